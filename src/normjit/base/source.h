@@ -1,0 +1,14 @@
+// A kernel source as the compiler sees it, and the launch facts that the generator made together with it.
+#pragma once
+
+#include <string>
+
+namespace normjit {
+
+struct Source {
+  std::string text;         // one complete CUDA C++ translation unit; #line directives name the template files
+  std::string kernel;       // the extern "C" entry point
+  std::string description;  // what it is, for error messages: the canonical spec and the plan
+};
+
+}  // namespace normjit

@@ -1,0 +1,75 @@
+// How to compute a spec on a device: the choice of kernel and its compile-time shape.
+//
+// choose() is a pure function. Everything that a plan depends on besides spec and device comes from two small closed
+// sets, RowsRegime and Alignment, so the plans of a spec on a device are a closed set too (plans()): once they
+// are built, no row count, pointer or stride can ask for another kernel.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "normjit/device.h"
+#include "normjit/spec.h"
+
+namespace normjit {
+
+// How the work of a row is spread. Each is one kernel template of the same name.
+enum class Strategy : std::uint8_t {
+  packed_rows,   // some lanes of a warp share a row, many rows a block
+  resident_row,  // a block holds a row in registers
+  two_reads,     // a row is cut into chunks over many blocks: statistics first, then a second read applies them
+};
+NORMJIT_API std::string_view name(Strategy) noexcept;
+
+// Whether the rows alone fill the device. A kernel is right for any number of rows; the regime makes it fast.
+enum class RowsRegime : std::uint8_t { few, many };
+inline constexpr RowsRegime kRowsRegimes[] = {RowsRegime::few, RowsRegime::many};
+NORMJIT_API std::string_view name(RowsRegime) noexcept;
+NORMJIT_API RowsRegime regime_of(std::int64_t rows, const DeviceProfile& device) noexcept;
+
+// How many consecutive elements every tensor of a launch allows in one access: 1, 2, 4 or 8. A tensor allows n
+// when its base and row stride are multiples of min(16, n * element size) bytes.
+enum class Alignment : std::uint8_t { one = 1, two = 2, four = 4, eight = 8 };
+inline constexpr Alignment kAlignments[] = {Alignment::one, Alignment::two, Alignment::four, Alignment::eight};
+// The alignment of a tensor of this dtype whose address and row stride, or'ed together, have these bytes;
+// Alignment{0} where not even a single element is aligned.
+NORMJIT_API Alignment alignment_of(std::uint64_t address_and_stride_bytes, DType dtype) noexcept;
+
+struct Plan {
+  Strategy strategy = Strategy::resident_row;
+  int threads = 0;        // a block
+  int lanes = 0;          // threads that share a row, or a chunk of one
+  int vector = 0;         // elements an access; divides the columns
+  int per_thread = 0;     // vectors of a row (or chunk) that a thread holds
+  int blocks_per_sm = 1;  // blocks that must fit on one multiprocessor at once (bounds the registers)
+
+  friend bool operator==(const Plan&, const Plan&) = default;
+};
+
+// One line: "packed_rows threads=256 lanes=16 vector=4 per_thread=1 blocks_per_sm=1".
+NORMJIT_API std::string to_text(const Plan& plan);
+
+// The plan for a valid spec. Never fails: every valid spec has a plan on every known device.
+NORMJIT_API Plan choose(const LayerNormSpec& spec, const DeviceProfile& device, RowsRegime regime,
+                        Alignment alignment) noexcept;
+
+// Every plan that choose() can return for this spec and device, without repetition.
+NORMJIT_API std::vector<Plan> plans(const LayerNormSpec& spec, const DeviceProfile& device);
+
+// Ok, or IllegalPlan with the limit that is broken.
+NORMJIT_API Result<void> check(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device);
+
+// Facts of a plan that the launch needs.
+NORMJIT_API std::int64_t rows_per_block(const Plan& plan) noexcept;      // packed_rows: rows a block works on
+NORMJIT_API std::int64_t columns_per_block(const Plan& plan) noexcept;   // lanes * vector * per_thread
+// Blocks to launch for so many rows (> 0) on this device; at most 2^31 - 1. The kernels loop over what is left.
+NORMJIT_API std::int64_t grid_blocks(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device,
+                                     std::int64_t rows) noexcept;
+// Bytes of workspace for a launch of any number of rows; 0 for plans that need none.
+NORMJIT_API std::size_t workspace_bytes(const Plan& plan, const LayerNormSpec& spec,
+                                        const DeviceProfile& device) noexcept;
+
+}  // namespace normjit
