@@ -21,26 +21,26 @@ enum class Code : std::int32_t {
   Ok = 0,
 
   // A LayerNormSpec that describes no layer normalization.
-  BadRank = 100,        // normalized_shape has no dimension or more than 8
-  BadDimension = 101,   // a dimension is zero or negative
-  TooManyColumns = 102, // the product of the dimensions exceeds 2^31 - 1
-  BadDType = 103,       // not one of f16, bf16, f32, f64
-  BadEpsilon = 104,     // negative, infinite or NaN
-  BadAffine = 105,      // not one of none, weight, weight_bias
-  BadActivation = 106,  // not one of none, relu, gelu, gelu_tanh, silu
-  BadScale = 107,       // infinite or NaN
-  BadSpecText = 108,    // a text that is not a spec: unknown, repeated or missing field
+  BadRank = 100,         // normalized_shape has no dimension or more than 8
+  BadDimension = 101,    // a dimension is zero or negative
+  TooManyColumns = 102,  // the product of the dimensions exceeds 2^31 - 1
+  BadDType = 103,        // not one of f16, bf16, f32, f64
+  BadEpsilon = 104,      // negative, infinite or NaN
+  BadAffine = 105,       // not one of none, weight, weight_bias
+  BadActivation = 106,   // not one of none, relu, gelu, gelu_tanh, silu
+  BadScale = 107,        // infinite or NaN
+  BadSpecText = 108,     // a text that is not a spec: unknown, repeated or missing field
 
   // A launch that cannot be right. Nothing has been launched.
-  EmptyKernel = 200,       // a default-constructed or moved-from Kernel
-  NullPointer = 201,       // a tensor that the spec needs is null
-  UnexpectedPointer = 202, // a tensor that the spec does not have is given
-  Misaligned = 203,        // a pointer or row stride is less aligned than its dtype, or than the kernel needs
-  BadRows = 204,           // negative
-  BadStride = 205,         // output rows would overlap, a stride is negative, or an offset exceeds 64 bits
-  WorkspaceRequired = 206, // the kernel exchanges statistics through memory and no workspace was given
-  WrongDevice = 207,       // a pointer or the kernel belongs to another device than the launch
-  OutOfBounds = 208,       // a tensor reaches past the end of its allocation
+  EmptyKernel = 200,        // a default-constructed or moved-from Kernel
+  NullPointer = 201,        // a tensor that the spec needs is null
+  UnexpectedPointer = 202,  // a tensor that the spec does not have is given
+  Misaligned = 203,  // a pointer or row stride is less aligned than its dtype, or than the kernel needs
+  BadRows = 204,     // negative
+  BadStride = 205,   // output rows would overlap, a stride is negative, or an offset exceeds 64 bits
+  WorkspaceRequired = 206,  // the kernel exchanges statistics through memory and no workspace was given
+  WrongDevice = 207,        // a pointer or the kernel belongs to another device than the launch
+  OutOfBounds = 208,        // a tensor reaches past the end of its allocation
 
   // A plan or an architecture that normjit does not know how to serve.
   UnknownArch = 300,

@@ -6,8 +6,8 @@
 namespace normjit {
 
 struct Source {
-  std::string text;         // one complete CUDA C++ translation unit; #line directives name the template files
-  std::string kernel;       // the extern "C" entry point
+  std::string text;    // one complete CUDA C++ translation unit; #line directives name the template files
+  std::string kernel;  // the extern "C" entry point
   std::string description;  // what it is, for error messages: the canonical spec and the plan
 };
 

@@ -1,0 +1,46 @@
+#include "normjit/base/dynamic_library.h"
+
+#include <dlfcn.h>
+#include <link.h>
+
+#include <filesystem>
+#include <system_error>
+
+namespace normjit {
+
+DynamicLibrary DynamicLibrary::open(const std::string& path_or_soname, std::string* why) {
+  // To dlopen an empty name is the program itself.
+  void* handle = path_or_soname.empty() ? nullptr : dlopen(path_or_soname.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr && why != nullptr) {
+    const char* reason = path_or_soname.empty() ? "the name is empty" : dlerror();
+    *why = reason != nullptr ? reason : "the loader gives no reason";
+  }
+  return DynamicLibrary(handle);
+}
+
+DynamicLibrary DynamicLibrary::already_loaded(const std::string& soname) {
+  if (soname.empty()) return {};
+  return DynamicLibrary(dlopen(soname.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD));
+}
+
+void* DynamicLibrary::symbol(const char* name) const {
+  return handle_ != nullptr ? dlsym(handle_, name) : nullptr;
+}
+
+std::string DynamicLibrary::path() const {
+  link_map* map = nullptr;
+  if (handle_ == nullptr || dlinfo(handle_, RTLD_DI_LINKMAP, &map) != 0) return {};
+  return map->l_name;
+}
+
+std::string file_of_address(const void* address) {
+  Dl_info symbol;
+  link_map* map = nullptr;
+  if (dladdr1(address, &symbol, reinterpret_cast<void**>(&map), RTLD_DL_LINKMAP) == 0) return {};
+  if (map->l_name[0] != '\0') return map->l_name;
+  // The program has no name in the loader's list, and argv[0] need not be a path.
+  std::error_code ignored;
+  return std::filesystem::read_symlink("/proc/self/exe", ignored).string();
+}
+
+}  // namespace normjit

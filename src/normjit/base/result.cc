@@ -1,0 +1,103 @@
+#include "normjit/result.h"
+
+#include "normjit/base/text.h"
+
+namespace normjit {
+namespace {
+
+struct Row {
+  Code code;
+  std::string_view name;
+  const char* message;  // of a Status: what it means and what to do
+};
+
+constexpr Row kRows[] = {
+    {Code::Ok, "Ok", "Success."},
+
+    {Code::BadRank, "BadRank", "A normalized_shape has 1 to 8 dimensions."},
+    {Code::BadDimension, "BadDimension", "A dimension is zero or negative: every one must be at least 1."},
+    {Code::TooManyColumns, "TooManyColumns",
+     "A row has more than 2^31 - 1 elements: normalize a smaller shape."},
+    {Code::BadDType, "BadDType", "A dtype is not one of f16, bf16, f32, f64."},
+    {Code::BadEpsilon, "BadEpsilon", "Epsilon is negative, infinite or NaN: give a finite number >= 0."},
+    {Code::BadAffine, "BadAffine", "The affine parameters are not one of none, weight, weight_bias."},
+    {Code::BadActivation, "BadActivation", "The activation is not one of none, relu, gelu, gelu_tanh, silu."},
+    {Code::BadScale, "BadScale", "The scale is infinite or NaN: give a finite number."},
+    {Code::BadSpecText, "BadSpecText",
+     "The text is not a spec: write it as layernorm/cols=64/f32/eps=1e-05/wb."},
+
+    {Code::EmptyKernel, "EmptyKernel", "The Kernel is empty: launch one that Service::prepare returned."},
+    {Code::NullPointer, "NullPointer",
+     "A tensor that the spec needs is null: x, y, and weight, bias, mean and rstd where the spec has them."},
+    {Code::UnexpectedPointer, "UnexpectedPointer",
+     "A tensor is given that the spec does not have: leave it null, or prepare a spec with it."},
+    {Code::Misaligned, "Misaligned",
+     "A pointer or row stride is less aligned than its dtype or than the kernel was prepared for: prepare "
+     "with the pointer_alignment and row strides of these tensors."},
+    {Code::BadRows, "BadRows", "The number of rows is negative: give 0 or more."},
+    {Code::BadStride, "BadStride",
+     "A row stride is negative, smaller than the columns of y, or reaches past 64 bits: give a distance in "
+     "elements, or kContiguous."},
+    {Code::WorkspaceRequired, "WorkspaceRequired",
+     "This kernel needs a workspace: give Kernel::workspace_bytes() bytes of device memory, 16-byte aligned "
+     "and zeroed once, in Tensors::workspace."},
+    {Code::WrongDevice, "WrongDevice",
+     "A tensor, the stream or the kernel belongs to another device: prepare the kernel for the device of the "
+     "tensors."},
+    {Code::OutOfBounds, "OutOfBounds",
+     "A tensor reaches past the end of its allocation: check the rows and the row strides."},
+
+    {Code::UnknownArch, "UnknownArch", "The GPU architecture is unknown, or the compiler cannot serve it."},
+    {Code::IllegalPlan, "IllegalPlan", "The plan breaks a limit of the spec or of the device."},
+    {Code::BadTemplate, "BadTemplate",
+     "A template file or one of its placeholders is missing, unknown or unused."},
+
+    {Code::NoCompiler, "NoCompiler",
+     "libnvrtc was not found: install CUDA 12.0 or newer, or set NORMJIT_NVRTC_PATH."},
+    {Code::CompileFailed, "CompileFailed",
+     "The compiler rejected the kernel: Service::prepare returns its log."},
+    {Code::CompilerTooOld, "CompilerTooOld", "NVRTC is older than 12.0: install a newer one."},
+
+    {Code::NoDriver, "NoDriver", "libcuda.so.1 was not found: install the NVIDIA driver (R525 or newer)."},
+    {Code::DriverTooOld, "DriverTooOld", "The NVIDIA driver is older than CUDA 12.0: install R525 or newer."},
+    {Code::NoDevice, "NoDevice",
+     "The driver sees no GPU, or not the one asked for: check CUDA_VISIBLE_DEVICES."},
+    {Code::NoContext, "NoContext",
+     "The calling thread has no current CUDA context: make one current, or name a device."},
+    {Code::LoadFailed, "LoadFailed", "The driver refused a freshly compiled kernel."},
+    {Code::DriverError, "DriverError", "The CUDA driver failed: Status::driver_result is its CUresult."},
+    {Code::OutOfMemory, "OutOfMemory", "The device is out of memory."},
+
+    {Code::CacheIo, "CacheIo", "The cache directory could not be read or written."},
+
+    {Code::BadArgument, "BadArgument", "An option or argument is outside its documented range."},
+};
+
+const Row* find(Code code) noexcept {
+  for (const Row& row : kRows) {
+    if (row.code == code) return &row;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::string_view code_name(Code code) noexcept {
+  const Row* row = find(code);
+  return row != nullptr ? row->name : "Unknown";
+}
+
+Exception::Exception(const Error& error)
+    : std::runtime_error(concat({code_name(error.code), ": ", error.message})), code_(error.code) {}
+
+const char* Status::message() const noexcept {
+  const Row* row = find(code);
+  return row != nullptr ? row->message : "An error code that this version of normjit does not know.";
+}
+
+namespace detail {
+
+void raise(const Error& error) { throw Exception(error); }
+
+}  // namespace detail
+}  // namespace normjit

@@ -1,0 +1,47 @@
+// Small text helpers that more than one stage needs.
+#pragma once
+
+#include <charconv>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace normjit {
+
+inline std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (std::size_t at = 0;;) {
+    const std::size_t end = text.find(separator, at);
+    parts.push_back(text.substr(at, end - at));
+    if (end == std::string_view::npos) return parts;
+    at = end + 1;
+  }
+}
+
+// One string out of many, as a message is put together.
+inline std::string concat(std::initializer_list<std::string_view> parts) {
+  std::string whole;
+  for (std::string_view part : parts) whole += part;
+  return whole;
+}
+
+// The shortest decimal that reads back to the same value ("1e-05", "4194304").
+template <class Number>
+std::string shortest(Number value) {
+  char text[40];
+  const auto end = std::to_chars(text, text + sizeof text, value).ptr;
+  return std::string(text, end);
+}
+
+// The number that is the whole text, or nothing. Independent of the locale.
+template <class Number>
+std::optional<Number> number(std::string_view text) {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+}  // namespace normjit
