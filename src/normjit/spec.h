@@ -2,8 +2,8 @@
 //
 //   y = scale * activation((x - mean) * rstd * weight + bias),   rstd = 1 / sqrt(variance + epsilon)
 //
-// with mean and (biased) variance over each row of `columns` elements. The batch rows and the distance between
-// rows are arguments of the launch.
+// with mean and (biased) variance over each row of `columns` elements. The batch rows and the distance
+// between rows are arguments of the launch.
 #pragma once
 
 #include <cstdint>
@@ -31,17 +31,18 @@ NORMJIT_API std::string_view name(Activation) noexcept;  // "none", "relu", ...
 NORMJIT_API int size_of(DType) noexcept;                 // bytes an element
 
 // A plain value: copy it, compare it, build it with designated initializers. The defaults of `output` and
-// `weight` follow the members before them, so LayerNormSpec{.columns = 64, .input = DType::f16} is f16 throughout.
+// `weight` follow the members before them, so LayerNormSpec{.columns = 64, .input = DType::f16} is f16
+// throughout.
 struct LayerNormSpec {
-  std::int64_t columns = 0;         // elements a row, 1 .. 2^31 - 1
-  DType input = DType::f32;         // of x
-  DType output = input;             // of y
-  DType weight = input;             // of weight and bias; without meaning where there are none
-  double epsilon = 1e-5;            // added to the variance inside the root; >= 0, finite
+  std::int64_t columns = 0;  // elements a row, 1 .. 2^31 - 1
+  DType input = DType::f32;  // of x
+  DType output = input;      // of y
+  DType weight = input;      // of weight and bias; without meaning where there are none
+  double epsilon = 1e-5;     // added to the variance inside the root; >= 0, finite
   Affine affine = Affine::none;
   Activation activation = Activation::none;
-  double scale = 1.0;               // multiplies the result; finite
-  bool statistics = false;          // also write mean and rstd of each row
+  double scale = 1.0;       // multiplies the result; finite
+  bool statistics = false;  // also write mean and rstd of each row
 
   // Equal to the bit: epsilon and scale compare by representation.
   NORMJIT_API friend bool operator==(const LayerNormSpec&, const LayerNormSpec&) noexcept;
@@ -65,9 +66,9 @@ NORMJIT_API LayerNormSpec canonical(const LayerNormSpec& spec) noexcept;
 // parse_spec(to_text(spec)) == canonical(spec).
 NORMJIT_API std::string to_text(const LayerNormSpec& spec);
 
-// Reads a spec text. After "layernorm" the fields may come in any order, each at most once; `shape=64x256x256`
-// may stand for `cols=`, and every field but that one has its default. The result is canonical and valid.
-// Errors: BadSpecText, or what columns_of and validate say.
+// Reads a spec text. After "layernorm" the fields may come in any order, each at most once;
+// `shape=64x256x256` may stand for `cols=`, and every field but that one has its default. The result is
+// canonical and valid. Errors: BadSpecText, or what columns_of and validate say.
 NORMJIT_API Result<LayerNormSpec> parse_spec(std::string_view text);
 
 // The type in which a spec is computed, and of its mean and rstd: f64 as soon as one of its tensors is f64,

@@ -1,0 +1,94 @@
+#include "normjit/spec.h"
+
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "normjit/base/text.h"
+#include "normjit/spec/tables.h"
+
+namespace normjit {
+namespace {
+
+constexpr std::int64_t kMaxColumns = std::numeric_limits<std::int32_t>::max();
+constexpr std::size_t kMaxRank = 8;
+
+Error too_many_columns(std::string_view asked) {
+  return {Code::TooManyColumns,
+          concat({"normalized_shape has ", asked, " elements; at most 2^31 - 1 (2147483647) are supported"})};
+}
+
+}  // namespace
+
+std::string_view name(DType dtype) noexcept { return row_of(dtype) ? row_of(dtype)->name : "?"; }
+std::string_view name(Affine affine) noexcept { return row_of(affine) ? row_of(affine)->name : "?"; }
+std::string_view name(Activation activation) noexcept {
+  return row_of(activation) ? row_of(activation)->name : "?";
+}
+int size_of(DType dtype) noexcept { return row_of(dtype) ? row_of(dtype)->size : 0; }
+
+bool operator==(const LayerNormSpec& a, const LayerNormSpec& b) noexcept {
+  const auto bits = [](double value) { return std::bit_cast<std::uint64_t>(value); };
+  return a.columns == b.columns && a.input == b.input && a.output == b.output && a.weight == b.weight &&
+         bits(a.epsilon) == bits(b.epsilon) && a.affine == b.affine && a.activation == b.activation &&
+         bits(a.scale) == bits(b.scale) && a.statistics == b.statistics;
+}
+
+Result<std::int64_t> columns_of(std::span<const std::int64_t> normalized_shape) {
+  if (normalized_shape.empty() || normalized_shape.size() > kMaxRank)
+    return Error{Code::BadRank, concat({"normalized_shape has ", shortest(normalized_shape.size()),
+                                        " dimensions; 1 to 8 are supported"})};
+  std::string shape;
+  for (const std::int64_t size : normalized_shape) {
+    if (size < 1)
+      return Error{Code::BadDimension, concat({"normalized_shape has a dimension of ", shortest(size),
+                                               "; every dimension must be at least 1"})};
+    shape += (shape.empty() ? "" : "x") + shortest(size);
+  }
+  std::int64_t columns = 1;
+  for (const std::int64_t size : normalized_shape) {
+    if (size > kMaxColumns / columns) return too_many_columns(shape);
+    columns *= size;
+  }
+  return columns;
+}
+
+Result<void> validate(const LayerNormSpec& spec) {
+  if (spec.columns < 1)
+    return Error{Code::BadDimension,
+                 concat({"a row of ", shortest(spec.columns), " columns; at least 1 is needed"})};
+  if (spec.columns > kMaxColumns) return too_many_columns(shortest(spec.columns));
+  for (const auto& [tensor, dtype] :
+       {std::pair{"input", spec.input}, std::pair{"output", spec.output}, std::pair{"weight", spec.weight}})
+    if (!row_of(dtype))
+      return Error{Code::BadDType, concat({"unknown ", tensor, " dtype ", shortest(static_cast<int>(dtype)),
+                                           "; use DType::f16, bf16, f32 or f64"})};
+  if (!(spec.epsilon >= 0) || std::isinf(spec.epsilon))
+    return Error{Code::BadEpsilon,
+                 concat({"epsilon is ", shortest(spec.epsilon), "; it must be finite and not negative"})};
+  if (!row_of(spec.affine))
+    return Error{Code::BadAffine, concat({"unknown affine mode ", shortest(static_cast<int>(spec.affine)),
+                                          "; use Affine::none, weight or weight_bias"})};
+  if (!row_of(spec.activation))
+    return Error{Code::BadActivation,
+                 concat({"unknown activation ", shortest(static_cast<int>(spec.activation)),
+                         "; use Activation::none, relu, gelu, gelu_tanh or silu"})};
+  if (!std::isfinite(spec.scale))
+    return Error{Code::BadScale, concat({"scale is ", shortest(spec.scale), "; it must be finite"})};
+  return {};
+}
+
+LayerNormSpec canonical(const LayerNormSpec& spec) noexcept {
+  LayerNormSpec same = spec;
+  if (same.affine == Affine::none) same.weight = same.input;
+  if (same.epsilon == 0) same.epsilon = 0;  // -0 becomes 0
+  return same;
+}
+
+DType compute_type(const LayerNormSpec& spec) noexcept {
+  const bool wide = spec.input == DType::f64 || spec.output == DType::f64 ||
+                    (spec.affine != Affine::none && spec.weight == DType::f64);
+  return wide ? DType::f64 : DType::f32;
+}
+
+}  // namespace normjit
