@@ -12,12 +12,12 @@ namespace normjit {
 // Read from a device by the driver, or the named default of an architecture where there is no device.
 struct DeviceProfile {
   Arch arch;
-  int sm_count = 0;              // multiprocessors
-  int threads_per_sm = 0;        // resident at most
-  int blocks_per_sm = 0;         // resident at most
-  int registers_per_sm = 0;      // 32-bit registers
-  int shared_per_block = 0;      // bytes, with the opt-in
-  int shared_per_sm = 0;         // bytes
+  int sm_count = 0;          // multiprocessors
+  int threads_per_sm = 0;    // resident at most
+  int blocks_per_sm = 0;     // resident at most
+  int registers_per_sm = 0;  // 32-bit registers
+  int shared_per_block = 0;  // bytes, with the opt-in
+  int shared_per_sm = 0;     // bytes
   std::int64_t l2_bytes = 0;
 
   friend bool operator==(const DeviceProfile&, const DeviceProfile&) = default;

@@ -1,8 +1,8 @@
 // How to compute a spec on a device: the choice of kernel and its compile-time shape.
 //
-// choose() is a pure function. Everything that a plan depends on besides spec and device comes from two small closed
-// sets, RowsRegime and Alignment, so the plans of a spec on a device are a closed set too (plans()): once they
-// are built, no row count, pointer or stride can ask for another kernel.
+// choose() is a pure function. Everything that a plan depends on besides spec and device comes from two small
+// closed sets, RowsRegime and Alignment, so the plans of a spec on a device are a closed set too (plans()):
+// once they are built, no row count, pointer or stride can ask for another kernel.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ namespace normjit {
 enum class Strategy : std::uint8_t {
   packed_rows,   // some lanes of a warp share a row, many rows a block
   resident_row,  // a block holds a row in registers
-  two_reads,     // a row is cut into chunks over many blocks: statistics first, then a second read applies them
+  two_reads,  // a row is cut into chunks over many blocks: statistics first, then a second read applies them
 };
 NORMJIT_API std::string_view name(Strategy) noexcept;
 
@@ -30,10 +30,11 @@ inline constexpr RowsRegime kRowsRegimes[] = {RowsRegime::few, RowsRegime::many}
 NORMJIT_API std::string_view name(RowsRegime) noexcept;
 NORMJIT_API RowsRegime regime_of(std::int64_t rows, const DeviceProfile& device) noexcept;
 
-// How many consecutive elements every tensor of a launch allows in one access: 1, 2, 4 or 8. A tensor allows n
-// when its base and row stride are multiples of min(16, n * element size) bytes.
+// How many consecutive elements every tensor of a launch allows in one access: 1, 2, 4 or 8. A tensor allows
+// n when its base and row stride are multiples of min(16, n * element size) bytes.
 enum class Alignment : std::uint8_t { one = 1, two = 2, four = 4, eight = 8 };
-inline constexpr Alignment kAlignments[] = {Alignment::one, Alignment::two, Alignment::four, Alignment::eight};
+inline constexpr Alignment kAlignments[] = {Alignment::one, Alignment::two, Alignment::four,
+                                            Alignment::eight};
 // The alignment of a tensor of this dtype whose address and row stride, or'ed together, have these bytes;
 // Alignment{0} where not even a single element is aligned.
 NORMJIT_API Alignment alignment_of(std::uint64_t address_and_stride_bytes, DType dtype) noexcept;
@@ -44,12 +45,13 @@ struct Plan {
   int lanes = 0;          // threads that share a row, or a chunk of one
   int vector = 0;         // elements an access; divides the columns
   int per_thread = 0;     // vectors of a row (or chunk) that a thread holds
+  int group_rows = 1;     // two_reads: rows that read the weights together
   int blocks_per_sm = 1;  // blocks that must fit on one multiprocessor at once (bounds the registers)
 
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 
-// One line: "packed_rows threads=256 lanes=16 vector=4 per_thread=1 blocks_per_sm=1".
+// One line: "packed_rows threads=256 lanes=16 vector=4 per_thread=1 group_rows=1 blocks_per_sm=1".
 NORMJIT_API std::string to_text(const Plan& plan);
 
 // The plan for a valid spec. Never fails: every valid spec has a plan on every known device.
@@ -63,9 +65,10 @@ NORMJIT_API std::vector<Plan> plans(const LayerNormSpec& spec, const DeviceProfi
 NORMJIT_API Result<void> check(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device);
 
 // Facts of a plan that the launch needs.
-NORMJIT_API std::int64_t rows_per_block(const Plan& plan) noexcept;      // packed_rows: rows a block works on
-NORMJIT_API std::int64_t columns_per_block(const Plan& plan) noexcept;   // lanes * vector * per_thread
-// Blocks to launch for so many rows (> 0) on this device; at most 2^31 - 1. The kernels loop over what is left.
+NORMJIT_API std::int64_t rows_per_block(const Plan& plan) noexcept;     // packed_rows: rows a block works on
+NORMJIT_API std::int64_t columns_per_block(const Plan& plan) noexcept;  // lanes * vector * per_thread
+// Blocks to launch for so many rows (> 0) on this device; at most 2^31 - 1. The kernels loop over what is
+// left.
 NORMJIT_API std::int64_t grid_blocks(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device,
                                      std::int64_t rows) noexcept;
 // Bytes of workspace for a launch of any number of rows; 0 for plans that need none.

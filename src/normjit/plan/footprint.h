@@ -1,0 +1,45 @@
+// What a thread of a plan holds in registers: the limit that shapes every plan.
+#pragma once
+
+#include <algorithm>
+
+#include "normjit/plan.h"
+
+namespace normjit {
+
+// 32-bit registers of one vector as loaded, of x or of the weights, which are wider in some specs. A lone
+// 16-bit element takes a whole register.
+inline int registers_per_vector(int vector, const LayerNormSpec& spec) {
+  const int weight = spec.affine == Affine::none ? 0 : size_of(spec.weight);
+  return std::max(1, vector * std::max(size_of(spec.input), weight) / 4);
+}
+
+// A thread holds its part of the row as it was loaded, and this much of it at most; beyond, kernels spill.
+// 128 bytes, half of that in accesses of less than 16 bytes, which need more addresses and predicates. f32
+// rows, which need no conversion, may take the whole register file in blocks of 256 threads.
+inline int max_held_registers(int threads, int vector, const LayerNormSpec& spec) {
+  if (registers_per_vector(vector, spec) < 4) return 16;
+  if (spec.input != DType::f32 || compute_type(spec) != DType::f32) return 32;
+  return threads < 256 ? 32 : threads == 256 ? 64 : 16;
+}
+
+inline int held_registers(const Plan& plan, const LayerNormSpec& spec) {
+  return plan.per_thread * registers_per_vector(plan.vector, spec);
+}
+
+// The registers that the kernel needs in all, so as not to spill: read off the compiler's reports over all
+// dtypes, activations and architectures, which the nvrtc tests repeat. f64 takes two registers a value,
+// 16-bit types hold converted copies, and narrow accesses more addresses.
+inline int needed_registers(const Plan& plan, const LayerNormSpec& spec) {
+  const int held = held_registers(plan, spec);
+  if (compute_type(spec) == DType::f64) return held <= 8 ? 96 : held <= 16 ? 128 : 168;
+  const bool narrow = registers_per_vector(plan.vector, spec) < 4;
+  const bool converts = size_of(spec.input) == 2;
+  if (plan.strategy == Strategy::two_reads && converts) return 128;
+  if (held <= 4) return 64;
+  if (held <= 8) return converts ? 72 : 64;
+  if (held <= 16) return narrow ? 96 : 80;
+  return 128;
+}
+
+}  // namespace normjit
