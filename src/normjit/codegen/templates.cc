@@ -1,0 +1,25 @@
+#include "normjit/codegen/templates.h"
+
+#include <fstream>
+#include <iterator>
+
+#include "normjit/base/text.h"
+
+namespace normjit {
+
+Result<std::string> template_text(const std::string& directory, std::string_view name) {
+  if (directory.empty()) {
+    for (const EmbeddedTemplate& file : embedded_templates())
+      if (file.name == name) return std::string(file.text);
+    return Error{Code::BadTemplate, concat({"no template '", name, "' is built into this library"})};
+  }
+  const std::string path = concat({directory, "/", name});
+  std::ifstream file(path, std::ios::binary);
+  if (!file)
+    return Error{Code::BadTemplate,
+                 concat({"cannot read template '", path,
+                         "'; NORMJIT_TEMPLATE_DIR must name a folder with all of normjit's templates"})};
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+}  // namespace normjit

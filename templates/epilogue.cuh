@@ -1,0 +1,96 @@
+// From a row in registers to y: normalize, affine, activation, scale, one rounding, store.
+namespace normjit {
+
+// erfc(z) for z >= 0 in 16 instructions: rational-argument polynomial times exp(-z^2) (Abramowitz and Stegun 7.1.26,
+// absolute error 1.5e-7). libdevice's erff takes about 27, which no longer hides behind the memory.
+NJ_DEVICE float erfc_positive(float z) {
+  const float t = hw::rcp_approx(1.0f + 0.3275911f * z);
+  const float e = hw::exp2_approx(-1.4426950408889634f * z * z);
+  return ((((1.061405429f * t - 1.453152027f) * t + 1.421413741f) * t - 0.284496736f) * t + 0.254829592f) * t * e;
+}
+
+// v * Phi(v). The tail is taken from erfc, so nothing cancels for negative v.
+NJ_DEVICE float gelu(float v) {
+  const float half = 0.5f * v;
+  const float size = fabsf(half);
+  return (half + size) - size * erfc_positive(1.4142135623730951f * size);
+}
+NJ_DEVICE double gelu(double v) { return 0.5 * v * erfc(-0.70710678118654752440 * v); }
+
+// v / (1 + exp(-u)).
+NJ_DEVICE float logistic(float v, float u) {
+  return v * hw::rcp_approx(1.0f + hw::exp2_approx(-1.4426950408889634f * u));
+}
+NJ_DEVICE double logistic(double v, double u) { return v / (1.0 + exp(-u)); }
+
+NJ_DEVICE Acc activate(Acc v) {
+  if constexpr (kActivation == Activation::relu) {
+    return v < 0 ? Acc(0) : v;
+  } else if constexpr (kActivation == Activation::gelu) {
+    return gelu(v);
+  } else if constexpr (kActivation == Activation::gelu_tanh) {
+    // 0.5 * (1 + tanh(u)) = 1 / (1 + exp(-2u)), u = sqrt(2/pi) * (v + 0.044715 v^3)
+    return logistic(v, v * (Acc(1.5957691216057308) + Acc(0.0713548162726009) * v * v));
+  } else if constexpr (kActivation == Activation::silu) {
+    return logistic(v, v);
+  } else {
+    return v;
+  }
+}
+
+// Weight and bias of one vector.
+struct Affine {
+  Vec<Weight> weight, bias;
+};
+
+NJ_DEVICE Affine load_affine(const Weight* weight, const Weight* bias, int at) {
+  Affine affine;
+  if constexpr (kHasWeight) affine.weight = load<hw::Keep::always>(weight + at);
+  if constexpr (kHasBias) affine.bias = load<hw::Keep::always>(bias + at);
+  return affine;
+}
+
+NJ_DEVICE Vec<Output> apply(const Vec<Input>& x, const RowStatistics& s, const Affine& affine) {
+  const Acc shift = -s.rest * s.rstd;
+  Vec<Output> y;
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) {
+    Acc v = (widen(x.at[i]) - s.mean) * s.rstd + shift;
+    if constexpr (kHasWeight) v *= widen(affine.weight.at[i]);
+    if constexpr (kHasBias) v += widen(affine.bias.at[i]);
+    v = activate(v);
+    if constexpr (kScale != Acc(1)) v *= kScale;
+    y.at[i] = narrow<Output>(v);
+  }
+  return y;
+}
+
+// Weight and bias of a slice. A thread with one or two vectors loads them together with x, so that they have arrived when the
+// statistics are known; longer slices load them as they are used, which saves registers.
+constexpr bool kEarlyAffine = kPerThread <= 2;
+struct AffineSlice {
+  Affine part[kEarlyAffine ? kPerThread : 1];
+};
+
+NJ_DEVICE void load_early(AffineSlice& affine, const Weight* weight, const Weight* bias, int lane, int count) {
+  if constexpr (kEarlyAffine) {
+#pragma unroll
+    for (int k = 0; k < kPerThread; ++k)
+      if (inside(k, lane, count)) affine.part[k] = load_affine(weight, bias, column(k, lane));
+  }
+}
+
+// A slice, whose row or chunk begins at weight, bias and y.
+NJ_DEVICE void apply(const Slice& slice, const RowStatistics& s, const AffineSlice& early, const Weight* weight,
+                     const Weight* bias, Output* y, int lane, int count) {
+  Affine next;
+  if (!kEarlyAffine && inside(0, lane, count)) next = load_affine(weight, bias, column(0, lane));
+#pragma unroll
+  for (int k = 0; k < kPerThread; ++k) {
+    Affine affine = kEarlyAffine ? early.part[kEarlyAffine ? k : 0] : next;
+    if (!kEarlyAffine && k + 1 < kPerThread && inside(k + 1, lane, count)) next = load_affine(weight, bias, column(k + 1, lane));
+    if (inside(k, lane, count)) store(y + column(k, lane), apply(slice.part[k], s, affine));
+  }
+}
+
+}  // namespace normjit

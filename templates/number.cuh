@@ -1,0 +1,49 @@
+// Storage types and vectors of them. Arithmetic is always in Acc; a value is widened as it is used and rounded once,
+// as it is stored.
+namespace normjit {
+
+struct F16 {
+  unsigned short bits;
+};
+struct BF16 {
+  unsigned short bits;
+};
+
+template <class A, class B>
+constexpr bool kSame = false;
+template <class A>
+constexpr bool kSame<A, A> = true;
+
+NJ_DEVICE Acc widen(F16 value) { return hw::f16_to_f32(value.bits); }
+NJ_DEVICE Acc widen(BF16 value) { return hw::bf16_to_f32(value.bits); }
+NJ_DEVICE Acc widen(float value) { return value; }
+NJ_DEVICE Acc widen(double value) { return static_cast<Acc>(value); }
+
+// To the nearest T, ties to even.
+template <class T>
+NJ_DEVICE T narrow(Acc value) {
+  if constexpr (kSame<T, F16>) {
+    return {hw::f32_to_f16(hw::round_to_odd(value))};
+  } else if constexpr (kSame<T, BF16>) {
+    return {hw::f32_to_bf16(hw::round_to_odd(value))};
+  } else {
+    return static_cast<T>(value);
+  }
+}
+
+// kVector neighbours of a row, moved in one access where they fit in 16 bytes.
+template <class T>
+struct Vec {
+  T at[kVector];
+};
+
+template <hw::Keep kKeep, class T>
+NJ_DEVICE Vec<T> load(const T* from) {
+  return hw::load<kKeep, Vec<T>>(from);
+}
+template <class T>
+NJ_DEVICE void store(T* to, const Vec<T>& value) {
+  hw::store(to, value);
+}
+
+}  // namespace normjit

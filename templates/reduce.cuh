@@ -1,0 +1,32 @@
+// Sums over the threads that share a row. Every thread gets the total, and the order of additions is fixed, so the
+// same input gives the same bits.
+namespace normjit {
+
+constexpr int kWarp = 32;
+constexpr int kWarps = kThreads / kWarp;
+static_assert((kWarps & (kWarps - 1)) == 0, "the lanes of a warp sum over the warps");
+
+// Two sums at once.
+struct Pair {
+  Acc a, b;
+};
+NJ_DEVICE Acc add_from(Acc x, int lane_mask) { return x + hw::shuffle_xor(x, lane_mask); }
+NJ_DEVICE Pair add_from(Pair x, int lane_mask) { return {add_from(x.a, lane_mask), add_from(x.b, lane_mask)}; }
+
+// Over kWidth neighbouring lanes of a warp, a power of two.
+template <int kWidth, class T>
+NJ_DEVICE T lanes_sum(T value) {
+#pragma unroll
+  for (int mask = kWidth / 2; mask > 0; mask /= 2) value = add_from(value, mask);
+  return value;
+}
+
+// Over all threads of the block. `partial` holds kWarps values and is in use until the next barrier.
+NJ_DEVICE Acc block_sum(Acc value, Acc* partial) {
+  value = lanes_sum<kWarp>(value);
+  if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = value;
+  hw::block_barrier();
+  return lanes_sum<kWarps>(partial[threadIdx.x % kWarps]);
+}
+
+}  // namespace normjit

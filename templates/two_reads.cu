@@ -1,0 +1,233 @@
+// Rows of any length: each row is cut into chunks that one block holds, and is read twice in one launch, for its
+// statistics and to apply them.
+//
+// Why it is fast: a few gigantic rows occupy all multiprocessors, and what is read again is still near. Rows whose
+// weights fit in L2 are applied one by one, right behind the measuring, so that the second read of x hits L2. Longer
+// ones are applied in groups, chunk by chunk, so that weight and bias are fetched once for the whole group.
+//
+// The work is two streams of items. Measuring goes chunk after chunk and row after row; applying goes group after
+// group, in it chunk after chunk, kBatch rows an item. Blocks claim items by tickets, in an order where everything
+// that an item waits for has a smaller ticket, so the block with the smallest unfinished ticket never
+// waits: the launch needs no co-resident blocks and cannot deadlock.
+namespace normjit {
+
+static_assert(kLanes == kThreads, "all threads share a chunk");
+
+constexpr long long kChunks = (static_cast<long long>(kColumns) + kSpan - 1) / kSpan;
+constexpr int kBatch = kGroupRows < 4 ? kGroupRows : 4;  // rows that an apply item takes through L1 with the same weights
+constexpr int kBatches = kGroupRows / kBatch;
+static_assert(kGroupRows == kBatch * kBatches);
+
+struct Partial {
+  Acc mean, rest, m2, unused;
+};
+
+// The caller's memory. Rows take turns in a ring; the counters of a ring row grow over the rows that use it. The counters
+// stand in the same place for all kernels and are zero between launches, so kernels can use one workspace in turn. The
+// sizes are those of workspace_bytes() on the host.
+struct Header {
+  unsigned long long next_ticket, finished_blocks, unused[2];
+};
+struct RingRow {
+  unsigned long long measured;  // chunks whose moments stand
+  unsigned long long ready;     // rows whose statistics stand
+  unsigned long long applied;   // chunks that need the statistics no more
+  unsigned long long unused;
+};
+constexpr int kMaxRingRows = 1024;
+
+struct alignas(4 * sizeof(Acc)) ChunkMoments {
+  Moments moments;
+};
+struct alignas(4 * sizeof(Acc)) KnownRow {
+  RowStatistics statistics;
+};
+
+struct Workspace {
+  Header* header;
+  RingRow* ring;         // [kMaxRingRows], ring_rows of them in use
+  KnownRow* known;       // [ring_rows]
+  ChunkMoments* chunks;  // [ring_rows][kChunks]
+  int ring_rows, ring_shift;  // a power of two, and its logarithm
+
+  NJ_METHOD int slot(long long row) const { return static_cast<int>(row & (ring_rows - 1)); }
+  NJ_METHOD unsigned long long turn(long long row) const { return row >> ring_shift; }  // rows that used the slot before
+};
+
+// How many items are measured before the first is applied: a group, and all that the blocks may have in hand (one that is
+// measured and one that is not yet published), so that applying rarely waits. Half of it cost 5-70 %, more gains nothing.
+NJ_DEVICE long long lag_items() { return kGroupRows * kChunks + 2 * gridDim.x; }
+
+NJ_DEVICE Workspace workspace_of(unsigned char* base) {
+  Workspace w;
+  const long long wanted = kGroupRows + (lag_items() + gridDim.x) / kChunks + 2;
+  w.ring_shift = 0;
+  while (1 << w.ring_shift < wanted && 1 << w.ring_shift < kMaxRingRows) ++w.ring_shift;
+  w.ring_rows = 1 << w.ring_shift;
+  w.header = reinterpret_cast<Header*>(base);
+  w.ring = reinterpret_cast<RingRow*>(w.header + 1);
+  w.known = reinterpret_cast<KnownRow*>(w.ring + kMaxRingRows);
+  w.chunks = reinterpret_cast<ChunkMoments*>(w.known + w.ring_rows);
+  return w;
+}
+
+// Columns of a chunk.
+NJ_DEVICE int columns_of_chunk(long long chunk) {
+  return kWhole || chunk < kChunks - 1 ? kSpan : static_cast<int>(kColumns - chunk * kSpan);
+}
+
+// The order of the tickets: first only measuring, then steps of kBatch measuring items and one applying item, which takes as
+// many chunks, then only applying.
+struct Schedule {
+  long long measure_items, leading, mixed_steps;
+  unsigned long long tickets;
+};
+
+NJ_DEVICE Schedule schedule_of(long long rows) {
+  Schedule s;
+  s.measure_items = rows * kChunks;
+  const long long apply_items = (rows + kGroupRows - 1) / kGroupRows * kBatches * kChunks;
+  s.leading = lag_items() < s.measure_items ? lag_items() : s.measure_items;
+  s.mixed_steps = (s.measure_items - s.leading + kBatch - 1) / kBatch;
+  s.tickets = s.leading + s.mixed_steps * kBatch + apply_items;
+  return s;
+}
+
+struct Work {
+  bool measures;
+  long long item;
+};
+
+NJ_DEVICE Work work_of(long long ticket, const Schedule& s) {
+  if (ticket < s.leading) return {true, ticket};
+  ticket -= s.leading;
+  const long long step = ticket / (kBatch + 1), place = ticket % (kBatch + 1);
+  if (step >= s.mixed_steps) return {false, ticket - s.mixed_steps * kBatch};
+  return place < kBatch ? Work{true, s.leading + step * kBatch + place} : Work{false, step};
+}
+
+// Lets others know the moments of a measured chunk. True if that completes its row. One warp calls this.
+NJ_DEVICE bool publish(long long item, const Workspace& w, const Moments* parts, int lane) {
+  const long long row = item / kChunks, chunk = item % kChunks;
+  const Moments moments = merge_warps(parts, lane, columns_of_chunk(chunk));
+  if (lane != 0) return false;
+  const int slot = w.slot(row);
+  const unsigned long long turn = w.turn(row);
+  if (turn > 0) hw::wait_until(&w.ring[slot].applied, turn * kChunks);  // the ring row is free
+  w.chunks[slot * kChunks + chunk].moments = moments;
+  return hw::arrive(&w.ring[slot].measured) + 1 == (turn + 1) * kChunks;
+}
+
+// Merges the chunks of a row in their order, whichever block does it, and lets the row be applied. The whole block calls this.
+NJ_DEVICE void complete(long long row, const Workspace& w, Acc* mean_out, Acc* rstd_out, Acc* sums) {
+  const int slot = w.slot(row);
+  const ChunkMoments* chunks = w.chunks + slot * kChunks;
+  const Acc base = chunks[0].moments.mean;
+  Acc total = 0;
+#pragma unroll 1
+  for (long long i = threadIdx.x; i < kChunks; i += kThreads)
+    total += columns_of_chunk(i) * distance(chunks[i].moments, base);
+  const Acc rest = block_sum(total, sums) / kColumns;
+  Acc m2 = 0;
+#pragma unroll 1
+  for (long long i = threadIdx.x; i < kChunks; i += kThreads)
+    m2 += spread(chunks[i].moments, columns_of_chunk(i), base, rest);
+  const RowStatistics statistics = row_statistics({base, rest, block_sum(m2, sums + kWarps)});
+  if (threadIdx.x == 0) {
+    w.known[slot].statistics = statistics;
+    hw::arrive(&w.ring[slot].ready);
+    store(statistics, mean_out, rstd_out, row);
+  }
+}
+
+NJ_KERNEL(two_reads, kThreads) {
+  // Pairs of halves, used in turn, so that one barrier an item is enough.
+  NJ_SHARED(unsigned long long, claimed, 2);
+  NJ_SHARED(bool, completes, 2);
+  NJ_SHARED(Moments, parts, 2 * kWarps);
+  NJ_SHARED(Acc, sums, 2 * kWarps);
+  NJ_SHARED(RowStatistics, statistics, kBatch);
+
+  // What is the same for all items lies in shared memory, which leaves the registers to the slice.
+  NJ_SHARED(Workspace, shared_workspace, 1);
+  NJ_SHARED(Schedule, shared_schedule, 1);
+  const Workspace& w = shared_workspace[0];
+  const Schedule& schedule = shared_schedule[0];
+  const int lane = threadIdx.x;
+  const bool first = lane == 0;
+
+  // Tickets are taken ahead: one is known to all threads, the next is on its way to thread 0.
+  unsigned long long next = 0;
+  if (first) {
+    shared_workspace[0] = workspace_of(workspace);
+    shared_schedule[0] = schedule_of(rows);
+    claimed[1] = hw::take_ticket(&w.header->next_ticket);
+    next = hw::take_ticket(&w.header->next_ticket);
+  }
+  hw::block_barrier();
+  unsigned long long ticket = claimed[1];
+  long long measured = -1;  // the item before, if it measured: its moments are still to be published
+  for (int half = 0;; half ^= 1) {
+    const bool done = ticket >= schedule.tickets;
+    const Work work = work_of(ticket, schedule);
+    const bool measures = !done && work.measures && work.item < schedule.measure_items;
+
+    // Where the item begins: a chunk of one row to measure, or of kBatch rows to apply.
+    const long long place = work.measures ? work.item : work.item / kBatches;
+    const long long chunk = place % kChunks;
+    const long long row = work.measures ? place / kChunks : place / kChunks * kGroupRows + work.item % kBatches * kBatch;
+    const long long begin = chunk * kSpan;
+    const int count = columns_of_chunk(chunk);
+    const bool applies = !done && !work.measures && row < rows;  // the last group may be short
+
+    // The first read of a chunk. Behind its loads the chunk before is published.
+    Slice slice;
+    if (measures) load<hw::Keep::l2>(slice, x + row * x_stride + begin, lane, count);
+    bool completed = false;
+    if (measured >= 0 && lane < kWarp) completed = publish(measured, w, parts + (half ^ 1) * kWarps, lane);
+    if (measures) store_warp_moments(slice, lane, count, parts + half * kWarps);
+
+    if (first) {
+      completes[half] = completed;
+      claimed[half] = next;
+      next = hw::take_ticket(&w.header->next_ticket);
+    }
+    hw::block_barrier();
+    if (completes[half]) complete(measured / kChunks, w, mean_out, rstd_out, sums);
+    if (done) break;
+
+    if (applies) {
+      // The second read of a chunk, of kBatch rows, and its write.
+      load<hw::Keep::once>(slice, x + row * x_stride + begin, lane, count);
+      const int batch = rows - row < kBatch ? static_cast<int>(rows - row) : kBatch;
+      if (lane < batch) {
+        const int slot = w.slot(row + lane);
+        hw::wait_until(&w.ring[slot].ready, w.turn(row + lane) + 1);
+        statistics[lane] = w.known[slot].statistics;
+        hw::arrive(&w.ring[slot].applied);  // this block needs the ring row no more
+      }
+      hw::block_barrier();
+      AffineSlice affine;
+      load_early(affine, weight + begin, bias + begin, lane, count);
+#pragma unroll 1
+      for (int i = 0; i < batch; ++i) {
+        if (i > 0) load<hw::Keep::once>(slice, x + (row + i) * x_stride + begin, lane, count);
+        apply(slice, statistics[i], affine, weight + begin, bias + begin, y + (row + i) * y_stride + begin, lane, count);
+      }
+    }
+    measured = measures ? work.item : -1;
+    ticket = claimed[half];
+  }
+
+  hw::block_barrier();
+
+  // The last block to leave makes the workspace ready for the next launch.
+  if (first) completes[0] = hw::arrive(&w.header->finished_blocks) + 1 == gridDim.x;
+  hw::block_barrier();
+  if (completes[0]) {
+    for (long long i = threadIdx.x; i < w.ring_rows; i += kThreads) w.ring[i] = {};
+    if (first) *w.header = {};
+  }
+}
+
+}  // namespace normjit
