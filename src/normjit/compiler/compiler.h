@@ -14,12 +14,14 @@ namespace normjit {
 // What a compile made.
 struct Binary {
   std::string code;       // the bytes of a cubin, or a PTX text
-  bool ptx = false;
+  bool ptx = false;       // which of these
   std::string target;     // what the code is for: "sm_90", or "compute_90" for PTX
   std::string toolchain;  // its maker: "nvrtc 13.0"
   // As ptxas reported them for the kernel; -1 where it did not (PTX).
   int registers = -1, spill_bytes = -1, shared_bytes = -1;
-  std::string log;        // the compiler's whole log
+  // The compiler's whole log. From NVRTC 12.9 on it tells the compile time, so unlike `code` it differs from
+  // run to run.
+  std::string log;
 };
 
 // Seam: NvrtcCompiler in production, a fake in tests. Implementations are thread-safe.
@@ -27,8 +29,8 @@ class Compiler {
  public:
   virtual ~Compiler() = default;
 
-  // Machine code of `source` for exactly this architecture; where the compiler does not know it, for the newest known
-  // of the same major, else PTX. Errors: NoCompiler, CompilerTooOld, CompileFailed, UnknownArch.
+  // Machine code of `source` for exactly this architecture; where the compiler does not know it, for the
+  // newest known of the same major, else PTX. Errors: NoCompiler, CompilerTooOld, CompileFailed, UnknownArch.
   virtual Result<Binary> compile(const Source& source, Arch arch) = 0;
 
   // Path and version of the library behind it, and the architectures that it makes cubins for.
@@ -40,8 +42,8 @@ class Compiler {
   virtual Result<Facts> facts() = 0;
 };
 
-// The options that decide what the code is; part of the identity of a cache entry. Options that only silence or
-// inform the compiler are not among them.
+// The options that decide what the code is; part of the identity of a cache entry. Options that only silence
+// or inform the compiler are not among them.
 std::string semantic_options(Arch arch);
 
 }  // namespace normjit

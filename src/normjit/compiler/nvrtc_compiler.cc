@@ -1,0 +1,162 @@
+#include "normjit/compiler/nvrtc_compiler.h"
+
+#include <mutex>
+#include <optional>
+
+#include "normjit/base/text.h"
+#include "normjit/compiler/cubin.h"
+#include "normjit/compiler/options.h"
+#include "normjit/compiler/ptxas_log.h"
+#include "normjit/compiler/target.h"
+
+namespace normjit {
+namespace {
+
+// One nvrtcProgram. After a failure of any step the later ones are not to be called.
+class Program {
+ public:
+  explicit Program(const NvrtcTable& call) : call_(call) {}
+  ~Program() {
+    if (program_ != nullptr) call_.destroy_program(&program_);
+  }
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  nvrtcResult create(const Source& source) {
+    const std::string file = source.kernel + ".cu";  // what errors outside of every #line name
+    return call_.create_program(&program_, source.text.c_str(), file.c_str(), 0, nullptr, nullptr);
+  }
+  nvrtcResult compile(const std::vector<std::string>& options) {
+    std::vector<const char*> arguments;
+    for (const std::string& option : options) arguments.push_back(option.c_str());
+    return call_.compile_program(program_, static_cast<int>(arguments.size()), arguments.data());
+  }
+  // Each is empty where NVRTC has none to give.
+  std::string log() const { return text(call_.log_size, call_.log); }
+  std::string ptx() const { return text(call_.ptx_size, call_.ptx); }
+  std::string cubin() const { return bytes(call_.cubin_size, call_.cubin); }
+
+ private:
+  template <class Size, class Get>
+  std::string bytes(Size size, Get get) const {
+    std::size_t count = 0;
+    if (size(program_, &count) != NVRTC_SUCCESS) return {};
+    std::string held(count, '\0');
+    if (count > 0 && get(program_, held.data()) != NVRTC_SUCCESS) return {};
+    return held;
+  }
+  // Without the terminating zero that NVRTC counts.
+  template <class Size, class Get>
+  std::string text(Size size, Get get) const {
+    std::string held = bytes(size, get);
+    while (!held.empty() && held.back() == '\0') held.pop_back();
+    return held;
+  }
+
+  const NvrtcTable& call_;
+  nvrtcProgram program_ = nullptr;
+};
+
+Error unknown_arch(Arch arch, const Nvrtc& nvrtc) {
+  std::string known;
+  for (Arch each : nvrtc.archs) known += concat({known.empty() ? "" : ", ", each.name()});
+  return {Code::UnknownArch, concat({"NVRTC ", nvrtc.version(), " (", nvrtc.path, ") cannot compile for ",
+                                     arch.name(), ": it knows ", known,
+                                     ", and nothing older. Use an older NVRTC by naming it with "
+                                     "NORMJIT_NVRTC_PATH or Options::compiler_path."})};
+}
+
+Error compile_failed(const Source& source, Arch arch, std::string_view flaw, const std::string& log,
+                     const std::vector<std::string>& options, const Nvrtc& nvrtc) {
+  return {Code::CompileFailed,
+          concat({"Cannot compile ", source.kernel, " for ", arch.name(), " (", source.description,
+                  "): ", flaw, ".\n", log, log.empty() || log.ends_with('\n') ? "" : "\n",
+                  "options: ", joined(options), "\ncompiler: NVRTC ", nvrtc.version(), ", ", nvrtc.path})};
+}
+
+// Why the code cannot be what was asked for, or nothing.
+std::string flaw_of(const Binary& binary, const Target& target) {
+  if (binary.code.empty()) return "NVRTC returned no code";
+  if (target.ptx) return {};
+  const int architecture = cubin_architecture(binary.code);
+  if (architecture < 0)
+    return concat({"NVRTC returned ", shortest(binary.code.size()), " bytes that are no cubin"});
+  if (architecture != 0 && architecture != target.arch.number) {
+    return concat({"NVRTC returned a cubin for sm_", shortest(architecture)});
+  }
+  return {};
+}
+
+class NvrtcCompiler : public Compiler {
+ public:
+  explicit NvrtcCompiler(std::function<Result<Nvrtc>()> open) : open_(std::move(open)) {}
+
+  Result<Binary> compile(const Source& source, Arch arch) override {
+    const auto opened = nvrtc();
+    if (!opened) return opened.error();
+    const Nvrtc& nvrtc = **opened;
+    const std::optional<Target> target = choose_target(arch, nvrtc.archs);
+    if (!target) return unknown_arch(arch, nvrtc);
+    const auto options = compile_options(target->name(), nvrtc.major, nvrtc.minor);
+
+    Binary binary;
+    binary.ptx = target->ptx;
+    binary.target = target->name();
+    binary.toolchain = concat({"nvrtc ", nvrtc.version()});
+    Program program(nvrtc.call);
+    nvrtcResult result = program.create(source);
+    if (result == NVRTC_SUCCESS) {
+      result = program.compile(options);
+      binary.log = program.log();
+    }
+    std::string flaw;
+    if (result == NVRTC_SUCCESS) {
+      binary.code = target->ptx ? program.ptx() : program.cubin();
+      flaw = flaw_of(binary, *target);
+    } else {
+      flaw = nvrtc.call.error_string(result);
+    }
+    if (!flaw.empty()) return compile_failed(source, arch, flaw, binary.log, options, nvrtc);
+
+    const PtxasFacts facts = parse_ptxas_log(binary.log, source.kernel);
+    binary.registers = facts.registers;
+    binary.spill_bytes = facts.spill_bytes;
+    binary.shared_bytes = facts.shared_bytes;
+    return binary;
+  }
+
+  Result<Facts> facts() override {
+    const auto opened = nvrtc();
+    if (!opened) return opened.error();
+    const Nvrtc& nvrtc = **opened;
+    return Facts{.path = nvrtc.path, .major = nvrtc.major, .minor = nvrtc.minor, .archs = nvrtc.archs};
+  }
+
+ private:
+  // Never changes once it is there, so callers use it without the lock.
+  Result<const Nvrtc*> nvrtc() {
+    const std::lock_guard lock(mutex_);
+    if (!nvrtc_) {
+      Result<Nvrtc> opened = open_();
+      if (!opened) return opened.error();
+      nvrtc_ = std::move(*opened);
+    }
+    return &*nvrtc_;
+  }
+
+  const std::function<Result<Nvrtc>()> open_;
+  std::mutex mutex_;  // of the search, never held while compiling
+  std::optional<Nvrtc> nvrtc_;
+};
+
+}  // namespace
+
+std::shared_ptr<Compiler> make_nvrtc_compiler(NvrtcSearch search) {
+  return make_nvrtc_compiler_from([search = std::move(search)] { return find_nvrtc(search); });
+}
+
+std::shared_ptr<Compiler> make_nvrtc_compiler_from(std::function<Result<Nvrtc>()> open) {
+  return std::make_shared<NvrtcCompiler>(std::move(open));
+}
+
+}  // namespace normjit

@@ -1,0 +1,17 @@
+// What is said to NVRTC.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace normjit {
+
+// The command line for a target ("sm_90", "compute_90") and a version of NVRTC: the semantic options, and
+// those that do not change the code, as far as this version knows them (an unknown option fails the compile).
+std::vector<std::string> compile_options(std::string_view target, int major, int minor);
+
+// As one line, for messages.
+std::string joined(const std::vector<std::string>& options);
+
+}  // namespace normjit

@@ -1,0 +1,20 @@
+// What ptxas says of a kernel when it is asked for (-v).
+#pragma once
+
+#include <string_view>
+
+namespace normjit {
+
+// -1 where the log does not say.
+struct PtxasFacts {
+  int registers = -1;     // a thread
+  int spill_bytes = -1;   // stores and loads together, of the kernel and the functions that it calls
+  int shared_bytes = -1;  // static shared memory a block
+
+  friend bool operator==(const PtxasFacts&, const PtxasFacts&) = default;
+};
+
+// The facts of one entry point, by its name in the object code.
+PtxasFacts parse_ptxas_log(std::string_view log, std::string_view kernel);
+
+}  // namespace normjit

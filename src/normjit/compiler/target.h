@@ -1,0 +1,29 @@
+// What to compile for, when the compiler may be older or newer than the GPU.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "normjit/arch.h"
+
+namespace normjit {
+
+struct Target {
+  Arch arch;
+  bool ptx = false;
+
+  friend bool operator==(const Target&, const Target&) = default;
+
+  std::string name() const;  // "sm_90a", or "compute_90" for PTX
+};
+
+// The best code for `wanted` from a compiler that knows the base architectures `known`:
+//   its number is known        exactly `wanted`, suffix included (compilers accept suffixes without listing
+//   them) one of its major is older  a cubin for the newest of these: within a major, newer GPUs run older
+//   cubins all older are of others    PTX for the newest of these, which the driver translates none is older
+//   nothing
+// A stand-in has no suffix: suffixed code runs on its own architecture only.
+std::optional<Target> choose_target(Arch wanted, const std::vector<Arch>& known);
+
+}  // namespace normjit

@@ -1,0 +1,57 @@
+#include "normjit/compiler/target.h"
+
+#include <gtest/gtest.h>
+
+namespace normjit {
+namespace {
+
+// Those of NVRTC 13.0.
+std::vector<Arch> known() {
+  std::vector<Arch> archs;
+  for (int number : {75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121})
+    archs.push_back({.number = number});
+  return archs;
+}
+
+// The name of what is compiled for `wanted`, "none" for nothing.
+std::string target_of(const char* wanted) {
+  const auto target = choose_target(Arch::parse(wanted).value(), known());
+  return target ? target->name() : "none";
+}
+
+TEST(Target, AKnownArchitectureIsItself) {
+  for (Arch arch : known()) EXPECT_EQ(target_of(arch.name().c_str()), arch.name());
+}
+
+TEST(Target, ASuffixIsKeptWhereTheNumberIsKnown) {
+  EXPECT_EQ(target_of("sm_90a"), "sm_90a");
+  EXPECT_EQ(target_of("sm_100f"), "sm_100f");
+}
+
+TEST(Target, AnUnknownMinorGetsTheNewestOlderOneOfItsMajor) {
+  EXPECT_EQ(target_of("sm_101"), "sm_100");
+  EXPECT_EQ(target_of("sm_109"), "sm_103");
+  EXPECT_EQ(target_of("sm_82"), "sm_80");
+  EXPECT_EQ(target_of("sm_95"), "sm_90");
+}
+
+TEST(Target, AStandInHasNoSuffix) { EXPECT_EQ(target_of("sm_101a"), "sm_100"); }
+
+TEST(Target, AnUnknownMajorGetsPtxOfTheNewestOlderOne) {
+  EXPECT_EQ(target_of("sm_999"), "compute_121");
+  EXPECT_EQ(choose_target({.number = 100}, {{.number = 80}, {.number = 90}}),
+            (Target{.arch = {.number = 90}, .ptx = true}));
+}
+
+TEST(Target, NothingServesAnArchitectureOlderThanAll) {
+  EXPECT_EQ(target_of("sm_70"), "none");
+  EXPECT_EQ(choose_target({.number = 90}, {}), std::nullopt);
+}
+
+TEST(Target, TheOrderOfTheKnownOnesIsWithoutMeaning) {
+  EXPECT_EQ(choose_target({.number = 89}, {{.number = 90}, {.number = 86}, {.number = 80}}),
+            (Target{.arch = {.number = 86}}));
+}
+
+}  // namespace
+}  // namespace normjit
