@@ -10,8 +10,8 @@
 
 namespace normjit {
 
-// Seam. Every function has the meaning, the return value and the errno of the system call whose name it bears.
-// Implementations are thread-safe.
+// Seam. Every function has the meaning, the return value and the errno of the system call whose name it
+// bears. Implementations are thread-safe.
 class FileSystem {
  public:
   virtual ~FileSystem() = default;

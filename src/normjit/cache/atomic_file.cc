@@ -1,0 +1,99 @@
+#include "normjit/cache/atomic_file.h"
+
+#include <fcntl.h>
+#include <sys/random.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <utility>
+
+#include "normjit/cache/system_call.h"
+
+namespace normjit {
+namespace {
+
+// Readable by others who can enter the directory, which by default nobody can: a cache that is filled by one
+// user and opened to another (a container image) then needs one chmod, of the directory.
+constexpr unsigned kFileMode = 0644;
+constexpr unsigned kDirectoryMode = 0700;
+
+bool make_directory(FileSystem& files, const std::string& path) {
+  return files.mkdir(path.c_str(), kDirectoryMode) == 0 || errno == EEXIST;
+}
+
+bool make_with_parents(FileSystem& files, const std::string& path) {
+  if (make_directory(files, path)) return true;
+  const std::size_t slash = path.find_last_of('/');
+  if (errno != ENOENT || slash == std::string::npos || slash == 0) return false;
+  return make_with_parents(files, path.substr(0, slash)) && make_directory(files, path);
+}
+
+// Appends 16 random digits from the kernel. Process ids and clocks would repeat across containers that share
+// a directory.
+bool append_random(std::string& text) {
+  std::uint64_t number = 0;
+  if (uninterrupted([&] { return getrandom(&number, sizeof number, 0); }) != sizeof number) return false;
+  char digits[17];
+  std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(number));
+  text += digits;
+  return true;
+}
+
+}  // namespace
+
+Result<void> make_directories(FileSystem& files, const std::string& directory) {
+  if (make_with_parents(files, directory)) return {};
+  return io_error("make the directory", directory, errno);
+}
+
+AtomicFile::AtomicFile(FileSystem& files, std::string directory, std::string_view name)
+    : files_(files), directory_(std::move(directory)), path_(directory_ + '/' + std::string(name)) {}
+
+AtomicFile::~AtomicFile() {
+  if (file_ >= 0) files_.close(file_);
+  if (!temporary_.empty()) files_.unlink(temporary_.c_str());
+}
+
+Result<void> AtomicFile::create() {
+  std::string path = path_ + '.';
+  if (!append_random(path)) return io_error("get random bytes for", path, errno);
+  path += ".tmp";
+  const auto open = [&] {
+    return files_.open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kFileMode);
+  };
+  file_ = uninterrupted(open);
+  if (file_ < 0 && errno == ENOENT) {
+    if (Result<void> made = make_directories(files_, directory_); !made) return made;
+    file_ = uninterrupted(open);
+  }
+  if (file_ < 0) return io_error("create", path, errno);
+  temporary_ = std::move(path);
+  return {};
+}
+
+Result<void> AtomicFile::write(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const long put = uninterrupted([&] { return files_.write(file_, bytes.data(), bytes.size()); });
+    if (put <= 0) return io_error("write", temporary_, put < 0 ? errno : EIO);
+    bytes.remove_prefix(static_cast<std::size_t>(put));
+  }
+  if (uninterrupted([&] { return files_.fsync(file_); }) < 0) return io_error("flush", temporary_, errno);
+  // Network file systems report a full disk or quota as late as here. An interrupted close has closed.
+  if (files_.close(std::exchange(file_, -1)) < 0 && errno != EINTR)
+    return io_error("close", temporary_, errno);
+  return {};
+}
+
+Result<void> AtomicFile::publish(bool replace) {
+  if (!replace) {
+    if (files_.link(temporary_.c_str(), path_.c_str()) == 0 || errno == EEXIST) return {};
+    // Some file systems have no hard links, some forbid them. A rename is as atomic, only the last publisher
+    // wins.
+  }
+  if (files_.rename(temporary_.c_str(), path_.c_str()) < 0) return io_error("publish", path_, errno);
+  // The destructor unlinks all the same: when the link was made but its answer got lost (NFS), both names are
+  // one file and rename has left both.
+  return {};
+}
+
+}  // namespace normjit
