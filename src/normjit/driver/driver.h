@@ -1,4 +1,5 @@
-// Loads machine code and launches a named kernel with an argument array. Knows nothing of layer normalization.
+// Loads machine code and launches a named kernel with an argument array. Knows nothing of layer
+// normalization.
 #pragma once
 
 #include <cstddef>
@@ -15,46 +16,54 @@ namespace normjit {
 
 // The shape of a launch besides its grid; the same struct serves the driver and whatever else runs kernels.
 struct LaunchShape {
-  int threads = 0;               // a block
+  int threads = 0;  // a block
   int dynamic_shared_bytes = 0;
 };
 
-// A kernel in a loaded library. Loaded once for all devices of an architecture; set up per device. Freed with its last
-// owner; outliving the driver is harmless.
+// A kernel in a loaded library, set up for the device that it was loaded for. Unloaded with its last owner;
+// outliving the Driver, a fork and the end of main are harmless.
 class LoadedKernel {
  public:
   virtual ~LoadedKernel() = default;
-  // One kernel launch. `arguments` holds a pointer to each argument, as cuLaunchKernel takes them. Returns the
-  // driver's CUresult, 0 for success. Takes no lock, allocates nothing.
+  // One kernel launch. `arguments` holds a pointer to each argument, as cuLaunchKernel takes them. Returns
+  // the driver's CUresult, 0 for success. Takes no lock, allocates nothing.
   virtual int launch(std::uint32_t blocks, const LaunchShape& shape, Stream stream,
                      void** arguments) const noexcept = 0;
 };
 
 // What the driver knows of an address.
 struct Allocation {
+  // Device memory, managed memory, or pinned host memory that kernels see under this very address. Memory
+  // from malloc never counts, not even where the GPU could page it in.
   bool device_accessible = false;
-  int device = -1;             // ordinal that owns it; -1 for host memory
-  std::uint64_t bytes_left = 0;  // from the address to the end of its allocation; UINT64_MAX where unknown
+  int device = -1;  // ordinal of the GPU that owns it; -1 where none does: host and managed memory
+  // From the address to the end of its allocation; UINT64_MAX where unknown, as for memory mapped in pieces.
+  std::uint64_t bytes_left = 0;
 };
 
-// Seam: CudaDriver in production, a fake in tests. Implementations are thread-safe. Nothing is opened before the
-// first call, and no call changes the caller's current context.
+// Seam: CudaDriver in production, a fake in tests. Implementations are thread-safe. Nothing is opened before
+// the first call, and no call changes the caller's current context or makes one. Every call may also fail
+// with NoDriver, DriverTooOld and DriverError; all but version() with NoDevice.
 class Driver {
  public:
   virtual ~Driver() = default;
 
-  // The driver's CUDA version, 13000 for 13.0. NoDriver, DriverTooOld.
+  // The driver's CUDA version, 13000 for 13.0. Does not initialise the driver.
   virtual Result<int> version() = 0;
+  // At least 1: a driver that sees no GPU is the error NoDevice.
   virtual Result<int> device_count() = 0;
   // The ordinal of the current context's device. NoContext.
   virtual Result<int> current_device() = 0;
+  // Read once per device.
   virtual Result<DeviceProfile> profile(int device) = 0;
   virtual Result<std::string> device_name(int device) = 0;
-  // Loads `code` (cubin or PTX), finds `kernel` and sets it up for `device`. LoadFailed when the driver refuses the code.
-  virtual Result<std::shared_ptr<LoadedKernel>> load(std::string_view code, const std::string& kernel, int device,
-                                                     const LaunchShape& shape) = 0;
+  // Loads `code` (cubin or PTX), finds `kernel` and sets it up for `device`; where that device's context is
+  // current, the first launch then costs what every launch costs. Legal while a stream is being captured.
+  // LoadFailed when the driver refuses the code; OutOfMemory.
+  virtual Result<std::shared_ptr<LoadedKernel>> load(std::string_view code, const std::string& kernel,
+                                                     int device, const LaunchShape& shape) = 0;
   virtual Result<Allocation> allocation(const void* address) = 0;
-  // "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered".
+  // "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered"; "CUresult 700" without a driver.
   virtual std::string describe(int result) = 0;
 };
 

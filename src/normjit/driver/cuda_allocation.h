@@ -1,0 +1,13 @@
+// What an address points to.
+#pragma once
+
+#include "normjit/driver/driver.h"
+#include "normjit/driver/driver_table.h"
+#include "normjit/result.h"
+
+namespace normjit {
+
+// As Driver::allocation says; `driver` must be initialised.
+Result<Allocation> read_allocation(const DriverTable& driver, const void* address);
+
+}  // namespace normjit

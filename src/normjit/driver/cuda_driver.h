@@ -1,0 +1,50 @@
+// The Driver of a real machine, on top of a table of driver calls.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "normjit/driver/cuda_device.h"
+#include "normjit/driver/driver.h"
+#include "normjit/driver/driver_table.h"
+#include "normjit/driver/publish_once.h"
+
+namespace normjit {
+
+// Opens the driver's library and initialises it on the first call that needs so; no lock anywhere. It makes,
+// retains and switches no context: what works on a device without one uses the driver's context-independent
+// calls.
+class CudaDriver final : public Driver {
+ public:
+  using Open = std::function<Result<DriverTable>()>;
+  explicit CudaDriver(Open open) : open_(std::move(open)) {}
+
+  Result<int> version() override;
+  Result<int> device_count() override;
+  Result<int> current_device() override;
+  Result<DeviceProfile> profile(int device) override;
+  Result<std::string> device_name(int device) override;
+  Result<std::shared_ptr<LoadedKernel>> load(std::string_view code, const std::string& kernel, int device,
+                                             const LaunchShape& shape) override;
+  Result<Allocation> allocation(const void* address) override;
+  std::string describe(int result) override;
+
+ private:
+  // The driver after cuInit.
+  struct Machine {
+    DriverTable driver;
+    std::vector<CudaDevice> devices;  // by ordinal
+  };
+  Result<const DriverTable*> driver() { return driver_.get(open_); }
+  Result<const Machine*> machine();
+  static Result<const CudaDevice*> find(const Machine& machine, int device);
+
+  const Open open_;
+  PublishOnce<DriverTable> driver_;
+  PublishOnce<Machine> machine_;
+};
+
+}  // namespace normjit

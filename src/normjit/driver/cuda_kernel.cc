@@ -1,0 +1,110 @@
+#include "normjit/driver/cuda_kernel.h"
+
+#include <elf.h>
+
+#include <cstring>
+
+#include "normjit/driver/driver_error.h"
+
+namespace normjit {
+namespace {
+
+// Makes this thread's calls legal beside a stream capture that is under way. Without it, a capture in the
+// global mode, of whichever thread, is invalidated by cuLibraryUnload.
+class BesideCapture {
+ public:
+  explicit BesideCapture(const DriverTable& driver) : driver_(driver) { exchange(); }
+  ~BesideCapture() { exchange(); }
+  BesideCapture(const BesideCapture&) = delete;
+  BesideCapture& operator=(const BesideCapture&) = delete;
+
+ private:
+  void exchange() { driver_.cuThreadExchangeStreamCaptureMode(&mode_); }  // swaps mode_ and the thread's mode
+
+  const DriverTable& driver_;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+};
+
+// cuLibraryLoadData is given no size: it believes an ELF file's header about where its tables are, and would
+// read past the end of one that was cut off.
+bool is_cut_off(std::string_view code) {
+  if (code.substr(0, SELFMAG) != ELFMAG) return code.empty();
+  Elf64_Ehdr header;
+  if (code.size() < sizeof header) return true;
+  std::memcpy(&header, code.data(), sizeof header);
+  const auto reaches_past = [&code](std::uint64_t offset, std::uint64_t bytes) {
+    return offset > code.size() || bytes > code.size() - offset;
+  };
+  return reaches_past(header.e_shoff, std::uint64_t{header.e_shnum} * header.e_shentsize) ||
+         reaches_past(header.e_phoff, std::uint64_t{header.e_phnum} * header.e_phentsize);
+}
+
+Error refused(const std::string& kernel, const std::string& why) {
+  return {Code::LoadFailed,
+          "The driver does not take the code of kernel " + kernel + ": " + why +
+              ". It must be whole, made for this device's architecture, and by a compiler no newer "
+              "than the driver."};
+}
+
+}  // namespace
+
+Result<std::shared_ptr<LoadedKernel>> CudaKernel::load(const DriverTable& driver, std::string_view code,
+                                                       const std::string& kernel, CUdevice device,
+                                                       bool is_current, const LaunchShape& shape) {
+  if (is_cut_off(code))
+    return refused(kernel, "it is cut off after " + std::to_string(code.size()) + " bytes");
+  const BesideCapture beside_capture(driver);
+  const auto failed = [&](CUresult result, const char* call) {
+    if (refuses_code(result)) return refused(kernel, describe(driver, result) + " (" + call + ")");
+    return driver_error(driver, result, std::string(call) + " of kernel " + kernel);
+  };
+
+  // A copy, because PTX must end in a NUL, which a string_view does not promise.
+  const std::string image(code);
+  CUlibrary library = nullptr;
+  CUresult result =
+      driver.cuLibraryLoadData(&library, image.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0);
+  if (result != CUDA_SUCCESS) return failed(result, "cuLibraryLoadData");
+  const std::shared_ptr<CudaKernel> loaded(new CudaKernel(driver, library));  // unloads on every way out
+
+  result = driver.cuLibraryGetKernel(&loaded->kernel_, library, kernel.c_str());
+  if (result != CUDA_SUCCESS) return failed(result, "cuLibraryGetKernel");
+  // Even little dynamic memory may need it: the default limit is 48 KiB less what the kernel declares
+  // statically.
+  if (shape.dynamic_shared_bytes > 0) {
+    result = driver.cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                         shape.dynamic_shared_bytes, loaded->kernel_, device);
+    if (result != CUDA_SUCCESS) return failed(result, "cuKernelSetAttribute");
+  }
+  if (is_current) {
+    CUfunction function = nullptr;
+    result = driver.cuKernelGetFunction(&function, loaded->kernel_);
+    if (result != CUDA_SUCCESS) return failed(result, "cuKernelGetFunction");
+    if (driver.cuFuncLoad != nullptr) result = driver.cuFuncLoad(function);
+    if (result != CUDA_SUCCESS) return failed(result, "cuFuncLoad");
+  }
+  return std::shared_ptr<LoadedKernel>(loaded);
+}
+
+CudaKernel::~CudaKernel() {
+  if (getpid() != process_) return;  // a forked child has no part in its parent's libraries
+  const BesideCapture beside_capture(driver_);
+  // Nobody is left to be told of a failure, and at process exit it is expected: the driver may be gone
+  // already.
+  driver_.cuLibraryUnload(library_);
+}
+
+int CudaKernel::launch(std::uint32_t blocks, const LaunchShape& shape, Stream stream,
+                       void** arguments) const noexcept {
+  CUlaunchConfig config{};
+  config.gridDimX = blocks;
+  config.gridDimY = config.gridDimZ = 1;
+  config.blockDimX = static_cast<unsigned>(shape.threads);
+  config.blockDimY = config.blockDimZ = 1;
+  config.sharedMemBytes = static_cast<unsigned>(shape.dynamic_shared_bytes);
+  config.hStream = stream;
+  // The driver takes a CUkernel as the function, and finds that of the current context.
+  return driver_.cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(kernel_), arguments, nullptr);
+}
+
+}  // namespace normjit

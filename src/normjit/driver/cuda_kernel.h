@@ -1,0 +1,41 @@
+// A library of the driver with the one kernel that is launched from it.
+#pragma once
+
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "normjit/driver/driver.h"
+#include "normjit/driver/driver_table.h"
+
+namespace normjit {
+
+class CudaKernel final : public LoadedKernel {
+ public:
+  // Loads `code`, finds `kernel` and sets it up for `device`. `is_current` says that the device's context is
+  // current: then the code is brought onto the device now, so that the first launch costs what every launch
+  // costs; else the first launch there brings it. Legal while this or another thread captures a stream.
+  // LoadFailed, OutOfMemory, DriverError.
+  static Result<std::shared_ptr<LoadedKernel>> load(const DriverTable& driver, std::string_view code,
+                                                    const std::string& kernel, CUdevice device,
+                                                    bool is_current, const LaunchShape& shape);
+  ~CudaKernel() override;
+  CudaKernel(const CudaKernel&) = delete;
+  CudaKernel& operator=(const CudaKernel&) = delete;
+
+  int launch(std::uint32_t blocks, const LaunchShape& shape, Stream stream,
+             void** arguments) const noexcept override;
+
+ private:
+  CudaKernel(const DriverTable& driver, CUlibrary library)
+      : driver_(driver), library_(library), process_(getpid()) {}
+
+  const DriverTable driver_;  // a copy: kernels outlive the Driver
+  const CUlibrary library_;
+  const pid_t process_;  // the one that loaded it
+  CUkernel kernel_ = nullptr;
+};
+
+}  // namespace normjit

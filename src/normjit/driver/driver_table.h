@@ -1,0 +1,61 @@
+// The driver's functions that normjit calls, found at run time: normjit is never linked to libcuda.
+#pragma once
+
+#include <cuda.h>
+
+#include <functional>
+
+#include "normjit/result.h"
+
+static_assert(CUDA_VERSION >= 12000, "normjit needs the headers of CUDA 12.0 or newer");
+
+namespace normjit {
+
+// The oldest driver that normjit works with: CUDA 12.0, which R525 brought.
+inline constexpr int kOldestDriver = 12000;
+
+// One line per call: its name, the CUDA version whose signature is meant, and that signature's parameters,
+// spelled out because cuda.h redirects names to whatever is newest in the toolkit that it came with. A call
+// that is newer than kOldestDriver is null where the driver does not have it.
+#define NORMJIT_DRIVER_CALLS(CALL)                                                                           \
+  CALL(cuGetErrorName, 12000, CUresult, const char**)                                                        \
+  CALL(cuGetErrorString, 12000, CUresult, const char**)                                                      \
+  CALL(cuInit, 12000, unsigned)                                                                              \
+  CALL(cuDriverGetVersion, 12000, int*)                                                                      \
+  CALL(cuDeviceGetCount, 12000, int*)                                                                        \
+  CALL(cuDeviceGet, 12000, CUdevice*, int)                                                                   \
+  CALL(cuDeviceGetName, 12000, char*, int, CUdevice)                                                         \
+  CALL(cuDeviceGetAttribute, 12000, int*, CUdevice_attribute, CUdevice)                                      \
+  CALL(cuCtxGetDevice, 12000, CUdevice*)                                                                     \
+  CALL(cuThreadExchangeStreamCaptureMode, 12000, CUstreamCaptureMode*)                                       \
+  CALL(cuLibraryLoadData, 12000, CUlibrary*, const void*, CUjit_option*, void**, unsigned, CUlibraryOption*, \
+       void**, unsigned)                                                                                     \
+  CALL(cuLibraryUnload, 12000, CUlibrary)                                                                    \
+  CALL(cuLibraryGetKernel, 12000, CUkernel*, CUlibrary, const char*)                                         \
+  CALL(cuKernelSetAttribute, 12000, CUfunction_attribute, int, CUkernel, CUdevice)                           \
+  CALL(cuKernelGetFunction, 12000, CUfunction*, CUkernel)                                                    \
+  CALL(cuFuncLoad, 12040, CUfunction)                                                                        \
+  CALL(cuLaunchKernelEx, 12000, const CUlaunchConfig*, CUfunction, void**, void**)                           \
+  CALL(cuPointerGetAttributes, 12000, unsigned, CUpointer_attribute*, void**, unsigned long long)            \
+  CALL(cuMemRetainAllocationHandle, 12000, CUmemGenericAllocationHandle*, void*)                             \
+  CALL(cuMemRelease, 12000, CUmemGenericAllocationHandle)
+
+// The calls under their own names: driver.cuInit(0). Plain pointers into a library that is never closed, so a
+// copy is valid for the life of the process.
+struct DriverTable {
+#define NORMJIT_POINTER(name, version, ...) CUresult (*name)(__VA_ARGS__) = nullptr;
+  NORMJIT_DRIVER_CALLS(NORMJIT_POINTER)
+#undef NORMJIT_POINTER
+};
+
+// The address of an exported function of libcuda, or null: dlsym, or a fake of it.
+using FindSymbol = std::function<void*(const char* name)>;
+
+// The table of the libcuda behind `find`. Makes no driver call but to ask for the version and the functions.
+// NoDriver for a library that cannot say its version, DriverTooOld with the version or the missing call.
+Result<DriverTable> read_driver(const FindSymbol& find);
+
+// The table of this machine's libcuda.so.1. NoDriver where there is none, and the errors of read_driver.
+Result<DriverTable> open_driver();
+
+}  // namespace normjit

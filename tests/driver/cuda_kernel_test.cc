@@ -1,0 +1,208 @@
+#include "normjit/driver/cuda_kernel.h"
+
+#include <elf.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "normjit/driver/cuda_driver.h"
+#include "tests/support/fake_cuda.h"
+
+namespace normjit::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class CudaKernelTest : public ::testing::Test {
+ protected:
+  // Loads for GPU B, ordinal 1, with its context current; initialisation is not among the calls.
+  Result<std::shared_ptr<LoadedKernel>> load(std::string_view code = "code", LaunchShape shape = {}) {
+    driver_->device_count().value();
+    cuda_.forget_calls();
+    return driver_->load(code, "kernel", 1, shape);
+  }
+
+  FakeCuda cuda_;
+  std::unique_ptr<CudaDriver> driver_ =
+      std::make_unique<CudaDriver>([this] { return read_driver(cuda_.symbols()); });
+
+  void SetUp() override { cuda_.current = 101; }
+};
+
+TEST_F(CudaKernelTest, LoadsCompletelyWhereTheDeviceIsCurrent) {
+  const auto kernel = load("code", {.threads = 256, .dynamic_shared_bytes = 65536});
+  ASSERT_TRUE(kernel.ok()) << kernel.error().message;
+  EXPECT_THAT(cuda_.calls(),
+              ElementsAre("cuCtxGetDevice", "cuThreadExchangeStreamCaptureMode relaxed",
+                          "cuLibraryLoadData options=0 relaxed", "cuLibraryGetKernel 1 kernel",
+                          "cuKernelSetAttribute 1001 shared=65536 device=101", "cuKernelGetFunction 1001",
+                          "cuFuncLoad 2001", "cuThreadExchangeStreamCaptureMode global"));
+}
+
+TEST_F(CudaKernelTest, TouchesNoContextForAnotherDevice) {
+  for (const std::optional<CUdevice> current : {std::optional<CUdevice>(100), std::optional<CUdevice>()}) {
+    cuda_.current = current;
+    const auto kernel = load("code", {.threads = 256, .dynamic_shared_bytes = 16});
+    ASSERT_TRUE(kernel.ok()) << kernel.error().message;
+    EXPECT_EQ(cuda_.count("cuKernelSetAttribute"), 1);
+    EXPECT_EQ(cuda_.count("cuKernelGetFunction"), 0);
+    EXPECT_EQ(cuda_.count("cuFuncLoad"), 0);
+  }
+}
+
+TEST_F(CudaKernelTest, SetsNoAttributeWithoutDynamicSharedMemory) {
+  ASSERT_TRUE(load().ok());
+  EXPECT_EQ(cuda_.count("cuKernelSetAttribute"), 0);
+}
+
+TEST_F(CudaKernelTest, LoadsOnADriverWithoutFuncLoad) {
+  cuda_.version = kOldestDriver;
+  ASSERT_TRUE(load().ok());
+  EXPECT_EQ(cuda_.count("cuKernelGetFunction"), 1);
+  EXPECT_EQ(cuda_.count("cuFuncLoad"), 0);
+}
+
+TEST_F(CudaKernelTest, HandsOverATextThatEndsInNul) {
+  const std::string text = "text and more";
+  ASSERT_TRUE(load(std::string_view(text).substr(0, 4)).ok());
+  EXPECT_EQ(cuda_.last_code(), "text");
+}
+
+TEST_F(CudaKernelTest, UnloadsOnceWithItsLastOwner) {
+  auto kernel = load().value();
+  auto copy = kernel;
+  cuda_.forget_calls();
+  kernel.reset();
+  EXPECT_THAT(cuda_.calls(), ElementsAre());
+  copy.reset();
+  EXPECT_THAT(cuda_.calls(),
+              ElementsAre("cuThreadExchangeStreamCaptureMode relaxed", "cuLibraryUnload 1 relaxed",
+                          "cuThreadExchangeStreamCaptureMode global"));
+  EXPECT_EQ(cuda_.live_libraries(), 0);
+}
+
+TEST_F(CudaKernelTest, OutlivesItsDriver) {
+  auto kernel = load().value();
+  driver_.reset();
+  EXPECT_EQ(kernel->launch(1, {.threads = 32}, nullptr, nullptr), 0);
+  kernel.reset();
+  EXPECT_EQ(cuda_.live_libraries(), 0);
+}
+
+TEST_F(CudaKernelTest, UnloadsQuietlyFromADriverThatIsGone) {
+  auto kernel = load().value();
+  cuda_.failing = {{"cuLibraryUnload", CUDA_ERROR_DEINITIALIZED},
+                   {"cuThreadExchangeStreamCaptureMode", CUDA_ERROR_DEINITIALIZED}};
+  kernel.reset();
+  EXPECT_EQ(cuda_.count("cuLibraryUnload"), 1);
+}
+
+TEST_F(CudaKernelTest, AForkedChildLeavesItsParentsLibraryAlone) {
+  auto kernel = load().value();
+  cuda_.forget_calls();
+  EXPECT_EXIT(
+      {
+        kernel.reset();
+        _exit(static_cast<int>(cuda_.calls().size()));
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+TEST_F(CudaKernelTest, PassesTheLaunchOnAsItIs) {
+  const auto kernel = load().value();
+  const auto stream = reinterpret_cast<Stream>(std::uintptr_t{77});
+  int value = 5;
+  void* arguments[] = {&value};
+  cuda_.forget_calls();
+  EXPECT_EQ(kernel->launch(0x7fffffff, {.threads = 1024, .dynamic_shared_bytes = 99}, stream, arguments), 0);
+  EXPECT_THAT(cuda_.calls(), ElementsAre("cuLaunchKernelEx"));
+  ASSERT_EQ(cuda_.launches().size(), 1U);
+  const FakeCuda::Launch launch = cuda_.launches()[0];
+  EXPECT_EQ(launch.config.gridDimX, 0x7fffffffU);
+  EXPECT_EQ(launch.config.gridDimY, 1U);
+  EXPECT_EQ(launch.config.gridDimZ, 1U);
+  EXPECT_EQ(launch.config.blockDimX, 1024U);
+  EXPECT_EQ(launch.config.blockDimY, 1U);
+  EXPECT_EQ(launch.config.blockDimZ, 1U);
+  EXPECT_EQ(launch.config.sharedMemBytes, 99U);
+  EXPECT_EQ(launch.config.hStream, stream);
+  EXPECT_EQ(launch.config.numAttrs, 0U);
+  EXPECT_EQ(launch.function, reinterpret_cast<CUfunction>(std::uintptr_t{1001}));
+  EXPECT_EQ(launch.arguments, arguments);
+  EXPECT_EQ(launch.extra, nullptr);
+}
+
+TEST_F(CudaKernelTest, ReturnsTheDriversResultOfALaunch) {
+  const auto kernel = load().value();
+  cuda_.failing = {{"cuLaunchKernelEx", CUDA_ERROR_ILLEGAL_ADDRESS}};
+  EXPECT_EQ(kernel->launch(1, {.threads = 32}, nullptr, nullptr), 700);
+}
+
+TEST_F(CudaKernelTest, RefusesACutOffCubinBeforeTheDriverReadsPastIt) {
+  std::string cubin(256, '\0');
+  Elf64_Ehdr header{};
+  std::memcpy(header.e_ident, ELFMAG, SELFMAG);
+  header.e_shoff = 128;
+  header.e_shentsize = 64;
+  header.e_shnum = 2;
+  std::memcpy(cubin.data(), &header, sizeof header);
+  EXPECT_TRUE(load(cubin).ok());
+  for (const std::size_t bytes : {0, 4, 63, 64, 128, 255}) {
+    const auto kernel = load(std::string_view(cubin).substr(0, bytes));
+    EXPECT_EQ(kernel.code(), Code::LoadFailed) << bytes;
+    EXPECT_EQ(cuda_.count("cuLibraryLoadData"), 0) << bytes;
+  }
+}
+
+TEST_F(CudaKernelTest, NamesTheKernelThatIsNotThere) {
+  cuda_.kernel = "another";
+  const auto kernel = load();
+  ASSERT_EQ(kernel.code(), Code::LoadFailed);
+  EXPECT_THAT(kernel.error().message, HasSubstr("kernel kernel"));
+  EXPECT_THAT(kernel.error().message, HasSubstr("cuLibraryGetKernel"));
+  EXPECT_EQ(cuda_.live_libraries(), 0);
+}
+
+// Which error each result of each call of a load becomes. Whatever fails, nothing stays behind.
+struct Failure {
+  const char* call;
+  CUresult result;
+  Code code;
+};
+class FailingLoad : public CudaKernelTest, public ::testing::WithParamInterface<Failure> {};
+
+TEST_P(FailingLoad, IsMappedAndLeavesNothingBehind) {
+  cuda_.failing = {{GetParam().call, GetParam().result}};
+  const auto kernel = load("code", {.threads = 32, .dynamic_shared_bytes = 65536});
+  ASSERT_EQ(kernel.code(), GetParam().code);
+  EXPECT_THAT(kernel.error().message, HasSubstr(GetParam().call));
+  EXPECT_THAT(kernel.error().message, HasSubstr(driver_->describe(GetParam().result)));
+  EXPECT_EQ(cuda_.live_libraries(), 0);
+  EXPECT_EQ(cuda_.capture_mode(), CU_STREAM_CAPTURE_MODE_GLOBAL);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    CudaKernel, FailingLoad,
+    ::testing::Values(Failure{"cuLibraryLoadData", CUDA_ERROR_NO_BINARY_FOR_GPU, Code::LoadFailed},
+                      Failure{"cuLibraryLoadData", CUDA_ERROR_INVALID_IMAGE, Code::LoadFailed},
+                      Failure{"cuLibraryLoadData", CUDA_ERROR_INVALID_PTX, Code::LoadFailed},
+                      Failure{"cuLibraryLoadData", CUDA_ERROR_UNSUPPORTED_PTX_VERSION, Code::LoadFailed},
+                      Failure{"cuLibraryLoadData", CUDA_ERROR_JIT_COMPILER_NOT_FOUND, Code::LoadFailed},
+                      Failure{"cuLibraryLoadData", CUDA_ERROR_JIT_COMPILATION_DISABLED, Code::LoadFailed},
+                      Failure{"cuLibraryLoadData", CUDA_ERROR_OUT_OF_MEMORY, Code::OutOfMemory},
+                      Failure{"cuLibraryLoadData", CUDA_ERROR_ILLEGAL_ADDRESS, Code::DriverError},
+                      Failure{"cuLibraryLoadData", CUDA_ERROR_NOT_INITIALIZED, Code::DriverError},
+                      Failure{"cuLibraryGetKernel", CUDA_ERROR_NOT_FOUND, Code::LoadFailed},
+                      Failure{"cuKernelSetAttribute", CUDA_ERROR_INVALID_VALUE, Code::DriverError},
+                      Failure{"cuKernelGetFunction", CUDA_ERROR_NO_BINARY_FOR_GPU, Code::LoadFailed},
+                      Failure{"cuFuncLoad", CUDA_ERROR_NO_BINARY_FOR_GPU, Code::LoadFailed},
+                      Failure{"cuFuncLoad", CUDA_ERROR_OUT_OF_MEMORY, Code::OutOfMemory}));
+
+}  // namespace
+}  // namespace normjit::testing
