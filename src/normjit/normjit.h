@@ -1,4 +1,5 @@
-// normjit: LayerNorm kernels for NVIDIA GPUs, generated at run time. This header includes the whole public API.
+// normjit: LayerNorm kernels for NVIDIA GPUs, generated at run time. This header includes the whole public
+// API.
 #pragma once
 
 #include "normjit/arch.h"

@@ -30,45 +30,48 @@ namespace normjit {
 using Stream = CUstream_st*;
 
 enum class LogLevel : std::uint8_t { debug, info, warn, error };
-// Receives what the library has to say. Called from any thread that calls normjit, never after the Service and
-// its kernels are gone; must not throw or call back into the same Service.
+// Receives what the library has to say. Called from any thread that calls normjit, never after the Service
+// and its kernels are gone; must not throw or call back into the same Service.
 using LogCallback = std::function<void(LogLevel, std::string_view)>;
 
 // The distance of one row to the next when rows follow each other without a gap.
 inline constexpr std::int64_t kContiguous = -1;
 
-// The arguments of one launch: device pointers, which stay the caller's, and sizes. All memory must be reachable from
-// the stream's device. y may be x itself (same pointer, row stride and dtype size); otherwise outputs overlap nothing.
+// The arguments of one launch: device pointers, which stay the caller's, and sizes. All memory must be
+// reachable from the stream's device. y may be x itself (same pointer, row stride and dtype size); otherwise
+// outputs overlap nothing.
 struct Tensors {
-  const void* x = nullptr;       // [rows, columns], input dtype
-  void* y = nullptr;             // [rows, columns], output dtype
-  const void* weight = nullptr;  // [columns], weight dtype; only where the spec has it
-  const void* bias = nullptr;    // [columns], weight dtype; only where the spec has it
-  void* mean = nullptr;          // [rows], compute_type(spec); only where the spec has statistics
-  void* rstd = nullptr;          // [rows], compute_type(spec); only where the spec has statistics
-  std::int64_t rows = 0;         // 0 is a success that launches nothing
+  const void* x = nullptr;                  // [rows, columns], input dtype
+  void* y = nullptr;                        // [rows, columns], output dtype
+  const void* weight = nullptr;             // [columns], weight dtype; only where the spec has it
+  const void* bias = nullptr;               // [columns], weight dtype; only where the spec has it
+  void* mean = nullptr;                     // [rows], compute_type(spec); only where the spec has statistics
+  void* rstd = nullptr;                     // [rows], compute_type(spec); only where the spec has statistics
+  std::int64_t rows = 0;                    // 0 is a success that launches nothing
   std::int64_t x_row_stride = kContiguous;  // elements between rows of x, >= 0
   std::int64_t y_row_stride = kContiguous;  // elements between rows of y, >= columns
-  // Kernel::workspace_bytes() bytes, 16-byte aligned, zeroed once by the caller. Each launch leaves it zeroed. One
-  // workspace serves one launch at a time: launches that may run at once need one each.
+  // Kernel::workspace_bytes() bytes, 16-byte aligned. Zeroed once by the caller; each launch leaves it ready
+  // for the next. One workspace serves one launch at a time: launches that may run at once need one each.
   void* workspace = nullptr;
 };
 
-// A kernel that is compiled, loaded and set up for one device. A cheap handle: copy it freely. It stays valid after
-// its Service is gone. Thread-safe: any number of threads may launch one handle.
+// A kernel that is compiled, loaded and set up for one device. A cheap handle: copy it freely. It stays valid
+// after its Service is gone. Thread-safe: any number of threads may launch one handle.
 class NORMJIT_API Kernel {
  public:
   Kernel() = default;  // empty: launch says EmptyKernel
 
-  // Enqueues the layer normalization on the stream: one kernel, in a graph one kernel node. Takes no lock, allocates
-  // nothing and never synchronises. The CUDA context of the stream must be current, as for any launch.
-  // Bad arguments are answered before anything is launched: EmptyKernel, NullPointer, UnexpectedPointer,
-  // Misaligned, BadRows, BadStride, WorkspaceRequired; DriverError or OutOfMemory from the driver itself.
+  // Enqueues the layer normalization on the stream: one kernel, in a graph one kernel node. Takes no lock,
+  // allocates nothing and never synchronises. The CUDA context of the stream must be current, as for any
+  // launch. Bad arguments are answered before anything is launched: EmptyKernel, NullPointer,
+  // UnexpectedPointer, Misaligned, BadRows, BadStride, WorkspaceRequired; DriverError or OutOfMemory from the
+  // driver itself.
   Status launch(const Tensors& tensors, Stream stream) const noexcept;
 
-  // Everything that launch checks, and besides asks the driver about each pointer: WrongDevice for memory that this
-  // kernel's device cannot reach (host memory, another GPU), OutOfBounds for a tensor that reaches past its
-  // allocation. Costs about a microsecond; the one-call form does it on the first use of each kernel.
+  // Everything that launch checks, and besides asks the driver about each pointer: WrongDevice for memory
+  // that this kernel's device cannot reach (host memory, another GPU), OutOfBounds for a tensor that reaches
+  // past its allocation. Costs about a microsecond; the one-call form does it until one launch of each
+  // kernel.
   Result<void> check(const Tensors& tensors) const;
 
   std::size_t workspace_bytes() const noexcept;  // 0 for most kernels
@@ -81,14 +84,15 @@ class NORMJIT_API Kernel {
   explicit Kernel(std::shared_ptr<const Prepared> prepared) noexcept : prepared_(std::move(prepared)) {}
 
  private:
+  friend class Service;
   std::shared_ptr<const Prepared> prepared_;
 };
 
 // For which launches a kernel is wanted.
 struct PrepareOptions {
-  int device = -1;              // CUDA ordinal; -1 is the device of the current context
-  std::int64_t rows_hint = 0;   // about how many rows; 0 is "many"
-  int pointer_alignment = 16;   // bytes: every base pointer is a multiple of this (a power of two)
+  int device = -1;             // CUDA ordinal; -1 is the device of the current context
+  std::int64_t rows_hint = 0;  // about how many rows; 0 is "many"
+  int pointer_alignment = 16;  // bytes: every base pointer is a multiple of this (a power of two)
   std::int64_t x_row_stride = kContiguous;
   std::int64_t y_row_stride = kContiguous;
 };
@@ -102,7 +106,7 @@ struct KernelReport {
   LayerNormSpec spec;
   Arch arch;
   Plan plan;
-  std::string id;           // of the cache entry: 32 hexadecimal digits
+  std::string id;  // of the cache entry: 32 hexadecimal digits
   Outcome outcome = Outcome::failed;
   double milliseconds = 0;  // to look up, and to compile where that was needed
   std::string error;        // of a failed kernel
@@ -125,12 +129,12 @@ struct PrebuildOptions {
 
 // A cache entry as list shows it.
 struct EntryReport {
-  std::string id;         // file name without its extension
-  bool damaged = false;   // then only id, bytes and error are known
+  std::string id;        // file name without its extension
+  bool damaged = false;  // then only id, bytes and error are known
   std::string error;
-  std::string spec, plan, arch, kernel, toolchain, code;  // code: "cubin" or "ptx"
+  std::string spec, plan, arch, kernel, toolchain, code;    // code: "cubin" or "ptx"
   int registers = -1, spill_bytes = -1, shared_bytes = -1;  // as ptxas reported them; -1 unknown
-  std::int64_t bytes = 0;  // of the file
+  std::int64_t bytes = 0;                                   // of the file
 };
 
 // The source of one kernel and the facts of its launch.
@@ -143,13 +147,13 @@ struct RenderedKernel {
 // What normjit finds on this machine.
 struct Environment {
   std::string version;
-  std::string cache_directory;      // empty: memory only
-  std::string cache_error;          // empty: exists or can be made, and is writable
-  std::string compiler_path;        // empty: none
-  std::string compiler_version;     // "13.0"
+  std::string cache_directory;   // empty: memory only
+  std::string cache_error;       // empty: exists or can be made, and is writable
+  std::string compiler_path;     // empty: none
+  std::string compiler_version;  // "13.0"
   std::string compiler_error;
-  std::vector<Arch> compiler_archs; // that it makes cubins for
-  std::string driver_version;       // "13.0"; empty: none
+  std::vector<Arch> compiler_archs;  // that it makes cubins for
+  std::string driver_version;        // "13.0"; empty: none
   std::string driver_error;
   struct Device {
     int ordinal;
@@ -160,11 +164,13 @@ struct Environment {
 };
 
 // How a Service works. Plain values; from_environment() fills them from NORMJIT_CACHE_DIR (else
-// $XDG_CACHE_HOME/normjit, else ~/.cache/normjit), NORMJIT_NVRTC_PATH, NORMJIT_TEMPLATE_DIR and NORMJIT_LOG
-// (debug, info, warn, error: the built-in log to stderr; off when unset).
+// $XDG_CACHE_HOME/normjit, else ~/.cache/normjit), NORMJIT_NVRTC_PATH, CUDA_HOME (else CUDA_PATH),
+// NORMJIT_TEMPLATE_DIR and NORMJIT_LOG (debug, info, warn, error: the built-in log to stderr; off when
+// unset).
 struct NORMJIT_API Options {
   std::string cache_directory;     // empty: keep kernels in memory only
   std::string compiler_path;       // a libnvrtc to use instead of searching
+  std::string cuda_home;           // a CUDA toolkit to look for libnvrtc in
   std::string template_directory;  // read templates from here instead of the embedded ones
   LogCallback log;                 // empty: silence
 
@@ -181,8 +187,9 @@ struct Seams {
   std::shared_ptr<FileSystem> files;
 };
 
-// Plans, generates, compiles, caches and loads kernels. Thread-safe. One per process is enough: it serves all devices.
-// Constructing it touches nothing: no file, no CUDA call, no thread. The environment is read by from_environment() only.
+// Plans, generates, compiles, caches and loads kernels. Thread-safe. One per process is enough: it serves all
+// devices. Constructing it touches nothing: no file, no CUDA call, no thread. The environment is read by
+// from_environment() only.
 class NORMJIT_API Service {
  public:
   explicit Service(Options options = Options::from_environment(), Seams seams = {});
@@ -190,23 +197,25 @@ class NORMJIT_API Service {
   Service(Service&&) noexcept;
   Service& operator=(Service&&) noexcept;
 
-  // The kernel for this spec and use, from memory, disk or the compiler; loaded and ready, so that the first launch costs
-  // what every launch costs. Concurrent calls for one kernel share one compile. Never changes the current context.
-  // Errors: those of validate; BadArgument; NoDriver, DriverTooOld, NoContext, NoDevice; NoCompiler, CompileFailed...
+  // The kernel for this spec and use, from memory, disk or the compiler; loaded and ready, so that the first
+  // launch costs what every launch costs. Concurrent calls for one kernel share one compile. Never changes
+  // the current context. Errors: those of validate; BadArgument; NoDriver, DriverTooOld, NoContext, NoDevice;
+  // NoCompiler, CompileFailed...
   Result<Kernel> prepare(const LayerNormSpec& spec, const PrepareOptions& options = {});
 
-  // Prepares (the first time) and launches the kernel that fits these very tensors, on the current context's device.
-  // The first use of a kernel checks the pointers as Kernel::check does. A plan that needs a workspace
-  // says WorkspaceRequired without one; workspace_bytes() tells its size.
+  // Prepares (the first time) and launches the kernel that fits these very tensors, on the current context's
+  // device. The first use of a kernel checks the pointers as Kernel::check does. A plan that needs a
+  // workspace says WorkspaceRequired without one; workspace_bytes() tells its size.
   Result<void> layer_norm(const LayerNormSpec& spec, const Tensors& tensors, Stream stream);
 
   // Workspace that suffices for every launch of this spec through layer_norm on the current context's device.
   Result<std::size_t> workspace_bytes(const LayerNormSpec& spec);
 
-  // Puts every kernel that these specs can ask for on these devices into the cache. Needs no GPU and no driver.
-  // Errors: those of validate, and BadArgument when there is nothing to do; a kernel that fails is counted in the
-  // report, not an error of the call.
-  Result<PrebuildReport> prebuild(std::span<const LayerNormSpec> specs, std::span<const DeviceProfile> devices,
+  // Puts every kernel that these specs can ask for on these devices into the cache. Needs no GPU and no
+  // driver. Errors: those of validate, and BadArgument when there is nothing to do; a kernel that fails is
+  // counted in the report, not an error of the call.
+  Result<PrebuildReport> prebuild(std::span<const LayerNormSpec> specs,
+                                  std::span<const DeviceProfile> devices,
                                   const PrebuildOptions& options = {});
 
   // The source that prepare would compile.

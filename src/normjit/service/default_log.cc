@@ -1,0 +1,34 @@
+#include "normjit/service/default_log.h"
+
+#ifdef NORMJIT_WITH_SPDLOG
+
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+
+namespace normjit {
+
+LogCallback default_log(LogLevel threshold) {
+  // A logger of our own, unregistered: the host's spdlog never hears of it.
+  auto logger =
+      std::make_shared<spdlog::logger>("normjit", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+  logger->set_pattern("%n %^%l%$: %v");
+  logger->set_level(spdlog::level::debug);
+  return [logger, threshold](LogLevel level, std::string_view text) {
+    constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::debug, spdlog::level::info,
+                                                     spdlog::level::warn, spdlog::level::err};
+    if (level >= threshold)
+      logger->log(kLevels[static_cast<int>(level)], spdlog::string_view_t(text.data(), text.size()));
+  };
+}
+
+}  // namespace normjit
+
+#else
+
+namespace normjit {
+
+LogCallback default_log(LogLevel) { return {}; }
+
+}  // namespace normjit
+
+#endif

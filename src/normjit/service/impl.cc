@@ -1,0 +1,124 @@
+// Finding a prepared kernel, or making one ready: plan, binary, load.
+#include "normjit/service/impl.h"
+
+#include <bit>
+
+#include "normjit/base/text.h"
+#include "normjit/compiler/nvrtc_compiler.h"
+
+namespace normjit {
+namespace {
+
+std::shared_ptr<Compiler> default_compiler(const Options& options, const std::shared_ptr<Driver>& driver) {
+  return make_nvrtc_compiler({.explicit_path = options.compiler_path,
+                              .cuda_home = options.cuda_home,
+                              .driver_cuda_version = [driver] {
+                                const auto version = driver->version();
+                                return version ? *version : 0;
+                              }});
+}
+
+}  // namespace
+
+Service::Impl::Impl(Options given, Seams seams)
+    : options(std::move(given)),
+      driver(seams.driver ? seams.driver : make_cuda_driver()),
+      compiler(seams.compiler ? seams.compiler : default_compiler(options, driver)),
+      binaries(compiler,
+               std::make_unique<Cache>(options.cache_directory,
+                                       seams.files ? seams.files : make_posix_file_system(),
+                                       [log = options.log](std::string_view text) {
+                                         if (log) log(LogLevel::warn, text);
+                                       }),
+               options.template_directory) {}
+
+void Service::Impl::log(LogLevel level, std::string_view text) const {
+  if (options.log) options.log(level, text);
+}
+
+Result<int> Service::Impl::device_or_current(int ordinal) {
+  if (ordinal >= 0) return ordinal;
+  return driver->current_device();
+}
+
+std::size_t Service::Impl::UseHash::operator()(const Use& use) const noexcept {
+  // Multiply and mix over the fields; specs differ most in their columns.
+  std::uint64_t hash = 0;
+  const auto add = [&](std::uint64_t value) { hash = (std::rotl(hash, 23) ^ value) * 0x9e3779b97f4a7c15u; };
+  const LayerNormSpec& s = use.spec;
+  add(static_cast<std::uint64_t>(s.columns));
+  add(static_cast<std::uint64_t>(s.input) | static_cast<std::uint64_t>(s.output) << 8 |
+      static_cast<std::uint64_t>(s.weight) << 16 | static_cast<std::uint64_t>(s.affine) << 24 |
+      static_cast<std::uint64_t>(s.activation) << 32 | static_cast<std::uint64_t>(s.statistics) << 40 |
+      static_cast<std::uint64_t>(use.regime) << 48 | static_cast<std::uint64_t>(use.alignment) << 56);
+  add(std::bit_cast<std::uint64_t>(s.epsilon));
+  add(std::bit_cast<std::uint64_t>(s.scale));
+  add(static_cast<std::uint64_t>(use.device));
+  return hash ^ hash >> 32;
+}
+
+Result<Kernel> Service::Impl::kernel_for(const LayerNormSpec& spec, int device, const DeviceProfile& profile,
+                                         std::int64_t rows, const Tensors& tensors) {
+  const auto refuse = [&](Code code) {
+    return Error{code, concat({to_text(spec), ": ", Status{code}.message()})};
+  };
+  if (const Status status = check_tensors(spec, tensors); !status) return refuse(status.code);
+  const Use use{spec, device, regime_of(rows, profile), alignment_of(spec, tensors)};
+  if (use.alignment == Alignment{0}) return refuse(Code::Misaligned);
+  {
+    const std::shared_lock lock(mutex_);
+    if (const auto found = by_use_.find(use); found != by_use_.end()) return found->second;
+  }
+  const Plan plan = choose(use.spec, profile, use.regime, use.alignment);
+  const std::string key = concat({to_text(use.spec), " ", to_text(plan), " ", shortest(use.device)});
+  auto kernel = flights_.run(key, [&]() -> Result<Kernel> {
+    {
+      const std::shared_lock lock(mutex_);
+      if (const auto found = by_plan_.find(key); found != by_plan_.end()) return found->second;
+    }
+    auto made = make_ready(use.spec, plan, profile, use.device);
+    if (!made) return made;
+    const std::unique_lock lock(mutex_);
+    return by_plan_.try_emplace(key, *std::move(made)).first->second;
+  });
+  if (!kernel) return kernel;
+  const std::unique_lock lock(mutex_);
+  return by_use_.try_emplace(use, *std::move(kernel)).first->second;
+}
+
+Result<Kernel> Service::Impl::make_ready(const LayerNormSpec& spec, const Plan& plan,
+                                         const DeviceProfile& profile, int device) {
+  if (auto legal = check(plan, spec, profile); !legal) return legal.error();
+  auto kernel = std::make_shared<Kernel::Prepared>();
+  kernel->spec = spec;
+  kernel->plan = plan;
+  kernel->profile = profile;
+  kernel->device = device;
+  kernel->workspace_bytes = normjit::workspace_bytes(plan, spec, profile);
+  kernel->shape.threads = plan.threads;
+  kernel->driver = driver;
+  auto loaded = load(*kernel);
+  if (!loaded) return loaded.error();
+  kernel->loaded = *std::move(loaded);
+  return Kernel(std::move(kernel));
+}
+
+Result<std::shared_ptr<LoadedKernel>> Service::Impl::load(const Kernel::Prepared& kernel) {
+  const auto identified = binaries.identify(kernel.spec, kernel.plan, kernel.profile.arch);
+  if (!identified) return identified.error();
+  auto binary = binaries.get(*identified);
+  if (!binary) return binary.error();
+  const auto load = [&] {
+    return driver->load(binary->code, identified->source.kernel, kernel.device, kernel.shape);
+  };
+  auto loaded = load();
+  if (loaded || loaded.code() != Code::LoadFailed || binary->origin == Origin::compiled) return loaded;
+  // An entry that this driver refuses is a miss.
+  log(LogLevel::warn,
+      concat({"cache entry ", identified->id, " is compiled again: ", loaded.error().message}));
+  binary = binaries.replace(*identified);
+  if (!binary) return binary.error();
+  return load();
+}
+
+}  // namespace normjit

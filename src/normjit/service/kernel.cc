@@ -1,0 +1,156 @@
+// Checking and launching a prepared kernel.
+#include <algorithm>
+
+#include "normjit/base/text.h"
+#include "normjit/service/prepared.h"
+
+namespace normjit {
+namespace {
+
+constexpr int kCudaOutOfMemory = 2;
+constexpr std::uint64_t kWorkspaceAlignment = 16;
+
+std::uint64_t address(const void* pointer) noexcept { return reinterpret_cast<std::uintptr_t>(pointer); }
+
+// Whether the last element of the last row has an offset that fits in 64 bits, in bytes.
+bool offsets_fit(std::int64_t rows, std::int64_t stride, std::int64_t columns, DType dtype) noexcept {
+  std::int64_t elements = 0, bytes = 0;
+  return !__builtin_mul_overflow(rows - 1, stride, &elements) &&
+         !__builtin_add_overflow(elements, columns, &elements) &&
+         !__builtin_mul_overflow(elements, std::int64_t{size_of(dtype)}, &bytes);
+}
+
+// A tensor that must be there exactly when the spec has it.
+Code presence(const void* pointer, bool wanted) noexcept {
+  if (wanted && !pointer) return Code::NullPointer;
+  if (!wanted && pointer) return Code::UnexpectedPointer;
+  return Code::Ok;
+}
+
+}  // namespace
+
+Strides strides_of(const LayerNormSpec& spec, const Tensors& t) noexcept {
+  if (t.rows == 1) return {spec.columns, spec.columns};
+  return {t.x_row_stride == kContiguous ? spec.columns : t.x_row_stride,
+          t.y_row_stride == kContiguous ? spec.columns : t.y_row_stride};
+}
+
+Status check_tensors(const LayerNormSpec& spec, const Tensors& t) noexcept {
+  if (t.rows < 0) return {Code::BadRows};
+  if (t.rows == 0) return {};
+  for (const Code code :
+       {presence(t.x, true), presence(t.y, true), presence(t.weight, spec.affine != Affine::none),
+        presence(t.bias, spec.affine == Affine::weight_bias), presence(t.mean, spec.statistics),
+        presence(t.rstd, spec.statistics)})
+    if (code != Code::Ok) return {code};
+
+  const Strides strides = strides_of(spec, t);
+  if (strides.x < 0 || strides.y < spec.columns ||
+      !offsets_fit(t.rows, strides.x, spec.columns, spec.input) ||
+      !offsets_fit(t.rows, strides.y, spec.columns, spec.output))
+    return {Code::BadStride};
+
+  const auto statistics_size = static_cast<std::uint64_t>(size_of(compute_type(spec)));
+  if ((address(t.mean) | address(t.rstd)) % statistics_size != 0) return {Code::Misaligned};
+  if (address(t.workspace) % kWorkspaceAlignment != 0) return {Code::Misaligned};
+  return {};
+}
+
+Alignment alignment_of(const LayerNormSpec& spec, const Tensors& t) noexcept {
+  const Strides strides = strides_of(spec, t);
+  const auto allowed = [](const void* pointer, std::int64_t stride, DType dtype) {
+    return alignment_of(address(pointer) | static_cast<std::uint64_t>(stride * size_of(dtype)), dtype);
+  };
+  return std::min({allowed(t.x, t.rows == 1 ? 0 : strides.x, spec.input),
+                   allowed(t.y, t.rows == 1 ? 0 : strides.y, spec.output), allowed(t.weight, 0, spec.weight),
+                   allowed(t.bias, 0, spec.weight)});
+}
+
+Status Kernel::launch(const Tensors& t, Stream stream) const noexcept {
+  if (!prepared_) return {Code::EmptyKernel};
+  const Prepared& p = *prepared_;
+  if (const Status status = check_tensors(p.spec, t); !status || t.rows == 0) return status;
+  if (static_cast<int>(alignment_of(p.spec, t)) < p.plan.vector) return {Code::Misaligned};
+  if (p.workspace_bytes != 0 && !t.workspace) return {Code::WorkspaceRequired};
+
+  // In the order of the argument list in templates/hw.cuh.
+  Strides strides = strides_of(p.spec, t);
+  void* list[] = {const_cast<void**>(&t.x),
+                  const_cast<void**>(&t.weight),
+                  const_cast<void**>(&t.bias),
+                  const_cast<void**>(&t.y),
+                  const_cast<void**>(&t.mean),
+                  const_cast<void**>(&t.rstd),
+                  const_cast<std::int64_t*>(&t.rows),
+                  &strides.x,
+                  &strides.y,
+                  const_cast<void**>(&t.workspace)};
+  const auto blocks = static_cast<std::uint32_t>(grid_blocks(p.plan, p.spec, p.profile, t.rows));
+  const int result = p.loaded->launch(blocks, p.shape, stream, list);
+  if (result == 0) return {};
+  return {result == kCudaOutOfMemory ? Code::OutOfMemory : Code::DriverError, result};
+}
+
+Result<void> Kernel::check(const Tensors& t) const {
+  const auto failed = [](Code code, std::string_view what) { return Error{code, std::string(what)}; };
+  if (!prepared_) return failed(Code::EmptyKernel, Status{Code::EmptyKernel}.message());
+  const Prepared& p = *prepared_;
+  if (const Status status = check_tensors(p.spec, t); !status) return failed(status.code, status.message());
+  if (t.rows == 0) return {};
+  if (static_cast<int>(alignment_of(p.spec, t)) < p.plan.vector)
+    return failed(Code::Misaligned, concat({"a tensor does not allow accesses of ", shortest(p.plan.vector),
+                                            " elements, for which the kernel ", to_text(p.plan),
+                                            " was made; prepare one for its alignment and row strides"}));
+  if (p.workspace_bytes != 0 && !t.workspace)
+    return failed(Code::WorkspaceRequired, concat({"this kernel needs Tensors::workspace, ",
+                                                   shortest(p.workspace_bytes), " bytes zeroed once"}));
+
+  const Strides strides = strides_of(p.spec, t);
+  const auto size = [](DType dtype) { return static_cast<std::uint64_t>(size_of(dtype)); };
+  const auto bytes = [&](std::int64_t stride, DType dtype) {
+    return static_cast<std::uint64_t>((t.rows - 1) * stride + p.spec.columns) * size(dtype);
+  };
+  const std::uint64_t columns = static_cast<std::uint64_t>(p.spec.columns);
+  const std::uint64_t statistics = static_cast<std::uint64_t>(t.rows) * size(compute_type(p.spec));
+  const struct {
+    const char* name;
+    const void* pointer;
+    std::uint64_t bytes;
+  } needed[] = {{"x", t.x, bytes(strides.x, p.spec.input)},
+                {"y", t.y, bytes(strides.y, p.spec.output)},
+                {"weight", t.weight, columns * size(p.spec.weight)},
+                {"bias", t.bias, columns * size(p.spec.weight)},
+                {"mean", t.mean, statistics},
+                {"rstd", t.rstd, statistics},
+                {"workspace", p.workspace_bytes ? t.workspace : nullptr, p.workspace_bytes}};
+  for (const auto& tensor : needed) {
+    if (!tensor.pointer) continue;
+    const auto found = p.driver->allocation(tensor.pointer);
+    if (!found) return found.error();
+    if (!found->device_accessible || (found->device >= 0 && found->device != p.device))
+      return failed(Code::WrongDevice,
+                    concat({tensor.name,
+                            found->device >= 0 ? " is memory of device " + shortest(found->device)
+                                               : std::string(" is not memory that a GPU can reach"),
+                            "; this kernel runs on device ", shortest(p.device)}));
+    if (found->bytes_left < tensor.bytes)
+      return failed(Code::OutOfBounds,
+                    concat({tensor.name, " needs ", shortest(tensor.bytes),
+                            " bytes and its allocation ends after ", shortest(found->bytes_left)}));
+  }
+  return {};
+}
+
+namespace {
+const Kernel::Prepared& nothing() noexcept {
+  static const Kernel::Prepared empty;
+  return empty;
+}
+}  // namespace
+
+std::size_t Kernel::workspace_bytes() const noexcept { return prepared_ ? prepared_->workspace_bytes : 0; }
+const LayerNormSpec& Kernel::spec() const noexcept { return (prepared_ ? *prepared_ : nothing()).spec; }
+const Plan& Kernel::plan() const noexcept { return (prepared_ ? *prepared_ : nothing()).plan; }
+const DeviceProfile& Kernel::device() const noexcept { return (prepared_ ? *prepared_ : nothing()).profile; }
+
+}  // namespace normjit

@@ -1,0 +1,42 @@
+#include <cstdlib>
+
+#include "normjit/base/text.h"
+#include "normjit/service.h"
+#include "normjit/service/default_log.h"
+
+namespace normjit {
+namespace {
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+std::string cache_directory() {
+  if (const std::string own = variable("NORMJIT_CACHE_DIR"); !own.empty()) return own;
+  if (const std::string shared = variable("XDG_CACHE_HOME"); !shared.empty()) return shared + "/normjit";
+  if (const std::string home = variable("HOME"); !home.empty()) return home + "/.cache/normjit";
+  return "";
+}
+
+}  // namespace
+
+std::optional<LogLevel> log_level(std::string_view name) noexcept {
+  constexpr std::string_view kNames[] = {"debug", "info", "warn", "error"};
+  for (std::size_t i = 0; i < std::size(kNames); ++i)
+    if (kNames[i] == name) return static_cast<LogLevel>(i);
+  return std::nullopt;
+}
+
+Options Options::from_environment() {
+  Options options;
+  options.cache_directory = normjit::cache_directory();
+  options.compiler_path = variable("NORMJIT_NVRTC_PATH");
+  options.cuda_home = variable("CUDA_HOME");
+  if (options.cuda_home.empty()) options.cuda_home = variable("CUDA_PATH");
+  options.template_directory = variable("NORMJIT_TEMPLATE_DIR");
+  if (const auto level = log_level(variable("NORMJIT_LOG"))) options.log = default_log(*level);
+  return options;
+}
+
+}  // namespace normjit

@@ -1,0 +1,178 @@
+// Filling and reading the cache without a GPU.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "normjit/base/text.h"
+#include "normjit/service/impl.h"
+
+namespace normjit {
+namespace {
+
+using Outcome = KernelReport::Outcome;
+using Clock = std::chrono::steady_clock;
+
+// Each kernel that the specs can ask for on the devices, once.
+std::vector<KernelReport> wanted(std::span<const LayerNormSpec> specs,
+                                 std::span<const DeviceProfile> devices) {
+  std::vector<KernelReport> all;
+  std::set<std::string> seen;
+  for (const LayerNormSpec& given : specs)
+    for (const DeviceProfile& device : devices)
+      for (const Plan& plan : plans(canonical(given), device)) {
+        const LayerNormSpec spec = canonical(given);
+        if (!seen.insert(concat({to_text(spec), " ", device.arch.name(), " ", to_text(plan)})).second)
+          continue;
+        KernelReport report;
+        report.spec = spec;
+        report.arch = device.arch;
+        report.plan = plan;
+        all.push_back(std::move(report));
+      }
+  return all;
+}
+
+void build(BinaryStore& binaries, bool dry_run, KernelReport& report) {
+  const auto start = Clock::now();
+  const auto kernel = binaries.identify(report.spec, report.plan, report.arch);
+  if (!kernel) {
+    report.error = kernel.error().message;
+    return;
+  }
+  report.id = kernel->id;
+  if (dry_run) {
+    report.outcome = binaries.has(*kernel) ? Outcome::cached : Outcome::missing;
+  } else if (const auto binary = binaries.get(*kernel)) {
+    report.outcome = binary->origin == Origin::compiled ? Outcome::compiled : Outcome::cached;
+    report.unstored = !binary->stored;
+  } else {
+    report.error = binary.error().message;
+  }
+  report.milliseconds = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+void count(const KernelReport& kernel, PrebuildReport& report) {
+  report.cached += kernel.outcome == Outcome::cached;
+  report.compiled += kernel.outcome == Outcome::compiled;
+  report.failed += kernel.outcome == Outcome::failed;
+  report.missing += kernel.outcome == Outcome::missing;
+  report.unstored += kernel.unstored;
+}
+
+}  // namespace
+
+std::string_view name(KernelReport::Outcome outcome) noexcept {
+  constexpr std::string_view kNames[] = {"cached", "compiled", "failed", "missing"};
+  return kNames[static_cast<int>(outcome)];
+}
+
+Result<PrebuildReport> Service::prebuild(std::span<const LayerNormSpec> specs,
+                                         std::span<const DeviceProfile> devices,
+                                         const PrebuildOptions& options) {
+  if (specs.empty() || devices.empty())
+    return Error{Code::BadArgument, concat({"nothing to prebuild: ", shortest(specs.size()), " specs for ",
+                                            shortest(devices.size()), " devices"})};
+  if (options.jobs < 0)
+    return Error{Code::BadArgument, concat({"jobs is ", shortest(options.jobs), "; 0 means one per core"})};
+  for (const LayerNormSpec& spec : specs)
+    if (auto valid = validate(spec); !valid) return valid.error();
+
+  const auto start = Clock::now();
+  PrebuildReport report;
+  report.results = wanted(specs, devices);
+  report.requested = static_cast<int>(report.results.size());
+
+  std::atomic<int> next = 0;
+  std::mutex mutex;  // guards the counts and the caller's progress
+  int done = 0;
+  const auto work = [&] {
+    for (int i; (i = next.fetch_add(1)) < report.requested;) {
+      KernelReport& kernel = report.results[static_cast<std::size_t>(i)];
+      build(impl_->binaries, options.dry_run, kernel);
+      const std::lock_guard lock(mutex);
+      count(kernel, report);
+      if (options.progress) options.progress(kernel, ++done, report.requested);
+    }
+  };
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const int jobs = std::min(options.jobs > 0 ? options.jobs : cores, report.requested);
+  std::vector<std::thread> helpers;  // beside this thread, which works too
+  for (int i = 1; i < jobs; ++i) helpers.emplace_back(work);
+  work();
+  for (std::thread& helper : helpers) helper.join();
+  report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  return report;
+}
+
+Result<std::vector<EntryReport>> Service::entries() const {
+  auto listed = impl_->binaries.cache().list();
+  if (!listed) return listed.error();
+  std::vector<EntryReport> reports;
+  for (const Cache::Listed& file : *listed) {
+    EntryReport report;
+    report.id = file.id;
+    report.bytes = file.bytes;
+    if (!file.entry) {
+      report.damaged = true;
+      report.error = file.entry.error().message;
+    } else {
+      const auto fact = [&](std::string_view key) -> std::string {
+        for (const auto& [name, value] : file.entry->facts)
+          if (name == key) return value;
+        return "";
+      };
+      const auto count = [&](std::string_view key) { return number<int>(fact(key)).value_or(-1); };
+      report.spec = fact("spec");
+      report.plan = fact("plan");
+      report.arch = fact("arch");
+      report.kernel = fact("kernel");
+      report.toolchain = fact("toolchain");
+      report.code = fact("code");
+      report.registers = count("registers");
+      report.spill_bytes = count("spill_bytes");
+      report.shared_bytes = count("shared_bytes");
+    }
+    reports.push_back(std::move(report));
+  }
+  return reports;
+}
+
+Environment Service::environment() {
+  Environment found;
+  found.version = NORMJIT_VERSION;
+  found.cache_directory = impl_->options.cache_directory;
+  if (auto usable = impl_->binaries.cache().probe(); !usable) found.cache_error = usable.error().message;
+
+  const auto version = [](int major, int minor) { return concat({shortest(major), ".", shortest(minor)}); };
+  if (const auto facts = impl_->compiler->facts()) {
+    found.compiler_path = facts->path;
+    found.compiler_version = version(facts->major, facts->minor);
+    found.compiler_archs = facts->archs;
+  } else {
+    found.compiler_error = facts.error().message;
+  }
+
+  Driver& driver = *impl_->driver;
+  const auto cuda = driver.version();
+  if (!cuda) {
+    found.driver_error = cuda.error().message;
+    return found;
+  }
+  found.driver_version = version(*cuda / 1000, *cuda % 1000 / 10);
+  const auto devices = driver.device_count();
+  if (!devices) found.driver_error = devices.error().message;
+  for (int i = 0; devices && i < *devices; ++i) {
+    const auto profile = driver.profile(i);
+    const auto name = driver.device_name(i);
+    if (profile && name)
+      found.devices.push_back({i, *name, *profile});
+    else
+      found.driver_error = profile ? name.error().message : profile.error().message;
+  }
+  return found;
+}
+
+}  // namespace normjit

@@ -1,0 +1,39 @@
+// What a Kernel handle points to: everything that a launch needs, worked out once.
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include "normjit/driver/driver.h"
+#include "normjit/service.h"
+
+namespace normjit {
+
+struct Kernel::Prepared {
+  LayerNormSpec spec;  // canonical
+  Plan plan;
+  DeviceProfile profile;
+  int device = -1;
+  std::size_t workspace_bytes = 0;
+  LaunchShape shape;
+  std::shared_ptr<Driver> driver;
+  std::shared_ptr<LoadedKernel> loaded;
+  // Whether the one-call form has seen this kernel with pointers that Kernel::check accepted.
+  mutable std::atomic<bool> pointers_checked = false;
+};
+
+// The row strides of a launch, in elements.
+struct Strides {
+  std::int64_t x = 0, y = 0;
+};
+
+// With kContiguous filled in, and as if contiguous where there is but one row.
+Strides strides_of(const LayerNormSpec& spec, const Tensors& tensors) noexcept;
+
+// Ok, or what is wrong with these tensors for every kernel of the spec.
+Status check_tensors(const LayerNormSpec& spec, const Tensors& tensors) noexcept;
+
+// The alignment that all of these tensors allow; Alignment{0} where one is less aligned than its element.
+Alignment alignment_of(const LayerNormSpec& spec, const Tensors& tensors) noexcept;
+
+}  // namespace normjit

@@ -1,0 +1,90 @@
+#include "normjit/service.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "normjit/base/text.h"
+#include "normjit/service/impl.h"
+
+namespace normjit {
+
+Service::Service(Options options, Seams seams)
+    : impl_(std::make_unique<Impl>(std::move(options), std::move(seams))) {}
+Service::~Service() = default;
+Service::Service(Service&&) noexcept = default;
+Service& Service::operator=(Service&&) noexcept = default;
+
+Result<Kernel> Service::prepare(const LayerNormSpec& spec, const PrepareOptions& options) {
+  if (auto valid = validate(spec); !valid) return valid.error();
+  const int alignment = options.pointer_alignment;
+  if (alignment < 1 || !std::has_single_bit(static_cast<unsigned>(alignment)))
+    return Error{Code::BadArgument, concat({"pointer_alignment is ", shortest(alignment),
+                                            "; it must be a power of two, in bytes"})};
+  if (options.rows_hint < 0)
+    return Error{Code::BadArgument, concat({"rows_hint is ", shortest(options.rows_hint), "; 0 means many"})};
+
+  const auto device = impl_->device_or_current(options.device);
+  if (!device) return device.error();
+  const auto profile = impl_->driver->profile(*device);
+  if (!profile) return profile.error();
+  const std::int64_t rows = options.rows_hint == 0 ? profile->sm_count : options.rows_hint;
+
+  // The kernel for stand-in tensors of just this alignment.
+  auto* pointer = reinterpret_cast<void*>(static_cast<std::uintptr_t>(alignment));
+  Tensors tensors{.x = pointer, .y = pointer, .rows = std::max<std::int64_t>(rows, 2)};
+  if (spec.affine != Affine::none) tensors.weight = pointer;
+  if (spec.affine == Affine::weight_bias) tensors.bias = pointer;
+  if (spec.statistics) tensors.mean = tensors.rstd = reinterpret_cast<void*>(std::uintptr_t{16});
+  tensors.x_row_stride = options.x_row_stride;
+  tensors.y_row_stride = options.y_row_stride;
+  return impl_->kernel_for(canonical(spec), *device, *profile, rows, tensors);
+}
+
+Result<void> Service::layer_norm(const LayerNormSpec& given, const Tensors& tensors, Stream stream) {
+  if (auto valid = validate(given); !valid) return valid;
+  if (tensors.rows == 0) return {};
+  const LayerNormSpec spec = canonical(given);
+  const auto device = impl_->driver->current_device();
+  if (!device) return device.error();
+  const auto profile = impl_->driver->profile(*device);
+  if (!profile) return profile.error();
+  const auto kernel = impl_->kernel_for(spec, *device, *profile, tensors.rows, tensors);
+  if (!kernel) return kernel.error();
+  if (std::atomic<bool>& checked = kernel->prepared_->pointers_checked;
+      !checked.load(std::memory_order_relaxed)) {
+    if (auto sound = kernel->check(tensors); !sound) return sound;
+    checked.store(true, std::memory_order_relaxed);
+  }
+  const Status status = kernel->launch(tensors, stream);
+  if (status) return {};
+  std::string message = concat({to_text(spec), ": ", status.message()});
+  if (status.driver_result != 0) message += " " + impl_->driver->describe(status.driver_result);
+  return Error{status.code, std::move(message)};
+}
+
+Result<std::size_t> Service::workspace_bytes(const LayerNormSpec& spec) {
+  if (auto valid = validate(spec); !valid) return valid.error();
+  const auto profile = device();
+  if (!profile) return profile.error();
+  std::size_t most = 0;
+  for (const Plan& plan : plans(spec, *profile))
+    most = std::max(most, normjit::workspace_bytes(plan, spec, *profile));
+  return most;
+}
+
+Result<DeviceProfile> Service::device(int ordinal) {
+  const auto device = impl_->device_or_current(ordinal);
+  if (!device) return device.error();
+  return impl_->driver->profile(*device);
+}
+
+Result<RenderedKernel> Service::render(const LayerNormSpec& spec, const DeviceProfile& device,
+                                       RowsRegime regime, Alignment alignment) const {
+  if (auto valid = validate(spec); !valid) return valid.error();
+  const Plan plan = choose(canonical(spec), device, regime, alignment);
+  auto kernel = impl_->binaries.identify(canonical(spec), plan, device.arch);
+  if (!kernel) return kernel.error();
+  return RenderedKernel{plan, std::move(kernel->source.text), std::move(kernel->source.kernel)};
+}
+
+}  // namespace normjit
