@@ -1,0 +1,61 @@
+#include "cli/arch_list.h"
+
+#include <algorithm>
+#include <string>
+
+#include "normjit/base/text.h"
+
+namespace normjit::cli {
+namespace {
+
+void add(std::vector<DeviceProfile>& profiles, const DeviceProfile& profile) {
+  if (std::find(profiles.begin(), profiles.end(), profile) == profiles.end()) profiles.push_back(profile);
+}
+
+// Without a single GPU that is the error of device 0, with the way out.
+Result<std::vector<DeviceProfile>> native_devices(const NativeDevice& native) {
+  std::vector<DeviceProfile> profiles;
+  for (int ordinal = 0;; ++ordinal) {
+    const Result<DeviceProfile> profile = native(ordinal);
+    if (profile) {
+      add(profiles, *profile);
+    } else if (ordinal == 0) {
+      return Error{profile.code(),
+                   "there is no GPU to be native to; name architectures, as in --arch sm_90,sm_100. " +
+                       profile.error().message};
+    } else {
+      return profiles;
+    }
+  }
+}
+
+}  // namespace
+
+Result<std::vector<DeviceProfile>> parse_arch_list(std::string_view list, const NativeDevice& native) {
+  std::vector<DeviceProfile> profiles;
+  for (const std::string_view word : split(list, ',')) {
+    if (word == "native") {
+      const Result<std::vector<DeviceProfile>> devices = native_devices(native);
+      if (!devices) return devices.error();
+      for (const DeviceProfile& profile : *devices) add(profiles, profile);
+    } else if (word == "all" || word == "all-major") {
+      int major = 0;
+      for (const DeviceProfile& profile : DeviceProfile::known()) {
+        if (word == "all" || profile.arch.major() != major) add(profiles, profile);
+        major = profile.arch.major();
+      }
+    } else if (word.empty()) {
+      return Error{Code::BadArgument,
+                   "--arch has an empty word; give a list such as sm_80,sm_90, native, all-major, all"};
+    } else {
+      const Result<Arch> arch = Arch::parse(word);
+      if (!arch) return arch.error();
+      const Result<DeviceProfile> profile = DeviceProfile::of(*arch);
+      if (!profile) return profile.error();
+      add(profiles, *profile);
+    }
+  }
+  return profiles;
+}
+
+}  // namespace normjit::cli

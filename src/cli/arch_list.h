@@ -1,0 +1,24 @@
+// The --arch option: which devices kernels are made for.
+#pragma once
+
+#include <functional>
+#include <string_view>
+#include <vector>
+
+#include "normjit/device.h"
+#include "normjit/result.h"
+
+namespace normjit::cli {
+
+// The profile of device `ordinal` of this machine: Service::device, or a fake in tests.
+using NativeDevice = std::function<Result<DeviceProfile>(int ordinal)>;
+
+// The devices that a comma-separated list names, without repetition:
+//   sm_90       the default profile of an architecture
+//   native      every GPU of this machine
+//   all-major   the first architecture of each known major
+//   all         every known architecture
+// Errors: BadArgument for an empty list or word, UnknownArch, and what `native` says when there is no GPU.
+Result<std::vector<DeviceProfile>> parse_arch_list(std::string_view list, const NativeDevice& native);
+
+}  // namespace normjit::cli

@@ -1,0 +1,46 @@
+// Comparing the outputs of a problem with the reference.
+#pragma once
+
+#include <cstdint>
+
+#include "cli/problem.h"
+#include "cli/reference.h"
+
+namespace normjit::cli {
+
+// How far an output of this spec may be from the exact value. For unit-scale data that is
+//   f32 outputs     1e-5
+//   16-bit outputs  one unit in the last place of the output dtype or 2e-6, whichever is larger
+//   f64 outputs     1e-12
+// The absolute numbers grow with the size of the terms that are added up (ReferenceValue::magnitude), and
+// with a common offset of the row, whose mean is rounded in compute_type: by 2e-7 of the offset in f32 (2e-3
+// at mean 1e4 and deviation 1), 4e-16 in f64.
+double tolerance(const LayerNormSpec& spec, const ReferenceValue& expected) noexcept;
+
+// One compared value.
+struct Deviation {
+  std::int64_t row = -1, column = -1;
+  double got = 0, expected = 0, error = -1, tolerance = 0;
+};
+
+// The comparison of one output tensor.
+struct Comparison {
+  std::int64_t values = 0;  // compared
+  std::int64_t wrong = 0;   // beyond their tolerance; a NaN where a number is expected counts, and vice versa
+  Deviation largest;        // the largest absolute error; the first of equal ones
+  Deviation first_wrong;    // in reading order
+};
+
+struct CheckReport {
+  std::int64_t rows = 0;         // compared
+  Comparison y, mean, rstd;      // mean and rstd within 1e-5 (f64: 1e-12) of max(1, |value|)
+  std::int64_t overwritten = 0;  // bytes between the rows of y that the kernel wrote to
+
+  bool ok() const { return y.wrong == 0 && mean.wrong == 0 && rstd.wrong == 0 && overwritten == 0; }
+};
+
+// Compares `rows` rows spread evenly over the problem, first and last included; all of them when there are no
+// more. Uses all cores.
+CheckReport check(const Problem& problem, std::int64_t rows);
+
+}  // namespace normjit::cli

@@ -1,0 +1,246 @@
+#include "cli/cli.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <deque>
+#include <exception>
+#include <functional>
+
+#include "cli/commands.h"
+#include "cli/exit_code.h"
+
+namespace normjit::cli {
+namespace {
+
+constexpr const char* kSpecHelp =
+    "layernorm/cols=N/IN[/out=T][/w=T]/eps=E[/w|/wb][/relu|/gelu|/gelu_tanh|/silu][/scale=S][/stats]; "
+    "types are f16, bf16, f32, f64; shape=64x256x256 may stand for cols=";
+
+constexpr const char* kExitCodes = R"(Exit status:
+  0  done
+  1  a kernel failed, something is missing or damaged, or a check found wrong numbers
+  2  the command line, a manifest or an input file is wrong, or there is nothing to build
+  3  no NVRTC to compile with, no GPU for `native`, no driver for run and bench
+  4  the cache or an output file cannot be read or written)";
+
+// The command line: for each command its options and what to do.
+class CommandLine {
+ public:
+  CommandLine();
+  int run(int argc, char** argv);
+
+ private:
+  // A command with the options that all have.
+  CLI::App* add(const char* name, const char* description, CommonOptions& options,
+                std::function<int()> action);
+
+  void add_prebuild();
+  void add_list();
+  void add_show();
+  void add_render();
+  void add_run();
+  void add_bench();
+  void add_doctor();
+
+  CLI::App app_{"normjit generates, compiles, caches and launches LayerNorm kernels for NVIDIA GPUs.",
+                "normjit"};
+  bool version_ = false;
+  std::deque<std::pair<CLI::App*, std::function<int()>>> commands_;
+
+  PrebuildCommand prebuild_;
+  CommonOptions list_, doctor_;
+  ShowCommand show_;
+  RenderCommand render_;
+  RunCommand run_;
+  BenchCommand bench_;
+};
+
+void add_json(CLI::App* command, CommonOptions& options) {
+  command->add_flag("--json", options.json, "Print the report as JSON");
+}
+
+CommandLine::CommandLine() {
+  app_.add_flag("--version", version_, "Print the version");
+  app_.require_subcommand(0, 1);
+  add_prebuild();
+  add_list();
+  add_show();
+  add_render();
+  add_run();
+  add_bench();
+  add_doctor();
+  app_.footer(std::string("A SPEC is ") + kSpecHelp +
+              R"(
+
+Examples:
+  normjit doctor
+  normjit prebuild --manifest cache/manifests/reference.json --arch sm_80,sm_90
+  normjit run layernorm/cols=4096/bf16/wb --rows 8192 --check
+
+Each command has its own --help. Environment: NORMJIT_CACHE_DIR, NORMJIT_NVRTC_PATH, NORMJIT_LOG.
+)" + kExitCodes);
+}
+
+CLI::App* CommandLine::add(const char* name, const char* description, CommonOptions& options,
+                           std::function<int()> action) {
+  CLI::App* command = app_.add_subcommand(name, description);
+  command->add_option(
+      "--cache-dir", options.cache_directory,
+      "Directory of the cache; else NORMJIT_CACHE_DIR, $XDG_CACHE_HOME/normjit, ~/.cache/normjit");
+  command->add_option("--log", options.log,
+                      "Log to stderr: debug, info, warn, error or off; else NORMJIT_LOG, warn");
+  commands_.emplace_back(command, std::move(action));
+  return command;
+}
+
+void CommandLine::add_prebuild() {
+  CLI::App* command = add("prebuild", "Put every kernel that specs can ask for into the cache; needs no GPU",
+                          prebuild_, [this] { return prebuild(prebuild_); });
+  command->add_option("SPEC", prebuild_.specs, kSpecHelp);
+  command
+      ->add_option("--manifest", prebuild_.manifests,
+                   "A file of specs, JSON or JSON lines; repeatable; - is stdin")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--arch", prebuild_.archs,
+                   "Comma-separated: sm_90 and the like, native (the GPUs here), all-major, all")
+      ->capture_default_str();
+  command->add_option("-j,--jobs", prebuild_.jobs, "Compile on so many threads; 0 is one per core")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_flag("--dry-run", prebuild_.dry_run,
+                    "Say what is cached and what is missing; compile nothing");
+  command->add_flag("--check", prebuild_.check, "As --dry-run, with exit status 1 if anything is missing");
+  add_json(command, prebuild_);
+  command->footer(std::string(R"(Examples:
+  normjit prebuild layernorm/cols=64/f32/wb/gelu --arch sm_80,sm_90
+  normjit prebuild --manifest cache/manifests/reference.json --arch all-major -j 8
+  normjit prebuild --manifest shapes.json --arch sm_90 --check
+
+)") + kExitCodes);
+}
+
+void CommandLine::add_list() {
+  CLI::App* command =
+      add("list", "List the cache, damaged entries included", list_, [this] { return list(list_); });
+  add_json(command, list_);
+  command->footer(std::string("Example:\n  normjit list --cache-dir /opt/kernels\n\n") + kExitCodes);
+}
+
+void CommandLine::add_show() {
+  CLI::App* command = add("show", "Show the plans of a spec and whether they are cached", show_,
+                          [this] { return show(show_); });
+  command->add_option("SPEC", show_.spec, kSpecHelp)->required();
+  command->add_option("--arch", show_.arch, "One architecture, or native; else the GPU here, else sm_90");
+  command->add_option("--rows", show_.rows, "Also show the blocks of a launch with so many rows");
+  add_json(command, show_);
+  command->footer(
+      std::string("Example:\n  normjit show layernorm/cols=4096/bf16/wb --arch sm_90 --rows 8192\n\n") +
+      kExitCodes);
+}
+
+void CommandLine::add_render() {
+  CLI::App* command =
+      add("render", "Print the CUDA C++ source of a kernel", render_, [this] { return render(render_); });
+  command->add_option("SPEC", render_.spec, kSpecHelp)->required();
+  command->add_option("--arch", render_.arch, "One architecture, or native; else the GPU here, else sm_90");
+  command->add_option("--rows", render_.rows, "The kernel for so many rows; 0 is many")
+      ->capture_default_str();
+  command
+      ->add_option("--align", render_.alignment,
+                   "Elements an access that pointers and strides allow: 1, 2, 4, 8")
+      ->capture_default_str();
+  command->add_option("-o,--output", render_.output, "Write to a file");
+  command->footer(
+      std::string("Example:\n  normjit render layernorm/cols=64/f32/wb/gelu --arch sm_90 -o kernel.cu\n\n") +
+      kExitCodes);
+}
+
+void CommandLine::add_run() {
+  CLI::App* command = add("run", "Run a spec on a GPU, on .npy files or random data", run_,
+                          [this] { return cli::run(run_); });
+  command->add_option("SPEC", run_.spec, kSpecHelp)->required();
+  command->add_option("--rows", run_.rows, "Rows; may be left out with --x");
+  command->add_option("--x", run_.x,
+                      "Input, a .npy file of any shape whose trailing dimensions make the columns");
+  command->add_option("--weight", run_.weight, "Weight, a .npy file");
+  command->add_option("--bias", run_.bias, "Bias, a .npy file");
+  command->add_option("--out", run_.y, "Write y to a .npy file; bf16 in and out is uint16 bit patterns");
+  command->add_option("--mean-out", run_.mean, "Write the means to a .npy file");
+  command->add_option("--rstd-out", run_.rstd, "Write 1 / sqrt(variance + eps) to a .npy file");
+  command->add_option("--x-row-stride", run_.x_row_stride,
+                      "Elements between rows of x on the GPU; else the columns");
+  command->add_option("--y-row-stride", run_.y_row_stride,
+                      "Elements between rows of y on the GPU; else the columns");
+  command->add_option("--seed", run_.seed, "Of the random data for what has no file")->capture_default_str();
+  command->add_flag("--check", run_.check,
+                    "Compare with a float64 reference on the host; exit status 1 if wrong");
+  command->add_option("--check-rows", run_.check_rows, "Compare only so many rows, spread evenly; else all");
+  command->add_option("--device", run_.device, "CUDA ordinal of the GPU")->capture_default_str();
+  command->add_option("--repeat", run_.repeat, "Time so many later calls")->capture_default_str();
+  add_json(command, run_);
+  command->footer(std::string(R"(Examples:
+  normjit run layernorm/cols=64/f32/wb/gelu --rows 4194304 --check
+  normjit run layernorm/cols=4096/f16/wb --x x.npy --weight w.npy --bias b.npy --out y.npy
+
+Allowed error of --check on unit-scale data: f32 1e-5; f16 and bf16 one unit in the last place or 2e-6, whichever is
+larger; f64 1e-12. It grows with |scale|, large weights and biases, and a large common offset of a row.
+
+)") + kExitCodes);
+}
+
+void CommandLine::add_bench() {
+  CLI::App* command = add("bench", "Time kernels on a GPU against a plain copy of as many bytes", bench_,
+                          [this] { return bench(bench_); });
+  command->add_option("SPEC", bench_.specs, kSpecHelp)->required();
+  command->add_option("--rows", bench_.rows,
+                      "Comma-separated numbers of rows; else as many as make x 256 MiB");
+  command->add_option("--repeat", bench_.repeat, "Replays that the median is of")->capture_default_str();
+  command->add_option("--device", bench_.device, "CUDA ordinal of the GPU")->capture_default_str();
+  add_json(command, bench_);
+  command->footer(std::string(R"(Example:
+  normjit bench layernorm/cols=4194304/f32/wb --rows 16
+
+Each sample is the replay of a CUDA graph whose launches rotate through more buffers than the L2 cache holds; replays of
+the copy alternate with it. "of copy" is the copy's median time over the kernel's.
+
+)") + kExitCodes);
+}
+
+void CommandLine::add_doctor() {
+  CLI::App* command = add("doctor", "Say what normjit finds here and what to do about what is missing",
+                          doctor_, [this] { return doctor(doctor_); });
+  add_json(command, doctor_);
+  command->footer(std::string("Exit status 0 if prebuild can work here.\n\n") + kExitCodes);
+}
+
+int CommandLine::run(int argc, char** argv) {
+  try {
+    app_.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app_.exit(error);  // --help
+    return fail(kUsage, std::string(error.what()) + "\nRun normjit --help, or normjit COMMAND --help.");
+  }
+  if (version_) {
+    print("normjit " + Service(Options{}).environment().version + "\n");
+    return kDone;
+  }
+  for (const auto& [command, action] : commands_)
+    if (command->parsed()) return action();
+  std::fputs(app_.help().c_str(), stderr);
+  return kUsage;
+}
+
+}  // namespace
+
+int run(int argc, char** argv) {
+  try {
+    return CommandLine().run(argc, argv);
+  } catch (const Exception& error) {
+    return fail(exit_code(error.code()), error.what());
+  } catch (const std::exception& error) {  // the standard library: out of memory, no more threads
+    return fail(kFailed, error.what());
+  }
+}
+
+}  // namespace normjit::cli

@@ -1,0 +1,77 @@
+// The commands of the tool, one function each: options in, exit status out. They throw normjit::Exception for
+// what the library answers with an Error; run() in cli.cc turns that into a message and an exit status.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "normjit/service.h"
+
+namespace normjit::cli {
+
+// What several commands take.
+struct CommonOptions {
+  std::string cache_directory;  // empty: as the environment says
+  std::string log;              // debug, info, warn, error, off; empty: NORMJIT_LOG, else warn
+  bool json = false;
+};
+
+struct PrebuildCommand : CommonOptions {
+  std::vector<std::string> specs, manifests;
+  std::string archs = "native";
+  int jobs = 0;
+  bool dry_run = false, check = false;
+};
+int prebuild(const PrebuildCommand& options);
+
+int list(const CommonOptions& options);
+
+struct ShowCommand : CommonOptions {
+  std::string spec;
+  std::string arch;  // empty: this machine's GPU, else sm_90
+  std::int64_t rows = 0;
+};
+int show(const ShowCommand& options);
+
+struct RenderCommand : CommonOptions {
+  std::string spec;
+  std::string arch;  // as of show
+  std::int64_t rows = 0;
+  int alignment = 8;
+  std::string output;  // empty: standard output
+};
+int render(const RenderCommand& options);
+
+struct RunCommand : CommonOptions {
+  std::string spec;
+  std::int64_t rows = -1;       // -1: as many as --x has
+  std::string x, weight, bias;  // .npy files; empty: random
+  std::string y, mean, rstd;    // .npy files to write
+  std::int64_t x_row_stride = kContiguous, y_row_stride = kContiguous;
+  std::uint64_t seed = 1;
+  bool check = false;
+  std::int64_t check_rows = std::numeric_limits<std::int64_t>::max();
+  int device = 0;
+  int repeat = 20;
+};
+int run(const RunCommand& options);
+
+struct BenchCommand : CommonOptions {
+  std::vector<std::string> specs;
+  std::string rows;  // comma-separated; empty: as many as make x 256 MiB
+  int repeat = 50;
+  int device = 0;
+};
+int bench(const BenchCommand& options);
+
+int doctor(const CommonOptions& options);
+
+// What the commands share.
+Options service_options(const CommonOptions& options);
+// The devices of a list that must name exactly one; empty is this machine's first GPU, else sm_90.
+DeviceProfile one_device(Service& service, const std::string& arch);
+void print(const std::string& text);  // to stdout
+
+}  // namespace normjit::cli

@@ -1,0 +1,44 @@
+#include <cstdio>
+
+#include "cli/arch_list.h"
+#include "cli/commands.h"
+#include "normjit/service/default_log.h"
+
+namespace normjit::cli {
+
+Options service_options(const CommonOptions& options) {
+  Options service = Options::from_environment();
+  if (!options.cache_directory.empty()) service.cache_directory = options.cache_directory;
+  if (options.log == "off") {
+    service.log = nullptr;
+  } else if (!options.log.empty()) {
+    const std::optional<LogLevel> level = log_level(options.log);
+    if (!level) {
+      throw Exception(
+          {Code::BadArgument, "--log is '" + options.log + "'; it may be debug, info, warn, error or off"});
+    }
+    service.log = default_log(*level);
+  } else if (!service.log) {
+    service.log = default_log(LogLevel::warn);
+  }
+  return service;
+}
+
+DeviceProfile one_device(Service& service, const std::string& arch) {
+  const auto native = [&](int ordinal) { return service.device(ordinal); };
+  if (arch.empty()) {
+    const Result<DeviceProfile> device = native(0);
+    return device ? *device : DeviceProfile::of(Arch{90}).value();
+  }
+  const std::vector<DeviceProfile> devices = parse_arch_list(arch, native).value();
+  if (devices.size() != 1) {
+    throw Exception(
+        {Code::BadArgument, "--arch names " + std::to_string(devices.size()) +
+                                " kinds of devices here; this command takes one, as in --arch sm_90"});
+  }
+  return devices.front();
+}
+
+void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
+
+}  // namespace normjit::cli

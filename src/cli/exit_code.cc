@@ -1,0 +1,37 @@
+#include "cli/exit_code.h"
+
+#include <cstdio>
+
+namespace normjit::cli {
+
+ExitCode exit_code(Code code) noexcept {
+  switch (code) {
+    case Code::Ok:
+      return kDone;
+    case Code::NoCompiler:
+    case Code::CompilerTooOld:
+    case Code::NoDriver:
+    case Code::DriverTooOld:
+    case Code::NoDevice:
+    case Code::NoContext:
+    case Code::OutOfMemory:
+      return kEnvironment;
+    case Code::CacheIo:
+      return kCacheIo;
+    case Code::IllegalPlan:
+    case Code::BadTemplate:
+    case Code::CompileFailed:
+    case Code::LoadFailed:
+    case Code::DriverError:
+      return kFailed;
+    default:
+      return kUsage;  // a bad spec, launch argument, architecture or option
+  }
+}
+
+ExitCode fail(ExitCode code, std::string_view message) {
+  std::fprintf(stderr, "normjit: %.*s\n", static_cast<int>(message.size()), message.data());
+  return code;
+}
+
+}  // namespace normjit::cli

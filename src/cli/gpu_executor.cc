@@ -1,0 +1,152 @@
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include "cli/executor.h"
+#include "cli/gpu.h"
+
+namespace normjit::cli {
+namespace {
+
+class Stopwatch {
+ public:
+  double microseconds() const {
+    return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+void check(Status status) {
+  if (status.ok()) return;
+  const std::string driver =
+      status.driver_result != 0 ? " (CUresult " + std::to_string(status.driver_result) + ")" : "";
+  throw Exception({status.code, std::string("the launch was refused: ") + status.message() + driver});
+}
+
+// A tensor on the device with the bytes of its matrix. Without memory only if the spec does not have it: a
+// tensor of no rows has an address too.
+class DeviceTensor {
+ public:
+  DeviceTensor(const Gpu& gpu, const Matrix& matrix)
+      : buffer_(gpu, matrix.columns() > 0 ? std::max<std::size_t>(matrix.bytes(), 16) : 0) {
+    buffer_.upload(matrix.data(), matrix.bytes());
+  }
+  void* data() const { return buffer_.data(); }
+  void download(Matrix& to) const { buffer_.download(to.data(), to.bytes()); }
+
+ private:
+  DeviceBuffer buffer_;
+};
+
+class GpuExecutor final : public Executor {
+ public:
+  GpuExecutor(const Options& options, int device, int repeat)
+      : options_(options), gpu_(device), repeat_(repeat) {}
+
+  Execution execute(Problem& problem) override;
+
+ private:
+  std::vector<Plan> cached_plans(const LayerNormSpec& spec, const DeviceProfile& device) const;
+  double steady_call(Service& service, const LayerNormSpec& spec, const Tensors& tensors,
+                     const GpuStream& stream) const;
+
+  const Options options_;
+  const Gpu gpu_;
+  const int repeat_;
+};
+
+// The plans whose kernels are in the cache. Asked of a service of its own, so that the measured one stays
+// fresh.
+std::vector<Plan> GpuExecutor::cached_plans(const LayerNormSpec& spec, const DeviceProfile& device) const {
+  Service service(options_);
+  const PrebuildOptions look{.jobs = 1, .dry_run = true, .progress = {}};
+  const PrebuildReport report = service.prebuild({&spec, 1}, {&device, 1}, look).value();
+  std::vector<Plan> plans;
+  for (const KernelReport& kernel : report.results) {
+    if (kernel.outcome == KernelReport::Outcome::cached) plans.push_back(kernel.plan);
+  }
+  return plans;
+}
+
+// The median host time of the one-call form in microseconds; 0 without calls.
+double GpuExecutor::steady_call(Service& service, const LayerNormSpec& spec, const Tensors& tensors,
+                                const GpuStream& stream) const {
+  std::vector<double> times;
+  for (int i = 0; i <= repeat_; ++i) {
+    const Stopwatch call;
+    service.layer_norm(spec, tensors, stream.handle()).value();
+    if (i > 0) times.push_back(call.microseconds());  // the first one looks at the pointers
+    stream.synchronize();
+  }
+  if (times.empty()) return 0;
+  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+  std::nth_element(times.begin(), middle, times.end());
+  return *middle;
+}
+
+Execution GpuExecutor::execute(Problem& problem) {
+  const LayerNormSpec& spec = problem.spec;
+  Execution execution;
+
+  DeviceTensor x(gpu_, problem.x), weight(gpu_, problem.weight), bias(gpu_, problem.bias);
+  DeviceTensor y(gpu_, problem.y), mean(gpu_, problem.mean), rstd(gpu_, problem.rstd);
+  const GpuStream stream(gpu_);
+
+  Service service(options_);
+  const DeviceProfile profile = service.device(gpu_.ordinal()).value();
+  execution.device = gpu_.name() + " (" + profile.text() + ")";
+  const PrepareOptions use{.device = gpu_.ordinal(),
+                           .rows_hint = problem.rows,
+                           .x_row_stride = problem.x.row_stride(),
+                           .y_row_stride = problem.y.row_stride()};
+  const std::vector<Plan> cached = cached_plans(spec, profile);
+  const Stopwatch prepare;
+  const Kernel kernel = service.prepare(spec, use).value();
+  execution.prepare_milliseconds = prepare.microseconds() / 1000;
+  execution.plan = kernel.plan();
+  execution.origin =
+      std::find(cached.begin(), cached.end(), kernel.plan()) != cached.end() ? "cache" : "compiler";
+  execution.workspace_bytes = kernel.workspace_bytes();
+
+  // Enough for the one-call form too, whatever kernel it takes.
+  DeviceBuffer workspace(gpu_, std::max(kernel.workspace_bytes(), service.workspace_bytes(spec).value()));
+  workspace.fill(0);
+  const Tensors tensors{.x = x.data(),
+                        .y = y.data(),
+                        .weight = weight.data(),
+                        .bias = bias.data(),
+                        .mean = mean.data(),
+                        .rstd = rstd.data(),
+                        .rows = problem.rows,
+                        .x_row_stride = problem.x.row_stride(),
+                        .y_row_stride = problem.y.row_stride(),
+                        .workspace = workspace.data()};
+
+  const Stopwatch first;
+  check(kernel.launch(tensors, stream.handle()));
+  execution.first_launch_microseconds = first.microseconds();
+  stream.synchronize();
+  execution.first_result_microseconds = first.microseconds();
+
+  y.download(problem.y);
+  mean.download(problem.mean);
+  rstd.download(problem.rstd);
+
+  const Stopwatch second;
+  check(service.prepare(spec, use).value().launch(tensors, stream.handle()));
+  execution.second_call_microseconds = second.microseconds();
+  stream.synchronize();
+
+  execution.steady_call_microseconds = steady_call(service, spec, tensors, stream);
+  return execution;
+}
+
+}  // namespace
+
+std::unique_ptr<Executor> make_gpu_executor(const Options& options, int device, int repeat) {
+  return std::make_unique<GpuExecutor>(options, device, repeat);
+}
+
+}  // namespace normjit::cli

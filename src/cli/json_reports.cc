@@ -1,0 +1,191 @@
+#include "cli/json_reports.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+namespace normjit::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Paths and compiler logs may hold anything; bytes that are not UTF-8 become U+FFFD.
+std::string text_of(const Json& json) {
+  return json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
+}
+
+Json json_of(const DeviceProfile& device) {
+  return {{"arch", device.arch.name()},
+          {"sm_count", device.sm_count},
+          {"threads_per_sm", device.threads_per_sm},
+          {"blocks_per_sm", device.blocks_per_sm},
+          {"registers_per_sm", device.registers_per_sm},
+          {"shared_per_block", device.shared_per_block},
+          {"shared_per_sm", device.shared_per_sm},
+          {"l2_bytes", device.l2_bytes}};
+}
+
+// JSON has no NaN and no infinity: null and "inf" stand for them.
+Json json_of(double value) {
+  if (std::isnan(value)) return nullptr;
+  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+  return value;
+}
+
+Json json_of(const Deviation& deviation) {
+  return {{"row", deviation.row},
+          {"column", deviation.column},
+          {"got", json_of(deviation.got)},
+          {"expected", json_of(deviation.expected)},
+          {"error", json_of(deviation.error)},
+          {"tolerance", json_of(deviation.tolerance)}};
+}
+
+Json json_of(const Comparison& comparison) {
+  Json json = {{"values", comparison.values}, {"wrong", comparison.wrong}};
+  if (comparison.values > 0) json["largest_error"] = json_of(comparison.largest);
+  if (comparison.wrong > 0) json["first_wrong"] = json_of(comparison.first_wrong);
+  return json;
+}
+
+Json json_of(const CheckReport& check) {
+  Json json = {{"ok", check.ok()}, {"rows", check.rows}, {"y", json_of(check.y)}};
+  if (check.mean.values > 0) json["mean"] = json_of(check.mean);
+  if (check.rstd.values > 0) json["rstd"] = json_of(check.rstd);
+  json["overwritten_gap_bytes"] = check.overwritten;
+  return json;
+}
+
+Json json_of(const Timing& timing) {
+  return {{"median_us", timing.median}, {"min_us", timing.min}, {"max_us", timing.max}};
+}
+
+}  // namespace
+
+std::string json_of(const PrebuildReport& report, const std::string& cache_directory) {
+  Json results = Json::array();
+  for (const KernelReport& kernel : report.results) {
+    Json result = {{"spec", to_text(kernel.spec)},    {"arch", kernel.arch.name()},
+                   {"plan", to_text(kernel.plan)},    {"id", kernel.id},
+                   {"outcome", name(kernel.outcome)}, {"milliseconds", kernel.milliseconds}};
+    if (kernel.unstored) result["unstored"] = true;
+    if (!kernel.error.empty()) result["error"] = kernel.error;
+    results.push_back(std::move(result));
+  }
+  return text_of({{"requested", report.requested},
+                  {"cached", report.cached},
+                  {"compiled", report.compiled},
+                  {"failed", report.failed},
+                  {"missing", report.missing},
+                  {"unstored", report.unstored},
+                  {"seconds", report.seconds},
+                  {"cache_directory", cache_directory},
+                  {"results", std::move(results)}});
+}
+
+std::string json_of(const std::vector<EntryReport>& entries, const std::string& cache_directory) {
+  int damaged = 0;
+  Json list = Json::array();
+  for (const EntryReport& entry : entries) {
+    Json item = {{"id", entry.id}, {"bytes", entry.bytes}, {"damaged", entry.damaged}};
+    damaged += entry.damaged;
+    if (entry.damaged) {
+      item["error"] = entry.error;
+    } else {
+      item.update(Json{{"arch", entry.arch},
+                       {"spec", entry.spec},
+                       {"plan", entry.plan},
+                       {"kernel", entry.kernel},
+                       {"toolchain", entry.toolchain},
+                       {"code", entry.code},
+                       {"registers", entry.registers},
+                       {"spill_bytes", entry.spill_bytes},
+                       {"shared_bytes", entry.shared_bytes}});
+    }
+    list.push_back(std::move(item));
+  }
+  return text_of({{"cache_directory", cache_directory}, {"damaged", damaged}, {"entries", std::move(list)}});
+}
+
+std::string json_of(const Environment& environment) {
+  Json archs = Json::array();
+  for (const Arch& arch : environment.compiler_archs) archs.push_back(arch.name());
+  Json devices = Json::array();
+  for (const Environment::Device& device : environment.devices) {
+    devices.push_back(
+        {{"ordinal", device.ordinal}, {"name", device.name}, {"profile", json_of(device.profile)}});
+  }
+  return text_of({{"version", environment.version},
+                  {"cache", {{"directory", environment.cache_directory}, {"error", environment.cache_error}}},
+                  {"compiler",
+                   {{"path", environment.compiler_path},
+                    {"version", environment.compiler_version},
+                    {"error", environment.compiler_error},
+                    {"archs", std::move(archs)}}},
+                  {"driver", {{"version", environment.driver_version}, {"error", environment.driver_error}}},
+                  {"devices", std::move(devices)}});
+}
+
+std::string json_of(const ShowReport& report) {
+  Json uses = Json::array();
+  for (const ShowReport::Use& use : report.uses) {
+    Json item = {{"regime", name(use.regime)},
+                 {"alignment", static_cast<int>(use.alignment)},
+                 {"plan", to_text(use.plan)},
+                 {"workspace_bytes", use.workspace_bytes},
+                 {"id", use.id},
+                 {"cached", use.cached}};
+    if (report.rows > 0) item["blocks"] = use.blocks;
+    uses.push_back(std::move(item));
+  }
+  const LayerNormSpec& spec = report.spec;
+  Json json = {{"spec", to_text(spec)},
+               {"columns", spec.columns},
+               {"x_row_bytes", spec.columns * size_of(spec.input)},
+               {"y_row_bytes", spec.columns * size_of(spec.output)},
+               {"device", json_of(report.device)},
+               {"uses", std::move(uses)}};
+  if (report.rows > 0) {
+    json["rows"] = report.rows;
+    json["regime"] = name(regime_of(report.rows, report.device));
+  }
+  return text_of(json);
+}
+
+std::string json_of(const RunReport& report) {
+  const Execution& execution = report.execution;
+  Json json = {{"spec", to_text(report.spec)},
+               {"rows", report.rows},
+               {"device", execution.device},
+               {"plan", to_text(execution.plan)},
+               {"kernel_from", execution.origin},
+               {"workspace_bytes", execution.workspace_bytes},
+               {"prepare_ms", execution.prepare_milliseconds},
+               {"first_launch_us", execution.first_launch_microseconds},
+               {"first_result_us", execution.first_result_microseconds},
+               {"second_call_us", execution.second_call_microseconds},
+               {"steady_call_us", execution.steady_call_microseconds}};
+  if (report.check) json["check"] = json_of(*report.check);
+  return text_of(json);
+}
+
+std::string json_of(const std::vector<BenchReport>& reports) {
+  Json list = Json::array();
+  for (const BenchReport& report : reports) {
+    list.push_back({{"spec", to_text(report.spec)},
+                    {"rows", report.rows},
+                    {"device", report.device},
+                    {"plan", to_text(report.plan)},
+                    {"bytes", report.bytes},
+                    {"buffer_sets", report.buffer_sets},
+                    {"launches_per_graph", report.launches},
+                    {"replays", report.replays},
+                    {"kernel", json_of(report.kernel)},
+                    {"copy", json_of(report.copy)},
+                    {"gb_per_s", report.gigabytes_per_second()},
+                    {"copy_gb_per_s", report.copy_gigabytes_per_second()},
+                    {"fraction_of_copy", report.fraction_of_copy()}});
+  }
+  return text_of({{"results", std::move(list)}});
+}
+
+}  // namespace normjit::cli

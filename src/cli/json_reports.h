@@ -1,0 +1,20 @@
+// The commands' reports as JSON texts, as --json prints them. The field names are part of the tool's
+// interface.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/reports.h"
+#include "normjit/service.h"
+
+namespace normjit::cli {
+
+std::string json_of(const PrebuildReport& report, const std::string& cache_directory);
+std::string json_of(const std::vector<EntryReport>& entries, const std::string& cache_directory);
+std::string json_of(const Environment& environment);
+std::string json_of(const ShowReport& report);
+std::string json_of(const RunReport& report);
+std::string json_of(const std::vector<BenchReport>& reports);
+
+}  // namespace normjit::cli

@@ -1,0 +1,119 @@
+#include "cli/manifest.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "normjit/base/text.h"
+
+namespace normjit::cli {
+namespace {
+
+using Json = nlohmann::json;
+
+Error bad(const std::string& where, const std::string& reason) {
+  return {Code::BadArgument, where + ": " + reason};
+}
+
+// A spec string, or an object that holds one.
+Result<LayerNormSpec> parse_entry(const Json& entry, const std::string& where) {
+  const Json* text = &entry;
+  if (entry.is_object()) {
+    for (const auto& [key, value] : entry.items()) {
+      if (key != "spec" && key != "comment")
+        return bad(where, "unknown key \"" + key + "\"; known are spec, comment");
+    }
+    if (!entry.contains("spec")) return bad(where, "an object without \"spec\"");
+    text = &entry.at("spec");
+  }
+  if (!text->is_string()) return bad(where, "must be a spec string or an object with \"spec\"");
+  Result<LayerNormSpec> spec = parse_spec(text->get_ref<const std::string&>());
+  if (!spec) return bad(where, spec.error().message);
+  return spec;
+}
+
+Result<std::vector<LayerNormSpec>> parse_document(const Json& document, const std::string& file_name) {
+  for (const auto& [key, value] : document.items()) {
+    if (key != "normjit_manifest" && key != "specs" && key != "comment") {
+      return bad(file_name, "unknown key \"" + key + "\"; known are normjit_manifest, specs, comment");
+    }
+  }
+  if (document.at("normjit_manifest") != 1) {
+    return bad(file_name,
+               "\"normjit_manifest\" must be 1, the version of the format that this normjit reads");
+  }
+  if (!document.contains("specs") || !document.at("specs").is_array()) {
+    return bad(file_name, "\"specs\" must be a list");
+  }
+  std::vector<LayerNormSpec> specs;
+  for (const Json& entry : document.at("specs")) {
+    const Result<LayerNormSpec> spec =
+        parse_entry(entry, file_name + ", entry " + std::to_string(specs.size() + 1));
+    if (!spec) return spec.error();
+    specs.push_back(*spec);
+  }
+  return specs;
+}
+
+Result<std::vector<LayerNormSpec>> parse_lines(std::string_view text, const std::string& file_name) {
+  std::vector<LayerNormSpec> specs;
+  int line_number = 0;
+  for (const std::string_view line : split(text, '\n')) {
+    const std::string where = file_name + ", line " + std::to_string(++line_number);
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    const Json entry = Json::parse(line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
+    if (entry.is_discarded())
+      return bad(where, "is neither JSON nor part of a JSON document that begins on line 1");
+    const Result<LayerNormSpec> spec = parse_entry(entry, where);
+    if (!spec) return spec.error();
+    specs.push_back(*spec);
+  }
+  return specs;
+}
+
+}  // namespace
+
+Result<std::vector<LayerNormSpec>> parse_manifest(std::string_view text, const std::string& file_name) {
+  const Json document = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  if (document.is_object() && !document.contains("spec")) {
+    if (document.contains("normjit_manifest")) return parse_document(document, file_name);
+    return bad(file_name, "a manifest begins with {\"normjit_manifest\": 1, \"specs\": [...]}");
+  }
+  // A document that does not parse is either JSON lines or broken. An opening brace that the first line does
+  // not close means broken, and then the parser's own words help more.
+  const std::string_view first =
+      split(text.substr(std::min(text.find_first_not_of(" \t\r\n"), text.size())), '\n')[0];
+  if (document.is_discarded() && !first.empty() && !Json::accept(first.begin(), first.end())) {
+    try {
+      [[maybe_unused]] const Json never = Json::parse(text.begin(), text.end());
+    } catch (const Json::exception& error) {
+      return bad(file_name, std::string("is not JSON: ") + error.what());
+    }
+  }
+  return parse_lines(text, file_name);
+}
+
+Result<std::vector<LayerNormSpec>> read_manifest(const std::string& path) {
+  std::FILE* file = path == "-" ? stdin : std::fopen(path.c_str(), "rb");
+  if (file == nullptr) return bad(path, std::string("cannot be opened: ") + std::strerror(errno));
+  std::string text;
+  char part[1 << 16];
+  std::size_t bytes = 0;
+  while ((bytes = std::fread(part, 1, sizeof part, file)) > 0) text.append(part, bytes);
+  const bool failed = std::ferror(file) != 0;
+  const int reason = errno;
+  if (file != stdin) std::fclose(file);
+  if (failed) return bad(path, std::string("cannot be read: ") + std::strerror(reason));
+  return parse_manifest(text, path == "-" ? "standard input" : path);
+}
+
+std::vector<LayerNormSpec> distinct(const std::vector<LayerNormSpec>& specs) {
+  std::vector<LayerNormSpec> kept;
+  for (const LayerNormSpec& spec : specs)
+    if (std::find(kept.begin(), kept.end(), spec) == kept.end()) kept.push_back(spec);
+  return kept;
+}
+
+}  // namespace normjit::cli

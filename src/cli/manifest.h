@@ -1,0 +1,27 @@
+// Lists of specs to prebuild, in files.
+//
+// A manifest is one JSON document
+//   {"normjit_manifest": 1, "specs": ["layernorm/cols=64/f32/eps=1e-05", {"spec": "...", "comment": "why"}]}
+// or JSON lines, each a spec string or an object with "spec" and perhaps "comment"; blank lines are skipped.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "normjit/result.h"
+#include "normjit/spec.h"
+
+namespace normjit::cli {
+
+// The specs of a manifest text, canonical, in order. BadArgument for malformed JSON, an unknown key or a bad
+// spec; the message names the file and the entry or line.
+Result<std::vector<LayerNormSpec>> parse_manifest(std::string_view text, const std::string& file_name);
+
+// The same of a file; "-" is standard input.
+Result<std::vector<LayerNormSpec>> read_manifest(const std::string& path);
+
+// The specs without repetition, in the order of their first appearance.
+std::vector<LayerNormSpec> distinct(const std::vector<LayerNormSpec>& specs);
+
+}  // namespace normjit::cli

@@ -1,0 +1,24 @@
+#include "cli/parallel.h"
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+#include <vector>
+
+namespace normjit::cli {
+
+void parallel_for(std::int64_t count, std::int64_t piece,
+                  const std::function<void(std::int64_t begin, std::int64_t end)>& body) {
+  const std::int64_t pieces = (count + piece - 1) / piece;
+  std::atomic<std::int64_t> next = 0;
+  const auto work = [&] {
+    for (std::int64_t i = next++; i < pieces; i = next++) body(i * piece, std::min(count, (i + 1) * piece));
+  };
+  const std::int64_t cores = std::max(1u, std::thread::hardware_concurrency());
+  std::vector<std::thread> helpers;
+  for (std::int64_t i = 1; i < std::min(cores, pieces); ++i) helpers.emplace_back(work);
+  work();
+  for (std::thread& helper : helpers) helper.join();
+}
+
+}  // namespace normjit::cli

@@ -1,0 +1,98 @@
+#include <unistd.h>
+
+#include "cli/arch_list.h"
+#include "cli/commands.h"
+#include "cli/exit_code.h"
+#include "cli/json_reports.h"
+#include "cli/manifest.h"
+#include "cli/progress.h"
+#include "cli/table.h"
+
+namespace normjit::cli {
+namespace {
+
+std::vector<LayerNormSpec> wanted_specs(const PrebuildCommand& options) {
+  std::vector<LayerNormSpec> specs;
+  for (const std::string& path : options.manifests) {
+    const std::vector<LayerNormSpec> listed = read_manifest(path).value();
+    specs.insert(specs.end(), listed.begin(), listed.end());
+  }
+  for (const std::string& text : options.specs) specs.push_back(parse_spec(text).value());
+  return distinct(specs);
+}
+
+// What a person wants to see: in a dry run every kernel, else those that failed, then the sum.
+std::string text_of(const PrebuildReport& report, const std::string& cache_directory, bool dry_run) {
+  std::string text;
+  if (dry_run) {
+    Table table({"outcome", "arch", "id", "spec", "plan"});
+    for (const KernelReport& kernel : report.results) {
+      table.add({std::string(name(kernel.outcome)), kernel.arch.name(), kernel.id, to_text(kernel.spec),
+                 to_text(kernel.plan)});
+    }
+    text += table.text();
+  }
+  for (const KernelReport& kernel : report.results) {
+    if (kernel.outcome != KernelReport::Outcome::failed) continue;
+    text += "failed: " + kernel.arch.name() + " " + to_text(kernel.spec) + " " + to_text(kernel.plan) +
+            "\n  " + kernel.error + "\n";
+  }
+  text += std::to_string(report.requested) + " kernels: " + std::to_string(report.cached) + " cached, ";
+  text +=
+      dry_run ? std::to_string(report.missing) + " missing" : std::to_string(report.compiled) + " compiled";
+  text += ", " + std::to_string(report.failed) + " failed in " + fixed(report.seconds, 2) + " s; cache " +
+          cache_directory + "\n";
+  return text;
+}
+
+ExitCode outcome_of(const PrebuildReport& report, const PrebuildCommand& options, Service& service) {
+  if (report.failed > 0) {
+    const Environment environment = service.environment();
+    if (environment.compiler_path.empty()) return fail(kEnvironment, environment.compiler_error);
+    return fail(kFailed, std::to_string(report.failed) + " kernels failed");
+  }
+  if (report.unstored > 0) {
+    return fail(kCacheIo,
+                std::to_string(report.unstored) +
+                    " kernels were compiled, but the cache could not keep them. Check the free space and "
+                    "permissions of the cache directory, or name another with --cache-dir");
+  }
+  if (options.check && report.missing > 0) {
+    return fail(kFailed, std::to_string(report.missing) +
+                             " kernels are missing; the same command without --check builds them");
+  }
+  return kDone;
+}
+
+}  // namespace
+
+int prebuild(const PrebuildCommand& options) {
+  const std::vector<LayerNormSpec> specs = wanted_specs(options);
+  if (specs.empty())
+    return fail(kUsage, "there is nothing to build: name specs or a --manifest that has some");
+  const Options service_settings = service_options(options);
+  const std::string& cache_directory = service_settings.cache_directory;
+  if (cache_directory.empty()) {
+    return fail(kCacheIo, "there is no cache directory: set --cache-dir, NORMJIT_CACHE_DIR or HOME");
+  }
+  Service service(service_settings);
+  const std::vector<DeviceProfile> devices =
+      parse_arch_list(options.archs, [&](int ordinal) { return service.device(ordinal); }).value();
+
+  const bool dry_run = options.dry_run || options.check;
+  PrebuildReport report;
+  {
+    Progress progress(isatty(STDERR_FILENO) != 0);
+    PrebuildOptions settings{.jobs = options.jobs, .dry_run = dry_run, .progress = {}};
+    if (!dry_run) {
+      settings.progress = [&](const KernelReport& kernel, int done, int total) {
+        progress.show(kernel, done, total);
+      };
+    }
+    report = service.prebuild(specs, devices, settings).value();
+  }
+  print(options.json ? json_of(report, cache_directory) : text_of(report, cache_directory, dry_run));
+  return outcome_of(report, options, service);
+}
+
+}  // namespace normjit::cli

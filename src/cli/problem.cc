@@ -1,0 +1,129 @@
+#include "cli/problem.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <new>
+#include <string>
+
+#include "cli/element.h"
+#include "cli/parallel.h"
+
+namespace normjit::cli {
+namespace {
+
+constexpr std::int64_t kPiece = 1 << 16;  // elements or bytes a thread takes at a time
+
+// The finalizer of SplitMix64 over a counter: 64 well-mixed bits for each position.
+std::uint64_t mixed_bits(std::uint64_t seed, std::uint64_t stream, std::uint64_t position) {
+  std::uint64_t z =
+      seed * 0xd1342543de82ef95u + stream * 0xaf251af3b0f025b5u + position * 0x9e3779b97f4a7c15u;
+  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+  return z ^ z >> 31;
+}
+
+// The sum of four uniform numbers, shifted and scaled to mean 0 and variance 1. Close enough to normal for
+// data, and integer arithmetic with one exact division makes it the same everywhere, which log and cos of
+// libm are not.
+double bell(std::uint64_t bits) {
+  const std::int64_t sum = static_cast<std::int64_t>((bits & 0xffff) + (bits >> 16 & 0xffff) +
+                                                     (bits >> 32 & 0xffff) + (bits >> 48));
+  constexpr double kRootThree = 1.7320508075688772;
+  return static_cast<double>(sum - 2 * 0xffff) / 65536 * kRootThree;
+}
+
+// Whether the elements from the first of row 0 to the last of the last row, in bytes, fit in 63 bits.
+bool fits(std::int64_t rows, std::int64_t columns, std::int64_t stride, DType dtype) {
+  const __int128 bytes =
+      (static_cast<__int128>(std::max<std::int64_t>(rows, 1) - 1) * stride + columns) * size_of(dtype);
+  return bytes <= std::numeric_limits<std::int64_t>::max();
+}
+
+}  // namespace
+
+Matrix::Matrix(DType dtype, std::int64_t rows, std::int64_t columns, std::int64_t row_stride)
+    : dtype_(dtype),
+      rows_(rows),
+      columns_(columns),
+      row_stride_(row_stride == kContiguous ? columns : row_stride),
+      elements_(rows == 0 || columns == 0 ? 0 : (rows - 1) * row_stride_ + columns),
+      data_(new std::byte[bytes()]) {}
+
+void Matrix::poison() {
+  parallel_for(static_cast<std::int64_t>(bytes()), kPiece, [this](std::int64_t begin, std::int64_t end) {
+    std::memset(data() + begin, 0xff, static_cast<std::size_t>(end - begin));
+  });
+}
+
+Result<Problem> make_problem(const LayerNormSpec& spec, std::int64_t rows, std::int64_t x_row_stride,
+                             std::int64_t y_row_stride) {
+  if (rows < 0) return Error{Code::BadRows, "--rows is " + std::to_string(rows) + "; it must be 0 or more"};
+  const std::int64_t x_stride = x_row_stride == kContiguous ? spec.columns : x_row_stride;
+  const std::int64_t y_stride = y_row_stride == kContiguous ? spec.columns : y_row_stride;
+  if (x_stride < 0) return Error{Code::BadStride, "--x-row-stride must be 0 or more"};
+  if (y_stride < spec.columns) {
+    return Error{Code::BadStride, "--y-row-stride is " + std::to_string(y_stride) +
+                                      "; rows of y must not overlap, so " +
+                                      "it must be at least the columns, " + std::to_string(spec.columns)};
+  }
+  if (!fits(rows, spec.columns, x_stride, spec.input) || !fits(rows, spec.columns, y_stride, spec.output)) {
+    return Error{Code::BadStride, "x or y would exceed 2^63 bytes; take fewer rows or a smaller row stride"};
+  }
+  try {
+    Problem problem;
+    problem.spec = spec;
+    problem.rows = rows;
+    problem.x = Matrix(spec.input, rows, spec.columns, x_stride);
+    problem.y = Matrix(spec.output, rows, spec.columns, y_stride);
+    if (spec.affine != Affine::none) problem.weight = Matrix(spec.weight, 1, spec.columns);
+    if (spec.affine == Affine::weight_bias) problem.bias = Matrix(spec.weight, 1, spec.columns);
+    if (spec.statistics) problem.mean = Matrix(compute_type(spec), rows, 1);
+    if (spec.statistics) problem.rstd = Matrix(compute_type(spec), rows, 1);
+    return problem;
+  } catch (const std::bad_alloc&) {
+    return Error{Code::OutOfMemory, "not enough host memory for " + std::to_string(rows) + " rows of " +
+                                        std::to_string(spec.columns) + " columns; take fewer rows"};
+  }
+}
+
+void fill_random(Matrix& matrix, std::uint64_t seed, std::uint64_t stream, double mean, double deviation) {
+  // Overlapping rows are filled as the one long row that they are in memory.
+  const bool overlap = matrix.row_stride() < matrix.columns();
+  const std::int64_t rows = matrix.empty() ? 0 : overlap ? 1 : matrix.rows();
+  const std::int64_t columns = overlap ? matrix.elements() : matrix.columns();
+  if (matrix.row_stride() > matrix.columns()) matrix.poison();
+
+  const auto fill = [&](std::int64_t first, std::int64_t count) {
+    constexpr std::int64_t kBatch = 256;
+    double values[kBatch];
+    for (std::int64_t done = 0; done < count; done += kBatch) {
+      const std::int64_t batch = std::min(kBatch, count - done);
+      for (std::int64_t i = 0; i < batch; ++i) {
+        values[i] =
+            mean + deviation * bell(mixed_bits(seed, stream, static_cast<std::uint64_t>(first + done + i)));
+      }
+      store(matrix.dtype(), matrix.data(), first + done, batch, values);
+    }
+  };
+  if (rows <= 1 || matrix.row_stride() == columns) {
+    parallel_for(rows * columns, kPiece,
+                 [&](std::int64_t begin, std::int64_t end) { fill(begin, end - begin); });
+  } else {
+    parallel_for(rows, std::max<std::int64_t>(1, kPiece / columns),
+                 [&](std::int64_t begin, std::int64_t end) {
+                   for (std::int64_t row = begin; row < end; ++row) fill(row * matrix.row_stride(), columns);
+                 });
+  }
+}
+
+void fill(Problem& problem, std::uint64_t seed, bool with_x) {
+  if (with_x) fill_random(problem.x, seed, 1, 0.25, 1.0);
+  fill_random(problem.weight, seed, 2, 1.0, 0.25);
+  fill_random(problem.bias, seed, 3, 0.0, 0.25);
+  problem.y.poison();
+  problem.mean.poison();
+  problem.rstd.poison();
+}
+
+}  // namespace normjit::cli

@@ -1,0 +1,67 @@
+// One numeric problem in host memory: what `normjit run` gets, has executed, checks and writes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "normjit/service.h"
+#include "normjit/spec.h"
+
+namespace normjit::cli {
+
+// A row-major matrix in host memory, laid out exactly as the launch sees it, gaps between rows included. Its
+// bytes are not initialised. Movable.
+class Matrix {
+ public:
+  Matrix() = default;
+  // A row stride below the number of columns makes rows overlap; 0 makes all rows one.
+  Matrix(DType dtype, std::int64_t rows, std::int64_t columns, std::int64_t row_stride = kContiguous);
+
+  DType dtype() const { return dtype_; }
+  std::int64_t rows() const { return rows_; }
+  std::int64_t columns() const { return columns_; }
+  std::int64_t row_stride() const { return row_stride_; }
+  std::int64_t elements() const {
+    return elements_;
+  }  // from the first of the first row to the last of the last row
+  std::size_t bytes() const { return static_cast<std::size_t>(elements_) * size_of(dtype_); }
+  bool empty() const { return elements_ == 0; }
+
+  std::byte* data() { return data_.get(); }
+  const std::byte* data() const { return data_.get(); }
+  std::byte* row(std::int64_t i) { return data() + i * row_stride_ * size_of(dtype_); }
+  const std::byte* row(std::int64_t i) const { return data() + i * row_stride_ * size_of(dtype_); }
+  std::size_t row_bytes() const { return static_cast<std::size_t>(columns_) * size_of(dtype_); }
+
+  // Sets every byte to 0xff, which is NaN in every dtype.
+  void poison();
+
+ private:
+  DType dtype_ = DType::f32;
+  std::int64_t rows_ = 0, columns_ = 0, row_stride_ = 0, elements_ = 0;
+  std::unique_ptr<std::byte[]> data_;
+};
+
+// Inputs, and outputs once it has been executed. What the spec does not have is empty.
+struct Problem {
+  LayerNormSpec spec;
+  std::int64_t rows = 0;
+  Matrix x, weight, bias;  // weight and bias are one row
+  Matrix y, mean, rstd;    // mean and rstd are one column of compute_type(spec)
+};
+
+// Allocates all of it, without touching it. Errors: OutOfMemory, with the bytes asked for, and BadStride.
+Result<Problem> make_problem(const LayerNormSpec& spec, std::int64_t rows, std::int64_t x_row_stride,
+                             std::int64_t y_row_stride);
+
+// Fills a matrix with bell-shaped random numbers of this mean and deviation. The numbers depend on nothing
+// but seed, stream and position, on every machine and for any number of threads. Gaps between rows are
+// poisoned.
+void fill_random(Matrix& matrix, std::uint64_t seed, std::uint64_t stream, double mean, double deviation);
+
+// Random inputs: x (unless it comes from elsewhere) around 0.25 with deviation 1, weights around 1, biases
+// around 0, each from its own stream of the seed. Poisoned outputs.
+void fill(Problem& problem, std::uint64_t seed, bool with_x = true);
+
+}  // namespace normjit::cli

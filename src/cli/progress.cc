@@ -1,0 +1,33 @@
+#include "cli/progress.h"
+
+#include <cstdio>
+#include <string>
+
+#include "cli/table.h"
+
+namespace normjit::cli {
+
+Progress::~Progress() {
+  if (line_open_) std::fputc('\n', stderr);
+}
+
+void Progress::show(const KernelReport& kernel, int done, int total) {
+  const bool failed = kernel.outcome == KernelReport::Outcome::failed;
+  failed_ += failed;
+  const std::string count = std::to_string(done) + "/" + std::to_string(total);
+  std::string line;
+  if (terminal_) {
+    constexpr int kWidth = 30;
+    const int full = total > 0 ? kWidth * done / total : kWidth;
+    line = "\r[" + std::string(full, '#') + std::string(kWidth - full, '.') + "] " + count + " kernels";
+    if (failed_ > 0) line += ", " + std::to_string(failed_) + " failed";
+  } else {
+    line = "[" + count + "] " + std::string(name(kernel.outcome)) + " " + fixed(kernel.milliseconds, 1) +
+           " ms  " + kernel.arch.name() + "  " + to_text(kernel.spec) + "  " + to_text(kernel.plan) + "\n";
+  }
+  std::fputs(line.c_str(), stderr);
+  std::fflush(stderr);
+  line_open_ = terminal_;
+}
+
+}  // namespace normjit::cli

@@ -1,0 +1,44 @@
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "cli/commands.h"
+#include "cli/exit_code.h"
+
+namespace normjit::cli {
+namespace {
+
+Alignment alignment_of_option(int elements) {
+  for (const Alignment alignment : kAlignments)
+    if (static_cast<int>(alignment) == elements) return alignment;
+  throw Exception(
+      {Code::BadArgument, "--align is " + std::to_string(elements) + "; it may be 1, 2, 4 or 8 elements"});
+}
+
+void write(const std::string& path, const std::string& text) {
+  std::FILE* file = std::fopen(path.c_str(), "wb");
+  bool good = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  const int reason = errno;
+  if (file != nullptr && std::fclose(file) != 0) good = false;
+  if (!good) throw Exception({Code::CacheIo, path + " cannot be written: " + std::strerror(reason)});
+}
+
+}  // namespace
+
+int render(const RenderCommand& options) {
+  if (options.rows < 0) return fail(kUsage, "--rows must be 0 or more");
+  const LayerNormSpec spec = parse_spec(options.spec).value();
+  const Alignment alignment = alignment_of_option(options.alignment);
+  Service service(service_options(options));
+  const DeviceProfile device = one_device(service, options.arch);
+  const RowsRegime regime = options.rows == 0 ? RowsRegime::many : regime_of(options.rows, device);
+  const RenderedKernel kernel = service.render(spec, device, regime, alignment).value();
+  if (options.output.empty()) {
+    print(kernel.text);
+  } else {
+    write(options.output, kernel.text);
+  }
+  return kDone;
+}
+
+}  // namespace normjit::cli

@@ -1,0 +1,61 @@
+// What show, run and bench find out, before it becomes a table or JSON.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/check.h"
+#include "cli/executor.h"
+#include "normjit/device.h"
+#include "normjit/plan.h"
+#include "normjit/spec.h"
+
+namespace normjit::cli {
+
+// A spec on a device: the plan for each use, with its cache entry.
+struct ShowReport {
+  LayerNormSpec spec;
+  DeviceProfile device;
+  std::int64_t rows = 0;  // 0: not asked for
+  struct Use {
+    RowsRegime regime;
+    Alignment alignment;
+    Plan plan;
+    std::size_t workspace_bytes = 0;
+    std::int64_t blocks = 0;  // for `rows`
+    std::string id;           // of the cache entry
+    bool cached = false;
+  };
+  std::vector<Use> uses;
+};
+
+struct RunReport {
+  LayerNormSpec spec;
+  std::int64_t rows = 0;
+  Execution execution;
+  std::optional<CheckReport> check;
+};
+
+// Times of one launch in microseconds.
+struct Timing {
+  double median = 0, min = 0, max = 0;
+};
+
+struct BenchReport {
+  LayerNormSpec spec;
+  std::int64_t rows = 0;
+  std::string device;
+  Plan plan;
+  std::int64_t bytes = 0;                      // that must move: x, y, weight, bias and statistics once
+  std::int64_t buffer_sets = 0, launches = 0;  // of a graph
+  int replays = 0;
+  Timing kernel, copy;
+
+  double gigabytes_per_second() const { return static_cast<double>(bytes) / kernel.median / 1e3; }
+  double copy_gigabytes_per_second() const { return static_cast<double>(bytes) / copy.median / 1e3; }
+  double fraction_of_copy() const { return copy.median / kernel.median; }
+};
+
+}  // namespace normjit::cli

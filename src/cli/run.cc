@@ -1,0 +1,147 @@
+#include <cstdio>
+#include <optional>
+
+#include "cli/check.h"
+#include "cli/commands.h"
+#include "cli/executor.h"
+#include "cli/exit_code.h"
+#include "cli/json_reports.h"
+#include "cli/npy.h"
+#include "cli/table.h"
+
+namespace normjit::cli {
+namespace {
+
+Error wrong(std::string message) { return {Code::BadArgument, std::move(message)}; }
+
+// The options that do not fit the spec, before anything is allocated.
+void check_options(const RunCommand& options, const LayerNormSpec& spec) {
+  if (options.rows < 0 && options.x.empty())
+    throw Exception(wrong("say how many rows with --rows, or give --x"));
+  if (!options.weight.empty() && spec.affine == Affine::none) {
+    throw Exception(wrong("--weight is given, but the spec has no weight: add /w or /wb to it"));
+  }
+  if (!options.bias.empty() && spec.affine != Affine::weight_bias) {
+    throw Exception(wrong("--bias is given, but the spec has no bias: add /wb to it"));
+  }
+  if ((!options.mean.empty() || !options.rstd.empty()) && !spec.statistics) {
+    throw Exception(wrong("--mean-out and --rstd-out need a spec with statistics: add /stats to it"));
+  }
+  if (options.check_rows < 1) throw Exception(wrong("--check-rows must be 1 or more"));
+  if (options.repeat < 0) throw Exception(wrong("--repeat must be 0 or more"));
+}
+
+void read_vector(const std::string& path, Matrix& to) {
+  if (!path.empty()) NpyFile::open(path).value().read(to).value();
+}
+
+// A file says nothing of what lies between rows or how overlapping rows agree.
+void read_x(NpyFile& file, Matrix& to) {
+  if (to.row_stride() < to.columns()) {
+    throw Exception(
+        wrong("--x needs an --x-row-stride of at least the columns; rows that overlap get random data only"));
+  }
+  if (to.row_stride() > to.columns()) to.poison();
+  file.read(to).value();
+}
+
+void write_output(const std::string& path, const Matrix& matrix, const std::vector<std::int64_t>& shape) {
+  if (!path.empty()) write_npy(path, matrix, shape).value();
+}
+
+std::string place(const Deviation& at) {
+  return "row " + std::to_string(at.row) + ", column " + std::to_string(at.column);
+}
+
+// "y        largest error 3.1e-07 at row 0, column 5 (tolerance 1.0e-05): got 1.5, expected 1.5"
+std::string text_of(const std::string& tensor, const Comparison& comparison) {
+  if (comparison.values == 0) return "";
+  const auto describe = [](const Deviation& value) {
+    char text[256];
+    std::snprintf(text, sizeof text, "%.3g at %s (tolerance %.3g): got %.9g, expected %.9g", value.error,
+                  place(value).c_str(), value.tolerance, value.got, value.expected);
+    return std::string(text);
+  };
+  std::string text = tensor + "largest error " + describe(comparison.largest) + "\n";
+  if (comparison.wrong > 0) {
+    text += "           " + std::to_string(comparison.wrong) + " of " + std::to_string(comparison.values) +
+            " values are wrong, the first by " + describe(comparison.first_wrong) + "\n";
+  }
+  return text;
+}
+
+std::string text_of(const CheckReport& check, std::int64_t rows) {
+  std::string text = "check      " + std::to_string(check.rows) + " of " + std::to_string(rows) +
+                     " rows against the float64 reference: " + (check.ok() ? "ok" : "WRONG") + "\n";
+  text += text_of("y          ", check.y) + text_of("mean       ", check.mean) +
+          text_of("rstd       ", check.rstd);
+  if (check.overwritten > 0) {
+    text +=
+        "           " + std::to_string(check.overwritten) + " bytes between the rows of y were overwritten\n";
+  }
+  return text;
+}
+
+std::string text_of(const RunReport& report) {
+  const Execution& execution = report.execution;
+  std::string text = "spec       " + to_text(report.spec) + "\n";
+  text += "rows       " + std::to_string(report.rows) + "\n";
+  text += "device     " + execution.device + "\n";
+  text += "plan       " + to_text(execution.plan) + "\n";
+  text += "prepare    " + fixed(execution.prepare_milliseconds, 2) + " ms, kernel from the " +
+          execution.origin + "\n";
+  text += "launch     " + fixed(execution.first_launch_microseconds, 1) + " us, result after " +
+          fixed(execution.first_result_microseconds, 1) + " us\n";
+  text +=
+      "then       " + fixed(execution.second_call_microseconds, 1) + " us for the second prepare and launch";
+  if (execution.steady_call_microseconds > 0) {
+    text += ", " + fixed(execution.steady_call_microseconds, 1) + " us a call later";
+  }
+  text += "\n";
+  if (report.check) text += text_of(*report.check, report.rows);
+  return text;
+}
+
+// The shape of x and y, and the rows that it means.
+struct Extent {
+  std::int64_t rows;
+  std::vector<std::int64_t> shape;
+};
+Extent extent_of(const RunCommand& options, const LayerNormSpec& spec, const std::optional<NpyFile>& x) {
+  if (!x) return {options.rows, {options.rows, spec.columns}};
+  const std::int64_t rows = x->rows_of(spec.columns).value();
+  if (options.rows >= 0 && options.rows != rows) {
+    throw Exception(wrong(x->path() + " has " + std::to_string(rows) + " rows of " +
+                          std::to_string(spec.columns) + " columns, but --rows is " +
+                          std::to_string(options.rows)));
+  }
+  return {rows, x->shape()};
+}
+
+}  // namespace
+
+int run(const RunCommand& options) {
+  const LayerNormSpec spec = parse_spec(options.spec).value();
+  check_options(options, spec);
+  std::optional<NpyFile> x;
+  if (!options.x.empty()) x = NpyFile::open(options.x).value();
+  const Extent extent = extent_of(options, spec, x);
+  Problem problem = make_problem(spec, extent.rows, options.x_row_stride, options.y_row_stride).value();
+  const auto executor = make_gpu_executor(service_options(options), options.device, options.repeat);
+
+  fill(problem, options.seed, /*with_x=*/!x);
+  if (x) read_x(*x, problem.x);
+  read_vector(options.weight, problem.weight);
+  read_vector(options.bias, problem.bias);
+
+  RunReport report{.spec = spec, .rows = extent.rows, .execution = executor->execute(problem), .check = {}};
+  write_output(options.y, problem.y, extent.shape);
+  write_output(options.mean, problem.mean, {extent.rows});
+  write_output(options.rstd, problem.rstd, {extent.rows});
+  if (options.check) report.check = check(problem, options.check_rows);
+  print(options.json ? json_of(report) : text_of(report));
+  if (report.check && !report.check->ok()) return fail(kFailed, "the result differs from the reference");
+  return kDone;
+}
+
+}  // namespace normjit::cli

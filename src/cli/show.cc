@@ -1,0 +1,67 @@
+#include <algorithm>
+
+#include "cli/commands.h"
+#include "cli/exit_code.h"
+#include "cli/json_reports.h"
+#include "cli/table.h"
+
+namespace normjit::cli {
+namespace {
+
+ShowReport look_up(Service& service, const LayerNormSpec& spec, const DeviceProfile& device,
+                   std::int64_t rows) {
+  ShowReport report{.spec = spec, .device = device, .rows = rows, .uses = {}};
+  const PrebuildReport kernels =
+      service.prebuild({&spec, 1}, {&device, 1}, {.jobs = 1, .dry_run = true, .progress = {}}).value();
+  for (const RowsRegime regime : kRowsRegimes) {
+    for (const Alignment alignment : kAlignments) {
+      const Plan plan = choose(spec, device, regime, alignment);
+      ShowReport::Use use{.regime = regime, .alignment = alignment, .plan = plan, .id = {}};
+      use.workspace_bytes = workspace_bytes(plan, spec, device);
+      if (rows > 0) use.blocks = grid_blocks(plan, spec, device, rows);
+      const auto kernel = std::find_if(kernels.results.begin(), kernels.results.end(),
+                                       [&](const KernelReport& candidate) { return candidate.plan == plan; });
+      if (kernel != kernels.results.end()) {
+        use.id = kernel->id;
+        use.cached = kernel->outcome == KernelReport::Outcome::cached;
+      }
+      report.uses.push_back(std::move(use));
+    }
+  }
+  return report;
+}
+
+std::string text_of(const ShowReport& report) {
+  const LayerNormSpec& spec = report.spec;
+  std::string text = "spec       " + to_text(spec) + "\n";
+  text += "columns    " + std::to_string(spec.columns) + "\n";
+  text += "row bytes  " + std::to_string(spec.columns * size_of(spec.input)) + " in, " +
+          std::to_string(spec.columns * size_of(spec.output)) + " out\n";
+  text += "device     " + report.device.text() + "\n";
+  if (report.rows > 0) {
+    text += "rows       " + std::to_string(report.rows) + ", regime " +
+            std::string(name(regime_of(report.rows, report.device))) + "\n";
+  }
+  std::vector<std::string> headings = {"rows", ">align", ">workspace", "cached", "id", "plan"};
+  if (report.rows > 0) headings.push_back(">blocks");
+  Table table(std::move(headings));
+  for (const ShowReport::Use& use : report.uses) {
+    table.add({std::string(name(use.regime)), std::to_string(static_cast<int>(use.alignment)),
+               std::to_string(use.workspace_bytes), use.cached ? "yes" : "no", use.id, to_text(use.plan),
+               std::to_string(use.blocks)});
+  }
+  return text + "\n" + table.text();
+}
+
+}  // namespace
+
+int show(const ShowCommand& options) {
+  if (options.rows < 0) return fail(kUsage, "--rows must be 0 or more");
+  const LayerNormSpec spec = parse_spec(options.spec).value();
+  Service service(service_options(options));
+  const ShowReport report = look_up(service, spec, one_device(service, options.arch), options.rows);
+  print(options.json ? json_of(report) : text_of(report));
+  return kDone;
+}
+
+}  // namespace normjit::cli

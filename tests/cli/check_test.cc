@@ -1,0 +1,152 @@
+#include "cli/check.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "cli/element.h"
+
+namespace normjit::cli {
+namespace {
+
+constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
+
+// A problem with the right outputs, as a perfect kernel leaves them.
+Problem solved(const LayerNormSpec& spec, std::int64_t rows, std::int64_t y_stride = kContiguous) {
+  Problem problem = make_problem(spec, rows, kContiguous, y_stride).value();
+  fill(problem, 1);
+  std::vector<ReferenceValue> expected(static_cast<std::size_t>(spec.columns));
+  std::vector<double> values(expected.size());
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const RowStatistics statistics = row_statistics(spec, problem.x.row(row));
+    reference_values(spec, problem.x.row(row), problem.weight.data(), problem.bias.data(), statistics, 0,
+                     spec.columns, expected.data());
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = expected[i].value;
+    store(spec.output, problem.y.row(row), 0, spec.columns, values.data());
+    if (!spec.statistics) continue;
+    store(problem.mean.dtype(), problem.mean.data(), row, 1, &statistics.mean);
+    store(problem.rstd.dtype(), problem.rstd.data(), row, 1, &statistics.rstd);
+  }
+  return problem;
+}
+
+void set(Matrix& matrix, std::int64_t row, std::int64_t column, double value) {
+  store(matrix.dtype(), matrix.row(row), column, 1, &value);
+}
+double get(const Matrix& matrix, std::int64_t row, std::int64_t column) {
+  double value;
+  load(matrix.dtype(), matrix.row(row), column, 1, &value);
+  return value;
+}
+
+TEST(Check, AcceptsRightOutputsOfEveryDType) {
+  for (const DType dtype : {DType::f16, DType::bf16, DType::f32, DType::f64}) {
+    const LayerNormSpec spec{.columns = 33,
+                             .input = dtype,
+                             .affine = Affine::weight_bias,
+                             .activation = Activation::gelu,
+                             .scale = 3,
+                             .statistics = true};
+    const CheckReport report = check(solved(spec, 50), kAll);
+    EXPECT_TRUE(report.ok()) << name(dtype);
+    EXPECT_EQ(report.rows, 50);
+    EXPECT_EQ(report.y.values, 50 * 33);
+    EXPECT_EQ(report.mean.values, 50);
+    EXPECT_EQ(report.rstd.values, 50);
+    EXPECT_LE(report.y.largest.error, report.y.largest.tolerance);
+  }
+}
+
+TEST(Check, FindsTheLargestAndTheFirstError) {
+  Problem problem = solved({.columns = 2000}, 40);
+  set(problem.y, 7, 1999, get(problem.y, 7, 1999) + 0.25);
+  set(problem.y, 31, 1024, get(problem.y, 31, 1024) - 8);
+  const CheckReport report = check(problem, kAll);
+  EXPECT_FALSE(report.ok());
+  EXPECT_EQ(report.y.wrong, 2);
+  EXPECT_EQ(report.y.largest.row, 31);
+  EXPECT_EQ(report.y.largest.column, 1024);
+  EXPECT_NEAR(report.y.largest.error, 8, 1e-5);
+  EXPECT_EQ(report.y.first_wrong.row, 7);
+  EXPECT_EQ(report.y.first_wrong.column, 1999);
+}
+
+TEST(Check, UntouchedOutputsAreWrong) {
+  Problem problem = make_problem({.columns = 8, .statistics = true}, 3, kContiguous, kContiguous).value();
+  fill(problem, 1);
+  const CheckReport report = check(problem, kAll);
+  EXPECT_EQ(report.y.wrong, 24);
+  EXPECT_EQ(report.mean.wrong, 3);
+  EXPECT_EQ(report.rstd.wrong, 3);
+}
+
+TEST(Check, WrongStatisticsAreFound) {
+  Problem problem = solved({.columns = 64, .statistics = true}, 5);
+  set(problem.rstd, 4, 0, get(problem.rstd, 4, 0) * 1.001);
+  const CheckReport report = check(problem, kAll);
+  EXPECT_FALSE(report.ok());
+  EXPECT_EQ(report.y.wrong + report.mean.wrong, 0);
+  EXPECT_EQ(report.rstd.first_wrong.row, 4);
+}
+
+TEST(Check, NaNWhereItBelongsIsRight) {
+  Problem problem = solved({.columns = 4}, 2);
+  set(problem.x, 1, 2, std::nan(""));
+  for (int column = 0; column < 4; ++column) set(problem.y, 1, column, std::nan(""));
+  EXPECT_TRUE(check(problem, kAll).ok());
+  set(problem.y, 1, 3, 0.5);
+  EXPECT_EQ(check(problem, kAll).y.wrong, 1);
+  EXPECT_EQ(check(problem, kAll).y.first_wrong.column, 3);
+}
+
+TEST(Check, OverflowToInfinityIsRight) {
+  Problem problem = solved({.columns = 4, .input = DType::f32, .output = DType::f16, .scale = 1e6}, 1);
+  EXPECT_TRUE(std::isinf(get(problem.y, 0, 0)));
+  EXPECT_TRUE(check(problem, kAll).ok());
+  set(problem.y, 0, 0, -get(problem.y, 0, 0));
+  EXPECT_FALSE(check(problem, kAll).ok());
+}
+
+TEST(Check, WritesBetweenRowsAreFound) {
+  Problem problem = solved({.columns = 5}, 3, /*y_stride=*/9);
+  EXPECT_TRUE(check(problem, kAll).ok());
+  set(problem.y, 1, 5, 0.0);
+  EXPECT_EQ(check(problem, kAll).overwritten, 4);
+  EXPECT_FALSE(check(problem, kAll).ok());
+}
+
+TEST(Check, SamplesAreSpreadFromFirstToLast) {
+  Problem problem = solved({.columns = 16}, 100);
+  set(problem.y, 0, 0, 50);
+  set(problem.y, 99, 3, 60);
+  set(problem.y, 1, 0, 70);
+  const CheckReport report = check(problem, 10);
+  EXPECT_EQ(report.rows, 10);
+  EXPECT_EQ(report.y.values, 160);
+  EXPECT_EQ(report.y.wrong, 2);
+  EXPECT_EQ(report.y.largest.row, 99);
+}
+
+TEST(Check, NoRowsAreRight) {
+  const CheckReport report = check(solved({.columns = 16}, 0), kAll);
+  EXPECT_TRUE(report.ok());
+  EXPECT_EQ(report.rows, 0);
+}
+
+TEST(Tolerance, IsTheDocumentedOneForUnitScaleData) {
+  const ReferenceValue unit{.value = 0.7, .magnitude = 1, .offset = 0};
+  EXPECT_DOUBLE_EQ(tolerance({.columns = 1, .input = DType::f32}, unit), 1e-5);
+  EXPECT_DOUBLE_EQ(tolerance({.columns = 1, .input = DType::f64}, unit), 1e-12);
+  EXPECT_DOUBLE_EQ(tolerance({.columns = 1, .input = DType::f16}, unit), 0x1p-11);
+  EXPECT_DOUBLE_EQ(tolerance({.columns = 1, .input = DType::bf16}, unit), 0x1p-8);
+  EXPECT_DOUBLE_EQ(tolerance({.columns = 1, .input = DType::f16}, {.value = 0, .magnitude = 1, .offset = 0}),
+                   2e-6);
+  // A row at mean 1e4 and deviation 1.
+  EXPECT_NEAR(tolerance({.columns = 1, .input = DType::f32}, {.value = 1, .magnitude = 1, .offset = 1e4}),
+              2e-3, 2e-5);
+}
+
+}  // namespace
+}  // namespace normjit::cli

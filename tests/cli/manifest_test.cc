@@ -1,0 +1,86 @@
+#include "cli/manifest.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace normjit::cli {
+namespace {
+
+using testing::HasSubstr;
+
+std::vector<std::string> texts(const Result<std::vector<LayerNormSpec>>& specs) {
+  EXPECT_TRUE(specs.ok()) << (specs.ok() ? "" : specs.error().message);
+  std::vector<std::string> result;
+  if (specs)
+    for (const LayerNormSpec& spec : *specs) result.push_back(to_text(spec));
+  return result;
+}
+
+std::string error_of(std::string_view text) {
+  const Result<std::vector<LayerNormSpec>> specs = parse_manifest(text, "shapes.json");
+  EXPECT_EQ(specs.code(), Code::BadArgument) << text;
+  return specs.ok() ? "" : specs.error().message;
+}
+
+const std::vector<std::string> kTwo = {"layernorm/cols=64/f32/eps=1e-05",
+                                       "layernorm/cols=4/bf16/eps=1e-05/w"};
+
+TEST(Manifest, DocumentOfStringsAndObjects) {
+  EXPECT_EQ(texts(parse_manifest(R"({
+    "normjit_manifest": 1,
+    "comment": "two shapes",
+    "specs": ["layernorm/cols=64/f32", {"spec": "layernorm/shape=2x2/bf16/w", "comment": "small"}]
+  })",
+                                 "m")),
+            kTwo);
+}
+
+TEST(Manifest, JsonLines) {
+  EXPECT_EQ(
+      texts(parse_manifest("\"layernorm/cols=64/f32\"\n\n{\"spec\": \"layernorm/cols=4/bf16/w\"}\r\n", "m")),
+      kTwo);
+  EXPECT_EQ(texts(parse_manifest("{\"spec\": \"layernorm/cols=64/f32\"}", "m")).size(), 1u);
+  EXPECT_EQ(texts(parse_manifest("", "m")).size(), 0u);
+}
+
+TEST(Manifest, ErrorsNameFileEntryAndReason) {
+  EXPECT_THAT(
+      error_of(R"({"normjit_manifest": 1, "specs": ["layernorm/cols=1/f32", "layernorm/cols=0/f32"]})"),
+      HasSubstr("shapes.json, entry 2: "));
+  EXPECT_THAT(error_of("\"layernorm/cols=1/f32\"\n\"layernorm/f32\"\n"), HasSubstr("shapes.json, line 2: "));
+  EXPECT_THAT(error_of("\"layernorm/cols=1/f32\"\n{\"spec\"\n"), HasSubstr("shapes.json, line 2: "));
+  EXPECT_THAT(error_of(R"({"normjit_manifest": 1, "specs": [], "arch": "sm_90"})"), HasSubstr("\"arch\""));
+  EXPECT_THAT(error_of(R"({"normjit_manifest": 1, "specs": [{"spec": "layernorm/cols=1/f32", "rows": 3}]})"),
+              HasSubstr("\"rows\""));
+  EXPECT_THAT(error_of(R"({"normjit_manifest": 2, "specs": []})"), HasSubstr("must be 1"));
+  EXPECT_THAT(error_of(R"({"normjit_manifest": 1})"), HasSubstr("must be a list"));
+  EXPECT_THAT(error_of(R"({"normjit_manifest": 1, "specs": [64]})"), HasSubstr("entry 1"));
+  EXPECT_THAT(error_of(R"({"normjit_manifest": 1, "specs": [{"comment": "none"}]})"),
+              HasSubstr("without \"spec\""));
+  EXPECT_THAT(error_of(R"({"specs": []})"), HasSubstr("normjit_manifest"));
+  EXPECT_THAT(error_of("{\n  \"normjit_manifest\": 1,\n  \"specs\": [,]\n}"), HasSubstr("line 3"));
+  EXPECT_THAT(error_of("layernorm/cols=64/f32\n"), HasSubstr("JSON"));
+  EXPECT_THAT(error_of("[1, 2]"), HasSubstr("line 1"));
+}
+
+TEST(Manifest, UnreadableFilesAreErrors) {
+  const Result<std::vector<LayerNormSpec>> absent =
+      read_manifest(testing::TempDir() + "no-such-manifest.json");
+  EXPECT_EQ(absent.code(), Code::BadArgument);
+  EXPECT_THAT(absent.error().message, HasSubstr("no-such-manifest.json"));
+  EXPECT_EQ(read_manifest(testing::TempDir()).code(), Code::BadArgument);
+}
+
+TEST(Manifest, DistinctKeepsTheFirstOfEach) {
+  const LayerNormSpec a{.columns = 1}, b{.columns = 2};
+  EXPECT_EQ(distinct({a, b, a, b, a}), (std::vector<LayerNormSpec>{a, b}));
+}
+
+TEST(Manifest, TheReferenceManifestHoldsTheReferenceWorkloads) {
+  EXPECT_EQ(texts(read_manifest(NORMJIT_SOURCE_DIR "/cache/manifests/reference.json")),
+            (std::vector<std::string>{"layernorm/cols=4194304/f32/eps=1e-05/wb",
+                                      "layernorm/cols=64/f32/eps=1e-05/wb/gelu"}));
+}
+
+}  // namespace
+}  // namespace normjit::cli

@@ -1,0 +1,231 @@
+// Exit codes and messages of the real tool, where neither a compiler nor a GPU is needed.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "normjit/plan.h"
+#include "tests/support/temp_directory.h"
+#include "tests/support/tool.h"
+
+namespace normjit {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::StartsWith;
+using Json = nlohmann::json;
+
+constexpr const char* kSpec = "layernorm/cols=64/f32/eps=1e-05/wb/gelu";
+
+class Tool : public testing::Test {
+ protected:
+  // The command with a cache of the test's own.
+  ToolRun run(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.end(), {"--cache-dir", cache()});
+    return run_tool(arguments);
+  }
+  std::string cache() const { return directory_ / "cache"; }
+  std::string file(const std::string& name, const std::string& text) const {
+    std::ofstream(directory_ / name) << text;
+    return directory_ / name;
+  }
+
+  TempDirectory directory_;
+};
+
+TEST_F(Tool, HelpSaysHowToUseEachCommand) {
+  const ToolRun help = run_tool({"--help"});
+  EXPECT_EQ(help.status, 0);
+  EXPECT_THAT(help.err, IsEmpty());
+  for (const char* command : {"prebuild", "list", "show", "render", "run", "bench", "doctor"}) {
+    EXPECT_THAT(help.out, HasSubstr(command));
+    const ToolRun own = run_tool({command, "--help"});
+    EXPECT_EQ(own.status, 0) << command;
+    EXPECT_THAT(own.out, HasSubstr("--cache-dir")) << command;
+    EXPECT_THAT(own.out, HasSubstr("Exit status")) << command;
+  }
+}
+
+TEST_F(Tool, VersionIsOneLine) {
+  const ToolRun version = run_tool({"--version"});
+  EXPECT_EQ(version.status, 0);
+  EXPECT_THAT(version.out, testing::MatchesRegex("normjit [0-9]+\\.[0-9]+\\.[0-9]+\n"));
+}
+
+TEST_F(Tool, UsageErrorsExitWith2) {
+  const std::vector<std::vector<std::string>> mistakes = {
+      {},
+      {"no-such-command"},
+      {"list", "--no-such-option"},
+      {"show"},
+      {"show", "layernorm/cols=0/f32"},
+      {"show", "layernorm/cols=64/f99"},
+      {"show", kSpec, "--arch", "sm_90,sm_80"},
+      {"show", kSpec, "--arch", "sm_12"},
+      {"show", kSpec, "--rows", "-1"},
+      {"list", "--log", "loud"},
+      {"render", kSpec, "--arch", "sm_90", "--align", "3"},
+      {"prebuild", kSpec, "--arch", "volta"},
+      {"prebuild", kSpec, "--arch", ""},
+      {"prebuild", kSpec, "--arch", "sm_90", "-j", "-1"},
+      {"run", kSpec},
+      {"run", kSpec, "--rows", "-3"},
+      {"run", "layernorm/cols=64/f32", "--rows", "1", "--weight", "w.npy"},
+      {"run", kSpec, "--rows", "1", "--mean-out", "mean.npy"},
+      {"run", kSpec, "--rows", "2", "--y-row-stride", "63"},
+      {"run", kSpec, "--x", "no-such-file.npy"},
+      {"bench", kSpec, "--rows", "0"},
+      {"bench", kSpec, "--rows", "12x"},
+  };
+  for (const auto& arguments : mistakes) {
+    const ToolRun run = run_tool(arguments);
+    EXPECT_EQ(run.status, 2) << testing::PrintToString(arguments) << run.err;
+    EXPECT_THAT(run.out, IsEmpty()) << testing::PrintToString(arguments);
+    EXPECT_FALSE(run.err.empty()) << testing::PrintToString(arguments);
+  }
+}
+
+TEST_F(Tool, ZeroKernelsAreAnError) {
+  EXPECT_EQ(run({"prebuild", "--arch", "sm_90"}).status, 2);
+  const std::string empty = file("empty.json", R"({"normjit_manifest": 1, "specs": []})");
+  const ToolRun prebuild = run({"prebuild", "--manifest", empty, "--arch", "sm_90"});
+  EXPECT_EQ(prebuild.status, 2);
+  EXPECT_THAT(prebuild.err, HasSubstr("nothing to build"));
+}
+
+TEST_F(Tool, BadManifestNamesFileAndEntry) {
+  const std::string path =
+      file("bad.json", R"({"normjit_manifest": 1, "specs": ["layernorm/cols=1/f32", "layernorm"]})");
+  const ToolRun prebuild = run({"prebuild", "--manifest", path, "--arch", "sm_90"});
+  EXPECT_EQ(prebuild.status, 2);
+  EXPECT_THAT(prebuild.err, HasSubstr(path + ", entry 2: "));
+  EXPECT_EQ(run({"prebuild", "--manifest", directory_ / "absent.json", "--arch", "sm_90"}).status, 2);
+}
+
+// The option takes one file each time, so a spec may follow it.
+TEST_F(Tool, ManifestsAndSpecsMix) {
+  const std::string path = file("one.json", R"({"normjit_manifest": 1, "specs": ["layernorm/cols=64/f32"]})");
+  const ToolRun prebuild = run({"prebuild", "--manifest", path, "layernorm/cols=128/f32", "--manifest", path,
+                                "--arch", "sm_90", "--dry-run", "--json"});
+  ASSERT_EQ(prebuild.status, 0) << prebuild.err;
+  std::vector<std::string> specs;
+  const Json report = Json::parse(prebuild.out);
+  for (const Json& result : report.at("results")) specs.push_back(result.at("spec"));
+  EXPECT_THAT(specs, testing::Contains("layernorm/cols=64/f32/eps=1e-05"));
+  EXPECT_THAT(specs, testing::Contains("layernorm/cols=128/f32/eps=1e-05"));
+}
+
+TEST_F(Tool, DryRunReportsWhatIsMissingAndWritesNothing) {
+  const ToolRun prebuild = run({"prebuild", kSpec, "--arch", "all-major", "--dry-run", "--json"});
+  ASSERT_EQ(prebuild.status, 0) << prebuild.err;
+  const Json report = Json::parse(prebuild.out);
+  EXPECT_GT(report.at("requested"), 0);
+  EXPECT_EQ(report.at("missing"), report.at("requested"));
+  EXPECT_EQ(report.at("compiled"), 0);
+  EXPECT_EQ(report.at("failed"), 0);
+  EXPECT_EQ(report.at("cache_directory"), cache());
+  EXPECT_EQ(report.at("results").size(), report.at("requested"));
+  for (const Json& result : report.at("results")) {
+    EXPECT_EQ(result.at("spec"), kSpec);
+    EXPECT_EQ(result.at("outcome"), "missing");
+    EXPECT_EQ(result.at("id").get<std::string>().size(), 32u);
+  }
+  EXPECT_FALSE(std::filesystem::exists(cache()));
+}
+
+TEST_F(Tool, CheckOfAnEmptyCacheExitsWith1) {
+  const ToolRun check = run({"prebuild", kSpec, "--arch", "sm_90", "--check"});
+  EXPECT_EQ(check.status, 1);
+  EXPECT_THAT(check.err, HasSubstr("missing"));
+  EXPECT_THAT(check.out, HasSubstr(kSpec));
+  EXPECT_FALSE(std::filesystem::exists(cache()));
+}
+
+TEST_F(Tool, ListOfAnEmptyCacheIsEmpty) {
+  const ToolRun text = run({"list"});
+  EXPECT_EQ(text.status, 0);
+  EXPECT_THAT(text.out, StartsWith("0 entries"));
+  const ToolRun json = run({"list", "--json"});
+  EXPECT_EQ(json.status, 0);
+  EXPECT_THAT(Json::parse(json.out).at("entries"), IsEmpty());
+}
+
+TEST_F(Tool, ShowKnowsEveryRegimeAndAlignment) {
+  const ToolRun show =
+      run({"show", "layernorm/shape=8x8/bf16/w", "--arch", "sm_90", "--rows", "1000", "--json"});
+  ASSERT_EQ(show.status, 0) << show.err;
+  const Json report = Json::parse(show.out);
+  EXPECT_EQ(report.at("spec"), "layernorm/cols=64/bf16/eps=1e-05/w");
+  EXPECT_EQ(report.at("columns"), 64);
+  EXPECT_EQ(report.at("x_row_bytes"), 128);
+  EXPECT_EQ(report.at("device").at("arch"), "sm_90");
+  ASSERT_EQ(report.at("uses").size(), std::size(kRowsRegimes) * std::size(kAlignments));
+  for (const Json& use : report.at("uses")) {
+    EXPECT_FALSE(use.at("cached"));
+    EXPECT_GT(use.at("blocks"), 0);
+    EXPECT_EQ(use.at("id").get<std::string>().size(), 32u);
+  }
+  EXPECT_THAT(run({"show", kSpec, "--arch", "sm_90"}).out, HasSubstr("packed_rows"));
+}
+
+TEST_F(Tool, RenderPrintsOrWritesTheSource) {
+  const ToolRun printed = run({"render", kSpec, "--arch", "sm_80"});
+  ASSERT_EQ(printed.status, 0) << printed.err;
+  EXPECT_THAT(printed.out, HasSubstr("#line"));
+  const std::string path = directory_ / "kernel.cu";
+  const ToolRun written = run({"render", kSpec, "--arch", "sm_80", "-o", path});
+  EXPECT_EQ(written.status, 0);
+  EXPECT_THAT(written.out, IsEmpty());
+  std::ifstream in(path);
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(in), {}), printed.out);
+  EXPECT_EQ(run({"render", kSpec, "--arch", "sm_80", "-o", directory_ / "no/such/file"}).status, 4);
+}
+
+TEST_F(Tool, DoctorSaysWhatIsMissing) {
+  const ToolRun doctor = run_tool({"doctor", "--json", "--cache-dir", cache()},
+                                  {"NORMJIT_NVRTC_PATH=" + (directory_ / "libnvrtc.so")});
+  EXPECT_EQ(doctor.status, 3);
+  EXPECT_THAT(doctor.err, HasSubstr("no compiler"));
+  const Json report = Json::parse(doctor.out);
+  EXPECT_EQ(report.at("compiler").at("path"), "");
+  EXPECT_THAT(report.at("compiler").at("error"), HasSubstr("libnvrtc.so"));
+  EXPECT_EQ(report.at("cache").at("directory"), cache());
+  EXPECT_EQ(report.at("driver").at("version").get<std::string>().empty(),
+            !report.at("driver").at("error").get<std::string>().empty());
+}
+
+TEST_F(Tool, PrebuildWithoutACompilerExitsWith3) {
+  const ToolRun prebuild = run_tool({"prebuild", kSpec, "--arch", "sm_90", "--cache-dir", cache(), "--json"},
+                                    {"NORMJIT_NVRTC_PATH=" + (directory_ / "libnvrtc.so")});
+  EXPECT_EQ(prebuild.status, 3);
+  const Json report = Json::parse(prebuild.out);
+  EXPECT_GT(report.at("failed"), 0);
+  EXPECT_EQ(report.at("failed"), report.at("requested"));
+  EXPECT_THAT(report.at("results").at(0).at("error"), HasSubstr("libnvrtc.so"));
+}
+
+TEST_F(Tool, NoCacheDirectoryExitsWith4) {
+  const std::vector<std::string> homeless = {"NORMJIT_CACHE_DIR=", "XDG_CACHE_HOME=", "HOME="};
+  EXPECT_EQ(run_tool({"list"}, homeless).status, 4);
+  EXPECT_EQ(run_tool({"prebuild", kSpec, "--arch", "sm_90"}, homeless).status, 4);
+}
+
+// Where there is no GPU: with one these commands succeed, which the tests with the label gpu see to.
+TEST_F(Tool, WithoutADriverGpuCommandsExitWith3) {
+  const Json environment = Json::parse(run({"doctor", "--json"}).out);
+  if (!environment.at("devices").empty()) GTEST_SKIP() << "this machine has a GPU";
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"run", kSpec, "--rows", "4"}, {"bench", kSpec}, {"prebuild", kSpec}}) {
+    const ToolRun tool = run(arguments);
+    EXPECT_EQ(tool.status, 3) << arguments[0];
+    EXPECT_THAT(tool.out, IsEmpty()) << arguments[0];
+  }
+  EXPECT_THAT(run({"prebuild", kSpec}).err, HasSubstr("name architectures"));
+  EXPECT_THAT(run({"doctor"}).out, HasSubstr("none: prebuild, list, show and render work here"));
+}
+
+}  // namespace
+}  // namespace normjit

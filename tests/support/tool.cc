@@ -1,0 +1,59 @@
+#include "tests/support/tool.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <iterator>
+
+#include "tests/support/temp_directory.h"
+
+namespace normjit {
+namespace {
+
+std::string contents(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::vector<char*> pointers(std::vector<std::string>& texts) {
+  std::vector<char*> result;
+  for (std::string& text : texts) result.push_back(text.data());
+  result.push_back(nullptr);
+  return result;
+}
+
+}  // namespace
+
+ToolRun run_tool(const std::vector<std::string>& arguments, const std::vector<std::string>& environment) {
+  std::vector<std::string> command = {NORMJIT_TOOL};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  std::vector<std::string> variables = environment;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    if (std::string(*variable).rfind("NORMJIT_", 0) != 0) variables.push_back(*variable);
+  }
+
+  const TempDirectory directory;  // files, not pipes: nothing can block
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, (directory / "out").c_str(), O_WRONLY | O_CREAT,
+                                   0600);
+  posix_spawn_file_actions_addopen(&files, STDERR_FILENO, (directory / "err").c_str(), O_WRONLY | O_CREAT,
+                                   0600);
+  pid_t child = 0;
+  const int error = posix_spawn(&child, NORMJIT_TOOL, &files, nullptr, pointers(command).data(),
+                                pointers(variables).data());
+  posix_spawn_file_actions_destroy(&files);
+  EXPECT_EQ(error, 0) << NORMJIT_TOOL;
+  if (error != 0) return {};
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, contents(directory / "out"),
+          contents(directory / "err")};
+}
+
+}  // namespace normjit

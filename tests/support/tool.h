@@ -1,0 +1,18 @@
+// Runs the real normjit tool, whose path is NORMJIT_TOOL.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace normjit {
+
+struct ToolRun {
+  int status = -1;  // exit status; -1 if it did not exit by itself
+  std::string out, err;
+};
+
+// Runs the tool with these arguments. Its environment is this process's without NORMJIT_*, plus `environment`
+// ("NAME=value").
+ToolRun run_tool(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {});
+
+}  // namespace normjit
