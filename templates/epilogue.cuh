@@ -1,12 +1,14 @@
 // From a row in registers to y: normalize, affine, activation, scale, one rounding, store.
 namespace normjit {
 
-// erfc(z) for z >= 0 in 16 instructions: rational-argument polynomial times exp(-z^2) (Abramowitz and Stegun 7.1.26,
-// absolute error 1.5e-7). libdevice's erff takes about 27, which no longer hides behind the memory.
+// erfc(z) for z >= 0 in 16 instructions: rational-argument polynomial times exp(-z^2) (Abramowitz and
+// Stegun 7.1.26, absolute error 1.5e-7). libdevice's erff takes about 27, which no longer hides behind the
+// memory.
 NJ_DEVICE float erfc_positive(float z) {
   const float t = hw::rcp_approx(1.0f + 0.3275911f * z);
   const float e = hw::exp2_approx(-1.4426950408889634f * z * z);
-  return ((((1.061405429f * t - 1.453152027f) * t + 1.421413741f) * t - 0.284496736f) * t + 0.254829592f) * t * e;
+  return ((((1.061405429f * t - 1.453152027f) * t + 1.421413741f) * t - 0.284496736f) * t + 0.254829592f) *
+         t * e;
 }
 
 // v * Phi(v). The tail is taken from erfc, so nothing cancels for negative v.
@@ -65,14 +67,15 @@ NJ_DEVICE Vec<Output> apply(const Vec<Input>& x, const RowStatistics& s, const A
   return y;
 }
 
-// Weight and bias of a slice. A thread with one or two vectors loads them together with x, so that they have arrived when the
-// statistics are known; longer slices load them as they are used, which saves registers.
+// Weight and bias of a slice. A thread with one or two vectors loads them together with x, so that they have
+// arrived when the statistics are known; longer slices load them as they are used, which saves registers.
 constexpr bool kEarlyAffine = kPerThread <= 2;
 struct AffineSlice {
   Affine part[kEarlyAffine ? kPerThread : 1];
 };
 
-NJ_DEVICE void load_early(AffineSlice& affine, const Weight* weight, const Weight* bias, int lane, int count) {
+NJ_DEVICE void load_early(AffineSlice& affine, const Weight* weight, const Weight* bias, int lane,
+                          int count) {
   if constexpr (kEarlyAffine) {
 #pragma unroll
     for (int k = 0; k < kPerThread; ++k)
@@ -81,14 +84,15 @@ NJ_DEVICE void load_early(AffineSlice& affine, const Weight* weight, const Weigh
 }
 
 // A slice, whose row or chunk begins at weight, bias and y.
-NJ_DEVICE void apply(const Slice& slice, const RowStatistics& s, const AffineSlice& early, const Weight* weight,
-                     const Weight* bias, Output* y, int lane, int count) {
+NJ_DEVICE void apply(const Slice& slice, const RowStatistics& s, const AffineSlice& early,
+                     const Weight* weight, const Weight* bias, Output* y, int lane, int count) {
   Affine next;
   if (!kEarlyAffine && inside(0, lane, count)) next = load_affine(weight, bias, column(0, lane));
 #pragma unroll
   for (int k = 0; k < kPerThread; ++k) {
     Affine affine = kEarlyAffine ? early.part[kEarlyAffine ? k : 0] : next;
-    if (!kEarlyAffine && k + 1 < kPerThread && inside(k + 1, lane, count)) next = load_affine(weight, bias, column(k + 1, lane));
+    if (!kEarlyAffine && k + 1 < kPerThread && inside(k + 1, lane, count))
+      next = load_affine(weight, bias, column(k + 1, lane));
     if (inside(k, lane, count)) store(y + column(k, lane), apply(slice.part[k], s, affine));
   }
 }

@@ -1,18 +1,20 @@
-// The thin layer, device half: every hardware primitive that the kernels use, each a whole operation. It is the only file with PTX,
-// and the only one to be written a second time for another executor.
+// The thin layer, device half: every hardware primitive that the kernels use, each a whole operation. It is
+// the only file with PTX, and the only one to be written a second time for another executor.
 
 #define NJ_DEVICE static __device__ __forceinline__
 #define NJ_METHOD __device__ __forceinline__
 #define NJ_SHARED(T, name, n) __shared__ T name[n]
-// The one argument list of all kernels. Strides are in elements; pointers that the spec does not have are null.
-#define NJ_KERNEL(name, threads)                                                                             \
-  extern "C" __global__ void __launch_bounds__(threads, kBlocksPerSm)                                        \
-      name(const Input* x, const Weight* weight, const Weight* bias, Output* y, Acc* mean_out, Acc* rstd_out, \
-           long long rows, long long x_stride, long long y_stride, unsigned char* workspace)
+// The one argument list of all kernels. Strides are in elements; pointers that the spec does not have are
+// null.
+#define NJ_KERNEL(name, threads)                                                               \
+  extern "C" __global__ void __launch_bounds__(threads, kBlocksPerSm)                          \
+      name(const Input* x, const Weight* weight, const Weight* bias, Output* y, Acc* mean_out, \
+           Acc* rstd_out, long long rows, long long x_stride, long long y_stride, unsigned char* workspace)
 
 namespace normjit::hw {
 
-// ---- Memory ------------------------------------------------------------------------------------------------
+// ---- Memory
+// ------------------------------------------------------------------------------------------------
 
 // How long a global access should stay in the caches.
 enum class Keep {
@@ -21,16 +23,17 @@ enum class Keep {
   always,  // read by every row: L1 and L2
 };
 
-#define NJ_LOAD(suffix)                                                                                        \
-  if constexpr (kBytes == 2) {                                                                                 \
-    asm("ld.global" suffix ".u16 %0, [%1];" : "=h"(to.half) : "l"(from));                                      \
-  } else if constexpr (kBytes == 4) {                                                                          \
-    asm("ld.global" suffix ".u32 %0, [%1];" : "=r"(to.word[0]) : "l"(from));                                   \
-  } else if constexpr (kBytes == 8) {                                                                          \
-    asm("ld.global" suffix ".v2.u32 {%0, %1}, [%2];" : "=r"(to.word[0]), "=r"(to.word[1]) : "l"(from));        \
-  } else {                                                                                                     \
-    asm("ld.global" suffix ".v4.u32 {%0, %1, %2, %3}, [%4];"                                                   \
-        : "=r"(to.word[0]), "=r"(to.word[1]), "=r"(to.word[2]), "=r"(to.word[3]) : "l"(from));                 \
+#define NJ_LOAD(suffix)                                                                                 \
+  if constexpr (kBytes == 2) {                                                                          \
+    asm("ld.global" suffix ".u16 %0, [%1];" : "=h"(to.half) : "l"(from));                               \
+  } else if constexpr (kBytes == 4) {                                                                   \
+    asm("ld.global" suffix ".u32 %0, [%1];" : "=r"(to.word[0]) : "l"(from));                            \
+  } else if constexpr (kBytes == 8) {                                                                   \
+    asm("ld.global" suffix ".v2.u32 {%0, %1}, [%2];" : "=r"(to.word[0]), "=r"(to.word[1]) : "l"(from)); \
+  } else {                                                                                              \
+    asm("ld.global" suffix ".v4.u32 {%0, %1, %2, %3}, [%4];"                                            \
+        : "=r"(to.word[0]), "=r"(to.word[1]), "=r"(to.word[2]), "=r"(to.word[3])                        \
+        : "l"(from));                                                                                   \
   }
 
 // The machine words of one access of 2, 4, 8 or 16 bytes.
@@ -39,8 +42,8 @@ union Piece {
   unsigned short half;
 };
 
-// Deliberately never ld.global.nc: the compiler would hoist such loads above the stores before them, all weights of a
-// slice at once, at the cost of registers and so of resident blocks.
+// Deliberately never ld.global.nc: the compiler would hoist such loads above the stores before them, all
+// weights of a slice at once, at the cost of registers and so of resident blocks.
 template <Keep kKeep, int kBytes>
 NJ_DEVICE Piece load_piece(const void* from) {
   static_assert(kBytes == 2 || kBytes == 4 || kBytes == 8 || kBytes == 16);
@@ -63,10 +66,12 @@ NJ_DEVICE void store_piece(void* to, const Piece& from) {
   } else if constexpr (kBytes == 4) {
     asm volatile("st.global.cs.u32 [%0], %1;" ::"l"(to), "r"(from.word[0]) : "memory");
   } else if constexpr (kBytes == 8) {
-    asm volatile("st.global.cs.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(from.word[0]), "r"(from.word[1]) : "memory");
+    asm volatile("st.global.cs.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(from.word[0]), "r"(from.word[1])
+                 : "memory");
   } else {
-    asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(from.word[0]), "r"(from.word[1]),
-                 "r"(from.word[2]), "r"(from.word[3]) : "memory");
+    asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(from.word[0]),
+                 "r"(from.word[1]), "r"(from.word[2]), "r"(from.word[3])
+                 : "memory");
   }
 }
 
@@ -95,8 +100,8 @@ NJ_DEVICE void store(void* to, const T& value) {
   }
 }
 
-// Hides from the compiler what `value` is, so that it converts the loaded bits again where they are used again instead of holding the
-// converted ones, which take twice the registers.
+// Hides from the compiler what `value` is, so that it converts the loaded bits again where they are used
+// again instead of holding the converted ones, which take twice the registers.
 template <class T>
 NJ_DEVICE void forget(T& value) {
   if constexpr (sizeof(T) >= 4) {
@@ -113,7 +118,8 @@ NJ_DEVICE void forget(T& value) {
   }
 }
 
-// ---- Threads of a block ------------------------------------------------------------------------------------
+// ---- Threads of a block
+// ------------------------------------------------------------------------------------
 
 template <class T>
 NJ_DEVICE T shuffle_xor(T value, int lane_mask) {
@@ -122,7 +128,8 @@ NJ_DEVICE T shuffle_xor(T value, int lane_mask) {
 
 NJ_DEVICE void block_barrier() { __syncthreads(); }
 
-// ---- Blocks of a launch, through global memory --------------------------------------------------------------
+// ---- Blocks of a launch, through global memory
+// --------------------------------------------------------------
 
 // The next number of a counter; orders nothing.
 NJ_DEVICE unsigned long long take_ticket(unsigned long long* counter) {
@@ -131,8 +138,8 @@ NJ_DEVICE unsigned long long take_ticket(unsigned long long* counter) {
   return old;
 }
 
-// Adds one and returns the number before. What this thread wrote, or saw written behind a barrier, is visible to whoever sees the
-// arrival; and what earlier arrivals published is visible from here on.
+// Adds one and returns the number before. What this thread wrote, or saw written behind a barrier, is visible
+// to whoever sees the arrival; and what earlier arrivals published is visible from here on.
 NJ_DEVICE unsigned long long arrive(unsigned long long* counter) {
   unsigned long long old;
   asm volatile("atom.global.acq_rel.gpu.add.u64 %0, [%1], 1;" : "=l"(old) : "l"(counter) : "memory");
@@ -149,14 +156,17 @@ NJ_DEVICE void wait_until(const unsigned long long* counter, unsigned long long 
   }
 }
 
-// ---- Numbers -----------------------------------------------------------------------------------------------
+// ---- Numbers
+// -----------------------------------------------------------------------------------------------
 
 NJ_DEVICE float f16_to_f32(unsigned short bits) {
   float value;
   asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
   return value;
 }
-NJ_DEVICE float bf16_to_f32(unsigned short bits) { return __uint_as_float(static_cast<unsigned>(bits) << 16); }
+NJ_DEVICE float bf16_to_f32(unsigned short bits) {
+  return __uint_as_float(static_cast<unsigned>(bits) << 16);
+}
 
 NJ_DEVICE unsigned short f32_to_f16(float value) {
   unsigned short bits;
@@ -175,8 +185,8 @@ NJ_DEVICE unsigned short f32_to_bf16(float value) {
   }
 }
 
-// An f32 whose later rounding to 16 bits is as if the argument had been rounded at once: truncated, with the last bit
-// set if anything was lost.
+// An f32 whose later rounding to 16 bits is as if the argument had been rounded at once: truncated, with the
+// last bit set if anything was lost.
 NJ_DEVICE float round_to_odd(float value) { return value; }
 NJ_DEVICE float round_to_odd(double value) {
   float low;

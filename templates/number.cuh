@@ -1,5 +1,5 @@
-// Storage types and vectors of them. Arithmetic is always in Acc; a value is widened as it is used and rounded once,
-// as it is stored.
+// Storage types and vectors of them. Arithmetic is always in Acc; a value is widened as it is used and
+// rounded once, as it is stored.
 namespace normjit {
 
 struct F16 {

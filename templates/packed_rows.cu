@@ -1,8 +1,9 @@
-// Short rows, up to 4 KiB: kLanes neighbouring lanes of a warp share a row, a block works on kThreads / kLanes rows at once.
+// Short rows, up to 4 KiB: kLanes neighbouring lanes of a warp share a row, a block works on kThreads /
+// kLanes rows at once.
 //
-// Why it is fast: x is read once and y written once, in 16-byte accesses that are contiguous over the warp. Nothing but shuffles joins
-// the lanes, so no barrier ever stalls a block, and one short-lived block per group of rows keeps the memory queue
-// full (grids of long-lived blocks were 5-8 % slower).
+// Why it is fast: x is read once and y written once, in 16-byte accesses that are contiguous over the warp.
+// Nothing but shuffles joins the lanes, so no barrier ever stalls a block, and one short-lived block per
+// group of rows keeps the memory queue full (grids of long-lived blocks were 5-8 % slower).
 namespace normjit {
 
 static_assert(kSpan >= kColumns, "the lanes cover the row");

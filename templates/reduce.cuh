@@ -1,5 +1,5 @@
-// Sums over the threads that share a row. Every thread gets the total, and the order of additions is fixed, so the
-// same input gives the same bits.
+// Sums over the threads that share a row. Every thread gets the total, and the order of additions is fixed,
+// so the same input gives the same bits.
 namespace normjit {
 
 constexpr int kWarp = 32;
@@ -10,8 +10,13 @@ static_assert((kWarps & (kWarps - 1)) == 0, "the lanes of a warp sum over the wa
 struct Pair {
   Acc a, b;
 };
-NJ_DEVICE Acc add_from(Acc x, int lane_mask) { return x + hw::shuffle_xor(x, lane_mask); }
-NJ_DEVICE Pair add_from(Pair x, int lane_mask) { return {add_from(x.a, lane_mask), add_from(x.b, lane_mask)}; }
+template <class T>
+NJ_DEVICE T add_from(T x, int lane_mask) {
+  return x + hw::shuffle_xor(x, lane_mask);
+}
+NJ_DEVICE Pair add_from(Pair x, int lane_mask) {
+  return {add_from(x.a, lane_mask), add_from(x.b, lane_mask)};
+}
 
 // Over kWidth neighbouring lanes of a warp, a power of two.
 template <int kWidth, class T>
@@ -22,7 +27,8 @@ NJ_DEVICE T lanes_sum(T value) {
 }
 
 // Over all threads of the block. `partial` holds kWarps values and is in use until the next barrier.
-NJ_DEVICE Acc block_sum(Acc value, Acc* partial) {
+template <class T>
+NJ_DEVICE T block_sum(T value, T* partial) {
   value = lanes_sum<kWarp>(value);
   if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = value;
   hw::block_barrier();

@@ -1,5 +1,6 @@
-// A slice: the part of a row (or of a chunk of one) that a thread holds in registers, as it was loaded. Vector k of lane l stands at
-// column (k * kLanes + l) * kVector, so neighbouring lanes read neighbouring memory.
+// A slice: the part of a row (or of a chunk of one) that a thread holds in registers, as it was loaded.
+// Vector k of lane l stands at column (k * kLanes + l) * kVector, so neighbouring lanes read neighbouring
+// memory.
 namespace normjit {
 
 constexpr int kSpan = kLanes * kVector * kPerThread;  // columns that the lanes hold together

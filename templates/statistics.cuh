@@ -1,6 +1,6 @@
-// Mean and variance in two passes over data on chip: a first mean, then sums of the distances from it. The second pass also
-// tells by how much the first mean was rounded, so the mean is known to about twice the precision of Acc, and the variance
-// does not suffer from a large offset. E[x^2] - E[x]^2 would.
+// Mean and variance in two passes over data on chip: a first mean, then sums of the distances from it. The
+// second pass also tells by how much the first mean was rounded, so the mean is known to about twice the
+// precision of Acc, and the variance does not suffer from a large offset. E[x^2] - E[x]^2 would.
 //
 // The lanes of a warp do this by shuffles alone; warps, and chunks of a row, are merged by Chan's formula.
 namespace normjit {
@@ -19,13 +19,6 @@ NJ_DEVICE Moments moments_of(Slice& slice, int lane, int count, Acc own) {
   const Pair centred = lanes_sum<kWidth>(centred_sums(slice, mean, lane, count));
   const Acc rest = centred.a / own;
   return {mean, rest, at_least_zero(centred.b - centred.a * rest)};
-}
-
-// How far the mean of a part is from `base`, the mean of some part: a small number, so little is lost.
-NJ_DEVICE Acc distance(const Moments& part, Acc base) { return (part.mean - base) + part.rest; }
-NJ_DEVICE Acc spread(const Moments& part, Acc count, Acc base, Acc rest) {
-  const Acc off = distance(part, base) - rest;
-  return part.m2 + count * off * off;
 }
 
 // Of the `count` columns of a row or chunk that warp `warp` of the block holds.
@@ -48,13 +41,16 @@ NJ_DEVICE void store_warp_moments(Slice& slice, int lane, int count, Moments* pa
   if (lane % kWarp == 0) parts[warp] = part;
 }
 
-// All warps' parts together. Every warp that calls this gets the same.
+// All warps' parts together, relative to the mean of the first: the distances are small, so little is lost.
+// Every warp that calls this gets the same.
 NJ_DEVICE Moments merge_warps(const Moments* parts, int lane, int count) {
   const Acc base = parts[0].mean;
   const Moments part = parts[lane % kWarps];
   const Acc own = columns_of_warp(lane % kWarps, count);
-  const Acc rest = lanes_sum<kWarps>(own * distance(part, base)) / count;
-  return {base, rest, lanes_sum<kWarps>(spread(part, own, base, rest))};
+  const Acc distance = (part.mean - base) + part.rest;
+  const Acc rest = lanes_sum<kWarps>(own * distance) / count;
+  const Acc off = distance - rest;
+  return {base, rest, lanes_sum<kWarps>(part.m2 + own * off * off)};
 }
 
 // What normalizes a row: y = (x - mean) * rstd - rest * rstd.

@@ -222,7 +222,7 @@ int CommandLine::run(int argc, char** argv) {
     return fail(kUsage, std::string(error.what()) + "\nRun normjit --help, or normjit COMMAND --help.");
   }
   if (version_) {
-    print("normjit " + Service(Options{}).environment().version + "\n");
+    print("normjit " NORMJIT_VERSION "\n");
     return kDone;
   }
   for (const auto& [command, action] : commands_)

@@ -48,7 +48,6 @@ class GpuExecutor final : public Executor {
   Execution execute(Problem& problem) override;
 
  private:
-  std::vector<Plan> cached_plans(const LayerNormSpec& spec, const DeviceProfile& device) const;
   double steady_call(Service& service, const LayerNormSpec& spec, const Tensors& tensors,
                      const GpuStream& stream) const;
 
@@ -56,19 +55,6 @@ class GpuExecutor final : public Executor {
   const Gpu gpu_;
   const int repeat_;
 };
-
-// The plans whose kernels are in the cache. Asked of a service of its own, so that the measured one stays
-// fresh.
-std::vector<Plan> GpuExecutor::cached_plans(const LayerNormSpec& spec, const DeviceProfile& device) const {
-  Service service(options_);
-  const PrebuildOptions look{.jobs = 1, .dry_run = true, .progress = {}};
-  const PrebuildReport report = service.prebuild({&spec, 1}, {&device, 1}, look).value();
-  std::vector<Plan> plans;
-  for (const KernelReport& kernel : report.results) {
-    if (kernel.outcome == KernelReport::Outcome::cached) plans.push_back(kernel.plan);
-  }
-  return plans;
-}
 
 // The median host time of the one-call form in microseconds; 0 without calls.
 double GpuExecutor::steady_call(Service& service, const LayerNormSpec& spec, const Tensors& tensors,
@@ -101,13 +87,11 @@ Execution GpuExecutor::execute(Problem& problem) {
                            .rows_hint = problem.rows,
                            .x_row_stride = problem.x.row_stride(),
                            .y_row_stride = problem.y.row_stride()};
-  const std::vector<Plan> cached = cached_plans(spec, profile);
   const Stopwatch prepare;
   const Kernel kernel = service.prepare(spec, use).value();
   execution.prepare_milliseconds = prepare.microseconds() / 1000;
   execution.plan = kernel.plan();
-  execution.origin =
-      std::find(cached.begin(), cached.end(), kernel.plan()) != cached.end() ? "cache" : "compiler";
+  execution.origin = name(kernel.origin());
   execution.workspace_bytes = kernel.workspace_bytes();
 
   // Enough for the one-call form too, whatever kernel it takes.

@@ -55,6 +55,11 @@ struct Tensors {
   void* workspace = nullptr;
 };
 
+// Where the machine code of a kernel came from: the memory of this process, where the cache could not keep
+// it; the cache directory; or the compiler, just now.
+enum class Origin : std::uint8_t { memory, disk, compiled };
+NORMJIT_API std::string_view name(Origin) noexcept;
+
 // A kernel that is compiled, loaded and set up for one device. A cheap handle: copy it freely. It stays valid
 // after its Service is gone. Thread-safe: any number of threads may launch one handle.
 class NORMJIT_API Kernel {
@@ -78,6 +83,7 @@ class NORMJIT_API Kernel {
   const LayerNormSpec& spec() const noexcept;    // canonical
   const Plan& plan() const noexcept;
   const DeviceProfile& device() const noexcept;
+  Origin origin() const noexcept;
   explicit operator bool() const noexcept { return static_cast<bool>(prepared_); }
 
   struct Prepared;  // internal
@@ -96,9 +102,6 @@ struct PrepareOptions {
   std::int64_t x_row_stride = kContiguous;
   std::int64_t y_row_stride = kContiguous;
 };
-
-// Where a kernel came from.
-enum class Origin : std::uint8_t { memory, disk, compiled };
 
 // One kernel of a prebuild.
 struct KernelReport {

@@ -38,10 +38,10 @@ struct LayerNormSpec {
   DType input = DType::f32;  // of x
   DType output = input;      // of y
   DType weight = input;      // of weight and bias; without meaning where there are none
-  double epsilon = 1e-5;     // added to the variance inside the root; >= 0, finite
+  double epsilon = 1e-5;     // added to the variance inside the root; >= 0, finite in the compute type
   Affine affine = Affine::none;
   Activation activation = Activation::none;
-  double scale = 1.0;       // multiplies the result; finite
+  double scale = 1.0;       // multiplies the result; finite in the compute type
   bool statistics = false;  // also write mean and rstd of each row
 
   // Equal to the bit: epsilon and scale compare by representation.

@@ -36,8 +36,8 @@ constexpr Row kRows[] = {
      "with the pointer_alignment and row strides of these tensors."},
     {Code::BadRows, "BadRows", "The number of rows is negative: give 0 or more."},
     {Code::BadStride, "BadStride",
-     "A row stride is negative, smaller than the columns of y, or reaches past 64 bits: give a distance in "
-     "elements, or kContiguous."},
+     "A row stride is negative, smaller than the columns of y, or reaches past 64 bits, or x and y are one "
+     "tensor with two row strides or element sizes: give a distance in elements, or kContiguous."},
     {Code::WorkspaceRequired, "WorkspaceRequired",
      "This kernel needs a workspace: give Kernel::workspace_bytes() bytes of device memory, 16-byte aligned "
      "and zeroed once, in Tensors::workspace."},

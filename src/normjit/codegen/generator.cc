@@ -17,11 +17,11 @@ namespace {
 constexpr std::string_view kShared[] = {"hw.cuh",    "number.cuh",     "reduce.cuh",
                                         "slice.cuh", "statistics.cuh", "epilogue.cuh"};
 
-// Exact, and independent of the locale.
-std::string hexadecimal(double value) {
+// As the compute type holds it, exactly, and independent of the locale.
+std::string hexadecimal(double value, DType compute) {
+  if (compute == DType::f32) value = static_cast<float>(value);
   char text[40];
-  const auto end =
-      std::to_chars(text, text + sizeof text, value < 0 ? -value : value, std::chars_format::hex).ptr;
+  const auto end = std::to_chars(text, text + sizeof text, std::fabs(value), std::chars_format::hex).ptr;
   return concat(
       {std::signbit(value) ? "-" : "", "0x", std::string_view(text, static_cast<std::size_t>(end - text))});
 }
@@ -38,11 +38,11 @@ std::vector<Placeholder> constants(const LayerNormSpec& spec, const Plan& plan, 
       {"output", storage(spec.output)},
       {"weight", storage(spec.weight)},
       {"compute", storage(compute_type(spec))},
-      {"epsilon", hexadecimal(spec.epsilon)},
+      {"epsilon", hexadecimal(spec.epsilon, compute_type(spec))},
       {"has_weight", boolean(spec.affine != Affine::none)},
       {"has_bias", boolean(spec.affine == Affine::weight_bias)},
       {"activation", std::string(name(spec.activation))},
-      {"scale", hexadecimal(spec.scale)},
+      {"scale", hexadecimal(spec.scale, compute_type(spec))},
       {"has_statistics", boolean(spec.statistics)},
       {"arch", shortest(arch.number)},
       {"threads", shortest(plan.threads)},

@@ -45,7 +45,7 @@ Plan two_reads(const LayerNormSpec& spec, const DeviceProfile& device, RowsRegim
   // 256 threads with 32 KiB of a row: 230 us for 16 x 4,194,304 f32 on an H200, 128 and 512 threads 225 to
   // 270.
   constexpr int kThreads = 256;
-  const int held = size_of(spec.input) == 2 ? 16 : std::min(32, max_held_registers(kThreads, vector, spec));
+  const int held = size_of(spec.input) == 2 ? 16 : max_held_registers(kThreads, vector, spec);
   Plan plan{Strategy::two_reads, kThreads, kThreads, vector, held / registers_per_vector(vector, spec), 1, 1};
   // With few rows a row must be cut finely enough to occupy the device.
   constexpr int kChunksToFill = 256;
@@ -92,7 +92,7 @@ Plan choose(const LayerNormSpec& spec, const DeviceProfile& any, RowsRegime regi
   constexpr int kThin = 4;
   for (const int threads : {128, 256, 512, 1024})
     if (const auto plan = few ? resident(threads, kThin) : std::nullopt) return *plan;
-  for (const int threads : {128, 256, 512})
+  for (const int threads : {128, 256, 512, 1024})
     if (const auto plan = resident(threads, max_held_registers(threads, vector, spec))) return *plan;
 
   // C. Sliced rows, which keep a longer row on chip over several blocks, belong here.

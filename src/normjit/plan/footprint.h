@@ -14,31 +14,30 @@ inline int registers_per_vector(int vector, const LayerNormSpec& spec) {
   return std::max(1, vector * std::max(size_of(spec.input), weight) / 4);
 }
 
-// A thread holds its part of the row as it was loaded, and this much of it at most; beyond, kernels spill.
-// 128 bytes, half of that in accesses of less than 16 bytes, which need more addresses and predicates. f32
-// rows, which need no conversion, may take the whole register file in blocks of 256 threads.
+// A thread holds its part of the row as it was loaded, and this much of it at most; beyond, kernels spill on
+// some architecture. 128 bytes, half of that in accesses of less than 16 bytes, which need more addresses and
+// predicates, and in blocks that leave no more than 128 registers a thread.
 inline int max_held_registers(int threads, int vector, const LayerNormSpec& spec) {
-  if (registers_per_vector(vector, spec) < 4) return 16;
-  if (spec.input != DType::f32 || compute_type(spec) != DType::f32) return 32;
-  return threads < 256 ? 32 : threads == 256 ? 64 : 16;
+  const bool converts = size_of(spec.input) == 2;
+  return registers_per_vector(vector, spec) < 4 || (threads > 256 && !converts) ? 16 : 32;
 }
 
-inline int held_registers(const Plan& plan, const LayerNormSpec& spec) {
-  return plan.per_thread * registers_per_vector(plan.vector, spec);
+inline std::int64_t held_registers(const Plan& plan, const LayerNormSpec& spec) {
+  return std::int64_t{plan.per_thread} * registers_per_vector(plan.vector, spec);
 }
 
 // The registers that the kernel needs in all, so as not to spill: read off the compiler's reports over all
 // dtypes, activations and architectures, which the nvrtc tests repeat. f64 takes two registers a value,
 // 16-bit types hold converted copies, and narrow accesses more addresses.
 inline int needed_registers(const Plan& plan, const LayerNormSpec& spec) {
-  const int held = held_registers(plan, spec);
+  const std::int64_t held = held_registers(plan, spec);
   if (compute_type(spec) == DType::f64) return held <= 8 ? 96 : held <= 16 ? 128 : 168;
   const bool narrow = registers_per_vector(plan.vector, spec) < 4;
   const bool converts = size_of(spec.input) == 2;
   if (plan.strategy == Strategy::two_reads && converts) return 128;
   if (held <= 4) return 64;
   if (held <= 8) return converts ? 72 : 64;
-  if (held <= 16) return narrow ? 96 : 80;
+  if (held <= 16) return narrow ? 96 : plan.threads > 512 ? 64 : 80;
   return 128;
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 #include <limits>
 
 #include "normjit/base/text.h"
@@ -20,7 +21,10 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b !=
 
 }  // namespace
 
-std::string_view name(Strategy strategy) noexcept { return kStrategyNames[static_cast<int>(strategy)]; }
+std::string_view name(Strategy strategy) noexcept {
+  const auto index = static_cast<std::size_t>(strategy);
+  return index < std::size(kStrategyNames) ? kStrategyNames[index] : "?";
+}
 std::string_view name(RowsRegime regime) noexcept { return regime == RowsRegime::few ? "few" : "many"; }
 
 RowsRegime regime_of(std::int64_t rows, const DeviceProfile& device) noexcept {
@@ -77,12 +81,15 @@ Result<void> check(const Plan& plan, const LayerNormSpec& spec, const DeviceProf
                                             device.arch.name(), ": ", why})};
   };
   const auto power_of_two = [](int n) { return n > 0 && std::has_single_bit(static_cast<unsigned>(n)); };
-  if (plan.threads < kWarp || plan.threads > kMaxThreads || plan.threads % kWarp != 0)
-    return illegal("threads must be a multiple of 32 up to 1024");
+  if (static_cast<std::size_t>(plan.strategy) >= std::size(kStrategyNames))
+    return illegal("unknown strategy");
+  if (plan.threads < kWarp || plan.threads > kMaxThreads || !power_of_two(plan.threads))
+    return illegal("threads must be a power of two from 32 to 1024");
   if (!power_of_two(plan.vector) || plan.vector > 8 || spec.columns % plan.vector != 0)
     return illegal("vector must be 1, 2, 4 or 8 and divide the columns");
   if (plan.per_thread < 1) return illegal("per_thread must be at least 1");
-  if (const int held = held_registers(plan, spec), most = max_held_registers(plan.threads, plan.vector, spec);
+  if (const std::int64_t held = held_registers(plan, spec),
+      most = max_held_registers(plan.threads, plan.vector, spec);
       held > most)
     return illegal(
         concat({"a thread would hold ", shortest(held), " registers of the row; at most ", shortest(most)}));

@@ -97,17 +97,18 @@ Result<Kernel> Service::Impl::make_ready(const LayerNormSpec& spec, const Plan& 
   kernel->workspace_bytes = normjit::workspace_bytes(plan, spec, profile);
   kernel->shape.threads = plan.threads;
   kernel->driver = driver;
-  auto loaded = load(*kernel);
+  auto loaded = load(*kernel, kernel->origin);
   if (!loaded) return loaded.error();
   kernel->loaded = *std::move(loaded);
   return Kernel(std::move(kernel));
 }
 
-Result<std::shared_ptr<LoadedKernel>> Service::Impl::load(const Kernel::Prepared& kernel) {
+Result<std::shared_ptr<LoadedKernel>> Service::Impl::load(const Kernel::Prepared& kernel, Origin& origin) {
   const auto identified = binaries.identify(kernel.spec, kernel.plan, kernel.profile.arch);
   if (!identified) return identified.error();
   auto binary = binaries.get(*identified);
   if (!binary) return binary.error();
+  origin = binary->origin;
   const auto load = [&] {
     return driver->load(binary->code, identified->source.kernel, kernel.device, kernel.shape);
   };
@@ -118,6 +119,7 @@ Result<std::shared_ptr<LoadedKernel>> Service::Impl::load(const Kernel::Prepared
       concat({"cache entry ", identified->id, " is compiled again: ", loaded.error().message}));
   binary = binaries.replace(*identified);
   if (!binary) return binary.error();
+  origin = binary->origin;
   return load();
 }
 

@@ -50,7 +50,7 @@ class Service::Impl {
 
   Result<Kernel> make_ready(const LayerNormSpec& spec, const Plan& plan, const DeviceProfile& profile,
                             int device);
-  Result<std::shared_ptr<LoadedKernel>> load(const Kernel::Prepared& kernel);
+  Result<std::shared_ptr<LoadedKernel>> load(const Kernel::Prepared& kernel, Origin& origin);
 
   // Guards only the two maps: never held across a compile, a file access or a driver call.
   std::shared_mutex mutex_;

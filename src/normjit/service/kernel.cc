@@ -50,6 +50,10 @@ Status check_tensors(const LayerNormSpec& spec, const Tensors& t) noexcept {
       !offsets_fit(t.rows, strides.y, spec.columns, spec.output))
     return {Code::BadStride};
 
+  // In place, a row must be written where it was read.
+  if (t.x == t.y && (strides.x != strides.y || size_of(spec.input) != size_of(spec.output)))
+    return {Code::BadStride};
+
   const auto statistics_size = static_cast<std::uint64_t>(size_of(compute_type(spec)));
   if ((address(t.mean) | address(t.rstd)) % statistics_size != 0) return {Code::Misaligned};
   if (address(t.workspace) % kWorkspaceAlignment != 0) return {Code::Misaligned};
@@ -152,5 +156,12 @@ std::size_t Kernel::workspace_bytes() const noexcept { return prepared_ ? prepar
 const LayerNormSpec& Kernel::spec() const noexcept { return (prepared_ ? *prepared_ : nothing()).spec; }
 const Plan& Kernel::plan() const noexcept { return (prepared_ ? *prepared_ : nothing()).plan; }
 const DeviceProfile& Kernel::device() const noexcept { return (prepared_ ? *prepared_ : nothing()).profile; }
+
+Origin Kernel::origin() const noexcept { return (prepared_ ? *prepared_ : nothing()).origin; }
+
+std::string_view name(Origin origin) noexcept {
+  constexpr std::string_view kNames[] = {"memory", "disk", "compiled"};
+  return kNames[static_cast<int>(origin)];
+}
 
 }  // namespace normjit

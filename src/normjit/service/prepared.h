@@ -14,6 +14,7 @@ struct Kernel::Prepared {
   Plan plan;
   DeviceProfile profile;
   int device = -1;
+  Origin origin = Origin::compiled;
   std::size_t workspace_bytes = 0;
   LaunchShape shape;
   std::shared_ptr<Driver> driver;

@@ -75,6 +75,14 @@ Result<void> validate(const LayerNormSpec& spec) {
                          "; use Activation::none, relu, gelu, gelu_tanh or silu"})};
   if (!std::isfinite(spec.scale))
     return Error{Code::BadScale, concat({"scale is ", shortest(spec.scale), "; it must be finite"})};
+  constexpr double kMaxF32 = std::numeric_limits<float>::max();
+  if (compute_type(spec) == DType::f32) {
+    const auto too_large = [](std::string_view what, double value) {
+      return concat({what, " is ", shortest(value), "; this spec is computed in f32, which ends at 3.4e38"});
+    };
+    if (spec.epsilon > kMaxF32) return Error{Code::BadEpsilon, too_large("epsilon", spec.epsilon)};
+    if (std::fabs(spec.scale) > kMaxF32) return Error{Code::BadScale, too_large("scale", spec.scale)};
+  }
   return {};
 }
 

@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# From a fresh clone to both reference workloads, checked on the GPU.
+#
+#   scripts/quickstart.sh [--help]
+#
+# 1. installs what is missing (packages with apt-get; the CUDA headers and NVRTC with pip where there is no toolkit)
+# 2. builds the tool: build/normjit
+# 3. shows what the tool finds on this machine
+# 4. puts the kernels of cache/manifests/reference.json for sm_80, sm_90 and sm_100 into the kernel cache
+# 5. lists the cache
+# 6. runs both reference workloads and compares them with a float64 reference; this is the only step that needs a GPU
+#
+# The kernel cache is your own (~/.cache/normjit) unless NORMJIT_CACHE_DIR names another. Run it again at any time:
+# what is there is kept. Exit code: 0 when all went well, also without a GPU; 3 when something is missing that only you
+# can install; else that of the step that failed.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=scripts/setup.sh
+. "$here/setup.sh"
+
+build_tool() {
+  local options=()
+  # A build folder that has the tests keeps them.
+  [[ -f $build/CMakeCache.txt ]] || options=(-DNORMJIT_BUILD_TESTS=OFF)
+  configure "$build" "${options[@]}"
+  cmake --build "$build" --parallel "$(nproc)" --target normjit_tool
+}
+
+# Exit code 3 says that there is no GPU to be native to; whatever else is wrong, the runs will tell.
+has_gpu() {
+  local status=0
+  "$normjit" prebuild --manifest "$manifest" --arch native --dry-run >/dev/null 2>&1 || status=$?
+  (( status != 3 ))
+}
+
+# Shows a command as it would be typed in the clone, and runs it.
+run() {
+  printf '$ build/normjit %s\n' "$*"
+  "$normjit" "$@"
+}
+
+case ${1-} in
+  '') ;;
+  -h | --help) help "$here/quickstart.sh"; exit ;;
+  *) echo "quickstart.sh takes no argument but --help." >&2; exit 2 ;;
+esac
+
+cd "$root"
+build=$root/build
+normjit=$build/normjit
+manifest=cache/manifests/reference.json
+
+step "1/6 Setting up this machine"
+set_up tool
+
+step "2/6 Building the tool in build/"
+build_tool
+
+step "3/6 What normjit finds here"
+run doctor
+
+step "4/6 Building the reference kernels for sm_80, sm_90 and sm_100 (no GPU needed)"
+run prebuild --manifest "$manifest" --arch sm_80,sm_90,sm_100
+
+step "5/6 The kernel cache"
+run list
+
+if ! has_gpu; then
+  step "6/6 No GPU that normjit can use (step 3 says what it found): the workloads are not run"
+  echo "The tool is built and the reference kernels are in the cache, ready to be taken to a machine with a GPU."
+  echo "Running a kernel needs an NVIDIA GPU of sm_75 or newer with a driver of version 525 or newer."
+  exit 0
+fi
+step "6/6 Running the reference workloads on the GPU and checking them"
+run run layernorm/cols=4194304/f32/eps=1e-05/wb --rows 16 --check
+run run layernorm/cols=64/f32/eps=1e-05/wb/gelu --rows 4194304 --check
+step "Done: both workloads ran on the GPU and agree with the float64 reference."

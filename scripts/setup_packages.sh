@@ -1,0 +1,77 @@
+# Debian packages: what is missing, and installing it. Sourced by setup.sh.
+# shellcheck shell=bash
+
+preprocesses() {
+  local compiler
+  read -ra compiler <<<"${CXX:-c++}"
+  "${compiler[@]}" -std=c++20 -x c++ -E - >/dev/null 2>&1 <<<"$1"
+}
+have_compiler() {
+  preprocesses '#if defined(__clang__) ? __clang_major__ < 14 : __GNUC__ < 11
+#error too old
+#endif'
+}
+have_cmake() {
+  local version
+  version=$(cmake --version 2>/dev/null) && [[ $version =~ ([0-9]+)\.([0-9]+) ]] &&
+    (( BASH_REMATCH[1] > 3 || (BASH_REMATCH[1] == 3 && BASH_REMATCH[2] >= 22) ))
+}
+have_make() { command -v ninja || command -v make; } >/dev/null
+have_venv() { python3 -c 'import ensurepip, venv'; } >/dev/null 2>&1
+have_package() { [[ $(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null) == installed* ]]; }
+# A header counts wherever it comes from; the package is asked as well for a machine that has no compiler yet.
+have_library() { have_package "$1" || preprocesses "#include <$2>"; }
+
+# Prints the packages that are missing, one a line. Arguments: which sets are wanted, out of tool, tests, wheels.
+missing_packages() {
+  local set
+  for set in "$@"; do
+    case $set in
+      tool)
+        have_cmake || echo cmake
+        have_compiler || echo g++
+        have_make || echo ninja-build
+        have_library libspdlog-dev spdlog/spdlog.h || echo libspdlog-dev
+        have_library libcli11-dev CLI/CLI.hpp || echo libcli11-dev
+        have_library nlohmann-json3-dev nlohmann/json.hpp || echo nlohmann-json3-dev
+        have_library libxxhash-dev xxhash.h || echo libxxhash-dev
+        ;;
+      tests)
+        have_library libgtest-dev gtest/gtest.h || echo libgtest-dev
+        have_library libgmock-dev gmock/gmock.h || echo libgmock-dev
+        ;;
+      wheels)
+        have_venv || printf '%s\n' python3 python3-venv
+        ;;
+    esac
+  done
+}
+
+# apt-get as root, waiting for whoever else is installing; fails where we may not become root.
+as_root() {
+  if (( EUID == 0 )); then "$@"; else sudo -n "$@"; fi
+}
+apt() {
+  quietly as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 "$@"
+}
+
+install_packages() {
+  local missing
+  mapfile -t missing < <(missing_packages "$@")
+  (( ${#missing[@]} > 0 )) || return 0
+  command -v apt-get >/dev/null ||
+    fail "normjit needs these packages, by their Debian names: ${missing[*]}" \
+      "Install them with this system's package manager and run this again."
+  as_root true 2>/dev/null ||
+    fail "These packages are missing, and installing them needs root. Run this command, then this script again:" \
+      "  sudo apt-get update && sudo apt-get install -y ${missing[*]}"
+  step "Installing ${missing[*]}"
+  local strict=(-o APT::Update::Error-Mode=any)  # else a list that could not be fetched is only a warning
+  apt update "${strict[@]}" || apt update "${strict[@]}" ||
+    echo "apt-get update failed; trying with the package lists as they are" >&2
+  apt install -y --no-install-recommends "${missing[@]}" || fail "apt-get could not install ${missing[*]}; see above."
+  mapfile -t missing < <(missing_packages "$@")
+  (( ${#missing[@]} == 0 )) ||
+    fail "Installed, but still not usable: ${missing[*]}." \
+      "normjit needs CMake 3.22 and g++ 11 or clang 14, or newer; the variable CXX chooses the compiler${CXX:+ (now $CXX)}."
+}

@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds everything and runs the tests.
+#
+#   scripts/test.sh [--no-sanitizers] [LABEL...]
+#
+# The labels, all of them unless some are named:
+#   unit    neither NVRTC nor a GPU; run a second time under the address and undefined-behaviour sanitizers
+#   nvrtc   compiles kernels
+#   gpu     runs kernels; each test skips where there is no GPU
+#
+# --no-sanitizers leaves the sanitizer run of the unit tests out. The tests use a kernel cache of their own. Builds
+# stay in build/ and build-asan/. Exit code: 0 when every test that ran passed; 2 for a wrong argument; 3 when something
+# is missing that only you can install.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=scripts/setup.sh
+. "$here/setup.sh"
+
+labels=()
+sanitizers=yes
+for argument in "$@"; do
+  case $argument in
+    unit | nvrtc | gpu) labels+=("$argument") ;;
+    --no-sanitizers) sanitizers=no ;;
+    -h | --help) help "$here/test.sh"; exit ;;
+    *) echo "Unknown argument $argument: test.sh takes --no-sanitizers, and out of unit, nvrtc and gpu." >&2; exit 2 ;;
+  esac
+done
+(( ${#labels[@]} > 0 )) || labels=(unit nvrtc gpu)
+[[ " ${labels[*]} " == *' unit '* ]] || sanitizers=no
+
+# build FOLDER TARGET [CMAKE OPTION]...
+build() {
+  local folder=$1 target=$2
+  shift 2
+  configure "$folder" -DNORMJIT_BUILD_TOOL=ON -DNORMJIT_BUILD_TESTS=ON "$@"
+  cmake --build "$folder" --parallel "$(nproc)" --target "$target"
+}
+
+# run_tests FOLDER LABEL...
+run_tests() {
+  local folder=$1 pattern
+  shift
+  pattern=$(IFS='|'; echo "$*")
+  NORMJIT_CACHE_DIR=$cache ctest --test-dir "$folder" --label-regex "^($pattern)\$" --no-tests=error \
+    --output-on-failure --progress --parallel "$(nproc)"
+}
+
+step "Setting up this machine"
+set_up tool tests
+cache=$(mktemp -d)
+trap 'rm -rf "$cache"' EXIT
+
+step "Building in build/"
+build "$root/build" all
+
+# The sanitizers go first, so that the last lines are the count of all tests.
+if [[ $sanitizers == yes ]]; then
+  step "Building in build-asan/ for the sanitizers"
+  build "$root/build-asan" normjit_unit_tests -DCMAKE_BUILD_TYPE=Debug -DNORMJIT_SANITIZE=address,undefined
+  step "Running the unit tests under the address and undefined-behaviour sanitizers"
+  UBSAN_OPTIONS=print_stacktrace=1 run_tests "$root/build-asan" unit
+fi
+
+step "Running the tests: ${labels[*]}"
+run_tests "$root/build" "${labels[@]}"

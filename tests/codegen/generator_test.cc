@@ -1,0 +1,231 @@
+#include "normjit/codegen/generator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <clocale>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <locale>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "normjit/codegen/templates.h"
+#include "tests/support/random_spec.h"
+
+namespace normjit {
+namespace {
+
+using testing::HasSubstr;
+
+const LayerNormSpec kSpec{.columns = 4096, .affine = Affine::weight_bias, .statistics = true};
+const Plan kPlan{
+    .strategy = Strategy::resident_row, .threads = 256, .lanes = 256, .vector = 4, .per_thread = 4};
+constexpr Arch kArch{.number = 90};
+
+Source generated(const LayerNormSpec& spec, const Plan& plan = kPlan, Arch arch = kArch) {
+  auto source = generate(spec, plan, arch, "");
+  EXPECT_TRUE(source.ok()) << source.error().message;
+  return std::move(source).value();
+}
+
+// What stands between `name = ` and the semicolon.
+std::string constant(const std::string& text, const std::string& name) {
+  const std::size_t at = text.find(" " + name + " = ");
+  if (at == text.npos) return "no constant " + name;
+  const std::size_t begin = at + name.size() + 4;
+  return text.substr(begin, text.find(';', begin) - begin);
+}
+
+TEST(Generate, TheSameArgumentsGiveTheSameText) {
+  const Source source = generated(kSpec);
+  EXPECT_TRUE(generated(kSpec).text == source.text);
+  EXPECT_EQ(source.kernel, "resident_row");
+  EXPECT_EQ(source.description,
+            "layernorm/cols=4096/f32/eps=1e-05/wb/stats as resident_row threads=256 lanes=256 vector=4 "
+            "per_thread=4 group_rows=1 blocks_per_sm=1");
+}
+
+TEST(Generate, EqualSpecsGiveTheSameText) {
+  EXPECT_TRUE(generated({.columns = 4096, .weight = DType::f64, .epsilon = -0.0}).text ==
+              generated({.columns = 4096, .epsilon = 0}).text);
+}
+
+TEST(Generate, EveryFieldOfTheSpecIsInTheText) {
+  std::set<std::string> texts = {generated(kSpec).text};
+  const auto differs = [&](auto change) {
+    LayerNormSpec spec = kSpec;
+    change(spec);
+    return texts.insert(generated(spec).text).second;
+  };
+  EXPECT_TRUE(differs([](auto& s) { s.columns = 4092; }));
+  for (const DType dtype : {DType::f16, DType::bf16, DType::f64}) {
+    EXPECT_TRUE(differs([&](auto& s) { s.input = dtype; })) << name(dtype);
+    EXPECT_TRUE(differs([&](auto& s) { s.output = dtype; })) << name(dtype);
+    EXPECT_TRUE(differs([&](auto& s) { s.weight = dtype; })) << name(dtype);
+  }
+  EXPECT_TRUE(differs([](auto& s) { s.epsilon = std::nextafter(s.epsilon, 1); }));
+  EXPECT_TRUE(differs([](auto& s) { s.affine = Affine::weight; }));
+  EXPECT_TRUE(differs([](auto& s) { s.affine = Affine::none; }));
+  for (const Activation activation :
+       {Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::silu})
+    EXPECT_TRUE(differs([&](auto& s) { s.activation = activation; })) << name(activation);
+  EXPECT_TRUE(differs([](auto& s) { s.scale = std::nextafter(s.scale, 2); }));
+  EXPECT_TRUE(differs([](auto& s) { s.statistics = false; }));
+}
+
+TEST(Generate, EveryFieldOfThePlanAndTheArchitectureAreInTheText) {
+  std::set<std::string> texts = {generated(kSpec).text};
+  const auto differs = [&](auto change) {
+    Plan plan = kPlan;
+    change(plan);
+    return texts.insert(generated(kSpec, plan).text).second;
+  };
+  EXPECT_TRUE(differs([](auto& p) { p.strategy = Strategy::packed_rows; }));
+  EXPECT_TRUE(differs([](auto& p) { p.strategy = Strategy::two_reads; }));
+  EXPECT_TRUE(differs([](auto& p) { p.threads = 512; }));
+  EXPECT_TRUE(differs([](auto& p) { p.lanes = 512; }));
+  EXPECT_TRUE(differs([](auto& p) { p.vector = 2; }));
+  EXPECT_TRUE(differs([](auto& p) { p.per_thread = 5; }));
+  EXPECT_TRUE(differs([](auto& p) { p.group_rows = 4; }));
+  EXPECT_TRUE(differs([](auto& p) { p.blocks_per_sm = 2; }));
+  for (const DeviceProfile& device : DeviceProfile::known())
+    if (device.arch != kArch) {
+      EXPECT_TRUE(texts.insert(generated(kSpec, kPlan, device.arch).text).second) << device.text();
+    }
+}
+
+TEST(Generate, RandomSpecsShareATextOnlyWhenTheyAreEqual) {
+  std::map<std::string, LayerNormSpec> seen;
+  for (std::uint64_t seed = 0; seed < 1'000; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Random random(seed);
+    const LayerNormSpec spec = canonical(random_spec(random));
+    const Plan plan = choose(spec, DeviceProfile::of(kArch).value(), random.one_of(kRowsRegimes),
+                             random.one_of(kAlignments));
+    const Source source = generated(spec, plan);
+    ASSERT_EQ(source.kernel, name(plan.strategy));
+    ASSERT_EQ(seen.emplace(source.text, spec).first->second, spec);
+  }
+}
+
+// Compilers then name the template and its line; and each part is the file, byte for byte.
+TEST(Generate, JoinsTheTemplatesByLineDirectives) {
+  std::set<std::string_view> used;
+  for (const Strategy strategy : {Strategy::packed_rows, Strategy::resident_row, Strategy::two_reads}) {
+    Plan plan = kPlan;
+    plan.strategy = strategy;
+    const std::string text = generated(kSpec, plan).text;
+    EXPECT_TRUE(text.starts_with("#line 1 \"spec.cuh\"\n"));
+    EXPECT_EQ(text.find("{{"), text.npos);
+    std::size_t parts = 1;
+    for (const EmbeddedTemplate& file : embedded_templates()) {
+      const std::string part = "#line 1 \"" + std::string(file.name) + "\"\n" + std::string(file.text);
+      const std::size_t at = text.find(part);
+      if (at == text.npos) continue;
+      EXPECT_EQ(text.find(part, at + 1), text.npos) << file.name << " twice";
+      EXPECT_TRUE(at == 0 || text[at - 1] == '\n');
+      used.insert(file.name);
+      ++parts;
+    }
+    std::size_t directives = 0;
+    for (std::size_t at = 0; (at = text.find("#line ", at)) != text.npos; ++at) ++directives;
+    EXPECT_EQ(directives, parts);
+    EXPECT_TRUE(used.contains(std::string(name(strategy)) + ".cu")) << name(strategy);
+  }
+  EXPECT_EQ(used.size() + 1, embedded_templates().size()) << "a template that no kernel uses";
+}
+
+// Epsilon and scale of a spec that computes in T, as the kernel's compiler reads them, are those of the spec.
+template <class T>
+void expect_exact(DType dtype, double epsilon, double scale) {
+  const std::string text =
+      generated({.columns = 4096, .input = dtype, .epsilon = epsilon, .scale = scale}).text;
+  for (const auto& [name, value] : {std::pair{"kEpsilon", epsilon}, std::pair{"kScale", scale}}) {
+    const std::string written = constant(text, name);
+    EXPECT_THAT(written, HasSubstr("0x")) << "exact only in hexadecimal";
+    char* end = nullptr;
+    const T read = static_cast<T>(std::strtod(written.c_str(), &end)), expected = static_cast<T>(value);
+    EXPECT_TRUE(read == expected && std::signbit(read) == std::signbit(expected)) << name << " = " << written;
+    EXPECT_EQ(*end, '\0') << written;
+  }
+}
+
+TEST(Generate, NumbersReadBackToTheBit) {
+  constexpr double kTiny = std::numeric_limits<double>::denorm_min();
+  constexpr double kHuge = std::numeric_limits<double>::max();
+  expect_exact<double>(DType::f64, 1e-5, 1);
+  expect_exact<double>(DType::f64, 0, 0);
+  expect_exact<double>(DType::f64, std::nextafter(1e-5, 1), -0.0);
+  expect_exact<double>(DType::f64, kTiny, -kTiny);
+  expect_exact<double>(DType::f64, kHuge, -kHuge);
+  expect_exact<float>(DType::f32, std::nextafter(1e-5, 1), -0.0);
+  for (std::uint64_t seed = 0; seed < 1'000; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Random random(seed);
+    const LayerNormSpec wide = canonical(random_spec(random));
+    expect_exact<double>(DType::f64, wide.epsilon, wide.scale);
+    const LayerNormSpec tame = canonical(random_spec(random, {.tame = true}));
+    expect_exact<float>(DType::f16, tame.epsilon, tame.scale);
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(Generate, WritesTheConstantsThatTheKernelsAreMadeOf) {
+  const std::string text = generated({.columns = 2147483647,
+                                      .input = DType::f16,
+                                      .output = DType::bf16,
+                                      .weight = DType::f32,
+                                      .affine = Affine::weight,
+                                      .activation = Activation::gelu_tanh})
+                               .text;
+  EXPECT_EQ(constant(text, "kColumns"), "2147483647");
+  EXPECT_EQ(constant(text, "Input"), "F16");
+  EXPECT_EQ(constant(text, "Output"), "BF16");
+  EXPECT_EQ(constant(text, "Weight"), "float");
+  EXPECT_EQ(constant(text, "Acc"), "float");
+  EXPECT_EQ(constant(text, "kHasWeight"), "true");
+  EXPECT_EQ(constant(text, "kHasBias"), "false");
+  EXPECT_EQ(constant(text, "kActivation"), "Activation::gelu_tanh");
+  EXPECT_EQ(constant(text, "kHasStatistics"), "false");
+  EXPECT_EQ(constant(text, "kArch"), "90");
+  EXPECT_EQ(constant(text, "kThreads"), "256");
+  EXPECT_EQ(constant(text, "kPerThread"), "4");
+}
+
+// A locale that writes 4.096,5 for streams, and for printf and strtod where the machine has one.
+class CommaLocale {
+ public:
+  CommaLocale() {
+    std::locale::global(std::locale(std::locale::classic(), new Comma));
+    for (const char* name : {"de_DE.UTF-8", "fr_FR.UTF-8", "de_DE"})
+      if (std::setlocale(LC_ALL, name) != nullptr) break;
+  }
+  ~CommaLocale() {
+    std::locale::global(std::locale::classic());
+    std::setlocale(LC_ALL, "C");
+  }
+
+ private:
+  struct Comma : std::numpunct<char> {
+    char do_decimal_point() const override { return ','; }
+    char do_thousands_sep() const override { return '.'; }
+    std::string do_grouping() const override { return "\3"; }
+  };
+};
+
+TEST(Generate, TheLocaleOfTheHostDoesNotMatter) {
+  const LayerNormSpec spec{.columns = 4194304, .epsilon = 0.1, .scale = -1234567.5};
+  const Source source = generated(spec);
+  const std::string spec_text = to_text(spec);
+  const CommaLocale locale;
+  EXPECT_TRUE(generated(spec).text == source.text);
+  EXPECT_EQ(generated(spec).description, source.description);
+  EXPECT_EQ(to_text(spec), spec_text);
+  EXPECT_EQ(parse_spec(spec_text).value(), spec);
+}
+
+}  // namespace
+}  // namespace normjit

@@ -1,0 +1,229 @@
+// Every kernel compiles without a spill and without a warning: every strategy with every dtype and activation
+// on every architecture, every plan, every mixture of dtypes.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "normjit/base/text.h"
+#include "normjit/codegen/generator.h"
+#include "normjit/compiler/nvrtc_compiler.h"
+#include "normjit/plan.h"
+#include "normjit/spec/tables.h"
+#include "tests/support/random_spec.h"
+
+namespace normjit {
+namespace {
+
+struct Job {
+  LayerNormSpec spec;
+  Plan plan;
+  DeviceProfile device;
+};
+
+// A row length, and a plan that choose() has for it.
+struct Shape {
+  std::int64_t columns;
+  Plan plan;
+};
+
+// One shape for each plan that any row length reaches, for specs like this one. The lengths are all up to 600
+// and then every 3 %, whole and with a tail.
+std::vector<Shape> shapes_of(LayerNormSpec spec, const DeviceProfile& device) {
+  std::vector<Shape> shapes;
+  const auto add = [&](std::int64_t columns) {
+    spec.columns = columns;
+    for (const Plan& plan : plans(spec, device))
+      if (std::find_if(shapes.begin(), shapes.end(), [&](const Shape& s) { return s.plan == plan; }) ==
+          shapes.end())
+        shapes.push_back({columns, plan});
+  };
+  for (std::int64_t columns = 1; columns <= 600; ++columns) add(columns);
+  for (std::int64_t columns = 600; columns < (std::int64_t{1} << 23); columns += columns / 32)
+    for (const std::int64_t tail : {0, 1, 2, 4}) add(columns / 8 * 8 + tail);
+  return shapes;
+}
+
+// For each vector width of a strategy, the shape whose threads hold the most: where a spill is likeliest.
+std::vector<Shape> fullest_shapes(const LayerNormSpec& spec, const DeviceProfile& device, Strategy strategy) {
+  std::vector<Shape> fullest;
+  for (const Shape& shape : shapes_of(spec, device)) {
+    if (shape.plan.strategy != strategy) continue;
+    const auto same = std::find_if(fullest.begin(), fullest.end(),
+                                   [&](const Shape& s) { return s.plan.vector == shape.plan.vector; });
+    const auto held = [](const Plan& p) { return std::pair(p.per_thread, p.threads * p.blocks_per_sm); };
+    if (same == fullest.end()) {
+      fullest.push_back(shape);
+    } else if (held(shape.plan) > held(same->plan)) {
+      *same = shape;
+    }
+  }
+  return fullest;
+}
+
+constexpr Strategy kStrategies[] = {Strategy::packed_rows, Strategy::resident_row, Strategy::two_reads};
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
+// What is wrong with a kernel; empty if nothing is.
+std::string trouble_of(Compiler& compiler, const Job& job) {
+  const auto source = generate(job.spec, job.plan, job.device.arch, "");
+  if (!source) return source.error().message;
+  const auto binary = compiler.compile(*source, job.device.arch);
+  if (!binary) return binary.error().message;
+
+  std::string trouble;
+  const auto add = [&](std::initializer_list<std::string_view> what) {
+    trouble += concat({trouble.empty() ? "" : ", ", concat(what)});
+  };
+  if (binary->ptx || binary->target != job.device.arch.name()) add({"compiled for ", binary->target});
+  if (binary->spill_bytes != 0) add({shortest(binary->spill_bytes), " bytes spilled"});
+  // The hardware hands out registers in eights, to whole warps.
+  const int registers = (binary->registers + 7) / 8 * 8;
+  if (binary->registers < 1 ||
+      registers * job.plan.threads * job.plan.blocks_per_sm > job.device.registers_per_sm)
+    add({shortest(binary->registers), " registers do not fit"});
+  if (binary->shared_bytes < 0 || binary->shared_bytes > 48 * 1024 ||
+      (binary->shared_bytes + 1024) * job.plan.blocks_per_sm > job.device.shared_per_sm)
+    add({shortest(binary->shared_bytes), " bytes of shared memory do not fit"});
+  if (binary->log.find("warning") != std::string::npos) add({"a warning:\n", binary->log});
+  if (trouble.empty()) return "";
+  return concat({job.device.arch.name(), " ", to_text(job.spec), " as ", to_text(job.plan), ": ", trouble,
+                 " (", shortest(binary->registers), " registers)"});
+}
+
+class Kernels : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto facts = compiler_->facts();
+    if (facts.code() == Code::NoCompiler) GTEST_SKIP() << "There is no NVRTC on this machine.";
+    ASSERT_TRUE(facts.ok()) << facts.error().message;
+    for (const DeviceProfile& device : DeviceProfile::known())
+      if (std::find(facts->archs.begin(), facts->archs.end(), device.arch) != facts->archs.end())
+        devices_.push_back(device);
+    ASSERT_FALSE(devices_.empty());
+  }
+
+  // Compiles on all cores and reports every kernel with which something is wrong.
+  void expect_all_clean(const std::vector<Job>& jobs) {
+    std::atomic<std::size_t> next = 0;
+    std::mutex mutex;
+    std::vector<std::string> troubles;
+    const auto work = [&] {
+      for (std::size_t i; (i = next++) < jobs.size();)
+        if (std::string trouble = trouble_of(*compiler_, jobs[i]); !trouble.empty()) {
+          const std::lock_guard lock(mutex);
+          troubles.push_back(std::move(trouble));
+        }
+    };
+    std::vector<std::thread> threads;
+    for (unsigned i = 1; i < std::thread::hardware_concurrency(); ++i) threads.emplace_back(work);
+    work();
+    for (std::thread& thread : threads) thread.join();
+
+    std::sort(troubles.begin(), troubles.end());
+    std::string all;
+    for (const std::string& trouble : troubles) all += trouble + "\n";
+    EXPECT_TRUE(troubles.empty()) << troubles.size() << " of " << jobs.size() << " kernels:\n" << all;
+    RecordProperty("kernels", static_cast<int>(jobs.size()));
+  }
+
+  const std::shared_ptr<Compiler> compiler_ =
+      make_nvrtc_compiler(NvrtcSearch{.explicit_path = environment("NORMJIT_NVRTC_PATH"),
+                                      .cuda_home = environment("CUDA_HOME"),
+                                      .driver_cuda_version = {}});
+  std::vector<DeviceProfile> devices_;  // those that this NVRTC compiles for
+};
+
+// The fields that no test goes through one by one, so that all combinations come up.
+void vary(LayerNormSpec& spec, std::size_t turn) {
+  spec.affine = kAffines[turn % std::size(kAffines)].affine;
+  spec.statistics = turn / 3 % 2 == 0;
+  spec.scale = turn / 6 % 2 == 0 ? 1 : 0.7;
+}
+
+// The vector width goes round with the architecture.
+TEST_F(Kernels, EveryStrategyDTypeAndActivationOnEveryArchitecture) {
+  std::vector<Job> jobs;
+  for (std::size_t a = 0; a < devices_.size(); ++a)
+    for (const DTypeRow& dtype : kDTypes) {
+      LayerNormSpec spec{.columns = 1, .input = dtype.dtype, .affine = Affine::weight_bias};
+      for (const Strategy strategy : kStrategies) {
+        const std::vector<Shape> shapes = fullest_shapes(spec, devices_[a], strategy);
+        ASSERT_FALSE(shapes.empty()) << name(strategy) << " is never chosen for " << dtype.name;
+        for (const ActivationRow& activation : kActivations) {
+          const std::size_t turn = a + jobs.size();
+          const Shape& shape = shapes[turn % shapes.size()];
+          LayerNormSpec job = spec;
+          job.columns = shape.columns;
+          job.activation = activation.activation;
+          vary(job, turn);
+          job.affine = spec.affine;  // on which the shapes depend
+          jobs.push_back({job, shape.plan, devices_[a]});
+        }
+      }
+    }
+  expect_all_clean(jobs);
+}
+
+// Every plan that choose() has for any length, each on one of the architectures, the activation going round.
+TEST_F(Kernels, EveryPlan) {
+  std::vector<Job> jobs;
+  for (const DType dtype : {DType::f16, DType::f32, DType::f64})
+    for (std::size_t a = 0; a < devices_.size(); ++a) {
+      LayerNormSpec spec{.columns = 1, .input = dtype, .affine = Affine::weight_bias};
+      const std::vector<Shape> shapes = shapes_of(spec, devices_[a]);
+      for (std::size_t i = a; i < shapes.size(); i += devices_.size()) {
+        spec.columns = shapes[i].columns;
+        spec.activation = kActivations[jobs.size() % std::size(kActivations)].activation;
+        jobs.push_back({spec, shapes[i].plan, devices_[a]});
+      }
+    }
+  expect_all_clean(jobs);
+}
+
+TEST_F(Kernels, EveryMixtureOfDTypes) {
+  std::vector<Job> jobs;
+  for (const DTypeRow& in : kDTypes)
+    for (const DTypeRow& out : kDTypes)
+      for (const DTypeRow& weight : kDTypes) {
+        LayerNormSpec spec{.columns = 1,
+                           .input = in.dtype,
+                           .output = out.dtype,
+                           .weight = weight.dtype,
+                           .affine = Affine::weight_bias};
+        for (const Strategy strategy : kStrategies) {
+          const DeviceProfile& device = devices_[jobs.size() % devices_.size()];
+          const std::vector<Shape> shapes = fullest_shapes(spec, device, strategy);
+          if (shapes.empty()) continue;  // wide weights leave some strategies no room
+          const Shape& shape = shapes[jobs.size() % shapes.size()];
+          spec.columns = shape.columns;
+          spec.activation = kActivations[jobs.size() % std::size(kActivations)].activation;
+          jobs.push_back({spec, shape.plan, device});
+        }
+      }
+  expect_all_clean(jobs);
+}
+
+// Whatever the combination; among it epsilons and scales that only a double holds, huge rows, no weights.
+TEST_F(Kernels, RandomSpecs) {
+  std::vector<Job> jobs;
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    Random random(seed);
+    const LayerNormSpec spec = canonical(random_spec(random));
+    const DeviceProfile& device = devices_[random.below(devices_.size())];
+    jobs.push_back(
+        {spec, choose(spec, device, random.one_of(kRowsRegimes), random.one_of(kAlignments)), device});
+  }
+  expect_all_clean(jobs);
+}
+
+}  // namespace
+}  // namespace normjit

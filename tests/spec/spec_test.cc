@@ -1,0 +1,308 @@
+#include "normjit/spec.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <type_traits>
+#include <vector>
+
+#include "normjit/spec/tables.h"
+#include "tests/support/random_spec.h"
+
+namespace normjit {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr std::int64_t kMost = 2147483647;
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+Result<std::int64_t> columns(const std::vector<std::int64_t>& shape) { return columns_of(shape); }
+
+// ---- columns_of ----
+
+TEST(ColumnsOf, IsTheProductOfTheDimensions) {
+  EXPECT_EQ(columns({1}).value(), 1);
+  EXPECT_EQ(columns({768}).value(), 768);
+  EXPECT_EQ(columns({64, 256, 256}).value(), 4194304);
+  EXPECT_EQ(columns({1, 1, 1, 1, 1, 1, 1, 7}).value(), 7);
+  EXPECT_EQ(columns({2, 3, 5, 7, 11, 13, 17, 19}).value(), 9699690);
+}
+
+TEST(ColumnsOf, TakesOneToEightDimensions) {
+  EXPECT_EQ(columns({}).code(), Code::BadRank);
+  EXPECT_THAT(columns({}).error().message, HasSubstr("0 dimensions"));
+  EXPECT_EQ(columns(std::vector<std::int64_t>(8, 1)).value(), 1);
+  const auto nine = columns(std::vector<std::int64_t>(9, 1));
+  EXPECT_EQ(nine.code(), Code::BadRank);
+  EXPECT_THAT(nine.error().message, HasSubstr("9 dimensions; 1 to 8"));
+}
+
+TEST(ColumnsOf, RefusesDimensionsBelowOneAndNamesThem) {
+  for (const std::int64_t size :
+       {std::int64_t{0}, std::int64_t{-1}, std::numeric_limits<std::int64_t>::min()}) {
+    for (const auto& shape :
+         {std::vector<std::int64_t>{size}, {size, 4}, {4, size}, {kMost, kMost, size}, {-5, size, 3}}) {
+      const auto refused = columns(shape);
+      ASSERT_EQ(refused.code(), Code::BadDimension);
+      EXPECT_THAT(refused.error().message, HasSubstr(std::to_string(shape[0] < 1 ? shape[0] : size)));
+    }
+  }
+}
+
+TEST(ColumnsOf, ReachesExactlyTwoToThe31MinusOne) {
+  EXPECT_EQ(columns({kMost}).value(), kMost);
+  EXPECT_EQ(columns({1, kMost, 1}).value(), kMost);  // a prime: no other factors
+  EXPECT_EQ(columns({2, 1073741823}).value(), kMost - 1);
+  EXPECT_EQ(columns({2, 3, 357913941}).value(), kMost - 1);
+  for (const auto& shape : std::vector<std::vector<std::int64_t>>{
+           {kMost + 1}, {2, 1073741824}, {1073741824, 2}, {65536, 32768}, {46341, 46341}, {kMost, 2}})
+    EXPECT_EQ(columns(shape).code(), Code::TooManyColumns);
+}
+
+TEST(ColumnsOf, SeesThroughOverflowOf64Bits) {
+  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+  for (const auto& shape : std::vector<std::vector<std::int64_t>>{
+           {std::int64_t{1} << 40, std::int64_t{1} << 40},  // 2^80, which is 0 in 64 bits
+           {std::int64_t{1} << 32, std::int64_t{1} << 32},  // 2^64, likewise
+           {4294967296, 4294967297},                        // 2^32 in 64 bits
+           {6700417, 641, 4294967297},                      // 2^64 + ..., small in 64 bits
+           {kMax, kMax},                                    // 1 in 64 bits
+           {kMax},
+           {2, kMax},
+           std::vector<std::int64_t>(8, kMax),
+           std::vector<std::int64_t>(8, 256)})  // 2^64
+    EXPECT_EQ(columns(shape).code(), Code::TooManyColumns);
+}
+
+TEST(ColumnsOf, TheMessageRepeatsTheShape) {
+  EXPECT_THAT(columns({65536, 4, 65536}).error().message, HasSubstr("65536x4x65536"));
+}
+
+// ---- validate ----
+
+TEST(Validate, AcceptsWhatTheHeaderAllows) {
+  for (const LayerNormSpec& spec :
+       {LayerNormSpec{.columns = 1}, LayerNormSpec{.columns = kMost},
+        LayerNormSpec{.columns = 64, .epsilon = 0}, LayerNormSpec{.columns = 64, .epsilon = -0.0},
+        LayerNormSpec{.columns = 64, .input = DType::f64, .epsilon = std::numeric_limits<double>::max()},
+        LayerNormSpec{.columns = 64, .epsilon = std::numeric_limits<double>::denorm_min()},
+        LayerNormSpec{.columns = 64, .scale = 0}, LayerNormSpec{.columns = 64, .scale = -0.0},
+        LayerNormSpec{.columns = 64, .input = DType::f64, .scale = -std::numeric_limits<double>::max()}})
+    EXPECT_TRUE(validate(spec).ok()) << validate(spec).error().message;
+}
+
+struct Mistake {
+  Code code;
+  std::string says;
+  LayerNormSpec spec;
+};
+
+// In the order in which validate() looks.
+std::vector<Mistake> mistakes() {
+  const auto broken = [](auto breaking) {
+    LayerNormSpec spec{.columns = 64};
+    breaking(spec);
+    return spec;
+  };
+  constexpr DType kNoDType{4};
+  return {
+      {Code::BadDimension, "0 columns", broken([](auto& s) { s.columns = 0; })},
+      {Code::BadDimension, "-3 columns", broken([](auto& s) { s.columns = -3; })},
+      {Code::TooManyColumns, "2147483648", broken([](auto& s) { s.columns = kMost + 1; })},
+      {Code::BadDType, "input dtype 4", broken([](auto& s) { s.input = kNoDType; })},
+      {Code::BadDType, "output dtype 255", broken([](auto& s) { s.output = DType{255}; })},
+      {Code::BadDType, "weight dtype 4", broken([](auto& s) { s.weight = kNoDType; })},
+      {Code::BadEpsilon, "-1e-05", broken([](auto& s) { s.epsilon = -1e-5; })},
+      {Code::BadEpsilon, "inf", broken([](auto& s) { s.epsilon = kInfinity; })},
+      {Code::BadEpsilon, "-inf", broken([](auto& s) { s.epsilon = -kInfinity; })},
+      {Code::BadEpsilon, "nan", broken([](auto& s) { s.epsilon = kNan; })},
+      {Code::BadAffine, "3", broken([](auto& s) { s.affine = Affine{3}; })},
+      {Code::BadActivation, "5", broken([](auto& s) { s.activation = Activation{5}; })},
+      {Code::BadScale, "inf", broken([](auto& s) { s.scale = kInfinity; })},
+      {Code::BadScale, "-inf", broken([](auto& s) { s.scale = -kInfinity; })},
+      {Code::BadScale, "nan", broken([](auto& s) { s.scale = kNan; })},
+  };
+}
+
+TEST(Validate, NamesEachMistake) {
+  for (const Mistake& mistake : mistakes()) {
+    const auto result = validate(mistake.spec);
+    ASSERT_EQ(result.code(), mistake.code) << mistake.says;
+    EXPECT_THAT(result.error().message, HasSubstr(mistake.says));
+  }
+}
+
+TEST(Validate, ReportsTheFirstOfSeveralMistakes) {
+  LayerNormSpec spec{.columns = 0, .input = DType{9}, .epsilon = -1, .affine = Affine{9}};
+  spec.activation = Activation{9};
+  spec.scale = kNan;
+  EXPECT_EQ(validate(spec).code(), Code::BadDimension);
+  spec.columns = 1;
+  EXPECT_EQ(validate(spec).code(), Code::BadDType);
+  spec.input = spec.output = spec.weight = DType::f16;
+  EXPECT_EQ(validate(spec).code(), Code::BadEpsilon);
+  spec.epsilon = 0;
+  EXPECT_EQ(validate(spec).code(), Code::BadAffine);
+  spec.affine = Affine::weight;
+  EXPECT_EQ(validate(spec).code(), Code::BadActivation);
+  spec.activation = Activation::relu;
+  EXPECT_EQ(validate(spec).code(), Code::BadScale);
+  spec.scale = 1;
+  EXPECT_TRUE(validate(spec).ok());
+}
+
+TEST(Validate, RandomSpecsAreLegal) {
+  for (std::uint64_t seed = 0; seed < 10'000; ++seed) {
+    Random random(seed);
+    const auto valid = validate(random_spec(random));
+    ASSERT_TRUE(valid.ok()) << "seed " << seed << ": " << valid.error().message;
+  }
+}
+
+// ---- The value ----
+
+TEST(Spec, IsAPlainValue) {
+  static_assert(std::is_trivially_copyable_v<LayerNormSpec>);
+  static_assert(std::is_aggregate_v<LayerNormSpec>);
+  const LayerNormSpec spec{};
+  EXPECT_EQ(spec.columns, 0);
+  EXPECT_EQ(spec.input, DType::f32);
+  EXPECT_EQ(spec.epsilon, 1e-5);
+  EXPECT_EQ(spec.affine, Affine::none);
+  EXPECT_EQ(spec.activation, Activation::none);
+  EXPECT_EQ(spec.scale, 1.0);
+  EXPECT_FALSE(spec.statistics);
+}
+
+TEST(Spec, OutputAndWeightFollowTheInput) {
+  for (const DTypeRow& row : kDTypes) {
+    const LayerNormSpec spec{.columns = 64, .input = row.dtype};
+    EXPECT_EQ(spec.output, row.dtype);
+    EXPECT_EQ(spec.weight, row.dtype);
+  }
+  const LayerNormSpec mixed{.columns = 64, .input = DType::bf16, .weight = DType::f32};
+  EXPECT_EQ(mixed.output, DType::bf16);
+  EXPECT_EQ(mixed.weight, DType::f32);
+}
+
+TEST(Spec, EveryFieldCountsInAComparison) {
+  const LayerNormSpec spec{.columns = 64};
+  const auto differs = [&](auto change) {
+    LayerNormSpec other = spec;
+    change(other);
+    return !(other == spec) && other != spec;
+  };
+  EXPECT_EQ(spec, (LayerNormSpec{.columns = 64}));
+  EXPECT_TRUE(differs([](auto& s) { s.columns = 65; }));
+  EXPECT_TRUE(differs([](auto& s) { s.input = DType::f16; }));
+  EXPECT_TRUE(differs([](auto& s) { s.output = DType::f16; }));
+  EXPECT_TRUE(differs([](auto& s) { s.weight = DType::f16; }));
+  EXPECT_TRUE(differs([](auto& s) { s.epsilon = 1e-6; }));
+  EXPECT_TRUE(differs([](auto& s) { s.affine = Affine::weight; }));
+  EXPECT_TRUE(differs([](auto& s) { s.activation = Activation::relu; }));
+  EXPECT_TRUE(differs([](auto& s) { s.scale = 2; }));
+  EXPECT_TRUE(differs([](auto& s) { s.statistics = true; }));
+}
+
+TEST(Spec, NumbersCompareToTheBit) {
+  const LayerNormSpec spec{.columns = 64, .epsilon = 1e-5};
+  EXPECT_NE(spec, (LayerNormSpec{.columns = 64, .epsilon = std::nextafter(1e-5, 1.0)}));
+  EXPECT_NE(spec, (LayerNormSpec{.columns = 64, .epsilon = std::nextafter(1e-5, 0.0)}));
+  EXPECT_NE(spec, (LayerNormSpec{.columns = 64, .epsilon = 1e-5f}));
+  EXPECT_NE((LayerNormSpec{.columns = 64, .scale = 0.0}), (LayerNormSpec{.columns = 64, .scale = -0.0}));
+  EXPECT_EQ((LayerNormSpec{.columns = 64, .scale = kNan}), (LayerNormSpec{.columns = 64, .scale = kNan}));
+}
+
+// ---- canonical ----
+
+TEST(Canonical, DropsTheDTypeOfAbsentWeights) {
+  const LayerNormSpec spec{.columns = 64, .input = DType::f16, .output = DType::f32, .weight = DType::f64};
+  EXPECT_EQ(canonical(spec), (LayerNormSpec{.columns = 64, .input = DType::f16, .output = DType::f32}));
+  for (const Affine affine : {Affine::weight, Affine::weight_bias}) {
+    LayerNormSpec with = spec;
+    with.affine = affine;
+    EXPECT_EQ(canonical(with), with);
+  }
+}
+
+TEST(Canonical, DropsTheSignOfAZeroEpsilonOnly) {
+  const LayerNormSpec zero = canonical({.columns = 64, .epsilon = -0.0, .scale = -0.0});
+  EXPECT_FALSE(std::signbit(zero.epsilon));
+  EXPECT_TRUE(std::signbit(zero.scale)) << "-0 times the result is another result";
+}
+
+TEST(Canonical, ChangesNoMeaning) {
+  for (std::uint64_t seed = 0; seed < 10'000; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Random random(seed);
+    const LayerNormSpec spec = random_spec(random), same = canonical(spec);
+    ASSERT_EQ(canonical(same), same);
+    ASSERT_EQ(compute_type(same), compute_type(spec));
+    ASSERT_EQ(same.epsilon, spec.epsilon);
+    LayerNormSpec back = same;  // only these two may change
+    back.weight = spec.weight;
+    back.epsilon = spec.epsilon;
+    ASSERT_EQ(back, spec);
+  }
+}
+
+// ---- The closed sets ----
+
+TEST(ComputeType, IsF64AsSoonAsOneTensorIs) {
+  for (const DTypeRow& in : kDTypes)
+    for (const DTypeRow& out : kDTypes)
+      for (const DTypeRow& w : kDTypes)
+        for (const AffineRow& affine : kAffines) {
+          const LayerNormSpec spec{.columns = 64,
+                                   .input = in.dtype,
+                                   .output = out.dtype,
+                                   .weight = w.dtype,
+                                   .affine = affine.affine};
+          const bool weights = affine.affine != Affine::none;
+          const bool wide = in.size == 8 || out.size == 8 || (weights && w.size == 8);
+          EXPECT_EQ(compute_type(spec), wide ? DType::f64 : DType::f32);
+        }
+}
+
+TEST(Names, AreThoseOfTheHeader) {
+  EXPECT_EQ(name(DType::f16), "f16");
+  EXPECT_EQ(name(DType::bf16), "bf16");
+  EXPECT_EQ(name(DType::f32), "f32");
+  EXPECT_EQ(name(DType::f64), "f64");
+  EXPECT_EQ(name(Affine::none), "none");
+  EXPECT_EQ(name(Affine::weight), "w");
+  EXPECT_EQ(name(Affine::weight_bias), "wb");
+  EXPECT_EQ(name(Activation::none), "none");
+  EXPECT_EQ(name(Activation::relu), "relu");
+  EXPECT_EQ(name(Activation::gelu), "gelu");
+  EXPECT_EQ(name(Activation::gelu_tanh), "gelu_tanh");
+  EXPECT_EQ(name(Activation::silu), "silu");
+}
+
+TEST(Names, AValueOutsideItsSetIsHarmless) {
+  EXPECT_EQ(name(DType{99}), "?");
+  EXPECT_EQ(name(Affine{99}), "?");
+  EXPECT_EQ(name(Activation{99}), "?");
+  EXPECT_EQ(size_of(DType{99}), 0);
+}
+
+TEST(SizeOf, IsBytesAnElement) {
+  EXPECT_EQ(size_of(DType::f16), 2);
+  EXPECT_EQ(size_of(DType::bf16), 2);
+  EXPECT_EQ(size_of(DType::f32), 4);
+  EXPECT_EQ(size_of(DType::f64), 8);
+}
+
+}  // namespace
+TEST(Validate, ConstantsMustFitTheComputeType) {
+  EXPECT_EQ(validate({.columns = 8, .epsilon = 1e39}).code(), Code::BadEpsilon);
+  EXPECT_EQ(validate({.columns = 8, .scale = -1e39}).code(), Code::BadScale);
+  EXPECT_TRUE(validate({.columns = 8, .input = DType::f64, .epsilon = 1e39, .scale = -1e39}).ok());
+  EXPECT_TRUE(validate({.columns = 8, .epsilon = 1e-300, .scale = 1e-300}).ok()) << "rounds to zero";
+}
+
+}  // namespace normjit

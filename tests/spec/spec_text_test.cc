@@ -1,0 +1,318 @@
+// The canonical text of a spec and its parser.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <vector>
+
+#include "normjit/base/text.h"
+#include "normjit/spec.h"
+#include "tests/support/random_spec.h"
+
+namespace normjit {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr std::string_view kShellSafe =
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789=/._+-";
+
+LayerNormSpec parsed(std::string_view text) {
+  const auto spec = parse_spec(text);
+  EXPECT_TRUE(spec.ok()) << text << ": " << (spec.ok() ? "" : spec.error().message);
+  return spec.ok() ? *spec : LayerNormSpec{};
+}
+
+// ---- Writing ----
+
+TEST(ToText, OfTheReferenceWorkloads) {
+  EXPECT_EQ(to_text({.columns = 4194304, .affine = Affine::weight_bias}),
+            "layernorm/cols=4194304/f32/eps=1e-05/wb");
+  EXPECT_EQ(to_text({.columns = 64, .affine = Affine::weight_bias, .activation = Activation::gelu}),
+            "layernorm/cols=64/f32/eps=1e-05/wb/gelu");
+}
+
+TEST(ToText, LeavesDefaultsOutAndKeepsTheOrder) {
+  EXPECT_EQ(to_text({.columns = 1}), "layernorm/cols=1/f32/eps=1e-05");
+  EXPECT_EQ(to_text({.columns = 2147483647,
+                     .input = DType::f16,
+                     .output = DType::f64,
+                     .weight = DType::bf16,
+                     .epsilon = 0,
+                     .affine = Affine::weight,
+                     .activation = Activation::gelu_tanh,
+                     .scale = -0.125,
+                     .statistics = true}),
+            "layernorm/cols=2147483647/f16/out=f64/w=bf16/eps=0/w/gelu_tanh/scale=-0.125/stats");
+}
+
+TEST(ToText, LeavesOutWhatHasNoMeaning) {
+  EXPECT_EQ(to_text({.columns = 8, .weight = DType::f64, .epsilon = -0.0}), "layernorm/cols=8/f32/eps=0");
+}
+
+TEST(ToText, NumbersAreTheShortestThatReadBack) {
+  const auto epsilon = [](double value) { return to_text({.columns = 8, .epsilon = value}); };
+  EXPECT_EQ(epsilon(1e-12), "layernorm/cols=8/f32/eps=1e-12");
+  EXPECT_EQ(epsilon(0.1), "layernorm/cols=8/f32/eps=0.1");
+  EXPECT_EQ(epsilon(1e-5f), "layernorm/cols=8/f32/eps=9.999999747378752e-06");
+  EXPECT_EQ(epsilon(std::nextafter(1e-5, 1)), "layernorm/cols=8/f32/eps=1.0000000000000003e-05");
+  EXPECT_EQ(to_text({.columns = 8, .scale = -0.0}), "layernorm/cols=8/f32/eps=1e-05/scale=-0");
+}
+
+// ---- Reading ----
+
+TEST(ParseSpec, ReadsTheReferenceWorkloads) {
+  EXPECT_EQ(parsed("layernorm/cols=4194304/f32/eps=1e-05/wb"),
+            (LayerNormSpec{.columns = 4194304, .affine = Affine::weight_bias}));
+  EXPECT_EQ(parsed("layernorm/cols=64/f32/eps=1e-05/wb/gelu"),
+            (LayerNormSpec{.columns = 64, .affine = Affine::weight_bias, .activation = Activation::gelu}));
+}
+
+TEST(ParseSpec, EveryFieldButTheColumnsHasADefault) {
+  EXPECT_EQ(parsed("layernorm/cols=64"), LayerNormSpec{.columns = 64});
+  EXPECT_EQ(parsed("layernorm/cols=64/bf16/wb"),
+            (LayerNormSpec{.columns = 64, .input = DType::bf16, .affine = Affine::weight_bias}));
+}
+
+TEST(ParseSpec, TakesAShapeForTheColumns) {
+  EXPECT_EQ(parsed("layernorm/shape=64x256x256/f32/eps=1e-05/wb"),
+            parsed("layernorm/cols=4194304/f32/eps=1e-05/wb"));
+  EXPECT_EQ(parsed("layernorm/shape=64"), parsed("layernorm/cols=64"));
+  EXPECT_EQ(parsed("layernorm/shape=1x1x1x1x1x1x1x9").columns, 9);
+}
+
+TEST(ParseSpec, TheOrderOfTheFieldsIsFree) {
+  std::vector<std::string_view> fields = {"cols=24", "f16",  "out=f32", "w=f64", "eps=0.5",
+                                          "w",       "silu", "scale=2", "stats"};
+  const LayerNormSpec spec{.columns = 24,
+                           .input = DType::f16,
+                           .output = DType::f32,
+                           .weight = DType::f64,
+                           .epsilon = 0.5,
+                           .affine = Affine::weight,
+                           .activation = Activation::silu,
+                           .scale = 2,
+                           .statistics = true};
+  Random random(1);
+  for (int turn = 0; turn < 200; ++turn) {
+    for (std::size_t i = fields.size(); i > 1; --i) std::swap(fields[i - 1], fields[random.below(i)]);
+    std::string text = "layernorm";
+    for (const std::string_view field : fields) text += concat({"/", field});
+    ASSERT_EQ(parsed(text), spec) << text;
+  }
+}
+
+TEST(ParseSpec, TheResultIsCanonical) {
+  EXPECT_EQ(parsed("layernorm/cols=64/eps=-0"), parsed("layernorm/cols=64/eps=0"));
+  EXPECT_FALSE(std::signbit(parsed("layernorm/cols=64/eps=-0").epsilon));
+  EXPECT_EQ(parsed("layernorm/cols=64/f32/out=f32/w=f32/wb/scale=1"), parsed("layernorm/cols=64/wb"));
+}
+
+TEST(ParseSpec, ReadsNumbersToTheBit) {
+  EXPECT_EQ(parsed("layernorm/cols=1/eps=1.0000000000000003e-05").epsilon, std::nextafter(1e-5, 1));
+  EXPECT_EQ(parsed("layernorm/cols=1/eps=5e-324").epsilon, std::numeric_limits<double>::denorm_min());
+  EXPECT_EQ(parsed("layernorm/cols=1/f64/scale=-1.7976931348623157e+308").scale,
+            -std::numeric_limits<double>::max());
+}
+
+struct BadText {
+  const char* text;
+  Code code;
+  const char* says;
+};
+
+TEST(ParseSpec, NamesEachMistake) {
+  for (const BadText& bad : std::initializer_list<BadText>{
+           // The frame.
+           {"", Code::BadSpecText, "does not begin with 'layernorm/'"},
+           {"/", Code::BadSpecText, "does not begin with 'layernorm/'"},
+           {"cols=64/f32", Code::BadSpecText, "does not begin with 'layernorm/'"},
+           {"LayerNorm/cols=64", Code::BadSpecText, "does not begin with 'layernorm/'"},
+           {" layernorm/cols=64", Code::BadSpecText, "does not begin with 'layernorm/'"},
+           {"layernorms/cols=64", Code::BadSpecText, "does not begin with 'layernorm/'"},
+           {"layernorm", Code::BadSpecText, "neither cols= nor shape="},
+           {"layernorm/f32/eps=1e-05", Code::BadSpecText, "neither cols= nor shape="},
+           {"layernorm/", Code::BadSpecText, "unknown field ''"},
+           {"layernorm//cols=64", Code::BadSpecText, "unknown field ''"},
+           {"layernorm/cols=64/", Code::BadSpecText, "unknown field ''"},
+           // Unknown fields and words.
+           {"layernorm/cols=64/dropout", Code::BadSpecText, "unknown field 'dropout'"},
+           {"layernorm/cols=64/f8", Code::BadSpecText, "unknown field 'f8'"},
+           {"layernorm/cols=64/none", Code::BadSpecText, "unknown field 'none'"},
+           {"layernorm/cols=64/GELU", Code::BadSpecText, "unknown field 'GELU'"},
+           {"layernorm/cols=64/f32 ", Code::BadSpecText, "unknown field 'f32 '"},
+           {"layernorm/cols=64/rows=4", Code::BadSpecText, "unknown field 'rows='"},
+           {"layernorm/cols=64/=4", Code::BadSpecText, "unknown field '='"},
+           {"layernorm/columns=64", Code::BadSpecText, "unknown field 'columns='"},
+           // Sizes.
+           {"layernorm/cols=", Code::BadSpecText, "'' is not a size"},
+           {"layernorm/cols=many", Code::BadSpecText, "'many' is not a size"},
+           {"layernorm/cols=64.0", Code::BadSpecText, "'64.0' is not a size"},
+           {"layernorm/cols=+64", Code::BadSpecText, "'+64' is not a size"},
+           {"layernorm/cols= 64", Code::BadSpecText, "' 64' is not a size"},
+           {"layernorm/cols=0x40", Code::BadSpecText, "use shape= for several"},
+           {"layernorm/cols=8x8", Code::BadSpecText, "use shape= for several"},
+           {"layernorm/cols=99999999999999999999", Code::BadSpecText, "is not a size"},
+           {"layernorm/shape=", Code::BadSpecText, "'' is not a size"},
+           {"layernorm/shape=8x", Code::BadSpecText, "'8x' is not a size"},
+           {"layernorm/shape=x8", Code::BadSpecText, "'x8' is not a size"},
+           {"layernorm/shape=8xx8", Code::BadSpecText, "'8xx8' is not a size"},
+           {"layernorm/shape=8,8", Code::BadSpecText, "'8,8' is not a size"},
+           {"layernorm/cols=0", Code::BadDimension, "dimension of 0"},
+           {"layernorm/cols=-64", Code::BadDimension, "dimension of -64"},
+           {"layernorm/shape=8x0x8", Code::BadDimension, "dimension of 0"},
+           {"layernorm/shape=1x1x1x1x1x1x1x1x1", Code::BadRank, "9 dimensions"},
+           {"layernorm/cols=2147483648", Code::TooManyColumns, "2147483648"},
+           {"layernorm/shape=1099511627776x1099511627776", Code::TooManyColumns,
+            "1099511627776x1099511627776"},
+           // Numbers.
+           {"layernorm/cols=64/eps=", Code::BadSpecText, "'' is not a number"},
+           {"layernorm/cols=64/eps=small", Code::BadSpecText, "'small' is not a number"},
+           {"layernorm/cols=64/eps=1e-5f", Code::BadSpecText, "'1e-5f' is not a number"},
+           {"layernorm/cols=64/eps=0,00001", Code::BadSpecText, "'0,00001' is not a number"},
+           {"layernorm/cols=64/eps=1e999", Code::BadSpecText, "'1e999' is not a number"},
+           {"layernorm/cols=64/scale=two", Code::BadSpecText, "'two' is not a number"},
+           {"layernorm/cols=64/eps=-1e-05", Code::BadEpsilon, "-1e-05"},
+           {"layernorm/cols=64/eps=inf", Code::BadEpsilon, "inf"},
+           {"layernorm/cols=64/eps=nan", Code::BadEpsilon, "nan"},
+           {"layernorm/cols=64/scale=inf", Code::BadScale, "inf"},
+           {"layernorm/cols=64/scale=-nan", Code::BadScale, "nan"},
+           // DTypes of output and weights.
+           {"layernorm/cols=64/out=fp16", Code::BadDType, "'fp16'"},
+           {"layernorm/cols=64/out=", Code::BadDType, "''"},
+           {"layernorm/cols=64/w=float/wb", Code::BadDType, "'float'"},
+           {"layernorm/cols=64/w=f64", Code::BadSpecText, "weights that it does not have"},
+           // Twice.
+           {"layernorm/cols=64/cols=64", Code::BadSpecText, "the cols is given twice"},
+           {"layernorm/cols=64/shape=8x8", Code::BadSpecText, "the cols is given twice"},
+           {"layernorm/cols=64/f32/f32", Code::BadSpecText, "the input dtype is given twice"},
+           {"layernorm/cols=64/f32/f16", Code::BadSpecText, "the input dtype is given twice"},
+           {"layernorm/cols=64/out=f32/out=f32", Code::BadSpecText, "the out is given twice"},
+           {"layernorm/cols=64/w=f32/w=f32/w", Code::BadSpecText, "the weight dtype is given twice"},
+           {"layernorm/cols=64/eps=1/eps=1", Code::BadSpecText, "the eps is given twice"},
+           {"layernorm/cols=64/w/wb", Code::BadSpecText, "the affine is given twice"},
+           {"layernorm/cols=64/relu/gelu", Code::BadSpecText, "the activation is given twice"},
+           {"layernorm/cols=64/scale=1/scale=2", Code::BadSpecText, "the scale is given twice"},
+           {"layernorm/cols=64/stats/stats", Code::BadSpecText, "the stats is given twice"},
+       }) {
+    const auto spec = parse_spec(bad.text);
+    ASSERT_EQ(spec.code(), bad.code) << "'" << bad.text << "'";
+    EXPECT_THAT(spec.error().message, HasSubstr(bad.says));
+    if (bad.code == Code::BadSpecText) {
+      EXPECT_THAT(spec.error().message, AllOf(HasSubstr(concat({"'", bad.text, "'"})),
+                                              HasSubstr("The form is layernorm/cols=N/IN")));
+    }
+  }
+}
+
+// ---- Both ----
+
+TEST(SpecText, RoundTripsAndTellsSpecsApart) {
+  std::map<std::string, LayerNormSpec> seen;
+  for (std::uint64_t seed = 0; seed < 10'000; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Random random(seed);
+    const LayerNormSpec spec = random_spec(random);
+    const std::string text = to_text(spec);
+    ASSERT_EQ(text.find_first_not_of(kShellSafe), text.npos) << text;
+    const auto back = parse_spec(text);
+    ASSERT_TRUE(back.ok()) << back.error().message;
+    ASSERT_EQ(*back, canonical(spec)) << text;
+    ASSERT_EQ(to_text(*back), text);
+    const auto [at, fresh] = seen.emplace(text, *back);
+    ASSERT_TRUE(fresh || at->second == *back) << "two specs share " << text;
+  }
+  EXPECT_GT(seen.size(), 9'000u) << "the random specs hardly differ";
+}
+
+// Changes of one field of one spec, the nearest there are, change the text.
+TEST(SpecText, TellsNeighboursApart) {
+  for (std::uint64_t seed = 0; seed < 2'000; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Random random(seed);
+    const LayerNormSpec spec = canonical(random_spec(random));
+    LayerNormSpec near = spec;
+    switch (random.below(4)) {
+      case 0:
+        near.columns = spec.columns == 1 ? 2 : spec.columns - 1;
+        break;
+      case 1:
+        near.epsilon = std::nextafter(spec.epsilon, 1);
+        break;
+      case 2:
+        near.scale = std::nextafter(spec.scale, 0.1);
+        break;
+      case 3:
+        near.statistics = !spec.statistics;
+        break;
+    }
+    if (near == spec) continue;  // 1 and 0.1 are their own neighbours
+    ASSERT_NE(to_text(near), to_text(spec));
+  }
+}
+
+// Whatever a text is, the answer is a canonical spec or one of the documented errors.
+void expect_sane_answer(const std::string& text) {
+  const auto spec = parse_spec(text);
+  if (spec.ok()) {
+    EXPECT_TRUE(validate(*spec).ok()) << text;
+    EXPECT_EQ(canonical(*spec), *spec) << text;
+    EXPECT_EQ(parsed(to_text(*spec)), *spec) << text;
+    return;
+  }
+  EXPECT_TRUE(spec.code() == Code::BadSpecText ||
+              (spec.code() >= Code::BadRank && spec.code() <= Code::BadScale))
+      << text << ": " << code_name(spec.code());
+  EXPECT_FALSE(spec.error().message.empty()) << text;
+}
+
+TEST(SpecText, GarbageIsAnsweredWithAnError) {
+  for (std::uint64_t seed = 0; seed < 10'000; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Random random(seed);
+    std::string text = random.coin() ? "layernorm/" : "";
+    for (auto length = random.below(60); length > 0; --length) text += static_cast<char>(random.bits());
+    expect_sane_answer(text);
+    if (HasFatalFailure() || HasNonfatalFailure()) return;
+  }
+}
+
+TEST(SpecText, MutatedTextsAreReadOrRefused) {
+  constexpr std::string_view kPieces[] = {"/",   "=", "x",  "-",  "cols=", "shape=8x8",
+                                          "f16", "w", "w=", "1e", "9"};
+  int refused = 0;
+  for (std::uint64_t seed = 0; seed < 20'000; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Random random(seed);
+    std::string text = to_text(random_spec(random));
+    for (auto changes = 1 + random.below(3); changes > 0; --changes) {
+      const std::size_t at = random.below(text.size() + 1);
+      switch (random.below(4)) {
+        case 0:
+          text.erase(at, 1 + random.below(4));
+          break;
+        case 1:
+          text.insert(at, random.one_of(kPieces));
+          break;
+        case 2:
+          text.insert(at, 1, static_cast<char>(random.bits()));
+          break;
+        case 3:
+          text.resize(at);
+          break;
+      }
+    }
+    expect_sane_answer(text);
+    if (HasFatalFailure() || HasNonfatalFailure()) return;
+    refused += !parse_spec(text).ok();
+  }
+  EXPECT_GT(refused, 5'000);
+  EXPECT_LT(refused, 20'000);
+}
+
+}  // namespace
+}  // namespace normjit

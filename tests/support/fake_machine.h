@@ -1,0 +1,73 @@
+// A machine for a Service: GPUs, a compiler and a cache directory, where every step leaves a trace.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "normjit/service.h"
+#include "tests/support/fake_compiler.h"
+#include "tests/support/fake_driver.h"
+#include "tests/support/recording_file_system.h"
+#include "tests/support/temp_directory.h"
+
+namespace normjit::testing {
+
+inline DeviceProfile profile_of(int arch) { return DeviceProfile::of(Arch{arch}).value(); }
+
+class FakeMachine {
+ public:
+  // With one GPU for each of these architectures; the context of the first is current.
+  explicit FakeMachine(const std::vector<int>& archs = {90})
+      : driver(std::make_shared<FakeDriver>(profiles(archs))) {}
+
+  // A new Service, as in a new process. Services and kernels may outlive the machine.
+  Service service() { return Service(options(), seams()); }
+  Service service_without_cache() {
+    Options memory_only = options();
+    memory_only.cache_directory.clear();
+    return Service(memory_only, seams());
+  }
+
+  Options options() const {
+    Options options;
+    options.cache_directory = directory.path();
+    options.log = [log = log_](LogLevel level, std::string_view text) {
+      const std::lock_guard lock(log->mutex);
+      if (level >= LogLevel::warn) log->warnings.emplace_back(text);
+    };
+    return options;
+  }
+  Seams seams() const { return {.compiler = compiler, .driver = driver, .files = files}; }
+
+  int compiles() const { return static_cast<int>(compiler->calls().size()); }
+  int loads() const { return static_cast<int>(driver->loads().size()); }
+  // What Services of this machine have warned of.
+  std::vector<std::string> warnings() const {
+    const std::lock_guard lock(log_->mutex);
+    return log_->warnings;
+  }
+
+  const TempDirectory directory;
+  const std::shared_ptr<FakeDriver> driver;
+  const std::shared_ptr<FakeCompiler> compiler = std::make_shared<FakeCompiler>();
+  const std::shared_ptr<RecordingFileSystem> files = std::make_shared<RecordingFileSystem>();
+
+ private:
+  struct Log {
+    std::mutex mutex;
+    std::vector<std::string> warnings;
+  };
+
+  static std::vector<DeviceProfile> profiles(const std::vector<int>& archs) {
+    std::vector<DeviceProfile> profiles;
+    for (const int arch : archs) profiles.push_back(profile_of(arch));
+    return profiles;
+  }
+
+  const std::shared_ptr<Log> log_ = std::make_shared<Log>();
+};
+
+}  // namespace normjit::testing

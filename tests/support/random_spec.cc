@@ -1,0 +1,79 @@
+#include "tests/support/random_spec.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+namespace normjit {
+namespace {
+
+constexpr DType kDTypes[] = {DType::f16, DType::bf16, DType::f32, DType::f64};
+constexpr Affine kAffines[] = {Affine::none, Affine::weight, Affine::weight_bias};
+constexpr Activation kActivations[] = {Activation::none, Activation::relu, Activation::gelu,
+                                       Activation::gelu_tanh, Activation::silu};
+
+// Any finite double, all magnitudes alike.
+double any_finite(Random& random) {
+  for (;;)
+    if (const auto value = std::bit_cast<double>(random.bits()); std::isfinite(value)) return value;
+}
+
+double random_epsilon(Random& random, bool tame) {
+  constexpr double kTame[] = {0.0, 1e-5, 1e-6, 1e-12, 1e-3, 0.5};
+  constexpr double kEdges[] = {-0.0, std::numeric_limits<double>::denorm_min(),
+                               std::numeric_limits<double>::max(), 0x1.4f8b588e368f2p-17};
+  if (tame || random.coin()) return random.one_of(kTame);
+  return random.coin() ? random.one_of(kEdges) : std::abs(any_finite(random));
+}
+
+double random_scale(Random& random, bool tame) {
+  constexpr double kTame[] = {1.0, 1.0, 0.125, -2.0, 0.7978845608028654, 0.0};
+  constexpr double kEdges[] = {-0.0, -std::numeric_limits<double>::denorm_min(),
+                               -std::numeric_limits<double>::max(), std::nextafter(1.0, 2.0)};
+  if (tame || random.coin()) return random.one_of(kTame);
+  return random.coin() ? random.one_of(kEdges) : any_finite(random);
+}
+
+}  // namespace
+
+std::int64_t random_columns(Random& random, std::int64_t most) {
+  const int bits = std::bit_width(static_cast<std::uint64_t>(most));
+  const std::int64_t power = std::int64_t{1} << random.below(static_cast<std::uint64_t>(bits));
+  std::int64_t columns = 1;
+  switch (random.below(5)) {
+    case 0:
+      columns = random.between(1, 128);
+      break;
+    case 1:
+      columns = power;
+      break;
+    case 2:
+      columns = power + random.between(-3, 3);
+      break;
+    case 3:
+      columns = random.between(power, 2 * power - 1);
+      break;
+    case 4:
+      columns = random.between(power, 2 * power - 1) / 8 * 8;
+      break;
+  }
+  return std::clamp(columns, std::int64_t{1}, most);
+}
+
+LayerNormSpec random_spec(Random& random, const SpecRange& range) {
+  LayerNormSpec spec{.columns = random_columns(random, range.most_columns), .input = random.one_of(kDTypes)};
+  if (random.coin()) spec.output = random.one_of(kDTypes);
+  if (random.coin()) spec.weight = random.one_of(kDTypes);
+  spec.epsilon = random_epsilon(random, range.tame);
+  spec.affine = random.one_of(kAffines);
+  spec.activation = random.one_of(kActivations);
+  spec.scale = random_scale(random, range.tame);
+  spec.statistics = random.coin();
+  if (!validate(spec)) {  // beyond f32, in a spec that is computed in f32
+    spec.epsilon = random_epsilon(random, true);
+    spec.scale = random_scale(random, true);
+  }
+  return spec;
+}
+
+}  // namespace normjit
