@@ -23,17 +23,19 @@ enum class Keep {
   always,  // read by every row: L1 and L2
 };
 
-#define NJ_LOAD(suffix)                                                                                 \
-  if constexpr (kBytes == 2) {                                                                          \
-    asm("ld.global" suffix ".u16 %0, [%1];" : "=h"(to.half) : "l"(from));                               \
-  } else if constexpr (kBytes == 4) {                                                                   \
-    asm("ld.global" suffix ".u32 %0, [%1];" : "=r"(to.word[0]) : "l"(from));                            \
-  } else if constexpr (kBytes == 8) {                                                                   \
-    asm("ld.global" suffix ".v2.u32 {%0, %1}, [%2];" : "=r"(to.word[0]), "=r"(to.word[1]) : "l"(from)); \
-  } else {                                                                                              \
-    asm("ld.global" suffix ".v4.u32 {%0, %1, %2, %3}, [%4];"                                            \
-        : "=r"(to.word[0]), "=r"(to.word[1]), "=r"(to.word[2]), "=r"(to.word[3])                        \
-        : "l"(from));                                                                                   \
+#define NJ_LOAD(suffix)                                                                   \
+  if constexpr (kBytes == 2) {                                                            \
+    asm volatile("ld.global" suffix ".u16 %0, [%1];" : "=h"(to.half) : "l"(from));        \
+  } else if constexpr (kBytes == 4) {                                                     \
+    asm volatile("ld.global" suffix ".u32 %0, [%1];" : "=r"(to.word[0]) : "l"(from));     \
+  } else if constexpr (kBytes == 8) {                                                     \
+    asm volatile("ld.global" suffix ".v2.u32 {%0, %1}, [%2];"                             \
+                 : "=r"(to.word[0]), "=r"(to.word[1])                                     \
+                 : "l"(from));                                                            \
+  } else {                                                                                \
+    asm volatile("ld.global" suffix ".v4.u32 {%0, %1, %2, %3}, [%4];"                     \
+                 : "=r"(to.word[0]), "=r"(to.word[1]), "=r"(to.word[2]), "=r"(to.word[3]) \
+                 : "l"(from));                                                            \
   }
 
 // The machine words of one access of 2, 4, 8 or 16 bytes.
@@ -42,8 +44,9 @@ union Piece {
   unsigned short half;
 };
 
-// Deliberately never ld.global.nc: the compiler would hoist such loads above the stores before them, all
-// weights of a slice at once, at the cost of registers and so of resident blocks.
+// Volatile, or the compiler would move a load in front of the condition that guards it. Deliberately never
+// ld.global.nc: the compiler would hoist such loads above the stores before them, all weights of a slice at
+// once, at the cost of registers and so of resident blocks.
 template <Keep kKeep, int kBytes>
 NJ_DEVICE Piece load_piece(const void* from) {
   static_assert(kBytes == 2 || kBytes == 4 || kBytes == 8 || kBytes == 16);
