@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <memory>
+#include <ostream>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -175,6 +176,9 @@ struct Failure {
   CUresult result;
   Code code;
 };
+void PrintTo(const Failure& failure, std::ostream* out) {
+  *out << failure.call << " answers " << failure.result << ", " << code_name(failure.code);
+}
 class FailingLoad : public CudaKernelTest, public ::testing::WithParamInterface<Failure> {};
 
 TEST_P(FailingLoad, IsMappedAndLeavesNothingBehind) {
