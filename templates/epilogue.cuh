@@ -15,7 +15,8 @@ NJ_DEVICE float erfc_positive(float z) {
 NJ_DEVICE float gelu(float v) {
   const float half = 0.5f * v;
   const float size = fabsf(half);
-  return (half + size) - size * erfc_positive(1.4142135623730951f * size);
+  const float tail = fminf(size, 32.0f);  // beyond, erfc is 0, and infinity times 0 is none
+  return (half + size) - tail * erfc_positive(1.4142135623730951f * tail);
 }
 NJ_DEVICE double gelu(double v) { return 0.5 * v * erfc(-0.70710678118654752440 * v); }
 

@@ -13,8 +13,7 @@
 
 namespace normjit::hw {
 
-// ---- Memory
-// ------------------------------------------------------------------------------------------------
+// ---- Memory ----
 
 // How long a global access should stay in the caches.
 enum class Keep {
@@ -121,8 +120,7 @@ NJ_DEVICE void forget(T& value) {
   }
 }
 
-// ---- Threads of a block
-// ------------------------------------------------------------------------------------
+// ---- Threads of a block ----
 
 template <class T>
 NJ_DEVICE T shuffle_xor(T value, int lane_mask) {
@@ -131,8 +129,7 @@ NJ_DEVICE T shuffle_xor(T value, int lane_mask) {
 
 NJ_DEVICE void block_barrier() { __syncthreads(); }
 
-// ---- Blocks of a launch, through global memory
-// --------------------------------------------------------------
+// ---- Blocks of a launch, through global memory ----
 
 // The next number of a counter; orders nothing.
 NJ_DEVICE unsigned long long take_ticket(unsigned long long* counter) {
@@ -159,8 +156,7 @@ NJ_DEVICE void wait_until(const unsigned long long* counter, unsigned long long 
   }
 }
 
-// ---- Numbers
-// -----------------------------------------------------------------------------------------------
+// ---- Numbers ----
 
 NJ_DEVICE float f16_to_f32(unsigned short bits) {
   float value;

@@ -1,4 +1,4 @@
-// Short rows, up to 4 KiB: kLanes neighbouring lanes of a warp share a row, a block works on kThreads /
+// Short rows, up to 2 KiB: kLanes neighbouring lanes of a warp share a row, a block works on kThreads /
 // kLanes rows at once.
 //
 // Why it is fast: x is read once and y written once, in 16-byte accesses that are contiguous over the warp.

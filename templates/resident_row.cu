@@ -1,4 +1,4 @@
-// Ordinary rows, up to 128 KiB: a block holds one row in registers.
+// Ordinary rows, up to 64 KiB: a block holds one row in registers.
 //
 // Why it is fast: x is read once and y written once; the row is never staged. All loads of a row are issued
 // before the first is used, and several blocks on a multiprocessor overlap one's loads with another's stores.

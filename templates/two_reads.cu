@@ -34,11 +34,13 @@ struct RingRow {
 };
 constexpr int kMaxRingRows = 1024;
 
-struct alignas(4 * sizeof(Acc)) ChunkMoments {
+struct alignas(16) ChunkMoments {
   Moments moments;
+  Acc unused;
 };
-struct alignas(4 * sizeof(Acc)) KnownRow {
+struct alignas(16) KnownRow {
   RowStatistics statistics;
+  Acc unused;
 };
 
 struct Workspace {

@@ -19,6 +19,8 @@ Result<std::vector<DeviceProfile>> native_devices(const NativeDevice& native) {
     const Result<DeviceProfile> profile = native(ordinal);
     if (profile) {
       add(profiles, *profile);
+    } else if (ordinal > 0 && profile.code() != Code::NoDevice) {
+      return profile.error();
     } else if (ordinal == 0) {
       return Error{profile.code(),
                    "there is no GPU to be native to; name architectures, as in --arch sm_90,sm_100. " +
@@ -50,6 +52,10 @@ Result<std::vector<DeviceProfile>> parse_arch_list(std::string_view list, const 
     } else {
       const Result<Arch> arch = Arch::parse(word);
       if (!arch) return arch.error();
+      if (arch->suffix != '\0')
+        return Error{Code::BadArgument,
+                     concat({word, ": no kernel needs an architecture-specific target; name ",
+                             Arch{arch->number}.name()})};
       const Result<DeviceProfile> profile = DeviceProfile::of(*arch);
       if (!profile) return profile.error();
       add(profiles, *profile);

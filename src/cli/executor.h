@@ -16,7 +16,7 @@ namespace normjit::cli {
 struct Execution {
   std::string device;  // "NVIDIA H200 (sm_90, 132 SMs, ...)"
   Plan plan;
-  std::string origin;  // of the kernel: "disk" or "compiled"
+  std::string origin;  // of the kernel: "disk", "memory" or "compiled"
   std::size_t workspace_bytes = 0;
   double prepare_milliseconds = 0;  // Service::prepare in this fresh process: find or compile, load, set up
   double first_launch_microseconds = 0;  // the first Kernel::launch, until it returns

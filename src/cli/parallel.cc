@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <atomic>
 #include <thread>
-#include <vector>
+
+#include "normjit/base/run_on_threads.h"
 
 namespace normjit::cli {
 
@@ -15,10 +16,7 @@ void parallel_for(std::int64_t count, std::int64_t piece,
     for (std::int64_t i = next++; i < pieces; i = next++) body(i * piece, std::min(count, (i + 1) * piece));
   };
   const std::int64_t cores = std::max(1u, std::thread::hardware_concurrency());
-  std::vector<std::thread> helpers;
-  for (std::int64_t i = 1; i < std::min(cores, pieces); ++i) helpers.emplace_back(work);
-  work();
-  for (std::thread& helper : helpers) helper.join();
+  run_on_threads(static_cast<int>(std::min(cores, pieces)), work);
 }
 
 }  // namespace normjit::cli

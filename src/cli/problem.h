@@ -22,9 +22,8 @@ class Matrix {
   std::int64_t rows() const { return rows_; }
   std::int64_t columns() const { return columns_; }
   std::int64_t row_stride() const { return row_stride_; }
-  std::int64_t elements() const {
-    return elements_;
-  }  // from the first of the first row to the last of the last row
+  // From the first of the first row to the last of the last row.
+  std::int64_t elements() const { return elements_; }
   std::size_t bytes() const { return static_cast<std::size_t>(elements_) * size_of(dtype_); }
   bool empty() const { return elements_ == 0; }
 

@@ -1,8 +1,9 @@
 // Errors as values.
 //
-// Nothing in normjit throws. A public call returns Result<T>, which holds a T or an Error with a code and a
-// message that says what was asked, what is allowed and what to do; only Result<T>::value() throws, for those
-// who like it. A launch returns Status, which is trivial, never allocates and fits in a register.
+// Nothing in normjit throws but std::bad_alloc. A public call returns Result<T>, which holds a T or an Error
+// with a code and a message that says what was asked, what is allowed and what to do; only Result<T>::value()
+// throws, for those who like it. A launch returns Status, which is trivial, never allocates and fits in a
+// register.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +38,8 @@ enum class Code : std::int32_t {
   UnexpectedPointer = 202,  // a tensor that the spec does not have is given
   Misaligned = 203,  // a pointer or row stride is less aligned than its dtype, or than the kernel needs
   BadRows = 204,     // negative
-  BadStride = 205,   // rows of y would overlap, a stride is negative, an offset exceeds 64 bits, or in place x and
-                     // y have other row strides or element sizes
+  BadStride = 205,  // rows of y would overlap, a stride is negative, an offset exceeds 64 bits, or in place x
+                    // and y have other row strides or element sizes
   WorkspaceRequired = 206,  // the kernel exchanges statistics through memory and no workspace was given
   WrongDevice = 207,        // a pointer or the kernel belongs to another device than the launch
   OutOfBounds = 208,        // a tensor reaches past the end of its allocation

@@ -112,5 +112,20 @@ TEST_F(HardDataGpuTest, NanAndInfinityStayInTheirRow) {
       }
 }
 
+TEST_F(HardDataGpuTest, AnInfiniteBiasStaysInItsColumn) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const DType dtype : {DType::f32, DType::f64})
+    for (const Activation activation : {Activation::none, Activation::relu, Activation::gelu}) {
+      cli::Problem problem =
+          make({.columns = 64, .input = dtype, .affine = Affine::weight_bias, .activation = activation}, 5);
+      set(problem.bias, 0, 9, kInfinity);
+      run(problem);
+      for (std::int64_t row = 0; row < 5; ++row) {
+        EXPECT_EQ(get(problem.y, row, 9), kInfinity) << row;
+        EXPECT_TRUE(std::isfinite(get(problem.y, row, 8))) << row;
+      }
+    }
+}
+
 }  // namespace
 }  // namespace normjit::testing

@@ -50,8 +50,6 @@ class Cache {
   // is missing, and in it a temporary file that it removes again. Errors: CacheIo.
   Result<void> probe() const;
 
-  const std::string& directory() const { return directory_; }
-
  private:
   enum class Trouble : unsigned { unreadable = 1, damaged = 2, misnamed = 4, unstored = 8 };
 

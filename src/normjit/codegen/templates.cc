@@ -1,7 +1,7 @@
 #include "normjit/codegen/templates.h"
 
 #include <fstream>
-#include <iterator>
+#include <sstream>
 
 #include "normjit/base/text.h"
 
@@ -15,11 +15,12 @@ Result<std::string> template_text(const std::string& directory, std::string_view
   }
   const std::string path = concat({directory, "/", name});
   std::ifstream file(path, std::ios::binary);
-  if (!file)
+  std::ostringstream text;
+  if (!file || !(text << file.rdbuf()))  // also for a folder of that name
     return Error{Code::BadTemplate,
                  concat({"cannot read template '", path,
                          "'; NORMJIT_TEMPLATE_DIR must name a folder with all of normjit's templates"})};
-  return std::string(std::istreambuf_iterator<char>(file), {});
+  return std::move(text).str();
 }
 
 }  // namespace normjit

@@ -1,7 +1,6 @@
 // From CUDA C++ text to machine code. Knows nothing of layer normalization, caches or the driver.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <vector>
 

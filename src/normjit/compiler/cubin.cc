@@ -7,9 +7,9 @@
 namespace normjit {
 
 int cubin_architecture(std::string_view bytes) {
-  constexpr unsigned char kLegacyAbi =
-      7;  // CUDA 12, before sm_100: architecture in the lowest byte of the flags
-  constexpr unsigned char kCurrentAbi = 8;  // CUDA 13, and from sm_100 on: in the second byte
+  // Where the flags hold the architecture: in the lowest byte (CUDA 12, before sm_100) or in the second (CUDA
+  // 13, and from sm_100 on).
+  constexpr unsigned char kLegacyAbi = 7, kCurrentAbi = 8;
   Elf64_Ehdr header;
   if (bytes.size() < sizeof header) return -1;
   std::memcpy(&header, bytes.data(), sizeof header);

@@ -10,7 +10,7 @@ namespace normjit {
 
 // Looks for libnvrtc at the first call of compile() or facts(), not before, and keeps what it finds; a search
 // that failed is done again by the next call. Any number of threads compile at the same time. Does not open
-// libcuda.
+// libcuda by itself; search.driver_cuda_version may, to ask for its version.
 std::shared_ptr<Compiler> make_nvrtc_compiler(NvrtcSearch search);
 
 // The same with another search.

@@ -18,12 +18,11 @@ struct Target {
   std::string name() const;  // "sm_90a", or "compute_90" for PTX
 };
 
-// The best code for `wanted` from a compiler that knows the base architectures `known`:
-//   its number is known        exactly `wanted`, suffix included (compilers accept suffixes without listing
-//   them) one of its major is older  a cubin for the newest of these: within a major, newer GPUs run older
-//   cubins all older are of others    PTX for the newest of these, which the driver translates none is older
-//   nothing
-// A stand-in has no suffix: suffixed code runs on its own architecture only.
+// The best code for `wanted` from a compiler that knows the base architectures `known`: exactly `wanted`,
+// suffix included, where its number is known (compilers accept suffixes without listing them); else a cubin
+// for the newest older one of its major, since within a major newer GPUs run older cubins; else PTX for the
+// newest older one, which the driver translates; else nothing. A stand-in has no suffix: suffixed code runs
+// on its own architecture only.
 std::optional<Target> choose_target(Arch wanted, const std::vector<Arch>& known);
 
 }  // namespace normjit

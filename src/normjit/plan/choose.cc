@@ -42,8 +42,8 @@ Plan resident_row(int threads, int vector, int each) {
 }
 
 Plan two_reads(const LayerNormSpec& spec, const DeviceProfile& device, RowsRegime regime, int vector) {
-  // 256 threads with 32 KiB of a row: 230 us for 16 x 4,194,304 f32 on an H200, 128 and 512 threads 225 to
-  // 270.
+  // 256 threads with 32 KiB of a row: 230 us for 16 x 4,194,304 f32 on an H200, 128 threads
+  // 242, 512 threads 225 but spilling in other specs.
   constexpr int kThreads = 256;
   const int held = size_of(spec.input) == 2 ? 16 : max_held_registers(kThreads, vector, spec);
   Plan plan{Strategy::two_reads, kThreads, kThreads, vector, held / registers_per_vector(vector, spec), 1, 1};

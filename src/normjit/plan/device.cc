@@ -32,15 +32,13 @@ const DeviceProfile kProfiles[] = {
 std::span<const DeviceProfile> DeviceProfile::known() noexcept { return kProfiles; }
 
 Result<DeviceProfile> DeviceProfile::of(Arch arch) {
-  std::string names;
-  for (const DeviceProfile& row : kProfiles) {
-    if (row.arch.number == arch.number) {
-      DeviceProfile profile = row;
+  for (DeviceProfile profile : kProfiles)
+    if (profile.arch.number == arch.number) {
       profile.arch = arch;
       return profile;
     }
-    names += " " + row.arch.name();
-  }
+  std::string names;
+  for (const DeviceProfile& row : kProfiles) names += " " + row.arch.name();
   return Error{Code::UnknownArch, concat({"no profile for ", arch.name(), "; known are", names})};
 }
 

@@ -31,7 +31,10 @@ inline std::int64_t held_registers(const Plan& plan, const LayerNormSpec& spec) 
 // 16-bit types hold converted copies, and narrow accesses more addresses.
 inline int needed_registers(const Plan& plan, const LayerNormSpec& spec) {
   const std::int64_t held = held_registers(plan, spec);
-  if (compute_type(spec) == DType::f64) return held <= 8 ? 96 : held <= 16 ? 128 : 168;
+  if (compute_type(spec) == DType::f64) {
+    const int elements = plan.per_thread * plan.vector;
+    return elements <= 4 ? 96 : elements <= 8 ? 128 : 168;
+  }
   const bool narrow = registers_per_vector(plan.vector, spec) < 4;
   const bool converts = size_of(spec.input) == 2;
   if (plan.strategy == Strategy::two_reads && converts) return 128;

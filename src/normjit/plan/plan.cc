@@ -60,19 +60,33 @@ std::int64_t grid_blocks(const Plan& plan, const LayerNormSpec& spec, const Devi
   return rows >= resident ? resident : std::min(resident, rows * chunks);
 }
 
-// The layout is that of `struct Workspace` in templates/two_reads.cu: a header and counters of a fixed size,
-// then for each row of a ring its statistics and the partial statistics of its chunks.
-std::size_t workspace_bytes(const Plan& plan, const LayerNormSpec& spec,
-                            const DeviceProfile& device) noexcept {
-  if (plan.strategy != Strategy::two_reads) return 0;
-  constexpr std::int64_t kHeader = 32, kCounters = 32, kMaxRingRows = 1024;
+namespace {
+
+// The ring of rows in the workspace of two_reads, as templates/two_reads.cu works it out.
+struct Ring {
+  std::int64_t chunks, lag, rows;
+};
+
+Ring ring_of(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device) {
+  constexpr std::int64_t kMaxRows = 1024;
   const std::int64_t blocks = std::int64_t{device.sm_count} * plan.blocks_per_sm;
   const std::int64_t chunks = ceil_div(spec.columns, columns_per_block(plan));
   const std::int64_t lag = plan.group_rows * chunks + 2 * blocks;
   const auto wanted = static_cast<std::uint64_t>(plan.group_rows + (lag + blocks) / chunks + 2);
-  const auto ring_rows = std::min(kMaxRingRows, static_cast<std::int64_t>(std::bit_ceil(wanted)));
+  return {chunks, lag, std::min(kMaxRows, static_cast<std::int64_t>(std::bit_ceil(wanted)))};
+}
+
+}  // namespace
+
+// The layout is that of `struct Workspace` in templates/two_reads.cu: a header and counters of a fixed size,
+// then for each row of the ring its statistics and the moments of its chunks.
+std::size_t workspace_bytes(const Plan& plan, const LayerNormSpec& spec,
+                            const DeviceProfile& device) noexcept {
+  if (plan.strategy != Strategy::two_reads) return 0;
+  constexpr std::int64_t kHeader = 32, kCounters = 1024 * 32;
+  const Ring ring = ring_of(plan, spec, device);
   const std::int64_t moments = 4 * size_of(compute_type(spec));
-  return static_cast<std::size_t>(kHeader + kMaxRingRows * kCounters + ring_rows * (1 + chunks) * moments);
+  return static_cast<std::size_t>(kHeader + kCounters + ring.rows * (1 + ring.chunks) * moments);
 }
 
 Result<void> check(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device) {
@@ -110,6 +124,11 @@ Result<void> check(const Plan& plan, const LayerNormSpec& spec, const DeviceProf
   if (plan.threads * plan.blocks_per_sm * needed_registers(plan, spec) > device.registers_per_sm)
     return illegal(concat({"needs about ", shortest(needed_registers(plan, spec)),
                            " registers a thread; a multiprocessor has ", shortest(device.registers_per_sm)}));
+  if (plan.strategy == Strategy::two_reads) {
+    const Ring ring = ring_of(plan, spec, device);
+    if (ring.lag > (ring.rows - plan.group_rows) * ring.chunks)
+      return illegal("so many blocks would wait for rows that the workspace has no place for");
+  }
   return {};
 }
 

@@ -57,6 +57,7 @@ Result<StoredBinary> BinaryStore::compile(const Identified& kernel, bool replace
                {"kernel", kernel.source.kernel},
                {"toolchain", binary->toolchain},
                {"code", binary->ptx ? "ptx" : "cubin"},
+               {"target", binary->target},
                {"registers", shortest(binary->registers)},
                {"spill_bytes", shortest(binary->spill_bytes)},
                {"shared_bytes", shortest(binary->shared_bytes)}},

@@ -109,6 +109,8 @@ Result<std::shared_ptr<LoadedKernel>> Service::Impl::load(const Kernel::Prepared
   auto binary = binaries.get(*identified);
   if (!binary) return binary.error();
   origin = binary->origin;
+  log(origin == Origin::compiled ? LogLevel::info : LogLevel::debug,
+      concat({identified->source.description, " on ", kernel.profile.arch.name(), ": ", name(origin)}));
   const auto load = [&] {
     return driver->load(binary->code, identified->source.kernel, kernel.device, kernel.shape);
   };

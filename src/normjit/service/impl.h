@@ -4,7 +4,6 @@
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
-#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>

@@ -6,6 +6,7 @@
 #include <set>
 #include <thread>
 
+#include "normjit/base/run_on_threads.h"
 #include "normjit/base/text.h"
 #include "normjit/service/impl.h"
 
@@ -99,10 +100,7 @@ Result<PrebuildReport> Service::prebuild(std::span<const LayerNormSpec> specs,
   };
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   const int jobs = std::min(options.jobs > 0 ? options.jobs : cores, report.requested);
-  std::vector<std::thread> helpers;  // beside this thread, which works too
-  for (int i = 1; i < jobs; ++i) helpers.emplace_back(work);
-  work();
-  for (std::thread& helper : helpers) helper.join();
+  run_on_threads(jobs, work);
   report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   return report;
 }

@@ -32,7 +32,7 @@ Result<Kernel> Service::prepare(const LayerNormSpec& spec, const PrepareOptions&
   // The kernel for stand-in tensors of just this alignment.
   auto* pointer = reinterpret_cast<void*>(static_cast<std::uintptr_t>(alignment));
   auto* output = reinterpret_cast<void*>(3 * static_cast<std::uintptr_t>(alignment));  // not in place
-  Tensors tensors{.x = pointer, .y = output, .rows = std::max<std::int64_t>(rows, 2)};
+  Tensors tensors{.x = pointer, .y = output, .rows = 2};
   if (spec.affine != Affine::none) tensors.weight = pointer;
   if (spec.affine == Affine::weight_bias) tensors.bias = pointer;
   if (spec.statistics) tensors.mean = tensors.rstd = reinterpret_cast<void*>(std::uintptr_t{16});

@@ -25,13 +25,12 @@ class SingleFlight {
   // run() with its own key.
   Result<Value> run(const Key& key, const std::function<Result<Value>()>& function) {
     std::promise<Result<Value>> promise;
-    std::shared_future<Result<Value>> flight;
+    std::shared_future<Result<Value>> flight = promise.get_future().share();
     bool leads = false;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      const auto found = flights_.try_emplace(key);
+      const auto found = flights_.try_emplace(key, flight);
       leads = found.second;
-      if (leads) found.first->second = promise.get_future().share();
       flight = found.first->second;
     }
     if (leads) execute(key, function, promise);

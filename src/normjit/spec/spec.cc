@@ -63,9 +63,14 @@ Result<void> validate(const LayerNormSpec& spec) {
     if (!row_of(dtype))
       return Error{Code::BadDType, concat({"unknown ", tensor, " dtype ", shortest(static_cast<int>(dtype)),
                                            "; use DType::f16, bf16, f32 or f64"})};
-  if (!(spec.epsilon >= 0) || std::isinf(spec.epsilon))
-    return Error{Code::BadEpsilon,
-                 concat({"epsilon is ", shortest(spec.epsilon), "; it must be finite and not negative"})};
+  const double largest = compute_type(spec) == DType::f32 ? std::numeric_limits<float>::max()
+                                                          : std::numeric_limits<double>::max();
+  const auto outside = [&](std::string_view what, double value, std::string_view rule) {
+    return concat({what, " is ", shortest(value), "; it must be ", rule, " and at most ", shortest(largest),
+                   ", the largest ", name(compute_type(spec)), ", in which this spec is computed"});
+  };
+  if (!(spec.epsilon >= 0 && spec.epsilon <= largest))
+    return Error{Code::BadEpsilon, outside("epsilon", spec.epsilon, "finite, not negative")};
   if (!row_of(spec.affine))
     return Error{Code::BadAffine, concat({"unknown affine mode ", shortest(static_cast<int>(spec.affine)),
                                           "; use Affine::none, weight or weight_bias"})};
@@ -73,16 +78,8 @@ Result<void> validate(const LayerNormSpec& spec) {
     return Error{Code::BadActivation,
                  concat({"unknown activation ", shortest(static_cast<int>(spec.activation)),
                          "; use Activation::none, relu, gelu, gelu_tanh or silu"})};
-  if (!std::isfinite(spec.scale))
-    return Error{Code::BadScale, concat({"scale is ", shortest(spec.scale), "; it must be finite"})};
-  constexpr double kMaxF32 = std::numeric_limits<float>::max();
-  if (compute_type(spec) == DType::f32) {
-    const auto too_large = [](std::string_view what, double value) {
-      return concat({what, " is ", shortest(value), "; this spec is computed in f32, which ends at 3.4e38"});
-    };
-    if (spec.epsilon > kMaxF32) return Error{Code::BadEpsilon, too_large("epsilon", spec.epsilon)};
-    if (std::fabs(spec.scale) > kMaxF32) return Error{Code::BadScale, too_large("scale", spec.scale)};
-  }
+  if (!(std::fabs(spec.scale) <= largest))
+    return Error{Code::BadScale, outside("scale", spec.scale, "finite")};
   return {};
 }
 

@@ -1,0 +1,37 @@
+// The one way in which normjit starts threads: some for a task, joined before it returns.
+#pragma once
+
+#include <exception>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+namespace normjit {
+
+// Runs work() on up to `threads` threads at once, the calling one among them, and returns when all have
+// returned. Where the system refuses a thread, fewer do. The first exception of work() is thrown again here.
+template <class Work>
+void run_on_threads(int threads, const Work& work) {
+  std::exception_ptr thrown;
+  std::mutex mutex;  // guards thrown
+  const auto guarded = [&] {
+    try {
+      work();
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!thrown) thrown = std::current_exception();
+    }
+  };
+  std::vector<std::thread> others;
+  others.reserve(threads > 1 ? static_cast<std::size_t>(threads - 1) : 0);
+  try {
+    for (int i = 1; i < threads; ++i) others.emplace_back(guarded);
+  } catch (const std::system_error&) {  // no more threads: go on with those there are
+  }
+  guarded();
+  for (std::thread& other : others) other.join();
+  if (thrown) std::rethrow_exception(thrown);
+}
+
+}  // namespace normjit
