@@ -1,22 +1,19 @@
 // From a row in registers to y: normalize, affine, activation, scale, one rounding, store.
 namespace normjit {
 
-// erfc(z) for z >= 0 in 16 instructions: rational-argument polynomial times exp(-z^2) (Abramowitz and
-// Stegun 7.1.26, absolute error 1.5e-7). libdevice's erff takes about 27, which no longer hides behind the
-// memory.
-NJ_DEVICE float erfc_positive(float z) {
-  const float t = hw::rcp_approx(1.0f + 0.3275911f * z);
-  const float e = hw::exp2_approx(-1.4426950408889634f * z * z);
-  return ((((1.061405429f * t - 1.453152027f) * t + 1.421413741f) * t - 0.284496736f) * t + 0.254829592f) *
-         t * e;
-}
-
-// v * Phi(v). The tail is taken from erfc, so nothing cancels for negative v.
+// v * Phi(v) = max(v, 0) - |v| / 2 * erfc(z), z = |v| / sqrt(2), in about 16 instructions: with t = 1 / (1 +
+// 0.3275911 z), erfc(z) is a polynomial in t times exp(-z^2) (Abramowitz and Stegun 7.1.26, absolute
+// error 1.5e-7). libdevice's erff takes about 27, which no longer hides behind the memory.
 NJ_DEVICE float gelu(float v) {
+  // |v| / 64, clamped where erfc has long been 0, since infinity times 0 would be NaN. 4,194,304 x 64 on an
+  // H200: 517 us so, 524 us with fminf, 507 us without.
+  const float s = hw::mul_saturated(fabsf(v), 1.0f / 64);
+  const float t = hw::rcp_approx(1.0f + 14.825081f * s);
+  const float e = hw::exp2_approx(5.0f - 2954.6394f * s * s);  // 32 exp(-z^2)
+  const float p =
+      (((1.061405429f * t - 1.453152027f) * t + 1.421413741f) * t - 0.284496736f) * t + 0.254829592f;
   const float half = 0.5f * v;
-  const float size = fabsf(half);
-  const float tail = fminf(size, 32.0f);  // beyond, erfc is 0, and infinity times 0 is none
-  return (half + size) - tail * erfc_positive(1.4142135623730951f * tail);
+  return (half + fabsf(half)) - s * e * (p * t);
 }
 NJ_DEVICE double gelu(double v) { return 0.5 * v * erfc(-0.70710678118654752440 * v); }
 

@@ -202,6 +202,13 @@ NJ_DEVICE float rsqrt(float value) {
 }
 NJ_DEVICE double rsqrt(double value) { return 1.0 / sqrt(value); }
 
+// a * b, clamped to [0, 1]; NaN becomes 0.
+NJ_DEVICE float mul_saturated(float a, float b) {
+  float result;
+  asm("mul.sat.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+  return result;
+}
+
 // About 1 ulp and 2 ulp; infinities behave, subnormals become zero.
 NJ_DEVICE float rcp_approx(float value) {
   float result;
