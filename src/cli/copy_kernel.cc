@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "normjit/compiler/nvrtc_compiler.h"
+#include "normjit/service/default_compiler.h"
 
 namespace normjit::cli {
 namespace {
@@ -23,15 +23,8 @@ normjit_copy(const uint4* from, uint4* to, unsigned long long vectors) {
 
 CopyKernel::CopyKernel(const Options& options, const Gpu& gpu, Arch arch) : gpu_(gpu) {
   const std::shared_ptr<Driver> driver = make_cuda_driver();
-  NvrtcSearch search;
-  search.explicit_path = options.compiler_path;
-  search.cuda_home = options.cuda_home;
-  search.driver_cuda_version = [driver] {
-    const Result<int> version = driver->version();
-    return version ? *version : 0;
-  };
   const Source text{.text = source(), .kernel = "normjit_copy", .description = "the copy kernel of bench"};
-  const Binary binary = make_nvrtc_compiler(search)->compile(text, arch).value();
+  const Binary binary = make_default_compiler(options, driver)->compile(text, arch).value();
   kernel_ = driver->load(binary.code, text.kernel, gpu.ordinal(), {.threads = kThreads}).value();
 }
 

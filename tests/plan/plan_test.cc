@@ -316,5 +316,14 @@ TEST(Check, AStrategyOutsideItsSetIsRefused) {
   EXPECT_THAT(refused.error().message, HasSubstr("strategy"));
 }
 
+TEST(Check, RefusesMoreBlocksThanTheRingOfRowsServes) {
+  const LayerNormSpec spec{.columns = 2 * 8192};
+  const Plan plan{Strategy::two_reads, 256, 256, 4, 8, 1, 2};
+  DeviceProfile device = DeviceProfile::of(Arch{90}).value();
+  EXPECT_TRUE(check(plan, spec, device).ok());
+  device.sm_count = 1000;
+  EXPECT_EQ(check(plan, spec, device).code(), Code::IllegalPlan);
+}
+
 }  // namespace
 }  // namespace normjit

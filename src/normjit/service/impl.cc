@@ -4,26 +4,14 @@
 #include <bit>
 
 #include "normjit/base/text.h"
-#include "normjit/compiler/nvrtc_compiler.h"
+#include "normjit/service/default_compiler.h"
 
 namespace normjit {
-namespace {
-
-std::shared_ptr<Compiler> default_compiler(const Options& options, const std::shared_ptr<Driver>& driver) {
-  return make_nvrtc_compiler({.explicit_path = options.compiler_path,
-                              .cuda_home = options.cuda_home,
-                              .driver_cuda_version = [driver] {
-                                const auto version = driver->version();
-                                return version ? *version : 0;
-                              }});
-}
-
-}  // namespace
 
 Service::Impl::Impl(Options given, Seams seams)
     : options(std::move(given)),
       driver(seams.driver ? seams.driver : make_cuda_driver()),
-      compiler(seams.compiler ? seams.compiler : default_compiler(options, driver)),
+      compiler(seams.compiler ? seams.compiler : make_default_compiler(options, driver)),
       binaries(compiler,
                std::make_unique<Cache>(options.cache_directory,
                                        seams.files ? seams.files : make_posix_file_system(),
