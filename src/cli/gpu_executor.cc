@@ -4,6 +4,7 @@
 
 #include "cli/executor.h"
 #include "cli/gpu.h"
+#include "cli/measure.h"
 
 namespace normjit::cli {
 namespace {
@@ -66,10 +67,7 @@ double GpuExecutor::steady_call(Service& service, const LayerNormSpec& spec, con
     if (i > 0) times.push_back(call.microseconds());  // the first one looks at the pointers
     stream.synchronize();
   }
-  if (times.empty()) return 0;
-  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
-  std::nth_element(times.begin(), middle, times.end());
-  return *middle;
+  return times.empty() ? 0 : timing_of(std::move(times)).median;
 }
 
 Execution GpuExecutor::execute(Problem& problem) {

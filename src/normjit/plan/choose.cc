@@ -10,10 +10,6 @@
 namespace normjit {
 namespace {
 
-constexpr int kWarp = 32;
-
-int ceil_div(std::int64_t a, std::int64_t b) { return static_cast<int>((a + b - 1) / b); }
-
 // Elements an access: what the launch's tensors allow, what divides the row, and no more than 16 bytes of the
 // wider of input and output.
 int vector_of(const LayerNormSpec& spec, Alignment alignment) {
@@ -78,13 +74,13 @@ Plan choose(const LayerNormSpec& spec, const DeviceProfile& any, RowsRegime regi
   // 0.93. With few rows latency counts, and more than two vectors a lane are better spread over more threads.
   const auto pairs = static_cast<std::uint64_t>(ceil_div(vectors, 2));
   const auto lanes = static_cast<int>(std::min<std::uint64_t>(kWarp, std::bit_ceil(pairs)));
-  if (const int each = ceil_div(vectors, lanes); each * registers <= (few ? 8 : 16))
+  if (const auto each = static_cast<int>(ceil_div(vectors, lanes)); each * registers <= (few ? 8 : 16))
     return with_occupancy(packed_rows(lanes, vector, each), spec, device);
 
   // B. With few rows as many threads as it takes to hold 16 bytes each. Otherwise as few as can hold the row,
   // so that many independent blocks run.
   const auto resident = [&](int threads, int most) -> std::optional<Plan> {
-    const Plan plan = resident_row(threads, vector, ceil_div(vectors, threads));
+    const Plan plan = resident_row(threads, vector, static_cast<int>(ceil_div(vectors, threads)));
     if (held_registers(plan, spec) > most || threads * needed_registers(plan, spec) > device.registers_per_sm)
       return {};
     return with_occupancy(plan, spec, device);

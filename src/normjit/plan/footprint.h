@@ -7,6 +7,10 @@
 
 namespace normjit {
 
+inline constexpr int kWarp = 32;
+
+inline constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
+
 // 32-bit registers of one vector as loaded, of x or of the weights, which are wider in some specs. A lone
 // 16-bit element takes a whole register.
 inline int registers_per_vector(int vector, const LayerNormSpec& spec) {

@@ -15,9 +15,6 @@ namespace {
 constexpr std::string_view kStrategyNames[] = {"packed_rows", "resident_row", "two_reads"};
 constexpr std::int64_t kMaxGrid = std::numeric_limits<std::int32_t>::max();
 constexpr int kMaxThreads = 1024;
-constexpr int kWarp = 32;
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
 
 }  // namespace
 
@@ -52,38 +49,44 @@ std::int64_t columns_per_block(const Plan& plan) noexcept {
   return std::int64_t{plan.lanes} * plan.vector * plan.per_thread;
 }
 
-std::int64_t grid_blocks(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device,
-                         std::int64_t rows) noexcept {
-  if (plan.strategy != Strategy::two_reads) return std::min(ceil_div(rows, rows_per_block(plan)), kMaxGrid);
-  const std::int64_t resident = std::int64_t{device.sm_count} * plan.blocks_per_sm;
-  const std::int64_t chunks = ceil_div(spec.columns, columns_per_block(plan));
-  return rows >= resident ? resident : std::min(resident, rows * chunks);
-}
-
 namespace {
 
-// The ring of rows in the workspace of two_reads, as templates/two_reads.cu works it out.
+// Of two_reads: the blocks that are resident at once, and the chunks of a row.
+std::int64_t resident_blocks(const Plan& plan, const DeviceProfile& device) {
+  return std::int64_t{device.sm_count} * plan.blocks_per_sm;
+}
+std::int64_t chunks_of(const Plan& plan, const LayerNormSpec& spec) {
+  return ceil_div(spec.columns, columns_per_block(plan));
+}
+
+// The ring of rows in its workspace, as templates/two_reads.cu works it out.
+constexpr std::int64_t kMaxRingRows = 1024;
 struct Ring {
   std::int64_t chunks, lag, rows;
 };
 
 Ring ring_of(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device) {
-  constexpr std::int64_t kMaxRows = 1024;
-  const std::int64_t blocks = std::int64_t{device.sm_count} * plan.blocks_per_sm;
-  const std::int64_t chunks = ceil_div(spec.columns, columns_per_block(plan));
+  const std::int64_t blocks = resident_blocks(plan, device), chunks = chunks_of(plan, spec);
   const std::int64_t lag = plan.group_rows * chunks + 2 * blocks;
   const auto wanted = static_cast<std::uint64_t>(plan.group_rows + (lag + blocks) / chunks + 2);
-  return {chunks, lag, std::min(kMaxRows, static_cast<std::int64_t>(std::bit_ceil(wanted)))};
+  return {chunks, lag, std::min(kMaxRingRows, static_cast<std::int64_t>(std::bit_ceil(wanted)))};
 }
 
 }  // namespace
+
+std::int64_t grid_blocks(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device,
+                         std::int64_t rows) noexcept {
+  if (plan.strategy != Strategy::two_reads) return std::min(ceil_div(rows, rows_per_block(plan)), kMaxGrid);
+  const std::int64_t resident = resident_blocks(plan, device);
+  return rows >= resident ? resident : std::min(resident, rows * chunks_of(plan, spec));
+}
 
 // The layout is that of `struct Workspace` in templates/two_reads.cu: a header and counters of a fixed size,
 // then for each row of the ring its statistics and the moments of its chunks.
 std::size_t workspace_bytes(const Plan& plan, const LayerNormSpec& spec,
                             const DeviceProfile& device) noexcept {
   if (plan.strategy != Strategy::two_reads) return 0;
-  constexpr std::int64_t kHeader = 32, kCounters = 1024 * 32;
+  constexpr std::int64_t kHeader = 32, kCounters = kMaxRingRows * 32;
   const Ring ring = ring_of(plan, spec, device);
   const std::int64_t moments = 4 * size_of(compute_type(spec));
   return static_cast<std::size_t>(kHeader + kCounters + ring.rows * (1 + ring.chunks) * moments);

@@ -15,9 +15,7 @@ Service::Impl::Impl(Options given, Seams seams)
       binaries(compiler,
                std::make_unique<Cache>(options.cache_directory,
                                        seams.files ? seams.files : make_posix_file_system(),
-                                       [log = options.log](std::string_view text) {
-                                         if (log) log(LogLevel::warn, text);
-                                       }),
+                                       [this](std::string_view text) { log(LogLevel::warn, text); }),
                options.template_directory) {}
 
 void Service::Impl::log(LogLevel level, std::string_view text) const {

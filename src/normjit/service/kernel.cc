@@ -70,12 +70,22 @@ Alignment alignment_of(const LayerNormSpec& spec, const Tensors& t) noexcept {
                    allowed(t.bias, 0, spec.weight)});
 }
 
-Status Kernel::launch(const Tensors& t, Stream stream) const noexcept {
-  if (!prepared_) return {Code::EmptyKernel};
-  const Prepared& p = *prepared_;
+namespace {
+
+// Ok, or why this very kernel cannot run on these tensors.
+Status admit(const Kernel::Prepared& p, const Tensors& t) noexcept {
   if (const Status status = check_tensors(p.spec, t); !status || t.rows == 0) return status;
   if (static_cast<int>(alignment_of(p.spec, t)) < p.plan.vector) return {Code::Misaligned};
   if (p.workspace_bytes != 0 && !t.workspace) return {Code::WorkspaceRequired};
+  return {};
+}
+
+}  // namespace
+
+Status Kernel::launch(const Tensors& t, Stream stream) const noexcept {
+  if (!prepared_) return {Code::EmptyKernel};
+  const Prepared& p = *prepared_;
+  if (const Status status = admit(p, t); !status || t.rows == 0) return status;
 
   // In the order of the argument list in templates/hw.cuh.
   Strides strides = strides_of(p.spec, t);
@@ -99,15 +109,10 @@ Result<void> Kernel::check(const Tensors& t) const {
   const auto failed = [](Code code, std::string_view what) { return Error{code, std::string(what)}; };
   if (!prepared_) return failed(Code::EmptyKernel, Status{Code::EmptyKernel}.message());
   const Prepared& p = *prepared_;
-  if (const Status status = check_tensors(p.spec, t); !status) return failed(status.code, status.message());
+  if (const Status status = admit(p, t); !status)
+    return failed(status.code, concat({status.message(), " The kernel is ", to_text(p.plan),
+                                       "; its workspace has ", shortest(p.workspace_bytes), " bytes."}));
   if (t.rows == 0) return {};
-  if (static_cast<int>(alignment_of(p.spec, t)) < p.plan.vector)
-    return failed(Code::Misaligned, concat({"a tensor does not allow accesses of ", shortest(p.plan.vector),
-                                            " elements, for which the kernel ", to_text(p.plan),
-                                            " was made; prepare one for its alignment and row strides"}));
-  if (p.workspace_bytes != 0 && !t.workspace)
-    return failed(Code::WorkspaceRequired, concat({"this kernel needs Tensors::workspace, ",
-                                                   shortest(p.workspace_bytes), " bytes zeroed once"}));
 
   const Strides strides = strides_of(p.spec, t);
   const auto size = [](DType dtype) { return static_cast<std::uint64_t>(size_of(dtype)); };

@@ -1,0 +1,42 @@
+// What normjit finds on this machine.
+#include "normjit/base/text.h"
+#include "normjit/service/impl.h"
+
+namespace normjit {
+
+Environment Service::environment() {
+  Environment found;
+  found.version = NORMJIT_VERSION;
+  found.cache_directory = impl_->options.cache_directory;
+  if (auto usable = impl_->binaries.cache().probe(); !usable) found.cache_error = usable.error().message;
+
+  const auto version = [](int major, int minor) { return concat({shortest(major), ".", shortest(minor)}); };
+  if (const auto facts = impl_->compiler->facts()) {
+    found.compiler_path = facts->path;
+    found.compiler_version = version(facts->major, facts->minor);
+    found.compiler_archs = facts->archs;
+  } else {
+    found.compiler_error = facts.error().message;
+  }
+
+  Driver& driver = *impl_->driver;
+  const auto cuda = driver.version();
+  if (!cuda) {
+    found.driver_error = cuda.error().message;
+    return found;
+  }
+  found.driver_version = version(*cuda / 1000, *cuda % 1000 / 10);
+  const auto devices = driver.device_count();
+  if (!devices) found.driver_error = devices.error().message;
+  for (int i = 0; devices && i < *devices; ++i) {
+    const auto profile = driver.profile(i);
+    const auto name = driver.device_name(i);
+    if (profile && name)
+      found.devices.push_back({i, *name, *profile});
+    else
+      found.driver_error = profile ? name.error().message : profile.error().message;
+  }
+  return found;
+}
+
+}  // namespace normjit
