@@ -121,7 +121,7 @@ TEST(Generate, JoinsTheTemplatesByLineDirectives) {
     EXPECT_TRUE(text.starts_with("#line 1 \"spec.cuh\"\n"));
     EXPECT_EQ(text.find("{{"), text.npos);
     std::size_t parts = 1;
-    for (const EmbeddedTemplate& file : embedded_templates()) {
+    for (const EmbeddedFile& file : embedded_templates()) {
       const std::string part = "#line 1 \"" + std::string(file.name) + "\"\n" + std::string(file.text);
       const std::size_t at = text.find(part);
       if (at == text.npos) continue;

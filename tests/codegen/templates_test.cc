@@ -36,7 +36,7 @@ std::set<std::string> files_in_tree() {
 
 TEST(Templates, EmbeddedOnesAreThoseOfTheTree) {
   std::set<std::string> embedded;
-  for (const EmbeddedTemplate& file : embedded_templates()) {
+  for (const EmbeddedFile& file : embedded_templates()) {
     EXPECT_TRUE(embedded.emplace(file.name).second) << file.name << " is embedded twice";
     EXPECT_TRUE(file.text == bytes_of(kFolder / file.name)) << file.name << " differs; build again";
   }
@@ -44,7 +44,7 @@ TEST(Templates, EmbeddedOnesAreThoseOfTheTree) {
 }
 
 TEST(Templates, EmptyDirectoryNameMeansTheEmbeddedOnes) {
-  for (const EmbeddedTemplate& file : embedded_templates())
+  for (const EmbeddedFile& file : embedded_templates())
     EXPECT_TRUE(template_text("", file.name).value() == file.text) << file.name;
   const auto missing = template_text("", "no_such.cuh");
   ASSERT_EQ(missing.code(), Code::BadTemplate);
@@ -96,7 +96,7 @@ TEST(Templates, TheGeneratorReadsAllOfThemFromTheDirectory) {
 // What lets the same text run under another executor: the hardware is in hw.cuh, the placeholders in
 // spec.cuh.in, and neither is anywhere else.
 TEST(Templates, KeepTheirRules) {
-  for (const EmbeddedTemplate& file : embedded_templates()) {
+  for (const EmbeddedFile& file : embedded_templates()) {
     SCOPED_TRACE(file.name);
     EXPECT_EQ(file.text.find("#include"), file.text.npos);
     EXPECT_TRUE(file.text.ends_with('\n')) << "the next #line directive needs a line of its own";

@@ -9,7 +9,7 @@ namespace normjit {
 
 Result<std::string> template_text(const std::string& directory, std::string_view name) {
   if (directory.empty()) {
-    for (const EmbeddedTemplate& file : embedded_templates())
+    for (const EmbeddedFile& file : embedded_templates())
       if (file.name == name) return std::string(file.text);
     return Error{Code::BadTemplate, concat({"no template '", name, "' is built into this library"})};
   }

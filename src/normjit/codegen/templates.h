@@ -5,16 +5,13 @@
 #include <string>
 #include <string_view>
 
+#include "normjit/base/embedded_file.h"
 #include "normjit/result.h"
 
 namespace normjit {
 
-struct EmbeddedTemplate {
-  std::string_view name;  // "hw.cuh"
-  std::string_view text;
-};
 // Made at build time from templates/.
-std::span<const EmbeddedTemplate> embedded_templates() noexcept;
+std::span<const EmbeddedFile> embedded_templates() noexcept;
 
 // The text of one file: from `directory`, or the embedded one where that is empty. BadTemplate if there is
 // none.

@@ -1,4 +1,5 @@
-# Writes OUT, a C++ file with the text of each of FILES as an array (a raw string literal has a length limit).
+# Writes OUT, a C++ file in which FUNCTION, declared in HEADER, returns each of FILES with its text as an array (a raw
+# string literal has a length limit).
 set(body "")
 set(rows "")
 set(index 0)
@@ -10,15 +11,13 @@ foreach(file IN LISTS FILES)
   string(APPEND rows "    {\"${name}\", {reinterpret_cast<const char*>(kText${index}), sizeof kText${index} - 1}},\n")
   math(EXPR index "${index} + 1")
 endforeach()
-file(WRITE "${OUT}" "// Made from templates/ by scripts/embed_templates.cmake.
-#include \"normjit/codegen/templates.h\"
+file(WRITE "${OUT}" "// Made by scripts/embed_files.cmake.
+#include \"${HEADER}\"
 
-namespace normjit {
 namespace {
-${body}const EmbeddedTemplate kTemplates[] = {
+${body}const normjit::EmbeddedFile kFiles[] = {
 ${rows}};
 }  // namespace
 
-std::span<const EmbeddedTemplate> embedded_templates() noexcept { return kTemplates; }
-}  // namespace normjit
+std::span<const normjit::EmbeddedFile> ${FUNCTION}() noexcept { return kFiles; }
 ")

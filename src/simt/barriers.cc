@@ -1,0 +1,173 @@
+// Barriers of a block, of some of its warps, of a cluster, of the grid, and those that lie in shared memory.
+#include <algorithm>
+
+#include "normjit/base/text.h"
+#include "simt/execution.h"
+#include "simt/inside.h"
+#include "simt/sanitizers.h"
+
+namespace normjit::simt {
+
+// Returns when `need` threads have come here; how many of them voted yes.
+int Execution::meet(Barrier& barrier, std::size_t need, bool vote, Place place, const char* what) {
+  const Unseen unseen;
+  const Inside inside(*this);
+  if (barrier.waiting.empty()) {
+    barrier.place = place;
+    barrier.need = need;
+    barrier.votes = 0;
+  } else if (barrier.place.line != place.line || std::string_view(barrier.place.file) != place.file) {
+    {
+      note(
+          Fault::divergence,
+          concat({"the threads of a ", what, " meet at different barriers: ", thread_name(barrier.waiting[0]),
+                  " in ", text_of(barrier.place), ", ", running_name(), " in ", text_of(place)}));
+      stop();
+    }
+  } else if (barrier.need != need) {
+    {
+      note(Fault::misuse, concat({text_of(place), ": ", running_name(), " expects ", shortest(need),
+                                  " threads at a barrier where ", thread_name(barrier.waiting[0]),
+                                  " expects ", shortest(barrier.need)}));
+      stop();
+    }
+  }
+  FiberState& state = *running_;
+  barrier.votes += vote ? 1 : 0;
+  barrier.waiting.push_back(running_index_);
+  if (__tsan_release != nullptr) __tsan_release(&barrier);
+  if (barrier.waiting.size() == need) {
+    if (checked_) clocks_.meet(barrier.waiting);
+    for (const unsigned fiber : barrier.waiting) {
+      fibers_[fiber].result = static_cast<std::uint64_t>(barrier.votes);
+      wake(fiber);
+    }
+    barrier.waiting.clear();
+  }
+  wait_here();
+  if (__tsan_acquire != nullptr) __tsan_acquire(&barrier);
+  return static_cast<int>(state.result);
+}
+
+int Execution::block_barrier(bool vote, Place place) {
+  Slot& slot = slots_[running_->slot];
+  if (slot.live != threads_) {
+    note(Fault::divergence,
+         concat({text_of(place), ": ", running_name(), " waits at a barrier of its block, but ",
+                 shortest(threads_ - slot.live), " of its threads have left the kernel"}));
+    stop();
+  }
+  return meet(slot.barriers[0], threads_, vote, place, "block");
+}
+
+void Execution::group_barrier(int id, int threads, Place place) {
+  if (id < 1 || id >= static_cast<int>(kGroupBarriers) || threads < 1 ||
+      threads > static_cast<int>(threads_) || threads % static_cast<int>(kWarp) != 0) {
+    note(Fault::misuse,
+         concat({text_of(place), ": ", running_name(), " asks for barrier ", shortest(id), " of ",
+                 shortest(threads), " threads; ids are 1 to 15, and whole warps of the block can meet"}));
+    stop();
+  }
+  meet(slots_[running_->slot].barriers[id], static_cast<std::size_t>(threads), false, place, "group");
+}
+
+void Execution::cluster_barrier(Place place) {
+  meet(cluster_barriers_[running_->slot / cluster_], std::size_t{cluster_} * threads_, false, place,
+       "cluster");
+}
+
+void Execution::grid_barrier(unsigned* counter, Place place) {
+  if (!launch_.shape.cooperative) {
+    note(Fault::misuse, concat({text_of(place), ": ", running_name(),
+                                " waits for the whole grid, but the launch is not cooperative"}));
+    stop();
+  }
+  if (counter == nullptr) {
+    note(Fault::misuse,
+         concat({text_of(place), ": ", running_name(), " gives no counter for the barrier of the grid"}));
+    stop();
+  }
+  meet(grid_barrier_, fibers_.size(), false, place, "grid");
+}
+
+// ---- Barriers in shared memory
+
+Execution::MemoryBarrierState& Execution::memory_barrier(const std::uint64_t* barrier, Place place) {
+  for (Slot& slot : slots_)
+    if (const auto found = slot.memory_barriers.find(barrier); found != slot.memory_barriers.end())
+      return found->second;
+  {
+    note(Fault::misuse, concat({text_of(place), ": ", running_name(),
+                                " uses a barrier in shared memory that was never initialised"}));
+    stop();
+  }
+}
+
+void Execution::barrier_init(std::uint64_t* barrier, int arrivals, const void* pc) {
+  const Unseen unseen;
+  access(barrier, sizeof *barrier, true, true, pc);
+  const Inside inside(*this);
+  if (arrivals < 1 || arrivals >= 1 << 20) {
+    note(Fault::misuse,
+         concat({"{0}: ", running_name(), " initialises a barrier for ", shortest(arrivals), " arrivals"}),
+         {pc});
+    stop();
+  }
+  Slot& slot = slots_[running_->slot];
+  const auto* at = reinterpret_cast<const std::byte*>(barrier);
+  if (at < slot.arena || at >= slot.arena + shared_used_) {
+    note(Fault::misuse,
+         concat({"{0}: ", running_name(), " initialises a barrier that does not lie in its shared memory"}),
+         {pc});
+    stop();
+  }
+  slot.memory_barriers[barrier] = {.arrivals = arrivals, .pending = arrivals, .knowledge = {}, .waiting = {}};
+}
+
+void Execution::barriers_ready() {
+  for (auto& [address, state] : slots_[running_->slot].memory_barriers) state.ready = true;
+}
+
+// Begins the next phase if this one is over.
+void Execution::settle(Slot&, MemoryBarrierState& state) {
+  if (state.pending > 0 || state.bytes != 0) return;
+  state.phase ^= 1;
+  state.pending = state.arrivals;
+  for (const unsigned fiber : state.waiting) {
+    if (checked_) clocks_.acquire(fiber, state.knowledge);
+    wake(fiber);
+  }
+  state.waiting.clear();
+}
+
+void Execution::barrier_arrive(std::uint64_t* barrier, int bytes, Place place) {
+  const Unseen unseen;
+  const Inside inside(*this);
+  MemoryBarrierState& state = memory_barrier(barrier, place);
+  if (state.pending == 0) {
+    note(Fault::misuse,
+         concat({text_of(place), ": ", running_name(),
+                 " arrives at a barrier in shared memory that expects nobody more in this phase"}));
+    stop();
+  }
+  if (__tsan_release != nullptr) __tsan_release(barrier);
+  if (checked_) clocks_.release(running_index_, state.knowledge);
+  --state.pending;
+  state.bytes += bytes;
+  settle(slots_[running_->slot], state);
+}
+
+void Execution::barrier_wait(std::uint64_t* barrier, unsigned parity, Place place) {
+  const Unseen unseen;
+  const Inside inside(*this);
+  MemoryBarrierState& state = memory_barrier(barrier, place);
+  if (state.phase == (parity & 1)) {
+    state.waiting.push_back(running_index_);
+    wait_here();
+  } else if (checked_) {
+    clocks_.acquire(running_index_, state.knowledge);
+  }
+  if (__tsan_acquire != nullptr) __tsan_acquire(barrier);
+}
+
+}  // namespace normjit::simt

@@ -1,0 +1,55 @@
+#include "simt/clocks.h"
+
+#include <algorithm>
+
+namespace normjit::simt {
+
+void Clocks::reset(std::size_t threads) { threads_.assign(threads, State{}); }
+
+Clocks::Knowledge Clocks::merged(const Knowledge& a, const Knowledge& b) const {
+  if (!a || a == b) return b;
+  if (!b) return a;
+  auto all = std::make_shared<std::vector<Time>>(*a);
+  for (std::size_t i = 0; i < all->size(); ++i) (*all)[i] = std::max((*all)[i], (*b)[i]);
+  return all;
+}
+
+void Clocks::release(Thread thread, Knowledge& to) {
+  State& state = threads_[thread];
+  const Knowledge known = merged(to, state.known);
+  auto all = known ? std::make_shared<std::vector<Time>>(*known)
+                   : std::make_shared<std::vector<Time>>(threads_.size(), 0);
+  (*all)[thread] = std::max((*all)[thread], state.own++);
+  to = std::move(all);
+}
+
+void Clocks::acquire(Thread thread, const Knowledge& from) {
+  threads_[thread].known = merged(threads_[thread].known, from);
+}
+
+// Threads that met before share what they know, so that there is little to merge.
+void Clocks::meet(std::span<const Thread> threads) {
+  Knowledge known, last;
+  for (const Thread thread : threads) {
+    const Knowledge& one = threads_[thread].known;
+    if (one == last) continue;
+    known = merged(known, one);
+    last = one;
+  }
+  auto all = known ? std::make_shared<std::vector<Time>>(*known)
+                   : std::make_shared<std::vector<Time>>(threads_.size(), 0);
+  for (const Thread thread : threads) (*all)[thread] = std::max((*all)[thread], threads_[thread].own++);
+  const Knowledge shared = std::move(all);
+  for (const Thread thread : threads) threads_[thread].known = shared;
+}
+
+Clocks::Time Clocks::send(Thread thread, Thread helper, Knowledge& knowledge) {
+  release(thread, knowledge);
+  const Time when = threads_[helper].own++;
+  auto all = std::make_shared<std::vector<Time>>(*knowledge);
+  (*all)[helper] = when;
+  knowledge = std::move(all);
+  return when;
+}
+
+}  // namespace normjit::simt

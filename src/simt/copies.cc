@@ -1,0 +1,170 @@
+// Asynchronous copies. They are done as late as the kernel allows, or at a random moment before, and what
+// they are to bring counts as absent until then.
+#include <algorithm>
+#include <cstring>
+
+#include "normjit/base/text.h"
+#include "simt/execution.h"
+#include "simt/inside.h"
+#include "simt/sanitizers.h"
+
+namespace normjit::simt {
+
+// Begins a copy: the thread's rights to both sides are looked at now.
+void Execution::start_copy(Copy copy, const void* pc) {
+  const Unseen unseen;
+  access(copy.from, copy.bytes, false, false, pc);
+  access(copy.to, copy.bytes, true, false, pc);
+  const Inside inside(*this);
+  copy.fiber = running_index_;
+  copy.as = access_now(true, pc);
+  if (checked_) {
+    if (copy.kind != Copy::Kind::async) {  // by the copy engine
+      copy.as.thread = static_cast<Clocks::Thread>(fibers_.size() + running_->slot);
+      copy.as.time = clocks_.send(running_index_, copy.as.thread, copy.knowledge);
+    }
+    if (copy.kind == Copy::Kind::bulk_store) {
+      const Region from = region_of(copy.from, copy.bytes);
+      Access writer;
+      if (from.shadow != nullptr && from.shadow->first_unready(copy.from, copy.bytes, store_ready_.data(),
+                                                               store_ready_.size(), writer)) {
+        note(Fault::missing_wait,
+             concat({"{0}: ", running_name(), " hands the copy engine shared memory that ",
+                     thread_name(writer.thread), " wrote in {1} without bulk_store_ready() since"}),
+             {pc, writer.pc});
+        stop();
+      }
+      // Until the copy is waited for, the engine may still read.
+      if (from.shadow != nullptr) {
+        Access reads = copy.as;
+        reads.write = false;
+        from.shadow->record(copy.from, copy.bytes, reads, clocks_);
+      }
+    }
+    if (const Region to = region_of(copy.to, copy.bytes); to.shadow != nullptr)
+      to.shadow->pend(copy.to, copy.bytes);
+  }
+  slots_[running_->slot].copies.push_back(std::move(copy));
+}
+
+void Execution::finish_copy(Slot& slot, std::size_t index) {
+  Copy copy = std::move(slot.copies[index]);
+  slot.copies.erase(slot.copies.begin() + static_cast<std::ptrdiff_t>(index));
+  // Not memcpy, which a sanitizer would take for the kernel's.
+  const auto* from = static_cast<const volatile unsigned char*>(copy.from);
+  auto* to = static_cast<volatile unsigned char*>(copy.to);
+  for (std::size_t i = 0; i < copy.bytes; ++i) to[i] = from[i];
+  if (checked_) {
+    if (const Region region = region_of(copy.to, copy.bytes); region.shadow != nullptr)
+      region.shadow->land(copy.to, copy.bytes, copy.as);
+  }
+  if (copy.barrier == nullptr) return;
+  const auto found = slot.memory_barriers.find(copy.barrier);
+  if (found == slot.memory_barriers.end()) return;
+  if (checked_) {
+    Clocks::Knowledge& knowledge = found->second.knowledge;
+    clocks_.merge(knowledge, copy.knowledge);
+  }
+  found->second.bytes -= static_cast<std::int64_t>(copy.bytes);
+  settle(slot, found->second);
+}
+
+void Execution::copy_async(void* to, const void* from, std::size_t bytes, const void* pc) {
+  start_copy({.to = to,
+              .from = from,
+              .bytes = bytes,
+              .barrier = nullptr,
+              .fiber = 0,
+              .group = running_->load_group,
+              .kind = Copy::Kind::async,
+              .as = {},
+              .knowledge = {},
+              .place = {}},
+             pc);
+}
+
+void Execution::copies_wait(unsigned left) {
+  const Unseen unseen;
+  const Inside inside(*this);
+  Slot& slot = slots_[running_->slot];
+  for (std::size_t i = 0; i < slot.copies.size();) {
+    Copy& copy = slot.copies[i];
+    if (copy.kind != Copy::Kind::async || copy.fiber != running_index_ ||
+        copy.group + left >= running_->load_group) {
+      ++i;
+      continue;
+    }
+    copy.as.time =
+        checked_ ? clocks_.now(running_index_) : 0;  // from now on it is as if this thread had written it
+    finish_copy(slot, i);
+  }
+}
+
+void Execution::bulk_load(void* to, const void* from, std::size_t bytes, std::uint64_t* barrier, Place place,
+                          const void* pc) {
+  if (bytes == 0 || bytes % 16 != 0) {
+    note(Fault::misuse, concat({text_of(place), ": ", running_name(), " asks for a bulk load of ",
+                                shortest(bytes), " bytes; multiples of 16 are possible"}));
+    stop();
+  }
+  if (const MemoryBarrierState& state = memory_barrier(barrier, place); !state.ready) {
+    note(Fault::missing_wait, concat({text_of(place), ": ", running_name(),
+                                      " uses a barrier in shared memory with the copy engine without "
+                                      "barriers_ready() since it was initialised"}));
+    stop();
+  }
+  start_copy({.to = to,
+              .from = from,
+              .bytes = bytes,
+              .barrier = barrier,
+              .fiber = 0,
+              .group = 0,
+              .kind = Copy::Kind::bulk_load,
+              .as = {},
+              .knowledge = {},
+              .place = place},
+             pc);
+}
+
+void Execution::bulk_store(void* to, const void* from, std::size_t bytes, Place place, const void* pc) {
+  if (bytes == 0 || bytes % 16 != 0) {
+    note(Fault::misuse, concat({text_of(place), ": ", running_name(), " asks for a bulk store of ",
+                                shortest(bytes), " bytes; multiples of 16 are possible"}));
+    stop();
+  }
+  start_copy({.to = to,
+              .from = from,
+              .bytes = bytes,
+              .barrier = nullptr,
+              .fiber = 0,
+              .group = running_->store_group,
+              .kind = Copy::Kind::bulk_store,
+              .as = {},
+              .knowledge = {},
+              .place = place},
+             pc);
+}
+
+void Execution::bulk_store_ready() {
+  if (!checked_) return;
+  const Inside inside(*this);
+  store_ready_[running_index_] = clocks_.tick(running_index_);
+}
+
+void Execution::bulk_wait(unsigned left) {
+  const Unseen unseen;
+  const Inside inside(*this);
+  Slot& slot = slots_[running_->slot];
+  for (std::size_t i = 0; i < slot.copies.size();) {
+    const Copy& copy = slot.copies[i];
+    if (copy.kind != Copy::Kind::bulk_store || copy.fiber != running_index_ ||
+        copy.group + left >= running_->store_group) {
+      ++i;
+      continue;
+    }
+    if (checked_) clocks_.acquire(running_index_, copy.knowledge);
+    finish_copy(slot, i);
+  }
+}
+
+}  // namespace normjit::simt

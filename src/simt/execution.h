@@ -1,0 +1,251 @@
+// One launch while it runs. Blocks take turns in slots, as on a GPU blocks take turns on its multiprocessors;
+// each CUDA thread is a fiber that runs until it waits for others, and the schedule says who goes on then.
+//
+// execution.cc has the scheduler; what threads can wait for stands in warps.cc, barriers.cc and copies.cc;
+// memory.cc looks at accesses.
+#pragma once
+
+#include <csignal>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "simt/clocks.h"
+#include "simt/fiber.h"
+#include "simt/launch.h"
+#include "simt/module.h"
+#include "simt/schedule.h"
+#include "simt/shadow.h"
+
+namespace normjit::simt {
+
+class Execution {
+ public:
+  Execution(const HostKernel& kernel, const Launch& launch);
+  ~Execution();
+  Execution(const Execution&) = delete;
+  Execution& operator=(const Execution&) = delete;
+
+  // The one that runs on the calling thread, or null.
+  static Execution* current();
+
+  std::optional<Diagnosis> run();
+
+  // What kernel/runtime.h promises, for the fiber that runs.
+  const Thread* self() const { return running_->self; }
+  void access(const void* at, std::size_t bytes, bool write, bool aligned, const void* pc);
+  [[noreturn]] void misaligned(const void* at, std::size_t bytes, const void* pc);
+  void* shared(const void* key, std::size_t bytes, std::size_t alignment, Place place);
+  void* dynamic_shared(std::size_t alignment, Place place);
+
+  unsigned lane() const { return running_->here.thread.x % kWarp; }
+  std::uint64_t shuffle(std::uint64_t bits, unsigned from, unsigned members, Place place);
+  unsigned ballot(bool vote, unsigned members, Place place);
+  void warp_barrier(unsigned members, Place place);
+  int block_barrier(bool vote, Place place);
+  void group_barrier(int id, int threads, Place place);
+
+  std::uint64_t add(std::uint64_t* counter, std::uint64_t n, bool ordered, const void* pc);
+  void wait_until(const std::uint64_t* counter, std::uint64_t value, Place place, const void* pc);
+
+  void copy_async(void* to, const void* from, std::size_t bytes, const void* pc);
+  void copies_commit() { ++running_->load_group; }
+  void copies_wait(unsigned left);
+  void barrier_init(std::uint64_t* barrier, int arrivals, const void* pc);
+  void barriers_ready();
+  void barrier_arrive(std::uint64_t* barrier, int bytes, Place place);
+  void barrier_wait(std::uint64_t* barrier, unsigned parity, Place place);
+  void bulk_load(void* to, const void* from, std::size_t bytes, std::uint64_t* barrier, Place place,
+                 const void* pc);
+  void bulk_store(void* to, const void* from, std::size_t bytes, Place place, const void* pc);
+  void bulk_store_ready();
+  void bulk_commit() { ++running_->store_group; }
+  void bulk_wait(unsigned left);
+
+  int cluster_rank() const { return static_cast<int>(running_->slot % cluster_); }
+  int cluster_size() const { return static_cast<int>(cluster_); }
+  void cluster_barrier(Place place);
+  void* remote(void* own, int rank, Place place);
+  void grid_barrier(unsigned* counter, Place place);
+
+  // From the signal handler: ends the launch if the kernel's own code runs, else soon.
+  void on_signal(int signal, const void* address, const void* pc);
+
+ private:
+  static constexpr unsigned kWarp = 32;
+  static constexpr unsigned kGroupBarriers = 16;
+
+  struct FiberState {
+    Fiber fiber;
+    const Thread* self = nullptr;  // on its own stack
+    Thread here{};
+    unsigned slot = 0, warp = 0;
+    std::uint64_t result = 0;                  // of the warp operation or barrier that it waited for
+    unsigned load_group = 0, store_group = 0;  // of asynchronous copies, the open one
+  };
+
+  enum class WarpOp : std::uint8_t { shuffle, ballot, barrier };
+  struct Warp {
+    unsigned slot = 0, first = 0;               // its block's slot, and the fiber of its lane 0
+    unsigned live = 0, ready = 0, waiting = 0;  // lanes: not left, able to run, in a warp operation
+    bool listed = false;                        // in active_
+    struct Waiting {
+      WarpOp op;
+      unsigned members, from;
+      std::uint64_t value;
+      Place place;
+    } lanes[kWarp];
+  };
+
+  // Threads that wait for each other.
+  struct Barrier {
+    std::vector<Clocks::Thread> waiting;
+    std::size_t need = 0;
+    int votes = 0;
+    Place place{};
+  };
+  // A copy that is under way.
+  struct Copy {
+    void* to;
+    const void* from;
+    std::size_t bytes;
+    std::uint64_t* barrier;  // that learns of its end, or null
+    unsigned fiber, group;
+    enum class Kind { async, bulk_load, bulk_store } kind;
+    Access as;                    // what its writing counts as
+    Clocks::Knowledge knowledge;  // of who has waited for it
+    Place place;
+  };
+  struct MemoryBarrierState {
+    int arrivals = 0, pending = 0;  // a phase; still to come
+    std::int64_t bytes = 0;         // still to come
+    unsigned phase = 0;             // parity of the one under way
+    bool ready = false;             // known to the copy engine
+    Clocks::Knowledge knowledge;
+    std::vector<unsigned> waiting;  // fibers
+  };
+
+  // A place for a block.
+  struct Slot {
+    std::uint32_t block = 0;
+    unsigned live = 0;  // threads not left
+    std::unique_ptr<std::byte[]> memory;
+    std::byte* arena = nullptr;  // the block's shared memory
+    Shadow shadow;
+    Barrier barriers[kGroupBarriers];
+    std::vector<Copy> copies;
+    std::map<const void*, MemoryBarrierState> memory_barriers;
+  };
+
+  struct SharedVariable {
+    const void* key;
+    std::size_t offset, bytes;
+  };
+  // Somebody in wait_until.
+  struct Waiter {
+    unsigned fiber;
+    const std::uint64_t* counter;
+    std::uint64_t value;
+    Place place;
+  };
+
+  // What went wrong first; later ones are ignored. In the text, {0} stands for the place of pcs[0], and so
+  // on.
+  struct Finding {
+    Fault fault = Fault::crash;
+    std::string text;
+    std::vector<const void*> pcs = {};
+  };
+
+  // ---- scheduler
+  std::optional<Diagnosis> refuse() const;
+  bool set_up();
+  void start_group(unsigned first_slot);
+  void loop();
+  bool unblock();
+  unsigned pick_warp();
+  void run_fiber(unsigned index);
+  void wait_here();  // leaves the running fiber until somebody wakes it
+  void wake(unsigned fiber);
+  void make_ready(unsigned warp, unsigned lanes);
+  static void fiber_main();
+  void leave();
+  void finish_block(unsigned slot);
+  unsigned random(unsigned below);
+
+  // ---- waiting
+  void resolve(unsigned warp, unsigned members);
+  std::uint64_t warp_op(WarpOp op, std::uint64_t value, unsigned from, unsigned members, Place place);
+  int meet(Barrier& barrier, std::size_t need, bool vote, Place place, const char* what);
+  void settle(Slot& slot, MemoryBarrierState& barrier);
+  MemoryBarrierState& memory_barrier(const std::uint64_t* barrier, Place place);
+  void start_copy(Copy copy, const void* pc);
+  void finish_copy(Slot& slot, std::size_t index);
+  std::string who_waits() const;
+
+  // ---- memory
+  struct Region {
+    Shadow* shadow;  // null: not tracked
+    const Buffer* buffer;
+    bool foreign;  // another block's shared memory
+    bool found;
+  };
+  Region region_of(const void* at, std::size_t bytes);
+  void examine(const void* at, std::size_t bytes, const Access& access);
+  std::optional<Finding> objection(const Region& region, const void* at, std::size_t bytes,
+                                   const Access& access);
+  Finding outside(const void* at, std::size_t bytes, const Access& access) const;
+  Access access_now(bool write, const void* pc) const;
+  std::string name_of(const void* at, const Region& region) const;
+
+  // ---- faults
+  void note(Fault fault, std::string text, std::vector<const void*> pcs = {});
+  // Leaves the running fiber for good, and with it the launch. Its stack is not unwound: nothing that owns
+  // memory may be alive on it.
+  [[noreturn]] void stop();
+  std::string thread_name(Clocks::Thread fiber) const;  // "block 2, thread 37"
+  std::string running_name() const { return thread_name(running_index_); }
+  static std::string text_of(Place place);
+
+  const HostKernel kernel_;
+  const Launch launch_;
+  const Schedule schedule_;
+  const bool checked_;
+  const unsigned threads_, warps_, cluster_;  // of a block; blocks of a cluster
+  unsigned group_ = 1;                        // slots that begin and end together
+  unsigned slots_count_ = 1;
+
+  std::vector<FiberState> fibers_;
+  std::vector<Warp> warp_states_;
+  std::vector<Slot> slots_;
+  std::vector<Barrier> cluster_barriers_;
+  Barrier grid_barrier_;
+  std::vector<Waiter> waiters_;
+  std::vector<unsigned> active_;  // warps that may have a ready lane
+  std::vector<SharedVariable> variables_;
+  std::size_t shared_used_ = 0, dynamic_offset_ = 0;
+  std::uint64_t next_group_ = 0, groups_ = 0;
+  unsigned live_ = 0;
+
+  Fiber main_;
+  FiberState* running_ = nullptr;
+  unsigned running_index_ = 0;
+  unsigned last_warp_ = ~0u;
+  std::uint64_t random_;
+  volatile std::sig_atomic_t in_kernel_ = 0, expired_ = 0;
+
+  Clocks clocks_;
+  std::vector<Clocks::Time> store_ready_;                // of each thread, its last bulk_store_ready()
+  std::vector<std::unique_ptr<Shadow>> buffer_shadows_;  // null for inputs
+  std::unordered_map<const void*, Clocks::Knowledge> published_;  // through counters
+
+  std::optional<Finding> finding_;
+
+  friend class Inside;
+};
+
+}  // namespace normjit::simt

@@ -1,0 +1,66 @@
+// Stacks to switch between: one for each CUDA thread, and the one that the launch was called on.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#if !defined(__x86_64__) || defined(NORMJIT_SIMT_UCONTEXT)
+#include <ucontext.h>
+#define NORMJIT_SIMT_USES_UCONTEXT 1
+#endif
+
+namespace normjit::simt {
+
+// Where a stack goes on when it is switched to. Neither copied nor moved while in use.
+class Fiber {
+ public:
+  Fiber() = default;
+  ~Fiber();
+  Fiber(const Fiber&) = delete;
+  Fiber& operator=(const Fiber&) = delete;
+
+  // Makes this the calling thread's own stack.
+  void adopt();
+  // Makes this begin with `entry`, which must never return, on a stack of kStackBytes at `stack`.
+  void begin(std::byte* stack, void (*entry)());
+  // Leaves the running one, which is `from`, for this one; returns when somebody switches back.
+  void run_from(Fiber& from);
+  // To be called first in `entry`.
+  static void entered();
+
+ private:
+#ifdef NORMJIT_SIMT_USES_UCONTEXT
+  ucontext_t context_;
+#else
+  void* stack_pointer_ = nullptr;
+#endif
+  // For the sanitizers.
+  const void* stack_ = nullptr;
+  std::size_t stack_bytes_ = 0;
+  void* thread_sanitizer_ = nullptr;
+  void* fake_stack_ = nullptr;
+  bool owns_thread_sanitizer_ = false;
+};
+
+// Memory for `count` stacks of kStackBytes, each aligned to that, with a guard page at its end.
+class Stacks {
+ public:
+  // Grows to `count`; false if there is no memory for that.
+  bool reserve(std::size_t count);
+  Stacks() = default;
+  ~Stacks();
+  Stacks(const Stacks&) = delete;
+  Stacks& operator=(const Stacks&) = delete;
+
+  std::byte* operator[](std::size_t index) const { return first_ + index * stride(); }
+
+ private:
+  static std::size_t stride();
+  void release();
+  std::byte* mapped_ = nullptr;
+  std::size_t mapped_bytes_ = 0;
+  std::byte* first_ = nullptr;
+  std::size_t count_ = 0;
+};
+
+}  // namespace normjit::simt

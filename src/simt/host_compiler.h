@@ -1,0 +1,52 @@
+// Compiles rendered kernels for the CPU with the C++ compiler of this machine.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "normjit/base/source.h"
+#include "normjit/result.h"
+
+namespace normjit::simt {
+
+// Kernels in a shared library that this process has opened. Closed with its last owner. Immutable, so any
+// number of threads may launch its kernels at the same time.
+class Module;
+
+// One kernel of a module.
+struct HostKernel {
+  std::shared_ptr<const Module> module;
+  std::size_t index = 0;
+};
+
+// What the kernels' own accesses are checked with.
+enum class Checks {
+  none,    // nothing but guard pages: several times faster
+  memory,  // bounds, alignment, initialisation, missing waits and races, with file and line. In a program
+           // that is built with ThreadSanitizer or AddressSanitizer, those instead.
+};
+
+// A C++ compiler (g++ or clang++), found on this machine. A plain value; thread-safe.
+class HostCompiler {
+ public:
+  // The compiler named, else NORMJIT_HOST_CXX, else the first of g++, clang++, c++ on PATH. NoCompiler, with
+  // what was looked for and what to install.
+  static Result<HostCompiler> find(const std::string& named = {});
+
+  // All kernels in one library: 25 together take about four times as long as one. The texts are what NVRTC
+  // gets, byte for byte; they meet the host half of hw:: instead of the device half. The library is made in a
+  // temporary directory that is gone afterwards, unless `keep_directory` names one, where the sources stay
+  // for a debugger. CompileFailed, with the compiler's messages.
+  Result<std::vector<HostKernel>> compile(std::span<const Source> sources, Checks checks = Checks::memory,
+                                          const std::string& keep_directory = {}) const;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  explicit HostCompiler(std::string path) : path_(std::move(path)) {}
+  std::string path_;
+};
+
+}  // namespace normjit::simt

@@ -1,0 +1,327 @@
+// The thin layer, host half: what templates/hw.cuh declares, for kernels that run on the CPU, and as much of
+// CUDA C++ as kernels use besides. Stands in front of the kernel texts in their translation unit.
+
+// ---- CUDA C++ ----
+
+extern "C" {
+void* memcpy(void*, const void*, unsigned long);
+double sqrt(double);
+double erfc(double);
+double exp(double);
+float fabsf(float);
+}
+
+#define threadIdx (::normjit::simt::self().thread)
+#define blockIdx (::normjit::simt::self().block)
+#define blockDim (::normjit::simt::self().block_size)
+#define gridDim (::normjit::simt::self().grid)
+
+// ---- Declarations ----
+
+#ifdef NJ_DEBUG  // one function a call in a debugger
+#define NJ_DEVICE static
+#define NJ_METHOD
+#else
+#define NJ_DEVICE static inline __attribute__((always_inline))
+#define NJ_METHOD inline __attribute__((always_inline))
+#endif
+#define NJ_HERE \
+  ::normjit::simt::Place { __builtin_FILE(), __builtin_LINE() }
+#define NJ_SHARED(T, name, n)       \
+  static const char name##_key = 0; \
+  T* const name = static_cast<T*>(  \
+      ::normjit::simt::runtime.shared(&name##_key, sizeof(T) * (n), alignof(T), {__FILE__, __LINE__}))
+#define NJ_DYNAMIC_SHARED(T, name) \
+  T* const name = static_cast<T*>(::normjit::simt::runtime.dynamic_shared(128, {__FILE__, __LINE__}))
+#define NJ_KERNEL(name, threads)                                                                       \
+  static void name(const Input* x, const Weight* weight, const Weight* bias, Output* y, Acc* mean_out, \
+                   Acc* rstd_out, long long rows, long long x_stride, long long y_stride,              \
+                   unsigned char* workspace)
+
+namespace normjit::simt {
+
+__attribute__((const)) static inline const Thread& self() { return *runtime.self(); }
+
+// Called through this, the executor knows from where.
+#define NJ_PC ::normjit::simt::pc()
+__attribute__((noinline, no_sanitize("thread"), no_sanitize("address"))) static const void* pc() {
+  return __builtin_return_address(0);
+}
+
+template <class To, class From>
+NJ_DEVICE To bits(From from) {
+  static_assert(sizeof(From) <= sizeof(To));
+  To to{};
+  __builtin_memcpy(&to, &from, sizeof from);
+  return to;
+}
+
+// The words of a global access, as the compiler shall see them: one access of that size.
+template <int kBytes>
+struct Word;
+template <>
+struct Word<2> {
+  typedef unsigned short Type __attribute__((may_alias));
+};
+template <>
+struct Word<4> {
+  typedef unsigned Type __attribute__((may_alias));
+};
+template <>
+struct Word<8> {
+  typedef unsigned long long Type __attribute__((may_alias));
+};
+template <>
+struct Word<16> {
+  typedef unsigned Type __attribute__((vector_size(16), may_alias));
+};
+
+template <int kBytes>
+NJ_DEVICE void must_be_aligned(const void* at) {
+  if (reinterpret_cast<unsigned long>(at) % kBytes != 0) runtime.misaligned(at, kBytes, NJ_PC);
+}
+
+}  // namespace normjit::simt
+
+namespace normjit::hw {
+
+// ---- Memory ----
+
+enum class Keep { once, l2, always };
+
+union Piece {
+  unsigned word[4];
+  unsigned short half;
+};
+
+template <Keep kKeep, int kBytes>
+NJ_DEVICE Piece load_piece(const void* from) {
+  static_assert(kBytes == 2 || kBytes == 4 || kBytes == 8 || kBytes == 16);
+  simt::must_be_aligned<kBytes>(from);
+  const auto word = *static_cast<const typename simt::Word<kBytes>::Type*>(from);
+  Piece to{};
+  __builtin_memcpy(&to, &word, kBytes);
+  return to;
+}
+
+template <int kBytes>
+NJ_DEVICE void store_piece(void* to, const Piece& from) {
+  simt::must_be_aligned<kBytes>(to);
+  typename simt::Word<kBytes>::Type word;
+  __builtin_memcpy(&word, &from, kBytes);
+  *static_cast<typename simt::Word<kBytes>::Type*>(to) = word;
+}
+
+template <Keep kKeep, class T>
+NJ_DEVICE T load(const void* from) {
+  constexpr int kBytes = sizeof(T) < 16 ? sizeof(T) : 16;
+  T value;
+  for (int at = 0; at < static_cast<int>(sizeof(T)); at += kBytes) {
+    const Piece piece = load_piece<kKeep, kBytes>(static_cast<const char*>(from) + at);
+    __builtin_memcpy(reinterpret_cast<char*>(&value) + at, &piece, kBytes);
+  }
+  return value;
+}
+
+template <class T>
+NJ_DEVICE void store(void* to, const T& value) {
+  constexpr int kBytes = sizeof(T) < 16 ? sizeof(T) : 16;
+  for (int at = 0; at < static_cast<int>(sizeof(T)); at += kBytes) {
+    Piece piece{};
+    __builtin_memcpy(&piece, reinterpret_cast<const char*>(&value) + at, kBytes);
+    store_piece<kBytes>(static_cast<char*>(to) + at, piece);
+  }
+}
+
+template <class T>
+NJ_DEVICE void forget(T&) {}
+
+// ---- Lanes of a warp ----
+
+constexpr unsigned kAllLanes = 0xffffffffu;
+
+template <class T>
+NJ_DEVICE T from_lane(T value, unsigned lane, unsigned members, simt::Place place) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8);
+  const auto got = simt::runtime.shuffle(simt::bits<unsigned long long>(value), lane, members, place);
+  T result;
+  __builtin_memcpy(&result, &got, sizeof result);
+  return result;
+}
+
+template <class T>
+NJ_DEVICE T shuffle(T value, int from, unsigned members = kAllLanes, simt::Place place = NJ_HERE) {
+  return from_lane(value, static_cast<unsigned>(from) & 31, members, place);
+}
+template <class T>
+NJ_DEVICE T shuffle_xor(T value, int lane_mask, unsigned members = kAllLanes, simt::Place place = NJ_HERE) {
+  return from_lane(value, (simt::runtime.lane() ^ static_cast<unsigned>(lane_mask)) & 31, members, place);
+}
+template <class T>
+NJ_DEVICE T shuffle_up(T value, int lanes, unsigned members = kAllLanes, simt::Place place = NJ_HERE) {
+  const unsigned own = simt::runtime.lane(), by = static_cast<unsigned>(lanes);
+  return from_lane(value, own >= by ? own - by : own, members, place);
+}
+template <class T>
+NJ_DEVICE T shuffle_down(T value, int lanes, unsigned members = kAllLanes, simt::Place place = NJ_HERE) {
+  const unsigned own = simt::runtime.lane(), by = static_cast<unsigned>(lanes);
+  return from_lane(value, own + by < 32 ? own + by : own, members, place);
+}
+
+NJ_DEVICE unsigned ballot(bool vote, unsigned members = kAllLanes, simt::Place place = NJ_HERE) {
+  return simt::runtime.ballot(vote, members, place);
+}
+NJ_DEVICE void warp_barrier(unsigned members = kAllLanes, simt::Place place = NJ_HERE) {
+  simt::runtime.warp_barrier(members, place);
+}
+
+// ---- Threads of a block ----
+
+NJ_DEVICE void block_barrier(simt::Place place = NJ_HERE) { simt::runtime.block_barrier(false, place); }
+NJ_DEVICE int block_count(bool vote, simt::Place place = NJ_HERE) {
+  return simt::runtime.block_barrier(vote, place);
+}
+NJ_DEVICE void group_barrier(int id, int threads, simt::Place place = NJ_HERE) {
+  simt::runtime.group_barrier(id, threads, place);
+}
+
+// ---- Blocks of a launch, through global memory ----
+
+NJ_DEVICE unsigned long long take_ticket(unsigned long long* counter) {
+  return simt::runtime.add(counter, 1, false, NJ_PC);
+}
+NJ_DEVICE unsigned long long arrive(unsigned long long* counter) {
+  return simt::runtime.add(counter, 1, true, NJ_PC);
+}
+NJ_DEVICE void wait_until(const unsigned long long* counter, unsigned long long value,
+                          simt::Place place = NJ_HERE) {
+  simt::runtime.wait_until(counter, value, place, NJ_PC);
+}
+
+// ---- Asynchronous copies into shared memory ----
+
+template <int kBytes>
+NJ_DEVICE void copy_async(void* shared, const void* global) {
+  static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16);
+  simt::must_be_aligned<kBytes>(shared);
+  simt::must_be_aligned<kBytes>(global);
+  simt::runtime.copy_async(shared, global, kBytes, NJ_PC);
+}
+NJ_DEVICE void copies_commit() { simt::runtime.copies_commit(); }
+template <int kLeft>
+NJ_DEVICE void copies_wait() {
+  simt::runtime.copies_wait(kLeft);
+}
+
+// ---- Barriers in shared memory, and the copy engine ----
+
+using MemoryBarrier = unsigned long long;
+
+NJ_DEVICE void barrier_init(MemoryBarrier* barrier, int arrivals) {
+  simt::runtime.barrier_init(barrier, arrivals, NJ_PC);
+}
+NJ_DEVICE void barriers_ready() { simt::runtime.barriers_ready(); }
+NJ_DEVICE void barrier_arrive(MemoryBarrier* barrier, simt::Place place = NJ_HERE) {
+  simt::runtime.barrier_arrive(barrier, 0, place);
+}
+NJ_DEVICE void barrier_arrive_expect(MemoryBarrier* barrier, int bytes, simt::Place place = NJ_HERE) {
+  simt::runtime.barrier_arrive(barrier, bytes, place);
+}
+NJ_DEVICE void barrier_wait(MemoryBarrier* barrier, unsigned parity, simt::Place place = NJ_HERE) {
+  simt::runtime.barrier_wait(barrier, parity, place);
+}
+NJ_DEVICE void bulk_load(void* shared, const void* global, int bytes, MemoryBarrier* barrier,
+                         simt::Place place = NJ_HERE) {
+  simt::must_be_aligned<16>(shared);
+  simt::must_be_aligned<16>(global);
+  simt::runtime.bulk_load(shared, global, bytes, barrier, place, NJ_PC);
+}
+NJ_DEVICE void bulk_store(void* global, const void* shared, int bytes, simt::Place place = NJ_HERE) {
+  simt::must_be_aligned<16>(shared);
+  simt::must_be_aligned<16>(global);
+  simt::runtime.bulk_store(global, shared, bytes, place, NJ_PC);
+}
+NJ_DEVICE void bulk_store_ready() { simt::runtime.bulk_store_ready(); }
+NJ_DEVICE void bulk_commit() { simt::runtime.bulk_commit(); }
+template <int kLeft>
+NJ_DEVICE void bulk_wait() {
+  simt::runtime.bulk_wait(kLeft);
+}
+
+// ---- Blocks of a cluster, of a grid, of the stream ----
+
+NJ_DEVICE int cluster_rank() { return simt::runtime.cluster_rank(); }
+NJ_DEVICE int cluster_size() { return simt::runtime.cluster_size(); }
+NJ_DEVICE void cluster_barrier(simt::Place place = NJ_HERE) { simt::runtime.cluster_barrier(place); }
+template <class T>
+NJ_DEVICE T* remote(T* shared, int rank, simt::Place place = NJ_HERE) {
+  return static_cast<T*>(simt::runtime.remote(shared, rank, place));
+}
+NJ_DEVICE void grid_barrier(unsigned* counter, simt::Place place = NJ_HERE) {
+  simt::runtime.grid_barrier(counter, place);
+}
+NJ_DEVICE void wait_for_previous_launch() {}
+NJ_DEVICE void allow_next_launch() {}
+
+// ---- Numbers ----
+
+NJ_DEVICE float f16_to_f32(unsigned short half) {
+  const unsigned sign = (half & 0x8000u) << 16, exponent = half >> 10 & 31, fraction = half & 0x3ffu;
+  if (exponent == 31) return simt::bits<float>(sign | 0x7f800000u | fraction << 13);
+  if (exponent > 0) return simt::bits<float>(sign | (exponent + 112) << 23 | fraction << 13);
+  const float value = static_cast<float>(fraction) * 0x1p-24f;
+  return sign != 0 ? -value : value;
+}
+NJ_DEVICE float bf16_to_f32(unsigned short half) {
+  return simt::bits<float>(static_cast<unsigned>(half) << 16);
+}
+
+// To nearest even. Adding to a power of two rounds what is below the last bit of an f16 subnormal.
+NJ_DEVICE unsigned short f32_to_f16(float value) {
+  const unsigned all = simt::bits<unsigned>(value), sign = all >> 16 & 0x8000u, size = all & 0x7fffffffu;
+  unsigned half;
+  if (size > 0x7f800000u) return 0x7fff;  // NaN
+  if (size >= 0x477ff000u) {              // rounds to infinity
+    half = 0x7c00u;
+  } else if (size < 0x38800000u) {
+    half = simt::bits<unsigned>(simt::bits<float>(size) + 0.5f) - 0x3f000000u;
+  } else {
+    half = (size - 0x38000000u + 0xfffu + (size >> 13 & 1)) >> 13;
+  }
+  return static_cast<unsigned short>(sign | half);
+}
+NJ_DEVICE unsigned short f32_to_bf16(float value) {
+  const unsigned all = simt::bits<unsigned>(value);
+  if ((all & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
+  return static_cast<unsigned short>((all + 0x7fffu + (all >> 16 & 1)) >> 16);
+}
+
+NJ_DEVICE float round_to_odd(float value) { return value; }
+NJ_DEVICE float round_to_odd(double value) {
+  float low = static_cast<float>(value);  // to nearest: one step too far, or not
+  if (value != value || static_cast<double>(low) == value) return low;
+  const unsigned word = simt::bits<unsigned>(low);
+  const double size = value < 0 ? -value : value;
+  const double rounded = value < 0 ? -static_cast<double>(low) : static_cast<double>(low);
+  return simt::bits<float>((rounded > size ? word - 1 : word) | 1u);
+}
+
+NJ_DEVICE float rsqrt(float value) {
+  return static_cast<float>(1.0 / __builtin_sqrt(static_cast<double>(value)));
+}
+NJ_DEVICE double rsqrt(double value) { return 1.0 / __builtin_sqrt(value); }
+
+NJ_DEVICE float mul_saturated(float a, float b) {
+  const float product = a * b;
+  return product > 0 ? (product < 1 ? product : 1.0f) : 0.0f;  // NaN too
+}
+
+// Subnormals in and out are zero.
+NJ_DEVICE float flushed(float value) {
+  const unsigned word = simt::bits<unsigned>(value);
+  return (word & 0x7f800000u) == 0 ? simt::bits<float>(word & 0x80000000u) : value;
+}
+NJ_DEVICE float rcp_approx(float value) { return flushed(1.0f / flushed(value)); }
+NJ_DEVICE float exp2_approx(float value) { return flushed(__builtin_exp2f(flushed(value))); }
+
+}  // namespace normjit::hw

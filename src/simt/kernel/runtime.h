@@ -1,0 +1,110 @@
+// Between a kernel that was compiled for the CPU and the executor that runs it. The first part of every such
+// translation unit, and included by the executor; it includes nothing itself.
+#pragma once
+
+namespace normjit::simt {
+
+// Where something stands in the kernel text.
+struct Place {
+  const char* file;
+  int line;
+};
+
+// The indices of CUDA, which have one dimension here.
+struct Index {
+  unsigned x;
+};
+struct Thread {
+  Index thread, block, block_size, grid;
+};
+
+// Every fiber's stack has this size and is aligned to it, so an address on the own stack is known by
+// comparison.
+constexpr unsigned long kStackBytes = 64 << 10;
+
+// What a kernel asks of the executor, on behalf of the CUDA thread that runs. Everything here may switch to
+// another thread, and does not return when something is wrong.
+struct Runtime {
+  const Thread* (*self)();
+
+  // An access that is about to happen. `aligned`: to its size, or it is a fault.
+  void (*access)(const void* at, unsigned long bytes, bool write, bool aligned, const void* pc);
+  void (*misaligned)(const void* at, unsigned long bytes, const void* pc);
+
+  // Shared memory of the block: one variable for each key, and the launch's dynamic memory.
+  void* (*shared)(const void* key, unsigned long bytes, unsigned long alignment, Place);
+  void* (*dynamic_shared)(unsigned long alignment, Place);
+
+  unsigned (*lane)();
+  unsigned long long (*shuffle)(unsigned long long bits, unsigned from_lane, unsigned members, Place);
+  unsigned (*ballot)(bool vote, unsigned members, Place);
+  void (*warp_barrier)(unsigned members, Place);
+  int (*block_barrier)(bool vote, Place);
+  void (*group_barrier)(int id, int threads, Place);
+
+  // Adds to a counter in global memory and returns what it was; `ordered`: with acquire and release.
+  unsigned long long (*add)(unsigned long long* counter, unsigned long long n, bool ordered, const void* pc);
+  void (*wait_until)(const unsigned long long* counter, unsigned long long value, Place, const void* pc);
+
+  void (*copy_async)(void* shared, const void* global, int bytes, const void* pc);
+  void (*copies_commit)();
+  void (*copies_wait)(int left);
+
+  void (*barrier_init)(unsigned long long* barrier, int arrivals, const void* pc);
+  void (*barriers_ready)();
+  void (*barrier_arrive)(unsigned long long* barrier, int bytes, Place);
+  void (*barrier_wait)(unsigned long long* barrier, unsigned parity, Place);
+  void (*bulk_load)(void* shared, const void* global, int bytes, unsigned long long* barrier, Place,
+                    const void* pc);
+  void (*bulk_store)(void* global, const void* shared, int bytes, Place, const void* pc);
+  void (*bulk_store_ready)();
+  void (*bulk_commit)();
+  void (*bulk_wait)(int left);
+
+  int (*cluster_rank)();
+  int (*cluster_size)();
+  void (*cluster_barrier)(Place);
+  void* (*remote)(void* shared, int rank, Place);
+  void (*grid_barrier)(unsigned* counter, Place);
+};
+
+// What a module exports as normjit_simt_module.
+struct ModuleTable {
+  Runtime* runtime;                          // to be filled in before the first launch
+  void (*const* kernels)(void** arguments);  // in the order of the sources
+  unsigned long count;
+};
+
+#ifdef NJ_HOST  // in a module
+// One object under two names: constant for the kernels, so that the compiler does not take its use for an
+// access of theirs.
+extern const Runtime runtime __asm__("normjit_simt_runtime") __attribute__((visibility("hidden")));
+extern Runtime bound_runtime __asm__("normjit_simt_runtime") __attribute__((visibility("hidden")));
+Runtime bound_runtime;
+
+// Takes the arguments as cuLaunchKernel does.
+template <unsigned... kIndex>
+struct Indices {};
+template <unsigned kCount, unsigned... kIndex>
+struct UpTo : UpTo<kCount - 1, kCount - 1, kIndex...> {};
+template <unsigned... kIndex>
+struct UpTo<0, kIndex...> {
+  using Type = Indices<kIndex...>;
+};
+template <class... A, unsigned... kIndex>
+__attribute__((no_sanitize("thread"), no_sanitize("address"))) static void call(void (*kernel)(A...),
+                                                                                void** arguments,
+                                                                                Indices<kIndex...>) {
+  kernel(*static_cast<A*>(arguments[kIndex])...);
+}
+template <class... A>
+constexpr unsigned count_of(void (*)(A...)) {
+  return sizeof...(A);
+}
+template <auto kKernel>
+__attribute__((no_sanitize("thread"), no_sanitize("address"))) static void enter(void** arguments) {
+  call(kKernel, arguments, typename UpTo<count_of(kKernel)>::Type{});
+}
+#endif
+
+}  // namespace normjit::simt

@@ -1,0 +1,12 @@
+// The headers that stand in front of a kernel text on the CPU: kernel/, embedded at build time.
+#pragma once
+
+#include <span>
+
+#include "normjit/base/embedded_file.h"
+
+namespace normjit::simt {
+
+std::span<const EmbeddedFile> kernel_headers() noexcept;
+
+}  // namespace normjit::simt

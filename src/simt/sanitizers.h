@@ -1,0 +1,43 @@
+// What ThreadSanitizer and AddressSanitizer must be told about fibers. The functions exist only in programs
+// that are built with one of them; elsewhere these do nothing.
+#pragma once
+
+#include <cstddef>
+
+extern "C" {
+#define NORMJIT_WEAK __attribute__((weak))
+NORMJIT_WEAK void* __tsan_create_fiber(unsigned flags);
+NORMJIT_WEAK void __tsan_destroy_fiber(void* fiber);
+NORMJIT_WEAK void* __tsan_get_current_fiber();
+NORMJIT_WEAK void __tsan_switch_to_fiber(void* fiber, unsigned flags);
+NORMJIT_WEAK void __tsan_acquire(void* address);
+NORMJIT_WEAK void __tsan_release(void* address);
+NORMJIT_WEAK void AnnotateIgnoreReadsBegin(const char* file, int line);
+NORMJIT_WEAK void AnnotateIgnoreReadsEnd(const char* file, int line);
+NORMJIT_WEAK void AnnotateIgnoreWritesBegin(const char* file, int line);
+NORMJIT_WEAK void AnnotateIgnoreWritesEnd(const char* file, int line);
+NORMJIT_WEAK void __sanitizer_start_switch_fiber(void** fake_stack, const void* stack, std::size_t bytes);
+NORMJIT_WEAK void __sanitizer_finish_switch_fiber(void* fake_stack, const void** stack, std::size_t* bytes);
+#undef NORMJIT_WEAK
+}
+
+namespace normjit::simt {
+
+// The executor's own accesses are no races of the kernel's.
+class Unseen {
+ public:
+  Unseen() {
+    if (AnnotateIgnoreReadsBegin == nullptr) return;
+    AnnotateIgnoreReadsBegin("", 0);
+    AnnotateIgnoreWritesBegin("", 0);
+  }
+  ~Unseen() {
+    if (AnnotateIgnoreReadsEnd == nullptr) return;
+    AnnotateIgnoreReadsEnd("", 0);
+    AnnotateIgnoreWritesEnd("", 0);
+  }
+  Unseen(const Unseen&) = delete;
+  Unseen& operator=(const Unseen&) = delete;
+};
+
+}  // namespace normjit::simt

@@ -1,0 +1,24 @@
+#include "simt/schedule.h"
+
+#include "normjit/base/text.h"
+
+namespace normjit::simt {
+
+Schedule schedule_of(std::uint64_t seed) noexcept {
+  Schedule schedule{.seed = seed};
+  if (seed == 0) return schedule;
+  constexpr int kMostResident = 4;
+  schedule.order = seed % 2 == 1 ? Schedule::Order::warp_ahead : Schedule::Order::any_lane;
+  schedule.backwards = seed / 2 % 2 == 1;
+  schedule.resident_blocks = static_cast<int>(seed / 4 % kMostResident) + 1;
+  return schedule;
+}
+
+std::string to_text(const Schedule& schedule) {
+  constexpr std::string_view kOrders[] = {"in order", "any lane", "one warp ahead"};
+  return concat({"seed ", shortest(schedule.seed), ": ", kOrders[static_cast<int>(schedule.order)],
+                 schedule.backwards ? ", blocks backwards" : "", ", ", shortest(schedule.resident_blocks),
+                 schedule.resident_blocks == 1 ? " block at a time" : " blocks at a time"});
+}
+
+}  // namespace normjit::simt

@@ -1,0 +1,29 @@
+// In which order the threads of a launch run. A GPU promises none, so a right kernel gives the same result
+// under every schedule.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace normjit::simt {
+
+struct Schedule {
+  enum class Order {
+    in_order,    // the first thread that can run
+    any_lane,    // any thread that can run
+    warp_ahead,  // one warp runs until all of it waits: finds most missing barriers
+  };
+  Order order = Order::in_order;
+  bool backwards = false;   // the last block first
+  int resident_blocks = 1;  // that run at the same time, where the launch leaves it open
+  std::uint64_t seed = 0;   // of the choices made on the way
+};
+
+// Seed 0 is in order, one block after the other. Every other seed stands for one fixed schedule of a random
+// kind. The same seed gives the same run, whatever the machine.
+Schedule schedule_of(std::uint64_t seed) noexcept;
+
+// "seed 7: any lane, blocks backwards, 3 at a time"
+std::string to_text(const Schedule& schedule);
+
+}  // namespace normjit::simt
