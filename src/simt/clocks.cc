@@ -6,6 +6,12 @@ namespace normjit::simt {
 
 void Clocks::reset(std::size_t threads) { threads_.assign(threads, State{}); }
 
+void Clocks::begin(Thread thread) {
+  State& state = threads_[thread];
+  state.known = nullptr;
+  state.begun = ++state.own;
+}
+
 Clocks::Knowledge Clocks::merged(const Knowledge& a, const Knowledge& b) const {
   if (!a || a == b) return b;
   if (!b) return a;

@@ -20,11 +20,14 @@ class Clocks {
 
   // Forgets all; times begin at 1.
   void reset(std::size_t threads);
+  // Somebody new goes by this number, who knows nothing of what was done under it before.
+  void begin(Thread thread);
 
   Time now(Thread thread) const { return threads_[thread].own; }
   // Whether what `who` did at `when` lies behind `observer`.
   bool ordered(Thread who, Time when, Thread observer) const {
-    return who == observer || (threads_[observer].known && (*threads_[observer].known)[who] >= when);
+    const State& state = threads_[observer];
+    return (who == observer && when >= state.begun) || (state.known && (*state.known)[who] >= when);
   }
 
   // Adds what a thread knows, itself included, to `to`.
@@ -42,7 +45,7 @@ class Clocks {
  private:
   struct State {
     Knowledge known;  // its own entry is not up to date
-    Time own = 1;
+    Time own = 1, begun = 1;
   };
   Knowledge merged(const Knowledge& a, const Knowledge& b) const;
 

@@ -95,12 +95,13 @@ bool Execution::set_up() {
     state.here = {{thread}, {0}, {threads_}, {launch_.blocks}};
     state.fiber.begin(t_stacks[i], &fiber_main);
   }
+  const void* const code = kernel_.module->code();
   const std::size_t arena = static_cast<std::size_t>(launch_.shape.dynamic_shared_bytes) + kArenaSlack;
   for (Slot& slot : slots_) {
     slot.memory = std::make_unique_for_overwrite<std::byte[]>(arena + 128);
     slot.arena = slot.memory.get() + (128 - reinterpret_cast<std::uintptr_t>(slot.memory.get()) % 128);
     std::memset(slot.arena, 0xff, arena);  // NaN in every floating-point type
-    if (checked_ && !slot.shadow.cover(slot.arena, arena, 1, false)) return false;
+    if (checked_ && !slot.shadow.cover(slot.arena, arena, 1, false, code)) return false;
   }
   shared_used_ = static_cast<std::size_t>(launch_.shape.dynamic_shared_bytes);
   if (shared_used_ > 0) variables_.push_back({nullptr, 0, shared_used_});
@@ -111,8 +112,8 @@ bool Execution::set_up() {
     for (const Buffer& buffer : launch_.buffers) {
       buffer_shadows_.push_back(buffer.writable ? std::make_unique<Shadow>() : nullptr);
       constexpr std::size_t kSmallestElement = 2;
-      if (buffer.writable &&
-          !buffer_shadows_.back()->cover(buffer.begin, buffer.bytes, kSmallestElement, buffer.initialized))
+      if (buffer.writable && !buffer_shadows_.back()->cover(buffer.begin, buffer.bytes, kSmallestElement,
+                                                            buffer.initialized, code))
         return false;
     }
   }
@@ -159,6 +160,7 @@ void Execution::start_group(unsigned first_slot) {
       FiberState& state = fibers_[std::size_t{first_slot + i} * threads_ + thread];
       state.here.block = {slot.block};
       state.load_group = state.store_group = 0;
+      if (checked_) clocks_.begin((first_slot + i) * threads_ + thread);
     }
     for (unsigned w = 0; w < warps_; ++w) {
       const unsigned index = (first_slot + i) * warps_ + w, lanes = std::min(kWarp, threads_ - w * kWarp);

@@ -23,6 +23,8 @@ class Module {
   using Entry = void (*)(void** arguments);
   Entry kernel(std::size_t index) const { return table_->kernels[index]; }
   std::size_t size() const { return table_->count; }
+  // Where its code begins.
+  const void* code() const { return reinterpret_cast<const void*>(base_); }
   // Whether its accesses are reported to the Runtime.
   bool checked() const { return checked_; }
   // Whether an address is one of the library's own data.

@@ -3,109 +3,160 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <vector>
 
 namespace normjit::simt {
+namespace {
+
+// Mappings that wait for their next use: the system takes longer to make them than most kernels run. Cells of
+// an earlier generation count as zero, so nobody has to clear them.
+struct Spare {
+  void* mapped;
+  std::size_t bytes;
+};
+class Spares {
+ public:
+  ~Spares() {
+    for (const Spare& spare : spares_) munmap(spare.mapped, spare.bytes);
+  }
+  // At least so many bytes, or null.
+  void* take(std::size_t& bytes) {
+    const auto enough = [&](const Spare& spare) { return spare.bytes >= bytes; };
+    if (const auto found = std::find_if(spares_.begin(), spares_.end(), enough); found != spares_.end()) {
+      const Spare spare = *found;
+      spares_.erase(found);
+      bytes = spare.bytes;
+      return spare.mapped;
+    }
+    void* mapped =
+        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return mapped == MAP_FAILED ? nullptr : mapped;
+  }
+  void give(void* mapped, std::size_t bytes) {
+    constexpr std::size_t kMost = 16, kLargest = 64 << 20;
+    if (bytes <= kLargest)
+      spares_.push_back({mapped, bytes});
+    else
+      munmap(mapped, bytes);
+    if (spares_.size() <= kMost) return;
+    munmap(spares_.front().mapped, spares_.front().bytes);
+    spares_.erase(spares_.begin());
+  }
+
+ private:
+  std::vector<Spare> spares_;
+};
+thread_local Spares t_spares;
+thread_local std::uint32_t t_generation = 0;
+
+}  // namespace
 
 Shadow::~Shadow() { release(); }
 
 void Shadow::release() {
-  if (cells_ != nullptr) munmap(cells_, mapped_bytes_);
+  if (cells_ != nullptr) t_spares.give(cells_, mapped_bytes_);
   cells_ = nullptr;
 }
 
-bool Shadow::cover(const void* begin, std::size_t bytes, std::size_t granule, bool written) {
+bool Shadow::cover(const void* begin, std::size_t bytes, std::size_t granule, bool written,
+                   const void* code) {
+  release();
   begin_ = static_cast<const std::byte*>(begin);
   bytes_ = bytes;
   granule_ = granule;
   written_ = written;
-  release();
-  // Mapped memory is zero, and costs nothing where it is never touched.
+  code_ = static_cast<const char*>(code);
+  generation_ = ++t_generation;
   mapped_bytes_ = (bytes / granule + 2) * sizeof(Cell);
-  void* mapped = mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (mapped == MAP_FAILED) return false;
-  cells_ = static_cast<Cell*>(mapped);
-  return true;
+  cells_ = static_cast<Cell*>(t_spares.take(mapped_bytes_));
+  return cells_ != nullptr;
 }
 
-Shadow::Cell* Shadow::cells(const void* at, std::size_t bytes, std::size_t& count) const {
-  const std::size_t first = static_cast<std::size_t>(static_cast<const std::byte*>(at) - begin_);
-  count = (first + bytes - 1) / granule_ - first / granule_ + 1;
-  return cells_ + first / granule_;
+Shadow::Cells Shadow::cells(const void* at, std::size_t bytes) const {
+  const auto first = static_cast<std::size_t>(static_cast<const std::byte*>(at) - begin_);
+  const Cells cells{cells_ + first / granule_, (first + bytes - 1) / granule_ - first / granule_ + 1};
+  for (Cell& cell : cells)
+    if (cell.generation != generation_) {
+      cell = {};
+      cell.generation = generation_;
+    }
+  return cells;
+}
+
+Shadow::Mark Shadow::mark(const Access& access) const {
+  return {access.thread, access.time,
+          static_cast<std::uint32_t>(static_cast<const char*>(access.pc) - code_)};
+}
+
+Access Shadow::access(const Mark& mark, bool write) const {
+  return {mark.thread, mark.time, code_ + mark.code, write, false};
+}
+
+const std::byte* Shadow::address(const Cell& cell) const {
+  return begin_ + (&cell - cells_) * static_cast<std::ptrdiff_t>(granule_);
 }
 
 Conflict Shadow::record(const void* at, std::size_t bytes, const Access& access, const Clocks& clocks) {
-  std::size_t count;
-  Cell* const first = cells(at, bytes, count);
-  const Mark mark{access.thread, access.time, access.pc};
-  Conflict conflict;
-  const auto found = [&](Conflict::Kind kind, const Cell& cell, const Mark& earlier, bool write) {
-    const auto* byte = begin_ + (&cell - cells_) * static_cast<std::ptrdiff_t>(granule_);
-    conflict = {kind,
-                {earlier.thread, earlier.time, earlier.pc, write, false},
-                std::max(byte, static_cast<const std::byte*>(at))};
-    return conflict;
+  const Mark own = mark(access);
+  const auto conflict = [&](Conflict::Kind kind, const Cell& cell, const Mark& earlier, bool write) {
+    return Conflict{kind, this->access(earlier, write),
+                    std::max(address(cell), static_cast<const std::byte*>(at))};
   };
   const auto unordered = [&](const Mark& mark) {
     return mark.time != 0 && !clocks.ordered(mark.thread, mark.time, access.thread);
   };
-  for (Cell* cell = first; cell != first + count; ++cell) {
-    if (cell->pending) return found(Conflict::Kind::pending, *cell, cell->write, true);
-    if (!access.write && !cell->written && !written_)
-      return found(Conflict::Kind::unwritten, *cell, {}, false);
-    if (unordered(cell->write) && !(access.atomic && cell->atomic_write))
-      return found(Conflict::Kind::race, *cell, cell->write, true);
-    if (!access.write || access.atomic) {
-      if (cell->read[0].time != 0 && cell->read[0].thread != access.thread && unordered(cell->read[0]))
-        cell->read[1] = cell->read[0];
-      cell->read[0] = mark;
-      if (!access.write) continue;
-    } else {
-      for (const Mark& read : cell->read)
-        if (unordered(read)) return found(Conflict::Kind::race, *cell, read, false);
-      cell->read[0] = cell->read[1] = {};
+  for (Cell& cell : cells(at, bytes)) {
+    if (cell.pending) return conflict(Conflict::Kind::pending, cell, cell.write, true);
+    if (!access.write && !cell.written && !written_)
+      return conflict(Conflict::Kind::unwritten, cell, {}, false);
+    if (unordered(cell.write) && !(access.atomic && cell.atomic_write))
+      return conflict(Conflict::Kind::race, cell, cell.write, true);
+    if (!access.write) {
+      if (access.atomic) continue;  // nobody who writes atomically minds
+      if (unordered(cell.read[0])) cell.read[1] = cell.read[0];
+      cell.read[0] = own;
+      continue;
     }
-    cell->write = mark;
-    cell->written = true;
-    cell->atomic_write = access.atomic;
+    for (const Mark& read : cell.read)
+      if (unordered(read)) return conflict(Conflict::Kind::race, cell, read, false);
+    cell.read[0] = cell.read[1] = {};
+    cell.write = own;
+    cell.written = true;
+    cell.atomic_write = access.atomic;
   }
-  return conflict;
+  return {};
 }
 
 void Shadow::pend(const void* at, std::size_t bytes) {
-  std::size_t count;
-  Cell* const first = cells(at, bytes, count);
-  for (Cell* cell = first; cell != first + count; ++cell) cell->pending = true;
+  for (Cell& cell : cells(at, bytes)) cell.pending = true;
 }
 
 void Shadow::land(const void* at, std::size_t bytes, const Access& as) {
-  std::size_t count;
-  Cell* const first = cells(at, bytes, count);
-  for (Cell* cell = first; cell != first + count; ++cell) {
-    *cell = {};
-    cell->write = {as.thread, as.time, as.pc};
-    cell->written = true;
+  for (Cell& cell : cells(at, bytes)) {
+    cell.write = mark(as);
+    cell.read[0] = cell.read[1] = {};
+    cell.pending = cell.atomic_write = false;
+    cell.written = true;
   }
 }
 
 const std::byte* Shadow::first_unready(const void* at, std::size_t bytes, const Clocks::Time* ready,
                                        std::size_t threads, Access& writer) const {
-  std::size_t count;
-  const Cell* const first = cells(at, bytes, count);
-  for (const Cell* cell = first; cell != first + count; ++cell)
-    if (const Mark& mark = cell->write;
+  for (const Cell& cell : cells(at, bytes))
+    if (const Mark& mark = cell.write;
         mark.time != 0 && mark.thread < threads && ready[mark.thread] < mark.time) {
-      writer = {mark.thread, mark.time, mark.pc, true, false};
-      return begin_ + (cell - cells_) * static_cast<std::ptrdiff_t>(granule_);
+      writer = access(mark, true);
+      return address(cell);
     }
   return nullptr;
 }
 
 void Shadow::forget(const void* at, std::size_t bytes) {
   if (bytes == 0) return;
-  std::size_t count;
-  Cell* const first = cells(at, bytes, count);
-  std::fill(first, first + count, Cell{});
+  for (Cell& cell : cells(at, bytes)) {
+    cell = {};
+    cell.generation = generation_;
+  }
 }
 
 }  // namespace normjit::simt

@@ -36,7 +36,7 @@ class Shadow {
 
   // Starts over for this memory, of which every `granule` bytes share a cell. `written`: all of it counts as
   // written before. False if there is no memory for the shadow.
-  bool cover(const void* begin, std::size_t bytes, std::size_t granule, bool written);
+  bool cover(const void* begin, std::size_t bytes, std::size_t granule, bool written, const void* code);
 
   bool holds(const void* at) const {
     const auto* byte = static_cast<const std::byte*>(at);
@@ -61,24 +61,37 @@ class Shadow {
  private:
   struct Mark {
     Clocks::Thread thread = 0;
-    Clocks::Time time = 0;  // 0: none
-    const void* pc = nullptr;
+    Clocks::Time time = 0;   // 0: none
+    std::uint32_t code = 0;  // how far its pc is from code_
   };
   // All zeros: nobody has accessed it.
   struct Cell {
     Mark write;
-    Mark read[2];  // the last one, and the first one that is not ordered before it
+    Mark read[2];  // the last one, and one that is not ordered before it
+    std::uint32_t generation = 0;
     bool pending = false, written = false, atomic_write = false;
   };
 
-  Cell* cells(const void* at, std::size_t bytes, std::size_t& count) const;
+  struct Cells {
+    Cell* first;
+    std::size_t count;
+    Cell* begin() const { return first; }
+    Cell* end() const { return first + count; }
+  };
+  // Those of these bytes, each begun anew if it was last used before cover().
+  Cells cells(const void* at, std::size_t bytes) const;
+  Mark mark(const Access& access) const;
+  Access access(const Mark& mark, bool write) const;
+  const std::byte* address(const Cell& cell) const;
   void release();
 
   const std::byte* begin_ = nullptr;
   std::size_t bytes_ = 0, granule_ = 1;
   bool written_ = false;
+  const char* code_ = nullptr;
   Cell* cells_ = nullptr;
   std::size_t mapped_bytes_ = 0;
+  std::uint32_t generation_ = 0;
 };
 
 }  // namespace normjit::simt

@@ -25,8 +25,6 @@ float fabsf(float);
 #define NJ_DEVICE static inline __attribute__((always_inline))
 #define NJ_METHOD inline __attribute__((always_inline))
 #endif
-#define NJ_HERE \
-  ::normjit::simt::Place { __builtin_FILE(), __builtin_LINE() }
 #define NJ_SHARED(T, name, n)       \
   static const char name##_key = 0; \
   T* const name = static_cast<T*>(  \
@@ -41,6 +39,11 @@ float fabsf(float);
 namespace normjit::simt {
 
 __attribute__((const)) static inline const Thread& self() { return *runtime.self(); }
+
+// As a default argument: where the call stands that leaves it out.
+constexpr Place here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  return {file, line};
+}
 
 // Called through this, the executor knows from where.
 #define NJ_PC ::normjit::simt::pc()
@@ -150,38 +153,39 @@ NJ_DEVICE T from_lane(T value, unsigned lane, unsigned members, simt::Place plac
 }
 
 template <class T>
-NJ_DEVICE T shuffle(T value, int from, unsigned members = kAllLanes, simt::Place place = NJ_HERE) {
+NJ_DEVICE T shuffle(T value, int from, unsigned members = kAllLanes, simt::Place place = simt::here()) {
   return from_lane(value, static_cast<unsigned>(from) & 31, members, place);
 }
 template <class T>
-NJ_DEVICE T shuffle_xor(T value, int lane_mask, unsigned members = kAllLanes, simt::Place place = NJ_HERE) {
+NJ_DEVICE T shuffle_xor(T value, int lane_mask, unsigned members = kAllLanes,
+                        simt::Place place = simt::here()) {
   return from_lane(value, (simt::runtime.lane() ^ static_cast<unsigned>(lane_mask)) & 31, members, place);
 }
 template <class T>
-NJ_DEVICE T shuffle_up(T value, int lanes, unsigned members = kAllLanes, simt::Place place = NJ_HERE) {
+NJ_DEVICE T shuffle_up(T value, int lanes, unsigned members = kAllLanes, simt::Place place = simt::here()) {
   const unsigned own = simt::runtime.lane(), by = static_cast<unsigned>(lanes);
   return from_lane(value, own >= by ? own - by : own, members, place);
 }
 template <class T>
-NJ_DEVICE T shuffle_down(T value, int lanes, unsigned members = kAllLanes, simt::Place place = NJ_HERE) {
+NJ_DEVICE T shuffle_down(T value, int lanes, unsigned members = kAllLanes, simt::Place place = simt::here()) {
   const unsigned own = simt::runtime.lane(), by = static_cast<unsigned>(lanes);
   return from_lane(value, own + by < 32 ? own + by : own, members, place);
 }
 
-NJ_DEVICE unsigned ballot(bool vote, unsigned members = kAllLanes, simt::Place place = NJ_HERE) {
+NJ_DEVICE unsigned ballot(bool vote, unsigned members = kAllLanes, simt::Place place = simt::here()) {
   return simt::runtime.ballot(vote, members, place);
 }
-NJ_DEVICE void warp_barrier(unsigned members = kAllLanes, simt::Place place = NJ_HERE) {
+NJ_DEVICE void warp_barrier(unsigned members = kAllLanes, simt::Place place = simt::here()) {
   simt::runtime.warp_barrier(members, place);
 }
 
 // ---- Threads of a block ----
 
-NJ_DEVICE void block_barrier(simt::Place place = NJ_HERE) { simt::runtime.block_barrier(false, place); }
-NJ_DEVICE int block_count(bool vote, simt::Place place = NJ_HERE) {
+NJ_DEVICE void block_barrier(simt::Place place = simt::here()) { simt::runtime.block_barrier(false, place); }
+NJ_DEVICE int block_count(bool vote, simt::Place place = simt::here()) {
   return simt::runtime.block_barrier(vote, place);
 }
-NJ_DEVICE void group_barrier(int id, int threads, simt::Place place = NJ_HERE) {
+NJ_DEVICE void group_barrier(int id, int threads, simt::Place place = simt::here()) {
   simt::runtime.group_barrier(id, threads, place);
 }
 
@@ -194,7 +198,7 @@ NJ_DEVICE unsigned long long arrive(unsigned long long* counter) {
   return simt::runtime.add(counter, 1, true, NJ_PC);
 }
 NJ_DEVICE void wait_until(const unsigned long long* counter, unsigned long long value,
-                          simt::Place place = NJ_HERE) {
+                          simt::Place place = simt::here()) {
   simt::runtime.wait_until(counter, value, place, NJ_PC);
 }
 
@@ -221,22 +225,22 @@ NJ_DEVICE void barrier_init(MemoryBarrier* barrier, int arrivals) {
   simt::runtime.barrier_init(barrier, arrivals, NJ_PC);
 }
 NJ_DEVICE void barriers_ready() { simt::runtime.barriers_ready(); }
-NJ_DEVICE void barrier_arrive(MemoryBarrier* barrier, simt::Place place = NJ_HERE) {
+NJ_DEVICE void barrier_arrive(MemoryBarrier* barrier, simt::Place place = simt::here()) {
   simt::runtime.barrier_arrive(barrier, 0, place);
 }
-NJ_DEVICE void barrier_arrive_expect(MemoryBarrier* barrier, int bytes, simt::Place place = NJ_HERE) {
+NJ_DEVICE void barrier_arrive_expect(MemoryBarrier* barrier, int bytes, simt::Place place = simt::here()) {
   simt::runtime.barrier_arrive(barrier, bytes, place);
 }
-NJ_DEVICE void barrier_wait(MemoryBarrier* barrier, unsigned parity, simt::Place place = NJ_HERE) {
+NJ_DEVICE void barrier_wait(MemoryBarrier* barrier, unsigned parity, simt::Place place = simt::here()) {
   simt::runtime.barrier_wait(barrier, parity, place);
 }
 NJ_DEVICE void bulk_load(void* shared, const void* global, int bytes, MemoryBarrier* barrier,
-                         simt::Place place = NJ_HERE) {
+                         simt::Place place = simt::here()) {
   simt::must_be_aligned<16>(shared);
   simt::must_be_aligned<16>(global);
   simt::runtime.bulk_load(shared, global, bytes, barrier, place, NJ_PC);
 }
-NJ_DEVICE void bulk_store(void* global, const void* shared, int bytes, simt::Place place = NJ_HERE) {
+NJ_DEVICE void bulk_store(void* global, const void* shared, int bytes, simt::Place place = simt::here()) {
   simt::must_be_aligned<16>(shared);
   simt::must_be_aligned<16>(global);
   simt::runtime.bulk_store(global, shared, bytes, place, NJ_PC);
@@ -252,12 +256,12 @@ NJ_DEVICE void bulk_wait() {
 
 NJ_DEVICE int cluster_rank() { return simt::runtime.cluster_rank(); }
 NJ_DEVICE int cluster_size() { return simt::runtime.cluster_size(); }
-NJ_DEVICE void cluster_barrier(simt::Place place = NJ_HERE) { simt::runtime.cluster_barrier(place); }
+NJ_DEVICE void cluster_barrier(simt::Place place = simt::here()) { simt::runtime.cluster_barrier(place); }
 template <class T>
-NJ_DEVICE T* remote(T* shared, int rank, simt::Place place = NJ_HERE) {
+NJ_DEVICE T* remote(T* shared, int rank, simt::Place place = simt::here()) {
   return static_cast<T*>(simt::runtime.remote(shared, rank, place));
 }
-NJ_DEVICE void grid_barrier(unsigned* counter, simt::Place place = NJ_HERE) {
+NJ_DEVICE void grid_barrier(unsigned* counter, simt::Place place = simt::here()) {
   simt::runtime.grid_barrier(counter, place);
 }
 NJ_DEVICE void wait_for_previous_launch() {}
