@@ -27,6 +27,11 @@ class Fiber {
   void run_from(Fiber& from);
   // To be called first in `entry`.
   static void entered();
+  bool stack_holds(const void* address) const {
+    const auto* at = static_cast<const std::byte*>(address);
+    const auto* begin = static_cast<const std::byte*>(stack_);
+    return at >= begin && at < begin + stack_bytes_;
+  }
 
  private:
 #ifdef NORMJIT_SIMT_USES_UCONTEXT
@@ -34,9 +39,9 @@ class Fiber {
 #else
   void* stack_pointer_ = nullptr;
 #endif
-  // For the sanitizers.
-  const void* stack_ = nullptr;
+  const void* stack_ = nullptr;  // of the calling thread: known to AddressSanitizer only
   std::size_t stack_bytes_ = 0;
+  // For the sanitizers.
   void* thread_sanitizer_ = nullptr;
   void* fake_stack_ = nullptr;
   bool owns_thread_sanitizer_ = false;

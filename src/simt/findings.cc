@@ -1,0 +1,87 @@
+// What goes wrong, and in which words.
+#include <bit>
+#include <cstdio>
+
+#include "normjit/base/text.h"
+#include "simt/execution.h"
+#include "simt/inside.h"
+#include "simt/signals.h"
+
+namespace normjit::simt {
+
+std::string Execution::thread_name(Clocks::Thread fiber) const {
+  if (fiber >= fibers_.size())
+    return concat({"the copy engine of block ", shortest(slots_[fiber - fibers_.size()].block)});
+  const FiberState& state = fibers_[fiber];
+  return concat({"block ", shortest(slots_[state.slot].block), ", thread ", shortest(state.here.thread.x)});
+}
+
+std::string Execution::text_of(Place place) { return concat({place.file, ":", shortest(place.line)}); }
+
+void Execution::note(Fault fault, std::string text, std::vector<const void*> pcs) {
+  const Inside inside(*this);
+  if (!finding_) finding_ = Finding{fault, std::move(text), std::move(pcs)};
+}
+
+void Execution::stop() {
+  in_kernel_ = 0;
+  for (;;) wait_here();
+}
+
+std::string Execution::who_waits() const {
+  std::string text;
+  const auto add = [&](std::initializer_list<std::string_view> parts) {
+    if (text.size() < 1000) text += concat({text.empty() ? "" : "; ", concat(parts)});
+  };
+  const auto barrier = [&](const Barrier& b, std::string_view what) {
+    if (!b.waiting.empty())
+      add({shortest(b.waiting.size()), " of ", shortest(b.need), " threads wait at the barrier ", what,
+           " in ", text_of(b.place), ", the first of them ", thread_name(b.waiting[0])});
+  };
+  for (const Waiter& waiter : waiters_)
+    add({thread_name(waiter.fiber), " waits in ", text_of(waiter.place), " until a counter that is ",
+         shortest(*waiter.counter), " reaches ", shortest(waiter.value)});
+  for (const Slot& slot : slots_) {
+    for (const Barrier& b : slot.barriers) barrier(b, concat({"of block ", shortest(slot.block)}));
+    for (const auto& [address, state] : slot.memory_barriers)
+      if (!state.waiting.empty())
+        add({thread_name(state.waiting[0]), " and ", shortest(state.waiting.size() - 1),
+             " others wait for a barrier in shared memory that lacks ", shortest(state.pending),
+             " arrivals and ", shortest(state.bytes), " bytes"});
+  }
+  for (const Barrier& b : cluster_barriers_) barrier(b, "of the cluster");
+  barrier(grid_barrier_, "of the grid");
+  for (const Warp& warp : warp_states_)
+    if (warp.waiting != 0) {
+      const auto lane = static_cast<unsigned>(std::countr_zero(warp.waiting));
+      add({shortest(std::popcount(warp.waiting)), " lanes wait for their warp in ",
+           text_of(warp.lanes[lane].place), ", the first of them ", thread_name(warp.first + lane)});
+    }
+  if (text.empty()) text = concat({thread_name(running_index_), " runs on and on"});
+  return text;
+}
+
+void Execution::on_signal(int signal, const void* address, const void* pc) {
+  if (signal == kTimeIsUp) {
+    expired_ = 1;
+    if (!in_kernel_) return;  // the scheduler will see it
+    in_kernel_ = 0;
+    note(Fault::time_limit, concat({"{0}: ", running_name(), " still ran when the launch's time was up"}),
+         {static_cast<const char*>(pc) + 1});
+    stop();
+  }
+  in_kernel_ = 0;
+  char text[32];
+  std::snprintf(text, sizeof text, "%p", address);
+  const bool overflow = running_->fiber.stack_holds(address);
+  const bool access = signal == SIGSEGV || signal == SIGBUS;
+  note(access && !overflow ? Fault::out_of_bounds : Fault::crash,
+       concat({"{0}: ", running_name(),
+               overflow ? std::string(" has used up its stack")
+               : access ? concat({" accesses address ", text, ", which is no memory of the launch"})
+                        : concat({" was stopped by signal ", shortest(signal)})}),
+       {static_cast<const char*>(pc) + 1});
+  stop();
+}
+
+}  // namespace normjit::simt
