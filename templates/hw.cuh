@@ -1,9 +1,15 @@
 // The thin layer, device half: every hardware primitive that the kernels use, each a whole operation. It is
-// the only file with PTX, and the only one to be written a second time for another executor.
+// the only file with PTX. The host half, src/simt/kernel/hw_host.h, has the same names and promises; where it
+// has been included, with NJ_HOST defined, this file is empty, so that one rendered text serves both.
+#ifndef NJ_HOST
 
 #define NJ_DEVICE static __device__ __forceinline__
 #define NJ_METHOD __device__ __forceinline__
 #define NJ_SHARED(T, name, n) __shared__ T name[n]
+// The launch's dynamic shared memory, from a multiple of 128 bytes on: T* name.
+#define NJ_DYNAMIC_SHARED(T, name)                                    \
+  extern __shared__ __align__(128) unsigned char nj_dynamic_shared[]; \
+  T* const name = reinterpret_cast<T*>(nj_dynamic_shared)
 // The one argument list of all kernels. Strides are in elements; pointers that the spec does not have are
 // null.
 #define NJ_KERNEL(name, threads)                                                               \
@@ -120,14 +126,53 @@ NJ_DEVICE void forget(T& value) {
   }
 }
 
-// ---- Threads of a block ----
+// ---- Lanes of a warp ----
 
+// `members` is the mask of the lanes that take part, the calling one among them; all of them call.
+constexpr unsigned kAllLanes = 0xffffffffu;
+
+// The value that lane `from_lane` has, 0 to 31.
 template <class T>
-NJ_DEVICE T shuffle_xor(T value, int lane_mask) {
-  return __shfl_xor_sync(0xffffffffu, value, lane_mask);
+NJ_DEVICE T shuffle(T value, int from_lane, unsigned members = kAllLanes) {
+  return __shfl_sync(members, value, from_lane);
 }
 
+// The value of the lane whose number differs by these bits.
+template <class T>
+NJ_DEVICE T shuffle_xor(T value, int lane_mask, unsigned members = kAllLanes) {
+  return __shfl_xor_sync(members, value, lane_mask);
+}
+
+// The value of the lane that many below; the lowest lanes keep their own.
+template <class T>
+NJ_DEVICE T shuffle_up(T value, int lanes, unsigned members = kAllLanes) {
+  return __shfl_up_sync(members, value, lanes);
+}
+
+// The value of the lane that many above; the highest lanes keep their own.
+template <class T>
+NJ_DEVICE T shuffle_down(T value, int lanes, unsigned members = kAllLanes) {
+  return __shfl_down_sync(members, value, lanes);
+}
+
+// The mask of the members that vote yes.
+NJ_DEVICE unsigned ballot(bool vote, unsigned members = kAllLanes) { return __ballot_sync(members, vote); }
+
+// What the members wrote before is visible to the members behind.
+NJ_DEVICE void warp_barrier(unsigned members = kAllLanes) { __syncwarp(members); }
+
+// ---- Threads of a block ----
+
 NJ_DEVICE void block_barrier() { __syncthreads(); }
+
+// A barrier of so many threads of the block, whole warps. `id` is 1 to 15: barriers that are in use at the
+// same time have different ones.
+NJ_DEVICE void group_barrier(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// A block barrier that says how many threads voted yes.
+NJ_DEVICE int block_count(bool vote) { return __syncthreads_count(vote); }
 
 // ---- Blocks of a launch, through global memory ----
 
@@ -155,6 +200,171 @@ NJ_DEVICE void wait_until(const unsigned long long* counter, unsigned long long 
     __nanosleep(20);
   }
 }
+
+// ---- All blocks of a cooperative launch ----
+
+// A barrier of all threads of all blocks. `counter` lies in global memory and is zero before the first launch
+// that uses it. Block 0 adds what is missing to 0x80000000 when every other block adds one, so each barrier
+// flips the highest bit and leaves the others zero.
+NJ_DEVICE void grid_barrier(unsigned* counter) {
+  block_barrier();
+  if (threadIdx.x == 0) {
+    const unsigned part = blockIdx.x == 0 ? 0x80000000u - (gridDim.x - 1) : 1;
+    unsigned old, now;
+    asm volatile("atom.global.acq_rel.gpu.add.u32 %0, [%1], %2;"
+                 : "=r"(old)
+                 : "l"(counter), "r"(part)
+                 : "memory");
+    do {
+      asm volatile("ld.global.acquire.gpu.u32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+    } while (((old ^ now) & 0x80000000u) == 0);
+  }
+  block_barrier();
+}
+
+// ---- Asynchronous copies into shared memory (sm_80) ----
+
+// What ptxas calls a shared address.
+#define NJ_ADDRESS(shared) static_cast<unsigned>(__cvta_generic_to_shared(shared))
+
+// Begins a copy of 4, 8 or 16 bytes, both addresses aligned to that; 16 bytes bypass L1.
+template <int kBytes>
+NJ_DEVICE void copy_async(void* shared, const void* global) {
+  static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16);
+  static_assert(kBytes > 0 && kArch >= 80, "copy_async needs sm_80");
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(NJ_ADDRESS(shared)), "l"(global)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(NJ_ADDRESS(shared)), "l"(global),
+                 "n"(kBytes)
+                 : "memory");
+  }
+}
+
+// Closes this thread's group of copies, which may be empty.
+NJ_DEVICE void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Returns when at most kLeft of this thread's newest groups are unfinished; this thread sees what the others
+// brought, its block behind the next barrier.
+template <int kLeft>
+NJ_DEVICE void copies_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
+}
+
+// ---- Barriers in shared memory (sm_90) ----
+
+// Counts through phases: a phase is over when all its arrivals have come, and all bytes that they said to
+// expect. The parity of a phase is 0 for the first, 1 for the second, 0 for the third, and so on.
+using MemoryBarrier = unsigned long long;
+
+// By one thread; then barriers_ready(), and a barrier of the block or the cluster before others use it.
+NJ_DEVICE void barrier_init(MemoryBarrier* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(NJ_ADDRESS(barrier)), "r"(arrivals)
+               : "memory");
+}
+// What this thread has initialised is so for the cluster and the copy engine.
+NJ_DEVICE void barriers_ready() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+// What this thread wrote before is visible to those who wait for the phase.
+NJ_DEVICE void barrier_arrive(MemoryBarrier* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(NJ_ADDRESS(barrier)) : "memory");
+}
+
+// Arrives, and lets the phase wait for so many more bytes of bulk_load too.
+NJ_DEVICE void barrier_arrive_expect(MemoryBarrier* barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(NJ_ADDRESS(barrier)), "r"(bytes)
+               : "memory");
+}
+
+// Waits for the phase under way if it has this parity; else the phase of this parity is the one before, and
+// is over. So on a new barrier parity 1 does not wait.
+NJ_DEVICE void barrier_wait(MemoryBarrier* barrier, unsigned parity) {
+  unsigned over;
+  do {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, p;\n"
+        "}"
+        : "=r"(over)
+        : "r"(NJ_ADDRESS(barrier)), "r"(parity)
+        : "memory");
+  } while (over == 0);
+}
+
+// ---- Bulk copies by the copy engine (sm_90) ----
+
+// One thread copies for all. Addresses and sizes are multiples of 16.
+
+// Begins a copy; its bytes count for the phase of `barrier` that is under way, and are visible to those who
+// wait for it.
+NJ_DEVICE void bulk_load(void* shared, const void* global, int bytes, MemoryBarrier* barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+          NJ_ADDRESS(shared)),
+      "l"(global), "r"(bytes), "r"(NJ_ADDRESS(barrier))
+      : "memory");
+}
+
+// Begins a copy. Whoever wrote to `shared` has called bulk_store_ready() since, and met this thread at a
+// barrier.
+NJ_DEVICE void bulk_store(void* global, const void* shared, int bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
+               "r"(NJ_ADDRESS(shared)), "r"(bytes)
+               : "memory");
+}
+NJ_DEVICE void bulk_store_ready() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Closes this thread's group of stores.
+NJ_DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+// Returns when at most kLeft of this thread's newest groups of stores are unfinished; what the others read
+// from may be written again, and what they wrote is written.
+template <int kLeft>
+NJ_DEVICE void bulk_wait() {
+  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kLeft) : "memory");
+}
+
+#undef NJ_ADDRESS
+
+// ---- Blocks of a cluster (sm_90) ----
+
+// This block's number in its cluster, and how many blocks that has; 0 and 1 in a launch without clusters.
+NJ_DEVICE int cluster_rank() {
+  int rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+NJ_DEVICE int cluster_size() {
+  int size;
+  asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
+  return size;
+}
+
+// Of all threads of the cluster. A block's shared memory is there for the others from the first of them on,
+// until the block leaves.
+NJ_DEVICE void cluster_barrier() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// Where block `rank` of the cluster has its copy of this variable.
+template <class T>
+NJ_DEVICE T* remote(T* shared, int rank) {
+  T* there;
+  asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(shared), "r"(rank));
+  return there;
+}
+
+// ---- Launches that overlap the one before (sm_90) ----
+
+// Returns when the launch before has finished, and its writes are visible; at once if the launches do not
+// overlap.
+NJ_DEVICE void wait_for_previous_launch() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+// The next launch may begin when all blocks have called this or left.
+NJ_DEVICE void allow_next_launch() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
 // ---- Numbers ----
 
@@ -222,3 +432,5 @@ NJ_DEVICE float exp2_approx(float value) {
 }
 
 }  // namespace normjit::hw
+
+#endif  // NJ_HOST
