@@ -6,8 +6,8 @@
 
 #include <cstring>
 #include <memory>
-#include <ostream>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <string_view>
 
@@ -17,6 +17,7 @@
 namespace normjit::testing {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -60,6 +61,16 @@ TEST_F(CudaKernelTest, TouchesNoContextForAnotherDevice) {
 TEST_F(CudaKernelTest, SetsNoAttributeWithoutDynamicSharedMemory) {
   ASSERT_TRUE(load().ok());
   EXPECT_EQ(cuda_.count("cuKernelSetAttribute"), 0);
+}
+
+TEST_F(CudaKernelTest, AsksForClustersBeyondThePortableSize) {
+  for (const int blocks : {1, 2, 8}) {
+    ASSERT_TRUE(load("code", {.threads = 32, .cluster_blocks = blocks}).ok());
+    EXPECT_EQ(cuda_.count("cuKernelSetAttribute"), 0) << blocks;
+  }
+  ASSERT_TRUE(load("code", {.threads = 32, .cluster_blocks = 9}).ok());
+  EXPECT_EQ(cuda_.count("cuKernelSetAttribute"), 1);
+  EXPECT_THAT(cuda_.calls(), Contains(HasSubstr(" any_cluster=1 device=101")));
 }
 
 TEST_F(CudaKernelTest, LoadsOnADriverWithoutFuncLoad) {
@@ -139,6 +150,39 @@ TEST_F(CudaKernelTest, PassesTheLaunchOnAsItIs) {
   EXPECT_EQ(launch.extra, nullptr);
 }
 
+TEST_F(CudaKernelTest, LaunchesInClusters) {
+  const auto kernel = load().value();
+  EXPECT_EQ(kernel->launch(12, {.threads = 64, .cluster_blocks = 4}, nullptr, nullptr), 0);
+  const FakeCuda::Launch launch = cuda_.launches().at(0);
+  EXPECT_EQ(launch.config.gridDimX, 12U);
+  ASSERT_EQ(launch.attributes.size(), 1U);
+  EXPECT_EQ(launch.attributes[0].id, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION);
+  EXPECT_EQ(launch.attributes[0].value.clusterDim.x, 4U);
+  EXPECT_EQ(launch.attributes[0].value.clusterDim.y, 1U);
+  EXPECT_EQ(launch.attributes[0].value.clusterDim.z, 1U);
+}
+
+TEST_F(CudaKernelTest, LaunchesCooperatively) {
+  const auto kernel = load().value();
+  EXPECT_EQ(kernel->launch(12, {.threads = 64, .cooperative = true}, nullptr, nullptr), 0);
+  const FakeCuda::Launch launch = cuda_.launches().at(0);
+  ASSERT_EQ(launch.attributes.size(), 1U);
+  EXPECT_EQ(launch.attributes[0].id, CU_LAUNCH_ATTRIBUTE_COOPERATIVE);
+  EXPECT_EQ(launch.attributes[0].value.cooperative, 1);
+}
+
+TEST_F(CudaKernelTest, LaunchesCooperativelyInClusters) {
+  const auto kernel = load().value();
+  EXPECT_EQ(kernel->launch(12, {.threads = 64, .cluster_blocks = 2, .cooperative = true}, nullptr, nullptr),
+            0);
+  const FakeCuda::Launch launch = cuda_.launches().at(0);
+  ASSERT_EQ(launch.attributes.size(), 2U);
+  EXPECT_EQ(launch.attributes[0].id, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION);
+  EXPECT_EQ(launch.attributes[0].value.clusterDim.x, 2U);
+  EXPECT_EQ(launch.attributes[1].id, CU_LAUNCH_ATTRIBUTE_COOPERATIVE);
+  EXPECT_EQ(launch.attributes[1].value.cooperative, 1);
+}
+
 TEST_F(CudaKernelTest, ReturnsTheDriversResultOfALaunch) {
   const auto kernel = load().value();
   cuda_.failing = {{"cuLaunchKernelEx", CUDA_ERROR_ILLEGAL_ADDRESS}};
@@ -159,6 +203,14 @@ TEST_F(CudaKernelTest, RefusesACutOffCubinBeforeTheDriverReadsPastIt) {
     EXPECT_EQ(kernel.code(), Code::LoadFailed) << bytes;
     EXPECT_EQ(cuda_.count("cuLibraryLoadData"), 0) << bytes;
   }
+}
+
+TEST_F(CudaKernelTest, SaysWhenADeviceHasNoSuchClusters) {
+  cuda_.failing = {{"cuKernelSetAttribute", CUDA_ERROR_INVALID_VALUE}};
+  const auto kernel = load("code", {.threads = 32, .cluster_blocks = 16});
+  ASSERT_EQ(kernel.code(), Code::DriverError);
+  EXPECT_THAT(kernel.error().message, HasSubstr("cuKernelSetAttribute of kernel kernel"));
+  EXPECT_EQ(cuda_.live_libraries(), 0);
 }
 
 TEST_F(CudaKernelTest, NamesTheKernelThatIsNotThere) {

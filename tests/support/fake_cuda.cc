@@ -99,9 +99,12 @@ struct FakeCalls {
   }
   static CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkernel kernel,
                                        CUdevice device) {
-    if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) return CUDA_ERROR_INVALID_VALUE;
-    return Call("cuKernelSetAttribute",
-                number(kernel) + " shared=" + std::to_string(value) + " device=" + std::to_string(device))
+    const char* name = attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES       ? "shared"
+                       : attribute == CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED ? "any_cluster"
+                                                                                          : nullptr;
+    if (name == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    return Call("cuKernelSetAttribute", number(kernel) + " " + name + "=" + std::to_string(value) +
+                                            " device=" + std::to_string(device))
         .result;
   }
   static CUresult cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
@@ -113,7 +116,8 @@ struct FakeCalls {
   static CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** arguments,
                                    void** extra) {
     const Call call("cuLaunchKernelEx");
-    g_cuda->launches_.push_back({*config, function, arguments, extra});
+    g_cuda->launches_.push_back(
+        {*config, function, arguments, extra, {config->attrs, config->attrs + config->numAttrs}});
     return call.result;
   }
   static CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** values,

@@ -61,6 +61,7 @@ class FakeCuda {
     CUfunction function = nullptr;
     void** arguments = nullptr;
     void** extra = nullptr;
+    std::vector<CUlaunchAttribute> attributes;  // a copy: those of config lived as long as the call
   };
   std::vector<Launch> launches() const;
   std::string last_code() const;  // what was loaded last, up to its NUL

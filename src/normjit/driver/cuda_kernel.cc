@@ -39,6 +39,9 @@ bool is_cut_off(std::string_view code) {
          reaches_past(header.e_phoff, std::uint64_t{header.e_phnum} * header.e_phentsize);
 }
 
+// Larger clusters run only on some GPUs, and only by a kernel that says it wants them.
+constexpr int kPortableCluster = 8;
+
 Error refused(const std::string& kernel, const std::string& why) {
   return {Code::LoadFailed,
           "The driver does not take the code of kernel " + kernel + ": " + why +
@@ -76,6 +79,11 @@ Result<std::shared_ptr<LoadedKernel>> CudaKernel::load(const DriverTable& driver
                                          shape.dynamic_shared_bytes, loaded->kernel_, device);
     if (result != CUDA_SUCCESS) return failed(result, "cuKernelSetAttribute");
   }
+  if (shape.cluster_blocks > kPortableCluster) {
+    result = driver.cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1,
+                                         loaded->kernel_, device);
+    if (result != CUDA_SUCCESS) return failed(result, "cuKernelSetAttribute");
+  }
   if (is_current) {
     CUfunction function = nullptr;
     result = driver.cuKernelGetFunction(&function, loaded->kernel_);
@@ -103,6 +111,18 @@ int CudaKernel::launch(std::uint32_t blocks, const LaunchShape& shape, Stream st
   config.blockDimY = config.blockDimZ = 1;
   config.sharedMemBytes = static_cast<unsigned>(shape.dynamic_shared_bytes);
   config.hStream = stream;
+  CUlaunchAttribute attributes[2]{};
+  config.attrs = attributes;
+  if (shape.cluster_blocks > 1) {
+    CUlaunchAttribute& cluster = attributes[config.numAttrs++];
+    cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+    cluster.value.clusterDim = {static_cast<unsigned>(shape.cluster_blocks), 1, 1};
+  }
+  if (shape.cooperative) {
+    CUlaunchAttribute& cooperative = attributes[config.numAttrs++];
+    cooperative.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+    cooperative.value.cooperative = 1;
+  }
   // The driver takes a CUkernel as the function, and finds that of the current context.
   return driver_.cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(kernel_), arguments, nullptr);
 }
