@@ -55,6 +55,7 @@ Clocks::Time Clocks::send(Thread thread, Thread helper, Knowledge& knowledge) {
   auto all = std::make_shared<std::vector<Time>>(*knowledge);
   (*all)[helper] = when;
   knowledge = std::move(all);
+  threads_[helper].known = merged(threads_[helper].known, knowledge);
   return when;
 }
 

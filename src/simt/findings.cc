@@ -1,4 +1,5 @@
 // What goes wrong, and in which words.
+#include <algorithm>
 #include <bit>
 #include <cstdio>
 
@@ -38,9 +39,20 @@ std::string Execution::who_waits() const {
       add({shortest(b.waiting.size()), " of ", shortest(b.need), " threads wait at the barrier ", what,
            " in ", text_of(b.place), ", the first of them ", thread_name(b.waiting[0])});
   };
-  for (const Waiter& waiter : waiters_)
-    add({thread_name(waiter.fiber), " waits in ", text_of(waiter.place), " until a counter that is ",
-         shortest(*waiter.counter), " reaches ", shortest(waiter.value)});
+  for (std::size_t i = 0; i < waiters_.size(); ++i) {
+    const Waiter& waiter = waiters_[i];
+    const auto like_it = [&](const Waiter& other) {
+      return other.counter == waiter.counter && other.value == waiter.value &&
+             other.place.line == waiter.place.line;
+    };
+    const auto begin = waiters_.begin();
+    if (std::any_of(begin, begin + static_cast<std::ptrdiff_t>(i), like_it)) continue;  // told before
+    const auto others = std::count_if(begin, waiters_.end(), like_it) - 1;
+    add({thread_name(waiter.fiber),
+         others > 0 ? concat({" and ", shortest(others), " others wait in "}) : " waits in ",
+         text_of(waiter.place), " until a counter that is ", shortest(*waiter.counter), " reaches ",
+         shortest(waiter.value)});
+  }
   for (const Slot& slot : slots_) {
     for (const Barrier& b : slot.barriers) barrier(b, concat({"of block ", shortest(slot.block)}));
     for (const auto& [address, state] : slot.memory_barriers)

@@ -183,7 +183,11 @@ Execution::Finding Execution::outside(const void* at, std::size_t bytes, const A
       near = concat({", ", shortest(before), " bytes before ", buffer.name});
     }
   }
-  if (slots_[running_->slot].shadow.holds(at)) near = ", beside the variables in shared memory";
+  for (const Slot& slot : slots_)
+    if (slot.shadow.holds(at))
+      near = slot.live == 0
+                 ? concat({", in the shared memory of block ", shortest(slot.block), ", which has left"})
+                 : ", beside the variables in shared memory";
   return {Fault::out_of_bounds,
           concat({"{0}: ", running_name(), access.write ? " writes " : " reads ", shortest(bytes),
                   " bytes outside of every buffer", near}),

@@ -162,6 +162,20 @@ const Tiny kTiny[] = {
     hw::bulk_commit();
     if (rows != 2) hw::bulk_wait<0>();
   })"},
+    // rows: 0 right, 1 without the wait before the next write
+    {"bulk_out_twice", R"(
+  NJ_SHARED(int4_, s, 16);
+  for (int i = 0; i < 2; ++i) {
+    s[threadIdx.x / 4].at[threadIdx.x % 4] = i;
+    hw::bulk_store_ready();
+    hw::block_barrier();
+    if (threadIdx.x == 0) {
+      hw::bulk_store(y + 64 * i, s, 256);
+      hw::bulk_commit();
+      if (rows == 0 || i == 1) hw::bulk_wait<0>();
+    }
+    hw::block_barrier();
+  })"},
     {"whole_grid", R"(
   y[blockIdx.x * 64 + threadIdx.x] = 1;
   hw::grid_barrier(reinterpret_cast<unsigned*>(workspace));
@@ -435,6 +449,11 @@ TEST_F(Executor, FindsMissingWaitsForBulkCopies) {
                AllOf(HasSubstr("bulk_out.cu:7"), HasSubstr("without bulk_store_ready()")));
   expect_fault("bulk_out", 2, Fault::missing_wait,
                HasSubstr("leaves the kernel while its bulk store is under way"));
+}
+
+TEST_F(Executor, FindsSharedMemoryOverwrittenBeforeTheCopyEngineHasReadIt) {
+  expect_fine("bulk_out_twice", 0, {});
+  expect_one_of("bulk_out_twice", 1, {Fault::race}, "bulk_out_twice.cu:4: ");
 }
 
 TEST_F(Executor, FindsABufferThatIsRefilledUnderItsReaders) {

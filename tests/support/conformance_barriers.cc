@@ -1,0 +1,291 @@
+// Conformance kernels for what holds threads back until others have come: lanes, threads of a block, blocks
+// of a launch.
+#include <algorithm>
+
+#include "normjit/base/text.h"
+#include "tests/support/conformance_kernels.h"
+
+namespace normjit::testing {
+namespace {
+
+// Eight rounds in which `count` threads show each other their values. A barrier that does not hold them back,
+// or does not order memory, lets one read a value of another round.
+constexpr std::string_view kMix = R"(
+namespace normjit {
+
+template <class Barrier>
+NJ_DEVICE unsigned mix(unsigned value, unsigned* cell, int own, int count, Barrier barrier) {
+  for (int round = 0; round < 8; ++round) {
+    cell[own] = value;
+    barrier();
+    value = 3 * value + cell[(own + 5 * round + 1) % count];
+    barrier();
+  }
+  return value;
+}
+
+}  // namespace normjit
+)";
+
+void mix(std::vector<std::uint32_t>& values, const std::vector<int>& threads) {
+  const std::size_t count = threads.size();
+  for (std::size_t round = 0; round < 8; ++round) {
+    std::vector<std::uint32_t> next(count);
+    for (std::size_t own = 0; own < count; ++own)
+      next[own] = 3 * values[threads[own]] + values[threads[(own + 5 * round + 1) % count]];
+    for (std::size_t own = 0; own < count; ++own) values[threads[own]] = next[own];
+  }
+}
+// Every step-th thread from `first` on.
+std::vector<int> threads_from(int first, int count, int step = 1) {
+  std::vector<int> threads(count);
+  for (int i = 0; i < count; ++i) threads[i] = first + i * step;
+  return threads;
+}
+
+constexpr std::string_view kWarpBarriers = R"(
+namespace normjit {
+
+constexpr int kThreads = 64;
+
+NJ_KERNEL(warp_barriers, kThreads) {
+  NJ_SHARED(unsigned, cells, kThreads);
+  const int lane = threadIdx.x % 32;
+  unsigned* cell = cells + threadIdx.x - lane;
+  unsigned value = x[threadIdx.x];
+  value = mix(value, cell, lane, 32, [] { hw::warp_barrier(); });
+
+  // Two halves of the warp, in different places.
+  if (lane < 16) {
+    value = mix(value, cell, lane, 16, [] { hw::warp_barrier(0x0000ffffu); });
+  } else {
+    value = mix(value, cell + 16, lane - 16, 16, [] { hw::warp_barrier(0xffff0000u); });
+  }
+  hw::warp_barrier();
+
+  // Even and odd lanes, in the same place.
+  const unsigned members = lane % 2 == 0 ? 0x55555555u : 0xaaaaaaaau;
+  y[threadIdx.x] = mix(value, cell + lane % 2 * 16, lane / 2, 16, [=] { hw::warp_barrier(members); });
+}
+
+}  // namespace normjit
+)";
+
+Bytes expected_warp_barriers(const ConformanceKernel& kernel) {
+  auto values = values_of<std::uint32_t>(kernel.x);
+  for (const int warp : {0, 32}) {
+    mix(values, threads_from(warp, 32));
+    for (const int half : {0, 16}) mix(values, threads_from(warp + half, 16));
+    for (const int odd : {0, 1}) mix(values, threads_from(warp + odd, 16, 2));
+  }
+  return bytes_of(values);
+}
+
+constexpr std::string_view kBlockBarriers = R"(
+namespace normjit {
+
+constexpr int kThreads = 128;
+
+NJ_KERNEL(block_barriers, kThreads) {
+  NJ_SHARED(unsigned, cell, kThreads);
+  const int own = blockIdx.x * kThreads + threadIdx.x;
+  y[own] = mix(x[own], cell, threadIdx.x, kThreads, [] { hw::block_barrier(); });
+}
+
+}  // namespace normjit
+)";
+
+Bytes expected_block_barriers(const ConformanceKernel& kernel) {
+  auto values = values_of<std::uint32_t>(kernel.x);
+  for (const int block : {0, 128, 256}) mix(values, threads_from(block, 128));
+  return bytes_of(values);
+}
+
+constexpr std::string_view kGroupBarriers = R"(
+namespace normjit {
+
+constexpr int kThreads = 128;
+
+NJ_KERNEL(group_barriers, kThreads) {
+  NJ_SHARED(unsigned, cell, kThreads);
+  const int own = threadIdx.x, half = own / 64;
+  unsigned value = x[own];
+  // Two halves of the block, with ids that are known when it runs.
+  value = mix(value, cell + 64 * half, own % 64, 64, [=] { hw::group_barrier(1 + half, 64); });
+  // Three warps of four; the last one goes ahead.
+  if (own < 96) value = mix(value, cell, own, 96, [] { hw::group_barrier(7, 96); });
+  y[own] = mix(value, cell, own, kThreads, [] { hw::group_barrier(15, kThreads); });
+}
+
+}  // namespace normjit
+)";
+
+Bytes expected_group_barriers(const ConformanceKernel& kernel) {
+  auto values = values_of<std::uint32_t>(kernel.x);
+  for (const int half : {0, 64}) mix(values, threads_from(half, 64));
+  mix(values, threads_from(0, 96));
+  mix(values, threads_from(0, 128));
+  return bytes_of(values);
+}
+
+constexpr std::string_view kBlockCounts = R"(
+namespace normjit {
+
+constexpr int kThreads = 96;
+
+NJ_KERNEL(block_counts, kThreads) {
+  NJ_SHARED(unsigned, cell, kThreads);
+  const unsigned votes = x[blockIdx.x * kThreads + threadIdx.x];
+  y += blockIdx.x * 20 * kThreads;
+  const auto put = [&](unsigned value) {
+    y[threadIdx.x] = value;
+    y += kThreads;
+  };
+  for (int i = 0; i < 16; ++i) put(hw::block_count((votes >> i & 1) != 0));
+  put(hw::block_count(true));
+  put(hw::block_count(false));
+  put(hw::block_count(threadIdx.x == 77));
+  put(mix(votes, cell, threadIdx.x, kThreads, [] { hw::block_count(threadIdx.x < 5); }));
+}
+
+}  // namespace normjit
+)";
+
+Bytes expected_block_counts(const ConformanceKernel& kernel) {
+  auto votes = values_of<std::uint32_t>(kernel.x);
+  std::vector<std::uint32_t> y;
+  for (const int block : {0, 96, 192}) {
+    for (int i = 0; i < 16; ++i) {
+      const auto yes = std::count_if(votes.begin() + block, votes.begin() + block + 96,
+                                     [i](std::uint32_t vote) { return (vote >> i & 1) != 0; });
+      y.insert(y.end(), 96, static_cast<std::uint32_t>(yes));
+    }
+    for (const std::uint32_t count : {96, 0, 1}) y.insert(y.end(), 96, count);
+    mix(votes, threads_from(block, 96));
+    y.insert(y.end(), votes.begin() + block, votes.begin() + block + 96);
+  }
+  return bytes_of(y);
+}
+
+// ---- Blocks of a launch ----
+
+constexpr std::string_view kTickets = R"(
+namespace normjit {
+
+constexpr int kThreads = 64;
+
+// Each ticket is taken once, or something stays unwritten.
+NJ_KERNEL(tickets, kThreads) {
+  const unsigned long long ticket = hw::take_ticket(reinterpret_cast<unsigned long long*>(workspace));
+  y[ticket] = x[ticket] + 1;
+}
+
+}  // namespace normjit
+)";
+
+Bytes expected_tickets(const ConformanceKernel& kernel) {
+  auto values = values_of<std::uint32_t>(kernel.x);
+  for (std::uint32_t& value : values) ++value;
+  return bytes_of(values);
+}
+
+constexpr std::string_view kArrivals = R"(
+namespace normjit {
+
+constexpr int kThreads = 64;
+
+NJ_KERNEL(arrivals, kThreads) {
+  NJ_SHARED(unsigned long long, ticket, 1);
+  NJ_SHARED(bool, last, 1);
+  auto* const counters = reinterpret_cast<unsigned long long*>(workspace);
+  unsigned* total = reinterpret_cast<unsigned*>(counters + 3);
+  unsigned* parts = total + kThreads;
+  const int own = threadIdx.x;
+  if (own == 0) ticket[0] = hw::take_ticket(&counters[0]);
+  hw::block_barrier();
+
+  // One block after the other, in the order of the tickets.
+  const unsigned long long turn = ticket[0];
+  hw::wait_until(&counters[1], turn);
+  total[own] = 3 * total[own] + x[turn * kThreads + own];
+  parts[turn * kThreads + own] = total[own] ^ 5;
+  hw::block_barrier();
+  if (own == 0) hw::arrive(&counters[1]);
+
+  // The last one to finish, whichever that is, sees what all have written.
+  if (own == 0) last[0] = hw::arrive(&counters[2]) + 1 == gridDim.x;
+  hw::block_barrier();
+  if (last[0]) {
+    for (int block = 0; block < static_cast<int>(gridDim.x); ++block)
+      y[block * kThreads + own] = parts[block * kThreads + (own + 7) % kThreads];
+  }
+}
+
+}  // namespace normjit
+)";
+
+Bytes expected_arrivals(const ConformanceKernel& kernel) {
+  const auto x = values_of<std::uint32_t>(kernel.x);
+  std::vector<std::uint32_t> total(64), y;
+  for (std::size_t block = 0; block < x.size() / 64; ++block) {
+    for (int own = 0; own < 64; ++own) total[own] = 3 * total[own] + x[block * 64 + own];
+    for (int own = 0; own < 64; ++own) y.push_back(total[(own + 7) % 64] ^ 5);
+  }
+  return bytes_of(y);
+}
+
+constexpr std::string_view kGridBarriers = R"(
+namespace normjit {
+
+constexpr int kThreads = 64;
+
+NJ_KERNEL(grid_barriers, kThreads) {
+  unsigned* counter = reinterpret_cast<unsigned*>(workspace);
+  unsigned* cell = counter + 32;
+  const int own = blockIdx.x * kThreads + threadIdx.x;
+  y[own] = mix(x[own], cell, own, gridDim.x * kThreads, [=] { hw::grid_barrier(counter); });
+}
+
+}  // namespace normjit
+)";
+
+Bytes expected_grid_barriers(const ConformanceKernel& kernel) {
+  auto values = values_of<std::uint32_t>(kernel.x);
+  mix(values, threads_from(0, static_cast<int>(values.size())));
+  return bytes_of(values);
+}
+
+ConformanceKernel on_words(const char* name, std::string text, int threads, int blocks, int results_a_thread,
+                           Bytes (*expected)(const ConformanceKernel&)) {
+  const std::size_t bytes = std::size_t{4} * threads * blocks;
+  return {.name = name,
+          .kernel = name,
+          .input = "unsigned",
+          .output = "unsigned",
+          .text = std::move(text),
+          .shape = {.threads = threads},
+          .blocks = static_cast<std::uint32_t>(blocks),
+          .x = random_bytes(bytes, 2),
+          .y_bytes = bytes * results_a_thread,
+          .expected = expected};
+}
+
+}  // namespace
+
+std::vector<ConformanceKernel> barriers_kernels() {
+  const auto mixing = [](std::string_view text) { return concat({kMix, text}); };
+  std::vector<ConformanceKernel> kernels = {
+      on_words("warp_barriers", mixing(kWarpBarriers), 64, 1, 1, expected_warp_barriers),
+      on_words("block_barriers", mixing(kBlockBarriers), 128, 3, 1, expected_block_barriers),
+      on_words("group_barriers", mixing(kGroupBarriers), 128, 1, 1, expected_group_barriers),
+      on_words("block_counts", mixing(kBlockCounts), 96, 3, 20, expected_block_counts),
+      on_words("tickets", std::string(kTickets), 64, 8, 1, expected_tickets),
+      on_words("arrivals", std::string(kArrivals), 64, 8, 1, expected_arrivals),
+      on_words("grid_barriers", mixing(kGridBarriers), 64, 8, 1, expected_grid_barriers)};
+  for (ConformanceKernel& kernel : kernels)
+    if (kernel.name == "grid_barriers") kernel.shape.cooperative = true;
+  for (ConformanceKernel& kernel : kernels) kernel.workspace_bytes = 1024 + kernel.x.size();
+  return kernels;
+}
+
+}  // namespace normjit::testing

@@ -1,0 +1,252 @@
+// Conformance kernels for asynchronous copies, and for the barriers in shared memory that wait for them.
+#include "tests/support/conformance_kernels.h"
+
+namespace normjit::testing {
+namespace {
+
+constexpr Arch kSm80{.number = 80}, kSm90{.number = 90};
+
+// ---- Copies of a thread ----
+
+constexpr const char* kCopies = R"(
+namespace normjit {
+
+constexpr int kThreads = 64, kRounds = 8;
+
+NJ_KERNEL(copies, kThreads) {
+  NJ_DYNAMIC_SHARED(unsigned, staged);
+  const int own = threadIdx.x, other = (own + 41) % kThreads;
+
+  // A group for each size, waited for one by one.
+  unsigned* eights = staged + kThreads;
+  unsigned* sixteens = eights + 2 * kThreads;
+  hw::copy_async<4>(staged + own, x + own);
+  hw::copies_commit();
+  hw::copy_async<8>(eights + 2 * own, x + kThreads + 2 * own);
+  hw::copies_commit();
+  hw::copy_async<16>(sixteens + 4 * own, x + 3 * kThreads + 4 * own);
+  hw::copies_commit();
+  hw::copies_wait<2>();
+  y[own] = staged[own];
+  y += kThreads;
+  hw::copies_wait<1>();
+  hw::block_barrier();
+  for (int i = 0; i < 2; ++i) y[2 * own + i] = eights[2 * other + i];
+  y += 2 * kThreads;
+  hw::copies_wait<0>();
+  hw::block_barrier();
+  for (int i = 0; i < 4; ++i) y[4 * own + i] = sixteens[4 * other + i];
+  y += 4 * kThreads;
+
+  // Two stages in turn. The last groups are empty.
+  unsigned* ring = sixteens + 4 * kThreads;
+  x += 7 * kThreads;
+  const auto begin = [&](int round) {
+    if (round < kRounds)
+      hw::copy_async<16>(ring + (round % 2 * kThreads + own) * 4, x + (round * kThreads + own) * 4);
+    hw::copies_commit();
+  };
+  begin(0);
+  for (int round = 0; round < kRounds; ++round) {
+    begin(round + 1);
+    hw::copies_wait<1>();
+    hw::block_barrier();
+    for (int i = 0; i < 4; ++i)
+      y[(round * kThreads + own) * 4 + i] = ring[(round % 2 * kThreads + other) * 4 + i];
+    hw::block_barrier();
+  }
+}
+
+}  // namespace normjit
+)";
+constexpr int kCopiesWords = 64 * (1 + 2 + 4) + 8 * 64 * 4;
+constexpr int kCopiesSharedWords = 64 * (1 + 2 + 4) + 2 * 64 * 4;
+
+Bytes expected_copies(const ConformanceKernel& kernel) {
+  const auto x = values_of<std::uint32_t>(kernel.x);
+  std::vector<std::uint32_t> y(x.begin(), x.begin() + 64);
+  const auto of_others = [&](int begin, int words) {
+    for (int own = 0; own < 64; ++own)
+      for (int i = 0; i < words; ++i) y.push_back(x[begin + (own + 41) % 64 * words + i]);
+  };
+  of_others(64, 2);
+  of_others(3 * 64, 4);
+  for (int round = 0; round < 8; ++round) of_others(7 * 64 + round * 256, 4);
+  return bytes_of(y);
+}
+
+// ---- Barriers in shared memory ----
+
+// One warp hands over to two others, through two cells in turn. Both sides wait: for a full cell, for an
+// empty one.
+constexpr const char* kPhases = R"(
+namespace normjit {
+
+constexpr int kThreads = 96, kRounds = 7;
+
+NJ_KERNEL(phases, kThreads) {
+  NJ_SHARED(hw::MemoryBarrier, full, 2);
+  NJ_SHARED(hw::MemoryBarrier, empty, 2);
+  NJ_SHARED(unsigned, cells, 2 * 32);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < 2; ++i) {
+      hw::barrier_init(&full[i], 32);
+      hw::barrier_init(&empty[i], 64);
+    }
+    hw::barriers_ready();
+  }
+  hw::block_barrier();
+
+  for (int round = 0; round < kRounds; ++round) {
+    const int at = round % 2;
+    const unsigned parity = round / 2 % 2;
+    unsigned* cell = cells + 32 * at;
+    if (warp == 0) {
+      hw::barrier_wait(&empty[at], parity ^ 1);  // at once in the first two rounds
+      cell[lane] = x[32 * round + lane];
+      hw::barrier_arrive(&full[at]);
+    } else {
+      hw::barrier_wait(&full[at], parity);
+      y[64 * round + threadIdx.x - 32] = cell[(lane + 3 * warp) % 32];
+      hw::barrier_arrive(&empty[at]);
+    }
+  }
+}
+
+}  // namespace normjit
+)";
+
+Bytes expected_phases(const ConformanceKernel& kernel) {
+  const auto x = values_of<std::uint32_t>(kernel.x);
+  std::vector<std::uint32_t> y;
+  for (int round = 0; round < 7; ++round)
+    for (const int warp : {1, 2})
+      for (int lane = 0; lane < 32; ++lane) y.push_back(x[32 * round + (lane + 3 * warp) % 32]);
+  return bytes_of(y);
+}
+
+// ---- Bulk copies ----
+
+// Two stages in turn, of several sizes; a phase has two copies and an arrival without one.
+constexpr const char* kBulkLoads = R"(
+namespace normjit {
+
+constexpr int kThreads = 64, kRounds = 6, kStage = 256;
+
+NJ_KERNEL(bulk_loads, kThreads) {
+  NJ_DYNAMIC_SHARED(unsigned, staged);
+  NJ_SHARED(hw::MemoryBarrier, full, 2);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < 2; ++i) hw::barrier_init(&full[i], 3);
+    hw::barriers_ready();
+  }
+  hw::block_barrier();
+
+  const auto words = [](int round) { return 8 + 40 * round; };
+  const auto begin = [&](int round) {
+    unsigned* to = staged + round % 2 * kStage;
+    const unsigned* from = x + round * kStage;
+    hw::MemoryBarrier* barrier = &full[round % 2];
+    if (threadIdx.x == 0) {
+      hw::barrier_arrive_expect(barrier, 16);
+      hw::bulk_load(to, from, 16, barrier);
+      hw::barrier_arrive_expect(barrier, 4 * words(round) - 16);
+      hw::bulk_load(to + 4, from + 4, 4 * words(round) - 16, barrier);
+    } else if (threadIdx.x == 33) {
+      hw::barrier_arrive(barrier);
+    }
+  };
+  begin(0);
+  begin(1);
+  for (int round = 0; round < kRounds; ++round) {
+    hw::barrier_wait(&full[round % 2], round / 2 % 2);
+    const unsigned* stage = staged + round % 2 * kStage;
+    for (int i = threadIdx.x; i < kStage; i += kThreads)
+      y[round * kStage + i] = i < words(round) ? stage[words(round) - 1 - i] : 0;
+    hw::block_barrier();
+    if (round + 2 < kRounds) begin(round + 2);
+  }
+}
+
+}  // namespace normjit
+)";
+
+Bytes expected_bulk_loads(const ConformanceKernel& kernel) {
+  const auto x = values_of<std::uint32_t>(kernel.x);
+  std::vector<std::uint32_t> y;
+  for (int round = 0; round < 6; ++round)
+    for (int i = 0; i < 256; ++i) {
+      const int words = 8 + 40 * round;
+      y.push_back(i < words ? x[round * 256 + words - 1 - i] : 0);
+    }
+  return bytes_of(y);
+}
+
+// Two stages in turn; a group has two copies. In the end a word is read back.
+constexpr const char* kBulkStores = R"(
+namespace normjit {
+
+constexpr int kThreads = 64, kRounds = 6, kStage = 256;
+
+NJ_KERNEL(bulk_stores, kThreads) {
+  NJ_DYNAMIC_SHARED(unsigned, staged);
+  const bool first = threadIdx.x == 0;
+  for (int round = 0; round < kRounds; ++round) {
+    unsigned* stage = staged + round % 2 * kStage;
+    unsigned* to = y + round * kStage;
+    if (first) hw::bulk_wait<1>();  // the round before the last has left the stage
+    hw::block_barrier();
+    for (int i = threadIdx.x; i < kStage; i += kThreads) stage[i] = 3 * x[round * kStage + i] + 1;
+    hw::bulk_store_ready();
+    hw::block_barrier();
+    if (first) {
+      hw::bulk_store(to, stage, 48);
+      hw::bulk_store(to + 12, stage + 12, 4 * kStage - 48);
+      hw::bulk_commit();
+    }
+  }
+  if (first) {
+    hw::bulk_wait<0>();
+    y[kRounds * kStage] = y[kRounds * kStage - 1] ^ 1;
+  }
+}
+
+}  // namespace normjit
+)";
+
+Bytes expected_bulk_stores(const ConformanceKernel& kernel) {
+  auto values = values_of<std::uint32_t>(kernel.x);
+  for (std::uint32_t& value : values) value = 3 * value + 1;
+  values.push_back(values.back() ^ 1);
+  return bytes_of(values);
+}
+
+ConformanceKernel on_words(const char* name, const char* text, Arch oldest, LaunchShape shape, int x_words,
+                           int y_words, Bytes (*expected)(const ConformanceKernel&)) {
+  return {.name = name,
+          .kernel = name,
+          .input = "unsigned",
+          .output = "unsigned",
+          .text = text,
+          .oldest = oldest,
+          .shape = shape,
+          .x = random_bytes(4 * std::size_t(x_words), 5),
+          .y_bytes = 4 * std::size_t(y_words),
+          .expected = expected};
+}
+
+}  // namespace
+
+std::vector<ConformanceKernel> copies_kernels() {
+  const LaunchShape two_stages{.threads = 64, .dynamic_shared_bytes = 2 * 4 * 256};
+  return {
+      on_words("copies", kCopies, kSm80, {.threads = 64, .dynamic_shared_bytes = 4 * kCopiesSharedWords},
+               kCopiesWords, kCopiesWords, expected_copies),
+      on_words("phases", kPhases, kSm90, {.threads = 96}, 7 * 32, 7 * 64, expected_phases),
+      on_words("bulk_loads", kBulkLoads, kSm90, two_stages, 6 * 256, 6 * 256, expected_bulk_loads),
+      on_words("bulk_stores", kBulkStores, kSm90, two_stages, 6 * 256, 6 * 256 + 1, expected_bulk_stores),
+  };
+}
+
+}  // namespace normjit::testing

@@ -1,0 +1,199 @@
+// Conformance kernels for conversions, rounding and approximations, over all patterns of 16 bits and
+// thousands of longer ones.
+#include <bit>
+#include <cmath>
+
+#include "cli/float16.h"
+#include "normjit/base/text.h"
+#include "tests/support/conformance_kernels.h"
+
+namespace normjit::testing {
+namespace {
+
+using Type = Comparison::Type;
+
+// ---- Inputs ----
+
+std::vector<std::uint16_t> all_halves() {
+  std::vector<std::uint16_t> all(1 << 16);
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint16_t>(i);
+  return all;
+}
+
+// Of every exponent, zero and infinity's among them, both signs: the first and last fractions, those around
+// the middle, and some in between. Then any bits.
+template <class Float, class Bits>
+std::vector<Float> patterns(int fraction_bits, Bits exponents, std::uint64_t seed) {
+  const Bits one = 1, middle = one << (fraction_bits - 1), all = (one << fraction_bits) - 1;
+  const auto random = values_of<Bits>(random_bytes((exponents * 4 + 4096) * sizeof(Bits), seed));
+  std::vector<Float> values;
+  std::size_t next = 0;
+  for (Bits exponent = 0; exponent < exponents; ++exponent) {
+    Bits fractions[] = {0, 1, 2, middle - 1, middle, middle + 1, all - 1, all, 0, 0, 0, 0};
+    for (int i = 8; i < 12; ++i) fractions[i] = random[next++] & all;
+    for (const Bits fraction : fractions)
+      for (const Bits sign : {Bits{0}, one})
+        values.push_back(
+            std::bit_cast<Float>(sign << (8 * sizeof(Bits) - 1) | exponent << fraction_bits | fraction));
+  }
+  for (; next < random.size(); ++next) values.push_back(std::bit_cast<Float>(random[next]));
+  return values;
+}
+std::vector<float> f32_patterns() { return patterns<float, std::uint32_t>(23, 256, 11); }
+std::vector<double> f64_patterns() { return patterns<double, std::uint64_t>(52, 2048, 12); }
+
+// What rounds to f16: every finite f16, the middle to its neighbour, and what lies next to that.
+std::vector<float> around_halves() {
+  std::vector<float> values = f32_patterns();
+  for (std::uint16_t half = 0; half < 0x7c00; ++half) {
+    const float value = cli::f16_to_float(half);
+    // Beyond the largest one as if there were another: from that middle on, all is infinity.
+    const float above = half < 0x7bff ? cli::f16_to_float(half + 1) : 65536.0f;
+    const float middle = value + (above - value) / 2;
+    for (const float near : {value, std::nextafter(middle, 0.0f), middle, std::nextafter(middle, above)})
+      values.push_back(half % 3 == 0 ? -near : near);
+  }
+  return values;
+}
+
+// What rounds to bf16: the last bits that decide, behind every third pattern.
+std::vector<float> around_bhalves() {
+  std::vector<float> values = f32_patterns();
+  for (std::uint32_t high = 0; high < 0x10000; high += 3)
+    for (const std::uint32_t low : {0x0000, 0x0001, 0x7fff, 0x8000, 0x8001, 0xffff})
+      values.push_back(std::bit_cast<float>(high << 16 | low));
+  return values;
+}
+
+// What rounds to f32: floats, middles between neighbours, and what lies next to both; doubles that no float
+// holds.
+std::vector<double> around_floats() {
+  std::vector<double> values = f64_patterns();
+  for (const float value : f32_patterns()) {
+    const double exact = value;
+    const double middle = exact + (std::nextafter(value, 1e38f) - exact) / 2;
+    for (const double near : {exact, std::nextafter(exact, 0.0), std::nextafter(exact, 1e300), middle,
+                              std::nextafter(middle, 0.0), std::nextafter(middle, 1e300)})
+      values.push_back(near);
+  }
+  return values;
+}
+
+struct Factors {
+  float a, b;
+};
+
+// Products on both sides of 0 and 1, among them infinity times zero.
+std::vector<Factors> factors() {
+  const std::vector<float> values = f32_patterns();
+  std::vector<Factors> all;
+  for (std::size_t i = 0; i < values.size(); ++i)
+    for (const float factor : {values[(i * 7919 + 13) % values.size()], 1.0f / values[i], 1.0f / 64})
+      all.push_back({values[i], factor});
+  return all;
+}
+
+// Exponents that give a number besides zero and infinity, densely, and all others.
+std::vector<float> exponents() {
+  std::vector<float> values = f32_patterns();
+  const auto random = values_of<std::uint32_t>(random_bytes(4 * 20000, 13));
+  for (const std::uint32_t bits : random)
+    values.push_back(static_cast<float>(bits) * 0x1p-32f * 300.0f - 160.0f);
+  for (int i = -150; i <= 130; ++i) values.push_back(static_cast<float>(i));
+  return values;
+}
+
+// ---- Promises ----
+
+float odd(double value) {
+  const float nearest = static_cast<float>(value);
+  if (std::isnan(value) || nearest == value) return nearest;
+  const float truncated = std::fabs(nearest) > std::fabs(value) ? std::nextafter(nearest, 0.0f) : nearest;
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(truncated) | 1);
+}
+
+float flushed(float value) {
+  return std::fpclassify(value) == FP_SUBNORMAL ? std::copysign(0.0f, value) : value;
+}
+
+float unchanged(float value) { return value; }
+float f32_rsqrt(float value) { return static_cast<float>(1 / std::sqrt(double{value})); }
+double f64_rsqrt(double value) { return 1 / std::sqrt(value); }
+float reciprocal(float value) { return flushed(1 / flushed(value)); }
+float exp2_of(float value) { return flushed(static_cast<float>(std::exp2(double{flushed(value)}))); }
+
+float saturated(Factors x) {
+  const float product = x.a * x.b;
+  return product > 0 ? std::fmin(product, 1.0f) : 0.0f;
+}
+
+// The promise kPromise, for every element of x.
+template <class X, auto kPromise>
+Bytes mapped(const ConformanceKernel& kernel) {
+  std::vector<decltype(kPromise(X{}))> y;
+  for (const X value : values_of<X>(kernel.x)) y.push_back(kPromise(value));
+  return bytes_of(y);
+}
+
+// ---- The table ----
+
+// y[i] = expression, in which x[i] stands.
+std::string mapping(std::string_view name, std::string_view expression) {
+  return concat({"namespace normjit {\n\nconstexpr int kThreads = 256;\n\nNJ_KERNEL(", name,
+                 ", kThreads) {\n"
+                 "  const long long step = gridDim.x * kThreads;\n"
+                 "  for (long long i = blockIdx.x * kThreads + threadIdx.x; i < rows; i += step) y[i] = ",
+                 expression, ";\n}\n\n}  // namespace normjit\n"});
+}
+
+template <class X>
+ConformanceKernel on_numbers(const char* name, std::string_view expression, std::string_view input,
+                             std::string_view output, const std::vector<X>& x, std::size_t element_bytes,
+                             Comparison comparison, Bytes (*expected)(const ConformanceKernel&)) {
+  return {.name = name,
+          .kernel = name,
+          .input = input,
+          .output = output,
+          .text = mapping(name, expression),
+          .shape = {.threads = 256},
+          .blocks = 4,
+          .x = bytes_of(x),
+          .rows = static_cast<long long>(x.size()),
+          .y_bytes = x.size() * element_bytes,
+          .comparison = comparison,
+          .expected = expected};
+}
+
+}  // namespace
+
+std::vector<ConformanceKernel> numbers_kernels() {
+  return {
+      on_numbers("f16_widened", "hw::f16_to_f32(x[i])", "unsigned short", "float", all_halves(), 4,
+                 {Type::f32}, mapped<std::uint16_t, cli::f16_to_float>),
+      on_numbers("bf16_widened", "hw::bf16_to_f32(x[i])", "unsigned short", "float", all_halves(), 4,
+                 {Type::f32}, mapped<std::uint16_t, cli::bf16_to_float>),
+      on_numbers("f16_rounded", "hw::f32_to_f16(x[i])", "float", "unsigned short", around_halves(), 2,
+                 {Type::f16}, mapped<float, cli::f16_from_double>),
+      on_numbers("bf16_rounded", "hw::f32_to_bf16(x[i])", "float", "unsigned short", around_bhalves(), 2,
+                 {Type::bf16}, mapped<float, cli::bf16_from_double>),
+      on_numbers("f32_rounded_to_odd", "hw::round_to_odd(x[i])", "float", "float", f32_patterns(), 4,
+                 {Type::f32}, mapped<float, unchanged>),
+      on_numbers("f64_rounded_to_odd", "hw::round_to_odd(x[i])", "double", "float", around_floats(), 4,
+                 {Type::f32}, mapped<double, odd>),
+      // The instruction's error is at most 2 ulp of the exact root.
+      on_numbers("f32_rsqrt", "hw::rsqrt(x[i])", "float", "float", f32_patterns(), 4, {Type::f32, 2},
+                 mapped<float, f32_rsqrt>),
+      // A correct root and a correct division on both sides.
+      on_numbers("f64_rsqrt", "hw::rsqrt(x[i])", "double", "double", f64_patterns(), 8, {Type::f64},
+                 mapped<double, f64_rsqrt>),
+      on_numbers("products_saturated", "hw::mul_saturated(x[2 * i], x[2 * i + 1])", "float", "float",
+                 factors(), 4, {Type::f32}, mapped<Factors, saturated>),
+      // The instructions' errors are at most 1 and 2 ulp.
+      on_numbers("f32_reciprocal", "hw::rcp_approx(x[i])", "float", "float", f32_patterns(), 4,
+                 {Type::f32, 1}, mapped<float, reciprocal>),
+      on_numbers("f32_exp2", "hw::exp2_approx(x[i])", "float", "float", exponents(), 4, {Type::f32, 2},
+                 mapped<float, exp2_of>),
+  };
+}
+
+}  // namespace normjit::testing
