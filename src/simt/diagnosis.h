@@ -17,6 +17,7 @@ enum class Fault {
   missing_wait,   // a read of what an asynchronous copy is still to bring
   race,           // two accesses that no barrier orders, at least one of them a write
   misuse,         // a primitive used against its contract, such as an mbarrier that was never initialised
+  undefined,      // undefined behaviour of C++: an integer overflow, a shift too far, a division by zero
   crash,          // any other signal of the processor
   time_limit,     // still running when its time was up
 };

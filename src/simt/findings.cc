@@ -87,11 +87,19 @@ void Execution::on_signal(int signal, const void* address, const void* pc) {
   std::snprintf(text, sizeof text, "%p", address);
   const bool overflow = running_->fiber.stack_holds(address);
   const bool access = signal == SIGSEGV || signal == SIGBUS;
-  note(access && !overflow ? Fault::out_of_bounds : Fault::crash,
+  // A trap, which the compiler has put behind what must not be; a division that the processor refuses.
+  const bool undefined = signal == SIGILL || signal == SIGTRAP || signal == SIGFPE;
+  note(overflow    ? Fault::crash
+       : access    ? Fault::out_of_bounds
+       : undefined ? Fault::undefined
+                   : Fault::crash,
        concat({"{0}: ", running_name(),
                overflow ? std::string(" has used up its stack")
                : access ? concat({" accesses address ", text, ", which is no memory of the launch"})
-                        : concat({" was stopped by signal ", shortest(signal)})}),
+               : undefined
+                   ? std::string(" does what has no defined result: an integer overflow, a shift too far, "
+                                 "a division by zero or an index out of range")
+                   : concat({" was stopped by signal ", shortest(signal)})}),
        {static_cast<const char*>(pc) + 1});
   stop();
 }

@@ -10,13 +10,10 @@
 #include "simt/kernel_headers.h"
 #include "simt/module.h"
 #include "simt/process.h"
+#include "simt/sanitizers.h"
 
 namespace normjit::simt {
 namespace {
-
-// What this program was built with, as in -fsanitize=: a sanitizer's runtime is part of the program, and
-// kernels can be checked with no other.
-constexpr std::string_view kSanitizer = NORMJIT_SANITIZE;
 
 std::string_view header(std::string_view name) {
   for (const EmbeddedFile& file : kernel_headers())
@@ -57,6 +54,11 @@ std::string descriptions(std::span<const Source> sources) {
 
 }  // namespace
 
+std::string_view sanitizer() noexcept {
+  if (__tsan_create_fiber != nullptr) return "thread";
+  return __sanitizer_start_switch_fiber != nullptr ? "address" : "";
+}
+
 Result<HostCompiler> HostCompiler::find(const std::string& named) {
   const char* environment = std::getenv("NORMJIT_HOST_CXX");
   std::vector<std::string> names = {"g++", "clang++", "c++"};
@@ -77,7 +79,7 @@ Result<std::vector<HostKernel>> HostCompiler::compile(std::span<const Source> so
                                                       const std::string& keep_directory) const {
   if (sources.empty()) return std::vector<HostKernel>{};
   const bool debug = !keep_directory.empty();
-  const bool hooks = checks == Checks::memory && kSanitizer.empty();
+  const bool hooks = checks == Checks::memory && sanitizer().empty();
   std::error_code failure;
   std::string folder = keep_directory;
   if (debug) {
@@ -121,7 +123,11 @@ Result<std::vector<HostKernel>> HostCompiler::compile(std::span<const Source> so
   };
   debug ? add({"-g", "-O0", "-DNJ_DEBUG"}) : add({"-g1", "-O1"});
   if (hooks) add({"-fsanitize=thread"});
-  if (checks == Checks::memory && !kSanitizer.empty()) command.push_back(concat({"-fsanitize=", kSanitizer}));
+  if (checks == Checks::memory && !hooks) command.push_back(concat({"-fsanitize=", sanitizer()}));
+  // A trap needs no sanitizer's runtime.
+  if (checks == Checks::memory)
+    add({"-fsanitize=signed-integer-overflow,shift,integer-divide-by-zero,bounds",
+         "-fsanitize-undefined-trap-on-error"});
   const std::string object = folder + "/kernels.o";
   std::vector<std::string> link = {path_, "-shared", object, "-o", library, "-lm"};
   command.insert(command.end(), {"-c", source, "-o", object});

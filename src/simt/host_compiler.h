@@ -4,6 +4,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "normjit/base/source.h"
@@ -24,9 +25,12 @@ struct HostKernel {
 // What the kernels' own accesses are checked with.
 enum class Checks {
   none,    // nothing but guard pages: several times faster
-  memory,  // bounds, alignment, initialisation, missing waits and races, with file and line. In a program
-           // that is built with ThreadSanitizer or AddressSanitizer, those instead.
+  memory,  // bounds, alignment, initialisation, missing waits, races and undefined behaviour, with file and
+           // line. In a program that has ThreadSanitizer or AddressSanitizer linked, those instead.
 };
+
+// The sanitizer that this program has linked, which then looks at its kernels: "thread", "address" or "".
+std::string_view sanitizer() noexcept;
 
 // A C++ compiler (g++ or clang++), found on this machine. A plain value; thread-safe.
 class HostCompiler {

@@ -83,7 +83,8 @@ std::string Module::place_of(const void* pc) const {
     for (const std::string& place : places) text += (text.empty() ? "" : " from ") + place;
     if (!text.empty()) return text;
   }
-  return concat({"kernel code at ", offset, " (install binutils to see the line)"});
+  const bool can_read = !find_program("addr2line").empty() || !find_program("llvm-addr2line").empty();
+  return concat({"the kernel's code at ", offset, can_read ? "" : " (install binutils to see the line)"});
 }
 
 }  // namespace normjit::simt

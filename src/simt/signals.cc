@@ -17,7 +17,7 @@
 namespace normjit::simt {
 namespace {
 
-const int kSignals[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, kTimeIsUp};
+const int kSignals[] = {SIGSEGV, SIGBUS, SIGILL, SIGTRAP, SIGFPE, kTimeIsUp};
 struct sigaction g_before[std::size(kSignals)];
 
 const void* instruction_of(const void* context) {
