@@ -194,7 +194,7 @@ const Tiny kTiny[] = {
   if (threadIdx.x % 32 == 0)
     y[hw::take_ticket(reinterpret_cast<unsigned long long*>(workspace))] = blockIdx.x * 64 + threadIdx.x;)"},
     {"overflow", R"(
-  int big = x[63] << 24;
+  int big = x[63] << 25;
   y[threadIdx.x] = big + big;)"},
     {"too_much_shared", R"(
   NJ_SHARED(int, s, 20000);
