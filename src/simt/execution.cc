@@ -67,6 +67,12 @@ std::optional<Diagnosis> Execution::refuse() const {
   if (shape.cluster_blocks < 1 || shape.cluster_blocks > 16 || launch_.blocks % cluster_ != 0)
     return refused({"clusters of ", shortest(shape.cluster_blocks),
                     " blocks; 1 to 16 that divide the grid of ", shortest(launch_.blocks)});
+  const std::uint64_t end = std::uint64_t{launch_.first_block} + launch_.run_blocks;
+  const unsigned unit = shape.cooperative ? launch_.blocks : cluster_;
+  if (launch_.first_block >= launch_.blocks || end > launch_.blocks || launch_.first_block % unit != 0 ||
+      launch_.run_blocks % unit != 0)
+    return refused({shortest(launch_.run_blocks), " blocks from block ", shortest(launch_.first_block),
+                    " on of a grid of ", shortest(launch_.blocks), " in units of ", shortest(unit)});
   const std::size_t together = shape.cooperative ? launch_.blocks : cluster_;
   if (together * threads_ > kMaxFibers)
     return refused({shortest(together * threads_), " threads that run together; the emulation takes ",
@@ -76,7 +82,8 @@ std::optional<Diagnosis> Execution::refuse() const {
 
 bool Execution::set_up() {
   group_ = launch_.shape.cooperative ? launch_.blocks : cluster_;
-  groups_ = launch_.blocks / group_;
+  first_group_ = launch_.first_block / group_;
+  groups_ = (launch_.run_blocks > 0 ? launch_.run_blocks : launch_.blocks - launch_.first_block) / group_;
   const std::size_t wanted =
       std::min<std::size_t>(groups_, static_cast<std::size_t>(schedule_.resident_blocks));
   const std::size_t most = std::max<std::size_t>(1, kMaxFibers / (std::size_t{group_} * threads_));
@@ -146,7 +153,7 @@ std::optional<Diagnosis> Execution::run() {
 // The next blocks in line, in the slots of one group; nothing if none is left.
 void Execution::start_group(unsigned first_slot) {
   if (next_group_ == groups_) return;
-  const std::uint64_t number = schedule_.backwards ? groups_ - 1 - next_group_ : next_group_;
+  const std::uint64_t number = first_group_ + (schedule_.backwards ? groups_ - 1 - next_group_ : next_group_);
   ++next_group_;
   for (unsigned i = 0; i < group_; ++i) {
     Slot& slot = slots_[first_slot + i];

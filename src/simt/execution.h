@@ -228,7 +228,7 @@ class Execution {
   std::vector<unsigned> active_;  // warps that may have a ready lane
   std::vector<SharedVariable> variables_;
   std::size_t shared_used_ = 0, dynamic_offset_ = 0;
-  std::uint64_t next_group_ = 0, groups_ = 0;
+  std::uint64_t first_group_ = 0, next_group_ = 0, groups_ = 0;  // of the grid, to start next, to run
   unsigned live_ = 0;
 
   Fiber main_;

@@ -31,6 +31,8 @@ struct Launch {
   // checked.
   std::span<const Buffer> buffers;
   std::uint64_t seed = 0;  // schedule_of() says what it means
+  // Only these blocks of the grid run, for a look at one end of a huge one; 0 for all from the first on.
+  std::uint32_t first_block = 0, run_blocks = 0;
   // Of processor time.
   std::chrono::milliseconds time_limit = std::chrono::seconds(60);
 };

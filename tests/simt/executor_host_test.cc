@@ -264,6 +264,7 @@ class Executor : public testing::Test {
     std::uint32_t blocks = 1;
     LaunchShape shape = {.threads = 64};
     Checks checks = Checks::memory;
+    std::uint32_t first_block = 0, run_blocks = 0;
     std::chrono::milliseconds time_limit = std::chrono::seconds(20);
   };
   static Outcome run(const std::string& name, long long rows, std::uint64_t seed, const Options& options) {
@@ -285,6 +286,8 @@ class Executor : public testing::Test {
                                                                          .arguments = arguments,
                                                                          .buffers = buffers,
                                                                          .seed = seed,
+                                                                         .first_block = options.first_block,
+                                                                         .run_blocks = options.run_blocks,
                                                                          .time_limit = options.time_limit});
     outcome.y.assign(y_argument, y_argument + 1024);
     return outcome;
@@ -335,6 +338,15 @@ TEST_F(Executor, RunsAKernelUnderEverySchedule) {
       ASSERT_FALSE(outcome.diagnosis) << outcome.diagnosis->message;
       for (int i = 0; i < 5 * 64; ++i) ASSERT_EQ(outcome.y[static_cast<std::size_t>(i)], 63 - i % 64);
     }
+}
+
+TEST_F(Executor, RunsSomeBlocksOfAGrid) {
+  for (const std::uint64_t seed : {0, 3}) {
+    const Outcome outcome = run("fine", 0, seed, {.blocks = 9, .first_block = 3, .run_blocks = 2});
+    ASSERT_FALSE(outcome.diagnosis) << outcome.diagnosis->message;
+    for (std::size_t i = 0; i < 9 * 64; ++i)
+      ASSERT_EQ(outcome.y[i], i / 64 == 3 || i / 64 == 4 ? 63 - static_cast<int>(i % 64) : 0);
+  }
 }
 
 TEST_F(Executor, FindsAMissingBarrier) {
@@ -510,6 +522,8 @@ TEST_F(Executor, RefusesWhatAGpuWouldNotLaunch) {
   refused({.shape = {.threads = 64, .dynamic_shared_bytes = 300000}},
           "300000 bytes of dynamic shared memory");
   refused({.blocks = 6, .shape = {.threads = 64, .cluster_blocks = 4}}, "clusters of 4 blocks");
+  refused({.blocks = 8, .first_block = 8}, "0 blocks from block 8 on of a grid of 8");
+  refused({.blocks = 8, .first_block = 4, .run_blocks = 5}, "5 blocks from block 4 on");
   refused({.blocks = 1000, .shape = {.threads = 64, .cooperative = true}}, "64000 threads that run together");
   expect_fault("too_much_shared", 0, Fault::bad_launch, HasSubstr("80000 bytes of shared memory"));
 }
