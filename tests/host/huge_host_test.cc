@@ -1,0 +1,133 @@
+// Offsets and row numbers beyond 32 bits, in memory that is mapped but for the most part never touched: only
+// the blocks at the end of the grid run.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "cli/check.h"
+#include "cli/element.h"
+#include "normjit/codegen/generator.h"
+#include "simt/launch.h"
+
+namespace normjit::testing {
+namespace {
+
+// Zeros that take memory only where they are written.
+class Sparse {
+ public:
+  explicit Sparse(std::uint64_t bytes) : bytes_(bytes) {
+    mapped_ =
+        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  }
+  ~Sparse() {
+    if (ok()) munmap(mapped_, bytes_);
+  }
+  Sparse(const Sparse&) = delete;
+  Sparse& operator=(const Sparse&) = delete;
+  bool ok() const { return mapped_ != MAP_FAILED; }
+  std::byte* at(std::uint64_t byte) const { return static_cast<std::byte*>(mapped_) + byte; }
+
+ private:
+  std::uint64_t bytes_;
+  void* mapped_;
+};
+
+struct Huge {
+  const char* name;
+  Strategy strategy;
+  std::int64_t columns, rows, stride;
+  std::uint32_t first_block, run_blocks;  // 0 of them: all
+  std::vector<std::int64_t> looked_at;    // rows
+};
+
+Plan plan_of(Strategy strategy) {
+  switch (strategy) {
+    case Strategy::packed_rows:
+      return {strategy, 128, 1, 1, 1, 1, 1};
+    case Strategy::resident_row:
+      return {strategy, 128, 128, 1, 1, 1, 1};
+    case Strategy::two_reads:
+      break;
+  }
+  return {Strategy::two_reads, 64, 64, 1, 1, 4, 1};
+}
+
+void PrintTo(const Huge& huge, std::ostream* to) { *to << huge.name; }
+
+class HugeRows : public ::testing::TestWithParam<Huge> {};
+
+TEST_P(HugeRows, AreFoundAndComputed) {
+  const Huge& huge = GetParam();
+  const LayerNormSpec spec{.columns = huge.columns, .input = DType::f16};
+  DeviceProfile device = DeviceProfile::of({.number = 90}).value();
+  device.sm_count = 2;
+  const Plan plan = plan_of(huge.strategy);
+  ASSERT_TRUE(check(plan, spec, device).ok()) << check(plan, spec, device).error().message;
+  const auto source = generate(canonical(spec), plan, device.arch, "");
+  ASSERT_TRUE(source.ok());
+  const auto kernels = simt::HostCompiler::find().value().compile({&*source, 1}, simt::Checks::none);
+  ASSERT_TRUE(kernels.ok()) << kernels.error().message;
+
+  const auto offset = [&](std::int64_t row) { return static_cast<std::uint64_t>(row * huge.stride) * 2; };
+  const Sparse x(offset(huge.rows)), y(offset(huge.rows)), workspace(workspace_bytes(plan, spec, device) + 1);
+  if (!x.ok() || !y.ok()) GTEST_SKIP() << "This machine does not map " << offset(huge.rows) << " bytes.";
+  std::vector<double> values(static_cast<std::size_t>(huge.columns));
+  for (const std::int64_t row : huge.looked_at) {
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = static_cast<double>((row + static_cast<std::int64_t>(i) * 37) % 101) / 16;
+    cli::store(DType::f16, x.at(offset(row)), 0, huge.columns, values.data());
+  }
+
+  const void* x_pointer = x.at(0);
+  void *y_pointer = y.at(0), *none = nullptr, *workspace_pointer = workspace.at(0);
+  long long rows = huge.rows, stride = huge.stride;
+  void* arguments[] = {&x_pointer, &none, &none,   &y_pointer, &none,
+                       &none,      &rows, &stride, &stride,    &workspace_pointer};
+  const auto wrong = simt::run(
+      kernels->at(0), {.blocks = static_cast<std::uint32_t>(grid_blocks(plan, spec, device, huge.rows)),
+                       .shape = {.threads = plan.threads},
+                       .arguments = arguments,
+                       .buffers = {},
+                       .seed = 5,
+                       .first_block = huge.first_block,
+                       .run_blocks = huge.run_blocks});
+  ASSERT_FALSE(wrong) << wrong->message;
+  std::vector<cli::ReferenceValue> expected(values.size());
+  for (const std::int64_t row : huge.looked_at) {
+    const void* x_row = x.at(offset(row));
+    cli::reference_values(spec, x_row, nullptr, nullptr, cli::row_statistics(spec, x_row), 0, huge.columns,
+                          expected.data());
+    cli::load(DType::f16, y.at(offset(row)), 0, huge.columns, values.data());
+    for (std::size_t i = 0; i < values.size(); ++i)
+      ASSERT_NEAR(values[i], expected[i].value, cli::tolerance(spec, expected[i]))
+          << "row " << row << ", column " << i;
+  }
+}
+
+constexpr std::int64_t kTwoTo31 = std::int64_t{1} << 31;
+constexpr std::int64_t kTwoTo32 = std::int64_t{1} << 32;
+
+INSTANTIATE_TEST_SUITE_P(
+    Host, HugeRows,
+    ::testing::Values(
+        // Offsets in elements and in bytes pass 2^31 and 2^32.
+        Huge{"strides_packed", Strategy::packed_rows, 1, 4, kTwoTo31 - 1, 0, 0, {0, 1, 2, 3}},
+        Huge{"strides_resident", Strategy::resident_row, 100, 4, kTwoTo31 - 1, 0, 0, {0, 1, 2, 3}},
+        Huge{"strides_two_reads", Strategy::two_reads, 300, 6, kTwoTo31 - 1, 0, 0, {0, 1, 2, 3, 4, 5}},
+        // 128 rows a block, so the last of 2^25 + 1 blocks has the rows from 2^32 on.
+        Huge{"rows_packed", Strategy::packed_rows, 1, kTwoTo32 + 5, 1, 1 << 25, 1, {kTwoTo32, kTwoTo32 + 4}},
+        // More rows than a grid has blocks: the first blocks go round a second time.
+        Huge{"rows_resident",
+             Strategy::resident_row,
+             100,
+             kTwoTo31 + 1,
+             100,
+             0,
+             2,
+             {0, 1, kTwoTo31 - 1, kTwoTo31}}),
+    [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace normjit::testing
