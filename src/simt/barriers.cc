@@ -129,7 +129,7 @@ void Execution::barriers_ready() {
 }
 
 // Begins the next phase if this one is over.
-void Execution::settle(Slot&, MemoryBarrierState& state) {
+void Execution::settle(MemoryBarrierState& state) {
   if (state.pending > 0 || state.bytes != 0) return;
   state.phase ^= 1;
   state.pending = state.arrivals;
@@ -154,7 +154,7 @@ void Execution::barrier_arrive(std::uint64_t* barrier, int bytes, Place place) {
   if (checked_) clocks_.release(running_index_, state.knowledge);
   --state.pending;
   state.bytes += bytes;
-  settle(slots_[running_->slot], state);
+  settle(state);
 }
 
 void Execution::barrier_wait(std::uint64_t* barrier, unsigned parity, Place place) {

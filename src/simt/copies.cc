@@ -47,26 +47,28 @@ void Execution::start_copy(Copy copy, const void* pc) {
   slots_[running_->slot].copies.push_back(std::move(copy));
 }
 
-void Execution::finish_copy(Slot& slot, std::size_t index) {
-  Copy copy = std::move(slot.copies[index]);
-  slot.copies.erase(slot.copies.begin() + static_cast<std::ptrdiff_t>(index));
+// Does what the copy is for. A bulk store stays in the list until its thread has waited for it.
+void Execution::perform(Slot& slot, Copy& copy) {
+  if (copy.done) return;
+  copy.done = true;
   // Not memcpy, which a sanitizer would take for the kernel's.
   const auto* from = static_cast<const volatile unsigned char*>(copy.from);
   auto* to = static_cast<volatile unsigned char*>(copy.to);
   for (std::size_t i = 0; i < copy.bytes; ++i) to[i] = from[i];
-  if (checked_) {
+  if (checked_)
     if (const Region region = region_of(copy.to, copy.bytes); region.shadow != nullptr)
       region.shadow->land(copy.to, copy.bytes, copy.as);
-  }
   if (copy.barrier == nullptr) return;
   const auto found = slot.memory_barriers.find(copy.barrier);
   if (found == slot.memory_barriers.end()) return;
-  if (checked_) {
-    Clocks::Knowledge& knowledge = found->second.knowledge;
-    clocks_.merge(knowledge, copy.knowledge);
-  }
+  if (checked_) clocks_.merge(found->second.knowledge, copy.knowledge);
   found->second.bytes -= static_cast<std::int64_t>(copy.bytes);
-  settle(slot, found->second);
+  settle(found->second);
+}
+
+void Execution::finish_copy(Slot& slot, std::size_t index) {
+  perform(slot, slot.copies[index]);
+  slot.copies.erase(slot.copies.begin() + static_cast<std::ptrdiff_t>(index));
 }
 
 void Execution::copy_async(void* to, const void* from, std::size_t bytes, const void* pc) {

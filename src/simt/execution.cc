@@ -231,8 +231,12 @@ void Execution::loop() {
     if (std::vector<Copy>& copies = slots_[warp.slot].copies;
         !copies.empty() && schedule_.order != Schedule::Order::in_order)
       if (const std::size_t k = random(static_cast<unsigned>(8 * copies.size()));
-          k < copies.size() && copies[k].kind != Copy::Kind::async)
-        finish_copy(slots_[warp.slot], k);
+          k < copies.size() && copies[k].kind != Copy::Kind::async) {
+        if (copies[k].kind == Copy::Kind::bulk_load)
+          finish_copy(slots_[warp.slot], k);
+        else
+          perform(slots_[warp.slot], copies[k]);
+      }
     run_fiber(warp.first + lane);
   }
 }

@@ -119,6 +119,7 @@ class Execution {
     Access as;                    // what its writing counts as
     Clocks::Knowledge knowledge;  // of who has waited for it
     Place place;
+    bool done = false;
   };
   struct MemoryBarrierState {
     int arrivals = 0, pending = 0;  // a phase; still to come
@@ -181,9 +182,10 @@ class Execution {
   void resolve(unsigned warp, unsigned members);
   std::uint64_t warp_op(WarpOp op, std::uint64_t value, unsigned from, unsigned members, Place place);
   int meet(Barrier& barrier, std::size_t need, bool vote, Place place, const char* what);
-  void settle(Slot& slot, MemoryBarrierState& barrier);
+  void settle(MemoryBarrierState& barrier);
   MemoryBarrierState& memory_barrier(const std::uint64_t* barrier, Place place);
   void start_copy(Copy copy, const void* pc);
+  void perform(Slot& slot, Copy& copy);
   void finish_copy(Slot& slot, std::size_t index);
   std::string who_waits() const;
 
