@@ -6,6 +6,7 @@
 # The labels, all of them unless some are named:
 #   unit    neither NVRTC nor a GPU; run a second time under the address and undefined-behaviour sanitizers
 #   nvrtc   compiles kernels
+#   host    runs kernels on the CPU, compiled with g++ or clang++
 #   gpu     runs kernels; each test skips where there is no GPU
 #
 # --no-sanitizers leaves the sanitizer run of the unit tests out. The tests use a kernel cache of their own. Builds
@@ -21,13 +22,13 @@ labels=()
 sanitizers=yes
 for argument in "$@"; do
   case $argument in
-    unit | nvrtc | gpu) labels+=("$argument") ;;
+    unit | nvrtc | host | gpu) labels+=("$argument") ;;
     --no-sanitizers) sanitizers=no ;;
     -h | --help) help "$here/test.sh"; exit ;;
-    *) echo "Unknown argument $argument: test.sh takes --no-sanitizers, and out of unit, nvrtc and gpu." >&2; exit 2 ;;
+    *) echo "Unknown argument $argument: test.sh takes --no-sanitizers, and out of unit, nvrtc, host and gpu." >&2; exit 2 ;;
   esac
 done
-(( ${#labels[@]} > 0 )) || labels=(unit nvrtc gpu)
+(( ${#labels[@]} > 0 )) || labels=(unit nvrtc host gpu)
 [[ " ${labels[*]} " == *' unit '* ]] || sanitizers=no
 
 # build FOLDER TARGET [CMAKE OPTION]...

@@ -20,7 +20,7 @@ constexpr const char* kExitCodes = R"(Exit status:
   0  done
   1  a kernel failed, something is missing or damaged, or a check found wrong numbers
   2  the command line, a manifest or an input file is wrong, or there is nothing to build
-  3  no NVRTC to compile with, no GPU for `native`, no driver for run and bench
+  3  no NVRTC to compile with, no GPU for `native`, no driver for run and bench, no C++ compiler for --device host
   4  the cache or an output file cannot be read or written)";
 
 // The command line: for each command its options and what to do.
@@ -77,7 +77,8 @@ Examples:
   normjit prebuild --manifest cache/manifests/reference.json --arch sm_80,sm_90
   normjit run layernorm/cols=4096/bf16/wb --rows 8192 --check
 
-Each command has its own --help. Environment: NORMJIT_CACHE_DIR, NORMJIT_NVRTC_PATH, NORMJIT_LOG.
+Each command has its own --help. Environment: NORMJIT_CACHE_DIR, NORMJIT_NVRTC_PATH, NORMJIT_HOST_CXX,
+NORMJIT_LOG.
 )" + kExitCodes);
 }
 
@@ -157,8 +158,8 @@ void CommandLine::add_render() {
 }
 
 void CommandLine::add_run() {
-  CLI::App* command = add("run", "Run a spec on a GPU, on .npy files or random data", run_,
-                          [this] { return cli::run(run_); });
+  CLI::App* command = add("run", "Run a spec on a GPU, or emulated on the CPU, on .npy files or random data",
+                          run_, [this] { return cli::run(run_); });
   command->add_option("SPEC", run_.spec, kSpecHelp)->required();
   command->add_option("--rows", run_.rows, "Rows; may be left out with --x");
   command->add_option("--x", run_.x,
@@ -169,19 +170,38 @@ void CommandLine::add_run() {
   command->add_option("--mean-out", run_.mean, "Write the means to a .npy file");
   command->add_option("--rstd-out", run_.rstd, "Write 1 / sqrt(variance + eps) to a .npy file");
   command->add_option("--x-row-stride", run_.x_row_stride,
-                      "Elements between rows of x on the GPU; else the columns");
+                      "Elements between rows of x on the device; else the columns");
   command->add_option("--y-row-stride", run_.y_row_stride,
-                      "Elements between rows of y on the GPU; else the columns");
+                      "Elements between rows of y on the device; else the columns");
   command->add_option("--seed", run_.seed, "Of the random data for what has no file")->capture_default_str();
   command->add_flag("--check", run_.check,
                     "Compare with a float64 reference on the host; exit status 1 if wrong");
   command->add_option("--check-rows", run_.check_rows, "Compare only so many rows, spread evenly; else all");
-  command->add_option("--device", run_.device, "CUDA ordinal of the GPU")->capture_default_str();
-  command->add_option("--repeat", run_.repeat, "Time so many later calls")->capture_default_str();
+  command
+      ->add_option(
+          "--device", run_.device,
+          "CUDA ordinal of a GPU, or host: run the kernel on the CPU instead, which needs g++ or clang++")
+      ->capture_default_str();
+  command->add_option("--repeat", run_.repeat, "On a GPU, time so many later calls; else 20");
   add_json(command, run_);
+  const auto add_host = [&](const char* name, std::string& value, const char* description) {
+    return command->add_option(name, value, description)->group("With --device host");
+  };
+  add_host("--arch", run_.arch, "The architecture whose kernel to run, or native; else sm_90");
+  add_host(
+      "--schedule", run_.schedules,
+      "Seeds of the order that threads run in, comma-separated; each one is a launch whose result must be "
+      "the same; else 0");
+  add_host("--checks", run_.checks,
+           "on: bounds, alignment, initialisation and races of every access are checked, and undefined "
+           "behaviour; off: several times faster; else on as long as x and y have up to 64 MiB")
+      ->check(CLI::IsMember({"on", "off"}));
+  add_host("--keep", run_.keep_directory,
+           "Compile for a debugger, and keep source and library in this directory");
   command->footer(std::string(R"(Examples:
   normjit run layernorm/cols=64/f32/wb/gelu --rows 4194304 --check
   normjit run layernorm/cols=4096/f16/wb --x x.npy --weight w.npy --bias b.npy --out y.npy
+  normjit run layernorm/cols=4096/f16/wb --rows 8 --device host --schedule 0,1,2 --check
 
 Allowed error of --check on unit-scale data: f32 1e-5; f16 and bf16 one unit in the last place or 2e-6, whichever is
 larger; f64 1e-12. It grows with |scale|, large weights and biases, and a large common offset of a row.
@@ -221,6 +241,7 @@ int CommandLine::run(int argc, char** argv) {
     if (error.get_exit_code() == 0) return app_.exit(error);  // --help
     return fail(kUsage, std::string(error.what()) + "\nRun normjit --help, or normjit COMMAND --help.");
   }
+  run_.command.assign(argv, argv + argc);
   if (version_) {
     print("normjit " NORMJIT_VERSION "\n");
     return kDone;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,8 +54,11 @@ struct RunCommand : CommonOptions {
   std::uint64_t seed = 1;
   bool check = false;
   std::int64_t check_rows = std::numeric_limits<std::int64_t>::max();
-  int device = 0;
-  int repeat = 20;
+  std::string device = "0";   // the CUDA ordinal of a GPU, or "host"
+  std::optional<int> repeat;  // a GPU only; none: 20
+  // With --device host only; empty: as HostOptions has it, on the default profile of sm_90.
+  std::string arch, schedules, checks, keep_directory;
+  std::vector<std::string> command;  // the words of the command line
 };
 int run(const RunCommand& options);
 

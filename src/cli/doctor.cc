@@ -1,6 +1,7 @@
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "cli/json_reports.h"
+#include "simt/host_compiler.h"
 
 namespace normjit::cli {
 namespace {
@@ -16,7 +17,14 @@ bool cache_works(const Environment& environment) {
   return !environment.cache_directory.empty() && environment.cache_error.empty();
 }
 
-std::string text_of(const Environment& environment) {
+// The path of what --device host compiles with.
+Result<std::string> host_compiler() {
+  const Result<simt::HostCompiler> found = simt::HostCompiler::find();
+  if (!found) return found.error();
+  return found->path();
+}
+
+std::string text_of(const Environment& environment, const Result<std::string>& host) {
   std::string text = "normjit    " + environment.version + "\n";
 
   text += "cache      " + (environment.cache_directory.empty() ? "none" : environment.cache_directory) + "\n";
@@ -39,6 +47,12 @@ std::string text_of(const Environment& environment) {
     text += indented(archs);
   }
 
+  if (host) {
+    text += "host       " + *host + ", for run --device host\n";
+  } else {
+    text += "host       no C++ compiler for run --device host\n" + indented(host.error().message);
+  }
+
   if (environment.driver_version.empty()) {
     text += "driver     none\n" + indented(environment.driver_error);
   } else {
@@ -47,7 +61,10 @@ std::string text_of(const Environment& environment) {
   }
 
   if (environment.devices.empty()) {
-    text += "GPU        none: prebuild, list, show and render work here; run and bench need a GPU\n";
+    text +=
+        "GPU        none: prebuild, list, show and render work here, and run with --device host; bench needs "
+        "a "
+        "GPU\n";
   }
   for (const Environment::Device& device : environment.devices) {
     text += "GPU " + std::to_string(device.ordinal) + "      " + device.name + ", " + device.profile.text() +
@@ -60,7 +77,8 @@ std::string text_of(const Environment& environment) {
 
 int doctor(const CommonOptions& options) {
   const Environment environment = Service(service_options(options)).environment();
-  print(options.json ? json_of(environment) : text_of(environment));
+  const Result<std::string> host = host_compiler();
+  print(options.json ? json_of(environment, host) : text_of(environment, host));
   if (environment.compiler_path.empty())
     return fail(kEnvironment, "prebuild cannot work here: there is no compiler");
   if (!cache_works(environment))

@@ -4,13 +4,34 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "cli/host_options.h"
 #include "cli/problem.h"
 #include "normjit/plan.h"
 #include "normjit/service.h"
 
 namespace normjit::cli {
+
+// How a kernel was run on the CPU.
+struct Emulation {
+  std::string compiler;        // its path
+  bool checks = true;          // whether the kernel's accesses were checked
+  std::string keep_directory;  // empty: nothing was kept
+  struct Launch {
+    std::uint64_t seed = 0;
+    std::string schedule;  // "schedule 1: one warp ahead, 1 block at a time"
+    double milliseconds = 0;
+  };
+  // On the same inputs, with the same bits as outputs.
+  std::vector<Launch> launches;
+  // What is wrong with the kernel, and the seeds that show it again; outputs are unfinished then. Empty:
+  // nothing.
+  std::string fault;
+  std::vector<std::uint64_t> fault_seeds;
+};
 
 // How an execution went. Times are the caller's, on the host.
 struct Execution {
@@ -18,7 +39,9 @@ struct Execution {
   Plan plan;
   std::string origin;  // of the kernel: "disk", "memory" or "compiled"
   std::size_t workspace_bytes = 0;
-  double prepare_milliseconds = 0;  // Service::prepare in this fresh process: find or compile, load, set up
+  // Service::prepare in this fresh process: find or compile, load, set up. On the CPU: render and compile.
+  double prepare_milliseconds = 0;
+  std::optional<Emulation> emulation;    // on the CPU; then the times below are 0
   double first_launch_microseconds = 0;  // the first Kernel::launch, until it returns
   double first_result_microseconds = 0;  // the same, until the GPU has finished
   double second_call_microseconds = 0;   // prepare and launch again, until launch returns
@@ -35,5 +58,9 @@ class Executor {
 // Executes on a GPU of this machine. `repeat` is the number of steady calls, 0 for none. Throws where there
 // is no such GPU, so that nobody makes data for nothing.
 std::unique_ptr<Executor> make_gpu_executor(const Options& options, int device, int repeat);
+
+// Executes on the CPU what the service would execute on `host.device`, through simt/: on one thread,
+// thousands of times slower than a GPU. Throws where there is no C++ compiler.
+std::unique_ptr<Executor> make_host_executor(const Options& options, HostOptions host);
 
 }  // namespace normjit::cli

@@ -1,23 +1,13 @@
 #include <algorithm>
-#include <chrono>
 #include <vector>
 
 #include "cli/executor.h"
 #include "cli/gpu.h"
 #include "cli/measure.h"
+#include "cli/stopwatch.h"
 
 namespace normjit::cli {
 namespace {
-
-class Stopwatch {
- public:
-  double microseconds() const {
-    return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start_).count();
-  }
-
- private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
 
 void check(Status status) {
   if (status.ok()) return;
@@ -87,7 +77,7 @@ Execution GpuExecutor::execute(Problem& problem) {
                            .y_row_stride = problem.y.row_stride()};
   const Stopwatch prepare;
   const Kernel kernel = service.prepare(spec, use).value();
-  execution.prepare_milliseconds = prepare.microseconds() / 1000;
+  execution.prepare_milliseconds = prepare.milliseconds();
   execution.plan = kernel.plan();
   execution.origin = name(kernel.origin());
   execution.workspace_bytes = kernel.workspace_bytes();

@@ -55,6 +55,17 @@ Json json_of(const CheckReport& check) {
   return json;
 }
 
+Json json_of(const Emulation& emulation) {
+  Json launches = Json::array();
+  for (const Emulation::Launch& launch : emulation.launches)
+    launches.push_back(
+        {{"seed", launch.seed}, {"schedule", launch.schedule}, {"run_ms", launch.milliseconds}});
+  Json json = {
+      {"checks", emulation.checks}, {"compiler", emulation.compiler}, {"launches", std::move(launches)}};
+  if (!emulation.keep_directory.empty()) json["kept_in"] = emulation.keep_directory;
+  return json;
+}
+
 Json json_of(const Timing& timing) {
   return {{"median_us", timing.median}, {"min_us", timing.min}, {"max_us", timing.max}};
 }
@@ -106,7 +117,7 @@ std::string json_of(const std::vector<EntryReport>& entries, const std::string& 
   return text_of({{"cache_directory", cache_directory}, {"damaged", damaged}, {"entries", std::move(list)}});
 }
 
-std::string json_of(const Environment& environment) {
+std::string json_of(const Environment& environment, const Result<std::string>& host_compiler) {
   Json archs = Json::array();
   for (const Arch& arch : environment.compiler_archs) archs.push_back(arch.name());
   Json devices = Json::array();
@@ -121,6 +132,9 @@ std::string json_of(const Environment& environment) {
                     {"version", environment.compiler_version},
                     {"error", environment.compiler_error},
                     {"archs", std::move(archs)}}},
+                  {"host_compiler",
+                   {{"path", host_compiler ? *host_compiler : ""},
+                    {"error", host_compiler ? "" : host_compiler.error().message}}},
                   {"driver", {{"version", environment.driver_version}, {"error", environment.driver_error}}},
                   {"devices", std::move(devices)}});
 }
@@ -156,14 +170,19 @@ std::string json_of(const RunReport& report) {
   Json json = {{"spec", to_text(report.spec)},
                {"rows", report.rows},
                {"device", execution.device},
+               {"emulated", execution.emulation.has_value()},
                {"plan", to_text(execution.plan)},
                {"kernel_from", execution.origin},
                {"workspace_bytes", execution.workspace_bytes},
-               {"prepare_ms", execution.prepare_milliseconds},
-               {"first_launch_us", execution.first_launch_microseconds},
-               {"first_result_us", execution.first_result_microseconds},
-               {"second_call_us", execution.second_call_microseconds},
-               {"steady_call_us", execution.steady_call_microseconds}};
+               {"prepare_ms", execution.prepare_milliseconds}};
+  if (execution.emulation) {
+    json.update(json_of(*execution.emulation));
+  } else {
+    json.update(Json{{"first_launch_us", execution.first_launch_microseconds},
+                     {"first_result_us", execution.first_result_microseconds},
+                     {"second_call_us", execution.second_call_microseconds},
+                     {"steady_call_us", execution.steady_call_microseconds}});
+  }
   if (report.check) json["check"] = json_of(*report.check);
   return text_of(json);
 }

@@ -12,7 +12,8 @@ namespace normjit::cli {
 
 std::string json_of(const PrebuildReport& report, const std::string& cache_directory);
 std::string json_of(const std::vector<EntryReport>& entries, const std::string& cache_directory);
-std::string json_of(const Environment& environment);
+// `host_compiler` is the path of what --device host compiles with.
+std::string json_of(const Environment& environment, const Result<std::string>& host_compiler);
 std::string json_of(const ShowReport& report);
 std::string json_of(const RunReport& report);
 std::string json_of(const std::vector<BenchReport>& reports);

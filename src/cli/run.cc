@@ -1,10 +1,13 @@
 #include <cstdio>
+#include <memory>
 #include <optional>
+#include <utility>
 
 #include "cli/check.h"
 #include "cli/commands.h"
 #include "cli/executor.h"
 #include "cli/exit_code.h"
+#include "cli/host_options.h"
 #include "cli/json_reports.h"
 #include "cli/npy.h"
 #include "cli/table.h"
@@ -28,7 +31,33 @@ void check_options(const RunCommand& options, const LayerNormSpec& spec) {
     throw Exception(wrong("--mean-out and --rstd-out need a spec with statistics: add /stats to it"));
   }
   if (options.check_rows < 1) throw Exception(wrong("--check-rows must be 1 or more"));
-  if (options.repeat < 0) throw Exception(wrong("--repeat must be 0 or more"));
+  if (options.repeat && *options.repeat < 0) throw Exception(wrong("--repeat must be 0 or more"));
+}
+
+std::unique_ptr<Executor> gpu_executor(const RunCommand& options, const Options& settings, int device) {
+  const std::pair<const char*, const std::string&> others[] = {{"--arch", options.arch},
+                                                               {"--schedule", options.schedules},
+                                                               {"--checks", options.checks},
+                                                               {"--keep", options.keep_directory}};
+  for (const auto& [name, value] : others) {
+    if (!value.empty()) {
+      throw Exception(wrong(std::string(name) + " is only for --device host, and this is for GPU " +
+                            options.device + "; leave " + name + " out, or add --device host"));
+    }
+  }
+  constexpr int kRepeat = 20;
+  return make_gpu_executor(settings, device, options.repeat.value_or(kRepeat));
+}
+
+std::unique_ptr<Executor> host_executor(const RunCommand& options, const Options& settings) {
+  if (options.repeat)
+    throw Exception(wrong("--repeat times later calls on a GPU; with --device host leave it out"));
+  Service service(settings);
+  HostOptions host{.device = one_device(service, options.arch.empty() ? "sm_90" : options.arch)};
+  if (!options.schedules.empty()) host.schedules = parse_schedules(options.schedules).value();
+  if (!options.checks.empty()) host.checks = options.checks == "on";
+  host.keep_directory = options.keep_directory;
+  return make_host_executor(settings, std::move(host));
 }
 
 void read_vector(const std::string& path, Matrix& to) {
@@ -82,14 +111,9 @@ std::string text_of(const CheckReport& check, std::int64_t rows) {
   return text;
 }
 
-std::string text_of(const RunReport& report) {
-  const Execution& execution = report.execution;
-  std::string text = "spec       " + to_text(report.spec) + "\n";
-  text += "rows       " + std::to_string(report.rows) + "\n";
-  text += "device     " + execution.device + "\n";
-  text += "plan       " + to_text(execution.plan) + "\n";
-  text += "prepare    " + fixed(execution.prepare_milliseconds, 2) + " ms, kernel from the " +
-          execution.origin + "\n";
+std::string times_on_gpu(const Execution& execution) {
+  std::string text = "prepare    " + fixed(execution.prepare_milliseconds, 2) + " ms, kernel from the " +
+                     execution.origin + "\n";
   text += "launch     " + fixed(execution.first_launch_microseconds, 1) + " us, result after " +
           fixed(execution.first_result_microseconds, 1) + " us\n";
   text +=
@@ -97,7 +121,28 @@ std::string text_of(const RunReport& report) {
   if (execution.steady_call_microseconds > 0) {
     text += ", " + fixed(execution.steady_call_microseconds, 1) + " us a call later";
   }
-  text += "\n";
+  return text + "\n";
+}
+
+std::string times_on_host(const Execution& execution, const Emulation& emulation) {
+  std::string text = "prepare    " + fixed(execution.prepare_milliseconds, 0) + " ms, compiled with " +
+                     emulation.compiler + "\n";
+  if (!emulation.keep_directory.empty()) {
+    text += "kept       " + emulation.keep_directory + "/kernels.cc and kernels.so, for a debugger\n";
+  }
+  for (const Emulation::Launch& launch : emulation.launches)
+    text += "run        " + fixed(launch.milliseconds, 0) + " ms with " + launch.schedule + "\n";
+  if (emulation.launches.size() > 1) text += "           the same bits each time\n";
+  return text;
+}
+
+std::string text_of(const RunReport& report) {
+  const Execution& execution = report.execution;
+  std::string text = "spec       " + to_text(report.spec) + "\n";
+  text += "rows       " + std::to_string(report.rows) + "\n";
+  text += "device     " + execution.device + "\n";
+  text += "plan       " + to_text(execution.plan) + "\n";
+  text += execution.emulation ? times_on_host(execution, *execution.emulation) : times_on_gpu(execution);
   if (report.check) text += text_of(*report.check, report.rows);
   return text;
 }
@@ -123,11 +168,20 @@ Extent extent_of(const RunCommand& options, const LayerNormSpec& spec, const std
 int run(const RunCommand& options) {
   const LayerNormSpec spec = parse_spec(options.spec).value();
   check_options(options, spec);
+  const std::optional<int> gpu = parse_device(options.device).value();
   std::optional<NpyFile> x;
   if (!options.x.empty()) x = NpyFile::open(options.x).value();
   const Extent extent = extent_of(options, spec, x);
   Problem problem = make_problem(spec, extent.rows, options.x_row_stride, options.y_row_stride).value();
-  const auto executor = make_gpu_executor(service_options(options), options.device, options.repeat);
+  const Options settings = service_options(options);
+  std::unique_ptr<Executor> executor;
+  try {
+    executor = gpu ? gpu_executor(options, settings, *gpu) : host_executor(options, settings);
+  } catch (const Exception& error) {
+    if (!gpu || exit_code(error.code()) != kEnvironment) throw;
+    return fail(kEnvironment,
+                std::string(error.what()) + "\nWithout a GPU, --device host runs the kernel on the CPU.");
+  }
 
   fill(problem, options.seed, /*with_x=*/!x);
   if (x) read_x(*x, problem.x);
@@ -135,6 +189,11 @@ int run(const RunCommand& options) {
   read_vector(options.bias, problem.bias);
 
   RunReport report{.spec = spec, .rows = extent.rows, .execution = executor->execute(problem), .check = {}};
+  if (const auto& emulation = report.execution.emulation; emulation && !emulation->fault.empty()) {
+    return fail(kFailed,
+                emulation->fault + "\nTo see it again: " +
+                    replay_command(options.command, emulation->fault_seeds, settings.template_directory));
+  }
   write_output(options.y, problem.y, extent.shape);
   write_output(options.mean, problem.mean, {extent.rows});
   write_output(options.rstd, problem.rstd, {extent.rows});

@@ -129,7 +129,10 @@ bool Execution::set_up() {
 
 std::optional<Diagnosis> Execution::run() {
   if (auto refused = refuse()) return refused;
-  if (!set_up()) return Diagnosis{Fault::bad_launch, "the launch is refused: no memory for so many threads"};
+  if (!set_up())
+    return Diagnosis{
+        Fault::bad_launch,
+        "the launch is refused: no memory for the stacks of its threads or the checks of its buffers"};
   t_current = this;
   main_.adopt();
   {

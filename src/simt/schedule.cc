@@ -16,7 +16,7 @@ Schedule schedule_of(std::uint64_t seed) noexcept {
 
 std::string to_text(const Schedule& schedule) {
   constexpr std::string_view kOrders[] = {"in order", "any lane", "one warp ahead"};
-  return concat({"seed ", shortest(schedule.seed), ": ", kOrders[static_cast<int>(schedule.order)],
+  return concat({"schedule ", shortest(schedule.seed), ": ", kOrders[static_cast<int>(schedule.order)],
                  schedule.backwards ? ", blocks backwards" : "", ", ", shortest(schedule.resident_blocks),
                  schedule.resident_blocks == 1 ? " block at a time" : " blocks at a time"});
 }

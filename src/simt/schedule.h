@@ -23,7 +23,7 @@ struct Schedule {
 // kind. The same seed gives the same run, whatever the machine.
 Schedule schedule_of(std::uint64_t seed) noexcept;
 
-// "seed 7: any lane, blocks backwards, 3 at a time"
+// "schedule 7: one warp ahead, blocks backwards, 2 blocks at a time"
 std::string to_text(const Schedule& schedule);
 
 }  // namespace normjit::simt

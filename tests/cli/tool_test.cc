@@ -77,6 +77,19 @@ TEST_F(Tool, UsageErrorsExitWith2) {
       {"run", kSpec, "--rows", "1", "--mean-out", "mean.npy"},
       {"run", kSpec, "--rows", "2", "--y-row-stride", "63"},
       {"run", kSpec, "--x", "no-such-file.npy"},
+      {"run", kSpec, "--rows", "1", "--device", "cpu"},
+      {"run", kSpec, "--rows", "1", "--device", "-1"},
+      {"run", kSpec, "--rows", "1", "--device", ""},
+      {"run", kSpec, "--rows", "1", "--arch", "sm_80"},
+      {"run", kSpec, "--rows", "1", "--device", "0", "--schedule", "1"},
+      {"run", kSpec, "--rows", "1", "--checks", "on"},
+      {"run", kSpec, "--rows", "1", "--keep", "directory"},
+      {"run", kSpec, "--rows", "1", "--device", "host", "--repeat", "5"},
+      {"run", kSpec, "--rows", "1", "--device", "host", "--arch", "sm_12"},
+      {"run", kSpec, "--rows", "1", "--device", "host", "--arch", "sm_80,sm_90"},
+      {"run", kSpec, "--rows", "1", "--device", "host", "--schedule", "0,,1"},
+      {"run", kSpec, "--rows", "1", "--device", "host", "--schedule", "-1"},
+      {"run", kSpec, "--rows", "1", "--device", "host", "--checks", "maybe"},
       {"bench", kSpec, "--rows", "0"},
       {"bench", kSpec, "--rows", "12x"},
   };
@@ -193,8 +206,35 @@ TEST_F(Tool, DoctorSaysWhatIsMissing) {
   EXPECT_EQ(report.at("compiler").at("path"), "");
   EXPECT_THAT(report.at("compiler").at("error"), HasSubstr("libnvrtc.so"));
   EXPECT_EQ(report.at("cache").at("directory"), cache());
+  EXPECT_NE(report.at("host_compiler").at("path").get<std::string>().empty(),
+            report.at("host_compiler").at("error").get<std::string>().empty());
   EXPECT_EQ(report.at("driver").at("version").get<std::string>().empty(),
             !report.at("driver").at("error").get<std::string>().empty());
+}
+
+TEST_F(Tool, OptionsOfTheOtherDeviceAreNamed) {
+  const ToolRun gpu = run({"run", kSpec, "--rows", "1", "--arch", "sm_80"});
+  EXPECT_THAT(gpu.err, HasSubstr("--arch is only for --device host"));
+  const ToolRun host = run({"run", kSpec, "--rows", "1", "--device", "host", "--repeat", "5"});
+  EXPECT_THAT(host.err, HasSubstr("--repeat times later calls on a GPU"));
+  const ToolRun neither = run({"run", kSpec, "--rows", "1", "--device", "cpu"});
+  EXPECT_THAT(neither.err, HasSubstr("--device is 'cpu'; it may be"));
+}
+
+TEST_F(Tool, WithoutAHostCompilerEmulationExitsWith3) {
+  const std::vector<std::string> nothing = {"PATH=", "NORMJIT_HOST_CXX=/nonexistent/g++"};
+  const ToolRun run = run_tool({"run", kSpec, "--rows", "1", "--device", "host"}, nothing);
+  EXPECT_EQ(run.status, 3);
+  EXPECT_THAT(run.out, IsEmpty());
+  EXPECT_THAT(run.err, HasSubstr("/nonexistent/g++"));
+  EXPECT_THAT(run.err, HasSubstr("NORMJIT_HOST_CXX"));
+  EXPECT_THAT(run.err, testing::Not(HasSubstr("--device host runs"))) << "no way out of itself";
+
+  const Json doctor = Json::parse(run_tool({"doctor", "--json", "--cache-dir", cache()}, nothing).out);
+  EXPECT_EQ(doctor.at("host_compiler").at("path"), "");
+  EXPECT_THAT(doctor.at("host_compiler").at("error"), HasSubstr("/nonexistent/g++"));
+  EXPECT_THAT(run_tool({"doctor", "--cache-dir", cache()}, nothing).out,
+              HasSubstr("no C++ compiler for run --device host"));
 }
 
 TEST_F(Tool, PrebuildWithoutACompilerExitsWith3) {
@@ -224,6 +264,7 @@ TEST_F(Tool, WithoutADriverGpuCommandsExitWith3) {
     EXPECT_THAT(tool.out, IsEmpty()) << arguments[0];
   }
   EXPECT_THAT(run({"prebuild", kSpec}).err, HasSubstr("name architectures"));
+  EXPECT_THAT(run({"run", kSpec, "--rows", "4"}).err, HasSubstr("--device host runs the kernel on the CPU"));
   EXPECT_THAT(run({"doctor"}).out, HasSubstr("none: prebuild, list, show and render work here"));
 }
 

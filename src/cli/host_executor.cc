@@ -1,0 +1,243 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <iterator>
+
+#include "cli/executor.h"
+#include "cli/stopwatch.h"
+#include "cli/table.h"
+#include "normjit/base/text.h"
+#include "normjit/codegen/generator.h"
+#include "normjit/service/prepared.h"
+#include "simt/launch.h"
+#include "simt/schedule.h"
+
+namespace normjit::cli {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Checks take 23 bytes of memory for each byte of y: 750 MB where x and y have this size together.
+constexpr std::size_t kCheckedBytes = std::size_t{64} << 20;
+
+// Elements that one core does in a millisecond, in round numbers: 850 to 11,000 were measured with checks,
+// 1500 to 25,000 without; the fewer, the more threads wait for each other.
+constexpr std::int64_t kCheckedSpeed = 2000, kUncheckedSpeed = 4000;
+
+// The outputs of a launch, to hold those of other launches against.
+class Outputs {
+ public:
+  explicit Outputs(const Problem& problem) {
+    for (const Matrix* matrix : {&problem.y, &problem.mean, &problem.rstd})
+      copies_.emplace_back(matrix->data(), matrix->data() + matrix->bytes());
+  }
+
+  // Where the problem's outputs have other bits first, as in "y, row 1, column 2"; empty: nowhere.
+  std::string difference(const Problem& problem) const {
+    const std::pair<const char*, const Matrix&> now[] = {
+        {"y", problem.y}, {"mean", problem.mean}, {"rstd", problem.rstd}};
+    for (std::size_t i = 0; i < std::size(now); ++i) {
+      const auto& [name, matrix] = now[i];
+      const auto at = std::mismatch(copies_[i].begin(), copies_[i].end(), matrix.data()).first;
+      if (at == copies_[i].end()) continue;
+      const std::int64_t element = (at - copies_[i].begin()) / size_of(matrix.dtype());
+      return concat({name, ", row ", shortest(element / matrix.row_stride()), ", column ",
+                     shortest(element % matrix.row_stride())});
+    }
+    return "";
+  }
+
+ private:
+  std::vector<std::vector<std::byte>> copies_;
+};
+
+// Everything that the launches of a problem share. Points into the problem, and into itself.
+struct Arguments {
+  Arguments(Problem& problem, std::size_t workspace_bytes);
+  Arguments(const Arguments&) = delete;
+  Arguments& operator=(const Arguments&) = delete;
+
+  std::vector<std::byte> workspace;
+  Tensors tensors;
+  Strides strides;
+  void* list[10];
+  std::vector<simt::Buffer> buffers;
+};
+
+Tensors tensors_of(Problem& problem) {
+  return {.x = problem.x.data(),
+          .y = problem.y.data(),
+          .weight = problem.weight.data(),
+          .bias = problem.bias.data(),
+          .mean = problem.mean.data(),
+          .rstd = problem.rstd.data(),
+          .rows = problem.rows,
+          .x_row_stride = problem.x.row_stride(),
+          .y_row_stride = problem.y.row_stride()};
+}
+
+Arguments::Arguments(Problem& problem, std::size_t workspace_bytes)
+    : workspace(workspace_bytes),
+      tensors(tensors_of(problem)),
+      strides(strides_of(problem.spec, tensors)),
+      // In the order of the argument list in templates/hw.cuh.
+      list{&tensors.x,    &tensors.weight, &tensors.bias, &tensors.y, &tensors.mean,
+           &tensors.rstd, &tensors.rows,   &strides.x,    &strides.y, &tensors.workspace} {
+  tensors.workspace = workspace.data();
+  const struct {
+    const char* name;
+    const Matrix& matrix;
+    bool output;
+  } matrices[] = {{"x", problem.x, false}, {"weight", problem.weight, false}, {"bias", problem.bias, false},
+                  {"y", problem.y, true},  {"mean", problem.mean, true},      {"rstd", problem.rstd, true}};
+  for (const auto& [name, matrix, output] : matrices)
+    if (!matrix.empty()) buffers.push_back({matrix.data(), matrix.bytes(), name, output, !output});
+  if (!workspace.empty()) buffers.push_back({workspace.data(), workspace.size(), "workspace", true, true});
+}
+
+class HostExecutor final : public Executor {
+ public:
+  HostExecutor(const Options& options, HostOptions host);
+
+  Execution execute(Problem& problem) override;
+
+ private:
+  bool checks(const Problem& problem) const;
+  std::string device_text(bool checked) const;
+  void announce(const Problem& problem, milliseconds each) const;
+  void launch_all(Problem& problem, const Plan& plan, const simt::HostKernel& kernel, Arguments& arguments,
+                  milliseconds time_limit, Emulation& emulation) const;
+
+  const std::string template_directory_;
+  const HostOptions host_;
+  const simt::HostCompiler compiler_;
+};
+
+HostExecutor::HostExecutor(const Options& options, HostOptions host)
+    : template_directory_(options.template_directory),
+      host_(std::move(host)),
+      compiler_(simt::HostCompiler::find().value()) {
+  if (host_.keep_directory.empty()) return;
+  std::error_code failure;
+  std::filesystem::create_directories(host_.keep_directory, failure);
+  if (failure)
+    throw Exception({Code::CacheIo, concat({"--keep: the directory ", host_.keep_directory,
+                                            " cannot be made: ", failure.message()})});
+}
+
+bool HostExecutor::checks(const Problem& problem) const {
+  if (host_.checks) return *host_.checks;
+  const std::size_t bytes = problem.x.bytes() + problem.y.bytes();
+  if (bytes <= kCheckedBytes) return true;
+  std::fprintf(
+      stderr,
+      "normjit: x and y have %zu MiB together, so accesses are not checked; --checks on checks them\n",
+      bytes >> 20);
+  return false;
+}
+
+// "CPU emulation of sm_90 (one fiber per CUDA thread, schedules 0, 1, checks on)"
+std::string HostExecutor::device_text(bool checked) const {
+  std::string seeds;
+  for (const std::uint64_t seed : host_.schedules) seeds += (seeds.empty() ? " " : ", ") + shortest(seed);
+  return concat({"CPU emulation of ", host_.device.arch.name(), " (one fiber per CUDA thread, schedule",
+                 host_.schedules.size() > 1 ? "s" : "", seeds, ", checks ", checked ? "on" : "off", ")"});
+}
+
+// Nothing can be shown while a launch runs, so somebody who waits is told before.
+void HostExecutor::announce(const Problem& problem, milliseconds each) const {
+  const double seconds = std::chrono::duration<double>(each).count();
+  const std::size_t launches = host_.schedules.size();
+  if (seconds * static_cast<double>(launches) < 1 || isatty(STDERR_FILENO) == 0) return;
+  std::fprintf(stderr, "normjit: emulating %s rows of %s columns on one core: roughly %s s%s\n",
+               shortest(problem.rows).c_str(), shortest(problem.spec.columns).c_str(),
+               fixed(seconds, 1).c_str(),
+               launches > 1 ? (" a launch, " + shortest(launches) + " launches").c_str() : "");
+}
+
+Execution HostExecutor::execute(Problem& problem) {
+  const LayerNormSpec& spec = problem.spec;
+  const DeviceProfile& device = host_.device;
+  const Tensors tensors = tensors_of(problem);
+  if (const Status status = check_tensors(spec, tensors); !status)
+    throw Exception({status.code, status.message()});
+  const Plan plan = choose(spec, device, regime_of(problem.rows, device), alignment_of(spec, tensors));
+  normjit::check(plan, spec, device).value();
+
+  const bool checked = checks(problem);
+  const Stopwatch prepare;
+  const Source source = generate(spec, plan, device.arch, template_directory_).value();
+  const auto kernels =
+      compiler_
+          .compile({&source, 1}, checked ? simt::Checks::memory : simt::Checks::none, host_.keep_directory)
+          .value();
+
+  Execution execution;
+  execution.prepare_milliseconds = prepare.milliseconds();
+  execution.device = device_text(checked);
+  execution.plan = plan;
+  execution.origin = name(Origin::compiled);
+  execution.workspace_bytes = workspace_bytes(plan, spec, device);
+  Emulation& emulation = execution.emulation.emplace();
+  emulation.compiler = compiler_.path();
+  emulation.checks = checked;
+  emulation.keep_directory = host_.keep_directory;
+
+  const milliseconds each(problem.rows * spec.columns / (checked ? kCheckedSpeed : kUncheckedSpeed));
+  announce(problem, each);
+  Arguments arguments(problem, execution.workspace_bytes);
+  // Far beyond the slowest machine: only for kernels that never end.
+  const milliseconds time_limit = std::max<milliseconds>(std::chrono::minutes(1), 50 * each);
+  launch_all(problem, plan, kernels.front(), arguments, time_limit, emulation);
+  return execution;
+}
+
+// Each launch finds poisoned outputs and a zero workspace, so that it can be repeated alone.
+void HostExecutor::launch_all(Problem& problem, const Plan& plan, const simt::HostKernel& kernel,
+                              Arguments& arguments, milliseconds time_limit, Emulation& emulation) const {
+  std::optional<Outputs> first;
+  for (const std::uint64_t seed : host_.schedules) {
+    for (Matrix* output : {&problem.y, &problem.mean, &problem.rstd}) output->poison();
+    std::fill(arguments.workspace.begin(), arguments.workspace.end(), std::byte{0});
+    const Stopwatch time;
+    std::optional<simt::Diagnosis> diagnosis;
+    if (problem.rows > 0) {
+      simt::Launch launch;
+      launch.blocks = static_cast<std::uint32_t>(grid_blocks(plan, problem.spec, host_.device, problem.rows));
+      launch.shape.threads = plan.threads;
+      launch.arguments = arguments.list;
+      launch.buffers = arguments.buffers;
+      launch.seed = seed;
+      launch.time_limit = time_limit;
+      diagnosis = simt::run(kernel, launch);
+    }
+    emulation.launches.push_back({seed, to_text(simt::schedule_of(seed)), time.milliseconds()});
+    if (diagnosis) {
+      emulation.fault = concat({name(diagnosis->fault), ": ", diagnosis->message});
+      emulation.fault_seeds = {seed};
+      return;
+    }
+    if (first) {
+      if (const std::string where = first->difference(problem); !where.empty()) {
+        emulation.fault = concat({"the result depends on the order of the threads: with ",
+                                  emulation.launches.back().schedule, ", other bits than with ",
+                                  emulation.launches.front().schedule, ", first in ", where});
+        emulation.fault_seeds = {host_.schedules.front(), seed};
+        return;
+      }
+    } else if (host_.schedules.size() > 1) {
+      first.emplace(problem);
+    }
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Executor> make_host_executor(const Options& options, HostOptions host) {
+  return std::make_unique<HostExecutor>(options, std::move(host));
+}
+
+}  // namespace normjit::cli

@@ -1,0 +1,259 @@
+// `normjit run --device host` of the real tool, which compiles with this machine's C++ compiler.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "cli/check.h"
+#include "cli/npy.h"
+#include "cli/problem.h"
+#include "normjit/plan.h"
+#include "tests/support/temp_directory.h"
+#include "tests/support/tool.h"
+
+namespace normjit {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+using Json = nlohmann::json;
+
+class RunOnHost : public testing::Test {
+ protected:
+  ToolRun run(std::vector<std::string> arguments, std::vector<std::string> environment = {}) const {
+    arguments.insert(arguments.begin(), "run");
+    arguments.insert(arguments.end(), {"--device", "host", "--cache-dir", directory_ / "cache"});
+    return run_tool(arguments, environment);
+  }
+  // The report of a run that must succeed, its numbers included.
+  Json checked(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.end(), {"--check", "--json"});
+    const ToolRun tool = run(arguments);
+    EXPECT_EQ(tool.status, 0) << tool.err;
+    if (tool.status != 0) return {};
+    Json report = Json::parse(tool.out);
+    EXPECT_TRUE(report.at("emulated"));
+    EXPECT_TRUE(report.at("check").at("ok"));
+    return report;
+  }
+  static std::string contents(const std::string& path) {
+    std::ifstream in(path, std::ios::binary);
+    EXPECT_TRUE(in) << path;
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+
+  TempDirectory directory_;
+};
+
+TEST_F(RunOnHost, BothReferenceLayersAreRight) {
+  const Json rows = checked({"layernorm/cols=64/f32/eps=1e-05/wb/gelu", "--rows", "1000"});
+  EXPECT_EQ(rows.at("check").at("y").at("values"), 64 * 1000);
+  EXPECT_THAT(rows.at("plan"), testing::StartsWith("packed_rows"));
+  const Json long_row =
+      checked({"layernorm/cols=4194304/f32/eps=1e-05/wb", "--rows", "1", "--checks", "off"});
+  EXPECT_EQ(long_row.at("check").at("y").at("values"), 4194304);
+  EXPECT_THAT(long_row.at("plan"), testing::StartsWith("two_reads"));
+  EXPECT_GT(long_row.at("workspace_bytes"), 0);
+}
+
+TEST_F(RunOnHost, FilesInAndOut) {
+  const LayerNormSpec spec =
+      parse_spec("layernorm/cols=300/f16/out=f32/w=bf16/eps=1e-05/wb/silu/scale=0.5/stats").value();
+  constexpr std::int64_t kRows = 6;
+  cli::Problem problem = cli::make_problem(spec, kRows, kContiguous, kContiguous).value();
+  cli::fill(problem, 42);
+  cli::write_npy(directory_ / "x.npy", problem.x, {2, 3, 300}).value();
+  cli::write_npy(directory_ / "w.npy", problem.weight, {300}).value();
+  cli::write_npy(directory_ / "b.npy", problem.bias, {300}).value();
+
+  const ToolRun tool = run({to_text(spec), "--x", directory_ / "x.npy", "--weight", directory_ / "w.npy",
+                            "--bias", directory_ / "b.npy", "--out", directory_ / "y.npy", "--mean-out",
+                            directory_ / "mean.npy", "--rstd-out", directory_ / "rstd.npy"});
+  ASSERT_EQ(tool.status, 0) << tool.err;
+  auto y = cli::NpyFile::open(directory_ / "y.npy").value();
+  EXPECT_EQ(y.shape(), (std::vector<std::int64_t>{2, 3, 300}));
+  y.read(problem.y).value();
+  cli::NpyFile::open(directory_ / "mean.npy").value().read(problem.mean).value();
+  cli::NpyFile::open(directory_ / "rstd.npy").value().read(problem.rstd).value();
+  const cli::CheckReport report = cli::check(problem, kRows);
+  EXPECT_TRUE(report.ok()) << report.y.largest.error;
+  EXPECT_EQ(report.y.values, kRows * 300);
+  EXPECT_EQ(report.rstd.values, kRows);
+}
+
+TEST_F(RunOnHost, TheSameSeedGivesTheSameBits) {
+  for (const auto& [file, seed] : {std::pair{"1.npy", "5"}, {"2.npy", "5"}, {"3.npy", "6"}}) {
+    const ToolRun tool =
+        run({"layernorm/cols=33/bf16/w", "--rows", "9", "--seed", seed, "--out", directory_ / file});
+    ASSERT_EQ(tool.status, 0) << tool.err;
+  }
+  EXPECT_EQ(contents(directory_ / "1.npy"), contents(directory_ / "2.npy"));
+  EXPECT_NE(contents(directory_ / "1.npy"), contents(directory_ / "3.npy"));
+}
+
+TEST_F(RunOnHost, EachScheduleIsALaunch) {
+  const Json report =
+      checked({"layernorm/cols=1000/f32/wb", "--rows", "3", "--schedule", "5,0,1", "--arch", "sm_80"});
+  std::vector<int> seeds;
+  for (const Json& launch : report.at("launches")) {
+    seeds.push_back(launch.at("seed"));
+    EXPECT_THAT(launch.at("schedule"), HasSubstr(std::to_string(seeds.back()) + ": "));
+    EXPECT_GT(launch.at("run_ms"), 0);
+  }
+  EXPECT_THAT(seeds, testing::ElementsAre(5, 0, 1));
+  EXPECT_EQ(report.at("device"),
+            "CPU emulation of sm_80 (one fiber per CUDA thread, schedules 5, 0, 1, checks on)");
+}
+
+TEST_F(RunOnHost, TheReportSaysThatItEmulates) {
+  const std::vector<std::string> arguments = {"layernorm/cols=64/f32", "--rows", "2", "--checks", "off"};
+  const Json report = checked(arguments);
+  EXPECT_EQ(report.at("checks"), false);
+  EXPECT_GT(report.at("prepare_ms"), 0);
+  EXPECT_NE(report.at("compiler"), "");
+  EXPECT_FALSE(report.contains("first_launch_us"));
+  EXPECT_FALSE(report.contains("kept_in"));
+
+  const ToolRun text = run(arguments);
+  EXPECT_EQ(text.status, 0);
+  EXPECT_THAT(text.err, IsEmpty());
+  EXPECT_THAT(text.out, HasSubstr("device     CPU emulation of sm_90 (one fiber per CUDA thread, schedule 0, "
+                                  "checks off)\n"));
+  EXPECT_THAT(text.out, Not(HasSubstr(" us"))) << "a time of a GPU";
+}
+
+// The kernel is the one that the service takes on such a device for these rows, strides and pointers.
+TEST_F(RunOnHost, RunsTheKernelOfTheArchitecture) {
+  const std::string spec = "layernorm/cols=1024/f32/eps=1e-05/wb";
+  std::set<std::string> plans;
+  for (const char* arch : {"sm_75", "sm_90"}) {
+    const DeviceProfile device = DeviceProfile::of(Arch::parse(arch).value()).value();
+    const struct {
+      std::int64_t rows, stride;
+      Alignment alignment;
+    } uses[] = {{device.sm_count - 1, 1024, Alignment::eight},
+                {device.sm_count, 1024, Alignment::eight},
+                {3, 1026, Alignment::two},
+                {3, 1025, Alignment::one},
+                {1, 1025, Alignment::eight}};
+    for (const auto& use : uses) {
+      const Json report = checked({spec, "--rows", std::to_string(use.rows), "--x-row-stride",
+                                   std::to_string(use.stride), "--arch", arch});
+      const Plan plan = choose(parse_spec(spec).value(), device, regime_of(use.rows, device), use.alignment);
+      EXPECT_EQ(report.value("plan", ""), to_text(plan)) << arch << " " << use.rows << " " << use.stride;
+      plans.insert(to_text(plan));
+    }
+  }
+  EXPECT_GE(plans.size(), 4u) << "all uses have nearly the same plan: this spec shows nothing";
+}
+
+TEST_F(RunOnHost, StridesAreObserved) {
+  const std::string spec = "layernorm/cols=100/f16/wb/relu/stats";
+  EXPECT_EQ(checked({spec, "--rows", "5", "--x-row-stride", "0"}).at("check").at("rows"), 5);
+  EXPECT_EQ(checked({spec, "--rows", "5", "--x-row-stride", "37"}).at("check").at("rows"), 5);
+  const Json padded = checked({spec, "--rows", "5", "--x-row-stride", "104", "--y-row-stride", "112"});
+  EXPECT_EQ(padded.at("check").at("overwritten_gap_bytes"), 0);
+}
+
+TEST_F(RunOnHost, NoRowsAreASuccess) {
+  EXPECT_EQ(checked({"layernorm/cols=64/f32/stats", "--rows", "0"}).at("rows"), 0);
+}
+
+TEST_F(RunOnHost, LargeTensorsAreNotCheckedUnlessAskedFor) {
+  const std::vector<std::string> arguments = {"layernorm/cols=8/f32", "--rows", "2", "--x-row-stride",
+                                              std::to_string(16 << 20)};
+  const ToolRun large = run(arguments);
+  ASSERT_EQ(large.status, 0) << large.err;
+  EXPECT_THAT(large.err, HasSubstr("accesses are not checked; --checks on checks them\n"));
+  EXPECT_EQ(std::count(large.err.begin(), large.err.end(), '\n'), 1);
+  EXPECT_THAT(large.out, HasSubstr("checks off"));
+
+  std::vector<std::string> asked = arguments;
+  asked.insert(asked.end(), {"--checks", "on"});
+  const ToolRun on = run(asked);
+  EXPECT_THAT(on.err, IsEmpty());
+  EXPECT_THAT(on.out, HasSubstr("checks on"));
+}
+
+TEST_F(RunOnHost, KeepsSourceAndLibraryForADebugger) {
+  const std::string kept = directory_ / "for/gdb";
+  const Json report = checked({"layernorm/cols=64/f32", "--rows", "2", "--keep", kept});
+  EXPECT_EQ(report.at("kept_in"), kept);
+  EXPECT_THAT(contents(kept + "/kernels.cc"), HasSubstr("#line 1 \"packed_rows.cu\""));
+  EXPECT_GT(std::filesystem::file_size(kept + "/kernels.so"), 0u);
+
+  std::ofstream(directory_ / "file") << "not a directory";
+  const ToolRun nowhere = run({"layernorm/cols=64/f32", "--rows", "2", "--keep", directory_ / "file/gdb"});
+  EXPECT_EQ(nowhere.status, 4);
+  EXPECT_THAT(nowhere.err, HasSubstr("--keep"));
+}
+
+TEST_F(RunOnHost, ACompilerThatFailsExitsWith1) {
+  const ToolRun failed = run({"layernorm/cols=64/f32", "--rows", "2"}, {"NORMJIT_HOST_CXX=false"});
+  EXPECT_EQ(failed.status, 1);
+  EXPECT_THAT(failed.err, HasSubstr("CompileFailed"));
+}
+
+// The templates with the barrier of resident_row.cu removed.
+class RunOnHostWithoutABarrier : public RunOnHost {
+ protected:
+  void SetUp() override {
+    std::filesystem::copy(NORMJIT_SOURCE_DIR "/templates", templates());
+    std::string text = contents(templates() + "/resident_row.cu");
+    const std::string barrier = "hw::block_barrier();";
+    const std::size_t at = text.find(barrier);
+    ASSERT_NE(at, std::string::npos);
+    text.erase(at, barrier.size());
+    std::ofstream(templates() + "/resident_row.cu") << text;
+    std::istringstream lines(text.substr(0, text.find("merge_warps(")));
+    reading_line_ = 0;
+    for (std::string line; std::getline(lines, line);) ++reading_line_;
+  }
+  std::string templates() const { return directory_ / "templates"; }
+  std::string variable() const { return "NORMJIT_TEMPLATE_DIR=" + templates(); }
+
+  int reading_line_ = 0;  // where resident_row.cu reads what other warps have written
+};
+
+TEST_F(RunOnHostWithoutABarrier, TheMessageSaysWhatWhereAndHowToSeeItAgain) {
+  const std::vector<std::string> arguments = {
+      "layernorm/cols=4096/f32/wb", "--rows", "2", "--schedule", "0,1", "--out", directory_ / "y.npy"};
+  const ToolRun faulty = run(arguments, {variable()});
+  EXPECT_EQ(faulty.status, 1);
+  EXPECT_THAT(faulty.out, IsEmpty());
+  EXPECT_THAT(faulty.err, testing::StartsWith("normjit: race: "));
+  EXPECT_THAT(faulty.err, HasSubstr("resident_row.cu:" + std::to_string(reading_line_)));
+  EXPECT_THAT(faulty.err, HasSubstr("schedule 0"));
+  EXPECT_FALSE(std::filesystem::exists(directory_ / "y.npy")) << "unfinished outputs";
+
+  const std::string heading = "To see it again: ";
+  const std::size_t at = faulty.err.find(heading);
+  ASSERT_NE(at, std::string::npos) << faulty.err;
+  const std::string command = faulty.err.substr(at + heading.size());
+  EXPECT_THAT(command, HasSubstr("--schedule 0\n"));
+  EXPECT_THAT(command, HasSubstr(variable()));
+  const std::string log = directory_ / "log";
+  const int status = std::system((command.substr(0, command.size() - 1) + " 2>" + log).c_str());
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+  EXPECT_EQ(contents(log), faulty.err);
+
+  EXPECT_EQ(run(arguments).status, 0) << "the templates that are built in have the barrier";
+}
+
+TEST_F(RunOnHostWithoutABarrier, UncheckedResultsMustNotDependOnTheSchedule) {
+  const ToolRun faulty = run(
+      {"layernorm/cols=4096/f32/wb", "--rows", "2", "--schedule", "0,1", "--checks", "off"}, {variable()});
+  EXPECT_EQ(faulty.status, 1);
+  EXPECT_THAT(faulty.err, HasSubstr("the result depends on the order of the threads"));
+  EXPECT_THAT(faulty.err, HasSubstr("first in y, row 0, column "));
+  EXPECT_THAT(faulty.err, HasSubstr("--schedule 0,1\n"));
+}
+
+}  // namespace
+}  // namespace normjit
