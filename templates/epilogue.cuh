@@ -15,7 +15,9 @@ NJ_DEVICE float gelu(float v) {
   const float half = 0.5f * v;
   return (half + fabsf(half)) - s * e * (p * t);
 }
-NJ_DEVICE double gelu(double v) { return 0.5 * v * erfc(-0.70710678118654752440 * v); }
+// Called, not inlined: with a copy of erfc for each element the compiler no longer unrolls the loops around
+// it, and a slice lands in local memory.
+NJ_CALLED double gelu(double v) { return 0.5 * v * erfc(-0.70710678118654752440 * v); }
 
 // v / (1 + exp(-u)).
 NJ_DEVICE float logistic(float v, float u) {

@@ -268,6 +268,7 @@ void Execution::run_fiber(unsigned index) {
   in_kernel_ = 1;
   running_->fiber.run_from(main_);
   in_kernel_ = 0;
+  if (signal_.number != 0) note_signal();
 }
 
 void Execution::wait_here() {

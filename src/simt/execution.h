@@ -72,7 +72,7 @@ class Execution {
   void* remote(void* own, int rank, Place place);
   void grid_barrier(unsigned* counter, Place place);
 
-  // From the signal handler: ends the launch if the kernel's own code runs, else soon.
+  // From the signal handler: ends the launch if the kernel's own code runs; returns if it is the executor's.
   void on_signal(int signal, const void* address, const void* pc);
 
  private:
@@ -209,6 +209,7 @@ class Execution {
   // Leaves the running fiber for good, and with it the launch. Its stack is not unwound: nothing that owns
   // memory may be alive on it.
   [[noreturn]] void stop();
+  void note_signal();
   std::string thread_name(Clocks::Thread fiber) const;  // "block 2, thread 37"
   std::string running_name() const { return thread_name(running_index_); }
   static std::string text_of(Place place);
@@ -245,6 +246,12 @@ class Execution {
   std::vector<std::unique_ptr<Shadow>> buffer_shadows_;  // null for inputs
   std::unordered_map<const void*, Clocks::Knowledge> published_;  // through counters
 
+  struct Signal {
+    int number = 0;  // 0: none
+    const void* address = nullptr;
+    const void* pc = nullptr;
+  };
+  Signal signal_;  // that ended a fiber
   std::optional<Finding> finding_;
 
   friend class Inside;

@@ -120,6 +120,8 @@ bool Stacks::reserve(std::size_t count) {
 }
 
 void Stacks::release() {
+  // What comes to lie there next is no stack any more.
+  if (__asan_unpoison_memory_region != nullptr) __asan_unpoison_memory_region(mapped_, mapped_bytes_);
   if (mapped_ != nullptr) munmap(mapped_, mapped_bytes_);
   mapped_ = first_ = nullptr;
   mapped_bytes_ = count_ = 0;

@@ -1,6 +1,7 @@
 // What goes wrong, and in which words.
 #include <algorithm>
 #include <bit>
+#include <csignal>
 #include <cstdio>
 
 #include "normjit/base/text.h"
@@ -73,35 +74,40 @@ std::string Execution::who_waits() const {
   return text;
 }
 
+// Only remembers: the scheduler finds the words, where it is safe to allocate.
 void Execution::on_signal(int signal, const void* address, const void* pc) {
-  if (signal == kTimeIsUp) {
-    expired_ = 1;
-    if (!in_kernel_) return;  // the scheduler will see it
-    in_kernel_ = 0;
-    note(Fault::time_limit, concat({"{0}: ", running_name(), " still ran when the launch's time was up"}),
-         {static_cast<const char*>(pc) + 1});
-    stop();
-  }
-  in_kernel_ = 0;
-  char text[32];
-  std::snprintf(text, sizeof text, "%p", address);
-  const bool overflow = running_->fiber.stack_holds(address);
-  const bool access = signal == SIGSEGV || signal == SIGBUS;
-  // A trap, which the compiler has put behind what must not be; a division that the processor refuses.
-  const bool undefined = signal == SIGILL || signal == SIGTRAP || signal == SIGFPE;
-  note(overflow    ? Fault::crash
-       : access    ? Fault::out_of_bounds
-       : undefined ? Fault::undefined
-                   : Fault::crash,
-       concat({"{0}: ", running_name(),
-               overflow ? std::string(" has used up its stack")
-               : access ? concat({" accesses address ", text, ", which is no memory of the launch"})
-               : undefined
-                   ? std::string(" does what has no defined result: an integer overflow, a shift too far, "
-                                 "a division by zero or an index out of range")
-                   : concat({" was stopped by signal ", shortest(signal)})}),
-       {static_cast<const char*>(pc) + 1});
+  if (signal == kTimeIsUp) expired_ = 1;
+  if (!in_kernel_) return;  // the executor's own code runs, which will see it
+  signal_ = {signal, address, pc};
   stop();
+}
+
+void Execution::note_signal() {
+  const auto [signal, address, pc] = signal_;
+  const auto found = [&](Fault fault, std::string_view what) {
+    // As if the instruction had been called from.
+    note(fault, concat({"{0}: ", running_name(), what}), {static_cast<const char*>(pc) + 1});
+  };
+  if (signal == kTimeIsUp) return found(Fault::time_limit, " still ran when the launch's time was up");
+  if (running_->fiber.stack_holds(address)) return found(Fault::crash, " has used up its stack");
+  switch (signal) {
+    case SIGSEGV:
+    case SIGBUS: {
+      char text[32];
+      std::snprintf(text, sizeof text, "%p", address);
+      return found(Fault::out_of_bounds,
+                   concat({" accesses address ", text, ", which is no memory of the launch"}));
+    }
+    case SIGILL:  // a trap, which the compiler has put behind what must not be
+    case SIGTRAP:
+    case SIGFPE:
+      return found(
+          Fault::undefined,
+          " does what has no defined result: an integer overflow, a shift too far, a division by zero "
+          "or an index out of range");
+    default:
+      return found(Fault::crash, concat({" was stopped by signal ", shortest(signal)}));
+  }
 }
 
 }  // namespace normjit::simt

@@ -18,6 +18,7 @@ NORMJIT_WEAK void AnnotateIgnoreWritesBegin(const char* file, int line);
 NORMJIT_WEAK void AnnotateIgnoreWritesEnd(const char* file, int line);
 NORMJIT_WEAK void __sanitizer_start_switch_fiber(void** fake_stack, const void* stack, std::size_t bytes);
 NORMJIT_WEAK void __sanitizer_finish_switch_fiber(void* fake_stack, const void** stack, std::size_t* bytes);
+NORMJIT_WEAK void __asan_unpoison_memory_region(const volatile void* begin, std::size_t bytes);
 #undef NORMJIT_WEAK
 }
 

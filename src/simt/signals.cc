@@ -33,13 +33,11 @@ const void* instruction_of(const void* context) {
 }
 
 void on_signal(int signal, siginfo_t* info, void* context) {
-  if (Execution* execution = Execution::current()) {
-    // May never return: the fiber is left for good, and with it the signal's stack. SA_NODEFER keeps the
-    // signal unblocked.
+  // Returns only where the executor's own code was interrupted; else the fiber is left for good, and with it
+  // the signal's stack. SA_NODEFER keeps the signal unblocked.
+  if (Execution* execution = Execution::current())
     execution->on_signal(signal, info->si_addr, instruction_of(context));
-    return;
-  }
-  if (signal == kTimeIsUp) return;  // came late
+  if (signal == kTimeIsUp) return;
   for (std::size_t i = 0; i < std::size(kSignals); ++i)
     if (kSignals[i] == signal)
       sigaction(signal, &g_before[i], nullptr);  // the fault comes again, to whom it belongs
