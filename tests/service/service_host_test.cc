@@ -1,0 +1,560 @@
+// A Service from end to end with true numbers and no GPU: spec, plan, text, compiler, cache on disk, driver,
+// launch. The kernels run on the CPU (tests/support/simt_driver.h), and every output is compared with the
+// reference.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <barrier>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cli/check.h"
+#include "cli/problem.h"
+#include "normjit/cache/entry.h"
+#include "normjit/service.h"
+#include "tests/support/simt_driver.h"
+#include "tests/support/temp_directory.h"
+
+namespace normjit::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+// One of each strategy. Rows of an odd length are read element by element, so one kernel serves every
+// alignment.
+constexpr LayerNormSpec kPacked{.columns = 33, .affine = Affine::weight_bias, .statistics = true};
+constexpr LayerNormSpec kResident{.columns = 1601, .affine = Affine::weight_bias, .statistics = true};
+constexpr LayerNormSpec kLong{.columns = 20001, .affine = Affine::weight_bias, .statistics = true};
+constexpr LayerNormSpec kOneOfEach[] = {kPacked, kResident, kLong};
+
+// Small, so that a few rows are many.
+constexpr int kMultiprocessors = 4;
+DeviceProfile small_gpu(int arch) {
+  DeviceProfile profile = DeviceProfile::of({.number = arch}).value();
+  profile.sm_count = kMultiprocessors;
+  return profile;
+}
+
+// How the tensors of a problem lie in device memory.
+struct Placement {
+  std::int64_t shift = 0;  // elements that every tensor is moved past a multiple of 16 bytes
+  bool in_place = false;   // y is x
+  int device = 0;
+};
+
+// The tensors of a problem in a driver's memory. The problem stays the caller's and must live as long.
+class OnGpu {
+ public:
+  explicit OnGpu(SimtDriver& driver, cli::Problem& problem, const Placement& placement = {})
+      : driver_(driver), problem_(problem), placement_(placement) {
+    tensors_.x = add("x", problem.x, placement.in_place, true);
+    tensors_.weight = add("weight", problem.weight, false, true);
+    tensors_.bias = add("bias", problem.bias, false, true);
+    tensors_.y = placement.in_place ? const_cast<void*>(tensors_.x) : add("y", problem.y, true, false);
+    tensors_.mean = add("mean", problem.mean, true, false);
+    tensors_.rstd = add("rstd", problem.rstd, true, false);
+    tensors_.rows = problem.rows;
+    tensors_.x_row_stride = problem.x.row_stride();
+    tensors_.y_row_stride = problem.y.row_stride();
+  }
+  ~OnGpu() {
+    for (void* address : allocated_) driver_.free(address);
+  }
+  OnGpu(const OnGpu&) = delete;
+  OnGpu& operator=(const OnGpu&) = delete;
+
+  const Tensors& tensors() const { return tensors_; }
+  void fetch() {
+    fetch(problem_.y, tensors_.y);
+    fetch(problem_.mean, tensors_.mean);
+    fetch(problem_.rstd, tensors_.rstd);
+  }
+
+ private:
+  void* add(const char* name, const cli::Matrix& matrix, bool writable, bool initialized) {
+    if (matrix.columns() == 0) return nullptr;  // not of this spec
+    const auto shift = static_cast<std::size_t>(placement_.shift) * size_of(matrix.dtype()) % 16;
+    void* const memory = driver_.allocate(matrix.bytes(), {.name = name,
+                                                           .device = placement_.device,
+                                                           .shift = shift,
+                                                           .writable = writable,
+                                                           .initialized = initialized});
+    std::memcpy(memory, matrix.data(), matrix.bytes());
+    allocated_.push_back(memory);
+    return memory;
+  }
+  static void fetch(cli::Matrix& to, const void* from) {
+    if (to.columns() > 0) std::memcpy(to.data(), from, to.bytes());
+  }
+
+  SimtDriver& driver_;
+  cli::Problem& problem_;
+  const Placement placement_;
+  Tensors tensors_;
+  std::vector<void*> allocated_;
+};
+
+// Random inputs, other ones each time, and poisoned outputs.
+cli::Problem make(const LayerNormSpec& spec, std::int64_t rows, std::int64_t x_row_stride = kContiguous,
+                  std::int64_t y_row_stride = kContiguous) {
+  static std::atomic<std::uint64_t> seed = 1;
+  cli::Problem problem = cli::make_problem(spec, rows, x_row_stride, y_row_stride).value();
+  cli::fill(problem, seed++);
+  return problem;
+}
+
+void expect_right(const cli::Problem& problem) {
+  SCOPED_TRACE(to_text(problem.spec) + ", " + std::to_string(problem.rows) + " rows");
+  const cli::CheckReport report = cli::check(problem, problem.rows);
+  const auto expect_close = [](const char* tensor, const cli::Comparison& compared) {
+    EXPECT_EQ(compared.wrong, 0) << tensor << ": of " << compared.values << " values; the first in row "
+                                 << compared.first_wrong.row << ", column " << compared.first_wrong.column
+                                 << ": " << compared.first_wrong.got << ", expected "
+                                 << compared.first_wrong.expected;
+  };
+  expect_close("y", report.y);
+  expect_close("mean", report.mean);
+  expect_close("rstd", report.rstd);
+  EXPECT_EQ(report.overwritten, 0) << "bytes between the rows of y";
+}
+
+std::vector<std::byte> bytes_of(const cli::Matrix& matrix) {
+  return {matrix.data(), matrix.data() + matrix.bytes()};
+}
+
+class ServiceHostTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto host = simt::HostCompiler::find();
+    if (!host) GTEST_SKIP() << host.error().message;
+    driver_ = std::make_shared<SimtDriver>(std::vector{small_gpu(90), small_gpu(80)}, *host);
+  }
+
+  // As in a new process, but for the driver.
+  Service service() {
+    Options options;
+    options.cache_directory = directory_.path();
+    options.log = [this](LogLevel level, std::string_view text) {
+      const std::lock_guard lock(mutex_);
+      if (level >= LogLevel::warn) warnings_.emplace_back(text);
+    };
+    return Service(options, {.compiler = compiler_, .driver = driver_, .files = nullptr});
+  }
+  int compiles() const { return static_cast<int>(compiler_->compiles().size()); }
+
+  // Compiles the kernels of these specs for few and many rows in one go.
+  void compile_ahead(Service& service, std::span<const LayerNormSpec> specs,
+                     std::initializer_list<Alignment> alignments = {Alignment::eight}) {
+    std::vector<Source> sources;
+    for (const LayerNormSpec& spec : specs)
+      for (const RowsRegime regime : kRowsRegimes)
+        for (const Alignment alignment : alignments) {
+          auto kernel = service.render(spec, small_gpu(90), regime, alignment).value();
+          const auto same = [&](const Source& source) { return source.text == kernel.text; };
+          if (std::ranges::none_of(sources, same))
+            sources.push_back({std::move(kernel.text), std::move(kernel.kernel), to_text(spec)});
+        }
+    const auto done = driver_->compile_ahead(sources);
+    ASSERT_TRUE(done.ok()) << done.error().message;
+  }
+
+  // Workspace for all of these specs, zeroed. The test's end frees it.
+  void* workspace(Service& service, std::span<const LayerNormSpec> specs) {
+    std::size_t bytes = 0;
+    for (const LayerNormSpec& spec : specs) bytes = std::max(bytes, service.workspace_bytes(spec).value());
+    return bytes == 0 ? nullptr : driver_->allocate(bytes, {.name = "workspace"});
+  }
+
+  // The one-call form, and that its result is right.
+  void run(Service& service, cli::Problem& problem, void* workspace = nullptr,
+           const Placement& placement = {}) {
+    OnGpu on_gpu(*driver_, problem, placement);
+    Tensors tensors = on_gpu.tensors();
+    tensors.workspace = workspace;
+    const auto done = service.layer_norm(problem.spec, tensors, nullptr);
+    ASSERT_TRUE(done.ok()) << done.error().message;
+    on_gpu.fetch();
+    expect_right(problem);
+  }
+
+  const TempDirectory directory_;
+  const std::shared_ptr<SimtCompiler> compiler_ = std::make_shared<SimtCompiler>();
+  std::shared_ptr<SimtDriver> driver_;
+  std::mutex mutex_;  // of warnings_, while services are at work
+  std::vector<std::string> warnings_;
+};
+
+TEST_F(ServiceHostTest, EveryStrategyGivesTheReference) {
+  Service service = this->service();
+  void* const workspace = this->workspace(service, kOneOfEach);
+  std::vector<Strategy> strategies;
+  for (const LayerNormSpec& spec : kOneOfEach) {
+    cli::Problem problem = make(spec, kMultiprocessors + 1);
+    run(service, problem, workspace);
+
+    const Kernel kernel = service.prepare(spec, {.rows_hint = problem.rows, .pointer_alignment = 4}).value();
+    problem = make(spec, kMultiprocessors + 1);
+    OnGpu on_gpu(*driver_, problem);
+    Tensors tensors = on_gpu.tensors();
+    tensors.workspace = workspace;
+    EXPECT_TRUE(kernel.launch(tensors, nullptr)) << driver_->describe(719);
+    on_gpu.fetch();
+    expect_right(problem);
+    strategies.push_back(kernel.plan().strategy);
+  }
+  EXPECT_THAT(strategies,
+              ::testing::ElementsAre(Strategy::packed_rows, Strategy::resident_row, Strategy::two_reads));
+  EXPECT_EQ(compiles(), 3) << "both forms share their kernels";
+  EXPECT_EQ(driver_->launches(), 6);
+}
+
+TEST_F(ServiceHostTest, ASecondProcessFindsTheSameBitsOnDisk) {
+  cli::Problem problem = make(kResident, 3);
+  Service first = service();
+  run(first, problem);
+  EXPECT_EQ(first.prepare(kResident, {.rows_hint = 3}).value().origin(), Origin::compiled);
+  const std::vector<std::byte> y = bytes_of(problem.y), rstd = bytes_of(problem.rstd);
+
+  Service second = service();
+  problem.y.poison();
+  run(second, problem);
+  EXPECT_EQ(second.prepare(kResident, {.rows_hint = 3}).value().origin(), Origin::disk);
+  EXPECT_EQ(bytes_of(problem.y), y);
+  EXPECT_EQ(bytes_of(problem.rstd), rstd);
+  EXPECT_EQ(compiles(), 1);
+  EXPECT_EQ(driver_->loads(), 2);
+  EXPECT_THAT(warnings_, IsEmpty());
+}
+
+TEST_F(ServiceHostTest, ADamagedEntryIsCompiledAgain) {
+  cli::Problem problem = make(kPacked, 5);
+  Service first = service();
+  run(first, problem);
+  const std::vector<std::byte> y = bytes_of(problem.y);
+  const std::string path = directory_ / (first.entries().value().at(0).id + ".njk");
+  std::ifstream in(path, std::ios::binary);
+  const std::string whole(std::istreambuf_iterator<char>(in), {});
+  const Entry entry = decode(whole).value();
+
+  const auto with_body = [&](const std::string& body) {
+    Entry other = entry;
+    other.body = body;
+    return encode(other);
+  };
+  const auto changed = [&](std::size_t at) {
+    std::string file = whole;
+    file[at] ^= 1;
+    return file;
+  };
+  const struct {
+    const char* what;
+    std::string file;
+  } damages[] = {{"cut off", whole.substr(0, whole.size() / 2)},
+                 {"empty", ""},
+                 {"another byte in the header", changed(10)},
+                 {"another byte in the code", changed(whole.size() - 100)},
+                 {"whole, but the driver refuses its code", with_body(entry.body.substr(0, 1000))},
+                 {"whole, but of no code", with_body("")}};
+  int expected = compiles();
+  for (const auto& damage : damages) {
+    SCOPED_TRACE(damage.what);
+    std::ofstream(path, std::ios::binary) << damage.file;
+    warnings_.clear();
+    problem.y.poison();
+    Service second = service();
+    run(second, problem);
+    EXPECT_EQ(bytes_of(problem.y), y);
+    EXPECT_EQ(compiles(), ++expected);
+    EXPECT_THAT(warnings_, SizeIs(1));
+
+    Service third = service();
+    run(third, problem);
+    EXPECT_EQ(compiles(), expected) << "the entry was not mended";
+  }
+}
+
+TEST_F(ServiceHostTest, SpecsThatDifferInOneFieldShareNoKernel) {
+  const LayerNormSpec base{.columns = 40, .affine = Affine::weight_bias, .activation = Activation::relu};
+  std::vector<LayerNormSpec> specs(10, base);
+  specs[1].columns = 48;
+  specs[2].input = DType::f16;
+  specs[3].output = DType::f16;
+  specs[4].weight = DType::f16;
+  specs[5].epsilon = 0.25;
+  specs[6].affine = Affine::weight;
+  specs[7].activation = Activation::silu;
+  specs[8].scale = -2;
+  specs[9].statistics = true;
+  Service first = service();
+  compile_ahead(first, specs);
+  const int ahead = driver_->compiled();
+
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    cli::Problem problem = make(specs[i], kMultiprocessors);
+    run(first, problem);
+    EXPECT_EQ(compiles(), static_cast<int>(i) + 1) << to_text(specs[i]);
+  }
+  EXPECT_THAT(first.entries().value(), SizeIs(specs.size()));
+  EXPECT_EQ(driver_->compiled(), ahead) << "what was rendered is what is compiled";
+
+  Service second = service();
+  for (const LayerNormSpec& spec : specs) {
+    cli::Problem problem = make(spec, kMultiprocessors);
+    run(second, problem);
+  }
+  EXPECT_EQ(compiles(), static_cast<int>(specs.size())) << "all of them were on disk";
+
+  // The architecture is part of the key too.
+  driver_->set_current_device(1);
+  cli::Problem problem = make(base, kMultiprocessors);
+  run(second, problem, nullptr, {.device = 1});
+  EXPECT_EQ(compiler_->compiles().back().name(), "sm_80");
+  EXPECT_EQ(compiles(), static_cast<int>(specs.size()) + 1);
+}
+
+TEST_F(ServiceHostTest, NoneOneFewAndManyRows) {
+  Service service = this->service();
+  compile_ahead(service, kOneOfEach);
+  void* const workspace = this->workspace(service, kOneOfEach);
+  for (const LayerNormSpec& spec : kOneOfEach) {
+    for (const std::int64_t rows : {1, 2, 3, 4, 9}) {
+      cli::Problem problem = make(spec, rows);
+      run(service, problem, workspace);
+    }
+    const int launches = driver_->launches();
+    cli::Problem problem = make(spec, 2);
+    OnGpu on_gpu(*driver_, problem);
+    Tensors tensors = on_gpu.tensors();
+    tensors.rows = 0;
+    EXPECT_TRUE(service.layer_norm(spec, tensors, nullptr).ok());
+    EXPECT_EQ(driver_->launches(), launches);
+  }
+  cli::Problem many = make(kPacked, 1000);
+  run(service, many);
+}
+
+TEST_F(ServiceHostTest, StridesAndOffsets) {
+  Service service = this->service();
+  compile_ahead(service, kOneOfEach);
+  void* const workspace = this->workspace(service, kOneOfEach);
+  for (const LayerNormSpec& spec : kOneOfEach) {
+    const std::int64_t columns = spec.columns;
+    cli::Problem gaps = make(spec, 2, columns + 1, columns + 7);
+    run(service, gaps, workspace);
+    cli::Problem shifted = make(spec, 4, columns + 2);
+    run(service, shifted, workspace, {.shift = 1});
+    cli::Problem one_row = make(spec, 5, 0);
+    run(service, one_row, workspace, {.shift = 3});
+    cli::Problem overlapping = make(spec, 3, columns / 3);
+    run(service, overlapping, workspace);
+  }
+  EXPECT_EQ(driver_->loads(), compiles()) << "a kernel that serves several alignments is loaded once";
+}
+
+TEST_F(ServiceHostTest, InPlace) {
+  Service service = this->service();
+  compile_ahead(service, kOneOfEach);
+  void* const workspace = this->workspace(service, kOneOfEach);
+  for (const LayerNormSpec& spec : kOneOfEach)
+    for (const std::int64_t gap : {0, 5}) {
+      cli::Problem problem = make(spec, 4, spec.columns + gap, spec.columns + gap);
+      run(service, problem, workspace, {.in_place = true});
+    }
+}
+
+// Each width of an access, by pointers and by strides.
+TEST_F(ServiceHostTest, TheKernelFitsTheAlignment) {
+  const LayerNormSpec spec{
+      .columns = 64, .input = DType::f16, .affine = Affine::weight_bias, .statistics = true};
+  Service service = this->service();
+  compile_ahead(service, {{spec}}, {Alignment::one, Alignment::two, Alignment::four, Alignment::eight});
+  for (const std::int64_t shift : {0, 4, 2, 1}) {
+    cli::Problem problem = make(spec, 5);
+    run(service, problem, nullptr, {.shift = shift});
+  }
+  EXPECT_EQ(compiles(), 4);
+  for (const std::int64_t gap : {8, 4, 2, 1}) {
+    cli::Problem x_strided = make(spec, 5, spec.columns + gap);
+    run(service, x_strided);
+    cli::Problem y_strided = make(spec, 5, kContiguous, spec.columns + gap);
+    run(service, y_strided);
+  }
+  EXPECT_EQ(compiles(), 4);
+}
+
+// The counters, which stand in the same place for all kernels, are zero again behind every launch.
+TEST_F(ServiceHostTest, OneWorkspaceServesManyKernelsInTurn) {
+  constexpr std::size_t kCounterBytes = 32 + 1024 * 32;
+  const LayerNormSpec specs[] = {kLong,
+                                 {.columns = 40000, .input = DType::f16, .affine = Affine::weight},
+                                 {.columns = 10001, .input = DType::f64, .statistics = true}};
+  Service service = this->service();
+  compile_ahead(service, specs);
+  auto* const workspace = static_cast<const char*>(this->workspace(service, specs));
+  const std::size_t bytes = driver_->allocation(workspace).value().bytes_left;
+  ASSERT_GT(bytes, kCounterBytes);
+  const auto zero = [](char byte) { return byte == 0; };
+  for (const std::int64_t rows : {5, 1, 9, 2})
+    for (const LayerNormSpec& spec : specs) {
+      driver_->set_seed(static_cast<std::uint64_t>(driver_->launches()));
+      cli::Problem problem = make(spec, rows);
+      run(service, problem, const_cast<char*>(workspace));
+      EXPECT_TRUE(std::all_of(workspace, workspace + kCounterBytes, zero)) << to_text(spec);
+      EXPECT_FALSE(std::all_of(workspace + kCounterBytes, workspace + bytes, zero)) << "it was not used";
+    }
+}
+
+// So many rows that all of its ring is used.
+TEST_F(ServiceHostTest, AWorkspaceOfTheKernelsSizeSuffices) {
+  cli::Problem problem = make(kLong, 40);
+  Service service = this->service();
+  const Kernel kernel = service.prepare(kLong, {.rows_hint = problem.rows}).value();
+  OnGpu on_gpu(*driver_, problem);
+  Tensors tensors = on_gpu.tensors();
+  tensors.workspace = driver_->allocate(kernel.workspace_bytes(), {.name = "workspace"});
+  EXPECT_TRUE(kernel.launch(tensors, nullptr)) << driver_->describe(719);
+  on_gpu.fetch();
+  expect_right(problem);
+}
+
+TEST_F(ServiceHostTest, ManyThreadsShareKernelsAndEachGetsItsNumbers) {
+  constexpr int kThreads = 8, kRounds = 2;
+  const LayerNormSpec specs[] = {
+      {.columns = 64, .affine = Affine::weight_bias, .activation = Activation::gelu},
+      {.columns = 100, .input = DType::f16, .statistics = true},
+      kResident,
+      kLong};
+  Service service = this->service();
+  std::barrier start(kThreads);
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < kThreads; ++thread)
+    threads.emplace_back([&, thread] {
+      const auto stream = reinterpret_cast<Stream>(static_cast<std::uintptr_t>(thread + 1));
+      void* const workspace = this->workspace(service, specs);
+      start.arrive_and_wait();
+      for (int i = 0; i < kRounds * static_cast<int>(std::size(specs)); ++i) {
+        const LayerNormSpec& spec = specs[static_cast<std::size_t>(i + thread) % std::size(specs)];
+        cli::Problem problem = make(spec, kMultiprocessors + thread % 3);
+        OnGpu on_gpu(*driver_, problem);
+        Tensors tensors = on_gpu.tensors();
+        tensors.workspace = workspace;
+        if (i % 2 == 0) {
+          const auto done = service.layer_norm(spec, tensors, stream);
+          EXPECT_TRUE(done.ok()) << done.error().message;
+        } else {
+          const auto kernel = service.prepare(spec, {.rows_hint = problem.rows});
+          ASSERT_TRUE(kernel.ok()) << kernel.error().message;
+          EXPECT_TRUE(kernel->launch(tensors, stream)) << driver_->describe(719);
+        }
+        on_gpu.fetch();
+        expect_right(problem);
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(compiles(), static_cast<int>(std::size(specs)));
+  EXPECT_EQ(driver_->loads(), static_cast<int>(std::size(specs)));
+  EXPECT_EQ(driver_->launches(), kThreads * kRounds * static_cast<int>(std::size(specs)));
+  EXPECT_THAT(warnings_, IsEmpty());
+}
+
+TEST_F(ServiceHostTest, WhatIsRefusedLaunchesNothing) {
+  const LayerNormSpec spec{.columns = 64};
+  Service service = this->service();
+  const Kernel kernel = service.prepare(spec).value();
+  const Kernel needs_workspace = service.prepare(kLong, {.rows_hint = 2}).value();
+  ASSERT_GT(needs_workspace.workspace_bytes(), 0U);
+
+  cli::Problem problem = make(spec, 5);
+  OnGpu off_by_one(*driver_, problem, {.shift = 1});
+  EXPECT_EQ(kernel.launch(off_by_one.tensors(), nullptr).code, Code::Misaligned);
+  cli::Problem long_problem = make(kLong, 2);
+  OnGpu on_gpu(*driver_, long_problem);
+  EXPECT_EQ(needs_workspace.launch(on_gpu.tensors(), nullptr).code, Code::WorkspaceRequired);
+  EXPECT_EQ(service.layer_norm(kLong, on_gpu.tensors(), nullptr).code(), Code::WorkspaceRequired);
+
+  EXPECT_EQ(driver_->launches(), 0);
+  off_by_one.fetch();
+  on_gpu.fetch();
+  for (const cli::Matrix* output : {&problem.y, &long_problem.y, &long_problem.mean})
+    EXPECT_EQ(bytes_of(*output), std::vector(output->bytes(), std::byte{0xff}));
+}
+
+TEST_F(ServiceHostTest, MemoryThatTheDeviceCannotReachIsRefused) {
+  const LayerNormSpec spec{.columns = 64};
+  Service service = this->service();
+  cli::Problem problem = make(spec, 5);
+  OnGpu here(*driver_, problem), there(*driver_, problem, {.device = 1});
+
+  Tensors tensors = here.tensors();
+  tensors.x = problem.x.data();  // of the host
+  EXPECT_EQ(service.layer_norm(spec, tensors, nullptr).code(), Code::WrongDevice);
+  EXPECT_EQ(service.layer_norm(spec, there.tensors(), nullptr).code(), Code::WrongDevice);
+  tensors = here.tensors();
+  tensors.rows = 6;
+  EXPECT_EQ(service.layer_norm(spec, tensors, nullptr).code(), Code::OutOfBounds);
+  tensors = here.tensors();
+  tensors.y = static_cast<char*>(tensors.y) + 256;
+  EXPECT_EQ(service.layer_norm(spec, tensors, nullptr).code(), Code::OutOfBounds);
+  EXPECT_EQ(driver_->launches(), 0);
+
+  EXPECT_TRUE(service.layer_norm(spec, here.tensors(), nullptr).ok());
+  driver_->set_current_device(1);
+  EXPECT_TRUE(service.layer_norm(spec, there.tensors(), nullptr).ok());
+  there.fetch();
+  expect_right(problem);
+  driver_->set_current_device(std::nullopt);
+  EXPECT_EQ(service.layer_norm(spec, here.tensors(), nullptr).code(), Code::NoContext);
+}
+
+// Kernel::launch believes its caller, as on a GPU; then the kernel itself meets the end of the memory.
+TEST_F(ServiceHostTest, AKernelThatGoesAstrayIsTold) {
+  const LayerNormSpec spec{.columns = 64};
+  Service service = this->service();
+  const Kernel kernel = service.prepare(spec, {.rows_hint = 5}).value();
+  cli::Problem problem = make(spec, 5);
+  OnGpu on_gpu(*driver_, problem);
+  Tensors tensors = on_gpu.tensors();
+  ASSERT_TRUE(service.layer_norm(spec, tensors, nullptr).ok());
+  tensors.rows = 6;
+  const Status status = kernel.launch(tensors, nullptr);
+  EXPECT_EQ(status.code, Code::DriverError);
+  EXPECT_EQ(status.driver_result, 719);
+  ASSERT_TRUE(driver_->last_diagnosis());
+  EXPECT_EQ(driver_->last_diagnosis()->fault, simt::Fault::out_of_bounds)
+      << driver_->last_diagnosis()->message;
+
+  // The one-call form has seen good pointers of this kernel, and looks at none again.
+  const auto failed = service.layer_norm(spec, tensors, nullptr);
+  ASSERT_EQ(failed.code(), Code::DriverError);
+  EXPECT_THAT(failed.error().message, AllOf(HasSubstr(to_text(spec)), HasSubstr("CUDA_ERROR_LAUNCH_FAILED"),
+                                            HasSubstr("out of bounds"), HasSubstr("packed_rows.cu")));
+  EXPECT_TRUE(service.layer_norm(spec, on_gpu.tensors(), nullptr).ok()) << "the device is as good as before";
+}
+
+TEST_F(ServiceHostTest, CodeForAnotherArchitectureDoesNotLoad) {
+  const Source source{.text = "", .kernel = "packed_rows", .description = ""};
+  const std::string code = compiler_->compile(source, {.number = 80}).value().code;
+  const LaunchShape shape{.threads = 128};
+  EXPECT_EQ(driver_->load(code, "packed_rows", 0, shape).code(), Code::LoadFailed) << "an sm_90";
+  EXPECT_EQ(driver_->load(code, "two_reads", 1, shape).code(), Code::LoadFailed);
+  EXPECT_EQ(driver_->load(code + " ", "packed_rows", 1, shape).code(), Code::LoadFailed);
+  EXPECT_EQ(driver_->load("", "packed_rows", 1, shape).code(), Code::LoadFailed);
+  EXPECT_EQ(driver_->load(code, "packed_rows", 2, shape).code(), Code::NoDevice);
+  EXPECT_EQ(driver_->load(code, "packed_rows", 1, shape).code(), Code::CompileFailed) << "an empty text";
+}
+
+}  // namespace
+}  // namespace normjit::testing
