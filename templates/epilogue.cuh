@@ -15,9 +15,19 @@ NJ_DEVICE float gelu(float v) {
   const float half = 0.5f * v;
   return (half + fabsf(half)) - s * e * (p * t);
 }
-// Called, not inlined: with a copy of erfc for each element the compiler no longer unrolls the loops around
-// it, and a slice lands in local memory.
-NJ_CALLED double gelu(double v) { return 0.5 * v * erfc(-0.70710678118654752440 * v); }
+
+// With a copy of erfc for each element of a narrower input, the compiler no longer unrolls the loops around
+// it and a slice lands in local memory, so erfc is called there. A slice of f64 stays in registers, and calls
+// cost 7 % (831 to 891 us for 16,384 x 4096 on an H200).
+NJ_DEVICE double inlined_gelu(double v) { return 0.5 * v * erfc(-0.70710678118654752440 * v); }
+NJ_CALLED double called_gelu(double v) { return inlined_gelu(v); }
+NJ_DEVICE double gelu(double v) {
+  if constexpr (kSame<Input, double>) {
+    return inlined_gelu(v);
+  } else {
+    return called_gelu(v);
+  }
+}
 
 // v / (1 + exp(-u)).
 NJ_DEVICE float logistic(float v, float u) {
