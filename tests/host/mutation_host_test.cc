@@ -1,0 +1,381 @@
+// Do the tests of the kernels notice mistakes? Every planted fault and every automatic mutant of the
+// templates is compiled and run, until one of the experiments below finds something wrong. Cases, inputs and
+// schedules are fixed, so the score is the same every time.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/element.h"
+#include "normjit/base/text.h"
+#include "normjit/codegen/templates.h"
+#include "simt/launch.h"
+#include "tests/support/equivalent_mutants.h"
+#include "tests/support/host_kernels.h"
+#include "tests/support/mutation.h"
+
+namespace normjit::testing {
+namespace {
+
+using simt::HostKernel;
+
+// Of processor time; a right kernel takes a third of it at most.
+constexpr std::chrono::milliseconds kTimeLimit(500);
+// Kernels in a translation unit: more save little, and waste more when one of them does not compile.
+constexpr std::size_t kUnit = 32;
+// Tests that ctest may run at the same time.
+constexpr int kShards = 4;
+
+// ---- Experiments ----
+
+// A kernel, and how to see whether it is right.
+struct Experiment {
+  std::string name;
+  Source source;
+  std::vector<std::string> files;  // whose mutants are tried here
+  // What is wrong, or nothing.
+  std::function<std::optional<std::string>(const HostKernel&)> wrong;
+};
+
+struct Pinned {
+  std::string_view text;
+  std::vector<std::uint64_t> schedules;
+  std::vector<std::string> files = {};  // none: all that its kernel is made of
+};
+
+// Mutants meet the cases in this order, the cheap ones first.
+const std::vector<Pinned> kPinned = {
+    // Partial rows, more vectors a thread than have their weights loaded early, rows left over, blocks that
+    // loop, gaps.
+    {"layernorm/cols=90/f32/wb/gelu/scale=-0.5/stats packed_rows threads=64 lanes=8 vector=2 per_thread=6 "
+     "arch=sm_90 rows=37 x_gap=6 y_gap=4 blocks=2 seed=1",
+     {0, 14}},
+    // Whole rows with early weights; a NaN.
+    {"layernorm/cols=64/f32/w/relu/stats packed_rows threads=64 lanes=16 vector=2 per_thread=2 arch=sm_90 "
+     "rows=10 inputs=nan_row seed=3",
+     {0}},
+    // A mean that cannot be exact.
+    {"layernorm/cols=45/f32/silu/stats packed_rows threads=32 lanes=4 vector=1 per_thread=12 arch=sm_90 "
+     "rows=20 inputs=constant_rows seed=4",
+     {0},
+     {"epilogue.cuh", "statistics.cuh"}},
+    // A thread for each row; only one row; a block's rows exactly.
+    {"layernorm/cols=7/f64/out=f16/wb/gelu_tanh/scale=2/stats packed_rows threads=32 lanes=1 vector=1 "
+     "per_thread=7 arch=sm_90 rows=70 seed=5",
+     {0},
+     {"epilogue.cuh", "packed_rows.cu"}},
+    {"layernorm/cols=4/f32/scale=0/stats packed_rows threads=32 lanes=2 vector=2 per_thread=1 arch=sm_90 "
+     "rows=1 seed=6",
+     {0},
+     {"epilogue.cuh", "packed_rows.cu"}},
+    {"layernorm/cols=40/f64/gelu packed_rows threads=32 lanes=4 vector=2 per_thread=5 arch=sm_90 rows=16 "
+     "in_place=1 inputs=mixed seed=7",
+     {15},
+     {"epilogue.cuh", "packed_rows.cu"}},
+
+    // Several rows a block, so that the halves of the shared memory take turns.
+    {"layernorm/cols=300/f16/out=f32/wb/silu/stats resident_row threads=64 lanes=64 vector=4 per_thread=2 "
+     "arch=sm_90 rows=7 x_gap=8 blocks=2 inputs=mixed seed=8",
+     {0, 13, 3}},
+    // A warp without columns, and one that begins a column behind the last.
+    {"layernorm/cols=95/f32/w/stats resident_row threads=256 lanes=256 vector=1 per_thread=3 arch=sm_90 "
+     "rows=3 blocks=2 inputs=large_mean seed=9",
+     {0, 5}},
+    // Whole rows with late weights.
+    {"layernorm/cols=384/f32/wb/stats resident_row threads=64 lanes=64 vector=2 per_thread=3 arch=sm_90 "
+     "rows=4 seed=10 blocks=1",
+     {0, 5}},
+
+    // Whole chunks with early weights, all of them measured before the first is applied; a second launch.
+    {"layernorm/cols=128/f32/wb two_reads threads=64 lanes=64 vector=1 per_thread=1 group_rows=2 "
+     "blocks_per_sm=2 sms=1 arch=sm_90 rows=3 runs=2 inputs=nan_row seed=14",
+     {15}},
+    // More chunks than threads, one column left over, a batch left over.
+    {"layernorm/cols=1281/f64/stats two_reads threads=32 lanes=32 vector=1 per_thread=1 group_rows=3 "
+     "blocks_per_sm=2 sms=2 arch=sm_90 rows=5 inputs=large_mean seed=13",
+     {5}},
+    // More blocks than a row has chunks, so that some know nothing of a row; a ring of exactly as many rows
+    // as are wanted, which wraps. In this schedule one block is late by a turn of the ring.
+    {"layernorm/cols=100/f32/stats two_reads threads=64 lanes=64 vector=1 per_thread=1 group_rows=1 "
+     "blocks_per_sm=3 sms=1 arch=sm_90 rows=80 y_gap=2 inputs=large_mean seed=10",
+     {13}},
+    // Groups of two batches, the last group only one; late weights.
+    {"layernorm/cols=200/bf16/wb two_reads threads=32 lanes=32 vector=1 per_thread=3 group_rows=8 "
+     "blocks_per_sm=2 sms=1 arch=sm_90 rows=68 in_place=1 seed=11",
+     {13}},
+    // So many blocks that the ring has its largest size, and wraps.
+    {"layernorm/cols=32/f32 two_reads threads=32 lanes=32 vector=1 per_thread=1 group_rows=1 "
+     "blocks_per_sm=32 sms=11 arch=sm_90 rows=1100 seed=15",
+     {0},
+     {"two_reads.cu"}},
+};
+
+Experiment experiment_of(const Pinned& pinned) {
+  const auto c = case_from_text(pinned.text);
+  if (!c || !legal(*c)) {
+    ADD_FAILURE() << "no legal case: " << pinned.text;
+    return {};
+  }
+  std::vector<std::string> files = pinned.files.empty() ? mutated_files() : pinned.files;
+  std::erase_if(files, [&](const std::string& file) {
+    return file.ends_with(".cu") && file != concat({normjit::name(c->plan.strategy), ".cu"});
+  });
+  return {std::string(pinned.text), sources({&*c, 1}).value().front(), files,
+          [c = *c, schedules = pinned.schedules](const HostKernel& kernel) {
+            std::optional<std::string> wrong;
+            for (const std::uint64_t seed : schedules)
+              if (!wrong) wrong = run_case(c, kernel, seed, kTimeLimit);
+            return wrong;
+          }};
+}
+
+// A function of the templates, for numbers that hardly ever come up in rows: y[0], from x[0].
+struct Number {
+  std::string_view spec, y;
+  double from, to;
+  std::string file;
+};
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+const Number kNumbers[] = {
+    // A little more than half way between two numbers of 16 bits, and half way in f32.
+    {"layernorm/cols=1/f64/out=f16", "narrow<Output>(x[0])", 1 + 0x1p-11 + 0x1p-40, 1 + 0x1p-10,
+     "number.cuh"},
+    {"layernorm/cols=1/f64/out=bf16", "narrow<Output>(x[0])", 1 + 0x1p-8 + 0x1p-40, 1 + 0x1p-7, "number.cuh"},
+    {"layernorm/cols=1/f32/gelu", "activate(x[0])", kInfinity, kInfinity, "epilogue.cuh"},
+    {"layernorm/cols=1/f32", "at_least_zero(x[0])", -0x1p-40, 0, "statistics.cuh"},
+};
+
+std::optional<std::string> wrong_number(const Number& number, const LayerNormSpec& spec,
+                                        const HostKernel& kernel) {
+  double from = 0, to = 0;
+  cli::store(spec.input, &from, 0, 1, &number.from);
+  void *x = &from, *y = &to, *none = nullptr;
+  long long rows = 1, stride = 1;
+  void* arguments[] = {&x, &none, &none, &y, &none, &none, &rows, &stride, &stride, &none};
+  simt::Launch launch;
+  launch.shape.threads = 32;
+  launch.arguments = arguments;
+  if (const auto diagnosis = simt::run(kernel, launch)) return diagnosis->message;
+  double got = 0;
+  cli::load(spec.output, &to, 0, 1, &got);
+  if (got == number.to) return {};
+  return concat({shortest(number.from), " becomes ", shortest(got), " instead of ", shortest(number.to)});
+}
+
+Experiment experiment_of(const Number& number) {
+  const KernelCase c{.spec = parse_spec(number.spec).value(),
+                     .plan = {Strategy::packed_rows, 32, 1, 1, 1},
+                     .device = DeviceProfile::of(Arch{90}).value()};
+  Source source = sources({&c, 1}).value().front();
+  source.text.erase(source.text.find("#line 1 \"packed_rows.cu\""));
+  source.text +=
+      concat({"namespace normjit {\nNJ_KERNEL(packed_rows, 32) {\n  if (threadIdx.x == 0) y[0] = ", number.y,
+              ";\n}\n}\n"});
+  return {concat({number.y, " of ", shortest(number.from)}),
+          source,
+          {number.file},
+          [&number, spec = c.spec](const HostKernel& kernel) { return wrong_number(number, spec, kernel); }};
+}
+
+std::vector<Experiment> experiments() {
+  std::vector<Experiment> all;
+  for (const Pinned& pinned : kPinned) all.push_back(experiment_of(pinned));
+  for (const Number& number : kNumbers) all.push_back(experiment_of(number));
+  return all;
+}
+
+// ---- Trials ----
+
+struct Trial {
+  Mutant mutant;
+  enum class End { survived, caught, not_compiling } end = End::survived;
+};
+
+// One kernel for each source, or nothing where it does not compile.
+void compile_each(const simt::HostCompiler& compiler, std::span<const Source> sources,
+                  std::vector<std::optional<HostKernel>>& kernels) {
+  const auto compiled = compiler.compile(sources);
+  if (compiled) {
+    kernels.insert(kernels.end(), compiled->begin(), compiled->end());
+  } else if (sources.size() == 1) {
+    kernels.push_back(std::nullopt);
+  } else {
+    compile_each(compiler, sources.first(sources.size() / 2), kernels);
+    compile_each(compiler, sources.subspan(sources.size() / 2), kernels);
+  }
+}
+
+void try_all(std::vector<Trial>& trials, const simt::HostCompiler& compiler) {
+  for (const Experiment& experiment : experiments()) {
+    std::vector<Trial*> open;
+    for (Trial& trial : trials)
+      if (trial.end == Trial::End::survived &&
+          std::count(experiment.files.begin(), experiment.files.end(), trial.mutant.file) > 0)
+        open.push_back(&trial);
+    for (std::size_t first = 0; first < open.size(); first += kUnit) {
+      const std::span unit = std::span(open).subspan(first, std::min(kUnit, open.size() - first));
+      std::vector<Source> texts;
+      for (const Trial* trial : unit) texts.push_back(mutated(experiment.source, trial->mutant));
+      std::vector<std::optional<HostKernel>> kernels;
+      compile_each(compiler, texts, kernels);
+      for (std::size_t i = 0; i < unit.size(); ++i) {
+        if (!kernels[i])
+          unit[i]->end = Trial::End::not_compiling;
+        else if (experiment.wrong(*kernels[i]))
+          unit[i]->end = Trial::End::caught;
+      }
+    }
+  }
+}
+
+std::vector<Mutant> all_automatic() {
+  std::vector<Mutant> all;
+  for (const std::string& file : mutated_files())
+    for (Mutant& mutant : automatic_mutants(file, template_text("", file).value()))
+      all.push_back(std::move(mutant));
+  return all;
+}
+
+bool explains(const EquivalentMutant& explanation, const Mutant& mutant) {
+  return explanation.file == mutant.file && explanation.line == mutant.line &&
+         explanation.becomes == mutant.becomes && explanation.nth == mutant.nth;
+}
+
+// Over the shards that this process has run.
+struct Score {
+  int planted = 0, planted_caught = 0, automatic_caught = 0, not_compiling = 0, explained = 0;
+  double seconds = 0;
+} score;
+
+class Mutation : public ::testing::TestWithParam<int> {
+ protected:
+  static void TearDownTestSuite() {
+    if (score.planted == 0) return;
+    std::printf(
+        "mutation check: planted %d of %d caught; automatic %d caught, %d not compiling, %d survive and are "
+        "explained; %.1f s\n",
+        score.planted_caught, score.planted, score.automatic_caught, score.not_compiling, score.explained,
+        score.seconds);
+  }
+};
+
+TEST_P(Mutation, EveryMistakeIsNoticed) {
+  const auto begin = std::chrono::steady_clock::now();
+  if (!simt::sanitizer().empty()) GTEST_SKIP() << "The score is that of the executor's own checks.";
+  const auto compiler = simt::HostCompiler::find();
+  ASSERT_TRUE(compiler) << compiler.error().message;
+  auto mutants = planted_faults();
+  ASSERT_TRUE(mutants) << mutants.error().message;
+  for (Mutant& mutant : all_automatic()) mutants->push_back(std::move(mutant));
+  std::vector<Trial> trials;
+  for (std::size_t i = static_cast<std::size_t>(GetParam()); i < mutants->size(); i += kShards)
+    trials.push_back({std::move((*mutants)[i])});
+  try_all(trials, *compiler);
+
+  for (const auto& [mutant, end] : trials) {
+    const auto explanations = equivalent_mutants();
+    const bool explained = std::any_of(explanations.begin(), explanations.end(),
+                                       [&](const auto& one) { return explains(one, mutant); });
+    if (!mutant.fault.empty()) {
+      ++score.planted;
+      score.planted_caught += end == Trial::End::caught;
+      EXPECT_EQ(end, Trial::End::caught) << "no case notices " << to_text(mutant);
+    } else if (end == Trial::End::survived) {
+      score.explained += explained;
+      EXPECT_TRUE(explained) << "no case notices " << to_text(mutant)
+                             << "\nPin a case that does, or explain in equivalent_mutants.cc why none can.";
+    } else {
+      (end == Trial::End::caught ? score.automatic_caught : score.not_compiling) += 1;
+      EXPECT_FALSE(explained) << "is noticed, so that its explanation in equivalent_mutants.cc is wrong: "
+                              << to_text(mutant);
+    }
+  }
+  score.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+INSTANTIATE_TEST_SUITE_P(Shards, Mutation, ::testing::Range(0, kShards));
+
+TEST(MutationExperiments, SucceedWithTheTemplatesAsTheyAre) {
+  if (!simt::sanitizer().empty()) GTEST_SKIP() << "The time limit is for kernels without a sanitizer.";
+  const auto compiler = simt::HostCompiler::find();
+  ASSERT_TRUE(compiler) << compiler.error().message;
+  std::vector<Source> sources;
+  for (const Experiment& experiment : experiments()) sources.push_back(experiment.source);
+  const auto kernels = compiler->compile(sources);
+  ASSERT_TRUE(kernels) << kernels.error().message;
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    const Experiment experiment = experiments()[i];
+    const auto wrong = experiment.wrong((*kernels)[i]);
+    EXPECT_FALSE(wrong) << experiment.name << "\n" << *wrong;
+  }
+}
+
+TEST(EquivalentMutants, AreMutantsOfTheTemplatesAsTheyAre) {
+  const std::vector<Mutant> mutants = all_automatic();
+  for (const EquivalentMutant& explanation : equivalent_mutants())
+    EXPECT_EQ(std::count_if(mutants.begin(), mutants.end(),
+                            [&](const Mutant& mutant) { return explains(explanation, mutant); }),
+              1)
+        << "the templates have this line no more: " << explanation.file << ": " << explanation.line << " -> "
+        << explanation.becomes;
+}
+
+// ---- The mutants themselves ----
+
+std::vector<std::string> changes(std::string_view text) {
+  std::vector<std::string> all;
+  for (const Mutant& mutant : automatic_mutants("some.cuh", text)) all.push_back(mutant.becomes);
+  return all;
+}
+
+TEST(AutomaticMutants, AreTheSmallChangesOfALine) {
+  using ::testing::ElementsAre;
+  EXPECT_THAT(changes("  x = a < b;\n"), ElementsAre("x = a <= b;"));
+  EXPECT_THAT(changes("x = a >= b && c != d;\n"),
+              ElementsAre("x = a > b && c != d;", "x = a >= b || c != d;", "x = a >= b && c == d;"));
+  EXPECT_THAT(changes("x = a + 2;\n"), ElementsAre("x = a - 2;", "x = a + 3;", "x = a + 1;"));
+  EXPECT_THAT(changes("x = 4 * b;\n"), ElementsAre("x = 3 * b;", "x = 4 / b;"));
+  EXPECT_THAT(changes("x = 0;\n"), ElementsAre("x = 1;"));
+  EXPECT_THAT(changes("x = 1.5f;\n"), ElementsAre("x = 1.01f * 1.5f;"));
+  EXPECT_THAT(changes("x = !a;\n"), ElementsAre("x = a;"));
+  EXPECT_THAT(changes("x = -a;\n"), ElementsAre("x = a;"));
+  EXPECT_THAT(changes("x ^= a;\n"), ElementsAre("x |= a;"));
+  EXPECT_THAT(changes("hw::block_barrier();\n"), ElementsAre("(void)0;"));
+  EXPECT_THAT(changes("if (a) hw::wait_until(&b, c);\n"), ElementsAre("if (a) (void)0;"));
+  EXPECT_THAT(changes("x = hw::arrive(&b);\n"), ElementsAre("x = hw::take_ticket(&b);"));
+  EXPECT_THAT(changes("hw::arrive(&b);\n"), ElementsAre("hw::take_ticket(&b);", "(void)0;"));
+}
+
+TEST(AutomaticMutants, LeaveAloneWhatIsNoArithmetic) {
+  using ::testing::IsEmpty;
+  EXPECT_THAT(changes("// a < b + 1\n#if A < 1\nstatic_assert(a < 1,\n              \"b\");\n"), IsEmpty());
+  EXPECT_THAT(changes("template <class T>\nVec<T>& f(const T* a, b&& c);\n"), IsEmpty());
+  EXPECT_THAT(changes("x = hw::take_ticket(&w->next);\n"), IsEmpty());
+}
+
+TEST(AutomaticMutants, TellEqualLinesApart) {
+  const auto mutants = automatic_mutants("some.cuh", "if (a < b) f();\nif (a < b) f();\n");
+  ASSERT_EQ(mutants.size(), 2u);
+  EXPECT_EQ(to_text(mutants[0]), "some.cuh: 'if (a < b) f();' -> 'if (a <= b) f();'");
+  EXPECT_EQ(to_text(mutants[1]), "some.cuh: 'if (a < b) f();' -> 'if (a <= b) f();', occurrence 2");
+}
+
+TEST(Mutants, ChangeTheirFileInTheKernelAndNothingElse) {
+  const Source source{"#line 1 \"a.cuh\"\nx < y;\n#line 1 \"b.cuh\"\nx < y;\n", "kernel", "what"};
+  const auto mutants = automatic_mutants("b.cuh", "x < y;\n");
+  ASSERT_EQ(mutants.size(), 1u);
+  EXPECT_EQ(mutated(source, mutants[0]).text, "#line 1 \"a.cuh\"\nx < y;\n#line 1 \"b.cuh\"\nx <= y;\n");
+}
+
+}  // namespace
+}  // namespace normjit::testing

@@ -1,0 +1,177 @@
+// The same kernel texts on the GPU and on the CPU: random ones, with the same plans, on the same numbers.
+//
+//   NORMJIT_TEST_SEED=N   the same kernels again; without it, others every time
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <mutex>
+#include <thread>
+
+#include "cli/check.h"
+#include "cli/element.h"
+#include "normjit/base/run_on_threads.h"
+#include "normjit/compiler/nvrtc_compiler.h"
+#include "normjit/driver/driver.h"
+#include "tests/support/compare_with_reference.h"
+#include "tests/support/cuda_calls.h"
+#include "tests/support/gpu.h"
+#include "tests/support/host_kernels.h"
+
+namespace normjit::testing {
+namespace {
+
+constexpr std::size_t kSpecs = 200;
+constexpr std::size_t kBatch = 25;  // kernels a host compile
+
+// One case, as it goes through both.
+struct Pair {
+  KernelCase c;
+  Source source;
+  Result<Binary> binary = Error{};
+  simt::HostKernel on_host;
+};
+
+// Whether two results may come from the same exact value: both lie within `tolerance` of it.
+bool close(double a, double b, double tolerance) {
+  if (std::isnan(a) || std::isnan(b)) return std::isnan(a) && std::isnan(b);
+  return a == b || std::fabs(a - b) <= 2 * tolerance;
+}
+
+struct Comparison {
+  std::int64_t values = 0, equal = 0;
+  double largest_share = 0;  // of the tolerance
+  std::string wrong;
+};
+
+void compare(const KernelCase& c, const cli::Problem& gpu, const cli::Problem& host, Comparison& to) {
+  const auto columns = static_cast<std::size_t>(c.spec.columns);
+  std::vector<double> a(columns), b(columns);
+  std::vector<cli::ReferenceValue> expected(columns);
+  for (std::int64_t row = 0; row < c.rows; ++row) {
+    cli::load(c.spec.output, gpu.y.row(row), 0, c.spec.columns, a.data());
+    cli::load(c.spec.output, host.y.row(row), 0, c.spec.columns, b.data());
+    cli::reference_values(c.spec, gpu.x.row(row), gpu.weight.data(), gpu.bias.data(),
+                          cli::row_statistics(c.spec, gpu.x.row(row)), 0, c.spec.columns, expected.data());
+    for (std::size_t i = 0; i < columns; ++i) {
+      const double tolerance = cli::tolerance(c.spec, expected[i]);
+      ++to.values;
+      to.equal += a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i])) ? 1 : 0;
+      if (a[i] != b[i] && tolerance > 0)
+        to.largest_share = std::max(to.largest_share, std::fabs(a[i] - b[i]) / tolerance);
+      if (!close(a[i], b[i], tolerance) && to.wrong.empty())
+        to.wrong = to_text(c) + ": y[" + std::to_string(row) + ", " + std::to_string(i) + "] is " +
+                   std::to_string(a[i]) + " on the GPU and " + std::to_string(b[i]) + " on the CPU";
+    }
+  }
+}
+
+class RandomKernelsGpu : public GpuTest {
+ protected:
+  // Cases that this GPU can run: their own numbers of multiprocessors only decide how many blocks share the
+  // work.
+  std::vector<Pair> make_cases(const DeviceProfile& gpu) {
+    std::vector<Pair> pairs;
+    constexpr Strategy kForced[] = {Strategy::packed_rows, Strategy::resident_row, Strategy::two_reads};
+    // Data whose result rounding alone does not decide.
+    constexpr InputKind kInputs[] = {InputKind::unit, InputKind::nan_row, InputKind::inf_row,
+                                     InputKind::large_mean};
+    for (std::uint64_t i = 0; pairs.size() < kSpecs; ++i) {
+      const std::uint64_t seed = test_seed() * 1'000'003 + i;
+      KernelCase c = i % 2 == 0 ? random_case(seed) : random_case(seed, kForced[i / 2 % 3]);
+      const int multiprocessors = c.device.sm_count;
+      c.device = gpu;
+      c.device.sm_count = multiprocessors;
+      c.inputs = kInputs[i % 4];
+      if (legal(c) && c.rows > 0 && !c.in_place) pairs.push_back({.c = c, .source = {}, .on_host = {}});
+    }
+    return pairs;
+  }
+
+  cli::Problem run_on_gpu(const Pair& pair, Driver& driver) {
+    const KernelCase& c = pair.c;
+    cli::Problem problem = make_problem(c).value();
+    const LaunchShape shape{.threads = c.plan.threads};
+    const auto loaded = driver.load(pair.binary->code, pair.source.kernel, 0, shape);
+    if (!loaded) throw std::runtime_error(loaded.error().message);
+    GpuProblem on_gpu(problem, {.shift = c.shift * c.plan.vector});
+    DeviceMemory workspace(workspace_bytes(c.plan, c.spec, c.device));
+    workspace.fill(0);
+    must(CUDA(cuCtxSynchronize)(), "the upload");
+    Tensors t = on_gpu.tensors();
+    void* workspace_pointer = workspace.data();
+    void* arguments[] = {&t.x,
+                         &t.weight,
+                         &t.bias,
+                         &t.y,
+                         &t.mean,
+                         &t.rstd,
+                         &t.rows,
+                         &t.x_row_stride,
+                         &t.y_row_stride,
+                         &workspace_pointer};
+    const GpuStream stream;
+    must(static_cast<CUresult>((*loaded)->launch(blocks_of(c), shape, stream, arguments)),
+         "cuLaunchKernelEx");
+    stream.synchronize();
+    on_gpu.fetch();
+    EXPECT_TRUE(workspace.canaries_live());
+    return problem;
+  }
+};
+
+TEST_F(RandomKernelsGpu, MatchTheExecutor) {
+  const auto host_compiler = simt::HostCompiler::find();
+  if (host_compiler.code() == Code::NoCompiler) GTEST_SKIP() << host_compiler.error().message;
+  const auto driver = make_cuda_driver();
+  std::vector<Pair> pairs = make_cases(driver->profile(0).value());
+
+  NvrtcSearch search;
+  search.driver_cuda_version = [&] { return driver->version().value(); };
+  const auto nvrtc = make_nvrtc_compiler(search);
+  std::atomic<std::size_t> next = 0;
+  std::mutex mutex;
+  std::string trouble;
+  run_on_threads(static_cast<int>(std::thread::hardware_concurrency()), [&] {
+    for (std::size_t first; (first = next.fetch_add(kBatch)) < pairs.size();) {
+      const auto batch = std::span(pairs).subspan(first, std::min(kBatch, pairs.size() - first));
+      std::vector<KernelCase> cases;
+      for (const Pair& pair : batch) cases.push_back(pair.c);
+      const auto texts = sources(cases);
+      const auto kernels = compile_batch(cases);
+      if (!texts || !kernels) {
+        const std::lock_guard lock(mutex);
+        trouble = texts ? kernels.error().message : texts.error().message;
+        return;
+      }
+      for (std::size_t i = 0; i < batch.size(); ++i) {
+        batch[i].source = (*texts)[i];
+        batch[i].on_host = (*kernels)[i];
+        batch[i].binary = nvrtc->compile(batch[i].source, batch[i].c.device.arch);
+      }
+    }
+  });
+  ASSERT_EQ(trouble, "");
+
+  Comparison all;
+  for (const Pair& pair : pairs) {
+    ASSERT_TRUE(pair.binary) << pair.binary.error().message;
+    const cli::Problem on_gpu = run_on_gpu(pair, *driver);
+    cli::Problem on_host = make_problem(pair.c).value();
+    const auto fault = run_once(pair.c, on_host, pair.on_host, 2 * pair.c.seed + 1);
+    EXPECT_FALSE(fault) << to_text(pair.c) << ": " << *fault;
+    const auto wrong = first_wrong(on_gpu);
+    EXPECT_FALSE(wrong) << to_text(pair.c) << " on the GPU: " << *wrong;
+    compare(pair.c, on_gpu, on_host, all);
+  }
+  EXPECT_EQ(all.wrong, "");
+  std::printf(
+      "%zu kernels, %lld values on both: %.2f %% equal bit for bit, the largest difference %.2g of the "
+      "tolerance\n",
+      pairs.size(), static_cast<long long>(all.values),
+      100.0 * static_cast<double>(all.equal) / static_cast<double>(all.values), all.largest_share);
+}
+
+}  // namespace
+}  // namespace normjit::testing

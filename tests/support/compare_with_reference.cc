@@ -1,0 +1,138 @@
+#include "tests/support/compare_with_reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <string_view>
+#include <vector>
+
+#include "cli/check.h"
+#include "cli/element.h"
+#include "cli/reference.h"
+
+namespace normjit::testing {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Roundings that add up, at most: the longest chain of additions in a thread, and the tree of lanes and
+// warps.
+constexpr double kSteps = 64;
+
+double unit_roundoff(const LayerNormSpec& spec) {
+  return compute_type(spec) == DType::f64 ? 0x1p-53 : 0x1p-24;
+}
+
+// Whether the row holds one number, and so often the same that all its sums are exact in the compute type.
+bool sums_are_exact(const LayerNormSpec& spec, const std::vector<double>& x) {
+  if (std::any_of(x.begin(), x.end(), [&](double value) { return value != x[0]; })) return false;
+  if (!std::isfinite(x[0])) return false;
+  int exponent = 0;
+  double digits = std::fabs(std::frexp(x[0], &exponent));
+  while (digits != std::floor(digits)) digits *= 2;
+  return digits * static_cast<double>(x.size()) <= 1 / unit_roundoff(spec);
+}
+
+// How far rounding in the compute type may move the statistics of a row.
+struct Uncertainty {
+  double mean = 0, rstd_share = 0;
+};
+
+Uncertainty uncertainty_of(const LayerNormSpec& spec, const std::vector<double>& x,
+                           const cli::RowStatistics& statistics) {
+  if (sums_are_exact(spec, x)) return {};
+  double largest = 0;
+  for (const double value : x) largest = std::max(largest, std::fabs(value));
+  const double rounding = kSteps * unit_roundoff(spec);
+  const double mean = rounding * largest;
+  // The sum of (x - mean)^2 has the square of that in every element. It cancels against the sum of (x -
+  // mean), but for its own roundings. The root halves what is left.
+  return {mean, rounding * mean * mean * statistics.rstd * statistics.rstd / 2};
+}
+
+// What a weight makes of the roundings of a sum of distances from the mean, each about a deviation. The
+// tolerance of cli/check.h has room for weights up to 2.
+double magnified_rounding(const LayerNormSpec& spec, double weight) {
+  constexpr double kOrdinary = 2;
+  return kSteps * unit_roundoff(spec) * std::fabs(spec.scale) * std::max(0.0, std::fabs(weight) - kOrdinary);
+}
+
+// The distance of a result from the exact value. NaN equals NaN, and a result is right to be infinite where
+// the exact value rounds to that infinity.
+double error_of(DType dtype, double got, double expected) {
+  if (std::isnan(got) && std::isnan(expected)) return 0;
+  if (std::isinf(got) && got == cli::rounded(dtype, expected)) return 0;
+  const double error = std::fabs(got - expected);
+  return std::isnan(error) ? kInfinity : error;
+}
+
+std::string message(const char* what, std::int64_t row, std::int64_t column, double got, double expected,
+                    double tolerance) {
+  char text[200];
+  std::snprintf(text, sizeof text, "%s[%lld, %lld] is %.9g, expected %.9g within %.3g", what,
+                static_cast<long long>(row), static_cast<long long>(column), got, expected, tolerance);
+  return text;
+}
+
+std::optional<std::string> wrong_statistic(const char* what, const cli::Matrix& column, std::int64_t row,
+                                           double expected, double uncertainty) {
+  if (column.empty()) return {};
+  double got;
+  cli::load(column.dtype(), column.data(), row, 1, &got);
+  if (!std::isfinite(expected)) {  // which of them is the business of the order of additions
+    if (!std::isfinite(got)) return {};
+    return message(what, row, 0, got, expected, 0);
+  }
+  const double size = std::max(1.0, std::fabs(expected));
+  const double allowed = (column.dtype() == DType::f64 ? 1e-12 : 1e-5) * size + uncertainty;
+  if (error_of(column.dtype(), got, expected) <= allowed) return {};
+  return message(what, row, 0, got, expected, allowed);
+}
+
+std::optional<std::string> wrong_in_row(const cli::Problem& problem, std::int64_t row) {
+  const LayerNormSpec& spec = problem.spec;
+  const auto columns = static_cast<std::size_t>(spec.columns);
+  std::vector<double> x(columns), weight(columns, 1), got(columns);
+  std::vector<cli::ReferenceValue> expected(columns);
+  cli::load(spec.input, problem.x.row(row), 0, spec.columns, x.data());
+  if (!problem.weight.empty()) cli::load(spec.weight, problem.weight.data(), 0, spec.columns, weight.data());
+  cli::load(spec.output, problem.y.row(row), 0, spec.columns, got.data());
+  const cli::RowStatistics statistics = cli::row_statistics(spec, problem.x.row(row));
+  cli::reference_values(spec, problem.x.row(row), problem.weight.data(), problem.bias.data(), statistics, 0,
+                        spec.columns, expected.data());
+
+  const Uncertainty uncertainty = uncertainty_of(spec, x, statistics);
+  if (auto wrong = wrong_statistic("mean", problem.mean, row, statistics.mean, uncertainty.mean))
+    return wrong;
+  // Beyond a tenth the bound of first order says nothing any more.
+  if (uncertainty.rstd_share > 0.1) return {};
+  if (auto wrong = wrong_statistic("rstd", problem.rstd, row, statistics.rstd,
+                                   uncertainty.rstd_share * statistics.rstd))
+    return wrong;
+  for (std::size_t i = 0; i < columns; ++i) {
+    const double error = error_of(spec.output, got[i], expected[i].value);
+    if (error == 0) continue;
+    const double allowed = cli::tolerance(spec, expected[i]) +
+                           uncertainty.rstd_share * expected[i].magnitude +
+                           magnified_rounding(spec, weight[i]);
+    if (!(error <= allowed))
+      return message("y", row, static_cast<std::int64_t>(i), got[i], expected[i].value, allowed);
+  }
+  return {};
+}
+
+}  // namespace
+
+std::optional<std::string> first_wrong(const cli::Problem& problem) {
+  for (std::int64_t row = 0; row < problem.rows; ++row) {
+    if (auto wrong = wrong_in_row(problem, row)) return wrong;
+    if (row + 1 == problem.rows) break;
+    const std::byte* const gap = problem.y.row(row) + problem.y.row_bytes();
+    if (std::any_of(gap, problem.y.row(row + 1), [](std::byte byte) { return byte != std::byte{0xff}; }))
+      return "the gap behind row " + std::to_string(row) + " of y was written to";
+  }
+  return {};
+}
+
+}  // namespace normjit::testing

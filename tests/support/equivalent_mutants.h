@@ -1,0 +1,17 @@
+// Automatic mutants that no test can notice, and why: the kernel still does what it promises.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+namespace normjit::testing {
+
+// The mutant of this file whose line becomes that; `nth` as in Mutant.
+struct EquivalentMutant {
+  std::string_view file, line, becomes, reason;
+  int nth = 1;
+};
+
+std::span<const EquivalentMutant> equivalent_mutants();
+
+}  // namespace normjit::testing

@@ -1,0 +1,298 @@
+#include "tests/support/host_kernels.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+
+#include "cli/element.h"
+#include "cli/problem.h"
+#include "normjit/base/text.h"
+#include "normjit/codegen/generator.h"
+#include "simt/launch.h"
+#include "tests/support/compare_with_reference.h"
+#include "tests/support/guarded_memory.h"
+#include "tests/support/random_spec.h"
+
+namespace normjit::testing {
+namespace {
+
+// Streams of random numbers, beside those of cli::fill.
+constexpr std::uint64_t kRowStream = 1000;
+
+// The smallest number of the dtype that is not subnormal.
+double smallest_normal(DType dtype) {
+  return dtype == DType::f16   ? 0x1p-14
+         : dtype == DType::f64 ? std::numeric_limits<double>::min()
+                               : std::numeric_limits<float>::min();
+}
+
+struct Distribution {
+  double mean, deviation;
+};
+
+Distribution distribution(InputKind kind, const LayerNormSpec& spec, Random& random) {
+  constexpr double kNumbers[] = {0.0, -0.0, 1.0, 3.0, 0.1, -12345.678};
+  constexpr double kTinyEpsilon = 1e-9;  // below, rounding decides about rows of one number
+  switch (kind) {
+    case InputKind::near_epsilon:
+      return {0, std::sqrt(std::max(spec.epsilon, 1e-14))};
+    case InputKind::large_mean:
+      return {random.coin() ? 1e4 : -1e4, 1};
+    case InputKind::constant_rows:
+      return {kNumbers[random.below(spec.epsilon < kTinyEpsilon ? 4 : std::size(kNumbers))], 0};
+    case InputKind::subnormal:
+      return {0, smallest_normal(spec.input)};
+    default:
+      return {0.25, 1};
+  }
+}
+
+InputKind kind_of_row(const KernelCase& c, Random& random) {
+  constexpr InputKind kFinite[] = {InputKind::unit, InputKind::near_epsilon, InputKind::large_mean,
+                                   InputKind::constant_rows};
+  return c.inputs == InputKind::mixed ? random.one_of(kFinite) : c.inputs;
+}
+
+void fill_x(const KernelCase& c, cli::Matrix& x) {
+  Random random(c.seed);
+  cli::Matrix row(c.spec.input, 1, c.spec.columns);
+  for (std::int64_t i = 0; i < c.rows; ++i) {
+    const Distribution d = distribution(kind_of_row(c, random), c.spec, random);
+    cli::fill_random(row, c.seed, kRowStream + static_cast<std::uint64_t>(i), d.mean, d.deviation);
+    std::memcpy(x.row(i), row.data(), row.bytes());
+  }
+}
+
+// Where activations overflow, saturate or meet zero.
+void make_extreme(const KernelCase& c, cli::Problem& problem) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  constexpr double kWeights[] = {1, 0, -1e4, 1e-30, -1};
+  constexpr double kBiases[] = {0,   -0.0, 1,   -1,   10,   -10,   89,        -89,
+                                1e4, -1e4, 1e5, -1e5, 1e30, -1e30, kInfinity, -kInfinity};
+  const auto repeat = [&](cli::Matrix& to, const auto& values) {
+    for (std::int64_t i = 0; i < to.elements(); ++i)
+      cli::store(to.dtype(), to.data(), i, 1,
+                 &values[(static_cast<std::uint64_t>(i) + c.seed) % std::size(values)]);
+  };
+  repeat(problem.weight, kWeights);
+  repeat(problem.bias, kBiases);
+}
+
+// The row of a case that gets a NaN or an infinity.
+std::int64_t bad_row(const KernelCase& c) {
+  return static_cast<std::int64_t>(c.seed % static_cast<std::uint64_t>(c.rows));
+}
+
+void spoil(const KernelCase& c, cli::Matrix& x) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  const double value = c.inputs == InputKind::nan_row ? std::nan("") : c.seed % 2 == 0 ? infinity : -infinity;
+  const auto column = static_cast<std::int64_t>(c.seed / 2 % static_cast<std::uint64_t>(c.spec.columns));
+  cli::store(x.dtype(), x.row(bad_row(c)), column, 1, &value);
+}
+
+// The tensors of a problem where the kernel finds them, each beside a guard page.
+class Launcher {
+ public:
+  Launcher(const KernelCase& c, cli::Problem& problem)
+      : case_(c),
+        problem_(problem),
+        x_(place(problem.x)),
+        weight_(place(problem.weight)),
+        bias_(place(problem.bias)),
+        y_(place(problem.y)),
+        mean_(place(problem.mean)),
+        rstd_(place(problem.rstd)),
+        workspace_(workspace_bytes(c.plan, c.spec, c.device), GuardedMemory::Side::before_guard) {}
+
+  // Anew from the problem's inputs, into poisoned outputs of the problem; the workspace as it was left.
+  std::optional<std::string> run(const simt::HostKernel& kernel, std::uint64_t schedule_seed,
+                                 std::chrono::milliseconds time_limit);
+
+ private:
+  GuardedMemory place(const cli::Matrix& matrix) const {
+    const auto side =
+        case_.guard == Guard::before ? GuardedMemory::Side::behind_guard : GuardedMemory::Side::before_guard;
+    return {matrix.bytes(), side, static_cast<std::size_t>(case_.shift * size_of(matrix.dtype()))};
+  }
+  static void bring(const GuardedMemory& to, const cli::Matrix& from) {
+    if (!from.empty()) std::memcpy(to.data(), from.data(), from.bytes());
+  }
+  static void fetch(cli::Matrix& to, const GuardedMemory& from) {
+    if (!to.empty()) std::memcpy(to.data(), from.data(), to.bytes());
+  }
+  std::optional<std::string> counters_left() const;
+
+  const KernelCase& case_;
+  cli::Problem& problem_;
+  GuardedMemory x_, weight_, bias_, y_, mean_, rstd_, workspace_;
+};
+
+std::optional<std::string> Launcher::run(const simt::HostKernel& kernel, std::uint64_t schedule_seed,
+                                         std::chrono::milliseconds time_limit) {
+  const KernelCase& c = case_;
+  for (cli::Matrix* output : {&problem_.y, &problem_.mean, &problem_.rstd}) output->poison();
+  bring(x_, problem_.x);
+  bring(weight_, problem_.weight);
+  bring(bias_, problem_.bias);
+  bring(y_, problem_.y);
+  bring(mean_, problem_.mean);
+  bring(rstd_, problem_.rstd);
+
+  // What the spec does not have is null, as from the service.
+  const auto pointer = [](const GuardedMemory& memory) -> void* {
+    return memory.bytes() > 0 ? memory.data() : nullptr;
+  };
+  void *x = pointer(x_), *weight = pointer(weight_), *bias = pointer(bias_),
+       *y = c.in_place ? x : pointer(y_), *mean = pointer(mean_), *rstd = pointer(rstd_),
+       *workspace = pointer(workspace_);
+  long long rows = c.rows, x_stride = c.x_stride(), y_stride = c.y_stride();
+  void* arguments[] = {&x, &weight, &bias, &y, &mean, &rstd, &rows, &x_stride, &y_stride, &workspace};
+
+  std::vector<simt::Buffer> buffers;
+  const auto add = [&](const GuardedMemory& memory, std::string_view name, bool writable, bool initialized) {
+    if (memory.bytes() > 0) buffers.push_back({memory.data(), memory.bytes(), name, writable, initialized});
+  };
+  add(x_, "x", c.in_place, true);
+  add(weight_, "weight", false, true);
+  add(bias_, "bias", false, true);
+  if (!c.in_place) add(y_, "y", true, false);
+  add(mean_, "mean", true, false);
+  add(rstd_, "rstd", true, false);
+  add(workspace_, "workspace", true, true);
+
+  simt::Launch launch;
+  launch.blocks = blocks_of(c);
+  launch.shape.threads = c.plan.threads;
+  launch.arguments = arguments;
+  launch.buffers = buffers;
+  launch.seed = schedule_seed;
+  launch.time_limit = time_limit;
+  if (const auto diagnosis = simt::run(kernel, launch))
+    return concat({simt::name(diagnosis->fault), ": ", diagnosis->message});
+  fetch(problem_.y, c.in_place ? x_ : y_);
+  fetch(problem_.mean, mean_);
+  fetch(problem_.rstd, rstd_);
+  return counters_left();
+}
+
+std::optional<std::string> Launcher::counters_left() const {
+  constexpr std::size_t kHeaderAndRing = 32 + 1024 * 32;
+  const std::byte* const begin = workspace_.data();
+  const std::byte* const end = begin + std::min(workspace_.bytes(), kHeaderAndRing);
+  const std::byte* const left = std::find_if(begin, end, [](std::byte byte) { return byte != std::byte{0}; });
+  if (left == end) return {};
+  return concat({"byte ", shortest(left - begin), " of the workspace, a counter's, is not zero again"});
+}
+
+// What the kernel wrote for one row.
+std::vector<std::byte> bytes_of_row(const cli::Problem& problem, std::int64_t row) {
+  std::vector<std::byte> bytes;
+  for (const cli::Matrix* output : {&problem.y, &problem.mean, &problem.rstd})
+    if (!output->empty()) bytes.insert(bytes.end(), output->row(row), output->row(row) + output->row_bytes());
+  return bytes;
+}
+
+std::vector<std::vector<std::byte>> bytes_of(const cli::Problem& problem) {
+  std::vector<std::vector<std::byte>> rows;
+  for (std::int64_t row = 0; row < problem.rows; ++row) rows.push_back(bytes_of_row(problem, row));
+  return rows;
+}
+
+bool spoils(const KernelCase& c) {
+  return (c.inputs == InputKind::nan_row || c.inputs == InputKind::inf_row) && c.rows > 0;
+}
+
+// With all rows finite.
+Result<cli::Problem> finite_problem(const KernelCase& c) {
+  auto problem = cli::make_problem(c.spec, c.rows, c.x_stride(), c.y_stride());
+  if (!problem) return problem;
+  cli::fill(*problem, c.seed);
+  fill_x(c, problem->x);
+  if (c.inputs == InputKind::extreme_affine) make_extreme(c, *problem);
+  return problem;
+}
+
+}  // namespace
+
+std::uint32_t blocks_of(const KernelCase& c) {
+  const std::int64_t planned = c.rows == 0 ? 1 : grid_blocks(c.plan, c.spec, c.device, c.rows);
+  return static_cast<std::uint32_t>(c.blocks > 0 ? c.blocks : planned);
+}
+
+Result<cli::Problem> make_problem(const KernelCase& c) {
+  auto problem = finite_problem(c);
+  if (problem && spoils(c)) spoil(c, problem->x);
+  return problem;
+}
+
+std::optional<std::string> run_once(const KernelCase& c, cli::Problem& problem,
+                                    const simt::HostKernel& kernel, std::uint64_t schedule_seed) {
+  return Launcher(c, problem).run(kernel, schedule_seed, std::chrono::seconds(60));
+}
+
+Result<std::vector<Source>> sources(std::span<const KernelCase> cases,
+                                    const std::string& template_directory) {
+  std::vector<Source> all;
+  for (const KernelCase& c : cases) {
+    auto source = generate(c.spec, c.plan, c.device.arch, template_directory);
+    if (!source) return source.error();
+    all.push_back(*std::move(source));
+  }
+  return all;
+}
+
+Result<std::vector<simt::HostKernel>> compile_batch(std::span<const KernelCase> cases) {
+  const auto compiler = simt::HostCompiler::find();
+  if (!compiler) return compiler.error();
+  const auto all = sources(cases);
+  if (!all) return all.error();
+  std::map<std::string_view, std::size_t> place;  // of a text among those that differ
+  std::vector<Source> different;
+  for (const Source& source : *all)
+    if (place.emplace(source.text, different.size()).second) different.push_back(source);
+  const auto kernels = compiler->compile(different);
+  if (!kernels) return kernels.error();
+  std::vector<simt::HostKernel> of_cases;
+  for (const Source& source : *all) of_cases.push_back((*kernels)[place.at(source.text)]);
+  return of_cases;
+}
+
+std::optional<std::string> run_case(const KernelCase& c, const simt::HostKernel& kernel,
+                                    std::uint64_t schedule_seed, std::chrono::milliseconds time_limit) {
+  auto made = finite_problem(c);
+  if (!made) return made.error().message;
+  cli::Problem& problem = *made;
+  Launcher launcher(c, problem);
+
+  std::optional<std::vector<std::vector<std::byte>>> clean;  // outputs while all rows are finite
+  if (spoils(c)) {
+    if (auto wrong = launcher.run(kernel, schedule_seed, time_limit)) return wrong;
+    clean = bytes_of(problem);
+    spoil(c, problem.x);
+  }
+  std::optional<std::vector<std::vector<std::byte>>> before;
+  for (int run = 0; run < c.runs; ++run) {
+    const auto in_run = [&](const std::string& message) {
+      return c.runs == 1 ? message : concat({message, " (run ", shortest(run + 1), ")"});
+    };
+    // Another order in every run: neither the bits of a result nor a used workspace depend on it.
+    const std::uint64_t schedule = schedule_seed + static_cast<std::uint64_t>(run);
+    if (const auto wrong = launcher.run(kernel, schedule, time_limit)) return in_run(*wrong);
+    if (const auto wrong = first_wrong(problem)) return in_run(*wrong);
+    auto bytes = bytes_of(problem);
+    for (std::int64_t row = 0; row < c.rows; ++row) {
+      const auto i = static_cast<std::size_t>(row);
+      if (clean && row != bad_row(c) && bytes[i] != (*clean)[i])
+        return in_run(concat({"row ", shortest(row), " has other bits since row ", shortest(bad_row(c)),
+                              " is no longer finite"}));
+      if (before && bytes[i] != (*before)[i])
+        return in_run(concat({"row ", shortest(row), " has other bits than in the run before"}));
+    }
+    before = std::move(bytes);
+  }
+  return {};
+}
+
+}  // namespace normjit::testing

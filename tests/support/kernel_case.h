@@ -1,0 +1,68 @@
+// One run of one kernel on the CPU: what is computed, how, and on which data. A plain value that a line of
+// text holds completely, so that a failure can be repeated from its message alone.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "normjit/plan.h"
+
+namespace normjit::testing {
+
+// What the rows of x are like. Weights are around 1 and biases around 0, but for extreme_affine.
+enum class InputKind : std::uint8_t {
+  unit,            // mean 0.25, deviation 1
+  near_epsilon,    // mean 0, variance about epsilon
+  large_mean,      // mean 1e4 or -1e4, deviation 1
+  constant_rows,   // each row one number
+  subnormal,       // around the smallest normal number of the input type
+  nan_row,         // unit, with one NaN in one row
+  inf_row,         // unit, with one infinity in one row
+  mixed,           // rows of the first four kinds
+  extreme_affine,  // unit, with weights and biases from 0 to 1e30, and infinite biases
+};
+inline constexpr InputKind kInputKinds[] = {
+    InputKind::unit,          InputKind::near_epsilon, InputKind::large_mean,
+    InputKind::constant_rows, InputKind::subnormal,    InputKind::nan_row,
+    InputKind::inf_row,       InputKind::mixed,        InputKind::extreme_affine};
+std::string_view name(InputKind kind) noexcept;
+
+// On which side every tensor meets a page that nobody may touch.
+enum class Guard : std::uint8_t { before, behind };
+
+struct KernelCase {
+  LayerNormSpec spec;  // canonical
+  Plan plan;
+  DeviceProfile device;  // of a known architecture, with few multiprocessors, so that few blocks share work
+  std::int64_t rows = 1;
+  std::int64_t x_gap = 0, y_gap = 0;  // elements between rows; x_gap = -columns makes all rows of x one
+  int shift = 0;                      // elements between each tensor and its guard page
+  Guard guard = Guard::behind;
+  bool in_place = false;    // y is x
+  std::int64_t blocks = 0;  // of the launch; 0: as many as the plan asks for
+  int runs = 1;             // one after the other, with the same workspace
+  InputKind inputs = InputKind::unit;
+  std::uint64_t seed = 0;  // of the numbers in the tensors
+
+  friend bool operator==(const KernelCase&, const KernelCase&) = default;
+
+  std::int64_t x_stride() const { return spec.columns + x_gap; }
+  std::int64_t y_stride() const { return in_place ? x_stride() : spec.columns + y_gap; }
+};
+
+// Whether the service would launch this: a legal plan, aligned tensors, rows of y that do not overlap,
+// numbers for which a result is promised.
+bool legal(const KernelCase& c);
+
+// One line without quotes; case_from_text(to_text(c)) == c.
+std::string to_text(const KernelCase& c);
+// Nothing for a text that is no case. Fields that are left out have their defaults.
+std::optional<KernelCase> case_from_text(std::string_view text);
+
+// A legal case, small enough to take milliseconds. Its plan is what choose() says, or any legal plan of any
+// strategy; with `forced` always a random legal one of that strategy.
+KernelCase random_case(std::uint64_t seed, std::optional<Strategy> forced = {});
+
+}  // namespace normjit::testing

@@ -1,0 +1,104 @@
+#include "tests/support/kernel_case.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace normjit::testing {
+namespace {
+
+constexpr std::uint64_t kCases = 3000;
+constexpr Strategy kStrategies[] = {Strategy::packed_rows, Strategy::resident_row, Strategy::two_reads};
+
+TEST(KernelCase, ALineHoldsAllOfIt) {
+  for (std::uint64_t seed = 0; seed < kCases; ++seed) {
+    const KernelCase c = random_case(seed);
+    const std::string line = to_text(c);
+    EXPECT_EQ(line.find_first_of("'\"\n"), line.npos) << line;  // can be pasted between quotes
+    const auto back = case_from_text(line);
+    ASSERT_TRUE(back) << line;
+    EXPECT_EQ(*back, c) << line << "\n" << to_text(*back);
+  }
+}
+
+TEST(KernelCase, FieldsOfALineHaveDefaultsAndAnyOrder) {
+  const auto c = case_from_text(
+      "layernorm/cols=64/f32 packed_rows sms=3 rows=7 arch=sm_80 threads=32 lanes=8 vector=4 per_thread=2");
+  ASSERT_TRUE(c);
+  EXPECT_EQ(c->spec, (LayerNormSpec{.columns = 64}));
+  EXPECT_EQ(c->plan, (Plan{Strategy::packed_rows, 32, 8, 4, 2}));
+  EXPECT_EQ(c->device.arch, Arch{80});
+  EXPECT_EQ(c->device.sm_count, 3);
+  EXPECT_EQ(c->rows, 7);
+  EXPECT_EQ(c->runs, 1);
+  EXPECT_TRUE(legal(*c));
+}
+
+TEST(KernelCase, WhatIsNoLineIsRefused) {
+  for (const char* text :
+       {"", "layernorm/cols=64/f32", "layernorm/cols=0/f32 packed_rows", "layernorm/cols=64/f32 other_rows",
+        "layernorm/cols=64/f32 packed_rows rows", "layernorm/cols=64/f32 packed_rows rows=x",
+        "layernorm/cols=64/f32 packed_rows arch=sm_1", "layernorm/cols=64/f32 packed_rows nothing=1",
+        "layernorm/cols=64/f32 packed_rows inputs=odd", "layernorm/cols=64/f32 packed_rows guard=both",
+        "layernorm/cols=64/f32 packed_rows in_place=2"})
+    EXPECT_FALSE(case_from_text(text)) << text;
+}
+
+TEST(KernelCase, RandomCasesAreLegalAndRepeat) {
+  for (std::uint64_t seed = 0; seed < kCases; ++seed) {
+    EXPECT_TRUE(legal(random_case(seed))) << to_text(random_case(seed));
+    EXPECT_EQ(random_case(seed), random_case(seed)) << seed;
+  }
+}
+
+TEST(KernelCase, AStrategyCanBeForced) {
+  for (std::uint64_t seed = 0; seed < 300; ++seed)
+    for (const Strategy strategy : kStrategies)
+      EXPECT_EQ(random_case(seed, strategy).plan.strategy, strategy) << seed;
+}
+
+// What the kernels have branches for comes up, and not only once in a while.
+TEST(KernelCase, RandomCasesReachEverything) {
+  int by_choice = 0, wraps = 0, short_last_group = 0, partial_chunk = 0, repeated_rows = 0, fewer_blocks = 0,
+      in_place = 0, one_row = 0, huge = 0;
+  std::set<std::pair<Strategy, InputKind>> inputs;
+  std::set<std::pair<Strategy, Activation>> activations;
+  std::set<std::tuple<Strategy, DType, DType>> dtypes;
+  for (std::uint64_t seed = 0; seed < kCases; ++seed) {
+    const KernelCase c = random_case(seed);
+    const bool cut = c.plan.strategy == Strategy::two_reads;
+    inputs.emplace(c.plan.strategy, c.inputs);
+    activations.emplace(c.plan.strategy, c.spec.activation);
+    dtypes.emplace(c.plan.strategy, c.spec.input, c.spec.output);
+    for (const Plan& plan : plans(c.spec, c.device))
+      if (plan == c.plan) {
+        ++by_choice;
+        break;
+      }
+    wraps += cut && c.rows > 64;
+    short_last_group += cut && c.plan.group_rows > 4 && c.rows % c.plan.group_rows != 0;
+    partial_chunk +=
+        cut && c.spec.columns > columns_per_block(c.plan) && c.spec.columns % columns_per_block(c.plan) != 0;
+    repeated_rows += c.rows % rows_per_block(c.plan) != 0;
+    fewer_blocks += c.blocks > 0 && c.blocks < grid_blocks(c.plan, c.spec, c.device, c.rows);
+    in_place += c.in_place;
+    one_row += c.x_stride() == 0;
+    huge += c.spec.columns > 16'000;
+  }
+  const int all = static_cast<int>(kCases);
+  EXPECT_GT(by_choice, all / 4);
+  EXPECT_GT(wraps, all / 100);
+  EXPECT_GT(short_last_group, all / 100);
+  EXPECT_GT(partial_chunk, all / 100);
+  EXPECT_GT(repeated_rows, all / 10);
+  EXPECT_GT(fewer_blocks, all / 20);
+  EXPECT_GT(in_place, all / 50);
+  EXPECT_GT(one_row, 5);
+  EXPECT_GT(huge, all / 100);
+  EXPECT_EQ(inputs.size(), 3 * std::size(kInputKinds));
+  EXPECT_EQ(activations.size(), 3u * 5);
+  EXPECT_EQ(dtypes.size(), 3u * 4 * 4);
+}
+
+}  // namespace
+}  // namespace normjit::testing

@@ -1,0 +1,356 @@
+#include "tests/support/mutation.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <map>
+
+#include "normjit/base/text.h"
+#include "normjit/codegen/templates.h"
+
+namespace normjit::testing {
+namespace {
+
+// A mistake that a human might make: in this file, this text becomes that text.
+struct Fault {
+  std::string_view name, file, text, becomes;
+};
+
+constexpr std::string_view kNumber = "number.cuh", kReduce = "reduce.cuh", kSlice = "slice.cuh",
+                           kStatistics = "statistics.cuh", kEpilogue = "epilogue.cuh",
+                           kPacked = "packed_rows.cu", kResident = "resident_row.cu",
+                           kTwoReads = "two_reads.cu";
+
+constexpr Fault kFaults[] = {
+    {"f64 is rounded to f32 and again to f16", kNumber, "hw::f32_to_f16(hw::round_to_odd(value))",
+     "hw::f32_to_f16(static_cast<float>(value))"},
+    {"f64 is rounded to f32 and again to bf16", kNumber, "hw::f32_to_bf16(hw::round_to_odd(value))",
+     "hw::f32_to_bf16(static_cast<float>(value))"},
+
+    {"the sum is over half of the lanes", kReduce, "int mask = kWidth / 2;", "int mask = kWidth / 4;"},
+    {"only the first of two sums is summed", kReduce, "add_from(x.b, lane_mask)}", "x.b}"},
+    {"one warp alone passes on its sum", kReduce, "if (threadIdx.x % kWarp == 0) partial",
+     "if (threadIdx.x == 0) partial"},
+    {"the warps add up their own sum", kReduce, "partial[threadIdx.x % kWarps]",
+     "partial[threadIdx.x / kWarp]"},
+    {"no barrier before the warps' sums are read", kReduce, "hw::block_barrier();", ""},
+
+    {"rows are taken for whole when they are not", kSlice, "kColumns % kSpan == 0", "kColumns % kSpan != 0"},
+    {"vectors of a thread lie a vector too close", kSlice, "(k * kLanes + lane) * kVector",
+     "(k * (kLanes - 1) + lane) * kVector"},
+    {"one vector too much at the end of the row", kSlice, "column(k, lane) < count",
+     "column(k, lane) < count + kVector"},
+    {"one vector is missing at the end of the row", kSlice, "column(k, lane) < count",
+     "column(k, lane) + kVector < count"},
+
+    {"the variance is that of the sum of squares", kStatistics,
+     "centred_sums(slice, mean, lane, count));\n"
+     "  const Acc rest = centred.a / own;\n"
+     "  return {mean, rest, at_least_zero(centred.b - centred.a * rest)};",
+     "centred_sums(slice, Acc(0), lane, count));\n"
+     "  return {mean, Acc(0), at_least_zero(centred.b - centred.a * mean)};"},
+    {"NaN becomes variance zero", kStatistics, "value < 0 ? Acc(0) : value", "value > 0 ? value : Acc(0)"},
+    {"a warp without columns divides by them", kStatistics, "own > 0 ? own : 1", "own"},
+    {"the last warp counts columns that are not there", kStatistics,
+     "left < 0 ? 0 : left < kWarp * kVector ? left : kWarp * kVector", "left < 0 ? 0 : kWarp * kVector"},
+    {"only the first warp stores its moments", kStatistics, "if (lane % kWarp == 0) parts",
+     "if (lane == 0) parts"},
+    {"merged without the distance of the means", kStatistics, "part.m2 + own * off * off", "part.m2"},
+    {"merged without the weight of the parts", kStatistics, "own * off * off", "off * off"},
+    {"merged without the rest of the means", kStatistics, "(part.mean - base) + part.rest",
+     "part.mean - base"},
+    {"epsilon is added outside the root", kStatistics, "(Acc(1) / kColumns) + kEpsilon)",
+     "(Acc(1) / kColumns)) + kEpsilon"},
+    {"epsilon is added before the division", kStatistics, "m.m2 * (Acc(1) / kColumns) + kEpsilon",
+     "(m.m2 + kEpsilon) * (Acc(1) / kColumns)"},
+    {"the variance is the unbiased one", kStatistics, "Acc(1) / kColumns", "Acc(1) / (kColumns - 1)"},
+    {"the mean is written without its rest", kStatistics, "s.mean + s.rest;", "s.mean;"},
+    {"mean and rstd are written to each other's place", kStatistics,
+     "mean_out[row] = s.mean + s.rest;\n    rstd_out[row] = s.rstd;",
+     "rstd_out[row] = s.mean + s.rest;\n    mean_out[row] = s.rstd;"},
+
+    {"the rest of the mean is added", kEpilogue, "const Acc shift = -s.rest * s.rstd;",
+     "const Acc shift = s.rest * s.rstd;"},
+    {"the rest of the mean is forgotten", kEpilogue, "const Acc shift = -s.rest * s.rstd;",
+     "const Acc shift = 0;"},
+    {"weight and bias are swapped", kEpilogue,
+     "v *= widen(affine.weight.at[i]);\n    if constexpr (kHasBias) v += widen(affine.bias.at[i]);",
+     "v *= widen((kHasBias ? affine.bias : affine.weight).at[i]);\n"
+     "    if constexpr (kHasBias) v += widen(affine.weight.at[i]);"},
+    {"the bias is added before the weight", kEpilogue,
+     "if constexpr (kHasWeight) v *= widen(affine.weight.at[i]);\n"
+     "    if constexpr (kHasBias) v += widen(affine.bias.at[i]);",
+     "if constexpr (kHasBias) v += widen(affine.bias.at[i]);\n"
+     "    if constexpr (kHasWeight) v *= widen(affine.weight.at[i]);"},
+    {"scaled before the activation", kEpilogue,
+     "v = activate(v);\n    if constexpr (kScale != Acc(1)) v *= kScale;",
+     "if constexpr (kScale != Acc(1)) v *= kScale;\n    v = activate(v);"},
+    {"relu of NaN is zero", kEpilogue, "v < 0 ? Acc(0) : v", "v > 0 ? v : Acc(0)"},
+    {"gelu of infinity is NaN", kEpilogue, "hw::mul_saturated(fabsf(v), 1.0f / 64)",
+     "fabsf(v) * (1.0f / 64)"},
+    {"all vectors get the weights of the first", kEpilogue,
+     "affine.part[k] = load_affine(weight, bias, column(k, lane))",
+     "affine.part[k] = load_affine(weight, bias, column(0, lane))"},
+    {"weights loaded ahead are those of now", kEpilogue, "load_affine(weight, bias, column(k + 1, lane))",
+     "load_affine(weight, bias, column(k, lane))"},
+
+    {"lanes without a row read beyond the last", kPacked, "own < rows ? own : rows - 1", "own"},
+    {"lanes without a row write the last one too", kPacked, "if (own < rows) {", "{"},
+    {"lanes without a row leave before the shuffles", kPacked,
+     "    const long long row = own < rows ? own : rows - 1;",
+     "    if (own >= rows) break;\n    const long long row = own;"},
+    {"rows of y lie as far apart as those of x", kPacked, "y + row * y_stride", "y + row * x_stride"},
+    {"only the first row of a block has its statistics written", kPacked, "if (lane == 0) store",
+     "if (threadIdx.x == 0) store"},
+
+    {"no barrier before the warps' moments are read", kResident, "hw::block_barrier();", ""},
+    {"the halves of the shared memory do not take turns", kResident, "half ^= kWarps", "half ^= 0"},
+    {"statistics of the block's number, not of the row's", kResident, "rstd_out, row)",
+     "rstd_out, blockIdx.x)"},
+
+    {"a row of the ring is used again while others need it", kTwoReads,
+     "if (turn > 0) hw::wait_until(&w.ring[slot].applied, turn * kChunks);", ""},
+    {"only the first turn of the ring is waited for", kTwoReads, "turn * kChunks);  // the ring row is free",
+     "kChunks);"},
+    {"moments are published before they are written", kTwoReads,
+     "w.chunks[slot * kChunks + chunk].moments = moments;\n"
+     "  return hw::arrive(&w.ring[slot].measured) + 1 == (turn + 1) * kChunks;",
+     "const bool last = hw::arrive(&w.ring[slot].measured) + 1 == (turn + 1) * kChunks;\n"
+     "  w.chunks[slot * kChunks + chunk].moments = moments;\n"
+     "  return last;"},
+    {"a row is complete at its first turn only", kTwoReads, "(turn + 1) * kChunks;", "kChunks;"},
+    {"statistics are published before they are written", kTwoReads,
+     "w.known[slot].statistics = statistics;\n    hw::arrive(&w.ring[slot].ready);",
+     "hw::arrive(&w.ring[slot].ready);\n    w.known[slot].statistics = statistics;"},
+    {"the last chunk counts as a whole one", kTwoReads, "total += columns_of_chunk(i) *", "total += kSpan *"},
+    {"chunks are merged without the distance of their means", kTwoReads,
+     "static_cast<double>(chunks[i].moments.m2) + columns_of_chunk(i) * off * off",
+     "static_cast<double>(chunks[i].moments.m2)"},
+    {"a ticket is taken twice", kTwoReads, "claimed[half] = next;",
+     "claimed[half] = hw::take_ticket(&w.header->next_ticket);"},
+    {"a ticket is worked on twice", kTwoReads,
+     "next = hw::take_ticket(&w.header->next_ticket);\n    }\n    hw::block_barrier();\n    if (completes",
+     "}\n    hw::block_barrier();\n    if (completes"},
+    {"the moments of the wrong half are published", kTwoReads, "parts + (half ^ 1) * kWarps",
+     "parts + half * kWarps"},
+    {"the halves of the shared memory do not take turns", kTwoReads, "half ^= 1", "half ^= 0"},
+    {"the batch is whole when rows are left over", kTwoReads,
+     "rows - row < kBatch ? static_cast<int>(rows - row) : kBatch", "kBatch"},
+    {"the statistics are read before they stand", kTwoReads,
+     "hw::wait_until(&w.ring[slot].ready, w.turn(row + lane) + 1);", ""},
+    {"the ring row is given back before it is read", kTwoReads,
+     "statistics[lane] = w.known[slot].statistics;\n"
+     "        hw::arrive(&w.ring[slot].applied);  // this block needs the ring row no more",
+     "hw::arrive(&w.ring[slot].applied);\n        statistics[lane] = w.known[slot].statistics;"},
+    {"all rows of a batch are normalized like the first", kTwoReads, "statistics[i], affine",
+     "statistics[0], affine"},
+    {"all rows of a batch are the first", kTwoReads, "x + (row + i) * x_stride + begin",
+     "x + row * x_stride + begin"},
+    {"the counters of the ring are not reset", kTwoReads, "w.ring[i] = {};", ";"},
+    {"the tickets are not reset", kTwoReads, "if (first) *w.header = {};", ""},
+    {"moments take more room than the workspace has", kTwoReads, "struct alignas(16) ChunkMoments",
+     "struct alignas(64) ChunkMoments"},
+    {"other kernels' counters are written to", kTwoReads, "w.ring + kMaxRingRows", "w.ring + w.ring_rows"},
+};
+
+// ---- Automatic mutants ----
+
+enum class Kind { word, number, symbol, skipped };
+struct Token {
+  Kind kind;
+  std::size_t at, length;
+};
+
+constexpr std::string_view kSymbols[] = {  // the longer first
+    "<<=", ">>=", "->", "++", "--", "<<", ">>", "<=", ">=", "==", "!=",
+    "&&",  "||",  "+=", "-=", "*=", "/=", "%=", "^=", "|=", "&=", "::"};
+
+bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_blank(char c) { return c == ' ' || c == '\n'; }
+
+class Mutator {
+ public:
+  Mutator(std::string_view file, std::string_view text) : file_(file), text_(text) { scan(); }
+
+  std::vector<Mutant> all() {
+    for (std::size_t i = 0; i < tokens_.size(); ++i) {
+      const Token& token = tokens_[i];
+      if (token.kind == Kind::word && is(i, "hw") && is(i + 1, "::")) primitive(i);
+      if (token.kind == Kind::number) number(i);
+      if (token.kind == Kind::symbol && binary(token)) operators(i);
+      if (token.kind == Kind::symbol && unary(i)) replace(token, "");
+    }
+    return std::move(mutants_);
+  }
+
+ private:
+  // A token is a word, a number, or an operator. What is left alone ends up as one skipped token.
+  void scan() {
+    for (std::size_t at = 0; at < text_.size();) {
+      const std::size_t length = length_at(at);
+      if (!is_blank(text_[at])) tokens_.push_back({kind_at(at), at, length});
+      at += length;
+    }
+  }
+
+  bool starts(std::size_t at, std::string_view what) const { return text_.substr(at, what.size()) == what; }
+  bool skipped(std::size_t at) const {
+    return starts(at, "//") || text_[at] == '#' || starts(at, "static_assert");
+  }
+
+  Kind kind_at(std::size_t at) const {
+    if (skipped(at)) return Kind::skipped;
+    return is_digit(text_[at]) ? Kind::number : is_word(text_[at]) ? Kind::word : Kind::symbol;
+  }
+
+  std::size_t length_at(std::size_t at) const {
+    if (starts(at, "static_assert")) return text_.find(';', at) - at;
+    if (skipped(at)) return std::min(text_.find('\n', at), text_.size()) - at;
+    if (is_word(text_[at])) {
+      std::size_t end = at;
+      const auto more = [&](char c) { return is_word(c) || (is_digit(text_[at]) && c == '.'); };
+      while (end < text_.size() && more(text_[end])) ++end;
+      return end - at;
+    }
+    for (const std::string_view symbol : kSymbols)
+      if (starts(at, symbol)) return symbol.size();
+    return 1;
+  }
+
+  std::string_view text_of(const Token& token) const { return text_.substr(token.at, token.length); }
+  bool is(std::size_t i, std::string_view what) const {
+    return i < tokens_.size() && text_of(tokens_[i]) == what;
+  }
+
+  // hw::NAME(...): `i` is at hw.
+  void primitive(std::size_t i) {
+    constexpr std::array kOrdering = {
+        "block_barrier", "block_count",    "group_barrier",     "warp_barrier",
+        "arrive",        "wait_until",     "grid_barrier",      "cluster_barrier",
+        "copies_commit", "copies_wait",    "barrier_init",      "barriers_ready",
+        "barrier_wait",  "barrier_arrive", "bulk_store_ready",  "barrier_arrive_expect",
+        "bulk_commit",   "bulk_wait",      "allow_next_launch", "wait_for_previous_launch"};
+    const Token& name = tokens_[i + 2];
+    if (std::find(kOrdering.begin(), kOrdering.end(), text_of(name)) == kOrdering.end()) return;
+    if (is(i + 2, "arrive")) replace(name, "take_ticket");
+    const std::size_t begin = tokens_[i].at, end = text_.find(';', begin);
+    const bool statement = i == 0 || is(i - 1, ";") || is(i - 1, "{") || is(i - 1, "}") || is(i - 1, ")");
+    if (statement) replace({Kind::word, begin, end - begin}, "(void)0");
+  }
+
+  // A number, at i.
+  void number(std::size_t i) {
+    const Token& token = tokens_[i];
+    const std::string_view digits = text_of(token);
+    if (digits.find('.') != std::string_view::npos) return replace(token, concat({"1.01f * ", digits}));
+    const auto value = normjit::number<long long>(digits);
+    if (!value) return;
+    const auto added = [&](std::size_t sign) {
+      return (is(sign, "+") || is(sign, "-")) && binary(tokens_[sign]);
+    };
+    if (*value == 0 || added(i - 1) || added(i + 1)) replace(token, shortest(*value + 1));
+    if (*value != 0) replace(token, shortest(*value - 1));
+  }
+
+  bool binary(const Token& token) const {
+    const std::size_t end = token.at + token.length;
+    return token.at > 0 && is_blank(text_[token.at - 1]) && end < text_.size() && is_blank(text_[end]);
+  }
+
+  void operators(std::size_t i) {
+    static constexpr std::pair<std::string_view, std::string_view> kChanges[] = {
+        {"<", "<="},  {"<=", "<"},  {">", ">="},  {">=", ">"}, {"==", "!="}, {"!=", "=="},
+        {"&&", "||"}, {"||", "&&"}, {"+", "-"},   {"-", "+"},  {"*", "/"},   {"/", "*"},
+        {"%", "/"},   {"<<", ">>"}, {">>", "<<"}, {"&", "|"},  {"^", "|"},   {"+=", "-="},
+        {"-=", "+="}, {"*=", "/="}, {"/=", "*="}, {"^=", "|="}};
+    if (is(i - 1, "template")) return;
+    for (const auto& [from, to] : kChanges)
+      if (is(i, from)) replace(tokens_[i], to);
+  }
+
+  // A minus, or a !, in front of an operand.
+  bool unary(std::size_t i) const {
+    if (is(i, "!")) return true;
+    if (i == 0 || !is(i, "-") || is_blank(text_[tokens_[i].at + 1])) return false;
+    const Token& before = tokens_[i - 1];
+    return before.kind == Kind::symbol && !is(i - 1, ")") && !is(i - 1, "]");
+  }
+
+  void replace(const Token& token, std::string_view with) {
+    std::size_t begin = text_.rfind('\n', token.at);
+    begin = text_.find_first_not_of(' ', begin == std::string_view::npos ? 0 : begin + 1);
+    const std::size_t behind = token.at + token.length, end = text_.find('\n', behind);
+    const std::string_view line = text_.substr(begin, end - begin);
+    const std::string becomes =
+        concat({text_.substr(begin, token.at - begin), with, text_.substr(behind, end - behind)});
+    mutants_.push_back({.file = std::string(file_),
+                        .at = token.at,
+                        .length = token.length,
+                        .replacement = std::string(with),
+                        .line = std::string(line),
+                        .becomes = becomes,
+                        .nth = ++seen_[concat({line, "\n", becomes})],
+                        .fault = {}});
+  }
+
+  const std::string_view file_, text_;
+  std::vector<Token> tokens_;
+  std::vector<Mutant> mutants_;
+  std::map<std::string, int> seen_;
+};
+
+std::size_t occurrences(std::string_view text, std::string_view what) {
+  std::size_t count = 0;
+  for (std::size_t at = text.find(what); at != std::string_view::npos; at = text.find(what, at + 1)) ++count;
+  return count;
+}
+
+}  // namespace
+
+std::string to_text(const Mutant& mutant) {
+  if (!mutant.fault.empty()) return concat({mutant.file, ": ", mutant.fault});
+  return concat({mutant.file, ": '", mutant.line, "' -> '", mutant.becomes, "'",
+                 mutant.nth == 1 ? "" : concat({", occurrence ", shortest(mutant.nth)})});
+}
+
+std::vector<std::string> mutated_files() {
+  std::vector<std::string> files;
+  for (const EmbeddedFile& file : embedded_templates())
+    if (file.name != "spec.cuh.in" && file.name != "hw.cuh") files.emplace_back(file.name);
+  return files;
+}
+
+Result<std::vector<Mutant>> planted_faults() {
+  std::vector<Mutant> mutants;
+  for (const Fault& fault : kFaults) {
+    const auto text = template_text("", fault.file);
+    if (!text) return text.error();
+    if (occurrences(*text, fault.text) != 1)
+      return Error{Code::BadTemplate,
+                   concat({fault.file, ": the text of the planted fault '", fault.name,
+                           "' must occur exactly once; it occurs ", shortest(occurrences(*text, fault.text)),
+                           " times. Plant the fault into what the file says now."})};
+    mutants.push_back({.file = std::string(fault.file),
+                       .at = text->find(fault.text),
+                       .length = fault.text.size(),
+                       .replacement = std::string(fault.becomes),
+                       .line = {},
+                       .becomes = {},
+                       .fault = std::string(fault.name)});
+  }
+  return mutants;
+}
+
+std::vector<Mutant> automatic_mutants(std::string_view file, std::string_view text) {
+  return Mutator(file, text).all();
+}
+
+Source mutated(const Source& source, const Mutant& mutant) {
+  const std::string begin = concat({"#line 1 \"", mutant.file, "\"\n"});
+  Source changed = source;
+  changed.text.replace(source.text.find(begin) + begin.size() + mutant.at, mutant.length, mutant.replacement);
+  return changed;
+}
+
+}  // namespace normjit::testing

@@ -1,0 +1,160 @@
+// Which cases random_case draws. A kernel does the interesting things at edges: one row more than a block
+// holds, a chunk of one vector, more rows than the ring has places. So sizes are drawn around those edges,
+// and plans are small, which lets small rows have many chunks and many blocks.
+#include <algorithm>
+#include <vector>
+
+#include "tests/support/kernel_case.h"
+#include "tests/support/random_spec.h"
+
+namespace normjit::testing {
+namespace {
+
+constexpr std::int64_t kFewElements = 8'000, kSomeElements = 20'000, kManyElements = 300'000;
+// Threads of a whole launch, each one a fiber.
+constexpr std::int64_t kMostThreads = 16'384;
+constexpr std::int64_t kMostRows = 1'100;  // a row more than any block holds, and some
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+DeviceProfile random_device(Random& random) {
+  const auto known = DeviceProfile::known();
+  DeviceProfile device = known[random.below(known.size())];
+  device.sm_count = static_cast<int>(random.between(1, 8));
+  return device;
+}
+
+int random_power(Random& random, int first, int last) {
+  int power = first;
+  while (power < last && random.coin()) power *= 2;
+  return power;
+}
+
+// A legal plan of the strategy, or nothing when the dice fell badly.
+std::optional<Plan> random_plan(Random& random, Strategy strategy, const LayerNormSpec& spec,
+                                const DeviceProfile& device) {
+  Plan plan{.strategy = strategy};
+  plan.threads = random_power(random, 32, 1024);
+  plan.lanes = strategy == Strategy::packed_rows ? 1 << random.between(0, 5) : plan.threads;
+  const auto divides = static_cast<int>(spec.columns & -spec.columns);
+  plan.vector = std::min(1 << random.between(0, 3), divides);
+  const std::int64_t a_vector_each = std::int64_t{plan.lanes} * plan.vector;
+  if (strategy == Strategy::two_reads) {
+    constexpr int kGroups[] = {1, 1, 1, 2, 3, 4, 8, 12, 16};
+    plan.per_thread = static_cast<int>(random.between(1, 4));
+    plan.group_rows = random.one_of(kGroups);
+  } else {
+    // Sometimes more than it takes.
+    plan.per_thread = static_cast<int>(
+        std::min<std::int64_t>(ceil_div(spec.columns, a_vector_each) + (random.below(4) == 0), 1024));
+  }
+  plan.blocks_per_sm = static_cast<int>(random.between(1, 4));
+  return check(plan, spec, device) ? std::optional(plan) : std::nullopt;
+}
+
+// The rows that the ring of a two_reads launch has room for, as templates/two_reads.cu works them out.
+std::int64_t ring_rows(const KernelCase& c) {
+  const std::int64_t chunks = ceil_div(c.spec.columns, columns_per_block(c.plan));
+  const std::int64_t blocks = std::int64_t{c.device.sm_count} * c.plan.blocks_per_sm;
+  std::int64_t rows = 1;
+  while (rows < 2 * c.plan.group_rows + 3 * blocks / chunks + 2) rows *= 2;
+  return rows;
+}
+
+// What a row costs in threads that do something.
+std::int64_t threads_a_row(const KernelCase& c) {
+  if (c.plan.strategy == Strategy::packed_rows) return c.plan.lanes;
+  if (c.plan.strategy == Strategy::resident_row) return c.plan.threads;
+  return 2 * c.plan.threads * ceil_div(c.spec.columns, columns_per_block(c.plan));
+}
+
+std::int64_t random_rows(Random& random, const KernelCase& c, std::int64_t elements) {
+  const std::int64_t most = std::max<std::int64_t>(
+      1, std::min({elements / c.spec.columns, kMostThreads / threads_a_row(c), kMostRows}));
+  const std::int64_t edge =
+      c.plan.strategy == Strategy::two_reads ? ring_rows(c) : rows_per_block(c.plan) * random.between(1, 4);
+  std::int64_t rows = 1;
+  switch (random.below(4)) {
+    case 0:
+      rows = random.between(1, most);
+      break;
+    case 1:
+      rows = random.between(1, 4);
+      break;
+    case 2:
+      rows = edge + random.between(-1, 1);
+      break;
+    case 3:
+      rows = random.between(edge, 3 * edge);
+      break;
+  }
+  return std::clamp<std::int64_t>(rows, 1, most);
+}
+
+std::int64_t random_gap(Random& random, int vector) {
+  return random.coin() ? 0 : vector * random.between(1, 20);
+}
+
+// Everything but the spec and the plan.
+void fill_in(Random& random, KernelCase& c, std::int64_t elements) {
+  c.rows = random_rows(random, c, elements);
+  c.in_place = size_of(c.spec.input) == size_of(c.spec.output) && random.below(4) == 0;
+  c.x_gap = random_gap(random, c.plan.vector);
+  if (!c.in_place) c.y_gap = random_gap(random, c.plan.vector);
+  c.shift = random.coin() ? 0 : static_cast<int>(c.plan.vector * random.between(1, 9));
+  c.guard = random.coin() ? Guard::before : Guard::behind;
+  const std::int64_t planned = grid_blocks(c.plan, c.spec, c.device, c.rows);
+  if (random.coin()) c.blocks = random.between(1, planned);
+  c.runs = random.coin() ? 1 : 2;
+  c.inputs = random.one_of(kInputKinds);
+  c.seed = random.below(1'000'000);
+  if (!c.in_place && random.below(8) == 0)
+    c.x_gap = -random.between(0, c.spec.columns / c.plan.vector) * c.plan.vector;
+}
+
+// One of the plans that users get.
+KernelCase planned_case(Random& random) {
+  KernelCase c;
+  c.device = random_device(random);
+  // Rows that are long enough for two_reads are rare, since they take as long as twenty others.
+  const bool huge = random.below(16) == 0;
+  SpecRange range{.most_columns = huge ? kManyElements : kFewElements, .tame = true};
+  c.spec = canonical(random_spec(random, range));
+  if (huge && c.spec.columns < kManyElements / 16)
+    c.spec.columns = random.between(kManyElements / 16, kManyElements / 4);
+  c.plan = choose(c.spec, c.device, random.one_of(kRowsRegimes), random.one_of(kAlignments));
+  fill_in(random, c, huge ? kManyElements : kSomeElements);
+  return c;
+}
+
+KernelCase forced_case(Random& random, Strategy strategy) {
+  for (;;) {
+    KernelCase c;
+    c.device = random_device(random);
+    const SpecRange range{.most_columns = strategy == Strategy::packed_rows ? 2048 : kFewElements,
+                          .tame = true};
+    c.spec = canonical(random_spec(random, range));
+    const auto plan = random_plan(random, strategy, c.spec, c.device);
+    if (!plan) continue;
+    c.plan = *plan;
+    fill_in(random, c, kSomeElements);
+    return c;
+  }
+}
+
+}  // namespace
+
+KernelCase random_case(std::uint64_t seed, std::optional<Strategy> forced) {
+  // The most difficult one twice as often.
+  constexpr Strategy kStrategies[] = {Strategy::packed_rows, Strategy::resident_row, Strategy::two_reads,
+                                      Strategy::two_reads};
+  Random random(seed);
+  for (;;) {
+    const KernelCase c = forced          ? forced_case(random, *forced)
+                         : random.coin() ? planned_case(random)
+                                         : forced_case(random, random.one_of(kStrategies));
+    if (legal(c)) return c;
+  }
+}
+
+}  // namespace normjit::testing

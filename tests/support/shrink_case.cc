@@ -1,0 +1,113 @@
+#include "tests/support/shrink_case.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace normjit::testing {
+namespace {
+
+// Smaller numbers than `value`, the boldest first, down to `least` in steps.
+std::vector<std::int64_t> smaller(std::int64_t value, std::int64_t least, std::int64_t step = 1) {
+  std::vector<std::int64_t> all;
+  const auto add = [&](std::int64_t candidate) {
+    candidate = std::max(least, candidate / step * step);
+    if (candidate < value && std::find(all.begin(), all.end(), candidate) == all.end())
+      all.push_back(candidate);
+  };
+  add(least);
+  add(value / 2);
+  add(value - value / 4);
+  add(value - value / 8);
+  add(value - step);
+  return all;
+}
+
+// Simpler cases than `c` in one point each. Those that a test learns most from, and those that make all later
+// ones cheaper, come first.
+std::vector<KernelCase> simpler(const KernelCase& c) {
+  std::vector<KernelCase> all;
+  const auto with = [&](auto change) {
+    KernelCase candidate = c;
+    change(candidate);
+    candidate.spec = canonical(candidate.spec);
+    if (!check(candidate.plan, candidate.spec, candidate.device)) return;
+    // Less work is for fewer blocks.
+    candidate.blocks = std::min(
+        candidate.blocks, grid_blocks(candidate.plan, candidate.spec, candidate.device, candidate.rows));
+    if (!(candidate == c)) all.push_back(candidate);
+  };
+  with([](KernelCase& to) { to.runs = 1; });
+  for (const std::int64_t rows : smaller(c.rows, 1)) with([&](KernelCase& to) { to.rows = rows; });
+  for (const std::int64_t columns : smaller(c.spec.columns, c.plan.vector, c.plan.vector))
+    with([&](KernelCase& to) {
+      to.spec.columns = columns;
+      to.x_gap = std::max(to.x_gap, -columns);
+    });
+
+  with([](KernelCase& to) { to.inputs = InputKind::unit; });
+  with([](KernelCase& to) { to.seed = 0; });
+  with([](KernelCase& to) { to.spec.activation = Activation::none; });
+  with([](KernelCase& to) { to.spec.affine = Affine::none; });
+  with([](KernelCase& to) { to.spec.affine = std::min(to.spec.affine, Affine::weight); });
+  with([](KernelCase& to) { to.spec.scale = 1; });
+  with([](KernelCase& to) { to.spec.statistics = false; });
+  with([](KernelCase& to) { to.spec.epsilon = 1e-5; });
+  with([](KernelCase& to) { to.spec.input = to.spec.output = to.spec.weight = DType::f32; });
+  with([](KernelCase& to) { to.spec.output = to.spec.weight = to.spec.input; });
+
+  with([](KernelCase& to) { to.x_gap = to.y_gap = 0; });
+  with([](KernelCase& to) { to.shift = 0; });
+  with([](KernelCase& to) { to.in_place = false; });
+  with([](KernelCase& to) { to.guard = Guard::behind; });
+  with([](KernelCase& to) { to.blocks = 0; });
+
+  with([](KernelCase& to) { to.device.sm_count = 1; });
+  with([](KernelCase& to) { to.plan.blocks_per_sm = 1; });
+  with([](KernelCase& to) { to.plan.group_rows = 1; });
+  with([](KernelCase& to) { to.plan.per_thread = 1; });
+  with([](KernelCase& to) { to.plan.per_thread = std::max(1, to.plan.per_thread / 2); });
+  with([](KernelCase& to) { to.plan.vector = 1; });
+  with([](KernelCase& to) {
+    to.plan.threads /= 2;
+    if (to.plan.strategy != Strategy::packed_rows) to.plan.lanes = to.plan.threads;
+  });
+  with([](KernelCase& to) {
+    if (to.plan.strategy == Strategy::packed_rows) to.plan.lanes /= 2;
+  });
+  return all;
+}
+
+}  // namespace
+
+ShrunkCase shrink(const KernelCase& failing, const std::string& wrong, const Verdict& verdict, int most) {
+  ShrunkCase result{failing, wrong};
+  // What does not fail now may do so once the case is smaller, but seldom: go on behind the simplification
+  // that was taken, and begin anew only when the end of the list is reached.
+  std::size_t at = 0;
+  bool changed = false;
+  while (result.tried < most) {
+    const std::vector<KernelCase> candidates = simpler(result.smallest);
+    if (at >= candidates.size()) {
+      if (!changed) break;
+      at = 0;
+      changed = false;
+      continue;
+    }
+    const KernelCase& candidate = candidates[at];
+    if (!legal(candidate)) {
+      ++at;
+      continue;
+    }
+    ++result.tried;
+    if (const auto message = verdict(candidate)) {
+      result.smallest = candidate;
+      result.wrong = *message;
+      changed = true;
+    } else {
+      ++at;
+    }
+  }
+  return result;
+}
+
+}  // namespace normjit::testing

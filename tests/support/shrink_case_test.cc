@@ -1,0 +1,84 @@
+#include "tests/support/shrink_case.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace normjit::testing {
+namespace {
+
+constexpr int kPlenty = 100'000;
+
+Verdict fails_if(std::function<bool(const KernelCase&)> condition) {
+  return [condition](const KernelCase& c) -> std::optional<std::string> {
+    if (condition(c)) return "wrong at " + std::to_string(c.rows) + " rows";
+    return {};
+  };
+}
+
+// A random case that fails, which one in some hundreds does.
+KernelCase first_failing(const Verdict& verdict) {
+  for (std::uint64_t seed = 0;; ++seed)
+    if (KernelCase c = random_case(seed); verdict(c)) return c;
+}
+
+TEST(ShrinkCase, FindsTheSmallestCaseThatFails) {
+  const Verdict verdict = fails_if([](const KernelCase& c) {
+    return c.rows >= 3 && c.spec.columns >= 37 && c.spec.activation == Activation::gelu &&
+           c.plan.strategy == Strategy::two_reads;
+  });
+  const KernelCase failing = first_failing(verdict);
+  const ShrunkCase shrunk = shrink(failing, *verdict(failing), verdict, kPlenty);
+  const KernelCase& c = shrunk.smallest;
+  EXPECT_EQ(c.rows, 3);
+  EXPECT_EQ(c.spec, (LayerNormSpec{.columns = 37, .activation = Activation::gelu})) << to_text(c);
+  EXPECT_EQ(c.plan, (Plan{Strategy::two_reads, 32, 32, 1, 1, 1, 1})) << to_text(c);
+  EXPECT_EQ(c.device.sm_count, 1);
+  EXPECT_EQ(c.x_gap, 0);
+  EXPECT_EQ(c.y_gap, 0);
+  EXPECT_EQ(c.shift, 0);
+  EXPECT_FALSE(c.in_place);
+  EXPECT_EQ(c.runs, 1);
+  EXPECT_EQ(c.inputs, InputKind::unit);
+  EXPECT_EQ(shrunk.wrong, "wrong at 3 rows");
+}
+
+TEST(ShrinkCase, KeepsWhatTheFailureNeeds) {
+  const Verdict verdict = fails_if([](const KernelCase& c) {
+    return c.spec.input == DType::f16 && c.spec.affine == Affine::weight_bias && c.x_gap > 0 && c.runs == 2 &&
+           c.plan.vector == 2 && c.inputs == InputKind::nan_row;
+  });
+  const KernelCase failing = first_failing(verdict);
+  const ShrunkCase shrunk = shrink(failing, *verdict(failing), verdict, kPlenty);
+  EXPECT_TRUE(verdict(shrunk.smallest)) << to_text(shrunk.smallest);
+  EXPECT_EQ(shrunk.smallest.rows, 1);
+  EXPECT_EQ(shrunk.smallest.spec.columns, 2);
+  EXPECT_EQ(shrunk.smallest.spec.activation, Activation::none);
+}
+
+TEST(ShrinkCase, AsksOnlyAboutLegalCasesAndNotTooOften) {
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    int asked = 0;
+    const ShrunkCase shrunk = shrink(
+        random_case(seed), "wrong",
+        [&](const KernelCase& c) -> std::optional<std::string> {
+          ++asked;
+          EXPECT_TRUE(legal(c)) << to_text(c);
+          return "still wrong";
+        },
+        40);
+    EXPECT_LE(asked, 40);
+    EXPECT_EQ(asked, shrunk.tried);
+    EXPECT_EQ(shrunk.smallest.rows, 1);
+    EXPECT_EQ(shrunk.wrong, "still wrong");
+  }
+}
+
+TEST(ShrinkCase, ReturnsACaseThatOnlyFailsAsItIs) {
+  const KernelCase failing = random_case(7);
+  const ShrunkCase shrunk = shrink(failing, "wrong", fails_if([](const KernelCase&) { return false; }));
+  EXPECT_EQ(shrunk.smallest, failing);
+  EXPECT_EQ(shrunk.wrong, "wrong");
+}
+
+}  // namespace
+}  // namespace normjit::testing
