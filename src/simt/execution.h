@@ -7,6 +7,7 @@
 
 #include <csignal>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -244,7 +245,12 @@ class Execution {
   Clocks clocks_;
   std::vector<Clocks::Time> store_ready_;                // of each thread, its last bulk_store_ready()
   std::vector<std::unique_ptr<Shadow>> buffer_shadows_;  // null for inputs
-  std::unordered_map<const void*, Clocks::Knowledge> published_;  // through counters
+  // Through a counter: by its newest arrivals, each with the count behind it.
+  struct Arrival {
+    std::uint64_t count;
+    Clocks::Knowledge knowledge;  // its own and that of all before it
+  };
+  std::unordered_map<const void*, std::deque<Arrival>> published_;
 
   struct Signal {
     int number = 0;  // 0: none

@@ -204,9 +204,15 @@ std::uint64_t Execution::add(std::uint64_t* counter, std::uint64_t n, bool order
     access.atomic = true;
     examine(counter, sizeof *counter, access);
     if (ordered) {
-      Clocks::Knowledge& published = published_[counter];
-      clocks_.acquire(running_index_, published);
-      clocks_.release(running_index_, published);
+      constexpr std::size_t kKept = 64;  // waits are for counts that were reached not long ago
+      std::deque<Arrival>& arrivals = published_[counter];
+      const std::uint64_t count = __atomic_load_n(counter, __ATOMIC_RELAXED) + n;
+      if (!arrivals.empty() && arrivals.back().count >= count) arrivals.clear();  // it was set back
+      Clocks::Knowledge known = arrivals.empty() ? nullptr : arrivals.back().knowledge;
+      clocks_.acquire(running_index_, known);
+      clocks_.release(running_index_, known);
+      if (arrivals.size() == kKept) arrivals.pop_front();
+      arrivals.push_back({count, std::move(known)});
     }
   }
   if (ordered && __tsan_release != nullptr) {
@@ -238,7 +244,14 @@ void Execution::wait_until(const std::uint64_t* counter, std::uint64_t value, Pl
     waiters_.push_back({running_index_, counter, value, place});
     wait_here();
   }
-  if (checked_) clocks_.acquire(running_index_, published_[counter]);
+  // The wait might have ended with the arrival that made the counter reach the value: later ones do not
+  // count, even if they have come.
+  if (checked_)
+    for (const Arrival& arrival : published_[counter])
+      if (arrival.count >= value) {
+        clocks_.acquire(running_index_, arrival.knowledge);
+        break;
+      }
   if (__tsan_acquire != nullptr) __tsan_acquire(const_cast<std::uint64_t*>(counter));
 }
 

@@ -37,23 +37,38 @@ NJ_HOOK(write_range, "__tsan_write_range", const void* at, unsigned long bytes) 
 NJ_HOOK(init, "__tsan_init", void) {}
 NJ_HOOK(entry, "__tsan_func_entry", void*) {}
 NJ_HOOK(exit, "__tsan_func_exit", void) {}
-// clang's
-extern "C" __attribute__((visibility("hidden"))) void* normjit_memcpy(void*, const void*,
-                                                                      unsigned long) __asm__("__tsan_memcpy");
-extern "C" __attribute__((visibility("hidden"), used, noinline, no_sanitize("thread"))) void* normjit_memcpy(
-    void* at, const void* from, unsigned long bytes) {
-  normjit::simt::saw(from, bytes, false, false, __builtin_return_address(0));
-  NJ_SAW(bytes, true, false);
-  return __builtin_memcpy(at, from, bytes);
-}
-extern "C" __attribute__((visibility("hidden"))) void* normjit_memset(void*, int,
-                                                                      unsigned long) __asm__("__tsan_memset");
-extern "C" __attribute__((visibility("hidden"), used, noinline, no_sanitize("thread"))) void* normjit_memset(
-    void* at, int byte, unsigned long bytes) {
-  NJ_SAW(bytes, true, false);
-  return __builtin_memset(at, byte, bytes);
-}
+// Larger copies are calls. Written so that the compiler does not make calls of the same out of them again.
+#define NJ_COPY(name, symbol)                                                                            \
+  extern "C" __attribute__((visibility("hidden"))) void* normjit_##name(void*, const void*,              \
+                                                                        unsigned long) __asm__(symbol);  \
+  extern "C"                                                                                             \
+      __attribute__((visibility("hidden"), used, noinline, no_sanitize("thread"))) void* normjit_##name( \
+          void* at, const void* from, unsigned long bytes) {                                             \
+    normjit::simt::saw(from, bytes, false, false, __builtin_return_address(0));                          \
+    NJ_SAW(bytes, true, false);                                                                          \
+    const auto* source = static_cast<const volatile unsigned char*>(from);                               \
+    auto* target = static_cast<volatile unsigned char*>(at);                                             \
+    for (unsigned long i = 0; i < bytes; ++i) target[i] = source[i];                                     \
+    return at;                                                                                           \
+  }
+#define NJ_FILL(name, symbol)                                                                                \
+  extern "C"                                                                                                 \
+      __attribute__((visibility("hidden"))) void* normjit_##name(void*, int, unsigned long) __asm__(symbol); \
+  extern "C"                                                                                                 \
+      __attribute__((visibility("hidden"), used, noinline, no_sanitize("thread"))) void* normjit_##name(     \
+          void* at, int byte, unsigned long bytes) {                                                         \
+    NJ_SAW(bytes, true, false);                                                                              \
+    auto* target = static_cast<volatile unsigned char*>(at);                                                 \
+    for (unsigned long i = 0; i < bytes; ++i) target[i] = static_cast<unsigned char>(byte);                  \
+    return at;                                                                                               \
+  }
+NJ_COPY(memcpy, "memcpy")
+NJ_FILL(memset, "memset")
+NJ_COPY(tsan_memcpy, "__tsan_memcpy")
+NJ_FILL(tsan_memset, "__tsan_memset")
 
+#undef NJ_COPY
+#undef NJ_FILL
 #undef NJ_HOOK
 #undef NJ_HOOKS
 #undef NJ_SAW
