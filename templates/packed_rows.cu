@@ -15,17 +15,18 @@ NJ_KERNEL(packed_rows, kThreads) {
   const int lane = threadIdx.x % kLanes;
   for (long long first = static_cast<long long>(blockIdx.x) * kRows; first < rows;
        first += static_cast<long long>(gridDim.x) * kRows) {
-    // Lanes beyond the last row repeat it, so that every lane takes part in the shuffles, and write nothing.
-    const long long own = first + threadIdx.x / kLanes;
-    const long long row = own < rows ? own : rows - 1;
+    // Lanes beyond the last row take part in the shuffles with zeros, and write nothing. They may not read
+    // another row meanwhile: its own lanes may be writing it, where y is x.
+    const long long row = first + threadIdx.x / kLanes;
+    const bool works = row < rows;
 
-    Slice slice;
+    Slice slice = {};
     AffineSlice affine;
-    load<hw::Keep::once>(slice, x + row * x_stride, lane, kColumns);
+    if (works) load<hw::Keep::once>(slice, x + row * x_stride, lane, kColumns);
     load_early(affine, weight, bias, lane, kColumns);
     const RowStatistics statistics = row_statistics(moments_of<kLanes>(slice, lane, kColumns, kColumns));
 
-    if (own < rows) {
+    if (works) {
       apply(slice, statistics, affine, weight, bias, y + row * y_stride, lane, kColumns);
       if (lane == 0) store(statistics, mean_out, rstd_out, row);
     }

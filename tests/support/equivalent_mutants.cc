@@ -16,6 +16,10 @@ constexpr EquivalentMutant kEquivalent[] = {
      "Affine affine = kEarlyAffine ? early.part[kEarlyAffine ? k : 1] : next;",
      "without kEarlyAffine the element is not read"},
 
+    {"packed_rows.cu", "for (long long first = static_cast<long long>(blockIdx.x) * kRows; first < rows;",
+     "for (long long first = static_cast<long long>(blockIdx.x) * kRows; first <= rows;",
+     "one more round, in which no lane has a row"},
+
     {"reduce.cuh", "if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = value;",
      "if (threadIdx.x % kWarp == 1) partial[threadIdx.x / kWarp] = value;",
      "all lanes of the warp have the sum"},

@@ -50,9 +50,6 @@ bool legal(const KernelCase& c) {
   if (!validate(c.spec) || canonical(c.spec) != c.spec || !check(c.plan, c.spec, c.device)) return false;
   if (c.rows < 0 || c.x_stride() < 0 || c.y_stride() < c.spec.columns || c.shift < 0) return false;
   if (c.in_place && (c.y_gap != 0 || size_of(c.spec.input) != size_of(c.spec.output))) return false;
-  // packed_rows lets lanes without a row read the last one, which its own lanes may have overwritten by then.
-  if (c.in_place && c.plan.strategy == Strategy::packed_rows && c.rows % rows_per_block(c.plan) != 0)
-    return false;
   // Every row of every tensor begins at a multiple of a vector.
   for (const std::int64_t distance : {c.x_gap, c.y_gap, std::int64_t{c.shift}})
     if (distance % c.plan.vector != 0) return false;
