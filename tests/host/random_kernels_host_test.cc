@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "normjit/base/text.h"
-#include "tests/support/gpu.h"
 #include "tests/support/host_kernels.h"
 #include "tests/support/shrink_case.h"
+#include "tests/support/test_seed.h"
 
 namespace normjit::testing {
 namespace {

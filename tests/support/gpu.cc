@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
-#include <random>
 #include <stdexcept>
 #include <vector>
 
@@ -45,16 +43,6 @@ void must(CUresult result, const char* call) {
   const char* name = nullptr;
   CUDA(cuGetErrorName)(result, &name);
   throw std::runtime_error(std::string(call) + ": " + (name ? name : "unknown error"));
-}
-
-std::uint64_t test_seed() {
-  static const std::uint64_t seed = [] {
-    const char* given = std::getenv("NORMJIT_TEST_SEED");
-    const std::uint64_t seed = given ? std::strtoull(given, nullptr, 10) : std::random_device()();
-    std::printf("NORMJIT_TEST_SEED=%llu\n", static_cast<unsigned long long>(seed));
-    return seed;
-  }();
-  return seed;
 }
 
 DeviceMemory::DeviceMemory(std::size_t bytes, std::size_t shift) : bytes_(bytes) {

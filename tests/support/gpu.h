@@ -14,14 +14,12 @@
 
 #include "cli/problem.h"
 #include "normjit/service.h"
+#include "tests/support/test_seed.h"
 
 namespace normjit::testing {
 
 // Throws std::runtime_error with the driver's name of the error unless the call was a success.
 void must(CUresult result, const char* call);
-
-// The seed of this process's random data: NORMJIT_TEST_SEED, else a new one. Printed when first asked for.
-std::uint64_t test_seed();
 
 // Device memory between canaries: bytes before and behind it that no kernel may touch.
 class DeviceMemory {

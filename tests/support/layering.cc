@@ -21,7 +21,8 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"cache", {"base"}},
     {"driver", {"base", "normjit/device.h", "normjit/service.h"}},  // the facts of a device, and Stream
     {"service", {"base", "spec", "plan", "codegen", "compiler", "cache", "driver"}},
-    // The executor: launches a rendered text with the driver's configuration. Only the tool and tests have it.
+    // The executor: launches a rendered text with the driver's configuration. Only the tool and tests have
+    // it.
     {"simt", {"base", "normjit/driver/driver.h"}},
     {"cli", {"base", "spec", "plan", "codegen", "compiler", "cache", "driver", "service", "simt"}},
 };
@@ -100,7 +101,8 @@ std::string objection(const std::string& path, const std::string& header, bool q
       return "belongs only in " + std::string(guarded.places.front());
     }
   }
-  const bool ours = header.starts_with("normjit/") || header.starts_with("simt/") || header.starts_with("cli/");
+  const bool ours =
+      header.starts_with("normjit/") || header.starts_with("simt/") || header.starts_with("cli/");
   if (!ours) return quoted ? "include our files by their path from src/, others with <>" : "";
   const std::string from = stage_of(path.substr(std::string("src/").size()));
   const std::string to = stage_of(header);
