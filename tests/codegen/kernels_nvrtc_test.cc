@@ -20,6 +20,10 @@
 #include "tests/support/random_spec.h"
 
 namespace normjit {
+
+// In the names of tests.
+static void PrintTo(const DeviceProfile& device, std::ostream* to) { *to << device.arch.name(); }
+
 namespace {
 
 struct Job {

@@ -1,0 +1,62 @@
+// The mean of a row is known to twice the precision of f32, which the tolerance of other tests does not ask
+// for.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "cli/element.h"
+#include "cli/reference.h"
+#include "tests/support/host_kernels.h"
+
+namespace normjit::testing {
+namespace {
+
+// Rows around 1e4 with deviation 1: floats lie 1e-3 apart there, so the nearest to the mean is up to 5e-4
+// off, and with it alone so is every y. Of 8 rows some are far off.
+constexpr const char* kCases[] = {
+    "layernorm/cols=96/f32 packed_rows threads=64 lanes=8 vector=4 per_thread=3 arch=sm_90 rows=8 "
+    "inputs=large_mean seed=21",
+    "layernorm/cols=700/f32 resident_row threads=64 lanes=64 vector=4 per_thread=3 arch=sm_90 rows=8 "
+    "inputs=large_mean seed=22",
+    "layernorm/cols=900/f32 two_reads threads=64 lanes=64 vector=2 per_thread=2 group_rows=4 arch=sm_90 "
+    "rows=8 "
+    "sms=2 inputs=large_mean seed=23",
+};
+constexpr double kAllowed = 3e-5;
+
+double largest_error(const cli::Problem& problem) {
+  const LayerNormSpec& spec = problem.spec;
+  const auto columns = static_cast<std::size_t>(spec.columns);
+  std::vector<double> got(columns);
+  std::vector<cli::ReferenceValue> expected(columns);
+  double largest = 0;
+  for (std::int64_t row = 0; row < problem.rows; ++row) {
+    cli::load(spec.output, problem.y.row(row), 0, spec.columns, got.data());
+    const void* x = problem.x.row(row);
+    cli::reference_values(spec, x, nullptr, nullptr, cli::row_statistics(spec, x), 0, spec.columns,
+                          expected.data());
+    for (std::size_t i = 0; i < columns; ++i)
+      largest = std::max(largest, std::fabs(got[i] - expected[i].value));
+  }
+  return largest;
+}
+
+TEST(HostPrecision, TheMeanIsAPair) {
+  std::vector<KernelCase> cases;
+  for (const char* text : kCases) {
+    cases.push_back(case_from_text(text).value());
+    ASSERT_TRUE(legal(cases.back())) << text;
+  }
+  const auto kernels = compile_batch(cases);
+  ASSERT_TRUE(kernels) << kernels.error().message;
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    cli::Problem problem = make_problem(cases[i]).value();
+    const auto wrong = run_once(cases[i], problem, (*kernels)[i], 5);
+    ASSERT_FALSE(wrong) << *wrong;
+    EXPECT_LT(largest_error(problem), kAllowed) << to_text(cases[i]);
+  }
+}
+
+}  // namespace
+}  // namespace normjit::testing
