@@ -72,17 +72,9 @@ void Execution::finish_copy(Slot& slot, std::size_t index) {
 }
 
 void Execution::copy_async(void* to, const void* from, std::size_t bytes, const void* pc) {
-  start_copy({.to = to,
-              .from = from,
-              .bytes = bytes,
-              .barrier = nullptr,
-              .fiber = 0,
-              .group = running_->load_group,
-              .kind = Copy::Kind::async,
-              .as = {},
-              .knowledge = {},
-              .place = {}},
-             pc);
+  Copy copy{.kind = Copy::Kind::async, .to = to, .from = from, .bytes = bytes};
+  copy.group = running_->load_group;
+  start_copy(std::move(copy), pc);
 }
 
 void Execution::copies_wait(unsigned left) {
@@ -115,17 +107,9 @@ void Execution::bulk_load(void* to, const void* from, std::size_t bytes, std::ui
                                       "barriers_ready() since it was initialised"}));
     stop();
   }
-  start_copy({.to = to,
-              .from = from,
-              .bytes = bytes,
-              .barrier = barrier,
-              .fiber = 0,
-              .group = 0,
-              .kind = Copy::Kind::bulk_load,
-              .as = {},
-              .knowledge = {},
-              .place = place},
-             pc);
+  Copy copy{.kind = Copy::Kind::bulk_load, .to = to, .from = from, .bytes = bytes, .barrier = barrier};
+  copy.place = place;
+  start_copy(std::move(copy), pc);
 }
 
 void Execution::bulk_store(void* to, const void* from, std::size_t bytes, Place place, const void* pc) {
@@ -134,17 +118,10 @@ void Execution::bulk_store(void* to, const void* from, std::size_t bytes, Place 
                                 shortest(bytes), " bytes; multiples of 16 are possible"}));
     stop();
   }
-  start_copy({.to = to,
-              .from = from,
-              .bytes = bytes,
-              .barrier = nullptr,
-              .fiber = 0,
-              .group = running_->store_group,
-              .kind = Copy::Kind::bulk_store,
-              .as = {},
-              .knowledge = {},
-              .place = place},
-             pc);
+  Copy copy{.kind = Copy::Kind::bulk_store, .to = to, .from = from, .bytes = bytes};
+  copy.group = running_->store_group;
+  copy.place = place;
+  start_copy(std::move(copy), pc);
 }
 
 void Execution::bulk_store_ready() {

@@ -111,15 +111,15 @@ class Execution {
   };
   // A copy that is under way.
   struct Copy {
-    void* to;
-    const void* from;
-    std::size_t bytes;
-    std::uint64_t* barrier;  // that learns of its end, or null
-    unsigned fiber, group;
-    enum class Kind { async, bulk_load, bulk_store } kind;
-    Access as;                    // what its writing counts as
-    Clocks::Knowledge knowledge;  // of who has waited for it
-    Place place;
+    enum class Kind { async, bulk_load, bulk_store } kind = Kind::async;
+    void* to = nullptr;
+    const void* from = nullptr;
+    std::size_t bytes = 0;
+    std::uint64_t* barrier = nullptr;  // that learns of its end
+    unsigned fiber = 0, group = 0;
+    Access as = {};                    // what its writing counts as
+    Clocks::Knowledge knowledge = {};  // of who has waited for it
+    Place place = {};
     bool done = false;
   };
   struct MemoryBarrierState {
@@ -202,6 +202,7 @@ class Execution {
   std::optional<Finding> objection(const Region& region, const void* at, std::size_t bytes,
                                    const Access& access);
   Finding outside(const void* at, std::size_t bytes, const Access& access) const;
+  void look_at_counter(const std::uint64_t* counter, bool write, const void* pc);
   Access access_now(bool write, const void* pc) const;
   std::string name_of(const void* at, const Region& region) const;
 

@@ -194,26 +194,29 @@ Execution::Finding Execution::outside(const void* at, std::size_t bytes, const A
           {access.pc}};
 }
 
+void Execution::look_at_counter(const std::uint64_t* counter, bool write, const void* pc) {
+  if (reinterpret_cast<std::uintptr_t>(counter) % sizeof *counter != 0)
+    misaligned(counter, sizeof *counter, pc);
+  if (!checked_) return;
+  Access access = access_now(write, pc);
+  access.atomic = true;
+  examine(counter, sizeof *counter, access);
+}
+
 std::uint64_t Execution::add(std::uint64_t* counter, std::uint64_t n, bool ordered, const void* pc) {
   const Unseen unseen;
   const Inside inside(*this);
-  if (reinterpret_cast<std::uintptr_t>(counter) % sizeof *counter != 0)
-    misaligned(counter, sizeof *counter, pc);
-  if (checked_) {
-    Access access = access_now(true, pc);
-    access.atomic = true;
-    examine(counter, sizeof *counter, access);
-    if (ordered) {
-      constexpr std::size_t kKept = 64;  // waits are for counts that were reached not long ago
-      std::deque<Arrival>& arrivals = published_[counter];
-      const std::uint64_t count = __atomic_load_n(counter, __ATOMIC_RELAXED) + n;
-      if (!arrivals.empty() && arrivals.back().count >= count) arrivals.clear();  // it was set back
-      Clocks::Knowledge known = arrivals.empty() ? nullptr : arrivals.back().knowledge;
-      clocks_.acquire(running_index_, known);
-      clocks_.release(running_index_, known);
-      if (arrivals.size() == kKept) arrivals.pop_front();
-      arrivals.push_back({count, std::move(known)});
-    }
+  look_at_counter(counter, true, pc);
+  if (checked_ && ordered) {
+    constexpr std::size_t kKept = 64;  // waits are for counts that were reached not long ago
+    std::deque<Arrival>& arrivals = published_[counter];
+    const std::uint64_t count = __atomic_load_n(counter, __ATOMIC_RELAXED) + n;
+    if (!arrivals.empty() && arrivals.back().count >= count) arrivals.clear();  // it was set back
+    Clocks::Knowledge known = arrivals.empty() ? nullptr : arrivals.back().knowledge;
+    clocks_.acquire(running_index_, known);
+    clocks_.release(running_index_, known);
+    if (arrivals.size() == kKept) arrivals.pop_front();
+    arrivals.push_back({count, std::move(known)});
   }
   if (ordered && __tsan_release != nullptr) {
     __tsan_acquire(counter);
@@ -233,13 +236,7 @@ std::uint64_t Execution::add(std::uint64_t* counter, std::uint64_t n, bool order
 void Execution::wait_until(const std::uint64_t* counter, std::uint64_t value, Place place, const void* pc) {
   const Unseen unseen;
   const Inside inside(*this);
-  if (reinterpret_cast<std::uintptr_t>(counter) % sizeof *counter != 0)
-    misaligned(counter, sizeof *counter, pc);
-  if (checked_) {
-    Access access = access_now(false, pc);
-    access.atomic = true;
-    examine(counter, sizeof *counter, access);
-  }
+  look_at_counter(counter, false, pc);
   if (__atomic_load_n(counter, __ATOMIC_ACQUIRE) < value) {
     waiters_.push_back({running_index_, counter, value, place});
     wait_here();
