@@ -58,8 +58,8 @@ namespace {
 std::vector<std::string> places_in(const std::string& output) {
   std::vector<std::string> places;
   for (std::string_view line : split(output, '\n')) {
-    line = line.substr(0, line.find(' '));
-    line.remove_prefix(std::min(line.size(), line.rfind('/') + 1));
+    line = line.substr(0, line.find(" ("));
+    line.remove_prefix(std::min(line.size(), line.rfind('/') + 1));  // a folder may have a space
     const bool kernel_text = line.find(".cu") != line.npos;
     if (kernel_text && line.find(":?") == line.npos && !line.ends_with(":0")) places.emplace_back(line);
   }
