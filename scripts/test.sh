@@ -6,7 +6,7 @@
 # The labels, all of them unless some are named:
 #   unit    neither NVRTC nor a GPU; run a second time under the address and undefined-behaviour sanitizers
 #   nvrtc   compiles kernels
-#   host    runs kernels on the CPU, compiled with g++ or clang++
+#   host    runs kernels on the CPU, compiled with g++ or clang++; random ones also under the thread and address sanitizers
 #   gpu     runs kernels; each test skips where there is no GPU
 #
 # --no-sanitizers leaves the sanitizer run of the unit tests out. The tests use a kernel cache of their own. Builds
