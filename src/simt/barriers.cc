@@ -1,6 +1,4 @@
 // Barriers of a block, of some of its warps, of a cluster, of the grid, and those that lie in shared memory.
-#include <algorithm>
-
 #include "normjit/base/text.h"
 #include "simt/execution.h"
 #include "simt/inside.h"
@@ -16,26 +14,21 @@ int Execution::meet(Barrier& barrier, std::size_t need, bool vote, Place place, 
     barrier.place = place;
     barrier.need = need;
     barrier.votes = 0;
-  } else if (barrier.place.line != place.line || std::string_view(barrier.place.file) != place.file) {
-    {
-      note(
-          Fault::divergence,
-          concat({"the threads of a ", what, " meet at different barriers: ", thread_name(barrier.waiting[0]),
-                  " in ", text_of(barrier.place), ", ", running_name(), " in ", text_of(place)}));
-      stop();
-    }
+  } else if (!same(barrier.place, place)) {
+    note(Fault::divergence,
+         concat({"the threads of a ", what, " meet at different barriers: ", thread_name(barrier.waiting[0]),
+                 " in ", text_of(barrier.place), ", ", running_name(), " in ", text_of(place)}));
+    stop();
   } else if (barrier.need != need) {
-    {
-      note(Fault::misuse, concat({text_of(place), ": ", running_name(), " expects ", shortest(need),
-                                  " threads at a barrier where ", thread_name(barrier.waiting[0]),
-                                  " expects ", shortest(barrier.need)}));
-      stop();
-    }
+    note(Fault::misuse, concat({text_of(place), ": ", running_name(), " expects ", shortest(need),
+                                " threads at a barrier where ", thread_name(barrier.waiting[0]), " expects ",
+                                shortest(barrier.need)}));
+    stop();
   }
   FiberState& state = *running_;
   barrier.votes += vote ? 1 : 0;
   barrier.waiting.push_back(running_index_);
-  if (__tsan_release != nullptr) __tsan_release(&barrier);
+  order_before(&barrier);
   if (barrier.waiting.size() == need) {
     if (checked_) clocks_.meet(barrier.waiting);
     for (const unsigned fiber : barrier.waiting) {
@@ -45,7 +38,7 @@ int Execution::meet(Barrier& barrier, std::size_t need, bool vote, Place place, 
     barrier.waiting.clear();
   }
   wait_here();
-  if (__tsan_acquire != nullptr) __tsan_acquire(&barrier);
+  order_after(&barrier);
   return static_cast<int>(state.result);
 }
 
@@ -96,11 +89,9 @@ Execution::MemoryBarrierState& Execution::memory_barrier(const std::uint64_t* ba
   for (Slot& slot : slots_)
     if (const auto found = slot.memory_barriers.find(barrier); found != slot.memory_barriers.end())
       return found->second;
-  {
-    note(Fault::misuse, concat({text_of(place), ": ", running_name(),
-                                " uses a barrier in shared memory that was never initialised"}));
-    stop();
-  }
+  note(Fault::misuse, concat({text_of(place), ": ", running_name(),
+                              " uses a barrier in shared memory that was never initialised"}));
+  stop();
 }
 
 void Execution::barrier_init(std::uint64_t* barrier, int arrivals, const void* pc) {
@@ -150,7 +141,7 @@ void Execution::barrier_arrive(std::uint64_t* barrier, int bytes, Place place) {
                  " arrives at a barrier in shared memory that expects nobody more in this phase"}));
     stop();
   }
-  if (__tsan_release != nullptr) __tsan_release(barrier);
+  order_before(barrier);
   if (checked_) clocks_.release(running_index_, state.knowledge);
   --state.pending;
   state.bytes += bytes;
@@ -167,7 +158,7 @@ void Execution::barrier_wait(std::uint64_t* barrier, unsigned parity, Place plac
   } else if (checked_) {
     clocks_.acquire(running_index_, state.knowledge);
   }
-  if (__tsan_acquire != nullptr) __tsan_acquire(barrier);
+  order_after(barrier);
 }
 
 }  // namespace normjit::simt

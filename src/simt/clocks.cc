@@ -12,21 +12,24 @@ void Clocks::begin(Thread thread) {
   state.begun = ++state.own;
 }
 
+std::shared_ptr<std::vector<Clocks::Time>> Clocks::copied(const Knowledge& known) const {
+  return known ? std::make_shared<std::vector<Time>>(*known)
+               : std::make_shared<std::vector<Time>>(threads_.size(), 0);
+}
+
 Clocks::Knowledge Clocks::merged(const Knowledge& a, const Knowledge& b) const {
   if (!a || a == b) return b;
   if (!b) return a;
-  auto all = std::make_shared<std::vector<Time>>(*a);
+  const auto all = copied(a);
   for (std::size_t i = 0; i < all->size(); ++i) (*all)[i] = std::max((*all)[i], (*b)[i]);
   return all;
 }
 
 void Clocks::release(Thread thread, Knowledge& to) {
   State& state = threads_[thread];
-  const Knowledge known = merged(to, state.known);
-  auto all = known ? std::make_shared<std::vector<Time>>(*known)
-                   : std::make_shared<std::vector<Time>>(threads_.size(), 0);
+  const auto all = copied(merged(to, state.known));
   (*all)[thread] = std::max((*all)[thread], state.own++);
-  to = std::move(all);
+  to = all;
 }
 
 void Clocks::acquire(Thread thread, const Knowledge& from) {
@@ -42,19 +45,18 @@ void Clocks::meet(std::span<const Thread> threads) {
     known = merged(known, one);
     last = one;
   }
-  auto all = known ? std::make_shared<std::vector<Time>>(*known)
-                   : std::make_shared<std::vector<Time>>(threads_.size(), 0);
+  const auto all = copied(known);
   for (const Thread thread : threads) (*all)[thread] = std::max((*all)[thread], threads_[thread].own++);
-  const Knowledge shared = std::move(all);
+  const Knowledge shared = all;
   for (const Thread thread : threads) threads_[thread].known = shared;
 }
 
 Clocks::Time Clocks::send(Thread thread, Thread helper, Knowledge& knowledge) {
   release(thread, knowledge);
   const Time when = threads_[helper].own++;
-  auto all = std::make_shared<std::vector<Time>>(*knowledge);
+  const auto all = copied(knowledge);
   (*all)[helper] = when;
-  knowledge = std::move(all);
+  knowledge = all;
   threads_[helper].known = merged(threads_[helper].known, knowledge);
   return when;
 }

@@ -47,6 +47,7 @@ class Clocks {
     Knowledge known;  // its own entry is not up to date
     Time own = 1, begun = 1;
   };
+  std::shared_ptr<std::vector<Time>> copied(const Knowledge& known) const;
   Knowledge merged(const Knowledge& a, const Knowledge& b) const;
 
   std::vector<State> threads_;

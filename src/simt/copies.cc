@@ -1,8 +1,5 @@
 // Asynchronous copies. They are done as late as the kernel allows, or at a random moment before, and what
 // they are to bring counts as absent until then.
-#include <algorithm>
-#include <cstring>
-
 #include "normjit/base/text.h"
 #include "simt/execution.h"
 #include "simt/inside.h"
@@ -77,30 +74,40 @@ void Execution::copy_async(void* to, const void* from, std::size_t bytes, const 
   start_copy(std::move(copy), pc);
 }
 
-void Execution::copies_wait(unsigned left) {
+// Those of the running thread's copies that belong to groups before its newest `left` closed ones.
+void Execution::finish_groups(Copy::Kind kind, unsigned open_group, unsigned left) {
   const Unseen unseen;
   const Inside inside(*this);
   Slot& slot = slots_[running_->slot];
   for (std::size_t i = 0; i < slot.copies.size();) {
     Copy& copy = slot.copies[i];
-    if (copy.kind != Copy::Kind::async || copy.fiber != running_index_ ||
-        copy.group + left >= running_->load_group) {
+    if (copy.kind != kind || copy.fiber != running_index_ || copy.group + left >= open_group) {
       ++i;
       continue;
     }
-    copy.as.time =
-        checked_ ? clocks_.now(running_index_) : 0;  // from now on it is as if this thread had written it
+    if (checked_) {
+      // Of the copy engine's work the thread learns; its own copy is as if it had written it just now.
+      if (kind == Copy::Kind::async)
+        copy.as.time = clocks_.now(running_index_);
+      else
+        clocks_.acquire(running_index_, copy.knowledge);
+    }
     finish_copy(slot, i);
   }
 }
 
+void Execution::copies_wait(unsigned left) { finish_groups(Copy::Kind::async, running_->load_group, left); }
+
+void Execution::check_bulk(std::size_t bytes, const char* what, Place place) {
+  if (bytes > 0 && bytes % 16 == 0) return;
+  note(Fault::misuse, concat({text_of(place), ": ", running_name(), " asks for a bulk ", what, " of ",
+                              shortest(bytes), " bytes; multiples of 16 are possible"}));
+  stop();
+}
+
 void Execution::bulk_load(void* to, const void* from, std::size_t bytes, std::uint64_t* barrier, Place place,
                           const void* pc) {
-  if (bytes == 0 || bytes % 16 != 0) {
-    note(Fault::misuse, concat({text_of(place), ": ", running_name(), " asks for a bulk load of ",
-                                shortest(bytes), " bytes; multiples of 16 are possible"}));
-    stop();
-  }
+  check_bulk(bytes, "load", place);
   if (const MemoryBarrierState& state = memory_barrier(barrier, place); !state.ready) {
     note(Fault::missing_wait, concat({text_of(place), ": ", running_name(),
                                       " uses a barrier in shared memory with the copy engine without "
@@ -113,11 +120,7 @@ void Execution::bulk_load(void* to, const void* from, std::size_t bytes, std::ui
 }
 
 void Execution::bulk_store(void* to, const void* from, std::size_t bytes, Place place, const void* pc) {
-  if (bytes == 0 || bytes % 16 != 0) {
-    note(Fault::misuse, concat({text_of(place), ": ", running_name(), " asks for a bulk store of ",
-                                shortest(bytes), " bytes; multiples of 16 are possible"}));
-    stop();
-  }
+  check_bulk(bytes, "store", place);
   Copy copy{.kind = Copy::Kind::bulk_store, .to = to, .from = from, .bytes = bytes};
   copy.group = running_->store_group;
   copy.place = place;
@@ -131,19 +134,7 @@ void Execution::bulk_store_ready() {
 }
 
 void Execution::bulk_wait(unsigned left) {
-  const Unseen unseen;
-  const Inside inside(*this);
-  Slot& slot = slots_[running_->slot];
-  for (std::size_t i = 0; i < slot.copies.size();) {
-    const Copy& copy = slot.copies[i];
-    if (copy.kind != Copy::Kind::bulk_store || copy.fiber != running_index_ ||
-        copy.group + left >= running_->store_group) {
-      ++i;
-      continue;
-    }
-    if (checked_) clocks_.acquire(running_index_, copy.knowledge);
-    finish_copy(slot, i);
-  }
+  finish_groups(Copy::Kind::bulk_store, running_->store_group, left);
 }
 
 }  // namespace normjit::simt

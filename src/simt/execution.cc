@@ -22,13 +22,6 @@ constexpr std::size_t kMaxFibers = 16384;       // two mappings each; a process 
 constexpr int kMaxShared = 227 << 10;           // sm_90
 constexpr std::size_t kArenaSlack = 128 << 10;  // static variables, and the gaps between them
 
-void order_after(void* what) {
-  if (__tsan_acquire != nullptr) __tsan_acquire(what);
-}
-void order_before(void* what) {
-  if (__tsan_release != nullptr) __tsan_release(what);
-}
-
 }  // namespace
 
 Execution* Execution::current() { return t_current; }
@@ -41,6 +34,7 @@ Execution::Execution(const HostKernel& kernel, const Launch& launch)
       threads_(static_cast<unsigned>(std::max(launch.shape.threads, 0))),
       warps_((threads_ + kWarp - 1) / kWarp),
       cluster_(static_cast<unsigned>(std::max(launch.shape.cluster_blocks, 1))),
+      group_(launch.shape.cooperative ? launch.blocks : cluster_),
       random_(schedule_.seed * 0x9e3779b97f4a7c15u + 88172645463325252u) {}
 
 Execution::~Execution() = default;
@@ -68,20 +62,17 @@ std::optional<Diagnosis> Execution::refuse() const {
     return refused({"clusters of ", shortest(shape.cluster_blocks),
                     " blocks; 1 to 16 that divide the grid of ", shortest(launch_.blocks)});
   const std::uint64_t end = std::uint64_t{launch_.first_block} + launch_.run_blocks;
-  const unsigned unit = shape.cooperative ? launch_.blocks : cluster_;
-  if (launch_.first_block >= launch_.blocks || end > launch_.blocks || launch_.first_block % unit != 0 ||
-      launch_.run_blocks % unit != 0)
+  if (launch_.first_block >= launch_.blocks || end > launch_.blocks || launch_.first_block % group_ != 0 ||
+      launch_.run_blocks % group_ != 0)
     return refused({shortest(launch_.run_blocks), " blocks from block ", shortest(launch_.first_block),
-                    " on of a grid of ", shortest(launch_.blocks), " in units of ", shortest(unit)});
-  const std::size_t together = shape.cooperative ? launch_.blocks : cluster_;
-  if (together * threads_ > kMaxFibers)
-    return refused({shortest(together * threads_), " threads that run together; the emulation takes ",
-                    shortest(kMaxFibers)});
+                    " on of a grid of ", shortest(launch_.blocks), " in units of ", shortest(group_)});
+  if (const std::size_t together = std::size_t{group_} * threads_; together > kMaxFibers)
+    return refused(
+        {shortest(together), " threads that run together; the emulation takes ", shortest(kMaxFibers)});
   return {};
 }
 
 bool Execution::set_up() {
-  group_ = launch_.shape.cooperative ? launch_.blocks : cluster_;
   first_group_ = launch_.first_block / group_;
   groups_ = (launch_.run_blocks > 0 ? launch_.run_blocks : launch_.blocks - launch_.first_block) / group_;
   const std::size_t wanted =

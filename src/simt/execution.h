@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -41,7 +42,7 @@ class Execution {
   void access(const void* at, std::size_t bytes, bool write, bool aligned, const void* pc);
   [[noreturn]] void misaligned(const void* at, std::size_t bytes, const void* pc);
   void* shared(const void* key, std::size_t bytes, std::size_t alignment, Place place);
-  void* dynamic_shared(std::size_t alignment, Place place);
+  void* dynamic_shared(Place place);
 
   unsigned lane() const { return running_->here.thread.x % kWarp; }
   std::uint64_t shuffle(std::uint64_t bits, unsigned from, unsigned members, Place place);
@@ -188,6 +189,8 @@ class Execution {
   void start_copy(Copy copy, const void* pc);
   void perform(Slot& slot, Copy& copy);
   void finish_copy(Slot& slot, std::size_t index);
+  void finish_groups(Copy::Kind kind, unsigned open_group, unsigned left);
+  void check_bulk(std::size_t bytes, const char* what, Place place);
   std::string who_waits() const;
 
   // ---- memory
@@ -215,13 +218,14 @@ class Execution {
   std::string thread_name(Clocks::Thread fiber) const;  // "block 2, thread 37"
   std::string running_name() const { return thread_name(running_index_); }
   static std::string text_of(Place place);
+  static bool same(Place a, Place b) { return a.line == b.line && std::string_view(a.file) == b.file; }
 
   const HostKernel kernel_;
   const Launch launch_;
   const Schedule schedule_;
   const bool checked_;
   const unsigned threads_, warps_, cluster_;  // of a block; blocks of a cluster
-  unsigned group_ = 1;                        // slots that begin and end together
+  const unsigned group_;                      // blocks, and slots, that begin and end together
   unsigned slots_count_ = 1;
 
   std::vector<FiberState> fibers_;
@@ -232,7 +236,7 @@ class Execution {
   std::vector<Waiter> waiters_;
   std::vector<unsigned> active_;  // warps that may have a ready lane
   std::vector<SharedVariable> variables_;
-  std::size_t shared_used_ = 0, dynamic_offset_ = 0;
+  std::size_t shared_used_ = 0;
   std::uint64_t first_group_ = 0, next_group_ = 0, groups_ = 0;  // of the grid, to start next, to run
   unsigned live_ = 0;
 

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 
-#include "simt/kernel/runtime.h"
 #include "simt/sanitizers.h"
 
 #ifndef NORMJIT_SIMT_USES_UCONTEXT
@@ -95,8 +94,6 @@ void Fiber::entered() {
   if (__sanitizer_finish_switch_fiber != nullptr)
     __sanitizer_finish_switch_fiber(nullptr, t_left_stack, t_left_bytes);
 }
-
-std::size_t Stacks::stride() { return kStackBytes; }
 
 bool Stacks::reserve(std::size_t count) {
   if (count <= count_) return true;

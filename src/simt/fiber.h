@@ -2,7 +2,8 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
+
+#include "simt/kernel/runtime.h"
 
 #if !defined(__x86_64__) || defined(NORMJIT_SIMT_UCONTEXT)
 #include <ucontext.h>
@@ -57,10 +58,9 @@ class Stacks {
   Stacks(const Stacks&) = delete;
   Stacks& operator=(const Stacks&) = delete;
 
-  std::byte* operator[](std::size_t index) const { return first_ + index * stride(); }
+  std::byte* operator[](std::size_t index) const { return first_ + index * kStackBytes; }
 
  private:
-  static std::size_t stride();
   void release();
   std::byte* mapped_ = nullptr;
   std::size_t mapped_bytes_ = 0;

@@ -42,8 +42,7 @@ std::string unit_of(std::span<const Source> sources, bool hooks) {
                   "};\n"
                   "extern \"C\" __attribute__((visibility(\"default\")))\n"
                   "const normjit::simt::ModuleTable normjit_simt_module = {&normjit::simt::bound_runtime, "
-                  "normjit_kernels, ",
-                  shortest(sources.size()), "};\n"});
+                  "normjit_kernels};\n"});
   return text;
 }
 

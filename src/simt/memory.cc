@@ -1,6 +1,6 @@
 // Shared memory, accesses, and counters in global memory.
 #include <algorithm>
-#include <cstring>
+#include <cstdio>
 
 #include "normjit/base/text.h"
 #include "simt/execution.h"
@@ -35,7 +35,8 @@ void* Execution::shared(const void* key, std::size_t bytes, std::size_t alignmen
   return slot.arena + offset;
 }
 
-void* Execution::dynamic_shared(std::size_t, Place place) {
+// The arena is aligned to 128 bytes, as NJ_DYNAMIC_SHARED promises.
+void* Execution::dynamic_shared(Place place) {
   if (launch_.shape.dynamic_shared_bytes == 0) {
     note(Fault::bad_launch,
          concat({text_of(place), ": the kernel uses dynamic shared memory, but the launch has none"}));
@@ -105,13 +106,11 @@ void Execution::access(const void* at, std::size_t bytes, bool write, bool align
 void Execution::misaligned(const void* at, std::size_t bytes, const void* pc) {
   char text[32];
   std::snprintf(text, sizeof text, "%p", at);
-  {
-    note(Fault::misaligned,
-         concat({"{0}: ", running_name(), " accesses ", shortest(bytes), " bytes at ", text,
-                 ", which is no multiple of that"}),
-         {pc});
-    stop();
-  }
+  note(Fault::misaligned,
+       concat({"{0}: ", running_name(), " accesses ", shortest(bytes), " bytes at ", text,
+               ", which is no multiple of that"}),
+       {pc});
+  stop();
 }
 
 void Execution::examine(const void* at, std::size_t bytes, const Access& access) {
@@ -218,9 +217,9 @@ std::uint64_t Execution::add(std::uint64_t* counter, std::uint64_t n, bool order
     if (arrivals.size() == kKept) arrivals.pop_front();
     arrivals.push_back({count, std::move(known)});
   }
-  if (ordered && __tsan_release != nullptr) {
-    __tsan_acquire(counter);
-    __tsan_release(counter);
+  if (ordered) {
+    order_after(counter);
+    order_before(counter);
   }
   const std::uint64_t old = __atomic_fetch_add(counter, n, ordered ? __ATOMIC_ACQ_REL : __ATOMIC_RELAXED);
   for (std::size_t i = 0; i < waiters_.size();)
@@ -249,7 +248,7 @@ void Execution::wait_until(const std::uint64_t* counter, std::uint64_t value, Pl
         clocks_.acquire(running_index_, arrival.knowledge);
         break;
       }
-  if (__tsan_acquire != nullptr) __tsan_acquire(const_cast<std::uint64_t*>(counter));
+  order_after(counter);
 }
 
 }  // namespace normjit::simt

@@ -73,9 +73,11 @@ std::string Module::place_of(const void* pc) const {
   // The call stands before the address that it returns to.
   std::snprintf(offset, sizeof offset, "0x%zx",
                 static_cast<std::size_t>(reinterpret_cast<std::uintptr_t>(pc) - base_ - 1));
+  bool can_read = false;
   for (const char* name : {"addr2line", "llvm-addr2line"}) {
     const std::string program = find_program(name);
     if (program.empty()) continue;
+    can_read = true;
     const auto finished = run_program({program, "-i", "-e", path_, offset});
     if (!finished || finished->exit_code != 0) continue;
     const std::vector<std::string> places = places_in(finished->output);
@@ -83,7 +85,6 @@ std::string Module::place_of(const void* pc) const {
     for (const std::string& place : places) text += (text.empty() ? "" : " from ") + place;
     if (!text.empty()) return text;
   }
-  const bool can_read = !find_program("addr2line").empty() || !find_program("llvm-addr2line").empty();
   return concat({"the kernel's code at ", offset, can_read ? "" : " (install binutils to see the line)"});
 }
 

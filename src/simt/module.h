@@ -22,7 +22,6 @@ class Module {
 
   using Entry = void (*)(void** arguments);
   Entry kernel(std::size_t index) const { return table_->kernels[index]; }
-  std::size_t size() const { return table_->count; }
   // Where its code begins.
   const void* code() const { return reinterpret_cast<const void*>(base_); }
   // Whether its accesses are reported to the Runtime.

@@ -20,8 +20,7 @@ const Runtime& runtime_calls() {
                        const void* pc) { running().misaligned(at, bytes, pc); },
       .shared = [](const void* key, unsigned long bytes, unsigned long alignment,
                    Place place) { return running().shared(key, bytes, alignment, place); },
-      .dynamic_shared = [](unsigned long alignment,
-                           Place place) { return running().dynamic_shared(alignment, place); },
+      .dynamic_shared = [](Place place) { return running().dynamic_shared(place); },
       .lane = [] { return running().lane(); },
       .shuffle = [](unsigned long long bits, unsigned from, unsigned members, Place place)
           -> unsigned long long { return running().shuffle(bits, from, members, place); },

@@ -24,6 +24,15 @@ NORMJIT_WEAK void __asan_unpoison_memory_region(const volatile void* begin, std:
 
 namespace normjit::simt {
 
+// What ThreadSanitizer is told of the kernels' own order: what stands before order_before() is ordered before
+// what stands behind a later order_after() of the same address.
+inline void order_before(const void* what) {
+  if (__tsan_release != nullptr) __tsan_release(const_cast<void*>(what));
+}
+inline void order_after(const void* what) {
+  if (__tsan_acquire != nullptr) __tsan_acquire(const_cast<void*>(what));
+}
+
 // The executor's own accesses are no races of the kernel's.
 class Unseen {
  public:

@@ -35,15 +35,13 @@ class Shadow {
   Shadow& operator=(const Shadow&) = delete;
 
   // Starts over for this memory, of which every `granule` bytes share a cell. `written`: all of it counts as
-  // written before. False if there is no memory for the shadow.
+  // written before. The kernel's code is within 4 GiB of `code`. False if there is no memory for the shadow.
   bool cover(const void* begin, std::size_t bytes, std::size_t granule, bool written, const void* code);
 
   bool holds(const void* at) const {
     const auto* byte = static_cast<const std::byte*>(at);
     return byte >= begin_ && byte < begin_ + bytes_;
   }
-  const std::byte* begin() const { return begin_; }
-  std::size_t bytes() const { return bytes_; }
 
   // Records an access, all of which lies inside, and says what it conflicts with.
   Conflict record(const void* at, std::size_t bytes, const Access& access, const Clocks& clocks);

@@ -26,8 +26,7 @@ void Execution::resolve(unsigned index, unsigned members) {
   for (unsigned left = come; left != 0; left &= left - 1) {
     const auto lane = static_cast<unsigned>(std::countr_zero(left));
     const Warp::Waiting& other = warp.lanes[lane];
-    if (other.op != one.op || other.place.line != one.place.line ||
-        std::string_view(other.place.file) != one.place.file) {
+    if (other.op != one.op || !same(other.place, one.place)) {
       note(Fault::divergence, concat({"the lanes of a warp meet at different operations: ",
                                       thread_name(warp.first + first), " in ", text_of(one.place), ", ",
                                       thread_name(warp.first + lane), " in ", text_of(other.place)}));
@@ -73,10 +72,10 @@ std::uint64_t Execution::warp_op(WarpOp op, std::uint64_t value, unsigned from, 
   warp.lanes[own] = {op, members, from, value, place};
   warp.waiting |= 1u << own;
   const bool orders = op == WarpOp::barrier;
-  if (orders && __tsan_release != nullptr) __tsan_release(&warp);
+  if (orders) order_before(&warp);
   resolve(state.warp, members);
   wait_here();
-  if (orders && __tsan_acquire != nullptr) __tsan_acquire(&warp);
+  if (orders) order_after(&warp);
   return state.result;
 }
 

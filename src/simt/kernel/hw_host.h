@@ -31,7 +31,7 @@ float fabsf(float);
   T* const name = static_cast<T*>(  \
       ::normjit::simt::runtime.shared(&name##_key, sizeof(T) * (n), alignof(T), {__FILE__, __LINE__}))
 #define NJ_DYNAMIC_SHARED(T, name) \
-  T* const name = static_cast<T*>(::normjit::simt::runtime.dynamic_shared(128, {__FILE__, __LINE__}))
+  T* const name = static_cast<T*>(::normjit::simt::runtime.dynamic_shared({__FILE__, __LINE__}))
 #define NJ_KERNEL(name, threads)                                                                       \
   static void name(const Input* x, const Weight* weight, const Weight* bias, Output* y, Acc* mean_out, \
                    Acc* rstd_out, long long rows, long long x_stride, long long y_stride,              \

@@ -33,7 +33,7 @@ struct Runtime {
 
   // Shared memory of the block: one variable for each key, and the launch's dynamic memory.
   void* (*shared)(const void* key, unsigned long bytes, unsigned long alignment, Place);
-  void* (*dynamic_shared)(unsigned long alignment, Place);
+  void* (*dynamic_shared)(Place);
 
   unsigned (*lane)();
   unsigned long long (*shuffle)(unsigned long long bits, unsigned from_lane, unsigned members, Place);
@@ -72,7 +72,6 @@ struct Runtime {
 struct ModuleTable {
   Runtime* runtime;                          // to be filled in before the first launch
   void (*const* kernels)(void** arguments);  // in the order of the sources
-  unsigned long count;
 };
 
 #ifdef NJ_HOST  // in a module
