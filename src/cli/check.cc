@@ -19,15 +19,6 @@ bool before(const Deviation& a, const Deviation& b) {
   return a.row != b.row ? a.row < b.row : a.column < b.column;
 }
 
-// The distance of a result from the exact value. NaN equals NaN, and a result is right to be infinite where
-// the exact value rounds to that infinity.
-double error_of(DType dtype, double got, double expected) {
-  if (std::isnan(got) && std::isnan(expected)) return 0;
-  if (std::isinf(got) && got == rounded(dtype, expected)) return 0;
-  const double error = std::fabs(got - expected);
-  return std::isnan(error) ? std::numeric_limits<double>::infinity() : error;
-}
-
 void count(Comparison& comparison, DType dtype, Deviation value) {
   value.error = error_of(dtype, value.got, value.expected);
   ++comparison.values;
@@ -86,6 +77,13 @@ std::int64_t overwritten_after(const Matrix& y, std::int64_t row) {
 }
 
 }  // namespace
+
+double error_of(DType dtype, double got, double expected) noexcept {
+  if (std::isnan(got) && std::isnan(expected)) return 0;
+  if (std::isinf(got) && got == rounded(dtype, expected)) return 0;
+  const double error = std::fabs(got - expected);
+  return std::isnan(error) ? std::numeric_limits<double>::infinity() : error;
+}
 
 double tolerance(const LayerNormSpec& spec, const ReferenceValue& expected) noexcept {
   const bool wide = compute_type(spec) == DType::f64;

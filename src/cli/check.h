@@ -17,6 +17,10 @@ namespace normjit::cli {
 // at mean 1e4 and deviation 1), 4e-16 in f64.
 double tolerance(const LayerNormSpec& spec, const ReferenceValue& expected) noexcept;
 
+// The distance of a result from the exact value. NaN equals NaN, and a result is right to be infinite where
+// the exact value rounds to that infinity; any other NaN or infinity is infinitely far.
+double error_of(DType dtype, double got, double expected) noexcept;
+
 // One compared value.
 struct Deviation {
   std::int64_t row = -1, column = -1;

@@ -62,8 +62,7 @@ struct Arguments {
 
   std::vector<std::byte> workspace;
   Tensors tensors;
-  Strides strides;
-  void* list[10];
+  ArgumentList list;
   std::vector<simt::Buffer> buffers;
 };
 
@@ -82,10 +81,7 @@ Tensors tensors_of(Problem& problem) {
 Arguments::Arguments(Problem& problem, std::size_t workspace_bytes)
     : workspace(workspace_bytes),
       tensors(tensors_of(problem)),
-      strides(strides_of(problem.spec, tensors)),
-      // In the order of the argument list in templates/hw.cuh.
-      list{&tensors.x,    &tensors.weight, &tensors.bias, &tensors.y, &tensors.mean,
-           &tensors.rstd, &tensors.rows,   &strides.x,    &strides.y, &tensors.workspace} {
+      list(tensors, strides_of(problem.spec, tensors)) {
   tensors.workspace = workspace.data();
   const struct {
     const char* name;
@@ -208,7 +204,7 @@ void HostExecutor::launch_all(Problem& problem, const Plan& plan, const simt::Ho
       simt::Launch launch;
       launch.blocks = static_cast<std::uint32_t>(grid_blocks(plan, problem.spec, host_.device, problem.rows));
       launch.shape.threads = plan.threads;
-      launch.arguments = arguments.list;
+      launch.arguments = arguments.list.pointers;
       launch.buffers = arguments.buffers;
       launch.seed = seed;
       launch.time_limit = time_limit;

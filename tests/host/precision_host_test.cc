@@ -2,11 +2,7 @@
 // for.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
-
-#include "cli/element.h"
-#include "cli/reference.h"
+#include "cli/check.h"
 #include "tests/support/host_kernels.h"
 
 namespace normjit::testing {
@@ -25,23 +21,6 @@ constexpr const char* kCases[] = {
 };
 constexpr double kAllowed = 3e-5;
 
-double largest_error(const cli::Problem& problem) {
-  const LayerNormSpec& spec = problem.spec;
-  const auto columns = static_cast<std::size_t>(spec.columns);
-  std::vector<double> got(columns);
-  std::vector<cli::ReferenceValue> expected(columns);
-  double largest = 0;
-  for (std::int64_t row = 0; row < problem.rows; ++row) {
-    cli::load(spec.output, problem.y.row(row), 0, spec.columns, got.data());
-    const void* x = problem.x.row(row);
-    cli::reference_values(spec, x, nullptr, nullptr, cli::row_statistics(spec, x), 0, spec.columns,
-                          expected.data());
-    for (std::size_t i = 0; i < columns; ++i)
-      largest = std::max(largest, std::fabs(got[i] - expected[i].value));
-  }
-  return largest;
-}
-
 TEST(HostPrecision, TheMeanIsAPair) {
   std::vector<KernelCase> cases;
   for (const char* text : kCases) {
@@ -54,7 +33,7 @@ TEST(HostPrecision, TheMeanIsAPair) {
     cli::Problem problem = make_problem(cases[i]).value();
     const auto wrong = run_once(cases[i], problem, (*kernels)[i], 5);
     ASSERT_FALSE(wrong) << *wrong;
-    EXPECT_LT(largest_error(problem), kAllowed) << to_text(cases[i]);
+    EXPECT_LT(cli::check(problem, problem.rows).y.largest.error, kAllowed) << to_text(cases[i]);
   }
 }
 

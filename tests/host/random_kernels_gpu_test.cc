@@ -12,8 +12,9 @@
 #include "cli/check.h"
 #include "cli/element.h"
 #include "normjit/base/run_on_threads.h"
-#include "normjit/compiler/nvrtc_compiler.h"
 #include "normjit/driver/driver.h"
+#include "normjit/service/default_compiler.h"
+#include "normjit/service/prepared.h"
 #include "tests/support/compare_with_reference.h"
 #include "tests/support/cuda_calls.h"
 #include "tests/support/gpu.h"
@@ -99,20 +100,11 @@ class RandomKernelsGpu : public GpuTest {
     DeviceMemory workspace(workspace_bytes(c.plan, c.spec, c.device));
     workspace.fill(0);
     must(CUDA(cuCtxSynchronize)(), "the upload");
-    Tensors t = on_gpu.tensors();
-    void* workspace_pointer = workspace.data();
-    void* arguments[] = {&t.x,
-                         &t.weight,
-                         &t.bias,
-                         &t.y,
-                         &t.mean,
-                         &t.rstd,
-                         &t.rows,
-                         &t.x_row_stride,
-                         &t.y_row_stride,
-                         &workspace_pointer};
+    Tensors tensors = on_gpu.tensors();
+    tensors.workspace = workspace.data();
+    ArgumentList arguments(tensors, {tensors.x_row_stride, tensors.y_row_stride});
     const GpuStream stream;
-    must(static_cast<CUresult>((*loaded)->launch(blocks_of(c), shape, stream, arguments)),
+    must(static_cast<CUresult>((*loaded)->launch(blocks_of(c), shape, stream, arguments.pointers)),
          "cuLaunchKernelEx");
     stream.synchronize();
     on_gpu.fetch();
@@ -127,9 +119,7 @@ TEST_F(RandomKernelsGpu, MatchTheExecutor) {
   const auto driver = make_cuda_driver();
   std::vector<Pair> pairs = make_cases(driver->profile(0).value());
 
-  NvrtcSearch search;
-  search.driver_cuda_version = [&] { return driver->version().value(); };
-  const auto nvrtc = make_nvrtc_compiler(search);
+  const auto nvrtc = make_default_compiler(Options::from_environment(), driver);
   std::atomic<std::size_t> next = 0;
   std::mutex mutex;
   std::string trouble;

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "normjit/compiler/nvrtc_compiler.h"
 #include "normjit/driver/driver.h"
+#include "normjit/service/default_compiler.h"
 #include "tests/support/conformance_host.h"
 #include "tests/support/cuda_calls.h"
 #include "tests/support/gpu.h"
@@ -61,9 +61,8 @@ TEST_P(ConformanceGpu, KeepsItsPromiseAsOnTheHost) {
     GTEST_SKIP() << "Clusters of " << kernel().shape.cluster_blocks << " blocks are not for " << arch.name()
                  << ".";
 
-  NvrtcSearch search;
-  search.driver_cuda_version = [this] { return driver_->version().value(); };
-  const auto binary = make_nvrtc_compiler(search)->compile(conformance_source(kernel(), arch), arch);
+  const auto compiler_of_gpu = make_default_compiler(Options::from_environment(), driver_);
+  const auto binary = compiler_of_gpu->compile(conformance_source(kernel(), arch), arch);
   ASSERT_TRUE(binary.ok()) << binary.error().message;
   const auto loaded = driver_->load(binary->code, kernel().kernel, 0, kernel().shape);
   ASSERT_TRUE(loaded.ok()) << loaded.error().message;

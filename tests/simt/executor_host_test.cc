@@ -2,21 +2,23 @@
 // kernel here is a few lines; what the primitives compute is the conformance tests' matter.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
+#include <atomic>
 #include <map>
+#include <numeric>
 #include <set>
 #include <thread>
 
 #include "simt/launch.h"
 #include "simt/schedule.h"
+#include "tests/support/guarded_memory.h"
 
 namespace normjit::simt {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using normjit::testing::GuardedMemory;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 // x: 64 ints 0, 1, 2 ... as input; y: 1024 ints as output; workspace: 64 counters, zero. `rows` says whatever
 // a test wants. Line 1 is that of NJ_KERNEL.
@@ -210,37 +212,12 @@ Source source_of(const Tiny& tiny) {
           .description = tiny.name};
 }
 
-// Pages with one behind them that nobody may touch; the memory ends there.
-class Guarded {
- public:
-  explicit Guarded(std::size_t bytes) : bytes_(bytes) {
-    const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-    mapped_ = (bytes + page - 1) / page * page + page;
-    base_ = static_cast<char*>(
-        mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    mprotect(base_ + mapped_ - page, page, PROT_NONE);
-    data_ = base_ + mapped_ - page - bytes;
-  }
-  ~Guarded() { munmap(base_, mapped_); }
-  Guarded(const Guarded&) = delete;
-  Guarded& operator=(const Guarded&) = delete;
-  template <class T>
-  T* as() const {
-    return reinterpret_cast<T*>(data_);
-  }
-  std::size_t bytes() const { return bytes_; }
-
- private:
-  std::size_t bytes_, mapped_;
-  char *base_, *data_;
-};
-
 struct Outcome {
   std::optional<Diagnosis> diagnosis;
   std::vector<int> y;
 };
 
-class Executor : public testing::Test {
+class Executor : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!sanitizer().empty())
@@ -268,17 +245,19 @@ class Executor : public testing::Test {
     std::chrono::milliseconds time_limit = std::chrono::seconds(20);
   };
   static Outcome run(const std::string& name, long long rows, std::uint64_t seed, const Options& options) {
-    const Guarded x(64 * sizeof(int)), y(1024 * sizeof(int)), workspace(512);
-    for (int i = 0; i < 64; ++i) x.as<int>()[i] = i;
-    const int* x_argument = x.as<int>();
-    int* y_argument = y.as<int>();
+    const GuardedMemory x(64 * sizeof(int), GuardedMemory::Side::before_guard),
+        y(1024 * sizeof(int), GuardedMemory::Side::before_guard),
+        workspace(512, GuardedMemory::Side::before_guard);
+    auto* x_argument = reinterpret_cast<int*>(x.data());
+    auto* y_argument = reinterpret_cast<int*>(y.data());
+    std::iota(x_argument, x_argument + 64, 0);
     void* none = nullptr;
     long long stride = 0;
-    unsigned char* workspace_argument = workspace.as<unsigned char>();
+    void* workspace_argument = workspace.data();
     void* arguments[] = {&x_argument, &none, &none,   &y_argument, &none,
                          &none,       &rows, &stride, &stride,     &workspace_argument};
-    const Buffer buffers[] = {{x.as<int>(), x.bytes(), "x"},
-                              {y.as<int>(), y.bytes(), "y", true, false},
+    const Buffer buffers[] = {{x.data(), x.bytes(), "x"},
+                              {y.data(), y.bytes(), "y", true, false},
                               {workspace_argument, workspace.bytes(), "workspace", true, true}};
     Outcome outcome;
     outcome.diagnosis = simt::run(compiled_.at({name, options.checks}), {.blocks = options.blocks,
@@ -298,7 +277,7 @@ class Executor : public testing::Test {
 
   // Found under every schedule, whatever the order.
   static void expect_fault(const std::string& name, long long rows, Fault fault,
-                           const testing::Matcher<const std::string&>& message, const Options& options) {
+                           const ::testing::Matcher<const std::string&>& message, const Options& options) {
     for (const std::uint64_t seed : {0, 1, 2, 3, 4, 5, 9, 14}) {
       const Outcome outcome = run(name, rows, seed, options);
       ASSERT_TRUE(outcome.diagnosis) << name << " was let pass under " << to_text(schedule_of(seed));
@@ -307,7 +286,7 @@ class Executor : public testing::Test {
     }
   }
   static void expect_fault(const std::string& name, long long rows, Fault fault,
-                           const testing::Matcher<const std::string&>& message) {
+                           const ::testing::Matcher<const std::string&>& message) {
     expect_fault(name, rows, fault, message, Options());
   }
   // Found under every schedule, as one thing or the other, depending on who came first.

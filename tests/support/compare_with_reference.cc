@@ -14,8 +14,6 @@
 namespace normjit::testing {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
 // Roundings that add up, at most: the longest chain of additions in a thread, and the tree of lanes and
 // warps.
 constexpr double kSteps = 64;
@@ -58,15 +56,6 @@ double magnified_rounding(const LayerNormSpec& spec, double weight) {
   return kSteps * unit_roundoff(spec) * std::fabs(spec.scale) * std::max(0.0, std::fabs(weight) - kOrdinary);
 }
 
-// The distance of a result from the exact value. NaN equals NaN, and a result is right to be infinite where
-// the exact value rounds to that infinity.
-double error_of(DType dtype, double got, double expected) {
-  if (std::isnan(got) && std::isnan(expected)) return 0;
-  if (std::isinf(got) && got == cli::rounded(dtype, expected)) return 0;
-  const double error = std::fabs(got - expected);
-  return std::isnan(error) ? kInfinity : error;
-}
-
 std::string message(const char* what, std::int64_t row, std::int64_t column, double got, double expected,
                     double tolerance) {
   char text[200];
@@ -86,7 +75,7 @@ std::optional<std::string> wrong_statistic(const char* what, const cli::Matrix& 
   }
   const double size = std::max(1.0, std::fabs(expected));
   const double allowed = (column.dtype() == DType::f64 ? 1e-12 : 1e-5) * size + uncertainty;
-  if (error_of(column.dtype(), got, expected) <= allowed) return {};
+  if (cli::error_of(column.dtype(), got, expected) <= allowed) return {};
   return message(what, row, 0, got, expected, allowed);
 }
 
@@ -111,7 +100,7 @@ std::optional<std::string> wrong_in_row(const cli::Problem& problem, std::int64_
                                    uncertainty.rstd_share * statistics.rstd))
     return wrong;
   for (std::size_t i = 0; i < columns; ++i) {
-    const double error = error_of(spec.output, got[i], expected[i].value);
+    const double error = cli::error_of(spec.output, got[i], expected[i].value);
     if (error == 0) continue;
     const double allowed = cli::tolerance(spec, expected[i]) +
                            uncertainty.rstd_share * expected[i].magnitude +

@@ -35,6 +35,20 @@ Strides strides_of(const LayerNormSpec& spec, const Tensors& t) noexcept {
           t.y_row_stride == kContiguous ? spec.columns : t.y_row_stride};
 }
 
+// In the order of NJ_KERNEL.
+ArgumentList::ArgumentList(const Tensors& t, Strides of_launch) noexcept
+    : strides(of_launch),
+      pointers{const_cast<void**>(&t.x),
+               const_cast<void**>(&t.weight),
+               const_cast<void**>(&t.bias),
+               const_cast<void**>(&t.y),
+               const_cast<void**>(&t.mean),
+               const_cast<void**>(&t.rstd),
+               const_cast<std::int64_t*>(&t.rows),
+               &strides.x,
+               &strides.y,
+               const_cast<void**>(&t.workspace)} {}
+
 Status check_tensors(const LayerNormSpec& spec, const Tensors& t) noexcept {
   if (t.rows < 0) return {Code::BadRows};
   if (t.rows == 0) return {};
@@ -87,20 +101,9 @@ Status Kernel::launch(const Tensors& t, Stream stream) const noexcept {
   const Prepared& p = *prepared_;
   if (const Status status = admit(p, t); !status || t.rows == 0) return status;
 
-  // In the order of the argument list in templates/hw.cuh.
-  Strides strides = strides_of(p.spec, t);
-  void* list[] = {const_cast<void**>(&t.x),
-                  const_cast<void**>(&t.weight),
-                  const_cast<void**>(&t.bias),
-                  const_cast<void**>(&t.y),
-                  const_cast<void**>(&t.mean),
-                  const_cast<void**>(&t.rstd),
-                  const_cast<std::int64_t*>(&t.rows),
-                  &strides.x,
-                  &strides.y,
-                  const_cast<void**>(&t.workspace)};
+  ArgumentList arguments(t, strides_of(p.spec, t));
   const auto blocks = static_cast<std::uint32_t>(grid_blocks(p.plan, p.spec, p.profile, t.rows));
-  const int result = p.loaded->launch(blocks, p.shape, stream, list);
+  const int result = p.loaded->launch(blocks, p.shape, stream, arguments.pointers);
   if (result == 0) return {};
   return {result == kCudaOutOfMemory ? Code::OutOfMemory : Code::DriverError, result};
 }

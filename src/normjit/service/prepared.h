@@ -31,6 +31,17 @@ struct Strides {
 // With kContiguous filled in, and as if contiguous where there is but one row.
 Strides strides_of(const LayerNormSpec& spec, const Tensors& tensors) noexcept;
 
+// The kernels' one argument list, of templates/hw.cuh, as a launch takes it. Points into the tensors, and
+// into itself.
+struct ArgumentList {
+  ArgumentList(const Tensors& tensors, Strides of_launch) noexcept;
+  ArgumentList(const ArgumentList&) = delete;
+  ArgumentList& operator=(const ArgumentList&) = delete;
+
+  Strides strides;
+  void* pointers[10];
+};
+
 // Ok, or what is wrong with these tensors for every kernel of the spec.
 Status check_tensors(const LayerNormSpec& spec, const Tensors& tensors) noexcept;
 
