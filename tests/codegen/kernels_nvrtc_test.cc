@@ -13,10 +13,10 @@
 #include "normjit/base/text.h"
 #include "normjit/codegen/generator.h"
 #include "normjit/compiler/cubin.h"
-#include "normjit/compiler/nvrtc_compiler.h"
 #include "normjit/plan.h"
 #include "normjit/spec/tables.h"
 #include "tests/support/launch_facts.h"
+#include "tests/support/nvrtc.h"
 #include "tests/support/random_spec.h"
 
 namespace normjit {
@@ -74,11 +74,6 @@ std::vector<Shape> fullest_shapes(const LayerNormSpec& spec, const DeviceProfile
 
 constexpr Strategy kStrategies[] = {Strategy::packed_rows, Strategy::resident_row, Strategy::two_reads};
 
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value != nullptr ? value : "";
-}
-
 // What is wrong with a kernel; empty if nothing is.
 std::string trouble_of(Compiler& compiler, const Job& job) {
   const auto source = generate(job.spec, job.plan, job.device.arch, "");
@@ -108,15 +103,13 @@ std::string trouble_of(Compiler& compiler, const Job& job) {
                  " (", shortest(binary->registers), " registers)"});
 }
 
-class Kernels : public ::testing::Test {
+class Kernels : public testing::NvrtcTest {
  protected:
   void SetUp() override {
-    const auto facts = compiler_->facts();
-    if (facts.code() == Code::NoCompiler) GTEST_SKIP() << "There is no NVRTC on this machine.";
-    ASSERT_TRUE(facts.ok()) << facts.error().message;
+    NvrtcTest::SetUp();
+    if (IsSkipped()) return;
     for (const DeviceProfile& device : DeviceProfile::known())
-      if (std::find(facts->archs.begin(), facts->archs.end(), device.arch) != facts->archs.end())
-        devices_.push_back(device);
+      if (knows(device.arch)) devices_.push_back(device);
     ASSERT_FALSE(devices_.empty());
   }
 
@@ -144,10 +137,6 @@ class Kernels : public ::testing::Test {
     RecordProperty("kernels", static_cast<int>(jobs.size()));
   }
 
-  const std::shared_ptr<Compiler> compiler_ =
-      make_nvrtc_compiler(NvrtcSearch{.explicit_path = environment("NORMJIT_NVRTC_PATH"),
-                                      .cuda_home = environment("CUDA_HOME"),
-                                      .driver_cuda_version = {}});
   std::vector<DeviceProfile> devices_;  // those that this NVRTC compiles for
 };
 

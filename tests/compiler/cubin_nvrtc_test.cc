@@ -7,33 +7,23 @@
 #include <vector>
 
 #include "normjit/compiler/cubin.h"
-#include "normjit/compiler/nvrtc_compiler.h"
 #include "normjit/device.h"
+#include "tests/support/nvrtc.h"
 
 namespace normjit {
 namespace {
 
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value != nullptr ? value : "";
-}
-
-class CubinFactsReal : public testing::Test {
+class CubinFactsReal : public testing::NvrtcTest {
  protected:
   void SetUp() override {
-    const auto facts = compiler_->facts();
-    if (facts.code() == Code::NoCompiler) GTEST_SKIP() << "There is no NVRTC on this machine.";
-    ASSERT_TRUE(facts.ok()) << facts.error().message;
+    NvrtcTest::SetUp();
+    if (IsSkipped()) return;
     for (const DeviceProfile& device : DeviceProfile::known())
-      if (std::ranges::count(facts->archs, device.arch) > 0) archs_.push_back(device.arch);
-    if (std::ranges::count(archs_, Arch{.number = 90}) > 0) archs_.push_back({.number = 90, .suffix = 'a'});
+      if (knows(device.arch)) archs_.push_back(device.arch);
+    if (knows({.number = 90})) archs_.push_back({.number = 90, .suffix = 'a'});
     ASSERT_FALSE(archs_.empty());
   }
 
-  const std::shared_ptr<Compiler> compiler_ =
-      make_nvrtc_compiler(NvrtcSearch{.explicit_path = environment("NORMJIT_NVRTC_PATH"),
-                                      .cuda_home = environment("CUDA_HOME"),
-                                      .driver_cuda_version = {}});
   std::vector<Arch> archs_;  // that normjit knows and this NVRTC makes cubins for
 };
 

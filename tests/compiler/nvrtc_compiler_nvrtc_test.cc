@@ -10,19 +10,14 @@
 #include <thread>
 
 #include "normjit/compiler/cubin.h"
-#include "normjit/compiler/nvrtc_compiler.h"
+#include "tests/support/nvrtc.h"
 
 namespace normjit {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
-
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value != nullptr ? value : "";
-}
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::string memory_map() {
   std::stringstream text;
@@ -43,21 +38,9 @@ extern "C" __global__ void scale(const float* x, float* y, long long n) {
           .description = "a test kernel"};
 }
 
-class NvrtcCompilerReal : public testing::Test {
+class NvrtcCompilerReal : public testing::NvrtcTest {
  protected:
-  void SetUp() override {
-    const auto facts = compiler_->facts();
-    if (facts.code() == Code::NoCompiler) GTEST_SKIP() << "There is no NVRTC on this machine.";
-    ASSERT_TRUE(facts.ok()) << facts.error().message;
-    facts_ = *facts;
-  }
-  bool knows(int number) const { return std::ranges::count(facts_.archs, Arch{.number = number}) > 0; }
-
-  const std::shared_ptr<Compiler> compiler_ =
-      make_nvrtc_compiler(NvrtcSearch{.explicit_path = environment("NORMJIT_NVRTC_PATH"),
-                                      .cuda_home = environment("CUDA_HOME"),
-                                      .driver_cuda_version = {}});
-  Compiler::Facts facts_;
+  bool knows(int number) const { return NvrtcTest::knows({.number = number}); }
 };
 
 TEST_F(NvrtcCompilerReal, TellsItsFacts) {

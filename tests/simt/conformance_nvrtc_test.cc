@@ -2,44 +2,13 @@
 // uses and for newer ones, without a word from the compiler.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cstdlib>
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "normjit/compiler/nvrtc_compiler.h"
 #include "tests/support/conformance_kernels.h"
+#include "tests/support/nvrtc.h"
 
 namespace normjit::testing {
 namespace {
 
-class ConformanceNvrtc : public ::testing::Test {
- protected:
-  void SetUp() override {
-    const auto facts = compiler_->facts();
-    if (facts.code() == Code::NoCompiler) GTEST_SKIP() << "There is no NVRTC on this machine.";
-    ASSERT_TRUE(facts.ok()) << facts.error().message;
-    known_ = facts->archs;
-  }
-
-  bool knows(Arch arch) const { return std::find(known_.begin(), known_.end(), arch) != known_.end(); }
-
-  static NvrtcSearch search() {
-    const auto environment = [](const char* name) {
-      const char* value = std::getenv(name);
-      return std::string(value != nullptr ? value : "");
-    };
-    return {.explicit_path = environment("NORMJIT_NVRTC_PATH"),
-            .cuda_home = environment("CUDA_HOME"),
-            .driver_cuda_version = {}};
-  }
-
-  const std::shared_ptr<Compiler> compiler_ = make_nvrtc_compiler(search());
-
- private:
-  std::vector<Arch> known_;
-};
+class ConformanceNvrtc : public NvrtcTest {};
 
 TEST_F(ConformanceNvrtc, EveryKernelCompilesFromItsOldestArchitectureOn) {
   int compiled = 0;
