@@ -55,10 +55,16 @@ struct Affine {
   Vec<Weight> weight, bias;
 };
 
-NJ_DEVICE Affine load_affine(const Weight* weight, const Weight* bias, int at) {
+// At column `at` of `count` columns that begin at weight and bias.
+NJ_DEVICE Affine load_affine(const Weight* weight, const Weight* bias, int at, int count) {
   Affine affine;
-  if constexpr (kHasWeight) affine.weight = load<hw::Keep::always>(weight + at);
-  if constexpr (kHasBias) affine.bias = load<hw::Keep::always>(bias + at);
+  if constexpr (kShifted) {
+    if constexpr (kHasWeight) affine.weight = load_some<hw::Keep::always>(weight, at, 0, count);
+    if constexpr (kHasBias) affine.bias = load_some<hw::Keep::always>(bias, at, 0, count);
+  } else {
+    if constexpr (kHasWeight) affine.weight = load<hw::Keep::always>(weight + at);
+    if constexpr (kHasBias) affine.bias = load<hw::Keep::always>(bias + at);
+  }
   return affine;
 }
 
@@ -89,21 +95,46 @@ NJ_DEVICE void load_early(AffineSlice& affine, const Weight* weight, const Weigh
   if constexpr (kEarlyAffine) {
 #pragma unroll
     for (int k = 0; k < kPerThread; ++k)
-      if (inside(k, lane, count)) affine.part[k] = load_affine(weight, bias, column(k, lane));
+      if (inside(k, lane, count)) affine.part[k] = load_affine(weight, bias, column(k, lane), count);
   }
 }
 
-// A slice, whose row or chunk begins at weight, bias and y.
+// Where a slice of y goes, vector after vector.
+struct Store {
+  Output* y;
+  int lane, count;
+
+  NJ_METHOD void put(int k, const Vec<Output>& value) const {
+    if (inside(k, lane, count)) store(y + column(k, lane), value);
+  }
+};
+
+// A slice, whose row or chunk begins at weight, bias and y; all lanes of the warp call this.
+template <class To>
 NJ_DEVICE void apply(const Slice& slice, const RowStatistics& s, const AffineSlice& early,
-                     const Weight* weight, const Weight* bias, Output* y, int lane, int count) {
+                     const Weight* weight, const Weight* bias, To& to, int lane, int count) {
   Affine next;
-  if (!kEarlyAffine && inside(0, lane, count)) next = load_affine(weight, bias, column(0, lane));
+  if (!kEarlyAffine && inside(0, lane, count)) next = load_affine(weight, bias, column(0, lane), count);
 #pragma unroll
   for (int k = 0; k < kPerThread; ++k) {
     Affine affine = kEarlyAffine ? early.part[kEarlyAffine ? k : 0] : next;
     if (!kEarlyAffine && k + 1 < kPerThread && inside(k + 1, lane, count))
-      next = load_affine(weight, bias, column(k + 1, lane));
-    if (inside(k, lane, count)) store(y + column(k, lane), apply(slice.part[k], s, affine));
+      next = load_affine(weight, bias, column(k + 1, lane), count);
+    Vec<Output> value;
+    if (inside(k, lane, count)) value = apply(slice.part[k], s, affine);
+    to.put(k, value);
+  }
+}
+
+NJ_DEVICE void apply(const Slice& slice, const RowStatistics& s, const AffineSlice& early,
+                     const Weight* weight, const Weight* bias, Output* y, int lane, int count) {
+  if constexpr (kShifted) {
+    ShiftedStore<Output> to(y, lane, count);
+    apply(slice, s, early, weight, bias, to, lane, count);
+    to.put(kPerThread, {});
+  } else {
+    Store to{y, lane, count};
+    apply(slice, s, early, weight, bias, to, lane, count);
   }
 }
 

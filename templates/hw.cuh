@@ -202,6 +202,40 @@ NJ_DEVICE void wait_until(const unsigned long long* counter, unsigned long long 
   }
 }
 
+// Leaves a value of 4-byte words for other blocks, each word beside the tag in one access, so that whoever
+// sees the tag sees the word. `at` has room for as many numbers as there are words; until now they had other
+// tags.
+template <class T>
+NJ_DEVICE void post(unsigned long long* at, const T& value, unsigned tag) {
+  unsigned word[sizeof(T) / 4];
+  memcpy(word, &value, sizeof(T));
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(T) / 4); ++i)
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(at + i),
+                 "l"(static_cast<unsigned long long>(tag) << 32 | word[i])
+                 : "memory");
+}
+
+// Returns what was posted with this tag, as soon as it is there.
+template <class T>
+NJ_DEVICE T collect(const unsigned long long* at, unsigned tag) {
+  unsigned word[sizeof(T) / 4];
+  bool there;
+  do {
+    there = true;
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(T) / 4); ++i) {
+      unsigned long long both;
+      asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(both) : "l"(at + i) : "memory");
+      there = there && both >> 32 == tag;
+      word[i] = static_cast<unsigned>(both);
+    }
+  } while (!there);
+  T value;
+  memcpy(&value, word, sizeof(T));
+  return value;
+}
+
 // ---- All blocks of a cooperative launch ----
 
 // A barrier of all threads of all blocks. `counter` lies in global memory and is zero before the first launch
@@ -344,8 +378,12 @@ NJ_DEVICE int cluster_size() {
   return size;
 }
 
-// Of all threads of the cluster. A block's shared memory is there for the others from the first of them on,
-// until the block leaves.
+// A block's shared memory is there for the others of its cluster once all its threads have called
+// cluster_enter(), until the block leaves; cluster_entered() waits for that, and orders nothing.
+NJ_DEVICE void cluster_enter() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+NJ_DEVICE void cluster_entered() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
+
+// Of all threads of the cluster.
 NJ_DEVICE void cluster_barrier() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
@@ -358,16 +396,23 @@ NJ_DEVICE T* remote(T* shared, int rank) {
   return there;
 }
 
-// ---- Launches that overlap the one before (sm_90) ----
+// ---- Launches that overlap the one before (sm_90; before it they do not overlap) ----
 
 // Returns when the launch before has finished, and its writes are visible; at once if the launches do not
 // overlap.
-NJ_DEVICE void wait_for_previous_launch() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+NJ_DEVICE void wait_for_previous_launch() {
+  if constexpr (kArch >= 90) asm volatile("griddepcontrol.wait;" ::: "memory");
+}
 
 // The next launch may begin when all blocks have called this or left.
-NJ_DEVICE void allow_next_launch() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+NJ_DEVICE void allow_next_launch() {
+  if constexpr (kArch >= 90) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
 
 // ---- Numbers ----
+
+// 32 bits of two words from bit `by` of the lower on, 0 to 31.
+NJ_DEVICE unsigned funnel(unsigned low, unsigned high, int by) { return __funnelshift_r(low, high, by); }
 
 NJ_DEVICE float f16_to_f32(unsigned short bits) {
   float value;

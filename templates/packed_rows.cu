@@ -13,6 +13,7 @@ constexpr int kRows = kThreads / kLanes;  // a block
 
 NJ_KERNEL(packed_rows, kThreads) {
   const int lane = threadIdx.x % kLanes;
+  hw::allow_next_launch();
   for (long long first = static_cast<long long>(blockIdx.x) * kRows; first < rows;
        first += static_cast<long long>(gridDim.x) * kRows) {
     // Lanes beyond the last row take part in the shuffles with zeros, and write nothing. They may not read
@@ -20,16 +21,17 @@ NJ_KERNEL(packed_rows, kThreads) {
     const long long row = first + threadIdx.x / kLanes;
     const bool works = row < rows;
 
+    const int count = works ? kColumns : 0;
+
     Slice slice = {};
     AffineSlice affine;
-    if (works) load<hw::Keep::once>(slice, x + row * x_stride, lane, kColumns);
     load_early(affine, weight, bias, lane, kColumns);
+    hw::wait_for_previous_launch();
+    if (works || kShifted) load<hw::Keep::once>(slice, x + row * x_stride, lane, count);
     const RowStatistics statistics = row_statistics(moments_of<kLanes>(slice, lane, kColumns, kColumns));
 
-    if (works) {
-      apply(slice, statistics, affine, weight, bias, y + row * y_stride, lane, kColumns);
-      if (lane == 0) store(statistics, mean_out, rstd_out, row);
-    }
+    if (works || kShifted) apply(slice, statistics, affine, weight, bias, y + row * y_stride, lane, count);
+    if (works && lane == 0) store(statistics, mean_out, rstd_out, row);
   }
 }
 

@@ -2,10 +2,6 @@
 // so the same input gives the same bits.
 namespace normjit {
 
-constexpr int kWarp = 32;
-constexpr int kWarps = kThreads / kWarp;
-static_assert((kWarps & (kWarps - 1)) == 0, "the lanes of a warp sum over the warps");
-
 // Two sums at once.
 struct Pair {
   Acc a, b;

@@ -1,28 +1,67 @@
-// Ordinary rows, up to 64 KiB: a block holds one row in registers.
+// Ordinary and long rows: a block holds a row in registers, or kSlices blocks hold a slice of it each.
 //
 // Why it is fast: x is read once and y written once; the row is never staged. All loads of a row are issued
 // before the first is used, and several blocks on a multiprocessor overlap one's loads with another's stores.
+// Blocks that share a row meet once: each warp's moments go to all of them, and behind one barrier each
+// merges them for itself. Where there are no clusters, teams of blocks stay for many rows and meet through
+// memory.
 namespace normjit {
 
-static_assert(kSpan >= kColumns, "the block covers the row");
+static_assert(static_cast<long long>(kSpan) * kSlices >= kColumns, "the blocks cover the row");
 static_assert(kLanes == kThreads, "all threads share the row");
 
-NJ_KERNEL(resident_row, kThreads) {
-  NJ_SHARED(Moments, parts, 2 * kWarps);
-  const int lane = threadIdx.x;
-  int half = 0;  // of parts: each is written again only behind the other's barrier
-  for (long long row = blockIdx.x; row < rows; row += gridDim.x, half ^= kWarps) {
-    Slice slice;
-    AffineSlice affine;
-    load<hw::Keep::once>(slice, x + row * x_stride, lane, kColumns);
-    load_early(affine, weight, bias, lane, kColumns);
-    store_warp_moments(slice, lane, kColumns, parts + half);
-    hw::block_barrier();
-    const RowStatistics statistics = row_statistics(merge_warps(parts + half, lane, kColumns));
+constexpr int kParts = kExchange == Exchange::cluster ? kSlices * kWarps : kWarps;
 
-    apply(slice, statistics, affine, weight, bias, y + row * y_stride, lane, kColumns);
-    if (lane == 0) store(statistics, mean_out, rstd_out, row);
+NJ_KERNEL(resident_row, kThreads) {
+  NJ_SHARED(Moments, parts, 2 * kParts);
+  NJ_SHARED(Moments, whole, 1);
+  hw::allow_next_launch();
+  const int lane = threadIdx.x, warp = lane / kWarp;
+  const int slice = static_cast<int>(blockIdx.x) % kSlices, count = columns_of_slice(slice);
+  const long long begin = static_cast<long long>(slice) * kSpan, teams = gridDim.x / kSlices;
+  if constexpr (kExchange == Exchange::cluster) hw::cluster_enter();
+
+  AffineSlice affine;
+  load_early(affine, weight + begin, bias + begin, lane, count);
+  hw::wait_for_previous_launch();
+  unsigned tag = 0;  // of the posts of the row before; what warp 0 knows
+  if constexpr (kExchange == Exchange::grid)
+    if (warp == 0) tag = first_tag(workspace);
+
+  int half = 0;  // of parts: each is written again only behind the other's barrier
+  for (long long row = blockIdx.x / kSlices; row < rows; row += teams, half ^= kParts) {
+    Slice slice_of_x;
+    load<hw::Keep::once>(slice_of_x, x + row * x_stride + begin, lane, count);
+    const Moments own = warp_moments(slice_of_x, lane, count);
+    Moments moments;
+    if constexpr (kExchange == Exchange::cluster) {
+      if (row < teams) hw::cluster_entered();
+      if (lane % kWarp < kSlices) hw::remote(parts, lane % kWarp)[half + slice * kWarps + warp] = own;
+      hw::cluster_barrier();
+      moments = merge<kParts>([&](int i) { return parts[half + i]; },
+                              [](int i) { return columns_of_warp(i % kWarps, columns_of_slice(i / kWarps)); },
+                              kColumns);
+    } else {
+      if (lane % kWarp == 0) parts[half + warp] = own;
+      hw::block_barrier();
+      moments = merge_warps(parts + half, count);
+      if constexpr (kExchange == Exchange::grid) {
+        if (warp == 0) {
+          moments = meet(workspace, ++tag, moments, slice, [](int i) { return columns_of_slice(i); });
+          if (lane == 0) whole[0] = moments;
+        }
+        hw::block_barrier();
+        moments = whole[0];
+      }
+    }
+    const RowStatistics statistics = row_statistics(moments);
+
+    apply(slice_of_x, statistics, affine, weight + begin, bias + begin, y + row * y_stride + begin, lane,
+          count);
+    if (lane == 0 && slice == 0) store(statistics, mean_out, rstd_out, row);
   }
+  if constexpr (kExchange == Exchange::grid)
+    if (lane == 0) leave(workspace, tag, blockIdx.x / kSlices, rows);
 }
 
 }  // namespace normjit

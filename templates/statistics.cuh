@@ -21,36 +21,58 @@ NJ_DEVICE Moments moments_of(Slice& slice, int lane, int count, Acc own) {
   return {mean, rest, at_least_zero(centred.b - centred.a * rest)};
 }
 
-// Of the `count` columns of a row or chunk that warp `warp` of the block holds.
+// Of the `count` columns of a row or chunk, how many warp `warp` of the block holds.
 NJ_DEVICE int columns_of_warp(int warp, int count) {
-  if constexpr (kWhole) return kSpan / kWarps;
-  int own = 0;
-#pragma unroll
-  for (int k = 0; k < kPerThread; ++k) {
-    const int left = count - column(k, warp * kWarp);
-    own += left < 0 ? 0 : left < kWarp * kVector ? left : kWarp * kVector;
-  }
-  return own;
+  constexpr int kMost = kSpan / kWarps;
+  if constexpr (kWhole) return kMost;
+  const int left = count - warp * kMost;
+  return left < 0 ? 0 : left < kMost ? left : kMost;
 }
 
-// The warp's own part of `count` columns that the block holds, into parts[warp].
+// The warp's own part of `count` columns that the block holds. All lanes of the warp get the same.
+NJ_DEVICE Moments warp_moments(Slice& slice, int lane, int count) {
+  const int own = columns_of_warp(lane / kWarp, count);
+  return moments_of<kWarp>(slice, lane, count, own > 0 ? own : 1);
+}
 NJ_DEVICE void store_warp_moments(Slice& slice, int lane, int count, Moments* parts) {
-  const int warp = lane / kWarp;
-  const int own = columns_of_warp(warp, count);
-  const Moments part = moments_of<kWarp>(slice, lane, count, own > 0 ? own : 1);
-  if (lane % kWarp == 0) parts[warp] = part;
+  const Moments part = warp_moments(slice, lane, count);
+  if (lane % kWarp == 0) parts[lane / kWarp] = part;
 }
 
-// All warps' parts together, relative to the mean of the first: the distances are small, so little is lost.
-// Every warp that calls this gets the same.
-NJ_DEVICE Moments merge_warps(const Moments* parts, int lane, int count) {
-  const Acc base = parts[0].mean;
-  const Moments part = parts[lane % kWarps];
-  const Acc own = columns_of_warp(lane % kWarps, count);
-  const Acc distance = (part.mean - base) + part.rest;
-  const Acc rest = lanes_sum<kWarps>(own * distance) / count;
-  const Acc off = distance - rest;
-  return {base, rest, lanes_sum<kWarps>(part.m2 + own * off * off)};
+// The moments of `count` columns from those of kParts parts of them: part(i), which are of own(i) columns.
+// Relative to the mean of the first: the distances are small, so little is lost. A warp calls this, and all
+// its lanes get the same.
+template <int kParts, class Part, class Own>
+NJ_DEVICE Moments merge(const Part& part, const Own& own, Acc count) {
+  constexpr int kWidth = kParts < kWarp && (kParts & (kParts - 1)) == 0 ? kParts : kWarp;
+  constexpr int kEach = (kParts + kWarp - 1) / kWarp;
+  Moments mine[kEach];
+  Acc columns[kEach];
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    const int i = j * kWarp + static_cast<int>(threadIdx.x % kWidth);
+    const bool there = kParts % kWidth == 0 || i < kParts;
+    mine[j] = there ? part(i) : Moments{0, 0, 0};
+    columns[j] = there ? Acc(own(i)) : Acc(0);
+  }
+  const Acc base = hw::shuffle(mine[0].mean, 0);
+  Acc rest = 0;
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) rest += columns[j] * ((mine[j].mean - base) + mine[j].rest);
+  rest = lanes_sum<kWidth>(rest) / count;
+  Acc m2 = 0;
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    const Acc off = ((mine[j].mean - base) + mine[j].rest) - rest;
+    m2 += mine[j].m2 + columns[j] * off * off;
+  }
+  return {base, rest, lanes_sum<kWidth>(m2)};
+}
+
+// Of `count` columns that the block holds, from all warps' parts.
+NJ_DEVICE Moments merge_warps(const Moments* parts, int count) {
+  return merge<kWarps>([&](int i) { return parts[i]; }, [&](int i) { return columns_of_warp(i, count); },
+                       count);
 }
 
 // What normalizes a row: y = (x - mean) * rstd - rest * rstd.

@@ -20,20 +20,6 @@ constexpr int kBatch = kGroupRows < 4 ? kGroupRows : 4;
 constexpr int kBatches = kGroupRows / kBatch;
 static_assert(kGroupRows == kBatch * kBatches);
 
-// The caller's memory. Rows take turns in a ring; the counters of a ring row grow over the rows that use it.
-// The counters stand in the same place for all kernels and are zero between launches, so kernels can use one
-// workspace in turn. The sizes are those of workspace_bytes() on the host.
-struct Header {
-  unsigned long long next_ticket, finished_blocks, unused[2];
-};
-struct RingRow {
-  unsigned long long measured;  // chunks whose moments stand
-  unsigned long long ready;     // rows whose statistics stand
-  unsigned long long applied;   // chunks that need the statistics no more
-  unsigned long long unused;
-};
-constexpr int kMaxRingRows = 1024;
-
 struct alignas(16) ChunkMoments {
   Moments moments;
   Acc unused;
@@ -43,9 +29,10 @@ struct alignas(16) KnownRow {
   Acc unused;
 };
 
+// The workspace: the ring of rows, and behind what all kernels share, what a row of it holds.
 struct Workspace {
   Header* header;
-  RingRow* ring;              // [kMaxRingRows], ring_rows of them in use
+  RingRow* ring;              // ring_rows of them in use
   KnownRow* known;            // [ring_rows]
   ChunkMoments* chunks;       // [ring_rows][kChunks]
   int ring_rows, ring_shift;  // a power of two, and its logarithm
@@ -66,9 +53,10 @@ NJ_DEVICE Workspace workspace_of(unsigned char* base) {
   w.ring_shift = 0;
   while (1 << w.ring_shift < wanted && 1 << w.ring_shift < kMaxRingRows) ++w.ring_shift;
   w.ring_rows = 1 << w.ring_shift;
-  w.header = reinterpret_cast<Header*>(base);
-  w.ring = reinterpret_cast<RingRow*>(w.header + 1);
-  w.known = reinterpret_cast<KnownRow*>(w.ring + kMaxRingRows);
+  Meeting* const meeting = reinterpret_cast<Meeting*>(base);
+  w.header = &meeting->header;
+  w.ring = meeting->ring;
+  w.known = reinterpret_cast<KnownRow*>(meeting + 1);
   w.chunks = reinterpret_cast<ChunkMoments*>(w.known + w.ring_rows);
   return w;
 }
@@ -111,7 +99,7 @@ NJ_DEVICE Work work_of(long long ticket, const Schedule& s) {
 // Lets others know the moments of a measured chunk. True if that completes its row. One warp calls this.
 NJ_DEVICE bool publish(long long item, const Workspace& w, const Moments* parts, int lane) {
   const long long row = item / kChunks, chunk = item % kChunks;
-  const Moments moments = merge_warps(parts, lane, columns_of_chunk(chunk));
+  const Moments moments = merge_warps(parts, columns_of_chunk(chunk));
   if (lane != 0) return false;
   const int slot = w.slot(row);
   const unsigned long long turn = w.turn(row);
@@ -166,6 +154,9 @@ NJ_KERNEL(two_reads, kThreads) {
   const Schedule& schedule = shared_schedule[0];
   const int lane = threadIdx.x;
   const bool first = lane == 0;
+
+  hw::allow_next_launch();
+  hw::wait_for_previous_launch();
 
   // Tickets are taken ahead: one is known to all threads, the next is on its way to thread 0.
   unsigned long long next = 0;
@@ -235,11 +226,11 @@ NJ_KERNEL(two_reads, kThreads) {
   hw::block_barrier();
 
   // The last block to leave makes the workspace ready for the next launch.
-  if (first) completes[0] = hw::arrive(&w.header->finished_blocks) + 1 == gridDim.x;
+  if (first) completes[0] = leaves_last(*w.header);
   hw::block_barrier();
   if (completes[0]) {
     for (long long i = threadIdx.x; i < w.ring_rows; i += kThreads) w.ring[i] = {};
-    if (first) *w.header = {};
+    if (first) w.header->next_ticket = w.header->finished_blocks = 0;
   }
 }
 

@@ -51,6 +51,9 @@ int bench(const BenchCommand& options) {
   std::vector<std::int64_t> rows_wanted;
   if (!options.rows.empty()) rows_wanted = parse_rows(options.rows);
 
+  std::optional<Plan> plan;
+  if (!options.plan.empty()) plan = parse_plan(options.plan).value();
+
   const Options settings = service_options(options);
   const Gpu gpu(options.device);
   Service service(settings);
@@ -60,7 +63,7 @@ int bench(const BenchCommand& options) {
     const std::vector<std::int64_t> each =
         rows_wanted.empty() ? std::vector{default_rows(spec)} : rows_wanted;
     for (const std::int64_t rows : each)
-      reports.push_back(measure(service, gpu, copy, spec, rows, options.repeat));
+      reports.push_back(measure(service, gpu, copy, spec, rows, options.repeat, plan));
   }
   print(options.json ? json_of(reports) : text_of(reports));
   return kDone;

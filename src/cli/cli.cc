@@ -151,6 +151,8 @@ void CommandLine::add_render() {
       ->add_option("--align", render_.alignment,
                    "Elements an access that pointers and strides allow: 1, 2, 4, 8")
       ->capture_default_str();
+  command->add_option("--plan", render_.plan,
+                      "This plan, as show prints it, instead of the planner's choice");
   command->add_option("-o,--output", render_.output, "Write to a file");
   command->footer(
       std::string("Example:\n  normjit render layernorm/cols=64/f32/wb/gelu --arch sm_90 -o kernel.cu\n\n") +
@@ -215,6 +217,8 @@ void CommandLine::add_bench() {
   command->add_option("SPEC", bench_.specs, kSpecHelp)->required();
   command->add_option("--rows", bench_.rows,
                       "Comma-separated numbers of rows; else as many as make x 256 MiB");
+  command->add_option("--plan", bench_.plan,
+                      "This plan, as show and tune print it, instead of the planner's choice");
   command->add_option("--repeat", bench_.repeat, "Replays that the median is of")->capture_default_str();
   command->add_option("--device", bench_.device, "CUDA ordinal of the GPU")->capture_default_str();
   add_json(command, bench_);

@@ -41,6 +41,7 @@ struct RenderCommand : CommonOptions {
   std::string arch;  // as of show
   std::int64_t rows = 0;
   int alignment = 8;
+  std::string plan;    // empty: the planner's choice
   std::string output;  // empty: standard output
 };
 int render(const RenderCommand& options);
@@ -65,6 +66,7 @@ int run(const RunCommand& options);
 struct BenchCommand : CommonOptions {
   std::vector<std::string> specs;
   std::string rows;  // comma-separated; empty: as many as make x 256 MiB
+  std::string plan;  // empty: the planner's choice
   int repeat = 50;
   int device = 0;
 };

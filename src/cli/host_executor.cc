@@ -203,7 +203,7 @@ void HostExecutor::launch_all(Problem& problem, const Plan& plan, const simt::Ho
     if (problem.rows > 0) {
       simt::Launch launch;
       launch.blocks = static_cast<std::uint32_t>(grid_blocks(plan, problem.spec, host_.device, problem.rows));
-      launch.shape.threads = plan.threads;
+      launch.shape = launch_shape(plan, problem.spec);
       launch.arguments = arguments.list.pointers;
       launch.buffers = arguments.buffers;
       launch.seed = seed;

@@ -74,12 +74,13 @@ Timing timing_of(std::vector<double> samples) noexcept {
 }
 
 BenchReport measure(Service& service, const Gpu& gpu, const CopyKernel& copy, const LayerNormSpec& spec,
-                    std::int64_t rows, int replays) {
+                    std::int64_t rows, int replays, const std::optional<Plan>& plan) {
   if (rows > kMostElements / spec.columns) {
     throw Exception({Code::BadArgument, "--rows " + std::to_string(rows) + " is more than any GPU can hold"});
   }
   const DeviceProfile profile = service.device(gpu.ordinal()).value();
-  const Kernel kernel = service.prepare(spec, {.device = gpu.ordinal(), .rows_hint = rows}).value();
+  const Kernel kernel =
+      service.prepare(spec, {.device = gpu.ordinal(), .rows_hint = rows, .plan = plan}).value();
 
   BenchReport report;
   report.spec = spec;

@@ -32,6 +32,6 @@ Timing timing_of(std::vector<double> samples) noexcept;  // of at least one
 // Times `replays` replays of a graph of launches, each alternating with one of copies, so that both see the
 // same clocks. Throws normjit::Exception.
 BenchReport measure(Service& service, const Gpu& gpu, const CopyKernel& copy, const LayerNormSpec& spec,
-                    std::int64_t rows, int replays);
+                    std::int64_t rows, int replays, const std::optional<Plan>& plan = {});
 
 }  // namespace normjit::cli

@@ -32,7 +32,10 @@ int render(const RenderCommand& options) {
   Service service(service_options(options));
   const DeviceProfile device = one_device(service, options.arch);
   const RowsRegime regime = options.rows == 0 ? RowsRegime::many : regime_of(options.rows, device);
-  const RenderedKernel kernel = service.render(spec, device, regime, alignment).value();
+  const RenderedKernel kernel =
+      (options.plan.empty() ? service.render(spec, device, regime, alignment)
+                            : service.render(spec, device, parse_plan(options.plan).value()))
+          .value();
   if (options.output.empty()) {
     print(kernel.text);
   } else {

@@ -19,14 +19,24 @@ namespace normjit {
 // How the work of a row is spread. Each is one kernel template of the same name.
 enum class Strategy : std::uint8_t {
   packed_rows,   // some lanes of a warp share a row, many rows a block
-  resident_row,  // a block holds a row in registers
+  resident_row,  // a block, or several, hold a row in registers
+  streamed_row,  // blocks that stay pass row after row through a ring in shared memory (sm_90)
   two_reads,  // a row is cut into chunks over many blocks: statistics first, then a second read applies them
 };
 NORMJIT_API std::string_view name(Strategy) noexcept;
 
-// Whether the rows alone fill the device. A kernel is right for any number of rows; the regime makes it fast.
-enum class RowsRegime : std::uint8_t { few, many };
-inline constexpr RowsRegime kRowsRegimes[] = {RowsRegime::few, RowsRegime::many};
+// How the blocks that share a row tell each other its statistics.
+enum class Exchange : std::uint8_t {
+  none,     // one block has the whole row
+  cluster,  // through each other's shared memory (sm_90); the hardware runs a cluster's blocks together
+  grid,     // through memory; all blocks of the launch must be resident together
+};
+NORMJIT_API std::string_view name(Exchange) noexcept;
+
+// Whether the rows alone fill the device: up to a sixteenth as many rows as it has multiprocessors, fewer
+// than it has, or more. A kernel is right for any number of rows; the regime makes it fast.
+enum class RowsRegime : std::uint8_t { lone, few, many };
+inline constexpr RowsRegime kRowsRegimes[] = {RowsRegime::lone, RowsRegime::few, RowsRegime::many};
 NORMJIT_API std::string_view name(RowsRegime) noexcept;
 NORMJIT_API RowsRegime regime_of(std::int64_t rows, const DeviceProfile& device) noexcept;
 
@@ -47,12 +57,19 @@ struct Plan {
   int per_thread = 0;     // vectors of a row (or chunk) that a thread holds
   int group_rows = 1;     // two_reads: rows that read the weights together
   int blocks_per_sm = 1;  // blocks that must fit on one multiprocessor at once (bounds the registers)
+  int slices = 1;         // blocks that share a row, each with a slice of its columns
+  Exchange exchange = Exchange::none;
+  bool shifted = false;  // rows may begin at any element: accesses stay wide, and are shifted into place
+  int stages = 0;        // streamed_row: chunks that the ring in shared memory has room for
 
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 
-// One line: "packed_rows threads=256 lanes=16 vector=4 per_thread=1 group_rows=1 blocks_per_sm=1".
+// One line: "packed_rows threads=256 lanes=16 vector=4 per_thread=1 group_rows=1 blocks_per_sm=1", and, where
+// they are not the default, "slices=8 exchange=cluster", "shifted=1" and "stages=28".
 NORMJIT_API std::string to_text(const Plan& plan);
+// Reads such a line; fields that are left out have their defaults. BadArgument.
+NORMJIT_API Result<Plan> parse_plan(std::string_view text);
 
 // The plan for a valid spec. Never fails: every valid spec has a plan on every known device.
 NORMJIT_API Plan choose(const LayerNormSpec& spec, const DeviceProfile& device, RowsRegime regime,
@@ -71,6 +88,8 @@ NORMJIT_API std::int64_t columns_per_block(const Plan& plan) noexcept;  // lanes
 // left.
 NORMJIT_API std::int64_t grid_blocks(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device,
                                      std::int64_t rows) noexcept;
+// Bytes of dynamic shared memory of a block.
+NORMJIT_API int shared_bytes(const Plan& plan, const LayerNormSpec& spec) noexcept;
 // Bytes of workspace for a launch of any number of rows; 0 for plans that need none.
 NORMJIT_API std::size_t workspace_bytes(const Plan& plan, const LayerNormSpec& spec,
                                         const DeviceProfile& device) noexcept;

@@ -55,6 +55,15 @@ struct Tensors {
   void* workspace = nullptr;
 };
 
+// How to launch.
+struct LaunchOptions {
+  // Programmatic dependent launch: the kernel may start before the one in front of it on the stream has
+  // finished, loads weight and bias meanwhile, and waits for it before it touches anything else. So weight
+  // and bias must not be written by that kernel. Takes about a microsecond off a chain of short launches.
+  // Without effect before sm_90.
+  bool overlap_previous = false;
+};
+
 // Where the machine code of a kernel came from: the memory of this process, where the cache could not keep
 // it; the cache directory; or the compiler, just now.
 enum class Origin : std::uint8_t { memory, disk, compiled };
@@ -71,7 +80,7 @@ class NORMJIT_API Kernel {
   // launch. Bad arguments are answered before anything is launched: EmptyKernel, NullPointer,
   // UnexpectedPointer, Misaligned, BadRows, BadStride, WorkspaceRequired; DriverError or OutOfMemory from the
   // driver itself.
-  Status launch(const Tensors& tensors, Stream stream) const noexcept;
+  Status launch(const Tensors& tensors, Stream stream, const LaunchOptions& options = {}) const noexcept;
 
   // Everything that launch checks, and besides asks the driver about each pointer: WrongDevice for memory
   // that this kernel's device cannot reach (host memory, another GPU), OutOfBounds for a tensor that reaches
@@ -101,6 +110,9 @@ struct PrepareOptions {
   int pointer_alignment = 16;  // bytes: every base pointer is a multiple of this (a power of two)
   std::int64_t x_row_stride = kContiguous;
   std::int64_t y_row_stride = kContiguous;
+  // This very plan instead of the planner's choice; IllegalPlan if it is not legal for spec and device. It
+  // pins the last bits of the results, which may otherwise change with row regime, device and version.
+  std::optional<Plan> plan = {};
 };
 
 // One kernel of a prebuild.
@@ -209,7 +221,8 @@ class NORMJIT_API Service {
   // Prepares (the first time) and launches the kernel that fits these very tensors, on the current context's
   // device. The first use of a kernel checks the pointers as Kernel::check does. A plan that needs a
   // workspace says WorkspaceRequired without one; workspace_bytes() tells its size.
-  Result<void> layer_norm(const LayerNormSpec& spec, const Tensors& tensors, Stream stream);
+  Result<void> layer_norm(const LayerNormSpec& spec, const Tensors& tensors, Stream stream,
+                          const LaunchOptions& options = {});
 
   // Workspace that suffices for every launch of this spec through layer_norm on the current context's device.
   Result<std::size_t> workspace_bytes(const LayerNormSpec& spec);
@@ -224,6 +237,8 @@ class NORMJIT_API Service {
   // The source that prepare would compile.
   Result<RenderedKernel> render(const LayerNormSpec& spec, const DeviceProfile& device, RowsRegime regime,
                                 Alignment alignment) const;
+  // The source of this very plan. IllegalPlan.
+  Result<RenderedKernel> render(const LayerNormSpec& spec, const DeviceProfile& device, const Plan& plan) const;
 
   // The entries of the cache directory, by id. CacheIo if it cannot be read; a missing directory is empty.
   Result<std::vector<EntryReport>> entries() const;

@@ -64,6 +64,17 @@ void Execution::group_barrier(int id, int threads, Place place) {
   meet(slots_[running_->slot].barriers[id], static_cast<std::size_t>(threads), false, place, "group");
 }
 
+// As strict as the hardware: a wait without an arrival never ends there.
+void Execution::cluster_entered(Place place) {
+  if (!running_->entered) {
+    note(Fault::misuse, concat({text_of(place), ": ", running_name(),
+                                " waits for its cluster without having called cluster_enter()"}));
+    stop();
+  }
+  running_->entered = false;
+  cluster_barrier(place);
+}
+
 void Execution::cluster_barrier(Place place) {
   meet(cluster_barriers_[running_->slot / cluster_], std::size_t{cluster_} * threads_, false, place,
        "cluster");

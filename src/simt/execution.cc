@@ -161,6 +161,7 @@ void Execution::start_group(unsigned first_slot) {
       FiberState& state = fibers_[std::size_t{first_slot + i} * threads_ + thread];
       state.here.block = {slot.block};
       state.load_group = state.store_group = 0;
+      state.entered = false;
       if (checked_) clocks_.begin((first_slot + i) * threads_ + thread);
     }
     for (unsigned w = 0; w < warps_; ++w) {

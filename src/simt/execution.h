@@ -70,6 +70,8 @@ class Execution {
 
   int cluster_rank() const { return static_cast<int>(running_->slot % cluster_); }
   int cluster_size() const { return static_cast<int>(cluster_); }
+  void cluster_enter() { running_->entered = true; }
+  void cluster_entered(Place place);
   void cluster_barrier(Place place);
   void* remote(void* own, int rank, Place place);
   void grid_barrier(unsigned* counter, Place place);
@@ -88,6 +90,7 @@ class Execution {
     unsigned slot = 0, warp = 0;
     std::uint64_t result = 0;                  // of the warp operation or barrier that it waited for
     unsigned load_group = 0, store_group = 0;  // of asynchronous copies, the open one
+    bool entered = false;                      // has called cluster_enter()
   };
 
   enum class WarpOp : std::uint8_t { shuffle, ballot, barrier };

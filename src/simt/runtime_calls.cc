@@ -60,6 +60,8 @@ const Runtime& runtime_calls() {
       .bulk_wait = [](int left) { running().bulk_wait(static_cast<unsigned>(left)); },
       .cluster_rank = [] { return running().cluster_rank(); },
       .cluster_size = [] { return running().cluster_size(); },
+      .cluster_enter = [] { running().cluster_enter(); },
+      .cluster_entered = [](Place place) { running().cluster_entered(place); },
       .cluster_barrier = [](Place place) { running().cluster_barrier(place); },
       .remote = [](void* own, int rank, Place place) { return running().remote(own, rank, place); },
       .grid_barrier = [](unsigned* counter, Place place) { running().grid_barrier(counter, place); },

@@ -14,8 +14,9 @@ namespace normjit {
 namespace {
 
 // Behind the rendered spec.cuh, in this order; the kernel of the strategy comes last.
-constexpr std::string_view kShared[] = {"hw.cuh",    "number.cuh",     "reduce.cuh",
-                                        "slice.cuh", "statistics.cuh", "epilogue.cuh"};
+constexpr std::string_view kShared[] = {"hw.cuh",        "number.cuh",  "layout.cuh",     "reduce.cuh",
+                                        "shift.cuh",     "slice.cuh",   "statistics.cuh", "epilogue.cuh",
+                                        "workspace.cuh", "exchange.cuh"};
 
 // As the compute type holds it, exactly, and independent of the locale.
 std::string hexadecimal(double value, DType compute) {
@@ -51,6 +52,10 @@ std::vector<Placeholder> constants(const LayerNormSpec& spec, const Plan& plan, 
       {"per_thread", shortest(plan.per_thread)},
       {"group_rows", shortest(plan.group_rows)},
       {"blocks_per_sm", shortest(plan.blocks_per_sm)},
+      {"slices", shortest(plan.slices)},
+      {"exchange", std::string(name(plan.exchange))},
+      {"shifted", boolean(plan.shifted)},
+      {"stages", shortest(plan.stages)},
   };
 }
 

@@ -111,7 +111,7 @@ int CudaKernel::launch(std::uint32_t blocks, const LaunchShape& shape, Stream st
   config.blockDimY = config.blockDimZ = 1;
   config.sharedMemBytes = static_cast<unsigned>(shape.dynamic_shared_bytes);
   config.hStream = stream;
-  CUlaunchAttribute attributes[2]{};
+  CUlaunchAttribute attributes[3]{};
   config.attrs = attributes;
   if (shape.cluster_blocks > 1) {
     CUlaunchAttribute& cluster = attributes[config.numAttrs++];
@@ -122,6 +122,11 @@ int CudaKernel::launch(std::uint32_t blocks, const LaunchShape& shape, Stream st
     CUlaunchAttribute& cooperative = attributes[config.numAttrs++];
     cooperative.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
     cooperative.value.cooperative = 1;
+  }
+  if (shape.overlap_previous) {
+    CUlaunchAttribute& overlap = attributes[config.numAttrs++];
+    overlap.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    overlap.value.programmaticStreamSerializationAllowed = 1;
   }
   // The driver takes a CUkernel as the function, and finds that of the current context.
   return driver_.cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(kernel_), arguments, nullptr);

@@ -18,8 +18,9 @@ namespace normjit {
 struct LaunchShape {
   int threads = 0;  // a block
   int dynamic_shared_bytes = 0;
-  int cluster_blocks = 1;    // blocks that form a cluster (sm_90 and newer); divides the grid
-  bool cooperative = false;  // all blocks are resident together, or the launch fails
+  int cluster_blocks = 1;         // blocks that form a cluster (sm_90 and newer); divides the grid
+  bool cooperative = false;       // all blocks are resident together, or the launch fails
+  bool overlap_previous = false;  // may start before the launch in front has finished (sm_90 and newer)
 };
 
 // A kernel in a loaded library, set up for the device that it was loaded for. Unloaded with its last owner;

@@ -45,7 +45,7 @@ Plan two_reads(const LayerNormSpec& spec, const DeviceProfile& device, RowsRegim
   Plan plan{Strategy::two_reads, kThreads, kThreads, vector, held / registers_per_vector(vector, spec), 1, 1};
   // With few rows a row must be cut finely enough to occupy the device.
   constexpr int kChunksToFill = 256;
-  if (regime == RowsRegime::few)
+  if (regime != RowsRegime::many)
     while (plan.per_thread > 1 && ceil_div(spec.columns, columns_per_block(plan)) < kChunksToFill)
       plan.per_thread /= 2;
   // Weights that leave no room for x in L2 are read once for a group of rows, 230 us instead of 292 for the
@@ -68,7 +68,7 @@ Plan choose(const LayerNormSpec& spec, const DeviceProfile& any, RowsRegime regi
   const int vector = vector_of(spec, alignment);
   const int registers = registers_per_vector(vector, spec);
   const std::int64_t vectors = spec.columns / vector;
-  const bool few = regime == RowsRegime::few;
+  const bool few = regime != RowsRegime::many;
 
   // A. Two vectors a lane, then more: 0.99 of copy speed at 64 f32 columns with GELU where one a lane reached
   // 0.93. With few rows latency counts, and more than two vectors a lane are better spread over more threads.

@@ -8,6 +8,9 @@
 namespace normjit {
 
 inline constexpr int kWarp = 32;
+inline constexpr int kMaxCluster = 8;  // that every GPU with clusters has
+// Static shared memory of streamed_row beside its ring.
+inline constexpr int kStreamedStaticBytes = 2048;
 
 inline constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
 
@@ -18,6 +21,11 @@ inline int registers_per_vector(int vector, const LayerNormSpec& spec) {
   return std::max(1, vector * std::max(size_of(spec.input), weight) / 4);
 }
 
+// Accesses are shifted by whole words and 16-bit halves of them.
+inline bool can_shift(int vector, const LayerNormSpec& spec) {
+  return vector > 1 && vector * std::min(size_of(spec.input), size_of(spec.output)) >= 4;
+}
+
 // A thread holds its part of the row as it was loaded, and this much of it at most; beyond, kernels spill on
 // some architecture. 128 bytes, half of that in accesses of less than 16 bytes, which need more addresses and
 // predicates, and in blocks that leave no more than 128 registers a thread.
@@ -26,8 +34,15 @@ inline int max_held_registers(int threads, int vector, const LayerNormSpec& spec
   return registers_per_vector(vector, spec) < 4 || (threads > 256 && !converts) ? 16 : 32;
 }
 
+// What no thread can have more of, and what every kernel needs besides the row that it holds. A legal plan
+// has at least these; the planner asks for needed_registers(), with which nothing spills.
+inline constexpr int kMaxRegisters = 255, kWorkingRegisters = 16;
+
+// Of x, in a thread. A row that passes through shared memory is not held.
 inline std::int64_t held_registers(const Plan& plan, const LayerNormSpec& spec) {
-  return std::int64_t{plan.per_thread} * registers_per_vector(plan.vector, spec);
+  return plan.strategy == Strategy::streamed_row
+             ? 0
+             : std::int64_t{plan.per_thread} * registers_per_vector(plan.vector, spec);
 }
 
 // The registers that the kernel needs in all, so as not to spill: read off the compiler's reports over all

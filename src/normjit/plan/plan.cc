@@ -1,4 +1,4 @@
-// The facts of a plan: its text, its legality, its launch.
+// The facts of a plan: its legality and its launch.
 #include "normjit/plan.h"
 
 #include <algorithm>
@@ -12,19 +12,15 @@
 namespace normjit {
 namespace {
 
-constexpr std::string_view kStrategyNames[] = {"packed_rows", "resident_row", "two_reads"};
 constexpr std::int64_t kMaxGrid = std::numeric_limits<std::int32_t>::max();
 constexpr int kMaxThreads = 1024;
 
 }  // namespace
 
-std::string_view name(Strategy strategy) noexcept {
-  const auto index = static_cast<std::size_t>(strategy);
-  return index < std::size(kStrategyNames) ? kStrategyNames[index] : "?";
-}
-std::string_view name(RowsRegime regime) noexcept { return regime == RowsRegime::few ? "few" : "many"; }
-
 RowsRegime regime_of(std::int64_t rows, const DeviceProfile& device) noexcept {
+  // From so many rows on, a block of each multiprocessor for every row is all that there is to spread.
+  constexpr int kLone = 16;
+  if (rows <= device.sm_count / kLone) return RowsRegime::lone;
   return rows < device.sm_count ? RowsRegime::few : RowsRegime::many;
 }
 
@@ -33,12 +29,6 @@ Alignment alignment_of(std::uint64_t address_and_stride_bytes, DType dtype) noex
       address_and_stride_bytes | 16;  // more than 16 bytes an access is never asked for
   const int aligned = 1 << std::countr_zero(bytes);
   return aligned == 16 ? Alignment::eight : Alignment{static_cast<std::uint8_t>(aligned / size_of(dtype))};
-}
-
-std::string to_text(const Plan& plan) {
-  return concat({name(plan.strategy), " threads=", shortest(plan.threads), " lanes=", shortest(plan.lanes),
-                 " vector=", shortest(plan.vector), " per_thread=", shortest(plan.per_thread),
-                 " group_rows=", shortest(plan.group_rows), " blocks_per_sm=", shortest(plan.blocks_per_sm)});
 }
 
 std::int64_t rows_per_block(const Plan& plan) noexcept {
@@ -51,7 +41,7 @@ std::int64_t columns_per_block(const Plan& plan) noexcept {
 
 namespace {
 
-// Of two_reads: the blocks that are resident at once, and the chunks of a row.
+// The blocks that are resident at once, and the chunks of a row.
 std::int64_t resident_blocks(const Plan& plan, const DeviceProfile& device) {
   return std::int64_t{device.sm_count} * plan.blocks_per_sm;
 }
@@ -72,25 +62,83 @@ Ring ring_of(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& d
   return {chunks, lag, std::min(kMaxRingRows, static_cast<std::int64_t>(std::bit_ceil(wanted)))};
 }
 
+// The parts of a workspace that stand in the same place for every kernel, as in templates/workspace.cuh.
+constexpr std::int64_t kHeader = 32, kCounters = kMaxRingRows * 32;
+constexpr int kMaxPosts = 1024;                      // blocks of a launch that exchange through memory
+constexpr std::int64_t kPosts = 2 * kMaxPosts * 48;  // of which each has two places, of up to six words
+
 }  // namespace
 
 std::int64_t grid_blocks(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device,
                          std::int64_t rows) noexcept {
-  if (plan.strategy != Strategy::two_reads) return std::min(ceil_div(rows, rows_per_block(plan)), kMaxGrid);
   const std::int64_t resident = resident_blocks(plan, device);
-  return rows >= resident ? resident : std::min(resident, rows * chunks_of(plan, spec));
+  if (plan.strategy == Strategy::two_reads)
+    return rows >= resident ? resident : std::min(resident, rows * chunks_of(plan, spec));
+  const bool stays = plan.strategy == Strategy::streamed_row || plan.exchange == Exchange::grid;
+  const std::int64_t most = stays ? resident : kMaxGrid;
+  return std::min(ceil_div(rows, rows_per_block(plan)), most / plan.slices) * plan.slices;
 }
 
-// The layout is that of `struct Workspace` in templates/two_reads.cu: a header and counters of a fixed size,
-// then for each row of the ring its statistics and the moments of its chunks.
+int shared_bytes(const Plan& plan, const LayerNormSpec& spec) noexcept {
+  return static_cast<int>(plan.stages * columns_per_block(plan)) * size_of(spec.input);
+}
+
 std::size_t workspace_bytes(const Plan& plan, const LayerNormSpec& spec,
                             const DeviceProfile& device) noexcept {
-  if (plan.strategy != Strategy::two_reads) return 0;
-  constexpr std::int64_t kHeader = 32, kCounters = kMaxRingRows * 32;
-  const Ring ring = ring_of(plan, spec, device);
-  const std::int64_t moments = 4 * size_of(compute_type(spec));
-  return static_cast<std::size_t>(kHeader + kCounters + ring.rows * (1 + ring.chunks) * moments);
+  std::int64_t bytes = kHeader + kCounters + kPosts;
+  if (plan.strategy ==
+      Strategy::two_reads) {  // for each row of the ring its statistics, and its chunks' moments
+    const Ring ring = ring_of(plan, spec, device);
+    bytes += ring.rows * (1 + ring.chunks) * 4 * size_of(compute_type(spec));
+  } else if (plan.exchange != Exchange::grid) {
+    bytes = 0;
+  }
+  return static_cast<std::size_t>(bytes);
 }
+
+namespace {
+
+// What is wrong with the way in which blocks share a row; empty: nothing.
+std::string check_slices(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device) {
+  const bool streams = plan.strategy == Strategy::streamed_row;
+  const bool shares = streams || plan.strategy == Strategy::resident_row;
+  if (plan.slices < 1 || (plan.slices > 1) != (plan.exchange != Exchange::none))
+    return "slices of a row need an exchange, and a whole row has none";
+  if (plan.slices > 1 && !shares) return "only resident and streamed rows are shared by blocks";
+  if (plan.exchange == Exchange::cluster) {
+    if (streams) return "streamed rows exchange through memory";
+    if (device.arch.number < 90) return "clusters need sm_90";
+    if (plan.slices > kMaxCluster || !std::has_single_bit(static_cast<unsigned>(plan.slices)))
+      return concat({"a cluster has 2, 4 or ", shortest(kMaxCluster), " blocks"});
+  }
+  if (plan.exchange == Exchange::grid) {
+    const std::int64_t resident = resident_blocks(plan, device);
+    if (plan.slices > resident)
+      return concat({"its ", shortest(plan.slices),
+                     " slices of a row must be resident together; the device has room for ",
+                     shortest(resident), " blocks"});
+    if (resident > kMaxPosts)
+      return concat(
+          {"so many blocks are more than the ", shortest(kMaxPosts), " that can exchange through memory"});
+  }
+  const std::int64_t chunks = chunks_of(plan, spec);
+  if (streams) {
+    if (device.arch.number < 90) return "the ring is fed by bulk copies, which need sm_90";
+    if (plan.stages < 2) return "the ring must have room for 2 chunks at least";
+    if (chunks < plan.slices) return "every slice must have a chunk";
+    if (shared_bytes(plan, spec) + kStreamedStaticBytes > device.shared_per_block)
+      return concat(
+          {"the ring of ", shortest(shared_bytes(plan, spec)), " bytes does not fit in shared memory"});
+    return {};
+  }
+  if (plan.stages != 0) return "only streamed rows have a ring";
+  if (plan.strategy == Strategy::two_reads) return {};
+  if (chunks > plan.slices) return "the lanes do not cover the row";
+  if (plan.slices > 1 && chunks < plan.slices) return "every slice must have a column";
+  return {};
+}
+
+}  // namespace
 
 Result<void> check(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device) {
   const auto illegal = [&](std::string_view why) {
@@ -98,35 +146,36 @@ Result<void> check(const Plan& plan, const LayerNormSpec& spec, const DeviceProf
                                             device.arch.name(), ": ", why})};
   };
   const auto power_of_two = [](int n) { return n > 0 && std::has_single_bit(static_cast<unsigned>(n)); };
-  if (static_cast<std::size_t>(plan.strategy) >= std::size(kStrategyNames))
-    return illegal("unknown strategy");
+  if (plan.strategy > Strategy::two_reads || plan.exchange > Exchange::grid)
+    return illegal("unknown strategy or exchange");
   if (plan.threads < kWarp || plan.threads > kMaxThreads || !power_of_two(plan.threads))
     return illegal("threads must be a power of two from 32 to 1024");
-  if (!power_of_two(plan.vector) || plan.vector > 8 || spec.columns % plan.vector != 0)
-    return illegal("vector must be 1, 2, 4 or 8 and divide the columns");
-  if (plan.per_thread < 1) return illegal("per_thread must be at least 1");
-  if (const std::int64_t held = held_registers(plan, spec),
-      most = max_held_registers(plan.threads, plan.vector, spec);
-      held > most)
+  if (!power_of_two(plan.vector) || plan.vector > 8 || (spec.columns % plan.vector != 0 && !plan.shifted))
+    return illegal("vector must be 1, 2, 4 or 8, and divide the columns unless it is shifted");
+  if (plan.shifted && (plan.strategy == Strategy::streamed_row || !can_shift(plan.vector, spec)))
     return illegal(
-        concat({"a thread would hold ", shortest(held), " registers of the row; at most ", shortest(most)}));
+        "only accesses of more than one element and whole words can be shifted, of rows in registers");
+  if (plan.per_thread < 1) return illegal("per_thread must be at least 1");
   if (plan.strategy == Strategy::packed_rows) {
     if (!power_of_two(plan.lanes) || plan.lanes > kWarp)
       return illegal("lanes must be a power of two up to 32");
+  } else if (plan.strategy == Strategy::streamed_row) {
+    if (plan.lanes != plan.threads / 2) return illegal("half of the threads must share a chunk");
   } else if (plan.lanes != plan.threads) {
     return illegal("all threads share a row, so lanes must equal threads");
   }
-  if (plan.strategy != Strategy::two_reads && columns_per_block(plan) < spec.columns)
-    return illegal("the lanes do not cover the row");
+  if (const auto why = check_slices(plan, spec, device); !why.empty()) return illegal(why);
   if (plan.group_rows < 1 || (plan.group_rows > 4 && plan.group_rows % 4 != 0))
     return illegal("group_rows must be 1 to 4 or a multiple of 4");
   if (plan.blocks_per_sm < 1 || plan.blocks_per_sm > device.blocks_per_sm ||
       plan.threads * plan.blocks_per_sm > device.threads_per_sm)
     return illegal(concat({"blocks_per_sm exceeds ", shortest(device.blocks_per_sm), " blocks or ",
                            shortest(device.threads_per_sm), " threads of a multiprocessor"}));
-  if (plan.threads * plan.blocks_per_sm * needed_registers(plan, spec) > device.registers_per_sm)
-    return illegal(concat({"needs about ", shortest(needed_registers(plan, spec)),
-                           " registers a thread; a multiprocessor has ", shortest(device.registers_per_sm)}));
+  if (const std::int64_t least = held_registers(plan, spec) + kWorkingRegisters;
+      plan.threads * plan.blocks_per_sm * least > device.registers_per_sm || least > kMaxRegisters)
+    return illegal(
+        concat({"needs ", shortest(least), " registers a thread at least; a thread has ",
+                shortest(kMaxRegisters), ", a multiprocessor ", shortest(device.registers_per_sm)}));
   if (plan.strategy == Strategy::two_reads) {
     const Ring ring = ring_of(plan, spec, device);
     if (ring.lag > (ring.rows - plan.group_rows) * ring.chunks)

@@ -55,21 +55,25 @@ Result<Kernel> Service::Impl::kernel_for(const LayerNormSpec& spec, int device, 
     const std::shared_lock lock(mutex_);
     if (const auto found = by_use_.find(use); found != by_use_.end()) return found->second;
   }
-  const Plan plan = choose(use.spec, profile, use.regime, use.alignment);
-  const std::string key = concat({to_text(use.spec), " ", to_text(plan), " ", shortest(use.device)});
-  auto kernel = flights_.run(key, [&]() -> Result<Kernel> {
+  auto kernel = kernel_of(use.spec, choose(use.spec, profile, use.regime, use.alignment), device, profile);
+  if (!kernel) return kernel;
+  const std::unique_lock lock(mutex_);
+  return by_use_.try_emplace(use, *std::move(kernel)).first->second;
+}
+
+Result<Kernel> Service::Impl::kernel_of(const LayerNormSpec& spec, const Plan& plan, int device,
+                                        const DeviceProfile& profile) {
+  const std::string key = concat({to_text(spec), " ", to_text(plan), " ", shortest(device)});
+  return flights_.run(key, [&]() -> Result<Kernel> {
     {
       const std::shared_lock lock(mutex_);
       if (const auto found = by_plan_.find(key); found != by_plan_.end()) return found->second;
     }
-    auto made = make_ready(use.spec, plan, profile, use.device);
+    auto made = make_ready(spec, plan, profile, device);
     if (!made) return made;
     const std::unique_lock lock(mutex_);
     return by_plan_.try_emplace(key, *std::move(made)).first->second;
   });
-  if (!kernel) return kernel;
-  const std::unique_lock lock(mutex_);
-  return by_use_.try_emplace(use, *std::move(kernel)).first->second;
 }
 
 Result<Kernel> Service::Impl::make_ready(const LayerNormSpec& spec, const Plan& plan,
@@ -81,7 +85,7 @@ Result<Kernel> Service::Impl::make_ready(const LayerNormSpec& spec, const Plan& 
   kernel->profile = profile;
   kernel->device = device;
   kernel->workspace_bytes = normjit::workspace_bytes(plan, spec, profile);
-  kernel->shape.threads = plan.threads;
+  kernel->shape = launch_shape(plan, spec);
   kernel->driver = driver;
   auto loaded = load(*kernel, kernel->origin);
   if (!loaded) return loaded.error();

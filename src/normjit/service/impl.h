@@ -34,6 +34,10 @@ class Service::Impl {
   Result<Kernel> kernel_for(const LayerNormSpec& spec, int device, const DeviceProfile& profile,
                             std::int64_t rows, const Tensors& tensors);
 
+  // The kernel of this very plan.
+  Result<Kernel> kernel_of(const LayerNormSpec& spec, const Plan& plan, int device,
+                           const DeviceProfile& profile);
+
   Result<int> device_or_current(int ordinal);
   void log(LogLevel level, std::string_view text) const;
 

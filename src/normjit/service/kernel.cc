@@ -29,6 +29,13 @@ Code presence(const void* pointer, bool wanted) noexcept {
 
 }  // namespace
 
+LaunchShape launch_shape(const Plan& plan, const LayerNormSpec& spec) noexcept {
+  return {.threads = plan.threads,
+          .dynamic_shared_bytes = shared_bytes(plan, spec),
+          .cluster_blocks = plan.exchange == Exchange::cluster ? plan.slices : 1,
+          .cooperative = plan.exchange == Exchange::grid};
+}
+
 Strides strides_of(const LayerNormSpec& spec, const Tensors& t) noexcept {
   if (t.rows == 1) return {spec.columns, spec.columns};
   return {t.x_row_stride == kContiguous ? spec.columns : t.x_row_stride,
@@ -89,21 +96,24 @@ namespace {
 // Ok, or why this very kernel cannot run on these tensors.
 Status admit(const Kernel::Prepared& p, const Tensors& t) noexcept {
   if (const Status status = check_tensors(p.spec, t); !status || t.rows == 0) return status;
-  if (static_cast<int>(alignment_of(p.spec, t)) < p.plan.vector) return {Code::Misaligned};
+  if (static_cast<int>(alignment_of(p.spec, t)) < (p.plan.shifted ? 1 : p.plan.vector))
+    return {Code::Misaligned};
   if (p.workspace_bytes != 0 && !t.workspace) return {Code::WorkspaceRequired};
   return {};
 }
 
 }  // namespace
 
-Status Kernel::launch(const Tensors& t, Stream stream) const noexcept {
+Status Kernel::launch(const Tensors& t, Stream stream, const LaunchOptions& options) const noexcept {
   if (!prepared_) return {Code::EmptyKernel};
   const Prepared& p = *prepared_;
   if (const Status status = admit(p, t); !status || t.rows == 0) return status;
 
   ArgumentList arguments(t, strides_of(p.spec, t));
   const auto blocks = static_cast<std::uint32_t>(grid_blocks(p.plan, p.spec, p.profile, t.rows));
-  const int result = p.loaded->launch(blocks, p.shape, stream, arguments.pointers);
+  LaunchShape shape = p.shape;
+  shape.overlap_previous = options.overlap_previous && p.profile.arch.number >= 90;
+  const int result = p.loaded->launch(blocks, shape, stream, arguments.pointers);
   if (result == 0) return {};
   return {result == kCudaOutOfMemory ? Code::OutOfMemory : Code::DriverError, result};
 }

@@ -23,6 +23,9 @@ struct Kernel::Prepared {
   mutable std::atomic<bool> pointers_checked = false;
 };
 
+// The shape of a plan's launches.
+LaunchShape launch_shape(const Plan& plan, const LayerNormSpec& spec) noexcept;
+
 // The row strides of a launch, in elements.
 struct Strides {
   std::int64_t x = 0, y = 0;

@@ -38,10 +38,12 @@ Result<Kernel> Service::prepare(const LayerNormSpec& spec, const PrepareOptions&
   if (spec.statistics) tensors.mean = tensors.rstd = reinterpret_cast<void*>(std::uintptr_t{16});
   tensors.x_row_stride = options.x_row_stride;
   tensors.y_row_stride = options.y_row_stride;
+  if (options.plan) return impl_->kernel_of(canonical(spec), *options.plan, *device, *profile);
   return impl_->kernel_for(canonical(spec), *device, *profile, rows, tensors);
 }
 
-Result<void> Service::layer_norm(const LayerNormSpec& given, const Tensors& tensors, Stream stream) {
+Result<void> Service::layer_norm(const LayerNormSpec& given, const Tensors& tensors, Stream stream,
+                                 const LaunchOptions& options) {
   if (auto valid = validate(given); !valid) return valid;
   if (tensors.rows == 0) return {};
   const LayerNormSpec spec = canonical(given);
@@ -56,7 +58,7 @@ Result<void> Service::layer_norm(const LayerNormSpec& given, const Tensors& tens
     if (auto sound = kernel->check(tensors); !sound) return sound;
     checked.store(true, std::memory_order_relaxed);
   }
-  const Status status = kernel->launch(tensors, stream);
+  const Status status = kernel->launch(tensors, stream, options);
   if (status) return {};
   std::string message = concat({to_text(spec), ": ", status.message()});
   if (status.driver_result != 0) message += " " + impl_->driver->describe(status.driver_result);
@@ -82,7 +84,13 @@ Result<DeviceProfile> Service::device(int ordinal) {
 Result<RenderedKernel> Service::render(const LayerNormSpec& spec, const DeviceProfile& device,
                                        RowsRegime regime, Alignment alignment) const {
   if (auto valid = validate(spec); !valid) return valid.error();
-  const Plan plan = choose(canonical(spec), device, regime, alignment);
+  return render(spec, device, choose(canonical(spec), device, regime, alignment));
+}
+
+Result<RenderedKernel> Service::render(const LayerNormSpec& spec, const DeviceProfile& device,
+                                       const Plan& plan) const {
+  if (auto valid = validate(spec); !valid) return valid.error();
+  if (auto legal = check(plan, canonical(spec), device); !legal) return legal.error();
   auto kernel = impl_->binaries.identify(canonical(spec), plan, device.arch);
   if (!kernel) return kernel.error();
   return RenderedKernel{plan, std::move(kernel->source.text), std::move(kernel->source.kernel)};

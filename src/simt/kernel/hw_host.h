@@ -203,6 +203,28 @@ NJ_DEVICE void wait_until(const unsigned long long* counter, unsigned long long 
   simt::runtime.wait_until(counter, value, place, NJ_PC);
 }
 
+template <class T>
+NJ_DEVICE void post(unsigned long long* at, const T& value, unsigned tag) {
+  unsigned word[sizeof(T) / 4];
+  __builtin_memcpy(word, &value, sizeof(T));
+  for (int i = 0; i < static_cast<int>(sizeof(T) / 4); ++i) {
+    const unsigned long long old = simt::runtime.add(at + i, 0, false, NJ_PC);
+    simt::runtime.add(at + i, (static_cast<unsigned long long>(tag) << 32 | word[i]) - old, false, NJ_PC);
+  }
+}
+template <class T>
+NJ_DEVICE T collect(const unsigned long long* at, unsigned tag, simt::Place place = simt::here()) {
+  unsigned word[sizeof(T) / 4];
+  for (int i = 0; i < static_cast<int>(sizeof(T) / 4); ++i) {
+    simt::runtime.wait_until(at + i, static_cast<unsigned long long>(tag) << 32, place, NJ_PC);
+    word[i] =
+        static_cast<unsigned>(simt::runtime.add(const_cast<unsigned long long*>(at + i), 0, false, NJ_PC));
+  }
+  T value;
+  __builtin_memcpy(&value, word, sizeof(T));
+  return value;
+}
+
 // ---- Asynchronous copies into shared memory ----
 
 template <int kBytes>
@@ -257,6 +279,8 @@ NJ_DEVICE void bulk_wait() {
 
 NJ_DEVICE int cluster_rank() { return simt::runtime.cluster_rank(); }
 NJ_DEVICE int cluster_size() { return simt::runtime.cluster_size(); }
+NJ_DEVICE void cluster_enter() { simt::runtime.cluster_enter(); }
+NJ_DEVICE void cluster_entered(simt::Place place = simt::here()) { simt::runtime.cluster_entered(place); }
 NJ_DEVICE void cluster_barrier(simt::Place place = simt::here()) { simt::runtime.cluster_barrier(place); }
 template <class T>
 NJ_DEVICE T* remote(T* shared, int rank, simt::Place place = simt::here()) {
@@ -269,6 +293,10 @@ NJ_DEVICE void wait_for_previous_launch() {}
 NJ_DEVICE void allow_next_launch() {}
 
 // ---- Numbers ----
+
+NJ_DEVICE unsigned funnel(unsigned low, unsigned high, int by) {
+  return static_cast<unsigned>((static_cast<unsigned long long>(high) << 32 | low) >> (by & 31));
+}
 
 NJ_DEVICE float f16_to_f32(unsigned short half) {
   const unsigned sign = (half & 0x8000u) << 16, exponent = half >> 10 & 31, fraction = half & 0x3ffu;

@@ -63,6 +63,8 @@ struct Runtime {
 
   int (*cluster_rank)();
   int (*cluster_size)();
+  void (*cluster_enter)();
+  void (*cluster_entered)(Place);
   void (*cluster_barrier)(Place);
   void* (*remote)(void* shared, int rank, Place);
   void (*grid_barrier)(unsigned* counter, Place);

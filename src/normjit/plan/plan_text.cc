@@ -1,0 +1,99 @@
+// A plan as a line of text, and back.
+#include <array>
+#include <iterator>
+
+#include "normjit/base/text.h"
+#include "normjit/plan.h"
+
+namespace normjit {
+namespace {
+
+constexpr std::string_view kStrategyNames[] = {"packed_rows", "resident_row", "streamed_row", "two_reads"};
+constexpr std::string_view kExchangeNames[] = {"none", "cluster", "grid"};
+
+template <class Enum, std::size_t n>
+std::string_view name_in(const std::string_view (&names)[n], Enum value) noexcept {
+  const auto index = static_cast<std::size_t>(value);
+  return index < n ? names[index] : "?";
+}
+
+template <class Enum, std::size_t n>
+bool read(const std::string_view (&names)[n], std::string_view word, Enum& value) {
+  for (std::size_t i = 0; i < n; ++i)
+    if (names[i] == word) {
+      value = static_cast<Enum>(i);
+      return true;
+    }
+  return false;
+}
+
+// The numbers of a plan, in the order of the text. The first ones are always there, the others where they
+// differ from their default.
+struct Field {
+  std::string_view name;
+  int Plan::*value;
+};
+constexpr Field kFields[] = {
+    {"threads", &Plan::threads},       {"lanes", &Plan::lanes},
+    {"vector", &Plan::vector},         {"per_thread", &Plan::per_thread},
+    {"group_rows", &Plan::group_rows}, {"blocks_per_sm", &Plan::blocks_per_sm},
+    {"slices", &Plan::slices},         {"stages", &Plan::stages},
+};
+constexpr std::size_t kAlways = 6;
+
+}  // namespace
+
+std::string_view name(Strategy strategy) noexcept { return name_in(kStrategyNames, strategy); }
+std::string_view name(Exchange exchange) noexcept { return name_in(kExchangeNames, exchange); }
+std::string_view name(RowsRegime regime) noexcept {
+  constexpr std::string_view kNames[] = {"lone", "few", "many"};
+  return name_in(kNames, regime);
+}
+
+std::string to_text(const Plan& plan) {
+  const Plan defaults;
+  std::string text(name(plan.strategy));
+  for (std::size_t i = 0; i < std::size(kFields); ++i)
+    if (const auto value = kFields[i].value; i < kAlways || plan.*value != defaults.*value)
+      text += concat({" ", kFields[i].name, "=", shortest(plan.*value)});
+  if (plan.exchange != Exchange::none) text += concat({" exchange=", name(plan.exchange)});
+  if (plan.shifted) text += " shifted=1";
+  return text;
+}
+
+Result<Plan> parse_plan(std::string_view text) {
+  const auto bad = [&](std::string_view what) {
+    return Error{Code::BadArgument, concat({"'", text, "' is not a plan: '", what,
+                                            "' is unknown. A plan reads like '", to_text(Plan{}), "'"})};
+  };
+  Plan plan;
+  const std::vector<std::string_view> words = split(text, ' ');
+  if (!read(kStrategyNames, words.front(), plan.strategy)) return bad(words.front());
+  for (std::size_t i = 1; i < words.size(); ++i) {
+    const std::string_view word = words[i];
+    const std::size_t equals = word.find('=');
+    if (equals == word.npos) return bad(word);
+    const std::string_view key = word.substr(0, equals), value = word.substr(equals + 1);
+    if (key == "exchange") {
+      if (!read(kExchangeNames, value, plan.exchange)) return bad(word);
+      continue;
+    }
+    const auto parsed = number<int>(value);
+    if (!parsed) return bad(word);
+    if (key == "shifted") {
+      if (*parsed != 0 && *parsed != 1) return bad(word);
+      plan.shifted = *parsed == 1;
+      continue;
+    }
+    bool known = false;
+    for (const Field& field : kFields)
+      if (field.name == key) {
+        plan.*field.value = *parsed;
+        known = true;
+      }
+    if (!known) return bad(word);
+  }
+  return plan;
+}
+
+}  // namespace normjit

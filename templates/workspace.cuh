@@ -1,0 +1,40 @@
+// The caller's memory, for kernels whose blocks meet through it. What stands here stands in the same place
+// for all of them, and each leaves it as the next expects it, so that they can use one workspace in turn: the
+// counters are zero between launches, and the tags of posts only grow. The sizes are those of
+// workspace_bytes() on the host.
+namespace normjit {
+
+struct Header {
+  unsigned long long next_ticket, finished_blocks;
+  unsigned epoch;  // the largest tag of any post so far
+  unsigned unused[3];
+};
+
+// Rows of two_reads take turns in a ring; the counters of a ring row grow over the rows that use it.
+struct RingRow {
+  unsigned long long measured;  // chunks whose moments stand
+  unsigned long long ready;     // rows whose statistics stand
+  unsigned long long applied;   // chunks that need the statistics no more
+  unsigned long long unused;
+};
+constexpr int kMaxRingRows = 1024;
+
+// What a block leaves for the others of its row, in turn in one of two places: when it posts for a row, all
+// have what they wanted of the row before the last, or they would not have posted for the last.
+constexpr int kPostWords = 6;  // of the largest thing that is posted
+struct Post {
+  unsigned long long words[kPostWords];
+};
+constexpr int kMaxPosts = 1024;  // blocks of a launch
+
+struct Meeting {
+  Header header;
+  RingRow ring[kMaxRingRows];
+  Post posts[2][kMaxPosts];
+};
+
+// The last block to leave makes the workspace ready for the next launch. One thread of the block calls this;
+// true in the last.
+NJ_DEVICE bool leaves_last(Header& header) { return hw::arrive(&header.finished_blocks) + 1 == gridDim.x; }
+
+}  // namespace normjit
