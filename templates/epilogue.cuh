@@ -55,86 +55,66 @@ struct Affine {
   Vec<Weight> weight, bias;
 };
 
-// At column `at` of `count` columns that begin at weight and bias.
-NJ_DEVICE Affine load_affine(const Weight* weight, const Weight* bias, int at, int count) {
+NJ_DEVICE Affine load_affine(const Weight* weight, const Weight* bias, int at) {
   Affine affine;
-  if constexpr (kShifted) {
-    if constexpr (kHasWeight) affine.weight = load_some<hw::Keep::always>(weight, at, 0, count);
-    if constexpr (kHasBias) affine.bias = load_some<hw::Keep::always>(bias, at, 0, count);
-  } else {
-    if constexpr (kHasWeight) affine.weight = load<hw::Keep::always>(weight + at);
-    if constexpr (kHasBias) affine.bias = load<hw::Keep::always>(bias + at);
-  }
+  if constexpr (kHasWeight) affine.weight = load<hw::Keep::always>(weight + at);
+  if constexpr (kHasBias) affine.bias = load<hw::Keep::always>(bias + at);
   return affine;
 }
 
-NJ_DEVICE Vec<Output> apply(const Vec<Input>& x, const RowStatistics& s, const Affine& affine) {
-  const Acc shift = -s.rest * s.rstd;
+// An element of y from one of x; weight and bias are not looked at where there are none.
+NJ_DEVICE Output finish(Input x, const RowStatistics& s, Weight weight, Weight bias) {
+  Acc v = (widen(x) - s.mean) * s.rstd + -s.rest * s.rstd;
+  if constexpr (kHasWeight) v *= widen(weight);
+  if constexpr (kHasBias) v += widen(bias);
+  v = activate(v);
+  if constexpr (kScale != Acc(1)) v *= kScale;
+  return narrow<Output>(v);
+}
+NJ_DEVICE Vec<Output> finish(const Vec<Input>& x, const RowStatistics& s, const Affine& affine) {
   Vec<Output> y;
 #pragma unroll
-  for (int i = 0; i < kVector; ++i) {
-    Acc v = (widen(x.at[i]) - s.mean) * s.rstd + shift;
-    if constexpr (kHasWeight) v *= widen(affine.weight.at[i]);
-    if constexpr (kHasBias) v += widen(affine.bias.at[i]);
-    v = activate(v);
-    if constexpr (kScale != Acc(1)) v *= kScale;
-    y.at[i] = narrow<Output>(v);
-  }
+  for (int i = 0; i < kVector; ++i) y.at[i] = finish(x.at[i], s, affine.weight.at[i], affine.bias.at[i]);
   return y;
+}
+
+// Held from row to row, as it was loaded: the compiler shall not hold it converted, which takes more
+// registers.
+NJ_DEVICE Affine unconverted(Affine held) {
+  if constexpr (!kSame<Weight, Acc>) {
+    if constexpr (kHasWeight) hw::forget(held.weight);
+    if constexpr (kHasBias) hw::forget(held.bias);
+  }
+  return held;
 }
 
 // Weight and bias of a slice. A thread with one or two vectors loads them together with x, so that they have
 // arrived when the statistics are known; longer slices load them as they are used, which saves registers.
-constexpr bool kEarlyAffine = kPerThread <= 2;
+constexpr bool kEarlyAffine = kPerThread <= 2 && !kShifted;
 struct AffineSlice {
   Affine part[kEarlyAffine ? kPerThread : 1];
 };
 
 NJ_DEVICE void load_early(AffineSlice& affine, const Weight* weight, const Weight* bias, int lane,
-                          int count) {
+                          const Cut& cut) {
   if constexpr (kEarlyAffine) {
 #pragma unroll
     for (int k = 0; k < kPerThread; ++k)
-      if (inside(k, lane, count)) affine.part[k] = load_affine(weight, bias, column(k, lane), count);
+      if (inside(k, lane, cut)) affine.part[k] = load_affine(weight, bias, column(k, lane));
   }
 }
 
-// Where a slice of y goes, vector after vector.
-struct Store {
-  Output* y;
-  int lane, count;
-
-  NJ_METHOD void put(int k, const Vec<Output>& value) const {
-    if (inside(k, lane, count)) store(y + column(k, lane), value);
-  }
-};
-
-// A slice, whose row or chunk begins at weight, bias and y; all lanes of the warp call this.
-template <class To>
+// A slice, whose row or chunk begins at weight, bias and y.
 NJ_DEVICE void apply(const Slice& slice, const RowStatistics& s, const AffineSlice& early,
-                     const Weight* weight, const Weight* bias, To& to, int lane, int count) {
+                     const Weight* weight, const Weight* bias, Output* y, int lane, const Cut& cut) {
   Affine next;
-  if (!kEarlyAffine && inside(0, lane, count)) next = load_affine(weight, bias, column(0, lane), count);
+  if (!kEarlyAffine && inside(0, lane, cut)) next = load_affine(weight, bias, column(0, lane));
 #pragma unroll
   for (int k = 0; k < kPerThread; ++k) {
-    Affine affine = kEarlyAffine ? early.part[kEarlyAffine ? k : 0] : next;
-    if (!kEarlyAffine && k + 1 < kPerThread && inside(k + 1, lane, count))
-      next = load_affine(weight, bias, column(k + 1, lane), count);
-    Vec<Output> value;
-    if (inside(k, lane, count)) value = apply(slice.part[k], s, affine);
-    to.put(k, value);
-  }
-}
-
-NJ_DEVICE void apply(const Slice& slice, const RowStatistics& s, const AffineSlice& early,
-                     const Weight* weight, const Weight* bias, Output* y, int lane, int count) {
-  if constexpr (kShifted) {
-    ShiftedStore<Output> to(y, lane, count);
-    apply(slice, s, early, weight, bias, to, lane, count);
-    to.put(kPerThread, {});
-  } else {
-    Store to{y, lane, count};
-    apply(slice, s, early, weight, bias, to, lane, count);
+    Affine affine = kEarlyAffine ? unconverted(early.part[kEarlyAffine ? k : 0]) : next;
+    if (!kEarlyAffine && k + 1 < kPerThread && inside(k + 1, lane, cut))
+      next = load_affine(weight, bias, column(k + 1, lane));
+    if (inside(k, lane, cut)) store(y + column(k, lane), finish(slice.part[k], s, affine));
   }
 }
 

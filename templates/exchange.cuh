@@ -17,15 +17,27 @@ NJ_DEVICE Meeting& meeting_in(unsigned char* workspace) { return *reinterpret_ca
 
 NJ_DEVICE unsigned first_tag(unsigned char* workspace) { return meeting_in(workspace).header.epoch; }
 
-// From the moments of this slice those of the row. One warp of each block of the team calls this, row after
-// row, and all its lanes get the same. own(i) is how many columns slice i has.
-template <class Own>
-NJ_DEVICE Moments meet(unsigned char* workspace, unsigned tag, const Moments& moments, int slice,
-                       const Own& own) {
-  const int first = static_cast<int>(blockIdx.x) / kSlices * kSlices;
-  Post* const posts = meeting_in(workspace).posts[tag % 2] + first;
-  if (threadIdx.x % kWarp == 0) hw::post(posts[slice].words, moments, tag);
-  return merge<kSlices>([&](int i) { return hw::collect<Moments>(posts[i].words, tag); }, own, kColumns);
+// A block leaves its part of each row for its team, in kPlaces places in turn. One thread calls this; a place
+// is written again when the whole team has collected what it had.
+template <int kPlaces>
+NJ_DEVICE Post* posts_of(unsigned char* workspace, unsigned tag) {
+  const unsigned first = blockIdx.x / kSlices * kSlices;
+  return meeting_in(workspace).posts + tag % kPlaces * gridDim.x + first;
+}
+template <int kPlaces>
+NJ_DEVICE void post_part(unsigned char* workspace, unsigned tag, const Moments& part, int slice) {
+  hw::post(posts_of<kPlaces>(workspace, tag)[slice].words, part, tag);
+}
+
+// The moments of the row from those of all slices. One warp calls this, and all its lanes get the same.
+// own(i) is how many columns slice i has.
+template <int kPlaces, class Own>
+NJ_DEVICE Moments collect_row(unsigned char* workspace, unsigned tag, const Own& own) {
+  const int lane = threadIdx.x % Merging<kSlices>::kWidth;
+  Moments parts[Merging<kSlices>::kEach];
+  hw::collect<Merging<kSlices>::kEach>(posts_of<kPlaces>(workspace, tag)[lane].words, kWarp * kPostWords,
+                                       (kSlices - lane + kWarp - 1) / kWarp, tag, parts);
+  return merge<kSlices>([&](int i) { return parts[i / kWarp]; }, own, kColumns);
 }
 
 // One thread of each block calls this when its block is done, with the last tag that its team used.

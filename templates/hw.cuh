@@ -27,7 +27,20 @@ enum class Keep {
   once,    // streamed: first to leave L1 and L2
   l2,      // read again soon by another block: L2 only
   always,  // read by every row: L1 and L2
+  stays,   // read by every row, by nobody else of this multiprocessor: L2 only, last to leave it
 };
+
+// What L2 is told with an access (sm_80).
+NJ_DEVICE unsigned long long leaves_first() {
+  unsigned long long policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+NJ_DEVICE unsigned long long leaves_last() {
+  unsigned long long policy;
+  asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
 
 #define NJ_LOAD(suffix)                                                                   \
   if constexpr (kBytes == 2) {                                                            \
@@ -59,7 +72,11 @@ NJ_DEVICE Piece load_piece(const void* from) {
   Piece to;
   if constexpr (kKeep == Keep::once) {
     NJ_LOAD(".cs")
-  } else if constexpr (kKeep == Keep::l2) {
+  } else if constexpr (kKeep == Keep::stays && kBytes == 16 && kArch >= 80) {
+    asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(to.word[0]), "=r"(to.word[1]), "=r"(to.word[2]), "=r"(to.word[3])
+                 : "l"(from), "l"(leaves_last()));
+  } else if constexpr (kKeep == Keep::l2 || kKeep == Keep::stays) {
     NJ_LOAD(".L1::no_allocate")
   } else {
     NJ_LOAD("")
@@ -106,6 +123,51 @@ NJ_DEVICE void store(void* to, const T& value) {
     Piece piece;
     memcpy(&piece, reinterpret_cast<const char*>(&value) + at, kBytes);
     store_piece<kBytes>(static_cast<char*>(to) + at, piece);
+  }
+}
+
+// ---- Shared memory ----
+
+// What ptxas calls a shared address.
+#define NJ_ADDRESS(shared) static_cast<unsigned>(__cvta_generic_to_shared(shared))
+
+// Reads and writes a T of 4, 8 or 16 bytes, at a multiple of that, in one access.
+template <class T>
+NJ_DEVICE T load_shared(const void* from) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);
+  Piece piece;
+  if constexpr (sizeof(T) == 4) {
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(piece.word[0]) : "r"(NJ_ADDRESS(from)) : "memory");
+  } else if constexpr (sizeof(T) == 8) {
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(piece.word[0]), "=r"(piece.word[1])
+                 : "r"(NJ_ADDRESS(from))
+                 : "memory");
+  } else {
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(piece.word[0]), "=r"(piece.word[1]), "=r"(piece.word[2]), "=r"(piece.word[3])
+                 : "r"(NJ_ADDRESS(from))
+                 : "memory");
+  }
+  T value;
+  memcpy(&value, &piece, sizeof value);
+  return value;
+}
+template <class T>
+NJ_DEVICE void store_shared(void* to, const T& value) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);
+  Piece piece;
+  memcpy(&piece, &value, sizeof value);
+  if constexpr (sizeof(T) == 4) {
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(NJ_ADDRESS(to)), "r"(piece.word[0]) : "memory");
+  } else if constexpr (sizeof(T) == 8) {
+    asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(NJ_ADDRESS(to)), "r"(piece.word[0]),
+                 "r"(piece.word[1])
+                 : "memory");
+  } else {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(NJ_ADDRESS(to)), "r"(piece.word[0]),
+                 "r"(piece.word[1]), "r"(piece.word[2]), "r"(piece.word[3])
+                 : "memory");
   }
 }
 
@@ -175,6 +237,17 @@ NJ_DEVICE void group_barrier(int id, int threads) {
 // A block barrier that says how many threads voted yes.
 NJ_DEVICE int block_count(bool vote) { return __syncthreads_count(vote); }
 
+// Gives registers back, or takes more, so that each thread has kCount from here on: a multiple of 8. All four
+// warps of a group of four call this, and what one group takes others must have given back (sm_90a and such).
+template <int kCount>
+NJ_DEVICE void shrink_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+template <int kCount>
+NJ_DEVICE void grow_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+
 // ---- Blocks of a launch, through global memory ----
 
 // The next number of a counter; orders nothing.
@@ -216,24 +289,38 @@ NJ_DEVICE void post(unsigned long long* at, const T& value, unsigned tag) {
                  : "memory");
 }
 
-// Returns what was posted with this tag, as soon as it is there.
-template <class T>
-NJ_DEVICE T collect(const unsigned long long* at, unsigned tag) {
-  unsigned word[sizeof(T) / 4];
-  bool there;
-  do {
-    there = true;
+// Returns when what was posted with this tag at `at`, at `at + stride` and so on, `count` of them and at most
+// kCount, is all there, in `to`.
+template <int kCount, class T>
+NJ_DEVICE void collect(const unsigned long long* at, int stride, int count, unsigned tag, T* to) {
+  constexpr int kWords = sizeof(T) / 4;
+  bool missing[kCount];
 #pragma unroll
-    for (int i = 0; i < static_cast<int>(sizeof(T) / 4); ++i) {
-      unsigned long long both;
-      asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(both) : "l"(at + i) : "memory");
-      there = there && both >> 32 == tag;
-      word[i] = static_cast<unsigned>(both);
-    }
-  } while (!there);
-  T value;
-  memcpy(&value, word, sizeof(T));
-  return value;
+  for (int j = 0; j < kCount; ++j) missing[j] = j < count;
+  for (;;) {
+    bool all = true;
+#pragma unroll
+    for (int j = 0; j < kCount; ++j)
+      if (missing[j]) {
+        unsigned word[kWords];
+        bool there = true;
+#pragma unroll
+        for (int i = 0; i < kWords; ++i) {
+          unsigned long long both;
+          asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];"
+                       : "=l"(both)
+                       : "l"(at + j * stride + i)
+                       : "memory");
+          there = there && both >> 32 == tag;
+          word[i] = static_cast<unsigned>(both);
+        }
+        memcpy(to + j, word, sizeof(T));
+        missing[j] = !there;
+        all = all && there;
+      }
+    if (all) break;
+    __nanosleep(100);  // or all who wait keep the few places busy that others write to
+  }
 }
 
 // ---- All blocks of a cooperative launch ----
@@ -258,9 +345,6 @@ NJ_DEVICE void grid_barrier(unsigned* counter) {
 }
 
 // ---- Asynchronous copies into shared memory (sm_80) ----
-
-// What ptxas calls a shared address.
-#define NJ_ADDRESS(shared) static_cast<unsigned>(__cvta_generic_to_shared(shared))
 
 // Begins a copy of 4, 8 or 16 bytes, both addresses aligned to that; 16 bytes bypass L1.
 template <int kBytes>
@@ -306,6 +390,14 @@ NJ_DEVICE void barrier_arrive(MemoryBarrier* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(NJ_ADDRESS(barrier)) : "memory");
 }
 
+// Arrives when this warp has what it loaded from shared memory: `loaded` are bits of it. An arrival does not
+// wait for such loads by itself, and the copy engine may write there before they are done. So the address is
+// made to depend on them; `zero` is 0, and the compiler does not know it.
+NJ_DEVICE void barrier_arrive_after(MemoryBarrier* barrier, unsigned loaded, unsigned zero) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(NJ_ADDRESS(barrier) + (loaded & zero))
+               : "memory");
+}
+
 // Arrives, and lets the phase wait for so many more bytes of bulk_load too.
 NJ_DEVICE void barrier_arrive_expect(MemoryBarrier* barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(NJ_ADDRESS(barrier)), "r"(bytes)
@@ -333,14 +425,22 @@ NJ_DEVICE void barrier_wait(MemoryBarrier* barrier, unsigned parity) {
 
 // One thread copies for all. Addresses and sizes are multiples of 16.
 
-// Begins a copy; its bytes count for the phase of `barrier` that is under way, and are visible to those who
-// wait for it.
+// Begins a copy of what is read once; its bytes count for the phase of `barrier` that is under way, and are
+// visible to those who wait for it.
 NJ_DEVICE void bulk_load(void* shared, const void* global, int bytes, MemoryBarrier* barrier) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-          NJ_ADDRESS(shared)),
-      "l"(global), "r"(bytes), "r"(NJ_ADDRESS(barrier))
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
+      "[%3], "
+      "%4;" ::"r"(NJ_ADDRESS(shared)),
+      "l"(global), "r"(bytes), "r"(NJ_ADDRESS(barrier)), "l"(leaves_first())
       : "memory");
+}
+
+// Lets L2 fetch what many blocks or rows will read, and keep it.
+NJ_DEVICE void prefetch(const void* global, int bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global.L2::cache_hint [%0], %1, %2;" ::"l"(global), "r"(bytes),
+               "l"(leaves_last())
+               : "memory");
 }
 
 // Begins a copy. Whoever wrote to `shared` has called bulk_store_ready() since, and met this thread at a
@@ -410,9 +510,6 @@ NJ_DEVICE void allow_next_launch() {
 }
 
 // ---- Numbers ----
-
-// 32 bits of two words from bit `by` of the lower on, 0 to 31.
-NJ_DEVICE unsigned funnel(unsigned low, unsigned high, int by) { return __funnelshift_r(low, high, by); }
 
 NJ_DEVICE float f16_to_f32(unsigned short bits) {
   float value;

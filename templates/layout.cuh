@@ -1,27 +1,50 @@
 // Which columns a thread has. Neighbouring lanes of a warp have neighbouring vectors, so that each access is
 // contiguous over them; then the warp goes on behind what it has, so that all of it is contiguous too.
+//
+// Rows that may begin anywhere (kShifted) are cut: single elements up to the first aligned vector, whole
+// vectors, and single elements again. Without kShifted all of a row is vectors.
 namespace normjit {
 
 constexpr int kWarp = 32;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kGroup = kLanes < kWarp ? kLanes : kWarp;  // lanes of a warp that share a row
 constexpr int kSpan = kLanes * kVector * kPerThread;     // columns that the lanes hold together
-constexpr bool kWhole = kColumns % kSpan == 0;           // then no slice ever reaches past its row
-// Whether a vector may reach past the end of its row.
-constexpr bool kStraddles = kColumns % kVector != 0;
+// Then no slice ever reaches past its row.
+constexpr bool kWhole = kColumns % kSpan == 0 && !kShifted;
+// What the vectors of a row must cover: where it is cut, and not shared, whole vectors alone.
+constexpr int kCovered = kShifted && kSlices == 1 ? kColumns / kVector * kVector : kColumns;
+// Single elements at the ends of a row, at most, that a lane has.
+constexpr int kEdges = kShifted ? (2 * kVector - 2 + kLanes - 1) / kLanes : 0;
 
-static_assert(!kStraddles || kShifted, "vectors do not straddle the end of a row");
+static_assert(kColumns % kVector == 0 || kShifted, "vectors do not straddle the end of a row");
 static_assert((kWarps & (kWarps - 1)) == 0, "the lanes of a warp sum over the warps");
 static_assert((kLanes & (kLanes - 1)) == 0 && kThreads % kLanes == 0 && kThreads % 32 == 0);
 
-// Where vector k of a lane begins.
+// How `count` columns of a row are cut that begin `past` elements past an aligned vector: `head` single
+// elements, `body` columns in whole vectors, and what is left.
+struct Cut {
+  int past, head, body, count;
+
+  NJ_METHOD int edges() const { return count - body; }
+  // The column of edge e.
+  NJ_METHOD int edge(int e) const { return e < head ? e : e + body; }
+};
+
+template <class T>
+NJ_DEVICE Cut cut_of(const T* address, int count) {
+  if constexpr (!kShifted) return {0, 0, count, count};
+  const int past = static_cast<int>(reinterpret_cast<unsigned long long>(address) / sizeof(T) % kVector);
+  const int head = (kVector - past) % kVector;
+  if (head >= count) return {past, count, 0, count};
+  return {past, head, (count - head) / kVector * kVector, count};
+}
+
+// Where vector k of a lane begins, in the body.
 NJ_DEVICE int column(int k, int lane) {
   return ((lane / kGroup * kPerThread + k) * kGroup + lane % kGroup) * kVector;
 }
-// Whether vector k begins in the `count` columns, and whether its element i is one of them if it does.
-NJ_DEVICE bool inside(int k, int lane, int count) { return kWhole || column(k, lane) < count; }
-NJ_DEVICE bool inside(int k, int i, int lane, int count) {
-  return !kStraddles || column(k, lane) + i < count;
-}
+NJ_DEVICE bool inside(int k, int lane, const Cut& cut) { return kWhole || column(k, lane) < cut.body; }
+// Which edge is the i-th of a lane, and whether there is one.
+NJ_DEVICE int edge_of(int i, int lane) { return i * kLanes + lane; }
 
 }  // namespace normjit

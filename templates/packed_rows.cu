@@ -6,31 +6,39 @@
 // group of rows keeps the memory queue full (grids of long-lived blocks were 5-8 % slower).
 namespace normjit {
 
-static_assert(kSpan >= kColumns, "the lanes cover the row");
+static_assert(kSpan >= kCovered, "the lanes cover the row");
 static_assert(kLanes <= kWarp, "a row stays in a warp");
 
 constexpr int kRows = kThreads / kLanes;  // a block
 
 NJ_KERNEL(packed_rows, kThreads) {
   const int lane = threadIdx.x % kLanes;
-  hw::allow_next_launch();
   for (long long first = static_cast<long long>(blockIdx.x) * kRows; first < rows;
        first += static_cast<long long>(gridDim.x) * kRows) {
     // Lanes beyond the last row take part in the shuffles with zeros, and write nothing. They may not read
     // another row meanwhile: its own lanes may be writing it, where y is x.
     const long long row = first + threadIdx.x / kLanes;
     const bool works = row < rows;
-
-    const int count = works ? kColumns : 0;
+    const Input* const from = x + row * x_stride;
+    const Cut cut = cut_of(from, kColumns);
 
     Slice slice = {};
     AffineSlice affine;
-    load_early(affine, weight, bias, lane, kColumns);
+    load_early(affine, weight, bias, lane, cut);
     hw::wait_for_previous_launch();
-    if (works || kShifted) load<hw::Keep::once>(slice, x + row * x_stride, lane, count);
-    const RowStatistics statistics = row_statistics(moments_of<kLanes>(slice, lane, kColumns, kColumns));
+    hw::allow_next_launch();
+    if (works) load<hw::Keep::once>(slice, from, lane, cut);
+    const RowStatistics statistics =
+        row_statistics(moments_of<kLanes>(SliceElements{slice, lane, cut}, kColumns));
 
-    if (works || kShifted) apply(slice, statistics, affine, weight, bias, y + row * y_stride, lane, count);
+    Output* const to = y + row * y_stride;
+    if constexpr (kShifted) {
+      NJ_DYNAMIC_SHARED(unsigned char, stages);
+      apply_shifted(slice, cut, statistics, weight, bias, to, works, lane,
+                    stages + threadIdx.x / kLanes * kStageBytes);
+    } else if (works) {
+      apply(slice, statistics, affine, weight, bias, to, lane, cut);
+    }
     if (works && lane == 0) store(statistics, mean_out, rstd_out, row);
   }
 }

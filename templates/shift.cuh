@@ -1,137 +1,109 @@
-// Rows that begin anywhere: the accesses stay whole aligned vectors, and neighbouring lanes pass each other
-// what belongs to them. Only where a row, or the columns of a warp, begin and end are single elements moved.
-//
-// A vector that begins `shift` elements behind an aligned place consists of the end of one aligned vector and
-// the begin of the next, which the next lane has loaded, or will store.
+// Rows that may begin anywhere: the vectors of x, of the weights and of y begin at different columns. So the
+// row passes through shared memory, where lanes read and write single elements: neighbouring lanes
+// neighbouring elements, at any distance from an aligned place without a conflict. Global memory sees whole
+// vectors, and single elements only at the ends of a row.
 namespace normjit {
 
-// The elements of a vector as 32-bit words.
+// Neighbouring elements that a lane takes at a time: two of 16 bits fill a register.
+constexpr int kFew = sizeof(Input) == 2 && sizeof(Output) == 2 ? 2 : 1;
 template <class T>
-struct Words {
-  static constexpr int kCount = sizeof(Vec<T>) / 4;
-  unsigned at[kCount];
+struct Few {
+  T at[kFew];
 };
-template <class T>
-NJ_DEVICE Words<T> words_of(const Vec<T>& value) {
-  Words<T> words;
-  memcpy(&words, &value, sizeof words);
-  return words;
-}
-template <class T>
-NJ_DEVICE Vec<T> vector_of(const Words<T>& words) {
-  Vec<T> value;
-  memcpy(&value, &words, sizeof value);
-  return value;
-}
 
-// What lane `lane` of the warp has.
-template <class T>
-NJ_DEVICE Vec<T> shuffle(const Vec<T>& value, int lane) {
-  Words<T> words = words_of(value);
-#pragma unroll
-  for (int i = 0; i < Words<T>::kCount; ++i) words.at[i] = hw::shuffle(words.at[i], lane);
-  return vector_of<T>(words);
-}
+// Columns that lanes hold together, at most.
+constexpr int kRowSpan = kSpan < kCovered ? kSpan : kColumns;
+constexpr int kSteps = (kRowSpan + kLanes * kFew - 1) / (kLanes * kFew);
+// Shared memory of the lanes that share a row, as shared_bytes() on the host has it.
+constexpr int kLargest = sizeof(Input) < sizeof(Output) ? sizeof(Output) : sizeof(Input);
+constexpr int kStageBytes = ((kRowSpan + kVector) * kLargest + 15) / 16 * 16;
 
-// kVector elements from element `shift` on, 0 to kVector - 1, of `low` and `high` in a row.
-template <class T>
-NJ_DEVICE Vec<T> window(const Vec<T>& low, const Vec<T>& high, int shift) {
-  constexpr int kCount = Words<T>::kCount;
-  const Words<T> first = words_of(low), second = words_of(high);
-  unsigned word[2 * kCount];
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) word[i] = first.at[i], word[kCount + i] = second.at[i];
-  const int bytes = shift * static_cast<int>(sizeof(T));
-#pragma unroll
-  for (int step = kCount / 2; step > 0; step /= 2) {
-    const bool moves = (bytes / 4 & step) != 0;
-#pragma unroll
-    for (int i = 0; i + step < 2 * kCount; ++i) word[i] = moves ? word[i + step] : word[i];
-  }
-  Words<T> result;
-#pragma unroll
-  for (int i = 0; i < kCount; ++i)
-    result.at[i] = sizeof(T) < 4 ? hw::funnel(word[i], word[i + 1], bytes % 4 * 8) : word[i];
-  return vector_of<T>(result);
-}
-
-// By how many elements an address is past a whole vector.
-template <class T>
-NJ_DEVICE int shift_of(const T* address) {
-  return static_cast<int>(reinterpret_cast<unsigned long long>(address) / sizeof(T) % kVector);
-}
-
-// The vector at row[at], of which only elements `first` to `last` - 1 of the row may be touched. Single
-// elements where that is less than all, or where the address is no vector's.
-template <hw::Keep kKeep, class T>
-NJ_DEVICE Vec<T> load_some(const T* row, int at, int first, int last) {
-  constexpr int kAligned = sizeof(Vec<T>) < 16 ? sizeof(Vec<T>) : 16;
-  Vec<T> value = {};
-  if (at >= first && at + kVector <= last && reinterpret_cast<unsigned long long>(row + at) % kAligned == 0) {
-    value = load<kKeep>(row + at);
+NJ_DEVICE void lanes_barrier() {
+  if constexpr (kLanes <= kWarp) {
+    hw::warp_barrier();
   } else {
-#pragma unroll
-    for (int i = 0; i < kVector; ++i)
-      if (at + i >= first && at + i < last) value.at[i] = hw::load<kKeep, T>(row + at + i);
+    hw::block_barrier();
   }
-  return value;
 }
+
+// Of weight or bias, of which there are `count`. 16-bit neighbours are read together where they are aligned
+// to that.
+template <bool kTogether>
+NJ_DEVICE Few<Weight> load_few(const Weight* from, int at, int count) {
+  if constexpr (kTogether)
+    if (at + kFew <= count) return hw::load<hw::Keep::always, Few<Weight>>(from + at);
+  Few<Weight> few = {};
+#pragma unroll
+  for (int i = 0; i < kFew; ++i)
+    if (at + i < count) few.at[i] = hw::load<hw::Keep::always, Weight>(from + at + i);
+  return few;
+}
+
+// The steps of a lane, from `in` to registers. kKnown: the number of columns where the compiler knows it,
+// else 0; then it can leave out the conditions, behind which it would wait for each load alone.
+template <bool kTogether, int kKnown>
+NJ_DEVICE void finish_few(Few<Output>* done, const Input* in, const RowStatistics& s, const Weight* weight,
+                          const Weight* bias, int lane, int columns) {
+  const int count = kKnown > 0 ? kKnown : columns;
+#pragma unroll
+  for (int j = 0; j < kSteps; ++j) {
+    const int at = (j * kLanes + lane) * kFew;
+    const int end = (j + 1) * kLanes * kFew <= kKnown ? at + kFew : count;
+    Few<Weight> weights = {}, biases = {};
+    if constexpr (kHasWeight) weights = load_few<kTogether>(weight, at, end);
+    if constexpr (kHasBias) biases = load_few<kTogether>(bias, at, end);
+#pragma unroll
+    for (int i = 0; i < kFew; ++i)
+      if (at + i < end) done[j].at[i] = finish(in[at + i], s, weights.at[i], biases.at[i]);
+    hw::forget(done[j]);
+  }
+}
+
+// A slice, whose row or chunk begins at weight, bias and y. All lanes that share it call this, with the same
+// `stage` of kStageBytes; where the row is none, it is not stored.
 template <class T>
-NJ_DEVICE void store_some(T* row, int at, int first, int last, const Vec<T>& value) {
-  if (at >= first && at + kVector <= last) {
-    store(row + at, value);
+NJ_DEVICE void apply_shifted(const Slice& slice, const Cut& cut, const RowStatistics& s, const Weight* weight,
+                             const Weight* bias, T* y, bool is_row, int lane, unsigned char* stage) {
+  // As far from an aligned place as in global memory, so that vectors are vectors here too.
+  const Cut to = cut_of(y, cut.count);
+  Input* const in = reinterpret_cast<Input*>(stage) + cut.past;
+  T* const out = reinterpret_cast<T*>(stage) + to.past;
+#pragma unroll
+  for (int k = 0; k < kPerThread; ++k)
+    if (inside(k, lane, cut)) hw::store_shared(in + cut.head + column(k, lane), slice.part[k]);
+#pragma unroll
+  for (int i = 0; i < kEdges; ++i)
+    if (edge_of(i, lane) < cut.edges()) in[cut.edge(edge_of(i, lane))] = slice.edge[i];
+  lanes_barrier();
+
+  Few<T> done[kSteps];
+  const auto aligned = [](const Weight* from) {
+    return reinterpret_cast<unsigned long long>(from) % sizeof(Few<Weight>) == 0;
+  };
+  const bool together = kFew == 1 || (aligned(weight) && aligned(bias));
+  if (kRowSpan != kColumns && cut.count < kRowSpan) {
+    finish_few<false, 0>(done, in, s, weight, bias, lane, cut.count);
+  } else if (together) {
+    finish_few<true, kRowSpan>(done, in, s, weight, bias, lane, kRowSpan);
   } else {
+    finish_few<false, kRowSpan>(done, in, s, weight, bias, lane, kRowSpan);
+  }
+  lanes_barrier();
 #pragma unroll
-    for (int i = 0; i < kVector; ++i)
-      if (at + i >= first && at + i < last) hw::store(row + at + i, value.at[i]);
-  }
-}
-
-// The lane of the group that is `by` away, as a lane of the warp.
-NJ_DEVICE int neighbour(int lane, int by) {
-  return lane % kWarp / kGroup * kGroup + (lane + by + kGroup) % kGroup;
-}
-
-// The kPerThread vectors of a slice of `count` columns; all lanes of the warp call this.
-template <hw::Keep kKeep, class T>
-NJ_DEVICE void load_shifted(Vec<T>* part, const T* row, int lane, int count) {
-  const int shift = shift_of(row);
-  const bool first = lane % kGroup == 0;
+  for (int j = 0; j < kSteps; ++j)
 #pragma unroll
-  for (int k = 0; k < kPerThread; ++k) part[k] = load_some<kKeep>(row, column(k, lane) - shift, 0, count);
-  // What the last lane of a group lacks is the first lane's next.
-  Vec<T> next = {};
-  if (first && shift != 0) next = load_some<kKeep>(row, column(kPerThread, lane) - shift, 0, count);
+    for (int i = 0; i < kFew; ++i)
+      if (const int at = (j * kLanes + lane) * kFew + i; at < cut.count) out[at] = done[j].at[i];
+  lanes_barrier();
 #pragma unroll
-  for (int k = 0; k < kPerThread; ++k) {
-    const Vec<T>& following = k + 1 < kPerThread ? part[k + 1] : next;
-    const Vec<T> given = first ? following : part[k];
-    part[k] = window(part[k], shuffle(given, neighbour(lane, 1)), shift);
-  }
+  for (int k = 0; k < kPerThread; ++k)
+    if (is_row && inside(k, lane, to))
+      store(y + to.head + column(k, lane), hw::load_shared<Vec<T>>(out + to.head + column(k, lane)));
+#pragma unroll
+  for (int i = 0; i < kEdges; ++i)
+    if (is_row && edge_of(i, lane) < to.edges())
+      hw::store(y + to.edge(edge_of(i, lane)), out[to.edge(edge_of(i, lane))]);
+  lanes_barrier();
 }
-
-// Stores the vectors of a slice of `count` columns one after the other, k from 0 to kPerThread: what is given
-// for the last is not looked at. All lanes of the warp call this.
-template <class T>
-struct ShiftedStore {
-  T* row;
-  int lane, first, last;  // of the columns of this group of lanes
-  int shift;
-  Vec<T> before = {};
-
-  NJ_METHOD ShiftedStore(T* row, int lane, int count)
-      : row(row), lane(lane), first(lane / kGroup * kGroup * kPerThread * kVector), shift(shift_of(row)) {
-    const int end = first + kGroup * kPerThread * kVector;
-    last = end < count ? end : count;
-  }
-
-  NJ_METHOD void put(int k, const Vec<T>& now) {
-    const Vec<T> given = lane % kGroup == kGroup - 1 ? before : now;
-    const Vec<T> low = shuffle(given, neighbour(lane, -1));
-    const Vec<T> whole = shift == 0 ? now : window(low, now, kVector - shift);
-    store_some(row, column(k, lane) - shift, first, last, whole);
-    before = now;
-  }
-};
 
 }  // namespace normjit

@@ -12,40 +12,51 @@ struct Moments {
 
 NJ_DEVICE Acc at_least_zero(Acc value) { return value < 0 ? Acc(0) : value; }  // NaN stays
 
-// Of the slices that kWidth neighbouring lanes hold, `own` columns together; `count` as in slice.cuh.
-template <int kWidth>
-NJ_DEVICE Moments moments_of(Slice& slice, int lane, int count, Acc own) {
-  const Acc mean = lanes_sum<kWidth>(sum(slice, lane, count)) / own;
-  const Pair centred = lanes_sum<kWidth>(centred_sums(slice, mean, lane, count));
+// Of `own` columns: the elements of kWidth neighbouring lanes together.
+template <int kWidth, class Elements>
+NJ_DEVICE Moments moments_of(const Elements& elements, Acc own) {
+  const Acc mean = lanes_sum<kWidth>(sum(elements)) / own;
+  const Pair centred = lanes_sum<kWidth>(centred_sums(elements, mean));
   const Acc rest = centred.a / own;
   return {mean, rest, at_least_zero(centred.b - centred.a * rest)};
 }
+// Of two parts together, of na and nb columns, by Chan's formula; both may be none.
+NJ_DEVICE Moments join(const Moments& a, Acc na, const Moments& b, Acc nb) {
+  if (nb == 0) return a;
+  if (na == 0) return b;
+  const Acc distance = (b.mean - a.mean) + (b.rest - a.rest), share = nb / (na + nb);
+  return {a.mean, a.rest + distance * share, a.m2 + b.m2 + distance * distance * na * share};
+}
 
-// Of the `count` columns of a row or chunk, how many warp `warp` of the block holds.
-NJ_DEVICE int columns_of_warp(int warp, int count) {
+// How many of the columns of a row or chunk warp `warp` of the block holds.
+NJ_DEVICE int columns_of_warp(int warp, const Cut& cut) {
   constexpr int kMost = kSpan / kWarps;
   if constexpr (kWhole) return kMost;
-  const int left = count - warp * kMost;
-  return left < 0 ? 0 : left < kMost ? left : kMost;
+  const int left = cut.body - warp * kMost, vectors = left < 0 ? 0 : left < kMost ? left : kMost;
+  return warp == 0 ? vectors + cut.edges() : vectors;  // the edges are fewer than its lanes
 }
 
-// The warp's own part of `count` columns that the block holds. All lanes of the warp get the same.
-NJ_DEVICE Moments warp_moments(Slice& slice, int lane, int count) {
-  const int own = columns_of_warp(lane / kWarp, count);
-  return moments_of<kWarp>(slice, lane, count, own > 0 ? own : 1);
+// The warp's own part of what the block holds. All lanes of the warp get the same.
+NJ_DEVICE Moments warp_moments(Slice& slice, int lane, const Cut& cut) {
+  const int own = columns_of_warp(lane / kWarp, cut);
+  return moments_of<kWarp>(SliceElements{slice, lane, cut}, own > 0 ? own : 1);
 }
-NJ_DEVICE void store_warp_moments(Slice& slice, int lane, int count, Moments* parts) {
-  const Moments part = warp_moments(slice, lane, count);
+NJ_DEVICE void store_warp_moments(Slice& slice, int lane, const Cut& cut, Moments* parts) {
+  const Moments part = warp_moments(slice, lane, cut);
   if (lane % kWarp == 0) parts[lane / kWarp] = part;
 }
 
 // The moments of `count` columns from those of kParts parts of them: part(i), which are of own(i) columns.
 // Relative to the mean of the first: the distances are small, so little is lost. A warp calls this, and all
 // its lanes get the same.
+template <int kParts>
+struct Merging {
+  static constexpr int kWidth = kParts < kWarp && (kParts & (kParts - 1)) == 0 ? kParts : kWarp;
+  static constexpr int kEach = (kParts + kWarp - 1) / kWarp;  // that a lane takes
+};
 template <int kParts, class Part, class Own>
 NJ_DEVICE Moments merge(const Part& part, const Own& own, Acc count) {
-  constexpr int kWidth = kParts < kWarp && (kParts & (kParts - 1)) == 0 ? kParts : kWarp;
-  constexpr int kEach = (kParts + kWarp - 1) / kWarp;
+  constexpr int kWidth = Merging<kParts>::kWidth, kEach = Merging<kParts>::kEach;
   Moments mine[kEach];
   Acc columns[kEach];
 #pragma unroll
@@ -69,10 +80,10 @@ NJ_DEVICE Moments merge(const Part& part, const Own& own, Acc count) {
   return {base, rest, lanes_sum<kWidth>(m2)};
 }
 
-// Of `count` columns that the block holds, from all warps' parts.
-NJ_DEVICE Moments merge_warps(const Moments* parts, int count) {
-  return merge<kWarps>([&](int i) { return parts[i]; }, [&](int i) { return columns_of_warp(i, count); },
-                       count);
+// Of what the block holds, from all warps' parts.
+NJ_DEVICE Moments merge_warps(const Moments* parts, const Cut& cut) {
+  return merge<kWarps>([&](int i) { return parts[i]; }, [&](int i) { return columns_of_warp(i, cut); },
+                       cut.count);
 }
 
 // What normalizes a row: y = (x - mean) * rstd - rest * rstd.

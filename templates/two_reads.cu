@@ -96,10 +96,11 @@ NJ_DEVICE Work work_of(long long ticket, const Schedule& s) {
   return place < kBatch ? Work{true, s.leading + step * kBatch + place} : Work{false, step};
 }
 
-// Lets others know the moments of a measured chunk. True if that completes its row. One warp calls this.
-NJ_DEVICE bool publish(long long item, const Workspace& w, const Moments* parts, int lane) {
+// Lets others know the moments of a measured chunk, which was cut so. True if that completes its row. One
+// warp calls this.
+NJ_DEVICE bool publish(long long item, const Cut& cut, const Workspace& w, const Moments* parts, int lane) {
   const long long row = item / kChunks, chunk = item % kChunks;
-  const Moments moments = merge_warps(parts, columns_of_chunk(chunk));
+  const Moments moments = merge_warps(parts, cut);
   if (lane != 0) return false;
   const int slot = w.slot(row);
   const unsigned long long turn = w.turn(row);
@@ -155,8 +156,8 @@ NJ_KERNEL(two_reads, kThreads) {
   const int lane = threadIdx.x;
   const bool first = lane == 0;
 
-  hw::allow_next_launch();
   hw::wait_for_previous_launch();
+  hw::allow_next_launch();
 
   // Tickets are taken ahead: one is known to all threads, the next is on its way to thread 0.
   unsigned long long next = 0;
@@ -169,6 +170,7 @@ NJ_KERNEL(two_reads, kThreads) {
   hw::block_barrier();
   unsigned long long ticket = claimed[1];
   long long measured = -1;  // the item before, if it measured: its moments are still to be published
+  Cut cut_before = {};
   for (int half = 0;; half ^= 1) {
     const bool done = ticket >= schedule.tickets;
     const Work work = work_of(ticket, schedule);
@@ -180,15 +182,17 @@ NJ_KERNEL(two_reads, kThreads) {
     const long long row =
         work.measures ? place / kChunks : place / kChunks * kGroupRows + work.item % kBatches * kBatch;
     const long long begin = chunk * kSpan;
-    const int count = columns_of_chunk(chunk);
+    const Input* const from = x + row * x_stride + begin;
+    const Cut cut = cut_of(from, columns_of_chunk(chunk));
     const bool applies = !done && !work.measures && row < rows;  // the last group may be short
 
     // The first read of a chunk. Behind its loads the chunk before is published.
     Slice slice;
-    if (measures) load<hw::Keep::l2>(slice, x + row * x_stride + begin, lane, count);
+    if (measures) load<hw::Keep::l2>(slice, from, lane, cut);
     bool completed = false;
-    if (measured >= 0 && lane < kWarp) completed = publish(measured, w, parts + (half ^ 1) * kWarps, lane);
-    if (measures) store_warp_moments(slice, lane, count, parts + half * kWarps);
+    if (measured >= 0 && lane < kWarp)
+      completed = publish(measured, cut_before, w, parts + (half ^ 1) * kWarps, lane);
+    if (measures) store_warp_moments(slice, lane, cut, parts + half * kWarps);
 
     if (first) {
       completes[half] = completed;
@@ -201,7 +205,7 @@ NJ_KERNEL(two_reads, kThreads) {
 
     if (applies) {
       // The second read of a chunk, of kBatch rows, and its write.
-      load<hw::Keep::once>(slice, x + row * x_stride + begin, lane, count);
+      load<hw::Keep::once>(slice, from, lane, cut);
       const int batch = rows - row < kBatch ? static_cast<int>(rows - row) : kBatch;
       if (lane < batch) {
         const int slot = w.slot(row + lane);
@@ -211,15 +215,23 @@ NJ_KERNEL(two_reads, kThreads) {
       }
       hw::block_barrier();
       AffineSlice affine;
-      load_early(affine, weight + begin, bias + begin, lane, count);
+      load_early(affine, weight + begin, bias + begin, lane, cut);
 #pragma unroll 1
       for (int i = 0; i < batch; ++i) {
-        if (i > 0) load<hw::Keep::once>(slice, x + (row + i) * x_stride + begin, lane, count);
-        apply(slice, statistics[i], affine, weight + begin, bias + begin, y + (row + i) * y_stride + begin,
-              lane, count);
+        const Input* const from_row = from + i * x_stride;
+        const Cut cut_row = cut_of(from_row, cut.count);
+        if (i > 0) load<hw::Keep::once>(slice, from_row, lane, cut_row);
+        Output* const to = y + (row + i) * y_stride + begin;
+        if constexpr (kShifted) {
+          NJ_DYNAMIC_SHARED(unsigned char, stage);
+          apply_shifted(slice, cut_row, statistics[i], weight + begin, bias + begin, to, true, lane, stage);
+        } else {
+          apply(slice, statistics[i], affine, weight + begin, bias + begin, to, lane, cut_row);
+        }
       }
     }
     measured = measures ? work.item : -1;
+    cut_before = cut;
     ticket = claimed[half];
   }
 

@@ -19,18 +19,17 @@ struct RingRow {
 };
 constexpr int kMaxRingRows = 1024;
 
-// What a block leaves for the others of its row, in turn in one of two places: when it posts for a row, all
-// have what they wanted of the row before the last, or they would not have posted for the last.
+// What a block leaves for the others that share its row (exchange.cuh).
 constexpr int kPostWords = 6;  // of the largest thing that is posted
 struct Post {
   unsigned long long words[kPostWords];
 };
-constexpr int kMaxPosts = 1024;  // blocks of a launch
+constexpr int kMaxPosts = 4096;  // blocks of a launch, times the places that each has
 
 struct Meeting {
   Header header;
   RingRow ring[kMaxRingRows];
-  Post posts[2][kMaxPosts];
+  Post posts[kMaxPosts];
 };
 
 // The last block to leave makes the workspace ready for the next launch. One thread of the block calls this;

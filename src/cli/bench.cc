@@ -1,33 +1,22 @@
-#include <algorithm>
-#include <string_view>
-
 #include "cli/commands.h"
 #include "cli/copy_kernel.h"
 #include "cli/exit_code.h"
 #include "cli/json_reports.h"
 #include "cli/measure.h"
+#include "cli/rows_list.h"
 #include "cli/table.h"
-#include "normjit/base/text.h"
 
 namespace normjit::cli {
 namespace {
 
-std::vector<std::int64_t> parse_rows(const std::string& list) {
-  std::vector<std::int64_t> rows;
-  for (const std::string_view word : split(list, ',')) {
-    const std::optional<std::int64_t> value = number<std::int64_t>(word);
-    if (!value || *value < 1) {
-      throw Exception(
-          {Code::BadArgument, "--rows is '" + list + "'; it must be numbers from 1 on, as in 1,16384"});
-    }
-    rows.push_back(*value);
-  }
-  return rows;
-}
+constexpr int kRepeat = 50;
 
-// As many rows as make x 256 MiB, which is far more than the caches hold.
-std::int64_t default_rows(const LayerNormSpec& spec) {
-  return std::max<std::int64_t>(1, (std::int64_t{256} << 20) / (spec.columns * size_of(spec.input)));
+// What is wrong with the options of the suite, where neither --suite nor --plot is given; empty: nothing.
+std::string mistake_of(const BenchCommand& options) {
+  if (options.list || options.seed || !options.regime.empty())
+    return "--list, --seed and --regime are only for --suite";
+  if (!options.from.empty()) return "--from names what --plot draws, and there is no --plot";
+  return {};
 }
 
 std::string text_of(const std::vector<BenchReport>& reports) {
@@ -44,12 +33,14 @@ std::string text_of(const std::vector<BenchReport>& reports) {
 }  // namespace
 
 int bench(const BenchCommand& options) {
-  if (options.specs.empty()) return fail(kUsage, "name at least one spec");
-  if (options.repeat < 1) return fail(kUsage, "--repeat must be 1 or more");
+  if (options.repeat && *options.repeat < 1) return fail(kUsage, "--repeat must be 1 or more");
+  if (options.suite || !options.plot.empty()) return bench_suite(options);
+  if (const std::string mistake = mistake_of(options); !mistake.empty()) return fail(kUsage, mistake);
+  if (options.specs.empty()) return fail(kUsage, "name at least one spec, or --suite");
   std::vector<LayerNormSpec> specs;
   for (const std::string& text : options.specs) specs.push_back(parse_spec(text).value());
   std::vector<std::int64_t> rows_wanted;
-  if (!options.rows.empty()) rows_wanted = parse_rows(options.rows);
+  if (!options.rows.empty()) rows_wanted = parse_rows_list(options.rows);
 
   std::optional<Plan> plan;
   if (!options.plan.empty()) plan = parse_plan(options.plan).value();
@@ -63,7 +54,7 @@ int bench(const BenchCommand& options) {
     const std::vector<std::int64_t> each =
         rows_wanted.empty() ? std::vector{default_rows(spec)} : rows_wanted;
     for (const std::int64_t rows : each)
-      reports.push_back(measure(service, gpu, copy, spec, rows, options.repeat, plan));
+      reports.push_back(measure(service, gpu, copy, spec, rows, options.repeat.value_or(kRepeat), plan));
   }
   print(options.json ? json_of(reports) : text_of(reports));
   return kDone;

@@ -20,7 +20,7 @@ constexpr const char* kExitCodes = R"(Exit status:
   0  done
   1  a kernel failed, something is missing or damaged, or a check found wrong numbers
   2  the command line, a manifest or an input file is wrong, or there is nothing to build
-  3  no NVRTC to compile with, no GPU for `native`, no driver for run and bench, no C++ compiler for --device host
+  3  no NVRTC to compile with, no GPU for `native`, no driver for run, bench and tune, no C++ compiler for --device host
   4  the cache or an output file cannot be read or written)";
 
 // The command line: for each command its options and what to do.
@@ -40,6 +40,7 @@ class CommandLine {
   void add_render();
   void add_run();
   void add_bench();
+  void add_tune();
   void add_doctor();
 
   CLI::App app_{"normjit generates, compiles, caches and launches LayerNorm kernels for NVIDIA GPUs.",
@@ -53,6 +54,7 @@ class CommandLine {
   RenderCommand render_;
   RunCommand run_;
   BenchCommand bench_;
+  TuneCommand tune_;
 };
 
 void add_json(CLI::App* command, CommonOptions& options) {
@@ -68,6 +70,7 @@ CommandLine::CommandLine() {
   add_render();
   add_run();
   add_bench();
+  add_tune();
   add_doctor();
   app_.footer(std::string("A SPEC is ") + kSpecHelp +
               R"(
@@ -175,6 +178,7 @@ void CommandLine::add_run() {
                       "Elements between rows of x on the device; else the columns");
   command->add_option("--y-row-stride", run_.y_row_stride,
                       "Elements between rows of y on the device; else the columns");
+  command->add_option("--plan", run_.plan, "This plan, as show prints it, instead of the planner's choice");
   command->add_option("--seed", run_.seed, "Of the random data for what has no file")->capture_default_str();
   command->add_flag("--check", run_.check,
                     "Compare with a float64 reference on the host; exit status 1 if wrong");
@@ -214,19 +218,67 @@ larger; f64 1e-12. It grows with |scale|, large weights and biases, and a large 
 void CommandLine::add_bench() {
   CLI::App* command = add("bench", "Time kernels on a GPU against a plain copy of as many bytes", bench_,
                           [this] { return bench(bench_); });
-  command->add_option("SPEC", bench_.specs, kSpecHelp)->required();
+  command->add_option("SPEC", bench_.specs, kSpecHelp);
   command->add_option("--rows", bench_.rows,
                       "Comma-separated numbers of rows; else as many as make x 256 MiB");
   command->add_option("--plan", bench_.plan,
                       "This plan, as show and tune print it, instead of the planner's choice");
-  command->add_option("--repeat", bench_.repeat, "Replays that the median is of")->capture_default_str();
+  command->add_option("--repeat", bench_.repeat,
+                      "Replays that the median is of; else 50, and 30 for each case of the suite");
   command->add_option("--device", bench_.device, "CUDA ordinal of the GPU")->capture_default_str();
   add_json(command, bench_);
-  command->footer(std::string(R"(Example:
+  command
+      ->add_flag("--suite", bench_.suite,
+                 "Instead of specs, time cases of every regime and 40 random ones against their targets")
+      ->group("The suite");
+  const auto add_suite = [&](const char* name, auto& value, const char* description) {
+    return command->add_option(name, value, description)->group("The suite");
+  };
+  command->add_flag("--list", bench_.list, "Print the cases of the suite only; needs no GPU")
+      ->group("The suite");
+  add_suite("--seed", bench_.seed, "Of the random cases; else another one each time, which is printed")
+      ->check(CLI::NonNegativeNumber);
+  add_suite("--regime", bench_.regime,
+            "Only the cases of one: reference, fused, decode, few, odd, long or ordinary");
+  add_suite("--output", bench_.output, "Store the results in this file, or in suite.json in this directory")
+      ->capture_default_str();
+  add_suite("--plot", bench_.plot, "Draw the results as SVG into this file");
+  add_suite("--from", bench_.from,
+            "Draw stored results instead of measuring: suite.json, or suite.json,peers.json with those of "
+            "scripts/bench_peers.py");
+  command->footer(std::string(R"(Examples:
   normjit bench layernorm/cols=4194304/f32/wb --rows 16
+  normjit bench --suite --seed 1 --output suite.json --plot suite.svg
+  normjit bench --plot suite.svg --from suite.json,peers.json
 
 Each sample is the replay of a CUDA graph whose launches rotate through more buffers than the L2 cache holds; replays of
-the copy alternate with it. "of copy" is the copy's median time over the kernel's.
+the copy alternate with it. "of copy" is the copy's median time over the kernel's. A target that is not reached does
+not change the exit status.
+
+)") + kExitCodes);
+}
+
+void CommandLine::add_tune() {
+  CLI::App* command = add("tune", "Measure every legal plan on a GPU and keep the best beside the cache",
+                          tune_, [this] { return tune(tune_); });
+  command->add_option("SPEC", tune_.specs, kSpecHelp)->required();
+  command->add_option("--rows", tune_.rows,
+                      "Comma-separated numbers of rows; else as many as make x 256 MiB");
+  command->add_option("--repeat", tune_.repeat, "Replays of the best plans that their median is of")
+      ->capture_default_str();
+  command->add_option("--top", tune_.top, "Measure only so many plans, those the model ranks first; 0 is all")
+      ->capture_default_str();
+  command->add_option("--device", tune_.device, "CUDA ordinal of the GPU")->capture_default_str();
+  command->add_flag("--dry-run", tune_.dry_run, "Measure and print; keep nothing");
+  add_json(command, tune_);
+  command->footer(std::string(R"(Examples:
+  normjit tune layernorm/cols=4096/bf16/wb --rows 1,128,16384
+  normjit tune layernorm/cols=1023/f16/wb --dry-run
+
+All plans are measured as bench does; then the best five, and the one that the planner's rules choose, once more. A plan
+that is more than 1 % faster than theirs is kept in the cache directory: later processes on GPUs with exactly this
+profile take it for this spec, alignment and kind of row count (lone, few or many), and prebuild builds it. Of several
+--rows of one kind the last one decides. "model" is the fraction of a copy's speed that the planner expects.
 
 )") + kExitCodes);
 }

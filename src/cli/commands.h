@@ -55,6 +55,7 @@ struct RunCommand : CommonOptions {
   std::uint64_t seed = 1;
   bool check = false;
   std::int64_t check_rows = std::numeric_limits<std::int64_t>::max();
+  std::string plan;           // empty: the planner's choice
   std::string device = "0";   // the CUDA ordinal of a GPU, or "host"
   std::optional<int> repeat;  // a GPU only; none: 20
   // With --device host only; empty: as HostOptions has it, on the default profile of sm_90.
@@ -65,12 +66,32 @@ int run(const RunCommand& options);
 
 struct BenchCommand : CommonOptions {
   std::vector<std::string> specs;
-  std::string rows;  // comma-separated; empty: as many as make x 256 MiB
-  std::string plan;  // empty: the planner's choice
-  int repeat = 50;
+  std::string rows;           // comma-separated; empty: as many as make x 256 MiB
+  std::string plan;           // empty: the planner's choice
+  std::optional<int> repeat;  // none: 50, and 30 for each case of the suite
   int device = 0;
+  // The suite instead of specs.
+  bool suite = false;
+  bool list = false;                  // its cases only; needs no GPU
+  std::optional<std::uint64_t> seed;  // of its random cases; none: another one each time
+  std::string regime;                 // empty: all
+  std::string output = "suite.json";  // a file or a directory
+  // A plot of the suite.
+  std::string plot;  // the SVG to write; empty: none
+  std::string from;  // results that are stored, of the suite and perhaps ",peers"; empty: those of this run
 };
 int bench(const BenchCommand& options);
+int bench_suite(const BenchCommand& options);  // with --suite, --plot or both
+
+struct TuneCommand : CommonOptions {
+  std::vector<std::string> specs;
+  std::string rows;  // as of bench
+  int repeat = 30;
+  int top = 0;  // measure only so many plans; 0: all
+  int device = 0;
+  bool dry_run = false;
+};
+int tune(const TuneCommand& options);
 
 int doctor(const CommonOptions& options);
 

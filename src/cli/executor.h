@@ -55,9 +55,10 @@ class Executor {
   virtual Execution execute(Problem& problem) = 0;
 };
 
-// Executes on a GPU of this machine. `repeat` is the number of steady calls, 0 for none. Throws where there
-// is no such GPU, so that nobody makes data for nothing.
-std::unique_ptr<Executor> make_gpu_executor(const Options& options, int device, int repeat);
+// Executes on a GPU of this machine, as `plan` or as the planner chooses. `repeat` is the number of steady
+// calls, 0 for none. Throws where there is no such GPU, so that nobody makes data for nothing.
+std::unique_ptr<Executor> make_gpu_executor(const Options& options, int device, int repeat,
+                                            const std::optional<Plan>& plan = {});
 
 // Executes on the CPU what the service would execute on `host.device`, through simt/: on one thread,
 // thousands of times slower than a GPU. Throws where there is no C++ compiler.

@@ -60,11 +60,12 @@ void DeviceBuffer::fill(unsigned char byte) {
   if (bytes_ > 0) gpu_.check(gpu_.calls().set_bytes(address_, byte, bytes_), "cuMemsetD8");
 }
 
-void DeviceBuffer::repeat(std::size_t period) {
-  for (std::size_t done = period; done < bytes_;) {  // doubling keeps the number of copies small
-    const std::size_t bytes = std::min(done, bytes_ - done);
-    gpu_.check(gpu_.calls().copy_on_device(address_ + done, address_, bytes), "cuMemcpyDtoD");
-    done += bytes;
+void DeviceBuffer::repeat(std::size_t period, std::size_t at, std::size_t bytes) {
+  const CUdeviceptr begin = address_ + at;
+  for (std::size_t done = period; done < bytes;) {  // doubling keeps the number of copies small
+    const std::size_t more = std::min(done, bytes - done);
+    gpu_.check(gpu_.calls().copy_on_device(begin + done, begin, more), "cuMemcpyDtoD");
+    done += more;
   }
 }
 

@@ -48,8 +48,8 @@ class DeviceBuffer {
   void upload(const void* from, std::size_t bytes, std::size_t at = 0);
   void download(void* to, std::size_t bytes) const;
   void fill(unsigned char byte);
-  // Repeats the first `period` bytes up to the end.
-  void repeat(std::size_t period);
+  // Repeats the `period` bytes at `at` until they fill `bytes` bytes from there.
+  void repeat(std::size_t period, std::size_t at, std::size_t bytes);
 
  private:
   const Gpu& gpu_;

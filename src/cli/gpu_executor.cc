@@ -33,27 +33,31 @@ class DeviceTensor {
 
 class GpuExecutor final : public Executor {
  public:
-  GpuExecutor(const Options& options, int device, int repeat)
-      : options_(options), gpu_(device), repeat_(repeat) {}
+  GpuExecutor(const Options& options, int device, int repeat, const std::optional<Plan>& plan)
+      : options_(options), gpu_(device), repeat_(repeat), plan_(plan) {}
 
   Execution execute(Problem& problem) override;
 
  private:
-  double steady_call(Service& service, const LayerNormSpec& spec, const Tensors& tensors,
-                     const GpuStream& stream) const;
+  double steady_call(Service& service, const LayerNormSpec& spec, const PrepareOptions& use,
+                     const Tensors& tensors, const GpuStream& stream) const;
 
   const Options options_;
   const Gpu gpu_;
   const int repeat_;
+  const std::optional<Plan> plan_;
 };
 
 // The median host time of the one-call form in microseconds; 0 without calls.
-double GpuExecutor::steady_call(Service& service, const LayerNormSpec& spec, const Tensors& tensors,
-                                const GpuStream& stream) const {
+double GpuExecutor::steady_call(Service& service, const LayerNormSpec& spec, const PrepareOptions& use,
+                                const Tensors& tensors, const GpuStream& stream) const {
   std::vector<double> times;
   for (int i = 0; i <= repeat_; ++i) {
     const Stopwatch call;
-    service.layer_norm(spec, tensors, stream.handle()).value();
+    if (use.plan)
+      check(service.prepare(spec, use).value().launch(tensors, stream.handle()));
+    else
+      service.layer_norm(spec, tensors, stream.handle()).value();
     if (i > 0) times.push_back(call.microseconds());  // the first one looks at the pointers
     stream.synchronize();
   }
@@ -74,7 +78,8 @@ Execution GpuExecutor::execute(Problem& problem) {
   const PrepareOptions use{.device = gpu_.ordinal(),
                            .rows_hint = problem.rows,
                            .x_row_stride = problem.x.row_stride(),
-                           .y_row_stride = problem.y.row_stride()};
+                           .y_row_stride = problem.y.row_stride(),
+                           .plan = plan_};
   const Stopwatch prepare;
   const Kernel kernel = service.prepare(spec, use).value();
   execution.prepare_milliseconds = prepare.milliseconds();
@@ -111,14 +116,15 @@ Execution GpuExecutor::execute(Problem& problem) {
   execution.second_call_microseconds = second.microseconds();
   stream.synchronize();
 
-  execution.steady_call_microseconds = steady_call(service, spec, tensors, stream);
+  execution.steady_call_microseconds = steady_call(service, spec, use, tensors, stream);
   return execution;
 }
 
 }  // namespace
 
-std::unique_ptr<Executor> make_gpu_executor(const Options& options, int device, int repeat) {
-  return std::make_unique<GpuExecutor>(options, device, repeat);
+std::unique_ptr<Executor> make_gpu_executor(const Options& options, int device, int repeat,
+                                            const std::optional<Plan>& plan) {
+  return std::make_unique<GpuExecutor>(options, device, repeat, plan);
 }
 
 }  // namespace normjit::cli

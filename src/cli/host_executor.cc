@@ -160,7 +160,8 @@ Execution HostExecutor::execute(Problem& problem) {
   const Tensors tensors = tensors_of(problem);
   if (const Status status = check_tensors(spec, tensors); !status)
     throw Exception({status.code, status.message()});
-  const Plan plan = choose(spec, device, regime_of(problem.rows, device), alignment_of(spec, tensors));
+  const Plan plan =
+      host_.plan.value_or(choose(spec, device, regime_of(problem.rows, device), alignment_of(spec, tensors)));
   normjit::check(plan, spec, device).value();
 
   const bool checked = checks(problem);

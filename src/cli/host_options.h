@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "normjit/device.h"
+#include "normjit/plan.h"
 #include "normjit/result.h"
 
 namespace normjit::cli {
@@ -17,6 +18,7 @@ struct HostOptions {
   DeviceProfile device;                        // the GPU whose kernel it is
   std::vector<std::uint64_t> schedules = {0};  // seeds of simt::schedule_of(); one launch each
   std::optional<bool> checks = {};             // of the kernel's accesses; none: on where that is affordable
+  std::optional<Plan> plan = {};               // none: the planner's choice
   std::string keep_directory = {};             // for the kernel's source and library; empty: they are removed
 };
 

@@ -3,6 +3,10 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "cli/measure.h"
+
+#include "cli/tuning.h"
+
 namespace normjit::cli {
 namespace {
 
@@ -70,6 +74,57 @@ Json json_of(const Timing& timing) {
   return {{"median_us", timing.median}, {"min_us", timing.min}, {"max_us", timing.max}};
 }
 
+Json json_of(const TuneReport::Trial& trial) {
+  Json json = {{"plan", to_text(trial.plan)},
+               {"estimated_fraction_of_copy", json_of(trial.estimated_fraction())},
+               {"why", trial.why},
+               {"replays", trial.replays}};
+  if (trial.replays > 0) {
+    json["finalist"] = trial.finalist;
+    json["kernel"] = json_of(trial.kernel);
+    json["copy"] = json_of(trial.copy);
+    json["fraction_of_copy"] = trial.fraction_of_copy();
+  }
+  if (!trial.error.empty()) json["error"] = trial.error;
+  return json;
+}
+
+Json json_of(const SuiteCase& one) {
+  return {{"spec", to_text(one.spec)},
+          {"rows", one.rows},
+          {"regime", name(one.regime())},
+          {"drawn", one.drawn},
+          {"bytes", bytes_moved(one.spec, one.rows)},
+          {"target", to_text(one.target())}};
+}
+
+Json json_of(const SuiteResult& result) {
+  Json json = json_of(result.what);
+  if (result.bench) {
+    const BenchReport& bench = *result.bench;
+    json.update(Json{{"plan", to_text(bench.plan)},
+                     {"kernel", json_of(bench.kernel)},
+                     {"copy", json_of(bench.copy)},
+                     {"fraction_of_copy", bench.fraction_of_copy()}});
+  } else {
+    json["error"] = result.error;
+  }
+  if (result.value) json["value"] = *result.value;
+  if (result.met) json["met"] = *result.met;
+  return json;
+}
+
+Json json_of(const RegimeSummary& summary) {
+  return {{"regime", name(summary.regime)},
+          {"cases", summary.cases},
+          {"failed", summary.failed},
+          {"judged", summary.judged},
+          {"met", summary.met},
+          {"geometric_mean", summary.mean},
+          {"worst", summary.worst},
+          {"worst_case", summary.worst_case}};
+}
+
 }  // namespace
 
 std::string json_of(const PrebuildReport& report, const std::string& cache_directory) {
@@ -111,6 +166,9 @@ std::string json_of(const std::vector<EntryReport>& entries, const std::string& 
                        {"registers", entry.registers},
                        {"spill_bytes", entry.spill_bytes},
                        {"shared_bytes", entry.shared_bytes}});
+      if (entry.code == "plan") {
+        item.update(Json{{"device", entry.device}, {"regime", entry.regime}, {"alignment", entry.alignment}});
+      }
     }
     list.push_back(std::move(item));
   }
@@ -145,6 +203,7 @@ std::string json_of(const ShowReport& report) {
     Json item = {{"regime", name(use.regime)},
                  {"alignment", static_cast<int>(use.alignment)},
                  {"plan", to_text(use.plan)},
+                 {"tuned", use.tuned},
                  {"workspace_bytes", use.workspace_bytes},
                  {"id", use.id},
                  {"cached", use.cached}};
@@ -205,6 +264,44 @@ std::string json_of(const std::vector<BenchReport>& reports) {
                     {"fraction_of_copy", report.fraction_of_copy()}});
   }
   return text_of({{"results", std::move(list)}});
+}
+
+std::string json_of(const std::vector<TuneReport>& reports, const std::string& cache_directory) {
+  Json list = Json::array();
+  for (const TuneReport& report : reports) {
+    Json trials = Json::array();
+    for (const TuneReport::Trial& trial : report.trials) trials.push_back(json_of(trial));
+    list.push_back({{"spec", to_text(report.spec)},
+                    {"rows", report.rows},
+                    {"device", report.device},
+                    {"regime", name(report.regime)},
+                    {"alignment", static_cast<int>(report.alignment)},
+                    {"rules", to_text(report.trials.front().plan)},
+                    {"best", report.winner ? Json(to_text(report.trials[*report.winner].plan)) : Json()},
+                    {"verdict", verdict(report)},
+                    {"stored", report.stored},
+                    {"trials", std::move(trials)}});
+  }
+  return text_of({{"cache_directory", cache_directory}, {"results", std::move(list)}});
+}
+
+std::string json_of(const std::vector<SuiteCase>& cases, std::uint64_t seed) {
+  Json list = Json::array();
+  for (const SuiteCase& one : cases) list.push_back(json_of(one));
+  return text_of({{"seed", seed}, {"cases", std::move(list)}});
+}
+
+std::string json_of(const SuiteReport& report) {
+  Json list = Json::array();
+  for (const SuiteResult& result : report.results) list.push_back(json_of(result));
+  Json sums = Json::array();
+  for (const RegimeSummary& summary : summarize(report.results)) sums.push_back(json_of(summary));
+  return text_of({{"device", report.device},
+                  {"driver", report.driver},
+                  {"date", report.date},
+                  {"seed", report.seed},
+                  {"cases", std::move(list)},
+                  {"summary", std::move(sums)}});
 }
 
 }  // namespace normjit::cli

@@ -22,6 +22,10 @@ std::string text_of(std::vector<EntryReport> entries, const std::string& cache_d
     bytes += entry.bytes;
     if (entry.damaged) {
       table.add({entry.id, "-", "-", "-", std::to_string(entry.bytes), "DAMAGED", entry.error});
+    } else if (entry.code == "plan") {
+      table.add({entry.id, entry.arch, "-", "-", std::to_string(entry.bytes), "tuned", entry.spec,
+                 entry.plan + " for " + entry.regime + " rows, alignment " + entry.alignment + " on " +
+                     entry.device});
     } else {
       table.add({entry.id, entry.arch, known(entry.registers), known(entry.spill_bytes),
                  std::to_string(entry.bytes), entry.toolchain, entry.spec, entry.plan});

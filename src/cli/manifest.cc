@@ -1,11 +1,9 @@
 #include "cli/manifest.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "cli/text_file.h"
 #include "normjit/base/text.h"
 
 namespace normjit::cli {
@@ -96,17 +94,9 @@ Result<std::vector<LayerNormSpec>> parse_manifest(std::string_view text, const s
 }
 
 Result<std::vector<LayerNormSpec>> read_manifest(const std::string& path) {
-  std::FILE* file = path == "-" ? stdin : std::fopen(path.c_str(), "rb");
-  if (file == nullptr) return bad(path, std::string("cannot be opened: ") + std::strerror(errno));
-  std::string text;
-  char part[1 << 16];
-  std::size_t bytes = 0;
-  while ((bytes = std::fread(part, 1, sizeof part, file)) > 0) text.append(part, bytes);
-  const bool failed = std::ferror(file) != 0;
-  const int reason = errno;
-  if (file != stdin) std::fclose(file);
-  if (failed) return bad(path, std::string("cannot be read: ") + std::strerror(reason));
-  return parse_manifest(text, path == "-" ? "standard input" : path);
+  const Result<std::string> text = read_text(path);
+  if (!text) return text.error();
+  return parse_manifest(*text, path == "-" ? "standard input" : path);
 }
 
 std::vector<LayerNormSpec> distinct(const std::vector<LayerNormSpec>& specs) {

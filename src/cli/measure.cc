@@ -15,23 +15,26 @@ constexpr std::int64_t kMostElements = std::int64_t{1} << 48;  // far beyond any
 
 std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// One input set from the host, repeated over the whole buffer.
-void fill_sets(DeviceBuffer& buffer, const SetLayout& layout, const LayerNormSpec& spec, std::int64_t rows) {
-  Problem problem = make_problem(spec, rows, kContiguous, kContiguous).value();
-  fill(problem, /*seed=*/1);
-  buffer.upload(problem.x.data(), problem.x.bytes(), layout.x);
-  buffer.upload(problem.weight.data(), problem.weight.bytes(), layout.weight);
-  buffer.upload(problem.bias.data(), problem.bias.bytes(), layout.bias);
-  buffer.repeat(layout.bytes);
+// Random elements from the host, repeated on the device: a gigabyte of them takes the host seconds.
+void fill(DeviceBuffer& buffer, std::size_t at, std::int64_t elements, DType dtype, std::uint64_t stream,
+          double mean, double deviation) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 22;
+  Matrix piece(dtype, 1, std::min(elements, kMost));
+  fill_random(piece, /*seed=*/1, stream, mean, deviation);
+  buffer.upload(piece.data(), piece.bytes(), at);
+  buffer.repeat(piece.bytes(), at, static_cast<std::size_t>(elements) * size_of(dtype));
 }
 
-Tensors tensors_of(const LayerNormSpec& spec, const SetLayout& layout, std::int64_t rows, std::byte* set) {
-  Tensors tensors{.x = set + layout.x, .y = set + layout.y, .rows = rows};
-  if (spec.affine != Affine::none) tensors.weight = set + layout.weight;
-  if (spec.affine == Affine::weight_bias) tensors.bias = set + layout.bias;
-  if (spec.statistics) tensors.mean = set + layout.mean;
-  if (spec.statistics) tensors.rstd = set + layout.rstd;
-  return tensors;
+// One set of inputs, repeated over the whole buffer.
+void fill_sets(DeviceBuffer& buffer, const SetLayout& layout, const LayerNormSpec& spec, std::int64_t rows) {
+  fill(buffer, layout.x, rows * spec.columns, spec.input, 1, 0.25, 1.0);
+  if (spec.affine != Affine::none) fill(buffer, layout.weight, spec.columns, spec.weight, 2, 1.0, 0.25);
+  if (spec.affine == Affine::weight_bias) fill(buffer, layout.bias, spec.columns, spec.weight, 3, 0.0, 0.25);
+  buffer.repeat(layout.bytes, 0, buffer.bytes());
+}
+
+std::size_t copied_half(std::int64_t bytes) {
+  return std::max<std::size_t>(16, static_cast<std::size_t>(bytes) / 2 / 16 * 16);
 }
 
 }  // namespace
@@ -73,60 +76,74 @@ Timing timing_of(std::vector<double> samples) noexcept {
   return {.median = median, .min = samples.front(), .max = samples.back()};
 }
 
-BenchReport measure(Service& service, const Gpu& gpu, const CopyKernel& copy, const LayerNormSpec& spec,
-                    std::int64_t rows, int replays, const std::optional<Plan>& plan) {
-  if (rows > kMostElements / spec.columns) {
-    throw Exception({Code::BadArgument, "--rows " + std::to_string(rows) + " is more than any GPU can hold"});
-  }
-  const DeviceProfile profile = service.device(gpu.ordinal()).value();
-  const Kernel kernel =
-      service.prepare(spec, {.device = gpu.ordinal(), .rows_hint = rows, .plan = plan}).value();
+Tensors tensors_of(const LayerNormSpec& spec, const SetLayout& layout, std::int64_t rows,
+                   std::byte* set) noexcept {
+  Tensors tensors{.x = set + layout.x, .y = set + layout.y, .rows = rows};
+  if (spec.affine != Affine::none) tensors.weight = set + layout.weight;
+  if (spec.affine == Affine::weight_bias) tensors.bias = set + layout.bias;
+  if (spec.statistics) tensors.mean = set + layout.mean;
+  if (spec.statistics) tensors.rstd = set + layout.rstd;
+  return tensors;
+}
 
-  BenchReport report;
-  report.spec = spec;
-  report.rows = rows;
+void check_rows(const LayerNormSpec& spec, std::int64_t rows) {
+  if (rows <= kMostElements / spec.columns) return;
+  throw Exception({Code::BadArgument, "--rows " + std::to_string(rows) + " is more than any GPU can hold"});
+}
+
+// The copy has buffers of its own: it reads one half of the bytes and writes the other.
+Workbench::Workbench(const Gpu& gpu, const DeviceProfile& profile, const CopyKernel& copy,
+                     const LayerNormSpec& spec, std::int64_t rows)
+    : gpu_(gpu),
+      layout_(layout_of(spec, rows)),
+      half_(copied_half(bytes_moved(spec, rows))),
+      copy_set_(2 * aligned(half_)),
+      stream_(gpu) {
+  facts_.spec = spec;
+  facts_.rows = rows;
+  facts_.device = gpu.name() + " (" + profile.text() + ")";
+  facts_.bytes = bytes_moved(spec, rows);
+  const std::size_t memory = gpu.free_memory() / 10 * 9;
+  const std::int64_t count = rotation_sets(std::max(layout_.bytes, copy_set_), profile.l2_bytes, memory / 2);
+  facts_.buffer_sets = count;
+  facts_.launches = count * ((kFewestLaunches + count - 1) / count);
+
+  sets_.emplace(gpu, layout_.bytes * static_cast<std::size_t>(count));
+  copies_.emplace(gpu, copy_set_ * static_cast<std::size_t>(count));
+  fill_sets(*sets_, layout_, spec, rows);
+  copies_->fill(0x3c);
+  copying_.emplace(gpu, stream_, [&] {
+    for (std::int64_t i = 0; i < facts_.launches; ++i) {
+      auto* set = static_cast<std::byte*>(copies_->data()) + (i % count) * copy_set_;
+      copy.launch(set, set + copy_set_ / 2, half_, stream_.handle());
+    }
+  });
+}
+
+BenchReport Workbench::measure(const Kernel& kernel, int replays) {
+  BenchReport report = facts_;
   report.plan = kernel.plan();
   report.replays = replays;
-  report.device = gpu.name() + " (" + profile.text() + ")";
-  report.bytes = bytes_moved(spec, rows);
+  if (!workspace_ || workspace_->bytes() < kernel.workspace_bytes())
+    workspace_.emplace(gpu_, kernel.workspace_bytes());
+  workspace_->fill(0);
 
-  // The copy has buffers of its own: it reads one half of the bytes and writes the other.
-  const SetLayout layout = layout_of(spec, rows);
-  const std::size_t half = std::max<std::size_t>(16, static_cast<std::size_t>(report.bytes) / 2 / 16 * 16);
-  const std::size_t copy_set = 2 * aligned(half);
-  const std::size_t memory = gpu.free_memory() / 10 * 9;
-  report.buffer_sets = rotation_sets(std::max(layout.bytes, copy_set), profile.l2_bytes, memory / 2);
-  report.launches = report.buffer_sets * ((kFewestLaunches + report.buffer_sets - 1) / report.buffer_sets);
-
-  DeviceBuffer sets(gpu, layout.bytes * static_cast<std::size_t>(report.buffer_sets));
-  DeviceBuffer copies(gpu, copy_set * static_cast<std::size_t>(report.buffer_sets));
-  DeviceBuffer workspace(gpu, kernel.workspace_bytes());
-  fill_sets(sets, layout, spec, rows);
-  copies.fill(0x3c);
-  workspace.fill(0);
-
-  const GpuStream stream(gpu);
-  const GpuGraph kernels(gpu, stream, [&] {
+  const GpuGraph launching(gpu_, stream_, [&] {
     for (std::int64_t i = 0; i < report.launches; ++i) {
-      auto* set = static_cast<std::byte*>(sets.data()) + (i % report.buffer_sets) * layout.bytes;
-      Tensors tensors = tensors_of(spec, layout, rows, set);
-      tensors.workspace = workspace.data();
-      if (const Status status = kernel.launch(tensors, stream.handle()); !status) {
+      auto* set = static_cast<std::byte*>(sets_->data()) + (i % report.buffer_sets) * layout_.bytes;
+      Tensors tensors = tensors_of(report.spec, layout_, report.rows, set);
+      tensors.workspace = workspace_->data();
+      if (const Status status = kernel.launch(tensors, stream_.handle()); !status) {
+        if (status.code == Code::DriverError)
+          gpu_.check(static_cast<CUresult>(status.driver_result), "the launch");
         throw Exception({status.code, std::string("the launch was refused: ") + status.message()});
       }
     }
   });
-  const GpuGraph copying(gpu, stream, [&] {
-    for (std::int64_t i = 0; i < report.launches; ++i) {
-      auto* set = static_cast<std::byte*>(copies.data()) + (i % report.buffer_sets) * copy_set;
-      copy.launch(set, set + copy_set / 2, half, stream.handle());
-    }
-  });
-
   std::vector<double> kernel_times, copy_times;
   for (int i = -kWarmUps; i < replays; ++i) {
-    const double kernel_time = kernels.replay_microseconds() / static_cast<double>(report.launches);
-    const double copy_time = copying.replay_microseconds() / static_cast<double>(report.launches);
+    const double kernel_time = launching.replay_microseconds() / static_cast<double>(report.launches);
+    const double copy_time = copying_->replay_microseconds() / static_cast<double>(report.launches);
     if (i < 0) continue;
     kernel_times.push_back(kernel_time);
     copy_times.push_back(copy_time);
@@ -134,6 +151,15 @@ BenchReport measure(Service& service, const Gpu& gpu, const CopyKernel& copy, co
   report.kernel = timing_of(std::move(kernel_times));
   report.copy = timing_of(std::move(copy_times));
   return report;
+}
+
+BenchReport measure(Service& service, const Gpu& gpu, const CopyKernel& copy, const LayerNormSpec& spec,
+                    std::int64_t rows, int replays, const std::optional<Plan>& plan) {
+  check_rows(spec, rows);
+  const Kernel kernel =
+      service.prepare(spec, {.device = gpu.ordinal(), .rows_hint = rows, .plan = plan}).value();
+  Workbench bench(gpu, kernel.device(), copy, spec, rows);
+  return bench.measure(kernel, replays);
 }
 
 }  // namespace normjit::cli

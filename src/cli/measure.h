@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "cli/copy_kernel.h"
@@ -21,6 +22,12 @@ struct SetLayout {
   std::size_t bytes = 0;
 };
 SetLayout layout_of(const LayerNormSpec& spec, std::int64_t rows) noexcept;
+// The tensors of the launch whose part begins at `set`; without a workspace.
+Tensors tensors_of(const LayerNormSpec& spec, const SetLayout& layout, std::int64_t rows,
+                   std::byte* set) noexcept;
+
+// Throws normjit::Exception, BadArgument, for more rows than any GPU can hold: beyond them sizes overflow.
+void check_rows(const LayerNormSpec& spec, std::int64_t rows);
 
 // How many sets of buffers a graph rotates through, so that a launch finds nothing of its own in the L2
 // cache: together at least four times the cache, two at least, bounded by memory and by what a graph can
@@ -29,8 +36,29 @@ std::int64_t rotation_sets(std::size_t set_bytes, std::int64_t l2_bytes, std::si
 
 Timing timing_of(std::vector<double> samples) noexcept;  // of at least one
 
-// Times `replays` replays of a graph of launches, each alternating with one of copies, so that both see the
-// same clocks. Throws normjit::Exception.
+// Buffers for one spec and number of rows on a GPU, filled once, in which any number of kernels are timed.
+// Throws normjit::Exception.
+class Workbench {
+ public:
+  Workbench(const Gpu& gpu, const DeviceProfile& profile, const CopyKernel& copy, const LayerNormSpec& spec,
+            std::int64_t rows);
+
+  // Times `replays` replays of a graph of launches of this kernel of the spec, each alternating with one of
+  // copies, so that both see the same clocks.
+  BenchReport measure(const Kernel& kernel, int replays);
+
+ private:
+  const Gpu& gpu_;
+  const SetLayout layout_;
+  BenchReport facts_;           // what the reports of all kernels have in common
+  const std::size_t half_;      // bytes that a copy reads, and writes
+  const std::size_t copy_set_;  // bytes of buffer that it takes
+  std::optional<DeviceBuffer> sets_, copies_, workspace_;
+  const GpuStream stream_;
+  std::optional<GpuGraph> copying_;
+};
+
+// One kernel, the planner's choice or another plan, in buffers of its own. Throws normjit::Exception.
 BenchReport measure(Service& service, const Gpu& gpu, const CopyKernel& copy, const LayerNormSpec& spec,
                     std::int64_t rows, int replays, const std::optional<Plan>& plan = {});
 

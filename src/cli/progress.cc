@@ -14,18 +14,24 @@ Progress::~Progress() {
 void Progress::show(const KernelReport& kernel, int done, int total) {
   const bool failed = kernel.outcome == KernelReport::Outcome::failed;
   failed_ += failed;
+  std::string things = "kernels";
+  if (failed_ > 0) things += ", " + std::to_string(failed_) + " failed";
+  show(done, total, things,
+       std::string(name(kernel.outcome)) + " " + fixed(kernel.milliseconds, 1) + " ms  " +
+           kernel.arch.name() + "  " + to_text(kernel.spec) + "  " + to_text(kernel.plan));
+}
+
+void Progress::show(int done, int total, const std::string& things, const std::string& line) {
   const std::string count = std::to_string(done) + "/" + std::to_string(total);
-  std::string line;
+  std::string text;
   if (terminal_) {
     constexpr int kWidth = 30;
     const int full = total > 0 ? kWidth * done / total : kWidth;
-    line = "\r[" + std::string(full, '#') + std::string(kWidth - full, '.') + "] " + count + " kernels";
-    if (failed_ > 0) line += ", " + std::to_string(failed_) + " failed";
+    text = "\r[" + std::string(full, '#') + std::string(kWidth - full, '.') + "] " + count + " " + things;
   } else {
-    line = "[" + count + "] " + std::string(name(kernel.outcome)) + " " + fixed(kernel.milliseconds, 1) +
-           " ms  " + kernel.arch.name() + "  " + to_text(kernel.spec) + "  " + to_text(kernel.plan) + "\n";
+    text = "[" + count + "] " + line + "\n";
   }
-  std::fputs(line.c_str(), stderr);
+  std::fputs(text.c_str(), stderr);
   std::fflush(stderr);
   line_open_ = terminal_;
 }

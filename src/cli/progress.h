@@ -1,5 +1,7 @@
-// The progress of a prebuild, on stderr: a bar on a terminal, one line a kernel elsewhere.
+// The progress of a prebuild or a tuning, on stderr: a bar on a terminal, one line a step elsewhere.
 #pragma once
+
+#include <string>
 
 #include "normjit/service.h"
 
@@ -14,6 +16,8 @@ class Progress {
 
   // After a kernel. Not thread-safe: prebuild calls from one thread at a time.
   void show(const KernelReport& kernel, int done, int total);
+  // After a step of another kind: of so many `things`, with what to say about it on a line of its own.
+  void show(int done, int total, const std::string& things, const std::string& line);
 
  private:
   bool terminal_;

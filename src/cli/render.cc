@@ -1,9 +1,6 @@
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
-
 #include "cli/commands.h"
 #include "cli/exit_code.h"
+#include "cli/text_file.h"
 
 namespace normjit::cli {
 namespace {
@@ -13,14 +10,6 @@ Alignment alignment_of_option(int elements) {
     if (static_cast<int>(alignment) == elements) return alignment;
   throw Exception(
       {Code::BadArgument, "--align is " + std::to_string(elements) + "; it may be 1, 2, 4 or 8 elements"});
-}
-
-void write(const std::string& path, const std::string& text) {
-  std::FILE* file = std::fopen(path.c_str(), "wb");
-  bool good = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  const int reason = errno;
-  if (file != nullptr && std::fclose(file) != 0) good = false;
-  if (!good) throw Exception({Code::CacheIo, path + " cannot be written: " + std::strerror(reason)});
 }
 
 }  // namespace
@@ -39,7 +28,7 @@ int render(const RenderCommand& options) {
   if (options.output.empty()) {
     print(kernel.text);
   } else {
-    write(options.output, kernel.text);
+    write_text(options.output, kernel.text).value();
   }
   return kDone;
 }

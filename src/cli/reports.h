@@ -1,4 +1,4 @@
-// What show, run and bench find out, before it becomes a table or JSON.
+// What show, run, bench and tune find out, before it becomes a table or JSON.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +25,7 @@ struct ShowReport {
     Plan plan;
     std::size_t workspace_bytes = 0;
     std::int64_t blocks = 0;  // for `rows`
+    bool tuned = false;       // kept by tune, not the planner's choice
     std::string id;           // of the cache entry
     bool cached = false;
   };
@@ -56,6 +57,32 @@ struct BenchReport {
   double gigabytes_per_second() const { return static_cast<double>(bytes) / kernel.median / 1e3; }
   double copy_gigabytes_per_second() const { return static_cast<double>(bytes) / copy.median / 1e3; }
   double fraction_of_copy() const { return copy.median / kernel.median; }
+};
+
+// The plans of one use, measured. The planner's choice is the first trial, the others follow as the model of
+// the planner ranks them.
+struct TuneReport {
+  struct Trial {
+    Plan plan;
+    double cost = 0;  // by the model: its time relative to that of a copy of the same bytes,
+    std::string why;  // and what decides it
+    Timing kernel = {}, copy = {};
+    int replays = 0;        // that the times are of; 0: it did not run
+    bool finalist = false;  // measured in the second round too
+    std::string error = {};
+
+    double fraction_of_copy() const { return copy.median / kernel.median; }
+    double estimated_fraction() const { return 1 / cost; }
+  };
+
+  LayerNormSpec spec;
+  std::int64_t rows = 0;
+  std::string device;
+  RowsRegime regime = RowsRegime::many;
+  Alignment alignment = Alignment::eight;
+  std::vector<Trial> trials;
+  std::optional<std::size_t> winner;  // index; none ran: nothing
+  bool stored = false;
 };
 
 }  // namespace normjit::cli

@@ -34,6 +34,11 @@ void check_options(const RunCommand& options, const LayerNormSpec& spec) {
   if (options.repeat && *options.repeat < 0) throw Exception(wrong("--repeat must be 0 or more"));
 }
 
+std::optional<Plan> plan_of(const RunCommand& options) {
+  if (options.plan.empty()) return {};
+  return parse_plan(options.plan).value();
+}
+
 std::unique_ptr<Executor> gpu_executor(const RunCommand& options, const Options& settings, int device) {
   const std::pair<const char*, const std::string&> others[] = {{"--arch", options.arch},
                                                                {"--schedule", options.schedules},
@@ -46,7 +51,7 @@ std::unique_ptr<Executor> gpu_executor(const RunCommand& options, const Options&
     }
   }
   constexpr int kRepeat = 20;
-  return make_gpu_executor(settings, device, options.repeat.value_or(kRepeat));
+  return make_gpu_executor(settings, device, options.repeat.value_or(kRepeat), plan_of(options));
 }
 
 std::unique_ptr<Executor> host_executor(const RunCommand& options, const Options& settings) {
@@ -57,6 +62,7 @@ std::unique_ptr<Executor> host_executor(const RunCommand& options, const Options
   if (!options.schedules.empty()) host.schedules = parse_schedules(options.schedules).value();
   if (!options.checks.empty()) host.checks = options.checks == "on";
   host.keep_directory = options.keep_directory;
+  host.plan = plan_of(options);
   return make_host_executor(settings, std::move(host));
 }
 

@@ -15,8 +15,10 @@ ShowReport look_up(Service& service, const LayerNormSpec& spec, const DeviceProf
       service.prebuild({&spec, 1}, {&device, 1}, {.jobs = 1, .dry_run = true, .progress = {}}).value();
   for (const RowsRegime regime : kRowsRegimes) {
     for (const Alignment alignment : kAlignments) {
-      const Plan plan = choose(spec, device, regime, alignment);
-      ShowReport::Use use{.regime = regime, .alignment = alignment, .plan = plan, .id = {}};
+      const std::optional<Plan> tuned = service.tuned(spec, device, regime, alignment).value();
+      const Plan plan = tuned.value_or(choose(spec, device, regime, alignment));
+      ShowReport::Use use{
+          .regime = regime, .alignment = alignment, .plan = plan, .tuned = tuned.has_value(), .id = {}};
       use.workspace_bytes = workspace_bytes(plan, spec, device);
       if (rows > 0) use.blocks = grid_blocks(plan, spec, device, rows);
       const auto kernel = std::find_if(kernels.results.begin(), kernels.results.end(),
@@ -42,13 +44,13 @@ std::string text_of(const ShowReport& report) {
     text += "rows       " + std::to_string(report.rows) + ", regime " +
             std::string(name(regime_of(report.rows, report.device))) + "\n";
   }
-  std::vector<std::string> headings = {"rows", ">align", ">workspace", "cached", "id", "plan"};
+  std::vector<std::string> headings = {"rows", ">align", ">workspace", "cached", "tuned", "id", "plan"};
   if (report.rows > 0) headings.push_back(">blocks");
   Table table(std::move(headings));
   for (const ShowReport::Use& use : report.uses) {
     table.add({std::string(name(use.regime)), std::to_string(static_cast<int>(use.alignment)),
-               std::to_string(use.workspace_bytes), use.cached ? "yes" : "no", use.id, to_text(use.plan),
-               std::to_string(use.blocks)});
+               std::to_string(use.workspace_bytes), use.cached ? "yes" : "no", use.tuned ? "yes" : "no",
+               use.id, to_text(use.plan), std::to_string(use.blocks)});
   }
   return text + "\n" + table.text();
 }

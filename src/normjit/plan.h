@@ -71,11 +71,28 @@ NORMJIT_API std::string to_text(const Plan& plan);
 // Reads such a line; fields that are left out have their defaults. BadArgument.
 NORMJIT_API Result<Plan> parse_plan(std::string_view text);
 
-// The plan for a valid spec. Never fails: every valid spec has a plan on every known device.
+// A plan with what it would cost.
+struct Candidate {
+  Plan plan;
+  double cost = 0;  // estimated time for a typical number of rows, relative to a copy of as many bytes
+  std::string why;  // what costs most
+};
+
+// Every plan worth a thought for this use of a valid spec, the best first. Never empty.
+NORMJIT_API std::vector<Candidate> candidates(const LayerNormSpec& spec, const DeviceProfile& device,
+                                              RowsRegime regime, Alignment alignment);
+
+// The first of them. Never fails: every valid spec has a plan on every known device.
 NORMJIT_API Plan choose(const LayerNormSpec& spec, const DeviceProfile& device, RowsRegime regime,
                         Alignment alignment) noexcept;
 
-// Every plan that choose() can return for this spec and device, without repetition.
+// The plan of the same use whose blocks need not be resident together, for devices that have no room for
+// them.
+NORMJIT_API Plan fallback(const LayerNormSpec& spec, const DeviceProfile& device, RowsRegime regime,
+                          Alignment alignment) noexcept;
+
+// Every plan that choose() can return for this spec and device, and its fallback where blocks share a row,
+// without repetition.
 NORMJIT_API std::vector<Plan> plans(const LayerNormSpec& spec, const DeviceProfile& device);
 
 // Ok, or IllegalPlan with the limit that is broken.
@@ -88,6 +105,8 @@ NORMJIT_API std::int64_t columns_per_block(const Plan& plan) noexcept;  // lanes
 // left.
 NORMJIT_API std::int64_t grid_blocks(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device,
                                      std::int64_t rows) noexcept;
+// The architecture to compile for: streamed_row needs the architecture-specific target, as sm_90a.
+NORMJIT_API Arch target_of(const Plan& plan, Arch arch) noexcept;
 // Bytes of dynamic shared memory of a block.
 NORMJIT_API int shared_bytes(const Plan& plan, const LayerNormSpec& spec) noexcept;
 // Bytes of workspace for a launch of any number of rows; 0 for plans that need none.

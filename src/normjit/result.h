@@ -62,6 +62,7 @@ enum class Code : std::int32_t {
   LoadFailed = 504,    // the driver refuses a freshly compiled kernel
   DriverError = 505,   // any other driver error; the message names it
   OutOfMemory = 506,   // the device is out of memory
+  NotResident = 507,   // blocks that must run together find no room on the device, or on this share of it
 
   // The cache on disk. A prepare or launch never fails with these; only calls about the cache itself do.
   CacheIo = 600,

@@ -58,9 +58,11 @@ struct Tensors {
 // How to launch.
 struct LaunchOptions {
   // Programmatic dependent launch: the kernel may start before the one in front of it on the stream has
-  // finished, loads weight and bias meanwhile, and waits for it before it touches anything else. So weight
-  // and bias must not be written by that kernel. Takes about a microsecond off a chain of short launches.
-  // Without effect before sm_90.
+  // finished, if that one allows it, as normjit's do; loads weight and bias meanwhile, and waits for it
+  // before it touches anything else, the workspace included. So weight and bias must not be written by that
+  // kernel; those further in front have finished, as normjit's kernels wait themselves before they let the
+  // next one start. A graph that captures such launches keeps the overlap. Takes about a microsecond off a
+  // chain of short launches. Without effect before sm_90.
   bool overlap_previous = false;
 };
 
@@ -79,7 +81,7 @@ class NORMJIT_API Kernel {
   // allocates nothing and never synchronises. The CUDA context of the stream must be current, as for any
   // launch. Bad arguments are answered before anything is launched: EmptyKernel, NullPointer,
   // UnexpectedPointer, Misaligned, BadRows, BadStride, WorkspaceRequired; DriverError or OutOfMemory from the
-  // driver itself.
+  // driver itself; NotResident where it finds no room to run the blocks that share a row together.
   Status launch(const Tensors& tensors, Stream stream, const LaunchOptions& options = {}) const noexcept;
 
   // Everything that launch checks, and besides asks the driver about each pointer: WrongDevice for memory
@@ -110,9 +112,22 @@ struct PrepareOptions {
   int pointer_alignment = 16;  // bytes: every base pointer is a multiple of this (a power of two)
   std::int64_t x_row_stride = kContiguous;
   std::int64_t y_row_stride = kContiguous;
-  // This very plan instead of the planner's choice; IllegalPlan if it is not legal for spec and device. It
-  // pins the last bits of the results, which may otherwise change with row regime, device and version.
+  // This very plan instead of a tuned one or the planner's choice; IllegalPlan if it is not legal for spec
+  // and device. It pins the last bits of the results, which may otherwise change with row regime, device,
+  // tuning and version.
   std::optional<Plan> plan = {};
+};
+
+// A plan that was measured to be the fastest for a use of a spec on a device. Kept in the cache directory
+// (Service::remember), it is taken instead of the planner's choice on devices with exactly this profile.
+struct TunedPlan {
+  LayerNormSpec spec;
+  DeviceProfile device;
+  RowsRegime regime = RowsRegime::many;
+  Alignment alignment = Alignment::eight;
+  Plan plan;
+  std::int64_t rows = 0;        // with so many it was measured,
+  double fraction_of_copy = 0;  // and reached this part of a copy's speed; both only shown
 };
 
 // One kernel of a prebuild.
@@ -132,7 +147,8 @@ NORMJIT_API std::string_view name(KernelReport::Outcome) noexcept;
 struct PrebuildReport {
   int requested = 0, cached = 0, compiled = 0, failed = 0, missing = 0, unstored = 0;  // kernels
   double seconds = 0;
-  std::vector<KernelReport> results;  // in the order of specs, profiles and plans
+  std::vector<KernelReport>
+      results;  // in the order of specs, profiles and plans, tuned ones behind the others
 };
 
 struct PrebuildOptions {
@@ -142,12 +158,14 @@ struct PrebuildOptions {
   std::function<void(const KernelReport&, int done, int total)> progress;
 };
 
-// A cache entry as list shows it.
+// A cache entry as list shows it: a kernel or a tuned plan.
 struct EntryReport {
   std::string id;        // file name without its extension
   bool damaged = false;  // then only id, bytes and error are known
   std::string error;
-  std::string spec, plan, arch, kernel, toolchain, code;    // code: "cubin" or "ptx"
+  std::string spec, plan, arch, code;     // code: "cubin" or "ptx", and "plan" of a tuned plan
+  std::string kernel, toolchain;          // empty of a tuned plan
+  std::string device, regime, alignment;  // what a tuned plan is for; empty of a kernel
   int registers = -1, spill_bytes = -1, shared_bytes = -1;  // as ptxas reported them; -1 unknown
   std::int64_t bytes = 0;                                   // of the file
 };
@@ -220,14 +238,26 @@ class NORMJIT_API Service {
 
   // Prepares (the first time) and launches the kernel that fits these very tensors, on the current context's
   // device. The first use of a kernel checks the pointers as Kernel::check does. A plan that needs a
-  // workspace says WorkspaceRequired without one; workspace_bytes() tells its size.
+  // workspace says WorkspaceRequired without one; workspace_bytes() tells its size. Where a device, or the
+  // share of it that this process has (MIG, MPS), cannot run together the blocks that share a row, another
+  // plan serves, from then on.
   Result<void> layer_norm(const LayerNormSpec& spec, const Tensors& tensors, Stream stream,
                           const LaunchOptions& options = {});
 
   // Workspace that suffices for every launch of this spec through layer_norm on the current context's device.
   Result<std::size_t> workspace_bytes(const LayerNormSpec& spec);
 
-  // Puts every kernel that these specs can ask for on these devices into the cache. Needs no GPU and no
+  // Keeps a tuned plan in the cache directory, in the place of an older one for the same use. Services made
+  // from now on take it; this one goes on as it has begun where it has looked for one before, so that kernels
+  // and workspace_bytes() agree. Without a workspace, layer_norm takes no tuned plan that needs one. Errors:
+  // those of validate; IllegalPlan, also for a plan whose accesses the alignment does not allow; CacheIo.
+  Result<void> remember(const TunedPlan& tuned);
+  // The plan that is kept for this use, if there is one that is legal.
+  Result<std::optional<Plan>> tuned(const LayerNormSpec& spec, const DeviceProfile& device, RowsRegime regime,
+                                    Alignment alignment) const;
+
+  // Puts every kernel that these specs can ask for on these devices into the cache: those of plans(), and of
+  // the tuned plans that the cache keeps for any device of such an architecture. Needs no GPU and no
   // driver. Errors: those of validate, and BadArgument when there is nothing to do; a kernel that fails is
   // counted in the report, not an error of the call.
   Result<PrebuildReport> prebuild(std::span<const LayerNormSpec> specs,
@@ -238,7 +268,8 @@ class NORMJIT_API Service {
   Result<RenderedKernel> render(const LayerNormSpec& spec, const DeviceProfile& device, RowsRegime regime,
                                 Alignment alignment) const;
   // The source of this very plan. IllegalPlan.
-  Result<RenderedKernel> render(const LayerNormSpec& spec, const DeviceProfile& device, const Plan& plan) const;
+  Result<RenderedKernel> render(const LayerNormSpec& spec, const DeviceProfile& device,
+                                const Plan& plan) const;
 
   // The entries of the cache directory, by id. CacheIo if it cannot be read; a missing directory is empty.
   Result<std::vector<EntryReport>> entries() const;

@@ -6,8 +6,10 @@
 
 namespace normjit::simt {
 
-// Returns when `need` threads have come here; how many of them voted yes.
-int Execution::meet(Barrier& barrier, std::size_t need, bool vote, Place place, const char* what) {
+// Returns when `need` threads have come here; how many of them voted yes. `ordered`: what they did before is
+// known to all behind.
+int Execution::meet(Barrier& barrier, std::size_t need, bool vote, Place place, const char* what,
+                    bool ordered) {
   const Unseen unseen;
   const Inside inside(*this);
   if (barrier.waiting.empty()) {
@@ -28,9 +30,9 @@ int Execution::meet(Barrier& barrier, std::size_t need, bool vote, Place place, 
   FiberState& state = *running_;
   barrier.votes += vote ? 1 : 0;
   barrier.waiting.push_back(running_index_);
-  order_before(&barrier);
+  if (ordered) order_before(&barrier);
   if (barrier.waiting.size() == need) {
-    if (checked_) clocks_.meet(barrier.waiting);
+    if (checked_ && ordered) clocks_.meet(barrier.waiting);
     for (const unsigned fiber : barrier.waiting) {
       fibers_[fiber].result = static_cast<std::uint64_t>(barrier.votes);
       wake(fiber);
@@ -38,7 +40,7 @@ int Execution::meet(Barrier& barrier, std::size_t need, bool vote, Place place, 
     barrier.waiting.clear();
   }
   wait_here();
-  order_after(&barrier);
+  if (ordered) order_after(&barrier);
   return static_cast<int>(state.result);
 }
 
@@ -64,7 +66,17 @@ void Execution::group_barrier(int id, int threads, Place place) {
   meet(slots_[running_->slot].barriers[id], static_cast<std::size_t>(threads), false, place, "group");
 }
 
-// As strict as the hardware: a wait without an arrival never ends there.
+// As strict as the hardware, where threads that arrive twice, or wait without having arrived, hang or lose
+// count.
+void Execution::cluster_enter(Place place) {
+  if (running_->entered) {
+    note(Fault::misuse, concat({text_of(place), ": ", running_name(),
+                                " calls cluster_enter() again before it has waited with cluster_entered()"}));
+    stop();
+  }
+  running_->entered = true;
+}
+
 void Execution::cluster_entered(Place place) {
   if (!running_->entered) {
     note(Fault::misuse, concat({text_of(place), ": ", running_name(),
@@ -72,10 +84,16 @@ void Execution::cluster_entered(Place place) {
     stop();
   }
   running_->entered = false;
-  cluster_barrier(place);
+  meet(cluster_barriers_[running_->slot / cluster_], std::size_t{cluster_} * threads_, false, place,
+       "cluster", false);
 }
 
 void Execution::cluster_barrier(Place place) {
+  if (running_->entered) {
+    note(Fault::misuse, concat({text_of(place), ": ", running_name(),
+                                " meets its cluster between cluster_enter() and cluster_entered()"}));
+    stop();
+  }
   meet(cluster_barriers_[running_->slot / cluster_], std::size_t{cluster_} * threads_, false, place,
        "cluster");
 }

@@ -18,7 +18,7 @@ thread_local Execution* t_current = nullptr;
 thread_local Stacks t_stacks;
 
 constexpr unsigned kMaxThreads = 1024;
-constexpr std::size_t kMaxFibers = 16384;       // two mappings each; a process may have 65,530
+constexpr std::size_t kMaxFibers = kMostThreadsTogether;
 constexpr int kMaxShared = 227 << 10;           // sm_90
 constexpr std::size_t kArenaSlack = 128 << 10;  // static variables, and the gaps between them
 
@@ -161,7 +161,7 @@ void Execution::start_group(unsigned first_slot) {
       FiberState& state = fibers_[std::size_t{first_slot + i} * threads_ + thread];
       state.here.block = {slot.block};
       state.load_group = state.store_group = 0;
-      state.entered = false;
+      state.entered = state.waited = false;
       if (checked_) clocks_.begin((first_slot + i) * threads_ + thread);
     }
     for (unsigned w = 0; w < warps_; ++w) {
@@ -239,7 +239,7 @@ void Execution::loop() {
 // Nobody is ready: lets the copy engine finish something, or sees that a counter has got there.
 bool Execution::unblock() {
   for (std::size_t i = 0; i < waiters_.size(); ++i)
-    if (__atomic_load_n(waiters_[i].counter, __ATOMIC_ACQUIRE) >= waiters_[i].value) {
+    if (waiters_[i].content_with(__atomic_load_n(waiters_[i].counter, __ATOMIC_ACQUIRE))) {
       const unsigned fiber = waiters_[i].fiber;
       waiters_.erase(waiters_.begin() + static_cast<std::ptrdiff_t>(i));
       wake(fiber);

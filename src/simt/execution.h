@@ -53,6 +53,7 @@ class Execution {
 
   std::uint64_t add(std::uint64_t* counter, std::uint64_t n, bool ordered, const void* pc);
   void wait_until(const std::uint64_t* counter, std::uint64_t value, Place place, const void* pc);
+  std::uint64_t collect(const std::uint64_t* post, unsigned tag, Place place, const void* pc);
 
   void copy_async(void* to, const void* from, std::size_t bytes, const void* pc);
   void copies_commit() { ++running_->load_group; }
@@ -70,9 +71,10 @@ class Execution {
 
   int cluster_rank() const { return static_cast<int>(running_->slot % cluster_); }
   int cluster_size() const { return static_cast<int>(cluster_); }
-  void cluster_enter() { running_->entered = true; }
+  void cluster_enter(Place place);
   void cluster_entered(Place place);
   void cluster_barrier(Place place);
+  void wait_for_previous_launch() { running_->waited = true; }
   void* remote(void* own, int rank, Place place);
   void grid_barrier(unsigned* counter, Place place);
 
@@ -90,7 +92,8 @@ class Execution {
     unsigned slot = 0, warp = 0;
     std::uint64_t result = 0;                  // of the warp operation or barrier that it waited for
     unsigned load_group = 0, store_group = 0;  // of asynchronous copies, the open one
-    bool entered = false;                      // has called cluster_enter()
+    bool entered = false;                      // has called cluster_enter(), not yet cluster_entered()
+    bool waited = false;                       // has called wait_for_previous_launch()
   };
 
   enum class WarpOp : std::uint8_t { shuffle, ballot, barrier };
@@ -151,12 +154,15 @@ class Execution {
     const void* key;
     std::size_t offset, bytes;
   };
-  // Somebody in wait_until.
+  // Somebody in wait_until or, for a number whose upper half is that of `value`, in collect.
   struct Waiter {
     unsigned fiber;
     const std::uint64_t* counter;
     std::uint64_t value;
     Place place;
+    bool tagged = false;
+
+    bool content_with(std::uint64_t now) const { return tagged ? now >> 32 == value >> 32 : now >= value; }
   };
 
   // What went wrong first; later ones are ignored. In the text, {0} stands for the place of pcs[0], and so
@@ -186,7 +192,7 @@ class Execution {
   // ---- waiting
   void resolve(unsigned warp, unsigned members);
   std::uint64_t warp_op(WarpOp op, std::uint64_t value, unsigned from, unsigned members, Place place);
-  int meet(Barrier& barrier, std::size_t need, bool vote, Place place, const char* what);
+  int meet(Barrier& barrier, std::size_t need, bool vote, Place place, const char* what, bool ordered = true);
   void settle(MemoryBarrierState& barrier);
   MemoryBarrierState& memory_barrier(const std::uint64_t* barrier, Place place);
   void start_copy(Copy copy, const void* pc);

@@ -51,8 +51,11 @@ std::string Execution::who_waits() const {
     const auto others = std::count_if(begin, waiters_.end(), like_it) - 1;
     add({thread_name(waiter.fiber),
          others > 0 ? concat({" and ", shortest(others), " others wait in "}) : " waits in ",
-         text_of(waiter.place), " until a counter that is ", shortest(*waiter.counter), " reaches ",
-         shortest(waiter.value)});
+         text_of(waiter.place),
+         waiter.tagged ? concat({" for a post with tag ", shortest(waiter.value >> 32),
+                                 " where one with tag ", shortest(*waiter.counter >> 32), " is"})
+                       : concat({" until a counter that is ", shortest(*waiter.counter), " reaches ",
+                                 shortest(waiter.value)})});
   }
   for (const Slot& slot : slots_) {
     for (const Barrier& b : slot.barriers) barrier(b, concat({"of block ", shortest(slot.block)}));

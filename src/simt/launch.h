@@ -21,6 +21,8 @@ struct Buffer {
   std::string_view name;    // for messages: "x"
   bool writable = false;    // a write to another one is a fault
   bool initialized = true;  // else reading what nobody has written is a fault
+  // Whether a launch that overlaps the one before may read it before it has waited, as weight and bias.
+  bool early = false;
 };
 
 struct Launch {
@@ -37,13 +39,18 @@ struct Launch {
   std::chrono::milliseconds time_limit = std::chrono::seconds(60);
 };
 
+// Of blocks that must run together, as all of a cooperative launch: fibers, which have two mappings each, and
+// a process may have 65,530.
+inline constexpr int kMostThreadsTogether = 16384;
+
 // Returns when all blocks are done: nothing, or what went wrong first; then the outputs are unfinished. Any
 // number of threads may launch at the same time; each launch stays on its own thread, so atomics of two
 // launches on the same memory work, and blocks of one launch wait for no other launch.
 //
-// Limits of the emulation: blocks and grids have one dimension; a cooperative launch has at most 16,384
-// threads; memory is as strongly ordered as the CPU's (races through it are found by the checks all the
-// same); approximate instructions are exact to the last bits only as far as the host half of hw:: says.
+// Limits of the emulation: blocks and grids have one dimension; a cooperative launch has at most
+// kMostThreadsTogether threads; memory is as strongly ordered as the CPU's (races through it are found by the
+// checks all the same); approximate instructions are exact to the last bits only as far as the host half of
+// hw:: says.
 std::optional<Diagnosis> run(const HostKernel& kernel, const Launch& launch);
 
 }  // namespace normjit::simt

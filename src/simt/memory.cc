@@ -116,6 +116,14 @@ void Execution::misaligned(const void* at, std::size_t bytes, const void* pc) {
 void Execution::examine(const void* at, std::size_t bytes, const Access& access) {
   if (bytes == 0) return;
   const Region region = region_of(at, bytes);
+  if (region.buffer != nullptr && launch_.shape.overlap_previous && !running_->waited &&
+      (access.write || !region.buffer->early)) {
+    note(Fault::missing_wait,
+         concat({"{0}: ", running_name(), access.write ? " writes " : " reads ", name_of(at, region),
+                 " before wait_for_previous_launch(), in a launch that overlaps the one before"}),
+         {access.pc});
+    stop();
+  }
   if (region.found && region.shadow == nullptr && !access.write) return;
   if (auto finding = objection(region, at, bytes, access)) {
     note(finding->fault, std::move(finding->text), std::move(finding->pcs));
@@ -223,7 +231,7 @@ std::uint64_t Execution::add(std::uint64_t* counter, std::uint64_t n, bool order
   }
   const std::uint64_t old = __atomic_fetch_add(counter, n, ordered ? __ATOMIC_ACQ_REL : __ATOMIC_RELAXED);
   for (std::size_t i = 0; i < waiters_.size();)
-    if (waiters_[i].counter == counter && old + n >= waiters_[i].value) {
+    if (waiters_[i].counter == counter && waiters_[i].content_with(old + n)) {
       wake(waiters_[i].fiber);
       waiters_.erase(waiters_.begin() + static_cast<std::ptrdiff_t>(i));
     } else {
@@ -249,6 +257,19 @@ void Execution::wait_until(const std::uint64_t* counter, std::uint64_t value, Pl
         break;
       }
   order_after(counter);
+}
+
+// Who is woken may find that another post has come meanwhile, as on a GPU.
+std::uint64_t Execution::collect(const std::uint64_t* post, unsigned tag, Place place, const void* pc) {
+  const Unseen unseen;
+  const Inside inside(*this);
+  look_at_counter(post, false, pc);
+  for (;;) {
+    const std::uint64_t now = __atomic_load_n(post, __ATOMIC_RELAXED);
+    if (now >> 32 == tag) return now;
+    waiters_.push_back({running_index_, post, std::uint64_t{tag} << 32, place, true});
+    wait_here();
+  }
 }
 
 }  // namespace normjit::simt

@@ -33,6 +33,8 @@ const Runtime& runtime_calls() {
           -> unsigned long long { return running().add(word(counter), n, ordered, pc); },
       .wait_until = [](const unsigned long long* counter, unsigned long long value, Place place,
                        const void* pc) { running().wait_until(word(counter), value, place, pc); },
+      .collect = [](const unsigned long long* post, unsigned tag, Place place, const void* pc)
+          -> unsigned long long { return running().collect(word(post), tag, place, pc); },
       .copy_async =
           [](void* to, const void* from, int bytes, const void* pc) {
             running().copy_async(to, from, static_cast<std::size_t>(bytes), pc);
@@ -60,11 +62,12 @@ const Runtime& runtime_calls() {
       .bulk_wait = [](int left) { running().bulk_wait(static_cast<unsigned>(left)); },
       .cluster_rank = [] { return running().cluster_rank(); },
       .cluster_size = [] { return running().cluster_size(); },
-      .cluster_enter = [] { running().cluster_enter(); },
+      .cluster_enter = [](Place place) { running().cluster_enter(place); },
       .cluster_entered = [](Place place) { running().cluster_entered(place); },
       .cluster_barrier = [](Place place) { running().cluster_barrier(place); },
       .remote = [](void* own, int rank, Place place) { return running().remote(own, rank, place); },
       .grid_barrier = [](unsigned* counter, Place place) { running().grid_barrier(counter, place); },
+      .wait_for_previous_launch = [] { running().wait_for_previous_launch(); },
   };
   return calls;
 }

@@ -170,6 +170,52 @@ TEST_F(CudaDriverGpuTest, GivesAllTheSharedMemoryOfABlock) {
   EXPECT_EQ(CUDA(cuMemFree)(memory), CUDA_SUCCESS);
 }
 
+TEST_F(CudaDriverGpuTest, CountsExactlyTheBlocksThatRunTogether) {
+  constexpr LaunchShape kTogether{.threads = 64, .dynamic_shared_bytes = 20000, .cooperative = true};
+  const auto kernel = load(kTogether);
+  EXPECT_EQ(kernel->resident_blocks(kTogether).code(), Code::NoContext);
+  make_primary_context_current();
+  const int blocks = kernel->resident_blocks(kTogether).value();
+  const DeviceProfile device = driver_->profile(0).value();
+  EXPECT_GE(blocks, device.sm_count);
+  EXPECT_LE(blocks, device.sm_count * device.blocks_per_sm);
+
+  CUdeviceptr memory = 0;
+  ASSERT_EQ(CUDA(cuMemAlloc)(&memory, (blocks + 1) * 64 * sizeof(int)), CUDA_SUCCESS);
+  int base = 0, last_shared = 0;
+  void* arguments[] = {&memory, &base, &last_shared};
+  const auto launch = [&](int of) {
+    return kernel->launch(static_cast<std::uint32_t>(of), kTogether, nullptr, arguments);
+  };
+  EXPECT_EQ(launch(blocks), 0);
+  const int refused = launch(blocks + 1);
+  EXPECT_TRUE(refuses_to_run_together(refused)) << driver_->describe(refused);
+  EXPECT_EQ(CUDA(cuCtxSynchronize)(), CUDA_SUCCESS) << "a refusal harms nothing";
+  EXPECT_EQ(CUDA(cuMemFree)(memory), CUDA_SUCCESS);
+}
+
+TEST_F(CudaDriverGpuTest, CountsTheBlocksOfClusters) {
+  const DeviceProfile device = driver_->profile(0).value();
+  if (device.arch.number < 90) GTEST_SKIP() << "Clusters are there from sm_90 on.";
+  make_primary_context_current();
+  const LaunchShape clusters{.threads = 64, .dynamic_shared_bytes = 512, .cluster_blocks = 8};
+  const int blocks = load(clusters)->resident_blocks(clusters).value();
+  EXPECT_EQ(blocks % 8, 0);
+  EXPECT_GE(blocks, 8);
+  EXPECT_LE(blocks, device.sm_count * device.blocks_per_sm);
+
+  const LaunchShape impossible{.threads = 64, .dynamic_shared_bytes = 512, .cluster_blocks = 64};
+  const auto kernel = load(impossible);
+  EXPECT_EQ(kernel->resident_blocks(impossible).value(), 0);
+  CUdeviceptr memory = allocate();
+  int base = 0, last_shared = 0;
+  void* arguments[] = {&memory, &base, &last_shared};
+  const int refused = kernel->launch(64, impossible, nullptr, arguments);
+  EXPECT_TRUE(refuses_to_run_together(refused)) << driver_->describe(refused);
+  EXPECT_EQ(CUDA(cuMemFree)(memory), CUDA_SUCCESS);
+  expect_healthy();
+}
+
 TEST_F(CudaDriverGpuTest, LoadsAPtxTextThatDoesNotEndInNul) {
   make_primary_context_current();
   const std::string text =

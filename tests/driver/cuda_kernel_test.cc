@@ -10,6 +10,8 @@
 #include <ostream>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "normjit/driver/cuda_driver.h"
 #include "tests/support/fake_cuda.h"
@@ -181,6 +183,110 @@ TEST_F(CudaKernelTest, LaunchesCooperativelyInClusters) {
   EXPECT_EQ(launch.attributes[0].value.clusterDim.x, 2U);
   EXPECT_EQ(launch.attributes[1].id, CU_LAUNCH_ATTRIBUTE_COOPERATIVE);
   EXPECT_EQ(launch.attributes[1].value.cooperative, 1);
+}
+
+TEST_F(CudaKernelTest, OverlapsTheLaunchBeforeOnlyWhereItIsAskedTo) {
+  const auto kernel = load().value();
+  EXPECT_EQ(kernel->launch(12, {.threads = 64}, nullptr, nullptr), 0);
+  EXPECT_EQ(kernel->launch(12, {.threads = 64, .overlap_previous = true}, nullptr, nullptr), 0);
+  EXPECT_EQ(cuda_.launches().at(0).attributes.size(), 0U);
+  const FakeCuda::Launch launch = cuda_.launches().at(1);
+  ASSERT_EQ(launch.attributes.size(), 1U);
+  EXPECT_EQ(launch.attributes[0].id, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION);
+  EXPECT_EQ(launch.attributes[0].value.programmaticStreamSerializationAllowed, 1);
+}
+
+TEST_F(CudaKernelTest, OverlapsClustersAndCooperativeLaunchesToo) {
+  const auto kernel = load().value();
+  const auto ids = [&](const LaunchShape& shape) {
+    EXPECT_EQ(kernel->launch(12, shape, nullptr, nullptr), 0);
+    std::vector<CUlaunchAttributeID> ids;
+    const FakeCuda::Launch launch = cuda_.launches().back();
+    for (const CUlaunchAttribute& attribute : launch.attributes) ids.push_back(attribute.id);
+    return ids;
+  };
+  constexpr auto kOverlap = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+  EXPECT_THAT(ids({.threads = 64, .cluster_blocks = 2, .overlap_previous = true}),
+              ElementsAre(CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, kOverlap));
+  EXPECT_THAT(ids({.threads = 64, .cooperative = true, .overlap_previous = true}),
+              ElementsAre(CU_LAUNCH_ATTRIBUTE_COOPERATIVE, kOverlap));
+  EXPECT_THAT(ids({.threads = 64, .cluster_blocks = 2, .cooperative = true, .overlap_previous = true}),
+              ElementsAre(CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, kOverlap));
+}
+
+constexpr LaunchShape kTogether{.threads = 64, .dynamic_shared_bytes = 512, .cooperative = true};
+constexpr LaunchShape kClusters{.threads = 64, .dynamic_shared_bytes = 512, .cluster_blocks = 4};
+
+TEST_F(CudaKernelTest, CountsTheBlocksThatAllMultiprocessorsHold) {
+  const auto kernel = load().value();
+  cuda_.forget_calls();
+  cuda_.blocks_per_sm = 5;
+  const auto blocks = kernel->resident_blocks(kTogether);
+  ASSERT_TRUE(blocks.ok()) << blocks.error().message;
+  EXPECT_EQ(*blocks, 5 * 6) << "GPU B has 6 multiprocessors";
+  EXPECT_THAT(cuda_.calls(),
+              Contains("cuOccupancyMaxActiveBlocksPerMultiprocessor 1001 threads=64 shared=512 relaxed"));
+  EXPECT_EQ(cuda_.capture_mode(), CU_STREAM_CAPTURE_MODE_GLOBAL);
+}
+
+TEST_F(CudaKernelTest, CountsNoMultiprocessorBeyondTheShareOfTheContext) {
+  const auto kernel = load().value();
+  for (const auto& [share, sms] : {std::pair{4, 4}, {6, 6}, {9, 6}, {0, 6}}) {
+    cuda_.sm_share = share;
+    EXPECT_EQ(kernel->resident_blocks(kTogether).value(), cuda_.blocks_per_sm * sms) << share;
+  }
+}
+
+TEST_F(CudaKernelTest, CountsTheBlocksOfAllClusters) {
+  const auto kernel = load().value();
+  cuda_.forget_calls();
+  EXPECT_EQ(kernel->resident_blocks(kClusters).value(), 4 * cuda_.clusters);
+  EXPECT_THAT(cuda_.calls(), Contains("cuOccupancyMaxActiveClusters 1001 threads=64 shared=512 cluster=4"));
+  cuda_.clusters = 0;
+  EXPECT_EQ(kernel->resident_blocks(kClusters).value(), 0);
+}
+
+TEST_F(CudaKernelTest, AClusterSizeThatTheDeviceDoesNotHaveIsNoRoomAndNoError) {
+  const auto kernel = load().value();
+  for (const CUresult result : {CUDA_ERROR_INVALID_CLUSTER_SIZE, CUDA_ERROR_NOT_SUPPORTED}) {
+    cuda_.failing = {{"cuOccupancyMaxActiveClusters", result}};
+    const auto blocks = kernel->resident_blocks(kClusters);
+    ASSERT_TRUE(blocks.ok()) << blocks.error().message;
+    EXPECT_EQ(*blocks, 0);
+  }
+}
+
+TEST_F(CudaKernelTest, CountsOnlyInAContextOfItsDevice) {
+  const auto kernel = load().value();
+  for (const std::optional<CUdevice> current : {std::optional<CUdevice>(100), std::optional<CUdevice>()}) {
+    cuda_.current = current;
+    EXPECT_EQ(kernel->resident_blocks(kTogether).code(), Code::NoContext);
+    EXPECT_EQ(kernel->resident_blocks(kClusters).code(), Code::NoContext);
+  }
+}
+
+TEST_F(CudaKernelTest, SaysWhichCountFailed) {
+  const auto kernel = load().value();
+  const std::pair<const char*, LaunchShape> questions[] = {
+      {"cuOccupancyMaxActiveBlocksPerMultiprocessor", kTogether},
+      {"cuDeviceGetAttribute", kTogether},
+      {"cuOccupancyMaxActiveClusters", kClusters}};
+  for (const auto& [call, shape] : questions) {
+    cuda_.failing = {{call, CUDA_ERROR_ILLEGAL_ADDRESS}};
+    const auto blocks = kernel->resident_blocks(shape);
+    ASSERT_EQ(blocks.code(), Code::DriverError) << call;
+    EXPECT_THAT(blocks.error().message, HasSubstr(call));
+    EXPECT_EQ(cuda_.capture_mode(), CU_STREAM_CAPTURE_MODE_GLOBAL);
+  }
+}
+
+TEST(RefusesToRunTogether, IsWhatTheDriverAnswersToBlocksThatDoNotFit) {
+  EXPECT_TRUE(refuses_to_run_together(CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE));
+  EXPECT_TRUE(refuses_to_run_together(CUDA_ERROR_INVALID_CLUSTER_SIZE));
+  EXPECT_TRUE(refuses_to_run_together(CUDA_ERROR_NOT_SUPPORTED));
+  for (const CUresult other : {CUDA_SUCCESS, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY,
+                               CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_LAUNCH_FAILED})
+    EXPECT_FALSE(refuses_to_run_together(other)) << other;
 }
 
 TEST_F(CudaKernelTest, ReturnsTheDriversResultOfALaunch) {

@@ -26,6 +26,7 @@ static_assert(kSame<decltype(DriverTable::cuDeviceGet), PFN_cuDeviceGet_v2000>);
 static_assert(kSame<decltype(DriverTable::cuDeviceGetName), PFN_cuDeviceGetName_v2000>);
 static_assert(kSame<decltype(DriverTable::cuDeviceGetAttribute), PFN_cuDeviceGetAttribute_v2000>);
 static_assert(kSame<decltype(DriverTable::cuCtxGetDevice), PFN_cuCtxGetDevice_v2000>);
+static_assert(kSame<decltype(DriverTable::cuCtxGetExecAffinity), PFN_cuCtxGetExecAffinity_v11040>);
 static_assert(kSame<decltype(DriverTable::cuThreadExchangeStreamCaptureMode),
                     PFN_cuThreadExchangeStreamCaptureMode_v10010>);
 static_assert(kSame<decltype(DriverTable::cuLibraryLoadData), PFN_cuLibraryLoadData_v12000>);
@@ -36,6 +37,10 @@ static_assert(kSame<decltype(DriverTable::cuKernelGetFunction), PFN_cuKernelGetF
 #if CUDA_VERSION >= 12040
 static_assert(kSame<decltype(DriverTable::cuFuncLoad), PFN_cuFuncLoad_v12040>);
 #endif
+static_assert(kSame<decltype(DriverTable::cuOccupancyMaxActiveBlocksPerMultiprocessor),
+                    PFN_cuOccupancyMaxActiveBlocksPerMultiprocessor_v6050>);
+static_assert(
+    kSame<decltype(DriverTable::cuOccupancyMaxActiveClusters), PFN_cuOccupancyMaxActiveClusters_v11070>);
 static_assert(kSame<decltype(DriverTable::cuLaunchKernelEx), PFN_cuLaunchKernelEx_v11060>);
 static_assert(kSame<decltype(DriverTable::cuPointerGetAttributes), PFN_cuPointerGetAttributes_v7000>);
 static_assert(

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <utility>
 
 #include "normjit/service.h"
 #include "tests/support/fake_machine.h"
@@ -124,6 +125,23 @@ TEST_F(KernelTest, PassesTheWorkspace) {
   ASSERT_TRUE(kernel.launch(tensors, nullptr));
   EXPECT_EQ(launched().argument<void*>(9), memory(7));
   EXPECT_EQ(launched().blocks, grid_blocks(kernel.plan(), kernel.spec(), kernel.device(), 16));
+}
+
+TEST_F(KernelTest, OverlapsTheLaunchBeforeWhereItIsAskedToFromSm90On) {
+  static_assert(noexcept(std::declval<const Kernel&>().launch({}, nullptr, {})));
+  for (const int arch : {75, 80, 89, 90, 100, 120}) {
+    FakeMachine machine({arch});
+    const Kernel kernel = machine.service().prepare({.columns = kColumns}).value();
+    const Tensors tensors = tensors_of({}, 3);
+    ASSERT_TRUE(kernel.launch(tensors, nullptr));
+    ASSERT_TRUE(kernel.launch(tensors, nullptr, {.overlap_previous = true}));
+    ASSERT_TRUE(kernel.launch(tensors, nullptr));
+    std::vector<bool> overlap;
+    for (const FakeDriver::Launch& launch : machine.driver->launches())
+      overlap.push_back(launch.shape.overlap_previous);
+    EXPECT_EQ(overlap, (std::vector<bool>{false, arch >= 90, false})) << arch;
+    EXPECT_FALSE(machine.driver->loads().at(0).shape.overlap_previous) << "a matter of the launch alone";
+  }
 }
 
 TEST_F(KernelTest, NoRowsLaunchNothing) {

@@ -54,6 +54,15 @@ TEST_F(LayerNormTest, PreparesOnceAndLaunchesEachTime) {
   EXPECT_EQ(launch.argument<std::int64_t>(6), 200);
 }
 
+TEST_F(LayerNormTest, PassesTheLaunchOptionsOn) {
+  ASSERT_TRUE(service_.layer_norm(kSpec, tensors_of(200), nullptr, {.overlap_previous = true}).ok());
+  ASSERT_TRUE(service_.layer_norm(kSpec, tensors_of(200), nullptr).ok());
+  ASSERT_THAT(machine_.driver->launches(), SizeIs(2));
+  EXPECT_TRUE(machine_.driver->launches()[0].shape.overlap_previous);
+  EXPECT_FALSE(machine_.driver->launches()[1].shape.overlap_previous);
+  EXPECT_EQ(machine_.loads(), 1);
+}
+
 TEST_F(LayerNormTest, SharesKernelsWithPrepare) {
   ASSERT_TRUE(service_.prepare(kSpec, {.rows_hint = 200}).ok());
   ASSERT_TRUE(service_.layer_norm(kSpec, tensors_of(300), nullptr).ok());

@@ -62,7 +62,7 @@ TEST_P(ConformanceGpu, KeepsItsPromiseAsOnTheHost) {
                  << ".";
 
   const auto compiler_of_gpu = make_default_compiler(Options::from_environment(), driver_);
-  const auto binary = compiler_of_gpu->compile(conformance_source(kernel(), arch), arch);
+  const auto binary = compiler_of_gpu->compile(conformance_source(kernel(), arch), target_of(kernel(), arch));
   ASSERT_TRUE(binary.ok()) << binary.error().message;
   const auto loaded = driver_->load(binary->code, kernel().kernel, 0, kernel().shape);
   ASSERT_TRUE(loaded.ok()) << loaded.error().message;

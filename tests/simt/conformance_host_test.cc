@@ -63,7 +63,10 @@ TEST(ConformanceTable, HasAKernelForEveryPrimitive) {
   EXPECT_GE(names.size(), 45U);
   std::string kernels;
   for (const ConformanceKernel& kernel : conformance_kernels()) kernels += kernel.text;
+  // Of the device half alone: what pieces and bulk loads tell L2, which their kernels try.
+  const std::set<std::string> inner = {"leaves_first", "leaves_last"};
   for (const std::string& name : names) {
+    if (inner.contains(name)) continue;
     bool used = false;
     for (const char* end : {"(", "<"}) used = used || kernels.find("hw::" + name + end) != std::string::npos;
     EXPECT_TRUE(used) << "hw::" << name

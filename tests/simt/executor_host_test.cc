@@ -90,6 +90,17 @@ const Tiny kTiny[] = {
     {"waits_for_ever", R"(
   if (threadIdx.x == 7) hw::wait_until(reinterpret_cast<unsigned long long*>(workspace), 1);
   hw::block_barrier();)"},
+    // Block 0 posts for block 1. rows: 0 right, 1 with another tag, 2 and what it posted before counts too
+    {"posts", R"(
+  auto* at = reinterpret_cast<unsigned long long*>(workspace);
+  if (threadIdx.x != 0) return;
+  if (blockIdx.x == 0) {
+    y[0] = 1;
+    hw::post(at, 5, rows == 1 ? 8 : 7);
+  } else {
+    int got; hw::collect<1>(at, 1, 1, 7, &got); y[1] = got;
+    if (rows == 2) y[2] = y[0];
+  })"},
     {"runs_for_ever", R"(
   for (volatile int i = 0; rows > 0; i = i + 1) {
   })"},
@@ -189,6 +200,32 @@ const Tiny kTiny[] = {
   hw::cluster_barrier();
   y[blockIdx.x * 64 + threadIdx.x] = hw::remote(s, hw::cluster_size() - 1 - hw::cluster_rank())[threadIdx.x];
   if (rows == 0) hw::cluster_barrier();)"},
+    // rows: 0 right, 1 without the wait, 2 enters twice, 3 meets the cluster in between
+    {"enters", R"(
+  NJ_SHARED(int, s, 64);
+  hw::cluster_enter();
+  if (rows == 2) hw::cluster_enter();
+  if (rows == 3) hw::cluster_barrier();
+  if (rows != 1) hw::cluster_entered();
+  hw::remote(s, hw::cluster_size() - 1 - hw::cluster_rank())[threadIdx.x] = hw::cluster_rank();
+  hw::cluster_barrier();
+  y[blockIdx.x * 64 + threadIdx.x] = s[threadIdx.x];)"},
+    {"never_enters", R"(
+  hw::cluster_entered();)"},
+    {"entering_orders_nothing", R"(
+  NJ_SHARED(int, s, 64);
+  s[threadIdx.x] = hw::cluster_rank();
+  hw::cluster_enter();
+  hw::cluster_entered();
+  y[blockIdx.x * 64 + threadIdx.x] = hw::remote(s, hw::cluster_size() - 1 - hw::cluster_rank())[threadIdx.x];
+  hw::cluster_barrier();)"},
+    // rows: 0 right, 1 reads too early, 2 writes too early, 3 takes a ticket too early
+    {"overlaps", R"(
+  if (rows == 2) y[threadIdx.x] = 7;
+  const int value = rows == 1 ? x[threadIdx.x] : 0;
+  if (rows == 3) hw::take_ticket(reinterpret_cast<unsigned long long*>(workspace));
+  hw::wait_for_previous_launch();
+  y[64 + threadIdx.x] = value + x[threadIdx.x];)"},
     {"outside_the_cluster", R"(
   NJ_SHARED(int, s, 64);
   y[threadIdx.x] = *hw::remote(s, 7);)"},
@@ -397,6 +434,24 @@ TEST_F(Executor, ADeadlockSaysWhoWaitsWhereForWhat) {
             HasSubstr("63 of 64 threads wait at the barrier of block 0 in waits_for_ever.cu:3")));
 }
 
+TEST_F(Executor, HandsPostsFromBlockToBlock) {
+  const Options options{.blocks = 2, .shape = {.threads = 64, .cooperative = true}};
+  for (std::uint64_t seed = 0; seed < 16; ++seed) {
+    const Outcome outcome = run("posts", 0, seed, options);
+    ASSERT_FALSE(outcome.diagnosis) << outcome.diagnosis->message;
+    EXPECT_EQ(outcome.y[1], 5);
+  }
+  expect_fault("posts", 2, Fault::race, AllOf(HasSubstr("posts.cu:9: "), HasSubstr("posts.cu:5")), options);
+}
+
+TEST_F(Executor, ACollectThatNobodyPostsIsADeadlockThatNamesTheTag) {
+  const Options options{.blocks = 2, .shape = {.threads = 64, .cooperative = true}};
+  expect_fault(
+      "posts", 1, Fault::deadlock,
+      HasSubstr("block 1, thread 0 waits in posts.cu:8 for a post with tag 7 where one with tag 8 is"),
+      options);
+}
+
 TEST_F(Executor, ATimeLimitEndsTheRest) {
   for (const Checks checks : {Checks::memory, Checks::none}) {
     const Outcome outcome =
@@ -476,6 +531,39 @@ TEST_F(Executor, RunsCooperativeGridsAndClusters) {
   }
   expect_fault("outside_the_cluster", 0, Fault::misuse, HasSubstr("asks for block 7 of a cluster of 4"),
                clusters);
+}
+
+TEST_F(Executor, KnowsWhenABlockHasEnteredItsCluster) {
+  const Options clusters{.blocks = 8, .shape = {.threads = 64, .cluster_blocks = 4}};
+  expect_fine("enters", 0, clusters);
+  expect_fault("never_enters", 0, Fault::misuse,
+               AllOf(HasSubstr("never_enters.cu:2"), HasSubstr("without having called cluster_enter()")),
+               clusters);
+  expect_fault("enters", 2, Fault::misuse,
+               AllOf(HasSubstr("enters.cu:4"), HasSubstr("before it has waited with cluster_entered()")),
+               clusters);
+  for (const long long rows : {1, 3})
+    expect_fault("enters", rows, Fault::misuse,
+                 AllOf(HasSubstr(rows == 1 ? "enters.cu:8" : "enters.cu:5"),
+                       HasSubstr("between cluster_enter() and cluster_entered()")),
+                 clusters);
+  expect_fault("entering_orders_nothing", 0, Fault::race, HasSubstr("entering_orders_nothing.cu:"), clusters);
+}
+
+TEST_F(Executor, FindsWhatIsTouchedBeforeTheLaunchBeforeIsOver) {
+  const Options overlapping{.shape = {.threads = 64, .overlap_previous = true}};
+  expect_fine("overlaps", 0, overlapping);
+  const struct {
+    long long rows;
+    const char* what;
+  } cases[] = {{1, "overlaps.cu:3: block 0, thread"},
+               {2, "overlaps.cu:2: block 0, thread"},
+               {3, "overlaps.cu:4: block 0, thread"}};
+  for (const auto& [rows, what] : cases) {
+    expect_fault("overlaps", rows, Fault::missing_wait,
+                 AllOf(HasSubstr(what), HasSubstr("before wait_for_previous_launch()")), overlapping);
+    expect_fine("overlaps", rows, {});
+  }
 }
 
 TEST_F(Executor, FindsABlockThatLeavesWhileItsSharedMemoryIsRead) {

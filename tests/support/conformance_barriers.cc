@@ -167,6 +167,50 @@ Bytes expected_block_counts(const ConformanceKernel& kernel) {
   return bytes_of(y);
 }
 
+// A third of the threads gives up registers, of which the others hold many values then. All keep theirs.
+constexpr std::string_view kRegisters = R"(
+namespace normjit {
+
+constexpr int kThreads = 384, kHeld = 96;
+
+NJ_KERNEL(registers, kThreads) {
+  NJ_SHARED(unsigned, sent, kThreads);
+  const int own = threadIdx.x;
+  const unsigned value = x[blockIdx.x * kThreads + own];
+  sent[own] = value ^ 3;
+  hw::block_barrier();
+  unsigned sum = value;
+  if (own < 128) {
+    hw::shrink_registers<40>();
+    sum = 5 * sum + sent[own + 128];
+  } else {
+    hw::grow_registers<232>();
+    unsigned held[kHeld];
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) held[i] = sent[(own + i) % kThreads];
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) sum = 5 * sum + (held[i] ^ held[kHeld - 1 - i] * 3);
+  }
+  y[blockIdx.x * kThreads + own] = sum;
+}
+
+}  // namespace normjit
+)";
+
+Bytes expected_registers(const ConformanceKernel& kernel) {
+  const auto x = values_of<std::uint32_t>(kernel.x);
+  std::vector<std::uint32_t> y;
+  for (int block = 0; block < 3; ++block)
+    for (int own = 0; own < 384; ++own) {
+      const auto sent = [&](int thread) { return x[block * 384 + thread % 384] ^ 3; };
+      std::uint32_t sum = x[block * 384 + own];
+      if (own < 128) sum = 5 * sum + sent(own + 128);
+      for (int i = 0; own >= 128 && i < 96; ++i) sum = 5 * sum + (sent(own + i) ^ sent(own + 95 - i) * 3);
+      y.push_back(sum);
+    }
+  return bytes_of(y);
+}
+
 // ---- Blocks of a launch ----
 
 constexpr std::string_view kTickets = R"(
@@ -234,6 +278,82 @@ Bytes expected_arrivals(const ConformanceKernel& kernel) {
   return bytes_of(y);
 }
 
+// Every thread posts things of three sizes in turn in one of two places, and collects those of a thread of
+// every block. A place is written again when all have collected what it held: their blocks have posted since.
+constexpr std::string_view kPosts = R"(
+namespace normjit {
+
+constexpr int kThreads = 64, kRounds = 6, kMostBlocks = 10;
+
+struct Six {
+  unsigned word[6];
+};
+
+// In its place of the round; at least that many numbers.
+template <class T>
+NJ_DEVICE unsigned long long* place_of(unsigned long long* places, int round, int block, int thread) {
+  return places + ((round % 2 * gridDim.x + block) * kThreads + thread) * (sizeof(T) / 4);
+}
+template <class T>
+NJ_DEVICE void leave(unsigned long long* places, int round, const T& value, unsigned tag) {
+  hw::post(place_of<T>(places, round, blockIdx.x, threadIdx.x), value, tag);
+}
+// What one thread of every block has left. There is room for more blocks than there are.
+template <class T>
+NJ_DEVICE void take(T* to, unsigned long long* places, int round, unsigned tag) {
+  hw::collect<kMostBlocks>(place_of<T>(places, round, 0, (threadIdx.x + round) % kThreads),
+                           kThreads * static_cast<int>(sizeof(T) / 4), gridDim.x, tag, to);
+}
+
+NJ_KERNEL(posts, kThreads) {
+  auto* const ones = reinterpret_cast<unsigned long long*>(workspace);
+  auto* const twos = ones + 2 * gridDim.x * kThreads;
+  auto* const sixes = twos + 2 * gridDim.x * kThreads * 2;
+  unsigned value = x[blockIdx.x * kThreads + threadIdx.x];
+  for (int round = 0; round < kRounds; ++round) {
+    const unsigned tag = round < 3 ? round + 1 : 0xfffffffau + round;  // the last is the largest that there is
+    Six six;
+    for (int i = 0; i < 6; ++i) six.word[i] = value * (2 * i + 1);
+    leave(ones, round, value, tag);
+    leave(twos, round, static_cast<double>(value), tag);
+    leave(sixes, round, six, tag);
+    unsigned one[kMostBlocks], sum = 0;
+    double two[kMostBlocks];
+    Six all[kMostBlocks];
+    take(one, ones, round, tag);
+    take(two, twos, round, tag);
+    take(all, sixes, round, tag);
+    for (int block = 0; block < static_cast<int>(gridDim.x); ++block) {
+      sum = 3 * sum + one[block];
+      sum = 3 * sum + static_cast<unsigned>(two[block]);
+      for (int i = 0; i < 6; ++i) sum = 3 * sum + all[block].word[i];
+    }
+    value = sum;
+    hw::block_barrier();
+  }
+  y[blockIdx.x * kThreads + threadIdx.x] = value;
+}
+
+}  // namespace normjit
+)";
+constexpr std::size_t kPostsBytes = std::size_t{8} * (1 + 2 + 6) * 2;  // of workspace for a thread
+
+Bytes expected_posts(const ConformanceKernel& kernel) {
+  auto values = values_of<std::uint32_t>(kernel.x);
+  for (int round = 0; round < 6; ++round) {
+    std::vector<std::uint32_t> sums(64);
+    for (int own = 0; own < 64; ++own)
+      for (std::size_t block = 0; block < values.size() / 64; ++block) {
+        const std::uint32_t value = values[block * 64 + (own + round) % 64];
+        std::uint32_t& sum = sums[own];
+        sum = 9 * sum + 3 * value + value;
+        for (std::uint32_t i = 0; i < 6; ++i) sum = 3 * sum + value * (2 * i + 1);
+      }
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = sums[i % 64];
+  }
+  return bytes_of(values);
+}
+
 constexpr std::string_view kGridBarriers = R"(
 namespace normjit {
 
@@ -279,12 +399,17 @@ std::vector<ConformanceKernel> barriers_kernels() {
       on_words("block_barriers", mixing(kBlockBarriers), 128, 3, 1, expected_block_barriers),
       on_words("group_barriers", mixing(kGroupBarriers), 128, 1, 1, expected_group_barriers),
       on_words("block_counts", mixing(kBlockCounts), 96, 3, 20, expected_block_counts),
+      on_words("registers", std::string(kRegisters), 384, 3, 1, expected_registers),
       on_words("tickets", std::string(kTickets), 64, 8, 1, expected_tickets),
       on_words("arrivals", std::string(kArrivals), 64, 8, 1, expected_arrivals),
+      on_words("posts", std::string(kPosts), 64, 8, 1, expected_posts),
       on_words("grid_barriers", mixing(kGridBarriers), 64, 8, 1, expected_grid_barriers)};
-  for (ConformanceKernel& kernel : kernels)
-    if (kernel.name == "grid_barriers") kernel.shape.cooperative = true;
-  for (ConformanceKernel& kernel : kernels) kernel.workspace_bytes = 1024 + kernel.x.size();
+  for (ConformanceKernel& kernel : kernels) {
+    kernel.shape.cooperative = kernel.name == "posts" || kernel.name == "grid_barriers";
+    kernel.workspace_bytes = 1024 + kernel.x.size();
+    if (kernel.name == "registers") kernel.oldest = {.number = 90}, kernel.own_target = true;
+    if (kernel.name == "posts") kernel.workspace_bytes = kPostsBytes * kernel.x.size() / 4;
+  }
   return kernels;
 }
 

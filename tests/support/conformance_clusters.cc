@@ -74,6 +74,65 @@ ConformanceKernel in_clusters_of(int blocks) {
           .expected = expected_clusters};
 }
 
+// Writes into all blocks of the cluster as soon as they are there, with work of its own before; a second time
+// behind a barrier, for which entering must have left no trace.
+constexpr const char* kEntered = R"(
+namespace normjit {
+
+constexpr int kThreads = 32;
+
+NJ_KERNEL(entered, kThreads) {
+  NJ_SHARED(unsigned, cells, 2 * 16 * kThreads);
+  hw::cluster_enter();
+  const int own = threadIdx.x, rank = hw::cluster_rank(), size = hw::cluster_size();
+  unsigned value = x[blockIdx.x * kThreads + own];
+  hw::cluster_entered();
+
+  for (int half = 0; half < 2; ++half) {
+    for (int i = 0; i < size; ++i) hw::remote(cells, i)[(half * 16 + rank) * kThreads + own] = value + i;
+    hw::cluster_barrier();
+    unsigned sum = 0;
+    for (int i = 0; i < size; ++i) sum = 3 * sum + cells[(half * 16 + i) * kThreads + (own + 7) % kThreads];
+    value = sum;
+  }
+  y[blockIdx.x * kThreads + own] = value;
+}
+
+}  // namespace normjit
+)";
+
+Bytes expected_entered(const ConformanceKernel& kernel) {
+  auto values = values_of<std::uint32_t>(kernel.x);
+  const int size = kernel.shape.cluster_blocks;
+  for (int half = 0; half < 2; ++half) {
+    const auto before = values;
+    for (int block = 0; block < kBlocks; ++block)
+      for (int own = 0; own < kThreads; ++own) {
+        const int rank = block % size, first = block - rank;
+        std::uint32_t sum = 0;
+        for (int i = 0; i < size; ++i)
+          sum = 3 * sum + before[(first + i) * kThreads + (own + 7) % kThreads] +
+                static_cast<std::uint32_t>(rank);
+        values[block * kThreads + own] = sum;
+      }
+  }
+  return bytes_of(values);
+}
+
+ConformanceKernel entering_clusters_of(int blocks) {
+  return {.name = "entered_by_" + std::to_string(blocks),
+          .kernel = "entered",
+          .input = "unsigned",
+          .output = "unsigned",
+          .text = kEntered,
+          .oldest = {.number = 90},
+          .shape = {.threads = kThreads, .cluster_blocks = blocks},
+          .blocks = kBlocks,
+          .x = random_bytes(4 * kThreads * kBlocks, 8),
+          .y_bytes = 4 * kThreads * kBlocks,
+          .expected = expected_entered};
+}
+
 // In a launch that overlaps none, which is what the test makes, both are no more than a promise kept.
 constexpr const char* kDependent = R"(
 namespace normjit {
@@ -104,12 +163,15 @@ std::vector<ConformanceKernel> clusters_kernels() {
           in_clusters_of(2),
           in_clusters_of(8),
           in_clusters_of(16),
+          entering_clusters_of(1),
+          entering_clusters_of(2),
+          entering_clusters_of(8),
+          entering_clusters_of(16),
           {.name = "dependent",
            .kernel = "dependent",
            .input = "unsigned",
            .output = "unsigned",
            .text = kDependent,
-           .oldest = {.number = 90},
            .shape = {.threads = kThreads},
            .blocks = kBlocks,
            .x = random_bytes(4 * kThreads * kBlocks, 7),

@@ -157,6 +157,7 @@ NJ_KERNEL(bulk_loads, kThreads) {
       hw::barrier_arrive(barrier);
     }
   };
+  if (threadIdx.x == 32) hw::prefetch(x, 4 * kRounds * kStage);  // which changes nothing but the time
   begin(0);
   begin(1);
   for (int round = 0; round < kRounds; ++round) {
@@ -180,6 +181,61 @@ Bytes expected_bulk_loads(const ConformanceKernel& kernel) {
       const int words = 8 + 40 * round;
       y.push_back(i < words ? x[round * 256 + words - 1 - i] : 0);
     }
+  return bytes_of(y);
+}
+
+// One thread feeds a ring of two stages for two warps, each of which says by one arrival that it has taken
+// what it needs; the next copy overwrites it.
+constexpr const char* kHandedBack = R"(
+namespace normjit {
+
+constexpr int kThreads = 96, kTakers = 64, kRounds = 9;
+
+struct alignas(16) Four {
+  unsigned at[4];
+};
+
+NJ_KERNEL(handed_back, kThreads) {
+  NJ_DYNAMIC_SHARED(Four, staged);
+  NJ_SHARED(hw::MemoryBarrier, full, 2);
+  NJ_SHARED(hw::MemoryBarrier, free, 2);
+  const auto zero = static_cast<unsigned>(rows >> 63);  // which the compiler does not know
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < 2; ++i) {
+      hw::barrier_init(&full[i], 1);
+      hw::barrier_init(&free[i], kTakers / 32);
+    }
+    hw::barriers_ready();
+  }
+  hw::block_barrier();
+
+  const int taker = static_cast<int>(threadIdx.x) - 32;
+  for (int round = 0; round < kRounds; ++round) {
+    const int at = round % 2;
+    const unsigned parity = round / 2 % 2;
+    if (threadIdx.x == 0) {
+      hw::barrier_wait(&free[at], parity ^ 1);
+      hw::barrier_arrive_expect(&full[at], 16 * kTakers);
+      hw::bulk_load(staged + at * kTakers, x + 4 * kTakers * round, 16 * kTakers, &full[at]);
+    } else if (taker >= 0) {
+      hw::barrier_wait(&full[at], parity);
+      const Four own = hw::load_shared<Four>(staged + at * kTakers + (taker + 37) % kTakers);
+      hw::warp_barrier();
+      if (taker % 32 == 0) hw::barrier_arrive_after(&free[at], own.at[0], zero);
+      for (int i = 0; i < 4; ++i) y[(round * kTakers + taker) * 4 + i] = own.at[i] + i;
+    }
+  }
+}
+
+}  // namespace normjit
+)";
+
+Bytes expected_handed_back(const ConformanceKernel& kernel) {
+  const auto x = values_of<std::uint32_t>(kernel.x);
+  std::vector<std::uint32_t> y;
+  for (int round = 0; round < 9; ++round)
+    for (int taker = 0; taker < 64; ++taker)
+      for (std::uint32_t i = 0; i < 4; ++i) y.push_back(x[(round * 64 + (taker + 37) % 64) * 4 + i] + i);
   return bytes_of(y);
 }
 
@@ -245,6 +301,8 @@ std::vector<ConformanceKernel> copies_kernels() {
                kCopiesWords, kCopiesWords, expected_copies),
       on_words("phases", kPhases, kSm90, {.threads = 96}, 7 * 32, 7 * 64, expected_phases),
       on_words("bulk_loads", kBulkLoads, kSm90, two_stages, 6 * 256, 6 * 256, expected_bulk_loads),
+      on_words("handed_back", kHandedBack, kSm90, {.threads = 96, .dynamic_shared_bytes = 2 * 16 * 64},
+               9 * 64 * 4, 9 * 64 * 4, expected_handed_back),
       on_words("bulk_stores", kBulkStores, kSm90, two_stages, 6 * 256, 6 * 256 + 1, expected_bulk_stores),
   };
 }

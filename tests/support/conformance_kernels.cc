@@ -72,6 +72,11 @@ const std::vector<ConformanceKernel>& conformance_kernels() {
   return kernels;
 }
 
+Arch target_of(const ConformanceKernel& kernel, Arch arch) {
+  if (kernel.own_target) arch.suffix = 'a';
+  return arch;
+}
+
 Source conformance_source(const ConformanceKernel& kernel, Arch arch) {
   return {.text = concat({"namespace normjit {\n"
                           "using Input = ",

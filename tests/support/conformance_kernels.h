@@ -44,6 +44,7 @@ struct ConformanceKernel {
   std::string_view input, output;  // the element types of x and y, as CUDA C++ spells them
   std::string text;                // written like the kernels in templates/, in terms of hw::
   Arch oldest{.number = 75};
+  bool own_target = false;  // for an architecture-specific target, as sm_90a
   LaunchShape shape;
   std::uint32_t blocks = 1;
   Bytes x{};
@@ -57,6 +58,9 @@ struct ConformanceKernel {
 
 // The whole table, the same at every call.
 const std::vector<ConformanceKernel>& conformance_kernels();
+
+// What to compile the kernel for, for a GPU of this architecture.
+Arch target_of(const ConformanceKernel& kernel, Arch arch);
 
 // A complete translation unit: what NJ_KERNEL needs to know, the embedded hw.cuh, the kernel.
 Source conformance_source(const ConformanceKernel& kernel, Arch arch);

@@ -28,13 +28,15 @@ NJ_DEVICE int copy_sizes(const Input* x, Output* y, int at) {
 }
 
 NJ_KERNEL(pieces, kThreads) {
-  const int at = copy_sizes<hw::Keep::once>(x, y, 0);
-  copy_sizes<hw::Keep::always>(x, y, copy_sizes<hw::Keep::l2>(x, y, at));
+  int at = copy_sizes<hw::Keep::once>(x, y, 0);
+  at = copy_sizes<hw::Keep::l2>(x, y, at);
+  at = copy_sizes<hw::Keep::stays>(x, y, at);
+  copy_sizes<hw::Keep::always>(x, y, at);
 }
 
 }  // namespace normjit
 )";
-constexpr std::size_t kPiecesBytes = std::size_t{kBlocks * kThreads} * 3 * (16 + 8 + 4 + 2);
+constexpr std::size_t kPiecesBytes = std::size_t{kBlocks * kThreads} * 4 * (16 + 8 + 4 + 2);
 
 // Values of one and of several accesses.
 constexpr const char* kValues = R"(
@@ -66,13 +68,61 @@ NJ_DEVICE int copy_types(const Input* x, Output* y, int at) {
 }
 
 NJ_KERNEL(values, kThreads) {
-  const int at = copy_types<hw::Keep::once>(x, y, 0);
-  copy_types<hw::Keep::always>(x, y, copy_types<hw::Keep::l2>(x, y, at));
+  int at = copy_types<hw::Keep::once>(x, y, 0);
+  at = copy_types<hw::Keep::l2>(x, y, at);
+  at = copy_types<hw::Keep::stays>(x, y, at);
+  copy_types<hw::Keep::always>(x, y, at);
 }
 
 }  // namespace normjit
 )";
-constexpr std::size_t kValuesBytes = std::size_t{kBlocks * kThreads} * 3 * (48 + 32 + 16 + 8 + 4 + 2);
+constexpr std::size_t kValuesBytes = std::size_t{kBlocks * kThreads} * 4 * (48 + 32 + 16 + 8 + 4 + 2);
+
+// Through shared memory, each size of an access.
+constexpr const char* kStaged = R"(
+namespace normjit {
+
+constexpr int kThreads = 64;
+
+template <int kCount>
+struct Words {
+  unsigned at[kCount];
+};
+
+template <class T>
+NJ_DEVICE int copy(const Input* x, Output* y, unsigned char* staged, int at) {
+  constexpr int kBytes = sizeof(T);
+  const int own = threadIdx.x, other = (own + 41) % kThreads, first = at + blockIdx.x * kThreads * kBytes;
+  hw::store_shared(staged + other * kBytes, hw::load<hw::Keep::once, T>(x + first + own * kBytes));
+  hw::block_barrier();
+  hw::store(y + first + own * kBytes, hw::load_shared<T>(staged + own * kBytes));
+  hw::block_barrier();
+  return at + gridDim.x * kThreads * kBytes;
+}
+
+NJ_KERNEL(staged, kThreads) {
+  NJ_DYNAMIC_SHARED(unsigned char, memory);
+  int at = copy<Words<4>>(x, y, memory, 0);
+  at = copy<double>(x, y, memory, at);
+  at = copy<Words<2>>(x, y, memory, at);
+  copy<float>(x, y, memory, at);
+}
+
+}  // namespace normjit
+)";
+constexpr std::size_t kStagedBytes = std::size_t{kBlocks * kThreads} * (16 + 8 + 8 + 4);
+
+Bytes expected_staged(const ConformanceKernel& kernel) {
+  Bytes y;
+  for (const int bytes : {16, 8, 8, 4})
+    for (int block = 0; block < kBlocks; ++block) {
+      const std::size_t first = y.size();
+      for (int own = 0; own < kThreads; ++own)
+        for (int i = 0; i < bytes; ++i)
+          y.push_back(kernel.x[first + (own + kThreads - 41) % kThreads * bytes + i]);
+    }
+  return y;
+}
 
 constexpr const char* kForgotten = R"(
 namespace normjit {
@@ -126,8 +176,12 @@ ConformanceKernel copying(const char* name, const char* text, std::size_t bytes)
 }  // namespace
 
 std::vector<ConformanceKernel> memory_kernels() {
-  return {copying("pieces", kPieces, kPiecesBytes), copying("values", kValues, kValuesBytes),
-          copying("forgotten", kForgotten, kForgottenBytes)};
+  std::vector<ConformanceKernel> kernels = {
+      copying("pieces", kPieces, kPiecesBytes), copying("values", kValues, kValuesBytes),
+      copying("forgotten", kForgotten, kForgottenBytes), copying("staged", kStaged, kStagedBytes)};
+  kernels.back().expected = expected_staged;
+  kernels.back().shape.dynamic_shared_bytes = 16 * kThreads;
+  return kernels;
 }
 
 }  // namespace normjit::testing

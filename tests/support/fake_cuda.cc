@@ -71,6 +71,13 @@ struct FakeCalls {
     *device = *g_cuda->current;
     return call.result;
   }
+  static CUresult cuCtxGetExecAffinity(CUexecAffinityParam* affinity, CUexecAffinityType type) {
+    const Call call("cuCtxGetExecAffinity");
+    if (type != CU_EXEC_AFFINITY_TYPE_SM_COUNT) return CUDA_ERROR_INVALID_VALUE;
+    if (!g_cuda->sm_share) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+    affinity->param.smCount.val = static_cast<unsigned>(*g_cuda->sm_share);
+    return call.result;
+  }
   static CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
     const Call call("cuThreadExchangeStreamCaptureMode", mode_name(*mode));
     std::swap(*mode, g_cuda->capture_mode_);
@@ -113,6 +120,26 @@ struct FakeCalls {
     return call.result;
   }
   static CUresult cuFuncLoad(CUfunction function) { return Call("cuFuncLoad", number(function)).result; }
+  static CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction function, int threads,
+                                                              std::size_t shared) {
+    const Call call("cuOccupancyMaxActiveBlocksPerMultiprocessor",
+                    number(function) + " threads=" + std::to_string(threads) +
+                        " shared=" + std::to_string(shared) + " " + mode_name(g_cuda->capture_mode_));
+    *blocks = g_cuda->blocks_per_sm;
+    return call.result;
+  }
+  static CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction function,
+                                               const CUlaunchConfig* config) {
+    std::string cluster = " no cluster";
+    for (unsigned i = 0; i < config->numAttrs; ++i)
+      if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
+        cluster = " cluster=" + std::to_string(config->attrs[i].value.clusterDim.x);
+    const Call call("cuOccupancyMaxActiveClusters",
+                    number(function) + " threads=" + std::to_string(config->blockDimX) +
+                        " shared=" + std::to_string(config->sharedMemBytes) + cluster);
+    *clusters = g_cuda->clusters;
+    return call.result;
+  }
   static CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** arguments,
                                    void** extra) {
     const Call call("cuLaunchKernelEx");

@@ -50,6 +50,9 @@ class FakeCuda {
   std::map<std::string, CUresult> failing;  // functions that fail, and how
   std::map<std::uintptr_t, Memory> memory;  // by address
   std::string kernel = "kernel";            // the one that every library holds
+  int blocks_per_sm = 2;                    // that run at once, of every kernel
+  int clusters = 3;                         // that run at once on the whole device
+  std::optional<int> sm_share;              // SMs that the current context is limited to
 
   // Every driver call in order, with the arguments that matter: "cuLibraryUnload 1 relaxed".
   std::vector<std::string> calls() const;

@@ -22,7 +22,15 @@ class FakeDriver::FakeKernel final : public LoadedKernel {
       launch.arguments.emplace_back(static_cast<const char*>(*arguments++), bytes);
     }
     state_->launches.push_back(std::move(launch));
-    return state_->launch_result;
+    const bool together = shape.cooperative || shape.cluster_blocks > 1;
+    return together && state_->together_result != 0 ? state_->together_result : state_->launch_result;
+  }
+
+  Result<int> resident_blocks(const LaunchShape&) const override {
+    const std::lock_guard lock(state_->mutex);
+    ++state_->calls;
+    if (state_->current != device_) return Error{Code::NoContext, "The fake driver's context is elsewhere."};
+    return state_->resident_blocks;
   }
 
  private:
@@ -51,6 +59,16 @@ void FakeDriver::refuse_load(int nth) {
 void FakeDriver::set_launch_result(int result) {
   const std::lock_guard lock(state_->mutex);
   state_->launch_result = result;
+}
+
+void FakeDriver::set_together_result(int result) {
+  const std::lock_guard lock(state_->mutex);
+  state_->together_result = result;
+}
+
+void FakeDriver::set_resident_blocks(int blocks) {
+  const std::lock_guard lock(state_->mutex);
+  state_->resident_blocks = blocks;
 }
 
 void FakeDriver::set_argument_sizes(std::vector<std::size_t> sizes) {

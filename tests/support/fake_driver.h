@@ -50,6 +50,9 @@ class FakeDriver final : public Driver {
   void set_driver_missing(bool missing);               // every call answers NoDriver
   void refuse_load(int nth);           // the n-th load from the start, counting from 1, answers LoadFailed
   void set_launch_result(int result);  // what launches return; they are recorded all the same
+  // What launches return whose blocks must run together: those in clusters and cooperative ones.
+  void set_together_result(int result);
+  void set_resident_blocks(int blocks);  // what kernels answer where their device's context is current
   void set_argument_sizes(std::vector<std::size_t> sizes);  // bytes of each launch argument to copy
   // What allocation() answers for this address. Every other is memory of the first GPU, of unknown extent.
   void set_allocation(const void* address, const Allocation& facts);
@@ -78,6 +81,8 @@ class FakeDriver final : public Driver {
     bool missing = false;
     std::optional<int> current = 0;
     int launch_result = 0;
+    int together_result = 0;
+    int resident_blocks = 1 << 20;
     int calls = 0;
     int live_kernels = 0;
     std::vector<int> refused_loads;

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "normjit/service.h"
@@ -22,6 +23,9 @@ class FakeMachine {
   // With one GPU for each of these architectures; the context of the first is current.
   explicit FakeMachine(const std::vector<int>& archs = {90})
       : driver(std::make_shared<FakeDriver>(profiles(archs))) {}
+
+  // With these GPUs.
+  explicit FakeMachine(std::shared_ptr<FakeDriver> gpus) : driver(std::move(gpus)) {}
 
   // A new Service, as in a new process. Services and kernels may outlive the machine.
   Service service() { return Service(options(), seams()); }

@@ -71,7 +71,9 @@ class SimtDriver::Memory {
   void* begin() const { return memory_.data(); }
   std::size_t bytes() const { return memory_.bytes(); }
   int device() const { return use_.device; }
-  simt::Buffer buffer() const { return {begin(), bytes(), use_.name, use_.writable, use_.initialized}; }
+  simt::Buffer buffer() const {
+    return {begin(), bytes(), use_.name, use_.writable, use_.initialized, use_.early};
+  }
 
  private:
   static std::size_t distance(std::size_t bytes, std::size_t shift) {
@@ -121,6 +123,11 @@ class SimtDriver::Kernel final : public LoadedKernel {
     const std::lock_guard lock(state_->mutex);
     state_->diagnosis = std::move(wrong);
     return kLaunchFailed;
+  }
+
+  // As many as the emulation can run together.
+  Result<int> resident_blocks(const LaunchShape& shape) const override {
+    return simt::kMostThreadsTogether / shape.threads;
   }
 
  private:

@@ -44,6 +44,7 @@ struct SimtMemory {
   std::size_t shift = 0;    // bytes, below 16, that its address is past a multiple of 16
   bool writable = true;     // else a kernel that writes to it is at fault
   bool initialized = true;  // else one that reads what it has not written itself is
+  bool early = false;       // else one that overlaps the launch before, and reads it before it has waited, is
 };
 
 // Loads what SimtCompiler made, and runs it on the thread that launches: a launch is over when it returns.

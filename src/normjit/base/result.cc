@@ -67,6 +67,11 @@ constexpr Row kRows[] = {
     {Code::LoadFailed, "LoadFailed", "The driver refused a freshly compiled kernel."},
     {Code::DriverError, "DriverError", "The CUDA driver failed: Status::driver_result is its CUresult."},
     {Code::OutOfMemory, "OutOfMemory", "The device is out of memory."},
+    {Code::NotResident, "NotResident",
+     "The blocks that share a row must run together, and the device, or the share of it that this process "
+     "has, "
+     "has no room for them: use Service::layer_norm, which then takes another plan by itself, or give a "
+     "two_reads plan in PrepareOptions::plan."},
 
     {Code::CacheIo, "CacheIo", "The cache directory could not be read or written."},
 

@@ -33,7 +33,8 @@ class Cache {
 
   // Publishes an entry: complete before visible, and the first of several publishers wins. Best effort: false
   // says that the directory did not take it (a warning has been given, or there is no directory), and harms
-  // nobody. `replace` puts it in the place of a present one, which the driver refused.
+  // nobody. `replace` puts it in the place of a present one: a kernel that the
+  // driver refused, an older tuned plan.
   bool store(const Entry& entry, bool replace = false);
 
   // Every entry file, by id, damaged and misnamed ones included, as errors. What has no entry's name

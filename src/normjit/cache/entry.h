@@ -20,7 +20,7 @@ namespace normjit {
 
 // What an entry is (identity), what is known of it (facts, only shown), and its bytes.
 struct Entry {
-  std::string identity;                                    // one line; equal identities mean equal content
+  std::string identity;  // one line; entries of one identity stand for each other
   std::vector<std::pair<std::string, std::string>> facts;  // one line each, in order; keys are [a-z_]+
   std::string body;
 

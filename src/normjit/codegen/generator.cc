@@ -14,8 +14,8 @@ namespace normjit {
 namespace {
 
 // Behind the rendered spec.cuh, in this order; the kernel of the strategy comes last.
-constexpr std::string_view kShared[] = {"hw.cuh",        "number.cuh",  "layout.cuh",     "reduce.cuh",
-                                        "shift.cuh",     "slice.cuh",   "statistics.cuh", "epilogue.cuh",
+constexpr std::string_view kShared[] = {"hw.cuh",        "number.cuh",     "layout.cuh",   "reduce.cuh",
+                                        "slice.cuh",     "statistics.cuh", "epilogue.cuh", "shift.cuh",
                                         "workspace.cuh", "exchange.cuh"};
 
 // As the compute type holds it, exactly, and independent of the locale.

@@ -2,6 +2,7 @@
 
 #include <elf.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "normjit/driver/driver_error.h"
@@ -68,7 +69,8 @@ Result<std::shared_ptr<LoadedKernel>> CudaKernel::load(const DriverTable& driver
   CUresult result =
       driver.cuLibraryLoadData(&library, image.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0);
   if (result != CUDA_SUCCESS) return failed(result, "cuLibraryLoadData");
-  const std::shared_ptr<CudaKernel> loaded(new CudaKernel(driver, library));  // unloads on every way out
+  const std::shared_ptr<CudaKernel> loaded(
+      new CudaKernel(driver, library, device));  // unloads on every way out
 
   result = driver.cuLibraryGetKernel(&loaded->kernel_, library, kernel.c_str());
   if (result != CUDA_SUCCESS) return failed(result, "cuLibraryGetKernel");
@@ -102,34 +104,88 @@ CudaKernel::~CudaKernel() {
   driver_.cuLibraryUnload(library_);
 }
 
+namespace {
+
+// A launch as the driver takes it, with the attributes that it points to.
+class Configuration {
+ public:
+  Configuration(std::uint32_t blocks, const LaunchShape& shape, Stream stream) noexcept {
+    config_.gridDimX = blocks;
+    config_.gridDimY = config_.gridDimZ = 1;
+    config_.blockDimX = static_cast<unsigned>(shape.threads);
+    config_.blockDimY = config_.blockDimZ = 1;
+    config_.sharedMemBytes = static_cast<unsigned>(shape.dynamic_shared_bytes);
+    config_.hStream = stream;
+    config_.attrs = attributes_;
+    if (shape.cluster_blocks > 1)
+      add(CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION).clusterDim = {static_cast<unsigned>(shape.cluster_blocks), 1,
+                                                               1};
+    if (shape.cooperative) add(CU_LAUNCH_ATTRIBUTE_COOPERATIVE).cooperative = 1;
+    if (shape.overlap_previous)
+      add(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION).programmaticStreamSerializationAllowed = 1;
+  }
+  Configuration(const Configuration&) = delete;
+  Configuration& operator=(const Configuration&) = delete;
+
+  const CUlaunchConfig* get() const noexcept { return &config_; }
+
+ private:
+  CUlaunchAttributeValue& add(CUlaunchAttributeID id) noexcept {
+    CUlaunchAttribute& attribute = attributes_[config_.numAttrs++];
+    attribute.id = id;
+    return attribute.value;
+  }
+
+  CUlaunchAttribute attributes_[3]{};
+  CUlaunchConfig config_{};
+};
+
+}  // namespace
+
 int CudaKernel::launch(std::uint32_t blocks, const LaunchShape& shape, Stream stream,
                        void** arguments) const noexcept {
-  CUlaunchConfig config{};
-  config.gridDimX = blocks;
-  config.gridDimY = config.gridDimZ = 1;
-  config.blockDimX = static_cast<unsigned>(shape.threads);
-  config.blockDimY = config.blockDimZ = 1;
-  config.sharedMemBytes = static_cast<unsigned>(shape.dynamic_shared_bytes);
-  config.hStream = stream;
-  CUlaunchAttribute attributes[3]{};
-  config.attrs = attributes;
+  const Configuration configuration(blocks, shape, stream);
+  return driver_.cuLaunchKernelEx(configuration.get(), function(), arguments, nullptr);
+}
+
+// A MIG slice is a device of its own, with its own number. Of a share that MPS gives to a process or to a
+// context, the context's affinity tells where the driver says it at all; where it does not, a cooperative
+// launch that is too large is refused all the same.
+Result<int> CudaKernel::multiprocessors() const {
+  int all = 0;
+  const CUresult result =
+      driver_.cuDeviceGetAttribute(&all, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device_);
+  if (result != CUDA_SUCCESS) return driver_error(driver_, result, "cuDeviceGetAttribute");
+  CUexecAffinityParam share{};
+  if (driver_.cuCtxGetExecAffinity(&share, CU_EXEC_AFFINITY_TYPE_SM_COUNT) != CUDA_SUCCESS) return all;
+  const auto own = static_cast<int>(share.param.smCount.val);
+  return own > 0 ? std::min(all, own) : all;
+}
+
+Result<int> CudaKernel::resident_blocks(const LaunchShape& shape) const {
+  CUdevice current = 0;
+  CUresult result = driver_.cuCtxGetDevice(&current);
+  if (result != CUDA_SUCCESS) return driver_error(driver_, result, "cuCtxGetDevice");
+  if (current != device_)
+    return Error{Code::NoContext,
+                 "The driver says which blocks a device runs at once only where a context "
+                 "of that device is current: make one current."};
+  const BesideCapture beside_capture(driver_);
+  int count = 0;
   if (shape.cluster_blocks > 1) {
-    CUlaunchAttribute& cluster = attributes[config.numAttrs++];
-    cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-    cluster.value.clusterDim = {static_cast<unsigned>(shape.cluster_blocks), 1, 1};
+    const Configuration one(static_cast<std::uint32_t>(shape.cluster_blocks), shape, nullptr);
+    result = driver_.cuOccupancyMaxActiveClusters(&count, function(), one.get());
+    if (refuses_to_run_together(result)) return 0;
+    if (result != CUDA_SUCCESS) return driver_error(driver_, result, "cuOccupancyMaxActiveClusters");
+    return count * shape.cluster_blocks;
   }
-  if (shape.cooperative) {
-    CUlaunchAttribute& cooperative = attributes[config.numAttrs++];
-    cooperative.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
-    cooperative.value.cooperative = 1;
-  }
-  if (shape.overlap_previous) {
-    CUlaunchAttribute& overlap = attributes[config.numAttrs++];
-    overlap.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-    overlap.value.programmaticStreamSerializationAllowed = 1;
-  }
-  // The driver takes a CUkernel as the function, and finds that of the current context.
-  return driver_.cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(kernel_), arguments, nullptr);
+  result = driver_.cuOccupancyMaxActiveBlocksPerMultiprocessor(
+      &count, function(), shape.threads, static_cast<std::size_t>(shape.dynamic_shared_bytes));
+  if (result != CUDA_SUCCESS)
+    return driver_error(driver_, result, "cuOccupancyMaxActiveBlocksPerMultiprocessor");
+  const Result<int> sms = multiprocessors();
+  if (!sms) return sms.error();
+  return count * *sms;
 }
 
 }  // namespace normjit

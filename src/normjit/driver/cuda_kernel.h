@@ -27,13 +27,19 @@ class CudaKernel final : public LoadedKernel {
 
   int launch(std::uint32_t blocks, const LaunchShape& shape, Stream stream,
              void** arguments) const noexcept override;
+  Result<int> resident_blocks(const LaunchShape& shape) const override;
 
  private:
-  CudaKernel(const DriverTable& driver, CUlibrary library)
-      : driver_(driver), library_(library), process_(getpid()) {}
+  CudaKernel(const DriverTable& driver, CUlibrary library, CUdevice device)
+      : driver_(driver), library_(library), device_(device), process_(getpid()) {}
+
+  // The driver takes a CUkernel as the function, and finds that of the current context.
+  CUfunction function() const noexcept { return reinterpret_cast<CUfunction>(kernel_); }
+  Result<int> multiprocessors() const;
 
   const DriverTable driver_;  // a copy: kernels outlive the Driver
   const CUlibrary library_;
+  const CUdevice device_;
   const pid_t process_;  // the one that loaded it
   CUkernel kernel_ = nullptr;
 };

@@ -32,7 +32,15 @@ class LoadedKernel {
   // the driver's CUresult, 0 for success. Takes no lock, allocates nothing.
   virtual int launch(std::uint32_t blocks, const LaunchShape& shape, Stream stream,
                      void** arguments) const noexcept = 0;
+  // How many blocks of launches of this shape the kernel's device runs at once, by what the driver knows of
+  // this process's share of it; 0 where a cluster fits nowhere. Other work on the device is not looked at.
+  // NoContext unless the device's context is current.
+  virtual Result<int> resident_blocks(const LaunchShape& shape) const = 0;
 };
+
+// Whether this result of a launch means that the device cannot run blocks together that must be: those of a
+// cooperative launch, or of a cluster.
+bool refuses_to_run_together(int result) noexcept;
 
 // What the driver knows of an address.
 struct Allocation {

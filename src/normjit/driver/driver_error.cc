@@ -1,5 +1,7 @@
 #include "normjit/driver/driver_error.h"
 
+#include "normjit/driver/driver.h"
+
 namespace normjit {
 namespace {
 
@@ -53,6 +55,12 @@ std::string describe(const DriverTable& driver, CUresult result) {
 
 Error driver_error(const DriverTable& driver, CUresult result, const std::string& what) {
   return {code_of(result), what + " failed with " + describe(driver, result) + "." + advice(result)};
+}
+
+// Not supported: what a device without such launches at all answers.
+bool refuses_to_run_together(int result) noexcept {
+  return result == CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE || result == CUDA_ERROR_INVALID_CLUSTER_SIZE ||
+         result == CUDA_ERROR_NOT_SUPPORTED;
 }
 
 bool refuses_code(CUresult result) noexcept {

@@ -3,6 +3,7 @@
 
 #include <cuda.h>
 
+#include <cstddef>
 #include <functional>
 
 #include "normjit/result.h"
@@ -27,6 +28,7 @@ inline constexpr int kOldestDriver = 12000;
   CALL(cuDeviceGetName, 12000, char*, int, CUdevice)                                                         \
   CALL(cuDeviceGetAttribute, 12000, int*, CUdevice_attribute, CUdevice)                                      \
   CALL(cuCtxGetDevice, 12000, CUdevice*)                                                                     \
+  CALL(cuCtxGetExecAffinity, 12000, CUexecAffinityParam*, CUexecAffinityType)                                \
   CALL(cuThreadExchangeStreamCaptureMode, 12000, CUstreamCaptureMode*)                                       \
   CALL(cuLibraryLoadData, 12000, CUlibrary*, const void*, CUjit_option*, void**, unsigned, CUlibraryOption*, \
        void**, unsigned)                                                                                     \
@@ -35,6 +37,8 @@ inline constexpr int kOldestDriver = 12000;
   CALL(cuKernelSetAttribute, 12000, CUfunction_attribute, int, CUkernel, CUdevice)                           \
   CALL(cuKernelGetFunction, 12000, CUfunction*, CUkernel)                                                    \
   CALL(cuFuncLoad, 12040, CUfunction)                                                                        \
+  CALL(cuOccupancyMaxActiveBlocksPerMultiprocessor, 12000, int*, CUfunction, int, std::size_t)               \
+  CALL(cuOccupancyMaxActiveClusters, 12000, int*, CUfunction, const CUlaunchConfig*)                         \
   CALL(cuLaunchKernelEx, 12000, const CUlaunchConfig*, CUfunction, void**, void**)                           \
   CALL(cuPointerGetAttributes, 12000, unsigned, CUpointer_attribute*, void**, unsigned long long)            \
   CALL(cuMemRetainAllocationHandle, 12000, CUmemGenericAllocationHandle*, void*)                             \

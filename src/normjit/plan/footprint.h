@@ -9,8 +9,8 @@ namespace normjit {
 
 inline constexpr int kWarp = 32;
 inline constexpr int kMaxCluster = 8;  // that every GPU with clusters has
-// Static shared memory of streamed_row beside its ring.
-inline constexpr int kStreamedStaticBytes = 2048;
+// Shared memory of a block besides the dynamic one, at most, with what the system reserves.
+inline constexpr int kStaticBytes = 3072;
 
 inline constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
 
@@ -21,9 +21,14 @@ inline int registers_per_vector(int vector, const LayerNormSpec& spec) {
   return std::max(1, vector * std::max(size_of(spec.input), weight) / 4);
 }
 
-// Accesses are shifted by whole words and 16-bit halves of them.
+// Rows that begin anywhere are moved in vectors of at least a word.
 inline bool can_shift(int vector, const LayerNormSpec& spec) {
   return vector > 1 && vector * std::min(size_of(spec.input), size_of(spec.output)) >= 4;
+}
+
+// The columns that vectors must cover; the few others of a shifted row come one by one.
+inline std::int64_t covered(const Plan& plan, const LayerNormSpec& spec) {
+  return plan.shifted && plan.slices == 1 ? spec.columns / plan.vector * plan.vector : spec.columns;
 }
 
 // A thread holds its part of the row as it was loaded, and this much of it at most; beyond, kernels spill on

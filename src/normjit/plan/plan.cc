@@ -64,8 +64,15 @@ Ring ring_of(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& d
 
 // The parts of a workspace that stand in the same place for every kernel, as in templates/workspace.cuh.
 constexpr std::int64_t kHeader = 32, kCounters = kMaxRingRows * 32;
-constexpr int kMaxPosts = 1024;                      // blocks of a launch that exchange through memory
-constexpr std::int64_t kPosts = 2 * kMaxPosts * 48;  // of which each has two places, of up to six words
+constexpr int kMaxPosts = 4096;
+constexpr std::int64_t kPosts = kMaxPosts * 48;  // of up to six words
+
+// How many places for posts a block has, in turn.
+std::int64_t post_places(const Plan& plan, const LayerNormSpec& spec) {
+  if (plan.strategy != Strategy::streamed_row) return 2;
+  const std::int64_t fewest = std::max<std::int64_t>(1, chunks_of(plan, spec) / plan.slices);
+  return 2 * (plan.stages / fewest + 3);
+}
 
 }  // namespace
 
@@ -79,7 +86,19 @@ std::int64_t grid_blocks(const Plan& plan, const LayerNormSpec& spec, const Devi
   return std::min(ceil_div(rows, rows_per_block(plan)), most / plan.slices) * plan.slices;
 }
 
+Arch target_of(const Plan& plan, Arch arch) noexcept {
+  if (plan.strategy == Strategy::streamed_row) arch.suffix = 'a';
+  return arch;
+}
+
+// As kStageBytes in templates/shift.cuh, and the ring of streamed_row.
 int shared_bytes(const Plan& plan, const LayerNormSpec& spec) noexcept {
+  if (plan.shifted) {
+    const std::int64_t span = columns_per_block(plan);
+    const std::int64_t columns = (span < covered(plan, spec) ? span : spec.columns) + plan.vector;
+    const std::int64_t row = columns * std::max(size_of(spec.input), size_of(spec.output));
+    return static_cast<int>(plan.threads / plan.lanes * (ceil_div(row, 16) * 16));
+  }
   return static_cast<int>(plan.stages * columns_per_block(plan)) * size_of(spec.input);
 }
 
@@ -117,24 +136,23 @@ std::string check_slices(const Plan& plan, const LayerNormSpec& spec, const Devi
       return concat({"its ", shortest(plan.slices),
                      " slices of a row must be resident together; the device has room for ",
                      shortest(resident), " blocks"});
-    if (resident > kMaxPosts)
-      return concat(
-          {"so many blocks are more than the ", shortest(kMaxPosts), " that can exchange through memory"});
+    if (resident * post_places(plan, spec) > kMaxPosts)
+      return concat({"so many blocks would leave more than ", shortest(kMaxPosts), " posts for each other"});
   }
+  if (shared_bytes(plan, spec) + kStaticBytes > device.shared_per_block ||
+      plan.blocks_per_sm * (shared_bytes(plan, spec) + kStaticBytes) > device.shared_per_sm)
+    return concat({"its blocks need ", shortest(shared_bytes(plan, spec)), " bytes of shared memory each"});
   const std::int64_t chunks = chunks_of(plan, spec);
   if (streams) {
     if (device.arch.number < 90) return "the ring is fed by bulk copies, which need sm_90";
     if (plan.stages < 2) return "the ring must have room for 2 chunks at least";
     if (chunks < plan.slices) return "every slice must have a chunk";
-    if (shared_bytes(plan, spec) + kStreamedStaticBytes > device.shared_per_block)
-      return concat(
-          {"the ring of ", shortest(shared_bytes(plan, spec)), " bytes does not fit in shared memory"});
+    if (ceil_div(chunks, plan.slices) > plan.stages) return "a slice does not fit in the ring";
     return {};
   }
   if (plan.stages != 0) return "only streamed rows have a ring";
   if (plan.strategy == Strategy::two_reads) return {};
-  if (chunks > plan.slices) return "the lanes do not cover the row";
-  if (plan.slices > 1 && chunks < plan.slices) return "every slice must have a column";
+  if (plan.slices * columns_per_block(plan) < covered(plan, spec)) return "the lanes do not cover the row";
   return {};
 }
 

@@ -5,7 +5,8 @@
 
 namespace normjit {
 
-Result<Identified> BinaryStore::identify(const LayerNormSpec& spec, const Plan& plan, Arch arch) const {
+Result<Identified> BinaryStore::identify(const LayerNormSpec& spec, const Plan& plan, Arch of_device) const {
+  const Arch arch = target_of(plan, of_device);
   auto source = generate(spec, plan, arch, template_directory_);
   if (!source) return source.error();
   Identified kernel{spec, plan, arch, {}, {}, {}};

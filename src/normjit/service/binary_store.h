@@ -41,14 +41,14 @@ class BinaryStore {
         cache_(std::move(cache)),
         template_directory_(std::move(template_directory)) {}
 
-  Result<Identified> identify(const LayerNormSpec& spec, const Plan& plan, Arch arch) const;
+  Result<Identified> identify(const LayerNormSpec& spec, const Plan& plan, Arch of_device) const;
   // Whether the code is at hand without compiling.
   bool has(const Identified& kernel);
   Result<StoredBinary> get(const Identified& kernel);
   // Compiles anew and puts it in the place of an entry that the driver refused.
   Result<StoredBinary> replace(const Identified& kernel);
 
-  const Cache& cache() const { return *cache_; }
+  Cache& cache() const { return *cache_; }
 
  private:
   bool find(const Identified& kernel, StoredBinary& binary);

@@ -2,6 +2,7 @@
 #include "normjit/service/impl.h"
 
 #include <bit>
+#include <limits>
 
 #include "normjit/base/text.h"
 #include "normjit/service/default_compiler.h"
@@ -16,7 +17,8 @@ Service::Impl::Impl(Options given, Seams seams)
                std::make_unique<Cache>(options.cache_directory,
                                        seams.files ? seams.files : make_posix_file_system(),
                                        [this](std::string_view text) { log(LogLevel::warn, text); }),
-               options.template_directory) {}
+               options.template_directory),
+      tuned(binaries.cache(), [this](std::string_view text) { log(LogLevel::warn, text); }) {}
 
 void Service::Impl::log(LogLevel level, std::string_view text) const {
   if (options.log) options.log(level, text);
@@ -36,7 +38,8 @@ std::size_t Service::Impl::UseHash::operator()(const Use& use) const noexcept {
   add(static_cast<std::uint64_t>(s.input) | static_cast<std::uint64_t>(s.output) << 8 |
       static_cast<std::uint64_t>(s.weight) << 16 | static_cast<std::uint64_t>(s.affine) << 24 |
       static_cast<std::uint64_t>(s.activation) << 32 | static_cast<std::uint64_t>(s.statistics) << 40 |
-      static_cast<std::uint64_t>(use.regime) << 48 | static_cast<std::uint64_t>(use.alignment) << 56);
+      static_cast<std::uint64_t>(use.regime) << 48 | static_cast<std::uint64_t>(use.alignment) << 52 |
+      static_cast<std::uint64_t>(use.workspace) << 56);
   add(std::bit_cast<std::uint64_t>(s.epsilon));
   add(std::bit_cast<std::uint64_t>(s.scale));
   add(static_cast<std::uint64_t>(use.device));
@@ -49,16 +52,58 @@ Result<Kernel> Service::Impl::kernel_for(const LayerNormSpec& spec, int device, 
     return Error{code, concat({to_text(spec), ": ", Status{code}.message()})};
   };
   if (const Status status = check_tensors(spec, tensors); !status) return refuse(status.code);
-  const Use use{spec, device, regime_of(rows, profile), alignment_of(spec, tensors)};
+  const Use use = use_of(spec, device, profile, rows, tensors);
   if (use.alignment == Alignment{0}) return refuse(Code::Misaligned);
   {
     const std::shared_lock lock(mutex_);
     if (const auto found = by_use_.find(use); found != by_use_.end()) return found->second;
   }
-  auto kernel = kernel_of(use.spec, choose(use.spec, profile, use.regime, use.alignment), device, profile);
+  Result<Kernel> kernel = tuned_kernel(use, profile);
+  if (!*kernel) kernel = chosen_kernel(use, profile);
   if (!kernel) return kernel;
   const std::unique_lock lock(mutex_);
   return by_use_.try_emplace(use, *std::move(kernel)).first->second;
+}
+
+Service::Impl::Use Service::Impl::use_of(const LayerNormSpec& spec, int device, const DeviceProfile& profile,
+                                         std::int64_t rows, const Tensors& tensors) noexcept {
+  return {spec, device, regime_of(rows, profile), alignment_of(spec, tensors), tensors.workspace != nullptr};
+}
+
+// The planner knows the architecture by one GPU of it. This device may be smaller, or a slice of such.
+Result<Kernel> Service::Impl::chosen_kernel(const Use& use, const DeviceProfile& profile) {
+  const Plan plan = choose(use.spec, profile, use.regime, use.alignment);
+  auto kernel = kernel_of(use.spec, plan, use.device, profile);
+  const bool no_room = kernel.code() == Code::NotResident || kernel.code() == Code::IllegalPlan;
+  if (plan.exchange == Exchange::none || !no_room) return kernel;
+  return fallback_kernel(use, profile, kernel.error().message);
+}
+
+Result<Kernel> Service::Impl::fallback_kernel(const Use& use, const DeviceProfile& profile,
+                                              std::string_view why) {
+  const Plan plan = fallback(use.spec, profile, use.regime, use.alignment);
+  log(LogLevel::info, concat({"'", to_text(plan), "' is used instead: ", why}));
+  return kernel_of(use.spec, plan, use.device, profile);
+}
+
+Result<Kernel> Service::Impl::fall_back(const LayerNormSpec& spec, int device, const DeviceProfile& profile,
+                                        const Tensors& tensors) {
+  const Use use = use_of(spec, device, profile, tensors.rows, tensors);
+  auto kernel =
+      fallback_kernel(use, profile, concat({to_text(spec), ": ", Status{Code::NotResident}.message()}));
+  if (!kernel) return kernel;
+  const std::unique_lock lock(mutex_);
+  return by_use_.insert_or_assign(use, *std::move(kernel)).first->second;
+}
+
+Kernel Service::Impl::tuned_kernel(const Use& use, const DeviceProfile& profile) {
+  const auto plan = tuned.find(use.spec, profile, use.regime, use.alignment);
+  if (!plan || (!use.workspace && normjit::workspace_bytes(*plan, use.spec, profile) != 0)) return {};
+  auto kernel = kernel_of(use.spec, *plan, use.device, profile);
+  if (kernel) return *std::move(kernel);
+  log(LogLevel::warn, concat({"the tuned plan '", to_text(*plan), "' for ", to_text(use.spec),
+                              " gives way to the planner's choice: ", kernel.error().message}));
+  return {};
 }
 
 Result<Kernel> Service::Impl::kernel_of(const LayerNormSpec& spec, const Plan& plan, int device,
@@ -90,7 +135,28 @@ Result<Kernel> Service::Impl::make_ready(const LayerNormSpec& spec, const Plan& 
   auto loaded = load(*kernel, kernel->origin);
   if (!loaded) return loaded.error();
   kernel->loaded = *std::move(loaded);
+  if (auto room = check_room(*kernel); !room) return room.error();
   return Kernel(std::move(kernel));
+}
+
+// The profile says what a device has; only the driver knows what a process gets of it, and what the kernel
+// really takes. Where it cannot be asked, for want of a current context, the first launch asks.
+Result<void> Service::Impl::check_room(const Kernel::Prepared& kernel) {
+  if (kernel.plan.exchange == Exchange::none) return {};
+  const auto room = kernel.loaded->resident_blocks(kernel.shape);
+  if (!room) return {};
+  constexpr std::int64_t kManyRows = std::numeric_limits<std::int32_t>::max();
+  const std::int64_t together = kernel.shape.cooperative
+                                    ? grid_blocks(kernel.plan, kernel.spec, kernel.profile, kManyRows)
+                                    : kernel.shape.cluster_blocks;
+  if (*room >= together) return {};
+  return Error{Code::NotResident,
+               concat({"plan '", to_text(kernel.plan), "' for ", to_text(kernel.spec), " on device ",
+                       shortest(kernel.device), ": ", shortest(together),
+                       " blocks must run together, and the device, or the share of it that this process has, "
+                       "has room for ",
+                       shortest(*room),
+                       "; use Service::layer_norm, which then takes another plan, or a two_reads plan"})};
 }
 
 Result<std::shared_ptr<LoadedKernel>> Service::Impl::load(const Kernel::Prepared& kernel, Origin& origin) {

@@ -13,6 +13,7 @@
 #include "normjit/service/binary_store.h"
 #include "normjit/service/prepared.h"
 #include "normjit/service/single_flight.h"
+#include "normjit/service/tuned_plans.h"
 
 namespace normjit {
 
@@ -26,6 +27,7 @@ class Service::Impl {
     int device = -1;
     RowsRegime regime = RowsRegime::many;
     Alignment alignment = Alignment::one;
+    bool workspace = false;  // whether one is at hand
 
     friend bool operator==(const Use&, const Use&) = default;
   };
@@ -33,6 +35,11 @@ class Service::Impl {
   // The kernel that serves these tensors, out of memory or made ready.
   Result<Kernel> kernel_for(const LayerNormSpec& spec, int device, const DeviceProfile& profile,
                             std::int64_t rows, const Tensors& tensors);
+
+  // The kernel that serves these tensors from now on, because the driver would not run the blocks of
+  // kernel_for's together.
+  Result<Kernel> fall_back(const LayerNormSpec& spec, int device, const DeviceProfile& profile,
+                           const Tensors& tensors);
 
   // The kernel of this very plan.
   Result<Kernel> kernel_of(const LayerNormSpec& spec, const Plan& plan, int device,
@@ -45,15 +52,25 @@ class Service::Impl {
   const std::shared_ptr<Driver> driver;
   const std::shared_ptr<Compiler> compiler;
   BinaryStore binaries;
+  TunedPlans tuned;
 
  private:
   struct UseHash {
     std::size_t operator()(const Use& use) const noexcept;
   };
 
+  static Use use_of(const LayerNormSpec& spec, int device, const DeviceProfile& profile, std::int64_t rows,
+                    const Tensors& tensors) noexcept;
+  // The kernel of the planner's choice, or where the device has no room for that, of its fallback.
+  Result<Kernel> chosen_kernel(const Use& use, const DeviceProfile& profile);
+  Result<Kernel> fallback_kernel(const Use& use, const DeviceProfile& profile, std::string_view why);
+  // The kernel of the tuned plan for a use; empty where there is none, or it cannot be had.
+  Kernel tuned_kernel(const Use& use, const DeviceProfile& profile);
   Result<Kernel> make_ready(const LayerNormSpec& spec, const Plan& plan, const DeviceProfile& profile,
                             int device);
   Result<std::shared_ptr<LoadedKernel>> load(const Kernel::Prepared& kernel, Origin& origin);
+  // Ok where the blocks of a launch that must run together do, or nobody can tell yet; else NotResident.
+  static Result<void> check_room(const Kernel::Prepared& kernel);
 
   // Guards only the two maps: never held across a compile, a file access or a driver call.
   std::shared_mutex mutex_;

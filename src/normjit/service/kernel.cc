@@ -115,6 +115,8 @@ Status Kernel::launch(const Tensors& t, Stream stream, const LaunchOptions& opti
   shape.overlap_previous = options.overlap_previous && p.profile.arch.number >= 90;
   const int result = p.loaded->launch(blocks, shape, stream, arguments.pointers);
   if (result == 0) return {};
+  if (p.plan.exchange != Exchange::none && refuses_to_run_together(result))
+    return {Code::NotResident, result};
   return {result == kCudaOutOfMemory ? Code::OutOfMemory : Code::DriverError, result};
 }
 

@@ -16,23 +16,28 @@ namespace {
 using Outcome = KernelReport::Outcome;
 using Clock = std::chrono::steady_clock;
 
-// Each kernel that the specs can ask for on the devices, once.
-std::vector<KernelReport> wanted(std::span<const LayerNormSpec> specs,
-                                 std::span<const DeviceProfile> devices) {
+// Each kernel that the specs can ask for on the devices, once. Tuned plans count for the whole architecture:
+// its named profile stands for GPUs of other sizes, which find their own tuned plans in the same directory.
+std::vector<KernelReport> wanted(std::span<const LayerNormSpec> specs, std::span<const DeviceProfile> devices,
+                                 std::span<const TunedPlan> tuned) {
   std::vector<KernelReport> all;
   std::set<std::string> seen;
-  for (const LayerNormSpec& given : specs)
-    for (const DeviceProfile& device : devices)
-      for (const Plan& plan : plans(canonical(given), device)) {
-        const LayerNormSpec spec = canonical(given);
-        if (!seen.insert(concat({to_text(spec), " ", device.arch.name(), " ", to_text(plan)})).second)
-          continue;
-        KernelReport report;
-        report.spec = spec;
-        report.arch = device.arch;
-        report.plan = plan;
-        all.push_back(std::move(report));
-      }
+  const auto want = [&](const LayerNormSpec& spec, Arch arch, const Plan& plan) {
+    if (!seen.insert(concat({to_text(spec), " ", arch.name(), " ", to_text(plan)})).second) return;
+    KernelReport report;
+    report.spec = spec;
+    report.arch = arch;
+    report.plan = plan;
+    all.push_back(std::move(report));
+  };
+  for (const LayerNormSpec& given : specs) {
+    const LayerNormSpec spec = canonical(given);
+    for (const DeviceProfile& device : devices) {
+      for (const Plan& plan : plans(spec, device)) want(spec, device.arch, plan);
+      for (const TunedPlan& kept : tuned)
+        if (kept.spec == spec && kept.device.arch == device.arch) want(spec, device.arch, kept.plan);
+    }
+  }
   return all;
 }
 
@@ -83,7 +88,7 @@ Result<PrebuildReport> Service::prebuild(std::span<const LayerNormSpec> specs,
 
   const auto start = Clock::now();
   PrebuildReport report;
-  report.results = wanted(specs, devices);
+  report.results = wanted(specs, devices, impl_->tuned.list());
   report.requested = static_cast<int>(report.results.size());
 
   std::atomic<int> next = 0;
@@ -129,6 +134,9 @@ Result<std::vector<EntryReport>> Service::entries() const {
       report.kernel = fact("kernel");
       report.toolchain = fact("toolchain");
       report.code = fact("code");
+      report.device = fact("device");
+      report.regime = fact("regime");
+      report.alignment = fact("alignment");
       report.registers = count("registers");
       report.spill_bytes = count("spill_bytes");
       report.shared_bytes = count("shared_bytes");

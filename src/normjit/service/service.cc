@@ -38,6 +38,7 @@ Result<Kernel> Service::prepare(const LayerNormSpec& spec, const PrepareOptions&
   if (spec.statistics) tensors.mean = tensors.rstd = reinterpret_cast<void*>(std::uintptr_t{16});
   tensors.x_row_stride = options.x_row_stride;
   tensors.y_row_stride = options.y_row_stride;
+  tensors.workspace = reinterpret_cast<void*>(std::uintptr_t{16});  // the kernel says how much it needs
   if (options.plan) return impl_->kernel_of(canonical(spec), *options.plan, *device, *profile);
   return impl_->kernel_for(canonical(spec), *device, *profile, rows, tensors);
 }
@@ -51,18 +52,27 @@ Result<void> Service::layer_norm(const LayerNormSpec& given, const Tensors& tens
   if (!device) return device.error();
   const auto profile = impl_->driver->profile(*device);
   if (!profile) return profile.error();
-  const auto kernel = impl_->kernel_for(spec, *device, *profile, tensors.rows, tensors);
+  const auto launch = [&](const Kernel& kernel) -> Result<Status> {
+    if (std::atomic<bool>& checked = kernel.prepared_->pointers_checked;
+        !checked.load(std::memory_order_relaxed)) {
+      if (auto sound = kernel.check(tensors); !sound) return sound.error();
+      checked.store(true, std::memory_order_relaxed);
+    }
+    return kernel.launch(tensors, stream, options);
+  };
+  auto kernel = impl_->kernel_for(spec, *device, *profile, tensors.rows, tensors);
   if (!kernel) return kernel.error();
-  if (std::atomic<bool>& checked = kernel->prepared_->pointers_checked;
-      !checked.load(std::memory_order_relaxed)) {
-    if (auto sound = kernel->check(tensors); !sound) return sound;
-    checked.store(true, std::memory_order_relaxed);
+  auto status = launch(*kernel);
+  if (status && status->code == Code::NotResident) {
+    kernel = impl_->fall_back(spec, *device, *profile, tensors);
+    if (!kernel) return kernel.error();
+    status = launch(*kernel);
   }
-  const Status status = kernel->launch(tensors, stream, options);
-  if (status) return {};
-  std::string message = concat({to_text(spec), ": ", status.message()});
-  if (status.driver_result != 0) message += " " + impl_->driver->describe(status.driver_result);
-  return Error{status.code, std::move(message)};
+  if (!status) return status.error();
+  if (status->ok()) return {};
+  std::string message = concat({to_text(spec), ": ", status->message()});
+  if (status->driver_result != 0) message += " " + impl_->driver->describe(status->driver_result);
+  return Error{status->code, std::move(message)};
 }
 
 Result<std::size_t> Service::workspace_bytes(const LayerNormSpec& spec) {
@@ -72,7 +82,24 @@ Result<std::size_t> Service::workspace_bytes(const LayerNormSpec& spec) {
   std::size_t most = 0;
   for (const Plan& plan : plans(spec, *profile))
     most = std::max(most, normjit::workspace_bytes(plan, spec, *profile));
+  for (const RowsRegime regime : kRowsRegimes)
+    for (const Alignment alignment : kAlignments)
+      if (const auto plan = impl_->tuned.find(canonical(spec), *profile, regime, alignment))
+        most = std::max(most, normjit::workspace_bytes(*plan, spec, *profile));
   return most;
+}
+
+Result<void> Service::remember(const TunedPlan& tuned) {
+  if (auto valid = validate(tuned.spec); !valid) return valid;
+  TunedPlan kept = tuned;
+  kept.spec = canonical(tuned.spec);
+  return impl_->tuned.store(kept);
+}
+
+Result<std::optional<Plan>> Service::tuned(const LayerNormSpec& spec, const DeviceProfile& device,
+                                           RowsRegime regime, Alignment alignment) const {
+  if (auto valid = validate(spec); !valid) return valid.error();
+  return impl_->tuned.find(canonical(spec), device, regime, alignment);
 }
 
 Result<DeviceProfile> Service::device(int ordinal) {
@@ -83,8 +110,9 @@ Result<DeviceProfile> Service::device(int ordinal) {
 
 Result<RenderedKernel> Service::render(const LayerNormSpec& spec, const DeviceProfile& device,
                                        RowsRegime regime, Alignment alignment) const {
-  if (auto valid = validate(spec); !valid) return valid.error();
-  return render(spec, device, choose(canonical(spec), device, regime, alignment));
+  const auto kept = tuned(spec, device, regime, alignment);
+  if (!kept) return kept.error();
+  return render(spec, device, kept->value_or(choose(canonical(spec), device, regime, alignment)));
 }
 
 Result<RenderedKernel> Service::render(const LayerNormSpec& spec, const DeviceProfile& device,

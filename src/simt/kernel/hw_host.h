@@ -91,7 +91,7 @@ namespace normjit::hw {
 
 // ---- Memory ----
 
-enum class Keep { once, l2, always };
+enum class Keep { once, l2, always, stays };
 
 union Piece {
   unsigned word[4];
@@ -135,6 +135,17 @@ NJ_DEVICE void store(void* to, const T& value) {
     __builtin_memcpy(&piece, reinterpret_cast<const char*>(&value) + at, kBytes);
     store_piece<kBytes>(static_cast<char*>(to) + at, piece);
   }
+}
+
+template <class T>
+NJ_DEVICE T load_shared(const void* from) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);
+  return load<Keep::always, T>(from);
+}
+template <class T>
+NJ_DEVICE void store_shared(void* to, const T& value) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);
+  store(to, value);
 }
 
 template <class T>
@@ -190,6 +201,15 @@ NJ_DEVICE void group_barrier(int id, int threads, simt::Place place = simt::here
   simt::runtime.group_barrier(id, threads, place);
 }
 
+template <int kCount>
+NJ_DEVICE void shrink_registers() {
+  static_assert(kCount >= 24 && kCount <= 256 && kCount % 8 == 0);
+}
+template <int kCount>
+NJ_DEVICE void grow_registers() {
+  static_assert(kCount >= 24 && kCount <= 256 && kCount % 8 == 0);
+}
+
 // ---- Blocks of a launch, through global memory ----
 
 NJ_DEVICE unsigned long long take_ticket(unsigned long long* counter) {
@@ -212,17 +232,15 @@ NJ_DEVICE void post(unsigned long long* at, const T& value, unsigned tag) {
     simt::runtime.add(at + i, (static_cast<unsigned long long>(tag) << 32 | word[i]) - old, false, NJ_PC);
   }
 }
-template <class T>
-NJ_DEVICE T collect(const unsigned long long* at, unsigned tag, simt::Place place = simt::here()) {
-  unsigned word[sizeof(T) / 4];
-  for (int i = 0; i < static_cast<int>(sizeof(T) / 4); ++i) {
-    simt::runtime.wait_until(at + i, static_cast<unsigned long long>(tag) << 32, place, NJ_PC);
-    word[i] =
-        static_cast<unsigned>(simt::runtime.add(const_cast<unsigned long long*>(at + i), 0, false, NJ_PC));
+template <int kCount, class T>
+NJ_DEVICE void collect(const unsigned long long* at, int stride, int count, unsigned tag, T* to,
+                       simt::Place place = simt::here()) {
+  for (int j = 0; j < count && j < kCount; ++j) {
+    unsigned word[sizeof(T) / 4];
+    for (int i = 0; i < static_cast<int>(sizeof(T) / 4); ++i)
+      word[i] = static_cast<unsigned>(simt::runtime.collect(at + j * stride + i, tag, place, NJ_PC));
+    __builtin_memcpy(to + j, word, sizeof(T));
   }
-  T value;
-  __builtin_memcpy(&value, word, sizeof(T));
-  return value;
 }
 
 // ---- Asynchronous copies into shared memory ----
@@ -251,6 +269,10 @@ NJ_DEVICE void barriers_ready() { simt::runtime.barriers_ready(); }
 NJ_DEVICE void barrier_arrive(MemoryBarrier* barrier, simt::Place place = simt::here()) {
   simt::runtime.barrier_arrive(barrier, 0, place);
 }
+NJ_DEVICE void barrier_arrive_after(MemoryBarrier* barrier, unsigned, unsigned,
+                                    simt::Place place = simt::here()) {
+  simt::runtime.barrier_arrive(barrier, 0, place);
+}
 NJ_DEVICE void barrier_arrive_expect(MemoryBarrier* barrier, int bytes, simt::Place place = simt::here()) {
   simt::runtime.barrier_arrive(barrier, bytes, place);
 }
@@ -263,6 +285,7 @@ NJ_DEVICE void bulk_load(void* shared, const void* global, int bytes, MemoryBarr
   simt::must_be_aligned<16>(global);
   simt::runtime.bulk_load(shared, global, bytes, barrier, place, NJ_PC);
 }
+NJ_DEVICE void prefetch(const void* global, int) { simt::must_be_aligned<16>(global); }
 NJ_DEVICE void bulk_store(void* global, const void* shared, int bytes, simt::Place place = simt::here()) {
   simt::must_be_aligned<16>(shared);
   simt::must_be_aligned<16>(global);
@@ -279,7 +302,7 @@ NJ_DEVICE void bulk_wait() {
 
 NJ_DEVICE int cluster_rank() { return simt::runtime.cluster_rank(); }
 NJ_DEVICE int cluster_size() { return simt::runtime.cluster_size(); }
-NJ_DEVICE void cluster_enter() { simt::runtime.cluster_enter(); }
+NJ_DEVICE void cluster_enter(simt::Place place = simt::here()) { simt::runtime.cluster_enter(place); }
 NJ_DEVICE void cluster_entered(simt::Place place = simt::here()) { simt::runtime.cluster_entered(place); }
 NJ_DEVICE void cluster_barrier(simt::Place place = simt::here()) { simt::runtime.cluster_barrier(place); }
 template <class T>
@@ -289,14 +312,10 @@ NJ_DEVICE T* remote(T* shared, int rank, simt::Place place = simt::here()) {
 NJ_DEVICE void grid_barrier(unsigned* counter, simt::Place place = simt::here()) {
   simt::runtime.grid_barrier(counter, place);
 }
-NJ_DEVICE void wait_for_previous_launch() {}
+NJ_DEVICE void wait_for_previous_launch() { simt::runtime.wait_for_previous_launch(); }
 NJ_DEVICE void allow_next_launch() {}
 
 // ---- Numbers ----
-
-NJ_DEVICE unsigned funnel(unsigned low, unsigned high, int by) {
-  return static_cast<unsigned>((static_cast<unsigned long long>(high) << 32 | low) >> (by & 31));
-}
 
 NJ_DEVICE float f16_to_f32(unsigned short half) {
   const unsigned sign = (half & 0x8000u) << 16, exponent = half >> 10 & 31, fraction = half & 0x3ffu;

@@ -45,6 +45,8 @@ struct Runtime {
   // Adds to a counter in global memory and returns what it was; `ordered`: with acquire and release.
   unsigned long long (*add)(unsigned long long* counter, unsigned long long n, bool ordered, const void* pc);
   void (*wait_until)(const unsigned long long* counter, unsigned long long value, Place, const void* pc);
+  // Waits until the upper half of the number is the tag, and returns the number; orders nothing.
+  unsigned long long (*collect)(const unsigned long long* post, unsigned tag, Place, const void* pc);
 
   void (*copy_async)(void* shared, const void* global, int bytes, const void* pc);
   void (*copies_commit)();
@@ -63,11 +65,12 @@ struct Runtime {
 
   int (*cluster_rank)();
   int (*cluster_size)();
-  void (*cluster_enter)();
+  void (*cluster_enter)(Place);
   void (*cluster_entered)(Place);
   void (*cluster_barrier)(Place);
   void* (*remote)(void* shared, int rank, Place);
   void (*grid_barrier)(unsigned* counter, Place);
+  void (*wait_for_previous_launch)();
 };
 
 // What a module exports as normjit_simt_module.

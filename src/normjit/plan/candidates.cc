@@ -1,0 +1,338 @@
+// The planner: every plan worth a thought, and what it would cost.
+//
+// The cost is the estimated time for a typical number of rows of the regime, as a multiple of the time in
+// which a plain copy moves the same bytes. It is a sum of a few terms, each with the measurement that set it
+// (NVIDIA H200, cold L2, `normjit bench`); none names a column count.
+#include <algorithm>
+#include <bit>
+
+#include "normjit/base/text.h"
+#include "normjit/plan.h"
+#include "normjit/plan/footprint.h"
+
+namespace normjit {
+namespace {
+
+// A use of a spec on the named device of an architecture.
+struct Use {
+  const LayerNormSpec& spec;
+  const DeviceProfile& device;
+  RowsRegime regime;
+  Alignment alignment;
+
+  // Rows that stand for the regime: many keep the memory busy for long.
+  std::int64_t rows() const {
+    constexpr std::int64_t kLong = std::int64_t{256} << 20;
+    if (regime == RowsRegime::lone) return std::max(1, device.sm_count / 32);
+    if (regime == RowsRegime::few) return std::max(1, device.sm_count / 2);
+    return std::max<std::int64_t>(16 * device.sm_count, kLong / row_bytes());
+  }
+  std::int64_t row_bytes() const { return spec.columns * (size_of(spec.input) + size_of(spec.output)); }
+  // Weight and bias.
+  std::int64_t affine_bytes() const {
+    return spec.columns * size_of(spec.weight) * static_cast<int>(spec.affine);
+  }
+};
+
+// ---- Time
+
+// What a multiprocessor's share of the memory bandwidth moves in a microsecond: 31 KiB on the H200, and much
+// the same on the others that have a row.
+constexpr double kShareBytes = 31 * 1024;
+// One multiprocessor alone can move about three times its share.
+constexpr double kAloneFactor = 3;
+
+double copy_microseconds(const Use& use) {
+  const double bytes = static_cast<double>(use.rows() * use.row_bytes() + use.affine_bytes());
+  return bytes / (kShareBytes * use.device.sm_count);
+}
+
+// How much slower than a copy while the memory is busy.
+struct Slowdown {
+  double factor = 1;
+  std::string_view why = "at copy speed";
+
+  // The text is that of the largest part.
+  void add(double part, std::string_view reason) {
+    factor += part;
+    if (part > largest) largest = part, why = reason;
+  }
+  double largest = 0;
+};
+
+// A row waits for itself: nothing of its block is under way while its statistics are made. Other blocks fill
+// the gap as far as there are any: 16,384 f32 columns in blocks that fit once 0.86, twice 0.95; 4096 columns
+// in blocks that fit six times 0.96.
+constexpr double kAloneBlock = 0.10;
+// 48 KiB of loads must be under way on a multiprocessor: 4096 bf16 columns with 24 KiB 0.87, with 48 KiB
+// 0.96.
+constexpr double kInFlight = 48 * 1024, kNotInFlight = 0.20;
+// Lanes and vectors without work: 8193 columns in 10,240 places 0.65, in 8192 places 0.76.
+constexpr double kIdle = 0.4;
+// Accesses of half the width: 8-byte accesses 0.9, 4-byte accesses 0.7, single 16-bit elements 0.4.
+constexpr double kNarrow = 0.12;
+// Rows that pass through shared memory to be shifted: 0.87 of copy speed within warps, 0.75 over blocks.
+constexpr double kShiftInWarp = 0.12, kShiftInBlock = 0.30;
+// Clusters start and meet together: 0.72 at 65,536 f32 columns in clusters of 8.
+constexpr double kCluster = 0.30;
+// Teams of blocks that hold rows in registers stand still while they meet: 0.68 at 1,048,576 f32 columns.
+constexpr double kTeam = 0.40;
+// Blocks that stay have a fixed share of the rows, and no two multiprocessors are equally fast: 0.92.
+constexpr double kStays = 0.07;
+// A slice that fills most of its ring leaves little room for the rows behind it: 0.80 where one row and a
+// half fit, 0.90 where three do.
+constexpr double kShortRing = 0.30;
+// A row that is read twice, the second time partly from L2: measured over what the bytes say.
+constexpr double kTwice = 0.12;
+
+Slowdown slowdown_of(const Plan& plan, const Use& use) {
+  const LayerNormSpec& spec = use.spec;
+  Slowdown s;
+  const int width = plan.vector * std::max(size_of(spec.input), size_of(spec.output));
+  if (width < 16) s.add(kNarrow * (16.0 / width - 1), "its accesses are narrow");
+  if (plan.shifted && plan.lanes <= kWarp) s.add(kShiftInWarp, "its rows are shifted into place");
+  if (plan.shifted && plan.lanes > kWarp) s.add(kShiftInBlock, "its rows are shifted into place");
+  const double span = static_cast<double>(columns_per_block(plan));
+
+  if (plan.strategy == Strategy::two_reads) {
+    // x twice where it does not stay in L2; groups of rows share the weights.
+    const double once = static_cast<double>(use.row_bytes() + use.affine_bytes() / plan.group_rows);
+    const double again = static_cast<double>(spec.columns * size_of(spec.input));
+    const bool stays_near = plan.group_rows == 1;
+    s.add((stays_near ? 0.6 : 1.0) * again / once + kTwice, "x is read twice");
+    return s;
+  }
+  if (plan.strategy == Strategy::streamed_row) {
+    const double own =
+        static_cast<double>(ceil_div(ceil_div(spec.columns, columns_per_block(plan)), plan.slices));
+    s.add(kStays, "its blocks have fixed shares");
+    if (const double rows = plan.stages / own; rows < 3.5)
+      s.add(kShortRing * (3.5 - rows) / 2.5, "few rows fit in its ring");
+    const double teams = use.device.sm_count / plan.slices;
+    s.add(use.device.sm_count / (teams * plan.slices) - 1, "some multiprocessors have no team");
+    if (own < 4) s.add(0.05 * (4 - own), "its slices are short");
+    return s;
+  }
+  const double held = static_cast<double>(held_registers(plan, spec)) * 4 * plan.threads * plan.blocks_per_sm;
+  if (held < kInFlight) s.add(kNotInFlight * (1 - held / kInFlight), "little is in flight");
+  const double places =
+      span * plan.slices / static_cast<double>(std::max<std::int64_t>(1, covered(plan, spec)));
+  s.add(kIdle * std::max(0.0, places - 1), "some lanes are idle");
+  if (plan.strategy == Strategy::packed_rows) {
+    s.add(0.01, "at copy speed");
+    // Fewer, fuller lanes exchange less: 96 f16 columns in 4 lanes 0.99, in 16 lanes 0.85.
+    s.add(0.02 * std::countr_zero(static_cast<unsigned>(plan.lanes)) / std::max(1, plan.per_thread),
+          "its lanes exchange much");
+  } else {
+    s.add(kAloneBlock / plan.blocks_per_sm, "few blocks overlap each other");
+    s.add(0.01 * (plan.threads / 256.0), "its threads meet at barriers");
+  }
+  if (plan.exchange == Exchange::cluster) s.add(kCluster, "clusters start and meet together");
+  if (plan.exchange == Exchange::grid) s.add(kTeam, "its teams wait for each other");
+  return s;
+}
+
+// Until the first byte is written, in microseconds: launch, one load, the sums over the lanes, and what grows
+// with the work of a thread and the size of the block. 1 x 4096 f16: 2.39 us with 256 threads and 2 vectors
+// each, 2.73 us with 128 and 4; 1 x 16,384: 2.79 us in a cluster of 8, 3.71 us in one block.
+double latency_of(const Plan& plan, const Use& use) {
+  const double kib = static_cast<double>(std::min(columns_per_block(plan), use.spec.columns)) *
+                     size_of(use.spec.input) / 1024;
+  double us = 1.7 + 0.12 * plan.per_thread + 0.024 * plan.threads / kWarp;
+  if (plan.strategy == Strategy::packed_rows) return us + 0.024 * kib * rows_per_block(plan) / 4;
+  if (plan.strategy ==
+      Strategy::streamed_row)  // the first slice, which is not written before all of it is known
+    return 3 + static_cast<double>(use.spec.columns * size_of(use.spec.input)) / plan.slices / kShareBytes;
+  if (plan.strategy == Strategy::two_reads) return 6;  // tickets, and rows that are completed in between
+  us += 0.024 * kib;
+  if (plan.shifted) us += 0.5;
+  if (plan.exchange == Exchange::cluster) us += 0.75;
+  if (plan.exchange == Exchange::grid) us += 2.5;
+  return us;
+}
+
+Candidate weighed(const Plan& plan, const Use& use) {
+  const Slowdown slow = slowdown_of(plan, use);
+  const double copy = copy_microseconds(use), latency = latency_of(plan, use);
+  const double blocks = static_cast<double>(grid_blocks(plan, use.spec, use.device, use.rows()));
+  const double busy = std::min(1.0, kAloneFactor * blocks / use.device.sm_count);
+  const double time = latency + copy * slow.factor / busy;
+  std::string_view why = slow.why;
+  if (copy / busy < latency) why = "latency counts";
+  if (busy < 1 && copy > latency) why = "its blocks do not fill the device";
+  return {plan, time / (1.0 + copy), std::string(why)};
+}
+
+// ---- Plans
+
+// As many blocks as a multiprocessor has registers and shared memory for. Told to the compiler, this is what
+// keeps enough loads in flight: without it, a row of 8192 f32 reached 0.68 of copy speed instead of 0.98.
+Plan with_occupancy(Plan plan, const Use& use) {
+  const DeviceProfile& device = use.device;
+  int blocks = std::min({device.registers_per_sm / (plan.threads * needed_registers(plan, use.spec)),
+                         device.threads_per_sm / plan.threads, device.blocks_per_sm});
+  if (const int shared = shared_bytes(plan, use.spec); shared > 0)
+    blocks = std::min(blocks, device.shared_per_sm / (shared + kStaticBytes));
+  plan.blocks_per_sm = std::max(1, blocks);
+  return plan;
+}
+
+class Enumeration {
+ public:
+  explicit Enumeration(const Use& use) : use_(use) {}
+
+  std::vector<Candidate> all() {
+    const LayerNormSpec& spec = use_.spec;
+    const int widest = 16 / std::max(size_of(spec.input), size_of(spec.output));
+    const auto divides = static_cast<int>(spec.columns & -spec.columns);
+    const int aligned = std::min({static_cast<int>(use_.alignment), widest, divides});
+    rows_in_registers(aligned, false);
+    if (aligned < widest && can_shift(widest, spec)) rows_in_registers(widest, true);
+    streamed_rows();
+    for (const Plan& plan : fallbacks(aligned)) add(plan);
+    std::stable_sort(found_.begin(), found_.end(),
+                     [](const Candidate& a, const Candidate& b) { return a.cost < b.cost; });
+    return std::move(found_);
+  }
+
+  // The plans of two_reads.
+  std::vector<Plan> fallbacks(int aligned) const {
+    std::vector<Plan> plans = {two_reads(aligned, false)};
+    const int widest = 16 / std::max(size_of(use_.spec.input), size_of(use_.spec.output));
+    if (aligned < widest && can_shift(widest, use_.spec)) plans.push_back(two_reads(widest, true));
+    return plans;
+  }
+
+ private:
+  void add(const Plan& plan) {
+    const Plan full = with_occupancy(plan, use_);
+    if (full.threads * needed_registers(full, use_.spec) > use_.device.registers_per_sm) return;
+    if (full.strategy != Strategy::streamed_row &&
+        held_registers(full, use_.spec) > max_held_registers(full.threads, full.vector, use_.spec))
+      return;
+    if (!check(full, use_.spec, use_.device)) return;
+    found_.push_back(weighed(full, use_));
+  }
+
+  void rows_in_registers(int vector, bool shifted) {
+    const std::int64_t columns = use_.spec.columns;
+    const std::int64_t vectors = std::max<std::int64_t>(1, columns / vector);
+    Plan plan{.vector = vector, .shifted = shifted};
+    plan.strategy = Strategy::packed_rows;
+    for (plan.lanes = 1; plan.lanes <= kWarp; plan.lanes *= 2)
+      // Small blocks end and begin independently: 128 threads 0.92, 256 threads 0.78 at 1024 bf16 columns.
+      for (plan.threads = 64; plan.threads <= 128; plan.threads *= 2)
+        if (const std::int64_t each = ceil_div(vectors, plan.lanes); each <= 32) {
+          plan.per_thread = static_cast<int>(each);
+          add(plan);
+        }
+
+    plan.strategy = Strategy::resident_row;
+    std::vector<std::pair<int, Exchange>> shares = {{1, Exchange::none}};
+    if (use_.device.arch.number >= 90) {
+      for (int slices = 2; slices <= kMaxCluster; slices *= 2) shares.emplace_back(slices, Exchange::cluster);
+    } else {
+      for (int slices = 2; slices <= use_.device.sm_count; slices *= 2)
+        shares.emplace_back(slices, Exchange::grid);
+    }
+    for (const auto& [slices, exchange] : shares)
+      for (const int threads : {64, 128, 256, 512, 1024}) {
+        const std::int64_t all = slices == 1 ? vectors : ceil_div(columns, vector);
+        plan.per_thread =
+            static_cast<int>(std::min<std::int64_t>(ceil_div(all, std::int64_t{threads} * slices), 1024));
+        plan.threads = plan.lanes = threads;
+        plan.slices = slices;
+        plan.exchange = exchange;
+        add(plan);
+      }
+  }
+
+  // Chunks of 8 KiB: 4 KiB cost 2 %, 16 KiB 1 to 5 %. The ring takes all shared memory.
+  void streamed_rows() {
+    const LayerNormSpec& spec = use_.spec;
+    const int vector = 16 / size_of(spec.input);
+    // In f64 the registers of the warps that measure do not suffice.
+    if (use_.device.arch.number < 90 || compute_type(spec) == DType::f64 ||
+        static_cast<int>(use_.alignment) < vector || spec.columns % vector != 0)
+      return;
+    Plan plan{
+        .strategy = Strategy::streamed_row, .threads = 512, .lanes = 256, .vector = vector, .per_thread = 2};
+    plan.stages = 1;
+    plan.stages = (use_.device.shared_per_block - kStaticBytes) / shared_bytes(plan, spec);
+    for (plan.slices = 1; plan.slices <= use_.device.sm_count; plan.slices *= 2) {
+      plan.exchange = plan.slices > 1 ? Exchange::grid : Exchange::none;
+      add(plan);
+    }
+  }
+
+  Plan two_reads(int vector, bool shifted) const {
+    const LayerNormSpec& spec = use_.spec;
+    // 256 threads with 32 KiB of a row: 230 us for 16 x 4,194,304 f32, 128 threads 242, 512 threads 225 but
+    // spilling in other specs.
+    constexpr int kThreads = 256;
+    const int held = size_of(spec.input) == 2 ? 16 : max_held_registers(kThreads, vector, spec);
+    Plan plan{.strategy = Strategy::two_reads,
+              .threads = kThreads,
+              .lanes = kThreads,
+              .vector = vector,
+              .shifted = shifted};
+    plan.per_thread = std::max(1, (shifted ? 16 : held) / registers_per_vector(vector, spec));
+    // With few rows a row must be cut finely enough to occupy the device.
+    constexpr int kChunksToFill = 256;
+    if (use_.regime != RowsRegime::many)
+      while (plan.per_thread > 1 && ceil_div(spec.columns, columns_per_block(plan)) < kChunksToFill)
+        plan.per_thread /= 2;
+    // Weights that leave no room for x in L2 are read once for a group of rows, 230 us instead of 292 for the
+    // shape above; smaller ones stay in L2 by themselves, and then rows are applied one by one, while they
+    // are there too.
+    constexpr int kGroup = 16, kShare = 8;
+    if (use_.affine_bytes() > use_.device.l2_bytes / kShare) plan.group_rows = kGroup;
+    return with_occupancy(plan, use_);
+  }
+
+  const Use use_;
+  std::vector<Candidate> found_;
+};
+
+// Only the architecture of the device counts, not its size, so that what is prebuilt for sm_90 serves every
+// GPU of it.
+DeviceProfile named(const DeviceProfile& device) {
+  const auto known = DeviceProfile::of(device.arch);
+  return known ? *known : device;
+}
+
+}  // namespace
+
+std::vector<Candidate> candidates(const LayerNormSpec& spec, const DeviceProfile& any, RowsRegime regime,
+                                  Alignment alignment) {
+  const DeviceProfile device = named(any);
+  return Enumeration({spec, device, regime, alignment}).all();
+}
+
+Plan choose(const LayerNormSpec& spec, const DeviceProfile& device, RowsRegime regime,
+            Alignment alignment) noexcept {
+  return candidates(spec, device, regime, alignment).front().plan;
+}
+
+Plan fallback(const LayerNormSpec& spec, const DeviceProfile& device, RowsRegime regime,
+              Alignment alignment) noexcept {
+  for (const Candidate& candidate : candidates(spec, device, regime, alignment))
+    if (candidate.plan.strategy == Strategy::two_reads) return candidate.plan;
+  return {};
+}
+
+std::vector<Plan> plans(const LayerNormSpec& spec, const DeviceProfile& device) {
+  std::vector<Plan> all;
+  const auto add = [&](const Plan& plan) {
+    if (std::find(all.begin(), all.end(), plan) == all.end()) all.push_back(plan);
+  };
+  for (const RowsRegime regime : kRowsRegimes)
+    for (const Alignment alignment : kAlignments) {
+      const Plan plan = choose(spec, device, regime, alignment);
+      add(plan);
+      if (plan.exchange != Exchange::none) add(fallback(spec, device, regime, alignment));
+    }
+  return all;
+}
+
+}  // namespace normjit

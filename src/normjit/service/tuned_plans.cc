@@ -1,0 +1,144 @@
+#include "normjit/service/tuned_plans.h"
+
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+
+#include "normjit/base/text.h"
+
+namespace normjit {
+namespace {
+
+constexpr std::string_view kBegin = "tuned plan";
+
+// Every fact of the device counts: a slice of a GPU has entries of its own. The binding names them all, so
+// that a new one does not compile until it is here.
+std::string identity_of(const LayerNormSpec& spec, const DeviceProfile& device, RowsRegime regime,
+                        Alignment alignment) {
+  const auto& [arch, sms, threads, blocks, registers, shared_block, shared_sm, l2] = device;
+  const std::pair<std::string_view, std::int64_t> facts[] = {
+      {"sm_count", sms},
+      {"threads_per_sm", threads},
+      {"blocks_per_sm", blocks},
+      {"registers_per_sm", registers},
+      {"shared_per_block", shared_block},
+      {"shared_per_sm", shared_sm},
+      {"l2_bytes", l2},
+  };
+  std::string identity = concat({kBegin, " spec=", to_text(spec), " arch=", arch.name()});
+  for (const auto& [key, value] : facts) identity += concat({" ", key, "=", shortest(value)});
+  return identity + concat({" regime=", name(regime), " alignment=", shortest(static_cast<int>(alignment))});
+}
+
+std::string identity_of(const TunedPlan& tuned) {
+  return identity_of(tuned.spec, tuned.device, tuned.regime, tuned.alignment);
+}
+
+// One word of an identity, "key=value", into what it says; words of other keys say nothing here.
+void read(std::string_view word, TunedPlan& tuned) {
+  const std::size_t equals = std::min(word.find('='), word.size() - 1);
+  const std::string_view key = word.substr(0, equals), value = word.substr(equals + 1);
+  const auto read_count = [&](std::string_view wanted, auto& to) {
+    if (key == wanted) to = number<std::remove_reference_t<decltype(to)>>(value).value_or(-1);
+  };
+  DeviceProfile& device = tuned.device;
+  if (key == "spec")
+    if (const auto spec = parse_spec(value)) tuned.spec = *spec;
+  if (key == "arch")
+    if (const auto arch = Arch::parse(value)) device.arch = *arch;
+  read_count("sm_count", device.sm_count);
+  read_count("threads_per_sm", device.threads_per_sm);
+  read_count("blocks_per_sm", device.blocks_per_sm);
+  read_count("registers_per_sm", device.registers_per_sm);
+  read_count("shared_per_block", device.shared_per_block);
+  read_count("shared_per_sm", device.shared_per_sm);
+  read_count("l2_bytes", device.l2_bytes);
+  if (key == "regime")
+    for (const RowsRegime regime : kRowsRegimes)
+      if (value == name(regime)) tuned.regime = regime;
+  if (key == "alignment")
+    for (const Alignment alignment : kAlignments)
+      if (value == shortest(static_cast<int>(alignment))) tuned.alignment = alignment;
+}
+
+// What an entry keeps, or nothing if it is a kernel. What was read is believed if it has this very identity.
+std::optional<TunedPlan> tuned_plan_in(const Entry& entry) {
+  if (!entry.identity.starts_with(kBegin)) return {};
+  TunedPlan tuned;
+  for (const std::string_view word : split(entry.identity, ' '))
+    if (!word.empty()) read(word, tuned);
+  const auto plan = parse_plan(entry.body);
+  if (!validate(tuned.spec) || !plan || identity_of(tuned) != entry.identity) return {};
+  tuned.plan = *plan;
+  return tuned;
+}
+
+}  // namespace
+
+Result<void> check(const TunedPlan& tuned) {
+  if (auto legal = check(tuned.plan, tuned.spec, tuned.device); !legal) return legal;
+  if (!tuned.plan.shifted && tuned.plan.vector > static_cast<int>(tuned.alignment))
+    return Error{Code::IllegalPlan,
+                 concat({"plan '", to_text(tuned.plan), "' for ", to_text(tuned.spec), " reads ",
+                         shortest(tuned.plan.vector), " elements at once; tensors of alignment ",
+                         shortest(static_cast<int>(tuned.alignment)), " do not allow it"})};
+  return {};
+}
+
+std::optional<Plan> TunedPlans::find(const LayerNormSpec& spec, const DeviceProfile& device,
+                                     RowsRegime regime, Alignment alignment) {
+  const std::string identity = identity_of(spec, device, regime, alignment);
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto known = known_.find(identity); known != known_.end()) return known->second;
+  }
+  std::optional<Plan> found;
+  if (Entry entry; cache_.find(identity, entry)) {
+    const auto plan = parse_plan(entry.body);
+    auto fit =
+        plan
+            ? check({.spec = spec, .device = device, .regime = regime, .alignment = alignment, .plan = *plan})
+            : Result<void>(plan.error());
+    if (fit) {
+      found = *plan;
+    } else if (warn_) {
+      warn_(concat({"the tuned plan in cache entry ", entry_id(identity),
+                    " is not used: ", fit.error().message, "; normjit tune measures anew"}));
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  return known_.try_emplace(identity, found).first->second;
+}
+
+Result<void> TunedPlans::store(const TunedPlan& tuned) {
+  if (auto fit = check(tuned); !fit) return fit;
+  const Plan rules = choose(tuned.spec, tuned.device, tuned.regime, tuned.alignment);
+  const Entry entry{identity_of(tuned),
+                    {{"code", "plan"},
+                     {"spec", to_text(tuned.spec)},
+                     {"arch", tuned.device.arch.name()},
+                     {"device", tuned.device.text()},
+                     {"regime", std::string(name(tuned.regime))},
+                     {"alignment", shortest(static_cast<int>(tuned.alignment))},
+                     {"plan", to_text(tuned.plan)},
+                     {"rows", shortest(tuned.rows)},
+                     {"fraction_of_copy", shortest(tuned.fraction_of_copy)},
+                     {"rules", to_text(rules)}},
+                    to_text(tuned.plan)};
+  if (cache_.store(entry, /*replace=*/true)) return {};
+  return Error{Code::CacheIo, concat({"the plan '", to_text(tuned.plan), "' for ", to_text(tuned.spec),
+                                      " could not be kept: there is no cache directory, or it takes no "
+                                      "files; the log has its reason"})};
+}
+
+std::vector<TunedPlan> TunedPlans::list() const {
+  std::vector<TunedPlan> all;
+  const auto listed = cache_.list();
+  if (!listed) return all;  // nor would find() find one there
+  for (const Cache::Listed& file : *listed)
+    if (file.entry)
+      if (auto tuned = tuned_plan_in(*file.entry); tuned && check(*tuned)) all.push_back(*std::move(tuned));
+  return all;
+}
+
+}  // namespace normjit
