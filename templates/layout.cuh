@@ -1,5 +1,5 @@
-// Which columns a thread has. Neighbouring lanes of a warp have neighbouring vectors, so that each access is
-// contiguous over them; then the warp goes on behind what it has, so that all of it is contiguous too.
+// Which columns a thread has: neighbouring lanes have neighbouring vectors, so that each access is contiguous
+// over them.
 //
 // Rows that may begin anywhere (kShifted) are cut: single elements up to the first aligned vector, whole
 // vectors, and single elements again. Without kShifted all of a row is vectors.
@@ -40,10 +40,16 @@ NJ_DEVICE Cut cut_of(const T* address, int count) {
 }
 
 // Where vector k of a lane begins, in the body.
-NJ_DEVICE int column(int k, int lane) {
-  return ((lane / kGroup * kPerThread + k) * kGroup + lane % kGroup) * kVector;
+NJ_DEVICE int column(int k, int lane) { return (k * kLanes + lane) * kVector; }
+
+// Columns that the body of every row has, known before the kernel runs: what lies there needs no condition,
+// and a load behind a condition is waited for there.
+constexpr int kLost = kShifted ? 2 * (kVector - 1) : 0;
+constexpr int kSurely = kSlices == 1 && kSpan >= kCovered && kColumns > kLost ? kColumns - kLost : 0;
+
+NJ_DEVICE bool inside(int k, int lane, const Cut& cut) {
+  return kWhole || (k + 1) * kLanes * kVector <= kSurely || column(k, lane) < cut.body;
 }
-NJ_DEVICE bool inside(int k, int lane, const Cut& cut) { return kWhole || column(k, lane) < cut.body; }
 // Which edge is the i-th of a lane, and whether there is one.
 NJ_DEVICE int edge_of(int i, int lane) { return i * kLanes + lane; }
 

@@ -16,7 +16,8 @@ constexpr int kRowSpan = kSpan < kCovered ? kSpan : kColumns;
 constexpr int kSteps = (kRowSpan + kLanes * kFew - 1) / (kLanes * kFew);
 // Shared memory of the lanes that share a row, as shared_bytes() on the host has it.
 constexpr int kLargest = sizeof(Input) < sizeof(Output) ? sizeof(Output) : sizeof(Input);
-constexpr int kStageBytes = ((kRowSpan + kVector) * kLargest + 15) / 16 * 16;
+// An odd number of 16 bytes, so that the rows of a warp lie in different banks.
+constexpr int kStageBytes = (((kRowSpan + kVector) * kLargest + 15) / 16 | 1) * 16;
 
 NJ_DEVICE void lanes_barrier() {
   if constexpr (kLanes <= kWarp) {

@@ -30,10 +30,14 @@ NJ_DEVICE Moments join(const Moments& a, Acc na, const Moments& b, Acc nb) {
 
 // How many of the columns of a row or chunk warp `warp` of the block holds.
 NJ_DEVICE int columns_of_warp(int warp, const Cut& cut) {
-  constexpr int kMost = kSpan / kWarps;
-  if constexpr (kWhole) return kMost;
-  const int left = cut.body - warp * kMost, vectors = left < 0 ? 0 : left < kMost ? left : kMost;
-  return warp == 0 ? vectors + cut.edges() : vectors;  // the edges are fewer than its lanes
+  if constexpr (kWhole) return kSpan / kWarps;
+  int own = warp == 0 ? cut.edges() : 0;  // which are fewer than its lanes
+#pragma unroll
+  for (int k = 0; k < kPerThread; ++k) {
+    const int left = cut.body - column(k, warp * kWarp);
+    own += left < 0 ? 0 : left < kWarp * kVector ? left : kWarp * kVector;
+  }
+  return own;
 }
 
 // The warp's own part of what the block holds. All lanes of the warp get the same.

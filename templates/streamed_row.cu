@@ -18,7 +18,7 @@ static_assert(!kShifted && kExchange != Exchange::cluster);
 // dealt to groups of four.
 constexpr int kMeasurers = 4 * kWarp, kFirstApplier = kThreads - kLanes;
 
-constexpr int kFewRegisters = 56, kManyRegisters = 256 - kFewRegisters;
+constexpr int kFewRegisters = sizeof(Input) == 2 ? 72 : 56, kManyRegisters = 256 - kFewRegisters;
 static_assert(2 * kFewRegisters * 4 * kWarp + kManyRegisters * kLanes <= 65536);
 
 constexpr int kChunks = (kColumns - 1) / kSpan + 1;          // of a row
@@ -140,6 +140,29 @@ NJ_DEVICE void prefetch_affine(const Part& part, const Weight* weight, const Wei
   }
 }
 
+// A measuring warp's part of the chunk at `at`, which has `count` columns, joins what the thread has seen.
+template <bool kFull>
+NJ_DEVICE void measure_chunk(const Ring& ring, Cursor at, int count, int self, unsigned zero, Moments& all,
+                             Acc& seen) {
+  const Input* chunk = ring.wait(at);
+  const auto inside = [&](int k) { return kFull || (k * kMeasurers + self) * kVector < count; };
+  Vec<Input> vectors[kMeasured];
+  int own = kFull ? kMeasured * kVector : 0;
+  unsigned loaded = 0;
+#pragma unroll
+  for (int k = 0; k < kMeasured; ++k)
+    if (inside(k)) {
+      vectors[k] = hw::load_shared<Vec<Input>>(chunk + (k * kMeasurers + self) * kVector);
+      loaded |= first_word(vectors[k]);
+      if (!kFull) own += kVector;
+    }
+  hw::warp_barrier();
+  if (self % kWarp == 0) hw::barrier_arrive_after(ring.freed + at.slot, loaded, zero);
+  const Moments moments = moments_of<1>(elements_of<kMeasured>(vectors, inside), Acc(own > 0 ? own : 1));
+  all = join(all, seen, moments, Acc(own));
+  seen += own;
+}
+
 // Four warps: the moments of the slice, row after row, each warp's into sums.
 NJ_DEVICE void measure(const Ring& ring, long long rows, const Part& part, long long team, long long teams,
                        Moments* sums, hw::MemoryBarrier* summed, unsigned zero) {
@@ -151,26 +174,12 @@ NJ_DEVICE void measure(const Ring& ring, long long rows, const Part& part, long 
     Acc seen = 0;  // columns
 #pragma unroll 1
     for (int c = 0; c < part.own; ++c, at.advance()) {
-      const Input* chunk = ring.wait(at);
-      const int count = part.columns(c);
-      const auto inside = [&](int k) { return kWhole || (k * kMeasurers + self) * kVector < count; };
-      Vec<Input> vectors[kMeasured];
-      int own = kWhole ? kMeasured * kVector : 0;
-      unsigned loaded = 0;
-#pragma unroll
-      for (int k = 0; k < kMeasured; ++k)
-        if (inside(k)) {
-          vectors[k] = hw::load_shared<Vec<Input>>(chunk + (k * kMeasurers + self) * kVector);
-          loaded |= first_word(vectors[k]);
-          if (!kWhole) own += kVector;
-        }
-      hw::warp_barrier();
-      if (self % kWarp == 0) hw::barrier_arrive_after(ring.freed + at.slot, loaded, zero);
-      const Moments part_of = moments_of<1>(elements_of<kMeasured>(vectors, inside), Acc(own > 0 ? own : 1));
-      all = join(all, kWhole ? Acc(c * own) : seen, part_of, Acc(own));
-      if (!kWhole) seen += own;
+      // All but the last chunk are full, and the compiler knows.
+      if (kWhole || c + 1 < kOwn)
+        measure_chunk<true>(ring, at, kSpan, self, zero, all, seen);
+      else
+        measure_chunk<false>(ring, at, part.columns(c), self, zero, all, seen);
     }
-    if (kWhole) seen = part.own * kMeasured * kVector;
     const Acc columns = kWhole ? kWarp * seen : lanes_sum<kWarp>(seen);
     const Moments sum =
         merge<kWarp>([&](int) { return all; }, [&](int) { return seen; }, columns > 0 ? columns : Acc(1));
@@ -250,9 +259,12 @@ struct Applier {
   Vec<Input> taken[kTaken > 0 ? kTaken : 1][kPerThread];
   Affine next[kAsked][kPerThread];  // of the chunks that are next, where it is not held
 
-  // Whether vector k of chunk c is this thread's. Known before it runs where rows are whole chunks, or loads
-  // would stand behind branches and be waited for there.
-  NJ_METHOD bool has(int c, int k) const { return kWhole || column(k) < part.columns(c); }
+  // Whether there is a chunk c, and vector k of it is this thread's. Known before it runs for all but the
+  // last chunk, or loads would stand behind branches and be waited for there.
+  NJ_METHOD bool has(int c) const { return c < kOwn - 1 || c < part.own; }
+  NJ_METHOD bool has(int c, int k) const {
+    return has(c) && (kWhole || c < kOwn - 1 || column(k) < part.columns(c));
+  }
   static NJ_METHOD int column(int k) {
     return (k * kLanes + static_cast<int>(threadIdx.x) - kFirstApplier) * kVector;
   }
@@ -264,7 +276,7 @@ struct Applier {
     for (int c = 0; c < kOwn; ++c)
 #pragma unroll
       for (int k = 0; k < kPerThread; ++k)
-        if (c < part.own && has(c, k)) {
+        if (has(c, k)) {
           const long long from = part.begin(c) + column(k);
           if constexpr (kHoldsWeight) held_weight[c * kPerThread + k] = load<hw::Keep::once>(weight + from);
           if constexpr (kHoldsBias) held_bias[c * kPerThread + k] = load<hw::Keep::once>(bias + from);
@@ -273,7 +285,7 @@ struct Applier {
 
   // Asks for what is not held of weight and bias of a chunk.
   NJ_METHOD void ask(int c, int k) {
-    if (c >= part.own || !has(c, k)) return;
+    if (c >= kOwn || !has(c, k)) return;
     const long long from = part.begin(c) + column(k);
     Affine& to = next[c % kAsked][k];
     if constexpr (kHasWeight && !kHoldsWeight) to.weight = load<hw::Keep::stays>(weight + from);
@@ -303,13 +315,13 @@ struct Applier {
       for (int k = 0; k < kPerThread; ++k) ask(c, k);
 #pragma unroll
     for (int c = 0; c < kTaken; ++c)
-      if (c < part.own) take(taken[c], c);
+      if (has(c)) take(taken[c], c);
   }
 
   NJ_METHOD void apply_row(const RowStatistics& statistics, Output* y) {
 #pragma unroll
     for (int c = 0; c < kOwn; ++c)
-      if (c < part.own) {
+      if (has(c)) {
         Vec<Input> x[kPerThread];
         if (c >= kTaken) take(x, c);
 #pragma unroll

@@ -136,7 +136,10 @@ void CommandLine::add_show() {
                           [this] { return show(show_); });
   command->add_option("SPEC", show_.spec, kSpecHelp)->required();
   command->add_option("--arch", show_.arch, "One architecture, or native; else the GPU here, else sm_90");
-  command->add_option("--rows", show_.rows, "Also show the blocks of a launch with so many rows");
+  command->add_option(
+      "--rows", show_.rows,
+      "Also show the blocks of a launch with so many rows, what its plan is estimated to cost, and "
+      "the best plans that it beat");
   add_json(command, show_);
   command->footer(
       std::string("Example:\n  normjit show layernorm/cols=4096/bf16/wb --arch sm_90 --rows 8192\n\n") +

@@ -74,6 +74,10 @@ Json json_of(const Timing& timing) {
   return {{"median_us", timing.median}, {"min_us", timing.min}, {"max_us", timing.max}};
 }
 
+Json json_of(const Candidate& candidate) {
+  return {{"plan", to_text(candidate.plan)}, {"cost", candidate.cost}, {"why", candidate.why}};
+}
+
 Json json_of(const TuneReport::Trial& trial) {
   Json json = {{"plan", to_text(trial.plan)},
                {"estimated_fraction_of_copy", json_of(trial.estimated_fraction())},
@@ -220,6 +224,11 @@ std::string json_of(const ShowReport& report) {
   if (report.rows > 0) {
     json["rows"] = report.rows;
     json["regime"] = name(regime_of(report.rows, report.device));
+    json["contiguous_alignment"] = static_cast<int>(report.contiguous);
+    json["choice"] = json_of(report.weighed.front());
+    Json& alternatives = json["alternatives"] = Json::array();
+    for (std::size_t i = 1; i < report.weighed.size(); ++i)
+      alternatives.push_back(json_of(report.weighed[i]));
   }
   return text_of(json);
 }

@@ -30,6 +30,10 @@ struct ShowReport {
     bool cached = false;
   };
   std::vector<Use> uses;
+  // With `rows`: what the planner weighs for them where the tensors are contiguous, the best first, which is
+  // its choice.
+  Alignment contiguous = Alignment::eight;
+  std::vector<Candidate> weighed;
 };
 
 struct RunReport {

@@ -8,9 +8,30 @@
 namespace normjit::cli {
 namespace {
 
+// Contiguous tensors whose bases are aligned to 16 bytes.
+Alignment contiguous_alignment(const LayerNormSpec& spec) {
+  const auto of = [&](DType dtype) {
+    return alignment_of(static_cast<std::uint64_t>(spec.columns * size_of(dtype)), dtype);
+  };
+  return std::min(of(spec.input), of(spec.output));
+}
+
+// The planner's choice and the best plans that it beat.
+std::vector<Candidate> weighed(const LayerNormSpec& spec, const DeviceProfile& device, RowsRegime regime,
+                               Alignment alignment) {
+  constexpr std::size_t kAlternatives = 4;
+  std::vector<Candidate> all = candidates(spec, device, regime, alignment);
+  all.resize(std::min(all.size(), 1 + kAlternatives));
+  return all;
+}
+
 ShowReport look_up(Service& service, const LayerNormSpec& spec, const DeviceProfile& device,
                    std::int64_t rows) {
-  ShowReport report{.spec = spec, .device = device, .rows = rows, .uses = {}};
+  ShowReport report{.spec = spec, .device = device, .rows = rows, .uses = {}, .weighed = {}};
+  if (rows > 0) {
+    report.contiguous = contiguous_alignment(spec);
+    report.weighed = weighed(spec, device, regime_of(rows, device), report.contiguous);
+  }
   const PrebuildReport kernels =
       service.prebuild({&spec, 1}, {&device, 1}, {.jobs = 1, .dry_run = true, .progress = {}}).value();
   for (const RowsRegime regime : kRowsRegimes) {
@@ -33,6 +54,16 @@ ShowReport look_up(Service& service, const LayerNormSpec& spec, const DeviceProf
   return report;
 }
 
+std::string explanation_of(const ShowReport& report) {
+  Table table({"", ">cost", "why", "plan"});
+  for (const Candidate& candidate : report.weighed)
+    table.add({&candidate == &report.weighed.front() ? "chosen" : "beaten", fixed(candidate.cost, 3),
+               candidate.why, to_text(candidate.plan)});
+  return "The planner's rules for contiguous tensors (align " +
+         std::to_string(static_cast<int>(report.contiguous)) +
+         "); cost is the estimated time of a typical launch over that of a copy:\n" + table.text();
+}
+
 std::string text_of(const ShowReport& report) {
   const LayerNormSpec& spec = report.spec;
   std::string text = "spec       " + to_text(spec) + "\n";
@@ -52,7 +83,9 @@ std::string text_of(const ShowReport& report) {
                std::to_string(use.workspace_bytes), use.cached ? "yes" : "no", use.tuned ? "yes" : "no",
                use.id, to_text(use.plan), std::to_string(use.blocks)});
   }
-  return text + "\n" + table.text();
+  text += "\n" + table.text();
+  if (report.rows > 0) text += "\n" + explanation_of(report);
+  return text;
 }
 
 }  // namespace

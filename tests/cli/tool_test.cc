@@ -92,6 +92,9 @@ TEST_F(Tool, UsageErrorsExitWith2) {
       {"run", kSpec, "--rows", "1", "--device", "host", "--checks", "maybe"},
       {"bench", kSpec, "--rows", "0"},
       {"bench", kSpec, "--rows", "12x"},
+      {"render", kSpec, "--arch", "sm_90", "--plan", "fast"},
+      {"run", kSpec, "--rows", "1", "--device", "host", "--plan", "fast"},
+      {"bench", kSpec, "--plan", "fast"},
   };
   for (const auto& arguments : mistakes) {
     const ToolRun run = run_tool(arguments);
@@ -182,6 +185,93 @@ TEST_F(Tool, ShowKnowsEveryRegimeAndAlignment) {
     EXPECT_EQ(use.at("id").get<std::string>().size(), 32u);
   }
   EXPECT_THAT(run({"show", kSpec, "--arch", "sm_90"}).out, HasSubstr("packed_rows"));
+}
+
+// The planner's choice for contiguous tensors, and what it beat.
+TEST_F(Tool, ShowExplainsTheChoiceForSoManyRows) {
+  constexpr const char* kLong = "layernorm/cols=4194304/f32/eps=1e-05/wb";
+  const DeviceProfile device = DeviceProfile::of(Arch{90}).value();
+  const std::vector<Candidate> all =
+      candidates(parse_spec(kLong).value(), device, regime_of(16, device), Alignment::eight);
+  ASSERT_GE(all.size(), 5u);
+
+  const ToolRun json = run({"show", kLong, "--arch", "sm_90", "--rows", "16", "--json"});
+  ASSERT_EQ(json.status, 0) << json.err;
+  const Json report = Json::parse(json.out);
+  EXPECT_EQ(report.at("regime"), "few");
+  EXPECT_EQ(report.at("contiguous_alignment"), 8);
+  std::vector<Json> weighed = {report.at("choice")};
+  for (const Json& alternative : report.at("alternatives")) weighed.push_back(alternative);
+  ASSERT_EQ(weighed.size(), 5u);
+  for (std::size_t i = 0; i < weighed.size(); ++i) {
+    EXPECT_EQ(weighed[i].at("plan"), to_text(all[i].plan));
+    EXPECT_EQ(weighed[i].at("cost"), all[i].cost);
+    EXPECT_EQ(weighed[i].at("why"), all[i].why);
+  }
+
+  const ToolRun text = run({"show", kLong, "--arch", "sm_90", "--rows", "16"});
+  for (std::size_t i = 0; i < weighed.size(); ++i) EXPECT_THAT(text.out, HasSubstr(all[i].why + "  ")) << i;
+  EXPECT_THAT(text.out, HasSubstr("\nchosen  "));
+  EXPECT_THAT(text.out, HasSubstr("\nbeaten  "));
+}
+
+// Rows of an odd length begin anywhere, though the tensors are contiguous.
+TEST_F(Tool, ShowExplainsTheChoiceForTheAlignmentOfContiguousRows) {
+  const auto alignment = [&](const std::string& spec) {
+    return Json::parse(run({"show", spec, "--arch", "sm_80", "--rows", "9", "--json"}).out)
+        .at("contiguous_alignment")
+        .get<int>();
+  };
+  EXPECT_EQ(alignment("layernorm/cols=1023/f32"), 1);
+  EXPECT_EQ(alignment("layernorm/cols=1022/f16"), 2);
+  EXPECT_EQ(alignment("layernorm/cols=1020/f16"), 4);
+  EXPECT_EQ(alignment("layernorm/cols=1020/f32"), 8) << "16 bytes are as many as there are";
+  EXPECT_EQ(alignment("layernorm/cols=1020/f32/out=f16"), 4) << "the narrower dtype decides";
+}
+
+TEST_F(Tool, ShowWithoutRowsExplainsNothing) {
+  const Json report = Json::parse(run({"show", kSpec, "--arch", "sm_90", "--json"}).out);
+  EXPECT_FALSE(report.contains("choice"));
+  EXPECT_FALSE(report.contains("alternatives"));
+  EXPECT_THAT(run({"show", kSpec, "--arch", "sm_90"}).out, testing::Not(HasSubstr("chosen")));
+}
+
+// The three commands that take a plan say what is wrong with its text, and what one reads like.
+TEST_F(Tool, AWrongPlanIsNamed) {
+  const std::pair<const char*, const char*> wrong[] = {{"fast", "'fast' is unknown"},
+                                                       {"packed_rows warps=2", "'warps=2' is unknown"},
+                                                       {"packed_rows lanes=x", "'lanes=x' is unknown"}};
+  for (const auto& [plan, says] : wrong)
+    for (const std::vector<std::string>& command :
+         {std::vector<std::string>{"render", kSpec, "--arch", "sm_90"},
+          {"run", kSpec, "--rows", "1", "--device", "host"},
+          {"run", kSpec, "--rows", "1"},
+          {"bench", kSpec, "--rows", "1"}}) {
+      std::vector<std::string> arguments = command;
+      arguments.insert(arguments.end(), {"--plan", plan});
+      const ToolRun refused = run(arguments);
+      EXPECT_EQ(refused.status, 2) << command[0] << refused.err;
+      EXPECT_THAT(refused.out, IsEmpty()) << command[0];
+      EXPECT_THAT(refused.err, HasSubstr(says)) << command[0];
+      EXPECT_THAT(refused.err, HasSubstr("A plan reads like")) << command[0];
+    }
+}
+
+TEST_F(Tool, APlanThatTheSpecDoesNotAllowIsRefusedWithItsReason) {
+  const ToolRun refused =
+      run({"render", "layernorm/cols=4096/f32", "--arch", "sm_80", "--plan",
+           "resident_row threads=256 lanes=256 vector=4 per_thread=2 slices=2 exchange=cluster"});
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_THAT(refused.out, IsEmpty());
+  EXPECT_THAT(refused.err, HasSubstr("clusters need sm_90"));
+}
+
+TEST_F(Tool, RenderTakesAPlan) {
+  const std::string plan =
+      "packed_rows threads=64 lanes=8 vector=2 per_thread=4 group_rows=1 blocks_per_sm=2";
+  const ToolRun rendered = run({"render", kSpec, "--arch", "sm_80", "--plan", plan});
+  ASSERT_EQ(rendered.status, 0) << rendered.err;
+  EXPECT_THAT(rendered.out, HasSubstr("// " + plan + "\n"));
 }
 
 TEST_F(Tool, RenderPrintsOrWritesTheSource) {

@@ -84,6 +84,7 @@ TEST(Generate, EveryFieldOfThePlanAndTheArchitectureAreInTheText) {
     return texts.insert(generated(kSpec, plan).text).second;
   };
   EXPECT_TRUE(differs([](auto& p) { p.strategy = Strategy::packed_rows; }));
+  EXPECT_TRUE(differs([](auto& p) { p.strategy = Strategy::streamed_row; }));
   EXPECT_TRUE(differs([](auto& p) { p.strategy = Strategy::two_reads; }));
   EXPECT_TRUE(differs([](auto& p) { p.threads = 512; }));
   EXPECT_TRUE(differs([](auto& p) { p.lanes = 512; }));
@@ -91,6 +92,11 @@ TEST(Generate, EveryFieldOfThePlanAndTheArchitectureAreInTheText) {
   EXPECT_TRUE(differs([](auto& p) { p.per_thread = 5; }));
   EXPECT_TRUE(differs([](auto& p) { p.group_rows = 4; }));
   EXPECT_TRUE(differs([](auto& p) { p.blocks_per_sm = 2; }));
+  EXPECT_TRUE(differs([](auto& p) { p.slices = 2; }));
+  EXPECT_TRUE(differs([](auto& p) { p.exchange = Exchange::cluster; }));
+  EXPECT_TRUE(differs([](auto& p) { p.exchange = Exchange::grid; }));
+  EXPECT_TRUE(differs([](auto& p) { p.shifted = true; }));
+  EXPECT_TRUE(differs([](auto& p) { p.stages = 8; }));
   for (const DeviceProfile& device : DeviceProfile::known())
     if (device.arch != kArch) {
       EXPECT_TRUE(texts.insert(generated(kSpec, kPlan, device.arch).text).second) << device.text();
@@ -114,7 +120,8 @@ TEST(Generate, RandomSpecsShareATextOnlyWhenTheyAreEqual) {
 // Compilers then name the template and its line; and each part is the file, byte for byte.
 TEST(Generate, JoinsTheTemplatesByLineDirectives) {
   std::set<std::string_view> used;
-  for (const Strategy strategy : {Strategy::packed_rows, Strategy::resident_row, Strategy::two_reads}) {
+  for (const Strategy strategy :
+       {Strategy::packed_rows, Strategy::resident_row, Strategy::streamed_row, Strategy::two_reads}) {
     Plan plan = kPlan;
     plan.strategy = strategy;
     const std::string text = generated(kSpec, plan).text;
@@ -193,6 +200,27 @@ TEST(Generate, WritesTheConstantsThatTheKernelsAreMadeOf) {
   EXPECT_EQ(constant(text, "kArch"), "90");
   EXPECT_EQ(constant(text, "kThreads"), "256");
   EXPECT_EQ(constant(text, "kPerThread"), "4");
+  EXPECT_EQ(constant(text, "kSlices"), "1");
+  EXPECT_EQ(constant(text, "kExchange"), "Exchange::none");
+  EXPECT_EQ(constant(text, "kShifted"), "false");
+  EXPECT_EQ(constant(text, "kStages"), "0");
+}
+
+TEST(Generate, WritesHowBlocksShareARow) {
+  Plan plan = kPlan;
+  plan.slices = 8;
+  plan.exchange = Exchange::cluster;
+  plan.shifted = true;
+  const std::string clusters = generated(kSpec, plan).text;
+  EXPECT_EQ(constant(clusters, "kSlices"), "8");
+  EXPECT_EQ(constant(clusters, "kExchange"), "Exchange::cluster");
+  EXPECT_EQ(constant(clusters, "kShifted"), "true");
+  plan = {Strategy::streamed_row, 512, 256, 4, 2, 1, 1, 16, Exchange::grid, false, 28};
+  const std::string streamed = generated(kSpec, plan).text;
+  EXPECT_EQ(constant(streamed, "kSlices"), "16");
+  EXPECT_EQ(constant(streamed, "kExchange"), "Exchange::grid");
+  EXPECT_EQ(constant(streamed, "kStages"), "28");
+  EXPECT_EQ(constant(streamed, "kLanes"), "256");
 }
 
 // A locale that writes 4.096,5 for streams, and for printf and strtod where the machine has one.

@@ -8,12 +8,14 @@
 #include <cstdlib>
 #include <mutex>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "normjit/base/text.h"
 #include "normjit/codegen/generator.h"
 #include "normjit/compiler/cubin.h"
 #include "normjit/plan.h"
+#include "normjit/service/prepared.h"
 #include "normjit/spec/tables.h"
 #include "tests/support/launch_facts.h"
 #include "tests/support/nvrtc.h"
@@ -38,9 +40,9 @@ struct Shape {
   Plan plan;
 };
 
-// One shape for each plan that any row length reaches, for specs like this one. The lengths are all up to 600
-// and then every 3 %, whole and with a tail.
-std::vector<Shape> shapes_of(LayerNormSpec spec, const DeviceProfile& device) {
+// One shape for each plan that one of many row lengths reaches, for specs like this one. The lengths are
+// whole and with a tail; neighbours differ by one part in `steps`.
+std::vector<Shape> shapes_of(LayerNormSpec spec, const DeviceProfile& device, std::int64_t steps) {
   std::vector<Shape> shapes;
   const auto add = [&](std::int64_t columns) {
     spec.columns = columns;
@@ -49,19 +51,27 @@ std::vector<Shape> shapes_of(LayerNormSpec spec, const DeviceProfile& device) {
           shapes.end())
         shapes.push_back({columns, plan});
   };
-  for (std::int64_t columns = 1; columns <= 600; ++columns) add(columns);
-  for (std::int64_t columns = 600; columns < (std::int64_t{1} << 23); columns += columns / 32)
-    for (const std::int64_t tail : {0, 1, 2, 4}) add(columns / 8 * 8 + tail);
+  for (std::int64_t columns = 1; columns < 32; ++columns) add(columns);
+  for (std::int64_t columns = 32; columns < (std::int64_t{1} << 23);
+       columns += std::max<std::int64_t>(8, columns / steps / 8 * 8))
+    for (const std::int64_t tail : {0, 1, 4}) add(columns + tail);
   return shapes;
 }
 
-// For each vector width of a strategy, the shape whose threads hold the most: where a spill is likeliest.
-std::vector<Shape> fullest_shapes(const LayerNormSpec& spec, const DeviceProfile& device, Strategy strategy) {
+constexpr std::int64_t kSteps = 12, kFewSteps = 3;
+
+// What a kernel is made of besides the numbers of its plan: the parts of the templates, and the vector width.
+std::tuple<Exchange, bool, int> form_of(const Plan& plan) {
+  return {plan.exchange, plan.shifted, plan.vector};
+}
+
+// For each form of a strategy, the shape whose threads hold the most: where a spill is likeliest.
+std::vector<Shape> fullest_shapes(const std::vector<Shape>& shapes, Strategy strategy) {
   std::vector<Shape> fullest;
-  for (const Shape& shape : shapes_of(spec, device)) {
+  for (const Shape& shape : shapes) {
     if (shape.plan.strategy != strategy) continue;
     const auto same = std::find_if(fullest.begin(), fullest.end(),
-                                   [&](const Shape& s) { return s.plan.vector == shape.plan.vector; });
+                                   [&](const Shape& s) { return form_of(s.plan) == form_of(shape.plan); });
     const auto held = [](const Plan& p) { return std::pair(p.per_thread, p.threads * p.blocks_per_sm); };
     if (same == fullest.end()) {
       fullest.push_back(shape);
@@ -72,24 +82,31 @@ std::vector<Shape> fullest_shapes(const LayerNormSpec& spec, const DeviceProfile
   return fullest;
 }
 
-constexpr Strategy kStrategies[] = {Strategy::packed_rows, Strategy::resident_row, Strategy::two_reads};
+constexpr Strategy kStrategies[] = {Strategy::packed_rows, Strategy::resident_row, Strategy::streamed_row,
+                                    Strategy::two_reads};
+
+// Rows stream through shared memory where the hardware can copy into it by itself, and not in f64.
+bool may_be_chosen(Strategy strategy, const LayerNormSpec& spec, const DeviceProfile& device) {
+  return strategy != Strategy::streamed_row || (device.arch.number >= 90 && compute_type(spec) == DType::f32);
+}
 
 // What is wrong with a kernel; empty if nothing is.
 std::string trouble_of(Compiler& compiler, const Job& job) {
   const auto source = generate(job.spec, job.plan, job.device.arch, "");
   if (!source) return source.error().message;
-  const auto binary = compiler.compile(*source, job.device.arch);
+  const Arch target = target_of(job.plan, job.device.arch);
+  const auto binary = compiler.compile(*source, target);
   if (!binary) return binary.error().message;
 
   std::string trouble;
   const auto add = [&](std::initializer_list<std::string_view> what) {
     trouble += concat({trouble.empty() ? "" : ", ", concat(what)});
   };
-  if (binary->ptx || binary->target != job.device.arch.name()) add({"compiled for ", binary->target});
+  if (binary->ptx || binary->target != target.name()) add({"compiled for ", binary->target});
   const auto facts = cubin_facts(binary->code, source->kernel);
   if (facts) {
     for (const std::string& line :
-         testing::launch_trouble(*facts, job.plan, job.spec, job.device, {.threads = job.plan.threads}))
+         testing::launch_trouble(*facts, job.plan, job.spec, job.device, launch_shape(job.plan, job.spec)))
       add({line});
     if (facts->registers != binary->registers || facts->shared_bytes != binary->shared_bytes)
       add({"the cubin and the log of ptxas disagree on registers or shared memory"});
@@ -162,8 +179,10 @@ TEST_P(KernelsFor, EveryStrategyDTypeAndActivation) {
   std::vector<Job> jobs;
   for (const DTypeRow& dtype : kDTypes) {
     LayerNormSpec spec{.columns = 1, .input = dtype.dtype, .affine = Affine::weight_bias};
+    const std::vector<Shape> all = shapes_of(spec, device, kSteps);
     for (const Strategy strategy : kStrategies) {
-      const std::vector<Shape> shapes = fullest_shapes(spec, device, strategy);
+      if (!may_be_chosen(strategy, spec, device)) continue;
+      const std::vector<Shape> shapes = fullest_shapes(all, strategy);
       ASSERT_FALSE(shapes.empty()) << name(strategy) << " is never chosen for " << dtype.name;
       for (const ActivationRow& activation : kActivations) {
         const std::size_t turn = first_turn + jobs.size();
@@ -186,7 +205,7 @@ TEST_F(Kernels, EveryPlan) {
   for (const DType dtype : {DType::f16, DType::f32, DType::f64})
     for (std::size_t a = 0; a < devices_.size(); ++a) {
       LayerNormSpec spec{.columns = 1, .input = dtype, .affine = Affine::weight_bias};
-      const std::vector<Shape> shapes = shapes_of(spec, devices_[a]);
+      const std::vector<Shape> shapes = shapes_of(spec, devices_[a], kSteps);
       for (std::size_t i = a; i < shapes.size(); i += devices_.size()) {
         spec.columns = shapes[i].columns;
         spec.activation = kActivations[jobs.size() % std::size(kActivations)].activation;
@@ -206,9 +225,10 @@ TEST_F(Kernels, EveryMixtureOfDTypes) {
                            .output = out.dtype,
                            .weight = weight.dtype,
                            .affine = Affine::weight_bias};
+        const DeviceProfile& device = devices_[jobs.size() % devices_.size()];
+        const std::vector<Shape> all = shapes_of(spec, device, kFewSteps);
         for (const Strategy strategy : kStrategies) {
-          const DeviceProfile& device = devices_[jobs.size() % devices_.size()];
-          const std::vector<Shape> shapes = fullest_shapes(spec, device, strategy);
+          const std::vector<Shape> shapes = fullest_shapes(all, strategy);
           if (shapes.empty()) continue;  // wide weights leave some strategies no room
           const Shape& shape = shapes[jobs.size() % shapes.size()];
           spec.columns = shape.columns;

@@ -1,6 +1,7 @@
 // The kernels at their edges: a fixed list, under three schedules each.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -18,7 +19,6 @@ namespace {
 constexpr DType kDTypes[] = {DType::f16, DType::bf16, DType::f32, DType::f64};
 constexpr Activation kActivations[] = {Activation::none, Activation::relu, Activation::gelu,
                                        Activation::gelu_tanh, Activation::silu};
-constexpr Strategy kStrategies[] = {Strategy::packed_rows, Strategy::resident_row, Strategy::two_reads};
 
 #if defined(__SANITIZE_THREAD__)
 constexpr std::uint64_t kSchedules[] = {13};  // every launch takes many times as long
@@ -27,7 +27,8 @@ constexpr std::uint64_t kSchedules[] = {13};  // every launch takes many times a
 constexpr std::uint64_t kSchedules[] = {0, 13, 10};
 #endif
 
-// A small plan: rows of a hundred columns have many lanes, warps or chunks.
+// A small plan: rows of a hundred columns have many lanes, warps or chunks. Those of streamed rows are
+// larger, and so are its rows.
 Plan small_plan(Strategy strategy, const LayerNormSpec& spec, int vector) {
   const auto each = [&](int lanes) { return static_cast<int>((spec.columns - 1) / (lanes * vector)) + 1; };
   const int lanes = spec.columns / vector > 64 ? 32 : 8;  // of packed_rows
@@ -36,6 +37,9 @@ Plan small_plan(Strategy strategy, const LayerNormSpec& spec, int vector) {
       return {strategy, 64, lanes, vector, each(lanes)};
     case Strategy::resident_row:
       return {strategy, 64, 64, vector, each(64)};
+    case Strategy::streamed_row:
+      return {
+          .strategy = strategy, .threads = 512, .lanes = 256, .vector = vector, .per_thread = 1, .stages = 3};
     case Strategy::two_reads:
       return {strategy, 32, 32, vector, 2};
   }
@@ -45,9 +49,13 @@ Plan small_plan(Strategy strategy, const LayerNormSpec& spec, int vector) {
 KernelCase corner(Strategy strategy, const LayerNormSpec& spec, int vector = 1, std::int64_t rows = 5) {
   KernelCase c;
   c.spec = canonical(spec);
+  if (strategy == Strategy::streamed_row) {
+    vector = 16 / size_of(spec.input);
+    c.spec.columns = (8 * spec.columns + vector - 1) / vector * vector;
+  }
   c.device = *DeviceProfile::of(Arch{90});
   c.device.sm_count = 3;
-  c.plan = small_plan(strategy, spec, vector);
+  c.plan = small_plan(strategy, c.spec, vector);
   c.rows = rows;
   return c;
 }
@@ -106,15 +114,17 @@ TEST_P(HostCorners, EveryFewRows) {
 TEST_P(HostCorners, Distances) {
   std::vector<KernelCase> cases;
   const KernelCase plain = corner(GetParam(), {.columns = 100, .affine = Affine::weight_bias}, 2, 8);
+  const int unit = plain.plan.vector;
   for (const Guard guard : {Guard::before, Guard::behind})
-    for (const int shift : {0, 2, 14})
-      for (const std::int64_t x_gap : {-100, -98, -50, 0, 2, 100})
-        for (const std::int64_t y_gap : {0, 2, 64}) {
+    for (const int shift : {0, 1, 7})
+      for (const std::int64_t x_gap : {-plain.spec.columns / unit, -plain.spec.columns / unit + 1,
+                                       std::int64_t{-25}, std::int64_t{0}, std::int64_t{1}, std::int64_t{50}})
+        for (const std::int64_t y_gap : {0, 1, 32}) {
           KernelCase c = plain;
           c.guard = guard;
-          c.shift = shift;
-          c.x_gap = x_gap;
-          c.y_gap = y_gap;
+          c.x_shift = c.y_shift = c.weight_shift = c.bias_shift = shift * unit;
+          c.x_gap = x_gap * unit;
+          c.y_gap = y_gap * unit;
           cases.push_back(c);
         }
   expect_right(cases);
@@ -124,12 +134,12 @@ TEST_P(HostCorners, Distances) {
 TEST_P(HostCorners, InPlace) {
   std::vector<KernelCase> cases;
   for (const DType dtype : kDTypes)
-    for (const std::int64_t gap : {0, 4})
+    for (const std::int64_t gap : {0, 2})
       for (const std::int64_t columns : {4, 60, 180}) {
         KernelCase c =
             corner(GetParam(), {.columns = columns, .input = dtype, .affine = Affine::weight}, 2, 13);
         c.in_place = true;
-        c.x_gap = gap;
+        c.x_gap = gap * c.plan.vector;
         c.runs = 2;
         cases.push_back(c);
       }
@@ -207,7 +217,19 @@ TEST_P(HostCorners, NanAndInfinityStayInTheirRow) {
   expect_right(cases);
 }
 
-INSTANTIATE_TEST_SUITE_P(HostCorners, HostCorners, ::testing::ValuesIn(kStrategies),
+// Nothing but weights is touched before the launch in front is done.
+TEST_P(HostCorners, Overlaps) {
+  std::vector<KernelCase> cases;
+  for (const DType dtype : {DType::bf16, DType::f32}) {
+    cases.push_back(corner(
+        GetParam(), {.columns = 96, .input = dtype, .affine = Affine::weight_bias, .statistics = true}, 2));
+    cases.back().overlaps = true;
+    cases.back().runs = 2;
+  }
+  expect_right(cases);
+}
+
+INSTANTIATE_TEST_SUITE_P(HostCorners, HostCorners, ::testing::ValuesIn(kAllStrategies),
                          [](const auto& info) { return std::string(normjit::name(info.param)); });
 
 // Rows in groups, with a whole last group and without, batches of 1 to 4 rows, and more groups than the ring
@@ -270,6 +292,300 @@ TEST(HostCornersOfTwoReads, HugeRows) {
   EXPECT_EQ(cases.back().plan.group_rows, 16);
   cases.back().rows = 2;
   expect_right(cases);
+}
+
+// ---- Rows shared by blocks ----
+
+struct Sharing {
+  Exchange exchange;
+  int slices;
+};
+constexpr Sharing kSharings[] = {{Exchange::cluster, 2}, {Exchange::cluster, 4}, {Exchange::cluster, 8},
+                                 {Exchange::grid, 2},    {Exchange::grid, 3},    {Exchange::grid, 10}};
+constexpr int kSpanOfSlice = 128;  // of the plans below
+
+// On ten resident blocks.
+KernelCase shared(const Sharing& sharing, const LayerNormSpec& spec, std::int64_t rows) {
+  KernelCase c = corner(Strategy::resident_row, spec, 1, rows);
+  c.device.sm_count = 5;
+  c.plan = {.strategy = Strategy::resident_row,
+            .threads = 64,
+            .lanes = 64,
+            .vector = 1,
+            .per_thread = 2,
+            .blocks_per_sm = 2,
+            .slices = sharing.slices,
+            .exchange = sharing.exchange};
+  return c;
+}
+
+// The last slice empty, with one column, with all but one, whole; and slices in front of it that are empty.
+TEST(HostCornersOfSharedRows, Widths) {
+  std::vector<KernelCase> cases;
+  for (const Sharing& sharing : kSharings) {
+    const std::int64_t whole = sharing.slices * kSpanOfSlice, front = whole - kSpanOfSlice;
+    for (const std::int64_t columns :
+         {std::int64_t{1}, front - 1, front, front + 1, front + 65, whole - 1, whole})
+      for (const DType dtype : {DType::f32, DType::f64}) {
+        cases.push_back(shared(
+            sharing, {.columns = columns, .input = dtype, .affine = Affine::weight_bias, .statistics = true},
+            7));
+        cases.back().inputs = InputKind::large_mean;
+      }
+  }
+  expect_right(cases);
+}
+
+// A row less and more than teams, fewer teams than fit, in place, and again with the same workspace.
+TEST(HostCornersOfSharedRows, Rows) {
+  std::vector<KernelCase> cases;
+  for (const Sharing& sharing : kSharings) {
+    const std::int64_t teams = 10 / sharing.slices;
+    for (const std::int64_t rows :
+         {std::int64_t{0}, std::int64_t{1}, teams - 1, teams, teams + 1, 6 * teams + 1})
+      for (const std::int64_t blocks : {0, sharing.slices}) {
+        KernelCase c = shared(
+            sharing,
+            {.columns = sharing.slices * kSpanOfSlice - 5, .affine = Affine::weight, .statistics = true},
+            rows);
+        c.blocks = rows == 0 ? 0 : blocks;
+        c.in_place = blocks == 0;
+        c.overlaps = rows == teams;
+        c.runs = 3;
+        cases.push_back(c);
+      }
+  }
+  expect_right(cases);
+}
+
+TEST(HostCornersOfSharedRows, NanAndInfinityStayInTheirRow) {
+  std::vector<KernelCase> cases;
+  for (const Sharing& sharing : kSharings)
+    for (const InputKind inputs : {InputKind::nan_row, InputKind::inf_row})
+      for (const std::uint64_t seed : {0, 7, 1001}) {
+        KernelCase c =
+            shared(sharing, {.columns = sharing.slices * kSpanOfSlice - 70, .statistics = true}, 11);
+        c.inputs = inputs;
+        c.seed = seed;
+        cases.push_back(c);
+      }
+  expect_right(cases);
+}
+
+// ---- Streamed rows ----
+
+constexpr int kChunk = 1024;  // columns of f32 with one vector a thread
+
+KernelCase streamed(std::int64_t columns, int slices, int stages, std::int64_t rows) {
+  KernelCase c = corner(Strategy::streamed_row,
+                        {.columns = 1, .affine = Affine::weight_bias, .statistics = true}, 4, rows);
+  c.spec.columns = columns;
+  c.device.sm_count = 6;
+  c.plan.slices = slices;
+  c.plan.exchange = slices > 1 ? Exchange::grid : Exchange::none;
+  c.plan.stages = stages;
+  return c;
+}
+
+// Slices of one chunk and of as many as the ring has room for, of different numbers of chunks, with a last
+// chunk that is whole, nearly so, or one vector.
+TEST(HostCornersOfStreamedRows, Chunks) {
+  std::vector<KernelCase> cases;
+  for (const int slices : {1, 2, 3})
+    for (const int chunks : {1, 2, 3, 5, 6})
+      for (const int missing : {0, 4, 512, kChunk - 4})
+        for (const int more : {0, 1, 7}) {
+          if (chunks < slices) continue;
+          const int own = (chunks + slices - 1) / slices;
+          KernelCase c = streamed(chunks * kChunk - missing, slices, std::max(2, own + more), 5);
+          c.inputs = missing == 4 ? InputKind::large_mean : InputKind::unit;
+          c.in_place = more == 1;
+          cases.push_back(c);
+        }
+  expect_right(cases);
+}
+
+// The ring and the places of the rows go round many times; teams have different numbers of rows.
+TEST(HostCornersOfStreamedRows, ManyRows) {
+  std::vector<KernelCase> cases;
+  for (const int slices : {1, 2, 3}) {
+    const int teams = 6 / slices;
+    for (const int rows : {1, teams - 1, teams, teams + 1, 9 * teams + 1}) {
+      if (rows == 0) continue;
+      KernelCase c = streamed(3 * kChunk - 4, slices, 4, rows);
+      c.x_gap = 4;
+      c.runs = 2;
+      cases.push_back(c);
+    }
+  }
+  cases.push_back(streamed(1020, 1, 2, 40));
+  cases.back().device.sm_count = 1;
+  expect_right(cases);
+}
+
+TEST(HostCornersOfStreamedRows, NanAndInfinityStayInTheirRow) {
+  std::vector<KernelCase> cases;
+  for (const int slices : {1, 3})
+    for (const InputKind inputs : {InputKind::nan_row, InputKind::inf_row})
+      for (const std::uint64_t seed : {0, 7, 1001}) {
+        KernelCase c = streamed(4 * kChunk - 12, slices, 5, 11);
+        c.inputs = inputs;
+        c.seed = seed;
+        cases.push_back(c);
+      }
+  expect_right(cases);
+}
+
+// Weights that the appliers hold, hold half of, and read anew for every row.
+TEST(HostCornersOfStreamedRows, WeightsThatAreNotHeld) {
+  std::vector<KernelCase> cases;
+  for (const DType weight : {DType::f16, DType::f32, DType::f64})
+    for (const int chunks : {8, 17}) {
+      KernelCase c = streamed(chunks * kChunk - 8, 1, chunks + 1, 3);
+      c.spec.weight = weight;
+      c.plan.per_thread = 1;
+      c.weight_shift = 4;
+      c.bias_shift = 8;
+      cases.push_back(c);
+      c.device.sm_count = 1;
+      c.plan.per_thread = 2;
+      cases.push_back(c);
+    }
+  expect_right(cases);
+}
+
+// ---- Rows that begin anywhere ----
+
+KernelCase shifted(Plan plan, const LayerNormSpec& spec, std::int64_t rows) {
+  KernelCase c = corner(plan.strategy, spec, 1, rows);
+  plan.shifted = true;
+  c.plan = plan;
+  return c;
+}
+
+// Accesses of 16 bytes.
+std::vector<Plan> shifted_plans(const LayerNormSpec& spec) {
+  const int vector = 16 / std::max(size_of(spec.input), size_of(spec.output));
+  const auto each = [&](int lanes) {
+    return std::max(1, static_cast<int>((spec.columns + lanes * vector - 1) / (lanes * vector)));
+  };
+  return {
+      {.strategy = Strategy::packed_rows, .threads = 64, .lanes = 4, .vector = vector, .per_thread = each(4)},
+      {.strategy = Strategy::resident_row,
+       .threads = 32,
+       .lanes = 32,
+       .vector = vector,
+       .per_thread = each(32)},
+      {.strategy = Strategy::resident_row,
+       .threads = 32,
+       .lanes = 32,
+       .vector = vector,
+       .per_thread = each(64),
+       .slices = 2,
+       .exchange = Exchange::cluster},
+      {.strategy = Strategy::resident_row,
+       .threads = 32,
+       .lanes = 32,
+       .vector = vector,
+       .per_thread = each(96),
+       .slices = 3,
+       .exchange = Exchange::grid},
+      {.strategy = Strategy::two_reads,
+       .threads = 32,
+       .lanes = 32,
+       .vector = vector,
+       .per_thread = 1,
+       .group_rows = 2},
+  };
+}
+
+// Every place of x against every place of y; rows of odd pitch, so that all rows begin elsewhere.
+TEST(HostCornersOfShiftedRows, EveryPlaceOfXAndY) {
+  std::vector<KernelCase> cases;
+  for (const DType dtype : {DType::f16, DType::f32, DType::f64}) {
+    const LayerNormSpec spec{
+        .columns = 101, .input = dtype, .affine = Affine::weight_bias, .statistics = true};
+    const int vector = 16 / size_of(dtype);
+    for (const Plan& plan : shifted_plans(canonical(spec)))
+      for (int x = 0; x < vector; ++x)
+        for (int y = 0; y < vector; ++y) {
+          KernelCase c = shifted(plan, spec, 3);
+          c.guard = Guard::before;
+          c.x_shift = x;
+          c.y_shift = y;
+          c.weight_shift = (x + y) % 2;
+          c.bias_shift = x % 2;
+          cases.push_back(c);
+        }
+  }
+  expect_right(cases);
+}
+
+// From no whole vector to some more than the lanes hold.
+TEST(HostCornersOfShiftedRows, Widths) {
+  std::vector<KernelCase> cases;
+  for (const DType dtype : {DType::bf16, DType::f32})
+    for (const std::int64_t columns : {1, 2, 3, 5, 7, 8, 9, 15, 17, 31, 33, 63, 65, 127, 129, 255, 257, 385})
+      for (const int shift : {0, 1, 3}) {
+        const LayerNormSpec spec{.columns = columns, .input = dtype, .affine = Affine::weight};
+        for (const Plan& plan : shifted_plans(canonical(spec))) {
+          KernelCase c = shifted(plan, spec, 5);
+          c.x_shift = c.weight_shift = shift;
+          c.y_shift = 1;
+          c.x_gap = shift;
+          c.guard = shift == 1 ? Guard::before : Guard::behind;
+          cases.push_back(c);
+        }
+      }
+  expect_right(cases);
+}
+
+// All rows of x one, rows that overlap, in place, mixed dtypes.
+TEST(HostCornersOfShiftedRows, Distances) {
+  std::vector<KernelCase> cases;
+  for (const DType output : {DType::f16, DType::f32})
+    for (const std::int64_t gap : {-77, -76, -3, 0, 1, 6}) {
+      const LayerNormSpec spec{.columns = 77,
+                               .input = DType::f16,
+                               .output = output,
+                               .weight = DType::f32,
+                               .affine = Affine::weight_bias};
+      for (const Plan& plan : shifted_plans(canonical(spec))) {
+        KernelCase c = shifted(plan, spec, 13);
+        c.x_gap = gap;
+        c.y_gap = 3;
+        c.in_place = gap >= 0 && output == DType::f16;
+        if (c.in_place) c.y_gap = 0;
+        c.overlaps = gap == 1;
+        c.runs = 2;
+        cases.push_back(c);
+      }
+    }
+  expect_right(cases);
+}
+
+// ---- One workspace ----
+
+// Kernels of all kinds that meet through memory, of other dtypes and grids, leave it as the next needs it.
+TEST(HostCorners, AllKernelsTakeTurnsWithOneWorkspace) {
+  std::vector<KernelCase> cases;
+  for (int round = 0; round < 2; ++round)
+    for (const DType dtype : {DType::f32, DType::f64}) {
+      const LayerNormSpec spec{.columns = 300, .input = dtype, .statistics = true};
+      cases.push_back(corner(Strategy::two_reads, spec, 1, 20 + round));
+      cases.push_back(shared({Exchange::grid, 3}, spec, 14));
+      cases.push_back(streamed(3 * kChunk, 2, 3, 11));
+      cases.push_back(shared({Exchange::grid, 10}, spec, 3));
+      cases.push_back(streamed(2 * kChunk, 2, 4, 1));
+      cases.push_back(shared({Exchange::grid, 3}, spec, 8 + round));
+      cases.back().blocks = 6;
+    }
+  const auto kernels = compile_batch(cases);
+  ASSERT_TRUE(kernels) << kernels.error().message;
+  for (const std::uint64_t schedule : kSchedules) {
+    const auto wrong = run_in_turn(cases, *kernels, schedule);
+    EXPECT_FALSE(wrong) << *wrong;
+  }
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "cli/check.h"
 #include "cli/element.h"
 #include "normjit/codegen/generator.h"
+#include "normjit/service/prepared.h"
 #include "simt/launch.h"
 
 namespace normjit::testing {
@@ -48,6 +49,8 @@ Plan plan_of(Strategy strategy) {
       return {strategy, 128, 1, 1, 1, 1, 1};
     case Strategy::resident_row:
       return {strategy, 128, 128, 1, 1, 1, 1};
+    case Strategy::streamed_row:
+      return {.strategy = strategy, .threads = 512, .lanes = 256, .vector = 8, .per_thread = 1, .stages = 2};
     case Strategy::two_reads:
       break;
   }
@@ -87,7 +90,7 @@ TEST_P(HugeRows, AreFoundAndComputed) {
                        &none,      &rows, &stride, &stride,    &workspace_pointer};
   const auto wrong = simt::run(
       kernels->at(0), {.blocks = static_cast<std::uint32_t>(grid_blocks(plan, spec, device, huge.rows)),
-                       .shape = {.threads = plan.threads},
+                       .shape = launch_shape(plan, spec),
                        .arguments = arguments,
                        .buffers = {},
                        .seed = 5,
@@ -116,6 +119,7 @@ INSTANTIATE_TEST_SUITE_P(
         Huge{"strides_packed", Strategy::packed_rows, 1, 4, kTwoTo31 - 1, 0, 0, {0, 1, 2, 3}},
         Huge{"strides_resident", Strategy::resident_row, 100, 4, kTwoTo31 - 1, 0, 0, {0, 1, 2, 3}},
         Huge{"strides_two_reads", Strategy::two_reads, 300, 6, kTwoTo31 - 1, 0, 0, {0, 1, 2, 3, 4, 5}},
+        Huge{"strides_streamed", Strategy::streamed_row, 104, 4, kTwoTo31 - 8, 0, 0, {0, 1, 2, 3}},
         // 128 rows a block, so the last of 2^25 + 1 blocks has the rows from 2^32 on.
         Huge{"rows_packed", Strategy::packed_rows, 1, kTwoTo32 + 5, 1, 1 << 25, 1, {kTwoTo32, kTwoTo32 + 4}},
         // More rows than a grid has blocks: the first blocks go round a second time.

@@ -126,8 +126,11 @@ Experiment experiment_of(const Pinned& pinned) {
     return {};
   }
   std::vector<std::string> files = pinned.files.empty() ? mutated_files() : pinned.files;
+  // Those of another kernel, and of what this one has no use for.
   std::erase_if(files, [&](const std::string& file) {
-    return file.ends_with(".cu") && file != concat({normjit::name(c->plan.strategy), ".cu"});
+    return (file.ends_with(".cu") && file != concat({normjit::name(c->plan.strategy), ".cu"})) ||
+           (file == "shift.cuh" && !c->plan.shifted) || (file == "exchange.cuh" && c->plan.slices == 1) ||
+           (file == "workspace.cuh" && workspace_bytes(c->plan, c->spec, c->device) == 0);
   });
   return {std::string(pinned.text), sources({&*c, 1}).value().front(), files,
           [c = *c, schedules = pinned.schedules](const HostKernel& kernel) {

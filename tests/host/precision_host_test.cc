@@ -15,9 +15,16 @@ constexpr const char* kCases[] = {
     "inputs=large_mean seed=21",
     "layernorm/cols=700/f32 resident_row threads=64 lanes=64 vector=4 per_thread=3 arch=sm_90 rows=8 "
     "inputs=large_mean seed=22",
+    "layernorm/cols=900/f32 resident_row threads=64 lanes=64 vector=4 per_thread=1 arch=sm_90 slices=4 "
+    "exchange=cluster rows=8 inputs=large_mean seed=24",
+    "layernorm/cols=900/f32 resident_row threads=64 lanes=64 vector=4 per_thread=1 arch=sm_80 slices=4 "
+    "exchange=grid sms=8 rows=8 inputs=large_mean seed=25",
+    "layernorm/cols=901/f32 resident_row threads=64 lanes=64 vector=4 per_thread=4 arch=sm_90 shifted=1 "
+    "rows=8 inputs=large_mean seed=26",
+    "layernorm/cols=5000/f32 streamed_row threads=512 lanes=256 vector=4 per_thread=1 slices=2 exchange=grid "
+    "stages=4 arch=sm_90 sms=4 rows=8 inputs=large_mean seed=27",
     "layernorm/cols=900/f32 two_reads threads=64 lanes=64 vector=2 per_thread=2 group_rows=4 arch=sm_90 "
-    "rows=8 "
-    "sms=2 inputs=large_mean seed=23",
+    "rows=8 sms=2 inputs=large_mean seed=23",
 };
 constexpr double kAllowed = 3e-5;
 

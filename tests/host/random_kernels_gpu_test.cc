@@ -74,13 +74,13 @@ class RandomKernelsGpu : public GpuTest {
   // work.
   std::vector<Pair> make_cases(const DeviceProfile& gpu) {
     std::vector<Pair> pairs;
-    constexpr Strategy kForced[] = {Strategy::packed_rows, Strategy::resident_row, Strategy::two_reads};
     // Data whose result rounding alone does not decide.
     constexpr InputKind kInputs[] = {InputKind::unit, InputKind::nan_row, InputKind::inf_row,
                                      InputKind::large_mean};
     for (std::uint64_t i = 0; pairs.size() < kSpecs; ++i) {
       const std::uint64_t seed = test_seed() * 1'000'003 + i;
-      KernelCase c = i % 2 == 0 ? random_case(seed) : random_case(seed, kForced[i / 2 % 3]);
+      KernelCase c = i % 2 == 0 ? random_case(seed)
+                                : random_case(seed, kAllStrategies[i / 2 % std::size(kAllStrategies)]);
       const int multiprocessors = c.device.sm_count;
       c.device = gpu;
       c.device.sm_count = multiprocessors;
@@ -93,10 +93,11 @@ class RandomKernelsGpu : public GpuTest {
   cli::Problem run_on_gpu(const Pair& pair, Driver& driver) {
     const KernelCase& c = pair.c;
     cli::Problem problem = make_problem(c).value();
-    const LaunchShape shape{.threads = c.plan.threads};
+    LaunchShape shape = launch_shape(c.plan, c.spec);
+    shape.overlap_previous = c.overlaps;
     const auto loaded = driver.load(pair.binary->code, pair.source.kernel, 0, shape);
     if (!loaded) throw std::runtime_error(loaded.error().message);
-    GpuProblem on_gpu(problem, {.shift = c.shift * c.plan.vector});
+    GpuProblem on_gpu(problem, {.shift = c.x_shift});
     DeviceMemory workspace(workspace_bytes(c.plan, c.spec, c.device));
     workspace.fill(0);
     must(CUDA(cuCtxSynchronize)(), "the upload");
@@ -138,7 +139,7 @@ TEST_F(RandomKernelsGpu, MatchTheExecutor) {
       for (std::size_t i = 0; i < batch.size(); ++i) {
         batch[i].source = (*texts)[i];
         batch[i].on_host = (*kernels)[i];
-        batch[i].binary = nvrtc->compile(batch[i].source, batch[i].c.device.arch);
+        batch[i].binary = nvrtc->compile(batch[i].source, target_of(batch[i].c.plan, batch[i].c.device.arch));
       }
     }
   });

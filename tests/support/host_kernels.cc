@@ -10,6 +10,8 @@
 #include "cli/problem.h"
 #include "normjit/base/text.h"
 #include "normjit/codegen/generator.h"
+#include "normjit/plan/footprint.h"
+#include "normjit/service/prepared.h"
 #include "simt/launch.h"
 #include "tests/support/compare_with_reference.h"
 #include "tests/support/guarded_memory.h"
@@ -92,29 +94,54 @@ void spoil(const KernelCase& c, cli::Matrix& x) {
   cli::store(x.dtype(), x.row(bad_row(c)), column, 1, &value);
 }
 
+// A workspace with its end at a guard page, and what its launches should have left in it.
+struct Workspace {
+  explicit Workspace(std::size_t bytes) : memory(bytes, GuardedMemory::Side::before_guard) {}
+  // After a launch of the case: the counters are zero again, and of tags the next one knows the largest.
+  std::optional<std::string> left_by(const KernelCase& c);
+
+  GuardedMemory memory;
+  std::uint32_t epoch = 0;
+};
+
+std::optional<std::string> Workspace::left_by(const KernelCase& c) {
+  constexpr std::size_t kEpochAt = 16, kHeaderAndRing = 32 + 1024 * 32;
+  if (memory.bytes() == 0) return {};
+  if (c.plan.exchange == Exchange::grid) {
+    const std::int64_t teams = blocks_of(c) / c.plan.slices;
+    epoch += static_cast<std::uint32_t>(ceil_div(c.rows, teams));  // as many tags as the first team has rows
+  }
+  std::vector<std::byte> expected(kHeaderAndRing);
+  std::memcpy(expected.data() + kEpochAt, &epoch, sizeof epoch);
+  const auto wrong = std::mismatch(expected.begin(), expected.end(), memory.data()).first;
+  if (wrong == expected.end()) return {};
+  return concat({"byte ", shortest(wrong - expected.begin()),
+                 " of the workspace, a counter's, is not as the next launch needs it"});
+}
+
 // The tensors of a problem where the kernel finds them, each beside a guard page.
 class Launcher {
  public:
-  Launcher(const KernelCase& c, cli::Problem& problem)
+  Launcher(const KernelCase& c, cli::Problem& problem, Workspace& workspace)
       : case_(c),
         problem_(problem),
-        x_(place(problem.x)),
-        weight_(place(problem.weight)),
-        bias_(place(problem.bias)),
-        y_(place(problem.y)),
-        mean_(place(problem.mean)),
-        rstd_(place(problem.rstd)),
-        workspace_(workspace_bytes(c.plan, c.spec, c.device), GuardedMemory::Side::before_guard) {}
+        workspace_(workspace),
+        x_(place(problem.x, c.x_shift)),
+        weight_(place(problem.weight, c.weight_shift)),
+        bias_(place(problem.bias, c.bias_shift)),
+        y_(place(problem.y, c.y_shift)),
+        mean_(place(problem.mean, c.y_shift)),
+        rstd_(place(problem.rstd, c.y_shift)) {}
 
   // Anew from the problem's inputs, into poisoned outputs of the problem; the workspace as it was left.
   std::optional<std::string> run(const simt::HostKernel& kernel, std::uint64_t schedule_seed,
                                  std::chrono::milliseconds time_limit);
 
  private:
-  GuardedMemory place(const cli::Matrix& matrix) const {
+  GuardedMemory place(const cli::Matrix& matrix, int shift) const {
     const auto side =
         case_.guard == Guard::before ? GuardedMemory::Side::behind_guard : GuardedMemory::Side::before_guard;
-    return {matrix.bytes(), side, static_cast<std::size_t>(case_.shift * size_of(matrix.dtype()))};
+    return {matrix.bytes(), side, static_cast<std::size_t>(shift * size_of(matrix.dtype()))};
   }
   static void bring(const GuardedMemory& to, const cli::Matrix& from) {
     if (!from.empty()) std::memcpy(to.data(), from.data(), from.bytes());
@@ -122,11 +149,11 @@ class Launcher {
   static void fetch(cli::Matrix& to, const GuardedMemory& from) {
     if (!to.empty()) std::memcpy(to.data(), from.data(), to.bytes());
   }
-  std::optional<std::string> counters_left() const;
 
   const KernelCase& case_;
   cli::Problem& problem_;
-  GuardedMemory x_, weight_, bias_, y_, mean_, rstd_, workspace_;
+  Workspace& workspace_;
+  GuardedMemory x_, weight_, bias_, y_, mean_, rstd_;
 };
 
 std::optional<std::string> Launcher::run(const simt::HostKernel& kernel, std::uint64_t schedule_seed,
@@ -146,25 +173,29 @@ std::optional<std::string> Launcher::run(const simt::HostKernel& kernel, std::ui
   };
   void *x = pointer(x_), *weight = pointer(weight_), *bias = pointer(bias_),
        *y = c.in_place ? x : pointer(y_), *mean = pointer(mean_), *rstd = pointer(rstd_),
-       *workspace = pointer(workspace_);
+       *workspace = pointer(workspace_.memory);
   long long rows = c.rows, x_stride = c.x_stride(), y_stride = c.y_stride();
   void* arguments[] = {&x, &weight, &bias, &y, &mean, &rstd, &rows, &x_stride, &y_stride, &workspace};
 
   std::vector<simt::Buffer> buffers;
-  const auto add = [&](const GuardedMemory& memory, std::string_view name, bool writable, bool initialized) {
-    if (memory.bytes() > 0) buffers.push_back({memory.data(), memory.bytes(), name, writable, initialized});
+  const auto add = [&](const GuardedMemory& memory, std::string_view name, bool writable, bool initialized,
+                       bool early = false) {
+    if (memory.bytes() > 0)
+      buffers.push_back({memory.data(), memory.bytes(), name, writable, initialized, early});
   };
   add(x_, "x", c.in_place, true);
-  add(weight_, "weight", false, true);
-  add(bias_, "bias", false, true);
+  add(weight_, "weight", false, true, true);
+  add(bias_, "bias", false, true, true);
   if (!c.in_place) add(y_, "y", true, false);
   add(mean_, "mean", true, false);
   add(rstd_, "rstd", true, false);
-  add(workspace_, "workspace", true, true);
+  if (const std::size_t bytes = workspace_bytes(c.plan, c.spec, c.device); bytes > 0)
+    buffers.push_back({workspace_.memory.data(), bytes, "workspace", true, true});
 
   simt::Launch launch;
   launch.blocks = blocks_of(c);
-  launch.shape.threads = c.plan.threads;
+  launch.shape = launch_shape(c.plan, c.spec);
+  launch.shape.overlap_previous = c.overlaps;
   launch.arguments = arguments;
   launch.buffers = buffers;
   launch.seed = schedule_seed;
@@ -174,16 +205,7 @@ std::optional<std::string> Launcher::run(const simt::HostKernel& kernel, std::ui
   fetch(problem_.y, c.in_place ? x_ : y_);
   fetch(problem_.mean, mean_);
   fetch(problem_.rstd, rstd_);
-  return counters_left();
-}
-
-std::optional<std::string> Launcher::counters_left() const {
-  constexpr std::size_t kHeaderAndRing = 32 + 1024 * 32;
-  const std::byte* const begin = workspace_.data();
-  const std::byte* const end = begin + std::min(workspace_.bytes(), kHeaderAndRing);
-  const std::byte* const left = std::find_if(begin, end, [](std::byte byte) { return byte != std::byte{0}; });
-  if (left == end) return {};
-  return concat({"byte ", shortest(left - begin), " of the workspace, a counter's, is not zero again"});
+  return workspace_.left_by(c);
 }
 
 // What the kernel wrote for one row.
@@ -216,11 +238,6 @@ Result<cli::Problem> finite_problem(const KernelCase& c) {
 
 }  // namespace
 
-std::uint32_t blocks_of(const KernelCase& c) {
-  const std::int64_t planned = c.rows == 0 ? 1 : grid_blocks(c.plan, c.spec, c.device, c.rows);
-  return static_cast<std::uint32_t>(c.blocks > 0 ? c.blocks : planned);
-}
-
 Result<cli::Problem> make_problem(const KernelCase& c) {
   auto problem = finite_problem(c);
   if (problem && spoils(c)) spoil(c, problem->x);
@@ -229,7 +246,8 @@ Result<cli::Problem> make_problem(const KernelCase& c) {
 
 std::optional<std::string> run_once(const KernelCase& c, cli::Problem& problem,
                                     const simt::HostKernel& kernel, std::uint64_t schedule_seed) {
-  return Launcher(c, problem).run(kernel, schedule_seed, std::chrono::seconds(60));
+  Workspace workspace(workspace_bytes(c.plan, c.spec, c.device));
+  return Launcher(c, problem, workspace).run(kernel, schedule_seed, std::chrono::seconds(60));
 }
 
 Result<std::vector<Source>> sources(std::span<const KernelCase> cases,
@@ -264,7 +282,8 @@ std::optional<std::string> run_case(const KernelCase& c, const simt::HostKernel&
   auto made = finite_problem(c);
   if (!made) return made.error().message;
   cli::Problem& problem = *made;
-  Launcher launcher(c, problem);
+  Workspace workspace(workspace_bytes(c.plan, c.spec, c.device));
+  Launcher launcher(c, problem, workspace);
 
   std::optional<std::vector<std::vector<std::byte>>> clean;  // outputs while all rows are finite
   if (spoils(c)) {
@@ -291,6 +310,23 @@ std::optional<std::string> run_case(const KernelCase& c, const simt::HostKernel&
         return in_run(concat({"row ", shortest(row), " has other bits than in the run before"}));
     }
     before = std::move(bytes);
+  }
+  return {};
+}
+
+std::optional<std::string> run_in_turn(std::span<const KernelCase> cases,
+                                       std::span<const simt::HostKernel> kernels,
+                                       std::uint64_t schedule_seed) {
+  std::size_t bytes = 0;
+  for (const KernelCase& c : cases) bytes = std::max(bytes, workspace_bytes(c.plan, c.spec, c.device));
+  Workspace workspace(bytes);
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    auto problem = make_problem(cases[i]);
+    if (!problem) return problem.error().message;
+    auto wrong =
+        Launcher(cases[i], *problem, workspace).run(kernels[i], schedule_seed + i, std::chrono::seconds(60));
+    if (!wrong) wrong = first_wrong(*problem);
+    if (wrong) return concat({"launch ", shortest(i + 1), ", ", to_text(cases[i]), ": ", *wrong});
   }
   return {};
 }

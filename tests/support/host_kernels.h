@@ -22,9 +22,6 @@ Result<std::vector<Source>> sources(std::span<const KernelCase> cases,
 // The kernel of each case, all in one library; cases with the same kernel text share it.
 Result<std::vector<simt::HostKernel>> compile_batch(std::span<const KernelCase> cases);
 
-// Blocks of a launch of the case.
-std::uint32_t blocks_of(const KernelCase& c);
-
 // The inputs of the case, and poisoned outputs.
 Result<cli::Problem> make_problem(const KernelCase& c);
 
@@ -40,5 +37,11 @@ std::optional<std::string> run_once(const KernelCase& c, cli::Problem& problem,
 std::optional<std::string> run_case(const KernelCase& c, const simt::HostKernel& kernel,
                                     std::uint64_t schedule_seed,
                                     std::chrono::milliseconds time_limit = std::chrono::seconds(60));
+
+// Runs the cases one after the other, each once, with one workspace for all of them. What is wrong, or
+// nothing.
+std::optional<std::string> run_in_turn(std::span<const KernelCase> cases,
+                                       std::span<const simt::HostKernel> kernels,
+                                       std::uint64_t schedule_seed);
 
 }  // namespace normjit::testing

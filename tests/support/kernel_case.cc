@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "normjit/base/text.h"
+#include "simt/launch.h"
 
 namespace normjit::testing {
 namespace {
@@ -14,22 +15,18 @@ namespace {
 constexpr std::string_view kInputNames[] = {"unit",          "near_epsilon", "large_mean",
                                             "constant_rows", "subnormal",    "nan_row",
                                             "inf_row",       "mixed",        "extreme_affine"};
-constexpr Strategy kStrategies[] = {Strategy::packed_rows, Strategy::resident_row, Strategy::two_reads};
 
-// The numbers of a case as its text names them, in order.
+// The numbers of a case besides its plan, as its text names them, in order.
 template <class Case, class Visit>
 void visit_numbers(Case& c, Visit visit) {
-  visit("threads", c.plan.threads);
-  visit("lanes", c.plan.lanes);
-  visit("vector", c.plan.vector);
-  visit("per_thread", c.plan.per_thread);
-  visit("group_rows", c.plan.group_rows);
-  visit("blocks_per_sm", c.plan.blocks_per_sm);
   visit("sms", c.device.sm_count);
   visit("rows", c.rows);
   visit("x_gap", c.x_gap);
   visit("y_gap", c.y_gap);
-  visit("shift", c.shift);
+  visit("x_shift", c.x_shift);
+  visit("y_shift", c.y_shift);
+  visit("weight_shift", c.weight_shift);
+  visit("bias_shift", c.bias_shift);
   visit("blocks", c.blocks);
   visit("runs", c.runs);
   visit("seed", c.seed);
@@ -46,15 +43,28 @@ std::optional<Enum> one_of(const Enum (&values)[n], std::string_view text) {
 
 std::string_view name(InputKind kind) noexcept { return kInputNames[static_cast<std::size_t>(kind)]; }
 
+std::uint32_t blocks_of(const KernelCase& c) {
+  const std::int64_t planned = c.rows == 0 ? c.plan.slices : grid_blocks(c.plan, c.spec, c.device, c.rows);
+  return static_cast<std::uint32_t>(c.blocks > 0 ? c.blocks : planned);
+}
+
 bool legal(const KernelCase& c) {
   if (!validate(c.spec) || canonical(c.spec) != c.spec || !check(c.plan, c.spec, c.device)) return false;
-  if (c.rows < 0 || c.x_stride() < 0 || c.y_stride() < c.spec.columns || c.shift < 0) return false;
+  if (c.rows < 0 || c.x_stride() < 0 || c.y_stride() < c.spec.columns) return false;
   if (c.in_place && (c.y_gap != 0 || size_of(c.spec.input) != size_of(c.spec.output))) return false;
-  // Every row of every tensor begins at a multiple of a vector.
-  for (const std::int64_t distance : {c.x_gap, c.y_gap, std::int64_t{c.shift}})
-    if (distance % c.plan.vector != 0) return false;
-  if (c.runs < 1 || c.blocks < 0) return false;
+  const std::int64_t shifts[] = {c.x_shift, c.y_shift, c.weight_shift, c.bias_shift};
+  if (*std::min_element(std::begin(shifts), std::end(shifts)) < 0) return false;
+  // Every row of every tensor begins at a multiple of a vector, unless rows may begin anywhere.
+  const auto aligned = [&](std::int64_t distance) { return distance % c.plan.vector == 0; };
+  if (!c.plan.shifted &&
+      (!aligned(c.x_gap) || !aligned(c.y_gap) || !std::all_of(std::begin(shifts), std::end(shifts), aligned)))
+    return false;
+  if (c.overlaps && c.device.arch.number < 90) return false;
+  if (c.runs < 1 || c.blocks < 0 || c.blocks % c.plan.slices != 0) return false;
   if (c.blocks > 0 && (c.rows == 0 || c.blocks > grid_blocks(c.plan, c.spec, c.device, c.rows))) return false;
+  if (c.plan.exchange == Exchange::grid &&
+      std::int64_t{blocks_of(c)} * c.plan.threads > simt::kMostThreadsTogether)
+    return false;
   // A NaN in several rows would say nothing about whether it stays in its own.
   const bool one_bad_row = c.inputs == InputKind::nan_row || c.inputs == InputKind::inf_row;
   if (one_bad_row && c.x_gap < 0) return false;
@@ -63,7 +73,7 @@ bool legal(const KernelCase& c) {
 }
 
 std::string to_text(const KernelCase& c) {
-  std::string text = concat({normjit::to_text(c.spec), " ", name(c.plan.strategy)});
+  std::string text = concat({normjit::to_text(c.spec), " ", normjit::to_text(c.plan)});
   const auto add = [&](std::string_view key, std::string_view value) {
     text += concat({" ", key, "=", value});
   };
@@ -71,6 +81,7 @@ std::string to_text(const KernelCase& c) {
   add("arch", c.device.arch.name());
   add("guard", c.guard == Guard::before ? "before" : "behind");
   add("in_place", c.in_place ? "1" : "0");
+  add("overlaps", c.overlaps ? "1" : "0");
   add("inputs", name(c.inputs));
   return text;
 }
@@ -80,12 +91,11 @@ std::optional<KernelCase> case_from_text(std::string_view text) {
   if (words.size() < 2) return {};
   KernelCase c;
   const auto spec = parse_spec(words[0]);
-  const auto strategy = one_of(kStrategies, words[1]);
-  if (!spec || !strategy) return {};
+  if (!spec) return {};
   c.spec = *spec;
-  c.plan.strategy = *strategy;
 
-  // The architecture first: it sets what `sms` then changes.
+  // The architecture first: it sets what `sms` then changes. What is nobody else's belongs to the plan.
+  std::string plan(words[1]);
   std::vector<std::pair<std::string_view, std::string_view>> fields;
   for (std::size_t i = 2; i < words.size(); ++i) {
     const std::size_t equals = words[i].find('=');
@@ -110,16 +120,19 @@ std::optional<KernelCase> case_from_text(std::string_view text) {
     if (key == "guard") {
       known = value == "before" || value == "behind";
       c.guard = value == "before" ? Guard::before : Guard::behind;
-    } else if (key == "in_place") {
+    } else if (key == "in_place" || key == "overlaps") {
       known = value == "0" || value == "1";
-      c.in_place = value == "1";
+      (key == "in_place" ? c.in_place : c.overlaps) = value == "1";
     } else if (key == "inputs") {
       const auto kind = one_of(kInputKinds, value);
       known = kind.has_value();
       c.inputs = kind.value_or(InputKind::unit);
     }
-    if (!known) return {};
+    if (!known) plan += concat({" ", key, "=", value});
   }
+  const auto parsed = parse_plan(plan);
+  if (!parsed) return {};
+  c.plan = *parsed;
   return c;
 }
 

@@ -28,6 +28,8 @@ inline constexpr InputKind kInputKinds[] = {
     InputKind::constant_rows, InputKind::subnormal,    InputKind::nan_row,
     InputKind::inf_row,       InputKind::mixed,        InputKind::extreme_affine};
 std::string_view name(InputKind kind) noexcept;
+inline constexpr Strategy kAllStrategies[] = {Strategy::packed_rows, Strategy::resident_row,
+                                              Strategy::streamed_row, Strategy::two_reads};
 
 // On which side every tensor meets a page that nobody may touch.
 enum class Guard : std::uint8_t { before, behind };
@@ -38,9 +40,11 @@ struct KernelCase {
   DeviceProfile device;  // of a known architecture, with few multiprocessors, so that few blocks share work
   std::int64_t rows = 1;
   std::int64_t x_gap = 0, y_gap = 0;  // elements between rows; x_gap = -columns makes all rows of x one
-  int shift = 0;                      // elements between each tensor and its guard page
+  // Elements between a tensor and its guard page.
+  int x_shift = 0, y_shift = 0, weight_shift = 0, bias_shift = 0;
   Guard guard = Guard::behind;
   bool in_place = false;    // y is x
+  bool overlaps = false;    // begins before the launch in front is done (sm_90)
   std::int64_t blocks = 0;  // of the launch; 0: as many as the plan asks for
   int runs = 1;             // one after the other, with the same workspace
   InputKind inputs = InputKind::unit;
@@ -52,14 +56,18 @@ struct KernelCase {
   std::int64_t y_stride() const { return in_place ? x_stride() : spec.columns + y_gap; }
 };
 
-// Whether the service would launch this: a legal plan, aligned tensors, rows of y that do not overlap,
-// numbers for which a result is promised.
+// Whether the service would launch this, and the executor can: a legal plan, aligned tensors, rows of y that
+// do not overlap, numbers for which a result is promised, no more blocks that must run together than the
+// executor takes.
 bool legal(const KernelCase& c);
 
 // One line without quotes; case_from_text(to_text(c)) == c.
 std::string to_text(const KernelCase& c);
 // Nothing for a text that is no case. Fields that are left out have their defaults.
 std::optional<KernelCase> case_from_text(std::string_view text);
+
+// Blocks of a launch of the case.
+std::uint32_t blocks_of(const KernelCase& c);
 
 // A legal case, small enough to take milliseconds. Its plan is what choose() says, or any legal plan of any
 // strategy; with `forced` always a random legal one of that strategy.

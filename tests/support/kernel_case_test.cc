@@ -8,7 +8,6 @@ namespace normjit::testing {
 namespace {
 
 constexpr std::uint64_t kCases = 3000;
-constexpr Strategy kStrategies[] = {Strategy::packed_rows, Strategy::resident_row, Strategy::two_reads};
 
 TEST(KernelCase, ALineHoldsAllOfIt) {
   for (std::uint64_t seed = 0; seed < kCases; ++seed) {
@@ -40,7 +39,8 @@ TEST(KernelCase, WhatIsNoLineIsRefused) {
         "layernorm/cols=64/f32 packed_rows rows", "layernorm/cols=64/f32 packed_rows rows=x",
         "layernorm/cols=64/f32 packed_rows arch=sm_1", "layernorm/cols=64/f32 packed_rows nothing=1",
         "layernorm/cols=64/f32 packed_rows inputs=odd", "layernorm/cols=64/f32 packed_rows guard=both",
-        "layernorm/cols=64/f32 packed_rows in_place=2"})
+        "layernorm/cols=64/f32 packed_rows in_place=2", "layernorm/cols=64/f32 packed_rows overlaps=2",
+        "layernorm/cols=64/f32 packed_rows exchange=all"})
     EXPECT_FALSE(case_from_text(text)) << text;
 }
 
@@ -53,14 +53,14 @@ TEST(KernelCase, RandomCasesAreLegalAndRepeat) {
 
 TEST(KernelCase, AStrategyCanBeForced) {
   for (std::uint64_t seed = 0; seed < 300; ++seed)
-    for (const Strategy strategy : kStrategies)
+    for (const Strategy strategy : kAllStrategies)
       EXPECT_EQ(random_case(seed, strategy).plan.strategy, strategy) << seed;
 }
 
 // What the kernels have branches for comes up, and not only once in a while.
 TEST(KernelCase, RandomCasesReachEverything) {
-  int by_choice = 0, wraps = 0, short_last_group = 0, partial_chunk = 0, repeated_rows = 0, fewer_blocks = 0,
-      in_place = 0, one_row = 0, huge = 0;
+  int clusters = 0, teams = 0, shifted = 0, overlaps = 0, by_choice = 0, wraps = 0, short_last_group = 0,
+      partial_chunk = 0, repeated_rows = 0, fewer_blocks = 0, in_place = 0, one_row = 0, huge = 0;
   std::set<std::pair<Strategy, InputKind>> inputs;
   std::set<std::pair<Strategy, Activation>> activations;
   std::set<std::tuple<Strategy, DType, DType>> dtypes;
@@ -82,6 +82,10 @@ TEST(KernelCase, RandomCasesReachEverything) {
     repeated_rows += c.rows % rows_per_block(c.plan) != 0;
     fewer_blocks += c.blocks > 0 && c.blocks < grid_blocks(c.plan, c.spec, c.device, c.rows);
     in_place += c.in_place;
+    clusters += c.plan.exchange == Exchange::cluster;
+    teams += c.plan.exchange == Exchange::grid;
+    shifted += c.plan.shifted;
+    overlaps += c.overlaps;
     one_row += c.x_stride() == 0;
     huge += c.spec.columns > 16'000;
   }
@@ -93,11 +97,15 @@ TEST(KernelCase, RandomCasesReachEverything) {
   EXPECT_GT(repeated_rows, all / 10);
   EXPECT_GT(fewer_blocks, all / 20);
   EXPECT_GT(in_place, all / 50);
+  EXPECT_GT(clusters, all / 100);
+  EXPECT_GT(teams, all / 50);
+  EXPECT_GT(shifted, all / 20);
+  EXPECT_GT(overlaps, all / 50);
   EXPECT_GT(one_row, 5);
   EXPECT_GT(huge, all / 100);
-  EXPECT_EQ(inputs.size(), 3 * std::size(kInputKinds));
-  EXPECT_EQ(activations.size(), 3u * 5);
-  EXPECT_EQ(dtypes.size(), 3u * 4 * 4);
+  EXPECT_EQ(inputs.size(), 4 * std::size(kInputKinds));
+  EXPECT_EQ(activations.size(), 4u * 5);
+  EXPECT_EQ(dtypes.size(), 4u * 4 * 4);
 }
 
 }  // namespace

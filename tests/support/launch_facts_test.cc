@@ -142,6 +142,30 @@ TEST(LaunchFacts, AGridThatGrowsWithTheRowsIsNotCooperative) {
   EXPECT_THAT(l.trouble(), ElementsAre(HasSubstr("a cooperative grid of 2147483647 blocks, of which 1056")));
 }
 
+// Teams that exchange over the grid: whatever the rows, no more blocks than are resident.
+TEST(LaunchFacts, TeamsOverTheGridAreResident) {
+  Launchable l;
+  l.spec.columns = 1 << 20;
+  l.plan = {Strategy::resident_row, 256, 256, 4, 8, 1, 2, 128, Exchange::grid};
+  l.facts = {.registers = 120, .register_limit = 128, .shared_bytes = 2048, .max_threads = 256};
+  l.shape.cooperative = true;
+  EXPECT_THAT(l.trouble(), IsEmpty());
+  l.shape.dynamic_shared_bytes = 150 * 1024;  // for which the plan has no room twice
+  EXPECT_THAT(l.trouble(),
+              ElementsAre(HasSubstr("1 blocks of 155648 bytes of shared memory"),
+                          "a cooperative grid of 256 blocks, of which 132 are resident at once"));
+}
+
+TEST(LaunchFacts, TheClustersOfAPlanDivideItsGrid) {
+  Launchable l;
+  l.spec.columns = 32768;
+  l.plan = {Strategy::resident_row, 256, 256, 4, 4, 1, 8, 8, Exchange::cluster};
+  l.facts.cluster_blocks = l.shape.cluster_blocks = 8;
+  EXPECT_THAT(l.trouble(), IsEmpty());
+  l.plan.slices = 4;
+  EXPECT_THAT(l.trouble(), ElementsAre("clusters of 8 blocks do not divide a grid of 4"));
+}
+
 TEST(LaunchFacts, ClustersNeedTheirArchitecture) {
   Launchable l = persistent();
   l.shape.cluster_blocks = 2;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "normjit/plan/footprint.h"
 #include "tests/support/kernel_case.h"
 #include "tests/support/random_spec.h"
 
@@ -15,11 +16,12 @@ constexpr std::int64_t kFewElements = 8'000, kSomeElements = 20'000, kManyElemen
 constexpr std::int64_t kMostThreads = 16'384;
 constexpr std::int64_t kMostRows = 1'100;  // a row more than any block holds, and some
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-DeviceProfile random_device(Random& random) {
+DeviceProfile random_device(Random& random, std::optional<Strategy> strategy = {}) {
   const auto known = DeviceProfile::known();
-  DeviceProfile device = known[random.below(known.size())];
+  DeviceProfile device;
+  do {
+    device = known[random.below(known.size())];
+  } while (strategy == Strategy::streamed_row && device.arch.number < 90);
   device.sm_count = static_cast<int>(random.between(1, 8));
   return device;
 }
@@ -30,15 +32,46 @@ int random_power(Random& random, int first, int last) {
   return power;
 }
 
+// Blocks that share a row: clusters where there are any, or teams.
+void share(Random& random, Plan& plan, const DeviceProfile& device) {
+  const bool clusters = device.arch.number >= 90 && random.coin();
+  const std::int64_t resident = std::int64_t{device.sm_count} * plan.blocks_per_sm;
+  if (!clusters && resident < 2) return;
+  plan.exchange = clusters ? Exchange::cluster : Exchange::grid;
+  plan.slices = clusters ? 2 << random.below(3)
+                         : static_cast<int>(random.between(2, std::min<std::int64_t>(resident, 8)));
+}
+
+// Chunks of 4 to 16 KiB, in a ring that a slice fills or that has room for several rows.
+std::optional<Plan> random_streamed_plan(Random& random, const LayerNormSpec& spec,
+                                         const DeviceProfile& device) {
+  Plan plan{.strategy = Strategy::streamed_row,
+            .threads = 512,
+            .lanes = 256,
+            .vector = 16 / size_of(spec.input),
+            .per_thread = static_cast<int>(random.between(1, 4))};
+  const std::int64_t chunks = ceil_div(spec.columns, columns_per_block(plan));
+  const std::int64_t most = std::min<std::int64_t>(chunks, device.sm_count);
+  plan.slices = static_cast<int>(random.coin() ? 1 : random.between(1, most));
+  if (plan.slices > 1) plan.exchange = Exchange::grid;
+  const std::int64_t own = ceil_div(chunks, plan.slices);
+  plan.stages = static_cast<int>(std::clamp<std::int64_t>(own + random.between(0, 2 * own), 2, 24));
+  return check(plan, spec, device) ? std::optional(plan) : std::nullopt;
+}
+
 // A legal plan of the strategy, or nothing when the dice fell badly.
 std::optional<Plan> random_plan(Random& random, Strategy strategy, const LayerNormSpec& spec,
                                 const DeviceProfile& device) {
+  if (strategy == Strategy::streamed_row) return random_streamed_plan(random, spec, device);
   Plan plan{.strategy = strategy};
   plan.threads = random_power(random, 32, 1024);
   plan.lanes = strategy == Strategy::packed_rows ? 1 << random.between(0, 5) : plan.threads;
   const auto divides = static_cast<int>(spec.columns & -spec.columns);
-  plan.vector = std::min(1 << random.between(0, 3), divides);
-  const std::int64_t a_vector_each = std::int64_t{plan.lanes} * plan.vector;
+  plan.shifted = random.below(3) == 0;
+  plan.vector = plan.shifted ? 1 << random.between(1, 3) : std::min(1 << random.between(0, 3), divides);
+  plan.blocks_per_sm = static_cast<int>(random.between(1, 4));
+  if (strategy == Strategy::resident_row && random.coin()) share(random, plan, device);
+  const std::int64_t a_vector_each = std::int64_t{plan.lanes} * plan.vector * plan.slices;
   if (strategy == Strategy::two_reads) {
     constexpr int kGroups[] = {1, 1, 1, 2, 3, 4, 8, 12, 16};
     plan.per_thread = static_cast<int>(random.between(1, 4));
@@ -48,7 +81,6 @@ std::optional<Plan> random_plan(Random& random, Strategy strategy, const LayerNo
     plan.per_thread = static_cast<int>(
         std::min<std::int64_t>(ceil_div(spec.columns, a_vector_each) + (random.below(4) == 0), 1024));
   }
-  plan.blocks_per_sm = static_cast<int>(random.between(1, 4));
   return check(plan, spec, device) ? std::optional(plan) : std::nullopt;
 }
 
@@ -64,15 +96,18 @@ std::int64_t ring_rows(const KernelCase& c) {
 // What a row costs in threads that do something.
 std::int64_t threads_a_row(const KernelCase& c) {
   if (c.plan.strategy == Strategy::packed_rows) return c.plan.lanes;
-  if (c.plan.strategy == Strategy::resident_row) return c.plan.threads;
+  if (c.plan.strategy != Strategy::two_reads) return c.plan.threads * c.plan.slices;
   return 2 * c.plan.threads * ceil_div(c.spec.columns, columns_per_block(c.plan));
 }
 
 std::int64_t random_rows(Random& random, const KernelCase& c, std::int64_t elements) {
   const std::int64_t most = std::max<std::int64_t>(
       1, std::min({elements / c.spec.columns, kMostThreads / threads_a_row(c), kMostRows}));
-  const std::int64_t edge =
-      c.plan.strategy == Strategy::two_reads ? ring_rows(c) : rows_per_block(c.plan) * random.between(1, 4);
+  const std::int64_t resident = std::int64_t{c.device.sm_count} * c.plan.blocks_per_sm;
+  const bool stays = c.plan.strategy == Strategy::streamed_row || c.plan.exchange == Exchange::grid;
+  const std::int64_t edge = c.plan.strategy == Strategy::two_reads ? ring_rows(c)
+                            : stays ? resident / c.plan.slices * random.between(1, 4)
+                                    : rows_per_block(c.plan) * random.between(1, 4);
   std::int64_t rows = 1;
   switch (random.below(4)) {
     case 0:
@@ -91,25 +126,28 @@ std::int64_t random_rows(Random& random, const KernelCase& c, std::int64_t eleme
   return std::clamp<std::int64_t>(rows, 1, most);
 }
 
-std::int64_t random_gap(Random& random, int vector) {
-  return random.coin() ? 0 : vector * random.between(1, 20);
+// Elements between rows, or in front of a tensor: what the plan needs at a time, so many times.
+std::int64_t random_distance(Random& random, int unit, std::int64_t most) {
+  return random.coin() ? 0 : unit * random.between(1, most);
 }
 
 // Everything but the spec and the plan.
 void fill_in(Random& random, KernelCase& c, std::int64_t elements) {
   c.rows = random_rows(random, c, elements);
   c.in_place = size_of(c.spec.input) == size_of(c.spec.output) && random.below(4) == 0;
-  c.x_gap = random_gap(random, c.plan.vector);
-  if (!c.in_place) c.y_gap = random_gap(random, c.plan.vector);
-  c.shift = random.coin() ? 0 : static_cast<int>(c.plan.vector * random.between(1, 9));
+  const int unit = c.plan.shifted ? 1 : c.plan.vector;
+  c.x_gap = random_distance(random, unit, 20);
+  if (!c.in_place) c.y_gap = random_distance(random, unit, 20);
+  for (int* const shift : {&c.x_shift, &c.y_shift, &c.weight_shift, &c.bias_shift})
+    *shift = static_cast<int>(random_distance(random, unit, 9));
   c.guard = random.coin() ? Guard::before : Guard::behind;
   const std::int64_t planned = grid_blocks(c.plan, c.spec, c.device, c.rows);
-  if (random.coin()) c.blocks = random.between(1, planned);
+  if (random.coin()) c.blocks = random.between(1, planned / c.plan.slices) * c.plan.slices;
+  c.overlaps = c.device.arch.number >= 90 && random.below(4) == 0;
   c.runs = random.coin() ? 1 : 2;
   c.inputs = random.one_of(kInputKinds);
   c.seed = random.below(1'000'000);
-  if (!c.in_place && random.below(8) == 0)
-    c.x_gap = -random.between(0, c.spec.columns / c.plan.vector) * c.plan.vector;
+  if (!c.in_place && random.below(8) == 0) c.x_gap = -random.between(0, c.spec.columns / unit) * unit;
 }
 
 // One of the plans that users get.
@@ -130,10 +168,14 @@ KernelCase planned_case(Random& random) {
 KernelCase forced_case(Random& random, Strategy strategy) {
   for (;;) {
     KernelCase c;
-    c.device = random_device(random);
+    c.device = random_device(random, strategy);
     const SpecRange range{.most_columns = strategy == Strategy::packed_rows ? 2048 : kFewElements,
                           .tame = true};
     c.spec = canonical(random_spec(random, range));
+    if (strategy == Strategy::streamed_row) {
+      const int vector = 16 / size_of(c.spec.input);
+      c.spec.columns = ceil_div(c.spec.columns, vector) * vector;
+    }
     const auto plan = random_plan(random, strategy, c.spec, c.device);
     if (!plan) continue;
     c.plan = *plan;
@@ -146,13 +188,13 @@ KernelCase forced_case(Random& random, Strategy strategy) {
 
 KernelCase random_case(std::uint64_t seed, std::optional<Strategy> forced) {
   // The most difficult one twice as often.
-  constexpr Strategy kStrategies[] = {Strategy::packed_rows, Strategy::resident_row, Strategy::two_reads,
-                                      Strategy::two_reads};
+  constexpr Strategy kWeighted[] = {Strategy::packed_rows, Strategy::resident_row, Strategy::streamed_row,
+                                    Strategy::two_reads, Strategy::two_reads};
   Random random(seed);
   for (;;) {
     const KernelCase c = forced          ? forced_case(random, *forced)
                          : random.coin() ? planned_case(random)
-                                         : forced_case(random, random.one_of(kStrategies));
+                                         : forced_case(random, random.one_of(kWeighted));
     if (legal(c)) return c;
   }
 }

@@ -31,14 +31,16 @@ std::vector<KernelCase> simpler(const KernelCase& c) {
     change(candidate);
     candidate.spec = canonical(candidate.spec);
     if (!check(candidate.plan, candidate.spec, candidate.device)) return;
-    // Less work is for fewer blocks.
+    // Less work is for fewer blocks, all of them in whole teams.
     candidate.blocks = std::min(
         candidate.blocks, grid_blocks(candidate.plan, candidate.spec, candidate.device, candidate.rows));
+    candidate.blocks -= candidate.blocks % candidate.plan.slices;
     if (!(candidate == c)) all.push_back(candidate);
   };
   with([](KernelCase& to) { to.runs = 1; });
   for (const std::int64_t rows : smaller(c.rows, 1)) with([&](KernelCase& to) { to.rows = rows; });
-  for (const std::int64_t columns : smaller(c.spec.columns, c.plan.vector, c.plan.vector))
+  const int step = c.plan.shifted ? 1 : c.plan.vector;
+  for (const std::int64_t columns : smaller(c.spec.columns, step, step))
     with([&](KernelCase& to) {
       to.spec.columns = columns;
       to.x_gap = std::max(to.x_gap, -columns);
@@ -56,14 +58,26 @@ std::vector<KernelCase> simpler(const KernelCase& c) {
   with([](KernelCase& to) { to.spec.output = to.spec.weight = to.spec.input; });
 
   with([](KernelCase& to) { to.x_gap = to.y_gap = 0; });
-  with([](KernelCase& to) { to.shift = 0; });
+  with([](KernelCase& to) { to.x_shift = 0; });
+  with([](KernelCase& to) { to.y_shift = 0; });
+  with([](KernelCase& to) { to.weight_shift = 0; });
+  with([](KernelCase& to) { to.bias_shift = 0; });
   with([](KernelCase& to) { to.in_place = false; });
   with([](KernelCase& to) { to.guard = Guard::behind; });
   with([](KernelCase& to) { to.blocks = 0; });
+  with([](KernelCase& to) { to.overlaps = false; });
 
   with([](KernelCase& to) { to.device.sm_count = 1; });
   with([](KernelCase& to) { to.plan.blocks_per_sm = 1; });
   with([](KernelCase& to) { to.plan.group_rows = 1; });
+  with([](KernelCase& to) { to.plan.shifted = false; });
+  with([](KernelCase& to) {
+    to.plan.slices = 1;
+    to.plan.exchange = Exchange::none;
+  });
+  with([](KernelCase& to) { to.plan.slices = std::max(2, to.plan.slices / 2); });
+  for (const std::int64_t stages : smaller(c.plan.stages, 2))
+    with([&](KernelCase& to) { to.plan.stages = static_cast<int>(stages); });
   with([](KernelCase& to) { to.plan.per_thread = 1; });
   with([](KernelCase& to) { to.plan.per_thread = std::max(1, to.plan.per_thread / 2); });
   with([](KernelCase& to) { to.plan.vector = 1; });

@@ -35,7 +35,8 @@ TEST(ShrinkCase, FindsTheSmallestCaseThatFails) {
   EXPECT_EQ(c.device.sm_count, 1);
   EXPECT_EQ(c.x_gap, 0);
   EXPECT_EQ(c.y_gap, 0);
-  EXPECT_EQ(c.shift, 0);
+  EXPECT_EQ(c.x_shift, 0);
+  EXPECT_EQ(c.weight_shift, 0);
   EXPECT_FALSE(c.in_place);
   EXPECT_EQ(c.runs, 1);
   EXPECT_EQ(c.inputs, InputKind::unit);

@@ -5,6 +5,7 @@
 // (NVIDIA H200, cold L2, `normjit bench`); none names a column count.
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "normjit/base/text.h"
 #include "normjit/plan.h"
@@ -73,6 +74,17 @@ constexpr double kIdle = 0.4;
 constexpr double kNarrow = 0.12;
 // Rows that pass through shared memory to be shifted: 0.87 of copy speed within warps, 0.75 over blocks.
 constexpr double kShiftInWarp = 0.12, kShiftInBlock = 0.30;
+// Lanes that share a short row: 96 f16 columns in 4 lanes of 3 vectors 0.99, in 16 lanes 0.63; 64 f32 columns
+// in 8 lanes 1.01, in 16 or 4 lanes 0.95 and 0.99; 45 f32 columns in 2 lanes of 6 vectors 0.67, in 4 lanes
+// 0.83.
+constexpr double kShuffles = 0.02, kFullLanes = 0.012;
+// 24 f16 columns in one lane of 3 vectors 0.72, 16 f32 columns in two lanes of 2 vectors 1.00.
+constexpr double kScattered = 0.06;
+// 4096 bf16 columns with 64 elements a thread 0.93, with 32 0.957.
+constexpr int kManyElements = 32;
+constexpr double kFullThreads = 0.01;
+// Rows that pass by quickly are exchanged often: 519,328 bf16 columns in 32 slices of 4 chunks 0.70.
+constexpr double kShortSlice = 0.03;
 // Clusters start and meet together: 0.72 at 65,536 f32 columns in clusters of 8.
 constexpr double kCluster = 0.30;
 // Teams of blocks that hold rows in registers stand still while they meet: 0.68 at 1,048,576 f32 columns.
@@ -82,8 +94,11 @@ constexpr double kStays = 0.07;
 // A slice that fills most of its ring leaves little room for the rows behind it: 0.80 where one row and a
 // half fit, 0.90 where three do.
 constexpr double kShortRing = 0.30;
-// A row that is read twice, the second time partly from L2: measured over what the bytes say.
-constexpr double kTwice = 0.12;
+// And where most of the next row has no place, reading and writing take turns: 5,800,000 f32 columns 0.29.
+constexpr double kOverlap = 1.6, kNoOverlap = 1.5;
+// What two reads cost over what the bytes say: 2 x 16,777,216 f32 0.60 of copy speed, 1024 x 32,768 f64 0.34;
+// and shifted 150 x 1,000,001 bf16 0.26, since few blocks wait at many barriers.
+constexpr double kTwice = 0.3, kTwiceInDouble = 1.0, kTwiceShifted = 2.0;
 
 Slowdown slowdown_of(const Plan& plan, const Use& use) {
   const LayerNormSpec& spec = use.spec;
@@ -100,32 +115,48 @@ Slowdown slowdown_of(const Plan& plan, const Use& use) {
     const double again = static_cast<double>(spec.columns * size_of(spec.input));
     const bool stays_near = plan.group_rows == 1;
     s.add((stays_near ? 0.6 : 1.0) * again / once + kTwice, "x is read twice");
+    if (compute_type(spec) == DType::f64) s.add(kTwiceInDouble, "x is read twice, in double");
+    if (plan.shifted) s.add(kTwiceShifted, "x is read twice, and its rows are shifted into place");
+    const double places = std::ceil(static_cast<double>(spec.columns) / span) * span;
+    s.add(kIdle * (places / static_cast<double>(spec.columns) - 1), "some lanes are idle");
     return s;
   }
   if (plan.strategy == Strategy::streamed_row) {
     const double own =
         static_cast<double>(ceil_div(ceil_div(spec.columns, columns_per_block(plan)), plan.slices));
     s.add(kStays, "its blocks have fixed shares");
-    if (const double rows = plan.stages / own; rows < 3.5)
-      s.add(kShortRing * (3.5 - rows) / 2.5, "few rows fit in its ring");
+    const double rows = plan.stages / own;
+    if (rows < 3.5) s.add(kShortRing * (3.5 - rows) / 2.5, "few rows fit in its ring");
+    if (rows < kOverlap) s.add(kNoOverlap, "the next row does not fit in its ring");
     const double teams = use.device.sm_count / plan.slices;
     s.add(use.device.sm_count / (teams * plan.slices) - 1, "some multiprocessors have no team");
-    if (own < 4) s.add(0.05 * (4 - own), "its slices are short");
+    if (own < 6) s.add(kShortSlice * (6 - own), "its slices are short");
+    s.add(0.002 * std::countr_zero(static_cast<unsigned>(plan.slices)), "its blocks have fixed shares");
     return s;
   }
   const double held = static_cast<double>(held_registers(plan, spec)) * 4 * plan.threads * plan.blocks_per_sm;
-  if (held < kInFlight) s.add(kNotInFlight * (1 - held / kInFlight), "little is in flight");
+  // Short rows come and go one by one: 64 f32 columns with 36 KiB in flight reach copy speed.
+  const double enough = plan.strategy == Strategy::packed_rows ? kInFlight / 2 : kInFlight;
+  if (held < enough) s.add(kNotInFlight * (1 - held / enough), "little is in flight");
   const double places =
       span * plan.slices / static_cast<double>(std::max<std::int64_t>(1, covered(plan, spec)));
   s.add(kIdle * std::max(0.0, places - 1), "some lanes are idle");
   if (plan.strategy == Strategy::packed_rows) {
     s.add(0.01, "at copy speed");
-    // Fewer, fuller lanes exchange less: 96 f16 columns in 4 lanes 0.99, in 16 lanes 0.85.
-    s.add(0.02 * std::countr_zero(static_cast<unsigned>(plan.lanes)) / std::max(1, plan.per_thread),
+    s.add(kShuffles * std::countr_zero(static_cast<unsigned>(plan.lanes)) / plan.per_thread,
           "its lanes exchange much");
+    s.add((plan.shifted ? 3 : 1) * kFullLanes * std::max(0, plan.per_thread - (plan.shifted ? 3 : 2)),
+          "its lanes have much to do");
+    // An access of a warp takes so many bytes of each row: below 64, L1 fetches sectors more than once.
+    const int piece = plan.lanes * plan.vector * size_of(spec.input);
+    if (plan.per_thread > 1 && piece < 64)
+      s.add(kScattered * (64.0 / piece - 1), "its accesses are scattered");
+    // Small blocks end and begin independently; what is shifted needs them smaller.
+    if ((plan.threads == 64) != plan.shifted) s.add(0.002, "its blocks have another size");
   } else {
     s.add(kAloneBlock / plan.blocks_per_sm, "few blocks overlap each other");
     s.add(0.01 * (plan.threads / 256.0), "its threads meet at barriers");
+    if (plan.per_thread * plan.vector > kManyElements) s.add(kFullThreads, "its threads have much to do");
   }
   if (plan.exchange == Exchange::cluster) s.add(kCluster, "clusters start and meet together");
   if (plan.exchange == Exchange::grid) s.add(kTeam, "its teams wait for each other");
@@ -156,7 +187,11 @@ Candidate weighed(const Plan& plan, const Use& use) {
   const double copy = copy_microseconds(use), latency = latency_of(plan, use);
   const double blocks = static_cast<double>(grid_blocks(plan, use.spec, use.device, use.rows()));
   const double busy = std::min(1.0, kAloneFactor * blocks / use.device.sm_count);
-  const double time = latency + copy * slow.factor / busy;
+  // Where the memory is busy for long, latency is only what comes before and behind.
+  const double ends = use.regime != RowsRegime::many            ? latency
+                      : plan.strategy == Strategy::streamed_row ? latency / 2
+                                                                : 1;
+  const double time = ends + copy * slow.factor / busy;
   std::string_view why = slow.why;
   if (copy / busy < latency) why = "latency counts";
   if (busy < 1 && copy > latency) why = "its blocks do not fill the device";
@@ -187,7 +222,7 @@ class Enumeration {
     const auto divides = static_cast<int>(spec.columns & -spec.columns);
     const int aligned = std::min({static_cast<int>(use_.alignment), widest, divides});
     rows_in_registers(aligned, false);
-    if (aligned < widest && can_shift(widest, spec)) rows_in_registers(widest, true);
+    if (shifts(aligned, widest)) rows_in_registers(widest, true);
     streamed_rows();
     for (const Plan& plan : fallbacks(aligned)) add(plan);
     std::stable_sort(found_.begin(), found_.end(),
@@ -199,17 +234,22 @@ class Enumeration {
   std::vector<Plan> fallbacks(int aligned) const {
     std::vector<Plan> plans = {two_reads(aligned, false)};
     const int widest = 16 / std::max(size_of(use_.spec.input), size_of(use_.spec.output));
-    if (aligned < widest && can_shift(widest, use_.spec)) plans.push_back(two_reads(widest, true));
+    if (shifts(aligned, widest)) plans.push_back(two_reads(widest, true));
     return plans;
   }
 
  private:
+  // Whether wider accesses could be had by shifting, and rows have some of them.
+  bool shifts(int aligned, int widest) const {
+    return aligned < widest && can_shift(widest, use_.spec) && use_.spec.columns >= 2 * widest;
+  }
+
   void add(const Plan& plan) {
     const Plan full = with_occupancy(plan, use_);
     if (full.threads * needed_registers(full, use_.spec) > use_.device.registers_per_sm) return;
-    if (full.strategy != Strategy::streamed_row &&
-        held_registers(full, use_.spec) > max_held_registers(full.threads, full.vector, use_.spec))
-      return;
+    // What is shifted is held twice for a moment.
+    const int most = max_held_registers(full.threads, full.vector, use_.spec);
+    if (held_registers(full, use_.spec) > (full.shifted ? std::min(most, 32) : most)) return;
     if (!check(full, use_.spec, use_.device)) return;
     found_.push_back(weighed(full, use_));
   }
@@ -251,9 +291,12 @@ class Enumeration {
   void streamed_rows() {
     const LayerNormSpec& spec = use_.spec;
     const int vector = 16 / size_of(spec.input);
-    // In f64 the registers of the warps that measure do not suffice.
-    if (use_.device.arch.number < 90 || compute_type(spec) == DType::f64 ||
-        static_cast<int>(use_.alignment) < vector || spec.columns % vector != 0)
+    // The functions of f64 activations take more registers than there are.
+    const bool fits = compute_type(spec) != DType::f64 ||
+                      (spec.input == DType::f64 &&
+                       (spec.activation == Activation::none || spec.activation == Activation::relu));
+    if (use_.device.arch.number < 90 || !fits || static_cast<int>(use_.alignment) < vector ||
+        spec.columns % vector != 0)
       return;
     Plan plan{
         .strategy = Strategy::streamed_row, .threads = 512, .lanes = 256, .vector = vector, .per_thread = 2};
@@ -261,7 +304,8 @@ class Enumeration {
     plan.stages = (use_.device.shared_per_block - kStaticBytes) / shared_bytes(plan, spec);
     for (plan.slices = 1; plan.slices <= use_.device.sm_count; plan.slices *= 2) {
       plan.exchange = plan.slices > 1 ? Exchange::grid : Exchange::none;
-      add(plan);
+      // What is shorter than two chunks has better plans.
+      if (spec.columns > plan.slices * columns_per_block(plan)) add(plan);
     }
   }
 
@@ -270,13 +314,14 @@ class Enumeration {
     // 256 threads with 32 KiB of a row: 230 us for 16 x 4,194,304 f32, 128 threads 242, 512 threads 225 but
     // spilling in other specs.
     constexpr int kThreads = 256;
-    const int held = size_of(spec.input) == 2 ? 16 : max_held_registers(kThreads, vector, spec);
+    const int held = size_of(spec.input) == 2 ? 16 : std::min(32, max_held_registers(kThreads, vector, spec));
     Plan plan{.strategy = Strategy::two_reads,
               .threads = kThreads,
               .lanes = kThreads,
               .vector = vector,
               .shifted = shifted};
-    plan.per_thread = std::max(1, (shifted ? 16 : held) / registers_per_vector(vector, spec));
+    // What is shifted waits at many barriers, so many small blocks are better.
+    plan.per_thread = std::max(1, (shifted ? 8 : held) / registers_per_vector(vector, spec));
     // With few rows a row must be cut finely enough to occupy the device.
     constexpr int kChunksToFill = 256;
     if (use_.regime != RowsRegime::many)

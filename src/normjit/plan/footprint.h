@@ -32,11 +32,19 @@ inline std::int64_t covered(const Plan& plan, const LayerNormSpec& spec) {
 }
 
 // A thread holds its part of the row as it was loaded, and this much of it at most; beyond, kernels spill on
-// some architecture. 128 bytes, half of that in accesses of less than 16 bytes, which need more addresses and
-// predicates, and in blocks that leave no more than 128 registers a thread.
+// some architecture: 256 bytes, half of that of 16-bit elements, which are as many, and of two dtypes; a
+// quarter in accesses of less than 16 bytes, which need more addresses and predicates, and in blocks that
+// leave no more than 64 registers a thread. With the many instructions of exact GELU the compiler no longer
+// unrolls the loops over more than 32 elements, and then all of them land in local memory.
 inline int max_held_registers(int threads, int vector, const LayerNormSpec& spec) {
+  const int per_vector = registers_per_vector(vector, spec);
+  const bool same = spec.output == spec.input && (spec.affine == Affine::none || spec.weight == spec.input);
   const bool converts = size_of(spec.input) == 2;
-  return registers_per_vector(vector, spec) < 4 || (threads > 256 && !converts) ? 16 : 32;
+  int most = same && spec.input == DType::f32 ? 64 : 32;
+  if (threads > 256) most = converts ? 32 : 16;
+  if (per_vector < 4) most = 16;
+  if (spec.activation == Activation::gelu) most = std::min(most, 32 / vector * per_vector);
+  return most;
 }
 
 // What no thread can have more of, and what every kernel needs besides the row that it holds. A legal plan
@@ -54,6 +62,7 @@ inline std::int64_t held_registers(const Plan& plan, const LayerNormSpec& spec) 
 // dtypes, activations and architectures, which the nvrtc tests repeat. f64 takes two registers a value,
 // 16-bit types hold converted copies, and narrow accesses more addresses.
 inline int needed_registers(const Plan& plan, const LayerNormSpec& spec) {
+  if (plan.strategy == Strategy::streamed_row) return 128;
   const std::int64_t held = held_registers(plan, spec);
   if (compute_type(spec) == DType::f64) {
     const int elements = plan.per_thread * plan.vector;
@@ -61,10 +70,22 @@ inline int needed_registers(const Plan& plan, const LayerNormSpec& spec) {
   }
   const bool narrow = registers_per_vector(plan.vector, spec) < 4;
   const bool converts = size_of(spec.input) == 2;
-  if (plan.strategy == Strategy::two_reads && converts) return 128;
-  if (held <= 4) return 64;
-  if (held <= 8) return converts ? 72 : 64;
-  if (held <= 16) return narrow ? 96 : plan.threads > 512 ? 64 : 80;
+  const bool same = spec.output == spec.input && (spec.affine == Affine::none || spec.weight == spec.input);
+  const bool two_reads = plan.strategy == Strategy::two_reads;
+  if (two_reads && plan.shifted && held <= 8) return 80;
+  if (two_reads && (converts || plan.shifted)) return 128;
+  if (narrow || !same) {
+    if (held <= 4) return 64;
+    if (held <= 8) return converts ? 72 : 64;
+    if (held <= 16) return narrow ? 96 : plan.threads > 512 ? 64 : converts ? 96 : 80;
+    return 128;
+  }
+  const int shares = plan.slices > 1 ? 16 : 0;
+  if (plan.strategy == Strategy::packed_rows)
+    return held <= 8 ? 56 : held <= 16 ? (converts ? 72 : 56) : held <= 32 && !converts ? 72 : 128;
+  if (held <= 8) return plan.threads > 512 ? 64 : 64 + shares / 2;
+  if (held <= 16) return plan.threads > 512 ? 64 : (converts ? 80 : 64) + shares;
+  if (held <= 32 && !converts) return plan.shifted ? 168 : 80 + shares;
   return 128;
 }
 

@@ -97,7 +97,7 @@ int shared_bytes(const Plan& plan, const LayerNormSpec& spec) noexcept {
     const std::int64_t span = columns_per_block(plan);
     const std::int64_t columns = (span < covered(plan, spec) ? span : spec.columns) + plan.vector;
     const std::int64_t row = columns * std::max(size_of(spec.input), size_of(spec.output));
-    return static_cast<int>(plan.threads / plan.lanes * (ceil_div(row, 16) * 16));
+    return static_cast<int>(plan.threads / plan.lanes * ((ceil_div(row, 16) | 1) * 16));
   }
   return static_cast<int>(plan.stages * columns_per_block(plan)) * size_of(spec.input);
 }

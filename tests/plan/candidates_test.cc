@@ -1,0 +1,273 @@
+// What the planner promises for every spec, whatever its costs are, and the few choices that it is made for.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "normjit/plan.h"
+#include "tests/support/random_spec.h"
+
+namespace normjit {
+namespace {
+
+DeviceProfile profile(int arch) { return DeviceProfile::of({.number = arch}).value(); }
+
+// Random specs, each on one of the devices.
+template <class Check>
+void for_random_specs(std::uint64_t count, Check check) {
+  for (std::uint64_t seed = 0; seed < count; ++seed) {
+    Random random(seed);
+    const LayerNormSpec spec = canonical(random_spec(random));
+    const DeviceProfile& device = DeviceProfile::known()[random.below(DeviceProfile::known().size())];
+    SCOPED_TRACE(testing::Message() << "seed " << seed << ": " << to_text(spec) << " on " << device.text());
+    check(spec, device, random);
+    if (testing::Test::HasFailure()) return;  // one example is enough
+  }
+}
+
+// And each way to use them.
+template <class Check>
+void for_random_uses(std::uint64_t count, Check check) {
+  for_random_specs(count, [&](const LayerNormSpec& spec, const DeviceProfile& device, Random&) {
+    for (const RowsRegime regime : kRowsRegimes)
+      for (const Alignment alignment : kAlignments) {
+        SCOPED_TRACE(testing::Message()
+                     << name(regime) << " rows, alignment " << static_cast<int>(alignment));
+        check(spec, device, regime, alignment);
+        if (testing::Test::HasFailure()) return;
+      }
+  });
+}
+
+bool contains(const std::vector<Plan>& plans, const Plan& plan) {
+  return std::find(plans.begin(), plans.end(), plan) != plans.end();
+}
+
+// The most elements that 16 bytes hold of the wider of input and output.
+int widest_vector(const LayerNormSpec& spec) {
+  return 16 / std::max(size_of(spec.input), size_of(spec.output));
+}
+
+int access_bytes(const Plan& plan, const LayerNormSpec& spec) {
+  return plan.vector * std::max(size_of(spec.input), size_of(spec.output));
+}
+
+TEST(Candidates, AreLegalRankedAndExplained) {
+  for_random_uses(2'000, [](const LayerNormSpec& spec, const DeviceProfile& device, RowsRegime regime,
+                            Alignment alignment) {
+    const std::vector<Candidate> all = candidates(spec, device, regime, alignment);
+    ASSERT_FALSE(all.empty());
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const auto legal = check(all[i].plan, spec, device);
+      ASSERT_TRUE(legal.ok()) << legal.error().message;
+      ASSERT_TRUE(std::isfinite(all[i].cost)) << to_text(all[i].plan);
+      ASSERT_GT(all[i].cost, 0) << to_text(all[i].plan);
+      ASSERT_FALSE(all[i].why.empty()) << to_text(all[i].plan);
+      if (i > 0) {
+        ASSERT_LE(all[i - 1].cost, all[i].cost);
+      }
+      for (std::size_t j = 0; j < i; ++j) ASSERT_NE(all[j].plan, all[i].plan) << to_text(all[i].plan);
+    }
+    ASSERT_EQ(choose(spec, device, regime, alignment), all.front().plan);
+  });
+}
+
+// Accesses that are not shifted stand where the alignment allows them; shifted ones are as wide as any.
+TEST(Candidates, NoAccessIsWiderThanTheTensorsAllow) {
+  for_random_uses(1'000, [](const LayerNormSpec& spec, const DeviceProfile& device, RowsRegime regime,
+                            Alignment alignment) {
+    for (const Candidate& candidate : candidates(spec, device, regime, alignment)) {
+      const Plan& plan = candidate.plan;
+      if (plan.shifted) {
+        ASSERT_EQ(access_bytes(plan, spec), 16) << to_text(plan);
+      } else {
+        ASSERT_LE(plan.vector, static_cast<int>(alignment)) << to_text(plan);
+        ASSERT_EQ(spec.columns % plan.vector, 0) << to_text(plan);
+      }
+    }
+  });
+}
+
+TEST(Candidates, AlignedRowsAreNeverShifted) {
+  for_random_uses(
+      1'000, [](LayerNormSpec spec, const DeviceProfile& device, RowsRegime regime, Alignment alignment) {
+        const int widest = widest_vector(spec);
+        if (static_cast<int>(alignment) < widest) return;
+        spec.columns = std::max<std::int64_t>(widest, spec.columns / widest * widest);
+        for (const Candidate& candidate : candidates(spec, device, regime, alignment))
+          ASSERT_FALSE(candidate.plan.shifted) << to_text(candidate.plan);
+      });
+}
+
+// Where the memory is busy, so that the width of an access counts more than the detour through shared memory.
+TEST(Choose, ManyRowsThatBeginAnywhereAreStillMovedInWideAccesses) {
+  for (const DeviceProfile& device : DeviceProfile::known())
+    for (const DType dtype : {DType::f16, DType::bf16, DType::f32})
+      for (std::int64_t columns = 512 / size_of(dtype) + 1; columns < (1 << 24);
+           columns += columns / 16 * 2) {
+        ASSERT_EQ(columns % 2, 1);
+        const LayerNormSpec spec =
+            canonical({.columns = columns, .input = dtype, .affine = Affine::weight_bias});
+        const Plan plan = choose(spec, device, RowsRegime::many, Alignment::one);
+        ASSERT_TRUE(plan.shifted && access_bytes(plan, spec) == 16)
+            << to_text(spec) << " on " << device.text() << ": " << to_text(plan);
+      }
+}
+
+TEST(Fallback, NeedsNoBlocksThatRunTogether) {
+  for_random_uses(2'000, [](const LayerNormSpec& spec, const DeviceProfile& device, RowsRegime regime,
+                            Alignment alignment) {
+    const Plan plan = fallback(spec, device, regime, alignment);
+    ASSERT_EQ(plan.strategy, Strategy::two_reads);
+    ASSERT_EQ(plan.exchange, Exchange::none);
+    const auto legal = check(plan, spec, device);
+    ASSERT_TRUE(legal.ok()) << legal.error().message;
+  });
+}
+
+TEST(Plans, AreWhatChooseAndFallbackReturnWithoutRepetition) {
+  for_random_specs(1'000, [](const LayerNormSpec& spec, const DeviceProfile& device, Random&) {
+    const std::vector<Plan> all = plans(spec, device);
+    std::vector<Plan> wanted;
+    for (const RowsRegime regime : kRowsRegimes)
+      for (const Alignment alignment : kAlignments) {
+        wanted.push_back(choose(spec, device, regime, alignment));
+        if (wanted.back().exchange != Exchange::none)
+          wanted.push_back(fallback(spec, device, regime, alignment));
+      }
+    for (const Plan& plan : wanted) ASSERT_TRUE(contains(all, plan)) << "missing: " << to_text(plan);
+    for (const Plan& plan : all) {
+      const auto legal = check(plan, spec, device);
+      ASSERT_TRUE(legal.ok()) << legal.error().message;
+      ASSERT_EQ(std::count(all.begin(), all.end(), plan), 1) << to_text(plan);
+      ASSERT_TRUE(contains(wanted, plan)) << "a plan that no launch can ask for: " << to_text(plan);
+    }
+  });
+}
+
+// A tensor of a launch: base address and the distance of its rows, in bytes.
+struct Tensor {
+  DType dtype;
+  std::uint64_t address = 0, stride = 0;
+};
+
+// Aligned for its elements, as the launch demands, and often no better.
+Tensor random_tensor(Random& random, DType dtype, std::int64_t columns) {
+  const auto size = static_cast<std::uint64_t>(size_of(dtype));
+  const auto elements = [&](int bits) { return random.below(std::uint64_t{1} << bits) << random.below(6); };
+  const std::uint64_t dense = static_cast<std::uint64_t>(columns);
+  const std::uint64_t stride = random.coin() ? dense : random.coin() ? dense + elements(8) : elements(40);
+  return {dtype, elements(34) * size, stride * size};
+}
+
+// After a prebuild nothing can miss: whatever the rows, pointers and strides, the launch asks for a plan of
+// the closed set; and that plan's accesses are aligned in every row, unless it shifts them itself.
+TEST(Plans, EveryLaunchFindsItsOwn) {
+  for_random_specs(1'000, [](const LayerNormSpec& spec, const DeviceProfile& device, Random& random) {
+    const std::vector<Plan> all = plans(spec, device);
+    for (int launch = 0; launch < 16; ++launch) {
+      const std::int64_t rows = random_columns(random, std::int64_t{1} << 40);
+      std::vector<Tensor> tensors = {random_tensor(random, spec.input, spec.columns),
+                                     random_tensor(random, spec.output, spec.columns)};
+      for (int i = 0; i < static_cast<int>(spec.affine); ++i) {
+        tensors.push_back(random_tensor(random, spec.weight, spec.columns));
+        tensors.back().stride = 0;
+      }
+      Alignment alignment = Alignment::eight;
+      for (const Tensor& tensor : tensors)
+        alignment = std::min(alignment, alignment_of(tensor.address | tensor.stride, tensor.dtype));
+      ASSERT_GE(alignment, Alignment::one);
+
+      const Plan plan = choose(spec, device, regime_of(rows, device), alignment);
+      ASSERT_TRUE(contains(all, plan)) << to_text(plan);
+      if (plan.shifted) continue;
+      for (const Tensor& tensor : tensors) {
+        const auto access = static_cast<std::uint64_t>(std::min(16, plan.vector * size_of(tensor.dtype)));
+        for (const std::uint64_t row : {0, 1, 2, 3, 1001})
+          ASSERT_EQ((tensor.address + row * tensor.stride) % access, 0u) << to_text(plan);
+      }
+    }
+  });
+}
+
+// So a prebuild for sm_90 serves every GPU of it, whatever its size.
+TEST(Choose, DependsOnTheArchitectureNotOnTheSizeOfTheGpu) {
+  for_random_specs(1'000, [](const LayerNormSpec& spec, const DeviceProfile& device, Random& random) {
+    DeviceProfile other = device;
+    other.sm_count = static_cast<int>(random.between(1, 500));
+    other.l2_bytes = random.between(1, 1 << 28);
+    for (const RowsRegime regime : kRowsRegimes)
+      for (const Alignment alignment : kAlignments) {
+        ASSERT_EQ(choose(spec, other, regime, alignment), choose(spec, device, regime, alignment));
+        ASSERT_EQ(fallback(spec, other, regime, alignment), fallback(spec, device, regime, alignment));
+      }
+  });
+}
+
+TEST(Choose, IgnoresWhatDoesNotShapeTheKernel) {
+  for_random_specs(1'000, [](const LayerNormSpec& spec, const DeviceProfile& device, Random&) {
+    LayerNormSpec other = spec;
+    other.epsilon = 0.25;
+    other.scale = -3;
+    if (spec.affine == Affine::none) other.weight = DType::f64;
+    EXPECT_EQ(plans(canonical(other), device), plans(spec, device));
+  });
+}
+
+// ---- The choices that the planner is made for
+
+TEST(Choose, GiganticRowsStreamThroughTheWholeDeviceWhereTheHardwareCan) {
+  const LayerNormSpec spec{.columns = 4194304, .affine = Affine::weight_bias};
+  const Plan h200 = choose(spec, profile(90), regime_of(16, profile(90)), Alignment::eight);
+  EXPECT_EQ(h200.strategy, Strategy::streamed_row) << to_text(h200);
+  EXPECT_EQ(h200.exchange, Exchange::grid) << to_text(h200);
+  EXPECT_GE(grid_blocks(h200, spec, profile(90), 16), profile(90).sm_count / 2) << to_text(h200);
+  for (const int arch : {75, 80, 86, 87, 88, 89}) {
+    const Plan older = choose(spec, profile(arch), regime_of(16, profile(arch)), Alignment::eight);
+    EXPECT_NE(older.strategy, Strategy::streamed_row) << arch;
+    EXPECT_TRUE(check(older, spec, profile(arch)).ok()) << arch;
+  }
+}
+
+TEST(Choose, RowsThatFitNowhereOnTheChipAreReadTwice) {
+  for (const DeviceProfile& device : DeviceProfile::known())
+    for (const DType dtype : {DType::f16, DType::f32, DType::f64})
+      for (const RowsRegime regime : kRowsRegimes)
+        for (const Alignment alignment : kAlignments) {
+          const Plan plan = choose(canonical({.columns = std::int64_t{1} << 30, .input = dtype}), device,
+                                   regime, alignment);
+          ASSERT_EQ(plan.strategy, Strategy::two_reads) << to_text(plan) << " on " << device.text();
+        }
+}
+
+TEST(Choose, ShortRowsShareWarps) {
+  const LayerNormSpec spec{.columns = 64, .affine = Affine::weight_bias, .activation = Activation::gelu};
+  for (const DeviceProfile& device : DeviceProfile::known())
+    EXPECT_EQ(choose(spec, device, RowsRegime::many, Alignment::eight).strategy, Strategy::packed_rows)
+        << device.text();
+}
+
+TEST(Choose, ALoneRowIsSharedByBlocksOnceThatIsFaster) {
+  const auto blocks = [](std::int64_t columns) {
+    const LayerNormSpec spec =
+        canonical({.columns = columns, .input = DType::f16, .affine = Affine::weight_bias});
+    const Plan plan = choose(spec, profile(90), regime_of(1, profile(90)), Alignment::eight);
+    return grid_blocks(plan, spec, profile(90), 1);
+  };
+  EXPECT_EQ(blocks(4096), 1);
+  EXPECT_GT(blocks(16384), 1);
+}
+
+// A row that is far too long for a warp is never left to one.
+TEST(Choose, LongRowsGetManyThreads) {
+  for_random_uses(
+      1'000, [](LayerNormSpec spec, const DeviceProfile& device, RowsRegime regime, Alignment alignment) {
+        spec.columns = spec.columns % 100'000 + 65'536;
+        EXPECT_GT(choose(spec, device, regime, alignment).lanes, 32);
+      });
+}
+
+}  // namespace
+}  // namespace normjit
