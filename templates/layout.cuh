@@ -9,8 +9,10 @@ constexpr int kWarp = 32;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kGroup = kLanes < kWarp ? kLanes : kWarp;  // lanes of a warp that share a row
 constexpr int kSpan = kLanes * kVector * kPerThread;     // columns that the lanes hold together
-// Then no slice ever reaches past its row.
-constexpr bool kWhole = kColumns % kSpan == 0 && !kShifted;
+// Then no slice ever reaches past its row. Blocks that share a row may be more than it has spans; those of a
+// ring have a chunk each.
+constexpr bool kWhole = kColumns % kSpan == 0 && !kShifted &&
+                        (kStages > 0 || kColumns >= static_cast<long long>(kSpan) * kSlices);
 // What the vectors of a row must cover: where it is cut, and not shared, whole vectors alone.
 constexpr int kCovered = kShifted && kSlices == 1 ? kColumns / kVector * kVector : kColumns;
 // Single elements at the ends of a row, at most, that a lane has.

@@ -159,7 +159,9 @@ Slowdown slowdown_of(const Plan& plan, const Use& use) {
     if (plan.per_thread * plan.vector > kManyElements) s.add(kFullThreads, "its threads have much to do");
   }
   if (plan.exchange == Exchange::cluster) s.add(kCluster, "clusters start and meet together");
-  if (plan.exchange == Exchange::grid) s.add(kTeam, "its teams wait for each other");
+  if (plan.exchange == Exchange::grid)
+    s.add(kTeam + 0.02 * std::countr_zero(static_cast<unsigned>(plan.slices)),
+          "its teams wait for each other");
   return s;
 }
 
