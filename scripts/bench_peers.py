@@ -267,6 +267,7 @@ class Replay:
 
     def __init__(self, call, count, calls):
         self.calls = calls
+        self.call = call  # with the tensors that the graph works on
         for i in range(min(count, 2)):
             call(i)  # compiles and tunes
         torch.cuda.synchronize()
@@ -322,12 +323,15 @@ def measure(normjit, case, l2):
     for name, make in makers.items():
         try:
             call = make()
-            off = data.difference(call(0))
+            result = call(0)
+            torch.cuda.synchronize()  # an error is this contender's own
+            off = data.difference(result)
             if not off <= 1:
                 raise RuntimeError(f"wrong: {off:.3g} times the allowed difference from float64")
             replays[name] = Replay(call, data.count, data.calls)
         except Exception as error:
             errors[name] = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+            print(f"{text}, {rows} rows: {name}: {errors[name]}", file=sys.stderr)
             torch.cuda.synchronize()  # raises where the GPU itself is lost
     times = times_of(replays)
     normjit.release(kernel)

@@ -82,7 +82,7 @@ NJ_DEVICE void apply_shifted(const Slice& slice, const Cut& cut, const RowStatis
     return reinterpret_cast<unsigned long long>(from) % sizeof(Few<Weight>) == 0;
   };
   const bool together = kFew == 1 || (aligned(weight) && aligned(bias));
-  if (kRowSpan != kColumns && cut.count < kRowSpan) {
+  if (cut.count < kRowSpan) {  // never, where a block has whole rows
     finish_few<false, 0>(done, in, s, weight, bias, lane, cut.count);
   } else if (together) {
     finish_few<true, kRowSpan>(done, in, s, weight, bias, lane, kRowSpan);

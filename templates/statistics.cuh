@@ -84,10 +84,10 @@ NJ_DEVICE Moments merge(const Part& part, const Own& own, Acc count) {
   return {base, rest, lanes_sum<kWidth>(m2)};
 }
 
-// Of what the block holds, from all warps' parts.
+// Of what the block holds, which may be nothing, from all warps' parts.
 NJ_DEVICE Moments merge_warps(const Moments* parts, const Cut& cut) {
   return merge<kWarps>([&](int i) { return parts[i]; }, [&](int i) { return columns_of_warp(i, cut); },
-                       cut.count);
+                       cut.count > 0 ? cut.count : 1);
 }
 
 // What normalizes a row: y = (x - mean) * rstd - rest * rstd.

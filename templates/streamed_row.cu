@@ -216,11 +216,15 @@ struct Sums {
 
 // One warp: leaves the moments of the slice for the team.
 NJ_DEVICE void post_all(const Sums& sums, const Part& part, long long rows, long long team, long long teams,
-                        unsigned tag, unsigned char* workspace) {
+                        hw::MemoryBarrier* ready, unsigned tag, unsigned char* workspace) {
   Turn turn;
   for (long long row = team; row < rows; row += teams, turn.advance()) {
     const Moments moments = sums.wait(turn, part);
-    if (threadIdx.x % kWarp == 0) post_part<kPostPlaces>(workspace, ++tag, moments, part.slice);
+    hw::warp_barrier();
+    if (threadIdx.x % kWarp == 0) {
+      post_part<kPostPlaces>(workspace, ++tag, moments, part.slice);
+      hw::barrier_arrive(ready + turn.place);  // its sums are read
+    }
   }
 }
 
@@ -232,11 +236,16 @@ NJ_DEVICE void conclude(const Sums& sums, const Part& part, long long rows, long
   Turn turn;
   for (long long row = team; row < rows; row += teams, turn.advance()) {
     Moments moments;
-    if constexpr (kExchange == Exchange::grid)
+    if constexpr (kExchange == Exchange::grid) {
+      // What the team has posted follows from what this block has measured. The wait says so to the memory
+      // model: the place for the statistics was read before.
+      hw::barrier_wait(sums.ready + turn.place, turn.parity);
       moments = collect_row<kPostPlaces>(workspace, ++tag, [](int i) { return columns_of_part(i); });
-    else
+    } else {
       moments = sums.wait(turn, part);
+    }
     const RowStatistics statistics = row_statistics(moments);
+    hw::warp_barrier();
     if (first) {
       known[turn.place] = statistics;
       hw::barrier_arrive(ready + turn.place);
@@ -362,7 +371,7 @@ NJ_KERNEL(streamed_row, kThreads) {
     }
     for (int i = 0; i < kPlaces; ++i) {
       hw::barrier_init(summed + i, 4);
-      hw::barrier_init(ready + i, 1);
+      hw::barrier_init(ready + i, kExchange == Exchange::grid ? 2 : 1);
     }
     hw::barriers_ready();
   }
@@ -380,7 +389,7 @@ NJ_KERNEL(streamed_row, kThreads) {
       conclude(slice_sums, part, rows, team, teams, known, ready, tag[0], workspace, mean_out, rstd_out);
     if (threadIdx.x == 3 * kWarp) prefetch_affine(part, weight, bias);
     if constexpr (kExchange == Exchange::grid)
-      if (warp == 2) post_all(slice_sums, part, rows, team, teams, tag[0], workspace);
+      if (warp == 2) post_all(slice_sums, part, rows, team, teams, ready, tag[0], workspace);
   } else if (warp < 8) {
     hw::shrink_registers<kFewRegisters>();
     measure(ring, rows, part, team, teams, sums, summed, zero);

@@ -18,14 +18,13 @@ ExitCode exit_code(Code code) noexcept {
       return kEnvironment;
     case Code::CacheIo:
       return kCacheIo;
-    case Code::IllegalPlan:
     case Code::BadTemplate:
     case Code::CompileFailed:
     case Code::LoadFailed:
     case Code::DriverError:
       return kFailed;
     default:
-      return kUsage;  // a bad spec, launch argument, architecture or option
+      return kUsage;  // a bad spec, plan, launch argument, architecture or option
   }
 }
 

@@ -75,10 +75,11 @@ constexpr double kNarrow = 0.12;
 // Rows that pass through shared memory to be shifted: 0.87 of copy speed within warps, 0.75 over blocks.
 constexpr double kShiftInWarp = 0.12, kShiftInBlock = 0.30;
 // Lanes that share a short row: 96 f16 columns in 4 lanes of 3 vectors 0.99, in 16 lanes 0.63; 64 f32 columns
-// in 8 lanes 1.01, in 16 or 4 lanes 0.95 and 0.99; 45 f32 columns in 2 lanes of 6 vectors 0.67, in 4 lanes
-// 0.83.
+// in 8 lanes 1.01, in 16 or 4 lanes 0.95 and 0.99; 211 f32 columns in 8 lanes of 7 vectors 0.92, in 32 of 2
+// 0.67.
 constexpr double kShuffles = 0.02, kFullLanes = 0.012;
-// 24 f16 columns in one lane of 3 vectors 0.72, 16 f32 columns in two lanes of 2 vectors 1.00.
+// 24 f16 columns in one lane of 3 vectors 0.72, 16 f32 columns in two lanes of 2 vectors 1.00; shifted, 45
+// f32 columns in 2 lanes of 6 vectors 0.67, in 4 lanes of 3 0.83.
 constexpr double kScattered = 0.06;
 // 4096 bf16 columns with 64 elements a thread 0.93, with 32 0.957.
 constexpr int kManyElements = 32;
@@ -98,7 +99,9 @@ constexpr double kShortRing = 0.30;
 constexpr double kOverlap = 1.6, kNoOverlap = 1.5;
 // What two reads cost over what the bytes say: 2 x 16,777,216 f32 0.60 of copy speed, 1024 x 32,768 f64 0.34;
 // and shifted 150 x 1,000,001 bf16 0.26, since few blocks wait at many barriers.
-constexpr double kTwice = 0.3, kTwiceInDouble = 1.0, kTwiceShifted = 2.0;
+constexpr double kTwice = 0.3, kTwiceInDouble = 1.0, kTwiceShifted = 1.0;
+// And in single 16-bit elements 0.14.
+constexpr double kTwiceNarrow = 0.3;
 
 Slowdown slowdown_of(const Plan& plan, const Use& use) {
   const LayerNormSpec& spec = use.spec;
@@ -116,6 +119,7 @@ Slowdown slowdown_of(const Plan& plan, const Use& use) {
     const bool stays_near = plan.group_rows == 1;
     s.add((stays_near ? 0.6 : 1.0) * again / once + kTwice, "x is read twice");
     if (compute_type(spec) == DType::f64) s.add(kTwiceInDouble, "x is read twice, in double");
+    if (width < 16) s.add(kTwiceNarrow * (16.0 / width - 1), "its accesses are narrow");
     if (plan.shifted) s.add(kTwiceShifted, "x is read twice, and its rows are shifted into place");
     const double places = std::ceil(static_cast<double>(spec.columns) / span) * span;
     s.add(kIdle * (places / static_cast<double>(spec.columns) - 1), "some lanes are idle");
@@ -145,12 +149,11 @@ Slowdown slowdown_of(const Plan& plan, const Use& use) {
     s.add(0.01, "at copy speed");
     s.add(kShuffles * std::countr_zero(static_cast<unsigned>(plan.lanes)) / plan.per_thread,
           "its lanes exchange much");
-    s.add((plan.shifted ? 3 : 1) * kFullLanes * std::max(0, plan.per_thread - (plan.shifted ? 3 : 2)),
-          "its lanes have much to do");
+    s.add(kFullLanes * std::max(0, plan.per_thread - 2), "its lanes have much to do");
     // An access of a warp takes so many bytes of each row: below 64, L1 fetches sectors more than once.
     const int piece = plan.lanes * plan.vector * size_of(spec.input);
     if (plan.per_thread > 1 && piece < 64)
-      s.add(kScattered * (64.0 / piece - 1), "its accesses are scattered");
+      s.add((plan.shifted ? 3 : 1) * kScattered * (64.0 / piece - 1), "its accesses are scattered");
     // Small blocks end and begin independently; what is shifted needs them smaller.
     if ((plan.threads == 64) != plan.shifted) s.add(0.002, "its blocks have another size");
   } else {
@@ -322,8 +325,7 @@ class Enumeration {
               .lanes = kThreads,
               .vector = vector,
               .shifted = shifted};
-    // What is shifted waits at many barriers, so many small blocks are better.
-    plan.per_thread = std::max(1, (shifted ? 8 : held) / registers_per_vector(vector, spec));
+    plan.per_thread = std::max(1, (shifted ? std::min(held, 16) : held) / registers_per_vector(vector, spec));
     // With few rows a row must be cut finely enough to occupy the device.
     constexpr int kChunksToFill = 256;
     if (use_.regime != RowsRegime::many)

@@ -46,7 +46,8 @@ std::int64_t resident_blocks(const Plan& plan, const DeviceProfile& device) {
   return std::int64_t{device.sm_count} * plan.blocks_per_sm;
 }
 std::int64_t chunks_of(const Plan& plan, const LayerNormSpec& spec) {
-  return ceil_div(spec.columns, columns_per_block(plan));
+  const std::int64_t span = columns_per_block(plan);
+  return span >= covered(plan, spec) ? 1 : ceil_div(spec.columns, span);
 }
 
 // The ring of rows in its workspace, as templates/two_reads.cu works it out.
