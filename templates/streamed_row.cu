@@ -131,12 +131,17 @@ NJ_DEVICE void feed(const Ring& ring, const Input* x, long long rows, long long 
     }
 }
 
+// Whole 16 bytes of so many weights: narrower than x, they may begin and end between them.
+NJ_DEVICE void prefetch(const Weight* from, int count) {
+  const auto past = static_cast<int>(reinterpret_cast<unsigned long long>(from) % 16);
+  const int skipped = (16 - past) % 16, bytes = count * static_cast<int>(sizeof(Weight)) - skipped;
+  if (bytes >= 16) hw::prefetch(reinterpret_cast<const unsigned char*>(from) + skipped, bytes / 16 * 16);
+}
 // One thread: what the appliers will read of weight and bias for every row.
 NJ_DEVICE void prefetch_affine(const Part& part, const Weight* weight, const Weight* bias) {
   for (int c = 0; c < part.own; ++c) {
-    const int bytes = part.columns(c) * static_cast<int>(sizeof(Weight));
-    if constexpr (kHasWeight && !kHoldsWeight) hw::prefetch(weight + part.begin(c), bytes);
-    if constexpr (kHasBias && !kHoldsBias) hw::prefetch(bias + part.begin(c), bytes);
+    if constexpr (kHasWeight && !kHoldsWeight) prefetch(weight + part.begin(c), part.columns(c));
+    if constexpr (kHasBias && !kHoldsBias) prefetch(bias + part.begin(c), part.columns(c));
   }
 }
 

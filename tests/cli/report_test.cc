@@ -71,6 +71,7 @@ TEST(ExitCode, TellsUsageFromEnvironmentFromFailure) {
   EXPECT_EQ(exit_code(Code::CompileFailed), 1);
   EXPECT_EQ(exit_code(Code::DriverError), 1);
   EXPECT_EQ(exit_code(Code::BadSpecText), 2);
+  EXPECT_EQ(exit_code(Code::IllegalPlan), 2);
   EXPECT_EQ(exit_code(Code::UnknownArch), 2);
   EXPECT_EQ(exit_code(Code::BadArgument), 2);
   EXPECT_EQ(exit_code(Code::NoCompiler), 3);

@@ -85,8 +85,9 @@ std::vector<Shape> fullest_shapes(const std::vector<Shape>& shapes, Strategy str
 constexpr Strategy kStrategies[] = {Strategy::packed_rows, Strategy::resident_row, Strategy::streamed_row,
                                     Strategy::two_reads};
 
-// Rows stream through shared memory where the hardware can copy into it by itself, and not in f64.
-bool may_be_chosen(Strategy strategy, const LayerNormSpec& spec, const DeviceProfile& device) {
+// Whether some length must reach the strategy: rows stream through shared memory only where the hardware can
+// copy into it by itself, and some f64 rows not even there.
+bool is_reached(Strategy strategy, const LayerNormSpec& spec, const DeviceProfile& device) {
   return strategy != Strategy::streamed_row || (device.arch.number >= 90 && compute_type(spec) == DType::f32);
 }
 
@@ -177,38 +178,45 @@ TEST_P(KernelsFor, EveryStrategyDTypeAndActivation) {
   if (own == devices_.end()) GTEST_SKIP() << "This NVRTC makes no code for " << device.arch.name() << ".";
   const auto first_turn = static_cast<std::size_t>(own - devices_.begin());
   std::vector<Job> jobs;
-  for (const DTypeRow& dtype : kDTypes) {
-    LayerNormSpec spec{.columns = 1, .input = dtype.dtype, .affine = Affine::weight_bias};
-    const std::vector<Shape> all = shapes_of(spec, device, kSteps);
-    for (const Strategy strategy : kStrategies) {
-      if (!may_be_chosen(strategy, spec, device)) continue;
-      const std::vector<Shape> shapes = fullest_shapes(all, strategy);
-      ASSERT_FALSE(shapes.empty()) << name(strategy) << " is never chosen for " << dtype.name;
-      for (const ActivationRow& activation : kActivations) {
+  for (const DTypeRow& dtype : kDTypes)
+    for (const ActivationRow& activation : kActivations) {
+      const LayerNormSpec spec{.columns = 1,
+                               .input = dtype.dtype,
+                               .affine = Affine::weight_bias,
+                               .activation = activation.activation};
+      const std::vector<Shape> all = shapes_of(spec, device, kFewSteps);
+      for (const Strategy strategy : kStrategies) {
+        const std::vector<Shape> shapes = fullest_shapes(all, strategy);
+        if (shapes.empty()) {
+          ASSERT_FALSE(is_reached(strategy, spec, device))
+              << name(strategy) << " is never chosen for " << to_text(spec);
+          continue;
+        }
         const std::size_t turn = first_turn + jobs.size();
         const Shape& shape = shapes[turn % shapes.size()];
         LayerNormSpec job = spec;
         job.columns = shape.columns;
-        job.activation = activation.activation;
         vary(job, turn);
         job.affine = spec.affine;  // on which the shapes depend
         jobs.push_back({job, shape.plan, device});
       }
     }
-  }
   expect_all_clean(jobs);
 }
 
-// Every plan that choose() has for any length, each on one of the architectures, the activation going round.
+// Every plan that choose() has for many lengths, each on one of the architectures, which have one activation
+// each.
 TEST_F(Kernels, EveryPlan) {
   std::vector<Job> jobs;
   for (const DType dtype : {DType::f16, DType::f32, DType::f64})
     for (std::size_t a = 0; a < devices_.size(); ++a) {
-      LayerNormSpec spec{.columns = 1, .input = dtype, .affine = Affine::weight_bias};
+      LayerNormSpec spec{.columns = 1,
+                         .input = dtype,
+                         .affine = Affine::weight_bias,
+                         .activation = kActivations[a % std::size(kActivations)].activation};
       const std::vector<Shape> shapes = shapes_of(spec, devices_[a], kSteps);
       for (std::size_t i = a; i < shapes.size(); i += devices_.size()) {
         spec.columns = shapes[i].columns;
-        spec.activation = kActivations[jobs.size() % std::size(kActivations)].activation;
         jobs.push_back({spec, shapes[i].plan, devices_[a]});
       }
     }
@@ -224,7 +232,8 @@ TEST_F(Kernels, EveryMixtureOfDTypes) {
                            .input = in.dtype,
                            .output = out.dtype,
                            .weight = weight.dtype,
-                           .affine = Affine::weight_bias};
+                           .affine = Affine::weight_bias,
+                           .activation = kActivations[jobs.size() % std::size(kActivations)].activation};
         const DeviceProfile& device = devices_[jobs.size() % devices_.size()];
         const std::vector<Shape> all = shapes_of(spec, device, kFewSteps);
         for (const Strategy strategy : kStrategies) {
@@ -232,7 +241,6 @@ TEST_F(Kernels, EveryMixtureOfDTypes) {
           if (shapes.empty()) continue;  // wide weights leave some strategies no room
           const Shape& shape = shapes[jobs.size() % shapes.size()];
           spec.columns = shape.columns;
-          spec.activation = kActivations[jobs.size() % std::size(kActivations)].activation;
           jobs.push_back({spec, shape.plan, device});
         }
       }

@@ -106,7 +106,8 @@ TEST(Templates, KeepTheirRules) {
     if (file.name == "hw.cuh") continue;
     for (const std::string_view hardware :
          {"asm(", "asm (", "asm volatile", "__shared__", "__device__", "__global__", "extern \"C\"",
-          "#define", "__syncthreads", "__shfl", "atomicAdd", "__nanosleep"})
+          "#define", "__syncthreads", "__shfl", "atomicAdd", "__nanosleep", "__cluster_dims__",
+          "__launch_bounds__"})
       EXPECT_EQ(file.text.find(hardware), file.text.npos) << hardware << " belongs into hw.cuh";
   }
 }

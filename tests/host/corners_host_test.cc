@@ -286,7 +286,7 @@ TEST(HostCornersOfTwoReads, HugeRows) {
     c.spec = spec;
     c.device = *DeviceProfile::of(Arch{75});
     c.device.sm_count = 4;
-    c.plan = choose(spec, c.device, RowsRegime::many, Alignment::eight);
+    c.plan = fallback(spec, c.device, RowsRegime::many, Alignment::eight);
     cases.push_back(c);
   }
   EXPECT_EQ(cases.back().plan.group_rows, 16);
@@ -341,14 +341,14 @@ TEST(HostCornersOfSharedRows, Rows) {
   std::vector<KernelCase> cases;
   for (const Sharing& sharing : kSharings) {
     const std::int64_t teams = 10 / sharing.slices;
-    for (const std::int64_t rows :
-         {std::int64_t{0}, std::int64_t{1}, teams - 1, teams, teams + 1, 6 * teams + 1})
+    for (const std::int64_t rows : {std::int64_t{1}, teams - 1, teams, teams + 1, 6 * teams + 1})
       for (const std::int64_t blocks : {0, sharing.slices}) {
         KernelCase c = shared(
             sharing,
             {.columns = sharing.slices * kSpanOfSlice - 5, .affine = Affine::weight, .statistics = true},
             rows);
-        c.blocks = rows == 0 ? 0 : blocks;
+        if (rows == 0) continue;  // one team has no row less
+        c.blocks = blocks;
         c.in_place = blocks == 0;
         c.overlaps = rows == teams;
         c.runs = 3;
@@ -392,14 +392,14 @@ KernelCase streamed(std::int64_t columns, int slices, int stages, std::int64_t r
 TEST(HostCornersOfStreamedRows, Chunks) {
   std::vector<KernelCase> cases;
   for (const int slices : {1, 2, 3})
-    for (const int chunks : {1, 2, 3, 5, 6})
-      for (const int missing : {0, 4, 512, kChunk - 4})
-        for (const int more : {0, 1, 7}) {
+    for (const int chunks : {1, 3, 5, 6})
+      for (const int missing : {0, 4, kChunk - 4})
+        for (const int more : {0, 3}) {
           if (chunks < slices) continue;
           const int own = (chunks + slices - 1) / slices;
-          KernelCase c = streamed(chunks * kChunk - missing, slices, std::max(2, own + more), 5);
+          KernelCase c = streamed(chunks * kChunk - missing, slices, std::max(2, own + more), 3);
           c.inputs = missing == 4 ? InputKind::large_mean : InputKind::unit;
-          c.in_place = more == 1;
+          c.in_place = more == 3;
           cases.push_back(c);
         }
   expect_right(cases);
@@ -410,7 +410,7 @@ TEST(HostCornersOfStreamedRows, ManyRows) {
   std::vector<KernelCase> cases;
   for (const int slices : {1, 2, 3}) {
     const int teams = 6 / slices;
-    for (const int rows : {1, teams - 1, teams, teams + 1, 9 * teams + 1}) {
+    for (const int rows : {1, teams - 1, teams + 1, 9 * teams + 1}) {
       if (rows == 0) continue;
       KernelCase c = streamed(3 * kChunk - 4, slices, 4, rows);
       c.x_gap = 4;
@@ -525,7 +525,7 @@ TEST(HostCornersOfShiftedRows, EveryPlaceOfXAndY) {
 TEST(HostCornersOfShiftedRows, Widths) {
   std::vector<KernelCase> cases;
   for (const DType dtype : {DType::bf16, DType::f32})
-    for (const std::int64_t columns : {1, 2, 3, 5, 7, 8, 9, 15, 17, 31, 33, 63, 65, 127, 129, 255, 257, 385})
+    for (const std::int64_t columns : {1, 3, 7, 8, 9, 17, 129, 257})
       for (const int shift : {0, 1, 3}) {
         const LayerNormSpec spec{.columns = columns, .input = dtype, .affine = Affine::weight};
         for (const Plan& plan : shifted_plans(canonical(spec))) {

@@ -112,6 +112,67 @@ const std::vector<Pinned> kPinned = {
     {"layernorm/cols=200/bf16/wb two_reads threads=32 lanes=32 vector=1 per_thread=3 group_rows=8 "
      "blocks_per_sm=2 sms=1 arch=sm_90 rows=68 in_place=1 seed=11",
      {13}},
+    // Rows shared by blocks: in a cluster, whose last slice has a warp without columns; whole slices.
+    {"layernorm/cols=400/f32/wb/stats resident_row threads=64 lanes=64 vector=1 per_thread=2 slices=4 "
+     "exchange=cluster arch=sm_90 rows=5 blocks=8 x_gap=3 inputs=large_mean overlaps=1 seed=16",
+     {0, 13}},
+    {"layernorm/cols=256/f32/stats resident_row threads=64 lanes=64 vector=1 per_thread=2 slices=2 "
+     "exchange=cluster arch=sm_90 rows=3 seed=17",
+     {5},
+     {"layout.cuh", "exchange.cuh", "resident_row.cu"}},
+    // In teams, of which one has a row less, and again; with slices that have no columns; with more slices
+    // than a warp has lanes.
+    {"layernorm/cols=300/f32/stats resident_row threads=64 lanes=64 vector=1 per_thread=2 blocks_per_sm=2 "
+     "slices=3 exchange=grid sms=3 arch=sm_80 rows=7 runs=2 inputs=large_mean seed=18",
+     {0, 13}},
+    {"layernorm/cols=256/f64/w resident_row threads=64 lanes=64 vector=1 per_thread=2 blocks_per_sm=2 "
+     "slices=5 exchange=grid sms=5 arch=sm_90 rows=5 overlaps=1 inputs=nan_row seed=19",
+     {10},
+     {"layout.cuh", "statistics.cuh", "exchange.cuh", "workspace.cuh", "resident_row.cu"}},
+    {"layernorm/cols=1061/f32 resident_row threads=32 lanes=32 vector=1 per_thread=1 blocks_per_sm=2 "
+     "slices=34 exchange=grid sms=17 arch=sm_90 rows=2 inputs=large_mean seed=20",
+     {0},
+     {"layout.cuh", "statistics.cuh", "exchange.cuh", "resident_row.cu"}},
+
+    // Rows that begin anywhere: packed ones, with rows left over; weights that are misaligned, one or both.
+    {"layernorm/cols=45/f16/wb/stats packed_rows threads=64 lanes=4 vector=8 per_thread=2 shifted=1 "
+     "arch=sm_90 rows=37 x_shift=3 y_shift=6 weight_shift=1 x_gap=2 y_gap=1 blocks=1 guard=before overlaps=1 "
+     "seed=21",
+     {0, 13}},
+    {"layernorm/cols=5/f16/wb packed_rows threads=32 lanes=2 vector=8 per_thread=1 shifted=1 arch=sm_90 "
+     "rows=17 x_shift=2 bias_shift=1 y_gap=3 guard=before seed=22",
+     {0},
+     {"layout.cuh", "shift.cuh", "packed_rows.cu"}},
+    {"layernorm/cols=201/f32/wb resident_row threads=64 lanes=64 vector=4 per_thread=1 shifted=1 arch=sm_90 "
+     "rows=5 x_gap=1 y_gap=2 blocks=2 inputs=large_mean seed=23",
+     {0, 13, 3},
+     {"layout.cuh", "shift.cuh", "statistics.cuh", "resident_row.cu"}},
+    {"layernorm/cols=301/bf16/wb resident_row threads=32 lanes=32 vector=8 per_thread=1 slices=2 "
+     "exchange=cluster shifted=1 arch=sm_90 rows=4 blocks=2 y_shift=1 in_place=1 seed=24",
+     {0, 5},
+     {"layout.cuh", "shift.cuh", "exchange.cuh", "resident_row.cu"}},
+    {"layernorm/cols=301/f32/wb/stats two_reads threads=32 lanes=32 vector=4 per_thread=1 group_rows=4 "
+     "blocks_per_sm=2 sms=1 shifted=1 arch=sm_90 rows=6 x_gap=2 x_shift=1 overlaps=1 seed=25",
+     {0, 13},
+     {"layout.cuh", "shift.cuh", "two_reads.cu"}},
+
+    // Streamed: more rows than places, a partial last chunk; teams of two, and again; a whole slice that is
+    // taken ahead; a bias that is not held.
+    {"layernorm/cols=3064/f32/wb/stats streamed_row threads=512 lanes=256 vector=4 per_thread=1 stages=4 "
+     "sms=1 arch=sm_90 rows=9 x_gap=4 inputs=large_mean overlaps=1 seed=26",
+     {0, 13}},
+    {"layernorm/cols=5108/f32/w/stats streamed_row threads=512 lanes=256 vector=4 per_thread=1 slices=2 "
+     "exchange=grid stages=4 sms=4 arch=sm_90 rows=11 runs=2 inputs=large_mean seed=27",
+     {0, 13},
+     {"exchange.cuh", "workspace.cuh", "statistics.cuh", "streamed_row.cu"}},
+    {"layernorm/cols=4096/bf16/out=f32/wb streamed_row threads=512 lanes=256 vector=8 per_thread=1 stages=2 "
+     "sms=1 arch=sm_90 rows=3 seed=28",
+     {5},
+     {"layout.cuh", "streamed_row.cu"}},
+    {"layernorm/cols=12280/f16/w=f64/wb streamed_row threads=512 lanes=256 vector=8 per_thread=2 stages=4 "
+     "sms=1 arch=sm_90 rows=2 seed=29",
+     {0},
+     {"streamed_row.cu"}},
     // So many blocks that the ring has its largest size, and wraps.
     {"layernorm/cols=32/f32 two_reads threads=32 lanes=32 vector=1 per_thread=1 group_rows=1 "
      "blocks_per_sm=32 sms=11 arch=sm_90 rows=1100 seed=15",

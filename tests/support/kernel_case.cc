@@ -59,6 +59,8 @@ bool legal(const KernelCase& c) {
   if (!c.plan.shifted &&
       (!aligned(c.x_gap) || !aligned(c.y_gap) || !std::all_of(std::begin(shifts), std::end(shifts), aligned)))
     return false;
+  // Where blocks meet, no rows are no launch; nor are they in the service.
+  if (c.rows == 0 && c.plan.exchange == Exchange::grid) return false;
   if (c.overlaps && c.device.arch.number < 90) return false;
   if (c.runs < 1 || c.blocks < 0 || c.blocks % c.plan.slices != 0) return false;
   if (c.blocks > 0 && (c.rows == 0 || c.blocks > grid_blocks(c.plan, c.spec, c.device, c.rows))) return false;

@@ -21,8 +21,10 @@ std::string pack(const Source& source, Arch arch) {
                  source.text});
 }
 
-// Nothing for what pack() did not make for this kernel and architecture.
+// Nothing for what pack() did not make for this kernel and architecture, or its specific target.
 std::optional<Source> unpack(std::string_view code, const std::string& kernel, Arch arch) {
+  Arch architecture_specific = arch;
+  architecture_specific.suffix = 'a';
   std::string_view line[4];
   for (std::string_view& each : line) {
     const std::size_t end = code.find('\n');
@@ -30,8 +32,8 @@ std::optional<Source> unpack(std::string_view code, const std::string& kernel, A
     each = code.substr(0, end);
     code.remove_prefix(end + 1);
   }
-  if (line[0] != kMagic || line[1] != arch.name() || line[2] != kernel ||
-      number<std::size_t>(line[3]) != code.size())
+  if (line[0] != kMagic || (line[1] != arch.name() && line[1] != architecture_specific.name()) ||
+      line[2] != kernel || number<std::size_t>(line[3]) != code.size())
     return std::nullopt;
   return Source{.text = std::string(code), .kernel = kernel, .description = "kernel " + kernel};
 }

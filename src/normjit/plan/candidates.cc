@@ -212,7 +212,8 @@ Plan with_occupancy(Plan plan, const Use& use) {
   int blocks = std::min({device.registers_per_sm / (plan.threads * needed_registers(plan, use.spec)),
                          device.threads_per_sm / plan.threads, device.blocks_per_sm});
   if (const int shared = shared_bytes(plan, use.spec); shared > 0)
-    blocks = std::min(blocks, device.shared_per_sm / (shared + kStaticBytes));
+    blocks = static_cast<int>(std::min<std::int64_t>(
+        blocks, device.shared_per_sm / (shared + static_shared_bytes(plan, use.spec))));
   plan.blocks_per_sm = std::max(1, blocks);
   return plan;
 }
@@ -250,11 +251,11 @@ class Enumeration {
   }
 
   void add(const Plan& plan) {
-    const Plan full = with_occupancy(plan, use_);
+    const Plan full = plan.strategy == Strategy::two_reads ? plan : with_occupancy(plan, use_);
     if (full.threads * needed_registers(full, use_.spec) > use_.device.registers_per_sm) return;
-    // What is shifted is held twice for a moment.
-    const int most = max_held_registers(full.threads, full.vector, use_.spec);
-    if (held_registers(full, use_.spec) > (full.shifted ? std::min(most, 32) : most)) return;
+    if (held_registers(full, use_.spec) > max_held_registers(full.threads, full.vector, use_.spec)) return;
+    const int most = full.slices == 1 ? 32 : full.threads > 512 ? 8 : 16;
+    if (full.shifted && full.per_thread * full.vector > most) return;
     if (!check(full, use_.spec, use_.device)) return;
     found_.push_back(weighed(full, use_));
   }
@@ -296,21 +297,27 @@ class Enumeration {
   void streamed_rows() {
     const LayerNormSpec& spec = use_.spec;
     const int vector = 16 / size_of(spec.input);
-    // The functions of f64 activations take more registers than there are.
-    const bool fits = compute_type(spec) != DType::f64 ||
-                      (spec.input == DType::f64 &&
-                       (spec.activation == Activation::none || spec.activation == Activation::relu));
-    if (use_.device.arch.number < 90 || !fits || static_cast<int>(use_.alignment) < vector ||
+    if (use_.device.arch.number < 90 || static_cast<int>(use_.alignment) < vector ||
         spec.columns % vector != 0)
       return;
     Plan plan{
         .strategy = Strategy::streamed_row, .threads = 512, .lanes = 256, .vector = vector, .per_thread = 2};
+    // In f64 what conversions, activations and chunks that are not full take in registers is more than there
+    // is.
+    if (compute_type(spec) == DType::f64 &&
+        (!same_dtypes(spec) || spec.columns % columns_per_block(plan) != 0 ||
+         (spec.activation != Activation::none && spec.activation != Activation::relu)))
+      return;
     plan.stages = 1;
-    plan.stages = (use_.device.shared_per_block - kStaticBytes) / shared_bytes(plan, spec);
+    const int chunk = shared_bytes(plan, spec);
     for (plan.slices = 1; plan.slices <= use_.device.sm_count; plan.slices *= 2) {
       plan.exchange = plan.slices > 1 ? Exchange::grid : Exchange::none;
       // What is shorter than two chunks has better plans.
-      if (spec.columns > plan.slices * columns_per_block(plan)) add(plan);
+      if (spec.columns <= plan.slices * columns_per_block(plan)) break;
+      plan.stages = use_.device.shared_per_block / chunk;
+      while (static_shared_bytes(plan, spec) + shared_bytes(plan, spec) > use_.device.shared_per_block)
+        --plan.stages;
+      add(plan);
     }
   }
 
@@ -319,7 +326,7 @@ class Enumeration {
     // 256 threads with 32 KiB of a row: 230 us for 16 x 4,194,304 f32, 128 threads 242, 512 threads 225 but
     // spilling in other specs.
     constexpr int kThreads = 256;
-    const int held = size_of(spec.input) == 2 ? 16 : std::min(32, max_held_registers(kThreads, vector, spec));
+    const int held = std::min(size_of(spec.input) == 2 ? 16 : 32, max_held_registers(kThreads, vector, spec));
     Plan plan{.strategy = Strategy::two_reads,
               .threads = kThreads,
               .lanes = kThreads,
@@ -336,7 +343,10 @@ class Enumeration {
     // are there too.
     constexpr int kGroup = 16, kShare = 8;
     if (use_.affine_bytes() > use_.device.l2_bytes / kShare) plan.group_rows = kGroup;
-    return with_occupancy(plan, use_);
+    // Of short rows, fewer blocks at a time finish no more than the workspace has places for.
+    plan = with_occupancy(plan, use_);
+    while (plan.blocks_per_sm > 1 && !check(plan, spec, use_.device)) --plan.blocks_per_sm;
+    return plan;
   }
 
   const Use use_;

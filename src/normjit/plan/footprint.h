@@ -9,9 +9,6 @@ namespace normjit {
 
 inline constexpr int kWarp = 32;
 inline constexpr int kMaxCluster = 8;  // that every GPU with clusters has
-// Shared memory of a block besides the dynamic one, at most, with what the system reserves.
-inline constexpr int kStaticBytes = 3072;
-
 inline constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
 
 // 32-bit registers of one vector as loaded, of x or of the weights, which are wider in some specs. A lone
@@ -31,19 +28,40 @@ inline std::int64_t covered(const Plan& plan, const LayerNormSpec& spec) {
   return plan.shifted && plan.slices == 1 ? spec.columns / plan.vector * plan.vector : spec.columns;
 }
 
+// Whether x, y and the weights have one dtype.
+inline bool same_dtypes(const LayerNormSpec& spec) {
+  return spec.output == spec.input && (spec.affine == Affine::none || spec.weight == spec.input);
+}
+
+// Shared memory of a block besides the dynamic one, with what the system reserves, at most: the parts that
+// its warps, or those of its cluster, leave for each other, twice; and what streamed_row passes on for each
+// row, and the barriers of its ring.
+inline std::int64_t static_shared_bytes(const Plan& plan, const LayerNormSpec& spec) {
+  constexpr std::int64_t kReserved = 1024, kOthers = 512;
+  const std::int64_t moments = 3 * size_of(compute_type(spec));
+  if (plan.strategy == Strategy::streamed_row) {
+    const std::int64_t fewest = spec.columns / columns_per_block(plan) / plan.slices;
+    const std::int64_t places = plan.stages / (fewest < 1 ? 1 : fewest) + 3;
+    return kReserved + kOthers + 16 * plan.stages + places * (16 + 5 * moments);
+  }
+  const int parts = plan.threads / kWarp * (plan.exchange == Exchange::cluster ? plan.slices : 1);
+  return kReserved + kOthers + 2 * parts * (moments + 8);
+}
+
 // A thread holds its part of the row as it was loaded, and this much of it at most; beyond, kernels spill on
 // some architecture: 256 bytes, half of that of 16-bit elements, which are as many, and of two dtypes; a
 // quarter in accesses of less than 16 bytes, which need more addresses and predicates, and in blocks that
-// leave no more than 64 registers a thread. With the many instructions of exact GELU the compiler no longer
+// leave no more than 64 registers a thread. With the many instructions of GELU the compiler no longer
 // unrolls the loops over more than 32 elements, and then all of them land in local memory.
 inline int max_held_registers(int threads, int vector, const LayerNormSpec& spec) {
   const int per_vector = registers_per_vector(vector, spec);
-  const bool same = spec.output == spec.input && (spec.affine == Affine::none || spec.weight == spec.input);
+  const bool same = same_dtypes(spec);
   const bool converts = size_of(spec.input) == 2;
   int most = same && spec.input == DType::f32 ? 64 : 32;
   if (threads > 256) most = converts ? 32 : 16;
-  if (per_vector < 4) most = 16;
-  if (spec.activation == Activation::gelu) most = std::min(most, 32 / vector * per_vector);
+  const bool long_code = spec.activation == Activation::gelu || spec.activation == Activation::gelu_tanh;
+  if (per_vector < 4) most = long_code ? 8 : 16;
+  if (long_code) most = std::min(most, 32 / vector * per_vector);
   return most;
 }
 
@@ -70,7 +88,7 @@ inline int needed_registers(const Plan& plan, const LayerNormSpec& spec) {
   }
   const bool narrow = registers_per_vector(plan.vector, spec) < 4;
   const bool converts = size_of(spec.input) == 2;
-  const bool same = spec.output == spec.input && (spec.affine == Affine::none || spec.weight == spec.input);
+  const bool same = same_dtypes(spec);
   const bool two_reads = plan.strategy == Strategy::two_reads;
   if (two_reads && plan.shifted && held <= 8) return 80;
   if (two_reads && (converts || plan.shifted)) return 128;

@@ -92,15 +92,21 @@ Arch target_of(const Plan& plan, Arch arch) noexcept {
   return arch;
 }
 
+namespace {
 // As kStageBytes in templates/shift.cuh, and the ring of streamed_row.
-int shared_bytes(const Plan& plan, const LayerNormSpec& spec) noexcept {
+std::int64_t wide_shared_bytes(const Plan& plan, const LayerNormSpec& spec) {
   if (plan.shifted) {
     const std::int64_t span = columns_per_block(plan);
     const std::int64_t columns = (span < covered(plan, spec) ? span : spec.columns) + plan.vector;
     const std::int64_t row = columns * std::max(size_of(spec.input), size_of(spec.output));
-    return static_cast<int>(plan.threads / plan.lanes * ((ceil_div(row, 16) | 1) * 16));
+    return plan.threads / plan.lanes * ((ceil_div(row, 16) | 1) * 16);
   }
-  return static_cast<int>(plan.stages * columns_per_block(plan)) * size_of(spec.input);
+  return std::max(0, plan.stages) * (columns_per_block(plan) * size_of(spec.input));
+}
+}  // namespace
+
+int shared_bytes(const Plan& plan, const LayerNormSpec& spec) noexcept {
+  return static_cast<int>(std::min<std::int64_t>(wide_shared_bytes(plan, spec), kMaxGrid));
 }
 
 std::size_t workspace_bytes(const Plan& plan, const LayerNormSpec& spec,
@@ -140,9 +146,10 @@ std::string check_slices(const Plan& plan, const LayerNormSpec& spec, const Devi
     if (resident * post_places(plan, spec) > kMaxPosts)
       return concat({"so many blocks would leave more than ", shortest(kMaxPosts), " posts for each other"});
   }
-  if (shared_bytes(plan, spec) + kStaticBytes > device.shared_per_block ||
-      plan.blocks_per_sm * (shared_bytes(plan, spec) + kStaticBytes) > device.shared_per_sm)
-    return concat({"its blocks need ", shortest(shared_bytes(plan, spec)), " bytes of shared memory each"});
+  if (const std::int64_t shared = shared_bytes(plan, spec);
+      shared + static_shared_bytes(plan, spec) > device.shared_per_block ||
+      plan.blocks_per_sm * (shared + static_shared_bytes(plan, spec)) > device.shared_per_sm)
+    return concat({"its blocks need ", shortest(shared), " bytes of shared memory each"});
   const std::int64_t chunks = chunks_of(plan, spec);
   if (streams) {
     if (device.arch.number < 90) return "the ring is fed by bulk copies, which need sm_90";

@@ -1,0 +1,128 @@
+// What the real tool says about plans: why one was chosen, and what is wrong with one that it is given.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "normjit/plan.h"
+#include "tests/support/temp_directory.h"
+#include "tests/support/tool.h"
+
+namespace normjit {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+using Json = nlohmann::json;
+
+constexpr const char* kSpec = "layernorm/cols=64/f32/eps=1e-05/wb/gelu";
+
+class ToolPlan : public testing::Test {
+ protected:
+  ToolRun run(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.end(), {"--cache-dir", directory_.path()});
+    return run_tool(arguments);
+  }
+
+  TempDirectory directory_;
+};
+
+// The planner's choice for contiguous tensors, and what it beat: at most four plans, and no more than it has.
+TEST_F(ToolPlan, ShowExplainsTheChoiceForSoManyRows) {
+  const DeviceProfile device = DeviceProfile::of(Arch{90}).value();
+  std::set<std::size_t> sizes;
+  for (const char* spec :
+       {"layernorm/cols=4096/bf16/eps=1e-05/wb", "layernorm/cols=1073741824/f64/eps=1e-05"}) {
+    SCOPED_TRACE(spec);
+    std::vector<Candidate> all =
+        candidates(parse_spec(spec).value(), device, regime_of(100, device), Alignment::eight);
+    all.resize(std::min<std::size_t>(all.size(), 5));
+    sizes.insert(all.size());
+
+    const ToolRun json = run({"show", spec, "--arch", "sm_90", "--rows", "100", "--json"});
+    ASSERT_EQ(json.status, 0) << json.err;
+    const Json report = Json::parse(json.out);
+    EXPECT_EQ(report.at("regime"), "few");
+    EXPECT_EQ(report.at("contiguous_alignment"), 8);
+    std::vector<Json> weighed = {report.at("choice")};
+    for (const Json& alternative : report.at("alternatives")) weighed.push_back(alternative);
+    ASSERT_EQ(weighed.size(), all.size());
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      EXPECT_EQ(weighed[i].at("plan"), to_text(all[i].plan));
+      EXPECT_EQ(weighed[i].at("cost"), all[i].cost);
+      EXPECT_EQ(weighed[i].at("why"), all[i].why);
+    }
+
+    const ToolRun text = run({"show", spec, "--arch", "sm_90", "--rows", "100"});
+    const std::size_t table = text.out.find("\nchosen  ");
+    ASSERT_NE(table, text.out.npos) << text.out;
+    EXPECT_EQ(text.out.find("\nbeaten  ") == text.out.npos, all.size() == 1);
+    for (const Candidate& candidate : all)
+      EXPECT_THAT(text.out.substr(table), HasSubstr(candidate.why + "  ")) << to_text(candidate.plan);
+  }
+  EXPECT_THAT(sizes, testing::SizeIs(2)) << "one spec has many plans, the other few";
+}
+
+// Rows of an odd length begin anywhere, though the tensors are contiguous.
+TEST_F(ToolPlan, ShowExplainsTheChoiceForTheAlignmentOfContiguousRows) {
+  const auto alignment = [&](const std::string& spec) {
+    return Json::parse(run({"show", spec, "--arch", "sm_80", "--rows", "9", "--json"}).out)
+        .at("contiguous_alignment")
+        .get<int>();
+  };
+  EXPECT_EQ(alignment("layernorm/cols=1023/f32"), 1);
+  EXPECT_EQ(alignment("layernorm/cols=1022/f16"), 2);
+  EXPECT_EQ(alignment("layernorm/cols=1020/f16"), 4);
+  EXPECT_EQ(alignment("layernorm/cols=1020/f32"), 8) << "16 bytes are as many as there are";
+  EXPECT_EQ(alignment("layernorm/cols=1020/f32/out=f16"), 4) << "the narrower dtype decides";
+}
+
+TEST_F(ToolPlan, ShowWithoutRowsExplainsNothing) {
+  const Json report = Json::parse(run({"show", kSpec, "--arch", "sm_90", "--json"}).out);
+  EXPECT_FALSE(report.contains("choice"));
+  EXPECT_FALSE(report.contains("alternatives"));
+  EXPECT_THAT(run({"show", kSpec, "--arch", "sm_90"}).out, testing::Not(HasSubstr("chosen")));
+}
+
+// The three commands that take a plan say what is wrong with its text, and what one reads like.
+TEST_F(ToolPlan, AWrongPlanIsNamed) {
+  const std::pair<const char*, const char*> wrong[] = {{"fast", "'fast' is unknown"},
+                                                       {"packed_rows warps=2", "'warps=2' is unknown"},
+                                                       {"packed_rows lanes=x", "'lanes=x' is unknown"}};
+  for (const auto& [plan, says] : wrong)
+    for (const std::vector<std::string>& command :
+         {std::vector<std::string>{"render", kSpec, "--arch", "sm_90"},
+          {"run", kSpec, "--rows", "1", "--device", "host"},
+          {"run", kSpec, "--rows", "1"},
+          {"bench", kSpec, "--rows", "1"}}) {
+      std::vector<std::string> arguments = command;
+      arguments.insert(arguments.end(), {"--plan", plan});
+      const ToolRun refused = run(arguments);
+      EXPECT_EQ(refused.status, 2) << command[0] << refused.err;
+      EXPECT_THAT(refused.out, IsEmpty()) << command[0];
+      EXPECT_THAT(refused.err, HasSubstr(says)) << command[0];
+      EXPECT_THAT(refused.err, HasSubstr("A plan reads like")) << command[0];
+    }
+}
+
+TEST_F(ToolPlan, APlanThatTheSpecDoesNotAllowIsRefusedWithItsReason) {
+  const ToolRun refused =
+      run({"render", "layernorm/cols=4096/f32", "--arch", "sm_80", "--plan",
+           "resident_row threads=256 lanes=256 vector=4 per_thread=2 slices=2 exchange=cluster"});
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_THAT(refused.out, IsEmpty());
+  EXPECT_THAT(refused.err, HasSubstr("clusters need sm_90"));
+}
+
+TEST_F(ToolPlan, RenderTakesAPlan) {
+  const std::string plan =
+      "packed_rows threads=64 lanes=8 vector=2 per_thread=4 group_rows=1 blocks_per_sm=2";
+  const ToolRun rendered = run({"render", kSpec, "--arch", "sm_80", "--plan", plan});
+  ASSERT_EQ(rendered.status, 0) << rendered.err;
+  EXPECT_THAT(rendered.out, HasSubstr("// " + plan + "\n"));
+}
+
+}  // namespace
+}  // namespace normjit

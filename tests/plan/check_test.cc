@@ -1,0 +1,278 @@
+// Each limit that a plan may break, broken once.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+#include <vector>
+
+#include "normjit/plan.h"
+
+namespace normjit {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr int kMaxInt = std::numeric_limits<int>::max();
+
+DeviceProfile h200() { return DeviceProfile::of({.number = 90}).value(); }
+
+struct Broken {
+  const char* says;
+  std::function<void(Plan&)> breaking;
+};
+
+void expect_refused(const LayerNormSpec& spec, const Plan& legal, const std::vector<Broken>& all,
+                    const DeviceProfile& device = h200()) {
+  ASSERT_TRUE(check(legal, spec, device).ok()) << check(legal, spec, device).error().message;
+  for (const Broken& broken : all) {
+    Plan plan = legal;
+    broken.breaking(plan);
+    const auto refused = check(plan, spec, device);
+    if (refused.code() != Code::IllegalPlan) {
+      ADD_FAILURE() << to_text(plan) << " should be refused: " << broken.says;
+      continue;
+    }
+    EXPECT_THAT(refused.error().message, AllOf(HasSubstr(broken.says), HasSubstr(to_text(plan)),
+                                               HasSubstr(to_text(spec)), HasSubstr(device.arch.name())));
+  }
+}
+
+// Broken whatever the strategy.
+std::vector<Broken> broken_shapes() {
+  return {
+      {"threads must be", [](Plan& p) { p.threads = p.lanes = 0; }},
+      {"threads must be", [](Plan& p) { p.threads = p.lanes = -32; }},
+      {"threads must be", [](Plan& p) { p.threads = p.lanes = 16; }},
+      {"threads must be", [](Plan& p) { p.threads = p.lanes = 100; }},
+      {"threads must be", [](Plan& p) { p.threads = p.lanes = 1056; }},
+      {"vector must be", [](Plan& p) { p.vector = 0; }},
+      {"vector must be", [](Plan& p) { p.vector = -4; }},
+      {"vector must be", [](Plan& p) { p.vector = 3; }},
+      {"vector must be", [](Plan& p) { p.vector = 16; }},
+      {"per_thread must be", [](Plan& p) { p.per_thread = 0; }},
+      {"per_thread must be", [](Plan& p) { p.per_thread = -1; }},
+      {"registers a thread at least", [](Plan& p) { p.per_thread = 1000; }},
+      {"registers a thread at least", [](Plan& p) { p.per_thread = kMaxInt; }},
+      {"registers a thread at least", [](Plan& p) { p.per_thread = 1 << 30; }},
+      {"group_rows must be", [](Plan& p) { p.group_rows = 0; }},
+      {"group_rows must be", [](Plan& p) { p.group_rows = -4; }},
+      {"group_rows must be", [](Plan& p) { p.group_rows = 6; }},
+      {"blocks_per_sm", [](Plan& p) { p.blocks_per_sm = 0; }},
+      {"blocks_per_sm", [](Plan& p) { p.blocks_per_sm = 33; }},
+      {"blocks_per_sm", [](Plan& p) { p.blocks_per_sm = kMaxInt; }},
+  };
+}
+
+TEST(Check, RefusesBrokenPackedRows) {
+  const LayerNormSpec spec{.columns = 64};
+  const Plan plan{
+      .strategy = Strategy::packed_rows, .threads = 256, .lanes = 16, .vector = 4, .per_thread = 1};
+  expect_refused(spec, plan, broken_shapes());
+  expect_refused(spec, plan,
+                 {{"lanes must be a power of two", [](Plan& p) { p.lanes = 0; }},
+                  {"lanes must be a power of two", [](Plan& p) { p.lanes = -16; }},
+                  {"lanes must be a power of two", [](Plan& p) { p.lanes = 24; }},
+                  {"lanes must be a power of two", [](Plan& p) { p.lanes = 64; }},
+                  {"do not cover the row", [](Plan& p) { p.lanes = 8; }},
+                  {"do not cover the row", [](Plan& p) { p.vector = 2; }}});
+}
+
+TEST(Check, RefusesBrokenResidentRow) {
+  const LayerNormSpec spec{.columns = 4096};
+  const Plan plan{
+      .strategy = Strategy::resident_row, .threads = 256, .lanes = 256, .vector = 4, .per_thread = 4};
+  expect_refused(spec, plan, broken_shapes());
+  expect_refused(spec, plan,
+                 {{"lanes must equal threads", [](Plan& p) { p.lanes = 32; }},
+                  {"lanes must equal threads", [](Plan& p) { p.lanes = 0; }},
+                  {"power of two", [](Plan& p) { p.threads = p.lanes = 384; }},
+                  {"do not cover the row", [](Plan& p) { p.per_thread = 3; }},
+                  {"do not cover the row", [](Plan& p) { p.threads = p.lanes = 128; }}});
+}
+
+TEST(Check, RefusesBrokenTwoReads) {
+  const LayerNormSpec spec{.columns = 4194304};
+  const Plan plan{.strategy = Strategy::two_reads,
+                  .threads = 256,
+                  .lanes = 256,
+                  .vector = 4,
+                  .per_thread = 4,
+                  .group_rows = 1,
+                  .blocks_per_sm = 2};
+  expect_refused(spec, plan, broken_shapes());
+  expect_refused(spec, plan,
+                 {{"lanes must equal threads", [](Plan& p) { p.lanes = 128; }},
+                  {"power of two", [](Plan& p) { p.threads = p.lanes = 96; }}});
+}
+
+TEST(Check, RefusesBrokenSlicesOfResidentRows) {
+  const LayerNormSpec spec{.columns = 65536};
+  const Plan plan{Strategy::resident_row, 512, 512, 4, 4, 1, 1, 8, Exchange::cluster};
+  expect_refused(spec, plan, broken_shapes());
+  expect_refused(spec, plan,
+                 {{"slices of a row need an exchange", [](Plan& p) { p.slices = 1; }},
+                  {"slices of a row need an exchange", [](Plan& p) { p.slices = 0; }},
+                  {"slices of a row need an exchange", [](Plan& p) { p.slices = -8; }},
+                  {"slices of a row need an exchange", [](Plan& p) { p.exchange = Exchange::none; }},
+                  {"do not cover the row", [](Plan& p) { p.slices = 4; }},
+                  {"2, 4 or 8 blocks", [](Plan& p) { p.slices = 3; }},
+                  {"2, 4 or 8 blocks", [](Plan& p) { p.slices = 16; }},
+                  {"only streamed rows have a ring", [](Plan& p) { p.stages = 2; }},
+                  {"unknown strategy or exchange", [](Plan& p) { p.exchange = Exchange{9}; }}});
+  expect_refused({.columns = 65536}, {Strategy::two_reads, 256, 256, 4, 4, 1, 2},
+                 {{"only resident and streamed rows are shared",
+                   [](Plan& p) { p.slices = 2, p.exchange = Exchange::cluster; }}});
+  expect_refused({.columns = 64}, {Strategy::packed_rows, 128, 16, 4, 1, 1, 1},
+                 {{"only resident and streamed rows are shared",
+                   [](Plan& p) { p.slices = 2, p.exchange = Exchange::grid; }}});
+}
+
+TEST(Check, ClustersNeedTheirArchitecture) {
+  const LayerNormSpec spec{.columns = 8192};
+  const Plan plan{Strategy::resident_row, 256, 256, 4, 4, 1, 1, 2, Exchange::cluster};
+  for (const DeviceProfile& device : DeviceProfile::known()) {
+    const auto legal = check(plan, spec, device);
+    EXPECT_EQ(legal.ok(), device.arch.number >= 90) << device.text();
+    if (!legal) {
+      EXPECT_THAT(legal.error().message, HasSubstr("clusters need sm_90")) << device.text();
+    }
+  }
+}
+
+TEST(Check, SlicesThatMeetOverTheGridMustBeResidentTogether) {
+  const LayerNormSpec spec{.columns = 1 << 20};
+  const Plan plan{Strategy::resident_row, 256, 256, 4, 8, 1, 1, 132, Exchange::grid};
+  expect_refused(spec, plan,
+                 {{"133 slices of a row must be resident together; the device has room for 132 blocks",
+                   [](Plan& p) { p.slices = 133; }}});
+  DeviceProfile small = h200();
+  small.sm_count = 66;
+  EXPECT_EQ(check(plan, spec, small).code(), Code::IllegalPlan);
+  Plan twice = plan;
+  twice.blocks_per_sm = 2;
+  EXPECT_TRUE(check(twice, spec, small).ok()) << check(twice, spec, small).error().message;
+}
+
+TEST(Check, RefusesMoreBlocksThanHavePlacesForTheirPosts) {
+  const LayerNormSpec spec{.columns = 1 << 20};
+  const Plan plan{Strategy::resident_row, 256, 256, 4, 8, 1, 2, 128, Exchange::grid};
+  DeviceProfile device = h200();
+  device.sm_count = 1024;  // 2048 blocks of two places each
+  EXPECT_TRUE(check(plan, spec, device).ok()) << check(plan, spec, device).error().message;
+  device.sm_count = 1025;
+  const auto refused = check(plan, spec, device);
+  ASSERT_EQ(refused.code(), Code::IllegalPlan);
+  EXPECT_THAT(refused.error().message, HasSubstr("more than 4096 posts"));
+}
+
+TEST(Check, RefusesBrokenStreamedRow) {
+  const LayerNormSpec spec{.columns = 4194304};
+  const Plan plan{Strategy::streamed_row, 512, 256, 4, 2, 1, 1, 128, Exchange::grid, false, 27};
+  expect_refused(spec, plan,
+                 {{"threads must be", [](Plan& p) { p.threads = 384; }},
+                  {"half of the threads", [](Plan& p) { p.lanes = 512; }},
+                  {"half of the threads", [](Plan& p) { p.threads = 256; }},
+                  {"vector must be", [](Plan& p) { p.vector = 3; }},
+                  {"per_thread must be", [](Plan& p) { p.per_thread = 0; }},
+                  {"group_rows must be", [](Plan& p) { p.group_rows = 0; }},
+                  {"blocks_per_sm", [](Plan& p) { p.blocks_per_sm = 0; }},
+                  {"exchange through memory", [](Plan& p) { p.slices = 8, p.exchange = Exchange::cluster; }},
+                  {"2 chunks at least", [](Plan& p) { p.stages = 1; }},
+                  {"2 chunks at least", [](Plan& p) { p.stages = 0; }},
+                  {"2 chunks at least", [](Plan& p) { p.stages = -4; }},
+                  {"does not fit in the ring", [](Plan& p) { p.stages = 15; }},
+                  {"does not fit in the ring", [](Plan& p) { p.slices = 64; }},
+                  {"bytes of shared memory", [](Plan& p) { p.stages = 29; }},
+                  {"bytes of shared memory", [](Plan& p) { p.blocks_per_sm = 2; }},
+                  {"can be shifted", [](Plan& p) { p.shifted = true; }},
+                  {"slices of a row need an exchange", [](Plan& p) { p.exchange = Exchange::none; }}});
+  // However far beyond, also where 32 bits do not hold the bytes.
+  expect_refused({.columns = 8192},
+                 {Strategy::streamed_row, 512, 256, 4, 2, 1, 1, 1, Exchange::none, false, 4},
+                 {{"bytes of shared memory", [](Plan& p) { p.stages = (1 << 21) + 8; }},
+                  {"bytes of shared memory", [](Plan& p) { p.stages = kMaxInt; }}});
+  expect_refused({.columns = 16384},
+                 {Strategy::streamed_row, 512, 256, 4, 2, 1, 1, 8, Exchange::grid, false, 8},
+                 {{"every slice must have a chunk", [](Plan& p) { p.slices = 9; }}});
+  for (const DeviceProfile& device : DeviceProfile::known())
+    if (device.arch.number < 90) {
+      const auto refused = check({Strategy::streamed_row, 512, 256, 4, 2, 1, 1, 1, Exchange::none, false, 4},
+                                 {.columns = 4096}, device);
+      ASSERT_EQ(refused.code(), Code::IllegalPlan) << device.text();
+      EXPECT_THAT(refused.error().message, HasSubstr("bulk copies, which need sm_90")) << device.text();
+    }
+}
+
+TEST(Check, RefusesWhatCannotBeShifted) {
+  const LayerNormSpec spec = canonical({.columns = 4097, .input = DType::f16});
+  Plan plan{Strategy::resident_row, 256, 256, 8, 2, 1, 1, 1, Exchange::none, true};
+  expect_refused(spec, plan,
+                 {{"can be shifted", [](Plan& p) { p.vector = 1, p.per_thread = 17; }},
+                  {"divide the columns", [](Plan& p) { p.shifted = false; }},
+                  {"do not cover the row", [](Plan& p) { p.per_thread = 1; }}});
+  // 128 KiB of shared memory, which not every multiprocessor has.
+  const LayerNormSpec long_rows = canonical({.columns = 65537, .input = DType::f16});
+  plan = {Strategy::resident_row, 1024, 1024, 8, 8, 1, 1, 1, Exchange::none, true};
+  EXPECT_TRUE(check(plan, long_rows, h200()).ok()) << check(plan, long_rows, h200()).error().message;
+  const DeviceProfile l4 = DeviceProfile::of({.number = 89}).value();
+  const auto refused = check(plan, long_rows, l4);
+  ASSERT_EQ(refused.code(), Code::IllegalPlan);
+  EXPECT_THAT(refused.error().message, HasSubstr("bytes of shared memory each"));
+}
+
+TEST(Check, AVectorDividesTheColumns) {
+  Plan plan{.strategy = Strategy::packed_rows, .threads = 256, .lanes = 32, .vector = 1, .per_thread = 8};
+  for (const int vector : {1, 2, 4, 8}) {
+    plan.vector = vector;
+    for (const std::int64_t columns : {3, 6, 12, 24})
+      EXPECT_EQ(check(plan, {.columns = columns, .input = DType::f16}, h200()).ok(), columns % vector == 0)
+          << vector << " elements an access of " << columns << " columns";
+  }
+}
+
+// Threads and registers are limits of a multiprocessor, blocks_per_sm what must fit on it together.
+TEST(Check, RefusesMoreBlocksThanAMultiprocessorHolds) {
+  const LayerNormSpec spec{.columns = 4194304};
+  Plan plan{.strategy = Strategy::two_reads,
+            .threads = 256,
+            .lanes = 256,
+            .vector = 4,
+            .per_thread = 1,
+            .group_rows = 1,
+            .blocks_per_sm = 4};
+  EXPECT_TRUE(check(plan, spec, h200()).ok());
+  EXPECT_TRUE(check(plan, spec, DeviceProfile::of({.number = 75}).value()).ok())
+      << "exactly its 1024 threads";
+  plan.blocks_per_sm = 5;
+  const auto on_t4 = check(plan, spec, DeviceProfile::of({.number = 75}).value());
+  ASSERT_EQ(on_t4.code(), Code::IllegalPlan);
+  EXPECT_THAT(on_t4.error().message, HasSubstr("1024 threads of a multiprocessor"));
+  plan.blocks_per_sm = 8;
+  plan.per_thread = 5;  // 20 registers of the row, and 16 to work with
+  const auto on_h200 = check(plan, spec, h200());
+  ASSERT_EQ(on_h200.code(), Code::IllegalPlan);
+  EXPECT_THAT(on_h200.error().message,
+              HasSubstr("registers a thread at least; a thread has 255, a multiprocessor 65536"));
+}
+
+TEST(Check, AStrategyOutsideItsSetIsRefused) {
+  EXPECT_EQ(name(Strategy{99}), "?");
+  const Plan plan{.strategy = Strategy{99}, .threads = 256, .lanes = 256, .vector = 4, .per_thread = 4};
+  const auto refused = check(plan, {.columns = 4096}, h200());
+  ASSERT_EQ(refused.code(), Code::IllegalPlan);
+  EXPECT_THAT(refused.error().message, HasSubstr("strategy"));
+}
+
+TEST(Check, RefusesMoreBlocksThanTheRingOfRowsServes) {
+  const LayerNormSpec spec{.columns = 2 * 8192};
+  const Plan plan{Strategy::two_reads, 256, 256, 4, 8, 1, 2};
+  DeviceProfile device = DeviceProfile::of(Arch{90}).value();
+  EXPECT_TRUE(check(plan, spec, device).ok());
+  device.sm_count = 1000;
+  EXPECT_EQ(check(plan, spec, device).code(), Code::IllegalPlan);
+}
+
+}  // namespace
+}  // namespace normjit
