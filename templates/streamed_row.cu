@@ -3,10 +3,10 @@
 //
 // Why it is fast: x is read once. What is in flight does not depend on registers: one thread feeds a ring of
 // chunks by bulk copies, and the next rows arrive while this one is written. The roles are dealt to the
-// warps, so that nobody waits for what he does not need: one feeds the ring, four measure, one exchanges the
-// moments of the slice for those of the row, eight apply. The appliers keep weight and bias in registers from
-// row to row, as far as they fit. Chunks are dealt to the blocks in turn, so that together they walk along
-// the row.
+// warps, so that nobody waits for what he does not need: one feeds the ring, four measure, one posts the
+// moments of the slice, one concludes the statistics of the row from all posts, eight apply. The appliers
+// keep weight and bias in registers from row to row, as far as they fit. Chunks are dealt to the blocks in
+// turn, so that together they walk along the row.
 namespace normjit {
 
 static_assert(kArch >= 90, "bulk copies and barriers in shared memory");
@@ -14,10 +14,9 @@ static_assert(kThreads == 2 * kLanes, "half of the threads apply");
 static_assert(kVector * sizeof(Input) == 16, "bulk copies move whole 16 bytes");
 static_assert(!kShifted && kExchange != Exchange::cluster);
 
-// The warps: four for odd jobs, of which two have one, four that measure, the others apply. Registers are
-// dealt to groups of four.
+// The warps: four for odd jobs, four that measure, the others apply. Registers are dealt to groups of four;
+// to measure 16-bit elements takes more of them.
 constexpr int kMeasurers = 4 * kWarp, kFirstApplier = kThreads - kLanes;
-
 constexpr int kFewRegisters = sizeof(Input) == 2 ? 72 : 56, kManyRegisters = 256 - kFewRegisters;
 static_assert(2 * kFewRegisters * 4 * kWarp + kManyRegisters * kLanes <= 65536);
 
@@ -109,7 +108,7 @@ NJ_DEVICE int columns_of_part(int slice) {
   return own * kSpan - (last ? static_cast<int>(static_cast<long long>(kChunks) * kSpan - kColumns) : 0);
 }
 
-// One thread.
+// One thread: keeps the ring full, row after row.
 NJ_DEVICE void feed(const Ring& ring, const Input* x, long long rows, long long x_stride, const Part& part,
                     long long team, long long teams) {
   Cursor at, oldest;  // the oldest that may be in flight
@@ -137,6 +136,7 @@ NJ_DEVICE void prefetch(const Weight* from, int count) {
   const int skipped = (16 - past) % 16, bytes = count * static_cast<int>(sizeof(Weight)) - skipped;
   if (bytes >= 16) hw::prefetch(reinterpret_cast<const unsigned char*>(from) + skipped, bytes / 16 * 16);
 }
+
 // One thread: what the appliers will read of weight and bias for every row.
 NJ_DEVICE void prefetch_affine(const Part& part, const Weight* weight, const Weight* bias) {
   for (int c = 0; c < part.own; ++c) {
@@ -261,7 +261,7 @@ NJ_DEVICE void conclude(const Sums& sums, const Part& part, long long rows, long
     if (first) leave(workspace, tag, team, rows);
 }
 
-// Eight warps.
+// Eight warps: normalize and write, with what each thread keeps of weight and bias.
 struct Applier {
   const Ring& ring;
   const Part& part;

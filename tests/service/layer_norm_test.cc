@@ -71,7 +71,9 @@ TEST_F(LayerNormTest, SharesKernelsWithPrepare) {
 
 TEST_F(LayerNormTest, TakesTheKernelForItsRows) {
   const int sms = profile_of(90).sm_count;
-  expect_plan(kSpec, tensors_of(1), RowsRegime::few, Alignment::eight);
+  expect_plan(kSpec, tensors_of(1), RowsRegime::lone, Alignment::eight);
+  expect_plan(kSpec, tensors_of(sms / 16), RowsRegime::lone, Alignment::eight);
+  expect_plan(kSpec, tensors_of(sms / 16 + 1), RowsRegime::few, Alignment::eight);
   expect_plan(kSpec, tensors_of(sms - 1), RowsRegime::few, Alignment::eight);
   expect_plan(kSpec, tensors_of(sms), RowsRegime::many, Alignment::eight);
   expect_plan(kSpec, tensors_of(1000000), RowsRegime::many, Alignment::eight);
@@ -91,7 +93,7 @@ TEST_F(LayerNormTest, TakesTheKernelForItsAlignment) {
   tensors.y_row_stride = 4098;
   expect_plan(kSpec, tensors, RowsRegime::many, Alignment::two);
   tensors.rows = 1;  // then strides have no meaning
-  expect_plan(kSpec, tensors, RowsRegime::few, Alignment::eight);
+  expect_plan(kSpec, tensors, RowsRegime::lone, Alignment::eight);
 }
 
 TEST_F(LayerNormTest, RunsOnTheCurrentDevice) {

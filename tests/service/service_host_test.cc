@@ -206,7 +206,8 @@ TEST_F(ServiceHostTest, EveryStrategyGivesTheReference) {
     cli::Problem problem = make(spec, kMultiprocessors + 1);
     run(service, problem, workspace);
 
-    const Kernel kernel = service.prepare(spec, {.rows_hint = problem.rows, .pointer_alignment = 4}).value();
+    const Kernel kernel =
+        service.prepare(spec, {.rows_hint = problem.rows, .pointer_alignment = size_of(spec.input)}).value();
     problem = make(spec, kMultiprocessors + 1);
     OnGpu on_gpu(*driver_, problem);
     Tensors tensors = on_gpu.tensors();

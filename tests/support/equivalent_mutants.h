@@ -6,7 +6,8 @@
 
 namespace normjit::testing {
 
-// The mutant of this file whose line becomes that; `nth` as in Mutant.
+// The mutant of this file whose line becomes that; `nth` as in Mutant. Where `becomes` is empty, all mutants
+// of the line: those that survive are right, others may be wrong.
 struct EquivalentMutant {
   std::string_view file, line, becomes, reason;
   int nth = 1;

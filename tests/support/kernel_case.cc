@@ -54,6 +54,9 @@ bool legal(const KernelCase& c) {
   if (c.in_place && (c.y_gap != 0 || size_of(c.spec.input) != size_of(c.spec.output))) return false;
   const std::int64_t shifts[] = {c.x_shift, c.y_shift, c.weight_shift, c.bias_shift};
   if (*std::min_element(std::begin(shifts), std::end(shifts)) < 0) return false;
+  // Shared memory is read and written in 16 bytes at most.
+  if (c.plan.shifted && c.plan.vector * std::max(size_of(c.spec.input), size_of(c.spec.output)) > 16)
+    return false;
   // Every row of every tensor begins at a multiple of a vector, unless rows may begin anywhere.
   const auto aligned = [&](std::int64_t distance) { return distance % c.plan.vector == 0; };
   if (!c.plan.shifted &&

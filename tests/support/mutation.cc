@@ -44,8 +44,6 @@ constexpr Fault kFaults[] = {
     {"one vector is missing at the end of the row", kLayout, "column(k, lane) < cut.body",
      "column(k, lane) + kVector < cut.body"},
     {"elements behind the vectors are those in front", kLayout, "e < head ? e : e + body", "e"},
-    {"rows without a vector have more elements than columns", kLayout,
-     "if (head >= count) return {past, count, 0, count};", ""},
     {"vectors begin where the row does", kLayout, "(kVector - past) % kVector", "0"},
 
     {"the variance is that of the sum of squares", kStatistics,
@@ -159,7 +157,7 @@ constexpr Fault kFaults[] = {
     {"the parity of the places stays", kStreamed, "place = 0, parity ^= 1", "place = 0"},
     {"rows have one place", kStreamed, "kStages / (kChunks / kSlices) + 3", "1"},
     {"posts of streamed rows have one place", kStreamed, "2 * kPlaces;", "1;"},
-    {"the first chunk is not measured", kStreamed, "all = join(all,", "if (c > 0) all = join(all,"},
+    {"the first chunk is not measured", kStreamed, "all = join(all,", "if (seen > 0) all = join(all,"},
     {"all chunks weigh as much as the first", kStreamed, "seen, moments, Acc(own)",
      "Acc(own), moments, Acc(own)"},
     {"the last chunk of a slice counts as a whole one", kStreamed, "? left : kWarp * kVector",

@@ -254,8 +254,7 @@ class Enumeration {
     const Plan full = plan.strategy == Strategy::two_reads ? plan : with_occupancy(plan, use_);
     if (full.threads * needed_registers(full, use_.spec) > use_.device.registers_per_sm) return;
     if (held_registers(full, use_.spec) > max_held_registers(full.threads, full.vector, use_.spec)) return;
-    const int most = full.slices == 1 ? 32 : full.threads > 512 ? 8 : 16;
-    if (full.shifted && full.per_thread * full.vector > most) return;
+    if (full.per_thread * full.vector > max_held_elements(full, use_.spec)) return;
     if (!check(full, use_.spec, use_.device)) return;
     found_.push_back(weighed(full, use_));
   }

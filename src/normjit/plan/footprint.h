@@ -65,6 +65,21 @@ inline int max_held_registers(int threads, int vector, const LayerNormSpec& spec
   return most;
 }
 
+// Whether lanes without work are left in a row that a block has alone. The compiler then moves many loads of
+// weights ahead, for which nothing waits, and holds what they bring.
+inline bool ends_early(const Plan& plan, const LayerNormSpec& spec) {
+  return plan.slices == 1 && !plan.shifted && spec.columns % columns_per_block(plan) != 0;
+}
+
+// Elements that a thread may hold of a row, at most, where less suffices than max_held_registers() says. What
+// is shifted is held twice for a moment, and blocks that share a row exchange its moments meanwhile.
+inline int max_held_elements(const Plan& plan, const LayerNormSpec& spec) {
+  const bool shared = plan.slices > 1, large = plan.threads > 512;
+  if (plan.shifted) return !shared ? 32 : large || compute_type(spec) == DType::f64 ? 8 : 16;
+  if (shared && large) return 16;
+  return spec.affine != Affine::none && ends_early(plan, spec) ? 63 : 64;
+}
+
 // What no thread can have more of, and what every kernel needs besides the row that it holds. A legal plan
 // has at least these; the planner asks for needed_registers(), with which nothing spills.
 inline constexpr int kMaxRegisters = 255, kWorkingRegisters = 16;
@@ -84,7 +99,8 @@ inline int needed_registers(const Plan& plan, const LayerNormSpec& spec) {
   const std::int64_t held = held_registers(plan, spec);
   if (compute_type(spec) == DType::f64) {
     const int elements = plan.per_thread * plan.vector;
-    return elements <= 4 ? 96 : elements <= 8 ? 128 : 168;
+    const bool shared_shift = plan.shifted && plan.slices > 1;
+    return elements <= 4 ? 96 : elements <= 8 && !shared_shift ? 128 : 168;
   }
   const bool narrow = registers_per_vector(plan.vector, spec) < 4;
   const bool converts = size_of(spec.input) == 2;
@@ -103,6 +119,8 @@ inline int needed_registers(const Plan& plan, const LayerNormSpec& spec) {
     return held <= 8 ? 56 : held <= 16 ? (converts ? 72 : 56) : held <= 32 && !converts ? 72 : 128;
   if (held <= 8) return plan.threads > 512 ? 64 : 64 + shares / 2;
   if (held <= 16) return plan.threads > 512 ? 64 : (converts ? 80 : 64) + shares;
+  if (!converts && spec.affine == Affine::weight_bias && ends_early(plan, spec) && held > 24)
+    return held <= 32 ? 96 : held <= 44 ? 128 : 168;
   if (held <= 32 && !converts) return plan.shifted ? 168 : 80 + shares;
   return 128;
 }

@@ -178,7 +178,8 @@ Result<void> check(const Plan& plan, const LayerNormSpec& spec, const DeviceProf
     return illegal("threads must be a power of two from 32 to 1024");
   if (!power_of_two(plan.vector) || plan.vector > 8 || (spec.columns % plan.vector != 0 && !plan.shifted))
     return illegal("vector must be 1, 2, 4 or 8, and divide the columns unless it is shifted");
-  if (plan.shifted && (plan.strategy == Strategy::streamed_row || !can_shift(plan.vector, spec)))
+  if (plan.shifted && (plan.strategy == Strategy::streamed_row || !can_shift(plan.vector, spec) ||
+                       plan.vector * std::max(size_of(spec.input), size_of(spec.output)) > 16))
     return illegal(
         "only accesses of more than one element and whole words can be shifted, of rows in registers");
   if (plan.per_thread < 1) return illegal("per_thread must be at least 1");
@@ -186,7 +187,9 @@ Result<void> check(const Plan& plan, const LayerNormSpec& spec, const DeviceProf
     if (!power_of_two(plan.lanes) || plan.lanes > kWarp)
       return illegal("lanes must be a power of two up to 32");
   } else if (plan.strategy == Strategy::streamed_row) {
-    if (plan.lanes != plan.threads / 2) return illegal("half of the threads must share a chunk");
+    if (plan.threads != 512 || plan.lanes != 256 || plan.vector * size_of(spec.input) != 16 ||
+        plan.blocks_per_sm != 1)
+      return illegal("streamed rows are read in 16 bytes, by one block of 512 threads of which 256 apply");
   } else if (plan.lanes != plan.threads) {
     return illegal("all threads share a row, so lanes must equal threads");
   }
