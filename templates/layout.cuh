@@ -23,7 +23,7 @@ static_assert((kWarps & (kWarps - 1)) == 0, "the lanes of a warp sum over the wa
 static_assert((kLanes & (kLanes - 1)) == 0 && kThreads % kLanes == 0 && kThreads % 32 == 0);
 
 // How `count` columns of a row are cut that begin `past` elements past an aligned vector: `head` single
-// elements, `body` columns in whole vectors, and what is left.
+// elements, `body` columns in whole vectors, and what is left. Of fewer columns than `head` all are single.
 struct Cut {
   int past, head, body, count;
 
@@ -37,7 +37,6 @@ NJ_DEVICE Cut cut_of(const T* address, int count) {
   if constexpr (!kShifted) return {0, 0, count, count};
   const int past = static_cast<int>(reinterpret_cast<unsigned long long>(address) / sizeof(T) % kVector);
   const int head = (kVector - past) % kVector;
-  if (head >= count) return {past, count, 0, count};
   return {past, head, (count - head) / kVector * kVector, count};
 }
 

@@ -94,6 +94,18 @@ Arguments::Arguments(Problem& problem, std::size_t workspace_bytes)
   if (!workspace.empty()) buffers.push_back({workspace.data(), workspace.size(), "workspace", true, true});
 }
 
+// What the device would use, unless more of its blocks are resident together than the emulation runs.
+Plan plan_for_host(const LayerNormSpec& spec, const DeviceProfile& device, std::int64_t rows,
+                   Alignment alignment) {
+  const RowsRegime regime = regime_of(rows, device);
+  const Plan plan = choose(spec, device, regime, alignment);
+  const LaunchShape shape = launch_shape(plan, spec);
+  return shape.cooperative &&
+                 grid_blocks(plan, spec, device, rows) * shape.threads > simt::kMostThreadsTogether
+             ? fallback(spec, device, regime, alignment)
+             : plan;
+}
+
 class HostExecutor final : public Executor {
  public:
   HostExecutor(const Options& options, HostOptions host);
@@ -161,7 +173,7 @@ Execution HostExecutor::execute(Problem& problem) {
   if (const Status status = check_tensors(spec, tensors); !status)
     throw Exception({status.code, status.message()});
   const Plan plan =
-      host_.plan.value_or(choose(spec, device, regime_of(problem.rows, device), alignment_of(spec, tensors)));
+      host_.plan.value_or(plan_for_host(spec, device, problem.rows, alignment_of(spec, tensors)));
   normjit::check(plan, spec, device).value();
 
   const bool checked = checks(problem);

@@ -102,7 +102,8 @@ TEST(Candidates, AlignedRowsAreNeverShifted) {
 }
 
 // Where the memory is busy, so that the width of an access counts more than the detour through shared memory.
-// A row that does not stay on the chip takes that detour twice, which may be slower.
+// A row that does not stay on the chip takes that detour twice, and one that blocks share waits for their
+// exchange, so that other accesses may be as fast there.
 TEST(Choose, ManyRowsThatBeginAnywhereAreStillMovedInWideAccesses) {
   for (const DeviceProfile& device : DeviceProfile::known())
     for (const DType dtype : {DType::f16, DType::bf16, DType::f32})
@@ -114,7 +115,7 @@ TEST(Choose, ManyRowsThatBeginAnywhereAreStillMovedInWideAccesses) {
         const Plan plan = choose(spec, device, RowsRegime::many, Alignment::one);
         const bool on_chip = columns * size_of(dtype) <= 32 * 1024;
         ASSERT_TRUE((plan.shifted && access_bytes(plan, spec) == 16) ||
-                    (plan.strategy == Strategy::two_reads && !on_chip))
+                    (!on_chip && (plan.strategy == Strategy::two_reads || plan.slices > 1)))
             << to_text(spec) << " on " << device.text() << ": " << to_text(plan);
       }
 }

@@ -172,12 +172,15 @@ TEST(Check, RefusesBrokenStreamedRow) {
   const Plan plan{Strategy::streamed_row, 512, 256, 4, 2, 1, 1, 128, Exchange::grid, false, 27};
   expect_refused(spec, plan,
                  {{"threads must be", [](Plan& p) { p.threads = 384; }},
-                  {"half of the threads", [](Plan& p) { p.lanes = 512; }},
-                  {"half of the threads", [](Plan& p) { p.threads = 256; }},
+                  {"one block of 512 threads", [](Plan& p) { p.lanes = 512; }},
+                  {"one block of 512 threads", [](Plan& p) { p.threads = 256; }},
+                  {"one block of 512 threads", [](Plan& p) { p.threads = 1024, p.lanes = 512; }},
+                  {"one block of 512 threads", [](Plan& p) { p.blocks_per_sm = 0; }},
+                  {"one block of 512 threads", [](Plan& p) { p.blocks_per_sm = 2; }},
+                  {"read in 16 bytes", [](Plan& p) { p.vector = 2, p.per_thread = 4; }},
                   {"vector must be", [](Plan& p) { p.vector = 3; }},
                   {"per_thread must be", [](Plan& p) { p.per_thread = 0; }},
                   {"group_rows must be", [](Plan& p) { p.group_rows = 0; }},
-                  {"blocks_per_sm", [](Plan& p) { p.blocks_per_sm = 0; }},
                   {"exchange through memory", [](Plan& p) { p.slices = 8, p.exchange = Exchange::cluster; }},
                   {"2 chunks at least", [](Plan& p) { p.stages = 1; }},
                   {"2 chunks at least", [](Plan& p) { p.stages = 0; }},
@@ -185,7 +188,6 @@ TEST(Check, RefusesBrokenStreamedRow) {
                   {"does not fit in the ring", [](Plan& p) { p.stages = 15; }},
                   {"does not fit in the ring", [](Plan& p) { p.slices = 64; }},
                   {"bytes of shared memory", [](Plan& p) { p.stages = 29; }},
-                  {"bytes of shared memory", [](Plan& p) { p.blocks_per_sm = 2; }},
                   {"can be shifted", [](Plan& p) { p.shifted = true; }},
                   {"slices of a row need an exchange", [](Plan& p) { p.exchange = Exchange::none; }}});
   // However far beyond, also where 32 bits do not hold the bytes.
@@ -212,6 +214,9 @@ TEST(Check, RefusesWhatCannotBeShifted) {
                  {{"can be shifted", [](Plan& p) { p.vector = 1, p.per_thread = 17; }},
                   {"divide the columns", [](Plan& p) { p.shifted = false; }},
                   {"do not cover the row", [](Plan& p) { p.per_thread = 1; }}});
+  expect_refused(canonical({.columns = 4097}),
+                 {Strategy::resident_row, 256, 256, 4, 4, 1, 1, 1, Exchange::none, true},
+                 {{"can be shifted", [](Plan& p) { p.vector = 8, p.per_thread = 2; }}});
   // 128 KiB of shared memory, which not every multiprocessor has.
   const LayerNormSpec long_rows = canonical({.columns = 65537, .input = DType::f16});
   plan = {Strategy::resident_row, 1024, 1024, 8, 8, 1, 1, 1, Exchange::none, true};

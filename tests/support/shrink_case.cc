@@ -80,7 +80,10 @@ std::vector<KernelCase> simpler(const KernelCase& c) {
     with([&](KernelCase& to) { to.plan.stages = static_cast<int>(stages); });
   with([](KernelCase& to) { to.plan.per_thread = 1; });
   with([](KernelCase& to) { to.plan.per_thread = std::max(1, to.plan.per_thread / 2); });
-  with([](KernelCase& to) { to.plan.vector = 1; });
+  with([](KernelCase& to) {
+    to.plan.vector = 1;
+    to.plan.shifted = false;  // single elements never are
+  });
   with([](KernelCase& to) {
     to.plan.threads /= 2;
     if (to.plan.strategy != Strategy::packed_rows) to.plan.lanes = to.plan.threads;

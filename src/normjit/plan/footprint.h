@@ -77,7 +77,8 @@ inline int max_held_elements(const Plan& plan, const LayerNormSpec& spec) {
   const bool shared = plan.slices > 1, large = plan.threads > 512;
   if (plan.shifted) return !shared ? 32 : large || compute_type(spec) == DType::f64 ? 8 : 16;
   if (shared && large) return 16;
-  return spec.affine != Affine::none && ends_early(plan, spec) ? 63 : 64;
+  const bool loads_ahead = spec.input == DType::f32 && spec.affine != Affine::none && ends_early(plan, spec);
+  return loads_ahead ? 60 : 64;
 }
 
 // What no thread can have more of, and what every kernel needs besides the row that it holds. A legal plan
@@ -108,6 +109,8 @@ inline int needed_registers(const Plan& plan, const LayerNormSpec& spec) {
   const bool two_reads = plan.strategy == Strategy::two_reads;
   if (two_reads && plan.shifted && held <= 8) return 80;
   if (two_reads && (converts || plan.shifted)) return 128;
+  // Groups of rows take more with weights alone than with biases too.
+  if (two_reads && plan.group_rows > 1 && spec.affine == Affine::weight && held > 16) return 128;
   if (narrow || !same) {
     if (held <= 4) return 64;
     if (held <= 8) return converts ? 72 : 64;
@@ -115,10 +118,15 @@ inline int needed_registers(const Plan& plan, const LayerNormSpec& spec) {
     return 128;
   }
   const int shares = plan.slices > 1 ? 16 : 0;
-  if (plan.strategy == Strategy::packed_rows)
+  if (plan.strategy == Strategy::packed_rows) {
+    // So do activations without weights.
+    const bool calls = spec.activation != Activation::none && spec.activation != Activation::relu;
+    if (!converts && calls && spec.affine == Affine::none && held > 24 && held <= 32) return 96;
     return held <= 8 ? 56 : held <= 16 ? (converts ? 72 : 56) : held <= 32 && !converts ? 72 : 128;
+  }
   if (held <= 8) return plan.threads > 512 ? 64 : 64 + shares / 2;
-  if (held <= 16) return plan.threads > 512 ? 64 : (converts ? 80 : 64) + shares;
+  if (held <= 16)
+    return plan.threads > 512 ? 64 : (converts || (shares > 0 && plan.shifted) ? 80 : 64) + shares;
   if (!converts && spec.affine == Affine::weight_bias && ends_early(plan, spec) && held > 24)
     return held <= 32 ? 96 : held <= 44 ? 128 : 168;
   if (held <= 32 && !converts) return plan.shifted ? 168 : 80 + shares;

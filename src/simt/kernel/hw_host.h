@@ -285,7 +285,10 @@ NJ_DEVICE void bulk_load(void* shared, const void* global, int bytes, MemoryBarr
   simt::must_be_aligned<16>(global);
   simt::runtime.bulk_load(shared, global, bytes, barrier, place, NJ_PC);
 }
-NJ_DEVICE void prefetch(const void* global, int) { simt::must_be_aligned<16>(global); }
+NJ_DEVICE void prefetch(const void* global, int bytes) {
+  simt::must_be_aligned<16>(global);
+  simt::must_be_aligned<16>(static_cast<const char*>(global) + bytes);
+}
 NJ_DEVICE void bulk_store(void* global, const void* shared, int bytes, simt::Place place = simt::here()) {
   simt::must_be_aligned<16>(shared);
   simt::must_be_aligned<16>(global);
