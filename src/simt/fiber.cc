@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "simt/sanitizers.h"
@@ -38,6 +39,9 @@ normjit_simt_switch:
 namespace normjit::simt {
 namespace {
 
+// Where the variables of a kernel lie: NaN in every floating-point type.
+constexpr std::size_t kPoisonedBytes = 2048;
+
 // The stack that was left last, to learn where the calling thread's lies.
 thread_local const void** t_left_stack = nullptr;
 thread_local std::size_t* t_left_bytes = nullptr;
@@ -59,6 +63,10 @@ void Fiber::begin(std::byte* stack, void (*entry)()) {
     thread_sanitizer_ = __tsan_create_fiber(0);
     owns_thread_sanitizer_ = true;
   }
+  // What the fiber before has left could be just what a kernel fails to set. The sanitizers forbid to write
+  // there, and have means of their own.
+  if (__sanitizer_start_switch_fiber == nullptr && __tsan_create_fiber == nullptr)
+    std::fill_n(stack + kStackBytes - kPoisonedBytes, kPoisonedBytes, std::byte{0xff});
 #ifdef NORMJIT_SIMT_USES_UCONTEXT
   getcontext(&context_);
   context_.uc_stack.ss_sp = stack;

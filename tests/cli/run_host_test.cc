@@ -238,7 +238,7 @@ TEST_F(RunOnHostWithoutABarrier, TheMessageSaysWhatWhereAndHowToSeeItAgain) {
   const ToolRun faulty = run(arguments, {variable()});
   EXPECT_EQ(faulty.status, 1);
   EXPECT_THAT(faulty.out, IsEmpty());
-  EXPECT_THAT(faulty.err, testing::StartsWith("normjit: race: "));
+  EXPECT_THAT(faulty.err, testing::StartsWith("normjit: uninitialized: "));
   EXPECT_THAT(faulty.err, HasSubstr("resident_row.cu:" + std::to_string(reading_line_)));
   EXPECT_THAT(faulty.err, HasSubstr("schedule 0"));
   EXPECT_FALSE(std::filesystem::exists(directory_ / "y.npy")) << "unfinished outputs";

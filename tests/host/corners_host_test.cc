@@ -327,6 +327,7 @@ TEST(HostCornersOfSharedRows, Widths) {
     for (const std::int64_t columns :
          {std::int64_t{1}, front - 1, front, front + 1, front + 65, whole - 1, whole})
       for (const DType dtype : {DType::f32, DType::f64}) {
+        if (dtype == DType::f64 && sharing.slices != 2) continue;
         cases.push_back(shared(
             sharing, {.columns = columns, .input = dtype, .affine = Affine::weight_bias, .statistics = true},
             7));
@@ -395,7 +396,7 @@ TEST(HostCornersOfStreamedRows, Chunks) {
     for (const int chunks : {1, 3, 5, 6})
       for (const int missing : {0, 4, kChunk - 4})
         for (const int more : {0, 3}) {
-          if (chunks < slices) continue;
+          if (chunks < slices || (more == 3 && missing == 4)) continue;
           const int own = (chunks + slices - 1) / slices;
           KernelCase c = streamed(chunks * kChunk - missing, slices, std::max(2, own + more), 3);
           c.inputs = missing == 4 ? InputKind::large_mean : InputKind::unit;

@@ -172,7 +172,7 @@ const std::vector<Pinned> kPinned = {
      "sms=1 arch=sm_90 rows=9 x_gap=4 inputs=large_mean overlaps=1 seed=26",
      {0, 13}},
     {"layernorm/cols=5108/f32/w/stats streamed_row threads=512 lanes=256 vector=4 per_thread=1 slices=3 "
-     "exchange=grid stages=4 sms=6 arch=sm_90 rows=11 runs=2 inputs=large_mean seed=27",
+     "exchange=grid stages=4 sms=6 arch=sm_90 rows=17 runs=2 inputs=large_mean seed=27",
      {0, 13},
      {"exchange.cuh", "workspace.cuh", "statistics.cuh", "streamed_row.cu"}},
     {"layernorm/cols=8192/bf16/out=f32/wb streamed_row threads=512 lanes=256 vector=8 per_thread=2 stages=2 "
