@@ -194,7 +194,8 @@ TEST(Check, RefusesBrokenStreamedRow) {
   expect_refused({.columns = 8192},
                  {Strategy::streamed_row, 512, 256, 4, 2, 1, 1, 1, Exchange::none, false, 4},
                  {{"bytes of shared memory", [](Plan& p) { p.stages = (1 << 21) + 8; }},
-                  {"bytes of shared memory", [](Plan& p) { p.stages = kMaxInt; }}});
+                  {"bytes of shared memory", [](Plan& p) { p.stages = kMaxInt; }},
+                  {"bytes of shared memory", [](Plan& p) { p.stages = p.per_thread = kMaxInt; }}});
   expect_refused({.columns = 16384},
                  {Strategy::streamed_row, 512, 256, 4, 2, 1, 1, 8, Exchange::grid, false, 8},
                  {{"every slice must have a chunk", [](Plan& p) { p.slices = 9; }}});

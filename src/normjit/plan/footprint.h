@@ -42,7 +42,7 @@ inline std::int64_t static_shared_bytes(const Plan& plan, const LayerNormSpec& s
   if (plan.strategy == Strategy::streamed_row) {
     const std::int64_t fewest = spec.columns / columns_per_block(plan) / plan.slices;
     const std::int64_t places = plan.stages / (fewest < 1 ? 1 : fewest) + 3;
-    return kReserved + kOthers + 16 * plan.stages + places * (16 + 5 * moments);
+    return kReserved + kOthers + std::int64_t{16} * plan.stages + places * (16 + 5 * moments);
   }
   const int parts = plan.threads / kWarp * (plan.exchange == Exchange::cluster ? plan.slices : 1);
   return kReserved + kOthers + 2 * parts * (moments + 8);

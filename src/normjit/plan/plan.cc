@@ -101,7 +101,9 @@ std::int64_t wide_shared_bytes(const Plan& plan, const LayerNormSpec& spec) {
     const std::int64_t row = columns * std::max(size_of(spec.input), size_of(spec.output));
     return plan.threads / plan.lanes * ((ceil_div(row, 16) | 1) * 16);
   }
-  return std::max(0, plan.stages) * (columns_per_block(plan) * size_of(spec.input));
+  // Beyond what any device has, the count no longer matters; so it stays within 64 bits.
+  const std::int64_t chunk = std::min<std::int64_t>(columns_per_block(plan) * size_of(spec.input), kMaxGrid);
+  return std::max(0, plan.stages) * chunk;
 }
 }  // namespace
 
