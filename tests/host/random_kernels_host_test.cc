@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <iterator>
+#include <utility>
 #include <vector>
 
 #include "normjit/base/text.h"
