@@ -211,9 +211,9 @@ Plan with_occupancy(Plan plan, const Use& use) {
   const DeviceProfile& device = use.device;
   int blocks = std::min({device.registers_per_sm / (plan.threads * needed_registers(plan, use.spec)),
                          device.threads_per_sm / plan.threads, device.blocks_per_sm});
-  if (const int shared = shared_bytes(plan, use.spec); shared > 0)
-    blocks = static_cast<int>(std::min<std::int64_t>(
-        blocks, device.shared_per_sm / (shared + static_shared_bytes(plan, use.spec))));
+  if (shared_bytes(plan, use.spec) > 0)
+    blocks = static_cast<int>(
+        std::min<std::int64_t>(blocks, device.shared_per_sm / all_shared_bytes(plan, use.spec)));
   plan.blocks_per_sm = std::max(1, blocks);
   return plan;
 }
@@ -227,29 +227,19 @@ class Enumeration {
     const int widest = 16 / std::max(size_of(spec.input), size_of(spec.output));
     const auto divides = static_cast<int>(spec.columns & -spec.columns);
     const int aligned = std::min({static_cast<int>(use_.alignment), widest, divides});
+    // Whether wider accesses could be had by shifting, and rows have some of them.
+    const bool shifts = aligned < widest && can_shift(widest, spec) && spec.columns >= 2 * widest;
     rows_in_registers(aligned, false);
-    if (shifts(aligned, widest)) rows_in_registers(widest, true);
+    if (shifts) rows_in_registers(widest, true);
     streamed_rows();
-    for (const Plan& plan : fallbacks(aligned)) add(plan);
+    add(two_reads(aligned, false));
+    if (shifts) add(two_reads(widest, true));
     std::stable_sort(found_.begin(), found_.end(),
                      [](const Candidate& a, const Candidate& b) { return a.cost < b.cost; });
     return std::move(found_);
   }
 
-  // The plans of two_reads.
-  std::vector<Plan> fallbacks(int aligned) const {
-    std::vector<Plan> plans = {two_reads(aligned, false)};
-    const int widest = 16 / std::max(size_of(use_.spec.input), size_of(use_.spec.output));
-    if (shifts(aligned, widest)) plans.push_back(two_reads(widest, true));
-    return plans;
-  }
-
  private:
-  // Whether wider accesses could be had by shifting, and rows have some of them.
-  bool shifts(int aligned, int widest) const {
-    return aligned < widest && can_shift(widest, use_.spec) && use_.spec.columns >= 2 * widest;
-  }
-
   void add(const Plan& plan) {
     const Plan full = plan.strategy == Strategy::two_reads ? plan : with_occupancy(plan, use_);
     if (full.threads * needed_registers(full, use_.spec) > use_.device.registers_per_sm) return;
@@ -314,8 +304,7 @@ class Enumeration {
       // What is shorter than two chunks has better plans.
       if (spec.columns <= plan.slices * columns_per_block(plan)) break;
       plan.stages = use_.device.shared_per_block / chunk;
-      while (static_shared_bytes(plan, spec) + shared_bytes(plan, spec) > use_.device.shared_per_block)
-        --plan.stages;
+      while (all_shared_bytes(plan, spec) > use_.device.shared_per_block) --plan.stages;
       add(plan);
     }
   }
@@ -359,6 +348,13 @@ DeviceProfile named(const DeviceProfile& device) {
   return known ? *known : device;
 }
 
+// The best one that shares no row between blocks that must run together.
+Plan fallback_among(const std::vector<Candidate>& candidates) {
+  for (const Candidate& candidate : candidates)
+    if (candidate.plan.strategy == Strategy::two_reads) return candidate.plan;
+  return {};
+}
+
 }  // namespace
 
 std::vector<Candidate> candidates(const LayerNormSpec& spec, const DeviceProfile& any, RowsRegime regime,
@@ -374,9 +370,7 @@ Plan choose(const LayerNormSpec& spec, const DeviceProfile& device, RowsRegime r
 
 Plan fallback(const LayerNormSpec& spec, const DeviceProfile& device, RowsRegime regime,
               Alignment alignment) noexcept {
-  for (const Candidate& candidate : candidates(spec, device, regime, alignment))
-    if (candidate.plan.strategy == Strategy::two_reads) return candidate.plan;
-  return {};
+  return fallback_among(candidates(spec, device, regime, alignment));
 }
 
 std::vector<Plan> plans(const LayerNormSpec& spec, const DeviceProfile& device) {
@@ -386,9 +380,9 @@ std::vector<Plan> plans(const LayerNormSpec& spec, const DeviceProfile& device) 
   };
   for (const RowsRegime regime : kRowsRegimes)
     for (const Alignment alignment : kAlignments) {
-      const Plan plan = choose(spec, device, regime, alignment);
-      add(plan);
-      if (plan.exchange != Exchange::none) add(fallback(spec, device, regime, alignment));
+      const std::vector<Candidate> found = candidates(spec, device, regime, alignment);
+      add(found.front().plan);
+      if (found.front().plan.exchange != Exchange::none) add(fallback_among(found));
     }
   return all;
 }

@@ -48,6 +48,11 @@ inline std::int64_t static_shared_bytes(const Plan& plan, const LayerNormSpec& s
   return kReserved + kOthers + 2 * parts * (moments + 8);
 }
 
+// All that a block takes of a multiprocessor's shared memory, at most.
+inline std::int64_t all_shared_bytes(const Plan& plan, const LayerNormSpec& spec) {
+  return shared_bytes(plan, spec) + static_shared_bytes(plan, spec);
+}
+
 // A thread holds its part of the row as it was loaded, and this much of it at most; beyond, kernels spill on
 // some architecture: 256 bytes, half of that of 16-bit elements, which are as many, and of two dtypes; a
 // quarter in accesses of less than 16 bytes, which need more addresses and predicates, and in blocks that

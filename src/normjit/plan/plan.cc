@@ -148,10 +148,9 @@ std::string check_slices(const Plan& plan, const LayerNormSpec& spec, const Devi
     if (resident * post_places(plan, spec) > kMaxPosts)
       return concat({"so many blocks would leave more than ", shortest(kMaxPosts), " posts for each other"});
   }
-  if (const std::int64_t shared = shared_bytes(plan, spec);
-      shared + static_shared_bytes(plan, spec) > device.shared_per_block ||
-      plan.blocks_per_sm * (shared + static_shared_bytes(plan, spec)) > device.shared_per_sm)
-    return concat({"its blocks need ", shortest(shared), " bytes of shared memory each"});
+  if (const std::int64_t shared = all_shared_bytes(plan, spec);
+      shared > device.shared_per_block || plan.blocks_per_sm * shared > device.shared_per_sm)
+    return concat({"its blocks need ", shortest(shared_bytes(plan, spec)), " bytes of shared memory each"});
   const std::int64_t chunks = chunks_of(plan, spec);
   if (streams) {
     if (device.arch.number < 90) return "the ring is fed by bulk copies, which need sm_90";
