@@ -101,7 +101,7 @@ Plan plan_for_host(const LayerNormSpec& spec, const DeviceProfile& device, std::
   const Plan plan = choose(spec, device, regime, alignment);
   const LaunchShape shape = launch_shape(plan, spec);
   return shape.cooperative &&
-                 grid_blocks(plan, spec, device, rows) * shape.threads > simt::kMostThreadsTogether
+                 grid_blocks(plan, spec, device, rows) * shape.threads > simt::most_threads_together()
              ? fallback(spec, device, regime, alignment)
              : plan;
 }

@@ -18,9 +18,10 @@ thread_local Execution* t_current = nullptr;
 thread_local Stacks t_stacks;
 
 constexpr unsigned kMaxThreads = 1024;
-constexpr std::size_t kMaxFibers = kMostThreadsTogether;
 constexpr int kMaxShared = 227 << 10;           // sm_90
 constexpr std::size_t kArenaSlack = 128 << 10;  // static variables, and the gaps between them
+
+std::size_t most_fibers() { return static_cast<std::size_t>(most_threads_together()); }
 
 }  // namespace
 
@@ -66,9 +67,9 @@ std::optional<Diagnosis> Execution::refuse() const {
       launch_.run_blocks % group_ != 0)
     return refused({shortest(launch_.run_blocks), " blocks from block ", shortest(launch_.first_block),
                     " on of a grid of ", shortest(launch_.blocks), " in units of ", shortest(group_)});
-  if (const std::size_t together = std::size_t{group_} * threads_; together > kMaxFibers)
+  if (const std::size_t together = std::size_t{group_} * threads_; together > most_fibers())
     return refused(
-        {shortest(together), " threads that run together; the emulation takes ", shortest(kMaxFibers)});
+        {shortest(together), " threads that run together; the emulation takes ", shortest(most_fibers())});
   return {};
 }
 
@@ -77,7 +78,7 @@ bool Execution::set_up() {
   groups_ = (launch_.run_blocks > 0 ? launch_.run_blocks : launch_.blocks - launch_.first_block) / group_;
   const std::size_t wanted =
       std::min<std::size_t>(groups_, static_cast<std::size_t>(schedule_.resident_blocks));
-  const std::size_t most = std::max<std::size_t>(1, kMaxFibers / (std::size_t{group_} * threads_));
+  const std::size_t most = std::max<std::size_t>(1, most_fibers() / (std::size_t{group_} * threads_));
   slots_count_ = static_cast<unsigned>(std::min(wanted, most)) * group_;
 
   fibers_ = std::vector<FiberState>(std::size_t{slots_count_} * threads_);
@@ -275,11 +276,12 @@ void Execution::fiber_main() {
     FiberState& state = *execution.running_;
     const Thread here = state.here;
     state.self = &here;
-    Slot& slot = execution.slots_[state.slot];
+    // Blocks that run together reach each other's shared memory; so they follow each other as a group.
+    const Slot& group = execution.slots_[state.slot / execution.group_ * execution.group_];
     order_after(&execution);
-    order_after(&slot);
+    order_after(&group);
     execution.kernel_.module->kernel(execution.kernel_.index)(execution.launch_.arguments);
-    order_before(&slot);
+    order_before(&group);
     order_before(&execution.live_);
     {
       const Inside inside(execution);
@@ -342,6 +344,8 @@ void Execution::finish_block(unsigned index) {
     if (slots_[i].live > 0) return;
   start_group(first);
 }
+
+int most_threads_together() noexcept { return __tsan_create_fiber != nullptr ? 8000 : 16384; }
 
 std::optional<Diagnosis> run(const HostKernel& kernel, const Launch& launch) {
   const auto execution = std::make_unique<Execution>(kernel, launch);

@@ -11,7 +11,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <iterator>
-#include <utility>
 #include <vector>
 
 #include "normjit/base/text.h"
@@ -84,12 +83,8 @@ class RandomKernels : public ::testing::TestWithParam<int> {};
 TEST_P(RandomKernels, AreRightUnderEverySchedule) {
   const int all = specs_in_all(), shard = GetParam();
   std::vector<KernelCase> own;
-  // ThreadSanitizer has room for 8128 fibers, and is not told how blocks that share a row follow each other in
-  // their places; the executor's own clocks look at those.
-  const bool whole_rows_only = simt::sanitizer() == "thread";
   for (int i = all * shard / kShards; i < all * (shard + 1) / kShards; ++i)
-    if (KernelCase c = case_number(static_cast<std::uint64_t>(i)); !whole_rows_only || c.plan.slices == 1)
-      own.push_back(std::move(c));
+    own.push_back(case_number(static_cast<std::uint64_t>(i)));
   for (std::size_t first = 0; first < own.size(); first += kBatch) {
     const auto batch = std::span(own).subspan(first, std::min<std::size_t>(kBatch, own.size() - first));
     const auto kernels = compile_batch(batch);

@@ -54,9 +54,6 @@ bool legal(const KernelCase& c) {
   if (c.in_place && (c.y_gap != 0 || size_of(c.spec.input) != size_of(c.spec.output))) return false;
   const std::int64_t shifts[] = {c.x_shift, c.y_shift, c.weight_shift, c.bias_shift};
   if (*std::min_element(std::begin(shifts), std::end(shifts)) < 0) return false;
-  // Shared memory is read and written in 16 bytes at most.
-  if (c.plan.shifted && c.plan.vector * std::max(size_of(c.spec.input), size_of(c.spec.output)) > 16)
-    return false;
   // Every row of every tensor begins at a multiple of a vector, unless rows may begin anywhere.
   const auto aligned = [&](std::int64_t distance) { return distance % c.plan.vector == 0; };
   if (!c.plan.shifted &&
@@ -68,7 +65,7 @@ bool legal(const KernelCase& c) {
   if (c.runs < 1 || c.blocks < 0 || c.blocks % c.plan.slices != 0) return false;
   if (c.blocks > 0 && (c.rows == 0 || c.blocks > grid_blocks(c.plan, c.spec, c.device, c.rows))) return false;
   if (c.plan.exchange == Exchange::grid &&
-      std::int64_t{blocks_of(c)} * c.plan.threads > simt::kMostThreadsTogether)
+      std::int64_t{blocks_of(c)} * c.plan.threads > simt::most_threads_together())
     return false;
   // A NaN in several rows would say nothing about whether it stays in its own.
   const bool one_bad_row = c.inputs == InputKind::nan_row || c.inputs == InputKind::inf_row;

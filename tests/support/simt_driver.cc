@@ -129,7 +129,7 @@ class SimtDriver::Kernel final : public LoadedKernel {
 
   // As many as the emulation can run together.
   Result<int> resident_blocks(const LaunchShape& shape) const override {
-    return simt::kMostThreadsTogether / shape.threads;
+    return simt::most_threads_together() / shape.threads;
   }
 
  private:
