@@ -11,22 +11,27 @@ namespace {
 
 constexpr std::string_view kBegin = "tuned plan";
 
-// Every fact of the device counts: a slice of a GPU has entries of its own. The binding names them all, so
-// that a new one does not compile until it is here.
+// The numbers of a DeviceProfile by name. The binding names every member, so that a new one does not compile
+// until it is here.
+template <typename Device, typename Visit>
+void visit_numbers(Device& device, Visit visit) {
+  auto& [arch, sms, threads, blocks, registers, shared_block, shared_sm, l2] = device;
+  visit("sm_count", sms);
+  visit("threads_per_sm", threads);
+  visit("blocks_per_sm", blocks);
+  visit("registers_per_sm", registers);
+  visit("shared_per_block", shared_block);
+  visit("shared_per_sm", shared_sm);
+  visit("l2_bytes", l2);
+}
+
+// Every fact of the device counts: a slice of a GPU has entries of its own.
 std::string identity_of(const LayerNormSpec& spec, const DeviceProfile& device, RowsRegime regime,
                         Alignment alignment) {
-  const auto& [arch, sms, threads, blocks, registers, shared_block, shared_sm, l2] = device;
-  const std::pair<std::string_view, std::int64_t> facts[] = {
-      {"sm_count", sms},
-      {"threads_per_sm", threads},
-      {"blocks_per_sm", blocks},
-      {"registers_per_sm", registers},
-      {"shared_per_block", shared_block},
-      {"shared_per_sm", shared_sm},
-      {"l2_bytes", l2},
-  };
-  std::string identity = concat({kBegin, " spec=", to_text(spec), " arch=", arch.name()});
-  for (const auto& [key, value] : facts) identity += concat({" ", key, "=", shortest(value)});
+  std::string identity = concat({kBegin, " spec=", to_text(spec), " arch=", device.arch.name()});
+  visit_numbers(device, [&](std::string_view key, auto value) {
+    identity += concat({" ", key, "=", shortest(value)});
+  });
   return identity + concat({" regime=", name(regime), " alignment=", shortest(static_cast<int>(alignment))});
 }
 
@@ -38,21 +43,13 @@ std::string identity_of(const TunedPlan& tuned) {
 void read(std::string_view word, TunedPlan& tuned) {
   const std::size_t equals = std::min(word.find('='), word.size() - 1);
   const std::string_view key = word.substr(0, equals), value = word.substr(equals + 1);
-  const auto read_count = [&](std::string_view wanted, auto& to) {
-    if (key == wanted) to = number<std::remove_reference_t<decltype(to)>>(value).value_or(-1);
-  };
-  DeviceProfile& device = tuned.device;
   if (key == "spec")
     if (const auto spec = parse_spec(value)) tuned.spec = *spec;
   if (key == "arch")
-    if (const auto arch = Arch::parse(value)) device.arch = *arch;
-  read_count("sm_count", device.sm_count);
-  read_count("threads_per_sm", device.threads_per_sm);
-  read_count("blocks_per_sm", device.blocks_per_sm);
-  read_count("registers_per_sm", device.registers_per_sm);
-  read_count("shared_per_block", device.shared_per_block);
-  read_count("shared_per_sm", device.shared_per_sm);
-  read_count("l2_bytes", device.l2_bytes);
+    if (const auto arch = Arch::parse(value)) tuned.device.arch = *arch;
+  visit_numbers(tuned.device, [&](std::string_view wanted, auto& to) {
+    if (key == wanted) to = number<std::remove_reference_t<decltype(to)>>(value).value_or(-1);
+  });
   if (key == "regime")
     for (const RowsRegime regime : kRowsRegimes)
       if (value == name(regime)) tuned.regime = regime;
