@@ -63,10 +63,10 @@ NJ_DEVICE Affine load_affine(const Weight* weight, const Weight* bias, int at) {
 }
 
 // An element of y from one of x; weight and bias are not looked at where there are none.
-NJ_DEVICE Output finish(Input x, const RowStatistics& s, Weight weight, Weight bias) {
-  Acc v = (widen(x) - s.mean) * s.rstd + -s.rest * s.rstd;
-  if constexpr (kHasWeight) v *= widen(weight);
-  if constexpr (kHasBias) v += widen(bias);
+NJ_DEVICE Output finish(Acc x, const RowStatistics& s, Acc weight, Acc bias) {
+  Acc v = (x - s.mean) * s.rstd + -s.rest * s.rstd;
+  if constexpr (kHasWeight) v *= weight;
+  if constexpr (kHasBias) v += bias;
   v = activate(v);
   if constexpr (kScale != Acc(1)) v *= kScale;
   return narrow<Output>(v);
@@ -74,7 +74,8 @@ NJ_DEVICE Output finish(Input x, const RowStatistics& s, Weight weight, Weight b
 NJ_DEVICE Vec<Output> finish(const Vec<Input>& x, const RowStatistics& s, const Affine& affine) {
   Vec<Output> y;
 #pragma unroll
-  for (int i = 0; i < kVector; ++i) y.at[i] = finish(x.at[i], s, affine.weight.at[i], affine.bias.at[i]);
+  for (int i = 0; i < kVector; ++i)
+    y.at[i] = finish(widen(x, i), s, widen(affine.weight, i), widen(affine.bias, i));
   return y;
 }
 

@@ -516,9 +516,9 @@ NJ_DEVICE float f16_to_f32(unsigned short bits) {
   asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
   return value;
 }
-NJ_DEVICE float bf16_to_f32(unsigned short bits) {
-  return __uint_as_float(static_cast<unsigned>(bits) << 16);
-}
+// Of two bf16 in a word: the one in its low half, and the one in its high half.
+NJ_DEVICE float bf16_to_f32(unsigned pair) { return __uint_as_float(pair << 16); }
+NJ_DEVICE float high_bf16_to_f32(unsigned pair) { return __uint_as_float(pair & 0xffff0000u); }
 
 NJ_DEVICE unsigned short f32_to_f16(float value) {
   unsigned short bits;
@@ -554,6 +554,10 @@ NJ_DEVICE float rsqrt(float value) {
   return result;
 }
 NJ_DEVICE double rsqrt(double value) { return 1.0 / sqrt(value); }
+
+// a * b + c, rounded once.
+NJ_DEVICE float fma(float a, float b, float c) { return fmaf(a, b, c); }
+NJ_DEVICE double fma(double a, double b, double c) { return ::fma(a, b, c); }
 
 // a * b, clamped to [0, 1]; NaN becomes 0.
 NJ_DEVICE float mul_saturated(float a, float b) {

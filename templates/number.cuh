@@ -37,6 +37,19 @@ struct Vec {
   T at[kVector];
 };
 
+// Element i of a vector. Two bf16 are widened from their word by an instruction each; cut out of it first,
+// every second one took two.
+template <class T>
+NJ_DEVICE Acc widen(const Vec<T>& value, int i) {
+  if constexpr (kSame<T, BF16> && kVector % 2 == 0) {
+    unsigned pair;
+    memcpy(&pair, value.at + i / 2 * 2, sizeof pair);
+    return i % 2 == 0 ? hw::bf16_to_f32(pair) : hw::high_bf16_to_f32(pair);
+  } else {
+    return widen(value.at[i]);
+  }
+}
+
 template <hw::Keep kKeep, class T>
 NJ_DEVICE Vec<T> load(const T* from) {
   return hw::load<kKeep, Vec<T>>(from);

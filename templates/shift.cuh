@@ -55,7 +55,8 @@ NJ_DEVICE void finish_few(Few<Output>* done, const Input* in, const RowStatistic
     if constexpr (kHasBias) biases = load_few<kTogether>(bias, at, end);
 #pragma unroll
     for (int i = 0; i < kFew; ++i)
-      if (at + i < end) done[j].at[i] = finish(in[at + i], s, weights.at[i], biases.at[i]);
+      if (at + i < end)
+        done[j].at[i] = finish(widen(in[at + i]), s, widen(weights.at[i]), widen(biases.at[i]));
     hw::forget(done[j]);
   }
 }

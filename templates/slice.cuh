@@ -30,7 +30,7 @@ struct VectorElements {
     for (int k = 0; k < kCount; ++k)
       if (inside(k)) {
 #pragma unroll
-        for (int i = 0; i < kVector; ++i) take(widen(part[k].at[i]));
+        for (int i = 0; i < kVector; ++i) take(widen(part[k], i));
         hw::forget(part[k]);
       }
   }
@@ -70,6 +70,17 @@ NJ_DEVICE Pair centred_sums(const Elements& elements, Acc mean) {
     const Acc distance = value - mean;
     total.a += distance;
     total.b += distance * distance;
+  });
+  return total;
+}
+
+// The sum of squares alone.
+template <class Elements>
+NJ_DEVICE Acc centred_squares(const Elements& elements, Acc mean) {
+  Acc total = 0;
+  elements.each([&](Acc value) {
+    const Acc distance = value - mean;
+    total += distance * distance;
   });
   return total;
 }

@@ -20,6 +20,13 @@ std::vector<std::uint16_t> all_halves() {
   return all;
 }
 
+// All of them in the high half of a word, with something else in the low half.
+std::vector<std::uint32_t> pairs_of_halves() {
+  std::vector<std::uint32_t> all(1 << 16);
+  for (std::uint32_t i = 0; i < all.size(); ++i) all[i] = i << 16 | (i * 7919 & 0xffff);
+  return all;
+}
+
 // Of every exponent, zero and infinity's among them, both signs: the first and last fractions, those around
 // the middle, and some in between. Then any bits.
 template <class Float, class Bits>
@@ -79,6 +86,22 @@ std::vector<double> around_floats() {
   return values;
 }
 
+template <class Float>
+struct Terms {
+  Float a, b, c;
+};
+
+// Sums that cancel what the product was rounded to, and any others.
+template <class Float>
+std::vector<Terms<Float>> terms(const std::vector<Float>& values) {
+  std::vector<Terms<Float>> all;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const Float a = values[i], b = values[(i * 7919 + 13) % values.size()];
+    for (const Float c : {-(a * b), values[(i * 104729 + 5) % values.size()]}) all.push_back({a, b, c});
+  }
+  return all;
+}
+
 struct Factors {
   float a, b;
 };
@@ -121,6 +144,12 @@ float f32_rsqrt(float value) { return static_cast<float>(1 / std::sqrt(double{va
 double f64_rsqrt(double value) { return 1 / std::sqrt(value); }
 float reciprocal(float value) { return flushed(1 / flushed(value)); }
 float exp2_of(float value) { return flushed(static_cast<float>(std::exp2(double{flushed(value)}))); }
+
+float high_bf16(std::uint32_t pair) { return cli::bf16_to_float(static_cast<std::uint16_t>(pair >> 16)); }
+template <class Float>
+Float fused(Terms<Float> x) {
+  return std::fma(x.a, x.b, x.c);
+}
 
 float saturated(Factors x) {
   const float product = x.a * x.b;
@@ -172,6 +201,8 @@ std::vector<ConformanceKernel> numbers_kernels() {
                  {Type::f32}, mapped<std::uint16_t, cli::f16_to_float>),
       on_numbers("bf16_widened", "hw::bf16_to_f32(x[i])", "unsigned short", "float", all_halves(), 4,
                  {Type::f32}, mapped<std::uint16_t, cli::bf16_to_float>),
+      on_numbers("high_bf16_widened", "hw::high_bf16_to_f32(x[i])", "unsigned", "float", pairs_of_halves(), 4,
+                 {Type::f32}, mapped<std::uint32_t, high_bf16>),
       on_numbers("f16_rounded", "hw::f32_to_f16(x[i])", "float", "unsigned short", around_halves(), 2,
                  {Type::f16}, mapped<float, cli::f16_from_double>),
       on_numbers("bf16_rounded", "hw::f32_to_bf16(x[i])", "float", "unsigned short", around_bhalves(), 2,
@@ -186,6 +217,10 @@ std::vector<ConformanceKernel> numbers_kernels() {
       // A correct root and a correct division on both sides.
       on_numbers("f64_rsqrt", "hw::rsqrt(x[i])", "double", "double", f64_patterns(), 8, {Type::f64},
                  mapped<double, f64_rsqrt>),
+      on_numbers("f32_fused", "hw::fma(x[3 * i], x[3 * i + 1], x[3 * i + 2])", "float", "float",
+                 terms<float>(f32_patterns()), 4, {Type::f32}, mapped<Terms<float>, fused<float>>),
+      on_numbers("f64_fused", "hw::fma(x[3 * i], x[3 * i + 1], x[3 * i + 2])", "double", "double",
+                 terms<double>(f64_patterns()), 8, {Type::f64}, mapped<Terms<double>, fused<double>>),
       on_numbers("products_saturated", "hw::mul_saturated(x[2 * i], x[2 * i + 1])", "float", "float",
                  factors(), 4, {Type::f32}, mapped<Factors, saturated>),
       // The instructions' errors are at most 1 and 2 ulp.

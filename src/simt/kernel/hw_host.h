@@ -327,9 +327,8 @@ NJ_DEVICE float f16_to_f32(unsigned short half) {
   const float value = static_cast<float>(fraction) * 0x1p-24f;
   return sign != 0 ? -value : value;
 }
-NJ_DEVICE float bf16_to_f32(unsigned short half) {
-  return simt::bits<float>(static_cast<unsigned>(half) << 16);
-}
+NJ_DEVICE float bf16_to_f32(unsigned pair) { return simt::bits<float>(pair << 16); }
+NJ_DEVICE float high_bf16_to_f32(unsigned pair) { return simt::bits<float>(pair & 0xffff0000u); }
 
 // To nearest even. Adding to a power of two rounds what is below the last bit of an f16 subnormal.
 NJ_DEVICE unsigned short f32_to_f16(float value) {
@@ -365,6 +364,9 @@ NJ_DEVICE float rsqrt(float value) {
   return static_cast<float>(1.0 / __builtin_sqrt(static_cast<double>(value)));
 }
 NJ_DEVICE double rsqrt(double value) { return 1.0 / __builtin_sqrt(value); }
+
+NJ_DEVICE float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+NJ_DEVICE double fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
 
 NJ_DEVICE float mul_saturated(float a, float b) {
   const float product = a * b;
