@@ -55,10 +55,11 @@ struct Affine {
   Vec<Weight> weight, bias;
 };
 
-NJ_DEVICE Affine load_affine(const Weight* weight, const Weight* bias, int at) {
+// Of vector k of a lane.
+NJ_DEVICE Affine load_affine(const Weight* weight, const Weight* bias, int k, int lane) {
   Affine affine;
-  if constexpr (kHasWeight) affine.weight = load<hw::Keep::always>(weight + at);
-  if constexpr (kHasBias) affine.bias = load<hw::Keep::always>(bias + at);
+  if constexpr (kHasWeight) affine.weight = load<hw::Keep::always>(at(weight, k, lane));
+  if constexpr (kHasBias) affine.bias = load<hw::Keep::always>(at(bias, k, lane));
   return affine;
 }
 
@@ -101,21 +102,22 @@ NJ_DEVICE void load_early(AffineSlice& affine, const Weight* weight, const Weigh
   if constexpr (kEarlyAffine) {
 #pragma unroll
     for (int k = 0; k < kPerThread; ++k)
-      if (inside(k, lane, cut)) affine.part[k] = load_affine(weight, bias, column(k, lane));
+      if (inside(k, lane, cut)) affine.part[k] = load_affine(weight, bias, k, lane);
   }
 }
 
 // A slice, whose row or chunk begins at weight, bias and y.
 NJ_DEVICE void apply(const Slice& slice, const RowStatistics& s, const AffineSlice& early,
                      const Weight* weight, const Weight* bias, Output* y, int lane, const Cut& cut) {
+  Output* const first = first_of(y, lane);
   Affine next;
-  if (!kEarlyAffine && inside(0, lane, cut)) next = load_affine(weight, bias, column(0, lane));
+  if (!kEarlyAffine && inside(0, lane, cut)) next = load_affine(weight, bias, 0, lane);
 #pragma unroll
   for (int k = 0; k < kPerThread; ++k) {
     Affine affine = kEarlyAffine ? unconverted(early.part[kEarlyAffine ? k : 0]) : next;
     if (!kEarlyAffine && k + 1 < kPerThread && inside(k + 1, lane, cut))
-      next = load_affine(weight, bias, column(k + 1, lane));
-    if (inside(k, lane, cut)) store(y + column(k, lane), finish(slice.part[k], s, affine));
+      next = load_affine(weight, bias, k + 1, lane);
+    if (inside(k, lane, cut)) store(at(first, k, 0), finish(slice.part[k], s, affine));
   }
 }
 

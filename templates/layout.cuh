@@ -43,6 +43,20 @@ NJ_DEVICE Cut cut_of(const T* address, int count) {
 // Where vector k of a lane begins, in the body.
 NJ_DEVICE int column(int k, int lane) { return (k * kLanes + lane) * kVector; }
 
+// The same from where the body begins.
+template <class T>
+NJ_DEVICE T* at(T* body, int k, int lane) {
+  return body + lane * kVector + k * (kLanes * kVector);
+}
+// Vector 0 of a lane. The compiler shall not know where it comes from: what k adds is a constant, which an
+// access takes along, but added to the lane or the row first it took five instructions an access.
+template <class T>
+NJ_DEVICE T* first_of(T* body, int lane) {
+  T* first = at(body, 0, lane);
+  hw::forget(first);
+  return first;
+}
+
 // Columns that the body of every row has, known before the kernel runs: what lies there needs no condition,
 // and a load behind a condition is waited for there.
 constexpr int kLost = kShifted ? 2 * (kVector - 1) : 0;

@@ -6,6 +6,7 @@ namespace normjit {
 struct Pair {
   Acc a, b;
 };
+NJ_DEVICE Pair operator+(Pair x, Pair y) { return {x.a + y.a, x.b + y.b}; }
 template <class T>
 NJ_DEVICE T add_from(T x, int lane_mask) {
   return x + hw::shuffle_xor(x, lane_mask);

@@ -68,7 +68,8 @@ NJ_KERNEL(resident_row, kThreads) {
       NJ_DYNAMIC_SHARED(unsigned char, stage);
       apply_shifted(part, cut, statistics, weight + begin, bias + begin, to, true, lane, stage);
     } else {
-      apply(part, statistics, affine, weight + begin, bias + begin, to, lane, cut);
+      // The distances from the warp's own mean are known since the second pass.
+      apply(part, statistics.around(own.mean), affine, weight + begin, bias + begin, to, lane, cut);
     }
     if (lane == 0 && slice == 0) store(statistics, mean_out, rstd_out, row);
   }

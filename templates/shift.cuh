@@ -72,7 +72,7 @@ NJ_DEVICE void apply_shifted(const Slice& slice, const Cut& cut, const RowStatis
   T* const out = reinterpret_cast<T*>(stage) + to.past;
 #pragma unroll
   for (int k = 0; k < kPerThread; ++k)
-    if (inside(k, lane, cut)) hw::store_shared(in + cut.head + column(k, lane), slice.part[k]);
+    if (inside(k, lane, cut)) hw::store_shared(at(in + cut.head, k, lane), slice.part[k]);
 #pragma unroll
   for (int i = 0; i < kEdges; ++i)
     if (edge_of(i, lane) < cut.edges()) in[cut.edge(edge_of(i, lane))] = slice.edge[i];
@@ -100,7 +100,7 @@ NJ_DEVICE void apply_shifted(const Slice& slice, const Cut& cut, const RowStatis
 #pragma unroll
   for (int k = 0; k < kPerThread; ++k)
     if (is_row && inside(k, lane, to))
-      store(y + to.head + column(k, lane), hw::load_shared<Vec<T>>(out + to.head + column(k, lane)));
+      store(at(y + to.head, k, lane), hw::load_shared<Vec<T>>(at(out + to.head, k, lane)));
 #pragma unroll
   for (int i = 0; i < kEdges; ++i)
     if (is_row && edge_of(i, lane) < to.edges())

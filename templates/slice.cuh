@@ -9,16 +9,18 @@ struct Slice {
 // The columns of `cut`, which begin at `row`.
 template <hw::Keep kKeep>
 NJ_DEVICE void load(Slice& slice, const Input* row, int lane, const Cut& cut) {
+  const Input* const first = first_of(row + cut.head, lane);
 #pragma unroll
   for (int k = 0; k < kPerThread; ++k)
-    if (inside(k, lane, cut)) slice.part[k] = load<kKeep>(row + cut.head + column(k, lane));
+    if (inside(k, lane, cut)) slice.part[k] = load<kKeep>(at(first, k, 0));
 #pragma unroll
   for (int i = 0; i < kEdges; ++i)
     if (edge_of(i, lane) < cut.edges())
       slice.edge[i] = hw::load<kKeep, Input>(row + cut.edge(edge_of(i, lane)));
 }
 
-// The elements of kCount vectors, those that are inside(k). each(take) calls take with each of them.
+// The elements of kCount vectors, those that are inside(k). each(take) calls take with each of them, and its
+// place in the vector.
 template <int kCount, class Inside>
 struct VectorElements {
   Vec<Input>* part;
@@ -30,7 +32,7 @@ struct VectorElements {
     for (int k = 0; k < kCount; ++k)
       if (inside(k)) {
 #pragma unroll
-        for (int i = 0; i < kVector; ++i) take(widen(part[k], i));
+        for (int i = 0; i < kVector; ++i) take(widen(part[k], i), i);
         hw::forget(part[k]);
       }
   }
@@ -51,38 +53,56 @@ struct SliceElements {
     elements_of<kPerThread>(slice.part, [&](int k) { return inside(k, lane, cut); }).each(take);
 #pragma unroll
     for (int i = 0; i < kEdges; ++i)
-      if (edge_of(i, lane) < cut.edges()) take(widen(slice.edge[i]));
+      if (edge_of(i, lane) < cut.edges()) take(widen(slice.edge[i]), 0);
+  }
+};
+
+// One sum for each place in a vector: kVector short chains of additions instead of a long one. -0 is what
+// nothing has to be added to.
+template <class T>
+struct Chains {
+  T at[kVector];
+
+  NJ_METHOD explicit Chains(T none) {
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) at[i] = none;
+  }
+  NJ_METHOD T all() {
+#pragma unroll
+    for (int half = kVector / 2; half > 0; half /= 2)
+#pragma unroll
+      for (int i = 0; i < half; ++i) at[i] = at[i] + at[i + half];
+    return at[0];
   }
 };
 
 template <class Elements>
 NJ_DEVICE Acc sum(const Elements& elements) {
-  Acc total = 0;
-  elements.each([&](Acc value) { total += value; });
-  return total;
+  Chains<Acc> total(-Acc(0));
+  elements.each([&](Acc value, int i) { total.at[i] += value; });
+  return total.all();
 }
 
-// Sum, and sum of squares, of the distances from `mean`.
-template <class Elements>
-NJ_DEVICE Pair centred_sums(const Elements& elements, Acc mean) {
-  Pair total = {0, 0};
-  elements.each([&](Acc value) {
-    const Acc distance = value - mean;
-    total.a += distance;
-    total.b += distance * distance;
-  });
-  return total;
-}
-
-// The sum of squares alone.
+// Sum of the squares of the distances from `mean`.
 template <class Elements>
 NJ_DEVICE Acc centred_squares(const Elements& elements, Acc mean) {
-  Acc total = 0;
-  elements.each([&](Acc value) {
+  Chains<Acc> total(-Acc(0));
+  elements.each([&](Acc value, int i) {
     const Acc distance = value - mean;
-    total += distance * distance;
+    total.at[i] += distance * distance;
   });
-  return total;
+  return total.all();
+}
+
+// And the sum of the distances: a is that, b the squares.
+template <class Elements>
+NJ_DEVICE Pair centred_sums(const Elements& elements, Acc mean) {
+  Chains<Pair> total({-Acc(0), -Acc(0)});
+  elements.each([&](Acc value, int i) {
+    const Acc distance = value - mean;
+    total.at[i] = total.at[i] + Pair{distance, distance * distance};
+  });
+  return total.all();
 }
 
 }  // namespace normjit

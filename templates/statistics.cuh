@@ -114,6 +114,9 @@ NJ_DEVICE Moments merge_warps(const Moments* parts, const Cut& cut) {
 // What normalizes a row: y = (x - mean) * rstd - rest * rstd.
 struct RowStatistics {
   Acc mean, rest, rstd;
+
+  // The same with another mean near it, and the rest that belongs to that.
+  NJ_METHOD RowStatistics around(Acc near) const { return {near, (mean - near) + rest, rstd}; }
 };
 
 NJ_DEVICE RowStatistics row_statistics(const Moments& m) {

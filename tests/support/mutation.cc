@@ -37,8 +37,8 @@ constexpr Fault kFaults[] = {
     {"no barrier before the warps' sums are read", kReduce, "hw::block_barrier();", ""},
 
     {"rows are taken for whole when they are not", kLayout, "kColumns % kSpan == 0", "kColumns % kSpan != 0"},
-    {"vectors of a thread lie a vector too close", kLayout, "(k * kLanes + lane)",
-     "(k * (kLanes - 1) + lane)"},
+    {"vectors of a thread lie a vector too close", kLayout, "k * (kLanes * kVector)",
+     "k * ((kLanes - 1) * kVector)"},
     {"one vector too much at the end of the row", kLayout, "column(k, lane) < cut.body",
      "column(k, lane) < cut.body + kVector"},
     {"one vector is missing at the end of the row", kLayout, "column(k, lane) < cut.body",
@@ -47,10 +47,10 @@ constexpr Fault kFaults[] = {
     {"vectors begin where the row does", kLayout, "(kVector - past) % kVector", "0"},
 
     {"the variance is that of the sum of squares", kStatistics,
-     "centred_sums(elements, mean));\n"
-     "  const Acc rest = centred.a / own;\n"
+     "centred_sums(elements, mean));\n  }\n"
+     "  const Acc rest = divided(centred.a, own);\n"
      "  return {mean, rest, at_least_zero(centred.b - centred.a * rest)};",
-     "centred_sums(elements, Acc(0)));\n"
+     "centred_sums(elements, Acc(0)));\n  }\n"
      "  return {mean, Acc(0), at_least_zero(centred.b - centred.a * mean)};"},
     {"NaN becomes variance zero", kStatistics, "value < 0 ? Acc(0) : value", "value > 0 ? value : Acc(0)"},
     {"a warp without columns divides by them", kStatistics, "own > 0 ? own : 1", "own"},
@@ -77,13 +77,13 @@ constexpr Fault kFaults[] = {
      "rstd_out[row] = s.mean + s.rest;\n    mean_out[row] = s.rstd;"},
 
     {"the rest of the mean is added", kEpilogue, "+ -s.rest * s.rstd", "+ s.rest * s.rstd"},
+    {"the rest belongs to another mean", kStatistics, "(mean - near) + rest", "rest"},
     {"the rest of the mean is forgotten", kEpilogue, "+ -s.rest * s.rstd", ""},
-    {"weight and bias are swapped", kEpilogue,
-     "v *= widen(weight);\n  if constexpr (kHasBias) v += widen(bias);",
-     "v *= widen(kHasBias ? bias : weight);\n  if constexpr (kHasBias) v += widen(weight);"},
+    {"weight and bias are swapped", kEpilogue, "v *= weight;\n  if constexpr (kHasBias) v += bias;",
+     "v *= kHasBias ? bias : weight;\n  if constexpr (kHasBias) v += weight;"},
     {"the bias is added before the weight", kEpilogue,
-     "if constexpr (kHasWeight) v *= widen(weight);\n  if constexpr (kHasBias) v += widen(bias);",
-     "if constexpr (kHasBias) v += widen(bias);\n  if constexpr (kHasWeight) v *= widen(weight);"},
+     "if constexpr (kHasWeight) v *= weight;\n  if constexpr (kHasBias) v += bias;",
+     "if constexpr (kHasBias) v += bias;\n  if constexpr (kHasWeight) v *= weight;"},
     {"scaled before the activation", kEpilogue,
      "v = activate(v);\n  if constexpr (kScale != Acc(1)) v *= kScale;",
      "if constexpr (kScale != Acc(1)) v *= kScale;\n  v = activate(v);"},
@@ -91,10 +91,10 @@ constexpr Fault kFaults[] = {
     {"gelu of infinity is NaN", kEpilogue, "hw::mul_saturated(fabsf(v), 1.0f / 64)",
      "fabsf(v) * (1.0f / 64)"},
     {"all vectors get the weights of the first", kEpilogue,
-     "affine.part[k] = load_affine(weight, bias, column(k, lane))",
-     "affine.part[k] = load_affine(weight, bias, column(0, lane))"},
-    {"weights loaded ahead are those of now", kEpilogue, "load_affine(weight, bias, column(k + 1, lane))",
-     "load_affine(weight, bias, column(k, lane))"},
+     "affine.part[k] = load_affine(weight, bias, k, lane)",
+     "affine.part[k] = load_affine(weight, bias, 0, lane)"},
+    {"weights loaded ahead are those of now", kEpilogue, "load_affine(weight, bias, k + 1, lane)",
+     "load_affine(weight, bias, k, lane)"},
 
     {"lanes without a row read beyond the last", kPacked, "if (works) load", "load"},
     {"lanes without a row write the last one too", kPacked, "else if (works) {", "else {"},
