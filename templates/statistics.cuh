@@ -10,8 +10,6 @@ struct Moments {
   Acc mean, rest, m2;
 };
 
-NJ_DEVICE Acc at_least_zero(Acc value) { return value < 0 ? Acc(0) : value; }  // NaN stays
-
 // a / count. A division would take its slow path along, and a branch: 22 branches in 6232 bf16 columns. The
 // reciprocal does not wait for `a`, and one step of correction leaves the last bit in doubt at most.
 NJ_DEVICE float reciprocal(float count) { return hw::rcp_approx(count); }
@@ -39,7 +37,7 @@ NJ_DEVICE Moments moments_of(const Elements& elements, Acc own) {
     centred = lanes_sum<kWidth>(centred_sums(elements, mean));
   }
   const Acc rest = divided(centred.a, own);
-  return {mean, rest, at_least_zero(centred.b - centred.a * rest)};
+  return {mean, rest, hw::at_least(centred.b - centred.a * rest, Acc(0))};
 }
 // Of two parts together, of na and nb columns, by Chan's formula; both may be none.
 NJ_DEVICE Moments join(const Moments& a, Acc na, const Moments& b, Acc nb) {

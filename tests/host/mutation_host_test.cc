@@ -260,7 +260,6 @@ const Number kNumbers[] = {
      "number.cuh"},
     {"layernorm/cols=1/f64/out=bf16", "narrow<Output>(x[0])", 1 + 0x1p-8 + 0x1p-40, 1 + 0x1p-7, "number.cuh"},
     {"layernorm/cols=1/f32/gelu", "activate(x[0])", kInfinity, kInfinity, "epilogue.cuh"},
-    {"layernorm/cols=1/f32", "at_least_zero(x[0])", -0x1p-40, 0, "statistics.cuh"},
     // What stands in the same place for all kernels, as workspace_bytes() has it.
     {"layernorm/cols=1/f32", "narrow<Output>(Acc(sizeof(Meeting)))", 0, 32 + 1024 * 32 + 4096 * 48,
      "workspace.cuh"},

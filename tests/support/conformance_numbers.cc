@@ -102,17 +102,17 @@ std::vector<Terms<Float>> terms(const std::vector<Float>& values) {
   return all;
 }
 
-struct Factors {
-  float a, b;
+struct Limited {
+  float value, limit;
 };
 
-// Products on both sides of 0 and 1, among them infinity times zero.
-std::vector<Factors> factors() {
+// Which of two zeros is taken is open.
+std::vector<Limited> limited() {
   const std::vector<float> values = f32_patterns();
-  std::vector<Factors> all;
+  std::vector<Limited> all;
   for (std::size_t i = 0; i < values.size(); ++i)
-    for (const float factor : {values[(i * 7919 + 13) % values.size()], 1.0f / values[i], 1.0f / 64})
-      all.push_back({values[i], factor});
+    for (const float limit : {values[(i * 7919 + 13) % values.size()], values[i], 0.0f, 13.0f})
+      if (!std::isnan(limit) && (values[i] != 0 || limit != 0)) all.push_back({values[i], limit});
   return all;
 }
 
@@ -151,10 +151,9 @@ Float fused(Terms<Float> x) {
   return std::fma(x.a, x.b, x.c);
 }
 
-float saturated(Factors x) {
-  const float product = x.a * x.b;
-  return product > 0 ? std::fmin(product, 1.0f) : 0.0f;
-}
+float at_least(Limited x) { return std::isnan(x.value) ? x.value : std::fmax(x.value, x.limit); }
+float at_most(Limited x) { return std::isnan(x.value) ? x.value : std::fmin(x.value, x.limit); }
+double f64_at_least(double value) { return std::isnan(value) ? value : std::fmax(value, 1.5); }
 
 // The promise kPromise, for every element of x.
 template <class X, auto kPromise>
@@ -221,8 +220,12 @@ std::vector<ConformanceKernel> numbers_kernels() {
                  terms<float>(f32_patterns()), 4, {Type::f32}, mapped<Terms<float>, fused<float>>),
       on_numbers("f64_fused", "hw::fma(x[3 * i], x[3 * i + 1], x[3 * i + 2])", "double", "double",
                  terms<double>(f64_patterns()), 8, {Type::f64}, mapped<Terms<double>, fused<double>>),
-      on_numbers("products_saturated", "hw::mul_saturated(x[2 * i], x[2 * i + 1])", "float", "float",
-                 factors(), 4, {Type::f32}, mapped<Factors, saturated>),
+      on_numbers("f32_at_least", "hw::at_least(x[2 * i], x[2 * i + 1])", "float", "float", limited(), 4,
+                 {Type::f32}, mapped<Limited, at_least>),
+      on_numbers("f32_at_most", "hw::at_most(x[2 * i], x[2 * i + 1])", "float", "float", limited(), 4,
+                 {Type::f32}, mapped<Limited, at_most>),
+      on_numbers("f64_at_least", "hw::at_least(x[i], 1.5)", "double", "double", f64_patterns(), 8,
+                 {Type::f64}, mapped<double, f64_at_least>),
       // The instructions' errors are at most 1 and 2 ulp.
       on_numbers("f32_reciprocal", "hw::rcp_approx(x[i])", "float", "float", f32_patterns(), 4,
                  {Type::f32, 1}, mapped<float, reciprocal>),

@@ -49,10 +49,11 @@ constexpr Fault kFaults[] = {
     {"the variance is that of the sum of squares", kStatistics,
      "centred_sums(elements, mean));\n  }\n"
      "  const Acc rest = divided(centred.a, own);\n"
-     "  return {mean, rest, at_least_zero(centred.b - centred.a * rest)};",
+     "  return {mean, rest, hw::at_least(centred.b - centred.a * rest, Acc(0))};",
      "centred_sums(elements, Acc(0)));\n  }\n"
-     "  return {mean, Acc(0), at_least_zero(centred.b - centred.a * mean)};"},
-    {"NaN becomes variance zero", kStatistics, "value < 0 ? Acc(0) : value", "value > 0 ? value : Acc(0)"},
+     "  return {mean, Acc(0), hw::at_least(centred.b - centred.a * mean, Acc(0))};"},
+    {"NaN becomes variance zero", kStatistics, "hw::at_least(centred.b - centred.a * rest, Acc(0))",
+     "(centred.b - centred.a * rest > 0 ? centred.b - centred.a * rest : Acc(0))"},
     {"a warp without columns divides by them", kStatistics, "own > 0 ? own : 1", "own"},
     {"the last warp counts columns that are not there", kStatistics,
      "left < 0 ? 0 : left < kWarp * kVector ? left : kWarp * kVector", "left < 0 ? 0 : kWarp * kVector"},
@@ -87,9 +88,8 @@ constexpr Fault kFaults[] = {
     {"scaled before the activation", kEpilogue,
      "v = activate(v);\n  if constexpr (kScale != Acc(1)) v *= kScale;",
      "if constexpr (kScale != Acc(1)) v *= kScale;\n  v = activate(v);"},
-    {"relu of NaN is zero", kEpilogue, "v < 0 ? Acc(0) : v", "v > 0 ? v : Acc(0)"},
-    {"gelu of infinity is NaN", kEpilogue, "hw::mul_saturated(fabsf(v), 1.0f / 64)",
-     "fabsf(v) * (1.0f / 64)"},
+    {"relu of NaN is zero", kEpilogue, "hw::at_least(v, Acc(0))", "(v > 0 ? v : Acc(0))"},
+    {"gelu of infinity is NaN", kEpilogue, "hw::at_most(fabsf(v), 13.0f)", "fabsf(v)"},
     {"all vectors get the weights of the first", kEpilogue,
      "affine.part[k] = load_affine(weight, bias, k, lane)",
      "affine.part[k] = load_affine(weight, bias, 0, lane)"},

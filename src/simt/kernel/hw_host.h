@@ -7,7 +7,7 @@ extern "C" {
 void* memcpy(void*, const void*, unsigned long);
 double sqrt(double);
 double erfc(double);
-double exp(double);
+double exp2(double);
 float fabsf(float);
 }
 
@@ -368,10 +368,9 @@ NJ_DEVICE double rsqrt(double value) { return 1.0 / __builtin_sqrt(value); }
 NJ_DEVICE float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 NJ_DEVICE double fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
 
-NJ_DEVICE float mul_saturated(float a, float b) {
-  const float product = a * b;
-  return product > 0 ? (product < 1 ? product : 1.0f) : 0.0f;  // NaN too
-}
+NJ_DEVICE float at_least(float value, float limit) { return value < limit ? limit : value; }
+NJ_DEVICE float at_most(float value, float limit) { return value > limit ? limit : value; }
+NJ_DEVICE double at_least(double value, double limit) { return value < limit ? limit : value; }
 
 // Subnormals in and out are zero.
 NJ_DEVICE float flushed(float value) {
