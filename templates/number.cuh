@@ -14,6 +14,17 @@ constexpr bool kSame = false;
 template <class A>
 constexpr bool kSame<A, A> = true;
 
+template <bool kFirst, class A, class B>
+struct Choose {
+  using Type = A;
+};
+template <class A, class B>
+struct Choose<false, A, B> {
+  using Type = B;
+};
+template <bool kFirst, class A, class B>
+using Choice = typename Choose<kFirst, A, B>::Type;
+
 NJ_DEVICE Acc widen(F16 value) { return hw::f16_to_f32(value.bits); }
 NJ_DEVICE Acc widen(BF16 value) { return hw::bf16_to_f32(value.bits); }
 NJ_DEVICE Acc widen(float value) { return value; }

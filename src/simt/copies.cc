@@ -16,12 +16,17 @@ void Execution::start_copy(Copy copy, const void* pc) {
   copy.fiber = running_index_;
   copy.as = access_now(true, pc);
   if (checked_) {
-    if (copy.kind != Copy::Kind::async) {  // by the copy engine
+    const Region from = region_of(copy.from, copy.bytes);
+    if (copy.kind != Copy::Kind::async) {  // by the copy engine, which may read until the copy is waited for
       copy.as.thread = static_cast<Clocks::Thread>(fibers_.size() + running_->slot);
       copy.as.time = clocks_.send(running_index_, copy.as.thread, copy.knowledge);
+      if (from.shadow != nullptr) {
+        Access reads = copy.as;
+        reads.write = false;
+        from.shadow->record(copy.from, copy.bytes, reads, clocks_);
+      }
     }
     if (copy.kind == Copy::Kind::bulk_store) {
-      const Region from = region_of(copy.from, copy.bytes);
       Access writer;
       if (from.shadow != nullptr && from.shadow->first_unready(copy.from, copy.bytes, store_ready_.data(),
                                                                store_ready_.size(), writer)) {
@@ -30,12 +35,6 @@ void Execution::start_copy(Copy copy, const void* pc) {
                      thread_name(writer.thread), " wrote in {1} without bulk_store_ready() since"}),
              {pc, writer.pc});
         stop();
-      }
-      // Until the copy is waited for, the engine may still read.
-      if (from.shadow != nullptr) {
-        Access reads = copy.as;
-        reads.write = false;
-        from.shadow->record(copy.from, copy.bytes, reads, clocks_);
       }
     }
     if (const Region to = region_of(copy.to, copy.bytes); to.shadow != nullptr)

@@ -437,6 +437,63 @@ TEST(HostCornersOfStreamedRows, NanAndInfinityStayInTheirRow) {
   expect_right(cases);
 }
 
+// Rows that begin anywhere: all places between two aligned vectors, of x and y alike or not; the row ends
+// right at, before and behind a chunk's end, so that an element that shares its vector with the next row is
+// the last of a chunk, or its only one.
+TEST(HostCornersOfStreamedRows, BeginAnywhere) {
+  std::vector<KernelCase> cases;
+  for (const DType dtype : {DType::f16, DType::f32, DType::f64}) {
+    const int vector = 16 / size_of(dtype), chunk = 256 * vector;
+    for (const int slices : {1, 2})
+      for (const int chunks : {1, 2, 3})
+        for (const int more : {-vector - 1, -1, 0, 1, vector - 1}) {
+          const int all = (chunks * chunk + more - 1) / chunk + 1;
+          if (all < slices) continue;
+          KernelCase c =
+              streamed(chunks * chunk + more, slices, std::max(2, (all + slices - 1) / slices + 1), 5);
+          c.spec.input = c.spec.output = c.spec.weight = dtype;
+          c.spec = canonical(c.spec);
+          c.plan.vector = vector;
+          c.plan.shifted = true;
+          c.x_gap = more & 1;  // each row begins elsewhere, or all at one place
+          c.x_shift = (chunks + 1) % vector;
+          c.y_shift = more < 0 ? c.x_shift : vector - 1;
+          c.weight_shift = 1;
+          c.in_place = chunks == 2;
+          if (c.in_place) c.y_gap = 0;
+          c.guard = more % 2 == 0 ? Guard::before : Guard::behind;
+          cases.push_back(c);
+        }
+  }
+  expect_right(cases);
+}
+
+// Single elements of weight and bias that stay in registers, and that are asked for chunk by chunk; rows of
+// one chunk that are measured at once, and in parts.
+TEST(HostCornersOfStreamedRows, SingleElements) {
+  std::vector<KernelCase> cases;
+  for (const Affine affine : {Affine::none, Affine::weight, Affine::weight_bias})
+    for (const int per_thread : {1, 4})
+      for (const int slices : {1, 3})
+        for (const int columns : {2049, 8191, 40'001}) {
+          KernelCase c = streamed(columns, slices, 0, 4);
+          c.spec.input = c.spec.output = DType::bf16;
+          c.spec.affine = affine;
+          c.spec = canonical(c.spec);
+          c.plan.vector = 8;
+          c.plan.per_thread = per_thread;
+          c.plan.shifted = true;
+          const int chunks = (columns - 1) / (2048 * per_thread) + 1;
+          if (chunks < slices) continue;
+          c.plan.stages = std::max(2, (chunks + slices - 1) / slices);
+          c.inputs = columns == 8191 ? InputKind::large_mean : InputKind::unit;
+          c.x_shift = 3;
+          c.y_shift = 5;
+          cases.push_back(c);
+        }
+  expect_right(cases);
+}
+
 // Weights that the appliers hold, hold half of, and read anew for every row.
 TEST(HostCornersOfStreamedRows, WeightsThatAreNotHeld) {
   std::vector<KernelCase> cases;

@@ -80,7 +80,9 @@ TEST(Candidates, NoAccessIsWiderThanTheTensorsAllow) {
                             Alignment alignment) {
     for (const Candidate& candidate : candidates(spec, device, regime, alignment)) {
       const Plan& plan = candidate.plan;
-      if (plan.shifted) {
+      if (plan.strategy == Strategy::streamed_row && plan.shifted) {
+        ASSERT_EQ(plan.vector * size_of(spec.input), 16) << to_text(plan);
+      } else if (plan.shifted) {
         ASSERT_EQ(access_bytes(plan, spec), 16) << to_text(plan);
       } else {
         ASSERT_LE(plan.vector, static_cast<int>(alignment)) << to_text(plan);
@@ -90,21 +92,23 @@ TEST(Candidates, NoAccessIsWiderThanTheTensorsAllow) {
   });
 }
 
-TEST(Candidates, AlignedRowsAreNeverShifted) {
+// Into registers; the ring takes wider vectors of x, where it is narrower than y.
+TEST(Candidates, AlignedRowsAreNotShifted) {
   for_random_uses(
       1'000, [](LayerNormSpec spec, const DeviceProfile& device, RowsRegime regime, Alignment alignment) {
         const int widest = widest_vector(spec);
         if (static_cast<int>(alignment) < widest) return;
         spec.columns = std::max<std::int64_t>(widest, spec.columns / widest * widest);
         for (const Candidate& candidate : candidates(spec, device, regime, alignment))
-          ASSERT_FALSE(candidate.plan.shifted) << to_text(candidate.plan);
+          ASSERT_TRUE(!candidate.plan.shifted || candidate.plan.strategy == Strategy::streamed_row)
+              << to_text(candidate.plan);
       });
 }
 
-// Where the memory is busy, so that the width of an access counts more than the detour through shared memory.
-// A row that does not stay on the chip takes that detour twice, and one that blocks share waits for their
-// exchange, so that other accesses may be as fast there.
-TEST(Choose, ManyRowsThatBeginAnywhereAreStillMovedInWideAccesses) {
+// Where the memory is busy, so that the width of an access counts: accesses of less than a word are slower
+// than the detour through shared memory. A row that does not stay on the chip takes that detour twice, and
+// one that blocks share waits for their exchange, so that other accesses may be as fast there.
+TEST(Choose, ManyRowsThatBeginAnywhereAreMovedInWholeWords) {
   for (const DeviceProfile& device : DeviceProfile::known())
     for (const DType dtype : {DType::f16, DType::bf16, DType::f32})
       for (std::int64_t columns = 512 / size_of(dtype) + 1; columns < (1 << 24);
@@ -114,7 +118,7 @@ TEST(Choose, ManyRowsThatBeginAnywhereAreStillMovedInWideAccesses) {
             canonical({.columns = columns, .input = dtype, .affine = Affine::weight_bias});
         const Plan plan = choose(spec, device, RowsRegime::many, Alignment::one);
         const bool on_chip = columns * size_of(dtype) <= 32 * 1024;
-        ASSERT_TRUE((plan.shifted && access_bytes(plan, spec) == 16) ||
+        ASSERT_TRUE(plan.shifted || access_bytes(plan, spec) >= 4 ||
                     (!on_chip && (plan.strategy == Strategy::two_reads || plan.slices > 1)))
             << to_text(spec) << " on " << device.text() << ": " << to_text(plan);
       }

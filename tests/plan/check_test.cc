@@ -188,8 +188,11 @@ TEST(Check, RefusesBrokenStreamedRow) {
                   {"does not fit in the ring", [](Plan& p) { p.stages = 15; }},
                   {"does not fit in the ring", [](Plan& p) { p.slices = 64; }},
                   {"bytes of shared memory", [](Plan& p) { p.stages = 29; }},
-                  {"can be shifted", [](Plan& p) { p.shifted = true; }},
                   {"slices of a row need an exchange", [](Plan& p) { p.exchange = Exchange::none; }}});
+  const auto refused = check({Strategy::streamed_row, 512, 256, 4, 2, 1, 1, 1, Exchange::none, true, 4},
+                             {.columns = 7}, *DeviceProfile::of(Arch{90}));
+  ASSERT_EQ(refused.code(), Code::IllegalPlan);
+  EXPECT_THAT(refused.error().message, HasSubstr("less than two accesses"));
   // However far beyond, also where 32 bits do not hold the bytes.
   expect_refused({.columns = 8192},
                  {Strategy::streamed_row, 512, 256, 4, 2, 1, 1, 1, Exchange::none, false, 4},

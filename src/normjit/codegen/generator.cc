@@ -17,6 +17,7 @@ namespace {
 constexpr std::string_view kShared[] = {"hw.cuh",        "number.cuh",     "layout.cuh",   "reduce.cuh",
                                         "slice.cuh",     "statistics.cuh", "epilogue.cuh", "shift.cuh",
                                         "workspace.cuh", "exchange.cuh"};
+constexpr std::string_view kStreamed[] = {"ring.cuh", "singles.cuh"};
 
 // As the compute type holds it, exactly, and independent of the locale.
 std::string hexadecimal(double value, DType compute) {
@@ -77,6 +78,8 @@ Result<Source> generate(const LayerNormSpec& any, const Plan& plan, Arch arch,
   append("spec.cuh", *rendered);
 
   std::vector<std::string> files(std::begin(kShared), std::end(kShared));
+  if (plan.strategy == Strategy::streamed_row)
+    files.insert(files.end(), std::begin(kStreamed), std::end(kStreamed));
   files.push_back(kernel + ".cu");
   for (const std::string& file : files) {
     const auto body = template_text(template_directory, file);

@@ -72,8 +72,10 @@ constexpr double kInFlight = 48 * 1024, kNotInFlight = 0.20;
 constexpr double kIdle = 0.4;
 // Accesses of half the width: 8-byte accesses 0.9, 4-byte accesses 0.7, single 16-bit elements 0.4.
 constexpr double kNarrow = 0.12;
-// Rows that pass through shared memory to be shifted: 0.87 of copy speed within warps, 0.75 over blocks.
-constexpr double kShiftInWarp = 0.12, kShiftInBlock = 0.30;
+// Rows that pass through shared memory to be shifted: 0.87 of copy speed within warps. Over a block they wait
+// at more barriers: 4097 f16 columns in 128 threads 0.78, in 256 threads 0.62; and idle lanes wait with them:
+// 2085 columns in 3072 places 0.59.
+constexpr double kShiftInWarp = 0.12, kShiftInBlock = 0.25, kShiftOfThreads = 0.10, kIdleInShift = 0.5;
 // Lanes that share a short row: 96 f16 columns in 4 lanes of 3 vectors 0.99, in 16 lanes 0.63; 64 f32 columns
 // in 8 lanes 1.01, in 16 or 4 lanes 0.95 and 0.99; 211 f32 columns in 8 lanes of 7 vectors 0.92, in 32 of 2
 // 0.67.
@@ -95,8 +97,16 @@ constexpr double kStays = 0.07;
 // A slice that fills most of its ring leaves little room for the rows behind it: 0.80 where one row and a
 // half fit, 0.90 where three do.
 constexpr double kShortRing = 0.30;
-// And where most of the next row has no place, reading and writing take turns: 5,800,000 f32 columns 0.29.
-constexpr double kOverlap = 1.6, kNoOverlap = 1.5;
+// And where most of the next row has no place, reading and writing take turns: 5,800,000 f32 columns 0.54.
+constexpr double kOverlap = 1.6, kNoOverlap = 0.5;
+// Out of the ring in single elements: 1050 x 13,243 f32 0.82, 3284 x 3059 f64 0.86, 150 x 1,000,001 bf16
+// 0.65; 500 x 100,003 f32 with weight and bias in registers 0.79, asked for chunk by chunk 0.60.
+constexpr double kSingles = 0.15, kSinglesInDouble = 0.08, kSinglesOf16Bits = 0.30, kAsked = 0.4;
+// And where a row is one chunk, the way of each through the warps that measure: 4973 bf16 0.69, 2085 f16
+// 0.45.
+constexpr double kRowMicroseconds = 0.1;
+// 4099 x 4096 f64 without a shift 0.87.
+constexpr double kStreamedInDouble = 0.1;
 // What two reads cost over what the bytes say: 2 x 16,777,216 f32 0.60 of copy speed, 1024 x 32,768 f64 0.34;
 // and shifted 150 x 1,000,001 bf16 0.26, since few blocks wait at many barriers.
 constexpr double kTwice = 0.3, kTwiceInDouble = 1.0, kTwiceShifted = 1.0;
@@ -109,7 +119,9 @@ Slowdown slowdown_of(const Plan& plan, const Use& use) {
   const int width = plan.vector * std::max(size_of(spec.input), size_of(spec.output));
   if (width < 16) s.add(kNarrow * (16.0 / width - 1), "its accesses are narrow");
   if (plan.shifted && plan.lanes <= kWarp) s.add(kShiftInWarp, "its rows are shifted into place");
-  if (plan.shifted && plan.lanes > kWarp) s.add(kShiftInBlock, "its rows are shifted into place");
+  if (plan.shifted && plan.lanes > kWarp && plan.strategy != Strategy::streamed_row)
+    s.add(kShiftInBlock + kShiftOfThreads * std::max(0.0, std::log2(plan.threads / 128.0)),
+          "its rows are shifted into place");
   const double span = static_cast<double>(columns_per_block(plan));
 
   if (plan.strategy == Strategy::two_reads) {
@@ -134,7 +146,19 @@ Slowdown slowdown_of(const Plan& plan, const Use& use) {
     if (rows < kOverlap) s.add(kNoOverlap, "the next row does not fit in its ring");
     const double teams = use.device.sm_count / plan.slices;
     s.add(use.device.sm_count / (teams * plan.slices) - 1, "some multiprocessors have no team");
-    if (own < 6) s.add(kShortSlice * (6 - own), "its slices are short");
+    if (own < 6 && plan.slices > 1) s.add(kShortSlice * (6 - own), "its slices are short");
+    const bool in_double = compute_type(spec) == DType::f64;
+    if (plan.shifted)
+      s.add(in_double                  ? kSinglesInDouble
+            : size_of(spec.input) == 2 ? kSinglesOf16Bits
+                                       : kSingles,
+            "its elements come one by one");
+    else if (in_double)
+      s.add(kStreamedInDouble, "it computes in double");
+    if (plan.shifted && !keeps_affine(plan, spec)) s.add(kAsked, "weight and bias do not stay in registers");
+    if (plan.shifted && own == 1)
+      s.add(kRowMicroseconds * kShareBytes / static_cast<double>(use.row_bytes()),
+            "each row is measured by few");
     s.add(0.002 * std::countr_zero(static_cast<unsigned>(plan.slices)), "its blocks have fixed shares");
     return s;
   }
@@ -144,7 +168,8 @@ Slowdown slowdown_of(const Plan& plan, const Use& use) {
   if (held < enough) s.add(kNotInFlight * (1 - held / enough), "little is in flight");
   const double places =
       span * plan.slices / static_cast<double>(std::max<std::int64_t>(1, covered(plan, spec)));
-  s.add(kIdle * std::max(0.0, places - 1), "some lanes are idle");
+  const bool waits = plan.shifted && plan.lanes > kWarp;
+  s.add((kIdle + (waits ? kIdleInShift : 0)) * std::max(0.0, places - 1), "some lanes are idle");
   if (plan.strategy == Strategy::packed_rows) {
     s.add(0.01, "at copy speed");
     s.add(kShuffles * std::countr_zero(static_cast<unsigned>(plan.lanes)) / plan.per_thread,
@@ -286,27 +311,38 @@ class Enumeration {
   void streamed_rows() {
     const LayerNormSpec& spec = use_.spec;
     const int vector = 16 / size_of(spec.input);
-    if (use_.device.arch.number < 90 || static_cast<int>(use_.alignment) < vector ||
-        spec.columns % vector != 0)
-      return;
+    if (use_.device.arch.number < 90 || spec.columns < 2 * vector) return;
     Plan plan{
         .strategy = Strategy::streamed_row, .threads = 512, .lanes = 256, .vector = vector, .per_thread = 2};
-    // In f64 what conversions, activations and chunks that are not full take in registers is more than there
-    // is.
-    if (compute_type(spec) == DType::f64 &&
-        (!same_dtypes(spec) || spec.columns % columns_per_block(plan) != 0 ||
-         (spec.activation != Activation::none && spec.activation != Activation::relu)))
+    const bool in_double = compute_type(spec) == DType::f64;
+    // In f64 what conversions and activations take in registers is more than there is; so do vectors in
+    // chunks that are not full, but not single elements.
+    if (in_double &&
+        (!same_dtypes(spec) || (spec.activation != Activation::none && spec.activation != Activation::relu)))
       return;
-    plan.stages = 1;
-    const int chunk = shared_bytes(plan, spec);
-    for (plan.slices = 1; plan.slices <= use_.device.sm_count; plan.slices *= 2) {
-      plan.exchange = plan.slices > 1 ? Exchange::grid : Exchange::none;
-      // What is shorter than two chunks has better plans.
-      if (spec.columns <= plan.slices * columns_per_block(plan)) break;
-      plan.stages = use_.device.shared_per_block / chunk;
+    const bool shifted = static_cast<int>(use_.alignment) < vector || spec.columns % vector != 0 ||
+                         (in_double && spec.columns % columns_per_block(plan) != 0);
+    plan.shifted = shifted;
+    const auto add_with_ring = [&] {
+      plan.stages = 1;
+      plan.stages = use_.device.shared_per_block / shared_bytes(plan, spec);
       while (all_shared_bytes(plan, spec) > use_.device.shared_per_block) --plan.stages;
       add(plan);
+    };
+    // What is shorter than two chunks has better plans.
+    for (plan.slices = 1; plan.slices <= use_.device.sm_count; plan.slices *= 2) {
+      plan.exchange = plan.slices > 1 ? Exchange::grid : Exchange::none;
+      if (spec.columns <= plan.slices * columns_per_block(plan)) break;
+      add_with_ring();
     }
+    // But where it must be shifted, it is best one chunk: 24,066 x 4973 bf16 0.67, as two chunks 0.42.
+    constexpr int kMostVectors = 4;
+    plan.slices = 1;
+    plan.exchange = Exchange::none;
+    plan.per_thread = 1;
+    while (shifted && plan.per_thread <= kMostVectors && columns_per_block(plan) < spec.columns)
+      ++plan.per_thread;
+    if (shifted && plan.per_thread <= kMostVectors) add_with_ring();
   }
 
   Plan two_reads(int vector, bool shifted) const {

@@ -25,7 +25,8 @@ inline bool can_shift(int vector, const LayerNormSpec& spec) {
 
 // The columns that vectors must cover; the few others of a shifted row come one by one.
 inline std::int64_t covered(const Plan& plan, const LayerNormSpec& spec) {
-  return plan.shifted && plan.slices == 1 ? spec.columns / plan.vector * plan.vector : spec.columns;
+  const bool alone = plan.slices == 1 && plan.strategy != Strategy::streamed_row;
+  return plan.shifted && alone ? spec.columns / plan.vector * plan.vector : spec.columns;
 }
 
 // Whether x, y and the weights have one dtype.
@@ -84,6 +85,14 @@ inline int max_held_elements(const Plan& plan, const LayerNormSpec& spec) {
   if (shared && large) return 16;
   const bool loads_ahead = spec.input == DType::f32 && spec.affine != Affine::none && ends_early(plan, spec);
   return loads_ahead ? 60 : 64;
+}
+
+// Whether streamed rows that begin anywhere leave weight and bias in registers from row to row, as kKeeps in
+// templates/singles.cuh.
+inline bool keeps_affine(const Plan& plan, const LayerNormSpec& spec) {
+  const std::int64_t own = ceil_div(ceil_div(spec.columns, columns_per_block(plan)), plan.slices);
+  return own * plan.per_thread * plan.vector * static_cast<int>(spec.affine) * size_of(compute_type(spec)) <=
+         512;
 }
 
 // What no thread can have more of, and what every kernel needs besides the row that it holds. A legal plan

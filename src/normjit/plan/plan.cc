@@ -95,14 +95,15 @@ Arch target_of(const Plan& plan, Arch arch) noexcept {
 namespace {
 // As kStageBytes in templates/shift.cuh, and the ring of streamed_row.
 std::int64_t wide_shared_bytes(const Plan& plan, const LayerNormSpec& spec) {
-  if (plan.shifted) {
+  if (plan.shifted && plan.strategy != Strategy::streamed_row) {
     const std::int64_t span = columns_per_block(plan);
     const std::int64_t columns = (span < covered(plan, spec) ? span : spec.columns) + plan.vector;
     const std::int64_t row = columns * std::max(size_of(spec.input), size_of(spec.output));
     return plan.threads / plan.lanes * ((ceil_div(row, 16) | 1) * 16);
   }
   // Beyond what any device has, the count no longer matters; so it stays within 64 bits.
-  const std::int64_t chunk = std::min<std::int64_t>(columns_per_block(plan) * size_of(spec.input), kMaxGrid);
+  const std::int64_t columns = columns_per_block(plan) + (plan.shifted ? plan.vector : 0);
+  const std::int64_t chunk = std::min<std::int64_t>(columns * size_of(spec.input), kMaxGrid);
   return std::max(0, plan.stages) * chunk;
 }
 }  // namespace
@@ -179,10 +180,13 @@ Result<void> check(const Plan& plan, const LayerNormSpec& spec, const DeviceProf
     return illegal("threads must be a power of two from 32 to 1024");
   if (!power_of_two(plan.vector) || plan.vector > 8 || (spec.columns % plan.vector != 0 && !plan.shifted))
     return illegal("vector must be 1, 2, 4 or 8, and divide the columns unless it is shifted");
-  if (plan.shifted && (plan.strategy == Strategy::streamed_row || !can_shift(plan.vector, spec) ||
-                       plan.vector * std::max(size_of(spec.input), size_of(spec.output)) > 16))
-    return illegal(
-        "only accesses of more than one element and whole words can be shifted, of rows in registers");
+  if (plan.shifted && plan.strategy == Strategy::streamed_row) {
+    if (spec.columns < 2 * plan.vector)
+      return illegal("rows of less than two accesses are not streamed shifted");
+  } else if (plan.shifted && (!can_shift(plan.vector, spec) ||
+                              plan.vector * std::max(size_of(spec.input), size_of(spec.output)) > 16)) {
+    return illegal("only accesses of more than one element, whole words and at most 16 bytes can be shifted");
+  }
   if (plan.per_thread < 1) return illegal("per_thread must be at least 1");
   if (plan.strategy == Strategy::packed_rows) {
     if (!power_of_two(plan.lanes) || plan.lanes > kWarp)

@@ -1,0 +1,179 @@
+// Out of the ring in single elements, for rows that begin anywhere: neighbouring lanes take neighbouring
+// elements of x, weight, bias and y, none of which need be aligned. Statistics and epilogue are those of
+// vectors.
+namespace normjit {
+
+// What one of kOf lanes has of `count` columns. kKnown: the count, where the compiler knows it, else 0.
+template <int kOf, int kKnown>
+struct Share {
+  int lane, count;
+
+  // Whether the lane has an i-th element, and whether any lane has one.
+  NJ_METHOD bool has(int i) const { return (i + 1) * kOf <= kKnown || i * kOf + lane < count; }
+  NJ_METHOD bool some(int i) const { return kKnown == 0 || i * kOf < kKnown; }
+  // How far it is from the lane's first one. A lane that has none takes the last of all columns, so that no
+  // load needs a condition.
+  NJ_METHOD int offset(int i) const { return has(i) ? i * kOf : count - 1 - lane; }
+
+  // kCount elements from the `first` one on, widened.
+  template <int kCount>
+  NJ_METHOD void take(Acc* to, const Input* from, int first, unsigned& loaded) const {
+    Input elements[kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      if (some(first + i)) elements[i] = from[lane + offset(first + i)];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      to[i] = some(first + i) ? widen(elements[i]) : Acc(0);
+      loaded |= first_word(to[i]);
+    }
+  }
+};
+
+// kCount of them.
+template <int kCount, class Own>
+struct Singles {
+  const Acc* values;
+  Own own;
+  int first;
+
+  template <class Take>
+  NJ_METHOD void each(const Take& take) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      if (own.has(first + i)) take(values[i], i % kVector);
+  }
+};
+
+// A measuring warp's part of the chunk at `at`, which has `count` columns, joins what the thread has seen; as
+// many at a time as there are registers for.
+template <int kKnown>
+NJ_DEVICE void measure_singles(const Ring& ring, Cursor at, int past, int count, int self, unsigned zero,
+                               Moments& all, Acc& seen) {
+  constexpr int kEach = kSpan / kMeasurers;
+  constexpr int kMost = (kKnown > 0 ? 128 : 32) / static_cast<int>(sizeof(Acc));
+  constexpr int kTogether = kEach < kMost ? kEach : kEach % kMost == 0 ? kMost : kMost / 2;
+  static_assert(kEach % kTogether == 0);
+  using Own = Share<kMeasurers, kKnown>;
+  // Or what follows from them waits in registers, which there are not, for the next row.
+  hw::forget(self);
+  hw::forget(count);
+  const Own own{self, count};
+  const Input* chunk = ring.wait(at) + past;
+  unsigned loaded = 0;
+#pragma unroll
+  for (int first = 0; first < kEach; first += kTogether)
+    if (own.some(first)) {
+      Acc values[kTogether];
+      own.template take<kTogether>(values, chunk, first, loaded);
+      int columns = 0;
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) columns += own.has(first + i);
+      const Moments moments =
+          moments_of<1>(Singles<kTogether, Own>{values, own, first}, Acc(columns > 0 ? columns : 1));
+      all = join(all, seen, moments, Acc(columns));
+      seen += columns;
+    }
+  ring.leave(at, loaded, zero);
+}
+
+// A row of one chunk of which a measurer's part fits in its registers: the warp's moments at once, since
+// those of each thread need not be merged.
+constexpr int kOfRow = kLast > 0 ? (kLast + kMeasurers - 1) / kMeasurers : 1;  // elements
+constexpr bool kAtOnce = kShifted && kOwn == 1 && kLast > 0 && kOfRow* static_cast<int>(sizeof(Acc)) <= 160;
+NJ_DEVICE Moments measure_row(const Ring& ring, Cursor at, int past, int self, int columns, unsigned zero) {
+  using Own = Share<kMeasurers, kLast>;
+  const Own own{self, kLast};
+  Acc values[kOfRow];
+  unsigned loaded = 0;
+  own.template take<kOfRow>(values, ring.wait(at) + past, 0, loaded);
+  ring.leave(at, loaded, zero);
+  return moments_of<kWarp>(Singles<kOfRow, Own>{values, own, 0}, Acc(columns > 0 ? columns : 1));
+}
+
+// Normalizes and writes, with what each thread keeps of weight and bias, widened, if it fits in its
+// registers; else what a chunk needs is asked for while the chunk before is written.
+struct SingleApplier {
+  const Ring& ring;
+  const Part& part;
+  const Weight *weight, *bias;  // of the slice
+  unsigned zero;
+  Cursor at;
+
+  static constexpr int kEach = kSpan / kLanes;
+  static constexpr bool kKeeps =
+      kOwn * kEach * (kHasWeight + kHasBias) * static_cast<int>(sizeof(Acc)) <= 4 * kMostHeld;
+  struct Weights {
+    Acc weight[kHasWeight ? kEach : 1], bias[kHasBias ? kEach : 1];
+  };
+  Weights kept[kKeeps ? kOwn : 1];
+
+  NJ_METHOD SingleApplier(const Ring& ring, const Part& part, const Weight* weight, const Weight* bias,
+                          unsigned zero)
+      : ring(ring), part(part), weight(weight + part.begin(0)), bias(bias + part.begin(0)), zero(zero) {
+    if constexpr (kKeeps)
+#pragma unroll
+      for (int c = 0; c < kOwn; ++c)
+        if (c < part.own) ask(kept[c], c);
+  }
+
+  template <int kKnown>
+  NJ_METHOD Share<kLanes, kKnown> share(int c) const {
+    const int count = kKnown > 0 ? kKnown : columns_of_part(part.slice) - c * kSpan;
+    return {static_cast<int>(threadIdx.x) - kFirstApplier, count};
+  }
+
+  template <int kKnown>
+  NJ_METHOD void ask_for(Weights& to, int c) const {
+    const auto own = share<kKnown>(c);
+    const int from = c * kSpan + own.lane;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      if (own.some(i)) {
+        if constexpr (kHasWeight)
+          to.weight[i] = widen(hw::load<hw::Keep::always, Weight>(weight + from + own.offset(i)));
+        if constexpr (kHasBias)
+          to.bias[i] = widen(hw::load<hw::Keep::always, Weight>(bias + from + own.offset(i)));
+      }
+  }
+  NJ_METHOD void ask(Weights& to, int c) const {
+    if (c + 1 < kOwn)
+      ask_for<kSpan>(to, c);
+    else
+      ask_for<kLast>(to, c);
+  }
+
+  template <int kKnown>
+  NJ_METHOD void apply_chunk(int c, int past, const RowStatistics& statistics, Output* y) {
+    const auto own = share<kKnown>(c);
+    Acc x[kEach];
+    unsigned loaded = 0;
+    own.template take<kEach>(x, ring.wait(at) + past, 0, loaded);
+    ring.leave(at, loaded, zero);
+    at.advance();
+    const Weights weights = kept[kKeeps ? c : 0];
+    if (!kKeeps && c + 1 < part.own) ask(kept[0], c + 1);
+    Output* const to = y + c * kSpan + own.lane;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      if (own.has(i))
+        hw::store(to + i * kLanes, finish(x[i], statistics, weights.weight[kHasWeight ? i : 0],
+                                          weights.bias[kHasBias ? i : 0]));
+  }
+
+  NJ_METHOD void take_ahead() {
+    if constexpr (!kKeeps) ask(kept[0], 0);
+  }
+
+  // What of a row begins at y.
+  NJ_METHOD void apply_slice(int past, const RowStatistics& statistics, Output* y) {
+#pragma unroll(kKeeps ? kOwn : 1)
+    for (int c = 0; c < kOwn; ++c)
+      if (c + 1 < kOwn)  // all chunks but the last are there, and full, and the compiler knows
+        apply_chunk<kSpan>(c, past, statistics, y);
+      else if (c < part.own)
+        apply_chunk<kLast>(c, past, statistics, y);
+  }
+};
+
+}  // namespace normjit
