@@ -462,8 +462,6 @@ NJ_DEVICE void bulk_wait() {
   asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kLeft) : "memory");
 }
 
-#undef NJ_ADDRESS
-
 // ---- Blocks of a cluster (sm_90) ----
 
 // This block's number in its cluster, and how many blocks that has; 0 and 1 in a launch without clusters.
@@ -495,6 +493,28 @@ NJ_DEVICE T* remote(T* shared, int rank) {
   asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(shared), "r"(rank));
   return there;
 }
+
+// Begins to write a value of 16 or 32 bytes into block `rank`'s copy of `place`. Its bytes count for the
+// phase of that block's copy of `barrier` that is under way, and are visible to those who wait for it; what
+// this thread wrote before is not.
+template <class T>
+NJ_DEVICE void send(const T& value, T* place, MemoryBarrier* barrier, int rank) {
+  static_assert(sizeof(T) % 16 == 0 && alignof(T) == 16);
+  unsigned to, counts;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(NJ_ADDRESS(place)), "r"(rank));
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(counts) : "r"(NJ_ADDRESS(barrier)), "r"(rank));
+  unsigned word[sizeof(T) / 4];
+  memcpy(word, &value, sizeof(T));
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(T) / 4); i += 4)
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+            to + 4 * i),
+        "r"(word[i]), "r"(word[i + 1]), "r"(word[i + 2]), "r"(word[i + 3]), "r"(counts)
+        : "memory");
+}
+
+#undef NJ_ADDRESS
 
 // ---- Launches that overlap the one before (sm_90; before it they do not overlap) ----
 

@@ -7,6 +7,12 @@
 
 namespace normjit::simt {
 
+// The copy engine of the running thread's block does it, from now on.
+void Execution::send_as_helper(Copy& copy) {
+  copy.as.thread = static_cast<Clocks::Thread>(fibers_.size() + running_->slot);
+  copy.as.time = clocks_.send(running_index_, copy.as.thread, copy.knowledge);
+}
+
 // Begins a copy: the thread's rights to both sides are looked at now.
 void Execution::start_copy(Copy copy, const void* pc) {
   const Unseen unseen;
@@ -17,9 +23,9 @@ void Execution::start_copy(Copy copy, const void* pc) {
   copy.as = access_now(true, pc);
   if (checked_) {
     const Region from = region_of(copy.from, copy.bytes);
-    if (copy.kind != Copy::Kind::async) {  // by the copy engine, which may read until the copy is waited for
-      copy.as.thread = static_cast<Clocks::Thread>(fibers_.size() + running_->slot);
-      copy.as.time = clocks_.send(running_index_, copy.as.thread, copy.knowledge);
+    if (copy.kind != Copy::Kind::async) {
+      send_as_helper(copy);
+      // Until the copy is waited for, the engine may still read.
       if (from.shadow != nullptr) {
         Access reads = copy.as;
         reads.write = false;
@@ -104,18 +110,38 @@ void Execution::check_bulk(std::size_t bytes, const char* what, Place place) {
   stop();
 }
 
+void Execution::must_be_ready(const std::uint64_t* barrier, Place place) {
+  if (memory_barrier(barrier, place).ready) return;
+  note(Fault::missing_wait, concat({text_of(place), ": ", running_name(),
+                                    " uses a barrier in shared memory with the copy engine without "
+                                    "barriers_ready() since it was initialised"}));
+  stop();
+}
+
 void Execution::bulk_load(void* to, const void* from, std::size_t bytes, std::uint64_t* barrier, Place place,
                           const void* pc) {
   check_bulk(bytes, "load", place);
-  if (const MemoryBarrierState& state = memory_barrier(barrier, place); !state.ready) {
-    note(Fault::missing_wait, concat({text_of(place), ": ", running_name(),
-                                      " uses a barrier in shared memory with the copy engine without "
-                                      "barriers_ready() since it was initialised"}));
-    stop();
-  }
+  must_be_ready(barrier, place);
   Copy copy{.kind = Copy::Kind::bulk_load, .to = to, .from = from, .bytes = bytes, .barrier = barrier};
   copy.place = place;
   start_copy(std::move(copy), pc);
+}
+
+// Done at once: whoever looks at the place without having waited is found by its clock.
+void Execution::send(void* to, const void* value, std::size_t bytes, std::uint64_t* barrier, int rank,
+                     Place place, const void* pc) {
+  const Unseen unseen;
+  Copy copy{.kind = Copy::Kind::bulk_load, .to = remote(to, rank, place), .from = value, .bytes = bytes};
+  copy.barrier = static_cast<std::uint64_t*>(remote(barrier, rank, place));
+  must_be_ready(copy.barrier, place);
+  access(copy.to, bytes, true, false, pc);
+  const Inside inside(*this);
+  copy.fiber = running_index_;
+  copy.as = access_now(true, pc);
+  Slot& other = slots_[running_->slot / cluster_ * cluster_ + static_cast<unsigned>(rank)];
+  if (checked_) send_as_helper(copy);
+  order_before(copy.barrier);
+  perform(other, copy);
 }
 
 void Execution::bulk_store(void* to, const void* from, std::size_t bytes, Place place, const void* pc) {

@@ -76,6 +76,8 @@ class Execution {
   void cluster_barrier(Place place);
   void wait_for_previous_launch() { running_->waited = true; }
   void* remote(void* own, int rank, Place place);
+  void send(void* to, const void* value, std::size_t bytes, std::uint64_t* barrier, int rank, Place place,
+            const void* pc);
   void grid_barrier(unsigned* counter, Place place);
 
   // From the signal handler: ends the launch if the kernel's own code runs; returns if it is the executor's.
@@ -195,10 +197,12 @@ class Execution {
   int meet(Barrier& barrier, std::size_t need, bool vote, Place place, const char* what, bool ordered = true);
   void settle(MemoryBarrierState& barrier);
   MemoryBarrierState& memory_barrier(const std::uint64_t* barrier, Place place);
+  void send_as_helper(Copy& copy);
   void start_copy(Copy copy, const void* pc);
   void perform(Slot& slot, Copy& copy);
   void finish_copy(Slot& slot, std::size_t index);
   void finish_groups(Copy::Kind kind, unsigned open_group, unsigned left);
+  void must_be_ready(const std::uint64_t* barrier, Place place);
   void check_bulk(std::size_t bytes, const char* what, Place place);
   std::string who_waits() const;
 

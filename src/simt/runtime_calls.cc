@@ -66,6 +66,11 @@ const Runtime& runtime_calls() {
       .cluster_entered = [](Place place) { running().cluster_entered(place); },
       .cluster_barrier = [](Place place) { running().cluster_barrier(place); },
       .remote = [](void* own, int rank, Place place) { return running().remote(own, rank, place); },
+      .send =
+          [](void* to, const void* value, int bytes, unsigned long long* barrier, int rank, Place place,
+             const void* pc) {
+            running().send(to, value, static_cast<std::size_t>(bytes), word(barrier), rank, place, pc);
+          },
       .grid_barrier = [](unsigned* counter, Place place) { running().grid_barrier(counter, place); },
       .wait_for_previous_launch = [] { running().wait_for_previous_launch(); },
   };

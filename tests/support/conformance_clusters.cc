@@ -133,6 +133,92 @@ ConformanceKernel entering_clusters_of(int blocks) {
           .expected = expected_entered};
 }
 
+// Each warp sends to all blocks of the cluster, in one piece and in two, in two places that take turns.
+constexpr const char* kSent = R"(
+namespace normjit {
+
+constexpr int kThreads = 64, kRounds = 5;
+
+struct alignas(16) Small {
+  unsigned at[4];
+};
+struct alignas(16) Large {
+  unsigned at[8];
+};
+
+NJ_KERNEL(sent, kThreads) {
+  NJ_SHARED(Small, small, 2 * 16 * 2);
+  NJ_SHARED(Large, large, 2 * 16 * 2);
+  NJ_SHARED(hw::MemoryBarrier, arrived, 2);
+  const int own = threadIdx.x, warp = own / 32, rank = hw::cluster_rank(), size = hw::cluster_size();
+  if (own == 0) {
+    hw::barrier_init(arrived, 1);
+    hw::barrier_init(arrived + 1, 1);
+    hw::barriers_ready();
+  }
+  hw::cluster_enter();
+  unsigned value = x[blockIdx.x * 2 + warp];
+  hw::cluster_entered();
+
+  for (int round = 0; round < kRounds; ++round) {
+    const int half = round % 2, from = (half * 16 + rank) * 2 + warp;
+    if (own == 0) hw::barrier_arrive_expect(arrived + half, 2 * size * (sizeof(Small) + sizeof(Large)));
+    hw::warp_barrier();  // all lanes have read what others now may send to
+    if (own % 32 < size) {
+      const unsigned v = value + own % 32;
+      hw::send(Small{{v, v + 1, v + 2, v + 3}}, small + from, arrived + half, own % 32);
+      hw::send(Large{{~v, v, v, v, v, v, v, ~v + 1}}, large + from, arrived + half, own % 32);
+    }
+    hw::barrier_wait(arrived + half, round / 2 % 2);
+    unsigned sum = 0;
+    for (int i = 0; i < 2 * size; ++i) {
+      const int at = half * 32 + i;
+      for (int word = 0; word < 4; ++word) sum = 3 * sum + small[at].at[word];
+      for (int word = 0; word < 8; ++word) sum = 3 * sum + large[at].at[word];
+    }
+    value = sum + warp;
+  }
+  y[blockIdx.x * kThreads + own] = value;
+}
+
+}  // namespace normjit
+)";
+
+Bytes expected_sent(const ConformanceKernel& kernel) {
+  auto values = values_of<std::uint32_t>(kernel.x);  // of each warp
+  const int size = kernel.shape.cluster_blocks;
+  for (int round = 0; round < 5; ++round) {
+    const auto before = values;
+    for (int block = 0; block < kBlocks; ++block) {
+      const int rank = block % size, first = block - rank;
+      std::uint32_t sum = 0;
+      for (int i = 0; i < 2 * size; ++i) {
+        const std::uint32_t v = before[2 * first + i] + static_cast<std::uint32_t>(rank);
+        for (const std::uint32_t word : {v, v + 1, v + 2, v + 3, ~v, v, v, v, v, v, v, ~v + 1})
+          sum = 3 * sum + word;
+      }
+      for (int warp = 0; warp < 2; ++warp) values[2 * block + warp] = sum + static_cast<std::uint32_t>(warp);
+    }
+  }
+  std::vector<std::uint32_t> y;
+  for (const std::uint32_t value : values) y.insert(y.end(), kThreads, value);
+  return bytes_of(y);
+}
+
+ConformanceKernel sent_in_clusters_of(int blocks) {
+  return {.name = "sent_by_" + std::to_string(blocks),
+          .kernel = "sent",
+          .input = "unsigned",
+          .output = "unsigned",
+          .text = kSent,
+          .oldest = {.number = 90},
+          .shape = {.threads = 2 * kThreads, .cluster_blocks = blocks},
+          .blocks = kBlocks,
+          .x = random_bytes(4 * 2 * kBlocks, 9),
+          .y_bytes = 4 * 2 * kThreads * kBlocks,
+          .expected = expected_sent};
+}
+
 // In a launch that overlaps none, which is what the test makes, both are no more than a promise kept.
 constexpr const char* kDependent = R"(
 namespace normjit {
@@ -167,6 +253,10 @@ std::vector<ConformanceKernel> clusters_kernels() {
           entering_clusters_of(2),
           entering_clusters_of(8),
           entering_clusters_of(16),
+          sent_in_clusters_of(1),
+          sent_in_clusters_of(2),
+          sent_in_clusters_of(8),
+          sent_in_clusters_of(16),
           {.name = "dependent",
            .kernel = "dependent",
            .input = "unsigned",

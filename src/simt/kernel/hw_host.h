@@ -312,6 +312,13 @@ template <class T>
 NJ_DEVICE T* remote(T* shared, int rank, simt::Place place = simt::here()) {
   return static_cast<T*>(simt::runtime.remote(shared, rank, place));
 }
+template <class T>
+NJ_DEVICE void send(const T& value, T* to, MemoryBarrier* barrier, int rank,
+                    simt::Place place = simt::here()) {
+  static_assert(sizeof(T) % 16 == 0 && alignof(T) == 16);
+  simt::must_be_aligned<16>(to);
+  simt::runtime.send(to, &value, sizeof(T), barrier, rank, place, NJ_PC);
+}
 NJ_DEVICE void grid_barrier(unsigned* counter, simt::Place place = simt::here()) {
   simt::runtime.grid_barrier(counter, place);
 }

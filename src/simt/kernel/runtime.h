@@ -69,6 +69,9 @@ struct Runtime {
   void (*cluster_entered)(Place);
   void (*cluster_barrier)(Place);
   void* (*remote)(void* shared, int rank, Place);
+  // Into another block's copy of the place, counted by its copy of the barrier.
+  void (*send)(void* shared, const void* value, int bytes, unsigned long long* barrier, int rank, Place,
+               const void* pc);
   void (*grid_barrier)(unsigned* counter, Place);
   void (*wait_for_previous_launch)();
 };
