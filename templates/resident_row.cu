@@ -2,9 +2,9 @@
 //
 // Why it is fast: x is read once and y written once; the row is never staged. All loads of a row are issued
 // before the first is used, and several blocks on a multiprocessor overlap one's loads with another's stores.
-// Blocks that share a row meet once: each warp's moments go to all of them, and behind one barrier each
-// merges them for itself. Where there are no clusters, teams of blocks stay for many rows and meet through
-// memory.
+// Blocks that share a row meet once: each warp sends its moments to all of them, and each merges them for
+// itself when they have arrived. Where there are no clusters, teams of blocks stay for many rows and meet
+// through memory.
 namespace normjit {
 
 static_assert(static_cast<long long>(kSpan) * kSlices >= kCovered, "the blocks cover the row");
@@ -12,54 +12,96 @@ static_assert(kLanes == kThreads, "all threads share the row");
 
 constexpr int kParts = kExchange == Exchange::cluster ? kSlices * kWarps : kWarps;
 
+// Moments as they are sent, in whole 16 bytes.
+struct alignas(16) Part {
+  Moments moments;
+};
+
+// Of `count` columns from `from` on, or of the whole row of a cluster.
+NJ_DEVICE Moments merge_parts(const Part* parts, const Input* from, int count) {
+  const auto part = [&](int i) { return parts[i].moments; };
+  if constexpr (kWhole) {
+    return merge_pairs<kParts>(part, kSpan / kWarps);
+  } else if constexpr (kExchange == Exchange::cluster) {
+    return merge<kParts>(
+        part, [&](int i) { return columns_of_warp(i % kWarps, cut_of(from, columns_of_slice(i / kWarps))); },
+        kColumns);
+  } else {
+    const Cut cut = cut_of(from, count);
+    return merge<kWarps>(
+        part, [&](int i) { return columns_of_warp(i, cut); }, count > 0 ? count : 1);
+  }
+}
+
 NJ_KERNEL(resident_row, kThreads) {
-  NJ_SHARED(Moments, parts, 2 * kParts);
+  NJ_SHARED(Part, parts, 2 * kParts);
   NJ_SHARED(Moments, whole, 1);
+  NJ_SHARED(hw::MemoryBarrier, arrived, 2);  // of a cluster's parts
   const int lane = threadIdx.x, warp = lane / kWarp;
   const int slice = static_cast<int>(blockIdx.x) % kSlices, count = columns_of_slice(slice);
   const long long begin = static_cast<long long>(slice) * kSpan, teams = gridDim.x / kSlices;
-  if constexpr (kExchange == Exchange::cluster) hw::cluster_enter();
+  if constexpr (kExchange == Exchange::cluster) {
+    if (lane == 0) {
+      hw::barrier_init(arrived, 1);
+      hw::barrier_init(arrived + 1, 1);
+      hw::barriers_ready();
+    }
+    hw::cluster_enter();
+  }
 
-  AffineSlice affine;
-  if constexpr (!kShifted) load_early(affine, weight + begin, bias + begin, lane, {0, 0, count, count});
-  hw::wait_for_previous_launch();
-  hw::allow_next_launch();
   unsigned tag = 0;  // of the posts of the row before; what warp 0 knows
-  if constexpr (kExchange == Exchange::grid)
+  if constexpr (kExchange == Exchange::grid) {
+    hw::wait_for_previous_launch();
     if (warp == 0) tag = first_tag(workspace);
+  }
 
-  int half = 0;  // of parts: each is written again only behind the other's barrier
-  for (long long row = blockIdx.x / kSlices; row < rows; row += teams, half ^= kParts) {
+  // Parts are written again only behind the barrier of the row between, so there are two places for them.
+  unsigned turn = 0;
+  for (long long row = blockIdx.x / kSlices; row < rows; row += teams, ++turn) {
+    const int place = turn % 2, half = place * kParts;
+    if constexpr (kExchange == Exchange::cluster)
+      if (lane == 0) hw::barrier_arrive_expect(arrived + place, kParts * sizeof(Part));
+    hw::wait_for_previous_launch();
     const Input* const from = x + row * x_stride + begin;
     const Cut cut = cut_of(from, count);
     Slice part;
     load<hw::Keep::once>(part, from, lane, cut);
-    const Moments own = warp_moments(part, lane, cut);
-    Moments moments;
+    // Where this stands, the compiler moves no load to behind it: x is asked for first, all of it, and the
+    // weights before it is waited for.
+    hw::allow_next_launch();
+    AffineSlice affine;
+    if constexpr (kEarlyAffine) {
+      load_early(affine, weight + begin, bias + begin, lane, {0, 0, count, count});
+      hw::allow_next_launch();
+    }
+    Moments own;
+    if constexpr (kWhole && kFewThreads) {
+      own = warp_moments_by_pairs(part, lane, cut);
+    } else {
+      own = warp_moments(part, lane, cut);
+    }
     if constexpr (kExchange == Exchange::cluster) {
       if (row < teams) hw::cluster_entered();
-      if (lane % kWarp < kSlices) hw::remote(parts, lane % kWarp)[half + slice * kWarps + warp] = own;
-      hw::cluster_barrier();
-      moments = merge<kParts>(
-          [&](int i) { return parts[half + i]; },
-          [&](int i) { return columns_of_warp(i % kWarps, cut_of(from, columns_of_slice(i / kWarps))); },
-          kColumns);
+      hw::warp_barrier();  // all lanes have read the parts in whose place others now may send
+      if (lane % kWarp < kSlices)
+        hw::send(Part{own}, parts + half + slice * kWarps + warp, arrived + place, lane % kWarp);
+      hw::barrier_wait(arrived + place, turn / 2 % 2);
     } else {
-      if (lane % kWarp == 0) parts[half + warp] = own;
+      if (lane % kWarp == 0) parts[half + warp].moments = own;
       hw::block_barrier();
-      moments = merge_warps(parts + half, cut);
-      if constexpr (kExchange == Exchange::grid) {
-        if (warp == 0) {
-          // Two places: who posts for a row has collected the row before, for which everybody had posted who
-          // had collected the one before that.
-          ++tag;
-          if (lane == 0) post_part<2>(workspace, tag, moments, slice);
-          moments = collect_row<2>(workspace, tag, [](int i) { return columns_of_slice(i); });
-          if (lane == 0) whole[0] = moments;
-        }
-        hw::block_barrier();
-        moments = whole[0];
+    }
+    Moments moments = merge_parts(parts + half, from, count);
+    if constexpr (kExchange == Exchange::grid) {
+      if (warp == 0) {
+        // Two places: who posts for a row has collected the row before, for which everybody had posted who
+        // had collected the one before that.
+        ++tag;
+        if (lane == 0) post_part<2>(workspace, tag, moments, slice);
+        moments = collect_row<2>(workspace, tag, [](int i) { return columns_of_slice(i); });
+        if (lane == 0) whole[0] = moments;
       }
+      hw::block_barrier();
+      moments = whole[0];
     }
     const RowStatistics statistics = row_statistics(moments);
 
