@@ -264,7 +264,7 @@ TEST(Choose, ALoneRowIsSharedByBlocksOnceThatIsFaster) {
     const Plan plan = choose(spec, profile(90), regime_of(1, profile(90)), Alignment::eight);
     return grid_blocks(plan, spec, profile(90), 1);
   };
-  EXPECT_EQ(blocks(4096), 1);
+  EXPECT_EQ(blocks(2048), 1);
   EXPECT_GT(blocks(16384), 1);
 }
 
