@@ -17,8 +17,8 @@ struct alignas(16) Part {
   Moments moments;
 };
 
-// Of `count` columns from `from` on, or of the whole row of a cluster.
-NJ_DEVICE Moments merge_parts(const Part* parts, const Input* from, int count) {
+// Of the columns of `cut`, or of the whole row of a cluster, whose slice is at `from`.
+NJ_DEVICE Moments merge_parts(const Part* parts, const Cut& cut, const Input* from) {
   const auto part = [&](int i) { return parts[i].moments; };
   if constexpr (kWhole) {
     return merge_pairs<kParts>(part, kSpan / kWarps);
@@ -27,9 +27,8 @@ NJ_DEVICE Moments merge_parts(const Part* parts, const Input* from, int count) {
         part, [&](int i) { return columns_of_warp(i % kWarps, cut_of(from, columns_of_slice(i / kWarps))); },
         kColumns);
   } else {
-    const Cut cut = cut_of(from, count);
     return merge<kWarps>(
-        part, [&](int i) { return columns_of_warp(i, cut); }, count > 0 ? count : 1);
+        part, [&](int i) { return columns_of_warp(i, cut); }, cut.count > 0 ? cut.count : 1);
   }
 }
 
@@ -90,7 +89,7 @@ NJ_KERNEL(resident_row, kThreads) {
       if (lane % kWarp == 0) parts[half + warp].moments = own;
       hw::block_barrier();
     }
-    Moments moments = merge_parts(parts + half, from, count);
+    Moments moments = merge_parts(parts + half, cut, from);
     if constexpr (kExchange == Exchange::grid) {
       if (warp == 0) {
         // Two places: who posts for a row has collected the row before, for which everybody had posted who

@@ -78,8 +78,13 @@ constexpr EquivalentMutant kEquivalent[] = {
      "behind the ring stands nothing that is still needed"},
 
     // Rows that are shared, shifted and streamed.
-    {"epilogue.cuh", "constexpr bool kEarlyAffine = kPerThread <= 2 && !kShifted;", "",
+    {"epilogue.cuh", "constexpr int kVectorWords = kVector * (sizeof(Input) + 2 * sizeof(Weight)) / 4;", "",
      "when weights are loaded changes no result"},
+    {"layout.cuh",
+     "constexpr bool kFewThreads = kBlocksPerSm == 1 ? kThreads <= 512 : kThreads * kBlocksPerSm <= 256;", "",
+     "how parts are summed, and when weights are loaded, changes no result"},
+    {"epilogue.cuh", "(kPerThread <= 2 || (kFewThreads && kPerThread * kVectorWords <= 64)) && !kShifted;",
+     "", "when weights are loaded changes no result"},
     {"epilogue.cuh", "if constexpr (!kSame<Weight, Acc>) {", "",
      "whether the compiler forgets a value changes no result"},
     {"layout.cuh", "constexpr int kEdges = kShifted ? (2 * kVector - 2 + kLanes - 1) / kLanes : 0;", "",
