@@ -137,7 +137,8 @@ constexpr Fault kFaults[] = {
      "row = blockIdx.x / kSlices + 1; row"},
     {"all slices begin at the first column", kResident, "static_cast<long long>(slice) * kSpan, teams",
      "0, teams"},
-    {"x is read before the launch in front is done", kResident, "hw::wait_for_previous_launch();", ""},
+    {"x is read before the launch in front is done", kResident,
+     "hw::wait_for_previous_launch();\n    const Input*", "const Input*"},
 
     {"parts of the row before are collected", kExchange, ", tag, parts);", ", tag - 1, parts);"},
     {"posts have one place", kExchange, "tag % kPlaces * gridDim.x", "0 * gridDim.x"},
