@@ -96,15 +96,15 @@ constexpr double kTeam = 0.40;
 constexpr double kStays = 0.07;
 // A slice that fills most of its ring leaves little room for the rows behind it: 0.80 where one row and a
 // half fit, 0.90 where three do.
-constexpr double kShortRing = 0.30;
+constexpr double kShortRing = 0.20;
 // And where most of the next row has no place, reading and writing take turns: 5,800,000 f32 columns 0.54.
-constexpr double kOverlap = 1.6, kNoOverlap = 0.5;
+constexpr double kOverlap = 1.6, kNoOverlap = 0.35;
 // Out of the ring in single elements: 1050 x 13,243 f32 0.82, 3284 x 3059 f64 0.86, 150 x 1,000,001 bf16
 // 0.65; 500 x 100,003 f32 with weight and bias in registers 0.79, asked for chunk by chunk 0.60.
-constexpr double kSingles = 0.15, kSinglesInDouble = 0.08, kSinglesOf16Bits = 0.30, kAsked = 0.4;
-// And where a row is one chunk, the way of each through the warps that measure: 4973 bf16 0.69, 2085 f16
-// 0.45.
-constexpr double kRowMicroseconds = 0.1;
+constexpr double kSingles = 0.15, kSinglesInDouble = 0.08, kSinglesOf16Bits = 0.25, kAsked = 0.4;
+// A row's way through the four warps that measure, in microseconds: 6232 bf16 columns in two chunks 0.61,
+// 4973 in two 0.44, in one 0.69; 20,480 f16 in five 0.88.
+constexpr double kPerRow = 0.3, kPerChunk = 0.2, kPerColumn = 0.06 / 1024;
 // 4099 x 4096 f64 without a shift 0.87.
 constexpr double kStreamedInDouble = 0.1;
 // What two reads cost over what the bytes say: 2 x 16,777,216 f32 0.60 of copy speed, 1024 x 32,768 f64 0.34;
@@ -156,10 +156,10 @@ Slowdown slowdown_of(const Plan& plan, const Use& use) {
     else if (in_double)
       s.add(kStreamedInDouble, "it computes in double");
     if (plan.shifted && !keeps_affine(plan, spec)) s.add(kAsked, "weight and bias do not stay in registers");
-    if (plan.shifted && own == 1)
-      s.add(kRowMicroseconds * kShareBytes / static_cast<double>(use.row_bytes()),
-            "each row is measured by few");
-    s.add(0.002 * std::countr_zero(static_cast<unsigned>(plan.slices)), "its blocks have fixed shares");
+    const double measuring =
+        kPerRow + own * kPerChunk + kPerColumn * static_cast<double>(spec.columns) / plan.slices;
+    const double copying = static_cast<double>(use.row_bytes()) / plan.slices / kShareBytes;
+    s.add(std::max(0.0, measuring / copying - 1), "a row is soon copied, but not measured");
     return s;
   }
   const double held = static_cast<double>(held_registers(plan, spec)) * 4 * plan.threads * plan.blocks_per_sm;
