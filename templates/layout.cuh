@@ -53,11 +53,12 @@ NJ_DEVICE T* at(T* body, int k, int lane) {
   return body + lane * kVector + k * (kLanes * kVector);
 }
 // Vector 0 of a lane. The compiler shall not know where it comes from: what k adds is a constant, which an
-// access takes along, but added to the lane or the row first it took five instructions an access.
+// access takes along, but added to the lane or the row first it took five instructions an access. Rows that
+// are shifted have no registers left for it.
 template <class T>
 NJ_DEVICE T* first_of(T* body, int lane) {
   T* first = at(body, 0, lane);
-  hw::forget(first);
+  if constexpr (!kShifted) hw::forget(first);
   return first;
 }
 

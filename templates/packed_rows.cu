@@ -15,14 +15,14 @@ NJ_KERNEL(packed_rows, kThreads) {
   const int lane = threadIdx.x % kLanes;
   for (long long first = static_cast<long long>(blockIdx.x) * kRows; first < rows;
        first += static_cast<long long>(gridDim.x) * kRows) {
-    // Lanes beyond the last row take part in the shuffles with whatever they have, and write nothing. They may
-    // not read another row meanwhile: its own lanes may be writing it, where y is x.
+    // Lanes beyond the last row take part in the shuffles with zeros, and write nothing. They may not read
+    // another row meanwhile: its own lanes may be writing it, where y is x.
     const long long row = first + threadIdx.x / kLanes;
     const bool works = row < rows;
     const Input* const from = x + row * x_stride;
     const Cut cut = cut_of(from, kColumns);
 
-    Slice slice;
+    Slice slice = {};
     AffineSlice affine;
     load_early(affine, weight, bias, lane, cut);
     hw::wait_for_previous_launch();

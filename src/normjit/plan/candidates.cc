@@ -83,9 +83,14 @@ constexpr double kShuffles = 0.02, kFullLanes = 0.012;
 // 24 f16 columns in one lane of 3 vectors 0.72, 16 f32 columns in two lanes of 2 vectors 1.00; shifted, 45
 // f32 columns in 2 lanes of 6 vectors 0.67, in 4 lanes of 3 0.83.
 constexpr double kScattered = 0.06;
-// 4096 bf16 columns with 64 elements a thread 0.93, with 32 0.957.
-constexpr int kManyElements = 32;
-constexpr double kFullThreads = 0.01;
+// 8192 bf16 columns with 32 registers of x a thread 0.953, with 16 0.962; 8192 f32 columns with 64 0.92, with
+// 32 0.95; 4096 f32 columns with 32 and 16 0.964, but of 1024 rows 0.78 and 0.88, as short threads are done
+// sooner.
+constexpr int kManyRegisters = 16;
+constexpr double kFullThreads = 0.02;
+// Weights wider than 16 bytes a vector are read in pieces that are not contiguous over the lanes: 4096 bf16
+// columns with f32 weights 0.92, in vectors of half the width 0.97.
+constexpr double kWideWeights = 0.05;
 // Rows that pass by quickly are exchanged often: 519,328 bf16 columns in 32 slices of 4 chunks 0.70.
 constexpr double kShortSlice = 0.03;
 // Clusters start and meet together: 0.72 at 65,536 f32 columns in clusters of 8.
@@ -93,7 +98,7 @@ constexpr double kCluster = 0.30;
 // Teams of blocks that hold rows in registers stand still while they meet: 0.68 at 1,048,576 f32 columns.
 constexpr double kTeam = 0.40;
 // Blocks that stay have a fixed share of the rows, and no two multiprocessors are equally fast: 0.92.
-constexpr double kStays = 0.07;
+constexpr double kStays = 0.08;
 // A slice that fills most of its ring leaves little room for the rows behind it: 0.80 where one row and a
 // half fit, 0.90 where three do.
 constexpr double kShortRing = 0.20;
@@ -116,7 +121,8 @@ constexpr double kTwiceNarrow = 0.3;
 Slowdown slowdown_of(const Plan& plan, const Use& use) {
   const LayerNormSpec& spec = use.spec;
   Slowdown s;
-  const int width = plan.vector * std::max(size_of(spec.input), size_of(spec.output));
+  const int weight = spec.affine == Affine::none ? 0 : size_of(spec.weight);
+  const int width = plan.vector * std::max({size_of(spec.input), size_of(spec.output), weight});
   if (width < 16) s.add(kNarrow * (16.0 / width - 1), "its accesses are narrow");
   if (plan.shifted && plan.lanes <= kWarp) s.add(kShiftInWarp, "its rows are shifted into place");
   if (plan.shifted && plan.lanes > kWarp && plan.strategy != Strategy::streamed_row)
@@ -162,7 +168,8 @@ Slowdown slowdown_of(const Plan& plan, const Use& use) {
     s.add(std::max(0.0, measuring / copying - 1), "a row is soon copied, but not measured");
     return s;
   }
-  const double held = static_cast<double>(held_registers(plan, spec)) * 4 * plan.threads * plan.blocks_per_sm;
+  const double held = static_cast<double>(plan.per_thread) * plan.vector * size_of(spec.input) *
+                      plan.threads * plan.blocks_per_sm;
   // Short rows come and go one by one: 64 f32 columns with 36 KiB in flight reach copy speed.
   const double enough = plan.strategy == Strategy::packed_rows ? kInFlight / 2 : kInFlight;
   if (held < enough) s.add(kNotInFlight * (1 - held / enough), "little is in flight");
@@ -184,7 +191,9 @@ Slowdown slowdown_of(const Plan& plan, const Use& use) {
   } else {
     s.add(kAloneBlock / plan.blocks_per_sm, "few blocks overlap each other");
     s.add(0.01 * (plan.threads / 256.0), "its threads meet at barriers");
-    if (plan.per_thread * plan.vector > kManyElements) s.add(kFullThreads, "its threads have much to do");
+    if (const auto x = static_cast<double>(held_registers(plan, spec)); x > kManyRegisters)
+      s.add(kFullThreads * std::log2(x / kManyRegisters), "its threads have much to do");
+    if (width > 16) s.add(kWideWeights, "its weights are scattered");
   }
   if (plan.exchange == Exchange::cluster) s.add(kCluster, "clusters start and meet together");
   if (plan.exchange == Exchange::grid)
@@ -287,6 +296,9 @@ class Enumeration {
     // Whether wider accesses could be had by shifting, and rows have some of them.
     const bool shifts = aligned < widest && can_shift(widest, spec) && spec.columns >= 2 * widest;
     rows_in_registers(aligned, false);
+    if (const int narrower = spec.affine == Affine::none ? widest : 16 / size_of(spec.weight);
+        narrower < aligned)
+      rows_in_registers(narrower, false);
     if (shifts) rows_in_registers(widest, true);
     streamed_rows();
     add(two_reads(aligned, false));
