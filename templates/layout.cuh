@@ -36,12 +36,17 @@ struct Cut {
   NJ_METHOD int edge(int e) const { return e < head ? e : e + body; }
 };
 
+// In vectors of kWidth elements.
+template <int kWidth, class T>
+NJ_DEVICE Cut cut_into(const T* address, int count) {
+  const int past = static_cast<int>(reinterpret_cast<unsigned long long>(address) / sizeof(T) % kWidth);
+  const int head = (kWidth - past) % kWidth;
+  return {past, head, (count - head) / kWidth * kWidth, count};
+}
 template <class T>
 NJ_DEVICE Cut cut_of(const T* address, int count) {
   if constexpr (!kShifted) return {0, 0, count, count};
-  const int past = static_cast<int>(reinterpret_cast<unsigned long long>(address) / sizeof(T) % kVector);
-  const int head = (kVector - past) % kVector;
-  return {past, head, (count - head) / kVector * kVector, count};
+  return cut_into<kVector>(address, count);
 }
 
 // Where vector k of a lane begins, in the body.

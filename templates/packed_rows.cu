@@ -6,7 +6,7 @@
 // group of rows keeps the memory queue full (grids of long-lived blocks were 5-8 % slower).
 namespace normjit {
 
-static_assert(kSpan >= kCovered, "the lanes cover the row");
+static_assert(kSpan >= kColumns && !kShifted, "the lanes cover the row");
 static_assert(kLanes <= kWarp, "a row stays in a warp");
 
 constexpr int kRows = kThreads / kLanes;  // a block
@@ -32,13 +32,7 @@ NJ_KERNEL(packed_rows, kThreads) {
         row_statistics(moments_of<kLanes>(SliceElements{slice, lane, cut}, kColumns));
 
     Output* const to = y + row * y_stride;
-    if constexpr (kShifted) {
-      NJ_DYNAMIC_SHARED(unsigned char, stages);
-      apply_shifted(slice, cut, statistics, weight, bias, to, works, lane,
-                    stages + threadIdx.x / kLanes * kStageBytes);
-    } else if (works) {
-      apply(slice, statistics, affine, weight, bias, to, lane, cut);
-    }
+    if (works) apply(slice, statistics, affine, weight, bias, to, lane, cut);
     if (works && lane == 0) store(statistics, mean_out, rstd_out, row);
   }
 }

@@ -19,6 +19,7 @@ namespace normjit {
 // How the work of a row is spread. Each is one kernel template of the same name.
 enum class Strategy : std::uint8_t {
   packed_rows,   // some lanes of a warp share a row, many rows a block
+  tiled_rows,    // so too, of rows that begin anywhere: a warp's rows pass through shared memory as one piece
   resident_row,  // a block, or several, hold a row in registers
   streamed_row,  // blocks that stay pass row after row through a ring in shared memory (sm_90)
   two_reads,  // a row is cut into chunks over many blocks: statistics first, then a second read applies them
@@ -55,7 +56,7 @@ struct Plan {
   int lanes = 0;          // threads that share a row, or a chunk of one
   int vector = 0;         // elements an access; divides the columns
   int per_thread = 0;     // vectors of a row (or chunk) that a thread holds
-  int group_rows = 1;     // two_reads: rows that read the weights together
+  int group_rows = 1;     // two_reads, tiled_rows: rows that read the weights together
   int blocks_per_sm = 1;  // blocks that must fit on one multiprocessor at once (bounds the registers)
   int slices = 1;         // blocks that share a row, each with a slice of its columns
   Exchange exchange = Exchange::none;
@@ -99,7 +100,8 @@ NORMJIT_API std::vector<Plan> plans(const LayerNormSpec& spec, const DeviceProfi
 NORMJIT_API Result<void> check(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device);
 
 // Facts of a plan that the launch needs.
-NORMJIT_API std::int64_t rows_per_block(const Plan& plan) noexcept;     // packed_rows: rows a block works on
+NORMJIT_API std::int64_t rows_per_block(
+    const Plan& plan) noexcept;  // packed and tiled rows: rows a block works on
 NORMJIT_API std::int64_t columns_per_block(const Plan& plan) noexcept;  // lanes * vector * per_thread
 // Blocks to launch for so many rows (> 0) on this device; at most 2^31 - 1. The kernels loop over what is
 // left.

@@ -120,8 +120,8 @@ TEST(Generate, RandomSpecsShareATextOnlyWhenTheyAreEqual) {
 // Compilers then name the template and its line; and each part is the file, byte for byte.
 TEST(Generate, JoinsTheTemplatesByLineDirectives) {
   std::set<std::string_view> used;
-  for (const Strategy strategy :
-       {Strategy::packed_rows, Strategy::resident_row, Strategy::streamed_row, Strategy::two_reads}) {
+  for (const Strategy strategy : {Strategy::packed_rows, Strategy::tiled_rows, Strategy::resident_row,
+                                  Strategy::streamed_row, Strategy::two_reads}) {
     Plan plan = kPlan;
     plan.strategy = strategy;
     const std::string text = generated(kSpec, plan).text;

@@ -15,6 +15,7 @@
 #include "normjit/codegen/generator.h"
 #include "normjit/compiler/cubin.h"
 #include "normjit/plan.h"
+#include "normjit/plan/footprint.h"
 #include "normjit/service/prepared.h"
 #include "normjit/spec/tables.h"
 #include "tests/support/launch_facts.h"
@@ -72,7 +73,9 @@ std::vector<Shape> fullest_shapes(const std::vector<Shape>& shapes, Strategy str
     if (shape.plan.strategy != strategy) continue;
     const auto same = std::find_if(fullest.begin(), fullest.end(),
                                    [&](const Shape& s) { return form_of(s.plan) == form_of(shape.plan); });
-    const auto held = [](const Plan& p) { return std::pair(p.per_thread, p.threads * p.blocks_per_sm); };
+    const auto held = [](const Plan& p) {
+      return std::pair(p.per_thread * rows_of_lanes(p), p.threads * p.blocks_per_sm);
+    };
     if (same == fullest.end()) {
       fullest.push_back(shape);
     } else if (held(shape.plan) > held(same->plan)) {
@@ -82,8 +85,8 @@ std::vector<Shape> fullest_shapes(const std::vector<Shape>& shapes, Strategy str
   return fullest;
 }
 
-constexpr Strategy kStrategies[] = {Strategy::packed_rows, Strategy::resident_row, Strategy::streamed_row,
-                                    Strategy::two_reads};
+constexpr Strategy kStrategies[] = {Strategy::packed_rows, Strategy::tiled_rows, Strategy::resident_row,
+                                    Strategy::streamed_row, Strategy::two_reads};
 
 // Whether some length must reach the strategy: rows stream through shared memory only where the hardware can
 // copy into it by itself, and some f64 rows not even there.

@@ -30,11 +30,16 @@ constexpr std::uint64_t kSchedules[] = {0, 13, 10};
 // A small plan: rows of a hundred columns have many lanes, warps or chunks. Those of streamed rows are
 // larger, and so are its rows.
 Plan small_plan(Strategy strategy, const LayerNormSpec& spec, int vector) {
+  // Lanes take no more than 16 bytes of a tile at a time.
+  if (strategy == Strategy::tiled_rows)
+    vector = std::min(vector, 16 / std::max(size_of(spec.input), size_of(spec.output)));
   const auto each = [&](int lanes) { return static_cast<int>((spec.columns - 1) / (lanes * vector)) + 1; };
-  const int lanes = spec.columns / vector > 64 ? 32 : 8;  // of packed_rows
+  const int lanes = spec.columns / vector > 64 ? 32 : 8;  // of packed and tiled rows
   switch (strategy) {
     case Strategy::packed_rows:
       return {strategy, 64, lanes, vector, each(lanes)};
+    case Strategy::tiled_rows:
+      return {strategy, 64, lanes, vector, each(lanes), 2};
     case Strategy::resident_row:
       return {strategy, 64, 64, vector, each(64)};
     case Strategy::streamed_row:
@@ -516,7 +521,7 @@ TEST(HostCornersOfStreamedRows, WeightsThatAreNotHeld) {
 
 KernelCase shifted(Plan plan, const LayerNormSpec& spec, std::int64_t rows) {
   KernelCase c = corner(plan.strategy, spec, 1, rows);
-  plan.shifted = true;
+  plan.shifted = plan.strategy != Strategy::tiled_rows;  // which are so anyway
   c.plan = plan;
   return c;
 }
@@ -528,7 +533,12 @@ std::vector<Plan> shifted_plans(const LayerNormSpec& spec) {
     return std::max(1, static_cast<int>((spec.columns + lanes * vector - 1) / (lanes * vector)));
   };
   return {
-      {.strategy = Strategy::packed_rows, .threads = 64, .lanes = 4, .vector = vector, .per_thread = each(4)},
+      {.strategy = Strategy::tiled_rows,
+       .threads = 64,
+       .lanes = 4,
+       .vector = 1,
+       .per_thread = each(4) * vector,
+       .group_rows = 2},
       {.strategy = Strategy::resident_row,
        .threads = 32,
        .lanes = 32,

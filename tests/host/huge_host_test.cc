@@ -46,6 +46,7 @@ struct Huge {
 Plan plan_of(Strategy strategy) {
   switch (strategy) {
     case Strategy::packed_rows:
+    case Strategy::tiled_rows:
       return {strategy, 128, 1, 1, 1, 1, 1};
     case Strategy::resident_row:
       return {strategy, 128, 128, 1, 1, 1, 1};
@@ -121,6 +122,7 @@ INSTANTIATE_TEST_SUITE_P(
         Huge{"strides_two_reads", Strategy::two_reads, 300, 6, kTwoTo31 - 1, 0, 0, {0, 1, 2, 3, 4, 5}},
         Huge{"strides_streamed", Strategy::streamed_row, 104, 4, kTwoTo31 - 8, 0, 0, {0, 1, 2, 3}},
         // 128 rows a block, so the last of 2^25 + 1 blocks has the rows from 2^32 on.
+        Huge{"strides_tiled", Strategy::tiled_rows, 1, 4, kTwoTo31 - 1, 0, 0, {0, 1, 2, 3}},
         Huge{"rows_packed", Strategy::packed_rows, 1, kTwoTo32 + 5, 1, 1 << 25, 1, {kTwoTo32, kTwoTo32 + 4}},
         // More rows than a grid has blocks: the first blocks go round a second time.
         Huge{"rows_resident",

@@ -144,15 +144,33 @@ const std::vector<Pinned> kPinned = {
      {0},
      {"layout.cuh", "statistics.cuh", "exchange.cuh", "resident_row.cu"}},
 
-    // Rows that begin anywhere: packed ones, with rows left over; weights that are misaligned, one or both.
-    {"layernorm/cols=45/f16/wb/stats packed_rows threads=64 lanes=4 vector=8 per_thread=2 shifted=1 "
-     "arch=sm_90 rows=37 x_shift=3 y_shift=6 weight_shift=1 x_gap=2 y_gap=1 blocks=1 guard=before overlaps=1 "
-     "seed=21",
+    // Tiles: of rows one after the other, whole ones and a last one that is not, from every place; with gaps,
+    // in which each row is a run; in place; wide elements into narrow ones and back; tiles shorter than an
+    // access.
+    {"layernorm/cols=45/f16/wb/stats tiled_rows threads=64 lanes=4 vector=1 per_thread=12 group_rows=2 "
+     "arch=sm_90 rows=71 x_shift=3 y_shift=6 weight_shift=1 blocks=1 guard=before overlaps=1 seed=21",
      {0, 13}},
-    {"layernorm/cols=5/f16/wb packed_rows threads=32 lanes=2 vector=8 per_thread=1 shifted=1 arch=sm_90 "
-     "rows=17 x_shift=2 bias_shift=1 y_gap=3 guard=before seed=22",
+    {"layernorm/cols=45/f16/w/stats tiled_rows threads=64 lanes=4 vector=1 per_thread=12 group_rows=2 "
+     "arch=sm_90 rows=37 x_shift=2 x_gap=2 y_gap=1 blocks=1 guard=before seed=39",
+     {0, 13}},
+    {"layernorm/cols=33/f32/out=f16/wb tiled_rows threads=32 lanes=1 vector=1 per_thread=33 arch=sm_90 "
+     "rows=66 y_shift=1 y_gap=3 overlaps=1 seed=22",
      {0},
-     {"layout.cuh", "shift.cuh", "packed_rows.cu"}},
+     {"tiled_rows.cu"}},
+    {"layernorm/cols=6/f16/out=f32/wb tiled_rows threads=32 lanes=2 vector=2 per_thread=2 group_rows=3 "
+     "arch=sm_90 rows=100 x_shift=2 seed=40",
+     {0},
+     {"tiled_rows.cu"}},
+    {"layernorm/cols=1/bf16 tiled_rows threads=64 lanes=32 vector=1 per_thread=1 arch=sm_90 rows=9 x_shift=5 "
+     "in_place=1 seed=41",
+     {0},
+     {"tiled_rows.cu"}},
+    {"layernorm/cols=257/f32/w tiled_rows threads=32 lanes=32 vector=1 per_thread=9 group_rows=3 arch=sm_90 "
+     "rows=7 in_place=1 blocks=1 guard=before seed=42",
+     {0, 13},
+     {"tiled_rows.cu", "statistics.cuh"}},
+
+    // Rows that begin anywhere.
     {"layernorm/cols=201/f32/wb resident_row threads=64 lanes=64 vector=4 per_thread=1 shifted=1 arch=sm_90 "
      "rows=5 x_gap=1 y_gap=2 blocks=2 inputs=large_mean seed=23",
      {0, 13, 3},
@@ -197,16 +215,7 @@ const std::vector<Pinned> kPinned = {
      "arch=sm_90 rows=2 seed=35",
      {0},
      {"streamed_row.cu"}},
-    // Vectors that cover all but the ends of a row, in a lane, in a block and in the one chunk of a row; rows
-    // with as many single elements as there can be.
-    {"layernorm/cols=14/f32 packed_rows threads=32 lanes=1 vector=4 per_thread=3 shifted=1 arch=sm_90 rows=9 "
-     "x_gap=1 y_gap=3 guard=before seed=32",
-     {0},
-     {"layout.cuh", "shift.cuh", "packed_rows.cu"}},
-    {"layernorm/cols=4/f64 packed_rows threads=32 lanes=1 vector=2 per_thread=2 shifted=1 arch=sm_90 rows=9 "
-     "x_gap=1 y_gap=1 seed=36",
-     {0},
-     {"layout.cuh"}},
+    // Vectors that cover all but the ends of a row, in a block and in the one chunk of a row.
     {"layernorm/cols=257/f32/w resident_row threads=64 lanes=64 vector=4 per_thread=1 shifted=1 arch=sm_90 "
      "rows=3 seed=38",
      {0},

@@ -218,6 +218,11 @@ TEST(Check, RefusesWhatCannotBeShifted) {
                  {{"can be shifted", [](Plan& p) { p.vector = 1, p.per_thread = 17; }},
                   {"divide the columns", [](Plan& p) { p.shifted = false; }},
                   {"do not cover the row", [](Plan& p) { p.per_thread = 1; }}});
+  EXPECT_EQ(check({Strategy::packed_rows, 64, 4, 4, 3, 1, 1, 1, Exchange::none, true},
+                  canonical({.columns = 33}), h200())
+                .code(),
+            Code::IllegalPlan)
+      << "tiles are for that";
   expect_refused(canonical({.columns = 4097}),
                  {Strategy::resident_row, 256, 256, 4, 4, 1, 1, 1, Exchange::none, true},
                  {{"can be shifted", [](Plan& p) { p.vector = 8, p.per_thread = 2; }}});
@@ -229,6 +234,17 @@ TEST(Check, RefusesWhatCannotBeShifted) {
   const auto refused = check(plan, long_rows, l4);
   ASSERT_EQ(refused.code(), Code::IllegalPlan);
   EXPECT_THAT(refused.error().message, HasSubstr("bytes of shared memory each"));
+}
+
+TEST(Check, RefusesTilesOfMoreThanTheirKernelHas) {
+  const LayerNormSpec spec = canonical({.columns = 40, .input = DType::f16, .output = DType::f32});
+  expect_refused(spec, {Strategy::tiled_rows, 64, 2, 4, 5, 2},
+                 {{"begin anywhere", [](Plan& p) { p.shifted = true; }},
+                  {"16 bytes at a time", [](Plan& p) { p.vector = 8; }},
+                  {"power of two up to 32", [](Plan& p) { p.lanes = 64; }},
+                  {"do not cover the row", [](Plan& p) { p.per_thread = 4; }},
+                  {"group_rows", [](Plan& p) { p.group_rows = 5; }},
+                  {"bytes of shared memory", [](Plan& p) { p.threads = 1024, p.group_rows = 16; }}});
 }
 
 TEST(Check, AVectorDividesTheColumns) {

@@ -146,6 +146,8 @@ TEST(GridBlocks, AFewGiganticRowsOccupyTheWholeDeviceWhenReadTwice) {
 TEST(PlanFacts, BlocksCoverTheRows) {
   EXPECT_EQ(rows_per_block({.strategy = Strategy::packed_rows, .threads = 256, .lanes = 8}), 32);
   EXPECT_EQ(rows_per_block({.strategy = Strategy::packed_rows, .threads = 256, .lanes = 1}), 256);
+  EXPECT_EQ(rows_per_block({.strategy = Strategy::tiled_rows, .threads = 64, .lanes = 8, .group_rows = 4}),
+            32);
   EXPECT_EQ(rows_per_block({.strategy = Strategy::resident_row, .threads = 256, .lanes = 256}), 1);
   EXPECT_EQ(rows_per_block({.strategy = Strategy::streamed_row, .threads = 512, .lanes = 256}), 1);
   EXPECT_EQ(columns_per_block({.lanes = 256, .vector = 4, .per_thread = 3}), 3072);
@@ -177,8 +179,13 @@ TEST(SharedBytes, HoldTheRingOrTheRowsThatAreShifted) {
   shifted.slices = 2;
   shifted.exchange = Exchange::cluster;
   expect_rows(shifted, {.columns = 8191}, 1, 4096);
-  expect_rows({Strategy::packed_rows, 64, 8, 4, 1, 1, 1, 1, Exchange::none, true},
-              canonical({.columns = 33, .input = DType::f16, .output = DType::f32}), 8, 33);
+  // Of tiles all rows of a block, with as many vectors as a row touches wherever it begins.
+  EXPECT_EQ(shared_bytes({Strategy::tiled_rows, 64, 8, 1, 5, 2},
+                         canonical({.columns = 33, .input = DType::f16, .output = DType::f32})),
+            16 * 36 * 4);
+  EXPECT_EQ(
+      shared_bytes({Strategy::tiled_rows, 64, 1, 8, 3}, canonical({.columns = 24, .input = DType::f16})),
+      64 * 32 * 2);
 }
 
 TEST(SharedBytes, OfALegalPlanFitOnTheMultiprocessor) {
@@ -188,7 +195,8 @@ TEST(SharedBytes, OfALegalPlanFitOnTheMultiprocessor) {
                      EXPECT_GE(bytes, 0);
                      EXPECT_LE(bytes, device.shared_per_block);
                      EXPECT_LE(bytes * plan.blocks_per_sm, device.shared_per_sm);
-                     EXPECT_EQ(bytes > 0, plan.shifted || plan.strategy == Strategy::streamed_row);
+                     EXPECT_EQ(bytes > 0, plan.shifted || plan.strategy == Strategy::streamed_row ||
+                                              plan.strategy == Strategy::tiled_rows);
                      EXPECT_EQ(bytes % 16, 0);
                    });
 }

@@ -66,13 +66,14 @@ std::optional<Plan> random_plan(Random& random, Strategy strategy, const LayerNo
   if (strategy == Strategy::streamed_row) return random_streamed_plan(random, spec, device);
   Plan plan{.strategy = strategy};
   plan.threads = random_power(random, 32, 1024);
-  plan.lanes = strategy == Strategy::packed_rows ? 1 << random.between(0, 5) : plan.threads;
+  plan.lanes = in_warps(plan) ? 1 << random.between(0, 5) : plan.threads;
   const auto divides = static_cast<int>(spec.columns & -spec.columns);
-  plan.shifted = random.below(3) == 0;
+  plan.shifted = !in_warps(plan) && random.below(3) == 0;
   plan.vector = plan.shifted ? 1 << random.between(1, 3) : std::min(1 << random.between(0, 3), divides);
   plan.blocks_per_sm = static_cast<int>(random.between(1, 4));
   if (strategy == Strategy::resident_row && random.coin()) share(random, plan, device);
   const std::int64_t a_vector_each = std::int64_t{plan.lanes} * plan.vector * plan.slices;
+  if (strategy == Strategy::tiled_rows) plan.group_rows = static_cast<int>(random.between(1, 4));
   if (strategy == Strategy::two_reads) {
     constexpr int kGroups[] = {1, 1, 1, 2, 3, 4, 8, 12, 16};
     plan.per_thread = static_cast<int>(random.between(1, 4));
@@ -96,7 +97,7 @@ std::int64_t ring_rows(const KernelCase& c) {
 
 // What a row costs in threads that do something.
 std::int64_t threads_a_row(const KernelCase& c) {
-  if (c.plan.strategy == Strategy::packed_rows) return c.plan.lanes;
+  if (in_warps(c.plan)) return c.plan.lanes;
   if (c.plan.strategy != Strategy::two_reads) return c.plan.threads * c.plan.slices;
   return 2 * c.plan.threads * ceil_div(c.spec.columns, columns_per_block(c.plan));
 }
@@ -174,8 +175,8 @@ KernelCase forced_case(Random& random, Strategy strategy) {
   for (;;) {
     KernelCase c;
     c.device = random_device(random, strategy);
-    const SpecRange range{.most_columns = strategy == Strategy::packed_rows ? 2048 : kFewElements,
-                          .tame = true};
+    const bool is_short = in_warps({.strategy = strategy});
+    const SpecRange range{.most_columns = is_short ? 2048 : kFewElements, .tame = true};
     c.spec = canonical(random_spec(random, range));
     if (strategy == Strategy::streamed_row && random.coin()) {
       const int vector = 16 / size_of(c.spec.input);
@@ -193,8 +194,8 @@ KernelCase forced_case(Random& random, Strategy strategy) {
 
 KernelCase random_case(std::uint64_t seed, std::optional<Strategy> forced) {
   // The most difficult one twice as often.
-  constexpr Strategy kWeighted[] = {Strategy::packed_rows, Strategy::resident_row, Strategy::streamed_row,
-                                    Strategy::two_reads, Strategy::two_reads};
+  constexpr Strategy kWeighted[] = {Strategy::packed_rows,  Strategy::tiled_rows, Strategy::resident_row,
+                                    Strategy::streamed_row, Strategy::two_reads,  Strategy::two_reads};
   Random random(seed);
   for (;;) {
     const KernelCase c = forced          ? forced_case(random, *forced)

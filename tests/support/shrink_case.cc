@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "normjit/plan/footprint.h"
+
 namespace normjit::testing {
 namespace {
 
@@ -86,10 +88,10 @@ std::vector<KernelCase> simpler(const KernelCase& c) {
   });
   with([](KernelCase& to) {
     to.plan.threads /= 2;
-    if (to.plan.strategy != Strategy::packed_rows) to.plan.lanes = to.plan.threads;
+    if (!in_warps(to.plan)) to.plan.lanes = to.plan.threads;
   });
   with([](KernelCase& to) {
-    if (to.plan.strategy == Strategy::packed_rows) to.plan.lanes /= 2;
+    if (in_warps(to.plan)) to.plan.lanes /= 2;
   });
   return all;
 }

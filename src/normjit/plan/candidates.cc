@@ -4,6 +4,7 @@
 // which a plain copy moves the same bytes. It is a sum of a few terms, each with the measurement that set it
 // (NVIDIA H200, cold L2, `normjit bench`); none names a column count.
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 
@@ -72,17 +73,28 @@ constexpr double kInFlight = 48 * 1024, kNotInFlight = 0.20;
 constexpr double kIdle = 0.4;
 // Accesses of half the width: 8-byte accesses 0.9, 4-byte accesses 0.7, single 16-bit elements 0.4.
 constexpr double kNarrow = 0.12;
-// Rows that pass through shared memory to be shifted: 0.87 of copy speed within warps. Over a block they wait
-// at more barriers: 4097 f16 columns in 128 threads 0.78, in 256 threads 0.62; and idle lanes wait with them:
-// 2085 columns in 3072 places 0.59.
-constexpr double kShiftInWarp = 0.12, kShiftInBlock = 0.25, kShiftOfThreads = 0.10, kIdleInShift = 0.5;
+// Rows that pass through shared memory to be shifted wait at barriers: 4097 f16 columns in 128 threads 0.78,
+// in 256 threads 0.62; and idle lanes wait with them: 2085 columns in 3072 places 0.59.
+constexpr double kShift = 0.25, kShiftOfThreads = 0.10, kIdleInShift = 0.5;
 // Lanes that share a short row: 96 f16 columns in 4 lanes of 3 vectors 0.99, in 16 lanes 0.63; 64 f32 columns
 // in 8 lanes 1.01, in 16 or 4 lanes 0.95 and 0.99; 211 f32 columns in 8 lanes of 7 vectors 0.92, in 32 of 2
 // 0.67.
 constexpr double kShuffles = 0.02, kFullLanes = 0.012;
-// 24 f16 columns in one lane of 3 vectors 0.72, 16 f32 columns in two lanes of 2 vectors 1.00; shifted, 45
-// f32 columns in 2 lanes of 6 vectors 0.67, in 4 lanes of 3 0.83.
-constexpr double kScattered = 0.06;
+// 24 f16 columns in one lane of 3 vectors 0.72, 16 f32 columns in two lanes of 2 vectors 1.00.
+constexpr double kScattered = 0.37;
+// Tiles. The constants are fitted to 90 plans of 13 specs between 3 and 2047 columns, which they meet within
+// 0.05 of copy speed or so; the plans measured best reach 0.90 to 0.99. A multiprocessor has time for so many
+// instructions of a warp, and for so many accesses to shared memory and L1, in which as many bytes of 32
+// lanes are copied; it slows down from a half of them on.
+constexpr double kThroughTile = 0.045, kInstructionsAByte = 13.5, kAccessesAByte = 3.5;
+constexpr double kInstructions = 0.19, kInstructionsFree = 0.5, kAccesses = 0.32, kAccessesFree = 0.6;
+// 31 f32 columns in tiles of 70 KiB together 0.98, of 41 KiB 0.77. And few warps do not fill each other's
+// gaps.
+constexpr double kTilesInFlight = 52 * 1024, kTilesNotInFlight = 0.3, kEnoughWarps = 32, kFewWarps = 0.08;
+// All of a tile comes before any of it goes: microseconds for each KiB of a warp. 39 f32 columns in tiles of
+// 1.2, 2.4 and 4.9 KiB 0.87, 0.82 and 0.74 in 13 us.
+// Many rows are seldom as many as those that stand for them, so there it counts 1.7 times.
+constexpr double kTileWait = 0.87;
 // 8192 bf16 columns with 32 registers of x a thread 0.953, with 16 0.962; 8192 f32 columns with 64 0.92, with
 // 32 0.95; 4096 f32 columns with 32 and 16 0.964, but of 1024 rows 0.78 and 0.88, as short threads are done
 // sooner.
@@ -118,15 +130,73 @@ constexpr double kTwice = 0.3, kTwiceInDouble = 1.0, kTwiceShifted = 1.0;
 // And in single 16-bit elements 0.14.
 constexpr double kTwiceNarrow = 0.3;
 
+// Into how many an access to shared memory of a warp of tiled_rows falls apart, because lanes want different
+// words of a bank at once.
+int waves_of(const Plan& plan, const LayerNormSpec& spec, int size) {
+  constexpr int kBanks = 32;
+  const int bytes = plan.vector * size, together = std::min(kWarp, kBanks * 4 / bytes);
+  std::size_t waves = 0;
+  for (int first = 0; first < kWarp; first += together) {
+    std::array<std::vector<std::int64_t>, kBanks> words;
+    for (int lane = first; lane < first + together; ++lane) {
+      const std::int64_t row = std::int64_t{lane / plan.lanes} * plan.group_rows;
+      const std::int64_t begin = row * spec.columns * size + lane % plan.lanes * bytes;
+      for (std::int64_t word = begin / 4; word <= (begin + bytes - 1) / 4; ++word) {
+        std::vector<std::int64_t>& bank = words[static_cast<std::size_t>(word % kBanks)];
+        if (std::find(bank.begin(), bank.end(), word) == bank.end()) bank.push_back(word);
+      }
+    }
+    waves += std::max_element(words.begin(), words.end(), [](const auto& a, const auto& b) {
+               return a.size() < b.size();
+             })->size();
+  }
+  return static_cast<int>(waves);
+}
+
+double tile_kib(const Plan& plan, const LayerNormSpec& spec) {  // of x, of a warp
+  return static_cast<double>(kWarp / plan.lanes * plan.group_rows * spec.columns * size_of(spec.input)) /
+         1024;
+}
+
+// What a lane does for an element, as the compiler's output has it: for the tile, for a row, for the weights,
+// and for the element itself.
+Slowdown slowdown_of_tiles(const Plan& plan, const LayerNormSpec& spec) {
+  const int exchanges = std::countr_zero(static_cast<unsigned>(plan.lanes));
+  const int weights = static_cast<int>(spec.affine), converts = size_of(spec.input) == 2;
+  const double row = static_cast<double>(spec.columns) / plan.lanes;
+  const double places = static_cast<double>(columns_per_block(plan)) / static_cast<double>(spec.columns);
+  const double instructions = 130 / (row * plan.group_rows) + (20 + 6 * exchanges) / row +
+                              places * (7.5 + converts + 2.0 / plan.vector +
+                                        weights * (1.0 / plan.vector + converts) / plan.group_rows);
+  // Four times all bytes pass in wide accesses of 128 bytes for a warp.
+  const int bytes = size_of(spec.input) + size_of(spec.output);
+  const double accesses =
+      3 * exchanges / row + bytes / 2.0 +
+      places / plan.vector *
+          (waves_of(plan, spec, size_of(spec.input)) + waves_of(plan, spec, size_of(spec.output)) +
+           static_cast<double>(weights) / plan.group_rows);
+  const int warps = plan.threads / kWarp * plan.blocks_per_sm;
+  const double held = tile_kib(plan, spec) * 1024 * warps;
+  Slowdown s;
+  s.add(kThroughTile, "its rows pass through shared memory");
+  s.add(kInstructions * std::max(0.0, instructions / (kInstructionsAByte / 2 * bytes) - kInstructionsFree),
+        "its lanes have much to do");
+  s.add(kAccesses * std::max(0.0, accesses / (kAccessesAByte / 2 * bytes) - kAccessesFree),
+        "shared memory is busy");
+  s.add(kTilesNotInFlight * std::max(0.0, kTilesInFlight / held - 1), "little is in flight");
+  s.add(kFewWarps * std::max(0.0, 1 - warps / kEnoughWarps), "few warps overlap each other");
+  return s;
+}
+
 Slowdown slowdown_of(const Plan& plan, const Use& use) {
   const LayerNormSpec& spec = use.spec;
   Slowdown s;
+  if (plan.strategy == Strategy::tiled_rows) return slowdown_of_tiles(plan, spec);
   const int weight = spec.affine == Affine::none ? 0 : size_of(spec.weight);
   const int width = plan.vector * std::max({size_of(spec.input), size_of(spec.output), weight});
   if (width < 16) s.add(kNarrow * (16.0 / width - 1), "its accesses are narrow");
-  if (plan.shifted && plan.lanes <= kWarp) s.add(kShiftInWarp, "its rows are shifted into place");
-  if (plan.shifted && plan.lanes > kWarp && plan.strategy != Strategy::streamed_row)
-    s.add(kShiftInBlock + kShiftOfThreads * std::max(0.0, std::log2(plan.threads / 128.0)),
+  if (plan.shifted && plan.strategy != Strategy::streamed_row)
+    s.add(kShift + kShiftOfThreads * std::max(0.0, std::log2(plan.threads / 128.0)),
           "its rows are shifted into place");
   const double span = static_cast<double>(columns_per_block(plan));
 
@@ -182,12 +252,13 @@ Slowdown slowdown_of(const Plan& plan, const Use& use) {
     s.add(kShuffles * std::countr_zero(static_cast<unsigned>(plan.lanes)) / plan.per_thread,
           "its lanes exchange much");
     s.add(kFullLanes * std::max(0, plan.per_thread - 2), "its lanes have much to do");
-    // An access of a warp takes so many bytes of each row: below 64, L1 fetches sectors more than once.
+    // An access of a warp takes so many bytes of each row: below a sector, L1 fetches it more than once.
+    constexpr int kSector = 32;
     const int piece = plan.lanes * plan.vector * size_of(spec.input);
-    if (plan.per_thread > 1 && piece < 64)
-      s.add((plan.shifted ? 3 : 1) * kScattered * (64.0 / piece - 1), "its accesses are scattered");
-    // Small blocks end and begin independently; what is shifted needs them smaller.
-    if ((plan.threads == 64) != plan.shifted) s.add(0.002, "its blocks have another size");
+    if (plan.per_thread > 1 && piece < kSector)
+      s.add(kScattered * (static_cast<double>(kSector) / piece - 1), "its accesses are scattered");
+    // Small blocks end and begin independently.
+    if (plan.threads == 64) s.add(0.002, "its blocks have another size");
   } else {
     s.add(kAloneBlock / plan.blocks_per_sm, "few blocks overlap each other");
     s.add(0.01 * (plan.threads / 256.0), "its threads meet at barriers");
@@ -226,8 +297,9 @@ double latency_of(const Plan& plan, const Use& use) {
   const double kib = static_cast<double>(std::min(columns_per_block(plan), use.spec.columns)) *
                      size_of(use.spec.input) / 1024;
   const double warps = static_cast<double>(plan.threads) / kWarp;
-  if (plan.strategy == Strategy::packed_rows)
-    return 1.7 + 0.12 * plan.per_thread + 0.024 * warps + 0.024 * kib * rows_per_block(plan) / 4;
+  const double in_warps = 1.7 + 0.12 * plan.per_thread + 0.024 * warps;
+  if (plan.strategy == Strategy::tiled_rows) return in_warps + 0.5 + kTileWait * tile_kib(plan, use.spec);
+  if (plan.strategy == Strategy::packed_rows) return in_warps + 0.024 * kib * rows_per_block(plan) / 4;
   if (plan.strategy ==
       Strategy::streamed_row)  // the first slice, which is not written before all of it is known
     return 3 + static_cast<double>(use.spec.columns * size_of(use.spec.input)) / plan.slices / kShareBytes;
@@ -257,7 +329,8 @@ Candidate weighed(const Plan& plan, const Use& use) {
   // Where the memory is busy for long, latency is only what comes before and behind.
   const double ends = use.regime != RowsRegime::many            ? latency
                       : plan.strategy == Strategy::streamed_row ? latency / 2
-                                                                : 1;
+                      : plan.strategy == Strategy::tiled_rows ? 1 + 1.7 * kTileWait * tile_kib(plan, use.spec)
+                                                              : 1;
   const double time = ends + copy * slow.factor / busy;
   std::string_view why = slow.why;
   if (copy / busy < latency) why = "latency counts";
@@ -295,11 +368,15 @@ class Enumeration {
     const int aligned = std::min({static_cast<int>(use_.alignment), widest, divides});
     // Whether wider accesses could be had by shifting, and rows have some of them.
     const bool shifts = aligned < widest && can_shift(widest, spec) && spec.columns >= 2 * widest;
-    rows_in_registers(aligned, false);
+    packed_rows(aligned);
+    tiled_rows(aligned);
+    resident_rows(aligned, false);
     if (const int narrower = spec.affine == Affine::none ? widest : 16 / size_of(spec.weight);
-        narrower < aligned)
-      rows_in_registers(narrower, false);
-    if (shifts) rows_in_registers(widest, true);
+        narrower < aligned) {
+      packed_rows(narrower);
+      resident_rows(narrower, false);
+    }
+    if (shifts) resident_rows(widest, true);
     streamed_rows();
     add(two_reads(aligned, false));
     if (shifts) add(two_reads(widest, true));
@@ -312,26 +389,41 @@ class Enumeration {
   void add(const Plan& plan) {
     const Plan full = plan.strategy == Strategy::two_reads ? plan : with_occupancy(plan, use_);
     if (full.threads * needed_registers(full, use_.spec) > use_.device.registers_per_sm) return;
-    if (held_registers(full, use_.spec) > max_held_registers(full.threads, full.vector, use_.spec)) return;
-    if (full.per_thread * full.vector > max_held_elements(full, use_.spec)) return;
+    if (full.strategy != Strategy::tiled_rows &&
+        held_registers(full, use_.spec) > max_held_registers(full.threads, full.vector, use_.spec))
+      return;
+    if (full.per_thread * full.vector * rows_of_lanes(full) > max_held_elements(full, use_.spec)) return;
     if (!check(full, use_.spec, use_.device)) return;
     found_.push_back(weighed(full, use_));
   }
 
-  void rows_in_registers(int vector, bool shifted) {
-    const std::int64_t columns = use_.spec.columns;
-    const std::int64_t vectors = std::max<std::int64_t>(1, columns / vector);
-    Plan plan{.vector = vector, .shifted = shifted};
-    plan.strategy = Strategy::packed_rows;
+  void packed_rows(int vector) {
+    Plan plan{.strategy = Strategy::packed_rows, .vector = vector};
     for (plan.lanes = 1; plan.lanes <= kWarp; plan.lanes *= 2)
       // Small blocks end and begin independently: 128 threads 0.92, 256 threads 0.78 at 1024 bf16 columns.
       for (plan.threads = 64; plan.threads <= 128; plan.threads *= 2)
-        if (const std::int64_t each = ceil_div(vectors, plan.lanes); each <= 32) {
-          plan.per_thread = static_cast<int>(each);
+        if (const std::int64_t each = use_.spec.columns / vector; each <= std::int64_t{32} * plan.lanes) {
+          plan.per_thread = static_cast<int>(ceil_div(each, plan.lanes));
           add(plan);
         }
+  }
 
-    plan.strategy = Strategy::resident_row;
+  // Blocks of 32 threads have too few of the places for blocks, 0.62 of copy speed at 24 f16 columns, where
+  // 64 threads reach 0.95 and 128 0.94.
+  void tiled_rows(int vector) {
+    Plan plan{.strategy = Strategy::tiled_rows, .threads = 64, .vector = vector};
+    for (plan.lanes = 1; plan.lanes <= kWarp; plan.lanes *= 2)
+      for (plan.group_rows = 1; plan.group_rows <= 8; plan.group_rows *= 2)
+        if (const std::int64_t each = use_.spec.columns / vector; each <= std::int64_t{64} * plan.lanes) {
+          plan.per_thread = static_cast<int>(ceil_div(each, plan.lanes));
+          add(plan);
+        }
+  }
+
+  void resident_rows(int vector, bool shifted) {
+    const std::int64_t columns = use_.spec.columns;
+    const std::int64_t vectors = std::max<std::int64_t>(1, columns / vector);
+    Plan plan{.strategy = Strategy::resident_row, .vector = vector, .shifted = shifted};
     std::vector<std::pair<int, Exchange>> shares = {{1, Exchange::none}};
     if (use_.device.arch.number >= 90) {
       for (int slices = 2; slices <= kMaxCluster; slices *= 2) shares.emplace_back(slices, Exchange::cluster);

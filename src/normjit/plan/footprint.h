@@ -18,6 +18,14 @@ inline int registers_per_vector(int vector, const LayerNormSpec& spec) {
   return std::max(1, vector * std::max(size_of(spec.input), weight) / 4);
 }
 
+// Whether lanes of a warp share a row; then rows of a block that they pass one after the other.
+inline bool in_warps(const Plan& plan) {
+  return plan.strategy == Strategy::packed_rows || plan.strategy == Strategy::tiled_rows;
+}
+inline int rows_of_lanes(const Plan& plan) {
+  return plan.strategy == Strategy::tiled_rows ? plan.group_rows : 1;
+}
+
 // Rows that begin anywhere are moved in vectors of at least a word.
 inline bool can_shift(int vector, const LayerNormSpec& spec) {
   return vector > 1 && vector * std::min(size_of(spec.input), size_of(spec.output)) >= 4;
@@ -45,6 +53,7 @@ inline std::int64_t static_shared_bytes(const Plan& plan, const LayerNormSpec& s
     const std::int64_t places = plan.stages / (fewest < 1 ? 1 : fewest) + 3;
     return kReserved + kOthers + std::int64_t{16} * plan.stages + places * (16 + 5 * moments);
   }
+  if (plan.strategy == Strategy::tiled_rows) return kReserved;
   const int parts = plan.threads / kWarp * (plan.exchange == Exchange::cluster ? plan.slices : 1);
   return kReserved + kOthers + 2 * parts * (moments + 8);
 }
@@ -54,6 +63,8 @@ inline std::int64_t all_shared_bytes(const Plan& plan, const LayerNormSpec& spec
   return shared_bytes(plan, spec) + static_shared_bytes(plan, spec);
 }
 
+// Whether the activation takes so many instructions that the compiler no longer unrolls the loops over more
+// than 32 elements; then all of them land in local memory.
 inline bool has_long_code(const LayerNormSpec& spec) {
   return spec.activation == Activation::gelu || spec.activation == Activation::gelu_tanh;
 }
@@ -61,8 +72,7 @@ inline bool has_long_code(const LayerNormSpec& spec) {
 // A thread holds its part of the row as it was loaded, and this much of it at most; beyond, kernels spill on
 // some architecture: 256 bytes, half of that of 16-bit elements, which are as many, and of two dtypes; a
 // quarter in accesses of less than 16 bytes, which need more addresses and predicates, and in blocks that
-// leave no more than 64 registers a thread. With the many instructions of GELU the compiler no longer
-// unrolls the loops over more than 32 elements, and then all of them land in local memory.
+// leave no more than 64 registers a thread.
 inline int max_held_registers(int threads, int vector, const LayerNormSpec& spec) {
   const int per_vector = registers_per_vector(vector, spec);
   const bool same = same_dtypes(spec);
@@ -84,6 +94,8 @@ inline bool ends_early(const Plan& plan, const LayerNormSpec& spec) {
 // Elements that a thread may hold of a row, at most, where less suffices than max_held_registers() says. What
 // is shifted is held twice for a moment, and blocks that share a row exchange its moments meanwhile.
 inline int max_held_elements(const Plan& plan, const LayerNormSpec& spec) {
+  if (plan.strategy == Strategy::tiled_rows)
+    return compute_type(spec) == DType::f64 ? 16 : has_long_code(spec) ? 32 : 64;
   const bool shared = plan.slices > 1, large = plan.threads > 512;
   const bool calls = spec.activation != Activation::none && spec.activation != Activation::relu;
   if (plan.shifted && !shared) return large && calls && size_of(spec.input) == 2 ? 24 : 32;
@@ -105,8 +117,11 @@ inline bool keeps_affine(const Plan& plan, const LayerNormSpec& spec) {
 // has at least these; the planner asks for needed_registers(), with which nothing spills.
 inline constexpr int kMaxRegisters = 255, kWorkingRegisters = 16;
 
-// Of x, in a thread. A row that passes through shared memory is not held.
+// Of x, in a thread. A row that passes through shared memory is not held; what is read from a tile is held
+// widened.
 inline std::int64_t held_registers(const Plan& plan, const LayerNormSpec& spec) {
+  if (plan.strategy == Strategy::tiled_rows)
+    return std::int64_t{plan.per_thread} * plan.vector * plan.group_rows * size_of(compute_type(spec)) / 4;
   return plan.strategy == Strategy::streamed_row
              ? 0
              : std::int64_t{plan.per_thread} * registers_per_vector(plan.vector, spec);
@@ -119,7 +134,7 @@ inline int needed_registers(const Plan& plan, const LayerNormSpec& spec) {
   if (plan.strategy == Strategy::streamed_row) return 128;
   const std::int64_t held = held_registers(plan, spec);
   if (compute_type(spec) == DType::f64) {
-    const int elements = plan.per_thread * plan.vector;
+    const int elements = plan.per_thread * plan.vector * rows_of_lanes(plan);
     const bool shared_shift = plan.shifted && plan.slices > 1;
     // Without calls and conversions: 4096 columns in one block of 256 threads 0.86, in three 0.95.
     if (plan.strategy == Strategy::resident_row && plan.slices == 1 && !plan.shifted && plan.vector == 2 &&
@@ -127,6 +142,7 @@ inline int needed_registers(const Plan& plan, const LayerNormSpec& spec) {
       return elements <= 16 ? 80 : 128;
     return elements <= 4 ? 96 : elements <= 8 && !shared_shift ? 128 : 168;
   }
+  if (plan.strategy == Strategy::tiled_rows) return static_cast<int>(ceil_div(held + 36, 8) * 8);
   const bool narrow = registers_per_vector(plan.vector, spec) < 4;
   const bool converts = size_of(spec.input) == 2;
   const bool same = same_dtypes(spec);

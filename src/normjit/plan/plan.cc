@@ -32,7 +32,7 @@ Alignment alignment_of(std::uint64_t address_and_stride_bytes, DType dtype) noex
 }
 
 std::int64_t rows_per_block(const Plan& plan) noexcept {
-  return plan.strategy == Strategy::packed_rows ? plan.threads / plan.lanes : 1;
+  return in_warps(plan) ? std::int64_t{plan.threads / plan.lanes} * rows_of_lanes(plan) : 1;
 }
 
 std::int64_t columns_per_block(const Plan& plan) noexcept {
@@ -93,8 +93,13 @@ Arch target_of(const Plan& plan, Arch arch) noexcept {
 }
 
 namespace {
-// As kStageBytes in templates/shift.cuh, and the ring of streamed_row.
+// As kTileBytes in templates/tiled_rows.cu, kStageBytes in templates/shift.cuh, and the ring of streamed_row.
 std::int64_t wide_shared_bytes(const Plan& plan, const LayerNormSpec& spec) {
+  if (plan.strategy == Strategy::tiled_rows) {
+    const int largest = std::max(size_of(spec.input), size_of(spec.output)), wide = 16 / largest;
+    const std::int64_t pitch = ceil_div(spec.columns + wide - 1, wide) * 16;
+    return std::min(rows_per_block(plan), kMaxGrid) * std::min(pitch, kMaxGrid);
+  }
   if (plan.shifted && plan.strategy != Strategy::streamed_row) {
     const std::int64_t span = columns_per_block(plan);
     const std::int64_t columns = (span < covered(plan, spec) ? span : spec.columns) + plan.vector;
@@ -180,15 +185,20 @@ Result<void> check(const Plan& plan, const LayerNormSpec& spec, const DeviceProf
     return illegal("threads must be a power of two from 32 to 1024");
   if (!power_of_two(plan.vector) || plan.vector > 8 || (spec.columns % plan.vector != 0 && !plan.shifted))
     return illegal("vector must be 1, 2, 4 or 8, and divide the columns unless it is shifted");
+  if (plan.strategy == Strategy::tiled_rows &&
+      (plan.shifted || plan.vector * std::max(size_of(spec.input), size_of(spec.output)) > 16))
+    return illegal("tiled rows begin anywhere, and lanes read at most 16 bytes at a time");
   if (plan.shifted && plan.strategy == Strategy::streamed_row) {
     if (spec.columns < 2 * plan.vector)
       return illegal("rows of less than two accesses are not streamed shifted");
-  } else if (plan.shifted && (!can_shift(plan.vector, spec) ||
+  } else if (plan.shifted && (plan.strategy == Strategy::packed_rows || !can_shift(plan.vector, spec) ||
                               plan.vector * std::max(size_of(spec.input), size_of(spec.output)) > 16)) {
-    return illegal("only accesses of more than one element, whole words and at most 16 bytes can be shifted");
+    return illegal(
+        "only accesses of more than one element, whole words and at most 16 bytes can be shifted, of rows "
+        "that a block has");
   }
   if (plan.per_thread < 1) return illegal("per_thread must be at least 1");
-  if (plan.strategy == Strategy::packed_rows) {
+  if (in_warps(plan)) {
     if (!power_of_two(plan.lanes) || plan.lanes > kWarp)
       return illegal("lanes must be a power of two up to 32");
   } else if (plan.strategy == Strategy::streamed_row) {

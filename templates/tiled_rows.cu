@@ -1,0 +1,229 @@
+// Short rows that begin anywhere: kLanes neighbouring lanes of a warp share a row, and pass kGroupRows rows
+// one after the other. The rows of a warp, its tile, go through shared memory.
+//
+// Why it is fast: where rows follow each other without a gap, a tile is one run of memory, however long its
+// rows are. The warp moves it in accesses of 16 bytes that are contiguous over its lanes, and in single
+// elements only at the two ends. In shared memory the lanes then read and write elements of their rows, of
+// which no two lie in the same bank where the planner could choose so. Nothing but barriers of the warp is
+// waited for. Where rows have gaps, and in the last tile, each row is a run of its own.
+namespace normjit {
+
+static_assert(kSpan >= kColumns && !kShifted, "the lanes cover the row");
+static_assert(kLanes <= kWarp, "a row stays in a warp");
+
+constexpr int kRows = kWarp / kLanes * kGroupRows;  // of a tile
+// Elements of 16 bytes, or of 8 and less of the shorter type.
+constexpr int kWide = 16 / kLargest;
+static_assert(kVector <= kWide, "what a lane reads in shared memory is aligned");
+// Where each row is a run of its own, from how many elements on the next begins at most.
+constexpr int kPitch = (kColumns + 2 * kWide - 2) / kWide * kWide;
+// Shared memory of a warp, as shared_bytes() on the host has it.
+constexpr int kTileBytes = kRows * kPitch * kLargest;
+
+template <class T>
+struct Wide {
+  T at[kWide];
+};
+
+// The rows of a tile in memory, at most kRows, and their places in the tile's shared memory: as far from an
+// aligned one as in memory, so that wide accesses are aligned there too.
+template <class T>
+struct Tile {
+  T* first;
+  long long stride;
+  int rows;
+
+  NJ_METHOD bool is_one_run() const { return (kRows == 1 || stride == kColumns) && rows == kRows; }
+  NJ_METHOD T* row(int r) const { return first + r * stride; }
+  NJ_METHOD int place(int r) const {
+    return is_one_run() ? cut_into<kWide>(first, 0).past + r * kColumns
+                        : r * kPitch + cut_into<kWide>(row(r), 0).past;
+  }
+};
+
+// Which row of the tile is the g-th of this lane.
+NJ_DEVICE int row_of(int g) { return static_cast<int>(threadIdx.x % kWarp) / kLanes * kGroupRows + g; }
+
+constexpr int kRun = kRows * kColumns;  // of a whole tile
+constexpr int kMoves = (kRun + kWarp * kWide - 1) / (kWarp * kWide);
+// Where the k-th wide access of a lane begins in the body of such a run, and whether it has one.
+NJ_DEVICE int wide_at(int k) { return (k * kWarp + static_cast<int>(threadIdx.x % kWarp)) * kWide; }
+NJ_DEVICE bool is_wide(int k, const Cut& cut) {
+  return (k + 1) * kWarp * kWide <= kRun - 2 * (kWide - 1) || wide_at(k) < cut.body;
+}
+
+// To `place`, the tile's shared memory. By asynchronous copies where there are any: they pass no registers,
+// 0.97 instead of 0.93 of copy speed at 39 bf16 columns, 0.98 instead of 0.95 at 24 f16.
+NJ_DEVICE void fetch(const Tile<const Input>& tile, Input* place) {
+  if (tile.is_one_run()) {
+    const Cut cut = cut_into<kWide>(tile.first, kRun);
+    const int edge = static_cast<int>(threadIdx.x % kWarp);
+    Input* const to = place + cut.past;
+    Input single;
+    if (edge < cut.edges()) single = hw::load<hw::Keep::once, Input>(tile.first + cut.edge(edge));
+    if constexpr (kArch >= 80) {
+#pragma unroll
+      for (int k = 0; k < kMoves; ++k)
+        if (const int at = cut.head + wide_at(k); is_wide(k, cut))
+          hw::copy_async<sizeof(Wide<Input>)>(to + at, tile.first + at);
+      hw::copies_commit();
+      hw::copies_wait<0>();
+    } else {
+      Wide<Input> wide[kMoves];
+#pragma unroll
+      for (int k = 0; k < kMoves; ++k)
+        if (is_wide(k, cut))
+          wide[k] = hw::load<hw::Keep::once, Wide<Input>>(tile.first + cut.head + wide_at(k));
+#pragma unroll
+      for (int k = 0; k < kMoves; ++k)
+        if (is_wide(k, cut)) hw::store_shared(to + cut.head + wide_at(k), wide[k]);
+    }
+    if (edge < cut.edges()) to[cut.edge(edge)] = single;
+  } else {
+#pragma unroll 1
+    for (int g = 0; g < kGroupRows; ++g)
+      if (const int r = row_of(g); r < tile.rows) {
+        const Input* const row = tile.row(r);
+        const Cut cut = cut_into<kWide>(row, kColumns);
+        Input* const to = place + tile.place(r);
+        const int lane = threadIdx.x % kLanes;
+#pragma unroll 1
+        for (int at = cut.head + lane * kWide; at < cut.head + cut.body; at += kLanes * kWide)
+          hw::store_shared(to + at, hw::load<hw::Keep::once, Wide<Input>>(row + at));
+#pragma unroll 1
+        for (int e = lane; e < cut.edges(); e += kLanes)
+          to[cut.edge(e)] = hw::load<hw::Keep::once, Input>(row + cut.edge(e));
+      }
+  }
+}
+
+// From there.
+NJ_DEVICE void put(const Tile<Output>& tile, const Output* place) {
+  if (tile.is_one_run()) {
+    const Cut cut = cut_into<kWide>(tile.first, kRun);
+    const int edge = static_cast<int>(threadIdx.x % kWarp);
+    place += cut.past;
+#pragma unroll
+    for (int k = 0; k < kMoves; ++k)
+      if (is_wide(k, cut))
+        hw::store(tile.first + cut.head + wide_at(k),
+                  hw::load_shared<Wide<Output>>(place + cut.head + wide_at(k)));
+    if (edge < cut.edges()) hw::store(tile.first + cut.edge(edge), place[cut.edge(edge)]);
+  } else {
+#pragma unroll 1
+    for (int g = 0; g < kGroupRows; ++g)
+      if (const int r = row_of(g); r < tile.rows) {
+        Output* const row = tile.row(r);
+        const Cut cut = cut_into<kWide>(row, kColumns);
+        const Output* const from = place + tile.place(r);
+        const int lane = threadIdx.x % kLanes;
+#pragma unroll 1
+        for (int at = cut.head + lane * kWide; at < cut.head + cut.body; at += kLanes * kWide)
+          hw::store(row + at, hw::load_shared<Wide<Output>>(from + at));
+#pragma unroll 1
+        for (int e = lane; e < cut.edges(); e += kLanes) hw::store(row + cut.edge(e), from[cut.edge(e)]);
+      }
+  }
+}
+
+// A vector of a row in shared memory; a single element may be of 16 bits.
+template <class T>
+NJ_DEVICE Vec<T> read_vector(const T* from) {
+  if constexpr (kVector == 1) {
+    Vec<T> only;
+    only.at[0] = *from;
+    return only;
+  } else {
+    return hw::load_shared<Vec<T>>(from);
+  }
+}
+template <class T>
+NJ_DEVICE void write_vector(T* to, const Vec<T>& value) {
+  if constexpr (kVector == 1) {
+    *to = value.at[0];
+  } else {
+    hw::store_shared(to, value);
+  }
+}
+
+// Whether a lane has a vector k.
+NJ_DEVICE bool has(int k, int lane) { return inside(k, lane, {0, 0, kColumns, kColumns}); }
+
+// A lane's part of a row, widened: a single element would take a register all the same.
+struct Held {
+  Acc at[kPerThread][kVector];
+
+  NJ_METHOD void read(const Input* row, int lane) {
+#pragma unroll
+    for (int k = 0; k < kPerThread; ++k) {
+      Vec<Input> part = {};
+      if (has(k, lane)) part = read_vector(row + column(k, lane));
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) at[k][i] = widen(part, i);
+    }
+  }
+  template <class Take>
+  NJ_METHOD void each(const Take& take) const {
+    const int lane = threadIdx.x % kLanes;
+#pragma unroll
+    for (int k = 0; k < kPerThread; ++k)
+      if (has(k, lane)) {
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) take(at[k][i], i);
+      }
+  }
+  NJ_METHOD Vec<Output> finished(int k, const RowStatistics& s, const Affine& affine) const {
+    Vec<Output> y;
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) y.at[i] = finish(at[k][i], s, widen(affine.weight, i), widen(affine.bias, i));
+    return y;
+  }
+};
+
+NJ_KERNEL(tiled_rows, kThreads) {
+  NJ_DYNAMIC_SHARED(unsigned char, tiles);
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kLanes;
+  unsigned char* const shared = tiles + warp * kTileBytes;
+  hw::wait_for_previous_launch();
+  hw::allow_next_launch();
+  for (long long first = (static_cast<long long>(blockIdx.x) * kWarps + warp) * kRows; first < rows;
+       first += static_cast<long long>(gridDim.x) * kWarps * kRows) {
+    const int count = rows - first < kRows ? static_cast<int>(rows - first) : kRows;
+    const Tile<const Input> from = {x + first * x_stride, x_stride, count};
+    const Tile<Output> to = {y + first * y_stride, y_stride, count};
+    Input* const in = reinterpret_cast<Input*>(shared);
+    Output* const out = reinterpret_cast<Output*>(shared);
+    fetch(from, in);
+    hw::warp_barrier();
+
+    // Lanes beyond the last row take part in the shuffles with that one; what they write is not put anywhere.
+    Held held[kGroupRows];
+#pragma unroll
+    for (int g = 0; g < kGroupRows; ++g)
+      held[g].read(in + from.place(row_of(g) < count ? row_of(g) : count - 1), lane);
+    RowStatistics statistics[kGroupRows];
+#pragma unroll
+    for (int g = 0; g < kGroupRows; ++g) {
+      statistics[g] = row_statistics(moments_of<kLanes>(held[g], kColumns));
+      if (row_of(g) < count && lane == 0) store(statistics[g], mean_out, rstd_out, first + row_of(g));
+    }
+    hw::warp_barrier();  // before y stands where x did
+
+    Output* write[kGroupRows];
+#pragma unroll
+    for (int g = 0; g < kGroupRows; ++g) write[g] = out + to.place(row_of(g));
+#pragma unroll
+    for (int k = 0; k < kPerThread; ++k)
+      if (has(k, lane)) {
+        const Affine affine = load_affine(weight, bias, k, lane);
+#pragma unroll
+        for (int g = 0; g < kGroupRows; ++g)
+          write_vector(write[g] + column(k, lane), held[g].finished(k, statistics[g], affine));
+      }
+    hw::warp_barrier();
+    put(to, out);
+    hw::warp_barrier();  // before the next tile comes
+  }
+}
+
+}  // namespace normjit
