@@ -413,7 +413,7 @@ class Enumeration {
   void tiled_rows(int vector) {
     Plan plan{.strategy = Strategy::tiled_rows, .threads = 64, .vector = vector};
     for (plan.lanes = 1; plan.lanes <= kWarp; plan.lanes *= 2)
-      for (plan.group_rows = 1; plan.group_rows <= 8; plan.group_rows *= 2)
+      for (plan.group_rows = 1; plan.group_rows <= 4; plan.group_rows *= 2)
         if (const std::int64_t each = use_.spec.columns / vector; each <= std::int64_t{64} * plan.lanes) {
           plan.per_thread = static_cast<int>(ceil_div(each, plan.lanes));
           add(plan);

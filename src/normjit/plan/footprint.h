@@ -95,7 +95,11 @@ inline bool ends_early(const Plan& plan, const LayerNormSpec& spec) {
 // is shifted is held twice for a moment, and blocks that share a row exchange its moments meanwhile.
 inline int max_held_elements(const Plan& plan, const LayerNormSpec& spec) {
   if (plan.strategy == Strategy::tiled_rows)
-    return compute_type(spec) == DType::f64 ? 16 : has_long_code(spec) ? 32 : 64;
+    // Of vectors of weights the compiler loads more ahead than of single ones, so a row has four at most.
+    return compute_type(spec) == DType::f64 ? 16
+           : plan.vector > 1                ? std::min(32, 4 * plan.vector * plan.group_rows)
+           : has_long_code(spec)             ? 32
+                                            : 64;
   const bool shared = plan.slices > 1, large = plan.threads > 512;
   const bool calls = spec.activation != Activation::none && spec.activation != Activation::relu;
   if (plan.shifted && !shared) return large && calls && size_of(spec.input) == 2 ? 24 : 32;
@@ -142,7 +146,12 @@ inline int needed_registers(const Plan& plan, const LayerNormSpec& spec) {
       return elements <= 16 ? 80 : 128;
     return elements <= 4 ? 96 : elements <= 8 && !shared_shift ? 128 : 168;
   }
-  if (plan.strategy == Strategy::tiled_rows) return static_cast<int>(ceil_div(held + 36, 8) * 8);
+  if (plan.strategy == Strategy::tiled_rows) {
+    // A quarter of a multiprocessor has room for five warps of 88 registers as of 96.
+    const bool more = has_long_code(spec) || (plan.vector > 1 && (plan.group_rows > 1 || held > 24));
+    const auto least = static_cast<int>(ceil_div(held + (more ? 52 : 36), 8) * 8);
+    return least <= 80 ? least : 96;
+  }
   const bool narrow = registers_per_vector(plan.vector, spec) < 4;
   const bool converts = size_of(spec.input) == 2;
   const bool same = same_dtypes(spec);
