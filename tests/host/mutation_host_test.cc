@@ -161,6 +161,10 @@ const std::vector<Pinned> kPinned = {
      "arch=sm_90 rows=100 x_shift=2 seed=40",
      {0},
      {"tiled_rows.cu"}},
+    {"layernorm/cols=19/f32/w tiled_rows threads=32 lanes=4 vector=1 per_thread=5 group_rows=2 arch=sm_75 "
+     "rows=33 x_shift=3 guard=before seed=45",
+     {0},
+     {"tiled_rows.cu"}},
     {"layernorm/cols=1/bf16 tiled_rows threads=64 lanes=32 vector=1 per_thread=1 arch=sm_90 rows=9 x_shift=5 "
      "in_place=1 seed=41",
      {0},
@@ -179,6 +183,15 @@ const std::vector<Pinned> kPinned = {
      "exchange=cluster shifted=1 arch=sm_90 rows=4 blocks=2 y_shift=1 in_place=1 seed=24",
      {0, 5},
      {"layout.cuh", "shift.cuh", "exchange.cuh", "resident_row.cu"}},
+    // Weights that are misaligned, one or the other.
+    {"layernorm/cols=301/bf16/wb resident_row threads=32 lanes=32 vector=8 per_thread=2 shifted=1 arch=sm_90 "
+     "rows=3 weight_shift=1 seed=43",
+     {0},
+     {"shift.cuh"}},
+    {"layernorm/cols=301/bf16/wb resident_row threads=32 lanes=32 vector=8 per_thread=2 shifted=1 arch=sm_90 "
+     "rows=3 bias_shift=1 seed=44",
+     {0},
+     {"shift.cuh"}},
     {"layernorm/cols=301/f32/wb/stats two_reads threads=32 lanes=32 vector=4 per_thread=1 group_rows=4 "
      "blocks_per_sm=2 sms=1 shifted=1 arch=sm_90 rows=6 x_gap=2 x_shift=1 overlaps=1 seed=25",
      {0, 13},

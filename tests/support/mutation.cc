@@ -44,7 +44,7 @@ constexpr Fault kFaults[] = {
     {"one vector is missing at the end of the row", kLayout, "column(k, lane) < cut.body",
      "column(k, lane) + kVector < cut.body"},
     {"elements behind the vectors are those in front", kLayout, "e < head ? e : e + body", "e"},
-    {"vectors begin where the row does", kLayout, "(kVector - past) % kVector", "0"},
+    {"vectors begin where the row does", kLayout, "(kWidth - past) % kWidth", "0"},
 
     {"the variance is that of the sum of squares", kStatistics,
      "centred_sums(elements, mean));\n  }\n"

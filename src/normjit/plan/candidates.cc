@@ -82,8 +82,8 @@ constexpr double kShift = 0.25, kShiftOfThreads = 0.10, kIdleInShift = 0.5;
 constexpr double kShuffles = 0.02, kFullLanes = 0.012;
 // 24 f16 columns in one lane of 3 vectors 0.72, 16 f32 columns in two lanes of 2 vectors 1.00.
 constexpr double kScattered = 0.37;
-// Tiles. The constants are fitted to 90 plans of 13 specs between 3 and 2047 columns, which they meet within
-// 0.05 of copy speed or so; the plans measured best reach 0.90 to 0.99. A multiprocessor has time for so many
+// Tiles. The constants were fitted to 90 measured plans of 13 specs of 3 to 2047 columns, and then moved a
+// little so that plans near the best measured ones are chosen. A multiprocessor has time for so many
 // instructions of a warp, and for so many accesses to shared memory and L1, in which as many bytes of 32
 // lanes are copied; it slows down from a half of them on.
 constexpr double kThroughTile = 0.045, kInstructionsAByte = 13.5, kAccessesAByte = 3.5;
