@@ -59,7 +59,7 @@ const std::vector<Pinned> kPinned = {
     // Partial rows, more vectors a thread than have their weights loaded early, rows left over, blocks that
     // loop, gaps.
     {"layernorm/cols=90/f32/wb/gelu/scale=-0.5/stats packed_rows threads=64 lanes=8 vector=2 per_thread=6 "
-     "arch=sm_90 rows=37 x_gap=6 y_gap=4 blocks=2 seed=1",
+     "arch=sm_90 rows=37 x_gap=6 y_gap=4 blocks=2 overlaps=1 seed=1",
      {0, 14}},
     // Whole rows with early weights; a NaN.
     {"layernorm/cols=64/f32/w/relu/stats packed_rows threads=64 lanes=16 vector=2 per_thread=2 arch=sm_90 "
