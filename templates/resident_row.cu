@@ -107,7 +107,7 @@ NJ_KERNEL(resident_row, kThreads) {
     Output* const to = y + row * y_stride + begin;
     if constexpr (kShifted) {
       NJ_DYNAMIC_SHARED(unsigned char, stage);
-      apply_shifted(part, cut, statistics, weight + begin, bias + begin, to, true, lane, stage);
+      apply_shifted(part, cut, statistics, weight + begin, bias + begin, to, lane, stage);
     } else {
       // The distances from the warp's own mean are known since the second pass.
       apply(part, statistics.around(own.mean), affine, weight + begin, bias + begin, to, lane, cut);

@@ -62,10 +62,10 @@ NJ_DEVICE void finish_few(Few<Output>* done, const Input* in, const RowStatistic
 }
 
 // A slice, whose row or chunk begins at weight, bias and y. All lanes that share it call this, with the same
-// `stage` of kStageBytes; where the row is none, it is not stored.
+// `stage` of kStageBytes.
 template <class T>
 NJ_DEVICE void apply_shifted(const Slice& slice, const Cut& cut, const RowStatistics& s, const Weight* weight,
-                             const Weight* bias, T* y, bool is_row, int lane, unsigned char* stage) {
+                             const Weight* bias, T* y, int lane, unsigned char* stage) {
   // As far from an aligned place as in global memory, so that vectors are vectors here too.
   const Cut to = cut_of(y, cut.count);
   Input* const in = reinterpret_cast<Input*>(stage) + cut.past;
@@ -99,11 +99,11 @@ NJ_DEVICE void apply_shifted(const Slice& slice, const Cut& cut, const RowStatis
   lanes_barrier();
 #pragma unroll
   for (int k = 0; k < kPerThread; ++k)
-    if (is_row && inside(k, lane, to))
+    if (inside(k, lane, to))
       store(at(y + to.head, k, lane), hw::load_shared<Vec<T>>(at(out + to.head, k, lane)));
 #pragma unroll
   for (int i = 0; i < kEdges; ++i)
-    if (is_row && edge_of(i, lane) < to.edges())
+    if (edge_of(i, lane) < to.edges())
       hw::store(y + to.edge(edge_of(i, lane)), out[to.edge(edge_of(i, lane))]);
   lanes_barrier();
 }

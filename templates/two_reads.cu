@@ -15,8 +15,7 @@ namespace normjit {
 static_assert(kLanes == kThreads, "all threads share a chunk");
 
 // The few elements at the ends of a row that is cut are no chunk of their own.
-constexpr long long kChunks =
-    kSpan >= kCovered ? 1 : (static_cast<long long>(kColumns) + kSpan - 1) / kSpan;
+constexpr long long kChunks = kSpan >= kCovered ? 1 : (static_cast<long long>(kColumns) + kSpan - 1) / kSpan;
 // Rows that an apply item takes, with the same weights, out of L1.
 constexpr int kBatch = kGroupRows < 4 ? kGroupRows : 4;
 constexpr int kBatches = kGroupRows / kBatch;
@@ -226,7 +225,7 @@ NJ_KERNEL(two_reads, kThreads) {
         Output* const to = y + (row + i) * y_stride + begin;
         if constexpr (kShifted) {
           NJ_DYNAMIC_SHARED(unsigned char, stage);
-          apply_shifted(slice, cut_row, statistics[i], weight + begin, bias + begin, to, true, lane, stage);
+          apply_shifted(slice, cut_row, statistics[i], weight + begin, bias + begin, to, lane, stage);
         } else {
           apply(slice, statistics[i], affine, weight + begin, bias + begin, to, lane, cut_row);
         }

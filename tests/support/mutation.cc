@@ -226,7 +226,6 @@ constexpr Fault kFaults[] = {
     {"the last element of x is lost", kShift, "edge_of(i, lane) < cut.edges()",
      "edge_of(i, lane) + 1 < cut.edges()"},
     {"y is cut like x", kShift, "const Cut to = cut_of(y, cut.count);", "const Cut to = cut;"},
-    {"lanes without a row write", kShift, "if (is_row && inside", "if (inside"},
     {"a bias that is not aligned to two is read in twos", kShift, "aligned(weight) && aligned(bias)",
      "aligned(weight)"},
     {"a weight that is not aligned to two is read in twos", kShift, "aligned(weight) && aligned(bias)",
