@@ -175,7 +175,8 @@ struct Held {
   NJ_METHOD Vec<Output> finished(int k, const RowStatistics& s, const Affine& affine) const {
     Vec<Output> y;
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) y.at[i] = finish(at[k][i], s, widen(affine.weight, i), widen(affine.bias, i));
+    for (int i = 0; i < kVector; ++i)
+      y.at[i] = finish(at[k][i], s, widen(affine.weight, i), widen(affine.bias, i));
     return y;
   }
 };
