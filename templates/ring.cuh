@@ -60,7 +60,7 @@ struct Ring {
 };
 
 // Registers that an applier keeps weight and bias in, at most.
-constexpr int kMostHeld = 128;
+constexpr int kMostHeld = kArch < 120 ? 128 : 32;  // there the compiler deals none
 
 // How far behind an aligned vector a row begins.
 NJ_DEVICE int past_of(const Input* row) { return cut_of(row, kColumns).past; }

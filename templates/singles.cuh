@@ -45,15 +45,20 @@ struct Singles {
   }
 };
 
+// The largest part of `count` that is no more than `most`.
+NJ_DEVICE constexpr int part_of(int count, int most) {
+  int part = count < most ? count : most;
+  while (count % part != 0) --part;
+  return part;
+}
+
 // A measuring warp's part of the chunk at `at`, which has `count` columns, joins what the thread has seen; as
 // many at a time as there are registers for.
 template <int kKnown>
 NJ_DEVICE void measure_singles(const Ring& ring, Cursor at, int past, int count, int self, unsigned zero,
                                Moments& all, Acc& seen) {
   constexpr int kEach = kSpan / kMeasurers;
-  constexpr int kMost = (kKnown > 0 ? 128 : 32) / static_cast<int>(sizeof(Acc));
-  constexpr int kTogether = kEach < kMost ? kEach : kEach % kMost == 0 ? kMost : kMost / 2;
-  static_assert(kEach % kTogether == 0);
+  constexpr int kTogether = part_of(kEach, (kKnown > 0 ? 128 : 32) / static_cast<int>(sizeof(Acc)));
   using Own = Share<kMeasurers, kKnown>;
   // Or what follows from them waits in registers, which there are not, for the next row.
   hw::forget(self);
@@ -108,9 +113,9 @@ struct SingleApplier {
   };
   Weights kept[kKeeps ? kOwn : 1];
 
-  NJ_METHOD SingleApplier(const Ring& ring, const Part& part, const Weight* weight, const Weight* bias,
+  NJ_METHOD SingleApplier(const Ring& ring, const Part& part, const Weight* weights, const Weight* biases,
                           unsigned zero)
-      : ring(ring), part(part), weight(weight + part.begin(0)), bias(bias + part.begin(0)), zero(zero) {
+      : ring(ring), part(part), weight(weights + part.begin(0)), bias(biases + part.begin(0)), zero(zero) {
     if constexpr (kKeeps)
 #pragma unroll
       for (int c = 0; c < kOwn; ++c)

@@ -47,14 +47,16 @@ NJ_DEVICE Moments join(const Moments& a, Acc na, const Moments& b, Acc nb) {
   return {a.mean, a.rest + distance * share, a.m2 + b.m2 + distance * distance * na * share};
 }
 
-// Of two parts together, of `own` columns each.
+// Of two parts together, of `own` columns each: the mean between them, and what its rounding lacks. Relative
+// to one of them, a part with an outlier would leave a large rest, and its rounding in all that follow.
 NJ_DEVICE Moments pair(const Moments& a, const Moments& b, Acc own) {
+  const Acc mean = a.mean / 2 + b.mean / 2, lacks = (a.mean - mean) + (b.mean - mean);
   const Acc distance = (b.mean - a.mean) + (b.rest - a.rest);
-  return {a.mean, a.rest + distance / 2, (a.m2 + b.m2) + distance * distance * (own / 2)};
+  return {mean, ((a.rest + b.rest) + lacks) / 2, (a.m2 + b.m2) + distance * distance * (own / 2)};
 }
 // Of kWidth neighbouring lanes, which have `own` columns each. Five exchanges follow each other in a warp,
 // not the ten of a sum and then a sum of distances: 1 x 4096 f16 1.98 us, and 2.06 us so; but with more
-// instructions. The lanes get the same m2, and the same mean up to its rounding.
+// instructions. All lanes get the same.
 template <int kWidth>
 NJ_DEVICE Moments lanes_pairs(Moments m, Acc own) {
 #pragma unroll
@@ -94,8 +96,9 @@ NJ_DEVICE void store_warp_moments(Slice& slice, int lane, const Cut& cut, Moment
 }
 
 // The moments of `count` columns from those of kParts parts of them: part(i), which are of own(i) columns.
-// Relative to the mean of the first: the distances are small, so little is lost. A warp calls this, and all
-// its lanes get the same.
+// Relative to what is nearly their mean, so that the distances are small, and little is lost in adding them;
+// the mean of a single part may be far off, by one outlier. A warp calls this, and all its lanes get the
+// same.
 template <int kParts>
 struct Merging {
   static constexpr int kWidth = kParts < kWarp && (kParts & (kParts - 1)) == 0 ? kParts : kWarp;
@@ -113,8 +116,11 @@ NJ_DEVICE Moments merge(const Part& part, const Own& own, Acc count) {
     mine[j] = there ? part(i) : Moments{0, 0, 0};
     columns[j] = there ? Acc(own(i)) : Acc(0);
   }
-  const Acc base = hw::shuffle(mine[0].mean, 0);
-  Acc rest = 0;
+  const Acc once = reciprocal(count);
+  Acc base = 0, rest = 0;
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) base += columns[j] * once * mine[j].mean;
+  base = lanes_sum<kWidth>(base);
 #pragma unroll
   for (int j = 0; j < kEach; ++j) rest += columns[j] * ((mine[j].mean - base) + mine[j].rest);
   rest = divided(lanes_sum<kWidth>(rest), count);
@@ -139,10 +145,7 @@ NJ_DEVICE Moments merge_pairs(const Part& part, Acc own) {
   for (int step = 1; step < kEach; step *= 2)
 #pragma unroll
     for (int j = 0; j + step < kEach; j += 2 * step) mine[j] = pair(mine[j], mine[j + step], own * step);
-  const Moments all = lanes_pairs<kWidth>(mine[0], own * kEach);
-  // The mean anew, rounded, and what is left: that of the lane's first part may be far off.
-  const Acc mean = all.mean + all.rest, more = mean - all.mean;
-  return {mean, (all.mean - (mean - more)) + (all.rest - more), all.m2};
+  return lanes_pairs<kWidth>(mine[0], own * kEach);
 }
 
 // Of what the block holds, which may be nothing, from all warps' parts.

@@ -82,15 +82,19 @@ NJ_DEVICE Moments measure_slice(const Ring& ring, Cursor& at, int past, const Pa
   for (int c = 0; c < part.own; ++c, at.advance()) {
     // All but the last chunk are full, and the compiler knows.
     const bool full = kFullChunks || c + 1 < kOwn;
-    if (kShifted && full)
-      measure_singles<kSpan>(ring, at, past, kSpan, self, zero, all, seen);
-    else if (kShifted)
-      measure_singles<kLast>(ring, at, past, part.columns(c), self, zero, all, seen);
-    else if (full)
-      measure_chunk<true>(ring, at, kSpan, self, zero, all, seen);
-    else
-      measure_chunk<false>(ring, at, part.columns(c), self, zero, all, seen);
+    if constexpr (kShifted) {
+      if (full)
+        measure_singles<kSpan>(ring, at, past, kSpan, self, zero, all, seen);
+      else
+        measure_singles<kLast>(ring, at, past, part.columns(c), self, zero, all, seen);
+    } else {
+      if (full)
+        measure_chunk<true>(ring, at, kSpan, self, zero, all, seen);
+      else
+        measure_chunk<false>(ring, at, part.columns(c), self, zero, all, seen);
+    }
   }
+  if constexpr (kFullChunks) return lanes_pairs<kWarp>(all, seen);
   hw::forget(columns);  // or its reciprocal waits in a register, which there is not, for the next row
   return merge<kWarp>([&](int) { return all; }, [&](int) { return seen; }, columns > 0 ? columns : Acc(1));
 }
@@ -197,9 +201,9 @@ struct Applier {
     return (k * kLanes + static_cast<int>(threadIdx.x) - kFirstApplier) * kVector;
   }
 
-  NJ_METHOD Applier(const Ring& ring, const Part& part, const Weight* weight, const Weight* bias,
+  NJ_METHOD Applier(const Ring& ring, const Part& part, const Weight* weights, const Weight* biases,
                     unsigned zero)
-      : ring(ring), part(part), weight(weight + part.begin(0)), bias(bias + part.begin(0)), zero(zero) {
+      : ring(ring), part(part), weight(weights + part.begin(0)), bias(biases + part.begin(0)), zero(zero) {
 #pragma unroll
     for (int c = 0; c < kOwn; ++c)
 #pragma unroll

@@ -212,7 +212,7 @@ class RunOnHostWithoutABarrier : public RunOnHost {
     ASSERT_NE(at, std::string::npos);
     text.erase(at, barrier.size());
     std::ofstream(templates() + "/resident_row.cu") << text;
-    std::istringstream lines(text.substr(0, text.find("merge_warps(")));
+    std::istringstream lines(text.substr(0, text.find("= merge_parts(")));
     reading_line_ = 0;
     for (std::string line; std::getline(lines, line);) ++reading_line_;
   }

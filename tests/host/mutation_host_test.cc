@@ -130,6 +130,11 @@ const std::vector<Pinned> kPinned = {
      "exchange=cluster arch=sm_90 rows=3 seed=31",
      {0},
      {"resident_row.cu"}},
+    // Parts of as many columns, several for each lane that merges them.
+    {"layernorm/cols=4096/f32/stats resident_row threads=512 lanes=512 vector=1 per_thread=1 slices=8 "
+     "exchange=cluster arch=sm_90 rows=2 seed=53",
+     {0},
+     {"statistics.cuh"}},
     // In teams, of which one has a row less, and again; with slices that have no columns; with more slices
     // than a warp has lanes.
     {"layernorm/cols=300/f32/stats resident_row threads=64 lanes=64 vector=1 per_thread=2 blocks_per_sm=2 "
@@ -205,29 +210,65 @@ const std::vector<Pinned> kPinned = {
     {"layernorm/cols=5108/f32/w/stats streamed_row threads=512 lanes=256 vector=4 per_thread=1 slices=3 "
      "exchange=grid stages=4 sms=6 arch=sm_90 rows=17 runs=2 inputs=large_mean seed=27",
      {0, 13},
-     {"exchange.cuh", "workspace.cuh", "statistics.cuh", "streamed_row.cu"}},
+     {"exchange.cuh", "workspace.cuh", "statistics.cuh", "ring.cuh", "streamed_row.cu"}},
     {"layernorm/cols=8192/bf16/out=f32/wb streamed_row threads=512 lanes=256 vector=8 per_thread=2 stages=2 "
      "sms=1 arch=sm_90 rows=3 seed=28",
      {5},
-     {"layout.cuh", "streamed_row.cu"}},
+     {"layout.cuh", "ring.cuh", "streamed_row.cu"}},
     {"layernorm/cols=12280/f16/w=f64/wb streamed_row threads=512 lanes=256 vector=8 per_thread=2 stages=4 "
      "sms=1 arch=sm_90 rows=2 seed=29",
      {0},
-     {"streamed_row.cu"}},
+     {"ring.cuh", "streamed_row.cu"}},
     {"layernorm/cols=20472/f16/w=f64/wb streamed_row threads=512 lanes=256 vector=8 per_thread=2 stages=5 "
      "sms=1 arch=sm_90 rows=2 seed=30",
      {0},
-     {"streamed_row.cu"}},
+     {"ring.cuh", "streamed_row.cu"}},
     // A warp that measures nothing, and one of which only a lane does.
     {"layernorm/cols=260/f32/w/stats streamed_row threads=512 lanes=256 vector=4 per_thread=1 stages=2 "
      "sms=1 arch=sm_90 rows=2 inputs=large_mean seed=34",
      {0},
-     {"layout.cuh", "statistics.cuh", "streamed_row.cu"}},
+     {"layout.cuh", "statistics.cuh", "ring.cuh", "streamed_row.cu"}},
     // Chunks so large that one alone is in flight.
     {"layernorm/cols=11264/f32 streamed_row threads=512 lanes=256 vector=4 per_thread=11 stages=2 sms=1 "
      "arch=sm_90 rows=2 seed=35",
      {0},
-     {"streamed_row.cu"}},
+     {"ring.cuh", "streamed_row.cu"}},
+    // Streamed rows that begin anywhere: one chunk each, measured at once.
+    {"layernorm/cols=1501/f16/out=f32/wb/stats streamed_row threads=512 lanes=256 vector=8 per_thread=1 "
+     "stages=3 shifted=1 sms=1 arch=sm_90 rows=7 x_gap=4 y_gap=1 inputs=large_mean overlaps=1 seed=46",
+     {0, 13},
+     {"ring.cuh", "singles.cuh", "streamed_row.cu"}},
+    // A warp that measures nothing, and one of which only a lane does.
+    {"layernorm/cols=65/f32/stats streamed_row threads=512 lanes=256 vector=4 per_thread=1 stages=2 "
+     "shifted=1 sms=1 arch=sm_90 rows=3 seed=52",
+     {0},
+     {"ring.cuh", "singles.cuh", "streamed_row.cu"}},
+    // Chunks that share vectors, of which the last is not full; weights that are kept.
+    {"layernorm/cols=3065/f32/wb/stats streamed_row threads=512 lanes=256 vector=4 per_thread=1 stages=4 "
+     "shifted=1 sms=1 arch=sm_90 rows=6 x_gap=2 x_shift=1 guard=before inputs=large_mean seed=47",
+     {0, 13},
+     {"ring.cuh", "singles.cuh", "streamed_row.cu"}},
+    // Slices of one and two chunks, in place, over again; teams of which one has a row less.
+    {"layernorm/cols=10101/f16/wb/stats streamed_row threads=512 lanes=256 vector=8 per_thread=1 slices=3 "
+     "exchange=grid stages=3 shifted=1 sms=6 arch=sm_90 rows=7 x_gap=2 in_place=1 runs=2 inputs=large_mean "
+     "seed=48",
+     {0, 5},
+     {"exchange.cuh", "ring.cuh", "singles.cuh", "streamed_row.cu"}},
+    // A last slice that lies in front of its first whole vector.
+    {"layernorm/cols=4099/bf16/w streamed_row threads=512 lanes=256 vector=8 per_thread=1 slices=3 "
+     "exchange=grid stages=2 shifted=1 sms=3 arch=sm_90 rows=6 x_shift=2 y_shift=1 seed=49",
+     {0, 13},
+     {"ring.cuh", "singles.cuh", "streamed_row.cu"}},
+    // Full chunks in slices that share vectors.
+    {"layernorm/cols=5120/f32/w/stats streamed_row threads=512 lanes=256 vector=4 per_thread=1 slices=2 "
+     "exchange=grid stages=3 shifted=1 sms=2 arch=sm_90 rows=5 x_gap=1 y_gap=3 seed=50",
+     {0, 13},
+     {"statistics.cuh", "ring.cuh", "singles.cuh", "streamed_row.cu"}},
+    // More weights than are kept, in double; a last chunk of one column.
+    {"layernorm/cols=4609/f64/wb/stats streamed_row threads=512 lanes=256 vector=2 per_thread=1 stages=11 "
+     "shifted=1 sms=1 arch=sm_120 rows=3 x_gap=2 seed=51",
+     {0, 13},
+     {"ring.cuh", "singles.cuh", "streamed_row.cu"}},
     // Vectors that cover all but the ends of a row, in a block and in the one chunk of a row.
     {"layernorm/cols=257/f32/w resident_row threads=64 lanes=64 vector=4 per_thread=1 shifted=1 arch=sm_90 "
      "rows=3 seed=38",
@@ -254,7 +295,9 @@ Experiment experiment_of(const Pinned& pinned) {
   // Those of another kernel, and of what this one has no use for.
   std::erase_if(files, [&](const std::string& file) {
     return (file.ends_with(".cu") && file != concat({normjit::name(c->plan.strategy), ".cu"})) ||
-           (file == "shift.cuh" && !c->plan.shifted) ||
+           (file == "ring.cuh" && c->plan.strategy != Strategy::streamed_row) ||
+           (file == "singles.cuh" && (c->plan.strategy != Strategy::streamed_row || !c->plan.shifted)) ||
+           (file == "shift.cuh" && (c->plan.strategy == Strategy::streamed_row || !c->plan.shifted)) ||
            (file == "exchange.cuh" && c->plan.slices == 1 && !c->plan.shifted) ||
            (file == "workspace.cuh" && workspace_bytes(c->plan, c->spec, c->device) == 0);
   });
@@ -285,6 +328,8 @@ const Number kNumbers[] = {
     // What stands in the same place for all kernels, as workspace_bytes() has it.
     {"layernorm/cols=1/f32", "narrow<Output>(Acc(sizeof(Meeting)))", 0, 32 + 1024 * 32 + 4096 * 48,
      "workspace.cuh"},
+    // What the mean of two parts lacks, which is half way between two numbers.
+    {"layernorm/cols=1/f32", "pair({x[0], 0, 0}, {1, 0, 0}, 4).rest", 1 + 0x1p-23, 0x1p-24, "statistics.cuh"},
     // A distance whose square is no number any more, from a part without columns.
     {"layernorm/cols=1/f32", "join({x[0], 0, 0}, 4, {0, 0, 0}, 0).m2", 0x1p100, 0, "statistics.cuh"},
 };

@@ -105,21 +105,16 @@ TEST(Candidates, AlignedRowsAreNotShifted) {
       });
 }
 
-// Where the memory is busy, so that the width of an access counts: accesses of less than a word are slower
-// than the detour through shared memory. A row that does not stay on the chip takes that detour twice, and
-// one that blocks share waits for their exchange, so that other accesses may be as fast there.
-TEST(Choose, ManyRowsThatBeginAnywhereAreMovedInWholeWords) {
+// Where the memory is busy, so that the width of an access counts. Of longer rows, which a block shares,
+// single elements may cost less than the detour through shared memory.
+TEST(Choose, ManyShortRowsThatBeginAnywhereAreMovedInWideAccesses) {
   for (const DeviceProfile& device : DeviceProfile::known())
-    for (const DType dtype : {DType::f16, DType::bf16, DType::f32})
-      for (std::int64_t columns = 512 / size_of(dtype) + 1; columns < (1 << 24);
-           columns += columns / 16 * 2) {
-        ASSERT_EQ(columns % 2, 1);
+    for (const DType dtype : {DType::f16, DType::bf16})
+      for (std::int64_t columns = 17; columns * size_of(dtype) <= 1024; columns += 2) {
         const LayerNormSpec spec =
             canonical({.columns = columns, .input = dtype, .affine = Affine::weight_bias});
         const Plan plan = choose(spec, device, RowsRegime::many, Alignment::one);
-        const bool on_chip = columns * size_of(dtype) <= 32 * 1024;
-        ASSERT_TRUE(plan.shifted || access_bytes(plan, spec) >= 4 || plan.strategy == Strategy::tiled_rows ||
-                    (!on_chip && (plan.strategy == Strategy::two_reads || plan.slices > 1)))
+        ASSERT_TRUE(plan.shifted || plan.strategy == Strategy::tiled_rows)
             << to_text(spec) << " on " << device.text() << ": " << to_text(plan);
       }
 }

@@ -35,11 +35,15 @@ using ::testing::SizeIs;
 
 // One of each strategy that takes rows of an odd length. Those are read element by element or shifted, so few
 // kernels serve every alignment.
-constexpr LayerNormSpec kPacked{.columns = 33, .affine = Affine::weight_bias, .statistics = true};
-constexpr LayerNormSpec kResident{.columns = 1601, .affine = Affine::weight_bias, .statistics = true};
-constexpr LayerNormSpec kLong{
-    .columns = 40001, .input = DType::f64, .output = DType::f64, .weight = DType::f64, .statistics = true};
-constexpr LayerNormSpec kOneOfEach[] = {kPacked, kResident, kLong};
+constexpr LayerNormSpec kTiled{.columns = 33, .affine = Affine::weight_bias, .statistics = true};
+constexpr LayerNormSpec kResident{.columns = 3001, .affine = Affine::weight_bias, .statistics = true};
+constexpr LayerNormSpec kLong{.columns = 40001,
+                              .input = DType::f64,
+                              .output = DType::f64,
+                              .weight = DType::f64,
+                              .activation = Activation::gelu,
+                              .statistics = true};
+constexpr LayerNormSpec kOneOfEach[] = {kTiled, kResident, kLong};
 
 // Small, so that a few rows are many.
 constexpr int kMultiprocessors = 4;
@@ -218,7 +222,7 @@ TEST_F(ServiceHostTest, EveryStrategyGivesTheReference) {
     strategies.push_back(kernel.plan().strategy);
   }
   EXPECT_THAT(strategies,
-              ::testing::ElementsAre(Strategy::packed_rows, Strategy::resident_row, Strategy::two_reads));
+              ::testing::ElementsAre(Strategy::tiled_rows, Strategy::resident_row, Strategy::two_reads));
   EXPECT_EQ(compiles(), 3) << "both forms share their kernels";
   EXPECT_EQ(driver_->launches(), 6);
 }
@@ -242,7 +246,7 @@ TEST_F(ServiceHostTest, ASecondProcessFindsTheSameBitsOnDisk) {
 }
 
 TEST_F(ServiceHostTest, ADamagedEntryIsCompiledAgain) {
-  cli::Problem problem = make(kPacked, 5);
+  cli::Problem problem = make(kTiled, 5);
   Service first = service();
   run(first, problem);
   const std::vector<std::byte> y = bytes_of(problem.y);
@@ -344,7 +348,7 @@ TEST_F(ServiceHostTest, NoneOneFewAndManyRows) {
     EXPECT_TRUE(service.layer_norm(spec, tensors, nullptr).ok());
     EXPECT_EQ(driver_->launches(), launches);
   }
-  cli::Problem many = make(kPacked, 1000);
+  cli::Problem many = make(kTiled, 1000);
   run(service, many);
 }
 

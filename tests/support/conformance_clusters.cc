@@ -253,7 +253,6 @@ std::vector<ConformanceKernel> clusters_kernels() {
           entering_clusters_of(2),
           entering_clusters_of(8),
           entering_clusters_of(16),
-          sent_in_clusters_of(1),
           sent_in_clusters_of(2),
           sent_in_clusters_of(8),
           sent_in_clusters_of(16),

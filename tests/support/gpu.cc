@@ -57,6 +57,7 @@ DeviceMemory::~DeviceMemory() { CUDA(cuMemFree)(allocation_); }
 
 void DeviceMemory::fill(unsigned char byte) {
   if (bytes_ > 0) must(CUDA(cuMemsetD8)(address_, byte, bytes_), "cuMemsetD8");
+  must(CUDA(cuCtxSynchronize)(), "cuMemsetD8");  // other streams do not wait for it
 }
 
 void DeviceMemory::upload(const void* from, std::size_t bytes) {

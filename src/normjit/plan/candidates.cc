@@ -71,11 +71,14 @@ constexpr double kAloneBlock = 0.10;
 constexpr double kInFlight = 48 * 1024, kNotInFlight = 0.20;
 // Lanes and vectors without work: 8193 columns in 10,240 places 0.65, in 8192 places 0.76.
 constexpr double kIdle = 0.4;
-// Accesses of half the width: 8-byte accesses 0.9, 4-byte accesses 0.7, single 16-bit elements 0.4.
-constexpr double kNarrow = 0.12;
-// Rows that pass through shared memory to be shifted wait at barriers: 4097 f16 columns in 128 threads 0.78,
-// in 256 threads 0.62; and idle lanes wait with them: 2085 columns in 3072 places 0.59.
-constexpr double kShift = 0.25, kShiftOfThreads = 0.10, kIdleInShift = 0.5;
+// Accesses of less than 16 bytes: 16,385 x 1001 f64 in single elements 0.96, 20,000 x 3001 f32 0.95; those of
+// 16 bits 26,619 x 2085 f16 0.65, and of short rows less.
+constexpr double kNarrow = 0.03, kNarrowerThanAWord = 0.06, kNarrowAndShort = 0.12;
+// Rows that pass through shared memory to be shifted have more to do, above all those of 16 bits, and wait at
+// barriers: 1023 f32 columns in 64 threads 0.945, 1001 f64 0.86; 4097 f16 in 128 threads 0.78, in 256 threads
+// 0.62; and idle lanes wait with them: 2085 columns in 3072 places 0.59.
+constexpr double kShift = 0.06, kShiftInDouble = 0.15, kShiftOf16Bits = 0.25, kShiftOfThreads = 0.10,
+                 kIdleInShift = 0.5;
 // Lanes that share a short row: 96 f16 columns in 4 lanes of 3 vectors 0.99, in 16 lanes 0.63; 64 f32 columns
 // in 8 lanes 1.01, in 16 or 4 lanes 0.95 and 0.99; 211 f32 columns in 8 lanes of 7 vectors 0.92, in 32 of 2
 // 0.67.
@@ -90,10 +93,10 @@ constexpr double kThroughTile = 0.045, kInstructionsAByte = 13.5, kAccessesAByte
 constexpr double kInstructions = 0.19, kInstructionsFree = 0.5, kAccesses = 0.32, kAccessesFree = 0.6;
 // 31 f32 columns in tiles of 70 KiB together 0.98, of 41 KiB 0.77. And few warps do not fill each other's
 // gaps.
-constexpr double kTilesInFlight = 52 * 1024, kTilesNotInFlight = 0.3, kEnoughWarps = 32, kFewWarps = 0.08;
+constexpr double kTilesInFlight = 52 * 1024, kTilesNotInFlight = 0.3, kEnoughWarps = 32, kFewWarps = 0.15;
 // All of a tile comes before any of it goes: microseconds for each KiB of a warp. 39 f32 columns in tiles of
 // 1.2, 2.4 and 4.9 KiB 0.87, 0.82 and 0.74 in 13 us.
-// Many rows are seldom as many as those that stand for them, so there it counts 1.7 times.
+// Many rows are seldom as many as those that stand for them, so there it counts 2.5 times.
 constexpr double kTileWait = 0.87;
 // 8192 bf16 columns with 32 registers of x a thread 0.953, with 16 0.962; 8192 f32 columns with 64 0.92, with
 // 32 0.95; 4096 f32 columns with 32 and 16 0.964, but of 1024 rows 0.78 and 0.88, as short threads are done
@@ -105,15 +108,19 @@ constexpr double kFullThreads = 0.02;
 constexpr double kWideWeights = 0.05;
 // Rows that pass by quickly are exchanged often: 519,328 bf16 columns in 32 slices of 4 chunks 0.70.
 constexpr double kShortSlice = 0.03;
-// Clusters start and meet together: 0.72 at 65,536 f32 columns in clusters of 8.
-constexpr double kCluster = 0.30;
+// Clusters start and meet together, the more often the less each block has: 16,384 f32 columns in clusters of
+// 4 blocks with 16 KiB each 0.94, of 8 with 8 KiB 0.89; 32,768 in clusters of 8 0.92, bf16 in clusters of 4
+// 0.84; 16,384 f64 0.84.
+constexpr double kCluster = 0.045, kClusterBytes = 16 * 1024, kClusterSize = 0.015;
+constexpr double kClusterInDouble = 0.10, kClusterOf16Bits = 0.08;
 // Teams of blocks that hold rows in registers stand still while they meet: 0.68 at 1,048,576 f32 columns.
 constexpr double kTeam = 0.40;
 // Blocks that stay have a fixed share of the rows, and no two multiprocessors are equally fast: 0.92.
 constexpr double kStays = 0.08;
-// A slice that fills most of its ring leaves little room for the rows behind it: 0.80 where one row and a
-// half fit, 0.90 where three do.
-constexpr double kShortRing = 0.20;
+// A slice that fills most of its ring leaves little room for the rows behind it: 32,768 f32 columns in one
+// slice, of which 1.75 fit, 0.89. And slices wait for each other: 24,576 columns in one slice 0.896, in two
+// 0.867.
+constexpr double kShortRing = 0.08, kMeet = 0.04;
 // And where most of the next row has no place, reading and writing take turns: 5,800,000 f32 columns 0.54.
 constexpr double kOverlap = 1.6, kNoOverlap = 0.35;
 // Out of the ring in single elements: 1050 x 13,243 f32 0.82, 3284 x 3059 f64 0.86, 150 x 1,000,001 bf16
@@ -194,9 +201,17 @@ Slowdown slowdown_of(const Plan& plan, const Use& use) {
   if (plan.strategy == Strategy::tiled_rows) return slowdown_of_tiles(plan, spec);
   const int weight = spec.affine == Affine::none ? 0 : size_of(spec.weight);
   const int width = plan.vector * std::max({size_of(spec.input), size_of(spec.output), weight});
-  if (width < 16) s.add(kNarrow * (16.0 / width - 1), "its accesses are narrow");
+  if (width < 16)
+    s.add((plan.strategy == Strategy::packed_rows ? kNarrowAndShort
+           : width < 4                            ? kNarrowerThanAWord
+                                                  : kNarrow) *
+              (16.0 / width - 1),
+          "its accesses are narrow");
   if (plan.shifted && plan.strategy != Strategy::streamed_row)
-    s.add(kShift + kShiftOfThreads * std::max(0.0, std::log2(plan.threads / 128.0)),
+    s.add((size_of(spec.input) == 2   ? kShiftOf16Bits
+           : size_of(spec.input) == 8 ? kShiftInDouble
+                                      : kShift) +
+              kShiftOfThreads * std::max(0.0, std::log2(plan.threads / 128.0)),
           "its rows are shifted into place");
   const double span = static_cast<double>(columns_per_block(plan));
 
@@ -217,6 +232,7 @@ Slowdown slowdown_of(const Plan& plan, const Use& use) {
     const double own =
         static_cast<double>(ceil_div(ceil_div(spec.columns, columns_per_block(plan)), plan.slices));
     s.add(kStays, "its blocks have fixed shares");
+    if (plan.slices > 1) s.add(kMeet, "its slices wait for each other");
     const double rows = plan.stages / own;
     if (rows < 3.5) s.add(kShortRing * (3.5 - rows) / 2.5, "few rows fit in its ring");
     if (rows < kOverlap) s.add(kNoOverlap, "the next row does not fit in its ring");
@@ -266,7 +282,12 @@ Slowdown slowdown_of(const Plan& plan, const Use& use) {
       s.add(kFullThreads * std::log2(x / kManyRegisters), "its threads have much to do");
     if (width > 16) s.add(kWideWeights, "its weights are scattered");
   }
-  if (plan.exchange == Exchange::cluster) s.add(kCluster, "clusters start and meet together");
+  if (plan.exchange == Exchange::cluster)
+    s.add(kCluster * kClusterBytes / (span * size_of(spec.input)) + kClusterSize * std::log2(plan.slices) +
+              (compute_type(spec) == DType::f64 ? kClusterInDouble
+               : size_of(spec.input) == 2       ? kClusterOf16Bits
+                                                : 0),
+          "clusters start and meet together");
   if (plan.exchange == Exchange::grid)
     s.add(kTeam + 0.02 * std::countr_zero(static_cast<unsigned>(plan.slices)),
           "its teams wait for each other");
@@ -329,7 +350,7 @@ Candidate weighed(const Plan& plan, const Use& use) {
   // Where the memory is busy for long, latency is only what comes before and behind.
   const double ends = use.regime != RowsRegime::many            ? latency
                       : plan.strategy == Strategy::streamed_row ? latency / 2
-                      : plan.strategy == Strategy::tiled_rows ? 1 + 1.7 * kTileWait * tile_kib(plan, use.spec)
+                      : plan.strategy == Strategy::tiled_rows ? 1 + 2.5 * kTileWait * tile_kib(plan, use.spec)
                                                               : 1;
   const double time = ends + copy * slow.factor / busy;
   std::string_view why = slow.why;
@@ -344,8 +365,10 @@ Candidate weighed(const Plan& plan, const Use& use) {
 // keeps enough loads in flight: without it, a row of 8192 f32 reached 0.68 of copy speed instead of 0.98.
 Plan with_occupancy(Plan plan, const Use& use) {
   const DeviceProfile& device = use.device;
-  int blocks = std::min({device.registers_per_sm / (plan.threads * needed_registers(plan, use.spec)),
-                         device.threads_per_sm / plan.threads, device.blocks_per_sm});
+  // Each quarter of a multiprocessor has registers for so many warps. Blocks of two warps share what is odd.
+  const int quarter = device.registers_per_sm / 4 / (kWarp * needed_registers(plan, use.spec));
+  int blocks = std::min(
+      {4 * quarter * kWarp / plan.threads, device.threads_per_sm / plan.threads, device.blocks_per_sm});
   // Few rows do not fill a multiprocessor, and then registers do: 32 x 4096 bf16 2.38 us for one or two
   // blocks of 256 threads, 2.46 us for four.
   if (plan.strategy == Strategy::resident_row && use.regime != RowsRegime::many)
@@ -458,6 +481,8 @@ class Enumeration {
       return;
     const bool shifted = static_cast<int>(use_.alignment) < vector || spec.columns % vector != 0 ||
                          (in_double && spec.columns % columns_per_block(plan) != 0);
+    // From sm_120 on the compiler deals no registers, and single elements take more than it then has.
+    if (shifted && use_.device.arch.number >= 120) return;
     plan.shifted = shifted;
     const auto add_with_ring = [&] {
       plan.stages = 1;

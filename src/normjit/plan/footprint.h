@@ -98,13 +98,13 @@ inline int max_held_elements(const Plan& plan, const LayerNormSpec& spec) {
     // Of vectors of weights the compiler loads more ahead than of single ones, so a row has four at most.
     return compute_type(spec) == DType::f64 ? 16
            : plan.vector > 1                ? std::min(32, 4 * plan.vector * plan.group_rows)
-           : has_long_code(spec)             ? 32
+           : has_long_code(spec)            ? 32
                                             : 64;
   const bool shared = plan.slices > 1, large = plan.threads > 512;
   const bool calls = spec.activation != Activation::none && spec.activation != Activation::relu;
   if (plan.shifted && !shared) return large && calls && size_of(spec.input) == 2 ? 24 : 32;
   if (plan.shifted) return large || compute_type(spec) == DType::f64 ? 8 : 16;
-  if (shared && large) return 16;
+  if (shared && large) return plan.exchange == Exchange::grid ? 8 : 16;
   const bool loads_ahead = spec.input == DType::f32 && spec.affine != Affine::none && ends_early(plan, spec);
   return loads_ahead ? 60 : 64;
 }
@@ -147,10 +147,8 @@ inline int needed_registers(const Plan& plan, const LayerNormSpec& spec) {
     return elements <= 4 ? 96 : elements <= 8 && !shared_shift ? 128 : 168;
   }
   if (plan.strategy == Strategy::tiled_rows) {
-    // A quarter of a multiprocessor has room for five warps of 88 registers as of 96.
     const bool more = has_long_code(spec) || (plan.vector > 1 && (plan.group_rows > 1 || held > 24));
-    const auto least = static_cast<int>(ceil_div(held + (more ? 52 : 36), 8) * 8);
-    return least <= 80 ? least : 96;
+    return static_cast<int>(ceil_div(held + (more ? 52 : plan.group_rows >= 4 ? 40 : 36), 8) * 8);
   }
   const bool narrow = registers_per_vector(plan.vector, spec) < 4;
   const bool converts = size_of(spec.input) == 2;
@@ -171,6 +169,7 @@ inline int needed_registers(const Plan& plan, const LayerNormSpec& spec) {
     if (held <= 16) return narrow ? 96 : plan.threads > 512 ? 64 : converts ? 96 : 80;
     return 128;
   }
+  if (plan.exchange == Exchange::grid && held > 60) return 168;
   const int shares = plan.slices > 1 ? 16 : 0;
   if (plan.strategy == Strategy::packed_rows) {
     // So do activations without weights.
