@@ -59,8 +59,8 @@ struct Ring {
   }
 };
 
-// Registers that an applier keeps weight and bias in, at most.
-constexpr int kMostHeld = kArch < 120 ? 128 : 32;  // there the compiler deals none
+// Registers that an applier keeps weight and bias in, at most; from sm_120 on the compiler deals none anew.
+constexpr int kMostHeld = kArch < 120 ? 128 : 32;
 
 // How far behind an aligned vector a row begins.
 NJ_DEVICE int past_of(const Input* row) { return cut_of(row, kColumns).past; }

@@ -93,7 +93,7 @@ const std::vector<Pinned> kPinned = {
      "rows=3 blocks=2 inputs=large_mean seed=9",
      {0, 5}},
     // Whole rows with late weights.
-    {"layernorm/cols=384/f32/wb/stats resident_row threads=64 lanes=64 vector=2 per_thread=3 arch=sm_90 "
+    {"layernorm/cols=1536/f32/wb/stats resident_row threads=64 lanes=64 vector=4 per_thread=6 arch=sm_90 "
      "rows=4 seed=10 blocks=1",
      {0, 5}},
 
@@ -114,6 +114,11 @@ const std::vector<Pinned> kPinned = {
     {"layernorm/cols=200/bf16/wb two_reads threads=32 lanes=32 vector=1 per_thread=3 group_rows=8 "
      "blocks_per_sm=2 sms=1 arch=sm_90 rows=68 in_place=1 seed=11",
      {13}},
+    // So many threads that weights come late.
+    {"layernorm/cols=200/f32/wb two_reads threads=32 lanes=32 vector=1 per_thread=3 group_rows=2 "
+     "blocks_per_sm=9 sms=1 arch=sm_90 rows=6 seed=54",
+     {0},
+     {"epilogue.cuh", "two_reads.cu"}},
     // Rows shared by blocks: in a cluster, whose last slice has a warp without columns; whole slices.
     {"layernorm/cols=400/f32/wb/stats resident_row threads=64 lanes=64 vector=1 per_thread=2 slices=4 "
      "exchange=cluster arch=sm_90 rows=5 blocks=8 x_gap=3 inputs=large_mean overlaps=1 seed=16",

@@ -1,0 +1,38 @@
+// What a plan would cost: the estimated time for a typical number of rows of the regime, as a multiple of the
+// time in which a plain copy moves the same bytes.
+#pragma once
+
+#include <algorithm>
+
+#include "normjit/plan.h"
+
+namespace normjit {
+
+// A use of a spec on the named device of an architecture.
+struct Use {
+  const LayerNormSpec& spec;
+  const DeviceProfile& device;
+  RowsRegime regime;
+  Alignment alignment;
+
+  // Rows that stand for the regime: many keep the memory busy for long.
+  std::int64_t rows() const {
+    constexpr std::int64_t kLong = std::int64_t{256} << 20;
+    if (regime == RowsRegime::lone) return std::max(1, device.sm_count / 32);
+    if (regime == RowsRegime::few) return std::max(1, device.sm_count / 2);
+    return std::max<std::int64_t>(16 * device.sm_count, kLong / row_bytes());
+  }
+  std::int64_t row_bytes() const { return spec.columns * (size_of(spec.input) + size_of(spec.output)); }
+  // Weight and bias.
+  std::int64_t affine_bytes() const {
+    return spec.columns * size_of(spec.weight) * static_cast<int>(spec.affine);
+  }
+};
+
+// Threads on a multiprocessor that are few, with many registers each, as kFewThreads in templates/layout.cuh.
+inline constexpr int kFewThreads = 256;
+
+// The plan with its cost, and what costs most.
+Candidate weighed(const Plan& plan, const Use& use);
+
+}  // namespace normjit
