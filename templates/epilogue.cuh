@@ -30,10 +30,18 @@ NJ_DEVICE float log2_phi(float a) {
 }
 
 // v * Phi(v) = max(v, 0) - |v| * Phi(-|v|), in 9 to 12 instructions; libdevice's erff takes about 27, which
-// no longer hide behind the memory. |v| ends where Phi has long been 0, since infinity times 0 would be NaN.
+// no longer hide behind the memory. v ends where Phi(-v) has long been 0, since infinity times 0 would be
+// NaN. That is what minus infinity becomes, as in PyTorch; the polynomial of f16 grows again, and so must end
+// below too.
 NJ_DEVICE float gelu(float v) {
-  const float a = hw::at_most(fabsf(v), 13.0f);
-  return hw::at_least(v, 0.0f) - a * hw::exp2_approx(log2_phi(a));
+  constexpr float kEnd = 13;
+  if constexpr (kSame<Output, F16>) {
+    const float a = hw::at_most(fabsf(v), kEnd), half = 0.5f * v;
+    return (half + fabsf(half)) - a * hw::exp2_approx(log2_phi(a));
+  } else {
+    const float a = fabsf(hw::at_most(v, kEnd));
+    return hw::at_least(v, 0.0f) - a * hw::exp2_approx(log2_phi(a));
+  }
 }
 
 // With a copy of erfc for each element of a narrower input, the compiler no longer unrolls the loops around

@@ -40,12 +40,11 @@ NJ_DEVICE void prefetch_affine(const Part& part, const Weight* weight, const Wei
   }
 }
 
-constexpr int kMeasured = kLanes * kPerThread / kMeasurers;  // vectors of a chunk that a measurer takes
-
 // A measuring warp's part of the chunk at `at`, which has `count` columns, joins what the thread has seen.
 template <bool kFull>
 NJ_DEVICE void measure_chunk(const Ring& ring, Cursor at, int count, int self, unsigned zero, Moments& all,
                              Acc& seen) {
+  constexpr int kMeasured = kLanes * kPerThread / kMeasurers;  // vectors that a measurer takes
   const Input* chunk = ring.wait(at);
   const auto inside = [&](int k) { return kFull || (k * kMeasurers + self) * kVector < count; };
   Vec<Input> vectors[kMeasured];
