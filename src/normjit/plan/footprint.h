@@ -58,9 +58,10 @@ inline std::int64_t static_shared_bytes(const Plan& plan, const LayerNormSpec& s
   return kReserved + kOthers + 2 * parts * (moments + 8);
 }
 
-// All that a block takes of a multiprocessor's shared memory, at most.
+// All that a block takes of a multiprocessor's shared memory, at most; it is given in pieces.
 inline std::int64_t all_shared_bytes(const Plan& plan, const LayerNormSpec& spec) {
-  return shared_bytes(plan, spec) + static_shared_bytes(plan, spec);
+  constexpr std::int64_t kPiece = 128;
+  return ceil_div(shared_bytes(plan, spec) + static_shared_bytes(plan, spec), kPiece) * kPiece;
 }
 
 // Whether the activation takes so many instructions that the compiler no longer unrolls the loops over more
