@@ -79,6 +79,10 @@ const std::vector<Pinned> kPinned = {
      "rows=1 seed=6",
      {0},
      {"epilogue.cuh", "packed_rows.cu"}},
+    {"layernorm/cols=40/f16/wb/gelu packed_rows threads=32 lanes=1 vector=8 per_thread=5 arch=sm_90 rows=33 "
+     "seed=41",
+     {0},
+     {"epilogue.cuh"}},
     {"layernorm/cols=40/f64/gelu packed_rows threads=32 lanes=4 vector=2 per_thread=5 arch=sm_90 rows=13 "
      "in_place=1 inputs=mixed seed=7",
      {15},
@@ -330,6 +334,8 @@ const Number kNumbers[] = {
      "number.cuh"},
     {"layernorm/cols=1/f64/out=bf16", "narrow<Output>(x[0])", 1 + 0x1p-8 + 0x1p-40, 1 + 0x1p-7, "number.cuh"},
     {"layernorm/cols=1/f32/gelu", "activate(x[0])", kInfinity, kInfinity, "epilogue.cuh"},
+    {"layernorm/cols=1/f16/gelu", "narrow<Output>(activate(widen(x[0])))", kInfinity, kInfinity,
+     "epilogue.cuh"},
     // What stands in the same place for all kernels, as workspace_bytes() has it.
     {"layernorm/cols=1/f32", "narrow<Output>(Acc(sizeof(Meeting)))", 0, 32 + 1024 * 32 + 4096 * 48,
      "workspace.cuh"},
