@@ -27,8 +27,7 @@ NJ_DEVICE Moments merge_parts(const Part* parts, const Cut& cut, const Input* fr
         part, [&](int i) { return columns_of_warp(i % kWarps, cut_of(from, columns_of_slice(i / kWarps))); },
         kColumns);
   } else {
-    return merge<kWarps>(
-        part, [&](int i) { return columns_of_warp(i, cut); }, cut.count > 0 ? cut.count : 1);
+    return merge_warps(part, cut);
   }
 }
 

@@ -148,10 +148,11 @@ NJ_DEVICE Moments merge_pairs(const Part& part, Acc own) {
   return lanes_pairs<kWidth>(mine[0], own * kEach);
 }
 
-// Of what the block holds, which may be nothing, from all warps' parts.
-NJ_DEVICE Moments merge_warps(const Moments* parts, const Cut& cut) {
-  return merge<kWarps>([&](int i) { return parts[i]; }, [&](int i) { return columns_of_warp(i, cut); },
-                       cut.count > 0 ? cut.count : 1);
+// Of what the block holds, which may be nothing, from all warps' parts: part(i) is that of warp i.
+template <class Part>
+NJ_DEVICE Moments merge_warps(const Part& part, const Cut& cut) {
+  return merge<kWarps>(
+      part, [&](int i) { return columns_of_warp(i, cut); }, cut.count > 0 ? cut.count : 1);
 }
 
 // What normalizes a row: y = (x - mean) * rstd - rest * rstd.

@@ -101,7 +101,7 @@ NJ_DEVICE Work work_of(long long ticket, const Schedule& s) {
 // warp calls this.
 NJ_DEVICE bool publish(long long item, const Cut& cut, const Workspace& w, const Moments* parts, int lane) {
   const long long row = item / kChunks, chunk = item % kChunks;
-  const Moments moments = merge_warps(parts, cut);
+  const Moments moments = merge_warps([&](int i) { return parts[i]; }, cut);
   if (lane != 0) return false;
   const int slot = w.slot(row);
   const unsigned long long turn = w.turn(row);
