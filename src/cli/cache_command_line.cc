@@ -108,7 +108,7 @@ worst is one more compile. Layers are never touched.
 void CommandLine::add_export() {
   CLI::App* command = add("export", "Write entries of the cache into one file, to be a layer elsewhere",
                           export_, [this] { return export_pack(export_); });
-  command->add_option("PACK", export_.pack, "The file to write")->required();
+  command->add_option("PACK", export_.pack, "The file to write, NAME.njp")->required();
   command->add_option("SPEC", export_.specs,
                       "Only the kernels and tuned plans of these specs; else all. " + std::string(kSpecHelp));
   command
@@ -129,9 +129,9 @@ void CommandLine::add_export() {
   normjit export kernels.njp --manifest shapes.json --arch sm_80,sm_90
   normjit export both.njp --from one.njp --from other.njp
 
-Use it: NORMJIT_LAYERS=/path/to/kernels.njp, or normjit import kernels.njp. The same entries make the same bytes, in
-whatever order and wherever they were made: compare the XXH128 that is printed. Exit status 1 if a kernel of the specs is
-missing, or if damaged entries had to be left out of a pack of everything.
+Use it: NORMJIT_LAYERS=/path/to/kernels.njp, or normjit import kernels.njp. Its name ends in .njp. The same entries make
+the same bytes, in whatever order and wherever they were made: compare the XXH128 that is printed. Exit status 1 if a
+kernel of the specs is missing, and then nothing is written; or if damaged entries had to be left out of a pack of all.
 
 )") + kExitCodes);
 }

@@ -118,6 +118,7 @@ std::string json_of(const PruneReport& report, const std::string& cache_director
 
 std::string json_of(const PackReport& report) {
   return text_of({{"pack", report.path},
+                  {"written", report.written()},
                   {"entries", report.exported.entries},
                   {"bytes", report.exported.bytes},
                   {"xxh128", report.digest},

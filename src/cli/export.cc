@@ -12,6 +12,7 @@ namespace {
 std::string text_of(const PackReport& report) {
   std::string text;
   for (const std::string& kernel : report.exported.missing) text += "missing: " + kernel + "\n";
+  if (!report.written()) return text + report.path + ": not written\n";
   return text + report.path + ": " + counted(report.exported.entries, "entry", "entries") + ", " +
          std::to_string(report.exported.bytes) + " bytes, XXH128 " + report.digest + "\n";
 }
@@ -38,12 +39,12 @@ int export_pack(const ExportCommand& options) {
   }
   PackReport report{
       .path = options.pack, .exported = service.export_pack(options.pack, wanted).value(), .digest = {}};
-  report.digest = digest(read_text(options.pack).value());
+  if (report.written()) report.digest = digest(read_text(options.pack).value());
   print(options.json ? json_of(report) : text_of(report));
 
   if (!report.exported.missing.empty()) {
     return fail(kFailed, counted(std::ssize(report.exported.missing), "kernel") +
-                             " of these specs are missing; `normjit prebuild` builds them");
+                             " of these specs missing, and no pack written; `normjit prebuild` builds them");
   }
   if (report.exported.damaged == 0) return kDone;
   const std::string left_out = counted(report.exported.damaged, "damaged entry", "damaged entries") +

@@ -51,11 +51,13 @@ struct SpecWhyReport {
   }
 };
 
-// What export wrote.
+// What export did.
 struct PackReport {
   std::string path;
   ExportReport exported;
   std::string digest;  // of the file
+
+  bool written() const { return exported.missing.empty(); }  // a pack with gaps never is
 };
 
 struct RunReport {

@@ -440,6 +440,8 @@ TEST_F(ToolCache, ExportWritesNoPackWithGaps) {
   const std::vector<std::string> gaps = {"export", pack(), kSmall, kLarge, "--arch", "sm_90"};
   const Json found = report(gaps, 1);
   EXPECT_FALSE(found.at("missing").empty());
+  EXPECT_EQ(found.at("written"), false);
+  EXPECT_EQ(found.at("xxh128"), "");
   EXPECT_THAT(found.at("missing").at(0).get<std::string>(), HasSubstr(kLarge));
   const ToolRun text = run(gaps);
   EXPECT_THAT(text.out, StartsWith("missing: "));
@@ -464,7 +466,8 @@ TEST_F(ToolCache, ExportLeavesOutWhatIsDamaged) {
 
 TEST_F(ToolCache, ExportToNowhereExitsWith4) {
   fill(cache(), {kSmall});
-  EXPECT_EQ(run({"export", directory_ / "no/such/kernels.njp"}).status, 4);
+  std::ofstream(directory_ / "file") << "no directory";
+  EXPECT_EQ(run({"export", directory_ / "file/kernels.njp"}).status, 4);
   EXPECT_EQ(run({"export", pack(), "--from", directory_ / "absent.njp"}).status, 4);
 }
 
