@@ -27,7 +27,7 @@ using testing::SizeIs;
 using testing::StartsWith;
 using Json = nlohmann::json;
 
-// Of one kernel, and of several.
+// Of fewer kernels, and of more.
 constexpr const char* kSmall = "layernorm/cols=8/f32/eps=1e-05";
 constexpr const char* kLarge = "layernorm/cols=4096/bf16/eps=1e-05/wb";
 
@@ -186,8 +186,9 @@ TEST_F(ToolCache, ListIsSortedAsAsked) {
 
 TEST_F(ToolCache, ListShowsDatesByAgeOnly) {
   fill(cache(), {kSmall});
-  fs::last_write_time(entries(cache())[0],
-                      std::chrono::file_clock::from_sys(std::chrono::sys_seconds(std::chrono::seconds(1e9))));
+  const std::chrono::sys_seconds date(std::chrono::seconds(1'000'000'000));
+  for (const std::string& file : entries(cache()))
+    fs::last_write_time(file, std::chrono::file_clock::from_sys(date));
   EXPECT_THAT(run({"list", "--sort", "age"}).out, HasSubstr("  2001-09-09T01:46:40Z  "));
   EXPECT_THAT(run({"list"}).out, Not(HasSubstr("2001")));
   EXPECT_EQ(report({"list"}).at("entries").at(0).at("modified"), "2001-09-09T01:46:40Z");
