@@ -276,9 +276,11 @@ TEST_F(ToolCache, WhyOfSomeRowsIsOneKernel) {
   EXPECT_EQ(found.at("rows"), 100000);
   ASSERT_THAT(found.at("kernels"), SizeIs(1));
   const Json shown = report({"show", kLarge, "--arch", "sm_90"});
-  for (const Json& use : shown.at("uses"))
-    if (use.at("regime") == "many" && use.at("alignment") == 8)
+  for (const Json& use : shown.at("uses")) {
+    if (use.at("regime") == "many" && use.at("alignment") == 8) {
       EXPECT_EQ(found.at("kernels").at(0).at("id"), use.at("id"));
+    }
+  }
 }
 
 // --- verify
@@ -432,8 +434,11 @@ TEST_F(ToolCache, ExportOfSpecsTakesOnlyTheirs) {
   const Json one = report({"export", pack(), "--manifest", manifest, "--arch", "sm_90"});
   EXPECT_LT(one.at("entries"), entries(cache()).size());
   const Json listed = report({"list", "--layers"}, 0, {"NORMJIT_LAYERS=" + pack()});
-  for (const Json& entry : listed.at("entries"))
-    if (entry.at("tier") == pack()) EXPECT_EQ(entry.at("spec"), kSmall);
+  for (const Json& entry : listed.at("entries")) {
+    if (entry.at("tier") == pack()) {
+      EXPECT_EQ(entry.at("spec"), kSmall);
+    }
+  }
 }
 
 TEST_F(ToolCache, ExportWritesNoPackWithGaps) {
