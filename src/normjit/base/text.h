@@ -2,7 +2,9 @@
 #pragma once
 
 #include <charconv>
+#include <cstdint>
 #include <initializer_list>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -42,6 +44,31 @@ std::optional<Number> number(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
   return value;
+}
+
+// A number of bytes as people write it: digits, and behind them, if you like, K, M or G in either case, which
+// are powers of 1024 ("256M"). Nothing for any other text, a negative number and what does not fit.
+inline std::optional<std::int64_t> bytes_from(std::string_view text) {
+  int shift = 0;
+  switch (text.empty() ? '\0' : text.back()) {
+    case 'K':
+    case 'k':
+      shift = 10;
+      break;
+    case 'M':
+    case 'm':
+      shift = 20;
+      break;
+    case 'G':
+    case 'g':
+      shift = 30;
+      break;
+  }
+  if (shift != 0) text.remove_suffix(1);
+  const std::optional<std::int64_t> count = number<std::int64_t>(text);
+  if (!count || text.front() == '-' || *count > std::numeric_limits<std::int64_t>::max() >> shift)
+    return std::nullopt;
+  return *count << shift;
 }
 
 }  // namespace normjit
