@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <utility>
 
 #include "normjit/cache/atomic_file.h"
 #include "normjit/cache/file_names.h"
+#include "normjit/cache/key_lock.h"
 #include "normjit/cache/read_file.h"
 #include "normjit/cache/system_call.h"
 #include "normjit/cache/trim.h"
@@ -55,13 +57,13 @@ bool Directory::find(const std::string& identity, Entry& entry) {
       warn(Trouble::misnamed,
            found.error + " and is left alone; while it stands there, the entry of this name cannot be kept");
       break;
-    case Kind::damaged: {
-      const std::string id = entry_id(identity);
+    case Kind::damaged:
       warn(Trouble::damaged,
            found.error + "; it is made anew" +
-               (set_aside(id) ? ", and the old file kept as " + path_to(path_, id, kDamagedSuffix) : ""));
+               (clear_the_name(identity)
+                    ? ", and the old file kept as " + path_to(path_, entry_id(identity), kDamagedSuffix)
+                    : ""));
       break;
-    }
     case Kind::untrusted:
       warn(Trouble::untrusted,
            found.error +
@@ -158,12 +160,18 @@ Result<void> Directory::probe() const {
   return AtomicFile(*files_, path_, "probe", rules_.shared).create();
 }
 
-// Out of the way, so that the next publisher finds the name free, and kept for whoever wants to know what
-// happened. Where the directory does not allow it, the file is met and refused again. If another process has
-// just put a good entry there, that one goes aside, which costs one more compile.
 bool Directory::set_aside(const std::string& id) {
   return files_->rename(path_to(path_, id, kEntrySuffix).c_str(),
                         path_to(path_, id, kDamagedSuffix).c_str()) == 0;
+}
+
+// Moves damage out of the way, so that the next publisher finds the name free, and keeps it for whoever wants
+// to know what happened. Where the directory does not allow it, it is met and refused again. Another process
+// may have met it too and made the entry anew: so only one at a time, and not without a second look.
+bool Directory::clear_the_name(const std::string& identity) {
+  const std::string id = entry_id(identity);
+  const KeyLock alone = KeyLock::of_id(*files_, path_, id, rules_.shared, std::chrono::milliseconds(0));
+  return alone.state() != KeyLock::State::busy && look(identity).kind == Kind::damaged && set_aside(id);
 }
 
 void Directory::warn(Trouble trouble, const std::string& message) {

@@ -67,6 +67,7 @@ class Directory final : public Tier {
     full = 32
   };
 
+  bool clear_the_name(const std::string& identity);
   Result<void> publish(const Entry& entry, bool replace, bool flush);
   void trim_if_due(const std::string& id, std::int64_t bytes);
   void warn(Trouble trouble, const std::string& message);
