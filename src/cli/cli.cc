@@ -1,63 +1,14 @@
 #include "cli/cli.h"
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
-#include <deque>
 #include <exception>
-#include <functional>
 
-#include "cli/commands.h"
+#include "cli/command_line.h"
 #include "cli/exit_code.h"
 
 namespace normjit::cli {
-namespace {
 
-constexpr const char* kSpecHelp =
-    "layernorm/cols=N/IN[/out=T][/w=T]/eps=E[/w|/wb][/relu|/gelu|/gelu_tanh|/silu][/scale=S][/stats]; "
-    "types are f16, bf16, f32, f64; shape=64x256x256 may stand for cols=";
-
-constexpr const char* kExitCodes = R"(Exit status:
-  0  done
-  1  a kernel failed, something is missing or damaged, or a check found wrong numbers
-  2  the command line, a manifest or an input file is wrong, or there is nothing to build
-  3  no NVRTC to compile with, no GPU for `native`, no driver for run, bench and tune, no C++ compiler for --device host
-  4  the cache or an output file cannot be read or written)";
-
-// The command line: for each command its options and what to do.
-class CommandLine {
- public:
-  CommandLine();
-  int run(int argc, char** argv);
-
- private:
-  // A command with the options that all have.
-  CLI::App* add(const char* name, const char* description, CommonOptions& options,
-                std::function<int()> action);
-
-  void add_prebuild();
-  void add_list();
-  void add_show();
-  void add_render();
-  void add_run();
-  void add_bench();
-  void add_tune();
-  void add_doctor();
-
-  CLI::App app_{"normjit generates, compiles, caches and launches LayerNorm kernels for NVIDIA GPUs.",
-                "normjit"};
-  bool version_ = false;
-  std::deque<std::pair<CLI::App*, std::function<int()>>> commands_;
-
-  PrebuildCommand prebuild_;
-  CommonOptions list_, doctor_;
-  ShowCommand show_;
-  RenderCommand render_;
-  RunCommand run_;
-  BenchCommand bench_;
-  TuneCommand tune_;
-};
-
-void add_json(CLI::App* command, CommonOptions& options) {
+void CommandLine::add_json(CLI::App* command, CommonOptions& options) {
   command->add_flag("--json", options.json, "Print the report as JSON");
 }
 
@@ -66,6 +17,11 @@ CommandLine::CommandLine() {
   app_.require_subcommand(0, 1);
   add_prebuild();
   add_list();
+  add_why();
+  add_verify();
+  add_prune();
+  add_export();
+  add_import();
   add_show();
   add_render();
   add_run();
@@ -80,8 +36,16 @@ Examples:
   normjit prebuild --manifest cache/manifests/reference.json --arch sm_80,sm_90
   normjit run layernorm/cols=4096/bf16/wb --rows 8192 --check
 
-Each command has its own --help. Environment: NORMJIT_CACHE_DIR, NORMJIT_NVRTC_PATH, NORMJIT_HOST_CXX,
-NORMJIT_LOG.
+Each command has its own --help. Environment:
+  NORMJIT_CACHE_DIR        the directory of the cache, else $XDG_CACHE_HOME/normjit, ~/.cache/normjit
+  NORMJIT_LAYERS           more caches, only read: directories or packs, separated by colons
+  NORMJIT_CACHE_MAX_BYTES  what the directory may take, as 256M, which it is unless set; 0 is any size
+  NORMJIT_CACHE_SHARED     1 believes entries that others than you and root can write
+  NORMJIT_TOOLCHAIN        exact takes only entries made by the version of NVRTC that is here
+  NORMJIT_NVRTC_PATH       a libnvrtc to compile with
+  NORMJIT_HOST_CXX         a C++ compiler for run --device host
+  NORMJIT_LOG              debug, info, warn or error
+
 )" + kExitCodes);
 }
 
@@ -95,40 +59,6 @@ CLI::App* CommandLine::add(const char* name, const char* description, CommonOpti
                       "Log to stderr: debug, info, warn, error or off; else NORMJIT_LOG, warn");
   commands_.emplace_back(command, std::move(action));
   return command;
-}
-
-void CommandLine::add_prebuild() {
-  CLI::App* command = add("prebuild", "Put every kernel that specs can ask for into the cache; needs no GPU",
-                          prebuild_, [this] { return prebuild(prebuild_); });
-  command->add_option("SPEC", prebuild_.specs, kSpecHelp);
-  command
-      ->add_option("--manifest", prebuild_.manifests,
-                   "A file of specs, JSON or JSON lines; repeatable; - is stdin")
-      ->allow_extra_args(false);
-  command
-      ->add_option("--arch", prebuild_.archs,
-                   "Comma-separated: sm_90 and the like, native (the GPUs here), all-major, all")
-      ->capture_default_str();
-  command->add_option("-j,--jobs", prebuild_.jobs, "Compile on so many threads; 0 is one per core")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  command->add_flag("--dry-run", prebuild_.dry_run,
-                    "Say what is cached and what is missing; compile nothing");
-  command->add_flag("--check", prebuild_.check, "As --dry-run, with exit status 1 if anything is missing");
-  add_json(command, prebuild_);
-  command->footer(std::string(R"(Examples:
-  normjit prebuild layernorm/cols=64/f32/wb/gelu --arch sm_80,sm_90
-  normjit prebuild --manifest cache/manifests/reference.json --arch all-major -j 8
-  normjit prebuild --manifest shapes.json --arch sm_90 --check
-
-)") + kExitCodes);
-}
-
-void CommandLine::add_list() {
-  CLI::App* command =
-      add("list", "List the cache, damaged entries included", list_, [this] { return list(list_); });
-  add_json(command, list_);
-  command->footer(std::string("Example:\n  normjit list --cache-dir /opt/kernels\n\n") + kExitCodes);
 }
 
 void CommandLine::add_show() {
@@ -310,8 +240,6 @@ int CommandLine::run(int argc, char** argv) {
   std::fputs(app_.help().c_str(), stderr);
   return kUsage;
 }
-
-}  // namespace
 
 int run(int argc, char** argv) {
   try {

@@ -6,6 +6,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "normjit/service.h"
@@ -27,18 +28,55 @@ struct PrebuildCommand : CommonOptions {
 };
 int prebuild(const PrebuildCommand& options);
 
-int list(const CommonOptions& options);
+struct ListCommand : CommonOptions {
+  std::string sort = "spec";  // id, spec, size or age
+  bool layers = false;
+};
+int list(const ListCommand& options);
+
+struct WhyCommand : CommonOptions {
+  std::string spec;
+  std::string arch;       // empty: this machine's GPU, else sm_90
+  std::int64_t rows = 0;  // 0: every kernel of the spec
+};
+int why(const WhyCommand& options);
+
+struct VerifyCommand : CommonOptions {
+  bool quarantine = false;
+};
+int verify(const VerifyCommand& options);
+
+struct PruneCommand : CommonOptions {
+  std::string max_bytes;  // "256M"; empty: as the environment says
+  bool all = false;
+  std::int64_t stale_seconds = PruneOptions{}.stale_seconds;
+  bool dry_run = false;
+};
+int prune(const PruneCommand& options);
+
+struct ExportCommand : CommonOptions {
+  std::string pack;
+  std::vector<std::string> specs, manifests;
+  std::string archs;  // empty: native, with specs
+  std::vector<std::string> from;
+};
+int export_pack(const ExportCommand& options);
+
+struct ImportCommand : CommonOptions {
+  std::vector<std::string> sources;
+};
+int import_from(const ImportCommand& options);
 
 struct ShowCommand : CommonOptions {
   std::string spec;
-  std::string arch;  // empty: this machine's GPU, else sm_90
+  std::string arch;  // as of why
   std::int64_t rows = 0;
 };
 int show(const ShowCommand& options);
 
 struct RenderCommand : CommonOptions {
   std::string spec;
-  std::string arch;  // as of show
+  std::string arch;  // as of why
   std::int64_t rows = 0;
   int alignment = 8;
   std::string plan;    // empty: the planner's choice
@@ -97,8 +135,17 @@ int doctor(const CommonOptions& options);
 
 // What the commands share.
 Options service_options(const CommonOptions& options);
+inline constexpr std::string_view kNoCacheDirectory =
+    "there is no cache directory: set --cache-dir, NORMJIT_CACHE_DIR or HOME";
+// "/d", or "/d and 2 layers".
+std::string places(const Options& settings);
+// Those of the manifests and then the others, without repetition.
+std::vector<LayerNormSpec> wanted_specs(const std::vector<std::string>& manifests,
+                                        const std::vector<std::string>& specs);
 // The devices of a list that must name exactly one; empty is this machine's first GPU, else sm_90.
 DeviceProfile one_device(Service& service, const std::string& arch);
+// Of contiguous tensors whose bases are aligned to 16 bytes.
+Alignment contiguous_alignment(const LayerNormSpec& spec);
 void print(const std::string& text);  // to stdout
 
 }  // namespace normjit::cli

@@ -1,7 +1,10 @@
+#include <algorithm>
 #include <cstdio>
 
 #include "cli/arch_list.h"
 #include "cli/commands.h"
+#include "cli/manifest.h"
+#include "cli/table.h"
 #include "normjit/service/default_log.h"
 
 namespace normjit::cli {
@@ -24,6 +27,23 @@ Options service_options(const CommonOptions& options) {
   return service;
 }
 
+std::string places(const Options& settings) {
+  const std::string layers = counted(std::ssize(settings.layers), "layer");
+  if (settings.cache_directory.empty()) return settings.layers.empty() ? "none" : layers;
+  return settings.cache_directory + (settings.layers.empty() ? "" : " and " + layers);
+}
+
+std::vector<LayerNormSpec> wanted_specs(const std::vector<std::string>& manifests,
+                                        const std::vector<std::string>& specs) {
+  std::vector<LayerNormSpec> wanted;
+  for (const std::string& path : manifests) {
+    const std::vector<LayerNormSpec> listed = read_manifest(path).value();
+    wanted.insert(wanted.end(), listed.begin(), listed.end());
+  }
+  for (const std::string& text : specs) wanted.push_back(parse_spec(text).value());
+  return distinct(wanted);
+}
+
 DeviceProfile one_device(Service& service, const std::string& arch) {
   const auto native = [&](int ordinal) { return service.device(ordinal); };
   if (arch.empty()) {
@@ -37,6 +57,13 @@ DeviceProfile one_device(Service& service, const std::string& arch) {
                                 " kinds of devices here; this command takes one, as in --arch sm_90"});
   }
   return devices.front();
+}
+
+Alignment contiguous_alignment(const LayerNormSpec& spec) {
+  const auto of = [&](DType dtype) {
+    return alignment_of(static_cast<std::uint64_t>(spec.columns * size_of(dtype)), dtype);
+  };
+  return std::min(of(spec.input), of(spec.output));
 }
 
 void print(const std::string& text) { std::fputs(text.c_str(), stdout); }

@@ -1,6 +1,7 @@
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "cli/json_reports.h"
+#include "cli/table.h"
 #include "simt/host_compiler.h"
 
 namespace normjit::cli {
@@ -24,7 +25,28 @@ Result<std::string> host_compiler() {
   return found->path();
 }
 
-std::string text_of(const Environment& environment, const Result<std::string>& host) {
+// "256M": the number that bytes_from reads.
+std::string bytes_text(std::int64_t bytes) {
+  std::size_t unit = 0;
+  while (unit < 3 && bytes > 0 && bytes % 1024 == 0) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return std::to_string(bytes) + (unit > 0 ? std::string(1, "KMG"[unit - 1]) : "");
+}
+
+// How the cache is kept and what is believed, as the environment says it.
+std::string rules_of(const Options& settings) {
+  std::string text =
+      settings.max_cache_bytes == 0 ? "of any size" : "at most " + bytes_text(settings.max_cache_bytes);
+  text += settings.shared_cache ? "; shared: believes entries that others can write"
+                                : "; believes only entries that belong to you or root";
+  text += settings.exact_toolchain ? "; exact: only entries made by this version of NVRTC" : "; of any NVRTC";
+  return text;
+}
+
+std::string text_of(const Environment& environment, const Options& settings,
+                    const Result<std::string>& host) {
   std::string text = "normjit    " + environment.version + "\n";
 
   text += "cache      " + (environment.cache_directory.empty() ? "none" : environment.cache_directory) + "\n";
@@ -33,6 +55,15 @@ std::string text_of(const Environment& environment, const Result<std::string>& h
   } else if (!environment.cache_error.empty()) {
     text += indented(environment.cache_error) +
             indented("make the directory writable, or name another with --cache-dir or NORMJIT_CACHE_DIR");
+  }
+  text += indented(rules_of(settings));
+  for (const Environment::Layer& layer : environment.layers) {
+    text += "layer      " + layer.path;
+    text += layer.error.empty() ? ", " + counted(layer.entries, "entry", "entries") + "\n"
+                                : "\n" + indented(layer.error) +
+                                      indented(
+                                          "nothing is taken from it: make it readable, or take it out of "
+                                          "NORMJIT_LAYERS");
   }
 
   if (environment.compiler_path.empty()) {
@@ -76,9 +107,10 @@ std::string text_of(const Environment& environment, const Result<std::string>& h
 }  // namespace
 
 int doctor(const CommonOptions& options) {
-  const Environment environment = Service(service_options(options)).environment();
+  const Options settings = service_options(options);
+  const Environment environment = Service(settings).environment();
   const Result<std::string> host = host_compiler();
-  print(options.json ? json_of(environment, host) : text_of(environment, host));
+  print(options.json ? json_of(environment, settings, host) : text_of(environment, settings, host));
   if (environment.compiler_path.empty())
     return fail(kEnvironment, "prebuild cannot work here: there is no compiler");
   if (!cache_works(environment))

@@ -1,32 +1,13 @@
 #include "cli/json_reports.h"
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 
+#include "cli/json_text.h"
 #include "cli/measure.h"
-
 #include "cli/tuning.h"
 
 namespace normjit::cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
-
-// Paths and compiler logs may hold anything; bytes that are not UTF-8 become U+FFFD.
-std::string text_of(const Json& json) {
-  return json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
-}
-
-Json json_of(const DeviceProfile& device) {
-  return {{"arch", device.arch.name()},
-          {"sm_count", device.sm_count},
-          {"threads_per_sm", device.threads_per_sm},
-          {"blocks_per_sm", device.blocks_per_sm},
-          {"registers_per_sm", device.registers_per_sm},
-          {"shared_per_block", device.shared_per_block},
-          {"shared_per_sm", device.shared_per_sm},
-          {"l2_bytes", device.l2_bytes}};
-}
 
 // JSON has no NaN and no infinity: null and "inf" stand for them.
 Json json_of(double value) {
@@ -131,55 +112,11 @@ Json json_of(const RegimeSummary& summary) {
 
 }  // namespace
 
-std::string json_of(const PrebuildReport& report, const std::string& cache_directory) {
-  Json results = Json::array();
-  for (const KernelReport& kernel : report.results) {
-    Json result = {{"spec", to_text(kernel.spec)},    {"arch", kernel.arch.name()},
-                   {"plan", to_text(kernel.plan)},    {"id", kernel.id},
-                   {"outcome", name(kernel.outcome)}, {"milliseconds", kernel.milliseconds}};
-    if (kernel.unstored) result["unstored"] = true;
-    if (!kernel.error.empty()) result["error"] = kernel.error;
-    results.push_back(std::move(result));
-  }
-  return text_of({{"requested", report.requested},
-                  {"cached", report.cached},
-                  {"compiled", report.compiled},
-                  {"failed", report.failed},
-                  {"missing", report.missing},
-                  {"unstored", report.unstored},
-                  {"seconds", report.seconds},
-                  {"cache_directory", cache_directory},
-                  {"results", std::move(results)}});
-}
-
-std::string json_of(const std::vector<EntryReport>& entries, const std::string& cache_directory) {
-  int damaged = 0;
-  Json list = Json::array();
-  for (const EntryReport& entry : entries) {
-    Json item = {{"id", entry.id}, {"bytes", entry.bytes}, {"damaged", entry.damaged}};
-    damaged += entry.damaged;
-    if (entry.damaged) {
-      item["error"] = entry.error;
-    } else {
-      item.update(Json{{"arch", entry.arch},
-                       {"spec", entry.spec},
-                       {"plan", entry.plan},
-                       {"kernel", entry.kernel},
-                       {"toolchain", entry.toolchain},
-                       {"code", entry.code},
-                       {"registers", entry.registers},
-                       {"spill_bytes", entry.spill_bytes},
-                       {"shared_bytes", entry.shared_bytes}});
-      if (entry.code == "plan") {
-        item.update(Json{{"device", entry.device}, {"regime", entry.regime}, {"alignment", entry.alignment}});
-      }
-    }
-    list.push_back(std::move(item));
-  }
-  return text_of({{"cache_directory", cache_directory}, {"damaged", damaged}, {"entries", std::move(list)}});
-}
-
-std::string json_of(const Environment& environment, const Result<std::string>& host_compiler) {
+std::string json_of(const Environment& environment, const Options& settings,
+                    const Result<std::string>& host_compiler) {
+  Json layers = Json::array();
+  for (const Environment::Layer& layer : environment.layers)
+    layers.push_back({{"path", layer.path}, {"entries", layer.entries}, {"error", layer.error}});
   Json archs = Json::array();
   for (const Arch& arch : environment.compiler_archs) archs.push_back(arch.name());
   Json devices = Json::array();
@@ -188,7 +125,13 @@ std::string json_of(const Environment& environment, const Result<std::string>& h
         {{"ordinal", device.ordinal}, {"name", device.name}, {"profile", json_of(device.profile)}});
   }
   return text_of({{"version", environment.version},
-                  {"cache", {{"directory", environment.cache_directory}, {"error", environment.cache_error}}},
+                  {"cache",
+                   {{"directory", environment.cache_directory},
+                    {"error", environment.cache_error},
+                    {"max_bytes", settings.max_cache_bytes},
+                    {"shared", settings.shared_cache},
+                    {"exact_toolchain", settings.exact_toolchain}}},
+                  {"layers", std::move(layers)},
                   {"compiler",
                    {{"path", environment.compiler_path},
                     {"version", environment.compiler_version},

@@ -11,10 +11,10 @@
 
 namespace normjit::cli {
 
-std::string json_of(const PrebuildReport& report, const std::string& cache_directory);
-std::string json_of(const std::vector<EntryReport>& entries, const std::string& cache_directory);
-// `host_compiler` is the path of what --device host compiles with.
-std::string json_of(const Environment& environment, const Result<std::string>& host_compiler);
+// `settings` are what `environment` was looked at with; `host_compiler` is the path of what --device host
+// compiles with.
+std::string json_of(const Environment& environment, const Options& settings,
+                    const Result<std::string>& host_compiler);
 std::string json_of(const ShowReport& report);
 std::string json_of(const RunReport& report);
 std::string json_of(const std::vector<BenchReport>& reports);

@@ -1,57 +1,86 @@
 #include <algorithm>
 #include <tuple>
 
+#include "cli/cache_json.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
-#include "cli/json_reports.h"
 #include "cli/table.h"
+#include "cli/timestamp.h"
 
 namespace normjit::cli {
 namespace {
 
+// Entries that are alike stay in the order of the library, which is by tier and id.
+void sort_by(const std::string& order, std::vector<EntryReport>& entries) {
+  const auto sort = [&](const auto& key) {
+    std::stable_sort(entries.begin(), entries.end(),
+                     [&](const EntryReport& a, const EntryReport& b) { return key(a) < key(b); });
+  };
+  if (order == "id") {
+    sort([](const EntryReport& e) { return std::tie(e.id); });
+  } else if (order == "size") {
+    sort([](const EntryReport& e) { return -e.bytes; });
+  } else if (order == "age") {
+    sort([](const EntryReport& e) { return e.modified; });
+  } else {  // spec; the damaged ones, of which that is unknown, first
+    sort([](const EntryReport& e) { return std::tie(e.spec, e.arch, e.plan); });
+  }
+}
+
 std::string known(int value) { return value < 0 ? "?" : std::to_string(value); }
 
-// By what they are; the damaged ones, of which that is unknown, first.
-std::string text_of(std::vector<EntryReport> entries, const std::string& cache_directory) {
-  std::stable_sort(entries.begin(), entries.end(), [](const EntryReport& a, const EntryReport& b) {
-    return std::tie(a.spec, a.arch, a.plan) < std::tie(b.spec, b.arch, b.plan);
-  });
-  Table table({"id", "arch", ">regs", ">spill", ">bytes", "toolchain", "spec", "plan"});
+std::string text_of(const std::vector<EntryReport>& entries, const Options& settings,
+                    const ListCommand& options) {
+  const bool dates = options.sort == "age";
+  std::vector<std::string> headings = {"id", "arch", ">regs", ">spill", ">bytes"};
+  if (dates) headings.push_back("modified");
+  headings.insert(headings.end(), {"toolchain", "spec", "plan"});
+  if (options.layers) headings.push_back("tier");
+  Table table(std::move(headings));
+
   std::int64_t bytes = 0;
   for (const EntryReport& entry : entries) {
     bytes += entry.bytes;
+    std::vector<std::string> cells = {entry.id, "-", "-", "-", std::to_string(entry.bytes)};
+    if (dates) cells.push_back(timestamp(entry.modified));
     if (entry.damaged) {
-      table.add({entry.id, "-", "-", "-", std::to_string(entry.bytes), "DAMAGED", entry.error});
+      cells.insert(cells.end(), {"DAMAGED", entry.error, ""});
     } else if (entry.code == "plan") {
-      table.add({entry.id, entry.arch, "-", "-", std::to_string(entry.bytes), "tuned", entry.spec,
-                 entry.plan + " for " + entry.regime + " rows, alignment " + entry.alignment + " on " +
-                     entry.device});
+      cells[1] = entry.arch;
+      cells.insert(cells.end(), {"tuned", entry.spec,
+                                 entry.plan + " for " + entry.regime + " rows, alignment " + entry.alignment +
+                                     " on " + entry.device});
     } else {
-      table.add({entry.id, entry.arch, known(entry.registers), known(entry.spill_bytes),
-                 std::to_string(entry.bytes), entry.toolchain, entry.spec, entry.plan});
+      cells[1] = entry.arch;
+      cells[2] = known(entry.registers);
+      cells[3] = known(entry.spill_bytes);
+      cells.insert(cells.end(), {entry.toolchain, entry.spec, entry.plan});
     }
+    if (options.layers) cells.push_back(entry.tier);
+    table.add(std::move(cells));
   }
-  const std::string sum = std::to_string(entries.size()) + " entries, " + std::to_string(bytes) +
-                          " bytes in " + cache_directory + "\n";
+  const std::string sum = counted(std::ssize(entries), "entry", "entries") + ", " + std::to_string(bytes) +
+                          " bytes in " + places(settings) + "\n";
   return entries.empty() ? sum : table.text() + sum;
 }
 
 }  // namespace
 
-int list(const CommonOptions& options) {
-  const Options settings = service_options(options);
-  if (settings.cache_directory.empty()) {
-    return fail(kCacheIo, "there is no cache directory: set --cache-dir, NORMJIT_CACHE_DIR or HOME");
-  }
-  const std::vector<EntryReport> entries = Service(settings).entries().value();
-  print(options.json ? json_of(entries, settings.cache_directory)
-                     : text_of(entries, settings.cache_directory));
+int list(const ListCommand& options) {
+  Options settings = service_options(options);
+  if (!options.layers) settings.layers.clear();
+  if (settings.cache_directory.empty() && settings.layers.empty()) return fail(kCacheIo, kNoCacheDirectory);
+  std::vector<EntryReport> entries = Service(settings).entries().value();
+  sort_by(options.sort, entries);
+  print(options.json ? json_of(entries, settings) : text_of(entries, settings, options));
 
   const auto damaged =
       std::count_if(entries.begin(), entries.end(), [](const EntryReport& e) { return e.damaged; });
   if (damaged == 0) return kDone;
-  return fail(kFailed, std::to_string(damaged) +
-                           " damaged entries. They are never used: the next request compiles them anew");
+  return fail(kFailed,
+              counted(damaged, "damaged entry", "damaged entries") +
+                  ", never used: the next request compiles anew. `normjit verify --quarantine` moves "
+                  "aside what is damaged in the directory");
 }
 
 }  // namespace normjit::cli

@@ -1,28 +1,17 @@
 #include <unistd.h>
 
 #include "cli/arch_list.h"
+#include "cli/cache_json.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
-#include "cli/json_reports.h"
-#include "cli/manifest.h"
 #include "cli/progress.h"
 #include "cli/table.h"
 
 namespace normjit::cli {
 namespace {
 
-std::vector<LayerNormSpec> wanted_specs(const PrebuildCommand& options) {
-  std::vector<LayerNormSpec> specs;
-  for (const std::string& path : options.manifests) {
-    const std::vector<LayerNormSpec> listed = read_manifest(path).value();
-    specs.insert(specs.end(), listed.begin(), listed.end());
-  }
-  for (const std::string& text : options.specs) specs.push_back(parse_spec(text).value());
-  return distinct(specs);
-}
-
 // What a person wants to see: in a dry run every kernel, else those that failed, then the sum.
-std::string text_of(const PrebuildReport& report, const std::string& cache_directory, bool dry_run) {
+std::string text_of(const PrebuildReport& report, const Options& settings, bool dry_run) {
   std::string text;
   if (dry_run) {
     Table table({"outcome", "arch", "id", "spec", "plan"});
@@ -41,7 +30,7 @@ std::string text_of(const PrebuildReport& report, const std::string& cache_direc
   text +=
       dry_run ? std::to_string(report.missing) + " missing" : std::to_string(report.compiled) + " compiled";
   text += ", " + std::to_string(report.failed) + " failed in " + fixed(report.seconds, 2) + " s; cache " +
-          cache_directory + "\n";
+          places(settings) + "\n";
   return text;
 }
 
@@ -67,19 +56,19 @@ ExitCode outcome_of(const PrebuildReport& report, const PrebuildCommand& options
 }  // namespace
 
 int prebuild(const PrebuildCommand& options) {
-  const std::vector<LayerNormSpec> specs = wanted_specs(options);
+  const std::vector<LayerNormSpec> specs = wanted_specs(options.manifests, options.specs);
   if (specs.empty())
     return fail(kUsage, "there is nothing to build: name specs or a --manifest that has some");
   const Options service_settings = service_options(options);
   const std::string& cache_directory = service_settings.cache_directory;
-  if (cache_directory.empty()) {
-    return fail(kCacheIo, "there is no cache directory: set --cache-dir, NORMJIT_CACHE_DIR or HOME");
-  }
+  const bool dry_run = options.dry_run || options.check;
+  // Layers alone will do where nothing is kept.
+  if (cache_directory.empty() && (!dry_run || service_settings.layers.empty()))
+    return fail(kCacheIo, kNoCacheDirectory);
   Service service(service_settings);
   const std::vector<DeviceProfile> devices =
       parse_arch_list(options.archs, [&](int ordinal) { return service.device(ordinal); }).value();
 
-  const bool dry_run = options.dry_run || options.check;
   PrebuildReport report;
   {
     Progress progress(isatty(STDERR_FILENO) != 0);
@@ -91,7 +80,7 @@ int prebuild(const PrebuildCommand& options) {
     }
     report = service.prebuild(specs, devices, settings).value();
   }
-  print(options.json ? json_of(report, cache_directory) : text_of(report, cache_directory, dry_run));
+  print(options.json ? json_of(report, cache_directory) : text_of(report, service_settings, dry_run));
   return outcome_of(report, options, service);
 }
 

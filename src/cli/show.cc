@@ -8,14 +8,6 @@
 namespace normjit::cli {
 namespace {
 
-// Contiguous tensors whose bases are aligned to 16 bytes.
-Alignment contiguous_alignment(const LayerNormSpec& spec) {
-  const auto of = [&](DType dtype) {
-    return alignment_of(static_cast<std::uint64_t>(spec.columns * size_of(dtype)), dtype);
-  };
-  return std::min(of(spec.input), of(spec.output));
-}
-
 // The planner's choice and the best plans that it beat.
 std::vector<Candidate> weighed(const LayerNormSpec& spec, const DeviceProfile& device, RowsRegime regime,
                                Alignment alignment) {

@@ -44,4 +44,8 @@ std::string fixed(double value, int decimals) {
   return std::string(text, end);
 }
 
+std::string counted(std::int64_t number, const std::string& one, const std::string& many) {
+  return std::to_string(number) + " " + (number == 1 ? one : many.empty() ? one + "s" : many);
+}
+
 }  // namespace normjit::cli

@@ -1,6 +1,7 @@
 // Text tables for people: columns padded to their widest cell.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -24,5 +25,8 @@ class Table {
 
 // "12.3" with this many decimals; independent of the locale.
 std::string fixed(double value, int decimals);
+
+// "1 entry", "2 entries"; nouns that take more than an s name their plural.
+std::string counted(std::int64_t number, const std::string& one, const std::string& many = "");
 
 }  // namespace normjit::cli

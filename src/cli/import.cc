@@ -1,0 +1,31 @@
+#include "cli/cache_json.h"
+#include "cli/commands.h"
+#include "cli/exit_code.h"
+#include "cli/table.h"
+
+namespace normjit::cli {
+namespace {
+
+std::string text_of(const ImportReport& report, const std::string& cache_directory) {
+  std::string text;
+  for (const std::string& error : report.errors) text += "refused: " + error + "\n";
+  return text + std::to_string(report.imported) + " imported, " + std::to_string(report.present) +
+         " already there, " + std::to_string(report.refused) + " refused; cache " + cache_directory + "\n";
+}
+
+}  // namespace
+
+int import_from(const ImportCommand& options) {
+  const Options settings = service_options(options);
+  if (settings.cache_directory.empty()) return fail(kCacheIo, kNoCacheDirectory);
+  Service service(settings);
+  const ImportReport report = service.import_from(options.sources).value();
+  print(options.json ? json_of(report, settings.cache_directory) : text_of(report, settings.cache_directory));
+  if (report.refused == 0) return kDone;
+  if (const std::string error = service.environment().cache_error; !error.empty())
+    return fail(kCacheIo, error);
+  return fail(kFailed, counted(report.refused, "entry", "entries") +
+                           " refused: they are damaged, or not to be trusted. Make their source again");
+}
+
+}  // namespace normjit::cli

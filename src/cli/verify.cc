@@ -1,0 +1,43 @@
+#include <algorithm>
+
+#include "cli/cache_json.h"
+#include "cli/commands.h"
+#include "cli/exit_code.h"
+#include "cli/table.h"
+
+namespace normjit::cli {
+namespace {
+
+std::string text_of(const VerifyReport& report, const Options& settings) {
+  std::string text;
+  for (const VerifyReport::Flaw& flaw : report.flaws)
+    text += flaw.path + (flaw.quarantined ? " (moved aside)" : "") + "\n  " + flaw.reason + "\n";
+  return text + counted(report.entries, "sound entry", "sound entries") + ", " +
+         std::to_string(report.bytes) + " bytes, and " + counted(std::ssize(report.flaws), "flaw") + " in " +
+         places(settings) + "\n";
+}
+
+}  // namespace
+
+int verify(const VerifyCommand& options) {
+  const Options settings = service_options(options);
+  if (settings.cache_directory.empty() && settings.layers.empty()) return fail(kCacheIo, kNoCacheDirectory);
+  const VerifyReport report = Service(settings).verify(options.quarantine).value();
+  print(options.json ? json_of(report, settings) : text_of(report, settings));
+  if (report.flaws.empty()) return kDone;
+
+  const auto moved = std::count_if(report.flaws.begin(), report.flaws.end(),
+                                   [](const VerifyReport::Flaw& flaw) { return flaw.quarantined; });
+  const auto left = std::ssize(report.flaws) - moved;
+  std::string advice = counted(std::ssize(report.flaws), "flaw") + ". What is flawed is never used: ";
+  advice += "the next request compiles anew";
+  if (moved > 0) advice += "; " + std::to_string(moved) + " moved aside, which `normjit prune` clears away";
+  if (left > 0 && !options.quarantine)
+    advice += "; --quarantine moves aside what is in the directory. A flawed layer has to be made again";
+  if (left > 0 && options.quarantine)
+    advice += "; " + std::to_string(left) +
+              " stay: a flawed layer has to be made again, and others' files are theirs to remove";
+  return fail(kFailed, advice);
+}
+
+}  // namespace normjit::cli

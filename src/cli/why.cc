@@ -1,0 +1,58 @@
+#include <sstream>
+
+#include "cli/cache_json.h"
+#include "cli/commands.h"
+#include "cli/exit_code.h"
+#include "cli/table.h"
+
+namespace normjit::cli {
+namespace {
+
+// The plan of a launch with so many rows of contiguous tensors, as prepare takes it.
+Plan plan_for(Service& service, const SpecWhyReport& report) {
+  const RowsRegime regime = regime_of(report.rows, report.device);
+  const Alignment alignment = contiguous_alignment(report.spec);
+  return service.tuned(report.spec, report.device, regime, alignment)
+      .value()
+      .value_or(choose(report.spec, report.device, regime, alignment));
+}
+
+std::string text_of(const WhyReport& kernel) {
+  std::string text = to_text(kernel.plan) + "\n  for   " + kernel.uses + "\n  id    " + kernel.id + "\n  " +
+                     (kernel.tier.empty() ? "MISS  " : "here  ") + kernel.reason + "\n";
+  if (kernel.differences.empty()) return text;
+  Table table({"field", "asked", "stored in " + kernel.nearest});
+  for (const WhyReport::Difference& difference : kernel.differences)
+    table.add({difference.field, difference.asked, difference.stored});
+  std::istringstream lines(table.text());
+  for (std::string line; std::getline(lines, line);) text += "        " + line + "\n";
+  return text;
+}
+
+std::string text_of(const SpecWhyReport& report) {
+  std::string text = "spec    " + to_text(report.spec) + "\ndevice  " + report.device.text() + "\n\n";
+  for (const WhyReport& kernel : report.kernels) text += text_of(kernel) + "\n";
+  return text + counted(std::ssize(report.kernels), "kernel") + ", " + std::to_string(report.missing()) +
+         " would be compiled\n";
+}
+
+}  // namespace
+
+int why(const WhyCommand& options) {
+  if (options.rows < 0) return fail(kUsage, "--rows must be 0 or more");
+  const LayerNormSpec spec = parse_spec(options.spec).value();
+  Service service(service_options(options));
+  SpecWhyReport report{
+      .spec = spec, .device = one_device(service, options.arch), .rows = options.rows, .kernels = {}};
+  report.kernels = service.why(spec, report.device).value();
+  if (report.rows > 0) {
+    const Plan plan = plan_for(service, report);
+    std::erase_if(report.kernels, [&](const WhyReport& kernel) { return !(kernel.plan == plan); });
+  }
+  print(options.json ? json_of(report) : text_of(report));
+  if (report.missing() == 0) return kDone;
+  return fail(kFailed, counted(report.missing(), "kernel") + " would be compiled; `normjit prebuild " +
+                           to_text(spec) + " --arch " + report.device.arch.name() + "` does it now");
+}
+
+}  // namespace normjit::cli

@@ -1,0 +1,59 @@
+// Many processes that want the same kernels at the same time compile each of them once.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <barrier>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "tests/support/temp_directory.h"
+#include "tests/support/tool.h"
+
+namespace normjit {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int kProcesses = 16;
+constexpr int kKernels = 40;
+
+// So many kernels, which compile fast: rows of one element have two plans.
+std::vector<std::string> storm_specs() {
+  std::vector<std::string> specs;
+  for (int i = 0; i < kKernels / 2; ++i)
+    specs.push_back("layernorm/cols=1/f32/eps=" + std::to_string(i + 1) + "e-05");
+  return specs;
+}
+
+TEST(PrebuildStorm, CompilesEachKernelOnce) {
+  const TempDirectory directory;
+  std::vector<std::string> command = {"prebuild", "--arch",      "sm_90",
+                                      "--json",   "--cache-dir", directory / "cache"};
+  for (const std::string& spec : storm_specs()) command.push_back(spec);
+
+  std::vector<ToolRun> runs(kProcesses);
+  std::barrier start(kProcesses);
+  std::vector<std::thread> threads;
+  for (ToolRun& run : runs)
+    threads.emplace_back([&] {
+      start.arrive_and_wait();
+      run = run_tool(command);
+    });
+  for (std::thread& thread : threads) thread.join();
+
+  int compiled = 0, busy = 0;
+  for (const ToolRun& run : runs) {
+    ASSERT_EQ(run.status, 0) << run.err;
+    const Json report = Json::parse(run.out);
+    EXPECT_EQ(report.at("requested"), kKernels);
+    EXPECT_EQ(report.at("failed"), 0);
+    EXPECT_EQ(report.at("unstored"), 0);
+    compiled += report.at("compiled").get<int>();
+    busy += report.at("compiled") > 0;
+  }
+  EXPECT_EQ(compiled, kKernels);
+  RecordProperty("processes_that_compiled", busy);
+}
+
+}  // namespace
+}  // namespace normjit
