@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "normjit/cache.h"
 #include "normjit/device.h"
 #include "normjit/plan.h"
 #include "normjit/result.h"
@@ -66,9 +67,9 @@ struct LaunchOptions {
   bool overlap_previous = false;
 };
 
-// Where the machine code of a kernel came from: the memory of this process, where the cache could not keep
-// it; the cache directory; or the compiler, just now.
-enum class Origin : std::uint8_t { memory, disk, compiled };
+// Where the machine code of a kernel came from: the memory of this process, which has what it compiled
+// itself; the cache directory; a read-only layer; or the compiler, just now.
+enum class Origin : std::uint8_t { memory, disk, layer, compiled };
 NORMJIT_API std::string_view name(Origin) noexcept;
 
 // A kernel that is compiled, loaded and set up for one device. A cheap handle: copy it freely. It stays valid
@@ -158,18 +159,6 @@ struct PrebuildOptions {
   std::function<void(const KernelReport&, int done, int total)> progress;
 };
 
-// A cache entry as list shows it: a kernel or a tuned plan.
-struct EntryReport {
-  std::string id;        // file name without its extension
-  bool damaged = false;  // then only id, bytes and error are known
-  std::string error;
-  std::string spec, plan, arch, code;     // code: "cubin" or "ptx", and "plan" of a tuned plan
-  std::string kernel, toolchain;          // empty of a tuned plan
-  std::string device, regime, alignment;  // what a tuned plan is for; empty of a kernel
-  int registers = -1, spill_bytes = -1, shared_bytes = -1;  // as ptxas reported them; -1 unknown
-  std::int64_t bytes = 0;                                   // of the file
-};
-
 // The source of one kernel and the facts of its launch.
 struct RenderedKernel {
   Plan plan;
@@ -180,8 +169,14 @@ struct RenderedKernel {
 // What normjit finds on this machine.
 struct Environment {
   std::string version;
-  std::string cache_directory;   // empty: memory only
-  std::string cache_error;       // empty: exists or can be made, and is writable
+  std::string cache_directory;  // empty: memory only
+  std::string cache_error;      // empty: exists or can be made, and is writable
+  struct Layer {
+    std::string path;
+    int entries = 0;
+    std::string error;  // empty: it can be read
+  };
+  std::vector<Layer> layers;
   std::string compiler_path;     // empty: none
   std::string compiler_version;  // "13.0"
   std::string compiler_error;
@@ -197,11 +192,24 @@ struct Environment {
 };
 
 // How a Service works. Plain values; from_environment() fills them from NORMJIT_CACHE_DIR (else
-// $XDG_CACHE_HOME/normjit, else ~/.cache/normjit), NORMJIT_NVRTC_PATH, CUDA_HOME (else CUDA_PATH),
-// NORMJIT_TEMPLATE_DIR and NORMJIT_LOG (debug, info, warn, error: the built-in log to stderr; off when
-// unset).
+// $XDG_CACHE_HOME/normjit, else ~/.cache/normjit), NORMJIT_LAYERS (separated by colons),
+// NORMJIT_CACHE_MAX_BYTES (a number, with K, M or G behind it if you like), NORMJIT_CACHE_SHARED (1),
+// NORMJIT_TOOLCHAIN (exact), NORMJIT_NVRTC_PATH, CUDA_HOME (else CUDA_PATH), NORMJIT_TEMPLATE_DIR and
+// NORMJIT_LOG (debug, info, warn, error: the built-in log to stderr; off when unset).
 struct NORMJIT_API Options {
-  std::string cache_directory;     // empty: keep kernels in memory only
+  std::string cache_directory;  // empty: keep kernels in memory only
+  // Caches that are only read, searched in this order where the cache directory has no entry: directories, or
+  // packs that `normjit export` made. What is found there is copied to the cache directory.
+  std::vector<std::string> layers;
+  // Once the cache directory takes more, its oldest entries are removed; 0: it may grow without bound.
+  std::int64_t max_cache_bytes = std::int64_t{256} << 20;
+  // Entries, layers and packs are believed only if they belong to this user or root and nobody else can write
+  // them. True takes them as they are, and lets others share what this process makes: whoever can write there
+  // then decides what runs on your GPU.
+  bool shared_cache = false;
+  // Take only entries that were made by the very version of NVRTC that would compile here, and replace
+  // others. A hit then opens libnvrtc.
+  bool exact_toolchain = false;
   std::string compiler_path;       // a libnvrtc to use instead of searching
   std::string cuda_home;           // a CUDA toolkit to look for libnvrtc in
   std::string template_directory;  // read templates from here instead of the embedded ones
@@ -271,8 +279,26 @@ class NORMJIT_API Service {
   Result<RenderedKernel> render(const LayerNormSpec& spec, const DeviceProfile& device,
                                 const Plan& plan) const;
 
-  // The entries of the cache directory, by id. CacheIo if it cannot be read; a missing directory is empty.
+  // The entries of the cache directory, by id, and behind them those of each layer. CacheIo if the directory
+  // cannot be read; a missing one is empty.
   Result<std::vector<EntryReport>> entries() const;
+  // Reads and checks every entry of the directory and of the layers. With `quarantine`, damaged ones in the
+  // directory are moved out of the way (`*.damaged`). CacheIo as of entries.
+  Result<VerifyReport> verify(bool quarantine = false);
+  // Trims the cache directory, and clears away what killed processes and damaged entries left. CacheIo if it
+  // cannot be read.
+  Result<PruneReport> prune(const PruneOptions& options = {});
+  // Writes entries into one file, which serves as a layer. The same entries make the same bytes, whatever
+  // their order and age. If a kernel is missing, nothing is written. CacheIo if `path` cannot be written or a
+  // source cannot be read; BadArgument if `path` does not end in .njp, only one of specs and devices is
+  // given, or there is nothing to write; those of validate.
+  Result<ExportReport> export_pack(const std::string& path, const ExportOptions& options = {}) const;
+  // Copies the sound entries of directories and packs to the cache directory, which keeps what it has.
+  // CacheIo if a source cannot be read or there is no cache directory.
+  Result<ImportReport> import_from(const std::vector<std::string>& sources);
+  // For every kernel that a spec can ask for on a device: where it is, or why it would be compiled. Compiles
+  // nothing. Errors: those of validate.
+  Result<std::vector<WhyReport>> why(const LayerNormSpec& spec, const DeviceProfile& device);
 
   // The profile of a device of this machine (-1: the current context's). NoDriver, NoContext, NoDevice.
   Result<DeviceProfile> device(int ordinal = -1);

@@ -10,7 +10,7 @@
 #include <fstream>
 #include <thread>
 
-#include "normjit/cache/cache.h"
+#include "normjit/cache/directory.h"
 #include "tests/support/temp_directory.h"
 
 namespace normjit {
@@ -23,13 +23,13 @@ void expect_one_entry(const std::string& directory) {
   int files = 0;
   for ([[maybe_unused]] const auto& file : std::filesystem::directory_iterator(directory)) ++files;
   EXPECT_EQ(files, 1);
-  Cache cache(directory, make_posix_file_system(), [](std::string_view text) { ADD_FAILURE() << text; });
+  Directory cache(directory, make_posix_file_system(), [](std::string_view text) { ADD_FAILURE() << text; });
   Entry found;
   ASSERT_TRUE(cache.find("a", found));
   EXPECT_EQ(found, kEntry);
 }
 
-TEST(CacheRace, ProcessesLeaveOneEntry) {
+TEST(DirectoryRace, ProcessesLeaveOneEntry) {
   constexpr int kProcesses = 16;
   const TempDirectory temp;
   // Closing the write end lets all children go at once.
@@ -45,7 +45,7 @@ TEST(CacheRace, ProcessesLeaveOneEntry) {
       char byte;
       static_cast<void>(!::read(gate[0], &byte, 1));
       // The directory is made by all of them, too.
-      Cache cache(temp / "made/by/all", make_posix_file_system(), nullptr);
+      Directory cache(temp / "made/by/all", make_posix_file_system(), nullptr);
       Entry found;
       cache.find("a", found);
       const bool stored = cache.store(kEntry, /*replace=*/i % 4 == 3);
@@ -63,10 +63,10 @@ TEST(CacheRace, ProcessesLeaveOneEntry) {
   expect_one_entry(temp / "made/by/all");
 }
 
-TEST(CacheRace, ThreadsLeaveOneEntry) {
+TEST(DirectoryRace, ThreadsLeaveOneEntry) {
   constexpr int kThreads = 16;
   const TempDirectory temp;
-  Cache cache(temp / "d", make_posix_file_system(), [](std::string_view text) { ADD_FAILURE() << text; });
+  Directory cache(temp / "d", make_posix_file_system(), [](std::string_view text) { ADD_FAILURE() << text; });
   std::barrier start(kThreads);
   std::atomic<int> torn{0}, refused{0};
   std::vector<std::thread> threads;
@@ -87,12 +87,12 @@ TEST(CacheRace, ThreadsLeaveOneEntry) {
   expect_one_entry(temp / "d");
 }
 
-TEST(CacheRace, ThreadsThatMeetDamageWarnOnceAndRecover) {
+TEST(DirectoryRace, ThreadsThatMeetDamageWarnOnceAndRecover) {
   constexpr int kThreads = 16;
   const TempDirectory temp;
   std::ofstream(temp / (entry_id("a") + ".njk")) << "damaged";
   std::atomic<int> warnings{0}, wrong{0};
-  Cache cache(temp.path(), make_posix_file_system(), [&](std::string_view) { ++warnings; });
+  Directory cache(temp.path(), make_posix_file_system(), [&](std::string_view) { ++warnings; });
   std::barrier start(kThreads);
   std::vector<std::thread> threads;
   for (int i = 0; i < kThreads; ++i) {

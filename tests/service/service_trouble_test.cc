@@ -116,7 +116,8 @@ TEST(ServiceTrouble, ACompileErrorIsReturnedAndNotRemembered) {
   const auto failed = service.prepare(kSpec);
   ASSERT_EQ(failed.code(), Code::CompileFailed);
   EXPECT_EQ(failed.error().message, "epilogue.cuh(8): error");
-  EXPECT_EQ(machine.files->writes(), 0);
+  EXPECT_EQ(machine.files->count(Kind::write), 0);
+  EXPECT_EQ(machine.files->count(Kind::link), 0);
   EXPECT_EQ(machine.loads(), 0);
 
   machine.compiler->succeed();

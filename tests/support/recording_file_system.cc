@@ -72,6 +72,11 @@ void RecordingFileSystem::fail_creation(int error) {
   creation_fault_ = error;
 }
 
+void RecordingFileSystem::pretend_owner(unsigned user, unsigned permissions) {
+  const Lock lock(mutex_);
+  owner_ = {user, permissions};
+}
+
 void RecordingFileSystem::limit_transfers(std::size_t bytes) {
   const Lock lock(mutex_);
   transfer_limit_ = bytes;
@@ -129,8 +134,27 @@ long RecordingFileSystem::write(int file, const void* from, std::size_t bytes) {
   return admit(Kind::write, file) ? real_->write(file, from, shortened(bytes)) : -1;
 }
 
+long RecordingFileSystem::pread(int file, void* to, std::size_t bytes, long long offset) {
+  return admit(Kind::pread, file) ? real_->pread(file, to, shortened(bytes), offset) : -1;
+}
+
 int RecordingFileSystem::fstat(int file, struct stat* facts) {
-  return admit(Kind::fstat, file) ? real_->fstat(file, facts) : -1;
+  if (!admit(Kind::fstat, file)) return -1;
+  const int result = real_->fstat(file, facts);
+  const Lock lock(mutex_);
+  if (result == 0 && owner_) {
+    facts->st_uid = owner_->first;
+    facts->st_mode = (facts->st_mode & S_IFMT) | owner_->second;
+  }
+  return result;
+}
+
+int RecordingFileSystem::lstat(const char* path, struct stat* facts) {
+  return admit(Kind::lstat, path) ? real_->lstat(path, facts) : -1;
+}
+
+int RecordingFileSystem::lock(int file, struct flock* range) {
+  return admit(Kind::lock, file) ? real_->lock(file, range) : -1;
 }
 
 int RecordingFileSystem::fsync(int file) { return admit(Kind::fsync, file) ? real_->fsync(file) : -1; }

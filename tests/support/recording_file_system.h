@@ -5,8 +5,10 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "normjit/cache/file_system.h"
@@ -16,7 +18,22 @@ namespace normjit {
 // Thread-safe. Calls that were made to fail are recorded like any other.
 class RecordingFileSystem final : public FileSystem {
  public:
-  enum class Kind { open, read, write, fstat, fsync, close, link, rename, unlink, mkdir, list };
+  enum class Kind {
+    open,
+    read,
+    pread,
+    write,
+    fstat,
+    lstat,
+    fsync,
+    lock,
+    close,
+    link,
+    rename,
+    unlink,
+    mkdir,
+    list
+  };
 
   struct Call {
     Kind kind;
@@ -41,14 +58,19 @@ class RecordingFileSystem final : public FileSystem {
   void fail_always(Kind kind, int error);
   // As fail_always, for opens that create a file.
   void fail_creation(int error);
+  // Every file seems to belong to this user and to have these permissions.
+  void pretend_owner(unsigned user, unsigned permissions);
   // No read or write moves more bytes than this.
   void limit_transfers(std::size_t bytes);
 
   int open(const char* path, int flags, unsigned mode) override;
   long read(int file, void* to, std::size_t bytes) override;
+  long pread(int file, void* to, std::size_t bytes, long long offset) override;
   long write(int file, const void* from, std::size_t bytes) override;
   int fstat(int file, struct stat* facts) override;
+  int lstat(const char* path, struct stat* facts) override;
   int fsync(int file) override;
+  int lock(int file, struct flock* range) override;
   int close(int file) override;
   int link(const char* from, const char* to) override;
   int rename(const char* from, const char* to) override;
@@ -65,11 +87,12 @@ class RecordingFileSystem final : public FileSystem {
   const std::shared_ptr<FileSystem> real_ = make_posix_file_system();
   mutable std::mutex mutex_;
   std::vector<Call> calls_;
-  std::map<int, std::string> names_;           // of open files
-  std::map<Kind, std::map<int, int>> faults_;  // calls until it strikes, errno
-  std::map<Kind, int> permanent_faults_;       // errno
-  int creation_fault_ = 0;                     // errno; 0 is none
-  std::size_t transfer_limit_ = 0;             // 0 is none
+  std::map<int, std::string> names_;                    // of open files
+  std::map<Kind, std::map<int, int>> faults_;           // calls until it strikes, errno
+  std::map<Kind, int> permanent_faults_;                // errno
+  int creation_fault_ = 0;                              // errno; 0 is none
+  std::size_t transfer_limit_ = 0;                      // 0 is none
+  std::optional<std::pair<unsigned, unsigned>> owner_;  // user, permissions
 };
 
 }  // namespace normjit

@@ -15,17 +15,16 @@ namespace {
 // Readable by others who can enter the directory, which by default nobody can: a cache that is filled by one
 // user and opened to another (a container image) then needs one chmod, of the directory.
 constexpr unsigned kFileMode = 0644;
-constexpr unsigned kDirectoryMode = 0700;
 
-bool make_directory(FileSystem& files, const std::string& path) {
-  return files.mkdir(path.c_str(), kDirectoryMode) == 0 || errno == EEXIST;
+bool make_directory(FileSystem& files, const std::string& path, unsigned mode) {
+  return files.mkdir(path.c_str(), mode) == 0 || errno == EEXIST;
 }
 
-bool make_with_parents(FileSystem& files, const std::string& path) {
-  if (make_directory(files, path)) return true;
+bool make_with_parents(FileSystem& files, const std::string& path, unsigned mode) {
+  if (make_directory(files, path, mode)) return true;
   const std::size_t slash = path.find_last_of('/');
   if (errno != ENOENT || slash == std::string::npos || slash == 0) return false;
-  return make_with_parents(files, path.substr(0, slash)) && make_directory(files, path);
+  return make_with_parents(files, path.substr(0, slash), mode) && make_directory(files, path, mode);
 }
 
 // Appends 16 random digits from the kernel. Process ids and clocks would repeat across containers that share
@@ -41,13 +40,16 @@ bool append_random(std::string& text) {
 
 }  // namespace
 
-Result<void> make_directories(FileSystem& files, const std::string& directory) {
-  if (make_with_parents(files, directory)) return {};
+Result<void> make_directories(FileSystem& files, const std::string& directory, bool shared) {
+  if (make_with_parents(files, directory, shared ? 0777 : 0700)) return {};
   return io_error("make the directory", directory, errno);
 }
 
-AtomicFile::AtomicFile(FileSystem& files, std::string directory, std::string_view name)
-    : files_(files), directory_(std::move(directory)), path_(directory_ + '/' + std::string(name)) {}
+AtomicFile::AtomicFile(FileSystem& files, std::string directory, std::string_view name, bool shared)
+    : files_(files),
+      directory_(std::move(directory)),
+      path_(directory_ + '/' + std::string(name)),
+      shared_(shared) {}
 
 AtomicFile::~AtomicFile() {
   if (file_ >= 0) files_.close(file_);
@@ -63,7 +65,7 @@ Result<void> AtomicFile::create() {
   };
   file_ = uninterrupted(open);
   if (file_ < 0 && errno == ENOENT) {
-    if (Result<void> made = make_directories(files_, directory_); !made) return made;
+    if (Result<void> made = make_directories(files_, directory_, shared_); !made) return made;
     file_ = uninterrupted(open);
   }
   if (file_ < 0) return io_error("create", path, errno);
@@ -71,13 +73,14 @@ Result<void> AtomicFile::create() {
   return {};
 }
 
-Result<void> AtomicFile::write(std::string_view bytes) {
+Result<void> AtomicFile::write(std::string_view bytes, bool flush) {
   while (!bytes.empty()) {
     const long put = uninterrupted([&] { return files_.write(file_, bytes.data(), bytes.size()); });
     if (put <= 0) return io_error("write", temporary_, put < 0 ? errno : EIO);
     bytes.remove_prefix(static_cast<std::size_t>(put));
   }
-  if (uninterrupted([&] { return files_.fsync(file_); }) < 0) return io_error("flush", temporary_, errno);
+  if (flush && uninterrupted([&] { return files_.fsync(file_); }) < 0)
+    return io_error("flush", temporary_, errno);
   // Network file systems report a full disk or quota as late as here. An interrupted close has closed.
   if (files_.close(std::exchange(file_, -1)) < 0 && errno != EINTR)
     return io_error("close", temporary_, errno);

@@ -1,65 +1,85 @@
-// Bytes under a key, on disk: one self-verifying file per entry. Knows nothing of kernels; cache/README.md
-// documents the format, the key and the rules.
+// All tiers of the cache in one: memory, the user's directory, the layers. cache/README.md says what they are
+// and which rules they keep.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "normjit/cache/entry.h"
-#include "normjit/cache/file_system.h"
-#include "normjit/result.h"
+#include "normjit/cache/directory.h"
+#include "normjit/cache/key_lock.h"
+#include "normjit/cache/memory.h"
+#include "normjit/cache/tier.h"
 
 namespace normjit {
 
-// One directory of entries. Thread-safe, and safe against any number of processes on the same directory. It
-// holds no lock and keeps nothing in memory: a child forked at any moment can use it.
+// Thread-safe, and safe against any number of processes. The cache can cost its caller time and never a
+// result: whatever is wrong is as if there were no entry.
 class Cache {
  public:
-  // Told once per kind of trouble and Cache: an entry cannot be read, is damaged, is misnamed, cannot be
-  // stored. Called on the thread that met the trouble; may be empty.
-  using Warn = std::function<void(std::string_view)>;
+  struct Settings {
+    std::string directory;            // empty: memory only
+    std::vector<std::string> layers;  // paths of directories and packs, searched in this order
+    std::int64_t max_bytes = 0;       // of the directory; 0: no bound
+    bool shared = false;              // believe what other users own or can write
+    // How long to wait for another process that has the same key under way.
+    std::chrono::milliseconds patience{2000};
+  };
+  using Warn = Directory::Warn;  // told once per kind of trouble
 
-  // An empty directory name is a cache that stores nothing and finds nothing. Touches no file.
-  Cache(std::string directory, std::shared_ptr<FileSystem> files, Warn warn);
+  Cache(Settings settings, std::shared_ptr<FileSystem> files, Warn warn);
 
-  // The entry, or nothing: absent, unreadable, damaged (then it is moved aside) or of another identity. Never
-  // fails. A hit reads one file and writes none. `entry` is changed by a hit only.
-  bool find(const std::string& identity, Entry& entry);
+  enum class Place { memory, directory, layer };
+  struct Found {
+    Entry entry;
+    Place place;
+    bool kept_on_disk = true;  // false: only the memory of this process has it
+  };
+  // The entry out of the first tier that has it. What a layer has is copied to the directory.
+  std::optional<Found> find(const std::string& identity);
 
-  // Publishes an entry: complete before visible, and the first of several publishers wins. Best effort: false
-  // says that the directory did not take it (a warning has been given, or there is no directory), and harms
-  // nobody. `replace` puts it in the place of a present one: a kernel that the
-  // driver refused, an older tuned plan.
+  // Keeps an entry in memory, and publishes it to the directory: Directory::store. False: it is in memory
+  // only.
   bool store(const Entry& entry, bool replace = false);
 
-  // Every entry file, by id, damaged and misnamed ones included, as errors. What has no entry's name
-  // (temporaries, files moved aside, the user's own) is left out. CacheIo if the directory exists and cannot
-  // be read.
-  struct Listed {
-    std::string id;
-    std::int64_t bytes = 0;  // of the file; 0 where not even that is known
-    Result<Entry> entry;
-  };
+  // To be held while the entry of this identity is being made, so that other processes wait for it instead of
+  // making it too. After that they look again. It may be had by nobody, or by several at once: it only saves
+  // work.
+  KeyLock lock(const std::string& identity);
+
+  // Every entry of the directory, then of each layer that can be read. CacheIo if the directory cannot.
   Result<std::vector<Listed>> list() const;
 
-  // Ok if the directory takes files, or there is none to take them. Tries it out: makes the directory if it
-  // is missing, and in it a temporary file that it removes again. Errors: CacheIo.
-  Result<void> probe() const;
+  // What find would find, without changing or saying anything: the entry and the tier that holds it ("memory"
+  // or a path); or if none does, the first trouble that stands at its place; or absent.
+  struct Look {
+    std::string tier;
+    Standing standing;
+  };
+  Look look(const std::string& identity) const;
+
+  const Settings& settings() const { return settings_; }
+  Directory& directory() { return directory_; }
+  const std::vector<std::unique_ptr<Tier>>& layers() const { return layers_; }
+  FileSystem& files() const { return *files_; }
+  const std::shared_ptr<FileSystem>& shared_files() const { return files_; }
 
  private:
-  enum class Trouble : unsigned { unreadable = 1, damaged = 2, misnamed = 4, unstored = 8 };
-
-  void set_aside(const std::string& id, const std::string& reason);
+  enum class Trouble : unsigned { layer = 1, stalled = 2 };
   void warn(Trouble trouble, const std::string& message);
 
-  std::string directory_;
-  std::shared_ptr<FileSystem> files_;
-  Warn warn_;
+  const Settings settings_;
+  const std::shared_ptr<FileSystem> files_;
+  const Warn warn_;
+  Memory memory_;
+  Directory directory_;
+  std::vector<std::unique_ptr<Tier>> layers_;
   std::atomic<unsigned> warned_{0};  // the Troubles already told
 };
 

@@ -52,6 +52,12 @@ Error refused(std::string reason) { return {Code::CacheIo, "not a valid cache en
 
 }  // namespace
 
+std::string_view Entry::fact(std::string_view name) const {
+  for (const auto& [key, value] : facts)
+    if (key == name) return value;
+  return {};
+}
+
 std::string entry_id(std::string_view identity) { return digest(std::string(kFormat).append(identity)); }
 
 std::string encode(const Entry& entry) {

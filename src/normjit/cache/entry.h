@@ -24,6 +24,9 @@ struct Entry {
   std::vector<std::pair<std::string, std::string>> facts;  // one line each, in order; keys are [a-z_]+
   std::string body;
 
+  // The value of a fact; empty if there is none of this name.
+  std::string_view fact(std::string_view name) const;
+
   friend bool operator==(const Entry&, const Entry&) = default;
 };
 

@@ -1,6 +1,7 @@
 // The system calls of the cache, one function each, so that tests can count them and make them fail.
 #pragma once
 
+#include <fcntl.h>
 #include <sys/stat.h>
 
 #include <cstddef>
@@ -17,9 +18,13 @@ class FileSystem {
   virtual ~FileSystem() = default;
   virtual int open(const char* path, int flags, unsigned mode) = 0;
   virtual long read(int file, void* to, std::size_t bytes) = 0;
+  virtual long pread(int file, void* to, std::size_t bytes, long long offset) = 0;
   virtual long write(int file, const void* from, std::size_t bytes) = 0;
   virtual int fstat(int file, struct stat* facts) = 0;
+  virtual int lstat(const char* path, struct stat* facts) = 0;
   virtual int fsync(int file) = 0;
+  // With F_OFD_SETLK only.
+  virtual int lock(int file, struct flock* range) = 0;
   virtual int close(int file) = 0;
   virtual int link(const char* from, const char* to) = 0;
   virtual int rename(const char* from, const char* to) = 0;

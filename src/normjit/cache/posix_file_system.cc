@@ -16,9 +16,14 @@ class PosixFileSystem final : public FileSystem {
  public:
   int open(const char* path, int flags, unsigned mode) override { return ::open(path, flags, mode); }
   long read(int file, void* to, std::size_t bytes) override { return ::read(file, to, bytes); }
+  long pread(int file, void* to, std::size_t bytes, long long offset) override {
+    return ::pread(file, to, bytes, offset);
+  }
   long write(int file, const void* from, std::size_t bytes) override { return ::write(file, from, bytes); }
   int fstat(int file, struct stat* facts) override { return ::fstat(file, facts); }
+  int lstat(const char* path, struct stat* facts) override { return ::lstat(path, facts); }
   int fsync(int file) override { return ::fsync(file); }
+  int lock(int file, struct flock* range) override { return ::fcntl(file, F_OFD_SETLK, range); }
   int close(int file) override { return ::close(file); }
   int link(const char* from, const char* to) override { return ::link(from, to); }
   int rename(const char* from, const char* to) override { return std::rename(from, to); }

@@ -1,6 +1,7 @@
 #include "normjit/cache/read_file.h"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include "normjit/cache/system_call.h"
 
@@ -13,18 +14,22 @@ FileContent unreadable(const char* what, const std::string& path) {
   return {.outcome = Outcome::unreadable, .error = io_error(what, path, errno).message};
 }
 
-FileContent unfit(const std::string& path, const std::string& reason, std::int64_t size = 0) {
-  return {.outcome = Outcome::unfit, .size = size, .error = path + " " + reason};
-}
-
-FileContent read_opened(FileSystem& files, int file, const std::string& path, std::int64_t size_limit) {
+FileContent read_opened(FileSystem& files, int file, const std::string& path, std::int64_t size_limit,
+                        bool shared) {
   struct stat facts = {};
   if (files.fstat(file, &facts) < 0) return unreadable("stat", path);
-  if (!S_ISREG(facts.st_mode)) return unfit(path, "is not a regular file");
-  if (facts.st_size > size_limit) {
-    return unfit(path, "is larger than the " + std::to_string(size_limit) + " bytes allowed", facts.st_size);
-  }
-  FileContent content{.outcome = Outcome::read, .size = facts.st_size};
+  FileContent content{.size = facts.st_size, .modified = facts.st_mtime};
+  const auto refuse = [&](Outcome outcome, const std::string& reason) {
+    content.outcome = outcome;
+    content.error = path + " " + reason;
+    return content;
+  };
+  if (!S_ISREG(facts.st_mode)) return refuse(Outcome::unfit, "is not a regular file");
+  if (const std::string reason = distrust(facts, shared); !reason.empty())
+    return refuse(Outcome::untrusted, reason);
+  if (facts.st_size > size_limit)
+    return refuse(Outcome::unfit, "is larger than the " + std::to_string(size_limit) + " bytes allowed");
+
   content.bytes.resize(static_cast<std::size_t>(facts.st_size));
   std::size_t done = 0;
   while (done < content.bytes.size()) {
@@ -35,20 +40,29 @@ FileContent read_opened(FileSystem& files, int file, const std::string& path, st
     done += static_cast<std::size_t>(got);
   }
   content.bytes.resize(done);
+  content.outcome = Outcome::read;
   return content;
 }
 
 }  // namespace
 
-FileContent read_file(FileSystem& files, const std::string& path, std::int64_t size_limit) {
+std::string distrust(const struct stat& facts, bool shared) {
+  if (shared) return {};
+  if (facts.st_uid != 0 && facts.st_uid != geteuid())
+    return "belongs to the user with the id " + std::to_string(facts.st_uid);
+  if ((facts.st_mode & (S_IWGRP | S_IWOTH)) != 0) return "can be written by other users";
+  return {};
+}
+
+FileContent read_file(FileSystem& files, const std::string& path, std::int64_t size_limit, bool shared) {
   const int file = uninterrupted(
       [&] { return files.open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0); });
   if (file < 0) {
     if (errno == ENOENT) return {};
-    if (errno == ELOOP) return unfit(path, "is a symbolic link");
+    if (errno == ELOOP) return {.outcome = Outcome::unfit, .error = path + " is a symbolic link"};
     return unreadable("open", path);
   }
-  FileContent content = read_opened(files, file, path, size_limit);
+  FileContent content = read_opened(files, file, path, size_limit, shared);
   files.close(file);
   return content;
 }

@@ -37,6 +37,9 @@ class Compiler {
     std::string path;
     int major = 0, minor = 0;
     std::vector<Arch> archs;
+
+    // As Binary::toolchain has it.
+    std::string toolchain() const { return "nvrtc " + std::to_string(major) + "." + std::to_string(minor); }
   };
   virtual Result<Facts> facts() = 0;
 };

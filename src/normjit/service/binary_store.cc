@@ -17,30 +17,37 @@ Result<Identified> BinaryStore::identify(const LayerNormSpec& spec, const Plan& 
   return kernel;
 }
 
-bool BinaryStore::find(const Identified& kernel, StoredBinary& binary) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (const auto kept = unstored_.find(kernel.identity); kept != unstored_.end()) {
-      binary = {kept->second, Origin::memory, false};
-      return true;
-    }
-  }
-  Entry entry;
-  if (!cache_->find(kernel.identity, entry)) return false;
-  binary = {std::move(entry.body), Origin::disk, true};
-  return true;
+std::optional<StoredBinary> BinaryStore::find(const Identified& kernel, bool& outdated) {
+  auto found = cache_->find(kernel.identity);
+  if (!found) return {};
+  outdated = is_outdated(found->entry);
+  if (outdated) return {};
+  constexpr Origin kOrigins[] = {Origin::memory, Origin::disk, Origin::layer};
+  return StoredBinary{std::move(found->entry.body), kOrigins[static_cast<int>(found->place)],
+                      found->kept_on_disk};
+}
+
+// Where there is no compiler to compare with, none could make it anew.
+bool BinaryStore::is_outdated(const Entry& entry) {
+  if (!exact_toolchain_) return false;
+  const auto compiler = compiler_->facts();
+  if (!compiler) return false;
+  return entry.fact("toolchain") != compiler->toolchain();
 }
 
 bool BinaryStore::has(const Identified& kernel) {
-  StoredBinary binary;
-  return find(kernel, binary);
+  const Standing standing = cache_->look(kernel.identity).standing;
+  return standing.kind == Standing::Kind::entry && !is_outdated(standing.entry);
 }
 
 Result<StoredBinary> BinaryStore::get(const Identified& kernel) {
   return flights_.run(kernel.identity, [&]() -> Result<StoredBinary> {
-    StoredBinary binary;
-    if (find(kernel, binary)) return binary;
-    return compile(kernel, false);
+    bool outdated = false;
+    if (auto binary = find(kernel, outdated)) return *std::move(binary);
+    const KeyLock alone = cache_->lock(kernel.identity);
+    // Another process may have made it since.
+    if (auto binary = find(kernel, outdated)) return *std::move(binary);
+    return compile(kernel, /*replace=*/outdated);
   });
 }
 
@@ -64,10 +71,6 @@ Result<StoredBinary> BinaryStore::compile(const Identified& kernel, bool replace
                {"shared_bytes", shortest(binary->shared_bytes)}},
               binary->code};
   const bool stored = cache_->store(entry, replace);
-  if (!stored) {
-    const std::lock_guard lock(mutex_);
-    unstored_[kernel.identity] = binary->code;
-  }
   return StoredBinary{std::move(binary->code), Origin::compiled, stored};
 }
 

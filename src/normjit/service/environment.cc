@@ -8,7 +8,13 @@ Environment Service::environment() {
   Environment found;
   found.version = NORMJIT_VERSION;
   found.cache_directory = impl_->options.cache_directory;
-  if (auto usable = impl_->binaries.cache().probe(); !usable) found.cache_error = usable.error().message;
+  if (auto usable = impl_->binaries.cache().directory().probe(); !usable)
+    found.cache_error = usable.error().message;
+  for (const auto& layer : impl_->binaries.cache().layers()) {
+    const auto entries = layer->list();
+    found.layers.push_back({layer->path(), entries ? static_cast<int>(entries->size()) : 0,
+                            entries ? "" : entries.error().message});
+  }
 
   const auto version = [](int major, int minor) { return concat({shortest(major), ".", shortest(minor)}); };
   if (const auto facts = impl_->compiler->facts()) {

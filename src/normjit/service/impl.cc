@@ -14,10 +14,13 @@ Service::Impl::Impl(Options given, Seams seams)
       driver(seams.driver ? seams.driver : make_cuda_driver()),
       compiler(seams.compiler ? seams.compiler : make_default_compiler(options, driver)),
       binaries(compiler,
-               std::make_unique<Cache>(options.cache_directory,
+               std::make_unique<Cache>(Cache::Settings{.directory = options.cache_directory,
+                                                       .layers = options.layers,
+                                                       .max_bytes = options.max_cache_bytes,
+                                                       .shared = options.shared_cache},
                                        seams.files ? seams.files : make_posix_file_system(),
                                        [this](std::string_view text) { log(LogLevel::warn, text); }),
-               options.template_directory),
+               options.template_directory, options.exact_toolchain),
       tuned(binaries.cache(), [this](std::string_view text) { log(LogLevel::warn, text); }) {}
 
 void Service::Impl::log(LogLevel level, std::string_view text) const {

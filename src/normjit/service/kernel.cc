@@ -180,7 +180,7 @@ const DeviceProfile& Kernel::device() const noexcept { return (prepared_ ? *prep
 Origin Kernel::origin() const noexcept { return (prepared_ ? *prepared_ : nothing()).origin; }
 
 std::string_view name(Origin origin) noexcept {
-  constexpr std::string_view kNames[] = {"memory", "disk", "compiled"};
+  constexpr std::string_view kNames[] = {"memory", "disk", "layer", "compiled"};
   return kNames[static_cast<int>(origin)];
 }
 

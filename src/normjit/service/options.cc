@@ -31,6 +31,12 @@ std::optional<LogLevel> log_level(std::string_view name) noexcept {
 Options Options::from_environment() {
   Options options;
   options.cache_directory = normjit::cache_directory();
+  const std::string layers = variable("NORMJIT_LAYERS");
+  for (const std::string_view path : split(layers, ':'))
+    if (!path.empty()) options.layers.emplace_back(path);
+  if (const auto bytes = bytes_from(variable("NORMJIT_CACHE_MAX_BYTES"))) options.max_cache_bytes = *bytes;
+  options.shared_cache = variable("NORMJIT_CACHE_SHARED") == "1";
+  options.exact_toolchain = variable("NORMJIT_TOOLCHAIN") == "exact";
   options.compiler_path = variable("NORMJIT_NVRTC_PATH");
   options.cuda_home = variable("CUDA_HOME");
   if (options.cuda_home.empty()) options.cuda_home = variable("CUDA_PATH");

@@ -1,45 +1,20 @@
-// Filling and reading the cache without a GPU.
+// Filling the cache without a GPU.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <mutex>
-#include <set>
 #include <thread>
 
 #include "normjit/base/run_on_threads.h"
 #include "normjit/base/text.h"
 #include "normjit/service/impl.h"
+#include "normjit/service/wanted.h"
 
 namespace normjit {
 namespace {
 
 using Outcome = KernelReport::Outcome;
 using Clock = std::chrono::steady_clock;
-
-// Each kernel that the specs can ask for on the devices, once. Tuned plans count for the whole architecture:
-// its named profile stands for GPUs of other sizes, which find their own tuned plans in the same directory.
-std::vector<KernelReport> wanted(std::span<const LayerNormSpec> specs, std::span<const DeviceProfile> devices,
-                                 std::span<const TunedPlan> tuned) {
-  std::vector<KernelReport> all;
-  std::set<std::string> seen;
-  const auto want = [&](const LayerNormSpec& spec, Arch arch, const Plan& plan) {
-    if (!seen.insert(concat({to_text(spec), " ", arch.name(), " ", to_text(plan)})).second) return;
-    KernelReport report;
-    report.spec = spec;
-    report.arch = arch;
-    report.plan = plan;
-    all.push_back(std::move(report));
-  };
-  for (const LayerNormSpec& given : specs) {
-    const LayerNormSpec spec = canonical(given);
-    for (const DeviceProfile& device : devices) {
-      for (const Plan& plan : plans(spec, device)) want(spec, device.arch, plan);
-      for (const TunedPlan& kept : tuned)
-        if (kept.spec == spec && kept.device.arch == device.arch) want(spec, device.arch, kept.plan);
-    }
-  }
-  return all;
-}
 
 void build(BinaryStore& binaries, bool dry_run, KernelReport& report) {
   const auto start = Clock::now();
@@ -108,42 +83,6 @@ Result<PrebuildReport> Service::prebuild(std::span<const LayerNormSpec> specs,
   run_on_threads(jobs, work);
   report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   return report;
-}
-
-Result<std::vector<EntryReport>> Service::entries() const {
-  auto listed = impl_->binaries.cache().list();
-  if (!listed) return listed.error();
-  std::vector<EntryReport> reports;
-  for (const Cache::Listed& file : *listed) {
-    EntryReport report;
-    report.id = file.id;
-    report.bytes = file.bytes;
-    if (!file.entry) {
-      report.damaged = true;
-      report.error = file.entry.error().message;
-    } else {
-      const auto fact = [&](std::string_view key) -> std::string {
-        for (const auto& [name, value] : file.entry->facts)
-          if (name == key) return value;
-        return "";
-      };
-      const auto count = [&](std::string_view key) { return number<int>(fact(key)).value_or(-1); };
-      report.spec = fact("spec");
-      report.plan = fact("plan");
-      report.arch = fact("arch");
-      report.kernel = fact("kernel");
-      report.toolchain = fact("toolchain");
-      report.code = fact("code");
-      report.device = fact("device");
-      report.regime = fact("regime");
-      report.alignment = fact("alignment");
-      report.registers = count("registers");
-      report.spill_bytes = count("spill_bytes");
-      report.shared_bytes = count("shared_bytes");
-    }
-    reports.push_back(std::move(report));
-  }
-  return reports;
 }
 
 }  // namespace normjit

@@ -58,7 +58,8 @@ void read(std::string_view word, TunedPlan& tuned) {
       if (value == shortest(static_cast<int>(alignment))) tuned.alignment = alignment;
 }
 
-// What an entry keeps, or nothing if it is a kernel. What was read is believed if it has this very identity.
+}  // namespace
+
 std::optional<TunedPlan> tuned_plan_in(const Entry& entry) {
   if (!entry.identity.starts_with(kBegin)) return {};
   TunedPlan tuned;
@@ -69,8 +70,6 @@ std::optional<TunedPlan> tuned_plan_in(const Entry& entry) {
   tuned.plan = *plan;
   return tuned;
 }
-
-}  // namespace
 
 Result<void> check(const TunedPlan& tuned) {
   if (auto legal = check(tuned.plan, tuned.spec, tuned.device); !legal) return legal;
@@ -90,8 +89,8 @@ std::optional<Plan> TunedPlans::find(const LayerNormSpec& spec, const DeviceProf
     if (const auto known = known_.find(identity); known != known_.end()) return known->second;
   }
   std::optional<Plan> found;
-  if (Entry entry; cache_.find(identity, entry)) {
-    const auto plan = parse_plan(entry.body);
+  if (const auto kept = cache_.find(identity)) {
+    const auto plan = parse_plan(kept->entry.body);
     auto fit =
         plan
             ? check({.spec = spec, .device = device, .regime = regime, .alignment = alignment, .plan = *plan})
@@ -132,7 +131,7 @@ std::vector<TunedPlan> TunedPlans::list() const {
   std::vector<TunedPlan> all;
   const auto listed = cache_.list();
   if (!listed) return all;  // nor would find() find one there
-  for (const Cache::Listed& file : *listed)
+  for (const Listed& file : *listed)
     if (file.entry)
       if (auto tuned = tuned_plan_in(*file.entry); tuned && check(*tuned)) all.push_back(*std::move(tuned));
   return all;

@@ -18,6 +18,9 @@ namespace normjit {
 // Ok, or why the plan of this (with a canonical spec) cannot serve every launch of its use: IllegalPlan.
 Result<void> check(const TunedPlan& tuned);
 
+// What an entry keeps, or nothing if it is a kernel, or does not say what its identity says.
+std::optional<TunedPlan> tuned_plan_in(const Entry& entry);
+
 // Thread-safe. Whatever is wrong with an entry, it is as if there were none.
 class TunedPlans {
  public:
@@ -35,7 +38,7 @@ class TunedPlans {
   // CacheIo if the directory did not take it, or there is none.
   Result<void> store(const TunedPlan& tuned);
 
-  // All in the directory that find() would find on their devices. Reads every file of it.
+  // All in the directory and the layers that find() would find on their devices. Reads every file of it.
   std::vector<TunedPlan> list() const;
 
  private:

@@ -1,5 +1,5 @@
 // What the cache promises on a healthy directory.
-#include "normjit/cache/cache.h"
+#include "normjit/cache/directory.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -32,10 +32,10 @@ std::vector<std::string> names_in(const std::string& directory) {
   return names;
 }
 
-class CacheTest : public ::testing::Test {
+class DirectoryTest : public ::testing::Test {
  protected:
-  Cache open(const std::string& directory) {
-    return Cache(directory, files_, [this](std::string_view text) { warnings_.emplace_back(text); });
+  Directory open(const std::string& directory) {
+    return Directory(directory, files_, [this](std::string_view text) { warnings_.emplace_back(text); });
   }
 
   TempDirectory temp_;
@@ -44,8 +44,8 @@ class CacheTest : public ::testing::Test {
   Entry found_;
 };
 
-TEST_F(CacheTest, FindsWhatWasStored) {
-  Cache cache = open(temp_.path());
+TEST_F(DirectoryTest, FindsWhatWasStored) {
+  Directory cache = open(temp_.path());
   EXPECT_TRUE(cache.store(entry_of("a")));
   EXPECT_TRUE(cache.store(entry_of("b", "")));
   ASSERT_TRUE(cache.find("a", found_));
@@ -55,32 +55,32 @@ TEST_F(CacheTest, FindsWhatWasStored) {
   EXPECT_THAT(warnings_, IsEmpty());
 }
 
-TEST_F(CacheTest, MissesSilentlyWhatIsAbsent) {
-  Cache cache = open(temp_ / "not/there");
+TEST_F(DirectoryTest, MissesSilentlyWhatIsAbsent) {
+  Directory cache = open(temp_ / "not/there");
   EXPECT_FALSE(cache.find("a", found_));
   EXPECT_THAT(warnings_, IsEmpty());
   EXPECT_EQ(files_->writes(), 0);
   EXPECT_FALSE(fs::exists(temp_ / "not"));
 }
 
-TEST_F(CacheTest, AMissLeavesTheEntryAlone) {
-  Cache cache = open(temp_.path());
+TEST_F(DirectoryTest, AMissLeavesTheEntryAlone) {
+  Directory cache = open(temp_.path());
   found_ = entry_of("mine");
   EXPECT_FALSE(cache.find("a", found_));
   EXPECT_EQ(found_, entry_of("mine"));
 }
 
-TEST_F(CacheTest, ConstructionTouchesNothing) {
-  const Cache cache = open(temp_ / "c");
+TEST_F(DirectoryTest, ConstructionTouchesNothing) {
+  const Directory cache = open(temp_ / "c");
   EXPECT_THAT(files_->calls(), IsEmpty());
 }
 
-TEST_F(CacheTest, AnEntryIsOneFileNamedByItsId) {
+TEST_F(DirectoryTest, AnEntryIsOneFileNamedByItsId) {
   open(temp_.path()).store(entry_of("a"));
   EXPECT_THAT(names_in(temp_.path()), ElementsAre(entry_id("a") + ".njk"));
 }
 
-TEST_F(CacheTest, AHitReadsOneFileAndWritesNone) {
+TEST_F(DirectoryTest, AHitReadsOneFileAndWritesNone) {
   open(temp_.path()).store(entry_of("a"));
   files_->forget();
   ASSERT_TRUE(open(temp_.path()).find("a", found_));
@@ -95,8 +95,8 @@ TEST_F(CacheTest, AHitReadsOneFileAndWritesNone) {
   EXPECT_EQ(files_->open_files(), 0);
 }
 
-TEST_F(CacheTest, APublicationIsFlushedBeforeItIsVisible) {
-  Cache cache = open(temp_.path());
+TEST_F(DirectoryTest, APublicationIsFlushedBeforeItIsVisible) {
+  Directory cache = open(temp_.path());
   ASSERT_TRUE(cache.store(entry_of("a")));
   std::vector<Kind> kinds;
   for (const auto& call : files_->calls()) kinds.push_back(call.kind);
@@ -105,8 +105,8 @@ TEST_F(CacheTest, APublicationIsFlushedBeforeItIsVisible) {
   EXPECT_EQ(files_->open_files(), 0);
 }
 
-TEST_F(CacheTest, TemporariesAreNewFilesOfRandomNamesInTheSameDirectory) {
-  Cache cache = open(temp_.path());
+TEST_F(DirectoryTest, TemporariesAreNewFilesOfRandomNamesInTheSameDirectory) {
+  Directory cache = open(temp_.path());
   std::set<std::string> names;
   for (int i = 0; i < 50; ++i) cache.store(entry_of("a"));
   for (const auto& call : files_->calls()) {
@@ -120,8 +120,8 @@ TEST_F(CacheTest, TemporariesAreNewFilesOfRandomNamesInTheSameDirectory) {
   EXPECT_EQ(names.size(), 50u);
 }
 
-TEST_F(CacheTest, TheFirstPublisherWins) {
-  Cache cache = open(temp_.path());
+TEST_F(DirectoryTest, TheFirstPublisherWins) {
+  Directory cache = open(temp_.path());
   EXPECT_TRUE(cache.store(entry_of("a", "first")));
   EXPECT_TRUE(cache.store(entry_of("a", "second")));
   ASSERT_TRUE(cache.find("a", found_));
@@ -129,8 +129,8 @@ TEST_F(CacheTest, TheFirstPublisherWins) {
   EXPECT_EQ(names_in(temp_.path()).size(), 1u);
 }
 
-TEST_F(CacheTest, ReplacePutsAnEntryInThePlaceOfAnother) {
-  Cache cache = open(temp_.path());
+TEST_F(DirectoryTest, ReplacePutsAnEntryInThePlaceOfAnother) {
+  Directory cache = open(temp_.path());
   EXPECT_TRUE(cache.store(entry_of("a", "first")));
   EXPECT_TRUE(cache.store(entry_of("a", "second"), /*replace=*/true));
   EXPECT_TRUE(cache.store(entry_of("b", "new"), /*replace=*/true));
@@ -140,9 +140,9 @@ TEST_F(CacheTest, ReplacePutsAnEntryInThePlaceOfAnother) {
   EXPECT_EQ(names_in(temp_.path()).size(), 2u);
 }
 
-TEST_F(CacheTest, MakesItsDirectoryForTheUserAlone) {
+TEST_F(DirectoryTest, MakesItsDirectoryForTheUserAlone) {
   for (const std::string name : {"x/y/z", "trailing/slash/", "double//slash"}) {
-    Cache cache = open(temp_ / name);
+    Directory cache = open(temp_ / name);
     EXPECT_TRUE(cache.store(entry_of("a"))) << name;
     EXPECT_TRUE(cache.find("a", found_)) << name;
     EXPECT_EQ(fs::status(temp_ / name).permissions(), fs::perms::owner_all) << name;
@@ -151,7 +151,7 @@ TEST_F(CacheTest, MakesItsDirectoryForTheUserAlone) {
   EXPECT_THAT(warnings_, IsEmpty());
 }
 
-TEST_F(CacheTest, ACopiedOrMovedDirectoryStillHits) {
+TEST_F(DirectoryTest, ACopiedOrMovedDirectoryStillHits) {
   open(temp_ / "here").store(entry_of("a"));
   fs::copy(temp_ / "here", temp_ / "copied");
   fs::last_write_time(temp_ / "copied/" + entry_id("a") + ".njk",
@@ -162,8 +162,8 @@ TEST_F(CacheTest, ACopiedOrMovedDirectoryStillHits) {
   EXPECT_TRUE(open(temp_ / "moved").find("a", found_));
 }
 
-TEST_F(CacheTest, WithoutADirectoryItStoresAndFindsNothing) {
-  Cache cache = open("");
+TEST_F(DirectoryTest, WithoutADirectoryItStoresAndFindsNothing) {
+  Directory cache = open("");
   EXPECT_FALSE(cache.store(entry_of("a")));
   EXPECT_FALSE(cache.find("a", found_));
   ASSERT_TRUE(cache.list().ok());
@@ -173,8 +173,8 @@ TEST_F(CacheTest, WithoutADirectoryItStoresAndFindsNothing) {
   EXPECT_THAT(warnings_, IsEmpty());
 }
 
-TEST_F(CacheTest, ListsEntriesById) {
-  Cache cache = open(temp_.path());
+TEST_F(DirectoryTest, ListsEntriesById) {
+  Directory cache = open(temp_.path());
   std::vector<std::string> ids;
   for (int i = 0; i < 20; ++i) {
     cache.store(entry_of(std::to_string(i)));
@@ -185,7 +185,7 @@ TEST_F(CacheTest, ListsEntriesById) {
   ASSERT_TRUE(listed.ok());
   ASSERT_EQ(listed->size(), ids.size());
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    const Cache::Listed& item = (*listed)[i];
+    const Listed& item = (*listed)[i];
     EXPECT_EQ(item.id, ids[i]);
     ASSERT_TRUE(item.entry.ok());
     EXPECT_EQ(*item.entry, entry_of(item.entry->identity));
@@ -193,13 +193,13 @@ TEST_F(CacheTest, ListsEntriesById) {
   }
 }
 
-TEST_F(CacheTest, ListsNothingWhereThereIsNoDirectory) {
+TEST_F(DirectoryTest, ListsNothingWhereThereIsNoDirectory) {
   const auto listed = open(temp_ / "none").list();
   ASSERT_TRUE(listed.ok());
   EXPECT_TRUE(listed->empty());
 }
 
-TEST_F(CacheTest, ProbeMakesTheDirectoryAndLeavesItEmpty) {
+TEST_F(DirectoryTest, ProbeMakesTheDirectoryAndLeavesItEmpty) {
   EXPECT_TRUE(open(temp_ / "p/q").probe().ok());
   EXPECT_THAT(names_in(temp_ / "p/q"), IsEmpty());
   EXPECT_EQ(files_->open_files(), 0);

@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "normjit/cache/cache.h"
+#include "normjit/cache/directory.h"
 #include "tests/support/recording_file_system.h"
 #include "tests/support/temp_directory.h"
 
@@ -48,7 +48,7 @@ class TroubleTest : public ::testing::Test {
   TempDirectory temp_;
   std::shared_ptr<RecordingFileSystem> files_ = std::make_shared<RecordingFileSystem>();
   std::vector<std::string> warnings_;
-  Cache cache_{temp_.path(), files_, [this](std::string_view text) { warnings_.emplace_back(text); }};
+  Directory cache_{temp_.path(), files_, [this](std::string_view text) { warnings_.emplace_back(text); }};
   const std::string path_ = temp_ / (entry_id("a") + ".njk");
   const std::string aside_ = temp_ / (entry_id("a") + ".damaged");
   Entry found_;
@@ -161,7 +161,7 @@ TEST_F(TroubleTest, OneWarningAKind) {
 }
 
 TEST_F(TroubleTest, WorksWithoutAWarnCallback) {
-  Cache silent(temp_.path(), files_, nullptr);
+  Directory silent(temp_.path(), files_, nullptr);
   write(path_, "damaged");
   EXPECT_FALSE(silent.find("a", found_));
 }
@@ -279,7 +279,7 @@ TEST_F(TroubleTest, AFileAmongTheDirectoriesIsAMissAndARefusal) {
   write(temp_ / "file", "");
   for (const std::string name : {"file", "file/below"}) {
     warnings_.clear();
-    Cache cache(temp_ / name, files_, [this](std::string_view text) { warnings_.emplace_back(text); });
+    Directory cache(temp_ / name, files_, [this](std::string_view text) { warnings_.emplace_back(text); });
     EXPECT_FALSE(cache.find("a", found_));
     EXPECT_FALSE(cache.store(kEntry));
     EXPECT_THAT(warnings_, ElementsAre(HasSubstr("Not a directory"), HasSubstr("Not a directory")));
@@ -290,7 +290,7 @@ TEST_F(TroubleTest, AFileAmongTheDirectoriesIsAMissAndARefusal) {
 }
 
 TEST_F(TroubleTest, ADirectoryThatCannotBeMadeIsARefusal) {
-  Cache cache(temp_ / "x/y", files_, nullptr);
+  Directory cache(temp_ / "x/y", files_, nullptr);
   files_->fail_always(Kind::mkdir, EACCES);
   EXPECT_FALSE(cache.store(kEntry));
   EXPECT_EQ(cache.probe().code(), Code::CacheIo);

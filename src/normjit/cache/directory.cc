@@ -1,0 +1,182 @@
+#include "normjit/cache/directory.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <utility>
+
+#include "normjit/cache/atomic_file.h"
+#include "normjit/cache/file_names.h"
+#include "normjit/cache/key_lock.h"
+#include "normjit/cache/read_file.h"
+#include "normjit/cache/system_call.h"
+#include "normjit/cache/trim.h"
+
+namespace normjit {
+
+using Kind = Standing::Kind;
+
+namespace {
+
+// What a file that could not be taken as an entry is.
+Kind kind_of(FileContent::Outcome outcome) {
+  switch (outcome) {
+    case FileContent::Outcome::absent:
+      return Kind::absent;
+    case FileContent::Outcome::untrusted:
+      return Kind::untrusted;
+    case FileContent::Outcome::unreadable:
+      return Kind::unreadable;
+    default:
+      return Kind::damaged;
+  }
+}
+
+}  // namespace
+
+Directory::Directory(std::string path, std::shared_ptr<FileSystem> files, Warn warn, DirectoryRules rules)
+    : path_(std::move(path)), files_(std::move(files)), warn_(std::move(warn)), rules_(rules) {}
+
+Standing Directory::look(const std::string& identity) const {
+  if (path_.empty()) return {};
+  const std::string path = path_to(path_, entry_id(identity), kEntrySuffix);
+  FileContent file = read_file(*files_, path, kMaxEntryBytes, rules_.shared);
+  if (file.outcome == FileContent::Outcome::read) return judge(std::move(file.bytes), identity, path);
+  return {.kind = kind_of(file.outcome), .error = std::move(file.error)};
+}
+
+bool Directory::find(const std::string& identity, Entry& entry) {
+  Standing found = look(identity);
+  switch (found.kind) {
+    case Kind::entry:
+      entry = std::move(found.entry);
+      return true;
+    case Kind::absent:
+      break;
+    case Kind::other:
+      warn(Trouble::misnamed,
+           found.error + " and is left alone; while it stands there, the entry of this name cannot be kept");
+      break;
+    case Kind::damaged:
+      warn(Trouble::damaged,
+           found.error + "; it is made anew" +
+               (clear_the_name(identity)
+                    ? ", and the old file kept as " + path_to(path_, entry_id(identity), kDamagedSuffix)
+                    : ""));
+      break;
+    case Kind::untrusted:
+      warn(Trouble::untrusted,
+           found.error +
+               " and is not used; take its write permission from others, or give it to this user or root, or "
+               "accept whatever stands in a shared cache with NORMJIT_CACHE_SHARED=1");
+      break;
+    case Kind::unreadable:
+      warn(Trouble::unreadable,
+           found.error + "; see to its permissions and disk, or use another cache directory");
+      break;
+  }
+  return false;
+}
+
+bool Directory::store(const Entry& entry, bool replace) {
+  if (path_.empty()) return false;
+  const Result<void> published = publish(entry, replace, /*flush=*/true);
+  if (!published) {
+    warn(Trouble::unstored, published.error().message +
+                                "; going on without storing, so the next process makes it " +
+                                "anew; make room, see to the permissions, or use another cache directory");
+  }
+  return published.ok();
+}
+
+Result<void> Directory::fill(const Entry& entry) {
+  if (path_.empty()) return Error{Code::CacheIo, "there is no cache directory"};
+  return publish(entry, /*replace=*/false, /*flush=*/false);
+}
+
+Result<void> Directory::publish(const Entry& entry, bool replace, bool flush) {
+  const std::string bytes = encode(entry);
+  const auto size = static_cast<std::int64_t>(bytes.size());
+  if (size > kMaxEntryBytes) {
+    return Error{Code::CacheIo, "an entry of " + std::to_string(size) + " bytes is larger than the " +
+                                    std::to_string(kMaxEntryBytes) + " that are read again"};
+  }
+  const std::string id = entry_id(entry.identity);
+  AtomicFile file(*files_, path_, file_name(id, kEntrySuffix), rules_.shared);
+  if (Result<void> created = file.create(); !created) return created;
+  if (Result<void> written = file.write(bytes, flush); !written) return written;
+  if (Result<void> published = file.publish(replace); !published) return published;
+  trim_if_due(id, size);
+  return {};
+}
+
+// The directory is looked through once for about every thirty-second part of the bound that is published.
+// Whose turn it is, the id says, whose digits are as good as random: so nothing need be counted or
+// remembered, and many short processes trim as often as a long one.
+void Directory::trim_if_due(const std::string& id, std::int64_t bytes) {
+  if (rules_.max_bytes <= 0) return;
+  const std::int64_t interval = std::max<std::int64_t>(rules_.max_bytes / 32, 1);
+  const double turn = static_cast<double>(id_number(id) >> 32) / 4294967296.0;  // in [0, 1)
+  if (turn * static_cast<double>(interval) >= static_cast<double>(bytes)) return;
+  const Result<Trimmed> trimmed =
+      trim(*files_, path_, {.max_bytes = rules_.max_bytes, .shared = rules_.shared});
+  if (trimmed && trimmed->entries > 0) {
+    warn(Trouble::full, path_ + " has reached its bound of " + std::to_string(rules_.max_bytes) +
+                            " bytes and lost its " + std::to_string(trimmed->entries) +
+                            " oldest entries; if kernels are compiled again and again, raise "
+                            "NORMJIT_CACHE_MAX_BYTES");
+  }
+}
+
+Result<std::vector<Listed>> Directory::list() const {
+  std::vector<Listed> entries;
+  if (path_.empty()) return entries;
+  std::vector<std::string> names;
+  if (files_->list(path_.c_str(), names) < 0) {
+    if (errno == ENOENT) return entries;
+    return io_error("list the cache directory", path_, errno);
+  }
+  std::sort(names.begin(), names.end());
+  for (const std::string& name : names) {
+    const std::string_view id = id_in(name, kEntrySuffix);
+    if (id.empty()) continue;
+    const std::string path = path_to(path_, id, kEntrySuffix);
+    FileContent file = read_file(*files_, path, kMaxEntryBytes, rules_.shared);
+    if (file.outcome == FileContent::Outcome::absent) continue;  // removed since its name was read
+    Listed listed{.id = std::string(id),
+                  .path = path,
+                  .bytes = file.size,
+                  .modified = file.modified,
+                  .kind = kind_of(file.outcome),
+                  .entry = Error{Code::CacheIo, file.error}};
+    if (file.outcome == FileContent::Outcome::read) judge(std::move(file.bytes), listed);
+    entries.push_back(std::move(listed));
+  }
+  return entries;
+}
+
+Result<void> Directory::probe() const {
+  if (path_.empty()) return {};
+  return AtomicFile(*files_, path_, "probe", rules_.shared).create();
+}
+
+bool Directory::set_aside(const std::string& id) {
+  return files_->rename(path_to(path_, id, kEntrySuffix).c_str(),
+                        path_to(path_, id, kDamagedSuffix).c_str()) == 0;
+}
+
+// Moves damage out of the way, so that the next publisher finds the name free, and keeps it for whoever wants
+// to know what happened. Where the directory does not allow it, it is met and refused again. Another process
+// may have met it too and made the entry anew: so only one at a time, and not without a second look.
+bool Directory::clear_the_name(const std::string& identity) {
+  const std::string id = entry_id(identity);
+  const KeyLock alone = KeyLock::of_id(*files_, path_, id, rules_.shared, std::chrono::milliseconds(0));
+  return alone.state() != KeyLock::State::busy && look(identity).kind == Kind::damaged && set_aside(id);
+}
+
+void Directory::warn(Trouble trouble, const std::string& message) {
+  const unsigned bit = static_cast<unsigned>(trouble);
+  if ((warned_.fetch_or(bit) & bit) == 0 && warn_) warn_("cache: " + message);
+}
+
+}  // namespace normjit

@@ -1,0 +1,82 @@
+// Bytes under a key, on disk: a directory of self-verifying files, one per entry. Knows nothing of kernels;
+// cache/README.md documents the format, the key and the rules.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "normjit/cache/tier.h"
+
+namespace normjit {
+
+struct DirectoryRules {
+  std::int64_t max_bytes = 0;  // more than this is trimmed, the oldest first; 0: no bound
+  bool shared = false;         // with other users: believe what they own or can write, let them publish
+};
+
+// Thread-safe, and safe against any number of processes on the same directory. It holds no lock and keeps
+// nothing in memory: a child forked at any moment can use it.
+class Directory final : public Tier {
+ public:
+  // Told once per kind of trouble and Directory: an entry cannot be read, is damaged, is misnamed, is not to
+  // be trusted, cannot be stored; the directory is full. Called on the thread that met the trouble; may be
+  // empty.
+  using Warn = std::function<void(std::string_view)>;
+
+  // An empty path is a directory that stores nothing and finds nothing. Touches no file.
+  Directory(std::string path, std::shared_ptr<FileSystem> files, Warn warn, DirectoryRules rules = {});
+
+  const std::string& path() const override { return path_; }
+  Standing look(const std::string& identity) const override;
+  // Files without an entry's name (temporaries, files moved aside, the user's own) are left out; a missing
+  // directory is empty.
+  Result<std::vector<Listed>> list() const override;
+
+  // The entry, or nothing: absent, unreadable, untrusted, damaged (then it is moved aside) or of another
+  // identity. Never fails. A hit reads one file and writes none. `entry` is changed by a hit only.
+  bool find(const std::string& identity, Entry& entry);
+
+  // Publishes an entry: complete before visible, and the first of several publishers wins. Best effort: false
+  // says that the directory did not take it (a warning has been given, or there is no directory), and harms
+  // nobody. `replace` puts it in the place of a present one: a kernel that the driver refused, an older tuned
+  // plan.
+  bool store(const Entry& entry, bool replace = false);
+  // Publishes what stands elsewhere too: without waiting for the disk, and without a warning. Errors:
+  // CacheIo.
+  Result<void> fill(const Entry& entry);
+
+  // Moves an entry out of the way, as find does with a damaged one. False if it could not be moved.
+  bool set_aside(const std::string& id);
+
+  // Ok if the directory takes files, or there is none to take them. Tries it out: makes the directory if it
+  // is missing, and in it a temporary file that it removes again. Errors: CacheIo.
+  Result<void> probe() const;
+
+ private:
+  enum class Trouble : unsigned {
+    unreadable = 1,
+    damaged = 2,
+    misnamed = 4,
+    unstored = 8,
+    untrusted = 16,
+    full = 32
+  };
+
+  bool clear_the_name(const std::string& identity);
+  Result<void> publish(const Entry& entry, bool replace, bool flush);
+  void trim_if_due(const std::string& id, std::int64_t bytes);
+  void warn(Trouble trouble, const std::string& message);
+
+  const std::string path_;
+  const std::shared_ptr<FileSystem> files_;
+  const Warn warn_;
+  const DirectoryRules rules_;
+  std::atomic<unsigned> warned_{0};  // the Troubles already told
+};
+
+}  // namespace normjit

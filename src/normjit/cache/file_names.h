@@ -1,0 +1,40 @@
+// The names of the files in a cache directory. Everything else in it is not ours.
+#pragma once
+
+#include <charconv>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace normjit {
+
+// An id is 32 hexadecimal digits: entry_id().
+inline constexpr std::string_view kEntrySuffix = ".njk";        // ID.njk: an entry
+inline constexpr std::string_view kDamagedSuffix = ".damaged";  // ID.damaged: one that was moved aside
+inline constexpr std::string_view kTemporarySuffix = ".tmp";    // ID.njk.RANDOM.tmp: one being written
+inline constexpr std::string_view kLockName = "lock";           // locked, never read, never removed
+
+inline std::string file_name(std::string_view id, std::string_view suffix) {
+  return std::string(id).append(suffix);
+}
+
+inline std::string path_to(const std::string& directory, std::string_view id, std::string_view suffix) {
+  return directory + '/' + file_name(id, suffix);
+}
+
+// The id in the name of a file with this suffix; empty for any other name.
+inline std::string_view id_in(std::string_view name, std::string_view suffix) {
+  if (!name.ends_with(suffix)) return {};
+  const std::string_view id = name.substr(0, name.size() - suffix.size());
+  const bool is_id = id.size() == 32 && id.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+  return is_id ? id : std::string_view();
+}
+
+// The first 64 bits of an id.
+inline std::uint64_t id_number(std::string_view id) {
+  std::uint64_t number = 0;
+  std::from_chars(id.data(), id.data() + 16, number, 16);
+  return number;
+}
+
+}  // namespace normjit

@@ -1,0 +1,87 @@
+#include "normjit/cache/key_lock.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "normjit/cache/atomic_file.h"
+#include "normjit/cache/file_names.h"
+#include "normjit/cache/system_call.h"
+
+namespace normjit {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr long long kTrimmer = 0;
+// A compile takes tens of milliseconds, and so long a waiter sleeps at most.
+constexpr milliseconds kLongestSleep{16};
+
+int open_lock_file(FileSystem& files, const std::string& directory, bool shared) {
+  const std::string path = path_to(directory, kLockName, "");
+  const auto open = [&] {
+    return files.open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, shared ? 0666 : 0600);
+  };
+  const int file = uninterrupted(open);
+  if (file >= 0 || errno != ENOENT || !make_directories(files, directory, shared)) return file;
+  return uninterrupted(open);
+}
+
+}  // namespace
+
+KeyLock KeyLock::of_id(FileSystem& files, const std::string& directory, std::string_view id, bool shared,
+                       milliseconds patience) {
+  // A byte for each id, as far as 62 bits can tell them apart; never the trimmer's.
+  const auto byte = static_cast<long long>(id_number(id) >> 2) | 1;
+  return KeyLock(files, directory, shared, byte, patience);
+}
+
+KeyLock KeyLock::of_trimmer(FileSystem& files, const std::string& directory, bool shared) {
+  return KeyLock(files, directory, shared, kTrimmer, milliseconds(0));
+}
+
+KeyLock::KeyLock(FileSystem& files, const std::string& directory, bool shared, long long byte,
+                 milliseconds patience)
+    : files_(&files), file_(open_lock_file(files, directory, shared)), byte_(byte) {
+  if (file_ < 0) return;
+  // Asked for again and again rather than waited for: a wait in the kernel has no bound.
+  const Clock::time_point give_up = Clock::now() + patience;
+  for (milliseconds sleep{1};; sleep = std::min(2 * sleep, kLongestSleep)) {
+    if (set(F_WRLCK)) {
+      state_ = State::held;
+      return;
+    }
+    if (errno != EAGAIN && errno != EACCES) return;
+    if (Clock::now() >= give_up) {
+      state_ = State::busy;
+      return;
+    }
+    std::this_thread::sleep_for(sleep);
+  }
+}
+
+KeyLock::KeyLock(KeyLock&& other) noexcept
+    : files_(other.files_),
+      file_(std::exchange(other.file_, -1)),
+      byte_(other.byte_),
+      state_(std::exchange(other.state_, State::unavailable)) {}
+
+// Freed by name and not by the close alone: a child that was forked meanwhile has the descriptor too.
+KeyLock::~KeyLock() {
+  if (state_ == State::held) set(F_UNLCK);
+  if (file_ >= 0) files_->close(file_);
+}
+
+bool KeyLock::set(short type) {
+  struct flock range = {};
+  range.l_type = type;
+  range.l_whence = SEEK_SET;
+  range.l_start = byte_;
+  range.l_len = 1;
+  return uninterrupted([&] { return files_->lock(file_, &range); }) >= 0;
+}
+
+}  // namespace normjit

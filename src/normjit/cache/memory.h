@@ -1,0 +1,36 @@
+// The first tier: what this process has made itself, so that it never reads its own work back.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "normjit/cache/entry.h"
+
+namespace normjit {
+
+// Thread-safe.
+class Memory {
+ public:
+  struct Kept {
+    Entry entry;
+    bool only_here;
+  };
+  std::optional<Kept> find(const std::string& identity) const;
+  // Keeps an entry in the place of an older one. Those that are on disk too stay until kSpareBytes of newer
+  // ones have come; the `only_here` ones for good.
+  void keep(const Entry& entry, bool only_here);
+
+ private:
+  static constexpr std::size_t kSpareBytes = std::size_t{16} << 20;
+
+  mutable std::mutex mutex_;
+  std::map<std::string, Kept> kept_;  // by identity
+  std::deque<std::string> spare_;     // identities that are on disk too, the oldest first
+  std::size_t spare_bytes_ = 0;       // of their bodies
+};
+
+}  // namespace normjit

@@ -1,0 +1,217 @@
+#include "normjit/cache/pack.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "normjit/base/digest.h"
+#include "normjit/base/text.h"
+#include "normjit/cache/file_names.h"
+#include "normjit/cache/read_file.h"
+#include "normjit/cache/system_call.h"
+
+namespace normjit {
+
+using Kind = Standing::Kind;
+
+namespace {
+
+constexpr std::string_view kMagic = "normjit-pack 1\n";
+constexpr std::string_view kChecksum = "checksum: ";
+constexpr std::string_view kEntries = "entries: ";
+// Room for a million entries; it bounds what a foreign file can make a reader allocate.
+constexpr std::size_t kMaxIndexBytes = std::size_t{64} << 20;
+
+std::string index_text(const std::map<std::string, std::string>& entries) {
+  std::string text = concat({kEntries, shortest(entries.size()), "\n"});
+  for (const auto& [id, bytes] : entries) text += concat({id, " ", shortest(bytes.size()), "\n"});
+  return text + "\n";
+}
+
+bool take_prefix(std::string_view& text, std::string_view prefix) {
+  if (!text.starts_with(prefix)) return false;
+  text.remove_prefix(prefix.size());
+  return true;
+}
+
+}  // namespace
+
+std::string encode_pack(const std::map<std::string, std::string>& entries) {
+  const std::string index = index_text(entries);
+  std::string pack = concat({kMagic, kChecksum, digest(index), "\n", index});
+  for (const auto& [id, bytes] : entries) pack += bytes;
+  return pack;
+}
+
+// The file for the time of one look.
+class Pack::OpenFile {
+ public:
+  // Follows links, since the path is the user's own choice; waits for no FIFO.
+  explicit OpenFile(const Pack& pack) : files_(*pack.files_), path_(pack.path_) {
+    file_ = uninterrupted([&] { return files_.open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC, 0); });
+    if (file_ < 0) {
+      kind_ = errno == ENOENT ? Kind::absent : Kind::unreadable;
+      error_ = io_error("open", path_, errno).message;
+    } else if (files_.fstat(file_, &facts_) < 0) {
+      kind_ = Kind::unreadable;
+      error_ = io_error("stat", path_, errno).message;
+    } else if (!S_ISREG(facts_.st_mode)) {
+      kind_ = Kind::damaged;
+      error_ = path_ + " is not a regular file";
+    } else if (const std::string reason = distrust(facts_, pack.shared_); !reason.empty()) {
+      kind_ = Kind::untrusted;
+      error_ = concat({path_, " ", reason});
+    }
+  }
+  ~OpenFile() {
+    if (file_ >= 0) files_.close(file_);
+  }
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+
+  // Kind::entry: it can be read.
+  Kind kind() const { return kind_; }
+  const std::string& error() const { return error_; }
+  const struct stat& facts() const { return facts_; }
+
+  // Up to so many bytes from there; fewer at the end of the file. False if they cannot be read: errno.
+  bool read(std::int64_t offset, std::size_t bytes, std::string& to) const {
+    to.resize(bytes);
+    std::size_t done = 0;
+    while (done < bytes) {
+      const long got = uninterrupted([&] {
+        return files_.pread(file_, to.data() + done, bytes - done, offset + static_cast<long long>(done));
+      });
+      if (got < 0) return false;
+      if (got == 0) break;
+      done += static_cast<std::size_t>(got);
+    }
+    to.resize(done);
+    return true;
+  }
+
+ private:
+  FileSystem& files_;
+  const std::string& path_;
+  int file_ = -1;
+  struct stat facts_ = {};
+  Kind kind_ = Kind::entry;
+  std::string error_;
+};
+
+struct Pack::Index {
+  struct Line {
+    std::string id;
+    std::int64_t offset, bytes;
+  };
+  struct stat facts = {};   // of the file whose index this is
+  std::vector<Line> lines;  // by id
+
+  bool is_of(const struct stat& file) const {
+    return file.st_dev == facts.st_dev && file.st_ino == facts.st_ino && file.st_size == facts.st_size &&
+           file.st_mtim.tv_sec == facts.st_mtim.tv_sec && file.st_mtim.tv_nsec == facts.st_mtim.tv_nsec;
+  }
+};
+
+Pack::Pack(std::string path, std::shared_ptr<FileSystem> files, bool shared)
+    : path_(std::move(path)), files_(std::move(files)), shared_(shared) {}
+
+Pack::~Pack() = default;
+
+std::shared_ptr<const Pack::Index> Pack::index(const OpenFile& file, std::string& error) const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (index_ && index_->is_of(file.facts())) return index_;
+  }
+  std::shared_ptr<const Index> read = read_index(file, error);
+  const std::lock_guard lock(mutex_);
+  if (read) index_ = read;
+  return read;
+}
+
+std::shared_ptr<const Pack::Index> Pack::read_index(const OpenFile& file, std::string& error) const {
+  // The head ends with the first empty line.
+  std::string head, more;
+  std::size_t end = std::string::npos;
+  while (end == std::string::npos && head.size() < kMaxIndexBytes) {
+    constexpr std::size_t kPiece = 65536;
+    if (!file.read(static_cast<std::int64_t>(head.size()), kPiece, more)) {
+      error = io_error("read", path_, errno).message;
+      return nullptr;
+    }
+    if (more.empty()) break;
+    const std::size_t from = head.empty() ? 0 : head.size() - 1;
+    head += more;
+    end = head.find("\n\n", from);
+  }
+  std::string_view rest = std::string_view(head).substr(0, end == std::string::npos ? 0 : end + 2);
+  const auto refuse = [&](std::string_view reason) {
+    error = concat({path_, " is not a valid pack: ", reason});
+    return nullptr;
+  };
+  if (!take_prefix(rest, kMagic)) return refuse("it is damaged, foreign, or of another format version");
+  if (!take_prefix(rest, kChecksum) || rest.size() < 33 || rest.substr(0, 32) != digest(rest.substr(33)))
+    return refuse("the checksum of its index does not match, it is damaged or cut short");
+  rest.remove_prefix(33);
+
+  auto index = std::make_shared<Index>();
+  index->facts = file.facts();
+  auto offset = static_cast<std::int64_t>(end + 2);
+  const auto lines = split(rest.substr(0, rest.size() - 2), '\n');
+  for (std::size_t i = 1; i < lines.size(); ++i) {
+    const std::string_view id = lines[i].substr(0, lines[i].find(' '));
+    const auto bytes = number<std::int64_t>(lines[i].substr(std::min(id.size() + 1, lines[i].size())));
+    if (id_in(file_name(id, kEntrySuffix), kEntrySuffix).empty() || !bytes || *bytes < 0 ||
+        *bytes > kMaxEntryBytes || (!index->lines.empty() && index->lines.back().id >= id))
+      return refuse("its index is malformed");
+    index->lines.push_back({std::string(id), offset, *bytes});
+    offset += *bytes;
+  }
+  if (lines[0] != concat({kEntries, shortest(index->lines.size())})) return refuse("its index is malformed");
+  if (offset != file.facts().st_size) return refuse("its size is not the one that its index tells");
+  return index;
+}
+
+Standing Pack::look(const std::string& identity) const {
+  const OpenFile file(*this);
+  if (file.kind() != Kind::entry) return {.kind = file.kind(), .error = file.error()};
+  std::string error;
+  const auto index = this->index(file, error);
+  if (!index) return {.kind = Kind::damaged, .error = std::move(error)};
+  const std::string id = entry_id(identity);
+  const auto line = std::lower_bound(index->lines.begin(), index->lines.end(), id,
+                                     [](const Index::Line& a, const std::string& b) { return a.id < b; });
+  if (line == index->lines.end() || line->id != id) return {};
+  std::string bytes;
+  if (!file.read(line->offset, static_cast<std::size_t>(line->bytes), bytes))
+    return {.kind = Kind::unreadable, .error = io_error("read", path_, errno).message};
+  return judge(std::move(bytes), identity, concat({"entry ", id, " of ", path_}));
+}
+
+Result<std::vector<Listed>> Pack::list() const {
+  const OpenFile file(*this);
+  if (file.kind() != Kind::entry) return Error{Code::CacheIo, file.error()};
+  std::string error;
+  const auto index = this->index(file, error);
+  if (!index) return Error{Code::CacheIo, std::move(error)};
+  std::vector<Listed> entries;
+  for (const Index::Line& line : index->lines) {
+    Listed listed{.id = line.id,
+                  .path = path_,
+                  .bytes = line.bytes,
+                  .modified = file.facts().st_mtime,
+                  .entry = Error{Code::CacheIo, {}}};
+    std::string bytes;
+    if (file.read(line.offset, static_cast<std::size_t>(line.bytes), bytes)) {
+      judge(std::move(bytes), listed);
+    } else {
+      listed.kind = Kind::unreadable;
+      listed.entry = io_error("read", path_, errno);
+    }
+    entries.push_back(std::move(listed));
+  }
+  return entries;
+}
+
+}  // namespace normjit

@@ -1,0 +1,243 @@
+// Looking through the cache, and after it.
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "normjit/base/text.h"
+#include "normjit/cache/atomic_file.h"
+#include "normjit/cache/pack.h"
+#include "normjit/cache/system_call.h"
+#include "normjit/cache/trim.h"
+#include "normjit/service/impl.h"
+#include "normjit/service/wanted.h"
+
+namespace normjit {
+namespace {
+
+EntryReport report_of(const Listed& listed, std::string_view tier) {
+  EntryReport report;
+  report.id = listed.id;
+  report.tier = tier;
+  report.bytes = listed.bytes;
+  report.modified = listed.modified;
+  if (!listed.entry) {
+    report.damaged = true;
+    report.error = listed.entry.error().message;
+    return report;
+  }
+  const auto fact = [&](std::string_view name) { return std::string(listed.entry->fact(name)); };
+  const auto count = [&](std::string_view name) { return number<int>(fact(name)).value_or(-1); };
+  report.spec = fact("spec");
+  report.plan = fact("plan");
+  report.arch = fact("arch");
+  report.kernel = fact("kernel");
+  report.toolchain = fact("toolchain");
+  report.code = fact("code");
+  report.device = fact("device");
+  report.regime = fact("regime");
+  report.alignment = fact("alignment");
+  report.registers = count("registers");
+  report.spill_bytes = count("spill_bytes");
+  report.shared_bytes = count("shared_bytes");
+  return report;
+}
+
+// The tiers at these paths, which must be there.
+Result<std::vector<std::unique_ptr<Tier>>> open_all(const std::vector<std::string>& paths,
+                                                    const Cache& cache) {
+  std::vector<std::unique_ptr<Tier>> tiers;
+  for (const std::string& path : paths) {
+    struct stat facts = {};
+    if (cache.files().lstat(path.c_str(), &facts) < 0) return io_error("find", path, errno);
+    tiers.push_back(make_layer(path, cache.shared_files(), cache.settings().shared));
+  }
+  return tiers;
+}
+
+Result<void> write_pack(FileSystem& files, const std::string& path, const std::string& bytes) {
+  const std::filesystem::path whole(path);
+  const std::string directory = whole.has_parent_path() ? whole.parent_path().string() : ".";
+  AtomicFile file(files, directory, whole.filename().string());
+  if (auto created = file.create(); !created) return created;
+  if (auto written = file.write(bytes); !written) return written;
+  return file.publish(/*replace=*/true);
+}
+
+}  // namespace
+
+Result<std::vector<EntryReport>> Service::entries() const {
+  Cache& cache = impl_->binaries.cache();
+  std::vector<EntryReport> reports;
+  const auto directory = cache.directory().list();
+  if (!directory) return directory.error();
+  for (const Listed& listed : *directory) reports.push_back(report_of(listed, cache.directory().path()));
+  for (const auto& layer : cache.layers())
+    if (const auto entries = layer->list())
+      for (const Listed& listed : *entries) reports.push_back(report_of(listed, layer->path()));
+  return reports;
+}
+
+Result<VerifyReport> Service::verify(bool quarantine) {
+  Cache& cache = impl_->binaries.cache();
+  VerifyReport report;
+  const auto count = [&](const std::vector<Listed>& entries, bool may_move) {
+    for (const Listed& listed : entries) {
+      if (listed.entry) {
+        ++report.entries;
+        report.bytes += listed.bytes;
+        continue;
+      }
+      const bool worthless = listed.kind == Standing::Kind::damaged || listed.kind == Standing::Kind::other;
+      const bool moved = may_move && worthless && cache.directory().set_aside(listed.id);
+      report.flaws.push_back({listed.path, listed.entry.error().message, moved});
+    }
+  };
+  const auto directory = cache.directory().list();
+  if (!directory) return directory.error();
+  count(*directory, quarantine);
+  for (const auto& layer : cache.layers()) {
+    if (const auto entries = layer->list())
+      count(*entries, false);
+    else
+      report.flaws.push_back({layer->path(), entries.error().message, false});
+  }
+  return report;
+}
+
+Result<PruneReport> Service::prune(const PruneOptions& options) {
+  Cache& cache = impl_->binaries.cache();
+  PruneReport report;
+  if (cache.settings().directory.empty()) return report;
+  TrimLimits limits{.max_bytes = options.max_bytes,
+                    .stale_seconds = options.stale_seconds,
+                    .all_damaged = true,
+                    .dry_run = options.dry_run,
+                    .shared = cache.settings().shared};
+  if (options.max_bytes < 0 && cache.settings().max_bytes > 0) limits.max_bytes = cache.settings().max_bytes;
+  const auto trimmed = trim(cache.files(), cache.settings().directory, limits);
+  if (!trimmed) return trimmed.error();
+  report.entries = trimmed->entries;
+  report.damaged = trimmed->damaged;
+  report.temporaries = trimmed->temporaries;
+  report.bytes = trimmed->bytes;
+  report.kept = trimmed->kept;
+  report.kept_bytes = trimmed->kept_bytes;
+  report.refused = trimmed->refused;
+  report.busy = trimmed->busy;
+  return report;
+}
+
+Result<ExportReport> Service::export_pack(const std::string& path, const ExportOptions& options) const {
+  if (!path.ends_with(kPackSuffix))
+    return Error{Code::BadArgument,
+                 concat({"the name of a pack ends in ", kPackSuffix, ", and '", path, "' does not"})};
+  if (options.specs.empty() != options.devices.empty())
+    return Error{Code::BadArgument, "specs and devices go together: name both, or neither to export all"};
+  for (const LayerNormSpec& spec : options.specs)
+    if (auto valid = validate(spec); !valid) return valid.error();
+
+  Cache& cache = impl_->binaries.cache();
+  auto named = open_all(options.from, cache);
+  if (!named) return named.error();
+  std::vector<const Tier*> tiers;
+  for (const auto& tier : *named) tiers.push_back(tier.get());
+  if (tiers.empty()) {
+    tiers.push_back(&cache.directory());
+    for (const auto& layer : cache.layers()) tiers.push_back(layer.get());
+  }
+
+  // What is wanted, where not everything is: kernels by id with their names, and the plans tuned for the
+  // specs.
+  std::map<std::string, std::string> missing;
+  const bool everything = options.specs.empty();
+  std::vector<Listed> listed;
+  for (const Tier* tier : tiers) {
+    auto entries = tier->list();
+    if (!entries) return entries.error();
+    for (Listed& entry : *entries) listed.push_back(std::move(entry));
+  }
+  std::vector<TunedPlan> tuned;
+  std::set<std::string> tuned_ids;
+  for (const Listed& each : listed) {
+    if (everything || !each.entry) continue;
+    const auto plan = tuned_plan_in(*each.entry);
+    const auto is_asked_for = [&](const TunedPlan& kept) {
+      return std::ranges::any_of(options.specs,
+                                 [&](const auto& spec) { return canonical(spec) == kept.spec; }) &&
+             std::ranges::any_of(options.devices,
+                                 [&](const auto& device) { return device.arch == kept.device.arch; });
+    };
+    if (!plan || !check(*plan) || !is_asked_for(*plan)) continue;
+    tuned.push_back(*plan);
+    tuned_ids.insert(each.id);
+  }
+  for (const KernelReport& kernel : wanted(options.specs, options.devices, tuned)) {
+    const auto identified = impl_->binaries.identify(kernel.spec, kernel.plan, kernel.arch);
+    if (!identified) return identified.error();
+    missing[identified->id] =
+        concat({to_text(kernel.spec), " on ", kernel.arch.name(), " with plan ", to_text(kernel.plan)});
+  }
+
+  ExportReport report;
+  std::map<std::string, std::string> entries;
+  for (const Listed& each : listed) {
+    const bool is_wanted = everything || missing.contains(each.id) || tuned_ids.contains(each.id);
+    if (!is_wanted || entries.contains(each.id)) continue;
+    if (each.entry)
+      entries[each.id] = encode(*each.entry);
+    else
+      ++report.damaged;
+  }
+  for (const auto& [id, kernel] : missing)
+    if (!entries.contains(id)) report.missing.push_back(kernel);
+  if (!report.missing.empty()) return report;
+  if (entries.empty()) return Error{Code::BadArgument, "there is nothing to export: no entry is there"};
+
+  const std::string pack = encode_pack(entries);
+  if (auto written = write_pack(cache.files(), path, pack); !written) return written.error();
+  report.entries = static_cast<int>(entries.size());
+  report.bytes = static_cast<std::int64_t>(pack.size());
+  return report;
+}
+
+Result<ImportReport> Service::import_from(const std::vector<std::string>& sources) {
+  Cache& cache = impl_->binaries.cache();
+  if (cache.settings().directory.empty())
+    return Error{Code::CacheIo, "there is no cache directory to import to"};
+  const auto tiers = open_all(sources, cache);
+  if (!tiers) return tiers.error();
+  ImportReport report;
+  const auto refuse = [&](std::string reason) {
+    ++report.refused;
+    report.errors.push_back(std::move(reason));
+  };
+  for (const auto& tier : *tiers) {
+    const auto entries = tier->list();
+    if (!entries) return entries.error();
+    for (const Listed& listed : *entries) {
+      if (!listed.entry) {
+        refuse(concat({listed.id, " in ", tier->path(), ": ", listed.entry.error().message}));
+        continue;
+      }
+      const Standing there = cache.directory().look(listed.entry->identity);
+      if (there.kind == Standing::Kind::entry) {
+        ++report.present;
+        continue;
+      }
+      if (there.kind == Standing::Kind::damaged) cache.directory().set_aside(listed.id);
+      if (const auto filled = cache.directory().fill(*listed.entry))
+        ++report.imported;
+      else
+        refuse(concat({listed.id, ": ", filled.error().message}));
+    }
+  }
+  return report;
+}
+
+}  // namespace normjit

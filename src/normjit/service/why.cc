@@ -1,0 +1,145 @@
+// Why a kernel is a hit or a miss.
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "normjit/base/text.h"
+#include "normjit/service/impl.h"
+
+namespace normjit {
+namespace {
+
+using Fields = std::vector<std::pair<std::string, std::string>>;
+
+// The word "key=..." of an identity without its key.
+std::string word_of(std::string_view identity, std::string_view key) {
+  const std::size_t at = identity.find(concat({key, "="}));
+  if (at == std::string_view::npos) return {};
+  const std::string_view value = identity.substr(at + key.size() + 1);
+  // The options come last, and have blanks between them.
+  return std::string(key == "options" ? value : value.substr(0, value.find(' ')));
+}
+
+// All that a kernel depends on, by name.
+Fields fields_of(const LayerNormSpec& spec, std::string_view plan, std::string_view arch,
+                 std::string_view identity) {
+  return {{"columns", shortest(spec.columns)},
+          {"input", std::string(name(spec.input))},
+          {"output", std::string(name(spec.output))},
+          {"weight", std::string(name(spec.weight))},
+          {"epsilon", shortest(spec.epsilon)},
+          {"affine", std::string(name(spec.affine))},
+          {"activation", std::string(name(spec.activation))},
+          {"scale", shortest(spec.scale)},
+          {"statistics", spec.statistics ? "yes" : "no"},
+          {"plan", std::string(plan)},
+          {"arch", std::string(arch)},
+          {"options", word_of(identity, "options")},
+          {"source", word_of(identity, "source")}};
+}
+
+// In what a stored kernel is another than the one asked for. The source depends on all the others, and the
+// options on the architecture: they say something only where those agree.
+std::vector<WhyReport::Difference> compare(const Fields& asked, const Fields& stored) {
+  std::vector<WhyReport::Difference> differences;
+  for (std::size_t i = 0; i < asked.size(); ++i) {
+    const auto& [field, value] = asked[i];
+    const bool follows = field == "options" || field == "source";
+    if (value != stored[i].second && (!follows || differences.empty()))
+      differences.push_back({field, value, stored[i].second});
+  }
+  return differences;
+}
+
+// The entry that differs in the fewest fields, of those with equal columns if there are such.
+void find_nearest(const std::vector<Listed>& listed, WhyReport& report) {
+  const Fields asked = fields_of(report.spec, to_text(report.plan),
+                                 target_of(report.plan, report.arch).name(), report.identity);
+  std::size_t fewest = std::numeric_limits<std::size_t>::max();
+  for (const Listed& each : listed) {
+    if (!each.entry || each.entry->fact("code") == "plan") continue;
+    const auto spec = parse_spec(each.entry->fact("spec"));
+    if (!spec) continue;
+    auto differences = compare(
+        asked, fields_of(*spec, each.entry->fact("plan"), each.entry->fact("arch"), each.entry->identity));
+    std::size_t distance = differences.size();
+    if (spec->columns != report.spec.columns) distance += asked.size();
+    if (distance >= fewest) continue;
+    fewest = distance;
+    report.nearest = each.id;
+    report.differences = std::move(differences);
+  }
+}
+
+std::string reason_of_miss(const WhyReport& report) {
+  if (report.nearest.empty()) return "no kernel is stored that it could be compared with";
+  if (report.differences.size() == 1 && report.differences[0].field == "source")
+    return "entry " + report.nearest +
+           " is of the same spec, plan and architecture, but of other kernel source: of another version of "
+           "normjit, or of templates in NORMJIT_TEMPLATE_DIR";
+  std::string fields;
+  for (const auto& difference : report.differences) fields += (fields.empty() ? "" : ", ") + difference.field;
+  return "it is stored nowhere; the nearest entry, " + report.nearest + ", differs in " + fields;
+}
+
+}  // namespace
+
+Result<std::vector<WhyReport>> Service::why(const LayerNormSpec& given, const DeviceProfile& device) {
+  if (auto valid = validate(given); !valid) return valid.error();
+  const LayerNormSpec spec = canonical(given);
+  std::vector<WhyReport> reports;
+  const auto report_of = [&](const Plan& plan) -> WhyReport& {
+    const auto known = std::ranges::find(reports, plan, &WhyReport::plan);
+    if (known != reports.end()) return *known;
+    reports.emplace_back();
+    reports.back().spec = spec;
+    reports.back().arch = device.arch;
+    reports.back().plan = plan;
+    return reports.back();
+  };
+  for (const RowsRegime regime : kRowsRegimes) {
+    for (const Alignment alignment : kAlignments) {
+      const auto tuned = impl_->tuned.find(spec, device, regime, alignment);
+      WhyReport& report = report_of(tuned ? *tuned : choose(spec, device, regime, alignment));
+      report.uses += concat({report.uses.empty() ? "" : "; ", name(regime), " rows, alignment ",
+                             shortest(static_cast<int>(alignment)), tuned ? " (tuned)" : ""});
+    }
+  }
+  for (const Plan& plan : plans(spec, device)) {
+    WhyReport& report = report_of(plan);
+    if (report.uses.empty())
+      report.uses = "where the device has no room for blocks that share a row, or another plan is tuned";
+  }
+
+  BinaryStore& binaries = impl_->binaries;
+  const auto listed = binaries.cache().list();
+  for (WhyReport& report : reports) {
+    const auto kernel = binaries.identify(spec, report.plan, device.arch);
+    if (!kernel) return kernel.error();
+    report.id = kernel->id;
+    report.identity = kernel->identity;
+    const Cache::Look look = binaries.cache().look(kernel->identity);
+    switch (look.standing.kind) {
+      case Standing::Kind::entry:
+        if (binaries.is_outdated(look.standing.entry)) {
+          report.reason = concat({look.tier, " holds it, made by ", look.standing.entry.fact("toolchain"),
+                                  ", and only this machine's compiler will do (NORMJIT_TOOLCHAIN=exact)"});
+        } else {
+          report.tier = look.tier;
+          report.reason = concat({look.tier, " holds it, made by ", look.standing.entry.fact("toolchain")});
+        }
+        break;
+      case Standing::Kind::absent:
+        if (listed) find_nearest(*listed, report);
+        report.reason = listed ? reason_of_miss(report) : listed.error().message;
+        break;
+      default:
+        report.reason = look.standing.error;
+    }
+  }
+  return reports;
+}
+
+}  // namespace normjit
