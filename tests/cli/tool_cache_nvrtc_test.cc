@@ -13,9 +13,7 @@ namespace normjit {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::ElementsAre;
 using testing::HasSubstr;
-using testing::IsEmpty;
 using testing::SizeIs;
 using Json = nlohmann::json;
 
