@@ -117,7 +117,7 @@ TEST_F(CudaDriverTest, TellsAMachineWithoutGpu) {
 TEST_F(CudaDriverTest, TellsAForkedChildWhatIsWrong) {
   cuda_.failing = {{"cuInit", CUDA_ERROR_NOT_INITIALIZED}};
   const Result<int> count = driver_.device_count();
-  ASSERT_EQ(count.code(), Code::DriverError);
+  ASSERT_EQ(count.code(), Code::ForkedAfterCudaInit);
   EXPECT_THAT(count.error().message, HasSubstr("forked"));
 }
 

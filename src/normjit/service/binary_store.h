@@ -6,6 +6,7 @@
 #include <mutex>
 #include <string>
 
+#include "normjit/base/fork.h"
 #include "normjit/cache/cache.h"
 #include "normjit/codegen/generator.h"
 #include "normjit/compiler/compiler.h"
@@ -58,7 +59,7 @@ class BinaryStore {
   std::unique_ptr<Cache> cache_;
   std::string template_directory_;
   SingleFlight<std::string, StoredBinary> flights_;
-  std::mutex mutex_;
+  ForkMutex mutex_;
   std::map<std::string, std::string> unstored_;  // identity -> code that the directory did not take
 };
 

@@ -5,19 +5,29 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include "normjit/base/fork.h"
+
 namespace normjit {
+namespace {
+
+// In place of spdlog's own mutex, which a forked child could find locked. One for all services, so that their
+// lines do not mix; never destroyed, since threads may log to the end.
+ForkMutex& g_console = *new ForkMutex;
+
+}  // namespace
 
 LogCallback default_log(LogLevel threshold) {
   // A logger of our own, unregistered: the host's spdlog never hears of it.
   auto logger =
-      std::make_shared<spdlog::logger>("normjit", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+      std::make_shared<spdlog::logger>("normjit", std::make_shared<spdlog::sinks::stderr_color_sink_st>());
   logger->set_pattern("%n %^%l%$: %v");
   logger->set_level(spdlog::level::debug);
   return [logger, threshold](LogLevel level, std::string_view text) {
     constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::debug, spdlog::level::info,
                                                      spdlog::level::warn, spdlog::level::err};
-    if (level >= threshold)
-      logger->log(kLevels[static_cast<int>(level)], spdlog::string_view_t(text.data(), text.size()));
+    if (level < threshold) return;
+    const std::lock_guard lock(g_console);
+    logger->log(kLevels[static_cast<int>(level)], spdlog::string_view_t(text.data(), text.size()));
   };
 }
 

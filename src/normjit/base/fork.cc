@@ -1,0 +1,107 @@
+#include "normjit/base/fork.h"
+
+#include <pthread.h>
+#include <time.h>
+
+#include <atomic>
+#include <cstdlib>
+
+namespace normjit {
+namespace {
+
+constexpr int kSecondsForExit = 10;
+
+// All of this is there before the first constructor runs and after the last destructor.
+constinit std::uint64_t g_generation = 1;  // written by a child's only thread
+
+constinit std::mutex g_list;
+constinit ForkLock* g_first = nullptr;
+
+// Those behind the gate are its readers. It prefers writers, or a fork would wait for as long as threads that
+// compile one kernel after the other overlap.
+constinit pthread_rwlock_t g_gate = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
+constinit std::atomic<bool> g_exiting = false;
+constinit std::atomic<bool> g_closes_at_exit = false;
+thread_local int t_passes = 0;
+
+void enter_gate() noexcept { pthread_rwlock_rdlock(&g_gate); }
+void leave_gate() noexcept { pthread_rwlock_unlock(&g_gate); }
+
+void close_gate() {
+  g_exiting = true;
+  if (t_passes > 0) return;  // exit() was called behind the gate
+  timespec until{};
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec += kSecondsForExit;
+  if (pthread_rwlock_timedwrlock(&g_gate, &until) == 0) pthread_rwlock_unlock(&g_gate);
+}
+
+}  // namespace
+
+std::uint64_t fork_generation() noexcept { return g_generation; }
+
+struct ForkHandlers {
+  // The gate first: those behind it take locks on their way out. Who forks behind the gate is no obstacle to
+  // itself.
+  static void before() {
+    if (t_passes > 0) leave_gate();
+    pthread_rwlock_wrlock(&g_gate);
+    g_list.lock();
+    for (ForkLock* lock = g_first; lock != nullptr; lock = lock->next_) lock->take();
+  }
+
+  static void in_parent() {
+    for (ForkLock* lock = g_first; lock != nullptr; lock = lock->next_) lock->give_back();
+    g_list.unlock();
+    pthread_rwlock_unlock(&g_gate);
+    if (t_passes > 0) enter_gate();
+  }
+
+  static void in_child() {
+    ++g_generation;
+    for (ForkLock* lock = g_first; lock != nullptr; lock = lock->next_) lock->renew();
+    std::construct_at(&g_list);
+    g_gate = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
+    g_exiting = false;  // another thread's exit is none of the child
+    if (t_passes > 0) enter_gate();
+  }
+};
+
+namespace {
+[[maybe_unused]] const int g_registered =
+    pthread_atfork(ForkHandlers::before, ForkHandlers::in_parent, ForkHandlers::in_child);
+}
+
+void ForkLock::enlist() noexcept {
+  const std::lock_guard lock(g_list);
+  next_ = g_first;
+  if (next_ != nullptr) next_->previous_ = this;
+  g_first = this;
+}
+
+void ForkLock::withdraw() noexcept {
+  const std::lock_guard lock(g_list);
+  if (next_ != nullptr) next_->previous_ = previous_;
+  (previous_ != nullptr ? previous_->next_ : g_first) = next_;
+}
+
+// Asked twice: before, so that nobody waits behind an exit, and behind the gate, where the exit waits for us.
+ForkGate::ForkGate() noexcept : open_(t_passes > 0 || !g_exiting) {
+  if (open_ && t_passes == 0) {
+    enter_gate();
+    open_ = !g_exiting;
+    if (!open_) leave_gate();
+  }
+  t_passes += open_;
+}
+
+ForkGate::~ForkGate() {
+  t_passes -= open_;
+  if (open_ && t_passes == 0) leave_gate();
+}
+
+void ForkGate::close_at_exit() noexcept {
+  if (!g_closes_at_exit.exchange(true)) std::atexit(close_gate);
+}
+
+}  // namespace normjit
