@@ -21,7 +21,6 @@ constinit ForkLock* g_first = nullptr;
 // compile one kernel after the other overlap.
 constinit pthread_rwlock_t g_gate = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
 constinit std::atomic<bool> g_exiting = false;
-constinit std::atomic<bool> g_closes_at_exit = false;
 thread_local int t_passes = 0;
 
 void enter_gate() noexcept { pthread_rwlock_rdlock(&g_gate); }
@@ -101,7 +100,7 @@ ForkGate::~ForkGate() {
 }
 
 void ForkGate::close_at_exit() noexcept {
-  if (!g_closes_at_exit.exchange(true)) std::atexit(close_gate);
+  std::atexit(close_gate);  // what is registered last runs first
 }
 
 }  // namespace normjit

@@ -80,9 +80,9 @@ class ForkGate {
   // False once the process is exiting: what the gate protects is about to be torn down and must not be begun.
   explicit operator bool() const noexcept { return open_; }
 
-  // From now on the end of the process closes the gate for good, and waits up to 10 seconds for those behind
-  // it. To be called behind the gate when a library is there that has exit handlers: those registered last
-  // run first, so the gate closes before they do.
+  // Makes the end of the process close the gate for good, and wait up to 10 seconds for those behind it,
+  // before it runs any exit handler that is registered by now. To be called behind the gate whenever a
+  // library may have registered one; costs a few bytes each time.
   static void close_at_exit() noexcept;
 
  private:

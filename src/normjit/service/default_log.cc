@@ -2,7 +2,7 @@
 
 #ifdef NORMJIT_WITH_SPDLOG
 
-#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/sinks/ansicolor_sink.h>
 #include <spdlog/spdlog.h>
 
 #include "normjit/base/fork.h"
@@ -14,20 +14,24 @@ namespace {
 // lines do not mix; never destroyed, since threads may log to the end.
 ForkMutex& g_console = *new ForkMutex;
 
+struct Console {
+  using mutex_t = ForkMutex;
+  static mutex_t& mutex() { return g_console; }
+};
+using Sink = spdlog::sinks::ansicolor_stderr_sink<Console>;
+
 }  // namespace
 
 LogCallback default_log(LogLevel threshold) {
   // A logger of our own, unregistered: the host's spdlog never hears of it.
-  auto logger =
-      std::make_shared<spdlog::logger>("normjit", std::make_shared<spdlog::sinks::stderr_color_sink_st>());
+  auto logger = std::make_shared<spdlog::logger>("normjit", std::make_shared<Sink>());
   logger->set_pattern("%n %^%l%$: %v");
   logger->set_level(spdlog::level::debug);
   return [logger, threshold](LogLevel level, std::string_view text) {
     constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::debug, spdlog::level::info,
                                                      spdlog::level::warn, spdlog::level::err};
-    if (level < threshold) return;
-    const std::lock_guard lock(g_console);
-    logger->log(kLevels[static_cast<int>(level)], spdlog::string_view_t(text.data(), text.size()));
+    if (level >= threshold)
+      logger->log(kLevels[static_cast<int>(level)], spdlog::string_view_t(text.data(), text.size()));
   };
 }
 
