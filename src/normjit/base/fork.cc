@@ -1,6 +1,5 @@
 #include "normjit/base/fork.h"
 
-#include <pthread.h>
 #include <time.h>
 
 #include <atomic>
@@ -17,14 +16,9 @@ constinit std::uint64_t g_generation = 1;  // written by a child's only thread
 constinit std::mutex g_list;
 constinit ForkLock* g_first = nullptr;
 
-// Those behind the gate are its readers. It prefers writers, or a fork would wait for as long as threads that
-// compile one kernel after the other overlap.
-constinit pthread_rwlock_t g_gate = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
+constinit WritersFirstMutex g_gate;  // those behind it are its readers
 constinit std::atomic<bool> g_exiting = false;
 thread_local int t_passes = 0;
-
-void enter_gate() noexcept { pthread_rwlock_rdlock(&g_gate); }
-void leave_gate() noexcept { pthread_rwlock_unlock(&g_gate); }
 
 void close_gate() {
   g_exiting = true;
@@ -32,7 +26,7 @@ void close_gate() {
   timespec until{};
   clock_gettime(CLOCK_REALTIME, &until);
   until.tv_sec += kSecondsForExit;
-  if (pthread_rwlock_timedwrlock(&g_gate, &until) == 0) pthread_rwlock_unlock(&g_gate);
+  if (g_gate.try_lock_until(until)) g_gate.unlock();
 }
 
 }  // namespace
@@ -43,8 +37,8 @@ struct ForkHandlers {
   // The gate first: those behind it take locks on their way out. Who forks behind the gate is no obstacle to
   // itself.
   static void before() {
-    if (t_passes > 0) leave_gate();
-    pthread_rwlock_wrlock(&g_gate);
+    if (t_passes > 0) g_gate.unlock_shared();
+    g_gate.lock();
     g_list.lock();
     for (ForkLock* lock = g_first; lock != nullptr; lock = lock->next_) lock->take();
   }
@@ -52,17 +46,17 @@ struct ForkHandlers {
   static void in_parent() {
     for (ForkLock* lock = g_first; lock != nullptr; lock = lock->next_) lock->give_back();
     g_list.unlock();
-    pthread_rwlock_unlock(&g_gate);
-    if (t_passes > 0) enter_gate();
+    g_gate.unlock();
+    if (t_passes > 0) g_gate.lock_shared();
   }
 
   static void in_child() {
     ++g_generation;
     for (ForkLock* lock = g_first; lock != nullptr; lock = lock->next_) lock->renew();
     std::construct_at(&g_list);
-    g_gate = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
+    std::construct_at(&g_gate);
     g_exiting = false;  // another thread's exit is none of the child
-    if (t_passes > 0) enter_gate();
+    if (t_passes > 0) g_gate.lock_shared();
   }
 };
 
@@ -87,16 +81,16 @@ void ForkLock::withdraw() noexcept {
 // Asked twice: before, so that nobody waits behind an exit, and behind the gate, where the exit waits for us.
 ForkGate::ForkGate() noexcept : open_(t_passes > 0 || !g_exiting) {
   if (open_ && t_passes == 0) {
-    enter_gate();
+    g_gate.lock_shared();
     open_ = !g_exiting;
-    if (!open_) leave_gate();
+    if (!open_) g_gate.unlock_shared();
   }
   t_passes += open_;
 }
 
 ForkGate::~ForkGate() {
   t_passes -= open_;
-  if (open_ && t_passes == 0) leave_gate();
+  if (open_ && t_passes == 0) g_gate.unlock_shared();
 }
 
 void ForkGate::close_at_exit() noexcept {

@@ -6,16 +6,34 @@
 // library is loaded.
 #pragma once
 
+#include <pthread.h>
+
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <shared_mutex>
 
 namespace normjit {
 
 // Which process of a line of forks this is: 1 in the first, in a child one more than in its parent. Unlike a
 // process id it never comes again. What is bound to a process remembers it. Costs a load.
 std::uint64_t fork_generation() noexcept;
+
+// A std::shared_mutex where readers do not overtake a writer who waits: with std::shared_mutex those that
+// overlap without a gap make a fork wait for good. So a thread must not read twice at once. Never destroyed.
+class WritersFirstMutex {
+ public:
+  void lock() noexcept { pthread_rwlock_wrlock(&lock_); }
+  bool try_lock() noexcept { return pthread_rwlock_trywrlock(&lock_) == 0; }
+  bool try_lock_until(const timespec& time) noexcept {
+    return pthread_rwlock_timedwrlock(&lock_, &time) == 0;
+  }
+  void unlock() noexcept { pthread_rwlock_unlock(&lock_); }
+  void lock_shared() noexcept { pthread_rwlock_rdlock(&lock_); }
+  void unlock_shared() noexcept { pthread_rwlock_unlock(&lock_); }
+
+ private:
+  pthread_rwlock_t lock_ = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
+};
 
 // A lock in the list of those that a fork takes.
 class ForkLock {
@@ -40,7 +58,7 @@ class ForkLock {
   ForkLock* previous_ = nullptr;
 };
 
-// A std::mutex or std::shared_mutex that is free in a forked child, with what it guards whole. In exchange it
+// A mutex that is free in a forked child, with what it guards whole. In exchange it
 // must be a leaf: nothing else is locked, made ForkSafe or destroyed, waited for, called back, read from a
 // file or asked of a driver while it is held, for a fork waits for every holder.
 template <class Mutex>
@@ -53,7 +71,6 @@ class ForkSafe final : ForkLock {
   bool try_lock() { return mutex_.try_lock(); }
   void unlock() { mutex_.unlock(); }
   void lock_shared() { mutex_.lock_shared(); }
-  bool try_lock_shared() { return mutex_.try_lock_shared(); }
   void unlock_shared() { mutex_.unlock_shared(); }
 
  private:
@@ -65,7 +82,7 @@ class ForkSafe final : ForkLock {
   Mutex mutex_;
 };
 using ForkMutex = ForkSafe<std::mutex>;
-using ForkSharedMutex = ForkSafe<std::shared_mutex>;
+using ForkSharedMutex = ForkSafe<WritersFirstMutex>;
 
 // A pass for code that neither a fork nor the end of the process may cut in two: calls of NVRTC, and of the
 // loader, whose own locks a fork would copy. A fork waits until all have left, and lets nobody in meanwhile.
