@@ -19,23 +19,21 @@ using namespace std::chrono_literals;
 class Fork : public ::testing::Test {
  protected:
   void SetUp() override { NORMJIT_SKIP_IF_FORKS_ARE_NOT_FOLLOWED(); }
+};
 
-  // Runs work() over and over on so many threads, until the test ends.
+// Runs work() over and over on so many threads, for as long as it lives.
+class Busy {
+ public:
   template <class Work>
-  void keep_busy(int threads, const Work& work) {
+  Busy(int threads, const Work& work) {
     for (int i = 0; i < threads; ++i)
-      threads_.emplace_back([this, work] {
-        while (!stop_) work();
+      threads_.emplace_back([work](const std::stop_token& stop) {
+        while (!stop.stop_requested()) work();
       });
-  }
-  void TearDown() override {
-    stop_ = true;
-    for (std::thread& thread : threads_) thread.join();
   }
 
  private:
-  std::atomic<bool> stop_ = false;
-  std::vector<std::thread> threads_;
+  std::vector<std::jthread> threads_;
 };
 
 TEST_F(Fork, EachGenerationCountsOn) {
@@ -73,24 +71,24 @@ TEST_F(Fork, LocksAreFreeInTheChildAndWhatTheyGuardIsWhole) {
     ForkSharedMutex mutex;
     int a = 0, b = 0;
   } shared;
-  keep_busy(2, [&] {
+  const Busy plainly(2, [&] {
     const std::lock_guard lock(plain.mutex);
     ++plain.a;
     ++plain.b;
   });
-  keep_busy(2, [&] {
+  const Busy sharing(2, [&] {
     const std::unique_lock lock(shared.mutex);
     ++shared.a;
     ++shared.b;
   });
   std::atomic<int> torn = 0;
-  keep_busy(2, [&] {
+  const Busy reading(2, [&] {
     const std::shared_lock lock(shared.mutex);
     if (shared.a != shared.b) ++torn;
   });
   for (int i = 0; i < 100; ++i)
     ASSERT_EQ(outcome_in_child([&] {
-                const std::lock_guard lock(plain.mutex);
+                const std::lock_guard first(plain.mutex);
                 { const std::shared_lock first(shared.mutex), second(shared.mutex); }
                 const std::unique_lock alone(shared.mutex);
                 return plain.a == plain.b && shared.a == shared.b;
@@ -101,7 +99,7 @@ TEST_F(Fork, LocksAreFreeInTheChildAndWhatTheyGuardIsWhole) {
 }
 
 TEST_F(Fork, LocksComeAndGoWhileOthersFork) {
-  keep_busy(2, [] {
+  const Busy making(2, [] {
     ForkMutex first, second;
     std::optional<ForkMutex> third(std::in_place);
     const std::lock_guard lock(second);
@@ -117,8 +115,8 @@ TEST_F(Fork, LocksComeAndGoWhileOthersFork) {
 
 TEST_F(Fork, ThreadsForkAtTheSameTime) {
   ForkMutex mutex;
-  keep_busy(1, [&] { const std::lock_guard lock(mutex); });
-  keep_busy(1, [] { const ForkGate gate; });
+  const Busy locking(1, [&] { const std::lock_guard lock(mutex); });
+  const Busy passing(1, [] { const ForkGate gate; });
   std::atomic<int> wrong = 0;
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i)
@@ -136,7 +134,7 @@ TEST_F(Fork, ThreadsForkAtTheSameTime) {
 
 TEST_F(Fork, WaitsUntilAllAreBackFromBehindTheGate) {
   std::atomic<int> inside = 0;
-  keep_busy(4, [&] {  // overlap, so that there is hardly a moment without one
+  const Busy overlapping(4, [&] {  // overlap, so that there is hardly a moment without one
     const ForkGate gate;
     ++inside;
     std::this_thread::sleep_for(2ms);
