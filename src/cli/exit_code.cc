@@ -15,6 +15,7 @@ ExitCode exit_code(Code code) noexcept {
     case Code::NoDevice:
     case Code::NoContext:
     case Code::OutOfMemory:
+    case Code::ForkedAfterCudaInit:
       return kEnvironment;
     case Code::CacheIo:
       return kCacheIo;

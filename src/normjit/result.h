@@ -63,6 +63,7 @@ enum class Code : std::int32_t {
   DriverError = 505,   // any other driver error; the message names it
   OutOfMemory = 506,   // the device is out of memory
   NotResident = 507,   // blocks that must run together find no room on the device, or on this share of it
+  ForkedAfterCudaInit = 508,  // CUDA was initialised before the fork that made this process
 
   // The cache on disk. A prepare or launch never fails with these; only calls about the cache itself do.
   CacheIo = 600,

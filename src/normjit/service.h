@@ -81,8 +81,9 @@ class NORMJIT_API Kernel {
   // Enqueues the layer normalization on the stream: one kernel, in a graph one kernel node. Takes no lock,
   // allocates nothing and never synchronises. The CUDA context of the stream must be current, as for any
   // launch. Bad arguments are answered before anything is launched: EmptyKernel, NullPointer,
-  // UnexpectedPointer, Misaligned, BadRows, BadStride, WorkspaceRequired; DriverError or OutOfMemory from the
-  // driver itself; NotResident where it finds no room to run the blocks that share a row together.
+  // UnexpectedPointer, Misaligned, BadRows, BadStride, WorkspaceRequired; ForkedAfterCudaInit in a forked
+  // child of the process that prepared it; DriverError or OutOfMemory from the driver itself; NotResident
+  // where it finds no room to run the blocks that share a row together.
   Status launch(const Tensors& tensors, Stream stream, const LaunchOptions& options = {}) const noexcept;
 
   // Everything that launch checks, and besides asks the driver about each pointer: WrongDevice for memory
@@ -231,6 +232,11 @@ struct Seams {
 // Plans, generates, compiles, caches and loads kernels. Thread-safe. One per process is enough: it serves all
 // devices. Constructing it touches nothing: no file, no CUDA call, no thread. The environment is read by
 // from_environment() only.
+//
+// A process may fork at any time, also while other threads prepare: a fork waits for the compiles that are
+// under way, and then the child can do all that its parent could, except that a GPU serves it only if the
+// parent had not initialised CUDA (ForkedAfterCudaInit). The end of the process waits for these compiles,
+// too; threads that still prepare get the error NoCompiler.
 class NORMJIT_API Service {
  public:
   explicit Service(Options options = Options::from_environment(), Seams seams = {});
@@ -240,8 +246,8 @@ class NORMJIT_API Service {
 
   // The kernel for this spec and use, from memory, disk or the compiler; loaded and ready, so that the first
   // launch costs what every launch costs. Concurrent calls for one kernel share one compile. Never changes
-  // the current context. Errors: those of validate; BadArgument; NoDriver, DriverTooOld, NoContext, NoDevice;
-  // NoCompiler, CompileFailed...
+  // the current context. Errors: those of validate; BadArgument; NoDriver, DriverTooOld, NoContext, NoDevice,
+  // ForkedAfterCudaInit; NoCompiler, CompileFailed...
   Result<Kernel> prepare(const LayerNormSpec& spec, const PrepareOptions& options = {});
 
   // Prepares (the first time) and launches the kernel that fits these very tensors, on the current context's

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/child.h"
 #include "tests/support/fake_cuda.h"
 
 namespace normjit::testing {
@@ -117,8 +118,26 @@ TEST_F(CudaDriverTest, TellsAMachineWithoutGpu) {
 TEST_F(CudaDriverTest, TellsAForkedChildWhatIsWrong) {
   cuda_.failing = {{"cuInit", CUDA_ERROR_NOT_INITIALIZED}};
   const Result<int> count = driver_.device_count();
-  ASSERT_EQ(count.code(), Code::DriverError);
+  ASSERT_EQ(count.code(), Code::ForkedAfterCudaInit);
   EXPECT_THAT(count.error().message, HasSubstr("forked"));
+}
+
+TEST_F(CudaDriverTest, AsksNothingOfTheDriverThatAParentHasInitialised) {
+  cuda_.current = 101;
+  EXPECT_EQ(outcome_in_child([this] { return driver_.profile(1).ok(); }), "done") << "not yet initialised";
+  ASSERT_TRUE(driver_.profile(1).ok());
+  cuda_.forget_calls();
+  EXPECT_EQ(outcome_in_child([this] {
+              const auto forked = [](const auto& result) {
+                return result.code() == Code::ForkedAfterCudaInit;
+              };
+              return forked(driver_.device_count()) && forked(driver_.current_device()) &&
+                     forked(driver_.profile(1)) && forked(driver_.device_name(1)) &&
+                     forked(driver_.load("code", "kernel", 1, {})) && forked(driver_.allocation(this)) &&
+                     cuda_.calls().empty() && driver_.version().ok();
+            }),
+            "done");
+  EXPECT_TRUE(driver_.current_device().ok());
 }
 
 TEST_F(CudaDriverTest, OpensAgainAfterAFailure) {

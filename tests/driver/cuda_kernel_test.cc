@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "normjit/driver/cuda_driver.h"
+#include "tests/support/child.h"
 #include "tests/support/fake_cuda.h"
 
 namespace normjit::testing {
@@ -98,6 +99,18 @@ TEST_F(CudaKernelTest, UnloadsOnceWithItsLastOwner) {
   EXPECT_THAT(cuda_.calls(),
               ElementsAre("cuThreadExchangeStreamCaptureMode relaxed", "cuLibraryUnload 1 relaxed",
                           "cuThreadExchangeStreamCaptureMode global"));
+  EXPECT_EQ(cuda_.live_libraries(), 0);
+}
+
+TEST_F(CudaKernelTest, IsLeftToTheParentByAForkedChild) {
+  auto kernel = load().value();
+  cuda_.forget_calls();
+  EXPECT_EQ(outcome_in_child([&] {
+              kernel.reset();
+              return cuda_.calls().empty();
+            }),
+            "done");
+  kernel.reset();
   EXPECT_EQ(cuda_.live_libraries(), 0);
 }
 

@@ -6,21 +6,30 @@
 #include <filesystem>
 #include <system_error>
 
+#include "normjit/base/fork.h"
+
 namespace normjit {
 
 DynamicLibrary DynamicLibrary::open(const std::string& path_or_soname, std::string* why) {
-  // To dlopen an empty name is the program itself.
-  void* handle = path_or_soname.empty() ? nullptr : dlopen(path_or_soname.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr && why != nullptr) {
-    const char* reason = path_or_soname.empty() ? "the name is empty" : dlerror();
-    *why = reason != nullptr ? reason : "the loader gives no reason";
-  }
+  const auto failed = [why](const char* reason) {
+    if (why != nullptr) *why = reason != nullptr ? reason : "the loader gives no reason";
+    return DynamicLibrary();
+  };
+  if (path_or_soname.empty()) return failed("the name is empty");  // to dlopen it is the program itself
+  const ForkGate gate;
+  if (!gate) return failed("the process is exiting");
+  void* handle = dlopen(path_or_soname.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) return failed(dlerror());
+  ForkGate::close_at_exit();
   return DynamicLibrary(handle);
 }
 
 DynamicLibrary DynamicLibrary::already_loaded(const std::string& soname) {
-  if (soname.empty()) return {};
-  return DynamicLibrary(dlopen(soname.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD));
+  const ForkGate gate;
+  if (soname.empty() || !gate) return {};
+  void* handle = dlopen(soname.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+  if (handle != nullptr) ForkGate::close_at_exit();
+  return DynamicLibrary(handle);
 }
 
 void* DynamicLibrary::symbol(const char* name) const {

@@ -7,6 +7,7 @@ namespace normjit {
 
 // An open library, or empty. A plain value. The library is never closed: a CUDA library must not be unloaded
 // under its own threads and exit handlers, and opening the same file twice costs nothing. Thread-safe.
+// Opening goes through the ForkGate: a fork waits for it, and an exiting process opens nothing more.
 class DynamicLibrary {
  public:
   DynamicLibrary() = default;

@@ -72,6 +72,9 @@ constexpr Row kRows[] = {
      "has, "
      "has no room for them: use Service::layer_norm, which then takes another plan by itself, or give a "
      "two_reads plan in PrepareOptions::plan."},
+    {Code::ForkedAfterCudaInit, "ForkedAfterCudaInit",
+     "CUDA was initialised before this process was forked, and serves its parent only: fork before the first "
+     "CUDA call, or start workers by exec (spawn)."},
 
     {Code::CacheIo, "CacheIo", "The cache directory could not be read or written."},
 

@@ -4,10 +4,10 @@
 #include <cstddef>
 #include <deque>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 
+#include "normjit/base/fork.h"
 #include "normjit/cache/entry.h"
 
 namespace normjit {
@@ -27,7 +27,7 @@ class Memory {
  private:
   static constexpr std::size_t kSpareBytes = std::size_t{16} << 20;
 
-  mutable std::mutex mutex_;
+  mutable ForkMutex mutex_;
   std::map<std::string, Kept> kept_;  // by identity
   std::deque<std::string> spare_;     // identities that are on disk too, the oldest first
   std::size_t spare_bytes_ = 0;       // of their bodies

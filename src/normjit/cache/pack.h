@@ -11,10 +11,10 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 
+#include "normjit/base/fork.h"
 #include "normjit/cache/tier.h"
 
 namespace normjit {
@@ -45,7 +45,7 @@ class Pack final : public Tier {
   const std::string path_;
   const std::shared_ptr<FileSystem> files_;
   const bool shared_;
-  mutable std::mutex mutex_;                    // never held across a file access
+  mutable ForkMutex mutex_;                     // never held across a file access
   mutable std::shared_ptr<const Index> index_;  // of the file that was looked at last
 };
 

@@ -3,6 +3,7 @@
 #include <mutex>
 #include <optional>
 
+#include "normjit/base/fork.h"
 #include "normjit/base/text.h"
 #include "normjit/compiler/cubin.h"
 #include "normjit/compiler/options.h"
@@ -57,6 +58,12 @@ class Program {
   nvrtcProgram program_ = nullptr;
 };
 
+Error exiting() {
+  return {Code::NoCompiler,
+          "This process is exiting, and compiles nothing more. Join the threads that use normjit before main "
+          "returns."};
+}
+
 Error unknown_arch(Arch arch, const Nvrtc& nvrtc) {
   std::string known;
   for (Arch each : nvrtc.archs) known += concat({known.empty() ? "" : ", ", each.name()});
@@ -92,6 +99,8 @@ class NvrtcCompiler : public Compiler {
   explicit NvrtcCompiler(std::function<Result<Nvrtc>()> open) : open_(std::move(open)) {}
 
   Result<Binary> compile(const Source& source, Arch arch) override {
+    const ForkGate gate;
+    if (!gate) return exiting();
     const auto opened = nvrtc();
     if (!opened) return opened.error();
     const Nvrtc& nvrtc = **opened;
@@ -109,6 +118,9 @@ class NvrtcCompiler : public Compiler {
       result = program.compile(options);
       binary.log = program.log();
     }
+    // The first compile of each kind of target makes NVRTC register exit handlers (13.0: 14 for sm_90, 16
+    // more for sm_100a).
+    ForkGate::close_at_exit();
     std::string flaw;
     if (result == NVRTC_SUCCESS) {
       binary.code = target->ptx ? program.ptx() : program.cubin();
@@ -126,6 +138,8 @@ class NvrtcCompiler : public Compiler {
   }
 
   Result<Facts> facts() override {
+    const ForkGate gate;
+    if (!gate) return exiting();
     const auto opened = nvrtc();
     if (!opened) return opened.error();
     const Nvrtc& nvrtc = **opened;
@@ -145,7 +159,7 @@ class NvrtcCompiler : public Compiler {
   }
 
   const std::function<Result<Nvrtc>()> open_;
-  std::mutex mutex_;  // of the search, never held while compiling
+  std::mutex mutex_;  // of the search, held only behind the gate and never while compiling
   std::optional<Nvrtc> nvrtc_;
 };
 

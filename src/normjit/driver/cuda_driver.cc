@@ -7,11 +7,19 @@
 namespace normjit {
 
 Result<const CudaDriver::Machine*> CudaDriver::machine() {
-  return machine_.get([this]() -> Result<Machine> {
+  // The driver would answer so, too, but not where a fork has cut its initialisation in two.
+  const std::uint64_t generation = fork_generation(), initialised = initialised_.load();
+  if (initialised != 0 && initialised != generation)
+    return Error{Code::ForkedAfterCudaInit, Status{Code::ForkedAfterCudaInit}.message()};
+  return machine_.get([&]() -> Result<Machine> {
     const Result<const DriverTable*> driver = this->driver();
     if (!driver) return driver.error();
+    initialised_ = generation;
     Result<std::vector<CudaDevice>> devices = read_devices(**driver);
-    if (!devices) return devices.error();
+    if (!devices) {
+      initialised_ = 0;
+      return devices.error();
+    }
     return Machine{**driver, std::move(*devices)};
   });
 }

@@ -1,12 +1,15 @@
 // The Driver of a real machine, on top of a table of driver calls.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "normjit/base/fork.h"
 #include "normjit/driver/cuda_device.h"
 #include "normjit/driver/driver.h"
 #include "normjit/driver/driver_table.h"
@@ -45,6 +48,7 @@ class CudaDriver final : public Driver {
   const Open open_;
   PublishOnce<DriverTable> driver_;
   PublishOnce<Machine> machine_;
+  std::atomic<std::uint64_t> initialised_ = 0;  // the fork_generation() that called cuInit; 0: none
 };
 
 }  // namespace normjit

@@ -97,7 +97,7 @@ Result<std::shared_ptr<LoadedKernel>> CudaKernel::load(const DriverTable& driver
 }
 
 CudaKernel::~CudaKernel() {
-  if (getpid() != process_) return;  // a forked child has no part in its parent's libraries
+  if (fork_generation() != generation_) return;  // a forked child has no part in its parent's libraries
   const BesideCapture beside_capture(driver_);
   // Nobody is left to be told of a failure, and at process exit it is expected: the driver may be gone
   // already.

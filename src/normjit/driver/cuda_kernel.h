@@ -1,12 +1,11 @@
 // A library of the driver with the one kernel that is launched from it.
 #pragma once
 
-#include <unistd.h>
-
 #include <memory>
 #include <string>
 #include <string_view>
 
+#include "normjit/base/fork.h"
 #include "normjit/driver/driver.h"
 #include "normjit/driver/driver_table.h"
 
@@ -31,7 +30,7 @@ class CudaKernel final : public LoadedKernel {
 
  private:
   CudaKernel(const DriverTable& driver, CUlibrary library, CUdevice device)
-      : driver_(driver), library_(library), device_(device), process_(getpid()) {}
+      : driver_(driver), library_(library), device_(device), generation_(fork_generation()) {}
 
   // The driver takes a CUkernel as the function, and finds that of the current context.
   CUfunction function() const noexcept { return reinterpret_cast<CUfunction>(kernel_); }
@@ -40,7 +39,7 @@ class CudaKernel final : public LoadedKernel {
   const DriverTable driver_;  // a copy: kernels outlive the Driver
   const CUlibrary library_;
   const CUdevice device_;
-  const pid_t process_;  // the one that loaded it
+  const std::uint64_t generation_;  // of the process that loaded it
   CUkernel kernel_ = nullptr;
 };
 

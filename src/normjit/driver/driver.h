@@ -54,7 +54,8 @@ struct Allocation {
 
 // Seam: CudaDriver in production, a fake in tests. Implementations are thread-safe. Nothing is opened before
 // the first call, and no call changes the caller's current context or makes one. Every call may also fail
-// with NoDriver, DriverTooOld and DriverError; all but version() with NoDevice.
+// with NoDriver, DriverTooOld and DriverError; all but version() with NoDevice, and with ForkedAfterCudaInit
+// in a child of a process that had initialised the driver.
 class Driver {
  public:
   virtual ~Driver() = default;

@@ -16,6 +16,8 @@ Code code_of(CUresult result) noexcept {
       return Code::NoContext;
     case CUDA_ERROR_STUB_LIBRARY:
       return Code::NoDriver;
+    case CUDA_ERROR_NOT_INITIALIZED:  // the answer to a child whose parent had initialised CUDA
+      return Code::ForkedAfterCudaInit;
     default:
       return Code::DriverError;
   }

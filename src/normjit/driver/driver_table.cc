@@ -3,6 +3,7 @@
 #include <string>
 
 #include "normjit/base/dynamic_library.h"
+#include "normjit/base/fork.h"
 
 namespace normjit {
 namespace {
@@ -52,6 +53,7 @@ Result<DriverTable> read_driver(const FindSymbol& find) {
 }
 
 Result<DriverTable> open_driver() {
+  const ForkGate gate;  // for the loader's locks: looking up a symbol takes them, too
   std::string why;
   const DynamicLibrary library = DynamicLibrary::open("libcuda.so.1", &why);
   if (!library) {

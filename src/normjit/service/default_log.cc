@@ -2,15 +2,29 @@
 
 #ifdef NORMJIT_WITH_SPDLOG
 
-#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/sinks/ansicolor_sink.h>
 #include <spdlog/spdlog.h>
 
+#include "normjit/base/fork.h"
+
 namespace normjit {
+namespace {
+
+// In place of spdlog's own mutex, which a forked child could find locked. One for all services, so that their
+// lines do not mix; never destroyed, since threads may log to the end.
+ForkMutex& g_console = *new ForkMutex;
+
+struct Console {
+  using mutex_t = ForkMutex;
+  static mutex_t& mutex() { return g_console; }
+};
+using Sink = spdlog::sinks::ansicolor_stderr_sink<Console>;
+
+}  // namespace
 
 LogCallback default_log(LogLevel threshold) {
   // A logger of our own, unregistered: the host's spdlog never hears of it.
-  auto logger =
-      std::make_shared<spdlog::logger>("normjit", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+  auto logger = std::make_shared<spdlog::logger>("normjit", std::make_shared<Sink>());
   logger->set_pattern("%n %^%l%$: %v");
   logger->set_level(spdlog::level::debug);
   return [logger, threshold](LogLevel level, std::string_view text) {

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "normjit/base/fork.h"
 #include "normjit/driver/driver.h"
 #include "normjit/service.h"
 #include "normjit/service/binary_store.h"
@@ -73,7 +74,7 @@ class Service::Impl {
   static Result<void> check_room(const Kernel::Prepared& kernel);
 
   // Guards only the two maps: never held across a compile, a file access or a driver call.
-  std::shared_mutex mutex_;
+  ForkSharedMutex mutex_;
   std::unordered_map<Use, Kernel, UseHash> by_use_;
   std::unordered_map<std::string, Kernel> by_plan_;  // several uses may share a plan
   SingleFlight<std::string, Kernel> flights_;

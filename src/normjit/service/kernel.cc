@@ -96,6 +96,7 @@ namespace {
 // Ok, or why this very kernel cannot run on these tensors.
 Status admit(const Kernel::Prepared& p, const Tensors& t) noexcept {
   if (const Status status = check_tensors(p.spec, t); !status || t.rows == 0) return status;
+  if (p.generation != fork_generation()) return {Code::ForkedAfterCudaInit};
   if (static_cast<int>(alignment_of(p.spec, t)) < (p.plan.shifted ? 1 : p.plan.vector))
     return {Code::Misaligned};
   if (p.workspace_bytes != 0 && !t.workspace) return {Code::WorkspaceRequired};
@@ -166,18 +167,18 @@ Result<void> Kernel::check(const Tensors& t) const {
 }
 
 namespace {
-const Kernel::Prepared& nothing() noexcept {
-  static const Kernel::Prepared empty;
-  return empty;
-}
+// What an empty Kernel answers.
+constexpr LayerNormSpec kNoSpec{};
+constexpr Plan kNoPlan{};
+constexpr DeviceProfile kNoDevice{};
 }  // namespace
 
 std::size_t Kernel::workspace_bytes() const noexcept { return prepared_ ? prepared_->workspace_bytes : 0; }
-const LayerNormSpec& Kernel::spec() const noexcept { return (prepared_ ? *prepared_ : nothing()).spec; }
-const Plan& Kernel::plan() const noexcept { return (prepared_ ? *prepared_ : nothing()).plan; }
-const DeviceProfile& Kernel::device() const noexcept { return (prepared_ ? *prepared_ : nothing()).profile; }
+const LayerNormSpec& Kernel::spec() const noexcept { return prepared_ ? prepared_->spec : kNoSpec; }
+const Plan& Kernel::plan() const noexcept { return prepared_ ? prepared_->plan : kNoPlan; }
+const DeviceProfile& Kernel::device() const noexcept { return prepared_ ? prepared_->profile : kNoDevice; }
 
-Origin Kernel::origin() const noexcept { return (prepared_ ? *prepared_ : nothing()).origin; }
+Origin Kernel::origin() const noexcept { return prepared_ ? prepared_->origin : Origin::compiled; }
 
 std::string_view name(Origin origin) noexcept {
   constexpr std::string_view kNames[] = {"memory", "disk", "layer", "compiled"};

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <memory>
 
+#include "normjit/base/fork.h"
 #include "normjit/driver/driver.h"
 #include "normjit/service.h"
 
@@ -19,6 +20,7 @@ struct Kernel::Prepared {
   LaunchShape shape;
   std::shared_ptr<Driver> driver;
   std::shared_ptr<LoadedKernel> loaded;
+  const std::uint64_t generation = fork_generation();  // of the process that has it loaded
   // Whether the one-call form has seen this kernel with pointers that Kernel::check accepted.
   mutable std::atomic<bool> pointers_checked = false;
 };

@@ -9,13 +9,15 @@
 #include <optional>
 #include <utility>
 
+#include "normjit/base/fork.h"
 #include "normjit/result.h"
 
 namespace normjit {
 
 // Thread-safe. Nothing is remembered: a call that begins after an execution has ended starts another, also
 // after an error. So a caller that keeps values elsewhere looks there again inside its function, since
-// another execution may have ended between the caller's first look and its call.
+// another execution may have ended between the caller's first look and its call. In a forked child the
+// executions of its parent, whose threads it does not have, are as if they had never begun.
 template <class Key, class Value>
 class SingleFlight {
  public:
@@ -25,20 +27,27 @@ class SingleFlight {
   // run() with its own key.
   Result<Value> run(const Key& key, const std::function<Result<Value>()>& function) {
     std::promise<Result<Value>> promise;
-    std::shared_future<Result<Value>> flight = promise.get_future().share();
+    const Flight own{promise.get_future().share(), fork_generation()};
+    Flight flight = own;
     bool leads = false;
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      const auto found = flights_.try_emplace(key, flight);
-      leads = found.second;
-      flight = found.first->second;
+      const std::lock_guard lock(mutex_);
+      auto [found, added] = flights_.try_emplace(key, own);
+      leads = added || found->second.generation != own.generation;
+      if (leads) found->second = own;
+      flight = found->second;
     }
-    if (leads) execute(key, function, promise);
-    return flight.get();
+    if (leads) execute(key, function, own.generation, promise);
+    return flight.result.get();
   }
 
  private:
-  void execute(const Key& key, const std::function<Result<Value>()>& function,
+  struct Flight {
+    std::shared_future<Result<Value>> result;
+    std::uint64_t generation;  // of the process that executes
+  };
+
+  void execute(const Key& key, const std::function<Result<Value>()>& function, std::uint64_t generation,
                std::promise<Result<Value>>& promise) {
     std::optional<Result<Value>> result;
     std::exception_ptr thrown;
@@ -47,10 +56,12 @@ class SingleFlight {
     } catch (...) {
       thrown = std::current_exception();
     }
-    // Forgotten before it is told: who has been told and calls again starts anew.
+    // Forgotten before it is told: who has been told and calls again starts anew. What has another generation
+    // is the flight of a child that was forked by the function.
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      flights_.erase(key);
+      const std::lock_guard lock(mutex_);
+      const auto found = flights_.find(key);
+      if (found != flights_.end() && found->second.generation == generation) flights_.erase(found);
     }
     if (result) {
       promise.set_value(*std::move(result));
@@ -59,8 +70,8 @@ class SingleFlight {
     }
   }
 
-  std::mutex mutex_;
-  std::map<Key, std::shared_future<Result<Value>>> flights_;  // being executed now
+  ForkMutex mutex_;
+  std::map<Key, Flight> flights_;  // being executed now
 };
 
 }  // namespace normjit

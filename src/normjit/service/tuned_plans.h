@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "normjit/base/fork.h"
 #include "normjit/cache/cache.h"
 #include "normjit/service.h"
 
@@ -44,7 +45,7 @@ class TunedPlans {
  private:
   Cache& cache_;
   const Warn warn_;
-  std::mutex mutex_;                                  // never held across a file access
+  ForkMutex mutex_;                                   // never held across a file access
   std::map<std::string, std::optional<Plan>> known_;  // by identity
 };
 
