@@ -1,5 +1,4 @@
 // Many processes that want the same kernels at the same time compile each of them once.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <barrier>

@@ -1,5 +1,4 @@
 // From a machine with a compiler to one without: packs of real kernels, made and used by the real tool.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -13,12 +12,10 @@ namespace normjit {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::HasSubstr;
-using testing::SizeIs;
 using Json = nlohmann::json;
 
-constexpr const char* kOne = "layernorm/cols=64/f16/eps=1e-05/wb/gelu";
-constexpr const char* kOther = "layernorm/cols=48/f32/eps=1e-05";
+constexpr const char* kOne = "layernorm/cols=3/f16/eps=1e-05/wb/gelu";
+constexpr const char* kOther = "layernorm/cols=2/f32/eps=1e-05";
 
 std::string contents(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
@@ -107,28 +104,6 @@ TEST_F(ToolPacks, PacksCanBeImportedAndMerged) {
   const Json merged = report({"export", both, "--from", other, "--from", one});
   EXPECT_EQ(merged.at("entries"), imported.at("imported"));
   EXPECT_EQ(contents(both), contents(all));
-}
-
-TEST_F(ToolPacks, WhyTellsThatTheTemplatesChanged) {
-  const std::string cache = built("cache", kOne, kOther, "2");
-  const std::string templates = directory_ / "templates";
-  fs::copy(NORMJIT_SOURCE_DIR "/templates", templates, fs::copy_options::recursive);
-  const std::vector<std::string> why = {"why", kOne, "--arch", "sm_90", "--cache-dir", cache, "--json"};
-  const std::vector<std::string> environment = {"NORMJIT_TEMPLATE_DIR=" + templates};
-  EXPECT_EQ(run_tool(why, environment).status, 0) << "a copy is as good";
-
-  for (const auto& file : fs::directory_iterator(templates))
-    std::ofstream(file.path(), std::ios::app) << "// changed\n";
-  const ToolRun changed = run_tool(why, environment);
-  EXPECT_EQ(changed.status, 1) << changed.err;
-  const Json found = Json::parse(changed.out);
-  ASSERT_FALSE(found.at("kernels").empty());
-  for (const Json& kernel : found.at("kernels")) {
-    EXPECT_EQ(kernel.at("tier"), "");
-    ASSERT_THAT(kernel.at("differences"), SizeIs(1));
-    EXPECT_EQ(kernel.at("differences").at(0).at("field"), "source");
-    EXPECT_THAT(kernel.at("reason").get<std::string>(), HasSubstr("source"));
-  }
 }
 
 }  // namespace

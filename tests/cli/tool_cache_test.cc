@@ -260,6 +260,26 @@ TEST_F(ToolCache, WhyNamesTheFieldsThatDiffer) {
   EXPECT_THAT(text.err, HasSubstr("normjit prebuild " + std::string(kSmall) + " --arch sm_90"));
 }
 
+// Other kernels of the spec, which differ in the plan, are no nearer.
+TEST_F(ToolCache, WhyTellsThatTheTemplatesChanged) {
+  fill(cache(), {kLarge});
+  const std::string templates = directory_ / "templates";
+  fs::copy(NORMJIT_SOURCE_DIR "/templates", templates, fs::copy_options::recursive);
+  const std::vector<std::string> environment = {"NORMJIT_TEMPLATE_DIR=" + templates};
+  EXPECT_EQ(report({"why", kLarge, "--arch", "sm_90"}, 0, environment).at("missing"), 0)
+      << "a copy is as good";
+
+  for (const auto& file : fs::directory_iterator(templates))
+    std::ofstream(file.path(), std::ios::app) << "// changed\n";
+  const Json found = report({"why", kLarge, "--arch", "sm_90"}, 1, environment);
+  EXPECT_EQ(found.at("missing"), found.at("kernels").size());
+  for (const Json& kernel : found.at("kernels")) {
+    ASSERT_THAT(kernel.at("differences"), SizeIs(1));
+    EXPECT_EQ(kernel.at("differences").at(0).at("field"), "source");
+    EXPECT_THAT(kernel.at("reason").get<std::string>(), HasSubstr("source"));
+  }
+}
+
 TEST_F(ToolCache, WhyOfAnEmptyCacheExitsWith1) {
   const Json found = report({"why", kSmall, "--arch", "sm_90"}, 1);
   for (const Json& kernel : found.at("kernels")) {

@@ -53,7 +53,14 @@ std::vector<WhyReport::Difference> compare(const Fields& asked, const Fields& st
   return differences;
 }
 
-// The entry that differs in the fewest fields, of those with equal columns if there are such.
+// Whether nothing but what follows from the other fields differs: the same kernel of another time.
+bool is_namesake(const std::vector<WhyReport::Difference>& differences) {
+  return std::ranges::all_of(differences,
+                             [](const auto& d) { return d.field == "options" || d.field == "source"; });
+}
+
+// The entry that differs in the fewest fields: a namesake if there is one, else of those with equal columns
+// if there are such.
 void find_nearest(const std::vector<Listed>& listed, WhyReport& report) {
   const Fields asked = fields_of(report.spec, to_text(report.plan),
                                  target_of(report.plan, report.arch).name(), report.identity);
@@ -64,7 +71,7 @@ void find_nearest(const std::vector<Listed>& listed, WhyReport& report) {
     if (!spec) continue;
     auto differences = compare(
         asked, fields_of(*spec, each.entry->fact("plan"), each.entry->fact("arch"), each.entry->identity));
-    std::size_t distance = differences.size();
+    std::size_t distance = is_namesake(differences) ? 0 : differences.size();
     if (spec->columns != report.spec.columns) distance += asked.size();
     if (distance >= fewest) continue;
     fewest = distance;
