@@ -372,7 +372,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Failure{"cuLibraryLoadData", CUDA_ERROR_JIT_COMPILATION_DISABLED, Code::LoadFailed},
                       Failure{"cuLibraryLoadData", CUDA_ERROR_OUT_OF_MEMORY, Code::OutOfMemory},
                       Failure{"cuLibraryLoadData", CUDA_ERROR_ILLEGAL_ADDRESS, Code::DriverError},
-                      Failure{"cuLibraryLoadData", CUDA_ERROR_NOT_INITIALIZED, Code::DriverError},
+                      Failure{"cuLibraryLoadData", CUDA_ERROR_NOT_INITIALIZED, Code::ForkedAfterCudaInit},
                       Failure{"cuLibraryGetKernel", CUDA_ERROR_NOT_FOUND, Code::LoadFailed},
                       Failure{"cuKernelSetAttribute", CUDA_ERROR_INVALID_VALUE, Code::DriverError},
                       Failure{"cuKernelGetFunction", CUDA_ERROR_NO_BINARY_FOR_GPU, Code::LoadFailed},

@@ -22,9 +22,9 @@ constexpr int kThreads = 8;
 class StatelessCompiler final : public Compiler {
  public:
   Result<Binary> compile(const Source& source, Arch arch) override {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // for a fork to catch the flight
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // for a fork to catch the flight
     Binary binary;
-    binary.code = source.text;
+    binary.code = source.description;
     binary.target = arch.name();
     binary.toolchain = "none";
     return binary;
@@ -84,6 +84,7 @@ TEST(ServiceFork, EveryChildPreparesAndPrebuilds) {
       while (!stop) {
         const int number = next++;
         if (!(i % 4 == 0 ? builds(number, 2) : works(number))) ++failures;
+        std::this_thread::sleep_for(std::chrono::milliseconds(15));  // a prebuild reads all there are
       }
     });
 
@@ -103,7 +104,7 @@ TEST(ServiceFork, EveryChildPreparesAndPrebuilds) {
       const int newest = next;  // in flight in the parent: some of the last ones
       for (int number = newest; number > 0 && number > newest - kThreads; --number)
         if (!works(number)) return false;
-      return works(0) && works(/*cold*/ 1'000'000 + i) && (i % 8 != 0 || builds(newest - 1, 2));
+      return works(0) && works(/*cold*/ 1'000'000 + i) && (i % 16 != 0 || builds(newest - 1, 2));
     }));
   }
   while (!children.empty()) reap();
