@@ -131,6 +131,7 @@ std::string json_of(const ImportReport& report, const std::string& cache_directo
                   {"imported", report.imported},
                   {"present", report.present},
                   {"refused", report.refused},
+                  {"unstored", report.unstored},
                   {"errors", report.errors}});
 }
 

@@ -8,9 +8,10 @@ namespace {
 
 std::string text_of(const ImportReport& report, const std::string& cache_directory) {
   std::string text;
-  for (const std::string& error : report.errors) text += "refused: " + error + "\n";
+  for (const std::string& error : report.errors) text += "left out: " + error + "\n";
   return text + std::to_string(report.imported) + " imported, " + std::to_string(report.present) +
-         " already there, " + std::to_string(report.refused) + " refused; cache " + cache_directory + "\n";
+         " already there, " + std::to_string(report.refused) + " refused, " +
+         std::to_string(report.unstored) + " not stored; cache " + cache_directory + "\n";
 }
 
 }  // namespace
@@ -21,9 +22,13 @@ int import_from(const ImportCommand& options) {
   Service service(settings);
   const ImportReport report = service.import_from(options.sources).value();
   print(options.json ? json_of(report, settings.cache_directory) : text_of(report, settings.cache_directory));
+  if (report.unstored > 0) {
+    return fail(kCacheIo,
+                counted(report.unstored, "entry", "entries") +
+                    " could not be stored. Check the free space and permissions of the cache directory, "
+                    "or name another with --cache-dir");
+  }
   if (report.refused == 0) return kDone;
-  if (const std::string error = service.environment().cache_error; !error.empty())
-    return fail(kCacheIo, error);
   return fail(kFailed, counted(report.refused, "entry", "entries") +
                            " refused: they are damaged, or not to be trusted. Make their source again");
 }

@@ -82,8 +82,9 @@ struct ExportReport {
 struct ImportReport {
   int imported = 0;  // entries that the cache directory now has in addition
   int present = 0;   // entries that it had
-  int refused = 0;   // unsound ones, and those that it did not take; errors says why
-  std::vector<std::string> errors;
+  int refused = 0;   // unsound ones
+  int unstored = 0;  // sound ones that the directory did not take
+  std::vector<std::string> errors;  // why, of both
 };
 
 // Service::why: one kernel that a spec can ask for, and where it is or why it is nowhere.
@@ -91,7 +92,7 @@ struct WhyReport {
   LayerNormSpec spec;
   Arch arch;
   Plan plan;
-  std::string uses;      // what asks for it: "many rows, alignment 8; few rows, alignment 8"
+  std::string uses;      // what asks for it: "few rows, alignment 8; many rows, alignment 4 or 8"
   std::string id;        // of its entry
   std::string identity;  // its key, whole
   std::string tier;      // what holds it: "memory", or the path of a directory or pack; empty: nothing

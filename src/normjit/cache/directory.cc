@@ -133,7 +133,7 @@ Result<std::vector<Listed>> Directory::list() const {
   if (path_.empty()) return entries;
   std::vector<std::string> names;
   if (files_->list(path_.c_str(), names) < 0) {
-    if (errno == ENOENT) return entries;
+    if (errno == ENOENT && !rules_.must_exist) return entries;
     return io_error("list the cache directory", path_, errno);
   }
   std::sort(names.begin(), names.end());

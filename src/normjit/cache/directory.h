@@ -17,6 +17,7 @@ namespace normjit {
 struct DirectoryRules {
   std::int64_t max_bytes = 0;  // more than this is trimmed, the oldest first; 0: no bound
   bool shared = false;         // with other users: believe what they own or can write, let them publish
+  bool must_exist = false;     // a list of what is not there is an error, and not empty
 };
 
 // Thread-safe, and safe against any number of processes on the same directory. It holds no lock and keeps
@@ -33,8 +34,7 @@ class Directory final : public Tier {
 
   const std::string& path() const override { return path_; }
   Standing look(const std::string& identity) const override;
-  // Files without an entry's name (temporaries, files moved aside, the user's own) are left out; a missing
-  // directory is empty.
+  // Files without an entry's name (temporaries, files moved aside, the user's own) are left out.
   Result<std::vector<Listed>> list() const override;
 
   // The entry, or nothing: absent, unreadable, untrusted, damaged (then it is moved aside) or of another

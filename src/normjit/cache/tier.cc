@@ -10,7 +10,7 @@ namespace normjit {
 std::unique_ptr<Tier> make_layer(std::string path, std::shared_ptr<FileSystem> files, bool shared) {
   if (path.ends_with(kPackSuffix)) return std::make_unique<Pack>(std::move(path), std::move(files), shared);
   return std::make_unique<Directory>(std::move(path), std::move(files), nullptr,
-                                     DirectoryRules{.shared = shared});
+                                     DirectoryRules{.shared = shared, .must_exist = true});
 }
 
 Standing judge(std::string bytes, const std::string& identity, const std::string& path) {

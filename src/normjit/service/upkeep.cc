@@ -48,21 +48,18 @@ EntryReport report_of(const Listed& listed, std::string_view tier) {
   return report;
 }
 
-// The tiers at these paths, which must be there.
-Result<std::vector<std::unique_ptr<Tier>>> open_all(const std::vector<std::string>& paths,
-                                                    const Cache& cache) {
+std::vector<std::unique_ptr<Tier>> open_all(const std::vector<std::string>& paths, const Cache& cache) {
   std::vector<std::unique_ptr<Tier>> tiers;
-  for (const std::string& path : paths) {
-    struct stat facts = {};
-    if (cache.files().lstat(path.c_str(), &facts) < 0) return io_error("find", path, errno);
+  for (const std::string& path : paths)
     tiers.push_back(make_layer(path, cache.shared_files(), cache.settings().shared));
-  }
   return tiers;
 }
 
 Result<void> write_pack(FileSystem& files, const std::string& path, const std::string& bytes) {
   const std::filesystem::path whole(path);
   const std::string directory = whole.has_parent_path() ? whole.parent_path().string() : ".";
+  if (struct stat facts = {}; files.lstat(directory.c_str(), &facts) < 0)
+    return io_error("find", directory, errno);
   AtomicFile file(files, directory, whole.filename().string());
   if (auto created = file.create(); !created) return created;
   if (auto written = file.write(bytes); !written) return written;
@@ -143,10 +140,9 @@ Result<ExportReport> Service::export_pack(const std::string& path, const ExportO
     if (auto valid = validate(spec); !valid) return valid.error();
 
   Cache& cache = impl_->binaries.cache();
-  auto named = open_all(options.from, cache);
-  if (!named) return named.error();
+  const auto named = open_all(options.from, cache);
   std::vector<const Tier*> tiers;
-  for (const auto& tier : *named) tiers.push_back(tier.get());
+  for (const auto& tier : named) tiers.push_back(tier.get());
   if (tiers.empty()) {
     tiers.push_back(&cache.directory());
     for (const auto& layer : cache.layers()) tiers.push_back(layer.get());
@@ -210,19 +206,18 @@ Result<ImportReport> Service::import_from(const std::vector<std::string>& source
   Cache& cache = impl_->binaries.cache();
   if (cache.settings().directory.empty())
     return Error{Code::CacheIo, "there is no cache directory to import to"};
-  const auto tiers = open_all(sources, cache);
-  if (!tiers) return tiers.error();
   ImportReport report;
-  const auto refuse = [&](std::string reason) {
-    ++report.refused;
+  const auto leave_out = [&](int& count, std::string reason) {
+    ++count;
     report.errors.push_back(std::move(reason));
   };
-  for (const auto& tier : *tiers) {
+  for (const auto& tier : open_all(sources, cache)) {
     const auto entries = tier->list();
     if (!entries) return entries.error();
     for (const Listed& listed : *entries) {
       if (!listed.entry) {
-        refuse(concat({listed.id, " in ", tier->path(), ": ", listed.entry.error().message}));
+        leave_out(report.refused,
+                  concat({listed.id, " in ", tier->path(), ": ", listed.entry.error().message}));
         continue;
       }
       const Standing there = cache.directory().look(listed.entry->identity);
@@ -234,7 +229,7 @@ Result<ImportReport> Service::import_from(const std::vector<std::string>& source
       if (const auto filled = cache.directory().fill(*listed.entry))
         ++report.imported;
       else
-        refuse(concat({listed.id, ": ", filled.error().message}));
+        leave_out(report.unstored, concat({listed.id, ": ", filled.error().message}));
     }
   }
   return report;

@@ -1,6 +1,7 @@
 // Why a kernel is a hit or a miss.
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -97,27 +98,32 @@ Result<std::vector<WhyReport>> Service::why(const LayerNormSpec& given, const De
   if (auto valid = validate(given); !valid) return valid.error();
   const LayerNormSpec spec = canonical(given);
   std::vector<WhyReport> reports;
-  const auto report_of = [&](const Plan& plan) -> WhyReport& {
+  const auto index_of = [&](const Plan& plan) {
     const auto known = std::ranges::find(reports, plan, &WhyReport::plan);
-    if (known != reports.end()) return *known;
+    if (known != reports.end()) return known - reports.begin();
     reports.emplace_back();
     reports.back().spec = spec;
     reports.back().arch = device.arch;
     reports.back().plan = plan;
-    return reports.back();
+    return std::ssize(reports) - 1;
   };
   for (const RowsRegime regime : kRowsRegimes) {
+    std::map<std::ptrdiff_t, std::string> served;  // report: alignments
     for (const Alignment alignment : kAlignments) {
       const auto tuned = impl_->tuned.find(spec, device, regime, alignment);
-      WhyReport& report = report_of(tuned ? *tuned : choose(spec, device, regime, alignment));
-      report.uses += concat({report.uses.empty() ? "" : "; ", name(regime), " rows, alignment ",
-                             shortest(static_cast<int>(alignment)), tuned ? " (tuned)" : ""});
+      std::string& alignments = served[index_of(tuned ? *tuned : choose(spec, device, regime, alignment))];
+      alignments += concat(
+          {alignments.empty() ? "" : " or ", shortest(static_cast<int>(alignment)), tuned ? " (tuned)" : ""});
+    }
+    for (const auto& [index, alignments] : served) {
+      std::string& uses = reports[static_cast<std::size_t>(index)].uses;
+      uses += concat({uses.empty() ? "" : "; ", name(regime), " rows, alignment ", alignments});
     }
   }
   for (const Plan& plan : plans(spec, device)) {
-    WhyReport& report = report_of(plan);
-    if (report.uses.empty())
-      report.uses = "where the device has no room for blocks that share a row, or another plan is tuned";
+    std::string& uses = reports[static_cast<std::size_t>(index_of(plan))].uses;
+    if (uses.empty())
+      uses = "where the device has no room for blocks that share a row, or another plan is tuned";
   }
 
   BinaryStore& binaries = impl_->binaries;

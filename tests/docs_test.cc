@@ -1,0 +1,83 @@
+// What the documents say of the code is so: the first snippet of the README is part of a program that is
+// built and run, and the tests that are named exist.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace normjit {
+namespace {
+
+std::string file(const std::string& name) {
+  std::ifstream stream(NORMJIT_SOURCE_DIR "/" + name);
+  EXPECT_TRUE(stream) << name;
+  return (std::stringstream() << stream.rdbuf()).str();
+}
+
+std::string without_spaces(std::string text) {
+  std::erase(text, ' ');
+  return text;
+}
+
+// The lines of the indented block that begins with `first`.
+std::vector<std::string> snippet(const std::string& text, const std::string& first) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  bool inside = false;
+  for (std::string line; std::getline(stream, line);) {
+    inside = inside || line == "    " + first;
+    if (inside && !line.empty() && !line.starts_with("    ")) break;
+    if (inside && !line.empty()) lines.push_back(without_spaces(line));
+  }
+  return lines;
+}
+
+TEST(Readme, TheFirstSnippetIsTheExample) {
+  const auto lines = snippet(file("README.md"), "#include <normjit/normjit.h>");
+  ASSERT_GT(lines.size(), 5u);
+  const std::string example = without_spaces(file("examples/quickstart.cc"));
+  for (const std::string& line : lines) EXPECT_NE(example.find(line + "\n"), std::string::npos) << line;
+}
+
+// "Suite" and "Suite.Name" of every test in tests/.
+std::set<std::string> all_tests() {
+  std::set<std::string> names;
+  const std::regex test(R"(TEST(?:_F|_P)?\((\w+),\s*(\w+)\))");
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(NORMJIT_SOURCE_DIR "/tests")) {
+    if (entry.path().extension() != ".cc") continue;
+    std::ifstream stream(entry.path());
+    const std::string text = (std::stringstream() << stream.rdbuf()).str();
+    for (std::sregex_iterator at(text.begin(), text.end(), test), end; at != end; ++at) {
+      names.insert((*at)[1]);
+      names.insert(at->str(1) + "." + at->str(2));
+    }
+  }
+  return names;
+}
+
+TEST(Robustness, EveryTestThatIsNamedExists) {
+  const std::set<std::string> tests = all_tests();
+  std::istringstream stream(file("docs/robustness.md"));
+  const std::regex row(R"(^\|[^|]*\|[^|]*\|(.*)\|$)"), name("`([^`]+)`");
+  int rows = 0;
+  for (std::string line; std::getline(stream, line);) {
+    std::smatch cells;
+    if (!std::regex_match(line, cells, row)) continue;
+    const std::string named = cells[1];
+    int count = 0;
+    for (std::sregex_iterator at(named.begin(), named.end(), name), end; at != end; ++at, ++count)
+      EXPECT_TRUE(tests.contains(at->str(1))) << at->str(1);
+    const bool is_head = named == " tests " || named == "---";
+    EXPECT_TRUE(is_head || count > 0) << line;
+    rows += !is_head;
+  }
+  EXPECT_GT(rows, 30);
+}
+
+}  // namespace
+}  // namespace normjit
