@@ -1,6 +1,7 @@
 #include "normjit/base/fork.h"
 
 #include <time.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -20,13 +21,33 @@ constinit WritersFirstMutex g_gate;  // those behind it are its readers
 constinit std::atomic<bool> g_exiting = false;
 thread_local int t_passes = 0;
 
-void close_gate() {
-  g_exiting = true;
-  if (t_passes > 0) return;  // exit() was called behind the gate
+// Calls done() when nobody is behind the gate, or has been asked to wait for long enough.
+template <class Done>
+void when_all_are_out(const Done& done) {
   timespec until{};
   clock_gettime(CLOCK_REALTIME, &until);
   until.tv_sec += kSecondsForExit;
-  if (g_gate.try_lock_until(until)) g_gate.unlock();
+  const bool out = t_passes == 0 && g_gate.try_lock_until(until);  // exit() may be called behind the gate
+  done();
+  if (out) g_gate.unlock();
+}
+
+void close_gate() {
+  g_exiting = true;
+  when_all_are_out([] {});
+}
+
+// exit() destroys its thread's thread_local objects before it runs the first handler. In the main thread this
+// one puts our handler on top at a moment when nobody behind the gate can put another over it: NVRTC 13.0
+// registers 3,331 while it is opened, and an exit in the middle of them, or of a first compile, crashed.
+struct MainThreadEnds {
+  ~MainThreadEnds() { when_all_are_out(ForkGate::close_at_exit); }
+};
+
+void watch_main_thread() {
+  if (gettid() != getpid()) return;
+  thread_local const MainThreadEnds t_end;
+  static_cast<void>(t_end);
 }
 
 }  // namespace
@@ -56,13 +77,15 @@ struct ForkHandlers {
     std::construct_at(&g_list);
     std::construct_at(&g_gate);
     g_exiting = false;  // another thread's exit is none of the child
+    watch_main_thread();
     if (t_passes > 0) g_gate.lock_shared();
   }
 };
 
 namespace {
 [[maybe_unused]] const int g_registered =
-    pthread_atfork(ForkHandlers::before, ForkHandlers::in_parent, ForkHandlers::in_child);
+    (watch_main_thread(),
+     pthread_atfork(ForkHandlers::before, ForkHandlers::in_parent, ForkHandlers::in_child));
 }
 
 void ForkLock::enlist() noexcept {
@@ -81,6 +104,7 @@ void ForkLock::withdraw() noexcept {
 // Asked twice: before, so that nobody waits behind an exit, and behind the gate, where the exit waits for us.
 ForkGate::ForkGate() noexcept : open_(t_passes > 0 || !g_exiting) {
   if (open_ && t_passes == 0) {
+    watch_main_thread();
     g_gate.lock_shared();
     open_ = !g_exiting;
     if (!open_) g_gate.unlock_shared();
