@@ -532,7 +532,7 @@ TEST_F(ToolCache, ImportRefusesWhatIsDamaged) {
   EXPECT_EQ(found.at("refused"), 1);
   EXPECT_EQ(found.at("imported"), entries(layer()).size() - 1);
   EXPECT_THAT(found.at("errors"), SizeIs(1));
-  EXPECT_THAT(run({"import", layer()}).out, StartsWith("refused: "));
+  EXPECT_THAT(run({"import", layer()}).out, StartsWith("left out: "));
 }
 
 TEST_F(ToolCache, ImportWithoutSourceOrTargetExitsWith4) {
