@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 namespace normjit {
 
@@ -27,22 +28,23 @@ int RecordingFileSystem::count(Kind kind, std::string_view path) const {
   }));
 }
 
+bool RecordingFileSystem::changes(const Call& call) {
+  switch (call.kind) {
+    case Kind::open:
+      return (call.flags & (O_ACCMODE | O_CREAT | O_TRUNC)) != 0;  // O_RDONLY is 0
+    case Kind::write:
+    case Kind::fsync:
+    case Kind::link:
+    case Kind::rename:
+    case Kind::unlink:
+    case Kind::mkdir:
+      return true;
+    default:
+      return false;
+  }
+}
+
 int RecordingFileSystem::writes() const {
-  const auto changes = [](const Call& call) {
-    switch (call.kind) {
-      case Kind::open:
-        return (call.flags & (O_ACCMODE | O_CREAT | O_TRUNC)) != 0;  // O_RDONLY is 0
-      case Kind::write:
-      case Kind::fsync:
-      case Kind::link:
-      case Kind::rename:
-      case Kind::unlink:
-      case Kind::mkdir:
-        return true;
-      default:
-        return false;
-    }
-  };
   const Lock lock(mutex_);
   return static_cast<int>(std::count_if(calls_.begin(), calls_.end(), changes));
 }
@@ -82,33 +84,84 @@ void RecordingFileSystem::limit_transfers(std::size_t bytes) {
   transfer_limit_ = bytes;
 }
 
-bool RecordingFileSystem::admit(Kind kind, std::string path, int flags) {
+void RecordingFileSystem::strike(int nth, int error, Strike how) {
   const Lock lock(mutex_);
-  calls_.push_back({kind, std::move(path), flags});
-  int error = 0;
-  std::map<int, int> waiting;
-  for (const auto& [calls_left, fault] : faults_[kind]) {
-    if (calls_left == 1) {
-      error = fault;
-    } else {
-      waiting[calls_left - 1] = fault;
-    }
-  }
-  faults_[kind] = std::move(waiting);
-  if (const auto always = permanent_faults_.find(kind); always != permanent_faults_.end())
-    error = always->second;
-  if (kind == Kind::open && (flags & O_CREAT) != 0 && creation_fault_ != 0) error = creation_fault_;
-  if (error != 0) errno = error;
-  return error == 0;
+  until_strike_ = nth;
+  strike_error_ = error;
+  strike_ = how;
 }
 
-bool RecordingFileSystem::admit(Kind kind, int file) {
-  std::string path;
+void RecordingFileSystem::before(int nth, std::function<void()> action) {
+  const Lock lock(mutex_);
+  until_action_ = nth;
+  action_ = std::move(action);
+}
+
+void RecordingFileSystem::heal() {
+  const Lock lock(mutex_);
+  faults_.clear();
+  permanent_faults_.clear();
+  creation_fault_ = until_strike_ = strike_error_ = until_action_ = 0;
+  action_ = nullptr;
+}
+
+void RecordingFileSystem::skip_flushes() {
+  const Lock lock(mutex_);
+  skips_flushes_ = true;
+}
+
+RecordingFileSystem::Fault RecordingFileSystem::admit(Kind kind, std::string path, int flags) {
+  std::function<void()> action;
   {
     const Lock lock(mutex_);
-    if (const auto name = names_.find(file); name != names_.end()) path = name->second;
+    if (until_action_ > 0 && --until_action_ == 0) action = std::move(action_);
   }
-  return admit(kind, std::move(path));
+  if (action) action();
+  const Lock lock(mutex_);
+  Call call{kind, std::move(path), flags};
+  const Fault fault = fault_of(call);
+  call.error = fault.error;
+  calls_.push_back(std::move(call));
+  return fault;
+}
+
+RecordingFileSystem::Fault RecordingFileSystem::fault_of(const Call& call) {
+  Fault fault;
+  std::map<int, int> waiting;
+  for (const auto& [calls_left, error] : faults_[call.kind]) {
+    if (calls_left == 1) {
+      fault.error = error;
+    } else {
+      waiting[calls_left - 1] = error;
+    }
+  }
+  faults_[call.kind] = std::move(waiting);
+  if (const auto always = permanent_faults_.find(call.kind); always != permanent_faults_.end())
+    fault.error = always->second;
+  if (call.kind == Kind::open && (call.flags & O_CREAT) != 0 && creation_fault_ != 0)
+    fault.error = creation_fault_;
+  if (strike_error_ == 0) return fault;
+  if (until_strike_ > 0 && --until_strike_ > 0) return fault;
+  if (strike_ == Strike::all_changes && !changes(call)) return fault;
+  fault = {strike_error_, strike_ == Strike::late};
+  if (strike_ == Strike::once || strike_ == Strike::late) strike_error_ = 0;
+  return fault;
+}
+
+template <class Real>
+auto RecordingFileSystem::make(Kind kind, std::string path, const Real& real) {
+  const Fault fault = admit(kind, std::move(path));
+  using Answer = decltype(real());
+  const Answer answer = fault.error == 0 || fault.late ? real() : Answer{-1};
+  if (fault.error == 0) return answer;
+  errno = fault.error;
+  return Answer{-1};
+}
+
+std::string RecordingFileSystem::name_of(int file) const {
+  const Lock lock(mutex_);
+  const auto name = names_.find(file);
+  return name == names_.end() ? "" : name->second;
 }
 
 std::size_t RecordingFileSystem::shortened(std::size_t bytes) const {
@@ -117,8 +170,13 @@ std::size_t RecordingFileSystem::shortened(std::size_t bytes) const {
 }
 
 int RecordingFileSystem::open(const char* path, int flags, unsigned mode) {
-  if (!admit(Kind::open, path, flags)) return -1;
-  const int file = real_->open(path, flags, mode);
+  const Fault fault = admit(Kind::open, path, flags);
+  const int file = fault.error == 0 || fault.late ? real_->open(path, flags, mode) : -1;
+  if (fault.error != 0) {
+    if (file >= 0) real_->close(file);
+    errno = fault.error;
+    return -1;
+  }
   if (file >= 0) {
     const Lock lock(mutex_);
     names_[file] = path;
@@ -127,20 +185,19 @@ int RecordingFileSystem::open(const char* path, int flags, unsigned mode) {
 }
 
 long RecordingFileSystem::read(int file, void* to, std::size_t bytes) {
-  return admit(Kind::read, file) ? real_->read(file, to, shortened(bytes)) : -1;
+  return make(Kind::read, name_of(file), [&] { return real_->read(file, to, shortened(bytes)); });
 }
 
 long RecordingFileSystem::write(int file, const void* from, std::size_t bytes) {
-  return admit(Kind::write, file) ? real_->write(file, from, shortened(bytes)) : -1;
+  return make(Kind::write, name_of(file), [&] { return real_->write(file, from, shortened(bytes)); });
 }
 
 long RecordingFileSystem::pread(int file, void* to, std::size_t bytes, long long offset) {
-  return admit(Kind::pread, file) ? real_->pread(file, to, shortened(bytes), offset) : -1;
+  return make(Kind::pread, name_of(file), [&] { return real_->pread(file, to, shortened(bytes), offset); });
 }
 
 int RecordingFileSystem::fstat(int file, struct stat* facts) {
-  if (!admit(Kind::fstat, file)) return -1;
-  const int result = real_->fstat(file, facts);
+  const int result = make(Kind::fstat, name_of(file), [&] { return real_->fstat(file, facts); });
   const Lock lock(mutex_);
   if (result == 0 && owner_) {
     facts->st_uid = owner_->first;
@@ -150,47 +207,48 @@ int RecordingFileSystem::fstat(int file, struct stat* facts) {
 }
 
 int RecordingFileSystem::lstat(const char* path, struct stat* facts) {
-  return admit(Kind::lstat, path) ? real_->lstat(path, facts) : -1;
+  return make(Kind::lstat, path, [&] { return real_->lstat(path, facts); });
 }
 
 int RecordingFileSystem::lock(int file, struct flock* range) {
-  return admit(Kind::lock, file) ? real_->lock(file, range) : -1;
+  return make(Kind::lock, name_of(file), [&] { return real_->lock(file, range); });
 }
 
-int RecordingFileSystem::fsync(int file) { return admit(Kind::fsync, file) ? real_->fsync(file) : -1; }
+int RecordingFileSystem::fsync(int file) {
+  return make(Kind::fsync, name_of(file), [&] { return skips_flushes_ ? 0 : real_->fsync(file); });
+}
 
 int RecordingFileSystem::close(int file) {
   // A close that reports an error has closed nevertheless, as on Linux.
-  const bool admitted = admit(Kind::close, file);
-  const int error = errno;
+  const Fault fault = admit(Kind::close, name_of(file));
   {
     const Lock lock(mutex_);
     names_.erase(file);
   }
   const int result = real_->close(file);
-  if (admitted) return result;
-  errno = error;
+  if (fault.error == 0) return result;
+  errno = fault.error;
   return -1;
 }
 
 int RecordingFileSystem::link(const char* from, const char* to) {
-  return admit(Kind::link, to) ? real_->link(from, to) : -1;
+  return make(Kind::link, to, [&] { return real_->link(from, to); });
 }
 
 int RecordingFileSystem::rename(const char* from, const char* to) {
-  return admit(Kind::rename, to) ? real_->rename(from, to) : -1;
+  return make(Kind::rename, to, [&] { return real_->rename(from, to); });
 }
 
 int RecordingFileSystem::unlink(const char* path) {
-  return admit(Kind::unlink, path) ? real_->unlink(path) : -1;
+  return make(Kind::unlink, path, [&] { return real_->unlink(path); });
 }
 
 int RecordingFileSystem::mkdir(const char* path, unsigned mode) {
-  return admit(Kind::mkdir, path) ? real_->mkdir(path, mode) : -1;
+  return make(Kind::mkdir, path, [&] { return real_->mkdir(path, mode); });
 }
 
 int RecordingFileSystem::list(const char* path, std::vector<std::string>& names) {
-  return admit(Kind::list, path) ? real_->list(path, names) : -1;
+  return make(Kind::list, path, [&] { return real_->list(path, names); });
 }
 
 }  // namespace normjit

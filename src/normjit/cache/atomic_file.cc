@@ -88,8 +88,11 @@ Result<void> AtomicFile::write(std::string_view bytes, bool flush) {
 }
 
 Result<void> AtomicFile::publish(bool replace) {
+  was_taken_ = false;
   if (!replace) {
-    if (files_.link(temporary_.c_str(), path_.c_str()) == 0 || errno == EEXIST) return {};
+    if (files_.link(temporary_.c_str(), path_.c_str()) == 0) return {};
+    was_taken_ = errno == EEXIST;
+    if (was_taken_) return {};
     // Some file systems have no hard links, some forbid them. A rename is as atomic, only the last publisher
     // wins.
   }

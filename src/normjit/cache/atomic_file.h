@@ -34,6 +34,8 @@ class AtomicFile {
   // Gives the file its name. A file that has it already stays as it is, which is a success: another publisher
   // was first. With `replace` it gives way. Errors: CacheIo.
   Result<void> publish(bool replace);
+  // After publish: whether another file had the name and kept it.
+  bool was_taken() const { return was_taken_; }
   // The temporary, from create() to write(): open for writing.
   int file() const { return file_; }
 
@@ -44,6 +46,7 @@ class AtomicFile {
   bool shared_;
   std::string temporary_;  // empty: not created
   int file_ = -1;          // open while it is written
+  bool was_taken_ = false;
 };
 
 }  // namespace normjit

@@ -24,10 +24,10 @@ namespace normjit {
 class Cache {
  public:
   struct Settings {
-    std::string directory;            // empty: memory only
-    std::vector<std::string> layers;  // paths of directories and packs, searched in this order
-    std::int64_t max_bytes = 0;       // of the directory; 0: no bound
-    bool shared = false;              // believe what other users own or can write
+    std::string directory = {};            // empty: memory only
+    std::vector<std::string> layers = {};  // paths of directories and packs, searched in this order
+    std::int64_t max_bytes = 0;            // of the directory; 0: no bound
+    bool shared = false;                   // believe what other users own or can write
     // How long to wait for another process that has the same key under way.
     std::chrono::milliseconds patience{2000};
   };

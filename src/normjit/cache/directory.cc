@@ -106,6 +106,14 @@ Result<void> Directory::publish(const Entry& entry, bool replace, bool flush) {
   if (Result<void> created = file.create(); !created) return created;
   if (Result<void> written = file.write(bytes, flush); !written) return written;
   if (Result<void> published = file.publish(replace); !published) return published;
+  if (file.was_taken()) {
+    // By the same entry, as a rule. What is none and could not be moved aside gives way; what is left alone
+    // is not what the next process takes for the entry.
+    Standing there = look(entry.identity);
+    if (there.kind == Kind::damaged) return file.publish(/*replace=*/true);
+    if (there.kind != Kind::entry && there.kind != Kind::absent)
+      return Error{Code::CacheIo, std::move(there.error)};
+  }
   trim_if_due(id, size);
   return {};
 }

@@ -11,7 +11,7 @@ namespace normjit {
 // An id is 32 hexadecimal digits: entry_id().
 inline constexpr std::string_view kEntrySuffix = ".njk";        // ID.njk: an entry
 inline constexpr std::string_view kDamagedSuffix = ".damaged";  // ID.damaged: one that was moved aside
-inline constexpr std::string_view kTemporarySuffix = ".tmp";    // ID.njk.RANDOM.tmp: one being written
+inline constexpr std::string_view kTemporarySuffix = ".tmp";    // NAME.RANDOM.tmp: one being written
 inline constexpr std::string_view kLockName = "lock";           // locked, never read, never removed
 
 inline std::string file_name(std::string_view id, std::string_view suffix) {
@@ -28,6 +28,19 @@ inline std::string_view id_in(std::string_view name, std::string_view suffix) {
   const std::string_view id = name.substr(0, name.size() - suffix.size());
   const bool is_id = id.size() == 32 && id.find_first_not_of("0123456789abcdef") == std::string_view::npos;
   return is_id ? id : std::string_view();
+}
+
+// Whether a file of this name is being written by an AtomicFile, or was by one that was killed. Other
+// people's temporaries are not: a cache may have been given a directory that is used for more.
+inline bool is_temporary(std::string_view name) {
+  constexpr std::size_t kRandomDigits = 16;
+  if (!name.ends_with(kTemporarySuffix)) return false;
+  name.remove_suffix(kTemporarySuffix.size());
+  const std::size_t dot = name.rfind('.');
+  if (dot == std::string_view::npos || dot == 0) return false;
+  const std::string_view digits = name.substr(dot + 1);
+  return digits.size() == kRandomDigits &&
+         digits.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
 // The first 64 bits of an id.

@@ -119,39 +119,41 @@ Pack::Pack(std::string path, std::shared_ptr<FileSystem> files, bool shared)
 
 Pack::~Pack() = default;
 
-std::shared_ptr<const Pack::Index> Pack::index(const OpenFile& file, std::string& error) const {
+std::shared_ptr<const Pack::Index> Pack::index(const OpenFile& file, Standing& trouble) const {
   {
     const std::lock_guard lock(mutex_);
     if (index_ && index_->is_of(file.facts())) return index_;
   }
-  std::shared_ptr<const Index> read = read_index(file, error);
+  std::shared_ptr<const Index> read = read_index(file, trouble);
   const std::lock_guard lock(mutex_);
   if (read) index_ = read;
   return read;
 }
 
-std::shared_ptr<const Pack::Index> Pack::read_index(const OpenFile& file, std::string& error) const {
+std::shared_ptr<const Pack::Index> Pack::read_index(const OpenFile& file, Standing& trouble) const {
   // The head ends with the first empty line.
   std::string head, more;
   std::size_t end = std::string::npos;
   while (end == std::string::npos && head.size() < kMaxIndexBytes) {
     constexpr std::size_t kPiece = 65536;
     if (!file.read(static_cast<std::int64_t>(head.size()), kPiece, more)) {
-      error = io_error("read", path_, errno).message;
+      trouble = {.kind = Kind::unreadable, .error = io_error("read", path_, errno).message};
       return nullptr;
     }
     if (more.empty()) break;
     const std::size_t from = head.empty() ? 0 : head.size() - 1;
     head += more;
+    if (!head.starts_with(kMagic)) break;
     end = head.find("\n\n", from);
   }
   std::string_view rest = std::string_view(head).substr(0, end == std::string::npos ? 0 : end + 2);
   const auto refuse = [&](std::string_view reason) {
-    error = concat({path_, " is not a valid pack: ", reason});
+    trouble = {.kind = Kind::damaged, .error = concat({path_, " is not a valid pack: ", reason})};
     return nullptr;
   };
   if (!take_prefix(rest, kMagic)) return refuse("it is damaged, foreign, or of another format version");
-  if (!take_prefix(rest, kChecksum) || rest.size() < 33 || rest.substr(0, 32) != digest(rest.substr(33)))
+  if (!take_prefix(rest, kChecksum) || rest.size() < 33 || rest[32] != '\n' ||
+      rest.substr(0, 32) != digest(rest.substr(33)))
     return refuse("the checksum of its index does not match, it is damaged or cut short");
   rest.remove_prefix(33);
 
@@ -176,9 +178,9 @@ std::shared_ptr<const Pack::Index> Pack::read_index(const OpenFile& file, std::s
 Standing Pack::look(const std::string& identity) const {
   const OpenFile file(*this);
   if (file.kind() != Kind::entry) return {.kind = file.kind(), .error = file.error()};
-  std::string error;
-  const auto index = this->index(file, error);
-  if (!index) return {.kind = Kind::damaged, .error = std::move(error)};
+  Standing trouble;
+  const auto index = this->index(file, trouble);
+  if (!index) return trouble;
   const std::string id = entry_id(identity);
   const auto line = std::lower_bound(index->lines.begin(), index->lines.end(), id,
                                      [](const Index::Line& a, const std::string& b) { return a.id < b; });
@@ -192,9 +194,9 @@ Standing Pack::look(const std::string& identity) const {
 Result<std::vector<Listed>> Pack::list() const {
   const OpenFile file(*this);
   if (file.kind() != Kind::entry) return Error{Code::CacheIo, file.error()};
-  std::string error;
-  const auto index = this->index(file, error);
-  if (!index) return Error{Code::CacheIo, std::move(error)};
+  Standing trouble;
+  const auto index = this->index(file, trouble);
+  if (!index) return Error{Code::CacheIo, std::move(trouble.error)};
   std::vector<Listed> entries;
   for (const Index::Line& line : index->lines) {
     Listed listed{.id = line.id,

@@ -38,9 +38,9 @@ class Pack final : public Tier {
   struct Index;
   class OpenFile;
 
-  // The index of the file that is open; nothing but a sentence in `error` if it has none that can be used.
-  std::shared_ptr<const Index> index(const OpenFile& file, std::string& error) const;
-  std::shared_ptr<const Index> read_index(const OpenFile& file, std::string& error) const;
+  // The index of the file that is open; if it has none that can be used, nothing, and `trouble` says why.
+  std::shared_ptr<const Index> index(const OpenFile& file, Standing& trouble) const;
+  std::shared_ptr<const Index> read_index(const OpenFile& file, Standing& trouble) const;
 
   const std::string path_;
   const std::shared_ptr<FileSystem> files_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -23,14 +24,15 @@ constexpr std::int64_t kBlock = 4096;
 struct File {
   std::string path;
   std::int64_t bytes = 0;
-  std::int64_t modified = 0;
+  struct timespec modified = {};
   bool is_entry = false;  // else one that was moved aside
 };
 
 // In the order in which they go.
 bool goes_first(const File& a, const File& b) {
   const auto key = [](const File& file) {
-    return std::tuple(file.is_entry && file.bytes <= kBlock, file.modified, std::string_view(file.path));
+    return std::tuple(file.is_entry && file.bytes <= kBlock, file.modified.tv_sec, file.modified.tv_nsec,
+                      file.is_entry, std::string_view(file.path));
   };
   return key(a) < key(b);
 }
@@ -41,6 +43,13 @@ std::optional<std::int64_t> now(FileSystem& files, const std::string& directory,
   struct stat facts = {};
   if (!probe.create() || files.fstat(probe.file(), &facts) < 0) return {};
   return facts.st_mtime;
+}
+
+// Also from so far in the future: since then a clock was set back. In floating point, since a file can have
+// any time.
+bool is_stale(std::int64_t modified, std::int64_t present, std::int64_t stale_seconds) {
+  return std::abs(static_cast<double>(present) - static_cast<double>(modified)) >=
+         static_cast<double>(stale_seconds);
 }
 
 }  // namespace
@@ -74,18 +83,18 @@ Result<Trimmed> trim(FileSystem& files, const std::string& directory, const Trim
   for (const std::string& name : names) {
     const bool is_entry = !id_in(name, kEntrySuffix).empty();
     const bool is_damaged = !id_in(name, kDamagedSuffix).empty();
-    const bool is_temporary = name.ends_with(kTemporarySuffix);
-    if (!is_entry && !is_damaged && !is_temporary) continue;
+    const bool is_unfinished = is_temporary(name);
+    if (!is_entry && !is_damaged && !is_unfinished) continue;
     const std::string path = path_to(directory, name, "");
     struct stat facts = {};
     if (files.lstat(path.c_str(), &facts) < 0 || S_ISDIR(facts.st_mode)) continue;  // gone, or not ours
-    if (is_temporary) {
-      if (present && *present - facts.st_mtime >= limits.stale_seconds)
+    if (is_unfinished) {
+      if (present && is_stale(facts.st_mtime, *present, limits.stale_seconds))
         remove(path, facts.st_size, done.temporaries);
     } else if (is_damaged && limits.all_damaged) {
       remove(path, facts.st_size, done.damaged);
     } else {
-      aging.push_back({path, facts.st_size, facts.st_mtime, is_entry});
+      aging.push_back({path, facts.st_size, facts.st_mtim, is_entry});
       done.kept += is_entry;
       entry_bytes += facts.st_size;
     }
@@ -95,7 +104,7 @@ Result<Trimmed> trim(FileSystem& files, const std::string& directory, const Trim
   const std::int64_t goal = full ? limits.max_bytes - limits.max_bytes / 10 : entry_bytes;
   std::sort(aging.begin(), aging.end(), goes_first);
   for (const File& file : aging) {
-    if (entry_bytes <= goal) break;
+    if (entry_bytes <= goal && limits.max_bytes != 0) break;  // 0: the empty ones too
     if (!remove(file.path, file.bytes, file.is_entry ? done.entries : done.damaged)) continue;
     entry_bytes -= file.bytes;
     done.kept -= file.is_entry;

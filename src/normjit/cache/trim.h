@@ -10,12 +10,13 @@
 namespace normjit {
 
 struct TrimLimits {
-  // Once the entries take more, the oldest go until they take 90 % of it; -1: no bound.
+  // Once the entries take more, the oldest go until they take 90 % of it; 0: all go; -1: no bound.
   std::int64_t max_bytes = -1;
-  std::int64_t stale_seconds = 600;  // a temporary so old was left by a process that was killed
-  bool all_damaged = false;          // remove all that was moved aside; else only with the entries of its age
-  bool dry_run = false;              // only count
-  bool shared = false;               // as of DirectoryRules
+  // A temporary so old was left by a process that was killed; or so far in the future: a clock was set back.
+  std::int64_t stale_seconds = 600;
+  bool all_damaged = false;  // remove all that was moved aside; else only with the entries of its age
+  bool dry_run = false;      // only count
+  bool shared = false;       // as of DirectoryRules
 };
 
 struct Trimmed {

@@ -225,7 +225,13 @@ Result<ImportReport> Service::import_from(const std::vector<std::string>& source
         ++report.present;
         continue;
       }
-      if (there.kind == Standing::Kind::damaged) cache.directory().set_aside(listed.id);
+      // What cannot be moved would be in the way of the entry, and stay there.
+      const bool free = there.kind == Standing::Kind::absent ||
+                        (there.kind == Standing::Kind::damaged && cache.directory().set_aside(listed.id));
+      if (!free) {
+        refuse(there.error);
+        continue;
+      }
       if (const auto filled = cache.directory().fill(*listed.entry))
         ++report.imported;
       else

@@ -1,0 +1,197 @@
+// Many entries in one file.
+#include "normjit/cache/pack.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "tests/support/recording_file_system.h"
+#include "tests/support/temp_directory.h"
+
+namespace normjit {
+namespace {
+
+namespace fs = std::filesystem;
+using Call = RecordingFileSystem::Kind;
+using Kind = Standing::Kind;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+Entry entry_of(const std::string& identity) {
+  return {.identity = identity, .facts = {{"plan", "p"}}, .body = "body of " + identity};
+}
+
+std::string pack_of(const std::vector<std::string>& identities) {
+  std::map<std::string, std::string> entries;
+  for (const std::string& identity : identities) entries[entry_id(identity)] = encode(entry_of(identity));
+  return encode_pack(entries);
+}
+
+void write(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+}
+
+class PackTest : public ::testing::Test {
+ protected:
+  const TempDirectory temp_;
+  const std::string path_ = temp_ / "one.njp";
+  const std::shared_ptr<RecordingFileSystem> files_ = std::make_shared<RecordingFileSystem>();
+  const Pack pack_{path_, files_, /*shared=*/false};
+};
+
+TEST_F(PackTest, GivesEveryEntryAndNoOther) {
+  std::vector<std::string> identities;
+  for (int i = 0; i < 3000; ++i) identities.push_back(std::to_string(i));  // an index of more than one piece
+  write(path_, pack_of(identities));
+  for (const std::string& identity : identities) {
+    const Standing standing = pack_.look(identity);
+    ASSERT_EQ(standing.kind, Kind::entry) << standing.error;
+    ASSERT_EQ(standing.entry, entry_of(identity));
+  }
+  EXPECT_EQ(pack_.look("another").kind, Kind::absent);
+  const auto listed = pack_.list();
+  ASSERT_TRUE(listed.ok());
+  ASSERT_THAT(*listed, SizeIs(3000));
+  std::string last;
+  for (const Listed& each : *listed) {
+    EXPECT_LT(last, each.id);
+    last = each.id;
+    ASSERT_TRUE(each.entry.ok());
+    EXPECT_EQ(*each.entry, entry_of(each.entry->identity));
+    EXPECT_EQ(each.bytes, std::int64_t(encode(*each.entry).size()));
+    EXPECT_EQ(each.path, path_);
+  }
+  EXPECT_EQ(files_->open_files(), 0);
+  EXPECT_EQ(files_->writes(), 0);
+}
+
+TEST_F(PackTest, TheSameEntriesMakeTheSameBytes) {
+  EXPECT_EQ(pack_of({"a", "b", "c"}), pack_of({"c", "a", "b"}));
+  EXPECT_NE(pack_of({"a", "b"}), pack_of({"a", "c"}));
+}
+
+// The format is a contract: what one version has written, later ones read.
+TEST_F(PackTest, TheBytesAreThose) {
+  const std::string a = encode(entry_of("a"));
+  const std::string pack = pack_of({"a"});
+  EXPECT_THAT(pack, ::testing::StartsWith("normjit-pack 1\nchecksum: "));
+  EXPECT_THAT(pack, ::testing::EndsWith("\nentries: 1\n" + entry_id("a") + " " + std::to_string(a.size()) +
+                                        "\n\n" + a));
+}
+
+TEST_F(PackTest, AnEmptyPackHasNoEntry) {
+  write(path_, encode_pack({}));
+  EXPECT_EQ(pack_.look("a").kind, Kind::absent);
+  EXPECT_THAT(*pack_.list(), SizeIs(0));
+}
+
+TEST_F(PackTest, ReadsTheIndexOnceAndOneEntryForEachLook) {
+  write(path_, pack_of({"a", "b"}));
+  pack_.look("a");
+  files_->forget();
+  EXPECT_EQ(pack_.look("b").kind, Kind::entry);
+  EXPECT_EQ(files_->count(Call::open, path_), 1);
+  EXPECT_EQ(files_->count(Call::pread, path_), 1);
+  EXPECT_THAT(files_->calls(), SizeIs(4)) << "and fstat and close";
+  files_->forget();
+  EXPECT_EQ(pack_.look("c").kind, Kind::absent);
+  EXPECT_EQ(files_->count(Call::pread), 0);
+}
+
+TEST_F(PackTest, AnotherFileInItsPlaceServesFromThenOn) {
+  write(path_, pack_of({"a"}));
+  EXPECT_EQ(pack_.look("a").kind, Kind::entry);
+  write(temp_ / "new", pack_of({"b"}));
+  fs::rename(temp_ / "new", path_);
+  EXPECT_EQ(pack_.look("a").kind, Kind::absent);
+  EXPECT_EQ(pack_.look("b").kind, Kind::entry);
+  fs::remove(path_);
+  EXPECT_EQ(pack_.look("b").kind, Kind::absent);
+  EXPECT_EQ(pack_.list().code(), Code::CacheIo);
+}
+
+// What it says meanwhile is right or nothing.
+TEST_F(PackTest, ThreadsMayLookWhileItIsReplaced) {
+  write(path_, pack_of({"a", "b"}));
+  std::atomic<bool> done{false};
+  std::atomic<int> wrong{0}, hits{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i)
+    threads.emplace_back([&] {
+      do {
+        const Standing standing = pack_.look("b");
+        if (standing.kind != Kind::entry || standing.entry != entry_of("b")) ++wrong;
+        ++hits;
+      } while (!done);
+    });
+  for (int i = 0; i < 100; ++i) {
+    write(temp_ / "new", i % 2 ? pack_of({"a", "b"}) : pack_of({"b", "c", "d"}));
+    fs::rename(temp_ / "new", path_);
+  }
+  done = true;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_GT(hits, 0);
+}
+
+TEST_F(PackTest, ALinkIsFollowedAsItIsTheUsersChoice) {
+  write(temp_ / "elsewhere", pack_of({"a"}));
+  fs::create_symlink(temp_ / "elsewhere", path_);
+  EXPECT_EQ(pack_.look("a").kind, Kind::entry);
+}
+
+TEST_F(PackTest, WhatIsNoFileNeitherServesNorHangs) {
+  fs::create_directory(path_);
+  EXPECT_EQ(pack_.look("a").kind, Kind::damaged);
+  fs::remove(path_);
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  EXPECT_EQ(pack_.look("a").kind, Kind::damaged);
+  EXPECT_EQ(files_->open_files(), 0);
+}
+
+TEST_F(PackTest, WhatOthersOwnOrCanWriteIsNotBelieved) {
+  write(path_, pack_of({"a"}));
+  const Pack believing(path_, files_, /*shared=*/true);
+  for (const auto& [user, mode] : {std::pair{::geteuid() + 1, 0644u}, {::geteuid(), 0664u}, {0u, 0646u}}) {
+    files_->pretend_owner(user, mode);
+    const Standing standing = pack_.look("a");
+    EXPECT_EQ(standing.kind, Kind::untrusted);
+    EXPECT_THAT(standing.error, HasSubstr(path_));
+    EXPECT_EQ(pack_.list().code(), Code::CacheIo);
+    EXPECT_EQ(believing.look("a").kind, Kind::entry);
+  }
+  files_->pretend_owner(0, 0444);
+  EXPECT_EQ(pack_.look("a").kind, Kind::entry) << "root's";
+}
+
+TEST_F(PackTest, WhatCannotBeReadIsSaidAndReadLater) {
+  write(path_, pack_of({"a"}));
+  for (const Call call : {Call::open, Call::fstat, Call::pread}) {
+    files_->fail(call, ESTALE);
+    const Standing standing = pack_.look("a");
+    EXPECT_EQ(standing.kind, Kind::unreadable);
+    EXPECT_THAT(standing.error, HasSubstr(path_));
+    files_->fail(call, ESTALE);
+    EXPECT_EQ(pack_.list().code(), Code::CacheIo);
+  }
+  EXPECT_EQ(pack_.look("a").kind, Kind::entry);
+  files_->fail(Call::pread, EIO);
+  EXPECT_EQ(pack_.look("a").kind, Kind::unreadable) << "the index is known, the entry cannot be read";
+}
+
+TEST_F(PackTest, AForeignFileIsNotReadToItsEnd) {
+  write(path_, "#!");
+  fs::resize_file(path_, 32 << 20);
+  EXPECT_EQ(pack_.look("a").kind, Kind::damaged);
+  EXPECT_LE(files_->count(Call::pread), 1);
+}
+
+}  // namespace
+}  // namespace normjit
