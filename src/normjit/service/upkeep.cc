@@ -229,7 +229,7 @@ Result<ImportReport> Service::import_from(const std::vector<std::string>& source
       const bool free = there.kind == Standing::Kind::absent ||
                         (there.kind == Standing::Kind::damaged && cache.directory().set_aside(listed.id));
       if (!free) {
-        refuse(there.error);
+        leave_out(report.unstored, there.error);
         continue;
       }
       if (const auto filled = cache.directory().fill(*listed.entry))
