@@ -182,7 +182,7 @@ const Story kStories[] = {
      }},
     {"export", warm,
      [](ServiceScene& scene) {
-       const std::string path = scene.temp / "out/all.njp";
+       const std::string path = scene.temp / "all.njp";
        const auto report = scene.service().export_pack(path);
        if (report) {
          EXPECT_EQ(read(path), right().pack);
@@ -200,8 +200,8 @@ const Story kStories[] = {
      [](ServiceScene& scene) {
        const auto report = scene.service().import_from({scene.temp / "one.njp"});
        if (!report) return Outcome::refused;
-       EXPECT_EQ(report->imported + report->present + report->refused, 1);
-       EXPECT_EQ(report->refused, static_cast<int>(report->errors.size()));
+       EXPECT_EQ(report->imported + report->present + report->refused + report->unstored, 1);
+       EXPECT_EQ(report->refused + report->unstored, static_cast<int>(report->errors.size()));
        return report->imported == 1 ? Outcome::served : Outcome::missed;
      }},
     {"a tuned plan", [](ServiceScene&) {},

@@ -329,7 +329,7 @@ TEST_F(UpkeepTest, ImportMovesDamageOutOfTheWayAndNothingElse) {
   fs::permissions(path, fs::perms{0666});
   const ImportReport report = target.import_from({machine_.directory.path()}).value();
   EXPECT_EQ(report.imported, 0);
-  EXPECT_EQ(report.refused, 1);
+  EXPECT_EQ(report.unstored, 1);
   EXPECT_THAT(report.errors, ElementsAre(HasSubstr(path)));
 }
 
@@ -340,7 +340,7 @@ TEST_F(UpkeepTest, ImportTellsWhatItCannotDo) {
   machine_.files->fail_creation(EROFS);
   const ImportReport report = service("cache").import_from({machine_.directory.path()}).value();
   EXPECT_EQ(report.imported, 0);
-  EXPECT_EQ(report.refused, 1);
+  EXPECT_EQ(report.unstored, 1);
   EXPECT_THAT(report.errors, SizeIs(1));
 }
 
