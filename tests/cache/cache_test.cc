@@ -265,6 +265,17 @@ TEST_F(CacheTest, WhatStandsInTheWayIsNotTakenForTheEntry) {
   }
 }
 
+TEST_F(CacheTest, WhatIsDamagedAndCouldNotBeMovedGivesWay) {
+  write(path_of(directory_, "a"), "damaged");
+  files_->fail(Call::rename, EIO);
+  Cache cache = open();
+  EXPECT_FALSE(cache.find("a").has_value());
+  EXPECT_TRUE(fs::exists(path_of(directory_, "a")));
+  EXPECT_TRUE(cache.store(entry_of("a", "made")));
+  Cache later = open();
+  EXPECT_EQ(find(later, "a", Place::directory), "made");
+}
+
 TEST_F(CacheTest, ListsEveryTier) {
   put(directory_, entry_of("a"));
   put(first_, entry_of("a"));

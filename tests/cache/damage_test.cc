@@ -155,17 +155,18 @@ TEST_F(PackDamageTest, AnIndexThatItsWriterGotWrongIsRefused) {
   EXPECT_EQ(hits(pack_with("entries: 0\n\n")), 0);
   for (const std::string& index : {
            std::string("\n"), std::string("\n\n"), std::string("entries: 1\n\n"),
-           "entries: 2\n" + a + " " + bytes + "\n\n",                            // another count
-           "entries: 1\n" + a + "\n\n",                                          // no size
-           "entries: 1\n" + a + " \n\n",                                         //
-           "entries: 1\n" + a + " -1\n\n",                                       //
-           "entries: 1\n" + a + " " + bytes + " \n\n",                           //
-           "entries: 1\n" + a + " 0x10\n\n",                                     //
-           "entries: 1\n" + a + " 99999999999999999999\n\n",                     //
-           "entries: 1\n" + a + " 67108865\n\n",                                 // beyond the limit
-           "entries: 1\n" + a.substr(1) + " " + bytes + "\n\n",                  // no id
-           "entries: 1\n../" + a + " " + bytes + "\n\n",                         //
-           "entries: 2\n" + a + " " + bytes + "\n" + a + " 0\n\n",               // twice
+           "entries: 2\n" + a + " " + bytes + "\n\n",               // another count
+           "entries: 1\n" + a + "\n\n",                             // no size
+           "entries: 1\n" + a + " \n\n",                            //
+           "entries: 1\n" + a + " -1\n\n",                          //
+           "entries: 1\n" + a + " " + bytes + " \n\n",              //
+           "entries: 1\n" + a + " 0x10\n\n",                        //
+           "entries: 1\n" + a + " 99999999999999999999\n\n",        //
+           "entries: 1\n" + a + " 67108865\n\n",                    // beyond the limit
+           "entries: 1\n" + a.substr(1) + " " + bytes + "\n\n",     // no id
+           "entries: 1\n../" + a + " " + bytes + "\n\n",            //
+           "entries: 2\n" + a + " " + bytes + "\n" + a + " 0\n\n",  // twice
+           "entries: 2\n" + a + " -1\n" + b + " " + std::to_string(body.size() + 1) + "\n\n",
            "entries: 2\n" + b + " 0\n" + a + " " + bytes + "\n\n",               // not by id
            "entries: 1\n" + a + " " + std::to_string(body.size() + 1) + "\n\n",  // beyond the end
        })
