@@ -60,7 +60,7 @@ build "$root/build" all
 if [[ $sanitizers == yes ]]; then
   step "Building in build-asan/ for the sanitizers"
   build "$root/build-asan" normjit_unit_tests -DCMAKE_BUILD_TYPE=Debug \
-    -DCMAKE_CXX_FLAGS_DEBUG='-O1 -g1' -DNORMJIT_SANITIZE=address,undefined
+    -DCMAKE_CXX_FLAGS_DEBUG=-g1 -DNORMJIT_SANITIZE=address,undefined
   step "Running the unit tests under the address and undefined-behaviour sanitizers"
   UBSAN_OPTIONS=print_stacktrace=1 run_tests "$root/build-asan" unit
 fi
