@@ -64,14 +64,8 @@ const std::vector<int>& errors_of(Kind kind) {
   return list;
 }
 
-// Under a sanitizer, which makes all this ten times slower: two errors of each kind of call, and no pairs.
-#ifdef __SANITIZE_ADDRESS__
-constexpr std::size_t kErrors = 2;
-constexpr int kPairedCalls = 0;
-#else
-constexpr std::size_t kErrors = 100;
-constexpr int kPairedCalls = 16;
-#endif
+constexpr std::size_t kErrors = kBriefly ? 2 : 100;
+constexpr int kPairedCalls = kBriefly ? 0 : 16;
 
 const char* name_of(Strike strike) {
   constexpr const char* kNames[] = {"once", "late", "onwards", "for all changes from it on"};

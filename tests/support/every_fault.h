@@ -28,6 +28,13 @@ class Scene {
   const std::shared_ptr<RecordingFileSystem> files = std::make_shared<RecordingFileSystem>();
 };
 
+// Under a sanitizer, which makes all this ten times slower: two errors of each kind of call, and no pairs.
+#ifdef __SANITIZE_ADDRESS__
+inline constexpr bool kBriefly = true;
+#else
+inline constexpr bool kBriefly = false;
+#endif
+
 struct Tally {
   int faults = 0, served = 0, missed = 0, refused = 0;
 
