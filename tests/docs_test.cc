@@ -65,7 +65,7 @@ TEST(Robustness, EveryTestThatIsNamedExists) {
   std::istringstream stream(file("docs/robustness.md"));
   const std::regex row(R"(^\|[^|]*\|[^|]*\|(.*)\|$)"), name("`([^`]+)`");
   int rows = 0;
-  for (std::string line; std::getline(stream, line);) {
+  for (std::string line; std::getline(stream, line) && line != "## Counted";) {
     std::smatch cells;
     if (!std::regex_match(line, cells, row)) continue;
     const std::string named = cells[1];

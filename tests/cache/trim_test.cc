@@ -177,7 +177,9 @@ TEST_F(TrimTest, ADryRunOnlyCounts) {
   put(temporary(1), 10, kHour);
   const auto before = names();
   const TrimLimits limits{.max_bytes = 50'000, .all_damaged = true, .dry_run = true};
+  files_->forget();
   const Trimmed foreseen = trim_to(limits);
+  EXPECT_EQ(files_->writes(), 0);
   EXPECT_THAT(names(), ::testing::UnorderedElementsAreArray(before));
   TrimLimits real = limits;
   real.dry_run = false;

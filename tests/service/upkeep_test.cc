@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
@@ -45,6 +46,24 @@ class UpkeepTest : public ::testing::Test {
     const auto report = service.prebuild({&spec, 1}, {&device_, 1});
     ASSERT_TRUE(report.ok());
     ASSERT_EQ(report->unstored + report->failed, 0);
+  }
+
+  // The machine with another version of the compiler, which makes other code.
+  Seams older_seams() const {
+    class OlderCompiler final : public FakeCompiler {
+     public:
+      Result<Binary> compile(const Source& source, Arch arch) override {
+        auto binary = FakeCompiler::compile(source, arch);
+        if (binary) {
+          binary->toolchain = "nvrtc 12.0";
+          binary->code += "older";
+        }
+        return binary;
+      }
+    };
+    Seams older = machine_.seams();
+    older.compiler = std::make_shared<OlderCompiler>();
+    return older;
   }
 
   FakeMachine machine_;
@@ -105,20 +124,8 @@ TEST_F(UpkeepTest, OnlyTheExactCompilersEntriesWhereThatIsAsked) {
   EXPECT_EQ(origin(), Origin::disk) << "made by the same";
 
   const std::string path = path_of(machine_.service().entries()->at(0));
-  // As if another version had made it: replaced in the file, with the checksum left to be made anew by
-  // import.
-  class OlderCompiler final : public FakeCompiler {
-   public:
-    Result<Binary> compile(const Source& source, Arch arch) override {
-      auto binary = FakeCompiler::compile(source, arch);
-      if (binary) binary->toolchain = "nvrtc 12.0";
-      return binary;
-    }
-  };
   fs::remove(path);
-  Seams older = machine_.seams();
-  older.compiler = std::make_shared<OlderCompiler>();
-  ASSERT_TRUE(Service(machine_.options(), older).prepare(kSpec).ok());
+  ASSERT_TRUE(Service(machine_.options(), older_seams()).prepare(kSpec).ok());
   EXPECT_EQ(machine_.service().entries()->at(0).toolchain, "nvrtc 12.0");
   EXPECT_EQ(machine_.service().prepare(kSpec).value().origin(), Origin::disk) << "any will do";
 
@@ -127,6 +134,29 @@ TEST_F(UpkeepTest, OnlyTheExactCompilersEntriesWhereThatIsAsked) {
   EXPECT_EQ(origin(), Origin::disk);
   machine_.compiler->fail({Code::NoCompiler, "no libnvrtc"});
   EXPECT_EQ(origin(), Origin::disk) << "nobody could make it anew";
+}
+
+TEST_F(UpkeepTest, AnExactEntryOfALayerServesBehindAnOlderOneOfTheDirectory) {
+  ASSERT_TRUE(machine_.service().prepare(kSpec).ok());
+  Options options = machine_.options();
+  options.cache_directory = elsewhere_ / "cache";
+  ASSERT_TRUE(Service(options, older_seams()).prepare(kSpec).ok());
+  options.layers = {machine_.directory.path()};
+  EXPECT_EQ(Service(options, machine_.seams()).prepare(kSpec).value().origin(), Origin::disk);
+  options.exact_toolchain = true;
+  EXPECT_EQ(Service(options, machine_.seams()).prepare(kSpec).value().origin(), Origin::layer);
+  const auto why = Service(options, machine_.seams()).why(kSpec, device_).value();
+  const auto there = std::ranges::find(why, machine_.directory.path(), &WhyReport::tier);
+  EXPECT_NE(there, why.end());
+}
+
+TEST_F(UpkeepTest, InThePlaceOfARefusedEntryAnotherTiersOtherCodeServes) {
+  ASSERT_TRUE(Service(machine_.options(), older_seams()).prepare(kSpec).ok());
+  ASSERT_TRUE(service("cache").prepare(kSpec).ok());
+  const int compiles = machine_.compiles();
+  machine_.driver->refuse_load(machine_.loads() + 1);
+  EXPECT_EQ(service("cache", {machine_.directory.path()}).prepare(kSpec).value().origin(), Origin::layer);
+  EXPECT_EQ(machine_.compiles(), compiles);
 }
 
 // Looking.

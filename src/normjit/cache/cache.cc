@@ -16,14 +16,16 @@ Cache::Cache(Settings settings, std::shared_ptr<FileSystem> files, Warn warn)
     if (!path.empty()) layers_.push_back(make_layer(path, files_, settings_.shared));
 }
 
-std::optional<Cache::Found> Cache::find(const std::string& identity) {
-  if (auto kept = memory_.find(identity))
+std::optional<Cache::Found> Cache::find(const std::string& identity, const Accepts& accepts) {
+  const auto will_do = [&](const Entry& entry) { return !accepts || accepts(entry); };
+  if (auto kept = memory_.find(identity); kept && will_do(kept->entry))
     return Found{std::move(kept->entry), Place::memory, !kept->only_here};
-  Entry entry;
-  if (directory_.find(identity, entry)) return Found{std::move(entry), Place::directory};
+  if (Entry entry; directory_.find(identity, entry) && will_do(entry))
+    return Found{std::move(entry), Place::directory};
   for (const auto& layer : layers_) {
     Standing standing = layer->look(identity);
     if (standing.kind == Kind::entry) {
+      if (!will_do(standing.entry)) continue;
       static_cast<void>(directory_.fill(standing.entry));  // nothing is lost where it fails
       return Found{std::move(standing.entry), Place::layer};
     }
@@ -62,19 +64,18 @@ Result<std::vector<Listed>> Cache::list() const {
   return entries;
 }
 
-Cache::Look Cache::look(const std::string& identity) const {
-  if (auto kept = memory_.find(identity))
-    return {"memory", {.kind = Kind::entry, .entry = std::move(kept->entry)}};
+Cache::Look Cache::look(const std::string& identity, const Accepts& accepts) const {
   Look first;
-  const auto ends_at = [&](const Tier& tier) {
-    Standing standing = tier.look(identity);
-    if (standing.kind == Kind::entry || first.standing.kind == Kind::absent)
-      first = {tier.path(), std::move(standing)};
-    return first.standing.kind == Kind::entry;
+  const auto ends_at = [&](const std::string& tier, Standing standing) {
+    const bool will_do = standing.kind == Kind::entry && (!accepts || accepts(standing.entry));
+    if (will_do || first.standing.kind == Kind::absent) first = {tier, std::move(standing)};
+    return will_do;
   };
-  if (ends_at(directory_)) return first;
+  if (auto kept = memory_.find(identity))
+    if (ends_at("memory", {.kind = Kind::entry, .entry = std::move(kept->entry)})) return first;
+  if (ends_at(directory_.path(), directory_.look(identity))) return first;
   for (const auto& layer : layers_)
-    if (ends_at(*layer)) break;
+    if (ends_at(layer->path(), layer->look(identity))) break;
   return first;
 }
 

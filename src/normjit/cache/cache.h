@@ -41,8 +41,10 @@ class Cache {
     Place place;
     bool kept_on_disk = true;  // false: only the memory of this process has it
   };
-  // The entry out of the first tier that has it. What a layer has is copied to the directory.
-  std::optional<Found> find(const std::string& identity);
+  // Whether an entry will do; empty: every one does.
+  using Accepts = std::function<bool(const Entry&)>;
+  // The entry out of the first tier that has one that will do. What a layer has is copied to the directory.
+  std::optional<Found> find(const std::string& identity, const Accepts& accepts = {});
 
   // Keeps an entry in memory, and publishes it to the directory: Directory::store. False: it is in memory
   // only.
@@ -57,12 +59,12 @@ class Cache {
   Result<std::vector<Listed>> list() const;
 
   // What find would find, without changing or saying anything: the entry and the tier that holds it ("memory"
-  // or a path); or if none does, the first trouble that stands at its place; or absent.
+  // or a path); or if none will do, the first thing that stands at its place; or absent.
   struct Look {
     std::string tier;
     Standing standing;
   };
-  Look look(const std::string& identity) const;
+  Look look(const std::string& identity, const Accepts& accepts = {}) const;
 
   const Settings& settings() const { return settings_; }
   Directory& directory() { return directory_; }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <ctime>
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -61,7 +62,7 @@ Result<Trimmed> trim(FileSystem& files, const std::string& directory, const Trim
     if (errno == ENOENT) return done;
     return io_error("list the cache directory", directory, errno);
   }
-  const KeyLock alone = KeyLock::of_trimmer(files, directory, limits.shared);
+  const KeyLock alone = limits.dry_run ? KeyLock() : KeyLock::of_trimmer(files, directory, limits.shared);
   if (alone.state() == KeyLock::State::busy) {
     done.busy = true;
     return done;
@@ -77,7 +78,8 @@ Result<Trimmed> trim(FileSystem& files, const std::string& directory, const Trim
     return true;
   };
 
-  const std::optional<std::int64_t> present = now(files, directory, limits.shared);
+  const std::optional<std::int64_t> present =
+      limits.dry_run ? std::time(nullptr) : now(files, directory, limits.shared);
   std::vector<File> aging;
   std::int64_t entry_bytes = 0;
   for (const std::string& name : names) {

@@ -1,5 +1,7 @@
 #include "normjit/service/binary_store.h"
 
+#include <optional>
+
 #include "normjit/base/digest.h"
 #include "normjit/base/text.h"
 
@@ -17,42 +19,43 @@ Result<Identified> BinaryStore::identify(const LayerNormSpec& spec, const Plan& 
   return kernel;
 }
 
-std::optional<StoredBinary> BinaryStore::find(const Identified& kernel, bool& outdated) {
-  auto found = cache_->find(kernel.identity);
-  if (!found) return {};
-  outdated = is_outdated(found->entry);
-  if (outdated) return {};
-  constexpr Origin kOrigins[] = {Origin::memory, Origin::disk, Origin::layer};
-  return StoredBinary{std::move(found->entry.body), kOrigins[static_cast<int>(found->place)],
-                      found->kept_on_disk};
-}
-
 // Where there is no compiler to compare with, none could make it anew.
-bool BinaryStore::is_outdated(const Entry& entry) {
+bool BinaryStore::is_outdated(const Entry& entry) const {
   if (!exact_toolchain_) return false;
   const auto compiler = compiler_->facts();
-  if (!compiler) return false;
-  return entry.fact("toolchain") != compiler->toolchain();
+  return compiler && entry.fact("toolchain") != compiler->toolchain();
 }
 
-bool BinaryStore::has(const Identified& kernel) {
-  const Standing standing = cache_->look(kernel.identity).standing;
+Cache::Look BinaryStore::look(const Identified& kernel) const {
+  return cache_->look(kernel.identity, [this](const Entry& entry) { return !is_outdated(entry); });
+}
+
+bool BinaryStore::has(const Identified& kernel) const {
+  const Standing standing = look(kernel).standing;
   return standing.kind == Standing::Kind::entry && !is_outdated(standing.entry);
 }
 
 Result<StoredBinary> BinaryStore::get(const Identified& kernel) {
-  return flights_.run(kernel.identity, [&]() -> Result<StoredBinary> {
-    bool outdated = false;
-    if (auto binary = find(kernel, outdated)) return *std::move(binary);
-    const KeyLock alone = cache_->lock(kernel.identity);
-    // Another process may have made it since.
-    if (auto binary = find(kernel, outdated)) return *std::move(binary);
-    return compile(kernel, /*replace=*/outdated);
-  });
+  return flights_.run(kernel.identity, [&] { return find_or_compile(kernel, {}); });
 }
 
-Result<StoredBinary> BinaryStore::replace(const Identified& kernel) {
-  return flights_.run(kernel.identity + " again", [&] { return compile(kernel, true); });
+Result<StoredBinary> BinaryStore::replace(const Identified& kernel, const std::string& refused) {
+  return flights_.run(kernel.identity + " again", [&] { return find_or_compile(kernel, refused); });
+}
+
+Result<StoredBinary> BinaryStore::find_or_compile(const Identified& kernel, const std::string& refused) {
+  const auto find = [&]() -> std::optional<StoredBinary> {
+    auto found = cache_->find(
+        kernel.identity, [&](const Entry& entry) { return entry.body != refused && !is_outdated(entry); });
+    if (!found) return {};
+    constexpr Origin kOrigins[] = {Origin::memory, Origin::disk, Origin::layer};
+    return StoredBinary{std::move(found->entry.body), kOrigins[static_cast<int>(found->place)],
+                        found->kept_on_disk};
+  };
+  if (auto binary = find()) return *std::move(binary);
+  const KeyLock alone = cache_->lock(kernel.identity);
+  if (auto binary = find()) return *std::move(binary);  // another process has made it since
+  return compile(kernel, /*replace=*/exact_toolchain_ || !refused.empty());
 }
 
 Result<StoredBinary> BinaryStore::compile(const Identified& kernel, bool replace) {

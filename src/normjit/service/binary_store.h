@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "normjit/cache/cache.h"
@@ -44,19 +43,22 @@ class BinaryStore {
         exact_toolchain_(exact_toolchain) {}
 
   Result<Identified> identify(const LayerNormSpec& spec, const Plan& plan, Arch of_device) const;
-  // Whether the code is at hand without compiling. Changes nothing.
-  bool has(const Identified& kernel);
   // Whether this compiler has to make an entry anew that another one made.
-  bool is_outdated(const Entry& entry);
+  bool is_outdated(const Entry& entry) const;
+  // Where get would find the code, or what stands there. Changes nothing.
+  Cache::Look look(const Identified& kernel) const;
+  // Whether get would find it.
+  bool has(const Identified& kernel) const;
   Result<StoredBinary> get(const Identified& kernel);
-  // Compiles anew and puts it in the place of an entry that the driver refused.
-  Result<StoredBinary> replace(const Identified& kernel);
+  // Other code than this, which the driver refused: what another process has made meanwhile, or compiled anew
+  // and put in its place.
+  Result<StoredBinary> replace(const Identified& kernel, const std::string& refused);
 
   Cache& cache() const { return *cache_; }
 
  private:
-  // What the cache has. `outdated` is set if that was made by another compiler than it has to be.
-  std::optional<StoredBinary> find(const Identified& kernel, bool& outdated);
+  // Code that is not `refused` (empty: any).
+  Result<StoredBinary> find_or_compile(const Identified& kernel, const std::string& refused);
   Result<StoredBinary> compile(const Identified& kernel, bool replace);
 
   const std::shared_ptr<Compiler> compiler_;

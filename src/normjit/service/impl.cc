@@ -178,7 +178,7 @@ Result<std::shared_ptr<LoadedKernel>> Service::Impl::load(const Kernel::Prepared
   // An entry that this driver refuses is a miss.
   log(LogLevel::warn,
       concat({"cache entry ", identified->id, " is compiled again: ", loaded.error().message}));
-  binary = binaries.replace(*identified);
+  binary = binaries.replace(*identified, binary->code);
   if (!binary) return binary.error();
   origin = binary->origin;
   return load();

@@ -133,7 +133,7 @@ Result<std::vector<WhyReport>> Service::why(const LayerNormSpec& given, const De
     if (!kernel) return kernel.error();
     report.id = kernel->id;
     report.identity = kernel->identity;
-    const Cache::Look look = binaries.cache().look(kernel->identity);
+    const Cache::Look look = binaries.look(*kernel);
     switch (look.standing.kind) {
       case Standing::Kind::entry:
         if (binaries.is_outdated(look.standing.entry)) {
