@@ -36,17 +36,18 @@ bool BinaryStore::has(const Identified& kernel) const {
 }
 
 Result<StoredBinary> BinaryStore::get(const Identified& kernel) {
-  return flights_.run(kernel.identity, [&] { return find_or_compile(kernel, {}); });
+  return flights_.run(kernel.identity, [&] { return find_or_compile(kernel, nullptr); });
 }
 
 Result<StoredBinary> BinaryStore::replace(const Identified& kernel, const std::string& refused) {
-  return flights_.run(kernel.identity + " again", [&] { return find_or_compile(kernel, refused); });
+  return flights_.run(kernel.identity + " again", [&] { return find_or_compile(kernel, &refused); });
 }
 
-Result<StoredBinary> BinaryStore::find_or_compile(const Identified& kernel, const std::string& refused) {
+Result<StoredBinary> BinaryStore::find_or_compile(const Identified& kernel, const std::string* refused) {
   const auto find = [&]() -> std::optional<StoredBinary> {
-    auto found = cache_->find(
-        kernel.identity, [&](const Entry& entry) { return entry.body != refused && !is_outdated(entry); });
+    auto found = cache_->find(kernel.identity, [&](const Entry& entry) {
+      return (!refused || entry.body != *refused) && !is_outdated(entry);
+    });
     if (!found) return {};
     constexpr Origin kOrigins[] = {Origin::memory, Origin::disk, Origin::layer};
     return StoredBinary{std::move(found->entry.body), kOrigins[static_cast<int>(found->place)],
@@ -55,7 +56,7 @@ Result<StoredBinary> BinaryStore::find_or_compile(const Identified& kernel, cons
   if (auto binary = find()) return *std::move(binary);
   const KeyLock alone = cache_->lock(kernel.identity);
   if (auto binary = find()) return *std::move(binary);  // another process has made it since
-  return compile(kernel, /*replace=*/exact_toolchain_ || !refused.empty());
+  return compile(kernel, /*replace=*/exact_toolchain_ || refused);
 }
 
 Result<StoredBinary> BinaryStore::compile(const Identified& kernel, bool replace) {

@@ -57,8 +57,8 @@ class BinaryStore {
   Cache& cache() const { return *cache_; }
 
  private:
-  // Code that is not `refused` (empty: any).
-  Result<StoredBinary> find_or_compile(const Identified& kernel, const std::string& refused);
+  // Code that is not `refused` (null: any).
+  Result<StoredBinary> find_or_compile(const Identified& kernel, const std::string* refused);
   Result<StoredBinary> compile(const Identified& kernel, bool replace);
 
   const std::shared_ptr<Compiler> compiler_;
