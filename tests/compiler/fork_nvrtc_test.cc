@@ -5,7 +5,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
-#include <deque>
 #include <memory>
 #include <string>
 #include <thread>
@@ -56,21 +55,8 @@ TEST_F(ForkNvrtc, EveryChildCompiles) {
       while (!stop) ++(compiler->compile(small_kernel(), kArch) ? compiles : failures);
     });
 
-  int done = 0;
-  std::deque<pid_t> children;
-  const auto reap = [&] {
-    const std::string outcome = outcome_of(children.front());
-    children.pop_front();
-    if (outcome == "done")
-      ++done;
-    else
-      ADD_FAILURE() << outcome;
-  };
-  for (int i = 0; i < forks; ++i) {
-    if (children.size() == kChildrenAtOnce) reap();
-    children.push_back(start_child([&] { return compiler->compile(small_kernel(), kArch).ok(); }));
-  }
-  while (!children.empty()) reap();
+  const int done = done_children(forks, kChildrenAtOnce,
+                                 [&](int) { return compiler->compile(small_kernel(), kArch).ok(); });
   stop = true;
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(done, forks);

@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <deque>
 #include <thread>
 #include <vector>
 
@@ -88,26 +87,12 @@ TEST(ServiceFork, EveryChildPreparesAndPrebuilds) {
       }
     });
 
-  int done = 0;
-  std::deque<pid_t> children;
-  const auto reap = [&] {
-    const std::string outcome = outcome_of(children.front());
-    children.pop_front();
-    if (outcome == "done")
-      ++done;
-    else
-      ADD_FAILURE() << outcome;
-  };
-  for (int i = 0; i < kChildren; ++i) {
-    if (children.size() == kChildrenAtOnce) reap();
-    children.push_back(start_child([&] {
-      const int newest = next;  // in flight in the parent: some of the last ones
-      for (int number = newest; number > 0 && number > newest - kThreads; --number)
-        if (!works(number)) return false;
-      return works(0) && works(/*cold*/ 1'000'000 + i) && (i % 16 != 0 || builds(newest - 1, 2));
-    }));
-  }
-  while (!children.empty()) reap();
+  const int done = done_children(kChildren, kChildrenAtOnce, [&](int i) {
+    const int newest = next;  // in flight in the parent: some of the last ones
+    for (int number = newest; number > 0 && number > newest - kThreads; --number)
+      if (!works(number)) return false;
+    return works(0) && works(/*cold*/ 1'000'000 + i) && (i % 16 != 0 || builds(newest - 1, 2));
+  });
   stop = true;
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(done, kChildren);

@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
 #include <new>
 #include <string>
 
@@ -51,6 +52,28 @@ inline std::string outcome_of(pid_t child) {
 template <class Body>
 std::string outcome_in_child(const Body& body, Ending ending = Ending::immediate) {
   return outcome_of(start_child(body, ending));
+}
+
+// Forks so many children, some of them at once, each for body(i) -> bool. How many of them are done; each of
+// the others is a failure of the test.
+template <class Body>
+int done_children(int children, std::size_t at_once, const Body& body) {
+  int done = 0;
+  std::deque<pid_t> running;
+  const auto reap = [&] {
+    const std::string outcome = outcome_of(running.front());
+    running.pop_front();
+    if (outcome == "done")
+      ++done;
+    else
+      ADD_FAILURE() << outcome;
+  };
+  for (int i = 0; i < children; ++i) {
+    if (running.size() == at_once) reap();
+    running.push_back(start_child([&] { return body(i); }));
+  }
+  while (!running.empty()) reap();
+  return done;
 }
 
 // A T that the children forked from now on share with this process.

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "normjit/cache/file_names.h"
 #include "normjit/cache/system_call.h"
 
 namespace normjit {
@@ -59,7 +60,7 @@ AtomicFile::~AtomicFile() {
 Result<void> AtomicFile::create() {
   std::string path = path_ + '.';
   if (!append_random(path)) return io_error("get random bytes for", path, errno);
-  path += ".tmp";
+  path += kTemporarySuffix;
   const auto open = [&] {
     return files_.open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kFileMode);
   };

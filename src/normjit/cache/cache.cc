@@ -9,9 +9,9 @@ using Kind = Standing::Kind;
 Cache::Cache(Settings settings, std::shared_ptr<FileSystem> files, Warn warn)
     : settings_(std::move(settings)),
       files_(std::move(files)),
-      warn_(std::move(warn)),
-      directory_(settings_.directory, files_, warn_,
-                 {.max_bytes = settings_.max_bytes, .shared = settings_.shared}) {
+      directory_(settings_.directory, files_, warn,
+                 {.max_bytes = settings_.max_bytes, .shared = settings_.shared}),
+      warn_(std::move(warn)) {
   for (const std::string& path : settings_.layers)
     if (!path.empty()) layers_.push_back(make_layer(path, files_, settings_.shared));
 }
@@ -30,7 +30,7 @@ std::optional<Cache::Found> Cache::find(const std::string& identity, const Accep
       return Found{std::move(standing.entry), Place::layer};
     }
     if (standing.kind != Kind::absent)
-      warn(Trouble::layer, standing.error + "; it is left alone, and the next layer or the compiler serves");
+      warn_(Trouble::layer, standing.error + "; it is left alone, and the next layer or the compiler serves");
   }
   return {};
 }
@@ -46,9 +46,9 @@ KeyLock Cache::lock(const std::string& identity) {
   KeyLock lock =
       KeyLock::of_id(*files_, settings_.directory, entry_id(identity), settings_.shared, settings_.patience);
   if (lock.state() == KeyLock::State::busy) {
-    warn(Trouble::stalled, "another process has had the entry " + entry_id(identity) + " under way for " +
-                               std::to_string(settings_.patience.count()) +
-                               " ms; it is stopped, or the machine is very busy: going on without it");
+    warn_(Trouble::stalled, "another process has had the entry " + entry_id(identity) + " under way for " +
+                                std::to_string(settings_.patience.count()) +
+                                " ms; it is stopped, or the machine is very busy: going on without it");
   }
   return lock;
 }
@@ -77,11 +77,6 @@ Cache::Look Cache::look(const std::string& identity, const Accepts& accepts) con
   for (const auto& layer : layers_)
     if (ends_at(layer->path(), layer->look(identity))) break;
   return first;
-}
-
-void Cache::warn(Trouble trouble, const std::string& message) {
-  const unsigned bit = static_cast<unsigned>(trouble);
-  if ((warned_.fetch_or(bit) & bit) == 0 && warn_) warn_("cache: " + message);
 }
 
 }  // namespace normjit

@@ -2,7 +2,6 @@
 // and which rules they keep.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -69,20 +68,17 @@ class Cache {
   const Settings& settings() const { return settings_; }
   Directory& directory() { return directory_; }
   const std::vector<std::unique_ptr<Tier>>& layers() const { return layers_; }
-  FileSystem& files() const { return *files_; }
-  const std::shared_ptr<FileSystem>& shared_files() const { return files_; }
+  const std::shared_ptr<FileSystem>& files() const { return files_; }
 
  private:
   enum class Trouble : unsigned { layer = 1, stalled = 2 };
-  void warn(Trouble trouble, const std::string& message);
 
   const Settings settings_;
   const std::shared_ptr<FileSystem> files_;
-  const Warn warn_;
   Memory memory_;
   Directory directory_;
   std::vector<std::unique_ptr<Tier>> layers_;
-  std::atomic<unsigned> warned_{0};  // the Troubles already told
+  WarnOnce<Trouble> warn_;
 };
 
 }  // namespace normjit

@@ -35,7 +35,7 @@ Kind kind_of(FileContent::Outcome outcome) {
 }  // namespace
 
 Directory::Directory(std::string path, std::shared_ptr<FileSystem> files, Warn warn, DirectoryRules rules)
-    : path_(std::move(path)), files_(std::move(files)), warn_(std::move(warn)), rules_(rules) {}
+    : path_(std::move(path)), files_(std::move(files)), rules_(rules), warn_(std::move(warn)) {}
 
 Standing Directory::look(const std::string& identity) const {
   if (path_.empty()) return {};
@@ -54,25 +54,26 @@ bool Directory::find(const std::string& identity, Entry& entry) {
     case Kind::absent:
       break;
     case Kind::other:
-      warn(Trouble::misnamed,
-           found.error + " and is left alone; while it stands there, the entry of this name cannot be kept");
+      warn_(Trouble::misnamed,
+            found.error + " and is left alone; while it stands there, the entry of this name cannot be kept");
       break;
     case Kind::damaged:
-      warn(Trouble::damaged,
-           found.error + "; it is made anew" +
-               (clear_the_name(identity)
-                    ? ", and the old file kept as " + path_to(path_, entry_id(identity), kDamagedSuffix)
-                    : ""));
+      warn_(Trouble::damaged,
+            found.error + "; it is made anew" +
+                (clear_the_name(identity)
+                     ? ", and the old file kept as " + path_to(path_, entry_id(identity), kDamagedSuffix)
+                     : ""));
       break;
     case Kind::untrusted:
-      warn(Trouble::untrusted,
-           found.error +
-               " and is not used; take its write permission from others, or give it to this user or root, or "
-               "accept whatever stands in a shared cache with NORMJIT_CACHE_SHARED=1");
+      warn_(
+          Trouble::untrusted,
+          found.error +
+              " and is not used; take its write permission from others, or give it to this user or root, or "
+              "accept whatever stands in a shared cache with NORMJIT_CACHE_SHARED=1");
       break;
     case Kind::unreadable:
-      warn(Trouble::unreadable,
-           found.error + "; see to its permissions and disk, or use another cache directory");
+      warn_(Trouble::unreadable,
+            found.error + "; see to its permissions and disk, or use another cache directory");
       break;
   }
   return false;
@@ -82,9 +83,9 @@ bool Directory::store(const Entry& entry, bool replace) {
   if (path_.empty()) return false;
   const Result<void> published = publish(entry, replace, /*flush=*/true);
   if (!published) {
-    warn(Trouble::unstored, published.error().message +
-                                "; going on without storing, so the next process makes it " +
-                                "anew; make room, see to the permissions, or use another cache directory");
+    warn_(Trouble::unstored, published.error().message +
+                                 "; going on without storing, so the next process makes it " +
+                                 "anew; make room, see to the permissions, or use another cache directory");
   }
   return published.ok();
 }
@@ -129,10 +130,10 @@ void Directory::trim_if_due(const std::string& id, std::int64_t bytes) {
   const Result<Trimmed> trimmed =
       trim(*files_, path_, {.max_bytes = rules_.max_bytes, .shared = rules_.shared});
   if (trimmed && trimmed->entries > 0) {
-    warn(Trouble::full, path_ + " has reached its bound of " + std::to_string(rules_.max_bytes) +
-                            " bytes and lost its " + std::to_string(trimmed->entries) +
-                            " oldest entries; if kernels are compiled again and again, raise "
-                            "NORMJIT_CACHE_MAX_BYTES");
+    warn_(Trouble::full, path_ + " has reached its bound of " + std::to_string(rules_.max_bytes) +
+                             " bytes and lost its " + std::to_string(trimmed->entries) +
+                             " oldest entries; if kernels are compiled again and again, raise "
+                             "NORMJIT_CACHE_MAX_BYTES");
   }
 }
 
@@ -180,11 +181,6 @@ bool Directory::clear_the_name(const std::string& identity) {
   const std::string id = entry_id(identity);
   const KeyLock alone = KeyLock::of_id(*files_, path_, id, rules_.shared, std::chrono::milliseconds(0));
   return alone.state() != KeyLock::State::busy && look(identity).kind == Kind::damaged && set_aside(id);
-}
-
-void Directory::warn(Trouble trouble, const std::string& message) {
-  const unsigned bit = static_cast<unsigned>(trouble);
-  if ((warned_.fetch_or(bit) & bit) == 0 && warn_) warn_("cache: " + message);
 }
 
 }  // namespace normjit

@@ -2,15 +2,14 @@
 // cache/README.md documents the format, the key and the rules.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "normjit/cache/tier.h"
+#include "normjit/cache/warn_once.h"
 
 namespace normjit {
 
@@ -27,7 +26,7 @@ class Directory final : public Tier {
   // Told once per kind of trouble and Directory: an entry cannot be read, is damaged, is misnamed, is not to
   // be trusted, cannot be stored; the directory is full. Called on the thread that met the trouble; may be
   // empty.
-  using Warn = std::function<void(std::string_view)>;
+  using Warn = normjit::Warn;
 
   // An empty path is a directory that stores nothing and finds nothing. Touches no file.
   Directory(std::string path, std::shared_ptr<FileSystem> files, Warn warn, DirectoryRules rules = {});
@@ -70,13 +69,11 @@ class Directory final : public Tier {
   bool clear_the_name(const std::string& identity);
   Result<void> publish(const Entry& entry, bool replace, bool flush);
   void trim_if_due(const std::string& id, std::int64_t bytes);
-  void warn(Trouble trouble, const std::string& message);
 
   const std::string path_;
   const std::shared_ptr<FileSystem> files_;
-  const Warn warn_;
   const DirectoryRules rules_;
-  std::atomic<unsigned> warned_{0};  // the Troubles already told
+  WarnOnce<Trouble> warn_;
 };
 
 }  // namespace normjit

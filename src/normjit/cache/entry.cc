@@ -1,6 +1,7 @@
 #include "normjit/cache/entry.h"
 
 #include "normjit/base/digest.h"
+#include "normjit/cache/take_prefix.h"
 
 namespace normjit {
 namespace {
@@ -17,12 +18,6 @@ std::string one_line(std::string_view value) {
     if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = ' ';
   }
   return line;
-}
-
-bool take_prefix(std::string_view& text, std::string_view prefix) {
-  if (!text.starts_with(prefix)) return false;
-  text.remove_prefix(prefix.size());
-  return true;
 }
 
 bool take_line(std::string_view& text, std::string_view& line) {

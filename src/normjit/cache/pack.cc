@@ -10,6 +10,7 @@
 #include "normjit/cache/file_names.h"
 #include "normjit/cache/read_file.h"
 #include "normjit/cache/system_call.h"
+#include "normjit/cache/take_prefix.h"
 
 namespace normjit {
 
@@ -27,12 +28,6 @@ std::string index_text(const std::map<std::string, std::string>& entries) {
   std::string text = concat({kEntries, shortest(entries.size()), "\n"});
   for (const auto& [id, bytes] : entries) text += concat({id, " ", shortest(bytes.size()), "\n"});
   return text + "\n";
-}
-
-bool take_prefix(std::string_view& text, std::string_view prefix) {
-  if (!text.starts_with(prefix)) return false;
-  text.remove_prefix(prefix.size());
-  return true;
 }
 
 }  // namespace
@@ -77,18 +72,9 @@ class Pack::OpenFile {
 
   // Up to so many bytes from there; fewer at the end of the file. False if they cannot be read: errno.
   bool read(std::int64_t offset, std::size_t bytes, std::string& to) const {
-    to.resize(bytes);
-    std::size_t done = 0;
-    while (done < bytes) {
-      const long got = uninterrupted([&] {
-        return files_.pread(file_, to.data() + done, bytes - done, offset + static_cast<long long>(done));
-      });
-      if (got < 0) return false;
-      if (got == 0) break;
-      done += static_cast<std::size_t>(got);
-    }
-    to.resize(done);
-    return true;
+    return read_fully(bytes, to, [&](char* at, std::size_t count, std::size_t done) {
+      return files_.pread(file_, at, count, offset + static_cast<long long>(done));
+    });
   }
 
  private:

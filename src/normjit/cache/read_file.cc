@@ -30,16 +30,10 @@ FileContent read_opened(FileSystem& files, int file, const std::string& path, st
   if (facts.st_size > size_limit)
     return refuse(Outcome::unfit, "is larger than the " + std::to_string(size_limit) + " bytes allowed");
 
-  content.bytes.resize(static_cast<std::size_t>(facts.st_size));
-  std::size_t done = 0;
-  while (done < content.bytes.size()) {
-    const long got = uninterrupted(
-        [&] { return files.read(file, content.bytes.data() + done, content.bytes.size() - done); });
-    if (got < 0) return unreadable("read", path);
-    if (got == 0) break;  // shorter than fstat said: what there is will not verify
-    done += static_cast<std::size_t>(got);
-  }
-  content.bytes.resize(done);
+  // If it is shorter than fstat said, what there is will not verify.
+  const auto read = [&](char* at, std::size_t count, std::size_t) { return files.read(file, at, count); };
+  if (!read_fully(static_cast<std::size_t>(facts.st_size), content.bytes, read))
+    return unreadable("read", path);
   content.outcome = Outcome::read;
   return content;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cerrno>
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -18,6 +19,22 @@ auto uninterrupted(const Call& call) {
     const auto result = call();
     if (result >= 0 || errno != EINTR) return result;
   }
+}
+
+// Reads so many bytes, or up to the end of the file, by read(at, count, done): a read() or pread(), which may
+// bring fewer. False if that fails: errno.
+template <class Read>
+bool read_fully(std::size_t bytes, std::string& to, const Read& read) {
+  to.resize(bytes);
+  std::size_t done = 0;
+  while (done < bytes) {
+    const long got = uninterrupted([&] { return read(to.data() + done, bytes - done, done); });
+    if (got < 0) return false;
+    if (got == 0) break;
+    done += static_cast<std::size_t>(got);
+  }
+  to.resize(done);
+  return true;
 }
 
 // "cannot write /d/x.tmp: No space left on device".

@@ -51,7 +51,7 @@ EntryReport report_of(const Listed& listed, std::string_view tier) {
 std::vector<std::unique_ptr<Tier>> open_all(const std::vector<std::string>& paths, const Cache& cache) {
   std::vector<std::unique_ptr<Tier>> tiers;
   for (const std::string& path : paths)
-    tiers.push_back(make_layer(path, cache.shared_files(), cache.settings().shared));
+    tiers.push_back(make_layer(path, cache.files(), cache.settings().shared));
   return tiers;
 }
 
@@ -117,7 +117,7 @@ Result<PruneReport> Service::prune(const PruneOptions& options) {
                     .dry_run = options.dry_run,
                     .shared = cache.settings().shared};
   if (options.max_bytes < 0 && cache.settings().max_bytes > 0) limits.max_bytes = cache.settings().max_bytes;
-  const auto trimmed = trim(cache.files(), cache.settings().directory, limits);
+  const auto trimmed = trim(*cache.files(), cache.settings().directory, limits);
   if (!trimmed) return trimmed.error();
   report.entries = trimmed->entries;
   report.damaged = trimmed->damaged;
@@ -196,7 +196,7 @@ Result<ExportReport> Service::export_pack(const std::string& path, const ExportO
   if (entries.empty()) return Error{Code::BadArgument, "there is nothing to export: no entry is there"};
 
   const std::string pack = encode_pack(entries);
-  if (auto written = write_pack(cache.files(), path, pack); !written) return written.error();
+  if (auto written = write_pack(*cache.files(), path, pack); !written) return written.error();
   report.entries = static_cast<int>(entries.size());
   report.bytes = static_cast<std::int64_t>(pack.size());
   return report;
