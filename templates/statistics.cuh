@@ -95,18 +95,24 @@ NJ_DEVICE void store_warp_moments(Slice& slice, int lane, const Cut& cut, Moment
   if (lane % kWarp == 0) parts[lane / kWarp] = part;
 }
 
-// The moments of `count` columns from those of kParts parts of them: part(i), which are of own(i) columns.
-// Relative to what is nearly their mean, so that the distances are small, and little is lost in adding them;
-// the mean of a single part may be far off, by one outlier. A warp calls this, and all its lanes get the
-// same.
+// The moments of `count` columns from those of kParts parts of them: part(i), which are of own(i) columns, some
+// perhaps none. Relative to a mean that is typical of them, so that the distances are small: one of the parts
+// at the ends may be short, and then far off by one outlier. Distances from it and their squares are added at
+// the same time: the exchanges that follow each other are seven, not fifteen. A warp calls this, and all its
+// lanes get the same.
 template <int kParts>
 struct Merging {
   static constexpr int kWidth = kParts < kWarp && (kParts & (kParts - 1)) == 0 ? kParts : kWarp;
   static constexpr int kEach = (kParts + kWarp - 1) / kWarp;  // that a lane takes
 };
+NJ_DEVICE Acc median(Acc a, Acc b, Acc c) {
+  const Acc low = a < b ? a : b, high = a < b ? b : a;
+  return high < c ? high : low < c ? c : low;
+}
 template <int kParts, class Part, class Own>
 NJ_DEVICE Moments merge(const Part& part, const Own& own, Acc count) {
   constexpr int kWidth = Merging<kParts>::kWidth, kEach = Merging<kParts>::kEach;
+  constexpr int kLast = (kParts < kWidth ? kParts : kWidth) - 1;
   Moments mine[kEach];
   Acc columns[kEach];
 #pragma unroll
@@ -116,21 +122,19 @@ NJ_DEVICE Moments merge(const Part& part, const Own& own, Acc count) {
     mine[j] = there ? part(i) : Moments{0, 0, 0};
     columns[j] = there ? Acc(own(i)) : Acc(0);
   }
-  const Acc once = reciprocal(count);
-  Acc base = 0, rest = 0;
-#pragma unroll
-  for (int j = 0; j < kEach; ++j) base += columns[j] * once * mine[j].mean;
-  base = lanes_sum<kWidth>(base);
-#pragma unroll
-  for (int j = 0; j < kEach; ++j) rest += columns[j] * ((mine[j].mean - base) + mine[j].rest);
-  rest = divided(lanes_sum<kWidth>(rest), count);
-  Acc m2 = 0;
+  // The first part has columns, if any has. A part without has none to be typical of.
+  const int group = static_cast<int>(threadIdx.x % kWarp) / kWidth * kWidth;
+  const Acc first = hw::shuffle(mine[0].mean, group), mean = columns[0] > 0 ? mine[0].mean : first;
+  const Acc base = median(first, hw::shuffle(mean, group + (kLast + 1) / 2), hw::shuffle(mean, group + kLast));
+  Pair sums = {0, 0};
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
-    const Acc off = ((mine[j].mean - base) + mine[j].rest) - rest;
-    m2 += mine[j].m2 + columns[j] * off * off;
+    const Acc distance = columns[j] > 0 ? (mine[j].mean - base) + mine[j].rest : Acc(0);
+    sums = sums + Pair{columns[j] * distance, mine[j].m2 + columns[j] * distance * distance};
   }
-  return {base, rest, lanes_sum<kWidth>(m2)};
+  sums = lanes_sum<kWidth>(sums);
+  const Acc rest = divided(sums.a, count);
+  return {base, rest, hw::at_least(sums.b - sums.a * rest, Acc(0))};
 }
 
 // The same where the parts, a power of two, have `own` columns each.
