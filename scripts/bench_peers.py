@@ -3,7 +3,7 @@
 
     scripts/bench_peers.py --build build --seed 1 --output peers.json
     scripts/bench_peers.py --regime decode
-    scripts/bench_peers.py --cases 30 --seconds 500
+    scripts/bench_peers.py --cases 30 --seconds 500 --compile-jobs 12
 
 The peers are PyTorch eager, torch.compile in its default mode and with max-autotune, and a Triton kernel. All of them,
 normjit and the plain copy run in this process, on the same inputs: each is captured in a CUDA graph that rotates through
@@ -22,6 +22,7 @@ import datetime
 import gc
 import json
 import math
+import multiprocessing
 import statistics
 import subprocess
 import sys
@@ -29,10 +30,15 @@ import time
 from pathlib import Path
 
 import torch
+import torch._inductor.config
 import triton
 import triton.language as tl
 
 from compare_with_pytorch import TYPES, fields, reference
+
+# What was found fastest on a busy GPU must not be used on a quiet one.
+torch._inductor.config.autotune_local_cache = False
+torch.set_grad_enabled(False)
 
 ROUNDS = 3
 PEERS = ("eager", "torch.compile", "max-autotune", "triton")
@@ -349,6 +355,33 @@ def measure(normjit, case, l2):
     return entry
 
 
+# --- Compiling beforehand: most of the time that a case takes, and it needs no quiet GPU
+
+def compile_share(cases, share, jobs):
+    """Fills the disk caches of torch.compile and Triton for every jobs-th case; what fails is met again later."""
+    for case in cases[share::jobs]:
+        torch._dynamo.reset()
+        data = Data(case["spec"], case["rows"], case["bytes"], 0)
+        for make in (lambda: make_pytorch(data, "default"), lambda: make_pytorch(data, "max-autotune-no-cudagraphs"),
+                     lambda: make_triton(data)):
+            try:
+                make()(0)
+                torch.cuda.synchronize()
+            except Exception:
+                pass
+
+
+def compile_all(cases, jobs):
+    began = time.monotonic()
+    processes = [multiprocessing.get_context("spawn").Process(target=compile_share, args=(cases, share, jobs))
+                 for share in range(jobs)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    print(f"compiled by {jobs} processes in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+
+
 # --- Cases, results
 
 def cases_of(tool, arguments):
@@ -399,6 +432,7 @@ def main():
     parser.add_argument("--seed", type=int, help="of the suite's random cases")
     parser.add_argument("--regime", help="only the cases of this one")
     parser.add_argument("--cases", type=int, help="only so many, spread evenly")
+    parser.add_argument("--compile-jobs", type=int, default=0, help="compile all peers first, in so many processes")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no case after so long")
     arguments = parser.parse_args()
     tool, library = arguments.build / "normjit", arguments.build / "libnormjit_peers.so"
@@ -413,10 +447,11 @@ def main():
 
     began = time.monotonic()
     torch.cuda.init()
-    torch.set_grad_enabled(False)
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     normjit = Normjit(library)
     cases, seed = cases_of(tool, arguments)
+    if arguments.compile_jobs > 0:
+        compile_all(cases, arguments.compile_jobs)
     results = {"device": properties.name, "driver": driver_version(), "torch": torch.__version__,
                "triton": triton.__version__, "cuda": torch.version.cuda,
                "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M"), "seed": seed,
