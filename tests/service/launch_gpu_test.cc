@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "tests/support/child.h"
 #include "tests/support/cuda_calls.h"
 #include "tests/support/gpu.h"
 #include "tests/support/recording_file_system.h"
@@ -274,6 +275,26 @@ TEST_F(LaunchGpuTest, APrebuiltSpecNeedsNoCompiler) {
         on_gpu.fetch();
         expect_right(problem);
       }
+}
+
+// CUDA does not survive a fork: a child is told so by whatever it calls first, and its parent goes on.
+TEST_F(LaunchGpuTest, AForkedChildIsRefusedAndTheParentGoesOn) {
+  NORMJIT_SKIP_IF_FORKS_ARE_NOT_FOLLOWED();
+  cli::Problem problem = make(kRow, 11);
+  GpuProblem on_gpu(problem);
+  const Kernel kernel = service().prepare(kRow).value();
+  const Tensors tensors = with_workspace(on_gpu, kRow);
+  const auto refused = [](Code code) { return code == Code::ForkedAfterCudaInit; };
+  const auto in_child = [&](const auto& body) { return outcome_in_child([&] { return refused(body()); }); };
+  EXPECT_EQ(in_child([&] { return kernel.launch(tensors, nullptr).code; }), "done");
+  EXPECT_EQ(in_child([&] { return kernel.check(tensors).code(); }), "done");
+  EXPECT_EQ(in_child([&] { return service().prepare({.columns = 777}).code(); }), "done");
+  EXPECT_EQ(in_child([&] { return service().layer_norm(kRow, tensors, nullptr).code(); }), "done");
+  EXPECT_EQ(in_child([&] { return Service().prepare(kRow).code(); }), "done");
+  const GpuStream stream;
+  ASSERT_TRUE(kernel.launch(tensors, stream));
+  on_gpu.fetch();
+  expect_right(problem);
 }
 
 }  // namespace
