@@ -334,7 +334,7 @@ class Onnx(ManifestOfModel):
 
     def test_weights_may_be_constants_or_shared(self):
         constant = node("Constant", [], ["c"], [field(1, "value") + field(5, initializer("", [32]))])
-        nodes = [constant, node("Identity", ["c"], ["d"]), layer_norm(scale="c", bias="d")]
+        nodes = [constant, node("Identity", ["c"], ["d"]), layer_norm(scale="d", bias="c")]
         self.assertEqual(self.of_graph(nodes)[0], ["layernorm/cols=32/f32/eps=1e-05/wb"])
 
     def test_subgraphs_see_the_tensors_around_them(self):
