@@ -1,0 +1,135 @@
+// The manifests in cache/manifests: readable, canonical, and with what the published models have.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cli/manifest.h"
+
+namespace normjit::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::Contains;
+
+const fs::path kFolder = NORMJIT_SOURCE_DIR "/cache/manifests";
+
+std::vector<fs::path> shipped() {
+  std::vector<fs::path> paths;
+  for (const auto& entry : fs::directory_iterator(kFolder)) paths.push_back(entry.path());
+  return paths;
+}
+
+std::vector<LayerNormSpec> specs_of(const fs::path& path) {
+  Result<std::vector<LayerNormSpec>> specs = read_manifest(path.string());
+  EXPECT_TRUE(specs.ok()) << (specs.ok() ? "" : specs.error().message);
+  return specs ? *specs : std::vector<LayerNormSpec>{};
+}
+
+// What one family must have in each of its dtypes.
+struct Fact {
+  std::string family;
+  std::vector<std::int64_t> columns;
+  double epsilon;
+  Affine affine;
+  std::vector<DType> dtypes;
+};
+
+const std::vector<DType> kAll = {DType::f32, DType::f16, DType::bf16};
+const std::vector<DType> kHalf = {DType::f16, DType::bf16};
+
+// From the configs and the code that the models were published with.
+const std::vector<Fact> kFacts = {
+    {"gpt2", {768, 1024, 1280, 1600}, 1e-5, Affine::weight_bias, kAll},
+    {"bert", {128, 256, 384, 512, 768, 1024, 2048, 4096}, 1e-12, Affine::weight_bias, kAll},
+    {"bert", {768, 1024}, 1e-5, Affine::weight_bias, kAll},  // RoBERTa
+    {"bert", {768, 1024}, 1e-5, Affine::weight, kAll},       // ModernBERT
+    {"vit", {192, 384, 512, 768, 1024, 1280}, 1e-12, Affine::weight_bias, kAll},
+    {"vit", {192, 384, 768, 1024, 1280, 1408, 1536}, 1e-6, Affine::weight_bias, kAll},
+    {"whisper", {384, 512, 768, 1024, 1280}, 1e-5, Affine::weight_bias, kAll},
+    {"clip", {512, 640, 768, 896, 1024, 1280, 1408, 1664}, 1e-5, Affine::weight_bias, kAll},
+    {"clip", {768, 1024, 1152, 1536}, 1e-6, Affine::weight_bias, kAll},  // SigLIP
+    {"stable-diffusion", {320, 640, 768, 1024, 1280, 1536}, 1e-5, Affine::weight_bias, kAll},
+    {"dit", {384, 768, 1024, 1152, 1536, 2432, 3072}, 1e-6, Affine::none, kAll},
+    {"dit", {1152}, 1e-5, Affine::none, kAll},
+    {"convnext", {40, 80, 160, 320}, 1e-6, Affine::weight_bias, kAll},
+    {"convnext", {48, 96, 192, 384}, 1e-6, Affine::weight_bias, kAll},
+    {"convnext", {64, 128, 256, 512}, 1e-6, Affine::weight_bias, kAll},
+    {"convnext", {640, 768, 1024, 1536, 2048}, 1e-6, Affine::weight_bias, kAll},
+    {"convnext", {352, 704, 1408, 2816}, 1e-6, Affine::weight_bias, kAll},
+    {"convnext", {320, 384, 512, 640, 768, 1024, 1536, 2048, 2816}, 1e-12, Affine::weight_bias, kAll},
+    {"convnext", {384, 768, 1536, 3072}, 1e-5, Affine::weight_bias, kAll},
+    {"llama-widths", {2048, 3072, 4096, 5120, 6656, 8192, 16384}, 1e-5, Affine::weight_bias, kHalf},
+    {"llama-widths", {2048, 3072, 4096, 5120, 6656, 8192, 16384}, 1e-5, Affine::weight, kHalf},
+};
+
+// The layers of a fact, one for each of its widths and dtypes.
+std::vector<LayerNormSpec> specs_of(const Fact& fact) {
+  std::vector<LayerNormSpec> specs;
+  for (const std::int64_t columns : fact.columns)
+    for (const DType dtype : fact.dtypes)
+      specs.push_back({.columns = columns, .input = dtype, .epsilon = fact.epsilon, .affine = fact.affine});
+  return specs;
+}
+
+// Layers that take and give 16-bit values and keep their weights in f32.
+std::size_t with_f32_weights(const std::vector<LayerNormSpec>& specs) {
+  return static_cast<std::size_t>(std::count_if(specs.begin(), specs.end(), [](const LayerNormSpec& spec) {
+    return spec.weight == DType::f32 && spec.input != DType::f32;
+  }));
+}
+
+TEST(ShippedManifests, AreCanonicalDistinctAndSayWhatFor) {
+  for (const fs::path& path : shipped()) {
+    std::ifstream stream(path);
+    const auto document = nlohmann::json::parse(stream);
+    std::set<std::string> seen;
+    for (const auto& entry : document.at("specs")) {
+      const std::string text = entry.at("spec");
+      const Result<LayerNormSpec> spec = parse_spec(text);
+      ASSERT_TRUE(spec.ok()) << path << ": " << spec.error().message;
+      EXPECT_EQ(to_text(*spec), text) << path;
+      EXPECT_TRUE(seen.insert(text).second) << path << " has " << text << " twice";
+      EXPECT_FALSE(entry.at("comment").get<std::string>().empty()) << path << ", " << text;
+    }
+    EXPECT_FALSE(seen.empty()) << path;
+  }
+}
+
+TEST(ShippedManifests, HaveTheLayersOfThePublishedModels) {
+  for (const Fact& fact : kFacts) {
+    const std::vector<LayerNormSpec> present = specs_of(kFolder / (fact.family + ".json"));
+    for (const LayerNormSpec& spec : specs_of(fact))
+      EXPECT_THAT(present, Contains(spec)) << fact.family << ", " << to_text(spec);
+  }
+}
+
+// So a typing error in a width is not carried along.
+TEST(ShippedManifests, HaveNothingElse) {
+  for (const fs::path& path : shipped()) {
+    const std::string family = path.stem().string();
+    if (family == "reference") continue;
+    std::vector<LayerNormSpec> known;
+    for (const Fact& fact : kFacts)
+      if (fact.family == family)
+        for (const LayerNormSpec& spec : specs_of(fact)) known.push_back(spec);
+    for (LayerNormSpec spec : specs_of(path)) {
+      spec.weight = spec.input;
+      EXPECT_THAT(known, Contains(canonical(spec))) << path << ", " << to_text(spec);
+    }
+  }
+}
+
+TEST(ShippedManifests, HaveF32WeightsWhereTheModelsCodeKeepsThem) {
+  EXPECT_EQ(with_f32_weights(specs_of(kFolder / "whisper.json")), 5u);  // f16, each width
+  EXPECT_EQ(with_f32_weights(specs_of(kFolder / "clip.json")), 16u);  // f16 and bf16, each width of OpenCLIP
+}
+
+}  // namespace
+}  // namespace normjit::cli
