@@ -1,18 +1,14 @@
 #!/usr/bin/env python3
-"""Compares `normjit run` with torch.nn.functional.layer_norm on the same inputs, and times both.
+"""Compares `normjit run` with torch.nn.functional.layer_norm on the same inputs. scripts/bench_peers.py times them.
 
-    scripts/compare_with_pytorch.py check [--tool build/normjit]
-    scripts/compare_with_pytorch.py bench [--tool build/normjit]
+    scripts/compare_with_pytorch.py [--tool build/normjit]
 
-check: makes inputs with PyTorch (torch.rand, seeded), saves them as .npy, runs them through `normjit run` and compares
+Makes inputs with PyTorch (torch.rand, seeded), saves them as .npy, runs them through `normjit run` and compares
 the output with layer_norm (and activation and scale) on the GPU, within atol 1e-5 for f32; f64 1e-12; 16-bit one unit in the last
 place. Exit status 1 if any case is off.
-bench: times eager and torch.compile by CUDA graph replay over buffers that exceed L2, beside `normjit bench`.
 Needs PyTorch, NumPy and a GPU.
 """
 import argparse
-import json
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -129,70 +125,14 @@ def check(tool):
     return 1 if failures else 0
 
 
-def graph_time(work, sets, l2=4 * 60e6):
-    """Microseconds of one call: median of 30 replays of a graph that rotates through `sets`."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for inputs in sets[:2]:
-            work(*inputs)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            kept = [work(*inputs) for inputs in sets]
-        times = []
-        for i in range(33):
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begin.record()
-            graph.replay()
-            end.record()
-            end.synchronize()
-            times.append(begin.elapsed_time(end) * 1e3 / len(sets))
-    del kept
-    return statistics.median(times[3:])
-
-
-BENCH = [
-    ("layernorm/cols=4194304/f32/eps=1e-05/wb", 16), ("layernorm/cols=4194304/bf16/eps=1e-05/wb", 16),
-    ("layernorm/cols=64/f32/eps=1e-05/wb/gelu", 4194304), ("layernorm/cols=1024/bf16/eps=1e-05/wb", 16384),
-    ("layernorm/cols=4096/bf16/eps=1e-05/wb", 16384), ("layernorm/cols=4096/f32/eps=1e-05/wb", 8192),
-    ("layernorm/cols=8192/bf16/eps=1e-05/wb", 8192), ("layernorm/cols=65536/f32/eps=1e-05/wb", 2048),
-    ("layernorm/cols=1023/f16/eps=1e-05/wb", 16384), ("layernorm/cols=4096/f16/eps=1e-05/wb", 1),
-]
-
-
-def bench(tool):
-    print("| spec | rows | copy us | normjit us | of copy | PyTorch eager us | torch.compile us |")
-    print("|---|---|---|---|---|---|---|")
-    for text, rows in BENCH:
-        done = subprocess.run([tool, "bench", text, "--rows", str(rows), "--json"], capture_output=True, text=True)
-        if done.returncode != 0:
-            print(done.stderr, file=sys.stderr)
-            return 1
-        ours = json.loads(done.stdout)["results"][0]
-        spec = fields(text)
-        bytes_each = rows * spec["cols"] * torch.finfo(TYPES[spec["in"]]).bits // 8
-        count = max(2, min(64, int(4 * 60e6 / bytes_each) + 1))
-        sets = [make(spec, rows, seed) for seed in range(count)]
-        call = lambda x, w, b: reference(spec, x, w, b, x.dtype)
-        eager = graph_time(call, sets)
-        torch._dynamo.reset()
-        compiled = graph_time(torch.compile(call, dynamic=False), sets)
-        print(f"| `{text}` | {rows} | {ours['copy']['median_us']:.1f} | {ours['kernel']['median_us']:.1f} | {ours['fraction_of_copy']:.2f} "
-              f"| {eager:.1f} | {compiled:.1f} |", flush=True)
-        del sets
-        torch.cuda.empty_cache()
-    return 0
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("check", "bench"))
     parser.add_argument("--tool", default=str(Path(__file__).resolve().parent.parent / "build" / "normjit"))
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         print("no GPU that PyTorch can use", file=sys.stderr)
         return 3
-    return {"check": check, "bench": bench}[arguments.what](arguments.tool)
+    return check(arguments.tool)
 
 
 if __name__ == "__main__":
