@@ -6,27 +6,7 @@
 
 namespace normjit {
 namespace {
-
 constexpr int kCudaOutOfMemory = 2;
-constexpr std::uint64_t kWorkspaceAlignment = 16;
-
-std::uint64_t address(const void* pointer) noexcept { return reinterpret_cast<std::uintptr_t>(pointer); }
-
-// Whether the last element of the last row has an offset that fits in 64 bits, in bytes.
-bool offsets_fit(std::int64_t rows, std::int64_t stride, std::int64_t columns, DType dtype) noexcept {
-  std::int64_t elements = 0, bytes = 0;
-  return !__builtin_mul_overflow(rows - 1, stride, &elements) &&
-         !__builtin_add_overflow(elements, columns, &elements) &&
-         !__builtin_mul_overflow(elements, std::int64_t{size_of(dtype)}, &bytes);
-}
-
-// A tensor that must be there exactly when the spec has it.
-Code presence(const void* pointer, bool wanted) noexcept {
-  if (wanted && !pointer) return Code::NullPointer;
-  if (!wanted && pointer) return Code::UnexpectedPointer;
-  return Code::Ok;
-}
-
 }  // namespace
 
 LaunchShape launch_shape(const Plan& plan, const LayerNormSpec& spec) noexcept {
@@ -36,101 +16,66 @@ LaunchShape launch_shape(const Plan& plan, const LayerNormSpec& spec) noexcept {
           .cooperative = plan.exchange == Exchange::grid};
 }
 
-Strides strides_of(const LayerNormSpec& spec, const Tensors& t) noexcept {
-  if (t.rows == 1) return {spec.columns, spec.columns};
-  return {t.x_row_stride == kContiguous ? spec.columns : t.x_row_stride,
-          t.y_row_stride == kContiguous ? spec.columns : t.y_row_stride};
+Strides strides_of(const LayerNormSpec& spec, const Tensors& tensors) noexcept {
+  return TensorRules(spec).strides(tensors);
 }
 
-// In the order of NJ_KERNEL.
-ArgumentList::ArgumentList(const Tensors& t, Strides of_launch) noexcept
-    : strides(of_launch),
-      pointers{const_cast<void**>(&t.x),
-               const_cast<void**>(&t.weight),
-               const_cast<void**>(&t.bias),
-               const_cast<void**>(&t.y),
-               const_cast<void**>(&t.mean),
-               const_cast<void**>(&t.rstd),
-               const_cast<std::int64_t*>(&t.rows),
-               &strides.x,
-               &strides.y,
-               const_cast<void**>(&t.workspace)} {}
-
-Status check_tensors(const LayerNormSpec& spec, const Tensors& t) noexcept {
-  if (t.rows < 0) return {Code::BadRows};
-  if (t.rows == 0) return {};
-  for (const Code code :
-       {presence(t.x, true), presence(t.y, true), presence(t.weight, spec.affine != Affine::none),
-        presence(t.bias, spec.affine == Affine::weight_bias), presence(t.mean, spec.statistics),
-        presence(t.rstd, spec.statistics)})
-    if (code != Code::Ok) return {code};
-
-  const Strides strides = strides_of(spec, t);
-  if (strides.x < 0 || strides.y < spec.columns ||
-      !offsets_fit(t.rows, strides.x, spec.columns, spec.input) ||
-      !offsets_fit(t.rows, strides.y, spec.columns, spec.output))
-    return {Code::BadStride};
-
-  // In place, a row must be written where it was read.
-  if (t.x == t.y && (strides.x != strides.y || size_of(spec.input) != size_of(spec.output)))
-    return {Code::BadStride};
-
-  const auto statistics_size = static_cast<std::uint64_t>(size_of(compute_type(spec)));
-  if ((address(t.mean) | address(t.rstd)) % statistics_size != 0) return {Code::Misaligned};
-  if (address(t.workspace) % kWorkspaceAlignment != 0) return {Code::Misaligned};
-  return {};
+Status check_tensors(const LayerNormSpec& spec, const Tensors& tensors) noexcept {
+  const TensorRules rules(spec);
+  return rules.check(tensors, rules.strides(tensors));
 }
 
-Alignment alignment_of(const LayerNormSpec& spec, const Tensors& t) noexcept {
-  const Strides strides = strides_of(spec, t);
-  const auto allowed = [](const void* pointer, std::int64_t stride, DType dtype) {
-    return alignment_of(address(pointer) | static_cast<std::uint64_t>(stride * size_of(dtype)), dtype);
-  };
-  return std::min({allowed(t.x, t.rows == 1 ? 0 : strides.x, spec.input),
-                   allowed(t.y, t.rows == 1 ? 0 : strides.y, spec.output), allowed(t.weight, 0, spec.weight),
-                   allowed(t.bias, 0, spec.weight)});
+Alignment alignment_of(const LayerNormSpec& spec, const Tensors& tensors) noexcept {
+  const TensorRules rules(spec);
+  return rules.alignment(tensors, rules.strides(tensors));
 }
 
-namespace {
+Kernel::Prepared::Prepared(const LayerNormSpec& spec, const Plan& plan, const DeviceProfile& profile,
+                           int device, std::shared_ptr<Driver> driver)
+    : rules(spec),
+      grid(grid_of(plan, spec, profile)),
+      shape(launch_shape(plan, spec)),
+      workspace_bytes(normjit::workspace_bytes(plan, spec, profile)),
+      needed(plan.shifted ? Alignment::one : Alignment{static_cast<std::uint8_t>(plan.vector)}),
+      can_overlap(profile.arch.number >= 90),
+      spec(spec),
+      plan(plan),
+      profile(profile),
+      device(device),
+      driver(std::move(driver)) {}
 
-// Ok, or why this very kernel cannot run on these tensors.
-Status admit(const Kernel::Prepared& p, const Tensors& t) noexcept {
-  if (const Status status = check_tensors(p.spec, t); !status || t.rows == 0) return status;
-  if (p.generation != fork_generation()) return {Code::ForkedAfterCudaInit};
-  if (static_cast<int>(alignment_of(p.spec, t)) < (p.plan.shifted ? 1 : p.plan.vector))
-    return {Code::Misaligned};
-  if (p.workspace_bytes != 0 && !t.workspace) return {Code::WorkspaceRequired};
-  return {};
+Status Kernel::Prepared::launch(const Tensors& t, Strides strides, Stream stream,
+                                const LaunchOptions& options) const noexcept {
+  ArgumentList arguments(t, strides);
+  LaunchShape now = shape;
+  now.overlap_previous = options.overlap_previous && can_overlap;
+  const int result = launcher->launch(grid.blocks(t.rows), now, stream, arguments.pointers);
+  if (result == 0) return {};
+  if (plan.exchange != Exchange::none && refuses_to_run_together(result)) return {Code::NotResident, result};
+  return {result == kCudaOutOfMemory ? Code::OutOfMemory : Code::DriverError, result};
 }
-
-}  // namespace
 
 Status Kernel::launch(const Tensors& t, Stream stream, const LaunchOptions& options) const noexcept {
   if (!prepared_) return {Code::EmptyKernel};
   const Prepared& p = *prepared_;
-  if (const Status status = admit(p, t); !status || t.rows == 0) return status;
-
-  ArgumentList arguments(t, strides_of(p.spec, t));
-  const auto blocks = static_cast<std::uint32_t>(grid_blocks(p.plan, p.spec, p.profile, t.rows));
-  LaunchShape shape = p.shape;
-  shape.overlap_previous = options.overlap_previous && p.profile.arch.number >= 90;
-  const int result = p.loaded->launch(blocks, shape, stream, arguments.pointers);
-  if (result == 0) return {};
-  if (p.plan.exchange != Exchange::none && refuses_to_run_together(result))
-    return {Code::NotResident, result};
-  return {result == kCudaOutOfMemory ? Code::OutOfMemory : Code::DriverError, result};
+  const Strides strides = p.rules.strides(t);
+  if (const Status status = p.rules.check(t, strides); !status || t.rows == 0) return status;
+  if (const Status status = p.admit(t, p.rules.alignment(t, strides)); !status) return status;
+  return p.launch(t, strides, stream, options);
 }
 
 Result<void> Kernel::check(const Tensors& t) const {
   const auto failed = [](Code code, std::string_view what) { return Error{code, std::string(what)}; };
   if (!prepared_) return failed(Code::EmptyKernel, Status{Code::EmptyKernel}.message());
   const Prepared& p = *prepared_;
-  if (const Status status = admit(p, t); !status)
+  const Strides strides = p.rules.strides(t);
+  Status status = p.rules.check(t, strides);
+  if (status && t.rows == 0) return {};
+  if (status) status = p.admit(t, p.rules.alignment(t, strides));
+  if (!status)
     return failed(status.code, concat({status.message(), " The kernel is ", to_text(p.plan),
                                        "; its workspace has ", shortest(p.workspace_bytes), " bytes."}));
-  if (t.rows == 0) return {};
 
-  const Strides strides = strides_of(p.spec, t);
   const auto size = [](DType dtype) { return static_cast<std::uint64_t>(size_of(dtype)); };
   const auto bytes = [&](std::int64_t stride, DType dtype) {
     return static_cast<std::uint64_t>((t.rows - 1) * stride + p.spec.columns) * size(dtype);
