@@ -32,8 +32,8 @@ Result<int> Service::Impl::device_or_current(int ordinal) {
   return driver->current_device();
 }
 
-const Kernel::Prepared* Service::Impl::ready_kernel(const LayerNormSpec& given, const Tensors& tensors,
-                                                    Strides& strides) const noexcept {
+const Launcher* Service::Impl::ready_kernel(const LayerNormSpec& given, const Tensors& tensors,
+                                            Strides& strides) const noexcept {
   if (!is_valid(given) || tensors.rows == 0) return nullptr;
   const LayerNormSpec spec = canonical(given);
   const TensorRules rules(spec);
@@ -44,11 +44,8 @@ const Kernel::Prepared* Service::Impl::ready_kernel(const LayerNormSpec& given, 
   const Alignment alignment = rules.alignment(tensors, strides);
   const KernelTable::Record* found = by_use_.find(
       UseKey({spec, device, regime_of(tensors.rows, *profile), alignment, tensors.workspace != nullptr}));
-  if (found == nullptr) return nullptr;
-  const Kernel::Prepared& kernel = found->kernel.prepared();
-  if (!kernel.pointers_checked.load(std::memory_order_relaxed) || !kernel.admit(tensors, alignment))
-    return nullptr;
-  return &kernel;
+  if (found == nullptr || !found->is_sound() || !found->launcher.admit(tensors, alignment)) return nullptr;
+  return &found->launcher;
 }
 
 Result<void> Service::Impl::first_launch(const LayerNormSpec& spec, const Tensors& tensors, Stream stream,
@@ -101,7 +98,7 @@ Result<Kernel> Service::Impl::kernel_for(const LayerNormSpec& spec, int device, 
   Result<Kernel> kernel = tuned_kernel(use, profile);
   if (!*kernel) kernel = chosen_kernel(use, profile);
   if (!kernel) return kernel;
-  return by_use_.insert(UseKey(use), *std::move(kernel)).kernel;
+  return by_use_.insert(UseKey(use), *kernel).kernel;
 }
 
 Use Service::Impl::use_of(const LayerNormSpec& spec, int device, const DeviceProfile& profile,
@@ -134,7 +131,7 @@ Result<Kernel> Service::Impl::fall_back(const LayerNormSpec& spec, const Tensors
   auto kernel =
       fallback_kernel(use, *profile, concat({to_text(spec), ": ", Status{Code::NotResident}.message()}));
   if (!kernel) return kernel;
-  return by_use_.replace(UseKey(use), *std::move(kernel)).kernel;
+  return by_use_.replace(UseKey(use), *kernel).kernel;
 }
 
 Kernel Service::Impl::tuned_kernel(const Use& use, const DeviceProfile& profile) {
@@ -169,7 +166,7 @@ Result<Kernel> Service::Impl::make_ready(const LayerNormSpec& spec, const Plan& 
   auto loaded = load(*kernel, kernel->origin);
   if (!loaded) return loaded.error();
   kernel->loaded = *std::move(loaded);
-  kernel->launcher = kernel->loaded.get();
+  kernel->launcher.loaded = kernel->loaded.get();
   if (auto room = check_room(*kernel); !room) return room.error();
   return Kernel(std::move(kernel));
 }
@@ -178,12 +175,12 @@ Result<Kernel> Service::Impl::make_ready(const LayerNormSpec& spec, const Plan& 
 // really takes. Where it cannot be asked, for want of a current context, the first launch asks.
 Result<void> Service::Impl::check_room(const Kernel::Prepared& kernel) {
   if (kernel.plan.exchange == Exchange::none) return {};
-  const auto room = kernel.loaded->resident_blocks(kernel.shape);
+  const auto room = kernel.loaded->resident_blocks(kernel.launcher.shape);
   if (!room) return {};
   constexpr std::int64_t kManyRows = std::numeric_limits<std::int32_t>::max();
-  const std::int64_t together = kernel.shape.cooperative
+  const std::int64_t together = kernel.launcher.shape.cooperative
                                     ? grid_blocks(kernel.plan, kernel.spec, kernel.profile, kManyRows)
-                                    : kernel.shape.cluster_blocks;
+                                    : kernel.launcher.shape.cluster_blocks;
   if (*room >= together) return {};
   return Error{Code::NotResident,
                concat({"plan '", to_text(kernel.plan), "' for ", to_text(kernel.spec), " on device ",
@@ -203,7 +200,7 @@ Result<std::shared_ptr<LoadedKernel>> Service::Impl::load(const Kernel::Prepared
   log(origin == Origin::compiled ? LogLevel::info : LogLevel::debug,
       concat({identified->source.description, " on ", kernel.profile.arch.name(), ": ", name(origin)}));
   const auto load = [&] {
-    return driver->load(binary->code, identified->source.kernel, kernel.device, kernel.shape);
+    return driver->load(binary->code, identified->source.kernel, kernel.device, kernel.launcher.shape);
   };
   auto loaded = load();
   if (loaded || loaded.code() != Code::LoadFailed || binary->origin == Origin::compiled) return loaded;

@@ -28,8 +28,8 @@ class Service::Impl {
   // memory, admits them, and has been launched with pointers that were sound. Else null, also for what is
   // wrong with the arguments; kernel_for and Kernel::check find out. Lives as long as this object. Takes no
   // lock, writes nothing.
-  const Kernel::Prepared* ready_kernel(const LayerNormSpec& spec, const Tensors& tensors,
-                                       Strides& strides) const noexcept;
+  const Launcher* ready_kernel(const LayerNormSpec& spec, const Tensors& tensors,
+                               Strides& strides) const noexcept;
 
   // Launches where ready_kernel() has none: valid spec, at least one row. As Service::layer_norm.
   Result<void> first_launch(const LayerNormSpec& spec, const Tensors& tensors, Stream stream,

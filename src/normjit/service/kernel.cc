@@ -5,17 +5,6 @@
 #include "normjit/service/prepared.h"
 
 namespace normjit {
-namespace {
-constexpr int kCudaOutOfMemory = 2;
-}  // namespace
-
-LaunchShape launch_shape(const Plan& plan, const LayerNormSpec& spec) noexcept {
-  return {.threads = plan.threads,
-          .dynamic_shared_bytes = shared_bytes(plan, spec),
-          .cluster_blocks = plan.exchange == Exchange::cluster ? plan.slices : 1,
-          .cooperative = plan.exchange == Exchange::grid};
-}
-
 Strides strides_of(const LayerNormSpec& spec, const Tensors& tensors) noexcept {
   return TensorRules(spec).strides(tensors);
 }
@@ -30,38 +19,13 @@ Alignment alignment_of(const LayerNormSpec& spec, const Tensors& tensors) noexce
   return rules.alignment(tensors, rules.strides(tensors));
 }
 
-Kernel::Prepared::Prepared(const LayerNormSpec& spec, const Plan& plan, const DeviceProfile& profile,
-                           int device, std::shared_ptr<Driver> driver)
-    : rules(spec),
-      grid(grid_of(plan, spec, profile)),
-      shape(launch_shape(plan, spec)),
-      workspace_bytes(normjit::workspace_bytes(plan, spec, profile)),
-      needed(plan.shifted ? Alignment::one : Alignment{static_cast<std::uint8_t>(plan.vector)}),
-      can_overlap(profile.arch.number >= 90),
-      spec(spec),
-      plan(plan),
-      profile(profile),
-      device(device),
-      driver(std::move(driver)) {}
-
-Status Kernel::Prepared::launch(const Tensors& t, Strides strides, Stream stream,
-                                const LaunchOptions& options) const noexcept {
-  ArgumentList arguments(t, strides);
-  LaunchShape now = shape;
-  now.overlap_previous = options.overlap_previous && can_overlap;
-  const int result = launcher->launch(grid.blocks(t.rows), now, stream, arguments.pointers);
-  if (result == 0) return {};
-  if (plan.exchange != Exchange::none && refuses_to_run_together(result)) return {Code::NotResident, result};
-  return {result == kCudaOutOfMemory ? Code::OutOfMemory : Code::DriverError, result};
-}
-
 Status Kernel::launch(const Tensors& t, Stream stream, const LaunchOptions& options) const noexcept {
   if (!prepared_) return {Code::EmptyKernel};
   const Prepared& p = *prepared_;
   const Strides strides = p.rules.strides(t);
   if (const Status status = p.rules.check(t, strides); !status || t.rows == 0) return status;
-  if (const Status status = p.admit(t, p.rules.alignment(t, strides)); !status) return status;
-  return p.launch(t, strides, stream, options);
+  if (const Status status = p.launcher.admit(t, p.rules.alignment(t, strides)); !status) return status;
+  return p.launcher.launch(t, strides, stream, options);
 }
 
 Result<void> Kernel::check(const Tensors& t) const {
@@ -71,10 +35,11 @@ Result<void> Kernel::check(const Tensors& t) const {
   const Strides strides = p.rules.strides(t);
   Status status = p.rules.check(t, strides);
   if (status && t.rows == 0) return {};
-  if (status) status = p.admit(t, p.rules.alignment(t, strides));
+  if (status) status = p.launcher.admit(t, p.rules.alignment(t, strides));
   if (!status)
-    return failed(status.code, concat({status.message(), " The kernel is ", to_text(p.plan),
-                                       "; its workspace has ", shortest(p.workspace_bytes), " bytes."}));
+    return failed(status.code,
+                  concat({status.message(), " The kernel is ", to_text(p.plan), "; its workspace has ",
+                          shortest(p.launcher.workspace_bytes), " bytes."}));
 
   const auto size = [](DType dtype) { return static_cast<std::uint64_t>(size_of(dtype)); };
   const auto bytes = [&](std::int64_t stride, DType dtype) {
@@ -86,13 +51,14 @@ Result<void> Kernel::check(const Tensors& t) const {
     const char* name;
     const void* pointer;
     std::uint64_t bytes;
-  } needed[] = {{"x", t.x, bytes(strides.x, p.spec.input)},
-                {"y", t.y, bytes(strides.y, p.spec.output)},
-                {"weight", t.weight, columns * size(p.spec.weight)},
-                {"bias", t.bias, columns * size(p.spec.weight)},
-                {"mean", t.mean, statistics},
-                {"rstd", t.rstd, statistics},
-                {"workspace", p.workspace_bytes ? t.workspace : nullptr, p.workspace_bytes}};
+  } needed[] = {
+      {"x", t.x, bytes(strides.x, p.spec.input)},
+      {"y", t.y, bytes(strides.y, p.spec.output)},
+      {"weight", t.weight, columns * size(p.spec.weight)},
+      {"bias", t.bias, columns * size(p.spec.weight)},
+      {"mean", t.mean, statistics},
+      {"rstd", t.rstd, statistics},
+      {"workspace", p.launcher.workspace_bytes ? t.workspace : nullptr, p.launcher.workspace_bytes}};
   for (const auto& tensor : needed) {
     if (!tensor.pointer) continue;
     const auto found = p.driver->allocation(tensor.pointer);
@@ -118,7 +84,9 @@ constexpr Plan kNoPlan{};
 constexpr DeviceProfile kNoDevice{};
 }  // namespace
 
-std::size_t Kernel::workspace_bytes() const noexcept { return prepared_ ? prepared_->workspace_bytes : 0; }
+std::size_t Kernel::workspace_bytes() const noexcept {
+  return prepared_ ? prepared_->launcher.workspace_bytes : 0;
+}
 const LayerNormSpec& Kernel::spec() const noexcept { return prepared_ ? prepared_->spec : kNoSpec; }
 const Plan& Kernel::plan() const noexcept { return prepared_ ? prepared_->plan : kNoPlan; }
 const DeviceProfile& Kernel::device() const noexcept { return prepared_ ? prepared_->profile : kNoDevice; }

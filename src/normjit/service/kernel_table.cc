@@ -1,7 +1,6 @@
 #include "normjit/service/kernel_table.h"
 
 #include <mutex>
-#include <utility>
 
 namespace normjit {
 
@@ -21,9 +20,8 @@ KernelTable::Slot& KernelTable::slot_of(const Slots& slots, const UseKey& use) n
   }
 }
 
-const KernelTable::Record& KernelTable::put(const UseKey& use, Kernel kernel, bool in_place_of_another) {
-  // Made before the lock, and destroyed behind it where it is not wanted.
-  std::unique_ptr<const Record> made = std::make_unique<const Record>(Record{use, std::move(kernel)});
+const KernelTable::Record& KernelTable::put(const UseKey& use, const Kernel& kernel,
+                                            bool in_place_of_another) {
   const std::lock_guard lock(mutex_);
   Slot* slot = &slot_of(*arrays_.back(), use);
   const Record* old = slot->record.load(std::memory_order_relaxed);
@@ -32,11 +30,11 @@ const KernelTable::Record& KernelTable::put(const UseKey& use, Kernel kernel, bo
     grow();
     slot = &slot_of(*arrays_.back(), use);
   }
-  records_.push_back(std::move(made));
+  const Record& record = records_.emplace_back(use, kernel);
   taken_ += old == nullptr;
   slot->hash.store(use.hash(), std::memory_order_relaxed);
-  slot->record.store(records_.back().get(), std::memory_order_release);
-  return *records_.back();
+  slot->record.store(&record, std::memory_order_release);
+  return record;
 }
 
 void KernelTable::grow() {

@@ -4,11 +4,15 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
+#include <memory_resource>
 #include <vector>
 
 #include "normjit/base/fork.h"
 #include "normjit/service.h"
+#include "normjit/service/launcher.h"
+#include "normjit/service/prepared.h"
 #include "normjit/service/use.h"
 
 namespace normjit {
@@ -18,11 +22,24 @@ namespace normjit {
 // since a reader may be launching it. In a forked child it is whole, for a fork waits for the writer.
 class KernelTable {
  public:
-  // Immutable, but for what the kernel itself remembers. One cache line, of which 16 bytes are free.
+  // Two cache lines, which have all that a launch needs of this process. Another 8 bytes are free.
   struct alignas(64) Record {
-    UseKey use;
-    Kernel kernel;
+    Record(const UseKey& of, const Kernel& by) : use(of), launcher(by.prepared().launcher), kernel(by) {}
+
+    // Whether the one-call form has launched the kernel with sound pointers.
+    bool is_sound() const noexcept {
+      if (sound.load(std::memory_order_relaxed)) return true;
+      if (!kernel.prepared().pointers_checked.load(std::memory_order_relaxed)) return false;
+      sound.store(true, std::memory_order_relaxed);  // once: from then on the line is only read
+      return true;
+    }
+
+    const UseKey use;
+    const Launcher launcher;  // of the kernel
+    const Kernel kernel;
+    mutable std::atomic<bool> sound = false;
   };
+  static_assert(sizeof(Record) == 128);
 
   KernelTable();
   ~KernelTable();
@@ -42,10 +59,10 @@ class KernelTable {
   }
 
   // The record of a use after the kernel has been put there, unless there was one already.
-  const Record& insert(const UseKey& use, Kernel kernel) { return put(use, std::move(kernel), false); }
+  const Record& insert(const UseKey& use, const Kernel& kernel) { return put(use, kernel, false); }
   // The record of a use after the kernel has been put there in the place of an older one. Threads that have
   // found that one may go on to launch it.
-  const Record& replace(const UseKey& use, Kernel kernel) { return put(use, std::move(kernel), true); }
+  const Record& replace(const UseKey& use, const Kernel& kernel) { return put(use, kernel, true); }
 
  private:
   struct Slot {
@@ -59,7 +76,7 @@ class KernelTable {
     const std::unique_ptr<Slot[]> at;
   };
 
-  const Record& put(const UseKey& use, Kernel kernel, bool in_place_of_another);
+  const Record& put(const UseKey& use, const Kernel& kernel, bool in_place_of_another);
   // The slot of a use: with its record, or the free one where it belongs.
   static Slot& slot_of(const Slots& slots, const UseKey& use) noexcept;
   // Publishes an array of twice the size. The others stay, for readers may be in them.
@@ -68,8 +85,11 @@ class KernelTable {
   std::atomic<const Slots*> slots_;
   ForkMutex mutex_;  // of the writers, for what follows
   std::vector<std::unique_ptr<const Slots>> arrays_;
-  std::vector<std::unique_ptr<const Record>> records_;  // all that ever were
-  std::size_t taken_ = 0;                               // slots of the newest array
+  // All records that ever were, close together: ten thousand of them would else be as many pages, which the
+  // processor must look up.
+  std::pmr::monotonic_buffer_resource memory_;
+  std::pmr::deque<Record> records_{&memory_};
+  std::size_t taken_ = 0;  // slots of the newest array
 };
 
 }  // namespace normjit

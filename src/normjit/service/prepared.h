@@ -3,28 +3,19 @@
 
 #include <atomic>
 #include <memory>
+#include <utility>
 
-#include "normjit/base/fork.h"
 #include "normjit/driver/driver.h"
-#include "normjit/plan/grid.h"
 #include "normjit/service.h"
+#include "normjit/service/launcher.h"
 #include "normjit/service/tensor_rules.h"
 
 namespace normjit {
 
-// Sorted by how often it is needed: what every launch reads lies together, and nothing near it is written
-// once the first launch was sound.
+// What every launch reads comes first, on cache lines to which nothing is written while it is launched.
 struct alignas(64) Kernel::Prepared {
   TensorRules rules;  // of the spec
-  Grid grid;
-  LaunchShape shape;
-  LoadedKernel* launcher = nullptr;                    // what `loaded` owns
-  const std::uint64_t generation = fork_generation();  // of the process that has it loaded
-  std::size_t workspace_bytes = 0;
-  Alignment needed = Alignment::one;  // of the tensors, at least
-  bool can_overlap = false;           // whether its device knows LaunchOptions::overlap_previous
-  // Whether the one-call form has seen this kernel with pointers that Kernel::check accepted.
-  mutable std::atomic<bool> pointers_checked = false;
+  Launcher launcher;  // of `loaded`
 
   LayerNormSpec spec;  // canonical
   Plan plan;
@@ -33,26 +24,20 @@ struct alignas(64) Kernel::Prepared {
   Origin origin = Origin::compiled;
   std::shared_ptr<Driver> driver;
   std::shared_ptr<LoadedKernel> loaded;
+  // Whether the one-call form has seen this kernel with pointers that Kernel::check accepted.
+  mutable std::atomic<bool> pointers_checked = false;
 
   // Of a plan that is legal for the spec; nothing is loaded yet.
   Prepared(const LayerNormSpec& spec, const Plan& plan, const DeviceProfile& profile, int device,
-           std::shared_ptr<Driver> driver);
-
-  // Ok, or why this very kernel cannot run on these tensors, which the rules accept.
-  Status admit(const Tensors& tensors, Alignment alignment) const noexcept {
-    if (generation != fork_generation()) return {Code::ForkedAfterCudaInit};
-    if (alignment < needed) return {Code::Misaligned};
-    if (workspace_bytes != 0 && tensors.workspace == nullptr) return {Code::WorkspaceRequired};
-    return {};
-  }
-
-  // Launches with tensors that the rules and admit() accept; at least one row.
-  Status launch(const Tensors& tensors, Strides strides, Stream stream,
-                const LaunchOptions& options) const noexcept;
+           std::shared_ptr<Driver> driver)
+      : rules(spec),
+        launcher(plan, spec, profile),
+        spec(spec),
+        plan(plan),
+        profile(profile),
+        device(device),
+        driver(std::move(driver)) {}
 };
-
-// The shape of a plan's launches.
-LaunchShape launch_shape(const Plan& plan, const LayerNormSpec& spec) noexcept;
 
 // TensorRules of a spec, for those who ask once.
 Strides strides_of(const LayerNormSpec& spec, const Tensors& tensors) noexcept;

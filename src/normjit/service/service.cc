@@ -46,8 +46,8 @@ Result<Kernel> Service::prepare(const LayerNormSpec& spec, const PrepareOptions&
 Result<void> Service::layer_norm(const LayerNormSpec& spec, const Tensors& tensors, Stream stream,
                                  const LaunchOptions& options) {
   Strides strides;
-  if (const Kernel::Prepared* kernel = impl_->ready_kernel(spec, tensors, strides)) {
-    const Status status = kernel->launch(tensors, strides, stream, options);
+  if (const Launcher* ready = impl_->ready_kernel(spec, tensors, strides)) {
+    const Status status = ready->launch(tensors, strides, stream, options);
     if (status) return {};
     return impl_->after_launch(status, canonical(spec), tensors, stream, options);
   }
