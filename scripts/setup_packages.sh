@@ -39,6 +39,7 @@ missing_packages() {
       tests)
         have_library libgtest-dev gtest/gtest.h || echo libgtest-dev
         have_library libgmock-dev gmock/gmock.h || echo libgmock-dev
+        have_library libbenchmark-dev benchmark/benchmark.h || echo libbenchmark-dev
         ;;
       wheels)
         have_venv || printf '%s\n' python3 python3-venv

@@ -99,11 +99,11 @@ class NORMJIT_API Kernel {
   Origin origin() const noexcept;
   explicit operator bool() const noexcept { return static_cast<bool>(prepared_); }
 
-  struct Prepared;  // internal
+  struct Prepared;  // internal, as what follows
   explicit Kernel(std::shared_ptr<const Prepared> prepared) noexcept : prepared_(std::move(prepared)) {}
+  const Prepared& prepared() const noexcept { return *prepared_; }
 
  private:
-  friend class Service;
   std::shared_ptr<const Prepared> prepared_;
 };
 
@@ -254,7 +254,8 @@ class NORMJIT_API Service {
   // device. The first use of a kernel checks the pointers as Kernel::check does. A plan that needs a
   // workspace says WorkspaceRequired without one; workspace_bytes() tells its size. Where a device, or the
   // share of it that this process has (MIG, MPS), cannot run together the blocks that share a row, another
-  // plan serves, from then on.
+  // plan serves, from then on. From a kernel's second launch on it takes no lock, counts no reference and
+  // allocates nothing, so that any number of threads may call it at once.
   Result<void> layer_norm(const LayerNormSpec& spec, const Tensors& tensors, Stream stream,
                           const LaunchOptions& options = {});
 

@@ -36,7 +36,8 @@ class StatelessDriver final : public Driver {
   Result<int> version() override { return 13000; }
   Result<int> device_count() override { return 1; }
   Result<int> current_device() override { return 0; }
-  Result<DeviceProfile> profile(int) override { return profile_of(90); }
+  Current current() noexcept override { return {0, &profile_}; }
+  Result<DeviceProfile> profile(int) override { return profile_; }
   Result<std::string> device_name(int) override { return std::string("none"); }
   Result<std::shared_ptr<LoadedKernel>> load(std::string_view, const std::string&, int,
                                              const LaunchShape&) override {
@@ -50,6 +51,8 @@ class StatelessDriver final : public Driver {
     int launch(std::uint32_t, const LaunchShape&, Stream, void**) const noexcept override { return 0; }
     Result<int> resident_blocks(const LaunchShape&) const override { return 1 << 20; }
   };
+
+  const DeviceProfile profile_ = profile_of(90);
 };
 
 LayerNormSpec spec(int number) { return {.columns = 64 + number}; }

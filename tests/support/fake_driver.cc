@@ -135,6 +135,12 @@ Result<int> FakeDriver::current_device() {
   return *state_->current;
 }
 
+Driver::Current FakeDriver::current() noexcept {
+  const std::lock_guard lock(state_->mutex);
+  if (!state_->current || !enter(*state_->current)) return {};
+  return {*state_->current, &devices_[*state_->current]};
+}
+
 Result<DeviceProfile> FakeDriver::profile(int device) {
   const std::lock_guard lock(state_->mutex);
   if (Result<void> entered = enter(device); !entered) return entered.error();

@@ -66,6 +66,7 @@ class FakeDriver final : public Driver {
   Result<int> version() override;
   Result<int> device_count() override;
   Result<int> current_device() override;
+  Current current() noexcept override;
   Result<DeviceProfile> profile(int device) override;
   Result<std::string> device_name(int device) override;
   Result<std::shared_ptr<LoadedKernel>> load(std::string_view code, const std::string& kernel, int device,

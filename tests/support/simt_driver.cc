@@ -206,6 +206,12 @@ Result<int> SimtDriver::current_device() {
   return *state_->current;
 }
 
+Driver::Current SimtDriver::current() noexcept {
+  const Result<int> device = current_device();
+  if (!device) return {};
+  return {*device, &devices_[static_cast<std::size_t>(*device)]};
+}
+
 Result<DeviceProfile> SimtDriver::profile(int device) {
   if (device < 0 || device >= static_cast<int>(devices_.size()))
     return Error{Code::NoDevice, concat({"There is no emulated GPU ", shortest(device), "."})};

@@ -77,6 +77,7 @@ class SimtDriver final : public Driver {
   Result<int> version() override;
   Result<int> device_count() override;
   Result<int> current_device() override;
+  Current current() noexcept override;
   Result<DeviceProfile> profile(int device) override;
   Result<std::string> device_name(int device) override;
   // LoadFailed for what SimtCompiler did not make, or for another architecture, or with another kernel.

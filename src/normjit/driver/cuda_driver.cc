@@ -63,6 +63,18 @@ Result<int> CudaDriver::current_device() {
   return Error{Code::NoDevice, "The current CUDA context belongs to no device that cuDeviceGet lists."};
 }
 
+Driver::Current CudaDriver::current() noexcept {
+  const Machine* machine = machine_.peek();
+  if (machine == nullptr || initialised_.load(std::memory_order_relaxed) != fork_generation()) return {};
+  CUdevice current = 0;
+  if (machine->driver.cuCtxGetDevice(&current) != CUDA_SUCCESS) return {};
+  for (std::size_t i = 0; i < machine->devices.size(); ++i) {
+    const CudaDevice& device = machine->devices[i];
+    if (device.handle == current) return {static_cast<int>(i), device.profile ? &*device.profile : nullptr};
+  }
+  return {};
+}
+
 Result<DeviceProfile> CudaDriver::profile(int device) {
   const Result<const Machine*> machine = this->machine();
   if (!machine) return machine.error();

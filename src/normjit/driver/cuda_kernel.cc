@@ -132,11 +132,12 @@ class Configuration {
  private:
   CUlaunchAttributeValue& add(CUlaunchAttributeID id) noexcept {
     CUlaunchAttribute& attribute = attributes_[config_.numAttrs++];
+    attribute = {};
     attribute.id = id;
     return attribute.value;
   }
 
-  CUlaunchAttribute attributes_[3]{};
+  CUlaunchAttribute attributes_[3];  // most launches have none, and would pay for 200 zeros
   CUlaunchConfig config_{};
 };
 
@@ -145,7 +146,7 @@ class Configuration {
 int CudaKernel::launch(std::uint32_t blocks, const LaunchShape& shape, Stream stream,
                        void** arguments) const noexcept {
   const Configuration configuration(blocks, shape, stream);
-  return driver_.cuLaunchKernelEx(configuration.get(), function(), arguments, nullptr);
+  return launch_(configuration.get(), function(), arguments, nullptr);
 }
 
 // A MIG slice is a device of its own, with its own number. Of a share that MPS gives to a process or to a

@@ -11,7 +11,8 @@
 
 namespace normjit {
 
-class CudaKernel final : public LoadedKernel {
+// A cache line holds all that a launch reads.
+class alignas(64) CudaKernel final : public LoadedKernel {
  public:
   // Loads `code`, finds `kernel` and sets it up for `device`. `is_current` says that the device's context is
   // current: then the code is brought onto the device now, so that the first launch costs what every launch
@@ -30,17 +31,22 @@ class CudaKernel final : public LoadedKernel {
 
  private:
   CudaKernel(const DriverTable& driver, CUlibrary library, CUdevice device)
-      : driver_(driver), library_(library), device_(device), generation_(fork_generation()) {}
+      : launch_(driver.cuLaunchKernelEx),
+        library_(library),
+        device_(device),
+        generation_(fork_generation()),
+        driver_(driver) {}
 
   // The driver takes a CUkernel as the function, and finds that of the current context.
   CUfunction function() const noexcept { return reinterpret_cast<CUfunction>(kernel_); }
   Result<int> multiprocessors() const;
 
-  const DriverTable driver_;  // a copy: kernels outlive the Driver
+  CUkernel kernel_ = nullptr;
+  decltype(DriverTable::cuLaunchKernelEx) const launch_;
   const CUlibrary library_;
   const CUdevice device_;
   const std::uint64_t generation_;  // of the process that loaded it
-  CUkernel kernel_ = nullptr;
+  const DriverTable driver_;        // a copy: kernels outlive the Driver
 };
 
 }  // namespace normjit

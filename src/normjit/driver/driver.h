@@ -66,6 +66,13 @@ class Driver {
   virtual Result<int> device_count() = 0;
   // The ordinal of the current context's device. NoContext.
   virtual Result<int> current_device() = 0;
+  // What current_device() and profile() of it say, for callers who have no time for a Result. A null profile
+  // where one of them has an error to tell; else it lives as long as the driver.
+  struct Current {
+    int device = -1;
+    const DeviceProfile* profile = nullptr;
+  };
+  virtual Current current() noexcept = 0;
   // Read once per device.
   virtual Result<DeviceProfile> profile(int device) = 0;
   virtual Result<std::string> device_name(int device) = 0;

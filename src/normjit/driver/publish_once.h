@@ -20,10 +20,13 @@ class PublishOnce {
   PublishOnce& operator=(const PublishOnce&) = delete;
   ~PublishOnce() { delete value_.load(std::memory_order_acquire); }
 
+  // The value if there is one already, else null.
+  const T* peek() const noexcept { return value_.load(std::memory_order_acquire); }
+
   // The value, made by `make() -> Result<T>` if there is none yet; never null.
   template <class Make>
   Result<const T*> get(const Make& make) {
-    if (const T* value = value_.load(std::memory_order_acquire)) return value;
+    if (const T* value = peek()) return value;
     Result<T> made = make();
     if (!made) return made.error();
     auto mine = std::make_unique<const T>(std::move(*made));

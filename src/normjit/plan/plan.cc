@@ -8,6 +8,7 @@
 
 #include "normjit/base/text.h"
 #include "normjit/plan/footprint.h"
+#include "normjit/plan/grid.h"
 
 namespace normjit {
 namespace {
@@ -77,14 +78,22 @@ std::int64_t post_places(const Plan& plan, const LayerNormSpec& spec) {
 
 }  // namespace
 
+Grid grid_of(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device) noexcept {
+  const auto grid = [](std::int64_t rows_per_part, std::int64_t most_parts, std::int64_t blocks_per_part,
+                       std::int64_t most_blocks) {
+    const auto narrow = [](std::int64_t count) { return static_cast<std::uint32_t>(count); };
+    return Grid{narrow(rows_per_part), narrow(most_parts), narrow(blocks_per_part), narrow(most_blocks)};
+  };
+  const std::int64_t resident = resident_blocks(plan, device);
+  if (plan.strategy == Strategy::two_reads) return grid(1, resident, chunks_of(plan, spec), resident);
+  const bool stays = plan.strategy == Strategy::streamed_row || plan.exchange == Exchange::grid;
+  const std::int64_t teams = (stays ? resident : kMaxGrid) / plan.slices;
+  return grid(rows_per_block(plan), teams, plan.slices, teams * plan.slices);
+}
+
 std::int64_t grid_blocks(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device,
                          std::int64_t rows) noexcept {
-  const std::int64_t resident = resident_blocks(plan, device);
-  if (plan.strategy == Strategy::two_reads)
-    return rows >= resident ? resident : std::min(resident, rows * chunks_of(plan, spec));
-  const bool stays = plan.strategy == Strategy::streamed_row || plan.exchange == Exchange::grid;
-  const std::int64_t most = stays ? resident : kMaxGrid;
-  return std::min(ceil_div(rows, rows_per_block(plan)), most / plan.slices) * plan.slices;
+  return grid_of(plan, spec, device).blocks(rows);
 }
 
 Arch target_of(const Plan& plan, Arch arch) noexcept {

@@ -1,11 +1,11 @@
 // Finding a prepared kernel, or making one ready: plan, binary, load.
 #include "normjit/service/impl.h"
 
-#include <bit>
 #include <limits>
 
 #include "normjit/base/text.h"
 #include "normjit/service/default_compiler.h"
+#include "normjit/spec/valid.h"
 
 namespace normjit {
 
@@ -32,21 +32,58 @@ Result<int> Service::Impl::device_or_current(int ordinal) {
   return driver->current_device();
 }
 
-std::size_t Service::Impl::UseHash::operator()(const Use& use) const noexcept {
-  // Multiply and mix over the fields; specs differ most in their columns.
-  std::uint64_t hash = 0;
-  const auto add = [&](std::uint64_t value) { hash = (std::rotl(hash, 23) ^ value) * 0x9e3779b97f4a7c15u; };
-  const LayerNormSpec& s = use.spec;
-  add(static_cast<std::uint64_t>(s.columns));
-  add(static_cast<std::uint64_t>(s.input) | static_cast<std::uint64_t>(s.output) << 8 |
-      static_cast<std::uint64_t>(s.weight) << 16 | static_cast<std::uint64_t>(s.affine) << 24 |
-      static_cast<std::uint64_t>(s.activation) << 32 | static_cast<std::uint64_t>(s.statistics) << 40 |
-      static_cast<std::uint64_t>(use.regime) << 48 | static_cast<std::uint64_t>(use.alignment) << 52 |
-      static_cast<std::uint64_t>(use.workspace) << 56);
-  add(std::bit_cast<std::uint64_t>(s.epsilon));
-  add(std::bit_cast<std::uint64_t>(s.scale));
-  add(static_cast<std::uint64_t>(use.device));
-  return hash ^ hash >> 32;
+const Launcher* Service::Impl::ready_kernel(const LayerNormSpec& given, const Tensors& tensors,
+                                            Strides& strides) const noexcept {
+  if (!is_valid(given) || tensors.rows == 0) return nullptr;
+  const LayerNormSpec spec = canonical(given);
+  const TensorRules rules(spec);
+  strides = rules.strides(tensors);
+  if (!rules.check(tensors, strides)) return nullptr;
+  const auto [device, profile] = driver->current();
+  if (profile == nullptr) return nullptr;
+  const Alignment alignment = rules.alignment(tensors, strides);
+  const KernelTable::Record* found = by_use_.find(
+      UseKey({spec, device, regime_of(tensors.rows, *profile), alignment, tensors.workspace != nullptr}));
+  if (found == nullptr || !found->is_sound() || !found->launcher.admit(tensors, alignment)) return nullptr;
+  return &found->launcher;
+}
+
+Result<void> Service::Impl::first_launch(const LayerNormSpec& spec, const Tensors& tensors, Stream stream,
+                                         const LaunchOptions& options) {
+  const auto device = driver->current_device();
+  if (!device) return device.error();
+  const auto profile = driver->profile(*device);
+  if (!profile) return profile.error();
+  const auto kernel = kernel_for(spec, *device, *profile, tensors.rows, tensors);
+  if (!kernel) return kernel.error();
+  const auto status = launch(*kernel, tensors, stream, options);
+  if (!status) return status.error();
+  return after_launch(*status, spec, tensors, stream, options);
+}
+
+Result<void> Service::Impl::after_launch(Status status, const LayerNormSpec& spec, const Tensors& tensors,
+                                         Stream stream, const LaunchOptions& options) {
+  if (status.code == Code::NotResident) {
+    const auto kernel = fall_back(spec, tensors);
+    if (!kernel) return kernel.error();
+    const auto again = launch(*kernel, tensors, stream, options);
+    if (!again) return again.error();
+    status = *again;
+  }
+  if (status) return {};
+  std::string message = concat({to_text(spec), ": ", status.message()});
+  if (status.driver_result != 0) message += " " + driver->describe(status.driver_result);
+  return Error{status.code, std::move(message)};
+}
+
+Result<Status> Service::Impl::launch(const Kernel& kernel, const Tensors& tensors, Stream stream,
+                                     const LaunchOptions& options) {
+  if (std::atomic<bool>& checked = kernel.prepared().pointers_checked;
+      !checked.load(std::memory_order_relaxed)) {
+    if (auto sound = kernel.check(tensors); !sound) return sound.error();
+    checked.store(true, std::memory_order_relaxed);
+  }
+  return kernel.launch(tensors, stream, options);
 }
 
 Result<Kernel> Service::Impl::kernel_for(const LayerNormSpec& spec, int device, const DeviceProfile& profile,
@@ -57,19 +94,15 @@ Result<Kernel> Service::Impl::kernel_for(const LayerNormSpec& spec, int device, 
   if (const Status status = check_tensors(spec, tensors); !status) return refuse(status.code);
   const Use use = use_of(spec, device, profile, rows, tensors);
   if (use.alignment == Alignment{0}) return refuse(Code::Misaligned);
-  {
-    const std::shared_lock lock(mutex_);
-    if (const auto found = by_use_.find(use); found != by_use_.end()) return found->second;
-  }
+  if (const auto* found = by_use_.find(UseKey(use))) return found->kernel;
   Result<Kernel> kernel = tuned_kernel(use, profile);
   if (!*kernel) kernel = chosen_kernel(use, profile);
   if (!kernel) return kernel;
-  const std::unique_lock lock(mutex_);
-  return by_use_.try_emplace(use, *std::move(kernel)).first->second;
+  return by_use_.insert(UseKey(use), *kernel).kernel;
 }
 
-Service::Impl::Use Service::Impl::use_of(const LayerNormSpec& spec, int device, const DeviceProfile& profile,
-                                         std::int64_t rows, const Tensors& tensors) noexcept {
+Use Service::Impl::use_of(const LayerNormSpec& spec, int device, const DeviceProfile& profile,
+                          std::int64_t rows, const Tensors& tensors) noexcept {
   return {spec, device, regime_of(rows, profile), alignment_of(spec, tensors), tensors.workspace != nullptr};
 }
 
@@ -89,14 +122,16 @@ Result<Kernel> Service::Impl::fallback_kernel(const Use& use, const DeviceProfil
   return kernel_of(use.spec, plan, use.device, profile);
 }
 
-Result<Kernel> Service::Impl::fall_back(const LayerNormSpec& spec, int device, const DeviceProfile& profile,
-                                        const Tensors& tensors) {
-  const Use use = use_of(spec, device, profile, tensors.rows, tensors);
+Result<Kernel> Service::Impl::fall_back(const LayerNormSpec& spec, const Tensors& tensors) {
+  const auto device = driver->current_device();
+  if (!device) return device.error();
+  const auto profile = driver->profile(*device);
+  if (!profile) return profile.error();
+  const Use use = use_of(spec, *device, *profile, tensors.rows, tensors);
   auto kernel =
-      fallback_kernel(use, profile, concat({to_text(spec), ": ", Status{Code::NotResident}.message()}));
+      fallback_kernel(use, *profile, concat({to_text(spec), ": ", Status{Code::NotResident}.message()}));
   if (!kernel) return kernel;
-  const std::unique_lock lock(mutex_);
-  return by_use_.insert_or_assign(use, *std::move(kernel)).first->second;
+  return by_use_.replace(UseKey(use), *kernel).kernel;
 }
 
 Kernel Service::Impl::tuned_kernel(const Use& use, const DeviceProfile& profile) {
@@ -127,17 +162,11 @@ Result<Kernel> Service::Impl::kernel_of(const LayerNormSpec& spec, const Plan& p
 Result<Kernel> Service::Impl::make_ready(const LayerNormSpec& spec, const Plan& plan,
                                          const DeviceProfile& profile, int device) {
   if (auto legal = check(plan, spec, profile); !legal) return legal.error();
-  auto kernel = std::make_shared<Kernel::Prepared>();
-  kernel->spec = spec;
-  kernel->plan = plan;
-  kernel->profile = profile;
-  kernel->device = device;
-  kernel->workspace_bytes = normjit::workspace_bytes(plan, spec, profile);
-  kernel->shape = launch_shape(plan, spec);
-  kernel->driver = driver;
+  auto kernel = std::make_shared<Kernel::Prepared>(spec, plan, profile, device, driver);
   auto loaded = load(*kernel, kernel->origin);
   if (!loaded) return loaded.error();
   kernel->loaded = *std::move(loaded);
+  kernel->launcher.loaded = kernel->loaded.get();
   if (auto room = check_room(*kernel); !room) return room.error();
   return Kernel(std::move(kernel));
 }
@@ -146,12 +175,12 @@ Result<Kernel> Service::Impl::make_ready(const LayerNormSpec& spec, const Plan& 
 // really takes. Where it cannot be asked, for want of a current context, the first launch asks.
 Result<void> Service::Impl::check_room(const Kernel::Prepared& kernel) {
   if (kernel.plan.exchange == Exchange::none) return {};
-  const auto room = kernel.loaded->resident_blocks(kernel.shape);
+  const auto room = kernel.loaded->resident_blocks(kernel.launcher.shape);
   if (!room) return {};
   constexpr std::int64_t kManyRows = std::numeric_limits<std::int32_t>::max();
-  const std::int64_t together = kernel.shape.cooperative
+  const std::int64_t together = kernel.launcher.shape.cooperative
                                     ? grid_blocks(kernel.plan, kernel.spec, kernel.profile, kManyRows)
-                                    : kernel.shape.cluster_blocks;
+                                    : kernel.launcher.shape.cluster_blocks;
   if (*room >= together) return {};
   return Error{Code::NotResident,
                concat({"plan '", to_text(kernel.plan), "' for ", to_text(kernel.spec), " on device ",
@@ -171,7 +200,7 @@ Result<std::shared_ptr<LoadedKernel>> Service::Impl::load(const Kernel::Prepared
   log(origin == Origin::compiled ? LogLevel::info : LogLevel::debug,
       concat({identified->source.description, " on ", kernel.profile.arch.name(), ": ", name(origin)}));
   const auto load = [&] {
-    return driver->load(binary->code, identified->source.kernel, kernel.device, kernel.shape);
+    return driver->load(binary->code, identified->source.kernel, kernel.device, kernel.launcher.shape);
   };
   auto loaded = load();
   if (loaded || loaded.code() != Code::LoadFailed || binary->origin == Origin::compiled) return loaded;

@@ -3,54 +3,68 @@
 
 #include <atomic>
 #include <memory>
+#include <utility>
 
-#include "normjit/base/fork.h"
 #include "normjit/driver/driver.h"
 #include "normjit/service.h"
+#include "normjit/service/launcher.h"
+#include "normjit/service/tensor_rules.h"
 
 namespace normjit {
 
-struct Kernel::Prepared {
+// What every launch reads comes first, on cache lines to which nothing is written while it is launched.
+struct alignas(64) Kernel::Prepared {
+  TensorRules rules;  // of the spec
+  Launcher launcher;  // of `loaded`
+
   LayerNormSpec spec;  // canonical
   Plan plan;
   DeviceProfile profile;
   int device = -1;
   Origin origin = Origin::compiled;
-  std::size_t workspace_bytes = 0;
-  LaunchShape shape;
   std::shared_ptr<Driver> driver;
   std::shared_ptr<LoadedKernel> loaded;
-  const std::uint64_t generation = fork_generation();  // of the process that has it loaded
   // Whether the one-call form has seen this kernel with pointers that Kernel::check accepted.
   mutable std::atomic<bool> pointers_checked = false;
+
+  // Of a plan that is legal for the spec; nothing is loaded yet.
+  Prepared(const LayerNormSpec& spec, const Plan& plan, const DeviceProfile& profile, int device,
+           std::shared_ptr<Driver> driver)
+      : rules(spec),
+        launcher(plan, spec, profile),
+        spec(spec),
+        plan(plan),
+        profile(profile),
+        device(device),
+        driver(std::move(driver)) {}
 };
 
-// The shape of a plan's launches.
-LaunchShape launch_shape(const Plan& plan, const LayerNormSpec& spec) noexcept;
-
-// The row strides of a launch, in elements.
-struct Strides {
-  std::int64_t x = 0, y = 0;
-};
-
-// With kContiguous filled in, and as if contiguous where there is but one row.
+// TensorRules of a spec, for those who ask once.
 Strides strides_of(const LayerNormSpec& spec, const Tensors& tensors) noexcept;
+Status check_tensors(const LayerNormSpec& spec, const Tensors& tensors) noexcept;
+Alignment alignment_of(const LayerNormSpec& spec, const Tensors& tensors) noexcept;
 
 // The kernels' one argument list, of templates/hw.cuh, as a launch takes it. Points into the tensors, and
 // into itself.
 struct ArgumentList {
-  ArgumentList(const Tensors& tensors, Strides of_launch) noexcept;
+  // In the order of NJ_KERNEL.
+  ArgumentList(const Tensors& t, Strides of_launch) noexcept
+      : strides(of_launch),
+        pointers{const_cast<void**>(&t.x),
+                 const_cast<void**>(&t.weight),
+                 const_cast<void**>(&t.bias),
+                 const_cast<void**>(&t.y),
+                 const_cast<void**>(&t.mean),
+                 const_cast<void**>(&t.rstd),
+                 const_cast<std::int64_t*>(&t.rows),
+                 &strides.x,
+                 &strides.y,
+                 const_cast<void**>(&t.workspace)} {}
   ArgumentList(const ArgumentList&) = delete;
   ArgumentList& operator=(const ArgumentList&) = delete;
 
   Strides strides;
   void* pointers[10];
 };
-
-// Ok, or what is wrong with these tensors for every kernel of the spec.
-Status check_tensors(const LayerNormSpec& spec, const Tensors& tensors) noexcept;
-
-// The alignment that all of these tensors allow; Alignment{0} where one is less aligned than its element.
-Alignment alignment_of(const LayerNormSpec& spec, const Tensors& tensors) noexcept;
 
 }  // namespace normjit

@@ -43,36 +43,17 @@ Result<Kernel> Service::prepare(const LayerNormSpec& spec, const PrepareOptions&
   return impl_->kernel_for(canonical(spec), *device, *profile, rows, tensors);
 }
 
-Result<void> Service::layer_norm(const LayerNormSpec& given, const Tensors& tensors, Stream stream,
+Result<void> Service::layer_norm(const LayerNormSpec& spec, const Tensors& tensors, Stream stream,
                                  const LaunchOptions& options) {
-  if (auto valid = validate(given); !valid) return valid;
-  if (tensors.rows == 0) return {};
-  const LayerNormSpec spec = canonical(given);
-  const auto device = impl_->driver->current_device();
-  if (!device) return device.error();
-  const auto profile = impl_->driver->profile(*device);
-  if (!profile) return profile.error();
-  const auto launch = [&](const Kernel& kernel) -> Result<Status> {
-    if (std::atomic<bool>& checked = kernel.prepared_->pointers_checked;
-        !checked.load(std::memory_order_relaxed)) {
-      if (auto sound = kernel.check(tensors); !sound) return sound.error();
-      checked.store(true, std::memory_order_relaxed);
-    }
-    return kernel.launch(tensors, stream, options);
-  };
-  auto kernel = impl_->kernel_for(spec, *device, *profile, tensors.rows, tensors);
-  if (!kernel) return kernel.error();
-  auto status = launch(*kernel);
-  if (status && status->code == Code::NotResident) {
-    kernel = impl_->fall_back(spec, *device, *profile, tensors);
-    if (!kernel) return kernel.error();
-    status = launch(*kernel);
+  Strides strides;
+  if (const Launcher* ready = impl_->ready_kernel(spec, tensors, strides)) {
+    const Status status = ready->launch(tensors, strides, stream, options);
+    if (status) return {};
+    return impl_->after_launch(status, canonical(spec), tensors, stream, options);
   }
-  if (!status) return status.error();
-  if (status->ok()) return {};
-  std::string message = concat({to_text(spec), ": ", status->message()});
-  if (status->driver_result != 0) message += " " + impl_->driver->describe(status->driver_result);
-  return Error{status->code, std::move(message)};
+  if (auto valid = validate(spec); !valid) return valid;
+  if (tensors.rows == 0) return {};
+  return impl_->first_launch(canonical(spec), tensors, stream, options);
 }
 
 Result<std::size_t> Service::workspace_bytes(const LayerNormSpec& spec) {

@@ -6,11 +6,11 @@
 
 #include "normjit/base/text.h"
 #include "normjit/spec/tables.h"
+#include "normjit/spec/valid.h"
 
 namespace normjit {
 namespace {
 
-constexpr std::int64_t kMaxColumns = std::numeric_limits<std::int32_t>::max();
 constexpr std::size_t kMaxRank = 8;
 
 Error too_many_columns(std::string_view asked) {
@@ -54,6 +54,7 @@ Result<std::int64_t> columns_of(std::span<const std::int64_t> normalized_shape) 
 }
 
 Result<void> validate(const LayerNormSpec& spec) {
+  if (is_valid(spec)) return {};
   if (spec.columns < 1)
     return Error{Code::BadDimension,
                  concat({"a row of ", shortest(spec.columns), " columns; at least 1 is needed"})};

@@ -2,6 +2,7 @@
 // in templates/, and its float64 reference in the tests.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string_view>
 
@@ -45,6 +46,20 @@ constexpr const Row* row_of(const Row (&rows)[n], Value Row::*member, const Valu
     if (row.*member == value) return &row;
   return nullptr;
 }
+// Whether a value is in the set, without a search: each row stands at its value's number.
+template <class Row, std::size_t n, class Value>
+constexpr bool is_in(const Row (&)[n], Value value) {
+  return static_cast<std::size_t>(value) < n;
+}
+template <class Row, std::size_t n, class Value>
+consteval bool in_order(const Row (&rows)[n], Value Row::*member) {
+  for (std::size_t i = 0; i < n; ++i)
+    if (static_cast<std::size_t>(rows[i].*member) != i) return false;
+  return true;
+}
+static_assert(in_order(kDTypes, &DTypeRow::dtype) && in_order(kAffines, &AffineRow::affine) &&
+              in_order(kActivations, &ActivationRow::activation));
+
 inline const DTypeRow* row_of(DType dtype) { return row_of(kDTypes, &DTypeRow::dtype, dtype); }
 inline const AffineRow* row_of(Affine affine) { return row_of(kAffines, &AffineRow::affine, affine); }
 inline const ActivationRow* row_of(Activation activation) {

@@ -1,0 +1,37 @@
+#include "normjit/service/launcher.h"
+
+#include "normjit/service/prepared.h"
+
+namespace normjit {
+namespace {
+constexpr int kCudaOutOfMemory = 2;
+}  // namespace
+
+LaunchShape launch_shape(const Plan& plan, const LayerNormSpec& spec) noexcept {
+  return {.threads = plan.threads,
+          .dynamic_shared_bytes = shared_bytes(plan, spec),
+          .cluster_blocks = plan.exchange == Exchange::cluster ? plan.slices : 1,
+          .cooperative = plan.exchange == Exchange::grid};
+}
+
+Launcher::Launcher(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device) noexcept
+    : generation(fork_generation()),
+      workspace_bytes(normjit::workspace_bytes(plan, spec, device)),
+      grid(grid_of(plan, spec, device)),
+      shape(launch_shape(plan, spec)),
+      needed(plan.shifted ? Alignment::one : Alignment{static_cast<std::uint8_t>(plan.vector)}),
+      can_overlap(device.arch.number >= 90),
+      shares_rows(plan.exchange != Exchange::none) {}
+
+Status Launcher::launch(const Tensors& tensors, Strides strides, Stream stream,
+                        const LaunchOptions& options) const noexcept {
+  ArgumentList arguments(tensors, strides);
+  LaunchShape now = shape;
+  now.overlap_previous = options.overlap_previous && can_overlap;
+  const int result = loaded->launch(grid.blocks(tensors.rows), now, stream, arguments.pointers);
+  if (result == 0) return {};
+  if (shares_rows && refuses_to_run_together(result)) return {Code::NotResident, result};
+  return {result == kCudaOutOfMemory ? Code::OutOfMemory : Code::DriverError, result};
+}
+
+}  // namespace normjit

@@ -1,0 +1,47 @@
+// All that a launch of a prepared kernel reads, worked out once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "normjit/base/fork.h"
+#include "normjit/driver/driver.h"
+#include "normjit/plan/grid.h"
+#include "normjit/service/tensor_rules.h"
+
+namespace normjit {
+
+// The shape of a plan's launches.
+LaunchShape launch_shape(const Plan& plan, const LayerNormSpec& spec) noexcept;
+
+// A plain value of one cache line: copies stand wherever a launch would else have to look elsewhere.
+struct Launcher {
+  Launcher() = default;
+  // Of a plan that is legal for the spec. Admits nothing before `loaded` is set.
+  Launcher(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device) noexcept;
+
+  // Ok, or why the kernel cannot run on these tensors, which the spec's TensorRules accept and give this
+  // alignment.
+  Status admit(const Tensors& tensors, Alignment alignment) const noexcept {
+    if (generation != fork_generation()) return {Code::ForkedAfterCudaInit};
+    if (alignment < needed) return {Code::Misaligned};
+    if (workspace_bytes != 0 && tensors.workspace == nullptr) return {Code::WorkspaceRequired};
+    return {};
+  }
+
+  // Launches with tensors that the rules and admit() accept; at least one row.
+  Status launch(const Tensors& tensors, Strides strides, Stream stream,
+                const LaunchOptions& options) const noexcept;
+
+  const LoadedKernel* loaded = nullptr;  // somebody else's
+  std::uint64_t generation = 0;          // fork_generation() of the process that has it loaded
+  std::size_t workspace_bytes = 0;
+  Grid grid;
+  LaunchShape shape;
+  Alignment needed = Alignment::one;  // of the tensors, at least
+  bool can_overlap = false;           // whether the device knows LaunchOptions::overlap_previous
+  bool shares_rows = false;           // whether blocks must run together
+};
+static_assert(sizeof(Launcher) <= 64);
+
+}  // namespace normjit

@@ -1,0 +1,282 @@
+// What a launch costs above the driver's own call: by a prepared kernel, and by the one-call form, with one
+// and with ten thousand specs resident, on up to 16 threads at once.
+//
+// The time of a call is the counter `ns`: each thread's own elapsed time over its calls, averaged over the
+// threads. On a machine with fewer cores than threads look at the CPU column instead. With a GPU the same is
+// measured on its driver; the kernel is then compiled, or comes from the cache. Repeat, and look at medians:
+//
+//   normjit_hot_path_benchmark --benchmark_repetitions=9 --benchmark_enable_random_interleaving
+//       --benchmark_report_aggregates_only --benchmark_out=hot_path.json
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <random>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "cli/gpu.h"
+#include "normjit/compiler/compiler.h"
+#include "normjit/driver/cuda_driver.h"
+#include "normjit/service.h"
+#include "tests/benchmarks/counting_cuda.h"
+
+namespace normjit::benchmarks {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kManySpecs = 10'000;
+constexpr std::int64_t kRows = 200;
+
+LayerNormSpec spec(int number) {
+  return canonical({.columns = 256 + number, .input = DType::bf16, .affine = Affine::weight_bias});
+}
+
+Tensors tensors_at(void* memory) {
+  return {.x = memory, .y = memory, .weight = memory, .bias = memory, .rows = kRows};
+}
+
+// Nobody runs what it makes.
+class NoCompile final : public Compiler {
+ public:
+  Result<Binary> compile(const Source& source, Arch arch) override {
+    Binary binary;
+    binary.code = source.kernel;
+    binary.target = arch.name();
+    binary.toolchain = "none";
+    return binary;
+  }
+  Result<Facts> facts() override { return Facts{}; }
+};
+
+// A service on the driver that only counts, with every spec resident.
+struct Counting {
+  Counting() {
+    Seams seams;
+    seams.compiler = std::make_shared<NoCompile>();
+    seams.driver = std::make_shared<CudaDriver>(counting_cuda);
+    service = std::make_unique<Service>(Options{}, seams);
+    for (int i = 0; i < kManySpecs; ++i) service->layer_norm(spec(i), tensors, nullptr).value();
+  }
+
+  const Tensors tensors = tensors_at(reinterpret_cast<void*>(std::uintptr_t{1} << 30));
+  std::unique_ptr<Service> service;
+};
+
+Counting& counting() {
+  static Counting all;
+  return all;
+}
+
+// What string-keyed JITs do on each launch.
+class ByText {
+ public:
+  explicit ByText(Service& service) : service_(service) {}
+
+  Status launch(const LayerNormSpec& spec, const Tensors& tensors, Stream stream) {
+    Kernel kernel;
+    {
+      const std::lock_guard lock(mutex_);
+      Kernel& kept = kernels_[to_text(canonical(spec))];
+      if (!kept) kept = service_.prepare(spec, {.rows_hint = kRows}).value();
+      kernel = kept;
+    }
+    return kernel.launch(tensors, stream);
+  }
+
+ private:
+  Service& service_;
+  std::mutex mutex_;
+  std::unordered_map<std::string, Kernel> kernels_;
+};
+
+// The specs that a thread calls, each thread in an order of its own.
+std::vector<LayerNormSpec> order(int specs, int thread) {
+  std::vector<int> numbers(specs);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  std::shuffle(numbers.begin(), numbers.end(), std::mt19937(thread));
+  std::vector<LayerNormSpec> all;
+  for (const int number : numbers) all.push_back(spec(number));
+  return all;
+}
+
+// Runs `launch` as often as the benchmark wants, and checks that the driver heard of each.
+template <class Launch>
+void measure(benchmark::State& state, const Launch& launch) {
+  const std::uint64_t before = launches_of_this_thread();
+  Clock::time_point begin;
+  bool begun = false;
+  for (auto _ : state) {
+    if (!begun) begin = Clock::now(), begun = true;  // behind the barrier of all threads
+    launch();
+  }
+  const std::chrono::duration<double, std::nano> elapsed = Clock::now() - begin;
+  if (launches_of_this_thread() - before != static_cast<std::uint64_t>(state.iterations()))
+    state.SkipWithError("the driver did not hear of every launch");
+  state.counters["ns"] = benchmark::Counter(elapsed.count() / static_cast<double>(state.iterations()),
+                                            benchmark::Counter::kAvgThreads);
+}
+
+void raw(benchmark::State& state) {
+  const auto launch_kernel = counting_cuda()->cuLaunchKernelEx;
+  CUlaunchConfig config{};
+  config.gridDimX = config.gridDimY = config.gridDimZ = 1;
+  void* arguments[10] = {};
+  measure(state, [&] {
+    benchmark::DoNotOptimize(config);
+    benchmark::DoNotOptimize(launch_kernel(&config, nullptr, arguments, nullptr));
+  });
+}
+
+void prepared(benchmark::State& state) {
+  const Kernel kernel = counting().service->prepare(spec(0), {.rows_hint = kRows}).value();
+  const Tensors& tensors = counting().tensors;
+  measure(state, [&] { benchmark::DoNotOptimize(kernel.launch(tensors, nullptr)); });
+}
+
+// Calls `launch` with the specs of a thread in turn.
+template <class Launch>
+void measure_specs(benchmark::State& state, const Launch& launch) {
+  const std::vector<LayerNormSpec> specs = order(static_cast<int>(state.range(0)), state.thread_index());
+  std::size_t next = 0;
+  measure(state, [&] {
+    launch(specs[next]);
+    next = next + 1 == specs.size() ? 0 : next + 1;
+  });
+}
+
+void one_call(benchmark::State& state) {
+  Service& service = *counting().service;
+  const Tensors& tensors = counting().tensors;
+  measure_specs(state, [&](const LayerNormSpec& spec) {
+    benchmark::DoNotOptimize(service.layer_norm(spec, tensors, nullptr).ok());
+  });
+}
+
+void by_text(benchmark::State& state) {
+  static ByText kernels(*counting().service);
+  const Tensors& tensors = counting().tensors;
+  const auto launch = [&](const LayerNormSpec& spec) {
+    benchmark::DoNotOptimize(kernels.launch(spec, tensors, nullptr));
+  };
+  for (const LayerNormSpec& one : order(static_cast<int>(state.range(0)), 0)) launch(one);
+  measure_specs(state, launch);
+}
+
+BENCHMARK(raw)->ThreadRange(1, 16)->UseRealTime();
+BENCHMARK(prepared)->ThreadRange(1, 16)->UseRealTime();
+BENCHMARK(one_call)->ArgName("specs")->Arg(1)->Arg(kManySpecs)->ThreadRange(1, 16)->UseRealTime();
+BENCHMARK(by_text)->ArgName("specs")->Arg(1)->Arg(kManySpecs)->ThreadRange(1, 16)->UseRealTime();
+
+// --- On a GPU
+// ---------------------------------------------------------------------------------------------
+
+// The last launch that went through record(), to be done again without normjit.
+struct Recorded {
+  decltype(DriverTable::cuLaunchKernelEx) launch_kernel = nullptr;  // the driver's own
+  CUlaunchConfig config{};
+  std::vector<CUlaunchAttribute> attributes;
+  CUfunction function = nullptr;
+  std::uint64_t values[10] = {};  // of the arguments
+  void* arguments[10] = {};
+};
+Recorded g_recorded;
+
+CUresult record(const CUlaunchConfig* config, CUfunction function, void** arguments, void** extra) {
+  Recorded& r = g_recorded;
+  r.config = *config;
+  r.attributes.assign(config->attrs, config->attrs + config->numAttrs);
+  r.config.attrs = r.attributes.data();
+  r.function = function;
+  for (int i = 0; i < 10; ++i) {
+    r.values[i] = *static_cast<const std::uint64_t*>(arguments[i]);
+    r.arguments[i] = &r.values[i];
+  }
+  return r.launch_kernel(config, function, arguments, extra);
+}
+
+Result<DriverTable> recording_cuda() {
+  Result<DriverTable> driver = open_driver();
+  if (driver) g_recorded.launch_kernel = std::exchange(driver->cuLaunchKernelEx, record);
+  return driver;
+}
+
+// A kernel whose run takes the GPU less time than its launch takes the CPU.
+struct OnGpu {
+  static constexpr LayerNormSpec kSpec{.columns = 1024, .input = DType::bf16, .affine = Affine::weight_bias};
+
+  OnGpu() {
+    Seams seams;
+    seams.driver = std::make_shared<CudaDriver>(recording_cuda);
+    Service(Options::from_environment(), seams).layer_norm(kSpec, tensors, stream.handle()).value();
+    service.layer_norm(kSpec, tensors, stream.handle()).value();
+    stream.synchronize();
+  }
+
+  const cli::Gpu gpu{0};
+  const cli::DeviceBuffer memory{gpu, 4096};
+  const cli::GpuStream stream{gpu};
+  const Tensors tensors{
+      .x = memory.data(), .y = memory.data(), .weight = memory.data(), .bias = memory.data(), .rows = 1};
+  Service service;
+};
+
+// Launches in batches that the driver's queue has room for; the GPU ends each before the next begins.
+template <class Launch>
+void measure_on_gpu(benchmark::State& state, const OnGpu& on, const Launch& launch) {
+  constexpr int kBatch = 256;
+  while (state.KeepRunningBatch(kBatch)) {
+    const Clock::time_point begin = Clock::now();
+    for (int i = 0; i < kBatch; ++i) launch();
+    state.SetIterationTime(std::chrono::duration<double>(Clock::now() - begin).count());
+    on.stream.synchronize();
+  }
+}
+
+void gpu_raw(benchmark::State& state, OnGpu& on) {
+  Recorded& r = g_recorded;
+  measure_on_gpu(state, on, [&] {
+    benchmark::DoNotOptimize(r.launch_kernel(&r.config, r.function, r.arguments, nullptr));
+  });
+}
+
+void gpu_prepared(benchmark::State& state, OnGpu& on) {
+  const Kernel kernel = on.service.prepare(OnGpu::kSpec, {.rows_hint = 1}).value();
+  measure_on_gpu(state, on, [&] { benchmark::DoNotOptimize(kernel.launch(on.tensors, on.stream.handle())); });
+}
+
+void gpu_one_call(benchmark::State& state, OnGpu& on) {
+  measure_on_gpu(state, on, [&] {
+    benchmark::DoNotOptimize(on.service.layer_norm(OnGpu::kSpec, on.tensors, on.stream.handle()).ok());
+  });
+}
+
+}  // namespace
+}  // namespace normjit::benchmarks
+
+int main(int argc, char** argv) {
+  using namespace normjit::benchmarks;
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  std::unique_ptr<OnGpu> on;
+  try {
+    on = std::make_unique<OnGpu>();
+    benchmark::RegisterBenchmark("gpu/raw", [&](auto& state) { gpu_raw(state, *on); })->UseManualTime();
+    benchmark::RegisterBenchmark("gpu/prepared", [&](auto& state) {
+      gpu_prepared(state, *on);
+    })->UseManualTime();
+    benchmark::RegisterBenchmark("gpu/one_call", [&](auto& state) {
+      gpu_one_call(state, *on);
+    })->UseManualTime();
+  } catch (const normjit::Exception& nothing) {
+    std::fprintf(stderr, "Nothing is measured on a GPU: %s\n", nothing.what());
+  }
+  benchmark::RunSpecifiedBenchmarks();
+}
