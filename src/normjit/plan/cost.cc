@@ -158,8 +158,7 @@ Slowdown slowdown_of_tiles(const Plan& plan, const LayerNormSpec& spec) {
       size_of(spec.output) == size_of(spec.input) ? input_waves : waves_of(plan, spec, size_of(spec.output));
   const double accesses =
       3 * exchanges / row + bytes / 2.0 +
-      places / plan.vector *
-          (input_waves + output_waves + static_cast<double>(weights) / plan.group_rows);
+      places / plan.vector * (input_waves + output_waves + static_cast<double>(weights) / plan.group_rows);
   const int warps = plan.threads / kWarp * plan.blocks_per_sm;
   const double held = tile_kib(plan, spec) * 1024 * warps;
   Slowdown s;
