@@ -32,7 +32,7 @@ void add_result(Table& table, const StartupReport& report, const StartupResult& 
   part("read and verify", result.parts.read);
   if (report.no_gpu.empty()) part("the driver's load", result.parts.load);
   add("  first call from a pack", result.pack);
-  add("  later call", result.later / 1000);
+  table.add({"  later call", fixed(result.later / 1000, 6)});
 }
 
 Json json_of(const StartupParts& parts, bool with_driver) {

@@ -65,11 +65,12 @@ class Operands {
     tensors_ = tensors_of(spec, layout, rows, begin);
   }
   void add_workspace(const std::optional<Gpu>& gpu, std::size_t bytes) {
-    tensors_.workspace = reinterpret_cast<void*>(0x1000);
-    if (!gpu || bytes == 0) return;
-    workspace_.emplace(*gpu, bytes);
-    workspace_->fill(0);
-    tensors_.workspace = workspace_->data();
+    if (bytes == 0) return;
+    if (gpu) {
+      workspace_.emplace(*gpu, bytes);
+      workspace_->fill(0);
+    }
+    tensors_.workspace = gpu ? workspace_->data() : reinterpret_cast<void*>(0x1000);
   }
   const Tensors& tensors() const { return tensors_; }
 
