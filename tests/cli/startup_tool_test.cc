@@ -49,7 +49,8 @@ TEST(StartupTool, WithoutACompilerItExitsWith3AndLeavesNothingBehind) {
                                {"NORMJIT_NVRTC_PATH=/no/such/libnvrtc.so", "TMPDIR=" + scratch.path()});
   EXPECT_EQ(run.status, 3) << run.err;
   EXPECT_THAT(run.out, IsEmpty());
-  EXPECT_THAT(run.err, HasSubstr("normjit: NoCompiler: The compiler library /no/such/libnvrtc.so cannot be used"));
+  EXPECT_THAT(run.err,
+              HasSubstr("normjit: NoCompiler: The compiler library /no/such/libnvrtc.so cannot be used"));
   EXPECT_TRUE(std::filesystem::is_empty(scratch.path()));
 }
 
