@@ -34,9 +34,11 @@ std::string text_of(const std::vector<BenchReport>& reports) {
 
 int bench(const BenchCommand& options) {
   if (options.repeat && *options.repeat < 1) return fail(kUsage, "--repeat must be 1 or more");
+  if (options.startup) return bench_startup(options);
+  if (options.kernels) return fail(kUsage, "--kernels is only for --startup");
   if (options.suite || !options.plot.empty()) return bench_suite(options);
   if (const std::string mistake = mistake_of(options); !mistake.empty()) return fail(kUsage, mistake);
-  if (options.specs.empty()) return fail(kUsage, "name at least one spec, or --suite");
+  if (options.specs.empty()) return fail(kUsage, "name at least one spec, or --suite, or --startup");
   std::vector<LayerNormSpec> specs;
   for (const std::string& text : options.specs) specs.push_back(parse_spec(text).value());
   std::vector<std::int64_t> rows_wanted;

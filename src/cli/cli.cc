@@ -26,6 +26,7 @@ CommandLine::CommandLine() {
   add_render();
   add_run();
   add_bench();
+  add_startup_step();
   add_tune();
   add_doctor();
   app_.footer(std::string("A SPEC is ") + kSpecHelp +
@@ -156,8 +157,10 @@ void CommandLine::add_bench() {
                       "Comma-separated numbers of rows; else as many as make x 256 MiB");
   command->add_option("--plan", bench_.plan,
                       "This plan, as show and tune print it, instead of the planner's choice");
-  command->add_option("--repeat", bench_.repeat,
-                      "Replays that the median is of; else 50, and 30 for each case of the suite");
+  command->add_option(
+      "--repeat", bench_.repeat,
+      "Replays that the median is of; else 50, and 30 for each case of the suite; with --startup "
+      "processes, else 5");
   command->add_option("--device", bench_.device, "CUDA ordinal of the GPU")->capture_default_str();
   add_json(command, bench_);
   command
@@ -179,16 +182,42 @@ void CommandLine::add_bench() {
   add_suite("--from", bench_.from,
             "Draw stored results instead of measuring: suite.json, or suite.json,peers.json with those of "
             "scripts/bench_peers.py");
+  command
+      ->add_flag("--startup", bench_.startup,
+                 "Instead of kernels, time the first calls of fresh processes and a prebuild; needs no GPU")
+      ->group("First calls");
+  command
+      ->add_option("--kernels", bench_.kernels, "Of the prebuild: so many or a few more; else 200, 0 is none")
+      ->group("First calls");
   command->footer(std::string(R"(Examples:
   normjit bench layernorm/cols=4194304/f32/wb --rows 16
   normjit bench --suite --seed 1 --output suite.json --plot suite.svg
   normjit bench --plot suite.svg --from suite.json,peers.json
+  normjit bench --startup --json
 
 Each sample is the replay of a CUDA graph whose launches rotate through more buffers than the L2 cache holds; replays of
 the copy alternate with it. "of copy" is the copy's median time over the kernel's. A target that is not reached does
 not change the exit status.
 
+--startup measures each step in fresh processes, with temporary caches and files that the system has in memory already.
+NVRTC's own load is opening it, and by how much its first compile, of an empty kernel, takes longer than its second. A
+first call goes from a new Service to the return of the first launch, with CUDA initialised before. Without a GPU a
+stand-in for the driver loads at once, and what counts the driver is not judged.
+
 )") + kExitCodes);
+}
+
+void CommandLine::add_startup_step() {
+  CLI::App* command = add("startup-step", "One step of bench --startup, in a process of its own",
+                          startup_step_, [this] { return startup_step(startup_step_); });
+  command->group("");  // not in the help: only bench --startup runs it
+  command->add_option("STEP", startup_step_.step)->required();
+  command->add_option("--spec", startup_step_.spec);
+  command->add_option("--rows", startup_step_.rows);
+  command->add_option("--nvrtc", startup_step_.nvrtc);
+  command->add_option("--layer", startup_step_.layer);
+  command->add_option("--kernels", startup_step_.kernels);
+  command->add_option("--jobs", startup_step_.jobs);
 }
 
 void CommandLine::add_tune() {

@@ -47,6 +47,7 @@ class CommandLine {
   void add_render();
   void add_run();
   void add_bench();
+  void add_startup_step();
   void add_tune();
   void add_doctor();
 
@@ -67,6 +68,7 @@ class CommandLine {
   RenderCommand render_;
   RunCommand run_;
   BenchCommand bench_;
+  StartupStep startup_step_;
   TuneCommand tune_;
 };
 

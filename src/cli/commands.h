@@ -117,9 +117,24 @@ struct BenchCommand : CommonOptions {
   // A plot of the suite.
   std::string plot;  // the SVG to write; empty: none
   std::string from;  // results that are stored, of the suite and perhaps ",peers"; empty: those of this run
+  // The first calls of processes instead of kernels.
+  bool startup = false;
+  std::optional<int> kernels;  // of the prebuild; none: 200, 0: no prebuild
 };
 int bench(const BenchCommand& options);
-int bench_suite(const BenchCommand& options);  // with --suite, --plot or both
+int bench_suite(const BenchCommand& options);    // with --suite, --plot or both
+int bench_startup(const BenchCommand& options);  // with --startup
+
+// One measured step of bench --startup, in a process of its own; not in the help. Prints a line of JSON.
+struct StartupStep : CommonOptions {
+  std::string step;  // look, cuda, raw, first, parts or build
+  std::string spec;  // of raw, first and parts
+  std::int64_t rows = 0;
+  std::string nvrtc;          // of raw: the library's file
+  std::string layer;          // a pack to read; empty: none
+  int kernels = 0, jobs = 0;  // of build
+};
+int startup_step(const StartupStep& step);
 
 struct TuneCommand : CommonOptions {
   std::vector<std::string> specs;

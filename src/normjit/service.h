@@ -156,7 +156,7 @@ struct PrebuildReport {
 struct PrebuildOptions {
   int jobs = 0;          // threads; 0 is one per core
   bool dry_run = false;  // only look: compile and write nothing
-  // After each kernel, from one thread at a time.
+  // After each kernel, from one thread at a time; those that take long to compile come first.
   std::function<void(const KernelReport&, int done, int total)> progress;
 };
 

@@ -362,14 +362,15 @@ std::optional<std::string> wrong_number(const Number& number, const LayerNormSpe
   return concat({shortest(number.from), " becomes ", shortest(got), " instead of ", shortest(number.to)});
 }
 
+// In the place of a kernel of the strategy whose text has all of these functions.
 Experiment experiment_of(const Number& number) {
   const KernelCase c{.spec = parse_spec(number.spec).value(),
-                     .plan = {Strategy::packed_rows, 32, 1, 1, 1},
+                     .plan = {Strategy::resident_row, 32, 32, 1, 1},
                      .device = DeviceProfile::of(Arch{90}).value()};
   Source source = sources({&c, 1}).value().front();
-  source.text.erase(source.text.find("#line 1 \"packed_rows.cu\""));
+  source.text.erase(source.text.find("#line 1 \"resident_row.cu\""));
   source.text +=
-      concat({"namespace normjit {\nNJ_KERNEL(packed_rows, 32) {\n  if (threadIdx.x == 0) y[0] = ", number.y,
+      concat({"namespace normjit {\nNJ_KERNEL(resident_row, 32) {\n  if (threadIdx.x == 0) y[0] = ", number.y,
               ";\n}\n}\n"});
   return {concat({number.y, " of ", shortest(number.from)}),
           source,

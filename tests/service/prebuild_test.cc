@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <set>
 #include <thread>
@@ -167,6 +168,20 @@ TEST_F(PrebuildTest, AsManyCompileAtOnceAsThereAreJobs) {
   machine_.compiler->release();
   build.join();
   EXPECT_EQ(machine_.compiles(), all_);
+}
+
+// So that no core is left with one when the others are done.
+TEST_F(PrebuildTest, LongCompilesComeFirst) {
+  ASSERT_TRUE(service_.prebuild(kSpecs, devices_, {.jobs = 1, .dry_run = false, .progress = {}}).ok());
+  const std::vector<FakeCompiler::Call> calls = machine_.compiler->calls();
+  const auto at = [&](const std::string& kernel, auto from, auto to) {
+    return std::find_if(from, to, [&](const FakeCompiler::Call& call) { return call.kernel == kernel; });
+  };
+  const auto last_long = at("streamed_row", calls.rbegin(), calls.rend()).base();
+  ASSERT_NE(last_long, calls.begin());
+  const auto first_short = at("packed_rows", calls.begin(), calls.end());
+  ASSERT_NE(first_short, calls.end());
+  EXPECT_LE(last_long, first_short) << "a short compile is not put before a long one";
 }
 
 // The promise of prebuild: no row count, alignment or stride can ask for a kernel that is not there.

@@ -7,10 +7,10 @@
 
 namespace normjit {
 
-Result<std::string> template_text(const std::string& directory, std::string_view name) {
+Result<TemplateText> find_template(const std::string& directory, std::string_view name) {
   if (directory.empty()) {
     for (const EmbeddedFile& file : embedded_templates())
-      if (file.name == name) return std::string(file.text);
+      if (file.name == name) return TemplateText{{}, file.text};
     return Error{Code::BadTemplate, concat({"no template '", name, "' is built into this library"})};
   }
   const std::string path = concat({directory, "/", name});
@@ -20,7 +20,13 @@ Result<std::string> template_text(const std::string& directory, std::string_view
     return Error{Code::BadTemplate,
                  concat({"cannot read template '", path,
                          "'; NORMJIT_TEMPLATE_DIR must name a folder with all of normjit's templates"})};
-  return std::move(text).str();
+  return TemplateText{std::move(text).str(), {}};
+}
+
+Result<std::string> template_text(const std::string& directory, std::string_view name) {
+  const auto text = find_template(directory, name);
+  if (!text) return text.error();
+  return std::string(text->view());
 }
 
 }  // namespace normjit

@@ -33,7 +33,9 @@ class Enumeration {
  public:
   explicit Enumeration(const Use& use) : use_(use) {}
 
-  std::vector<Candidate> all() {
+  // In the order in which they come to mind.
+  std::vector<Weighed> all() {
+    found_.reserve(64);
     const LayerNormSpec& spec = use_.spec;
     const int widest = 16 / std::max(size_of(spec.input), size_of(spec.output));
     const auto divides = static_cast<int>(spec.columns & -spec.columns);
@@ -52,8 +54,6 @@ class Enumeration {
     streamed_rows();
     add(two_reads(aligned, false));
     if (shifts) add(two_reads(widest, true));
-    std::stable_sort(found_.begin(), found_.end(),
-                     [](const Candidate& a, const Candidate& b) { return a.cost < b.cost; });
     return std::move(found_);
   }
 
@@ -184,7 +184,7 @@ class Enumeration {
   }
 
   const Use use_;
-  std::vector<Candidate> found_;
+  std::vector<Weighed> found_;
 };
 
 // Only the architecture of the device counts, not its size, so that what is prebuilt for sm_90 serves every
@@ -194,29 +194,45 @@ DeviceProfile named(const DeviceProfile& device) {
   return known ? *known : device;
 }
 
-// The best one that shares no row between blocks that must run together.
-Plan fallback_among(const std::vector<Candidate>& candidates) {
-  for (const Candidate& candidate : candidates)
-    if (candidate.plan.strategy == Strategy::two_reads) return candidate.plan;
-  return {};
-}
-
-}  // namespace
-
-std::vector<Candidate> candidates(const LayerNormSpec& spec, const DeviceProfile& any, RowsRegime regime,
-                                  Alignment alignment) {
+std::vector<Weighed> weighed_plans(const LayerNormSpec& spec, const DeviceProfile& any, RowsRegime regime,
+                                   Alignment alignment) {
   const DeviceProfile device = named(any);
   return Enumeration({spec, device, regime, alignment}).all();
 }
 
+bool is_cheaper(const Weighed& a, const Weighed& b) { return a.cost < b.cost; }
+
+const Plan& best_among(const std::vector<Weighed>& plans) {
+  return std::min_element(plans.begin(), plans.end(), is_cheaper)->plan;
+}
+
+// The best one that shares no row between blocks that must run together.
+Plan fallback_among(const std::vector<Weighed>& plans) {
+  const Weighed* best = nullptr;
+  for (const Weighed& one : plans)
+    if (one.plan.strategy == Strategy::two_reads && (best == nullptr || is_cheaper(one, *best))) best = &one;
+  return best != nullptr ? best->plan : Plan{};
+}
+
+}  // namespace
+
+std::vector<Candidate> candidates(const LayerNormSpec& spec, const DeviceProfile& device, RowsRegime regime,
+                                  Alignment alignment) {
+  std::vector<Weighed> plans = weighed_plans(spec, device, regime, alignment);
+  std::stable_sort(plans.begin(), plans.end(), is_cheaper);
+  std::vector<Candidate> all;
+  for (const Weighed& one : plans) all.push_back({one.plan, one.cost, std::string(one.why)});
+  return all;
+}
+
 Plan choose(const LayerNormSpec& spec, const DeviceProfile& device, RowsRegime regime,
             Alignment alignment) noexcept {
-  return candidates(spec, device, regime, alignment).front().plan;
+  return best_among(weighed_plans(spec, device, regime, alignment));
 }
 
 Plan fallback(const LayerNormSpec& spec, const DeviceProfile& device, RowsRegime regime,
               Alignment alignment) noexcept {
-  return fallback_among(candidates(spec, device, regime, alignment));
+  return fallback_among(weighed_plans(spec, device, regime, alignment));
 }
 
 std::vector<Plan> plans(const LayerNormSpec& spec, const DeviceProfile& device) {
@@ -226,9 +242,10 @@ std::vector<Plan> plans(const LayerNormSpec& spec, const DeviceProfile& device) 
   };
   for (const RowsRegime regime : kRowsRegimes)
     for (const Alignment alignment : kAlignments) {
-      const std::vector<Candidate> found = candidates(spec, device, regime, alignment);
-      add(found.front().plan);
-      if (found.front().plan.exchange != Exchange::none) add(fallback_among(found));
+      const std::vector<Weighed> found = weighed_plans(spec, device, regime, alignment);
+      const Plan& best = best_among(found);
+      add(best);
+      if (best.exchange != Exchange::none) add(fallback_among(found));
     }
   return all;
 }

@@ -2,10 +2,9 @@
 // names a column count.
 #include "normjit/plan/cost.h"
 
-#include <array>
+#include <algorithm>
 #include <bit>
 #include <cmath>
-#include <vector>
 
 #include "normjit/plan/footprint.h"
 
@@ -116,22 +115,25 @@ constexpr double kTwiceNarrow = 0.3;
 int waves_of(const Plan& plan, const LayerNormSpec& spec, int size) {
   constexpr int kBanks = 32;
   const int bytes = plan.vector * size, together = std::min(kWarp, kBanks * 4 / bytes);
-  std::size_t waves = 0;
+  int waves = 0;
   for (int first = 0; first < kWarp; first += together) {
-    std::array<std::vector<std::int64_t>, kBanks> words;
+    // A lane's words are of different banks, so a bank has one of each lane at most.
+    std::int64_t words[kBanks][kWarp];
+    int counts[kBanks] = {}, most = 0;
     for (int lane = first; lane < first + together; ++lane) {
       const std::int64_t row = std::int64_t{lane / plan.lanes} * plan.group_rows;
       const std::int64_t begin = row * spec.columns * size + lane % plan.lanes * bytes;
       for (std::int64_t word = begin / 4; word <= (begin + bytes - 1) / 4; ++word) {
-        std::vector<std::int64_t>& bank = words[static_cast<std::size_t>(word % kBanks)];
-        if (std::find(bank.begin(), bank.end(), word) == bank.end()) bank.push_back(word);
+        const auto bank = static_cast<std::size_t>(word % kBanks);
+        std::int64_t *const known = words[bank], *const end = known + counts[bank];
+        if (std::find(known, end, word) != end) continue;
+        *end = word;
+        most = std::max(most, ++counts[bank]);
       }
     }
-    waves += std::max_element(words.begin(), words.end(), [](const auto& a, const auto& b) {
-               return a.size() < b.size();
-             })->size();
+    waves += most;
   }
-  return static_cast<int>(waves);
+  return waves;
 }
 
 double tile_kib(const Plan& plan, const LayerNormSpec& spec) {  // of x, of a warp
@@ -151,11 +153,12 @@ Slowdown slowdown_of_tiles(const Plan& plan, const LayerNormSpec& spec) {
                                         weights * (1.0 / plan.vector + converts) / plan.group_rows);
   // Four times all bytes pass in wide accesses of 128 bytes for a warp.
   const int bytes = size_of(spec.input) + size_of(spec.output);
+  const int input_waves = waves_of(plan, spec, size_of(spec.input));
+  const int output_waves =
+      size_of(spec.output) == size_of(spec.input) ? input_waves : waves_of(plan, spec, size_of(spec.output));
   const double accesses =
       3 * exchanges / row + bytes / 2.0 +
-      places / plan.vector *
-          (waves_of(plan, spec, size_of(spec.input)) + waves_of(plan, spec, size_of(spec.output)) +
-           static_cast<double>(weights) / plan.group_rows);
+      places / plan.vector * (input_waves + output_waves + static_cast<double>(weights) / plan.group_rows);
   const int warps = plan.threads / kWarp * plan.blocks_per_sm;
   const double held = tile_kib(plan, spec) * 1024 * warps;
   Slowdown s;
@@ -317,7 +320,7 @@ double latency_of(const Plan& plan, const Use& use) {
 
 }  // namespace
 
-Candidate weighed(const Plan& plan, const Use& use) {
+Weighed weighed(const Plan& plan, const Use& use) {
   const Slowdown slow = slowdown_of(plan, use);
   const double copy = copy_microseconds(use), latency = latency_of(plan, use);
   const double blocks = static_cast<double>(grid_blocks(plan, use.spec, use.device, use.rows()));
@@ -331,7 +334,7 @@ Candidate weighed(const Plan& plan, const Use& use) {
   std::string_view why = slow.why;
   if (copy / busy < latency) why = "latency counts";
   if (busy < 1 && copy > latency) why = "its blocks do not fill the device";
-  return {plan, time / (1.0 + copy), std::string(why)};
+  return {plan, time / (1.0 + copy), why};
 }
 
 }  // namespace normjit

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <string_view>
 
 #include "normjit/plan.h"
 
@@ -32,7 +33,14 @@ struct Use {
 // Threads on a multiprocessor that are few, with many registers each, as kFewThreads in templates/layout.cuh.
 inline constexpr int kFewThreads = 256;
 
+// A Candidate that has not been written down: every choice weighs dozens of them, and nobody reads most.
+struct Weighed {
+  Plan plan;
+  double cost = 0;
+  std::string_view why;  // of a literal
+};
+
 // The plan with its cost, and what costs most.
-Candidate weighed(const Plan& plan, const Use& use);
+Weighed weighed(const Plan& plan, const Use& use);
 
 }  // namespace normjit

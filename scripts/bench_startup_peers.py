@@ -1,0 +1,204 @@
+#!/usr/bin/env python3
+"""Times the first calls of CuPy and Triton in fresh processes, beside `normjit bench --startup`.
+
+    scripts/bench_startup_peers.py --build build
+    scripts/bench_startup_peers.py --peers cupy --repeat 9 --output startup_peers.json
+
+CuPy's RawModule compiles the very source that normjit renders for this spec, by NVRTC; Triton a LayerNorm kernel of its
+own for the same shape. A first call goes from the source to the return of the first launch; imports, CUDA's initialisation
+and the memory come before it. Cold is with an empty cache directory, warm with what the cold process left there; a launch
+is the median host time of later ones, each on an idle GPU. Times are medians over processes.
+
+Needs a GPU and the target normjit_tool built; CuPy, PyTorch and Triton as far as they are to be measured. A peer that
+cannot be measured says why and the others go on. Exit status: 0 done, 1 if no peer could be measured, 3 without a GPU or a
+build.
+"""
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+LAUNCHES = 200
+PEERS = ("cupy", "triton")
+
+
+def milliseconds(begin):
+    return (time.perf_counter() - begin) * 1e3
+
+
+def launch_microseconds(launch, synchronize):
+    times = []
+    for _ in range(LAUNCHES):
+        begin = time.perf_counter()
+        launch()
+        times.append(milliseconds(begin) * 1e3)
+        synchronize()
+    return statistics.median(times)
+
+
+# --- The peers, each in a process of its own; they print one line of JSON.
+
+def cupy_peer(case):
+    import cupy
+
+    rows, columns = case["rows"], case["columns"]
+    x = cupy.ones((rows, columns), dtype=cupy.float32)
+    y = cupy.empty_like(x)
+    weight, bias = cupy.ones(columns, dtype=cupy.float32), cupy.ones(columns, dtype=cupy.float32)
+    null = cupy.uint64(0)
+    arguments = (x, weight, bias, y, null, null, cupy.int64(rows), cupy.int64(columns), cupy.int64(columns), null)
+    cupy.cuda.Device().synchronize()
+
+    begin = time.perf_counter()
+    module = cupy.RawModule(code=Path(case["source"]).read_text(), options=("--std=c++17", "--minimal"), backend="nvrtc")
+    kernel = module.get_function(case["kernel"])
+    launch = lambda: kernel((case["blocks"],), (case["threads"],), arguments)
+    launch()
+    first = milliseconds(begin)
+    cupy.cuda.Device().synchronize()
+    launch_us = launch_microseconds(launch, cupy.cuda.Device().synchronize)
+    row = y[0].get()
+    if abs(float(row[0]) - case["expected"]) > 1e-4:
+        raise SystemExit(f"CuPy's kernel gave {row[0]}, not {case['expected']}")
+    return {"version": "CuPy " + cupy.__version__, "first_ms": first, "launch_us": launch_us}
+
+
+def triton_peer(case):
+    global triton, tl  # where the kernel looks for them
+    import torch
+    import triton
+    import triton.language as tl
+
+    @triton.jit
+    def layer_norm(x, y, weight, bias, rows, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
+        row = tl.program_id(0).to(tl.int64)
+        column = tl.arange(0, BLOCK)
+        inside = column < COLUMNS
+        v = tl.load(x + row * COLUMNS + column, mask=inside, other=0.0)
+        v = tl.where(inside, v - tl.sum(v, 0) / COLUMNS, 0.0)
+        v = v / tl.sqrt(tl.sum(v * v, 0) / COLUMNS + 1e-5)
+        v = v * tl.load(weight + column, mask=inside) + tl.load(bias + column, mask=inside)
+        tl.store(y + row * COLUMNS + column, 0.5 * v * (1.0 + tl.erf(v * 0.7071067811865476)), mask=inside)
+
+    rows, columns = case["rows"], case["columns"]
+    x = torch.ones((rows, columns), device="cuda")
+    y = torch.empty_like(x)
+    weight, bias = torch.ones(columns, device="cuda"), torch.ones(columns, device="cuda")
+    torch.cuda.synchronize()
+    block = triton.next_power_of_2(columns)
+    launch = lambda: layer_norm[(rows,)](x, y, weight, bias, rows, COLUMNS=columns, BLOCK=block)
+
+    begin = time.perf_counter()
+    launch()
+    first = milliseconds(begin)
+    torch.cuda.synchronize()
+    launch_us = launch_microseconds(launch, torch.cuda.synchronize)
+    if abs(y[0, 0].item() - case["expected"]) > 1e-4:
+        raise SystemExit(f"Triton's kernel gave {y[0, 0].item()}, not {case['expected']}")
+    return {"version": "Triton " + triton.__version__, "first_ms": first, "launch_us": launch_us}
+
+
+def child(name, case):
+    print(json.dumps({"cupy": cupy_peer, "triton": triton_peer}[name](json.loads(case))))
+
+
+# --- The parent.
+
+class Failed(Exception):
+    pass
+
+
+def in_fresh_process(name, case, cache):
+    environment = dict(os.environ, CUPY_CACHE_DIR=cache, TRITON_CACHE_DIR=cache)
+    run = subprocess.run([sys.executable, __file__, "--child", name, json.dumps(case)], env=environment,
+                         capture_output=True, text=True)
+    if run.returncode != 0:
+        lines = (run.stderr or run.stdout).strip().splitlines()
+        raise Failed(lines[-1] if lines else f"exit status {run.returncode}")
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+def measured(name, case, repeat):
+    cold, warm = [], []
+    for _ in range(repeat):
+        with tempfile.TemporaryDirectory(prefix="normjit-peers-") as cache:
+            cold.append(in_fresh_process(name, case, cache))
+            warm.append(in_fresh_process(name, case, cache))
+    middle = lambda runs, key: statistics.median(run[key] for run in runs)
+    return {"version": cold[0]["version"], "cold_ms": middle(cold, "first_ms"), "warm_ms": middle(warm, "first_ms"),
+            "launch_us": middle(warm, "launch_us")}
+
+
+def tool(build, *arguments):
+    run = subprocess.run([str(build / "normjit"), *arguments], capture_output=True, text=True)
+    if run.returncode != 0:
+        print(run.stderr.strip().splitlines()[-1], file=sys.stderr)
+        sys.exit(3)
+    return run.stdout
+
+
+def prepared_case(build, spec, rows, folder):
+    """What the children need; only plans that a plain launch runs."""
+    shown = json.loads(tool(build, "show", spec, "--arch", "native", "--rows", str(rows), "--json"))
+    plan = shown["choice"]["plan"]
+    use = next(use for use in shown["uses"] if use["plan"] == plan and use["regime"] == shown["regime"])
+    strategy = plan.split()[0]
+    if "shifted" in plan or "slices" in plan or strategy not in ("packed_rows", "resident_row"):
+        sys.exit(f"the plan of {spec} is '{plan}'; CuPy's plain launches run packed and resident rows only")
+    source = folder / "kernel.cu"
+    source.write_text(tool(build, "render", spec, "--arch", "native", "--plan", plan))
+    return {"source": str(source), "kernel": strategy, "rows": rows, "columns": shown["columns"], "blocks": use["blocks"],
+            "threads": int(re.search(r"threads=(\d+)", plan)[1]), "expected": 0.841345}  # GELU of the bias
+
+
+def main():
+    if len(sys.argv) == 4 and sys.argv[1] == "--child":
+        return child(*sys.argv[2:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=Path, default=Path("build"), help="the build directory")
+    parser.add_argument("--columns", type=int, default=64, help="of the f32 layer with weight, bias and exact GELU")
+    parser.add_argument("--rows", type=int, default=4096)
+    parser.add_argument("--peers", default=",".join(PEERS), help="comma-separated: cupy, triton")
+    parser.add_argument("--repeat", type=int, default=5, help="processes of each kind")
+    parser.add_argument("--output", type=Path, help="store the results as JSON")
+    options = parser.parse_args()
+    peers = options.peers.split(",")
+    if not set(peers) <= set(PEERS) or options.repeat < 1:
+        parser.error("--peers takes cupy and triton, --repeat 1 or more")
+    if not (options.build / "normjit").exists():
+        print(f"{options.build}/normjit is not built", file=sys.stderr)
+        return 3
+
+    spec = f"layernorm/cols={options.columns}/f32/wb/gelu"
+    results = {}
+    with tempfile.TemporaryDirectory(prefix="normjit-peers-") as folder:
+        case = prepared_case(options.build, spec, options.rows, Path(folder))
+        for name in peers:
+            try:
+                results[name] = measured(name, case, options.repeat)
+            except Failed as why:
+                results[name] = {"error": str(why)}
+    own = json.loads(tool(options.build, "bench", "--startup", spec, "--rows", str(options.rows), "--repeat",
+                          str(options.repeat), "--kernels", "0", "--json"))["results"][0]
+    results["normjit"] = {"version": "normjit", "cold_ms": own["cold_ms"], "warm_ms": own["disk_ms"],
+                          "launch_us": own["later_us"]}
+
+    print(f"{options.rows} x {spec}\n{'':20}{'cold ms':>10}{'warm ms':>10}{'launch us':>11}")
+    for name, result in results.items():
+        if "error" in result:
+            print(f"{name:20}cannot be measured: {result['error']}")
+        else:
+            print(f"{result['version']:20}{result['cold_ms']:10.2f}{result['warm_ms']:10.2f}{result['launch_us']:11.2f}")
+    if options.output:
+        options.output.write_text(json.dumps({"spec": spec, "rows": options.rows, "results": results}, indent=2) + "\n")
+    return 0 if any("error" not in results[name] for name in peers) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
