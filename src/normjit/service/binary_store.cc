@@ -11,7 +11,7 @@ Result<Identified> BinaryStore::identify(const LayerNormSpec& spec, const Plan& 
   const Arch arch = target_of(plan, of_device);
   auto source = generate(spec, plan, arch, template_directory_);
   if (!source) return source.error();
-  Identified kernel{spec, plan, arch, {}, {}, {}};
+  Identified kernel{source_spec(plan, spec), plan, arch, {}, {}, {}};
   kernel.identity =
       concat({"source=", digest(source->text), " arch=", arch.name(), " options=", semantic_options(arch)});
   kernel.id = entry_id(kernel.identity);

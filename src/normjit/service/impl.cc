@@ -127,9 +127,7 @@ Result<Kernel> Service::Impl::kernel_of(const LayerNormSpec& spec, const Plan& p
 Result<Kernel> Service::Impl::make_ready(const LayerNormSpec& spec, const Plan& plan,
                                          const DeviceProfile& profile, int device) {
   if (auto legal = check(plan, spec, profile); !legal) return legal.error();
-  auto kernel = std::make_shared<Kernel::Prepared>();
-  kernel->spec = spec;
-  kernel->plan = plan;
+  auto kernel = std::make_shared<Kernel::Prepared>(spec, plan);
   kernel->profile = profile;
   kernel->device = device;
   kernel->workspace_bytes = normjit::workspace_bytes(plan, spec, profile);

@@ -42,8 +42,17 @@ Strides strides_of(const LayerNormSpec& spec, const Tensors& t) noexcept {
           t.y_row_stride == kContiguous ? spec.columns : t.y_row_stride};
 }
 
-// In the order of NJ_KERNEL.
-ArgumentList::ArgumentList(const Tensors& t, Strides of_launch) noexcept
+RuntimeSpec::RuntimeSpec(const LayerNormSpec& spec) noexcept
+    : epsilon(spec.epsilon),
+      scale(spec.scale),
+      columns(static_cast<std::int32_t>(spec.columns)),
+      activation(static_cast<std::int32_t>(spec.activation)),
+      input(spec.input),
+      output(spec.output),
+      weight(spec.weight) {}
+
+// In the order of NJ_KERNEL and NJ_GENERIC_KERNEL.
+ArgumentList::ArgumentList(const Tensors& t, Strides of_launch, const RuntimeSpec& spec) noexcept
     : strides(of_launch),
       pointers{const_cast<void**>(&t.x),
                const_cast<void**>(&t.weight),
@@ -54,7 +63,8 @@ ArgumentList::ArgumentList(const Tensors& t, Strides of_launch) noexcept
                const_cast<std::int64_t*>(&t.rows),
                &strides.x,
                &strides.y,
-               const_cast<void**>(&t.workspace)} {}
+               const_cast<void**>(&t.workspace),
+               const_cast<RuntimeSpec*>(&spec)} {}
 
 Status check_tensors(const LayerNormSpec& spec, const Tensors& t) noexcept {
   if (t.rows < 0) return {Code::BadRows};
@@ -110,7 +120,7 @@ Status Kernel::launch(const Tensors& t, Stream stream, const LaunchOptions& opti
   const Prepared& p = *prepared_;
   if (const Status status = admit(p, t); !status || t.rows == 0) return status;
 
-  ArgumentList arguments(t, strides_of(p.spec, t));
+  ArgumentList arguments(t, strides_of(p.spec, t), p.runtime_spec);
   const auto blocks = static_cast<std::uint32_t>(grid_blocks(p.plan, p.spec, p.profile, t.rows));
   LaunchShape shape = p.shape;
   shape.overlap_previous = options.overlap_previous && p.profile.arch.number >= 90;

@@ -10,7 +10,19 @@
 
 namespace normjit {
 
+// What the generic kernel takes of a spec at run time, as templates/generic.cu declares it. Other kernels
+// ignore it.
+struct RuntimeSpec {
+  explicit RuntimeSpec(const LayerNormSpec& spec) noexcept;
+
+  double epsilon, scale;
+  std::int32_t columns, activation;
+  DType input, output, weight;
+};
+
 struct Kernel::Prepared {
+  Prepared(const LayerNormSpec& canonical_spec, const Plan& of_plan) : spec(canonical_spec), plan(of_plan) {}
+
   LayerNormSpec spec;  // canonical
   Plan plan;
   DeviceProfile profile;
@@ -18,6 +30,7 @@ struct Kernel::Prepared {
   Origin origin = Origin::compiled;
   std::size_t workspace_bytes = 0;
   LaunchShape shape;
+  RuntimeSpec runtime_spec{spec};
   std::shared_ptr<Driver> driver;
   std::shared_ptr<LoadedKernel> loaded;
   const std::uint64_t generation = fork_generation();  // of the process that has it loaded
@@ -36,15 +49,15 @@ struct Strides {
 // With kContiguous filled in, and as if contiguous where there is but one row.
 Strides strides_of(const LayerNormSpec& spec, const Tensors& tensors) noexcept;
 
-// The kernels' one argument list, of templates/hw.cuh, as a launch takes it. Points into the tensors, and
-// into itself.
+// The kernels' one argument list, of templates/hw.cuh, as a launch takes it. Points into the tensors and the
+// spec, and into itself.
 struct ArgumentList {
-  ArgumentList(const Tensors& tensors, Strides of_launch) noexcept;
+  ArgumentList(const Tensors& tensors, Strides of_launch, const RuntimeSpec& spec) noexcept;
   ArgumentList(const ArgumentList&) = delete;
   ArgumentList& operator=(const ArgumentList&) = delete;
 
   Strides strides;
-  void* pointers[10];
+  void* pointers[11];
 };
 
 // Ok, or what is wrong with these tensors for every kernel of the spec.
