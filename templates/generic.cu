@@ -22,88 +22,92 @@ struct RuntimeSpec {
 };
 
 // Elements that a lane takes at a time, every kWarp-th. The error function in double is long.
-constexpr int kTake = kSame<Acc, double> ? 2 : 8;
+constexpr int kTake = kSame<Acc, double> ? 2 : 4;
 using Taken = Acc[kTake];
 
-// Calls act with a T of this dtype. In f32 there is no f64.
-template <class Act>
-NJ_DEVICE void with_type(DType dtype, const Act& act) {
-  if (dtype == DType::f16) {
-    act(F16{});
-  } else if (dtype == DType::bf16) {
-    act(BF16{});
-  } else if (kSame<Acc, float> || dtype == DType::f32) {
-    act(0.0f);
-  } else {
-    act(Acc(0));
-  }
-}
+// In f32 there is no f64.
+NJ_DEVICE bool is_f32(DType dtype) { return kSame<Acc, float> || dtype == DType::f32; }
 
-// A lane's next elements, the first of them at `from`; the row, or its part, has `left` columns from there
-// on, at least one. In place of columns that it does not have comes the first again: no load stands behind a
-// condition, and none is of a column that another lane may be writing.
+// A lane's next elements of a row of this dtype, the first of them number `at`, in a part of it that has
+// `left` columns from there on, at least one. In place of columns that are not there comes the first again:
+// no load stands behind a condition, and none is of a column that another lane may be writing.
 template <hw::Keep kKeep, class T>
-NJ_DEVICE void take(Taken& to, const T* from, long long left) {
+NJ_DEVICE void take_as(Taken& to, const void* row, long long at, long long left) {
+  const T* const from = static_cast<const T*>(row) + at;
 #pragma unroll
   for (int j = 0; j < kTake; ++j)
     to[j] = widen(hw::load<kKeep, T>(from + (j * kWarp < left ? j * kWarp : 0)));
 }
 template <hw::Keep kKeep>
-NJ_DEVICE void take(Taken& to, const void* tensor, DType dtype, long long at, long long left) {
-  with_type(dtype, [&](auto zero) {
-    using T = decltype(zero);
-    take<kKeep>(to, static_cast<const T*>(tensor) + at, left);
-  });
-}
-NJ_DEVICE void put(const Taken& from, void* tensor, DType dtype, long long at, long long left) {
-  with_type(dtype, [&](auto zero) {
-    using T = decltype(zero);
-#pragma unroll
-    for (int j = 0; j < kTake; ++j)
-      if (j * kWarp < left) hw::store(static_cast<T*>(tensor) + at + j * kWarp, narrow<T>(from[j]));
-  });
+NJ_DEVICE void take(Taken& to, const void* row, DType dtype, long long at, long long left) {
+  if (dtype == DType::f16) {
+    take_as<kKeep, F16>(to, row, at, left);
+  } else if (dtype == DType::bf16) {
+    take_as<kKeep, BF16>(to, row, at, left);
+  } else if (is_f32(dtype)) {
+    take_as<kKeep, float>(to, row, at, left);
+  } else {
+    take_as<kKeep, Acc>(to, row, at, left);
+  }
 }
 
-// The elements that a lane has of a chunk of `count` columns.
+// The same elements back to a row.
 template <class T>
+NJ_DEVICE void put_as(const Taken& from, void* row, long long at, long long left) {
+  T* const to = static_cast<T*>(row) + at;
+#pragma unroll
+  for (int j = 0; j < kTake; ++j)
+    if (j * kWarp < left) hw::store(to + j * kWarp, narrow<T>(from[j]));
+}
+NJ_DEVICE void put(const Taken& from, void* row, DType dtype, long long at, long long left) {
+  if (dtype == DType::f16) {
+    put_as<F16>(from, row, at, left);
+  } else if (dtype == DType::bf16) {
+    put_as<BF16>(from, row, at, left);
+  } else if (is_f32(dtype)) {
+    put_as<float>(from, row, at, left);
+  } else {
+    put_as<Acc>(from, row, at, left);
+  }
+}
+
+// The elements that a lane has of a chunk: `count` columns of x from number `begin` on.
 struct ChunkElements {
-  const T* from;
+  const void* x;
+  DType dtype;
+  long long begin;
   int count, lane;
 
-  template <class Take>
-  NJ_METHOD void each(const Take& take_one) const {
+  template <class Act>
+  NJ_METHOD void each(const Act& act) const {
 #pragma unroll 1
     for (int at = lane; at < count; at += kTake * kWarp) {
       Taken taken;
-      take<hw::Keep::always>(taken, from + at, count - at);
+      take<hw::Keep::always>(taken, x, dtype, begin + at, count - at);
 #pragma unroll
       for (int j = 0; j < kTake; ++j)
-        if (at + j * kWarp < count) take_one(taken[j], 0);
+        if (at + j * kWarp < count) act(taken[j], 0);
     }
   }
 };
-template <class T>
-NJ_DEVICE Moments chunk_moments(const T* from, long long left, int lane) {
-  const int own = left < kSpan ? static_cast<int>(left) : kSpan;
-  return moments_of<kWarp>(ChunkElements<T>{from, own, lane}, own > 0 ? own : 1);
-}
 
-// The moments of `count` columns, which a warp reads chunk by chunk. Chunks are merged as merge() does it,
-// relative to the mean of the first, but in double: there may be a million of them.
-template <class T>
-NJ_DEVICE Moments measure(const T* from, long long count, int lane) {
-  const Moments first = chunk_moments(from, count, lane);
-  if (count <= kSpan) return first;
-  const double base = first.mean;
-  double distances = kSpan * static_cast<double>(first.rest), squares = first.m2 + distances * first.rest;
-#pragma unroll 1
-  for (long long begin = kSpan; begin < count; begin += kSpan) {
-    const Moments m = chunk_moments(from + begin, count - begin, lane);
-    const double own = count - begin < kSpan ? count - begin : kSpan;
+// The moments of `count` columns of x from number `begin` on, which a warp reads chunk by chunk. Chunks are
+// merged as merge() does it, relative to the mean of the first, but in double: there may be a million of
+// them.
+NJ_DEVICE Moments measure(const void* x, DType dtype, long long begin, long long count, int lane) {
+  Moments m;
+  double base = 0, distances = 0, squares = 0;
+  long long done = 0;
+  do {
+    const int own = count - done < kSpan ? static_cast<int>(count - done) : kSpan;
+    m = moments_of<kWarp>(ChunkElements{x, dtype, begin + done, own, lane}, own > 0 ? own : 1);
+    if (count <= kSpan) return m;
+    if (done == 0) base = m.mean;
     const double distance = (m.mean - base) + m.rest;
     distances += own * distance;
     squares += m.m2 + own * distance * distance;
-  }
+    done += own;
+  } while (done < count);
   const double rest = distances / count;
   const Acc mean = static_cast<Acc>(base + rest);
   return {mean, static_cast<Acc>((base - mean) + rest),
@@ -149,11 +153,7 @@ NJ_GENERIC_KERNEL(generic, kThreads) {
   int half = 0;  // parts are written again only behind the barrier of the row between
   for (long long row = first; row < rows; row += step) {
     const long long x_begin = row * x_stride + begin, y_begin = row * y_stride + begin;
-    Moments moments;
-    with_type(spec.input, [&](auto zero) {
-      using T = decltype(zero);
-      moments = measure(static_cast<const T*>(static_cast<const void*>(x)) + x_begin, count, lane);
-    });
+    Moments moments = measure(x, spec.input, x_begin, count, lane);
     if (!alone) {
       if (lane == 0) parts[half + warp] = moments;
       hw::block_barrier();

@@ -49,7 +49,7 @@ Result<StoredBinary> BinaryStore::find_or_compile(const Identified& kernel, cons
       return (!refused || entry.body != *refused) && !is_outdated(entry);
     });
     if (!found) return {};
-    constexpr Origin kOrigins[] = {Origin::memory, Origin::disk, Origin::layer};
+    constexpr Origin kOrigins[] = {Origin::memory, Origin::disk, Origin::layer, Origin::embedded};
     return StoredBinary{std::move(found->entry.body), kOrigins[static_cast<int>(found->place)],
                         found->kept_on_disk};
   };

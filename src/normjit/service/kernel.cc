@@ -191,7 +191,7 @@ const DeviceProfile& Kernel::device() const noexcept { return prepared_ ? prepar
 Origin Kernel::origin() const noexcept { return prepared_ ? prepared_->origin : Origin::compiled; }
 
 std::string_view name(Origin origin) noexcept {
-  constexpr std::string_view kNames[] = {"memory", "disk", "layer", "compiled"};
+  constexpr std::string_view kNames[] = {"memory", "disk", "layer", "compiled", "embedded"};
   return kNames[static_cast<int>(origin)];
 }
 
