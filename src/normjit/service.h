@@ -230,6 +230,8 @@ struct Seams {
   std::shared_ptr<Compiler> compiler;
   std::shared_ptr<Driver> driver;
   std::shared_ptr<FileSystem> files;
+  // A pack in place of the library's own, which must live as long; empty: no kernel is embedded.
+  std::optional<std::string_view> embedded = {};
 };
 
 // Plans, generates, compiles, caches and loads kernels. Thread-safe. One per process is enough: it serves all

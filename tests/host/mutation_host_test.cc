@@ -461,11 +461,12 @@ std::vector<Mutant> all_automatic() {
   return all;
 }
 
-// An eighth of the automatic mutants, always the same as long as their lines stay; all of them with
-// NORMJIT_MUTANTS=all.
+// An eighth of the automatic mutants, always the same as long as their lines stay; with NORMJIT_MUTANTS=all
+// all of them, and with the name of a file those of that file.
 bool is_tried(const Mutant& mutant) {
   const char* const wanted = std::getenv("NORMJIT_MUTANTS");
-  if (!mutant.fault.empty() || (wanted != nullptr && std::string_view(wanted) == "all")) return true;
+  if (wanted != nullptr && std::string_view(wanted) != "all") return mutant.file == wanted;
+  if (!mutant.fault.empty() || wanted != nullptr) return true;
   std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
   for (const char c : to_text(mutant)) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
   return hash % 8 == 0;

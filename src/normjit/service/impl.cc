@@ -19,7 +19,7 @@ Service::Impl::Impl(Options given, Seams seams)
                                                        .layers = options.layers,
                                                        .max_bytes = options.max_cache_bytes,
                                                        .shared = options.shared_cache,
-                                                       .embedded = embedded_pack()},
+                                                       .embedded = seams.embedded.value_or(embedded_pack())},
                                        seams.files ? seams.files : make_posix_file_system(),
                                        [this](std::string_view text) { log(LogLevel::warn, text); }),
                options.template_directory, options.exact_toolchain),
