@@ -95,11 +95,11 @@ NJ_DEVICE void store_warp_moments(Slice& slice, int lane, const Cut& cut, Moment
   if (lane % kWarp == 0) parts[lane / kWarp] = part;
 }
 
-// The moments of `count` columns from those of kParts parts of them: part(i), which are of own(i) columns,
-// some perhaps none. Relative to a mean that is typical of them, so that the distances are small: one of the
-// parts at the ends may be short, and then far off by one outlier. Distances from it and their squares are
-// added at the same time: the exchanges that follow each other are seven, not fifteen. A warp calls this, and
-// all its lanes get the same.
+// The moments of `count` columns from those of kParts parts of them: part(i), which are of own(i) columns, some
+// perhaps none. Relative to a mean that is typical of them, so that the distances are small: one of the parts
+// at the ends may be short, and then far off by one outlier. Distances from it and their squares are added at
+// the same time: the exchanges that follow each other are seven, not fifteen. A warp calls this, and all its
+// lanes get the same.
 template <int kParts>
 struct Merging {
   static constexpr int kWidth = kParts < kWarp && (kParts & (kParts - 1)) == 0 ? kParts : kWarp;
@@ -125,8 +125,7 @@ NJ_DEVICE Moments merge(const Part& part, const Own& own, Acc count) {
   // The first part has columns, if any has. A part without has none to be typical of.
   const int group = static_cast<int>(threadIdx.x % kWarp) / kWidth * kWidth;
   const Acc first = hw::shuffle(mine[0].mean, group), mean = columns[0] > 0 ? mine[0].mean : first;
-  const Acc base =
-      median(first, hw::shuffle(mean, group + (kLast + 1) / 2), hw::shuffle(mean, group + kLast));
+  const Acc base = median(first, hw::shuffle(mean, group + (kLast + 1) / 2), hw::shuffle(mean, group + kLast));
   Pair sums = {0, 0};
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {

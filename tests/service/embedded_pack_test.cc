@@ -11,6 +11,7 @@
 #include "normjit/cache/pack.h"
 #include "normjit/compiler/cubin.h"
 #include "normjit/service/binary_store.h"
+#include "normjit/service/prepared.h"
 #include "tests/support/fake_machine.h"
 #include "tests/support/launch_facts.h"
 
