@@ -288,8 +288,8 @@ const std::vector<Pinned> kPinned = {
      {10},
      {"layout.cuh", "shift.cuh", "two_reads.cu"}},
     // The generic kernel: a warp a row, of chunks that are not full, with warps and blocks that loop.
-    {"layernorm/cols=50/f16/out=bf16/w=f32/wb/gelu/scale=-0.5/stats generic threads=64 lanes=32 vector=1 "
-     "per_thread=3 arch=sm_90 rows=9 x_gap=3 y_gap=1 x_shift=1 blocks=2 overlaps=1 seed=60",
+    {"layernorm/cols=150/f16/out=bf16/w=f32/wb/gelu/scale=-0.5/stats generic threads=64 lanes=32 vector=1 "
+     "per_thread=5 arch=sm_90 rows=9 x_gap=3 y_gap=1 x_shift=1 blocks=2 overlaps=1 seed=60",
      {0, 13}},
     // A block a row, whose last warp has a part of a chunk; other dtypes; a NaN.
     {"layernorm/cols=300/bf16/out=f32/w=f16/w/silu/stats generic threads=64 lanes=32 vector=1 per_thread=2 "
@@ -300,12 +300,16 @@ const std::vector<Pinned> kPinned = {
      {0, 5},
      {"generic.cu"}},
     // Fewer warps with columns than there are; rows of one number; in place.
-    {"layernorm/cols=65/f32/relu/stats generic threads=128 lanes=32 vector=1 per_thread=1 arch=sm_90 rows=3 "
+    {"layernorm/cols=129/f32/relu/stats generic threads=128 lanes=32 vector=1 per_thread=1 arch=sm_90 rows=3 "
      "in_place=1 inputs=constant_rows seed=63",
      {0, 13},
      {"generic.cu"}},
     {"layernorm/cols=500/f64/out=f32/w=f64/wb/gelu/scale=3/stats generic threads=64 lanes=32 vector=1 "
      "per_thread=2 arch=sm_90 rows=3 inputs=large_mean seed=64",
+     {0},
+     {"generic.cu"}},
+    {"layernorm/cols=300/f32/w/stats generic threads=64 lanes=32 vector=1 per_thread=1 arch=sm_90 rows=4 "
+     "inputs=large_mean seed=66",
      {0},
      {"generic.cu"}},
     {"layernorm/cols=64/f32/out=f64/w generic threads=64 lanes=32 vector=1 per_thread=2 arch=sm_90 rows=4 "

@@ -126,8 +126,6 @@ constexpr Fault kFaults[] = {
     {"a warp without columns divides by them", kGeneric, "own > 0 ? own : 1", "own"},
     {"chunks lie at one place", kGeneric, "(m.mean - base) + m.rest", "m.rest"},
     {"chunks are as heavy as one column", kGeneric, "distances += own * distance", "distances += distance"},
-    {"the mean of the chunks is the first one's", kGeneric, "static_cast<Acc>(base + rest)",
-     "static_cast<Acc>(base)"},
     {"no barrier before the parts are merged", kGeneric, "      hw::block_barrier();\n", ""},
     {"parts are written while others still read them", kGeneric, "half ^= kWarps;", ""},
     {"a row has a warp too few", kGeneric, "(spec.columns - 1) / kThreads + 1LL", "spec.columns / kThreads"},
