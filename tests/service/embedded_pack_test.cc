@@ -41,11 +41,15 @@ class EmbeddedPackTest : public ::testing::Test {
 TEST_F(EmbeddedPackTest, HasBothKernelsForEveryArchitectureAndNothingElse) {
   const MemoryPack pack("embedded", embedded_pack());
   const BinaryStore binaries(nullptr, nullptr, "", false);
+  const auto listed = pack.list();
+  ASSERT_TRUE(listed.ok() && !listed->empty() && listed->front().entry.ok());
+  const bool knows_all = listed->front().entry->fact("toolchain") >= "nvrtc 13.0";
   std::set<std::string> ids;
   for (const DeviceProfile& device : DeviceProfile::known())
     for (const LayerNormSpec& spec : kBothTypes) {
       const Identified kernel = binaries.identify(spec, generic_plan(), device.arch).value();
       const Standing found = pack.look(kernel.identity);
+      if (!knows_all && found.kind == Standing::Kind::absent) continue;  // an architecture newer than it
       ASSERT_EQ(found.kind, Standing::Kind::entry) << device.arch.name() << found.error << "; build again";
       EXPECT_EQ(found.entry.fact("code"), "cubin");
       EXPECT_EQ(found.entry.fact("arch"), target_of(generic_plan(), device.arch).name());
@@ -56,7 +60,7 @@ TEST_F(EmbeddedPackTest, HasBothKernelsForEveryArchitectureAndNothingElse) {
                   IsEmpty());
       ids.insert(kernel.id);
     }
-  EXPECT_EQ(pack.list().value().size(), ids.size());
+  EXPECT_EQ(listed->size(), ids.size());
 }
 
 TEST_F(EmbeddedPackTest, ServesWithoutACompilerAndLeavesNoFile) {
