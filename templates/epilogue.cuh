@@ -62,16 +62,17 @@ constexpr double kLog2E = 1.4426950408889634;
 NJ_DEVICE float logistic(float v, float u) { return v * hw::rcp_approx(1.0f + hw::exp2_approx(-u)); }
 NJ_DEVICE double logistic(double v, double u) { return v / (1.0 + exp2(-u)); }
 
+template <Activation kOf>
 NJ_DEVICE Acc activate(Acc v) {
-  if constexpr (kActivation == Activation::relu) {
+  if constexpr (kOf == Activation::relu) {
     return hw::at_least(v, Acc(0));
-  } else if constexpr (kActivation == Activation::gelu) {
+  } else if constexpr (kOf == Activation::gelu) {
     return gelu(v);
-  } else if constexpr (kActivation == Activation::gelu_tanh) {
+  } else if constexpr (kOf == Activation::gelu_tanh) {
     // 0.5 * (1 + tanh(u)) = 1 / (1 + exp(-2u)), u = sqrt(2/pi) * (v + 0.044715 v^3)
     constexpr double kFirst = 1.5957691216057308 * kLog2E, kThird = 0.0713548162726009 * kLog2E;
     return logistic(v, v * (Acc(kFirst) + Acc(kThird) * (v * v)));
-  } else if constexpr (kActivation == Activation::silu) {
+  } else if constexpr (kOf == Activation::silu) {
     return logistic(v, v * Acc(kLog2E));
   } else {
     return v;
@@ -91,12 +92,14 @@ NJ_DEVICE Affine load_affine(const Weight* weight, const Weight* bias, int k, in
   return affine;
 }
 
+NJ_DEVICE Acc normalized(Acc x, const RowStatistics& s) { return (x - s.mean) * s.rstd + -s.rest * s.rstd; }
+
 // An element of y from one of x; weight and bias are not looked at where there are none.
 NJ_DEVICE Output finish(Acc x, const RowStatistics& s, Acc weight, Acc bias) {
-  Acc v = (x - s.mean) * s.rstd + -s.rest * s.rstd;
+  Acc v = normalized(x, s);
   if constexpr (kHasWeight) v *= weight;
   if constexpr (kHasBias) v += bias;
-  v = activate(v);
+  v = activate<kActivation>(v);
   if constexpr (kScale != Acc(1)) v *= kScale;
   return narrow<Output>(v);
 }

@@ -13,10 +13,14 @@
   T* const name = reinterpret_cast<T*>(nj_dynamic_shared)
 // The one argument list of all kernels. Strides are in elements; pointers that the spec does not have are
 // null.
-#define NJ_KERNEL(name, threads)                                                               \
-  extern "C" __global__ void __launch_bounds__(threads, kBlocksPerSm)                          \
-      name(const Input* x, const Weight* weight, const Weight* bias, Output* y, Acc* mean_out, \
-           Acc* rstd_out, long long rows, long long x_stride, long long y_stride, unsigned char* workspace)
+#define NJ_ARGUMENTS                                                                                 \
+  const Input *x, const Weight *weight, const Weight *bias, Output *y, Acc *mean_out, Acc *rstd_out, \
+      long long rows, long long x_stride, long long y_stride, unsigned char *workspace
+#define NJ_KERNEL(name, threads) \
+  extern "C" __global__ void __launch_bounds__(threads, kBlocksPerSm) name(NJ_ARGUMENTS)
+// A kernel that takes, behind them, what others know before they run.
+#define NJ_GENERIC_KERNEL(name, threads) \
+  extern "C" __global__ void __launch_bounds__(threads, kBlocksPerSm) name(NJ_ARGUMENTS, RuntimeSpec spec)
 
 namespace normjit::hw {
 

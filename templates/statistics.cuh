@@ -167,8 +167,12 @@ struct RowStatistics {
   NJ_METHOD RowStatistics around(Acc near) const { return {near, (mean - near) + rest, rstd}; }
 };
 
+// `share` is 1 / columns.
+NJ_DEVICE RowStatistics row_statistics(const Moments& m, Acc share, Acc epsilon) {
+  return {m.mean, m.rest, hw::rsqrt(m.m2 * share + epsilon)};
+}
 NJ_DEVICE RowStatistics row_statistics(const Moments& m) {
-  return {m.mean, m.rest, hw::rsqrt(m.m2 * (Acc(1) / kColumns) + kEpsilon)};
+  return row_statistics(m, Acc(1) / kColumns, kEpsilon);
 }
 
 NJ_DEVICE void store(const RowStatistics& s, Acc* mean_out, Acc* rstd_out, long long row) {

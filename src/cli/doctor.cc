@@ -66,6 +66,12 @@ std::string text_of(const Environment& environment, const Options& settings,
                                           "NORMJIT_LAYERS");
   }
 
+  text += "generic    ";
+  for (const Arch& arch : environment.embedded_archs) text += arch.name() + " ";
+  text += environment.embedded_archs.empty() ? "none built in: the generic kernels are compiled, too\n"
+                                             : "built in\n";
+  if (!environment.embedded_error.empty()) text += indented(environment.embedded_error);
+
   if (environment.compiler_path.empty()) {
     text += "compiler   none\n" + indented(environment.compiler_error) +
             indented(

@@ -62,6 +62,7 @@ struct Arguments {
 
   std::vector<std::byte> workspace;
   Tensors tensors;
+  RuntimeSpec spec;
   ArgumentList list;
   std::vector<simt::Buffer> buffers;
 };
@@ -81,7 +82,8 @@ Tensors tensors_of(Problem& problem) {
 Arguments::Arguments(Problem& problem, std::size_t workspace_bytes)
     : workspace(workspace_bytes),
       tensors(tensors_of(problem)),
-      list(tensors, strides_of(problem.spec, tensors)) {
+      spec(problem.spec),
+      list(tensors, strides_of(problem.spec, tensors), spec) {
   tensors.workspace = workspace.data();
   const struct {
     const char* name;

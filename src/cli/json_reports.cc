@@ -117,31 +117,36 @@ std::string json_of(const Environment& environment, const Options& settings,
   Json layers = Json::array();
   for (const Environment::Layer& layer : environment.layers)
     layers.push_back({{"path", layer.path}, {"entries", layer.entries}, {"error", layer.error}});
-  Json archs = Json::array();
-  for (const Arch& arch : environment.compiler_archs) archs.push_back(arch.name());
+  const auto names = [](const std::vector<Arch>& archs) {
+    Json all = Json::array();
+    for (const Arch& arch : archs) all.push_back(arch.name());
+    return all;
+  };
   Json devices = Json::array();
   for (const Environment::Device& device : environment.devices) {
     devices.push_back(
         {{"ordinal", device.ordinal}, {"name", device.name}, {"profile", json_of(device.profile)}});
   }
-  return text_of({{"version", environment.version},
-                  {"cache",
-                   {{"directory", environment.cache_directory},
-                    {"error", environment.cache_error},
-                    {"max_bytes", settings.max_cache_bytes},
-                    {"shared", settings.shared_cache},
-                    {"exact_toolchain", settings.exact_toolchain}}},
-                  {"layers", std::move(layers)},
-                  {"compiler",
-                   {{"path", environment.compiler_path},
-                    {"version", environment.compiler_version},
-                    {"error", environment.compiler_error},
-                    {"archs", std::move(archs)}}},
-                  {"host_compiler",
-                   {{"path", host_compiler ? *host_compiler : ""},
-                    {"error", host_compiler ? "" : host_compiler.error().message}}},
-                  {"driver", {{"version", environment.driver_version}, {"error", environment.driver_error}}},
-                  {"devices", std::move(devices)}});
+  return text_of(
+      {{"version", environment.version},
+       {"cache",
+        {{"directory", environment.cache_directory},
+         {"error", environment.cache_error},
+         {"max_bytes", settings.max_cache_bytes},
+         {"shared", settings.shared_cache},
+         {"exact_toolchain", settings.exact_toolchain}}},
+       {"layers", std::move(layers)},
+       {"generic", {{"archs", names(environment.embedded_archs)}, {"error", environment.embedded_error}}},
+       {"compiler",
+        {{"path", environment.compiler_path},
+         {"version", environment.compiler_version},
+         {"error", environment.compiler_error},
+         {"archs", names(environment.compiler_archs)}}},
+       {"host_compiler",
+        {{"path", host_compiler ? *host_compiler : ""},
+         {"error", host_compiler ? "" : host_compiler.error().message}}},
+       {"driver", {{"version", environment.driver_version}, {"error", environment.driver_error}}},
+       {"devices", std::move(devices)}});
 }
 
 std::string json_of(const ShowReport& report) {

@@ -18,6 +18,7 @@ class StandInDriver final : public Driver {
   Result<int> version() override { return Error{Code::NoDriver, "there is no driver"}; }
   Result<int> device_count() override { return 1; }
   Result<int> current_device() override { return 0; }
+  Current current() noexcept override { return {0, &profile_}; }
   Result<DeviceProfile> profile(int) override { return profile_; }
   Result<std::string> device_name(int) override { return std::string("none"); }
   Result<std::shared_ptr<LoadedKernel>> load(std::string_view, const std::string&, int,

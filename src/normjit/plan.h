@@ -23,6 +23,7 @@ enum class Strategy : std::uint8_t {
   resident_row,  // a block, or several, hold a row in registers
   streamed_row,  // blocks that stay pass row after row through a ring in shared memory (sm_90)
   two_reads,  // a row is cut into chunks over many blocks: statistics first, then a second read applies them
+  generic,    // one kernel for all specs of a compute type, which learns at run time which; never chosen
 };
 NORMJIT_API std::string_view name(Strategy) noexcept;
 
@@ -72,6 +73,15 @@ NORMJIT_API std::string to_text(const Plan& plan);
 // Reads such a line; fields that are left out have their defaults. BadArgument.
 NORMJIT_API Result<Plan> parse_plan(std::string_view text);
 
+// The plan of the generic kernel, which is legal for every spec on every device. Correct, and slower than the
+// others; needs no workspace and no alignment beyond an element's.
+NORMJIT_API Plan generic_plan() noexcept;
+// The stand-in under which the generic kernel that serves a spec is generated, compiled and cached: one for
+// each compute type.
+NORMJIT_API LayerNormSpec generic_spec(const LayerNormSpec& spec) noexcept;
+// The spec for which the kernel of a plan is generated: generic_spec of a generic plan, else canonical(spec).
+NORMJIT_API LayerNormSpec source_spec(const Plan& plan, const LayerNormSpec& spec) noexcept;
+
 // A plan with what it would cost.
 struct Candidate {
   Plan plan;
@@ -102,12 +112,15 @@ NORMJIT_API Result<void> check(const Plan& plan, const LayerNormSpec& spec, cons
 // Facts of a plan that the launch needs.
 NORMJIT_API std::int64_t rows_per_block(
     const Plan& plan) noexcept;  // packed and tiled rows: rows a block works on
-NORMJIT_API std::int64_t columns_per_block(const Plan& plan) noexcept;  // lanes * vector * per_thread
+// lanes * vector * per_thread. Of a generic plan: what a warp measures at a time; a warp has a row of up to
+// so many columns, and a block a longer one.
+NORMJIT_API std::int64_t columns_per_block(const Plan& plan) noexcept;
 // Blocks to launch for so many rows (> 0) on this device; at most 2^31 - 1. The kernels loop over what is
 // left.
 NORMJIT_API std::int64_t grid_blocks(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device,
                                      std::int64_t rows) noexcept;
-// The architecture to compile for: streamed_row needs the architecture-specific target, as sm_90a.
+// The architecture to compile for: streamed_row needs the architecture-specific target, as sm_90a; generic
+// takes the oldest one whose cubins run on this, so that few of them serve all.
 NORMJIT_API Arch target_of(const Plan& plan, Arch arch) noexcept;
 // Bytes of dynamic shared memory of a block.
 NORMJIT_API int shared_bytes(const Plan& plan, const LayerNormSpec& spec) noexcept;

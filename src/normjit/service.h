@@ -68,8 +68,9 @@ struct LaunchOptions {
 };
 
 // Where the machine code of a kernel came from: the memory of this process, which has what it compiled
-// itself; the cache directory; a read-only layer; or the compiler, just now.
-enum class Origin : std::uint8_t { memory, disk, layer, compiled };
+// itself; the cache directory; a read-only layer; the compiler, just now; or the library itself, which has
+// the generic kernels.
+enum class Origin : std::uint8_t { memory, disk, layer, compiled, embedded };
 NORMJIT_API std::string_view name(Origin) noexcept;
 
 // A kernel that is compiled, loaded and set up for one device. A cheap handle: copy it freely. It stays valid
@@ -178,8 +179,10 @@ struct Environment {
     std::string error;  // empty: it can be read
   };
   std::vector<Layer> layers;
-  std::string compiler_path;     // empty: none
-  std::string compiler_version;  // "13.0"
+  std::vector<Arch> embedded_archs;  // for which the library has the generic kernels
+  std::string embedded_error;        // empty: what it has is sound, or it has none
+  std::string compiler_path;         // empty: none
+  std::string compiler_version;      // "13.0"
   std::string compiler_error;
   std::vector<Arch> compiler_archs;  // that it makes cubins for
   std::string driver_version;        // "13.0"; empty: none
@@ -227,6 +230,8 @@ struct Seams {
   std::shared_ptr<Compiler> compiler;
   std::shared_ptr<Driver> driver;
   std::shared_ptr<FileSystem> files;
+  // A pack in place of the library's own, which must live as long; empty: no kernel is embedded.
+  std::optional<std::string_view> embedded = {};
 };
 
 // Plans, generates, compiles, caches and loads kernels. Thread-safe. One per process is enough: it serves all

@@ -85,6 +85,52 @@ TEST_F(CacheTest, AsksMemoryDirectoryAndLayersInThisOrder) {
   EXPECT_THAT(warnings_, IsEmpty());
 }
 
+class EmbeddedTest : public CacheTest {
+ protected:
+  static std::string pack_of(const Entry& entry) {
+    return encode_pack({{entry_id(entry.identity), encode(entry)}});
+  }
+  Cache open_with(std::string_view embedded) {
+    return Cache({.directory = directory_, .layers = {pack_}, .embedded = embedded}, files_,
+                 [this](std::string_view text) { warnings_.emplace_back(text); });
+  }
+};
+
+TEST_F(EmbeddedTest, IsAskedLast) {
+  const std::string embedded = pack_of(entry_of("a", "embedded"));
+  Cache cache = open_with(embedded);
+  EXPECT_EQ(find(cache, "b", Place::embedded), "");
+  EXPECT_EQ(find(cache, "a", Place::embedded), "embedded");
+  EXPECT_EQ(cache.look("a").tier, "embedded");
+  EXPECT_EQ(cache.look("b").standing.kind, Standing::Kind::absent);
+  EXPECT_FALSE(cache.find("a", [](const Entry&) { return false; }));
+  EXPECT_EQ(files_->writes(), 0) << "it is never copied";
+  ASSERT_TRUE(cache.list().ok());
+  EXPECT_THAT(*cache.list(), IsEmpty());
+  put_in_pack(entry_of("a", "pack"));
+  EXPECT_EQ(cache.look("a").tier, pack_);
+  EXPECT_EQ(find(cache, "a", Place::layer), "pack");
+  EXPECT_THAT(warnings_, IsEmpty());
+}
+
+TEST_F(EmbeddedTest, DamageIsAMiss) {
+  const std::string sound = pack_of(entry_of("a", "embedded"));
+  for (std::size_t at = 0; at < sound.size(); at += 7) {
+    std::string damaged = sound;
+    damaged[at] ^= 1;
+    warnings_.clear();
+    Cache cache = open_with(damaged);
+    EXPECT_FALSE(cache.find("a")) << at;
+    EXPECT_FALSE(cache.find("a")) << at;
+    EXPECT_NE(cache.look("a").standing.kind, Standing::Kind::entry);
+    EXPECT_THAT(warnings_, ElementsAre(HasSubstr("embedded"))) << at << ": once";
+  }
+  for (const std::size_t bytes : {std::size_t{1}, sound.size() / 2, sound.size() - 1}) {
+    Cache cache = open_with(std::string_view(sound).substr(0, bytes));
+    EXPECT_FALSE(cache.find("a")) << bytes;
+  }
+}
+
 TEST_F(CacheTest, FillsTheDirectoryWithoutWaitingForTheDisk) {
   put_in_pack(entry_of("a", "pack"));
   Cache cache = open();

@@ -62,6 +62,14 @@ TEST_F(RunOnHost, BothReferenceLayersAreRight) {
   EXPECT_GT(long_row.at("workspace_bytes"), 0);
 }
 
+TEST_F(RunOnHost, TheGenericKernel) {
+  for (const char* spec : {"layernorm/cols=90/bf16/out=f32/wb/silu/stats", "layernorm/cols=3001/f64/w"}) {
+    const ToolRun tool = run({spec, "--rows", "9", "--check", "--json", "--plan", to_text(generic_plan())});
+    ASSERT_EQ(tool.status, 0) << tool.err;
+    EXPECT_EQ(Json::parse(tool.out).at("plan"), to_text(generic_plan()));
+  }
+}
+
 TEST_F(RunOnHost, FilesInAndOut) {
   const LayerNormSpec spec =
       parse_spec("layernorm/cols=300/f16/out=f32/w=bf16/eps=1e-05/wb/silu/scale=0.5/stats").value();

@@ -121,7 +121,7 @@ TEST(Generate, RandomSpecsShareATextOnlyWhenTheyAreEqual) {
 TEST(Generate, JoinsTheTemplatesByLineDirectives) {
   std::set<std::string_view> used;
   for (const Strategy strategy : {Strategy::packed_rows, Strategy::tiled_rows, Strategy::resident_row,
-                                  Strategy::streamed_row, Strategy::two_reads}) {
+                                  Strategy::streamed_row, Strategy::two_reads, Strategy::generic}) {
     Plan plan = kPlan;
     plan.strategy = strategy;
     const std::string text = generated(kSpec, plan).text;

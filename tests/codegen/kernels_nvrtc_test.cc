@@ -250,6 +250,14 @@ TEST_F(Kernels, EveryMixtureOfDTypes) {
   expect_all_clean(jobs);
 }
 
+TEST_F(Kernels, TheGenericOnes) {
+  std::vector<Job> jobs;
+  for (const DeviceProfile& device : devices_)
+    for (const DType dtype : {DType::f32, DType::f64})
+      jobs.push_back({{.columns = 4096, .input = dtype}, generic_plan(), device});
+  expect_all_clean(jobs);
+}
+
 // Whatever the combination; among it epsilons and scales that only a double holds, huge rows, no weights.
 TEST_F(Kernels, RandomSpecs) {
   std::vector<Job> jobs;

@@ -47,6 +47,8 @@ Plan small_plan(Strategy strategy, const LayerNormSpec& spec, int vector) {
           .strategy = strategy, .threads = 512, .lanes = 256, .vector = vector, .per_thread = 1, .stages = 3};
     case Strategy::two_reads:
       return {strategy, 32, 32, vector, 2};
+    case Strategy::generic:  // a warp has rows of up to 64 columns
+      return {strategy, 64, 32, 1, 2};
   }
   return {};
 }

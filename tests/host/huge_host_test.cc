@@ -52,6 +52,8 @@ Plan plan_of(Strategy strategy) {
       return {strategy, 128, 128, 1, 1, 1, 1};
     case Strategy::streamed_row:
       return {.strategy = strategy, .threads = 512, .lanes = 256, .vector = 8, .per_thread = 1, .stages = 2};
+    case Strategy::generic:  // a warp has rows of up to 32 columns
+      return {strategy, 64, 32, 1, 1};
     case Strategy::two_reads:
       break;
   }
@@ -87,8 +89,9 @@ TEST_P(HugeRows, AreFoundAndComputed) {
   const void* x_pointer = x.at(0);
   void *y_pointer = y.at(0), *none = nullptr, *workspace_pointer = workspace.at(0);
   long long rows = huge.rows, stride = huge.stride;
-  void* arguments[] = {&x_pointer, &none, &none,   &y_pointer, &none,
-                       &none,      &rows, &stride, &stride,    &workspace_pointer};
+  RuntimeSpec runtime_spec(spec);
+  void* arguments[] = {&x_pointer, &none,   &none,   &y_pointer,         &none,        &none,
+                       &rows,      &stride, &stride, &workspace_pointer, &runtime_spec};
   const auto wrong = simt::run(
       kernels->at(0), {.blocks = static_cast<std::uint32_t>(grid_blocks(plan, spec, device, huge.rows)),
                        .shape = launch_shape(plan, spec),
@@ -121,12 +124,30 @@ INSTANTIATE_TEST_SUITE_P(
         Huge{"strides_resident", Strategy::resident_row, 100, 4, kTwoTo31 - 1, 0, 0, {0, 1, 2, 3}},
         Huge{"strides_two_reads", Strategy::two_reads, 300, 6, kTwoTo31 - 1, 0, 0, {0, 1, 2, 3, 4, 5}},
         Huge{"strides_streamed", Strategy::streamed_row, 104, 4, kTwoTo31 - 8, 0, 0, {0, 1, 2, 3}},
+        Huge{"strides_generic_warps", Strategy::generic, 3, 4, kTwoTo31 - 1, 0, 0, {0, 1, 2, 3}},
+        Huge{"strides_generic_blocks", Strategy::generic, 100, 4, kTwoTo31 - 1, 0, 0, {0, 1, 2, 3}},
         // 128 rows a block, so the last of 2^25 + 1 blocks has the rows from 2^32 on.
         Huge{"strides_tiled", Strategy::tiled_rows, 1, 4, kTwoTo31 - 1, 0, 0, {0, 1, 2, 3}},
         Huge{"rows_packed", Strategy::packed_rows, 1, kTwoTo32 + 5, 1, 1 << 25, 1, {kTwoTo32, kTwoTo32 + 4}},
         // More rows than a grid has blocks: the first blocks go round a second time.
         Huge{"rows_resident",
              Strategy::resident_row,
+             100,
+             kTwoTo31 + 1,
+             100,
+             0,
+             2,
+             {0, 1, kTwoTo31 - 1, kTwoTo31}},
+        Huge{"rows_generic_warps",
+             Strategy::generic,
+             1,
+             kTwoTo32 + 3,
+             1,
+             0,
+             3,
+             {0, kTwoTo32 - 2, kTwoTo32 + 2}},
+        Huge{"rows_generic_blocks",
+             Strategy::generic,
              100,
              kTwoTo31 + 1,
              100,

@@ -287,6 +287,35 @@ const std::vector<Pinned> kPinned = {
      "shifted=1 arch=sm_90 rows=17 y_shift=1 seed=33",
      {10},
      {"layout.cuh", "shift.cuh", "two_reads.cu"}},
+    // The generic kernel: a warp a row, of chunks that are not full, with warps and blocks that loop.
+    {"layernorm/cols=150/f16/out=bf16/w=f32/wb/gelu/scale=-0.5/stats generic threads=64 lanes=32 vector=1 "
+     "per_thread=5 arch=sm_90 rows=9 x_gap=3 y_gap=1 x_shift=1 blocks=2 overlaps=1 seed=60",
+     {0, 13}},
+    // A block a row, whose last warp has a part of a chunk; other dtypes; a NaN.
+    {"layernorm/cols=300/bf16/out=f32/w=f16/w/silu/stats generic threads=64 lanes=32 vector=1 per_thread=2 "
+     "arch=sm_90 rows=5 blocks=2 inputs=nan_row guard=before seed=61",
+     {0, 13, 3}},
+    {"layernorm/cols=433/f32/out=f16/w=bf16/wb/gelu_tanh generic threads=128 lanes=32 vector=1 per_thread=1 "
+     "arch=sm_90 rows=4 blocks=1 inputs=large_mean y_gap=5 seed=62",
+     {0, 5},
+     {"generic.cu"}},
+    // Fewer warps with columns than there are; rows of one number; in place.
+    {"layernorm/cols=129/f32/relu/stats generic threads=128 lanes=32 vector=1 per_thread=1 arch=sm_90 rows=3 "
+     "in_place=1 inputs=constant_rows seed=63",
+     {0, 13},
+     {"generic.cu"}},
+    {"layernorm/cols=500/f64/out=f32/w=f64/wb/gelu/scale=3/stats generic threads=64 lanes=32 vector=1 "
+     "per_thread=2 arch=sm_90 rows=3 inputs=large_mean seed=64",
+     {0},
+     {"generic.cu"}},
+    {"layernorm/cols=300/f32/w/stats generic threads=64 lanes=32 vector=1 per_thread=1 arch=sm_90 rows=4 "
+     "inputs=large_mean seed=66",
+     {0},
+     {"generic.cu"}},
+    {"layernorm/cols=64/f32/out=f64/w generic threads=64 lanes=32 vector=1 per_thread=2 arch=sm_90 rows=4 "
+     "seed=65",
+     {0},
+     {"generic.cu"}},
     // So many blocks that the ring has its largest size, and wraps.
     {"layernorm/cols=32/f32 two_reads threads=32 lanes=32 vector=1 per_thread=1 group_rows=1 "
      "blocks_per_sm=32 sms=11 arch=sm_90 rows=1100 seed=15",
@@ -333,8 +362,8 @@ const Number kNumbers[] = {
     {"layernorm/cols=1/f64/out=f16", "narrow<Output>(x[0])", 1 + 0x1p-11 + 0x1p-40, 1 + 0x1p-10,
      "number.cuh"},
     {"layernorm/cols=1/f64/out=bf16", "narrow<Output>(x[0])", 1 + 0x1p-8 + 0x1p-40, 1 + 0x1p-7, "number.cuh"},
-    {"layernorm/cols=1/f32/gelu", "activate(x[0])", kInfinity, kInfinity, "epilogue.cuh"},
-    {"layernorm/cols=1/f16/gelu", "narrow<Output>(activate(widen(x[0])))", kInfinity, kInfinity,
+    {"layernorm/cols=1/f32/gelu", "activate<kActivation>(x[0])", kInfinity, kInfinity, "epilogue.cuh"},
+    {"layernorm/cols=1/f16/gelu", "narrow<Output>(activate<kActivation>(widen(x[0])))", kInfinity, kInfinity,
      "epilogue.cuh"},
     // What stands in the same place for all kernels, as workspace_bytes() has it.
     {"layernorm/cols=1/f32", "narrow<Output>(Acc(sizeof(Meeting)))", 0, 32 + 1024 * 32 + 4096 * 48,
@@ -437,11 +466,12 @@ std::vector<Mutant> all_automatic() {
   return all;
 }
 
-// An eighth of the automatic mutants, always the same as long as their lines stay; all of them with
-// NORMJIT_MUTANTS=all.
+// An eighth of the automatic mutants, always the same as long as their lines stay; with NORMJIT_MUTANTS=all
+// all of them, and with the name of a file those of that file.
 bool is_tried(const Mutant& mutant) {
   const char* const wanted = std::getenv("NORMJIT_MUTANTS");
-  if (!mutant.fault.empty() || (wanted != nullptr && std::string_view(wanted) == "all")) return true;
+  if (wanted != nullptr && std::string_view(wanted) != "all") return mutant.file == wanted;
+  if (!mutant.fault.empty() || wanted != nullptr) return true;
   std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
   for (const char c : to_text(mutant)) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
   return hash % 8 == 0;

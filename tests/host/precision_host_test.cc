@@ -29,6 +29,10 @@ constexpr const char* kCases[] = {
     "stages=4 arch=sm_90 sms=4 rows=8 inputs=large_mean seed=27",
     "layernorm/cols=900/f32 two_reads threads=64 lanes=64 vector=2 per_thread=2 group_rows=4 arch=sm_90 "
     "rows=8 sms=2 inputs=large_mean seed=23",
+    "layernorm/cols=700/f32 generic threads=64 lanes=32 vector=1 per_thread=32 arch=sm_90 rows=8 "
+    "inputs=large_mean seed=34",
+    "layernorm/cols=5000/f32 generic threads=64 lanes=32 vector=1 per_thread=4 arch=sm_90 rows=8 "
+    "inputs=large_mean seed=35",
 };
 constexpr double kAllowed = 3e-5;
 

@@ -103,7 +103,8 @@ class RandomKernelsGpu : public GpuTest {
     must(CUDA(cuCtxSynchronize)(), "the upload");
     Tensors tensors = on_gpu.tensors();
     tensors.workspace = workspace.data();
-    ArgumentList arguments(tensors, {tensors.x_row_stride, tensors.y_row_stride});
+    const RuntimeSpec runtime_spec(c.spec);
+    ArgumentList arguments(tensors, {tensors.x_row_stride, tensors.y_row_stride}, runtime_spec);
     const GpuStream stream;
     must(static_cast<CUresult>((*loaded)->launch(blocks_of(c), shape, stream, arguments.pointers)),
          "cuLaunchKernelEx");

@@ -299,5 +299,22 @@ TEST(Check, RefusesMoreBlocksThanTheRingOfRowsServes) {
   EXPECT_EQ(check(plan, spec, device).code(), Code::IllegalPlan);
 }
 
+TEST(Check, RefusesBrokenGenericRows) {
+  const LayerNormSpec spec{.columns = 4096};
+  expect_refused(spec, generic_plan(),
+                 {{"single elements", [](Plan& p) { p.lanes = 16; }},
+                  {"single elements", [](Plan& p) { p.lanes = p.threads; }},
+                  {"single elements", [](Plan& p) { p.vector = 4; }},
+                  {"single elements", [](Plan& p) { p.group_rows = 2; }},
+                  {"single elements", [](Plan& p) { p.per_thread = kMaxInt; }},
+                  {"shifted", [](Plan& p) { p.shifted = true; }},
+                  {"only resident and streamed", [](Plan& p) { p.slices = 2, p.exchange = Exchange::grid; }},
+                  {"an exchange", [](Plan& p) { p.slices = 2; }},
+                  {"have a ring", [](Plan& p) { p.stages = 2; }},
+                  {"per_thread must be", [](Plan& p) { p.per_thread = 0; }},
+                  {"threads must be", [](Plan& p) { p.threads = 96; }},
+                  {"blocks_per_sm", [](Plan& p) { p.blocks_per_sm = 99; }}});
+}
+
 }  // namespace
 }  // namespace normjit

@@ -162,6 +162,55 @@ TEST(TargetOf, OnlyBulkCopiesNeedTheArchitecturesOwnTarget) {
   EXPECT_EQ(target_of({.strategy = Strategy::resident_row}, Arch{90}).name(), "sm_90");
 }
 
+// Within a major version, but not between Tegra and the others.
+TEST(TargetOf, OneGenericCubinServesManyArchitectures) {
+  std::string targets;
+  for (const DeviceProfile& device : DeviceProfile::known()) {
+    const Arch target = target_of(generic_plan(), device.arch);
+    EXPECT_EQ(target.major(), device.arch.major());
+    EXPECT_EQ(target_of(generic_plan(), target), target);
+    targets += std::to_string(target.number) + " ";
+  }
+  EXPECT_EQ(targets, "75 80 80 87 88 80 90 100 100 110 120 120 ");
+}
+
+TEST(GenericPlan, IsLegalForEverySpecAndNeverChosen) {
+  for_random_plans(300,
+                   [](const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device, Random&) {
+                     EXPECT_NE(plan.strategy, Strategy::generic);
+                     const auto legal = check(generic_plan(), spec, device);
+                     EXPECT_TRUE(legal.ok()) << legal.error().message;
+                     EXPECT_EQ(workspace_bytes(generic_plan(), spec, device), 0u);
+                     EXPECT_EQ(shared_bytes(generic_plan(), spec), 0);
+                   });
+}
+
+TEST(GenericSpec, IsOneForEachComputeType) {
+  const LayerNormSpec f32 = generic_spec({.columns = 3}),
+                      f64 = generic_spec({.columns = 3, .input = DType::f64});
+  EXPECT_EQ(generic_spec({.columns = 70, .input = DType::f16, .affine = Affine::weight, .scale = 2}), f32);
+  EXPECT_EQ(generic_spec({.columns = 70, .input = DType::bf16, .output = DType::f64}), f64);
+  EXPECT_EQ(compute_type(f32), DType::f32);
+  EXPECT_EQ(compute_type(f64), DType::f64);
+  for (const LayerNormSpec& spec : {f32, f64}) {
+    EXPECT_TRUE(validate(spec).ok());
+    EXPECT_EQ(generic_spec(spec), spec);
+    EXPECT_EQ(source_spec(generic_plan(), spec), spec);
+  }
+  EXPECT_EQ(source_spec({.strategy = Strategy::resident_row}, {.columns = 3}), canonical({.columns = 3}));
+}
+
+TEST(GridBlocks, OfGenericRowsHaveAWarpOrABlockEach) {
+  const DeviceProfile device = *DeviceProfile::of(Arch{90});
+  const auto blocks = [&](std::int64_t columns, std::int64_t rows) {
+    return grid_blocks(generic_plan(), {.columns = columns}, device, rows);
+  };
+  EXPECT_EQ(blocks(1024, 1), 1);
+  EXPECT_EQ(blocks(1024, 17), 3);
+  EXPECT_EQ(blocks(1025, 17), 17);
+  EXPECT_EQ(blocks(1025, std::int64_t{1} << 40), (std::int64_t{1} << 31) - 1);
+}
+
 TEST(SharedBytes, HoldTheRingOrTheRowsThatAreShifted) {
   const LayerNormSpec f32{.columns = 4096};
   EXPECT_EQ(shared_bytes({Strategy::resident_row, 256, 256, 4, 4, 1, 1}, f32), 0);

@@ -31,8 +31,8 @@ TEST(PlanText, IsOneLine) {
 
 // Of any values, legal or not.
 Plan random_plan(Random& random) {
-  constexpr Strategy kStrategies[] = {Strategy::packed_rows, Strategy::tiled_rows, Strategy::resident_row,
-                                      Strategy::streamed_row, Strategy::two_reads};
+  constexpr Strategy kStrategies[] = {Strategy::packed_rows,  Strategy::tiled_rows, Strategy::resident_row,
+                                      Strategy::streamed_row, Strategy::two_reads,  Strategy::generic};
   constexpr Exchange kExchanges[] = {Exchange::none, Exchange::cluster, Exchange::grid};
   const auto any = [&] {
     return static_cast<int>(random.coin() ? random.between(-2, 4) : random.between(-kMaxInt - 1LL, kMaxInt));

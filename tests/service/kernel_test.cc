@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "normjit/service.h"
+#include "normjit/service/prepared.h"
 #include "tests/support/fake_machine.h"
 
 namespace normjit::testing {
@@ -55,11 +56,11 @@ class KernelTest : public ::testing::Test {
 TEST_F(KernelTest, KernelsTakeTheArgumentsThatALaunchPasses) {
   const std::string source =
       machine_.service().render(kAll, profile_of(90), RowsRegime::many, Alignment::one).value().text;
-  std::size_t at = source.find("#define NJ_KERNEL");
+  std::size_t at = source.find("#define NJ_ARGUMENTS");
   ASSERT_NE(at, std::string::npos);
   for (const char* parameter :
-       {"* x,", "* weight,", "* bias,", "* y,", "* mean_out,", "* rstd_out,", "long long rows,",
-        "long long x_stride,", "long long y_stride,", "* workspace)"}) {
+       {"*x,", "*weight,", "*bias,", "*y,", "*mean_out,", "*rstd_out,", "long long rows,",
+        "long long x_stride,", "long long y_stride,", "*workspace", "NJ_ARGUMENTS, RuntimeSpec spec)"}) {
     at = source.find(parameter, at);
     ASSERT_NE(at, std::string::npos) << parameter;
   }
@@ -89,6 +90,42 @@ TEST_F(KernelTest, PassesTensorsAndStrides) {
   EXPECT_EQ(launch.argument<std::int64_t>(7), 8192);
   EXPECT_EQ(launch.argument<std::int64_t>(8), 4100);
   EXPECT_EQ(launch.argument<void*>(9), nullptr);
+}
+
+// Behind the tensors, for the generic kernel alone.
+TEST_F(KernelTest, PassesWhatTheGenericKernelDoesNotKnowOfItsSpec) {
+  machine_.driver->set_argument_sizes({8, 8, 8, 8, 8, 8, 8, 8, 8, 8, sizeof(RuntimeSpec)});
+  const LayerNormSpec spec{.columns = 77,
+                           .input = DType::bf16,
+                           .output = DType::f32,
+                           .weight = DType::f16,
+                           .epsilon = 1e-3,
+                           .affine = Affine::weight,
+                           .activation = Activation::silu,
+                           .scale = 0.5};
+  const Kernel kernel = prepare(spec, {.plan = generic_plan()});
+  ASSERT_TRUE(kernel.launch(tensors_of(spec, 3), nullptr));
+  const std::string bytes = launched().arguments.at(10);
+  RuntimeSpec passed({});
+  ASSERT_EQ(bytes.size(), sizeof passed);
+  std::memcpy(&passed, bytes.data(), sizeof passed);
+  EXPECT_EQ(passed.epsilon, 1e-3);
+  EXPECT_EQ(passed.scale, 0.5);
+  EXPECT_EQ(passed.columns, 77);
+  EXPECT_EQ(passed.activation, static_cast<int>(Activation::silu));
+  EXPECT_EQ(passed.input, DType::bf16);
+  EXPECT_EQ(passed.output, DType::f32);
+  EXPECT_EQ(passed.weight, DType::f16);
+}
+
+// One kernel of f32 serves them all.
+TEST_F(KernelTest, GenericKernelsShareTheirCode) {
+  prepare({.columns = 5}, {.plan = generic_plan()});
+  prepare({.columns = 70'000, .input = DType::f16, .affine = Affine::weight}, {.plan = generic_plan()});
+  prepare({.columns = 5, .epsilon = 0.1, .statistics = true}, {.plan = generic_plan()});
+  EXPECT_THAT(machine_.compiler->calls(), SizeIs(1));
+  prepare({.columns = 5, .output = DType::f64}, {.plan = generic_plan()});
+  EXPECT_THAT(machine_.compiler->calls(), SizeIs(2));
 }
 
 TEST_F(KernelTest, RowsAreContiguousByDefault) {

@@ -54,6 +54,38 @@ TEST_F(LayerNormGpuTest, EveryStrategyInEveryDType) {
       run({.columns = columns, .input = dtype, .affine = Affine::weight_bias, .statistics = true}, 7);
 }
 
+// What has no kernel of its own yet; out of the library where that was built with it.
+TEST_F(LayerNormGpuTest, TheGenericKernel) {
+  const auto run_generic = [&](const LayerNormSpec& spec, std::int64_t rows) {
+    SCOPED_TRACE(to_text(spec));
+    const Kernel kernel = service().prepare(spec, {.plan = generic_plan()}).value();
+    cli::Problem problem = make(spec, rows, spec.columns + 3, spec.columns + 1);
+    GpuProblem on_gpu(problem, {.shift = 1});
+    ASSERT_TRUE(kernel.launch(on_gpu.tensors(), nullptr));
+    on_gpu.fetch();
+    expect_right(problem);
+  };
+  for (const std::int64_t columns : {1, 33, 1023, 1024, 1025, 9001, 300001})
+    for (const DType dtype : kDTypes)
+      run_generic({.columns = columns,
+                   .input = dtype,
+                   .affine = Affine::weight_bias,
+                   .activation = Activation::gelu,
+                   .statistics = true},
+                  29);
+  for (const DType input : kDTypes)
+    for (const DType output : kDTypes)
+      for (const DType weight : kDTypes)
+        run_generic({.columns = 2001,
+                     .input = input,
+                     .output = output,
+                     .weight = weight,
+                     .affine = Affine::weight,
+                     .activation = Activation::silu,
+                     .scale = -1.7},
+                    5);
+}
+
 TEST_F(LayerNormGpuTest, OddWidths) {
   for (const DType dtype : {DType::f16, DType::f32})
     for (const std::int64_t columns : {1, 3, 17, 333, 1023, 4097, 50257})

@@ -156,7 +156,7 @@ class ServiceHostTest : public ::testing::Test {
       const std::lock_guard lock(mutex_);
       if (level >= LogLevel::warn) warnings_.emplace_back(text);
     };
-    return Service(options, {.compiler = compiler_, .driver = driver_, .files = nullptr});
+    return Service(options, {.compiler = compiler_, .driver = driver_, .files = nullptr, .embedded = ""});
   }
   int compiles() const { return static_cast<int>(compiler_->compiles().size()); }
 
@@ -225,6 +225,51 @@ TEST_F(ServiceHostTest, EveryStrategyGivesTheReference) {
               ::testing::ElementsAre(Strategy::tiled_rows, Strategy::resident_row, Strategy::two_reads));
   EXPECT_EQ(compiles(), 3) << "both forms share their kernels";
   EXPECT_EQ(driver_->launches(), 6);
+}
+
+TEST_F(ServiceHostTest, TheGenericKernelGivesTheReference) {
+  constexpr LayerNormSpec kWarps{.columns = 1000,
+                                 .input = DType::f16,
+                                 .output = DType::bf16,
+                                 .weight = DType::f32,
+                                 .epsilon = 1e-3,
+                                 .affine = Affine::weight_bias,
+                                 .activation = Activation::gelu,
+                                 .scale = -0.5};
+  Service service = this->service();
+  for (const LayerNormSpec& spec : {kTiled, kWarps, kResident, kLong}) {
+    const Kernel kernel = service.prepare(spec, {.plan = generic_plan()}).value();
+    EXPECT_EQ(kernel.plan(), generic_plan());
+    EXPECT_EQ(kernel.spec(), canonical(spec));
+    EXPECT_EQ(kernel.workspace_bytes(), 0u);
+    for (const bool in_place : {false, true}) {
+      if (in_place && spec.output != spec.input && spec.output != DType::bf16) continue;
+      cli::Problem problem = make(spec, 9, spec.columns + 1, spec.columns + 1);
+      OnGpu on_gpu(*driver_, problem, {.shift = 1, .in_place = in_place});
+      ASSERT_TRUE(kernel.check(on_gpu.tensors()).ok());
+      EXPECT_TRUE(kernel.launch(on_gpu.tensors(), nullptr)) << driver_->describe(719);
+      on_gpu.fetch();
+      expect_right(problem);
+    }
+  }
+  EXPECT_EQ(compiles(), 2) << "one for each compute type";
+  EXPECT_THAT(warnings_, IsEmpty());
+}
+
+// As a cubin runs on later architectures of the same major version.
+TEST_F(ServiceHostTest, OneGenericKernelServesAMajorVersion) {
+  driver_ =
+      std::make_shared<SimtDriver>(std::vector{small_gpu(80), small_gpu(89)}, *simt::HostCompiler::find());
+  Service service = this->service();
+  for (const int device : {0, 1}) {
+    const Kernel kernel = service.prepare(kTiled, {.device = device, .plan = generic_plan()}).value();
+    cli::Problem problem = make(kTiled, 9);
+    OnGpu on_gpu(*driver_, problem, {.device = device});
+    EXPECT_TRUE(kernel.launch(on_gpu.tensors(), nullptr)) << driver_->describe(719);
+    on_gpu.fetch();
+    expect_right(problem);
+  }
+  EXPECT_EQ(compiles(), 1);
 }
 
 TEST_F(ServiceHostTest, ASecondProcessFindsTheSameBitsOnDisk) {

@@ -44,7 +44,8 @@ class FakeMachine {
     };
     return options;
   }
-  Seams seams() const { return {.compiler = compiler, .driver = driver, .files = files}; }
+  // Nothing is embedded, whatever this library was built with.
+  Seams seams() const { return {.compiler = compiler, .driver = driver, .files = files, .embedded = ""}; }
 
   int compiles() const { return static_cast<int>(compiler->calls().size()); }
   int loads() const { return static_cast<int>(driver->loads().size()); }

@@ -179,7 +179,8 @@ std::optional<std::string> Launcher::run(const simt::HostKernel& kernel, std::ui
        *y = c.in_place ? x : pointer(y_), *mean = pointer(mean_), *rstd = pointer(rstd_),
        *workspace = pointer(workspace_.memory);
   long long rows = c.rows, x_stride = c.x_stride(), y_stride = c.y_stride();
-  void* arguments[] = {&x, &weight, &bias, &y, &mean, &rstd, &rows, &x_stride, &y_stride, &workspace};
+  RuntimeSpec spec(c.spec);
+  void* arguments[] = {&x, &weight, &bias, &y, &mean, &rstd, &rows, &x_stride, &y_stride, &workspace, &spec};
 
   std::vector<simt::Buffer> buffers;
   const auto add = [&](const GuardedMemory& memory, std::string_view name, bool writable, bool initialized,

@@ -103,9 +103,10 @@ TEST(KernelCase, RandomCasesReachEverything) {
   EXPECT_GT(overlaps, all / 50);
   EXPECT_GT(one_row, 5);
   EXPECT_GT(huge, all / 100);
-  EXPECT_EQ(inputs.size(), 5 * std::size(kInputKinds));
-  EXPECT_EQ(activations.size(), 5u * 5);
-  EXPECT_EQ(dtypes.size(), 5u * 4 * 4);
+  constexpr std::size_t kStrategies = std::size(kAllStrategies);
+  EXPECT_EQ(inputs.size(), kStrategies * std::size(kInputKinds));
+  EXPECT_EQ(activations.size(), kStrategies * 5);
+  EXPECT_EQ(dtypes.size(), kStrategies * 4 * 4);
 }
 
 }  // namespace

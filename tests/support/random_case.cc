@@ -64,6 +64,13 @@ std::optional<Plan> random_streamed_plan(Random& random, const LayerNormSpec& sp
 std::optional<Plan> random_plan(Random& random, Strategy strategy, const LayerNormSpec& spec,
                                 const DeviceProfile& device) {
   if (strategy == Strategy::streamed_row) return random_streamed_plan(random, spec, device);
+  if (strategy == Strategy::generic)
+    return random.coin() ? generic_plan()
+                         : Plan{.strategy = strategy,
+                                .threads = random_power(random, 32, 256),
+                                .lanes = kWarp,
+                                .vector = 1,
+                                .per_thread = static_cast<int>(random.between(1, 40))};
   Plan plan{.strategy = strategy};
   plan.threads = random_power(random, 32, 1024);
   plan.lanes = in_warps(plan) ? 1 << random.between(0, 5) : plan.threads;
@@ -98,6 +105,7 @@ std::int64_t ring_rows(const KernelCase& c) {
 // What a row costs in threads that do something.
 std::int64_t threads_a_row(const KernelCase& c) {
   if (in_warps(c.plan)) return c.plan.lanes;
+  if (c.plan.strategy == Strategy::generic && c.spec.columns <= columns_per_block(c.plan)) return kWarp;
   if (c.plan.strategy != Strategy::two_reads) return c.plan.threads * c.plan.slices;
   return 2 * c.plan.threads * ceil_div(c.spec.columns, columns_per_block(c.plan));
 }
@@ -109,7 +117,9 @@ std::int64_t random_rows(Random& random, const KernelCase& c, std::int64_t eleme
   const bool stays = c.plan.strategy == Strategy::streamed_row || c.plan.exchange == Exchange::grid;
   const std::int64_t edge = c.plan.strategy == Strategy::two_reads ? ring_rows(c)
                             : stays ? resident / c.plan.slices * random.between(1, 4)
-                                    : rows_per_block(c.plan) * random.between(1, 4);
+                            : c.plan.strategy == Strategy::generic
+                                ? c.plan.threads / kWarp
+                                : rows_per_block(c.plan) * random.between(1, 4);
   std::int64_t rows = 1;
   switch (random.below(4)) {
     case 0:
@@ -195,7 +205,8 @@ KernelCase forced_case(Random& random, Strategy strategy) {
 KernelCase random_case(std::uint64_t seed, std::optional<Strategy> forced) {
   // The most difficult one twice as often.
   constexpr Strategy kWeighted[] = {Strategy::packed_rows,  Strategy::tiled_rows, Strategy::resident_row,
-                                    Strategy::streamed_row, Strategy::two_reads,  Strategy::two_reads};
+                                    Strategy::streamed_row, Strategy::two_reads,  Strategy::two_reads,
+                                    Strategy::generic};
   Random random(seed);
   for (;;) {
     const KernelCase c = forced          ? forced_case(random, *forced)

@@ -21,10 +21,12 @@ std::string pack(const Source& source, Arch arch) {
                  source.text});
 }
 
-// Nothing for what pack() did not make for this kernel and architecture, or its specific target.
+// Nothing for what pack() did not make for this kernel and architecture, its specific target, or the oldest
+// compatible one.
 std::optional<Source> unpack(std::string_view code, const std::string& kernel, Arch arch) {
   Arch architecture_specific = arch;
   architecture_specific.suffix = 'a';
+  const Arch oldest = target_of(generic_plan(), arch);
   std::string_view line[4];
   for (std::string_view& each : line) {
     const std::size_t end = code.find('\n');
@@ -32,7 +34,8 @@ std::optional<Source> unpack(std::string_view code, const std::string& kernel, A
     each = code.substr(0, end);
     code.remove_prefix(end + 1);
   }
-  if (line[0] != kMagic || (line[1] != arch.name() && line[1] != architecture_specific.name()) ||
+  if (line[0] != kMagic ||
+      (line[1] != arch.name() && line[1] != architecture_specific.name() && line[1] != oldest.name()) ||
       line[2] != kernel || number<std::size_t>(line[3]) != code.size())
     return std::nullopt;
   return Source{.text = std::string(code), .kernel = kernel, .description = "kernel " + kernel};

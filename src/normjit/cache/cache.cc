@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "normjit/cache/pack.h"
+
 namespace normjit {
 
 using Kind = Standing::Kind;
@@ -14,6 +16,7 @@ Cache::Cache(Settings settings, std::shared_ptr<FileSystem> files, Warn warn)
       warn_(std::move(warn)) {
   for (const std::string& path : settings_.layers)
     if (!path.empty()) layers_.push_back(make_layer(path, files_, settings_.shared));
+  if (!settings_.embedded.empty()) embedded_ = std::make_unique<MemoryPack>("embedded", settings_.embedded);
 }
 
 std::optional<Cache::Found> Cache::find(const std::string& identity, const Accepts& accepts) {
@@ -32,6 +35,12 @@ std::optional<Cache::Found> Cache::find(const std::string& identity, const Accep
     if (standing.kind != Kind::absent)
       warn_(Trouble::layer, standing.error + "; it is left alone, and the next layer or the compiler serves");
   }
+  if (!embedded_) return {};
+  Standing standing = embedded_->look(identity);
+  if (standing.kind == Kind::entry && will_do(standing.entry))
+    return Found{std::move(standing.entry), Place::embedded};
+  if (standing.kind != Kind::entry && standing.kind != Kind::absent)
+    warn_(Trouble::embedded, standing.error + "; the compiler serves");
   return {};
 }
 
@@ -75,7 +84,8 @@ Cache::Look Cache::look(const std::string& identity, const Accepts& accepts) con
     if (ends_at("memory", {.kind = Kind::entry, .entry = std::move(kept->entry)})) return first;
   if (ends_at(directory_.path(), directory_.look(identity))) return first;
   for (const auto& layer : layers_)
-    if (ends_at(layer->path(), layer->look(identity))) break;
+    if (ends_at(layer->path(), layer->look(identity))) return first;
+  if (embedded_) ends_at(embedded_->path(), embedded_->look(identity));
   return first;
 }
 

@@ -1,5 +1,5 @@
-// All tiers of the cache in one: memory, the user's directory, the layers. cache/README.md says what they are
-// and which rules they keep.
+// All tiers of the cache in one: memory, the user's directory, the layers, what is part of the program.
+// cache/README.md says what they are and which rules they keep.
 #pragma once
 
 #include <chrono>
@@ -27,6 +27,8 @@ class Cache {
     std::vector<std::string> layers = {};  // paths of directories and packs, searched in this order
     std::int64_t max_bytes = 0;            // of the directory; 0: no bound
     bool shared = false;                   // believe what other users own or can write
+    // A pack that is part of the program, searched last, and never copied or listed; empty: none.
+    std::string_view embedded = {};
     // How long to wait for another process that has the same key under way.
     std::chrono::milliseconds patience{2000};
   };
@@ -34,7 +36,7 @@ class Cache {
 
   Cache(Settings settings, std::shared_ptr<FileSystem> files, Warn warn);
 
-  enum class Place { memory, directory, layer };
+  enum class Place { memory, directory, layer, embedded };
   struct Found {
     Entry entry;
     Place place;
@@ -57,8 +59,9 @@ class Cache {
   // Every entry of the directory, then of each layer that can be read. CacheIo if the directory cannot.
   Result<std::vector<Listed>> list() const;
 
-  // What find would find, without changing or saying anything: the entry and the tier that holds it ("memory"
-  // or a path); or if none will do, the first thing that stands at its place; or absent.
+  // What find would find, without changing or saying anything: the entry and the tier that holds it
+  // ("memory", "embedded" or a path); or if none will do, the first thing that stands at its place; or
+  // absent.
   struct Look {
     std::string tier;
     Standing standing;
@@ -68,16 +71,18 @@ class Cache {
   const Settings& settings() const { return settings_; }
   Directory& directory() { return directory_; }
   const std::vector<std::unique_ptr<Tier>>& layers() const { return layers_; }
+  const Tier* embedded() const { return embedded_.get(); }  // null: nothing is
   const std::shared_ptr<FileSystem>& files() const { return files_; }
 
  private:
-  enum class Trouble : unsigned { layer = 1, stalled = 2 };
+  enum class Trouble : unsigned { layer = 1, stalled = 2, embedded = 4 };
 
   const Settings settings_;
   const std::shared_ptr<FileSystem> files_;
   Memory memory_;
   Directory directory_;
   std::vector<std::unique_ptr<Tier>> layers_;
+  std::unique_ptr<Tier> embedded_;
   WarnOnce<Trouble> warn_;
 };
 

@@ -86,13 +86,60 @@ class Pack::OpenFile {
   std::string error_;
 };
 
-struct Pack::Index {
+namespace {
+
+// Where the entries of a pack are.
+struct PackIndex {
   struct Line {
     std::string id;
     std::int64_t offset, bytes;
   };
-  struct stat facts = {};   // of the file whose index this is
   std::vector<Line> lines;  // by id
+
+  // Null: it has no such entry.
+  const Line* find(const std::string& id) const {
+    const auto line = std::lower_bound(lines.begin(), lines.end(), id,
+                                       [](const Line& a, const std::string& b) { return a.id < b; });
+    return line == lines.end() || line->id != id ? nullptr : &*line;
+  }
+};
+
+// The index of a pack of so many bytes from its head, which ends behind the first empty line; or what is
+// wrong with it, for a sentence.
+Result<PackIndex> parse_index(std::string_view head, std::int64_t pack_bytes) {
+  const auto refuse = [](std::string_view reason) { return Error{Code::CacheIo, std::string(reason)}; };
+  std::string_view rest = head;
+  if (!take_prefix(rest, kMagic)) return refuse("it is damaged, foreign, or of another format version");
+  if (!take_prefix(rest, kChecksum) || rest.size() < 33 || rest[32] != '\n' ||
+      rest.substr(0, 32) != digest(rest.substr(33)))
+    return refuse("the checksum of its index does not match, it is damaged or cut short");
+  rest.remove_prefix(33);
+
+  PackIndex index;
+  auto offset = static_cast<std::int64_t>(head.size());
+  const auto lines = split(rest.substr(0, rest.size() - 2), '\n');
+  for (std::size_t i = 1; i < lines.size(); ++i) {
+    const std::string_view id = lines[i].substr(0, lines[i].find(' '));
+    const auto bytes = number<std::int64_t>(lines[i].substr(std::min(id.size() + 1, lines[i].size())));
+    if (id_in(file_name(id, kEntrySuffix), kEntrySuffix).empty() || !bytes || *bytes < 0 ||
+        *bytes > kMaxEntryBytes || (!index.lines.empty() && index.lines.back().id >= id))
+      return refuse("its index is malformed");
+    index.lines.push_back({std::string(id), offset, *bytes});
+    offset += *bytes;
+  }
+  if (lines[0] != concat({kEntries, shortest(index.lines.size())})) return refuse("its index is malformed");
+  if (offset != pack_bytes) return refuse("its size is not the one that its index tells");
+  return index;
+}
+
+std::string not_valid(std::string_view path, std::string_view reason) {
+  return concat({path, " is not a valid pack: ", reason});
+}
+
+}  // namespace
+
+struct Pack::Index : PackIndex {
+  struct stat facts = {};  // of the file whose index this is
 
   bool is_of(const struct stat& file) const {
     return file.st_dev == facts.st_dev && file.st_ino == facts.st_ino && file.st_size == facts.st_size &&
@@ -132,33 +179,13 @@ std::shared_ptr<const Pack::Index> Pack::read_index(const OpenFile& file, Standi
     if (!head.starts_with(kMagic)) break;
     end = head.find("\n\n", from);
   }
-  std::string_view rest = std::string_view(head).substr(0, end == std::string::npos ? 0 : end + 2);
-  const auto refuse = [&](std::string_view reason) {
-    trouble = {.kind = Kind::damaged, .error = concat({path_, " is not a valid pack: ", reason})};
+  auto parsed = parse_index(std::string_view(head).substr(0, end == std::string::npos ? 0 : end + 2),
+                            file.facts().st_size);
+  if (!parsed) {
+    trouble = {.kind = Kind::damaged, .error = not_valid(path_, parsed.error().message)};
     return nullptr;
-  };
-  if (!take_prefix(rest, kMagic)) return refuse("it is damaged, foreign, or of another format version");
-  if (!take_prefix(rest, kChecksum) || rest.size() < 33 || rest[32] != '\n' ||
-      rest.substr(0, 32) != digest(rest.substr(33)))
-    return refuse("the checksum of its index does not match, it is damaged or cut short");
-  rest.remove_prefix(33);
-
-  auto index = std::make_shared<Index>();
-  index->facts = file.facts();
-  auto offset = static_cast<std::int64_t>(end + 2);
-  const auto lines = split(rest.substr(0, rest.size() - 2), '\n');
-  for (std::size_t i = 1; i < lines.size(); ++i) {
-    const std::string_view id = lines[i].substr(0, lines[i].find(' '));
-    const auto bytes = number<std::int64_t>(lines[i].substr(std::min(id.size() + 1, lines[i].size())));
-    if (id_in(file_name(id, kEntrySuffix), kEntrySuffix).empty() || !bytes || *bytes < 0 ||
-        *bytes > kMaxEntryBytes || (!index->lines.empty() && index->lines.back().id >= id))
-      return refuse("its index is malformed");
-    index->lines.push_back({std::string(id), offset, *bytes});
-    offset += *bytes;
   }
-  if (lines[0] != concat({kEntries, shortest(index->lines.size())})) return refuse("its index is malformed");
-  if (offset != file.facts().st_size) return refuse("its size is not the one that its index tells");
-  return index;
+  return std::make_shared<Index>(Index{*std::move(parsed), file.facts()});
 }
 
 Standing Pack::look(const std::string& identity) const {
@@ -168,9 +195,8 @@ Standing Pack::look(const std::string& identity) const {
   const auto index = this->index(file, trouble);
   if (!index) return trouble;
   const std::string id = entry_id(identity);
-  const auto line = std::lower_bound(index->lines.begin(), index->lines.end(), id,
-                                     [](const Index::Line& a, const std::string& b) { return a.id < b; });
-  if (line == index->lines.end() || line->id != id) return {};
+  const auto* const line = index->find(id);
+  if (!line) return {};
   std::string bytes;
   if (!file.read(line->offset, static_cast<std::size_t>(line->bytes), bytes))
     return {.kind = Kind::unreadable, .error = io_error("read", path_, errno).message};
@@ -200,6 +226,51 @@ Result<std::vector<Listed>> Pack::list() const {
     entries.push_back(std::move(listed));
   }
   return entries;
+}
+
+struct MemoryPack::Index : PackIndex {};
+
+MemoryPack::MemoryPack(std::string name, std::string_view bytes) : name_(std::move(name)), bytes_(bytes) {}
+
+MemoryPack::~MemoryPack() = default;
+
+Result<std::shared_ptr<const MemoryPack::Index>> MemoryPack::index() const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (index_) return index_;
+  }
+  const std::size_t end = bytes_.find("\n\n");
+  auto parsed = parse_index(bytes_.substr(0, end == bytes_.npos ? 0 : end + 2),
+                            static_cast<std::int64_t>(bytes_.size()));
+  if (!parsed) return Error{Code::CacheIo, not_valid(name_, parsed.error().message)};
+  auto read = std::make_shared<const Index>(Index{*std::move(parsed)});
+  const std::lock_guard lock(mutex_);
+  if (!index_) index_ = std::move(read);
+  return index_;
+}
+
+Standing MemoryPack::look(const std::string& identity) const {
+  const auto index = this->index();
+  if (!index) return {.kind = Kind::damaged, .error = index.error().message};
+  const std::string id = entry_id(identity);
+  const auto* const line = (*index)->find(id);
+  if (!line) return {};
+  return judge(std::string(part(line->offset, line->bytes)), identity, concat({"entry ", id, " of ", name_}));
+}
+
+Result<std::vector<Listed>> MemoryPack::list() const {
+  const auto index = this->index();
+  if (!index) return index.error();
+  std::vector<Listed> entries;
+  for (const Index::Line& line : (*index)->lines) {
+    entries.push_back({.id = line.id, .path = name_, .bytes = line.bytes, .entry = Error{Code::CacheIo, {}}});
+    judge(std::string(part(line.offset, line.bytes)), entries.back());
+  }
+  return entries;
+}
+
+std::string_view MemoryPack::part(std::int64_t offset, std::int64_t bytes) const {
+  return bytes_.substr(static_cast<std::size_t>(offset), static_cast<std::size_t>(bytes));
 }
 
 }  // namespace normjit

@@ -49,4 +49,28 @@ class Pack final : public Tier {
   mutable std::shared_ptr<const Index> index_;  // of the file that was looked at last
 };
 
+// A pack that is part of the program. Its index is read at the first look.
+class MemoryPack final : public Tier {
+ public:
+  // `name` stands for its path; `bytes` must outlive it.
+  MemoryPack(std::string name, std::string_view bytes);
+  ~MemoryPack() override;
+
+  const std::string& path() const override { return name_; }
+  Standing look(const std::string& identity) const override;
+  Result<std::vector<Listed>> list() const override;
+
+ private:
+  struct Index;
+
+  // CacheIo: it is no pack.
+  Result<std::shared_ptr<const Index>> index() const;
+  std::string_view part(std::int64_t offset, std::int64_t bytes) const;
+
+  const std::string name_;
+  const std::string_view bytes_;
+  mutable ForkMutex mutex_;
+  mutable std::shared_ptr<const Index> index_;
+};
+
 }  // namespace normjit

@@ -62,7 +62,7 @@ std::vector<Placeholder> constants(const LayerNormSpec& spec, const Plan& plan, 
       {"activation", std::string(name(spec.activation))},
       {"scale", hexadecimal(spec.scale, compute_type(spec))},
       {"has_statistics", boolean(spec.statistics)},
-      {"arch", shortest(arch.number)},
+      {"arch", shortest(target_of(plan, arch).number)},
       {"threads", shortest(plan.threads)},
       {"lanes", shortest(plan.lanes)},
       {"vector", shortest(plan.vector)},
@@ -80,7 +80,7 @@ std::vector<Placeholder> constants(const LayerNormSpec& spec, const Plan& plan, 
 
 Result<Source> generate(const LayerNormSpec& any, const Plan& plan, Arch arch,
                         const std::string& template_directory) {
-  const LayerNormSpec spec = canonical(any);
+  const LayerNormSpec spec = source_spec(plan, any);
   const std::string kernel(name(plan.strategy)), last = kernel + ".cu";
   std::vector<std::string_view> files(std::begin(kAlways), std::end(kAlways));
   files.insert(files.end(), kBesides, kBesides + besides(plan.strategy));

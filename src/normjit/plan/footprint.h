@@ -122,12 +122,12 @@ inline bool keeps_affine(const Plan& plan, const LayerNormSpec& spec) {
 // has at least these; the planner asks for needed_registers(), with which nothing spills.
 inline constexpr int kMaxRegisters = 255, kWorkingRegisters = 16;
 
-// Of x, in a thread. A row that passes through shared memory is not held; what is read from a tile is held
-// widened.
+// Of x, in a thread. A row that passes through shared memory is not held, nor is one that is read again; what
+// is read from a tile is held widened.
 inline std::int64_t held_registers(const Plan& plan, const LayerNormSpec& spec) {
   if (plan.strategy == Strategy::tiled_rows)
     return std::int64_t{plan.per_thread} * plan.vector * plan.group_rows * size_of(compute_type(spec)) / 4;
-  return plan.strategy == Strategy::streamed_row
+  return plan.strategy == Strategy::streamed_row || plan.strategy == Strategy::generic
              ? 0
              : std::int64_t{plan.per_thread} * registers_per_vector(plan.vector, spec);
 }

@@ -84,6 +84,10 @@ Grid grid_of(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& d
     const auto narrow = [](std::int64_t count) { return static_cast<std::uint32_t>(count); };
     return Grid{narrow(rows_per_part), narrow(most_parts), narrow(blocks_per_part), narrow(most_blocks)};
   };
+  if (plan.strategy == Strategy::generic) {
+    const bool a_warp_each = spec.columns <= columns_per_block(plan);
+    return grid(a_warp_each ? plan.threads / kWarp : 1, kMaxGrid, 1, kMaxGrid);
+  }
   const std::int64_t resident = resident_blocks(plan, device);
   if (plan.strategy == Strategy::two_reads) return grid(1, resident, chunks_of(plan, spec), resident);
   const bool stays = plan.strategy == Strategy::streamed_row || plan.exchange == Exchange::grid;
@@ -91,14 +95,50 @@ Grid grid_of(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& d
   return grid(rows_per_block(plan), teams, plan.slices, teams * plan.slices);
 }
 
+Plan generic_plan() noexcept {
+  return {.strategy = Strategy::generic,
+          .threads = 256,
+          .lanes = kWarp,
+          .vector = 1,
+          .per_thread = 32,
+          .blocks_per_sm = 2};
+}
+
+LayerNormSpec generic_spec(const LayerNormSpec& spec) noexcept {
+  constexpr std::int64_t kMostColumns = std::numeric_limits<std::int32_t>::max();
+  return canonical({.columns = kMostColumns, .input = compute_type(spec), .statistics = true});
+}
+
+LayerNormSpec source_spec(const Plan& plan, const LayerNormSpec& spec) noexcept {
+  return plan.strategy == Strategy::generic ? generic_spec(spec) : canonical(spec);
+}
+
 std::int64_t grid_blocks(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device,
                          std::int64_t rows) noexcept {
   return grid_of(plan, spec, device).blocks(rows);
 }
 
+namespace {
+// Cubins run on later architectures of the same major version, but not on those of Tegra (87, 88), whose
+// cubins run on nothing else (CUDA programming guide, binary compatibility).
+Arch oldest_compatible(Arch arch) {
+  switch (arch.number) {
+    case 86:
+    case 89:
+      return Arch{80};
+    case 103:
+      return Arch{100};
+    case 121:
+      return Arch{120};
+    default:
+      return Arch{arch.number};
+  }
+}
+}  // namespace
+
 Arch target_of(const Plan& plan, Arch arch) noexcept {
   if (plan.strategy == Strategy::streamed_row) arch.suffix = 'a';
-  return arch;
+  return plan.strategy == Strategy::generic ? oldest_compatible(arch) : arch;
 }
 
 namespace {
@@ -175,7 +215,7 @@ std::string check_slices(const Plan& plan, const LayerNormSpec& spec, const Devi
     return {};
   }
   if (plan.stages != 0) return "only streamed rows have a ring";
-  if (plan.strategy == Strategy::two_reads) return {};
+  if (plan.strategy == Strategy::two_reads || plan.strategy == Strategy::generic) return {};
   if (plan.slices * columns_per_block(plan) < covered(plan, spec)) return "the lanes do not cover the row";
   return {};
 }
@@ -188,7 +228,7 @@ Result<void> check(const Plan& plan, const LayerNormSpec& spec, const DeviceProf
                                             device.arch.name(), ": ", why})};
   };
   const auto power_of_two = [](int n) { return n > 0 && std::has_single_bit(static_cast<unsigned>(n)); };
-  if (plan.strategy > Strategy::two_reads || plan.exchange > Exchange::grid)
+  if (plan.strategy > Strategy::generic || plan.exchange > Exchange::grid)
     return illegal("unknown strategy or exchange");
   if (plan.threads < kWarp || plan.threads > kMaxThreads || !power_of_two(plan.threads))
     return illegal("threads must be a power of two from 32 to 1024");
@@ -207,7 +247,12 @@ Result<void> check(const Plan& plan, const LayerNormSpec& spec, const DeviceProf
         "that a block has");
   }
   if (plan.per_thread < 1) return illegal("per_thread must be at least 1");
-  if (in_warps(plan)) {
+  if (plan.strategy == Strategy::generic) {
+    constexpr int kMostChunk = 1 << 20;
+    if (plan.lanes != kWarp || plan.vector != 1 || plan.shifted || plan.group_rows != 1 ||
+        columns_per_block(plan) > kMostChunk)
+      return illegal("generic rows are read in single elements by the 32 lanes of a warp");
+  } else if (in_warps(plan)) {
     if (!power_of_two(plan.lanes) || plan.lanes > kWarp)
       return illegal("lanes must be a power of two up to 32");
   } else if (plan.strategy == Strategy::streamed_row) {

@@ -8,8 +8,8 @@
 namespace normjit {
 namespace {
 
-constexpr std::string_view kStrategyNames[] = {"packed_rows", "tiled_rows", "resident_row", "streamed_row",
-                                               "two_reads"};
+constexpr std::string_view kStrategyNames[] = {"packed_rows",  "tiled_rows", "resident_row",
+                                               "streamed_row", "two_reads",  "generic"};
 constexpr std::string_view kExchangeNames[] = {"none", "cluster", "grid"};
 
 template <class Enum, std::size_t n>

@@ -11,7 +11,7 @@ Result<Identified> BinaryStore::identify(const LayerNormSpec& spec, const Plan& 
   const Arch arch = target_of(plan, of_device);
   auto source = generate(spec, plan, arch, template_directory_);
   if (!source) return source.error();
-  Identified kernel{spec, plan, arch, {}, {}, {}};
+  Identified kernel{source_spec(plan, spec), plan, arch, {}, {}, {}};
   kernel.identity =
       concat({"source=", digest(source->text), " arch=", arch.name(), " options=", semantic_options(arch)});
   kernel.id = entry_id(kernel.identity);
@@ -49,7 +49,7 @@ Result<StoredBinary> BinaryStore::find_or_compile(const Identified& kernel, cons
       return (!refused || entry.body != *refused) && !is_outdated(entry);
     });
     if (!found) return {};
-    constexpr Origin kOrigins[] = {Origin::memory, Origin::disk, Origin::layer};
+    constexpr Origin kOrigins[] = {Origin::memory, Origin::disk, Origin::layer, Origin::embedded};
     return StoredBinary{std::move(found->entry.body), kOrigins[static_cast<int>(found->place)],
                         found->kept_on_disk};
   };

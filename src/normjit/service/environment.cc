@@ -1,8 +1,22 @@
 // What normjit finds on this machine.
+#include <algorithm>
+
 #include "normjit/base/text.h"
 #include "normjit/service/impl.h"
 
 namespace normjit {
+namespace {
+
+void add_embedded(const Listed& listed, Environment& found) {
+  if (!listed.entry) {
+    found.embedded_error = concat({"embedded entry ", listed.id, ": ", listed.entry.error().message});
+  } else if (const auto arch = Arch::parse(listed.entry->fact("arch"));
+             arch && std::ranges::find(found.embedded_archs, *arch) == found.embedded_archs.end()) {
+    found.embedded_archs.push_back(*arch);
+  }
+}
+
+}  // namespace
 
 Environment Service::environment() {
   Environment found;
@@ -14,6 +28,15 @@ Environment Service::environment() {
     const auto entries = layer->list();
     found.layers.push_back({layer->path(), entries ? static_cast<int>(entries->size()) : 0,
                             entries ? "" : entries.error().message});
+  }
+
+  if (const Tier* const embedded = impl_->binaries.cache().embedded()) {
+    if (const auto entries = embedded->list()) {
+      for (const Listed& listed : *entries) add_embedded(listed, found);
+      std::ranges::sort(found.embedded_archs, {}, &Arch::number);
+    } else {
+      found.embedded_error = entries.error().message;
+    }
   }
 
   const auto version = [](int major, int minor) { return concat({shortest(major), ".", shortest(minor)}); };

@@ -5,6 +5,7 @@
 
 #include "normjit/base/text.h"
 #include "normjit/service/default_compiler.h"
+#include "normjit/service/embedded_pack.h"
 #include "normjit/spec/valid.h"
 
 namespace normjit {
@@ -17,7 +18,8 @@ Service::Impl::Impl(Options given, Seams seams)
                std::make_unique<Cache>(Cache::Settings{.directory = options.cache_directory,
                                                        .layers = options.layers,
                                                        .max_bytes = options.max_cache_bytes,
-                                                       .shared = options.shared_cache},
+                                                       .shared = options.shared_cache,
+                                                       .embedded = seams.embedded.value_or(embedded_pack())},
                                        seams.files ? seams.files : make_posix_file_system(),
                                        [this](std::string_view text) { log(LogLevel::warn, text); }),
                options.template_directory, options.exact_toolchain),

@@ -19,6 +19,15 @@ Alignment alignment_of(const LayerNormSpec& spec, const Tensors& tensors) noexce
   return rules.alignment(tensors, rules.strides(tensors));
 }
 
+RuntimeSpec::RuntimeSpec(const LayerNormSpec& spec) noexcept
+    : epsilon(spec.epsilon),
+      scale(spec.scale),
+      columns(static_cast<std::int32_t>(spec.columns)),
+      activation(static_cast<std::int32_t>(spec.activation)),
+      input(spec.input),
+      output(spec.output),
+      weight(spec.weight) {}
+
 Status Kernel::launch(const Tensors& t, Stream stream, const LaunchOptions& options) const noexcept {
   if (!prepared_) return {Code::EmptyKernel};
   const Prepared& p = *prepared_;
@@ -39,7 +48,7 @@ Result<void> Kernel::check(const Tensors& t) const {
   if (!status)
     return failed(status.code,
                   concat({status.message(), " The kernel is ", to_text(p.plan), "; its workspace has ",
-                          shortest(p.launcher.workspace_bytes), " bytes."}));
+                          shortest(p.workspace_bytes), " bytes."}));
 
   const auto size = [](DType dtype) { return static_cast<std::uint64_t>(size_of(dtype)); };
   const auto bytes = [&](std::int64_t stride, DType dtype) {
@@ -58,7 +67,7 @@ Result<void> Kernel::check(const Tensors& t) const {
       {"bias", t.bias, columns * size(p.spec.weight)},
       {"mean", t.mean, statistics},
       {"rstd", t.rstd, statistics},
-      {"workspace", p.launcher.workspace_bytes ? t.workspace : nullptr, p.launcher.workspace_bytes}};
+      {"workspace", p.workspace_bytes ? t.workspace : nullptr, p.workspace_bytes}};
   for (const auto& tensor : needed) {
     if (!tensor.pointer) continue;
     const auto found = p.driver->allocation(tensor.pointer);
@@ -85,7 +94,7 @@ constexpr DeviceProfile kNoDevice{};
 }  // namespace
 
 std::size_t Kernel::workspace_bytes() const noexcept {
-  return prepared_ ? prepared_->launcher.workspace_bytes : 0;
+  return prepared_ ? prepared_->workspace_bytes : 0;
 }
 const LayerNormSpec& Kernel::spec() const noexcept { return prepared_ ? prepared_->spec : kNoSpec; }
 const Plan& Kernel::plan() const noexcept { return prepared_ ? prepared_->plan : kNoPlan; }
@@ -94,7 +103,7 @@ const DeviceProfile& Kernel::device() const noexcept { return prepared_ ? prepar
 Origin Kernel::origin() const noexcept { return prepared_ ? prepared_->origin : Origin::compiled; }
 
 std::string_view name(Origin origin) noexcept {
-  constexpr std::string_view kNames[] = {"memory", "disk", "layer", "compiled"};
+  constexpr std::string_view kNames[] = {"memory", "disk", "layer", "compiled", "embedded"};
   return kNames[static_cast<int>(origin)];
 }
 

@@ -16,16 +16,16 @@ LaunchShape launch_shape(const Plan& plan, const LayerNormSpec& spec) noexcept {
 
 Launcher::Launcher(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device) noexcept
     : generation(fork_generation()),
-      workspace_bytes(normjit::workspace_bytes(plan, spec, device)),
       grid(grid_of(plan, spec, device)),
       shape(launch_shape(plan, spec)),
       needed(plan.shifted ? Alignment::one : Alignment{static_cast<std::uint8_t>(plan.vector)}),
       can_overlap(device.arch.number >= 90),
+      needs_workspace(workspace_bytes(plan, spec, device) != 0),
       shares_rows(plan.exchange != Exchange::none) {}
 
 Status Launcher::launch(const Tensors& tensors, Strides strides, Stream stream,
                         const LaunchOptions& options) const noexcept {
-  ArgumentList arguments(tensors, strides);
+  ArgumentList arguments(tensors, strides, *runtime_spec);
   LaunchShape now = shape;
   now.overlap_previous = options.overlap_previous && can_overlap;
   const int result = loaded->launch(grid.blocks(tensors.rows), now, stream, arguments.pointers);

@@ -14,6 +14,8 @@ namespace normjit {
 // The shape of a plan's launches.
 LaunchShape launch_shape(const Plan& plan, const LayerNormSpec& spec) noexcept;
 
+struct RuntimeSpec;
+
 // A plain value of one cache line: copies stand wherever a launch would else have to look elsewhere.
 struct Launcher {
   Launcher() = default;
@@ -25,7 +27,7 @@ struct Launcher {
   Status admit(const Tensors& tensors, Alignment alignment) const noexcept {
     if (generation != fork_generation()) return {Code::ForkedAfterCudaInit};
     if (alignment < needed) return {Code::Misaligned};
-    if (workspace_bytes != 0 && tensors.workspace == nullptr) return {Code::WorkspaceRequired};
+    if (needs_workspace && tensors.workspace == nullptr) return {Code::WorkspaceRequired};
     return {};
   }
 
@@ -35,11 +37,12 @@ struct Launcher {
 
   const LoadedKernel* loaded = nullptr;  // somebody else's
   std::uint64_t generation = 0;          // fork_generation() of the process that has it loaded
-  std::size_t workspace_bytes = 0;
+  const RuntimeSpec* runtime_spec = nullptr;  // likewise
   Grid grid;
   LaunchShape shape;
   Alignment needed = Alignment::one;  // of the tensors, at least
   bool can_overlap = false;           // whether the device knows LaunchOptions::overlap_previous
+  bool needs_workspace = false;
   bool shares_rows = false;           // whether blocks must run together
 };
 static_assert(sizeof(Launcher) <= 64);

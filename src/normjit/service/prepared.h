@@ -12,6 +12,16 @@
 
 namespace normjit {
 
+// What the generic kernel takes of a spec at run time, as templates/generic.cu declares it. Other kernels
+// ignore it.
+struct RuntimeSpec {
+  explicit RuntimeSpec(const LayerNormSpec& spec) noexcept;
+
+  double epsilon, scale;
+  std::int32_t columns, activation;
+  DType input, output, weight;
+};
+
 // What every launch reads comes first, on cache lines to which nothing is written while it is launched.
 struct alignas(64) Kernel::Prepared {
   TensorRules rules;  // of the spec
@@ -22,6 +32,8 @@ struct alignas(64) Kernel::Prepared {
   DeviceProfile profile;
   int device = -1;
   Origin origin = Origin::compiled;
+  std::size_t workspace_bytes = 0;
+  RuntimeSpec runtime_spec;
   std::shared_ptr<Driver> driver;
   std::shared_ptr<LoadedKernel> loaded;
   // Whether the one-call form has seen this kernel with pointers that Kernel::check accepted.
@@ -36,7 +48,11 @@ struct alignas(64) Kernel::Prepared {
         plan(plan),
         profile(profile),
         device(device),
-        driver(std::move(driver)) {}
+        workspace_bytes(normjit::workspace_bytes(plan, spec, profile)),
+        runtime_spec(spec),
+        driver(std::move(driver)) {
+    launcher.runtime_spec = &runtime_spec;
+  }
 };
 
 // TensorRules of a spec, for those who ask once.
@@ -44,11 +60,11 @@ Strides strides_of(const LayerNormSpec& spec, const Tensors& tensors) noexcept;
 Status check_tensors(const LayerNormSpec& spec, const Tensors& tensors) noexcept;
 Alignment alignment_of(const LayerNormSpec& spec, const Tensors& tensors) noexcept;
 
-// The kernels' one argument list, of templates/hw.cuh, as a launch takes it. Points into the tensors, and
-// into itself.
+// The kernels' one argument list, of templates/hw.cuh, as a launch takes it. Points into the tensors and the
+// spec, and into itself.
 struct ArgumentList {
-  // In the order of NJ_KERNEL.
-  ArgumentList(const Tensors& t, Strides of_launch) noexcept
+  // In the order of NJ_KERNEL and NJ_GENERIC_KERNEL.
+  ArgumentList(const Tensors& t, Strides of_launch, const RuntimeSpec& spec) noexcept
       : strides(of_launch),
         pointers{const_cast<void**>(&t.x),
                  const_cast<void**>(&t.weight),
@@ -59,12 +75,13 @@ struct ArgumentList {
                  const_cast<std::int64_t*>(&t.rows),
                  &strides.x,
                  &strides.y,
-                 const_cast<void**>(&t.workspace)} {}
+                 const_cast<void**>(&t.workspace),
+                 const_cast<RuntimeSpec*>(&spec)} {}
   ArgumentList(const ArgumentList&) = delete;
   ArgumentList& operator=(const ArgumentList&) = delete;
 
   Strides strides;
-  void* pointers[10];
+  void* pointers[11];
 };
 
 }  // namespace normjit

@@ -1,0 +1,21 @@
+// The generic kernels that are part of the library.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "normjit/base/embedded_file.h"
+
+namespace normjit {
+
+// One pack (cache/pack.h), made at build time by scripts/pack_generic.cc; an empty one in a library that was
+// built where there was no NVRTC.
+std::span<const EmbeddedFile> embedded_packs() noexcept;
+
+// Its bytes.
+inline std::string_view embedded_pack() noexcept {
+  const auto packs = embedded_packs();
+  return packs.empty() ? std::string_view() : packs.front().text;
+}
+
+}  // namespace normjit

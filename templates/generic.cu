@@ -1,0 +1,187 @@
+// Rows of every spec, with one text: columns, dtypes, epsilon, activation and scale come with the launch, and
+// pointers that are null say what the spec does not have. It serves while a spec's own kernel is still to be
+// compiled, or where there is no compiler.
+//
+// Why it is fast enough: all that is decided at run time is the same for all threads, and decided once for
+// kTake elements of a lane, in front of loads that then follow each other. A warp has a row that fits into a
+// chunk of kSpan columns; a longer row has a block, each warp a part of it. A chunk is read twice to be
+// measured, the second time out of L1, and once more, out of L2, to be applied.
+namespace normjit {
+
+static_assert(kLanes == kWarp && kVector == 1, "the lanes of a warp take single elements");
+static_assert(kSlices == 1 && !kShifted && kHasStatistics, "a block has a row");
+
+enum class DType : unsigned char { f16, bf16, f32, f64 };
+
+// What other kernels know of their spec before they run; src/normjit/service/prepared.h has the same.
+struct RuntimeSpec {
+  double epsilon, scale;
+  int columns;
+  Activation activation;
+  DType input, output, weight;
+};
+
+// Elements that a lane takes at a time, every kWarp-th. The error function in double is long.
+constexpr int kTake = kSame<Acc, double> ? 2 : 4;
+using Taken = Acc[kTake];
+
+// In f32 there is no f64.
+NJ_DEVICE bool is_f32(DType dtype) { return kSame<Acc, float> || dtype == DType::f32; }
+
+// A lane's next elements of a row of this dtype, the first of them number `at`, in a part of it that has
+// `left` columns from there on, at least one. In place of columns that are not there comes the first again:
+// no load stands behind a condition, and none is of a column that another lane may be writing.
+template <hw::Keep kKeep, class T>
+NJ_DEVICE void take_as(Taken& to, const void* row, long long at, long long left) {
+  const T* const from = static_cast<const T*>(row) + at;
+#pragma unroll
+  for (int j = 0; j < kTake; ++j)
+    to[j] = widen(hw::load<kKeep, T>(from + (j * kWarp < left ? j * kWarp : 0)));
+}
+template <hw::Keep kKeep>
+NJ_DEVICE void take(Taken& to, const void* row, DType dtype, long long at, long long left) {
+  if (dtype == DType::f16) {
+    take_as<kKeep, F16>(to, row, at, left);
+  } else if (dtype == DType::bf16) {
+    take_as<kKeep, BF16>(to, row, at, left);
+  } else if (is_f32(dtype)) {
+    take_as<kKeep, float>(to, row, at, left);
+  } else {
+    take_as<kKeep, Acc>(to, row, at, left);
+  }
+}
+
+// The same elements back to a row.
+template <class T>
+NJ_DEVICE void put_as(const Taken& from, void* row, long long at, long long left) {
+  T* const to = static_cast<T*>(row) + at;
+#pragma unroll
+  for (int j = 0; j < kTake; ++j)
+    if (j * kWarp < left) hw::store(to + j * kWarp, narrow<T>(from[j]));
+}
+NJ_DEVICE void put(const Taken& from, void* row, DType dtype, long long at, long long left) {
+  if (dtype == DType::f16) {
+    put_as<F16>(from, row, at, left);
+  } else if (dtype == DType::bf16) {
+    put_as<BF16>(from, row, at, left);
+  } else if (is_f32(dtype)) {
+    put_as<float>(from, row, at, left);
+  } else {
+    put_as<Acc>(from, row, at, left);
+  }
+}
+
+// The elements that a lane has of a chunk: `count` columns of x from number `begin` on.
+struct ChunkElements {
+  const void* x;
+  DType dtype;
+  long long begin;
+  int count, lane;
+
+  template <class Act>
+  NJ_METHOD void each(const Act& act) const {
+#pragma unroll 1
+    for (int at = lane; at < count; at += kTake * kWarp) {
+      Taken taken;
+      take<hw::Keep::always>(taken, x, dtype, begin + at, count - at);
+#pragma unroll
+      for (int j = 0; j < kTake; ++j)
+        if (at + j * kWarp < count) act(taken[j], 0);
+    }
+  }
+};
+
+// The moments of `count` columns of x from number `begin` on, which a warp reads chunk by chunk. Chunks are
+// merged as merge() does it, relative to the mean of the first, but in double: there may be a million of
+// them.
+NJ_DEVICE Moments measure(const void* x, DType dtype, long long begin, long long count, int lane) {
+  Moments m;
+  double base = 0, distances = 0, squares = 0;
+  long long done = 0;
+  do {
+    const int own = count - done < kSpan ? static_cast<int>(count - done) : kSpan;
+    m = moments_of<kWarp>(ChunkElements{x, dtype, begin + done, own, lane}, own > 0 ? own : 1);
+    if (count <= kSpan) return m;
+    if (done == 0) base = m.mean;
+    const double distance = (m.mean - base) + m.rest;
+    distances += own * distance;
+    squares += m.m2 + own * distance * distance;
+    done += own;
+  } while (done < count);
+  const double rest = distances / count;
+  const Acc mean = static_cast<Acc>(base + rest);
+  return {mean, static_cast<Acc>((base - mean) + rest),
+          hw::at_least(static_cast<Acc>(squares - distances * rest), Acc(0))};
+}
+
+template <Activation kOf>
+NJ_DEVICE void activate_all(Taken& v) {
+#pragma unroll
+  for (int j = 0; j < kTake; ++j) v[j] = activate<kOf>(v[j]);
+}
+NJ_DEVICE void activate_all(Taken& v, Activation activation) {
+  if (activation == Activation::relu) {
+    activate_all<Activation::relu>(v);
+  } else if (activation == Activation::gelu) {
+    activate_all<Activation::gelu>(v);
+  } else if (activation == Activation::gelu_tanh) {
+    activate_all<Activation::gelu_tanh>(v);
+  } else if (activation == Activation::silu) {
+    activate_all<Activation::silu>(v);
+  }
+}
+
+NJ_GENERIC_KERNEL(generic, kThreads) {
+  NJ_SHARED(Moments, parts, 2 * kWarps);
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const Acc share = Acc(1) / spec.columns, epsilon = static_cast<Acc>(spec.epsilon),
+            scale = static_cast<Acc>(spec.scale);
+
+  // Who has a row, and which columns of it warp i has.
+  const bool alone = spec.columns <= kSpan;
+  const long long most = alone ? spec.columns : ((spec.columns - 1) / kThreads + 1LL) * kWarp;
+  const auto own = [&](int i) {
+    const long long left = spec.columns - i * most;
+    return left < 0 ? 0 : left < most ? left : most;
+  };
+  const long long begin = alone ? 0 : warp * most, count = alone ? most : own(warp);
+  const long long first = alone ? static_cast<long long>(blockIdx.x) * kWarps + warp : blockIdx.x;
+  const long long step = alone ? static_cast<long long>(gridDim.x) * kWarps : gridDim.x;
+
+  hw::wait_for_previous_launch();
+  hw::allow_next_launch();
+  int half = 0;  // parts are written again only behind the barrier of the row between
+  for (long long row = first; row < rows; row += step) {
+    const long long x_begin = row * x_stride + begin, y_begin = row * y_stride + begin;
+    Moments moments = measure(x, spec.input, x_begin, count, lane);
+    if (!alone) {
+      if (lane == 0) parts[half + warp] = moments;
+      hw::block_barrier();
+      moments = merge<kWarps>([&](int i) { return parts[half + i]; }, own, spec.columns);
+      half ^= kWarps;
+    }
+    const RowStatistics statistics = row_statistics(moments, share, epsilon);
+
+#pragma unroll 1
+    for (long long at = lane; at < count; at += kTake * kWarp) {
+      const long long left = count - at;
+      Taken v, weights, biases;
+      take<hw::Keep::once>(v, x, spec.input, x_begin + at, left);
+      if (weight) take<hw::Keep::always>(weights, weight, spec.weight, begin + at, left);
+      if (bias) take<hw::Keep::always>(biases, bias, spec.weight, begin + at, left);
+#pragma unroll
+      for (int j = 0; j < kTake; ++j) {
+        v[j] = normalized(v[j], statistics);
+        if (weight) v[j] *= weights[j];
+        if (bias) v[j] += biases[j];
+      }
+      activate_all(v, spec.activation);
+#pragma unroll
+      for (int j = 0; j < kTake; ++j) v[j] *= scale;
+      put(v, y, spec.output, y_begin + at, left);
+    }
+    if (mean_out && lane == 0 && begin == 0) store(statistics, mean_out, rstd_out, row);
+  }
+}
+
+}  // namespace normjit
