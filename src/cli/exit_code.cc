@@ -22,6 +22,7 @@ ExitCode exit_code(Code code) noexcept {
     case Code::BadTemplate:
     case Code::CompileFailed:
     case Code::LoadFailed:
+    case Code::NotCached:
     case Code::DriverError:
       return kFailed;
     default:

@@ -68,6 +68,10 @@ enum class Code : std::int32_t {
   // The cache on disk. A prepare or launch never fails with these; only calls about the cache itself do.
   CacheIo = 600,
 
+  // The mode of the service does not allow what the call would need.
+  NotCached = 800,  // cached-only or frozen, and no cache has the kernel; the message names the spec
+  NotReady = 801,   // the stream is being captured, and the kernel would first have to be made ready
+
   // Requests to the library as a whole.
   BadArgument = 700,  // an option or argument outside its documented range
 };

@@ -22,6 +22,7 @@
 #include "normjit/plan.h"
 #include "normjit/result.h"
 #include "normjit/spec.h"
+#include "normjit/telemetry.h"
 
 struct CUstream_st;
 
@@ -31,8 +32,9 @@ namespace normjit {
 using Stream = CUstream_st*;
 
 enum class LogLevel : std::uint8_t { debug, info, warn, error };
-// Receives what the library has to say. Called from any thread that calls normjit, never after the Service
-// and its kernels are gone; must not throw or call back into the same Service.
+// Receives what the library has to say. Called from any thread that calls normjit and from its own, never
+// after the Service and its kernels are gone; must be thread-safe, must not throw or call back into the same
+// Service.
 using LogCallback = std::function<void(LogLevel, std::string_view)>;
 
 // The distance of one row to the next when rows follow each other without a gap.
@@ -65,6 +67,10 @@ struct LaunchOptions {
   // next one start. A graph that captures such launches keeps the overlap. Takes about a microsecond off a
   // chain of short launches. Without effect before sm_90.
   bool overlap_previous = false;
+  // What to do in a stream that is being captured where the kernel is not ready. False: nothing; the answer
+  // is NotReady, and the capture stays valid. True: make it ready, which may compile; in lazy mode capture
+  // the generic kernel, which the graph then keeps for good.
+  bool miss_in_capture = false;
 };
 
 // Where the machine code of a kernel came from: the memory of this process, which has what it compiled
@@ -84,7 +90,8 @@ class NORMJIT_API Kernel {
   // launch. Bad arguments are answered before anything is launched: EmptyKernel, NullPointer,
   // UnexpectedPointer, Misaligned, BadRows, BadStride, WorkspaceRequired; ForkedAfterCudaInit in a forked
   // child of the process that prepared it; DriverError or OutOfMemory from the driver itself; NotResident
-  // where it finds no room to run the blocks that share a row together.
+  // where it finds no room to run the blocks that share a row together; NotReady for the generic kernel in
+  // the place of another, in a stream that is being captured (LaunchOptions::miss_in_capture).
   Status launch(const Tensors& tensors, Stream stream, const LaunchOptions& options = {}) const noexcept;
 
   // Everything that launch checks, and besides asks the driver about each pointer: WrongDevice for memory
@@ -98,6 +105,9 @@ class NORMJIT_API Kernel {
   const Plan& plan() const noexcept;
   const DeviceProfile& device() const noexcept;
   Origin origin() const noexcept;
+  // Whether this is the generic kernel, which serves until the spec's own is compiled (Mode::lazy) or because
+  // there is no compiler. Prepare again for the other.
+  bool is_fallback() const noexcept;
   explicit operator bool() const noexcept { return static_cast<bool>(prepared_); }
 
   struct Prepared;  // internal, as what follows
@@ -195,9 +205,21 @@ struct Environment {
   std::vector<Device> devices;
 };
 
+// What a Service does where no cache has the kernel that is asked for.
+enum class Mode : std::uint8_t {
+  eager,        // compiles it and waits; without a compiler the generic kernel serves
+  lazy,         // compiles it in the background; meanwhile the generic kernel serves, right and slower
+  cached_only,  // answers NotCached; never opens a compiler
+};
+NORMJIT_API std::string_view name(Mode) noexcept;
+
+// What it does about that after freeze().
+enum class Frozen : std::uint8_t { no, warn, error };
+
 // How a Service works. Plain values; from_environment() fills them from NORMJIT_CACHE_DIR (else
 // $XDG_CACHE_HOME/normjit, else ~/.cache/normjit), NORMJIT_LAYERS (separated by colons),
 // NORMJIT_CACHE_MAX_BYTES (a number, with K, M or G behind it if you like), NORMJIT_CACHE_SHARED (1),
+// NORMJIT_MODE (eager, lazy, cached-only), NORMJIT_MISS_LOG,
 // NORMJIT_TOOLCHAIN (exact), NORMJIT_NVRTC_PATH, CUDA_HOME (else CUDA_PATH), NORMJIT_TEMPLATE_DIR and
 // NORMJIT_LOG (debug, info, warn, error: the built-in log to stderr; off when unset).
 struct NORMJIT_API Options {
@@ -214,6 +236,11 @@ struct NORMJIT_API Options {
   // Take only entries that were made by the very version of NVRTC that would compile here, and replace
   // others. A hit then opens libnvrtc.
   bool exact_toolchain = false;
+  Mode mode = Mode::eager;
+  // A file to which a line is appended for every spec that no cache had: a manifest for the next prebuild.
+  // Best effort; empty: none.
+  std::string miss_log;
+  EventCallback on_event;          // empty: none
   std::string compiler_path;       // a libnvrtc to use instead of searching
   std::string cuda_home;           // a CUDA toolkit to look for libnvrtc in
   std::string template_directory;  // read templates from here instead of the embedded ones
@@ -250,10 +277,22 @@ class NORMJIT_API Service {
   Service& operator=(Service&&) noexcept;
 
   // The kernel for this spec and use, from memory, disk or the compiler; loaded and ready, so that the first
-  // launch costs what every launch costs. Concurrent calls for one kernel share one compile. Never changes
-  // the current context. Errors: those of validate; BadArgument; NoDriver, DriverTooOld, NoContext, NoDevice,
-  // ForkedAfterCudaInit; NoCompiler, CompileFailed...
+  // launch costs what every launch costs. Where it would have to be compiled, the mode decides: in lazy mode
+  // the generic kernel is returned until its compile is done. Concurrent calls for one kernel share one
+  // compile. Never changes
+  // the current context. Errors: those of validate; BadArgument; NotCached; NoDriver, DriverTooOld,
+  // NoContext, NoDevice, ForkedAfterCudaInit; NoCompiler, CompileFailed...
   Result<Kernel> prepare(const LayerNormSpec& spec, const PrepareOptions& options = {});
+
+  // After warm-up: from now on a kernel that no cache has is warned of when it is compiled, or is the error
+  // NotCached. Kernels that are in a cache are still loaded. Frozen::no ends it. Background compiles that are
+  // under way go on.
+  void freeze(Frozen when_missing = Frozen::error);
+  // Returns when no compile is under way in the background. After it, prepare() and layer_norm() have the
+  // kernels that were compiled.
+  void wait_for_compiles();
+  // What has happened so far. Costs about as much as a launch.
+  Counters counters() const;
 
   // Prepares (the first time) and launches the kernel that fits these very tensors, on the current context's
   // device. The first use of a kernel checks the pointers as Kernel::check does. A plan that needs a

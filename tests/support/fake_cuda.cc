@@ -83,6 +83,11 @@ struct FakeCalls {
     std::swap(*mode, g_cuda->capture_mode_);
     return call.result;
   }
+  static CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
+    const Call call("cuStreamIsCapturing", number(stream));
+    *status = g_cuda->capturing_ ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+    return call.result;
+  }
   static CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option*, void**,
                                     unsigned options, CUlibraryOption*, void**, unsigned library_options) {
     const Call call("cuLibraryLoadData", "options=" + std::to_string(options + library_options) + " " +

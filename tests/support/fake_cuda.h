@@ -85,6 +85,7 @@ class FakeCuda {
   std::uintptr_t libraries_ = 0;  // loaded so far: the handle of the latest
   int live_libraries_ = 0;
   int live_pieces_ = 0;
+  bool capturing_ = false;
   CUstreamCaptureMode capture_mode_ = CU_STREAM_CAPTURE_MODE_GLOBAL;
 };
 

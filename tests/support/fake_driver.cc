@@ -66,6 +66,14 @@ void FakeDriver::set_together_result(int result) {
   state_->together_result = result;
 }
 
+void FakeDriver::set_capturing(bool capturing) {
+  const std::lock_guard lock(state_->mutex);
+  state_->capturing = capturing;
+}
+bool FakeDriver::is_capturing(Stream) noexcept {
+  const std::lock_guard lock(state_->mutex);
+  return state_->capturing;
+}
 void FakeDriver::set_resident_blocks(int blocks) {
   const std::lock_guard lock(state_->mutex);
   state_->resident_blocks = blocks;

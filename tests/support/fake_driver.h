@@ -52,6 +52,7 @@ class FakeDriver final : public Driver {
   void set_launch_result(int result);  // what launches return; they are recorded all the same
   // What launches return whose blocks must run together: those in clusters and cooperative ones.
   void set_together_result(int result);
+  void set_capturing(bool capturing);    // every stream
   void set_resident_blocks(int blocks);  // what kernels answer where their device's context is current
   void set_argument_sizes(std::vector<std::size_t> sizes);  // bytes of each launch argument to copy
   // What allocation() answers for this address. Every other is memory of the first GPU, of unknown extent.
@@ -72,6 +73,7 @@ class FakeDriver final : public Driver {
   Result<std::shared_ptr<LoadedKernel>> load(std::string_view code, const std::string& kernel, int device,
                                              const LaunchShape& shape) override;
   Result<Allocation> allocation(const void* address) override;
+  bool is_capturing(Stream) noexcept override;
   std::string describe(int result) override;
 
  private:
@@ -84,6 +86,7 @@ class FakeDriver final : public Driver {
     int launch_result = 0;
     int together_result = 0;
     int resident_blocks = 1 << 20;
+    bool capturing = false;
     int calls = 0;
     int live_kernels = 0;
     std::vector<int> refused_loads;

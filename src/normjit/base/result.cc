@@ -78,6 +78,12 @@ constexpr Row kRows[] = {
 
     {Code::CacheIo, "CacheIo", "The cache directory could not be read or written."},
 
+    {Code::NotCached, "NotCached",
+     "No cache has the kernel, and the service compiles nothing (cached-only mode, or frozen): prebuild it."},
+    {Code::NotReady, "NotReady",
+     "The stream is being captured and the kernel is not ready: prepare it before the capture, or set "
+     "LaunchOptions::miss_in_capture. The capture goes on."},
+
     {Code::BadArgument, "BadArgument", "An option or argument is outside its documented range."},
 };
 

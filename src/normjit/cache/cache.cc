@@ -32,6 +32,7 @@ std::optional<Cache::Found> Cache::find(const std::string& identity, const Accep
       static_cast<void>(directory_.fill(standing.entry));  // nothing is lost where it fails
       return Found{std::move(standing.entry), Place::layer};
     }
+    damaged_ += standing.kind == Kind::damaged;
     if (standing.kind != Kind::absent)
       warn_(Trouble::layer, standing.error + "; it is left alone, and the next layer or the compiler serves");
   }
@@ -39,6 +40,7 @@ std::optional<Cache::Found> Cache::find(const std::string& identity, const Accep
   Standing standing = embedded_->look(identity);
   if (standing.kind == Kind::entry && will_do(standing.entry))
     return Found{std::move(standing.entry), Place::embedded};
+  damaged_ += standing.kind == Kind::damaged;
   if (standing.kind != Kind::entry && standing.kind != Kind::absent)
     warn_(Trouble::embedded, standing.error + "; the compiler serves");
   return {};
@@ -54,12 +56,20 @@ KeyLock Cache::lock(const std::string& identity) {
   if (settings_.directory.empty()) return {};
   KeyLock lock =
       KeyLock::of_id(*files_, settings_.directory, entry_id(identity), settings_.shared, settings_.patience);
+  if (lock.waited().count() > 0) {
+    ++lock_waits_;
+    lock_wait_ += lock.waited().count();
+  }
   if (lock.state() == KeyLock::State::busy) {
     warn_(Trouble::stalled, "another process has had the entry " + entry_id(identity) + " under way for " +
                                 std::to_string(settings_.patience.count()) +
                                 " ms; it is stopped, or the machine is very busy: going on without it");
   }
   return lock;
+}
+
+Cache::Counts Cache::counts() const noexcept {
+  return {damaged_ + directory_.damaged(), lock_waits_, std::chrono::nanoseconds(lock_wait_)};
 }
 
 Result<std::vector<Listed>> Cache::list() const {

@@ -2,6 +2,7 @@
 // cache/README.md says what they are and which rules they keep.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -68,6 +69,14 @@ class Cache {
   };
   Look look(const std::string& identity, const Accepts& accepts = {}) const;
 
+  // What has happened to find and lock so far.
+  struct Counts {
+    std::uint64_t damaged_entries = 0;
+    std::uint64_t lock_waits = 0;
+    std::chrono::nanoseconds lock_wait{0};
+  };
+  Counts counts() const noexcept;
+
   const Settings& settings() const { return settings_; }
   Directory& directory() { return directory_; }
   const std::vector<std::unique_ptr<Tier>>& layers() const { return layers_; }
@@ -84,6 +93,8 @@ class Cache {
   std::vector<std::unique_ptr<Tier>> layers_;
   std::unique_ptr<Tier> embedded_;
   WarnOnce<Trouble> warn_;
+  std::atomic<std::uint64_t> damaged_ = 0, lock_waits_ = 0;  // damaged: of the layers and the library
+  std::atomic<std::chrono::nanoseconds::rep> lock_wait_ = 0;
 };
 
 }  // namespace normjit

@@ -58,6 +58,7 @@ bool Directory::find(const std::string& identity, Entry& entry) {
             found.error + " and is left alone; while it stands there, the entry of this name cannot be kept");
       break;
     case Kind::damaged:
+      ++damaged_;
       warn_(Trouble::damaged,
             found.error + "; it is made anew" +
                 (clear_the_name(identity)

@@ -2,6 +2,7 @@
 // cache/README.md documents the format, the key and the rules.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -56,6 +57,9 @@ class Directory final : public Tier {
   // is missing, and in it a temporary file that it removes again. Errors: CacheIo.
   Result<void> probe() const;
 
+  // Damaged entries that find has met.
+  std::uint64_t damaged() const noexcept { return damaged_; }
+
  private:
   enum class Trouble : unsigned {
     unreadable = 1,
@@ -74,6 +78,7 @@ class Directory final : public Tier {
   const std::shared_ptr<FileSystem> files_;
   const DirectoryRules rules_;
   WarnOnce<Trouble> warn_;
+  std::atomic<std::uint64_t> damaged_ = 0;
 };
 
 }  // namespace normjit

@@ -48,7 +48,7 @@ KeyLock::KeyLock(FileSystem& files, const std::string& directory, bool shared, l
     : files_(&files), file_(open_lock_file(files, directory, shared)), byte_(byte) {
   if (file_ < 0) return;
   // Asked for again and again rather than waited for: a wait in the kernel has no bound.
-  const Clock::time_point give_up = Clock::now() + patience;
+  const Clock::time_point begin = Clock::now(), give_up = begin + patience;
   for (milliseconds sleep{1};; sleep = std::min(2 * sleep, kLongestSleep)) {
     if (set(F_WRLCK)) {
       state_ = State::held;
@@ -60,6 +60,7 @@ KeyLock::KeyLock(FileSystem& files, const std::string& directory, bool shared, l
       return;
     }
     std::this_thread::sleep_for(sleep);
+    waited_ = Clock::now() - begin;
   }
 }
 
@@ -67,7 +68,8 @@ KeyLock::KeyLock(KeyLock&& other) noexcept
     : files_(other.files_),
       file_(std::exchange(other.file_, -1)),
       byte_(other.byte_),
-      state_(std::exchange(other.state_, State::unavailable)) {}
+      state_(std::exchange(other.state_, State::unavailable)),
+      waited_(other.waited_) {}
 
 // Freed by name and not by the close alone: a child that was forked meanwhile has the descriptor too.
 KeyLock::~KeyLock() {

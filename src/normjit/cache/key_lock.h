@@ -36,6 +36,8 @@ class KeyLock {
   ~KeyLock();
 
   State state() const { return state_; }
+  // How long somebody else was waited for.
+  std::chrono::nanoseconds waited() const { return waited_; }
 
  private:
   KeyLock(FileSystem& files, const std::string& directory, bool shared, long long byte,
@@ -46,6 +48,7 @@ class KeyLock {
   int file_ = -1;
   long long byte_ = 0;
   State state_ = State::unavailable;
+  std::chrono::nanoseconds waited_{0};
 };
 
 }  // namespace normjit

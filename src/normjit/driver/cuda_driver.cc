@@ -111,6 +111,16 @@ Result<Allocation> CudaDriver::allocation(const void* address) {
   return read_allocation((*machine)->driver, address);
 }
 
+// The null stream answers with an error while a stream that it waits for is being captured.
+bool CudaDriver::is_capturing(Stream stream) noexcept {
+  const Result<const Machine*> machine = this->machine();
+  if (!machine) return false;
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUresult result = (*machine)->driver.cuStreamIsCapturing(stream, &status);
+  return result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT ||
+         (result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE);
+}
+
 std::string CudaDriver::describe(int result) {
   const Result<const DriverTable*> driver = this->driver();
   if (!driver) return "CUresult " + std::to_string(result);

@@ -82,6 +82,8 @@ class Driver {
   virtual Result<std::shared_ptr<LoadedKernel>> load(std::string_view code, const std::string& kernel,
                                                      int device, const LaunchShape& shape) = 0;
   virtual Result<Allocation> allocation(const void* address) = 0;
+  // Whether work that is given to the stream becomes part of a graph, or would spoil the capture of another.
+  virtual bool is_capturing(Stream) noexcept { return false; }
   // "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered"; "CUresult 700" without a driver.
   virtual std::string describe(int result) = 0;
 };

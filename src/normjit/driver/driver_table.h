@@ -30,6 +30,7 @@ inline constexpr int kOldestDriver = 12000;
   CALL(cuCtxGetDevice, 12000, CUdevice*)                                                                     \
   CALL(cuCtxGetExecAffinity, 12000, CUexecAffinityParam*, CUexecAffinityType)                                \
   CALL(cuThreadExchangeStreamCaptureMode, 12000, CUstreamCaptureMode*)                                       \
+  CALL(cuStreamIsCapturing, 12000, CUstream, CUstreamCaptureStatus*)                                         \
   CALL(cuLibraryLoadData, 12000, CUlibrary*, const void*, CUjit_option*, void**, unsigned, CUlibraryOption*, \
        void**, unsigned)                                                                                     \
   CALL(cuLibraryUnload, 12000, CUlibrary)                                                                    \

@@ -35,37 +35,55 @@ bool BinaryStore::has(const Identified& kernel) const {
   return standing.kind == Standing::Kind::entry && !is_outdated(standing.entry);
 }
 
-Result<StoredBinary> BinaryStore::get(const Identified& kernel) {
-  return flights_.run(kernel.identity, [&] { return find_or_compile(kernel, nullptr); });
+Result<StoredBinary> BinaryStore::get(const Identified& kernel, const Missed& missed) {
+  return flights_.run(kernel.identity, [&] { return find_or_compile(kernel, nullptr, missed); });
 }
 
-Result<StoredBinary> BinaryStore::replace(const Identified& kernel, const std::string& refused) {
-  return flights_.run(kernel.identity + " again", [&] { return find_or_compile(kernel, &refused); });
+Result<StoredBinary> BinaryStore::make(const Identified& kernel) {
+  return flights_.run(kernel.identity + " made", [&] { return find_or_compile(kernel, nullptr, {}); });
 }
 
-Result<StoredBinary> BinaryStore::find_or_compile(const Identified& kernel, const std::string* refused) {
+Result<StoredBinary> BinaryStore::replace(const Identified& kernel, const std::string& refused,
+                                          const Missed& missed) {
+  return flights_.run(kernel.identity + " again", [&] { return find_or_compile(kernel, &refused, missed); });
+}
+
+Result<StoredBinary> BinaryStore::find_or_compile(const Identified& kernel, const std::string* refused,
+                                                  const Missed& missed) {
   const auto find = [&]() -> std::optional<StoredBinary> {
     auto found = cache_->find(kernel.identity, [&](const Entry& entry) {
       return (!refused || entry.body != *refused) && !is_outdated(entry);
     });
     if (!found) return {};
     constexpr Origin kOrigins[] = {Origin::memory, Origin::disk, Origin::layer, Origin::embedded};
-    return StoredBinary{std::move(found->entry.body), kOrigins[static_cast<int>(found->place)],
-                        found->kept_on_disk};
+    const Origin origin = kOrigins[static_cast<int>(found->place)];
+    meter_->found(origin);
+    return StoredBinary{std::move(found->entry.body), origin, found->kept_on_disk};
   };
   if (auto binary = find()) return *std::move(binary);
+  if (missed)
+    if (auto compiles = missed(kernel); !compiles) return compiles.error();
   const KeyLock alone = cache_->lock(kernel.identity);
   if (auto binary = find()) return *std::move(binary);  // another process has made it since
   return compile(kernel, /*replace=*/exact_toolchain_ || refused);
 }
 
 Result<StoredBinary> BinaryStore::compile(const Identified& kernel, bool replace) {
+  const Stopwatch watch;
   auto binary = compiler_->compile(kernel.source, kernel.arch);
-  if (!binary) return binary.error();
+  const std::string spec = to_text(kernel.spec), plan = to_text(kernel.plan), arch = kernel.arch.name();
+  Event event{Event::Kind::compiled, spec, plan, arch, watch.milliseconds(), {}};
+  if (!binary) {
+    event.kind = Event::Kind::compile_failed;
+    event.detail = binary.error().message;
+    meter_->compile_failed(event);
+    return binary.error();
+  }
+  meter_->compiled(event);
   Entry entry{kernel.identity,
-              {{"spec", to_text(kernel.spec)},
-               {"plan", to_text(kernel.plan)},
-               {"arch", kernel.arch.name()},
+              {{"spec", spec},
+               {"plan", plan},
+               {"arch", arch},
                {"kernel", kernel.source.kernel},
                {"toolchain", binary->toolchain},
                {"code", binary->ptx ? "ptx" : "cubin"},

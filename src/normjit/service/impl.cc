@@ -1,7 +1,9 @@
 // Finding a prepared kernel, or making one ready: plan, binary, load.
 #include "normjit/service/impl.h"
 
+#include <algorithm>
 #include <limits>
+#include <thread>
 
 #include "normjit/base/text.h"
 #include "normjit/service/default_compiler.h"
@@ -10,8 +12,16 @@
 
 namespace normjit {
 
+namespace {
+// The host's own threads need the cores more.
+int background_threads() {
+  return static_cast<int>(std::clamp(std::thread::hardware_concurrency() / 2, 1U, 4U));
+}
+}  // namespace
+
 Service::Impl::Impl(Options given, Seams seams)
     : options(std::move(given)),
+      meter(std::make_shared<Meter>(options.on_event)),
       driver(seams.driver ? seams.driver : make_cuda_driver()),
       compiler(seams.compiler ? seams.compiler : make_default_compiler(options, driver)),
       binaries(compiler,
@@ -22,8 +32,11 @@ Service::Impl::Impl(Options given, Seams seams)
                                                        .embedded = seams.embedded.value_or(embedded_pack())},
                                        seams.files ? seams.files : make_posix_file_system(),
                                        [this](std::string_view text) { log(LogLevel::warn, text); }),
-               options.template_directory, options.exact_toolchain),
-      tuned(binaries.cache(), [this](std::string_view text) { log(LogLevel::warn, text); }) {}
+               options.template_directory, options.exact_toolchain, meter),
+      tuned(binaries.cache(), [this](std::string_view text) { log(LogLevel::warn, text); }),
+      miss_log_(options.miss_log, binaries.cache().files(),
+                [this](std::string_view text) { log(LogLevel::warn, text); }),
+      background_(background_threads()) {}
 
 void Service::Impl::log(LogLevel level, std::string_view text) const {
   if (options.log) options.log(level, text);
@@ -56,7 +69,9 @@ Result<void> Service::Impl::first_launch(const LayerNormSpec& spec, const Tensor
   if (!device) return device.error();
   const auto profile = driver->profile(*device);
   if (!profile) return profile.error();
-  const auto kernel = kernel_for(spec, *device, *profile, tensors.rows, tensors);
+  std::optional<Stream> unless_capturing;
+  if (!options.miss_in_capture) unless_capturing = stream;
+  const auto kernel = kernel_for(spec, *device, *profile, tensors.rows, tensors, unless_capturing);
   if (!kernel) return kernel.error();
   const auto status = launch(*kernel, tensors, stream, options);
   if (!status) return status.error();
@@ -89,18 +104,64 @@ Result<Status> Service::Impl::launch(const Kernel& kernel, const Tensors& tensor
 }
 
 Result<Kernel> Service::Impl::kernel_for(const LayerNormSpec& spec, int device, const DeviceProfile& profile,
-                                         std::int64_t rows, const Tensors& tensors) {
+                                         std::int64_t rows, const Tensors& tensors,
+                                         std::optional<Stream> unless_capturing) {
   const auto refuse = [&](Code code) {
     return Error{code, concat({to_text(spec), ": ", Status{code}.message()})};
   };
   if (const Status status = check_tensors(spec, tensors); !status) return refuse(status.code);
   const Use use = use_of(spec, device, profile, rows, tensors);
   if (use.alignment == Alignment{0}) return refuse(Code::Misaligned);
-  if (const auto* found = by_use_.find(UseKey(use))) return found->kernel;
-  Result<Kernel> kernel = tuned_kernel(use, profile);
-  if (!*kernel) kernel = chosen_kernel(use, profile);
-  if (!kernel) return kernel;
-  return by_use_.insert(UseKey(use), *kernel).kernel;
+  const KernelTable::Record* found = by_use_.find(UseKey(use));
+  const bool superseded =
+      found && found->launcher.is_fallback && found->job && found->job->state == Job::State::done;
+  if (found && !superseded) {
+    if (!found->launcher.is_fallback) meter->hit();
+    return found->kernel;
+  }
+  if (!found && unless_capturing && driver->is_capturing(*unless_capturing)) return refuse(Code::NotReady);
+  return settle(use, profile);
+}
+
+Result<Kernel> Service::Impl::settle(const Use& use, const DeviceProfile& profile) {
+  const UseKey key(use);
+  const bool had_fallback = by_use_.find(key) != nullptr;
+  const auto tell = [&](Event::Kind kind, const Kernel& kernel, std::string_view why) {
+    const std::string spec = to_text(use.spec), plan = to_text(kernel.plan()), arch = profile.arch.name();
+    meter->tell({kind, spec, plan, arch, 0, why});
+  };
+  auto own = own_kernel(use, profile, Asker::mode);
+  if (own && own->kernel && had_fallback) {
+    tell(Event::Kind::specialised, own->kernel, {});
+    return by_use_.replace(key, own->kernel).kernel;
+  }
+  if (own && own->kernel) return by_use_.insert(key, own->kernel).kernel;
+  if (!own && own.code() != Code::NoCompiler) return own.error();
+
+  if (const auto generic = generic_kernel(use, profile)) {
+    const Job* const job = own ? own->job : nullptr;
+    const std::string why = own ? "its own kernel is being compiled" : own.error().message;
+    if (!own) log(LogLevel::warn, concat({to_text(use.spec), " is served by the generic kernel: ", why}));
+    tell(Event::Kind::substituted, *generic, why);
+    return (had_fallback ? by_use_.replace(key, *generic, job) : by_use_.insert(key, *generic, job)).kernel;
+  }
+  if (!own) return own.error();
+  own = own_kernel(use, profile, Asker::waiter);
+  if (!own) return own.error();
+  return by_use_.insert(key, own->kernel).kernel;
+}
+
+Result<Service::Impl::Made> Service::Impl::own_kernel(const Use& use, const DeviceProfile& profile,
+                                                      Asker asker) {
+  const Made made = tuned_kernel(use, profile, asker);
+  if (made.kernel || made.job) return made;
+  return chosen_kernel(use, profile, asker);
+}
+
+Result<Kernel> Service::Impl::generic_kernel(const Use& use, const DeviceProfile& profile) {
+  const auto made = kernel_of(use.spec, generic_plan(), use.device, profile, Asker::looker);
+  if (!made) return made.error();
+  return made->kernel;
 }
 
 Use Service::Impl::use_of(const LayerNormSpec& spec, int device, const DeviceProfile& profile,
@@ -109,19 +170,20 @@ Use Service::Impl::use_of(const LayerNormSpec& spec, int device, const DevicePro
 }
 
 // The planner knows the architecture by one GPU of it. This device may be smaller, or a slice of such.
-Result<Kernel> Service::Impl::chosen_kernel(const Use& use, const DeviceProfile& profile) {
+Result<Service::Impl::Made> Service::Impl::chosen_kernel(const Use& use, const DeviceProfile& profile,
+                                                         Asker asker) {
   const Plan plan = choose(use.spec, profile, use.regime, use.alignment);
-  auto kernel = kernel_of(use.spec, plan, use.device, profile);
+  auto kernel = kernel_of(use.spec, plan, use.device, profile, asker);
   const bool no_room = kernel.code() == Code::NotResident || kernel.code() == Code::IllegalPlan;
   if (plan.exchange == Exchange::none || !no_room) return kernel;
-  return fallback_kernel(use, profile, kernel.error().message);
+  return fallback_kernel(use, profile, kernel.error().message, asker);
 }
 
-Result<Kernel> Service::Impl::fallback_kernel(const Use& use, const DeviceProfile& profile,
-                                              std::string_view why) {
+Result<Service::Impl::Made> Service::Impl::fallback_kernel(const Use& use, const DeviceProfile& profile,
+                                                           std::string_view why, Asker asker) {
   const Plan plan = fallback(use.spec, profile, use.regime, use.alignment);
   log(LogLevel::info, concat({"'", to_text(plan), "' is used instead: ", why}));
-  return kernel_of(use.spec, plan, use.device, profile);
+  return kernel_of(use.spec, plan, use.device, profile, asker);
 }
 
 Result<Kernel> Service::Impl::fall_back(const LayerNormSpec& spec, const Tensors& tensors) {
@@ -130,47 +192,60 @@ Result<Kernel> Service::Impl::fall_back(const LayerNormSpec& spec, const Tensors
   const auto profile = driver->profile(*device);
   if (!profile) return profile.error();
   const Use use = use_of(spec, *device, *profile, tensors.rows, tensors);
-  auto kernel =
-      fallback_kernel(use, *profile, concat({to_text(spec), ": ", Status{Code::NotResident}.message()}));
-  if (!kernel) return kernel;
-  return by_use_.replace(UseKey(use), *kernel).kernel;
+  const auto made = fallback_kernel(
+      use, *profile, concat({to_text(spec), ": ", Status{Code::NotResident}.message()}), Asker::waiter);
+  if (!made) return made.error();
+  return by_use_.replace(UseKey(use), made->kernel).kernel;
 }
 
-Kernel Service::Impl::tuned_kernel(const Use& use, const DeviceProfile& profile) {
+Service::Impl::Made Service::Impl::tuned_kernel(const Use& use, const DeviceProfile& profile, Asker asker) {
   const auto plan = tuned.find(use.spec, profile, use.regime, use.alignment);
   if (!plan || (!use.workspace && normjit::workspace_bytes(*plan, use.spec, profile) != 0)) return {};
-  auto kernel = kernel_of(use.spec, *plan, use.device, profile);
+  auto kernel = kernel_of(use.spec, *plan, use.device, profile, asker);
   if (kernel) return *std::move(kernel);
   log(LogLevel::warn, concat({"the tuned plan '", to_text(*plan), "' for ", to_text(use.spec),
                               " gives way to the planner's choice: ", kernel.error().message}));
   return {};
 }
 
-Result<Kernel> Service::Impl::kernel_of(const LayerNormSpec& spec, const Plan& plan, int device,
-                                        const DeviceProfile& profile) {
-  const std::string key = concat({to_text(spec), " ", to_text(plan), " ", shortest(device)});
-  return flights_.run(key, [&]() -> Result<Kernel> {
-    {
-      const std::shared_lock lock(mutex_);
-      if (const auto found = by_plan_.find(key); found != by_plan_.end()) return found->second;
-    }
-    auto made = make_ready(spec, plan, profile, device);
-    if (!made) return made;
-    const std::unique_lock lock(mutex_);
-    return by_plan_.try_emplace(key, *std::move(made)).first->second;
-  });
+Result<Kernel> Service::Impl::pinned_kernel(const LayerNormSpec& spec, const Plan& plan, int device,
+                                            const DeviceProfile& profile) {
+  const auto made = kernel_of(spec, plan, device, profile, Asker::waiter);
+  if (!made) return made.error();
+  return made->kernel;
 }
 
-Result<Kernel> Service::Impl::make_ready(const LayerNormSpec& spec, const Plan& plan,
-                                         const DeviceProfile& profile, int device) {
+Result<Service::Impl::Made> Service::Impl::kernel_of(const LayerNormSpec& spec, const Plan& plan, int device,
+                                                     const DeviceProfile& profile, Asker asker) {
+  std::string key = concat({to_text(spec), " ", to_text(plan), " ", shortest(device)});
+  if (asker == Asker::looker) key += " instead";
+  const auto make = [&]() -> Result<Made> {
+    {
+      const std::shared_lock lock(mutex_);
+      if (const auto found = by_plan_.find(key); found != by_plan_.end()) return Made{found->second};
+    }
+    auto made = make_ready(spec, plan, profile, device, asker);
+    if (!made || !made->kernel) return made;
+    const std::unique_lock lock(mutex_);
+    return Made{by_plan_.try_emplace(key, made->kernel).first->second};
+  };
+  return flights_.run(asker == Asker::waiter ? key + " waits" : key, make);
+}
+
+Result<Service::Impl::Made> Service::Impl::make_ready(const LayerNormSpec& spec, const Plan& plan,
+                                                      const DeviceProfile& profile, int device, Asker asker) {
   if (auto legal = check(plan, spec, profile); !legal) return legal.error();
   auto kernel = std::make_shared<Kernel::Prepared>(spec, plan, profile, device, driver);
-  auto loaded = load(*kernel, kernel->origin);
+  const Job* job = nullptr;
+  auto loaded = load(*kernel, kernel->origin, asker, job);
+  if (job) return Made{{}, job};
   if (!loaded) return loaded.error();
   kernel->loaded = *std::move(loaded);
+  kernel->meter = meter;
   kernel->launcher.loaded = kernel->loaded.get();
+  kernel->launcher.is_fallback = asker == Asker::looker;
   if (auto room = check_room(*kernel); !room) return room.error();
-  return Kernel(std::move(kernel));
+  return Made{Kernel(std::move(kernel))};
 }
 
 // The profile says what a device has; only the driver knows what a process gets of it, and what the kernel
@@ -193,26 +268,69 @@ Result<void> Service::Impl::check_room(const Kernel::Prepared& kernel) {
                        "; use Service::layer_norm, which then takes another plan, or a two_reads plan"})};
 }
 
-Result<std::shared_ptr<LoadedKernel>> Service::Impl::load(const Kernel::Prepared& kernel, Origin& origin) {
+Result<std::shared_ptr<LoadedKernel>> Service::Impl::load(const Kernel::Prepared& kernel, Origin& origin,
+                                                          Asker asker, const Job*& job) {
   const auto identified = binaries.identify(kernel.spec, kernel.plan, kernel.profile.arch);
   if (!identified) return identified.error();
-  auto binary = binaries.get(*identified);
+  const auto on_miss = [&](const Identified& missing) { return missed(missing, asker); };
+  auto binary = binaries.get(*identified, on_miss);
+  if (binary.code() == Code::NotReady) job = background_.find(identified->identity);
   if (!binary) return binary.error();
   origin = binary->origin;
   log(origin == Origin::compiled ? LogLevel::info : LogLevel::debug,
       concat({identified->source.description, " on ", kernel.profile.arch.name(), ": ", name(origin)}));
   const auto load = [&] {
-    return driver->load(binary->code, identified->source.kernel, kernel.device, kernel.launcher.shape);
+    const Stopwatch watch;
+    auto loaded = driver->load(binary->code, identified->source.kernel, kernel.device, kernel.launcher.shape);
+    if (loaded) {
+      const std::string spec = to_text(kernel.spec), plan = to_text(kernel.plan);
+      const std::string arch = identified->arch.name();
+      meter->loaded({Event::Kind::loaded, spec, plan, arch, watch.milliseconds(), name(origin)});
+    }
+    return loaded;
   };
   auto loaded = load();
   if (loaded || loaded.code() != Code::LoadFailed || binary->origin == Origin::compiled) return loaded;
   // An entry that this driver refuses is a miss.
   log(LogLevel::warn,
       concat({"cache entry ", identified->id, " is compiled again: ", loaded.error().message}));
-  binary = binaries.replace(*identified, binary->code);
+  binary = binaries.replace(*identified, binary->code, [&](const Identified& missing) {
+    return missed(missing, asker == Asker::mode ? Asker::waiter : asker);
+  });
   if (!binary) return binary.error();
   origin = binary->origin;
   return load();
+}
+
+Result<void> Service::Impl::missed(const Identified& kernel, Asker asker) {
+  const std::string spec = to_text(kernel.spec), plan = to_text(kernel.plan), arch = kernel.arch.name();
+  if (asker == Asker::looker)
+    return Error{Code::NotCached, concat({"this library has no generic kernel for ", arch})};
+  if (!background_.find(kernel.identity)) {  // else it has been counted
+    meter->missed({Event::Kind::missed, spec, plan, arch, 0, {}});
+    miss_log_.add(spec, arch);
+  }
+  const Frozen after_warm_up = frozen;
+  if (options.mode == Mode::cached_only || after_warm_up == Frozen::error)
+    return Error{Code::NotCached,
+                 concat({"no cache has ", spec, " as ", plan, " for ", arch, ", and this service ",
+                         options.mode == Mode::cached_only ? "works from caches only" : "is frozen",
+                         ": prebuild it (normjit prebuild ", spec, " --arch ", arch, ")"})};
+  if (after_warm_up == Frozen::warn)
+    log(LogLevel::warn, concat({spec, " as ", plan, " for ", arch,
+                                " is compiled after the service was frozen: no cache has it"}));
+  if (options.mode != Mode::lazy || asker == Asker::waiter) return {};
+  if (!background_.start(kernel.identity, [this, kernel] { return compile_in_background(kernel); }))
+    return {};
+  return Error{Code::NotReady, concat({spec, " is being compiled"})};
+}
+
+bool Service::Impl::compile_in_background(const Identified& kernel) {
+  const auto made = binaries.make(kernel);
+  if (!made)
+    log(LogLevel::warn,
+        concat({to_text(kernel.spec), " stays with the generic kernel: ", made.error().message}));
+  return made.ok();
 }
 
 }  // namespace normjit

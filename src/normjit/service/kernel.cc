@@ -34,6 +34,10 @@ Status Kernel::launch(const Tensors& t, Stream stream, const LaunchOptions& opti
   const Strides strides = p.rules.strides(t);
   if (const Status status = p.rules.check(t, strides); !status || t.rows == 0) return status;
   if (const Status status = p.launcher.admit(t, p.rules.alignment(t, strides)); !status) return status;
+  if (p.launcher.is_fallback) {
+    if (!options.miss_in_capture && p.driver->is_capturing(stream)) return {Code::NotReady};
+    p.meter->fallback_launch();
+  }
   return p.launcher.launch(t, strides, stream, options);
 }
 
@@ -46,9 +50,8 @@ Result<void> Kernel::check(const Tensors& t) const {
   if (status && t.rows == 0) return {};
   if (status) status = p.launcher.admit(t, p.rules.alignment(t, strides));
   if (!status)
-    return failed(status.code,
-                  concat({status.message(), " The kernel is ", to_text(p.plan), "; its workspace has ",
-                          shortest(p.workspace_bytes), " bytes."}));
+    return failed(status.code, concat({status.message(), " The kernel is ", to_text(p.plan),
+                                       "; its workspace has ", shortest(p.workspace_bytes), " bytes."}));
 
   const auto size = [](DType dtype) { return static_cast<std::uint64_t>(size_of(dtype)); };
   const auto bytes = [&](std::int64_t stride, DType dtype) {
@@ -60,14 +63,13 @@ Result<void> Kernel::check(const Tensors& t) const {
     const char* name;
     const void* pointer;
     std::uint64_t bytes;
-  } needed[] = {
-      {"x", t.x, bytes(strides.x, p.spec.input)},
-      {"y", t.y, bytes(strides.y, p.spec.output)},
-      {"weight", t.weight, columns * size(p.spec.weight)},
-      {"bias", t.bias, columns * size(p.spec.weight)},
-      {"mean", t.mean, statistics},
-      {"rstd", t.rstd, statistics},
-      {"workspace", p.workspace_bytes ? t.workspace : nullptr, p.workspace_bytes}};
+  } needed[] = {{"x", t.x, bytes(strides.x, p.spec.input)},
+                {"y", t.y, bytes(strides.y, p.spec.output)},
+                {"weight", t.weight, columns * size(p.spec.weight)},
+                {"bias", t.bias, columns * size(p.spec.weight)},
+                {"mean", t.mean, statistics},
+                {"rstd", t.rstd, statistics},
+                {"workspace", p.workspace_bytes ? t.workspace : nullptr, p.workspace_bytes}};
   for (const auto& tensor : needed) {
     if (!tensor.pointer) continue;
     const auto found = p.driver->allocation(tensor.pointer);
@@ -93,13 +95,12 @@ constexpr Plan kNoPlan{};
 constexpr DeviceProfile kNoDevice{};
 }  // namespace
 
-std::size_t Kernel::workspace_bytes() const noexcept {
-  return prepared_ ? prepared_->workspace_bytes : 0;
-}
+std::size_t Kernel::workspace_bytes() const noexcept { return prepared_ ? prepared_->workspace_bytes : 0; }
 const LayerNormSpec& Kernel::spec() const noexcept { return prepared_ ? prepared_->spec : kNoSpec; }
 const Plan& Kernel::plan() const noexcept { return prepared_ ? prepared_->plan : kNoPlan; }
 const DeviceProfile& Kernel::device() const noexcept { return prepared_ ? prepared_->profile : kNoDevice; }
 
+bool Kernel::is_fallback() const noexcept { return prepared_ && prepared_->launcher.is_fallback; }
 Origin Kernel::origin() const noexcept { return prepared_ ? prepared_->origin : Origin::compiled; }
 
 std::string_view name(Origin origin) noexcept {

@@ -20,7 +20,7 @@ KernelTable::Slot& KernelTable::slot_of(const Slots& slots, const UseKey& use) n
   }
 }
 
-const KernelTable::Record& KernelTable::put(const UseKey& use, const Kernel& kernel,
+const KernelTable::Record& KernelTable::put(const UseKey& use, const Kernel& kernel, const Job* job,
                                             bool in_place_of_another) {
   const std::lock_guard lock(mutex_);
   Slot* slot = &slot_of(*arrays_.back(), use);
@@ -30,7 +30,7 @@ const KernelTable::Record& KernelTable::put(const UseKey& use, const Kernel& ker
     grow();
     slot = &slot_of(*arrays_.back(), use);
   }
-  const Record& record = records_.emplace_back(use, kernel);
+  const Record& record = records_.emplace_back(use, kernel, job);
   taken_ += old == nullptr;
   slot->hash.store(use.hash(), std::memory_order_relaxed);
   slot->record.store(&record, std::memory_order_release);

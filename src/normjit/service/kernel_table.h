@@ -11,6 +11,7 @@
 
 #include "normjit/base/fork.h"
 #include "normjit/service.h"
+#include "normjit/service/background.h"
 #include "normjit/service/launcher.h"
 #include "normjit/service/prepared.h"
 #include "normjit/service/use.h"
@@ -22,14 +23,17 @@ namespace normjit {
 // since a reader may be launching it. In a forked child it is whole, for a fork waits for the writer.
 class KernelTable {
  public:
-  // Two cache lines, which have all that a launch needs of this process. Another 8 bytes are free.
+  // Two cache lines, which have all that a launch needs of this process.
   struct alignas(64) Record {
-    Record(const UseKey& of, const Kernel& by) : use(of), launcher(by.prepared().launcher), kernel(by) {}
+    Record(const UseKey& of, const Kernel& by, const Job* awaited)
+        : use(of), launcher(by.prepared().launcher), kernel(by), job(awaited) {}
 
-    // Whether the one-call form has launched the kernel with sound pointers.
+    // Whether the one-call form has launched the kernel with sound pointers. Never said of a fallback, which
+    // is looked at anew each time.
     bool is_sound() const noexcept {
       if (sound.load(std::memory_order_relaxed)) return true;
-      if (!kernel.prepared().pointers_checked.load(std::memory_order_relaxed)) return false;
+      if (launcher.is_fallback || !kernel.prepared().pointers_checked.load(std::memory_order_relaxed))
+        return false;
       sound.store(true, std::memory_order_relaxed);  // once: from then on the line is only read
       return true;
     }
@@ -37,6 +41,7 @@ class KernelTable {
     const UseKey use;
     const Launcher launcher;  // of the kernel
     const Kernel kernel;
+    const Job* const job;  // of a fallback: the compile of what it stands for; null: there will be none
     mutable std::atomic<bool> sound = false;
   };
   static_assert(sizeof(Record) == 128);
@@ -59,10 +64,14 @@ class KernelTable {
   }
 
   // The record of a use after the kernel has been put there, unless there was one already.
-  const Record& insert(const UseKey& use, const Kernel& kernel) { return put(use, kernel, false); }
+  const Record& insert(const UseKey& use, const Kernel& kernel, const Job* job = nullptr) {
+    return put(use, kernel, job, false);
+  }
   // The record of a use after the kernel has been put there in the place of an older one. Threads that have
   // found that one may go on to launch it.
-  const Record& replace(const UseKey& use, const Kernel& kernel) { return put(use, kernel, true); }
+  const Record& replace(const UseKey& use, const Kernel& kernel, const Job* job = nullptr) {
+    return put(use, kernel, job, true);
+  }
 
  private:
   struct Slot {
@@ -76,7 +85,7 @@ class KernelTable {
     const std::unique_ptr<Slot[]> at;
   };
 
-  const Record& put(const UseKey& use, const Kernel& kernel, bool in_place_of_another);
+  const Record& put(const UseKey& use, const Kernel& kernel, const Job* job, bool in_place_of_another);
   // The slot of a use: with its record, or the free one where it belongs.
   static Slot& slot_of(const Slots& slots, const UseKey& use) noexcept;
   // Publishes an array of twice the size. The others stay, for readers may be in them.

@@ -35,15 +35,16 @@ struct Launcher {
   Status launch(const Tensors& tensors, Strides strides, Stream stream,
                 const LaunchOptions& options) const noexcept;
 
-  const LoadedKernel* loaded = nullptr;  // somebody else's
-  std::uint64_t generation = 0;          // fork_generation() of the process that has it loaded
+  const LoadedKernel* loaded = nullptr;       // somebody else's
+  std::uint64_t generation = 0;               // fork_generation() of the process that has it loaded
   const RuntimeSpec* runtime_spec = nullptr;  // likewise
   Grid grid;
   LaunchShape shape;
   Alignment needed = Alignment::one;  // of the tensors, at least
   bool can_overlap = false;           // whether the device knows LaunchOptions::overlap_previous
   bool needs_workspace = false;
-  bool shares_rows = false;           // whether blocks must run together
+  bool is_fallback = false;  // the generic kernel in the place of another
+  bool shares_rows = false;  // whether blocks must run together
 };
 static_assert(sizeof(Launcher) <= 64);
 

@@ -28,6 +28,11 @@ std::optional<LogLevel> log_level(std::string_view name) noexcept {
   return std::nullopt;
 }
 
+std::string_view name(Mode mode) noexcept {
+  constexpr std::string_view kNames[] = {"eager", "lazy", "cached-only"};
+  return kNames[static_cast<int>(mode)];
+}
+
 Options Options::from_environment() {
   Options options;
   options.cache_directory = normjit::cache_directory();
@@ -37,6 +42,11 @@ Options Options::from_environment() {
   if (const auto bytes = bytes_from(variable("NORMJIT_CACHE_MAX_BYTES"))) options.max_cache_bytes = *bytes;
   options.shared_cache = variable("NORMJIT_CACHE_SHARED") == "1";
   options.exact_toolchain = variable("NORMJIT_TOOLCHAIN") == "exact";
+  if (const std::string mode = variable("NORMJIT_MODE"); mode == "lazy")
+    options.mode = Mode::lazy;
+  else if (mode == "cached-only")
+    options.mode = Mode::cached_only;
+  options.miss_log = variable("NORMJIT_MISS_LOG");
   options.compiler_path = variable("NORMJIT_NVRTC_PATH");
   options.cuda_home = variable("CUDA_HOME");
   if (options.cuda_home.empty()) options.cuda_home = variable("CUDA_PATH");

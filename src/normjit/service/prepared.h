@@ -8,6 +8,7 @@
 #include "normjit/driver/driver.h"
 #include "normjit/service.h"
 #include "normjit/service/launcher.h"
+#include "normjit/service/meter.h"
 #include "normjit/service/tensor_rules.h"
 
 namespace normjit {
@@ -36,6 +37,7 @@ struct alignas(64) Kernel::Prepared {
   RuntimeSpec runtime_spec;
   std::shared_ptr<Driver> driver;
   std::shared_ptr<LoadedKernel> loaded;
+  std::shared_ptr<Meter> meter;  // of the fallback's launches
   // Whether the one-call form has seen this kernel with pointers that Kernel::check accepted.
   mutable std::atomic<bool> pointers_checked = false;
 

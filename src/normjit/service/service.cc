@@ -39,7 +39,7 @@ Result<Kernel> Service::prepare(const LayerNormSpec& spec, const PrepareOptions&
   tensors.x_row_stride = options.x_row_stride;
   tensors.y_row_stride = options.y_row_stride;
   tensors.workspace = reinterpret_cast<void*>(std::uintptr_t{16});  // the kernel says how much it needs
-  if (options.plan) return impl_->kernel_of(canonical(spec), *options.plan, *device, *profile);
+  if (options.plan) return impl_->pinned_kernel(canonical(spec), *options.plan, *device, *profile);
   return impl_->kernel_for(canonical(spec), *device, *profile, rows, tensors);
 }
 
@@ -47,6 +47,7 @@ Result<void> Service::layer_norm(const LayerNormSpec& spec, const Tensors& tenso
                                  const LaunchOptions& options) {
   Strides strides;
   if (const Launcher* ready = impl_->ready_kernel(spec, tensors, strides)) {
+    impl_->meter->hit();
     const Status status = ready->launch(tensors, strides, stream, options);
     if (status) return {};
     return impl_->after_launch(status, canonical(spec), tensors, stream, options);
@@ -54,6 +55,18 @@ Result<void> Service::layer_norm(const LayerNormSpec& spec, const Tensors& tenso
   if (auto valid = validate(spec); !valid) return valid;
   if (tensors.rows == 0) return {};
   return impl_->first_launch(canonical(spec), tensors, stream, options);
+}
+
+void Service::freeze(Frozen when_missing) { impl_->frozen = when_missing; }
+void Service::wait_for_compiles() { impl_->wait_for_compiles(); }
+
+Counters Service::counters() const {
+  Counters counters = impl_->meter->read();
+  const Cache::Counts cache = impl_->binaries.cache().counts();
+  counters.damaged_entries = cache.damaged_entries;
+  counters.lock_waits = cache.lock_waits;
+  counters.lock_wait_ms = std::chrono::duration<double, std::milli>(cache.lock_wait).count();
+  return counters;
 }
 
 Result<std::size_t> Service::workspace_bytes(const LayerNormSpec& spec) {

@@ -1,0 +1,97 @@
+#include "normjit/service/background.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <system_error>
+#include <thread>
+
+namespace normjit {
+
+void Background::renew_after_fork() const {
+  State& state = *state_;
+  if (state.generation == fork_generation()) return;
+  state.generation = fork_generation();
+  std::construct_at(&state.changed);  // its waiters were threads of the parent
+  state.queue.clear();
+  state.threads = state.busy = 0;
+  std::erase_if(newest_, [](const auto& known) { return known.second->state == Job::State::waiting; });
+}
+
+const Job* Background::find(const std::string& key) const {
+  const std::lock_guard lock(state_->mutex);
+  renew_after_fork();
+  const auto found = newest_.find(key);
+  return found == newest_.end() ? nullptr : found->second;
+}
+
+const Job* Background::start(const std::string& key, Work work) {
+  Job* job = nullptr;
+  {
+    const std::lock_guard lock(state_->mutex);
+    renew_after_fork();
+    Job*& newest = newest_[key];
+    if (newest != nullptr && newest->state != Job::State::done) return newest;
+    job = newest = &jobs_.emplace_back();
+    state_->queue.push_back({job, std::move(work)});
+    if (state_->threads == state_->most_threads) return job;
+    ++state_->threads;
+  }
+  if (start_thread(state_)) return job;
+  const std::lock_guard lock(state_->mutex);
+  --state_->threads;
+  if (state_->threads > 0) return job;  // another thread will come to it
+  std::erase_if(state_->queue, [&](const Task& task) { return task.job == job; });
+  newest_.erase(key);
+  return nullptr;
+}
+
+// The host's signals are handled by the host's threads: a thread inherits the mask of its maker.
+bool Background::start_thread(const std::shared_ptr<State>& state) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  bool started = true;
+  try {
+    std::thread([state] { run(state); }).detach();
+  } catch (const std::system_error&) {
+    started = false;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return started;
+}
+
+void Background::run(const std::shared_ptr<State>& state) {
+  pthread_setname_np(pthread_self(), "normjit");
+  std::unique_lock lock(state->mutex);
+  while (!state->queue.empty()) {
+    Task task = std::move(state->queue.front());
+    state->queue.pop_front();
+    ++state->busy;
+    lock.unlock();
+    const bool well = task.work();
+    task.work = nullptr;  // what it holds goes before anybody hears of the end
+    lock.lock();
+    task.job->state = well ? Job::State::done : Job::State::failed;
+    --state->busy;
+  }
+  --state->threads;
+  state->changed.notify_all();
+}
+
+void Background::wait() {
+  std::unique_lock lock(state_->mutex);
+  renew_after_fork();
+  while (state_->threads > 0) state_->changed.wait(lock);
+}
+
+Background::~Background() {
+  {
+    const std::lock_guard lock(state_->mutex);
+    renew_after_fork();
+    state_->queue.clear();
+  }
+  wait();
+}
+
+}  // namespace normjit

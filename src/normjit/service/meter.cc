@@ -1,0 +1,86 @@
+#include "normjit/service/meter.h"
+
+#include "normjit/base/text.h"
+
+namespace normjit {
+
+std::size_t Meter::shard() noexcept {
+  static std::atomic<std::size_t> threads = 0;
+  thread_local const std::size_t own = threads.fetch_add(1, std::memory_order_relaxed) % kShards;
+  return own;
+}
+
+void Meter::found(Origin origin) noexcept {
+  found_[static_cast<std::size_t>(origin)].fetch_add(1, std::memory_order_relaxed);
+}
+
+void Meter::missed(const Event& event) {
+  ++misses_;
+  tell(event);
+}
+
+void Meter::compiled(const Event& event) {
+  ++compiles_;
+  compile_ns_ += nanoseconds(event.milliseconds);
+  tell(event);
+}
+
+void Meter::compile_failed(const Event& event) {
+  ++failed_compiles_;
+  compile_ns_ += nanoseconds(event.milliseconds);
+  tell(event);
+}
+
+void Meter::loaded(const Event& event) {
+  ++loads_;
+  load_ns_ += nanoseconds(event.milliseconds);
+  tell(event);
+}
+
+Counters Meter::read() const noexcept {
+  const auto found = [&](Origin origin) { return found_[static_cast<std::size_t>(origin)].load(); };
+  Counters counters;
+  counters.memory_hits = found(Origin::memory);
+  for (const Shard& shard : shards_) counters.memory_hits += shard.hits.load(std::memory_order_relaxed);
+  counters.disk_hits = found(Origin::disk);
+  counters.layer_hits = found(Origin::layer);
+  counters.embedded_hits = found(Origin::embedded);
+  counters.misses = misses_;
+  counters.compiles = compiles_;
+  counters.failed_compiles = failed_compiles_;
+  counters.compile_ms = static_cast<double>(compile_ns_) / 1e6;
+  counters.loads = loads_;
+  counters.load_ms = static_cast<double>(load_ns_) / 1e6;
+  counters.fallback_launches = fallback_launches_;
+  return counters;
+}
+
+std::string to_json(const Counters& c) {
+  std::string text;
+  const auto add = [&](std::string_view name, const std::string& value) {
+    text += concat({text.empty() ? "{" : ", ", "\"", name, "\": ", value});
+  };
+  add("memory_hits", shortest(c.memory_hits));
+  add("disk_hits", shortest(c.disk_hits));
+  add("layer_hits", shortest(c.layer_hits));
+  add("embedded_hits", shortest(c.embedded_hits));
+  add("misses", shortest(c.misses));
+  add("compiles", shortest(c.compiles));
+  add("failed_compiles", shortest(c.failed_compiles));
+  add("compile_ms", shortest(c.compile_ms));
+  add("loads", shortest(c.loads));
+  add("load_ms", shortest(c.load_ms));
+  add("fallback_launches", shortest(c.fallback_launches));
+  add("damaged_entries", shortest(c.damaged_entries));
+  add("lock_waits", shortest(c.lock_waits));
+  add("lock_wait_ms", shortest(c.lock_wait_ms));
+  return text + "}";
+}
+
+std::string_view name(Event::Kind kind) noexcept {
+  constexpr std::string_view kNames[] = {"missed", "compiled",    "compile_failed",
+                                         "loaded", "substituted", "specialised"};
+  return kNames[static_cast<int>(kind)];
+}
+
+}  // namespace normjit

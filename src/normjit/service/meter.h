@@ -1,0 +1,66 @@
+// Counts what a Service does, and tells of it.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "normjit/service.h"
+#include "normjit/telemetry.h"
+
+namespace normjit {
+
+class Stopwatch {
+ public:
+  double milliseconds() const {
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin_).count();
+  }
+
+ private:
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+// Thread-safe, without a lock.
+class Meter {
+ public:
+  explicit Meter(EventCallback tell) : tell_(std::move(tell)) {}
+
+  // A launch or prepare that found its kernel ready. Threads count apart, so that they do not wait for each
+  // other's cache lines.
+  void hit() noexcept { shards_[shard()].hits.fetch_add(1, std::memory_order_relaxed); }
+  void fallback_launch() noexcept { fallback_launches_.fetch_add(1, std::memory_order_relaxed); }
+
+  void found(Origin origin) noexcept;
+  void missed(const Event& event);
+  void compiled(const Event& event);
+  void compile_failed(const Event& event);
+  void loaded(const Event& event);
+  void tell(const Event& event) const {
+    if (tell_) tell_(event);
+  }
+
+  // All but what the cache counts itself.
+  Counters read() const noexcept;
+
+ private:
+  using Count = std::atomic<std::uint64_t>;
+  struct alignas(64) Shard {
+    Count hits = 0;
+  };
+  static constexpr std::size_t kShards = 64;
+  static std::size_t shard() noexcept;
+  static std::uint64_t nanoseconds(double milliseconds) noexcept {
+    return static_cast<std::uint64_t>(milliseconds * 1e6);
+  }
+
+  const EventCallback tell_;
+  std::array<Shard, kShards> shards_{};
+  std::array<Count, 5> found_{};  // by Origin
+  Count misses_ = 0, compiles_ = 0, failed_compiles_ = 0, compile_ns_ = 0, loads_ = 0, load_ns_ = 0,
+        fallback_launches_ = 0;
+};
+
+}  // namespace normjit

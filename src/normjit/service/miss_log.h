@@ -1,0 +1,36 @@
+// A file that remembers what had to be compiled, to be prebuilt the next time.
+#pragma once
+
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "normjit/base/fork.h"
+#include "normjit/cache/file_system.h"
+#include "normjit/cache/warn_once.h"
+
+namespace normjit {
+
+// Thread-safe; any number of processes may append to one file. The file is a manifest of JSON lines. Best
+// effort: what cannot be written is warned of once.
+class MissLog {
+ public:
+  // An empty path logs nothing. Touches no file.
+  MissLog(std::string path, std::shared_ptr<FileSystem> files, Warn warn)
+      : path_(std::move(path)), files_(std::move(files)), warn_(std::move(warn)) {}
+
+  // Appends a line for this spec text on this architecture, unless this process has before.
+  void add(const std::string& spec, std::string_view arch);
+
+ private:
+  enum class Trouble : unsigned { unwritten = 1 };
+
+  const std::string path_;
+  const std::shared_ptr<FileSystem> files_;
+  WarnOnce<Trouble> warn_;
+  ForkMutex mutex_;                // never held across a file access
+  std::set<std::string> written_;  // lines
+};
+
+}  // namespace normjit
