@@ -200,6 +200,7 @@ constexpr Fault kFaults[] = {
      "tag + static_cast<unsigned>(most - own)", "tag"},
     {"the last slice has columns that are not there", kExchange,
      "left < 0 ? 0 : left < kSpan ? static_cast<int>(left) : kSpan", "left < 0 ? 0 : kSpan"},
+
     {"the ring is filled before it is read", kRing, "hw::barrier_wait(ring.freed + at.slot, at.parity ^ 1);",
      ""},
     {"chunks are read before they are there", kRing, "hw::barrier_wait(filled + at.slot, at.parity);", ""},
