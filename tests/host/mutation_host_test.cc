@@ -313,7 +313,7 @@ const std::vector<Pinned> kPinned = {
      {0},
      {"generic.cu"}},
     // A part of one column.
-    {"layernorm/cols=65/f32/stats generic threads=64 lanes=32 vector=1 per_thread=1 arch=sm_90 rows=3 "
+    {"layernorm/cols=129/f32/stats generic threads=128 lanes=32 vector=1 per_thread=1 arch=sm_90 rows=3 "
      "seed=67",
      {0},
      {"generic.cu", "statistics.cuh"}},
