@@ -312,6 +312,11 @@ const std::vector<Pinned> kPinned = {
      "inputs=large_mean seed=66",
      {0},
      {"generic.cu"}},
+    // A part of one column.
+    {"layernorm/cols=129/f32/stats generic threads=128 lanes=32 vector=1 per_thread=1 arch=sm_90 rows=3 "
+     "seed=67",
+     {0},
+     {"generic.cu", "statistics.cuh"}},
     {"layernorm/cols=64/f32/out=f64/w generic threads=64 lanes=32 vector=1 per_thread=2 arch=sm_90 rows=4 "
      "seed=65",
      {0},

