@@ -122,6 +122,7 @@ TEST(KernelTable, ReadersSeeWholeRecordsWhileWritersAreAtWork) {
   for (int writer = 0; writer < 2; ++writer)
     threads.emplace_back([&, writer] {
       for (int i = writer; i < kUses; i += 2) {
+        while (i > kUses / 2 && found_early == 0) std::this_thread::yield();  // for a reader to be there
         for (int version = 0; version < kVersions; ++version)
           if (version_of(table.replace(key(i), kernel(i, version))) != version) ++wrong;
         if (number_of(table.insert(key(i ^ 1), kernel(i ^ 1))) != (i ^ 1)) ++wrong;  // the other's
@@ -145,7 +146,6 @@ TEST(KernelTable, ReadersSeeWholeRecordsWhileWritersAreAtWork) {
     });
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(wrong, 0);
-  EXPECT_GT(found_early, 0) << "or no reader was there in time";
 }
 
 TEST(KernelTable, AForkFindsItWhole) {
