@@ -32,6 +32,7 @@ const std::map<std::string, std::string> kPublicHeaders = {
     {"normjit/arch.h", "base"},     {"normjit/export.h", "base"},     {"normjit/result.h", "base"},
     {"normjit/spec.h", "spec"},     {"normjit/device.h", "plan"},     {"normjit/plan.h", "plan"},
     {"normjit/cache.h", "service"}, {"normjit/normjit.h", "service"}, {"normjit/service.h", "service"},
+    {"normjit/telemetry.h", "service"},
 };
 
 // The only places of other people's headers, which would otherwise reach a host that embeds the library. A

@@ -1,0 +1,126 @@
+// Modes on a GPU: no compile at run time, the generic kernel meanwhile, captures.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/support/cuda_calls.h"
+#include "tests/support/gpu.h"
+#include "tests/support/temp_directory.h"
+
+namespace normjit::testing {
+namespace {
+
+constexpr LayerNormSpec kSpecs[] = {{.columns = 64, .affine = Affine::weight_bias},
+                                    {.columns = 4096, .input = DType::bf16, .affine = Affine::weight_bias},
+                                    {.columns = 1023, .input = DType::f16, .affine = Affine::weight},
+                                    {.columns = 3000, .input = DType::f64, .activation = Activation::gelu}};
+constexpr std::int64_t kRows = 150;
+
+class ModesGpuTest : public GpuTest {
+ protected:
+  static CUgraph captured(const GpuStream& stream, const auto& body) {
+    must(CUDA(cuStreamBeginCapture)(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), "cuStreamBeginCapture");
+    body();
+    CUgraph graph = nullptr;
+    must(CUDA(cuStreamEndCapture)(stream, &graph), "cuStreamEndCapture");
+    return graph;
+  }
+  static void replay(CUgraph graph, const GpuStream& stream) {
+    CUgraphExec ready = nullptr;
+    must(CUDA(cuGraphInstantiateWithFlags)(&ready, graph, 0), "cuGraphInstantiate");
+    must(CUDA(cuGraphLaunch)(ready, stream), "cuGraphLaunch");
+    stream.synchronize();
+    must(CUDA(cuGraphExecDestroy)(ready), "cuGraphExecDestroy");
+    must(CUDA(cuGraphDestroy)(graph), "cuGraphDestroy");
+  }
+  // One launch, and its result.
+  void launch(Service& by, const LayerNormSpec& spec, std::int64_t rows) {
+    cli::Problem problem = make(spec, rows);
+    GpuProblem on_gpu(problem);
+    const auto done = by.layer_norm(spec, on_gpu.tensors(), nullptr);
+    ASSERT_TRUE(done.ok()) << done.error().message;
+    on_gpu.fetch();
+    expect_right(problem);
+  }
+};
+
+// A deployment: one pack, no writable cache, no libnvrtc, everything in a graph.
+TEST_F(ModesGpuTest, APackAloneServesWithoutACompiler) {
+  const TempDirectory folder;
+  const std::string pack = folder / "kernels.njp";
+  const DeviceProfile device = service().device().value();
+  Service builder(options(folder / "cache"));
+  ASSERT_EQ(builder.prebuild(kSpecs, {&device, 1}).value().failed, 0);
+  ASSERT_TRUE(builder.export_pack(pack).ok());
+
+  Options deployed = options("");
+  deployed.layers = {pack};
+  deployed.mode = Mode::cached_only;
+  deployed.compiler_path = folder / "no-libnvrtc.so";
+  Service service(deployed);
+  for (const LayerNormSpec& spec : kSpecs) {
+    cli::Problem problem = make(spec, kRows);
+    GpuProblem on_gpu(problem);
+    ASSERT_TRUE(service.layer_norm(spec, on_gpu.tensors(), nullptr).ok());  // makes it ready
+    problem.y.poison();
+    on_gpu.upload();
+    const GpuStream stream;
+    replay(captured(stream, [&] { EXPECT_TRUE(service.layer_norm(spec, on_gpu.tensors(), stream).ok()); }),
+           stream);
+    on_gpu.fetch();
+    expect_right(problem);
+  }
+  EXPECT_EQ(service.counters().compiles, 0U);
+  EXPECT_EQ(service.counters().misses, 0U);
+  EXPECT_EQ(service.counters().layer_hits, std::size(kSpecs));
+  EXPECT_EQ(service.prepare({.columns = 77}).code(), Code::NotCached);
+}
+
+TEST_F(ModesGpuTest, LazyServesBeforeTheCompileEnds) {
+  Options lazy = options("");
+  lazy.mode = Mode::lazy;
+  Service service(lazy);
+  if (service.environment().embedded_archs.empty())
+    GTEST_SKIP() << "This library was built without generic kernels.";
+  for (const LayerNormSpec& spec : kSpecs) {
+    launch(service, spec, kRows);
+    launch(service, spec, 1);
+  }
+  EXPECT_GE(service.counters().fallback_launches, 1U);
+  service.wait_for_compiles();
+  const std::uint64_t fallbacks = service.counters().fallback_launches;
+  for (const LayerNormSpec& spec : kSpecs) launch(service, spec, kRows);
+  EXPECT_EQ(service.counters().fallback_launches, fallbacks);
+  EXPECT_EQ(service.counters().failed_compiles, 0U);
+}
+
+TEST_F(ModesGpuTest, AMissLeavesTheCaptureValid) {
+  const TempDirectory cache;
+  Service service(options(cache.path()));
+  cli::Problem problem = make(kSpecs[0], kRows), other = make(kSpecs[1], kRows);
+  GpuProblem on_gpu(problem), other_on_gpu(other);
+  ASSERT_TRUE(service.layer_norm(kSpecs[0], on_gpu.tensors(), nullptr).ok());
+  problem.y.poison();
+  on_gpu.upload();
+  const GpuStream stream;
+  replay(
+      captured(stream,
+               [&] {
+                 EXPECT_EQ(service.layer_norm(kSpecs[1], other_on_gpu.tensors(), stream).code(),
+                           Code::NotReady);
+                 EXPECT_TRUE(service.layer_norm(kSpecs[0], on_gpu.tensors(), stream).ok());
+                 EXPECT_TRUE(
+                     service.layer_norm(kSpecs[1], other_on_gpu.tensors(), stream, {.miss_in_capture = true})
+                         .ok());
+               }),
+      stream);
+  on_gpu.fetch();
+  expect_right(problem);
+  other_on_gpu.fetch();
+  expect_right(other);
+}
+
+}  // namespace
+}  // namespace normjit::testing
