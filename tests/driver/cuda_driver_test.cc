@@ -115,6 +115,17 @@ TEST_F(CudaDriverTest, TellsAMachineWithoutGpu) {
   EXPECT_EQ(driver_.device_count().value(), 2) << "a failure was remembered";
 }
 
+TEST_F(CudaDriverTest, TellsWhetherAStreamIsBeingCaptured) {
+  EXPECT_FALSE(driver_.is_capturing(nullptr));
+  cuda_.capturing = true;
+  EXPECT_TRUE(driver_.is_capturing(nullptr));
+  cuda_.capturing = false;
+  cuda_.failing = {{"cuStreamIsCapturing", CUDA_ERROR_STREAM_CAPTURE_IMPLICIT}};
+  EXPECT_TRUE(driver_.is_capturing(nullptr)) << "the null stream waits for one that is";
+  cuda_.failing = {{"cuStreamIsCapturing", CUDA_ERROR_INVALID_HANDLE}};
+  EXPECT_FALSE(driver_.is_capturing(nullptr)) << "the launch will say what is wrong";
+}
+
 TEST_F(CudaDriverTest, TellsAForkedChildWhatIsWrong) {
   cuda_.failing = {{"cuInit", CUDA_ERROR_NOT_INITIALIZED}};
   const Result<int> count = driver_.device_count();

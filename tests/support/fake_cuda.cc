@@ -85,7 +85,7 @@ struct FakeCalls {
   }
   static CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
     const Call call("cuStreamIsCapturing", number(stream));
-    *status = g_cuda->capturing_ ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+    *status = g_cuda->capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
     return call.result;
   }
   static CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option*, void**,

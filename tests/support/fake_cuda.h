@@ -52,6 +52,7 @@ class FakeCuda {
   std::string kernel = "kernel";            // the one that every library holds
   int blocks_per_sm = 2;                    // that run at once, of every kernel
   int clusters = 3;                         // that run at once on the whole device
+  bool capturing = false;                   // every stream
   std::optional<int> sm_share;              // SMs that the current context is limited to
 
   // Every driver call in order, with the arguments that matter: "cuLibraryUnload 1 relaxed".
@@ -85,7 +86,6 @@ class FakeCuda {
   std::uintptr_t libraries_ = 0;  // loaded so far: the handle of the latest
   int live_libraries_ = 0;
   int live_pieces_ = 0;
-  bool capturing_ = false;
   CUstreamCaptureMode capture_mode_ = CU_STREAM_CAPTURE_MODE_GLOBAL;
 };
 
