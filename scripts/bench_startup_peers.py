@@ -2,12 +2,16 @@
 """Times the first calls of CuPy and Triton in fresh processes, beside `normjit bench --startup`.
 
     scripts/bench_startup_peers.py --build build
-    scripts/bench_startup_peers.py --peers cupy --repeat 9 --output startup_peers.json
+    scripts/bench_startup_peers.py --peers cupy --repeat 9 --budget 300 --output startup_peers.json
 
 CuPy's RawModule compiles the very source that normjit renders for this spec, by NVRTC; Triton a LayerNorm kernel of its
 own for the same shape. A first call goes from the source to the return of the first launch; imports, CUDA's initialisation
 and the memory come before it. Cold is with an empty cache directory, warm with what the cold process left there; a launch
 is the median host time of later ones, each on an idle GPU. Times are medians over processes.
+
+All of it takes no longer than the budget: normjit and the peers get equal shares of what is left of it, one after the
+other, and what overruns its share is killed, with all that it has started. A line is printed as soon as it is known, and
+says of how many processes it is the median where time was short.
 
 Needs a GPU and the target normjit_tool built; CuPy, PyTorch and Triton as far as they are to be measured. A peer that
 cannot be measured says why and the others go on. Exit status: 0 done, 1 if no peer could be measured, 3 without a GPU or a
@@ -17,6 +21,7 @@ import argparse
 import json
 import os
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -114,47 +119,113 @@ class Failed(Exception):
     pass
 
 
-def in_fresh_process(name, case, cache):
+class TimedOut(Failed):
+    pass
+
+
+def run_until(deadline, command, environment=None):
+    """The exit status, output and errors of a program that is killed at the deadline, with its whole process group."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:  # pipes could outlive the program
+        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+                                   start_new_session=True)
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise TimedOut("timed out") from None
+        finally:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)  # also what a program that is done has left
+            except ProcessLookupError:
+                pass
+            process.wait()
+        out.seek(0), err.seek(0)
+        return process.returncode, out.read(), err.read()
+
+
+def in_fresh_process(name, case, cache, deadline):
     environment = dict(os.environ, CUPY_CACHE_DIR=cache, TRITON_CACHE_DIR=cache)
-    run = subprocess.run([sys.executable, __file__, "--child", name, json.dumps(case)], env=environment,
-                         capture_output=True, text=True)
-    if run.returncode != 0:
-        lines = (run.stderr or run.stdout).strip().splitlines()
-        raise Failed(lines[-1] if lines else f"exit status {run.returncode}")
-    return json.loads(run.stdout.splitlines()[-1])
+    status, out, err = run_until(deadline, [sys.executable, __file__, "--child", name, json.dumps(case)], environment)
+    if status != 0:
+        lines = (err or out).strip().splitlines()
+        raise Failed(lines[-1] if lines else f"exit status {status}")
+    return json.loads(out.splitlines()[-1])
 
 
-def measured(name, case, repeat):
+def measured(name, case, repeat, deadline):
     cold, warm = [], []
-    for _ in range(repeat):
-        with tempfile.TemporaryDirectory(prefix="normjit-peers-") as cache:
-            cold.append(in_fresh_process(name, case, cache))
-            warm.append(in_fresh_process(name, case, cache))
+    try:
+        for _ in range(repeat):
+            with tempfile.TemporaryDirectory(prefix="normjit-peers-") as cache:
+                first = in_fresh_process(name, case, cache, deadline)
+                warm.append(in_fresh_process(name, case, cache, deadline))
+                cold.append(first)
+    except TimedOut:
+        if not cold:
+            raise
     middle = lambda runs, key: statistics.median(run[key] for run in runs)
-    return {"version": cold[0]["version"], "cold_ms": middle(cold, "first_ms"), "warm_ms": middle(warm, "first_ms"),
-            "launch_us": middle(warm, "launch_us")}
+    return {"version": cold[0]["version"], "processes": len(cold), "cold_ms": middle(cold, "first_ms"),
+            "warm_ms": middle(warm, "first_ms"), "launch_us": middle(warm, "launch_us")}
 
 
-def tool(build, *arguments):
-    run = subprocess.run([str(build / "normjit"), *arguments], capture_output=True, text=True)
-    if run.returncode != 0:
-        print(run.stderr.strip().splitlines()[-1], file=sys.stderr)
-        sys.exit(3)
-    return run.stdout
+class NoTool(Exception):
+    pass
 
 
-def prepared_case(build, spec, rows, folder):
+def tool(build, deadline, *arguments):
+    status, out, err = run_until(deadline, [str(build / "normjit"), *arguments])
+    if status != 0:
+        lines = err.strip().splitlines()
+        raise NoTool(lines[-1] if lines else f"normjit {arguments[0]}: exit status {status}")
+    return out
+
+
+def own_calls(build, spec, rows, repeat, deadline):
+    own = json.loads(tool(build, deadline, "bench", "--startup", spec, "--rows", str(rows), "--repeat", str(repeat),
+                          "--kernels", "0", "--json"))["results"][0]
+    return {"version": "normjit", "processes": repeat, "cold_ms": own["cold_ms"], "warm_ms": own["disk_ms"],
+            "launch_us": own["later_us"]}
+
+
+def prepared_case(build, spec, rows, folder, deadline):
     """What the children need; only plans that a plain launch runs."""
-    shown = json.loads(tool(build, "show", spec, "--arch", "native", "--rows", str(rows), "--json"))
+    shown = json.loads(tool(build, deadline, "show", spec, "--arch", "native", "--rows", str(rows), "--json"))
     plan = shown["choice"]["plan"]
     use = next(use for use in shown["uses"] if use["plan"] == plan and use["regime"] == shown["regime"])
     strategy = plan.split()[0]
     if "shifted" in plan or "slices" in plan or strategy not in ("packed_rows", "resident_row"):
         sys.exit(f"the plan of {spec} is '{plan}'; CuPy's plain launches run packed and resident rows only")
     source = folder / "kernel.cu"
-    source.write_text(tool(build, "render", spec, "--arch", "native", "--plan", plan))
+    source.write_text(tool(build, deadline, "render", spec, "--arch", "native", "--plan", plan))
     return {"source": str(source), "kernel": strategy, "rows": rows, "columns": shown["columns"], "blocks": use["blocks"],
             "threads": int(re.search(r"threads=(\d+)", plan)[1]), "expected": 0.841345}  # GELU of the bias
+
+
+def print_line(name, result, repeat):
+    if "error" in result:
+        print(f"{name:20}cannot be measured: {result['error']}", flush=True)
+        return
+    short = f"   {result['processes']} of {repeat}" if result["processes"] < repeat else ""
+    print(f"{result['version']:20}{result['cold_ms']:10.2f}{result['warm_ms']:10.2f}{result['launch_us']:11.2f}{short}",
+          flush=True)
+
+
+def measure_all(options, spec, peers):
+    end = time.monotonic() + options.budget
+    results = {}
+    print(f"{options.rows} x {spec}\n{'':20}{'cold ms':>10}{'warm ms':>10}{'launch us':>11}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="normjit-peers-") as folder:
+        case = prepared_case(options.build, spec, options.rows, Path(folder), end)
+        names = ["normjit", *peers]
+        for i, name in enumerate(names):
+            now = time.monotonic()
+            deadline = now + (end - now) / (len(names) - i)
+            try:
+                results[name] = (own_calls(options.build, spec, options.rows, options.repeat, deadline) if name == "normjit"
+                                 else measured(name, case, options.repeat, deadline))
+            except Failed as why:
+                results[name] = {"error": str(why)}
+            print_line(name, results[name], options.repeat)
+    return results
 
 
 def main():
@@ -165,36 +236,23 @@ def main():
     parser.add_argument("--columns", type=int, default=64, help="of the f32 layer with weight, bias and exact GELU")
     parser.add_argument("--rows", type=int, default=4096)
     parser.add_argument("--peers", default=",".join(PEERS), help="comma-separated: cupy, triton")
-    parser.add_argument("--repeat", type=int, default=5, help="processes of each kind")
+    parser.add_argument("--repeat", type=int, default=3, help="processes of each kind")
+    parser.add_argument("--budget", type=float, default=120, help="seconds for all of it")
     parser.add_argument("--output", type=Path, help="store the results as JSON")
     options = parser.parse_args()
     peers = options.peers.split(",")
-    if not set(peers) <= set(PEERS) or options.repeat < 1:
-        parser.error("--peers takes cupy and triton, --repeat 1 or more")
+    if not set(peers) <= set(PEERS) or options.repeat < 1 or options.budget <= 0:
+        parser.error("--peers takes cupy and triton, --repeat 1 or more, --budget more than 0")
     if not (options.build / "normjit").exists():
         print(f"{options.build}/normjit is not built", file=sys.stderr)
         return 3
 
     spec = f"layernorm/cols={options.columns}/f32/wb/gelu"
-    results = {}
-    with tempfile.TemporaryDirectory(prefix="normjit-peers-") as folder:
-        case = prepared_case(options.build, spec, options.rows, Path(folder))
-        for name in peers:
-            try:
-                results[name] = measured(name, case, options.repeat)
-            except Failed as why:
-                results[name] = {"error": str(why)}
-    own = json.loads(tool(options.build, "bench", "--startup", spec, "--rows", str(options.rows), "--repeat",
-                          str(options.repeat), "--kernels", "0", "--json"))["results"][0]
-    results["normjit"] = {"version": "normjit", "cold_ms": own["cold_ms"], "warm_ms": own["disk_ms"],
-                          "launch_us": own["later_us"]}
-
-    print(f"{options.rows} x {spec}\n{'':20}{'cold ms':>10}{'warm ms':>10}{'launch us':>11}")
-    for name, result in results.items():
-        if "error" in result:
-            print(f"{name:20}cannot be measured: {result['error']}")
-        else:
-            print(f"{result['version']:20}{result['cold_ms']:10.2f}{result['warm_ms']:10.2f}{result['launch_us']:11.2f}")
+    try:
+        results = measure_all(options, spec, peers)
+    except (NoTool, TimedOut) as why:
+        print(why, file=sys.stderr)
+        return 3
     if options.output:
         options.output.write_text(json.dumps({"spec": spec, "rows": options.rows, "results": results}, indent=2) + "\n")
     return 0 if any("error" not in results[name] for name in peers) else 1
