@@ -15,7 +15,7 @@ void CommandLine::add_prebuild() {
       ->add_option("--arch", prebuild_.archs,
                    "Comma-separated: sm_90 and the like, native (the GPUs here), all-major, all")
       ->capture_default_str();
-  command->add_option("-j,--jobs", prebuild_.jobs, "Compile on so many threads; 0 is one per core")
+  command->add_option("-j,--jobs", prebuild_.jobs, "Compile so many kernels at once; 0 is one per core")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   command->add_flag("--dry-run", prebuild_.dry_run,
@@ -28,6 +28,12 @@ void CommandLine::add_prebuild() {
   normjit prebuild --manifest shapes.json --arch sm_90 --check
 
 )") + kExitCodes);
+}
+
+void CommandLine::add_serve_compiles() {
+  CLI::App* command = add("serve-compiles", "One of the processes of a prebuild", serve_compiles_,
+                          [this] { return serve_compiles(serve_compiles_); });
+  command->group("");  // not in the help: only prebuild runs it
 }
 
 void CommandLine::add_list() {

@@ -36,6 +36,7 @@ class CommandLine {
 
   // Those that look after the cache.
   void add_prebuild();
+  void add_serve_compiles();
   void add_list();
   void add_why();
   void add_verify();
@@ -57,6 +58,7 @@ class CommandLine {
   std::deque<std::pair<CLI::App*, std::function<int()>>> commands_;
 
   PrebuildCommand prebuild_;
+  CommonOptions serve_compiles_;
   ListCommand list_;
   WhyCommand why_;
   VerifyCommand verify_;

@@ -3,6 +3,7 @@
 #include "cli/arch_list.h"
 #include "cli/cache_json.h"
 #include "cli/commands.h"
+#include "cli/compile_processes.h"
 #include "cli/exit_code.h"
 #include "cli/progress.h"
 #include "cli/table.h"
@@ -65,7 +66,10 @@ int prebuild(const PrebuildCommand& options) {
   // Layers alone will do where nothing is kept.
   if (cache_directory.empty() && (!dry_run || service_settings.layers.empty()))
     return fail(kCacheIo, kNoCacheDirectory);
-  Service service(service_settings);
+  const std::shared_ptr<Driver> driver = make_cuda_driver();
+  Service service(
+      service_settings,
+      {.compiler = make_prebuild_compiler(service_settings, driver), .driver = driver, .files = {}});
   const std::vector<DeviceProfile> devices =
       parse_arch_list(options.archs, [&](int ordinal) { return service.device(ordinal); }).value();
 

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "cli/commands.h"
+#include "cli/compile_processes.h"
 #include "cli/exit_code.h"
 #include "cli/gpu.h"
 #include "cli/json_text.h"
@@ -210,7 +211,11 @@ Json take_apart(const StartupStep& step) {
 
 Json build(const StartupStep& step) {
   const Machine machine;
-  Service service(settings_of(step), machine.seams());
+  const Options settings = settings_of(step);
+  Seams seams = machine.seams();
+  if (!seams.driver) seams.driver = make_cuda_driver();
+  seams.compiler = make_prebuild_compiler(settings, seams.driver);
+  Service service(settings, seams);
   const DeviceProfile device = service.device(0).value();
   const std::vector<LayerNormSpec> specs = startup_specs(device, step.kernels);
   const PrebuildReport report =

@@ -252,7 +252,8 @@ struct NORMJIT_API Options {
 class Compiler;
 class Driver;
 class FileSystem;
-// Replacements for what a Service stands on; null is the real one. For tests.
+// Replacements for what a Service stands on; null is the real one. For tests, and for the tool's prebuild,
+// which compiles in several processes.
 struct Seams {
   std::shared_ptr<Compiler> compiler;
   std::shared_ptr<Driver> driver;
