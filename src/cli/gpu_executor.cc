@@ -4,7 +4,7 @@
 #include "cli/executor.h"
 #include "cli/gpu.h"
 #include "cli/measure.h"
-#include "cli/stopwatch.h"
+#include "normjit/base/stopwatch.h"
 
 namespace normjit::cli {
 namespace {

@@ -7,8 +7,8 @@
 #include <iterator>
 
 #include "cli/executor.h"
-#include "cli/stopwatch.h"
 #include "cli/table.h"
+#include "normjit/base/stopwatch.h"
 #include "normjit/base/text.h"
 #include "normjit/codegen/generator.h"
 #include "normjit/service/prepared.h"

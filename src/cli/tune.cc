@@ -14,10 +14,10 @@
 #include "cli/measure.h"
 #include "cli/progress.h"
 #include "cli/rows_list.h"
-#include "cli/stopwatch.h"
 #include "cli/table.h"
 #include "cli/tuning.h"
 #include "normjit/base/run_on_threads.h"
+#include "normjit/base/stopwatch.h"
 #include "normjit/service/prepared.h"
 
 namespace normjit::cli {

@@ -3,25 +3,15 @@
 
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
 
+#include "normjit/base/stopwatch.h"
 #include "normjit/service.h"
 #include "normjit/telemetry.h"
 
 namespace normjit {
-
-class Stopwatch {
- public:
-  double milliseconds() const {
-    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin_).count();
-  }
-
- private:
-  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
-};
 
 // Thread-safe, without a lock.
 class Meter {

@@ -1,7 +1,6 @@
 // Filling the cache without a GPU.
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <iterator>
 #include <mutex>
 #include <numeric>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "normjit/base/run_on_threads.h"
+#include "normjit/base/stopwatch.h"
 #include "normjit/base/text.h"
 #include "normjit/service/impl.h"
 #include "normjit/service/wanted.h"
@@ -17,10 +17,9 @@ namespace normjit {
 namespace {
 
 using Outcome = KernelReport::Outcome;
-using Clock = std::chrono::steady_clock;
 
 void build(BinaryStore& binaries, bool dry_run, KernelReport& report) {
-  const auto start = Clock::now();
+  const Stopwatch time;
   const auto kernel = binaries.identify(report.spec, report.plan, report.arch);
   if (!kernel) {
     report.error = kernel.error().message;
@@ -35,7 +34,7 @@ void build(BinaryStore& binaries, bool dry_run, KernelReport& report) {
   } else {
     report.error = binary.error().message;
   }
-  report.milliseconds = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+  report.milliseconds = time.milliseconds();
 }
 
 // About how long a kernel takes to compile, in milliseconds: NVRTC 13.0 for sm_90, 200 kernels of the suite,
@@ -85,7 +84,7 @@ Result<PrebuildReport> Service::prebuild(std::span<const LayerNormSpec> specs,
   for (const LayerNormSpec& spec : specs)
     if (auto valid = validate(spec); !valid) return valid.error();
 
-  const auto start = Clock::now();
+  const Stopwatch time;
   PrebuildReport report;
   report.results = wanted(specs, devices, impl_->tuned.list());
   report.requested = static_cast<int>(report.results.size());
@@ -106,7 +105,7 @@ Result<PrebuildReport> Service::prebuild(std::span<const LayerNormSpec> specs,
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   const int jobs = std::min(options.jobs > 0 ? options.jobs : cores, report.requested);
   run_on_threads(jobs, work);
-  report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  report.seconds = time.seconds();
   return report;
 }
 

@@ -3,18 +3,19 @@
 
 #include <chrono>
 
-namespace normjit::cli {
+namespace normjit {
 
 // Runs from its construction on.
 class Stopwatch {
  public:
+  double seconds() const { return microseconds() / 1e6; }
+  double milliseconds() const { return microseconds() / 1e3; }
   double microseconds() const {
     return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start_).count();
   }
-  double milliseconds() const { return microseconds() / 1000; }
 
  private:
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-}  // namespace normjit::cli
+}  // namespace normjit
