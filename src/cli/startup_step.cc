@@ -12,7 +12,7 @@
 #include "cli/measure.h"
 #include "cli/stand_in_driver.h"
 #include "cli/startup.h"
-#include "cli/stopwatch.h"
+#include "normjit/base/stopwatch.h"
 #include "normjit/compiler/nvrtc.h"
 #include "normjit/compiler/options.h"
 #include "normjit/compiler/target.h"
@@ -204,7 +204,7 @@ Json take_apart(const StartupStep& step) {
   done("render_us");
   const StoredBinary binary = binaries.get(kernel).value();
   done("read_us");
-  const auto loaded = driver->load(binary.code, kernel.source.kernel, 0, launch_shape(plan, spec)).value();
+  const auto loaded = driver->load(binary.code, kernel.draft.kernel, 0, launch_shape(plan, spec)).value();
   done("load_us");
   return json;
 }

@@ -6,10 +6,11 @@
 #include <xxhash.h>
 
 namespace normjit {
+namespace {
 
-std::string digest(std::string_view bytes) {
+std::string text_of(XXH128_hash_t hash) {
   XXH128_canonical_t big_endian;
-  XXH128_canonicalFromHash(&big_endian, XXH3_128bits(bytes.data(), bytes.size()));
+  XXH128_canonicalFromHash(&big_endian, hash);
   static constexpr char kDigits[] = "0123456789abcdef";
   std::string text;
   text.reserve(2 * sizeof(big_endian.digest));
@@ -18,6 +19,17 @@ std::string digest(std::string_view bytes) {
     text += kDigits[byte & 15];
   }
   return text;
+}
+
+}  // namespace
+
+std::string digest(std::string_view bytes) { return text_of(XXH3_128bits(bytes.data(), bytes.size())); }
+
+std::string digest(std::span<const std::string_view> pieces) {
+  XXH3_state_t state;
+  XXH3_128bits_reset(&state);
+  for (const std::string_view piece : pieces) XXH3_128bits_update(&state, piece.data(), piece.size());
+  return text_of(XXH3_128bits_digest(&state));
 }
 
 }  // namespace normjit

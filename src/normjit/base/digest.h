@@ -2,6 +2,7 @@
 // entries.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -11,5 +12,8 @@ namespace normjit {
 // `xxh128sum` prints. The same on every machine. It tells damage and difference, not malice: it is no
 // cryptographic hash.
 std::string digest(std::string_view bytes);
+
+// The same of pieces one behind the other, which need not be joined for it.
+std::string digest(std::span<const std::string_view> pieces);
 
 }  // namespace normjit

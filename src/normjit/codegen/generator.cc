@@ -3,11 +3,11 @@
 #include <charconv>
 #include <cmath>
 #include <iterator>
-#include <vector>
+#include <utility>
 
+#include "normjit/base/digest.h"
 #include "normjit/base/text.h"
 #include "normjit/codegen/render.h"
-#include "normjit/codegen/templates.h"
 #include "normjit/spec/tables.h"
 
 namespace normjit {
@@ -78,37 +78,54 @@ std::vector<Placeholder> constants(const LayerNormSpec& spec, const Plan& plan, 
 
 }  // namespace
 
-Result<Source> generate(const LayerNormSpec& any, const Plan& plan, Arch arch,
-                        const std::string& template_directory) {
-  const LayerNormSpec spec = source_spec(plan, any);
-  const std::string kernel(name(plan.strategy)), last = kernel + ".cu";
-  std::vector<std::string_view> files(std::begin(kAlways), std::end(kAlways));
-  files.insert(files.end(), kBesides, kBesides + besides(plan.strategy));
-  files.push_back(last);
+std::vector<std::string_view> Draft::pieces() const {
+  std::vector<std::string_view> all;
+  all.reserve(4 * files.size());
+  for (const File& file : files) all.insert(all.end(), {"#line 1 \"", file.name, "\"\n", file.text.view()});
+  return all;
+}
 
+std::string Draft::digest() const { return normjit::digest(pieces()); }
+
+// Written once, into memory of the right size.
+Source Draft::source() const {
+  const std::vector<std::string_view> all = pieces();
+  std::size_t size = 0;
+  for (const std::string_view piece : all) size += piece.size();
+  std::string text;
+  text.reserve(size);
+  for (const std::string_view piece : all) text += piece;
+  return {std::move(text), kernel, description};
+}
+
+Result<Draft> draft(const LayerNormSpec& any, const Plan& plan, Arch arch,
+                    const std::string& template_directory) {
+  const LayerNormSpec spec = source_spec(plan, any);
+  const std::string kernel(name(plan.strategy));
+  std::vector<std::string> names(std::begin(kAlways), std::end(kAlways));
+  names.insert(names.end(), kBesides, kBesides + besides(plan.strategy));
+  names.push_back(kernel + ".cu");
+
+  Draft result{kernel, concat({to_text(spec), " as ", to_text(plan)}), {}};
+  result.files.reserve(1 + names.size());
   const auto frame = find_template(template_directory, "spec.cuh.in");
   if (!frame) return frame.error();
-  const auto rendered = render("spec.cuh.in", frame->view(), constants(spec, plan, arch));
+  auto rendered = render("spec.cuh.in", frame->view(), constants(spec, plan, arch));
   if (!rendered) return rendered.error();
-  std::vector<TemplateText> bodies;
-  std::size_t size = rendered->size();
-  for (const std::string_view file : files) {
-    auto body = find_template(template_directory, file);
-    if (!body) return body.error();
-    size += body->view().size();
-    bodies.push_back(*std::move(body));
+  result.files.push_back({"spec.cuh", {*std::move(rendered), {}}});
+  for (std::string& file : names) {
+    auto text = find_template(template_directory, file);
+    if (!text) return text.error();
+    result.files.push_back({std::move(file), *std::move(text)});
   }
+  return result;
+}
 
-  // Written once, into memory of the right size: of a cold process's 145 us for text and digest this took 60.
-  constexpr std::size_t kDirective = 40;  // "#line 1 ..." and its file
-  std::string text;
-  text.reserve(size + (files.size() + 1) * kDirective);
-  const auto append = [&](std::string_view file, std::string_view body) {
-    text.append("#line 1 \"").append(file).append("\"\n").append(body);
-  };
-  append("spec.cuh", *rendered);
-  for (std::size_t i = 0; i < files.size(); ++i) append(files[i], bodies[i].view());
-  return Source{std::move(text), kernel, concat({to_text(spec), " as ", to_text(plan)})};
+Result<Source> generate(const LayerNormSpec& spec, const Plan& plan, Arch arch,
+                        const std::string& template_directory) {
+  const auto pieces = draft(spec, plan, arch, template_directory);
+  if (!pieces) return pieces.error();
+  return pieces->source();
 }
 
 }  // namespace normjit

@@ -25,7 +25,8 @@ struct Job {
 // forgotten: whoever asks again starts it again.
 class Background {
  public:
-  explicit Background(int threads) : state_(std::make_shared<State>(threads)) {}
+  // So many threads at most; 0: half as many as the machine has cores, and no more than 4.
+  explicit Background(int most_threads = 0) : state_(std::make_shared<State>(most_threads)) {}
   // Drops what has not begun, and waits for what has.
   ~Background();
   Background(const Background&) = delete;
@@ -48,8 +49,8 @@ class Background {
   // Shared with the threads, which may be in their last steps when the rest is gone.
   struct State {
     explicit State(int most) : most_threads(most) {}
-    const int most_threads;
-    ForkMutex mutex;  // for all below
+    std::atomic<int> most_threads;  // 0: not known yet
+    ForkMutex mutex;                // for all below
     std::condition_variable_any changed;
     std::deque<Task> queue;
     int threads = 0, busy = 0;
@@ -58,6 +59,7 @@ class Background {
 
   // In a forked child: a state without its parent's threads and tasks. `lock` holds the mutex.
   void renew_after_fork() const;
+  int most_threads() const;
   static void run(const std::shared_ptr<State>& state);
   static bool start_thread(const std::shared_ptr<State>& state);
 

@@ -115,7 +115,7 @@ Result<RenderedKernel> Service::render(const LayerNormSpec& spec, const DevicePr
   if (auto legal = check(plan, canonical(spec), device); !legal) return legal.error();
   auto kernel = impl_->binaries.identify(canonical(spec), plan, device.arch);
   if (!kernel) return kernel.error();
-  return RenderedKernel{plan, std::move(kernel->source.text), std::move(kernel->source.kernel)};
+  return RenderedKernel{plan, kernel->draft.source().text, std::move(kernel->draft.kernel)};
 }
 
 }  // namespace normjit
