@@ -44,10 +44,13 @@ struct Event {
     loaded,          // into the driver; detail: where the code came from
     substituted,     // the generic kernel serves a use from now on; detail: why
     specialised,     // ... and from now on its own kernel does
+    damaged,         // a cache entry is not what it was, and counts as none; detail: where, and what is wrong
+    waited,          // for another process that had the same kernel under way
+    unstored,        // the cache directory did not take what was compiled; detail: why
   };
   Kind kind = Kind::missed;
   std::string_view spec;  // canonical
-  std::string_view plan;
+  std::string_view plan;  // empty: of the entry of a tuned plan
   std::string_view arch;
   double milliseconds = 0;  // that it took, where it took time
   std::string_view detail;

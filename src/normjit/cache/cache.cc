@@ -19,11 +19,17 @@ Cache::Cache(Settings settings, std::shared_ptr<FileSystem> files, Warn warn)
   if (!settings_.embedded.empty()) embedded_ = std::make_unique<MemoryPack>("embedded", settings_.embedded);
 }
 
-std::optional<Cache::Found> Cache::find(const std::string& identity, const Accepts& accepts) {
+std::optional<Cache::Found> Cache::find(const std::string& identity, const Accepts& accepts,
+                                        const Warn& on_damaged) {
   const auto will_do = [&](const Entry& entry) { return !accepts || accepts(entry); };
+  const auto count_damage = [&](const Standing& standing) {
+    if (standing.kind != Kind::damaged) return;
+    ++damaged_;
+    if (on_damaged) on_damaged(standing.error);
+  };
   if (auto kept = memory_.find(identity); kept && will_do(kept->entry))
     return Found{std::move(kept->entry), Place::memory, !kept->only_here};
-  if (Entry entry; directory_.find(identity, entry) && will_do(entry))
+  if (Entry entry; directory_.find(identity, entry, on_damaged) && will_do(entry))
     return Found{std::move(entry), Place::directory};
   for (const auto& layer : layers_) {
     Standing standing = layer->look(identity);
@@ -32,7 +38,7 @@ std::optional<Cache::Found> Cache::find(const std::string& identity, const Accep
       static_cast<void>(directory_.fill(standing.entry));  // nothing is lost where it fails
       return Found{std::move(standing.entry), Place::layer};
     }
-    damaged_ += standing.kind == Kind::damaged;
+    count_damage(standing);
     if (standing.kind != Kind::absent)
       warn_(Trouble::layer, standing.error + "; it is left alone, and the next layer or the compiler serves");
   }
@@ -40,14 +46,14 @@ std::optional<Cache::Found> Cache::find(const std::string& identity, const Accep
   Standing standing = embedded_->look(identity);
   if (standing.kind == Kind::entry && will_do(standing.entry))
     return Found{std::move(standing.entry), Place::embedded};
-  damaged_ += standing.kind == Kind::damaged;
+  count_damage(standing);
   if (standing.kind != Kind::entry && standing.kind != Kind::absent)
     warn_(Trouble::embedded, standing.error + "; the compiler serves");
   return {};
 }
 
-bool Cache::store(const Entry& entry, bool replace) {
-  const bool stored = directory_.store(entry, replace);
+bool Cache::store(const Entry& entry, bool replace, const Warn& on_refused) {
+  const bool stored = directory_.store(entry, replace, on_refused);
   memory_.keep(entry, /*only_here=*/!stored);
   return stored;
 }

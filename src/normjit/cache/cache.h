@@ -46,11 +46,13 @@ class Cache {
   // Whether an entry will do; empty: every one does.
   using Accepts = std::function<bool(const Entry&)>;
   // The entry out of the first tier that has one that will do. What a layer has is copied to the directory.
-  std::optional<Found> find(const std::string& identity, const Accepts& accepts = {});
+  // `on_damaged` is told of each one on the way that is damaged.
+  std::optional<Found> find(const std::string& identity, const Accepts& accepts = {},
+                            const Warn& on_damaged = {});
 
   // Keeps an entry in memory, and publishes it to the directory: Directory::store. False: it is in memory
-  // only.
-  bool store(const Entry& entry, bool replace = false);
+  // only; `on_refused` is told why, where there is a directory.
+  bool store(const Entry& entry, bool replace = false, const Warn& on_refused = {});
 
   // To be held while the entry of this identity is being made, so that other processes wait for it instead of
   // making it too. After that they look again. It may be had by nobody, or by several at once: it only saves

@@ -45,7 +45,7 @@ Standing Directory::look(const std::string& identity) const {
   return {.kind = kind_of(file.outcome), .error = std::move(file.error)};
 }
 
-bool Directory::find(const std::string& identity, Entry& entry) {
+bool Directory::find(const std::string& identity, Entry& entry, const Warn& on_damaged) {
   Standing found = look(identity);
   switch (found.kind) {
     case Kind::entry:
@@ -59,6 +59,7 @@ bool Directory::find(const std::string& identity, Entry& entry) {
       break;
     case Kind::damaged:
       ++damaged_;
+      if (on_damaged) on_damaged(found.error);
       warn_(Trouble::damaged,
             found.error + "; it is made anew" +
                 (clear_the_name(identity)
@@ -80,10 +81,11 @@ bool Directory::find(const std::string& identity, Entry& entry) {
   return false;
 }
 
-bool Directory::store(const Entry& entry, bool replace) {
+bool Directory::store(const Entry& entry, bool replace, const Warn& on_refused) {
   if (path_.empty()) return false;
   const Result<void> published = publish(entry, replace, /*flush=*/true);
   if (!published) {
+    if (on_refused) on_refused(published.error().message);
     warn_(Trouble::unstored, published.error().message +
                                  "; going on without storing, so the next process makes it " +
                                  "anew; make room, see to the permissions, or use another cache directory");

@@ -39,13 +39,14 @@ class Directory final : public Tier {
 
   // The entry, or nothing: absent, unreadable, untrusted, damaged (then it is moved aside) or of another
   // identity. Never fails. A hit reads one file and writes none. `entry` is changed by a hit only.
-  bool find(const std::string& identity, Entry& entry);
+  // `on_damaged` is told of a damaged one, each time.
+  bool find(const std::string& identity, Entry& entry, const Warn& on_damaged = {});
 
   // Publishes an entry: complete before visible, and the first of several publishers wins. Best effort: false
-  // says that the directory did not take it (a warning has been given, or there is no directory), and harms
-  // nobody. `replace` puts it in the place of a present one: a kernel that the driver refused, an older tuned
-  // plan.
-  bool store(const Entry& entry, bool replace = false);
+  // says that the directory did not take it (a warning has been given, and `on_refused` told why; or there is
+  // no directory), and harms nobody. `replace` puts it in the place of a present one: a kernel that the
+  // driver refused, an older tuned plan.
+  bool store(const Entry& entry, bool replace = false, const Warn& on_refused = {});
   // Publishes what stands elsewhere too: without waiting for the disk, and without a warning. Errors:
   // CacheIo.
   Result<void> fill(const Entry& entry);

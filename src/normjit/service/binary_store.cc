@@ -1,21 +1,34 @@
 #include "normjit/service/binary_store.h"
 
+#include <chrono>
 #include <optional>
 
-#include "normjit/base/digest.h"
 #include "normjit/base/text.h"
 
 namespace normjit {
+namespace {
+
+// The texts of an event, which live as long as this.
+struct Names {
+  explicit Names(const Identified& kernel)
+      : spec(to_text(kernel.spec)), plan(to_text(kernel.plan)), arch(kernel.arch.name()) {}
+  Event event(Event::Kind kind, double milliseconds, std::string_view detail) const {
+    return {kind, spec, plan, arch, milliseconds, detail};
+  }
+  const std::string spec, plan, arch;
+};
+
+}  // namespace
 
 Result<Identified> BinaryStore::identify(const LayerNormSpec& spec, const Plan& plan, Arch of_device) const {
   const Arch arch = target_of(plan, of_device);
-  auto source = generate(spec, plan, arch, template_directory_);
+  auto source = draft(spec, plan, arch, template_directory_);
   if (!source) return source.error();
   Identified kernel{source_spec(plan, spec), plan, arch, {}, {}, {}};
   kernel.identity =
-      concat({"source=", digest(source->text), " arch=", arch.name(), " options=", semantic_options(arch)});
+      concat({"source=", source->digest(), " arch=", arch.name(), " options=", semantic_options(arch)});
   kernel.id = entry_id(kernel.identity);
-  kernel.source = *std::move(source);
+  kernel.draft = *std::move(source);
   return kernel;
 }
 
@@ -50,10 +63,14 @@ Result<StoredBinary> BinaryStore::replace(const Identified& kernel, const std::s
 
 Result<StoredBinary> BinaryStore::find_or_compile(const Identified& kernel, const std::string* refused,
                                                   const Missed& missed) {
+  const auto will_do = [&](const Entry& entry) {
+    return (!refused || entry.body != *refused) && !is_outdated(entry);
+  };
+  const auto damaged = [&](std::string_view what) {
+    meter_->tell(Names(kernel).event(Event::Kind::damaged, 0, what));
+  };
   const auto find = [&]() -> std::optional<StoredBinary> {
-    auto found = cache_->find(kernel.identity, [&](const Entry& entry) {
-      return (!refused || entry.body != *refused) && !is_outdated(entry);
-    });
+    auto found = cache_->find(kernel.identity, will_do, damaged);
     if (!found) return {};
     constexpr Origin kOrigins[] = {Origin::memory, Origin::disk, Origin::layer, Origin::embedded};
     const Origin origin = kOrigins[static_cast<int>(found->place)];
@@ -64,27 +81,28 @@ Result<StoredBinary> BinaryStore::find_or_compile(const Identified& kernel, cons
   if (missed)
     if (auto compiles = missed(kernel); !compiles) return compiles.error();
   const KeyLock alone = cache_->lock(kernel.identity);
+  if (alone.waited().count() > 0)
+    meter_->tell(Names(kernel).event(Event::Kind::waited,
+                                     std::chrono::duration<double, std::milli>(alone.waited()).count(), {}));
   if (auto binary = find()) return *std::move(binary);  // another process has made it since
   return compile(kernel, /*replace=*/exact_toolchain_ || refused);
 }
 
 Result<StoredBinary> BinaryStore::compile(const Identified& kernel, bool replace) {
   const Stopwatch watch;
-  auto binary = compiler_->compile(kernel.source, kernel.arch);
-  const std::string spec = to_text(kernel.spec), plan = to_text(kernel.plan), arch = kernel.arch.name();
-  Event event{Event::Kind::compiled, spec, plan, arch, watch.milliseconds(), {}};
+  auto binary = compiler_->compile(kernel.draft.source(), kernel.arch);
+  const double milliseconds = watch.milliseconds();
+  const Names names(kernel);
   if (!binary) {
-    event.kind = Event::Kind::compile_failed;
-    event.detail = binary.error().message;
-    meter_->compile_failed(event);
+    meter_->compile_failed(names.event(Event::Kind::compile_failed, milliseconds, binary.error().message));
     return binary.error();
   }
-  meter_->compiled(event);
+  meter_->compiled(names.event(Event::Kind::compiled, milliseconds, {}));
   Entry entry{kernel.identity,
-              {{"spec", spec},
-               {"plan", plan},
-               {"arch", arch},
-               {"kernel", kernel.source.kernel},
+              {{"spec", names.spec},
+               {"plan", names.plan},
+               {"arch", names.arch},
+               {"kernel", kernel.draft.kernel},
                {"toolchain", binary->toolchain},
                {"code", binary->ptx ? "ptx" : "cubin"},
                {"target", binary->target},
@@ -92,7 +110,9 @@ Result<StoredBinary> BinaryStore::compile(const Identified& kernel, bool replace
                {"spill_bytes", shortest(binary->spill_bytes)},
                {"shared_bytes", shortest(binary->shared_bytes)}},
               binary->code};
-  const bool stored = cache_->store(entry, replace);
+  const bool stored = cache_->store(entry, replace, [&](std::string_view why) {
+    meter_->tell(names.event(Event::Kind::unstored, 0, why));
+  });
   return StoredBinary{std::move(binary->code), Origin::compiled, stored};
 }
 

@@ -21,7 +21,7 @@ struct Identified {
   LayerNormSpec spec;
   Plan plan;
   Arch arch;
-  Source source;
+  Draft draft;
   std::string identity;
   std::string id;  // of the cache entry
 };

@@ -1,9 +1,7 @@
 // Finding a prepared kernel, or making one ready: plan, binary, load.
 #include "normjit/service/impl.h"
 
-#include <algorithm>
 #include <limits>
-#include <thread>
 
 #include "normjit/base/text.h"
 #include "normjit/service/default_compiler.h"
@@ -11,13 +9,6 @@
 #include "normjit/spec/valid.h"
 
 namespace normjit {
-
-namespace {
-// The host's own threads need the cores more.
-int background_threads() {
-  return static_cast<int>(std::clamp(std::thread::hardware_concurrency() / 2, 1U, 4U));
-}
-}  // namespace
 
 Service::Impl::Impl(Options given, Seams seams)
     : options(std::move(given)),
@@ -33,10 +24,12 @@ Service::Impl::Impl(Options given, Seams seams)
                                        seams.files ? seams.files : make_posix_file_system(),
                                        [this](std::string_view text) { log(LogLevel::warn, text); }),
                options.template_directory, options.exact_toolchain, meter),
-      tuned(binaries.cache(), [this](std::string_view text) { log(LogLevel::warn, text); }),
+      tuned(
+          binaries.cache(), [this](std::string_view text) { log(LogLevel::warn, text); }, meter),
       miss_log_(options.miss_log, binaries.cache().files(),
-                [this](std::string_view text) { log(LogLevel::warn, text); }),
-      background_(background_threads()) {}
+                [this](std::string_view text) { log(LogLevel::warn, text); }) {
+  for (const std::string& warning : options.warnings) log(LogLevel::warn, warning);
+}
 
 void Service::Impl::log(LogLevel level, std::string_view text) const {
   if (options.log) options.log(level, text);
@@ -278,10 +271,10 @@ Result<std::shared_ptr<LoadedKernel>> Service::Impl::load(const Kernel::Prepared
   if (!binary) return binary.error();
   origin = binary->origin;
   log(origin == Origin::compiled ? LogLevel::info : LogLevel::debug,
-      concat({identified->source.description, " on ", kernel.profile.arch.name(), ": ", name(origin)}));
+      concat({identified->draft.description, " on ", kernel.profile.arch.name(), ": ", name(origin)}));
   const auto load = [&] {
     const Stopwatch watch;
-    auto loaded = driver->load(binary->code, identified->source.kernel, kernel.device, kernel.launcher.shape);
+    auto loaded = driver->load(binary->code, identified->draft.kernel, kernel.device, kernel.launcher.shape);
     if (loaded) {
       const std::string spec = to_text(kernel.spec), plan = to_text(kernel.plan);
       const std::string arch = identified->arch.name();

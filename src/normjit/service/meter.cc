@@ -78,8 +78,9 @@ std::string to_json(const Counters& c) {
 }
 
 std::string_view name(Event::Kind kind) noexcept {
-  constexpr std::string_view kNames[] = {"missed", "compiled",    "compile_failed",
-                                         "loaded", "substituted", "specialised"};
+  constexpr std::string_view kNames[] = {"missed",  "compiled",    "compile_failed",
+                                         "loaded",  "substituted", "specialised",
+                                         "damaged", "waited",      "unstored"};
   return kNames[static_cast<int>(kind)];
 }
 

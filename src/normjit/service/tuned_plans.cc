@@ -89,7 +89,11 @@ std::optional<Plan> TunedPlans::find(const LayerNormSpec& spec, const DeviceProf
     if (const auto known = known_.find(identity); known != known_.end()) return known->second;
   }
   std::optional<Plan> found;
-  if (const auto kept = cache_.find(identity)) {
+  const auto damaged = [&](std::string_view what) {
+    const std::string text = to_text(spec), arch = device.arch.name();
+    if (meter_) meter_->tell({Event::Kind::damaged, text, {}, arch, 0, what});
+  };
+  if (const auto kept = cache_.find(identity, {}, damaged)) {
     const auto plan = parse_plan(kept->entry.body);
     auto fit =
         plan

@@ -13,6 +13,7 @@
 #include "normjit/base/fork.h"
 #include "normjit/cache/cache.h"
 #include "normjit/service.h"
+#include "normjit/service/meter.h"
 
 namespace normjit {
 
@@ -28,7 +29,9 @@ class TunedPlans {
   // Told of an entry that is whole and yet of no use. Called on the thread that met it; may be empty.
   using Warn = std::function<void(std::string_view)>;
 
-  TunedPlans(Cache& cache, Warn warn) : cache_(cache), warn_(std::move(warn)) {}
+  // A damaged entry is an event of the meter, where there is one.
+  TunedPlans(Cache& cache, Warn warn, std::shared_ptr<Meter> meter = nullptr)
+      : cache_(cache), warn_(std::move(warn)), meter_(std::move(meter)) {}
 
   // The plan kept for this use of a canonical spec. The first question reads one file, or tries to; its
   // answer is kept, so that kernels and the size of their workspace agree as long as this object lives.
@@ -45,6 +48,7 @@ class TunedPlans {
  private:
   Cache& cache_;
   const Warn warn_;
+  const std::shared_ptr<Meter> meter_;
   ForkMutex mutex_;                                   // never held across a file access
   std::map<std::string, std::optional<Plan>> known_;  // by identity
 };
