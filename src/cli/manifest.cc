@@ -62,6 +62,11 @@ Result<std::vector<LayerNormSpec>> parse_lines(std::string_view text, const std:
     const std::string where = file_name + ", line " + std::to_string(++line_number);
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     const Json entry = Json::parse(line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
+    if (entry.is_discarded() && line.data() + line.size() == text.data() + text.size())
+      return bad(
+          where,
+          "the last line is cut short, as a process leaves it whose disk was full or that was stopped: "
+          "remove the line");
     if (entry.is_discarded())
       return bad(where, "is neither JSON nor part of a JSON document that begins on line 1");
     const Result<LayerNormSpec> spec = parse_entry(entry, where);

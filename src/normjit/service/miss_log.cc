@@ -13,11 +13,11 @@ namespace normjit {
 // reads is an error, and no wait.
 void MissLog::add(const std::string& spec, std::string_view arch) {
   if (path_.empty()) return;
-  const std::string line = concat({"{\"spec\": \"", spec, "\", \"comment\": \"missed on ", arch, "\"}\n"});
   {
     const std::lock_guard lock(mutex_);
-    if (!written_.insert(line).second) return;
+    if (!written_.insert(spec).second) return;
   }
+  const std::string line = concat({"{\"spec\": \"", spec, "\", \"comment\": \"missed on ", arch, "\"}\n"});
   constexpr int kFlags = O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
   const int file = uninterrupted([&] { return files_->open(path_.c_str(), kFlags, 0644); });
   const long wrote =

@@ -12,15 +12,15 @@
 
 namespace normjit {
 
-// Thread-safe; any number of processes may append to one file. The file is a manifest of JSON lines. Best
-// effort: what cannot be written is warned of once.
+// Thread-safe; any number of processes may append to one file, and their lines do not mix. The file is a
+// manifest of JSON lines. Best effort: what cannot be written is warned of once.
 class MissLog {
  public:
   // An empty path logs nothing. Touches no file.
   MissLog(std::string path, std::shared_ptr<FileSystem> files, Warn warn)
       : path_(std::move(path)), files_(std::move(files)), warn_(std::move(warn)) {}
 
-  // Appends a line for this spec text on this architecture, unless this process has before.
+  // Appends a line for this spec text, unless this process has before. The architecture is a comment.
   void add(const std::string& spec, std::string_view arch);
 
  private:
@@ -30,7 +30,7 @@ class MissLog {
   const std::shared_ptr<FileSystem> files_;
   WarnOnce<Trouble> warn_;
   ForkMutex mutex_;                // never held across a file access
-  std::set<std::string> written_;  // lines
+  std::set<std::string> written_;  // specs
 };
 
 }  // namespace normjit
