@@ -48,6 +48,7 @@ std::string rules_of(const Options& settings) {
 std::string text_of(const Environment& environment, const Options& settings,
                     const Result<std::string>& host) {
   std::string text = "normjit    " + environment.version + "\n";
+  for (const std::string& warning : settings.warnings) text += "ignored    " + warning + "\n";
 
   text += "cache      " + (environment.cache_directory.empty() ? "none" : environment.cache_directory) + "\n";
   if (environment.cache_directory.empty()) {
@@ -114,7 +115,9 @@ std::string text_of(const Environment& environment, const Options& settings,
 
 int doctor(const CommonOptions& options) {
   const Options settings = service_options(options);
-  const Environment environment = Service(settings).environment();
+  Options quiet = settings;
+  quiet.warnings.clear();  // the report has them
+  const Environment environment = Service(quiet).environment();
   const Result<std::string> host = host_compiler();
   print(options.json ? json_of(environment, settings, host) : text_of(environment, settings, host));
   if (environment.compiler_path.empty())

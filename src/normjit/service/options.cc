@@ -19,6 +19,22 @@ std::string cache_directory() {
   return "";
 }
 
+std::optional<bool> one_or_zero(std::string_view value) {
+  if (value != "1" && value != "0") return std::nullopt;
+  return value == "1";
+}
+
+std::optional<bool> exact(std::string_view value) {
+  if (value != "exact") return std::nullopt;
+  return true;
+}
+
+std::optional<Mode> mode_from(std::string_view value) {
+  for (const Mode mode : {Mode::eager, Mode::lazy, Mode::cached_only})
+    if (value == name(mode)) return mode;
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<LogLevel> log_level(std::string_view name) noexcept {
@@ -39,19 +55,27 @@ Options Options::from_environment() {
   const std::string layers = variable("NORMJIT_LAYERS");
   for (const std::string_view path : split(layers, ':'))
     if (!path.empty()) options.layers.emplace_back(path);
-  if (const auto bytes = bytes_from(variable("NORMJIT_CACHE_MAX_BYTES"))) options.max_cache_bytes = *bytes;
-  options.shared_cache = variable("NORMJIT_CACHE_SHARED") == "1";
-  options.exact_toolchain = variable("NORMJIT_TOOLCHAIN") == "exact";
-  if (const std::string mode = variable("NORMJIT_MODE"); mode == "lazy")
-    options.mode = Mode::lazy;
-  else if (mode == "cached-only")
-    options.mode = Mode::cached_only;
+  const auto understood = [&](const char* name, const char* allowed, const auto& parse) {
+    const std::string value = variable(name);
+    const auto known = parse(value);
+    if (!known && !value.empty())
+      options.warnings.push_back(
+          concat({name, " is '", value, "', and may be ", allowed, ": it is ignored"}));
+    return known;
+  };
+  options.max_cache_bytes =
+      understood("NORMJIT_CACHE_MAX_BYTES", "a number of bytes, as 256M, or 0 for any size", bytes_from)
+          .value_or(options.max_cache_bytes);
+  options.shared_cache = understood("NORMJIT_CACHE_SHARED", "1 or 0", one_or_zero).value_or(false);
+  options.exact_toolchain = understood("NORMJIT_TOOLCHAIN", "exact", exact).value_or(false);
+  options.mode = understood("NORMJIT_MODE", "eager, lazy or cached-only", mode_from).value_or(options.mode);
   options.miss_log = variable("NORMJIT_MISS_LOG");
   options.compiler_path = variable("NORMJIT_NVRTC_PATH");
   options.cuda_home = variable("CUDA_HOME");
   if (options.cuda_home.empty()) options.cuda_home = variable("CUDA_PATH");
   options.template_directory = variable("NORMJIT_TEMPLATE_DIR");
-  if (const auto level = log_level(variable("NORMJIT_LOG"))) options.log = default_log(*level);
+  if (const auto level = understood("NORMJIT_LOG", "debug, info, warn or error", log_level))
+    options.log = default_log(*level);
   return options;
 }
 
