@@ -89,6 +89,7 @@ std::string json_of(const SpecWhyReport& report) {
   if (report.rows > 0) json["rows"] = report.rows;
   json["missing"] = report.missing();
   json["kernels"] = std::move(kernels);
+  json["generic"] = json_of(report.generic);
   return text_of(json);
 }
 

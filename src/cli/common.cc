@@ -59,6 +59,12 @@ DeviceProfile one_device(Service& service, const std::string& arch) {
   return devices.front();
 }
 
+std::string generic_text(const WhyReport& generic) {
+  if (generic.tier.empty()) return "not here; it would be compiled";
+  return (generic.tier == "embedded" ? "" : "in ") + generic.tier + ", for " +
+         target_of(generic.plan, generic.arch).name();
+}
+
 Alignment contiguous_alignment(const LayerNormSpec& spec) {
   const auto of = [&](DType dtype) {
     return alignment_of(static_cast<std::uint64_t>(spec.columns * size_of(dtype)), dtype);

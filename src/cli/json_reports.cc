@@ -168,6 +168,7 @@ std::string json_of(const ShowReport& report) {
                {"x_row_bytes", spec.columns * size_of(spec.input)},
                {"y_row_bytes", spec.columns * size_of(spec.output)},
                {"device", json_of(report.device)},
+               {"generic", {{"tier", report.generic.tier}, {"id", report.generic.id}}},
                {"uses", std::move(uses)}};
   if (report.rows > 0) {
     json["rows"] = report.rows;

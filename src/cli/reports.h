@@ -36,6 +36,7 @@ struct ShowReport {
   // its choice.
   Alignment contiguous = Alignment::eight;
   std::vector<Candidate> weighed;
+  WhyReport generic;  // the kernel that serves where these cannot
 };
 
 // A spec on a device: where its kernels are.
@@ -44,6 +45,7 @@ struct SpecWhyReport {
   DeviceProfile device;
   std::int64_t rows = 0;           // 0: not asked for
   std::vector<WhyReport> kernels;  // for `rows` of contiguous tensors only one
+  WhyReport generic;               // the kernel that serves where these cannot
 
   // How many would be compiled.
   std::int64_t missing() const {

@@ -19,7 +19,7 @@ std::vector<Candidate> weighed(const LayerNormSpec& spec, const DeviceProfile& d
 
 ShowReport look_up(Service& service, const LayerNormSpec& spec, const DeviceProfile& device,
                    std::int64_t rows) {
-  ShowReport report{.spec = spec, .device = device, .rows = rows, .uses = {}, .weighed = {}};
+  ShowReport report{.spec = spec, .device = device, .rows = rows, .uses = {}, .weighed = {}, .generic = {}};
   if (rows > 0) {
     report.contiguous = contiguous_alignment(spec);
     report.weighed = weighed(spec, device, regime_of(rows, device), report.contiguous);
@@ -43,6 +43,7 @@ ShowReport look_up(Service& service, const LayerNormSpec& spec, const DeviceProf
       report.uses.push_back(std::move(use));
     }
   }
+  report.generic = service.why(spec, device, generic_plan()).value();
   return report;
 }
 
@@ -63,6 +64,7 @@ std::string text_of(const ShowReport& report) {
   text += "row bytes  " + std::to_string(spec.columns * size_of(spec.input)) + " in, " +
           std::to_string(spec.columns * size_of(spec.output)) + " out\n";
   text += "device     " + report.device.text() + "\n";
+  text += "generic    " + generic_text(report.generic) + "\n";
   if (report.rows > 0) {
     text += "rows       " + std::to_string(report.rows) + ", regime " +
             std::string(name(regime_of(report.rows, report.device))) + "\n";

@@ -33,7 +33,7 @@ std::string text_of(const SpecWhyReport& report) {
   std::string text = "spec    " + to_text(report.spec) + "\ndevice  " + report.device.text() + "\n\n";
   for (const WhyReport& kernel : report.kernels) text += text_of(kernel) + "\n";
   return text + counted(std::ssize(report.kernels), "kernel") + ", " + std::to_string(report.missing()) +
-         " would be compiled\n";
+         " would be compiled\ngeneric kernel: " + generic_text(report.generic) + "\n";
 }
 
 }  // namespace
@@ -42,9 +42,13 @@ int why(const WhyCommand& options) {
   if (options.rows < 0) return fail(kUsage, "--rows must be 0 or more");
   const LayerNormSpec spec = parse_spec(options.spec).value();
   Service service(service_options(options));
-  SpecWhyReport report{
-      .spec = spec, .device = one_device(service, options.arch), .rows = options.rows, .kernels = {}};
+  SpecWhyReport report{.spec = spec,
+                       .device = one_device(service, options.arch),
+                       .rows = options.rows,
+                       .kernels = {},
+                       .generic = {}};
   report.kernels = service.why(spec, report.device).value();
+  report.generic = service.why(spec, report.device, generic_plan()).value();
   if (report.rows > 0) {
     const Plan plan = plan_for(service, report);
     std::erase_if(report.kernels, [&](const WhyReport& kernel) { return !(kernel.plan == plan); });

@@ -80,10 +80,10 @@ struct ExportReport {
 
 // Service::import_from.
 struct ImportReport {
-  int imported = 0;  // entries that the cache directory now has in addition
-  int present = 0;   // entries that it had
-  int refused = 0;   // unsound ones
-  int unstored = 0;  // sound ones that the directory did not take
+  int imported = 0;                 // entries that the cache directory now has in addition
+  int present = 0;                  // entries that it had
+  int refused = 0;                  // unsound ones
+  int unstored = 0;                 // sound ones that the directory did not take
   std::vector<std::string> errors;  // why, of both
 };
 
@@ -92,10 +92,11 @@ struct WhyReport {
   LayerNormSpec spec;
   Arch arch;
   Plan plan;
-  std::string uses;      // what asks for it: "few rows, alignment 8; many rows, alignment 4 or 8"
+  std::string uses;      // what asks for it: "few rows, alignment 8; many rows, alignment 4 or 8"; or empty
   std::string id;        // of its entry
   std::string identity;  // its key, whole
-  std::string tier;      // what holds it: "memory", or the path of a directory or pack; empty: nothing
+  std::string
+      tier;  // what holds it: "memory", "embedded", or the path of a directory or pack; empty: nothing
   // One sentence: which tier holds it; or what stands at its place and cannot be used; or how it differs from
   // the nearest entry; or that there is nothing like it.
   std::string reason;

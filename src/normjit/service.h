@@ -221,7 +221,8 @@ enum class Frozen : std::uint8_t { no, warn, error };
 // NORMJIT_CACHE_MAX_BYTES (a number, with K, M or G behind it if you like), NORMJIT_CACHE_SHARED (1),
 // NORMJIT_MODE (eager, lazy, cached-only), NORMJIT_MISS_LOG,
 // NORMJIT_TOOLCHAIN (exact), NORMJIT_NVRTC_PATH, CUDA_HOME (else CUDA_PATH), NORMJIT_TEMPLATE_DIR and
-// NORMJIT_LOG (debug, info, warn, error: the built-in log to stderr; off when unset).
+// NORMJIT_LOG (debug, info, warn, error: the built-in log to stderr; off when unset). A variable with another
+// value counts as unset, and makes one of the warnings.
 struct NORMJIT_API Options {
   std::string cache_directory;  // empty: keep kernels in memory only
   // Caches that are only read, searched in this order where the cache directory has no entry: directories, or
@@ -245,6 +246,9 @@ struct NORMJIT_API Options {
   std::string cuda_home;           // a CUDA toolkit to look for libnvrtc in
   std::string template_directory;  // read templates from here instead of the embedded ones
   LogCallback log;                 // empty: silence
+  // What from_environment() found and does not understand, a sentence each. A Service says it once, through
+  // its log, when it is made.
+  std::vector<std::string> warnings;
 
   static Options from_environment();
 };
@@ -351,6 +355,8 @@ class NORMJIT_API Service {
   // For every kernel that a spec can ask for on a device: where it is, or why it would be compiled. Compiles
   // nothing. Errors: those of validate.
   Result<std::vector<WhyReport>> why(const LayerNormSpec& spec, const DeviceProfile& device);
+  // The same for the kernel of this very plan, which may be generic_plan(). IllegalPlan.
+  Result<WhyReport> why(const LayerNormSpec& spec, const DeviceProfile& device, const Plan& plan);
 
   // The profile of a device of this machine (-1: the current context's). NoDriver, NoContext, NoDevice.
   Result<DeviceProfile> device(int ordinal = -1);

@@ -92,6 +92,32 @@ std::string reason_of_miss(const WhyReport& report) {
   return "it is stored nowhere; the nearest entry, " + report.nearest + ", differs in " + fields;
 }
 
+// Fills in where the kernel of a report's spec and plan is, or why it is not.
+Result<void> explain(const BinaryStore& binaries, const Result<std::vector<Listed>>& listed,
+                     WhyReport& report) {
+  const auto kernel = binaries.identify(report.spec, report.plan, report.arch);
+  if (!kernel) return kernel.error();
+  report.id = kernel->id;
+  report.identity = kernel->identity;
+  const Cache::Look look = binaries.look(*kernel);
+  switch (look.standing.kind) {
+    case Standing::Kind::entry:
+      report.reason = concat({look.tier, " holds it, made by ", look.standing.entry.fact("toolchain")});
+      if (binaries.is_outdated(look.standing.entry))
+        report.reason += ", and only this machine's compiler will do (NORMJIT_TOOLCHAIN=exact)";
+      else
+        report.tier = look.tier;
+      break;
+    case Standing::Kind::absent:
+      if (listed) find_nearest(*listed, report);
+      report.reason = listed ? reason_of_miss(report) : listed.error().message;
+      break;
+    default:
+      report.reason = look.standing.error;
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<std::vector<WhyReport>> Service::why(const LayerNormSpec& given, const DeviceProfile& device) {
@@ -126,33 +152,19 @@ Result<std::vector<WhyReport>> Service::why(const LayerNormSpec& given, const De
       uses = "where the device has no room for blocks that share a row, or another plan is tuned";
   }
 
-  BinaryStore& binaries = impl_->binaries;
-  const auto listed = binaries.cache().list();
-  for (WhyReport& report : reports) {
-    const auto kernel = binaries.identify(spec, report.plan, device.arch);
-    if (!kernel) return kernel.error();
-    report.id = kernel->id;
-    report.identity = kernel->identity;
-    const Cache::Look look = binaries.look(*kernel);
-    switch (look.standing.kind) {
-      case Standing::Kind::entry:
-        if (binaries.is_outdated(look.standing.entry)) {
-          report.reason = concat({look.tier, " holds it, made by ", look.standing.entry.fact("toolchain"),
-                                  ", and only this machine's compiler will do (NORMJIT_TOOLCHAIN=exact)"});
-        } else {
-          report.tier = look.tier;
-          report.reason = concat({look.tier, " holds it, made by ", look.standing.entry.fact("toolchain")});
-        }
-        break;
-      case Standing::Kind::absent:
-        if (listed) find_nearest(*listed, report);
-        report.reason = listed ? reason_of_miss(report) : listed.error().message;
-        break;
-      default:
-        report.reason = look.standing.error;
-    }
-  }
+  const auto listed = impl_->binaries.cache().list();
+  for (WhyReport& report : reports)
+    if (auto explained = explain(impl_->binaries, listed, report); !explained) return explained.error();
   return reports;
+}
+
+Result<WhyReport> Service::why(const LayerNormSpec& given, const DeviceProfile& device, const Plan& plan) {
+  if (auto valid = validate(given); !valid) return valid.error();
+  WhyReport report{.spec = canonical(given), .arch = device.arch, .plan = plan};
+  if (auto legal = check(plan, report.spec, device); !legal) return legal.error();
+  const auto listed = impl_->binaries.cache().list();
+  if (auto explained = explain(impl_->binaries, listed, report); !explained) return explained.error();
+  return report;
 }
 
 }  // namespace normjit
