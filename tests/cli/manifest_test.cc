@@ -6,7 +6,9 @@
 namespace normjit::cli {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 std::vector<std::string> texts(const Result<std::vector<LayerNormSpec>>& specs) {
   EXPECT_TRUE(specs.ok()) << (specs.ok() ? "" : specs.error().message);
@@ -61,6 +63,14 @@ TEST(Manifest, ErrorsNameFileEntryAndReason) {
   EXPECT_THAT(error_of("{\n  \"normjit_manifest\": 1,\n  \"specs\": [,]\n}"), HasSubstr("line 3"));
   EXPECT_THAT(error_of("layernorm/cols=64/f32\n"), HasSubstr("JSON"));
   EXPECT_THAT(error_of("[1, 2]"), HasSubstr("line 1"));
+}
+
+TEST(Manifest, ALastLineThatIsCutShortSaysSo) {
+  const std::string line = R"({"spec": "layernorm/cols=64/f32"})";
+  EXPECT_THAT(error_of(line + "\n" + line.substr(0, 20)),
+              AllOf(HasSubstr("shapes.json, line 2: "), HasSubstr("cut short")));
+  EXPECT_THAT(error_of(line + "\n" + line.substr(0, 20) + line + "\n"),
+              AllOf(HasSubstr("line 2: "), Not(HasSubstr("cut short"))));
 }
 
 TEST(Manifest, UnreadableFilesAreErrors) {

@@ -11,6 +11,7 @@
 #include "normjit/cache/file_system.h"
 #include "normjit/cache/key_lock.h"
 #include "normjit/service.h"
+#include "normjit/service/embedded_pack.h"
 #include "tests/support/fake_compiler.h"
 #include "tests/support/temp_directory.h"
 #include "tests/support/tool.h"
@@ -93,6 +94,25 @@ class ToolCache : public testing::Test {
 
   TempDirectory directory_;
 };
+
+TEST_F(ToolCache, WhyAndShowSayWhereTheGenericKernelIs) {
+  const bool embedded = !embedded_pack().empty();
+  const std::string place = embedded ? "embedded, for sm_80\n" : "not here; it would be compiled\n";
+  EXPECT_THAT(run({"why", kSmall, "--arch", "sm_87"}).out, HasSubstr("generic kernel: " + place));
+  EXPECT_THAT(run({"show", kSmall, "--arch", "sm_87"}).out, HasSubstr("generic    " + place));
+  for (const std::string command : {"why", "show"})
+    EXPECT_EQ(report({command, kSmall, "--arch", "sm_87"}, command == "why" ? 1 : 0).at("generic").at("tier"),
+              embedded ? "embedded" : "");
+}
+
+TEST_F(ToolCache, DoctorNamesVariablesThatItDoesNotUnderstand) {
+  const ToolRun doctor = run({"doctor"}, {"NORMJIT_MODE=lasy"});
+  EXPECT_THAT(doctor.out,
+              HasSubstr("\nignored    NORMJIT_MODE is 'lasy', and may be eager, lazy or cached-only"));
+  EXPECT_EQ(doctor.err.find("lasy"), std::string::npos) << "once is enough";
+  EXPECT_EQ(Json::parse(run({"doctor", "--json"}, {"NORMJIT_MODE=lasy"}).out).at("ignored").size(), 1u);
+  EXPECT_THAT(run({"show", kSmall, "--arch", "sm_90"}, {"NORMJIT_MODE=lasy"}).err, HasSubstr("lasy"));
+}
 
 TEST_F(ToolCache, HelpSaysHowToUseEachCommand) {
   const ToolRun help = run_tool({"--help"});

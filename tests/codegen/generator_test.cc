@@ -12,6 +12,7 @@
 #include <set>
 #include <vector>
 
+#include "normjit/base/digest.h"
 #include "normjit/codegen/templates.h"
 #include "tests/support/random_spec.h"
 
@@ -46,6 +47,15 @@ TEST(Generate, TheSameArgumentsGiveTheSameText) {
   EXPECT_EQ(source.description,
             "layernorm/cols=4096/f32/eps=1e-05/wb/stats as resident_row threads=256 lanes=256 vector=4 "
             "per_thread=4 group_rows=1 blocks_per_sm=1");
+}
+
+TEST(Generate, ADraftHasTheDigestOfItsSource) {
+  for (const Arch arch : {Arch{75}, Arch{90}})
+    for (const Plan& plan : plans(kSpec, DeviceProfile::of(arch).value())) {
+      const Draft pieces = draft(kSpec, plan, arch, "").value();
+      EXPECT_EQ(pieces.digest(), digest(generated(kSpec, plan, arch).text));
+      EXPECT_EQ(pieces.kernel, name(plan.strategy));
+    }
 }
 
 TEST(Generate, EqualSpecsGiveTheSameText) {

@@ -81,7 +81,11 @@ TEST(Templates, TheGeneratorReadsAllOfThemFromTheDirectory) {
   EXPECT_TRUE(generate(spec, plan, arch, directory.path()).value().text ==
               generate(spec, plan, arch, "").value().text);
 
+  EXPECT_EQ(draft(spec, plan, arch, directory.path()).value().digest(),
+            draft(spec, plan, arch, "").value().digest());
   std::ofstream(directory / "epilogue.cuh", std::ios::app) << "// edited\n";
+  EXPECT_NE(draft(spec, plan, arch, directory.path()).value().digest(),
+            draft(spec, plan, arch, "").value().digest());
   EXPECT_THAT(generate(spec, plan, arch, directory.path()).value().text, HasSubstr("// edited\n"));
   std::filesystem::remove(directory / "epilogue.cuh");
   const auto missing = generate(spec, plan, arch, directory.path());

@@ -1,21 +1,36 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "normjit/service.h"
 
 namespace normjit {
 namespace {
 
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
 // Starts every test with none of the variables set, and puts them back.
 class OptionsFromEnvironment : public ::testing::Test {
  protected:
-  static constexpr const char* kVariables[] = {"NORMJIT_CACHE_DIR",  "XDG_CACHE_HOME",      "HOME",
-                                               "NORMJIT_NVRTC_PATH", "CUDA_HOME",           "CUDA_PATH",
-                                               "NORMJIT_LOG",        "NORMJIT_TEMPLATE_DIR"};
+  static constexpr const char* kVariables[] = {"NORMJIT_CACHE_DIR",
+                                               "XDG_CACHE_HOME",
+                                               "HOME",
+                                               "NORMJIT_NVRTC_PATH",
+                                               "CUDA_HOME",
+                                               "CUDA_PATH",
+                                               "NORMJIT_LOG",
+                                               "NORMJIT_TEMPLATE_DIR",
+                                               "NORMJIT_MODE",
+                                               "NORMJIT_TOOLCHAIN",
+                                               "NORMJIT_CACHE_MAX_BYTES",
+                                               "NORMJIT_CACHE_SHARED"};
   OptionsFromEnvironment() {
     for (const char* name : kVariables) {
       if (const char* value = ::getenv(name)) before_[name] = value;
@@ -74,6 +89,47 @@ TEST_F(OptionsFromEnvironment, AKnownLogLevelTurnsTheLogOn) {
   }
   set("NORMJIT_LOG", "loud");
   EXPECT_FALSE(Options::from_environment().log);
+}
+
+TEST_F(OptionsFromEnvironment, TakeWhatTheyUnderstandWithoutAWarning) {
+  set("NORMJIT_MODE", "cached-only");
+  set("NORMJIT_TOOLCHAIN", "exact");
+  set("NORMJIT_CACHE_MAX_BYTES", "1K");
+  set("NORMJIT_CACHE_SHARED", "1");
+  set("NORMJIT_LOG", "error");
+  const Options options = Options::from_environment();
+  EXPECT_EQ(options.mode, Mode::cached_only);
+  EXPECT_TRUE(options.exact_toolchain);
+  EXPECT_EQ(options.max_cache_bytes, 1024);
+  EXPECT_TRUE(options.shared_cache);
+  EXPECT_THAT(options.warnings, IsEmpty());
+  for (const char* name : {"NORMJIT_MODE", "NORMJIT_TOOLCHAIN", "NORMJIT_CACHE_MAX_BYTES"}) set(name, "");
+  EXPECT_THAT(Options::from_environment().warnings, IsEmpty()) << "empty is unset";
+}
+
+TEST_F(OptionsFromEnvironment, WarnOfWhatTheyDoNotUnderstand) {
+  set("NORMJIT_MODE", "Lazy");
+  set("NORMJIT_TOOLCHAIN", "same");
+  set("NORMJIT_CACHE_MAX_BYTES", "256 MB");
+  set("NORMJIT_CACHE_SHARED", "yes");
+  set("NORMJIT_LOG", "loud");
+  Options options = Options::from_environment();
+  EXPECT_EQ(options.mode, Mode::eager);
+  EXPECT_FALSE(options.exact_toolchain);
+  EXPECT_EQ(options.max_cache_bytes, Options().max_cache_bytes);
+  EXPECT_FALSE(options.shared_cache);
+  EXPECT_THAT(options.warnings,
+              ElementsAre(HasSubstr("NORMJIT_CACHE_MAX_BYTES is '256 MB'"), HasSubstr("NORMJIT_CACHE_SHARED"),
+                          HasSubstr("NORMJIT_TOOLCHAIN"), HasSubstr("eager, lazy or cached-only"),
+                          HasSubstr("NORMJIT_LOG is 'loud'")));
+
+  std::vector<std::string> said;
+  options.log = [&](LogLevel level, std::string_view text) {
+    EXPECT_EQ(level, LogLevel::warn);
+    said.emplace_back(text);
+  };
+  const Service service(options);
+  EXPECT_EQ(said, options.warnings);
 }
 
 }  // namespace

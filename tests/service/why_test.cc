@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "normjit/service.h"
+#include "normjit/service/embedded_pack.h"
 #include "tests/support/fake_machine.h"
 
 namespace normjit::testing {
@@ -51,6 +52,24 @@ class WhyTest : public ::testing::Test {
 
   FakeMachine machine_;
 };
+
+TEST_F(WhyTest, KnowsWhereTheGenericKernelIs) {
+  const auto generic = [&](Service service) {
+    return service.why(kSpec, profile_of(87), generic_plan()).value();
+  };
+  const WhyReport missing = generic(machine_.service());
+  EXPECT_EQ(missing.tier, "");
+  EXPECT_EQ(missing.plan, generic_plan());
+  if (!embedded_pack().empty()) {
+    Seams seams = machine_.seams();
+    seams.embedded = embedded_pack();
+    EXPECT_EQ(generic(Service(machine_.options(), seams)).tier, "embedded");
+  }
+  ASSERT_TRUE(machine_.service().prepare(kSpec, {.plan = generic_plan()}).ok());
+  const WhyReport kept = machine_.service().why(kSpec, profile_of(90), generic_plan()).value();
+  EXPECT_EQ(kept.tier, machine_.directory.path());
+  EXPECT_EQ(machine_.service().why(kSpec, profile_of(90), Plan{}).code(), Code::IllegalPlan);
+}
 
 TEST_F(WhyTest, NamesEveryKernelOfASpecAndItsUses) {
   const auto reports = machine_.service().why(kSpec, profile_of(90)).value();
