@@ -39,8 +39,7 @@ class TunedPlansTest : public ::testing::Test {
   // As a new process has it.
   struct Process {
     explicit Process(TunedPlansTest& test, const std::string& directory)
-        : cache({.directory = directory}, test.files_,
-                [&](std::string_view text) { test.troubles_.emplace_back(text); }),
+        : cache({.directory = directory}, test.files_, [&](std::string_view text) { test.troubles_.emplace_back(text); }),
           plans(cache, [&](std::string_view text) { test.warnings_.emplace_back(text); }) {}
     Cache cache;
     TunedPlans plans;
