@@ -9,19 +9,19 @@
 #include <cstdlib>
 #include <vector>
 
-// GPU 0 and memory on it, all freed at the end.
+// One GPU and memory on it, all freed at the end.
 class Device {
  public:
-  // Makes the primary context of GPU 0 current on this thread, as cudaSetDevice(0) does.
-  Device() {
+  // Makes the GPU's primary context current on this thread, as cudaSetDevice does.
+  explicit Device(int ordinal = 0) : ordinal_(ordinal) {
     if (library_ == nullptr || call<unsigned>("cuInit", 0) != 0) return;
     void* context = nullptr;
-    if (call<void**, int>("cuDevicePrimaryCtxRetain", &context, 0) != 0) return;
+    if (call<void**, int>("cuDevicePrimaryCtxRetain", &context, ordinal) != 0) return;
     present_ = call<void*>("cuCtxSetCurrent", context) == 0;
   }
   ~Device() {
     for (const Address memory : allocated_) call<Address>("cuMemFree_v2", memory);
-    if (present_) call<int>("cuDevicePrimaryCtxRelease_v2", 0);
+    if (present_) call<int>("cuDevicePrimaryCtxRelease_v2", ordinal_);
   }
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
@@ -58,6 +58,7 @@ class Device {
   }
 
   void* library_ = dlopen("libcuda.so.1", RTLD_NOW);
+  int ordinal_;
   bool present_ = false;
   std::vector<Address> allocated_;
 };

@@ -60,12 +60,13 @@ std::set<std::string> all_tests() {
   return names;
 }
 
-TEST(Robustness, EveryTestThatIsNamedExists) {
-  const std::set<std::string> tests = all_tests();
-  std::istringstream stream(file("docs/robustness.md"));
+// Expects that the tests named in the last cell of every table row exist, and that there are some; the number
+// of rows.
+int rows_with_tests(std::istream& stream, const std::string& last_line) {
+  static const std::set<std::string> tests = all_tests();
   const std::regex row(R"(^\|[^|]*\|[^|]*\|(.*)\|$)"), name("`([^`]+)`");
   int rows = 0;
-  for (std::string line; std::getline(stream, line) && line != "## Counted";) {
+  for (std::string line; std::getline(stream, line) && line != last_line;) {
     std::smatch cells;
     if (!std::regex_match(line, cells, row)) continue;
     const std::string named = cells[1];
@@ -76,7 +77,42 @@ TEST(Robustness, EveryTestThatIsNamedExists) {
     EXPECT_TRUE(is_head || count > 0) << line;
     rows += !is_head;
   }
-  EXPECT_GT(rows, 30);
+  return rows;
+}
+
+TEST(Robustness, EveryTestThatIsNamedExists) {
+  std::istringstream stream(file("docs/robustness.md"));
+  EXPECT_GT(rows_with_tests(stream, "## Counted"), 30);
+}
+
+TEST(Readme, EveryGuaranteeHasItsTests) {
+  const std::string text = file("README.md");
+  std::istringstream stream(text.substr(text.find("\n## Embedding\n")));
+  EXPECT_GT(rows_with_tests(stream, "## Limits"), 15);
+}
+
+// Each block of C++ stands in the file that is linked last before it.
+TEST(EmbeddingGuide, ItsCodeIsThatOfFilesThatAreBuilt) {
+  const auto squeezed = [](std::string text) {
+    std::erase_if(text, [](char c) { return c == ' ' || c == '\n'; });
+    return text;
+  };
+  const std::string guide = file("docs/embedding.md");
+  const std::regex link(R"(\]\(\.\./([^)#]+\.(?:cc|h))\))");
+  int blocks = 0;
+  for (std::size_t begin = 0; (begin = guide.find("```cpp\n", begin)) != std::string::npos; ++blocks) {
+    std::string linked;
+    const std::string before = guide.substr(0, begin);
+    for (std::sregex_iterator at(before.begin(), before.end(), link), end; at != end; ++at)
+      linked = at->str(1);
+    begin += 7;
+    const std::size_t end = guide.find("```", begin);
+    const std::string code = guide.substr(begin, end - begin);
+    EXPECT_NE(squeezed(file(linked)).find(squeezed(code)), std::string::npos) << "not in " << linked << ":\n"
+                                                                              << code;
+    begin = end + 3;
+  }
+  EXPECT_GT(blocks, 8);
 }
 
 }  // namespace

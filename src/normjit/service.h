@@ -58,6 +58,25 @@ struct Tensors {
   void* workspace = nullptr;
 };
 
+// What stands where in CUDA_KERNEL_NODE_PARAMS::kernelParams of the kernel node that a captured launch
+// becomes, for cuGraphExecKernelNodeSetParams. Tensors and workspace are pointers; they may be replaced by
+// others on the same device, as aligned as the kernel was prepared for, which nobody checks; what the spec
+// does not have stays null. Rows and strides (std::int64_t, in elements, never kContiguous) must stay, for
+// the grid goes with them, and so must the one argument more that the generic kernel has. cuGraphExecUpdate
+// with a second capture needs to know none of this.
+enum class NodeArgument : int {
+  x,
+  weight,
+  bias,
+  y,
+  mean,
+  rstd,
+  rows,
+  x_row_stride,
+  y_row_stride,
+  workspace,
+};
+
 // How to launch.
 struct LaunchOptions {
   // Programmatic dependent launch: the kernel may start before the one in front of it on the stream has
@@ -79,8 +98,10 @@ struct LaunchOptions {
 enum class Origin : std::uint8_t { memory, disk, layer, compiled, embedded };
 NORMJIT_API std::string_view name(Origin) noexcept;
 
-// A kernel that is compiled, loaded and set up for one device. A cheap handle: copy it freely. It stays valid
-// after its Service is gone. Thread-safe: any number of threads may launch one handle.
+// A kernel that is compiled, loaded and set up for one device, for all of its contexts, also those that are
+// made later. A cheap handle: copy it freely. It stays valid after its Service is gone. Thread-safe: any
+// number of threads may launch one handle. Its code is unloaded with the last handle and the Service that
+// made it; a graph that captured it does not count, so keep one of them as long as the graph.
 class NORMJIT_API Kernel {
  public:
   Kernel() = default;  // empty: launch says EmptyKernel
@@ -89,7 +110,8 @@ class NORMJIT_API Kernel {
   // allocates nothing and never synchronises. The CUDA context of the stream must be current, as for any
   // launch. Bad arguments are answered before anything is launched: EmptyKernel, NullPointer,
   // UnexpectedPointer, Misaligned, BadRows, BadStride, WorkspaceRequired; ForkedAfterCudaInit in a forked
-  // child of the process that prepared it; DriverError or OutOfMemory from the driver itself; NotResident
+  // child of the process that prepared it; NoContext; WrongDevice where another device's context is current;
+  // DriverError or OutOfMemory from the driver itself, also for what another kernel has done; NotResident
   // where it finds no room to run the blocks that share a row together; NotReady for the generic kernel in
   // the place of another, in a stream that is being captured (LaunchOptions::miss_in_capture).
   Status launch(const Tensors& tensors, Stream stream, const LaunchOptions& options = {}) const noexcept;

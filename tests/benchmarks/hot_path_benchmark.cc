@@ -25,10 +25,13 @@
 #include "normjit/compiler/compiler.h"
 #include "normjit/driver/cuda_driver.h"
 #include "normjit/service.h"
-#include "tests/benchmarks/counting_cuda.h"
+#include "tests/support/counting_cuda.h"
 
 namespace normjit::benchmarks {
 namespace {
+
+using testing::counting_cuda;
+using testing::launches_of_this_thread;
 
 using Clock = std::chrono::steady_clock;
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "normjit/driver/cuda_driver.h"
+#include "normjit/driver/driver_error.h"
 #include "tests/support/child.h"
 #include "tests/support/fake_cuda.h"
 
@@ -146,9 +147,7 @@ TEST_F(CudaKernelTest, PassesTheLaunchOnAsItIs) {
   const auto stream = reinterpret_cast<Stream>(std::uintptr_t{77});
   int value = 5;
   void* arguments[] = {&value};
-  cuda_.forget_calls();
   EXPECT_EQ(kernel->launch(0x7fffffff, {.threads = 1024, .dynamic_shared_bytes = 99}, stream, arguments), 0);
-  EXPECT_THAT(cuda_.calls(), ElementsAre("cuLaunchKernelEx"));
   ASSERT_EQ(cuda_.launches().size(), 1U);
   const FakeCuda::Launch launch = cuda_.launches()[0];
   EXPECT_EQ(launch.config.gridDimX, 0x7fffffffU);
@@ -163,6 +162,32 @@ TEST_F(CudaKernelTest, PassesTheLaunchOnAsItIs) {
   EXPECT_EQ(launch.function, reinterpret_cast<CUfunction>(std::uintptr_t{1001}));
   EXPECT_EQ(launch.arguments, arguments);
   EXPECT_EQ(launch.extra, nullptr);
+}
+
+TEST_F(CudaKernelTest, ALaunchIsOneCallWhereThereIsOneDevice) {
+  cuda_.gpus.erase(cuda_.gpus.begin());
+  driver_->device_count().value();
+  const auto kernel = driver_->load("code", "kernel", 0, {}).value();
+  cuda_.forget_calls();
+  EXPECT_EQ(kernel->launch(1, {.threads = 32}, nullptr, nullptr), 0);
+  EXPECT_THAT(cuda_.calls(), ElementsAre("cuLaunchKernelEx"));
+}
+
+TEST_F(CudaKernelTest, IsNotLaunchedInAContextOfAnotherDevice) {
+  const auto kernel = load().value();
+  cuda_.forget_calls();
+  cuda_.current = 100;
+  EXPECT_EQ(kernel->launch(1, {.threads = 32}, nullptr, nullptr), CUDA_ERROR_INVALID_DEVICE);
+  EXPECT_THAT(cuda_.calls(), ElementsAre("cuCtxGetDevice"));
+  cuda_.current = 101;
+  EXPECT_EQ(kernel->launch(1, {.threads = 32}, nullptr, nullptr), 0);
+}
+
+TEST_F(CudaKernelTest, WithoutAContextTheDriverItselfSaysSo) {
+  const auto kernel = load().value();
+  cuda_.current.reset();
+  cuda_.failing = {{"cuLaunchKernelEx", CUDA_ERROR_INVALID_CONTEXT}};
+  EXPECT_EQ(kernel->launch(1, {.threads = 32}, nullptr, nullptr), CUDA_ERROR_INVALID_CONTEXT);
 }
 
 TEST_F(CudaKernelTest, LaunchesInClusters) {
@@ -300,6 +325,20 @@ TEST(RefusesToRunTogether, IsWhatTheDriverAnswersToBlocksThatDoNotFit) {
   for (const CUresult other : {CUDA_SUCCESS, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY,
                                CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_LAUNCH_FAILED})
     EXPECT_FALSE(refuses_to_run_together(other)) << other;
+}
+
+// The results of which cuda.h says that they leave a process in an inconsistent state, or its context lost.
+TEST(LosesContext, IsWhatTheDriverAnswersForGoodAfterAKernelHasFailed) {
+  for (const int result : {226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 911}) {
+    EXPECT_TRUE(loses_context(result)) << result;
+    EXPECT_EQ(code_of(result), Code::DriverError) << result;
+    EXPECT_FALSE(refuses_code(static_cast<CUresult>(result))) << result;
+    EXPECT_FALSE(refuses_to_run_together(result)) << result;
+    EXPECT_THAT(advice_on(result), HasSubstr("whoever's"));
+  }
+  for (const CUresult other : {CUDA_SUCCESS, CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_INVALID_CONTEXT,
+                               CUDA_ERROR_NO_BINARY_FOR_GPU, CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE})
+    EXPECT_FALSE(loses_context(other)) << other;
 }
 
 TEST_F(CudaKernelTest, ReturnsTheDriversResultOfALaunch) {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
 #include <type_traits>
 
 #include "normjit/base/dynamic_library.h"
@@ -56,6 +57,22 @@ TEST(DriverTable, IsFullOnANewDriver) {
   NORMJIT_DRIVER_CALLS(NORMJIT_EXPECT)
 #undef NORMJIT_EXPECT
   EXPECT_THAT(cuda.calls(), ::testing::ElementsAre("cuDriverGetVersion"));
+}
+
+// So no call of the library can change the caller's context, wait for the device, or take memory or a stream.
+TEST(DriverTable, HasNoCallThatChangesAContextOrWaits) {
+  constexpr const char* kNames[] = {
+#define NORMJIT_NAME(name, version, ...) #name,
+      NORMJIT_DRIVER_CALLS(NORMJIT_NAME)
+#undef NORMJIT_NAME
+  };
+  for (const std::string name : kNames) {
+    for (const char* const changing :
+         {"cuCtxSet", "cuCtxPush", "cuCtxPop", "cuCtxCreate", "cuCtxDestroy", "cuCtxReset", "cuCtxAttach",
+          "cuCtxDetach", "cuDevicePrimaryCtx", "cuMemAlloc", "cuStreamCreate"})
+      EXPECT_FALSE(name.starts_with(changing)) << name;
+    EXPECT_EQ(name.find("Synchronize"), std::string::npos) << name;
+  }
 }
 
 TEST(DriverTable, DoesWithoutFuncLoadOnTheOldestDriver) {

@@ -128,6 +128,31 @@ TEST_F(KernelTest, GenericKernelsShareTheirCode) {
   EXPECT_THAT(machine_.compiler->calls(), SizeIs(2));
 }
 
+TEST_F(KernelTest, NodeArgumentsNameWhatALaunchPasses) {
+  using enum NodeArgument;
+  const Kernel kernel = prepare(kAll);
+  Tensors tensors = tensors_of(kAll, 77);
+  tensors.x_row_stride = 2 * kColumns;
+  tensors.y_row_stride = 3 * kColumns;
+  tensors.workspace = memory(7);
+  ASSERT_TRUE(kernel.launch(tensors, nullptr));
+  const FakeDriver::Launch launch = launched();
+  const auto passed = [&](NodeArgument which) {
+    return launch.argument<std::int64_t>(static_cast<std::size_t>(which));
+  };
+  const auto pointer = [&](NodeArgument which) { return reinterpret_cast<const void*>(passed(which)); };
+  EXPECT_EQ(pointer(x), tensors.x);
+  EXPECT_EQ(pointer(weight), tensors.weight);
+  EXPECT_EQ(pointer(bias), tensors.bias);
+  EXPECT_EQ(pointer(y), tensors.y);
+  EXPECT_EQ(pointer(mean), tensors.mean);
+  EXPECT_EQ(pointer(rstd), tensors.rstd);
+  EXPECT_EQ(passed(rows), 77);
+  EXPECT_EQ(passed(x_row_stride), 2 * kColumns);
+  EXPECT_EQ(passed(y_row_stride), 3 * kColumns);
+  EXPECT_EQ(pointer(workspace), tensors.workspace);
+}
+
 TEST_F(KernelTest, RowsAreContiguousByDefault) {
   ASSERT_TRUE(prepare({.columns = kColumns}).launch(tensors_of({}, 3), nullptr));
   const FakeDriver::Launch launch = launched();
@@ -277,14 +302,19 @@ TEST_F(KernelTest, AKernelForLessAlignmentTakesMore) {
 
 TEST_F(KernelTest, ReportsWhatTheDriverSays) {
   const Kernel kernel = prepare({.columns = kColumns});
-  machine_.driver->set_launch_result(700);
-  Status status = kernel.launch(tensors_of({}, 1), nullptr);
-  EXPECT_EQ(status.code, Code::DriverError);
-  EXPECT_EQ(status.driver_result, 700);
-  machine_.driver->set_launch_result(2);  // CUDA_ERROR_OUT_OF_MEMORY
-  status = kernel.launch(tensors_of({}, 1), nullptr);
-  EXPECT_EQ(status.code, Code::OutOfMemory);
-  EXPECT_EQ(status.driver_result, 2);
+  const std::pair<int, Code> answers[] = {{2, Code::OutOfMemory},          // CUDA_ERROR_OUT_OF_MEMORY
+                                          {3, Code::ForkedAfterCudaInit},  // CUDA_ERROR_NOT_INITIALIZED
+                                          {101, Code::WrongDevice},        // CUDA_ERROR_INVALID_DEVICE
+                                          {201, Code::NoContext},          // CUDA_ERROR_INVALID_CONTEXT
+                                          {400, Code::DriverError},        // CUDA_ERROR_INVALID_HANDLE
+                                          {700, Code::DriverError},        // CUDA_ERROR_ILLEGAL_ADDRESS
+                                          {719, Code::DriverError}};       // CUDA_ERROR_LAUNCH_FAILED
+  for (const auto& [result, code] : answers) {
+    machine_.driver->set_launch_result(result);
+    const Status status = kernel.launch(tensors_of({}, 1), nullptr);
+    EXPECT_EQ(code_name(status.code), code_name(code)) << result;
+    EXPECT_EQ(status.driver_result, result);
+  }
 }
 
 TEST_F(KernelTest, CheckAsksForEachPointerOnce) {

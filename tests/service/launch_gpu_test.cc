@@ -110,53 +110,6 @@ TEST_F(LaunchGpuTest, EveryRunGivesTheSameBits) {
     }
 }
 
-TEST_F(LaunchGpuTest, ALaunchIsOneKernelNodeOfAGraph) {
-  for (const LayerNormSpec& spec : kSpecs) {
-    SCOPED_TRACE(to_text(spec));
-    cli::Problem problem = make(spec, 40);
-    GpuProblem on_gpu(problem);
-    const Kernel kernel = service().prepare(spec, {.rows_hint = 40, .pointer_alignment = 4}).value();
-    const Tensors tensors = with_workspace(on_gpu, spec);
-    const GpuStream stream;
-    must(CUDA(cuStreamBeginCapture)(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), "cuStreamBeginCapture");
-    EXPECT_TRUE(kernel.launch(tensors, stream));
-    CUgraph graph = nullptr;
-    must(CUDA(cuStreamEndCapture)(stream, &graph), "cuStreamEndCapture");
-
-    CUgraphNode nodes[4] = {};
-    std::size_t count = std::size(nodes);
-    must(CUDA(cuGraphGetNodes)(graph, nodes, &count), "cuGraphGetNodes");
-    ASSERT_EQ(count, 1U);
-    CUgraphNodeType type{};
-    must(CUDA(cuGraphNodeGetType)(nodes[0], &type), "cuGraphNodeGetType");
-    EXPECT_EQ(type, CU_GRAPH_NODE_TYPE_KERNEL);
-
-    CUgraphExec replay = nullptr;
-    must(CUDA(cuGraphInstantiateWithFlags)(&replay, graph, 0), "cuGraphInstantiate");
-    for (int i = 0; i < 3; ++i) {
-      problem.y.poison();
-      on_gpu.upload();
-      must(CUDA(cuGraphLaunch)(replay, stream), "cuGraphLaunch");
-      on_gpu.fetch();
-      expect_right(problem);
-    }
-    must(CUDA(cuGraphExecDestroy)(replay), "cuGraphExecDestroy");
-    must(CUDA(cuGraphDestroy)(graph), "cuGraphDestroy");
-  }
-}
-
-TEST_F(LaunchGpuTest, TheCurrentContextStays) {
-  const CUcontext before = current_context();
-  ASSERT_NE(before, nullptr);
-  ASSERT_TRUE(service().prepare(kRow).ok());
-  ASSERT_TRUE(service().prepare(kRow, {.device = 0, .rows_hint = 1}).ok());
-  EXPECT_EQ(current_context(), before);
-  run(kRow, 10);
-  EXPECT_EQ(current_context(), before);
-  service().environment();
-  EXPECT_EQ(current_context(), before);
-}
-
 TEST_F(LaunchGpuTest, WithoutAContextADeviceMustBeNamed) {
   cli::Problem problem = make(kRow, 10);
   GpuProblem on_gpu(problem);

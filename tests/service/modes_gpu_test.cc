@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/cuda_calls.h"
+#include "tests/support/captured_graph.h"
 #include "tests/support/gpu.h"
 #include "tests/support/temp_directory.h"
 
@@ -20,21 +20,6 @@ constexpr std::int64_t kRows = 150;
 
 class ModesGpuTest : public GpuTest {
  protected:
-  static CUgraph captured(const GpuStream& stream, const auto& body) {
-    must(CUDA(cuStreamBeginCapture)(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), "cuStreamBeginCapture");
-    body();
-    CUgraph graph = nullptr;
-    must(CUDA(cuStreamEndCapture)(stream, &graph), "cuStreamEndCapture");
-    return graph;
-  }
-  static void replay(CUgraph graph, const GpuStream& stream) {
-    CUgraphExec ready = nullptr;
-    must(CUDA(cuGraphInstantiateWithFlags)(&ready, graph, 0), "cuGraphInstantiate");
-    must(CUDA(cuGraphLaunch)(ready, stream), "cuGraphLaunch");
-    stream.synchronize();
-    must(CUDA(cuGraphExecDestroy)(ready), "cuGraphExecDestroy");
-    must(CUDA(cuGraphDestroy)(graph), "cuGraphDestroy");
-  }
   // One launch, and its result.
   void launch(Service& by, const LayerNormSpec& spec, std::int64_t rows) {
     cli::Problem problem = make(spec, rows);
@@ -67,8 +52,9 @@ TEST_F(ModesGpuTest, APackAloneServesWithoutACompiler) {
     problem.y.poison();
     on_gpu.upload();
     const GpuStream stream;
-    replay(captured(stream, [&] { EXPECT_TRUE(service.layer_norm(spec, on_gpu.tensors(), stream).ok()); }),
-           stream);
+    const CapturedGraph graph(stream,
+                              [&] { EXPECT_TRUE(service.layer_norm(spec, on_gpu.tensors(), stream).ok()); });
+    graph.launch(stream);
     on_gpu.fetch();
     expect_right(problem);
   }
@@ -96,30 +82,58 @@ TEST_F(ModesGpuTest, LazyServesBeforeTheCompileEnds) {
   EXPECT_EQ(service.counters().failed_compiles, 0U);
 }
 
+// In each mode a kernel that is ready, one that is not, and one that may be made ready.
 TEST_F(ModesGpuTest, AMissLeavesTheCaptureValid) {
-  const TempDirectory cache;
-  Service service(options(cache.path()));
-  cli::Problem problem = make(kSpecs[0], kRows), other = make(kSpecs[1], kRows);
-  GpuProblem on_gpu(problem), other_on_gpu(other);
-  ASSERT_TRUE(service.layer_norm(kSpecs[0], on_gpu.tensors(), nullptr).ok());
-  problem.y.poison();
-  on_gpu.upload();
+  for (const CUstreamCaptureMode mode : kCaptureModes) {
+    SCOPED_TRACE(mode);
+    const TempDirectory cache;
+    Service service(options(cache.path()));
+    cli::Problem problem = make(kSpecs[0], kRows), other = make(kSpecs[1], kRows);
+    GpuProblem on_gpu(problem), other_on_gpu(other);
+    ASSERT_TRUE(service.layer_norm(kSpecs[0], on_gpu.tensors(), nullptr).ok());
+    problem.y.poison();
+    on_gpu.upload();
+    const auto normalize = [&](int which, const GpuStream& stream, const LaunchOptions& how) {
+      const GpuProblem& of = which == 0 ? on_gpu : other_on_gpu;
+      return service.layer_norm(kSpecs[which], of.tensors(), stream, how).code();
+    };
+    const GpuStream stream;
+    const CapturedGraph graph(
+        stream,
+        [&] {
+          EXPECT_EQ(normalize(1, stream, {}), Code::NotReady);
+          EXPECT_EQ(service.counters().compiles, 1U);
+          EXPECT_EQ(normalize(0, stream, {}), Code::Ok);
+          EXPECT_EQ(normalize(1, stream, {.miss_in_capture = true}), Code::Ok);
+          EXPECT_EQ(service.counters().compiles, 2U);
+        },
+        mode);
+    EXPECT_EQ(graph.nodes().size(), 2U);
+    graph.launch(stream);
+    on_gpu.fetch();
+    expect_right(problem);
+    other_on_gpu.fetch();
+    expect_right(other);
+  }
+}
+
+// Only misses, and then nothing: an empty graph, and a stream that goes on.
+TEST_F(ModesGpuTest, ACaptureOfNothingButMissesIsAnEmptyGraph) {
+  Service service(options(""));
+  cli::Problem problem = make(kSpecs[0], kRows);
+  GpuProblem on_gpu(problem);
   const GpuStream stream;
-  replay(
-      captured(stream,
-               [&] {
-                 EXPECT_EQ(service.layer_norm(kSpecs[1], other_on_gpu.tensors(), stream).code(),
-                           Code::NotReady);
-                 EXPECT_TRUE(service.layer_norm(kSpecs[0], on_gpu.tensors(), stream).ok());
-                 EXPECT_TRUE(
-                     service.layer_norm(kSpecs[1], other_on_gpu.tensors(), stream, {.miss_in_capture = true})
-                         .ok());
-               }),
-      stream);
+  for (const CUstreamCaptureMode mode : kCaptureModes) {
+    const CapturedGraph graph(
+        stream,
+        [&] { EXPECT_EQ(service.layer_norm(kSpecs[0], on_gpu.tensors(), stream).code(), Code::NotReady); },
+        mode);
+    EXPECT_EQ(graph.nodes().size(), 0U);
+    graph.launch(stream);
+  }
+  ASSERT_TRUE(service.layer_norm(kSpecs[0], on_gpu.tensors(), stream).ok());
   on_gpu.fetch();
   expect_right(problem);
-  other_on_gpu.fetch();
-  expect_right(other);
 }
 
 }  // namespace

@@ -4,6 +4,11 @@
 #include <utility>
 
 namespace normjit::testing {
+namespace {
+
+thread_local int t_device = -1;
+
+}  // namespace
 
 class FakeDriver::FakeKernel final : public LoadedKernel {
  public:
@@ -17,11 +22,14 @@ class FakeDriver::FakeKernel final : public LoadedKernel {
   int launch(std::uint32_t blocks, const LaunchShape& shape, Stream stream,
              void** arguments) const noexcept override {
     const std::lock_guard lock(state_->mutex);
+    constexpr int kInvalidDevice = 101;
+    if (current_of(*state_).value_or(device_) != device_) return kInvalidDevice;
     Launch launch{kernel_, device_, blocks, shape, stream, {}};
     for (const std::size_t bytes : state_->argument_sizes) {
       launch.arguments.emplace_back(static_cast<const char*>(*arguments++), bytes);
     }
     state_->launches.push_back(std::move(launch));
+    if (state_->sick != 0) return state_->sick;
     const bool together = shape.cooperative || shape.cluster_blocks > 1;
     return together && state_->together_result != 0 ? state_->together_result : state_->launch_result;
   }
@@ -29,7 +37,9 @@ class FakeDriver::FakeKernel final : public LoadedKernel {
   Result<int> resident_blocks(const LaunchShape&) const override {
     const std::lock_guard lock(state_->mutex);
     ++state_->calls;
-    if (state_->current != device_) return Error{Code::NoContext, "The fake driver's context is elsewhere."};
+    if (Result<void> healthy = health(*state_); !healthy) return healthy.error();
+    if (current_of(*state_) != device_)
+      return Error{Code::NoContext, "The fake driver's context is elsewhere."};
     return state_->resident_blocks;
   }
 
@@ -44,6 +54,12 @@ FakeDriver::FakeDriver(std::vector<DeviceProfile> devices) : devices_(std::move(
 void FakeDriver::set_current_device(std::optional<int> device) {
   const std::lock_guard lock(state_->mutex);
   state_->current = device;
+}
+
+void FakeDriver::set_device_of_this_thread(int device) { t_device = device; }
+
+std::optional<int> FakeDriver::current_of(const State& state) {
+  return t_device >= 0 ? t_device : state.current;
 }
 
 void FakeDriver::set_driver_missing(bool missing) {
@@ -64,6 +80,11 @@ void FakeDriver::set_launch_result(int result) {
 void FakeDriver::set_together_result(int result) {
   const std::lock_guard lock(state_->mutex);
   state_->together_result = result;
+}
+
+void FakeDriver::set_sick(int result) {
+  const std::lock_guard lock(state_->mutex);
+  state_->sick = result;
 }
 
 void FakeDriver::set_capturing(bool capturing) {
@@ -109,6 +130,17 @@ int FakeDriver::calls() const {
   return state_->calls;
 }
 
+void FakeDriver::sicken_after_loads(int count, int result) {
+  const std::lock_guard lock(state_->mutex);
+  state_->loads_until_sick = count;
+  state_->coming = result;
+}
+
+Result<void> FakeDriver::health(const State& state) {
+  if (state.sick == 0) return {};
+  return Error{code_of(state.sick), "The fake device answers " + std::to_string(state.sick) + "."};
+}
+
 Result<void> FakeDriver::enter() {
   ++state_->calls;
   if (state_->missing) return Error{Code::NoDriver, "The fake driver is missing."};
@@ -139,14 +171,16 @@ Result<int> FakeDriver::device_count() {
 Result<int> FakeDriver::current_device() {
   const std::lock_guard lock(state_->mutex);
   if (Result<void> entered = enter(); !entered) return entered.error();
-  if (!state_->current) return Error{Code::NoContext, "The fake driver has no current context."};
-  return *state_->current;
+  const std::optional<int> current = current_of(*state_);
+  if (!current) return Error{Code::NoContext, "The fake driver has no current context."};
+  return *current;
 }
 
 Driver::Current FakeDriver::current() noexcept {
   const std::lock_guard lock(state_->mutex);
-  if (!state_->current || !enter(*state_->current)) return {};
-  return {*state_->current, &devices_[*state_->current]};
+  const std::optional<int> current = current_of(*state_);
+  if (!current || !enter(*current)) return {};
+  return {*current, &devices_[*current]};
 }
 
 Result<DeviceProfile> FakeDriver::profile(int device) {
@@ -166,18 +200,21 @@ Result<std::shared_ptr<LoadedKernel>> FakeDriver::load(std::string_view code, co
   const std::lock_guard lock(state_->mutex);
   if (Result<void> entered = enter(device); !entered) return entered.error();
   state_->loads.push_back({std::string(code), kernel, device, shape});
+  if (Result<void> healthy = health(*state_); !healthy) return healthy.error();
   const int nth = static_cast<int>(state_->loads.size());
   const std::vector<int>& refused = state_->refused_loads;
   if (std::find(refused.begin(), refused.end(), nth) != refused.end()) {
     return Error{Code::LoadFailed, "The fake driver refuses load " + std::to_string(nth) + "."};
   }
   ++state_->live_kernels;
+  if (--state_->loads_until_sick == 0) state_->sick = state_->coming;
   return std::shared_ptr<LoadedKernel>(std::make_shared<FakeKernel>(state_, kernel, device));
 }
 
 Result<Allocation> FakeDriver::allocation(const void* address) {
   const std::lock_guard lock(state_->mutex);
   if (Result<void> entered = enter(); !entered) return entered.error();
+  if (Result<void> healthy = health(*state_); !healthy) return healthy.error();
   const auto found = state_->allocations.find(address);
   if (found != state_->allocations.end()) return found->second;
   return Allocation{.device_accessible = true, .device = 0, .bytes_left = UINT64_MAX};

@@ -47,12 +47,17 @@ class FakeDriver final : public Driver {
 
   // What the machine is like from now on.
   void set_current_device(std::optional<int> device);  // nothing: NoContext
-  void set_driver_missing(bool missing);               // every call answers NoDriver
-  void refuse_load(int nth);           // the n-th load from the start, counting from 1, answers LoadFailed
-  void set_launch_result(int result);  // what launches return; they are recorded all the same
+  static void set_device_of_this_thread(
+      int device);                        // current in the calling thread only; -1: as the others'
+  void set_driver_missing(bool missing);  // every call answers NoDriver
+  void refuse_load(int nth);              // the n-th load from the start, counting from 1, answers LoadFailed
+  void set_launch_result(int result);     // what launches return; they are recorded all the same
   // What launches return whose blocks must run together: those in clusters and cooperative ones.
   void set_together_result(int result);
-  void set_capturing(bool capturing);    // every stream
+  // What every launch, load, look at an address and count of blocks ends with; 0: they are well again.
+  void set_sick(int result);
+  void sicken_after_loads(int count, int result);  // once so many loads have ended well
+  void set_capturing(bool capturing);              // every stream
   void set_resident_blocks(int blocks);  // what kernels answer where their device's context is current
   void set_argument_sizes(std::vector<std::size_t> sizes);  // bytes of each launch argument to copy
   // What allocation() answers for this address. Every other is memory of the first GPU, of unknown extent.
@@ -85,6 +90,8 @@ class FakeDriver final : public Driver {
     std::optional<int> current = 0;
     int launch_result = 0;
     int together_result = 0;
+    int sick = 0;
+    int loads_until_sick = 0, coming = 0;  // the second is what it will be sick of
     int resident_blocks = 1 << 20;
     bool capturing = false;
     int calls = 0;
@@ -96,6 +103,10 @@ class FakeDriver final : public Driver {
     std::vector<Launch> launches;
   };
 
+  // The error of a device that is sick; the mutex is held by the caller.
+  static Result<void> health(const State& state);
+  // The device whose context is current in the calling thread.
+  static std::optional<int> current_of(const State& state);
   // Counts a call; an error where the driver is missing or has no such device. The mutex is held by the
   // caller.
   Result<void> enter();

@@ -14,6 +14,8 @@ TEST(FakeDriver, RecordsLoadsAndLaunchesWithTheirArguments) {
   std::int64_t rows = 1LL << 40;
   int width = 7;
   void* arguments[] = {&rows, &width};
+  EXPECT_NE(kernel->launch(3, {.threads = 64}, nullptr, arguments), 0) << "another device is current";
+  driver->set_current_device(1);
   EXPECT_EQ(kernel->launch(3, {.threads = 64}, nullptr, arguments), 0);
   rows = 0;
 

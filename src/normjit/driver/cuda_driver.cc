@@ -101,8 +101,10 @@ Result<std::shared_ptr<LoadedKernel>> CudaDriver::load(std::string_view code, co
   const Result<const CudaDevice*> found = find(**machine, device);
   if (!found) return found.error();
   const Result<int> current = current_device();
-  const bool is_current = current.ok() && *current == device;
-  return CudaKernel::load((*machine)->driver, code, kernel, (*found)->handle, is_current, shape);
+  const CudaKernel::Place place{.device = (*found)->handle,
+                                .is_current = current.ok() && *current == device,
+                                .is_only = (*machine)->devices.size() == 1};
+  return CudaKernel::load((*machine)->driver, code, kernel, place, shape);
 }
 
 Result<Allocation> CudaDriver::allocation(const void* address) {

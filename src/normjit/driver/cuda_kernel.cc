@@ -53,8 +53,8 @@ Error refused(const std::string& kernel, const std::string& why) {
 }  // namespace
 
 Result<std::shared_ptr<LoadedKernel>> CudaKernel::load(const DriverTable& driver, std::string_view code,
-                                                       const std::string& kernel, CUdevice device,
-                                                       bool is_current, const LaunchShape& shape) {
+                                                       const std::string& kernel, const Place& place,
+                                                       const LaunchShape& shape) {
   if (is_cut_off(code))
     return refused(kernel, "it is cut off after " + std::to_string(code.size()) + " bytes");
   const BesideCapture beside_capture(driver);
@@ -70,7 +70,7 @@ Result<std::shared_ptr<LoadedKernel>> CudaKernel::load(const DriverTable& driver
       driver.cuLibraryLoadData(&library, image.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0);
   if (result != CUDA_SUCCESS) return failed(result, "cuLibraryLoadData");
   const std::shared_ptr<CudaKernel> loaded(
-      new CudaKernel(driver, library, device));  // unloads on every way out
+      new CudaKernel(driver, library, place));  // unloads on every way out
 
   result = driver.cuLibraryGetKernel(&loaded->kernel_, library, kernel.c_str());
   if (result != CUDA_SUCCESS) return failed(result, "cuLibraryGetKernel");
@@ -78,15 +78,15 @@ Result<std::shared_ptr<LoadedKernel>> CudaKernel::load(const DriverTable& driver
   // statically.
   if (shape.dynamic_shared_bytes > 0) {
     result = driver.cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                                         shape.dynamic_shared_bytes, loaded->kernel_, device);
+                                         shape.dynamic_shared_bytes, loaded->kernel_, place.device);
     if (result != CUDA_SUCCESS) return failed(result, "cuKernelSetAttribute");
   }
   if (shape.cluster_blocks > kPortableCluster) {
     result = driver.cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1,
-                                         loaded->kernel_, device);
+                                         loaded->kernel_, place.device);
     if (result != CUDA_SUCCESS) return failed(result, "cuKernelSetAttribute");
   }
-  if (is_current) {
+  if (place.is_current) {
     CUfunction function = nullptr;
     result = driver.cuKernelGetFunction(&function, loaded->kernel_);
     if (result != CUDA_SUCCESS) return failed(result, "cuKernelGetFunction");
@@ -143,8 +143,12 @@ class Configuration {
 
 }  // namespace
 
+// A CUkernel would launch on whatever device is current, where it is not set up and the tensors are not.
 int CudaKernel::launch(std::uint32_t blocks, const LaunchShape& shape, Stream stream,
                        void** arguments) const noexcept {
+  CUdevice current = device_;
+  if (current_device_ != nullptr && current_device_(&current) == CUDA_SUCCESS && current != device_)
+    return CUDA_ERROR_INVALID_DEVICE;
   const Configuration configuration(blocks, shape, stream);
   return launch_(configuration.get(), function(), arguments, nullptr);
 }

@@ -14,13 +14,18 @@ namespace normjit {
 // A cache line holds all that a launch reads.
 class alignas(64) CudaKernel final : public LoadedKernel {
  public:
-  // Loads `code`, finds `kernel` and sets it up for `device`. `is_current` says that the device's context is
-  // current: then the code is brought onto the device now, so that the first launch costs what every launch
-  // costs; else the first launch there brings it. Legal while this or another thread captures a stream.
-  // LoadFailed, OutOfMemory, DriverError.
+  // Where a kernel is loaded for.
+  struct Place {
+    CUdevice device = 0;
+    bool is_current = false;  // the device's context is current
+    bool is_only = false;     // the driver sees no other device: launches need not look which one is current
+  };
+  // Loads `code`, finds `kernel` and sets it up for a device. If that is current, the code is brought onto it
+  // now, so that the first launch costs what every launch costs; else the first launch there brings it. Legal
+  // while this or another thread captures a stream. LoadFailed, OutOfMemory, DriverError.
   static Result<std::shared_ptr<LoadedKernel>> load(const DriverTable& driver, std::string_view code,
-                                                    const std::string& kernel, CUdevice device,
-                                                    bool is_current, const LaunchShape& shape);
+                                                    const std::string& kernel, const Place& place,
+                                                    const LaunchShape& shape);
   ~CudaKernel() override;
   CudaKernel(const CudaKernel&) = delete;
   CudaKernel& operator=(const CudaKernel&) = delete;
@@ -30,10 +35,11 @@ class alignas(64) CudaKernel final : public LoadedKernel {
   Result<int> resident_blocks(const LaunchShape& shape) const override;
 
  private:
-  CudaKernel(const DriverTable& driver, CUlibrary library, CUdevice device)
+  CudaKernel(const DriverTable& driver, CUlibrary library, const Place& place)
       : launch_(driver.cuLaunchKernelEx),
+        current_device_(place.is_only ? nullptr : driver.cuCtxGetDevice),
         library_(library),
-        device_(device),
+        device_(place.device),
         generation_(fork_generation()),
         driver_(driver) {}
 
@@ -43,6 +49,7 @@ class alignas(64) CudaKernel final : public LoadedKernel {
 
   CUkernel kernel_ = nullptr;
   decltype(DriverTable::cuLaunchKernelEx) const launch_;
+  decltype(DriverTable::cuCtxGetDevice) const current_device_;  // null where there is but one device
   const CUlibrary library_;
   const CUdevice device_;
   const std::uint64_t generation_;  // of the process that loaded it

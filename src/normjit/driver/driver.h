@@ -29,7 +29,8 @@ class LoadedKernel {
  public:
   virtual ~LoadedKernel() = default;
   // One kernel launch. `arguments` holds a pointer to each argument, as cuLaunchKernel takes them. Returns
-  // the driver's CUresult, 0 for success. Takes no lock, allocates nothing.
+  // the driver's CUresult, 0 for success; CUDA_ERROR_INVALID_DEVICE, with nothing launched, where the current
+  // context is another device's. Takes no lock, allocates nothing.
   virtual int launch(std::uint32_t blocks, const LaunchShape& shape, Stream stream,
                      void** arguments) const noexcept = 0;
   // How many blocks of launches of this shape the kernel's device runs at once, by what the driver knows of
@@ -41,6 +42,15 @@ class LoadedKernel {
 // Whether this result of a launch means that the device cannot run blocks together that must be: those of a
 // cooperative launch, or of a cluster.
 bool refuses_to_run_together(int result) noexcept;
+
+// The code of a CUresult that is no success: what is wrong where the result says so, else DriverError.
+Code code_of(int result) noexcept;
+
+// Whether this result is the last word of a context: a kernel that ran in it, whoever's, has failed, and from
+// then on every call that needs the context answers so.
+bool loses_context(int result) noexcept;
+// What to do about it; a sentence with a space in front, empty for results whose own text says enough.
+const char* advice_on(int result) noexcept;
 
 // What the driver knows of an address.
 struct Allocation {

@@ -3,9 +3,7 @@
 #include "normjit/driver/driver.h"
 
 namespace normjit {
-namespace {
-
-Code code_of(CUresult result) noexcept {
+Code code_of(int result) noexcept {
   switch (result) {
     case CUDA_ERROR_OUT_OF_MEMORY:
       return Code::OutOfMemory;
@@ -23,8 +21,32 @@ Code code_of(CUresult result) noexcept {
   }
 }
 
-// What to do about it, for the results whose own text does not say.
-const char* advice(CUresult result) noexcept {
+bool loses_context(int result) noexcept {
+  constexpr int kContained = 226, kTensorMemoryLeak = 721;  // which the headers of CUDA 12.0 do not have
+  switch (result) {
+    case kContained:
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
+    case CUDA_ERROR_LAUNCH_FAILED:
+    case kTensorMemoryLeak:
+    case CUDA_ERROR_EXTERNAL_DEVICE:
+      return true;
+    default:
+      return false;
+  }
+}
+
+const char* advice_on(int result) noexcept {
+  if (loses_context(result))
+    return " A kernel that ran in this context has failed, whoever's it was, and the context is lost: end "
+           "the "
+           "process; compute-sanitizer names the kernel.";
   switch (result) {
     case CUDA_ERROR_OUT_OF_MEMORY:
       return " Free memory of the device.";
@@ -43,8 +65,6 @@ const char* advice(CUresult result) noexcept {
   }
 }
 
-}  // namespace
-
 std::string describe(const DriverTable& driver, CUresult result) {
   const char* name = nullptr;
   if (driver.cuGetErrorName(result, &name) != CUDA_SUCCESS || name == nullptr) {
@@ -56,7 +76,7 @@ std::string describe(const DriverTable& driver, CUresult result) {
 }
 
 Error driver_error(const DriverTable& driver, CUresult result, const std::string& what) {
-  return {code_of(result), what + " failed with " + describe(driver, result) + "." + advice(result)};
+  return {code_of(result), what + " failed with " + describe(driver, result) + "." + advice_on(result)};
 }
 
 // Not supported: what a device without such launches at all answers.

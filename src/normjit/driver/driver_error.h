@@ -12,9 +12,8 @@ namespace normjit {
 // the driver does not know.
 std::string describe(const DriverTable& driver, CUresult result);
 
-// The error of a call that failed: OutOfMemory, NoDevice, NoContext, NoDriver and ForkedAfterCudaInit where
-// the result says so, else DriverError. `what` begins the message: "cuCtxGetDevice", "cuLibraryLoadData of
-// kernel k on device 0".
+// The error of a call that failed, with code_of its result. `what` begins the message: "cuCtxGetDevice",
+// "cuLibraryLoadData of kernel k on device 0".
 Error driver_error(const DriverTable& driver, CUresult result, const std::string& what);
 
 // Whether the driver has nothing against the process or the device, but does not take this code.

@@ -10,6 +10,23 @@
 
 namespace normjit {
 
+namespace {
+// Whether an error is the device's own: no other kernel would fare better, and the caller has to know.
+bool is_of_device(Code code) {
+  switch (code) {
+    case Code::NoDriver:
+    case Code::NoDevice:
+    case Code::NoContext:
+    case Code::DriverError:
+    case Code::OutOfMemory:
+    case Code::ForkedAfterCudaInit:
+      return true;
+    default:
+      return false;
+  }
+}
+}  // namespace
+
 Service::Impl::Impl(Options given, Seams seams)
     : options(std::move(given)),
       meter(std::make_shared<Meter>(options.on_event)),
@@ -82,7 +99,10 @@ Result<void> Service::Impl::after_launch(Status status, const LayerNormSpec& spe
   }
   if (status) return {};
   std::string message = concat({to_text(spec), ": ", status.message()});
-  if (status.driver_result != 0) message += " " + driver->describe(status.driver_result);
+  if (const int result = status.driver_result; result != 0) {
+    message += concat({" ", driver->describe(result), "."});
+    if (loses_context(result)) message += advice_on(result);
+  }
   return Error{status.code, std::move(message)};
 }
 
@@ -131,7 +151,9 @@ Result<Kernel> Service::Impl::settle(const Use& use, const DeviceProfile& profil
   if (own && own->kernel) return by_use_.insert(key, own->kernel).kernel;
   if (!own && own.code() != Code::NoCompiler) return own.error();
 
-  if (const auto generic = generic_kernel(use, profile)) {
+  const auto generic = generic_kernel(use, profile);
+  if (is_of_device(generic.code())) return generic.error();
+  if (generic) {
     const Job* const job = own ? own->job : nullptr;
     const std::string why = own ? "its own kernel is being compiled" : own.error().message;
     if (!own) log(LogLevel::warn, concat({to_text(use.spec), " is served by the generic kernel: ", why}));
@@ -146,8 +168,8 @@ Result<Kernel> Service::Impl::settle(const Use& use, const DeviceProfile& profil
 
 Result<Service::Impl::Made> Service::Impl::own_kernel(const Use& use, const DeviceProfile& profile,
                                                       Asker asker) {
-  const Made made = tuned_kernel(use, profile, asker);
-  if (made.kernel || made.job) return made;
+  auto made = tuned_kernel(use, profile, asker);
+  if (!made || made->kernel || made->job) return made;
   return chosen_kernel(use, profile, asker);
 }
 
@@ -191,14 +213,15 @@ Result<Kernel> Service::Impl::fall_back(const LayerNormSpec& spec, const Tensors
   return by_use_.replace(UseKey(use), made->kernel).kernel;
 }
 
-Service::Impl::Made Service::Impl::tuned_kernel(const Use& use, const DeviceProfile& profile, Asker asker) {
+Result<Service::Impl::Made> Service::Impl::tuned_kernel(const Use& use, const DeviceProfile& profile,
+                                                        Asker asker) {
   const auto plan = tuned.find(use.spec, profile, use.regime, use.alignment);
-  if (!plan || (!use.workspace && normjit::workspace_bytes(*plan, use.spec, profile) != 0)) return {};
+  if (!plan || (!use.workspace && normjit::workspace_bytes(*plan, use.spec, profile) != 0)) return Made{};
   auto kernel = kernel_of(use.spec, *plan, use.device, profile, asker);
-  if (kernel) return *std::move(kernel);
+  if (kernel || is_of_device(kernel.code())) return kernel;
   log(LogLevel::warn, concat({"the tuned plan '", to_text(*plan), "' for ", to_text(use.spec),
                               " gives way to the planner's choice: ", kernel.error().message}));
-  return {};
+  return Made{};
 }
 
 Result<Kernel> Service::Impl::pinned_kernel(const LayerNormSpec& spec, const Plan& plan, int device,
@@ -246,7 +269,8 @@ Result<Service::Impl::Made> Service::Impl::make_ready(const LayerNormSpec& spec,
 Result<void> Service::Impl::check_room(const Kernel::Prepared& kernel) {
   if (kernel.plan.exchange == Exchange::none) return {};
   const auto room = kernel.loaded->resident_blocks(kernel.launcher.shape);
-  if (!room) return {};
+  if (room.code() == Code::NoContext) return {};
+  if (!room) return room.error();
   constexpr std::int64_t kManyRows = std::numeric_limits<std::int32_t>::max();
   const std::int64_t together = kernel.launcher.shape.cooperative
                                     ? grid_blocks(kernel.plan, kernel.spec, kernel.profile, kManyRows)

@@ -92,8 +92,9 @@ class Service::Impl {
   Result<Made> chosen_kernel(const Use& use, const DeviceProfile& profile, Asker asker);
   Result<Made> fallback_kernel(const Use& use, const DeviceProfile& profile, std::string_view why,
                                Asker asker);
-  // The kernel of the tuned plan for a use; empty where there is none, or it cannot be had.
-  Made tuned_kernel(const Use& use, const DeviceProfile& profile, Asker asker);
+  // The kernel of the tuned plan for a use; empty where there is none, or it cannot be had. An error only of
+  // the device.
+  Result<Made> tuned_kernel(const Use& use, const DeviceProfile& profile, Asker asker);
   // The tuned one, else the chosen one.
   Result<Made> own_kernel(const Use& use, const DeviceProfile& profile, Asker asker);
   // The generic kernel, for a use whose own kernel has to wait or cannot be had; an error where it is not to

@@ -4,7 +4,7 @@
 
 namespace normjit {
 namespace {
-constexpr int kCudaOutOfMemory = 2;
+constexpr int kInvalidDevice = 101;  // CUDA_ERROR_INVALID_DEVICE, as LoadedKernel::launch says
 }  // namespace
 
 LaunchShape launch_shape(const Plan& plan, const LayerNormSpec& spec) noexcept {
@@ -31,7 +31,7 @@ Status Launcher::launch(const Tensors& tensors, Strides strides, Stream stream,
   const int result = loaded->launch(grid.blocks(tensors.rows), now, stream, arguments.pointers);
   if (result == 0) return {};
   if (shares_rows && refuses_to_run_together(result)) return {Code::NotResident, result};
-  return {result == kCudaOutOfMemory ? Code::OutOfMemory : Code::DriverError, result};
+  return {result == kInvalidDevice ? Code::WrongDevice : code_of(result), result};
 }
 
 }  // namespace normjit

@@ -1,9 +1,12 @@
-#include "tests/benchmarks/counting_cuda.h"
+#include "tests/support/counting_cuda.h"
 
-namespace normjit::benchmarks {
+#include <atomic>
+
+namespace normjit::testing {
 namespace {
 
 constinit thread_local std::uint64_t t_launches = 0;
+constinit std::atomic<int> g_live_libraries = 0;
 
 int attribute(CUdevice_attribute which) {
   switch (which) {
@@ -47,6 +50,9 @@ DriverTable table() {
     return *value = attribute(which), CUDA_SUCCESS;
   };
   table.cuCtxGetDevice = [](CUdevice* device) { return *device = 0, CUDA_SUCCESS; };
+  table.cuLibraryLoadData = [](CUlibrary*, const void*, CUjit_option*, void**, unsigned, CUlibraryOption*,
+                               void**, unsigned) { return ++g_live_libraries, CUDA_SUCCESS; };
+  table.cuLibraryUnload = [](CUlibrary) { return --g_live_libraries, CUDA_SUCCESS; };
   table.cuLibraryGetKernel = [](CUkernel* kernel, CUlibrary, const char*) {
     return *kernel = reinterpret_cast<CUkernel>(std::uintptr_t{1}), CUDA_SUCCESS;
   };
@@ -78,4 +84,6 @@ Result<DriverTable> counting_cuda() { return table(); }
 
 std::uint64_t launches_of_this_thread() noexcept { return t_launches; }
 
-}  // namespace normjit::benchmarks
+int live_libraries() noexcept { return g_live_libraries; }
+
+}  // namespace normjit::testing

@@ -5,13 +5,16 @@
 
 #include "normjit/driver/driver_table.h"
 
-namespace normjit::benchmarks {
+namespace normjit::testing {
 
-// One GPU like an H200, whose context is current in every thread. Takes no lock, and writes nothing that
-// threads share.
+// One GPU like an H200, whose context is current in every thread. Takes no lock, and a launch writes nothing
+// that threads share.
 Result<DriverTable> counting_cuda();
 
 // The launches of the calling thread so far.
 std::uint64_t launches_of_this_thread() noexcept;
 
-}  // namespace normjit::benchmarks
+// The libraries that are loaded and not yet unloaded, over all threads.
+int live_libraries() noexcept;
+
+}  // namespace normjit::testing
