@@ -159,8 +159,6 @@ std::vector<LayerNormSpec> wanted_specs(const std::vector<std::string>& manifest
                                         const std::vector<std::string>& specs);
 // The devices of a list that must name exactly one; empty is this machine's first GPU, else sm_90.
 DeviceProfile one_device(Service& service, const std::string& arch);
-// Of contiguous tensors whose bases are aligned to 16 bytes.
-Alignment contiguous_alignment(const LayerNormSpec& spec);
 void print(const std::string& text);  // to stdout
 
 }  // namespace normjit::cli

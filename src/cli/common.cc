@@ -1,10 +1,9 @@
-#include <algorithm>
 #include <cstdio>
 
-#include "cli/arch_list.h"
 #include "cli/commands.h"
 #include "cli/manifest.h"
 #include "cli/table.h"
+#include "normjit/plan/arch_list.h"
 #include "normjit/service/default_log.h"
 
 namespace normjit::cli {
@@ -57,13 +56,6 @@ DeviceProfile one_device(Service& service, const std::string& arch) {
                                 " kinds of devices here; this command takes one, as in --arch sm_90"});
   }
   return devices.front();
-}
-
-Alignment contiguous_alignment(const LayerNormSpec& spec) {
-  const auto of = [&](DType dtype) {
-    return alignment_of(static_cast<std::uint64_t>(spec.columns * size_of(dtype)), dtype);
-  };
-  return std::min(of(spec.input), of(spec.output));
 }
 
 void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
