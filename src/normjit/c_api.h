@@ -21,7 +21,10 @@
  * and takes `char **error` last. It may be NULL. Else a failing call stores a sentence there that says what
  * was asked, what is allowed and what to do; the caller releases it with normjit_free. A successful call
  * leaves it alone. Nothing is thrown and nothing is printed. A result is written only where the call
- * succeeds.
+ * succeeds. A pointer that may not be NULL and is, a number that is none of its enumeration and a switch that
+ * is not 0 or 1 are answered with the argument's or member's name; a handle that was released is not noticed.
+ * Sentences from below use the C++ names: Tensors::workspace is normjit_tensors.workspace. Where this process
+ * has no memory left, the status is NORMJIT_OUT_OF_MEMORY, as it is where the device has none.
  *
  * Memory. What a call stores through a `char **` is a text that ends with a 0 byte, owned by the caller, who
  * releases it with normjit_free. What goes in is copied or used up before the call returns. Reports are JSON,
@@ -50,7 +53,8 @@
 extern "C" {
 #endif
 
-/* Changes with every change that old callers would not survive; as the SOVERSION of the library. */
+/* Changes with every change that old callers would not survive; as the SOVERSION of the library. It speaks of
+ * this header only: of the C++ one each 0.x may be another. */
 #define NORMJIT_ABI_VERSION 1
 
 /* A code of normjit/result.h: 0, or the number that stands there beside the name. */
@@ -128,8 +132,8 @@ NORMJIT_C_EXPORT normjit_status normjit_spec_text(const normjit_spec* spec, char
 
 /* ---- A service (normjit::Service) ---- */
 
-/* Called on the thread that has something to say, which may be one of normjit's own. Thread-safe, must not
- * call back into the same service; texts live as long as the call. */
+/* Called on the thread that has something to say, which may be one of normjit's own. Thread-safe, must return
+ * (no exception, no longjmp) and must not call back into the same service; texts live as long as the call. */
 typedef void (*normjit_log_callback)(void* user, int32_t level, const char* message);
 typedef struct normjit_event {
   size_t struct_size;
@@ -234,7 +238,8 @@ NORMJIT_C_EXPORT normjit_status normjit_kernel_launch(const normjit_kernel* kern
 NORMJIT_C_EXPORT normjit_status normjit_kernel_check(const normjit_kernel* kernel,
                                                      const normjit_tensors* tensors, char** error);
 NORMJIT_C_EXPORT size_t normjit_kernel_workspace_bytes(const normjit_kernel* kernel);
-/* {"spec": ..., "plan": ..., "device": ..., "origin": ..., "fallback": false, "workspace_bytes": 0} */
+/* {"spec": ..., "plan": ..., "device": 0, "arch": "sm_90", "origin": ..., "fallback": false,
+ *  "workspace_bytes": 0} */
 NORMJIT_C_EXPORT normjit_status normjit_kernel_describe(const normjit_kernel* kernel, char** json,
                                                         char** error);
 /* Launches that are under way are not disturbed. NULL is allowed. */
@@ -247,7 +252,8 @@ NORMJIT_C_EXPORT normjit_status normjit_freeze(normjit_service* service, int32_t
 NORMJIT_C_EXPORT void normjit_wait_for_compiles(normjit_service* service);
 /* normjit::Counters as JSON. */
 NORMJIT_C_EXPORT normjit_status normjit_counters(normjit_service* service, char** json, char** error);
-/* What normjit finds on this machine, as `normjit doctor --json`. */
+/* What normjit finds on this machine, as `normjit doctor --json` without its host_compiler. Opens libnvrtc
+ * and initialises the driver. */
 NORMJIT_C_EXPORT normjit_status normjit_environment(normjit_service* service, char** json, char** error);
 
 /* Texts: `specs` are spec texts, `archs` names such as "sm_90". */
@@ -255,7 +261,7 @@ typedef struct normjit_kernel_set {
   size_t struct_size;
   const char* const* specs;
   size_t spec_count;
-  const char* const* archs;
+  const char* const* archs; /* or "native": the GPUs here, "all-major", "all" */
   size_t arch_count;
 } normjit_kernel_set;
 #define NORMJIT_KERNEL_SET_INIT \
