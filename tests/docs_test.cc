@@ -44,6 +44,13 @@ TEST(Readme, TheFirstSnippetIsTheExample) {
   for (const std::string& line : lines) EXPECT_NE(example.find(line + "\n"), std::string::npos) << line;
 }
 
+TEST(Readme, TheSnippetInCIsCompiled) {
+  const auto lines = snippet(file("README.md"), "normjit_service *service;");
+  ASSERT_GT(lines.size(), 5u);
+  const std::string compiled = without_spaces(file("tests/c_api/readme.c"));
+  for (const std::string& line : lines) EXPECT_NE(compiled.find(line + "\n"), std::string::npos) << line;
+}
+
 // "Suite" and "Suite.Name" of every test in tests/.
 std::set<std::string> all_tests() {
   std::set<std::string> names;
@@ -58,6 +65,18 @@ std::set<std::string> all_tests() {
     }
   }
   return names;
+}
+
+TEST(CApiPage, EveryTestThatIsNamedExists) {
+  const std::set<std::string> tests = all_tests();
+  const std::string page = file("docs/c_api.md");
+  const std::regex name("`(CApi\\w*\\.\\w+|tests/[\\w/.]+)`");
+  int count = 0;
+  for (std::sregex_iterator at(page.begin(), page.end(), name), end; at != end; ++at, ++count)
+    EXPECT_TRUE(tests.contains(at->str(1)) ||
+                std::filesystem::is_regular_file(NORMJIT_SOURCE_DIR "/" + at->str(1)))
+        << at->str(1);
+  EXPECT_GT(count, 12);
 }
 
 // Expects that the tests named in the last cell of every table row exist, and that there are some; the number

@@ -164,8 +164,6 @@ DeviceProfile one_device(Service& service, const std::string& arch);
 // Where the generic kernel is: "embedded, for sm_90", "in /cache, for sm_90", "not here; it would be
 // compiled".
 std::string generic_text(const WhyReport& generic);
-// Of contiguous tensors whose bases are aligned to 16 bytes.
-Alignment contiguous_alignment(const LayerNormSpec& spec);
 void print(const std::string& text);  // to stdout
 
 }  // namespace normjit::cli

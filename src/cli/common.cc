@@ -1,10 +1,9 @@
-#include <algorithm>
 #include <cstdio>
 
-#include "cli/arch_list.h"
 #include "cli/commands.h"
 #include "cli/manifest.h"
 #include "cli/table.h"
+#include "normjit/plan/arch_list.h"
 #include "normjit/service/default_log.h"
 
 namespace normjit::cli {
@@ -63,13 +62,6 @@ std::string generic_text(const WhyReport& generic) {
   if (generic.tier.empty()) return "not here; it would be compiled";
   return (generic.tier == "embedded" ? "" : "in ") + generic.tier + ", for " +
          target_of(generic.plan, generic.arch).name();
-}
-
-Alignment contiguous_alignment(const LayerNormSpec& spec) {
-  const auto of = [&](DType dtype) {
-    return alignment_of(static_cast<std::uint64_t>(spec.columns * size_of(dtype)), dtype);
-  };
-  return std::min(of(spec.input), of(spec.output));
 }
 
 void print(const std::string& text) { std::fputs(text.c_str(), stdout); }

@@ -1,7 +1,7 @@
 #include "cli/commands.h"
 #include "cli/exit_code.h"
-#include "cli/json_reports.h"
 #include "cli/table.h"
+#include "normjit/service/report_json.h"
 #include "simt/host_compiler.h"
 
 namespace normjit::cli {
@@ -111,6 +111,14 @@ std::string text_of(const Environment& environment, const Options& settings,
   return text;
 }
 
+std::string json_text(const Environment& environment, const Options& settings,
+                      const Result<std::string>& host) {
+  return json_of(environment, settings)
+      .add("host_compiler",
+           JsonObject().add("path", host ? *host : "").add("error", host ? "" : host.error().message))
+      .text();
+}
+
 }  // namespace
 
 int doctor(const CommonOptions& options) {
@@ -119,7 +127,7 @@ int doctor(const CommonOptions& options) {
   quiet.warnings.clear();  // the report has them
   const Environment environment = Service(quiet).environment();
   const Result<std::string> host = host_compiler();
-  print(options.json ? json_of(environment, settings, host) : text_of(environment, settings, host));
+  print(options.json ? json_text(environment, settings, host) : text_of(environment, settings, host));
   if (environment.compiler_path.empty())
     return fail(kEnvironment, "prebuild cannot work here: there is no compiler");
   if (!cache_works(environment))

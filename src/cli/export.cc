@@ -1,20 +1,18 @@
-#include "cli/arch_list.h"
-#include "cli/cache_json.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "cli/table.h"
-#include "cli/text_file.h"
-#include "normjit/base/digest.h"
+#include "normjit/plan/arch_list.h"
+#include "normjit/service/report_json.h"
 
 namespace normjit::cli {
 namespace {
 
-std::string text_of(const PackReport& report) {
+std::string text_of(const ExportReport& report, const std::string& path) {
   std::string text;
-  for (const std::string& kernel : report.exported.missing) text += "missing: " + kernel + "\n";
-  if (!report.written()) return text + report.path + ": not written\n";
-  return text + report.path + ": " + counted(report.exported.entries, "entry", "entries") + ", " +
-         std::to_string(report.exported.bytes) + " bytes, XXH128 " + report.digest + "\n";
+  for (const std::string& kernel : report.missing) text += "missing: " + kernel + "\n";
+  if (!report.missing.empty()) return text + path + ": not written\n";
+  return text + path + ": " + counted(report.entries, "entry", "entries") + ", " +
+         std::to_string(report.bytes) + " bytes, XXH128 " + report.digest + "\n";
 }
 
 }  // namespace
@@ -37,17 +35,15 @@ int export_pack(const ExportCommand& options) {
                        return service.device(ordinal);
                      }).value();
   }
-  PackReport report{
-      .path = options.pack, .exported = service.export_pack(options.pack, wanted).value(), .digest = {}};
-  if (report.written()) report.digest = digest(read_text(options.pack).value());
-  print(options.json ? json_of(report) : text_of(report));
+  const ExportReport report = service.export_pack(options.pack, wanted).value();
+  print(options.json ? json_of(report, options.pack).text() : text_of(report, options.pack));
 
-  if (!report.exported.missing.empty()) {
-    return fail(kFailed, counted(std::ssize(report.exported.missing), "kernel") +
+  if (!report.missing.empty()) {
+    return fail(kFailed, counted(std::ssize(report.missing), "kernel") +
                              " of these specs missing, and no pack written; `normjit prebuild` builds them");
   }
-  if (report.exported.damaged == 0) return kDone;
-  const std::string left_out = counted(report.exported.damaged, "damaged entry", "damaged entries") +
+  if (report.damaged == 0) return kDone;
+  const std::string left_out = counted(report.damaged, "damaged entry", "damaged entries") +
                                " left out; `normjit verify` names what is damaged";
   // None of the kernels asked for was among them.
   return fail(named ? kDone : kFailed, left_out);

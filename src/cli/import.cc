@@ -1,7 +1,7 @@
-#include "cli/cache_json.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "cli/table.h"
+#include "normjit/service/report_json.h"
 
 namespace normjit::cli {
 namespace {
@@ -21,7 +21,8 @@ int import_from(const ImportCommand& options) {
   if (settings.cache_directory.empty()) return fail(kCacheIo, kNoCacheDirectory);
   Service service(settings);
   const ImportReport report = service.import_from(options.sources).value();
-  print(options.json ? json_of(report, settings.cache_directory) : text_of(report, settings.cache_directory));
+  print(options.json ? json_of(report, settings.cache_directory).text()
+                     : text_of(report, settings.cache_directory));
   if (report.unstored > 0) {
     return fail(kCacheIo,
                 counted(report.unstored, "entry", "entries") +

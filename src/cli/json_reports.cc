@@ -112,44 +112,6 @@ Json json_of(const RegimeSummary& summary) {
 
 }  // namespace
 
-std::string json_of(const Environment& environment, const Options& settings,
-                    const Result<std::string>& host_compiler) {
-  Json layers = Json::array();
-  for (const Environment::Layer& layer : environment.layers)
-    layers.push_back({{"path", layer.path}, {"entries", layer.entries}, {"error", layer.error}});
-  const auto names = [](const std::vector<Arch>& archs) {
-    Json all = Json::array();
-    for (const Arch& arch : archs) all.push_back(arch.name());
-    return all;
-  };
-  Json devices = Json::array();
-  for (const Environment::Device& device : environment.devices) {
-    devices.push_back(
-        {{"ordinal", device.ordinal}, {"name", device.name}, {"profile", json_of(device.profile)}});
-  }
-  return text_of(
-      {{"version", environment.version},
-       {"cache",
-        {{"directory", environment.cache_directory},
-         {"error", environment.cache_error},
-         {"max_bytes", settings.max_cache_bytes},
-         {"shared", settings.shared_cache},
-         {"exact_toolchain", settings.exact_toolchain}}},
-       {"layers", std::move(layers)},
-       {"ignored", settings.warnings},
-       {"generic", {{"archs", names(environment.embedded_archs)}, {"error", environment.embedded_error}}},
-       {"compiler",
-        {{"path", environment.compiler_path},
-         {"version", environment.compiler_version},
-         {"error", environment.compiler_error},
-         {"archs", names(environment.compiler_archs)}}},
-       {"host_compiler",
-        {{"path", host_compiler ? *host_compiler : ""},
-         {"error", host_compiler ? "" : host_compiler.error().message}}},
-       {"driver", {{"version", environment.driver_version}, {"error", environment.driver_error}}},
-       {"devices", std::move(devices)}});
-}
-
 std::string json_of(const ShowReport& report) {
   Json uses = Json::array();
   for (const ShowReport::Use& use : report.uses) {
@@ -168,7 +130,7 @@ std::string json_of(const ShowReport& report) {
                {"columns", spec.columns},
                {"x_row_bytes", spec.columns * size_of(spec.input)},
                {"y_row_bytes", spec.columns * size_of(spec.output)},
-               {"device", json_of(report.device)},
+               {"device", device_json(report.device)},
                {"generic", {{"tier", report.generic.tier}, {"id", report.generic.id}}},
                {"uses", std::move(uses)}};
   if (report.rows > 0) {

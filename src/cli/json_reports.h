@@ -1,5 +1,5 @@
-// The commands' reports as JSON texts, as --json prints them. The field names are part of the tool's
-// interface.
+// The reports that only the tool has as JSON texts, as --json prints them. The field names are part of the
+// tool's interface.
 #pragma once
 
 #include <string>
@@ -11,10 +11,6 @@
 
 namespace normjit::cli {
 
-// `settings` are what `environment` was looked at with; `host_compiler` is the path of what --device host
-// compiles with.
-std::string json_of(const Environment& environment, const Options& settings,
-                    const Result<std::string>& host_compiler);
 std::string json_of(const ShowReport& report);
 std::string json_of(const RunReport& report);
 std::string json_of(const std::vector<BenchReport>& reports);

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "normjit/device.h"
+#include "normjit/service/report_json.h"
 
 namespace normjit::cli {
 
@@ -15,15 +15,6 @@ inline std::string text_of(const Json& json) {
   return json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
 }
 
-inline Json json_of(const DeviceProfile& device) {
-  return {{"arch", device.arch.name()},
-          {"sm_count", device.sm_count},
-          {"threads_per_sm", device.threads_per_sm},
-          {"blocks_per_sm", device.blocks_per_sm},
-          {"registers_per_sm", device.registers_per_sm},
-          {"shared_per_block", device.shared_per_block},
-          {"shared_per_sm", device.shared_per_sm},
-          {"l2_bytes", device.l2_bytes}};
-}
+inline Json device_json(const DeviceProfile& device) { return Json::parse(normjit::json_of(device).text()); }
 
 }  // namespace normjit::cli

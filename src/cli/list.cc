@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <tuple>
 
-#include "cli/cache_json.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "cli/table.h"
-#include "cli/timestamp.h"
+#include "normjit/base/timestamp.h"
+#include "normjit/service/report_json.h"
 
 namespace normjit::cli {
 namespace {
@@ -72,7 +72,7 @@ int list(const ListCommand& options) {
   if (settings.cache_directory.empty() && settings.layers.empty()) return fail(kCacheIo, kNoCacheDirectory);
   std::vector<EntryReport> entries = Service(settings).entries().value();
   sort_by(options.sort, entries);
-  print(options.json ? json_of(entries, settings) : text_of(entries, settings, options));
+  print(options.json ? json_of(entries, settings).text() : text_of(entries, settings, options));
 
   const auto damaged =
       std::count_if(entries.begin(), entries.end(), [](const EntryReport& e) { return e.damaged; });

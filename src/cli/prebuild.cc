@@ -1,12 +1,12 @@
 #include <unistd.h>
 
-#include "cli/arch_list.h"
-#include "cli/cache_json.h"
 #include "cli/commands.h"
 #include "cli/compile_processes.h"
 #include "cli/exit_code.h"
 #include "cli/progress.h"
 #include "cli/table.h"
+#include "normjit/plan/arch_list.h"
+#include "normjit/service/report_json.h"
 
 namespace normjit::cli {
 namespace {
@@ -84,7 +84,7 @@ int prebuild(const PrebuildCommand& options) {
     }
     report = service.prebuild(specs, devices, settings).value();
   }
-  print(options.json ? json_of(report, cache_directory) : text_of(report, service_settings, dry_run));
+  print(options.json ? json_of(report, cache_directory).text() : text_of(report, service_settings, dry_run));
   return outcome_of(report, options, service);
 }
 

@@ -1,8 +1,8 @@
-#include "cli/cache_json.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "cli/table.h"
 #include "normjit/base/text.h"
+#include "normjit/service/report_json.h"
 
 namespace normjit::cli {
 namespace {
@@ -42,7 +42,7 @@ int prune(const PruneCommand& options) {
   const Options settings = service_options(options);
   if (settings.cache_directory.empty()) return fail(kCacheIo, kNoCacheDirectory);
   const PruneReport report = Service(settings).prune(*wanted).value();
-  print(options.json ? json_of(report, settings.cache_directory, options.dry_run)
+  print(options.json ? json_of(report, settings.cache_directory, options.dry_run).text()
                      : text_of(report, settings.cache_directory, options.dry_run));
   if (report.refused == 0) return kDone;
   return fail(kCacheIo, counted(report.refused, "file") +

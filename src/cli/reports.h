@@ -1,7 +1,6 @@
 // What the commands find out, where the library has no report of its own, before it becomes a table or JSON.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -9,7 +8,6 @@
 
 #include "cli/check.h"
 #include "cli/executor.h"
-#include "normjit/cache.h"
 #include "normjit/device.h"
 #include "normjit/plan.h"
 #include "normjit/spec.h"
@@ -37,29 +35,6 @@ struct ShowReport {
   Alignment contiguous = Alignment::eight;
   std::vector<Candidate> weighed;
   WhyReport generic;  // the kernel that serves where these cannot
-};
-
-// A spec on a device: where its kernels are.
-struct SpecWhyReport {
-  LayerNormSpec spec;
-  DeviceProfile device;
-  std::int64_t rows = 0;           // 0: not asked for
-  std::vector<WhyReport> kernels;  // for `rows` of contiguous tensors only one
-  WhyReport generic;               // the kernel that serves where these cannot
-
-  // How many would be compiled.
-  std::int64_t missing() const {
-    return std::count_if(kernels.begin(), kernels.end(), [](const WhyReport& k) { return k.tier.empty(); });
-  }
-};
-
-// What export did.
-struct PackReport {
-  std::string path;
-  ExportReport exported;
-  std::string digest;  // of the file
-
-  bool written() const { return exported.missing.empty(); }  // a pack with gaps never is
 };
 
 struct RunReport {

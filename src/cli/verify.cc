@@ -1,9 +1,9 @@
 #include <algorithm>
 
-#include "cli/cache_json.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "cli/table.h"
+#include "normjit/service/report_json.h"
 
 namespace normjit::cli {
 namespace {
@@ -23,7 +23,7 @@ int verify(const VerifyCommand& options) {
   const Options settings = service_options(options);
   if (settings.cache_directory.empty() && settings.layers.empty()) return fail(kCacheIo, kNoCacheDirectory);
   const VerifyReport report = Service(settings).verify(options.quarantine).value();
-  print(options.json ? json_of(report, settings) : text_of(report, settings));
+  print(options.json ? json_of(report, settings).text() : text_of(report, settings));
   if (report.flaws.empty()) return kDone;
 
   const auto moved = std::count_if(report.flaws.begin(), report.flaws.end(),

@@ -1,12 +1,27 @@
+#include <algorithm>
 #include <sstream>
 
-#include "cli/cache_json.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "cli/table.h"
+#include "normjit/service/report_json.h"
 
 namespace normjit::cli {
 namespace {
+
+// A spec on a device: where its kernels are.
+struct SpecWhyReport {
+  LayerNormSpec spec;
+  DeviceProfile device;
+  std::int64_t rows = 0;           // 0: not asked for
+  std::vector<WhyReport> kernels;  // for `rows` of contiguous tensors only one
+  WhyReport generic;               // the kernel that serves where these cannot
+
+  // How many would be compiled.
+  std::int64_t missing() const {
+    return std::count_if(kernels.begin(), kernels.end(), [](const WhyReport& k) { return k.tier.empty(); });
+  }
+};
 
 // The plan of a launch with so many rows of contiguous tensors, as prepare takes it.
 Plan plan_for(Service& service, const SpecWhyReport& report) {
@@ -53,7 +68,7 @@ int why(const WhyCommand& options) {
     const Plan plan = plan_for(service, report);
     std::erase_if(report.kernels, [&](const WhyReport& kernel) { return !(kernel.plan == plan); });
   }
-  print(options.json ? json_of(report) : text_of(report));
+  print(options.json ? json_of(report.kernels, report.generic, spec, report.device, report.rows).text() : text_of(report));
   if (report.missing() == 0) return kDone;
   return fail(kFailed, counted(report.missing(), "kernel") + " would be compiled; `normjit prebuild " +
                            to_text(spec) + " --arch " + report.device.arch.name() + "` does it now");

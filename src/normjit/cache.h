@@ -73,6 +73,7 @@ struct ExportOptions {
 struct ExportReport {
   int entries = 0;         // in the pack
   std::int64_t bytes = 0;  // of the pack
+  std::string digest;      // XXH3 of the pack, 128 bits, as xxh128sum prints it; empty where none is written
   int damaged = 0;         // entries left out because they are unsound
   // The kernels asked for that are nowhere: "layernorm/... on sm_90 with plan ...".
   std::vector<std::string> missing;

@@ -51,6 +51,9 @@ inline constexpr Alignment kAlignments[] = {Alignment::one, Alignment::two, Alig
 // Alignment{0} where not even a single element is aligned.
 NORMJIT_API Alignment alignment_of(std::uint64_t address_and_stride_bytes, DType dtype) noexcept;
 
+// That of contiguous tensors whose addresses are multiples of 16 bytes.
+NORMJIT_API Alignment contiguous_alignment(const LayerNormSpec& spec) noexcept;
+
 struct Plan {
   Strategy strategy = Strategy::resident_row;
   int threads = 0;        // a block

@@ -61,7 +61,7 @@ enum class Code : std::int32_t {
   NoContext = 503,     // the calling thread has no current CUDA context and no device was named
   LoadFailed = 504,    // the driver refuses a freshly compiled kernel
   DriverError = 505,   // any other driver error; the message names it
-  OutOfMemory = 506,   // the device is out of memory
+  OutOfMemory = 506,   // the device is out of memory; as a status of the C interface this process, too
   NotResident = 507,   // blocks that must run together find no room on the device, or on this share of it
   ForkedAfterCudaInit = 508,  // CUDA was initialised before the fork that made this process
 

@@ -1,5 +1,5 @@
 // What a launch costs above the driver's own call: by a prepared kernel, and by the one-call form, with one
-// and with ten thousand specs resident, on up to 16 threads at once.
+// and with ten thousand specs resident, on up to 16 threads at once; and the same through the C interface.
 //
 // The time of a call is the counter `ns`: each thread's own elapsed time over its calls, averaged over the
 // threads. On a machine with fewer cores than threads look at the CPU column instead. With a GPU the same is
@@ -12,16 +12,21 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <numeric>
 #include <random>
 #include <string>
+#include <type_traits>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "cli/gpu.h"
+#include "normjit/c_api.h"
+#include "normjit/c_api/handles.h"
+#include "normjit/c_api/values.h"
 #include "normjit/compiler/compiler.h"
 #include "normjit/driver/cuda_driver.h"
 #include "normjit/service.h"
@@ -65,13 +70,27 @@ struct Counting {
     Seams seams;
     seams.compiler = std::make_shared<NoCompile>();
     seams.driver = std::make_shared<CudaDriver>(counting_cuda);
-    service = std::make_unique<Service>(Options{}, seams);
+    handle = std::make_unique<normjit_service>(Options{}, seams);
+    service = &handle->service;
     for (int i = 0; i < kManySpecs; ++i) service->layer_norm(spec(i), tensors, nullptr).value();
   }
 
   const Tensors tensors = tensors_at(reinterpret_cast<void*>(std::uintptr_t{1} << 30));
-  std::unique_ptr<Service> service;
+  std::unique_ptr<normjit_service> handle;
+  Service* service = nullptr;
 };
+
+normjit_tensors in_c(const Tensors& tensors) {
+  normjit_tensors t = NORMJIT_TENSORS_INIT;
+  t.x = tensors.x, t.y = tensors.y, t.weight = tensors.weight, t.bias = tensors.bias, t.rows = tensors.rows;
+  return t;
+}
+
+normjit_spec in_c(const LayerNormSpec& spec) {
+  normjit_spec s = NORMJIT_SPEC_INIT;
+  c_api::write(spec, s);
+  return s;
+}
 
 Counting& counting() {
   static Counting all;
@@ -144,10 +163,26 @@ void prepared(benchmark::State& state) {
   measure(state, [&] { benchmark::DoNotOptimize(kernel.launch(tensors, nullptr)); });
 }
 
-// Calls `launch` with the specs of a thread in turn.
-template <class Launch>
-void measure_specs(benchmark::State& state, const Launch& launch) {
-  const std::vector<LayerNormSpec> specs = order(static_cast<int>(state.range(0)), state.thread_index());
+void c_prepared(benchmark::State& state) {
+  const normjit_spec what = in_c(spec(0));
+  normjit_prepare_options options = NORMJIT_PREPARE_OPTIONS_INIT;
+  options.rows_hint = kRows;
+  normjit_kernel* kernel = nullptr;
+  if (normjit_prepare(counting().handle.get(), &what, &options, &kernel, nullptr) != NORMJIT_OK)
+    state.SkipWithError("normjit_prepare failed");
+  const normjit_tensors tensors = in_c(counting().tensors);
+  measure(state,
+          [&] { benchmark::DoNotOptimize(normjit_kernel_launch(kernel, &tensors, nullptr, nullptr)); });
+  normjit_kernel_release(kernel);
+}
+
+// Calls `launch` with the specs of a thread in turn, as `form` makes them.
+template <class Launch, class Form = std::identity>
+void measure_specs(benchmark::State& state, const Launch& launch, const Form& form = {}) {
+  using Spec = std::remove_cvref_t<std::invoke_result_t<Form, const LayerNormSpec&>>;
+  std::vector<Spec> specs;
+  for (const LayerNormSpec& spec : order(static_cast<int>(state.range(0)), state.thread_index()))
+    specs.push_back(form(spec));
   std::size_t next = 0;
   measure(state, [&] {
     launch(specs[next]);
@@ -163,6 +198,17 @@ void one_call(benchmark::State& state) {
   });
 }
 
+void c_one_call(benchmark::State& state) {
+  normjit_service* const service = counting().handle.get();
+  const normjit_tensors tensors = in_c(counting().tensors);
+  measure_specs(
+      state,
+      [&](const normjit_spec& spec) {
+        benchmark::DoNotOptimize(normjit_layer_norm(service, &spec, &tensors, nullptr, nullptr, nullptr));
+      },
+      [](const LayerNormSpec& spec) { return in_c(spec); });
+}
+
 void by_text(benchmark::State& state) {
   static ByText kernels(*counting().service);
   const Tensors& tensors = counting().tensors;
@@ -176,6 +222,8 @@ void by_text(benchmark::State& state) {
 BENCHMARK(raw)->ThreadRange(1, 16)->UseRealTime();
 BENCHMARK(prepared)->ThreadRange(1, 16)->UseRealTime();
 BENCHMARK(one_call)->ArgName("specs")->Arg(1)->Arg(kManySpecs)->ThreadRange(1, 16)->UseRealTime();
+BENCHMARK(c_prepared)->ThreadRange(1, 16)->UseRealTime();
+BENCHMARK(c_one_call)->ArgName("specs")->Arg(1)->Arg(kManySpecs)->ThreadRange(1, 16)->UseRealTime();
 BENCHMARK(by_text)->ArgName("specs")->Arg(1)->Arg(kManySpecs)->ThreadRange(1, 16)->UseRealTime();
 
 // --- On a GPU

@@ -66,7 +66,7 @@ constexpr Row kRows[] = {
      "The calling thread has no current CUDA context: make one current, or name a device."},
     {Code::LoadFailed, "LoadFailed", "The driver refused a freshly compiled kernel."},
     {Code::DriverError, "DriverError", "The CUDA driver failed: Status::driver_result is its CUresult."},
-    {Code::OutOfMemory, "OutOfMemory", "The device is out of memory."},
+    {Code::OutOfMemory, "OutOfMemory", "The device, or this process, is out of memory."},
     {Code::NotResident, "NotResident",
      "The blocks that share a row must run together, and the device, or the share of it that this process "
      "has, "

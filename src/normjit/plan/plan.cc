@@ -32,6 +32,13 @@ Alignment alignment_of(std::uint64_t address_and_stride_bytes, DType dtype) noex
   return aligned == 16 ? Alignment::eight : Alignment{static_cast<std::uint8_t>(aligned / size_of(dtype))};
 }
 
+Alignment contiguous_alignment(const LayerNormSpec& spec) noexcept {
+  const auto of = [&](DType dtype) {
+    return alignment_of(static_cast<std::uint64_t>(spec.columns * size_of(dtype)), dtype);
+  };
+  return std::min(of(spec.input), of(spec.output));
+}
+
 std::int64_t rows_per_block(const Plan& plan) noexcept {
   return in_warps(plan) ? std::int64_t{plan.threads / plan.lanes} * rows_of_lanes(plan) : 1;
 }

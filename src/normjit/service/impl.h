@@ -25,7 +25,8 @@
 
 namespace normjit {
 
-class Service::Impl {
+// Not exported, as its Service is.
+class [[gnu::visibility("hidden")]] Service::Impl {
  public:
   Impl(Options options, Seams seams);
 
@@ -33,8 +34,8 @@ class Service::Impl {
   // memory, admits them, and has been launched with pointers that were sound. Else null, also for what is
   // wrong with the arguments; kernel_for and Kernel::check find out. Lives as long as this object. Takes no
   // lock.
-  const Launcher* ready_kernel(const LayerNormSpec& spec, const Tensors& tensors,
-                               Strides& strides) const noexcept;
+  const Launcher* ready_kernel(const LayerNormSpec& spec, const Tensors& tensors, Strides& strides)
+      const noexcept;
 
   // Launches where ready_kernel() has none: valid spec, at least one row. As Service::layer_norm.
   Result<void> first_launch(const LayerNormSpec& spec, const Tensors& tensors, Stream stream,

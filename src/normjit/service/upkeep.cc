@@ -9,6 +9,7 @@
 #include <set>
 #include <utility>
 
+#include "normjit/base/digest.h"
 #include "normjit/base/text.h"
 #include "normjit/cache/atomic_file.h"
 #include "normjit/cache/pack.h"
@@ -199,6 +200,7 @@ Result<ExportReport> Service::export_pack(const std::string& path, const ExportO
   if (auto written = write_pack(*cache.files(), path, pack); !written) return written.error();
   report.entries = static_cast<int>(entries.size());
   report.bytes = static_cast<std::int64_t>(pack.size());
+  report.digest = digest(pack);
   return report;
 }
 

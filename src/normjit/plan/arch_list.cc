@@ -1,11 +1,11 @@
-#include "cli/arch_list.h"
+#include "normjit/plan/arch_list.h"
 
 #include <algorithm>
 #include <string>
 
 #include "normjit/base/text.h"
 
-namespace normjit::cli {
+namespace normjit {
 namespace {
 
 void add(std::vector<DeviceProfile>& profiles, const DeviceProfile& profile) {
@@ -23,7 +23,7 @@ Result<std::vector<DeviceProfile>> native_devices(const NativeDevice& native) {
       return profile.error();
     } else if (ordinal == 0) {
       return Error{profile.code(),
-                   "there is no GPU to be native to; name architectures, as in --arch sm_90,sm_100. " +
+                   "there is no GPU to be native to; name architectures, as in sm_90,sm_100. " +
                        profile.error().message};
     } else {
       return profiles;
@@ -48,7 +48,8 @@ Result<std::vector<DeviceProfile>> parse_arch_list(std::string_view list, const 
       }
     } else if (word.empty()) {
       return Error{Code::BadArgument,
-                   "--arch has an empty word; give a list such as sm_80,sm_90, native, all-major, all"};
+                   "the list of architectures has an empty word; give a list such as sm_80,sm_90, native, "
+                   "all-major, all"};
     } else {
       const Result<Arch> arch = Arch::parse(word);
       if (!arch) return arch.error();
@@ -64,4 +65,4 @@ Result<std::vector<DeviceProfile>> parse_arch_list(std::string_view list, const 
   return profiles;
 }
 
-}  // namespace normjit::cli
+}  // namespace normjit

@@ -1,8 +1,8 @@
-#include "cli/timestamp.h"
+#include "normjit/base/timestamp.h"
 
 #include <ctime>
 
-namespace normjit::cli {
+namespace normjit {
 
 std::string timestamp(std::int64_t seconds) {
   const std::time_t time = seconds;
@@ -12,4 +12,4 @@ std::string timestamp(std::int64_t seconds) {
   return {text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc)};
 }
 
-}  // namespace normjit::cli
+}  // namespace normjit

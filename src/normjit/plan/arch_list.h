@@ -1,4 +1,4 @@
-// The --arch option: which devices kernels are made for.
+// For which devices kernels are made, as people name them.
 #pragma once
 
 #include <functional>
@@ -8,7 +8,7 @@
 #include "normjit/device.h"
 #include "normjit/result.h"
 
-namespace normjit::cli {
+namespace normjit {
 
 // The profile of device `ordinal` of this machine: Service::device, or a fake in tests.
 using NativeDevice = std::function<Result<DeviceProfile>(int ordinal)>;
@@ -21,4 +21,4 @@ using NativeDevice = std::function<Result<DeviceProfile>(int ordinal)>;
 // Errors: BadArgument for an empty list or word, UnknownArch, and what `native` says when there is no GPU.
 Result<std::vector<DeviceProfile>> parse_arch_list(std::string_view list, const NativeDevice& native);
 
-}  // namespace normjit::cli
+}  // namespace normjit

@@ -1,9 +1,9 @@
-#include "cli/arch_list.h"
+#include "normjit/plan/arch_list.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace normjit::cli {
+namespace normjit {
 namespace {
 
 Result<DeviceProfile> no_gpu(int) { return Error{Code::NoDriver, "no driver."}; }
@@ -53,4 +53,4 @@ TEST(ArchList, BadWords) {
 }
 
 }  // namespace
-}  // namespace normjit::cli
+}  // namespace normjit

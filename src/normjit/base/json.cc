@@ -1,0 +1,116 @@
+#include "normjit/base/json.h"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstddef>
+
+namespace normjit {
+namespace {
+
+// The bytes of the UTF-8 sequence at the beginning of `text`, or 0: no shorter way of writing it, no half of
+// a surrogate pair, nothing beyond U+10FFFF.
+std::size_t sequence_at(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
+  const auto follows = [&](std::size_t i, unsigned low = 0x80, unsigned high = 0xbf) {
+    return byte(i) >= low && byte(i) <= high;
+  };
+  const unsigned lead = byte(0);
+  if (lead < 0x80) return 1;
+  if (lead >= 0xc2 && lead <= 0xdf) return follows(1) ? 2 : 0;
+  if (lead >= 0xe0 && lead <= 0xef)
+    return follows(1, lead == 0xe0 ? 0xa0 : 0x80, lead == 0xed ? 0x9f : 0xbf) && follows(2) ? 3 : 0;
+  if (lead >= 0xf0 && lead <= 0xf4)
+    return follows(1, lead == 0xf0 ? 0x90 : 0x80, lead == 0xf4 ? 0x8f : 0xbf) && follows(2) && follows(3) ? 4
+                                                                                                          : 0;
+  return 0;
+}
+
+std::string escaped(char c) {
+  switch (c) {
+    case '"':
+      return "\\\"";
+    case '\\':
+      return "\\\\";
+    case '\b':
+      return "\\b";
+    case '\f':
+      return "\\f";
+    case '\n':
+      return "\\n";
+    case '\r':
+      return "\\r";
+    case '\t':
+      return "\\t";
+  }
+  if (static_cast<unsigned char>(c) >= 0x20) return std::string(1, c);
+  constexpr char kDigits[] = "0123456789abcdef";
+  return std::string("\\u00") + kDigits[c >> 4] + kDigits[c & 15];
+}
+
+std::string quoted(std::string_view text) {
+  std::string all = "\"";
+  while (!text.empty()) {
+    const std::size_t bytes = sequence_at(text);
+    if (bytes == 0)
+      all += "\xef\xbf\xbd";
+    else if (bytes == 1)
+      all += escaped(text[0]);
+    else
+      all += text.substr(0, bytes);
+    text.remove_prefix(bytes == 0 ? 1 : bytes);
+  }
+  return all + '"';
+}
+
+// Between its brackets, each line two further in.
+std::string enclosed(char open, const std::string& inside, char close) {
+  if (inside.empty()) return {open, close};
+  std::string all = {open};
+  all += "\n  ";
+  for (const char c : inside) all += c == '\n' ? std::string("\n  ") : std::string(1, c);
+  return all + '\n' + close;
+}
+
+}  // namespace
+
+Json::Json(std::string_view text) : text_(quoted(text)) {}
+
+Json::Json(double value) {
+  if (!std::isfinite(value)) {
+    text_ = "null";
+    return;
+  }
+  // Numbers of a size that people read without an exponent have none.
+  const double size = std::fabs(value);
+  const bool plain = size == 0 || (size >= 1e-4 && size < 1e15);
+  std::array<char, 64> digits;
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value,
+                                 plain ? std::chars_format::fixed : std::chars_format::scientific)
+                       .ptr;
+  text_.assign(digits.data(), end);
+  if (text_.find_first_of(".e") == std::string::npos) text_ += ".0";
+}
+
+Json Json::array(const std::vector<Json>& elements) {
+  std::string inside;
+  for (const Json& element : elements) inside += (inside.empty() ? "" : ",\n") + element.text_;
+  Json all;
+  all.text_ = enclosed('[', inside, ']');
+  return all;
+}
+
+JsonObject& JsonObject::add(std::string_view name, const Json& value) {
+  members_ += (members_.empty() ? "" : ",\n") + quoted(name) + ": " + value.text();
+  return *this;
+}
+
+JsonObject::operator Json() const {
+  Json all;
+  all.text_ = enclosed('{', members_, '}');
+  return all;
+}
+
+std::string JsonObject::text() const { return Json(*this).text() + "\n"; }
+
+}  // namespace normjit

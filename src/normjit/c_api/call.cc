@@ -1,0 +1,91 @@
+#include "normjit/c_api/call.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "normjit/base/text.h"
+
+namespace normjit::c_api {
+namespace {
+
+// No structure of any version will be longer; what says so was not initialised.
+constexpr std::size_t kLongest = 4096;
+
+// Told where there is no memory for a text. normjit_free knows it.
+char g_no_memory[] = "the process has no memory left, or the system starts no more threads";
+
+char* copy_of(std::string_view text) noexcept {
+  char* const copy = static_cast<char*>(std::malloc(text.size() + 1));
+  if (copy == nullptr) return nullptr;
+  text.copy(copy, text.size());
+  copy[text.size()] = '\0';
+  return copy;
+}
+
+std::size_t size_of(const void* given) noexcept {
+  std::size_t size = 0;
+  std::memcpy(&size, given, sizeof size);
+  return size;
+}
+
+}  // namespace
+
+bool is_size(std::size_t size) noexcept { return size >= sizeof size && size <= kLongest; }
+
+normjit_status answer(const Error& error, char** text) noexcept {
+  if (text != nullptr) {
+    char* const copy = copy_of(error.message);
+    if (copy == nullptr) return out_of_memory(text);
+    *text = copy;
+  }
+  return static_cast<normjit_status>(error.code);
+}
+
+normjit_status is_null(std::string_view name, char** text) {
+  return answer(Error{Code::BadArgument, concat({name, " is NULL"})}, text);
+}
+
+normjit_status out_of_memory(char** text) noexcept {
+  if (text != nullptr) *text = g_no_memory;
+  return NORMJIT_OUT_OF_MEMORY;
+}
+
+normjit_status hand_over(std::string_view text, char** to, char** error) noexcept {
+  char* const copy = copy_of(text);
+  if (copy == nullptr) return out_of_memory(error);
+  *to = copy;
+  return NORMJIT_OK;
+}
+
+bool read_struct(const void* given, void* own, std::size_t own_size) noexcept {
+  const std::size_t size = size_of(given);
+  if (!is_size(size)) return false;
+  const std::size_t known = std::min(size, own_size);
+  const auto* const bytes = static_cast<const unsigned char*>(given);
+  if (std::any_of(bytes + known, bytes + size, [](unsigned char byte) { return byte != 0; })) return false;
+  std::memset(own, 0, own_size);
+  std::memcpy(own, given, known);
+  return true;
+}
+
+Error struct_mistake(std::string_view type, const void* given) {
+  const std::size_t size = size_of(given);
+  if (!is_size(size))
+    return {Code::BadArgument, concat({"struct_size of ", type, " is ", shortest(size),
+                                       "; begin with its _INIT macro, or set it to sizeof(", type, ")"})};
+  return {Code::BadArgument, concat({type, " has a member that is not 0 and that this library, version ",
+                                     NORMJIT_VERSION, ", does not know"})};
+}
+
+void write_struct(const void* own, std::size_t own_size, void* to) noexcept {
+  const std::size_t room = size_of(to), known = std::min(room, own_size), head = sizeof room;
+  std::memcpy(static_cast<char*>(to) + head, static_cast<const char*>(own) + head, known - head);
+  std::memset(static_cast<char*>(to) + known, 0, room - known);
+}
+
+}  // namespace normjit::c_api
+
+void normjit_free(char* text) {
+  if (text != normjit::c_api::g_no_memory) std::free(text);
+}

@@ -1,0 +1,117 @@
+// The values that go through the C interface, as the C++ one has them. What a launch takes is inline.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "normjit/c_api.h"
+#include "normjit/c_api/call.h"
+#include "normjit/service.h"
+
+namespace normjit::c_api {
+
+// A number that begins with 1 as the enumeration that begins with 0; `otherwise` where it is 0.
+template <class Enum>
+Enum enum_of(std::int32_t number, Enum otherwise) noexcept {
+  return number == 0 ? otherwise : static_cast<Enum>(number - 1);
+}
+template <class Enum>
+std::int32_t number_of(Enum value) noexcept {
+  return static_cast<std::int32_t>(value) + 1;
+}
+inline bool is_within(std::int32_t number, std::int32_t last) noexcept {
+  return static_cast<std::uint32_t>(number) <= static_cast<std::uint32_t>(last);
+}
+
+static_assert(NORMJIT_F16 - 1 == static_cast<int>(DType::f16) &&
+              NORMJIT_BF16 - 1 == static_cast<int>(DType::bf16) &&
+              NORMJIT_F32 - 1 == static_cast<int>(DType::f32) &&
+              NORMJIT_F64 - 1 == static_cast<int>(DType::f64));
+static_assert(NORMJIT_NO_AFFINE - 1 == static_cast<int>(Affine::none) &&
+              NORMJIT_WEIGHT - 1 == static_cast<int>(Affine::weight) &&
+              NORMJIT_WEIGHT_BIAS - 1 == static_cast<int>(Affine::weight_bias));
+static_assert(NORMJIT_NO_ACTIVATION - 1 == static_cast<int>(Activation::none) &&
+              NORMJIT_RELU - 1 == static_cast<int>(Activation::relu) &&
+              NORMJIT_GELU - 1 == static_cast<int>(Activation::gelu) &&
+              NORMJIT_GELU_TANH - 1 == static_cast<int>(Activation::gelu_tanh) &&
+              NORMJIT_SILU - 1 == static_cast<int>(Activation::silu));
+static_assert(NORMJIT_EAGER - 1 == static_cast<int>(Mode::eager) &&
+              NORMJIT_LAZY - 1 == static_cast<int>(Mode::lazy) &&
+              NORMJIT_CACHED_ONLY - 1 == static_cast<int>(Mode::cached_only));
+static_assert(NORMJIT_THAWED - 1 == static_cast<int>(Frozen::no) &&
+              NORMJIT_FROZEN_WARN - 1 == static_cast<int>(Frozen::warn) &&
+              NORMJIT_FROZEN_ERROR - 1 == static_cast<int>(Frozen::error));
+static_assert(NORMJIT_LOG_DEBUG - 1 == static_cast<int>(LogLevel::debug) &&
+              NORMJIT_LOG_INFO - 1 == static_cast<int>(LogLevel::info) &&
+              NORMJIT_LOG_WARN - 1 == static_cast<int>(LogLevel::warn) &&
+              NORMJIT_LOG_ERROR - 1 == static_cast<int>(LogLevel::error));
+
+// Each is false where `given` is no such value; the mistake_in of the same type says why. One branch for all
+// the ranges: a launch takes this way each time.
+inline bool convert(const normjit_spec& given, LayerNormSpec& spec) noexcept {
+  normjit_spec own;
+  const normjit_spec* const s = read(given, own);
+  if (s == nullptr) return false;
+  const bool sound = is_within(s->input, NORMJIT_F64) & is_within(s->output, NORMJIT_F64) &
+                     is_within(s->weight, NORMJIT_F64) & is_within(s->affine, NORMJIT_WEIGHT_BIAS) &
+                     is_within(s->activation, NORMJIT_SILU) & is_within(s->statistics, 1);
+  spec.columns = s->columns;
+  spec.input = enum_of(s->input, DType::f32);
+  spec.output = enum_of(s->output, spec.input);
+  spec.weight = enum_of(s->weight, spec.input);
+  spec.epsilon = s->epsilon;
+  spec.affine = enum_of(s->affine, Affine::none);
+  spec.activation = enum_of(s->activation, Activation::none);
+  spec.scale = s->scale;
+  spec.statistics = s->statistics != 0;
+  return sound;
+}
+Error mistake_in(const normjit_spec& given);
+
+inline bool convert(const normjit_tensors& given, Tensors& tensors) noexcept {
+  normjit_tensors own;
+  const normjit_tensors* const t = read(given, own);
+  if (t == nullptr) return false;
+  tensors = {.x = t->x,
+             .y = t->y,
+             .weight = t->weight,
+             .bias = t->bias,
+             .mean = t->mean,
+             .rstd = t->rstd,
+             .rows = t->rows,
+             .x_row_stride = t->x_row_stride,
+             .y_row_stride = t->y_row_stride,
+             .workspace = t->workspace};
+  return true;
+}
+Error mistake_in(const normjit_tensors& given);
+static_assert(kContiguous == -1);
+
+// Null stands for the defaults.
+inline bool convert(const normjit_launch_options* given, LaunchOptions& options) noexcept {
+  if (given == nullptr) return true;
+  normjit_launch_options own;
+  const normjit_launch_options* const o = read(*given, own);
+  if (o == nullptr || !is_within(o->overlap_previous, 1) || !is_within(o->miss_in_capture, 1)) return false;
+  options.overlap_previous = o->overlap_previous != 0;
+  options.miss_in_capture = o->miss_in_capture != 0;
+  return true;
+}
+Error mistake_in(const normjit_launch_options& given);
+
+// --- What no launch takes ---
+
+// BadArgument, BadDType, BadAffine, BadActivation; not those of validate.
+Result<LayerNormSpec> spec_of(const normjit_spec* given);
+Result<Tensors> tensors_of(const normjit_tensors* given);
+// Null stands for the defaults.
+Result<PrepareOptions> prepare_options_of(const normjit_prepare_options* given);
+Result<Options> options_of(const normjit_options* given);
+
+// "a:b" without what is empty.
+std::vector<std::string> paths_of(std::string_view list);
+
+void write(const LayerNormSpec& spec, normjit_spec& to) noexcept;
+
+}  // namespace normjit::c_api

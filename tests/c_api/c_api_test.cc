@@ -1,0 +1,727 @@
+// The C interface on a machine that leaves a trace of every step: what it passes on, and what it answers.
+#include "normjit/c_api.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "normjit/c_api/handles.h"
+#include "tests/support/fake_machine.h"
+
+namespace normjit::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+using Json = nlohmann::json;
+
+void* memory(std::uintptr_t number) { return reinterpret_cast<void*>(number << 20); }
+
+normjit_spec spec_of(std::int64_t columns, std::int32_t affine = NORMJIT_WEIGHT_BIAS) {
+  normjit_spec spec = NORMJIT_SPEC_INIT;
+  spec.columns = columns;
+  spec.affine = affine;
+  return spec;
+}
+
+normjit_tensors tensors_of(std::int64_t rows) {
+  normjit_tensors tensors = NORMJIT_TENSORS_INIT;
+  tensors.x = memory(1);
+  tensors.y = memory(2);
+  tensors.weight = memory(3);
+  tensors.bias = memory(4);
+  tensors.rows = rows;
+  return tensors;
+}
+
+// A text that the library gave away.
+struct Text {
+  Text() = default;
+  ~Text() { normjit_free(text); }
+  Text(const Text&) = delete;
+  Text& operator=(const Text&) = delete;
+  std::string string() const { return text == nullptr ? "" : text; }
+  char* text = nullptr;
+};
+
+class CApi : public ::testing::Test {
+ protected:
+  CApi() { machine_.driver->set_argument_sizes(std::vector<std::size_t>(10, 8)); }
+
+  // A call's outcome, by name, and with the sentence behind it where there is one.
+  template <class Call>
+  static std::string outcome(const Call& call) {
+    Text error;
+    const normjit_status status = call(&error.text);
+    return std::string(normjit_status_name(status)) + (error.text == nullptr ? "" : ": " + error.string());
+  }
+  template <class Call>
+  static Json report(const Call& call) {
+    Text json, error;
+    const normjit_status status = call(&json.text, &error.text);
+    EXPECT_EQ(status, NORMJIT_OK) << error.string();
+    return status == NORMJIT_OK ? Json::parse(json.string()) : Json();
+  }
+  normjit_kernel* prepared(const normjit_spec& spec) {
+    normjit_kernel* kernel = nullptr;
+    EXPECT_EQ(outcome([&](char** e) { return normjit_prepare(&service_, &spec, nullptr, &kernel, e); }),
+              "Ok");
+    return kernel;
+  }
+  std::string launched(const normjit_spec& spec, const normjit_tensors& tensors,
+                       const normjit_launch_options* options = nullptr) {
+    return outcome(
+        [&](char** e) { return normjit_layer_norm(&service_, &spec, &tensors, memory(9), options, e); });
+  }
+
+  FakeMachine machine_;
+  normjit_service service_{machine_.options(), machine_.seams()};
+};
+
+// --- What is passed on ---
+
+TEST_F(CApi, OneCallLaunchesWhatTheSpecAndTheTensorsSay) {
+  normjit_spec spec = spec_of(4096);
+  spec.input = NORMJIT_BF16;
+  spec.output = NORMJIT_F32;
+  spec.weight = NORMJIT_F16;
+  spec.epsilon = 1e-6;
+  spec.scale = 0.5;
+  spec.activation = NORMJIT_GELU_TANH;
+  spec.statistics = 1;
+  normjit_tensors tensors = tensors_of(200);
+  tensors.mean = memory(5);
+  tensors.rstd = memory(6);
+  tensors.x_row_stride = 5000;
+  tensors.y_row_stride = 6000;
+  tensors.workspace = memory(7);
+  const normjit_launch_options options = {sizeof options, 1, 0};
+  ASSERT_EQ(launched(spec, tensors, &options), "Ok");
+
+  ASSERT_THAT(machine_.driver->launches(), SizeIs(1));
+  const FakeDriver::Launch launch = machine_.driver->launches()[0];
+  EXPECT_EQ(launch.stream, static_cast<Stream>(memory(9)));
+  // x, weight, bias, y, mean, rstd, rows, the strides, workspace
+  const int order[] = {1, 3, 4, 2, 5, 6};
+  for (std::size_t i = 0; i < std::size(order); ++i)
+    EXPECT_EQ(launch.argument<void*>(i), memory(static_cast<std::uintptr_t>(order[i]))) << i;
+  EXPECT_EQ(launch.argument<std::int64_t>(6), 200);
+  EXPECT_EQ(launch.argument<std::int64_t>(7), 5000);
+  EXPECT_EQ(launch.argument<std::int64_t>(8), 6000);
+  EXPECT_EQ(launch.argument<void*>(9), memory(7));
+
+  Text json;
+  normjit_kernel* const kernel = prepared(spec);
+  ASSERT_EQ(normjit_kernel_describe(kernel, &json.text, nullptr), NORMJIT_OK);
+  EXPECT_EQ(Json::parse(json.string()).at("spec"),
+            "layernorm/cols=4096/bf16/out=f32/w=f16/eps=1e-06/wb/gelu_tanh/scale=0.5/stats");
+  normjit_kernel_release(kernel);
+}
+
+TEST_F(CApi, APreparedKernelLaunchesChecksAndOutlivesItsService) {
+  normjit_service* service = new normjit_service(machine_.options(), machine_.seams());
+  const normjit_spec spec = spec_of(4096);
+  normjit_kernel* kernel = nullptr;
+  ASSERT_EQ(normjit_prepare(service, &spec, nullptr, &kernel, nullptr), NORMJIT_OK);
+  normjit_service_destroy(service);
+
+  normjit_tensors tensors = tensors_of(200);
+  EXPECT_EQ(normjit_kernel_launch(kernel, &tensors, memory(9), nullptr), NORMJIT_OK);
+  EXPECT_THAT(machine_.driver->launches(), SizeIs(1));
+  EXPECT_EQ(normjit_kernel_workspace_bytes(kernel), 0u);
+  machine_.driver->set_allocation(memory(1), {.device_accessible = false});
+  Text error;
+  EXPECT_EQ(normjit_kernel_check(kernel, &tensors, &error.text), NORMJIT_WRONG_DEVICE);
+  EXPECT_THAT(error.string(), HasSubstr("x is not memory"));
+  tensors.x = static_cast<char*>(memory(1)) + 2;
+  EXPECT_EQ(normjit_kernel_launch(kernel, &tensors, nullptr, nullptr), NORMJIT_MISALIGNED);
+  normjit_kernel_release(kernel);
+  EXPECT_EQ(machine_.driver->live_kernels(), 0);
+}
+
+TEST_F(CApi, PrepareTakesItsOptions) {
+  FakeMachine two({90, 80});
+  normjit_service service(two.options(), two.seams());
+  const normjit_spec spec = spec_of(4096);
+  normjit_prepare_options options = NORMJIT_PREPARE_OPTIONS_INIT;
+  options.device = 1;
+  options.rows_hint = 1;
+  options.pointer_alignment = 4;
+  const std::string plan = to_text(generic_plan());
+  options.plan = plan.c_str();
+  normjit_kernel* kernel = nullptr;
+  ASSERT_EQ(outcome([&](char** e) { return normjit_prepare(&service, &spec, &options, &kernel, e); }), "Ok");
+  const Json facts = report([&](char** json, char** e) { return normjit_kernel_describe(kernel, json, e); });
+  EXPECT_EQ(facts.at("device"), 1);
+  EXPECT_EQ(facts.at("arch"), "sm_80");
+  EXPECT_EQ(facts.at("plan"), plan);
+  EXPECT_EQ(facts.at("fallback"), false);
+  EXPECT_EQ(facts.at("workspace_bytes"), 0);
+  normjit_kernel_release(kernel);
+
+  kernel = nullptr;
+  options.plan = "no_plan";
+  EXPECT_THAT(outcome([&](char** e) { return normjit_prepare(&service, &spec, &options, &kernel, e); }),
+              HasSubstr("BadArgument"));
+  EXPECT_EQ(kernel, nullptr) << "a result is written only where the call succeeds";
+}
+
+TEST_F(CApi, AWorkspaceIsAskedForAndGiven) {
+  const normjit_spec spec = spec_of(4194304, NORMJIT_NO_AFFINE);
+  normjit_tensors tensors = tensors_of(2);
+  tensors.weight = tensors.bias = nullptr;
+  std::size_t bytes = 0;
+  ASSERT_EQ(normjit_workspace_bytes(&service_, &spec, &bytes, nullptr), NORMJIT_OK);
+  EXPECT_GT(bytes, 0u);
+  EXPECT_THAT(launched(spec, tensors), HasSubstr("WorkspaceRequired"));
+  tensors.workspace = memory(7);
+  EXPECT_EQ(launched(spec, tensors), "Ok");
+}
+
+TEST_F(CApi, AMissInACaptureIsNotReadyUnlessItIsAllowed) {
+  machine_.driver->set_capturing(true);
+  EXPECT_THAT(launched(spec_of(4096), tensors_of(8)), HasSubstr("NotReady"));
+  EXPECT_EQ(machine_.compiles(), 0);
+  const normjit_launch_options allowed = {sizeof allowed, 0, 1};
+  EXPECT_EQ(launched(spec_of(4096), tensors_of(8), &allowed), "Ok");
+  EXPECT_EQ(launched(spec_of(4096), tensors_of(8)), "Ok") << "it is ready now";
+}
+
+TEST_F(CApi, AFrozenServiceCompilesNothing) {
+  ASSERT_EQ(normjit_freeze(&service_, NORMJIT_FROZEN_ERROR, nullptr), NORMJIT_OK);
+  EXPECT_THAT(launched(spec_of(4096), tensors_of(8)), HasSubstr("NotCached"));
+  ASSERT_EQ(normjit_freeze(&service_, NORMJIT_THAWED, nullptr), NORMJIT_OK);
+  EXPECT_EQ(launched(spec_of(4096), tensors_of(8)), "Ok");
+  for (const std::int32_t wrong : {0, 4, -1})
+    EXPECT_EQ(normjit_freeze(&service_, wrong, nullptr), NORMJIT_BAD_ARGUMENT);
+  normjit_wait_for_compiles(&service_);
+}
+
+TEST_F(CApi, SpecsAndTheirTexts) {
+  normjit_spec spec = NORMJIT_SPEC_INIT;
+  ASSERT_EQ(normjit_spec_parse("layernorm/shape=4x16/bf16/out=f32/wb/silu/stats", &spec, nullptr),
+            NORMJIT_OK);
+  EXPECT_EQ(spec.struct_size, sizeof spec);
+  EXPECT_EQ(spec.columns, 64);
+  EXPECT_EQ(spec.input, NORMJIT_BF16);
+  EXPECT_EQ(spec.output, NORMJIT_F32);
+  EXPECT_EQ(spec.weight, NORMJIT_BF16);
+  EXPECT_EQ(spec.affine, NORMJIT_WEIGHT_BIAS);
+  EXPECT_EQ(spec.activation, NORMJIT_SILU);
+  EXPECT_EQ(spec.statistics, 1);
+  Text text;
+  ASSERT_EQ(normjit_spec_text(&spec, &text.text, nullptr), NORMJIT_OK);
+  EXPECT_EQ(text.string(), "layernorm/cols=64/bf16/out=f32/eps=1e-05/wb/silu/stats");
+  EXPECT_EQ(normjit_spec_text(&spec, nullptr, nullptr), NORMJIT_OK) << "only validates";
+  spec.epsilon = -1;
+  EXPECT_EQ(normjit_status_name(normjit_spec_text(&spec, nullptr, nullptr)), std::string("BadEpsilon"));
+
+  const std::int64_t shape[] = {64, 256, 256};
+  std::int64_t columns = 0;
+  ASSERT_EQ(normjit_columns_of(shape, 3, &columns, nullptr), NORMJIT_OK);
+  EXPECT_EQ(columns, 4194304);
+  EXPECT_THAT(outcome([&](char** e) { return normjit_columns_of(nullptr, 0, &columns, e); }),
+              HasSubstr("BadRank"));
+  EXPECT_THAT(outcome([&](char** e) { return normjit_spec_parse("nonsense", &spec, e); }),
+              HasSubstr("BadSpecText: "));
+}
+
+TEST_F(CApi, AnEnumerationThatIsZeroIsTheDefault) {
+  normjit_spec spec;
+  std::memset(&spec, 0, sizeof spec);
+  spec.struct_size = sizeof spec;
+  spec.columns = 64;
+  const auto text_of = [](const normjit_spec& of) {
+    Text text;
+    EXPECT_EQ(normjit_spec_text(&of, &text.text, nullptr), NORMJIT_OK);
+    return text.string();
+  };
+  EXPECT_EQ(text_of(spec), "layernorm/cols=64/f32/eps=0/scale=0");
+  spec.input = NORMJIT_F16;
+  EXPECT_EQ(text_of(spec), "layernorm/cols=64/f16/eps=0/scale=0");
+}
+
+// --- Options ---
+
+class EnvironmentVariable {
+ public:
+  EnvironmentVariable(const char* name, const char* value) : name_(name) {
+    if (const char* before = std::getenv(name)) before_ = before;
+    ::setenv(name, value, 1);
+  }
+  ~EnvironmentVariable() { before_ ? ::setenv(name_, before_->c_str(), 1) : ::unsetenv(name_); }
+
+ private:
+  const char* name_;
+  std::optional<std::string> before_;
+};
+
+TEST_F(CApi, OptionsReplaceWhatTheEnvironmentSays) {
+  const EnvironmentVariable cache("NORMJIT_CACHE_DIR", "/from/environment"), mode("NORMJIT_MODE", "lazy"),
+      log("NORMJIT_MISS_LOG", "/miss.log"), shared("NORMJIT_CACHE_SHARED", "1");
+  const auto made = [](const normjit_options* options) {
+    normjit_service* service = nullptr;
+    EXPECT_EQ(outcome([&](char** e) { return normjit_service_create(options, &service, e); }), "Ok");
+    const Options all = service->options;
+    normjit_service_destroy(service);
+    return all;
+  };
+  for (const bool with_options : {false, true}) {
+    const normjit_options defaults = NORMJIT_OPTIONS_INIT;
+    const Options all = made(with_options ? &defaults : nullptr);
+    EXPECT_EQ(all.cache_directory, "/from/environment");
+    EXPECT_EQ(all.mode, Mode::lazy);
+    EXPECT_EQ(all.miss_log, "/miss.log");
+    EXPECT_TRUE(all.shared_cache);
+    EXPECT_EQ(all.max_cache_bytes, std::int64_t{256} << 20);
+  }
+  normjit_options options = NORMJIT_OPTIONS_INIT;
+  options.mode = NORMJIT_CACHED_ONLY;
+  options.shared_cache = NORMJIT_NO;
+  options.exact_toolchain = NORMJIT_YES;
+  options.cache_directory = "/cache";
+  options.layers = "/one:/two.njp:";
+  options.max_cache_bytes = -1;
+  options.miss_log = "";
+  options.compiler_path = "/nvrtc";
+  options.cuda_home = "/cuda";
+  options.template_directory = "/templates";
+  const Options all = made(&options);
+  EXPECT_EQ(all.mode, Mode::cached_only);
+  EXPECT_FALSE(all.shared_cache);
+  EXPECT_TRUE(all.exact_toolchain);
+  EXPECT_EQ(all.cache_directory, "/cache");
+  EXPECT_THAT(all.layers, ElementsAre("/one", "/two.njp"));
+  EXPECT_EQ(all.max_cache_bytes, 0);
+  EXPECT_EQ(all.miss_log, "");
+  EXPECT_EQ(all.compiler_path, "/nvrtc");
+  EXPECT_EQ(all.cuda_home, "/cuda");
+  EXPECT_EQ(all.template_directory, "/templates");
+
+  normjit_options alone = NORMJIT_OPTIONS_INIT;
+  alone.ignore_environment = NORMJIT_YES;
+  EXPECT_EQ(made(&alone).cache_directory, "");
+  EXPECT_EQ(made(&alone).mode, Mode::eager);
+}
+
+TEST_F(CApi, OptionsOutOfRangeAreNamed) {
+  const auto refused = [](auto normjit_options::*member, auto value) {
+    normjit_options options = NORMJIT_OPTIONS_INIT;
+    options.*member = value;
+    normjit_service* service = nullptr;
+    const std::string answer =
+        outcome([&](char** e) { return normjit_service_create(&options, &service, e); });
+    EXPECT_EQ(service, nullptr);
+    return answer;
+  };
+  EXPECT_THAT(refused(&normjit_options::mode, 4), HasSubstr("BadArgument: mode is 4"));
+  EXPECT_THAT(refused(&normjit_options::mode, -1), HasSubstr("mode is -1"));
+  EXPECT_THAT(refused(&normjit_options::shared_cache, 3), HasSubstr("shared_cache is 3"));
+  EXPECT_THAT(refused(&normjit_options::exact_toolchain, -2), HasSubstr("exact_toolchain is -2"));
+  EXPECT_THAT(refused(&normjit_options::ignore_environment, 9), HasSubstr("ignore_environment is 9"));
+  EXPECT_THAT(refused(&normjit_options::max_cache_bytes, std::int64_t{-2}),
+              HasSubstr("max_cache_bytes is -2"));
+}
+
+// What a callback was told, and by whose pointer.
+struct Heard {
+  std::mutex mutex;
+  std::vector<std::string> lines;
+};
+
+TEST_F(CApi, LogAndEventsReachTheCallbacks) {
+  Heard log, events;
+  const TempDirectory folder;
+  normjit_options options = NORMJIT_OPTIONS_INIT;
+  options.ignore_environment = NORMJIT_YES;
+  options.log = [](void* user, std::int32_t level, const char* message) {
+    const std::lock_guard lock(static_cast<Heard*>(user)->mutex);
+    static_cast<Heard*>(user)->lines.push_back(std::to_string(level) + " " + message);
+  };
+  options.log_user = &log;
+  options.on_event = [](void* user, const normjit_event* event) {
+    const std::lock_guard lock(static_cast<Heard*>(user)->mutex);
+    EXPECT_EQ(event->struct_size, sizeof *event);
+    EXPECT_GE(event->milliseconds, 0);
+    static_cast<Heard*>(user)->lines.push_back(std::string(event->kind) + " " + event->spec + " " +
+                                               event->arch);
+    EXPECT_NE(event->plan, nullptr);
+    EXPECT_NE(event->detail, nullptr);
+  };
+  options.event_user = &events;
+
+  // The callbacks as a service has them, on the machine that needs no GPU.
+  normjit_service* made = nullptr;
+  ASSERT_EQ(normjit_service_create(&options, &made, nullptr), NORMJIT_OK);
+  normjit_service service(made->options, machine_.seams());
+  normjit_service_destroy(made);
+  const normjit_spec spec = spec_of(64);
+  const normjit_tensors tensors = tensors_of(8);
+  ASSERT_EQ(normjit_layer_norm(&service, &spec, &tensors, nullptr, nullptr, nullptr), NORMJIT_OK);
+  EXPECT_THAT(events.lines, ElementsAre("missed layernorm/cols=64/f32/eps=1e-05/wb sm_90",
+                                        "compiled layernorm/cols=64/f32/eps=1e-05/wb sm_90",
+                                        "loaded layernorm/cols=64/f32/eps=1e-05/wb sm_90"));
+  service.options.log(LogLevel::warn, std::string_view("careful, please", 7));
+  ASSERT_FALSE(log.lines.empty());
+  EXPECT_EQ(log.lines.back(), "3 careful");
+}
+
+// --- Mistakes ---
+
+TEST_F(CApi, ACodeHasItsNameAndItsMessage) {
+  EXPECT_STREQ(normjit_status_name(NORMJIT_OK), "Ok");
+  EXPECT_STREQ(normjit_status_name(NORMJIT_NOT_READY), "NotReady");
+  EXPECT_STREQ(normjit_status_name(12345), "Unknown");
+  EXPECT_STREQ(normjit_status_name(std::numeric_limits<std::int32_t>::min()), "Unknown");
+  EXPECT_THAT(normjit_status_message(NORMJIT_WORKSPACE_REQUIRED), HasSubstr("workspace"));
+  EXPECT_THAT(normjit_status_message(-1), HasSubstr("does not know"));
+  EXPECT_EQ(normjit_abi_version(), static_cast<std::uint32_t>(NORMJIT_ABI_VERSION));
+  EXPECT_STREQ(normjit_version(), NORMJIT_TEST_VERSION);
+}
+
+TEST_F(CApi, NullIsAnsweredWithTheNameOfTheArgument) {
+  const normjit_spec spec = spec_of(64);
+  const normjit_tensors tensors = tensors_of(8);
+  const normjit_kernel_set set = NORMJIT_KERNEL_SET_INIT;
+  normjit_spec parsed = NORMJIT_SPEC_INIT;
+  normjit_kernel* kernel = prepared(spec);
+  normjit_service* const s = &service_;
+  std::size_t bytes = 0;
+  Text text;
+  char** const t = &text.text;
+  const std::int64_t shape[] = {1};
+  using Call = std::function<normjit_status(char**)>;
+  const std::pair<const char*, Call> calls[] = {
+      {"shape", [&](char** e) { return normjit_columns_of(nullptr, 1, &parsed.columns, e); }},
+      {"columns", [&](char** e) { return normjit_columns_of(shape, 1, nullptr, e); }},
+      {"text", [&](char** e) { return normjit_spec_parse(nullptr, &parsed, e); }},
+      {"spec", [&](char** e) { return normjit_spec_parse("layernorm/cols=1/f32", nullptr, e); }},
+      {"spec", [&](char** e) { return normjit_spec_text(nullptr, t, e); }},
+      {"service", [&](char** e) { return normjit_service_create(nullptr, nullptr, e); }},
+      {"service",
+       [&](char** e) { return normjit_layer_norm(nullptr, &spec, &tensors, nullptr, nullptr, e); }},
+      {"spec", [&](char** e) { return normjit_layer_norm(s, nullptr, &tensors, nullptr, nullptr, e); }},
+      {"tensors", [&](char** e) { return normjit_layer_norm(s, &spec, nullptr, nullptr, nullptr, e); }},
+      {"service", [&](char** e) { return normjit_workspace_bytes(nullptr, &spec, &bytes, e); }},
+      {"spec", [&](char** e) { return normjit_workspace_bytes(s, nullptr, &bytes, e); }},
+      {"bytes", [&](char** e) { return normjit_workspace_bytes(s, &spec, nullptr, e); }},
+      {"service", [&](char** e) { return normjit_prepare(nullptr, &spec, nullptr, &kernel, e); }},
+      {"spec", [&](char** e) { return normjit_prepare(s, nullptr, nullptr, &kernel, e); }},
+      {"kernel", [&](char** e) { return normjit_prepare(s, &spec, nullptr, nullptr, e); }},
+      {"kernel", [&](char** e) { return normjit_kernel_check(nullptr, &tensors, e); }},
+      {"tensors", [&](char** e) { return normjit_kernel_check(kernel, nullptr, e); }},
+      {"kernel", [&](char** e) { return normjit_kernel_describe(nullptr, t, e); }},
+      {"json", [&](char** e) { return normjit_kernel_describe(kernel, nullptr, e); }},
+      {"service", [&](char** e) { return normjit_freeze(nullptr, NORMJIT_THAWED, e); }},
+      {"service", [&](char** e) { return normjit_counters(nullptr, t, e); }},
+      {"json", [&](char** e) { return normjit_counters(s, nullptr, e); }},
+      {"service", [&](char** e) { return normjit_environment(nullptr, t, e); }},
+      {"json", [&](char** e) { return normjit_environment(s, nullptr, e); }},
+      {"service", [&](char** e) { return normjit_prebuild(nullptr, &set, 0, 0, nullptr, nullptr, t, e); }},
+      {"set", [&](char** e) { return normjit_prebuild(s, nullptr, 0, 0, nullptr, nullptr, t, e); }},
+      {"service", [&](char** e) { return normjit_export_pack(nullptr, "/p.njp", nullptr, t, e); }},
+      {"path", [&](char** e) { return normjit_export_pack(s, nullptr, nullptr, t, e); }},
+      {"service", [&](char** e) { return normjit_import(nullptr, "/p", t, e); }},
+      {"sources", [&](char** e) { return normjit_import(s, nullptr, t, e); }},
+      {"service", [&](char** e) { return normjit_entries(nullptr, t, e); }},
+      {"service", [&](char** e) { return normjit_verify(nullptr, 0, t, e); }},
+      {"service", [&](char** e) { return normjit_prune(nullptr, 0, 0, t, e); }},
+      {"service", [&](char** e) { return normjit_why(nullptr, &spec, "sm_90", t, e); }},
+      {"spec", [&](char** e) { return normjit_why(s, nullptr, "sm_90", t, e); }},
+      {"arch", [&](char** e) { return normjit_why(s, &spec, nullptr, t, e); }},
+      {"service", [&](char** e) { return normjit_render(nullptr, &spec, "sm_90", 0, nullptr, t, e); }},
+      {"spec", [&](char** e) { return normjit_render(s, nullptr, "sm_90", 0, nullptr, t, e); }},
+      {"arch", [&](char** e) { return normjit_render(s, &spec, nullptr, 0, nullptr, t, e); }},
+      {"source", [&](char** e) { return normjit_render(s, &spec, "sm_90", 0, nullptr, nullptr, e); }},
+      {"service", [&](char** e) { return normjit_remember(nullptr, &spec, 1, "p", e); }},
+      {"spec", [&](char** e) { return normjit_remember(s, nullptr, 1, "p", e); }},
+      {"plan", [&](char** e) { return normjit_remember(s, &spec, 1, nullptr, e); }},
+  };
+  for (const auto& [name, call] : calls) {
+    EXPECT_EQ(outcome(call), std::string("BadArgument: ") + name + " is NULL") << &call - &calls[0].second;
+    EXPECT_EQ(call(nullptr), NORMJIT_BAD_ARGUMENT) << name << ", without room for a sentence";
+  }
+  EXPECT_EQ(text.text, nullptr);
+  EXPECT_EQ(normjit_kernel_launch(nullptr, &tensors, nullptr, nullptr), NORMJIT_BAD_ARGUMENT);
+  EXPECT_EQ(normjit_kernel_launch(kernel, nullptr, nullptr, nullptr), NORMJIT_BAD_ARGUMENT);
+  EXPECT_EQ(normjit_kernel_workspace_bytes(nullptr), 0u);
+  normjit_wait_for_compiles(nullptr);
+  normjit_free(nullptr);
+  normjit_kernel_release(nullptr);
+  normjit_service_destroy(nullptr);
+  normjit_kernel_release(kernel);
+}
+
+TEST_F(CApi, ValuesThatAreNoneAreNamed) {
+  const auto refused = [](std::int32_t normjit_spec::*member, std::int32_t value) {
+    normjit_spec spec = spec_of(64);
+    spec.*member = value;
+    return outcome([&](char** e) { return normjit_spec_text(&spec, nullptr, e); });
+  };
+  for (const std::int32_t wrong : {-1, 5, 256, 257, std::numeric_limits<std::int32_t>::min()}) {
+    const std::string is = " is " + std::to_string(wrong) + ";";
+    EXPECT_THAT(refused(&normjit_spec::input, wrong), HasSubstr("BadDType: input" + is));
+    EXPECT_THAT(refused(&normjit_spec::output, wrong), HasSubstr("BadDType: output" + is));
+    EXPECT_THAT(refused(&normjit_spec::weight, wrong), HasSubstr("BadDType: weight" + is));
+    EXPECT_THAT(refused(&normjit_spec::affine, wrong), HasSubstr("BadAffine: affine" + is));
+    EXPECT_THAT(refused(&normjit_spec::statistics, wrong), HasSubstr("BadArgument: statistics" + is));
+    if (wrong != 5) {
+      EXPECT_THAT(refused(&normjit_spec::activation, wrong), HasSubstr("BadActivation: activation" + is));
+    }
+  }
+  EXPECT_THAT(refused(&normjit_spec::activation, 6), HasSubstr("BadActivation: activation is 6"));
+  normjit_spec spec = spec_of(64);
+  spec.input = 9;
+  EXPECT_THAT(launched(spec, tensors_of(8)), HasSubstr("BadDType: input is 9"));
+  const std::size_t size = sizeof(normjit_launch_options);
+  const std::pair<const char*, normjit_launch_options> options[] = {{"overlap_previous", {size, 2, 0}},
+                                                                    {"miss_in_capture", {size, 0, -1}}};
+  for (const auto& [name, how] : options)
+    EXPECT_THAT(launched(spec_of(64), tensors_of(8), &how), HasSubstr(std::string("BadArgument: ") + name));
+  EXPECT_THAT(machine_.driver->launches(), SizeIs(0));
+}
+
+// --- Structures of other versions ---
+
+// A structure as a caller of a later version has it.
+template <class Struct>
+struct Later {
+  Struct known;
+  std::int64_t unknown = 0;
+};
+
+TEST_F(CApi, AMemberThatTheLibraryDoesNotKnowMustBeZero) {
+  Later<normjit_spec> spec{spec_of(64)};
+  spec.known.struct_size = sizeof spec;
+  Later<normjit_tensors> tensors{tensors_of(8)};
+  tensors.known.struct_size = sizeof tensors;
+  Later<normjit_launch_options> options{NORMJIT_LAUNCH_OPTIONS_INIT};
+  options.known.struct_size = sizeof options;
+  EXPECT_EQ(launched(spec.known, tensors.known, &options.known), "Ok");
+  ASSERT_THAT(machine_.driver->launches(), SizeIs(1));
+  EXPECT_EQ(machine_.driver->launches()[0].argument<std::int64_t>(6), 8);
+
+  for (std::int64_t* unknown : {&spec.unknown, &tensors.unknown, &options.unknown}) {
+    *unknown = std::int64_t{1} << 56;
+    EXPECT_THAT(launched(spec.known, tensors.known, &options.known), HasSubstr("does not know"));
+    *unknown = 0;
+  }
+  Later<normjit_options> service{NORMJIT_OPTIONS_INIT, 1};
+  service.known.struct_size = sizeof service;
+  normjit_service* made = nullptr;
+  EXPECT_EQ(normjit_service_create(&service.known, &made, nullptr), NORMJIT_BAD_ARGUMENT);
+  Later<normjit_prepare_options> prepare{NORMJIT_PREPARE_OPTIONS_INIT, 1};
+  prepare.known.struct_size = sizeof prepare;
+  normjit_kernel* kernel = nullptr;
+  EXPECT_EQ(normjit_prepare(&service_, &spec.known, &prepare.known, &kernel, nullptr), NORMJIT_BAD_ARGUMENT);
+  Later<normjit_kernel_set> set{NORMJIT_KERNEL_SET_INIT, 1};
+  set.known.struct_size = sizeof set;
+  Text json;
+  EXPECT_EQ(normjit_prebuild(&service_, &set.known, 0, 0, nullptr, nullptr, &json.text, nullptr),
+            NORMJIT_BAD_ARGUMENT);
+
+  // What is written to a later structure is 0 where this library knows nothing.
+  spec.unknown = 77;
+  ASSERT_EQ(normjit_spec_parse("layernorm/cols=128/f16", &spec.known, nullptr), NORMJIT_OK);
+  EXPECT_EQ(spec.known.columns, 128);
+  EXPECT_EQ(spec.unknown, 0);
+  EXPECT_EQ(spec.known.struct_size, sizeof spec);
+}
+
+TEST_F(CApi, AMemberThatTheCallerDoesNotHaveIsZero) {
+  // A caller that knows x to rows, and no strides: rows that lie one behind the other, with one row.
+  normjit_tensors tensors = tensors_of(1);
+  tensors.struct_size = offsetof(normjit_tensors, x_row_stride);
+  tensors.x_row_stride = tensors.y_row_stride = 12345;  // not the caller's
+  ASSERT_EQ(launched(spec_of(64), tensors), "Ok");
+  EXPECT_EQ(machine_.driver->launches()[0].argument<std::int64_t>(7), 64);
+
+  normjit_spec spec = spec_of(64, NORMJIT_NO_AFFINE);
+  spec.activation = 99;
+  spec.struct_size = offsetof(normjit_spec, affine);
+  EXPECT_EQ(outcome([&](char** e) { return normjit_spec_text(&spec, nullptr, e); }), "Ok");
+  ASSERT_EQ(normjit_spec_parse("layernorm/cols=128/f16/wb/relu", &spec, nullptr), NORMJIT_OK);
+  EXPECT_EQ(spec.columns, 128);
+  EXPECT_EQ(spec.affine, NORMJIT_NO_AFFINE) << "beyond the caller's structure";
+  EXPECT_EQ(spec.activation, 99) << "beyond the caller's structure";
+
+  for (const std::size_t wrong : {std::size_t{0}, std::size_t{7}, std::size_t{4097}, ~std::size_t{0}}) {
+    spec.struct_size = wrong;
+    EXPECT_THAT(launched(spec, tensors_of(1)), HasSubstr("struct_size of normjit_spec is"));
+    EXPECT_EQ(normjit_spec_parse("layernorm/cols=128/f16", &spec, nullptr), NORMJIT_BAD_ARGUMENT);
+  }
+}
+
+// --- Reports, as the tool prints them ---
+
+TEST_F(CApi, ReportsOfTheCache) {
+  const char* const specs[] = {"layernorm/cols=64/f32/wb", "layernorm/cols=4096/bf16"};
+  const char* const archs[] = {"sm_90"};
+  const normjit_kernel_set set = {sizeof set, specs, 2, archs, 1};
+  Heard progress;
+  const auto hear = [](void* user, const char* spec, const char* outcome, std::int32_t done,
+                       std::int32_t total) {
+    Heard& heard = *static_cast<Heard*>(user);
+    heard.lines.push_back(std::string(spec) + " " + outcome);
+    EXPECT_EQ(done, static_cast<std::int32_t>(heard.lines.size()));
+    EXPECT_GE(total, done);
+  };
+  const auto prebuilt = [&](std::int32_t dry_run) {
+    return report([&](char** json, char** e) {
+      return normjit_prebuild(&service_, &set, 2, dry_run, hear, &progress, json, e);
+    });
+  };
+  const int requested = prebuilt(1).at("missing");
+  EXPECT_GT(requested, 1);
+  EXPECT_EQ(machine_.compiles(), 0);
+  progress.lines.clear();
+  const Json built = prebuilt(0);
+  EXPECT_EQ(built.at("compiled"), requested);
+  EXPECT_EQ(built.at("cache_directory"), machine_.directory.path());
+  EXPECT_THAT(progress.lines, SizeIs(requested));
+  EXPECT_THAT(progress.lines, ::testing::Contains("layernorm/cols=64/f32/eps=1e-05/wb compiled"));
+
+  const auto entries = report([&](char** json, char** e) { return normjit_entries(&service_, json, e); });
+  EXPECT_THAT(entries.at("entries"), SizeIs(requested));
+  EXPECT_EQ(
+      report([&](char** json, char** e) { return normjit_verify(&service_, 0, json, e); }).at("entries"),
+      requested);
+
+  const std::string pack = machine_.directory / "kernels.njp";
+  const Json exported = report(
+      [&](char** json, char** e) { return normjit_export_pack(&service_, pack.c_str(), &set, json, e); });
+  EXPECT_EQ(exported.at("entries"), requested);
+  EXPECT_THAT(exported.at("xxh128").get<std::string>(), SizeIs(32));
+  FakeMachine other;
+  normjit_service elsewhere(other.options(), other.seams());
+  EXPECT_EQ(report([&](char** json, char** e) {
+              return normjit_import(&elsewhere, pack.c_str(), json, e);
+            }).at("imported"),
+            requested);
+
+  const normjit_spec spec = spec_of(64);
+  const Json why =
+      report([&](char** json, char** e) { return normjit_why(&elsewhere, &spec, "sm_90", json, e); });
+  EXPECT_EQ(why.at("missing"), 0);
+  EXPECT_EQ(why.at("device").at("arch"), "sm_90");
+  const Json pruned = report([&](char** json, char** e) { return normjit_prune(&elsewhere, 0, 0, json, e); });
+  EXPECT_EQ(pruned.at("removed").at("entries"), requested);
+  EXPECT_EQ(
+      report([&](char** json, char** e) { return normjit_counters(&service_, json, e); }).at("compiles"),
+      requested);
+  const Json environment =
+      report([&](char** json, char** e) { return normjit_environment(&service_, json, e); });
+  EXPECT_EQ(environment.at("version"), normjit_version());
+  EXPECT_EQ(environment.at("devices").at(0).at("profile").at("arch"), "sm_90");
+}
+
+TEST_F(CApi, MistakesInASetAreNamed) {
+  const char* const specs[] = {"layernorm/cols=64/f32", nullptr};
+  const char* const archs[] = {"sm_90", "sm_1"};
+  const auto refused = [&](const normjit_kernel_set& set) {
+    Text json;
+    return outcome(
+        [&](char** e) { return normjit_prebuild(&service_, &set, 0, 0, nullptr, nullptr, &json.text, e); });
+  };
+  const std::size_t size = sizeof(normjit_kernel_set);
+  EXPECT_THAT(refused({size, specs, 2, archs, 1}), HasSubstr("BadArgument: a text of specs is NULL"));
+  EXPECT_THAT(refused({size, nullptr, 2, archs, 1}), HasSubstr("BadArgument: specs is NULL"));
+  EXPECT_THAT(refused({size, specs, 1, archs, 2}), HasSubstr("UnknownArch"));
+  EXPECT_THAT(refused({size, specs, 1, nullptr, 0}), HasSubstr("BadArgument: nothing to prebuild"));
+  EXPECT_THAT(refused({size, archs, 1, archs, 1}), HasSubstr("BadSpecText"));
+  Text json;
+  const normjit_kernel_set empty = NORMJIT_KERNEL_SET_INIT;
+  EXPECT_EQ(normjit_export_pack(&service_, "/x.njp", &empty, &json.text, nullptr), NORMJIT_BAD_ARGUMENT);
+  EXPECT_EQ(normjit_verify(&service_, 2, &json.text, nullptr), NORMJIT_BAD_ARGUMENT);
+  EXPECT_EQ(normjit_prune(&service_, -2, 0, &json.text, nullptr), NORMJIT_BAD_ARGUMENT);
+  EXPECT_EQ(normjit_prune(&service_, 0, 2, &json.text, nullptr), NORMJIT_BAD_ARGUMENT);
+  EXPECT_EQ(json.text, nullptr);
+}
+
+TEST_F(CApi, RendersAndRemembersPlans) {
+  const normjit_spec spec = spec_of(4096);
+  Text chosen, pinned;
+  const std::string generic = to_text(generic_plan());
+  ASSERT_EQ(normjit_render(&service_, &spec, "sm_90", 0, nullptr, &chosen.text, nullptr), NORMJIT_OK);
+  ASSERT_EQ(normjit_render(&service_, &spec, "sm_90", 0, generic.c_str(), &pinned.text, nullptr), NORMJIT_OK);
+  EXPECT_THAT(chosen.string(), HasSubstr("__global__"));
+  EXPECT_NE(chosen.string(), pinned.string());
+
+  ASSERT_EQ(outcome([&](char** e) { return normjit_remember(&service_, &spec, 500, generic.c_str(), e); }),
+            "Ok");
+  normjit_service anew(machine_.options(), machine_.seams());
+  normjit_kernel* kernel = nullptr;
+  ASSERT_EQ(normjit_prepare(&anew, &spec, nullptr, &kernel, nullptr), NORMJIT_OK);
+  EXPECT_EQ(
+      report([&](char** json, char** e) { return normjit_kernel_describe(kernel, json, e); }).at("plan"),
+      generic);
+  normjit_kernel_release(kernel);
+  EXPECT_EQ(normjit_remember(&service_, &spec, 0, generic.c_str(), nullptr), NORMJIT_BAD_ARGUMENT);
+}
+
+// --- Memory ---
+
+// Has no memory left.
+class StarvedCompiler final : public Compiler {
+ public:
+  Result<Binary> compile(const Source&, Arch) override { throw std::bad_alloc(); }
+  Result<Facts> facts() override { throw std::bad_alloc(); }
+};
+
+TEST_F(CApi, NoExceptionComesOut) {
+  Seams seams = machine_.seams();
+  seams.compiler = std::make_shared<StarvedCompiler>();
+  normjit_service service(machine_.options(), seams);
+  Text json;
+  EXPECT_THAT(outcome([&](char** e) { return normjit_environment(&service, &json.text, e); }),
+              HasSubstr("OutOfMemory: the process has no memory left"));
+  const normjit_spec spec = spec_of(64);
+  const normjit_tensors tensors = tensors_of(8);
+  EXPECT_THAT(
+      outcome([&](char** e) { return normjit_layer_norm(&service, &spec, &tensors, nullptr, nullptr, e); }),
+      HasSubstr("OutOfMemory"));
+  EXPECT_EQ(json.text, nullptr);
+}
+
+// Under AddressSanitizer the end of this program looks for what is left; the C program of
+// tests/c_api/dlopen_test.c counts.
+TEST_F(CApi, NothingIsLeftBehindByManyCalls) {
+  const normjit_spec sound = spec_of(64);
+  normjit_spec wrong = sound;
+  wrong.input = 9;
+  const normjit_tensors tensors = tensors_of(0);
+  for (int i = 0; i < 20'000; ++i) {
+    normjit_service* service = nullptr;
+    normjit_kernel* kernel = nullptr;
+    Text error, text, json;
+    normjit_options options = NORMJIT_OPTIONS_INIT;
+    options.ignore_environment = NORMJIT_YES;
+    ASSERT_EQ(normjit_layer_norm(&service_, &sound, &tensors, nullptr, nullptr, &error.text), NORMJIT_OK);
+    ASSERT_EQ(normjit_prepare(&service_, &sound, nullptr, &kernel, &error.text), NORMJIT_OK);
+    ASSERT_NE(normjit_spec_text(&wrong, &text.text, &error.text), NORMJIT_OK);
+    ASSERT_EQ(normjit_kernel_describe(kernel, &json.text, nullptr), NORMJIT_OK);
+    if (i % 100 == 0) {
+      ASSERT_EQ(normjit_service_create(&options, &service, nullptr), NORMJIT_OK);
+      normjit_service_destroy(service);
+    }
+    normjit_kernel_release(kernel);
+  }
+  EXPECT_EQ(machine_.loads(), 1);
+}
+
+}  // namespace
+}  // namespace normjit::testing

@@ -1,0 +1,6 @@
+#!/bin/sh
+# dlopen_test.sh PROGRAM LIBRARY: the C program in an empty folder.
+set -eu
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+"$1" "$2" "$folder"

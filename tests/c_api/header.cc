@@ -1,0 +1,5 @@
+// Nothing but the C interface's header: it needs no other.
+#include <normjit/c_api.h>
+
+static_assert(sizeof(normjit_spec) % sizeof(void*) == 0,
+              "no padding behind the last member that a later one could fill");
