@@ -7,12 +7,12 @@
 #include <map>
 #include <string>
 
-#include "tests/benchmarks/counting_cuda.h"
+#include "tests/support/counting_cuda.h"
 
 namespace {
 
 normjit::DriverTable table() {
-  normjit::DriverTable table = *normjit::benchmarks::counting_cuda();
+  normjit::DriverTable table = *normjit::testing::counting_cuda();
   // Newer than any compiler, whose kernels it therefore takes.
   table.cuDriverGetVersion = [](int* version) { return *version = 99000, CUDA_SUCCESS; };
   table.cuStreamIsCapturing = [](CUstream stream, CUstreamCaptureStatus* status) {
@@ -44,5 +44,5 @@ CUresult CUDAAPI cuGetProcAddress_v2(const char* symbol, void** address, int, cu
 }
 
 // The launches of the calling thread.
-std::uint64_t stand_in_launches() { return normjit::benchmarks::launches_of_this_thread(); }
+std::uint64_t stand_in_launches() { return normjit::testing::launches_of_this_thread(); }
 }
