@@ -30,10 +30,11 @@ class CompileProcesses : public ::testing::Test {
  protected:
   void start(std::vector<std::string> child) {
     compiler_ = make_process_compiler(here_, std::move(child));
+    const std::size_t before = here_->calls().size();
     here_->hold();
     for (auto& running : running_)
       running = std::async(std::launch::async, [this] { return compiler_->compile(kSource, Arch{90}); });
-    here_->wait_for_calls(std::size(running_));
+    here_->wait_for_calls(before + std::size(running_));
   }
   void TearDown() override {
     here_->release();

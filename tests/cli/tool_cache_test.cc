@@ -98,10 +98,10 @@ class ToolCache : public testing::Test {
 TEST_F(ToolCache, WhyAndShowSayWhereTheGenericKernelIs) {
   const bool embedded = !embedded_pack().empty();
   const std::string place = embedded ? "embedded, for sm_80\n" : "not here; it would be compiled\n";
-  EXPECT_THAT(run({"why", kSmall, "--arch", "sm_87"}).out, HasSubstr("generic kernel: " + place));
-  EXPECT_THAT(run({"show", kSmall, "--arch", "sm_87"}).out, HasSubstr("generic    " + place));
+  EXPECT_THAT(run({"why", kSmall, "--arch", "sm_89"}).out, HasSubstr("generic kernel: " + place));
+  EXPECT_THAT(run({"show", kSmall, "--arch", "sm_89"}).out, HasSubstr("generic    " + place));
   for (const std::string command : {"why", "show"})
-    EXPECT_EQ(report({command, kSmall, "--arch", "sm_87"}, command == "why" ? 1 : 0).at("generic").at("tier"),
+    EXPECT_EQ(report({command, kSmall, "--arch", "sm_89"}, command == "why" ? 1 : 0).at("generic").at("tier"),
               embedded ? "embedded" : "");
 }
 

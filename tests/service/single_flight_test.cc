@@ -67,6 +67,22 @@ TEST(SingleFlight, ReturnsTheValueOfTheFunction) {
   EXPECT_EQ(*result, 7);
 }
 
+// A value that counts its copies.
+struct Copied {
+  explicit Copied(int& copies) : copies(&copies) {}
+  Copied(const Copied& other) : copies(other.copies) { ++*copies; }
+  Copied(Copied&&) = default;
+  Copied& operator=(const Copied&) = delete;
+  int* copies;
+};
+
+TEST(SingleFlight, WhoCallsAloneGetsTheValueItselfAndNoCopy) {
+  SingleFlight<int, Copied> flights;
+  int copies = 0;
+  EXPECT_TRUE(flights.run(1, [&] { return Result<Copied>(Copied(copies)); }).ok());
+  EXPECT_EQ(copies, 0);
+}
+
 TEST(SingleFlight, ServesResultsWithoutAValue) {
   SingleFlight<int, void> flights;
   EXPECT_TRUE(flights.run(1, [] { return Result<void>(); }).ok());
