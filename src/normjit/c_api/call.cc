@@ -42,9 +42,7 @@ normjit_status answer(const Error& error, char** text) noexcept {
   return static_cast<normjit_status>(error.code);
 }
 
-normjit_status is_null(std::string_view name, char** text) {
-  return answer(Error{Code::BadArgument, concat({name, " is NULL"})}, text);
-}
+Error null(std::string_view name) { return {Code::BadArgument, concat({name, " is NULL"})}; }
 
 normjit_status out_of_memory(char** text) noexcept {
   if (text != nullptr) *text = g_no_memory;

@@ -14,7 +14,8 @@ namespace normjit::c_api {
 // Stores the error's message, unless `text` is null; its code.
 normjit_status answer(const Error& error, char** text) noexcept;
 // BadArgument, because the argument of this name is NULL.
-normjit_status is_null(std::string_view name, char** text);
+Error null(std::string_view name);
+inline normjit_status is_null(std::string_view name, char** text) { return answer(null(name), text); }
 normjit_status out_of_memory(char** text) noexcept;
 
 template <class T>

@@ -35,8 +35,6 @@ normjit_status reported(const normjit_service* service, char** json, char** erro
   });
 }
 
-Error null(std::string_view name) { return {Code::BadArgument, concat({name, " is NULL"})}; }
-
 Error not_0_or_1(std::string_view name, std::int32_t value) {
   return {Code::BadArgument, concat({name, " is ", shortest(value), "; it is 0 or 1"})};
 }

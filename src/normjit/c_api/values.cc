@@ -15,8 +15,6 @@ Error out_of_range(Code code, std::string_view name, std::int64_t value, std::st
 constexpr std::string_view kDTypes =
     "NORMJIT_F16 (1), NORMJIT_BF16 (2), NORMJIT_F32 (3), NORMJIT_F64 (4), or 0 for the default";
 
-Error is_null(std::string_view name) { return {Code::BadArgument, concat({name, " is NULL"})}; }
-
 }  // namespace
 
 Error mistake_in(const normjit_spec& given) {
@@ -47,14 +45,14 @@ Error mistake_in(const normjit_launch_options& given) {
 }
 
 Result<LayerNormSpec> spec_of(const normjit_spec* given) {
-  if (given == nullptr) return is_null("spec");
+  if (given == nullptr) return null("spec");
   LayerNormSpec spec;
   if (!convert(*given, spec)) return mistake_in(*given);
   return spec;
 }
 
 Result<Tensors> tensors_of(const normjit_tensors* given) {
-  if (given == nullptr) return is_null("tensors");
+  if (given == nullptr) return null("tensors");
   Tensors tensors;
   if (!convert(*given, tensors)) return mistake_in(*given);
   return tensors;
