@@ -71,8 +71,7 @@ class Request {
 
   void upload(const HostTensor& tokens) {
     const auto bytes = to_device_bytes(model_.dtype(), tokens);
-    Buffer& to = const_cast<Buffer&>(lane_.tokens());
-    to.upload(bytes.data(), bytes.size());
+    lane_.tokens().upload(bytes.data(), bytes.size());
     must(CUDA(cuCtxSynchronize)(), "the upload");  // the stream does not wait for it
   }
   void launch() const {
@@ -140,7 +139,7 @@ bool is_right(normjit::Service& service, Dtype dtype, double tolerance) {
   return right;
 }
 
-// Microseconds a request takes, when so many requests run on each of these lanes and no other.
+// Microseconds a request, while each of these lanes runs one request behind the other on its own stream.
 double microseconds_each(const std::vector<const Request*>& lanes) {
   constexpr int kRequests = 20;
   const auto begin = std::chrono::steady_clock::now();
@@ -160,7 +159,8 @@ void print_times(normjit::Service& service, const Shape& shape) {
       "bf16, %d tokens of width %d, %d layers, %d voxels of %d channels; microseconds, median of graph "
       "replays\n",
       shape.tokens(), shape.width, shape.layers, shape.voxels(shape.steps), kChannels);
-  std::printf("  %-30s  %8s  %8s  %16s\n", "", "encoder", "decoder", "on two streams");
+  std::printf("  %-30s  %8s  %8s  %17s  %17s\n", "", "encoder", "decoder", "a request of many",
+              "on two streams");
   const HostTensor tokens = random(static_cast<std::size_t>(shape.tokens()) * shape.width, 0, 1);
   for (const auto& [norms, name] : kNorms) {
     Request one(model, norms), other(model, norms);
@@ -169,8 +169,8 @@ void print_times(normjit::Service& service, const Shape& shape) {
     const double encoder = median_microseconds(one.stream(), [&] { one.encoder().launch(); });
     const double decoder = median_microseconds(one.stream(), [&] { one.decoder().launch(); });
     microseconds_each({&one, &other});  // warm-up
-    std::printf("  %-30s  %8.0f  %8.0f  %7.0f, one %4.0f\n", name, encoder, decoder,
-                microseconds_each({&one, &other}), microseconds_each({&one}));
+    std::printf("  %-30s  %8.0f  %8.0f  %17.0f  %17.0f\n", name, encoder, decoder, microseconds_each({&one}),
+                microseconds_each({&one, &other}));
   }
   const normjit::Counters now = service.counters();
   std::printf("since freeze(): %llu compiles, %llu loads\n",
@@ -197,7 +197,8 @@ int main(int argc, char** argv) {
     return 77;
   }
   std::puts("largest difference to float64, as a part of the largest value; two streams at once");
-  const bool right = is_right(service, Dtype::f32, 1e-4) & is_right(service, Dtype::bf16, 5e-2);
+  const bool f32_is_right = is_right(service, Dtype::f32, 1e-4);
+  const bool bf16_is_right = is_right(service, Dtype::bf16, 5e-2);
   const int batch = argc > 1 ? std::atoi(argv[1]) : 4, layers = argc > 2 ? std::atoi(argv[2]) : 4;
   print_times(service, {.batch = std::max(batch, 1),
                         .side = 8,
@@ -205,5 +206,5 @@ int main(int argc, char** argv) {
                         .heads = 12,
                         .layers = std::max(layers, 1),
                         .steps = 3});
-  return right ? 0 : 1;
+  return f32_is_right && bf16_is_right ? 0 : 1;
 }

@@ -77,7 +77,7 @@ class Lane {
   explicit Lane(const Model& model);
 
   CUstream stream() const { return stream_; }
-  const Buffer& tokens() const { return tokens_; }  // [tokens, width], in and out
+  Buffer& tokens() { return tokens_; }              // [tokens, width], in and out
   const Buffer& volume() const { return volume_; }  // [batch, z, y, x, 64]
 
   // What the stream does for a request; can be captured.
