@@ -15,6 +15,8 @@
 #include "tests/support/counting_cuda.h"
 #include "tests/support/fake_compiler.h"
 
+#ifndef __SANITIZE_THREAD__  // ThreadSanitizer has locks of its own in these places
+
 namespace {
 
 constinit thread_local int t_allocations = 0, t_locks = 0;
@@ -34,15 +36,18 @@ int next(const char* name, std::atomic<int (*)(Lock*)>& found, Lock* lock) {
 
 }  // namespace
 
-void* operator new(std::size_t bytes) { return counted(std::malloc(bytes)); }
-void* operator new(std::size_t bytes, std::align_val_t alignment) {
+// Never inlined, or the compiler sees free() take what new has given.
+[[gnu::noinline]] void* operator new(std::size_t bytes) { return counted(std::malloc(bytes)); }
+[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
   const auto to = static_cast<std::size_t>(alignment);
   return counted(std::aligned_alloc(to, (bytes + to - 1) / to * to));
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}
 
 extern "C" {
 int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept {
@@ -92,3 +97,5 @@ TEST(HotPath, ALaunchAllocatesNothingAndTakesNoLock) {
 
 }  // namespace
 }  // namespace normjit::testing
+
+#endif
