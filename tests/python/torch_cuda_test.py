@@ -219,13 +219,14 @@ class GraphsTest(TestCase):
             self.assert_close(x.grad, other.grad, **loose(torch.float32))
 
     def test_under_compile_with_graphs(self):
-        norm = LayerNorm(768, device=device, activation="gelu").eval()
-        fast = torch.compile(lambda x: norm(x + 1) * 2, fullgraph=True, mode="reduce-overhead")
-        with torch.no_grad():
-            for _ in range(4):
-                x = torch.randn(16, 768, device=device)
-                torch.compiler.cudagraph_mark_step_begin()
-                self.assert_close(fast(x).clone(), norm(x + 1) * 2, **loose(torch.float32))
+        for columns in (768, LONG):
+            norm = LayerNorm(columns, device=device, activation="gelu").eval()
+            fast = torch.compile(lambda x: norm(x + 1) * 2, fullgraph=True, mode="reduce-overhead")
+            with torch.no_grad():
+                for _ in range(4):
+                    x = torch.randn(16, columns, device=device)
+                    torch.compiler.cudagraph_mark_step_begin()
+                    self.assert_close(fast(x).clone(), norm(x + 1) * 2, **loose(torch.float32))
 
 
 class MemoryTest(TestCase):

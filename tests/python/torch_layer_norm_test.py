@@ -95,6 +95,21 @@ class ValuesTest(TestCase):
                               reference(x, (8,), None, bias, activation="relu"))
 
 
+    def test_a_stream_keeps_its_workspace(self):
+        if not FAKE:
+            self.skipTest("the fake tells")
+        self.addCleanup(setattr, fake, "workspace_bytes", 0)
+        fake.workspace_bytes = 1000
+        seen = []
+        for columns in (1001, 1002, 1001):  # none that a test before has asked for
+            layer_norm(torch.randn(2, columns), (columns,))
+            seen.append(fake.workspace)
+        self.assertEqual(len(set(seen)), 1)
+        self.assertNotIn(seen[0], (None, 0))
+        fake.workspace_bytes = 1 << 20
+        layer_norm(torch.randn(2, 1003), (1003,))
+        self.assertNotEqual(fake.workspace, seen[0])
+
     def test_a_nested_tensor_is_pytorchs_to_compute(self):
         parts, (weight, bias) = [torch.randn(n, 8, device=device) for n in (2, 5)], parameters((8,))
         for layout in (torch.strided, torch.jagged):

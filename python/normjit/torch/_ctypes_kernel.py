@@ -9,6 +9,7 @@ from normjit.torch import _check
 
 _CODES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.float64: "f64"}
 _local = threading.local()  # workspaces of this thread's streams
+_kept = []
 
 
 def _code(dtype):
@@ -36,14 +37,34 @@ def _on_stream(device):
     return torch.cuda.current_stream(device).cuda_stream or None, torch.cuda.is_current_stream_capturing()
 
 
-def _workspace(needed, device, stream, shared):
-    if shared:
-        return torch.zeros(needed, dtype=torch.uint8, device=device)
+def _workspace(needed, device, stream):
+    """The address of a workspace for this thread's launches on a stream."""
     held = _local.__dict__.setdefault("workspaces", {})
-    have = held.get((device, stream))
-    if have is None or have.numel() < needed:
-        have = held[device, stream] = torch.zeros(max(needed, 256 << 10), dtype=torch.uint8, device=device)
-    return have
+    size, memory = held.get((device, stream), (0, None))
+    if size < needed:
+        size = max(needed, 256 << 10)
+        memory = _lasting_zeros(size, stream) if device.type == "cuda" else _on_host(size)
+        held[device, stream] = size, memory
+    return memory
+
+
+def _on_host(size):
+    """For tests."""
+    memory = ctypes.create_string_buffer(size)
+    _kept.append(memory)
+    return ctypes.addressof(memory)
+
+
+def _lasting_zeros(size, stream):
+    """Not out of PyTorch's pools, which may be those of a graph at this moment, where nothing may stay."""
+    driver, memory, mode = ctypes.CDLL("libcuda.so.1"), ctypes.c_uint64(), ctypes.c_int(2)  # relaxed
+    driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+    failed = (driver.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(size))
+              or driver.cuMemsetD8Async(memory, ctypes.c_ubyte(0), ctypes.c_size_t(size), ctypes.c_void_p(stream)))
+    driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+    if failed:
+        raise RuntimeError("CUDA out of memory. normjit::layer_norm got none for a workspace.")
+    return memory.value
 
 
 def _pointer(tensor):
@@ -77,8 +98,8 @@ def _launch(spec, tensors, device):
     needed = ctypes.c_size_t()
     _call(device, "normjit_workspace_bytes", service, ctypes.byref(spec), ctypes.byref(needed))
     if needed.value:
-        workspace = _workspace(needed.value, device, stream, shared)
-        tensors.workspace = workspace.data_ptr()
+        own = torch.zeros(needed.value, dtype=torch.uint8, device=device) if shared else None
+        tensors.workspace = own.data_ptr() if shared else _workspace(needed.value, device, stream)
     _call(device, "normjit_layer_norm", service, ctypes.byref(spec), ctypes.byref(tensors), stream, None)
 
 

@@ -122,7 +122,7 @@ void launch(const normjit_spec& spec, normjit_tensors& tensors, const Facts& x) 
   if (const std::int64_t bytes = workspace_bytes(spec, x.device); bytes != 0) {
     // A graph zeroes it before each replay of this node, and its pool keeps the memory.
     if (runs_with_others(stream)) own = zeros(bytes, x);
-    tensors.workspace = own ? own.data() : workspace_of(stream, bytes, x);
+    tensors.workspace = own ? own.data() : workspace_of(x.device, stream, bytes);
   }
   ask(x.device, [&](char** error) {
     return normjit.layer_norm(normjit.service, &spec, &tensors, stream, nullptr, error);

@@ -44,24 +44,24 @@ inline Tensor zeros(std::int64_t bytes, const Facts& beside) {
 
 // The workspace of a stream, whose launches follow each other; it stays until the process ends. The list only
 // grows, so that it needs no lock, which a forked child might find taken.
-inline void* workspace_of(void* stream, std::int64_t bytes, const Facts& beside) {
+inline void* workspace_of(int device, void* stream, std::int64_t bytes) {
   struct Held {
     int device;
     void* stream;
     std::int64_t bytes;
-    Tensor memory;
+    void* memory;
     Held* next;
   };
   static std::atomic<Held*> first{nullptr};
   constexpr std::int64_t kLeast = 256 << 10;  // so that one serves every plan of today
   for (const Held* held = first.load(); held; held = held->next)
-    if (held->device == beside.device && held->stream == stream && held->bytes >= bytes)
-      return held->memory.data();
+    if (held->device == device && held->stream == stream && held->bytes >= bytes) return held->memory;
   bytes = std::max(bytes, kLeast);
-  auto* held = new Held{beside.device, stream, bytes, zeros(bytes, beside), first.load()};
+  auto* held =
+      new Held{device, stream, bytes, lasting_zeros(static_cast<std::size_t>(bytes), stream), first.load()};
   while (!first.compare_exchange_weak(held->next, held)) {
   }
-  return held->memory.data();
+  return held->memory;
 }
 
 }  // namespace normjit_torch
