@@ -1,0 +1,173 @@
+"""How the operators work together with the rest of PyTorch: fake tensors, autograd, autocast, vmap."""
+import torch
+from torch.nn import functional as F
+
+from normjit import _library
+from normjit.torch import _check
+from normjit.torch._operator import DEVICE, library
+
+aten = torch.ops.aten
+apply = torch.ops.normjit.layer_norm.default
+apply_with_statistics = torch.ops.normjit.layer_norm_with_statistics.default
+
+NONE, RELU, GELU, GELU_TANH, SILU = (_library.ACTIVATIONS[name] for name in (None, "relu", "gelu", "gelu_tanh", "silu"))
+
+
+def activate(z, activation, scale):
+    """What follows the normalization, by PyTorch's own operators."""
+    if activation == RELU:
+        z = F.relu(z)
+    elif activation in (GELU, GELU_TANH):
+        z = F.gelu(z, approximate="none" if activation == GELU else "tanh")
+    elif activation == SILU:
+        z = F.silu(z)
+    return z if scale == 1.0 else z * scale
+
+
+def _activation_gradient(grad, z, activation):
+    if activation == RELU:
+        return aten.threshold_backward(grad, z, 0)
+    if activation in (GELU, GELU_TANH):
+        return aten.gelu_backward(grad, z, approximate="none" if activation == GELU else "tanh")
+    if activation == SILU:
+        if not torch.is_grad_enabled():
+            return aten.silu_backward(grad, z)
+        sigmoid = torch.sigmoid(z)  # what silu_backward computes, with derivatives
+        return grad * sigmoid * (1 + z * (1 - sigmoid))
+    return grad
+
+
+# ---- Fake tensors
+
+@torch.library.register_fake("normjit::layer_norm", lib=library)
+def _fake(x, dims, weight, bias, eps, activation=NONE, scale=1.0, dtype=None):
+    _check.arguments(x, dims, weight, bias, dtype)
+    return x.new_empty(x.shape, dtype=dtype or x.dtype)
+
+
+@torch.library.register_fake("normjit::layer_norm_with_statistics", lib=library)
+def _fake_with_statistics(x, dims, weight, bias, eps, activation=NONE, scale=1.0, dtype=None):
+    y = _fake(x, dims, weight, bias, eps, activation, scale, dtype)
+    return y, _check.empty_statistics(x, dims, weight, dtype), _check.empty_statistics(x, dims, weight, dtype)
+
+
+# ---- Autograd. mean and rstd have no gradient of their own: they are there for y's.
+
+def _save(ctx, x, dims, weight, bias, eps, activation, scale, dtype, mean, rstd):
+    ctx.save_for_backward(x, weight, bias, mean, rstd)
+    ctx.call = dims, eps, activation, scale, dtype
+
+
+def _in(tensor, dtype):
+    return tensor if tensor is None or tensor.dtype == dtype else tensor.to(dtype)
+
+
+def _backward(ctx, grad, *_statistics_grads):
+    """A gradient of this is PyTorch's own, too: it is made of differentiable operators."""
+    x, weight, bias, mean, rstd = ctx.saved_tensors
+    dims, eps, activation, scale, dtype = ctx.call
+    if scale != 1.0:
+        grad = grad * scale
+    if activation != NONE:
+        wide = mean.dtype
+        z = differentiable(x, dims, _in(weight, wide), _in(bias, wide), eps, NONE, 1.0, wide)
+        grad = _activation_gradient(_in(grad, wide), z, activation)
+    # All in the type of y, as autocast's own casts would have it.
+    of_x, _, of_weight, of_bias = ctx.needs_input_grad[:4]
+    of_x, of_weight, of_bias = aten.native_layer_norm_backward.default(
+        _in(grad, dtype), _in(x, dtype), x.shape[-dims:], mean, rstd, _in(weight, dtype), _in(bias, dtype),
+        (of_x, of_weight, of_bias))
+    return (_in(of_x, x.dtype), None, of_weight if weight is None else _in(of_weight, weight.dtype),
+            of_bias if bias is None else _in(of_bias, bias.dtype), None, None, None, None)
+
+
+def _setup_context(ctx, inputs, output):
+    y, mean, rstd = output
+    ctx.mark_non_differentiable(mean, rstd)
+    _save(ctx, *inputs[:-1], y.dtype, mean, rstd)
+
+
+# For programs, and for who calls the operator itself.
+torch.library.register_autograd("normjit::layer_norm_with_statistics", _backward, setup_context=_setup_context,
+                                lib=library)
+
+
+class _Transformed(torch.autograd.Function):
+    """For torch.func, to which register_autograd's is closed."""
+    generate_vmap_rule = True
+    setup_context = staticmethod(_setup_context)
+    backward = staticmethod(_backward)
+
+    @staticmethod
+    def forward(*inputs):
+        return apply_with_statistics(*inputs)
+
+
+class _Differentiable(torch.autograd.Function):
+    """For everything else: takes a third of the time of the others per call."""
+
+    @staticmethod
+    def forward(ctx, x, dims, weight, bias, eps, activation, scale, dtype):
+        with torch._C._AutoDispatchBelowAutograd():
+            y, mean, rstd = apply_with_statistics(x, dims, weight, bias, eps, activation, scale, dtype)
+        _save(ctx, x, dims, weight, bias, eps, activation, scale, y.dtype, mean, rstd)
+        return y
+
+    backward = staticmethod(_backward)
+
+
+def differentiable(*inputs):
+    """apply, with gradients. Takes all of the schema's arguments."""
+    if torch.compiler.is_compiling():
+        return apply_with_statistics(*inputs)[0]
+    if torch._C._are_functorch_transforms_active():
+        return _Transformed.apply(*inputs)[0]
+    return _Differentiable.apply(*inputs)
+
+
+# ---- Autocast, where F.layer_norm computes and answers in f32. Here no copy of x in f32 is needed.
+
+def _autocast(operator):
+    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, "Autocast" + DEVICE))
+
+    def rule(x, dims, weight, bias, eps, activation=NONE, scale=1.0, dtype=None):
+        with torch._C._ExcludeDispatchKeyGuard(keys):
+            if dtype is None and x.dtype != torch.float64:
+                dtype = torch.float32
+            if dtype is not None and weight is not None and bias is not None and weight.dtype != bias.dtype:
+                weight, bias = weight.to(dtype), bias.to(dtype)
+            return operator(x, dims, weight, bias, eps, activation, scale, dtype)
+    return rule
+
+
+# ---- vmap
+
+def _vmap(operator, outputs):
+    def rule(info, in_dims, x, dims, weight, bias, eps, activation=NONE, scale=1.0, dtype=None):
+        x_dim, _, weight_dim, bias_dim = in_dims[:4]
+        x = x.movedim(x_dim, 0) if x_dim is not None else x.expand(info.batch_size, *x.shape)
+        if weight_dim is None and bias_dim is None:
+            return operator(x, dims, weight, bias, eps, activation, scale, dtype), outputs
+        # A weight a sample: normalize here, and the rest by PyTorch.
+        wide = torch.float64 if torch.float64 in (x.dtype, dtype) else torch.float32
+        found = operator(x, dims, None, None, eps, NONE, 1.0, wide)
+        y, *statistics = (found,) if outputs == 0 else found
+        for part, at, combine in ((weight, weight_dim, torch.mul), (bias, bias_dim, torch.add)):
+            if part is not None:
+                part = part.to(wide) if at is None else _beside(part.to(wide), at, y.dim())
+                y = combine(y, part)
+        y = activate(y, activation, scale).to(dtype or x.dtype)
+        return (y if outputs == 0 else (y, *statistics)), outputs
+    return rule
+
+
+def _beside(part, at, dims):
+    """A parameter with the batch in front, and ones between it and what it belongs to."""
+    part = part.movedim(at, 0)
+    return part.reshape(part.shape[:1] + (1,) * (dims - part.dim()) + part.shape[1:])
+
+
+for _operator, _outputs in ((apply, 0), (apply_with_statistics, (0, 0, 0))):
+    _name = _operator._opname
+    library.impl(_name, _autocast(_operator), "Autocast" + DEVICE)
+    torch.library.register_vmap("normjit::" + _name, _vmap(_operator, _outputs), lib=library)
