@@ -1,0 +1,152 @@
+"""Compiles a framework's operator from the sources in this package, for the very framework that is installed.
+
+What was built is kept in a folder of this user, named by all that went into it, so that it is built once, and
+another framework, compiler or normjit gets one of its own. The folder is $NORMJIT_BUILD_DIR, else
+$XDG_CACHE_HOME/normjit-python, else ~/.cache/normjit-python; where it cannot be written, a temporary one of
+this process.
+"""
+import atexit
+import contextlib
+import fcntl
+import functools
+import hashlib
+import logging
+import os
+import platform
+import shlex
+import shutil
+import stat
+import subprocess
+import tempfile
+import time
+
+_log = logging.getLogger("normjit")
+
+_COMPILERS = ("c++", "g++", "clang++")
+_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")
+
+
+class BuildError(RuntimeError):
+    """There is no C++ compiler, or it refused; the text says which, and what to do."""
+
+
+def build(name, sources, include_dirs=(), flags=(), libraries=(), version=""):
+    """Returns the path of the shared library <name>, compiled unless that has been done before.
+
+    sources: files; headers among them (.h) are looked at for changes and not compiled.
+    include_dirs: folders of headers that change only with `version`.
+    flags: go to the compiler, behind -std=c++17 -O2.
+    libraries: shared libraries to link with, as paths; they are found again where they are now.
+    version: of all that is not in sources, such as "jaxlib 0.8.0".
+
+    Threads and processes may build the same at once: one compiles, the others wait for it. Raises BuildError.
+    """
+    compiler = _compiler()
+    folder = _folder()
+    command = [*_FLAGS, *flags]
+    command += ["-I" + os.fspath(path) for path in include_dirs]
+    link = []
+    for library in map(os.path.abspath, libraries):
+        link += [library, "-Wl,-rpath," + os.path.dirname(library)]
+    target = os.path.join(folder, "{}-{}.so".format(name, _key(compiler, command + link, sources, version)))
+    if _is_ours(target):
+        return target
+    with _locked(target + ".lock"):
+        if not _is_ours(target):  # it may have come while we waited
+            units = [os.fspath(source) for source in sources if not os.fspath(source).endswith(".h")]
+            _compile(compiler.command + command + units + link, target)
+    return target
+
+
+class _Compiler:
+    def __init__(self, command, identity):
+        self.command = command
+        self.identity = identity
+
+
+@functools.lru_cache(maxsize=None)
+def _compiler():
+    named = os.environ.get("CXX")
+    for text in (named,) if named else _COMPILERS:
+        command = shlex.split(text)
+        if shutil.which(command[0]) is None:
+            continue
+        said = subprocess.run(command + ["--version"], capture_output=True, text=True, check=False)
+        if said.returncode == 0:
+            return _Compiler(command, text + said.stdout)
+    raise BuildError("No C++ compiler was found (looked for {}). Install one, such as g++, or name it in CXX.".format(
+        named or ", ".join(_COMPILERS)))
+
+
+def _key(compiler, command, sources, version):
+    digest = hashlib.sha256()
+    for text in (compiler.identity, platform.machine(), version, *command):
+        digest.update(text.encode() + b"\0")
+    for source in sources:
+        with open(source, "rb") as file:
+            digest.update(hashlib.sha256(file.read()).digest())
+    return digest.hexdigest()[:24]
+
+
+def _is_ours(path):
+    """Whether this is there, and nobody else could have written it: it becomes code of this process."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return False
+    return found.st_uid in (os.getuid(), 0) and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _folder():
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    folder = os.environ.get("NORMJIT_BUILD_DIR") or os.path.join(home, "normjit-python")
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    except OSError as why:
+        return _temporary_folder(str(why))
+    if not _is_ours(folder) or not os.access(folder, os.W_OK):
+        return _temporary_folder("{} is not this user's alone to write".format(folder))
+    return folder
+
+
+@functools.lru_cache(maxsize=None)
+def _temporary_folder(why):
+    _log.warning("normjit keeps what it compiles for this process only: %s", why)
+    folder = tempfile.mkdtemp(prefix="normjit-")
+    owner = os.getpid()
+
+    def remove():
+        if os.getpid() == owner:  # a forked child must not
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return folder
+
+
+@contextlib.contextmanager
+def _locked(path):
+    """One at a time, where the file system has locks; else all at once, which only costs time."""
+    with open(path, "ab") as file:
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _compile(command, target):
+    began = time.monotonic()
+    handle, temporary = tempfile.mkstemp(dir=os.path.dirname(target), suffix=".tmp")
+    os.close(handle)
+    try:
+        command = command + ["-o", temporary]
+        _log.info("compiling %s", os.path.basename(target))
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise BuildError("{} failed with status {}:\n{}".format(shlex.join(command), done.returncode, done.stderr))
+        os.chmod(temporary, 0o755)
+        os.replace(temporary, target)
+    except OSError as why:
+        raise BuildError("{} could not be built: {}".format(target, why)) from why
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+    _log.info("compiled %s in %.1f s", os.path.basename(target), time.monotonic() - began)
