@@ -1,0 +1,209 @@
+"""libnormjit for this process: where it is, its C interface for ctypes, and the one service that all drop-ins share.
+
+The library is looked for in NORMJIT_LIBRARY (a file), then in lib/ of this package, which the wheel brings, then
+where the system's loader looks. normjit/c_api.h is the manual of what is declared here.
+"""
+import ctypes
+import functools
+import glob
+import os
+import threading
+
+ABI_VERSION = 1
+_SONAMES = ("libnormjit.so.{}".format(ABI_VERSION), "libnormjit.so")
+
+OK = 0
+WORKSPACE_REQUIRED = 206
+NO_COMPILER = 400
+NO_CONTEXT = 503
+NOT_CACHED = 800
+NOT_READY = 801
+
+DTYPES = {"f16": 1, "bf16": 2, "f32": 3, "f64": 4}
+AFFINES = {"none": 1, "w": 2, "wb": 3}
+ACTIVATIONS = {None: 1, "relu": 2, "gelu": 3, "gelu_tanh": 4, "silu": 5}
+
+
+class Error(RuntimeError):
+    """A call of libnormjit failed; `status` is normjit_status, the text says what was asked and what to do."""
+
+    def __init__(self, status, message):
+        super().__init__(message)
+        self.status = status
+
+
+class Spec(ctypes.Structure):
+    """normjit_spec: what to compute."""
+    _fields_ = [("struct_size", ctypes.c_size_t), ("columns", ctypes.c_int64), ("epsilon", ctypes.c_double),
+                ("scale", ctypes.c_double), ("input", ctypes.c_int32), ("output", ctypes.c_int32),
+                ("weight", ctypes.c_int32), ("affine", ctypes.c_int32), ("activation", ctypes.c_int32),
+                ("statistics", ctypes.c_int32)]
+
+    def __init__(self, columns=0, epsilon=1e-5, scale=1.0, **members):
+        super().__init__(ctypes.sizeof(Spec), columns, epsilon, scale, **members)
+
+
+class Tensors(ctypes.Structure):
+    """normjit_tensors: the device pointers of a launch."""
+    _fields_ = [("struct_size", ctypes.c_size_t), ("x", ctypes.c_void_p), ("y", ctypes.c_void_p),
+                ("weight", ctypes.c_void_p), ("bias", ctypes.c_void_p), ("mean", ctypes.c_void_p),
+                ("rstd", ctypes.c_void_p), ("workspace", ctypes.c_void_p), ("rows", ctypes.c_int64),
+                ("x_row_stride", ctypes.c_int64), ("y_row_stride", ctypes.c_int64)]
+
+    def __init__(self, rows=0, x_row_stride=-1, y_row_stride=-1, **members):
+        super().__init__(ctypes.sizeof(Tensors), rows=rows, x_row_stride=x_row_stride, y_row_stride=y_row_stride,
+                         **members)
+
+
+class LaunchOptions(ctypes.Structure):
+    """normjit_launch_options."""
+    _fields_ = [("struct_size", ctypes.c_size_t), ("overlap_previous", ctypes.c_int32),
+                ("miss_in_capture", ctypes.c_int32)]
+
+    def __init__(self, overlap_previous=0, miss_in_capture=0):
+        super().__init__(ctypes.sizeof(LaunchOptions), overlap_previous, miss_in_capture)
+
+
+class PrepareOptions(ctypes.Structure):
+    """normjit_prepare_options."""
+    _fields_ = [("struct_size", ctypes.c_size_t), ("device", ctypes.c_int32), ("pointer_alignment", ctypes.c_int32),
+                ("rows_hint", ctypes.c_int64), ("x_row_stride", ctypes.c_int64), ("y_row_stride", ctypes.c_int64),
+                ("plan", ctypes.c_char_p)]
+
+    def __init__(self, device=-1, pointer_alignment=0, rows_hint=0, x_row_stride=-1, y_row_stride=-1, plan=None):
+        super().__init__(ctypes.sizeof(PrepareOptions), device, pointer_alignment, rows_hint, x_row_stride,
+                         y_row_stride, plan)
+
+
+class Options(ctypes.Structure):
+    """normjit_options: what is 0 or None is as the environment says."""
+    _fields_ = [("struct_size", ctypes.c_size_t), ("ignore_environment", ctypes.c_int32), ("mode", ctypes.c_int32),
+                ("shared_cache", ctypes.c_int32), ("exact_toolchain", ctypes.c_int32),
+                ("cache_directory", ctypes.c_char_p), ("layers", ctypes.c_char_p), ("max_cache_bytes", ctypes.c_int64),
+                ("miss_log", ctypes.c_char_p), ("compiler_path", ctypes.c_char_p), ("cuda_home", ctypes.c_char_p),
+                ("template_directory", ctypes.c_char_p), ("log", ctypes.c_void_p), ("log_user", ctypes.c_void_p),
+                ("on_event", ctypes.c_void_p), ("event_user", ctypes.c_void_p)]
+
+    def __init__(self, **members):
+        super().__init__(ctypes.sizeof(Options), **members)
+
+
+class KernelSet(ctypes.Structure):
+    """normjit_kernel_set: texts of specs and architectures. Keeps them alive."""
+    _fields_ = [("struct_size", ctypes.c_size_t), ("specs", ctypes.POINTER(ctypes.c_char_p)),
+                ("spec_count", ctypes.c_size_t), ("archs", ctypes.POINTER(ctypes.c_char_p)),
+                ("arch_count", ctypes.c_size_t)]
+
+    def __init__(self, specs, archs):
+        texts = [(ctypes.c_char_p * len(some))(*(text.encode() for text in some)) for some in (specs, archs)]
+        super().__init__(ctypes.sizeof(KernelSet), texts[0], len(specs), texts[1], len(archs))
+
+
+# Functions: result, arguments. Those that return a status take `char **error` last.
+_status = ctypes.c_int32
+_pointer = ctypes.c_void_p
+_text = ctypes.POINTER(_pointer)  # char **, to be freed
+_spec, _tensors, _launch = map(ctypes.POINTER, (Spec, Tensors, LaunchOptions))
+_FUNCTIONS = {
+    "normjit_abi_version": (ctypes.c_uint32, []),
+    "normjit_version": (ctypes.c_char_p, []),
+    "normjit_status_name": (ctypes.c_char_p, [_status]),
+    "normjit_status_message": (ctypes.c_char_p, [_status]),
+    "normjit_free": (None, [_pointer]),
+    "normjit_spec_text": (_status, [_spec, _text, _text]),
+    "normjit_spec_parse": (_status, [ctypes.c_char_p, _spec, _text]),
+    "normjit_service_create": (_status, [ctypes.POINTER(Options), ctypes.POINTER(_pointer), _text]),
+    "normjit_service_destroy": (None, [_pointer]),
+    "normjit_layer_norm": (_status, [_pointer, _spec, _tensors, _pointer, _launch, _text]),
+    "normjit_workspace_bytes": (_status, [_pointer, _spec, ctypes.POINTER(ctypes.c_size_t), _text]),
+    "normjit_prepare": (_status, [_pointer, _spec, ctypes.POINTER(PrepareOptions), ctypes.POINTER(_pointer), _text]),
+    "normjit_kernel_workspace_bytes": (ctypes.c_size_t, [_pointer]),
+    "normjit_kernel_describe": (_status, [_pointer, _text, _text]),
+    "normjit_kernel_release": (None, [_pointer]),
+    "normjit_freeze": (_status, [_pointer, ctypes.c_int32, _text]),
+    "normjit_wait_for_compiles": (None, [_pointer]),
+    "normjit_counters": (_status, [_pointer, _text, _text]),
+    "normjit_environment": (_status, [_pointer, _text, _text]),
+    "normjit_prebuild": (_status, [_pointer, ctypes.POINTER(KernelSet), ctypes.c_int32, ctypes.c_int32, _pointer,
+                                   _pointer, _text, _text]),
+}
+
+
+def candidates():
+    """What find() tries, in its order."""
+    named = os.environ.get("NORMJIT_LIBRARY")
+    if named:
+        return [named]
+    own = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib")
+    return sorted(glob.glob(os.path.join(own, "libnormjit.so*")), reverse=True) + list(_SONAMES)
+
+
+@functools.lru_cache(maxsize=None)
+def load():
+    """libnormjit, opened and declared. Raises ImportError, which lists what was tried."""
+    tried = []
+    for candidate in candidates():
+        try:
+            library = ctypes.CDLL(candidate)
+            version = library.normjit_abi_version
+        except (OSError, AttributeError) as why:
+            tried.append("{}: {}".format(candidate, why))
+            continue
+        version.restype = ctypes.c_uint32
+        if version() != ABI_VERSION:
+            tried.append("{}: its ABI version is {}, not {}".format(candidate, version(), ABI_VERSION))
+            continue
+        for name, (result, arguments) in _FUNCTIONS.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+        return library
+    raise ImportError("libnormjit.so was not found. Tried:\n  {}\nInstall the package with its library, or name the "
+                      "library in NORMJIT_LIBRARY.".format("\n  ".join(tried)))
+
+
+def address_of(name):
+    """The address of a function, for a table of a C++ operator."""
+    return ctypes.cast(getattr(load(), name), ctypes.c_void_p).value
+
+
+def call(name, *arguments):
+    """Calls a function that returns a status with `char **error` last. Raises Error."""
+    error = ctypes.c_void_p()
+    status = getattr(load(), name)(*arguments, ctypes.byref(error))
+    if status != OK:
+        message = take_text(error) or load().normjit_status_message(status).decode()
+        raise Error(status, message)
+
+
+def take_text(text):
+    """The str of what a call stored through a `char **`, which is released. None where it stored nothing."""
+    if not text:
+        return None
+    try:
+        return ctypes.string_at(text).decode()
+    finally:
+        load().normjit_free(text)
+
+
+def text_of(name, *arguments):
+    """Calls a function whose last two arguments are `char **json, char **error`; the text. Raises Error."""
+    text = ctypes.c_void_p()
+    call(name, *arguments, ctypes.byref(text))
+    return take_text(text)
+
+
+_service_lock = threading.Lock()
+_service = None
+
+
+def service():
+    """The normjit_service of this process, as an address: made by the first call, never destroyed, since kernels
+    may be under way when Python ends. It works as the environment says at that time."""
+    global _service
+    if _service is None:
+        with _service_lock:
+            if _service is None:
+                made = ctypes.c_void_p()
+                call("normjit_service_create", None, ctypes.byref(made))
+                _service = made.value
+    return _service
