@@ -7,7 +7,6 @@ import ctypes
 import functools
 import glob
 import os
-import threading
 
 ABI_VERSION = 1
 _SONAMES = ("libnormjit.so.{}".format(ABI_VERSION), "libnormjit.so")
@@ -192,18 +191,15 @@ def text_of(name, *arguments):
     return take_text(text)
 
 
-_service_lock = threading.Lock()
-_service = None
+_services = {}  # a dict, whose setdefault needs no lock that a forked child would find taken
 
 
 def service():
     """The normjit_service of this process, as an address: made by the first call, never destroyed, since kernels
     may be under way when Python ends. It works as the environment says at that time."""
-    global _service
-    if _service is None:
-        with _service_lock:
-            if _service is None:
-                made = ctypes.c_void_p()
-                call("normjit_service_create", None, ctypes.byref(made))
-                _service = made.value
-    return _service
+    if not _services:
+        made = ctypes.c_void_p()
+        call("normjit_service_create", None, ctypes.byref(made))
+        if _services.setdefault("default", made.value) != made.value:  # another thread was first
+            load().normjit_service_destroy(made)
+    return _services["default"]
