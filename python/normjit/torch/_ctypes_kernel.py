@@ -1,0 +1,109 @@
+"""The operators' kernels where no C++ compiler is found: the same as operator.cc, by ctypes."""
+import ctypes
+import threading
+
+import torch
+
+from normjit import _library
+from normjit.torch import _check
+
+_CODES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.float64: "f64"}
+_local = threading.local()  # workspaces of this thread's streams
+
+
+def _code(dtype):
+    return _library.DTYPES[_CODES[dtype]]
+
+
+def _rows(x, dims):
+    """x, or a contiguous copy, and the elements from one of its rows to the next."""
+    columns = x.shape[-dims:].numel()
+    if x.numel() == 0 or x.is_contiguous():
+        return x, columns
+    try:
+        rows = x.view(-1, columns)
+    except RuntimeError:  # no one stride takes it from row to row
+        return x.contiguous(), columns
+    if columns > 1 and rows.stride(1) != 1:
+        return x.contiguous(), columns
+    return x, rows.stride(0)
+
+
+def _on_stream(device):
+    """The stream, and whether its launches may run at once."""
+    if device.type != "cuda":
+        return None, False
+    return torch.cuda.current_stream(device).cuda_stream or None, torch.cuda.is_current_stream_capturing()
+
+
+def _workspace(needed, device, stream, shared):
+    if shared:
+        return torch.zeros(needed, dtype=torch.uint8, device=device)
+    held = _local.__dict__.setdefault("workspaces", {})
+    have = held.get((device, stream))
+    if have is None or have.numel() < needed:
+        have = held[device, stream] = torch.zeros(max(needed, 256 << 10), dtype=torch.uint8, device=device)
+    return have
+
+
+def _pointer(tensor):
+    return None if tensor is None else tensor.data_ptr()
+
+
+def _make_context_current(device):
+    torch.cuda.synchronize(device)
+
+
+def _run(statistics, x, dims, weight, bias, eps, activation, scale, dtype):
+    _check.arguments(x, dims, weight, bias, dtype)
+    y = torch.empty(x.shape, dtype=dtype or x.dtype, device=x.device)
+    mean = rstd = None
+    if statistics:
+        mean, rstd = (_check.empty_statistics(x, dims, weight, dtype) for _ in range(2))
+    if x.numel() == 0:
+        return y, mean, rstd
+    x, stride = _rows(x, dims)
+    weight, bias = (part if part is None else part.contiguous() for part in (weight, bias))
+    columns = x.shape[-dims:].numel()
+    spec = _library.Spec(columns, eps, scale, input=_code(x.dtype), output=_code(y.dtype),
+                         weight=_code(x.dtype if weight is None else weight.dtype), activation=activation,
+                         affine=_library.AFFINES["none" if weight is None else "w" if bias is None else "wb"],
+                         statistics=int(statistics))
+    tensors = _library.Tensors(rows=x.numel() // columns, x_row_stride=stride, x=_pointer(x), y=_pointer(y),
+                               weight=_pointer(weight), bias=_pointer(bias), mean=_pointer(mean), rstd=_pointer(rstd))
+    with torch.cuda.device(x.device if x.is_cuda else -1):
+        _launch(spec, tensors, x.device)
+    return y, mean, rstd
+
+
+def _launch(spec, tensors, device):
+    service, (stream, shared) = _library.service(), _on_stream(device)
+    needed = ctypes.c_size_t()
+    _call(device, "normjit_workspace_bytes", service, ctypes.byref(spec), ctypes.byref(needed))
+    if needed.value:
+        workspace = _workspace(needed.value, device, stream, shared)
+        tensors.workspace = workspace.data_ptr()
+    _call(device, "normjit_layer_norm", service, ctypes.byref(spec), ctypes.byref(tensors), stream, None)
+
+
+def _call(device, *call):
+    try:
+        _library.call(*call)
+    except _library.Error as error:
+        if error.status == _library.NOT_READY:
+            raise RuntimeError("{} {}".format(error, _check.WARM_UP)) from error
+        if error.status != _library.NO_CONTEXT or device.type != "cuda":
+            raise
+        torch.cuda.current_stream(device).query()  # a call of CUDA's runtime makes a context current
+        _library.call(*call)
+
+
+def layer_norm(x, dims, weight, bias, eps, activation=1, scale=1.0, dtype=None):
+    return _run(False, x, dims, weight, bias, eps, activation, scale, dtype)[0]
+
+
+def layer_norm_with_statistics(x, dims, weight, bias, eps, activation=1, scale=1.0, dtype=None):
+    return _run(True, x, dims, weight, bias, eps, activation, scale, dtype)
+
+
+KERNELS = {"layer_norm": layer_norm, "layer_norm_with_statistics": layer_norm_with_statistics}
