@@ -50,10 +50,6 @@ def _pointer(tensor):
     return None if tensor is None else tensor.data_ptr()
 
 
-def _make_context_current(device):
-    torch.cuda.synchronize(device)
-
-
 def _run(statistics, x, dims, weight, bias, eps, activation, scale, dtype):
     _check.arguments(x, dims, weight, bias, dtype)
     y = torch.empty(x.shape, dtype=dtype or x.dtype, device=x.device)

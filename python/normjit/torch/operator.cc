@@ -1,6 +1,6 @@
-// The operators normjit::layer_norm and normjit::layer_norm_with_statistics on PyTorch's stable ABI: from tensors
-// to one call of libnormjit on the current stream. _operator.py builds and connects it; the schemas, and all that
-// is done by other operators (autograd, vmap, autocast), stand in _rules.py.
+// The operators normjit::layer_norm and normjit::layer_norm_with_statistics on PyTorch's stable ABI: from
+// tensors to one call of libnormjit on the current stream. _operator.py builds and connects it; the schemas,
+// and all that is done by other operators (autograd, vmap, autocast), stand in _rules.py.
 //
 // The tests build it with NORMJIT_TORCH_ON_CPU, for tensors on the CPU and a libnormjit that computes there.
 #include <dlfcn.h>
@@ -47,7 +47,9 @@ Connection normjit{};
   std::string text = error ? error : normjit.status_message(status);
   normjit.free(error);
   if (status == NORMJIT_NOT_READY)
-    text += " Call the layer once with tensors like these before the capture begins, as the warm-up of torch.cuda.graph does.";
+    text +=
+        " Call the layer once with tensors like these before the capture begins, as the warm-up of "
+        "torch.cuda.graph does.";
   fail(text);
 }
 
@@ -109,8 +111,8 @@ void* current_stream(int device) {
   return stream;
 }
 
-// Whether launches on this stream may run at once: a graph's replays, and the stream that is another one in each
-// thread.
+// Whether launches on this stream may run at once: a graph's replays, and the stream that is another one in
+// each thread.
 bool is_shared(void* stream) {
   constexpr std::uintptr_t kPerThread = 2;  // CU_STREAM_PER_THREAD
   int status = 0;
@@ -118,8 +120,8 @@ bool is_shared(void* stream) {
          (cuda.is_capturing && cuda.is_capturing(stream, &status) == 0 && status != 0);
 }
 
-// A thread that has made no CUDA call has no context, and PyTorch sees no need to give it one where it has memory
-// at hand. The primary context is there, as a tensor is.
+// A thread that has made no CUDA call has no context, and PyTorch sees no need to give it one where it has
+// memory at hand. The primary context is there, as a tensor is.
 bool make_context_current(int device) {
   void* context = nullptr;
   if (!cuda.retain || !cuda.release || !cuda.set_current || cuda.retain(&context, device) != 0) return false;
@@ -176,7 +178,8 @@ std::int64_t workspace_bytes(const normjit_spec& spec, int device) {
   };
   constexpr std::size_t kPlaces = 64;
   thread_local std::array<Known, kPlaces> known;
-  const auto mixed = static_cast<std::uint64_t>(spec.columns * 31 + spec.input * 7 + spec.affine + device * 3);
+  const auto mixed =
+      static_cast<std::uint64_t>(spec.columns * 31 + spec.input * 7 + spec.affine + device * 3);
   Known& place = known[(mixed * 0x9E3779B97F4A7C15u) >> 58];
   const normjit_spec& had = place.spec;
   if (place.device == device && had.columns == spec.columns && had.epsilon == spec.epsilon &&
@@ -245,8 +248,10 @@ std::optional<Joined> join(const Shape& shape, std::int64_t begin, std::int64_t 
   for (std::int64_t i = end - 1; i >= begin; --i) {
     const std::int64_t size = shape.sizes[i], stride = shape.strides[i];
     if (size == 1) continue;
-    if (first) joined.stride = stride;
-    else if (stride != joined.size * joined.stride) return {};
+    if (first)
+      joined.stride = stride;
+    else if (stride != joined.size * joined.stride)
+      return {};
     first = false;
     joined.size *= size;
   }
@@ -255,7 +260,8 @@ std::optional<Joined> join(const Shape& shape, std::int64_t begin, std::int64_t 
 
 Tensor contiguous(const Tensor& tensor) {
   std::array<StableIValue, 2> stack{from(tensor), from(aoti_torch_memory_format_contiguous_format())};
-  require(aoti_torch_call_dispatcher("aten::contiguous", "", stack.data()), "making a tensor contiguous: out of memory?");
+  require(aoti_torch_call_dispatcher("aten::contiguous", "", stack.data()),
+          "making a tensor contiguous: out of memory?");
   return to<Tensor>(stack[0]);
 }
 
@@ -326,8 +332,9 @@ Tensor parameter(const char* name, const Tensor& given, const Arguments& a, cons
   const Shape shape = shape_of(given);
   const std::int64_t* wanted = x.sizes + x.dims - a.normalized;
   if (shape.dims != a.normalized || !std::equal(wanted, wanted + a.normalized, shape.sizes))
-    fail(std::string("Expected ") + name + " to be of same shape as normalized_shape, but got " + name + " of shape " +
-         text_of(shape.sizes, shape.dims) + " and normalized_shape = " + text_of(wanted, a.normalized));
+    fail(std::string("Expected ") + name + " to be of same shape as normalized_shape, but got " + name +
+         " of shape " + text_of(shape.sizes, shape.dims) +
+         " and normalized_shape = " + text_of(wanted, a.normalized));
   int32_t types[2], devices[2];
   const Tensor* both[] = {&a.x, &given};
   for (int i = 0; i < 2; ++i) {
@@ -335,10 +342,11 @@ Tensor parameter(const char* name, const Tensor& given, const Arguments& a, cons
     require(aoti_torch_get_device_index(both[i]->get(), &devices[i]), "asking for the device");
   }
   if (types[0] != types[1] || devices[0] != devices[1])
-    fail(std::string("Expected all tensors to be on the same device, but ") + name + " is not on the device of the input");
+    fail(std::string("Expected all tensors to be on the same device, but ") + name +
+         " is not on the device of the input");
   if (dtype_of(given) != dtype)
-    fail(std::string("expected scalar type ") + type_of(dtype).name + " but found " + type_of(dtype_of(given)).name +
-         " (" + name + ")");
+    fail(std::string("expected scalar type ") + type_of(dtype).name + " but found " +
+         type_of(dtype_of(given)).name + " (" + name + ")");
   const auto joined = join(shape, 0, shape.dims);
   return joined && (joined->size <= 1 || joined->stride == 1) ? given : contiguous(given);
 }
@@ -437,7 +445,7 @@ void boxed_layer_norm_with_statistics(StableIValue* stack, uint64_t, uint64_t) {
 
 // Before the first call of an operator. The service lives as long as the process.
 extern "C" __attribute__((visibility("default"))) void normjit_torch_connect(const void* const* functions,
-                                                                              void* service) {
+                                                                             void* service) {
   normjit.layer_norm = reinterpret_cast<decltype(normjit.layer_norm)>(functions[0]);
   normjit.workspace_bytes = reinterpret_cast<decltype(normjit.workspace_bytes)>(functions[1]);
   normjit.status_message = reinterpret_cast<decltype(normjit.status_message)>(functions[2]);

@@ -1,0 +1,45 @@
+"""What the operators ask of their arguments, where Python runs them: as fake kernels and through ctypes. operator.cc
+asks the same."""
+import torch
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+WARM_UP = ("Call the layer once with tensors like these before the capture begins, as the warm-up of torch.cuda.graph "
+           "does.")
+_NAMES = {torch.float16: "Half", torch.bfloat16: "BFloat16", torch.float32: "Float", torch.float64: "Double"}
+
+
+def arguments(x, dims, weight, bias, dtype):
+    """Raises RuntimeError in PyTorch's manner."""
+    if not 1 <= dims <= x.dim():
+        raise RuntimeError("normjit::layer_norm: cannot normalize over the last {} dimensions of an input of size{}"
+                           .format(dims, list(x.shape)))
+    if x.dtype not in DTYPES:
+        raise RuntimeError("normjit::layer_norm: not implemented for this dtype of the input")
+    if bias is not None and weight is None:
+        raise RuntimeError("normjit::layer_norm: a bias needs a weight")
+    if dtype is not None and dtype not in DTYPES:
+        raise RuntimeError("normjit::layer_norm: dtype must be a floating-point type")
+    wanted = weight.dtype if dtype is not None and weight is not None else x.dtype
+    for name, part in (("weight", weight), ("bias", bias)):
+        if part is not None:
+            _parameter(name, part, x, dims, wanted)
+
+
+def _parameter(name, part, x, dims, dtype):
+    shape = x.shape[-dims:]
+    if part.shape != shape:
+        raise RuntimeError("Expected {0} to be of same shape as normalized_shape, but got {0} of shape {1} and "
+                           "normalized_shape = {2}".format(name, list(part.shape), list(shape)))
+    if part.device != x.device:
+        raise RuntimeError("Expected all tensors to be on the same device, but {} is not on the device of the input"
+                           .format(name))
+    if part.dtype != dtype:
+        raise RuntimeError("expected scalar type {} but found {} ({})".format(
+            _NAMES.get(dtype, dtype), _NAMES.get(part.dtype, part.dtype), name))
+
+
+def empty_statistics(x, dims, weight, dtype):
+    """Memory for mean or rstd."""
+    wide = torch.float64 in (x.dtype, dtype, None if weight is None else weight.dtype)
+    shape = x.shape[:-dims] + (1,) * dims
+    return x.new_empty(shape, dtype=torch.float64 if wide else torch.float32)

@@ -1,0 +1,142 @@
+"""How the operators work together with the rest of PyTorch: fake tensors, autograd, autocast, vmap."""
+import torch
+from torch.nn import functional as F
+
+from normjit import _library
+from normjit.torch import _check
+from normjit.torch._operator import DEVICE, library
+
+aten = torch.ops.aten
+apply = torch.ops.normjit.layer_norm.default
+apply_with_statistics = torch.ops.normjit.layer_norm_with_statistics.default
+
+NONE, RELU, GELU, GELU_TANH, SILU = (_library.ACTIVATIONS[name] for name in (None, "relu", "gelu", "gelu_tanh", "silu"))
+
+
+def activate(z, activation, scale):
+    """What follows the normalization, by PyTorch's own operators."""
+    if activation == RELU:
+        z = F.relu(z)
+    elif activation in (GELU, GELU_TANH):
+        z = F.gelu(z, approximate="none" if activation == GELU else "tanh")
+    elif activation == SILU:
+        z = F.silu(z)
+    return z if scale == 1.0 else z * scale
+
+
+def _activation_gradient(grad, z, activation):
+    if activation == RELU:
+        return aten.threshold_backward(grad, z, 0)
+    if activation in (GELU, GELU_TANH):
+        return aten.gelu_backward(grad, z, approximate="none" if activation == GELU else "tanh")
+    return aten.silu_backward(grad, z) if activation == SILU else grad
+
+
+# ---- Fake tensors
+
+@torch.library.register_fake("normjit::layer_norm", lib=library)
+def _fake(x, dims, weight, bias, eps, activation=NONE, scale=1.0, dtype=None):
+    _check.arguments(x, dims, weight, bias, dtype)
+    return x.new_empty(x.shape, dtype=dtype or x.dtype)
+
+
+@torch.library.register_fake("normjit::layer_norm_with_statistics", lib=library)
+def _fake_with_statistics(x, dims, weight, bias, eps, activation=NONE, scale=1.0, dtype=None):
+    y = _fake(x, dims, weight, bias, eps, activation, scale, dtype)
+    return y, _check.empty_statistics(x, dims, weight, dtype), _check.empty_statistics(x, dims, weight, dtype)
+
+
+# ---- Autograd. mean and rstd have no gradient of their own: they are there for y's.
+
+def _setup_context(ctx, inputs, output):
+    x, ctx.dims, weight, bias, ctx.eps, ctx.activation, ctx.scale, ctx.dtype = inputs
+    _, mean, rstd = output
+    ctx.mark_non_differentiable(mean, rstd)
+    ctx.save_for_backward(x, weight, bias, mean, rstd)
+
+
+def _in(tensor, dtype):
+    return None if tensor is None else tensor.to(dtype)
+
+
+def _backward(ctx, grad, _mean_grad, _rstd_grad):
+    x, weight, bias, mean, rstd = ctx.saved_tensors
+    # Of one type, that of y, as autocast's own casts would have it.
+    wide = ctx.dtype or x.dtype
+    wide_x, wide_weight, wide_bias = (_in(part, wide) for part in (x, weight, bias))
+    if ctx.scale != 1.0:
+        grad = grad * ctx.scale
+    if ctx.activation != NONE:
+        compute = mean.dtype
+        z = layer_norm_operator(x, ctx.dims, weight, bias, ctx.eps, dtype=compute)
+        grad = _activation_gradient(grad.to(compute), z, ctx.activation).to(wide)
+    need = ctx.needs_input_grad
+    mask = [need[0], weight is not None and need[2], bias is not None and need[3]]
+    grads = aten.native_layer_norm_backward(grad, wide_x, x.shape[x.dim() - ctx.dims:], mean, rstd, wide_weight,
+                                            wide_bias, mask)
+    of_x, of_weight, of_bias = (_in(found, part.dtype) if wanted else None
+                                for found, part, wanted in zip(grads, (x, weight, bias), mask))
+    return of_x, None, of_weight, of_bias, None, None, None, None
+
+
+torch.library.register_autograd("normjit::layer_norm_with_statistics", _backward, setup_context=_setup_context,
+                                lib=library)
+
+
+def layer_norm_operator(x, dims, weight, bias, eps, activation=NONE, scale=1.0, dtype=None):
+    """The operator that fits: the one that saves what a backward needs only where there will be one."""
+    if torch.is_grad_enabled() and (x.requires_grad or weight is not None and weight.requires_grad or
+                                    bias is not None and bias.requires_grad):
+        return apply_with_statistics(x, dims, weight, bias, eps, activation, scale, dtype)[0]
+    return apply(x, dims, weight, bias, eps, activation, scale, dtype)
+
+
+# ---- Autocast, where F.layer_norm computes and answers in f32. Here no copy of x in f32 is needed.
+
+def _autocast(operator):
+    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, "Autocast" + DEVICE))
+
+    def rule(x, dims, weight, bias, eps, activation=NONE, scale=1.0, dtype=None):
+        with torch._C._ExcludeDispatchKeyGuard(keys):
+            if x.dtype in (torch.float16, torch.bfloat16) and dtype is None:
+                dtype = torch.float32
+            if dtype == torch.float32:
+                weight, bias = (_in(part, dtype) if part is not None and part.dtype != x.dtype else part
+                                for part in (weight, bias))
+                if weight is not None and bias is not None and weight.dtype != bias.dtype:
+                    weight, bias = weight.to(dtype), bias.to(dtype)
+            return operator(x, dims, weight, bias, eps, activation, scale, dtype)
+    return rule
+
+
+# ---- vmap
+
+def _vmap(operator, outputs):
+    def rule(info, in_dims, x, dims, weight, bias, eps, activation=NONE, scale=1.0, dtype=None):
+        x_dim, _, weight_dim, bias_dim = in_dims[:4]
+        x = x.movedim(x_dim, 0) if x_dim is not None else x.expand(info.batch_size, *x.shape)
+        if weight_dim is None and bias_dim is None:
+            return operator(x, dims, weight, bias, eps, activation, scale, dtype), outputs
+        # A weight a sample: normalize here, and the rest by PyTorch.
+        wide = torch.float64 if torch.float64 in (x.dtype, dtype) else torch.float32
+        found = operator(x, dims, None, None, eps, NONE, 1.0, wide)
+        y, *statistics = (found,) if outputs == 0 else found
+        for part, at, combine in ((weight, weight_dim, torch.mul), (bias, bias_dim, torch.add)):
+            if part is not None:
+                part = part.to(wide) if at is None else _beside(part.to(wide), at, y.dim())
+                y = combine(y, part)
+        y = activate(y, activation, scale).to(dtype or x.dtype)
+        return (y if outputs == 0 else (y, *statistics)), outputs
+    return rule
+
+
+def _beside(part, at, dims):
+    """A parameter with the batch in front, and ones between it and what it belongs to."""
+    part = part.movedim(at, 0)
+    return part.reshape(part.shape[:1] + (1,) * (dims - part.dim()) + part.shape[1:])
+
+
+for _operator, _outputs in ((apply, 0), (apply_with_statistics, (0, 0, 0))):
+    _name = _operator._opname
+    library.impl(_name, _autocast(_operator), "Autocast" + DEVICE)
+    torch.library.register_vmap("normjit::" + _name, _vmap(_operator, _outputs), lib=library)
