@@ -128,6 +128,16 @@ _FUNCTIONS = {
 }
 
 
+class _Library(ctypes.CDLL):
+    """Declares each function as it is first asked for."""
+
+    def __getattr__(self, name):
+        function = super().__getattr__(name)
+        if name in _FUNCTIONS:
+            function.restype, function.argtypes = _FUNCTIONS[name]
+        return function
+
+
 def candidates():
     """What find() tries, in its order."""
     named = os.environ.get("NORMJIT_LIBRARY")
@@ -152,18 +162,14 @@ def load():
     tried = []
     for candidate in candidates():
         try:
-            library = ctypes.CDLL(candidate)
-            version = library.normjit_abi_version
+            library = _Library(candidate)
+            version = library.normjit_abi_version()
         except (OSError, AttributeError) as why:
             tried.append("{}: {}".format(candidate, why))
             continue
-        version.restype = ctypes.c_uint32
-        if version() != ABI_VERSION:
-            tried.append("{}: its ABI version is {}, not {}".format(candidate, version(), ABI_VERSION))
+        if version != ABI_VERSION:
+            tried.append("{}: its ABI version is {}, not {}".format(candidate, version, ABI_VERSION))
             continue
-        for name, (result, arguments) in _FUNCTIONS.items():
-            function = getattr(library, name)
-            function.restype, function.argtypes = result, arguments
         return library
     raise ImportError("libnormjit.so was not found. Tried:\n  {}\nInstall the package with its library, or name the "
                       "library in NORMJIT_LIBRARY.".format("\n  ".join(tried)))

@@ -3,7 +3,7 @@ import functools
 
 from torch import nn
 
-from normjit.torch import _functional
+from normjit.torch._functional import CODES, code_of, run
 
 
 class LayerNorm(nn.LayerNorm):
@@ -20,13 +20,12 @@ class LayerNorm(nn.LayerNorm):
     def __init__(self, normalized_shape, eps=1e-5, elementwise_affine=True, bias=True, device=None, dtype=None, *,
                  activation=None, scale=1.0):
         super().__init__(normalized_shape, eps, elementwise_affine, bias, device=device, dtype=dtype)
-        _functional.code_of(activation)
+        code_of(activation)
         self.activation = activation
         self.scale = float(scale)
 
     def forward(self, input):
-        return _functional.run(input, self.normalized_shape, self.weight, self.bias, self.eps,
-                               _functional.CODES[self.activation], self.scale)
+        return run(input, self.normalized_shape, self.weight, self.bias, self.eps, CODES[self.activation], self.scale)
 
     def extra_repr(self):
         text = super().extra_repr()

@@ -1,5 +1,5 @@
 """The operators normjit::layer_norm and normjit::layer_norm_with_statistics: their schemas, and their kernels, of
-operator.cc on PyTorch's stable ABI, or of _ctypes_kernel.py where it cannot be built."""
+native/ on PyTorch's stable ABI, or of _ctypes_kernel.py where it cannot be built."""
 import ctypes
 import os
 import warnings
@@ -34,13 +34,14 @@ def _headers():
 
 def _build_operator():
     """The path of the operator's shared library, compiled where that has not been done. Raises _build.BuildError."""
-    source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "operator.cc")
+    native = os.path.join(os.path.dirname(os.path.abspath(__file__)), "native")
+    sources = [os.path.join(native, name) for name in sorted(os.listdir(native)) if name.endswith((".cc", ".h"))]
     flags = ["-DTORCH_TARGET_VERSION=0x0209000000000000"]
     if DEVICE == "CPU":
         flags.append("-DNORMJIT_TORCH_ON_CPU")
-    header = os.path.join(_library.include_directory(), "normjit", "c_api.h")
+    sources.append(os.path.join(_library.include_directory(), "normjit", "c_api.h"))
     torch_libraries = os.path.join(os.path.dirname(torch.__file__), "lib")
-    return _build.build("normjit_torch", [source, header], include_dirs=_headers(), flags=flags,
+    return _build.build("normjit_torch", sources, include_dirs=_headers(), flags=flags,
                         libraries=[os.path.join(torch_libraries, "libtorch_cpu.so")],
                         version="torch {} {}".format(torch.__version__, torch.version.git_version))
 

@@ -1,0 +1,112 @@
+// Tensors through PyTorch's C interface: what they are, how they lie in memory, and new ones.
+#pragma once
+
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+#include <torch/csrc/stable/library.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "connection.h"
+
+namespace normjit_torch {
+
+// Owns a tensor's handle. (torch::stable::Tensor shares it, for one more allocation each.)
+class Tensor {
+ public:
+  explicit Tensor(AtenTensorHandle handle = nullptr) : handle_(handle) {}
+  Tensor(Tensor&& other) noexcept : handle_(other.release()) {}
+  Tensor& operator=(Tensor&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+  ~Tensor() {
+    if (handle_) aoti_torch_delete_tensor_object(handle_);
+  }
+
+  explicit operator bool() const { return handle_ != nullptr; }
+  AtenTensorHandle get() const { return handle_; }
+  AtenTensorHandle release() { return std::exchange(handle_, nullptr); }
+  void* data() const {
+    void* data = nullptr;
+    require(aoti_torch_get_data_ptr(handle_, &data), "asking for the data");
+    return data;
+  }
+
+ private:
+  AtenTensorHandle handle_;
+};
+
+// What is known of a tensor, for as long as it lives.
+struct Facts {
+  std::int64_t dims = 0, *sizes = nullptr, *strides = nullptr;
+  std::int32_t dtype = 0, device_type = 0, device = 0;
+};
+
+inline Facts facts_of(const Tensor& tensor) {
+  Facts f;
+  const AtenTensorHandle t = tensor.get();
+  if (aoti_torch_get_dim(t, &f.dims) || aoti_torch_get_sizes(t, &f.sizes) ||
+      aoti_torch_get_strides(t, &f.strides) || aoti_torch_get_dtype(t, &f.dtype) ||
+      aoti_torch_get_device_type(t, &f.device_type) || aoti_torch_get_device_index(t, &f.device))
+    fail("normjit::layer_norm: an argument is no strided tensor");
+  return f;
+}
+
+// "[2, 3]"
+inline std::string text_of(const std::int64_t* sizes, std::int64_t dims) {
+  std::string text = "[";
+  for (std::int64_t i = 0; i < dims; ++i) text += (i ? ", " : "") + std::to_string(sizes[i]);
+  return text + "]";
+}
+
+// One dimension that stands for several, with `stride` elements between its neighbours.
+struct Joined {
+  std::int64_t size = 1, stride = 1;
+};
+
+// The one for dimensions begin .. end - 1, or none where there is none.
+inline std::optional<Joined> join(const Facts& f, std::int64_t begin, std::int64_t end) {
+  Joined joined;
+  for (std::int64_t i = end - 1; i >= begin; --i) {
+    if (f.sizes[i] == 1) continue;
+    if (joined.size == 1) joined.stride = f.strides[i];
+    if (f.strides[i] != joined.size * joined.stride) return {};
+    joined.size *= f.sizes[i];
+  }
+  return joined;
+}
+
+// An uninitialized contiguous tensor beside another, with these sizes.
+inline Tensor make(const Facts& beside, std::int64_t dims, const std::int64_t* sizes, std::int32_t dtype) {
+  constexpr std::int64_t kUsual = 8;
+  std::array<std::int64_t, kUsual> few;
+  std::vector<std::int64_t> many(dims > kUsual ? dims : 0);
+  std::int64_t* strides = dims > kUsual ? many.data() : few.data();
+  for (std::int64_t i = dims - 1, stride = 1; i >= 0; --i) {
+    strides[i] = stride;
+    stride *= std::max<std::int64_t>(sizes[i], 1);
+  }
+  AtenTensorHandle made = nullptr;
+  require(aoti_torch_empty_strided(dims, sizes, strides, dtype, beside.device_type, beside.device, &made),
+          "taking memory (is the device out of memory?)");
+  return Tensor(made);
+}
+
+inline Tensor contiguous(const Tensor& tensor) {
+  AtenTensorHandle given = nullptr;  // the call takes it
+  require(aoti_torch_new_tensor_handle(tensor.get(), &given), "sharing a tensor");
+  std::array<StableIValue, 2> stack{
+      torch::stable::detail::from(given),
+      torch::stable::detail::from(aoti_torch_memory_format_contiguous_format())};
+  require(aoti_torch_call_dispatcher("aten::contiguous", "", stack.data()),
+          "making a tensor contiguous (is the device out of memory?)");
+  return Tensor(torch::stable::detail::to<AtenTensorHandle>(stack[0]));
+}
+
+}  // namespace normjit_torch
