@@ -29,7 +29,12 @@ def _activation_gradient(grad, z, activation):
         return aten.threshold_backward(grad, z, 0)
     if activation in (GELU, GELU_TANH):
         return aten.gelu_backward(grad, z, approximate="none" if activation == GELU else "tanh")
-    return aten.silu_backward(grad, z) if activation == SILU else grad
+    if activation == SILU:
+        if not torch.is_grad_enabled():
+            return aten.silu_backward(grad, z)
+        sigmoid = torch.sigmoid(z)  # what silu_backward computes, with derivatives
+        return grad * sigmoid * (1 + z * (1 - sigmoid))
+    return grad
 
 
 # ---- Fake tensors

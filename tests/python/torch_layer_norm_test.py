@@ -1,0 +1,360 @@
+"""normjit.torch beside PyTorch: values, dtypes, shapes, strides, errors, gradients, autocast, modules."""
+import copy
+import io
+import pickle
+
+from torch_support import (ACTIVATIONS, DTYPES, FAKE, TestCase, _operator, device, fake, functional, loose, main, normjit,
+                           parameters, reference, torch)
+
+from normjit.torch import LayerNorm, layer_norm, replace_layer_norm
+
+nn = torch.nn
+
+
+class ValuesTest(TestCase):
+    def any_layout(self, shape, dtype):
+        """Random values of this shape, in one of many layouts."""
+        kind = self.random.choice(("plain", "columns of more", "rows of more", "every second", "transposed", "expanded",
+                                   "shifted"))
+        make = lambda *sizes: torch.randn(*sizes, device=device).to(dtype)  # noqa: E731
+        if kind == "columns of more":
+            return make(*shape[:-1], shape[-1] + 3)[..., 1:-2]
+        if kind == "rows of more" and len(shape) > 1:
+            return make(shape[0] + 2, *shape[1:])[1:-1]
+        if kind == "every second":
+            return make(*shape[:-1], 2 * shape[-1])[..., ::2]
+        if kind == "transposed" and len(shape) > 1:
+            return make(*shape[:-2], shape[-1], shape[-2]).transpose(-1, -2)
+        if kind == "expanded" and len(shape) > 1:
+            return make(1, *shape[1:]).expand(shape)
+        if kind == "shifted":
+            return make(1 + torch.Size(shape).numel())[1:].view(shape)
+        return make(*shape)
+
+    def test_random_layers_are_those_of_pytorch(self):
+        for _ in range(200):
+            dtype = self.random.choice(DTYPES)
+            shape = [self.random.choice((1, 2, 3, 5, 8, 31, 64)) for _ in range(self.random.randint(1, 4))]
+            normalized = tuple(shape[self.random.randrange(len(shape)):])
+            x = self.any_layout(shape, dtype)
+            weight, bias = parameters(normalized, dtype)
+            weight, bias = self.random.choice(((None, None), (weight, None), (weight, bias)))
+            options = {"activation": self.random.choice(ACTIVATIONS), "scale": self.random.choice((1.0, -0.5, 0.0))}
+            eps = self.random.choice((1e-5, 1e-12, 0.25))
+            if x.shape[-len(normalized):].numel() == 1:
+                eps = 0.25  # else PyTorch's and ours divide two roundings of nothing by nothing
+            with self.subTest(shape=shape, normalized=normalized, stride=x.stride(), dtype=dtype, eps=eps, **options,
+                              parameters=(weight is not None) + (bias is not None)):
+                with self.assert_launches(1):
+                    y = layer_norm(x, normalized, weight, bias, eps, **options)
+                theirs = functional.layer_norm(x, normalized, weight, bias, eps)
+                self.assertEqual((y.dtype, y.shape, y.device, y.is_contiguous()),
+                                 (theirs.dtype, theirs.shape, theirs.device, True))
+                self.assert_close(y, reference(x, normalized, weight, bias, eps, **options))
+
+    def test_weights_in_any_layout(self):
+        x = torch.randn(4, 6, 8, device=device)
+        weight, bias = parameters((6, 8))
+        for way in (lambda p: p.t().contiguous().t(), lambda p: torch.stack((p, p), -1)[..., 0],
+                    lambda p: p[:1].expand(6, 8)):
+            self.assert_close(layer_norm(x, (6, 8), way(weight), way(bias)), reference(x, (6, 8), way(weight), way(bias)))
+
+    def test_rows_at_a_distance_are_read_where_they_are(self):
+        for x in (torch.randn(6, 5, 40, device=device)[:, :, :32], torch.randn(6, 5, 32, device=device)[::2, 1],
+                  torch.randn(1, 32, device=device).expand(7, 32)):
+            self.assert_close(layer_norm(x, (32,)), reference(x, (32,)))
+            if FAKE and _operator.kind == "compiled":
+                self.assertEqual(fake.row_stride, x.stride(-2))
+
+    def test_empty_inputs_launch_nothing(self):
+        for shape, normalized in (((0, 8), (8,)), ((3, 0, 8), (8,)), ((0, 2, 8), (2, 8))):
+            x = torch.randn(shape, device=device, requires_grad=True)
+            weight, bias = parameters(normalized, requires_grad=True)
+            with self.assert_launches(0):
+                y = layer_norm(x, normalized, weight, bias, activation="gelu")
+            self.assertEqual(y.shape, x.shape)
+            with self.assert_launches(0):
+                y.sum().backward()
+            self.assertEqual(x.grad.shape, x.shape)
+            self.assertEqual(weight.grad.abs().sum().item(), 0)
+
+    def test_many_dimensions(self):
+        x = torch.randn(2, 1, 2, 1, 2, 1, 2, 1, 2, 4, device=device)
+        self.assert_close(layer_norm(x, x.shape[-9:]), reference(x, x.shape[-9:]))
+        self.assert_close(layer_norm(x, (4,)), reference(x, (4,)))
+
+    def test_a_list_or_a_size_is_a_shape(self):
+        x = torch.randn(3, 4, 8, device=device)
+        for shape in ([4, 8], torch.Size((4, 8))):
+            self.assert_close(layer_norm(x, shape), reference(x, (4, 8)))
+
+    def test_a_bias_without_a_weight_is_pytorchs_to_compute(self):
+        x, bias = torch.randn(3, 8, device=device), torch.randn(8, device=device)
+        with self.assert_launches(0):
+            self.assert_close(layer_norm(x, (8,), None, bias, activation="relu"),
+                              reference(x, (8,), None, bias, activation="relu"))
+
+
+class ErrorsTest(TestCase):
+    def test_errors_of_shapes_are_pytorchs(self):
+        x, weight = torch.randn(3, 8, device=device), torch.randn(8, device=device)
+        for arguments in ((x, (7,)), (x, ()), (x, (2, 3, 8)), (x, (7,), weight), (x, (8,), weight[:4]), (x, (8,), None, weight[:4]),
+                          (torch.tensor(1.0, device=device), (1,)), (x, (8,), weight, weight.view(1, 8))):
+            with self.subTest(arguments=[getattr(a, "shape", a) for a in arguments]):
+                self.assert_same_error(lambda: layer_norm(*arguments), lambda: functional.layer_norm(*arguments))
+
+    def test_dtypes_do_not_mix(self):
+        x, weight = torch.randn(3, 8, device=device), torch.randn(8, device=device)
+        for arguments in ((x.half(), (8,), weight), (x.half(), (8,), weight.half(), weight), (x.double(), (8,), weight)):
+            with self.assertRaisesRegex(RuntimeError, "expected scalar type (Half|Double) but found Float"):
+                layer_norm(*arguments)
+        for x in (torch.ones(3, 8, device=device, dtype=torch.int64), torch.ones(3, 8, device=device, dtype=torch.cfloat)):
+            with self.assertRaisesRegex(RuntimeError, "not implemented for"):
+                layer_norm(x, (8,))
+
+    def test_devices_do_not_mix(self):
+        elsewhere = torch.device("meta" if FAKE else "cpu")
+        x, weight = torch.randn(3, 8, device=device), torch.ones(8, device=elsewhere)
+        with self.assertRaisesRegex(RuntimeError, "(?s)Expected all tensors to be on the same device, but .*weight|device"):
+            layer_norm(x, (8,), weight)
+
+    def test_an_activation_is_one_of_a_few(self):
+        for bad in ("tanh", 3, []):
+            with self.assertRaisesRegex(ValueError, "activation must be None, 'relu'"):
+                layer_norm(torch.randn(3, 8, device=device), (8,), activation=bad)
+            with self.assertRaisesRegex(ValueError, "activation must be None, 'relu'"):
+                LayerNorm(8, activation=bad)
+
+    def test_what_libnormjit_says_reaches_the_caller(self):
+        if not FAKE:
+            with self.assertRaisesRegex(RuntimeError, "psilon"):
+                layer_norm(torch.randn(3, 8, device=device), (8,), eps=-1.0)
+            return
+        for status, text in ((700, "^The fake was told to refuse.$"), (801, "Call the layer once .* before the capture begins")):
+            fake.next_status = status
+            with self.assertRaisesRegex(RuntimeError, text):
+                layer_norm(torch.randn(3, 8), (8,))
+
+
+class GradientsTest(TestCase):
+    def gradients(self, y, inputs, grad):
+        return torch.autograd.grad(y, inputs, grad)
+
+    def test_gradients_are_those_of_pytorch(self):
+        # PyTorch's backward on the CPU wants the statistics in f16, that on CUDA in f32.
+        for dtype in (torch.float32, torch.float64) if FAKE else DTYPES:
+            for activation in ACTIVATIONS:
+                x = torch.randn(5, 3, 16, device=device).to(dtype).requires_grad_()
+                inputs = (x, *parameters((16,), dtype, requires_grad=True))
+                y = layer_norm(x, (16,), *inputs[1:], activation=activation, scale=0.5)
+                grad = torch.randn_like(y)
+                wide = [part.detach().double().requires_grad_() for part in inputs]
+                wanted = self.gradients(reference(wide[0], (16,), *wide[1:], activation=activation, scale=0.5), wide, grad.double())
+                for found, right in zip(self.gradients(y, inputs, grad), wanted):
+                    self.assertEqual(found.dtype, dtype)
+                    self.assert_close(found, right, **loose(dtype))
+
+    def test_only_what_is_asked_for_gets_a_gradient(self):
+        for asked in ((0,), (1,), (2,), (0, 2), (1, 2)):
+            inputs = [torch.randn(5, 16, device=device), *parameters((16,))]
+            for i in asked:
+                inputs[i].requires_grad_()
+            layer_norm(inputs[0], (16,), *inputs[1:], activation="silu").sum().backward()
+            self.assertEqual([i for i in range(3) if inputs[i].grad is not None], list(asked))
+
+    def test_first_and_second_derivatives_are_those_of_differences(self):
+        x = torch.randn(2, 2, 5, device=device, dtype=torch.float64, requires_grad=True)
+        for shape in ((5,), (2, 5)):
+            weight, bias = parameters(shape, torch.float64, requires_grad=True)
+            for activation in (None, "gelu", "silu"):
+                def f(*inputs):
+                    return layer_norm(inputs[0], shape, *inputs[1:], activation=activation, scale=1.5)
+                self.assertTrue(torch.autograd.gradcheck(f, (x, weight, bias)))
+                self.assertTrue(torch.autograd.gradgradcheck(f, (x, weight, bias)))
+            self.assertTrue(torch.autograd.gradgradcheck(lambda x: layer_norm(x, shape), (x,)))
+
+    def test_forward_mode_is_pytorchs_to_compute(self):
+        x, tangent = torch.randn(3, 8, device=device), torch.randn(3, 8, device=device)
+        with torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual(x, tangent)
+            with self.assert_launches(0):
+                y = layer_norm(dual, (8,), activation="gelu")
+            found = torch.autograd.forward_ad.unpack_dual(y).tangent
+            wanted = torch.autograd.forward_ad.unpack_dual(functional.gelu(functional.layer_norm(dual, (8,)))).tangent
+        self.assert_close(found, wanted, **loose(torch.float32))
+
+    def test_without_gradients_no_statistics_are_computed(self):
+        x, (weight, bias) = torch.randn(3, 8, device=device), parameters((8,), requires_grad=True)
+        for mode in (torch.no_grad, torch.inference_mode):
+            with mode():
+                self.assertFalse(layer_norm(x, (8,), weight, bias).requires_grad)
+        self.assertIsNone(layer_norm(x, (8,), weight.detach(), bias.detach()).grad_fn)
+        self.assertIsNotNone(layer_norm(x, (8,), weight, bias.detach()).grad_fn)
+
+    def test_recomputed_in_a_checkpoint(self):
+        norm = LayerNorm(8, device=device)
+        x = torch.randn(3, 8, device=device, requires_grad=True)
+        torch.utils.checkpoint.checkpoint(lambda v: norm(v).sin(), x, use_reentrant=False).sum().backward()
+        again = x.detach().clone().requires_grad_()
+        norm(again).sin().sum().backward()
+        self.assert_close(x.grad, again.grad)
+
+
+class AutocastTest(TestCase):
+    def test_answers_in_f32(self):
+        for amp in (torch.float16, torch.bfloat16):
+            for dtype in (torch.float32, torch.float16, torch.bfloat16):
+                for weights in (torch.float32, dtype):
+                    x = torch.randn(5, 16, device=device).to(dtype).requires_grad_()
+                    inputs = (x, *parameters((16,), weights, requires_grad=True))
+                    with torch.autocast(device.type, amp):
+                        with self.assert_launches(1):
+                            y = layer_norm(x, (16,), *inputs[1:])
+                        if not FAKE:
+                            self.assertEqual(functional.layer_norm(x, (16,), *inputs[1:]).dtype, y.dtype)
+                    self.assertEqual(y.dtype, torch.float32)
+                    self.assert_close(y, reference(x, (16,), *inputs[1:]))
+                    grad = torch.randn_like(y)
+                    wide = [part.detach().double().requires_grad_() for part in inputs]
+                    wanted = torch.autograd.grad(reference(wide[0], (16,), *wide[1:]), wide, grad.double())
+                    for found, part, right in zip(torch.autograd.grad(y, inputs, grad), inputs, wanted):
+                        self.assertEqual(found.dtype, part.dtype)
+                        self.assert_close(found, right, **loose(part.dtype))
+
+    def test_f64_stays_f64(self):
+        with torch.autocast(device.type, torch.bfloat16):
+            self.assertEqual(layer_norm(torch.randn(5, 16, device=device, dtype=torch.float64), (16,)).dtype, torch.float64)
+
+    def test_weight_and_bias_may_differ(self):
+        x, (weight, bias) = torch.randn(5, 16, device=device).half(), parameters((16,))
+        with torch.autocast(device.type, torch.float16):
+            y = layer_norm(x, (16,), weight.half(), bias)
+        self.assert_close(y, reference(x, (16,), weight.half(), bias))
+
+    def test_an_activation_is_in_f32_too(self):
+        x = torch.randn(5, 16, device=device).bfloat16().requires_grad_()
+        with torch.autocast(device.type, torch.bfloat16):
+            y = layer_norm(x, (16,), activation="gelu")
+        self.assert_close(y, reference(x, (16,), activation="gelu"))
+        y.sum().backward()
+        self.assertEqual(x.grad.dtype, torch.bfloat16)
+
+
+class ModuleTest(TestCase):
+    def test_takes_what_torch_nn_layernorm_takes(self):
+        for arguments, options in (((8,), {}), (([4, 8],), {"eps": 1e-3}), (((8,), 1e-6, False), {}), ((8, 1e-5, True, False), {}),
+                                   ((8,), {"bias": False, "dtype": torch.float64})):
+            theirs = nn.LayerNorm(*arguments, device=device, **options)
+            ours = LayerNorm(*arguments, device=device, **options)
+            self.assertEqual(repr(ours), repr(theirs))
+            self.assertEqual({k: (v.shape, v.dtype) for k, v in ours.state_dict().items()},
+                             {k: (v.shape, v.dtype) for k, v in theirs.state_dict().items()})
+            with torch.no_grad():
+                for parameter in theirs.parameters():
+                    parameter.normal_()
+            ours.load_state_dict(theirs.state_dict())
+            x = torch.randn(3, *theirs.normalized_shape, device=device, dtype=options.get("dtype"))
+            with self.assert_launches(1):
+                y = ours(x)
+            self.assert_close(y, theirs(x).detach(), **loose(y.dtype))
+            ours.reset_parameters()
+            self.assertTrue(all((p == (n == "weight")).all() for n, p in ours.named_parameters()))
+
+    def test_says_what_follows(self):
+        self.assertIn("activation='gelu', scale=0.5", repr(LayerNorm(8, activation="gelu", scale=0.5)))
+        x = torch.randn(3, 8, device=device)
+        self.assert_close(LayerNorm(8, device=device, activation="gelu", scale=0.5)(x).detach(),
+                          reference(x, (8,), activation="gelu", scale=0.5))
+
+    def test_can_be_copied_and_stored(self):
+        norm = LayerNorm(8, activation="silu", scale=2.0, device=device)
+        file = io.BytesIO()
+        torch.save(norm, file)
+        file.seek(0)
+        x = torch.randn(3, 8, device=device)
+        for other in (copy.deepcopy(norm), pickle.loads(pickle.dumps(norm)), torch.load(file, weights_only=False)):
+            self.assert_close(other(x), norm(x))
+            self.assertEqual(repr(other), repr(norm))
+
+    def test_elsewhere_it_is_pytorchs(self):
+        norm = LayerNorm(8, activation="gelu", scale=0.5, device="meta")
+        self.assertEqual(norm(torch.randn(3, 8, device="meta")).shape, (3, 8))
+        if not FAKE:
+            x = torch.randn(3, 8, requires_grad=True)
+            with self.assert_launches(0):
+                y = LayerNorm(8, activation="gelu", scale=0.5)(x)
+                y.sum().backward()
+            self.assert_close(y, reference(x, (8,), activation="gelu", scale=0.5), **loose(torch.float32))
+
+    def test_a_parametrized_weight(self):
+        norm = LayerNorm(8, device=device)
+
+        class Doubled(nn.Module):
+            def forward(self, weight):
+                return 2 * weight
+        nn.utils.parametrize.register_parametrization(norm, "weight", Doubled())
+        x = torch.randn(3, 8, device=device)
+        self.assert_close(norm(x), reference(x, (8,), norm.weight, norm.bias))
+
+
+class Named(nn.LayerNorm):
+    """A subclass that computes what its base computes."""
+
+    def name(self):
+        return "named"
+
+
+class Other(nn.LayerNorm):
+    """A subclass that computes something else."""
+
+    def forward(self, x):
+        return super().forward(x) + 1
+
+
+class ReplaceTest(TestCase):
+    def model(self):
+        torch.manual_seed(1)
+        return nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.TransformerEncoderLayer(8, 2, 16, batch_first=True),
+                             Named(8, eps=1e-3), Other(8)).to(device).eval()
+
+    def test_every_layernorm_of_a_model(self):
+        model = self.model()
+        before, state = dict(model.named_modules()), model.state_dict()
+        seen = []
+        model[1].register_forward_hook(lambda *_: seen.append(1))
+        model[1].train()
+        x = torch.randn(3, 5, 8, device=device, requires_grad=True)
+        wanted = model(x)
+        self.assertIs(replace_layer_norm(model), model)
+        self.assertEqual([type(m) is LayerNorm for m in (model[1], model[2].norm1, model[2].norm2)], [True] * 3)
+        self.assertIsInstance(model[3], (LayerNorm, Named))
+        self.assertEqual(model[3].name(), "named")
+        self.assertIs(type(model[4]), Other)
+        for name, module in model.named_modules():
+            self.assertIs(module, before[name])
+        for name, value in model.state_dict().items():
+            self.assertEqual(value.data_ptr(), state[name].data_ptr())
+        self.assertTrue(model[1].training)
+        with self.assert_launches(4):
+            found = model(x)
+        self.assertEqual(len(seen), 2)
+        self.assert_close(found, wanted, **loose(torch.float32))
+        self.assertIs(replace_layer_norm(model), model)
+        self.assert_close(model(x), wanted, **loose(torch.float32))
+
+    def test_what_was_replaced_can_be_copied_and_stored(self):
+        model = replace_layer_norm(self.model())
+        x = torch.randn(3, 5, 8, device=device, requires_grad=True)
+        for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+            with self.assert_launches(4):
+                y = other(x)
+            self.assert_close(y, model(x))
+            self.assertIsInstance(other[3], Named)
+            self.assertIsInstance(other[3], LayerNorm)
+
+    def test_a_layernorm_itself(self):
+        self.assertIs(type(replace_layer_norm(nn.LayerNorm(8))), LayerNorm)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""What the tests of normjit.torch share.
+
+    python3 torch_..._test.py            # on the GPU, with the libnormjit in NORMJIT_LIBRARY
+    python3 torch_..._test.py --fake     # on the CPU: operators of the CPU above a libnormjit that computes there
+
+Begin a test file with `from torch_support import ...` before anything of normjit. Without torch, a GPU, or a compiler for
+the fake, it says so in one line and exits with 77.
+"""
+import ctypes
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+FAKE = "--fake" in sys.argv
+SKIPPED = 77
+
+sys.path.insert(0, os.path.join(ROOT, "python"))
+sys.dont_write_bytecode = True
+
+
+def skip(why):
+    print("Skipped: {}".format(why))
+    sys.exit(SKIPPED)
+
+
+try:
+    import torch
+except ImportError as missing:
+    skip("no PyTorch here ({})".format(missing))
+if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 9):
+    skip("PyTorch {} is older than 2.9".format(torch.__version__))
+
+
+def _fake_library():
+    """The path of the fake libnormjit, compiled for this process."""
+    compiler = shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        skip("no C++ compiler for the fake libnormjit")
+    path = os.path.join(_scratch.name, "libfake_normjit.so")
+    subprocess.run([compiler, "-std=c++17", "-O2", "-shared", "-fPIC", "-I" + os.path.join(ROOT, "src"),
+                    os.path.join(HERE, "fake_normjit.cc"), "-o", path], check=True)
+    return path
+
+
+if FAKE:
+    _scratch = tempfile.TemporaryDirectory()
+    os.environ["NORMJIT_LIBRARY"] = _fake_library()
+    os.environ["NORMJIT_TORCH_TEST_DEVICE"] = "CPU"
+    device = torch.device("cpu")
+else:
+    if not torch.cuda.is_available() or torch.version.cuda is None:
+        skip("no NVIDIA GPU for PyTorch here")
+    device = torch.device("cuda", torch.cuda.current_device())
+
+import normjit.torch  # noqa: E402
+from normjit import _library  # noqa: E402
+from normjit.torch import _operator  # noqa: E402
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+ACTIVATIONS = (None, "relu", "gelu", "gelu_tanh", "silu")
+functional = torch.nn.functional
+seed = int(os.environ.get("NORMJIT_TEST_SEED", random.randrange(1 << 30)))
+print("NORMJIT_TEST_SEED={} ({} operator, {})".format(seed, _operator.kind, device))
+
+
+class Fake:
+    """What the fake libnormjit has seen, and what it is told to answer."""
+
+    def __getattr__(self, name):
+        return self._variable(name).value
+
+    def __setattr__(self, name, value):
+        self._variable(name).value = value
+
+    def _variable(self, name):
+        kind = {"next_status": ctypes.c_int32, "idle": ctypes.c_int32, "workspace": ctypes.c_void_p}
+        return kind.get(name, ctypes.c_int64).in_dll(_library.load(), "fake_" + name)
+
+
+fake = Fake()
+
+
+def launches():
+    """How often libnormjit has been asked for a kernel so far."""
+    if FAKE:
+        return fake.launches
+    counters = json.loads(_library.text_of("normjit_counters", _library.service()))
+    return sum(counters[name] for name in ("memory_hits", "disk_hits", "layer_hits", "embedded_hits", "misses"))
+
+
+def reference(x, shape, weight=None, bias=None, eps=1e-5, activation=None, scale=1.0):
+    """In f64, by PyTorch."""
+    def wide(part):
+        return None if part is None else part.double()
+    z = functional.layer_norm(wide(x), shape, wide(weight), wide(bias), eps)
+    z = {None: lambda v: v, "relu": functional.relu, "gelu": functional.gelu, "silu": functional.silu,
+         "gelu_tanh": lambda v: functional.gelu(v, approximate="tanh")}[activation](z)
+    return z * scale
+
+
+def tolerance(dtype):
+    """Of values about 1: a rounding or two of this type, and the arithmetic's own."""
+    return {"rtol": 4 * torch.finfo(dtype).eps, "atol": max(4 * torch.finfo(dtype).eps, 1e-13)}
+
+
+def loose(dtype):
+    """Where rounded values went through PyTorch's own operators, too."""
+    return {torch.float64: {"rtol": 1e-9, "atol": 1e-9}, torch.float32: {"rtol": 1e-4, "atol": 1e-4},
+            torch.float16: {"rtol": 1e-2, "atol": 1e-2}, torch.bfloat16: {"rtol": 6e-2, "atol": 6e-2}}[dtype]
+
+
+class TestCase(unittest.TestCase):
+    """Every test begins with the same random numbers, and expects each of its own to come from normjit."""
+
+    def setUp(self):
+        torch.manual_seed(seed)
+        self.random = random.Random(seed)
+
+    def assert_close(self, found, wanted, dtype=None, **limits):
+        dtype = dtype or found.dtype
+        torch.testing.assert_close(found.double(), wanted.double(), **(limits or tolerance(dtype)))
+
+    def assert_launches(self, count):
+        return _Launches(self, count)
+
+    def assert_same_error(self, ours, theirs):
+        """Both raise, the same type and the same text."""
+        with self.assertRaises(Exception) as wanted:
+            theirs()
+        with self.assertRaises(type(wanted.exception)) as found:
+            ours()
+        self.assertEqual(str(found.exception), str(wanted.exception))
+
+
+class _Launches:
+    def __init__(self, test, count):
+        self.test, self.count = test, count
+
+    def __enter__(self):
+        self.before = launches()
+
+    def __exit__(self, kind, *rest):
+        if kind is not None:
+            return
+        found = launches() - self.before
+        if FAKE or self.count == 0:
+            self.test.assertEqual(found, self.count, "launches by normjit")
+        else:  # a first launch may look in several places
+            self.test.assertGreaterEqual(found, self.count, "launches by normjit")
+
+
+def parameters(shape, dtype=torch.float32, requires_grad=False):
+    """A weight and a bias."""
+    weight = (1 + 0.25 * torch.randn(shape, device=device)).to(dtype)
+    bias = (0.25 * torch.randn(shape, device=device)).to(dtype)
+    return weight.requires_grad_(requires_grad), bias.requires_grad_(requires_grad)
+
+
+def main():
+    if FAKE:
+        sys.argv.remove("--fake")
+    unittest.main()
