@@ -3,8 +3,8 @@ import copy
 import io
 import pickle
 
-from torch_support import (ACTIVATIONS, DTYPES, FAKE, TestCase, _operator, device, fake, functional, loose, main, normjit,
-                           parameters, reference, torch)
+from torch_support import (ACTIVATIONS, DTYPES, FAKE, TestCase, _operator, device, fake, functional, loose, main, parameters,
+                           reference, torch)
 
 from normjit.torch import LayerNorm, layer_norm, replace_layer_norm
 
@@ -32,7 +32,7 @@ class ValuesTest(TestCase):
         return make(*shape)
 
     def test_random_layers_are_those_of_pytorch(self):
-        for _ in range(200):
+        for _ in range(200 if FAKE else 40):  # on a GPU each compiles a kernel
             dtype = self.random.choice(DTYPES)
             shape = [self.random.choice((1, 2, 3, 5, 8, 31, 64)) for _ in range(self.random.randint(1, 4))]
             normalized = tuple(shape[self.random.randrange(len(shape)):])

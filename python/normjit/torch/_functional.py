@@ -41,7 +41,7 @@ def run(x, shape, weight, bias, eps, code, scale):
         return reference(x, shape, weight, bias, eps, code, scale)
     if torch.is_grad_enabled() and (x.requires_grad or weight is not None and weight.requires_grad
                                     or bias is not None and bias.requires_grad):
-        return differentiable(x, len(shape), weight, bias, eps, code, scale)
+        return differentiable(x, len(shape), weight, bias, eps, code, scale, None)
     if code == NONE and scale == 1.0:
         return apply(x, len(shape), weight, bias, eps)  # each argument more costs 0.15 us
     return apply(x, len(shape), weight, bias, eps, code, scale)

@@ -93,8 +93,8 @@ inline Tensor make(const Facts& beside, std::int64_t dims, const std::int64_t* s
     stride *= std::max<std::int64_t>(sizes[i], 1);
   }
   AtenTensorHandle made = nullptr;
-  require(aoti_torch_empty_strided(dims, sizes, strides, dtype, beside.device_type, beside.device, &made),
-          "taking memory (is the device out of memory?)");
+  if (aoti_torch_empty_strided(dims, sizes, strides, dtype, beside.device_type, beside.device, &made))
+    fail("CUDA out of memory. normjit::layer_norm got none for its result; PyTorch has written the reason to stderr.");
   return Tensor(made);
 }
 
@@ -105,7 +105,7 @@ inline Tensor contiguous(const Tensor& tensor) {
       torch::stable::detail::from(given),
       torch::stable::detail::from(aoti_torch_memory_format_contiguous_format())};
   require(aoti_torch_call_dispatcher("aten::contiguous", "", stack.data()),
-          "making a tensor contiguous (is the device out of memory?)");
+          "making an input contiguous (PyTorch has written the reason to stderr)");
   return Tensor(torch::stable::detail::to<AtenTensorHandle>(stack[0]));
 }
 
