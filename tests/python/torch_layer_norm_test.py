@@ -41,8 +41,8 @@ class ValuesTest(TestCase):
             weight, bias = self.random.choice(((None, None), (weight, None), (weight, bias)))
             options = {"activation": self.random.choice(ACTIVATIONS), "scale": self.random.choice((1.0, -0.5, 0.0))}
             eps = self.random.choice((1e-5, 1e-12, 0.25))
-            if x.shape[-len(normalized):].numel() == 1:
-                eps = 0.25  # else PyTorch's and ours divide two roundings of nothing by nothing
+            if torch.Size(normalized).numel() < 5:
+                eps = 0.25  # the variance may be next to nothing, and the result then mostly rounding
             with self.subTest(shape=shape, normalized=normalized, stride=x.stride(), dtype=dtype, eps=eps, **options,
                               parameters=(weight is not None) + (bias is not None)):
                 with self.assert_launches(1):

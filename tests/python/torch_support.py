@@ -106,8 +106,9 @@ def reference(x, shape, weight=None, bias=None, eps=1e-5, activation=None, scale
 
 
 def tolerance(dtype):
-    """Of values about 1: a rounding or two of this type, and the arithmetic's own."""
-    return {"rtol": 4 * torch.finfo(dtype).eps, "atol": max(4 * torch.finfo(dtype).eps, 1e-13)}
+    """Of values about 1: the arithmetic's error, and a rounding or two to this type."""
+    within = {torch.float64: 1e-11, torch.float32: 2e-5}.get(dtype, 4 * torch.finfo(dtype).eps)
+    return {"rtol": within, "atol": within}
 
 
 def loose(dtype):
