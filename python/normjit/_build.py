@@ -58,6 +58,15 @@ def build(name, sources, include_dirs=(), flags=(), libraries=(), version=""):
     return target
 
 
+def header_directory():
+    """The folder of normjit/c_api.h: in this package, or in the source tree that this package is used from."""
+    package = os.path.dirname(os.path.abspath(__file__))
+    for folder in (os.path.join(package, "include"), os.path.join(package, "..", "..", "src")):
+        if os.path.isfile(os.path.join(folder, "normjit", "c_api.h")):
+            return os.path.normpath(folder)
+    raise BuildError("normjit/c_api.h is missing from {}; install the package again.".format(package))
+
+
 class _Compiler:
     def __init__(self, command, identity):
         self.command = command
