@@ -1,0 +1,122 @@
+"""The call of the XLA FFI: its handlers, built and registered at the first use, and its operands and results."""
+import ctypes
+import functools
+import os
+
+import jax
+import jax.numpy as jnp
+import jaxlib
+import numpy as np
+
+from normjit import _build, _library
+
+TARGET = "normjit_layer_norm"
+# As NormjitTable in layer_norm.cc has them; its last member is the service.
+_TABLE = ("normjit_layer_norm", "normjit_prepare", "normjit_kernel_release", "normjit_status_message", "normjit_free")
+
+
+def call(problem, statistics, x, weight, bias):
+    """(y,), or with statistics (y, mean, rstd), by the kernel."""
+    register()
+    operands = _alike([operand for operand in (x, weight, bias) if operand is not None])
+    wide = jnp.float64 if any(operand.dtype == jnp.float64 for operand in operands) else jnp.float32
+    shapes = [(x.shape, x.dtype)] + [(x.shape[:1], wide)] * (2 * statistics)
+    affine = ("none", "w", "wb")[len(operands) - 1]
+    spec = _library.Spec(
+        problem.columns, problem.epsilon, problem.scale, input=_dtype(x.dtype), output=_dtype(x.dtype),
+        weight=0 if weight is None else _dtype(weight.dtype), affine=_library.AFFINES[affine],
+        activation=_library.ACTIVATIONS[problem.activation], statistics=int(statistics))
+    workspace = workspace_bytes(bytes(spec))
+    if workspace:
+        shapes.append(((workspace,), jnp.uint8))
+    results = jax.ffi.ffi_call(TARGET, [_like(operands[0], *shape) for shape in shapes])(
+        *operands, columns=np.int64(spec.columns), affine=np.int64(spec.affine), activation=np.int64(spec.activation),
+        statistics=np.int64(spec.statistics), epsilon=np.float64(spec.epsilon), scale=np.float64(spec.scale))
+    return tuple(results[:1 + 2 * statistics])
+
+
+def _dtype(dtype):
+    return _library.DTYPES[{"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}[dtype.name]]
+
+
+@functools.lru_cache(maxsize=None)
+def register():
+    """Makes the target known to XLA. Raises RuntimeError."""
+    gpus()
+    library = open_handlers(os.path.join(os.path.dirname(os.path.abspath(__file__)), "layer_norm.cc"))
+    handlers = {"initialize": library.normjit_jax_initialize, "execute": library.normjit_jax_execute}
+    jax.ffi.register_ffi_target(
+        TARGET, {stage: jax.ffi.pycapsule(handler) for stage, handler in handlers.items()}, platform="CUDA")
+    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.normjit_jax_refuse), platform="cpu")
+
+
+def gpus():
+    """The NVIDIA GPUs of this process."""
+    try:
+        return jax.local_devices(backend="cuda")
+    except RuntimeError as why:
+        raise RuntimeError("normjit.jax needs an NVIDIA GPU; got platform {}. Install jax with CUDA (jax[cuda13]), or "
+                           "use the formula in jax.numpy here. JAX says: {}".format(
+                               jax.default_backend(), why)) from None
+
+
+def open_handlers(source):
+    """The shared library of layer_norm.cc, connected with libnormjit."""
+    table = (ctypes.c_void_p * (len(_TABLE) + 1))(*map(_library.address_of, _TABLE), _library.service())
+    headers = _build.header_directory()
+    library = ctypes.CDLL(_build.build(
+        "jax_layer_norm", [source, os.path.join(headers, "normjit", "c_api.h")], [headers, jax.ffi.include_dir()],
+        version="jaxlib " + jaxlib.__version__))
+    library.normjit_jax_bind.restype = None
+    library.normjit_jax_bind(table)
+    return library
+
+
+@functools.lru_cache(maxsize=1024)
+def workspace_bytes(spec):
+    """What suffices for this normjit_spec, as bytes, on each GPU of this process. libnormjit asks for the current
+    context, and XLA works in the primary one."""
+    cuda = ctypes.CDLL("libcuda.so.1")
+    spec = _library.Spec.from_buffer_copy(spec)
+    most = ctypes.c_size_t()
+    for gpu in gpus():
+        context, popped, here = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_size_t()
+        ordinal = gpu.local_hardware_id
+        for status in (cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), ordinal),
+                       cuda.cuCtxPushCurrent_v2(context)):
+            if status != 0:
+                raise RuntimeError("normjit.jax: the context of GPU {} gave CUDA error {}".format(ordinal, status))
+        try:
+            _library.call("normjit_workspace_bytes", _library.service(), ctypes.byref(spec), ctypes.byref(here))
+        finally:
+            cuda.cuCtxPopCurrent_v2(ctypes.byref(popped))
+            cuda.cuDevicePrimaryCtxRelease_v2(ordinal)
+        most = max(most, here, key=lambda size: size.value)
+    return most.value
+
+
+def _varying(array):
+    """The axes of shard_map along which an array differs from device to device."""
+    kind = jax.typeof(array)
+    manual = getattr(kind, "manual_axis_type", None)
+    return frozenset(getattr(kind, "vma", ()) if manual is None else manual.varying)
+
+
+def _alike(operands):
+    """The operands, all of them varying along the same axes of shard_map, as XLA's calls need them."""
+    axes = frozenset().union(*map(_varying, operands))
+    missing = [tuple(axes - _varying(operand)) for operand in operands]
+    if hasattr(jax.lax, "pcast"):
+        return [jax.lax.pcast(operand, some, to="varying") if some else operand
+                for operand, some in zip(operands, missing)]
+    return [jax.lax.pvary(operand, some) if some else operand for operand, some in zip(operands, missing)]
+
+
+def _like(operand, shape, dtype):
+    """The type of a result that varies as the operand does."""
+    kind = jax.typeof(operand)
+    if not _varying(operand):
+        return jax.ShapeDtypeStruct(shape, dtype)
+    if hasattr(kind, "manual_axis_type"):
+        return jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=kind.manual_axis_type)
+    return jax.ShapeDtypeStruct(shape, dtype, vma=kind.vma)
