@@ -8,6 +8,8 @@ It is a call of the XLA FFI, whose C++ part is compiled once per user and jaxlib
 jit, scan, vmap, shard_map, command buffers, and under differentiation in both modes and of any order. JAX 0.6 or newer.
 """
 import functools
+import operator
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -51,10 +53,11 @@ def _layer_norm(x, weight, bias, *, normalized_shape, normalized_ndim, eps, acti
             activation, ", ".join(repr(name) for name in ACTIVATIONS)))
     if not eps >= 0:
         raise ValueError("eps is {}; it must not be negative".format(eps))
-    shape = _normalized(x, normalized_shape, normalized_ndim)
     for name, array in (("x", x), ("weight", weight), ("bias", bias)):
-        if array is not None and array.dtype.name not in _DTYPES:
-            raise TypeError("{} is {}; layer_norm takes {}".format(name, array.dtype.name, ", ".join(_DTYPES)))
+        if array is not None and _dtype_name(array) not in _DTYPES:
+            raise TypeError("{} is {}; layer_norm takes arrays of {}".format(
+                name, _dtype_name(array), ", ".join(_DTYPES)))
+    shape = _normalized(x, normalized_shape, normalized_ndim)
     for name, array in (("weight", weight), ("bias", bias)):
         if array is not None and array.shape != shape:
             raise ValueError("{} has shape {}; the last axes of x, which are normalized, have shape {}".format(
@@ -70,6 +73,10 @@ def _layer_norm(x, weight, bias, *, normalized_shape, normalized_ndim, eps, acti
     return y.reshape(x.shape)
 
 
+def _dtype_name(array):
+    return array.dtype.name if hasattr(array, "dtype") else "a " + type(array).__name__
+
+
 def _normalized(x, shape, ndim):
     """The shape of the last axes of x, which are normalized."""
     if shape is not None and ndim is not None:
@@ -79,7 +86,7 @@ def _normalized(x, shape, ndim):
         if not 1 <= ndim <= x.ndim:
             raise ValueError("normalized_ndim is {}; x of shape {} allows 1 to {}".format(ndim, x.shape, x.ndim))
         return x.shape[x.ndim - ndim:]
-    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    shape = tuple(shape) if isinstance(shape, Sequence) else (operator.index(shape),)
     if not shape or x.shape[max(0, x.ndim - len(shape)):] != shape:
         raise ValueError("normalized_shape is {}; it must be the last axes of x, which has shape {}".format(
             shape, x.shape))

@@ -118,5 +118,6 @@ def _like(operand, shape, dtype):
     if not _varying(operand):
         return jax.ShapeDtypeStruct(shape, dtype)
     if hasattr(kind, "manual_axis_type"):
-        return jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=kind.manual_axis_type)
+        everywhere = jax.sharding.NamedSharding(kind.sharding.mesh, jax.sharding.PartitionSpec())
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=everywhere, manual_axis_type=kind.manual_axis_type)
     return jax.ShapeDtypeStruct(shape, dtype, vma=kind.vma)

@@ -1,0 +1,29 @@
+// The handlers of normjit.jax for JAX's CPU platform, in tests: the same code, but that there is no stream.
+#include <cstring>
+
+#include "../../python/normjit/jax/layer_norm.cc"
+
+namespace {
+
+int host_zero(void* memory, std::size_t bytes, void*) {
+  std::memset(memory, 0, bytes);
+  return 0;
+}
+
+ffi::Error execute_on_host(ffi::RemainingArgs arguments, ffi::RemainingRets results, std::int64_t columns,
+                           std::int64_t affine, std::int64_t activation, std::int64_t statistics,
+                           double epsilon, double scale) {
+  Call call;
+  ffi::Error bad = read(arguments, results, columns, affine, activation, statistics, epsilon, scale, call);
+  if (bad.failure()) return bad;
+  // XLA leaves the initialize stage out on the CPU.
+  bad = prepare(call, /*device=*/0);
+  return bad.failure() ? bad : launch(call, nullptr, &host_zero);
+}
+
+}  // namespace
+
+#pragma GCC visibility push(default)
+XLA_FFI_DEFINE_HANDLER_SYMBOL(normjit_jax_test_execute, execute_on_host, with_operands(ffi::Ffi::Bind()),
+                              {ffi::Traits::kCmdBufferCompatible});
+#pragma GCC visibility pop
