@@ -41,11 +41,15 @@ struct FakeOpen {
 
 TEST(NvrtcSearch, TheOrderOfPlaces) {
   const auto places = names_of(nvrtc_candidates("/opt/cuda", "/opt/normjit/bin", 0));
-  const Names first(places.begin(), places.begin() + 10);
+  const Names first(places.begin(), places.begin() + 14);
   EXPECT_THAT(
       first, ElementsAre("loaded libnvrtc.so.13", "loaded libnvrtc.so.12", "libnvrtc.so.13", "libnvrtc.so.12",
                          "/opt/normjit/bin/libnvrtc.so.13", "/opt/normjit/bin/libnvrtc.so.12",
                          "/opt/normjit/bin/../lib/libnvrtc.so.13", "/opt/normjit/bin/../lib/libnvrtc.so.12",
+                         "/opt/normjit/bin/../../nvidia/cu13/lib/libnvrtc.so.13",
+                         "/opt/normjit/bin/../../nvidia/cu13/lib/libnvrtc.so.12",
+                         "/opt/normjit/bin/../../nvidia/cuda_nvrtc/lib/libnvrtc.so.13",
+                         "/opt/normjit/bin/../../nvidia/cuda_nvrtc/lib/libnvrtc.so.12",
                          "/opt/cuda/lib64/libnvrtc.so.13", "/opt/cuda/lib64/libnvrtc.so.12"));
   EXPECT_THAT(places, AllOf(Contains("/opt/cuda/lib/libnvrtc.so.13"),
                             Contains("/usr/local/cuda/lib64/libnvrtc.so.13")));

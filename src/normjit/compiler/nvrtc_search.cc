@@ -15,6 +15,9 @@ constexpr const char* kToolkitFolders[] = {"lib64", "lib", "targets/sbsa-linux/l
 #else
 constexpr const char* kToolkitFolders[] = {"lib64", "lib", "targets/x86_64-linux/lib"};
 #endif
+// Beside normjit in the site-packages of Python, whose library is in normjit/lib: NVIDIA's wheels of CUDA 13
+// and 12.
+constexpr const char* kWheelFolders[] = {"nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib"};
 
 std::string soname(int major) { return concat({"libnvrtc.so.", shortest(major)}); }
 
@@ -44,6 +47,8 @@ std::vector<NvrtcCandidate> nvrtc_candidates(const std::string& cuda_home, const
   if (!own_directory.empty()) {
     directories.emplace_back(own_directory);
     directories.push_back(std::filesystem::path(own_directory) / ".." / "lib");
+    for (const char* folder : kWheelFolders)
+      directories.push_back(std::filesystem::path(own_directory) / ".." / ".." / folder);
   }
   std::vector<std::filesystem::path> toolkits;
   if (!cuda_home.empty()) toolkits.emplace_back(cuda_home);

@@ -29,7 +29,8 @@ struct NvrtcCandidate {
 };
 
 // The places in their order: loaded in this process, the loader's own path, beside this library
-// (own_directory), the CUDA toolkits; newer majors first, none above newest_major (0: no limit).
+// (own_directory), the wheels of pip beside it, the CUDA toolkits; newer majors first, none above
+// newest_major (0: no limit).
 std::vector<NvrtcCandidate> nvrtc_candidates(const std::string& cuda_home, const std::string& own_directory,
                                              int newest_major);
 
