@@ -44,7 +44,7 @@ def build(name, sources, include_dirs=(), flags=(), libraries=(), version=""):
     compiler = _compiler()
     folder = _folder()
     command = [*_FLAGS, *flags]
-    command += ["-I" + os.fspath(path) for path in include_dirs]
+    command += ["-isystem" + os.fspath(path) for path in include_dirs]
     link = []
     for library in map(os.path.abspath, libraries):
         link += [library, "-Wl,-rpath," + os.path.dirname(library)]

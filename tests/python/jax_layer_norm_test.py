@@ -285,8 +285,9 @@ class Transformations(Case):
 
 class Derivatives(Case):
     def test_gradients(self):
+        choose = random.Random(SEED)
         for activation in ACTIVATIONS:
-            for given in (0, (0,), (0, 1), (1,), (2,), (0, 1, 2), (1, 2)):
+            for given in (choose.choice((0, (0,), (0, 1), (1,), (2,), (1, 2))), (0, 1, 2)):
                 x, layer, cotangent = self.array(6, 40), self.layer(40), self.array(6, 40)
                 options = {"activation": activation, "scale": 0.5, "eps": 1e-3}
                 found, wanted = [jax.grad(lambda *arrays: (function(*arrays, **options) * cotangent).sum(), given)(
@@ -315,7 +316,7 @@ class Derivatives(Case):
         with x64():
             from jax.test_util import check_grads
             x, layer = self.array(3, 7, dtype="float64"), self.layer(7, "float64")
-            for activation in (None, "gelu", "silu"):
+            for activation in (None, "gelu"):
                 check_grads(lambda *arrays: normjit.jax.layer_norm(*arrays, activation=activation, eps=0.1),
                             (x, *layer), order=2, modes=("fwd", "rev"), atol=1e-4, rtol=1e-4)
             found, wanted = [jax.hessian(lambda x: (function(x, *layer, activation="gelu") ** 2).sum())(x)

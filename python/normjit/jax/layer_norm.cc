@@ -244,8 +244,9 @@ extern "C" NORMJIT_EXPORT void normjit_jax_bind(const NormjitTable* table) { nor
 
 XLA_FFI_DECLARE_HANDLER_SYMBOL(normjit_jax_execute);
 #pragma GCC visibility push(default)
-XLA_FFI_DEFINE_HANDLER_SYMBOL(normjit_jax_initialize, initialize,
-                              with_operands(ffi::Ffi::BindInitialize().Ctx<ffi::DeviceOrdinal>()));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    normjit_jax_initialize, initialize,
+    with_operands(ffi::Ffi::Bind<ffi::ExecutionStage::kInitialize>().Ctx<ffi::DeviceOrdinal>()));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(normjit_jax_execute, execute,
                               with_operands(ffi::Ffi::Bind().Ctx<ffi::PlatformStream<void*>>()),
                               {ffi::Traits::kCmdBufferCompatible});
