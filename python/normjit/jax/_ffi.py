@@ -2,6 +2,7 @@
 import ctypes
 import functools
 import os
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -39,9 +40,20 @@ def _dtype(dtype):
     return _library.DTYPES[{"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}[dtype.name]]
 
 
-@functools.lru_cache(maxsize=None)
+_registering = threading.RLock()
+# A fork waits for a build that is under way, so that the child finds no lock taken.
+os.register_at_fork(before=_registering.acquire, after_in_parent=_registering.release,
+                    after_in_child=_registering.release)
+
+
 def register():
-    """Makes the target known to XLA. Raises RuntimeError."""
+    """Makes the target known to XLA, once. Raises RuntimeError."""
+    with _registering:
+        _register()
+
+
+@functools.lru_cache(maxsize=None)
+def _register():
     gpus()
     library = open_handlers(os.path.join(os.path.dirname(os.path.abspath(__file__)), "layer_norm.cc"))
     handlers = {"initialize": library.normjit_jax_initialize, "execute": library.normjit_jax_execute}
