@@ -4,8 +4,8 @@ A toolkit is taken from CUDA_HOME, CUDA_PATH or /usr/local/cuda, if it has both.
 become part of the library.
 """
 import glob
+import importlib.util
 import os
-import sysconfig
 
 from scikit_build_core import build as _backend
 from scikit_build_core.build import (  # noqa: F401
@@ -35,7 +35,8 @@ def _has_toolkit():
 
 def _from_wheels():
     """The settings for CMake; NVRTC is found by the program that CMake runs."""
-    cuda = os.path.join(sysconfig.get_path("platlib"), "nvidia", "cu13")
+    folders = importlib.util.find_spec("nvidia").submodule_search_locations
+    cuda = next(path for path in (os.path.join(folder, "cu13") for folder in folders) if os.path.isdir(path))
     os.environ.setdefault("NORMJIT_NVRTC_PATH", os.path.join(cuda, "lib", "libnvrtc.so.13"))
     include = os.path.join(cuda, "include")
     return {"cmake.define.NORMJIT_CUDA_INCLUDE": include, "cmake.define.NORMJIT_NVRTC_INCLUDE": include}

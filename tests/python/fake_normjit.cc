@@ -1,6 +1,7 @@
 // A libnormjit for tests of the drop-ins on a machine without a GPU: the launch computes at once, on host
 // memory, and the tests set what else it answers. Only what the drop-ins call is here.
 #include <normjit/c_api.h>
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -14,7 +15,9 @@ __attribute__((visibility("default"))) std::int64_t fake_workspace_bytes = 0;
 __attribute__((visibility("default"))) std::int64_t fake_launches = 0;
 __attribute__((visibility("default"))) std::int64_t fake_row_stride = 0;      // of x, in the last launch
 __attribute__((visibility("default"))) const void* fake_workspace = nullptr;  // of the last launch
-__attribute__((visibility("default"))) std::int32_t fake_idle = 0;            // 1: launches return at once
+__attribute__((visibility("default"))) std::int64_t fake_prepares = 0;
+__attribute__((visibility("default"))) std::int64_t fake_captured_misses = 0;  // launches that allow them
+__attribute__((visibility("default"))) std::int32_t fake_idle = 0;             // 1: launches return at once
 }
 
 namespace {
@@ -77,6 +80,11 @@ double activated(double v, int activation) {
   }
 }
 
+bool is_zero(const void* workspace) {
+  const char* bytes = static_cast<const char*>(workspace);
+  return !bytes || std::all_of(bytes, bytes + fake_workspace_bytes, [](char byte) { return byte == 0; });
+}
+
 normjit_status refuse(normjit_status status, const char* text, char** error) {
   if (error) *error = strdup(text);
   return status;
@@ -105,8 +113,9 @@ normjit_status normjit_workspace_bytes(normjit_service*, const normjit_spec*, si
 }
 
 normjit_status normjit_layer_norm(normjit_service*, const normjit_spec* spec, const normjit_tensors* t, void*,
-                                  const normjit_launch_options*, char** error) {
+                                  const normjit_launch_options* options, char** error) {
   ++fake_launches;
+  fake_captured_misses += options && options->miss_in_capture;
   fake_row_stride = t->x_row_stride;
   fake_workspace = t->workspace;
   if (fake_next_status) {
@@ -119,7 +128,7 @@ normjit_status normjit_layer_norm(normjit_service*, const normjit_spec* spec, co
       !t->y || (spec->affine >= NORMJIT_WEIGHT) != (t->weight != nullptr) ||
       (spec->affine == NORMJIT_WEIGHT_BIAS) != (t->bias != nullptr) ||
       (spec->statistics != 0) != (t->mean != nullptr) ||
-      (fake_workspace_bytes != 0) != (t->workspace != nullptr))
+      (fake_workspace_bytes != 0) != (t->workspace != nullptr) || !is_zero(t->workspace))
     return refuse(NORMJIT_BAD_ARGUMENT, "The fake was called wrongly.", error);
   const std::int64_t n = spec->columns, stride = t->x_row_stride < 0 ? n : t->x_row_stride;
   const bool wide = spec->input == NORMJIT_F64 || spec->output == NORMJIT_F64 || spec->weight == NORMJIT_F64;
@@ -144,4 +153,12 @@ normjit_status normjit_layer_norm(normjit_service*, const normjit_spec* spec, co
   }
   return NORMJIT_OK;
 }
+
+normjit_status normjit_prepare(normjit_service*, const normjit_spec*, const normjit_prepare_options*,
+                               normjit_kernel** kernel, char**) {
+  ++fake_prepares;
+  *kernel = reinterpret_cast<normjit_kernel*>(new char);
+  return NORMJIT_OK;
+}
+void normjit_kernel_release(normjit_kernel* kernel) { delete reinterpret_cast<char*>(kernel); }
 }
