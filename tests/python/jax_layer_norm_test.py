@@ -3,9 +3,10 @@
 
     NORMJIT_LIBRARY=build/libnormjit.so python3 tests/python/jax_layer_norm_test.py
 
-With an NVIDIA GPU they run the kernels. Without one, or with --fake, they run the very same handlers on the CPU, above a
-libnormjit that computes there (fake_normjit.cc). NORMJIT_TEST_SEED=N repeats a run whose seed was N. Without JAX they say so
-in one line and exit with 77.
+    python3 tests/python/jax_layer_norm_test.py --fake
+
+They run the kernels; with --fake the very same handlers on the CPU, above a libnormjit that computes there (fake_normjit.cc).
+NORMJIT_TEST_SEED=N repeats a run whose seed was N. Without JAX or a GPU they say so in one line and exit with 77.
 """
 import ctypes
 import math
@@ -24,16 +25,19 @@ sys.path.insert(0, PACKAGES)
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
+def skip(why):
+    print("Skipped: {}".format(why))
+    sys.exit(77)
+
+
 try:
     import jax
     import jax.numpy as jnp
     import numpy as np
-except ImportError as why:
-    print("Skipped: no JAX here ({})".format(why))
-    sys.exit(77)
+except ImportError as missing:
+    skip("no JAX here ({})".format(missing))
 if not hasattr(jax, "typeof"):
-    print("Skipped: JAX {} is older than 0.6".format(jax.__version__))
-    sys.exit(77)
+    skip("JAX {} is older than 0.6".format(jax.__version__))
 
 from normjit import _build, _library  # noqa: E402
 from normjit.jax import _ffi  # noqa: E402
@@ -48,15 +52,6 @@ TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-5, "float64": 1e
 
 def x64():
     return jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64()
-
-
-def gpus():
-    if "--fake" in sys.argv:
-        return []
-    try:
-        return jax.local_devices(backend="cuda")
-    except RuntimeError:
-        return []
 
 
 class Fake:
@@ -85,10 +80,9 @@ def use_the_fake():
 
 def setUpModule():
     global FAKE, BUILDS, DEVICES
-    DEVICES = gpus() or jax.devices("cpu")
-    FAKE = None
-    print("seed {}, JAX {}, {}".format(SEED, jax.__version__, DEVICES[0].device_kind), file=sys.stderr)
-    if not gpus():
+    DEVICES, FAKE = jax.devices("cpu") if "--fake" in sys.argv else _ffi.gpus(), None
+    print("NORMJIT_TEST_SEED={}, JAX {}, {}".format(SEED, jax.__version__, DEVICES[0].device_kind), file=sys.stderr)
+    if "--fake" in sys.argv:
         BUILDS = tempfile.TemporaryDirectory()
         os.environ["NORMJIT_BUILD_DIR"] = BUILDS.name
         FAKE = use_the_fake()
@@ -435,4 +429,10 @@ class Handlers(Case):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=[argument for argument in sys.argv if argument != "--fake"])
+    arguments = [argument for argument in sys.argv if argument != "--fake"]
+    if arguments == sys.argv:
+        try:
+            _ffi.gpus()
+        except RuntimeError:
+            skip("no NVIDIA GPU for JAX here")
+    unittest.main(argv=arguments)
