@@ -147,15 +147,6 @@ def candidates():
     return sorted(glob.glob(os.path.join(own, "libnormjit.so*")), reverse=True) + list(_SONAMES)
 
 
-def include_directory():
-    """Where normjit/c_api.h is: in the package, or in the repository that the package is part of."""
-    own = os.path.dirname(os.path.abspath(__file__))
-    for folder in (os.path.join(own, "include"), os.path.join(own, "..", "..", "src")):
-        if os.path.exists(os.path.join(folder, "normjit", "c_api.h")):
-            return os.path.abspath(folder)
-    raise ImportError("normjit/c_api.h was not found in {}; install the package again.".format(own))
-
-
 @functools.lru_cache(maxsize=None)
 def load():
     """libnormjit, opened and declared. Raises ImportError, which lists what was tried."""

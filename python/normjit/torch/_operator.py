@@ -27,11 +27,6 @@ def _define():
         library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
 
 
-def _headers():
-    include = os.path.join(os.path.dirname(torch.__file__), "include")
-    return [include, _library.include_directory()]
-
-
 def _build_operator():
     """The path of the operator's shared library, compiled where that has not been done. Raises _build.BuildError."""
     native = os.path.join(os.path.dirname(os.path.abspath(__file__)), "native")
@@ -39,10 +34,11 @@ def _build_operator():
     flags = ["-DTORCH_TARGET_VERSION=0x0209000000000000"]
     if DEVICE == "CPU":
         flags.append("-DNORMJIT_TORCH_ON_CPU")
-    sources.append(os.path.join(_library.include_directory(), "normjit", "c_api.h"))
-    torch_libraries = os.path.join(os.path.dirname(torch.__file__), "lib")
-    return _build.build("normjit_torch", sources, include_dirs=_headers(), flags=flags,
-                        libraries=[os.path.join(torch_libraries, "libtorch_cpu.so")],
+    sources.append(os.path.join(_build.header_directory(), "normjit", "c_api.h"))
+    installed = os.path.dirname(torch.__file__)
+    return _build.build("normjit_torch", sources, flags=flags,
+                        include_dirs=[os.path.join(installed, "include"), _build.header_directory()],
+                        libraries=[os.path.join(installed, "lib", "libtorch_cpu.so")],
                         version="torch {} {}".format(torch.__version__, torch.version.git_version))
 
 
