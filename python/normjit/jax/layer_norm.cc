@@ -228,11 +228,10 @@ ffi::Error initialize(std::int32_t device, ffi::RemainingArgs arguments, ffi::Re
   return bad.failure() ? bad : prepare(call, device);
 }
 
-ffi::Error refuse(ffi::RemainingArgs, ffi::RemainingRets) {
+ffi::Error refuse(ffi::RemainingArgs, ffi::RemainingRets, ffi::Dictionary) {
   return {ffi::ErrorCode::kUnimplemented,
-          "normjit.jax needs an NVIDIA GPU; got platform cpu. Place the arrays on a GPU, or use the formula "
-          "in jax.numpy "
-          "there."};
+          "normjit.jax needs an NVIDIA GPU; got platform cpu. Place the arrays on a GPU, or use the "
+          "formula in jax.numpy there."};
 }
 
 }  // namespace
@@ -250,5 +249,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
 XLA_FFI_DEFINE_HANDLER_SYMBOL(normjit_jax_execute, execute,
                               with_operands(ffi::Ffi::Bind().Ctx<ffi::PlatformStream<void*>>()),
                               {ffi::Traits::kCmdBufferCompatible});
-XLA_FFI_DEFINE_HANDLER_SYMBOL(normjit_jax_refuse, refuse, ffi::Ffi::Bind().RemainingArgs().RemainingRets());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(normjit_jax_refuse, refuse,
+                              ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attrs());
 #pragma GCC visibility pop
