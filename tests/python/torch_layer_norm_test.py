@@ -95,6 +95,16 @@ class ValuesTest(TestCase):
                               reference(x, (8,), None, bias, activation="relu"))
 
 
+    def test_a_nested_tensor_is_pytorchs_to_compute(self):
+        parts, (weight, bias) = [torch.randn(n, 8, device=device) for n in (2, 5)], parameters((8,))
+        for layout in (torch.strided, torch.jagged):
+            x = torch.nested.nested_tensor(parts, layout=layout)
+            with self.assert_launches(0):
+                found = layer_norm(x, (8,), weight, bias)
+            for ours, part in zip(found.unbind(), parts):
+                self.assert_close(ours, reference(part, (8,), weight, bias))
+
+
 class ErrorsTest(TestCase):
     def test_errors_of_shapes_are_pytorchs(self):
         x, weight = torch.randn(3, 8, device=device), torch.randn(8, device=device)
@@ -204,7 +214,7 @@ class AutocastTest(TestCase):
     def test_answers_in_f32(self):
         for amp in (torch.float16, torch.bfloat16):
             for dtype in (torch.float32, torch.float16, torch.bfloat16):
-                for weights in (torch.float32, dtype):
+                for weights in (torch.float32, torch.float16, torch.bfloat16):
                     x = torch.randn(5, 16, device=device).to(dtype).requires_grad_()
                     inputs = (x, *parameters((16,), weights, requires_grad=True))
                     with torch.autocast(device.type, amp):
@@ -232,10 +242,10 @@ class AutocastTest(TestCase):
         self.assert_close(y, reference(x, (16,), weight.half(), bias))
 
     def test_an_activation_is_in_f32_too(self):
-        x = torch.randn(5, 16, device=device).bfloat16().requires_grad_()
+        x, (weight, bias) = torch.randn(5, 16, device=device).bfloat16().requires_grad_(), parameters((16,))
         with torch.autocast(device.type, torch.bfloat16):
-            y = layer_norm(x, (16,), activation="gelu")
-        self.assert_close(y, reference(x, (16,), activation="gelu"))
+            y = layer_norm(x, (16,), weight.bfloat16(), bias, activation="gelu")
+        self.assert_close(y, reference(x, (16,), weight.bfloat16(), bias, activation="gelu"))
         y.sum().backward()
         self.assertEqual(x.grad.dtype, torch.bfloat16)
 

@@ -17,7 +17,7 @@ def layer_norm(x, normalized_shape, weight=None, bias=None, eps=1e-5, *, activat
     activation: None, "relu", "gelu", "gelu_tanh" or "silu".
 
     Tensors, dtypes, errors and autocast are as of torch.nn.functional.layer_norm; y is contiguous. Tensors that are
-    not on an NVIDIA GPU, a bias without a weight, and forward-mode derivatives are PyTorch's own to compute.
+    not on an NVIDIA GPU, nested ones, a bias without a weight, and forward-mode derivatives are PyTorch's own to compute.
     Gradients of any order: the backward is PyTorch's kernel on the saved mean and rstd, and computes the argument of an
     activation again. Thread-safe; launches on the current stream of x's device.
     """
@@ -36,8 +36,8 @@ def code_of(activation):
 
 def run(x, shape, weight, bias, eps, code, scale):
     """layer_norm, for a tuple and an activation's number."""
-    if (not x.is_cuda and not _ON_CPU or x.shape[-len(shape):] != shape or forward_ad._current_level >= 0
-            or weight is None and bias is not None):
+    if (not x.is_cuda and not _ON_CPU or x.is_nested or x.shape[-len(shape):] != shape
+            or forward_ad._current_level >= 0 or weight is None and bias is not None):
         return reference(x, shape, weight, bias, eps, code, scale)
     if torch.is_grad_enabled() and (x.requires_grad or weight is not None and weight.requires_grad
                                     or bias is not None and bias.requires_grad):

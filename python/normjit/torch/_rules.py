@@ -69,8 +69,9 @@ def _backward(ctx, grad, *_statistics_grads):
     if scale != 1.0:
         grad = grad * scale
     if activation != NONE:
-        z = differentiable(x, dims, weight, bias, eps, NONE, 1.0, mean.dtype)
-        grad = _activation_gradient(_in(grad, mean.dtype), z, activation)
+        wide = mean.dtype
+        z = differentiable(x, dims, _in(weight, wide), _in(bias, wide), eps, NONE, 1.0, wide)
+        grad = _activation_gradient(_in(grad, wide), z, activation)
     # All in the type of y, as autocast's own casts would have it.
     of_x, _, of_weight, of_bias = ctx.needs_input_grad[:4]
     of_x, of_weight, of_bias = aten.native_layer_norm_backward.default(
@@ -131,13 +132,10 @@ def _autocast(operator):
 
     def rule(x, dims, weight, bias, eps, activation=NONE, scale=1.0, dtype=None):
         with torch._C._ExcludeDispatchKeyGuard(keys):
-            if x.dtype in (torch.float16, torch.bfloat16) and dtype is None:
+            if dtype is None and x.dtype != torch.float64:
                 dtype = torch.float32
-            if dtype == torch.float32:
-                weight, bias = (_in(part, dtype) if part is not None and part.dtype != x.dtype else part
-                                for part in (weight, bias))
-                if weight is not None and bias is not None and weight.dtype != bias.dtype:
-                    weight, bias = weight.to(dtype), bias.to(dtype)
+            if dtype is not None and weight is not None and bias is not None and weight.dtype != bias.dtype:
+                weight, bias = weight.to(dtype), bias.to(dtype)
             return operator(x, dims, weight, bias, eps, activation, scale, dtype)
     return rule
 
