@@ -19,6 +19,7 @@ import json
 import multiprocessing
 import os
 import queue
+import signal
 import statistics
 import sys
 import time
@@ -318,6 +319,14 @@ def run(arguments, report):
             report["left_out"] += ["time of {} {} {}".format(name, dtype, mode) for mode in modes[len(rows):]]
 
 
+class OutOfTime(BaseException):
+    """No step's own error."""
+
+
+def end(*_):
+    raise OutOfTime
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--budget", type=float, default=300, help="seconds")
@@ -337,9 +346,14 @@ def main():
         return 3
     report = {"torch": torch.__version__, "device": torch.cuda.get_device_name(), "layers": arguments.layers,
               "host_us": {}, "examples": [], "checks": [], "times": [], "left_out": []}
+    signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, arguments.budget)
     try:
         run(arguments, report)
+    except OutOfTime:
+        report["left_out"].append("what was under way at the end, and all behind it")
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         print(table(report), flush=True)
         if arguments.json:
             with open(arguments.json, "w") as file:

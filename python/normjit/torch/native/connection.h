@@ -14,126 +14,127 @@
 #include <stdexcept>
 #include <string>
 
-namespace normjit_torch {
+namespace normjit_torch __attribute__((visibility("hidden"))) {
 
-// Becomes Python's RuntimeError.
-[[noreturn]] inline void fail(const std::string& text) { throw std::runtime_error(text); }
+  // Becomes Python's RuntimeError.
+  [[noreturn]] inline void fail(const std::string& text) { throw std::runtime_error(text); }
 
-// What a call of PyTorch's says is only whether it failed; `what` was tried.
-inline void require(AOTITorchError error, const char* what) {
-  if (error != AOTI_TORCH_SUCCESS) fail(std::string("normjit::layer_norm: ") + what + " failed");
-}
-
-struct Normjit {
-  decltype(&normjit_layer_norm) layer_norm;
-  decltype(&normjit_workspace_bytes) workspace_bytes;
-  decltype(&normjit_status_message) status_message;
-  decltype(&normjit_free) free;
-  normjit_service* service;
-};
-inline Normjit normjit{};
-
-// Of PyTorch and of the driver; null where there is none.
-struct Cuda {
-  AOTITorchError (*current_stream)(std::int32_t device, void** stream);
-  int (*is_capturing)(void* stream, int* status);
-  int (*retain)(void** context, int device);
-  int (*release)(int device);
-  int (*set_current)(void* context);
-};
-inline Cuda cuda{};
-
-template <class Function>
-void find(Function*& function, const char* library, const char* name) {
-  void* handle = dlopen(library, RTLD_LAZY);  // stays open
-  function = handle ? reinterpret_cast<Function*>(dlsym(handle, name)) : nullptr;
-}
-
-inline void connect(const void* const* functions, void* service) {
-  normjit.layer_norm = reinterpret_cast<decltype(normjit.layer_norm)>(functions[0]);
-  normjit.workspace_bytes = reinterpret_cast<decltype(normjit.workspace_bytes)>(functions[1]);
-  normjit.status_message = reinterpret_cast<decltype(normjit.status_message)>(functions[2]);
-  normjit.free = reinterpret_cast<decltype(normjit.free)>(functions[3]);
-  normjit.service = static_cast<normjit_service*>(service);
-  find(cuda.current_stream, "libtorch_cuda.so", "aoti_torch_get_current_cuda_stream");
-  find(cuda.is_capturing, "libcuda.so.1", "cuStreamIsCapturing");
-  find(cuda.retain, "libcuda.so.1", "cuDevicePrimaryCtxRetain");
-  find(cuda.release, "libcuda.so.1", "cuDevicePrimaryCtxRelease_v2");
-  find(cuda.set_current, "libcuda.so.1", "cuCtxSetCurrent");
-}
-
-// Throws the sentence that came with a status.
-[[noreturn]] inline void fail(normjit_status status, char* error) {
-  std::string text = error ? error : normjit.status_message(status);
-  normjit.free(error);
-  if (status == NORMJIT_NOT_READY)
-    text +=
-        " Call the layer once with tensors like these before the capture begins, as the warm-up of "
-        "torch.cuda.graph does.";
-  fail(text);
-}
-
-// A thread that has made no CUDA call has no context, and PyTorch sees no need to give it one where it has
-// memory at hand. The primary context is there, since tensors are.
-inline bool make_context_current(int device) {
-  void* context = nullptr;
-  if (!cuda.retain || !cuda.release || !cuda.set_current || cuda.retain(&context, device) != 0) return false;
-  const bool done = cuda.set_current(context) == 0;
-  cuda.release(device);
-  return done;
-}
-
-// Calls libnormjit: call(&error) returns its status. Throws where it fails.
-template <class Call>
-void ask(int device, const Call& call) {
-  char* error = nullptr;
-  normjit_status status = call(&error);
-  if (status == NORMJIT_NO_CONTEXT && make_context_current(device)) {
-    normjit.free(error);
-    error = nullptr;
-    status = call(&error);
+  // What a call of PyTorch's says is only whether it failed; `what` was tried.
+  inline void require(AOTITorchError error, const char* what) {
+    if (error != AOTI_TORCH_SUCCESS) fail(std::string("normjit::layer_norm: ") + what + " failed");
   }
-  if (status != NORMJIT_OK) fail(status, error);
-}
+
+  struct Normjit {
+    decltype(&normjit_layer_norm) layer_norm;
+    decltype(&normjit_workspace_bytes) workspace_bytes;
+    decltype(&normjit_status_message) status_message;
+    decltype(&normjit_free) free;
+    normjit_service* service;
+  };
+  inline Normjit normjit{};
+
+  // Of PyTorch and of the driver; null where there is none.
+  struct Cuda {
+    AOTITorchError (*current_stream)(std::int32_t device, void** stream);
+    int (*is_capturing)(void* stream, int* status);
+    int (*retain)(void** context, int device);
+    int (*release)(int device);
+    int (*set_current)(void* context);
+  };
+  inline Cuda cuda{};
+
+  template <class Function>
+  void find(Function * &function, const char* library, const char* name) {
+    void* handle = dlopen(library, RTLD_LAZY);  // stays open
+    function = handle ? reinterpret_cast<Function*>(dlsym(handle, name)) : nullptr;
+  }
+
+  inline void connect(void* const* functions, void* service) {
+    normjit.layer_norm = reinterpret_cast<decltype(normjit.layer_norm)>(functions[0]);
+    normjit.workspace_bytes = reinterpret_cast<decltype(normjit.workspace_bytes)>(functions[1]);
+    normjit.status_message = reinterpret_cast<decltype(normjit.status_message)>(functions[2]);
+    normjit.free = reinterpret_cast<decltype(normjit.free)>(functions[3]);
+    normjit.service = static_cast<normjit_service*>(service);
+    find(cuda.current_stream, "libtorch_cuda.so", "aoti_torch_get_current_cuda_stream");
+    find(cuda.is_capturing, "libcuda.so.1", "cuStreamIsCapturing");
+    find(cuda.retain, "libcuda.so.1", "cuDevicePrimaryCtxRetain");
+    find(cuda.release, "libcuda.so.1", "cuDevicePrimaryCtxRelease_v2");
+    find(cuda.set_current, "libcuda.so.1", "cuCtxSetCurrent");
+  }
+
+  // Throws the sentence that came with a status.
+  [[noreturn]] inline void fail(normjit_status status, char* error) {
+    std::string text = error ? error : normjit.status_message(status);
+    normjit.free(error);
+    if (status == NORMJIT_NOT_READY)
+      text +=
+          " Call the layer once with tensors like these before the capture begins, as the warm-up of "
+          "torch.cuda.graph does.";
+    fail(text);
+  }
+
+  // A thread that has made no CUDA call has no context, and PyTorch sees no need to give it one where it has
+  // memory at hand. The primary context is there, since tensors are.
+  inline bool make_context_current(int device) {
+    void* context = nullptr;
+    if (!cuda.retain || !cuda.release || !cuda.set_current || cuda.retain(&context, device) != 0)
+      return false;
+    const bool done = cuda.set_current(context) == 0;
+    cuda.release(device);
+    return done;
+  }
+
+  // Calls libnormjit: call(&error) returns its status. Throws where it fails.
+  template <class Call>
+  void ask(int device, const Call& call) {
+    char* error = nullptr;
+    normjit_status status = call(&error);
+    if (status == NORMJIT_NO_CONTEXT && make_context_current(device)) {
+      normjit.free(error);
+      error = nullptr;
+      status = call(&error);
+    }
+    if (status != NORMJIT_OK) fail(status, error);
+  }
 
 #ifdef NORMJIT_TORCH_ON_CPU
 
-struct OnDevice {
-  explicit OnDevice(int) {}
-};
-inline void* current_stream(int) { return nullptr; }
+  struct OnDevice {
+    explicit OnDevice(int) {}
+  };
+  inline void* current_stream(int) { return nullptr; }
 
 #else
 
-// Makes a device the current one for as long as it lives.
-class OnDevice {
- public:
-  explicit OnDevice(int device) {
-    int current = -1;
-    require(aoti_torch_get_current_device_index(&current), "asking for the current device");
-    if (current != device) guard_.emplace(device);
+  // Makes a device the current one for as long as it lives.
+  class OnDevice {
+   public:
+    explicit OnDevice(int device) {
+      int current = -1;
+      require(aoti_torch_get_current_device_index(&current), "asking for the current device");
+      if (current != device) guard_.emplace(device);
+    }
+
+   private:
+    std::optional<torch::stable::accelerator::DeviceGuard> guard_;
+  };
+
+  inline void* current_stream(int device) {
+    if (!cuda.current_stream) fail("normjit::layer_norm: this PyTorch has no CUDA");
+    void* stream = nullptr;
+    require(cuda.current_stream(device, &stream), "asking for the current stream");
+    return stream;
   }
-
- private:
-  std::optional<torch::stable::accelerator::DeviceGuard> guard_;
-};
-
-inline void* current_stream(int device) {
-  if (!cuda.current_stream) fail("normjit::layer_norm: this PyTorch has no CUDA");
-  void* stream = nullptr;
-  require(cuda.current_stream(device, &stream), "asking for the current stream");
-  return stream;
-}
 
 #endif
 
-// Whether launches that have this stream may run at once: replays of a graph that captures it, and those on
-// the stream that is another one in each thread.
-inline bool runs_with_others(void* stream) {
-  constexpr std::uintptr_t kPerThread = 2;  // CU_STREAM_PER_THREAD
-  int status = 0;
-  return reinterpret_cast<std::uintptr_t>(stream) == kPerThread ||
-         (cuda.is_capturing && cuda.is_capturing(stream, &status) == 0 && status != 0);
-}
+  // Whether launches that have this stream may run at once: replays of a graph that captures it, and those on
+  // the stream that is another one in each thread.
+  inline bool runs_with_others(void* stream) {
+    constexpr std::uintptr_t kPerThread = 2;  // CU_STREAM_PER_THREAD
+    int status = 0;
+    return reinterpret_cast<std::uintptr_t>(stream) == kPerThread ||
+           (cuda.is_capturing && cuda.is_capturing(stream, &status) == 0 && status != 0);
+  }
 
-}  // namespace normjit_torch
+}  // namespace )

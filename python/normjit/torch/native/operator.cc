@@ -4,7 +4,6 @@
 #include <torch/csrc/stable/library.h>
 
 #include <algorithm>
-#include <optional>
 #include <string>
 
 #include "connection.h"
@@ -26,6 +25,8 @@ Type type_of(std::int32_t dtype) {
   return {0, "another type"};
 }
 
+constexpr std::int32_t kAsX = -1;
+
 // As in the schema.
 struct Arguments {
   Tensor x;
@@ -34,22 +35,18 @@ struct Arguments {
   double epsilon;
   std::int64_t activation;
   double scale;
-  std::optional<std::int32_t> dtype;
+  std::int32_t dtype;
 };
 
-Arguments take(StableIValue* stack) {
-  using torch::stable::detail::to;
-  const auto tensor = [](StableIValue value) {
-    return Tensor(to<std::optional<AtenTensorHandle>>(value).value_or(nullptr));
-  };
-  return {Tensor(to<AtenTensorHandle>(stack[0])),
-          to<std::int64_t>(stack[1]),
-          tensor(stack[2]),
-          tensor(stack[3]),
-          to<double>(stack[4]),
-          to<std::int64_t>(stack[5]),
-          to<double>(stack[6]),
-          to<std::optional<std::int32_t>>(stack[7])};
+Arguments take(const StableIValue* stack) {
+  return {Tensor(from_stable<AtenTensorHandle>(stack[0])),
+          from_stable<std::int64_t>(stack[1]),
+          Tensor(take_optional<AtenTensorHandle>(stack[2], nullptr)),
+          Tensor(take_optional<AtenTensorHandle>(stack[3], nullptr)),
+          from_stable<double>(stack[4]),
+          from_stable<std::int64_t>(stack[5]),
+          from_stable<double>(stack[6]),
+          take_optional<std::int32_t>(stack[7], kAsX)};
 }
 
 // The rows of x, in a copy where they do not lie in memory as normjit takes them.
@@ -94,8 +91,8 @@ struct Dtypes {
   std::int32_t x, y, weight, statistics;
 };
 Dtypes dtypes_of(const Arguments& a, std::int32_t x) {
-  Dtypes d{x, a.dtype.value_or(x), x, aoti_torch_dtype_float32()};
-  if (a.dtype && a.weight) d.weight = facts_of(a.weight).dtype;
+  Dtypes d{x, a.dtype == kAsX ? x : a.dtype, x, aoti_torch_dtype_float32()};
+  if (a.dtype != kAsX && a.weight) d.weight = facts_of(a.weight).dtype;
   if (type_of(d.x).code == 0) fail("normjit::layer_norm: not implemented for this dtype of the input");
   if (type_of(d.y).code == 0) fail("normjit::layer_norm: dtype must be a floating-point type");
   const std::int32_t f64 = aoti_torch_dtype_float64();
@@ -169,21 +166,21 @@ Outputs layer_norm(Arguments a, bool statistics) {
 
 void boxed_layer_norm(StableIValue* stack, std::uint64_t, std::uint64_t) {
   Outputs out = layer_norm(take(stack), false);
-  stack[0] = torch::stable::detail::from(out.y.release());
+  stack[0] = to_stable(out.y.release());
 }
 
 void boxed_layer_norm_with_statistics(StableIValue* stack, std::uint64_t, std::uint64_t) {
   Outputs out = layer_norm(take(stack), true);
-  stack[0] = torch::stable::detail::from(out.y.release());
-  stack[1] = torch::stable::detail::from(out.mean.release());
-  stack[2] = torch::stable::detail::from(out.rstd.release());
+  stack[0] = to_stable(out.y.release());
+  stack[1] = to_stable(out.mean.release());
+  stack[2] = to_stable(out.rstd.release());
 }
 
 }  // namespace
 }  // namespace normjit_torch
 
 // Before the first call of an operator. The service lives as long as the process.
-extern "C" __attribute__((visibility("default"))) void normjit_torch_connect(const void* const* functions,
+extern "C" __attribute__((visibility("default"))) void normjit_torch_connect(void* const* functions,
                                                                              void* service) {
   normjit_torch::connect(functions, service);
 }

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstring>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,6 +17,27 @@
 #include "connection.h"
 
 namespace normjit_torch {
+
+// Values on the stack of a boxed kernel: a number or handle in its lowest bytes; an optional one in memory
+// that the kernel releases, or null. (PyTorch's own functions for that have another name in each version.)
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
+template <class T>
+StableIValue to_stable(T value) {
+  StableIValue stable = 0;
+  std::memcpy(&stable, &value, sizeof value);
+  return stable;
+}
+template <class T>
+T from_stable(StableIValue stable) {
+  T value;
+  std::memcpy(&value, &stable, sizeof value);
+  return value;
+}
+template <class T>
+T take_optional(StableIValue stable, T otherwise) {
+  const std::unique_ptr<StableIValue> held(from_stable<StableIValue*>(stable));
+  return held ? from_stable<T>(*held) : otherwise;
+}
 
 // Owns a tensor's handle. (torch::stable::Tensor shares it, for one more allocation each.)
 class Tensor {
@@ -94,19 +117,20 @@ inline Tensor make(const Facts& beside, std::int64_t dims, const std::int64_t* s
   }
   AtenTensorHandle made = nullptr;
   if (aoti_torch_empty_strided(dims, sizes, strides, dtype, beside.device_type, beside.device, &made))
-    fail("CUDA out of memory. normjit::layer_norm got none for its result; PyTorch has written the reason to stderr.");
+    fail(
+        "CUDA out of memory. normjit::layer_norm got none for its result; PyTorch has written the reason to "
+        "stderr.");
   return Tensor(made);
 }
 
 inline Tensor contiguous(const Tensor& tensor) {
   AtenTensorHandle given = nullptr;  // the call takes it
   require(aoti_torch_new_tensor_handle(tensor.get(), &given), "sharing a tensor");
-  std::array<StableIValue, 2> stack{
-      torch::stable::detail::from(given),
-      torch::stable::detail::from(aoti_torch_memory_format_contiguous_format())};
+  std::array<StableIValue, 2> stack{to_stable(given),
+                                    to_stable(aoti_torch_memory_format_contiguous_format())};
   require(aoti_torch_call_dispatcher("aten::contiguous", "", stack.data()),
           "making an input contiguous (PyTorch has written the reason to stderr)");
-  return Tensor(torch::stable::detail::to<AtenTensorHandle>(stack[0]));
+  return Tensor(from_stable<AtenTensorHandle>(stack[0]));
 }
 
 }  // namespace normjit_torch
