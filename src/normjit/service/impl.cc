@@ -238,7 +238,10 @@ Result<Service::Impl::Made> Service::Impl::kernel_of(const LayerNormSpec& spec, 
   const auto make = [&]() -> Result<Made> {
     {
       const std::shared_lock lock(mutex_);
-      if (const auto found = by_plan_.find(key); found != by_plan_.end()) return Made{found->second};
+      if (const auto found = by_plan_.find(key); found != by_plan_.end()) {
+        if (asker != Asker::looker) meter->hit();
+        return Made{found->second};
+      }
     }
     auto made = make_ready(spec, plan, profile, device, asker);
     if (!made || !made->kernel) return made;
