@@ -76,15 +76,15 @@ TEST_F(CompileProcesses, TheThirdIsAnsweredByAChildWithItsOwnError) {
 }
 
 TEST_F(CompileProcesses, AnIdleChildIsUsedAgain) {
-  start(shell("exec /usr/bin/env NORMJIT_NVRTC_PATH=/no/such " NORMJIT_TOOL " serve-compiles"));
+  start(shell("exec /usr/bin/env NORMJIT_NVRTC_PATH=/no/such '" NORMJIT_TOOL "' serve-compiles"));
   for (int i = 0; i < 3; ++i) EXPECT_EQ(compiler_->compile(kSource, Arch{90}).code(), Code::NoCompiler);
   EXPECT_EQ(starts(), 1);
 }
 
 TEST_F(CompileProcesses, AKernelWhoseChildDiesIsCompiledOnceMore) {
   start(shell("test -e '" + directory_ / "dead" + "' || { : > '" + directory_ / "dead" +
-              "'; kill -9 $$; }; exec /usr/bin/env NORMJIT_NVRTC_PATH=/no/such " NORMJIT_TOOL
-              " serve-compiles"));
+              "'; kill -9 $$; }; exec /usr/bin/env NORMJIT_NVRTC_PATH=/no/such '" NORMJIT_TOOL
+              "' serve-compiles"));
   EXPECT_EQ(compiler_->compile(kSource, Arch{90}).code(), Code::NoCompiler);
   EXPECT_EQ(starts(), 2);
 }

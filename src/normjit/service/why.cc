@@ -160,7 +160,8 @@ Result<std::vector<WhyReport>> Service::why(const LayerNormSpec& given, const De
 
 Result<WhyReport> Service::why(const LayerNormSpec& given, const DeviceProfile& device, const Plan& plan) {
   if (auto valid = validate(given); !valid) return valid.error();
-  WhyReport report{.spec = canonical(given), .arch = device.arch, .plan = plan};
+  WhyReport report;
+  report.spec = canonical(given), report.arch = device.arch, report.plan = plan;
   if (auto legal = check(plan, report.spec, device); !legal) return legal.error();
   const auto listed = impl_->binaries.cache().list();
   if (auto explained = explain(impl_->binaries, listed, report); !explained) return explained.error();
