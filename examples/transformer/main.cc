@@ -16,6 +16,8 @@
 
 namespace {
 
+constexpr int kRequests = 20;  // that a time is the mean of
+
 struct Named {
   Norms norms;
   const char* name;
@@ -141,7 +143,6 @@ bool is_right(normjit::Service& service, Dtype dtype, double tolerance) {
 
 // Microseconds a request, while each of these lanes runs one request behind the other on its own stream.
 double microseconds_each(const std::vector<const Request*>& lanes) {
-  constexpr int kRequests = 20;
   const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < kRequests; ++i)
     for (const Request* lane : lanes) lane->launch();
@@ -156,9 +157,9 @@ void print_times(normjit::Service& service, const Shape& shape) {
   service.freeze();  // from here on nothing is compiled: what is missing would be an error
   const normjit::Counters loaded = service.counters();
   std::printf(
-      "bf16, %d tokens of width %d, %d layers, %d voxels of %d channels; microseconds, median of graph "
-      "replays\n",
-      shape.tokens(), shape.width, shape.layers, shape.voxels(shape.steps), kChannels);
+      "bf16, %d tokens of width %d, %d layers, %d voxels of %d channels; microseconds, of encoder and "
+      "decoder the median of graph replays, else the mean of %d requests\n",
+      shape.tokens(), shape.width, shape.layers, shape.voxels(shape.steps), kChannels, kRequests);
   std::printf("  %-30s  %8s  %8s  %17s  %17s\n", "", "encoder", "decoder", "a request of many",
               "on two streams");
   const HostTensor tokens = random(static_cast<std::size_t>(shape.tokens()) * shape.width, 0, 1);

@@ -57,7 +57,7 @@ class Tensors(ctypes.Structure):
 class LaunchOptions(ctypes.Structure):
     """normjit_launch_options."""
     _fields_ = [("struct_size", ctypes.c_size_t), ("overlap_previous", ctypes.c_int32),
-                ("miss_in_capture", ctypes.c_int32)]
+                ("miss_in_capture", ctypes.c_int32), ("driver_result", ctypes.POINTER(ctypes.c_int32))]
 
     def __init__(self, overlap_previous=0, miss_in_capture=0):
         super().__init__(ctypes.sizeof(LaunchOptions), overlap_previous, miss_in_capture)

@@ -28,7 +28,14 @@ bool send_all(int socket, const void* from, std::size_t bytes) {
 }
 
 bool receive_all(int socket, void* to, std::size_t bytes) {
-  return uninterrupted([&] { return recv(socket, to, bytes, MSG_WAITALL); }) == static_cast<ssize_t>(bytes);
+  auto* at = static_cast<char*>(to);
+  while (bytes > 0) {
+    const ssize_t received = uninterrupted([&] { return recv(socket, at, bytes, 0); });
+    if (received <= 0) return false;
+    at += received;
+    bytes -= static_cast<std::size_t>(received);
+  }
+  return true;
 }
 
 }  // namespace

@@ -68,7 +68,8 @@ int why(const WhyCommand& options) {
     const Plan plan = plan_for(service, report);
     std::erase_if(report.kernels, [&](const WhyReport& kernel) { return !(kernel.plan == plan); });
   }
-  print(options.json ? json_of(report.kernels, report.generic, spec, report.device, report.rows).text() : text_of(report));
+  print(options.json ? json_of(report.kernels, report.generic, spec, report.device, report.rows).text()
+                     : text_of(report));
   if (report.missing() == 0) return kDone;
   return fail(kFailed, counted(report.missing(), "kernel") + " would be compiled; `normjit prebuild " +
                            to_text(spec) + " --arch " + report.device.arch.name() + "` does it now");

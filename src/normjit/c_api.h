@@ -1,4 +1,5 @@
-/* The C interface of normjit: all that the C++ one does, for C11, for other languages and for dlopen.
+/* The C interface of normjit: all that a runtime needs of the C++ one, for C11, for other languages and for
+ * dlopen.
  *
  *   normjit_service *service;
  *   char *error = NULL;
@@ -31,10 +32,10 @@
  * with the names that the tool's --json has; new names may be added.
  *
  * Structures begin with struct_size, the size that the caller's compiler knows: begin with the _INIT macro,
- * or zero the structure and set struct_size. So a structure can grow at its end, and both an older caller and
- * an older library stay right: members that the caller does not have count as 0, and a caller's member that
- * this library does not know must be 0 (NORMJIT_BAD_ARGUMENT). Members that are 0 have the meaning that their
- * comment gives.
+ * since all 0 is something else: epsilon and scale 0, device 0, strides 0. So a structure can grow at its
+ * end, and both an older caller and an older library stay right: members that the caller does not have count
+ * as 0, and a caller's member that this library does not know must be 0 (NORMJIT_BAD_ARGUMENT). Members that
+ * are 0 have the meaning that their comment gives.
  *
  * Threads. As in C++: any number of threads may use one service and one kernel at once; creating and
  * releasing a handle is the business of one thread.
@@ -57,20 +58,44 @@ extern "C" {
  * this header only: of the C++ one each 0.x may be another. */
 #define NORMJIT_ABI_VERSION 1
 
-/* A code of normjit/result.h: 0, or the number that stands there beside the name. */
+/* The codes of normjit/result.h, where it stands what each means; normjit_status_message says it, too. */
 typedef int32_t normjit_status;
 enum {
   NORMJIT_OK = 0,
+  NORMJIT_BAD_RANK = 100,
+  NORMJIT_BAD_DIMENSION = 101,
+  NORMJIT_TOO_MANY_COLUMNS = 102,
+  NORMJIT_BAD_DTYPE = 103,
+  NORMJIT_BAD_EPSILON = 104,
+  NORMJIT_BAD_AFFINE = 105,
+  NORMJIT_BAD_ACTIVATION = 106,
+  NORMJIT_BAD_SCALE = 107,
   NORMJIT_BAD_SPEC_TEXT = 108,
+  NORMJIT_EMPTY_KERNEL = 200,
+  NORMJIT_NULL_POINTER = 201,
+  NORMJIT_UNEXPECTED_POINTER = 202,
   NORMJIT_MISALIGNED = 203,
+  NORMJIT_BAD_ROWS = 204,
+  NORMJIT_BAD_STRIDE = 205,
   NORMJIT_WORKSPACE_REQUIRED = 206,
   NORMJIT_WRONG_DEVICE = 207,
+  NORMJIT_OUT_OF_BOUNDS = 208,
+  NORMJIT_UNKNOWN_ARCH = 300,
+  NORMJIT_ILLEGAL_PLAN = 301,
+  NORMJIT_BAD_TEMPLATE = 302,
   NORMJIT_NO_COMPILER = 400,
+  NORMJIT_COMPILE_FAILED = 401,
+  NORMJIT_COMPILER_TOO_OLD = 402,
   NORMJIT_NO_DRIVER = 500,
+  NORMJIT_DRIVER_TOO_OLD = 501,
   NORMJIT_NO_DEVICE = 502,
   NORMJIT_NO_CONTEXT = 503,
+  NORMJIT_LOAD_FAILED = 504,
   NORMJIT_DRIVER_ERROR = 505,
   NORMJIT_OUT_OF_MEMORY = 506,
+  NORMJIT_NOT_RESIDENT = 507,
+  NORMJIT_FORKED_AFTER_CUDA_INIT = 508,
+  NORMJIT_CACHE_IO = 600,
   NORMJIT_BAD_ARGUMENT = 700,
   NORMJIT_NOT_CACHED = 800,
   NORMJIT_NOT_READY = 801
@@ -133,7 +158,8 @@ NORMJIT_C_EXPORT normjit_status normjit_spec_text(const normjit_spec* spec, char
 /* ---- A service (normjit::Service) ---- */
 
 /* Called on the thread that has something to say, which may be one of normjit's own. Thread-safe, must return
- * (no exception, no longjmp) and must not call back into the same service; texts live as long as the call. */
+ * (no exception, no longjmp) and must not call back into the same service; texts live as long as the call.
+ * `user` must live until the service and its kernels are gone. */
 typedef void (*normjit_log_callback)(void* user, int32_t level, const char* message);
 typedef struct normjit_event {
   size_t struct_size;
@@ -198,9 +224,26 @@ typedef struct normjit_launch_options {
   size_t struct_size;
   int32_t overlap_previous; /* 1: programmatic dependent launch */
   int32_t miss_in_capture;  /* 1: make the kernel ready even in a stream that is being captured */
+  int32_t* driver_result;   /* NULL, or where normjit_kernel_launch stores the CUresult of a launch that the
+                               driver   refused; the one-call form names it in its sentence */
 } normjit_launch_options;
 #define NORMJIT_LAUNCH_OPTIONS_INIT \
-  { sizeof(normjit_launch_options), 0, 0 }
+  { sizeof(normjit_launch_options), 0, 0, NULL }
+
+/* What stands where in CUDA_KERNEL_NODE_PARAMS::kernelParams of the kernel node that a captured launch
+ * becomes (normjit::NodeArgument); pointers may be replaced there. */
+enum {
+  NORMJIT_NODE_X = 0,
+  NORMJIT_NODE_WEIGHT = 1,
+  NORMJIT_NODE_BIAS = 2,
+  NORMJIT_NODE_Y = 3,
+  NORMJIT_NODE_MEAN = 4,
+  NORMJIT_NODE_RSTD = 5,
+  NORMJIT_NODE_ROWS = 6,
+  NORMJIT_NODE_X_ROW_STRIDE = 7,
+  NORMJIT_NODE_Y_ROW_STRIDE = 8,
+  NORMJIT_NODE_WORKSPACE = 9
+};
 
 /* Finds or makes the kernel for these tensors on the current context's device, and launches it. */
 NORMJIT_C_EXPORT normjit_status normjit_layer_norm(normjit_service* service, const normjit_spec* spec,

@@ -96,8 +96,8 @@ struct WhyReport {
   std::string uses;      // what asks for it: "few rows, alignment 8; many rows, alignment 4 or 8"; or empty
   std::string id;        // of its entry
   std::string identity;  // its key, whole
-  std::string
-      tier;  // what holds it: "memory", "embedded", or the path of a directory or pack; empty: nothing
+  // What holds it: "memory", "embedded", or the path of a directory or pack; empty: nothing.
+  std::string tier;
   // One sentence: which tier holds it; or what stands at its place and cannot be used; or how it differs from
   // the nearest entry; or that there is nothing like it.
   std::string reason;

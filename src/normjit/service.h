@@ -243,8 +243,8 @@ enum class Frozen : std::uint8_t { no, warn, error };
 // NORMJIT_CACHE_MAX_BYTES (a number, with K, M or G behind it if you like), NORMJIT_CACHE_SHARED (1),
 // NORMJIT_MODE (eager, lazy, cached-only), NORMJIT_MISS_LOG,
 // NORMJIT_TOOLCHAIN (exact), NORMJIT_NVRTC_PATH, CUDA_HOME (else CUDA_PATH), NORMJIT_TEMPLATE_DIR and
-// NORMJIT_LOG (debug, info, warn, error: the built-in log to stderr; off when unset). A variable with another
-// value counts as unset, and makes one of the warnings.
+// NORMJIT_LOG (debug, info, warn, error: the built-in log to stderr; off, as when unset). A variable with
+// another value counts as unset, and makes one of the warnings.
 struct NORMJIT_API Options {
   std::string cache_directory;  // empty: keep kernels in memory only
   // Caches that are only read, searched in this order where the cache directory has no entry: directories, or

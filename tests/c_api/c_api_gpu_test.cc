@@ -7,6 +7,7 @@
 #include "normjit/c_api.h"
 #include "normjit/c_api/handles.h"
 #include "normjit/c_api/values.h"
+#include "tests/support/captured_graph.h"
 #include "tests/support/cuda_calls.h"
 #include "tests/support/gpu.h"
 #include "tests/support/temp_directory.h"
@@ -78,26 +79,6 @@ class CApiGpuTest : public GpuTest {
     return kernel;
   }
 
-  // The nodes of a graph that captured body().
-  static CUgraph captured(const GpuStream& stream, const auto& body, std::size_t nodes) {
-    must(CUDA(cuStreamBeginCapture)(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), "cuStreamBeginCapture");
-    body();
-    CUgraph graph = nullptr;
-    must(CUDA(cuStreamEndCapture)(stream, &graph), "cuStreamEndCapture");
-    std::size_t found = 0;
-    must(CUDA(cuGraphGetNodes)(graph, nullptr, &found), "cuGraphGetNodes");
-    EXPECT_EQ(found, nodes);
-    return graph;
-  }
-  static void replay(CUgraph graph, const GpuStream& stream, int times) {
-    CUgraphExec ready = nullptr;
-    must(CUDA(cuGraphInstantiateWithFlags)(&ready, graph, 0), "cuGraphInstantiate");
-    for (int i = 0; i < times; ++i) must(CUDA(cuGraphLaunch)(ready, stream), "cuGraphLaunch");
-    stream.synchronize();
-    must(CUDA(cuGraphExecDestroy)(ready), "cuGraphExecDestroy");
-    must(CUDA(cuGraphDestroy)(graph), "cuGraphDestroy");
-  }
-
   const TempDirectory cache_;
   normjit_service* service_ = nullptr;
 };
@@ -153,16 +134,15 @@ TEST_F(CApiGpuTest, LaunchesAreCapturedAndAMissLeavesTheCaptureValid) {
   normjit_launch_options anyway = NORMJIT_LAUNCH_OPTIONS_INIT;
   anyway.miss_in_capture = 1;
   const GpuStream stream;
-  const CUgraph graph = captured(
-      stream,
-      [&] {
-        EXPECT_THAT(launched(kSpecs[1], other_on_gpu.tensors(), stream), HasSubstr("NotReady"));
-        EXPECT_EQ(normjit_kernel_launch(kernel, &tensors, static_cast<Stream>(stream), nullptr), NORMJIT_OK);
-        EXPECT_EQ(launched(kSpecs[1], other_on_gpu.tensors(), stream, &anyway), "Ok");
-      },
-      2);
+  const CapturedGraph graph(stream, [&] {
+    EXPECT_THAT(launched(kSpecs[1], other_on_gpu.tensors(), stream), HasSubstr("NotReady"));
+    EXPECT_EQ(normjit_kernel_launch(kernel, &tensors, static_cast<Stream>(stream), nullptr), NORMJIT_OK);
+    EXPECT_EQ(launched(kSpecs[1], other_on_gpu.tensors(), stream, &anyway), "Ok");
+  });
+  EXPECT_EQ(graph.nodes().size(), 2U);
+  for (int i = 0; i < 3; ++i) graph.launch(stream);
+  stream.synchronize();
   normjit_kernel_release(kernel);
-  replay(graph, stream, 3);
   on_gpu.fetch();
   expect_right(problem);
   other_on_gpu.fetch();

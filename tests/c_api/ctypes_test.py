@@ -295,4 +295,4 @@ if __name__ == "__main__":
     result = unittest.TextTestRunner(verbosity=2).run(suite)
     for _, reason in result.skipped:
         print("Skipped: {}".format(reason))
-    sys.exit(not result.wasSuccessful())
+    sys.exit(1 if not result.wasSuccessful() else 77 if result.skipped else 0)

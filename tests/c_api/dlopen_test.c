@@ -232,8 +232,8 @@ static void launches(normjit_service* service, uint64_t (*launched)(void)) {
   CHECK(launched() - before == 5);
 
   tensors.x = NULL;
-  FAILS(201, "null", call.normjit_layer_norm(service, &spec, &tensors, NULL, NULL, &g_error));
-  CHECK(call.normjit_kernel_launch(kernel, &tensors, NULL, NULL) == 201);
+  FAILS(NORMJIT_NULL_POINTER, "null", call.normjit_layer_norm(service, &spec, &tensors, NULL, NULL, &g_error));
+  CHECK(call.normjit_kernel_launch(kernel, &tensors, NULL, NULL) == NORMJIT_NULL_POINTER);
   call.normjit_kernel_release(kernel);
   IS_OK(call.normjit_freeze(service, NORMJIT_FROZEN_ERROR, &g_error));
   {
@@ -324,7 +324,7 @@ static void call_often(normjit_service* service, int times) {
     call.normjit_kernel_release(kernel);
     IS_OK(call.normjit_counters(service, &text, &g_error));
     call.normjit_free(text);
-    FAILS(106, "99", call.normjit_layer_norm(service, &wrong, &tensors, NULL, NULL, &g_error));
+    FAILS(NORMJIT_BAD_ACTIVATION, "99", call.normjit_layer_norm(service, &wrong, &tensors, NULL, NULL, &g_error));
   }
 }
 

@@ -22,7 +22,7 @@ namespace {
 using Names = std::set<std::string>;
 
 std::string output_of(const std::string& command) {
-  FILE* const pipe = ::popen(command.c_str(), "r");
+  FILE* const pipe = ::popen(("LC_ALL=C " + command).c_str(), "r");
   std::string text;
   for (int c; pipe != nullptr && (c = std::fgetc(pipe)) != EOF;) text += static_cast<char>(c);
   EXPECT_TRUE(pipe != nullptr && ::pclose(pipe) == 0) << command;

@@ -38,8 +38,7 @@ class CompileProcesses : public ::testing::Test {
   }
   void TearDown() override {
     here_->release();
-    for (auto& running : running_)
-      EXPECT_TRUE(!running.valid() || running.get().ok());
+    for (auto& running : running_) EXPECT_TRUE(!running.valid() || running.get().ok());
     compiler_.reset();
     EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "a child is left";
     EXPECT_EQ(errno, ECHILD);

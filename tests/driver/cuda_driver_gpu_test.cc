@@ -372,7 +372,7 @@ TEST_F(CudaDriverGpuTest, AKernelOutlivesTheDriverObject) {
 }
 
 TEST_F(CudaDriverGpuTest, AKernelThatIsFreedAtExitIsHarmless) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a new process, not a fork of one that uses CUDA
+  ::testing::GTEST_FLAG(death_test_style) = "threadsafe";  // a new process, not a fork of one that uses CUDA
   EXPECT_EXIT(
       {
         static std::shared_ptr<LoadedKernel> kernel;

@@ -93,7 +93,7 @@ TEST_F(Events, TellOfADamagedEntryOfALayer) {
 
 TEST_F(Events, TellOfADamagedTunedPlan) {
   const DeviceProfile device = profile_of(90);
-  TunedPlan tuned{.spec = kSpec, .device = device};
+  TunedPlan tuned{.spec = kSpec, .device = device, .plan = {}};
   tuned.plan = choose(kSpec, device, tuned.regime, tuned.alignment);
   ASSERT_TRUE(machine_.service().remember(tuned).ok());
   damage(machine_.directory.path());
@@ -128,8 +128,10 @@ TEST_F(Events, TellOfAWaitForAnotherProcess) {
   auto other = std::make_unique<KeyLock>(
       KeyLock::of_id(*files, machine_.directory.path(), id, false, std::chrono::milliseconds(0)));
   ASSERT_EQ(other->state(), KeyLock::State::held);
-  std::thread ends([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  machine_.files->forget();
+  std::thread ends([&] {  // once the service has tried in vain
+    for (int i = 0; i < 10000 && machine_.files->count(RecordingFileSystem::Kind::lock) < 2; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
     other.reset();
   });
   const auto kernel = service.prepare(kSpec, {.plan = plan});

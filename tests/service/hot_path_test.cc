@@ -15,8 +15,6 @@
 #include "tests/support/counting_cuda.h"
 #include "tests/support/fake_compiler.h"
 
-#ifndef __SANITIZE_THREAD__  // ThreadSanitizer has locks of its own in these places
-
 namespace {
 
 constinit thread_local int t_allocations = 0, t_locks = 0;
@@ -97,5 +95,3 @@ TEST(HotPath, ALaunchAllocatesNothingAndTakesNoLock) {
 
 }  // namespace
 }  // namespace normjit::testing
-
-#endif

@@ -74,7 +74,7 @@ class SickDeviceGpuTest : public GpuTest {
  protected:
   void SetUp() override {
     GpuTest::SetUp();
-    GTEST_FLAG_SET(death_test_style, "threadsafe");  // a new process: CUDA does not survive a fork
+    ::testing::GTEST_FLAG(death_test_style) = "threadsafe";  // a new process: CUDA does not survive a fork
   }
 
   // Everything that a Service does after a foreign kernel has failed, its own end included. The context is
@@ -173,6 +173,7 @@ class SickDeviceGpuTest : public GpuTest {
       refused += kernel.code() == Code::OutOfMemory;
     }
     std::fprintf(stderr, "%d of %d loads found no memory\n", refused, kSpecs);
+    so.expect(refused > 0, "a load finds no memory");
     so.expect(poor.counters().compiles == 0, "nothing is compiled");
     so.expect(poor.counters().damaged_entries == 0 && poor.verify().value().flaws.empty(),
               "the cache is sound");

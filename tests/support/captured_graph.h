@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cuda.h>
+#include <gtest/gtest.h>
 
 #include <cstddef>
 #include <vector>

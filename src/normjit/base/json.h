@@ -18,8 +18,7 @@ class Json {
   Json(double value);  // null where JSON has no such number
   Json(bool value) : text_(value ? "true" : "false") {}
   template <std::integral Number>
-    requires(!std::same_as<Number, bool>)
-  Json(Number value) : text_(std::to_string(value)) {}
+  requires(!std::same_as<Number, bool>) Json(Number value) : text_(std::to_string(value)) {}
   static Json array(const std::vector<Json>& elements);
 
   const std::string& text() const { return text_; }

@@ -65,12 +65,12 @@ constexpr Row kRows[] = {
     {Code::NoContext, "NoContext",
      "The calling thread has no current CUDA context: make one current, or name a device."},
     {Code::LoadFailed, "LoadFailed", "The driver refused a freshly compiled kernel."},
-    {Code::DriverError, "DriverError", "The CUDA driver failed: Status::driver_result is its CUresult."},
+    {Code::DriverError, "DriverError",
+     "The CUDA driver failed: Status::driver_result (normjit_launch_options.driver_result) is its CUresult."},
     {Code::OutOfMemory, "OutOfMemory", "The device, or this process, is out of memory."},
     {Code::NotResident, "NotResident",
      "The blocks that share a row must run together, and the device, or the share of it that this process "
-     "has, "
-     "has no room for them: use Service::layer_norm, which then takes another plan by itself, or give a "
+     "has, has no room for them: use Service::layer_norm, which then takes another plan by itself, or give a "
      "two_reads plan in PrepareOptions::plan."},
     {Code::ForkedAfterCudaInit, "ForkedAfterCudaInit",
      "CUDA was initialised before this process was forked, and serves its parent only: fork before the first "

@@ -3,7 +3,6 @@
 
 #include <exception>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -27,7 +26,7 @@ void run_on_threads(int threads, const Work& work) {
   others.reserve(threads > 1 ? static_cast<std::size_t>(threads - 1) : 0);
   try {
     for (int i = 1; i < threads; ++i) others.emplace_back(guarded);
-  } catch (const std::system_error&) {  // no more threads: go on with those there are
+  } catch (const std::exception&) {  // no more threads, or no memory for one: go on with those there are
   }
   guarded();
   for (std::thread& other : others) other.join();

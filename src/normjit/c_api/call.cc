@@ -29,6 +29,12 @@ std::size_t size_of(const void* given) noexcept {
   return size;
 }
 
+// Whether a structure says something from `begin` on.
+bool has_more(const void* given, std::size_t begin, std::size_t end) noexcept {
+  const auto* const bytes = static_cast<const unsigned char*>(given);
+  return std::any_of(bytes + begin, bytes + end, [](unsigned char byte) { return byte != 0; });
+}
+
 }  // namespace
 
 bool is_size(std::size_t size) noexcept { return size >= sizeof size && size <= kLongest; }
@@ -60,8 +66,7 @@ bool read_struct(const void* given, void* own, std::size_t own_size) noexcept {
   const std::size_t size = size_of(given);
   if (!is_size(size)) return false;
   const std::size_t known = std::min(size, own_size);
-  const auto* const bytes = static_cast<const unsigned char*>(given);
-  if (std::any_of(bytes + known, bytes + size, [](unsigned char byte) { return byte != 0; })) return false;
+  if (has_more(given, known, size)) return false;
   std::memset(own, 0, own_size);
   std::memcpy(own, given, known);
   return true;
@@ -76,10 +81,12 @@ Error struct_mistake(std::string_view type, const void* given) {
                                      NORMJIT_VERSION, ", does not know"})};
 }
 
-void write_struct(const void* own, std::size_t own_size, void* to) noexcept {
+bool write_struct(const void* own, std::size_t own_size, void* to) noexcept {
   const std::size_t room = size_of(to), known = std::min(room, own_size), head = sizeof room;
+  if (has_more(own, known, own_size)) return false;
   std::memcpy(static_cast<char*>(to) + head, static_cast<const char*>(own) + head, known - head);
   std::memset(static_cast<char*>(to) + known, 0, room - known);
+  return true;
 }
 
 }  // namespace normjit::c_api

@@ -46,8 +46,9 @@ bool is_size(std::size_t size) noexcept;
 bool read_struct(const void* given, void* own, std::size_t own_size) noexcept;
 // Why that was so: BadArgument.
 Error struct_mistake(std::string_view type, const void* given);
-// Writes as much of a structure as its caller has room for, and zeros behind it; its struct_size stays.
-void write_struct(const void* own, std::size_t own_size, void* to) noexcept;
+// Writes a structure to a caller's of any age, with zeros behind it; its struct_size stays. False where the
+// caller has no room for a member that is not 0; nothing is written then.
+bool write_struct(const void* own, std::size_t own_size, void* to) noexcept;
 
 // A structure of this library's own version; null as read_struct is false. `own` is room for a copy, which a
 // caller of the same version does not need.

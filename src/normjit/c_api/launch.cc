@@ -21,6 +21,13 @@ normjit_status launch_mistake(const normjit_service* service, const normjit_spec
   return answer(mistake_in(*options), error);
 }
 
+void tell(const normjit_launch_options* options, std::int32_t driver_result) {
+  if (options == nullptr) return;
+  normjit_launch_options own;
+  const normjit_launch_options* const given = read(*options, own);
+  if (given != nullptr && given->driver_result != nullptr) *given->driver_result = driver_result;
+}
+
 }  // namespace
 
 normjit_status normjit_layer_norm(normjit_service* service, const normjit_spec* spec,
@@ -43,7 +50,9 @@ normjit_status normjit_kernel_launch(const normjit_kernel* kernel, const normjit
   normjit::LaunchOptions how;
   if (kernel == nullptr || tensors == nullptr || !convert(*tensors, on) || !convert(options, how))
     return NORMJIT_BAD_ARGUMENT;
-  return static_cast<normjit_status>(kernel->kernel.launch(on, static_cast<Stream>(stream), how).code);
+  const normjit::Status status = kernel->kernel.launch(on, static_cast<Stream>(stream), how);
+  if (status.driver_result != 0) tell(options, status.driver_result);
+  return static_cast<normjit_status>(status.code);
 }
 
 normjit_status normjit_workspace_bytes(normjit_service* service, const normjit_spec* spec, size_t* bytes,

@@ -22,8 +22,10 @@ normjit_status normjit_spec_parse(const char* text, normjit_spec* spec, char** e
     const auto parsed = normjit::parse_spec(text);
     if (!parsed) return answer(parsed, error);
     if (!is_size(spec->struct_size)) return answer(struct_mistake("normjit_spec", spec), error);
-    write(*parsed, *spec);
-    return NORMJIT_OK;
+    if (write(*parsed, *spec)) return NORMJIT_OK;
+    return answer(normjit::Error{normjit::Code::BadArgument,
+                                 "this spec needs a member that this program's normjit_spec does not have"},
+                  error);
   });
 }
 

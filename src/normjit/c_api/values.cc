@@ -84,7 +84,7 @@ std::vector<std::string> paths_of(std::string_view list) {
   return paths;
 }
 
-void write(const LayerNormSpec& spec, normjit_spec& to) noexcept {
+bool write(const LayerNormSpec& spec, normjit_spec& to) noexcept {
   const normjit_spec all = {.struct_size = sizeof all,
                             .columns = spec.columns,
                             .epsilon = spec.epsilon,
@@ -95,7 +95,7 @@ void write(const LayerNormSpec& spec, normjit_spec& to) noexcept {
                             .affine = number_of(spec.affine),
                             .activation = number_of(spec.activation),
                             .statistics = spec.statistics};
-  write_struct(&all, sizeof all, &to);
+  return write_struct(&all, sizeof all, &to);
 }
 
 }  // namespace normjit::c_api

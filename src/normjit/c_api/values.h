@@ -14,7 +14,7 @@ namespace normjit::c_api {
 // A number that begins with 1 as the enumeration that begins with 0; `otherwise` where it is 0.
 template <class Enum>
 Enum enum_of(std::int32_t number, Enum otherwise) noexcept {
-  return number == 0 ? otherwise : static_cast<Enum>(number - 1);
+  return number == 0 ? otherwise : static_cast<Enum>(static_cast<std::uint32_t>(number) - 1);
 }
 template <class Enum>
 std::int32_t number_of(Enum value) noexcept {
@@ -42,6 +42,16 @@ static_assert(NORMJIT_EAGER - 1 == static_cast<int>(Mode::eager) &&
 static_assert(NORMJIT_THAWED - 1 == static_cast<int>(Frozen::no) &&
               NORMJIT_FROZEN_WARN - 1 == static_cast<int>(Frozen::warn) &&
               NORMJIT_FROZEN_ERROR - 1 == static_cast<int>(Frozen::error));
+static_assert(NORMJIT_NODE_X == static_cast<int>(NodeArgument::x) &&
+              NORMJIT_NODE_WEIGHT == static_cast<int>(NodeArgument::weight) &&
+              NORMJIT_NODE_BIAS == static_cast<int>(NodeArgument::bias) &&
+              NORMJIT_NODE_Y == static_cast<int>(NodeArgument::y) &&
+              NORMJIT_NODE_MEAN == static_cast<int>(NodeArgument::mean) &&
+              NORMJIT_NODE_RSTD == static_cast<int>(NodeArgument::rstd) &&
+              NORMJIT_NODE_ROWS == static_cast<int>(NodeArgument::rows) &&
+              NORMJIT_NODE_X_ROW_STRIDE == static_cast<int>(NodeArgument::x_row_stride) &&
+              NORMJIT_NODE_Y_ROW_STRIDE == static_cast<int>(NodeArgument::y_row_stride) &&
+              NORMJIT_NODE_WORKSPACE == static_cast<int>(NodeArgument::workspace));
 static_assert(NORMJIT_LOG_DEBUG - 1 == static_cast<int>(LogLevel::debug) &&
               NORMJIT_LOG_INFO - 1 == static_cast<int>(LogLevel::info) &&
               NORMJIT_LOG_WARN - 1 == static_cast<int>(LogLevel::warn) &&
@@ -112,6 +122,7 @@ Result<Options> options_of(const normjit_options* given);
 // "a:b" without what is empty.
 std::vector<std::string> paths_of(std::string_view list);
 
-void write(const LayerNormSpec& spec, normjit_spec& to) noexcept;
+// False where the structure has no room for a member that is not 0; nothing is written then.
+bool write(const LayerNormSpec& spec, normjit_spec& to) noexcept;
 
 }  // namespace normjit::c_api

@@ -44,9 +44,8 @@ bool loses_context(int result) noexcept {
 
 const char* advice_on(int result) noexcept {
   if (loses_context(result))
-    return " A kernel that ran in this context has failed, whoever's it was, and the context is lost: end "
-           "the "
-           "process; compute-sanitizer names the kernel.";
+    return " A kernel that ran in this context has failed, whoever's it was, and the context is "
+           "lost: end the process; compute-sanitizer names the kernel.";
   switch (result) {
     case CUDA_ERROR_OUT_OF_MEMORY:
       return " Free memory of the device.";

@@ -79,7 +79,11 @@ void Background::run(const std::shared_ptr<State>& state) {
     state->queue.pop_front();
     ++state->busy;
     lock.unlock();
-    const bool well = task.work();
+    bool well = false;
+    try {
+      well = task.work();
+    } catch (...) {  // the process has no memory left: as any compile that failed
+    }
     task.work = nullptr;  // what it holds goes before anybody hears of the end
     lock.lock();
     task.job->state = well ? Job::State::done : Job::State::failed;

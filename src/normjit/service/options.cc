@@ -35,6 +35,14 @@ std::optional<Mode> mode_from(std::string_view value) {
   return std::nullopt;
 }
 
+// Nothing that is called, for "off".
+std::optional<LogCallback> log_from(std::string_view value) {
+  if (value == "off") return LogCallback();
+  const auto level = log_level(value);
+  if (!level) return std::nullopt;
+  return default_log(*level);
+}
+
 }  // namespace
 
 std::optional<LogLevel> log_level(std::string_view name) noexcept {
@@ -74,8 +82,8 @@ Options Options::from_environment() {
   options.cuda_home = variable("CUDA_HOME");
   if (options.cuda_home.empty()) options.cuda_home = variable("CUDA_PATH");
   options.template_directory = variable("NORMJIT_TEMPLATE_DIR");
-  if (const auto level = understood("NORMJIT_LOG", "debug, info, warn or error", log_level))
-    options.log = default_log(*level);
+  if (const auto log = understood("NORMJIT_LOG", "debug, info, warn, error or off", log_from))
+    options.log = *log;
   return options;
 }
 
