@@ -1,28 +1,35 @@
 #!/usr/bin/env python3
 """Puts normjit into models of `transformers`, and measures what that changes.
 
-    scripts/bench_torch.py [--budget 120] [--layers 4] [--cases host,examples,bert,gpt2,vit,whisper] [--json out.json]
+    scripts/bench_torch.py [--budget 125] [--layers 4] [--cases host,examples,bert,gpt2,vit,whisper] [--json out.json]
 
 host      microseconds per call on the CPU, of torch.nn.LayerNorm and of normjit.torch.LayerNorm
 examples  the models of examples/torch: beside eager and torch.compile
 bert ...  models built from their configuration with random weights (nothing is downloaded), before and after
           replace_layer_norm. Outputs are compared in f32, f16 and bf16, in eager mode, under torch.compile and in a CUDA
           graph, and each way is timed: the median milliseconds of a call with one sample (latency; not for
-          torch.compile, which would compile once more), and samples per second with many.
+          torch.compile, which would compile once more), and samples per second with many. Convolutions are
+          deterministic and without TF32, in one layout, so that before and after differ in the LayerNorms only.
 
-Models of all dtypes are compiled at once by processes of their own, which compare outputs, too; then what they have
-compiled is timed by this one alone. What is not done when the budget (seconds) is used up is left out and named. One
-table goes to stdout. Exit status: 0 done, 1 where outputs differ, 3 without PyTorch, transformers or a GPU.
+Each model in each dtype has a process of its own. All compile and compare at once; then one after another times the
+programs that it has, alone on the GPU. What is not done when the budget (seconds since the start) is used up is left out
+and named. One table goes to stdout, and what is wrong goes behind it and to stderr; --json has all that is known at any
+time. Exit status: 0 done, 1 where something is wrong, 2 where a case could not be measured, 3 without PyTorch, transformers
+or a GPU.
 """
 import argparse
+import contextlib
 import json
 import multiprocessing
+import multiprocessing.connection
 import os
-import queue
 import signal
 import statistics
 import sys
 import time
+import traceback
+
+BEGAN = time.monotonic()  # the imports of PyTorch and transformers count, too
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path[:0] = [os.path.join(ROOT, "python"), os.path.join(ROOT, "examples", "torch")]
@@ -31,14 +38,27 @@ MODELS = ("bert", "gpt2", "vit", "whisper")
 DTYPES = ("float32", "float16", "bfloat16")
 # ||after - before|| / ||before||: roundings of so many layers
 ALLOWED = {"float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}
+ALLOWED_DIFFERENCE = 1e-5  # of an example
 MANY = 32  # samples
+TURN = 15  # seconds, within which a process has timed its programs
 
 
 def build(name, layers):
-    """A model with random weights, and a function from a number of samples to its input."""
+    """A model with random weights, made on the GPU, and a function from a number of samples to its input."""
+    import torch
+    torch.manual_seed(1)
+    with torch.device("cuda"), torch.no_grad():
+        model, inputs = model_of(name, layers)
+        for module in model.modules():
+            if isinstance(module, torch.nn.LayerNorm):
+                module.weight.normal_(1.0, 0.25)
+                module.bias.normal_(0.0, 0.25)
+    return model.cuda().eval(), inputs
+
+
+def model_of(name, layers):
     import torch
     import transformers as t
-    torch.manual_seed(1)
 
     def tokens(limit, length):
         return lambda samples: torch.randint(0, limit, (samples, length), device="cuda")
@@ -47,21 +67,14 @@ def build(name, layers):
         return lambda samples: torch.randn(samples, *shape, device="cuda")
     depth = {} if layers is None else {"num_hidden_layers": layers}
     if name == "bert":
-        model, inputs = t.BertModel(t.BertConfig(**depth), add_pooling_layer=False), tokens(30000, 128)
-    elif name == "gpt2":
-        model, inputs = t.GPT2Model(t.GPT2Config(use_cache=False, **depth)), tokens(50000, 128)
-    elif name == "vit":
-        model, inputs = t.ViTModel(t.ViTConfig(**depth), add_pooling_layer=False), values(3, 224, 224)
-    else:
-        config = t.WhisperConfig(d_model=384, encoder_layers=layers or 4, encoder_attention_heads=6, encoder_ffn_dim=1536)
-        from transformers.models.whisper.modeling_whisper import WhisperEncoder
-        model, inputs = WhisperEncoder(config), values(80, 3000)
-    with torch.no_grad():
-        for module in model.modules():
-            if isinstance(module, torch.nn.LayerNorm):
-                module.weight.normal_(1.0, 0.25)
-                module.bias.normal_(0.0, 0.25)
-    return model.cuda().eval(), inputs
+        return t.BertModel(t.BertConfig(**depth), add_pooling_layer=False), tokens(30000, 128)
+    if name == "gpt2":
+        return t.GPT2Model(t.GPT2Config(use_cache=False, **depth)), tokens(50000, 128)
+    if name == "vit":
+        return t.ViTModel(t.ViTConfig(**depth), add_pooling_layer=False), values(3, 224, 224)
+    from transformers.models.whisper.modeling_whisper import WhisperEncoder
+    config = t.WhisperConfig(d_model=384, encoder_layers=layers or 4, encoder_attention_heads=6, encoder_ffn_dim=1536)
+    return WhisperEncoder(config), values(80, 3000)
 
 
 class Prepared:
@@ -90,7 +103,8 @@ def called(model):
 
 def compiled(model):
     import torch
-    torch._dynamo.reset()
+    import torch._inductor.config
+    torch._inductor.config.layout_optimization = False  # it goes by the size of a graph, which a LayerNorm changes
     return torch.compile(called(model), dynamic=False, fullgraph=True)
 
 
@@ -125,52 +139,145 @@ def distance(after, before):
     return ((after.double() - before.double()).norm() / before.double().norm()).item()
 
 
-def check(task):
-    """(name, dtype, layers) -> what a worker has found: per mode the distance, or why there is none."""
+def text_of(error):
+    return " ".join("{}: {}".format(type(error).__name__, error).split())[:1000]
+
+
+def check(models, found):
+    """Finds a distance for each mode, or why there is none; returns the programs before and after of those that have one."""
+    x, programs = models.inputs(MANY), {}
+    for mode, make in MODES.items():
+        try:
+            before, after = make(models.before), make(models.after)
+            wanted = before(x).clone()
+            found["distance"][mode] = distance(after(x), wanted)
+            programs[mode] = before, after
+        except Exception as error:  # the other modes go on
+            found["errors"][mode] = text_of(error)
+    return programs
+
+
+def prepare():
+    """PyTorch in this process, of which there are as many as cores."""
     import torch
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(False)
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.allow_tf32 = False
+
+
+def serve(task, pipe):
+    """A process: says what its check found, waits to be told for how long to time a call, and says a row for each mode.
+    The last message of all is None."""
     name, dtype, layers = task
-    found = {"model": name, "dtype": dtype, "distance": {}, "errors": {}}
-    with torch.no_grad():
+    found = {"model": name, "dtype": dtype, "replaced": 0, "left": 0, "distance": {}, "errors": {}}
+    try:
+        prepare()
         models = Prepared(name, dtype, layers)
         found["replaced"], found["left"] = models.replaced, models.left
-        x = models.inputs(MANY)
-        for mode, make in MODES.items():
-            try:
-                wanted = make(models.before)(x).clone()
-                found["distance"][mode] = distance(make(models.after)(x), wanted)
-            except Exception as error:  # the other modes go on
-                found["errors"][mode] = " ".join("{}: {}".format(type(error).__name__, error).split())[:300]
-    return found
+        programs = check(models, found)
+    except Exception as error:
+        programs = {}
+        found["errors"].update((mode, text_of(error)) for mode in MODES if mode not in found["distance"])
+    pipe.send(found)
+    with contextlib.suppress(EOFError):  # where the parent has ended
+        seconds = pipe.recv()
+        for mode, pair in programs.items():
+            pipe.send(time_mode(models, mode, pair, {"model": name, "dtype": dtype, "mode": mode}, seconds))
+        pipe.send(None)
+        pipe.recv()  # its end must not disturb the next one
 
 
-def check_into(task, results):
-    results.put(check(task))
+class Worker:
+    """A process that serves a task."""
 
+    def __init__(self, context, task):
+        self.name, self.modes = "{} {}".format(*task[:2]), ()
+        self.dtype = task[1]
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=serve, args=(task, theirs), daemon=True)
+        self.process.start()
+        theirs.close()
 
-def check_all(tasks, deadline):
-    """One process a task, all at once; what they found until the deadline."""
-    context = multiprocessing.get_context("spawn")
-    results = context.Queue()
-    processes = [context.Process(target=check_into, args=(task, results), daemon=True) for task in tasks]
-    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # of each: there are as many processes as cores
-    for process in processes:
-        process.start()
-    del os.environ["TORCHINDUCTOR_COMPILE_THREADS"]
-    found = []
-    while len(found) < len(tasks) and time.monotonic() < deadline:
+    def hear(self, deadline):
+        """Its next message. Raises TimeoutError, or EOFError where it has ended."""
+        if not self.pipe.poll(max(0, deadline - time.monotonic())):
+            raise TimeoutError("no answer in time")
         try:
-            found.append(results.get(timeout=0.5))
-        except queue.Empty:
-            if not any(process.is_alive() for process in processes):
-                break
-    for process in processes:
-        process.kill()
-    return found
+            return self.pipe.recv()
+        except OSError as why:
+            raise EOFError from why
+
+    def end(self):
+        self.process.kill()
+        self.process.join(10)
+
+    def why(self, error):
+        """Ends it, and says why it failed."""
+        self.end()
+        return "{}: {}".format(self.name, "its process ended with status {}".format(self.process.exitcode)
+                               if isinstance(error, EOFError) else text_of(error))
+
+
+@contextlib.contextmanager
+def workers_of(tasks):
+    context, workers = multiprocessing.get_context("spawn"), []
+    try:
+        for task in tasks:
+            workers.append(Worker(context, task))
+        yield workers
+    finally:
+        for worker in workers:
+            worker.process.kill()
+        for worker in workers:
+            worker.process.join(10)
+
+
+def collect_checks(workers, report, deadline):
+    """Those of the workers that have checked until the deadline; the others are ended."""
+    pending, checked = {worker.pipe: worker for worker in workers}, []
+    while pending and time.monotonic() < deadline:
+        for pipe in multiprocessing.connection.wait(list(pending), deadline - time.monotonic()):
+            worker = pending.pop(pipe)
+            try:
+                found = worker.hear(deadline)
+            except (EOFError, TimeoutError) as error:
+                report["failed"].append("check of " + worker.why(error))
+            else:
+                report["checks"].append(found)
+                worker.modes = tuple(found["distance"])
+                checked.append(worker)
+            report.store()
+    for worker in pending.values():
+        worker.end()
+        report["left_out"].append("check of " + worker.name)
+    return checked
+
+
+def collect_times(workers, report, deadline):
+    """One worker after another, while all others wait."""
+    workers = sorted(workers, key=lambda worker: -DTYPES.index(worker.dtype))  # bf16 first
+    for turn, worker in enumerate(workers):
+        modes, left = list(worker.modes), deadline - time.monotonic()
+        try:
+            if left > 1:
+                seconds = min(0.25, left / (len(workers) - turn) / 15)  # 10 medians, and as much again to warm up
+                worker.pipe.send(seconds)
+                while (row := worker.hear(min(deadline + 1, time.monotonic() + TURN))) is not None:
+                    report["times"].append(row)
+                    modes.remove(row["mode"])
+                    report.store()
+        except TimeoutError:
+            worker.end()  # else it would disturb the next one
+        except (EOFError, OSError) as error:
+            report["failed"].append("time of " + worker.why(EOFError(error)))
+        report["left_out"] += ["time of {} {}".format(worker.name, mode) for mode in modes]
+        report.store()
 
 
 # ---- Time
 
-def call_milliseconds(run, x, seconds=0.25):
+def call_milliseconds(run, x, seconds):
     """The median of single calls."""
     import torch
     for _ in range(3):
@@ -187,31 +294,23 @@ def call_milliseconds(run, x, seconds=0.25):
     return statistics.median(times)
 
 
-def time_model(name, dtype, layers, modes, deadline):
-    """Rows: {"mode": ..., "latency_ms": [before, after], "samples_per_s": [before, after]}."""
-    import torch
-    rows = []
-    with torch.no_grad():
-        models = Prepared(name, dtype, layers)
-        one, many = models.inputs(1), models.inputs(MANY)
-        for mode in modes:
-            if time.monotonic() > deadline:
-                break
-            row = {"model": name, "dtype": dtype, "mode": mode, "samples_per_s": []}
-            try:
-                for model in (models.before, models.after):
-                    run = MODES[mode](model)
-                    if mode != "compile":
-                        row.setdefault("latency_ms", []).append(call_milliseconds(run, one))
-                    row["samples_per_s"].append(MANY / call_milliseconds(run, many) * 1e3)
-            except Exception as error:
-                row = {"model": name, "dtype": dtype, "mode": mode, "error": str(error).split("\n")[0][:200]}
-            rows.append(row)
-    return rows
+def time_mode(models, mode, programs, row, seconds):
+    """Adds "latency_ms": [before, after] and "samples_per_s": [before, after] to a row; "error" where it ends earlier."""
+    try:
+        if mode != "compile":
+            row["latency_ms"], one = [], models.inputs(1)
+            for program in programs:
+                row["latency_ms"].append(call_milliseconds(program, one, seconds))
+        row["samples_per_s"], many = [], models.inputs(MANY)
+        for program in programs:
+            row["samples_per_s"].append(MANY / call_milliseconds(program, many, seconds) * 1e3)
+    except Exception as error:
+        row["error"] = text_of(error)
+    return row
 
 
-def host_overhead():
-    """Microseconds of CPU time per call, the GPU's not waited for: the least of several rounds."""
+def host_overhead(found):
+    """Adds microseconds of CPU time per call, the GPU's not waited for: the least of several rounds."""
     import torch
     from normjit.torch import LayerNorm, layer_norm
     x = torch.randn(16, 256, device="cuda")
@@ -232,7 +331,6 @@ def host_overhead():
 
     def pair(make):
         return [microseconds(make(theirs, functional)), microseconds(make(ours, layer_norm))]
-    found = {}
     with torch.inference_mode():
         found["module, inference_mode"] = pair(lambda m, f: lambda: m(x))
     with torch.no_grad():
@@ -244,10 +342,68 @@ def host_overhead():
                                       microseconds(lambda: operator(x, 1, ours.weight, ours.bias, 1e-5))]
     found["module, forward of training"] = pair(lambda m, f: lambda: m(x))
     found["module, forward and backward"] = pair(lambda m, f: lambda: m(x).backward(grad))
-    return found
 
 
-# ---- The table
+# ---- The report
+
+class Report(dict):
+    """All that is known so far, and a file for it."""
+
+    def __init__(self, path, **about):
+        super().__init__(about, host_us={}, examples=[], checks=[], times=[], left_out=[], failed=[], wrong=[])
+        self.path = path
+
+    def store(self):
+        """Writes the file; that it cannot be written must not end what is measured."""
+        try:
+            self.write()
+        except OSError as why:
+            print("Not stored: {}".format(why), file=sys.stderr)
+
+    def write(self):
+        """The file is whole at any time. Raises OSError."""
+        self["wrong"] = list(faults(self))
+        if self.path:
+            with open(self.path + ".part", "w") as file:
+                json.dump(self, file, indent=1)
+            os.replace(self.path + ".part", self.path)
+
+    @contextlib.contextmanager
+    def step(self, name):
+        """Stores what was found, and how it failed."""
+        try:
+            yield
+        except Exception:
+            if OutOfTime.due:  # and another error came in its place
+                raise OutOfTime from None
+            self["failed"].append("{}: {}".format(name, traceback.format_exc()))
+        self.store()
+
+
+def faults(report):
+    """What is wrong, a sentence each."""
+    for e in report["examples"]:
+        if "difference" in e and not e["difference"] <= ALLOWED_DIFFERENCE:
+            yield "{}: outputs differ by {:.2g}, allowed is {:.0e}".format(e["name"], e["difference"], ALLOWED_DIFFERENCE)
+    for c in report["checks"]:
+        name = "{model} {dtype}".format(**c)
+        for mode, error in c["errors"].items():
+            yield "{} {}: {}".format(name, mode, error)
+        for mode, distance in c["distance"].items():
+            if not distance <= ALLOWED[c["dtype"]]:
+                yield "{} {}: outputs differ by {:.2g}, allowed is {:.0e}".format(name, mode, distance, ALLOWED[c["dtype"]])
+        if c["distance"] and (c["left"] or not c["replaced"]):
+            yield "{}: {} LayerNorms were replaced and {} were not".format(name, c["replaced"], c["left"])
+    for r in report["times"]:
+        if "error" in r:
+            yield "time of {model} {dtype} {mode}: {error}".format(**r)
+
+
+def cells(row, key, form):
+    """Before and after."""
+    found = [form.format(value) for value in row.get(key, ())]
+    return (found + 2 * ["error" if "error" in row else "-"])[:2]
+
 
 def table(report):
     lines = []
@@ -257,84 +413,97 @@ def table(report):
     if report["examples"]:
         lines += ["| example | eager ms | torch.compile ms | normjit ms | outputs differ by |", "|---|---|---|---|---|"]
         for e in report["examples"]:
-            compiled_ms = "{:.3f}".format(e["compile_ms"]) if "compile_ms" in e else "-"
-            lines.append("| {name} | {eager_ms:.3f} | {compiled} | {normjit_ms:.3f} | {difference:.2g} |".format(
-                compiled=compiled_ms, **e))
+            found = ["{:.3f}".format(e[key]) if key in e else "-" for key in ("eager_ms", "compile_ms", "normjit_ms")]
+            differ = "{:.2g}".format(e["difference"]) if "difference" in e else "-"
+            lines.append("| {} | {} | {} |".format(e["name"], " | ".join(found), differ))
         lines.append("")
     if report["checks"]:
         lines += ["| model | dtype | replaced | " + " | ".join(MODES) + " | allowed |", "|---" * (len(MODES) + 4) + "|"]
         for c in sorted(report["checks"], key=lambda c: (c["model"], DTYPES.index(c["dtype"]))):
-            cells = ["{:.1e}".format(c["distance"][m]) if m in c["distance"] else c["errors"].get(m, "-")[:60] for m in MODES]
-            replaced = "{} of {}".format(c["replaced"], c["replaced"] + c["left"])
-            lines.append("| {} | {} | {} | {} | {:.0e} |".format(c["model"], c["dtype"], replaced, " | ".join(cells),
-                                                               ALLOWED[c["dtype"]]))
+            found = ["{:.1e}".format(c["distance"][m]) if m in c["distance"] else "error" for m in MODES]
+            lines.append("| {} | {} | {} of {} | {} | {:.0e} |".format(
+                c["model"], c["dtype"], c["replaced"], c["replaced"] + c["left"], " | ".join(found), ALLOWED[c["dtype"]]))
         lines.append("")
     if report["times"]:
         lines += ["| model | dtype | mode | latency ms, before | after | samples/s, before | after | gain |", "|---" * 8 + "|"]
         for r in report["times"]:
-            if "error" in r:
-                lines.append("| {model} | {dtype} | {mode} | {error} | | | | |".format(**r))
-                continue
-            latency = ["{:.3f}".format(ms) for ms in r.get("latency_ms", ())] or ["-", "-"]
-            speed = r["samples_per_s"]
-            lines.append("| {} | {} | {} | {} | {} | {:.0f} | {:.0f} | {:.3f} |".format(
-                r["model"], r["dtype"], r["mode"], *latency, *speed, speed[1] / speed[0]))
+            speed = r.get("samples_per_s", ())
+            gain = "{:.3f}".format(speed[1] / speed[0]) if len(speed) == 2 else "-"
+            lines.append("| " + " | ".join([r["model"], r["dtype"], r["mode"], *cells(r, "latency_ms", "{:.3f}"),
+                                            *cells(r, "samples_per_s", "{:.0f}"), gain]) + " |")
         lines.append("")
     if report["left_out"]:
         lines.append("Left out, for want of time: " + ", ".join(report["left_out"]))
     return "\n".join(lines)
 
 
-def is_wrong(report):
-    return any(c["distance"][m] > ALLOWED[c["dtype"]] for c in report["checks"] for m in c["distance"]) or any(
-        e["difference"] > 1e-5 for e in report["examples"])
+def remarks(report):
+    """The lines behind the table."""
+    return "\n".join(["FAILED {}".format(text.rstrip()) for text in report["failed"]]
+                     + ["WRONG {}".format(text) for text in faults(report)])
+
+
+# ---- All of it
+
+def run_examples(report, deadline):
+    import conv_transpose_model
+    import layer_norm_model
+    import torch
+    from side_by_side import compare
+    for module in (layer_norm_model, conv_transpose_model):
+        left = deadline - time.monotonic()
+        if left < 5:
+            report["left_out"].append(module.EXAMPLE.name)
+            continue
+        with report.step(module.EXAMPLE.name):
+            found = {"name": module.EXAMPLE.name}
+            report["examples"].append(found)
+            compare(module.EXAMPLE, with_compile=left > 10, found=found)
+    torch.cuda.empty_cache()
+
+
+def run_models(names, layers, report, end):
+    tasks = [(name, dtype, layers) for name in names for dtype in DTYPES]
+    with workers_of(tasks) as workers:
+        left = end - time.monotonic()
+        checked = collect_checks(workers, report, end - 0.28 * left)  # of 100 s 28 for 12 processes to time
+        collect_times(checked, report, end)
 
 
 def run(arguments, report):
-    """Fills the report, which is whole at any time."""
-    began = time.monotonic()
-    left = lambda: arguments.budget - (time.monotonic() - began)  # noqa: E731
+    """Fills the report."""
+    end = BEGAN + arguments.budget - 3  # to end the processes in
     if "host" in arguments.cases:
-        report["host_us"] = host_overhead()
-    names = [name for name in MODELS if name in arguments.cases]
-    tasks = [(name, dtype, arguments.layers) for name in names for dtype in DTYPES]
-    if tasks:
-        report["checks"] = check_all(tasks, began + 0.6 * arguments.budget)
-        done = {(c["model"], c["dtype"]) for c in report["checks"]}
-        report["left_out"] += ["check of {} {}".format(*task[:2]) for task in tasks if task[:2] not in done]
+        with report.step("host"):
+            host_overhead(report["host_us"])
     if "examples" in arguments.cases:
-        import conv_transpose_model
-        import layer_norm_model
-        from side_by_side import compare
-        for module in (layer_norm_model, conv_transpose_model):
-            if left() < 5:
-                report["left_out"].append(module.EXAMPLE.name)
-                continue
-            report["examples"].append(compare(module.EXAMPLE, with_compile=left() > 25))
-    for dtype in ("bfloat16", "float16", "float32"):
-        for name in names:
-            modes = ["eager", "graph"] + ["compile"] * (dtype == "bfloat16")
-            rows = time_model(name, dtype, arguments.layers, modes, began + arguments.budget - 4) if left() > 6 else []
-            report["times"] += rows
-            report["left_out"] += ["time of {} {} {}".format(name, dtype, mode) for mode in modes[len(rows):]]
+        with report.step("examples"):
+            run_examples(report, end)
+    names = [name for name in MODELS if name in arguments.cases]
+    if names:
+        with report.step("models"):
+            run_models(names, arguments.layers, report, end)
 
 
 class OutOfTime(BaseException):
     """No step's own error."""
+    due = False
 
 
-def end(*_):
+def out_of_time(*_):
+    OutOfTime.due = True
     raise OutOfTime
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--budget", type=float, default=300, help="seconds")
+    parser.add_argument("--budget", type=float, default=300, help="seconds, of all")
     parser.add_argument("--layers", type=int, help="of each model; its own number unless given")
     parser.add_argument("--cases", default=",".join(("host", "examples") + MODELS), help="separated by commas")
     parser.add_argument("--json", help="a file for all that was found")
     arguments = parser.parse_args()
     arguments.cases = arguments.cases.split(",")
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # there are as many processes as cores
     try:
         import torch
         import transformers  # noqa: F401
@@ -344,21 +513,22 @@ def main():
     if not torch.cuda.is_available():
         print("Skipped: no GPU for PyTorch here", file=sys.stderr)
         return 3
-    report = {"torch": torch.__version__, "device": torch.cuda.get_device_name(), "layers": arguments.layers,
-              "host_us": {}, "examples": [], "checks": [], "times": [], "left_out": []}
-    signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, arguments.budget)
+    report = Report(arguments.json, torch=torch.__version__, device=torch.cuda.get_device_name(), layers=arguments.layers)
+    report.write()  # an error here costs nothing yet
+    for number in (signal.SIGALRM, signal.SIGTERM):
+        signal.signal(number, out_of_time)
+    signal.setitimer(signal.ITIMER_REAL, max(1, BEGAN + arguments.budget - time.monotonic()))
     try:
         run(arguments, report)
     except OutOfTime:
         report["left_out"].append("what was under way at the end, and all behind it")
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        print(table(report), flush=True)
-        if arguments.json:
-            with open(arguments.json, "w") as file:
-                json.dump(report, file, indent=1)
-    return 1 if is_wrong(report) else 0
+        for number in (signal.SIGALRM, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        print("\n".join(part for part in (table(report), remarks(report)) if part), flush=True)
+        print(remarks(report), file=sys.stderr)
+        report.store()
+    return 2 if report["failed"] else 1 if report["wrong"] else 0
 
 
 if __name__ == "__main__":

@@ -59,12 +59,15 @@ def milliseconds(model, inputs, repeats=20):
     return statistics.median(times)
 
 
-def compare(example, with_compile=True):
-    """{"difference": ..., "eager_ms": ..., "compile_ms": ..., "normjit_ms": ...}"""
+def compare(example, with_compile=True, found=None):
+    """{"difference": ..., "eager_ms": ..., "compile_ms": ..., "normjit_ms": ...}; found: a dictionary that gets each as it
+    comes."""
     import torch
     old, new = both(example)
     inputs = [example.make() for _ in range(3)]
-    found = {"name": example.name, "difference": difference(old, new, inputs[0])}
+    found = {} if found is None else found
+    found["name"] = example.name
+    found["difference"] = difference(old, new, inputs[0])
     found["eager_ms"] = milliseconds(old, inputs)
     found["normjit_ms"] = milliseconds(new, inputs)
     if with_compile:
