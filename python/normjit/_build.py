@@ -2,8 +2,8 @@
 
 What was built is kept in a folder of this user, named by all that went into it, so that it is built once, and
 another framework, compiler or normjit gets one of its own. The folder is $NORMJIT_BUILD_DIR, else
-$XDG_CACHE_HOME/normjit-python, else ~/.cache/normjit-python; where it cannot be written, a temporary one of
-this process.
+$XDG_CACHE_HOME/normjit-python, else ~/.cache/normjit-python; where it cannot be written, or there is no home, a
+temporary one of this process.
 """
 import atexit
 import contextlib
@@ -107,8 +107,10 @@ def _is_ours(path):
 
 
 def _folder():
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser(os.path.join("~", ".cache"))
     folder = os.environ.get("NORMJIT_BUILD_DIR") or os.path.join(home, "normjit-python")
+    if folder.startswith("~"):
+        return _temporary_folder("this user has no home folder")
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
     except OSError as why:

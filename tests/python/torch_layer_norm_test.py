@@ -7,6 +7,7 @@ from torch_support import (ACTIVATIONS, DTYPES, FAKE, TestCase, _operator, devic
                            reference, torch)
 
 from normjit.torch import LayerNorm, layer_norm, replace_layer_norm
+from torch.testing._internal.two_tensor import TwoTensor
 
 nn = torch.nn
 
@@ -120,11 +121,43 @@ class ValuesTest(TestCase):
                 self.assert_close(ours, reference(part, (8,), weight, bias))
 
 
+    def test_a_wrapper_of_tensors_is_pytorchs_to_compute(self):
+        x, (weight, bias) = torch.randn(3, 8, device=device), parameters((8,))
+        wrapped = [TwoTensor(part, 2 * part) for part in (x, weight, bias)]
+        for inputs in (wrapped, (x, *wrapped[1:])):
+            with self.assert_launches(0):
+                found = layer_norm(inputs[0], (8,), *inputs[1:], activation="relu")
+            self.assert_close(found.a, reference(x, (8,), weight, bias, activation="relu"))
+            wanted = functional.relu(functional.layer_norm(inputs[0], (8,), *inputs[1:]))
+            self.assert_close(found.b, wanted.b)
+
+    def test_a_distributed_tensor_is_pytorchs_to_compute(self):
+        if not FAKE or not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
+            self.skipTest("takes gloo, and a mesh of the CPU")
+        from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor, init_device_mesh
+        store = torch.distributed.HashStore()
+        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+        self.addCleanup(torch.distributed.destroy_process_group)
+        mesh = init_device_mesh("cpu", (1,))
+        x, (weight, bias) = torch.randn(4, 8, requires_grad=True), parameters((8,))
+        distributed = [distribute_tensor(part, mesh, [placement])
+                       for part, placement in ((x, Shard(0)), (weight, Replicate()), (bias, Replicate()))]
+        with self.assert_launches(0):
+            y = layer_norm(distributed[0], (8,), *distributed[1:], activation="gelu")
+        self.assertIsInstance(y, DTensor)
+        self.assert_close(y.to_local(), reference(x, (8,), weight, bias, activation="gelu"))
+        norm = replace_layer_norm(nn.LayerNorm(8))
+        norm.weight, norm.bias = (nn.Parameter(part) for part in distributed[1:])
+        self.assert_close(norm(distributed[0]).to_local(), reference(x, (8,), weight, bias))
+
+
 class ErrorsTest(TestCase):
     def test_errors_of_shapes_are_pytorchs(self):
         x, weight = torch.randn(3, 8, device=device), torch.randn(8, device=device)
         for arguments in ((x, (7,)), (x, ()), (x, (2, 3, 8)), (x, (7,), weight), (x, (8,), weight[:4]), (x, (8,), None, weight[:4]),
-                          (torch.tensor(1.0, device=device), (1,)), (x, (8,), weight, weight.view(1, 8))):
+                          (torch.tensor(1.0, device=device), (1,)), (torch.tensor(1.0, device=device), ()),
+                          (x, (8,), weight, weight.view(1, 8)), (3, (8,)), (None, (8,)), (x, (8,), 3),
+                          (x.to_sparse(), (8,))):
             with self.subTest(arguments=[getattr(a, "shape", a) for a in arguments]):
                 self.assert_same_error(lambda: layer_norm(*arguments), lambda: functional.layer_norm(*arguments))
 
