@@ -83,6 +83,17 @@ class BuildTest(unittest.TestCase):
         self.assertFalse(path.startswith(self.folder))
         self.assertEqual(ctypes.CDLL(path).two(), 2)
 
+    def test_without_a_home_nothing_is_left(self):
+        homeless = "import os, pwd; pwd.getpwuid = {}.__getitem__; "  # a user that no passwd entry knows
+        environment = {**os.environ, "PYTHONPATH": os.path.join(ROOT, "python")}
+        for name in ("HOME", "NORMJIT_BUILD_DIR", "XDG_CACHE_HOME"):
+            environment.pop(name, None)
+        done = subprocess.run([sys.executable, "-c", homeless + USE.strip().replace("\n", "; "), self.source, self.header],
+                              env=environment, cwd=self.scratch, capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("this user has no home folder", done.stderr)
+        self.assertEqual(sorted(os.listdir(self.scratch)), ["two.cc", "two.h"])
+
     def test_a_library_that_others_can_write_is_made_again(self):
         path = self.build()
         with open(path, "w") as file:

@@ -18,8 +18,8 @@ def layer_norm(x, normalized_shape, weight=None, bias=None, eps=1e-5, *, activat
     activation: None, "relu", "gelu", "gelu_tanh" or "silu".
 
     Tensors, dtypes, errors and autocast are as of torch.nn.functional.layer_norm; y is contiguous. Tensors that are
-    not on an NVIDIA GPU, nested, sparse and distributed ones (DTensor), other wrappers of tensors, a bias without a
-    weight, and forward-mode derivatives are PyTorch's own to compute.
+    not on an NVIDIA GPU, nested and sparse ones, a DTensor and other wrappers of tensors, a bias without a weight, and
+    forward-mode derivatives are PyTorch's own to compute.
     Gradients of any order: the backward is PyTorch's kernel on the saved mean and rstd, and computes the argument of an
     activation again. Thread-safe; launches on the current stream of x's device.
     """
@@ -36,18 +36,19 @@ def code_of(activation):
             activation)) from None
 
 
-_KNOWN = (torch.nn.Parameter, torch.Tensor, type(None))  # not foreign; the usual one first
+Tensor, _STRIDED = torch.Tensor, torch.strided  # a look into torch takes 20 ns
+_KNOWN = (torch.nn.Parameter, Tensor, type(None))  # not foreign; the usual one first
 
 
 def _is_foreign(x):
     """Whether this is something that PyTorch's operators unwrap, such as a DTensor, or no tensor at all."""
-    return not isinstance(x, torch.Tensor) or is_traceable_wrapper_subclass(x)
+    return not isinstance(x, Tensor) or is_traceable_wrapper_subclass(x)
 
 
 def run(x, shape, weight, bias, eps, code, scale):
     """layer_norm, for a tuple and an activation's number."""
-    if (type(x) is not torch.Tensor and _is_foreign(x) or type(weight) not in _KNOWN and _is_foreign(weight)
-            or not x.is_cuda and not _ON_CPU or x.layout is not torch.strided or x.is_nested
+    if (type(x) is not Tensor and _is_foreign(x) or type(weight) not in _KNOWN and _is_foreign(weight)
+            or not x.is_cuda and not _ON_CPU or x.layout is not _STRIDED or x.is_nested
             or not shape or x.shape[-len(shape):] != shape
             or forward_ad._current_level >= 0 or weight is None and bias is not None):
         return reference(x, shape, weight, bias, eps, code, scale)
