@@ -1,24 +1,32 @@
 #!/usr/bin/env python3
 """Times normjit.jax beside what XLA makes of the same formula, and checks that both give the same.
 
-    PYTHONPATH=python NORMJIT_LIBRARY=build/libnormjit.so scripts/bench_jax.py
-    scripts/bench_jax.py --budget 30 --cases 4096,short --json
+    NORMJIT_LIBRARY=build/libnormjit.so scripts/bench_jax.py
+    scripts/bench_jax.py --budget 30 --cases "odd,short" --json out.json
 
 A time is that of one call in a jit-compiled program, whose inputs and outputs together take at least four times the L2 cache, so
 that each call finds its data in memory: the median of a few runs, normjit and XLA in turns. "Gradient" is the same for the
 value's forward and backward pass. "Host" is what one call takes of the CPU when nothing waits for its result. The error is the largest
 one against the formula in f32 (in f64 for f32), relative to an element or to 1.
 
---budget SECONDS bounds all of it: a case is left out, by name, once no time for it is left. --json prints one object with what
-the table has. Exit status: 0 done, 1 if a result is wrong, 3 without JAX or an NVIDIA GPU.
+--budget SECONDS, since the start, bounds all of it: what is not done then is left out, by name. A row is printed as soon as it
+is there; what is wrong or failed comes last, on stderr, too. --json names a file that has all that is known at any time. Exit
+status: 0 done, 1 if a result is wrong, 2 if a case could not be measured, 3 without JAX or an NVIDIA GPU.
 """
 import argparse
 import collections
+import contextlib
 import functools
 import json
+import os
+import signal
 import statistics
 import sys
 import time
+import traceback
+
+BEGAN = time.monotonic()  # the import of JAX counts, too
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "python"))
 
 try:
     import jax
@@ -49,10 +57,14 @@ RUNS = 9
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--budget", type=float, default=120, help="seconds for all")
+    parser.add_argument("--budget", type=float, default=120, help="seconds, of all")
     parser.add_argument("--cases", default="", help="only those whose names have one of these words, separated by commas")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
+    parser.add_argument("--json", help="a file for all that was found")
     return parser.parse_args()
+
+
+def x64():
+    return jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64()
 
 
 def formula_of(case):
@@ -89,7 +101,8 @@ def microseconds(programs, inputs):
     return {name: statistics.median(some) for name, some in times.items()}
 
 
-def measure(case):
+def measure(case, report):
+    """Adds to the report what it finds, as it comes."""
     data = jnp.dtype(case.dtype).itemsize * case.rows * case.columns
     copies = max(1, -(-L2_BYTES // (2 * data)))
     keys = jax.random.split(jax.random.key(1), copies + 2)
@@ -98,31 +111,28 @@ def measure(case):
     contenders = {"normjit": normjit_of(case), "xla": formula_of(case)}
 
     results = {name: jax.jit(function)(inputs[0], *layer) for name, function in contenders.items()}
-    with jax.enable_x64(True):
+    with x64():
         errors = {name: error_of(case, y, inputs[0], *layer) for name, y in results.items()}
+    report.update(calls=copies, error=errors)
     del results
 
     programs = {name: jax.jit(lambda inputs, function=function: [function(x, *layer) for x in inputs])
                 for name, function in contenders.items()}
-    forward = microseconds(programs, inputs)
-    report = {"case": case.name, "rows": case.rows, "columns": case.columns, "dtype": case.dtype,
-              "activation": case.activation, "calls": copies, "forward_us": forward, "error": errors}
+    report["forward_us"] = microseconds(programs, inputs)
     if data <= 256 << 20:  # what a gradient keeps must fit, too
         def gradient(function):
             loss = lambda layer, x: (function(x, *layer).astype(jnp.float32) * 0.1).sum()
             return jax.jit(lambda inputs: [jax.grad(loss, (0, 1))(layer, x) for x in inputs])
         report["gradient_us"] = microseconds(
             {name: gradient(function) for name, function in contenders.items()}, inputs)
-    return report
 
 
-def host_times():
-    """Microseconds of the CPU for a call, of a size whose kernel takes less."""
+def host_times(times):
+    """Adds microseconds of the CPU for a call, of a size whose kernel takes less."""
     x, layer = jnp.ones((8, 768), jnp.float32), (jnp.ones(768), jnp.ones(768))
     calls = {"normjit.jax.layer_norm": lambda: normjit.jax.layer_norm(x, *layer),
              "jit of it": functools.partial(jax.jit(lambda x, w, b: normjit.jax.layer_norm(x, w, b)), x, *layer),
              "jit of the formula": functools.partial(jax.jit(formula_of(Case("", 8, 768, "float32", None))), x, *layer)}
-    times = {}
     for name, call in calls.items():
         jax.block_until_ready([call() for _ in range(100)])
         rounds = []
@@ -132,27 +142,106 @@ def host_times():
             rounds.append(time.perf_counter() - began)
             jax.block_until_ready(results)
         times[name] = min(rounds) / 500 * 1e6
-    return times
 
 
-def table(report):
-    lines = ["{}, JAX {}".format(report["device"], report["jax"]),
-             "{:<22}{:>20} {:>9} {:>11} {:>8} {:>7} {:>14} {:>8} {:>10}".format(
-                 "layer", "rows x columns", "dtype", "normjit us", "XLA us", "ratio", "gradient us", "XLA us", "error")]
+# ---- The report
+
+HEADER = "{:<22}{:>20} {:>9} {:>11} {:>8} {:>7} {:>14} {:>8} {:>10}".format(
+    "layer", "rows x columns", "dtype", "normjit us", "XLA us", "ratio", "gradient us", "XLA us", "error")
+
+
+def line_of(row):
+    def pair(key):
+        times = row.get(key)
+        return ["{:.1f}".format(times[name]) for name in ("normjit", "xla")] if times else ["-", "-"]
+    forward, error = row.get("forward_us"), row.get("error")
+    return "{:<22}{:>20} {:>9} {:>11} {:>8} {:>7} {:>14} {:>8} {:>10}".format(
+        row["case"], "{} x {}".format(row["rows"], row["columns"]), row["dtype"], *pair("forward_us"),
+        "{:.2f}".format(forward["xla"] / forward["normjit"]) if forward else "-", *pair("gradient_us"),
+        "{:.1e}".format(error["normjit"]) if error else "-")
+
+
+class Report(dict):
+    """All that is known so far, and a file for it."""
+
+    def __init__(self, path, **about):
+        super().__init__(about, host_us={}, cases=[], left_out=[], failed=[], wrong=[])
+        self.path = path
+
+    def store(self):
+        """Writes the file; that it cannot be written must not end what is measured."""
+        try:
+            self.write()
+        except OSError as why:
+            print("Not stored: {}".format(why), file=sys.stderr)
+
+    def write(self):
+        """The file is whole at any time. Raises OSError."""
+        self["wrong"] = list(faults(self))
+        if self.path:
+            with open(self.path + ".part", "w") as file:
+                json.dump(self, file, indent=1)
+            os.replace(self.path + ".part", self.path)
+
+    @contextlib.contextmanager
+    def step(self, name):
+        """Stores what was found, and how it failed."""
+        try:
+            yield
+        except Exception:
+            if OutOfTime.due:  # and another error came in its place
+                raise OutOfTime from None
+            self["failed"].append("{}: {}".format(name, traceback.format_exc()))
+        self.store()
+
+
+def faults(report):
+    """What is wrong, a sentence each."""
     for row in report["cases"]:
-        forward, gradient = row["forward_us"], row.get("gradient_us")
-        lines.append("{:<22}{:>20} {:>9} {:>11.1f} {:>8.1f} {:>7.2f} {:>14} {:>8} {:>10.1e}".format(
-            row["case"], "{} x {}".format(row["rows"], row["columns"]), row["dtype"], forward["normjit"], forward["xla"],
-            forward["xla"] / forward["normjit"], *("{:.1f}".format(gradient[name]) if gradient else "-"
-                                                   for name in ("normjit", "xla")), row["error"]["normjit"]))
-    lines += ["host us a call: " + ", ".join("{} {:.1f}".format(*item) for item in report["host_us"].items())]
-    lines += ["left out: " + ", ".join(report["left_out"])] if report["left_out"] else []
-    lines += ["WRONG: " + ", ".join(report["wrong"])] if report["wrong"] else []
-    return "\n".join(lines)
+        if "error" in row and not row["error"]["normjit"] <= TOLERANCE[row["dtype"]]:
+            yield "{}: the error is {:.2g}, allowed is {:.0e}".format(
+                row["case"], row["error"]["normjit"], TOLERANCE[row["dtype"]])
+
+
+def remarks(report):
+    """The lines behind the table."""
+    return (["left out: " + ", ".join(report["left_out"])] * bool(report["left_out"])
+            + ["FAILED {}".format(text.rstrip()) for text in report["failed"]]
+            + ["WRONG {}".format(text) for text in faults(report)])
+
+
+class OutOfTime(BaseException):
+    """No case's own error."""
+    due = False
+
+
+def out_of_time(*_):
+    OutOfTime.due = True
+    raise OutOfTime
+
+
+def run(cases, budget, report):
+    """Fills the report, and prints it as it grows."""
+    with report.step("host"):
+        host_times(report["host_us"])
+    print("host us a call: " + ", ".join("{} {:.1f}".format(*item) for item in report["host_us"].items()))
+    print(HEADER, flush=True)
+    for case in cases:
+        if OutOfTime.due or BEGAN + budget - time.monotonic() < SECONDS_A_CASE:
+            report["left_out"].append(case.name)
+            continue
+        row = {"case": case.name, "rows": case.rows, "columns": case.columns, "dtype": case.dtype,
+               "activation": case.activation}
+        report["cases"].append(row)
+        try:
+            with report.step(case.name):
+                measure(case, row)
+        except OutOfTime:
+            report["left_out"].append("what remains of " + case.name)
+        print(line_of(row), flush=True)
 
 
 def main():
-    began = time.monotonic()
     options = arguments()
     try:
         device = _ffi.gpus()[0]
@@ -160,18 +249,23 @@ def main():
         print("Skipped: {}".format(why), file=sys.stderr)
         return 3
     words = options.cases.split(",")
-    report = {"device": device.device_kind, "jax": jax.__version__, "cases": [], "left_out": [], "wrong": []}
-    report["host_us"] = host_times()
-    for case in (case for case in CASES if any(word in case.name for word in words)):
-        if time.monotonic() - began + SECONDS_A_CASE > options.budget:
-            report["left_out"].append(case.name)
-            continue
-        row = measure(case)
-        report["cases"].append(row)
-        if not row["error"]["normjit"] <= TOLERANCE[case.dtype]:
-            report["wrong"].append(case.name)
-    print(json.dumps(report, indent=1) if options.json else table(report))
-    return 1 if report["wrong"] else 0
+    report = Report(options.json, device=device.device_kind, jax=jax.__version__)
+    report.write()  # an error here costs nothing yet
+    print("{device}, JAX {jax}".format(**report))
+    for number in (signal.SIGALRM, signal.SIGTERM):
+        signal.signal(number, out_of_time)
+    signal.setitimer(signal.ITIMER_REAL, max(1, BEGAN + options.budget - time.monotonic()))
+    try:
+        run([case for case in CASES if any(word in case.name for word in words)], options.budget, report)
+    except OutOfTime:
+        report["left_out"].append("all that is not above")
+    finally:
+        for number in (signal.SIGALRM, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        for file in (sys.stdout, sys.stderr) if remarks(report) else ():
+            print("\n".join(remarks(report)), file=file, flush=True)
+        report.store()
+    return 2 if report["failed"] else 1 if report["wrong"] else 0
 
 
 if __name__ == "__main__":

@@ -526,7 +526,7 @@ def main():
         for number in (signal.SIGALRM, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
         print("\n".join(part for part in (table(report), remarks(report)) if part), flush=True)
-        print(remarks(report), file=sys.stderr)
+        print(remarks(report), end="\n" if remarks(report) else "", file=sys.stderr)
         report.store()
     return 2 if report["failed"] else 1 if report["wrong"] else 0
 
