@@ -262,9 +262,9 @@ def main():
     finally:
         for number in (signal.SIGALRM, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
+        report.store()
         for file in (sys.stdout, sys.stderr) if remarks(report) else ():
             print("\n".join(remarks(report)), file=file, flush=True)
-        report.store()
     return 2 if report["failed"] else 1 if report["wrong"] else 0
 
 

@@ -259,11 +259,12 @@ def collect_times(workers, report, deadline):
     workers = sorted(workers, key=lambda worker: -DTYPES.index(worker.dtype))  # bf16 first
     for turn, worker in enumerate(workers):
         modes, left = list(worker.modes), deadline - time.monotonic()
+        turn_ends = min(deadline + 1, time.monotonic() + TURN)
         try:
             if left > 1:
                 seconds = min(0.25, left / (len(workers) - turn) / 15)  # 10 medians, and as much again to warm up
                 worker.pipe.send(seconds)
-                while (row := worker.hear(min(deadline + 1, time.monotonic() + TURN))) is not None:
+                while (row := worker.hear(turn_ends)) is not None:
                     report["times"].append(row)
                     modes.remove(row["mode"])
                     report.store()
@@ -525,9 +526,9 @@ def main():
     finally:
         for number in (signal.SIGALRM, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
+        report.store()
         print("\n".join(part for part in (table(report), remarks(report)) if part), flush=True)
         print(remarks(report), end="\n" if remarks(report) else "", file=sys.stderr)
-        report.store()
     return 2 if report["failed"] else 1 if report["wrong"] else 0
 
 
