@@ -132,7 +132,7 @@ def graphed(model):
     return run
 
 
-MODES = {"eager": called, "compile": compiled, "graph": graphed}
+MODES = {"eager": called, "graph": graphed, "compile": compiled}  # the slowest to check comes last
 
 
 def distance(after, before):
@@ -143,8 +143,9 @@ def text_of(error):
     return " ".join("{}: {}".format(type(error).__name__, error).split())[:1000]
 
 
-def check(models, found):
-    """Finds a distance for each mode, or why there is none; returns the programs before and after of those that have one."""
+def check(models, found, say):
+    """Finds a distance for each mode, or why there is none, and says all so far after each; returns the programs before
+    and after of those that have one."""
     x, programs = models.inputs(MANY), {}
     for mode, make in MODES.items():
         try:
@@ -154,6 +155,7 @@ def check(models, found):
             programs[mode] = before, after
         except Exception as error:  # the other modes go on
             found["errors"][mode] = text_of(error)
+        say(found)
     return programs
 
 
@@ -167,7 +169,7 @@ def prepare():
 
 
 def serve(task, pipe):
-    """A process: says what its check found, waits to be told for how long to time a call, and says a row for each mode.
+    """A process: says what its check has found so far and whether that is all, waits to be told for how long to time a call, and says a row for each mode.
     The last message of all is None."""
     name, dtype, layers = task
     found = {"model": name, "dtype": dtype, "replaced": 0, "left": 0, "distance": {}, "errors": {}}
@@ -175,11 +177,11 @@ def serve(task, pipe):
         prepare()
         models = Prepared(name, dtype, layers)
         found["replaced"], found["left"] = models.replaced, models.left
-        programs = check(models, found)
+        programs = check(models, found, lambda found: pipe.send((found, False)))
     except Exception as error:
         programs = {}
         found["errors"].update((mode, text_of(error)) for mode in MODES if mode not in found["distance"])
-    pipe.send(found)
+    pipe.send((found, True))
     with contextlib.suppress(EOFError):  # where the parent has ended
         seconds = pipe.recv()
         for mode, pair in programs.items():
@@ -192,8 +194,7 @@ class Worker:
     """A process that serves a task."""
 
     def __init__(self, context, task):
-        self.name, self.modes = "{} {}".format(*task[:2]), ()
-        self.dtype = task[1]
+        self.name, self.dtype, self.found = "{} {}".format(*task[:2]), task[1], {}
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=serve, args=(task, theirs), daemon=True)
         self.process.start()
@@ -238,19 +239,22 @@ def collect_checks(workers, report, deadline):
     pending, checked = {worker.pipe: worker for worker in workers}, []
     while pending and time.monotonic() < deadline:
         for pipe in multiprocessing.connection.wait(list(pending), deadline - time.monotonic()):
-            worker = pending.pop(pipe)
+            worker, last = pending[pipe], True
             try:
-                found = worker.hear(deadline)
+                found, last = worker.hear(deadline)
+                if not worker.found:
+                    report["checks"].append(worker.found)
+                worker.found.update(found)
+                checked += [worker] * last
             except (EOFError, TimeoutError) as error:
                 report["failed"].append("check of " + worker.why(error))
-            else:
-                report["checks"].append(found)
-                worker.modes = tuple(found["distance"])
-                checked.append(worker)
+            if last:
+                del pending[pipe]
             report.store()
     for worker in pending.values():
         worker.end()
-        report["left_out"].append("check of " + worker.name)
+        known = [*worker.found.get("distance", ()), *worker.found.get("errors", ())]
+        report["left_out"] += ["check of {} {}".format(worker.name, mode) for mode in MODES if mode not in known]
     return checked
 
 
@@ -258,7 +262,7 @@ def collect_times(workers, report, deadline):
     """One worker after another, while all others wait."""
     workers = sorted(workers, key=lambda worker: -DTYPES.index(worker.dtype))  # bf16 first
     for turn, worker in enumerate(workers):
-        modes, left = list(worker.modes), deadline - time.monotonic()
+        modes, left = list(worker.found["distance"]), deadline - time.monotonic()
         turn_ends = min(deadline + 1, time.monotonic() + TURN)
         try:
             if left > 1:
@@ -421,7 +425,8 @@ def table(report):
     if report["checks"]:
         lines += ["| model | dtype | replaced | " + " | ".join(MODES) + " | allowed |", "|---" * (len(MODES) + 4) + "|"]
         for c in sorted(report["checks"], key=lambda c: (c["model"], DTYPES.index(c["dtype"]))):
-            found = ["{:.1e}".format(c["distance"][m]) if m in c["distance"] else "error" for m in MODES]
+            found = ["{:.1e}".format(c["distance"][m]) if m in c["distance"] else "error" if m in c["errors"] else "-"
+                     for m in MODES]
             lines.append("| {} | {} | {} of {} | {} | {:.0e} |".format(
                 c["model"], c["dtype"], c["replaced"], c["replaced"] + c["left"], " | ".join(found), ALLOWED[c["dtype"]]))
         lines.append("")
