@@ -109,7 +109,7 @@ def native_differentiable():
     except (_build.BuildError, OSError) as why:
         _log.info("gradients of normjit.torch go through Python, which costs more time per call: %s", why)
         return None
-    return torch.ops.normjit.layer_norm_differentiable.default
+    return torch.ops.normjit.layer_norm_differentiable.default._op  # without the overload's __call__: 0.4 us
 
 
 _library.load()

@@ -28,7 +28,9 @@ std::tuple<Tensor, Tensor, Tensor> with_statistics(const Tensor& x, std::int64_t
   return op.call(x, dims, weight, bias, eps, kNoActivation, 1.0, std::nullopt);
 }
 
-Tensor in(const Tensor& tensor, at::ScalarType dtype) { return tensor.defined() ? tensor.to(dtype) : tensor; }
+Tensor in(const Tensor& tensor, at::ScalarType dtype) {
+  return !tensor.defined() || tensor.scalar_type() == dtype ? tensor : tensor.to(dtype);
+}
 
 struct LayerNorm : torch::autograd::Function<LayerNorm> {
   static Tensor forward(AutogradContext* ctx, const Tensor& x, std::int64_t dims, const Optional& weight,
