@@ -1,10 +1,13 @@
 // normjit::layer_norm_differentiable, y alone with a gradient, as an autograd function of C++: the class of
 // ../_rules.py without what Python costs per call. PyTorch's stable ABI has no autograd, so this is a library
 // of its own, compiled when a gradient is first asked for; ../_operator.py has the schema, and does that.
+#include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/native_layer_norm_backward.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/generated/Functions.h>
 #include <torch/library.h>
 
 namespace {
@@ -60,9 +63,31 @@ struct LayerNorm : torch::autograd::Function<LayerNorm> {
   }
 };
 
+// With the node that F.layer_norm has, which is quicker than any of our own: all tensors are of one type.
+Tensor with_pytorchs_node(const Tensor& x, std::int64_t dims, const Optional& weight, const Optional& bias,
+                          double eps) {
+  using torch::autograd::SavedVariable;
+  auto [y, mean, rstd] = with_statistics(x, dims, weight, bias, eps);
+  if (!torch::autograd::compute_requires_grad(x, weight, bias)) return y;
+  const std::shared_ptr<torch::autograd::generated::NativeLayerNormBackward0> node(
+      new torch::autograd::generated::NativeLayerNormBackward0(), torch::autograd::deleteNode);
+  node->set_next_edges(torch::autograd::collect_next_edges(x, weight, bias));
+  const auto shape = x.sym_sizes().slice(x.dim() - dims);
+  node->normalized_shape.assign(shape.begin(), shape.end());
+  node->input_ = SavedVariable(x, false);
+  node->weight_ = SavedVariable(weight, false);
+  node->bias_ = SavedVariable(bias, false);
+  node->result1_ = SavedVariable(mean, false);
+  node->result2_ = SavedVariable(rstd, false);
+  torch::autograd::set_history(y, node);
+  return y;
+}
+
 Tensor layer_norm(const Tensor& x, std::int64_t dims, const Optional& weight, const Optional& bias,
                   double eps) {
-  return LayerNorm::apply(x, dims, weight, bias, eps);
+  if (at::autocast::is_autocast_enabled(x.device().type()))
+    return LayerNorm::apply(x, dims, weight, bias, eps);
+  return with_pytorchs_node(x, dims, weight, bias, eps);
 }
 
 }  // namespace
