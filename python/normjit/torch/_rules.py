@@ -135,7 +135,7 @@ def differentiable(x, dims, weight, bias, eps, activation, scale, dtype):
         return apply_with_statistics(x, dims, weight, bias, eps, activation, scale, dtype)[0]
     if torch._C._are_functorch_transforms_active():
         return _Transformed.apply(x, dims, weight, bias, eps, activation, scale, dtype)[0]
-    if activation == NONE and scale == 1.0 and dtype is None and not torch._C._is_tracing():  # a trace may go elsewhere
+    if activation == NONE and scale == 1.0 and dtype is None and not torch._C._is_tracing():  # a trace is for all
         plain = native_differentiable()
         if plain is not None:
             return plain(x, dims, weight, bias, eps)

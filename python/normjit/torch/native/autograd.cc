@@ -1,6 +1,6 @@
-// normjit::layer_norm_differentiable, y alone with a gradient, as an autograd function of C++: the class of
-// ../_rules.py without what Python costs per call. PyTorch's stable ABI has no autograd, so this is a library
-// of its own, compiled when a gradient is first asked for; ../_operator.py has the schema, and does that.
+// normjit::layer_norm_differentiable: y with a gradient, without what the class of ../_rules.py costs per
+// call in Python. PyTorch's stable ABI has no autograd, so this is a library of its own, for one version of
+// PyTorch, and compiled when a gradient is first asked for; ../_operator.py has the schema, and does that.
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -35,6 +35,7 @@ Tensor in(const Tensor& tensor, at::ScalarType dtype) {
   return !tensor.defined() || tensor.scalar_type() == dtype ? tensor : tensor.to(dtype);
 }
 
+// For autocast, where x, weight and y may have types of their own.
 struct LayerNorm : torch::autograd::Function<LayerNorm> {
   static Tensor forward(AutogradContext* ctx, const Tensor& x, std::int64_t dims, const Optional& weight,
                         const Optional& bias, double eps) {
