@@ -134,13 +134,30 @@ def _temporary_folder(why):
     return folder
 
 
+_held = set()  # descriptors of locks
+
+
+def _let_go():
+    """A forked child has copies of what other threads held, and would keep it locked, even against itself."""
+    while _held:
+        os.close(_held.pop())
+
+
+os.register_at_fork(after_in_child=_let_go)
+
+
 @contextlib.contextmanager
 def _locked(path):
     """One at a time, where the file system has locks; else all at once, which only costs time."""
-    with open(path, "ab") as file:
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    _held.add(file)
+    try:
         with contextlib.suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
+    finally:
+        _held.discard(file)
+        os.close(file)
 
 
 def _compile(command, target):

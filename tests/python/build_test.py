@@ -6,10 +6,12 @@
 import ctypes
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -67,6 +69,25 @@ class BuildTest(unittest.TestCase):
                                       stdout=subprocess.PIPE) for _ in range(4)]
         paths = {process.communicate()[0].strip() for process in processes}
         self.assertEqual([os.path.join(self.folder, name) for name in self.built()], list(paths))
+
+    def test_a_forked_child_holds_no_lock_of_another_thread(self):
+        path, held, done = os.path.join(self.scratch, "lock"), threading.Event(), threading.Event()
+
+        def hold():
+            with _build._locked(path):
+                held.set()
+                done.wait()
+        thread = threading.Thread(target=hold)
+        thread.start()
+        held.wait()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)  # instead of waiting for its own copy
+            with _build._locked(path):
+                os._exit(0)
+        done.set()
+        thread.join()
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
 
     def test_a_failed_compile_says_why_and_leaves_nothing(self):
         self.put("two.cc", "#error not today\n")

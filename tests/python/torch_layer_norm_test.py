@@ -1,12 +1,14 @@
 """normjit.torch beside PyTorch: values, dtypes, shapes, strides, errors, gradients, autocast, modules."""
 import copy
 import io
+import itertools
 import pickle
+import unittest.mock
 
 from torch_support import (ACTIVATIONS, DTYPES, FAKE, TestCase, _operator, device, fake, functional, loose, main, parameters,
                            reference, torch)
 
-from normjit.torch import LayerNorm, layer_norm, replace_layer_norm
+from normjit.torch import LayerNorm, _rules, layer_norm, replace_layer_norm
 from torch.testing._internal.two_tensor import TwoTensor
 
 nn = torch.nn
@@ -201,34 +203,67 @@ class GradientsTest(TestCase):
     def test_gradients_are_those_of_pytorch(self):
         # PyTorch's backward on the CPU wants the statistics in f16, that on CUDA in f32.
         for dtype in (torch.float32, torch.float64) if FAKE else DTYPES:
-            for activation in ACTIVATIONS:
+            for activation, scale in ((None, 1.0), *((activation, 0.5) for activation in ACTIVATIONS)):
                 x = torch.randn(5, 3, 16, device=device).to(dtype).requires_grad_()
                 inputs = (x, *parameters((16,), dtype, requires_grad=True))
-                y = layer_norm(x, (16,), *inputs[1:], activation=activation, scale=0.5)
+                y = layer_norm(x, (16,), *inputs[1:], activation=activation, scale=scale)
                 grad = torch.randn_like(y)
                 wide = [part.detach().double().requires_grad_() for part in inputs]
-                wanted = self.gradients(reference(wide[0], (16,), *wide[1:], activation=activation, scale=0.5), wide, grad.double())
+                wanted = self.gradients(reference(wide[0], (16,), *wide[1:], activation=activation, scale=scale), wide, grad.double())
                 for found, right in zip(self.gradients(y, inputs, grad), wanted):
                     self.assertEqual(found.dtype, dtype)
                     self.assert_close(found, right, **loose(dtype))
 
     def test_only_what_is_asked_for_gets_a_gradient(self):
-        for asked in ((0,), (1,), (2,), (0, 2), (1, 2)):
+        for asked, activation in itertools.product(((0,), (1,), (2,), (0, 2), (1, 2)), (None, "silu")):
             inputs = [torch.randn(5, 16, device=device), *parameters((16,))]
             for i in asked:
                 inputs[i].requires_grad_()
-            layer_norm(inputs[0], (16,), *inputs[1:], activation="silu").sum().backward()
+            layer_norm(inputs[0], (16,), *inputs[1:], activation=activation).sum().backward()
             self.assertEqual([i for i in range(3) if inputs[i].grad is not None], list(asked))
+
+    def test_without_a_bias_or_a_weight(self):
+        for given, cast in itertools.product((0, 1), (False, True)):
+            inputs = [torch.randn(5, 16, device=device, requires_grad=True), *parameters((16,), requires_grad=True)[:given]]
+            with torch.autocast(device.type, torch.bfloat16, enabled=cast):
+                y = layer_norm(inputs[0], (16,), *inputs[1:])
+            grad = torch.randn_like(y)
+            wide = [part.detach().double().requires_grad_() for part in inputs]
+            wanted = self.gradients(reference(wide[0], (16,), *wide[1:]), wide, grad.double())
+            for found, right in zip(self.gradients(y, inputs, grad), wanted):
+                self.assert_close(found, right, **loose(torch.float32))
+
+    def test_what_was_changed_since_is_noticed(self):
+        x, weight = torch.randn(5, 16, device=device), torch.ones(16, device=device, requires_grad=True)
+        y = layer_norm(x, (16,), weight)
+        x.add_(1)
+        with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+            y.sum().backward()
+        with self.assertRaisesRegex(RuntimeError, "backward through the graph a second time"):
+            y = layer_norm(x, (16,), weight).sum()
+            y.backward()
+            y.backward()
+
+    def test_saved_tensors_can_be_packed(self):
+        packed, norm = [], LayerNorm(16, device=device)
+        x = torch.randn(5, 16, device=device, requires_grad=True)
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t.shape) or t.cpu(), lambda t: t.to(device)):
+            y = norm(x)
+        self.assertEqual(len(packed), 5)
+        wanted = torch.autograd.grad(norm(x).sin().sum(), x)[0]
+        self.assert_close(torch.autograd.grad(y.sin().sum(), x)[0], wanted)
 
     def test_first_and_second_derivatives_are_those_of_differences(self):
         x = torch.randn(2, 2, 5, device=device, dtype=torch.float64, requires_grad=True)
         for shape in ((5,), (2, 5)):
             weight, bias = parameters(shape, torch.float64, requires_grad=True)
-            for activation in (None, "gelu", "silu"):
+            for activation, scale in ((None, 1.0), (None, 1.5), ("gelu", 1.5), ("silu", 1.5)):
                 def f(*inputs):
-                    return layer_norm(inputs[0], shape, *inputs[1:], activation=activation, scale=1.5)
+                    return layer_norm(inputs[0], shape, *inputs[1:], activation=activation, scale=scale)
                 self.assertTrue(torch.autograd.gradcheck(f, (x, weight, bias)))
                 self.assertTrue(torch.autograd.gradgradcheck(f, (x, weight, bias)))
+                with torch.autocast(device.type, torch.bfloat16):
+                    self.assertTrue(torch.autograd.gradgradcheck(f, (x, weight, bias)))
             self.assertTrue(torch.autograd.gradgradcheck(lambda x: layer_norm(x, shape), (x,)))
 
     def test_forward_mode_is_pytorchs_to_compute(self):
@@ -296,6 +331,25 @@ class AutocastTest(TestCase):
         self.assert_close(y, reference(x, (16,), weight.bfloat16(), bias, activation="gelu"))
         y.sum().backward()
         self.assertEqual(x.grad.dtype, torch.bfloat16)
+
+
+
+class ThroughPython:
+    """What serves where there is no compiler."""
+
+    def setUp(self):
+        super().setUp()
+        asked = unittest.mock.patch.object(_rules, "native_differentiable", return_value=None)
+        asked.start()
+        self.addCleanup(asked.stop)
+
+
+class GradientsThroughPythonTest(ThroughPython, GradientsTest):
+    pass
+
+
+class AutocastThroughPythonTest(ThroughPython, AutocastTest):
+    pass
 
 
 class ModuleTest(TestCase):

@@ -9,7 +9,7 @@
 
 What is not a plain tensor on an NVIDIA GPU goes to PyTorch's own layer_norm, so swapping a name is always safe.
 The first import compiles a small operator for the installed PyTorch (2.9 or newer) with the C++ compiler at hand;
-without one it goes through ctypes, which costs more per call.
+without one it goes through ctypes, which costs more per call. The first call that needs gradients compiles another.
 """
 from normjit.torch._functional import layer_norm
 from normjit.torch._module import LayerNorm, replace_layer_norm

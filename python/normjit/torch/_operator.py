@@ -1,6 +1,9 @@
 """The operators normjit::layer_norm and normjit::layer_norm_with_statistics: their schemas, and their kernels, of
-native/ on PyTorch's stable ABI, or of _ctypes_kernel.py where it cannot be built."""
+native/ on PyTorch's stable ABI, or of _ctypes_kernel.py where it cannot be built. And layer_norm_differentiable of
+native/autograd.cc, for plain calls that need gradients: y alone, without activation, scale or dtype."""
 import ctypes
+import functools
+import logging
 import os
 import warnings
 
@@ -14,12 +17,16 @@ from normjit import _build, _library
 _ARGUMENTS = ("(Tensor x, int dims, Tensor? weight, Tensor? bias, float eps, int activation=1, float scale=1.0, "
               "ScalarType? dtype=None)")
 SCHEMAS = {"layer_norm": _ARGUMENTS + " -> Tensor y",
-           "layer_norm_with_statistics": _ARGUMENTS + " -> (Tensor y, Tensor mean, Tensor rstd)"}
+           "layer_norm_with_statistics": _ARGUMENTS + " -> (Tensor y, Tensor mean, Tensor rstd)",
+           "layer_norm_differentiable": "(Tensor x, int dims, Tensor? weight, Tensor? bias, float eps) -> Tensor y"}
 
 # "CPU" in tests, whose libnormjit computes there.
 DEVICE = os.environ.get("NORMJIT_TORCH_TEST_DEVICE", "CUDA")
 
 library = torch.library.Library("normjit", "DEF")
+
+_log = logging.getLogger("normjit")
+_NATIVE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "native")
 
 
 def _define():
@@ -27,19 +34,30 @@ def _define():
         library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
 
 
+def _build_for_torch(name, sources, flags, include_dirs, libraries):
+    """_build.build for the installed PyTorch."""
+    installed = os.path.dirname(torch.__file__)
+    return _build.build(name, sources, flags=flags, include_dirs=[os.path.join(installed, "include"), *include_dirs],
+                        libraries=[os.path.join(installed, "lib", library) for library in libraries],
+                        version="torch {} {}".format(torch.__version__, torch.version.git_version))
+
+
 def _build_operator():
     """The path of the operator's shared library, compiled where that has not been done. Raises _build.BuildError."""
-    native = os.path.join(os.path.dirname(os.path.abspath(__file__)), "native")
-    sources = [os.path.join(native, name) for name in sorted(os.listdir(native)) if name.endswith((".cc", ".h"))]
+    headers = [name for name in sorted(os.listdir(_NATIVE)) if name.endswith(".h")]
+    sources = [os.path.join(_NATIVE, name) for name in (*headers, "operator.cc")]
+    sources.append(os.path.join(_build.header_directory(), "normjit", "c_api.h"))
     flags = ["-DTORCH_TARGET_VERSION=0x0209000000000000"]
     if DEVICE == "CPU":
         flags.append("-DNORMJIT_TORCH_ON_CPU")
-    sources.append(os.path.join(_build.header_directory(), "normjit", "c_api.h"))
-    installed = os.path.dirname(torch.__file__)
-    return _build.build("normjit_torch", sources, flags=flags,
-                        include_dirs=[os.path.join(installed, "include"), _build.header_directory()],
-                        libraries=[os.path.join(installed, "lib", "libtorch_cpu.so")],
-                        version="torch {} {}".format(torch.__version__, torch.version.git_version))
+    return _build_for_torch("normjit_torch", sources, flags, [_build.header_directory()], ["libtorch_cpu.so"])
+
+
+def _build_autograd():
+    """As _build_operator, of layer_norm_differentiable."""
+    flags = ["-D_GLIBCXX_USE_CXX11_ABI={:d}".format(torch.compiled_with_cxx11_abi())]
+    return _build_for_torch("normjit_torch_autograd", [os.path.join(_NATIVE, "autograd.cc")], flags, [],
+                            ["libtorch_cpu.so", "libc10.so"])
 
 
 def _connect(path):
@@ -73,6 +91,25 @@ def _use():
         warnings.warn("normjit.torch goes through ctypes, which costs more time per call, since its operator could "
                       "not be built: {}".format(why), RuntimeWarning, stacklevel=2)
         return _use_ctypes()
+
+
+@functools.lru_cache(maxsize=None)
+def native_differentiable():
+    """The operator layer_norm_differentiable; None where Python is to serve, since there is no compiler, or for
+    NORMJIT_TORCH_AUTOGRAD=python.
+
+    The first call compiles it, which takes some 15 s, once per user: more than the rest of normjit.torch together, so
+    who only infers should not wait for it. No lock is held meanwhile that a forked child would find taken: threads
+    that come here at once wait in _build, and open the same library.
+    """
+    if kind != "compiled" or os.environ.get("NORMJIT_TORCH_AUTOGRAD") == "python":
+        return None
+    try:
+        ctypes.CDLL(_build_autograd())  # its kernel is registered as it is opened
+    except (_build.BuildError, OSError) as why:
+        _log.info("gradients of normjit.torch go through Python, which costs more time per call: %s", why)
+        return None
+    return torch.ops.normjit.layer_norm_differentiable.default._op  # without the overload's __call__: 0.4 us
 
 
 _library.load()

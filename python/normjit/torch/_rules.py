@@ -4,7 +4,7 @@ from torch.nn import functional as F
 
 from normjit import _library
 from normjit.torch import _check
-from normjit.torch._operator import DEVICE, library
+from normjit.torch._operator import DEVICE, library, native_differentiable
 
 aten = torch.ops.aten
 apply = torch.ops.normjit.layer_norm.default
@@ -53,17 +53,18 @@ def _fake_with_statistics(x, dims, weight, bias, eps, activation=NONE, scale=1.0
 
 # ---- Autograd. mean and rstd have no gradient of their own: they are there for y's.
 
+def _in(tensor, dtype):
+    return tensor if tensor is None or tensor.dtype == dtype else tensor.to(dtype)
+
+
 def _save(ctx, x, dims, weight, bias, eps, activation, scale, dtype, mean, rstd):
     ctx.save_for_backward(x, weight, bias, mean, rstd)
     ctx.call = dims, eps, activation, scale, dtype
 
 
-def _in(tensor, dtype):
-    return tensor if tensor is None or tensor.dtype == dtype else tensor.to(dtype)
-
-
-def _backward(ctx, grad, *_statistics_grads):
-    """A gradient of this is PyTorch's own, too: it is made of differentiable operators."""
+def _gradients(ctx, grad, asked):
+    """Of x, weight and bias, each where it is asked for. A gradient of this is PyTorch's own, too: it is made of
+    differentiable operators. native/autograd.cc does the same for plain calls."""
     x, weight, bias, mean, rstd = ctx.saved_tensors
     dims, eps, activation, scale, dtype = ctx.call
     if scale != 1.0:
@@ -73,12 +74,16 @@ def _backward(ctx, grad, *_statistics_grads):
         z = differentiable(x, dims, _in(weight, wide), _in(bias, wide), eps, NONE, 1.0, wide)
         grad = _activation_gradient(_in(grad, wide), z, activation)
     # All in the type of y, as autocast's own casts would have it.
-    of_x, _, of_weight, of_bias = ctx.needs_input_grad[:4]
     of_x, of_weight, of_bias = aten.native_layer_norm_backward.default(
-        _in(grad, dtype), _in(x, dtype), x.shape[-dims:], mean, rstd, _in(weight, dtype), _in(bias, dtype),
-        (of_x, of_weight, of_bias))
-    return (_in(of_x, x.dtype), None, of_weight if weight is None else _in(of_weight, weight.dtype),
-            of_bias if bias is None else _in(of_bias, bias.dtype), None, None, None, None)
+        _in(grad, dtype), _in(x, dtype), x.shape[-dims:], mean, rstd, _in(weight, dtype), _in(bias, dtype), asked)
+    return (_in(of_x, x.dtype), of_weight if weight is None else _in(of_weight, weight.dtype),
+            of_bias if bias is None else _in(of_bias, bias.dtype))
+
+
+def _backward(ctx, grad, *_statistics_grads):
+    of_x, _, of_weight, of_bias = ctx.needs_input_grad[:4]
+    of_x, of_weight, of_bias = _gradients(ctx, grad, (of_x, of_weight, of_bias))
+    return of_x, None, of_weight, of_bias, None, None, None, None
 
 
 def _setup_context(ctx, inputs, output):
@@ -104,25 +109,37 @@ class _Transformed(torch.autograd.Function):
 
 
 class _Differentiable(torch.autograd.Function):
-    """For everything else: takes a third of the time of the others per call."""
+    """For everything else: takes a third of the time of the others per call. Each argument costs some, so all but the
+    tensors are one."""
 
     @staticmethod
-    def forward(ctx, x, dims, weight, bias, eps, activation, scale, dtype):
+    def forward(ctx, x, weight, bias, call):
+        dims, eps, activation, scale, dtype = call
         with torch._C._AutoDispatchBelowAutograd():
             y, mean, rstd = apply_with_statistics(x, dims, weight, bias, eps, activation, scale, dtype)
         _save(ctx, x, dims, weight, bias, eps, activation, scale, y.dtype, mean, rstd)
         return y
 
-    backward = staticmethod(_backward)
+    @staticmethod
+    def backward(ctx, grad):
+        return (*_gradients(ctx, grad, ctx.needs_input_grad[:3]), None)
 
 
-def differentiable(*inputs):
+# Function.apply first looks for tensors of torch.func, of which there are none here.
+_apply_function = super(torch.autograd.Function, _Differentiable).apply
+
+
+def differentiable(x, dims, weight, bias, eps, activation, scale, dtype):
     """apply, with gradients. Takes all of the schema's arguments."""
     if torch.compiler.is_compiling():
-        return apply_with_statistics(*inputs)[0]
+        return apply_with_statistics(x, dims, weight, bias, eps, activation, scale, dtype)[0]
     if torch._C._are_functorch_transforms_active():
-        return _Transformed.apply(*inputs)[0]
-    return _Differentiable.apply(*inputs)
+        return _Transformed.apply(x, dims, weight, bias, eps, activation, scale, dtype)[0]
+    if activation == NONE and scale == 1.0 and dtype is None and not torch._C._is_tracing():  # a trace is for all
+        plain = native_differentiable()
+        if plain is not None:
+            return plain(x, dims, weight, bias, eps)
+    return _apply_function(x, weight, bias, (dims, eps, activation, scale, dtype))
 
 
 # ---- Autocast, where F.layer_norm computes and answers in f32. Here no copy of x in f32 is needed.
