@@ -1,0 +1,49 @@
+#!/bin/bash
+# Runs kernels of every strategy, the graph tests and those of the C interface under compute-sanitizer. Needs a GPU, compute-sanitizer
+# of the CUDA toolkit, and the targets normjit_tool and normjit_gpu_tests.
+#
+#     scripts/sanitize.sh [build]
+#
+# racecheck does not see that a warp has met (__syncwarp, which costs no instruction) before one of its lanes arrives at a barrier for all
+# of them: it takes what the other lanes read of streamed_row's ring for a race with the next copy to there. So for racecheck, and only
+# for it, every lane arrives for itself: scripts/every_lane_arrives.patch, in a copy of the templates. The emulation on the CPU
+# (`normjit run --device host`) knows warps, and checks the templates as they are.
+#
+# Exit status: 0 nothing was found, 1 something was, 3 no compute-sanitizer.
+set -u
+scripts=$(cd "$(dirname "$0")" && pwd)
+build=${1:-build}
+command -v compute-sanitizer >/dev/null || { echo "compute-sanitizer is not here; it comes with the CUDA toolkit" >&2; exit 3; }
+
+scratch=$(mktemp -d) && trap 'rm -rf "$scratch"' EXIT
+cp -r "$scripts/../templates" "$scratch/templates"
+patch --quiet -d "$scratch/templates" <"$scripts/every_lane_arrives.patch" || exit 1
+export NORMJIT_CACHE_DIR=$scratch/cache
+
+layers=( # packed, tiled, resident alone and in clusters, streamed alone and in a grid, with whole vectors and without, two reads
+  "cols=64/f32/wb/gelu 4000" "cols=333/bf16/wb 4000" "cols=4096/bf16/wb 600" "cols=16384/f16/wb 1" "cols=32768/f32/wb 300"
+  "cols=32768/bf16/wb 600" "cols=65536/f32/wb 300" "cols=50257/bf16/wb 100" "cols=100003/f32/wb 40" "cols=4194304/f32/wb 3"
+  "cols=16777216/f32/wb 1")
+
+failed=0
+# sanitize TOOL PROGRAM ARGUMENT...
+sanitize() {
+  local log=$scratch/log
+  if compute-sanitizer --report-api-errors no --error-exitcode 1 --tool "$@" >"$log" 2>&1; then
+    echo "ok      $1: ${*:3}"
+  else
+    failed=1
+    grep -v "and Read access" "$log" | tail -n 40
+    echo "FAILED  $1: ${*:3}"
+  fi
+}
+
+for tool in memcheck synccheck racecheck; do
+  [ "$tool" != racecheck ] || export NORMJIT_TEMPLATE_DIR=$scratch/templates
+  for layer in "${layers[@]}"; do
+    read -r spec rows <<<"$layer"
+    sanitize $tool "$build/normjit" run "layernorm/$spec" --rows "$rows" --check
+  done
+  sanitize $tool "$build/normjit_gpu_tests" --gtest_filter='CApiGpuTest.*:GraphsGpuTest.APreparedKernelIsOneKernelNodeInEveryMode'
+done
+exit $failed
