@@ -282,33 +282,31 @@ def collect_times(workers, report, deadline):
 
 # ---- Time
 
-def call_milliseconds(run, x, seconds):
-    """The median of single calls."""
+def call_milliseconds(programs, x, seconds):
+    """The median of single calls of each; they take turns, so that both see the same machine."""
     import torch
-    for _ in range(3):
-        run(x)
+    for run in programs:
+        for _ in range(3):
+            run(x)
     torch.cuda.synchronize()
-    times, end_by = [], time.monotonic() + seconds
-    while len(times) < 5 or time.monotonic() < end_by:
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        run(x)
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end))
-    return statistics.median(times)
+    times, end_by = [[] for _ in programs], time.monotonic() + seconds * len(programs)
+    while len(times[-1]) < 5 or time.monotonic() < end_by:
+        for run, some in zip(programs, times):
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            run(x)
+            end.record()
+            end.synchronize()
+            some.append(begin.elapsed_time(end))
+    return [statistics.median(some) for some in times]
 
 
 def time_mode(models, mode, programs, row, seconds):
     """Adds "latency_ms": [before, after] and "samples_per_s": [before, after] to a row; "error" where it ends earlier."""
     try:
         if mode != "compile":
-            row["latency_ms"], one = [], models.inputs(1)
-            for program in programs:
-                row["latency_ms"].append(call_milliseconds(program, one, seconds))
-        row["samples_per_s"], many = [], models.inputs(MANY)
-        for program in programs:
-            row["samples_per_s"].append(MANY / call_milliseconds(program, many, seconds) * 1e3)
+            row["latency_ms"] = call_milliseconds(programs, models.inputs(1), seconds)
+        row["samples_per_s"] = [MANY * 1e3 / ms for ms in call_milliseconds(programs, models.inputs(MANY), seconds)]
     except Exception as error:
         row["error"] = text_of(error)
     return row

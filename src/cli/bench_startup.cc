@@ -195,6 +195,7 @@ class Startup {
             .strategies = all.at("strategies"),
             .cores = all.at("cores"),
             .one_thread = alone.at("sum_s"),
+            .side_by_side = all.at("sum_s"),
             .wall = all.at("wall_s")};
   }
 

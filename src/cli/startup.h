@@ -44,9 +44,13 @@ struct StartupResult {
 // A prebuild on all cores, against the same on one.
 struct PrebuildSpeed {
   int kernels = 0, specs = 0, strategies = 0, cores = 0;
-  double one_thread = 0, wall = 0;  // seconds: compiles one by one, summed; all of it on all cores
+  // Seconds: compiles one by one, summed; compiles beside others, summed; all of it on all cores.
+  double one_thread = 0, side_by_side = 0, wall = 0;
 
   double efficiency() const { return one_thread / cores / wall; }
+  // Why: how many of the cores compile on average, over how much longer a compile takes while all of them do.
+  double busy() const { return side_by_side / cores / wall; }
+  double slowdown() const { return side_by_side / one_thread; }
   bool met() const { return efficiency() >= kLeastEfficiency; }
 };
 

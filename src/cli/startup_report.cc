@@ -65,6 +65,8 @@ std::string text_of(const StartupReport& report) {
     table.add({"  on " + counted(speed.cores, "core"), fixed(speed.wall * 1000, 0),
                fixed(speed.efficiency(), 3) + " of the cores, >= " + fixed(kLeastEfficiency, 1),
                met_text(speed.met())});
+    table.add({"  compiles under way", "", fixed(speed.busy(), 3) + " of the cores"});
+    table.add({"  a compile beside others", "", fixed(speed.slowdown(), 3) + " of alone"});
   }
   std::string text = report.device + "; " + report.compiler + "; medians of " +
                      counted(report.repeat, "process", "processes") + "\n" + table.text();
@@ -102,7 +104,8 @@ std::string json_of(const StartupReport& report) {
     json["prebuild"] = {{"kernels", speed->kernels},         {"specs", speed->specs},
                         {"strategies", speed->strategies},   {"cores", speed->cores},
                         {"one_thread_s", speed->one_thread}, {"wall_s", speed->wall},
-                        {"efficiency", speed->efficiency()}, {"met", speed->met()}};
+                        {"efficiency", speed->efficiency()}, {"met", speed->met()},
+                        {"busy", speed->busy()},             {"slowdown", speed->slowdown()}};
   return text_of(json);
 }
 

@@ -64,6 +64,8 @@ TEST_F(StartupWithCompiler, MeasuresEveryStepInFreshProcessesAndLeavesNothingBeh
   const Json& prebuild = json.at("prebuild");
   EXPECT_GE(prebuild.at("kernels"), 1);
   EXPECT_GT(prebuild.at("efficiency").get<double>(), 0);
+  EXPECT_GT(prebuild.at("busy").get<double>(), 0);
+  EXPECT_GT(prebuild.at("slowdown").get<double>(), 0);
 }
 
 TEST_F(StartupWithCompiler, AsTextItNamesWhatIsLeftOut) {

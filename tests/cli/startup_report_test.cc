@@ -31,8 +31,13 @@ StartupReport a_report() {
                             .pack = 0.5,
                             .parts = {1, 2, 3, 4, 5, 600},
                             .later = 2.5});
-  report.prebuild = PrebuildSpeed{
-      .kernels = 203, .specs = 30, .strategies = 5, .cores = 16, .one_thread = 28.8, .wall = 2.0};
+  report.prebuild = PrebuildSpeed{.kernels = 203,
+                                  .specs = 30,
+                                  .strategies = 5,
+                                  .cores = 16,
+                                  .one_thread = 28.8,
+                                  .side_by_side = 31.68,
+                                  .wall = 2.0};
   return report;
 }
 
@@ -43,6 +48,8 @@ TEST(StartupReport, TargetsAreMetUpToTheirBounds) {
   EXPECT_EQ(report.cold_met(result), true);
   EXPECT_EQ(report.disk_met(result), true);
   EXPECT_THAT(report.prebuild->efficiency(), DoubleEq(0.9));
+  EXPECT_THAT(report.prebuild->busy(), DoubleEq(0.99));
+  EXPECT_THAT(report.prebuild->slowdown(), DoubleEq(1.1));
   EXPECT_TRUE(report.prebuild->met());
   result.cold = 120.1;
   result.disk = 1;

@@ -1,9 +1,10 @@
 """normjit.torch under torch.compile, torch.export, torch.func, tracing and fake tensors."""
 import io
+import unittest.mock
 
 from torch_support import (ACTIVATIONS, TestCase, device, functional, loose, main, parameters, reference, torch)
 
-from normjit.torch import LayerNorm, layer_norm, replace_layer_norm
+from normjit.torch import LayerNorm, _functional, layer_norm, replace_layer_norm
 
 nn = torch.nn
 operators = torch.ops.normjit
@@ -60,7 +61,63 @@ class OperatorTest(TestCase):
         self.assertEqual((y.device.type, y.stride(), y.dtype), ("cuda", (96, 16, 1), torch.float32))
 
 
+class LeftToTheCompilerTest(TestCase):
+    def check(self, kernels, columns, dtype=torch.float32, **arguments):
+        """So many kernels of normjit are in a compiled program, and its result and gradients are right."""
+        weight, bias = parameters((columns,), dtype=dtype, requires_grad=True)
+        x = torch.randn(3, columns, device=device, dtype=dtype, requires_grad=True)
+
+        def f(x):
+            return 2 * layer_norm(x + 1, (columns,), weight, bias, **arguments)
+        fast = compiled(f)
+        with self.assert_launches(kernels):
+            y = fast(x)
+        wanted = f(x)
+        self.assertEqual((y.dtype, y.stride()), (wanted.dtype, wanted.stride()))
+        self.assert_close(y, wanted, **loose(dtype))
+        if dtype != torch.float32:
+            return  # PyTorch's backward on the CPU takes no mean of another type than x
+        grad = torch.randn_like(y)
+        for ours, theirs in zip(torch.autograd.grad(y, (x, weight, bias), grad),
+                                torch.autograd.grad(wanted, (x, weight, bias), grad)):
+            self.assert_close(ours, theirs, **loose(dtype))
+
+    def test_rows_that_it_fuses(self):
+        for columns, dtype in ((64, torch.float32), (16384, torch.float32), (32768, torch.bfloat16)):
+            self.check(0, columns, dtype)
+
+    def test_rows_that_it_does_not(self):
+        for columns, dtype in ((16388, torch.float32), (32776, torch.bfloat16), (63, torch.float32), (68, torch.float16)):
+            self.check(1, columns, dtype)
+        self.check(1, 64, activation="relu")
+
+    def test_when_asked_for_kernels(self):
+        with unittest.mock.patch.object(_functional, "FUSED_BYTES", 0):
+            self.check(1, 64)
+
+    def test_without_a_compiler(self):
+        norm, x = LayerNorm(64, device=device), torch.randn(3, 64, device=device)
+        with self.assert_launches(1):
+            norm(x)
+
+    def test_an_exported_program_has_the_operator(self):
+        program = torch.export.export(LayerNorm(64, device=device), (torch.randn(3, 64, device=device),))
+        self.assertIn("normjit.layer_norm", str(program.graph))
+
+    def test_columns_that_are_not_known(self):
+        f = compiled(lambda x: layer_norm(x, x.shape[-1:]), dynamic=True)
+        for shape in ((4, 16), (7, 16), (9, 24), (2, 17), (2, 40), (2, 20000)):
+            x = torch.randn(shape, device=device)
+            self.assert_close(f(x), reference(x, shape[-1:]))
+
+
 class CompileTest(TestCase):
+    def setUp(self):
+        super().setUp()
+        patch = unittest.mock.patch.object(_functional, "FUSED_BYTES", 0)  # the operator is what is tested here
+        patch.start()
+        self.addCleanup(patch.stop)
+
     def test_is_what_it_is_without(self):
         for activation in ACTIVATIONS:
             def f(x, weight, bias):

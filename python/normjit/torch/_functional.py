@@ -1,4 +1,6 @@
 """layer_norm, in the place of torch.nn.functional.layer_norm."""
+import os
+
 import torch
 from torch.autograd import forward_ad
 from torch.nn import functional as F
@@ -10,6 +12,11 @@ from normjit.torch._rules import NONE, activate, apply, differentiable
 
 CODES = _library.ACTIVATIONS
 _ON_CPU = _operator.DEVICE == "CPU"  # in tests
+
+# Under torch.compile, rows of up to so many bytes are left to it: its code is as fast there when it is fused with what
+# stands before and behind, such as the sum with a residual, into which no operator can be fused. python/README.md has
+# the figures. 0 with NORMJIT_TORCH_COMPILE=kernel: all rows are normjit's.
+FUSED_BYTES = 0 if os.environ.get("NORMJIT_TORCH_COMPILE") == "kernel" else 64 << 10
 
 
 def layer_norm(x, normalized_shape, weight=None, bias=None, eps=1e-5, *, activation=None, scale=1.0):
@@ -36,7 +43,7 @@ def code_of(activation):
             activation)) from None
 
 
-Tensor, _STRIDED = torch.Tensor, torch.strided  # a look into torch takes 20 ns
+Tensor, _STRIDED, _is_compiling = torch.Tensor, torch.strided, torch.compiler.is_compiling  # a look into torch: 20 ns
 _KNOWN = (torch.nn.Parameter, Tensor, type(None))  # not foreign; the usual one first
 
 
@@ -45,12 +52,21 @@ def _is_foreign(x):
     return not isinstance(x, Tensor) or is_traceable_wrapper_subclass(x)
 
 
+def _is_left_to_compiler(x, shape, code):
+    """Rows that do not consist of whole 16 bytes take it long, and an activation leaves it little to fuse. What
+    torch.export makes is for others to run; is_exporting() of torch.compiler is always true here."""
+    row = x.shape[-len(shape):].numel() * x.element_size()
+    exporting = getattr(torch.compiler, "_is_exporting_flag", False)
+    return code == NONE and row <= FUSED_BYTES and row % 16 == 0 and not exporting
+
+
 def run(x, shape, weight, bias, eps, code, scale):
     """layer_norm, for a tuple and an activation's number."""
     if (type(x) is not Tensor and _is_foreign(x) or type(weight) not in _KNOWN and _is_foreign(weight)
             or not x.is_cuda and not _ON_CPU or x.layout is not _STRIDED or x.is_nested
             or not shape or x.shape[-len(shape):] != shape
-            or forward_ad._current_level >= 0 or weight is None and bias is not None):
+            or forward_ad._current_level >= 0 or weight is None and bias is not None
+            or _is_compiling() and _is_left_to_compiler(x, shape, code)):
         return reference(x, shape, weight, bias, eps, code, scale)
     if torch.is_grad_enabled() and (x.requires_grad or weight is not None and weight.requires_grad
                                     or bias is not None and bias.requires_grad):
