@@ -58,12 +58,12 @@ NJ_DEVICE double gelu(double v) {
 }
 
 // v / (1 + 2^-u), where u has the factor log2(e) in it.
-constexpr double kLog2E = 1.4426950408889634;
 NJ_DEVICE float logistic(float v, float u) { return v * hw::rcp_approx(1.0f + hw::exp2_approx(-u)); }
 NJ_DEVICE double logistic(double v, double u) { return v / (1.0 + exp2(-u)); }
 
 template <Activation kOf>
 NJ_DEVICE Acc activate(Acc v) {
+  constexpr double kLog2E = 1.4426950408889634;
   if constexpr (kOf == Activation::relu) {
     return hw::at_least(v, Acc(0));
   } else if constexpr (kOf == Activation::gelu) {
@@ -99,8 +99,8 @@ NJ_DEVICE Output finish(Acc x, const RowStatistics& s, Acc weight, Acc bias) {
   Acc v = normalized(x, s);
   if constexpr (kHasWeight) v *= weight;
   if constexpr (kHasBias) v += bias;
-  v = activate<kActivation>(v);
-  if constexpr (kScale != Acc(1)) v *= kScale;
+  v = activate<Activation::chosen>(v);
+  if constexpr (kScale<Acc> != Acc(1)) v *= kScale<Acc>;
   return narrow<Output>(v);
 }
 NJ_DEVICE Vec<Output> finish(const Vec<Input>& x, const RowStatistics& s, const Affine& affine) {
@@ -125,9 +125,10 @@ NJ_DEVICE Affine unconverted(Affine held) {
 // when the statistics are known; longer slices load them as they are used, which saves registers. With few
 // threads, few are what leaves as many for x, weight and bias together as for the rest: 128 x 5120 f16 with
 // three vectors a thread 2.96 us, 3.11 us as they are used.
-constexpr int kVectorWords = kVector * (sizeof(Input) + 2 * sizeof(Weight)) / 4;
-constexpr bool kEarlyAffine =
-    (kPerThread <= 2 || (kFewThreads && kPerThread * kVectorWords <= 64)) && !kShifted;
+enum : int { kVectorWords = kVector * (sizeof(Input) + 2 * sizeof(Weight)) / 4 };
+enum : bool {
+  kEarlyAffine = (kPerThread <= 2 || (kFewThreads && kPerThread * kVectorWords <= 64)) && !kShifted
+};
 struct AffineSlice {
   Affine part[kEarlyAffine ? kPerThread : 1];
 };

@@ -2,7 +2,7 @@
 // row, through each other's shared memory in a cluster, through posts in the workspace over the grid.
 namespace normjit {
 
-static_assert((kSlices > 1) == (kExchange != Exchange::none));
+static_assert((kSlices > 1) == (Exchange::chosen != Exchange::none));
 
 // Columns of a slice of a row, where block after block takes kSpan of them.
 NJ_DEVICE int columns_of_slice(int slice) {

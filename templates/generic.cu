@@ -22,7 +22,7 @@ struct RuntimeSpec {
 };
 
 // Elements that a lane takes at a time, every kWarp-th. The error function in double is long.
-constexpr int kTake = kSame<Acc, double> ? 2 : 4;
+enum : int { kTake = kSame<Acc, double> ? 2 : 4 };
 using Taken = Acc[kTake];
 
 // In f32 there is no f64.

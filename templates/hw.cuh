@@ -196,7 +196,7 @@ NJ_DEVICE void forget(T& value) {
 // ---- Lanes of a warp ----
 
 // `members` is the mask of the lanes that take part, the calling one among them; all of them call.
-constexpr unsigned kAllLanes = 0xffffffffu;
+enum : unsigned { kAllLanes = 0xffffffffu };
 
 // The value that lane `from_lane` has, 0 to 31.
 template <class T>

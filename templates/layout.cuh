@@ -5,22 +5,24 @@
 // vectors, and single elements again. Without kShifted all of a row is vectors.
 namespace normjit {
 
-constexpr int kWarp = 32;
-constexpr int kWarps = kThreads / kWarp;
-constexpr int kGroup = kLanes < kWarp ? kLanes : kWarp;  // lanes of a warp that share a row
-constexpr int kSpan = kLanes * kVector * kPerThread;     // columns that the lanes hold together
+enum : int { kWarp = 32 };
+enum : int { kWarps = kThreads / kWarp };
+enum : int { kGroup = kLanes < kWarp ? kLanes : kWarp };  // lanes of a warp that share a row
+enum : int { kSpan = kLanes * kVector * kPerThread };     // columns that the lanes hold together
 // Then no slice ever reaches past its row. Blocks that share a row may be more than it has spans; those of a
 // ring have a chunk each.
-constexpr bool kWhole = kColumns % kSpan == 0 && !kShifted &&
-                        (kStages > 0 || kColumns >= static_cast<long long>(kSpan) * kSlices);
+enum : bool {
+  kWhole = kColumns % kSpan == 0 && !kShifted &&
+           (kStages > 0 || kColumns >= static_cast<long long>(kSpan) * kSlices)
+};
 // So few threads on a multiprocessor that each waits for its own row, and has 128 registers or more: what
 // shortens the way through a row is worth more instructions. With four blocks of 128 threads it is not:
 // 16,384 x 5120 f16 84.6 us, and 88.7 us with weights that come early.
-constexpr bool kFewThreads = kBlocksPerSm == 1 ? kThreads <= 512 : kThreads * kBlocksPerSm <= 256;
+enum : bool { kFewThreads = kBlocksPerSm == 1 ? kThreads <= 512 : kThreads * kBlocksPerSm <= 256 };
 // What the vectors of a row must cover: where it is cut, and not shared, whole vectors alone.
-constexpr int kCovered = kShifted && kSlices == 1 ? kColumns / kVector * kVector : kColumns;
+enum : int { kCovered = kShifted && kSlices == 1 ? kColumns / kVector * kVector : kColumns };
 // Single elements at the ends of a row, at most, that a lane has.
-constexpr int kEdges = kShifted ? (2 * kVector - 2 + kLanes - 1) / kLanes : 0;
+enum : int { kEdges = kShifted ? (2 * kVector - 2 + kLanes - 1) / kLanes : 0 };
 
 static_assert(kColumns % kVector == 0 || kShifted, "vectors do not straddle the end of a row");
 static_assert((kWarps & (kWarps - 1)) == 0, "the lanes of a warp sum over the warps");
@@ -69,8 +71,8 @@ NJ_DEVICE T* first_of(T* body, int lane) {
 
 // Columns that the body of every row has, known before the kernel runs: what lies there needs no condition,
 // and a load behind a condition is waited for there.
-constexpr int kLost = kShifted ? 2 * (kVector - 1) : 0;
-constexpr int kSurely = kSlices == 1 && kSpan >= kCovered && kColumns > kLost ? kColumns - kLost : 0;
+enum : int { kLost = kShifted ? 2 * (kVector - 1) : 0 };
+enum : int { kSurely = kSlices == 1 && kSpan >= kCovered && kColumns > kLost ? kColumns - kLost : 0 };
 
 NJ_DEVICE bool inside(int k, int lane, const Cut& cut) {
   return kWhole || (k + 1) * kLanes * kVector <= kSurely || column(k, lane) < cut.body;

@@ -9,7 +9,7 @@ namespace normjit {
 static_assert(kSpan >= kColumns && !kShifted, "the lanes cover the row");
 static_assert(kLanes <= kWarp, "a row stays in a warp");
 
-constexpr int kRows = kThreads / kLanes;  // a block
+enum : int { kRows = kThreads / kLanes };  // a block
 
 NJ_KERNEL(packed_rows, kThreads) {
   const int lane = threadIdx.x % kLanes;

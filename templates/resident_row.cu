@@ -10,7 +10,7 @@ namespace normjit {
 static_assert(static_cast<long long>(kSpan) * kSlices >= kCovered, "the blocks cover the row");
 static_assert(kLanes == kThreads, "all threads share the row");
 
-constexpr int kParts = kExchange == Exchange::cluster ? kSlices * kWarps : kWarps;
+enum : int { kParts = Exchange::chosen == Exchange::cluster ? kSlices * kWarps : kWarps };
 
 // Moments as they are sent, in whole 16 bytes.
 struct alignas(16) Part {
@@ -22,7 +22,7 @@ NJ_DEVICE Moments merge_parts(const Part* parts, const Cut& cut, const Input* fr
   const auto part = [&](int i) { return parts[i].moments; };
   if constexpr (kWhole) {
     return merge_pairs<kParts>(part, kSpan / kWarps);
-  } else if constexpr (kExchange == Exchange::cluster) {
+  } else if constexpr (Exchange::chosen == Exchange::cluster) {
     return merge<kParts>(
         part, [&](int i) { return columns_of_warp(i % kWarps, cut_of(from, columns_of_slice(i / kWarps))); },
         kColumns);
@@ -38,7 +38,7 @@ NJ_KERNEL(resident_row, kThreads) {
   const int lane = threadIdx.x, warp = lane / kWarp;
   const int slice = static_cast<int>(blockIdx.x) % kSlices, count = columns_of_slice(slice);
   const long long begin = static_cast<long long>(slice) * kSpan, teams = gridDim.x / kSlices;
-  if constexpr (kExchange == Exchange::cluster) {
+  if constexpr (Exchange::chosen == Exchange::cluster) {
     if (lane == 0) {
       hw::barrier_init(arrived, 1);
       hw::barrier_init(arrived + 1, 1);
@@ -48,7 +48,7 @@ NJ_KERNEL(resident_row, kThreads) {
   }
 
   unsigned tag = 0;  // of the posts of the row before; what warp 0 knows
-  if constexpr (kExchange == Exchange::grid) {
+  if constexpr (Exchange::chosen == Exchange::grid) {
     hw::wait_for_previous_launch();
     if (warp == 0) tag = first_tag(workspace);
   }
@@ -57,7 +57,7 @@ NJ_KERNEL(resident_row, kThreads) {
   unsigned turn = 0;
   for (long long row = blockIdx.x / kSlices; row < rows; row += teams, ++turn) {
     const int place = turn % 2, half = place * kParts;
-    if constexpr (kExchange == Exchange::cluster)
+    if constexpr (Exchange::chosen == Exchange::cluster)
       if (lane == 0) hw::barrier_arrive_expect(arrived + place, kParts * sizeof(Part));
     hw::wait_for_previous_launch();
     const Input* const from = x + row * x_stride + begin;
@@ -78,7 +78,7 @@ NJ_KERNEL(resident_row, kThreads) {
     } else {
       own = warp_moments(part, lane, cut);
     }
-    if constexpr (kExchange == Exchange::cluster) {
+    if constexpr (Exchange::chosen == Exchange::cluster) {
       if (row < teams) hw::cluster_entered();
       hw::warp_barrier();  // all lanes have read the parts in whose place others now may send
       if (lane % kWarp < kSlices)
@@ -89,7 +89,7 @@ NJ_KERNEL(resident_row, kThreads) {
       hw::block_barrier();
     }
     Moments moments = merge_parts(parts + half, cut, from);
-    if constexpr (kExchange == Exchange::grid) {
+    if constexpr (Exchange::chosen == Exchange::grid) {
       if (warp == 0) {
         // Two places: who posts for a row has collected the row before, for which everybody had posted who
         // had collected the one before that.
@@ -113,7 +113,7 @@ NJ_KERNEL(resident_row, kThreads) {
     }
     if (lane == 0 && slice == 0) store(statistics, mean_out, rstd_out, row);
   }
-  if constexpr (kExchange == Exchange::grid)
+  if constexpr (Exchange::chosen == Exchange::grid)
     if (lane == 0) leave(workspace, tag, blockIdx.x / kSlices, rows);
 }
 

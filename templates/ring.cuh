@@ -7,31 +7,31 @@ namespace normjit {
 static_assert(kArch >= 90, "bulk copies and barriers in shared memory");
 static_assert(kThreads == 2 * kLanes, "half of the threads apply");
 static_assert(kVector * sizeof(Input) == 16, "bulk copies move whole 16 bytes");
-static_assert(kExchange != Exchange::cluster);
+static_assert(Exchange::chosen != Exchange::cluster);
 static_assert(!kShifted || kColumns >= 2 * kVector, "the ends of a row have a vector each");
 
 // The warps: four for odd jobs, four that measure, the others apply. Registers are dealt to groups of four;
 // to measure what must be widened or comes in single elements takes more of them.
-constexpr int kMeasurers = 4 * kWarp, kFirstApplier = kThreads - kLanes;
-constexpr int kFewRegisters = sizeof(Input) == 2 || kShifted ? 72 : 56, kManyRegisters = 256 - kFewRegisters;
+enum : int { kMeasurers = 4 * kWarp, kFirstApplier = kThreads - kLanes };
+enum : int { kFewRegisters = sizeof(Input) == 2 || kShifted ? 72 : 56, kManyRegisters = 256 - kFewRegisters };
 static_assert(2 * kFewRegisters * 4 * kWarp + kManyRegisters * kLanes <= 65536);
 
-constexpr int kChunks = (kColumns - 1) / kSpan + 1;      // of a row
-constexpr int kOwn = (kChunks + kSlices - 1) / kSlices;  // of a slice, at most
-constexpr bool kFullChunks = kColumns % kSpan == 0;
+enum : int { kChunks = (kColumns - 1) / kSpan + 1 };      // of a row
+enum : int { kOwn = (kChunks + kSlices - 1) / kSlices };  // of a slice, at most
+enum : bool { kFullChunks = kColumns % kSpan == 0 };
 // Columns of the last chunk of a slice, where the compiler knows them, else 0.
-constexpr int kLast = kFullChunks ? kSpan : kSlices == 1 ? kColumns % kSpan : 0;
+enum : int { kLast = kFullChunks ? kSpan : kSlices == 1 ? kColumns % kSpan : 0 };
 static_assert(kOwn <= kStages, "a slice fits in the ring");
-constexpr int kRoom = kSpan + (kShifted ? kVector : 0);  // for a chunk in the ring, in columns
+enum : int { kRoom = kSpan + (kShifted ? kVector : 0) };  // for a chunk in the ring, in columns
 // Chunks in flight: 40 KiB on a multiprocessor keep the memory busy; more of them disturb the writes.
-constexpr int kEnough = 40 * 1024 / (kColumns / kChunks * static_cast<int>(sizeof(Input)));
-constexpr int kInFlight = kEnough < 1 ? 1 : kEnough < kStages ? kEnough : kStages;
+enum : int { kEnough = 40 * 1024 / (kColumns / kChunks * static_cast<int>(sizeof(Input))) };
+enum : int { kInFlight = kEnough < 1 ? 1 : kEnough < kStages ? kEnough : kStages };
 
 // Rows between the first of which a chunk is in the ring and the last that is applied, and some: what is
 // passed on for each row has as many places, in turn.
-constexpr int kPlaces = kStages / (kChunks / kSlices) + 3;
+enum : int { kPlaces = kStages / (kChunks / kSlices) + 3 };
 // Of two blocks of a team one may be as many rows ahead in measuring as the other in applying.
-constexpr int kPostPlaces = 2 * kPlaces;
+enum : int { kPostPlaces = 2 * kPlaces };
 
 // Where something is in the ring: goes round with the chunks, and flips the parity of the barriers each time.
 struct Cursor {
@@ -60,7 +60,7 @@ struct Ring {
 };
 
 // Registers that an applier keeps weight and bias in, at most; from sm_120 on the compiler deals none anew.
-constexpr int kMostHeld = kArch < 120 ? 128 : 32;
+enum : int { kMostHeld = kArch < 120 ? 128 : 32 };
 
 // How far behind an aligned vector a row begins.
 NJ_DEVICE int past_of(const Input* row) { return cut_of(row, kColumns).past; }

@@ -5,19 +5,19 @@
 namespace normjit {
 
 // Neighbouring elements that a lane takes at a time: two of 16 bits fill a register.
-constexpr int kFew = sizeof(Input) == 2 && sizeof(Output) == 2 ? 2 : 1;
+enum : int { kFew = sizeof(Input) == 2 && sizeof(Output) == 2 ? 2 : 1 };
 template <class T>
 struct Few {
   T at[kFew];
 };
 
 // Columns that lanes hold together, at most.
-constexpr int kRowSpan = kSpan < kCovered ? kSpan : kColumns;
-constexpr int kSteps = (kRowSpan + kLanes * kFew - 1) / (kLanes * kFew);
+enum : int { kRowSpan = kSpan < kCovered ? kSpan : kColumns };
+enum : int { kSteps = (kRowSpan + kLanes * kFew - 1) / (kLanes * kFew) };
 // Shared memory of the lanes that share a row, as shared_bytes() on the host has it.
-constexpr int kLargest = sizeof(Input) < sizeof(Output) ? sizeof(Output) : sizeof(Input);
+enum : int { kLargest = sizeof(Input) < sizeof(Output) ? sizeof(Output) : sizeof(Input) };
 // An odd number of 16 bytes, so that the rows of a warp lie in different banks.
-constexpr int kStageBytes = (((kRowSpan + kVector) * kLargest + 15) / 16 | 1) * 16;
+enum : int { kStageBytes = (((kRowSpan + kVector) * kLargest + 15) / 16 | 1) * 16 };
 
 NJ_DEVICE void lanes_barrier() {
   if constexpr (kLanes <= kWarp) {

@@ -84,8 +84,8 @@ NJ_DEVICE void measure_singles(const Ring& ring, Cursor at, int past, int count,
 
 // A row of one chunk of which a measurer's part fits in its registers: the warp's moments at once, since
 // those of each thread need not be merged.
-constexpr int kOfRow = kLast > 0 ? (kLast + kMeasurers - 1) / kMeasurers : 1;  // elements
-constexpr bool kAtOnce = kShifted && kOwn == 1 && kLast > 0 && kOfRow* static_cast<int>(sizeof(Acc)) <= 160;
+enum : int { kOfRow = kLast > 0 ? (kLast + kMeasurers - 1) / kMeasurers : 1 };  // elements
+enum : bool { kAtOnce = kShifted && kOwn == 1 && kLast > 0 && kOfRow* static_cast<int>(sizeof(Acc)) <= 160 };
 NJ_DEVICE Moments measure_row(const Ring& ring, Cursor at, int past, int self, int columns, unsigned zero) {
   using Own = Share<kMeasurers, kLast>;
   const Own own{self, kLast};
@@ -105,9 +105,10 @@ struct SingleApplier {
   unsigned zero;
   Cursor at;
 
-  static constexpr int kEach = kSpan / kLanes;
-  static constexpr bool kKeeps =
-      kOwn * kEach * (kHasWeight + kHasBias) * static_cast<int>(sizeof(Acc)) <= 4 * kMostHeld;
+  enum : int { kEach = kSpan / kLanes };
+  enum : bool {
+    kKeeps = kOwn * kEach * (kHasWeight + kHasBias) * static_cast<int>(sizeof(Acc)) <= 4 * kMostHeld
+  };
   struct Weights {
     Acc weight[kHasWeight ? kEach : 1], bias[kHasBias ? kEach : 1];
   };

@@ -24,7 +24,7 @@ NJ_DEVICE Acc divided(Acc a, Acc count) {
 // is large beside the deviation, the values are multiples of about 2^-11 (bf16: 2^-8) of it, and an f32 adds
 // 2^13 (2^16) of them without rounding. Where they are not, the deviation is a part of the mean that is
 // large beside what the sum lost, which is 2^-24 of it for each addition of a lane.
-constexpr bool kSumsExactly = sizeof(Input) == 2;
+enum : bool { kSumsExactly = sizeof(Input) == 2 };
 
 // Of `own` columns: the elements of kWidth neighbouring lanes together.
 template <int kWidth, class Elements>
@@ -102,8 +102,8 @@ NJ_DEVICE void store_warp_moments(Slice& slice, int lane, const Cut& cut, Moment
 // lanes get the same.
 template <int kParts>
 struct Merging {
-  static constexpr int kWidth = kParts < kWarp && (kParts & (kParts - 1)) == 0 ? kParts : kWarp;
-  static constexpr int kEach = (kParts + kWarp - 1) / kWarp;  // that a lane takes
+  enum : int { kWidth = kParts < kWarp && (kParts & (kParts - 1)) == 0 ? kParts : kWarp };
+  enum : int { kEach = (kParts + kWarp - 1) / kWarp };  // that a lane takes
 };
 NJ_DEVICE Acc median(Acc a, Acc b, Acc c) {
   const Acc low = a < b ? a : b, high = a < b ? b : a;
@@ -172,7 +172,7 @@ NJ_DEVICE RowStatistics row_statistics(const Moments& m, Acc share, Acc epsilon)
   return {m.mean, m.rest, hw::rsqrt(m.m2 * share + epsilon)};
 }
 NJ_DEVICE RowStatistics row_statistics(const Moments& m) {
-  return row_statistics(m, Acc(1) / kColumns, kEpsilon);
+  return row_statistics(m, Acc(1) / kColumns, kEpsilon<Acc>);
 }
 
 NJ_DEVICE void store(const RowStatistics& s, Acc* mean_out, Acc* rstd_out, long long row) {

@@ -11,19 +11,20 @@
 namespace normjit {
 
 // Weight and bias of a slice stay in registers if they fit, the weight first.
-constexpr int kAffineRegisters = kOwn * kPerThread * kVector * static_cast<int>(sizeof(Weight)) / 4;
-constexpr bool kHoldsWeight = kHasWeight && kAffineRegisters <= kMostHeld;
-constexpr bool kHoldsBias = kHasBias && (kHoldsWeight ? 2 : 1) * kAffineRegisters <= kMostHeld;
+enum : int { kAffineRegisters = kOwn * kPerThread * kVector * static_cast<int>(sizeof(Weight)) / 4 };
+enum : bool { kHoldsWeight = kHasWeight && kAffineRegisters <= kMostHeld };
+enum : bool { kHoldsBias = kHasBias && (kHoldsWeight ? 2 : 1) * kAffineRegisters <= kMostHeld };
 // What is not held is asked for so many chunks ahead.
-constexpr int kUnheld = (kHasWeight && !kHoldsWeight) + (kHasBias && !kHoldsBias);
-constexpr int kAsked = kUnheld > 0 ? 2 : 1;
+enum : int { kUnheld = (kHasWeight && !kHoldsWeight) + (kHasBias && !kHoldsBias) };
+enum : int { kAsked = kUnheld > 0 ? 2 : 1 };
 // Chunks of the next row that the appliers take into registers while they wait for its statistics, where the
 // ring is short: what then remains of the registers.
-constexpr int kUsed =
-    40 + ((kHoldsWeight + kHoldsBias) * kOwn + kUnheld * kAsked) * (kAffineRegisters / kOwn);
-constexpr int kLeft = kManyRegisters > kUsed ? kManyRegisters - kUsed : 0;
-constexpr int kWanted = kStages >= 3 * kOwn ? 0 : kLeft / (4 * kPerThread);
-constexpr int kTaken = kWanted < kOwn ? kWanted : kOwn;
+enum : int {
+  kUsed = 40 + ((kHoldsWeight + kHoldsBias) * kOwn + kUnheld * kAsked) * (kAffineRegisters / kOwn)
+};
+enum : int { kLeft = kManyRegisters > kUsed ? kManyRegisters - kUsed : 0 };
+enum : int { kWanted = kStages >= 3 * kOwn ? 0 : kLeft / (4 * kPerThread) };
+enum : int { kTaken = kWanted < kOwn ? kWanted : kOwn };
 
 // Whole 16 bytes of so many weights: narrower than x, they may begin and end between them.
 NJ_DEVICE void prefetch(const Weight* from, int count) {
@@ -156,7 +157,7 @@ NJ_DEVICE void conclude(const Sums& sums, const Part& part, long long rows, long
   Turn turn;
   for (long long row = team; row < rows; row += teams, turn.advance()) {
     Moments moments;
-    if constexpr (kExchange == Exchange::grid) {
+    if constexpr (Exchange::chosen == Exchange::grid) {
       // What the team has posted follows from what this block has measured. The wait says so to the memory
       // model: the place for the statistics was read before.
       hw::barrier_wait(sums.ready + turn.place, turn.parity);
@@ -172,7 +173,7 @@ NJ_DEVICE void conclude(const Sums& sums, const Part& part, long long rows, long
       if (part.slice == 0) store(statistics, mean_out, rstd_out, row);
     }
   }
-  if constexpr (kExchange == Exchange::grid)
+  if constexpr (Exchange::chosen == Exchange::grid)
     if (first) leave(workspace, tag, team, rows);
 }
 
@@ -292,13 +293,13 @@ NJ_KERNEL(streamed_row, kThreads) {
     }
     for (int i = 0; i < kPlaces; ++i) {
       hw::barrier_init(summed + i, 4);
-      hw::barrier_init(ready + i, kExchange == Exchange::grid ? 2 : 1);
+      hw::barrier_init(ready + i, Exchange::chosen == Exchange::grid ? 2 : 1);
     }
     hw::barriers_ready();
   }
   hw::wait_for_previous_launch();
   hw::allow_next_launch();
-  if constexpr (kExchange == Exchange::grid)
+  if constexpr (Exchange::chosen == Exchange::grid)
     if (threadIdx.x == 0) tag[0] = first_tag(workspace);
   hw::block_barrier();
 
@@ -309,7 +310,7 @@ NJ_KERNEL(streamed_row, kThreads) {
     if (warp == 1)
       conclude(slice_sums, part, rows, team, teams, known, ready, tag[0], workspace, mean_out, rstd_out);
     if (threadIdx.x == 3 * kWarp) prefetch_affine(part, weight, bias);
-    if constexpr (kExchange == Exchange::grid)
+    if constexpr (Exchange::chosen == Exchange::grid)
       if (warp == 2) post_all(slice_sums, part, rows, team, teams, ready, tag[0], workspace);
   } else if (warp < 8) {
     hw::shrink_registers<kFewRegisters>();

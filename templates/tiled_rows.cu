@@ -11,14 +11,14 @@ namespace normjit {
 static_assert(kSpan >= kColumns && !kShifted, "the lanes cover the row");
 static_assert(kLanes <= kWarp, "a row stays in a warp");
 
-constexpr int kRows = kWarp / kLanes * kGroupRows;  // of a tile
+enum : int { kRows = kWarp / kLanes * kGroupRows };  // of a tile
 // Elements of 16 bytes, or of 8 and less of the shorter type.
-constexpr int kWide = 16 / kLargest;
+enum : int { kWide = 16 / kLargest };
 static_assert(kVector <= kWide, "what a lane reads in shared memory is aligned");
 // Where each row is a run of its own, from how many elements on the next begins at most.
-constexpr int kPitch = (kColumns + 2 * kWide - 2) / kWide * kWide;
+enum : int { kPitch = (kColumns + 2 * kWide - 2) / kWide * kWide };
 // Shared memory of a warp, as shared_bytes() on the host has it.
-constexpr int kTileBytes = kRows * kPitch * kLargest;
+enum : int { kTileBytes = kRows * kPitch * kLargest };
 
 template <class T>
 struct Wide {
@@ -44,8 +44,8 @@ struct Tile {
 // Which row of the tile is the g-th of this lane.
 NJ_DEVICE int row_of(int g) { return static_cast<int>(threadIdx.x % kWarp) / kLanes * kGroupRows + g; }
 
-constexpr int kRun = kRows * kColumns;  // of a whole tile
-constexpr int kMoves = (kRun + kWarp * kWide - 1) / (kWarp * kWide);
+enum : int { kRun = kRows * kColumns };  // of a whole tile
+enum : int { kMoves = (kRun + kWarp * kWide - 1) / (kWarp * kWide) };
 // Where the k-th wide access of a lane begins in the body of such a run, and whether it has one.
 NJ_DEVICE int wide_at(int k) { return (k * kWarp + static_cast<int>(threadIdx.x % kWarp)) * kWide; }
 NJ_DEVICE bool is_wide(int k, const Cut& cut) {

@@ -15,10 +15,10 @@ namespace normjit {
 static_assert(kLanes == kThreads, "all threads share a chunk");
 
 // The few elements at the ends of a row that is cut are no chunk of their own.
-constexpr long long kChunks = kSpan >= kCovered ? 1 : (static_cast<long long>(kColumns) + kSpan - 1) / kSpan;
+enum : long long { kChunks = kSpan >= kCovered ? 1 : (static_cast<long long>(kColumns) + kSpan - 1) / kSpan };
 // Rows that an apply item takes, with the same weights, out of L1.
-constexpr int kBatch = kGroupRows < 4 ? kGroupRows : 4;
-constexpr int kBatches = kGroupRows / kBatch;
+enum : int { kBatch = kGroupRows < 4 ? kGroupRows : 4 };
+enum : int { kBatches = kGroupRows / kBatch };
 static_assert(kGroupRows == kBatch * kBatches);
 
 struct alignas(16) ChunkMoments {

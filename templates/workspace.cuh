@@ -17,14 +17,14 @@ struct RingRow {
   unsigned long long applied;   // chunks that need the statistics no more
   unsigned long long unused;
 };
-constexpr int kMaxRingRows = 1024;
+enum : int { kMaxRingRows = 1024 };
 
 // What a block leaves for the others that share its row (exchange.cuh).
-constexpr int kPostWords = 6;  // of the largest thing that is posted
+enum : int { kPostWords = 6 };  // of the largest thing that is posted
 struct Post {
   unsigned long long words[kPostWords];
 };
-constexpr int kMaxPosts = 4096;  // blocks of a launch, times the places that each has
+enum : int { kMaxPosts = 4096 };  // blocks of a launch, times the places that each has
 
 struct Meeting {
   Header header;

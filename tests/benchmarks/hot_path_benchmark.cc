@@ -293,7 +293,7 @@ double median(std::vector<double> values) {
 // Nanoseconds a launch, of a batch that the driver's queue has room for; the GPU ends it before the next one.
 template <class Launch>
 double time_batch(const OnGpu& on, const Launch& launch) {
-  constexpr int kBatch = 128;
+  constexpr int kBatch = 256;
   const Clock::time_point begin = Clock::now();
   for (int i = 0; i < kBatch; ++i) launch();
   const std::chrono::duration<double, std::nano> elapsed = Clock::now() - begin;

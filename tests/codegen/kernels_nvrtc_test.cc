@@ -1,5 +1,5 @@
-// Every kernel compiles without a spill and without a warning, and its machine code fits the launch that its
-// plan describes: every strategy with every dtype and activation on every architecture, every plan, every
+// Every kernel compiles without a spill, a variable and a warning, and its machine code fits the launch that
+// its plan describes: every strategy with every dtype and activation on every architecture, every plan, every
 // mixture of dtypes.
 #include <gtest/gtest.h>
 
@@ -118,6 +118,8 @@ std::string trouble_of(Compiler& compiler, const Job& job) {
     add({"the cubin says nothing of the kernel"});
   }
   if (binary->spill_bytes != 0) add({shortest(binary->spill_bytes), " bytes spilled"});
+  if (binary->code.find(".nv.global") != std::string::npos)
+    add({"variables in global memory, which the driver's load takes long for"});
   if (binary->log.find("warning") != std::string::npos) add({"a warning:\n", binary->log});
   if (trouble.empty()) return "";
   return concat({job.device.arch.name(), " ", to_text(job.spec), " as ", to_text(job.plan), ": ", trouble,

@@ -367,9 +367,9 @@ const Number kNumbers[] = {
     {"layernorm/cols=1/f64/out=f16", "narrow<Output>(x[0])", 1 + 0x1p-11 + 0x1p-40, 1 + 0x1p-10,
      "number.cuh"},
     {"layernorm/cols=1/f64/out=bf16", "narrow<Output>(x[0])", 1 + 0x1p-8 + 0x1p-40, 1 + 0x1p-7, "number.cuh"},
-    {"layernorm/cols=1/f32/gelu", "activate<kActivation>(x[0])", kInfinity, kInfinity, "epilogue.cuh"},
-    {"layernorm/cols=1/f16/gelu", "narrow<Output>(activate<kActivation>(widen(x[0])))", kInfinity, kInfinity,
-     "epilogue.cuh"},
+    {"layernorm/cols=1/f32/gelu", "activate<Activation::chosen>(x[0])", kInfinity, kInfinity, "epilogue.cuh"},
+    {"layernorm/cols=1/f16/gelu", "narrow<Output>(activate<Activation::chosen>(widen(x[0])))", kInfinity,
+     kInfinity, "epilogue.cuh"},
     // What stands in the same place for all kernels, as workspace_bytes() has it.
     {"layernorm/cols=1/f32", "narrow<Output>(Acc(sizeof(Meeting)))", 0, 32 + 1024 * 32 + 4096 * 48,
      "workspace.cuh"},
