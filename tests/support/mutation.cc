@@ -210,7 +210,7 @@ constexpr Fault kFaults[] = {
     {"the parity of the ring stays", kRing, "slot = 0, parity ^= 1", "slot = 0"},
     {"the parity of the places stays", kRing, "place = 0, parity ^= 1", "place = 0"},
     {"rows have one place", kRing, "kStages / (kChunks / kSlices) + 3", "1"},
-    {"posts of streamed rows have one place", kRing, "2 * kPlaces;", "1;"},
+    {"posts of streamed rows have one place", kRing, "2 * kPlaces", "1"},
     {"chunks in the ring lie too close for rows that begin anywhere", kRing,
      "kSpan + (kShifted ? kVector : 0)", "kSpan"},
     {"all slices have as many chunks", kRing, "(kChunks - slice + kSlices - 1) / kSlices", "kOwn"},
