@@ -338,7 +338,7 @@ int main(int argc, char** argv) {
   std::unique_ptr<OnGpu> on;
   try {
     on = std::make_unique<OnGpu>();
-    benchmark::RegisterBenchmark("gpu", [&](auto& state) { gpu_launch(state, *on); })->Iterations(3000);
+    benchmark::RegisterBenchmark("gpu", [&](auto& state) { gpu_launch(state, *on); })->Iterations(300);
   } catch (const normjit::Exception& nothing) {
     std::fprintf(stderr, "Nothing is measured on a GPU: %s\n", nothing.what());
   }

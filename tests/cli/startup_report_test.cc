@@ -83,7 +83,7 @@ TEST(StartupReport, AsTextItShowsEveryStepAndTarget) {
   for (const char* part :
        {"CUDA's own initialisation", "NVRTC's own load", "raw NVRTC compile", "cold first call",
         "1.200 of both", "warm-disk first call", "< 1 ms", "the driver's load", "first call from a pack",
-        "later call", "203 kernels, 5 strategies", "on 16 cores"})
+        "later call", "203 kernels, 5 strategies", "on 16 cores", "0.990 of the cores", "1.100 of alone"})
     EXPECT_THAT(text, HasSubstr(part));
   EXPECT_THAT(text, Not(HasSubstr("NO")));
   report.results[0].cold = 121;

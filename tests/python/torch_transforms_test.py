@@ -1,5 +1,6 @@
 """normjit.torch under torch.compile, torch.export, torch.func, tracing and fake tensors."""
 import io
+import os
 import unittest.mock
 
 from torch_support import (ACTIVATIONS, TestCase, device, functional, loose, main, parameters, reference, torch)
@@ -85,6 +86,13 @@ class LeftToTheCompilerTest(TestCase):
     def test_rows_that_it_fuses(self):
         for columns, dtype in ((64, torch.float32), (16384, torch.float32), (32768, torch.bfloat16)):
             self.check(0, columns, dtype)
+        self.check(0, 64, scale=0.5)
+
+    def test_rows_of_several_dimensions(self):
+        x, (weight, bias) = torch.randn(3, 4, 16, device=device), parameters((4, 16))
+        f = compiled(lambda x: layer_norm(x, (4, 16), weight, bias))
+        with self.assert_launches(0):
+            self.assert_close(f(x), reference(x, (4, 16), weight, bias), **loose(torch.float32))
 
     def test_rows_that_it_does_not(self):
         for columns, dtype in ((16388, torch.float32), (32776, torch.bfloat16), (63, torch.float32), (68, torch.float16)):
@@ -94,6 +102,10 @@ class LeftToTheCompilerTest(TestCase):
     def test_when_asked_for_kernels(self):
         with unittest.mock.patch.object(_functional, "FUSED_BYTES", 0):
             self.check(1, 64)
+        with unittest.mock.patch.dict(os.environ, NORMJIT_TORCH_COMPILE="kernel"):
+            self.assertEqual(_functional.fused_bytes(), 0)
+        with unittest.mock.patch.dict(os.environ, NORMJIT_TORCH_COMPILE=""):
+            self.assertEqual(_functional.fused_bytes(), 65536)
 
     def test_without_a_compiler(self):
         norm, x = LayerNorm(64, device=device), torch.randn(3, 64, device=device)
@@ -101,8 +113,9 @@ class LeftToTheCompilerTest(TestCase):
             norm(x)
 
     def test_an_exported_program_has_the_operator(self):
-        program = torch.export.export(LayerNorm(64, device=device), (torch.randn(3, 64, device=device),))
-        self.assertIn("normjit.layer_norm", str(program.graph))
+        for strict in (False, True):
+            program = torch.export.export(LayerNorm(64, device=device), (torch.randn(3, 64, device=device),), strict=strict)
+            self.assertIn("normjit.layer_norm", str(program.graph))
 
     def test_columns_that_are_not_known(self):
         f = compiled(lambda x: layer_norm(x, x.shape[-1:]), dynamic=True)

@@ -7,7 +7,8 @@
     y = layer_norm(x, (4096,), weight, bias)        # in the place of torch.nn.functional.layer_norm
     replace_layer_norm(model)                       # every nn.LayerNorm of a model, in place
 
-What is not a plain tensor on an NVIDIA GPU goes to PyTorch's own layer_norm, so swapping a name is always safe.
+What is not a plain tensor on an NVIDIA GPU goes to PyTorch's own layer_norm, so swapping a name is always safe; so do
+short rows under torch.compile, which Inductor fuses with their neighbours.
 The first import compiles a small operator for the installed PyTorch (2.9 or newer) with the C++ compiler at hand;
 without one it goes through ctypes, which costs more per call. The first call that needs gradients compiles another.
 """

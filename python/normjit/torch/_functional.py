@@ -13,10 +13,15 @@ from normjit.torch._rules import NONE, activate, apply, differentiable
 CODES = _library.ACTIVATIONS
 _ON_CPU = _operator.DEVICE == "CPU"  # in tests
 
-# Under torch.compile, rows of up to so many bytes are left to it: its code is as fast there when it is fused with what
-# stands before and behind, such as the sum with a residual, into which no operator can be fused. python/README.md has
-# the figures. 0 with NORMJIT_TORCH_COMPILE=kernel: all rows are normjit's.
-FUSED_BYTES = 0 if os.environ.get("NORMJIT_TORCH_COMPILE") == "kernel" else 64 << 10
+
+def fused_bytes():
+    """Under torch.compile, rows of up to so many bytes are left to it: Inductor fuses them with what stands before and
+    behind, such as the sum with a residual, and is mostly faster so than with an operator, into which nothing can be
+    fused. python/README.md has the figures. 0 with NORMJIT_TORCH_COMPILE=kernel: all rows are normjit's."""
+    return 0 if os.environ.get("NORMJIT_TORCH_COMPILE") == "kernel" else 64 << 10
+
+
+FUSED_BYTES = fused_bytes()
 
 
 def layer_norm(x, normalized_shape, weight=None, bias=None, eps=1e-5, *, activation=None, scale=1.0):
@@ -25,8 +30,8 @@ def layer_norm(x, normalized_shape, weight=None, bias=None, eps=1e-5, *, activat
     activation: None, "relu", "gelu", "gelu_tanh" or "silu".
 
     Tensors, dtypes, errors and autocast are as of torch.nn.functional.layer_norm; y is contiguous. Tensors that are
-    not on an NVIDIA GPU, nested and sparse ones, a DTensor and other wrappers of tensors, a bias without a weight, and
-    forward-mode derivatives are PyTorch's own to compute.
+    not on an NVIDIA GPU, nested and sparse ones, a DTensor and other wrappers of tensors, a bias without a weight,
+    forward-mode derivatives, and short rows under torch.compile are PyTorch's own to compute.
     Gradients of any order: the backward is PyTorch's kernel on the saved mean and rstd, and computes the argument of an
     activation again. Thread-safe; launches on the current stream of x's device.
     """
@@ -53,7 +58,7 @@ def _is_foreign(x):
 
 
 def _is_left_to_compiler(x, shape, code):
-    """Rows that do not consist of whole 16 bytes take it long, and an activation leaves it little to fuse. What
+    """It is slow on rows that do not consist of whole 16 bytes, and finds little to fuse behind an activation. What
     torch.export makes is for others to run; is_exporting() of torch.compiler is always true here."""
     row = x.shape[-len(shape):].numel() * x.element_size()
     exporting = getattr(torch.compiler, "_is_exporting_flag", False)
