@@ -83,6 +83,11 @@ const std::vector<Pinned> kPinned = {
      "seed=41",
      {0},
      {"epilogue.cuh"}},
+    // Pairs of bf16.
+    {"layernorm/cols=40/bf16/wb packed_rows threads=32 lanes=1 vector=8 per_thread=5 arch=sm_90 rows=9 "
+     "seed=55",
+     {0},
+     {"number.cuh"}},
     {"layernorm/cols=40/f64/gelu packed_rows threads=32 lanes=4 vector=2 per_thread=5 arch=sm_90 rows=13 "
      "in_place=1 inputs=mixed seed=7",
      {15},
@@ -220,6 +225,10 @@ const std::vector<Pinned> kPinned = {
      "exchange=grid stages=4 sms=6 arch=sm_90 rows=17 runs=2 inputs=large_mean seed=27",
      {0, 13},
      {"exchange.cuh", "workspace.cuh", "statistics.cuh", "ring.cuh", "streamed_row.cu"}},
+    {"layernorm/cols=2048/f32/wb streamed_row threads=512 lanes=256 vector=4 per_thread=1 slices=2 "
+     "exchange=grid stages=3 sms=2 arch=sm_90 rows=2 seed=57",
+     {0},
+     {"streamed_row.cu"}},
     {"layernorm/cols=8192/bf16/out=f32/wb streamed_row threads=512 lanes=256 vector=8 per_thread=2 stages=2 "
      "sms=1 arch=sm_90 rows=3 seed=28",
      {5},
