@@ -30,8 +30,8 @@ namespace {
 
 using simt::HostKernel;
 
-// Of processor time; a right kernel takes a third of it at most.
-constexpr std::chrono::milliseconds kTimeLimit(500);
+// Of processor time; a right kernel takes a sixth of it at most, on a machine that others slow down more.
+constexpr std::chrono::milliseconds kTimeLimit(1000);
 // Kernels in a translation unit: more save little, and waste more when one of them does not compile.
 constexpr std::size_t kUnit = 32;
 // Tests that ctest may run at the same time.
