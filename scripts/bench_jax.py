@@ -15,15 +15,13 @@ status: 0 done, 1 if a result is wrong, 2 if a case could not be measured, 3 wit
 """
 import argparse
 import collections
-import contextlib
 import functools
-import json
 import os
-import signal
 import statistics
 import sys
 import time
-import traceback
+
+from bench_report import OutOfTime, Report
 
 BEGAN = time.monotonic()  # the import of JAX counts, too
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "python"))
@@ -163,40 +161,6 @@ def line_of(row):
         "{:.1e}".format(error["normjit"]) if error else "-")
 
 
-class Report(dict):
-    """All that is known so far, and a file for it."""
-
-    def __init__(self, path, **about):
-        super().__init__(about, host_us={}, cases=[], left_out=[], failed=[], wrong=[])
-        self.path = path
-
-    def store(self):
-        """Writes the file; that it cannot be written must not end what is measured."""
-        try:
-            self.write()
-        except OSError as why:
-            print("Not stored: {}".format(why), file=sys.stderr)
-
-    def write(self):
-        """The file is whole at any time. Raises OSError."""
-        self["wrong"] = list(faults(self))
-        if self.path:
-            with open(self.path + ".part", "w") as file:
-                json.dump(self, file, indent=1)
-            os.replace(self.path + ".part", self.path)
-
-    @contextlib.contextmanager
-    def step(self, name):
-        """Stores what was found, and how it failed."""
-        try:
-            yield
-        except Exception:
-            if OutOfTime.due:  # and another error came in its place
-                raise OutOfTime from None
-            self["failed"].append("{}: {}".format(name, traceback.format_exc()))
-        self.store()
-
-
 def faults(report):
     """What is wrong, a sentence each."""
     for row in report["cases"]:
@@ -208,18 +172,7 @@ def faults(report):
 def remarks(report):
     """The lines behind the table."""
     return (["left out: " + ", ".join(report["left_out"])] * bool(report["left_out"])
-            + ["FAILED {}".format(text.rstrip()) for text in report["failed"]]
-            + ["WRONG {}".format(text) for text in faults(report)])
-
-
-class OutOfTime(BaseException):
-    """No case's own error."""
-    due = False
-
-
-def out_of_time(*_):
-    OutOfTime.due = True
-    raise OutOfTime
+            + report.remarks())
 
 
 def run(cases, budget, report):
@@ -251,23 +204,16 @@ def main():
         print("Skipped: {}".format(why), file=sys.stderr)
         return 3
     words = options.cases.split(",")
-    report = Report(options.json, device=device.device_kind, jax=jax.__version__)
+    report = Report(options.json, faults, device=device.device_kind, jax=jax.__version__, host_us={}, cases=[])
     report.write()  # an error here costs nothing yet
     print("{device}, JAX {jax}".format(**report))
-    for number in (signal.SIGALRM, signal.SIGTERM):
-        signal.signal(number, out_of_time)
-    signal.setitimer(signal.ITIMER_REAL, max(1, BEGAN + options.budget - time.monotonic()))
     try:
-        run([case for case in CASES if any(word in case.name for word in words)], options.budget, report)
-    except OutOfTime:
-        report["left_out"].append("all that is not above")
+        with report.time_limit(BEGAN + options.budget - time.monotonic(), "all that is not above"):
+            run([case for case in CASES if any(word in case.name for word in words)], options.budget, report)
     finally:
-        for number in (signal.SIGALRM, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
-        report.store()
         for file in (sys.stdout, sys.stderr) if remarks(report) else ():
             print("\n".join(remarks(report)), file=file, flush=True)
-    return 2 if report["failed"] else 1 if report["wrong"] else 0
+    return report.status()
 
 
 if __name__ == "__main__":

@@ -19,15 +19,14 @@ or a GPU.
 """
 import argparse
 import contextlib
-import json
 import multiprocessing
 import multiprocessing.connection
 import os
-import signal
 import statistics
 import sys
 import time
-import traceback
+
+from bench_report import Report
 
 BEGAN = time.monotonic()  # the imports of PyTorch and transformers count, too
 
@@ -349,38 +348,8 @@ def host_overhead(found):
 
 # ---- The report
 
-class Report(dict):
-    """All that is known so far, and a file for it."""
-
-    def __init__(self, path, **about):
-        super().__init__(about, host_us={}, examples=[], checks=[], times=[], left_out=[], failed=[], wrong=[])
-        self.path = path
-
-    def store(self):
-        """Writes the file; that it cannot be written must not end what is measured."""
-        try:
-            self.write()
-        except OSError as why:
-            print("Not stored: {}".format(why), file=sys.stderr)
-
-    def write(self):
-        """The file is whole at any time. Raises OSError."""
-        self["wrong"] = list(faults(self))
-        if self.path:
-            with open(self.path + ".part", "w") as file:
-                json.dump(self, file, indent=1)
-            os.replace(self.path + ".part", self.path)
-
-    @contextlib.contextmanager
-    def step(self, name):
-        """Stores what was found, and how it failed."""
-        try:
-            yield
-        except Exception:
-            if OutOfTime.due:  # and another error came in its place
-                raise OutOfTime from None
-            self["failed"].append("{}: {}".format(name, traceback.format_exc()))
-        self.store()
+def new_report(path, **about):
+    return Report(path, faults, **about, host_us={}, examples=[], checks=[], times=[])
 
 
 def faults(report):
@@ -443,8 +412,7 @@ def table(report):
 
 def remarks(report):
     """The lines behind the table."""
-    return "\n".join(["FAILED {}".format(text.rstrip()) for text in report["failed"]]
-                     + ["WRONG {}".format(text) for text in faults(report)])
+    return "\n".join(report.remarks())
 
 
 # ---- All of it
@@ -489,16 +457,6 @@ def run(arguments, report):
             run_models(names, arguments.layers, report, end)
 
 
-class OutOfTime(BaseException):
-    """No step's own error."""
-    due = False
-
-
-def out_of_time(*_):
-    OutOfTime.due = True
-    raise OutOfTime
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--budget", type=float, default=300, help="seconds, of all")
@@ -517,22 +475,15 @@ def main():
     if not torch.cuda.is_available():
         print("Skipped: no GPU for PyTorch here", file=sys.stderr)
         return 3
-    report = Report(arguments.json, torch=torch.__version__, device=torch.cuda.get_device_name(), layers=arguments.layers)
+    report = new_report(arguments.json, torch=torch.__version__, device=torch.cuda.get_device_name(), layers=arguments.layers)
     report.write()  # an error here costs nothing yet
-    for number in (signal.SIGALRM, signal.SIGTERM):
-        signal.signal(number, out_of_time)
-    signal.setitimer(signal.ITIMER_REAL, max(1, BEGAN + arguments.budget - time.monotonic()))
     try:
-        run(arguments, report)
-    except OutOfTime:
-        report["left_out"].append("what was under way at the end, and all behind it")
+        with report.time_limit(BEGAN + arguments.budget - time.monotonic(), "what was under way at the end, and all behind it"):
+            run(arguments, report)
     finally:
-        for number in (signal.SIGALRM, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
-        report.store()
         print("\n".join(part for part in (table(report), remarks(report)) if part), flush=True)
         print(remarks(report), end="\n" if remarks(report) else "", file=sys.stderr)
-    return 2 if report["failed"] else 1 if report["wrong"] else 0
+    return report.status()
 
 
 if __name__ == "__main__":

@@ -5,12 +5,14 @@
 """
 import json
 import os
+import signal
 import sys
 import tempfile
 import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+import bench_report  # noqa: E402
 import bench_torch  # noqa: E402
 
 
@@ -19,7 +21,7 @@ class ReportTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.path = os.path.join(folder.name, "out.json")
-        self.report = bench_torch.Report(self.path, torch="0")
+        self.report = bench_torch.new_report(self.path, torch="0")
         self.check = {"model": "bert", "dtype": "float32", "replaced": 9, "left": 0, "distance": {"eager": 1e-7},
                       "errors": {}}
         self.report["checks"].append(self.check)
@@ -56,11 +58,25 @@ class ReportTest(unittest.TestCase):
         self.assertIn("FAILED host: Traceback", bench_torch.remarks(self.report))
 
     def test_the_end_of_time_is_no_failure(self):
-        self.addCleanup(setattr, bench_torch.OutOfTime, "due", False)
-        with self.assertRaises(bench_torch.OutOfTime), self.report.step("graph"):
-            bench_torch.OutOfTime.due = True
+        self.addCleanup(setattr, bench_report.OutOfTime, "due", False)
+        with self.assertRaises(bench_report.OutOfTime), self.report.step("graph"):
+            bench_report.OutOfTime.due = True
             raise ValueError("what the end of a capture says in its place")
         self.assertEqual(self.report["failed"], [])
+
+    def test_who_is_told_to_end_stores_what_there_is(self):
+        for number in (signal.SIGALRM, signal.SIGTERM):
+            self.addCleanup(signal.signal, number, signal.getsignal(number))
+        self.addCleanup(setattr, bench_report.OutOfTime, "due", False)
+        self.addCleanup(signal.setitimer, signal.ITIMER_REAL, 0)
+        with self.report.time_limit(60, left_out="the rest"), self.report.step("host"):
+            self.report["host_us"]["module"] = [1.0, 2.0]
+            os.kill(os.getpid(), signal.SIGTERM)
+            self.fail("goes on")
+        with open(self.path) as file:
+            stored = json.load(file)
+        self.assertEqual((stored["left_out"], stored["failed"]), (["the rest"], []))
+        self.assertEqual(stored["host_us"], {"module": [1.0, 2.0]})
 
     def test_a_row_that_ended_early_keeps_what_it_has(self):
         self.report["times"].append({"model": "bert", "dtype": "float32", "mode": "graph", "latency_ms": [1.0, 2.0],
