@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "cli/gpu.h"
+#include "cli/measure.h"
 #include "normjit/c_api.h"
 #include "normjit/c_api/handles.h"
 #include "normjit/c_api/values.h"
@@ -284,12 +285,6 @@ struct OnGpu {
   Service service;
 };
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 // Nanoseconds a launch, of a batch that the driver's queue has room for; the GPU ends it before the next one.
 template <class Launch>
 double time_batch(const OnGpu& on, const Launch& launch) {
@@ -323,9 +318,9 @@ void gpu_launch(benchmark::State& state, OnGpu& on) {
         raw.back());
   }
   if (worst != CUDA_SUCCESS) state.SkipWithError("the driver refused a launch");
-  state.counters["raw_ns"] = median(std::move(raw));
-  state.counters["prepared_adds_ns"] = median(std::move(prepared));
-  state.counters["one_call_adds_ns"] = median(std::move(one_call));
+  state.counters["raw_ns"] = cli::timing_of(std::move(raw)).median;
+  state.counters["prepared_adds_ns"] = cli::timing_of(std::move(prepared)).median;
+  state.counters["one_call_adds_ns"] = cli::timing_of(std::move(one_call)).median;
 }
 
 }  // namespace
