@@ -225,7 +225,7 @@ typedef struct normjit_launch_options {
   int32_t overlap_previous; /* 1: programmatic dependent launch */
   int32_t miss_in_capture;  /* 1: make the kernel ready even in a stream that is being captured */
   int32_t* driver_result;   /* NULL, or where normjit_kernel_launch stores the CUresult of a launch that the
-                               driver   refused; the one-call form names it in its sentence */
+                               driver refused; the one-call form names it in its sentence */
 } normjit_launch_options;
 #define NORMJIT_LAUNCH_OPTIONS_INIT \
   { sizeof(normjit_launch_options), 0, 0, NULL }
