@@ -192,8 +192,8 @@ def prepared_case(build, spec, rows, folder, deadline):
     plan = shown["choice"]["plan"]
     use = next(use for use in shown["uses"] if use["plan"] == plan and use["regime"] == shown["regime"])
     strategy = plan.split()[0]
-    if "shifted" in plan or "slices" in plan or strategy not in ("packed_rows", "resident_row"):
-        sys.exit(f"the plan of {spec} is '{plan}'; CuPy's plain launches run packed and resident rows only")
+    if "unaligned" in plan or "blocks_per_row" in plan or strategy not in ("warp_rows", "block_row"):
+        sys.exit(f"the plan of {spec} is '{plan}'; CuPy's plain launches run packed and block rows only")
     source = folder / "kernel.cu"
     source.write_text(tool(build, deadline, "render", spec, "--arch", "native", "--plan", plan))
     return {"source": str(source), "kernel": strategy, "rows": rows, "columns": shown["columns"], "blocks": use["blocks"],

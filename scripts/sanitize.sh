@@ -5,7 +5,7 @@
 #     scripts/sanitize.sh [build]
 #
 # racecheck does not see that a warp has met (__syncwarp, which costs no instruction) before one of its lanes arrives at a barrier for all
-# of them: it takes what the other lanes read of streamed_row's ring for a race with the next copy to there. So for racecheck, and only
+# of them: it takes what the other lanes read of persistent_row's ring for a race with the next copy to there. So for racecheck, and only
 # for it, every lane arrives for itself: scripts/every_lane_arrives.patch, in a copy of the templates. The emulation on the CPU
 # (`normjit run --device host`) knows warps, and checks the templates as they are.
 #

@@ -36,11 +36,11 @@ NJ_DEVICE float log2_phi(float a) {
 NJ_DEVICE float gelu(float v) {
   constexpr float kEnd = 13;
   if constexpr (kSame<Output, F16>) {
-    const float a = hw::at_most(fabsf(v), kEnd), half = 0.5f * v;
+    const float a = hw::min_nan(fabsf(v), kEnd), half = 0.5f * v;
     return (half + fabsf(half)) - a * hw::exp2_approx(log2_phi(a));
   } else {
-    const float a = fabsf(hw::at_most(v, kEnd));
-    return hw::at_least(v, 0.0f) - a * hw::exp2_approx(log2_phi(a));
+    const float a = fabsf(hw::min_nan(v, kEnd));
+    return hw::max_nan(v, 0.0f) - a * hw::exp2_approx(log2_phi(a));
   }
 }
 
@@ -65,7 +65,7 @@ template <Activation kOf>
 NJ_DEVICE Acc activate(Acc v) {
   constexpr double kLog2E = 1.4426950408889634;
   if constexpr (kOf == Activation::relu) {
-    return hw::at_least(v, Acc(0));
+    return hw::max_nan(v, Acc(0));
   } else if constexpr (kOf == Activation::gelu) {
     return gelu(v);
   } else if constexpr (kOf == Activation::gelu_tanh) {
@@ -87,12 +87,14 @@ struct Affine {
 // Of vector k of a lane.
 NJ_DEVICE Affine load_affine(const Weight* weight, const Weight* bias, int k, int lane) {
   Affine affine;
-  if constexpr (kHasWeight) affine.weight = load<hw::Keep::always>(at(weight, k, lane));
-  if constexpr (kHasBias) affine.bias = load<hw::Keep::always>(at(bias, k, lane));
+  if constexpr (kHasWeight) affine.weight = load<hw::Cache::keep>(at(weight, k, lane));
+  if constexpr (kHasBias) affine.bias = load<hw::Cache::keep>(at(bias, k, lane));
   return affine;
 }
 
-NJ_DEVICE Acc normalized(Acc x, const RowStatistics& s) { return (x - s.mean) * s.rstd + -s.rest * s.rstd; }
+NJ_DEVICE Acc normalized(Acc x, const RowStatistics& s) {
+  return (x - s.mean) * s.rstd + -s.mean_lo * s.rstd;
+}
 
 // An element of y from one of x; weight and bias are not looked at where there are none.
 NJ_DEVICE Output finish(Acc x, const RowStatistics& s, Acc weight, Acc bias) {
@@ -115,8 +117,8 @@ NJ_DEVICE Vec<Output> finish(const Vec<Input>& x, const RowStatistics& s, const 
 // registers.
 NJ_DEVICE Affine unconverted(Affine held) {
   if constexpr (!kSame<Weight, Acc>) {
-    if constexpr (kHasWeight) hw::forget(held.weight);
-    if constexpr (kHasBias) hw::forget(held.bias);
+    if constexpr (kHasWeight) hw::opaque(held.weight);
+    if constexpr (kHasBias) hw::opaque(held.bias);
   }
   return held;
 }
@@ -127,13 +129,13 @@ NJ_DEVICE Affine unconverted(Affine held) {
 // three vectors a thread 2.96 us, 3.11 us as they are used.
 enum : int { kVectorWords = kVector * (sizeof(Input) + 2 * sizeof(Weight)) / 4 };
 enum : bool {
-  kEarlyAffine = (kPerThread <= 2 || (kFewThreads && kPerThread * kVectorWords <= 64)) && !kShifted
+  kEarlyAffine = (kPerThread <= 2 || (kLowOccupancy && kPerThread * kVectorWords <= 64)) && !kUnaligned
 };
-struct AffineSlice {
+struct AffineFragment {
   Affine part[kEarlyAffine ? kPerThread : 1];
 };
 
-NJ_DEVICE void load_early(AffineSlice& affine, const Weight* weight, const Weight* bias, int lane,
+NJ_DEVICE void load_early(AffineFragment& affine, const Weight* weight, const Weight* bias, int lane,
                           const Cut& cut) {
   if constexpr (kEarlyAffine) {
 #pragma unroll
@@ -143,7 +145,7 @@ NJ_DEVICE void load_early(AffineSlice& affine, const Weight* weight, const Weigh
 }
 
 // A slice, whose row or chunk begins at weight, bias and y.
-NJ_DEVICE void apply(const Slice& slice, const RowStatistics& s, const AffineSlice& early,
+NJ_DEVICE void apply(const Fragment& slice, const RowStatistics& s, const AffineFragment& early,
                      const Weight* weight, const Weight* bias, Output* y, int lane, const Cut& cut) {
   Output* const first = first_of(y, lane);
   Affine next;

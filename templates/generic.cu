@@ -8,8 +8,8 @@
 // measured, the second time out of L1, and once more, out of L2, to be applied.
 namespace normjit {
 
-static_assert(kLanes == kWarp && kVector == 1, "the lanes of a warp take single elements");
-static_assert(kSlices == 1 && !kShifted && kHasStatistics, "a block has a row");
+static_assert(kThreadsPerRow == kWarp && kVector == 1, "the lanes of a warp take single elements");
+static_assert(kBlocksPerRow == 1 && !kUnaligned && kHasStatistics, "a block has a row");
 
 enum class DType : unsigned char { f16, bf16, f32, f64 };
 
@@ -31,23 +31,23 @@ NJ_DEVICE bool is_f32(DType dtype) { return kSame<Acc, float> || dtype == DType:
 // A lane's next elements of a row of this dtype, the first of them number `at`, in a part of it that has
 // `left` columns from there on, at least one. In place of columns that are not there comes the first again:
 // no load stands behind a condition, and none is of a column that another lane may be writing.
-template <hw::Keep kKeep, class T>
+template <hw::Cache kCache, class T>
 NJ_DEVICE void take_as(Taken& to, const void* row, long long at, long long left) {
   const T* const from = static_cast<const T*>(row) + at;
 #pragma unroll
   for (int j = 0; j < kTake; ++j)
-    to[j] = widen(hw::load<kKeep, T>(from + (j * kWarp < left ? j * kWarp : 0)));
+    to[j] = widen(hw::load<kCache, T>(from + (j * kWarp < left ? j * kWarp : 0)));
 }
-template <hw::Keep kKeep>
+template <hw::Cache kCache>
 NJ_DEVICE void take(Taken& to, const void* row, DType dtype, long long at, long long left) {
   if (dtype == DType::f16) {
-    take_as<kKeep, F16>(to, row, at, left);
+    take_as<kCache, F16>(to, row, at, left);
   } else if (dtype == DType::bf16) {
-    take_as<kKeep, BF16>(to, row, at, left);
+    take_as<kCache, BF16>(to, row, at, left);
   } else if (is_f32(dtype)) {
-    take_as<kKeep, float>(to, row, at, left);
+    take_as<kCache, float>(to, row, at, left);
   } else {
-    take_as<kKeep, Acc>(to, row, at, left);
+    take_as<kCache, Acc>(to, row, at, left);
   }
 }
 
@@ -83,7 +83,7 @@ struct ChunkElements {
 #pragma unroll 1
     for (int at = lane; at < count; at += kTake * kWarp) {
       Taken taken;
-      take<hw::Keep::always>(taken, x, dtype, begin + at, count - at);
+      take<hw::Cache::keep>(taken, x, dtype, begin + at, count - at);
 #pragma unroll
       for (int j = 0; j < kTake; ++j)
         if (at + j * kWarp < count) act(taken[j], 0);
@@ -103,15 +103,15 @@ NJ_DEVICE Moments measure(const void* x, DType dtype, long long begin, long long
     m = moments_of<kWarp>(ChunkElements{x, dtype, begin + done, own, lane}, own > 0 ? own : 1);
     if (count <= kSpan) return m;
     if (done == 0) base = m.mean;
-    const double distance = (m.mean - base) + m.rest;
+    const double distance = (m.mean - base) + m.mean_lo;
     distances += own * distance;
     squares += m.m2 + own * distance * distance;
     done += own;
   } while (done < count);
-  const double rest = distances / count;
-  const Acc mean = static_cast<Acc>(base + rest);
-  return {mean, static_cast<Acc>((base - mean) + rest),
-          hw::at_least(static_cast<Acc>(squares - distances * rest), Acc(0))};
+  const double mean_lo = distances / count;
+  const Acc mean = static_cast<Acc>(base + mean_lo);
+  return {mean, static_cast<Acc>((base - mean) + mean_lo),
+          hw::max_nan(static_cast<Acc>(squares - distances * mean_lo), Acc(0))};
 }
 
 template <Activation kOf>
@@ -131,7 +131,7 @@ NJ_DEVICE void activate_all(Taken& v, Activation activation) {
   }
 }
 
-NJ_GENERIC_KERNEL(generic, kThreads) {
+NJ_GENERIC_KERNEL(NJ_ENTRY, kThreads) {
   NJ_SHARED(Moments, parts, 2 * kWarps);
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const Acc share = Acc(1) / spec.columns, epsilon = static_cast<Acc>(spec.epsilon),
@@ -166,9 +166,9 @@ NJ_GENERIC_KERNEL(generic, kThreads) {
     for (long long at = lane; at < count; at += kTake * kWarp) {
       const long long left = count - at;
       Taken v, weights, biases;
-      take<hw::Keep::once>(v, x, spec.input, x_begin + at, left);
-      if (weight) take<hw::Keep::always>(weights, weight, spec.weight, begin + at, left);
-      if (bias) take<hw::Keep::always>(biases, bias, spec.weight, begin + at, left);
+      take<hw::Cache::evict_first>(v, x, spec.input, x_begin + at, left);
+      if (weight) take<hw::Cache::keep>(weights, weight, spec.weight, begin + at, left);
+      if (bias) take<hw::Cache::keep>(biases, bias, spec.weight, begin + at, left);
 #pragma unroll
       for (int j = 0; j < kTake; ++j) {
         v[j] = normalized(v[j], statistics);

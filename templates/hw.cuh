@@ -27,20 +27,20 @@ namespace normjit::hw {
 // ---- Memory ----
 
 // How long a global access should stay in the caches.
-enum class Keep {
-  once,    // streamed: first to leave L1 and L2
-  l2,      // read again soon by another block: L2 only
-  always,  // read by every row: L1 and L2
-  stays,   // read by every row, by nobody else of this multiprocessor: L2 only, last to leave it
+enum class Cache {
+  evict_first,  // read once: first to leave L1 and L2
+  no_l1,        // read again soon, by another block: L2 only
+  keep,         // read for every row: L1 and L2
+  evict_last,   // read for every row, by one block of this multiprocessor: L2 only, last to leave it
 };
 
 // What L2 is told with an access (sm_80).
-NJ_DEVICE unsigned long long leaves_first() {
+NJ_DEVICE unsigned long long evict_first_policy() {
   unsigned long long policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
-NJ_DEVICE unsigned long long leaves_last() {
+NJ_DEVICE unsigned long long evict_last_policy() {
   unsigned long long policy;
   asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
   return policy;
@@ -70,17 +70,17 @@ union Piece {
 // Volatile, or the compiler would move a load in front of the condition that guards it. Deliberately never
 // ld.global.nc: the compiler would hoist such loads above the stores before them, all weights of a slice at
 // once, at the cost of registers and so of resident blocks.
-template <Keep kKeep, int kBytes>
+template <Cache kCache, int kBytes>
 NJ_DEVICE Piece load_piece(const void* from) {
   static_assert(kBytes == 2 || kBytes == 4 || kBytes == 8 || kBytes == 16);
   Piece to;
-  if constexpr (kKeep == Keep::once) {
+  if constexpr (kCache == Cache::evict_first) {
     NJ_LOAD(".cs")
-  } else if constexpr (kKeep == Keep::stays && kBytes == 16 && kArch >= 80) {
+  } else if constexpr (kCache == Cache::evict_last && kBytes == 16 && kArch >= 80) {
     asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
                  : "=r"(to.word[0]), "=r"(to.word[1]), "=r"(to.word[2]), "=r"(to.word[3])
-                 : "l"(from), "l"(leaves_last()));
-  } else if constexpr (kKeep == Keep::l2 || kKeep == Keep::stays) {
+                 : "l"(from), "l"(evict_last_policy()));
+  } else if constexpr (kCache == Cache::no_l1 || kCache == Cache::evict_last) {
     NJ_LOAD(".L1::no_allocate")
   } else {
     NJ_LOAD("")
@@ -106,13 +106,13 @@ NJ_DEVICE void store_piece(void* to, const Piece& from) {
 }
 
 // Reads a T in accesses of at most 16 bytes, each aligned to its own size.
-template <Keep kKeep, class T>
+template <Cache kCache, class T>
 NJ_DEVICE T load(const void* from) {
   constexpr int kBytes = sizeof(T) < 16 ? sizeof(T) : 16;
   T value;
 #pragma unroll
   for (int at = 0; at < static_cast<int>(sizeof(T)); at += kBytes) {
-    const Piece piece = load_piece<kKeep, kBytes>(static_cast<const char*>(from) + at);
+    const Piece piece = load_piece<kCache, kBytes>(static_cast<const char*>(from) + at);
     memcpy(reinterpret_cast<char*>(&value) + at, &piece, kBytes);
   }
   return value;
@@ -178,7 +178,7 @@ NJ_DEVICE void store_shared(void* to, const T& value) {
 // Hides from the compiler what `value` is, so that it converts the loaded bits again where they are used
 // again instead of holding the converted ones, which take twice the registers.
 template <class T>
-NJ_DEVICE void forget(T& value) {
+NJ_DEVICE void opaque(T& value) {
   if constexpr (sizeof(T) >= 4) {
     unsigned word[sizeof(T) / 4];
     memcpy(word, &value, sizeof(T));
@@ -283,7 +283,7 @@ NJ_DEVICE void wait_until(const unsigned long long* counter, unsigned long long 
 // sees the tag sees the word. `at` has room for as many numbers as there are words; until now they had other
 // tags.
 template <class T>
-NJ_DEVICE void post(unsigned long long* at, const T& value, unsigned tag) {
+NJ_DEVICE void publish(unsigned long long* at, const T& value, unsigned tag) {
   unsigned word[sizeof(T) / 4];
   memcpy(word, &value, sizeof(T));
 #pragma unroll
@@ -293,10 +293,10 @@ NJ_DEVICE void post(unsigned long long* at, const T& value, unsigned tag) {
                  : "memory");
 }
 
-// Returns when what was posted with this tag at `at`, at `at + stride` and so on, `count` of them and at most
-// kCount, is all there, in `to`.
+// Returns when what was published with this tag at `at`, at `at + stride` and so on, `count` of them and at
+// most kCount, is all there, in `to`.
 template <int kCount, class T>
-NJ_DEVICE void collect(const unsigned long long* at, int stride, int count, unsigned tag, T* to) {
+NJ_DEVICE void gather(const unsigned long long* at, int stride, int count, unsigned tag, T* to) {
   constexpr int kWords = sizeof(T) / 4;
   bool missing[kCount];
 #pragma unroll
@@ -378,7 +378,7 @@ NJ_DEVICE void copies_wait() {
 // ---- Barriers in shared memory (sm_90) ----
 
 // Counts through phases: a phase is over when all its arrivals have come, and all bytes that they said to
-// expect. The parity of a phase is 0 for the first, 1 for the second, 0 for the third, and so on.
+// expect. The phase of a phase is 0 for the first, 1 for the second, 0 for the third, and so on.
 using MemoryBarrier = unsigned long long;
 
 // By one thread; then barriers_ready(), and a barrier of the block or the cluster before others use it.
@@ -408,9 +408,9 @@ NJ_DEVICE void barrier_arrive_expect(MemoryBarrier* barrier, int bytes) {
                : "memory");
 }
 
-// Waits for the phase under way if it has this parity; else the phase of this parity is the one before, and
-// is over. So on a new barrier parity 1 does not wait.
-NJ_DEVICE void barrier_wait(MemoryBarrier* barrier, unsigned parity) {
+// Waits for the phase under way if it has this phase; else the phase of this phase is the one before, and
+// is over. So on a new barrier phase 1 does not wait.
+NJ_DEVICE void barrier_wait(MemoryBarrier* barrier, unsigned phase) {
   unsigned over;
   do {
     asm volatile(
@@ -420,7 +420,7 @@ NJ_DEVICE void barrier_wait(MemoryBarrier* barrier, unsigned parity) {
         "selp.u32 %0, 1, 0, p;\n"
         "}"
         : "=r"(over)
-        : "r"(NJ_ADDRESS(barrier)), "r"(parity)
+        : "r"(NJ_ADDRESS(barrier)), "r"(phase)
         : "memory");
   } while (over == 0);
 }
@@ -436,14 +436,14 @@ NJ_DEVICE void bulk_load(void* shared, const void* global, int bytes, MemoryBarr
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
       "[%3], "
       "%4;" ::"r"(NJ_ADDRESS(shared)),
-      "l"(global), "r"(bytes), "r"(NJ_ADDRESS(barrier)), "l"(leaves_first())
+      "l"(global), "r"(bytes), "r"(NJ_ADDRESS(barrier)), "l"(evict_first_policy())
       : "memory");
 }
 
 // Lets L2 fetch what many blocks or rows will read, and keep it.
 NJ_DEVICE void prefetch(const void* global, int bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global.L2::cache_hint [%0], %1, %2;" ::"l"(global), "r"(bytes),
-               "l"(leaves_last())
+               "l"(evict_last_policy())
                : "memory");
 }
 
@@ -584,7 +584,7 @@ NJ_DEVICE float fma(float a, float b, float c) { return fmaf(a, b, c); }
 NJ_DEVICE double fma(double a, double b, double c) { return ::fma(a, b, c); }
 
 // The larger or smaller of the two; NaN stays. In one instruction since sm_80.
-NJ_DEVICE float at_least(float value, float limit) {
+NJ_DEVICE float max_nan(float value, float limit) {
   if constexpr (kArch >= 80) {
     float result;
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(value), "f"(limit));
@@ -593,7 +593,7 @@ NJ_DEVICE float at_least(float value, float limit) {
     return value < limit ? limit : value;
   }
 }
-NJ_DEVICE float at_most(float value, float limit) {
+NJ_DEVICE float min_nan(float value, float limit) {
   if constexpr (kArch >= 80) {
     float result;
     asm("min.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(value), "f"(limit));
@@ -602,7 +602,7 @@ NJ_DEVICE float at_most(float value, float limit) {
     return value > limit ? limit : value;
   }
 }
-NJ_DEVICE double at_least(double value, double limit) { return value < limit ? limit : value; }
+NJ_DEVICE double max_nan(double value, double limit) { return value < limit ? limit : value; }
 
 // About 1 ulp and 2 ulp; infinities behave, subnormals become zero.
 NJ_DEVICE float rcp_approx(float value) {

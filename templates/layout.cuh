@@ -1,32 +1,33 @@
 // Which columns a thread has: neighbouring lanes have neighbouring vectors, so that each access is contiguous
 // over them.
 //
-// Rows that may begin anywhere (kShifted) are cut: single elements up to the first aligned vector, whole
-// vectors, and single elements again. Without kShifted all of a row is vectors.
+// Rows that may begin anywhere (kUnaligned) are cut: single elements up to the first aligned vector, whole
+// vectors, and single elements again. Without kUnaligned all of a row is vectors.
 namespace normjit {
 
 enum : int { kWarp = 32 };
 enum : int { kWarps = kThreads / kWarp };
-enum : int { kGroup = kLanes < kWarp ? kLanes : kWarp };  // lanes of a warp that share a row
-enum : int { kSpan = kLanes * kVector * kPerThread };     // columns that the lanes hold together
+enum : int { kGroup = kThreadsPerRow < kWarp ? kThreadsPerRow : kWarp };  // lanes of a warp that share a row
+enum : int { kSpan = kThreadsPerRow * kVector * kPerThread };  // columns that the lanes hold together
 // Then no slice ever reaches past its row. Blocks that share a row may be more than it has spans; those of a
 // ring have a chunk each.
 enum : bool {
-  kWhole = kColumns % kSpan == 0 && !kShifted &&
-           (kStages > 0 || kColumns >= static_cast<long long>(kSpan) * kSlices)
+  kWhole = kColumns % kSpan == 0 && !kUnaligned &&
+           (kStages > 0 || kColumns >= static_cast<long long>(kSpan) * kBlocksPerRow)
 };
 // So few threads on a multiprocessor that each waits for its own row, and has 128 registers or more: what
 // shortens the way through a row is worth more instructions. With four blocks of 128 threads it is not:
 // 16,384 x 5120 f16 84.6 us, and 88.7 us with weights that come early.
-enum : bool { kFewThreads = kBlocksPerSm == 1 ? kThreads <= 512 : kThreads * kBlocksPerSm <= 256 };
+enum : bool { kLowOccupancy = kBlocksPerSm == 1 ? kThreads <= 512 : kThreads * kBlocksPerSm <= 256 };
 // What the vectors of a row must cover: where it is cut, and not shared, whole vectors alone.
-enum : int { kCovered = kShifted && kSlices == 1 ? kColumns / kVector * kVector : kColumns };
+enum : int { kCovered = kUnaligned && kBlocksPerRow == 1 ? kColumns / kVector * kVector : kColumns };
 // Single elements at the ends of a row, at most, that a lane has.
-enum : int { kEdges = kShifted ? (2 * kVector - 2 + kLanes - 1) / kLanes : 0 };
+enum : int { kEdges = kUnaligned ? (2 * kVector - 2 + kThreadsPerRow - 1) / kThreadsPerRow : 0 };
 
-static_assert(kColumns % kVector == 0 || kShifted, "vectors do not straddle the end of a row");
+static_assert(kColumns % kVector == 0 || kUnaligned, "vectors do not straddle the end of a row");
 static_assert((kWarps & (kWarps - 1)) == 0, "the lanes of a warp sum over the warps");
-static_assert((kLanes & (kLanes - 1)) == 0 && kThreads % kLanes == 0 && kThreads % 32 == 0);
+static_assert((kThreadsPerRow & (kThreadsPerRow - 1)) == 0 && kThreads % kThreadsPerRow == 0 &&
+              kThreads % 32 == 0);
 
 // How `count` columns of a row are cut that begin `past` elements past an aligned vector: `head` single
 // elements, `body` columns in whole vectors, and what is left. Of fewer columns than `head` all are single.
@@ -47,37 +48,37 @@ NJ_DEVICE Cut cut_into(const T* address, int count) {
 }
 template <class T>
 NJ_DEVICE Cut cut_of(const T* address, int count) {
-  if constexpr (!kShifted) return {0, 0, count, count};
+  if constexpr (!kUnaligned) return {0, 0, count, count};
   return cut_into<kVector>(address, count);
 }
 
 // Where vector k of a lane begins, in the body.
-NJ_DEVICE int column(int k, int lane) { return (k * kLanes + lane) * kVector; }
+NJ_DEVICE int column(int k, int lane) { return (k * kThreadsPerRow + lane) * kVector; }
 
 // The same from where the body begins.
 template <class T>
 NJ_DEVICE T* at(T* body, int k, int lane) {
-  return body + lane * kVector + k * (kLanes * kVector);
+  return body + lane * kVector + k * (kThreadsPerRow * kVector);
 }
 // Vector 0 of a lane. The compiler shall not know where it comes from: what k adds is a constant, which an
 // access takes along, but added to the lane or the row first it took five instructions an access. Rows that
-// are shifted have no registers left for it.
+// are unaligned have no registers left for it.
 template <class T>
 NJ_DEVICE T* first_of(T* body, int lane) {
   T* first = at(body, 0, lane);
-  if constexpr (!kShifted) hw::forget(first);
+  if constexpr (!kUnaligned) hw::opaque(first);
   return first;
 }
 
 // Columns that the body of every row has, known before the kernel runs: what lies there needs no condition,
 // and a load behind a condition is waited for there.
-enum : int { kLost = kShifted ? 2 * (kVector - 1) : 0 };
-enum : int { kSurely = kSlices == 1 && kSpan >= kCovered && kColumns > kLost ? kColumns - kLost : 0 };
+enum : int { kLost = kUnaligned ? 2 * (kVector - 1) : 0 };
+enum : int { kSurely = kBlocksPerRow == 1 && kSpan >= kCovered && kColumns > kLost ? kColumns - kLost : 0 };
 
 NJ_DEVICE bool inside(int k, int lane, const Cut& cut) {
-  return kWhole || (k + 1) * kLanes * kVector <= kSurely || column(k, lane) < cut.body;
+  return kWhole || (k + 1) * kThreadsPerRow * kVector <= kSurely || column(k, lane) < cut.body;
 }
 // Which edge is the i-th of a lane, and whether there is one.
-NJ_DEVICE int edge_of(int i, int lane) { return i * kLanes + lane; }
+NJ_DEVICE int edge_of(int i, int lane) { return i * kThreadsPerRow + lane; }
 
 }  // namespace normjit

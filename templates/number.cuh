@@ -61,9 +61,9 @@ NJ_DEVICE Acc widen(const Vec<T>& value, int i) {
   }
 }
 
-template <hw::Keep kKeep, class T>
+template <hw::Cache kCache, class T>
 NJ_DEVICE Vec<T> load(const T* from) {
-  return hw::load<kKeep, Vec<T>>(from);
+  return hw::load<kCache, Vec<T>>(from);
 }
 template <class T>
 NJ_DEVICE void store(T* to, const Vec<T>& value) {

@@ -1,65 +1,71 @@
-// A ring of chunks in shared memory, through which rows pass: kSlices blocks share a row, and each keeps its
-// ring full, row after row. Bulk copies move whole aligned vectors. Where rows begin anywhere, a chunk lies
-// in the ring as far from an aligned place as in memory; the few elements at the ends of a row that share a
-// vector with another row come one by one.
+// A ring of chunks in shared memory, through which rows pass: kBlocksPerRow blocks share a row, and each
+// keeps its ring full, row after row. Bulk copies move whole aligned vectors. Where rows begin anywhere, a
+// chunk lies in the ring as far from an aligned place as in memory; the few elements at the ends of a row
+// that share a vector with another row come one by one.
 namespace normjit {
 
 static_assert(kArch >= 90, "bulk copies and barriers in shared memory");
-static_assert(kThreads == 2 * kLanes, "half of the threads apply");
+static_assert(kThreads == 2 * kThreadsPerRow, "half of the threads apply");
 static_assert(kVector * sizeof(Input) == 16, "bulk copies move whole 16 bytes");
 static_assert(Exchange::chosen != Exchange::cluster);
-static_assert(!kShifted || kColumns >= 2 * kVector, "the ends of a row have a vector each");
+static_assert(!kUnaligned || kColumns >= 2 * kVector, "the ends of a row have a vector each");
 
 // The warps: four for odd jobs, four that measure, the others apply. Registers are dealt to groups of four;
 // to measure what must be widened or comes in single elements takes more of them.
-enum : int { kMeasurers = 4 * kWarp, kFirstApplier = kThreads - kLanes };
-enum : int { kFewRegisters = sizeof(Input) == 2 || kShifted ? 72 : 56, kManyRegisters = 256 - kFewRegisters };
-static_assert(2 * kFewRegisters * 4 * kWarp + kManyRegisters * kLanes <= 65536);
+enum : int { kReduceThreads = 4 * kWarp, kFirstConsumer = kThreads - kThreadsPerRow };
+enum : int {
+  kFewRegisters = sizeof(Input) == 2 || kUnaligned ? 72 : 56,
+  kManyRegisters = 256 - kFewRegisters
+};
+static_assert(2 * kFewRegisters * 4 * kWarp + kManyRegisters * kThreadsPerRow <= 65536);
 
-enum : int { kChunks = (kColumns - 1) / kSpan + 1 };      // of a row
-enum : int { kOwn = (kChunks + kSlices - 1) / kSlices };  // of a slice, at most
+enum : int { kChunks = (kColumns - 1) / kSpan + 1 };                  // of a row
+enum : int { kOwn = (kChunks + kBlocksPerRow - 1) / kBlocksPerRow };  // of a slice, at most
 enum : bool { kFullChunks = kColumns % kSpan == 0 };
 // Columns of the last chunk of a slice, where the compiler knows them, else 0.
-enum : int { kLast = kFullChunks ? kSpan : kSlices == 1 ? kColumns % kSpan : 0 };
+enum : int { kLast = kFullChunks ? kSpan : kBlocksPerRow == 1 ? kColumns % kSpan : 0 };
 static_assert(kOwn <= kStages, "a slice fits in the ring");
-enum : int { kRoom = kSpan + (kShifted ? kVector : 0) };  // for a chunk in the ring, in columns
+enum : int { kRoom = kSpan + (kUnaligned ? kVector : 0) };  // for a chunk in the ring, in columns
 // Chunks in flight: 40 KiB on a multiprocessor keep the memory busy; more of them disturb the writes.
 enum : int { kEnough = 40 * 1024 / (kColumns / kChunks * static_cast<int>(sizeof(Input))) };
 enum : int { kInFlight = kEnough < 1 ? 1 : kEnough < kStages ? kEnough : kStages };
 
 // Rows between the first of which a chunk is in the ring and the last that is applied, and some: what is
 // passed on for each row has as many places, in turn.
-enum : int { kPlaces = kStages / (kChunks / kSlices) + 3 };
+enum : int { kRowDepth = kStages / (kChunks / kBlocksPerRow) + 3 };
 // Of two blocks of a team one may be as many rows ahead in measuring as the other in applying.
-enum : int { kPostPlaces = 2 * kPlaces };
+enum : int { kSlotDepth = 2 * kRowDepth };
 
-// Where something is in the ring: goes round with the chunks, and flips the parity of the barriers each time.
-struct Cursor {
-  int slot = 0;
-  unsigned parity = 0;
+// A place in a ring of kDepth places, and the phase of the barrier there, which flips with each round.
+template <int kDepth>
+struct PipelineState {
+  int index = 0;
+  unsigned phase = 0;
 
   NJ_METHOD void advance() {
-    if (++slot == kStages) slot = 0, parity ^= 1;
+    if (++index == kDepth) index = 0, phase ^= 1;
   }
 };
+using ChunkState = PipelineState<kStages>;  // of a chunk in the ring
+using RowState = PipelineState<kRowDepth>;  // of what is passed on for a row
 
 struct Ring {
   Input* chunks;                      // [kStages][kRoom]
   hw::MemoryBarrier *filled, *freed;  // [kStages]
 
-  NJ_METHOD Input* chunk(Cursor at) const { return chunks + at.slot * kRoom; }
-  NJ_METHOD const Input* wait(Cursor at) const {
-    hw::barrier_wait(filled + at.slot, at.parity);
+  NJ_METHOD Input* chunk(ChunkState at) const { return chunks + at.index * kRoom; }
+  NJ_METHOD const Input* wait(ChunkState at) const {
+    hw::barrier_wait(filled + at.index, at.phase);
     return chunk(at);
   }
   // One warp: it has taken what it wants of a chunk; `loaded` are bits of all that.
-  NJ_METHOD void leave(Cursor at, unsigned loaded, unsigned zero) const {
+  NJ_METHOD void leave(ChunkState at, unsigned loaded, unsigned zero) const {
     hw::warp_barrier();
-    if (threadIdx.x % kWarp == 0) hw::barrier_arrive_after(freed + at.slot, loaded, zero);
+    if (threadIdx.x % kWarp == 0) hw::barrier_arrive_after(freed + at.index, loaded, zero);
   }
 };
 
-// Registers that an applier keeps weight and bias in, at most; from sm_120 on the compiler deals none anew.
+// Registers that an consumer keeps weight and bias in, at most; from sm_120 on the compiler deals none anew.
 enum : int { kMostHeld = kArch < 120 ? 128 : 32 };
 
 // How far behind an aligned vector a row begins.
@@ -73,34 +79,25 @@ NJ_DEVICE unsigned first_word(const T& value) {
   return word;
 }
 
-// Places in turn, with the parity of their barriers.
-struct Turn {
-  int place = 0;
-  unsigned parity = 0;
-
-  NJ_METHOD void advance() {
-    if (++place == kPlaces) place = 0, parity ^= 1;
-  }
-};
-
 // How many chunks of a row a slice has, at most one less than another, and which comes first. Slices take
 // them in turn, so that all together walk along the row. Where rows begin anywhere, each takes neighbours, so
 // that few vectors are shared with another slice; the last ones have more, so that a last chunk that is not
 // full is nowhere but where compilers expect it.
 NJ_DEVICE int chunks_of_slice(int slice) {
-  if constexpr (kChunks % kSlices == 0) return kOwn;
-  if constexpr (kShifted) return kChunks / kSlices + (slice >= kSlices - kChunks % kSlices);
-  return (kChunks - slice + kSlices - 1) / kSlices;
+  if constexpr (kChunks % kBlocksPerRow == 0) return kOwn;
+  if constexpr (kUnaligned)
+    return kChunks / kBlocksPerRow + (slice >= kBlocksPerRow - kChunks % kBlocksPerRow);
+  return (kChunks - slice + kBlocksPerRow - 1) / kBlocksPerRow;
 }
 NJ_DEVICE int first_chunk_of_slice(int slice) {
-  if constexpr (!kShifted) return slice;
-  const int more = slice - (kSlices - kChunks % kSlices);
-  return slice * (kChunks / kSlices) + (more > 0 ? more : 0);
+  if constexpr (!kUnaligned) return slice;
+  const int more = slice - (kBlocksPerRow - kChunks % kBlocksPerRow);
+  return slice * (kChunks / kBlocksPerRow) + (more > 0 ? more : 0);
 }
 NJ_DEVICE int columns_of_part(int slice) {
   const int own = chunks_of_slice(slice);
   if constexpr (kFullChunks) return own * kSpan;
-  const bool last = slice == (kShifted ? kSlices - 1 : (kChunks - 1) % kSlices);
+  const bool last = slice == (kUnaligned ? kBlocksPerRow - 1 : (kChunks - 1) % kBlocksPerRow);
   return own * kSpan - (last ? static_cast<int>(static_cast<long long>(kChunks) * kSpan - kColumns) : 0);
 }
 
@@ -108,7 +105,8 @@ struct Part {
   int slice, own;  // chunks
   NJ_METHOD explicit Part(int slice) : slice(slice), own(chunks_of_slice(slice)) {}
   NJ_METHOD long long begin(int c) const {
-    return (static_cast<long long>(c) * (kShifted ? 1 : kSlices) + first_chunk_of_slice(slice)) * kSpan;
+    return (static_cast<long long>(c) * (kUnaligned ? 1 : kBlocksPerRow) + first_chunk_of_slice(slice)) *
+           kSpan;
   }
   NJ_METHOD int columns(int c) const {
     if constexpr (kFullChunks) return kSpan;
@@ -128,25 +126,25 @@ NJ_DEVICE int end_column(int past, int lane, int columns) {
 }
 NJ_DEVICE Input load_end(const Input* slice, int lane, int columns) {
   const int column = end_column(past_of(slice), lane, columns);
-  return column < 0 ? Input() : hw::load<hw::Keep::once, Input>(slice + column);
+  return column < 0 ? Input() : hw::load<hw::Cache::evict_first, Input>(slice + column);
 }
 
 // One warp, of which one thread suffices where no slice has such ends: keeps the ring full, row after row.
-NJ_DEVICE void feed(const Ring& ring, const Input* x, long long rows, long long x_stride, const Part& part,
-                    long long team, long long teams) {
+NJ_DEVICE void produce(const Ring& ring, const Input* x, long long rows, long long x_stride, const Part& part,
+                       long long team, long long teams) {
   const int lane = static_cast<int>(threadIdx.x), columns = columns_of_part(part.slice);
-  Cursor at, oldest;  // the oldest that may be in flight
+  ChunkState at, oldest;  // the oldest that may be in flight
   int in_flight = 0;
   const Input* from = x + team * x_stride + part.begin(0);
   Input next_end = Input();  // of the row behind
-  if (kShifted && team < rows) next_end = load_end(from, lane, columns);
+  if (kUnaligned && team < rows) next_end = load_end(from, lane, columns);
   for (long long row = team; row < rows; row += teams, from += teams * x_stride) {
     const int past = past_of(from), own_end = end_column(past, lane, columns);
     const Input end = next_end;
-    if (kShifted && row + teams < rows) next_end = load_end(from + teams * x_stride, lane, columns);
+    if (kUnaligned && row + teams < rows) next_end = load_end(from + teams * x_stride, lane, columns);
 #pragma unroll 1
     for (int c = 0; c < part.own; ++c, at.advance()) {
-      hw::barrier_wait(ring.freed + at.slot, at.parity ^ 1);
+      hw::barrier_wait(ring.freed + at.index, at.phase ^ 1);
       if (in_flight == kInFlight) {
         ring.wait(oldest);
         oldest.advance();
@@ -156,7 +154,7 @@ NJ_DEVICE void feed(const Ring& ring, const Input* x, long long rows, long long 
       const int count = part.columns(c);
       const long long begin = part.begin(c) - part.begin(0);
       int first = 0, vectors = count / kVector;
-      if constexpr (kShifted) {
+      if constexpr (kUnaligned) {
         // Vectors that have a column of the chunk, but not those that another slice has a part of.
         const int behind = (past + count + kVector - 1) / kVector;
         const int whole = (past + columns - static_cast<int>(begin)) / kVector;
@@ -167,10 +165,10 @@ NJ_DEVICE void feed(const Ring& ring, const Input* x, long long rows, long long 
         if (lane > 0) continue;
       }
       const int bytes = vectors > 0 ? vectors * kVector * static_cast<int>(sizeof(Input)) : 0;
-      hw::barrier_arrive_expect(ring.filled + at.slot, bytes);
-      if (!kShifted || bytes > 0)
+      hw::barrier_arrive_expect(ring.filled + at.index, bytes);
+      if (!kUnaligned || bytes > 0)
         hw::bulk_load(ring.chunk(at) + first * kVector, from - past + begin + first * kVector, bytes,
-                      ring.filled + at.slot);
+                      ring.filled + at.index);
     }
   }
 }

@@ -7,7 +7,7 @@ namespace normjit {
 
 // Of some columns: mean + rest is the mean, m2 the sum of squared distances from it.
 struct Moments {
-  Acc mean, rest, m2;
+  Acc mean, mean_lo, m2;
 };
 
 // a / count. A division would take its slow path along, and a branch: 22 branches in 6232 bf16 columns. The
@@ -36,23 +36,23 @@ NJ_DEVICE Moments moments_of(const Elements& elements, Acc own) {
   } else {
     centred = lanes_sum<kWidth>(centred_sums(elements, mean));
   }
-  const Acc rest = divided(centred.a, own);
-  return {mean, rest, hw::at_least(centred.b - centred.a * rest, Acc(0))};
+  const Acc mean_lo = divided(centred.a, own);
+  return {mean, mean_lo, hw::max_nan(centred.b - centred.a * mean_lo, Acc(0))};
 }
 // Of two parts together, of na and nb columns, by Chan's formula; both may be none.
 NJ_DEVICE Moments join(const Moments& a, Acc na, const Moments& b, Acc nb) {
   if (nb == 0) return a;
   if (na == 0) return b;
-  const Acc distance = (b.mean - a.mean) + (b.rest - a.rest), share = divided(nb, na + nb);
-  return {a.mean, a.rest + distance * share, a.m2 + b.m2 + distance * distance * na * share};
+  const Acc distance = (b.mean - a.mean) + (b.mean_lo - a.mean_lo), share = divided(nb, na + nb);
+  return {a.mean, a.mean_lo + distance * share, a.m2 + b.m2 + distance * distance * na * share};
 }
 
 // Of two parts together, of `own` columns each: the mean between them, and what its rounding lacks. Relative
 // to one of them, a part with an outlier would leave a large rest, and its rounding in all that follow.
 NJ_DEVICE Moments pair(const Moments& a, const Moments& b, Acc own) {
   const Acc mean = a.mean / 2 + b.mean / 2, lacks = (a.mean - mean) + (b.mean - mean);
-  const Acc distance = (b.mean - a.mean) + (b.rest - a.rest);
-  return {mean, ((a.rest + b.rest) + lacks) / 2, (a.m2 + b.m2) + distance * distance * (own / 2)};
+  const Acc distance = (b.mean - a.mean) + (b.mean_lo - a.mean_lo);
+  return {mean, ((a.mean_lo + b.mean_lo) + lacks) / 2, (a.m2 + b.m2) + distance * distance * (own / 2)};
 }
 // Of kWidth neighbouring lanes, which have `own` columns each. Five exchanges follow each other in a warp,
 // not the ten of a sum and then a sum of distances: 1 x 4096 f16 1.98 us, and 2.06 us so; but with more
@@ -61,7 +61,7 @@ template <int kWidth>
 NJ_DEVICE Moments lanes_pairs(Moments m, Acc own) {
 #pragma unroll
   for (int mask = 1; mask < kWidth; mask *= 2) {
-    const Moments other = {hw::shuffle_xor(m.mean, mask), hw::shuffle_xor(m.rest, mask),
+    const Moments other = {hw::shuffle_xor(m.mean, mask), hw::shuffle_xor(m.mean_lo, mask),
                            hw::shuffle_xor(m.m2, mask)};
     m = pair(m, other, own * mask);
   }
@@ -81,25 +81,25 @@ NJ_DEVICE int columns_of_warp(int warp, const Cut& cut) {
 }
 
 // The warp's own part of what the block holds. All lanes of the warp get the same.
-NJ_DEVICE Moments warp_moments(Slice& slice, int lane, const Cut& cut) {
+NJ_DEVICE Moments warp_moments(Fragment& slice, int lane, const Cut& cut) {
   const int own = columns_of_warp(lane / kWarp, cut);
-  return moments_of<kWarp>(SliceElements{slice, lane, cut}, own > 0 ? own : 1);
+  return moments_of<kWarp>(FragmentElements{slice, lane, cut}, own > 0 ? own : 1);
 }
 // The same by pairs, where all lanes have as many columns.
-NJ_DEVICE Moments warp_moments_by_pairs(Slice& slice, int lane, const Cut& cut) {
+NJ_DEVICE Moments warp_moments_by_pairs(Fragment& slice, int lane, const Cut& cut) {
   constexpr Acc kOwn = kPerThread * kVector;
-  return lanes_pairs<kWarp>(moments_of<1>(SliceElements{slice, lane, cut}, kOwn), kOwn);
+  return lanes_pairs<kWarp>(moments_of<1>(FragmentElements{slice, lane, cut}, kOwn), kOwn);
 }
-NJ_DEVICE void store_warp_moments(Slice& slice, int lane, const Cut& cut, Moments* parts) {
+NJ_DEVICE void store_warp_moments(Fragment& slice, int lane, const Cut& cut, Moments* parts) {
   const Moments part = warp_moments(slice, lane, cut);
   if (lane % kWarp == 0) parts[lane / kWarp] = part;
 }
 
-// The moments of `count` columns from those of kParts parts of them: part(i), which are of own(i) columns, some
-// perhaps none. Relative to a mean that is typical of them, so that the distances are small: one of the parts
-// at the ends may be short, and then far off by one outlier. Distances from it and their squares are added at
-// the same time: the exchanges that follow each other are seven, not fifteen. A warp calls this, and all its
-// lanes get the same.
+// The moments of `count` columns from those of kParts parts of them: part(i), which are of own(i) columns,
+// some perhaps none. Relative to a mean that is typical of them, so that the distances are small: one of the
+// parts at the ends may be short, and then far off by one outlier. Distances from it and their squares are
+// added at the same time: the exchanges that follow each other are seven, not fifteen. A warp calls this, and
+// all its lanes get the same.
 template <int kParts>
 struct Merging {
   enum : int { kWidth = kParts < kWarp && (kParts & (kParts - 1)) == 0 ? kParts : kWarp };
@@ -125,16 +125,17 @@ NJ_DEVICE Moments merge(const Part& part, const Own& own, Acc count) {
   // The first part has columns, if any has. A part without has none to be typical of.
   const int group = static_cast<int>(threadIdx.x % kWarp) / kWidth * kWidth;
   const Acc first = hw::shuffle(mine[0].mean, group), mean = columns[0] > 0 ? mine[0].mean : first;
-  const Acc base = median(first, hw::shuffle(mean, group + (kLast + 1) / 2), hw::shuffle(mean, group + kLast));
+  const Acc base =
+      median(first, hw::shuffle(mean, group + (kLast + 1) / 2), hw::shuffle(mean, group + kLast));
   Pair sums = {0, 0};
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
-    const Acc distance = columns[j] > 0 ? (mine[j].mean - base) + mine[j].rest : Acc(0);
+    const Acc distance = columns[j] > 0 ? (mine[j].mean - base) + mine[j].mean_lo : Acc(0);
     sums = sums + Pair{columns[j] * distance, mine[j].m2 + columns[j] * distance * distance};
   }
   sums = lanes_sum<kWidth>(sums);
-  const Acc rest = divided(sums.a, count);
-  return {base, rest, hw::at_least(sums.b - sums.a * rest, Acc(0))};
+  const Acc mean_lo = divided(sums.a, count);
+  return {base, mean_lo, hw::max_nan(sums.b - sums.a * mean_lo, Acc(0))};
 }
 
 // The same where the parts, a power of two, have `own` columns each.
@@ -159,17 +160,17 @@ NJ_DEVICE Moments merge_warps(const Part& part, const Cut& cut) {
       part, [&](int i) { return columns_of_warp(i, cut); }, cut.count > 0 ? cut.count : 1);
 }
 
-// What normalizes a row: y = (x - mean) * rstd - rest * rstd.
+// What normalizes a row: y = (x - mean) * rstd - mean_lo * rstd.
 struct RowStatistics {
-  Acc mean, rest, rstd;
+  Acc mean, mean_lo, rstd;
 
   // The same with another mean near it, and the rest that belongs to that.
-  NJ_METHOD RowStatistics around(Acc near) const { return {near, (mean - near) + rest, rstd}; }
+  NJ_METHOD RowStatistics around(Acc near) const { return {near, (mean - near) + mean_lo, rstd}; }
 };
 
 // `share` is 1 / columns.
 NJ_DEVICE RowStatistics row_statistics(const Moments& m, Acc share, Acc epsilon) {
-  return {m.mean, m.rest, hw::rsqrt(m.m2 * share + epsilon)};
+  return {m.mean, m.mean_lo, hw::rsqrt(m.m2 * share + epsilon)};
 }
 NJ_DEVICE RowStatistics row_statistics(const Moments& m) {
   return row_statistics(m, Acc(1) / kColumns, kEpsilon<Acc>);
@@ -177,7 +178,7 @@ NJ_DEVICE RowStatistics row_statistics(const Moments& m) {
 
 NJ_DEVICE void store(const RowStatistics& s, Acc* mean_out, Acc* rstd_out, long long row) {
   if constexpr (kHasStatistics) {
-    mean_out[row] = s.mean + s.rest;
+    mean_out[row] = s.mean + s.mean_lo;
     rstd_out[row] = s.rstd;
   }
 }

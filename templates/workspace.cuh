@@ -1,16 +1,16 @@
 // The caller's memory, for kernels whose blocks meet through it. What stands here stands in the same place
 // for all of them, and each leaves it as the next expects it, so that they can use one workspace in turn: the
-// counters are zero between launches, and the tags of posts only grow. The sizes are those of
+// counters are zero between launches, and the tags of slots only grow. The sizes are those of
 // workspace_bytes() on the host.
 namespace normjit {
 
 struct Header {
   unsigned long long next_ticket, finished_blocks;
-  unsigned epoch;  // the largest tag of any post so far
+  unsigned epoch;  // the largest tag of any publish so far
   unsigned unused[3];
 };
 
-// Rows of two_reads take turns in a ring; the counters of a ring row grow over the rows that use it.
+// Rows of split_row take turns in a ring; the counters of a ring row grow over the rows that use it.
 struct RingRow {
   unsigned long long measured;  // chunks whose moments stand
   unsigned long long ready;     // rows whose statistics stand
@@ -20,16 +20,16 @@ struct RingRow {
 enum : int { kMaxRingRows = 1024 };
 
 // What a block leaves for the others that share its row (exchange.cuh).
-enum : int { kPostWords = 6 };  // of the largest thing that is posted
-struct Post {
-  unsigned long long words[kPostWords];
+enum : int { kSlotWords = 6 };  // of the largest thing that is published
+struct Slot {
+  unsigned long long words[kSlotWords];
 };
-enum : int { kMaxPosts = 4096 };  // blocks of a launch, times the places that each has
+enum : int { kMaxSlots = 4096 };  // blocks of a launch, times the places that each has
 
 struct Meeting {
   Header header;
   RingRow ring[kMaxRingRows];
-  Post posts[kMaxPosts];
+  Slot slots[kMaxSlots];
 };
 
 // The last block to leave makes the workspace ready for the next launch. One thread of the block calls this;

@@ -101,11 +101,16 @@ std::string json_of(const StartupReport& report) {
                {"results", std::move(results)},
                {"prebuild", nullptr}};
   if (const auto& speed = report.prebuild)
-    json["prebuild"] = {{"kernels", speed->kernels},         {"specs", speed->specs},
-                        {"strategies", speed->strategies},   {"cores", speed->cores},
-                        {"one_thread_s", speed->one_thread}, {"wall_s", speed->wall},
-                        {"efficiency", speed->efficiency()}, {"met", speed->met()},
-                        {"busy", speed->busy()},             {"slowdown", speed->slowdown()}};
+    json["prebuild"] = {{"kernels", speed->kernels},
+                        {"specs", speed->specs},
+                        {"strategies", speed->strategies},
+                        {"cores", speed->cores},
+                        {"one_thread_s", speed->one_thread},
+                        {"wall_s", speed->wall},
+                        {"efficiency", speed->efficiency()},
+                        {"met", speed->met()},
+                        {"busy", speed->busy()},
+                        {"slowdown", speed->slowdown()}};
   return text_of(json);
 }
 

@@ -48,7 +48,7 @@ Target decode_target(const LayerNormSpec& spec, std::int64_t rows) {
 Target few_target(const LayerNormSpec& spec, std::int64_t moved) {
   if (moved <= 64 * kMB) return {};
   if (spec.columns * size_of(spec.input) <= kOnChipRowBytes) return {Target::Kind::of_copy, 0.85};
-  return {Target::Kind::of_two_reads, 0.95};
+  return {Target::Kind::of_split_row, 0.95};
 }
 
 Target long_target(const LayerNormSpec& spec, std::int64_t moved) {
@@ -113,7 +113,7 @@ std::string to_text(const Target& target) {
       return "<= " + fixed(target.bound, target.bound < 10 ? 1 : 0) + " us";
     case Target::Kind::of_copy:
       return ">= " + fixed(target.bound, 2) + " of copy";
-    case Target::Kind::of_two_reads:
+    case Target::Kind::of_split_row:
       return ">= " + fixed(target.bound, 2) + " of two reads";
     case Target::Kind::of_plain:
       return "<= " + fixed(target.bound, 2) + " of plain";

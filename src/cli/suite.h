@@ -35,7 +35,7 @@ struct Target {
     none,          // it is reported only
     microseconds,  // at most so many
     of_copy,       // at least this fraction of the speed of a copy of the same bytes
-    of_two_reads,  // the same of a copy that reads x twice
+    of_split_row,  // the same of a copy that reads x twice
     of_plain,      // at most this multiple of the time of the same case without activation and scale
     of_peers,      // at most the time of the fastest other implementation, which scripts/bench_peers.py knows
   };

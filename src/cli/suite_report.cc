@@ -25,8 +25,8 @@ std::optional<double> value_of(const SuiteResult& result, const std::vector<Suit
       return kernel;
     case Target::Kind::of_copy:
       return result.bench->fraction_of_copy();
-    case Target::Kind::of_two_reads:
-      return two_reads_microseconds(*result.bench) / kernel;
+    case Target::Kind::of_split_row:
+      return split_row_microseconds(*result.bench) / kernel;
     case Target::Kind::of_plain:
       if (const auto plain = plain_microseconds(result.what, results)) return kernel / *plain;
       return {};
@@ -38,7 +38,7 @@ std::optional<double> value_of(const SuiteResult& result, const std::vector<Suit
 }
 
 bool reaches(double value, const Target& target) {
-  const bool at_least = target.kind == Target::Kind::of_copy || target.kind == Target::Kind::of_two_reads;
+  const bool at_least = target.kind == Target::Kind::of_copy || target.kind == Target::Kind::of_split_row;
   return at_least ? value >= target.bound : value <= target.bound;
 }
 
@@ -50,7 +50,7 @@ std::string met_of(const SuiteResult& result) {
 // The two that are bounds on a ratio to something other than the copy show that ratio.
 std::string value_text(const SuiteResult& result) {
   const Target::Kind kind = result.what.target().kind;
-  const bool other = kind == Target::Kind::of_two_reads || kind == Target::Kind::of_plain;
+  const bool other = kind == Target::Kind::of_split_row || kind == Target::Kind::of_plain;
   return other && result.value ? fixed(*result.value, 3) : "";
 }
 
@@ -60,7 +60,7 @@ std::string case_text(const SuiteCase& what) {
 
 }  // namespace
 
-double two_reads_microseconds(const BenchReport& report) noexcept {
+double split_row_microseconds(const BenchReport& report) noexcept {
   const std::int64_t x = report.rows * report.spec.columns * size_of(report.spec.input);
   return report.copy.median * static_cast<double>(report.bytes + x) / static_cast<double>(report.bytes);
 }

@@ -28,7 +28,7 @@ struct SuiteReport {
 };
 
 // The time that reading x twice would take at the speed of the copy, in microseconds.
-double two_reads_microseconds(const BenchReport& report) noexcept;
+double split_row_microseconds(const BenchReport& report) noexcept;
 
 // Sets value and met of every result.
 void judge(std::vector<SuiteResult>& results);

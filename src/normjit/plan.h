@@ -18,11 +18,11 @@ namespace normjit {
 
 // How the work of a row is spread. Each is one kernel template of the same name.
 enum class Strategy : std::uint8_t {
-  packed_rows,   // some lanes of a warp share a row, many rows a block
-  tiled_rows,    // so too, of rows that begin anywhere: a warp's rows pass through shared memory as one piece
-  resident_row,  // a block, or several, hold a row in registers
-  streamed_row,  // blocks that stay pass row after row through a ring in shared memory (sm_90)
-  two_reads,  // a row is cut into chunks over many blocks: statistics first, then a second read applies them
+  warp_rows,    // some lanes of a warp share a row, many rows a block
+  staged_rows,  // so too, of rows that begin anywhere: a warp's rows pass through shared memory as one piece
+  block_row,    // a block, or several, hold a row in registers
+  persistent_row,  // blocks that stay pass row after row through a ring in shared memory (sm_90)
+  split_row,  // a row is cut into chunks over many blocks: statistics first, then a second read applies them
   generic,    // one kernel for all specs of a compute type, which learns at run time which; never chosen
 };
 NORMJIT_API std::string_view name(Strategy) noexcept;
@@ -55,23 +55,23 @@ NORMJIT_API Alignment alignment_of(std::uint64_t address_and_stride_bytes, DType
 NORMJIT_API Alignment contiguous_alignment(const LayerNormSpec& spec) noexcept;
 
 struct Plan {
-  Strategy strategy = Strategy::resident_row;
-  int threads = 0;        // a block
-  int lanes = 0;          // threads that share a row, or a chunk of one
-  int vector = 0;         // elements an access; divides the columns
-  int per_thread = 0;     // vectors of a row (or chunk) that a thread holds
-  int group_rows = 1;     // two_reads, tiled_rows: rows that read the weights together
-  int blocks_per_sm = 1;  // blocks that must fit on one multiprocessor at once (bounds the registers)
-  int slices = 1;         // blocks that share a row, each with a slice of its columns
+  Strategy strategy = Strategy::block_row;
+  int threads = 0;          // a block
+  int threads_per_row = 0;  // threads that share a row, or a chunk of one
+  int vector = 0;           // elements an access; divides the columns
+  int per_thread = 0;       // vectors of a row (or chunk) that a thread holds
+  int group_rows = 1;       // split_row, staged_rows: rows that read the weights together
+  int blocks_per_sm = 1;    // blocks that must fit on one multiprocessor at once (bounds the registers)
+  int blocks_per_row = 1;   // blocks that share a row, each with a slice of its columns
   Exchange exchange = Exchange::none;
-  bool shifted = false;  // rows may begin at any element: accesses stay wide, and are shifted into place
-  int stages = 0;        // streamed_row: chunks that the ring in shared memory has room for
+  bool unaligned = false;  // rows may begin at any element: accesses stay wide, and are unaligned into place
+  int stages = 0;          // persistent_row: chunks that the ring in shared memory has room for
 
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 
-// One line: "packed_rows threads=256 lanes=16 vector=4 per_thread=1 group_rows=1 blocks_per_sm=1", and, where
-// they are not the default, "slices=8 exchange=cluster", "shifted=1" and "stages=28".
+// One line: "warp_rows threads=256 threads_per_row=16 vector=4 per_thread=1 group_rows=1 blocks_per_sm=1",
+// and, where they are not the default, "blocks_per_row=8 exchange=cluster", "unaligned=1" and "stages=28".
 NORMJIT_API std::string to_text(const Plan& plan);
 // Reads such a line; fields that are left out have their defaults. BadArgument.
 NORMJIT_API Result<Plan> parse_plan(std::string_view text);
@@ -114,7 +114,7 @@ NORMJIT_API Result<void> check(const Plan& plan, const LayerNormSpec& spec, cons
 
 // Facts of a plan that the launch needs.
 NORMJIT_API std::int64_t rows_per_block(
-    const Plan& plan) noexcept;  // packed and tiled rows: rows a block works on
+    const Plan& plan) noexcept;  // packed and staged rows: rows a block works on
 // lanes * vector * per_thread. Of a generic plan: what a warp measures at a time; a warp has a row of up to
 // so many columns, and a block a longer one.
 NORMJIT_API std::int64_t columns_per_block(const Plan& plan) noexcept;
@@ -122,7 +122,7 @@ NORMJIT_API std::int64_t columns_per_block(const Plan& plan) noexcept;
 // left.
 NORMJIT_API std::int64_t grid_blocks(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device,
                                      std::int64_t rows) noexcept;
-// The architecture to compile for: streamed_row needs the architecture-specific target, as sm_90a; generic
+// The architecture to compile for: persistent_row needs the architecture-specific target, as sm_90a; generic
 // takes the oldest one whose cubins run on this, so that few of them serve all.
 NORMJIT_API Arch target_of(const Plan& plan, Arch arch) noexcept;
 // Bytes of dynamic shared memory of a block.

@@ -53,7 +53,7 @@ class Execution {
 
   std::uint64_t add(std::uint64_t* counter, std::uint64_t n, bool ordered, const void* pc);
   void wait_until(const std::uint64_t* counter, std::uint64_t value, Place place, const void* pc);
-  std::uint64_t collect(const std::uint64_t* post, unsigned tag, Place place, const void* pc);
+  std::uint64_t gather(const std::uint64_t* slot, unsigned tag, Place place, const void* pc);
 
   void copy_async(void* to, const void* from, std::size_t bytes, const void* pc);
   void copies_commit() { ++running_->load_group; }
@@ -156,7 +156,7 @@ class Execution {
     const void* key;
     std::size_t offset, bytes;
   };
-  // Somebody in wait_until or, for a number whose upper half is that of `value`, in collect.
+  // Somebody in wait_until or, for a number whose upper half is that of `value`, in gather.
   struct Waiter {
     unsigned fiber;
     const std::uint64_t* counter;

@@ -52,7 +52,7 @@ std::string Execution::who_waits() const {
     add({thread_name(waiter.fiber),
          others > 0 ? concat({" and ", shortest(others), " others wait in "}) : " waits in ",
          text_of(waiter.place),
-         waiter.tagged ? concat({" for a post with tag ", shortest(waiter.value >> 32),
+         waiter.tagged ? concat({" for a value with tag ", shortest(waiter.value >> 32),
                                  " where one with tag ", shortest(*waiter.counter >> 32), " is"})
                        : concat({" until a counter that is ", shortest(*waiter.counter), " reaches ",
                                  shortest(waiter.value)})});
@@ -71,7 +71,8 @@ std::string Execution::who_waits() const {
     if (warp.waiting != 0) {
       const auto lane = static_cast<unsigned>(std::countr_zero(warp.waiting));
       add({shortest(std::popcount(warp.waiting)), " lanes wait for their warp in ",
-           text_of(warp.lanes[lane].place), ", the first of them ", thread_name(warp.first + lane)});
+           text_of(warp.lanes[lane].place), ", the first of them ",
+           thread_name(warp.first + lane)});
     }
   if (text.empty()) text = concat({thread_name(running_index_), " runs on and on"});
   return text;

@@ -39,8 +39,8 @@ struct Launch {
   std::chrono::milliseconds time_limit = std::chrono::seconds(60);
 };
 
-// Of blocks that must run together, as all of a cooperative launch. Each is a fiber, which has two mappings, of
-// which a process may have 65,530; ThreadSanitizer has room for 8128 fibers.
+// Of blocks that must run together, as all of a cooperative launch. Each is a fiber, which has two mappings,
+// of which a process may have 65,530; ThreadSanitizer has room for 8128 fibers.
 int most_threads_together() noexcept;
 
 // Returns when all blocks are done: nothing, or what went wrong first; then the outputs are unfinished. Any
@@ -48,9 +48,9 @@ int most_threads_together() noexcept;
 // launches on the same memory work, and blocks of one launch wait for no other launch.
 //
 // Limits of the emulation: blocks and grids have one dimension; a cooperative launch has at most
-// most_threads_together() threads; memory is as strongly ordered as the CPU's (races through it are found by the
-// checks all the same); approximate instructions are exact to the last bits only as far as the host half of
-// hw:: says.
+// most_threads_together() threads; memory is as strongly ordered as the CPU's (races through it are found by
+// the checks all the same); approximate instructions are exact to the last bits only as far as the host half
+// of hw:: says.
 std::optional<Diagnosis> run(const HostKernel& kernel, const Launch& launch);
 
 }  // namespace normjit::simt

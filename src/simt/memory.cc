@@ -259,15 +259,15 @@ void Execution::wait_until(const std::uint64_t* counter, std::uint64_t value, Pl
   order_after(counter);
 }
 
-// Who is woken may find that another post has come meanwhile, as on a GPU.
-std::uint64_t Execution::collect(const std::uint64_t* post, unsigned tag, Place place, const void* pc) {
+// Who is woken may find that another slot has come meanwhile, as on a GPU.
+std::uint64_t Execution::gather(const std::uint64_t* slot, unsigned tag, Place place, const void* pc) {
   const Unseen unseen;
   const Inside inside(*this);
-  look_at_counter(post, false, pc);
+  look_at_counter(slot, false, pc);
   for (;;) {
-    const std::uint64_t now = __atomic_load_n(post, __ATOMIC_RELAXED);
+    const std::uint64_t now = __atomic_load_n(slot, __ATOMIC_RELAXED);
     if (now >> 32 == tag) return now;
-    waiters_.push_back({running_index_, post, std::uint64_t{tag} << 32, place, true});
+    waiters_.push_back({running_index_, slot, std::uint64_t{tag} << 32, place, true});
     wait_here();
   }
 }

@@ -31,7 +31,7 @@ class Module {
     const auto at = reinterpret_cast<std::uintptr_t>(address);
     return at >= begin_ && at < end_;
   }
-  // Where the instruction that was called from `pc` stands: "statistics.cuh:57 from resident_row.cu:23", from
+  // Where the instruction that was called from `pc` stands: "statistics.cuh:57 from block_row.cu:23", from
   // the debug information, or an offset where nothing can read that.
   std::string place_of(const void* pc) const;
 

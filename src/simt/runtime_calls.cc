@@ -33,8 +33,8 @@ const Runtime& runtime_calls() {
           -> unsigned long long { return running().add(word(counter), n, ordered, pc); },
       .wait_until = [](const unsigned long long* counter, unsigned long long value, Place place,
                        const void* pc) { running().wait_until(word(counter), value, place, pc); },
-      .collect = [](const unsigned long long* post, unsigned tag, Place place, const void* pc)
-          -> unsigned long long { return running().collect(word(post), tag, place, pc); },
+      .gather = [](const unsigned long long* slot, unsigned tag, Place place, const void* pc)
+          -> unsigned long long { return running().gather(word(slot), tag, place, pc); },
       .copy_async =
           [](void* to, const void* from, int bytes, const void* pc) {
             running().copy_async(to, from, static_cast<std::size_t>(bytes), pc);

@@ -102,7 +102,7 @@ TEST_F(EmbeddedTest, IsAskedLast) {
   EXPECT_EQ(find(cache, "b", Place::embedded), "");
   EXPECT_EQ(find(cache, "a", Place::embedded), "embedded");
   EXPECT_EQ(cache.look("a").tier, "embedded");
-  EXPECT_EQ(cache.look("b").standing.kind, Standing::Kind::absent);
+  EXPECT_EQ(cache.look("b").lookup.kind, Lookup::Kind::absent);
   EXPECT_FALSE(cache.find("a", [](const Entry&) { return false; }));
   EXPECT_EQ(files_->writes(), 0) << "it is never copied";
   ASSERT_TRUE(cache.list().ok());
@@ -122,7 +122,7 @@ TEST_F(EmbeddedTest, DamageIsAMiss) {
     Cache cache = open_with(damaged);
     EXPECT_FALSE(cache.find("a")) << at;
     EXPECT_FALSE(cache.find("a")) << at;
-    EXPECT_NE(cache.look("a").standing.kind, Standing::Kind::entry);
+    EXPECT_NE(cache.look("a").lookup.kind, Lookup::Kind::entry);
     EXPECT_THAT(warnings_, ElementsAre(HasSubstr("embedded"))) << at << ": once";
   }
   for (const std::size_t bytes : {std::size_t{1}, sound.size() / 2, sound.size() - 1}) {
@@ -333,7 +333,7 @@ TEST_F(CacheTest, ListsEveryTier) {
   EXPECT_EQ((*listed)[0].path, path_of(directory_, "a"));
   EXPECT_EQ((*listed)[1].path, path_of(first_, "a"));
   EXPECT_EQ((*listed)[2].path, pack_);
-  EXPECT_EQ((*listed)[3].kind, Standing::Kind::damaged);
+  EXPECT_EQ((*listed)[3].kind, Lookup::Kind::damaged);
   EXPECT_EQ(files_->writes(), 0);
 }
 
@@ -341,13 +341,13 @@ TEST_F(CacheTest, ALookChangesNothingAndSaysWhatIsWrong) {
   write(path_of(directory_, "a"), "damaged");
   Cache cache = open();
   Cache::Look look = cache.look("a");
-  EXPECT_EQ(look.standing.kind, Standing::Kind::damaged);
+  EXPECT_EQ(look.lookup.kind, Lookup::Kind::damaged);
   EXPECT_EQ(look.tier, directory_);
   put_in_pack(entry_of("a", "pack"));
   look = cache.look("a");
-  EXPECT_EQ(look.standing.kind, Standing::Kind::entry);
+  EXPECT_EQ(look.lookup.kind, Lookup::Kind::entry);
   EXPECT_EQ(look.tier, pack_);
-  EXPECT_EQ(cache.look("b").standing.kind, Standing::Kind::absent);
+  EXPECT_EQ(cache.look("b").lookup.kind, Lookup::Kind::absent);
   EXPECT_EQ(files_->writes(), 0);
   EXPECT_THAT(warnings_, IsEmpty());
   cache.store(entry_of("b"));

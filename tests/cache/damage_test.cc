@@ -18,7 +18,7 @@ namespace normjit {
 namespace {
 
 namespace fs = std::filesystem;
-using Kind = Standing::Kind;
+using Kind = Lookup::Kind;
 
 Entry entry_of(const std::string& identity, std::size_t bytes = 60) {
   return {.identity = identity,
@@ -100,14 +100,14 @@ class PackDamageTest : public DamageTest {
     const auto pack = make_layer(path, files_, false);
     int hits = 0;
     for (const char* identity : {"a", "b", "c"}) {
-      const Standing standing = pack->look(identity);
-      if (standing.kind == Kind::entry) {
-        EXPECT_EQ(standing.entry, entry_of(identity));
+      const Lookup lookup = pack->look(identity);
+      if (lookup.kind == Kind::entry) {
+        EXPECT_EQ(lookup.entry, entry_of(identity));
       }
-      if (standing.kind != Kind::entry) {
-        EXPECT_EQ(standing.entry, Entry());
+      if (lookup.kind != Kind::entry) {
+        EXPECT_EQ(lookup.entry, Entry());
       }
-      hits += standing.kind == Kind::entry;
+      hits += lookup.kind == Kind::entry;
     }
     if (const auto listed = pack->list()) {
       int sound = 0;

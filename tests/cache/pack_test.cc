@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using Call = RecordingFileSystem::Kind;
-using Kind = Standing::Kind;
+using Kind = Lookup::Kind;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
@@ -51,9 +51,9 @@ TEST_F(PackTest, GivesEveryEntryAndNoOther) {
   for (int i = 0; i < 3000; ++i) identities.push_back(std::to_string(i));  // an index of more than one piece
   write(path_, pack_of(identities));
   for (const std::string& identity : identities) {
-    const Standing standing = pack_.look(identity);
-    ASSERT_EQ(standing.kind, Kind::entry) << standing.error;
-    ASSERT_EQ(standing.entry, entry_of(identity));
+    const Lookup lookup = pack_.look(identity);
+    ASSERT_EQ(lookup.kind, Kind::entry) << lookup.error;
+    ASSERT_EQ(lookup.entry, entry_of(identity));
   }
   EXPECT_EQ(pack_.look("another").kind, Kind::absent);
   const auto listed = pack_.list();
@@ -126,8 +126,8 @@ TEST_F(PackTest, ThreadsMayLookWhileItIsReplaced) {
   for (int i = 0; i < 4; ++i)
     threads.emplace_back([&] {
       do {
-        const Standing standing = pack_.look("b");
-        if (standing.kind != Kind::entry || standing.entry != entry_of("b")) ++wrong;
+        const Lookup lookup = pack_.look("b");
+        if (lookup.kind != Kind::entry || lookup.entry != entry_of("b")) ++wrong;
         ++hits;
       } while (!done);
     });
@@ -161,9 +161,9 @@ TEST_F(PackTest, WhatOthersOwnOrCanWriteIsNotBelieved) {
   const Pack believing(path_, files_, /*shared=*/true);
   for (const auto& [user, mode] : {std::pair{::geteuid() + 1, 0644u}, {::geteuid(), 0664u}, {0u, 0646u}}) {
     files_->pretend_owner(user, mode);
-    const Standing standing = pack_.look("a");
-    EXPECT_EQ(standing.kind, Kind::untrusted);
-    EXPECT_THAT(standing.error, HasSubstr(path_));
+    const Lookup lookup = pack_.look("a");
+    EXPECT_EQ(lookup.kind, Kind::untrusted);
+    EXPECT_THAT(lookup.error, HasSubstr(path_));
     EXPECT_EQ(pack_.list().code(), Code::CacheIo);
     EXPECT_EQ(believing.look("a").kind, Kind::entry);
   }
@@ -175,9 +175,9 @@ TEST_F(PackTest, WhatCannotBeReadIsSaidAndReadLater) {
   write(path_, pack_of({"a"}));
   for (const Call call : {Call::open, Call::fstat, Call::pread}) {
     files_->fail(call, ESTALE);
-    const Standing standing = pack_.look("a");
-    EXPECT_EQ(standing.kind, Kind::unreadable);
-    EXPECT_THAT(standing.error, HasSubstr(path_));
+    const Lookup lookup = pack_.look("a");
+    EXPECT_EQ(lookup.kind, Kind::unreadable);
+    EXPECT_THAT(lookup.error, HasSubstr(path_));
     files_->fail(call, ESTALE);
     EXPECT_EQ(pack_.list().code(), Code::CacheIo);
   }

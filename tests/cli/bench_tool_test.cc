@@ -74,7 +74,7 @@ TEST_F(BenchTool, OptionsThatDoNotGoTogetherExitWith2) {
       {"--from", suite},
       {"--suite", "layernorm/cols=64/f32"},
       {"--suite", "--rows", "1"},
-      {"--suite", "--plan", "packed_rows"},
+      {"--suite", "--plan", "warp_rows"},
       {"--suite", "--repeat", "0"},
       {"--suite", "--seed", "-1"},
       {"--suite", "--seed", "one"},

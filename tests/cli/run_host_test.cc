@@ -54,11 +54,11 @@ class RunOnHost : public testing::Test {
 TEST_F(RunOnHost, BothReferenceLayersAreRight) {
   const Json rows = checked({"layernorm/cols=64/f32/eps=1e-05/wb/gelu", "--rows", "1000"});
   EXPECT_EQ(rows.at("check").at("y").at("values"), 64 * 1000);
-  EXPECT_THAT(rows.at("plan"), testing::StartsWith("packed_rows"));
+  EXPECT_THAT(rows.at("plan"), testing::StartsWith("warp_rows"));
   const Json long_row =
       checked({"layernorm/cols=4194304/f32/eps=1e-05/wb", "--rows", "1", "--checks", "off"});
   EXPECT_EQ(long_row.at("check").at("y").at("values"), 4194304);
-  EXPECT_THAT(long_row.at("plan"), testing::StartsWith("two_reads"));
+  EXPECT_THAT(long_row.at("plan"), testing::StartsWith("split_row"));
   EXPECT_GT(long_row.at("workspace_bytes"), 0);
 }
 
@@ -209,17 +209,17 @@ TEST_F(RunOnHost, ACompilerThatFailsExitsWith1) {
   EXPECT_THAT(failed.err, HasSubstr("CompileFailed"));
 }
 
-// The templates with the barrier of resident_row.cu removed.
+// The templates with the barrier of block_row.cu removed.
 class RunOnHostWithoutABarrier : public RunOnHost {
  protected:
   void SetUp() override {
     std::filesystem::copy(NORMJIT_SOURCE_DIR "/templates", templates());
-    std::string text = contents(templates() + "/resident_row.cu");
+    std::string text = contents(templates() + "/block_row.cu");
     const std::string barrier = "hw::block_barrier();";
     const std::size_t at = text.find(barrier);
     ASSERT_NE(at, std::string::npos);
     text.erase(at, barrier.size());
-    std::ofstream(templates() + "/resident_row.cu") << text;
+    std::ofstream(templates() + "/block_row.cu") << text;
     std::istringstream lines(text.substr(0, text.find("= merge_parts(")));
     reading_line_ = 0;
     for (std::string line; std::getline(lines, line);) ++reading_line_;
@@ -234,10 +234,10 @@ class RunOnHostWithoutABarrier : public RunOnHost {
             "--schedule",
             "0,1",
             "--plan",
-            "resident_row threads=256 lanes=256 vector=4 per_thread=4"};
+            "block_row threads=256 threads_per_row=256 vector=4 per_thread=4"};
   }
 
-  int reading_line_ = 0;  // where resident_row.cu reads what other warps have written
+  int reading_line_ = 0;  // where block_row.cu reads what other warps have written
 };
 
 TEST_F(RunOnHostWithoutABarrier, TheMessageSaysWhatWhereAndHowToSeeItAgain) {
@@ -247,7 +247,7 @@ TEST_F(RunOnHostWithoutABarrier, TheMessageSaysWhatWhereAndHowToSeeItAgain) {
   EXPECT_EQ(faulty.status, 1);
   EXPECT_THAT(faulty.out, IsEmpty());
   EXPECT_THAT(faulty.err, testing::StartsWith("normjit: uninitialized: "));
-  EXPECT_THAT(faulty.err, HasSubstr("resident_row.cu:" + std::to_string(reading_line_)));
+  EXPECT_THAT(faulty.err, HasSubstr("block_row.cu:" + std::to_string(reading_line_)));
   EXPECT_THAT(faulty.err, HasSubstr("schedule 0"));
   EXPECT_FALSE(std::filesystem::exists(directory_ / "y.npy")) << "unfinished outputs";
 

@@ -23,7 +23,7 @@ StartupReport a_report() {
   report.cuda = 150;
   report.results.push_back({.spec = parse_spec("layernorm/cols=64/f32/wb").value(),
                             .rows = 100,
-                            .plan = "packed_rows",
+                            .plan = "warp_rows",
                             .nvrtc_load = 20,
                             .raw_compile = 80,
                             .cold = 120,
@@ -121,8 +121,8 @@ TEST(StartupSpecs, AskForAsManyKernelsOfEveryStrategy) {
   }
   EXPECT_GE(kernels, 200u);
   EXPECT_LT(kernels - last, 200u) << "without the last one there are too few";
-  for (const Strategy strategy : {Strategy::packed_rows, Strategy::tiled_rows, Strategy::resident_row,
-                                  Strategy::streamed_row, Strategy::two_reads})
+  for (const Strategy strategy : {Strategy::warp_rows, Strategy::staged_rows, Strategy::block_row,
+                                  Strategy::persistent_row, Strategy::split_row})
     EXPECT_TRUE(strategies.contains(strategy)) << name(strategy);
 }
 

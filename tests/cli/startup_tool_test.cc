@@ -22,7 +22,7 @@ TEST(StartupTool, OptionsThatDoNotGoTogetherExitWith2) {
       {"--startup", "--seed", "1"},
       {"--startup", "--regime", "few"},
       {"--startup", "--plot", "plot.svg"},
-      {"--startup", "--plan", "packed_rows"},
+      {"--startup", "--plan", "warp_rows"},
       {"--startup", "--device", "1"},
       {"--startup", "--cache-dir", "cache"},
       {"--startup", "--repeat", "0"},

@@ -44,9 +44,9 @@ TEST(SuiteReport, FractionsMustReachAndTimesMustNotExceedTheirBounds) {
 }
 
 // One row of x and y, 1.5 times the bytes of a copy of it when x is read twice.
-TEST(SuiteReport, LongestRowsAreComparedWithTwoReads) {
+TEST(SuiteReport, LongestRowsAreComparedWithSplitRow) {
   std::vector<SuiteResult> results = {measured("layernorm/cols=16777216/f32", 2, 150, 100)};
-  EXPECT_THAT(two_reads_microseconds(*results[0].bench), DoubleEq(150));
+  EXPECT_THAT(split_row_microseconds(*results[0].bench), DoubleEq(150));
   judge(results);
   EXPECT_THAT(*results[0].value, DoubleEq(1.0));
   EXPECT_EQ(results[0].met, true);

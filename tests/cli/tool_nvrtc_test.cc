@@ -102,7 +102,7 @@ TEST_F(ToolWithCompiler, RenderedSourceCompiles) {
   EXPECT_THAT(shown.at("entries"), IsEmpty()) << "render only prints";
 
   NvrtcSearch search;
-  const std::string name = "packed_rows";
+  const std::string name = "warp_rows";
   const Result<Binary> binary = make_nvrtc_compiler(search)->compile(
       {.text = rendered.out, .kernel = name, .description = "rendered"}, Arch{90});
   ASSERT_TRUE(binary.ok()) << binary.error().message;

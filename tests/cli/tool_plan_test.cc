@@ -88,9 +88,10 @@ TEST_F(ToolPlan, ShowWithoutRowsExplainsNothing) {
 
 // The three commands that take a plan say what is wrong with its text, and what one reads like.
 TEST_F(ToolPlan, AWrongPlanIsNamed) {
-  const std::pair<const char*, const char*> wrong[] = {{"fast", "'fast' is unknown"},
-                                                       {"packed_rows warps=2", "'warps=2' is unknown"},
-                                                       {"packed_rows lanes=x", "'lanes=x' is unknown"}};
+  const std::pair<const char*, const char*> wrong[] = {
+      {"fast", "'fast' is unknown"},
+      {"warp_rows warps=2", "'warps=2' is unknown"},
+      {"warp_rows threads_per_row=x", "'threads_per_row=x' is unknown"}};
   for (const auto& [plan, says] : wrong)
     for (const std::vector<std::string>& command :
          {std::vector<std::string>{"render", kSpec, "--arch", "sm_90"},
@@ -108,9 +109,9 @@ TEST_F(ToolPlan, AWrongPlanIsNamed) {
 }
 
 TEST_F(ToolPlan, APlanThatTheSpecDoesNotAllowIsRefusedWithItsReason) {
-  const ToolRun refused =
-      run({"render", "layernorm/cols=4096/f32", "--arch", "sm_80", "--plan",
-           "resident_row threads=256 lanes=256 vector=4 per_thread=2 slices=2 exchange=cluster"});
+  const ToolRun refused = run(
+      {"render", "layernorm/cols=4096/f32", "--arch", "sm_80", "--plan",
+       "block_row threads=256 threads_per_row=256 vector=4 per_thread=2 blocks_per_row=2 exchange=cluster"});
   EXPECT_EQ(refused.status, 2);
   EXPECT_THAT(refused.out, IsEmpty());
   EXPECT_THAT(refused.err, HasSubstr("clusters need sm_90"));
@@ -118,7 +119,7 @@ TEST_F(ToolPlan, APlanThatTheSpecDoesNotAllowIsRefusedWithItsReason) {
 
 TEST_F(ToolPlan, RenderTakesAPlan) {
   const std::string plan =
-      "packed_rows threads=64 lanes=8 vector=2 per_thread=4 group_rows=1 blocks_per_sm=2";
+      "warp_rows threads=64 threads_per_row=8 vector=2 per_thread=4 group_rows=1 blocks_per_sm=2";
   const ToolRun rendered = run({"render", kSpec, "--arch", "sm_80", "--plan", plan});
   ASSERT_EQ(rendered.status, 0) << rendered.err;
   EXPECT_THAT(rendered.out, HasSubstr("// " + plan + "\n"));

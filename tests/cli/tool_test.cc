@@ -184,7 +184,7 @@ TEST_F(Tool, ShowKnowsEveryRegimeAndAlignment) {
     EXPECT_GT(use.at("blocks"), 0);
     EXPECT_EQ(use.at("id").get<std::string>().size(), 32u);
   }
-  EXPECT_THAT(run({"show", kSpec, "--arch", "sm_90"}).out, HasSubstr("packed_rows"));
+  EXPECT_THAT(run({"show", kSpec, "--arch", "sm_90"}).out, HasSubstr("warp_rows"));
 }
 
 TEST_F(Tool, RenderPrintsOrWritesTheSource) {

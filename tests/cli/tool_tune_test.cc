@@ -16,7 +16,7 @@ using testing::IsEmpty;
 using Json = nlohmann::json;
 
 constexpr const char* kSpec = "layernorm/cols=4096/f32/eps=1e-05";
-constexpr const char* kPlan = "resident_row threads=1024 lanes=1024 vector=2 per_thread=2";
+constexpr const char* kPlan = "block_row threads=1024 threads_per_row=1024 vector=2 per_thread=2";
 
 class ToolTune : public testing::Test {
  protected:

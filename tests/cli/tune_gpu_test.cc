@@ -101,8 +101,11 @@ TEST_F(TuneGpuTest, ADryRunKeepsNothing) {
 
 // Whatever was kept before gives way to what is measured now.
 TEST_F(TuneGpuTest, AnOlderPlanIsReplaced) {
-  const Plan slow{
-      .strategy = Strategy::resident_row, .threads = 1024, .lanes = 1024, .vector = 1, .per_thread = 4};
+  const Plan slow{.strategy = Strategy::block_row,
+                  .threads = 1024,
+                  .threads_per_row = 1024,
+                  .vector = 1,
+                  .per_thread = 4};
   ASSERT_TRUE(Service(options(directory_.path()))
                   .remember({.spec = kSpec, .device = service().device().value(), .plan = slow})
                   .ok());

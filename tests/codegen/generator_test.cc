@@ -24,7 +24,7 @@ using testing::HasSubstr;
 
 const LayerNormSpec kSpec{.columns = 4096, .affine = Affine::weight_bias, .statistics = true};
 const Plan kPlan{
-    .strategy = Strategy::resident_row, .threads = 256, .lanes = 256, .vector = 4, .per_thread = 4};
+    .strategy = Strategy::block_row, .threads = 256, .threads_per_row = 256, .vector = 4, .per_thread = 4};
 constexpr Arch kArch{.number = 90};
 
 Source generated(const LayerNormSpec& spec, const Plan& plan = kPlan, Arch arch = kArch) {
@@ -44,10 +44,11 @@ std::string constant(const std::string& text, const std::string& name) {
 TEST(Generate, TheSameArgumentsGiveTheSameText) {
   const Source source = generated(kSpec);
   EXPECT_TRUE(generated(kSpec).text == source.text);
-  EXPECT_EQ(source.kernel, "resident_row");
-  EXPECT_EQ(source.description,
-            "layernorm/cols=4096/f32/eps=1e-05/wb/stats as resident_row threads=256 lanes=256 vector=4 "
-            "per_thread=4 group_rows=1 blocks_per_sm=1");
+  EXPECT_EQ(source.kernel, "block_row");
+  EXPECT_EQ(
+      source.description,
+      "layernorm/cols=4096/f32/eps=1e-05/wb/stats as block_row threads=256 threads_per_row=256 vector=4 "
+      "per_thread=4 group_rows=1 blocks_per_sm=1");
 }
 
 TEST(Generate, ADraftHasTheDigestOfItsSource) {
@@ -94,19 +95,19 @@ TEST(Generate, EveryFieldOfThePlanAndTheArchitectureAreInTheText) {
     change(plan);
     return texts.insert(generated(kSpec, plan).text).second;
   };
-  EXPECT_TRUE(differs([](auto& p) { p.strategy = Strategy::packed_rows; }));
-  EXPECT_TRUE(differs([](auto& p) { p.strategy = Strategy::streamed_row; }));
-  EXPECT_TRUE(differs([](auto& p) { p.strategy = Strategy::two_reads; }));
+  EXPECT_TRUE(differs([](auto& p) { p.strategy = Strategy::warp_rows; }));
+  EXPECT_TRUE(differs([](auto& p) { p.strategy = Strategy::persistent_row; }));
+  EXPECT_TRUE(differs([](auto& p) { p.strategy = Strategy::split_row; }));
   EXPECT_TRUE(differs([](auto& p) { p.threads = 512; }));
-  EXPECT_TRUE(differs([](auto& p) { p.lanes = 512; }));
+  EXPECT_TRUE(differs([](auto& p) { p.threads_per_row = 512; }));
   EXPECT_TRUE(differs([](auto& p) { p.vector = 2; }));
   EXPECT_TRUE(differs([](auto& p) { p.per_thread = 5; }));
   EXPECT_TRUE(differs([](auto& p) { p.group_rows = 4; }));
   EXPECT_TRUE(differs([](auto& p) { p.blocks_per_sm = 2; }));
-  EXPECT_TRUE(differs([](auto& p) { p.slices = 2; }));
+  EXPECT_TRUE(differs([](auto& p) { p.blocks_per_row = 2; }));
   EXPECT_TRUE(differs([](auto& p) { p.exchange = Exchange::cluster; }));
   EXPECT_TRUE(differs([](auto& p) { p.exchange = Exchange::grid; }));
-  EXPECT_TRUE(differs([](auto& p) { p.shifted = true; }));
+  EXPECT_TRUE(differs([](auto& p) { p.unaligned = true; }));
   EXPECT_TRUE(differs([](auto& p) { p.stages = 8; }));
   for (const DeviceProfile& device : DeviceProfile::known())
     if (device.arch != kArch) {
@@ -131,8 +132,8 @@ TEST(Generate, RandomSpecsShareATextOnlyWhenTheyAreEqual) {
 // Compilers then name the template and its line; and each part is the file, byte for byte.
 TEST(Generate, JoinsTheTemplatesByLineDirectives) {
   std::set<std::string_view> used;
-  for (const Strategy strategy : {Strategy::packed_rows, Strategy::tiled_rows, Strategy::resident_row,
-                                  Strategy::streamed_row, Strategy::two_reads, Strategy::generic}) {
+  for (const Strategy strategy : {Strategy::warp_rows, Strategy::staged_rows, Strategy::block_row,
+                                  Strategy::persistent_row, Strategy::split_row, Strategy::generic}) {
     Plan plan = kPlan;
     plan.strategy = strategy;
     const std::string text = generated(kSpec, plan).text;
@@ -212,27 +213,27 @@ TEST(Generate, WritesTheConstantsThatTheKernelsAreMadeOf) {
   EXPECT_EQ(constant(text, "kArch"), "90");
   EXPECT_EQ(constant(text, "kThreads"), "256");
   EXPECT_EQ(constant(text, "kPerThread"), "4");
-  EXPECT_EQ(constant(text, "kSlices"), "1");
+  EXPECT_EQ(constant(text, "kBlocksPerRow"), "1");
   EXPECT_THAT(text, HasSubstr("enum class Exchange { none, cluster, grid, chosen = none };"));
-  EXPECT_EQ(constant(text, "kShifted"), "false");
+  EXPECT_EQ(constant(text, "kUnaligned"), "false");
   EXPECT_EQ(constant(text, "kStages"), "0");
 }
 
 TEST(Generate, WritesHowBlocksShareARow) {
   Plan plan = kPlan;
-  plan.slices = 8;
+  plan.blocks_per_row = 8;
   plan.exchange = Exchange::cluster;
-  plan.shifted = true;
+  plan.unaligned = true;
   const std::string clusters = generated(kSpec, plan).text;
-  EXPECT_EQ(constant(clusters, "kSlices"), "8");
+  EXPECT_EQ(constant(clusters, "kBlocksPerRow"), "8");
   EXPECT_THAT(clusters, HasSubstr("enum class Exchange { none, cluster, grid, chosen = cluster };"));
-  EXPECT_EQ(constant(clusters, "kShifted"), "true");
-  plan = {Strategy::streamed_row, 512, 256, 4, 2, 1, 1, 16, Exchange::grid, false, 28};
+  EXPECT_EQ(constant(clusters, "kUnaligned"), "true");
+  plan = {Strategy::persistent_row, 512, 256, 4, 2, 1, 1, 16, Exchange::grid, false, 28};
   const std::string streamed = generated(kSpec, plan).text;
-  EXPECT_EQ(constant(streamed, "kSlices"), "16");
+  EXPECT_EQ(constant(streamed, "kBlocksPerRow"), "16");
   EXPECT_THAT(streamed, HasSubstr("enum class Exchange { none, cluster, grid, chosen = grid };"));
   EXPECT_EQ(constant(streamed, "kStages"), "28");
-  EXPECT_EQ(constant(streamed, "kLanes"), "256");
+  EXPECT_EQ(constant(streamed, "kThreadsPerRow"), "256");
 }
 
 // A locale that writes 4.096,5 for streams, and for printf and strtod where the machine has one.

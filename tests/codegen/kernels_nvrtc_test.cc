@@ -63,7 +63,7 @@ constexpr std::int64_t kSteps = 6, kFewSteps = 3;
 
 // What a kernel is made of besides the numbers of its plan: the parts of the templates, and the vector width.
 std::tuple<Exchange, bool, int> form_of(const Plan& plan) {
-  return {plan.exchange, plan.shifted, plan.vector};
+  return {plan.exchange, plan.unaligned, plan.vector};
 }
 
 // For each form of a strategy, the shape whose threads hold the most: where a spill is likeliest.
@@ -85,13 +85,14 @@ std::vector<Shape> fullest_shapes(const std::vector<Shape>& shapes, Strategy str
   return fullest;
 }
 
-constexpr Strategy kStrategies[] = {Strategy::packed_rows, Strategy::tiled_rows, Strategy::resident_row,
-                                    Strategy::streamed_row, Strategy::two_reads};
+constexpr Strategy kStrategies[] = {Strategy::warp_rows, Strategy::staged_rows, Strategy::block_row,
+                                    Strategy::persistent_row, Strategy::split_row};
 
 // Whether some length must reach the strategy: rows stream through shared memory only where the hardware can
 // copy into it by itself, and some f64 rows not even there.
 bool is_reached(Strategy strategy, const LayerNormSpec& spec, const DeviceProfile& device) {
-  return strategy != Strategy::streamed_row || (device.arch.number >= 90 && compute_type(spec) == DType::f32);
+  return strategy != Strategy::persistent_row ||
+         (device.arch.number >= 90 && compute_type(spec) == DType::f32);
 }
 
 // What is wrong with a kernel; empty if nothing is.

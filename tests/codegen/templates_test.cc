@@ -74,7 +74,7 @@ TEST(Templates, TheGeneratorReadsAllOfThemFromTheDirectory) {
   const TempDirectory directory;
   const LayerNormSpec spec{.columns = 64};
   const Plan plan{
-      .strategy = Strategy::packed_rows, .threads = 256, .lanes = 16, .vector = 4, .per_thread = 1};
+      .strategy = Strategy::warp_rows, .threads = 256, .threads_per_row = 16, .vector = 4, .per_thread = 1};
   const Arch arch{.number = 90};
   for (const std::string& name : files_in_tree())
     std::filesystem::copy_file(kFolder / name, directory / name);

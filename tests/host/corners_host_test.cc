@@ -27,25 +27,29 @@ constexpr std::uint64_t kSchedules[] = {13};  // every launch takes many times a
 constexpr std::uint64_t kSchedules[] = {0, 13, 10};
 #endif
 
-// A small plan: rows of a hundred columns have many lanes, warps or chunks. Those of streamed rows are
+// A small plan: rows of a hundred columns have many lanes, warps or chunks. Those of persistent rows are
 // larger, and so are its rows.
 Plan small_plan(Strategy strategy, const LayerNormSpec& spec, int vector) {
   // Lanes take no more than 16 bytes of a tile at a time.
-  if (strategy == Strategy::tiled_rows)
+  if (strategy == Strategy::staged_rows)
     vector = std::min(vector, 16 / std::max(size_of(spec.input), size_of(spec.output)));
   const auto each = [&](int lanes) { return static_cast<int>((spec.columns - 1) / (lanes * vector)) + 1; };
-  const int lanes = spec.columns / vector > 64 ? 32 : 8;  // of packed and tiled rows
+  const int lanes = spec.columns / vector > 64 ? 32 : 8;  // of packed and staged rows
   switch (strategy) {
-    case Strategy::packed_rows:
+    case Strategy::warp_rows:
       return {strategy, 64, lanes, vector, each(lanes)};
-    case Strategy::tiled_rows:
+    case Strategy::staged_rows:
       return {strategy, 64, lanes, vector, each(lanes), 2};
-    case Strategy::resident_row:
+    case Strategy::block_row:
       return {strategy, 64, 64, vector, each(64)};
-    case Strategy::streamed_row:
-      return {
-          .strategy = strategy, .threads = 512, .lanes = 256, .vector = vector, .per_thread = 1, .stages = 3};
-    case Strategy::two_reads:
+    case Strategy::persistent_row:
+      return {.strategy = strategy,
+              .threads = 512,
+              .threads_per_row = 256,
+              .vector = vector,
+              .per_thread = 1,
+              .stages = 3};
+    case Strategy::split_row:
       return {strategy, 32, 32, vector, 2};
     case Strategy::generic:  // a warp has rows of up to 64 columns
       return {strategy, 64, 32, 1, 2};
@@ -56,7 +60,7 @@ Plan small_plan(Strategy strategy, const LayerNormSpec& spec, int vector) {
 KernelCase corner(Strategy strategy, const LayerNormSpec& spec, int vector = 1, std::int64_t rows = 5) {
   KernelCase c;
   c.spec = canonical(spec);
-  if (strategy == Strategy::streamed_row) {
+  if (strategy == Strategy::persistent_row) {
     vector = 16 / size_of(spec.input);
     c.spec.columns = (8 * spec.columns + vector - 1) / vector * vector;
   }
@@ -137,7 +141,7 @@ TEST_P(HostCorners, Distances) {
   expect_right(cases);
 }
 
-// 13 rows, so that a block of packed_rows has lanes without a row.
+// 13 rows, so that a block of warp_rows has lanes without a row.
 TEST_P(HostCorners, InPlace) {
   std::vector<KernelCase> cases;
   for (const DType dtype : kDTypes)
@@ -241,13 +245,13 @@ INSTANTIATE_TEST_SUITE_P(HostCorners, HostCorners, ::testing::ValuesIn(kAllStrat
 
 // Rows in groups, with a whole last group and without, batches of 1 to 4 rows, and more groups than the ring
 // has room for.
-TEST(HostCornersOfTwoReads, Groups) {
+TEST(HostCornersOfSplitRow, Groups) {
   std::vector<KernelCase> cases;
   for (const int group : {2, 3, 4, 8, 12, 16})
     for (const std::int64_t columns : {1, 64, 200}) {
       for (const std::int64_t rows : {1, group - 1, group, group + 1, 3 * group + 2, 70}) {
         KernelCase c =
-            corner(Strategy::two_reads, {.columns = columns, .affine = Affine::weight_bias}, 1, rows);
+            corner(Strategy::split_row, {.columns = columns, .affine = Affine::weight_bias}, 1, rows);
         c.plan.group_rows = group;
         cases.push_back(c);
       }
@@ -256,12 +260,12 @@ TEST(HostCornersOfTwoReads, Groups) {
 }
 
 // From one block, which does all items itself, to more blocks than items.
-TEST(HostCornersOfTwoReads, Blocks) {
+TEST(HostCornersOfSplitRow, Blocks) {
   std::vector<KernelCase> cases;
   for (const int sms : {1, 2, 5, 8})
     for (const int blocks_per_sm : {1, 4})
       for (const std::int64_t rows : {1, 7, 50}) {
-        KernelCase c = corner(Strategy::two_reads, {.columns = 150, .statistics = true}, 1, rows);
+        KernelCase c = corner(Strategy::split_row, {.columns = 150, .statistics = true}, 1, rows);
         c.device.sm_count = sms;
         c.plan.blocks_per_sm = blocks_per_sm;
         c.runs = 2;
@@ -271,11 +275,11 @@ TEST(HostCornersOfTwoReads, Blocks) {
 }
 
 // More chunks than a block has threads, so that complete() loops.
-TEST(HostCornersOfTwoReads, ManyChunks) {
+TEST(HostCornersOfSplitRow, ManyChunks) {
   std::vector<KernelCase> cases;
   for (const std::int64_t columns : {31 * 32, 32 * 32, 32 * 32 + 1, 70 * 32 + 5})
     for (const InputKind inputs : {InputKind::unit, InputKind::large_mean}) {
-      KernelCase c = corner(Strategy::two_reads, {.columns = columns, .statistics = true}, 1, 3);
+      KernelCase c = corner(Strategy::split_row, {.columns = columns, .statistics = true}, 1, 3);
       c.plan.per_thread = 1;
       c.inputs = inputs;
       cases.push_back(c);
@@ -284,7 +288,7 @@ TEST(HostCornersOfTwoReads, ManyChunks) {
 }
 
 // What users get for rows that no block holds.
-TEST(HostCornersOfTwoReads, HugeRows) {
+TEST(HostCornersOfSplitRow, HugeRows) {
   std::vector<KernelCase> cases;
   for (const LayerNormSpec& spec :
        {LayerNormSpec{.columns = 300'001}, LayerNormSpec{.columns = 262'144, .input = DType::bf16},
@@ -313,15 +317,15 @@ constexpr int kSpanOfSlice = 128;  // of the plans below
 
 // On ten resident blocks.
 KernelCase shared(const Sharing& sharing, const LayerNormSpec& spec, std::int64_t rows) {
-  KernelCase c = corner(Strategy::resident_row, spec, 1, rows);
+  KernelCase c = corner(Strategy::block_row, spec, 1, rows);
   c.device.sm_count = 5;
-  c.plan = {.strategy = Strategy::resident_row,
+  c.plan = {.strategy = Strategy::block_row,
             .threads = 64,
-            .lanes = 64,
+            .threads_per_row = 64,
             .vector = 1,
             .per_thread = 2,
             .blocks_per_sm = 2,
-            .slices = sharing.slices,
+            .blocks_per_row = sharing.blocks_per_row,
             .exchange = sharing.exchange};
   return c;
 }
@@ -330,11 +334,11 @@ KernelCase shared(const Sharing& sharing, const LayerNormSpec& spec, std::int64_
 TEST(HostCornersOfSharedRows, Widths) {
   std::vector<KernelCase> cases;
   for (const Sharing& sharing : kSharings) {
-    const std::int64_t whole = sharing.slices * kSpanOfSlice, front = whole - kSpanOfSlice;
+    const std::int64_t whole = sharing.blocks_per_row * kSpanOfSlice, front = whole - kSpanOfSlice;
     for (const std::int64_t columns :
          {std::int64_t{1}, front - 1, front, front + 1, front + 65, whole - 1, whole})
       for (const DType dtype : {DType::f32, DType::f64}) {
-        if (dtype == DType::f64 && sharing.slices != 2) continue;
+        if (dtype == DType::f64 && sharing.blocks_per_row != 2) continue;
         cases.push_back(shared(
             sharing, {.columns = columns, .input = dtype, .affine = Affine::weight_bias, .statistics = true},
             7));
@@ -348,13 +352,14 @@ TEST(HostCornersOfSharedRows, Widths) {
 TEST(HostCornersOfSharedRows, Rows) {
   std::vector<KernelCase> cases;
   for (const Sharing& sharing : kSharings) {
-    const std::int64_t teams = 10 / sharing.slices;
+    const std::int64_t teams = 10 / sharing.blocks_per_row;
     for (const std::int64_t rows : {std::int64_t{1}, teams - 1, teams, teams + 1, 6 * teams + 1})
-      for (const std::int64_t blocks : {0, sharing.slices}) {
-        KernelCase c = shared(
-            sharing,
-            {.columns = sharing.slices * kSpanOfSlice - 5, .affine = Affine::weight, .statistics = true},
-            rows);
+      for (const std::int64_t blocks : {0, sharing.blocks_per_row}) {
+        KernelCase c = shared(sharing,
+                              {.columns = sharing.blocks_per_row * kSpanOfSlice - 5,
+                               .affine = Affine::weight,
+                               .statistics = true},
+                              rows);
         if (rows == 0) continue;  // one team has no row less
         c.blocks = blocks;
         c.in_place = blocks == 0;
@@ -372,7 +377,7 @@ TEST(HostCornersOfSharedRows, NanAndInfinityStayInTheirRow) {
     for (const InputKind inputs : {InputKind::nan_row, InputKind::inf_row})
       for (const std::uint64_t seed : {0, 7, 1001}) {
         KernelCase c =
-            shared(sharing, {.columns = sharing.slices * kSpanOfSlice - 70, .statistics = true}, 11);
+            shared(sharing, {.columns = sharing.blocks_per_row * kSpanOfSlice - 70, .statistics = true}, 11);
         c.inputs = inputs;
         c.seed = seed;
         cases.push_back(c);
@@ -380,16 +385,16 @@ TEST(HostCornersOfSharedRows, NanAndInfinityStayInTheirRow) {
   expect_right(cases);
 }
 
-// ---- Streamed rows ----
+// ---- Persistent rows ----
 
 constexpr int kChunk = 1024;  // columns of f32 with one vector a thread
 
 KernelCase streamed(std::int64_t columns, int slices, int stages, std::int64_t rows) {
-  KernelCase c = corner(Strategy::streamed_row,
+  KernelCase c = corner(Strategy::persistent_row,
                         {.columns = 1, .affine = Affine::weight_bias, .statistics = true}, 4, rows);
   c.spec.columns = columns;
   c.device.sm_count = 6;
-  c.plan.slices = slices;
+  c.plan.blocks_per_row = slices;
   c.plan.exchange = slices > 1 ? Exchange::grid : Exchange::none;
   c.plan.stages = stages;
   return c;
@@ -397,7 +402,7 @@ KernelCase streamed(std::int64_t columns, int slices, int stages, std::int64_t r
 
 // Slices of one chunk and of as many as the ring has room for, of different numbers of chunks, with a last
 // chunk that is whole, nearly so, or one vector.
-TEST(HostCornersOfStreamedRows, Chunks) {
+TEST(HostCornersOfPersistentRows, Chunks) {
   std::vector<KernelCase> cases;
   for (const int slices : {1, 2, 3})
     for (const int chunks : {1, 3, 5, 6})
@@ -414,7 +419,7 @@ TEST(HostCornersOfStreamedRows, Chunks) {
 }
 
 // The ring and the places of the rows go round many times; teams have different numbers of rows.
-TEST(HostCornersOfStreamedRows, ManyRows) {
+TEST(HostCornersOfPersistentRows, ManyRows) {
   std::vector<KernelCase> cases;
   for (const int slices : {1, 2, 3}) {
     const int teams = 6 / slices;
@@ -431,7 +436,7 @@ TEST(HostCornersOfStreamedRows, ManyRows) {
   expect_right(cases);
 }
 
-TEST(HostCornersOfStreamedRows, NanAndInfinityStayInTheirRow) {
+TEST(HostCornersOfPersistentRows, NanAndInfinityStayInTheirRow) {
   std::vector<KernelCase> cases;
   for (const int slices : {1, 3})
     for (const InputKind inputs : {InputKind::nan_row, InputKind::inf_row})
@@ -447,7 +452,7 @@ TEST(HostCornersOfStreamedRows, NanAndInfinityStayInTheirRow) {
 // Rows that begin anywhere: all places between two aligned vectors, of x and y alike or not; the row ends
 // right at, before and behind a chunk's end, so that an element that shares its vector with the next row is
 // the last of a chunk, or its only one.
-TEST(HostCornersOfStreamedRows, BeginAnywhere) {
+TEST(HostCornersOfPersistentRows, BeginAnywhere) {
   std::vector<KernelCase> cases;
   for (const DType dtype : {DType::f16, DType::f32, DType::f64}) {
     const int vector = 16 / size_of(dtype), chunk = 256 * vector;
@@ -461,7 +466,7 @@ TEST(HostCornersOfStreamedRows, BeginAnywhere) {
           c.spec.input = c.spec.output = c.spec.weight = dtype;
           c.spec = canonical(c.spec);
           c.plan.vector = vector;
-          c.plan.shifted = true;
+          c.plan.unaligned = true;
           c.x_gap = more & 1;  // each row begins elsewhere, or all at one place
           c.x_shift = (chunks + 1) % vector;
           c.y_shift = more < 0 ? c.x_shift : vector - 1;
@@ -477,7 +482,7 @@ TEST(HostCornersOfStreamedRows, BeginAnywhere) {
 
 // Single elements of weight and bias that stay in registers, and that are asked for chunk by chunk; rows of
 // one chunk that are measured at once, and in parts.
-TEST(HostCornersOfStreamedRows, SingleElements) {
+TEST(HostCornersOfPersistentRows, SingleElements) {
   std::vector<KernelCase> cases;
   for (const Affine affine : {Affine::none, Affine::weight, Affine::weight_bias})
     for (const int per_thread : {1, 4})
@@ -489,7 +494,7 @@ TEST(HostCornersOfStreamedRows, SingleElements) {
           c.spec = canonical(c.spec);
           c.plan.vector = 8;
           c.plan.per_thread = per_thread;
-          c.plan.shifted = true;
+          c.plan.unaligned = true;
           const int chunks = (columns - 1) / (2048 * per_thread) + 1;
           if (chunks < slices) continue;
           c.plan.stages = std::max(2, (chunks + slices - 1) / slices);
@@ -502,7 +507,7 @@ TEST(HostCornersOfStreamedRows, SingleElements) {
 }
 
 // Weights that the appliers hold, hold half of, and read anew for every row.
-TEST(HostCornersOfStreamedRows, WeightsThatAreNotHeld) {
+TEST(HostCornersOfPersistentRows, WeightsThatAreNotHeld) {
   std::vector<KernelCase> cases;
   for (const DType weight : {DType::f16, DType::f32, DType::f64})
     for (const int chunks : {8, 17}) {
@@ -521,48 +526,48 @@ TEST(HostCornersOfStreamedRows, WeightsThatAreNotHeld) {
 
 // ---- Rows that begin anywhere ----
 
-KernelCase shifted(Plan plan, const LayerNormSpec& spec, std::int64_t rows) {
+KernelCase unaligned(Plan plan, const LayerNormSpec& spec, std::int64_t rows) {
   KernelCase c = corner(plan.strategy, spec, 1, rows);
-  plan.shifted = plan.strategy != Strategy::tiled_rows;  // which are so anyway
+  plan.unaligned = plan.strategy != Strategy::staged_rows;  // which are so anyway
   c.plan = plan;
   return c;
 }
 
 // Accesses of 16 bytes.
-std::vector<Plan> shifted_plans(const LayerNormSpec& spec) {
+std::vector<Plan> unaligned_plans(const LayerNormSpec& spec) {
   const int vector = 16 / std::max(size_of(spec.input), size_of(spec.output));
   const auto each = [&](int lanes) {
     return std::max(1, static_cast<int>((spec.columns + lanes * vector - 1) / (lanes * vector)));
   };
   return {
-      {.strategy = Strategy::tiled_rows,
+      {.strategy = Strategy::staged_rows,
        .threads = 64,
-       .lanes = 4,
+       .threads_per_row = 4,
        .vector = 1,
        .per_thread = each(4) * vector,
        .group_rows = 2},
-      {.strategy = Strategy::resident_row,
+      {.strategy = Strategy::block_row,
        .threads = 32,
-       .lanes = 32,
+       .threads_per_row = 32,
        .vector = vector,
        .per_thread = each(32)},
-      {.strategy = Strategy::resident_row,
+      {.strategy = Strategy::block_row,
        .threads = 32,
-       .lanes = 32,
+       .threads_per_row = 32,
        .vector = vector,
        .per_thread = each(64),
-       .slices = 2,
+       .blocks_per_row = 2,
        .exchange = Exchange::cluster},
-      {.strategy = Strategy::resident_row,
+      {.strategy = Strategy::block_row,
        .threads = 32,
-       .lanes = 32,
+       .threads_per_row = 32,
        .vector = vector,
        .per_thread = each(96),
-       .slices = 3,
+       .blocks_per_row = 3,
        .exchange = Exchange::grid},
-      {.strategy = Strategy::two_reads,
+      {.strategy = Strategy::split_row,
        .threads = 32,
-       .lanes = 32,
+       .threads_per_row = 32,
        .vector = vector,
        .per_thread = 1,
        .group_rows = 2},
@@ -570,16 +575,16 @@ std::vector<Plan> shifted_plans(const LayerNormSpec& spec) {
 }
 
 // Every place of x against every place of y; rows of odd pitch, so that all rows begin elsewhere.
-TEST(HostCornersOfShiftedRows, EveryPlaceOfXAndY) {
+TEST(HostCornersOfUnalignedRows, EveryPlaceOfXAndY) {
   std::vector<KernelCase> cases;
   for (const DType dtype : {DType::f16, DType::f32, DType::f64}) {
     const LayerNormSpec spec{
         .columns = 101, .input = dtype, .affine = Affine::weight_bias, .statistics = true};
     const int vector = 16 / size_of(dtype);
-    for (const Plan& plan : shifted_plans(canonical(spec)))
+    for (const Plan& plan : unaligned_plans(canonical(spec)))
       for (int x = 0; x < vector; ++x)
         for (int y = 0; y < vector; ++y) {
-          KernelCase c = shifted(plan, spec, 3);
+          KernelCase c = unaligned(plan, spec, 3);
           c.guard = Guard::before;
           c.x_shift = x;
           c.y_shift = y;
@@ -592,14 +597,14 @@ TEST(HostCornersOfShiftedRows, EveryPlaceOfXAndY) {
 }
 
 // From no whole vector to some more than the lanes hold.
-TEST(HostCornersOfShiftedRows, Widths) {
+TEST(HostCornersOfUnalignedRows, Widths) {
   std::vector<KernelCase> cases;
   for (const DType dtype : {DType::bf16, DType::f32})
     for (const std::int64_t columns : {1, 3, 7, 8, 9, 17, 129, 257})
       for (const int shift : {0, 1, 3}) {
         const LayerNormSpec spec{.columns = columns, .input = dtype, .affine = Affine::weight};
-        for (const Plan& plan : shifted_plans(canonical(spec))) {
-          KernelCase c = shifted(plan, spec, 5);
+        for (const Plan& plan : unaligned_plans(canonical(spec))) {
+          KernelCase c = unaligned(plan, spec, 5);
           c.x_shift = c.weight_shift = shift;
           c.y_shift = 1;
           c.x_gap = shift;
@@ -611,7 +616,7 @@ TEST(HostCornersOfShiftedRows, Widths) {
 }
 
 // All rows of x one, rows that overlap, in place, mixed dtypes.
-TEST(HostCornersOfShiftedRows, Distances) {
+TEST(HostCornersOfUnalignedRows, Distances) {
   std::vector<KernelCase> cases;
   for (const DType output : {DType::f16, DType::f32})
     for (const std::int64_t gap : {-77, -76, -3, 0, 1, 6}) {
@@ -620,8 +625,8 @@ TEST(HostCornersOfShiftedRows, Distances) {
                                .output = output,
                                .weight = DType::f32,
                                .affine = Affine::weight_bias};
-      for (const Plan& plan : shifted_plans(canonical(spec))) {
-        KernelCase c = shifted(plan, spec, 13);
+      for (const Plan& plan : unaligned_plans(canonical(spec))) {
+        KernelCase c = unaligned(plan, spec, 13);
         c.x_gap = gap;
         c.y_gap = 3;
         c.in_place = gap >= 0 && output == DType::f16;
@@ -642,7 +647,7 @@ TEST(HostCorners, AllKernelsTakeTurnsWithOneWorkspace) {
   for (int round = 0; round < 2; ++round)
     for (const DType dtype : {DType::f32, DType::f64}) {
       const LayerNormSpec spec{.columns = 300, .input = dtype, .statistics = true};
-      cases.push_back(corner(Strategy::two_reads, spec, 1, 20 + round));
+      cases.push_back(corner(Strategy::split_row, spec, 1, 20 + round));
       cases.push_back(shared({Exchange::grid, 3}, spec, 14));
       cases.push_back(streamed(3 * kChunk, 2, 3, 11));
       cases.push_back(shared({Exchange::grid, 10}, spec, 3));

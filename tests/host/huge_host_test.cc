@@ -45,19 +45,24 @@ struct Huge {
 
 Plan plan_of(Strategy strategy) {
   switch (strategy) {
-    case Strategy::packed_rows:
-    case Strategy::tiled_rows:
+    case Strategy::warp_rows:
+    case Strategy::staged_rows:
       return {strategy, 128, 1, 1, 1, 1, 1};
-    case Strategy::resident_row:
+    case Strategy::block_row:
       return {strategy, 128, 128, 1, 1, 1, 1};
-    case Strategy::streamed_row:
-      return {.strategy = strategy, .threads = 512, .lanes = 256, .vector = 8, .per_thread = 1, .stages = 2};
+    case Strategy::persistent_row:
+      return {.strategy = strategy,
+              .threads = 512,
+              .threads_per_row = 256,
+              .vector = 8,
+              .per_thread = 1,
+              .stages = 2};
     case Strategy::generic:  // a warp has rows of up to 32 columns
       return {strategy, 64, 32, 1, 1};
-    case Strategy::two_reads:
+    case Strategy::split_row:
       break;
   }
-  return {Strategy::two_reads, 64, 64, 1, 1, 4, 1};
+  return {Strategy::split_row, 64, 64, 1, 1, 4, 1};
 }
 
 void PrintTo(const Huge& huge, std::ostream* to) { *to << huge.name; }
@@ -120,18 +125,18 @@ INSTANTIATE_TEST_SUITE_P(
     Host, HugeRows,
     ::testing::Values(
         // Offsets in elements and in bytes pass 2^31 and 2^32.
-        Huge{"strides_packed", Strategy::packed_rows, 1, 4, kTwoTo31 - 1, 0, 0, {0, 1, 2, 3}},
-        Huge{"strides_resident", Strategy::resident_row, 100, 4, kTwoTo31 - 1, 0, 0, {0, 1, 2, 3}},
-        Huge{"strides_two_reads", Strategy::two_reads, 300, 6, kTwoTo31 - 1, 0, 0, {0, 1, 2, 3, 4, 5}},
-        Huge{"strides_streamed", Strategy::streamed_row, 104, 4, kTwoTo31 - 8, 0, 0, {0, 1, 2, 3}},
+        Huge{"strides_packed", Strategy::warp_rows, 1, 4, kTwoTo31 - 1, 0, 0, {0, 1, 2, 3}},
+        Huge{"strides_resident", Strategy::block_row, 100, 4, kTwoTo31 - 1, 0, 0, {0, 1, 2, 3}},
+        Huge{"strides_split_row", Strategy::split_row, 300, 6, kTwoTo31 - 1, 0, 0, {0, 1, 2, 3, 4, 5}},
+        Huge{"strides_streamed", Strategy::persistent_row, 104, 4, kTwoTo31 - 8, 0, 0, {0, 1, 2, 3}},
         Huge{"strides_generic_warps", Strategy::generic, 3, 4, kTwoTo31 - 1, 0, 0, {0, 1, 2, 3}},
         Huge{"strides_generic_blocks", Strategy::generic, 100, 4, kTwoTo31 - 1, 0, 0, {0, 1, 2, 3}},
         // 128 rows a block, so the last of 2^25 + 1 blocks has the rows from 2^32 on.
-        Huge{"strides_tiled", Strategy::tiled_rows, 1, 4, kTwoTo31 - 1, 0, 0, {0, 1, 2, 3}},
-        Huge{"rows_packed", Strategy::packed_rows, 1, kTwoTo32 + 5, 1, 1 << 25, 1, {kTwoTo32, kTwoTo32 + 4}},
+        Huge{"strides_tiled", Strategy::staged_rows, 1, 4, kTwoTo31 - 1, 0, 0, {0, 1, 2, 3}},
+        Huge{"rows_packed", Strategy::warp_rows, 1, kTwoTo32 + 5, 1, 1 << 25, 1, {kTwoTo32, kTwoTo32 + 4}},
         // More rows than a grid has blocks: the first blocks go round a second time.
         Huge{"rows_resident",
-             Strategy::resident_row,
+             Strategy::block_row,
              100,
              kTwoTo31 + 1,
              100,

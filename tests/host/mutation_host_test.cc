@@ -58,283 +58,339 @@ struct Pinned {
 const std::vector<Pinned> kPinned = {
     // Partial rows, more vectors a thread than have their weights loaded early, rows left over, blocks that
     // loop, gaps.
-    {"layernorm/cols=90/f32/wb/gelu/scale=-0.5/stats packed_rows threads=64 lanes=8 vector=2 per_thread=6 "
+    {"layernorm/cols=90/f32/wb/gelu/scale=-0.5/stats warp_rows threads=64 threads_per_row=8 vector=2 "
+     "per_thread=6 "
      "arch=sm_90 rows=37 x_gap=6 y_gap=4 blocks=2 overlaps=1 seed=1",
      {0, 14}},
     // Whole rows with early weights; a NaN.
-    {"layernorm/cols=64/f32/w/relu/stats packed_rows threads=64 lanes=16 vector=2 per_thread=2 arch=sm_90 "
+    {"layernorm/cols=64/f32/w/relu/stats warp_rows threads=64 threads_per_row=16 vector=2 per_thread=2 "
+     "arch=sm_90 "
      "rows=10 inputs=nan_row seed=3",
      {0}},
     // A mean that cannot be exact.
-    {"layernorm/cols=45/f32/silu/stats packed_rows threads=32 lanes=4 vector=1 per_thread=12 arch=sm_90 "
+    {"layernorm/cols=45/f32/silu/stats warp_rows threads=32 threads_per_row=4 vector=1 per_thread=12 "
+     "arch=sm_90 "
      "rows=20 inputs=constant_rows seed=4",
      {0},
      {"epilogue.cuh", "statistics.cuh"}},
     // A thread for each row; only one row; a block's rows exactly.
-    {"layernorm/cols=7/f64/out=f16/wb/gelu_tanh/scale=2/stats packed_rows threads=32 lanes=1 vector=1 "
+    {"layernorm/cols=7/f64/out=f16/wb/gelu_tanh/scale=2/stats warp_rows threads=32 threads_per_row=1 "
+     "vector=1 "
      "per_thread=7 arch=sm_90 rows=70 seed=5",
      {0},
-     {"epilogue.cuh", "packed_rows.cu"}},
-    {"layernorm/cols=4/f32/scale=0/stats packed_rows threads=32 lanes=2 vector=2 per_thread=1 arch=sm_90 "
+     {"epilogue.cuh", "warp_rows.cu"}},
+    {"layernorm/cols=4/f32/scale=0/stats warp_rows threads=32 threads_per_row=2 vector=2 per_thread=1 "
+     "arch=sm_90 "
      "rows=1 seed=6",
      {0},
-     {"epilogue.cuh", "packed_rows.cu"}},
-    {"layernorm/cols=40/f16/wb/gelu packed_rows threads=32 lanes=1 vector=8 per_thread=5 arch=sm_90 rows=33 "
+     {"epilogue.cuh", "warp_rows.cu"}},
+    {"layernorm/cols=40/f16/wb/gelu warp_rows threads=32 threads_per_row=1 vector=8 per_thread=5 arch=sm_90 "
+     "rows=33 "
      "seed=41",
      {0},
      {"epilogue.cuh"}},
     // Pairs of bf16.
-    {"layernorm/cols=40/bf16/wb packed_rows threads=32 lanes=1 vector=8 per_thread=5 arch=sm_90 rows=9 "
+    {"layernorm/cols=40/bf16/wb warp_rows threads=32 threads_per_row=1 vector=8 per_thread=5 arch=sm_90 "
+     "rows=9 "
      "seed=55",
      {0},
      {"number.cuh"}},
-    {"layernorm/cols=40/f64/gelu packed_rows threads=32 lanes=4 vector=2 per_thread=5 arch=sm_90 rows=13 "
+    {"layernorm/cols=40/f64/gelu warp_rows threads=32 threads_per_row=4 vector=2 per_thread=5 arch=sm_90 "
+     "rows=13 "
      "in_place=1 inputs=mixed seed=7",
      {15},
-     {"epilogue.cuh", "packed_rows.cu"}},
+     {"epilogue.cuh", "warp_rows.cu"}},
 
     // Several rows a block, so that the halves of the shared memory take turns.
-    {"layernorm/cols=300/f16/out=f32/wb/silu/stats resident_row threads=64 lanes=64 vector=4 per_thread=2 "
+    {"layernorm/cols=300/f16/out=f32/wb/silu/stats block_row threads=64 threads_per_row=64 vector=4 "
+     "per_thread=2 "
      "arch=sm_90 rows=7 x_gap=8 blocks=2 inputs=mixed seed=8",
      {0, 13, 3}},
     // A warp without columns, and one that begins a column behind the last.
-    {"layernorm/cols=95/f32/w/stats resident_row threads=256 lanes=256 vector=1 per_thread=3 arch=sm_90 "
+    {"layernorm/cols=95/f32/w/stats block_row threads=256 threads_per_row=256 vector=1 per_thread=3 "
+     "arch=sm_90 "
      "rows=3 blocks=2 inputs=large_mean seed=9",
      {0, 5}},
     // Whole rows with late weights.
-    {"layernorm/cols=1536/f32/wb/stats resident_row threads=64 lanes=64 vector=4 per_thread=6 arch=sm_90 "
+    {"layernorm/cols=1536/f32/wb/stats block_row threads=64 threads_per_row=64 vector=4 per_thread=6 "
+     "arch=sm_90 "
      "rows=4 seed=10 blocks=1",
      {0, 5}},
 
     // Whole chunks with early weights, all of them measured before the first is applied; a second launch.
-    {"layernorm/cols=128/f32/wb two_reads threads=64 lanes=64 vector=1 per_thread=1 group_rows=2 "
+    {"layernorm/cols=128/f32/wb split_row threads=64 threads_per_row=64 vector=1 per_thread=1 group_rows=2 "
      "blocks_per_sm=2 sms=1 arch=sm_90 rows=3 runs=2 inputs=nan_row seed=14",
      {15}},
     // More chunks than threads, one column left over, a batch left over.
-    {"layernorm/cols=1281/f64/stats two_reads threads=32 lanes=32 vector=1 per_thread=1 group_rows=3 "
+    {"layernorm/cols=1281/f64/stats split_row threads=32 threads_per_row=32 vector=1 per_thread=1 "
+     "group_rows=3 "
      "blocks_per_sm=2 sms=2 arch=sm_90 rows=5 inputs=large_mean seed=13",
      {5}},
     // More blocks than a row has chunks, so that some know nothing of a row; a ring of exactly as many rows
     // as are wanted, which wraps. In this schedule one block is late by a turn of the ring.
-    {"layernorm/cols=100/f32/stats two_reads threads=64 lanes=64 vector=1 per_thread=1 group_rows=1 "
+    {"layernorm/cols=100/f32/stats split_row threads=64 threads_per_row=64 vector=1 per_thread=1 "
+     "group_rows=1 "
      "blocks_per_sm=3 sms=1 arch=sm_90 rows=80 y_gap=2 inputs=large_mean seed=10",
      {13}},
     // Groups of two batches, the last group only one; late weights.
-    {"layernorm/cols=200/bf16/wb two_reads threads=32 lanes=32 vector=1 per_thread=3 group_rows=8 "
+    {"layernorm/cols=200/bf16/wb split_row threads=32 threads_per_row=32 vector=1 per_thread=3 group_rows=8 "
      "blocks_per_sm=2 sms=1 arch=sm_90 rows=68 in_place=1 seed=11",
      {13}},
     // So many threads that weights come late.
-    {"layernorm/cols=200/f32/wb two_reads threads=32 lanes=32 vector=1 per_thread=3 group_rows=2 "
+    {"layernorm/cols=200/f32/wb split_row threads=32 threads_per_row=32 vector=1 per_thread=3 group_rows=2 "
      "blocks_per_sm=9 sms=1 arch=sm_90 rows=6 seed=54",
      {0},
-     {"epilogue.cuh", "two_reads.cu"}},
+     {"epilogue.cuh", "split_row.cu"}},
     // Rows shared by blocks: in a cluster, whose last slice has a warp without columns; whole slices.
-    {"layernorm/cols=400/f32/wb/stats resident_row threads=64 lanes=64 vector=1 per_thread=2 slices=4 "
+    {"layernorm/cols=400/f32/wb/stats block_row threads=64 threads_per_row=64 vector=1 per_thread=2 "
+     "blocks_per_row=4 "
      "exchange=cluster arch=sm_90 rows=5 blocks=8 x_gap=3 inputs=large_mean overlaps=1 seed=16",
      {0, 13}},
-    {"layernorm/cols=256/f32/stats resident_row threads=64 lanes=64 vector=1 per_thread=2 slices=2 "
+    {"layernorm/cols=256/f32/stats block_row threads=64 threads_per_row=64 vector=1 per_thread=2 "
+     "blocks_per_row=2 "
      "exchange=cluster arch=sm_90 rows=3 seed=17",
      {5},
-     {"layout.cuh", "exchange.cuh", "resident_row.cu"}},
-    {"layernorm/cols=100/f32/w resident_row threads=64 lanes=64 vector=1 per_thread=2 slices=2 "
+     {"layout.cuh", "exchange.cuh", "block_row.cu"}},
+    {"layernorm/cols=100/f32/w block_row threads=64 threads_per_row=64 vector=1 per_thread=2 "
+     "blocks_per_row=2 "
      "exchange=cluster arch=sm_90 rows=2 seed=37",
      {0},
      {"layout.cuh"}},
-    {"layernorm/cols=380/f32/wb resident_row threads=64 lanes=64 vector=1 per_thread=3 slices=2 "
+    {"layernorm/cols=380/f32/wb block_row threads=64 threads_per_row=64 vector=1 per_thread=3 "
+     "blocks_per_row=2 "
      "exchange=cluster arch=sm_90 rows=3 seed=31",
      {0},
-     {"resident_row.cu"}},
+     {"block_row.cu"}},
     // Parts of as many columns, several for each lane that merges them.
-    {"layernorm/cols=4096/f32/stats resident_row threads=512 lanes=512 vector=1 per_thread=1 slices=8 "
+    {"layernorm/cols=4096/f32/stats block_row threads=512 threads_per_row=512 vector=1 per_thread=1 "
+     "blocks_per_row=8 "
      "exchange=cluster arch=sm_90 rows=2 seed=53",
      {0},
      {"statistics.cuh"}},
     // In teams, of which one has a row less, and again; with slices that have no columns; with more slices
     // than a warp has lanes.
-    {"layernorm/cols=300/f32/stats resident_row threads=64 lanes=64 vector=1 per_thread=2 blocks_per_sm=2 "
-     "slices=3 exchange=grid sms=3 arch=sm_80 rows=7 runs=2 inputs=large_mean seed=18",
+    {"layernorm/cols=300/f32/stats block_row threads=64 threads_per_row=64 vector=1 per_thread=2 "
+     "blocks_per_sm=2 "
+     "blocks_per_row=3 exchange=grid sms=3 arch=sm_80 rows=7 runs=2 inputs=large_mean seed=18",
      {0, 13}},
-    {"layernorm/cols=256/f64/w resident_row threads=64 lanes=64 vector=1 per_thread=2 blocks_per_sm=2 "
-     "slices=5 exchange=grid sms=5 arch=sm_90 rows=5 overlaps=1 inputs=nan_row seed=19",
+    {"layernorm/cols=256/f64/w block_row threads=64 threads_per_row=64 vector=1 per_thread=2 blocks_per_sm=2 "
+     "blocks_per_row=5 exchange=grid sms=5 arch=sm_90 rows=5 overlaps=1 inputs=nan_row seed=19",
      {10},
-     {"layout.cuh", "statistics.cuh", "exchange.cuh", "workspace.cuh", "resident_row.cu"}},
-    {"layernorm/cols=1050/f32 resident_row threads=32 lanes=32 vector=1 per_thread=1 blocks_per_sm=2 "
-     "slices=33 exchange=grid sms=17 arch=sm_90 rows=2 inputs=large_mean seed=20",
+     {"layout.cuh", "statistics.cuh", "exchange.cuh", "workspace.cuh", "block_row.cu"}},
+    {"layernorm/cols=1050/f32 block_row threads=32 threads_per_row=32 vector=1 per_thread=1 blocks_per_sm=2 "
+     "blocks_per_row=33 exchange=grid sms=17 arch=sm_90 rows=2 inputs=large_mean seed=20",
      {0},
-     {"layout.cuh", "statistics.cuh", "exchange.cuh", "resident_row.cu"}},
+     {"layout.cuh", "statistics.cuh", "exchange.cuh", "block_row.cu"}},
 
     // Tiles: of rows one after the other, whole ones and a last one that is not, from every place; with gaps,
     // in which each row is a run; in place; wide elements into narrow ones and back; tiles shorter than an
     // access.
-    {"layernorm/cols=45/f16/wb/stats tiled_rows threads=64 lanes=4 vector=1 per_thread=12 group_rows=2 "
+    {"layernorm/cols=45/f16/wb/stats staged_rows threads=64 threads_per_row=4 vector=1 per_thread=12 "
+     "group_rows=2 "
      "arch=sm_90 rows=71 x_shift=3 y_shift=6 weight_shift=1 blocks=1 guard=before overlaps=1 seed=21",
      {0, 13}},
-    {"layernorm/cols=45/f16/w/stats tiled_rows threads=64 lanes=4 vector=1 per_thread=12 group_rows=2 "
+    {"layernorm/cols=45/f16/w/stats staged_rows threads=64 threads_per_row=4 vector=1 per_thread=12 "
+     "group_rows=2 "
      "arch=sm_90 rows=37 x_shift=2 x_gap=2 y_gap=1 blocks=1 guard=before seed=39",
      {0, 13}},
-    {"layernorm/cols=33/f32/out=f16/wb tiled_rows threads=32 lanes=1 vector=1 per_thread=33 arch=sm_90 "
+    {"layernorm/cols=33/f32/out=f16/wb staged_rows threads=32 threads_per_row=1 vector=1 per_thread=33 "
+     "arch=sm_90 "
      "rows=66 y_shift=1 y_gap=3 overlaps=1 seed=22",
      {0},
-     {"tiled_rows.cu"}},
-    {"layernorm/cols=6/f16/out=f32/wb tiled_rows threads=32 lanes=2 vector=2 per_thread=2 group_rows=3 "
+     {"staged_rows.cu"}},
+    {"layernorm/cols=6/f16/out=f32/wb staged_rows threads=32 threads_per_row=2 vector=2 per_thread=2 "
+     "group_rows=3 "
      "arch=sm_90 rows=100 x_shift=2 seed=40",
      {0},
-     {"tiled_rows.cu"}},
-    {"layernorm/cols=19/f32/w tiled_rows threads=32 lanes=4 vector=1 per_thread=5 group_rows=2 arch=sm_75 "
+     {"staged_rows.cu"}},
+    {"layernorm/cols=19/f32/w staged_rows threads=32 threads_per_row=4 vector=1 per_thread=5 group_rows=2 "
+     "arch=sm_75 "
      "rows=33 x_shift=3 guard=before seed=45",
      {0},
-     {"tiled_rows.cu"}},
-    {"layernorm/cols=1/bf16 tiled_rows threads=64 lanes=32 vector=1 per_thread=1 arch=sm_90 rows=9 x_shift=5 "
+     {"staged_rows.cu"}},
+    {"layernorm/cols=1/bf16 staged_rows threads=64 threads_per_row=32 vector=1 per_thread=1 arch=sm_90 "
+     "rows=9 x_shift=5 "
      "in_place=1 seed=41",
      {0},
-     {"tiled_rows.cu"}},
-    {"layernorm/cols=257/f32/w tiled_rows threads=32 lanes=32 vector=1 per_thread=9 group_rows=3 arch=sm_90 "
+     {"staged_rows.cu"}},
+    {"layernorm/cols=257/f32/w staged_rows threads=32 threads_per_row=32 vector=1 per_thread=9 group_rows=3 "
+     "arch=sm_90 "
      "rows=7 in_place=1 blocks=1 guard=before seed=42",
      {0, 13},
-     {"tiled_rows.cu", "statistics.cuh"}},
+     {"staged_rows.cu", "statistics.cuh"}},
 
     // Rows that begin anywhere.
-    {"layernorm/cols=201/f32/wb resident_row threads=64 lanes=64 vector=4 per_thread=1 shifted=1 arch=sm_90 "
+    {"layernorm/cols=201/f32/wb block_row threads=64 threads_per_row=64 vector=4 per_thread=1 unaligned=1 "
+     "arch=sm_90 "
      "rows=5 x_gap=1 y_gap=2 blocks=2 inputs=large_mean seed=23",
      {0, 13, 3},
-     {"layout.cuh", "shift.cuh", "statistics.cuh", "resident_row.cu"}},
-    {"layernorm/cols=301/bf16/wb resident_row threads=32 lanes=32 vector=8 per_thread=1 slices=2 "
-     "exchange=cluster shifted=1 arch=sm_90 rows=4 blocks=2 y_shift=1 in_place=1 seed=24",
+     {"layout.cuh", "unaligned.cuh", "statistics.cuh", "block_row.cu"}},
+    {"layernorm/cols=301/bf16/wb block_row threads=32 threads_per_row=32 vector=8 per_thread=1 "
+     "blocks_per_row=2 "
+     "exchange=cluster unaligned=1 arch=sm_90 rows=4 blocks=2 y_shift=1 in_place=1 seed=24",
      {0, 5},
-     {"layout.cuh", "shift.cuh", "exchange.cuh", "resident_row.cu"}},
+     {"layout.cuh", "unaligned.cuh", "exchange.cuh", "block_row.cu"}},
     // Weights that are misaligned, one or the other.
-    {"layernorm/cols=301/bf16/wb resident_row threads=32 lanes=32 vector=8 per_thread=2 shifted=1 arch=sm_90 "
+    {"layernorm/cols=301/bf16/wb block_row threads=32 threads_per_row=32 vector=8 per_thread=2 unaligned=1 "
+     "arch=sm_90 "
      "rows=3 weight_shift=1 seed=43",
      {0},
-     {"shift.cuh"}},
-    {"layernorm/cols=301/bf16/wb resident_row threads=32 lanes=32 vector=8 per_thread=2 shifted=1 arch=sm_90 "
+     {"unaligned.cuh"}},
+    {"layernorm/cols=301/bf16/wb block_row threads=32 threads_per_row=32 vector=8 per_thread=2 unaligned=1 "
+     "arch=sm_90 "
      "rows=3 bias_shift=1 seed=44",
      {0},
-     {"shift.cuh"}},
-    {"layernorm/cols=301/f32/wb/stats two_reads threads=32 lanes=32 vector=4 per_thread=1 group_rows=4 "
-     "blocks_per_sm=2 sms=1 shifted=1 arch=sm_90 rows=6 x_gap=2 x_shift=1 overlaps=1 seed=25",
+     {"unaligned.cuh"}},
+    {"layernorm/cols=301/f32/wb/stats split_row threads=32 threads_per_row=32 vector=4 per_thread=1 "
+     "group_rows=4 "
+     "blocks_per_sm=2 sms=1 unaligned=1 arch=sm_90 rows=6 x_gap=2 x_shift=1 overlaps=1 seed=25",
      {0, 13},
-     {"layout.cuh", "shift.cuh", "two_reads.cu"}},
+     {"layout.cuh", "unaligned.cuh", "split_row.cu"}},
 
     // Streamed: more rows than places, a partial last chunk; teams of two, and again; a whole slice that is
     // taken ahead; a bias that is not held.
-    {"layernorm/cols=3064/f32/wb/stats streamed_row threads=512 lanes=256 vector=4 per_thread=1 stages=4 "
+    {"layernorm/cols=3064/f32/wb/stats persistent_row threads=512 threads_per_row=256 vector=4 per_thread=1 "
+     "stages=4 "
      "sms=1 arch=sm_90 rows=9 x_gap=4 inputs=large_mean overlaps=1 seed=26",
      {0, 13}},
-    {"layernorm/cols=5108/f32/w/stats streamed_row threads=512 lanes=256 vector=4 per_thread=1 slices=3 "
+    {"layernorm/cols=5108/f32/w/stats persistent_row threads=512 threads_per_row=256 vector=4 per_thread=1 "
+     "blocks_per_row=3 "
      "exchange=grid stages=4 sms=6 arch=sm_90 rows=17 runs=2 inputs=large_mean seed=27",
      {0, 13},
-     {"exchange.cuh", "workspace.cuh", "statistics.cuh", "ring.cuh", "streamed_row.cu"}},
-    {"layernorm/cols=2048/f32/wb streamed_row threads=512 lanes=256 vector=4 per_thread=1 slices=2 "
+     {"exchange.cuh", "workspace.cuh", "statistics.cuh", "ring.cuh", "persistent_row.cu"}},
+    {"layernorm/cols=2048/f32/wb persistent_row threads=512 threads_per_row=256 vector=4 per_thread=1 "
+     "blocks_per_row=2 "
      "exchange=grid stages=3 sms=2 arch=sm_90 rows=2 seed=57",
      {0},
-     {"streamed_row.cu"}},
-    {"layernorm/cols=8192/bf16/out=f32/wb streamed_row threads=512 lanes=256 vector=8 per_thread=2 stages=2 "
+     {"persistent_row.cu"}},
+    {"layernorm/cols=8192/bf16/out=f32/wb persistent_row threads=512 threads_per_row=256 vector=8 "
+     "per_thread=2 stages=2 "
      "sms=1 arch=sm_90 rows=3 seed=28",
      {5},
-     {"layout.cuh", "ring.cuh", "streamed_row.cu"}},
-    {"layernorm/cols=12280/f16/w=f64/wb streamed_row threads=512 lanes=256 vector=8 per_thread=2 stages=4 "
+     {"layout.cuh", "ring.cuh", "persistent_row.cu"}},
+    {"layernorm/cols=12280/f16/w=f64/wb persistent_row threads=512 threads_per_row=256 vector=8 per_thread=2 "
+     "stages=4 "
      "sms=1 arch=sm_90 rows=2 seed=29",
      {0},
-     {"ring.cuh", "streamed_row.cu"}},
-    {"layernorm/cols=20472/f16/w=f64/wb streamed_row threads=512 lanes=256 vector=8 per_thread=2 stages=5 "
+     {"ring.cuh", "persistent_row.cu"}},
+    {"layernorm/cols=20472/f16/w=f64/wb persistent_row threads=512 threads_per_row=256 vector=8 per_thread=2 "
+     "stages=5 "
      "sms=1 arch=sm_90 rows=2 seed=30",
      {0},
-     {"ring.cuh", "streamed_row.cu"}},
+     {"ring.cuh", "persistent_row.cu"}},
     // A warp that measures nothing, and one of which only a lane does.
-    {"layernorm/cols=260/f32/w/stats streamed_row threads=512 lanes=256 vector=4 per_thread=1 stages=2 "
+    {"layernorm/cols=260/f32/w/stats persistent_row threads=512 threads_per_row=256 vector=4 per_thread=1 "
+     "stages=2 "
      "sms=1 arch=sm_90 rows=2 inputs=large_mean seed=34",
      {0},
-     {"layout.cuh", "statistics.cuh", "ring.cuh", "streamed_row.cu"}},
+     {"layout.cuh", "statistics.cuh", "ring.cuh", "persistent_row.cu"}},
     // Chunks so large that one alone is in flight.
-    {"layernorm/cols=11264/f32 streamed_row threads=512 lanes=256 vector=4 per_thread=11 stages=2 sms=1 "
+    {"layernorm/cols=11264/f32 persistent_row threads=512 threads_per_row=256 vector=4 per_thread=11 "
+     "stages=2 sms=1 "
      "arch=sm_90 rows=2 seed=35",
      {0},
-     {"ring.cuh", "streamed_row.cu"}},
-    // Streamed rows that begin anywhere: one chunk each, measured at once.
-    {"layernorm/cols=1501/f16/out=f32/wb/stats streamed_row threads=512 lanes=256 vector=8 per_thread=1 "
-     "stages=3 shifted=1 sms=1 arch=sm_90 rows=7 x_gap=4 y_gap=1 inputs=large_mean overlaps=1 seed=46",
+     {"ring.cuh", "persistent_row.cu"}},
+    // Persistent rows that begin anywhere: one chunk each, measured at once.
+    {"layernorm/cols=1501/f16/out=f32/wb/stats persistent_row threads=512 threads_per_row=256 vector=8 "
+     "per_thread=1 "
+     "stages=3 unaligned=1 sms=1 arch=sm_90 rows=7 x_gap=4 y_gap=1 inputs=large_mean overlaps=1 seed=46",
      {0, 13},
-     {"ring.cuh", "singles.cuh", "streamed_row.cu"}},
+     {"ring.cuh", "scalar.cuh", "persistent_row.cu"}},
     // A warp that measures nothing, and one of which only a lane does.
-    {"layernorm/cols=65/f32/stats streamed_row threads=512 lanes=256 vector=4 per_thread=1 stages=2 "
-     "shifted=1 sms=1 arch=sm_90 rows=3 seed=52",
+    {"layernorm/cols=65/f32/stats persistent_row threads=512 threads_per_row=256 vector=4 per_thread=1 "
+     "stages=2 "
+     "unaligned=1 sms=1 arch=sm_90 rows=3 seed=52",
      {0},
-     {"ring.cuh", "singles.cuh", "streamed_row.cu"}},
+     {"ring.cuh", "scalar.cuh", "persistent_row.cu"}},
     // Chunks that share vectors, of which the last is not full; weights that are kept.
-    {"layernorm/cols=3065/f32/wb/stats streamed_row threads=512 lanes=256 vector=4 per_thread=1 stages=4 "
-     "shifted=1 sms=1 arch=sm_90 rows=6 x_gap=2 x_shift=1 guard=before inputs=large_mean seed=47",
+    {"layernorm/cols=3065/f32/wb/stats persistent_row threads=512 threads_per_row=256 vector=4 per_thread=1 "
+     "stages=4 "
+     "unaligned=1 sms=1 arch=sm_90 rows=6 x_gap=2 x_shift=1 guard=before inputs=large_mean seed=47",
      {0, 13},
-     {"ring.cuh", "singles.cuh", "streamed_row.cu"}},
+     {"ring.cuh", "scalar.cuh", "persistent_row.cu"}},
     // Slices of one and two chunks, in place, over again; teams of which one has a row less.
-    {"layernorm/cols=10101/f16/wb/stats streamed_row threads=512 lanes=256 vector=8 per_thread=1 slices=3 "
-     "exchange=grid stages=3 shifted=1 sms=6 arch=sm_90 rows=7 x_gap=2 in_place=1 runs=2 inputs=large_mean "
+    {"layernorm/cols=10101/f16/wb/stats persistent_row threads=512 threads_per_row=256 vector=8 per_thread=1 "
+     "blocks_per_row=3 "
+     "exchange=grid stages=3 unaligned=1 sms=6 arch=sm_90 rows=7 x_gap=2 in_place=1 runs=2 inputs=large_mean "
      "seed=48",
      {0, 5},
-     {"exchange.cuh", "ring.cuh", "singles.cuh", "streamed_row.cu"}},
+     {"exchange.cuh", "ring.cuh", "scalar.cuh", "persistent_row.cu"}},
     // A last slice that lies in front of its first whole vector.
-    {"layernorm/cols=4099/bf16/w streamed_row threads=512 lanes=256 vector=8 per_thread=1 slices=3 "
-     "exchange=grid stages=2 shifted=1 sms=3 arch=sm_90 rows=6 x_shift=2 y_shift=1 seed=49",
+    {"layernorm/cols=4099/bf16/w persistent_row threads=512 threads_per_row=256 vector=8 per_thread=1 "
+     "blocks_per_row=3 "
+     "exchange=grid stages=2 unaligned=1 sms=3 arch=sm_90 rows=6 x_shift=2 y_shift=1 seed=49",
      {0, 13},
-     {"ring.cuh", "singles.cuh", "streamed_row.cu"}},
+     {"ring.cuh", "scalar.cuh", "persistent_row.cu"}},
     // Full chunks in slices that share vectors.
-    {"layernorm/cols=5120/f32/w/stats streamed_row threads=512 lanes=256 vector=4 per_thread=1 slices=2 "
-     "exchange=grid stages=3 shifted=1 sms=2 arch=sm_90 rows=5 x_gap=1 y_gap=3 seed=50",
+    {"layernorm/cols=5120/f32/w/stats persistent_row threads=512 threads_per_row=256 vector=4 per_thread=1 "
+     "blocks_per_row=2 "
+     "exchange=grid stages=3 unaligned=1 sms=2 arch=sm_90 rows=5 x_gap=1 y_gap=3 seed=50",
      {0, 13},
-     {"statistics.cuh", "ring.cuh", "singles.cuh", "streamed_row.cu"}},
+     {"statistics.cuh", "ring.cuh", "scalar.cuh", "persistent_row.cu"}},
     // More weights than are kept, in double; a last chunk of one column.
-    {"layernorm/cols=4609/f64/wb/stats streamed_row threads=512 lanes=256 vector=2 per_thread=1 stages=11 "
-     "shifted=1 sms=1 arch=sm_120 rows=3 x_gap=2 seed=51",
+    {"layernorm/cols=4609/f64/wb/stats persistent_row threads=512 threads_per_row=256 vector=2 per_thread=1 "
+     "stages=11 "
+     "unaligned=1 sms=1 arch=sm_120 rows=3 x_gap=2 seed=51",
      {0, 13},
-     {"ring.cuh", "singles.cuh", "streamed_row.cu"}},
+     {"ring.cuh", "scalar.cuh", "persistent_row.cu"}},
     // Vectors that cover all but the ends of a row, in a block and in the one chunk of a row.
-    {"layernorm/cols=257/f32/w resident_row threads=64 lanes=64 vector=4 per_thread=1 shifted=1 arch=sm_90 "
+    {"layernorm/cols=257/f32/w block_row threads=64 threads_per_row=64 vector=4 per_thread=1 unaligned=1 "
+     "arch=sm_90 "
      "rows=3 seed=38",
      {0},
-     {"layout.cuh", "exchange.cuh", "resident_row.cu"}},
-    {"layernorm/cols=257/bf16/w two_reads threads=32 lanes=32 vector=8 per_thread=1 group_rows=2 sms=2 "
-     "shifted=1 arch=sm_90 rows=17 y_shift=1 seed=33",
+     {"layout.cuh", "exchange.cuh", "block_row.cu"}},
+    {"layernorm/cols=257/bf16/w split_row threads=32 threads_per_row=32 vector=8 per_thread=1 group_rows=2 "
+     "sms=2 "
+     "unaligned=1 arch=sm_90 rows=17 y_shift=1 seed=33",
      {10},
-     {"layout.cuh", "shift.cuh", "two_reads.cu"}},
+     {"layout.cuh", "unaligned.cuh", "split_row.cu"}},
     // The generic kernel: a warp a row, of chunks that are not full, with warps and blocks that loop.
-    {"layernorm/cols=150/f16/out=bf16/w=f32/wb/gelu/scale=-0.5/stats generic threads=64 lanes=32 vector=1 "
+    {"layernorm/cols=150/f16/out=bf16/w=f32/wb/gelu/scale=-0.5/stats generic threads=64 threads_per_row=32 "
+     "vector=1 "
      "per_thread=5 arch=sm_90 rows=9 x_gap=3 y_gap=1 x_shift=1 blocks=2 overlaps=1 seed=60",
      {0, 13}},
     // A block a row, whose last warp has a part of a chunk; other dtypes; a NaN.
-    {"layernorm/cols=300/bf16/out=f32/w=f16/w/silu/stats generic threads=64 lanes=32 vector=1 per_thread=2 "
+    {"layernorm/cols=300/bf16/out=f32/w=f16/w/silu/stats generic threads=64 threads_per_row=32 vector=1 "
+     "per_thread=2 "
      "arch=sm_90 rows=5 blocks=2 inputs=nan_row guard=before seed=61",
      {0, 13, 3}},
-    {"layernorm/cols=433/f32/out=f16/w=bf16/wb/gelu_tanh generic threads=128 lanes=32 vector=1 per_thread=1 "
+    {"layernorm/cols=433/f32/out=f16/w=bf16/wb/gelu_tanh generic threads=128 threads_per_row=32 vector=1 "
+     "per_thread=1 "
      "arch=sm_90 rows=4 blocks=1 inputs=large_mean y_gap=5 seed=62",
      {0, 5},
      {"generic.cu"}},
     // Fewer warps with columns than there are; rows of one number; in place.
-    {"layernorm/cols=129/f32/relu/stats generic threads=128 lanes=32 vector=1 per_thread=1 arch=sm_90 rows=3 "
+    {"layernorm/cols=129/f32/relu/stats generic threads=128 threads_per_row=32 vector=1 per_thread=1 "
+     "arch=sm_90 rows=3 "
      "in_place=1 inputs=constant_rows seed=63",
      {0, 13},
      {"generic.cu"}},
-    {"layernorm/cols=500/f64/out=f32/w=f64/wb/gelu/scale=3/stats generic threads=64 lanes=32 vector=1 "
+    {"layernorm/cols=500/f64/out=f32/w=f64/wb/gelu/scale=3/stats generic threads=64 threads_per_row=32 "
+     "vector=1 "
      "per_thread=2 arch=sm_90 rows=3 inputs=large_mean seed=64",
      {0},
      {"generic.cu"}},
-    {"layernorm/cols=300/f32/w/stats generic threads=64 lanes=32 vector=1 per_thread=1 arch=sm_90 rows=4 "
+    {"layernorm/cols=300/f32/w/stats generic threads=64 threads_per_row=32 vector=1 per_thread=1 arch=sm_90 "
+     "rows=4 "
      "inputs=large_mean seed=66",
      {0},
      {"generic.cu"}},
     // A part of one column.
-    {"layernorm/cols=129/f32/stats generic threads=128 lanes=32 vector=1 per_thread=1 arch=sm_90 rows=3 "
+    {"layernorm/cols=129/f32/stats generic threads=128 threads_per_row=32 vector=1 per_thread=1 arch=sm_90 "
+     "rows=3 "
      "seed=67",
      {0},
      {"generic.cu", "statistics.cuh"}},
-    {"layernorm/cols=64/f32/out=f64/w generic threads=64 lanes=32 vector=1 per_thread=2 arch=sm_90 rows=4 "
+    {"layernorm/cols=64/f32/out=f64/w generic threads=64 threads_per_row=32 vector=1 per_thread=2 arch=sm_90 "
+     "rows=4 "
      "seed=65",
      {0},
      {"generic.cu"}},
     // So many blocks that the ring has its largest size, and wraps.
-    {"layernorm/cols=32/f32 two_reads threads=32 lanes=32 vector=1 per_thread=1 group_rows=1 "
+    {"layernorm/cols=32/f32 split_row threads=32 threads_per_row=32 vector=1 per_thread=1 group_rows=1 "
      "blocks_per_sm=32 sms=11 arch=sm_90 rows=1100 seed=15",
      {0},
-     {"two_reads.cu"}},
+     {"split_row.cu"}},
 };
 
 Experiment experiment_of(const Pinned& pinned) {
@@ -347,10 +403,11 @@ Experiment experiment_of(const Pinned& pinned) {
   // Those of another kernel, and of what this one has no use for.
   std::erase_if(files, [&](const std::string& file) {
     return (file.ends_with(".cu") && file != concat({normjit::name(c->plan.strategy), ".cu"})) ||
-           (file == "ring.cuh" && c->plan.strategy != Strategy::streamed_row) ||
-           (file == "singles.cuh" && (c->plan.strategy != Strategy::streamed_row || !c->plan.shifted)) ||
-           (file == "shift.cuh" && (c->plan.strategy == Strategy::streamed_row || !c->plan.shifted)) ||
-           (file == "exchange.cuh" && c->plan.slices == 1 && !c->plan.shifted) ||
+           (file == "ring.cuh" && c->plan.strategy != Strategy::persistent_row) ||
+           (file == "scalar.cuh" && (c->plan.strategy != Strategy::persistent_row || !c->plan.unaligned)) ||
+           (file == "unaligned.cuh" &&
+            (c->plan.strategy == Strategy::persistent_row || !c->plan.unaligned)) ||
+           (file == "exchange.cuh" && c->plan.blocks_per_row == 1 && !c->plan.unaligned) ||
            (file == "workspace.cuh" && workspace_bytes(c->plan, c->spec, c->device) == 0);
   });
   return {std::string(pinned.text), sources({&*c, 1}).value().front(), files,
@@ -408,12 +465,12 @@ std::optional<std::string> wrong_number(const Number& number, const LayerNormSpe
 // In the place of a kernel of the strategy whose text has all of these functions.
 Experiment experiment_of(const Number& number) {
   const KernelCase c{.spec = parse_spec(number.spec).value(),
-                     .plan = {Strategy::resident_row, 32, 32, 1, 1},
+                     .plan = {Strategy::block_row, 32, 32, 1, 1},
                      .device = DeviceProfile::of(Arch{90}).value()};
   Source source = sources({&c, 1}).value().front();
-  source.text.erase(source.text.find("#line 1 \"resident_row.cu\""));
+  source.text.erase(source.text.find("#line 1 \"block_row.cu\""));
   source.text +=
-      concat({"namespace normjit {\nNJ_KERNEL(resident_row, 32) {\n  if (threadIdx.x == 0) y[0] = ", number.y,
+      concat({"namespace normjit {\nNJ_KERNEL(block_row, 32) {\n  if (threadIdx.x == 0) y[0] = ", number.y,
               ";\n}\n}\n"});
   return {concat({number.y, " of ", shortest(number.from)}),
           source,

@@ -15,40 +15,51 @@ namespace {
 // Rows around 1e4 with deviation 1: floats lie 1e-3 apart there, so the nearest to the mean is up to 5e-4
 // off, and with it alone so is every y. Of 8 rows some are far off.
 constexpr const char* kCases[] = {
-    "layernorm/cols=96/f32 packed_rows threads=64 lanes=8 vector=4 per_thread=3 arch=sm_90 rows=8 "
+    "layernorm/cols=96/f32 warp_rows threads=64 threads_per_row=8 vector=4 per_thread=3 arch=sm_90 rows=8 "
     "inputs=large_mean seed=21",
-    "layernorm/cols=700/f32 resident_row threads=64 lanes=64 vector=4 per_thread=3 arch=sm_90 rows=8 "
+    "layernorm/cols=700/f32 block_row threads=64 threads_per_row=64 vector=4 per_thread=3 arch=sm_90 rows=8 "
     "inputs=large_mean seed=22",
-    "layernorm/cols=900/f32 resident_row threads=64 lanes=64 vector=4 per_thread=1 arch=sm_90 slices=4 "
+    "layernorm/cols=900/f32 block_row threads=64 threads_per_row=64 vector=4 per_thread=1 arch=sm_90 "
+    "blocks_per_row=4 "
     "exchange=cluster rows=8 inputs=large_mean seed=24",
-    "layernorm/cols=900/f32 resident_row threads=64 lanes=64 vector=4 per_thread=1 arch=sm_80 slices=4 "
+    "layernorm/cols=900/f32 block_row threads=64 threads_per_row=64 vector=4 per_thread=1 arch=sm_80 "
+    "blocks_per_row=4 "
     "exchange=grid sms=8 rows=8 inputs=large_mean seed=25",
-    "layernorm/cols=901/f32 resident_row threads=64 lanes=64 vector=4 per_thread=4 arch=sm_90 shifted=1 "
+    "layernorm/cols=901/f32 block_row threads=64 threads_per_row=64 vector=4 per_thread=4 arch=sm_90 "
+    "unaligned=1 "
     "rows=8 inputs=large_mean seed=26",
-    "layernorm/cols=5000/f32 streamed_row threads=512 lanes=256 vector=4 per_thread=1 slices=2 exchange=grid "
+    "layernorm/cols=5000/f32 persistent_row threads=512 threads_per_row=256 vector=4 per_thread=1 "
+    "blocks_per_row=2 exchange=grid "
     "stages=4 arch=sm_90 sms=4 rows=8 inputs=large_mean seed=27",
-    "layernorm/cols=900/f32 two_reads threads=64 lanes=64 vector=2 per_thread=2 group_rows=4 arch=sm_90 "
+    "layernorm/cols=900/f32 split_row threads=64 threads_per_row=64 vector=2 per_thread=2 group_rows=4 "
+    "arch=sm_90 "
     "rows=8 sms=2 inputs=large_mean seed=23",
-    "layernorm/cols=700/f32 generic threads=64 lanes=32 vector=1 per_thread=32 arch=sm_90 rows=8 "
+    "layernorm/cols=700/f32 generic threads=64 threads_per_row=32 vector=1 per_thread=32 arch=sm_90 rows=8 "
     "inputs=large_mean seed=34",
-    "layernorm/cols=5000/f32 generic threads=64 lanes=32 vector=1 per_thread=4 arch=sm_90 rows=8 "
+    "layernorm/cols=5000/f32 generic threads=64 threads_per_row=32 vector=1 per_thread=4 arch=sm_90 rows=8 "
     "inputs=large_mean seed=35",
 };
 constexpr double kAllowed = 3e-5;
 
 // Beside them: parts that are merged by pairs, full chunks, and single elements.
 constexpr const char* kMoreCases[] = {
-    "layernorm/cols=512/f32 resident_row threads=64 lanes=64 vector=4 per_thread=2 arch=sm_90 rows=8 seed=28",
-    "layernorm/cols=1024/f32 resident_row threads=64 lanes=64 vector=4 per_thread=1 arch=sm_90 slices=4 "
+    "layernorm/cols=512/f32 block_row threads=64 threads_per_row=64 vector=4 per_thread=2 arch=sm_90 rows=8 "
+    "seed=28",
+    "layernorm/cols=1024/f32 block_row threads=64 threads_per_row=64 vector=4 per_thread=1 arch=sm_90 "
+    "blocks_per_row=4 "
     "exchange=cluster rows=8 seed=29",
-    "layernorm/cols=8192/f32 streamed_row threads=512 lanes=256 vector=4 per_thread=1 slices=2 exchange=grid "
+    "layernorm/cols=8192/f32 persistent_row threads=512 threads_per_row=256 vector=4 per_thread=1 "
+    "blocks_per_row=2 exchange=grid "
     "stages=5 arch=sm_90 sms=4 rows=8 seed=30",
-    "layernorm/cols=9001/f32 streamed_row threads=512 lanes=256 vector=4 per_thread=1 slices=2 exchange=grid "
-    "stages=6 shifted=1 arch=sm_90 sms=4 rows=8 seed=31",
-    "layernorm/cols=300001/f32 streamed_row threads=512 lanes=256 vector=4 per_thread=2 slices=16 "
+    "layernorm/cols=9001/f32 persistent_row threads=512 threads_per_row=256 vector=4 per_thread=1 "
+    "blocks_per_row=2 exchange=grid "
+    "stages=6 unaligned=1 arch=sm_90 sms=4 rows=8 seed=31",
+    "layernorm/cols=300001/f32 persistent_row threads=512 threads_per_row=256 vector=4 per_thread=2 "
+    "blocks_per_row=16 "
     "exchange=grid "
-    "stages=27 shifted=1 arch=sm_90 sms=16 rows=1 seed=33",
-    "layernorm/cols=97/f32 tiled_rows threads=64 lanes=8 vector=1 per_thread=13 arch=sm_90 rows=8 seed=32",
+    "stages=27 unaligned=1 arch=sm_90 sms=16 rows=1 seed=33",
+    "layernorm/cols=97/f32 staged_rows threads=64 threads_per_row=8 vector=1 per_thread=13 arch=sm_90 rows=8 "
+    "seed=32",
 };
 
 std::vector<KernelCase> cases_of(std::span<const char* const> texts) {

@@ -74,15 +74,15 @@ TEST(Candidates, AreLegalRankedAndExplained) {
   });
 }
 
-// Accesses that are not shifted stand where the alignment allows them; shifted ones are as wide as any.
+// Accesses that are not unaligned stand where the alignment allows them; unaligned ones are as wide as any.
 TEST(Candidates, NoAccessIsWiderThanTheTensorsAllow) {
   for_random_uses(1'000, [](const LayerNormSpec& spec, const DeviceProfile& device, RowsRegime regime,
                             Alignment alignment) {
     for (const Candidate& candidate : candidates(spec, device, regime, alignment)) {
       const Plan& plan = candidate.plan;
-      if (plan.strategy == Strategy::streamed_row && plan.shifted) {
+      if (plan.strategy == Strategy::persistent_row && plan.unaligned) {
         ASSERT_EQ(plan.vector * size_of(spec.input), 16) << to_text(plan);
-      } else if (plan.shifted) {
+      } else if (plan.unaligned) {
         ASSERT_EQ(access_bytes(plan, spec), 16) << to_text(plan);
       } else {
         ASSERT_LE(plan.vector, static_cast<int>(alignment)) << to_text(plan);
@@ -93,14 +93,14 @@ TEST(Candidates, NoAccessIsWiderThanTheTensorsAllow) {
 }
 
 // Into registers; the ring takes wider vectors of x, where it is narrower than y.
-TEST(Candidates, AlignedRowsAreNotShifted) {
+TEST(Candidates, AlignedRowsAreNotUnaligned) {
   for_random_uses(
       1'000, [](LayerNormSpec spec, const DeviceProfile& device, RowsRegime regime, Alignment alignment) {
         const int widest = widest_vector(spec);
         if (static_cast<int>(alignment) < widest) return;
         spec.columns = std::max<std::int64_t>(widest, spec.columns / widest * widest);
         for (const Candidate& candidate : candidates(spec, device, regime, alignment))
-          ASSERT_TRUE(!candidate.plan.shifted || candidate.plan.strategy == Strategy::streamed_row)
+          ASSERT_TRUE(!candidate.plan.unaligned || candidate.plan.strategy == Strategy::persistent_row)
               << to_text(candidate.plan);
       });
 }
@@ -114,7 +114,7 @@ TEST(Choose, ManyShortRowsThatBeginAnywhereAreMovedInWideAccesses) {
         const LayerNormSpec spec =
             canonical({.columns = columns, .input = dtype, .affine = Affine::weight_bias});
         const Plan plan = choose(spec, device, RowsRegime::many, Alignment::one);
-        ASSERT_TRUE(plan.shifted || plan.strategy == Strategy::tiled_rows)
+        ASSERT_TRUE(plan.unaligned || plan.strategy == Strategy::staged_rows)
             << to_text(spec) << " on " << device.text() << ": " << to_text(plan);
       }
 }
@@ -123,7 +123,7 @@ TEST(Fallback, NeedsNoBlocksThatRunTogether) {
   for_random_uses(2'000, [](const LayerNormSpec& spec, const DeviceProfile& device, RowsRegime regime,
                             Alignment alignment) {
     const Plan plan = fallback(spec, device, regime, alignment);
-    ASSERT_EQ(plan.strategy, Strategy::two_reads);
+    ASSERT_EQ(plan.strategy, Strategy::split_row);
     ASSERT_EQ(plan.exchange, Exchange::none);
     const auto legal = check(plan, spec, device);
     ASSERT_TRUE(legal.ok()) << legal.error().message;
@@ -185,7 +185,7 @@ TEST(Plans, EveryLaunchFindsItsOwn) {
 
       const Plan plan = choose(spec, device, regime_of(rows, device), alignment);
       ASSERT_TRUE(contains(all, plan)) << to_text(plan);
-      if (plan.shifted) continue;
+      if (plan.unaligned) continue;
       for (const Tensor& tensor : tensors) {
         const auto access = static_cast<std::uint64_t>(std::min(16, plan.vector * size_of(tensor.dtype)));
         for (const std::uint64_t row : {0, 1, 2, 3, 1001})
@@ -224,12 +224,12 @@ TEST(Choose, IgnoresWhatDoesNotShapeTheKernel) {
 TEST(Choose, GiganticRowsStreamThroughTheWholeDeviceWhereTheHardwareCan) {
   const LayerNormSpec spec{.columns = 4194304, .affine = Affine::weight_bias};
   const Plan h200 = choose(spec, profile(90), regime_of(16, profile(90)), Alignment::eight);
-  EXPECT_EQ(h200.strategy, Strategy::streamed_row) << to_text(h200);
+  EXPECT_EQ(h200.strategy, Strategy::persistent_row) << to_text(h200);
   EXPECT_EQ(h200.exchange, Exchange::grid) << to_text(h200);
   EXPECT_GE(grid_blocks(h200, spec, profile(90), 16), profile(90).sm_count / 2) << to_text(h200);
   for (const int arch : {75, 80, 86, 87, 88, 89}) {
     const Plan older = choose(spec, profile(arch), regime_of(16, profile(arch)), Alignment::eight);
-    EXPECT_NE(older.strategy, Strategy::streamed_row) << arch;
+    EXPECT_NE(older.strategy, Strategy::persistent_row) << arch;
     EXPECT_TRUE(check(older, spec, profile(arch)).ok()) << arch;
   }
 }
@@ -241,14 +241,14 @@ TEST(Choose, RowsThatFitNowhereOnTheChipAreReadTwice) {
         for (const Alignment alignment : kAlignments) {
           const Plan plan = choose(canonical({.columns = std::int64_t{1} << 30, .input = dtype}), device,
                                    regime, alignment);
-          ASSERT_EQ(plan.strategy, Strategy::two_reads) << to_text(plan) << " on " << device.text();
+          ASSERT_EQ(plan.strategy, Strategy::split_row) << to_text(plan) << " on " << device.text();
         }
 }
 
 TEST(Choose, ShortRowsShareWarps) {
   const LayerNormSpec spec{.columns = 64, .affine = Affine::weight_bias, .activation = Activation::gelu};
   for (const DeviceProfile& device : DeviceProfile::known())
-    EXPECT_EQ(choose(spec, device, RowsRegime::many, Alignment::eight).strategy, Strategy::packed_rows)
+    EXPECT_EQ(choose(spec, device, RowsRegime::many, Alignment::eight).strategy, Strategy::warp_rows)
         << device.text();
 }
 
@@ -268,7 +268,7 @@ TEST(Choose, LongRowsGetManyThreads) {
   for_random_uses(
       1'000, [](LayerNormSpec spec, const DeviceProfile& device, RowsRegime regime, Alignment alignment) {
         spec.columns = spec.columns % 100'000 + 65'536;
-        EXPECT_GT(choose(spec, device, regime, alignment).lanes, 32);
+        EXPECT_GT(choose(spec, device, regime, alignment).threads_per_row, 32);
       });
 }
 

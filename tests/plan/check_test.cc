@@ -42,11 +42,11 @@ void expect_refused(const LayerNormSpec& spec, const Plan& legal, const std::vec
 // Broken whatever the strategy.
 std::vector<Broken> broken_shapes() {
   return {
-      {"threads must be", [](Plan& p) { p.threads = p.lanes = 0; }},
-      {"threads must be", [](Plan& p) { p.threads = p.lanes = -32; }},
-      {"threads must be", [](Plan& p) { p.threads = p.lanes = 16; }},
-      {"threads must be", [](Plan& p) { p.threads = p.lanes = 100; }},
-      {"threads must be", [](Plan& p) { p.threads = p.lanes = 1056; }},
+      {"threads must be", [](Plan& p) { p.threads = p.threads_per_row = 0; }},
+      {"threads must be", [](Plan& p) { p.threads = p.threads_per_row = -32; }},
+      {"threads must be", [](Plan& p) { p.threads = p.threads_per_row = 16; }},
+      {"threads must be", [](Plan& p) { p.threads = p.threads_per_row = 100; }},
+      {"threads must be", [](Plan& p) { p.threads = p.threads_per_row = 1056; }},
       {"vector must be", [](Plan& p) { p.vector = 0; }},
       {"vector must be", [](Plan& p) { p.vector = -4; }},
       {"vector must be", [](Plan& p) { p.vector = 3; }},
@@ -65,73 +65,73 @@ std::vector<Broken> broken_shapes() {
   };
 }
 
-TEST(Check, RefusesBrokenPackedRows) {
+TEST(Check, RefusesBrokenWarpRows) {
   const LayerNormSpec spec{.columns = 64};
   const Plan plan{
-      .strategy = Strategy::packed_rows, .threads = 256, .lanes = 16, .vector = 4, .per_thread = 1};
+      .strategy = Strategy::warp_rows, .threads = 256, .threads_per_row = 16, .vector = 4, .per_thread = 1};
   expect_refused(spec, plan, broken_shapes());
   expect_refused(spec, plan,
-                 {{"lanes must be a power of two", [](Plan& p) { p.lanes = 0; }},
-                  {"lanes must be a power of two", [](Plan& p) { p.lanes = -16; }},
-                  {"lanes must be a power of two", [](Plan& p) { p.lanes = 24; }},
-                  {"lanes must be a power of two", [](Plan& p) { p.lanes = 64; }},
-                  {"do not cover the row", [](Plan& p) { p.lanes = 8; }},
+                 {{"lanes must be a power of two", [](Plan& p) { p.threads_per_row = 0; }},
+                  {"lanes must be a power of two", [](Plan& p) { p.threads_per_row = -16; }},
+                  {"lanes must be a power of two", [](Plan& p) { p.threads_per_row = 24; }},
+                  {"lanes must be a power of two", [](Plan& p) { p.threads_per_row = 64; }},
+                  {"do not cover the row", [](Plan& p) { p.threads_per_row = 8; }},
                   {"do not cover the row", [](Plan& p) { p.vector = 2; }}});
 }
 
-TEST(Check, RefusesBrokenResidentRow) {
+TEST(Check, RefusesBrokenBlockRow) {
   const LayerNormSpec spec{.columns = 4096};
   const Plan plan{
-      .strategy = Strategy::resident_row, .threads = 256, .lanes = 256, .vector = 4, .per_thread = 4};
+      .strategy = Strategy::block_row, .threads = 256, .threads_per_row = 256, .vector = 4, .per_thread = 4};
   expect_refused(spec, plan, broken_shapes());
   expect_refused(spec, plan,
-                 {{"lanes must equal threads", [](Plan& p) { p.lanes = 32; }},
-                  {"lanes must equal threads", [](Plan& p) { p.lanes = 0; }},
-                  {"power of two", [](Plan& p) { p.threads = p.lanes = 384; }},
+                 {{"lanes must equal threads", [](Plan& p) { p.threads_per_row = 32; }},
+                  {"lanes must equal threads", [](Plan& p) { p.threads_per_row = 0; }},
+                  {"power of two", [](Plan& p) { p.threads = p.threads_per_row = 384; }},
                   {"do not cover the row", [](Plan& p) { p.per_thread = 3; }},
-                  {"do not cover the row", [](Plan& p) { p.threads = p.lanes = 128; }}});
+                  {"do not cover the row", [](Plan& p) { p.threads = p.threads_per_row = 128; }}});
 }
 
-TEST(Check, RefusesBrokenTwoReads) {
+TEST(Check, RefusesBrokenSplitRow) {
   const LayerNormSpec spec{.columns = 4194304};
-  const Plan plan{.strategy = Strategy::two_reads,
+  const Plan plan{.strategy = Strategy::split_row,
                   .threads = 256,
-                  .lanes = 256,
+                  .threads_per_row = 256,
                   .vector = 4,
                   .per_thread = 4,
                   .group_rows = 1,
                   .blocks_per_sm = 2};
   expect_refused(spec, plan, broken_shapes());
   expect_refused(spec, plan,
-                 {{"lanes must equal threads", [](Plan& p) { p.lanes = 128; }},
-                  {"power of two", [](Plan& p) { p.threads = p.lanes = 96; }}});
+                 {{"lanes must equal threads", [](Plan& p) { p.threads_per_row = 128; }},
+                  {"power of two", [](Plan& p) { p.threads = p.threads_per_row = 96; }}});
 }
 
-TEST(Check, RefusesBrokenSlicesOfResidentRows) {
+TEST(Check, RefusesBrokenSlicesOfBlockRows) {
   const LayerNormSpec spec{.columns = 65536};
-  const Plan plan{Strategy::resident_row, 512, 512, 4, 4, 1, 1, 8, Exchange::cluster};
+  const Plan plan{Strategy::block_row, 512, 512, 4, 4, 1, 1, 8, Exchange::cluster};
   expect_refused(spec, plan, broken_shapes());
   expect_refused(spec, plan,
-                 {{"slices of a row need an exchange", [](Plan& p) { p.slices = 1; }},
-                  {"slices of a row need an exchange", [](Plan& p) { p.slices = 0; }},
-                  {"slices of a row need an exchange", [](Plan& p) { p.slices = -8; }},
+                 {{"slices of a row need an exchange", [](Plan& p) { p.blocks_per_row = 1; }},
+                  {"slices of a row need an exchange", [](Plan& p) { p.blocks_per_row = 0; }},
+                  {"slices of a row need an exchange", [](Plan& p) { p.blocks_per_row = -8; }},
                   {"slices of a row need an exchange", [](Plan& p) { p.exchange = Exchange::none; }},
-                  {"do not cover the row", [](Plan& p) { p.slices = 4; }},
-                  {"2, 4 or 8 blocks", [](Plan& p) { p.slices = 3; }},
-                  {"2, 4 or 8 blocks", [](Plan& p) { p.slices = 16; }},
-                  {"only streamed rows have a ring", [](Plan& p) { p.stages = 2; }},
+                  {"do not cover the row", [](Plan& p) { p.blocks_per_row = 4; }},
+                  {"2, 4 or 8 blocks", [](Plan& p) { p.blocks_per_row = 3; }},
+                  {"2, 4 or 8 blocks", [](Plan& p) { p.blocks_per_row = 16; }},
+                  {"only persistent rows have a ring", [](Plan& p) { p.stages = 2; }},
                   {"unknown strategy or exchange", [](Plan& p) { p.exchange = Exchange{9}; }}});
-  expect_refused({.columns = 65536}, {Strategy::two_reads, 256, 256, 4, 4, 1, 2},
-                 {{"only resident and streamed rows are shared",
-                   [](Plan& p) { p.slices = 2, p.exchange = Exchange::cluster; }}});
-  expect_refused({.columns = 64}, {Strategy::packed_rows, 128, 16, 4, 1, 1, 1},
-                 {{"only resident and streamed rows are shared",
-                   [](Plan& p) { p.slices = 2, p.exchange = Exchange::grid; }}});
+  expect_refused({.columns = 65536}, {Strategy::split_row, 256, 256, 4, 4, 1, 2},
+                 {{"only resident and persistent rows are shared",
+                   [](Plan& p) { p.blocks_per_row = 2, p.exchange = Exchange::cluster; }}});
+  expect_refused({.columns = 64}, {Strategy::warp_rows, 128, 16, 4, 1, 1, 1},
+                 {{"only resident and persistent rows are shared",
+                   [](Plan& p) { p.blocks_per_row = 2, p.exchange = Exchange::grid; }}});
 }
 
 TEST(Check, ClustersNeedTheirArchitecture) {
   const LayerNormSpec spec{.columns = 8192};
-  const Plan plan{Strategy::resident_row, 256, 256, 4, 4, 1, 1, 2, Exchange::cluster};
+  const Plan plan{Strategy::block_row, 256, 256, 4, 4, 1, 1, 2, Exchange::cluster};
   for (const DeviceProfile& device : DeviceProfile::known()) {
     const auto legal = check(plan, spec, device);
     EXPECT_EQ(legal.ok(), device.arch.number >= 90) << device.text();
@@ -143,10 +143,10 @@ TEST(Check, ClustersNeedTheirArchitecture) {
 
 TEST(Check, SlicesThatMeetOverTheGridMustBeResidentTogether) {
   const LayerNormSpec spec{.columns = 1 << 20};
-  const Plan plan{Strategy::resident_row, 256, 256, 4, 8, 1, 1, 132, Exchange::grid};
+  const Plan plan{Strategy::block_row, 256, 256, 4, 8, 1, 1, 132, Exchange::grid};
   expect_refused(spec, plan,
                  {{"133 slices of a row must be resident together; the device has room for 132 blocks",
-                   [](Plan& p) { p.slices = 133; }}});
+                   [](Plan& p) { p.blocks_per_row = 133; }}});
   DeviceProfile small = h200();
   small.sm_count = 66;
   EXPECT_EQ(check(plan, spec, small).code(), Code::IllegalPlan);
@@ -157,7 +157,7 @@ TEST(Check, SlicesThatMeetOverTheGridMustBeResidentTogether) {
 
 TEST(Check, RefusesMoreBlocksThanHavePlacesForTheirPosts) {
   const LayerNormSpec spec{.columns = 1 << 20};
-  const Plan plan{Strategy::resident_row, 256, 256, 4, 8, 1, 2, 128, Exchange::grid};
+  const Plan plan{Strategy::block_row, 256, 256, 4, 8, 1, 2, 128, Exchange::grid};
   DeviceProfile device = h200();
   device.sm_count = 1024;  // 2048 blocks of two places each
   EXPECT_TRUE(check(plan, spec, device).ok()) << check(plan, spec, device).error().message;
@@ -167,68 +167,70 @@ TEST(Check, RefusesMoreBlocksThanHavePlacesForTheirPosts) {
   EXPECT_THAT(refused.error().message, HasSubstr("more than 4096 posts"));
 }
 
-TEST(Check, RefusesBrokenStreamedRow) {
+TEST(Check, RefusesBrokenPersistentRow) {
   const LayerNormSpec spec{.columns = 4194304};
-  const Plan plan{Strategy::streamed_row, 512, 256, 4, 2, 1, 1, 128, Exchange::grid, false, 27};
-  expect_refused(spec, plan,
-                 {{"threads must be", [](Plan& p) { p.threads = 384; }},
-                  {"one block of 512 threads", [](Plan& p) { p.lanes = 512; }},
-                  {"one block of 512 threads", [](Plan& p) { p.threads = 256; }},
-                  {"one block of 512 threads", [](Plan& p) { p.threads = 1024, p.lanes = 512; }},
-                  {"one block of 512 threads", [](Plan& p) { p.blocks_per_sm = 0; }},
-                  {"one block of 512 threads", [](Plan& p) { p.blocks_per_sm = 2; }},
-                  {"read in 16 bytes", [](Plan& p) { p.vector = 2, p.per_thread = 4; }},
-                  {"vector must be", [](Plan& p) { p.vector = 3; }},
-                  {"per_thread must be", [](Plan& p) { p.per_thread = 0; }},
-                  {"group_rows must be", [](Plan& p) { p.group_rows = 0; }},
-                  {"exchange through memory", [](Plan& p) { p.slices = 8, p.exchange = Exchange::cluster; }},
-                  {"2 chunks at least", [](Plan& p) { p.stages = 1; }},
-                  {"2 chunks at least", [](Plan& p) { p.stages = 0; }},
-                  {"2 chunks at least", [](Plan& p) { p.stages = -4; }},
-                  {"does not fit in the ring", [](Plan& p) { p.stages = 15; }},
-                  {"does not fit in the ring", [](Plan& p) { p.slices = 64; }},
-                  {"bytes of shared memory", [](Plan& p) { p.stages = 29; }},
-                  {"slices of a row need an exchange", [](Plan& p) { p.exchange = Exchange::none; }}});
-  const auto refused = check({Strategy::streamed_row, 512, 256, 4, 2, 1, 1, 1, Exchange::none, true, 4},
+  const Plan plan{Strategy::persistent_row, 512, 256, 4, 2, 1, 1, 128, Exchange::grid, false, 27};
+  expect_refused(
+      spec, plan,
+      {{"threads must be", [](Plan& p) { p.threads = 384; }},
+       {"one block of 512 threads", [](Plan& p) { p.threads_per_row = 512; }},
+       {"one block of 512 threads", [](Plan& p) { p.threads = 256; }},
+       {"one block of 512 threads", [](Plan& p) { p.threads = 1024, p.threads_per_row = 512; }},
+       {"one block of 512 threads", [](Plan& p) { p.blocks_per_sm = 0; }},
+       {"one block of 512 threads", [](Plan& p) { p.blocks_per_sm = 2; }},
+       {"read in 16 bytes", [](Plan& p) { p.vector = 2, p.per_thread = 4; }},
+       {"vector must be", [](Plan& p) { p.vector = 3; }},
+       {"per_thread must be", [](Plan& p) { p.per_thread = 0; }},
+       {"group_rows must be", [](Plan& p) { p.group_rows = 0; }},
+       {"exchange through memory", [](Plan& p) { p.blocks_per_row = 8, p.exchange = Exchange::cluster; }},
+       {"2 chunks at least", [](Plan& p) { p.stages = 1; }},
+       {"2 chunks at least", [](Plan& p) { p.stages = 0; }},
+       {"2 chunks at least", [](Plan& p) { p.stages = -4; }},
+       {"does not fit in the ring", [](Plan& p) { p.stages = 15; }},
+       {"does not fit in the ring", [](Plan& p) { p.blocks_per_row = 64; }},
+       {"bytes of shared memory", [](Plan& p) { p.stages = 29; }},
+       {"slices of a row need an exchange", [](Plan& p) { p.exchange = Exchange::none; }}});
+  const auto refused = check({Strategy::persistent_row, 512, 256, 4, 2, 1, 1, 1, Exchange::none, true, 4},
                              {.columns = 7}, *DeviceProfile::of(Arch{90}));
   ASSERT_EQ(refused.code(), Code::IllegalPlan);
   EXPECT_THAT(refused.error().message, HasSubstr("less than two accesses"));
   // However far beyond, also where 32 bits do not hold the bytes.
   expect_refused({.columns = 8192},
-                 {Strategy::streamed_row, 512, 256, 4, 2, 1, 1, 1, Exchange::none, false, 4},
+                 {Strategy::persistent_row, 512, 256, 4, 2, 1, 1, 1, Exchange::none, false, 4},
                  {{"bytes of shared memory", [](Plan& p) { p.stages = (1 << 21) + 8; }},
                   {"bytes of shared memory", [](Plan& p) { p.stages = kMaxInt; }},
                   {"bytes of shared memory", [](Plan& p) { p.stages = p.per_thread = kMaxInt; }}});
   expect_refused({.columns = 16384},
-                 {Strategy::streamed_row, 512, 256, 4, 2, 1, 1, 8, Exchange::grid, false, 8},
-                 {{"every slice must have a chunk", [](Plan& p) { p.slices = 9; }}});
+                 {Strategy::persistent_row, 512, 256, 4, 2, 1, 1, 8, Exchange::grid, false, 8},
+                 {{"every slice must have a chunk", [](Plan& p) { p.blocks_per_row = 9; }}});
   for (const DeviceProfile& device : DeviceProfile::known())
     if (device.arch.number < 90) {
-      const auto refused = check({Strategy::streamed_row, 512, 256, 4, 2, 1, 1, 1, Exchange::none, false, 4},
-                                 {.columns = 4096}, device);
+      const auto refused =
+          check({Strategy::persistent_row, 512, 256, 4, 2, 1, 1, 1, Exchange::none, false, 4},
+                {.columns = 4096}, device);
       ASSERT_EQ(refused.code(), Code::IllegalPlan) << device.text();
       EXPECT_THAT(refused.error().message, HasSubstr("bulk copies, which need sm_90")) << device.text();
     }
 }
 
-TEST(Check, RefusesWhatCannotBeShifted) {
+TEST(Check, RefusesWhatCannotBeUnaligned) {
   const LayerNormSpec spec = canonical({.columns = 4097, .input = DType::f16});
-  Plan plan{Strategy::resident_row, 256, 256, 8, 2, 1, 1, 1, Exchange::none, true};
+  Plan plan{Strategy::block_row, 256, 256, 8, 2, 1, 1, 1, Exchange::none, true};
   expect_refused(spec, plan,
-                 {{"can be shifted", [](Plan& p) { p.vector = 1, p.per_thread = 17; }},
-                  {"divide the columns", [](Plan& p) { p.shifted = false; }},
+                 {{"can be unaligned", [](Plan& p) { p.vector = 1, p.per_thread = 17; }},
+                  {"divide the columns", [](Plan& p) { p.unaligned = false; }},
                   {"do not cover the row", [](Plan& p) { p.per_thread = 1; }}});
-  EXPECT_EQ(check({Strategy::packed_rows, 64, 4, 4, 3, 1, 1, 1, Exchange::none, true},
+  EXPECT_EQ(check({Strategy::warp_rows, 64, 4, 4, 3, 1, 1, 1, Exchange::none, true},
                   canonical({.columns = 33}), h200())
                 .code(),
             Code::IllegalPlan)
       << "tiles are for that";
   expect_refused(canonical({.columns = 4097}),
-                 {Strategy::resident_row, 256, 256, 4, 4, 1, 1, 1, Exchange::none, true},
-                 {{"can be shifted", [](Plan& p) { p.vector = 8, p.per_thread = 2; }}});
+                 {Strategy::block_row, 256, 256, 4, 4, 1, 1, 1, Exchange::none, true},
+                 {{"can be unaligned", [](Plan& p) { p.vector = 8, p.per_thread = 2; }}});
   // 128 KiB of shared memory, which not every multiprocessor has.
   const LayerNormSpec long_rows = canonical({.columns = 65537, .input = DType::f16});
-  plan = {Strategy::resident_row, 1024, 1024, 8, 8, 1, 1, 1, Exchange::none, true};
+  plan = {Strategy::block_row, 1024, 1024, 8, 8, 1, 1, 1, Exchange::none, true};
   EXPECT_TRUE(check(plan, long_rows, h200()).ok()) << check(plan, long_rows, h200()).error().message;
   const DeviceProfile l4 = DeviceProfile::of({.number = 89}).value();
   const auto refused = check(plan, long_rows, l4);
@@ -238,17 +240,18 @@ TEST(Check, RefusesWhatCannotBeShifted) {
 
 TEST(Check, RefusesTilesOfMoreThanTheirKernelHas) {
   const LayerNormSpec spec = canonical({.columns = 40, .input = DType::f16, .output = DType::f32});
-  expect_refused(spec, {Strategy::tiled_rows, 64, 2, 4, 5, 2},
-                 {{"begin anywhere", [](Plan& p) { p.shifted = true; }},
+  expect_refused(spec, {Strategy::staged_rows, 64, 2, 4, 5, 2},
+                 {{"begin anywhere", [](Plan& p) { p.unaligned = true; }},
                   {"16 bytes at a time", [](Plan& p) { p.vector = 8; }},
-                  {"power of two up to 32", [](Plan& p) { p.lanes = 64; }},
+                  {"power of two up to 32", [](Plan& p) { p.threads_per_row = 64; }},
                   {"do not cover the row", [](Plan& p) { p.per_thread = 4; }},
                   {"group_rows", [](Plan& p) { p.group_rows = 5; }},
                   {"bytes of shared memory", [](Plan& p) { p.threads = 1024, p.group_rows = 16; }}});
 }
 
 TEST(Check, AVectorDividesTheColumns) {
-  Plan plan{.strategy = Strategy::packed_rows, .threads = 256, .lanes = 32, .vector = 1, .per_thread = 8};
+  Plan plan{
+      .strategy = Strategy::warp_rows, .threads = 256, .threads_per_row = 32, .vector = 1, .per_thread = 8};
   for (const int vector : {1, 2, 4, 8}) {
     plan.vector = vector;
     for (const std::int64_t columns : {3, 6, 12, 24})
@@ -260,9 +263,9 @@ TEST(Check, AVectorDividesTheColumns) {
 // Threads and registers are limits of a multiprocessor, blocks_per_sm what must fit on it together.
 TEST(Check, RefusesMoreBlocksThanAMultiprocessorHolds) {
   const LayerNormSpec spec{.columns = 4194304};
-  Plan plan{.strategy = Strategy::two_reads,
+  Plan plan{.strategy = Strategy::split_row,
             .threads = 256,
-            .lanes = 256,
+            .threads_per_row = 256,
             .vector = 4,
             .per_thread = 1,
             .group_rows = 1,
@@ -284,7 +287,8 @@ TEST(Check, RefusesMoreBlocksThanAMultiprocessorHolds) {
 
 TEST(Check, AStrategyOutsideItsSetIsRefused) {
   EXPECT_EQ(name(Strategy{99}), "?");
-  const Plan plan{.strategy = Strategy{99}, .threads = 256, .lanes = 256, .vector = 4, .per_thread = 4};
+  const Plan plan{
+      .strategy = Strategy{99}, .threads = 256, .threads_per_row = 256, .vector = 4, .per_thread = 4};
   const auto refused = check(plan, {.columns = 4096}, h200());
   ASSERT_EQ(refused.code(), Code::IllegalPlan);
   EXPECT_THAT(refused.error().message, HasSubstr("strategy"));
@@ -292,7 +296,7 @@ TEST(Check, AStrategyOutsideItsSetIsRefused) {
 
 TEST(Check, RefusesMoreBlocksThanTheRingOfRowsServes) {
   const LayerNormSpec spec{.columns = 2 * 8192};
-  const Plan plan{Strategy::two_reads, 256, 256, 4, 8, 1, 2};
+  const Plan plan{Strategy::split_row, 256, 256, 4, 8, 1, 2};
   DeviceProfile device = DeviceProfile::of(Arch{90}).value();
   EXPECT_TRUE(check(plan, spec, device).ok());
   device.sm_count = 1000;
@@ -301,19 +305,20 @@ TEST(Check, RefusesMoreBlocksThanTheRingOfRowsServes) {
 
 TEST(Check, RefusesBrokenGenericRows) {
   const LayerNormSpec spec{.columns = 4096};
-  expect_refused(spec, generic_plan(),
-                 {{"single elements", [](Plan& p) { p.lanes = 16; }},
-                  {"single elements", [](Plan& p) { p.lanes = p.threads; }},
-                  {"single elements", [](Plan& p) { p.vector = 4; }},
-                  {"single elements", [](Plan& p) { p.group_rows = 2; }},
-                  {"single elements", [](Plan& p) { p.per_thread = kMaxInt; }},
-                  {"shifted", [](Plan& p) { p.shifted = true; }},
-                  {"only resident and streamed", [](Plan& p) { p.slices = 2, p.exchange = Exchange::grid; }},
-                  {"an exchange", [](Plan& p) { p.slices = 2; }},
-                  {"have a ring", [](Plan& p) { p.stages = 2; }},
-                  {"per_thread must be", [](Plan& p) { p.per_thread = 0; }},
-                  {"threads must be", [](Plan& p) { p.threads = 96; }},
-                  {"blocks_per_sm", [](Plan& p) { p.blocks_per_sm = 99; }}});
+  expect_refused(
+      spec, generic_plan(),
+      {{"single elements", [](Plan& p) { p.threads_per_row = 16; }},
+       {"single elements", [](Plan& p) { p.threads_per_row = p.threads; }},
+       {"single elements", [](Plan& p) { p.vector = 4; }},
+       {"single elements", [](Plan& p) { p.group_rows = 2; }},
+       {"single elements", [](Plan& p) { p.per_thread = kMaxInt; }},
+       {"unaligned", [](Plan& p) { p.unaligned = true; }},
+       {"only resident and streamed", [](Plan& p) { p.blocks_per_row = 2, p.exchange = Exchange::grid; }},
+       {"an exchange", [](Plan& p) { p.blocks_per_row = 2; }},
+       {"have a ring", [](Plan& p) { p.stages = 2; }},
+       {"per_thread must be", [](Plan& p) { p.per_thread = 0; }},
+       {"threads must be", [](Plan& p) { p.threads = 96; }},
+       {"blocks_per_sm", [](Plan& p) { p.blocks_per_sm = 99; }}});
 }
 
 }  // namespace

@@ -94,16 +94,16 @@ TEST(GridBlocks, IsALegalGridForAnyNumberOfRows) {
           const std::int64_t blocks = grid_blocks(plan, spec, device, rows);
           ASSERT_GE(blocks, 1) << rows;
           ASSERT_LE(blocks, kMaxGrid) << rows;
-          ASSERT_EQ(blocks % plan.slices, 0) << "a row that lacks a slice";
-          const std::int64_t teams = blocks / plan.slices, per_team = rows_per_block(plan);
-          if (plan.strategy == Strategy::two_reads) {
+          ASSERT_EQ(blocks % plan.blocks_per_row, 0) << "a row that lacks a slice";
+          const std::int64_t teams = blocks / plan.blocks_per_row, per_team = rows_per_block(plan);
+          if (plan.strategy == Strategy::split_row) {
             ASSERT_LE(blocks, resident);
             continue;
           }
           ASSERT_LT((teams - 1) * per_team, rows) << "a block without a row";
-          if (plan.strategy == Strategy::streamed_row || plan.exchange == Exchange::grid) {
+          if (plan.strategy == Strategy::persistent_row || plan.exchange == Exchange::grid) {
             ASSERT_LE(blocks, resident) << "blocks that wait for others must run at once";
-          } else if (blocks + plan.slices <= kMaxGrid) {
+          } else if (blocks + plan.blocks_per_row <= kMaxGrid) {
             ASSERT_GE(teams * per_team, rows) << "a row without a block";
           }
         }
@@ -113,25 +113,25 @@ TEST(GridBlocks, IsALegalGridForAnyNumberOfRows) {
 // Blocks that stay share all rows: as many teams as there is room for.
 TEST(GridBlocks, TeamsThatStayFillTheDevice) {
   const LayerNormSpec spec{.columns = 1 << 20};
-  const Plan plan{Strategy::resident_row, 1024, 1024, 4, 4, 1, 1, 64, Exchange::grid};
+  const Plan plan{Strategy::block_row, 1024, 1024, 4, 4, 1, 1, 64, Exchange::grid};
   const DeviceProfile device = h200();
   ASSERT_TRUE(check(plan, spec, device).ok()) << check(plan, spec, device).error().message;
   EXPECT_EQ(grid_blocks(plan, spec, device, 1), 64);
   EXPECT_EQ(grid_blocks(plan, spec, device, 2), 128);
   EXPECT_EQ(grid_blocks(plan, spec, device, 1'000'000), 128) << "a third team has no room among 132 blocks";
   Plan cluster = plan;
-  cluster.slices = 8;
+  cluster.blocks_per_row = 8;
   cluster.exchange = Exchange::cluster;
   EXPECT_EQ(grid_blocks(cluster, spec, device, 1'000'000), 8'000'000) << "clusters come and go";
 }
 
 TEST(GridBlocks, IsCappedAtTheHardwaresLimit) {
   const LayerNormSpec spec{.columns = 4096};
-  Plan plan{Strategy::resident_row, 256, 256, 4, 4, 1, 1};
+  Plan plan{Strategy::block_row, 256, 256, 4, 4, 1, 1};
   EXPECT_EQ(grid_blocks(plan, spec, h200(), kMaxGrid), kMaxGrid);
   EXPECT_EQ(grid_blocks(plan, spec, h200(), kMaxGrid + 1), kMaxGrid);
   EXPECT_EQ(grid_blocks(plan, spec, h200(), std::numeric_limits<std::int64_t>::max()), kMaxGrid);
-  plan.slices = 4;
+  plan.blocks_per_row = 4;
   plan.exchange = Exchange::cluster;
   EXPECT_EQ(grid_blocks(plan, spec, h200(), kMaxGrid), kMaxGrid - 3) << "whole clusters";
 }
@@ -144,22 +144,24 @@ TEST(GridBlocks, AFewGiganticRowsOccupyTheWholeDeviceWhenReadTwice) {
 }
 
 TEST(PlanFacts, BlocksCoverTheRows) {
-  EXPECT_EQ(rows_per_block({.strategy = Strategy::packed_rows, .threads = 256, .lanes = 8}), 32);
-  EXPECT_EQ(rows_per_block({.strategy = Strategy::packed_rows, .threads = 256, .lanes = 1}), 256);
-  EXPECT_EQ(rows_per_block({.strategy = Strategy::tiled_rows, .threads = 64, .lanes = 8, .group_rows = 4}),
+  EXPECT_EQ(rows_per_block({.strategy = Strategy::warp_rows, .threads = 256, .threads_per_row = 8}), 32);
+  EXPECT_EQ(rows_per_block({.strategy = Strategy::warp_rows, .threads = 256, .threads_per_row = 1}), 256);
+  EXPECT_EQ(rows_per_block(
+                {.strategy = Strategy::staged_rows, .threads = 64, .threads_per_row = 8, .group_rows = 4}),
             32);
-  EXPECT_EQ(rows_per_block({.strategy = Strategy::resident_row, .threads = 256, .lanes = 256}), 1);
-  EXPECT_EQ(rows_per_block({.strategy = Strategy::streamed_row, .threads = 512, .lanes = 256}), 1);
-  EXPECT_EQ(columns_per_block({.lanes = 256, .vector = 4, .per_thread = 3}), 3072);
+  EXPECT_EQ(rows_per_block({.strategy = Strategy::block_row, .threads = 256, .threads_per_row = 256}), 1);
+  EXPECT_EQ(rows_per_block({.strategy = Strategy::persistent_row, .threads = 512, .threads_per_row = 256}),
+            1);
+  EXPECT_EQ(columns_per_block({.threads_per_row = 256, .vector = 4, .per_thread = 3}), 3072);
 }
 
 TEST(TargetOf, OnlyBulkCopiesNeedTheArchitecturesOwnTarget) {
   for_random_plans(300, [](const Plan& plan, const LayerNormSpec&, const DeviceProfile& device, Random&) {
-    const std::string suffix = plan.strategy == Strategy::streamed_row ? "a" : "";
+    const std::string suffix = plan.strategy == Strategy::persistent_row ? "a" : "";
     EXPECT_EQ(target_of(plan, device.arch).name(), device.arch.name() + suffix);
   });
-  EXPECT_EQ(target_of({.strategy = Strategy::streamed_row}, Arch{90}).name(), "sm_90a");
-  EXPECT_EQ(target_of({.strategy = Strategy::resident_row}, Arch{90}).name(), "sm_90");
+  EXPECT_EQ(target_of({.strategy = Strategy::persistent_row}, Arch{90}).name(), "sm_90a");
+  EXPECT_EQ(target_of({.strategy = Strategy::block_row}, Arch{90}).name(), "sm_90");
 }
 
 // Within a major version, but not between Tegra and the others.
@@ -197,7 +199,7 @@ TEST(GenericSpec, IsOneForEachComputeType) {
     EXPECT_EQ(generic_spec(spec), spec);
     EXPECT_EQ(source_spec(generic_plan(), spec), spec);
   }
-  EXPECT_EQ(source_spec({.strategy = Strategy::resident_row}, {.columns = 3}), canonical({.columns = 3}));
+  EXPECT_EQ(source_spec({.strategy = Strategy::block_row}, {.columns = 3}), canonical({.columns = 3}));
 }
 
 TEST(GridBlocks, OfGenericRowsHaveAWarpOrABlockEach) {
@@ -211,10 +213,10 @@ TEST(GridBlocks, OfGenericRowsHaveAWarpOrABlockEach) {
   EXPECT_EQ(blocks(1025, std::int64_t{1} << 40), (std::int64_t{1} << 31) - 1);
 }
 
-TEST(SharedBytes, HoldTheRingOrTheRowsThatAreShifted) {
+TEST(SharedBytes, HoldTheRingOrTheRowsThatAreUnaligned) {
   const LayerNormSpec f32{.columns = 4096};
-  EXPECT_EQ(shared_bytes({Strategy::resident_row, 256, 256, 4, 4, 1, 1}, f32), 0);
-  EXPECT_EQ(shared_bytes({Strategy::streamed_row, 512, 256, 4, 2, 1, 1, 1, Exchange::none, false, 28}, f32),
+  EXPECT_EQ(shared_bytes({Strategy::block_row, 256, 256, 4, 4, 1, 1}, f32), 0);
+  EXPECT_EQ(shared_bytes({Strategy::persistent_row, 512, 256, 4, 2, 1, 1, 1, Exchange::none, false, 28}, f32),
             28 * 8192);
   // Each row of a block, with a vector more for where it begins, as wide as the wider of the dtypes; and no
   // more than two units of 16 bytes besides.
@@ -223,17 +225,17 @@ TEST(SharedBytes, HoldTheRingOrTheRowsThatAreShifted) {
     EXPECT_GE(shared_bytes(plan, spec), rows * row) << to_text(plan);
     EXPECT_LE(shared_bytes(plan, spec), rows * (row + 32)) << to_text(plan);
   };
-  Plan shifted{Strategy::resident_row, 256, 256, 4, 4, 1, 1, 1, Exchange::none, true};
-  expect_rows(shifted, {.columns = 4097}, 1, 4097);
-  shifted.slices = 2;
-  shifted.exchange = Exchange::cluster;
-  expect_rows(shifted, {.columns = 8191}, 1, 4096);
+  Plan unaligned{Strategy::block_row, 256, 256, 4, 4, 1, 1, 1, Exchange::none, true};
+  expect_rows(unaligned, {.columns = 4097}, 1, 4097);
+  unaligned.blocks_per_row = 2;
+  unaligned.exchange = Exchange::cluster;
+  expect_rows(unaligned, {.columns = 8191}, 1, 4096);
   // Of tiles all rows of a block, with as many vectors as a row touches wherever it begins.
-  EXPECT_EQ(shared_bytes({Strategy::tiled_rows, 64, 8, 1, 5, 2},
+  EXPECT_EQ(shared_bytes({Strategy::staged_rows, 64, 8, 1, 5, 2},
                          canonical({.columns = 33, .input = DType::f16, .output = DType::f32})),
             16 * 36 * 4);
   EXPECT_EQ(
-      shared_bytes({Strategy::tiled_rows, 64, 1, 8, 3}, canonical({.columns = 24, .input = DType::f16})),
+      shared_bytes({Strategy::staged_rows, 64, 1, 8, 3}, canonical({.columns = 24, .input = DType::f16})),
       64 * 32 * 2);
 }
 
@@ -244,8 +246,8 @@ TEST(SharedBytes, OfALegalPlanFitOnTheMultiprocessor) {
                      EXPECT_GE(bytes, 0);
                      EXPECT_LE(bytes, device.shared_per_block);
                      EXPECT_LE(bytes * plan.blocks_per_sm, device.shared_per_sm);
-                     EXPECT_EQ(bytes > 0, plan.shifted || plan.strategy == Strategy::streamed_row ||
-                                              plan.strategy == Strategy::tiled_rows);
+                     EXPECT_EQ(bytes > 0, plan.unaligned || plan.strategy == Strategy::persistent_row ||
+                                              plan.strategy == Strategy::staged_rows);
                      EXPECT_EQ(bytes % 16, 0);
                    });
 }
@@ -254,7 +256,7 @@ TEST(WorkspaceBytes, OnlyRowsSplitOverBlocksNeedOne) {
   for_random_plans(1'000,
                    [](const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device, Random&) {
                      const std::size_t bytes = workspace_bytes(plan, spec, device);
-                     if (plan.strategy == Strategy::two_reads || plan.exchange == Exchange::grid) {
+                     if (plan.strategy == Strategy::split_row || plan.exchange == Exchange::grid) {
                        EXPECT_GT(bytes, 0u);
                        EXPECT_EQ(bytes % 16, 0u);
                      } else {

@@ -17,36 +17,39 @@ using testing::HasSubstr;
 constexpr int kMaxInt = std::numeric_limits<int>::max();
 
 TEST(PlanText, IsOneLine) {
-  EXPECT_EQ(to_text(Plan{Strategy::packed_rows, 256, 16, 4, 1, 1, 1}),
-            "packed_rows threads=256 lanes=16 vector=4 per_thread=1 group_rows=1 blocks_per_sm=1");
-  EXPECT_EQ(to_text(Plan{Strategy::two_reads, 128, 128, 8, 3, 4, 2, 1, Exchange::none, true}),
-            "two_reads threads=128 lanes=128 vector=8 per_thread=3 group_rows=4 blocks_per_sm=2 shifted=1");
-  EXPECT_EQ(to_text(Plan{Strategy::resident_row, 128, 128, 8, 3, 1, 2, 8, Exchange::cluster}),
-            "resident_row threads=128 lanes=128 vector=8 per_thread=3 group_rows=1 blocks_per_sm=2 slices=8 "
+  EXPECT_EQ(to_text(Plan{Strategy::warp_rows, 256, 16, 4, 1, 1, 1}),
+            "warp_rows threads=256 threads_per_row=16 vector=4 per_thread=1 group_rows=1 blocks_per_sm=1");
+  EXPECT_EQ(to_text(Plan{Strategy::split_row, 128, 128, 8, 3, 4, 2, 1, Exchange::none, true}),
+            "split_row threads=128 threads_per_row=128 vector=8 per_thread=3 group_rows=4 blocks_per_sm=2 "
+            "unaligned=1");
+  EXPECT_EQ(to_text(Plan{Strategy::block_row, 128, 128, 8, 3, 1, 2, 8, Exchange::cluster}),
+            "block_row threads=128 threads_per_row=128 vector=8 per_thread=3 group_rows=1 blocks_per_sm=2 "
+            "blocks_per_row=8 "
             "exchange=cluster");
-  EXPECT_EQ(to_text(Plan{Strategy::streamed_row, 512, 256, 4, 2, 1, 1, 16, Exchange::grid, false, 28}),
-            "streamed_row threads=512 lanes=256 vector=4 per_thread=2 group_rows=1 blocks_per_sm=1 slices=16 "
+  EXPECT_EQ(to_text(Plan{Strategy::persistent_row, 512, 256, 4, 2, 1, 1, 16, Exchange::grid, false, 28}),
+            "persistent_row threads=512 threads_per_row=256 vector=4 per_thread=2 group_rows=1 "
+            "blocks_per_sm=1 blocks_per_row=16 "
             "stages=28 exchange=grid");
 }
 
 // Of any values, legal or not.
 Plan random_plan(Random& random) {
-  constexpr Strategy kStrategies[] = {Strategy::packed_rows,  Strategy::tiled_rows, Strategy::resident_row,
-                                      Strategy::streamed_row, Strategy::two_reads,  Strategy::generic};
+  constexpr Strategy kStrategies[] = {Strategy::warp_rows,      Strategy::staged_rows, Strategy::block_row,
+                                      Strategy::persistent_row, Strategy::split_row,   Strategy::generic};
   constexpr Exchange kExchanges[] = {Exchange::none, Exchange::cluster, Exchange::grid};
   const auto any = [&] {
     return static_cast<int>(random.coin() ? random.between(-2, 4) : random.between(-kMaxInt - 1LL, kMaxInt));
   };
   return {.strategy = random.one_of(kStrategies),
           .threads = any(),
-          .lanes = any(),
+          .threads_per_row = any(),
           .vector = any(),
           .per_thread = any(),
           .group_rows = any(),
           .blocks_per_sm = any(),
-          .slices = any(),
+          .blocks_per_row = any(),
           .exchange = random.one_of(kExchanges),
-          .shifted = random.coin(),
+          .unaligned = random.coin(),
           .stages = any()};
 }
 
@@ -70,49 +73,49 @@ TEST(PlanText, ReadsBackToTheSamePlan) {
 
 // Each field makes a text, and so a kernel, of its own.
 TEST(PlanText, EveryFieldIsInIt) {
-  const Plan plan{Strategy::two_reads, 128, 128, 4, 3, 4, 2};
+  const Plan plan{Strategy::split_row, 128, 128, 4, 3, 4, 2};
   const auto changed = [&](auto change) {
     Plan other = plan;
     change(other);
     return other != plan && to_text(other) != to_text(plan);
   };
-  EXPECT_TRUE(changed([](Plan& p) { p.strategy = Strategy::resident_row; }));
-  EXPECT_TRUE(changed([](Plan& p) { p.strategy = Strategy::streamed_row; }));
+  EXPECT_TRUE(changed([](Plan& p) { p.strategy = Strategy::block_row; }));
+  EXPECT_TRUE(changed([](Plan& p) { p.strategy = Strategy::persistent_row; }));
   EXPECT_TRUE(changed([](Plan& p) { p.threads = 256; }));
-  EXPECT_TRUE(changed([](Plan& p) { p.lanes = 256; }));
+  EXPECT_TRUE(changed([](Plan& p) { p.threads_per_row = 256; }));
   EXPECT_TRUE(changed([](Plan& p) { p.vector = 8; }));
   EXPECT_TRUE(changed([](Plan& p) { p.per_thread = 4; }));
   EXPECT_TRUE(changed([](Plan& p) { p.group_rows = 8; }));
   EXPECT_TRUE(changed([](Plan& p) { p.blocks_per_sm = 1; }));
-  EXPECT_TRUE(changed([](Plan& p) { p.slices = 2; }));
+  EXPECT_TRUE(changed([](Plan& p) { p.blocks_per_row = 2; }));
   EXPECT_TRUE(changed([](Plan& p) { p.exchange = Exchange::cluster; }));
-  EXPECT_TRUE(changed([](Plan& p) { p.shifted = true; }));
+  EXPECT_TRUE(changed([](Plan& p) { p.unaligned = true; }));
   EXPECT_TRUE(changed([](Plan& p) { p.stages = 2; }));
 }
 
 TEST(ParsePlan, WhatIsLeftOutHasItsDefault) {
-  EXPECT_EQ(parse_plan("packed_rows").value(), Plan{.strategy = Strategy::packed_rows});
-  EXPECT_EQ(parse_plan("resident_row lanes=64 threads=64 shifted=0 exchange=none").value(),
-            (Plan{.strategy = Strategy::resident_row, .threads = 64, .lanes = 64}));
+  EXPECT_EQ(parse_plan("warp_rows").value(), Plan{.strategy = Strategy::warp_rows});
+  EXPECT_EQ(parse_plan("block_row threads_per_row=64 threads=64 unaligned=0 exchange=none").value(),
+            (Plan{.strategy = Strategy::block_row, .threads = 64, .threads_per_row = 64}));
 }
 
 TEST(ParsePlan, NamesTheWordThatItDoesNotKnow) {
   const std::pair<const char*, const char*> wrong[] = {
       {"", "''"},
       {"fast_rows threads=64", "'fast_rows'"},
-      {"threads=64 packed_rows", "'threads=64'"},
-      {"packed_rows  threads=64", "''"},
-      {"packed_rows threads=64 ", "''"},
-      {"packed_rows threads", "'threads'"},
-      {"packed_rows threads=", "'threads='"},
-      {"packed_rows threads=64x", "'threads=64x'"},
-      {"packed_rows threads=1.5", "'threads=1.5'"},
-      {"packed_rows threads=99999999999", "'threads=99999999999'"},
-      {"packed_rows warps=2", "'warps=2'"},
-      {"packed_rows exchange=mail", "'exchange=mail'"},
-      {"packed_rows exchange=1", "'exchange=1'"},
-      {"packed_rows shifted=2", "'shifted=2'"},
-      {"packed_rows shifted=yes", "'shifted=yes'"},
+      {"threads=64 warp_rows", "'threads=64'"},
+      {"warp_rows  threads=64", "''"},
+      {"warp_rows threads=64 ", "''"},
+      {"warp_rows threads", "'threads'"},
+      {"warp_rows threads=", "'threads='"},
+      {"warp_rows threads=64x", "'threads=64x'"},
+      {"warp_rows threads=1.5", "'threads=1.5'"},
+      {"warp_rows threads=99999999999", "'threads=99999999999'"},
+      {"warp_rows warps=2", "'warps=2'"},
+      {"warp_rows exchange=mail", "'exchange=mail'"},
+      {"warp_rows exchange=1", "'exchange=1'"},
+      {"warp_rows unaligned=2", "'unaligned=2'"},
+      {"warp_rows unaligned=yes", "'unaligned=yes'"},
   };
   for (const auto& [text, word] : wrong) {
     const auto refused = parse_plan(text);
@@ -121,6 +124,27 @@ TEST(ParsePlan, NamesTheWordThatItDoesNotKnow) {
                 AllOf(HasSubstr(word), HasSubstr("is unknown"), HasSubstr("A plan reads like")))
         << text;
   }
+}
+
+// Tuned plans of 0.1 are still in caches and packs.
+TEST(PlanText, ReadsTheNamesOfVersionZeroPointOne) {
+  const std::pair<std::string_view, std::string_view> texts[] = {
+      {"packed_rows threads=64 lanes=8 vector=4 per_thread=2 group_rows=1 blocks_per_sm=9",
+       "warp_rows threads=64 threads_per_row=8 vector=4 per_thread=2 group_rows=1 blocks_per_sm=9"},
+      {"tiled_rows threads=64 lanes=32 vector=1 per_thread=2 group_rows=4 blocks_per_sm=3",
+       "staged_rows threads=64 threads_per_row=32 vector=1 per_thread=2 group_rows=4 blocks_per_sm=3"},
+      {"resident_row threads=256 lanes=256 vector=8 per_thread=1 group_rows=1 blocks_per_sm=1 slices=4 "
+       "exchange=cluster shifted=1",
+       "block_row threads=256 threads_per_row=256 vector=8 per_thread=1 group_rows=1 blocks_per_sm=1 "
+       "blocks_per_row=4 exchange=cluster unaligned=1"},
+      {"streamed_row threads=512 lanes=256 vector=4 per_thread=2 group_rows=1 blocks_per_sm=1 slices=64 "
+       "stages=27 exchange=grid",
+       "persistent_row threads=512 threads_per_row=256 vector=4 per_thread=2 group_rows=1 blocks_per_sm=1 "
+       "blocks_per_row=64 stages=27 exchange=grid"},
+      {"two_reads threads=256 lanes=256 vector=4 per_thread=8 group_rows=16 blocks_per_sm=2",
+       "split_row threads=256 threads_per_row=256 vector=4 per_thread=8 group_rows=16 blocks_per_sm=2"},
+  };
+  for (const auto& [old, now] : texts) EXPECT_EQ(to_text(parse_plan(old).value()), now) << old;
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ class ValuesTest(TestCase):
     def any_layout(self, shape, dtype):
         """Random values of this shape, in one of many layouts."""
         kind = self.random.choice(("plain", "columns of more", "rows of more", "every second", "transposed", "expanded",
-                                   "shifted"))
+                                   "unaligned"))
         make = lambda *sizes: torch.randn(*sizes, device=device).to(dtype)  # noqa: E731
         if kind == "columns of more":
             return make(*shape[:-1], shape[-1] + 3)[..., 1:-2]
@@ -30,7 +30,7 @@ class ValuesTest(TestCase):
             return make(*shape[:-2], shape[-1], shape[-2]).transpose(-1, -2)
         if kind == "expanded" and len(shape) > 1:
             return make(1, *shape[1:]).expand(shape)
-        if kind == "shifted":
+        if kind == "unaligned":
             return make(1 + torch.Size(shape).numel())[1:].view(shape)
         return make(*shape)
 

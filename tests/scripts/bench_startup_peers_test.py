@@ -16,8 +16,8 @@ SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "bench_startup_peers.
 
 TOOL = """#!/bin/sh
 case $1 in
-  show) echo '{"columns": 64, "regime": "many", "choice": {"plan": "packed_rows threads=128"},
-               "uses": [{"plan": "packed_rows threads=128", "regime": "many", "blocks": 2}]}' ;;
+  show) echo '{"columns": 64, "regime": "many", "choice": {"plan": "warp_rows threads=128"},
+               "uses": [{"plan": "warp_rows threads=128", "regime": "many", "blocks": 2}]}' ;;
   render) echo 'source' ;;
   bench) echo '{"results": [{"cold_ms": 100.5, "disk_ms": 0.5, "later_us": 2.5}]}' ;;
 esac

@@ -23,7 +23,7 @@ TOOL=$tool exec "$@"
 # Says which templates it was given; fails where it is told to.
 PROGRAM = """#!/bin/bash
 patched=no
-[ -z "${NORMJIT_TEMPLATE_DIR:-}" ] || ! grep -q "kWarp : 1" "$NORMJIT_TEMPLATE_DIR/streamed_row.cu" || patched=yes
+[ -z "${NORMJIT_TEMPLATE_DIR:-}" ] || ! grep -q "kWarp : 1" "$NORMJIT_TEMPLATE_DIR/persistent_row.cu" || patched=yes
 echo "$TOOL $patched" >>"$SEEN"
 [ "$TOOL $2" != "${FAILS:-}" ] || { echo "========= Error: something is wrong"; exit 1; }
 """
@@ -91,8 +91,8 @@ class PatchTest(unittest.TestCase):
             with open(PATCH) as patch:
                 subprocess.run(["patch", "--quiet", "-d", templates], stdin=patch, check=True)
             for spec, rows, plan in (("32768/bf16/wb", "140", "stages=28"),
-                                     ("50257/bf16/wb", "8", "slices=4 stages=27 exchange=grid shifted=1")):
-                plan = ("streamed_row threads=512 lanes=256 vector=8 per_thread=2 group_rows=1 blocks_per_sm=1 " + plan)
+                                     ("50257/bf16/wb", "8", "blocks_per_row=4 stages=27 exchange=grid unaligned=1")):
+                plan = ("persistent_row threads=512 threads_per_row=256 vector=8 per_thread=2 group_rows=1 blocks_per_sm=1 " + plan)
                 done = subprocess.run([os.environ["NORMJIT_TOOL"], "run", "layernorm/cols=" + spec, "--rows", rows, "--plan", plan,
                                        "--check", "--device", "host", "--arch", "sm_90", "--checks", "on"],
                                       text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

@@ -48,9 +48,9 @@ TEST_F(EmbeddedPackTest, HasBothKernelsForEveryArchitectureAndNothingElse) {
   for (const DeviceProfile& device : DeviceProfile::known())
     for (const LayerNormSpec& spec : kBothTypes) {
       const Identified kernel = binaries.identify(spec, generic_plan(), device.arch).value();
-      const Standing found = pack.look(kernel.identity);
-      if (!knows_all && found.kind == Standing::Kind::absent) continue;  // an architecture newer than it
-      ASSERT_EQ(found.kind, Standing::Kind::entry) << device.arch.name() << found.error << "; build again";
+      const Lookup found = pack.look(kernel.identity);
+      if (!knows_all && found.kind == Lookup::Kind::absent) continue;  // an architecture newer than it
+      ASSERT_EQ(found.kind, Lookup::Kind::entry) << device.arch.name() << found.error << "; build again";
       EXPECT_EQ(found.entry.fact("code"), "cubin");
       EXPECT_EQ(found.entry.fact("arch"), target_of(generic_plan(), device.arch).name());
       EXPECT_EQ(found.entry.fact("spill_bytes"), "0");

@@ -21,7 +21,7 @@ namespace {
 struct Layer {
   LayerNormSpec spec;
   std::int64_t rows;
-  bool two_reads = false;
+  bool split_row = false;
 };
 const Layer kLayers[] = {
     {{.columns = 64, .affine = Affine::weight_bias, .activation = Activation::gelu}, 1000},
@@ -35,7 +35,7 @@ const Layer kLayers[] = {
 
 Kernel prepared(Service& service, const Layer& layer) {
   PrepareOptions options{.rows_hint = layer.rows};
-  if (layer.two_reads) {
+  if (layer.split_row) {
     const DeviceProfile device = service.device().value();
     options.plan = fallback(layer.spec, device, regime_of(layer.rows, device), Alignment::eight);
   }

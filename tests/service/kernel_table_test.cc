@@ -21,7 +21,7 @@ Use use(int number) { return {.spec = canonical({.columns = 1 + number}), .devic
 Kernel kernel(int number, int version = 0) {
   Plan plan;
   plan.threads = 32;
-  plan.lanes = plan.vector = plan.per_thread = 1;
+  plan.threads_per_row = plan.vector = plan.per_thread = 1;
   return Kernel(std::make_shared<const Kernel::Prepared>(use(number).spec, plan, DeviceProfile{}, version,
                                                          /*driver=*/nullptr));
 }
@@ -62,8 +62,8 @@ TEST(KernelTable, TheFirstStaysUntilItIsReplaced) {
 TEST(KernelTable, KernelsLiveAsLongAsTheTable) {
   std::weak_ptr<const Kernel::Prepared> old, unwanted;
   const auto watched = [](std::weak_ptr<const Kernel::Prepared>& by) {
-    auto prepared = std::make_shared<const Kernel::Prepared>(use(1).spec, Plan{.lanes = 1}, DeviceProfile{},
-                                                             0, /*driver=*/nullptr);
+    auto prepared = std::make_shared<const Kernel::Prepared>(use(1).spec, Plan{.threads_per_row = 1},
+                                                             DeviceProfile{}, 0, /*driver=*/nullptr);
     by = prepared;
     return Kernel(std::move(prepared));
   };

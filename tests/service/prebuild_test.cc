@@ -177,9 +177,9 @@ TEST_F(PrebuildTest, LongCompilesComeFirst) {
   const auto at = [&](const std::string& kernel, auto from, auto to) {
     return std::find_if(from, to, [&](const FakeCompiler::Call& call) { return call.kernel == kernel; });
   };
-  const auto last_long = at("streamed_row", calls.rbegin(), calls.rend()).base();
+  const auto last_long = at("persistent_row", calls.rbegin(), calls.rend()).base();
   ASSERT_NE(last_long, calls.begin());
-  const auto first_short = at("packed_rows", calls.begin(), calls.end());
+  const auto first_short = at("warp_rows", calls.begin(), calls.end());
   ASSERT_NE(first_short, calls.end());
   EXPECT_LE(last_long, first_short) << "a short compile is not put before a long one";
 }

@@ -66,7 +66,7 @@ std::vector<Case> cases() {
 
 // The blocks of a launch of this plan that must run together at most.
 int together(const Case& one) {
-  if (one.chosen.exchange == Exchange::cluster) return one.chosen.slices;
+  if (one.chosen.exchange == Exchange::cluster) return one.chosen.blocks_per_row;
   return static_cast<int>(
       grid_blocks(one.chosen, one.spec, profile_of(90), std::numeric_limits<std::int32_t>::max()));
 }
@@ -81,7 +81,7 @@ DeviceProfile slice_of_gpu() {
 TEST(Residency, ThePlannerSharesRowsOfSomeUses) {
   EXPECT_FALSE(cases().empty()) << "or the tests below see nothing";
   for (const Case& one : cases()) {
-    EXPECT_EQ(one.fallback.strategy, Strategy::two_reads) << to_text(one.spec);
+    EXPECT_EQ(one.fallback.strategy, Strategy::split_row) << to_text(one.spec);
     EXPECT_EQ(one.fallback.exchange, Exchange::none);
     EXPECT_THAT(plans(one.spec, profile_of(90)), Contains(one.fallback)) << "so that a prebuild makes it";
   }
@@ -194,7 +194,7 @@ TEST(Residency, AHandleSaysThatItsLaunchWasRefused) {
       const Status status = kernel.launch(tensors_of(one.rows), nullptr);
       EXPECT_EQ(code_name(status.code), code_name(Code::NotResident));
       EXPECT_EQ(status.driver_result, refusal);
-      EXPECT_THAT(status.message(), HasSubstr("two_reads"));
+      EXPECT_THAT(status.message(), HasSubstr("split_row"));
     }
     machine.driver->set_together_result(kIllegalAddress);
     EXPECT_EQ(kernel.launch(tensors_of(one.rows), nullptr).code, Code::DriverError);

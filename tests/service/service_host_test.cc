@@ -33,8 +33,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// One of each strategy that takes rows of an odd length. Those are read element by element or shifted, so few
-// kernels serve every alignment.
+// One of each strategy that takes rows of an odd length. Those are read element by element or unaligned, so
+// few kernels serve every alignment.
 constexpr LayerNormSpec kTiled{.columns = 33, .affine = Affine::weight_bias, .statistics = true};
 constexpr LayerNormSpec kResident{.columns = 3001, .affine = Affine::weight_bias, .statistics = true};
 constexpr LayerNormSpec kLong{.columns = 40001,
@@ -222,7 +222,7 @@ TEST_F(ServiceHostTest, EveryStrategyGivesTheReference) {
     strategies.push_back(kernel.plan().strategy);
   }
   EXPECT_THAT(strategies,
-              ::testing::ElementsAre(Strategy::tiled_rows, Strategy::resident_row, Strategy::two_reads));
+              ::testing::ElementsAre(Strategy::staged_rows, Strategy::block_row, Strategy::split_row));
   EXPECT_EQ(compiles(), 3) << "both forms share their kernels";
   EXPECT_EQ(driver_->launches(), 6);
 }
@@ -405,8 +405,8 @@ TEST_F(ServiceHostTest, StridesAndOffsets) {
     const std::int64_t columns = spec.columns;
     cli::Problem gaps = make(spec, 2, columns + 1, columns + 7);
     run(service, gaps, workspace);
-    cli::Problem shifted = make(spec, 4, columns + 2);
-    run(service, shifted, workspace, {.shift = 1});
+    cli::Problem unaligned = make(spec, 4, columns + 2);
+    run(service, unaligned, workspace, {.shift = 1});
     cli::Problem one_row = make(spec, 5, 0);
     run(service, one_row, workspace, {.shift = 3});
     cli::Problem overlapping = make(spec, 3, columns / 3);
@@ -462,13 +462,14 @@ TEST_F(ServiceHostTest, OneWorkspaceServesManyKernelsInTurn) {
     std::string_view plan;
   } uses[] = {
       {{.columns = 3001, .input = DType::f64, .output = DType::f64, .weight = DType::f64, .statistics = true},
-       "two_reads threads=64 lanes=64 vector=1 per_thread=4"},
+       "split_row threads=64 threads_per_row=64 vector=1 per_thread=4"},
       {{.columns = 1000, .affine = Affine::weight},
-       "resident_row threads=64 lanes=64 vector=4 per_thread=1 slices=4 exchange=grid"},
+       "block_row threads=64 threads_per_row=64 vector=4 per_thread=1 blocks_per_row=4 exchange=grid"},
       {{.columns = 6000, .affine = Affine::weight_bias},
-       "streamed_row threads=512 lanes=256 vector=4 per_thread=1 slices=2 exchange=grid stages=4"},
+       "persistent_row threads=512 threads_per_row=256 vector=4 per_thread=1 blocks_per_row=2 exchange=grid "
+       "stages=4"},
       {{.columns = 2001, .affine = Affine::weight},
-       "two_reads threads=64 lanes=64 vector=4 per_thread=1 shifted=1"},
+       "split_row threads=64 threads_per_row=64 vector=4 per_thread=1 unaligned=1"},
   };
   Service service = this->service();
   std::vector<Kernel> kernels;
@@ -643,20 +644,20 @@ TEST_F(ServiceHostTest, AKernelThatGoesAstrayIsTold) {
   const auto failed = service.layer_norm(spec, tensors, nullptr);
   ASSERT_EQ(failed.code(), Code::DriverError);
   EXPECT_THAT(failed.error().message, AllOf(HasSubstr(to_text(spec)), HasSubstr("CUDA_ERROR_LAUNCH_FAILED"),
-                                            HasSubstr("out of bounds"), HasSubstr("packed_rows.cu")));
+                                            HasSubstr("out of bounds"), HasSubstr("warp_rows.cu")));
   EXPECT_TRUE(service.layer_norm(spec, on_gpu.tensors(), nullptr).ok()) << "the device is as good as before";
 }
 
 TEST_F(ServiceHostTest, CodeForAnotherArchitectureDoesNotLoad) {
-  const Source source{.text = "", .kernel = "packed_rows", .description = ""};
+  const Source source{.text = "", .kernel = "warp_rows", .description = ""};
   const std::string code = compiler_->compile(source, {.number = 80}).value().code;
   const LaunchShape shape{.threads = 128};
-  EXPECT_EQ(driver_->load(code, "packed_rows", 0, shape).code(), Code::LoadFailed) << "an sm_90";
-  EXPECT_EQ(driver_->load(code, "two_reads", 1, shape).code(), Code::LoadFailed);
-  EXPECT_EQ(driver_->load(code + " ", "packed_rows", 1, shape).code(), Code::LoadFailed);
-  EXPECT_EQ(driver_->load("", "packed_rows", 1, shape).code(), Code::LoadFailed);
-  EXPECT_EQ(driver_->load(code, "packed_rows", 2, shape).code(), Code::NoDevice);
-  EXPECT_EQ(driver_->load(code, "packed_rows", 1, shape).code(), Code::CompileFailed) << "an empty text";
+  EXPECT_EQ(driver_->load(code, "warp_rows", 0, shape).code(), Code::LoadFailed) << "an sm_90";
+  EXPECT_EQ(driver_->load(code, "split_row", 1, shape).code(), Code::LoadFailed);
+  EXPECT_EQ(driver_->load(code + " ", "warp_rows", 1, shape).code(), Code::LoadFailed);
+  EXPECT_EQ(driver_->load("", "warp_rows", 1, shape).code(), Code::LoadFailed);
+  EXPECT_EQ(driver_->load(code, "warp_rows", 2, shape).code(), Code::NoDevice);
+  EXPECT_EQ(driver_->load(code, "warp_rows", 1, shape).code(), Code::CompileFailed) << "an empty text";
 }
 
 }  // namespace

@@ -23,16 +23,16 @@ constexpr LayerNormSpec kSpec{.columns = 4096};
 
 // Legal with up to 1024 threads, and nothing that the rules choose: they make accesses as wide as they can.
 Plan resident(int threads) {
-  return {.strategy = Strategy::resident_row,
+  return {.strategy = Strategy::block_row,
           .threads = threads,
-          .lanes = threads,
+          .threads_per_row = threads,
           .vector = 2,
           .per_thread = 4096 / 2 / threads};
 }
 // With so many blocks, it needs more workspace than what the rules choose.
-const Plan kTwoReads{.strategy = Strategy::two_reads,
+const Plan kSplitRow{.strategy = Strategy::split_row,
                      .threads = 32,
-                     .lanes = 32,
+                     .threads_per_row = 32,
                      .vector = 4,
                      .per_thread = 1,
                      .blocks_per_sm = 32};
@@ -43,7 +43,7 @@ class ServiceTunedTest : public ::testing::Test {
  protected:
   ServiceTunedTest() {
     for (const Plan& plan : plans(kSpec, device_))
-      for (const Plan& tuned : {kTuned, resident(256), kTwoReads})
+      for (const Plan& tuned : {kTuned, resident(256), kSplitRow})
         EXPECT_NE(to_text(plan), to_text(tuned)) << "or this file tests nothing";
   }
 
@@ -98,7 +98,7 @@ TEST_F(ServiceTunedTest, APinnedPlanBeatsIt) {
   EXPECT_EQ(machine_.service().prepare(kSpec, {.plan = resident(256)}).value().plan(), resident(256));
 }
 
-TEST_F(ServiceTunedTest, AWarmTunedKernelCostsTwoReads) {
+TEST_F(ServiceTunedTest, AWarmTunedKernelCostsSplitRow) {
   remember(tuned(kTuned));
   ASSERT_TRUE(machine_.service().prepare(kSpec).ok());
   Service service = machine_.service();
@@ -115,7 +115,7 @@ TEST_F(ServiceTunedTest, AWarmTunedKernelCostsTwoReads) {
 
 // A caller who was never asked for a workspace goes on without one.
 TEST_F(ServiceTunedTest, WithoutAWorkspaceNoTunedPlanThatNeedsOneIsTaken) {
-  remember(tuned(kTwoReads));
+  remember(tuned(kSplitRow));
   Service service = machine_.service();
   ASSERT_TRUE(service.layer_norm(kSpec, tensors_, nullptr).ok());
   EXPECT_EQ(machine_.driver->launches().at(0).shape.threads, rules_.threads);
@@ -125,24 +125,24 @@ TEST_F(ServiceTunedTest, WithoutAWorkspaceNoTunedPlanThatNeedsOneIsTaken) {
   with_workspace.workspace = memory(3);
   ASSERT_TRUE(service.layer_norm(kSpec, with_workspace, nullptr).ok());
   EXPECT_EQ(machine_.compiles(), 2);
-  EXPECT_EQ(service.prepare(kSpec).value().plan(), kTwoReads) << "the handle says what it needs";
+  EXPECT_EQ(service.prepare(kSpec).value().plan(), kSplitRow) << "the handle says what it needs";
   EXPECT_EQ(machine_.compiles(), 2);
 }
 
 TEST_F(ServiceTunedTest, TheWorkspaceSufficesForTunedPlansToo) {
-  EXPECT_LT(machine_.service().workspace_bytes(kSpec).value(), workspace_bytes(kTwoReads, kSpec, device_));
-  remember(tuned(kTwoReads));
+  EXPECT_LT(machine_.service().workspace_bytes(kSpec).value(), workspace_bytes(kSplitRow, kSpec, device_));
+  remember(tuned(kSplitRow));
   Service service = machine_.service();
-  EXPECT_EQ(service.workspace_bytes(kSpec).value(), workspace_bytes(kTwoReads, kSpec, device_));
+  EXPECT_EQ(service.workspace_bytes(kSpec).value(), workspace_bytes(kSplitRow, kSpec, device_));
   EXPECT_EQ(service.prepare(kSpec).value().workspace_bytes(), service.workspace_bytes(kSpec).value());
 }
 
 TEST_F(ServiceTunedTest, AServiceThatSaidHowMuchWorkspaceItNeedsKeepsToIt) {
   Service service = machine_.service();
-  ASSERT_LT(service.workspace_bytes(kSpec).value(), workspace_bytes(kTwoReads, kSpec, device_));
-  ASSERT_TRUE(service.remember(tuned(kTwoReads)).ok());
+  ASSERT_LT(service.workspace_bytes(kSpec).value(), workspace_bytes(kSplitRow, kSpec, device_));
+  ASSERT_TRUE(service.remember(tuned(kSplitRow)).ok());
   EXPECT_EQ(service.prepare(kSpec).value().plan(), rules_);
-  EXPECT_EQ(machine_.service().prepare(kSpec).value().plan(), kTwoReads);
+  EXPECT_EQ(machine_.service().prepare(kSpec).value().plan(), kSplitRow);
 }
 
 TEST_F(ServiceTunedTest, ATunedKernelThatCannotBeLoadedGivesWayToTheRules) {

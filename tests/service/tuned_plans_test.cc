@@ -27,9 +27,9 @@ constexpr LayerNormSpec kSpec{.columns = 4096, .affine = Affine::weight_bias};
 
 // A legal plan for it with so many threads.
 Plan resident(int threads) {
-  return {.strategy = Strategy::resident_row,
+  return {.strategy = Strategy::block_row,
           .threads = threads,
-          .lanes = threads,
+          .threads_per_row = threads,
           .vector = 4,
           .per_thread = 4096 / 4 / threads};
 }
@@ -39,7 +39,8 @@ class TunedPlansTest : public ::testing::Test {
   // As a new process has it.
   struct Process {
     explicit Process(TunedPlansTest& test, const std::string& directory)
-        : cache({.directory = directory}, test.files_, [&](std::string_view text) { test.troubles_.emplace_back(text); }),
+        : cache({.directory = directory}, test.files_,
+                [&](std::string_view text) { test.troubles_.emplace_back(text); }),
           plans(cache, [&](std::string_view text) { test.warnings_.emplace_back(text); }) {}
     Cache cache;
     TunedPlans plans;
@@ -179,7 +180,7 @@ TEST_F(TunedPlansTest, AnEntryThatIsNoLegalPlanIsNone) {
   TunedPlan old = tuned(256);
   old.device = DeviceProfile::of(Arch{80}).value();
   const std::string cluster =
-      "resident_row threads=128 lanes=128 vector=4 per_thread=4 slices=2 exchange=cluster";
+      "block_row threads=128 threads_per_row=128 vector=4 per_thread=4 blocks_per_row=2 exchange=cluster";
   ASSERT_TRUE(check(parse_plan(cluster).value(), kSpec, device_).ok()) << "legal on sm_90";
   const struct {
     TunedPlan tuned;
@@ -188,8 +189,8 @@ TEST_F(TunedPlansTest, AnEntryThatIsNoLegalPlanIsNone) {
       {tuned(256), ""},
       {tuned(256), "another_strategy threads=256"},
       {tuned(256), to_text(resident(256)) + " further=1"},
-      {tuned(256), "resident_row threads=100 lanes=100 vector=4 per_thread=11"},
-      {tuned(256), "resident_row threads=256 lanes=256 vector=4 per_thread=1"},
+      {tuned(256), "block_row threads=100 threads_per_row=100 vector=4 per_thread=11"},
+      {tuned(256), "block_row threads=256 threads_per_row=256 vector=4 per_thread=1"},
       {narrow, to_text(resident(256))},
       {old, cluster},
   };

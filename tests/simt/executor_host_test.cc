@@ -72,7 +72,7 @@ const Tiny kTiny[] = {
   if (threadIdx.x == 0) t[0] = 1;)"},
     {"misaligned_vector", R"(
   struct alignas(16) Four { int at[4]; };
-  hw::store(y, hw::load<hw::Keep::once, Four>(x + 1));)"},
+  hw::store(y, hw::load<hw::Cache::evict_first, Four>(x + 1));)"},
     {"half_waits", R"(
   if (threadIdx.x < 32)
     hw::block_barrier();
@@ -90,15 +90,15 @@ const Tiny kTiny[] = {
     {"waits_for_ever", R"(
   if (threadIdx.x == 7) hw::wait_until(reinterpret_cast<unsigned long long*>(workspace), 1);
   hw::block_barrier();)"},
-    // Block 0 posts for block 1. rows: 0 right, 1 with another tag, 2 and what it posted before counts too
-    {"posts", R"(
+    // Block 0 slots for block 1. rows: 0 right, 1 with another tag, 2 and what it published before counts too
+    {"slots", R"(
   auto* at = reinterpret_cast<unsigned long long*>(workspace);
   if (threadIdx.x != 0) return;
   if (blockIdx.x == 0) {
     y[0] = 1;
-    hw::post(at, 5, rows == 1 ? 8 : 7);
+    hw::publish(at, 5, rows == 1 ? 8 : 7);
   } else {
-    int got; hw::collect<1>(at, 1, 1, 7, &got); y[1] = got;
+    int got; hw::gather<1>(at, 1, 1, 7, &got); y[1] = got;
     if (rows == 2) y[2] = y[0];
   })"},
     {"runs_for_ever", R"(
@@ -437,18 +437,18 @@ TEST_F(Executor, ADeadlockSaysWhoWaitsWhereForWhat) {
 TEST_F(Executor, HandsPostsFromBlockToBlock) {
   const Options options{.blocks = 2, .shape = {.threads = 64, .cooperative = true}};
   for (std::uint64_t seed = 0; seed < 16; ++seed) {
-    const Outcome outcome = run("posts", 0, seed, options);
+    const Outcome outcome = run("slots", 0, seed, options);
     ASSERT_FALSE(outcome.diagnosis) << outcome.diagnosis->message;
     EXPECT_EQ(outcome.y[1], 5);
   }
-  expect_fault("posts", 2, Fault::race, AllOf(HasSubstr("posts.cu:9: "), HasSubstr("posts.cu:5")), options);
+  expect_fault("slots", 2, Fault::race, AllOf(HasSubstr("slots.cu:9: "), HasSubstr("slots.cu:5")), options);
 }
 
 TEST_F(Executor, ACollectThatNobodyPostsIsADeadlockThatNamesTheTag) {
   const Options options{.blocks = 2, .shape = {.threads = 64, .cooperative = true}};
   expect_fault(
-      "posts", 1, Fault::deadlock,
-      HasSubstr("block 1, thread 0 waits in posts.cu:8 for a post with tag 7 where one with tag 8 is"),
+      "slots", 1, Fault::deadlock,
+      HasSubstr("block 1, thread 0 waits in slots.cu:8 for a publish with tag 7 where one with tag 8 is"),
       options);
 }
 

@@ -85,8 +85,8 @@ Outcome list(CacheScene& scene) {
 
 Outcome look(CacheScene& scene) {
   const Cache::Look look = scene.cache().look("a");
-  if (look.standing.kind != Standing::Kind::entry) return Outcome::missed;
-  EXPECT_EQ(look.standing.entry, kEntry);
+  if (look.lookup.kind != Lookup::Kind::entry) return Outcome::missed;
+  EXPECT_EQ(look.lookup.entry, kEntry);
   EXPECT_EQ(scene.files->writes(), 0);
   return Outcome::served;
 }

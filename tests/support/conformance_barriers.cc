@@ -278,9 +278,10 @@ Bytes expected_arrivals(const ConformanceKernel& kernel) {
   return bytes_of(y);
 }
 
-// Every thread posts things of three sizes in turn in one of two places, and collects those of a thread of
-// every block. A place is written again when all have collected what it held: their blocks have posted since.
-constexpr std::string_view kPosts = R"(
+// Every thread slots things of three sizes in turn in one of two places, and collects those of a thread of
+// every block. A place is written again when all have gathered what it held: their blocks have published
+// since.
+constexpr std::string_view kSlots = R"(
 namespace normjit {
 
 constexpr int kThreads = 64, kRounds = 6, kMostBlocks = 10;
@@ -296,16 +297,16 @@ NJ_DEVICE unsigned long long* place_of(unsigned long long* places, int round, in
 }
 template <class T>
 NJ_DEVICE void leave(unsigned long long* places, int round, const T& value, unsigned tag) {
-  hw::post(place_of<T>(places, round, blockIdx.x, threadIdx.x), value, tag);
+  hw::publish(place_of<T>(places, round, blockIdx.x, threadIdx.x), value, tag);
 }
 // What one thread of every block has left. There is room for more blocks than there are.
 template <class T>
 NJ_DEVICE void take(T* to, unsigned long long* places, int round, unsigned tag) {
-  hw::collect<kMostBlocks>(place_of<T>(places, round, 0, (threadIdx.x + round) % kThreads),
+  hw::gather<kMostBlocks>(place_of<T>(places, round, 0, (threadIdx.x + round) % kThreads),
                            kThreads * static_cast<int>(sizeof(T) / 4), gridDim.x, tag, to);
 }
 
-NJ_KERNEL(posts, kThreads) {
+NJ_KERNEL(slots, kThreads) {
   auto* const ones = reinterpret_cast<unsigned long long*>(workspace);
   auto* const twos = ones + 2 * gridDim.x * kThreads;
   auto* const sixes = twos + 2 * gridDim.x * kThreads * 2;
@@ -402,13 +403,13 @@ std::vector<ConformanceKernel> barriers_kernels() {
       on_words("registers", std::string(kRegisters), 384, 3, 1, expected_registers),
       on_words("tickets", std::string(kTickets), 64, 8, 1, expected_tickets),
       on_words("arrivals", std::string(kArrivals), 64, 8, 1, expected_arrivals),
-      on_words("posts", std::string(kPosts), 64, 8, 1, expected_posts),
+      on_words("slots", std::string(kSlots), 64, 8, 1, expected_posts),
       on_words("grid_barriers", mixing(kGridBarriers), 64, 8, 1, expected_grid_barriers)};
   for (ConformanceKernel& kernel : kernels) {
-    kernel.shape.cooperative = kernel.name == "posts" || kernel.name == "grid_barriers";
+    kernel.shape.cooperative = kernel.name == "slots" || kernel.name == "grid_barriers";
     kernel.workspace_bytes = 1024 + kernel.x.size();
     if (kernel.name == "registers") kernel.oldest = {.number = 90}, kernel.own_target = true;
-    if (kernel.name == "posts") kernel.workspace_bytes = kPostsBytes * kernel.x.size() / 4;
+    if (kernel.name == "slots") kernel.workspace_bytes = kPostsBytes * kernel.x.size() / 4;
   }
   return kernels;
 }

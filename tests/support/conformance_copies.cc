@@ -100,14 +100,14 @@ NJ_KERNEL(phases, kThreads) {
 
   for (int round = 0; round < kRounds; ++round) {
     const int at = round % 2;
-    const unsigned parity = round / 2 % 2;
+    const unsigned phase = round / 2 % 2;
     unsigned* cell = cells + 32 * at;
     if (warp == 0) {
-      hw::barrier_wait(&empty[at], parity ^ 1);  // at once in the first two rounds
+      hw::barrier_wait(&empty[at], phase ^ 1);  // at once in the first two rounds
       cell[lane] = x[32 * round + lane];
       hw::barrier_arrive(&full[at]);
     } else {
-      hw::barrier_wait(&full[at], parity);
+      hw::barrier_wait(&full[at], phase);
       y[64 * round + threadIdx.x - 32] = cell[(lane + 3 * warp) % 32];
       hw::barrier_arrive(&empty[at]);
     }
@@ -212,13 +212,13 @@ NJ_KERNEL(handed_back, kThreads) {
   const int taker = static_cast<int>(threadIdx.x) - 32;
   for (int round = 0; round < kRounds; ++round) {
     const int at = round % 2;
-    const unsigned parity = round / 2 % 2;
+    const unsigned phase = round / 2 % 2;
     if (threadIdx.x == 0) {
-      hw::barrier_wait(&free[at], parity ^ 1);
+      hw::barrier_wait(&free[at], phase ^ 1);
       hw::barrier_arrive_expect(&full[at], 16 * kTakers);
       hw::bulk_load(staged + at * kTakers, x + 4 * kTakers * round, 16 * kTakers, &full[at]);
     } else if (taker >= 0) {
-      hw::barrier_wait(&full[at], parity);
+      hw::barrier_wait(&full[at], phase);
       const Four own = hw::load_shared<Four>(staged + at * kTakers + (taker + 37) % kTakers);
       hw::warp_barrier();
       if (taker % 32 == 0) hw::barrier_arrive_after(&free[at], own.at[0], zero);

@@ -13,25 +13,25 @@ namespace normjit {
 constexpr int kThreads = 64;
 
 // Copies one piece a thread, and returns where the next copy begins.
-template <hw::Keep kKeep, int kBytes>
+template <hw::Cache kCache, int kBytes>
 NJ_DEVICE int copy(const Input* x, Output* y, int at) {
   const int own = at + (blockIdx.x * kThreads + threadIdx.x) * kBytes;
-  hw::store_piece<kBytes>(y + own, hw::load_piece<kKeep, kBytes>(x + own));
+  hw::store_piece<kBytes>(y + own, hw::load_piece<kCache, kBytes>(x + own));
   return at + gridDim.x * kThreads * kBytes;
 }
-template <hw::Keep kKeep>
+template <hw::Cache kCache>
 NJ_DEVICE int copy_sizes(const Input* x, Output* y, int at) {
-  at = copy<kKeep, 16>(x, y, at);
-  at = copy<kKeep, 8>(x, y, at);
-  at = copy<kKeep, 4>(x, y, at);
-  return copy<kKeep, 2>(x, y, at);
+  at = copy<kCache, 16>(x, y, at);
+  at = copy<kCache, 8>(x, y, at);
+  at = copy<kCache, 4>(x, y, at);
+  return copy<kCache, 2>(x, y, at);
 }
 
 NJ_KERNEL(pieces, kThreads) {
-  int at = copy_sizes<hw::Keep::once>(x, y, 0);
-  at = copy_sizes<hw::Keep::l2>(x, y, at);
-  at = copy_sizes<hw::Keep::stays>(x, y, at);
-  copy_sizes<hw::Keep::always>(x, y, at);
+  int at = copy_sizes<hw::Cache::evict_first>(x, y, 0);
+  at = copy_sizes<hw::Cache::no_l1>(x, y, at);
+  at = copy_sizes<hw::Cache::evict_last>(x, y, at);
+  copy_sizes<hw::Cache::keep>(x, y, at);
 }
 
 }  // namespace normjit
@@ -49,29 +49,29 @@ struct Words {
   unsigned at[kCount];
 };
 
-template <hw::Keep kKeep, class T>
+template <hw::Cache kCache, class T>
 NJ_DEVICE int copy(const Input* x, Output* y, int at) {
   constexpr int kBytes = sizeof(T);
   const int own = at + (blockIdx.x * kThreads + threadIdx.x) * kBytes;
-  const T value = hw::load<kKeep, T>(x + own);
+  const T value = hw::load<kCache, T>(x + own);
   hw::store(y + own, value);
   return at + gridDim.x * kThreads * kBytes;
 }
-template <hw::Keep kKeep>
+template <hw::Cache kCache>
 NJ_DEVICE int copy_types(const Input* x, Output* y, int at) {
-  at = copy<kKeep, Words<12>>(x, y, at);
-  at = copy<kKeep, Words<8>>(x, y, at);
-  at = copy<kKeep, Words<4>>(x, y, at);
-  at = copy<kKeep, double>(x, y, at);
-  at = copy<kKeep, float>(x, y, at);
-  return copy<kKeep, unsigned short>(x, y, at);
+  at = copy<kCache, Words<12>>(x, y, at);
+  at = copy<kCache, Words<8>>(x, y, at);
+  at = copy<kCache, Words<4>>(x, y, at);
+  at = copy<kCache, double>(x, y, at);
+  at = copy<kCache, float>(x, y, at);
+  return copy<kCache, unsigned short>(x, y, at);
 }
 
 NJ_KERNEL(values, kThreads) {
-  int at = copy_types<hw::Keep::once>(x, y, 0);
-  at = copy_types<hw::Keep::l2>(x, y, at);
-  at = copy_types<hw::Keep::stays>(x, y, at);
-  copy_types<hw::Keep::always>(x, y, at);
+  int at = copy_types<hw::Cache::evict_first>(x, y, 0);
+  at = copy_types<hw::Cache::no_l1>(x, y, at);
+  at = copy_types<hw::Cache::evict_last>(x, y, at);
+  copy_types<hw::Cache::keep>(x, y, at);
 }
 
 }  // namespace normjit
@@ -93,7 +93,7 @@ template <class T>
 NJ_DEVICE int copy(const Input* x, Output* y, unsigned char* staged, int at) {
   constexpr int kBytes = sizeof(T);
   const int own = threadIdx.x, other = (own + 41) % kThreads, first = at + blockIdx.x * kThreads * kBytes;
-  hw::store_shared(staged + other * kBytes, hw::load<hw::Keep::once, T>(x + first + own * kBytes));
+  hw::store_shared(staged + other * kBytes, hw::load<hw::Cache::evict_first, T>(x + first + own * kBytes));
   hw::block_barrier();
   hw::store(y + first + own * kBytes, hw::load_shared<T>(staged + own * kBytes));
   hw::block_barrier();
@@ -141,8 +141,8 @@ template <class T>
 NJ_DEVICE int copy(const Input* x, Output* y, int at) {
   constexpr int kBytes = sizeof(T);
   const int own = at + (blockIdx.x * kThreads + threadIdx.x) * kBytes;
-  T value = hw::load<hw::Keep::always, T>(x + own);
-  hw::forget(value);
+  T value = hw::load<hw::Cache::keep, T>(x + own);
+  hw::opaque(value);
   hw::store(y + own, value);
   return at + gridDim.x * kThreads * kBytes;
 }

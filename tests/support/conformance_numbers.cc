@@ -151,8 +151,8 @@ Float fused(Terms<Float> x) {
   return std::fma(x.a, x.b, x.c);
 }
 
-float at_least(Limited x) { return std::isnan(x.value) ? x.value : std::fmax(x.value, x.limit); }
-float at_most(Limited x) { return std::isnan(x.value) ? x.value : std::fmin(x.value, x.limit); }
+float max_nan(Limited x) { return std::isnan(x.value) ? x.value : std::fmax(x.value, x.limit); }
+float min_nan(Limited x) { return std::isnan(x.value) ? x.value : std::fmin(x.value, x.limit); }
 double f64_at_least(double value) { return std::isnan(value) ? value : std::fmax(value, 1.5); }
 
 // The promise kPromise, for every element of x.
@@ -220,12 +220,12 @@ std::vector<ConformanceKernel> numbers_kernels() {
                  terms<float>(f32_patterns()), 4, {Type::f32}, mapped<Terms<float>, fused<float>>),
       on_numbers("f64_fused", "hw::fma(x[3 * i], x[3 * i + 1], x[3 * i + 2])", "double", "double",
                  terms<double>(f64_patterns()), 8, {Type::f64}, mapped<Terms<double>, fused<double>>),
-      on_numbers("f32_at_least", "hw::at_least(x[2 * i], x[2 * i + 1])", "float", "float", limited(), 4,
-                 {Type::f32}, mapped<Limited, at_least>),
-      on_numbers("f32_at_most", "hw::at_most(x[2 * i], x[2 * i + 1])", "float", "float", limited(), 4,
-                 {Type::f32}, mapped<Limited, at_most>),
-      on_numbers("f64_at_least", "hw::at_least(x[i], 1.5)", "double", "double", f64_patterns(), 8,
-                 {Type::f64}, mapped<double, f64_at_least>),
+      on_numbers("f32_at_least", "hw::max_nan(x[2 * i], x[2 * i + 1])", "float", "float", limited(), 4,
+                 {Type::f32}, mapped<Limited, max_nan>),
+      on_numbers("f32_at_most", "hw::min_nan(x[2 * i], x[2 * i + 1])", "float", "float", limited(), 4,
+                 {Type::f32}, mapped<Limited, min_nan>),
+      on_numbers("f64_at_least", "hw::max_nan(x[i], 1.5)", "double", "double", f64_patterns(), 8, {Type::f64},
+                 mapped<double, f64_at_least>),
       // The instructions' errors are at most 1 and 2 ulp.
       on_numbers("f32_reciprocal", "hw::rcp_approx(x[i])", "float", "float", f32_patterns(), 4,
                  {Type::f32, 1}, mapped<float, reciprocal>),

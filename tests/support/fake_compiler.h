@@ -25,7 +25,7 @@ class FakeCompiler : public Compiler {
   // "/fake/libnvrtc.so.13", version 13.0, architectures 80, 90 and 100.
   Result<Facts> facts() override;
 
-  // Every compile so far, the failed and the standing ones included.
+  // Every compile so far, the failed and the lookup ones included.
   std::vector<Call> calls() const;
 
   // Makes compile() and facts() return this error; succeed() ends it.
@@ -35,7 +35,7 @@ class FakeCompiler : public Compiler {
   // Makes every compile stand still, from the next one on, until release().
   void hold();
   void release();
-  // Returns when so many compiles have begun, standing ones included.
+  // Returns when so many compiles have begun, lookup ones included.
   void wait_for_calls(std::size_t count);
 
  private:

@@ -112,7 +112,7 @@ std::optional<std::string> Workspace::left_by(const KernelCase& c) {
   constexpr std::size_t kHeaderAndRing = 32 + 1024 * 32;
   if (memory.bytes() == 0) return {};
   if (c.plan.exchange == Exchange::grid) {
-    const std::int64_t teams = blocks_of(c) / c.plan.slices;
+    const std::int64_t teams = blocks_of(c) / c.plan.blocks_per_row;
     epoch += static_cast<std::uint32_t>(ceil_div(c.rows, teams));  // as many tags as the first team has rows
   }
   std::vector<std::byte> expected(kHeaderAndRing);

@@ -20,7 +20,7 @@ KernelCase plain_case() {
   c.spec = {.columns = 96, .affine = Affine::weight_bias, .scale = 0.5, .statistics = true};
   c.device = *DeviceProfile::of(Arch{90});
   c.device.sm_count = 2;
-  c.plan = {Strategy::two_reads, 32, 32, 1, 2, 1, 1};
+  c.plan = {Strategy::split_row, 32, 32, 1, 2, 1, 1};
   c.rows = 5;
   c.runs = 2;
   return c;

@@ -44,7 +44,8 @@ std::optional<Enum> one_of(const Enum (&values)[n], std::string_view text) {
 std::string_view name(InputKind kind) noexcept { return kInputNames[static_cast<std::size_t>(kind)]; }
 
 std::uint32_t blocks_of(const KernelCase& c) {
-  const std::int64_t planned = c.rows == 0 ? c.plan.slices : grid_blocks(c.plan, c.spec, c.device, c.rows);
+  const std::int64_t planned =
+      c.rows == 0 ? c.plan.blocks_per_row : grid_blocks(c.plan, c.spec, c.device, c.rows);
   return static_cast<std::uint32_t>(c.blocks > 0 ? c.blocks : planned);
 }
 
@@ -56,13 +57,13 @@ bool legal(const KernelCase& c) {
   if (*std::min_element(std::begin(shifts), std::end(shifts)) < 0) return false;
   // Every row of every tensor begins at a multiple of a vector, unless rows may begin anywhere.
   const auto aligned = [&](std::int64_t distance) { return distance % c.plan.vector == 0; };
-  if (!c.plan.shifted &&
+  if (!c.plan.unaligned &&
       (!aligned(c.x_gap) || !aligned(c.y_gap) || !std::all_of(std::begin(shifts), std::end(shifts), aligned)))
     return false;
   // Where blocks meet, no rows are no launch; nor are they in the service.
   if (c.rows == 0 && c.plan.exchange == Exchange::grid) return false;
   if (c.overlaps && c.device.arch.number < 90) return false;
-  if (c.runs < 1 || c.blocks < 0 || c.blocks % c.plan.slices != 0) return false;
+  if (c.runs < 1 || c.blocks < 0 || c.blocks % c.plan.blocks_per_row != 0) return false;
   if (c.blocks > 0 && (c.rows == 0 || c.blocks > grid_blocks(c.plan, c.spec, c.device, c.rows))) return false;
   if (c.plan.exchange == Exchange::grid &&
       std::int64_t{blocks_of(c)} * c.plan.threads > simt::most_threads_together())

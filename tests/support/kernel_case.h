@@ -28,9 +28,9 @@ inline constexpr InputKind kInputKinds[] = {
     InputKind::constant_rows, InputKind::subnormal,    InputKind::nan_row,
     InputKind::inf_row,       InputKind::mixed,        InputKind::extreme_affine};
 std::string_view name(InputKind kind) noexcept;
-inline constexpr Strategy kAllStrategies[] = {Strategy::packed_rows,  Strategy::tiled_rows,
-                                              Strategy::resident_row, Strategy::streamed_row,
-                                              Strategy::two_reads,    Strategy::generic};
+inline constexpr Strategy kAllStrategies[] = {Strategy::warp_rows, Strategy::staged_rows,
+                                              Strategy::block_row, Strategy::persistent_row,
+                                              Strategy::split_row, Strategy::generic};
 
 // On which side every tensor meets a page that nobody may touch.
 enum class Guard : std::uint8_t { before, behind };

@@ -22,10 +22,11 @@ TEST(KernelCase, ALineHoldsAllOfIt) {
 
 TEST(KernelCase, FieldsOfALineHaveDefaultsAndAnyOrder) {
   const auto c = case_from_text(
-      "layernorm/cols=64/f32 packed_rows sms=3 rows=7 arch=sm_80 threads=32 lanes=8 vector=4 per_thread=2");
+      "layernorm/cols=64/f32 warp_rows sms=3 rows=7 arch=sm_80 threads=32 threads_per_row=8 vector=4 "
+      "per_thread=2");
   ASSERT_TRUE(c);
   EXPECT_EQ(c->spec, (LayerNormSpec{.columns = 64}));
-  EXPECT_EQ(c->plan, (Plan{Strategy::packed_rows, 32, 8, 4, 2}));
+  EXPECT_EQ(c->plan, (Plan{Strategy::warp_rows, 32, 8, 4, 2}));
   EXPECT_EQ(c->device.arch, Arch{80});
   EXPECT_EQ(c->device.sm_count, 3);
   EXPECT_EQ(c->rows, 7);
@@ -35,12 +36,12 @@ TEST(KernelCase, FieldsOfALineHaveDefaultsAndAnyOrder) {
 
 TEST(KernelCase, WhatIsNoLineIsRefused) {
   for (const char* text :
-       {"", "layernorm/cols=64/f32", "layernorm/cols=0/f32 packed_rows", "layernorm/cols=64/f32 other_rows",
-        "layernorm/cols=64/f32 packed_rows rows", "layernorm/cols=64/f32 packed_rows rows=x",
-        "layernorm/cols=64/f32 packed_rows arch=sm_1", "layernorm/cols=64/f32 packed_rows nothing=1",
-        "layernorm/cols=64/f32 packed_rows inputs=odd", "layernorm/cols=64/f32 packed_rows guard=both",
-        "layernorm/cols=64/f32 packed_rows in_place=2", "layernorm/cols=64/f32 packed_rows overlaps=2",
-        "layernorm/cols=64/f32 packed_rows exchange=all"})
+       {"", "layernorm/cols=64/f32", "layernorm/cols=0/f32 warp_rows", "layernorm/cols=64/f32 other_rows",
+        "layernorm/cols=64/f32 warp_rows rows", "layernorm/cols=64/f32 warp_rows rows=x",
+        "layernorm/cols=64/f32 warp_rows arch=sm_1", "layernorm/cols=64/f32 warp_rows nothing=1",
+        "layernorm/cols=64/f32 warp_rows inputs=odd", "layernorm/cols=64/f32 warp_rows guard=both",
+        "layernorm/cols=64/f32 warp_rows in_place=2", "layernorm/cols=64/f32 warp_rows overlaps=2",
+        "layernorm/cols=64/f32 warp_rows exchange=all"})
     EXPECT_FALSE(case_from_text(text)) << text;
 }
 
@@ -59,14 +60,14 @@ TEST(KernelCase, AStrategyCanBeForced) {
 
 // What the kernels have branches for comes up, and not only once in a while.
 TEST(KernelCase, RandomCasesReachEverything) {
-  int clusters = 0, teams = 0, shifted = 0, overlaps = 0, by_choice = 0, wraps = 0, short_last_group = 0,
+  int clusters = 0, teams = 0, unaligned = 0, overlaps = 0, by_choice = 0, wraps = 0, short_last_group = 0,
       partial_chunk = 0, repeated_rows = 0, fewer_blocks = 0, in_place = 0, one_row = 0, huge = 0;
   std::set<std::pair<Strategy, InputKind>> inputs;
   std::set<std::pair<Strategy, Activation>> activations;
   std::set<std::tuple<Strategy, DType, DType>> dtypes;
   for (std::uint64_t seed = 0; seed < kCases; ++seed) {
     const KernelCase c = random_case(seed);
-    const bool cut = c.plan.strategy == Strategy::two_reads;
+    const bool cut = c.plan.strategy == Strategy::split_row;
     inputs.emplace(c.plan.strategy, c.inputs);
     activations.emplace(c.plan.strategy, c.spec.activation);
     dtypes.emplace(c.plan.strategy, c.spec.input, c.spec.output);
@@ -84,7 +85,7 @@ TEST(KernelCase, RandomCasesReachEverything) {
     in_place += c.in_place;
     clusters += c.plan.exchange == Exchange::cluster;
     teams += c.plan.exchange == Exchange::grid;
-    shifted += c.plan.shifted;
+    unaligned += c.plan.unaligned;
     overlaps += c.overlaps;
     one_row += c.x_stride() == 0;
     huge += c.spec.columns > 16'000;
@@ -99,7 +100,7 @@ TEST(KernelCase, RandomCasesReachEverything) {
   EXPECT_GT(in_place, all / 50);
   EXPECT_GT(clusters, all / 100);
   EXPECT_GT(teams, all / 50);
-  EXPECT_GT(shifted, all / 20);
+  EXPECT_GT(unaligned, all / 20);
   EXPECT_GT(overlaps, all / 50);
   EXPECT_GT(one_row, 5);
   EXPECT_GT(huge, all / 100);

@@ -16,7 +16,7 @@ DeviceProfile profile(int arch) { return DeviceProfile::of({.number = arch}).val
 // A kernel that fits exactly as its plan says: 8 blocks of 256 threads with 32 registers fill an sm_90.
 struct Launchable {
   LayerNormSpec spec{.columns = 4096};
-  Plan plan{Strategy::resident_row, 256, 256, 4, 4, 1, 8};
+  Plan plan{Strategy::block_row, 256, 256, 4, 4, 1, 8};
   CubinFacts facts{.registers = 32, .register_limit = 32, .shared_bytes = 256, .max_threads = 256};
   DeviceProfile device = profile(90);
   LaunchShape shape{.threads = 256};
@@ -29,7 +29,7 @@ struct Launchable {
 Launchable persistent() {
   Launchable l;
   l.spec.columns = 1 << 22;
-  l.plan = {Strategy::two_reads, 256, 256, 4, 8, 16, 2};
+  l.plan = {Strategy::split_row, 256, 256, 4, 8, 16, 2};
   l.facts = {.registers = 120, .register_limit = 128, .shared_bytes = 2048, .max_threads = 256};
   return l;
 }
@@ -146,7 +146,7 @@ TEST(LaunchFacts, AGridThatGrowsWithTheRowsIsNotCooperative) {
 TEST(LaunchFacts, TeamsOverTheGridAreResident) {
   Launchable l;
   l.spec.columns = 1 << 20;
-  l.plan = {Strategy::resident_row, 256, 256, 4, 8, 1, 2, 128, Exchange::grid};
+  l.plan = {Strategy::block_row, 256, 256, 4, 8, 1, 2, 128, Exchange::grid};
   l.facts = {.registers = 120, .register_limit = 128, .shared_bytes = 2048, .max_threads = 256};
   l.shape.cooperative = true;
   EXPECT_THAT(l.trouble(), IsEmpty());
@@ -159,10 +159,10 @@ TEST(LaunchFacts, TeamsOverTheGridAreResident) {
 TEST(LaunchFacts, TheClustersOfAPlanDivideItsGrid) {
   Launchable l;
   l.spec.columns = 32768;
-  l.plan = {Strategy::resident_row, 256, 256, 4, 4, 1, 8, 8, Exchange::cluster};
+  l.plan = {Strategy::block_row, 256, 256, 4, 4, 1, 8, 8, Exchange::cluster};
   l.facts.cluster_blocks = l.shape.cluster_blocks = 8;
   EXPECT_THAT(l.trouble(), IsEmpty());
-  l.plan.slices = 4;
+  l.plan.blocks_per_row = 4;
   EXPECT_THAT(l.trouble(), ElementsAre("clusters of 8 blocks do not divide a grid of 4"));
 }
 

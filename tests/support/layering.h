@@ -25,7 +25,7 @@ std::string objection(const std::string& path, const std::string& header, bool q
 // One line per broken rule: "src/normjit/spec/spec.cc:3: normjit/plan.h: spec may not include plan".
 std::vector<std::string> check_includes(const File& file);
 
-// One line per broken rule: "templates/packed_rows.cu:7: asm is not for kernels".
+// One line per broken rule: "templates/warp_rows.cu:7: asm is not for kernels".
 std::vector<std::string> check_kernel(const File& file);
 
 }  // namespace normjit::layering

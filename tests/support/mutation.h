@@ -17,7 +17,7 @@ namespace normjit::testing {
 
 // One change of one template file.
 struct Mutant {
-  std::string file;           // "two_reads.cu"
+  std::string file;           // "split_row.cu"
   std::size_t at, length;     // what is replaced in the text of the file
   std::string replacement;    //
   std::string line, becomes;  // the line around it, without indentation, and what it reads then

@@ -21,7 +21,7 @@ DeviceProfile random_device(Random& random, std::optional<Strategy> strategy = {
   DeviceProfile device;
   do {
     device = known[random.below(known.size())];
-  } while (strategy == Strategy::streamed_row && device.arch.number < 90);
+  } while (strategy == Strategy::persistent_row && device.arch.number < 90);
   device.sm_count = static_cast<int>(random.between(1, 8));
   return device;
 }
@@ -38,24 +38,24 @@ void share(Random& random, Plan& plan, const DeviceProfile& device) {
   const std::int64_t resident = std::int64_t{device.sm_count} * plan.blocks_per_sm;
   if (!clusters && resident < 2) return;
   plan.exchange = clusters ? Exchange::cluster : Exchange::grid;
-  plan.slices = clusters ? 2 << random.below(3)
-                         : static_cast<int>(random.between(2, std::min<std::int64_t>(resident, 8)));
+  plan.blocks_per_row = clusters ? 2 << random.below(3)
+                                 : static_cast<int>(random.between(2, std::min<std::int64_t>(resident, 8)));
 }
 
 // Chunks of 4 to 16 KiB, in a ring that a slice fills or that has room for several rows.
 std::optional<Plan> random_streamed_plan(Random& random, const LayerNormSpec& spec,
                                          const DeviceProfile& device) {
-  Plan plan{.strategy = Strategy::streamed_row,
+  Plan plan{.strategy = Strategy::persistent_row,
             .threads = 512,
-            .lanes = 256,
+            .threads_per_row = 256,
             .vector = 16 / size_of(spec.input),
             .per_thread = static_cast<int>(random.between(1, 4)),
-            .shifted = spec.columns % (16 / size_of(spec.input)) != 0 || random.below(4) == 0};
+            .unaligned = spec.columns % (16 / size_of(spec.input)) != 0 || random.below(4) == 0};
   const std::int64_t chunks = ceil_div(spec.columns, columns_per_block(plan));
   const std::int64_t most = std::min<std::int64_t>(chunks, device.sm_count);
-  plan.slices = static_cast<int>(random.coin() ? 1 : random.between(1, most));
-  if (plan.slices > 1) plan.exchange = Exchange::grid;
-  const std::int64_t own = ceil_div(chunks, plan.slices);
+  plan.blocks_per_row = static_cast<int>(random.coin() ? 1 : random.between(1, most));
+  if (plan.blocks_per_row > 1) plan.exchange = Exchange::grid;
+  const std::int64_t own = ceil_div(chunks, plan.blocks_per_row);
   plan.stages = static_cast<int>(std::clamp<std::int64_t>(own + random.between(0, 2 * own), 2, 24));
   return check(plan, spec, device) ? std::optional(plan) : std::nullopt;
 }
@@ -63,25 +63,25 @@ std::optional<Plan> random_streamed_plan(Random& random, const LayerNormSpec& sp
 // A legal plan of the strategy, or nothing when the dice fell badly.
 std::optional<Plan> random_plan(Random& random, Strategy strategy, const LayerNormSpec& spec,
                                 const DeviceProfile& device) {
-  if (strategy == Strategy::streamed_row) return random_streamed_plan(random, spec, device);
+  if (strategy == Strategy::persistent_row) return random_streamed_plan(random, spec, device);
   if (strategy == Strategy::generic)
     return random.coin() ? generic_plan()
                          : Plan{.strategy = strategy,
                                 .threads = random_power(random, 32, 256),
-                                .lanes = kWarp,
+                                .threads_per_row = kWarp,
                                 .vector = 1,
                                 .per_thread = static_cast<int>(random.between(1, 40))};
   Plan plan{.strategy = strategy};
   plan.threads = random_power(random, 32, 1024);
-  plan.lanes = in_warps(plan) ? 1 << random.between(0, 5) : plan.threads;
+  plan.threads_per_row = in_warps(plan) ? 1 << random.between(0, 5) : plan.threads;
   const auto divides = static_cast<int>(spec.columns & -spec.columns);
-  plan.shifted = !in_warps(plan) && random.below(3) == 0;
-  plan.vector = plan.shifted ? 1 << random.between(1, 3) : std::min(1 << random.between(0, 3), divides);
+  plan.unaligned = !in_warps(plan) && random.below(3) == 0;
+  plan.vector = plan.unaligned ? 1 << random.between(1, 3) : std::min(1 << random.between(0, 3), divides);
   plan.blocks_per_sm = static_cast<int>(random.between(1, 4));
-  if (strategy == Strategy::resident_row && random.coin()) share(random, plan, device);
-  const std::int64_t a_vector_each = std::int64_t{plan.lanes} * plan.vector * plan.slices;
-  if (strategy == Strategy::tiled_rows) plan.group_rows = static_cast<int>(random.between(1, 4));
-  if (strategy == Strategy::two_reads) {
+  if (strategy == Strategy::block_row && random.coin()) share(random, plan, device);
+  const std::int64_t a_vector_each = std::int64_t{plan.threads_per_row} * plan.vector * plan.blocks_per_row;
+  if (strategy == Strategy::staged_rows) plan.group_rows = static_cast<int>(random.between(1, 4));
+  if (strategy == Strategy::split_row) {
     constexpr int kGroups[] = {1, 1, 1, 2, 3, 4, 8, 12, 16};
     plan.per_thread = static_cast<int>(random.between(1, 4));
     plan.group_rows = random.one_of(kGroups);
@@ -93,7 +93,7 @@ std::optional<Plan> random_plan(Random& random, Strategy strategy, const LayerNo
   return check(plan, spec, device) ? std::optional(plan) : std::nullopt;
 }
 
-// The rows that the ring of a two_reads launch has room for, as templates/two_reads.cu works them out.
+// The rows that the ring of a split_row launch has room for, as templates/split_row.cu works them out.
 std::int64_t ring_rows(const KernelCase& c) {
   const std::int64_t chunks = ceil_div(c.spec.columns, columns_per_block(c.plan));
   const std::int64_t blocks = std::int64_t{c.device.sm_count} * c.plan.blocks_per_sm;
@@ -104,9 +104,9 @@ std::int64_t ring_rows(const KernelCase& c) {
 
 // What a row costs in threads that do something.
 std::int64_t threads_a_row(const KernelCase& c) {
-  if (in_warps(c.plan)) return c.plan.lanes;
+  if (in_warps(c.plan)) return c.plan.threads_per_row;
   if (c.plan.strategy == Strategy::generic && c.spec.columns <= columns_per_block(c.plan)) return kWarp;
-  if (c.plan.strategy != Strategy::two_reads) return c.plan.threads * c.plan.slices;
+  if (c.plan.strategy != Strategy::split_row) return c.plan.threads * c.plan.blocks_per_row;
   return 2 * c.plan.threads * ceil_div(c.spec.columns, columns_per_block(c.plan));
 }
 
@@ -114,9 +114,9 @@ std::int64_t random_rows(Random& random, const KernelCase& c, std::int64_t eleme
   const std::int64_t most = std::max<std::int64_t>(
       1, std::min({elements / c.spec.columns, kMostThreads / threads_a_row(c), kMostRows}));
   const std::int64_t resident = std::int64_t{c.device.sm_count} * c.plan.blocks_per_sm;
-  const bool stays = c.plan.strategy == Strategy::streamed_row || c.plan.exchange == Exchange::grid;
-  const std::int64_t edge = c.plan.strategy == Strategy::two_reads ? ring_rows(c)
-                            : stays ? resident / c.plan.slices * random.between(1, 4)
+  const bool stays = c.plan.strategy == Strategy::persistent_row || c.plan.exchange == Exchange::grid;
+  const std::int64_t edge = c.plan.strategy == Strategy::split_row ? ring_rows(c)
+                            : stays ? resident / c.plan.blocks_per_row * random.between(1, 4)
                             : c.plan.strategy == Strategy::generic
                                 ? c.plan.threads / kWarp
                                 : rows_per_block(c.plan) * random.between(1, 4);
@@ -147,14 +147,14 @@ std::int64_t random_distance(Random& random, int unit, std::int64_t most) {
 void fill_in(Random& random, KernelCase& c, std::int64_t elements) {
   c.rows = random_rows(random, c, elements);
   c.in_place = size_of(c.spec.input) == size_of(c.spec.output) && random.below(4) == 0;
-  const int unit = c.plan.shifted ? 1 : c.plan.vector;
+  const int unit = c.plan.unaligned ? 1 : c.plan.vector;
   c.x_gap = random_distance(random, unit, 20);
   if (!c.in_place) c.y_gap = random_distance(random, unit, 20);
   for (int* const shift : {&c.x_shift, &c.y_shift, &c.weight_shift, &c.bias_shift})
     *shift = static_cast<int>(random_distance(random, unit, 9));
   c.guard = random.coin() ? Guard::before : Guard::behind;
   const std::int64_t planned = grid_blocks(c.plan, c.spec, c.device, c.rows);
-  if (random.coin()) c.blocks = random.between(1, planned / c.plan.slices) * c.plan.slices;
+  if (random.coin()) c.blocks = random.between(1, planned / c.plan.blocks_per_row) * c.plan.blocks_per_row;
   c.overlaps = c.device.arch.number >= 90 && random.below(4) == 0;
   c.runs = random.coin() ? 1 : 2;
   c.inputs = random.one_of(kInputKinds);
@@ -166,7 +166,7 @@ void fill_in(Random& random, KernelCase& c, std::int64_t elements) {
 KernelCase planned_case(Random& random) {
   KernelCase c;
   c.device = random_device(random);
-  // Rows that are long enough for two_reads are rare, since they take as long as twenty others.
+  // Rows that are long enough for split_row are rare, since they take as long as twenty others.
   const bool huge = random.below(16) == 0;
   SpecRange range{.most_columns = huge ? kManyElements : kFewElements, .tame = true};
   c.spec = canonical(random_spec(random, range));
@@ -188,7 +188,7 @@ KernelCase forced_case(Random& random, Strategy strategy) {
     const bool is_short = in_warps({.strategy = strategy});
     const SpecRange range{.most_columns = is_short ? 2048 : kFewElements, .tame = true};
     c.spec = canonical(random_spec(random, range));
-    if (strategy == Strategy::streamed_row && random.coin()) {
+    if (strategy == Strategy::persistent_row && random.coin()) {
       const int vector = 16 / size_of(c.spec.input);
       c.spec.columns = ceil_div(c.spec.columns, vector) * vector;
     }
@@ -204,8 +204,8 @@ KernelCase forced_case(Random& random, Strategy strategy) {
 
 KernelCase random_case(std::uint64_t seed, std::optional<Strategy> forced) {
   // The most difficult one twice as often.
-  constexpr Strategy kWeighted[] = {Strategy::packed_rows,  Strategy::tiled_rows, Strategy::resident_row,
-                                    Strategy::streamed_row, Strategy::two_reads,  Strategy::two_reads,
+  constexpr Strategy kWeighted[] = {Strategy::warp_rows,      Strategy::staged_rows, Strategy::block_row,
+                                    Strategy::persistent_row, Strategy::split_row,   Strategy::split_row,
                                     Strategy::generic};
   Random random(seed);
   for (;;) {

@@ -36,12 +36,12 @@ std::vector<KernelCase> simpler(const KernelCase& c) {
     // Less work is for fewer blocks, all of them in whole teams.
     candidate.blocks = std::min(
         candidate.blocks, grid_blocks(candidate.plan, candidate.spec, candidate.device, candidate.rows));
-    candidate.blocks -= candidate.blocks % candidate.plan.slices;
+    candidate.blocks -= candidate.blocks % candidate.plan.blocks_per_row;
     if (!(candidate == c)) all.push_back(candidate);
   };
   with([](KernelCase& to) { to.runs = 1; });
   for (const std::int64_t rows : smaller(c.rows, 1)) with([&](KernelCase& to) { to.rows = rows; });
-  const int step = c.plan.shifted ? 1 : c.plan.vector;
+  const int step = c.plan.unaligned ? 1 : c.plan.vector;
   for (const std::int64_t columns : smaller(c.spec.columns, step, step))
     with([&](KernelCase& to) {
       to.spec.columns = columns;
@@ -72,26 +72,26 @@ std::vector<KernelCase> simpler(const KernelCase& c) {
   with([](KernelCase& to) { to.device.sm_count = 1; });
   with([](KernelCase& to) { to.plan.blocks_per_sm = 1; });
   with([](KernelCase& to) { to.plan.group_rows = 1; });
-  with([](KernelCase& to) { to.plan.shifted = false; });
+  with([](KernelCase& to) { to.plan.unaligned = false; });
   with([](KernelCase& to) {
-    to.plan.slices = 1;
+    to.plan.blocks_per_row = 1;
     to.plan.exchange = Exchange::none;
   });
-  with([](KernelCase& to) { to.plan.slices = std::max(2, to.plan.slices / 2); });
+  with([](KernelCase& to) { to.plan.blocks_per_row = std::max(2, to.plan.blocks_per_row / 2); });
   for (const std::int64_t stages : smaller(c.plan.stages, 2))
     with([&](KernelCase& to) { to.plan.stages = static_cast<int>(stages); });
   with([](KernelCase& to) { to.plan.per_thread = 1; });
   with([](KernelCase& to) { to.plan.per_thread = std::max(1, to.plan.per_thread / 2); });
   with([](KernelCase& to) {
     to.plan.vector = 1;
-    to.plan.shifted = false;  // single elements never are
+    to.plan.unaligned = false;  // single elements never are
   });
   with([](KernelCase& to) {
     to.plan.threads /= 2;
-    if (!in_warps(to.plan)) to.plan.lanes = to.plan.threads;
+    if (!in_warps(to.plan)) to.plan.threads_per_row = to.plan.threads;
   });
   with([](KernelCase& to) {
-    if (in_warps(to.plan)) to.plan.lanes /= 2;
+    if (in_warps(to.plan)) to.plan.threads_per_row /= 2;
   });
   return all;
 }

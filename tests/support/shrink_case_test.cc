@@ -24,14 +24,14 @@ KernelCase first_failing(const Verdict& verdict) {
 TEST(ShrinkCase, FindsTheSmallestCaseThatFails) {
   const Verdict verdict = fails_if([](const KernelCase& c) {
     return c.rows >= 3 && c.spec.columns >= 37 && c.spec.activation == Activation::gelu &&
-           c.plan.strategy == Strategy::two_reads;
+           c.plan.strategy == Strategy::split_row;
   });
   const KernelCase failing = first_failing(verdict);
   const ShrunkCase shrunk = shrink(failing, *verdict(failing), verdict, kPlenty);
   const KernelCase& c = shrunk.smallest;
   EXPECT_EQ(c.rows, 3);
   EXPECT_EQ(c.spec, (LayerNormSpec{.columns = 37, .activation = Activation::gelu})) << to_text(c);
-  EXPECT_EQ(c.plan, (Plan{Strategy::two_reads, 32, 32, 1, 1, 1, 1})) << to_text(c);
+  EXPECT_EQ(c.plan, (Plan{Strategy::split_row, 32, 32, 1, 1, 1, 1})) << to_text(c);
   EXPECT_EQ(c.device.sm_count, 1);
   EXPECT_EQ(c.x_gap, 0);
   EXPECT_EQ(c.y_gap, 0);

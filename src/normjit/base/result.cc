@@ -71,7 +71,7 @@ constexpr Row kRows[] = {
     {Code::NotResident, "NotResident",
      "The blocks that share a row must run together, and the device, or the share of it that this process "
      "has, has no room for them: use Service::layer_norm, which then takes another plan by itself, or give a "
-     "two_reads plan in PrepareOptions::plan."},
+     "split_row plan in PrepareOptions::plan."},
     {Code::ForkedAfterCudaInit, "ForkedAfterCudaInit",
      "CUDA was initialised before this process was forked, and serves its parent only: fork before the first "
      "CUDA call, or start workers by exec (spawn)."},

@@ -6,7 +6,7 @@
 
 namespace normjit {
 
-using Kind = Standing::Kind;
+using Kind = Lookup::Kind;
 
 Cache::Cache(Settings settings, std::shared_ptr<FileSystem> files, Warn warn)
     : settings_(std::move(settings)),
@@ -22,33 +22,33 @@ Cache::Cache(Settings settings, std::shared_ptr<FileSystem> files, Warn warn)
 std::optional<Cache::Found> Cache::find(const std::string& identity, const Accepts& accepts,
                                         const Warn& on_damaged) {
   const auto will_do = [&](const Entry& entry) { return !accepts || accepts(entry); };
-  const auto count_damage = [&](const Standing& standing) {
-    if (standing.kind != Kind::damaged) return;
+  const auto count_damage = [&](const Lookup& lookup) {
+    if (lookup.kind != Kind::damaged) return;
     ++damaged_;
-    if (on_damaged) on_damaged(standing.error);
+    if (on_damaged) on_damaged(lookup.error);
   };
   if (auto kept = memory_.find(identity); kept && will_do(kept->entry))
     return Found{std::move(kept->entry), Place::memory, !kept->only_here};
   if (Entry entry; directory_.find(identity, entry, on_damaged) && will_do(entry))
     return Found{std::move(entry), Place::directory};
   for (const auto& layer : layers_) {
-    Standing standing = layer->look(identity);
-    if (standing.kind == Kind::entry) {
-      if (!will_do(standing.entry)) continue;
-      static_cast<void>(directory_.fill(standing.entry));  // nothing is lost where it fails
-      return Found{std::move(standing.entry), Place::layer};
+    Lookup lookup = layer->look(identity);
+    if (lookup.kind == Kind::entry) {
+      if (!will_do(lookup.entry)) continue;
+      static_cast<void>(directory_.fill(lookup.entry));  // nothing is lost where it fails
+      return Found{std::move(lookup.entry), Place::layer};
     }
-    count_damage(standing);
-    if (standing.kind != Kind::absent)
-      warn_(Trouble::layer, standing.error + "; it is left alone, and the next layer or the compiler serves");
+    count_damage(lookup);
+    if (lookup.kind != Kind::absent)
+      warn_(Trouble::layer, lookup.error + "; it is left alone, and the next layer or the compiler serves");
   }
   if (!embedded_) return {};
-  Standing standing = embedded_->look(identity);
-  if (standing.kind == Kind::entry && will_do(standing.entry))
-    return Found{std::move(standing.entry), Place::embedded};
-  count_damage(standing);
-  if (standing.kind != Kind::entry && standing.kind != Kind::absent)
-    warn_(Trouble::embedded, standing.error + "; the compiler serves");
+  Lookup lookup = embedded_->look(identity);
+  if (lookup.kind == Kind::entry && will_do(lookup.entry))
+    return Found{std::move(lookup.entry), Place::embedded};
+  count_damage(lookup);
+  if (lookup.kind != Kind::entry && lookup.kind != Kind::absent)
+    warn_(Trouble::embedded, lookup.error + "; the compiler serves");
   return {};
 }
 
@@ -91,9 +91,9 @@ Result<std::vector<Listed>> Cache::list() const {
 
 Cache::Look Cache::look(const std::string& identity, const Accepts& accepts) const {
   Look first;
-  const auto ends_at = [&](const std::string& tier, Standing standing) {
-    const bool will_do = standing.kind == Kind::entry && (!accepts || accepts(standing.entry));
-    if (will_do || first.standing.kind == Kind::absent) first = {tier, std::move(standing)};
+  const auto ends_at = [&](const std::string& tier, Lookup lookup) {
+    const bool will_do = lookup.kind == Kind::entry && (!accepts || accepts(lookup.entry));
+    if (will_do || first.lookup.kind == Kind::absent) first = {tier, std::move(lookup)};
     return will_do;
   };
   if (auto kept = memory_.find(identity))

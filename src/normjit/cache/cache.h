@@ -67,7 +67,7 @@ class Cache {
   // absent.
   struct Look {
     std::string tier;
-    Standing standing;
+    Lookup lookup;
   };
   Look look(const std::string& identity, const Accepts& accepts = {}) const;
 

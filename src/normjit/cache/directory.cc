@@ -14,7 +14,7 @@
 
 namespace normjit {
 
-using Kind = Standing::Kind;
+using Kind = Lookup::Kind;
 
 namespace {
 
@@ -37,16 +37,16 @@ Kind kind_of(FileContent::Outcome outcome) {
 Directory::Directory(std::string path, std::shared_ptr<FileSystem> files, Warn warn, DirectoryRules rules)
     : path_(std::move(path)), files_(std::move(files)), rules_(rules), warn_(std::move(warn)) {}
 
-Standing Directory::look(const std::string& identity) const {
+Lookup Directory::look(const std::string& identity) const {
   if (path_.empty()) return {};
   const std::string path = path_to(path_, entry_id(identity), kEntrySuffix);
   FileContent file = read_file(*files_, path, kMaxEntryBytes, rules_.shared);
-  if (file.outcome == FileContent::Outcome::read) return judge(std::move(file.bytes), identity, path);
+  if (file.outcome == FileContent::Outcome::read) return verify(std::move(file.bytes), identity, path);
   return {.kind = kind_of(file.outcome), .error = std::move(file.error)};
 }
 
 bool Directory::find(const std::string& identity, Entry& entry, const Warn& on_damaged) {
-  Standing found = look(identity);
+  Lookup found = look(identity);
   switch (found.kind) {
     case Kind::entry:
       entry = std::move(found.entry);
@@ -113,7 +113,7 @@ Result<void> Directory::publish(const Entry& entry, bool replace, bool flush) {
   if (file.was_taken()) {
     // By the same entry, as a rule. What is none and could not be moved aside gives way; what is left alone
     // is not what the next process takes for the entry.
-    Standing there = look(entry.identity);
+    Lookup there = look(entry.identity);
     if (there.kind == Kind::damaged) return file.publish(/*replace=*/true);
     if (there.kind != Kind::entry && there.kind != Kind::absent)
       return Error{Code::CacheIo, std::move(there.error)};
@@ -161,7 +161,7 @@ Result<std::vector<Listed>> Directory::list() const {
                   .modified = file.modified,
                   .kind = kind_of(file.outcome),
                   .entry = Error{Code::CacheIo, file.error}};
-    if (file.outcome == FileContent::Outcome::read) judge(std::move(file.bytes), listed);
+    if (file.outcome == FileContent::Outcome::read) verify(std::move(file.bytes), listed);
     entries.push_back(std::move(listed));
   }
   return entries;

@@ -33,7 +33,7 @@ class Directory final : public Tier {
   Directory(std::string path, std::shared_ptr<FileSystem> files, Warn warn, DirectoryRules rules = {});
 
   const std::string& path() const override { return path_; }
-  Standing look(const std::string& identity) const override;
+  Lookup look(const std::string& identity) const override;
   // Files without an entry's name (temporaries, files moved aside, the user's own) are left out.
   Result<std::vector<Listed>> list() const override;
 

@@ -14,7 +14,7 @@
 
 namespace normjit {
 
-using Kind = Standing::Kind;
+using Kind = Lookup::Kind;
 
 namespace {
 
@@ -152,7 +152,7 @@ Pack::Pack(std::string path, std::shared_ptr<FileSystem> files, bool shared)
 
 Pack::~Pack() = default;
 
-std::shared_ptr<const Pack::Index> Pack::index(const OpenFile& file, Standing& trouble) const {
+std::shared_ptr<const Pack::Index> Pack::index(const OpenFile& file, Lookup& trouble) const {
   {
     const std::lock_guard lock(mutex_);
     if (index_ && index_->is_of(file.facts())) return index_;
@@ -163,7 +163,7 @@ std::shared_ptr<const Pack::Index> Pack::index(const OpenFile& file, Standing& t
   return read;
 }
 
-std::shared_ptr<const Pack::Index> Pack::read_index(const OpenFile& file, Standing& trouble) const {
+std::shared_ptr<const Pack::Index> Pack::read_index(const OpenFile& file, Lookup& trouble) const {
   // The head ends with the first empty line.
   std::string head, more;
   std::size_t end = std::string::npos;
@@ -188,10 +188,10 @@ std::shared_ptr<const Pack::Index> Pack::read_index(const OpenFile& file, Standi
   return std::make_shared<Index>(Index{*std::move(parsed), file.facts()});
 }
 
-Standing Pack::look(const std::string& identity) const {
+Lookup Pack::look(const std::string& identity) const {
   const OpenFile file(*this);
   if (file.kind() != Kind::entry) return {.kind = file.kind(), .error = file.error()};
-  Standing trouble;
+  Lookup trouble;
   const auto index = this->index(file, trouble);
   if (!index) return trouble;
   const std::string id = entry_id(identity);
@@ -200,13 +200,13 @@ Standing Pack::look(const std::string& identity) const {
   std::string bytes;
   if (!file.read(line->offset, static_cast<std::size_t>(line->bytes), bytes))
     return {.kind = Kind::unreadable, .error = io_error("read", path_, errno).message};
-  return judge(std::move(bytes), identity, concat({"entry ", id, " of ", path_}));
+  return verify(std::move(bytes), identity, concat({"entry ", id, " of ", path_}));
 }
 
 Result<std::vector<Listed>> Pack::list() const {
   const OpenFile file(*this);
   if (file.kind() != Kind::entry) return Error{Code::CacheIo, file.error()};
-  Standing trouble;
+  Lookup trouble;
   const auto index = this->index(file, trouble);
   if (!index) return Error{Code::CacheIo, std::move(trouble.error)};
   std::vector<Listed> entries;
@@ -218,7 +218,7 @@ Result<std::vector<Listed>> Pack::list() const {
                   .entry = Error{Code::CacheIo, {}}};
     std::string bytes;
     if (file.read(line.offset, static_cast<std::size_t>(line.bytes), bytes)) {
-      judge(std::move(bytes), listed);
+      verify(std::move(bytes), listed);
     } else {
       listed.kind = Kind::unreadable;
       listed.entry = io_error("read", path_, errno);
@@ -249,13 +249,14 @@ Result<std::shared_ptr<const MemoryPack::Index>> MemoryPack::index() const {
   return index_;
 }
 
-Standing MemoryPack::look(const std::string& identity) const {
+Lookup MemoryPack::look(const std::string& identity) const {
   const auto index = this->index();
   if (!index) return {.kind = Kind::damaged, .error = index.error().message};
   const std::string id = entry_id(identity);
   const auto* const line = (*index)->find(id);
   if (!line) return {};
-  return judge(std::string(part(line->offset, line->bytes)), identity, concat({"entry ", id, " of ", name_}));
+  return verify(std::string(part(line->offset, line->bytes)), identity,
+                concat({"entry ", id, " of ", name_}));
 }
 
 Result<std::vector<Listed>> MemoryPack::list() const {
@@ -264,7 +265,7 @@ Result<std::vector<Listed>> MemoryPack::list() const {
   std::vector<Listed> entries;
   for (const Index::Line& line : (*index)->lines) {
     entries.push_back({.id = line.id, .path = name_, .bytes = line.bytes, .entry = Error{Code::CacheIo, {}}});
-    judge(std::string(part(line.offset, line.bytes)), entries.back());
+    verify(std::string(part(line.offset, line.bytes)), entries.back());
   }
   return entries;
 }

@@ -31,7 +31,7 @@ class Pack final : public Tier {
   ~Pack() override;
 
   const std::string& path() const override { return path_; }
-  Standing look(const std::string& identity) const override;
+  Lookup look(const std::string& identity) const override;
   Result<std::vector<Listed>> list() const override;
 
  private:
@@ -39,8 +39,8 @@ class Pack final : public Tier {
   class OpenFile;
 
   // The index of the file that is open; if it has none that can be used, nothing, and `trouble` says why.
-  std::shared_ptr<const Index> index(const OpenFile& file, Standing& trouble) const;
-  std::shared_ptr<const Index> read_index(const OpenFile& file, Standing& trouble) const;
+  std::shared_ptr<const Index> index(const OpenFile& file, Lookup& trouble) const;
+  std::shared_ptr<const Index> read_index(const OpenFile& file, Lookup& trouble) const;
 
   const std::string path_;
   const std::shared_ptr<FileSystem> files_;
@@ -57,7 +57,7 @@ class MemoryPack final : public Tier {
   ~MemoryPack() override;
 
   const std::string& path() const override { return name_; }
-  Standing look(const std::string& identity) const override;
+  Lookup look(const std::string& identity) const override;
   Result<std::vector<Listed>> list() const override;
 
  private:

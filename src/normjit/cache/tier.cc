@@ -13,23 +13,23 @@ std::unique_ptr<Tier> make_layer(std::string path, std::shared_ptr<FileSystem> f
                                      DirectoryRules{.shared = shared, .must_exist = true});
 }
 
-Standing judge(std::string bytes, const std::string& identity, const std::string& path) {
+Lookup verify(std::string bytes, const std::string& identity, const std::string& path) {
   Result<Entry> decoded = decode(std::move(bytes));
-  if (!decoded) return {.kind = Standing::Kind::damaged, .error = path + " is " + decoded.error().message};
+  if (!decoded) return {.kind = Lookup::Kind::damaged, .error = path + " is " + decoded.error().message};
   if (decoded->identity != identity)
-    return {.kind = Standing::Kind::other, .error = path + " holds another entry than its name says"};
-  return {.kind = Standing::Kind::entry, .entry = std::move(*decoded)};
+    return {.kind = Lookup::Kind::other, .error = path + " holds another entry than its name says"};
+  return {.kind = Lookup::Kind::entry, .entry = std::move(*decoded)};
 }
 
-void judge(std::string bytes, Listed& listed) {
+void verify(std::string bytes, Listed& listed) {
   listed.entry = decode(std::move(bytes));
   if (!listed.entry) {
-    listed.kind = Standing::Kind::damaged;
+    listed.kind = Lookup::Kind::damaged;
   } else if (const std::string id = entry_id(listed.entry->identity); id != listed.id) {
-    listed.kind = Standing::Kind::other;
+    listed.kind = Lookup::Kind::other;
     listed.entry = Error{Code::CacheIo, "misnamed: it holds the entry " + id};
   } else {
-    listed.kind = Standing::Kind::entry;
+    listed.kind = Lookup::Kind::entry;
   }
 }
 

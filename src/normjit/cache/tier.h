@@ -14,7 +14,7 @@
 namespace normjit {
 
 // What stands where an entry is looked for.
-struct Standing {
+struct Lookup {
   enum class Kind {
     entry,       // the one that was asked for
     absent,      // nothing
@@ -34,7 +34,7 @@ struct Listed {
   std::string path;           // of the file that holds it
   std::int64_t bytes = 0;     // of that file, or its part of the pack; 0 where not even that is known
   std::int64_t modified = 0;  // when that file was, in seconds since 1970
-  Standing::Kind kind = Standing::Kind::entry;
+  Lookup::Kind kind = Lookup::Kind::entry;
   Result<Entry> entry;
 };
 
@@ -44,7 +44,7 @@ class Tier {
   virtual ~Tier() = default;
   virtual const std::string& path() const = 0;
   // What stands where the entry of this identity would be.
-  virtual Standing look(const std::string& identity) const = 0;
+  virtual Lookup look(const std::string& identity) const = 0;
   // Every entry by id, those that are none included. CacheIo if it cannot be read as a whole.
   virtual Result<std::vector<Listed>> list() const = 0;
 };
@@ -62,8 +62,8 @@ inline constexpr std::int64_t kMaxEntryBytes = std::int64_t{64} << 20;
 
 // The bytes of a file that was read, as what they are to whoever asks for this identity. `path` is for the
 // error.
-Standing judge(std::string bytes, const std::string& identity, const std::string& path);
+Lookup verify(std::string bytes, const std::string& identity, const std::string& path);
 // The same for a list, where the id is known and not the identity.
-void judge(std::string bytes, Listed& listed);
+void verify(std::string bytes, Listed& listed);
 
 }  // namespace normjit

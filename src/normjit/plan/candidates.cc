@@ -20,8 +20,8 @@ Plan with_occupancy(Plan plan, const Use& use) {
       {4 * quarter * kWarp / plan.threads, device.threads_per_sm / plan.threads, device.blocks_per_sm});
   // Few rows do not fill a multiprocessor, and then registers do: 32 x 4096 bf16 2.38 us for one or two
   // blocks of 256 threads, 2.46 us for four.
-  if (plan.strategy == Strategy::resident_row && use.regime != RowsRegime::many)
-    blocks = std::min(blocks, std::max(1, kFewThreads / plan.threads));
+  if (plan.strategy == Strategy::block_row && use.regime != RowsRegime::many)
+    blocks = std::min(blocks, std::max(1, kLowOccupancy / plan.threads));
   if (shared_bytes(plan, use.spec) > 0)
     blocks = static_cast<int>(
         std::min<std::int64_t>(blocks, device.shared_per_sm / all_shared_bytes(plan, use.spec)));
@@ -41,27 +41,27 @@ class Enumeration {
     const auto divides = static_cast<int>(spec.columns & -spec.columns);
     const int aligned = std::min({static_cast<int>(use_.alignment), widest, divides});
     // Whether wider accesses could be had by shifting, and rows have some of them.
-    const bool shifts = aligned < widest && can_shift(widest, spec) && spec.columns >= 2 * widest;
-    packed_rows(aligned);
-    tiled_rows(aligned);
-    resident_rows(aligned, false);
+    const bool shifts = aligned < widest && can_realign(widest, spec) && spec.columns >= 2 * widest;
+    warp_rows(aligned);
+    staged_rows(aligned);
+    block_rows(aligned, false);
     if (const int narrower = spec.affine == Affine::none ? widest : 16 / size_of(spec.weight);
         narrower < aligned) {
-      packed_rows(narrower);
-      resident_rows(narrower, false);
+      warp_rows(narrower);
+      block_rows(narrower, false);
     }
-    if (shifts) resident_rows(widest, true);
-    streamed_rows();
-    add(two_reads(aligned, false));
-    if (shifts) add(two_reads(widest, true));
+    if (shifts) block_rows(widest, true);
+    persistent_rows();
+    add(split_row(aligned, false));
+    if (shifts) add(split_row(widest, true));
     return std::move(found_);
   }
 
  private:
   void add(const Plan& plan) {
-    const Plan full = plan.strategy == Strategy::two_reads ? plan : with_occupancy(plan, use_);
+    const Plan full = plan.strategy == Strategy::split_row ? plan : with_occupancy(plan, use_);
     if (full.threads * needed_registers(full, use_.spec) > use_.device.registers_per_sm) return;
-    if (full.strategy != Strategy::tiled_rows &&
+    if (full.strategy != Strategy::staged_rows &&
         held_registers(full, use_.spec) > max_held_registers(full.threads, full.vector, use_.spec))
       return;
     if (full.per_thread * full.vector * rows_of_lanes(full) > max_held_elements(full, use_.spec)) return;
@@ -69,33 +69,35 @@ class Enumeration {
     found_.push_back(weighed(full, use_));
   }
 
-  void packed_rows(int vector) {
-    Plan plan{.strategy = Strategy::packed_rows, .vector = vector};
-    for (plan.lanes = 1; plan.lanes <= kWarp; plan.lanes *= 2)
+  void warp_rows(int vector) {
+    Plan plan{.strategy = Strategy::warp_rows, .vector = vector};
+    for (plan.threads_per_row = 1; plan.threads_per_row <= kWarp; plan.threads_per_row *= 2)
       // Small blocks end and begin independently: 128 threads 0.92, 256 threads 0.78 at 1024 bf16 columns.
       for (plan.threads = 64; plan.threads <= 128; plan.threads *= 2)
-        if (const std::int64_t each = use_.spec.columns / vector; each <= std::int64_t{32} * plan.lanes) {
-          plan.per_thread = static_cast<int>(ceil_div(each, plan.lanes));
+        if (const std::int64_t each = use_.spec.columns / vector;
+            each <= std::int64_t{32} * plan.threads_per_row) {
+          plan.per_thread = static_cast<int>(ceil_div(each, plan.threads_per_row));
           add(plan);
         }
   }
 
   // Blocks of 32 threads have too few of the places for blocks, 0.62 of copy speed at 24 f16 columns, where
   // 64 threads reach 0.95 and 128 0.94.
-  void tiled_rows(int vector) {
-    Plan plan{.strategy = Strategy::tiled_rows, .threads = 64, .vector = vector};
-    for (plan.lanes = 1; plan.lanes <= kWarp; plan.lanes *= 2)
+  void staged_rows(int vector) {
+    Plan plan{.strategy = Strategy::staged_rows, .threads = 64, .vector = vector};
+    for (plan.threads_per_row = 1; plan.threads_per_row <= kWarp; plan.threads_per_row *= 2)
       for (plan.group_rows = 1; plan.group_rows <= 4; plan.group_rows *= 2)
-        if (const std::int64_t each = use_.spec.columns / vector; each <= std::int64_t{64} * plan.lanes) {
-          plan.per_thread = static_cast<int>(ceil_div(each, plan.lanes));
+        if (const std::int64_t each = use_.spec.columns / vector;
+            each <= std::int64_t{64} * plan.threads_per_row) {
+          plan.per_thread = static_cast<int>(ceil_div(each, plan.threads_per_row));
           add(plan);
         }
   }
 
-  void resident_rows(int vector, bool shifted) {
+  void block_rows(int vector, bool unaligned) {
     const std::int64_t columns = use_.spec.columns;
     const std::int64_t vectors = std::max<std::int64_t>(1, columns / vector);
-    Plan plan{.strategy = Strategy::resident_row, .vector = vector, .shifted = shifted};
+    Plan plan{.strategy = Strategy::block_row, .vector = vector, .unaligned = unaligned};
     std::vector<std::pair<int, Exchange>> shares = {{1, Exchange::none}};
     if (use_.device.arch.number >= 90) {
       for (int slices = 2; slices <= kMaxCluster; slices *= 2) shares.emplace_back(slices, Exchange::cluster);
@@ -108,31 +110,34 @@ class Enumeration {
         const std::int64_t all = slices == 1 ? vectors : ceil_div(columns, vector);
         plan.per_thread =
             static_cast<int>(std::min<std::int64_t>(ceil_div(all, std::int64_t{threads} * slices), 1024));
-        plan.threads = plan.lanes = threads;
-        plan.slices = slices;
+        plan.threads = plan.threads_per_row = threads;
+        plan.blocks_per_row = slices;
         plan.exchange = exchange;
         add(plan);
       }
   }
 
   // Chunks of 8 KiB: 4 KiB cost 2 %, 16 KiB 1 to 5 %. The ring takes all shared memory.
-  void streamed_rows() {
+  void persistent_rows() {
     const LayerNormSpec& spec = use_.spec;
     const int vector = 16 / size_of(spec.input);
     if (use_.device.arch.number < 90 || spec.columns < 2 * vector) return;
-    Plan plan{
-        .strategy = Strategy::streamed_row, .threads = 512, .lanes = 256, .vector = vector, .per_thread = 2};
+    Plan plan{.strategy = Strategy::persistent_row,
+              .threads = 512,
+              .threads_per_row = 256,
+              .vector = vector,
+              .per_thread = 2};
     const bool in_double = compute_type(spec) == DType::f64;
     // In f64 what conversions and activations take in registers is more than there is; so do vectors in
     // chunks that are not full, but not single elements.
     if (in_double &&
         (!same_dtypes(spec) || (spec.activation != Activation::none && spec.activation != Activation::relu)))
       return;
-    const bool shifted = static_cast<int>(use_.alignment) < vector || spec.columns % vector != 0 ||
-                         (in_double && spec.columns % columns_per_block(plan) != 0);
+    const bool unaligned = static_cast<int>(use_.alignment) < vector || spec.columns % vector != 0 ||
+                           (in_double && spec.columns % columns_per_block(plan) != 0);
     // From sm_120 on the compiler deals no registers, and single elements take more than it then has.
-    if (shifted && use_.device.arch.number >= 120) return;
-    plan.shifted = shifted;
+    if (unaligned && use_.device.arch.number >= 120) return;
+    plan.unaligned = unaligned;
     const auto add_with_ring = [&] {
       plan.stages = 1;
       plan.stages = use_.device.shared_per_block / shared_bytes(plan, spec);
@@ -140,33 +145,34 @@ class Enumeration {
       add(plan);
     };
     // What is shorter than two chunks has better plans.
-    for (plan.slices = 1; plan.slices <= use_.device.sm_count; plan.slices *= 2) {
-      plan.exchange = plan.slices > 1 ? Exchange::grid : Exchange::none;
-      if (spec.columns <= plan.slices * columns_per_block(plan)) break;
+    for (plan.blocks_per_row = 1; plan.blocks_per_row <= use_.device.sm_count; plan.blocks_per_row *= 2) {
+      plan.exchange = plan.blocks_per_row > 1 ? Exchange::grid : Exchange::none;
+      if (spec.columns <= plan.blocks_per_row * columns_per_block(plan)) break;
       add_with_ring();
     }
-    // But where it must be shifted, it is best one chunk: 24,066 x 4973 bf16 0.67, as two chunks 0.42.
+    // But where it must be unaligned, it is best one chunk: 24,066 x 4973 bf16 0.67, as two chunks 0.42.
     constexpr int kMostVectors = 4;
-    plan.slices = 1;
+    plan.blocks_per_row = 1;
     plan.exchange = Exchange::none;
     plan.per_thread = 1;
-    while (shifted && plan.per_thread <= kMostVectors && columns_per_block(plan) < spec.columns)
+    while (unaligned && plan.per_thread <= kMostVectors && columns_per_block(plan) < spec.columns)
       ++plan.per_thread;
-    if (shifted && plan.per_thread <= kMostVectors) add_with_ring();
+    if (unaligned && plan.per_thread <= kMostVectors) add_with_ring();
   }
 
-  Plan two_reads(int vector, bool shifted) const {
+  Plan split_row(int vector, bool unaligned) const {
     const LayerNormSpec& spec = use_.spec;
     // 256 threads with 32 KiB of a row: 230 us for 16 x 4,194,304 f32, 128 threads 242, 512 threads 225 but
     // spilling in other specs.
     constexpr int kThreads = 256;
     const int held = std::min(size_of(spec.input) == 2 ? 16 : 32, max_held_registers(kThreads, vector, spec));
-    Plan plan{.strategy = Strategy::two_reads,
+    Plan plan{.strategy = Strategy::split_row,
               .threads = kThreads,
-              .lanes = kThreads,
+              .threads_per_row = kThreads,
               .vector = vector,
-              .shifted = shifted};
-    plan.per_thread = std::max(1, (shifted ? std::min(held, 16) : held) / registers_per_vector(vector, spec));
+              .unaligned = unaligned};
+    plan.per_thread =
+        std::max(1, (unaligned ? std::min(held, 16) : held) / registers_per_vector(vector, spec));
     // With few rows a row must be cut finely enough to occupy the device.
     constexpr int kChunksToFill = 256;
     if (use_.regime != RowsRegime::many)
@@ -210,7 +216,7 @@ const Plan& best_among(const std::vector<Weighed>& plans) {
 Plan fallback_among(const std::vector<Weighed>& plans) {
   const Weighed* best = nullptr;
   for (const Weighed& one : plans)
-    if (one.plan.strategy == Strategy::two_reads && (best == nullptr || is_cheaper(one, *best))) best = &one;
+    if (one.plan.strategy == Strategy::split_row && (best == nullptr || is_cheaper(one, *best))) best = &one;
   return best != nullptr ? best->plan : Plan{};
 }
 

@@ -47,11 +47,11 @@ constexpr double kIdle = 0.4;
 // Accesses of less than 16 bytes: 16,385 x 1001 f64 in single elements 0.96, 20,000 x 3001 f32 0.95; those of
 // 16 bits 26,619 x 2085 f16 0.65, and of short rows less.
 constexpr double kNarrow = 0.03, kNarrowerThanAWord = 0.06, kNarrowAndShort = 0.12;
-// Rows that pass through shared memory to be shifted have more to do, above all those of 16 bits, and wait at
-// barriers: 1023 f32 columns in 64 threads 0.945, 1001 f64 0.86; 4097 f16 in 128 threads 0.78, in 256 threads
-// 0.62; and idle lanes wait with them: 2085 columns in 3072 places 0.59.
-constexpr double kShift = 0.06, kShiftInDouble = 0.15, kShiftOf16Bits = 0.25, kShiftOfThreads = 0.10,
-                 kIdleInShift = 0.5;
+// Rows that pass through shared memory to be unaligned have more to do, above all those of 16 bits, and wait
+// at barriers: 1023 f32 columns in 64 threads 0.945, 1001 f64 0.86; 4097 f16 in 128 threads 0.78, in 256
+// threads 0.62; and idle lanes wait with them: 2085 columns in 3072 places 0.59.
+constexpr double kUnalignedCost = 0.06, kUnalignedInDouble = 0.15, kUnalignedOf16Bits = 0.25,
+                 kUnalignedOfThreads = 0.10, kIdleInUnaligned = 0.5;
 // Lanes that share a short row: 96 f16 columns in 4 lanes of 3 vectors 0.99, in 16 lanes 0.63; 64 f32 columns
 // in 8 lanes 1.01, in 16 or 4 lanes 0.95 and 0.99; 211 f32 columns in 8 lanes of 7 vectors 0.92, in 32 of 2
 // 0.67.
@@ -98,19 +98,19 @@ constexpr double kShortRing = 0.08, kMeet = 0.04;
 constexpr double kOverlap = 1.6, kNoOverlap = 0.35;
 // Out of the ring in single elements: 1050 x 13,243 f32 0.82, 3284 x 3059 f64 0.86, 150 x 1,000,001 bf16
 // 0.65; 500 x 100,003 f32 with weight and bias in registers 0.79, asked for chunk by chunk 0.60.
-constexpr double kSingles = 0.15, kSinglesInDouble = 0.08, kSinglesOf16Bits = 0.25, kAsked = 0.4;
+constexpr double kScalars = 0.15, kScalarsInDouble = 0.08, kScalarsOf16Bits = 0.25, kAsked = 0.4;
 // A row's way through the four warps that measure, in microseconds: 6232 bf16 columns in two chunks 0.61,
 // 4973 in two 0.44, in one 0.69; 20,480 f16 in five 0.88.
 constexpr double kPerRow = 0.3, kPerChunk = 0.2, kPerColumn = 0.06 / 1024;
 // 4099 x 4096 f64 without a shift 0.87.
 constexpr double kStreamedInDouble = 0.1;
 // What two reads cost over what the bytes say: 2 x 16,777,216 f32 0.60 of copy speed, 1024 x 32,768 f64 0.34;
-// and shifted 150 x 1,000,001 bf16 0.26, since few blocks wait at many barriers.
-constexpr double kTwice = 0.3, kTwiceInDouble = 1.0, kTwiceShifted = 1.0;
+// and unaligned 150 x 1,000,001 bf16 0.26, since few blocks wait at many barriers.
+constexpr double kTwice = 0.3, kTwiceInDouble = 1.0, kTwiceUnaligned = 1.0;
 // And in single 16-bit elements 0.14.
 constexpr double kTwiceNarrow = 0.3;
 
-// Into how many an access to shared memory of a warp of tiled_rows falls apart, because lanes want different
+// Into how many an access to shared memory of a warp of staged_rows falls apart, because lanes want different
 // words of a bank at once.
 int waves_of(const Plan& plan, const LayerNormSpec& spec, int size) {
   constexpr int kBanks = 32;
@@ -121,8 +121,8 @@ int waves_of(const Plan& plan, const LayerNormSpec& spec, int size) {
     std::int64_t words[kBanks][kWarp];
     int counts[kBanks] = {}, most = 0;
     for (int lane = first; lane < first + together; ++lane) {
-      const std::int64_t row = std::int64_t{lane / plan.lanes} * plan.group_rows;
-      const std::int64_t begin = row * spec.columns * size + lane % plan.lanes * bytes;
+      const std::int64_t row = std::int64_t{lane / plan.threads_per_row} * plan.group_rows;
+      const std::int64_t begin = row * spec.columns * size + lane % plan.threads_per_row * bytes;
       for (std::int64_t word = begin / 4; word <= (begin + bytes - 1) / 4; ++word) {
         const auto bank = static_cast<std::size_t>(word % kBanks);
         std::int64_t *const known = words[bank], *const end = known + counts[bank];
@@ -137,16 +137,17 @@ int waves_of(const Plan& plan, const LayerNormSpec& spec, int size) {
 }
 
 double tile_kib(const Plan& plan, const LayerNormSpec& spec) {  // of x, of a warp
-  return static_cast<double>(kWarp / plan.lanes * plan.group_rows * spec.columns * size_of(spec.input)) /
+  return static_cast<double>(kWarp / plan.threads_per_row * plan.group_rows * spec.columns *
+                             size_of(spec.input)) /
          1024;
 }
 
 // What a lane does for an element, as the compiler's output has it: for the tile, for a row, for the weights,
 // and for the element itself.
 Slowdown slowdown_of_tiles(const Plan& plan, const LayerNormSpec& spec) {
-  const int exchanges = std::countr_zero(static_cast<unsigned>(plan.lanes));
+  const int exchanges = std::countr_zero(static_cast<unsigned>(plan.threads_per_row));
   const int weights = static_cast<int>(spec.affine), converts = size_of(spec.input) == 2;
-  const double row = static_cast<double>(spec.columns) / plan.lanes;
+  const double row = static_cast<double>(spec.columns) / plan.threads_per_row;
   const double places = static_cast<double>(columns_per_block(plan)) / static_cast<double>(spec.columns);
   const double instructions = 130 / (row * plan.group_rows) + (20 + 6 * exchanges) / row +
                               places * (7.5 + converts + 2.0 / plan.vector +
@@ -175,24 +176,24 @@ Slowdown slowdown_of_tiles(const Plan& plan, const LayerNormSpec& spec) {
 Slowdown slowdown_of(const Plan& plan, const Use& use) {
   const LayerNormSpec& spec = use.spec;
   Slowdown s;
-  if (plan.strategy == Strategy::tiled_rows) return slowdown_of_tiles(plan, spec);
+  if (plan.strategy == Strategy::staged_rows) return slowdown_of_tiles(plan, spec);
   const int weight = spec.affine == Affine::none ? 0 : size_of(spec.weight);
   const int width = plan.vector * std::max({size_of(spec.input), size_of(spec.output), weight});
   if (width < 16)
-    s.add((plan.strategy == Strategy::packed_rows ? kNarrowAndShort
-           : width < 4                            ? kNarrowerThanAWord
-                                                  : kNarrow) *
+    s.add((plan.strategy == Strategy::warp_rows ? kNarrowAndShort
+           : width < 4                          ? kNarrowerThanAWord
+                                                : kNarrow) *
               (16.0 / width - 1),
           "its accesses are narrow");
-  if (plan.shifted && plan.strategy != Strategy::streamed_row)
-    s.add((size_of(spec.input) == 2   ? kShiftOf16Bits
-           : size_of(spec.input) == 8 ? kShiftInDouble
-                                      : kShift) +
-              kShiftOfThreads * std::max(0.0, std::log2(plan.threads / 128.0)),
-          "its rows are shifted into place");
+  if (plan.unaligned && plan.strategy != Strategy::persistent_row)
+    s.add((size_of(spec.input) == 2   ? kUnalignedOf16Bits
+           : size_of(spec.input) == 8 ? kUnalignedInDouble
+                                      : kUnalignedCost) +
+              kUnalignedOfThreads * std::max(0.0, std::log2(plan.threads / 128.0)),
+          "its rows are unaligned into place");
   const double span = static_cast<double>(columns_per_block(plan));
 
-  if (plan.strategy == Strategy::two_reads) {
+  if (plan.strategy == Strategy::split_row) {
     // x twice where it does not stay in L2; groups of rows share the weights.
     const double once = static_cast<double>(use.row_bytes() + use.affine_bytes() / plan.group_rows);
     const double again = static_cast<double>(spec.columns * size_of(spec.input));
@@ -200,54 +201,55 @@ Slowdown slowdown_of(const Plan& plan, const Use& use) {
     s.add((stays_near ? 0.6 : 1.0) * again / once + kTwice, "x is read twice");
     if (compute_type(spec) == DType::f64) s.add(kTwiceInDouble, "x is read twice, in double");
     if (width < 16) s.add(kTwiceNarrow * (16.0 / width - 1), "its accesses are narrow");
-    if (plan.shifted) s.add(kTwiceShifted, "x is read twice, and its rows are shifted into place");
+    if (plan.unaligned) s.add(kTwiceUnaligned, "x is read twice, and its rows are unaligned into place");
     const double places = std::ceil(static_cast<double>(spec.columns) / span) * span;
     s.add(kIdle * (places / static_cast<double>(spec.columns) - 1), "some lanes are idle");
     return s;
   }
-  if (plan.strategy == Strategy::streamed_row) {
+  if (plan.strategy == Strategy::persistent_row) {
     const double own =
-        static_cast<double>(ceil_div(ceil_div(spec.columns, columns_per_block(plan)), plan.slices));
+        static_cast<double>(ceil_div(ceil_div(spec.columns, columns_per_block(plan)), plan.blocks_per_row));
     s.add(kStays, "its blocks have fixed shares");
-    if (plan.slices > 1) s.add(kMeet, "its slices wait for each other");
+    if (plan.blocks_per_row > 1) s.add(kMeet, "its slices wait for each other");
     const double rows = plan.stages / own;
     if (rows < 3.5) s.add(kShortRing * (3.5 - rows) / 2.5, "few rows fit in its ring");
     if (rows < kOverlap) s.add(kNoOverlap, "the next row does not fit in its ring");
-    const double teams = use.device.sm_count / plan.slices;
-    s.add(use.device.sm_count / (teams * plan.slices) - 1, "some multiprocessors have no team");
-    if (own < 6 && plan.slices > 1) s.add(kShortSlice * (6 - own), "its slices are short");
+    const double teams = use.device.sm_count / plan.blocks_per_row;
+    s.add(use.device.sm_count / (teams * plan.blocks_per_row) - 1, "some multiprocessors have no team");
+    if (own < 6 && plan.blocks_per_row > 1) s.add(kShortSlice * (6 - own), "its slices are short");
     const bool in_double = compute_type(spec) == DType::f64;
-    if (plan.shifted)
-      s.add(in_double                  ? kSinglesInDouble
-            : size_of(spec.input) == 2 ? kSinglesOf16Bits
-                                       : kSingles,
+    if (plan.unaligned)
+      s.add(in_double                  ? kScalarsInDouble
+            : size_of(spec.input) == 2 ? kScalarsOf16Bits
+                                       : kScalars,
             "its elements come one by one");
     else if (in_double)
       s.add(kStreamedInDouble, "it computes in double");
-    if (plan.shifted && !keeps_affine(plan, spec)) s.add(kAsked, "weight and bias do not stay in registers");
+    if (plan.unaligned && !keeps_affine(plan, spec))
+      s.add(kAsked, "weight and bias do not stay in registers");
     const double measuring =
-        kPerRow + own * kPerChunk + kPerColumn * static_cast<double>(spec.columns) / plan.slices;
-    const double copying = static_cast<double>(use.row_bytes()) / plan.slices / kShareBytes;
+        kPerRow + own * kPerChunk + kPerColumn * static_cast<double>(spec.columns) / plan.blocks_per_row;
+    const double copying = static_cast<double>(use.row_bytes()) / plan.blocks_per_row / kShareBytes;
     s.add(std::max(0.0, measuring / copying - 1), "a row is soon copied, but not measured");
     return s;
   }
   const double held = static_cast<double>(plan.per_thread) * plan.vector * size_of(spec.input) *
                       plan.threads * plan.blocks_per_sm;
   // Short rows come and go one by one: 64 f32 columns with 36 KiB in flight reach copy speed.
-  const double enough = plan.strategy == Strategy::packed_rows ? kInFlight / 2 : kInFlight;
+  const double enough = plan.strategy == Strategy::warp_rows ? kInFlight / 2 : kInFlight;
   if (held < enough) s.add(kNotInFlight * (1 - held / enough), "little is in flight");
   const double places =
-      span * plan.slices / static_cast<double>(std::max<std::int64_t>(1, covered(plan, spec)));
-  const bool waits = plan.shifted && plan.lanes > kWarp;
-  s.add((kIdle + (waits ? kIdleInShift : 0)) * std::max(0.0, places - 1), "some lanes are idle");
-  if (plan.strategy == Strategy::packed_rows) {
+      span * plan.blocks_per_row / static_cast<double>(std::max<std::int64_t>(1, covered(plan, spec)));
+  const bool waits = plan.unaligned && plan.threads_per_row > kWarp;
+  s.add((kIdle + (waits ? kIdleInUnaligned : 0)) * std::max(0.0, places - 1), "some lanes are idle");
+  if (plan.strategy == Strategy::warp_rows) {
     s.add(0.01, "at copy speed");
-    s.add(kShuffles * std::countr_zero(static_cast<unsigned>(plan.lanes)) / plan.per_thread,
+    s.add(kShuffles * std::countr_zero(static_cast<unsigned>(plan.threads_per_row)) / plan.per_thread,
           "its lanes exchange much");
     s.add(kFullLanes * std::max(0, plan.per_thread - 2), "its lanes have much to do");
     // An access of a warp takes so many bytes of each row: below a sector, L1 fetches it more than once.
     constexpr int kSector = 32;
-    const int piece = plan.lanes * plan.vector * size_of(spec.input);
+    const int piece = plan.threads_per_row * plan.vector * size_of(spec.input);
     if (plan.per_thread > 1 && piece < kSector)
       s.add(kScattered * (static_cast<double>(kSector) / piece - 1), "its accesses are scattered");
     // Small blocks end and begin independently.
@@ -260,29 +262,30 @@ Slowdown slowdown_of(const Plan& plan, const Use& use) {
     if (width > 16) s.add(kWideWeights, "its weights are scattered");
   }
   if (plan.exchange == Exchange::cluster)
-    s.add(kCluster * kClusterBytes / (span * size_of(spec.input)) + kClusterSize * std::log2(plan.slices) +
+    s.add(kCluster * kClusterBytes / (span * size_of(spec.input)) +
+              kClusterSize * std::log2(plan.blocks_per_row) +
               (compute_type(spec) == DType::f64 ? kClusterInDouble
                : size_of(spec.input) == 2       ? kClusterOf16Bits
                                                 : 0),
           "clusters start and meet together");
   if (plan.exchange == Exchange::grid)
-    s.add(kTeam + 0.02 * std::countr_zero(static_cast<unsigned>(plan.slices)),
+    s.add(kTeam + 0.02 * std::countr_zero(static_cast<unsigned>(plan.blocks_per_row)),
           "its teams wait for each other");
   return s;
 }
 
 // Whether a multiprocessor has few threads with many registers.
-bool few_threads(const Plan& plan) {
-  return plan.blocks_per_sm == 1 ? plan.threads <= 2 * kFewThreads
-                                 : plan.threads * plan.blocks_per_sm <= kFewThreads;
+bool has_low_occupancy(const Plan& plan) {
+  return plan.blocks_per_sm == 1 ? plan.threads <= 2 * kLowOccupancy
+                                 : plan.threads * plan.blocks_per_sm <= kLowOccupancy;
 }
 
 // Whether the weights are loaded together with x, as kEarlyAffine in templates/epilogue.cuh.
 bool weights_come_early(const Plan& plan, const LayerNormSpec& spec) {
   if (spec.affine == Affine::none) return true;
-  if (plan.shifted) return false;
+  if (plan.unaligned) return false;
   const int words = plan.vector * (size_of(spec.input) + 2 * size_of(spec.weight)) / 4;
-  return plan.per_thread <= 2 || (few_threads(plan) && plan.per_thread * words <= 64);
+  return plan.per_thread <= 2 || (has_low_occupancy(plan) && plan.per_thread * words <= 64);
 }
 
 // Until the first byte is written, in microseconds: launch, one load, the sums over the lanes, and what grows
@@ -295,24 +298,25 @@ double latency_of(const Plan& plan, const Use& use) {
                      size_of(use.spec.input) / 1024;
   const double warps = static_cast<double>(plan.threads) / kWarp;
   const double in_warps = 1.7 + 0.12 * plan.per_thread + 0.024 * warps;
-  if (plan.strategy == Strategy::tiled_rows) return in_warps + 0.5 + kTileWait * tile_kib(plan, use.spec);
-  if (plan.strategy == Strategy::packed_rows) return in_warps + 0.024 * kib * rows_per_block(plan) / 4;
+  if (plan.strategy == Strategy::staged_rows) return in_warps + 0.5 + kTileWait * tile_kib(plan, use.spec);
+  if (plan.strategy == Strategy::warp_rows) return in_warps + 0.024 * kib * rows_per_block(plan) / 4;
   if (plan.strategy ==
-      Strategy::streamed_row)  // the first slice, which is not written before all of it is known
-    return 3 + static_cast<double>(use.spec.columns * size_of(use.spec.input)) / plan.slices / kShareBytes;
-  if (plan.strategy == Strategy::two_reads) return 6;  // tickets, and rows that are completed in between
+      Strategy::persistent_row)  // the first slice, which is not written before all of it is known
+    return 3 + static_cast<double>(use.spec.columns * size_of(use.spec.input)) / plan.blocks_per_row /
+                   kShareBytes;
+  if (plan.strategy == Strategy::split_row) return 6;  // tickets, and rows that are completed in between
   double us = 1.23 + 0.07 * plan.per_thread + 0.02 * warps + 0.05 * kib;
-  if (plan.shifted) us += 0.5;
+  if (plan.unaligned) us += 0.5;
   // 4096 f16 with 128 threads and 4 vectors each 2.75 us, 2.09 us with weights that come early.
   if (!weights_come_early(plan, use.spec)) us += 0.5;
   if (plan.exchange == Exchange::cluster) {
     const double blocks = static_cast<double>(grid_blocks(plan, use.spec, use.device, use.rows()));
-    us += 0.1 + 0.13 * std::countr_zero(static_cast<unsigned>(plan.slices));
+    us += 0.1 + 0.13 * std::countr_zero(static_cast<unsigned>(plan.blocks_per_row));
     // 128 x 4096 f16 in clusters of 4 2.65 us, in one block 2.53 us; 1 x 4096 1.89 and 1.94 us.
     us += 0.05 * blocks / use.device.sm_count;
     // Of blocks whose lanes are not all at work each lane waits for its loads one by one: 5120 f16 in 2
     // blocks 2.36 us, in one 2.15 us.
-    if (columns_per_block(plan) * plan.slices != use.spec.columns) us += 0.2;
+    if (columns_per_block(plan) * plan.blocks_per_row != use.spec.columns) us += 0.2;
   }
   if (plan.exchange == Exchange::grid) us += 2.5;
   return us;
@@ -326,10 +330,11 @@ Weighed weighed(const Plan& plan, const Use& use) {
   const double blocks = static_cast<double>(grid_blocks(plan, use.spec, use.device, use.rows()));
   const double busy = std::min(1.0, kAloneFactor * blocks / use.device.sm_count);
   // Where the memory is busy for long, latency is only what comes before and behind.
-  const double ends = use.regime != RowsRegime::many            ? latency
-                      : plan.strategy == Strategy::streamed_row ? latency / 2
-                      : plan.strategy == Strategy::tiled_rows ? 1 + 2.5 * kTileWait * tile_kib(plan, use.spec)
-                                                              : 1;
+  const double ends = use.regime != RowsRegime::many              ? latency
+                      : plan.strategy == Strategy::persistent_row ? latency / 2
+                      : plan.strategy == Strategy::staged_rows
+                          ? 1 + 2.5 * kTileWait * tile_kib(plan, use.spec)
+                          : 1;
   const double time = ends + copy * slow.factor / busy;
   std::string_view why = slow.why;
   if (copy / busy < latency) why = "latency counts";

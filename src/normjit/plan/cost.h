@@ -30,8 +30,9 @@ struct Use {
   }
 };
 
-// Threads on a multiprocessor that are few, with many registers each, as kFewThreads in templates/layout.cuh.
-inline constexpr int kFewThreads = 256;
+// Threads on a multiprocessor that are few, with many registers each, as kLowOccupancy in
+// templates/layout.cuh.
+inline constexpr int kLowOccupancy = 256;
 
 // A Candidate that has not been written down: every choice weighs dozens of them, and nobody reads most.
 struct Weighed {

@@ -20,21 +20,21 @@ inline int registers_per_vector(int vector, const LayerNormSpec& spec) {
 
 // Whether lanes of a warp share a row; then rows of a block that they pass one after the other.
 inline bool in_warps(const Plan& plan) {
-  return plan.strategy == Strategy::packed_rows || plan.strategy == Strategy::tiled_rows;
+  return plan.strategy == Strategy::warp_rows || plan.strategy == Strategy::staged_rows;
 }
 inline int rows_of_lanes(const Plan& plan) {
-  return plan.strategy == Strategy::tiled_rows ? plan.group_rows : 1;
+  return plan.strategy == Strategy::staged_rows ? plan.group_rows : 1;
 }
 
 // Rows that begin anywhere are moved in vectors of at least a word.
-inline bool can_shift(int vector, const LayerNormSpec& spec) {
+inline bool can_realign(int vector, const LayerNormSpec& spec) {
   return vector > 1 && vector * std::min(size_of(spec.input), size_of(spec.output)) >= 4;
 }
 
-// The columns that vectors must cover; the few others of a shifted row come one by one.
+// The columns that vectors must cover; the few others of a unaligned row come one by one.
 inline std::int64_t covered(const Plan& plan, const LayerNormSpec& spec) {
-  const bool alone = plan.slices == 1 && plan.strategy != Strategy::streamed_row;
-  return plan.shifted && alone ? spec.columns / plan.vector * plan.vector : spec.columns;
+  const bool alone = plan.blocks_per_row == 1 && plan.strategy != Strategy::persistent_row;
+  return plan.unaligned && alone ? spec.columns / plan.vector * plan.vector : spec.columns;
 }
 
 // Whether x, y and the weights have one dtype.
@@ -43,18 +43,18 @@ inline bool same_dtypes(const LayerNormSpec& spec) {
 }
 
 // Shared memory of a block besides the dynamic one, with what the system reserves, at most: the parts that
-// its warps, or those of its cluster, leave for each other, twice; and what streamed_row passes on for each
+// its warps, or those of its cluster, leave for each other, twice; and what persistent_row passes on for each
 // row, and the barriers of its ring.
 inline std::int64_t static_shared_bytes(const Plan& plan, const LayerNormSpec& spec) {
   constexpr std::int64_t kReserved = 1024, kOthers = 512;
   const std::int64_t moments = 3 * size_of(compute_type(spec));
-  if (plan.strategy == Strategy::streamed_row) {
-    const std::int64_t fewest = spec.columns / columns_per_block(plan) / plan.slices;
+  if (plan.strategy == Strategy::persistent_row) {
+    const std::int64_t fewest = spec.columns / columns_per_block(plan) / plan.blocks_per_row;
     const std::int64_t places = plan.stages / (fewest < 1 ? 1 : fewest) + 3;
     return kReserved + kOthers + std::int64_t{16} * plan.stages + places * (16 + 5 * moments);
   }
-  if (plan.strategy == Strategy::tiled_rows) return kReserved;
-  const int parts = plan.threads / kWarp * (plan.exchange == Exchange::cluster ? plan.slices : 1);
+  if (plan.strategy == Strategy::staged_rows) return kReserved;
+  const int parts = plan.threads / kWarp * (plan.exchange == Exchange::cluster ? plan.blocks_per_row : 1);
   return kReserved + kOthers + 2 * parts * (moments + 8);
 }
 
@@ -89,31 +89,31 @@ inline int max_held_registers(int threads, int vector, const LayerNormSpec& spec
 // Whether lanes without work are left in a row that a block has alone. The compiler then moves many loads of
 // weights ahead, for which nothing waits, and holds what they bring.
 inline bool ends_early(const Plan& plan, const LayerNormSpec& spec) {
-  return plan.slices == 1 && !plan.shifted && spec.columns % columns_per_block(plan) != 0;
+  return plan.blocks_per_row == 1 && !plan.unaligned && spec.columns % columns_per_block(plan) != 0;
 }
 
 // Elements that a thread may hold of a row, at most, where less suffices than max_held_registers() says. What
-// is shifted is held twice for a moment, and blocks that share a row exchange its moments meanwhile.
+// is unaligned is held twice for a moment, and blocks that share a row exchange its moments meanwhile.
 inline int max_held_elements(const Plan& plan, const LayerNormSpec& spec) {
-  if (plan.strategy == Strategy::tiled_rows)
+  if (plan.strategy == Strategy::staged_rows)
     // Of vectors of weights the compiler loads more ahead than of single ones, so a row has four at most.
     return compute_type(spec) == DType::f64 ? 16
            : plan.vector > 1                ? std::min(32, 4 * plan.vector * plan.group_rows)
            : has_long_code(spec)            ? 32
                                             : 64;
-  const bool shared = plan.slices > 1, large = plan.threads > 512;
+  const bool shared = plan.blocks_per_row > 1, large = plan.threads > 512;
   const bool calls = spec.activation != Activation::none && spec.activation != Activation::relu;
-  if (plan.shifted && !shared) return large && calls && size_of(spec.input) == 2 ? 24 : 32;
-  if (plan.shifted) return large || compute_type(spec) == DType::f64 ? 8 : 16;
+  if (plan.unaligned && !shared) return large && calls && size_of(spec.input) == 2 ? 24 : 32;
+  if (plan.unaligned) return large || compute_type(spec) == DType::f64 ? 8 : 16;
   if (shared && large) return plan.exchange == Exchange::grid ? 8 : 16;
   const bool loads_ahead = spec.input == DType::f32 && spec.affine != Affine::none && ends_early(plan, spec);
   return loads_ahead ? 60 : 64;
 }
 
-// Whether streamed rows that begin anywhere leave weight and bias in registers from row to row, as kKeeps in
-// templates/singles.cuh.
+// Whether persistent rows that begin anywhere leave weight and bias in registers from row to row, as kKeeps
+// in templates/scalar.cuh.
 inline bool keeps_affine(const Plan& plan, const LayerNormSpec& spec) {
-  const std::int64_t own = ceil_div(ceil_div(spec.columns, columns_per_block(plan)), plan.slices);
+  const std::int64_t own = ceil_div(ceil_div(spec.columns, columns_per_block(plan)), plan.blocks_per_row);
   return own * plan.per_thread * plan.vector * static_cast<int>(spec.affine) * size_of(compute_type(spec)) <=
          512;
 }
@@ -125,9 +125,9 @@ inline constexpr int kMaxRegisters = 255, kWorkingRegisters = 16;
 // Of x, in a thread. A row that passes through shared memory is not held, nor is one that is read again; what
 // is read from a tile is held widened.
 inline std::int64_t held_registers(const Plan& plan, const LayerNormSpec& spec) {
-  if (plan.strategy == Strategy::tiled_rows)
+  if (plan.strategy == Strategy::staged_rows)
     return std::int64_t{plan.per_thread} * plan.vector * plan.group_rows * size_of(compute_type(spec)) / 4;
-  return plan.strategy == Strategy::streamed_row || plan.strategy == Strategy::generic
+  return plan.strategy == Strategy::persistent_row || plan.strategy == Strategy::generic
              ? 0
              : std::int64_t{plan.per_thread} * registers_per_vector(plan.vector, spec);
 }
@@ -136,31 +136,32 @@ inline std::int64_t held_registers(const Plan& plan, const LayerNormSpec& spec) 
 // dtypes, activations and architectures, which the nvrtc tests repeat. f64 takes two registers a value,
 // 16-bit types hold converted copies, and narrow accesses more addresses.
 inline int needed_registers(const Plan& plan, const LayerNormSpec& spec) {
-  if (plan.strategy == Strategy::streamed_row) return 128;
+  if (plan.strategy == Strategy::persistent_row) return 128;
   const std::int64_t held = held_registers(plan, spec);
   if (compute_type(spec) == DType::f64) {
     const int elements = plan.per_thread * plan.vector * rows_of_lanes(plan);
-    const bool shared_shift = plan.shifted && plan.slices > 1;
+    const bool shared_unaligned = plan.unaligned && plan.blocks_per_row > 1;
     // Without calls and conversions: 4096 columns in one block of 256 threads 0.86, in three 0.95.
-    if (plan.strategy == Strategy::resident_row && plan.slices == 1 && !plan.shifted && plan.vector == 2 &&
-        same_dtypes(spec) && (spec.activation == Activation::none || spec.activation == Activation::relu))
+    if (plan.strategy == Strategy::block_row && plan.blocks_per_row == 1 && !plan.unaligned &&
+        plan.vector == 2 && same_dtypes(spec) &&
+        (spec.activation == Activation::none || spec.activation == Activation::relu))
       return elements <= 16 ? 80 : 128;
-    return elements <= 4 ? 96 : elements <= 8 && !shared_shift ? 128 : 168;
+    return elements <= 4 ? 96 : elements <= 8 && !shared_unaligned ? 128 : 168;
   }
-  if (plan.strategy == Strategy::tiled_rows) {
+  if (plan.strategy == Strategy::staged_rows) {
     const bool more = has_long_code(spec) || (plan.vector > 1 && (plan.group_rows > 1 || held > 24));
     return static_cast<int>(ceil_div(held + (more ? 52 : plan.group_rows >= 4 ? 40 : 36), 8) * 8);
   }
   const bool narrow = registers_per_vector(plan.vector, spec) < 4;
   const bool converts = size_of(spec.input) == 2;
   const bool same = same_dtypes(spec);
-  const bool two_reads = plan.strategy == Strategy::two_reads;
-  if (two_reads && plan.shifted && held <= 8) return 80;
-  if (two_reads && (converts || plan.shifted)) return 128;
+  const bool split_row = plan.strategy == Strategy::split_row;
+  if (split_row && plan.unaligned && held <= 8) return 80;
+  if (split_row && (converts || plan.unaligned)) return 128;
   // Groups of rows take more.
-  if (two_reads && plan.group_rows > 1 && spec.affine == Affine::weight_bias && held > 16) return 128;
-  // What a block has alone and in order needs less than what is shared or shifted.
-  const bool plain = !plan.shifted && plan.slices == 1;
+  if (split_row && plan.group_rows > 1 && spec.affine == Affine::weight_bias && held > 16) return 128;
+  // What a block has alone and in order needs less than what is shared or unaligned.
+  const bool plain = !plan.unaligned && plan.blocks_per_row == 1;
   if (narrow || !same) {
     // Wider weights count as held here, and are not. 4096 bf16 columns with f32 weights in four blocks 0.76,
     // in six 0.92.
@@ -171,8 +172,8 @@ inline int needed_registers(const Plan& plan, const LayerNormSpec& spec) {
     return 128;
   }
   if (plan.exchange == Exchange::grid && held > 60) return 168;
-  const int shares = plan.slices > 1 ? 16 : 0;
-  if (plan.strategy == Strategy::packed_rows) {
+  const int shares = plan.blocks_per_row > 1 ? 16 : 0;
+  if (plan.strategy == Strategy::warp_rows) {
     // So do activations without weights.
     const bool calls = spec.activation != Activation::none && spec.activation != Activation::relu;
     if (!converts && calls && spec.affine == Affine::none && held > 24 && held <= 32) return 96;
@@ -188,10 +189,10 @@ inline int needed_registers(const Plan& plan, const LayerNormSpec& spec) {
   }
   if (!converts && plain && held > 16 && held <= 32) return 72;
   if (held <= 16)
-    return plan.threads > 512 ? 64 : (converts || (shares > 0 && plan.shifted) ? 80 : 64) + shares;
+    return plan.threads > 512 ? 64 : (converts || (shares > 0 && plan.unaligned) ? 80 : 64) + shares;
   if (!converts && spec.affine == Affine::weight_bias && ends_early(plan, spec) && held > 32)
     return held <= 44 ? 128 : 168;
-  if (held <= 32 && !converts) return plan.shifted ? 168 : 80 + shares;
+  if (held <= 32 && !converts) return plan.unaligned ? 168 : 80 + shares;
   return 128;
 }
 

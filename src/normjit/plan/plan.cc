@@ -40,11 +40,11 @@ Alignment contiguous_alignment(const LayerNormSpec& spec) noexcept {
 }
 
 std::int64_t rows_per_block(const Plan& plan) noexcept {
-  return in_warps(plan) ? std::int64_t{plan.threads / plan.lanes} * rows_of_lanes(plan) : 1;
+  return in_warps(plan) ? std::int64_t{plan.threads / plan.threads_per_row} * rows_of_lanes(plan) : 1;
 }
 
 std::int64_t columns_per_block(const Plan& plan) noexcept {
-  return std::int64_t{plan.lanes} * plan.vector * plan.per_thread;
+  return std::int64_t{plan.threads_per_row} * plan.vector * plan.per_thread;
 }
 
 namespace {
@@ -58,7 +58,7 @@ std::int64_t chunks_of(const Plan& plan, const LayerNormSpec& spec) {
   return span >= covered(plan, spec) ? 1 : ceil_div(spec.columns, span);
 }
 
-// The ring of rows in its workspace, as templates/two_reads.cu works it out.
+// The ring of rows in its workspace, as templates/split_row.cu works it out.
 constexpr std::int64_t kMaxRingRows = 1024;
 struct Ring {
   std::int64_t chunks, lag, rows;
@@ -73,13 +73,13 @@ Ring ring_of(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& d
 
 // The parts of a workspace that stand in the same place for every kernel, as in templates/workspace.cuh.
 constexpr std::int64_t kHeader = 32, kCounters = kMaxRingRows * 32;
-constexpr int kMaxPosts = 4096;
-constexpr std::int64_t kPosts = kMaxPosts * 48;  // of up to six words
+constexpr int kMaxSlots = 4096;
+constexpr std::int64_t kSlots = kMaxSlots * 48;  // of up to six words
 
 // How many places for posts a block has, in turn.
-std::int64_t post_places(const Plan& plan, const LayerNormSpec& spec) {
-  if (plan.strategy != Strategy::streamed_row) return 2;
-  const std::int64_t fewest = std::max<std::int64_t>(1, chunks_of(plan, spec) / plan.slices);
+std::int64_t slot_depth(const Plan& plan, const LayerNormSpec& spec) {
+  if (plan.strategy != Strategy::persistent_row) return 2;
+  const std::int64_t fewest = std::max<std::int64_t>(1, chunks_of(plan, spec) / plan.blocks_per_row);
   return 2 * (plan.stages / fewest + 3);
 }
 
@@ -96,16 +96,16 @@ Grid grid_of(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& d
     return grid(a_warp_each ? plan.threads / kWarp : 1, kMaxGrid, 1, kMaxGrid);
   }
   const std::int64_t resident = resident_blocks(plan, device);
-  if (plan.strategy == Strategy::two_reads) return grid(1, resident, chunks_of(plan, spec), resident);
-  const bool stays = plan.strategy == Strategy::streamed_row || plan.exchange == Exchange::grid;
-  const std::int64_t teams = (stays ? resident : kMaxGrid) / plan.slices;
-  return grid(rows_per_block(plan), teams, plan.slices, teams * plan.slices);
+  if (plan.strategy == Strategy::split_row) return grid(1, resident, chunks_of(plan, spec), resident);
+  const bool stays = plan.strategy == Strategy::persistent_row || plan.exchange == Exchange::grid;
+  const std::int64_t teams = (stays ? resident : kMaxGrid) / plan.blocks_per_row;
+  return grid(rows_per_block(plan), teams, plan.blocks_per_row, teams * plan.blocks_per_row);
 }
 
 Plan generic_plan() noexcept {
   return {.strategy = Strategy::generic,
           .threads = 256,
-          .lanes = kWarp,
+          .threads_per_row = kWarp,
           .vector = 1,
           .per_thread = 32,
           .blocks_per_sm = 2};
@@ -144,26 +144,27 @@ Arch oldest_compatible(Arch arch) {
 }  // namespace
 
 Arch target_of(const Plan& plan, Arch arch) noexcept {
-  if (plan.strategy == Strategy::streamed_row) arch.suffix = 'a';
+  if (plan.strategy == Strategy::persistent_row) arch.suffix = 'a';
   return plan.strategy == Strategy::generic ? oldest_compatible(arch) : arch;
 }
 
 namespace {
-// As kTileBytes in templates/tiled_rows.cu, kStageBytes in templates/shift.cuh, and the ring of streamed_row.
+// As kTileBytes in templates/staged_rows.cu, kStageBytes in templates/unaligned.cuh, and the ring of
+// persistent_row.
 std::int64_t wide_shared_bytes(const Plan& plan, const LayerNormSpec& spec) {
-  if (plan.strategy == Strategy::tiled_rows) {
+  if (plan.strategy == Strategy::staged_rows) {
     const int largest = std::max(size_of(spec.input), size_of(spec.output)), wide = 16 / largest;
     const std::int64_t pitch = ceil_div(spec.columns + wide - 1, wide) * 16;
     return std::min(rows_per_block(plan), kMaxGrid) * std::min(pitch, kMaxGrid);
   }
-  if (plan.shifted && plan.strategy != Strategy::streamed_row) {
+  if (plan.unaligned && plan.strategy != Strategy::persistent_row) {
     const std::int64_t span = columns_per_block(plan);
     const std::int64_t columns = (span < covered(plan, spec) ? span : spec.columns) + plan.vector;
     const std::int64_t row = columns * std::max(size_of(spec.input), size_of(spec.output));
-    return plan.threads / plan.lanes * ((ceil_div(row, 16) | 1) * 16);
+    return plan.threads / plan.threads_per_row * ((ceil_div(row, 16) | 1) * 16);
   }
   // Beyond what any device has, the count no longer matters; so it stays within 64 bits.
-  const std::int64_t columns = columns_per_block(plan) + (plan.shifted ? plan.vector : 0);
+  const std::int64_t columns = columns_per_block(plan) + (plan.unaligned ? plan.vector : 0);
   const std::int64_t chunk = std::min<std::int64_t>(columns * size_of(spec.input), kMaxGrid);
   return std::max(0, plan.stages) * chunk;
 }
@@ -175,9 +176,9 @@ int shared_bytes(const Plan& plan, const LayerNormSpec& spec) noexcept {
 
 std::size_t workspace_bytes(const Plan& plan, const LayerNormSpec& spec,
                             const DeviceProfile& device) noexcept {
-  std::int64_t bytes = kHeader + kCounters + kPosts;
+  std::int64_t bytes = kHeader + kCounters + kSlots;
   if (plan.strategy ==
-      Strategy::two_reads) {  // for each row of the ring its statistics, and its chunks' moments
+      Strategy::split_row) {  // for each row of the ring its statistics, and its chunks' moments
     const Ring ring = ring_of(plan, spec, device);
     bytes += ring.rows * (1 + ring.chunks) * 4 * size_of(compute_type(spec));
   } else if (plan.exchange != Exchange::grid) {
@@ -190,25 +191,25 @@ namespace {
 
 // What is wrong with the way in which blocks share a row; empty: nothing.
 std::string check_slices(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device) {
-  const bool streams = plan.strategy == Strategy::streamed_row;
-  const bool shares = streams || plan.strategy == Strategy::resident_row;
-  if (plan.slices < 1 || (plan.slices > 1) != (plan.exchange != Exchange::none))
+  const bool streams = plan.strategy == Strategy::persistent_row;
+  const bool shares = streams || plan.strategy == Strategy::block_row;
+  if (plan.blocks_per_row < 1 || (plan.blocks_per_row > 1) != (plan.exchange != Exchange::none))
     return "slices of a row need an exchange, and a whole row has none";
-  if (plan.slices > 1 && !shares) return "only resident and streamed rows are shared by blocks";
+  if (plan.blocks_per_row > 1 && !shares) return "only resident and persistent rows are shared by blocks";
   if (plan.exchange == Exchange::cluster) {
-    if (streams) return "streamed rows exchange through memory";
+    if (streams) return "persistent rows exchange through memory";
     if (device.arch.number < 90) return "clusters need sm_90";
-    if (plan.slices > kMaxCluster || !std::has_single_bit(static_cast<unsigned>(plan.slices)))
+    if (plan.blocks_per_row > kMaxCluster || !std::has_single_bit(static_cast<unsigned>(plan.blocks_per_row)))
       return concat({"a cluster has 2, 4 or ", shortest(kMaxCluster), " blocks"});
   }
   if (plan.exchange == Exchange::grid) {
     const std::int64_t resident = resident_blocks(plan, device);
-    if (plan.slices > resident)
-      return concat({"its ", shortest(plan.slices),
+    if (plan.blocks_per_row > resident)
+      return concat({"its ", shortest(plan.blocks_per_row),
                      " slices of a row must be resident together; the device has room for ",
                      shortest(resident), " blocks"});
-    if (resident * post_places(plan, spec) > kMaxPosts)
-      return concat({"so many blocks would leave more than ", shortest(kMaxPosts), " posts for each other"});
+    if (resident * slot_depth(plan, spec) > kMaxSlots)
+      return concat({"so many blocks would leave more than ", shortest(kMaxSlots), " posts for each other"});
   }
   if (const std::int64_t shared = all_shared_bytes(plan, spec);
       shared > device.shared_per_block || plan.blocks_per_sm * shared > device.shared_per_sm)
@@ -217,13 +218,14 @@ std::string check_slices(const Plan& plan, const LayerNormSpec& spec, const Devi
   if (streams) {
     if (device.arch.number < 90) return "the ring is fed by bulk copies, which need sm_90";
     if (plan.stages < 2) return "the ring must have room for 2 chunks at least";
-    if (chunks < plan.slices) return "every slice must have a chunk";
-    if (ceil_div(chunks, plan.slices) > plan.stages) return "a slice does not fit in the ring";
+    if (chunks < plan.blocks_per_row) return "every slice must have a chunk";
+    if (ceil_div(chunks, plan.blocks_per_row) > plan.stages) return "a slice does not fit in the ring";
     return {};
   }
-  if (plan.stages != 0) return "only streamed rows have a ring";
-  if (plan.strategy == Strategy::two_reads || plan.strategy == Strategy::generic) return {};
-  if (plan.slices * columns_per_block(plan) < covered(plan, spec)) return "the lanes do not cover the row";
+  if (plan.stages != 0) return "only persistent rows have a ring";
+  if (plan.strategy == Strategy::split_row || plan.strategy == Strategy::generic) return {};
+  if (plan.blocks_per_row * columns_per_block(plan) < covered(plan, spec))
+    return "the lanes do not cover the row";
   return {};
 }
 
@@ -239,34 +241,34 @@ Result<void> check(const Plan& plan, const LayerNormSpec& spec, const DeviceProf
     return illegal("unknown strategy or exchange");
   if (plan.threads < kWarp || plan.threads > kMaxThreads || !power_of_two(plan.threads))
     return illegal("threads must be a power of two from 32 to 1024");
-  if (!power_of_two(plan.vector) || plan.vector > 8 || (spec.columns % plan.vector != 0 && !plan.shifted))
-    return illegal("vector must be 1, 2, 4 or 8, and divide the columns unless it is shifted");
-  if (plan.strategy == Strategy::tiled_rows &&
-      (plan.shifted || plan.vector * std::max(size_of(spec.input), size_of(spec.output)) > 16))
-    return illegal("tiled rows begin anywhere, and lanes read at most 16 bytes at a time");
-  if (plan.shifted && plan.strategy == Strategy::streamed_row) {
+  if (!power_of_two(plan.vector) || plan.vector > 8 || (spec.columns % plan.vector != 0 && !plan.unaligned))
+    return illegal("vector must be 1, 2, 4 or 8, and divide the columns unless it is unaligned");
+  if (plan.strategy == Strategy::staged_rows &&
+      (plan.unaligned || plan.vector * std::max(size_of(spec.input), size_of(spec.output)) > 16))
+    return illegal("staged rows begin anywhere, and lanes read at most 16 bytes at a time");
+  if (plan.unaligned && plan.strategy == Strategy::persistent_row) {
     if (spec.columns < 2 * plan.vector)
-      return illegal("rows of less than two accesses are not streamed shifted");
-  } else if (plan.shifted && (plan.strategy == Strategy::packed_rows || !can_shift(plan.vector, spec) ||
-                              plan.vector * std::max(size_of(spec.input), size_of(spec.output)) > 16)) {
+      return illegal("rows of less than two accesses are not streamed unaligned");
+  } else if (plan.unaligned && (plan.strategy == Strategy::warp_rows || !can_realign(plan.vector, spec) ||
+                                plan.vector * std::max(size_of(spec.input), size_of(spec.output)) > 16)) {
     return illegal(
-        "only accesses of more than one element, whole words and at most 16 bytes can be shifted, of rows "
+        "only accesses of more than one element, whole words and at most 16 bytes can be unaligned, of rows "
         "that a block has");
   }
   if (plan.per_thread < 1) return illegal("per_thread must be at least 1");
   if (plan.strategy == Strategy::generic) {
     constexpr int kMostChunk = 1 << 20;
-    if (plan.lanes != kWarp || plan.vector != 1 || plan.shifted || plan.group_rows != 1 ||
+    if (plan.threads_per_row != kWarp || plan.vector != 1 || plan.unaligned || plan.group_rows != 1 ||
         columns_per_block(plan) > kMostChunk)
       return illegal("generic rows are read in single elements by the 32 lanes of a warp");
   } else if (in_warps(plan)) {
-    if (!power_of_two(plan.lanes) || plan.lanes > kWarp)
+    if (!power_of_two(plan.threads_per_row) || plan.threads_per_row > kWarp)
       return illegal("lanes must be a power of two up to 32");
-  } else if (plan.strategy == Strategy::streamed_row) {
-    if (plan.threads != 512 || plan.lanes != 256 || plan.vector * size_of(spec.input) != 16 ||
+  } else if (plan.strategy == Strategy::persistent_row) {
+    if (plan.threads != 512 || plan.threads_per_row != 256 || plan.vector * size_of(spec.input) != 16 ||
         plan.blocks_per_sm != 1)
-      return illegal("streamed rows are read in 16 bytes, by one block of 512 threads of which 256 apply");
-  } else if (plan.lanes != plan.threads) {
+      return illegal("persistent rows are read in 16 bytes, by one block of 512 threads of which 256 apply");
+  } else if (plan.threads_per_row != plan.threads) {
     return illegal("all threads share a row, so lanes must equal threads");
   }
   if (const auto why = check_slices(plan, spec, device); !why.empty()) return illegal(why);
@@ -281,7 +283,7 @@ Result<void> check(const Plan& plan, const LayerNormSpec& spec, const DeviceProf
     return illegal(
         concat({"needs ", shortest(least), " registers a thread at least; a thread has ",
                 shortest(kMaxRegisters), ", a multiprocessor ", shortest(device.registers_per_sm)}));
-  if (plan.strategy == Strategy::two_reads) {
+  if (plan.strategy == Strategy::split_row) {
     const Ring ring = ring_of(plan, spec, device);
     if (ring.lag > (ring.rows - plan.group_rows) * ring.chunks)
       return illegal("so many blocks would wait for rows that the workspace has no place for");

@@ -8,8 +8,8 @@
 namespace normjit {
 namespace {
 
-constexpr std::string_view kStrategyNames[] = {"packed_rows",  "tiled_rows", "resident_row",
-                                               "streamed_row", "two_reads",  "generic"};
+constexpr std::string_view kStrategyNames[] = {"warp_rows",      "staged_rows", "block_row",
+                                               "persistent_row", "split_row",   "generic"};
 constexpr std::string_view kExchangeNames[] = {"none", "cluster", "grid"};
 
 template <class Enum, std::size_t n>
@@ -35,12 +35,28 @@ struct Field {
   int Plan::*value;
 };
 constexpr Field kFields[] = {
-    {"threads", &Plan::threads},       {"lanes", &Plan::lanes},
-    {"vector", &Plan::vector},         {"per_thread", &Plan::per_thread},
-    {"group_rows", &Plan::group_rows}, {"blocks_per_sm", &Plan::blocks_per_sm},
-    {"slices", &Plan::slices},         {"stages", &Plan::stages},
+    {"threads", &Plan::threads},
+    {"threads_per_row", &Plan::threads_per_row},
+    {"vector", &Plan::vector},
+    {"per_thread", &Plan::per_thread},
+    {"group_rows", &Plan::group_rows},
+    {"blocks_per_sm", &Plan::blocks_per_sm},
+    {"blocks_per_row", &Plan::blocks_per_row},
+    {"stages", &Plan::stages},
 };
 constexpr std::size_t kAlways = 6;
+
+// Words of 0.1, whose tuned plans are still in caches and packs: what they are called now.
+constexpr std::string_view kFormerly[][2] = {
+    {"packed_rows", "warp_rows"},       {"tiled_rows", "staged_rows"}, {"resident_row", "block_row"},
+    {"streamed_row", "persistent_row"}, {"two_reads", "split_row"},    {"lanes", "threads_per_row"},
+    {"slices", "blocks_per_row"},       {"shifted", "unaligned"},
+};
+std::string_view current(std::string_view word) {
+  for (const auto& [old, now] : kFormerly)
+    if (word == old) return now;
+  return word;
+}
 
 }  // namespace
 
@@ -58,7 +74,7 @@ std::string to_text(const Plan& plan) {
     if (const auto value = kFields[i].value; i < kAlways || plan.*value != defaults.*value)
       text += concat({" ", kFields[i].name, "=", shortest(plan.*value)});
   if (plan.exchange != Exchange::none) text += concat({" exchange=", name(plan.exchange)});
-  if (plan.shifted) text += " shifted=1";
+  if (plan.unaligned) text += " unaligned=1";
   return text;
 }
 
@@ -69,21 +85,21 @@ Result<Plan> parse_plan(std::string_view text) {
   };
   Plan plan;
   const std::vector<std::string_view> words = split(text, ' ');
-  if (!read(kStrategyNames, words.front(), plan.strategy)) return bad(words.front());
+  if (!read(kStrategyNames, current(words.front()), plan.strategy)) return bad(words.front());
   for (std::size_t i = 1; i < words.size(); ++i) {
     const std::string_view word = words[i];
     const std::size_t equals = word.find('=');
     if (equals == word.npos) return bad(word);
-    const std::string_view key = word.substr(0, equals), value = word.substr(equals + 1);
+    const std::string_view key = current(word.substr(0, equals)), value = word.substr(equals + 1);
     if (key == "exchange") {
       if (!read(kExchangeNames, value, plan.exchange)) return bad(word);
       continue;
     }
     const auto parsed = number<int>(value);
     if (!parsed) return bad(word);
-    if (key == "shifted") {
+    if (key == "unaligned") {
       if (*parsed != 0 && *parsed != 1) return bad(word);
-      plan.shifted = *parsed == 1;
+      plan.unaligned = *parsed == 1;
       continue;
     }
     bool known = false;

@@ -44,8 +44,8 @@ Cache::Look BinaryStore::look(const Identified& kernel) const {
 }
 
 bool BinaryStore::has(const Identified& kernel) const {
-  const Standing standing = look(kernel).standing;
-  return standing.kind == Standing::Kind::entry && !is_outdated(standing.entry);
+  const Lookup lookup = look(kernel).lookup;
+  return lookup.kind == Lookup::Kind::entry && !is_outdated(lookup.entry);
 }
 
 Result<StoredBinary> BinaryStore::get(const Identified& kernel, const Missed& missed) {

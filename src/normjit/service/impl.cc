@@ -285,7 +285,7 @@ Result<void> Service::Impl::check_room(const Kernel::Prepared& kernel) {
                        " blocks must run together, and the device, or the share of it that this process has, "
                        "has room for ",
                        shortest(*room),
-                       "; use Service::layer_norm, which then takes another plan, or a two_reads plan"})};
+                       "; use Service::layer_norm, which then takes another plan, or a split_row plan"})};
 }
 
 Result<std::shared_ptr<LoadedKernel>> Service::Impl::load(const Kernel::Prepared& kernel, Origin& origin,

@@ -10,7 +10,7 @@ constexpr int kInvalidDevice = 101;  // CUDA_ERROR_INVALID_DEVICE, as LoadedKern
 LaunchShape launch_shape(const Plan& plan, const LayerNormSpec& spec) noexcept {
   return {.threads = plan.threads,
           .dynamic_shared_bytes = shared_bytes(plan, spec),
-          .cluster_blocks = plan.exchange == Exchange::cluster ? plan.slices : 1,
+          .cluster_blocks = plan.exchange == Exchange::cluster ? plan.blocks_per_row : 1,
           .cooperative = plan.exchange == Exchange::grid};
 }
 
@@ -18,7 +18,7 @@ Launcher::Launcher(const Plan& plan, const LayerNormSpec& spec, const DeviceProf
     : generation(fork_generation()),
       grid(grid_of(plan, spec, device)),
       shape(launch_shape(plan, spec)),
-      needed(plan.shifted ? Alignment::one : Alignment{static_cast<std::uint8_t>(plan.vector)}),
+      needed(plan.unaligned ? Alignment::one : Alignment{static_cast<std::uint8_t>(plan.vector)}),
       can_overlap(device.arch.number >= 90),
       needs_workspace(workspace_bytes(plan, spec, device) != 0),
       shares_rows(plan.exchange != Exchange::none) {}

@@ -11,7 +11,7 @@
 #include "normjit/base/stopwatch.h"
 #include "normjit/base/text.h"
 #include "normjit/service/impl.h"
-#include "normjit/service/wanted.h"
+#include "normjit/service/kernels_for.h"
 
 namespace normjit {
 namespace {
@@ -43,7 +43,7 @@ int compile_milliseconds(const Plan& plan) {
   constexpr int kBase[] = {60, 100, 65, 240, 120};  // by strategy
   const auto strategy = static_cast<std::size_t>(plan.strategy);
   const int base = strategy < std::size(kBase) ? kBase[strategy] : 0;
-  return base + plan.vector * plan.per_thread * (plan.shifted ? 6 : 2);
+  return base + plan.vector * plan.per_thread * (plan.unaligned ? 6 : 2);
 }
 
 // The kernels' places, the longest compiles first, so that no core is left with one when the others are done:
@@ -86,7 +86,7 @@ Result<PrebuildReport> Service::prebuild(std::span<const LayerNormSpec> specs,
 
   const Stopwatch time;
   PrebuildReport report;
-  report.results = wanted(specs, devices, impl_->tuned.list());
+  report.results = kernels_for(specs, devices, impl_->tuned.list());
   report.requested = static_cast<int>(report.results.size());
 
   const std::vector<std::size_t> order = longest_first(report.results);

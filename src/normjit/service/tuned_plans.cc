@@ -73,7 +73,7 @@ std::optional<TunedPlan> tuned_plan_in(const Entry& entry) {
 
 Result<void> check(const TunedPlan& tuned) {
   if (auto legal = check(tuned.plan, tuned.spec, tuned.device); !legal) return legal;
-  if (!tuned.plan.shifted && tuned.plan.vector > static_cast<int>(tuned.alignment))
+  if (!tuned.plan.unaligned && tuned.plan.vector > static_cast<int>(tuned.alignment))
     return Error{Code::IllegalPlan,
                  concat({"plan '", to_text(tuned.plan), "' for ", to_text(tuned.spec), " reads ",
                          shortest(tuned.plan.vector), " elements at once; tensors of alignment ",

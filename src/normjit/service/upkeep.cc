@@ -16,7 +16,7 @@
 #include "normjit/cache/system_call.h"
 #include "normjit/cache/trim.h"
 #include "normjit/service/impl.h"
-#include "normjit/service/wanted.h"
+#include "normjit/service/kernels_for.h"
 
 namespace normjit {
 namespace {
@@ -91,7 +91,7 @@ Result<VerifyReport> Service::verify(bool quarantine) {
         report.bytes += listed.bytes;
         continue;
       }
-      const bool worthless = listed.kind == Standing::Kind::damaged || listed.kind == Standing::Kind::other;
+      const bool worthless = listed.kind == Lookup::Kind::damaged || listed.kind == Lookup::Kind::other;
       const bool moved = may_move && worthless && cache.directory().set_aside(listed.id);
       report.flaws.push_back({listed.path, listed.entry.error().message, moved});
     }
@@ -174,7 +174,7 @@ Result<ExportReport> Service::export_pack(const std::string& path, const ExportO
     tuned.push_back(*plan);
     tuned_ids.insert(each.id);
   }
-  for (const KernelReport& kernel : wanted(options.specs, options.devices, tuned)) {
+  for (const KernelReport& kernel : kernels_for(options.specs, options.devices, tuned)) {
     const auto identified = impl_->binaries.identify(kernel.spec, kernel.plan, kernel.arch);
     if (!identified) return identified.error();
     missing[identified->id] =
@@ -222,14 +222,14 @@ Result<ImportReport> Service::import_from(const std::vector<std::string>& source
                   concat({listed.id, " in ", tier->path(), ": ", listed.entry.error().message}));
         continue;
       }
-      const Standing there = cache.directory().look(listed.entry->identity);
-      if (there.kind == Standing::Kind::entry) {
+      const Lookup there = cache.directory().look(listed.entry->identity);
+      if (there.kind == Lookup::Kind::entry) {
         ++report.present;
         continue;
       }
       // What cannot be moved would be in the way of the entry, and stay there.
-      const bool free = there.kind == Standing::Kind::absent ||
-                        (there.kind == Standing::Kind::damaged && cache.directory().set_aside(listed.id));
+      const bool free = there.kind == Lookup::Kind::absent ||
+                        (there.kind == Lookup::Kind::damaged && cache.directory().set_aside(listed.id));
       if (!free) {
         leave_out(report.unstored, there.error);
         continue;

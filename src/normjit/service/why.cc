@@ -100,20 +100,20 @@ Result<void> explain(const BinaryStore& binaries, const Result<std::vector<Liste
   report.id = kernel->id;
   report.identity = kernel->identity;
   const Cache::Look look = binaries.look(*kernel);
-  switch (look.standing.kind) {
-    case Standing::Kind::entry:
-      report.reason = concat({look.tier, " holds it, made by ", look.standing.entry.fact("toolchain")});
-      if (binaries.is_outdated(look.standing.entry))
+  switch (look.lookup.kind) {
+    case Lookup::Kind::entry:
+      report.reason = concat({look.tier, " holds it, made by ", look.lookup.entry.fact("toolchain")});
+      if (binaries.is_outdated(look.lookup.entry))
         report.reason += ", and only this machine's compiler will do (NORMJIT_TOOLCHAIN=exact)";
       else
         report.tier = look.tier;
       break;
-    case Standing::Kind::absent:
+    case Lookup::Kind::absent:
       if (listed) find_nearest(*listed, report);
       report.reason = listed ? reason_of_miss(report) : listed.error().message;
       break;
     default:
-      report.reason = look.standing.error;
+      report.reason = look.lookup.error;
   }
   return {};
 }

@@ -92,14 +92,14 @@ namespace normjit::hw {
 
 // ---- Memory ----
 
-enum class Keep { once, l2, always, stays };
+enum class Cache { evict_first, no_l1, keep, evict_last };
 
 union Piece {
   unsigned word[4];
   unsigned short half;
 };
 
-template <Keep kKeep, int kBytes>
+template <Cache kCache, int kBytes>
 NJ_DEVICE Piece load_piece(const void* from) {
   static_assert(kBytes == 2 || kBytes == 4 || kBytes == 8 || kBytes == 16);
   simt::must_be_aligned<kBytes>(from);
@@ -117,12 +117,12 @@ NJ_DEVICE void store_piece(void* to, const Piece& from) {
   *static_cast<typename simt::Word<kBytes>::Type*>(to) = word;
 }
 
-template <Keep kKeep, class T>
+template <Cache kCache, class T>
 NJ_DEVICE T load(const void* from) {
   constexpr int kBytes = sizeof(T) < 16 ? sizeof(T) : 16;
   T value;
   for (int at = 0; at < static_cast<int>(sizeof(T)); at += kBytes) {
-    const Piece piece = load_piece<kKeep, kBytes>(static_cast<const char*>(from) + at);
+    const Piece piece = load_piece<kCache, kBytes>(static_cast<const char*>(from) + at);
     __builtin_memcpy(reinterpret_cast<char*>(&value) + at, &piece, kBytes);
   }
   return value;
@@ -141,7 +141,7 @@ NJ_DEVICE void store(void* to, const T& value) {
 template <class T>
 NJ_DEVICE T load_shared(const void* from) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);
-  return load<Keep::always, T>(from);
+  return load<Cache::keep, T>(from);
 }
 template <class T>
 NJ_DEVICE void store_shared(void* to, const T& value) {
@@ -150,7 +150,7 @@ NJ_DEVICE void store_shared(void* to, const T& value) {
 }
 
 template <class T>
-NJ_DEVICE void forget(T&) {}
+NJ_DEVICE void opaque(T&) {}
 
 // ---- Lanes of a warp ----
 
@@ -225,7 +225,7 @@ NJ_DEVICE void wait_until(const unsigned long long* counter, unsigned long long 
 }
 
 template <class T>
-NJ_DEVICE void post(unsigned long long* at, const T& value, unsigned tag) {
+NJ_DEVICE void publish(unsigned long long* at, const T& value, unsigned tag) {
   unsigned word[sizeof(T) / 4];
   __builtin_memcpy(word, &value, sizeof(T));
   for (int i = 0; i < static_cast<int>(sizeof(T) / 4); ++i) {
@@ -234,12 +234,12 @@ NJ_DEVICE void post(unsigned long long* at, const T& value, unsigned tag) {
   }
 }
 template <int kCount, class T>
-NJ_DEVICE void collect(const unsigned long long* at, int stride, int count, unsigned tag, T* to,
-                       simt::Place place = simt::here()) {
+NJ_DEVICE void gather(const unsigned long long* at, int stride, int count, unsigned tag, T* to,
+                      simt::Place place = simt::here()) {
   for (int j = 0; j < count && j < kCount; ++j) {
     unsigned word[sizeof(T) / 4];
     for (int i = 0; i < static_cast<int>(sizeof(T) / 4); ++i)
-      word[i] = static_cast<unsigned>(simt::runtime.collect(at + j * stride + i, tag, place, NJ_PC));
+      word[i] = static_cast<unsigned>(simt::runtime.gather(at + j * stride + i, tag, place, NJ_PC));
     __builtin_memcpy(to + j, word, sizeof(T));
   }
 }
@@ -277,8 +277,8 @@ NJ_DEVICE void barrier_arrive_after(MemoryBarrier* barrier, unsigned, unsigned,
 NJ_DEVICE void barrier_arrive_expect(MemoryBarrier* barrier, int bytes, simt::Place place = simt::here()) {
   simt::runtime.barrier_arrive(barrier, bytes, place);
 }
-NJ_DEVICE void barrier_wait(MemoryBarrier* barrier, unsigned parity, simt::Place place = simt::here()) {
-  simt::runtime.barrier_wait(barrier, parity, place);
+NJ_DEVICE void barrier_wait(MemoryBarrier* barrier, unsigned phase, simt::Place place = simt::here()) {
+  simt::runtime.barrier_wait(barrier, phase, place);
 }
 NJ_DEVICE void bulk_load(void* shared, const void* global, int bytes, MemoryBarrier* barrier,
                          simt::Place place = simt::here()) {
@@ -376,9 +376,9 @@ NJ_DEVICE double rsqrt(double value) { return 1.0 / __builtin_sqrt(value); }
 NJ_DEVICE float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 NJ_DEVICE double fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
 
-NJ_DEVICE float at_least(float value, float limit) { return value < limit ? limit : value; }
-NJ_DEVICE float at_most(float value, float limit) { return value > limit ? limit : value; }
-NJ_DEVICE double at_least(double value, double limit) { return value < limit ? limit : value; }
+NJ_DEVICE float max_nan(float value, float limit) { return value < limit ? limit : value; }
+NJ_DEVICE float min_nan(float value, float limit) { return value > limit ? limit : value; }
+NJ_DEVICE double max_nan(double value, double limit) { return value < limit ? limit : value; }
 
 // Subnormals in and out are zero.
 NJ_DEVICE float flushed(float value) {

@@ -46,7 +46,7 @@ struct Runtime {
   unsigned long long (*add)(unsigned long long* counter, unsigned long long n, bool ordered, const void* pc);
   void (*wait_until)(const unsigned long long* counter, unsigned long long value, Place, const void* pc);
   // Waits until the upper half of the number is the tag, and returns the number; orders nothing.
-  unsigned long long (*collect)(const unsigned long long* post, unsigned tag, Place, const void* pc);
+  unsigned long long (*gather)(const unsigned long long* publish, unsigned tag, Place, const void* pc);
 
   void (*copy_async)(void* shared, const void* global, int bytes, const void* pc);
   void (*copies_commit)();
@@ -55,7 +55,7 @@ struct Runtime {
   void (*barrier_init)(unsigned long long* barrier, int arrivals, const void* pc);
   void (*barriers_ready)();
   void (*barrier_arrive)(unsigned long long* barrier, int bytes, Place);
-  void (*barrier_wait)(unsigned long long* barrier, unsigned parity, Place);
+  void (*barrier_wait)(unsigned long long* barrier, unsigned phase, Place);
   void (*bulk_load)(void* shared, const void* global, int bytes, unsigned long long* barrier, Place,
                     const void* pc);
   void (*bulk_store)(void* global, const void* shared, int bytes, Place, const void* pc);

@@ -6,7 +6,8 @@
 int main() {
   const normjit::Service service(normjit::Options{});
   const auto device = normjit::DeviceProfile::of({90}).value();
-  const auto kernel = service.render({.columns = 64}, device, normjit::RowsRegime::many, normjit::Alignment::eight);
+  const auto kernel =
+      service.render({.columns = 64}, device, normjit::RowsRegime::many, normjit::Alignment::eight);
   if (!kernel) {
     std::fprintf(stderr, "%s\n", kernel.error().message.c_str());
     return 1;

@@ -25,8 +25,8 @@ inline std::int64_t workspace_bytes(const normjit_spec& spec, int device) {
     int device;
     std::int64_t bytes;
   };
-  constexpr std::size_t kPlaces = 64;
-  thread_local std::array<Known, kPlaces> known{};  // no spec has 0 columns
+  constexpr std::size_t kRowDepth = 64;
+  thread_local std::array<Known, kRowDepth> known{};  // no spec has 0 columns
   const auto mixed = static_cast<std::uint64_t>(spec.columns * 64 + spec.input * 8 + spec.affine + device);
   Known& place = known[(mixed * 0x9E3779B97F4A7C15u) >> 58];
   if (place.device == device && same(place.spec, spec)) return place.bytes;

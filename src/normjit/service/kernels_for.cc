@@ -1,4 +1,4 @@
-#include "normjit/service/wanted.h"
+#include "normjit/service/kernels_for.h"
 
 #include <set>
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace normjit {
 
-std::vector<KernelReport> wanted(std::span<const LayerNormSpec> specs, std::span<const DeviceProfile> devices,
+std::vector<KernelReport> kernels_for(std::span<const LayerNormSpec> specs, std::span<const DeviceProfile> devices,
                                  std::span<const TunedPlan> tuned) {
   std::vector<KernelReport> all;
   std::set<std::string> seen;

@@ -1,4 +1,4 @@
-// Ordinary and long rows: a block holds a row in registers, or kSlices blocks hold a slice of it each.
+// Ordinary and long rows: a block holds a row in registers, or kBlocksPerRow blocks hold a slice of it each.
 //
 // Why it is fast: x is read once and y written once; the row is never staged. All loads of a row are issued
 // before the first is used, and several blocks on a multiprocessor overlap one's loads with another's stores.
@@ -7,10 +7,10 @@
 // through memory.
 namespace normjit {
 
-static_assert(static_cast<long long>(kSpan) * kSlices >= kCovered, "the blocks cover the row");
-static_assert(kLanes == kThreads, "all threads share the row");
+static_assert(static_cast<long long>(kSpan) * kBlocksPerRow >= kCovered, "the blocks cover the row");
+static_assert(kThreadsPerRow == kThreads, "all threads share the row");
 
-enum : int { kParts = Exchange::chosen == Exchange::cluster ? kSlices * kWarps : kWarps };
+enum : int { kParts = Exchange::chosen == Exchange::cluster ? kBlocksPerRow * kWarps : kWarps };
 
 // Moments as they are sent, in whole 16 bytes.
 struct alignas(16) Part {
@@ -31,13 +31,13 @@ NJ_DEVICE Moments merge_parts(const Part* parts, const Cut& cut, const Input* fr
   }
 }
 
-NJ_KERNEL(resident_row, kThreads) {
+NJ_KERNEL(NJ_ENTRY, kThreads) {
   NJ_SHARED(Part, parts, 2 * kParts);
   NJ_SHARED(Moments, whole, 1);
   NJ_SHARED(hw::MemoryBarrier, arrived, 2);  // of a cluster's parts
   const int lane = threadIdx.x, warp = lane / kWarp;
-  const int slice = static_cast<int>(blockIdx.x) % kSlices, count = columns_of_slice(slice);
-  const long long begin = static_cast<long long>(slice) * kSpan, teams = gridDim.x / kSlices;
+  const int slice = static_cast<int>(blockIdx.x) % kBlocksPerRow, count = columns_of_slice(slice);
+  const long long begin = static_cast<long long>(slice) * kSpan, teams = gridDim.x / kBlocksPerRow;
   if constexpr (Exchange::chosen == Exchange::cluster) {
     if (lane == 0) {
       hw::barrier_init(arrived, 1);
@@ -47,7 +47,7 @@ NJ_KERNEL(resident_row, kThreads) {
     hw::cluster_enter();
   }
 
-  unsigned tag = 0;  // of the posts of the row before; what warp 0 knows
+  unsigned tag = 0;  // of the slots of the row before; what warp 0 knows
   if constexpr (Exchange::chosen == Exchange::grid) {
     hw::wait_for_previous_launch();
     if (warp == 0) tag = first_tag(workspace);
@@ -55,25 +55,25 @@ NJ_KERNEL(resident_row, kThreads) {
 
   // Parts are written again only behind the barrier of the row between, so there are two places for them.
   unsigned turn = 0;
-  for (long long row = blockIdx.x / kSlices; row < rows; row += teams, ++turn) {
+  for (long long row = blockIdx.x / kBlocksPerRow; row < rows; row += teams, ++turn) {
     const int place = turn % 2, half = place * kParts;
     if constexpr (Exchange::chosen == Exchange::cluster)
       if (lane == 0) hw::barrier_arrive_expect(arrived + place, kParts * sizeof(Part));
     hw::wait_for_previous_launch();
     const Input* const from = x + row * x_stride + begin;
     const Cut cut = cut_of(from, count);
-    Slice part;
-    load<hw::Keep::once>(part, from, lane, cut);
+    Fragment part;
+    load<hw::Cache::evict_first>(part, from, lane, cut);
     // Where this stands, the compiler moves no load to behind it: x is asked for first, all of it, and the
     // weights before it is waited for.
     hw::allow_next_launch();
-    AffineSlice affine;
+    AffineFragment affine;
     if constexpr (kEarlyAffine) {
       load_early(affine, weight + begin, bias + begin, lane, {0, 0, count, count});
       hw::allow_next_launch();
     }
     Moments own;
-    if constexpr (kWhole && kFewThreads) {
+    if constexpr (kWhole && kLowOccupancy) {
       own = warp_moments_by_pairs(part, lane, cut);
     } else {
       own = warp_moments(part, lane, cut);
@@ -81,7 +81,7 @@ NJ_KERNEL(resident_row, kThreads) {
     if constexpr (Exchange::chosen == Exchange::cluster) {
       if (row < teams) hw::cluster_entered();
       hw::warp_barrier();  // all lanes have read the parts in whose place others now may send
-      if (lane % kWarp < kSlices)
+      if (lane % kWarp < kBlocksPerRow)
         hw::send(Part{own}, parts + half + slice * kWarps + warp, arrived + place, lane % kWarp);
       hw::barrier_wait(arrived + place, turn / 2 % 2);
     } else {
@@ -91,11 +91,11 @@ NJ_KERNEL(resident_row, kThreads) {
     Moments moments = merge_parts(parts + half, cut, from);
     if constexpr (Exchange::chosen == Exchange::grid) {
       if (warp == 0) {
-        // Two places: who posts for a row has collected the row before, for which everybody had posted who
-        // had collected the one before that.
+        // Two places: who slots for a row has gathered the row before, for which everybody had published who
+        // had gathered the one before that.
         ++tag;
-        if (lane == 0) post_part<2>(workspace, tag, moments, slice);
-        moments = collect_row<2>(workspace, tag, [](int i) { return columns_of_slice(i); });
+        if (lane == 0) publish_part<2>(workspace, tag, moments, slice);
+        moments = gather_row<2>(workspace, tag, [](int i) { return columns_of_slice(i); });
         if (lane == 0) whole[0] = moments;
       }
       hw::block_barrier();
@@ -104,9 +104,9 @@ NJ_KERNEL(resident_row, kThreads) {
     const RowStatistics statistics = row_statistics(moments);
 
     Output* const to = y + row * y_stride + begin;
-    if constexpr (kShifted) {
+    if constexpr (kUnaligned) {
       NJ_DYNAMIC_SHARED(unsigned char, stage);
-      apply_shifted(part, cut, statistics, weight + begin, bias + begin, to, lane, stage);
+      store_unaligned(part, cut, statistics, weight + begin, bias + begin, to, lane, stage);
     } else {
       // The distances from the warp's own mean are known since the second pass.
       apply(part, statistics.around(own.mean), affine, weight + begin, bias + begin, to, lane, cut);
@@ -114,7 +114,7 @@ NJ_KERNEL(resident_row, kThreads) {
     if (lane == 0 && slice == 0) store(statistics, mean_out, rstd_out, row);
   }
   if constexpr (Exchange::chosen == Exchange::grid)
-    if (lane == 0) leave(workspace, tag, blockIdx.x / kSlices, rows);
+    if (lane == 0) leave(workspace, tag, blockIdx.x / kBlocksPerRow, rows);
 }
 
 }  // namespace normjit

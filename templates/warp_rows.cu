@@ -1,35 +1,35 @@
-// Short rows, up to 2 KiB: kLanes neighbouring lanes of a warp share a row, a block works on kThreads /
-// kLanes rows at once.
+// Short rows, up to 2 KiB: kThreadsPerRow neighbouring lanes of a warp share a row, a block works on kThreads
+// / kThreadsPerRow rows at once.
 //
 // Why it is fast: x is read once and y written once, in 16-byte accesses that are contiguous over the warp.
 // Nothing but shuffles joins the lanes, so no barrier ever stalls a block, and one short-lived block per
 // group of rows keeps the memory queue full (grids of long-lived blocks were 5-8 % slower).
 namespace normjit {
 
-static_assert(kSpan >= kColumns && !kShifted, "the lanes cover the row");
-static_assert(kLanes <= kWarp, "a row stays in a warp");
+static_assert(kSpan >= kColumns && !kUnaligned, "the lanes cover the row");
+static_assert(kThreadsPerRow <= kWarp, "a row stays in a warp");
 
-enum : int { kRows = kThreads / kLanes };  // a block
+enum : int { kRows = kThreads / kThreadsPerRow };  // a block
 
-NJ_KERNEL(packed_rows, kThreads) {
-  const int lane = threadIdx.x % kLanes;
+NJ_KERNEL(NJ_ENTRY, kThreads) {
+  const int lane = threadIdx.x % kThreadsPerRow;
   for (long long first = static_cast<long long>(blockIdx.x) * kRows; first < rows;
        first += static_cast<long long>(gridDim.x) * kRows) {
     // Lanes beyond the last row take part in the shuffles with zeros, and write nothing. They may not read
     // another row meanwhile: its own lanes may be writing it, where y is x.
-    const long long row = first + threadIdx.x / kLanes;
+    const long long row = first + threadIdx.x / kThreadsPerRow;
     const bool works = row < rows;
     const Input* const from = x + row * x_stride;
     const Cut cut = cut_of(from, kColumns);
 
-    Slice slice = {};
-    AffineSlice affine;
+    Fragment slice = {};
+    AffineFragment affine;
     load_early(affine, weight, bias, lane, cut);
     hw::wait_for_previous_launch();
     hw::allow_next_launch();
-    if (works) load<hw::Keep::once>(slice, from, lane, cut);
+    if (works) load<hw::Cache::evict_first>(slice, from, lane, cut);
     const RowStatistics statistics =
-        row_statistics(moments_of<kLanes>(SliceElements{slice, lane, cut}, kColumns));
+        row_statistics(moments_of<kThreadsPerRow>(FragmentElements{slice, lane, cut}, kColumns));
 
     Output* const to = y + row * y_stride;
     if (works) apply(slice, statistics, affine, weight, bias, to, lane, cut);

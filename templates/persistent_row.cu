@@ -1,13 +1,13 @@
-// Long rows, and few of them: kSlices blocks, one on each multiprocessor, share a row, hold their slice of it
-// in shared memory, and stay for row after row.
+// Long rows, and few of them: kBlocksPerRow blocks, one on each multiprocessor, share a row, hold their slice
+// of it in shared memory, and stay for row after row.
 //
 // Why it is fast: x is read once. What is in flight does not depend on registers: one thread feeds a ring of
 // chunks by bulk copies, and the next rows arrive while this one is written. The roles are dealt to the
-// warps, so that nobody waits for what he does not need: one feeds the ring, four measure, one posts the
-// moments of the slice, one concludes the statistics of the row from all posts, eight apply. The appliers
+// warps, so that nobody waits for what he does not need: one feeds the ring, four measure, one slots the
+// moments of the slice, one concludes the statistics of the row from all slots, eight apply. The consumers
 // keep weight and bias in registers from row to row, as far as they fit.
 //
-// Rows may begin anywhere: singles.cuh.
+// Rows may begin anywhere: scalar.cuh.
 namespace normjit {
 
 // Weight and bias of a slice stay in registers if they fit, the weight first.
@@ -17,7 +17,7 @@ enum : bool { kHoldsBias = kHasBias && (kHoldsWeight ? 2 : 1) * kAffineRegisters
 // What is not held is asked for so many chunks ahead.
 enum : int { kUnheld = (kHasWeight && !kHoldsWeight) + (kHasBias && !kHoldsBias) };
 enum : int { kAsked = kUnheld > 0 ? 2 : 1 };
-// Chunks of the next row that the appliers take into registers while they wait for its statistics, where the
+// Chunks of the next row that the consumers take into registers while they wait for its statistics, where the
 // ring is short: what then remains of the registers.
 enum : int {
   kUsed = 40 + ((kHoldsWeight + kHoldsBias) * kOwn + kUnheld * kAsked) * (kAffineRegisters / kOwn)
@@ -33,7 +33,7 @@ NJ_DEVICE void prefetch(const Weight* from, int count) {
   if (bytes >= 16) hw::prefetch(reinterpret_cast<const unsigned char*>(from) + skipped, bytes / 16 * 16);
 }
 
-// One thread: what the appliers will read of weight and bias for every row.
+// One thread: what the consumers will read of weight and bias for every row.
 NJ_DEVICE void prefetch_affine(const Part& part, const Weight* weight, const Weight* bias) {
   for (int c = 0; c < part.own; ++c) {
     if constexpr (kHasWeight && !kHoldsWeight) prefetch(weight + part.begin(c), part.columns(c));
@@ -43,18 +43,19 @@ NJ_DEVICE void prefetch_affine(const Part& part, const Weight* weight, const Wei
 
 // A measuring warp's part of the chunk at `at`, which has `count` columns, joins what the thread has seen.
 template <bool kFull>
-NJ_DEVICE void measure_chunk(const Ring& ring, Cursor at, int count, int self, unsigned zero, Moments& all,
-                             Acc& seen) {
-  constexpr int kMeasured = kLanes * kPerThread / kMeasurers;  // vectors that a measurer takes
+NJ_DEVICE void measure_chunk(const Ring& ring, ChunkState at, int count, int self, unsigned zero,
+                             Moments& all, Acc& seen) {
+  constexpr int kMeasured =
+      kThreadsPerRow * kPerThread / kReduceThreads;  // vectors that a reduce thread takes
   const Input* chunk = ring.wait(at);
-  const auto inside = [&](int k) { return kFull || (k * kMeasurers + self) * kVector < count; };
+  const auto inside = [&](int k) { return kFull || (k * kReduceThreads + self) * kVector < count; };
   Vec<Input> vectors[kMeasured];
   int own = kFull ? kMeasured * kVector : 0;
   unsigned loaded = 0;
 #pragma unroll
   for (int k = 0; k < kMeasured; ++k)
     if (inside(k)) {
-      vectors[k] = hw::load_shared<Vec<Input>>(chunk + (k * kMeasurers + self) * kVector);
+      vectors[k] = hw::load_shared<Vec<Input>>(chunk + (k * kReduceThreads + self) * kVector);
       loaded |= first_word(vectors[k]);
       if (!kFull) own += kVector;
     }
@@ -66,15 +67,15 @@ NJ_DEVICE void measure_chunk(const Ring& ring, Cursor at, int count, int self, u
 
 // Columns of a slice that measuring warp `warp` has: of the last chunk, its lanes' share of what is dealt to
 // all lanes in turn.
-NJ_DEVICE int columns_of_measurer(int warp, const Part& part) {
-  constexpr int kDealt = kShifted ? 1 : kVector;  // columns at a time
-  const int last = part.columns(part.own - 1) / kDealt, left = last % kMeasurers - warp * kWarp;
+NJ_DEVICE int columns_of_reduce_warp(int warp, const Part& part) {
+  constexpr int kDealt = kUnaligned ? 1 : kVector;  // columns at a time
+  const int last = part.columns(part.own - 1) / kDealt, left = last % kReduceThreads - warp * kWarp;
   const int lanes = left < 0 ? 0 : left < kWarp ? left : kWarp;
-  return (part.own - 1) * (kSpan / 4) + (last / kMeasurers * kWarp + lanes) * kDealt;
+  return (part.own - 1) * (kSpan / 4) + (last / kReduceThreads * kWarp + lanes) * kDealt;
 }
 
-// A measurer's part of a slice of a row, chunk after chunk, and then its warp's.
-NJ_DEVICE Moments measure_slice(const Ring& ring, Cursor& at, int past, const Part& part, int self,
+// A reduce thread's part of a slice of a row, chunk after chunk, and then its warp's.
+NJ_DEVICE Moments measure_slice(const Ring& ring, ChunkState& at, int past, const Part& part, int self,
                                 int columns, unsigned zero) {
   Moments all = {0, 0, 0};
   Acc seen = 0;  // columns
@@ -82,11 +83,11 @@ NJ_DEVICE Moments measure_slice(const Ring& ring, Cursor& at, int past, const Pa
   for (int c = 0; c < part.own; ++c, at.advance()) {
     // All but the last chunk are full, and the compiler knows.
     const bool full = kFullChunks || c + 1 < kOwn;
-    if constexpr (kShifted) {
+    if constexpr (kUnaligned) {
       if (full)
-        measure_singles<kSpan>(ring, at, past, kSpan, self, zero, all, seen);
+        reduce_scalars<kSpan>(ring, at, past, kSpan, self, zero, all, seen);
       else
-        measure_singles<kLast>(ring, at, past, part.columns(c), self, zero, all, seen);
+        reduce_scalars<kLast>(ring, at, past, part.columns(c), self, zero, all, seen);
     } else {
       if (full)
         measure_chunk<true>(ring, at, kSpan, self, zero, all, seen);
@@ -95,7 +96,7 @@ NJ_DEVICE Moments measure_slice(const Ring& ring, Cursor& at, int past, const Pa
     }
   }
   if constexpr (kFullChunks) return lanes_pairs<kWarp>(all, seen);
-  hw::forget(columns);  // or its reciprocal waits in a register, which there is not, for the next row
+  hw::opaque(columns);  // or its reciprocal waits in a register, which there is not, for the next row
   return merge<kWarp>([&](int) { return all; }, [&](int) { return seen; }, columns > 0 ? columns : Acc(1));
 }
 
@@ -104,10 +105,10 @@ NJ_DEVICE void measure(const Ring& ring, const Input* x, long long rows, long lo
                        long long team, long long teams, Moments* sums, hw::MemoryBarrier* summed,
                        unsigned zero) {
   const int self = static_cast<int>(threadIdx.x) - 4 * kWarp;
-  const int columns = columns_of_measurer(self / kWarp, part);
-  Cursor at;
-  Turn turn;
-  for (long long row = team; row < rows; row += teams, turn.advance()) {
+  const int columns = columns_of_reduce_warp(self / kWarp, part);
+  ChunkState at;
+  RowState state;
+  for (long long row = team; row < rows; row += teams, state.advance()) {
     const int past = past_of(x + row * x_stride);
     Moments sum;
     if constexpr (kAtOnce) {
@@ -117,59 +118,60 @@ NJ_DEVICE void measure(const Ring& ring, const Input* x, long long rows, long lo
       sum = measure_slice(ring, at, past, part, self, columns, zero);
     }
     if (self % kWarp == 0) {
-      sums[turn.place * 4 + self / kWarp] = sum;
-      hw::barrier_arrive(summed + turn.place);
+      sums[state.index * 4 + self / kWarp] = sum;
+      hw::barrier_arrive(summed + state.index);
     }
   }
 }
 
 // What the measuring warps know of a slice.
 struct Sums {
-  const Moments* warps;  // [kPlaces][4]
+  const Moments* warps;  // [kRowDepth][4]
   hw::MemoryBarrier* ready;
 
-  NJ_METHOD Moments wait(Turn turn, const Part& part) const {
-    hw::barrier_wait(ready + turn.place, turn.parity);
-    return merge<4>([&](int i) { return warps[turn.place * 4 + i]; },
-                    [&](int i) { return columns_of_measurer(i, part); }, columns_of_part(part.slice));
+  NJ_METHOD Moments wait(RowState state, const Part& part) const {
+    hw::barrier_wait(ready + state.index, state.phase);
+    return merge<4>([&](int i) { return warps[state.index * 4 + i]; },
+                    [&](int i) { return columns_of_reduce_warp(i, part); }, columns_of_part(part.slice));
   }
 };
 
 // One warp: leaves the moments of the slice for the team.
-NJ_DEVICE void post_all(const Sums& sums, const Part& part, long long rows, long long team, long long teams,
-                        hw::MemoryBarrier* ready, unsigned tag, unsigned char* workspace) {
-  Turn turn;
-  for (long long row = team; row < rows; row += teams, turn.advance()) {
-    const Moments moments = sums.wait(turn, part);
+NJ_DEVICE void publish_all(const Sums& sums, const Part& part, long long rows, long long team,
+                           long long teams, hw::MemoryBarrier* ready, unsigned tag,
+                           unsigned char* workspace) {
+  RowState state;
+  for (long long row = team; row < rows; row += teams, state.advance()) {
+    const Moments moments = sums.wait(state, part);
     hw::warp_barrier();
     if (threadIdx.x % kWarp == 0) {
-      post_part<kPostPlaces>(workspace, ++tag, moments, part.slice);
-      hw::barrier_arrive(ready + turn.place);  // its sums are read
+      publish_part<kSlotDepth>(workspace, ++tag, moments, part.slice);
+      hw::barrier_arrive(ready + state.index);  // its sums are read
     }
   }
 }
 
-// One warp: the statistics of each row, for the appliers.
-NJ_DEVICE void conclude(const Sums& sums, const Part& part, long long rows, long long team, long long teams,
+// One warp: the statistics of each row, for the consumers.
+NJ_DEVICE void finalize(const Sums& sums, const Part& part, long long rows, long long team, long long teams,
                         RowStatistics* known, hw::MemoryBarrier* ready, unsigned tag,
                         unsigned char* workspace, Acc* mean_out, Acc* rstd_out) {
   const bool first = threadIdx.x % kWarp == 0;
-  Turn turn;
-  for (long long row = team; row < rows; row += teams, turn.advance()) {
+  RowState state;
+  for (long long row = team; row < rows; row += teams, state.advance()) {
     Moments moments;
     if constexpr (Exchange::chosen == Exchange::grid) {
-      // What the team has posted follows from what this block has measured. The wait says so to the memory
+      // What the team has published follows from what this block has measured. The wait says so to the memory
       // model: the place for the statistics was read before.
-      hw::barrier_wait(sums.ready + turn.place, turn.parity);
-      moments = collect_row<kPostPlaces>(workspace, ++tag, [](int i) { return columns_of_part(i); });
+      hw::barrier_wait(sums.ready + state.index, state.phase);
+      moments = gather_row<kSlotDepth>(workspace, ++tag, [](int i) { return columns_of_part(i); });
     } else {
-      moments = sums.wait(turn, part);
+      moments = sums.wait(state, part);
     }
     const RowStatistics statistics = row_statistics(moments);
     hw::warp_barrier();
     if (first) {
-      known[turn.place] = statistics;
-      hw::barrier_arrive(ready + turn.place);
+      known[state.index] = statistics;
+      hw::barrier_arrive(ready + state.index);
       if (part.slice == 0) store(statistics, mean_out, rstd_out, row);
     }
   }
@@ -178,12 +180,12 @@ NJ_DEVICE void conclude(const Sums& sums, const Part& part, long long rows, long
 }
 
 // Eight warps: normalize and write, with what each thread keeps of weight and bias.
-struct Applier {
+struct Consumer {
   const Ring& ring;
   const Part& part;
   const Weight *weight, *bias;
   unsigned zero;
-  Cursor at;
+  ChunkState at;
   Vec<Weight> held_weight[kHoldsWeight ? kOwn * kPerThread : 1],
       held_bias[kHoldsBias ? kOwn * kPerThread : 1];
   Vec<Input> taken[kTaken > 0 ? kTaken : 1][kPerThread];
@@ -196,13 +198,13 @@ struct Applier {
     return has(c) && (kFullChunks || c < kOwn - 1 || column(k) < part.columns(c));
   }
   // From the slice's begin on.
-  static NJ_METHOD long long offset(int c) { return static_cast<long long>(c) * kSlices * kSpan; }
+  static NJ_METHOD long long offset(int c) { return static_cast<long long>(c) * kBlocksPerRow * kSpan; }
   static NJ_METHOD int column(int k) {
-    return (k * kLanes + static_cast<int>(threadIdx.x) - kFirstApplier) * kVector;
+    return (k * kThreadsPerRow + static_cast<int>(threadIdx.x) - kFirstConsumer) * kVector;
   }
 
-  NJ_METHOD Applier(const Ring& ring, const Part& part, const Weight* weights, const Weight* biases,
-                    unsigned zero)
+  NJ_METHOD Consumer(const Ring& ring, const Part& part, const Weight* weights, const Weight* biases,
+                     unsigned zero)
       : ring(ring), part(part), weight(weights + part.begin(0)), bias(biases + part.begin(0)), zero(zero) {
 #pragma unroll
     for (int c = 0; c < kOwn; ++c)
@@ -210,8 +212,9 @@ struct Applier {
       for (int k = 0; k < kPerThread; ++k)
         if (has(c, k)) {
           const long long from = offset(c) + column(k);
-          if constexpr (kHoldsWeight) held_weight[c * kPerThread + k] = load<hw::Keep::once>(weight + from);
-          if constexpr (kHoldsBias) held_bias[c * kPerThread + k] = load<hw::Keep::once>(bias + from);
+          if constexpr (kHoldsWeight)
+            held_weight[c * kPerThread + k] = load<hw::Cache::evict_first>(weight + from);
+          if constexpr (kHoldsBias) held_bias[c * kPerThread + k] = load<hw::Cache::evict_first>(bias + from);
         }
   }
 
@@ -220,8 +223,8 @@ struct Applier {
     if (c >= kOwn || !has(c, k)) return;
     const long long from = offset(c) + column(k);
     Affine& to = next[c % kAsked][k];
-    if constexpr (kHasWeight && !kHoldsWeight) to.weight = load<hw::Keep::stays>(weight + from);
-    if constexpr (kHasBias && !kHoldsBias) to.bias = load<hw::Keep::stays>(bias + from);
+    if constexpr (kHasWeight && !kHoldsWeight) to.weight = load<hw::Cache::evict_last>(weight + from);
+    if constexpr (kHasBias && !kHoldsBias) to.bias = load<hw::Cache::evict_last>(bias + from);
   }
 
   // Takes a chunk out of the ring, and frees its place.
@@ -270,18 +273,18 @@ struct Applier {
   }
 };
 
-NJ_KERNEL(streamed_row, kThreads) {
+NJ_KERNEL(NJ_ENTRY, kThreads) {
   NJ_DYNAMIC_SHARED(Input, chunks);
   NJ_SHARED(hw::MemoryBarrier, filled, kStages);
   NJ_SHARED(hw::MemoryBarrier, freed, kStages);
-  NJ_SHARED(hw::MemoryBarrier, summed, kPlaces);
-  NJ_SHARED(hw::MemoryBarrier, ready, kPlaces);
-  NJ_SHARED(Moments, sums, 4 * kPlaces);
-  NJ_SHARED(RowStatistics, known, kPlaces);
-  NJ_SHARED(unsigned, tag, 1);  // of the posts before this launch
+  NJ_SHARED(hw::MemoryBarrier, summed, kRowDepth);
+  NJ_SHARED(hw::MemoryBarrier, ready, kRowDepth);
+  NJ_SHARED(Moments, sums, 4 * kRowDepth);
+  NJ_SHARED(RowStatistics, known, kRowDepth);
+  NJ_SHARED(unsigned, tag, 1);  // of the slots before this launch
   const int warp = threadIdx.x / kWarp;
-  const long long team = blockIdx.x / kSlices, teams = gridDim.x / kSlices;
-  const int slice = static_cast<int>(blockIdx.x) % kSlices;
+  const long long team = blockIdx.x / kBlocksPerRow, teams = gridDim.x / kBlocksPerRow;
+  const int slice = static_cast<int>(blockIdx.x) % kBlocksPerRow;
   const Part part(slice);
   const Ring ring{chunks, filled, freed};
   const auto zero = static_cast<unsigned>(rows >> 63);  // which the compiler does not know
@@ -289,9 +292,9 @@ NJ_KERNEL(streamed_row, kThreads) {
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       hw::barrier_init(filled + i, 1);
-      hw::barrier_init(freed + i, 4 + kLanes / kWarp);
+      hw::barrier_init(freed + i, 4 + kThreadsPerRow / kWarp);
     }
-    for (int i = 0; i < kPlaces; ++i) {
+    for (int i = 0; i < kRowDepth; ++i) {
       hw::barrier_init(summed + i, 4);
       hw::barrier_init(ready + i, Exchange::chosen == Exchange::grid ? 2 : 1);
     }
@@ -305,25 +308,25 @@ NJ_KERNEL(streamed_row, kThreads) {
 
   if (warp < 4) {
     hw::shrink_registers<kFewRegisters>();
-    if (kShifted ? warp == 0 : threadIdx.x == 0) feed(ring, x, rows, x_stride, part, team, teams);
+    if (kUnaligned ? warp == 0 : threadIdx.x == 0) produce(ring, x, rows, x_stride, part, team, teams);
     const Sums slice_sums{sums, summed};
     if (warp == 1)
-      conclude(slice_sums, part, rows, team, teams, known, ready, tag[0], workspace, mean_out, rstd_out);
+      finalize(slice_sums, part, rows, team, teams, known, ready, tag[0], workspace, mean_out, rstd_out);
     if (threadIdx.x == 3 * kWarp) prefetch_affine(part, weight, bias);
     if constexpr (Exchange::chosen == Exchange::grid)
-      if (warp == 2) post_all(slice_sums, part, rows, team, teams, ready, tag[0], workspace);
+      if (warp == 2) publish_all(slice_sums, part, rows, team, teams, ready, tag[0], workspace);
   } else if (warp < 8) {
     hw::shrink_registers<kFewRegisters>();
     measure(ring, x, rows, x_stride, part, team, teams, sums, summed, zero);
   } else {
     hw::grow_registers<kManyRegisters>();
-    Choice<kShifted, SingleApplier, Applier> applier(ring, part, weight, bias, zero);
-    Turn turn;
-    for (long long row = team; row < rows; row += teams, turn.advance()) {
-      applier.take_ahead();
-      hw::barrier_wait(ready + turn.place, turn.parity);
+    Choice<kUnaligned, ScalarConsumer, Consumer> consumer(ring, part, weight, bias, zero);
+    RowState state;
+    for (long long row = team; row < rows; row += teams, state.advance()) {
+      consumer.take_ahead();
+      hw::barrier_wait(ready + state.index, state.phase);
       const long long begin = part.begin(0);
-      applier.apply_slice(past_of(x + row * x_stride), known[turn.place], y + row * y_stride + begin);
+      consumer.apply_slice(past_of(x + row * x_stride), known[state.index], y + row * y_stride + begin);
     }
   }
 }

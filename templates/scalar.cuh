@@ -32,7 +32,7 @@ struct Share {
 
 // kCount of them.
 template <int kCount, class Own>
-struct Singles {
+struct Scalars {
   const Acc* values;
   Own own;
   int first;
@@ -55,14 +55,14 @@ NJ_DEVICE constexpr int part_of(int count, int most) {
 // A measuring warp's part of the chunk at `at`, which has `count` columns, joins what the thread has seen; as
 // many at a time as there are registers for.
 template <int kKnown>
-NJ_DEVICE void measure_singles(const Ring& ring, Cursor at, int past, int count, int self, unsigned zero,
-                               Moments& all, Acc& seen) {
-  constexpr int kEach = kSpan / kMeasurers;
+NJ_DEVICE void reduce_scalars(const Ring& ring, ChunkState at, int past, int count, int self, unsigned zero,
+                              Moments& all, Acc& seen) {
+  constexpr int kEach = kSpan / kReduceThreads;
   constexpr int kTogether = part_of(kEach, (kKnown > 0 ? 128 : 32) / static_cast<int>(sizeof(Acc)));
-  using Own = Share<kMeasurers, kKnown>;
+  using Own = Share<kReduceThreads, kKnown>;
   // Or what follows from them waits in registers, which there are not, for the next row.
-  hw::forget(self);
-  hw::forget(count);
+  hw::opaque(self);
+  hw::opaque(count);
   const Own own{self, count};
   const Input* chunk = ring.wait(at) + past;
   unsigned loaded = 0;
@@ -75,37 +75,40 @@ NJ_DEVICE void measure_singles(const Ring& ring, Cursor at, int past, int count,
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) columns += own.has(first + i);
       const Moments moments =
-          moments_of<1>(Singles<kTogether, Own>{values, own, first}, Acc(columns > 0 ? columns : 1));
+          moments_of<1>(Scalars<kTogether, Own>{values, own, first}, Acc(columns > 0 ? columns : 1));
       all = join(all, seen, moments, Acc(columns));
       seen += columns;
     }
   ring.leave(at, loaded, zero);
 }
 
-// A row of one chunk of which a measurer's part fits in its registers: the warp's moments at once, since
+// A row of one chunk of which a reduce thread's part fits in its registers: the warp's moments at once, since
 // those of each thread need not be merged.
-enum : int { kOfRow = kLast > 0 ? (kLast + kMeasurers - 1) / kMeasurers : 1 };  // elements
-enum : bool { kAtOnce = kShifted && kOwn == 1 && kLast > 0 && kOfRow* static_cast<int>(sizeof(Acc)) <= 160 };
-NJ_DEVICE Moments measure_row(const Ring& ring, Cursor at, int past, int self, int columns, unsigned zero) {
-  using Own = Share<kMeasurers, kLast>;
+enum : int { kOfRow = kLast > 0 ? (kLast + kReduceThreads - 1) / kReduceThreads : 1 };  // elements
+enum : bool {
+  kAtOnce = kUnaligned && kOwn == 1 && kLast > 0 && kOfRow* static_cast<int>(sizeof(Acc)) <= 160
+};
+NJ_DEVICE Moments measure_row(const Ring& ring, ChunkState at, int past, int self, int columns,
+                              unsigned zero) {
+  using Own = Share<kReduceThreads, kLast>;
   const Own own{self, kLast};
   Acc values[kOfRow];
   unsigned loaded = 0;
   own.template take<kOfRow>(values, ring.wait(at) + past, 0, loaded);
   ring.leave(at, loaded, zero);
-  return moments_of<kWarp>(Singles<kOfRow, Own>{values, own, 0}, Acc(columns > 0 ? columns : 1));
+  return moments_of<kWarp>(Scalars<kOfRow, Own>{values, own, 0}, Acc(columns > 0 ? columns : 1));
 }
 
 // Normalizes and writes, with what each thread keeps of weight and bias, widened, if it fits in its
 // registers; else what a chunk needs is asked for while the chunk before is written.
-struct SingleApplier {
+struct ScalarConsumer {
   const Ring& ring;
   const Part& part;
   const Weight *weight, *bias;  // of the slice
   unsigned zero;
-  Cursor at;
+  ChunkState at;
 
-  enum : int { kEach = kSpan / kLanes };
+  enum : int { kEach = kSpan / kThreadsPerRow };
   enum : bool {
     kKeeps = kOwn * kEach * (kHasWeight + kHasBias) * static_cast<int>(sizeof(Acc)) <= 4 * kMostHeld
   };
@@ -114,8 +117,8 @@ struct SingleApplier {
   };
   Weights kept[kKeeps ? kOwn : 1];
 
-  NJ_METHOD SingleApplier(const Ring& ring, const Part& part, const Weight* weights, const Weight* biases,
-                          unsigned zero)
+  NJ_METHOD ScalarConsumer(const Ring& ring, const Part& part, const Weight* weights, const Weight* biases,
+                           unsigned zero)
       : ring(ring), part(part), weight(weights + part.begin(0)), bias(biases + part.begin(0)), zero(zero) {
     if constexpr (kKeeps)
 #pragma unroll
@@ -124,9 +127,9 @@ struct SingleApplier {
   }
 
   template <int kKnown>
-  NJ_METHOD Share<kLanes, kKnown> share(int c) const {
+  NJ_METHOD Share<kThreadsPerRow, kKnown> share(int c) const {
     const int count = kKnown > 0 ? kKnown : columns_of_part(part.slice) - c * kSpan;
-    return {static_cast<int>(threadIdx.x) - kFirstApplier, count};
+    return {static_cast<int>(threadIdx.x) - kFirstConsumer, count};
   }
 
   template <int kKnown>
@@ -137,9 +140,9 @@ struct SingleApplier {
     for (int i = 0; i < kEach; ++i)
       if (own.some(i)) {
         if constexpr (kHasWeight)
-          to.weight[i] = widen(hw::load<hw::Keep::always, Weight>(weight + from + own.offset(i)));
+          to.weight[i] = widen(hw::load<hw::Cache::keep, Weight>(weight + from + own.offset(i)));
         if constexpr (kHasBias)
-          to.bias[i] = widen(hw::load<hw::Keep::always, Weight>(bias + from + own.offset(i)));
+          to.bias[i] = widen(hw::load<hw::Cache::keep, Weight>(bias + from + own.offset(i)));
       }
   }
   NJ_METHOD void ask(Weights& to, int c) const {
@@ -163,8 +166,8 @@ struct SingleApplier {
 #pragma unroll
     for (int i = 0; i < kEach; ++i)
       if (own.has(i))
-        hw::store(to + i * kLanes, finish(x[i], statistics, weights.weight[kHasWeight ? i : 0],
-                                          weights.bias[kHasBias ? i : 0]));
+        hw::store(to + i * kThreadsPerRow, finish(x[i], statistics, weights.weight[kHasWeight ? i : 0],
+                                                  weights.bias[kHasBias ? i : 0]));
   }
 
   NJ_METHOD void take_ahead() {

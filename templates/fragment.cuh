@@ -1,22 +1,22 @@
 // A slice: the part of a row (or of a chunk of one) that a thread holds in registers, as it was loaded.
 namespace normjit {
 
-struct Slice {
+struct Fragment {
   Vec<Input> part[kPerThread];
   Input edge[kEdges > 0 ? kEdges : 1];
 };
 
 // The columns of `cut`, which begin at `row`.
-template <hw::Keep kKeep>
-NJ_DEVICE void load(Slice& slice, const Input* row, int lane, const Cut& cut) {
+template <hw::Cache kCache>
+NJ_DEVICE void load(Fragment& slice, const Input* row, int lane, const Cut& cut) {
   const Input* const first = first_of(row + cut.head, lane);
 #pragma unroll
   for (int k = 0; k < kPerThread; ++k)
-    if (inside(k, lane, cut)) slice.part[k] = load<kKeep>(at(first, k, 0));
+    if (inside(k, lane, cut)) slice.part[k] = load<kCache>(at(first, k, 0));
 #pragma unroll
   for (int i = 0; i < kEdges; ++i)
     if (edge_of(i, lane) < cut.edges())
-      slice.edge[i] = hw::load<kKeep, Input>(row + cut.edge(edge_of(i, lane)));
+      slice.edge[i] = hw::load<kCache, Input>(row + cut.edge(edge_of(i, lane)));
 }
 
 // The elements of kCount vectors, those that are inside(k). each(take) calls take with each of them, and its
@@ -33,7 +33,7 @@ struct VectorElements {
       if (inside(k)) {
 #pragma unroll
         for (int i = 0; i < kVector; ++i) take(widen(part[k], i), i);
-        hw::forget(part[k]);
+        hw::opaque(part[k]);
       }
   }
 };
@@ -43,8 +43,8 @@ NJ_DEVICE VectorElements<kCount, Inside> elements_of(Vec<Input>* part, const Ins
 }
 
 // The elements of a slice.
-struct SliceElements {
-  Slice& slice;
+struct FragmentElements {
+  Fragment& slice;
   int lane;
   Cut cut;
 

@@ -13,14 +13,14 @@ struct Few {
 
 // Columns that lanes hold together, at most.
 enum : int { kRowSpan = kSpan < kCovered ? kSpan : kColumns };
-enum : int { kSteps = (kRowSpan + kLanes * kFew - 1) / (kLanes * kFew) };
+enum : int { kSteps = (kRowSpan + kThreadsPerRow * kFew - 1) / (kThreadsPerRow * kFew) };
 // Shared memory of the lanes that share a row, as shared_bytes() on the host has it.
 enum : int { kLargest = sizeof(Input) < sizeof(Output) ? sizeof(Output) : sizeof(Input) };
 // An odd number of 16 bytes, so that the rows of a warp lie in different banks.
 enum : int { kStageBytes = (((kRowSpan + kVector) * kLargest + 15) / 16 | 1) * 16 };
 
 NJ_DEVICE void lanes_barrier() {
-  if constexpr (kLanes <= kWarp) {
+  if constexpr (kThreadsPerRow <= kWarp) {
     hw::warp_barrier();
   } else {
     hw::block_barrier();
@@ -32,11 +32,11 @@ NJ_DEVICE void lanes_barrier() {
 template <bool kTogether>
 NJ_DEVICE Few<Weight> load_few(const Weight* from, int at, int count) {
   if constexpr (kTogether)
-    if (at + kFew <= count) return hw::load<hw::Keep::always, Few<Weight>>(from + at);
+    if (at + kFew <= count) return hw::load<hw::Cache::keep, Few<Weight>>(from + at);
   Few<Weight> few = {};
 #pragma unroll
   for (int i = 0; i < kFew; ++i)
-    if (at + i < count) few.at[i] = hw::load<hw::Keep::always, Weight>(from + at + i);
+    if (at + i < count) few.at[i] = hw::load<hw::Cache::keep, Weight>(from + at + i);
   return few;
 }
 
@@ -48,8 +48,8 @@ NJ_DEVICE void finish_few(Few<Output>* done, const Input* in, const RowStatistic
   const int count = kKnown > 0 ? kKnown : columns;
 #pragma unroll
   for (int j = 0; j < kSteps; ++j) {
-    const int at = (j * kLanes + lane) * kFew;
-    const int end = (j + 1) * kLanes * kFew <= kKnown ? at + kFew : count;
+    const int at = (j * kThreadsPerRow + lane) * kFew;
+    const int end = (j + 1) * kThreadsPerRow * kFew <= kKnown ? at + kFew : count;
     Few<Weight> weights = {}, biases = {};
     if constexpr (kHasWeight) weights = load_few<kTogether>(weight, at, end);
     if constexpr (kHasBias) biases = load_few<kTogether>(bias, at, end);
@@ -57,15 +57,16 @@ NJ_DEVICE void finish_few(Few<Output>* done, const Input* in, const RowStatistic
     for (int i = 0; i < kFew; ++i)
       if (at + i < end)
         done[j].at[i] = finish(widen(in[at + i]), s, widen(weights.at[i]), widen(biases.at[i]));
-    hw::forget(done[j]);
+    hw::opaque(done[j]);
   }
 }
 
 // A slice, whose row or chunk begins at weight, bias and y. All lanes that share it call this, with the same
 // `stage` of kStageBytes.
 template <class T>
-NJ_DEVICE void apply_shifted(const Slice& slice, const Cut& cut, const RowStatistics& s, const Weight* weight,
-                             const Weight* bias, T* y, int lane, unsigned char* stage) {
+NJ_DEVICE void store_unaligned(const Fragment& slice, const Cut& cut, const RowStatistics& s,
+                               const Weight* weight, const Weight* bias, T* y, int lane,
+                               unsigned char* stage) {
   // As far from an aligned place as in global memory, so that vectors are vectors here too.
   const Cut to = cut_of(y, cut.count);
   Input* const in = reinterpret_cast<Input*>(stage) + cut.past;
@@ -95,7 +96,7 @@ NJ_DEVICE void apply_shifted(const Slice& slice, const Cut& cut, const RowStatis
   for (int j = 0; j < kSteps; ++j)
 #pragma unroll
     for (int i = 0; i < kFew; ++i)
-      if (const int at = (j * kLanes + lane) * kFew + i; at < cut.count) out[at] = done[j].at[i];
+      if (const int at = (j * kThreadsPerRow + lane) * kFew + i; at < cut.count) out[at] = done[j].at[i];
   lanes_barrier();
 #pragma unroll
   for (int k = 0; k < kPerThread; ++k)

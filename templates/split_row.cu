@@ -12,7 +12,7 @@
 // never waits: the launch needs no co-resident blocks and cannot deadlock.
 namespace normjit {
 
-static_assert(kLanes == kThreads, "all threads share a chunk");
+static_assert(kThreadsPerRow == kThreads, "all threads share a chunk");
 
 // The few elements at the ends of a row that is cut are no chunk of their own.
 enum : long long { kChunks = kSpan >= kCovered ? 1 : (static_cast<long long>(kColumns) + kSpan - 1) / kSpan };
@@ -117,7 +117,7 @@ NJ_DEVICE void complete(long long row, const Workspace& w, Acc* mean_out, Acc* r
   const int slot = w.slot(row);
   const ChunkMoments* chunks = w.chunks + slot * kChunks;
   const auto mean_of = [](const Moments& m) {
-    return static_cast<double>(m.mean) + static_cast<double>(m.rest);
+    return static_cast<double>(m.mean) + static_cast<double>(m.mean_lo);
   };
   double total = 0;
 #pragma unroll 1
@@ -141,7 +141,7 @@ NJ_DEVICE void complete(long long row, const Workspace& w, Acc* mean_out, Acc* r
   }
 }
 
-NJ_KERNEL(two_reads, kThreads) {
+NJ_KERNEL(NJ_ENTRY, kThreads) {
   // Pairs of halves, used in turn, so that one barrier an item is enough.
   NJ_SHARED(unsigned long long, claimed, 2);
   NJ_SHARED(bool, completes, 2);
@@ -188,8 +188,8 @@ NJ_KERNEL(two_reads, kThreads) {
     const bool applies = !done && !work.measures && row < rows;  // the last group may be short
 
     // The first read of a chunk. Behind its loads the chunk before is published.
-    Slice slice;
-    if (measures) load<hw::Keep::l2>(slice, from, lane, cut);
+    Fragment slice;
+    if (measures) load<hw::Cache::no_l1>(slice, from, lane, cut);
     bool completed = false;
     if (measured >= 0 && lane < kWarp)
       completed = publish(measured, cut_before, w, parts + (half ^ 1) * kWarps, lane);
@@ -206,7 +206,7 @@ NJ_KERNEL(two_reads, kThreads) {
 
     if (applies) {
       // The second read of a chunk, of kBatch rows, and its write.
-      load<hw::Keep::once>(slice, from, lane, cut);
+      load<hw::Cache::evict_first>(slice, from, lane, cut);
       const int batch = rows - row < kBatch ? static_cast<int>(rows - row) : kBatch;
       if (lane < batch) {
         const int slot = w.slot(row + lane);
@@ -215,17 +215,17 @@ NJ_KERNEL(two_reads, kThreads) {
         hw::arrive(&w.ring[slot].applied);  // this block needs the ring row no more
       }
       hw::block_barrier();
-      AffineSlice affine;
+      AffineFragment affine;
       load_early(affine, weight + begin, bias + begin, lane, cut);
 #pragma unroll 1
       for (int i = 0; i < batch; ++i) {
         const Input* const from_row = from + i * x_stride;
         const Cut cut_row = cut_of(from_row, cut.count);
-        if (i > 0) load<hw::Keep::once>(slice, from_row, lane, cut_row);
+        if (i > 0) load<hw::Cache::evict_first>(slice, from_row, lane, cut_row);
         Output* const to = y + (row + i) * y_stride + begin;
-        if constexpr (kShifted) {
+        if constexpr (kUnaligned) {
           NJ_DYNAMIC_SHARED(unsigned char, stage);
-          apply_shifted(slice, cut_row, statistics[i], weight + begin, bias + begin, to, lane, stage);
+          store_unaligned(slice, cut_row, statistics[i], weight + begin, bias + begin, to, lane, stage);
         } else {
           apply(slice, statistics[i], affine, weight + begin, bias + begin, to, lane, cut_row);
         }

@@ -1,5 +1,5 @@
-// Short rows that begin anywhere: kLanes neighbouring lanes of a warp share a row, and pass kGroupRows rows
-// one after the other. The rows of a warp, its tile, go through shared memory.
+// Short rows that begin anywhere: kThreadsPerRow neighbouring lanes of a warp share a row, and pass
+// kGroupRows rows one after the other. The rows of a warp, its tile, go through shared memory.
 //
 // Why it is fast: where rows follow each other without a gap, a tile is one run of memory, however long its
 // rows are. The warp moves it in accesses of 16 bytes that are contiguous over its lanes, and in single
@@ -8,10 +8,10 @@
 // waited for. Where rows have gaps, and in the last tile, each row is a run of its own.
 namespace normjit {
 
-static_assert(kSpan >= kColumns && !kShifted, "the lanes cover the row");
-static_assert(kLanes <= kWarp, "a row stays in a warp");
+static_assert(kSpan >= kColumns && !kUnaligned, "the lanes cover the row");
+static_assert(kThreadsPerRow <= kWarp, "a row stays in a warp");
 
-enum : int { kRows = kWarp / kLanes * kGroupRows };  // of a tile
+enum : int { kRows = kWarp / kThreadsPerRow * kGroupRows };  // of a tile
 // Elements of 16 bytes, or of 8 and less of the shorter type.
 enum : int { kWide = 16 / kLargest };
 static_assert(kVector <= kWide, "what a lane reads in shared memory is aligned");
@@ -42,7 +42,9 @@ struct Tile {
 };
 
 // Which row of the tile is the g-th of this lane.
-NJ_DEVICE int row_of(int g) { return static_cast<int>(threadIdx.x % kWarp) / kLanes * kGroupRows + g; }
+NJ_DEVICE int row_of(int g) {
+  return static_cast<int>(threadIdx.x % kWarp) / kThreadsPerRow * kGroupRows + g;
+}
 
 enum : int { kRun = kRows * kColumns };  // of a whole tile
 enum : int { kMoves = (kRun + kWarp * kWide - 1) / (kWarp * kWide) };
@@ -60,7 +62,7 @@ NJ_DEVICE void fetch(const Tile<const Input>& tile, Input* place) {
     const int edge = static_cast<int>(threadIdx.x % kWarp);
     Input* const to = place + cut.past;
     Input single;
-    if (edge < cut.edges()) single = hw::load<hw::Keep::once, Input>(tile.first + cut.edge(edge));
+    if (edge < cut.edges()) single = hw::load<hw::Cache::evict_first, Input>(tile.first + cut.edge(edge));
     if constexpr (kArch >= 80) {
 #pragma unroll
       for (int k = 0; k < kMoves; ++k)
@@ -73,7 +75,7 @@ NJ_DEVICE void fetch(const Tile<const Input>& tile, Input* place) {
 #pragma unroll
       for (int k = 0; k < kMoves; ++k)
         if (is_wide(k, cut))
-          wide[k] = hw::load<hw::Keep::once, Wide<Input>>(tile.first + cut.head + wide_at(k));
+          wide[k] = hw::load<hw::Cache::evict_first, Wide<Input>>(tile.first + cut.head + wide_at(k));
 #pragma unroll
       for (int k = 0; k < kMoves; ++k)
         if (is_wide(k, cut)) hw::store_shared(to + cut.head + wide_at(k), wide[k]);
@@ -86,13 +88,13 @@ NJ_DEVICE void fetch(const Tile<const Input>& tile, Input* place) {
         const Input* const row = tile.row(r);
         const Cut cut = cut_into<kWide>(row, kColumns);
         Input* const to = place + tile.place(r);
-        const int lane = threadIdx.x % kLanes;
+        const int lane = threadIdx.x % kThreadsPerRow;
 #pragma unroll 1
-        for (int at = cut.head + lane * kWide; at < cut.head + cut.body; at += kLanes * kWide)
-          hw::store_shared(to + at, hw::load<hw::Keep::once, Wide<Input>>(row + at));
+        for (int at = cut.head + lane * kWide; at < cut.head + cut.body; at += kThreadsPerRow * kWide)
+          hw::store_shared(to + at, hw::load<hw::Cache::evict_first, Wide<Input>>(row + at));
 #pragma unroll 1
-        for (int e = lane; e < cut.edges(); e += kLanes)
-          to[cut.edge(e)] = hw::load<hw::Keep::once, Input>(row + cut.edge(e));
+        for (int e = lane; e < cut.edges(); e += kThreadsPerRow)
+          to[cut.edge(e)] = hw::load<hw::Cache::evict_first, Input>(row + cut.edge(e));
       }
   }
 }
@@ -116,12 +118,13 @@ NJ_DEVICE void put(const Tile<Output>& tile, const Output* place) {
         Output* const row = tile.row(r);
         const Cut cut = cut_into<kWide>(row, kColumns);
         const Output* const from = place + tile.place(r);
-        const int lane = threadIdx.x % kLanes;
+        const int lane = threadIdx.x % kThreadsPerRow;
 #pragma unroll 1
-        for (int at = cut.head + lane * kWide; at < cut.head + cut.body; at += kLanes * kWide)
+        for (int at = cut.head + lane * kWide; at < cut.head + cut.body; at += kThreadsPerRow * kWide)
           hw::store(row + at, hw::load_shared<Wide<Output>>(from + at));
 #pragma unroll 1
-        for (int e = lane; e < cut.edges(); e += kLanes) hw::store(row + cut.edge(e), from[cut.edge(e)]);
+        for (int e = lane; e < cut.edges(); e += kThreadsPerRow)
+          hw::store(row + cut.edge(e), from[cut.edge(e)]);
       }
   }
 }
@@ -164,7 +167,7 @@ struct Held {
   }
   template <class Take>
   NJ_METHOD void each(const Take& take) const {
-    const int lane = threadIdx.x % kLanes;
+    const int lane = threadIdx.x % kThreadsPerRow;
 #pragma unroll
     for (int k = 0; k < kPerThread; ++k)
       if (has(k, lane)) {
@@ -181,9 +184,9 @@ struct Held {
   }
 };
 
-NJ_KERNEL(tiled_rows, kThreads) {
+NJ_KERNEL(NJ_ENTRY, kThreads) {
   NJ_DYNAMIC_SHARED(unsigned char, tiles);
-  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kLanes;
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kThreadsPerRow;
   unsigned char* const shared = tiles + warp * kTileBytes;
   hw::wait_for_previous_launch();
   hw::allow_next_launch();
@@ -205,7 +208,7 @@ NJ_KERNEL(tiled_rows, kThreads) {
     RowStatistics statistics[kGroupRows];
 #pragma unroll
     for (int g = 0; g < kGroupRows; ++g) {
-      statistics[g] = row_statistics(moments_of<kLanes>(held[g], kColumns));
+      statistics[g] = row_statistics(moments_of<kThreadsPerRow>(held[g], kColumns));
       if (row_of(g) < count && lane == 0) store(statistics[g], mean_out, rstd_out, first + row_of(g));
     }
     hw::warp_barrier();  // before y stands where x did
