@@ -15,7 +15,7 @@
 
 namespace {
 
-constexpr normjit::LayerNormSpec kSpec{.columns = 4096, .activation = normjit::Activation::relu};
+constexpr normjit::NormSpec kSpec{.columns = 4096, .activation = normjit::Activation::relu};
 constexpr std::int64_t kRows = 1000;
 
 // Whether this GPU gives what it should. The GPU's context is current on this thread and no other.

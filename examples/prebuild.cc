@@ -16,7 +16,7 @@ int main(int argc, char** argv) {
     return 77;
   }
 
-  const normjit::LayerNormSpec specs[] = {
+  const normjit::NormSpec specs[] = {
       {.columns = 4096, .input = normjit::DType::bf16, .affine = normjit::Affine::weight},
       normjit::parse_spec("layernorm/shape=64x64/f16/wb/gelu").value(),
   };

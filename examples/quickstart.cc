@@ -22,7 +22,7 @@ int main() {
   float* y = gpu.upload(std::vector<float>(rows * columns));
 
   normjit::Service service;  // one per process
-  const normjit::LayerNormSpec spec{.columns = columns, .affine = normjit::Affine::weight_bias};
+  const normjit::NormSpec spec{.columns = columns, .affine = normjit::Affine::weight_bias};
   const auto done = service.layer_norm(spec, {.x = x, .y = y, .weight = weight, .bias = bias, .rows = rows},
                                        /*stream=*/nullptr);
   if (!done) {

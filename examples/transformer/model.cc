@@ -49,8 +49,7 @@ Weights<Buffer> upload(Dtype dtype, const Weights<HostTensor>& weights) {
 }
 
 // The kernel for a LayerNorm of this model, or the end of the program with the reason.
-normjit::Kernel prepare(normjit::Service& service, normjit::LayerNormSpec spec, Dtype dtype,
-                        std::int64_t rows) {
+normjit::Kernel prepare(normjit::Service& service, normjit::NormSpec spec, Dtype dtype, std::int64_t rows) {
   spec.affine = normjit::Affine::weight_bias;
   spec.input = spec.output = spec.weight = dtype == Dtype::f32 ? normjit::DType::f32 : normjit::DType::bf16;
   const auto kernel = service.prepare(spec, {.rows_hint = rows});
@@ -66,8 +65,8 @@ Model::Model(normjit::Service& service, Dtype dtype, const Shape& shape, const W
       weights_(upload(dtype, weights)),
       own_(dtype, service.device().value().arch.name(), service.environment().compiler_path),
       token_norm_(prepare(service, {.columns = shape.width}, dtype, shape.tokens())) {
-  const normjit::LayerNormSpec split{.columns = kChannels};
-  const normjit::LayerNormSpec fused{
+  const normjit::NormSpec split{.columns = kChannels};
+  const normjit::NormSpec fused{
       .columns = kChannels, .activation = normjit::Activation::gelu, .scale = kScale};
   for (int step = 1; step <= shape.steps; ++step)
     voxel_norms_.push_back({prepare(service, fused, dtype, shape.voxels(step)),

@@ -39,7 +39,7 @@ int bench(const BenchCommand& options) {
   if (options.suite || !options.plot.empty()) return bench_suite(options);
   if (const std::string mistake = mistake_of(options); !mistake.empty()) return fail(kUsage, mistake);
   if (options.specs.empty()) return fail(kUsage, "name at least one spec, or --suite, or --startup");
-  std::vector<LayerNormSpec> specs;
+  std::vector<NormSpec> specs;
   for (const std::string& text : options.specs) specs.push_back(parse_spec(text).value());
   std::vector<std::int64_t> rows_wanted;
   if (!options.rows.empty()) rows_wanted = parse_rows_list(options.rows);
@@ -52,7 +52,7 @@ int bench(const BenchCommand& options) {
   Service service(settings);
   const CopyKernel copy(settings, gpu, service.device(options.device).value().arch);
   std::vector<BenchReport> reports;
-  for (const LayerNormSpec& spec : specs) {
+  for (const NormSpec& spec : specs) {
     const std::vector<std::int64_t> each =
         rows_wanted.empty() ? std::vector{default_rows(spec)} : rows_wanted;
     for (const std::int64_t rows : each)

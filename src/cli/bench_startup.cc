@@ -104,7 +104,7 @@ class Startup {
       for (int i = 0; i < repeat_; ++i) sample("cuda", "cuda_ms", step("CUDA", "cuda", {}));
       report.cuda = median("cuda");
     }
-    for (const LayerNormSpec& spec : specs_) report.results.push_back(measure(spec));
+    for (const NormSpec& spec : specs_) report.results.push_back(measure(spec));
     if (kernels_ > 0) report.prebuild = prebuild();
     return report;
   }
@@ -126,7 +126,7 @@ class Startup {
   }
 
   // The steps take turns, so that all see the same machine.
-  StartupResult measure(const LayerNormSpec& spec) {
+  StartupResult measure(const NormSpec& spec) {
     StartupResult result{
         .spec = spec, .rows = rows_ > 0 ? rows_ : default_rows(spec), .plan = {}, .parts = {}};
     check_rows(spec, result.rows);
@@ -200,7 +200,7 @@ class Startup {
   }
 
   const int repeat_, kernels_;
-  std::vector<LayerNormSpec> specs_;
+  std::vector<NormSpec> specs_;
   std::int64_t rows_ = 0;  // 0: each spec's own
   std::string nvrtc_;
   int steps_ = 0, done_ = 0, specs_seen_ = 0;

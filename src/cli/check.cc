@@ -41,7 +41,7 @@ void merge(Comparison& into, const Comparison& from) {
 
 void check_outputs(const Problem& problem, std::int64_t row, const RowStatistics& statistics,
                    Comparison& result) {
-  const LayerNormSpec& spec = problem.spec;
+  const NormSpec& spec = problem.spec;
   double got[kBatch];
   ReferenceValue expected[kBatch];
   for (std::int64_t first = 0; first < spec.columns; first += kBatch) {
@@ -85,7 +85,7 @@ double error_of(DType dtype, double got, double expected) noexcept {
   return std::isnan(error) ? std::numeric_limits<double>::infinity() : error;
 }
 
-double tolerance(const LayerNormSpec& spec, const ReferenceValue& expected) noexcept {
+double tolerance(const NormSpec& spec, const ReferenceValue& expected) noexcept {
   const bool wide = compute_type(spec) == DType::f64;
   const double cancelled = expected.offset * (wide ? 4e-16 : 2e-7);
   switch (spec.output) {

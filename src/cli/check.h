@@ -15,7 +15,7 @@ namespace normjit::cli {
 // The absolute numbers grow with the size of the terms that are added up (ReferenceValue::magnitude), and
 // with a common offset of the row, whose mean is rounded in compute_type: by 2e-7 of the offset in f32 (2e-3
 // at mean 1e4 and deviation 1), 4e-16 in f64.
-double tolerance(const LayerNormSpec& spec, const ReferenceValue& expected) noexcept;
+double tolerance(const NormSpec& spec, const ReferenceValue& expected) noexcept;
 
 // The distance of a result from the exact value. NaN equals NaN, and a result is right to be infinite where
 // the exact value rounds to that infinity; any other NaN or infinity is infinitely far.

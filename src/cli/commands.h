@@ -157,8 +157,8 @@ inline constexpr std::string_view kNoCacheDirectory =
 // "/d", or "/d and 2 layers".
 std::string places(const Options& settings);
 // Those of the manifests and then the others, without repetition.
-std::vector<LayerNormSpec> wanted_specs(const std::vector<std::string>& manifests,
-                                        const std::vector<std::string>& specs);
+std::vector<NormSpec> wanted_specs(const std::vector<std::string>& manifests,
+                                   const std::vector<std::string>& specs);
 // The devices of a list that must name exactly one; empty is this machine's first GPU, else sm_90.
 DeviceProfile one_device(Service& service, const std::string& arch);
 // Where the generic kernel is: "embedded, for sm_90", "in /cache, for sm_90", "not here; it would be

@@ -32,11 +32,11 @@ std::string places(const Options& settings) {
   return settings.cache_directory + (settings.layers.empty() ? "" : " and " + layers);
 }
 
-std::vector<LayerNormSpec> wanted_specs(const std::vector<std::string>& manifests,
-                                        const std::vector<std::string>& specs) {
-  std::vector<LayerNormSpec> wanted;
+std::vector<NormSpec> wanted_specs(const std::vector<std::string>& manifests,
+                                   const std::vector<std::string>& specs) {
+  std::vector<NormSpec> wanted;
   for (const std::string& path : manifests) {
-    const std::vector<LayerNormSpec> listed = read_manifest(path).value();
+    const std::vector<NormSpec> listed = read_manifest(path).value();
     wanted.insert(wanted.end(), listed.begin(), listed.end());
   }
   for (const std::string& text : specs) wanted.push_back(parse_spec(text).value());

@@ -39,7 +39,7 @@ class GpuExecutor final : public Executor {
   Execution execute(Problem& problem) override;
 
  private:
-  double steady_call(Service& service, const LayerNormSpec& spec, const PrepareOptions& use,
+  double steady_call(Service& service, const NormSpec& spec, const PrepareOptions& use,
                      const Tensors& tensors, const GpuStream& stream) const;
 
   const Options options_;
@@ -49,7 +49,7 @@ class GpuExecutor final : public Executor {
 };
 
 // The median host time of the one-call form in microseconds; 0 without calls.
-double GpuExecutor::steady_call(Service& service, const LayerNormSpec& spec, const PrepareOptions& use,
+double GpuExecutor::steady_call(Service& service, const NormSpec& spec, const PrepareOptions& use,
                                 const Tensors& tensors, const GpuStream& stream) const {
   std::vector<double> times;
   for (int i = 0; i <= repeat_; ++i) {
@@ -65,7 +65,7 @@ double GpuExecutor::steady_call(Service& service, const LayerNormSpec& spec, con
 }
 
 Execution GpuExecutor::execute(Problem& problem) {
-  const LayerNormSpec& spec = problem.spec;
+  const NormSpec& spec = problem.spec;
   Execution execution;
 
   DeviceTensor x(gpu_, problem.x), weight(gpu_, problem.weight), bias(gpu_, problem.bias);

@@ -97,7 +97,7 @@ Arguments::Arguments(Problem& problem, std::size_t workspace_bytes)
 }
 
 // What the device would use, unless more of its blocks are resident together than the emulation runs.
-Plan plan_for_host(const LayerNormSpec& spec, const DeviceProfile& device, std::int64_t rows,
+Plan plan_for_host(const NormSpec& spec, const DeviceProfile& device, std::int64_t rows,
                    Alignment alignment) {
   const RowsRegime regime = regime_of(rows, device);
   const Plan plan = choose(spec, device, regime, alignment);
@@ -169,7 +169,7 @@ void HostExecutor::announce(const Problem& problem, milliseconds each) const {
 }
 
 Execution HostExecutor::execute(Problem& problem) {
-  const LayerNormSpec& spec = problem.spec;
+  const NormSpec& spec = problem.spec;
   const DeviceProfile& device = host_.device;
   const Tensors tensors = tensors_of(problem);
   if (const Status status = check_tensors(spec, tensors); !status)

@@ -125,7 +125,7 @@ std::string json_of(const ShowReport& report) {
     if (report.rows > 0) item["blocks"] = use.blocks;
     uses.push_back(std::move(item));
   }
-  const LayerNormSpec& spec = report.spec;
+  const NormSpec& spec = report.spec;
   Json json = {{"spec", to_text(spec)},
                {"columns", spec.columns},
                {"x_row_bytes", spec.columns * size_of(spec.input)},

@@ -16,7 +16,7 @@ Error bad(const std::string& where, const std::string& reason) {
 }
 
 // A spec string, or an object that holds one.
-Result<LayerNormSpec> parse_entry(const Json& entry, const std::string& where) {
+Result<NormSpec> parse_entry(const Json& entry, const std::string& where) {
   const Json* text = &entry;
   if (entry.is_object()) {
     for (const auto& [key, value] : entry.items()) {
@@ -27,12 +27,12 @@ Result<LayerNormSpec> parse_entry(const Json& entry, const std::string& where) {
     text = &entry.at("spec");
   }
   if (!text->is_string()) return bad(where, "must be a spec string or an object with \"spec\"");
-  Result<LayerNormSpec> spec = parse_spec(text->get_ref<const std::string&>());
+  Result<NormSpec> spec = parse_spec(text->get_ref<const std::string&>());
   if (!spec) return bad(where, spec.error().message);
   return spec;
 }
 
-Result<std::vector<LayerNormSpec>> parse_document(const Json& document, const std::string& file_name) {
+Result<std::vector<NormSpec>> parse_document(const Json& document, const std::string& file_name) {
   for (const auto& [key, value] : document.items()) {
     if (key != "normjit_manifest" && key != "specs" && key != "comment") {
       return bad(file_name, "unknown key \"" + key + "\"; known are normjit_manifest, specs, comment");
@@ -45,9 +45,9 @@ Result<std::vector<LayerNormSpec>> parse_document(const Json& document, const st
   if (!document.contains("specs") || !document.at("specs").is_array()) {
     return bad(file_name, "\"specs\" must be a list");
   }
-  std::vector<LayerNormSpec> specs;
+  std::vector<NormSpec> specs;
   for (const Json& entry : document.at("specs")) {
-    const Result<LayerNormSpec> spec =
+    const Result<NormSpec> spec =
         parse_entry(entry, file_name + ", entry " + std::to_string(specs.size() + 1));
     if (!spec) return spec.error();
     specs.push_back(*spec);
@@ -55,8 +55,8 @@ Result<std::vector<LayerNormSpec>> parse_document(const Json& document, const st
   return specs;
 }
 
-Result<std::vector<LayerNormSpec>> parse_lines(std::string_view text, const std::string& file_name) {
-  std::vector<LayerNormSpec> specs;
+Result<std::vector<NormSpec>> parse_lines(std::string_view text, const std::string& file_name) {
+  std::vector<NormSpec> specs;
   int line_number = 0;
   for (const std::string_view line : split(text, '\n')) {
     const std::string where = file_name + ", line " + std::to_string(++line_number);
@@ -69,7 +69,7 @@ Result<std::vector<LayerNormSpec>> parse_lines(std::string_view text, const std:
           "remove the line");
     if (entry.is_discarded())
       return bad(where, "is neither JSON nor part of a JSON document that begins on line 1");
-    const Result<LayerNormSpec> spec = parse_entry(entry, where);
+    const Result<NormSpec> spec = parse_entry(entry, where);
     if (!spec) return spec.error();
     specs.push_back(*spec);
   }
@@ -78,7 +78,7 @@ Result<std::vector<LayerNormSpec>> parse_lines(std::string_view text, const std:
 
 }  // namespace
 
-Result<std::vector<LayerNormSpec>> parse_manifest(std::string_view text, const std::string& file_name) {
+Result<std::vector<NormSpec>> parse_manifest(std::string_view text, const std::string& file_name) {
   const Json document = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
   if (document.is_object() && !document.contains("spec")) {
     if (document.contains("normjit_manifest")) return parse_document(document, file_name);
@@ -98,15 +98,15 @@ Result<std::vector<LayerNormSpec>> parse_manifest(std::string_view text, const s
   return parse_lines(text, file_name);
 }
 
-Result<std::vector<LayerNormSpec>> read_manifest(const std::string& path) {
+Result<std::vector<NormSpec>> read_manifest(const std::string& path) {
   const Result<std::string> text = read_text(path);
   if (!text) return text.error();
   return parse_manifest(*text, path == "-" ? "standard input" : path);
 }
 
-std::vector<LayerNormSpec> distinct(const std::vector<LayerNormSpec>& specs) {
-  std::vector<LayerNormSpec> kept;
-  for (const LayerNormSpec& spec : specs)
+std::vector<NormSpec> distinct(const std::vector<NormSpec>& specs) {
+  std::vector<NormSpec> kept;
+  for (const NormSpec& spec : specs)
     if (std::find(kept.begin(), kept.end(), spec) == kept.end()) kept.push_back(spec);
   return kept;
 }

@@ -16,12 +16,12 @@ namespace normjit::cli {
 
 // The specs of a manifest text, canonical, in order. BadArgument for malformed JSON, an unknown key or a bad
 // spec; the message names the file and the entry or line.
-Result<std::vector<LayerNormSpec>> parse_manifest(std::string_view text, const std::string& file_name);
+Result<std::vector<NormSpec>> parse_manifest(std::string_view text, const std::string& file_name);
 
 // The same of a file; "-" is standard input.
-Result<std::vector<LayerNormSpec>> read_manifest(const std::string& path);
+Result<std::vector<NormSpec>> read_manifest(const std::string& path);
 
 // The specs without repetition, in the order of their first appearance.
-std::vector<LayerNormSpec> distinct(const std::vector<LayerNormSpec>& specs);
+std::vector<NormSpec> distinct(const std::vector<NormSpec>& specs);
 
 }  // namespace normjit::cli

@@ -26,7 +26,7 @@ void fill(DeviceBuffer& buffer, std::size_t at, std::int64_t elements, DType dty
 }
 
 // One set of inputs, repeated over the whole buffer.
-void fill_sets(DeviceBuffer& buffer, const SetLayout& layout, const LayerNormSpec& spec, std::int64_t rows) {
+void fill_sets(DeviceBuffer& buffer, const SetLayout& layout, const NormSpec& spec, std::int64_t rows) {
   fill(buffer, layout.x, rows * spec.columns, spec.input, 1, 0.25, 1.0);
   if (spec.affine != Affine::none) fill(buffer, layout.weight, spec.columns, spec.weight, 2, 1.0, 0.25);
   if (spec.affine == Affine::weight_bias) fill(buffer, layout.bias, spec.columns, spec.weight, 3, 0.0, 0.25);
@@ -39,7 +39,7 @@ std::size_t copied_half(std::int64_t bytes) {
 
 }  // namespace
 
-std::int64_t bytes_moved(const LayerNormSpec& spec, std::int64_t rows) noexcept {
+std::int64_t bytes_moved(const NormSpec& spec, std::int64_t rows) noexcept {
   const int vectors = spec.affine == Affine::none ? 0 : spec.affine == Affine::weight ? 1 : 2;
   std::int64_t bytes = rows * spec.columns * (size_of(spec.input) + size_of(spec.output));
   bytes += vectors * spec.columns * size_of(spec.weight);
@@ -47,7 +47,7 @@ std::int64_t bytes_moved(const LayerNormSpec& spec, std::int64_t rows) noexcept 
   return bytes;
 }
 
-SetLayout layout_of(const LayerNormSpec& spec, std::int64_t rows) noexcept {
+SetLayout layout_of(const NormSpec& spec, std::int64_t rows) noexcept {
   SetLayout layout;
   const auto place = [&](std::size_t& at, std::int64_t elements, DType dtype) {
     at = layout.bytes;
@@ -76,7 +76,7 @@ Timing timing_of(std::vector<double> samples) noexcept {
   return {.median = median, .min = samples.front(), .max = samples.back()};
 }
 
-Tensors tensors_of(const LayerNormSpec& spec, const SetLayout& layout, std::int64_t rows,
+Tensors tensors_of(const NormSpec& spec, const SetLayout& layout, std::int64_t rows,
                    std::byte* set) noexcept {
   Tensors tensors{.x = set + layout.x, .y = set + layout.y, .rows = rows};
   if (spec.affine != Affine::none) tensors.weight = set + layout.weight;
@@ -86,14 +86,14 @@ Tensors tensors_of(const LayerNormSpec& spec, const SetLayout& layout, std::int6
   return tensors;
 }
 
-void check_rows(const LayerNormSpec& spec, std::int64_t rows) {
+void check_rows(const NormSpec& spec, std::int64_t rows) {
   if (rows <= kMostElements / spec.columns) return;
   throw Exception({Code::BadArgument, "--rows " + std::to_string(rows) + " is more than any GPU can hold"});
 }
 
 // The copy has buffers of its own: it reads one half of the bytes and writes the other.
 Workbench::Workbench(const Gpu& gpu, const DeviceProfile& profile, const CopyKernel& copy,
-                     const LayerNormSpec& spec, std::int64_t rows)
+                     const NormSpec& spec, std::int64_t rows)
     : gpu_(gpu),
       layout_(layout_of(spec, rows)),
       half_(copied_half(bytes_moved(spec, rows))),
@@ -153,7 +153,7 @@ BenchReport Workbench::measure(const Kernel& kernel, int replays) {
   return report;
 }
 
-BenchReport measure(Service& service, const Gpu& gpu, const CopyKernel& copy, const LayerNormSpec& spec,
+BenchReport measure(Service& service, const Gpu& gpu, const CopyKernel& copy, const NormSpec& spec,
                     std::int64_t rows, int replays, const std::optional<Plan>& plan) {
   check_rows(spec, rows);
   const Kernel kernel =

@@ -14,20 +14,19 @@
 namespace normjit::cli {
 
 // Bytes that a launch must move, whatever the kernel: x and y once, weight and bias once, statistics once.
-std::int64_t bytes_moved(const LayerNormSpec& spec, std::int64_t rows) noexcept;
+std::int64_t bytes_moved(const NormSpec& spec, std::int64_t rows) noexcept;
 
 // Where the tensors of one launch lie in its part of a buffer; each begins at a multiple of 256 bytes.
 struct SetLayout {
   std::size_t x = 0, y = 0, weight = 0, bias = 0, mean = 0, rstd = 0;
   std::size_t bytes = 0;
 };
-SetLayout layout_of(const LayerNormSpec& spec, std::int64_t rows) noexcept;
+SetLayout layout_of(const NormSpec& spec, std::int64_t rows) noexcept;
 // The tensors of the launch whose part begins at `set`; without a workspace.
-Tensors tensors_of(const LayerNormSpec& spec, const SetLayout& layout, std::int64_t rows,
-                   std::byte* set) noexcept;
+Tensors tensors_of(const NormSpec& spec, const SetLayout& layout, std::int64_t rows, std::byte* set) noexcept;
 
 // Throws normjit::Exception, BadArgument, for more rows than any GPU can hold: beyond them sizes overflow.
-void check_rows(const LayerNormSpec& spec, std::int64_t rows);
+void check_rows(const NormSpec& spec, std::int64_t rows);
 
 // How many sets of buffers a graph rotates through, so that a launch finds nothing of its own in the L2
 // cache: together at least four times the cache, two at least, bounded by memory and by what a graph can
@@ -40,7 +39,7 @@ Timing timing_of(std::vector<double> samples) noexcept;  // of at least one
 // Throws normjit::Exception.
 class Workbench {
  public:
-  Workbench(const Gpu& gpu, const DeviceProfile& profile, const CopyKernel& copy, const LayerNormSpec& spec,
+  Workbench(const Gpu& gpu, const DeviceProfile& profile, const CopyKernel& copy, const NormSpec& spec,
             std::int64_t rows);
 
   // Times `replays` replays of a graph of launches of this kernel of the spec, each alternating with one of
@@ -59,7 +58,7 @@ class Workbench {
 };
 
 // One kernel, the planner's choice or another plan, in buffers of its own. Throws normjit::Exception.
-BenchReport measure(Service& service, const Gpu& gpu, const CopyKernel& copy, const LayerNormSpec& spec,
+BenchReport measure(Service& service, const Gpu& gpu, const CopyKernel& copy, const NormSpec& spec,
                     std::int64_t rows, int replays, const std::optional<Plan>& plan = {});
 
 }  // namespace normjit::cli

@@ -35,8 +35,8 @@ struct Spot {
 };
 
 std::optional<Spot> spot_of(const Json& one) {
-  const LayerNormSpec spec = parse_spec(one.at("spec").get<std::string>()).value();
-  const LayerNormSpec usual{.columns = spec.columns, .input = spec.input, .affine = Affine::weight_bias};
+  const NormSpec spec = parse_spec(one.at("spec").get<std::string>()).value();
+  const NormSpec usual{.columns = spec.columns, .input = spec.input, .affine = Affine::weight_bias};
   if (!(spec == usual) || bytes_moved(spec, one.at("rows")) <= kFewestBytes) return {};
   return Spot{spec.input, static_cast<double>(spec.columns), spec.columns * size_of(spec.input) % 16 != 0};
 }

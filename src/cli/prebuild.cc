@@ -57,7 +57,7 @@ ExitCode outcome_of(const PrebuildReport& report, const PrebuildCommand& options
 }  // namespace
 
 int prebuild(const PrebuildCommand& options) {
-  const std::vector<LayerNormSpec> specs = wanted_specs(options.manifests, options.specs);
+  const std::vector<NormSpec> specs = wanted_specs(options.manifests, options.specs);
   if (specs.empty())
     return fail(kUsage, "there is nothing to build: name specs or a --manifest that has some");
   const Options service_settings = service_options(options);

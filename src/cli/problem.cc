@@ -56,7 +56,7 @@ void Matrix::poison() {
   });
 }
 
-Result<Problem> make_problem(const LayerNormSpec& spec, std::int64_t rows, std::int64_t x_row_stride,
+Result<Problem> make_problem(const NormSpec& spec, std::int64_t rows, std::int64_t x_row_stride,
                              std::int64_t y_row_stride) {
   if (rows < 0) return Error{Code::BadRows, "--rows is " + std::to_string(rows) + "; it must be 0 or more"};
   const std::int64_t x_stride = x_row_stride == kContiguous ? spec.columns : x_row_stride;

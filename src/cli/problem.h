@@ -44,14 +44,14 @@ class Matrix {
 
 // Inputs, and outputs once it has been executed. What the spec does not have is empty.
 struct Problem {
-  LayerNormSpec spec;
+  NormSpec spec;
   std::int64_t rows = 0;
   Matrix x, weight, bias;  // weight and bias are one row
   Matrix y, mean, rstd;    // mean and rstd are one column of compute_type(spec)
 };
 
 // Allocates all of it, without touching it. Errors: OutOfMemory, with the bytes asked for, and BadStride.
-Result<Problem> make_problem(const LayerNormSpec& spec, std::int64_t rows, std::int64_t x_row_stride,
+Result<Problem> make_problem(const NormSpec& spec, std::int64_t rows, std::int64_t x_row_stride,
                              std::int64_t y_row_stride);
 
 // Fills a matrix with bell-shaped random numbers of this mean and deviation. The numbers depend on nothing

@@ -27,7 +27,7 @@ class Sum {
 
 // The sum of term(x) over a row.
 template <class Term>
-double sum_over(const LayerNormSpec& spec, const void* x_row, Term term) {
+double sum_over(const NormSpec& spec, const void* x_row, Term term) {
   Sum sum;
   double x[kBatch];
   for (std::int64_t first = 0; first < spec.columns; first += kBatch) {
@@ -40,7 +40,7 @@ double sum_over(const LayerNormSpec& spec, const void* x_row, Term term) {
 
 }  // namespace
 
-RowStatistics row_statistics(const LayerNormSpec& spec, const void* x_row) noexcept {
+RowStatistics row_statistics(const NormSpec& spec, const void* x_row) noexcept {
   const double columns = static_cast<double>(spec.columns);
   const double mean = sum_over(spec, x_row, [](double x) { return x; }) / columns;
   const double variance =
@@ -48,7 +48,7 @@ RowStatistics row_statistics(const LayerNormSpec& spec, const void* x_row) noexc
   return {mean, 1 / std::sqrt(variance + spec.epsilon)};
 }
 
-void reference_values(const LayerNormSpec& spec, const void* x_row, const void* weight, const void* bias,
+void reference_values(const NormSpec& spec, const void* x_row, const void* weight, const void* bias,
                       const RowStatistics& statistics, std::int64_t first, std::int64_t count,
                       ReferenceValue* to) noexcept {
   const double scale = std::fabs(spec.scale);

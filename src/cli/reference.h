@@ -15,7 +15,7 @@ struct RowStatistics {
 
 // Mean and 1 / sqrt(variance + epsilon) of a row of spec.columns elements of the input dtype: two passes with
 // compensated sums, so that the result is good to the last bits for any length.
-RowStatistics row_statistics(const LayerNormSpec& spec, const void* x_row) noexcept;
+RowStatistics row_statistics(const NormSpec& spec, const void* x_row) noexcept;
 
 // One exact output, before it is rounded to the output dtype, and what its error is measured by.
 struct ReferenceValue {
@@ -27,7 +27,7 @@ struct ReferenceValue {
 
 // The outputs of columns [first, first + count) of a row. `weight` and `bias` are whole vectors of the weight
 // dtype, null where the spec has none.
-void reference_values(const LayerNormSpec& spec, const void* x_row, const void* weight, const void* bias,
+void reference_values(const NormSpec& spec, const void* x_row, const void* weight, const void* bias,
                       const RowStatistics& statistics, std::int64_t first, std::int64_t count,
                       ReferenceValue* to) noexcept;
 

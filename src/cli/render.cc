@@ -16,7 +16,7 @@ Alignment alignment_of_option(int elements) {
 
 int render(const RenderCommand& options) {
   if (options.rows < 0) return fail(kUsage, "--rows must be 0 or more");
-  const LayerNormSpec spec = parse_spec(options.spec).value();
+  const NormSpec spec = parse_spec(options.spec).value();
   const Alignment alignment = alignment_of_option(options.alignment);
   Service service(service_options(options));
   const DeviceProfile device = one_device(service, options.arch);

@@ -16,7 +16,7 @@ namespace normjit::cli {
 
 // A spec on a device: the plan for each use, with its cache entry.
 struct ShowReport {
-  LayerNormSpec spec;
+  NormSpec spec;
   DeviceProfile device;
   std::int64_t rows = 0;  // 0: not asked for
   struct Use {
@@ -38,7 +38,7 @@ struct ShowReport {
 };
 
 struct RunReport {
-  LayerNormSpec spec;
+  NormSpec spec;
   std::int64_t rows = 0;
   Execution execution;
   std::optional<CheckReport> check;
@@ -50,7 +50,7 @@ struct Timing {
 };
 
 struct BenchReport {
-  LayerNormSpec spec;
+  NormSpec spec;
   std::int64_t rows = 0;
   std::string device;
   Plan plan;
@@ -80,7 +80,7 @@ struct TuneReport {
     double estimated_fraction() const { return 1 / cost; }
   };
 
-  LayerNormSpec spec;
+  NormSpec spec;
   std::int64_t rows = 0;
   std::string device;
   RowsRegime regime = RowsRegime::many;

@@ -21,7 +21,7 @@ std::vector<std::int64_t> parse_rows_list(const std::string& list) {
   return rows;
 }
 
-std::int64_t default_rows(const LayerNormSpec& spec) noexcept {
+std::int64_t default_rows(const NormSpec& spec) noexcept {
   return std::max<std::int64_t>(1, (std::int64_t{256} << 20) / (spec.columns * size_of(spec.input)));
 }
 

@@ -13,6 +13,6 @@ namespace normjit::cli {
 std::vector<std::int64_t> parse_rows_list(const std::string& list);
 
 // As many rows as make x 256 MiB, which is far more than the caches hold.
-std::int64_t default_rows(const LayerNormSpec& spec) noexcept;
+std::int64_t default_rows(const NormSpec& spec) noexcept;
 
 }  // namespace normjit::cli

@@ -18,7 +18,7 @@ namespace {
 Error wrong(std::string message) { return {Code::BadArgument, std::move(message)}; }
 
 // The options that do not fit the spec, before anything is allocated.
-void check_options(const RunCommand& options, const LayerNormSpec& spec) {
+void check_options(const RunCommand& options, const NormSpec& spec) {
   if (options.rows < 0 && options.x.empty())
     throw Exception(wrong("say how many rows with --rows, or give --x"));
   if (!options.weight.empty() && spec.affine == Affine::none) {
@@ -158,7 +158,7 @@ struct Extent {
   std::int64_t rows;
   std::vector<std::int64_t> shape;
 };
-Extent extent_of(const RunCommand& options, const LayerNormSpec& spec, const std::optional<NpyFile>& x) {
+Extent extent_of(const RunCommand& options, const NormSpec& spec, const std::optional<NpyFile>& x) {
   if (!x) return {options.rows, {options.rows, spec.columns}};
   const std::int64_t rows = x->rows_of(spec.columns).value();
   if (options.rows >= 0 && options.rows != rows) {
@@ -172,7 +172,7 @@ Extent extent_of(const RunCommand& options, const LayerNormSpec& spec, const std
 }  // namespace
 
 int run(const RunCommand& options) {
-  const LayerNormSpec spec = parse_spec(options.spec).value();
+  const NormSpec spec = parse_spec(options.spec).value();
   check_options(options, spec);
   const std::optional<int> gpu = parse_device(options.device).value();
   std::optional<NpyFile> x;

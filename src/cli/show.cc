@@ -9,7 +9,7 @@ namespace normjit::cli {
 namespace {
 
 // The planner's choice and the best plans that it beat.
-std::vector<Candidate> weighed(const LayerNormSpec& spec, const DeviceProfile& device, RowsRegime regime,
+std::vector<Candidate> weighed(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
                                Alignment alignment) {
   constexpr std::size_t kAlternatives = 4;
   std::vector<Candidate> all = candidates(spec, device, regime, alignment);
@@ -17,8 +17,7 @@ std::vector<Candidate> weighed(const LayerNormSpec& spec, const DeviceProfile& d
   return all;
 }
 
-ShowReport look_up(Service& service, const LayerNormSpec& spec, const DeviceProfile& device,
-                   std::int64_t rows) {
+ShowReport look_up(Service& service, const NormSpec& spec, const DeviceProfile& device, std::int64_t rows) {
   ShowReport report{.spec = spec, .device = device, .rows = rows, .uses = {}, .weighed = {}, .generic = {}};
   if (rows > 0) {
     report.contiguous = contiguous_alignment(spec);
@@ -58,7 +57,7 @@ std::string explanation_of(const ShowReport& report) {
 }
 
 std::string text_of(const ShowReport& report) {
-  const LayerNormSpec& spec = report.spec;
+  const NormSpec& spec = report.spec;
   std::string text = "spec       " + to_text(spec) + "\n";
   text += "columns    " + std::to_string(spec.columns) + "\n";
   text += "row bytes  " + std::to_string(spec.columns * size_of(spec.input)) + " in, " +
@@ -86,7 +85,7 @@ std::string text_of(const ShowReport& report) {
 
 int show(const ShowCommand& options) {
   if (options.rows < 0) return fail(kUsage, "--rows must be 0 or more");
-  const LayerNormSpec spec = parse_spec(options.spec).value();
+  const NormSpec spec = parse_spec(options.spec).value();
   Service service(service_options(options));
   const ShowReport report = look_up(service, spec, one_device(service, options.arch), options.rows);
   print(options.json ? json_of(report) : text_of(report));

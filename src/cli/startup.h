@@ -25,7 +25,7 @@ struct StartupParts {
 
 // First calls of one spec.
 struct StartupResult {
-  LayerNormSpec spec;
+  NormSpec spec;
   std::int64_t rows = 0;
   std::string plan;
   // In milliseconds. NVRTC's own load: opening it, and by how much its first compile, of an empty kernel,
@@ -72,6 +72,6 @@ std::string text_of(const StartupReport& report);
 std::string json_of(const StartupReport& report);
 
 // So many kernels or a few more: specs of the suite until they ask for enough on this device.
-std::vector<LayerNormSpec> startup_specs(const DeviceProfile& device, int kernels);
+std::vector<NormSpec> startup_specs(const DeviceProfile& device, int kernels);
 
 }  // namespace normjit::cli

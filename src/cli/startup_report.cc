@@ -114,11 +114,11 @@ std::string json_of(const StartupReport& report) {
   return text_of(json);
 }
 
-std::vector<LayerNormSpec> startup_specs(const DeviceProfile& device, int kernels) {
+std::vector<NormSpec> startup_specs(const DeviceProfile& device, int kernels) {
   std::vector<SuiteCase> cases = random_cases(/*seed=*/1, kernels);
   const std::vector<SuiteCase> fixed = fixed_cases();
   cases.insert(cases.begin(), fixed.begin(), fixed.end());
-  std::vector<LayerNormSpec> specs;
+  std::vector<NormSpec> specs;
   for (const SuiteCase& one : cases) {
     if (kernels <= 0) break;
     if (std::find(specs.begin(), specs.end(), one.spec) != specs.end()) continue;

@@ -59,7 +59,7 @@ Options settings_of(const StartupStep& step) {
 // Tensors of a launch: memory of the GPU, or addresses that nobody follows.
 class Operands {
  public:
-  Operands(const std::optional<Gpu>& gpu, const LayerNormSpec& spec, std::int64_t rows) {
+  Operands(const std::optional<Gpu>& gpu, const NormSpec& spec, std::int64_t rows) {
     const SetLayout layout = layout_of(spec, rows);
     if (gpu) memory_.emplace(*gpu, layout.bytes);
     auto* begin = gpu ? static_cast<std::byte*>(memory_->data()) : reinterpret_cast<std::byte*>(0x100000);
@@ -124,7 +124,7 @@ double raw_compile(const Nvrtc& nvrtc, const std::string& text, const std::vecto
 
 Json compile_raw(const StartupStep& step) {
   const Machine machine;
-  const LayerNormSpec spec = parse_spec(step.spec).value();
+  const NormSpec spec = parse_spec(step.spec).value();
   Service service(settings_of(step), machine.seams());
   const DeviceProfile device = service.device(0).value();
   const RenderedKernel kernel =
@@ -145,7 +145,7 @@ Json compile_raw(const StartupStep& step) {
 
 Json call_first(const StartupStep& step) {
   const Machine machine;
-  const LayerNormSpec spec = parse_spec(step.spec).value();
+  const NormSpec spec = parse_spec(step.spec).value();
   Operands operands(machine.gpu(), spec, step.rows);
   const Seams seams = machine.seams();
 
@@ -176,7 +176,7 @@ Json call_first(const StartupStep& step) {
 // What a first call does for a kernel that is on disk, one after the other.
 Json take_apart(const StartupStep& step) {
   const Machine machine;
-  const LayerNormSpec spec = canonical(parse_spec(step.spec).value());
+  const NormSpec spec = canonical(parse_spec(step.spec).value());
   const Options settings = settings_of(step);
   const std::shared_ptr<Driver> stand_in = machine.seams().driver;
   const std::shared_ptr<Driver> driver = stand_in ? stand_in : make_cuda_driver();
@@ -217,7 +217,7 @@ Json build(const StartupStep& step) {
   seams.compiler = make_prebuild_compiler(settings, seams.driver);
   Service service(settings, seams);
   const DeviceProfile device = service.device(0).value();
-  const std::vector<LayerNormSpec> specs = startup_specs(device, step.kernels);
+  const std::vector<NormSpec> specs = startup_specs(device, step.kernels);
   const PrebuildReport report =
       service.prebuild(specs, {&device, 1}, {.jobs = step.jobs, .progress = {}}).value();
   if (report.compiled != report.requested)

@@ -15,43 +15,43 @@ constexpr std::int64_t kOnChipRowBytes = 23'600'000;
 
 bool is_16_bit(DType dtype) { return size_of(dtype) == 2; }
 
-bool whole_vectors(const LayerNormSpec& spec) {
+bool whole_vectors(const NormSpec& spec) {
   constexpr int kVectorBytes = 16;
   return spec.columns * size_of(spec.input) % kVectorBytes == 0 &&
          spec.columns * size_of(spec.output) % kVectorBytes == 0;
 }
 
-bool is_reference(const LayerNormSpec& spec, std::int64_t rows) {
-  const LayerNormSpec wide{.columns = kReferenceColumns, .input = spec.input, .affine = Affine::weight_bias};
-  const LayerNormSpec narrow{.columns = 64, .affine = Affine::weight_bias, .activation = Activation::gelu};
+bool is_reference(const NormSpec& spec, std::int64_t rows) {
+  const NormSpec wide{.columns = kReferenceColumns, .input = spec.input, .affine = Affine::weight_bias};
+  const NormSpec narrow{.columns = 64, .affine = Affine::weight_bias, .activation = Activation::gelu};
   return (rows == 16 && (spec.input == DType::f32 || spec.input == DType::bf16) && spec == wide) ||
          (rows == kReferenceColumns && spec == narrow);
 }
 
-Target reference_target(const LayerNormSpec& spec) {
+Target reference_target(const NormSpec& spec) {
   const double microseconds = spec.columns == 64 ? 522 : spec.input == DType::f32 ? 150 : 80;
   return {Target::Kind::microseconds, microseconds};
 }
 
-Target fused_target(const LayerNormSpec& spec, std::int64_t moved) {
+Target fused_target(const NormSpec& spec, std::int64_t moved) {
   if (moved <= 64 * kMB || compute_type(spec) == DType::f64) return {};
   return {Target::Kind::of_plain, is_16_bit(spec.input) ? 1.10 : 1.03};
 }
 
-Target decode_target(const LayerNormSpec& spec, std::int64_t rows) {
+Target decode_target(const NormSpec& spec, std::int64_t rows) {
   if (rows == 1 && spec.input == DType::f16 && spec.columns == 4096) return {Target::Kind::microseconds, 1.7};
   if (rows == 1 && spec.input == DType::f16 && spec.columns == 16384)
     return {Target::Kind::microseconds, 2.2};
   return {Target::Kind::of_peers, 1.0};
 }
 
-Target few_target(const LayerNormSpec& spec, std::int64_t moved) {
+Target few_target(const NormSpec& spec, std::int64_t moved) {
   if (moved <= 64 * kMB) return {};
   if (spec.columns * size_of(spec.input) <= kOnChipRowBytes) return {Target::Kind::of_copy, 0.85};
   return {Target::Kind::of_split_row, 0.95};
 }
 
-Target long_target(const LayerNormSpec& spec, std::int64_t moved) {
+Target long_target(const NormSpec& spec, std::int64_t moved) {
   if (moved <= 64 * kMB || spec.columns > kWidest) return {};
   return {Target::Kind::of_copy, moved > 256 * kMB ? 0.93 : 0.90};
 }
@@ -94,7 +94,7 @@ Result<Regime> parse_regime(std::string_view text) {
   return Error{Code::BadArgument, "--regime is '" + std::string(text) + "'; it may be one of " + names};
 }
 
-Regime suite_regime(const LayerNormSpec& spec, std::int64_t rows) noexcept {
+Regime suite_regime(const NormSpec& spec, std::int64_t rows) noexcept {
   if (is_reference(spec, rows)) return Regime::reference;
   if (!(plain(spec) == spec)) return Regime::fused;
   if (rows <= 256 && spec.columns >= 1024 && spec.columns <= 16384 && is_16_bit(spec.input))
@@ -123,7 +123,7 @@ std::string to_text(const Target& target) {
   return "none";
 }
 
-Target target_of(const LayerNormSpec& spec, std::int64_t rows) noexcept {
+Target target_of(const NormSpec& spec, std::int64_t rows) noexcept {
   const std::int64_t moved = bytes_moved(spec, rows);
   switch (suite_regime(spec, rows)) {
     case Regime::reference:
@@ -146,7 +146,7 @@ Target target_of(const LayerNormSpec& spec, std::int64_t rows) noexcept {
   return {};
 }
 
-LayerNormSpec plain(LayerNormSpec spec) noexcept {
+NormSpec plain(NormSpec spec) noexcept {
   spec.activation = Activation::none;
   spec.scale = 1.0;
   return spec;

@@ -27,7 +27,7 @@ inline constexpr Regime kRegimes[] = {Regime::reference, Regime::fused,  Regime:
 std::string_view name(Regime) noexcept;
 Result<Regime> parse_regime(std::string_view text);  // BadArgument
 
-Regime suite_regime(const LayerNormSpec& spec, std::int64_t rows) noexcept;
+Regime suite_regime(const NormSpec& spec, std::int64_t rows) noexcept;
 
 // The speed that a case should reach on an NVIDIA H200.
 struct Target {
@@ -45,10 +45,10 @@ struct Target {
   friend bool operator==(const Target&, const Target&) = default;
 };
 std::string to_text(const Target& target);  // ">= 0.96 of copy"
-Target target_of(const LayerNormSpec& spec, std::int64_t rows) noexcept;
+Target target_of(const NormSpec& spec, std::int64_t rows) noexcept;
 
 struct SuiteCase {
-  LayerNormSpec spec;
+  NormSpec spec;
   std::int64_t rows = 0;
   bool drawn = false;  // at random, by the seed
 
@@ -57,7 +57,7 @@ struct SuiteCase {
 };
 
 // The same layer without activation and scale.
-LayerNormSpec plain(LayerNormSpec spec) noexcept;
+NormSpec plain(NormSpec spec) noexcept;
 
 // The cases that are always the same; some of each regime but narrow.
 std::vector<SuiteCase> fixed_cases();

@@ -132,12 +132,12 @@ class Dice {
   std::uint64_t state_;
 };
 
-LayerNormSpec random_spec(Dice& dice) {
+NormSpec random_spec(Dice& dice) {
   constexpr DType kTypes[] = {DType::bf16, DType::bf16, DType::bf16, DType::f32, DType::f32,
                               DType::f32,  DType::f16,  DType::f16,  DType::f64};
   constexpr Affine kAffines[] = {Affine::none,        Affine::weight,      Affine::weight_bias,
                                  Affine::weight_bias, Affine::weight_bias, Affine::weight_bias};
-  LayerNormSpec spec{.columns = dice.by_octave(16, 16)};
+  NormSpec spec{.columns = dice.by_octave(16, 16)};
   spec.input = kTypes[dice.roll(std::ssize(kTypes))];
   spec.output = spec.input;
   spec.weight = size_of(spec.input) == 2 && dice.roll(4) == 0 ? DType::f32 : spec.input;
@@ -148,7 +148,7 @@ LayerNormSpec random_spec(Dice& dice) {
 }
 
 // As many rows as move about so many bytes.
-std::int64_t rows_for(const LayerNormSpec& spec, std::int64_t bytes) {
+std::int64_t rows_for(const NormSpec& spec, std::int64_t bytes) {
   const std::int64_t row = bytes_moved(spec, 2) - bytes_moved(spec, 1);
   const std::int64_t weights = bytes_moved(spec, 1) - row;
   return std::max<std::int64_t>(1, (bytes - weights + row / 2) / row);
@@ -166,7 +166,7 @@ std::vector<SuiteCase> random_cases(std::uint64_t seed, int count) {
   Dice dice(seed);
   std::vector<SuiteCase> cases;
   for (int i = 0; i < count; ++i) {
-    const LayerNormSpec spec = random_spec(dice);
+    const NormSpec spec = random_spec(dice);
     cases.push_back({spec, rows_for(spec, dice.by_octave(8 * kMB, 6)), /*drawn=*/true});
   }
   return cases;

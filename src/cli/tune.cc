@@ -34,7 +34,7 @@ struct Case {
   std::vector<Kernel> kernels;
 };
 
-Case make_case(const LayerNormSpec& spec, std::int64_t rows, const Gpu& gpu, const DeviceProfile& profile,
+Case make_case(const NormSpec& spec, std::int64_t rows, const Gpu& gpu, const DeviceProfile& profile,
                int top) {
   check_rows(spec, rows);
   // The tensors of the measurement, but for where their memory begins.
@@ -184,7 +184,7 @@ std::string text_of(const std::vector<TuneReport>& reports) {
 int tune(const TuneCommand& options) {
   if (options.repeat < 1) return fail(kUsage, "--repeat must be 1 or more");
   if (options.top < 0) return fail(kUsage, "--top must be 0, which is all, or more");
-  std::vector<LayerNormSpec> specs;
+  std::vector<NormSpec> specs;
   for (const std::string& text : options.specs) specs.push_back(parse_spec(text).value());
   std::vector<std::int64_t> rows_wanted;
   if (!options.rows.empty()) rows_wanted = parse_rows_list(options.rows);
@@ -200,7 +200,7 @@ int tune(const TuneCommand& options) {
   const DeviceProfile profile = service.device(options.device).value();
   const CopyKernel copy(settings, gpu, profile.arch);
   std::vector<Case> cases;
-  for (const LayerNormSpec& spec : specs)
+  for (const NormSpec& spec : specs)
     for (const std::int64_t rows : rows_wanted.empty() ? std::vector{default_rows(spec)} : rows_wanted)
       cases.push_back(make_case(spec, rows, gpu, profile, options.top));
   prepare(service, options.device, profile, cases);

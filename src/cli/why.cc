@@ -11,7 +11,7 @@ namespace {
 
 // A spec on a device: where its kernels are.
 struct SpecWhyReport {
-  LayerNormSpec spec;
+  NormSpec spec;
   DeviceProfile device;
   std::int64_t rows = 0;           // 0: not asked for
   std::vector<WhyReport> kernels;  // for `rows` of contiguous tensors only one
@@ -55,7 +55,7 @@ std::string text_of(const SpecWhyReport& report) {
 
 int why(const WhyCommand& options) {
   if (options.rows < 0) return fail(kUsage, "--rows must be 0 or more");
-  const LayerNormSpec spec = parse_spec(options.spec).value();
+  const NormSpec spec = parse_spec(options.spec).value();
   Service service(service_options(options));
   SpecWhyReport report{.spec = spec,
                        .device = one_device(service, options.arch),

@@ -65,7 +65,7 @@ struct ExportOptions {
   std::vector<std::string> from;
   // Only the kernels that these specs can ask for on these devices, and the plans tuned for them; both empty:
   // all that is sound.
-  std::vector<LayerNormSpec> specs;
+  std::vector<NormSpec> specs;
   std::vector<DeviceProfile> devices;
 };
 
@@ -90,7 +90,7 @@ struct ImportReport {
 
 // Service::why: one kernel that a spec can ask for, and where it is or why it is nowhere.
 struct WhyReport {
-  LayerNormSpec spec;
+  NormSpec spec;
   Arch arch;
   Plan plan;
   std::string uses;      // what asks for it: "few rows, alignment 8; many rows, alignment 4 or 8"; or empty

@@ -52,7 +52,7 @@ inline constexpr Alignment kAlignments[] = {Alignment::one, Alignment::two, Alig
 NORMJIT_API Alignment alignment_of(std::uint64_t address_and_stride_bytes, DType dtype) noexcept;
 
 // That of contiguous tensors whose addresses are multiples of 16 bytes.
-NORMJIT_API Alignment contiguous_alignment(const LayerNormSpec& spec) noexcept;
+NORMJIT_API Alignment contiguous_alignment(const NormSpec& spec) noexcept;
 
 struct Plan {
   Strategy strategy = Strategy::block_row;
@@ -81,9 +81,9 @@ NORMJIT_API Result<Plan> parse_plan(std::string_view text);
 NORMJIT_API Plan generic_plan() noexcept;
 // The stand-in under which the generic kernel that serves a spec is generated, compiled and cached: one for
 // each compute type.
-NORMJIT_API LayerNormSpec generic_spec(const LayerNormSpec& spec) noexcept;
+NORMJIT_API NormSpec generic_spec(const NormSpec& spec) noexcept;
 // The spec for which the kernel of a plan is generated: generic_spec of a generic plan, else canonical(spec).
-NORMJIT_API LayerNormSpec source_spec(const Plan& plan, const LayerNormSpec& spec) noexcept;
+NORMJIT_API NormSpec source_spec(const Plan& plan, const NormSpec& spec) noexcept;
 
 // A plan with what it would cost.
 struct Candidate {
@@ -93,24 +93,24 @@ struct Candidate {
 };
 
 // Every plan worth a thought for this use of a valid spec, the best first. Never empty.
-NORMJIT_API std::vector<Candidate> candidates(const LayerNormSpec& spec, const DeviceProfile& device,
+NORMJIT_API std::vector<Candidate> candidates(const NormSpec& spec, const DeviceProfile& device,
                                               RowsRegime regime, Alignment alignment);
 
 // The first of them. Never fails: every valid spec has a plan on every known device.
-NORMJIT_API Plan choose(const LayerNormSpec& spec, const DeviceProfile& device, RowsRegime regime,
+NORMJIT_API Plan choose(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
                         Alignment alignment) noexcept;
 
 // The plan of the same use whose blocks need not be resident together, for devices that have no room for
 // them.
-NORMJIT_API Plan fallback(const LayerNormSpec& spec, const DeviceProfile& device, RowsRegime regime,
+NORMJIT_API Plan fallback(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
                           Alignment alignment) noexcept;
 
 // Every plan that choose() can return for this spec and device, and its fallback where blocks share a row,
 // without repetition.
-NORMJIT_API std::vector<Plan> plans(const LayerNormSpec& spec, const DeviceProfile& device);
+NORMJIT_API std::vector<Plan> plans(const NormSpec& spec, const DeviceProfile& device);
 
 // Ok, or IllegalPlan with the limit that is broken.
-NORMJIT_API Result<void> check(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device);
+NORMJIT_API Result<void> check(const Plan& plan, const NormSpec& spec, const DeviceProfile& device);
 
 // Facts of a plan that the launch needs.
 NORMJIT_API std::int64_t rows_per_block(
@@ -120,15 +120,15 @@ NORMJIT_API std::int64_t rows_per_block(
 NORMJIT_API std::int64_t columns_per_block(const Plan& plan) noexcept;
 // Blocks to launch for so many rows (> 0) on this device; at most 2^31 - 1. The kernels loop over what is
 // left.
-NORMJIT_API std::int64_t grid_blocks(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device,
+NORMJIT_API std::int64_t grid_blocks(const Plan& plan, const NormSpec& spec, const DeviceProfile& device,
                                      std::int64_t rows) noexcept;
 // The architecture to compile for: persistent_row needs the architecture-specific target, as sm_90a; generic
 // takes the oldest one whose cubins run on this, so that few of them serve all.
 NORMJIT_API Arch target_of(const Plan& plan, Arch arch) noexcept;
 // Bytes of dynamic shared memory of a block.
-NORMJIT_API int shared_bytes(const Plan& plan, const LayerNormSpec& spec) noexcept;
+NORMJIT_API int shared_bytes(const Plan& plan, const NormSpec& spec) noexcept;
 // Bytes of workspace for a launch of any number of rows; 0 for plans that need none.
-NORMJIT_API std::size_t workspace_bytes(const Plan& plan, const LayerNormSpec& spec,
+NORMJIT_API std::size_t workspace_bytes(const Plan& plan, const NormSpec& spec,
                                         const DeviceProfile& device) noexcept;
 
 }  // namespace normjit

@@ -21,7 +21,7 @@ namespace normjit {
 enum class Code : std::int32_t {
   Ok = 0,
 
-  // A LayerNormSpec that describes no layer normalization.
+  // A NormSpec that describes no layer normalization.
   BadRank = 100,         // normalized_shape has no dimension or more than 8
   BadDimension = 101,    // a dimension is zero or negative
   TooManyColumns = 102,  // the product of the dimensions exceeds 2^31 - 1

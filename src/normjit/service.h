@@ -1,4 +1,4 @@
-// The front door: from a LayerNormSpec to a launched kernel.
+// The front door: from a NormSpec to a launched kernel.
 //
 //   normjit::Service service;
 //   auto status = service.layer_norm({.columns = 4096, .affine = normjit::Affine::weight_bias},
@@ -123,7 +123,7 @@ class NORMJIT_API Kernel {
   Result<void> check(const Tensors& tensors) const;
 
   std::size_t workspace_bytes() const noexcept;  // 0 for most kernels
-  const LayerNormSpec& spec() const noexcept;    // canonical
+  const NormSpec& spec() const noexcept;         // canonical
   const Plan& plan() const noexcept;
   const DeviceProfile& device() const noexcept;
   Origin origin() const noexcept;
@@ -156,7 +156,7 @@ struct PrepareOptions {
 // A plan that was measured to be the fastest for a use of a spec on a device. Kept in the cache directory
 // (Service::remember), it is taken instead of the planner's choice on devices with exactly this profile.
 struct TunedPlan {
-  LayerNormSpec spec;
+  NormSpec spec;
   DeviceProfile device;
   RowsRegime regime = RowsRegime::many;
   Alignment alignment = Alignment::eight;
@@ -168,7 +168,7 @@ struct TunedPlan {
 // One kernel of a prebuild.
 struct KernelReport {
   enum class Outcome : std::uint8_t { cached, compiled, failed, missing };  // missing: only in a dry run
-  LayerNormSpec spec;
+  NormSpec spec;
   Arch arch;
   Plan plan;
   std::string id;  // of the cache entry: 32 hexadecimal digits
@@ -309,7 +309,7 @@ class NORMJIT_API Service {
   // compile. Never changes
   // the current context. Errors: those of validate; BadArgument; NotCached; NoDriver, DriverTooOld,
   // NoContext, NoDevice, ForkedAfterCudaInit; NoCompiler, CompileFailed...
-  Result<Kernel> prepare(const LayerNormSpec& spec, const PrepareOptions& options = {});
+  Result<Kernel> prepare(const NormSpec& spec, const PrepareOptions& options = {});
 
   // After warm-up: from now on a kernel that no cache has is warned of when it is compiled, or is the error
   // NotCached. Kernels that are in a cache are still loaded. Frozen::no ends it. Background compiles that are
@@ -327,11 +327,11 @@ class NORMJIT_API Service {
   // share of it that this process has (MIG, MPS), cannot run together the blocks that share a row, another
   // plan serves, from then on. From a kernel's second launch on it takes no lock, counts no reference and
   // allocates nothing, so that any number of threads may call it at once.
-  Result<void> layer_norm(const LayerNormSpec& spec, const Tensors& tensors, Stream stream,
+  Result<void> layer_norm(const NormSpec& spec, const Tensors& tensors, Stream stream,
                           const LaunchOptions& options = {});
 
   // Workspace that suffices for every launch of this spec through layer_norm on the current context's device.
-  Result<std::size_t> workspace_bytes(const LayerNormSpec& spec);
+  Result<std::size_t> workspace_bytes(const NormSpec& spec);
 
   // Keeps a tuned plan in the cache directory, in the place of an older one for the same use. Services made
   // from now on take it; this one goes on as it has begun where it has looked for one before, so that kernels
@@ -339,23 +339,21 @@ class NORMJIT_API Service {
   // those of validate; IllegalPlan, also for a plan whose accesses the alignment does not allow; CacheIo.
   Result<void> remember(const TunedPlan& tuned);
   // The plan that is kept for this use, if there is one that is legal.
-  Result<std::optional<Plan>> tuned(const LayerNormSpec& spec, const DeviceProfile& device, RowsRegime regime,
+  Result<std::optional<Plan>> tuned(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
                                     Alignment alignment) const;
 
   // Puts every kernel that these specs can ask for on these devices into the cache: those of plans(), and of
   // the tuned plans that the cache keeps for any device of such an architecture. Needs no GPU and no
   // driver. Errors: those of validate, and BadArgument when there is nothing to do; a kernel that fails is
   // counted in the report, not an error of the call.
-  Result<PrebuildReport> prebuild(std::span<const LayerNormSpec> specs,
-                                  std::span<const DeviceProfile> devices,
+  Result<PrebuildReport> prebuild(std::span<const NormSpec> specs, std::span<const DeviceProfile> devices,
                                   const PrebuildOptions& options = {});
 
   // The source that prepare would compile.
-  Result<RenderedKernel> render(const LayerNormSpec& spec, const DeviceProfile& device, RowsRegime regime,
+  Result<RenderedKernel> render(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
                                 Alignment alignment) const;
   // The source of this very plan. IllegalPlan.
-  Result<RenderedKernel> render(const LayerNormSpec& spec, const DeviceProfile& device,
-                                const Plan& plan) const;
+  Result<RenderedKernel> render(const NormSpec& spec, const DeviceProfile& device, const Plan& plan) const;
 
   // The entries of the cache directory, by id, and behind them those of each layer. CacheIo if the directory
   // cannot be read; a missing one is empty.
@@ -376,9 +374,9 @@ class NORMJIT_API Service {
   Result<ImportReport> import_from(const std::vector<std::string>& sources);
   // For every kernel that a spec can ask for on a device: where it is, or why it would be compiled. Compiles
   // nothing. Errors: those of validate.
-  Result<std::vector<WhyReport>> why(const LayerNormSpec& spec, const DeviceProfile& device);
+  Result<std::vector<WhyReport>> why(const NormSpec& spec, const DeviceProfile& device);
   // The same for the kernel of this very plan, which may be generic_plan(). IllegalPlan.
-  Result<WhyReport> why(const LayerNormSpec& spec, const DeviceProfile& device, const Plan& plan);
+  Result<WhyReport> why(const NormSpec& spec, const DeviceProfile& device, const Plan& plan);
 
   // The profile of a device of this machine (-1: the current context's). NoDriver, NoContext, NoDevice.
   Result<DeviceProfile> device(int ordinal = -1);

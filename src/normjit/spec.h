@@ -21,6 +21,12 @@ enum class DType : std::uint8_t { f16, bf16, f32, f64 };
 // Which affine parameters there are: vectors of `columns` elements.
 enum class Affine : std::uint8_t { none, weight, weight_bias };
 
+// The statistics of a row: mean and variance, or the root of the mean square alone.
+enum class Norm : std::uint8_t { layer, rms };
+
+// A second row that is added to x in front of the norm.
+enum class Residual : std::uint8_t { none, before };
+
 // Applied to the normalized (and affine) value. gelu is the exact one with erf, gelu_tanh its tanh
 // approximation, silu is v / (1 + exp(-v)). As in PyTorch, relu keeps NaN.
 enum class Activation : std::uint8_t { none, relu, gelu, gelu_tanh, silu };
@@ -31,22 +37,27 @@ NORMJIT_API std::string_view name(Activation) noexcept;  // "none", "relu", ...
 NORMJIT_API int size_of(DType) noexcept;                 // bytes an element
 
 // A plain value: copy it, compare it, build it with designated initializers. The defaults of `output` and
-// `weight` follow the members before them, so LayerNormSpec{.columns = 64, .input = DType::f16} is f16
+// `weight` follow the members before them, so NormSpec{.columns = 64, .input = DType::f16} is f16
 // throughout.
-struct LayerNormSpec {
+struct NormSpec {
+  Norm norm = Norm::layer;
   std::int64_t columns = 0;  // elements a row, 1 .. 2^31 - 1
   DType input = DType::f32;  // of x
   DType output = input;      // of y
   DType weight = input;      // of weight and bias; without meaning where there are none
   double epsilon = 1e-5;     // added to the variance inside the root; >= 0, finite in the compute type
+  Residual residual = Residual::none;
+  bool sum = false;  // also write x + residual, in the input dtype
   Affine affine = Affine::none;
   Activation activation = Activation::none;
   double scale = 1.0;       // multiplies the result; finite in the compute type
   bool statistics = false;  // also write mean and rstd of each row
 
   // Equal to the bit: epsilon and scale compare by representation.
-  NORMJIT_API friend bool operator==(const LayerNormSpec&, const LayerNormSpec&) noexcept;
+  NORMJIT_API friend bool operator==(const NormSpec&, const NormSpec&) noexcept;
 };
+
+using LayerNormSpec = NormSpec;  // the name of 0.1
 
 // The columns of a PyTorch-style normalized_shape: the product of 1 to 8 dimensions, each >= 1.
 // Errors: BadRank, BadDimension, TooManyColumns.
@@ -54,25 +65,25 @@ NORMJIT_API Result<std::int64_t> columns_of(std::span<const std::int64_t> normal
 
 // Ok, or the first mistake in the order of the members: BadDimension, TooManyColumns, BadDType, BadEpsilon,
 // BadAffine, BadActivation, BadScale.
-NORMJIT_API Result<void> validate(const LayerNormSpec& spec);
+NORMJIT_API Result<void> validate(const NormSpec& spec);
 
 // The same layer with what has no meaning set to its default: the weight dtype where there are no weights,
 // the sign of a zero epsilon. Every cache and comparison inside normjit works on canonical specs.
-NORMJIT_API LayerNormSpec canonical(const LayerNormSpec& spec) noexcept;
+NORMJIT_API NormSpec canonical(const NormSpec& spec) noexcept;
 
 // The canonical text of a valid spec, safe to paste into a shell:
 //   layernorm/cols=N/IN[/out=T][/w=T]/eps=E[/w|/wb][/ACTIVATION][/scale=S][/stats]
 // Defaults are left out, numbers are the shortest decimals that read back to the same bits.
 // parse_spec(to_text(spec)) == canonical(spec).
-NORMJIT_API std::string to_text(const LayerNormSpec& spec);
+NORMJIT_API std::string to_text(const NormSpec& spec);
 
 // Reads a spec text. After "layernorm" the fields may come in any order, each at most once;
 // `shape=64x256x256` may stand for `cols=`, and every field but that one has its default. The result is
 // canonical and valid. Errors: BadSpecText, or what columns_of and validate say.
-NORMJIT_API Result<LayerNormSpec> parse_spec(std::string_view text);
+NORMJIT_API Result<NormSpec> parse_spec(std::string_view text);
 
 // The type in which a spec is computed, and of its mean and rstd: f64 as soon as one of its tensors is f64,
 // else f32.
-NORMJIT_API DType compute_type(const LayerNormSpec& spec) noexcept;
+NORMJIT_API DType compute_type(const NormSpec& spec) noexcept;
 
 }  // namespace normjit

@@ -71,8 +71,7 @@ std::string Execution::who_waits() const {
     if (warp.waiting != 0) {
       const auto lane = static_cast<unsigned>(std::countr_zero(warp.waiting));
       add({shortest(std::popcount(warp.waiting)), " lanes wait for their warp in ",
-           text_of(warp.lanes[lane].place), ", the first of them ",
-           thread_name(warp.first + lane)});
+           text_of(warp.lanes[lane].place), ", the first of them ", thread_name(warp.first + lane)});
     }
   if (text.empty()) text = concat({thread_name(running_index_), " runs on and on"});
   return text;

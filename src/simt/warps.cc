@@ -43,8 +43,7 @@ void Execution::resolve(unsigned index, unsigned members) {
                                     shortest(own.from), ", which is not in the mask and takes no part"}));
       stop();
     }
-    fibers_[warp.first + lane].result =
-        own.op == WarpOp::shuffle ? warp.lanes[own.from].value : votes;
+    fibers_[warp.first + lane].result = own.op == WarpOp::shuffle ? warp.lanes[own.from].value : votes;
   }
   // Only a barrier orders memory; a shuffle does not.
   if (checked_ && one.op == WarpOp::barrier) clocks_.meet({fibers, count});

@@ -44,7 +44,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int kManySpecs = 10'000;
 constexpr std::int64_t kRows = 200;
 
-LayerNormSpec spec(int number) {
+NormSpec spec(int number) {
   return canonical({.columns = 256 + number, .input = DType::bf16, .affine = Affine::weight_bias});
 }
 
@@ -87,7 +87,7 @@ normjit_tensors in_c(const Tensors& tensors) {
   return t;
 }
 
-normjit_spec in_c(const LayerNormSpec& spec) {
+normjit_spec in_c(const NormSpec& spec) {
   normjit_spec s = NORMJIT_SPEC_INIT;
   c_api::write(spec, s);
   return s;
@@ -103,7 +103,7 @@ class ByText {
  public:
   explicit ByText(Service& service) : service_(service) {}
 
-  Status launch(const LayerNormSpec& spec, const Tensors& tensors, Stream stream) {
+  Status launch(const NormSpec& spec, const Tensors& tensors, Stream stream) {
     Kernel kernel;
     {
       const std::lock_guard lock(mutex_);
@@ -121,11 +121,11 @@ class ByText {
 };
 
 // The specs that a thread calls, each thread in an order of its own.
-std::vector<LayerNormSpec> order(int specs, int thread) {
+std::vector<NormSpec> order(int specs, int thread) {
   std::vector<int> numbers(specs);
   std::iota(numbers.begin(), numbers.end(), 0);
   std::shuffle(numbers.begin(), numbers.end(), std::mt19937(thread));
-  std::vector<LayerNormSpec> all;
+  std::vector<NormSpec> all;
   for (const int number : numbers) all.push_back(spec(number));
   return all;
 }
@@ -180,9 +180,9 @@ void c_prepared(benchmark::State& state) {
 // Calls `launch` with the specs of a thread in turn, as `form` makes them.
 template <class Launch, class Form = std::identity>
 void measure_specs(benchmark::State& state, const Launch& launch, const Form& form = {}) {
-  using Spec = std::remove_cvref_t<std::invoke_result_t<Form, const LayerNormSpec&>>;
+  using Spec = std::remove_cvref_t<std::invoke_result_t<Form, const NormSpec&>>;
   std::vector<Spec> specs;
-  for (const LayerNormSpec& spec : order(static_cast<int>(state.range(0)), state.thread_index()))
+  for (const NormSpec& spec : order(static_cast<int>(state.range(0)), state.thread_index()))
     specs.push_back(form(spec));
   std::size_t next = 0;
   measure(state, [&] {
@@ -194,7 +194,7 @@ void measure_specs(benchmark::State& state, const Launch& launch, const Form& fo
 void one_call(benchmark::State& state) {
   Service& service = *counting().service;
   const Tensors& tensors = counting().tensors;
-  measure_specs(state, [&](const LayerNormSpec& spec) {
+  measure_specs(state, [&](const NormSpec& spec) {
     benchmark::DoNotOptimize(service.layer_norm(spec, tensors, nullptr).ok());
   });
 }
@@ -207,16 +207,16 @@ void c_one_call(benchmark::State& state) {
       [&](const normjit_spec& spec) {
         benchmark::DoNotOptimize(normjit_layer_norm(service, &spec, &tensors, nullptr, nullptr, nullptr));
       },
-      [](const LayerNormSpec& spec) { return in_c(spec); });
+      [](const NormSpec& spec) { return in_c(spec); });
 }
 
 void by_text(benchmark::State& state) {
   static ByText kernels(*counting().service);
   const Tensors& tensors = counting().tensors;
-  const auto launch = [&](const LayerNormSpec& spec) {
+  const auto launch = [&](const NormSpec& spec) {
     benchmark::DoNotOptimize(kernels.launch(spec, tensors, nullptr));
   };
-  for (const LayerNormSpec& one : order(static_cast<int>(state.range(0)), 0)) launch(one);
+  for (const NormSpec& one : order(static_cast<int>(state.range(0)), 0)) launch(one);
   measure_specs(state, launch);
 }
 
@@ -262,7 +262,7 @@ Result<DriverTable> recording_cuda() {
 
 // A kernel whose run takes the GPU less time than its launch takes the CPU.
 struct OnGpu {
-  static constexpr LayerNormSpec kSpec{.columns = 1024, .input = DType::bf16, .affine = Affine::weight_bias};
+  static constexpr NormSpec kSpec{.columns = 1024, .input = DType::bf16, .affine = Affine::weight_bias};
 
   OnGpu() {
     recorded.layer_norm(kSpec, tensors, stream.handle()).value();

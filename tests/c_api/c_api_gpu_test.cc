@@ -17,14 +17,14 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr LayerNormSpec kSpecs[] = {
+constexpr NormSpec kSpecs[] = {
     {.columns = 768, .affine = Affine::weight_bias, .activation = Activation::gelu},
     {.columns = 4096, .input = DType::bf16, .affine = Affine::weight_bias, .statistics = true},
     {.columns = 1023, .input = DType::f16, .output = DType::f32, .affine = Affine::weight, .scale = 0.5},
     {.columns = 3000, .input = DType::f64}};
 constexpr std::int64_t kRows = 150;
 
-normjit_spec in_c(const LayerNormSpec& spec) {
+normjit_spec in_c(const NormSpec& spec) {
   normjit_spec to = NORMJIT_SPEC_INIT;
   c_api::write(spec, to);
   return to;
@@ -66,13 +66,13 @@ class CApiGpuTest : public GpuTest {
     normjit_free(error);
     return text;
   }
-  std::string launched(const LayerNormSpec& spec, const Tensors& tensors, Stream stream,
+  std::string launched(const NormSpec& spec, const Tensors& tensors, Stream stream,
                        const normjit_launch_options* how = nullptr) {
     const normjit_spec what = in_c(spec);
     const normjit_tensors on = in_c(tensors);
     return outcome([&](char** e) { return normjit_layer_norm(service_, &what, &on, stream, how, e); });
   }
-  normjit_kernel* prepared(const LayerNormSpec& spec, const normjit_prepare_options* use = nullptr) {
+  normjit_kernel* prepared(const NormSpec& spec, const normjit_prepare_options* use = nullptr) {
     const normjit_spec what = in_c(spec);
     normjit_kernel* kernel = nullptr;
     EXPECT_EQ(outcome([&](char** e) { return normjit_prepare(service_, &what, use, &kernel, e); }), "Ok");
@@ -84,7 +84,7 @@ class CApiGpuTest : public GpuTest {
 };
 
 TEST_F(CApiGpuTest, OneCallAndPreparedKernelsAreRight) {
-  for (const LayerNormSpec& spec : kSpecs) {
+  for (const NormSpec& spec : kSpecs) {
     SCOPED_TRACE(to_text(spec));
     cli::Problem problem = make(spec, kRows);
     GpuProblem on_gpu(problem);
@@ -150,7 +150,7 @@ TEST_F(CApiGpuTest, LaunchesAreCapturedAndAMissLeavesTheCaptureValid) {
 }
 
 TEST_F(CApiGpuTest, AWorkspaceServesEveryRowOfAGiganticSpec) {
-  constexpr LayerNormSpec kGigantic{.columns = 4194304, .affine = Affine::weight_bias};
+  constexpr NormSpec kGigantic{.columns = 4194304, .affine = Affine::weight_bias};
   const normjit_spec what = in_c(kGigantic);
   std::size_t bytes = 0;
   ASSERT_EQ(outcome([&](char** e) { return normjit_workspace_bytes(service_, &what, &bytes, e); }), "Ok");

@@ -14,7 +14,7 @@ namespace {
 constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
 
 // A problem with the right outputs, as a perfect kernel leaves them.
-Problem solved(const LayerNormSpec& spec, std::int64_t rows, std::int64_t y_stride = kContiguous) {
+Problem solved(const NormSpec& spec, std::int64_t rows, std::int64_t y_stride = kContiguous) {
   Problem problem = make_problem(spec, rows, kContiguous, y_stride).value();
   fill(problem, 1);
   std::vector<ReferenceValue> expected(static_cast<std::size_t>(spec.columns));
@@ -43,12 +43,12 @@ double get(const Matrix& matrix, std::int64_t row, std::int64_t column) {
 
 TEST(Check, AcceptsRightOutputsOfEveryDType) {
   for (const DType dtype : {DType::f16, DType::bf16, DType::f32, DType::f64}) {
-    const LayerNormSpec spec{.columns = 33,
-                             .input = dtype,
-                             .affine = Affine::weight_bias,
-                             .activation = Activation::gelu,
-                             .scale = 3,
-                             .statistics = true};
+    const NormSpec spec{.columns = 33,
+                        .input = dtype,
+                        .affine = Affine::weight_bias,
+                        .activation = Activation::gelu,
+                        .scale = 3,
+                        .statistics = true};
     const CheckReport report = check(solved(spec, 50), kAll);
     EXPECT_TRUE(report.ok()) << name(dtype);
     EXPECT_EQ(report.rows, 50);

@@ -10,16 +10,16 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-std::vector<std::string> texts(const Result<std::vector<LayerNormSpec>>& specs) {
+std::vector<std::string> texts(const Result<std::vector<NormSpec>>& specs) {
   EXPECT_TRUE(specs.ok()) << (specs.ok() ? "" : specs.error().message);
   std::vector<std::string> result;
   if (specs)
-    for (const LayerNormSpec& spec : *specs) result.push_back(to_text(spec));
+    for (const NormSpec& spec : *specs) result.push_back(to_text(spec));
   return result;
 }
 
 std::string error_of(std::string_view text) {
-  const Result<std::vector<LayerNormSpec>> specs = parse_manifest(text, "shapes.json");
+  const Result<std::vector<NormSpec>> specs = parse_manifest(text, "shapes.json");
   EXPECT_EQ(specs.code(), Code::BadArgument) << text;
   return specs.ok() ? "" : specs.error().message;
 }
@@ -74,16 +74,15 @@ TEST(Manifest, ALastLineThatIsCutShortSaysSo) {
 }
 
 TEST(Manifest, UnreadableFilesAreErrors) {
-  const Result<std::vector<LayerNormSpec>> absent =
-      read_manifest(testing::TempDir() + "no-such-manifest.json");
+  const Result<std::vector<NormSpec>> absent = read_manifest(testing::TempDir() + "no-such-manifest.json");
   EXPECT_EQ(absent.code(), Code::BadArgument);
   EXPECT_THAT(absent.error().message, HasSubstr("no-such-manifest.json"));
   EXPECT_EQ(read_manifest(testing::TempDir()).code(), Code::BadArgument);
 }
 
 TEST(Manifest, DistinctKeepsTheFirstOfEach) {
-  const LayerNormSpec a{.columns = 1}, b{.columns = 2};
-  EXPECT_EQ(distinct({a, b, a, b, a}), (std::vector<LayerNormSpec>{a, b}));
+  const NormSpec a{.columns = 1}, b{.columns = 2};
+  EXPECT_EQ(distinct({a, b, a, b, a}), (std::vector<NormSpec>{a, b}));
 }
 
 TEST(Manifest, TheReferenceManifestHoldsTheReferenceWorkloads) {

@@ -93,12 +93,12 @@ TEST(RandomData, FillsOverlappingRows) {
 TEST(Problem, HasWhatTheSpecHas) {
   const Problem bare = make_problem({.columns = 3}, 2, kContiguous, kContiguous).value();
   EXPECT_TRUE(bare.weight.empty() && bare.bias.empty() && bare.mean.empty() && bare.rstd.empty());
-  const LayerNormSpec spec{.columns = 3,
-                           .input = DType::f16,
-                           .output = DType::f64,
-                           .weight = DType::f32,
-                           .affine = Affine::weight_bias,
-                           .statistics = true};
+  const NormSpec spec{.columns = 3,
+                      .input = DType::f16,
+                      .output = DType::f64,
+                      .weight = DType::f32,
+                      .affine = Affine::weight_bias,
+                      .statistics = true};
   const Problem full = make_problem(spec, 2, 7, 5).value();
   EXPECT_EQ(full.x.bytes(), 10u * 2);
   EXPECT_EQ(full.y.bytes(), 8u * 8);

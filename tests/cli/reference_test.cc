@@ -12,8 +12,7 @@
 namespace normjit::cli {
 namespace {
 
-std::vector<double> values_of(const LayerNormSpec& spec, const void* x, const void* weight,
-                              const void* bias) {
+std::vector<double> values_of(const NormSpec& spec, const void* x, const void* weight, const void* bias) {
   std::vector<ReferenceValue> values(static_cast<std::size_t>(spec.columns));
   reference_values(spec, x, weight, bias, row_statistics(spec, x), 0, spec.columns, values.data());
   std::vector<double> result;
@@ -23,7 +22,7 @@ std::vector<double> values_of(const LayerNormSpec& spec, const void* x, const vo
 
 TEST(Reference, HandComputed) {
   const float x[] = {1, 2, 3, 6};  // mean 3, variance 14/4
-  const LayerNormSpec spec{.columns = 4, .epsilon = 0.5, .affine = Affine::weight_bias, .scale = 2};
+  const NormSpec spec{.columns = 4, .epsilon = 0.5, .affine = Affine::weight_bias, .scale = 2};
   const RowStatistics statistics = row_statistics(spec, x);
   EXPECT_EQ(statistics.mean, 3);
   EXPECT_EQ(statistics.rstd, 0.5);  // 1 / sqrt(3.5 + 0.5)
@@ -33,7 +32,7 @@ TEST(Reference, HandComputed) {
 
 TEST(Reference, OneColumnIsItsBias) {
   const double x = 123.25, weight = 7, bias = -2;
-  const LayerNormSpec spec{.columns = 1, .input = DType::f64, .affine = Affine::weight_bias};
+  const NormSpec spec{.columns = 1, .input = DType::f64, .affine = Affine::weight_bias};
   EXPECT_EQ(values_of(spec, &x, &weight, &bias), std::vector<double>{-2});
 }
 
@@ -88,7 +87,7 @@ TEST(Reference, AgreesWithANaiveLongDoubleFormula) {
       std::vector<double> storage(x.size());
       store(dtype, storage.data(), 0, columns, x.data());
 
-      const LayerNormSpec spec{.columns = columns, .input = dtype, .epsilon = 1e-3};
+      const NormSpec spec{.columns = columns, .input = dtype, .epsilon = 1e-3};
       const RowStatistics statistics = row_statistics(spec, storage.data());
       const Naive expected = naive(x, spec.epsilon);
       EXPECT_NEAR(statistics.mean, static_cast<double>(expected.mean), 1e-15);
@@ -105,14 +104,14 @@ TEST(Reference, AgreesWithANaiveLongDoubleFormula) {
 TEST(Reference, LargeOffsetsKeepTheirVariance) {
   std::vector<double> x(4096);
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = 1e9 + (i % 2 == 0 ? 0.5 : -0.5);
-  const LayerNormSpec spec{.columns = 4096, .input = DType::f64, .epsilon = 0};
+  const NormSpec spec{.columns = 4096, .input = DType::f64, .epsilon = 0};
   EXPECT_EQ(row_statistics(spec, x.data()).mean, 1e9);
   EXPECT_EQ(row_statistics(spec, x.data()).rstd, 2);
 }
 
 TEST(Reference, LongRowsLoseNothing) {
   std::vector<double> x(1 << 20, 0.1);
-  const LayerNormSpec spec{.columns = 1 << 20, .input = DType::f64, .epsilon = 1};
+  const NormSpec spec{.columns = 1 << 20, .input = DType::f64, .epsilon = 1};
   EXPECT_EQ(row_statistics(spec, x.data()).mean, 0.1);
   EXPECT_EQ(row_statistics(spec, x.data()).rstd, 1);
 }
@@ -120,14 +119,14 @@ TEST(Reference, LongRowsLoseNothing) {
 TEST(Reference, NaNAndInfinityMakeTheRowNaN) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     const float x[] = {1, bad, 2};
-    const LayerNormSpec spec{.columns = 3};
+    const NormSpec spec{.columns = 3};
     for (const double value : values_of(spec, x, nullptr, nullptr)) EXPECT_TRUE(std::isnan(value));
   }
 }
 
 TEST(Reference, MagnitudeMeasuresTheTerms) {
   const float x[] = {-1, 1}, weight[] = {100, 1}, bias[] = {100, 0};
-  const LayerNormSpec spec{.columns = 2, .epsilon = 0, .affine = Affine::weight_bias, .scale = -3};
+  const NormSpec spec{.columns = 2, .epsilon = 0, .affine = Affine::weight_bias, .scale = -3};
   ReferenceValue values[2];
   reference_values(spec, x, weight, bias, row_statistics(spec, x), 0, 2, values);
   EXPECT_EQ(values[0].value, 0);  // 100 * -1 + 100

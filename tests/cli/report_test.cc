@@ -27,17 +27,17 @@ TEST(Table, FixedDecimals) {
 TEST(Bench, CountsTheBytesThatMustMove) {
   EXPECT_EQ(bytes_moved({.columns = 4194304, .affine = Affine::weight_bias}, 16),
             2 * 268435456 + 2 * 16777216);
-  const LayerNormSpec mixed{.columns = 10,
-                            .input = DType::f16,
-                            .output = DType::f32,
-                            .weight = DType::bf16,
-                            .affine = Affine::weight,
-                            .statistics = true};
+  const NormSpec mixed{.columns = 10,
+                       .input = DType::f16,
+                       .output = DType::f32,
+                       .weight = DType::bf16,
+                       .affine = Affine::weight,
+                       .statistics = true};
   EXPECT_EQ(bytes_moved(mixed, 3), 3 * 10 * (2 + 4) + 10 * 2 + 2 * 3 * 4);
 }
 
 TEST(Bench, TensorsOfASetAreApart) {
-  const LayerNormSpec spec{.columns = 65, .affine = Affine::weight_bias, .statistics = true};
+  const NormSpec spec{.columns = 65, .affine = Affine::weight_bias, .statistics = true};
   const SetLayout layout = layout_of(spec, 1);
   EXPECT_EQ(layout.x, 0u);
   EXPECT_EQ(layout.y, 512u);  // 260 bytes, rounded up

@@ -71,7 +71,7 @@ TEST_F(RunOnHost, TheGenericKernel) {
 }
 
 TEST_F(RunOnHost, FilesInAndOut) {
-  const LayerNormSpec spec =
+  const NormSpec spec =
       parse_spec("layernorm/cols=300/f16/out=f32/w=bf16/eps=1e-05/wb/silu/scale=0.5/stats").value();
   constexpr std::int64_t kRows = 6;
   cli::Problem problem = cli::make_problem(spec, kRows, kContiguous, kContiguous).value();

@@ -26,10 +26,10 @@ std::vector<fs::path> shipped() {
   return paths;
 }
 
-std::vector<LayerNormSpec> specs_of(const fs::path& path) {
-  Result<std::vector<LayerNormSpec>> specs = read_manifest(path.string());
+std::vector<NormSpec> specs_of(const fs::path& path) {
+  Result<std::vector<NormSpec>> specs = read_manifest(path.string());
   EXPECT_TRUE(specs.ok()) << (specs.ok() ? "" : specs.error().message);
-  return specs ? *specs : std::vector<LayerNormSpec>{};
+  return specs ? *specs : std::vector<NormSpec>{};
 }
 
 // What one family must have in each of its dtypes.
@@ -70,8 +70,8 @@ const std::vector<Fact> kFacts = {
 };
 
 // The layers of a fact, one for each of its widths and dtypes.
-std::vector<LayerNormSpec> specs_of(const Fact& fact) {
-  std::vector<LayerNormSpec> specs;
+std::vector<NormSpec> specs_of(const Fact& fact) {
+  std::vector<NormSpec> specs;
   for (const std::int64_t columns : fact.columns)
     for (const DType dtype : fact.dtypes)
       specs.push_back({.columns = columns, .input = dtype, .epsilon = fact.epsilon, .affine = fact.affine});
@@ -79,8 +79,8 @@ std::vector<LayerNormSpec> specs_of(const Fact& fact) {
 }
 
 // Layers that take and give 16-bit values and keep their weights in f32.
-std::size_t with_f32_weights(const std::vector<LayerNormSpec>& specs) {
-  return static_cast<std::size_t>(std::count_if(specs.begin(), specs.end(), [](const LayerNormSpec& spec) {
+std::size_t with_f32_weights(const std::vector<NormSpec>& specs) {
+  return static_cast<std::size_t>(std::count_if(specs.begin(), specs.end(), [](const NormSpec& spec) {
     return spec.weight == DType::f32 && spec.input != DType::f32;
   }));
 }
@@ -92,7 +92,7 @@ TEST(ShippedManifests, AreCanonicalDistinctAndSayWhatFor) {
     std::set<std::string> seen;
     for (const auto& entry : document.at("specs")) {
       const std::string text = entry.at("spec");
-      const Result<LayerNormSpec> spec = parse_spec(text);
+      const Result<NormSpec> spec = parse_spec(text);
       ASSERT_TRUE(spec.ok()) << path << ": " << spec.error().message;
       EXPECT_EQ(to_text(*spec), text) << path;
       EXPECT_TRUE(seen.insert(text).second) << path << " has " << text << " twice";
@@ -104,8 +104,8 @@ TEST(ShippedManifests, AreCanonicalDistinctAndSayWhatFor) {
 
 TEST(ShippedManifests, HaveTheLayersOfThePublishedModels) {
   for (const Fact& fact : kFacts) {
-    const std::vector<LayerNormSpec> present = specs_of(kFolder / (fact.family + ".json"));
-    for (const LayerNormSpec& spec : specs_of(fact))
+    const std::vector<NormSpec> present = specs_of(kFolder / (fact.family + ".json"));
+    for (const NormSpec& spec : specs_of(fact))
       EXPECT_THAT(present, Contains(spec)) << fact.family << ", " << to_text(spec);
   }
 }
@@ -115,11 +115,11 @@ TEST(ShippedManifests, HaveNothingElse) {
   for (const fs::path& path : shipped()) {
     const std::string family = path.stem().string();
     if (family == "reference") continue;
-    std::vector<LayerNormSpec> known;
+    std::vector<NormSpec> known;
     for (const Fact& fact : kFacts)
       if (fact.family == family)
-        for (const LayerNormSpec& spec : specs_of(fact)) known.push_back(spec);
-    for (LayerNormSpec spec : specs_of(path)) {
+        for (const NormSpec& spec : specs_of(fact)) known.push_back(spec);
+    for (NormSpec spec : specs_of(path)) {
       spec.weight = spec.input;
       EXPECT_THAT(known, Contains(canonical(spec))) << path << ", " << to_text(spec);
     }

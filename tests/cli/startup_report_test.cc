@@ -109,11 +109,11 @@ TEST(StartupReport, AsJsonItHasEveryNumber) {
 TEST(StartupSpecs, AskForAsManyKernelsOfEveryStrategy) {
   const DeviceProfile device = DeviceProfile::of({.number = 90}).value();
   EXPECT_TRUE(startup_specs(device, 0).empty());
-  const std::vector<LayerNormSpec> specs = startup_specs(device, 200);
+  const std::vector<NormSpec> specs = startup_specs(device, 200);
   std::set<std::string> distinct;
   std::set<Strategy> strategies;
   std::size_t kernels = 0, last = 0;
-  for (const LayerNormSpec& spec : specs) {
+  for (const NormSpec& spec : specs) {
     EXPECT_TRUE(distinct.insert(to_text(spec)).second) << to_text(spec);
     const std::vector<Plan> wanted = plans(spec, device);
     for (const Plan& plan : wanted) strategies.insert(plan.strategy);

@@ -70,7 +70,7 @@ class ToolCache : public testing::Test {
     Service service(options, {.compiler = std::make_shared<FakeCompiler>(), .driver = {}, .files = {}});
     const DeviceProfile device = DeviceProfile::of(Arch{90}).value();
     for (const std::string& spec : specs) {
-      const LayerNormSpec parsed = parse_spec(spec).value();
+      const NormSpec parsed = parse_spec(spec).value();
       ASSERT_EQ(service.prebuild({&parsed, 1}, {&device, 1}).value().failed, 0);
     }
   }

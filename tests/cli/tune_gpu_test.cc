@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr LayerNormSpec kSpec{.columns = 4096, .affine = Affine::weight_bias};
+constexpr NormSpec kSpec{.columns = 4096, .affine = Affine::weight_bias};
 constexpr std::int64_t kRows = 300;
 
 class TuneGpuTest : public GpuTest {
@@ -71,7 +71,7 @@ TEST_F(TuneGpuTest, EveryPlanThatIsWorthMeasuringComputesRightNumbers) {
   const DeviceProfile device = service().device().value();
   for (const std::int64_t columns : {1023, 4096, 40000})
     for (const RowsRegime regime : {RowsRegime::lone, RowsRegime::many}) {
-      const LayerNormSpec spec{.columns = columns, .affine = Affine::weight_bias};
+      const NormSpec spec{.columns = columns, .affine = Affine::weight_bias};
       const std::int64_t rows = regime == RowsRegime::lone ? 1 : 300;
       ASSERT_EQ(regime_of(rows, device), regime);
       const Alignment alignment = columns % 4 == 0 ? Alignment::eight : Alignment::one;

@@ -106,7 +106,7 @@ TEST(RowsList, TheDefaultMakesXLargerThanCaches) {
 
 // What tune asks the planner for is what the measured tensors are.
 TEST(Workbench, ItsTensorsAreAsAlignedAsTheirRowsAllow) {
-  const auto alignment = [](const LayerNormSpec& spec, std::int64_t rows) {
+  const auto alignment = [](const NormSpec& spec, std::int64_t rows) {
     std::byte* const set = reinterpret_cast<std::byte*>(256);
     return alignment_of(spec, tensors_of(spec, layout_of(spec, rows), rows, set));
   };
@@ -119,12 +119,12 @@ TEST(Workbench, ItsTensorsAreAsAlignedAsTheirRowsAllow) {
 
 TEST(Workbench, ItsTensorsAreThoseOfTheSpec) {
   std::byte* const set = reinterpret_cast<std::byte*>(4096);
-  const LayerNormSpec all{.columns = 65, .affine = Affine::weight_bias, .statistics = true};
+  const NormSpec all{.columns = 65, .affine = Affine::weight_bias, .statistics = true};
   const Tensors tensors = tensors_of(all, layout_of(all, 3), 3, set);
   EXPECT_TRUE(check_tensors(all, tensors).ok());
   EXPECT_EQ(tensors.rows, 3);
   EXPECT_EQ(tensors.x, set);
-  const LayerNormSpec plain{.columns = 65};
+  const NormSpec plain{.columns = 65};
   EXPECT_TRUE(check_tensors(plain, tensors_of(plain, layout_of(plain, 3), 3, set)).ok());
 }
 

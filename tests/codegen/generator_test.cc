@@ -22,12 +22,12 @@ namespace {
 
 using testing::HasSubstr;
 
-const LayerNormSpec kSpec{.columns = 4096, .affine = Affine::weight_bias, .statistics = true};
+const NormSpec kSpec{.columns = 4096, .affine = Affine::weight_bias, .statistics = true};
 const Plan kPlan{
     .strategy = Strategy::block_row, .threads = 256, .threads_per_row = 256, .vector = 4, .per_thread = 4};
 constexpr Arch kArch{.number = 90};
 
-Source generated(const LayerNormSpec& spec, const Plan& plan = kPlan, Arch arch = kArch) {
+Source generated(const NormSpec& spec, const Plan& plan = kPlan, Arch arch = kArch) {
   auto source = generate(spec, plan, arch, "");
   EXPECT_TRUE(source.ok()) << source.error().message;
   return std::move(source).value();
@@ -68,7 +68,7 @@ TEST(Generate, EqualSpecsGiveTheSameText) {
 TEST(Generate, EveryFieldOfTheSpecIsInTheText) {
   std::set<std::string> texts = {generated(kSpec).text};
   const auto differs = [&](auto change) {
-    LayerNormSpec spec = kSpec;
+    NormSpec spec = kSpec;
     change(spec);
     return texts.insert(generated(spec).text).second;
   };
@@ -116,11 +116,11 @@ TEST(Generate, EveryFieldOfThePlanAndTheArchitectureAreInTheText) {
 }
 
 TEST(Generate, RandomSpecsShareATextOnlyWhenTheyAreEqual) {
-  std::map<std::string, LayerNormSpec> seen;
+  std::map<std::string, NormSpec> seen;
   for (std::uint64_t seed = 0; seed < 1'000; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Random random(seed);
-    const LayerNormSpec spec = canonical(random_spec(random));
+    const NormSpec spec = canonical(random_spec(random));
     const Plan plan = choose(spec, DeviceProfile::of(kArch).value(), random.one_of(kRowsRegimes),
                              random.one_of(kAlignments));
     const Source source = generated(spec, plan);
@@ -184,9 +184,9 @@ TEST(Generate, NumbersReadBackToTheBit) {
   for (std::uint64_t seed = 0; seed < 1'000; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Random random(seed);
-    const LayerNormSpec wide = canonical(random_spec(random));
+    const NormSpec wide = canonical(random_spec(random));
     expect_exact<double>(DType::f64, wide.epsilon, wide.scale);
-    const LayerNormSpec tame = canonical(random_spec(random, {.tame = true}));
+    const NormSpec tame = canonical(random_spec(random, {.tame = true}));
     expect_exact<float>(DType::f16, tame.epsilon, tame.scale);
     if (testing::Test::HasFailure()) return;
   }
@@ -258,7 +258,7 @@ class CommaLocale {
 };
 
 TEST(Generate, TheLocaleOfTheHostDoesNotMatter) {
-  const LayerNormSpec spec{.columns = 4194304, .epsilon = 0.1, .scale = -1234567.5};
+  const NormSpec spec{.columns = 4194304, .epsilon = 0.1, .scale = -1234567.5};
   const Source source = generated(spec);
   const std::string spec_text = to_text(spec);
   const CommaLocale locale;

@@ -30,7 +30,7 @@ static void PrintTo(const DeviceProfile& device, std::ostream* to) { *to << devi
 namespace {
 
 struct Job {
-  LayerNormSpec spec;
+  NormSpec spec;
   Plan plan;
   DeviceProfile device;
 };
@@ -43,7 +43,7 @@ struct Shape {
 
 // One shape for each plan that one of many row lengths reaches, for specs like this one. The lengths are
 // whole and with a tail; neighbours differ by one part in `steps`.
-std::vector<Shape> shapes_of(LayerNormSpec spec, const DeviceProfile& device, std::int64_t steps) {
+std::vector<Shape> shapes_of(NormSpec spec, const DeviceProfile& device, std::int64_t steps) {
   std::vector<Shape> shapes;
   const auto add = [&](std::int64_t columns) {
     spec.columns = columns;
@@ -90,7 +90,7 @@ constexpr Strategy kStrategies[] = {Strategy::warp_rows, Strategy::staged_rows, 
 
 // Whether some length must reach the strategy: rows stream through shared memory only where the hardware can
 // copy into it by itself, and some f64 rows not even there.
-bool is_reached(Strategy strategy, const LayerNormSpec& spec, const DeviceProfile& device) {
+bool is_reached(Strategy strategy, const NormSpec& spec, const DeviceProfile& device) {
   return strategy != Strategy::persistent_row ||
          (device.arch.number >= 90 && compute_type(spec) == DType::f32);
 }
@@ -165,7 +165,7 @@ class Kernels : public testing::NvrtcTest {
 };
 
 // The fields that no test goes through one by one, so that all combinations come up.
-void vary(LayerNormSpec& spec, std::size_t turn) {
+void vary(NormSpec& spec, std::size_t turn) {
   spec.affine = kAffines[turn % std::size(kAffines)].affine;
   spec.statistics = turn / 3 % 2 == 0;
   spec.scale = turn / 6 % 2 == 0 ? 1 : 0.7;
@@ -186,10 +186,10 @@ TEST_P(KernelsFor, EveryStrategyDTypeAndActivation) {
   std::vector<Job> jobs;
   for (const DTypeRow& dtype : kDTypes)
     for (const ActivationRow& activation : kActivations) {
-      const LayerNormSpec spec{.columns = 1,
-                               .input = dtype.dtype,
-                               .affine = Affine::weight_bias,
-                               .activation = activation.activation};
+      const NormSpec spec{.columns = 1,
+                          .input = dtype.dtype,
+                          .affine = Affine::weight_bias,
+                          .activation = activation.activation};
       const std::vector<Shape> all = shapes_of(spec, device, kFewSteps);
       for (const Strategy strategy : kStrategies) {
         const std::vector<Shape> shapes = fullest_shapes(all, strategy);
@@ -200,7 +200,7 @@ TEST_P(KernelsFor, EveryStrategyDTypeAndActivation) {
         }
         const std::size_t turn = first_turn + jobs.size();
         const Shape& shape = shapes[turn % shapes.size()];
-        LayerNormSpec job = spec;
+        NormSpec job = spec;
         job.columns = shape.columns;
         vary(job, turn);
         job.affine = spec.affine;  // on which the shapes depend
@@ -216,10 +216,10 @@ TEST_F(Kernels, EveryPlan) {
   std::vector<Job> jobs;
   for (const DType dtype : {DType::f16, DType::f32, DType::f64})
     for (std::size_t a = 0; a < devices_.size(); ++a) {
-      LayerNormSpec spec{.columns = 1,
-                         .input = dtype,
-                         .affine = Affine::weight_bias,
-                         .activation = kActivations[a % std::size(kActivations)].activation};
+      NormSpec spec{.columns = 1,
+                    .input = dtype,
+                    .affine = Affine::weight_bias,
+                    .activation = kActivations[a % std::size(kActivations)].activation};
       const std::vector<Shape> shapes = shapes_of(spec, devices_[a], kSteps);
       for (std::size_t i = a; i < shapes.size(); i += devices_.size()) {
         spec.columns = shapes[i].columns;
@@ -234,12 +234,12 @@ TEST_F(Kernels, EveryMixtureOfDTypes) {
   for (const DTypeRow& in : kDTypes)
     for (const DTypeRow& out : kDTypes)
       for (const DTypeRow& weight : kDTypes) {
-        LayerNormSpec spec{.columns = 1,
-                           .input = in.dtype,
-                           .output = out.dtype,
-                           .weight = weight.dtype,
-                           .affine = Affine::weight_bias,
-                           .activation = kActivations[jobs.size() % std::size(kActivations)].activation};
+        NormSpec spec{.columns = 1,
+                      .input = in.dtype,
+                      .output = out.dtype,
+                      .weight = weight.dtype,
+                      .affine = Affine::weight_bias,
+                      .activation = kActivations[jobs.size() % std::size(kActivations)].activation};
         const DeviceProfile& device = devices_[jobs.size() % devices_.size()];
         const std::vector<Shape> all = shapes_of(spec, device, kFewSteps);
         for (const Strategy strategy : kStrategies) {
@@ -266,7 +266,7 @@ TEST_F(Kernels, RandomSpecs) {
   std::vector<Job> jobs;
   for (std::uint64_t seed = 0; seed < 120; ++seed) {
     Random random(seed);
-    const LayerNormSpec spec = canonical(random_spec(random));
+    const NormSpec spec = canonical(random_spec(random));
     const DeviceProfile& device = devices_[random.below(devices_.size())];
     jobs.push_back(
         {spec, choose(spec, device, random.one_of(kRowsRegimes), random.one_of(kAlignments)), device});

@@ -72,7 +72,7 @@ TEST(Templates, AMissingFileIsNamedWithItsDirectory) {
 
 TEST(Templates, TheGeneratorReadsAllOfThemFromTheDirectory) {
   const TempDirectory directory;
-  const LayerNormSpec spec{.columns = 64};
+  const NormSpec spec{.columns = 64};
   const Plan plan{
       .strategy = Strategy::warp_rows, .threads = 256, .threads_per_row = 16, .vector = 4, .per_thread = 1};
   const Arch arch{.number = 90};

@@ -29,7 +29,7 @@ constexpr std::uint64_t kSchedules[] = {0, 13, 10};
 
 // A small plan: rows of a hundred columns have many lanes, warps or chunks. Those of persistent rows are
 // larger, and so are its rows.
-Plan small_plan(Strategy strategy, const LayerNormSpec& spec, int vector) {
+Plan small_plan(Strategy strategy, const NormSpec& spec, int vector) {
   // Lanes take no more than 16 bytes of a tile at a time.
   if (strategy == Strategy::staged_rows)
     vector = std::min(vector, 16 / std::max(size_of(spec.input), size_of(spec.output)));
@@ -57,7 +57,7 @@ Plan small_plan(Strategy strategy, const LayerNormSpec& spec, int vector) {
   return {};
 }
 
-KernelCase corner(Strategy strategy, const LayerNormSpec& spec, int vector = 1, std::int64_t rows = 5) {
+KernelCase corner(Strategy strategy, const NormSpec& spec, int vector = 1, std::int64_t rows = 5) {
   KernelCase c;
   c.spec = canonical(spec);
   if (strategy == Strategy::persistent_row) {
@@ -290,9 +290,9 @@ TEST(HostCornersOfSplitRow, ManyChunks) {
 // What users get for rows that no block holds.
 TEST(HostCornersOfSplitRow, HugeRows) {
   std::vector<KernelCase> cases;
-  for (const LayerNormSpec& spec :
-       {LayerNormSpec{.columns = 300'001}, LayerNormSpec{.columns = 262'144, .input = DType::bf16},
-        LayerNormSpec{.columns = 200'000, .affine = Affine::weight_bias}}) {
+  for (const NormSpec& spec :
+       {NormSpec{.columns = 300'001}, NormSpec{.columns = 262'144, .input = DType::bf16},
+        NormSpec{.columns = 200'000, .affine = Affine::weight_bias}}) {
     KernelCase c;
     c.spec = spec;
     c.device = *DeviceProfile::of(Arch{75});
@@ -316,7 +316,7 @@ constexpr Sharing kSharings[] = {{Exchange::cluster, 2}, {Exchange::cluster, 4},
 constexpr int kSpanOfSlice = 128;  // of the plans below
 
 // On ten resident blocks.
-KernelCase shared(const Sharing& sharing, const LayerNormSpec& spec, std::int64_t rows) {
+KernelCase shared(const Sharing& sharing, const NormSpec& spec, std::int64_t rows) {
   KernelCase c = corner(Strategy::block_row, spec, 1, rows);
   c.device.sm_count = 5;
   c.plan = {.strategy = Strategy::block_row,
@@ -526,7 +526,7 @@ TEST(HostCornersOfPersistentRows, WeightsThatAreNotHeld) {
 
 // ---- Rows that begin anywhere ----
 
-KernelCase unaligned(Plan plan, const LayerNormSpec& spec, std::int64_t rows) {
+KernelCase unaligned(Plan plan, const NormSpec& spec, std::int64_t rows) {
   KernelCase c = corner(plan.strategy, spec, 1, rows);
   plan.unaligned = plan.strategy != Strategy::staged_rows;  // which are so anyway
   c.plan = plan;
@@ -534,7 +534,7 @@ KernelCase unaligned(Plan plan, const LayerNormSpec& spec, std::int64_t rows) {
 }
 
 // Accesses of 16 bytes.
-std::vector<Plan> unaligned_plans(const LayerNormSpec& spec) {
+std::vector<Plan> unaligned_plans(const NormSpec& spec) {
   const int vector = 16 / std::max(size_of(spec.input), size_of(spec.output));
   const auto each = [&](int lanes) {
     return std::max(1, static_cast<int>((spec.columns + lanes * vector - 1) / (lanes * vector)));
@@ -578,8 +578,7 @@ std::vector<Plan> unaligned_plans(const LayerNormSpec& spec) {
 TEST(HostCornersOfUnalignedRows, EveryPlaceOfXAndY) {
   std::vector<KernelCase> cases;
   for (const DType dtype : {DType::f16, DType::f32, DType::f64}) {
-    const LayerNormSpec spec{
-        .columns = 101, .input = dtype, .affine = Affine::weight_bias, .statistics = true};
+    const NormSpec spec{.columns = 101, .input = dtype, .affine = Affine::weight_bias, .statistics = true};
     const int vector = 16 / size_of(dtype);
     for (const Plan& plan : unaligned_plans(canonical(spec)))
       for (int x = 0; x < vector; ++x)
@@ -602,7 +601,7 @@ TEST(HostCornersOfUnalignedRows, Widths) {
   for (const DType dtype : {DType::bf16, DType::f32})
     for (const std::int64_t columns : {1, 3, 7, 8, 9, 17, 129, 257})
       for (const int shift : {0, 1, 3}) {
-        const LayerNormSpec spec{.columns = columns, .input = dtype, .affine = Affine::weight};
+        const NormSpec spec{.columns = columns, .input = dtype, .affine = Affine::weight};
         for (const Plan& plan : unaligned_plans(canonical(spec))) {
           KernelCase c = unaligned(plan, spec, 5);
           c.x_shift = c.weight_shift = shift;
@@ -620,11 +619,11 @@ TEST(HostCornersOfUnalignedRows, Distances) {
   std::vector<KernelCase> cases;
   for (const DType output : {DType::f16, DType::f32})
     for (const std::int64_t gap : {-77, -76, -3, 0, 1, 6}) {
-      const LayerNormSpec spec{.columns = 77,
-                               .input = DType::f16,
-                               .output = output,
-                               .weight = DType::f32,
-                               .affine = Affine::weight_bias};
+      const NormSpec spec{.columns = 77,
+                          .input = DType::f16,
+                          .output = output,
+                          .weight = DType::f32,
+                          .affine = Affine::weight_bias};
       for (const Plan& plan : unaligned_plans(canonical(spec))) {
         KernelCase c = unaligned(plan, spec, 13);
         c.x_gap = gap;
@@ -646,7 +645,7 @@ TEST(HostCorners, AllKernelsTakeTurnsWithOneWorkspace) {
   std::vector<KernelCase> cases;
   for (int round = 0; round < 2; ++round)
     for (const DType dtype : {DType::f32, DType::f64}) {
-      const LayerNormSpec spec{.columns = 300, .input = dtype, .statistics = true};
+      const NormSpec spec{.columns = 300, .input = dtype, .statistics = true};
       cases.push_back(corner(Strategy::split_row, spec, 1, 20 + round));
       cases.push_back(shared({Exchange::grid, 3}, spec, 14));
       cases.push_back(streamed(3 * kChunk, 2, 3, 11));

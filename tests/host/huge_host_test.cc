@@ -71,7 +71,7 @@ class HugeRows : public ::testing::TestWithParam<Huge> {};
 
 TEST_P(HugeRows, AreFoundAndComputed) {
   const Huge& huge = GetParam();
-  const LayerNormSpec spec{.columns = huge.columns, .input = DType::f16};
+  const NormSpec spec{.columns = huge.columns, .input = DType::f16};
   DeviceProfile device = DeviceProfile::of({.number = 90}).value();
   device.sm_count = 2;
   const Plan plan = plan_of(huge.strategy);

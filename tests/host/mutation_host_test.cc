@@ -445,7 +445,7 @@ const Number kNumbers[] = {
     {"layernorm/cols=1/f32", "join({x[0], 0, 0}, 4, {0, 0, 0}, 0).m2", 0x1p100, 0, "statistics.cuh"},
 };
 
-std::optional<std::string> wrong_number(const Number& number, const LayerNormSpec& spec,
+std::optional<std::string> wrong_number(const Number& number, const NormSpec& spec,
                                         const HostKernel& kernel) {
   double from = 0, to = 0;
   cli::store(spec.input, &from, 0, 1, &number.from);

@@ -19,7 +19,7 @@ template <class Check>
 void for_random_specs(std::uint64_t count, Check check) {
   for (std::uint64_t seed = 0; seed < count; ++seed) {
     Random random(seed);
-    const LayerNormSpec spec = canonical(random_spec(random));
+    const NormSpec spec = canonical(random_spec(random));
     const DeviceProfile& device = DeviceProfile::known()[random.below(DeviceProfile::known().size())];
     SCOPED_TRACE(testing::Message() << "seed " << seed << ": " << to_text(spec) << " on " << device.text());
     check(spec, device, random);
@@ -30,7 +30,7 @@ void for_random_specs(std::uint64_t count, Check check) {
 // And each way to use them.
 template <class Check>
 void for_random_uses(std::uint64_t count, Check check) {
-  for_random_specs(count, [&](const LayerNormSpec& spec, const DeviceProfile& device, Random&) {
+  for_random_specs(count, [&](const NormSpec& spec, const DeviceProfile& device, Random&) {
     for (const RowsRegime regime : kRowsRegimes)
       for (const Alignment alignment : kAlignments) {
         SCOPED_TRACE(testing::Message()
@@ -46,56 +46,54 @@ bool contains(const std::vector<Plan>& plans, const Plan& plan) {
 }
 
 // The most elements that 16 bytes hold of the wider of input and output.
-int widest_vector(const LayerNormSpec& spec) {
-  return 16 / std::max(size_of(spec.input), size_of(spec.output));
-}
+int widest_vector(const NormSpec& spec) { return 16 / std::max(size_of(spec.input), size_of(spec.output)); }
 
-int access_bytes(const Plan& plan, const LayerNormSpec& spec) {
+int access_bytes(const Plan& plan, const NormSpec& spec) {
   return plan.vector * std::max(size_of(spec.input), size_of(spec.output));
 }
 
 TEST(Candidates, AreLegalRankedAndExplained) {
-  for_random_uses(2'000, [](const LayerNormSpec& spec, const DeviceProfile& device, RowsRegime regime,
-                            Alignment alignment) {
-    const std::vector<Candidate> all = candidates(spec, device, regime, alignment);
-    ASSERT_FALSE(all.empty());
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      const auto legal = check(all[i].plan, spec, device);
-      ASSERT_TRUE(legal.ok()) << legal.error().message;
-      ASSERT_TRUE(std::isfinite(all[i].cost)) << to_text(all[i].plan);
-      ASSERT_GT(all[i].cost, 0) << to_text(all[i].plan);
-      ASSERT_FALSE(all[i].why.empty()) << to_text(all[i].plan);
-      if (i > 0) {
-        ASSERT_LE(all[i - 1].cost, all[i].cost);
-      }
-      for (std::size_t j = 0; j < i; ++j) ASSERT_NE(all[j].plan, all[i].plan) << to_text(all[i].plan);
-    }
-    ASSERT_EQ(choose(spec, device, regime, alignment), all.front().plan);
-  });
+  for_random_uses(
+      2'000, [](const NormSpec& spec, const DeviceProfile& device, RowsRegime regime, Alignment alignment) {
+        const std::vector<Candidate> all = candidates(spec, device, regime, alignment);
+        ASSERT_FALSE(all.empty());
+        for (std::size_t i = 0; i < all.size(); ++i) {
+          const auto legal = check(all[i].plan, spec, device);
+          ASSERT_TRUE(legal.ok()) << legal.error().message;
+          ASSERT_TRUE(std::isfinite(all[i].cost)) << to_text(all[i].plan);
+          ASSERT_GT(all[i].cost, 0) << to_text(all[i].plan);
+          ASSERT_FALSE(all[i].why.empty()) << to_text(all[i].plan);
+          if (i > 0) {
+            ASSERT_LE(all[i - 1].cost, all[i].cost);
+          }
+          for (std::size_t j = 0; j < i; ++j) ASSERT_NE(all[j].plan, all[i].plan) << to_text(all[i].plan);
+        }
+        ASSERT_EQ(choose(spec, device, regime, alignment), all.front().plan);
+      });
 }
 
 // Accesses that are not unaligned stand where the alignment allows them; unaligned ones are as wide as any.
 TEST(Candidates, NoAccessIsWiderThanTheTensorsAllow) {
-  for_random_uses(1'000, [](const LayerNormSpec& spec, const DeviceProfile& device, RowsRegime regime,
-                            Alignment alignment) {
-    for (const Candidate& candidate : candidates(spec, device, regime, alignment)) {
-      const Plan& plan = candidate.plan;
-      if (plan.strategy == Strategy::persistent_row && plan.unaligned) {
-        ASSERT_EQ(plan.vector * size_of(spec.input), 16) << to_text(plan);
-      } else if (plan.unaligned) {
-        ASSERT_EQ(access_bytes(plan, spec), 16) << to_text(plan);
-      } else {
-        ASSERT_LE(plan.vector, static_cast<int>(alignment)) << to_text(plan);
-        ASSERT_EQ(spec.columns % plan.vector, 0) << to_text(plan);
-      }
-    }
-  });
+  for_random_uses(
+      1'000, [](const NormSpec& spec, const DeviceProfile& device, RowsRegime regime, Alignment alignment) {
+        for (const Candidate& candidate : candidates(spec, device, regime, alignment)) {
+          const Plan& plan = candidate.plan;
+          if (plan.strategy == Strategy::persistent_row && plan.unaligned) {
+            ASSERT_EQ(plan.vector * size_of(spec.input), 16) << to_text(plan);
+          } else if (plan.unaligned) {
+            ASSERT_EQ(access_bytes(plan, spec), 16) << to_text(plan);
+          } else {
+            ASSERT_LE(plan.vector, static_cast<int>(alignment)) << to_text(plan);
+            ASSERT_EQ(spec.columns % plan.vector, 0) << to_text(plan);
+          }
+        }
+      });
 }
 
 // Into registers; the ring takes wider vectors of x, where it is narrower than y.
 TEST(Candidates, AlignedRowsAreNotUnaligned) {
   for_random_uses(
-      1'000, [](LayerNormSpec spec, const DeviceProfile& device, RowsRegime regime, Alignment alignment) {
+      1'000, [](NormSpec spec, const DeviceProfile& device, RowsRegime regime, Alignment alignment) {
         const int widest = widest_vector(spec);
         if (static_cast<int>(alignment) < widest) return;
         spec.columns = std::max<std::int64_t>(widest, spec.columns / widest * widest);
@@ -111,8 +109,7 @@ TEST(Choose, ManyShortRowsThatBeginAnywhereAreMovedInWideAccesses) {
   for (const DeviceProfile& device : DeviceProfile::known())
     for (const DType dtype : {DType::f16, DType::bf16})
       for (std::int64_t columns = 17; columns * size_of(dtype) <= 1024; columns += 2) {
-        const LayerNormSpec spec =
-            canonical({.columns = columns, .input = dtype, .affine = Affine::weight_bias});
+        const NormSpec spec = canonical({.columns = columns, .input = dtype, .affine = Affine::weight_bias});
         const Plan plan = choose(spec, device, RowsRegime::many, Alignment::one);
         ASSERT_TRUE(plan.unaligned || plan.strategy == Strategy::staged_rows)
             << to_text(spec) << " on " << device.text() << ": " << to_text(plan);
@@ -120,18 +117,18 @@ TEST(Choose, ManyShortRowsThatBeginAnywhereAreMovedInWideAccesses) {
 }
 
 TEST(Fallback, NeedsNoBlocksThatRunTogether) {
-  for_random_uses(2'000, [](const LayerNormSpec& spec, const DeviceProfile& device, RowsRegime regime,
-                            Alignment alignment) {
-    const Plan plan = fallback(spec, device, regime, alignment);
-    ASSERT_EQ(plan.strategy, Strategy::split_row);
-    ASSERT_EQ(plan.exchange, Exchange::none);
-    const auto legal = check(plan, spec, device);
-    ASSERT_TRUE(legal.ok()) << legal.error().message;
-  });
+  for_random_uses(
+      2'000, [](const NormSpec& spec, const DeviceProfile& device, RowsRegime regime, Alignment alignment) {
+        const Plan plan = fallback(spec, device, regime, alignment);
+        ASSERT_EQ(plan.strategy, Strategy::split_row);
+        ASSERT_EQ(plan.exchange, Exchange::none);
+        const auto legal = check(plan, spec, device);
+        ASSERT_TRUE(legal.ok()) << legal.error().message;
+      });
 }
 
 TEST(Plans, AreWhatChooseAndFallbackReturnWithoutRepetition) {
-  for_random_specs(1'000, [](const LayerNormSpec& spec, const DeviceProfile& device, Random&) {
+  for_random_specs(1'000, [](const NormSpec& spec, const DeviceProfile& device, Random&) {
     const std::vector<Plan> all = plans(spec, device);
     std::vector<Plan> wanted;
     for (const RowsRegime regime : kRowsRegimes)
@@ -168,7 +165,7 @@ Tensor random_tensor(Random& random, DType dtype, std::int64_t columns) {
 // After a prebuild nothing can miss: whatever the rows, pointers and strides, the launch asks for a plan of
 // the closed set; and that plan's accesses are aligned in every row, unless it shifts them itself.
 TEST(Plans, EveryLaunchFindsItsOwn) {
-  for_random_specs(1'000, [](const LayerNormSpec& spec, const DeviceProfile& device, Random& random) {
+  for_random_specs(1'000, [](const NormSpec& spec, const DeviceProfile& device, Random& random) {
     const std::vector<Plan> all = plans(spec, device);
     for (int launch = 0; launch < 16; ++launch) {
       const std::int64_t rows = random_columns(random, std::int64_t{1} << 40);
@@ -197,7 +194,7 @@ TEST(Plans, EveryLaunchFindsItsOwn) {
 
 // So a prebuild for sm_90 serves every GPU of it, whatever its size.
 TEST(Choose, DependsOnTheArchitectureNotOnTheSizeOfTheGpu) {
-  for_random_specs(1'000, [](const LayerNormSpec& spec, const DeviceProfile& device, Random& random) {
+  for_random_specs(1'000, [](const NormSpec& spec, const DeviceProfile& device, Random& random) {
     DeviceProfile other = device;
     other.sm_count = static_cast<int>(random.between(1, 500));
     other.l2_bytes = random.between(1, 1 << 28);
@@ -210,8 +207,8 @@ TEST(Choose, DependsOnTheArchitectureNotOnTheSizeOfTheGpu) {
 }
 
 TEST(Choose, IgnoresWhatDoesNotShapeTheKernel) {
-  for_random_specs(1'000, [](const LayerNormSpec& spec, const DeviceProfile& device, Random&) {
-    LayerNormSpec other = spec;
+  for_random_specs(1'000, [](const NormSpec& spec, const DeviceProfile& device, Random&) {
+    NormSpec other = spec;
     other.epsilon = 0.25;
     other.scale = -3;
     if (spec.affine == Affine::none) other.weight = DType::f64;
@@ -222,7 +219,7 @@ TEST(Choose, IgnoresWhatDoesNotShapeTheKernel) {
 // ---- The choices that the planner is made for
 
 TEST(Choose, GiganticRowsStreamThroughTheWholeDeviceWhereTheHardwareCan) {
-  const LayerNormSpec spec{.columns = 4194304, .affine = Affine::weight_bias};
+  const NormSpec spec{.columns = 4194304, .affine = Affine::weight_bias};
   const Plan h200 = choose(spec, profile(90), regime_of(16, profile(90)), Alignment::eight);
   EXPECT_EQ(h200.strategy, Strategy::persistent_row) << to_text(h200);
   EXPECT_EQ(h200.exchange, Exchange::grid) << to_text(h200);
@@ -246,7 +243,7 @@ TEST(Choose, RowsThatFitNowhereOnTheChipAreReadTwice) {
 }
 
 TEST(Choose, ShortRowsShareWarps) {
-  const LayerNormSpec spec{.columns = 64, .affine = Affine::weight_bias, .activation = Activation::gelu};
+  const NormSpec spec{.columns = 64, .affine = Affine::weight_bias, .activation = Activation::gelu};
   for (const DeviceProfile& device : DeviceProfile::known())
     EXPECT_EQ(choose(spec, device, RowsRegime::many, Alignment::eight).strategy, Strategy::warp_rows)
         << device.text();
@@ -254,8 +251,7 @@ TEST(Choose, ShortRowsShareWarps) {
 
 TEST(Choose, ALoneRowIsSharedByBlocksOnceThatIsFaster) {
   const auto blocks = [](std::int64_t columns) {
-    const LayerNormSpec spec =
-        canonical({.columns = columns, .input = DType::f16, .affine = Affine::weight_bias});
+    const NormSpec spec = canonical({.columns = columns, .input = DType::f16, .affine = Affine::weight_bias});
     const Plan plan = choose(spec, profile(90), regime_of(1, profile(90)), Alignment::eight);
     return grid_blocks(plan, spec, profile(90), 1);
   };
@@ -265,11 +261,11 @@ TEST(Choose, ALoneRowIsSharedByBlocksOnceThatIsFaster) {
 
 // A row that is far too long for a warp is never left to one.
 TEST(Choose, LongRowsGetManyThreads) {
-  for_random_uses(
-      1'000, [](LayerNormSpec spec, const DeviceProfile& device, RowsRegime regime, Alignment alignment) {
-        spec.columns = spec.columns % 100'000 + 65'536;
-        EXPECT_GT(choose(spec, device, regime, alignment).threads_per_row, 32);
-      });
+  for_random_uses(1'000,
+                  [](NormSpec spec, const DeviceProfile& device, RowsRegime regime, Alignment alignment) {
+                    spec.columns = spec.columns % 100'000 + 65'536;
+                    EXPECT_GT(choose(spec, device, regime, alignment).threads_per_row, 32);
+                  });
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ struct Broken {
   std::function<void(Plan&)> breaking;
 };
 
-void expect_refused(const LayerNormSpec& spec, const Plan& legal, const std::vector<Broken>& all,
+void expect_refused(const NormSpec& spec, const Plan& legal, const std::vector<Broken>& all,
                     const DeviceProfile& device = h200()) {
   ASSERT_TRUE(check(legal, spec, device).ok()) << check(legal, spec, device).error().message;
   for (const Broken& broken : all) {
@@ -66,7 +66,7 @@ std::vector<Broken> broken_shapes() {
 }
 
 TEST(Check, RefusesBrokenWarpRows) {
-  const LayerNormSpec spec{.columns = 64};
+  const NormSpec spec{.columns = 64};
   const Plan plan{
       .strategy = Strategy::warp_rows, .threads = 256, .threads_per_row = 16, .vector = 4, .per_thread = 1};
   expect_refused(spec, plan, broken_shapes());
@@ -80,7 +80,7 @@ TEST(Check, RefusesBrokenWarpRows) {
 }
 
 TEST(Check, RefusesBrokenBlockRow) {
-  const LayerNormSpec spec{.columns = 4096};
+  const NormSpec spec{.columns = 4096};
   const Plan plan{
       .strategy = Strategy::block_row, .threads = 256, .threads_per_row = 256, .vector = 4, .per_thread = 4};
   expect_refused(spec, plan, broken_shapes());
@@ -93,7 +93,7 @@ TEST(Check, RefusesBrokenBlockRow) {
 }
 
 TEST(Check, RefusesBrokenSplitRow) {
-  const LayerNormSpec spec{.columns = 4194304};
+  const NormSpec spec{.columns = 4194304};
   const Plan plan{.strategy = Strategy::split_row,
                   .threads = 256,
                   .threads_per_row = 256,
@@ -108,7 +108,7 @@ TEST(Check, RefusesBrokenSplitRow) {
 }
 
 TEST(Check, RefusesBrokenSlicesOfBlockRows) {
-  const LayerNormSpec spec{.columns = 65536};
+  const NormSpec spec{.columns = 65536};
   const Plan plan{Strategy::block_row, 512, 512, 4, 4, 1, 1, 8, Exchange::cluster};
   expect_refused(spec, plan, broken_shapes());
   expect_refused(spec, plan,
@@ -130,7 +130,7 @@ TEST(Check, RefusesBrokenSlicesOfBlockRows) {
 }
 
 TEST(Check, ClustersNeedTheirArchitecture) {
-  const LayerNormSpec spec{.columns = 8192};
+  const NormSpec spec{.columns = 8192};
   const Plan plan{Strategy::block_row, 256, 256, 4, 4, 1, 1, 2, Exchange::cluster};
   for (const DeviceProfile& device : DeviceProfile::known()) {
     const auto legal = check(plan, spec, device);
@@ -142,7 +142,7 @@ TEST(Check, ClustersNeedTheirArchitecture) {
 }
 
 TEST(Check, SlicesThatMeetOverTheGridMustBeResidentTogether) {
-  const LayerNormSpec spec{.columns = 1 << 20};
+  const NormSpec spec{.columns = 1 << 20};
   const Plan plan{Strategy::block_row, 256, 256, 4, 8, 1, 1, 132, Exchange::grid};
   expect_refused(spec, plan,
                  {{"133 slices of a row must be resident together; the device has room for 132 blocks",
@@ -156,7 +156,7 @@ TEST(Check, SlicesThatMeetOverTheGridMustBeResidentTogether) {
 }
 
 TEST(Check, RefusesMoreBlocksThanHavePlacesForTheirPosts) {
-  const LayerNormSpec spec{.columns = 1 << 20};
+  const NormSpec spec{.columns = 1 << 20};
   const Plan plan{Strategy::block_row, 256, 256, 4, 8, 1, 2, 128, Exchange::grid};
   DeviceProfile device = h200();
   device.sm_count = 1024;  // 2048 blocks of two places each
@@ -168,7 +168,7 @@ TEST(Check, RefusesMoreBlocksThanHavePlacesForTheirPosts) {
 }
 
 TEST(Check, RefusesBrokenPersistentRow) {
-  const LayerNormSpec spec{.columns = 4194304};
+  const NormSpec spec{.columns = 4194304};
   const Plan plan{Strategy::persistent_row, 512, 256, 4, 2, 1, 1, 128, Exchange::grid, false, 27};
   expect_refused(
       spec, plan,
@@ -214,7 +214,7 @@ TEST(Check, RefusesBrokenPersistentRow) {
 }
 
 TEST(Check, RefusesWhatCannotBeUnaligned) {
-  const LayerNormSpec spec = canonical({.columns = 4097, .input = DType::f16});
+  const NormSpec spec = canonical({.columns = 4097, .input = DType::f16});
   Plan plan{Strategy::block_row, 256, 256, 8, 2, 1, 1, 1, Exchange::none, true};
   expect_refused(spec, plan,
                  {{"can be unaligned", [](Plan& p) { p.vector = 1, p.per_thread = 17; }},
@@ -229,7 +229,7 @@ TEST(Check, RefusesWhatCannotBeUnaligned) {
                  {Strategy::block_row, 256, 256, 4, 4, 1, 1, 1, Exchange::none, true},
                  {{"can be unaligned", [](Plan& p) { p.vector = 8, p.per_thread = 2; }}});
   // 128 KiB of shared memory, which not every multiprocessor has.
-  const LayerNormSpec long_rows = canonical({.columns = 65537, .input = DType::f16});
+  const NormSpec long_rows = canonical({.columns = 65537, .input = DType::f16});
   plan = {Strategy::block_row, 1024, 1024, 8, 8, 1, 1, 1, Exchange::none, true};
   EXPECT_TRUE(check(plan, long_rows, h200()).ok()) << check(plan, long_rows, h200()).error().message;
   const DeviceProfile l4 = DeviceProfile::of({.number = 89}).value();
@@ -239,7 +239,7 @@ TEST(Check, RefusesWhatCannotBeUnaligned) {
 }
 
 TEST(Check, RefusesTilesOfMoreThanTheirKernelHas) {
-  const LayerNormSpec spec = canonical({.columns = 40, .input = DType::f16, .output = DType::f32});
+  const NormSpec spec = canonical({.columns = 40, .input = DType::f16, .output = DType::f32});
   expect_refused(spec, {Strategy::staged_rows, 64, 2, 4, 5, 2},
                  {{"begin anywhere", [](Plan& p) { p.unaligned = true; }},
                   {"16 bytes at a time", [](Plan& p) { p.vector = 8; }},
@@ -262,7 +262,7 @@ TEST(Check, AVectorDividesTheColumns) {
 
 // Threads and registers are limits of a multiprocessor, blocks_per_sm what must fit on it together.
 TEST(Check, RefusesMoreBlocksThanAMultiprocessorHolds) {
-  const LayerNormSpec spec{.columns = 4194304};
+  const NormSpec spec{.columns = 4194304};
   Plan plan{.strategy = Strategy::split_row,
             .threads = 256,
             .threads_per_row = 256,
@@ -295,7 +295,7 @@ TEST(Check, AStrategyOutsideItsSetIsRefused) {
 }
 
 TEST(Check, RefusesMoreBlocksThanTheRingOfRowsServes) {
-  const LayerNormSpec spec{.columns = 2 * 8192};
+  const NormSpec spec{.columns = 2 * 8192};
   const Plan plan{Strategy::split_row, 256, 256, 4, 8, 1, 2};
   DeviceProfile device = DeviceProfile::of(Arch{90}).value();
   EXPECT_TRUE(check(plan, spec, device).ok());
@@ -304,7 +304,7 @@ TEST(Check, RefusesMoreBlocksThanTheRingOfRowsServes) {
 }
 
 TEST(Check, RefusesBrokenGenericRows) {
-  const LayerNormSpec spec{.columns = 4096};
+  const NormSpec spec{.columns = 4096};
   expect_refused(
       spec, generic_plan(),
       {{"single elements", [](Plan& p) { p.threads_per_row = 16; }},

@@ -13,7 +13,7 @@ std::string digest_of_choices(std::uint64_t specs) {
   std::string all;
   for (std::uint64_t seed = 0; seed < specs; ++seed) {
     Random random(seed);
-    const LayerNormSpec spec = canonical(random_spec(random));
+    const NormSpec spec = canonical(random_spec(random));
     for (const DeviceProfile& device : DeviceProfile::known())
       for (const RowsRegime regime : kRowsRegimes)
         for (const Alignment alignment : kAlignments)

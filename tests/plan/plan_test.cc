@@ -21,7 +21,7 @@ void for_random_plans(std::uint64_t specs, Check check) {
   for (std::uint64_t seed = 0; seed < specs; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Random random(seed);
-    const LayerNormSpec spec = canonical(random_spec(random));
+    const NormSpec spec = canonical(random_spec(random));
     const DeviceProfile& device = DeviceProfile::known()[random.below(DeviceProfile::known().size())];
     for (const Plan& plan : plans(spec, device)) {
       check(plan, spec, device, random);
@@ -85,7 +85,7 @@ TEST(AlignmentOf, TakesAll64Bits) {
 
 TEST(GridBlocks, IsALegalGridForAnyNumberOfRows) {
   for_random_plans(
-      1'000, [](const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device, Random& random) {
+      1'000, [](const Plan& plan, const NormSpec& spec, const DeviceProfile& device, Random& random) {
         const std::int64_t resident = std::int64_t{device.sm_count} * plan.blocks_per_sm;
         for (int turn = 0; turn < 16; ++turn) {
           const std::int64_t rows = turn == 0   ? 1
@@ -112,7 +112,7 @@ TEST(GridBlocks, IsALegalGridForAnyNumberOfRows) {
 
 // Blocks that stay share all rows: as many teams as there is room for.
 TEST(GridBlocks, TeamsThatStayFillTheDevice) {
-  const LayerNormSpec spec{.columns = 1 << 20};
+  const NormSpec spec{.columns = 1 << 20};
   const Plan plan{Strategy::block_row, 1024, 1024, 4, 4, 1, 1, 64, Exchange::grid};
   const DeviceProfile device = h200();
   ASSERT_TRUE(check(plan, spec, device).ok()) << check(plan, spec, device).error().message;
@@ -126,7 +126,7 @@ TEST(GridBlocks, TeamsThatStayFillTheDevice) {
 }
 
 TEST(GridBlocks, IsCappedAtTheHardwaresLimit) {
-  const LayerNormSpec spec{.columns = 4096};
+  const NormSpec spec{.columns = 4096};
   Plan plan{Strategy::block_row, 256, 256, 4, 4, 1, 1};
   EXPECT_EQ(grid_blocks(plan, spec, h200(), kMaxGrid), kMaxGrid);
   EXPECT_EQ(grid_blocks(plan, spec, h200(), kMaxGrid + 1), kMaxGrid);
@@ -137,7 +137,7 @@ TEST(GridBlocks, IsCappedAtTheHardwaresLimit) {
 }
 
 TEST(GridBlocks, AFewGiganticRowsOccupyTheWholeDeviceWhenReadTwice) {
-  const LayerNormSpec spec{.columns = 4194304};
+  const NormSpec spec{.columns = 4194304};
   const Plan plan = fallback(spec, h200(), RowsRegime::few, Alignment::eight);
   for (const std::int64_t rows : {1, 2, 16})
     EXPECT_GE(grid_blocks(plan, spec, h200(), rows), h200().sm_count);
@@ -156,7 +156,7 @@ TEST(PlanFacts, BlocksCoverTheRows) {
 }
 
 TEST(TargetOf, OnlyBulkCopiesNeedTheArchitecturesOwnTarget) {
-  for_random_plans(300, [](const Plan& plan, const LayerNormSpec&, const DeviceProfile& device, Random&) {
+  for_random_plans(300, [](const Plan& plan, const NormSpec&, const DeviceProfile& device, Random&) {
     const std::string suffix = plan.strategy == Strategy::persistent_row ? "a" : "";
     EXPECT_EQ(target_of(plan, device.arch).name(), device.arch.name() + suffix);
   });
@@ -177,24 +177,22 @@ TEST(TargetOf, OneGenericCubinServesManyArchitectures) {
 }
 
 TEST(GenericPlan, IsLegalForEverySpecAndNeverChosen) {
-  for_random_plans(300,
-                   [](const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device, Random&) {
-                     EXPECT_NE(plan.strategy, Strategy::generic);
-                     const auto legal = check(generic_plan(), spec, device);
-                     EXPECT_TRUE(legal.ok()) << legal.error().message;
-                     EXPECT_EQ(workspace_bytes(generic_plan(), spec, device), 0u);
-                     EXPECT_EQ(shared_bytes(generic_plan(), spec), 0);
-                   });
+  for_random_plans(300, [](const Plan& plan, const NormSpec& spec, const DeviceProfile& device, Random&) {
+    EXPECT_NE(plan.strategy, Strategy::generic);
+    const auto legal = check(generic_plan(), spec, device);
+    EXPECT_TRUE(legal.ok()) << legal.error().message;
+    EXPECT_EQ(workspace_bytes(generic_plan(), spec, device), 0u);
+    EXPECT_EQ(shared_bytes(generic_plan(), spec), 0);
+  });
 }
 
 TEST(GenericSpec, IsOneForEachComputeType) {
-  const LayerNormSpec f32 = generic_spec({.columns = 3}),
-                      f64 = generic_spec({.columns = 3, .input = DType::f64});
+  const NormSpec f32 = generic_spec({.columns = 3}), f64 = generic_spec({.columns = 3, .input = DType::f64});
   EXPECT_EQ(generic_spec({.columns = 70, .input = DType::f16, .affine = Affine::weight, .scale = 2}), f32);
   EXPECT_EQ(generic_spec({.columns = 70, .input = DType::bf16, .output = DType::f64}), f64);
   EXPECT_EQ(compute_type(f32), DType::f32);
   EXPECT_EQ(compute_type(f64), DType::f64);
-  for (const LayerNormSpec& spec : {f32, f64}) {
+  for (const NormSpec& spec : {f32, f64}) {
     EXPECT_TRUE(validate(spec).ok());
     EXPECT_EQ(generic_spec(spec), spec);
     EXPECT_EQ(source_spec(generic_plan(), spec), spec);
@@ -214,13 +212,13 @@ TEST(GridBlocks, OfGenericRowsHaveAWarpOrABlockEach) {
 }
 
 TEST(SharedBytes, HoldTheRingOrTheRowsThatAreUnaligned) {
-  const LayerNormSpec f32{.columns = 4096};
+  const NormSpec f32{.columns = 4096};
   EXPECT_EQ(shared_bytes({Strategy::block_row, 256, 256, 4, 4, 1, 1}, f32), 0);
   EXPECT_EQ(shared_bytes({Strategy::persistent_row, 512, 256, 4, 2, 1, 1, 1, Exchange::none, false, 28}, f32),
             28 * 8192);
   // Each row of a block, with a vector more for where it begins, as wide as the wider of the dtypes; and no
   // more than two units of 16 bytes besides.
-  const auto expect_rows = [](const Plan& plan, const LayerNormSpec& spec, int rows, int columns) {
+  const auto expect_rows = [](const Plan& plan, const NormSpec& spec, int rows, int columns) {
     const int row = (columns + plan.vector) * std::max(size_of(spec.input), size_of(spec.output));
     EXPECT_GE(shared_bytes(plan, spec), rows * row) << to_text(plan);
     EXPECT_LE(shared_bytes(plan, spec), rows * (row + 32)) << to_text(plan);
@@ -240,38 +238,35 @@ TEST(SharedBytes, HoldTheRingOrTheRowsThatAreUnaligned) {
 }
 
 TEST(SharedBytes, OfALegalPlanFitOnTheMultiprocessor) {
-  for_random_plans(1'000,
-                   [](const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device, Random&) {
-                     const int bytes = shared_bytes(plan, spec);
-                     EXPECT_GE(bytes, 0);
-                     EXPECT_LE(bytes, device.shared_per_block);
-                     EXPECT_LE(bytes * plan.blocks_per_sm, device.shared_per_sm);
-                     EXPECT_EQ(bytes > 0, plan.unaligned || plan.strategy == Strategy::persistent_row ||
-                                              plan.strategy == Strategy::staged_rows);
-                     EXPECT_EQ(bytes % 16, 0);
-                   });
+  for_random_plans(1'000, [](const Plan& plan, const NormSpec& spec, const DeviceProfile& device, Random&) {
+    const int bytes = shared_bytes(plan, spec);
+    EXPECT_GE(bytes, 0);
+    EXPECT_LE(bytes, device.shared_per_block);
+    EXPECT_LE(bytes * plan.blocks_per_sm, device.shared_per_sm);
+    EXPECT_EQ(bytes > 0, plan.unaligned || plan.strategy == Strategy::persistent_row ||
+                             plan.strategy == Strategy::staged_rows);
+    EXPECT_EQ(bytes % 16, 0);
+  });
 }
 
 TEST(WorkspaceBytes, OnlyRowsSplitOverBlocksNeedOne) {
-  for_random_plans(1'000,
-                   [](const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device, Random&) {
-                     const std::size_t bytes = workspace_bytes(plan, spec, device);
-                     if (plan.strategy == Strategy::split_row || plan.exchange == Exchange::grid) {
-                       EXPECT_GT(bytes, 0u);
-                       EXPECT_EQ(bytes % 16, 0u);
-                     } else {
-                       EXPECT_EQ(bytes, 0u);
-                     }
-                   });
+  for_random_plans(1'000, [](const Plan& plan, const NormSpec& spec, const DeviceProfile& device, Random&) {
+    const std::size_t bytes = workspace_bytes(plan, spec, device);
+    if (plan.strategy == Strategy::split_row || plan.exchange == Exchange::grid) {
+      EXPECT_GT(bytes, 0u);
+      EXPECT_EQ(bytes % 16, 0u);
+    } else {
+      EXPECT_EQ(bytes, 0u);
+    }
+  });
 }
 
 TEST(WorkspaceBytes, ABiggerGpuNeedsNoLess) {
-  for_random_plans(300,
-                   [](const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device, Random&) {
-                     DeviceProfile bigger = device;
-                     bigger.sm_count *= 2;
-                     EXPECT_GE(workspace_bytes(plan, spec, bigger), workspace_bytes(plan, spec, device));
-                   });
+  for_random_plans(300, [](const Plan& plan, const NormSpec& spec, const DeviceProfile& device, Random&) {
+    DeviceProfile bigger = device;
+    bigger.sm_count *= 2;
+    EXPECT_GE(workspace_bytes(plan, spec, bigger), workspace_bytes(plan, spec, device));
+  });
 }
 
 }  // namespace

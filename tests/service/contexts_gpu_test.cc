@@ -26,12 +26,12 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr LayerNormSpec kRow{.columns = 5000, .affine = Affine::weight_bias};
+constexpr NormSpec kRow{.columns = 5000, .affine = Affine::weight_bias};
 // Little and much shared memory, blocks that run together, a workspace; which, is the planner's business.
-const LayerNormSpec kSpecs[] = {{.columns = 64, .affine = Affine::weight_bias},
-                                kRow,
-                                {.columns = 32768, .affine = Affine::weight_bias},
-                                {.columns = 300001, .affine = Affine::weight_bias, .statistics = true}};
+const NormSpec kSpecs[] = {{.columns = 64, .affine = Affine::weight_bias},
+                           kRow,
+                           {.columns = 32768, .affine = Affine::weight_bias},
+                           {.columns = 300001, .affine = Affine::weight_bias, .statistics = true}};
 constexpr std::int64_t kRows = 20;
 
 class ContextsGpuTest : public GpuTest {
@@ -73,7 +73,7 @@ std::vector<std::pair<std::string, std::function<void()>>> public_calls(Service&
       {"environment", [&] { (void)service.environment(); }},
       {"prebuild",
        [&] {
-         const LayerNormSpec one{.columns = 101};
+         const NormSpec one{.columns = 101};
          const DeviceProfile profile = kernel.device();
          (void)service.prebuild({&one, 1}, {&profile, 1});
        }},
@@ -137,7 +137,7 @@ TEST_F(ContextsGpuTest, NoPublicCallChangesTheCurrentContext) {
 }
 
 TEST_F(ContextsGpuTest, AKernelServesAContextThatIsNotThePrimaryOne) {
-  for (const LayerNormSpec& spec : kSpecs) {
+  for (const NormSpec& spec : kSpecs) {
     cli::Problem problem = make(spec, kRows);
     const Kernel in_primary = service().prepare(spec, {.rows_hint = kRows}).value();
     launch_here(in_primary, problem);
@@ -149,7 +149,7 @@ TEST_F(ContextsGpuTest, AKernelServesAContextThatIsNotThePrimaryOne) {
 }
 
 TEST_F(ContextsGpuTest, AKernelOutlivesTheContextThatItWasPreparedIn) {
-  for (const LayerNormSpec& spec : kSpecs) {
+  for (const NormSpec& spec : kSpecs) {
     cli::Problem problem = make(spec, kRows);
     Kernel kernel;
     {
@@ -167,7 +167,7 @@ TEST_F(ContextsGpuTest, AKernelOutlivesTheContextThatItWasPreparedIn) {
 // As frameworks do at their end, and some between two models: the primary context goes, and comes anew.
 TEST_F(ContextsGpuTest, AKernelAndAServiceOutliveThePrimaryContext) {
   Service lasting(options(""));
-  for (const LayerNormSpec& spec : kSpecs) {
+  for (const NormSpec& spec : kSpecs) {
     cli::Problem problem = make(spec, kRows);
     const Kernel kernel = lasting.prepare(spec, {.rows_hint = kRows}).value();
     launch_here(kernel, problem);
@@ -246,7 +246,7 @@ TEST_F(ContextsGpuTest, EightThreadsLaunchOnTwoGpusAtOnce) {
 TEST_F(ContextsGpuTest, AKernelIsRefusedInAContextOfAnotherGpu) {
   NORMJIT_SKIP_WITHOUT_TWO_GPUS();
   const PrimaryContext other(1);
-  for (const LayerNormSpec& spec : kSpecs) {
+  for (const NormSpec& spec : kSpecs) {
     cli::Problem problem = make(spec, kRows);
     const Kernel kernel = service().prepare(spec, {.rows_hint = kRows}).value();
     const Kernel for_other = service().prepare(spec, {.device = 1, .rows_hint = kRows}).value();

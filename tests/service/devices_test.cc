@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::IsEmpty;
 
-constexpr LayerNormSpec kSpec{.columns = 4096};
+constexpr NormSpec kSpec{.columns = 4096};
 
 void* memory(std::uintptr_t number) { return reinterpret_cast<void*>(number << 20); }
 Tensors tensors(std::int64_t rows) { return {.x = memory(1), .y = memory(2), .rows = rows}; }

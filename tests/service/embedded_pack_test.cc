@@ -22,8 +22,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr LayerNormSpec kBothTypes[] = {{.columns = 77, .input = DType::f16},
-                                        {.columns = 77, .input = DType::f64}};
+constexpr NormSpec kBothTypes[] = {{.columns = 77, .input = DType::f16},
+                                   {.columns = 77, .input = DType::f64}};
 
 class EmbeddedPackTest : public ::testing::Test {
  protected:
@@ -46,7 +46,7 @@ TEST_F(EmbeddedPackTest, HasBothKernelsForEveryArchitectureAndNothingElse) {
   const bool knows_all = listed->front().entry->fact("toolchain") >= "nvrtc 13.0";
   std::set<std::string> ids;
   for (const DeviceProfile& device : DeviceProfile::known())
-    for (const LayerNormSpec& spec : kBothTypes) {
+    for (const NormSpec& spec : kBothTypes) {
       const Identified kernel = binaries.identify(spec, generic_plan(), device.arch).value();
       const Lookup found = pack.look(kernel.identity);
       if (!knows_all && found.kind == Lookup::Kind::absent) continue;  // an architecture newer than it
@@ -68,7 +68,7 @@ TEST_F(EmbeddedPackTest, ServesWithoutACompilerAndLeavesNoFile) {
   machine.compiler->fail({Code::NoCompiler, "there is none"});
   Service service(machine.options(), with_embedded(machine));
   for (const int device : {0, 1})
-    for (const LayerNormSpec& spec : kBothTypes) {
+    for (const NormSpec& spec : kBothTypes) {
       const auto kernel = service.prepare(spec, {.device = device, .plan = generic_plan()});
       ASSERT_TRUE(kernel.ok()) << kernel.error().message;
       EXPECT_EQ(kernel->origin(), Origin::embedded);

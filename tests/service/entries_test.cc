@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr LayerNormSpec kSpec{.columns = 4096, .input = DType::bf16};
+constexpr NormSpec kSpec{.columns = 4096, .input = DType::bf16};
 
 TEST(Entries, TellWhatIsInTheCache) {
   FakeMachine machine;

@@ -22,7 +22,7 @@ using ::testing::ElementsAre;
 using ::testing::Field;
 using ::testing::HasSubstr;
 
-constexpr LayerNormSpec kSpec{.columns = 4096};
+constexpr NormSpec kSpec{.columns = 4096};
 
 struct Told {
   Event::Kind kind;

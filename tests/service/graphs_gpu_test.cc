@@ -19,7 +19,7 @@ namespace {
 // Rows that different strategies serve; which, is the planner's business. The last one's chunks take turns
 // through a workspace, whatever the planner thinks best.
 struct Layer {
-  LayerNormSpec spec;
+  NormSpec spec;
   std::int64_t rows;
   bool split_row = false;
 };

@@ -16,7 +16,7 @@ constexpr std::int64_t kWidths[] = {64, 1000, 4096, 300001};
 class HardDataGpuTest : public GpuTest {
  protected:
   // A problem whose x has this mean and deviation.
-  cli::Problem make_around(const LayerNormSpec& spec, std::int64_t rows, double mean, double deviation) {
+  cli::Problem make_around(const NormSpec& spec, std::int64_t rows, double mean, double deviation) {
     cli::Problem problem = make(spec, rows);
     cli::fill_random(problem.x, test_seed(), 77, mean, deviation);
     return problem;

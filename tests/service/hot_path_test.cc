@@ -74,7 +74,7 @@ TEST(HotPath, ALaunchAllocatesNothingAndTakesNoLock) {
                               .embedded = ""});
   const Tensors tensors{.x = memory(1), .y = memory(2), .rows = 200, .workspace = memory(3)};
   for (const std::int64_t columns : {64, 5000, 300001, 1 << 20}) {
-    const LayerNormSpec spec{.columns = columns};
+    const NormSpec spec{.columns = columns};
     int allocations = t_allocations, locks = t_locks;
     const Kernel kernel = service.prepare(spec).value();
     for (int i = 0; i < 2; ++i) ASSERT_TRUE(service.layer_norm(spec, tensors, nullptr).ok());

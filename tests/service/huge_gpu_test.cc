@@ -16,7 +16,7 @@ class HugeGpuTest : public GpuTest {
  protected:
   // x repeats `period` random rows. An odd period makes a row differ from that at any power of two rows from
   // it, so an offset that lost its upper bits is found. Compares the rows at the edges and some others.
-  void run_huge(const LayerNormSpec& spec, std::int64_t rows, std::int64_t period) {
+  void run_huge(const NormSpec& spec, std::int64_t rows, std::int64_t period) {
     const std::size_t x_row = static_cast<std::size_t>(spec.columns) * size_of(spec.input);
     const std::size_t y_row = static_cast<std::size_t>(spec.columns) * size_of(spec.output);
     const std::size_t x_bytes = static_cast<std::size_t>(rows) * x_row;
@@ -81,7 +81,7 @@ TEST_F(HugeGpuTest, LongRows) { run_huge({.columns = 1 << 20, .input = DType::bf
 // Few rows, far apart: the stride alone exceeds 2^32 bytes.
 TEST_F(HugeGpuTest, FarApartRows) {
   constexpr std::int64_t kColumns = 1000, kRows = 3, kStride = (std::int64_t{1} << 31) + 8;
-  const LayerNormSpec spec{.columns = kColumns, .input = DType::f16};
+  const NormSpec spec{.columns = kColumns, .input = DType::f16};
   const std::size_t bytes = ((kRows - 1) * kStride + kColumns) * 2;
   cli::Problem problem = make(spec, kRows);
   DeviceMemory x(bytes), y(problem.y.bytes());

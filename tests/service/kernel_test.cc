@@ -20,15 +20,15 @@ using ::testing::SizeIs;
 
 constexpr std::int64_t kColumns = 4096;
 constexpr std::int64_t kMaxRows = std::numeric_limits<std::int64_t>::max();
-constexpr LayerNormSpec kAll{.columns = kColumns, .affine = Affine::weight_bias, .statistics = true};
-constexpr LayerNormSpec kGigantic{.columns = 4194304};
+constexpr NormSpec kAll{.columns = kColumns, .affine = Affine::weight_bias, .statistics = true};
+constexpr NormSpec kGigantic{.columns = 4194304};
 
 // An address that nobody reads: `number` MiB and some bytes.
 void* memory(std::uintptr_t number, std::uintptr_t offset = 0) {
   return reinterpret_cast<void*>((number << 20) + offset);
 }
 
-Tensors tensors_of(const LayerNormSpec& spec, std::int64_t rows) {
+Tensors tensors_of(const NormSpec& spec, std::int64_t rows) {
   Tensors tensors{.x = memory(1), .y = memory(2), .rows = rows};
   if (spec.affine != Affine::none) tensors.weight = memory(3);
   if (spec.affine == Affine::weight_bias) tensors.bias = memory(4);
@@ -40,7 +40,7 @@ class KernelTest : public ::testing::Test {
  protected:
   KernelTest() { machine_.driver->set_argument_sizes(std::vector<std::size_t>(10, 8)); }
 
-  Kernel prepare(const LayerNormSpec& spec, const PrepareOptions& options = {}) {
+  Kernel prepare(const NormSpec& spec, const PrepareOptions& options = {}) {
     return machine_.service().prepare(spec, options).value();
   }
   // The only launch so far.
@@ -95,14 +95,14 @@ TEST_F(KernelTest, PassesTensorsAndStrides) {
 // Behind the tensors, for the generic kernel alone.
 TEST_F(KernelTest, PassesWhatTheGenericKernelDoesNotKnowOfItsSpec) {
   machine_.driver->set_argument_sizes({8, 8, 8, 8, 8, 8, 8, 8, 8, 8, sizeof(RuntimeSpec)});
-  const LayerNormSpec spec{.columns = 77,
-                           .input = DType::bf16,
-                           .output = DType::f32,
-                           .weight = DType::f16,
-                           .epsilon = 1e-3,
-                           .affine = Affine::weight,
-                           .activation = Activation::silu,
-                           .scale = 0.5};
+  const NormSpec spec{.columns = 77,
+                      .input = DType::bf16,
+                      .output = DType::f32,
+                      .weight = DType::f16,
+                      .epsilon = 1e-3,
+                      .affine = Affine::weight,
+                      .activation = Activation::silu,
+                      .scale = 0.5};
   const Kernel kernel = prepare(spec, {.plan = generic_plan()});
   ASSERT_TRUE(kernel.launch(tensors_of(spec, 3), nullptr));
   const std::string bytes = launched().arguments.at(10);
@@ -207,7 +207,7 @@ TEST_F(KernelTest, OverlapsTheLaunchBeforeWhereItIsAskedToFromSm90On) {
 }
 
 TEST_F(KernelTest, NoRowsLaunchNothing) {
-  for (const LayerNormSpec& spec : {kAll, kGigantic}) {
+  for (const NormSpec& spec : {kAll, kGigantic}) {
     const Kernel kernel = prepare(spec);
     EXPECT_TRUE(kernel.launch({}, nullptr)) << "with null pointers, as empty tensors have";
     EXPECT_TRUE(kernel.check({}).ok());
@@ -217,10 +217,10 @@ TEST_F(KernelTest, NoRowsLaunchNothing) {
 }
 
 TEST_F(KernelTest, RefusesBadTensorsAndLaunchesNothing) {
-  constexpr LayerNormSpec kBare{.columns = kColumns};
+  constexpr NormSpec kBare{.columns = kColumns};
   const struct {
     const char* what;
-    LayerNormSpec spec;
+    NormSpec spec;
     Code code;
     std::function<void(Tensors&)> spoil;
   } cases[] = {
@@ -280,7 +280,7 @@ TEST_F(KernelTest, AnEmptyKernelLaunchesNothing) {
   EXPECT_EQ(kernel.launch(tensors_of({}, 1), nullptr).code, Code::EmptyKernel);
   EXPECT_EQ(kernel.check(tensors_of({}, 1)).code(), Code::EmptyKernel);
   EXPECT_EQ(kernel.workspace_bytes(), 0U);
-  EXPECT_EQ(kernel.spec(), LayerNormSpec());
+  EXPECT_EQ(kernel.spec(), NormSpec());
 
   kernel = prepare({.columns = kColumns});
   const Kernel taken = std::move(kernel);

@@ -18,10 +18,10 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr LayerNormSpec kRow{.columns = 5000, .affine = Affine::weight_bias};
-constexpr LayerNormSpec kLong{.columns = 300001, .affine = Affine::weight_bias, .statistics = true};
+constexpr NormSpec kRow{.columns = 5000, .affine = Affine::weight_bias};
+constexpr NormSpec kLong{.columns = 300001, .affine = Affine::weight_bias, .statistics = true};
 // One of each strategy; which, is the planner's business.
-const LayerNormSpec kSpecs[] = {{.columns = 64, .affine = Affine::weight_bias}, kRow, kLong};
+const NormSpec kSpecs[] = {{.columns = 64, .affine = Affine::weight_bias}, kRow, kLong};
 
 class LaunchGpuTest : public GpuTest {
  protected:
@@ -30,7 +30,7 @@ class LaunchGpuTest : public GpuTest {
     must(CUDA(cuCtxGetCurrent)(&context), "cuCtxGetCurrent");
     return context;
   }
-  Tensors with_workspace(const GpuProblem& problem, const LayerNormSpec& spec) {
+  Tensors with_workspace(const GpuProblem& problem, const NormSpec& spec) {
     Tensors tensors = problem.tensors();
     tensors.workspace = workspace(spec);
     return tensors;
@@ -39,18 +39,18 @@ class LaunchGpuTest : public GpuTest {
 
 // run() never clears the workspace, so each launch finds what the one before left.
 TEST_F(LaunchGpuTest, OneWorkspaceServesManyKernelsInTurn) {
-  const LayerNormSpec specs[] = {kLong,
-                                 {.columns = 1 << 20, .input = DType::f16, .affine = Affine::weight},
-                                 {.columns = 150001, .input = DType::f64, .statistics = true},
-                                 {.columns = 4194304, .input = DType::bf16}};
+  const NormSpec specs[] = {kLong,
+                            {.columns = 1 << 20, .input = DType::f16, .affine = Affine::weight},
+                            {.columns = 150001, .input = DType::f64, .statistics = true},
+                            {.columns = 4194304, .input = DType::bf16}};
   std::size_t most = 0;
-  for (const LayerNormSpec& spec : specs) most = std::max(most, service().workspace_bytes(spec).value());
+  for (const NormSpec& spec : specs) most = std::max(most, service().workspace_bytes(spec).value());
   ASSERT_GT(most, 0U);
-  for (const LayerNormSpec& spec : specs)
+  for (const NormSpec& spec : specs)
     if (service().workspace_bytes(spec).value() == most) workspace(spec);  // the largest, once for all
   for (int round = 0; round < 2; ++round)
     for (const std::int64_t rows : {1, 3, 16})
-      for (const LayerNormSpec& spec : specs) run(spec, rows);
+      for (const NormSpec& spec : specs) run(spec, rows);
   for (const std::int64_t rows : {150, 2, 150}) run(kLong, rows);
 }
 
@@ -65,7 +65,7 @@ TEST_F(LaunchGpuTest, ManyLaunchesBackToBackOnOneWorkspace) {
 }
 
 TEST_F(LaunchGpuTest, TwoStreamsWithAWorkspaceEach) {
-  const LayerNormSpec spec{.columns = 1 << 20, .affine = Affine::weight_bias};
+  const NormSpec spec{.columns = 1 << 20, .affine = Affine::weight_bias};
   constexpr std::int64_t kRows[] = {16, 150};
   const Kernel kernels[] = {service().prepare(spec, {.rows_hint = kRows[0]}).value(),
                             service().prepare(spec, {.rows_hint = kRows[1]}).value()};
@@ -92,7 +92,7 @@ TEST_F(LaunchGpuTest, TwoStreamsWithAWorkspaceEach) {
 }
 
 TEST_F(LaunchGpuTest, EveryRunGivesTheSameBits) {
-  for (const LayerNormSpec& spec : kSpecs)
+  for (const NormSpec& spec : kSpecs)
     for (const std::int64_t rows : {5, 140}) {
       SCOPED_TRACE(to_text(spec));
       cli::Problem problem = make(spec, rows);
@@ -218,7 +218,7 @@ TEST_F(LaunchGpuTest, APrebuiltSpecNeedsNoCompiler) {
   Options without_compiler = options(cache.path());
   without_compiler.compiler_path = cache / "no-libnvrtc.so";
   Service service(without_compiler);
-  for (const LayerNormSpec& spec : kSpecs)
+  for (const NormSpec& spec : kSpecs)
     for (const std::int64_t rows : {1, 140})
       for (const std::int64_t shift : {0, 1, 2}) {
         cli::Problem problem = make(spec, rows);

@@ -56,7 +56,7 @@ TEST_F(LayerNormGpuTest, EveryStrategyInEveryDType) {
 
 // What has no kernel of its own yet; out of the library where that was built with it.
 TEST_F(LayerNormGpuTest, TheGenericKernel) {
-  const auto run_generic = [&](const LayerNormSpec& spec, std::int64_t rows) {
+  const auto run_generic = [&](const NormSpec& spec, std::int64_t rows) {
     SCOPED_TRACE(to_text(spec));
     const Kernel kernel = service().prepare(spec, {.plan = generic_plan()}).value();
     cli::Problem problem = make(spec, rows, spec.columns + 3, spec.columns + 1);
@@ -104,7 +104,7 @@ TEST_F(LayerNormGpuTest, AMillionRowsOfOneColumn) {
 }
 
 TEST_F(LayerNormGpuTest, NoRowsTouchNothing) {
-  const LayerNormSpec spec{.columns = 64, .statistics = true};
+  const NormSpec spec{.columns = 64, .statistics = true};
   cli::Problem problem = make(spec, 3);
   GpuProblem on_gpu(problem);
   Tensors tensors = on_gpu.tensors();
@@ -121,7 +121,7 @@ TEST_F(LayerNormGpuTest, StridedRows) {
   for (const std::int64_t columns : kWidths)
     for (const std::int64_t gap : {1, 2, 64})
       for (const std::int64_t rows : {3, 150}) {
-        const LayerNormSpec spec{.columns = columns, .input = DType::f16, .affine = Affine::weight_bias};
+        const NormSpec spec{.columns = columns, .input = DType::f16, .affine = Affine::weight_bias};
         cli::Problem x_strided = make(spec, rows, columns + gap, kContiguous);
         run(x_strided);
         cli::Problem y_strided = make(spec, rows, kContiguous, columns + gap);
@@ -179,7 +179,7 @@ TEST_F(LayerNormGpuTest, RandomSpecsAndLaunches) {
   for (std::uint64_t i = 0; i < 200; ++i) {
     SCOPED_TRACE(::testing::Message() << "round " << i);
     Random random(test_seed() * 1000 + i);
-    LayerNormSpec spec = canonical(random_spec(random, {.most_columns = 1 << 18, .tame = true}));
+    NormSpec spec = canonical(random_spec(random, {.most_columns = 1 << 18, .tame = true}));
     // A few equal numbers and no epsilon are 0 / 0, where rounding decides between NaN and anything.
     if (spec.columns < 16) spec.epsilon = std::max(spec.epsilon, 1e-5);
     const std::int64_t rows = random.between(0, std::min<std::int64_t>(400, kMostElements / spec.columns));

@@ -12,8 +12,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr LayerNormSpec kSpec{.columns = 4096, .affine = Affine::weight_bias};
-constexpr LayerNormSpec kGigantic{.columns = 4194304};
+constexpr NormSpec kSpec{.columns = 4096, .affine = Affine::weight_bias};
+constexpr NormSpec kGigantic{.columns = 4194304};
 
 void* memory(std::uintptr_t number, std::uintptr_t offset = 0) {
   return reinterpret_cast<void*>((number << 20) + offset);
@@ -28,8 +28,7 @@ class LayerNormTest : public ::testing::Test {
   LayerNormTest() { machine_.driver->set_argument_sizes(std::vector<std::size_t>(10, 8)); }
 
   // The plan of the kernel that serves these tensors, told by the source that was compiled for it.
-  void expect_plan(const LayerNormSpec& spec, const Tensors& tensors, RowsRegime regime,
-                   Alignment alignment) {
+  void expect_plan(const NormSpec& spec, const Tensors& tensors, RowsRegime regime, Alignment alignment) {
     FakeMachine machine;
     const auto done = machine.service().layer_norm(spec, tensors, nullptr);
     ASSERT_TRUE(done.ok()) << done.error().message;

@@ -12,9 +12,9 @@
 namespace normjit::testing {
 namespace {
 
-constexpr LayerNormSpec kSpecs[] = {{.columns = 64, .affine = Affine::weight_bias},
-                                    {.columns = 5000, .affine = Affine::weight_bias},
-                                    {.columns = 300001, .affine = Affine::weight_bias}};
+constexpr NormSpec kSpecs[] = {{.columns = 64, .affine = Affine::weight_bias},
+                               {.columns = 5000, .affine = Affine::weight_bias},
+                               {.columns = 300001, .affine = Affine::weight_bias}};
 constexpr std::int64_t kRows = 3;
 // What the driver's own pools may still grow by; 34,000 calls that lose 128 bytes each lose more.
 constexpr std::size_t kSlackBytes = std::size_t{4} << 20;
@@ -29,7 +29,7 @@ std::size_t free_device_memory() {
 
 TEST_F(LeakGpuTest, AHundredThousandCallsLeaveDeviceAndProcessAsTheyWere) {
   int failed = 0;
-  for (const LayerNormSpec& spec : kSpecs) {
+  for (const NormSpec& spec : kSpecs) {
     cli::Problem problem = make(spec, kRows);
     GpuProblem on_gpu(problem);
     Tensors tensors = on_gpu.tensors();

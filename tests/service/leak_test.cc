@@ -38,13 +38,13 @@ class Leaks : public ::testing::Test {
 };
 
 TEST_F(Leaks, AHundredThousandCallsLeaveTheProcessAsItWas) {
-  constexpr LayerNormSpec kSpecs[] = {
+  constexpr NormSpec kSpecs[] = {
       {.columns = 64}, {.columns = 5000}, {.columns = 300001}, {.columns = 1 << 20}};
   Service service = this->service();
   int failed = 0;
   const auto calls = [&](int count) {
     for (int i = 0; i < count; ++i) {
-      const LayerNormSpec& spec = kSpecs[i / 4 % 4];
+      const NormSpec& spec = kSpecs[i / 4 % 4];
       const std::int64_t rows = 1 + i % 200;
       if (i % 4 == 0) {
         const auto kernel = service.prepare(spec, {.rows_hint = rows, .pointer_alignment = 4});

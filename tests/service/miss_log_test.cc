@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kProcesses = 8, kThreads = 4, kSpecs = 100;
 
-std::string spec_of(int columns) { return to_text(LayerNormSpec{.columns = columns}); }
+std::string spec_of(int columns) { return to_text(NormSpec{.columns = columns}); }
 
 class MissLogTest : public ::testing::Test {
  protected:
@@ -30,7 +30,7 @@ class MissLogTest : public ::testing::Test {
     EXPECT_TRUE(specs.ok()) << specs.error().message;
     std::map<std::string, int> counts;
     if (specs)
-      for (const LayerNormSpec& spec : *specs) ++counts[to_text(spec)];
+      for (const NormSpec& spec : *specs) ++counts[to_text(spec)];
     return counts;
   }
 

@@ -12,16 +12,16 @@
 namespace normjit::testing {
 namespace {
 
-constexpr LayerNormSpec kSpecs[] = {{.columns = 64, .affine = Affine::weight_bias},
-                                    {.columns = 4096, .input = DType::bf16, .affine = Affine::weight_bias},
-                                    {.columns = 1023, .input = DType::f16, .affine = Affine::weight},
-                                    {.columns = 3000, .input = DType::f64, .activation = Activation::gelu}};
+constexpr NormSpec kSpecs[] = {{.columns = 64, .affine = Affine::weight_bias},
+                               {.columns = 4096, .input = DType::bf16, .affine = Affine::weight_bias},
+                               {.columns = 1023, .input = DType::f16, .affine = Affine::weight},
+                               {.columns = 3000, .input = DType::f64, .activation = Activation::gelu}};
 constexpr std::int64_t kRows = 150;
 
 class ModesGpuTest : public GpuTest {
  protected:
   // One launch, and its result.
-  void launch(Service& by, const LayerNormSpec& spec, std::int64_t rows) {
+  void launch(Service& by, const NormSpec& spec, std::int64_t rows) {
     cli::Problem problem = make(spec, rows);
     GpuProblem on_gpu(problem);
     const auto done = by.layer_norm(spec, on_gpu.tensors(), nullptr);
@@ -45,7 +45,7 @@ TEST_F(ModesGpuTest, APackAloneServesWithoutACompiler) {
   deployed.mode = Mode::cached_only;
   deployed.compiler_path = folder / "no-libnvrtc.so";
   Service service(deployed);
-  for (const LayerNormSpec& spec : kSpecs) {
+  for (const NormSpec& spec : kSpecs) {
     cli::Problem problem = make(spec, kRows);
     GpuProblem on_gpu(problem);
     ASSERT_TRUE(service.layer_norm(spec, on_gpu.tensors(), nullptr).ok());  // makes it ready
@@ -70,14 +70,14 @@ TEST_F(ModesGpuTest, LazyServesBeforeTheCompileEnds) {
   Service service(lazy);
   if (service.environment().embedded_archs.empty())
     GTEST_SKIP() << "This library was built without generic kernels.";
-  for (const LayerNormSpec& spec : kSpecs) {
+  for (const NormSpec& spec : kSpecs) {
     launch(service, spec, kRows);
     launch(service, spec, 1);
   }
   EXPECT_GE(service.counters().fallback_launches, 1U);
   service.wait_for_compiles();
   const std::uint64_t fallbacks = service.counters().fallback_launches;
-  for (const LayerNormSpec& spec : kSpecs) launch(service, spec, kRows);
+  for (const NormSpec& spec : kSpecs) launch(service, spec, kRows);
   EXPECT_EQ(service.counters().fallback_launches, fallbacks);
   EXPECT_EQ(service.counters().failed_compiles, 0U);
 }

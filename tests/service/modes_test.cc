@@ -21,8 +21,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr LayerNormSpec kSpec{.columns = 4096};
-constexpr LayerNormSpec kOther{.columns = 100};
+constexpr NormSpec kSpec{.columns = 4096};
+constexpr NormSpec kOther{.columns = 100};
 
 class Modes : public ::testing::Test {
  protected:

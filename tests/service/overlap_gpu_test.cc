@@ -17,10 +17,10 @@ constexpr int kLaunches = 12;
 constexpr std::int64_t kMostElements = 10'000'000;  // or copying takes minutes
 
 // Rows that different strategies serve; which, is the planner's business.
-const LayerNormSpec kSpecs[] = {{.columns = 64, .affine = Affine::weight_bias},
-                                {.columns = 5000, .input = DType::f16, .affine = Affine::weight_bias},
-                                {.columns = 65536, .affine = Affine::weight_bias},
-                                {.columns = 1 << 20, .input = DType::bf16, .affine = Affine::weight_bias}};
+const NormSpec kSpecs[] = {{.columns = 64, .affine = Affine::weight_bias},
+                           {.columns = 5000, .input = DType::f16, .affine = Affine::weight_bias},
+                           {.columns = 65536, .affine = Affine::weight_bias},
+                           {.columns = 1 << 20, .input = DType::bf16, .affine = Affine::weight_bias}};
 
 using Bytes = std::vector<std::byte>;
 Bytes bytes_of(const cli::Matrix& matrix) { return {matrix.data(), matrix.data() + matrix.bytes()}; }
@@ -35,7 +35,7 @@ class OverlapGpuTest : public GpuTest {
   }
 
   // Each plan of the planner's for this spec, once; those with an exchange last.
-  std::vector<Kernel> kernels(const LayerNormSpec& spec) {
+  std::vector<Kernel> kernels(const NormSpec& spec) {
     std::vector<Kernel> all;
     for (const Plan& plan : plans(spec, device_)) {
       auto kernel = service().prepare(spec, {.plan = plan});
@@ -86,7 +86,7 @@ class Chain {
 };
 
 TEST_F(OverlapGpuTest, AChainOfLaunchesGivesTheSameBits) {
-  for (const LayerNormSpec& spec : kSpecs)
+  for (const NormSpec& spec : kSpecs)
     for (const std::int64_t rows : {1, 7, 140}) {
       if (rows * spec.columns > kMostElements) continue;
       cli::Problem first = make(spec, rows), second = make(spec, rows);
@@ -107,7 +107,7 @@ TEST_F(OverlapGpuTest, AChainOfLaunchesGivesTheSameBits) {
 }
 
 TEST_F(OverlapGpuTest, AndSoInAGraph) {
-  for (const LayerNormSpec& spec : kSpecs) {
+  for (const NormSpec& spec : kSpecs) {
     cli::Problem first = make(spec, 7), second = make(spec, 7);
     Chain chain(first, second, workspace(spec));
     for (const Kernel& kernel : kernels(spec)) {
@@ -139,7 +139,7 @@ TEST_F(OverlapGpuTest, AndSoInAGraph) {
 // its last row, a short one follows, and one that uses them: it may begin only when the long one is over.
 TEST_F(OverlapGpuTest, WeightsMayComeFromTheLaunchBeforeTheOneBefore) {
   for (const std::int64_t columns : {64, 5000, 65536}) {
-    const LayerNormSpec plain{.columns = columns}, weighted{.columns = columns, .affine = Affine::weight};
+    const NormSpec plain{.columns = columns}, weighted{.columns = columns, .affine = Affine::weight};
     const std::int64_t rows = (1 << 24) / columns;
     cli::Problem sources[] = {make(plain, rows), make(plain, rows)};
     GpuProblem of_sources[] = {GpuProblem(sources[0]), GpuProblem(sources[1])};

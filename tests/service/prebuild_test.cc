@@ -19,7 +19,7 @@ using ::testing::Field;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-const LayerNormSpec kSpecs[] = {
+const NormSpec kSpecs[] = {
     {.columns = 64, .affine = Affine::weight_bias, .activation = Activation::gelu},
     {.columns = 4096, .input = DType::f16},
     {.columns = 4194304},
@@ -27,9 +27,9 @@ const LayerNormSpec kSpecs[] = {
 
 class PrebuildTest : public ::testing::Test {
  protected:
-  static int kernels_of(std::span<const LayerNormSpec> specs, std::span<const DeviceProfile> devices) {
+  static int kernels_of(std::span<const NormSpec> specs, std::span<const DeviceProfile> devices) {
     std::size_t kernels = 0;
-    for (const LayerNormSpec& spec : specs)
+    for (const NormSpec& spec : specs)
       for (const DeviceProfile& device : devices) kernels += plans(spec, device).size();
     return static_cast<int>(kernels);
   }
@@ -50,7 +50,7 @@ TEST_F(PrebuildTest, CompilesEveryPlanOnceInOrder) {
 
   std::size_t at = 0;
   std::set<std::string> ids;
-  for (const LayerNormSpec& spec : kSpecs)
+  for (const NormSpec& spec : kSpecs)
     for (const DeviceProfile& device : devices_)
       for (const Plan& plan : plans(spec, device)) {
         ASSERT_LT(at, report.results.size());
@@ -92,10 +92,10 @@ TEST_F(PrebuildTest, ADryRunOnlyLooks) {
 }
 
 TEST_F(PrebuildTest, WhatIsAskedTwiceIsBuiltOnce) {
-  const LayerNormSpec twice[] = {
+  const NormSpec twice[] = {
       kSpecs[0], kSpecs[0], {.columns = 64, .weight = DType::f16}, {.columns = 64, .weight = DType::f32}};
   const DeviceProfile devices[] = {devices_[1], devices_[1]};
-  const LayerNormSpec once[] = {kSpecs[0], {.columns = 64}};
+  const NormSpec once[] = {kSpecs[0], {.columns = 64}};
   const PrebuildReport report = service_.prebuild(twice, devices).value();
   EXPECT_EQ(report.requested, kernels_of(once, {devices, 1}));
   EXPECT_EQ(machine_.compiles(), report.requested);
@@ -190,9 +190,9 @@ TEST_F(PrebuildTest, AfterItNoUseCompiles) {
   const auto pick = [&](std::int64_t from, std::int64_t to) {
     return std::uniform_int_distribution<std::int64_t>(from, to)(random);
   };
-  std::vector<LayerNormSpec> specs(std::begin(kSpecs), std::end(kSpecs));
+  std::vector<NormSpec> specs(std::begin(kSpecs), std::end(kSpecs));
   for (int i = 0; i < 40; ++i) {
-    LayerNormSpec spec{.columns = pick(1, std::int64_t{1} << pick(0, 23))};
+    NormSpec spec{.columns = pick(1, std::int64_t{1} << pick(0, 23))};
     spec.input = DType(pick(0, 3));
     spec.output = DType(pick(0, 3));
     spec.weight = DType(pick(0, 3));
@@ -206,7 +206,7 @@ TEST_F(PrebuildTest, AfterItNoUseCompiles) {
   const int compiled = machine_.compiles();
 
   Service fresh = machine_.service();
-  for (const LayerNormSpec& spec : specs)
+  for (const NormSpec& spec : specs)
     for (int i = 0; i < 30; ++i) {
       const PrepareOptions use{.rows_hint = pick(0, std::int64_t{1} << pick(0, 20)),
                                .pointer_alignment = 8 << pick(0, 2),

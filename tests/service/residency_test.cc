@@ -30,7 +30,7 @@ Tensors tensors_of(std::int64_t rows) {
 
 // A use of a spec.
 struct Case {
-  LayerNormSpec spec;
+  NormSpec spec;
   std::int64_t rows;
   RowsRegime regime;
   Plan chosen, fallback;
@@ -50,7 +50,7 @@ std::vector<Case> cases_of(Exchange exchange, const DeviceProfile& device) {
     for (const DType input : {DType::f32, DType::f16})
       for (const RowsRegime regime : kRowsRegimes) {
         if (rows_of(regime, device) == 0) continue;
-        const LayerNormSpec spec = canonical({.columns = columns, .input = input, .output = input});
+        const NormSpec spec = canonical({.columns = columns, .input = input, .output = input});
         const Plan plan = choose(spec, device, regime, Alignment::eight);
         if (plan.exchange == exchange)
           all.push_back({spec, rows_of(regime, device), regime, plan,
@@ -229,7 +229,7 @@ TEST(Residency, TheWorkspaceSufficesForTheFallback) {
 
 // Whatever the device turns out to be, a cache that was filled for its architecture has all that it needs.
 TEST(Residency, APrebuiltCacheServesDevicesOfEverySize) {
-  std::vector<LayerNormSpec> specs;
+  std::vector<NormSpec> specs;
   for (const Case& one : cases()) specs.push_back(one.spec);
   for (const bool small : {false, true})
     for (const int room : {0, 1 << 20})

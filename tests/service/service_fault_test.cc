@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr LayerNormSpec kSpec{.columns = 4096};
+constexpr NormSpec kSpec{.columns = 4096};
 
 std::string read(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);

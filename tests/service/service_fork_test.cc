@@ -55,7 +55,7 @@ class StatelessDriver final : public Driver {
   const DeviceProfile profile_ = profile_of(90);
 };
 
-LayerNormSpec spec(int number) { return {.columns = 64 + number}; }
+NormSpec spec(int number) { return {.columns = 64 + number}; }
 
 TEST(ServiceFork, EveryChildPreparesAndPrebuilds) {
   NORMJIT_SKIP_IF_FORKS_ARE_NOT_FOLLOWED();
@@ -71,7 +71,7 @@ TEST(ServiceFork, EveryChildPreparesAndPrebuilds) {
     return kernel.ok() && kernel->spec() == canonical(spec(number));
   };
   const auto builds = [&](int number, int jobs) {
-    const LayerNormSpec one = spec(number);
+    const NormSpec one = spec(number);
     const auto report =
         service.prebuild({&one, 1}, {&device, 1}, {.jobs = jobs, .dry_run = false, .progress = {}});
     return report.ok() && report->failed == 0;

@@ -35,15 +35,15 @@ using ::testing::SizeIs;
 
 // One of each strategy that takes rows of an odd length. Those are read element by element or unaligned, so
 // few kernels serve every alignment.
-constexpr LayerNormSpec kTiled{.columns = 33, .affine = Affine::weight_bias, .statistics = true};
-constexpr LayerNormSpec kResident{.columns = 3001, .affine = Affine::weight_bias, .statistics = true};
-constexpr LayerNormSpec kLong{.columns = 40001,
-                              .input = DType::f64,
-                              .output = DType::f64,
-                              .weight = DType::f64,
-                              .activation = Activation::gelu,
-                              .statistics = true};
-constexpr LayerNormSpec kOneOfEach[] = {kTiled, kResident, kLong};
+constexpr NormSpec kTiled{.columns = 33, .affine = Affine::weight_bias, .statistics = true};
+constexpr NormSpec kResident{.columns = 3001, .affine = Affine::weight_bias, .statistics = true};
+constexpr NormSpec kLong{.columns = 40001,
+                         .input = DType::f64,
+                         .output = DType::f64,
+                         .weight = DType::f64,
+                         .activation = Activation::gelu,
+                         .statistics = true};
+constexpr NormSpec kOneOfEach[] = {kTiled, kResident, kLong};
 
 // Small, so that a few rows are many.
 constexpr int kMultiprocessors = 4;
@@ -113,7 +113,7 @@ class OnGpu {
 };
 
 // Random inputs, other ones each time, and poisoned outputs.
-cli::Problem make(const LayerNormSpec& spec, std::int64_t rows, std::int64_t x_row_stride = kContiguous,
+cli::Problem make(const NormSpec& spec, std::int64_t rows, std::int64_t x_row_stride = kContiguous,
                   std::int64_t y_row_stride = kContiguous) {
   static std::atomic<std::uint64_t> seed = 1;
   cli::Problem problem = cli::make_problem(spec, rows, x_row_stride, y_row_stride).value();
@@ -161,10 +161,10 @@ class ServiceHostTest : public ::testing::Test {
   int compiles() const { return static_cast<int>(compiler_->compiles().size()); }
 
   // Compiles the kernels of these specs for few and many rows in one go.
-  void compile_ahead(Service& service, std::span<const LayerNormSpec> specs,
+  void compile_ahead(Service& service, std::span<const NormSpec> specs,
                      std::initializer_list<Alignment> alignments = {Alignment::eight}) {
     std::vector<Source> sources;
-    for (const LayerNormSpec& spec : specs)
+    for (const NormSpec& spec : specs)
       for (const RowsRegime regime : kRowsRegimes)
         for (const Alignment alignment : alignments) {
           auto kernel = service.render(spec, small_gpu(90), regime, alignment).value();
@@ -177,9 +177,9 @@ class ServiceHostTest : public ::testing::Test {
   }
 
   // Workspace for all of these specs, zeroed. The test's end frees it.
-  void* workspace(Service& service, std::span<const LayerNormSpec> specs) {
+  void* workspace(Service& service, std::span<const NormSpec> specs) {
     std::size_t bytes = 0;
-    for (const LayerNormSpec& spec : specs) bytes = std::max(bytes, service.workspace_bytes(spec).value());
+    for (const NormSpec& spec : specs) bytes = std::max(bytes, service.workspace_bytes(spec).value());
     return bytes == 0 ? nullptr : driver_->allocate(bytes, {.name = "workspace"});
   }
 
@@ -206,7 +206,7 @@ TEST_F(ServiceHostTest, EveryStrategyGivesTheReference) {
   Service service = this->service();
   void* const workspace = this->workspace(service, kOneOfEach);
   std::vector<Strategy> strategies;
-  for (const LayerNormSpec& spec : kOneOfEach) {
+  for (const NormSpec& spec : kOneOfEach) {
     cli::Problem problem = make(spec, kMultiprocessors + 1);
     run(service, problem, workspace);
 
@@ -228,16 +228,16 @@ TEST_F(ServiceHostTest, EveryStrategyGivesTheReference) {
 }
 
 TEST_F(ServiceHostTest, TheGenericKernelGivesTheReference) {
-  constexpr LayerNormSpec kWarps{.columns = 1000,
-                                 .input = DType::f16,
-                                 .output = DType::bf16,
-                                 .weight = DType::f32,
-                                 .epsilon = 1e-3,
-                                 .affine = Affine::weight_bias,
-                                 .activation = Activation::gelu,
-                                 .scale = -0.5};
+  constexpr NormSpec kWarps{.columns = 1000,
+                            .input = DType::f16,
+                            .output = DType::bf16,
+                            .weight = DType::f32,
+                            .epsilon = 1e-3,
+                            .affine = Affine::weight_bias,
+                            .activation = Activation::gelu,
+                            .scale = -0.5};
   Service service = this->service();
-  for (const LayerNormSpec& spec : {kTiled, kWarps, kResident, kLong}) {
+  for (const NormSpec& spec : {kTiled, kWarps, kResident, kLong}) {
     const Kernel kernel = service.prepare(spec, {.plan = generic_plan()}).value();
     EXPECT_EQ(kernel.plan(), generic_plan());
     EXPECT_EQ(kernel.spec(), canonical(spec));
@@ -338,8 +338,8 @@ TEST_F(ServiceHostTest, ADamagedEntryIsCompiledAgain) {
 }
 
 TEST_F(ServiceHostTest, SpecsThatDifferInOneFieldShareNoKernel) {
-  const LayerNormSpec base{.columns = 40, .affine = Affine::weight_bias, .activation = Activation::relu};
-  std::vector<LayerNormSpec> specs(10, base);
+  const NormSpec base{.columns = 40, .affine = Affine::weight_bias, .activation = Activation::relu};
+  std::vector<NormSpec> specs(10, base);
   specs[1].columns = 48;
   specs[2].input = DType::f16;
   specs[3].output = DType::f16;
@@ -362,7 +362,7 @@ TEST_F(ServiceHostTest, SpecsThatDifferInOneFieldShareNoKernel) {
   EXPECT_EQ(driver_->compiled(), ahead) << "what was rendered is what is compiled";
 
   Service second = service();
-  for (const LayerNormSpec& spec : specs) {
+  for (const NormSpec& spec : specs) {
     cli::Problem problem = make(spec, kMultiprocessors);
     run(second, problem);
   }
@@ -380,7 +380,7 @@ TEST_F(ServiceHostTest, NoneOneFewAndManyRows) {
   Service service = this->service();
   compile_ahead(service, kOneOfEach);
   void* const workspace = this->workspace(service, kOneOfEach);
-  for (const LayerNormSpec& spec : kOneOfEach) {
+  for (const NormSpec& spec : kOneOfEach) {
     for (const std::int64_t rows : {1, 2, 3, 4, 9}) {
       cli::Problem problem = make(spec, rows);
       run(service, problem, workspace);
@@ -401,7 +401,7 @@ TEST_F(ServiceHostTest, StridesAndOffsets) {
   Service service = this->service();
   compile_ahead(service, kOneOfEach);
   void* const workspace = this->workspace(service, kOneOfEach);
-  for (const LayerNormSpec& spec : kOneOfEach) {
+  for (const NormSpec& spec : kOneOfEach) {
     const std::int64_t columns = spec.columns;
     cli::Problem gaps = make(spec, 2, columns + 1, columns + 7);
     run(service, gaps, workspace);
@@ -419,7 +419,7 @@ TEST_F(ServiceHostTest, InPlace) {
   Service service = this->service();
   compile_ahead(service, kOneOfEach);
   void* const workspace = this->workspace(service, kOneOfEach);
-  for (const LayerNormSpec& spec : kOneOfEach)
+  for (const NormSpec& spec : kOneOfEach)
     for (const std::int64_t gap : {0, 5}) {
       cli::Problem problem = make(spec, 4, spec.columns + gap, spec.columns + gap);
       run(service, problem, workspace, {.in_place = true});
@@ -428,8 +428,7 @@ TEST_F(ServiceHostTest, InPlace) {
 
 // Each width of an access, by pointers and by strides.
 TEST_F(ServiceHostTest, TheKernelFitsTheAlignment) {
-  const LayerNormSpec spec{
-      .columns = 64, .input = DType::f16, .affine = Affine::weight_bias, .statistics = true};
+  const NormSpec spec{.columns = 64, .input = DType::f16, .affine = Affine::weight_bias, .statistics = true};
   Service service = this->service();
   compile_ahead(service, {{spec}}, {Alignment::one, Alignment::two, Alignment::four, Alignment::eight});
   const DeviceProfile device = small_gpu(90);
@@ -458,7 +457,7 @@ TEST_F(ServiceHostTest, TheKernelFitsTheAlignment) {
 TEST_F(ServiceHostTest, OneWorkspaceServesManyKernelsInTurn) {
   constexpr std::size_t kEpochAt = 16, kCounterBytes = 32 + 1024 * 32;
   const struct {
-    LayerNormSpec spec;
+    NormSpec spec;
     std::string_view plan;
   } uses[] = {
       {{.columns = 3001, .input = DType::f64, .output = DType::f64, .weight = DType::f64, .statistics = true},
@@ -517,11 +516,10 @@ TEST_F(ServiceHostTest, AWorkspaceOfTheKernelsSizeSuffices) {
 
 TEST_F(ServiceHostTest, ManyThreadsShareKernelsAndEachGetsItsNumbers) {
   constexpr int kThreads = 8, kRounds = 2;
-  const LayerNormSpec specs[] = {
-      {.columns = 64, .affine = Affine::weight_bias, .activation = Activation::gelu},
-      {.columns = 100, .input = DType::f16, .statistics = true},
-      kResident,
-      kLong};
+  const NormSpec specs[] = {{.columns = 64, .affine = Affine::weight_bias, .activation = Activation::gelu},
+                            {.columns = 100, .input = DType::f16, .statistics = true},
+                            kResident,
+                            kLong};
   Service service = this->service();
   std::barrier start(kThreads);
   std::vector<std::thread> threads;
@@ -531,7 +529,7 @@ TEST_F(ServiceHostTest, ManyThreadsShareKernelsAndEachGetsItsNumbers) {
       void* const workspace = this->workspace(service, specs);
       start.arrive_and_wait();
       for (int i = 0; i < kRounds * static_cast<int>(std::size(specs)); ++i) {
-        const LayerNormSpec& spec = specs[static_cast<std::size_t>(i + thread) % std::size(specs)];
+        const NormSpec& spec = specs[static_cast<std::size_t>(i + thread) % std::size(specs)];
         cli::Problem problem = make(spec, kMultiprocessors + thread % 3);
         OnGpu on_gpu(*driver_, problem);
         Tensors tensors = on_gpu.tensors();
@@ -558,7 +556,7 @@ TEST_F(ServiceHostTest, ManyThreadsShareKernelsAndEachGetsItsNumbers) {
 // Before a launch has waited for the one before it, it may read weight and bias and nothing else.
 TEST_F(ServiceHostTest, OverlappingLaunchesTouchNothingButWeightsTooEarly) {
   Service service = this->service();
-  for (const LayerNormSpec& spec : kOneOfEach)
+  for (const NormSpec& spec : kOneOfEach)
     for (const Plan& plan : plans(spec, driver_->profile(0).value())) {
       const auto kernel = service.prepare(spec, {.plan = plan});
       if (kernel.code() == Code::IllegalPlan || kernel.code() == Code::NotResident) continue;
@@ -574,8 +572,8 @@ TEST_F(ServiceHostTest, OverlappingLaunchesTouchNothingButWeightsTooEarly) {
 }
 
 TEST_F(ServiceHostTest, WhatIsRefusedLaunchesNothing) {
-  const LayerNormSpec spec{.columns = 64};
-  constexpr LayerNormSpec kGigantic{.columns = 1 << 22, .statistics = true};  // too long for a cluster
+  const NormSpec spec{.columns = 64};
+  constexpr NormSpec kGigantic{.columns = 1 << 22, .statistics = true};  // too long for a cluster
   Service service = this->service();
   const Kernel kernel = service.prepare(spec).value();
   const Kernel needs_workspace = service.prepare(kGigantic, {.rows_hint = 1}).value();
@@ -597,7 +595,7 @@ TEST_F(ServiceHostTest, WhatIsRefusedLaunchesNothing) {
 }
 
 TEST_F(ServiceHostTest, MemoryThatTheDeviceCannotReachIsRefused) {
-  const LayerNormSpec spec{.columns = 64};
+  const NormSpec spec{.columns = 64};
   Service service = this->service();
   cli::Problem problem = make(spec, 5);
   OnGpu here(*driver_, problem), there(*driver_, problem, {.device = 1});
@@ -625,7 +623,7 @@ TEST_F(ServiceHostTest, MemoryThatTheDeviceCannotReachIsRefused) {
 
 // Kernel::launch believes its caller, as on a GPU; then the kernel itself meets the end of the memory.
 TEST_F(ServiceHostTest, AKernelThatGoesAstrayIsTold) {
-  const LayerNormSpec spec{.columns = 64};
+  const NormSpec spec{.columns = 64};
   Service service = this->service();
   const Kernel kernel = service.prepare(spec, {.rows_hint = 5}).value();
   cli::Problem problem = make(spec, 5);

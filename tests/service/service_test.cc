@@ -19,11 +19,11 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr LayerNormSpec kSpec{.columns = 4096, .affine = Affine::weight_bias};
-constexpr LayerNormSpec kOther{.columns = 64, .input = DType::f16};
+constexpr NormSpec kSpec{.columns = 4096, .affine = Affine::weight_bias};
+constexpr NormSpec kOther{.columns = 64, .input = DType::f16};
 
 struct BadSpec {
-  LayerNormSpec spec;
+  NormSpec spec;
   Code code;
 };
 const BadSpec kBadSpecs[] = {
@@ -123,7 +123,7 @@ TEST(Service, UsesThatShareAPlanShareTheKernel) {
     SCOPED_TRACE(columns);
     FakeMachine machine;
     Service service = machine.service();
-    const LayerNormSpec spec{.columns = columns, .input = DType::f16};
+    const NormSpec spec{.columns = columns, .input = DType::f16};
     for (const std::int64_t rows : {0, 1, 2, 131, 132, 1000000})
       for (const int alignment : {2, 4, 8, 16, 256})
         for (const std::int64_t stride : {kContiguous, columns, columns + 1, columns + 2, columns + 8}) {
@@ -210,7 +210,7 @@ TEST(Service, ABadSpecIsAnsweredBeforeAnythingHappens) {
     EXPECT_EQ(service.layer_norm(spec, {}, nullptr).code(), code);
     EXPECT_EQ(service.workspace_bytes(spec).code(), code);
     EXPECT_EQ(service.render(spec, device, RowsRegime::many, Alignment::one).code(), code);
-    const LayerNormSpec both[] = {kSpec, spec};
+    const NormSpec both[] = {kSpec, spec};
     EXPECT_EQ(service.prebuild(both, {&device, 1}).code(), code);
   }
   EXPECT_EQ(machine.driver->calls(), 0);
@@ -245,7 +245,7 @@ TEST(Service, WorkspaceSufficesForEveryKernelOfTheSpec) {
   FakeMachine machine;
   Service service = machine.service();
   EXPECT_EQ(service.workspace_bytes(kOther).value(), 0U);
-  const LayerNormSpec gigantic{.columns = 4194304};
+  const NormSpec gigantic{.columns = 4194304};
   const std::size_t enough = service.workspace_bytes(gigantic).value();
   EXPECT_GT(enough, 0U);
   for (const std::int64_t rows : {1, 1000})

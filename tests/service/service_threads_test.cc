@@ -15,7 +15,7 @@ namespace {
 constexpr int kThreads = 32;
 constexpr int kSpecs = 8;
 
-LayerNormSpec spec(int index) { return {.columns = 4096 + 512 * (index % kSpecs)}; }
+NormSpec spec(int index) { return {.columns = 4096 + 512 * (index % kSpecs)}; }
 
 template <class Body>
 void in_threads(const Body& body) {
@@ -110,7 +110,7 @@ TEST(ServiceThreads, PrebuildAndPrepareShareCompiles) {
   FakeMachine machine;
   Service service = machine.service();
   const DeviceProfile device = profile_of(90);
-  std::vector<LayerNormSpec> specs;
+  std::vector<NormSpec> specs;
   for (int i = 0; i < kSpecs; ++i) specs.push_back(spec(i));
   std::atomic<int> failed = 0, all = 0;
   in_threads([&](int thread) {

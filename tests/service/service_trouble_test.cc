@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr LayerNormSpec kSpec{.columns = 4096};
+constexpr NormSpec kSpec{.columns = 4096};
 
 // The one cache entry of a machine.
 std::string entry_path(const FakeMachine& machine) {
@@ -87,7 +87,7 @@ TEST(ServiceTrouble, AnUnwritableDirectoryIsServedFromMemoryWithOneWarning) {
   machine.files->fail_creation(EACCES);
   Service service = machine.service();
   for (const std::int64_t columns : {64, 4096, 8192}) {
-    const LayerNormSpec spec{.columns = columns};
+    const NormSpec spec{.columns = columns};
     EXPECT_EQ(service.prepare(spec, {.device = 0}).value().origin(), Origin::compiled);
     EXPECT_EQ(service.prepare(spec, {.device = 1}).value().origin(), Origin::memory);
   }

@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr LayerNormSpec kSpec{.columns = 4096};
+constexpr NormSpec kSpec{.columns = 4096};
 
 // Legal with up to 1024 threads, and nothing that the rules choose: they make accesses as wide as they can.
 Plan resident(int threads) {

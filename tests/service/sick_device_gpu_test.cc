@@ -17,9 +17,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr LayerNormSpec kLaunched{.columns = 5000, .affine = Affine::weight_bias};  // was, before
-constexpr LayerNormSpec kCached{.columns = 4096, .affine = Affine::weight_bias};    // has never been loaded
-constexpr LayerNormSpec kUnknown{.columns = 4097, .affine = Affine::weight_bias};   // no cache has it
+constexpr NormSpec kLaunched{.columns = 5000, .affine = Affine::weight_bias};  // was, before
+constexpr NormSpec kCached{.columns = 4096, .affine = Affine::weight_bias};    // has never been loaded
+constexpr NormSpec kUnknown{.columns = 4097, .affine = Affine::weight_bias};   // no cache has it
 
 // Two kernels as any library of the process may have them.
 constexpr const char* kForeign = R"(
@@ -84,7 +84,7 @@ class SickDeviceGpuTest : public GpuTest {
     const TempDirectory folder;
     {
       Service builder(options(folder / "cache"));
-      for (const LayerNormSpec& spec : {kLaunched, kCached})
+      for (const NormSpec& spec : {kLaunched, kCached})
         so.expect_code(builder.prepare(spec), Code::Ok, "prepare of " + to_text(spec));
     }
     Options quiet = options(folder / "cache");
@@ -123,7 +123,7 @@ class SickDeviceGpuTest : public GpuTest {
     so.expect(checked.ok() || checked.code() == Code::DriverError,
               "check blames no pointer: " + message_of(checked));
     const Counters before = sick.counters();
-    for (const LayerNormSpec& spec : {kCached, kUnknown}) {
+    for (const NormSpec& spec : {kCached, kUnknown}) {
       const auto prepared = sick.prepare(spec);
       so.expect_code(prepared, Code::DriverError, "prepare of " + to_text(spec));
       so.expect(message_of(prepared).find(name) != std::string::npos,
@@ -152,19 +152,19 @@ class SickDeviceGpuTest : public GpuTest {
     constexpr int kSpecs = 16;
     Findings so;
     const TempDirectory folder;
-    std::vector<LayerNormSpec> specs;
+    std::vector<NormSpec> specs;
     for (int i = 0; i < kSpecs; ++i)
       specs.push_back({.columns = 30000 + 512 * i, .affine = Affine::weight_bias});
     {
       Service builder(options(folder / "cache"));
-      for (const LayerNormSpec& spec : specs)
+      for (const NormSpec& spec : specs)
         so.expect_code(builder.prepare(spec), Code::Ok, "prepare of " + to_text(spec));
     }
     Service poor(options(folder / "cache"));
     std::vector<CUdeviceptr> taken = fill_the_device();
     int refused = 0;
     std::vector<Kernel> kernels;  // keep what they take
-    for (const LayerNormSpec& spec : specs) {
+    for (const NormSpec& spec : specs) {
       auto kernel = poor.prepare(spec);
       if (kernel)
         kernels.push_back(*std::move(kernel));
@@ -178,7 +178,7 @@ class SickDeviceGpuTest : public GpuTest {
     so.expect(poor.counters().damaged_entries == 0 && poor.verify().value().flaws.empty(),
               "the cache is sound");
     for (const CUdeviceptr memory : taken) CUDA(cuMemFree)(memory);
-    for (const LayerNormSpec& spec : specs)
+    for (const NormSpec& spec : specs)
       so.expect_code(poor.prepare(spec), Code::Ok,
                      "prepare of " + to_text(spec) + " once there is memory again");
     so.expect(poor.counters().compiles == 0, "nothing is compiled");

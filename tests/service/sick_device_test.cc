@@ -18,9 +18,9 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-constexpr LayerNormSpec kSpec{.columns = 4096}, kOther{.columns = 1000};
+constexpr NormSpec kSpec{.columns = 4096}, kOther{.columns = 1000};
 // Blocks share its rows, so that there is another plan to fall back to.
-constexpr LayerNormSpec kShared{.columns = 1048576};
+constexpr NormSpec kShared{.columns = 1048576};
 
 void* memory(std::uintptr_t number) { return reinterpret_cast<void*>(number << 20); }
 Tensors tensors() { return {.x = memory(1), .y = memory(2), .rows = 200, .workspace = memory(3)}; }
@@ -39,8 +39,7 @@ class SickDevice : public ::testing::TestWithParam<Illness> {
  protected:
   // Puts the kernels of these specs into the cache, as an earlier process would.
   void prebuild() {
-    for (const LayerNormSpec& spec : {kSpec, kOther, kShared})
-      ASSERT_TRUE(machine_.service().prepare(spec).ok());
+    for (const NormSpec& spec : {kSpec, kOther, kShared}) ASSERT_TRUE(machine_.service().prepare(spec).ok());
     compiles_ = machine_.compiles();
     loads_ = machine_.loads();
     machine_.files->forget();
@@ -76,14 +75,14 @@ TEST_P(SickDevice, ALoadThatFailsIsNotTheFaultOfTheEntry) {
 TEST_P(SickDevice, ALaunchThatFailsIsNamedAndNotTriedAgain) {
   prebuild();
   Service service = machine_.service();
-  for (const LayerNormSpec& spec : {kSpec, kShared})
+  for (const NormSpec& spec : {kSpec, kShared})
     ASSERT_TRUE(service.layer_norm(spec, tensors(), nullptr).ok());
   const Kernel kernel = service.prepare(kShared).value();
   const std::size_t launches = machine_.driver->launches().size();
   const int loads = machine_.loads() - loads_;
 
   machine_.driver->set_sick(GetParam().result);
-  for (const LayerNormSpec& spec : {kSpec, kShared}) {
+  for (const NormSpec& spec : {kSpec, kShared}) {
     const auto failed = service.layer_norm(spec, tensors(), nullptr);
     ASSERT_EQ(failed.code(), GetParam().code);
     EXPECT_THAT(failed.error().message, HasSubstr(machine_.driver->describe(GetParam().result)));

@@ -29,7 +29,7 @@ using Clock = std::chrono::steady_clock;
 using Kind = RecordingFileSystem::Kind;
 using std::chrono::milliseconds;
 
-LayerNormSpec spec_of(int key) { return {.columns = 1024 + 64 * key}; }
+NormSpec spec_of(int key) { return {.columns = 1024 + 64 * key}; }
 
 // What all processes of a test see.
 struct Counts {

@@ -18,7 +18,7 @@ constexpr int kThreads = 64;
 constexpr int kSpecs = 1000;
 constexpr int kOverlap = 4;  // threads that want a spec
 
-LayerNormSpec spec(int number) { return {.columns = 64 + number % kSpecs}; }
+NormSpec spec(int number) { return {.columns = 64 + number % kSpecs}; }
 
 // Threads begin spread over the specs, and each goes on into what the next ones have begun with.
 template <class Body>
@@ -79,7 +79,7 @@ TEST(Storm, PrebuildsAndLooksGoOnMeanwhile) {
     threads.emplace_back([&, i] {
       start.arrive_and_wait();
       for (int k = 0; k < 4; ++k) {
-        const LayerNormSpec one = spec(i / 4 + k);
+        const NormSpec one = spec(i / 4 + k);
         if (i % 4 == 0) {
           const auto report =
               service.prebuild({&one, 1}, {&device, 1}, {.jobs = 4, .dry_run = false, .progress = {}});

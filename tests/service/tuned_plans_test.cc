@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr LayerNormSpec kSpec{.columns = 4096, .affine = Affine::weight_bias};
+constexpr NormSpec kSpec{.columns = 4096, .affine = Affine::weight_bias};
 
 // A legal plan for it with so many threads.
 Plan resident(int threads) {
@@ -94,11 +94,11 @@ TEST_F(TunedPlansTest, ServeTheUseThatTheyWereMeasuredForAndNoOther) {
   const auto writer = process();
   ASSERT_TRUE(writer->plans.store(tuned(256)).ok());
   const auto reader = process();
-  const auto find = [&](const LayerNormSpec& spec, const DeviceProfile& device, RowsRegime regime,
+  const auto find = [&](const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
                         Alignment alignment) { return reader->plans.find(spec, device, regime, alignment); };
   EXPECT_EQ(find(kSpec, device_, RowsRegime::few, Alignment::eight), std::nullopt);
   EXPECT_EQ(find(kSpec, device_, RowsRegime::many, Alignment::four), std::nullopt);
-  LayerNormSpec spec = kSpec;
+  NormSpec spec = kSpec;
   spec.epsilon = 1e-6;
   EXPECT_EQ(find(spec, device_, RowsRegime::many, Alignment::eight), std::nullopt);
 

@@ -20,8 +20,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr LayerNormSpec kSpec{.columns = 4096};
-constexpr LayerNormSpec kOther{.columns = 64};
+constexpr NormSpec kSpec{.columns = 4096};
+constexpr NormSpec kOther{.columns = 64};
 
 std::string read(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -42,7 +42,7 @@ class UpkeepTest : public ::testing::Test {
     return Service(options, machine_.seams());
   }
   std::string path_of(const EntryReport& entry) { return machine_.directory / (entry.id + ".njk"); }
-  void prebuild(Service service, const LayerNormSpec& spec) {
+  void prebuild(Service service, const NormSpec& spec) {
     const auto report = service.prebuild({&spec, 1}, {&device_, 1});
     ASSERT_TRUE(report.ok());
     ASSERT_EQ(report->unstored + report->failed, 0);
@@ -84,7 +84,7 @@ TEST_F(UpkeepTest, APackAloneServesEveryKernel) {
 
   for (const char* directory : {"", "cache"}) {
     Service only_pack = service(directory, {pack});
-    for (const LayerNormSpec& spec : {kSpec, kOther})
+    for (const NormSpec& spec : {kSpec, kOther})
       for (const std::int64_t rows : {0, 1, 100, 1'000'000})
         for (const int alignment : {16, 8, 4}) {
           const auto kernel = only_pack.prepare(spec, {.rows_hint = rows, .pointer_alignment = alignment});
@@ -188,7 +188,7 @@ TEST_F(UpkeepTest, TheEnvironmentTellsOfLayers) {
 }
 
 TEST_F(UpkeepTest, VerifyFindsDamageInEveryTierAndMovesItsOwn) {
-  for (const LayerNormSpec& spec : {kSpec, kOther}) ASSERT_TRUE(machine_.service().prepare(spec).ok());
+  for (const NormSpec& spec : {kSpec, kOther}) ASSERT_TRUE(machine_.service().prepare(spec).ok());
   VerifyReport report = machine_.service().verify().value();
   EXPECT_EQ(report.entries, 2);
   EXPECT_THAT(report.flaws, IsEmpty());
@@ -308,7 +308,7 @@ TEST_F(UpkeepTest, ExportTakesWhatIsAskedForOrNothing) {
 }
 
 TEST_F(UpkeepTest, ExportLeavesOutWhatIsUnsound) {
-  for (const LayerNormSpec& spec : {kSpec, kOther}) ASSERT_TRUE(machine_.service().prepare(spec).ok());
+  for (const NormSpec& spec : {kSpec, kOther}) ASSERT_TRUE(machine_.service().prepare(spec).ok());
   damage(path_of(machine_.service().entries()->at(0)));
   const auto report = machine_.service().export_pack(elsewhere_ / "a.njp");
   ASSERT_TRUE(report.ok());
@@ -333,7 +333,7 @@ TEST_F(UpkeepTest, ExportRefusesWhatMakesNoSense) {
 }
 
 TEST_F(UpkeepTest, ImportAddsWhatIsSoundAndKeepsWhatIsThere) {
-  for (const LayerNormSpec& spec : {kSpec, kOther}) ASSERT_TRUE(machine_.service().prepare(spec).ok());
+  for (const NormSpec& spec : {kSpec, kOther}) ASSERT_TRUE(machine_.service().prepare(spec).ok());
   ASSERT_TRUE(machine_.service().prepare({.columns = 128}).ok());
   damage(path_of(machine_.service().entries()->at(1)));
   Service target = service("cache");

@@ -20,14 +20,14 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr LayerNormSpec kSpec{.columns = 4096};
+constexpr NormSpec kSpec{.columns = 4096};
 
 class WhyTest : public ::testing::Test {
  protected:
   WhyTest() { machine_.files->skip_flushes(); }
 
   // The kernel that an ordinary launch asks for.
-  WhyReport why(Service service, const LayerNormSpec& spec = kSpec, int arch = 90) {
+  WhyReport why(Service service, const NormSpec& spec = kSpec, int arch = 90) {
     const auto reports = service.why(spec, profile_of(arch));
     EXPECT_TRUE(reports.ok());
     if (!reports) return {};
@@ -139,14 +139,14 @@ TEST_F(WhyTest, TellsOfAnotherCompiler) {
 }
 
 TEST_F(WhyTest, TellsInWhatTheNearestDiffers) {
-  LayerNormSpec stored{.columns = 4096,
-                       .input = DType::f16,
-                       .output = DType::f16,
-                       .weight = DType::f16,
-                       .affine = Affine::weight_bias};
+  NormSpec stored{.columns = 4096,
+                  .input = DType::f16,
+                  .output = DType::f16,
+                  .weight = DType::f16,
+                  .affine = Affine::weight_bias};
   ASSERT_TRUE(machine_.service().prepare(stored).ok());
   const std::string id = fs::path(entry_path()).stem();
-  const auto expect_among = [&](const LayerNormSpec& asked, const std::string& field) {
+  const auto expect_among = [&](const NormSpec& asked, const std::string& field) {
     const WhyReport report = why(machine_.service(), asked);
     EXPECT_EQ(report.nearest, id);
     EXPECT_THAT(fields(report), ::testing::Contains(field));
@@ -154,7 +154,7 @@ TEST_F(WhyTest, TellsInWhatTheNearestDiffers) {
     EXPECT_THAT(fields(report), ::testing::Not(::testing::Contains("source")))
         << "it follows from the others";
   };
-  LayerNormSpec asked = stored;
+  NormSpec asked = stored;
   asked.columns = 4104;
   expect_among(asked, "columns");
   asked = stored;
@@ -214,7 +214,7 @@ TEST_F(WhyTest, EqualColumnsAreNearer) {
   ASSERT_TRUE(machine_.service().prepare({.columns = 256}).ok());
   const std::string narrow = fs::path(entry_path()).stem();
   EXPECT_EQ(why(machine_.service()).nearest, narrow);
-  LayerNormSpec other = kSpec;
+  NormSpec other = kSpec;
   other.input = other.output = DType::bf16;
   other.statistics = true;
   ASSERT_TRUE(machine_.service().prepare(other).ok());

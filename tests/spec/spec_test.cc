@@ -85,26 +85,26 @@ TEST(ColumnsOf, TheMessageRepeatsTheShape) {
 // ---- validate ----
 
 TEST(Validate, AcceptsWhatTheHeaderAllows) {
-  for (const LayerNormSpec& spec :
-       {LayerNormSpec{.columns = 1}, LayerNormSpec{.columns = kMost},
-        LayerNormSpec{.columns = 64, .epsilon = 0}, LayerNormSpec{.columns = 64, .epsilon = -0.0},
-        LayerNormSpec{.columns = 64, .input = DType::f64, .epsilon = std::numeric_limits<double>::max()},
-        LayerNormSpec{.columns = 64, .epsilon = std::numeric_limits<double>::denorm_min()},
-        LayerNormSpec{.columns = 64, .scale = 0}, LayerNormSpec{.columns = 64, .scale = -0.0},
-        LayerNormSpec{.columns = 64, .input = DType::f64, .scale = -std::numeric_limits<double>::max()}})
+  for (const NormSpec& spec :
+       {NormSpec{.columns = 1}, NormSpec{.columns = kMost}, NormSpec{.columns = 64, .epsilon = 0},
+        NormSpec{.columns = 64, .epsilon = -0.0},
+        NormSpec{.columns = 64, .input = DType::f64, .epsilon = std::numeric_limits<double>::max()},
+        NormSpec{.columns = 64, .epsilon = std::numeric_limits<double>::denorm_min()},
+        NormSpec{.columns = 64, .scale = 0}, NormSpec{.columns = 64, .scale = -0.0},
+        NormSpec{.columns = 64, .input = DType::f64, .scale = -std::numeric_limits<double>::max()}})
     EXPECT_TRUE(validate(spec).ok()) << validate(spec).error().message;
 }
 
 struct Mistake {
   Code code;
   std::string says;
-  LayerNormSpec spec;
+  NormSpec spec;
 };
 
 // In the order in which validate() looks.
 std::vector<Mistake> mistakes() {
   const auto broken = [](auto breaking) {
-    LayerNormSpec spec{.columns = 64};
+    NormSpec spec{.columns = 64};
     breaking(spec);
     return spec;
   };
@@ -137,7 +137,7 @@ TEST(Validate, NamesEachMistake) {
 }
 
 TEST(Validate, ReportsTheFirstOfSeveralMistakes) {
-  LayerNormSpec spec{.columns = 0, .input = DType{9}, .epsilon = -1, .affine = Affine{9}};
+  NormSpec spec{.columns = 0, .input = DType{9}, .epsilon = -1, .affine = Affine{9}};
   spec.activation = Activation{9};
   spec.scale = kNan;
   EXPECT_EQ(validate(spec).code(), Code::BadDimension);
@@ -166,9 +166,9 @@ TEST(Validate, RandomSpecsAreLegal) {
 // ---- The value ----
 
 TEST(Spec, IsAPlainValue) {
-  static_assert(std::is_trivially_copyable_v<LayerNormSpec>);
-  static_assert(std::is_aggregate_v<LayerNormSpec>);
-  const LayerNormSpec spec{};
+  static_assert(std::is_trivially_copyable_v<NormSpec>);
+  static_assert(std::is_aggregate_v<NormSpec>);
+  const NormSpec spec{};
   EXPECT_EQ(spec.columns, 0);
   EXPECT_EQ(spec.input, DType::f32);
   EXPECT_EQ(spec.epsilon, 1e-5);
@@ -180,23 +180,23 @@ TEST(Spec, IsAPlainValue) {
 
 TEST(Spec, OutputAndWeightFollowTheInput) {
   for (const DTypeRow& row : kDTypes) {
-    const LayerNormSpec spec{.columns = 64, .input = row.dtype};
+    const NormSpec spec{.columns = 64, .input = row.dtype};
     EXPECT_EQ(spec.output, row.dtype);
     EXPECT_EQ(spec.weight, row.dtype);
   }
-  const LayerNormSpec mixed{.columns = 64, .input = DType::bf16, .weight = DType::f32};
+  const NormSpec mixed{.columns = 64, .input = DType::bf16, .weight = DType::f32};
   EXPECT_EQ(mixed.output, DType::bf16);
   EXPECT_EQ(mixed.weight, DType::f32);
 }
 
 TEST(Spec, EveryFieldCountsInAComparison) {
-  const LayerNormSpec spec{.columns = 64};
+  const NormSpec spec{.columns = 64};
   const auto differs = [&](auto change) {
-    LayerNormSpec other = spec;
+    NormSpec other = spec;
     change(other);
     return !(other == spec) && other != spec;
   };
-  EXPECT_EQ(spec, (LayerNormSpec{.columns = 64}));
+  EXPECT_EQ(spec, (NormSpec{.columns = 64}));
   EXPECT_TRUE(differs([](auto& s) { s.columns = 65; }));
   EXPECT_TRUE(differs([](auto& s) { s.input = DType::f16; }));
   EXPECT_TRUE(differs([](auto& s) { s.output = DType::f16; }));
@@ -209,28 +209,28 @@ TEST(Spec, EveryFieldCountsInAComparison) {
 }
 
 TEST(Spec, NumbersCompareToTheBit) {
-  const LayerNormSpec spec{.columns = 64, .epsilon = 1e-5};
-  EXPECT_NE(spec, (LayerNormSpec{.columns = 64, .epsilon = std::nextafter(1e-5, 1.0)}));
-  EXPECT_NE(spec, (LayerNormSpec{.columns = 64, .epsilon = std::nextafter(1e-5, 0.0)}));
-  EXPECT_NE(spec, (LayerNormSpec{.columns = 64, .epsilon = 1e-5f}));
-  EXPECT_NE((LayerNormSpec{.columns = 64, .scale = 0.0}), (LayerNormSpec{.columns = 64, .scale = -0.0}));
-  EXPECT_EQ((LayerNormSpec{.columns = 64, .scale = kNan}), (LayerNormSpec{.columns = 64, .scale = kNan}));
+  const NormSpec spec{.columns = 64, .epsilon = 1e-5};
+  EXPECT_NE(spec, (NormSpec{.columns = 64, .epsilon = std::nextafter(1e-5, 1.0)}));
+  EXPECT_NE(spec, (NormSpec{.columns = 64, .epsilon = std::nextafter(1e-5, 0.0)}));
+  EXPECT_NE(spec, (NormSpec{.columns = 64, .epsilon = 1e-5f}));
+  EXPECT_NE((NormSpec{.columns = 64, .scale = 0.0}), (NormSpec{.columns = 64, .scale = -0.0}));
+  EXPECT_EQ((NormSpec{.columns = 64, .scale = kNan}), (NormSpec{.columns = 64, .scale = kNan}));
 }
 
 // ---- canonical ----
 
 TEST(Canonical, DropsTheDTypeOfAbsentWeights) {
-  const LayerNormSpec spec{.columns = 64, .input = DType::f16, .output = DType::f32, .weight = DType::f64};
-  EXPECT_EQ(canonical(spec), (LayerNormSpec{.columns = 64, .input = DType::f16, .output = DType::f32}));
+  const NormSpec spec{.columns = 64, .input = DType::f16, .output = DType::f32, .weight = DType::f64};
+  EXPECT_EQ(canonical(spec), (NormSpec{.columns = 64, .input = DType::f16, .output = DType::f32}));
   for (const Affine affine : {Affine::weight, Affine::weight_bias}) {
-    LayerNormSpec with = spec;
+    NormSpec with = spec;
     with.affine = affine;
     EXPECT_EQ(canonical(with), with);
   }
 }
 
 TEST(Canonical, DropsTheSignOfAZeroEpsilonOnly) {
-  const LayerNormSpec zero = canonical({.columns = 64, .epsilon = -0.0, .scale = -0.0});
+  const NormSpec zero = canonical({.columns = 64, .epsilon = -0.0, .scale = -0.0});
   EXPECT_FALSE(std::signbit(zero.epsilon));
   EXPECT_TRUE(std::signbit(zero.scale)) << "-0 times the result is another result";
 }
@@ -239,11 +239,11 @@ TEST(Canonical, ChangesNoMeaning) {
   for (std::uint64_t seed = 0; seed < 10'000; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Random random(seed);
-    const LayerNormSpec spec = random_spec(random), same = canonical(spec);
+    const NormSpec spec = random_spec(random), same = canonical(spec);
     ASSERT_EQ(canonical(same), same);
     ASSERT_EQ(compute_type(same), compute_type(spec));
     ASSERT_EQ(same.epsilon, spec.epsilon);
-    LayerNormSpec back = same;  // only these two may change
+    NormSpec back = same;  // only these two may change
     back.weight = spec.weight;
     back.epsilon = spec.epsilon;
     ASSERT_EQ(back, spec);
@@ -257,11 +257,11 @@ TEST(ComputeType, IsF64AsSoonAsOneTensorIs) {
     for (const DTypeRow& out : kDTypes)
       for (const DTypeRow& w : kDTypes)
         for (const AffineRow& affine : kAffines) {
-          const LayerNormSpec spec{.columns = 64,
-                                   .input = in.dtype,
-                                   .output = out.dtype,
-                                   .weight = w.dtype,
-                                   .affine = affine.affine};
+          const NormSpec spec{.columns = 64,
+                              .input = in.dtype,
+                              .output = out.dtype,
+                              .weight = w.dtype,
+                              .affine = affine.affine};
           const bool weights = affine.affine != Affine::none;
           const bool wide = in.size == 8 || out.size == 8 || (weights && w.size == 8);
           EXPECT_EQ(compute_type(spec), wide ? DType::f64 : DType::f32);

@@ -21,10 +21,10 @@ using testing::HasSubstr;
 constexpr std::string_view kShellSafe =
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789=/._+-";
 
-LayerNormSpec parsed(std::string_view text) {
+NormSpec parsed(std::string_view text) {
   const auto spec = parse_spec(text);
   EXPECT_TRUE(spec.ok()) << text << ": " << (spec.ok() ? "" : spec.error().message);
-  return spec.ok() ? *spec : LayerNormSpec{};
+  return spec.ok() ? *spec : NormSpec{};
 }
 
 // ---- Writing ----
@@ -67,15 +67,15 @@ TEST(ToText, NumbersAreTheShortestThatReadBack) {
 
 TEST(ParseSpec, ReadsTheReferenceWorkloads) {
   EXPECT_EQ(parsed("layernorm/cols=4194304/f32/eps=1e-05/wb"),
-            (LayerNormSpec{.columns = 4194304, .affine = Affine::weight_bias}));
+            (NormSpec{.columns = 4194304, .affine = Affine::weight_bias}));
   EXPECT_EQ(parsed("layernorm/cols=64/f32/eps=1e-05/wb/gelu"),
-            (LayerNormSpec{.columns = 64, .affine = Affine::weight_bias, .activation = Activation::gelu}));
+            (NormSpec{.columns = 64, .affine = Affine::weight_bias, .activation = Activation::gelu}));
 }
 
 TEST(ParseSpec, EveryFieldButTheColumnsHasADefault) {
-  EXPECT_EQ(parsed("layernorm/cols=64"), LayerNormSpec{.columns = 64});
+  EXPECT_EQ(parsed("layernorm/cols=64"), NormSpec{.columns = 64});
   EXPECT_EQ(parsed("layernorm/cols=64/bf16/wb"),
-            (LayerNormSpec{.columns = 64, .input = DType::bf16, .affine = Affine::weight_bias}));
+            (NormSpec{.columns = 64, .input = DType::bf16, .affine = Affine::weight_bias}));
 }
 
 TEST(ParseSpec, TakesAShapeForTheColumns) {
@@ -88,15 +88,15 @@ TEST(ParseSpec, TakesAShapeForTheColumns) {
 TEST(ParseSpec, TheOrderOfTheFieldsIsFree) {
   std::vector<std::string_view> fields = {"cols=24", "f16",  "out=f32", "w=f64", "eps=0.5",
                                           "w",       "silu", "scale=2", "stats"};
-  const LayerNormSpec spec{.columns = 24,
-                           .input = DType::f16,
-                           .output = DType::f32,
-                           .weight = DType::f64,
-                           .epsilon = 0.5,
-                           .affine = Affine::weight,
-                           .activation = Activation::silu,
-                           .scale = 2,
-                           .statistics = true};
+  const NormSpec spec{.columns = 24,
+                      .input = DType::f16,
+                      .output = DType::f32,
+                      .weight = DType::f64,
+                      .epsilon = 0.5,
+                      .affine = Affine::weight,
+                      .activation = Activation::silu,
+                      .scale = 2,
+                      .statistics = true};
   Random random(1);
   for (int turn = 0; turn < 200; ++turn) {
     for (std::size_t i = fields.size(); i > 1; --i) std::swap(fields[i - 1], fields[random.below(i)]);
@@ -212,11 +212,11 @@ TEST(ParseSpec, NamesEachMistake) {
 // ---- Both ----
 
 TEST(SpecText, RoundTripsAndTellsSpecsApart) {
-  std::map<std::string, LayerNormSpec> seen;
+  std::map<std::string, NormSpec> seen;
   for (std::uint64_t seed = 0; seed < 10'000; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Random random(seed);
-    const LayerNormSpec spec = random_spec(random);
+    const NormSpec spec = random_spec(random);
     const std::string text = to_text(spec);
     ASSERT_EQ(text.find_first_not_of(kShellSafe), text.npos) << text;
     const auto back = parse_spec(text);
@@ -234,8 +234,8 @@ TEST(SpecText, TellsNeighboursApart) {
   for (std::uint64_t seed = 0; seed < 2'000; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Random random(seed);
-    const LayerNormSpec spec = canonical(random_spec(random));
-    LayerNormSpec near = spec;
+    const NormSpec spec = canonical(random_spec(random));
+    NormSpec near = spec;
     switch (random.below(4)) {
       case 0:
         near.columns = spec.columns == 1 ? 2 : spec.columns - 1;

@@ -18,12 +18,10 @@ namespace {
 // warps.
 constexpr double kSteps = 64;
 
-double unit_roundoff(const LayerNormSpec& spec) {
-  return compute_type(spec) == DType::f64 ? 0x1p-53 : 0x1p-24;
-}
+double unit_roundoff(const NormSpec& spec) { return compute_type(spec) == DType::f64 ? 0x1p-53 : 0x1p-24; }
 
 // Whether the row holds one number, and so often the same that all its sums are exact in the compute type.
-bool sums_are_exact(const LayerNormSpec& spec, const std::vector<double>& x) {
+bool sums_are_exact(const NormSpec& spec, const std::vector<double>& x) {
   if (std::any_of(x.begin(), x.end(), [&](double value) { return value != x[0]; })) return false;
   if (!std::isfinite(x[0])) return false;
   int exponent = 0;
@@ -37,7 +35,7 @@ struct Uncertainty {
   double mean = 0, rstd_share = 0;
 };
 
-Uncertainty uncertainty_of(const LayerNormSpec& spec, const std::vector<double>& x,
+Uncertainty uncertainty_of(const NormSpec& spec, const std::vector<double>& x,
                            const cli::RowStatistics& statistics) {
   if (sums_are_exact(spec, x)) return {};
   double largest = 0;
@@ -51,7 +49,7 @@ Uncertainty uncertainty_of(const LayerNormSpec& spec, const std::vector<double>&
 
 // What a weight makes of the roundings of a sum of distances from the mean, each about a deviation. The
 // tolerance of cli/check.h has room for weights up to 2.
-double magnified_rounding(const LayerNormSpec& spec, double weight) {
+double magnified_rounding(const NormSpec& spec, double weight) {
   constexpr double kOrdinary = 2;
   return kSteps * unit_roundoff(spec) * std::fabs(spec.scale) * std::max(0.0, std::fabs(weight) - kOrdinary);
 }
@@ -80,7 +78,7 @@ std::optional<std::string> wrong_statistic(const char* what, const cli::Matrix& 
 }
 
 std::optional<std::string> wrong_in_row(const cli::Problem& problem, std::int64_t row) {
-  const LayerNormSpec& spec = problem.spec;
+  const NormSpec& spec = problem.spec;
   const auto columns = static_cast<std::size_t>(spec.columns);
   std::vector<double> x(columns), weight(columns, 1), got(columns);
   std::vector<cli::ReferenceValue> expected(columns);

@@ -137,7 +137,7 @@ Options GpuTest::options(const std::string& cache_directory) {
   return options;
 }
 
-cli::Problem GpuTest::make(const LayerNormSpec& spec, std::int64_t rows, std::int64_t x_row_stride,
+cli::Problem GpuTest::make(const NormSpec& spec, std::int64_t rows, std::int64_t x_row_stride,
                            std::int64_t y_row_stride) {
   cli::Problem problem = cli::make_problem(spec, rows, x_row_stride, y_row_stride).value();
   cli::fill(problem, test_seed() + problems_++);
@@ -149,7 +149,7 @@ void GpuTest::drop_workspace() {
   workspace_.reset();
 }
 
-void* GpuTest::workspace(const LayerNormSpec& spec) {
+void* GpuTest::workspace(const NormSpec& spec) {
   const std::size_t bytes = service().workspace_bytes(spec).value();
   if (bytes == 0) return nullptr;
   if (!workspace_ || workspace_->bytes() < bytes) {
@@ -172,7 +172,7 @@ void GpuTest::run(cli::Problem& problem, const Placement& placement) {
   expect_right(problem);
 }
 
-void GpuTest::run(const LayerNormSpec& spec, std::int64_t rows) {
+void GpuTest::run(const NormSpec& spec, std::int64_t rows) {
   cli::Problem problem = make(spec, rows);
   run(problem);
 }

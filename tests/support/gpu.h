@@ -100,15 +100,15 @@ class GpuTest : public ::testing::Test {
   static Options options(const std::string& cache_directory);
 
   // Random inputs, other ones each time, and poisoned outputs.
-  cli::Problem make(const LayerNormSpec& spec, std::int64_t rows, std::int64_t x_row_stride = kContiguous,
+  cli::Problem make(const NormSpec& spec, std::int64_t rows, std::int64_t x_row_stride = kContiguous,
                     std::int64_t y_row_stride = kContiguous);
 
   // Workspace for the spec. It is zeroed when it is allocated and never again: what uses it leaves it ready.
-  void* workspace(const LayerNormSpec& spec);
+  void* workspace(const NormSpec& spec);
 
   // Runs the problem through layer_norm and expects what expect_right does.
   void run(cli::Problem& problem, const Placement& placement = {});
-  void run(const LayerNormSpec& spec, std::int64_t rows);
+  void run(const NormSpec& spec, std::int64_t rows);
 
   // Every output equals the reference within its tolerance, and the gaps between rows are as they were.
   static void expect_right(const cli::Problem& problem);

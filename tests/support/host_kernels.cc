@@ -34,7 +34,7 @@ struct Distribution {
   double mean, deviation;
 };
 
-Distribution distribution(InputKind kind, const LayerNormSpec& spec, Random& random) {
+Distribution distribution(InputKind kind, const NormSpec& spec, Random& random) {
   constexpr double kNumbers[] = {0.0, -0.0, 1.0, 3.0, 0.1, -12345.678};
   constexpr double kTinyEpsilon = 1e-9;  // below, rounding decides about rows of one number
   switch (kind) {

@@ -36,7 +36,7 @@ inline constexpr Strategy kAllStrategies[] = {Strategy::warp_rows, Strategy::sta
 enum class Guard : std::uint8_t { before, behind };
 
 struct KernelCase {
-  LayerNormSpec spec;  // canonical
+  NormSpec spec;  // canonical
   Plan plan;
   DeviceProfile device;  // of a known architecture, with few multiprocessors, so that few blocks share work
   std::int64_t rows = 1;

@@ -25,7 +25,7 @@ TEST(KernelCase, FieldsOfALineHaveDefaultsAndAnyOrder) {
       "layernorm/cols=64/f32 warp_rows sms=3 rows=7 arch=sm_80 threads=32 threads_per_row=8 vector=4 "
       "per_thread=2");
   ASSERT_TRUE(c);
-  EXPECT_EQ(c->spec, (LayerNormSpec{.columns = 64}));
+  EXPECT_EQ(c->spec, (NormSpec{.columns = 64}));
   EXPECT_EQ(c->plan, (Plan{Strategy::warp_rows, 32, 8, 4, 2}));
   EXPECT_EQ(c->device.arch, Arch{80});
   EXPECT_EQ(c->device.sm_count, 3);

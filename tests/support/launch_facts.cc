@@ -46,7 +46,7 @@ std::int64_t in_clusters(std::int64_t multiprocessors, int fit, int cluster) {
 }
 
 // Grids for few, odd and as many rows as one likes.
-std::vector<std::int64_t> grids(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device) {
+std::vector<std::int64_t> grids(const Plan& plan, const NormSpec& spec, const DeviceProfile& device) {
   std::vector<std::int64_t> grids;
   for (const std::int64_t rows :
        {std::int64_t{1}, std::int64_t{2}, std::int64_t{3}, std::int64_t{device.sm_count - 1},
@@ -154,7 +154,7 @@ std::int64_t resident_blocks(const Residency& residency, const LaunchShape& shap
          in_clusters(device.sm_count % gpc, fit, cluster);
 }
 
-std::vector<std::string> launch_trouble(const CubinFacts& facts, const Plan& plan, const LayerNormSpec& spec,
+std::vector<std::string> launch_trouble(const CubinFacts& facts, const Plan& plan, const NormSpec& spec,
                                         const DeviceProfile& device, const LaunchShape& shape) {
   Troubles troubles;
   check_code(facts, plan, device, shape, troubles);

@@ -36,7 +36,7 @@ std::int64_t resident_blocks(const Residency& residency, const LaunchShape& shap
 //   on; a cooperative grid that is not resident as a whole, for whatever number of rows; clusters where there
 //   are none, too large, not what the code was compiled for, that do not divide the grid, or of which not one
 //   fits into a GPC.
-std::vector<std::string> launch_trouble(const CubinFacts& facts, const Plan& plan, const LayerNormSpec& spec,
+std::vector<std::string> launch_trouble(const CubinFacts& facts, const Plan& plan, const NormSpec& spec,
                                         const DeviceProfile& device, const LaunchShape& shape);
 
 }  // namespace normjit::testing

@@ -15,7 +15,7 @@ DeviceProfile profile(int arch) { return DeviceProfile::of({.number = arch}).val
 
 // A kernel that fits exactly as its plan says: 8 blocks of 256 threads with 32 registers fill an sm_90.
 struct Launchable {
-  LayerNormSpec spec{.columns = 4096};
+  NormSpec spec{.columns = 4096};
   Plan plan{Strategy::block_row, 256, 256, 4, 4, 1, 8};
   CubinFacts facts{.registers = 32, .register_limit = 32, .shared_bytes = 256, .max_threads = 256};
   DeviceProfile device = profile(90);

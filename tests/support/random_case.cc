@@ -43,8 +43,7 @@ void share(Random& random, Plan& plan, const DeviceProfile& device) {
 }
 
 // Chunks of 4 to 16 KiB, in a ring that a slice fills or that has room for several rows.
-std::optional<Plan> random_streamed_plan(Random& random, const LayerNormSpec& spec,
-                                         const DeviceProfile& device) {
+std::optional<Plan> random_streamed_plan(Random& random, const NormSpec& spec, const DeviceProfile& device) {
   Plan plan{.strategy = Strategy::persistent_row,
             .threads = 512,
             .threads_per_row = 256,
@@ -61,7 +60,7 @@ std::optional<Plan> random_streamed_plan(Random& random, const LayerNormSpec& sp
 }
 
 // A legal plan of the strategy, or nothing when the dice fell badly.
-std::optional<Plan> random_plan(Random& random, Strategy strategy, const LayerNormSpec& spec,
+std::optional<Plan> random_plan(Random& random, Strategy strategy, const NormSpec& spec,
                                 const DeviceProfile& device) {
   if (strategy == Strategy::persistent_row) return random_streamed_plan(random, spec, device);
   if (strategy == Strategy::generic)

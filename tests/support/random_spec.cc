@@ -60,8 +60,8 @@ std::int64_t random_columns(Random& random, std::int64_t most) {
   return std::clamp(columns, std::int64_t{1}, most);
 }
 
-LayerNormSpec random_spec(Random& random, const SpecRange& range) {
-  LayerNormSpec spec{.columns = random_columns(random, range.most_columns), .input = random.one_of(kDTypes)};
+NormSpec random_spec(Random& random, const SpecRange& range) {
+  NormSpec spec{.columns = random_columns(random, range.most_columns), .input = random.one_of(kDTypes)};
   if (random.coin()) spec.output = random.one_of(kDTypes);
   if (random.coin()) spec.weight = random.one_of(kDTypes);
   spec.epsilon = random_epsilon(random, range.tame);

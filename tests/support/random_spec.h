@@ -5,7 +5,7 @@
 //   for (std::uint64_t seed = 0; seed < 1000; ++seed) {
 //     SCOPED_TRACE(testing::Message() << "seed " << seed);
 //     Random random(seed);
-//     const LayerNormSpec spec = random_spec(random);
+//     const NormSpec spec = random_spec(random);
 #pragma once
 
 #include <cstddef>
@@ -48,7 +48,7 @@ struct SpecRange {
 
 // A legal spec, not always canonical. Every value of every field, mixed dtypes, and columns that are one,
 // odd, powers of two and their neighbours, and huge all come up often.
-LayerNormSpec random_spec(Random& random, const SpecRange& range = {});
+NormSpec random_spec(Random& random, const SpecRange& range = {});
 
 // A number of columns as random_spec draws it: small, round, nearly round and any size are equally likely.
 std::int64_t random_columns(Random& random, std::int64_t most);

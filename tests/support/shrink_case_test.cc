@@ -30,7 +30,7 @@ TEST(ShrinkCase, FindsTheSmallestCaseThatFails) {
   const ShrunkCase shrunk = shrink(failing, *verdict(failing), verdict, kPlenty);
   const KernelCase& c = shrunk.smallest;
   EXPECT_EQ(c.rows, 3);
-  EXPECT_EQ(c.spec, (LayerNormSpec{.columns = 37, .activation = Activation::gelu})) << to_text(c);
+  EXPECT_EQ(c.spec, (NormSpec{.columns = 37, .activation = Activation::gelu})) << to_text(c);
   EXPECT_EQ(c.plan, (Plan{Strategy::split_row, 32, 32, 1, 1, 1, 1})) << to_text(c);
   EXPECT_EQ(c.device.sm_count, 1);
   EXPECT_EQ(c.x_gap, 0);

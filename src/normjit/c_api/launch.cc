@@ -34,7 +34,7 @@ normjit_status normjit_layer_norm(normjit_service* service, const normjit_spec* 
                                   const normjit_tensors* tensors, void* stream,
                                   const normjit_launch_options* options, char** error) {
   return guarded(error, [&]() -> normjit_status {
-    normjit::LayerNormSpec what;
+    normjit::NormSpec what;
     normjit::Tensors on;
     normjit::LaunchOptions how;
     if (service == nullptr || spec == nullptr || tensors == nullptr || !convert(*spec, what) ||

@@ -18,7 +18,7 @@ using normjit::Code;
 using normjit::concat;
 using normjit::DeviceProfile;
 using normjit::Error;
-using normjit::LayerNormSpec;
+using normjit::NormSpec;
 using normjit::Result;
 using normjit::shortest;
 
@@ -48,7 +48,7 @@ Result<DeviceProfile> device_of(const char* arch) {
 
 // The set's specs and devices.
 struct Wanted {
-  std::vector<LayerNormSpec> specs;
+  std::vector<NormSpec> specs;
   std::vector<DeviceProfile> devices;
 };
 

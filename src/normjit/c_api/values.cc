@@ -44,9 +44,9 @@ Error mistake_in(const normjit_launch_options& given) {
   return out_of_range(Code::BadArgument, "miss_in_capture", o->miss_in_capture, "0 or 1");
 }
 
-Result<LayerNormSpec> spec_of(const normjit_spec* given) {
+Result<NormSpec> spec_of(const normjit_spec* given) {
   if (given == nullptr) return null("spec");
-  LayerNormSpec spec;
+  NormSpec spec;
   if (!convert(*given, spec)) return mistake_in(*given);
   return spec;
 }
@@ -84,7 +84,7 @@ std::vector<std::string> paths_of(std::string_view list) {
   return paths;
 }
 
-bool write(const LayerNormSpec& spec, normjit_spec& to) noexcept {
+bool write(const NormSpec& spec, normjit_spec& to) noexcept {
   const normjit_spec all = {.struct_size = sizeof all,
                             .columns = spec.columns,
                             .epsilon = spec.epsilon,

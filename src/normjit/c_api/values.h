@@ -59,7 +59,7 @@ static_assert(NORMJIT_LOG_DEBUG - 1 == static_cast<int>(LogLevel::debug) &&
 
 // Each is false where `given` is no such value; the mistake_in of the same type says why. One branch for all
 // the ranges: a launch takes this way each time.
-inline bool convert(const normjit_spec& given, LayerNormSpec& spec) noexcept {
+inline bool convert(const normjit_spec& given, NormSpec& spec) noexcept {
   normjit_spec own;
   const normjit_spec* const s = read(given, own);
   if (s == nullptr) return false;
@@ -113,7 +113,7 @@ Error mistake_in(const normjit_launch_options& given);
 // --- What no launch takes ---
 
 // BadArgument, BadDType, BadAffine, BadActivation; not those of validate.
-Result<LayerNormSpec> spec_of(const normjit_spec* given);
+Result<NormSpec> spec_of(const normjit_spec* given);
 Result<Tensors> tensors_of(const normjit_tensors* given);
 // Null stands for the defaults.
 Result<PrepareOptions> prepare_options_of(const normjit_prepare_options* given);
@@ -123,6 +123,6 @@ Result<Options> options_of(const normjit_options* given);
 std::vector<std::string> paths_of(std::string_view list);
 
 // False where the structure has no room for a member that is not 0; nothing is written then.
-bool write(const LayerNormSpec& spec, normjit_spec& to) noexcept;
+bool write(const NormSpec& spec, normjit_spec& to) noexcept;
 
 }  // namespace normjit::c_api

@@ -46,7 +46,7 @@ std::string hexadecimal(double value, DType compute) {
 
 // "normjit_block_row_layernorm_cols_4096_bf16_eps_1e_05_wb": what profilers show. A spec of more than so many
 // characters is cut.
-std::string entry_name(const LayerNormSpec& spec, const Plan& plan) {
+std::string entry_name(const NormSpec& spec, const Plan& plan) {
   constexpr std::size_t kMostOfSpec = 80;
   std::string text = to_text(spec).substr(0, kMostOfSpec);
   for (char& c : text)
@@ -56,7 +56,7 @@ std::string entry_name(const LayerNormSpec& spec, const Plan& plan) {
 
 std::string boolean(bool value) { return value ? "true" : "false"; }
 
-std::vector<Placeholder> constants(const LayerNormSpec& spec, const Plan& plan, Arch arch) {
+std::vector<Placeholder> constants(const NormSpec& spec, const Plan& plan, Arch arch) {
   const auto storage = [](DType dtype) { return std::string(row_of(dtype)->storage); };
   return {
       {"spec", to_text(spec)},
@@ -109,9 +109,8 @@ Source Draft::source() const {
   return {std::move(text), kernel, description};
 }
 
-Result<Draft> draft(const LayerNormSpec& any, const Plan& plan, Arch arch,
-                    const std::string& template_directory) {
-  const LayerNormSpec spec = source_spec(plan, any);
+Result<Draft> draft(const NormSpec& any, const Plan& plan, Arch arch, const std::string& template_directory) {
+  const NormSpec spec = source_spec(plan, any);
   std::vector<std::string> names(std::begin(kAlways), std::end(kAlways));
   names.insert(names.end(), kBesides, kBesides + besides(plan.strategy));
   names.push_back(concat({name(plan.strategy), ".cu"}));
@@ -131,7 +130,7 @@ Result<Draft> draft(const LayerNormSpec& any, const Plan& plan, Arch arch,
   return result;
 }
 
-Result<Source> generate(const LayerNormSpec& spec, const Plan& plan, Arch arch,
+Result<Source> generate(const NormSpec& spec, const Plan& plan, Arch arch,
                         const std::string& template_directory) {
   const auto pieces = draft(spec, plan, arch, template_directory);
   if (!pieces) return pieces.error();

@@ -32,11 +32,10 @@ struct Draft {
 // spec.cuh rendered for exactly this spec and plan, and the other templates as they are, to be joined by
 // #line directives, so that compilers name the template file. The same arguments give the same text.
 // `template_directory` as in template_text. Errors: BadTemplate.
-Result<Draft> draft(const LayerNormSpec& spec, const Plan& plan, Arch arch,
-                    const std::string& template_directory);
+Result<Draft> draft(const NormSpec& spec, const Plan& plan, Arch arch, const std::string& template_directory);
 
 // Its source: a complete translation unit.
-Result<Source> generate(const LayerNormSpec& spec, const Plan& plan, Arch arch,
+Result<Source> generate(const NormSpec& spec, const Plan& plan, Arch arch,
                         const std::string& template_directory);
 
 }  // namespace normjit

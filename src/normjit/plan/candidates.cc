@@ -36,7 +36,7 @@ class Enumeration {
   // In the order in which they come to mind.
   std::vector<Weighed> all() {
     found_.reserve(64);
-    const LayerNormSpec& spec = use_.spec;
+    const NormSpec& spec = use_.spec;
     const int widest = 16 / std::max(size_of(spec.input), size_of(spec.output));
     const auto divides = static_cast<int>(spec.columns & -spec.columns);
     const int aligned = std::min({static_cast<int>(use_.alignment), widest, divides});
@@ -119,7 +119,7 @@ class Enumeration {
 
   // Chunks of 8 KiB: 4 KiB cost 2 %, 16 KiB 1 to 5 %. The ring takes all shared memory.
   void persistent_rows() {
-    const LayerNormSpec& spec = use_.spec;
+    const NormSpec& spec = use_.spec;
     const int vector = 16 / size_of(spec.input);
     if (use_.device.arch.number < 90 || spec.columns < 2 * vector) return;
     Plan plan{.strategy = Strategy::persistent_row,
@@ -161,7 +161,7 @@ class Enumeration {
   }
 
   Plan split_row(int vector, bool unaligned) const {
-    const LayerNormSpec& spec = use_.spec;
+    const NormSpec& spec = use_.spec;
     // 256 threads with 32 KiB of a row: 230 us for 16 x 4,194,304 f32, 128 threads 242, 512 threads 225 but
     // spilling in other specs.
     constexpr int kThreads = 256;
@@ -200,7 +200,7 @@ DeviceProfile named(const DeviceProfile& device) {
   return known ? *known : device;
 }
 
-std::vector<Weighed> weighed_plans(const LayerNormSpec& spec, const DeviceProfile& any, RowsRegime regime,
+std::vector<Weighed> weighed_plans(const NormSpec& spec, const DeviceProfile& any, RowsRegime regime,
                                    Alignment alignment) {
   const DeviceProfile device = named(any);
   return Enumeration({spec, device, regime, alignment}).all();
@@ -222,7 +222,7 @@ Plan fallback_among(const std::vector<Weighed>& plans) {
 
 }  // namespace
 
-std::vector<Candidate> candidates(const LayerNormSpec& spec, const DeviceProfile& device, RowsRegime regime,
+std::vector<Candidate> candidates(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
                                   Alignment alignment) {
   std::vector<Weighed> plans = weighed_plans(spec, device, regime, alignment);
   std::stable_sort(plans.begin(), plans.end(), is_cheaper);
@@ -231,17 +231,17 @@ std::vector<Candidate> candidates(const LayerNormSpec& spec, const DeviceProfile
   return all;
 }
 
-Plan choose(const LayerNormSpec& spec, const DeviceProfile& device, RowsRegime regime,
+Plan choose(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
             Alignment alignment) noexcept {
   return best_among(weighed_plans(spec, device, regime, alignment));
 }
 
-Plan fallback(const LayerNormSpec& spec, const DeviceProfile& device, RowsRegime regime,
+Plan fallback(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
               Alignment alignment) noexcept {
   return fallback_among(weighed_plans(spec, device, regime, alignment));
 }
 
-std::vector<Plan> plans(const LayerNormSpec& spec, const DeviceProfile& device) {
+std::vector<Plan> plans(const NormSpec& spec, const DeviceProfile& device) {
   std::vector<Plan> all;
   const auto add = [&](const Plan& plan) {
     if (std::find(all.begin(), all.end(), plan) == all.end()) all.push_back(plan);

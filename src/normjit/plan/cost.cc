@@ -112,7 +112,7 @@ constexpr double kTwiceNarrow = 0.3;
 
 // Into how many an access to shared memory of a warp of staged_rows falls apart, because lanes want different
 // words of a bank at once.
-int waves_of(const Plan& plan, const LayerNormSpec& spec, int size) {
+int waves_of(const Plan& plan, const NormSpec& spec, int size) {
   constexpr int kBanks = 32;
   const int bytes = plan.vector * size, together = std::min(kWarp, kBanks * 4 / bytes);
   int waves = 0;
@@ -136,7 +136,7 @@ int waves_of(const Plan& plan, const LayerNormSpec& spec, int size) {
   return waves;
 }
 
-double tile_kib(const Plan& plan, const LayerNormSpec& spec) {  // of x, of a warp
+double tile_kib(const Plan& plan, const NormSpec& spec) {  // of x, of a warp
   return static_cast<double>(kWarp / plan.threads_per_row * plan.group_rows * spec.columns *
                              size_of(spec.input)) /
          1024;
@@ -144,7 +144,7 @@ double tile_kib(const Plan& plan, const LayerNormSpec& spec) {  // of x, of a wa
 
 // What a lane does for an element, as the compiler's output has it: for the tile, for a row, for the weights,
 // and for the element itself.
-Slowdown slowdown_of_tiles(const Plan& plan, const LayerNormSpec& spec) {
+Slowdown slowdown_of_tiles(const Plan& plan, const NormSpec& spec) {
   const int exchanges = std::countr_zero(static_cast<unsigned>(plan.threads_per_row));
   const int weights = static_cast<int>(spec.affine), converts = size_of(spec.input) == 2;
   const double row = static_cast<double>(spec.columns) / plan.threads_per_row;
@@ -174,7 +174,7 @@ Slowdown slowdown_of_tiles(const Plan& plan, const LayerNormSpec& spec) {
 }
 
 Slowdown slowdown_of(const Plan& plan, const Use& use) {
-  const LayerNormSpec& spec = use.spec;
+  const NormSpec& spec = use.spec;
   Slowdown s;
   if (plan.strategy == Strategy::staged_rows) return slowdown_of_tiles(plan, spec);
   const int weight = spec.affine == Affine::none ? 0 : size_of(spec.weight);
@@ -281,7 +281,7 @@ bool has_low_occupancy(const Plan& plan) {
 }
 
 // Whether the weights are loaded together with x, as kEarlyAffine in templates/epilogue.cuh.
-bool weights_come_early(const Plan& plan, const LayerNormSpec& spec) {
+bool weights_come_early(const Plan& plan, const NormSpec& spec) {
   if (spec.affine == Affine::none) return true;
   if (plan.unaligned) return false;
   const int words = plan.vector * (size_of(spec.input) + 2 * size_of(spec.weight)) / 4;

@@ -11,7 +11,7 @@ namespace normjit {
 
 // A use of a spec on the named device of an architecture.
 struct Use {
-  const LayerNormSpec& spec;
+  const NormSpec& spec;
   const DeviceProfile& device;
   RowsRegime regime;
   Alignment alignment;

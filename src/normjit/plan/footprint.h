@@ -13,7 +13,7 @@ inline constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return 
 
 // 32-bit registers of one vector as loaded, of x or of the weights, which are wider in some specs. A lone
 // 16-bit element takes a whole register.
-inline int registers_per_vector(int vector, const LayerNormSpec& spec) {
+inline int registers_per_vector(int vector, const NormSpec& spec) {
   const int weight = spec.affine == Affine::none ? 0 : size_of(spec.weight);
   return std::max(1, vector * std::max(size_of(spec.input), weight) / 4);
 }
@@ -27,25 +27,25 @@ inline int rows_of_lanes(const Plan& plan) {
 }
 
 // Rows that begin anywhere are moved in vectors of at least a word.
-inline bool can_realign(int vector, const LayerNormSpec& spec) {
+inline bool can_realign(int vector, const NormSpec& spec) {
   return vector > 1 && vector * std::min(size_of(spec.input), size_of(spec.output)) >= 4;
 }
 
 // The columns that vectors must cover; the few others of a unaligned row come one by one.
-inline std::int64_t covered(const Plan& plan, const LayerNormSpec& spec) {
+inline std::int64_t covered(const Plan& plan, const NormSpec& spec) {
   const bool alone = plan.blocks_per_row == 1 && plan.strategy != Strategy::persistent_row;
   return plan.unaligned && alone ? spec.columns / plan.vector * plan.vector : spec.columns;
 }
 
 // Whether x, y and the weights have one dtype.
-inline bool same_dtypes(const LayerNormSpec& spec) {
+inline bool same_dtypes(const NormSpec& spec) {
   return spec.output == spec.input && (spec.affine == Affine::none || spec.weight == spec.input);
 }
 
 // Shared memory of a block besides the dynamic one, with what the system reserves, at most: the parts that
 // its warps, or those of its cluster, leave for each other, twice; and what persistent_row passes on for each
 // row, and the barriers of its ring.
-inline std::int64_t static_shared_bytes(const Plan& plan, const LayerNormSpec& spec) {
+inline std::int64_t static_shared_bytes(const Plan& plan, const NormSpec& spec) {
   constexpr std::int64_t kReserved = 1024, kOthers = 512;
   const std::int64_t moments = 3 * size_of(compute_type(spec));
   if (plan.strategy == Strategy::persistent_row) {
@@ -59,14 +59,14 @@ inline std::int64_t static_shared_bytes(const Plan& plan, const LayerNormSpec& s
 }
 
 // All that a block takes of a multiprocessor's shared memory, at most; it is given in pieces.
-inline std::int64_t all_shared_bytes(const Plan& plan, const LayerNormSpec& spec) {
+inline std::int64_t all_shared_bytes(const Plan& plan, const NormSpec& spec) {
   constexpr std::int64_t kPiece = 128;
   return ceil_div(shared_bytes(plan, spec) + static_shared_bytes(plan, spec), kPiece) * kPiece;
 }
 
 // Whether the activation takes so many instructions that the compiler no longer unrolls the loops over more
 // than 32 elements; then all of them land in local memory.
-inline bool has_long_code(const LayerNormSpec& spec) {
+inline bool has_long_code(const NormSpec& spec) {
   return spec.activation == Activation::gelu || spec.activation == Activation::gelu_tanh;
 }
 
@@ -74,7 +74,7 @@ inline bool has_long_code(const LayerNormSpec& spec) {
 // some architecture: 256 bytes, half of that of 16-bit elements, which are as many, and of two dtypes; a
 // quarter in accesses of less than 16 bytes, which need more addresses and predicates, and in blocks that
 // leave no more than 64 registers a thread.
-inline int max_held_registers(int threads, int vector, const LayerNormSpec& spec) {
+inline int max_held_registers(int threads, int vector, const NormSpec& spec) {
   const int per_vector = registers_per_vector(vector, spec);
   const bool same = same_dtypes(spec);
   const bool converts = size_of(spec.input) == 2;
@@ -88,13 +88,13 @@ inline int max_held_registers(int threads, int vector, const LayerNormSpec& spec
 
 // Whether lanes without work are left in a row that a block has alone. The compiler then moves many loads of
 // weights ahead, for which nothing waits, and holds what they bring.
-inline bool ends_early(const Plan& plan, const LayerNormSpec& spec) {
+inline bool ends_early(const Plan& plan, const NormSpec& spec) {
   return plan.blocks_per_row == 1 && !plan.unaligned && spec.columns % columns_per_block(plan) != 0;
 }
 
 // Elements that a thread may hold of a row, at most, where less suffices than max_held_registers() says. What
 // is unaligned is held twice for a moment, and blocks that share a row exchange its moments meanwhile.
-inline int max_held_elements(const Plan& plan, const LayerNormSpec& spec) {
+inline int max_held_elements(const Plan& plan, const NormSpec& spec) {
   if (plan.strategy == Strategy::staged_rows)
     // Of vectors of weights the compiler loads more ahead than of single ones, so a row has four at most.
     return compute_type(spec) == DType::f64 ? 16
@@ -112,7 +112,7 @@ inline int max_held_elements(const Plan& plan, const LayerNormSpec& spec) {
 
 // Whether persistent rows that begin anywhere leave weight and bias in registers from row to row, as kKeeps
 // in templates/scalar.cuh.
-inline bool keeps_affine(const Plan& plan, const LayerNormSpec& spec) {
+inline bool keeps_affine(const Plan& plan, const NormSpec& spec) {
   const std::int64_t own = ceil_div(ceil_div(spec.columns, columns_per_block(plan)), plan.blocks_per_row);
   return own * plan.per_thread * plan.vector * static_cast<int>(spec.affine) * size_of(compute_type(spec)) <=
          512;
@@ -124,7 +124,7 @@ inline constexpr int kMaxRegisters = 255, kWorkingRegisters = 16;
 
 // Of x, in a thread. A row that passes through shared memory is not held, nor is one that is read again; what
 // is read from a tile is held widened.
-inline std::int64_t held_registers(const Plan& plan, const LayerNormSpec& spec) {
+inline std::int64_t held_registers(const Plan& plan, const NormSpec& spec) {
   if (plan.strategy == Strategy::staged_rows)
     return std::int64_t{plan.per_thread} * plan.vector * plan.group_rows * size_of(compute_type(spec)) / 4;
   return plan.strategy == Strategy::persistent_row || plan.strategy == Strategy::generic
@@ -135,7 +135,7 @@ inline std::int64_t held_registers(const Plan& plan, const LayerNormSpec& spec) 
 // The registers that the kernel needs in all, so as not to spill: read off the compiler's reports over all
 // dtypes, activations and architectures, which the nvrtc tests repeat. f64 takes two registers a value,
 // 16-bit types hold converted copies, and narrow accesses more addresses.
-inline int needed_registers(const Plan& plan, const LayerNormSpec& spec) {
+inline int needed_registers(const Plan& plan, const NormSpec& spec) {
   if (plan.strategy == Strategy::persistent_row) return 128;
   const std::int64_t held = held_registers(plan, spec);
   if (compute_type(spec) == DType::f64) {

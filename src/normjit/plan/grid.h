@@ -33,6 +33,6 @@ struct Grid {
 };
 
 // The grid of a legal plan.
-Grid grid_of(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device) noexcept;
+Grid grid_of(const Plan& plan, const NormSpec& spec, const DeviceProfile& device) noexcept;
 
 }  // namespace normjit

@@ -32,7 +32,7 @@ Alignment alignment_of(std::uint64_t address_and_stride_bytes, DType dtype) noex
   return aligned == 16 ? Alignment::eight : Alignment{static_cast<std::uint8_t>(aligned / size_of(dtype))};
 }
 
-Alignment contiguous_alignment(const LayerNormSpec& spec) noexcept {
+Alignment contiguous_alignment(const NormSpec& spec) noexcept {
   const auto of = [&](DType dtype) {
     return alignment_of(static_cast<std::uint64_t>(spec.columns * size_of(dtype)), dtype);
   };
@@ -53,7 +53,7 @@ namespace {
 std::int64_t resident_blocks(const Plan& plan, const DeviceProfile& device) {
   return std::int64_t{device.sm_count} * plan.blocks_per_sm;
 }
-std::int64_t chunks_of(const Plan& plan, const LayerNormSpec& spec) {
+std::int64_t chunks_of(const Plan& plan, const NormSpec& spec) {
   const std::int64_t span = columns_per_block(plan);
   return span >= covered(plan, spec) ? 1 : ceil_div(spec.columns, span);
 }
@@ -64,7 +64,7 @@ struct Ring {
   std::int64_t chunks, lag, rows;
 };
 
-Ring ring_of(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device) {
+Ring ring_of(const Plan& plan, const NormSpec& spec, const DeviceProfile& device) {
   const std::int64_t blocks = resident_blocks(plan, device), chunks = chunks_of(plan, spec);
   const std::int64_t lag = plan.group_rows * chunks + 2 * blocks;
   const auto wanted = static_cast<std::uint64_t>(plan.group_rows + (lag + blocks) / chunks + 2);
@@ -77,7 +77,7 @@ constexpr int kMaxSlots = 4096;
 constexpr std::int64_t kSlots = kMaxSlots * 48;  // of up to six words
 
 // How many places for posts a block has, in turn.
-std::int64_t slot_depth(const Plan& plan, const LayerNormSpec& spec) {
+std::int64_t slot_depth(const Plan& plan, const NormSpec& spec) {
   if (plan.strategy != Strategy::persistent_row) return 2;
   const std::int64_t fewest = std::max<std::int64_t>(1, chunks_of(plan, spec) / plan.blocks_per_row);
   return 2 * (plan.stages / fewest + 3);
@@ -85,7 +85,7 @@ std::int64_t slot_depth(const Plan& plan, const LayerNormSpec& spec) {
 
 }  // namespace
 
-Grid grid_of(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device) noexcept {
+Grid grid_of(const Plan& plan, const NormSpec& spec, const DeviceProfile& device) noexcept {
   const auto grid = [](std::int64_t rows_per_part, std::int64_t most_parts, std::int64_t blocks_per_part,
                        std::int64_t most_blocks) {
     const auto narrow = [](std::int64_t count) { return static_cast<std::uint32_t>(count); };
@@ -111,16 +111,16 @@ Plan generic_plan() noexcept {
           .blocks_per_sm = 2};
 }
 
-LayerNormSpec generic_spec(const LayerNormSpec& spec) noexcept {
+NormSpec generic_spec(const NormSpec& spec) noexcept {
   constexpr std::int64_t kMostColumns = std::numeric_limits<std::int32_t>::max();
   return canonical({.columns = kMostColumns, .input = compute_type(spec), .statistics = true});
 }
 
-LayerNormSpec source_spec(const Plan& plan, const LayerNormSpec& spec) noexcept {
+NormSpec source_spec(const Plan& plan, const NormSpec& spec) noexcept {
   return plan.strategy == Strategy::generic ? generic_spec(spec) : canonical(spec);
 }
 
-std::int64_t grid_blocks(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device,
+std::int64_t grid_blocks(const Plan& plan, const NormSpec& spec, const DeviceProfile& device,
                          std::int64_t rows) noexcept {
   return grid_of(plan, spec, device).blocks(rows);
 }
@@ -151,7 +151,7 @@ Arch target_of(const Plan& plan, Arch arch) noexcept {
 namespace {
 // As kTileBytes in templates/staged_rows.cu, kStageBytes in templates/unaligned.cuh, and the ring of
 // persistent_row.
-std::int64_t wide_shared_bytes(const Plan& plan, const LayerNormSpec& spec) {
+std::int64_t wide_shared_bytes(const Plan& plan, const NormSpec& spec) {
   if (plan.strategy == Strategy::staged_rows) {
     const int largest = std::max(size_of(spec.input), size_of(spec.output)), wide = 16 / largest;
     const std::int64_t pitch = ceil_div(spec.columns + wide - 1, wide) * 16;
@@ -170,12 +170,11 @@ std::int64_t wide_shared_bytes(const Plan& plan, const LayerNormSpec& spec) {
 }
 }  // namespace
 
-int shared_bytes(const Plan& plan, const LayerNormSpec& spec) noexcept {
+int shared_bytes(const Plan& plan, const NormSpec& spec) noexcept {
   return static_cast<int>(std::min<std::int64_t>(wide_shared_bytes(plan, spec), kMaxGrid));
 }
 
-std::size_t workspace_bytes(const Plan& plan, const LayerNormSpec& spec,
-                            const DeviceProfile& device) noexcept {
+std::size_t workspace_bytes(const Plan& plan, const NormSpec& spec, const DeviceProfile& device) noexcept {
   std::int64_t bytes = kHeader + kCounters + kSlots;
   if (plan.strategy ==
       Strategy::split_row) {  // for each row of the ring its statistics, and its chunks' moments
@@ -190,7 +189,7 @@ std::size_t workspace_bytes(const Plan& plan, const LayerNormSpec& spec,
 namespace {
 
 // What is wrong with the way in which blocks share a row; empty: nothing.
-std::string check_slices(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device) {
+std::string check_slices(const Plan& plan, const NormSpec& spec, const DeviceProfile& device) {
   const bool streams = plan.strategy == Strategy::persistent_row;
   const bool shares = streams || plan.strategy == Strategy::block_row;
   if (plan.blocks_per_row < 1 || (plan.blocks_per_row > 1) != (plan.exchange != Exchange::none))
@@ -231,7 +230,7 @@ std::string check_slices(const Plan& plan, const LayerNormSpec& spec, const Devi
 
 }  // namespace
 
-Result<void> check(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device) {
+Result<void> check(const Plan& plan, const NormSpec& spec, const DeviceProfile& device) {
   const auto illegal = [&](std::string_view why) {
     return Error{Code::IllegalPlan, concat({"plan '", to_text(plan), "' for ", to_text(spec), " on ",
                                             device.arch.name(), ": ", why})};

@@ -20,7 +20,7 @@ struct Names {
 
 }  // namespace
 
-Result<Identified> BinaryStore::identify(const LayerNormSpec& spec, const Plan& plan, Arch of_device) const {
+Result<Identified> BinaryStore::identify(const NormSpec& spec, const Plan& plan, Arch of_device) const {
   const Arch arch = target_of(plan, of_device);
   auto source = draft(spec, plan, arch, template_directory_);
   if (!source) return source.error();

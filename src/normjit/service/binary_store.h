@@ -18,7 +18,7 @@ namespace normjit {
 // A source with the identity under which its machine code is cached: the digest of the text, the options that
 // decide the code, and the full architecture. Nothing else.
 struct Identified {
-  LayerNormSpec spec;
+  NormSpec spec;
   Plan plan;
   Arch arch;
   Draft draft;
@@ -45,7 +45,7 @@ class BinaryStore {
         exact_toolchain_(exact_toolchain),
         meter_(std::move(meter)) {}
 
-  Result<Identified> identify(const LayerNormSpec& spec, const Plan& plan, Arch of_device) const;
+  Result<Identified> identify(const NormSpec& spec, const Plan& plan, Arch of_device) const;
   // Whether this compiler has to make an entry anew that another one made.
   bool is_outdated(const Entry& entry) const;
   // Where get would find the code, or what stands there. Changes nothing.

@@ -57,10 +57,10 @@ Result<int> Service::Impl::device_or_current(int ordinal) {
   return driver->current_device();
 }
 
-const Launcher* Service::Impl::ready_kernel(const LayerNormSpec& given, const Tensors& tensors,
+const Launcher* Service::Impl::ready_kernel(const NormSpec& given, const Tensors& tensors,
                                             Strides& strides) const noexcept {
   if (!is_valid(given) || tensors.rows == 0) return nullptr;
-  const LayerNormSpec spec = canonical(given);
+  const NormSpec spec = canonical(given);
   const TensorRules rules(spec);
   strides = rules.strides(tensors);
   if (!rules.check(tensors, strides)) return nullptr;
@@ -73,7 +73,7 @@ const Launcher* Service::Impl::ready_kernel(const LayerNormSpec& given, const Te
   return &found->launcher;
 }
 
-Result<void> Service::Impl::first_launch(const LayerNormSpec& spec, const Tensors& tensors, Stream stream,
+Result<void> Service::Impl::first_launch(const NormSpec& spec, const Tensors& tensors, Stream stream,
                                          const LaunchOptions& options) {
   const auto device = driver->current_device();
   if (!device) return device.error();
@@ -88,7 +88,7 @@ Result<void> Service::Impl::first_launch(const LayerNormSpec& spec, const Tensor
   return after_launch(*status, spec, tensors, stream, options);
 }
 
-Result<void> Service::Impl::after_launch(Status status, const LayerNormSpec& spec, const Tensors& tensors,
+Result<void> Service::Impl::after_launch(Status status, const NormSpec& spec, const Tensors& tensors,
                                          Stream stream, const LaunchOptions& options) {
   if (status.code == Code::NotResident) {
     const auto kernel = fall_back(spec, tensors);
@@ -116,7 +116,7 @@ Result<Status> Service::Impl::launch(const Kernel& kernel, const Tensors& tensor
   return kernel.launch(tensors, stream, options);
 }
 
-Result<Kernel> Service::Impl::kernel_for(const LayerNormSpec& spec, int device, const DeviceProfile& profile,
+Result<Kernel> Service::Impl::kernel_for(const NormSpec& spec, int device, const DeviceProfile& profile,
                                          std::int64_t rows, const Tensors& tensors,
                                          std::optional<Stream> unless_capturing) {
   const auto refuse = [&](Code code) {
@@ -179,8 +179,8 @@ Result<Kernel> Service::Impl::generic_kernel(const Use& use, const DeviceProfile
   return made->kernel;
 }
 
-Use Service::Impl::use_of(const LayerNormSpec& spec, int device, const DeviceProfile& profile,
-                          std::int64_t rows, const Tensors& tensors) noexcept {
+Use Service::Impl::use_of(const NormSpec& spec, int device, const DeviceProfile& profile, std::int64_t rows,
+                          const Tensors& tensors) noexcept {
   return {spec, device, regime_of(rows, profile), alignment_of(spec, tensors), tensors.workspace != nullptr};
 }
 
@@ -201,7 +201,7 @@ Result<Service::Impl::Made> Service::Impl::fallback_kernel(const Use& use, const
   return kernel_of(use.spec, plan, use.device, profile, asker);
 }
 
-Result<Kernel> Service::Impl::fall_back(const LayerNormSpec& spec, const Tensors& tensors) {
+Result<Kernel> Service::Impl::fall_back(const NormSpec& spec, const Tensors& tensors) {
   const auto device = driver->current_device();
   if (!device) return device.error();
   const auto profile = driver->profile(*device);
@@ -224,14 +224,14 @@ Result<Service::Impl::Made> Service::Impl::tuned_kernel(const Use& use, const De
   return Made{};
 }
 
-Result<Kernel> Service::Impl::pinned_kernel(const LayerNormSpec& spec, const Plan& plan, int device,
+Result<Kernel> Service::Impl::pinned_kernel(const NormSpec& spec, const Plan& plan, int device,
                                             const DeviceProfile& profile) {
   const auto made = kernel_of(spec, plan, device, profile, Asker::waiter);
   if (!made) return made.error();
   return made->kernel;
 }
 
-Result<Service::Impl::Made> Service::Impl::kernel_of(const LayerNormSpec& spec, const Plan& plan, int device,
+Result<Service::Impl::Made> Service::Impl::kernel_of(const NormSpec& spec, const Plan& plan, int device,
                                                      const DeviceProfile& profile, Asker asker) {
   std::string key = concat({to_text(spec), " ", to_text(plan), " ", shortest(device)});
   if (asker == Asker::looker) key += " instead";
@@ -251,7 +251,7 @@ Result<Service::Impl::Made> Service::Impl::kernel_of(const LayerNormSpec& spec, 
   return flights_.run(asker == Asker::waiter ? key + " waits" : key, make);
 }
 
-Result<Service::Impl::Made> Service::Impl::make_ready(const LayerNormSpec& spec, const Plan& plan,
+Result<Service::Impl::Made> Service::Impl::make_ready(const NormSpec& spec, const Plan& plan,
                                                       const DeviceProfile& profile, int device, Asker asker) {
   if (auto legal = check(plan, spec, profile); !legal) return legal.error();
   auto kernel = std::make_shared<Kernel::Prepared>(spec, plan, profile, device, driver);

@@ -34,24 +34,22 @@ class [[gnu::visibility("hidden")]] Service::Impl {
   // memory, admits them, and has been launched with pointers that were sound. Else null, also for what is
   // wrong with the arguments; kernel_for and Kernel::check find out. Lives as long as this object. Takes no
   // lock.
-  const Launcher* ready_kernel(const LayerNormSpec& spec, const Tensors& tensors, Strides& strides)
-      const noexcept;
+  const Launcher* ready_kernel(const NormSpec& spec, const Tensors& tensors, Strides& strides) const noexcept;
 
   // Launches where ready_kernel() has none: valid spec, at least one row. As Service::layer_norm.
-  Result<void> first_launch(const LayerNormSpec& spec, const Tensors& tensors, Stream stream,
+  Result<void> first_launch(const NormSpec& spec, const Tensors& tensors, Stream stream,
                             const LaunchOptions& options);
   // What layer_norm answers after a launch with this outcome; another kernel launches where that helps.
-  Result<void> after_launch(Status status, const LayerNormSpec& spec, const Tensors& tensors, Stream stream,
+  Result<void> after_launch(Status status, const NormSpec& spec, const Tensors& tensors, Stream stream,
                             const LaunchOptions& options);
 
   // The kernel that serves these tensors, out of memory or made ready, or the generic one in its place.
   // NotReady where it would have to be made ready and `unless_capturing` is a stream that is being captured.
-  Result<Kernel> kernel_for(const LayerNormSpec& spec, int device, const DeviceProfile& profile,
-                            std::int64_t rows, const Tensors& tensors,
-                            std::optional<Stream> unless_capturing = {});
+  Result<Kernel> kernel_for(const NormSpec& spec, int device, const DeviceProfile& profile, std::int64_t rows,
+                            const Tensors& tensors, std::optional<Stream> unless_capturing = {});
 
   // The kernel of this very plan; compiled, where it has to be, while the caller waits.
-  Result<Kernel> pinned_kernel(const LayerNormSpec& spec, const Plan& plan, int device,
+  Result<Kernel> pinned_kernel(const NormSpec& spec, const Plan& plan, int device,
                                const DeviceProfile& profile);
 
   Result<int> device_or_current(int ordinal);
@@ -81,13 +79,13 @@ class [[gnu::visibility("hidden")]] Service::Impl {
 
   // The kernel that serves these tensors from now on, because the driver would not run the blocks of
   // kernel_for's together.
-  Result<Kernel> fall_back(const LayerNormSpec& spec, const Tensors& tensors);
+  Result<Kernel> fall_back(const NormSpec& spec, const Tensors& tensors);
 
   // Launches once the pointers are known to be sound.
   static Result<Status> launch(const Kernel& kernel, const Tensors& tensors, Stream stream,
                                const LaunchOptions& options);
 
-  static Use use_of(const LayerNormSpec& spec, int device, const DeviceProfile& profile, std::int64_t rows,
+  static Use use_of(const NormSpec& spec, int device, const DeviceProfile& profile, std::int64_t rows,
                     const Tensors& tensors) noexcept;
   // The kernel of the planner's choice, or where the device has no room for that, of its fallback.
   Result<Made> chosen_kernel(const Use& use, const DeviceProfile& profile, Asker asker);
@@ -104,10 +102,10 @@ class [[gnu::visibility("hidden")]] Service::Impl {
   // The record of a use that has none yet, or has a fallback whose time is over.
   Result<Kernel> settle(const Use& use, const DeviceProfile& profile);
 
-  Result<Made> kernel_of(const LayerNormSpec& spec, const Plan& plan, int device,
-                         const DeviceProfile& profile, Asker asker);
-  Result<Made> make_ready(const LayerNormSpec& spec, const Plan& plan, const DeviceProfile& profile,
-                          int device, Asker asker);
+  Result<Made> kernel_of(const NormSpec& spec, const Plan& plan, int device, const DeviceProfile& profile,
+                         Asker asker);
+  Result<Made> make_ready(const NormSpec& spec, const Plan& plan, const DeviceProfile& profile, int device,
+                          Asker asker);
   // Loads the kernel's code; or says which job has to make it first, and answers NotReady.
   Result<std::shared_ptr<LoadedKernel>> load(const Kernel::Prepared& kernel, Origin& origin, Asker asker,
                                              const Job*& job);

@@ -5,21 +5,21 @@
 #include "normjit/service/prepared.h"
 
 namespace normjit {
-Strides strides_of(const LayerNormSpec& spec, const Tensors& tensors) noexcept {
+Strides strides_of(const NormSpec& spec, const Tensors& tensors) noexcept {
   return TensorRules(spec).strides(tensors);
 }
 
-Status check_tensors(const LayerNormSpec& spec, const Tensors& tensors) noexcept {
+Status check_tensors(const NormSpec& spec, const Tensors& tensors) noexcept {
   const TensorRules rules(spec);
   return rules.check(tensors, rules.strides(tensors));
 }
 
-Alignment alignment_of(const LayerNormSpec& spec, const Tensors& tensors) noexcept {
+Alignment alignment_of(const NormSpec& spec, const Tensors& tensors) noexcept {
   const TensorRules rules(spec);
   return rules.alignment(tensors, rules.strides(tensors));
 }
 
-RuntimeSpec::RuntimeSpec(const LayerNormSpec& spec) noexcept
+RuntimeSpec::RuntimeSpec(const NormSpec& spec) noexcept
     : epsilon(spec.epsilon),
       scale(spec.scale),
       columns(static_cast<std::int32_t>(spec.columns)),
@@ -90,13 +90,13 @@ Result<void> Kernel::check(const Tensors& t) const {
 
 namespace {
 // What an empty Kernel answers.
-constexpr LayerNormSpec kNoSpec{};
+constexpr NormSpec kNoSpec{};
 constexpr Plan kNoPlan{};
 constexpr DeviceProfile kNoDevice{};
 }  // namespace
 
 std::size_t Kernel::workspace_bytes() const noexcept { return prepared_ ? prepared_->workspace_bytes : 0; }
-const LayerNormSpec& Kernel::spec() const noexcept { return prepared_ ? prepared_->spec : kNoSpec; }
+const NormSpec& Kernel::spec() const noexcept { return prepared_ ? prepared_->spec : kNoSpec; }
 const Plan& Kernel::plan() const noexcept { return prepared_ ? prepared_->plan : kNoPlan; }
 const DeviceProfile& Kernel::device() const noexcept { return prepared_ ? prepared_->profile : kNoDevice; }
 

@@ -7,11 +7,11 @@
 
 namespace normjit {
 
-std::vector<KernelReport> kernels_for(std::span<const LayerNormSpec> specs, std::span<const DeviceProfile> devices,
-                                 std::span<const TunedPlan> tuned) {
+std::vector<KernelReport> kernels_for(std::span<const NormSpec> specs, std::span<const DeviceProfile> devices,
+                                      std::span<const TunedPlan> tuned) {
   std::vector<KernelReport> all;
   std::set<std::string> seen;
-  const auto want = [&](const LayerNormSpec& spec, Arch arch, const Plan& plan) {
+  const auto want = [&](const NormSpec& spec, Arch arch, const Plan& plan) {
     if (!seen.insert(concat({to_text(spec), " ", arch.name(), " ", to_text(plan)})).second) return;
     KernelReport report;
     report.spec = spec;
@@ -19,8 +19,8 @@ std::vector<KernelReport> kernels_for(std::span<const LayerNormSpec> specs, std:
     report.plan = plan;
     all.push_back(std::move(report));
   };
-  for (const LayerNormSpec& given : specs) {
-    const LayerNormSpec spec = canonical(given);
+  for (const NormSpec& given : specs) {
+    const NormSpec spec = canonical(given);
     for (const DeviceProfile& device : devices) {
       for (const Plan& plan : plans(spec, device)) want(spec, device.arch, plan);
       for (const TunedPlan& kept : tuned)

@@ -7,14 +7,14 @@ namespace {
 constexpr int kInvalidDevice = 101;  // CUDA_ERROR_INVALID_DEVICE, as LoadedKernel::launch says
 }  // namespace
 
-LaunchShape launch_shape(const Plan& plan, const LayerNormSpec& spec) noexcept {
+LaunchShape launch_shape(const Plan& plan, const NormSpec& spec) noexcept {
   return {.threads = plan.threads,
           .dynamic_shared_bytes = shared_bytes(plan, spec),
           .cluster_blocks = plan.exchange == Exchange::cluster ? plan.blocks_per_row : 1,
           .cooperative = plan.exchange == Exchange::grid};
 }
 
-Launcher::Launcher(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device) noexcept
+Launcher::Launcher(const Plan& plan, const NormSpec& spec, const DeviceProfile& device) noexcept
     : generation(fork_generation()),
       grid(grid_of(plan, spec, device)),
       shape(launch_shape(plan, spec)),

@@ -12,7 +12,7 @@
 namespace normjit {
 
 // The shape of a plan's launches.
-LaunchShape launch_shape(const Plan& plan, const LayerNormSpec& spec) noexcept;
+LaunchShape launch_shape(const Plan& plan, const NormSpec& spec) noexcept;
 
 struct RuntimeSpec;
 
@@ -20,7 +20,7 @@ struct RuntimeSpec;
 struct Launcher {
   Launcher() = default;
   // Of a plan that is legal for the spec. Admits nothing before `loaded` is set.
-  Launcher(const Plan& plan, const LayerNormSpec& spec, const DeviceProfile& device) noexcept;
+  Launcher(const Plan& plan, const NormSpec& spec, const DeviceProfile& device) noexcept;
 
   // Ok, or why the kernel cannot run on these tensors, which the spec's TensorRules accept and give this
   // alignment.

@@ -73,7 +73,7 @@ std::string_view name(KernelReport::Outcome outcome) noexcept {
   return kNames[static_cast<int>(outcome)];
 }
 
-Result<PrebuildReport> Service::prebuild(std::span<const LayerNormSpec> specs,
+Result<PrebuildReport> Service::prebuild(std::span<const NormSpec> specs,
                                          std::span<const DeviceProfile> devices,
                                          const PrebuildOptions& options) {
   if (specs.empty() || devices.empty())
@@ -81,7 +81,7 @@ Result<PrebuildReport> Service::prebuild(std::span<const LayerNormSpec> specs,
                                             shortest(devices.size()), " devices"})};
   if (options.jobs < 0)
     return Error{Code::BadArgument, concat({"jobs is ", shortest(options.jobs), "; 0 means one per core"})};
-  for (const LayerNormSpec& spec : specs)
+  for (const NormSpec& spec : specs)
     if (auto valid = validate(spec); !valid) return valid.error();
 
   const Stopwatch time;

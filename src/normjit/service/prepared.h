@@ -16,7 +16,7 @@ namespace normjit {
 // What the generic kernel takes of a spec at run time, as templates/generic.cu declares it. Other kernels
 // ignore it.
 struct RuntimeSpec {
-  explicit RuntimeSpec(const LayerNormSpec& spec) noexcept;
+  explicit RuntimeSpec(const NormSpec& spec) noexcept;
 
   double epsilon, scale;
   std::int32_t columns, activation;
@@ -28,7 +28,7 @@ struct alignas(64) Kernel::Prepared {
   TensorRules rules;  // of the spec
   Launcher launcher;  // of `loaded`
 
-  LayerNormSpec spec;  // canonical
+  NormSpec spec;  // canonical
   Plan plan;
   DeviceProfile profile;
   int device = -1;
@@ -42,7 +42,7 @@ struct alignas(64) Kernel::Prepared {
   mutable std::atomic<bool> pointers_checked = false;
 
   // Of a plan that is legal for the spec; nothing is loaded yet.
-  Prepared(const LayerNormSpec& spec, const Plan& plan, const DeviceProfile& profile, int device,
+  Prepared(const NormSpec& spec, const Plan& plan, const DeviceProfile& profile, int device,
            std::shared_ptr<Driver> driver)
       : rules(spec),
         launcher(plan, spec, profile),
@@ -58,9 +58,9 @@ struct alignas(64) Kernel::Prepared {
 };
 
 // TensorRules of a spec, for those who ask once.
-Strides strides_of(const LayerNormSpec& spec, const Tensors& tensors) noexcept;
-Status check_tensors(const LayerNormSpec& spec, const Tensors& tensors) noexcept;
-Alignment alignment_of(const LayerNormSpec& spec, const Tensors& tensors) noexcept;
+Strides strides_of(const NormSpec& spec, const Tensors& tensors) noexcept;
+Status check_tensors(const NormSpec& spec, const Tensors& tensors) noexcept;
+Alignment alignment_of(const NormSpec& spec, const Tensors& tensors) noexcept;
 
 // The kernels' one argument list, of templates/hw.cuh, as a launch takes it. Points into the tensors and the
 // spec, and into itself.

@@ -191,7 +191,7 @@ JsonObject json_of(const ImportReport& report, const std::string& cache_director
       .add("errors", list_of(report.errors));
 }
 
-JsonObject json_of(const std::vector<WhyReport>& kernels, const WhyReport& generic, const LayerNormSpec& spec,
+JsonObject json_of(const std::vector<WhyReport>& kernels, const WhyReport& generic, const NormSpec& spec,
                    const DeviceProfile& device, std::int64_t rows) {
   JsonObject json;
   json.add("spec", to_text(spec)).add("device", json_of(device));

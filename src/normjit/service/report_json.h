@@ -22,7 +22,7 @@ JsonObject json_of(const PruneReport& report, const std::string& cache_directory
 JsonObject json_of(const ExportReport& report, const std::string& path);
 JsonObject json_of(const ImportReport& report, const std::string& cache_directory);
 // The kernels of a spec on a device, and the generic one; with `rows` above 0, only that for so many.
-JsonObject json_of(const std::vector<WhyReport>& kernels, const WhyReport& generic, const LayerNormSpec& spec,
+JsonObject json_of(const std::vector<WhyReport>& kernels, const WhyReport& generic, const NormSpec& spec,
                    const DeviceProfile& device, std::int64_t rows);
 
 }  // namespace normjit

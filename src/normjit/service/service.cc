@@ -14,7 +14,7 @@ Service::~Service() = default;
 Service::Service(Service&&) noexcept = default;
 Service& Service::operator=(Service&&) noexcept = default;
 
-Result<Kernel> Service::prepare(const LayerNormSpec& spec, const PrepareOptions& options) {
+Result<Kernel> Service::prepare(const NormSpec& spec, const PrepareOptions& options) {
   if (auto valid = validate(spec); !valid) return valid.error();
   const int alignment = options.pointer_alignment;
   if (alignment < 1 || !std::has_single_bit(static_cast<unsigned>(alignment)))
@@ -43,7 +43,7 @@ Result<Kernel> Service::prepare(const LayerNormSpec& spec, const PrepareOptions&
   return impl_->kernel_for(canonical(spec), *device, *profile, rows, tensors);
 }
 
-Result<void> Service::layer_norm(const LayerNormSpec& spec, const Tensors& tensors, Stream stream,
+Result<void> Service::layer_norm(const NormSpec& spec, const Tensors& tensors, Stream stream,
                                  const LaunchOptions& options) {
   Strides strides;
   if (const Launcher* ready = impl_->ready_kernel(spec, tensors, strides)) {
@@ -69,7 +69,7 @@ Counters Service::counters() const {
   return counters;
 }
 
-Result<std::size_t> Service::workspace_bytes(const LayerNormSpec& spec) {
+Result<std::size_t> Service::workspace_bytes(const NormSpec& spec) {
   if (auto valid = validate(spec); !valid) return valid.error();
   const auto profile = device();
   if (!profile) return profile.error();
@@ -90,7 +90,7 @@ Result<void> Service::remember(const TunedPlan& tuned) {
   return impl_->tuned.store(kept);
 }
 
-Result<std::optional<Plan>> Service::tuned(const LayerNormSpec& spec, const DeviceProfile& device,
+Result<std::optional<Plan>> Service::tuned(const NormSpec& spec, const DeviceProfile& device,
                                            RowsRegime regime, Alignment alignment) const {
   if (auto valid = validate(spec); !valid) return valid.error();
   return impl_->tuned.find(canonical(spec), device, regime, alignment);
@@ -102,14 +102,14 @@ Result<DeviceProfile> Service::device(int ordinal) {
   return impl_->driver->profile(*device);
 }
 
-Result<RenderedKernel> Service::render(const LayerNormSpec& spec, const DeviceProfile& device,
-                                       RowsRegime regime, Alignment alignment) const {
+Result<RenderedKernel> Service::render(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
+                                       Alignment alignment) const {
   const auto kept = tuned(spec, device, regime, alignment);
   if (!kept) return kept.error();
   return render(spec, device, kept->value_or(choose(canonical(spec), device, regime, alignment)));
 }
 
-Result<RenderedKernel> Service::render(const LayerNormSpec& spec, const DeviceProfile& device,
+Result<RenderedKernel> Service::render(const NormSpec& spec, const DeviceProfile& device,
                                        const Plan& plan) const {
   if (auto valid = validate(spec); !valid) return valid.error();
   if (auto legal = check(plan, canonical(spec), device); !legal) return legal.error();

@@ -32,7 +32,7 @@ class TensorRules {
  public:
   TensorRules() = default;
   // Of a valid spec.
-  explicit TensorRules(const LayerNormSpec& spec) noexcept
+  explicit TensorRules(const NormSpec& spec) noexcept
       : columns_(spec.columns),
         input_(log2_size(spec.input)),
         output_(log2_size(spec.output)),

@@ -26,7 +26,7 @@ void visit_numbers(Device& device, Visit visit) {
 }
 
 // Every fact of the device counts: a slice of a GPU has entries of its own.
-std::string identity_of(const LayerNormSpec& spec, const DeviceProfile& device, RowsRegime regime,
+std::string identity_of(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
                         Alignment alignment) {
   std::string identity = concat({kBegin, " spec=", to_text(spec), " arch=", device.arch.name()});
   visit_numbers(device, [&](std::string_view key, auto value) {
@@ -81,8 +81,8 @@ Result<void> check(const TunedPlan& tuned) {
   return {};
 }
 
-std::optional<Plan> TunedPlans::find(const LayerNormSpec& spec, const DeviceProfile& device,
-                                     RowsRegime regime, Alignment alignment) {
+std::optional<Plan> TunedPlans::find(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
+                                     Alignment alignment) {
   const std::string identity = identity_of(spec, device, regime, alignment);
   {
     const std::lock_guard lock(mutex_);

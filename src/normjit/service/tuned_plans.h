@@ -35,7 +35,7 @@ class TunedPlans {
 
   // The plan kept for this use of a canonical spec. The first question reads one file, or tries to; its
   // answer is kept, so that kernels and the size of their workspace agree as long as this object lives.
-  std::optional<Plan> find(const LayerNormSpec& spec, const DeviceProfile& device, RowsRegime regime,
+  std::optional<Plan> find(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
                            Alignment alignment);
 
   // Keeps one with a canonical spec, in the place of what was kept for the same use. Errors: IllegalPlan;

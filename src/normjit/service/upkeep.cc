@@ -137,7 +137,7 @@ Result<ExportReport> Service::export_pack(const std::string& path, const ExportO
                  concat({"the name of a pack ends in ", kPackSuffix, ", and '", path, "' does not"})};
   if (options.specs.empty() != options.devices.empty())
     return Error{Code::BadArgument, "specs and devices go together: name both, or neither to export all"};
-  for (const LayerNormSpec& spec : options.specs)
+  for (const NormSpec& spec : options.specs)
     if (auto valid = validate(spec); !valid) return valid.error();
 
   Cache& cache = impl_->binaries.cache();

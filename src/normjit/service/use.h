@@ -10,8 +10,8 @@ namespace normjit {
 
 // All that decides which kernel serves a launch.
 struct Use {
-  LayerNormSpec spec;  // canonical
-  int device = -1;     // CUDA ordinal
+  NormSpec spec;    // canonical
+  int device = -1;  // CUDA ordinal
   RowsRegime regime = RowsRegime::many;
   Alignment alignment = Alignment::one;
   bool workspace = false;  // whether one is at hand
@@ -22,7 +22,7 @@ struct Use {
 class UseKey {
  public:
   explicit UseKey(const Use& use) noexcept {
-    const LayerNormSpec& s = use.spec;
+    const NormSpec& s = use.spec;
     const auto word = [](auto value) { return static_cast<std::uint64_t>(value); };
     columns_ = word(s.columns);
     kinds_ =

@@ -24,7 +24,7 @@ std::string word_of(std::string_view identity, std::string_view key) {
 }
 
 // All that a kernel depends on, by name.
-Fields fields_of(const LayerNormSpec& spec, std::string_view plan, std::string_view arch,
+Fields fields_of(const NormSpec& spec, std::string_view plan, std::string_view arch,
                  std::string_view identity) {
   return {{"columns", shortest(spec.columns)},
           {"input", std::string(name(spec.input))},
@@ -120,9 +120,9 @@ Result<void> explain(const BinaryStore& binaries, const Result<std::vector<Liste
 
 }  // namespace
 
-Result<std::vector<WhyReport>> Service::why(const LayerNormSpec& given, const DeviceProfile& device) {
+Result<std::vector<WhyReport>> Service::why(const NormSpec& given, const DeviceProfile& device) {
   if (auto valid = validate(given); !valid) return valid.error();
-  const LayerNormSpec spec = canonical(given);
+  const NormSpec spec = canonical(given);
   std::vector<WhyReport> reports;
   const auto index_of = [&](const Plan& plan) {
     const auto known = std::ranges::find(reports, plan, &WhyReport::plan);
@@ -158,7 +158,7 @@ Result<std::vector<WhyReport>> Service::why(const LayerNormSpec& given, const De
   return reports;
 }
 
-Result<WhyReport> Service::why(const LayerNormSpec& given, const DeviceProfile& device, const Plan& plan) {
+Result<WhyReport> Service::why(const NormSpec& given, const DeviceProfile& device, const Plan& plan) {
   if (auto valid = validate(given); !valid) return valid.error();
   WhyReport report;
   report.spec = canonical(given), report.arch = device.arch, report.plan = plan;

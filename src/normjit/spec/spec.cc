@@ -27,9 +27,10 @@ std::string_view name(Activation activation) noexcept {
 }
 int size_of(DType dtype) noexcept { return row_of(dtype) ? row_of(dtype)->size : 0; }
 
-bool operator==(const LayerNormSpec& a, const LayerNormSpec& b) noexcept {
+bool operator==(const NormSpec& a, const NormSpec& b) noexcept {
   const auto bits = [](double value) { return std::bit_cast<std::uint64_t>(value); };
-  return a.columns == b.columns && a.input == b.input && a.output == b.output && a.weight == b.weight &&
+  return a.norm == b.norm && a.residual == b.residual && a.sum == b.sum && a.columns == b.columns &&
+         a.input == b.input && a.output == b.output && a.weight == b.weight &&
          bits(a.epsilon) == bits(b.epsilon) && a.affine == b.affine && a.activation == b.activation &&
          bits(a.scale) == bits(b.scale) && a.statistics == b.statistics;
 }
@@ -53,7 +54,7 @@ Result<std::int64_t> columns_of(std::span<const std::int64_t> normalized_shape) 
   return columns;
 }
 
-Result<void> validate(const LayerNormSpec& spec) {
+Result<void> validate(const NormSpec& spec) {
   if (is_valid(spec)) return {};
   if (spec.columns < 1)
     return Error{Code::BadDimension,
@@ -84,14 +85,14 @@ Result<void> validate(const LayerNormSpec& spec) {
   return {};
 }
 
-LayerNormSpec canonical(const LayerNormSpec& spec) noexcept {
-  LayerNormSpec same = spec;
+NormSpec canonical(const NormSpec& spec) noexcept {
+  NormSpec same = spec;
   if (same.affine == Affine::none) same.weight = same.input;
   if (same.epsilon == 0) same.epsilon = 0;  // -0 becomes 0
   return same;
 }
 
-DType compute_type(const LayerNormSpec& spec) noexcept {
+DType compute_type(const NormSpec& spec) noexcept {
   const bool wide = spec.input == DType::f64 || spec.output == DType::f64 ||
                     (spec.affine != Affine::none && spec.weight == DType::f64);
   return wide ? DType::f64 : DType::f32;

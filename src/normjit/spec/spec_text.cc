@@ -20,7 +20,7 @@ Error bad(std::string_view text, std::string_view why) {
 
 // What is read so far; the dtypes have defaults that depend on each other, so they are settled last.
 struct Parts {
-  LayerNormSpec spec;
+  NormSpec spec;
   std::optional<DType> input, output, weight;
   std::set<std::string_view> seen;
 };
@@ -98,20 +98,20 @@ Result<void> read_field(std::string_view field, std::string_view text, Parts& pa
 
 }  // namespace
 
-std::string to_text(const LayerNormSpec& any) {
-  const LayerNormSpec spec = canonical(any);
+std::string to_text(const NormSpec& any) {
+  const NormSpec spec = canonical(any);
   std::string text = concat({kPrefix, "/cols=", shortest(spec.columns), "/", name(spec.input)});
   if (spec.output != spec.input) text += concat({"/out=", name(spec.output)});
   if (spec.weight != spec.input) text += concat({"/w=", name(spec.weight)});
   text += "/eps=" + shortest(spec.epsilon);
   if (spec.affine != Affine::none) text += concat({"/", name(spec.affine)});
   if (spec.activation != Activation::none) text += concat({"/", name(spec.activation)});
-  if (LayerNormSpec plain = spec; plain.scale = 1, !(plain == spec)) text += "/scale=" + shortest(spec.scale);
+  if (NormSpec plain = spec; plain.scale = 1, !(plain == spec)) text += "/scale=" + shortest(spec.scale);
   if (spec.statistics) text += "/stats";
   return text;
 }
 
-Result<LayerNormSpec> parse_spec(std::string_view text) {
+Result<NormSpec> parse_spec(std::string_view text) {
   const auto fields = split(text, '/');
   if (fields.front() != kPrefix) return bad(text, "it does not begin with 'layernorm/'");
   Parts parts;
@@ -119,7 +119,7 @@ Result<LayerNormSpec> parse_spec(std::string_view text) {
     if (auto read = read_field(fields[i], text, parts); !read) return read.error();
   if (!parts.seen.contains("cols")) return bad(text, "it has neither cols= nor shape=");
 
-  LayerNormSpec& spec = parts.spec;
+  NormSpec& spec = parts.spec;
   spec.input = parts.input.value_or(DType::f32);
   spec.output = parts.output.value_or(spec.input);
   spec.weight = parts.weight.value_or(spec.input);

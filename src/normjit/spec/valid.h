@@ -13,7 +13,7 @@ namespace normjit {
 inline constexpr std::int64_t kMaxColumns = std::numeric_limits<std::int32_t>::max();
 
 // True exactly where validate() is ok.
-inline bool is_valid(const LayerNormSpec& s) noexcept {
+inline bool is_valid(const NormSpec& s) noexcept {
   const bool wide =
       s.input == DType::f64 || s.output == DType::f64 || (s.affine != Affine::none && s.weight == DType::f64);
   const double largest = wide ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
