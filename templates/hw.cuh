@@ -11,16 +11,14 @@
 #define NJ_DYNAMIC_SHARED(T, name)                                    \
   extern __shared__ __align__(128) unsigned char nj_dynamic_shared[]; \
   T* const name = reinterpret_cast<T*>(nj_dynamic_shared)
-// The one argument list of all kernels. Strides are in elements; pointers that the spec does not have are
-// null.
-#define NJ_ARGUMENTS                                                                                 \
-  const Input *x, const Weight *weight, const Weight *bias, Output *y, Acc *mean_out, Acc *rstd_out, \
-      long long rows, long long x_stride, long long y_stride, unsigned char *workspace
-#define NJ_KERNEL(name, threads) \
-  extern "C" __global__ void __launch_bounds__(threads, kBlocksPerSm) name(NJ_ARGUMENTS)
-// A kernel that takes, behind them, what others know before they run.
-#define NJ_GENERIC_KERNEL(name, threads) \
-  extern "C" __global__ void __launch_bounds__(threads, kBlocksPerSm) name(NJ_ARGUMENTS, RuntimeSpec spec)
+// A kernel's parameter. Strides are in elements.
+#define NJ_KERNEL(name, threads)                                      \
+  extern "C" __global__ void __launch_bounds__(threads, kBlocksPerSm) \
+      name(const __grid_constant__ Operands on)
+// A kernel that takes, behind it, what others know before they run.
+#define NJ_GENERIC_KERNEL(name, threads)                              \
+  extern "C" __global__ void __launch_bounds__(threads, kBlocksPerSm) \
+      name(const __grid_constant__ Operands on, const RuntimeSpec spec)
 
 namespace normjit::hw {
 

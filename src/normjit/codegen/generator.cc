@@ -8,6 +8,7 @@
 #include "normjit/base/digest.h"
 #include "normjit/base/text.h"
 #include "normjit/codegen/render.h"
+#include "normjit/spec/operands.h"
 #include "normjit/spec/tables.h"
 
 namespace normjit {
@@ -16,10 +17,11 @@ namespace {
 // Behind the rendered spec.cuh, in this order: what every kernel has, what its strategy has besides, and the
 // kernel. Packed and staged rows share none between blocks, and leaving out what only those use that do takes
 // 1.5 % and 0.6 % off the compile.
-constexpr std::string_view kAlways[] = {"hw.cuh",       "number.cuh",     "layout.cuh",  "reduce.cuh",
-                                        "fragment.cuh", "statistics.cuh", "epilogue.cuh"};
-constexpr std::string_view kBesides[] = {"unaligned.cuh", "workspace.cuh", "exchange.cuh", "ring.cuh",
-                                         "scalar.cuh"};
+constexpr std::string_view kAlways[] = {"hw.cuh",      "number.cuh",           "layout.cuh",
+                                        "reduce.cuh",  "op/source.cuh",        "op/statistics.cuh",
+                                        "op/sink.cuh", "schedule/fragment.cuh"};
+constexpr std::string_view kBesides[] = {"schedule/unaligned.cuh", "schedule/workspace.cuh",
+                                         "schedule/exchange.cuh", "schedule/ring.cuh", "schedule/scalar.cuh"};
 
 // How many of kBesides.
 std::size_t besides(Strategy strategy) {
@@ -56,6 +58,18 @@ std::string entry_name(const NormSpec& spec, const Plan& plan) {
 
 std::string boolean(bool value) { return value ? "true" : "false"; }
 
+// The members of struct Operands that spec.cuh.in leaves to the table: "const Input* x; long long x_stride;".
+// The generic kernel has all of them.
+std::string operands_text(const NormSpec& spec, bool all) {
+  std::string text;
+  for (const OperandRow& row : kOperands) {
+    if (!all && !row.present(spec)) continue;
+    text += concat({text.empty() ? "" : " ", row.output ? "" : "const ", row.storage, "* ", row.name, ";"});
+    if (row.extent == Extent::matrix) text += concat({" long long ", row.name, "_stride;"});
+  }
+  return text;
+}
+
 std::vector<Placeholder> constants(const NormSpec& spec, const Plan& plan, Arch arch) {
   const auto storage = [](DType dtype) { return std::string(row_of(dtype)->storage); };
   return {
@@ -65,6 +79,10 @@ std::vector<Placeholder> constants(const NormSpec& spec, const Plan& plan, Arch 
       {"columns", shortest(spec.columns)},
       {"input", storage(spec.input)},
       {"output", storage(spec.output)},
+      {"norm", std::string(spec.norm == Norm::rms ? "rms" : "layer")},
+      {"has_residual", boolean(spec.residual != Residual::none)},
+      {"writes_sum", boolean(spec.sum)},
+      {"operands", operands_text(spec, plan.strategy == Strategy::generic)},
       {"weight", storage(spec.weight)},
       {"compute", storage(compute_type(spec))},
       {"epsilon", hexadecimal(spec.epsilon, compute_type(spec))},
@@ -113,7 +131,7 @@ Result<Draft> draft(const NormSpec& any, const Plan& plan, Arch arch, const std:
   const NormSpec spec = source_spec(plan, any);
   std::vector<std::string> names(std::begin(kAlways), std::end(kAlways));
   names.insert(names.end(), kBesides, kBesides + besides(plan.strategy));
-  names.push_back(concat({name(plan.strategy), ".cu"}));
+  names.push_back(concat({"schedule/", name(plan.strategy), ".cu"}));
 
   Draft result{entry_name(spec, plan), concat({to_text(spec), " as ", to_text(plan)}), {}};
   result.files.reserve(1 + names.size());

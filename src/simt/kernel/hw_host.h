@@ -32,11 +32,8 @@ float fabsf(float);
       ::normjit::simt::runtime.shared(&name##_key, sizeof(T) * (n), alignof(T), {__FILE__, __LINE__}))
 #define NJ_DYNAMIC_SHARED(T, name) \
   T* const name = static_cast<T*>(::normjit::simt::runtime.dynamic_shared({__FILE__, __LINE__}))
-#define NJ_ARGUMENTS                                                                                 \
-  const Input *x, const Weight *weight, const Weight *bias, Output *y, Acc *mean_out, Acc *rstd_out, \
-      long long rows, long long x_stride, long long y_stride, unsigned char *workspace
-#define NJ_KERNEL(name, threads) static void name(NJ_ARGUMENTS)
-#define NJ_GENERIC_KERNEL(name, threads) static void name(NJ_ARGUMENTS, RuntimeSpec spec)
+#define NJ_KERNEL(name, threads) static void name(const Operands on)
+#define NJ_GENERIC_KERNEL(name, threads) static void name(const Operands on, const RuntimeSpec spec)
 
 namespace normjit::simt {
 

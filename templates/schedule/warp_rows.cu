@@ -13,27 +13,26 @@ enum : int { kRows = kThreads / kThreadsPerRow };  // a block
 
 NJ_KERNEL(NJ_ENTRY, kThreads) {
   const int lane = threadIdx.x % kThreadsPerRow;
-  for (long long first = static_cast<long long>(blockIdx.x) * kRows; first < rows;
+  for (long long first = static_cast<long long>(blockIdx.x) * kRows; first < on.rows;
        first += static_cast<long long>(gridDim.x) * kRows) {
     // Lanes beyond the last row take part in the shuffles with zeros, and write nothing. They may not read
     // another row meanwhile: its own lanes may be writing it, where y is x.
     const long long row = first + threadIdx.x / kThreadsPerRow;
-    const bool works = row < rows;
-    const Input* const from = x + row * x_stride;
-    const Cut cut = cut_of(from, kColumns);
+    const bool works = row < on.rows;
+    const Source from = source_of(on, row, 0);
+    const Cut cut = cut_of(from.x, kColumns);
 
-    Fragment slice = {};
-    AffineFragment affine;
-    load_early(affine, weight, bias, lane, cut);
+    Fragment fragment = {};
+    EarlyParameters early;
+    load_early(early, columns_of(on), lane, cut);
     hw::wait_for_previous_launch();
     hw::allow_next_launch();
-    if (works) load<hw::Cache::evict_first>(slice, from, lane, cut);
+    if (works) load<hw::Cache::evict_first>(fragment, from, lane, cut);
+    if (works) store_sum(fragment, from, lane, cut);
     const RowStatistics statistics =
-        row_statistics(moments_of<kThreadsPerRow>(FragmentElements{slice, lane, cut}, kColumns));
-
-    Output* const to = y + row * y_stride;
-    if (works) apply(slice, statistics, affine, weight, bias, to, lane, cut);
-    if (works && lane == 0) store(statistics, mean_out, rstd_out, row);
+        finalize(Statistics::of<kThreadsPerRow>(FragmentElements{fragment, lane, cut}, kColumns));
+    if (works) write(fragment, statistics, early, sink_of(on, row, 0), lane, cut);
+    if (works && lane == 0) store(statistics, on, row);
   }
 }
 

@@ -153,7 +153,7 @@ NJ_DEVICE void write_vector(T* to, const Vec<T>& value) {
 NJ_DEVICE bool has(int k, int lane) { return inside(k, lane, {0, 0, kColumns, kColumns}); }
 
 // A lane's part of a row, widened: a single element would take a register all the same.
-struct Held {
+struct WidenedFragment {
   Acc at[kPerThread][kVector];
 
   NJ_METHOD void read(const Input* row, int lane) {
@@ -175,11 +175,10 @@ struct Held {
         for (int i = 0; i < kVector; ++i) take(at[k][i], i);
       }
   }
-  NJ_METHOD Vec<Output> finished(int k, const RowStatistics& s, const Affine& affine) const {
+  NJ_METHOD Vec<Output> finished(int k, const RowStatistics& s, const Parameters& parameters) const {
     Vec<Output> y;
 #pragma unroll
-    for (int i = 0; i < kVector; ++i)
-      y.at[i] = finish(at[k][i], s, widen(affine.weight, i), widen(affine.bias, i));
+    for (int i = 0; i < kVector; ++i) y.at[i] = finish(at[k][i], s, widen(parameters, i));
     return y;
   }
 };
@@ -190,26 +189,27 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
   unsigned char* const shared = tiles + warp * kTileBytes;
   hw::wait_for_previous_launch();
   hw::allow_next_launch();
-  for (long long first = (static_cast<long long>(blockIdx.x) * kWarps + warp) * kRows; first < rows;
+  for (long long first = (static_cast<long long>(blockIdx.x) * kWarps + warp) * kRows; first < on.rows;
        first += static_cast<long long>(gridDim.x) * kWarps * kRows) {
-    const int count = rows - first < kRows ? static_cast<int>(rows - first) : kRows;
-    const Tile<const Input> from = {x + first * x_stride, x_stride, count};
-    const Tile<Output> to = {y + first * y_stride, y_stride, count};
+    const int count = on.rows - first < kRows ? static_cast<int>(on.rows - first) : kRows;
+    const Tile<const Input> from = {source_of(on, first, 0).x, on.x_stride, count};
+    const Sink sink = sink_of(on, first, 0);
+    const Tile<Output> to = {sink.y, on.y_stride, count};
     Input* const in = reinterpret_cast<Input*>(shared);
     Output* const out = reinterpret_cast<Output*>(shared);
     fetch(from, in);
     hw::warp_barrier();
 
     // Lanes beyond the last row take part in the shuffles with that one; what they write is not put anywhere.
-    Held held[kGroupRows];
+    WidenedFragment held[kGroupRows];
 #pragma unroll
     for (int g = 0; g < kGroupRows; ++g)
       held[g].read(in + from.place(row_of(g) < count ? row_of(g) : count - 1), lane);
     RowStatistics statistics[kGroupRows];
 #pragma unroll
     for (int g = 0; g < kGroupRows; ++g) {
-      statistics[g] = row_statistics(moments_of<kThreadsPerRow>(held[g], kColumns));
-      if (row_of(g) < count && lane == 0) store(statistics[g], mean_out, rstd_out, first + row_of(g));
+      statistics[g] = finalize(Statistics::of<kThreadsPerRow>(held[g], kColumns));
+      if (row_of(g) < count && lane == 0) store(statistics[g], on, first + row_of(g));
     }
     hw::warp_barrier();  // before y stands where x did
 
@@ -219,10 +219,10 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
 #pragma unroll
     for (int k = 0; k < kPerThread; ++k)
       if (has(k, lane)) {
-        const Affine affine = load_affine(weight, bias, k, lane);
+        const Parameters parameters = load_parameters(sink.columns, k, lane);
 #pragma unroll
         for (int g = 0; g < kGroupRows; ++g)
-          write_vector(write[g] + column(k, lane), held[g].finished(k, statistics[g], affine));
+          write_vector(write[g] + column(k, lane), held[g].finished(k, statistics[g], parameters));
       }
     hw::warp_barrier();
     put(to, out);

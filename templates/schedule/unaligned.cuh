@@ -27,8 +27,8 @@ NJ_DEVICE void lanes_barrier() {
   }
 }
 
-// Of weight or bias, of which there are `count`. 16-bit neighbours are read together where they are aligned
-// to that.
+// Of a parameter, of which there are `count`. 16-bit neighbours are read together where they are aligned to
+// that.
 template <bool kTogether>
 NJ_DEVICE Few<Weight> load_few(const Weight* from, int at, int count) {
   if constexpr (kTogether)
@@ -43,53 +43,59 @@ NJ_DEVICE Few<Weight> load_few(const Weight* from, int at, int count) {
 // The steps of a lane, from `in` to registers. kKnown: the number of columns where the compiler knows it,
 // else 0; then it can leave out the conditions, behind which it would wait for each load alone.
 template <bool kTogether, int kKnown>
-NJ_DEVICE void finish_few(Few<Output>* done, const Input* in, const RowStatistics& s, const Weight* weight,
-                          const Weight* bias, int lane, int columns) {
-  const int count = kKnown > 0 ? kKnown : columns;
+NJ_DEVICE void finish_few(Few<Output>* done, const Held* in, const RowStatistics& s, const Columns& columns,
+                          int lane, int of_row) {
+  const int count = kKnown > 0 ? kKnown : of_row;
 #pragma unroll
   for (int j = 0; j < kSteps; ++j) {
     const int at = (j * kThreadsPerRow + lane) * kFew;
     const int end = (j + 1) * kThreadsPerRow * kFew <= kKnown ? at + kFew : count;
-    Few<Weight> weights = {}, biases = {};
-    if constexpr (kHasWeight) weights = load_few<kTogether>(weight, at, end);
-    if constexpr (kHasBias) biases = load_few<kTogether>(bias, at, end);
+    Few<Weight> few[kParameterPlaces] = {};
+#pragma unroll
+    for (int p = 0; p < kParameters; ++p) few[p] = load_few<kTogether>(columns.at[p], at, end);
 #pragma unroll
     for (int i = 0; i < kFew; ++i)
-      if (at + i < end)
-        done[j].at[i] = finish(widen(in[at + i]), s, widen(weights.at[i]), widen(biases.at[i]));
+      if (at + i < end) {
+        ElementParameters one;
+#pragma unroll
+        for (int p = 0; p < kParameters; ++p) one.at[p] = widen(few[p].at[i]);
+        done[j].at[i] = finish(widen(in[at + i]), s, one);
+      }
     hw::opaque(done[j]);
   }
 }
 
-// A slice, whose row or chunk begins at weight, bias and y. All lanes that share it call this, with the same
-// `stage` of kStageBytes.
-template <class T>
-NJ_DEVICE void store_unaligned(const Fragment& slice, const Cut& cut, const RowStatistics& s,
-                               const Weight* weight, const Weight* bias, T* y, int lane,
-                               unsigned char* stage) {
+// As write(). All lanes that share the row call this, with the same `stage` of kStageBytes. (A template, so
+// that schedules whose accesses it does not fit leave it out.)
+template <class Any>
+NJ_DEVICE void write_unaligned(const Any& fragment, const RowStatistics& s, const Sink& sink, int lane,
+                               const Cut& cut, unsigned char* stage) {
   // As far from an aligned place as in global memory, so that vectors are vectors here too.
+  Output* const y = sink.y;
   const Cut to = cut_of(y, cut.count);
-  Input* const in = reinterpret_cast<Input*>(stage) + cut.past;
-  T* const out = reinterpret_cast<T*>(stage) + to.past;
+  Held* const in = reinterpret_cast<Held*>(stage) + cut.past;
+  Output* const out = reinterpret_cast<Output*>(stage) + to.past;
 #pragma unroll
   for (int k = 0; k < kPerThread; ++k)
-    if (inside(k, lane, cut)) hw::store_shared(at(in + cut.head, k, lane), slice.part[k]);
+    if (inside(k, lane, cut)) hw::store_shared(at(in + cut.head, k, lane), fragment.part[k]);
 #pragma unroll
   for (int i = 0; i < kEdges; ++i)
-    if (edge_of(i, lane) < cut.edges()) in[cut.edge(edge_of(i, lane))] = slice.edge[i];
+    if (edge_of(i, lane) < cut.edges()) in[cut.edge(edge_of(i, lane))] = fragment.edge[i];
   lanes_barrier();
 
-  Few<T> done[kSteps];
-  const auto aligned = [](const Weight* from) {
-    return reinterpret_cast<unsigned long long>(from) % sizeof(Few<Weight>) == 0;
-  };
-  const bool together = kFew == 1 || (aligned(weight) && aligned(bias));
+  Few<Output> done[kSteps];
+  bool together = true;
+  if constexpr (kFew > 1)
+#pragma unroll
+    for (int p = 0; p < kParameters; ++p)
+      together =
+          together && reinterpret_cast<unsigned long long>(sink.columns.at[p]) % sizeof(Few<Weight>) == 0;
   if (cut.count < kRowSpan) {  // never, where a block has whole rows
-    finish_few<false, 0>(done, in, s, weight, bias, lane, cut.count);
+    finish_few<false, 0>(done, in, s, sink.columns, lane, cut.count);
   } else if (together) {
-    finish_few<true, kRowSpan>(done, in, s, weight, bias, lane, kRowSpan);
+    finish_few<true, kRowSpan>(done, in, s, sink.columns, lane, kRowSpan);
   } else {
-    finish_few<false, kRowSpan>(done, in, s, weight, bias, lane, kRowSpan);
+    finish_few<false, kRowSpan>(done, in, s, sink.columns, lane, kRowSpan);
   }
   lanes_barrier();
 #pragma unroll
@@ -101,7 +107,7 @@ NJ_DEVICE void store_unaligned(const Fragment& slice, const Cut& cut, const RowS
 #pragma unroll
   for (int k = 0; k < kPerThread; ++k)
     if (inside(k, lane, to))
-      store(at(y + to.head, k, lane), hw::load_shared<Vec<T>>(at(out + to.head, k, lane)));
+      store(at(y + to.head, k, lane), hw::load_shared<Vec<Output>>(at(out + to.head, k, lane)));
 #pragma unroll
   for (int i = 0; i < kEdges; ++i)
     if (edge_of(i, lane) < to.edges())

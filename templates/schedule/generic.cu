@@ -91,27 +91,21 @@ struct ChunkElements {
   }
 };
 
-// The moments of `count` columns of x from number `begin` on, which a warp reads chunk by chunk. Chunks are
-// merged as merge() does it, relative to the mean of the first, but in double: there may be a million of
-// them.
-NJ_DEVICE Moments measure(const void* x, DType dtype, long long begin, long long count, int lane) {
-  Moments m;
-  double base = 0, distances = 0, squares = 0;
+// The statistics of `count` columns of x from number `begin` on, which a warp reads chunk by chunk.
+NJ_DEVICE Statistics measure(const void* x, DType dtype, long long begin, long long count, int lane) {
+  WideSums sums = {0, 0};
+  double base = 0;
   long long done = 0;
   do {
     const int own = count - done < kSpan ? static_cast<int>(count - done) : kSpan;
-    m = moments_of<kWarp>(ChunkElements{x, dtype, begin + done, own, lane}, own > 0 ? own : 1);
-    if (count <= kSpan) return m;
-    if (done == 0) base = m.mean;
-    const double distance = (m.mean - base) + m.mean_lo;
-    distances += own * distance;
-    squares += m.m2 + own * distance * distance;
+    const Statistics part =
+        Statistics::of<kWarp>(ChunkElements{x, dtype, begin + done, own, lane}, own > 0 ? own : 1);
+    if (count <= kSpan) return part;
+    if (done == 0) base = part.mean;
+    sums = sums + part.widened(own, base);
     done += own;
   } while (done < count);
-  const double mean_lo = distances / count;
-  const Acc mean = static_cast<Acc>(base + mean_lo);
-  return {mean, static_cast<Acc>((base - mean) + mean_lo),
-          hw::max_nan(static_cast<Acc>(squares - distances * mean_lo), Acc(0))};
+  return Statistics::from(sums, base, count);
 }
 
 template <Activation kOf>
@@ -132,7 +126,7 @@ NJ_DEVICE void activate_all(Taken& v, Activation activation) {
 }
 
 NJ_GENERIC_KERNEL(NJ_ENTRY, kThreads) {
-  NJ_SHARED(Moments, parts, 2 * kWarps);
+  NJ_SHARED(Statistics, parts, 2 * kWarps);
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const Acc share = Acc(1) / spec.columns, epsilon = static_cast<Acc>(spec.epsilon),
             scale = static_cast<Acc>(spec.scale);
@@ -151,36 +145,36 @@ NJ_GENERIC_KERNEL(NJ_ENTRY, kThreads) {
   hw::wait_for_previous_launch();
   hw::allow_next_launch();
   int half = 0;  // parts are written again only behind the barrier of the row between
-  for (long long row = first; row < rows; row += step) {
-    const long long x_begin = row * x_stride + begin, y_begin = row * y_stride + begin;
-    Moments moments = measure(x, spec.input, x_begin, count, lane);
+  for (long long row = first; row < on.rows; row += step) {
+    const long long x_begin = row * on.x_stride + begin, y_begin = row * on.y_stride + begin;
+    Statistics all = measure(on.x, spec.input, x_begin, count, lane);
     if (!alone) {
-      if (lane == 0) parts[half + warp] = moments;
+      if (lane == 0) parts[half + warp] = all;
       hw::block_barrier();
-      moments = merge<kWarps>([&](int i) { return parts[half + i]; }, own, spec.columns);
+      all = Statistics::merge_all<kWarps>([&](int i) { return parts[half + i]; }, own, spec.columns);
       half ^= kWarps;
     }
-    const RowStatistics statistics = row_statistics(moments, share, epsilon);
+    const RowStatistics statistics = all.finalize(share, epsilon);
 
 #pragma unroll 1
     for (long long at = lane; at < count; at += kTake * kWarp) {
       const long long left = count - at;
       Taken v, weights, biases;
-      take<hw::Cache::evict_first>(v, x, spec.input, x_begin + at, left);
-      if (weight) take<hw::Cache::keep>(weights, weight, spec.weight, begin + at, left);
-      if (bias) take<hw::Cache::keep>(biases, bias, spec.weight, begin + at, left);
+      take<hw::Cache::evict_first>(v, on.x, spec.input, x_begin + at, left);
+      if (on.weight) take<hw::Cache::keep>(weights, on.weight, spec.weight, begin + at, left);
+      if (on.bias) take<hw::Cache::keep>(biases, on.bias, spec.weight, begin + at, left);
 #pragma unroll
       for (int j = 0; j < kTake; ++j) {
         v[j] = normalized(v[j], statistics);
-        if (weight) v[j] *= weights[j];
-        if (bias) v[j] += biases[j];
+        if (on.weight) v[j] *= weights[j];
+        if (on.bias) v[j] += biases[j];
       }
       activate_all(v, spec.activation);
 #pragma unroll
       for (int j = 0; j < kTake; ++j) v[j] *= scale;
-      put(v, y, spec.output, y_begin + at, left);
+      put(v, on.y, spec.output, y_begin + at, left);
     }
-    if (mean_out && lane == 0 && begin == 0) store(statistics, mean_out, rstd_out, row);
+    if (on.rstd && lane == 0 && begin == 0) store(statistics, on, row);
   }
 }
 

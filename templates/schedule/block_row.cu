@@ -12,19 +12,20 @@ static_assert(kThreadsPerRow == kThreads, "all threads share the row");
 
 enum : int { kParts = Exchange::chosen == Exchange::cluster ? kBlocksPerRow * kWarps : kWarps };
 
-// Moments as they are sent, in whole 16 bytes.
+// As they are sent, in whole 16 bytes.
 struct alignas(16) Part {
-  Moments moments;
+  Statistics statistics;
 };
 
 // Of the columns of `cut`, or of the whole row of a cluster, whose slice is at `from`.
-NJ_DEVICE Moments merge_parts(const Part* parts, const Cut& cut, const Input* from) {
-  const auto part = [&](int i) { return parts[i].moments; };
+NJ_DEVICE Statistics merge_parts(const Part* parts, const Cut& cut, const Source& from) {
+  const auto part = [&](int i) { return parts[i].statistics; };
   if constexpr (kWhole) {
-    return merge_pairs<kParts>(part, kSpan / kWarps);
+    return merge_equal_parts<kParts>(part, kSpan / kWarps);
   } else if constexpr (Exchange::chosen == Exchange::cluster) {
-    return merge<kParts>(
-        part, [&](int i) { return columns_of_warp(i % kWarps, cut_of(from, columns_of_slice(i / kWarps))); },
+    return Statistics::merge_all<kParts>(
+        part,
+        [&](int i) { return columns_of_warp(i % kWarps, cut_of(from.x, columns_of_slice(i / kWarps))); },
         kColumns);
   } else {
     return merge_warps(part, cut);
@@ -33,7 +34,7 @@ NJ_DEVICE Moments merge_parts(const Part* parts, const Cut& cut, const Input* fr
 
 NJ_KERNEL(NJ_ENTRY, kThreads) {
   NJ_SHARED(Part, parts, 2 * kParts);
-  NJ_SHARED(Moments, whole, 1);
+  NJ_SHARED(Statistics, whole, 1);
   NJ_SHARED(hw::MemoryBarrier, arrived, 2);  // of a cluster's parts
   const int lane = threadIdx.x, warp = lane / kWarp;
   const int slice = static_cast<int>(blockIdx.x) % kBlocksPerRow, count = columns_of_slice(slice);
@@ -50,33 +51,34 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
   unsigned tag = 0;  // of the slots of the row before; what warp 0 knows
   if constexpr (Exchange::chosen == Exchange::grid) {
     hw::wait_for_previous_launch();
-    if (warp == 0) tag = first_tag(workspace);
+    if (warp == 0) tag = first_tag(on.workspace);
   }
 
   // Parts are written again only behind the barrier of the row between, so there are two places for them.
   unsigned turn = 0;
-  for (long long row = blockIdx.x / kBlocksPerRow; row < rows; row += teams, ++turn) {
+  for (long long row = blockIdx.x / kBlocksPerRow; row < on.rows; row += teams, ++turn) {
     const int place = turn % 2, half = place * kParts;
     if constexpr (Exchange::chosen == Exchange::cluster)
       if (lane == 0) hw::barrier_arrive_expect(arrived + place, kParts * sizeof(Part));
     hw::wait_for_previous_launch();
-    const Input* const from = x + row * x_stride + begin;
-    const Cut cut = cut_of(from, count);
-    Fragment part;
-    load<hw::Cache::evict_first>(part, from, lane, cut);
-    // Where this stands, the compiler moves no load to behind it: x is asked for first, all of it, and the
-    // weights before it is waited for.
+    const Source from = source_of(on, row, begin);
+    const Cut cut = cut_of(from.x, count);
+    Fragment fragment;
+    load<hw::Cache::evict_first>(fragment, from, lane, cut);
+    // The compiler moves no load past this: all of x is asked for first, and the parameters before x is
+    // waited for.
     hw::allow_next_launch();
-    AffineFragment affine;
-    if constexpr (kEarlyAffine) {
-      load_early(affine, weight + begin, bias + begin, lane, {0, 0, count, count});
+    EarlyParameters early;
+    if constexpr (kEarlyParameters) {
+      load_early(early, columns_of(on).from(begin), lane, {0, 0, count, count});
       hw::allow_next_launch();
     }
-    Moments own;
+    store_sum(fragment, from, lane, cut);
+    Statistics own;
     if constexpr (kWhole && kLowOccupancy) {
-      own = warp_moments_by_pairs(part, lane, cut);
+      own = measure_equal_lanes(fragment, lane, cut);
     } else {
-      own = warp_moments(part, lane, cut);
+      own = measure_warp(fragment, lane, cut);
     }
     if constexpr (Exchange::chosen == Exchange::cluster) {
       if (row < teams) hw::cluster_entered();
@@ -85,36 +87,36 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
         hw::send(Part{own}, parts + half + slice * kWarps + warp, arrived + place, lane % kWarp);
       hw::barrier_wait(arrived + place, turn / 2 % 2);
     } else {
-      if (lane % kWarp == 0) parts[half + warp].moments = own;
+      if (lane % kWarp == 0) parts[half + warp].statistics = own;
       hw::block_barrier();
     }
-    Moments moments = merge_parts(parts + half, cut, from);
+    Statistics all = merge_parts(parts + half, cut, from);
     if constexpr (Exchange::chosen == Exchange::grid) {
       if (warp == 0) {
-        // Two places: who slots for a row has gathered the row before, for which everybody had published who
-        // had gathered the one before that.
+        // Two places suffice: a block publishes a row after it has gathered the row before, and that one
+        // was published by all after they had gathered the row before it.
         ++tag;
-        if (lane == 0) publish_part<2>(workspace, tag, moments, slice);
-        moments = gather_row<2>(workspace, tag, [](int i) { return columns_of_slice(i); });
-        if (lane == 0) whole[0] = moments;
+        if (lane == 0) publish_part<2>(on.workspace, tag, all, slice);
+        all = gather_row<2>(on.workspace, tag, [](int i) { return columns_of_slice(i); });
+        if (lane == 0) whole[0] = all;
       }
       hw::block_barrier();
-      moments = whole[0];
+      all = whole[0];
     }
-    const RowStatistics statistics = row_statistics(moments);
+    const RowStatistics statistics = finalize(all);
+    const Sink sink = sink_of(on, row, begin);
 
-    Output* const to = y + row * y_stride + begin;
     if constexpr (kUnaligned) {
       NJ_DYNAMIC_SHARED(unsigned char, stage);
-      store_unaligned(part, cut, statistics, weight + begin, bias + begin, to, lane, stage);
+      write_unaligned(fragment, statistics, sink, lane, cut, stage);
     } else {
       // The distances from the warp's own mean are known since the second pass.
-      apply(part, statistics.around(own.mean), affine, weight + begin, bias + begin, to, lane, cut);
+      write(fragment, own.around(statistics), early, sink, lane, cut);
     }
-    if (lane == 0 && slice == 0) store(statistics, mean_out, rstd_out, row);
+    if (lane == 0 && slice == 0) store(statistics, on, row);
   }
   if constexpr (Exchange::chosen == Exchange::grid)
-    if (lane == 0) leave(workspace, tag, blockIdx.x / kBlocksPerRow, rows);
+    if (lane == 0) leave(on.workspace, tag, blockIdx.x / kBlocksPerRow, on.rows);
 }
 
 }  // namespace normjit

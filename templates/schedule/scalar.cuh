@@ -56,7 +56,7 @@ NJ_DEVICE constexpr int part_of(int count, int most) {
 // many at a time as there are registers for.
 template <int kKnown>
 NJ_DEVICE void reduce_scalars(const Ring& ring, ChunkState at, int past, int count, int self, unsigned zero,
-                              Moments& all, Acc& seen) {
+                              Statistics& all, Acc& seen) {
   constexpr int kEach = kSpan / kReduceThreads;
   constexpr int kTogether = part_of(kEach, (kKnown > 0 ? 128 : 32) / static_cast<int>(sizeof(Acc)));
   using Own = Share<kReduceThreads, kKnown>;
@@ -74,9 +74,9 @@ NJ_DEVICE void reduce_scalars(const Ring& ring, ChunkState at, int past, int cou
       int columns = 0;
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) columns += own.has(first + i);
-      const Moments moments =
-          moments_of<1>(Scalars<kTogether, Own>{values, own, first}, Acc(columns > 0 ? columns : 1));
-      all = join(all, seen, moments, Acc(columns));
+      const Statistics part =
+          Statistics::of<1>(Scalars<kTogether, Own>{values, own, first}, Acc(columns > 0 ? columns : 1));
+      all = Statistics::merge(all, seen, part, Acc(columns));
       seen += columns;
     }
   ring.leave(at, loaded, zero);
@@ -88,38 +88,35 @@ enum : int { kOfRow = kLast > 0 ? (kLast + kReduceThreads - 1) / kReduceThreads 
 enum : bool {
   kAtOnce = kUnaligned && kOwn == 1 && kLast > 0 && kOfRow* static_cast<int>(sizeof(Acc)) <= 160
 };
-NJ_DEVICE Moments measure_row(const Ring& ring, ChunkState at, int past, int self, int columns,
-                              unsigned zero) {
+NJ_DEVICE Statistics measure_row(const Ring& ring, ChunkState at, int past, int self, int columns,
+                                 unsigned zero) {
   using Own = Share<kReduceThreads, kLast>;
   const Own own{self, kLast};
   Acc values[kOfRow];
   unsigned loaded = 0;
   own.template take<kOfRow>(values, ring.wait(at) + past, 0, loaded);
   ring.leave(at, loaded, zero);
-  return moments_of<kWarp>(Scalars<kOfRow, Own>{values, own, 0}, Acc(columns > 0 ? columns : 1));
+  return Statistics::of<kWarp>(Scalars<kOfRow, Own>{values, own, 0}, Acc(columns > 0 ? columns : 1));
 }
 
-// Normalizes and writes, with what each thread keeps of weight and bias, widened, if it fits in its
-// registers; else what a chunk needs is asked for while the chunk before is written.
+// Normalizes and writes, with the parameters that each thread keeps, widened, if they fit in its registers;
+// else those of a chunk are asked for while the chunk before is written.
 struct ScalarConsumer {
   const Ring& ring;
   const Part& part;
-  const Weight *weight, *bias;  // of the slice
+  Columns columns;  // of the slice
   unsigned zero;
   ChunkState at;
 
   enum : int { kEach = kSpan / kThreadsPerRow };
-  enum : bool {
-    kKeeps = kOwn * kEach * (kHasWeight + kHasBias) * static_cast<int>(sizeof(Acc)) <= 4 * kMostHeld
+  enum : bool { kKeeps = kOwn * kEach * kParameters * static_cast<int>(sizeof(Acc)) <= 4 * kMostHeld };
+  struct Kept {
+    ElementParameters at[kParameters > 0 ? kEach : 1];
   };
-  struct Weights {
-    Acc weight[kHasWeight ? kEach : 1], bias[kHasBias ? kEach : 1];
-  };
-  Weights kept[kKeeps ? kOwn : 1];
+  Kept kept[kKeeps ? kOwn : 1];
 
-  NJ_METHOD ScalarConsumer(const Ring& ring, const Part& part, const Weight* weights, const Weight* biases,
-                           unsigned zero)
-      : ring(ring), part(part), weight(weights + part.begin(0)), bias(biases + part.begin(0)), zero(zero) {
+  NJ_METHOD ScalarConsumer(const Ring& ring, const Part& part, const Columns& of_row, unsigned zero)
+      : ring(ring), part(part), columns(of_row.from(part.begin(0))), zero(zero) {
     if constexpr (kKeeps)
 #pragma unroll
       for (int c = 0; c < kOwn; ++c)
@@ -133,19 +130,18 @@ struct ScalarConsumer {
   }
 
   template <int kKnown>
-  NJ_METHOD void ask_for(Weights& to, int c) const {
+  NJ_METHOD void ask_for(Kept& to, int c) const {
     const auto own = share<kKnown>(c);
     const int from = c * kSpan + own.lane;
 #pragma unroll
     for (int i = 0; i < kEach; ++i)
       if (own.some(i)) {
-        if constexpr (kHasWeight)
-          to.weight[i] = widen(hw::load<hw::Cache::keep, Weight>(weight + from + own.offset(i)));
-        if constexpr (kHasBias)
-          to.bias[i] = widen(hw::load<hw::Cache::keep, Weight>(bias + from + own.offset(i)));
+#pragma unroll
+        for (int p = 0; p < kParameters; ++p)
+          to.at[i].at[p] = widen(hw::load<hw::Cache::keep, Weight>(columns.at[p] + from + own.offset(i)));
       }
   }
-  NJ_METHOD void ask(Weights& to, int c) const {
+  NJ_METHOD void ask(Kept& to, int c) const {
     if (c + 1 < kOwn)
       ask_for<kSpan>(to, c);
     else
@@ -153,21 +149,20 @@ struct ScalarConsumer {
   }
 
   template <int kKnown>
-  NJ_METHOD void apply_chunk(int c, int past, const RowStatistics& statistics, Output* y) {
+  NJ_METHOD void write_chunk(int c, int past, const RowStatistics& statistics, Output* y) {
     const auto own = share<kKnown>(c);
     Acc x[kEach];
     unsigned loaded = 0;
     own.template take<kEach>(x, ring.wait(at) + past, 0, loaded);
     ring.leave(at, loaded, zero);
     at.advance();
-    const Weights weights = kept[kKeeps ? c : 0];
+    const Kept now = kept[kKeeps ? c : 0];
     if (!kKeeps && c + 1 < part.own) ask(kept[0], c + 1);
     Output* const to = y + c * kSpan + own.lane;
 #pragma unroll
     for (int i = 0; i < kEach; ++i)
       if (own.has(i))
-        hw::store(to + i * kThreadsPerRow, finish(x[i], statistics, weights.weight[kHasWeight ? i : 0],
-                                                  weights.bias[kHasBias ? i : 0]));
+        hw::store(to + i * kThreadsPerRow, finish(x[i], statistics, now.at[kParameters > 0 ? i : 0]));
   }
 
   NJ_METHOD void take_ahead() {
@@ -175,13 +170,13 @@ struct ScalarConsumer {
   }
 
   // What of a row begins at y.
-  NJ_METHOD void apply_slice(int past, const RowStatistics& statistics, Output* y) {
+  NJ_METHOD void write_slice(int past, const RowStatistics& statistics, Output* y) {
 #pragma unroll(kKeeps ? kOwn : 1)
     for (int c = 0; c < kOwn; ++c)
       if (c + 1 < kOwn)  // all chunks but the last are there, and full, and the compiler knows
-        apply_chunk<kSpan>(c, past, statistics, y);
+        write_chunk<kSpan>(c, past, statistics, y);
       else if (c < part.own)
-        apply_chunk<kLast>(c, past, statistics, y);
+        write_chunk<kLast>(c, past, statistics, y);
   }
 };
 

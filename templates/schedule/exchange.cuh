@@ -25,20 +25,20 @@ NJ_DEVICE Slot* slots_of(unsigned char* workspace, unsigned tag) {
   return meeting_in(workspace).slots + tag % kRowDepth * gridDim.x + first;
 }
 template <int kRowDepth>
-NJ_DEVICE void publish_part(unsigned char* workspace, unsigned tag, const Moments& part, int slice) {
+NJ_DEVICE void publish_part(unsigned char* workspace, unsigned tag, const Statistics& part, int slice) {
   hw::publish(slots_of<kRowDepth>(workspace, tag)[slice].words, part, tag);
 }
 
 // The moments of the row from those of all slices. One warp calls this, and all its lanes get the same.
 // own(i) is how many columns slice i has.
 template <int kRowDepth, class Own>
-NJ_DEVICE Moments gather_row(unsigned char* workspace, unsigned tag, const Own& own) {
+NJ_DEVICE Statistics gather_row(unsigned char* workspace, unsigned tag, const Own& own) {
   const int lane = threadIdx.x % Merging<kBlocksPerRow>::kWidth;
-  Moments parts[Merging<kBlocksPerRow>::kEach];
+  Statistics parts[Merging<kBlocksPerRow>::kEach];
   hw::gather<Merging<kBlocksPerRow>::kEach>(slots_of<kRowDepth>(workspace, tag)[lane].words,
                                             kWarp * kSlotWords, (kBlocksPerRow - lane + kWarp - 1) / kWarp,
                                             tag, parts);
-  return merge<kBlocksPerRow>([&](int i) { return parts[i / kWarp]; }, own, kColumns);
+  return Statistics::merge_all<kBlocksPerRow>([&](int i) { return parts[i / kWarp]; }, own, kColumns);
 }
 
 // One thread of each block calls this when its block is done, with the last tag that its team used.

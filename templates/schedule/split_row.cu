@@ -21,8 +21,8 @@ enum : int { kBatch = kGroupRows < 4 ? kGroupRows : 4 };
 enum : int { kBatches = kGroupRows / kBatch };
 static_assert(kGroupRows == kBatch * kBatches);
 
-struct alignas(16) ChunkMoments {
-  Moments moments;
+struct alignas(16) ChunkStatistics {
+  Statistics statistics;
   Acc unused;
 };
 struct alignas(16) KnownRow {
@@ -35,7 +35,7 @@ struct Workspace {
   Header* header;
   RingRow* ring;              // ring_rows of them in use
   KnownRow* known;            // [ring_rows]
-  ChunkMoments* chunks;       // [ring_rows][kChunks]
+  ChunkStatistics* chunks;    // [ring_rows][kChunks]
   int ring_rows, ring_shift;  // a power of two, and its logarithm
 
   NJ_METHOD int slot(long long row) const { return static_cast<int>(row & (ring_rows - 1)); }
@@ -58,7 +58,7 @@ NJ_DEVICE Workspace workspace_of(unsigned char* base) {
   w.header = &meeting->header;
   w.ring = meeting->ring;
   w.known = reinterpret_cast<KnownRow*>(meeting + 1);
-  w.chunks = reinterpret_cast<ChunkMoments*>(w.known + w.ring_rows);
+  w.chunks = reinterpret_cast<ChunkStatistics*>(w.known + w.ring_rows);
   return w;
 }
 
@@ -99,45 +99,34 @@ NJ_DEVICE Work work_of(long long ticket, const Schedule& s) {
 
 // Lets others know the moments of a measured chunk, which was cut so. True if that completes its row. One
 // warp calls this.
-NJ_DEVICE bool publish(long long item, const Cut& cut, const Workspace& w, const Moments* parts, int lane) {
+NJ_DEVICE bool publish(long long item, const Cut& cut, const Workspace& w, const Statistics* parts,
+                       int lane) {
   const long long row = item / kChunks, chunk = item % kChunks;
-  const Moments moments = merge_warps([&](int i) { return parts[i]; }, cut);
+  const Statistics all = merge_warps([&](int i) { return parts[i]; }, cut);
   if (lane != 0) return false;
   const int slot = w.slot(row);
   const unsigned long long turn = w.turn(row);
   if (turn > 0) hw::wait_until(&w.ring[slot].applied, turn * kChunks);  // the ring row is free
-  w.chunks[slot * kChunks + chunk].moments = moments;
+  w.chunks[slot * kChunks + chunk].statistics = all;
   return hw::arrive(&w.ring[slot].measured) + 1 == (turn + 1) * kChunks;
 }
 
-// Merges the chunks of a row in their order, whichever block does it, and lets the row be applied. The whole
-// block calls this. In double: it is a handful of operations for thousands of columns, and chunks may differ
-// as much as they like.
-NJ_DEVICE void complete(long long row, const Workspace& w, Acc* mean_out, Acc* rstd_out, double* sums) {
+// Merges the chunks of a row, in the same order whichever block does it, and lets the row be applied. The
+// whole block calls this.
+NJ_DEVICE void complete(long long row, const Workspace& w, const Operands& on, WideSums* sums) {
   const int slot = w.slot(row);
-  const ChunkMoments* chunks = w.chunks + slot * kChunks;
-  const auto mean_of = [](const Moments& m) {
-    return static_cast<double>(m.mean) + static_cast<double>(m.mean_lo);
-  };
-  double total = 0;
+  const ChunkStatistics* chunks = w.chunks + slot * kChunks;
+  const double base = chunks[0].statistics.mean;
+  WideSums total = {0, 0};
 #pragma unroll 1
   for (long long i = threadIdx.x; i < kChunks; i += kThreads)
-    total += columns_of_chunk(i) * mean_of(chunks[i].moments);
-  const double mean = block_sum(total, sums) / kColumns;
-  double m2 = 0;
-#pragma unroll 1
-  for (long long i = threadIdx.x; i < kChunks; i += kThreads) {
-    const double off = mean_of(chunks[i].moments) - mean;
-    m2 += static_cast<double>(chunks[i].moments.m2) + columns_of_chunk(i) * off * off;
-  }
-  m2 = block_sum(m2, sums + kWarps);
-  const Acc high = static_cast<Acc>(mean);
-  const RowStatistics statistics =
-      row_statistics({high, static_cast<Acc>(mean - static_cast<double>(high)), static_cast<Acc>(m2)});
+    total = total + chunks[i].statistics.widened(columns_of_chunk(i), base);
+  total = block_sum(total, sums);
+  const RowStatistics statistics = finalize(Statistics::from(total, base, kColumns));
   if (threadIdx.x == 0) {
     w.known[slot].statistics = statistics;
     hw::arrive(&w.ring[slot].ready);
-    store(statistics, mean_out, rstd_out, row);
+    store(statistics, on, row);
   }
 }
 
@@ -145,8 +134,8 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
   // Pairs of halves, used in turn, so that one barrier an item is enough.
   NJ_SHARED(unsigned long long, claimed, 2);
   NJ_SHARED(bool, completes, 2);
-  NJ_SHARED(Moments, parts, 2 * kWarps);
-  NJ_SHARED(double, sums, 2 * kWarps);
+  NJ_SHARED(Statistics, parts, 2 * kWarps);
+  NJ_SHARED(WideSums, sums, kWarps);
   NJ_SHARED(RowStatistics, statistics, kBatch);
 
   // What is the same for all items lies in shared memory, which leaves the registers to the slice.
@@ -163,8 +152,8 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
   // Tickets are taken ahead: one is known to all threads, the next is on its way to thread 0.
   unsigned long long next = 0;
   if (first) {
-    shared_workspace[0] = workspace_of(workspace);
-    shared_schedule[0] = schedule_of(rows);
+    shared_workspace[0] = workspace_of(on.workspace);
+    shared_schedule[0] = schedule_of(on.rows);
     claimed[1] = hw::take_ticket(&w.header->next_ticket);
     next = hw::take_ticket(&w.header->next_ticket);
   }
@@ -183,17 +172,20 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     const long long row =
         work.measures ? place / kChunks : place / kChunks * kGroupRows + work.item % kBatches * kBatch;
     const long long begin = chunk * kSpan;
-    const Input* const from = x + row * x_stride + begin;
-    const Cut cut = cut_of(from, columns_of_chunk(chunk));
-    const bool applies = !done && !work.measures && row < rows;  // the last group may be short
+    const Source from = source_of(on, row, begin);
+    const Cut cut = cut_of(from.x, columns_of_chunk(chunk));
+    const bool applies = !done && !work.measures && row < on.rows;  // the last group may be short
 
     // The first read of a chunk. Behind its loads the chunk before is published.
-    Fragment slice;
-    if (measures) load<hw::Cache::no_l1>(slice, from, lane, cut);
+    Fragment fragment;
+    if (measures) load<hw::Cache::no_l1>(fragment, from, lane, cut);
     bool completed = false;
     if (measured >= 0 && lane < kWarp)
       completed = publish(measured, cut_before, w, parts + (half ^ 1) * kWarps, lane);
-    if (measures) store_warp_moments(slice, lane, cut, parts + half * kWarps);
+    if (measures) {
+      const Statistics own = measure_warp(fragment, lane, cut);
+      if (lane % kWarp == 0) parts[half * kWarps + lane / kWarp] = own;
+    }
 
     if (first) {
       completes[half] = completed;
@@ -201,13 +193,13 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
       next = hw::take_ticket(&w.header->next_ticket);
     }
     hw::block_barrier();
-    if (completes[half]) complete(measured / kChunks, w, mean_out, rstd_out, sums);
+    if (completes[half]) complete(measured / kChunks, w, on, sums);
     if (done) break;
 
     if (applies) {
       // The second read of a chunk, of kBatch rows, and its write.
-      load<hw::Cache::evict_first>(slice, from, lane, cut);
-      const int batch = rows - row < kBatch ? static_cast<int>(rows - row) : kBatch;
+      load<hw::Cache::evict_first>(fragment, from, lane, cut);
+      const int batch = on.rows - row < kBatch ? static_cast<int>(on.rows - row) : kBatch;
       if (lane < batch) {
         const int slot = w.slot(row + lane);
         hw::wait_until(&w.ring[slot].ready, w.turn(row + lane) + 1);
@@ -215,19 +207,18 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
         hw::arrive(&w.ring[slot].applied);  // this block needs the ring row no more
       }
       hw::block_barrier();
-      AffineFragment affine;
-      load_early(affine, weight + begin, bias + begin, lane, cut);
+      EarlyParameters early;
+      load_early(early, columns_of(on).from(begin), lane, cut);
 #pragma unroll 1
       for (int i = 0; i < batch; ++i) {
-        const Input* const from_row = from + i * x_stride;
-        const Cut cut_row = cut_of(from_row, cut.count);
-        if (i > 0) load<hw::Cache::evict_first>(slice, from_row, lane, cut_row);
-        Output* const to = y + (row + i) * y_stride + begin;
+        const Source from_row = source_of(on, row + i, begin);
+        const Cut cut_row = cut_of(from_row.x, cut.count);
+        if (i > 0) load<hw::Cache::evict_first>(fragment, from_row, lane, cut_row);
         if constexpr (kUnaligned) {
           NJ_DYNAMIC_SHARED(unsigned char, stage);
-          store_unaligned(slice, cut_row, statistics[i], weight + begin, bias + begin, to, lane, stage);
+          write_unaligned(fragment, statistics[i], sink_of(on, row + i, begin), lane, cut_row, stage);
         } else {
-          apply(slice, statistics[i], affine, weight + begin, bias + begin, to, lane, cut_row);
+          write(fragment, statistics[i], early, sink_of(on, row + i, begin), lane, cut_row);
         }
       }
     }

@@ -1,4 +1,4 @@
-// From a row in registers to y: normalize, affine, activation, scale, one rounding, store.
+// What becomes of a normalized row: affine, activation, scale, one rounding, store.
 namespace normjit {
 
 // The polynomial with these coefficients, from that of 1 on.
@@ -79,83 +79,97 @@ NJ_DEVICE Acc activate(Acc v) {
   }
 }
 
-// Weight and bias of one vector.
-struct Affine {
-  Vec<Weight> weight, bias;
+// ---- Parameters: operands of one element for each column ----
+
+// In the order of the formula: the weight, then the bias.
+enum : int { kParameters = kHasWeight + kHasBias };
+enum : int { kParameterPlaces = kParameters > 0 ? kParameters : 1 };  // of an array of them
+
+// Where they begin, from some column on.
+struct Columns {
+  const Weight* at[kParameterPlaces];
+
+  NJ_METHOD Columns from(long long column) const {
+    Columns there = *this;
+#pragma unroll
+    for (int p = 0; p < kParameters; ++p) there.at[p] = at[p] + column;
+    return there;
+  }
 };
+template <class Any>
+NJ_DEVICE Columns columns_of(const Any& on) {
+  Columns columns = {};
+  if constexpr (kHasWeight) columns.at[0] = on.weight;
+  if constexpr (kHasBias) columns.at[1] = on.bias;
+  return columns;
+}
+
+// Those of one vector, as they were loaded.
+struct Parameters {
+  Vec<Weight> at[kParameterPlaces];
+};
+// Those of one element.
+struct ElementParameters {
+  Acc at[kParameterPlaces];
+};
+NJ_DEVICE ElementParameters widen(const Parameters& parameters, int i) {
+  ElementParameters one;
+#pragma unroll
+  for (int p = 0; p < kParameters; ++p) one.at[p] = widen(parameters.at[p], i);
+  return one;
+}
 
 // Of vector k of a lane.
-NJ_DEVICE Affine load_affine(const Weight* weight, const Weight* bias, int k, int lane) {
-  Affine affine;
-  if constexpr (kHasWeight) affine.weight = load<hw::Cache::keep>(at(weight, k, lane));
-  if constexpr (kHasBias) affine.bias = load<hw::Cache::keep>(at(bias, k, lane));
-  return affine;
-}
-
-NJ_DEVICE Acc normalized(Acc x, const RowStatistics& s) {
-  return (x - s.mean) * s.rstd + -s.mean_lo * s.rstd;
-}
-
-// An element of y from one of x; weight and bias are not looked at where there are none.
-NJ_DEVICE Output finish(Acc x, const RowStatistics& s, Acc weight, Acc bias) {
-  Acc v = normalized(x, s);
-  if constexpr (kHasWeight) v *= weight;
-  if constexpr (kHasBias) v += bias;
-  v = activate<Activation::chosen>(v);
-  if constexpr (kScale<Acc> != Acc(1)) v *= kScale<Acc>;
-  return narrow<Output>(v);
-}
-NJ_DEVICE Vec<Output> finish(const Vec<Input>& x, const RowStatistics& s, const Affine& affine) {
-  Vec<Output> y;
+NJ_DEVICE Parameters load_parameters(const Columns& columns, int k, int lane) {
+  Parameters parameters;
 #pragma unroll
-  for (int i = 0; i < kVector; ++i)
-    y.at[i] = finish(widen(x, i), s, widen(affine.weight, i), widen(affine.bias, i));
-  return y;
+  for (int p = 0; p < kParameters; ++p) parameters.at[p] = load<hw::Cache::keep>(at(columns.at[p], k, lane));
+  return parameters;
 }
 
-// Held from row to row, as it was loaded: the compiler shall not hold it converted, which takes more
+// Held from row to row, as it was loaded: opaque, or the compiler holds it converted, which takes more
 // registers.
-NJ_DEVICE Affine unconverted(Affine held) {
+NJ_DEVICE Parameters unconverted(Parameters held) {
   if constexpr (!kSame<Weight, Acc>) {
-    if constexpr (kHasWeight) hw::opaque(held.weight);
-    if constexpr (kHasBias) hw::opaque(held.bias);
+#pragma unroll
+    for (int p = 0; p < kParameters; ++p) hw::opaque(held.at[p]);
   }
   return held;
 }
 
-// Weight and bias of a slice. A thread with few vectors loads them together with x, so that they have arrived
-// when the statistics are known; longer slices load them as they are used, which saves registers. With few
-// threads, few are what leaves as many for x, weight and bias together as for the rest: 128 x 5120 f16 with
-// three vectors a thread 2.96 us, 3.11 us as they are used.
-enum : int { kVectorWords = kVector * (sizeof(Input) + 2 * sizeof(Weight)) / 4 };
-enum : bool {
-  kEarlyAffine = (kPerThread <= 2 || (kLowOccupancy && kPerThread * kVectorWords <= 64)) && !kUnaligned
-};
-struct AffineFragment {
-  Affine part[kEarlyAffine ? kPerThread : 1];
-};
+// ---- Results ----
 
-NJ_DEVICE void load_early(AffineFragment& affine, const Weight* weight, const Weight* bias, int lane,
-                          const Cut& cut) {
-  if constexpr (kEarlyAffine) {
+// An element of y from one of the row.
+NJ_DEVICE Output finish(Acc x, const RowStatistics& s, const ElementParameters& parameters) {
+  Acc v = normalized(x, s);
+  if constexpr (kHasWeight) v *= parameters.at[0];
+  if constexpr (kHasBias) v += parameters.at[1];
+  v = activate<Activation::chosen>(v);
+  if constexpr (kScale<Acc> != Acc(1)) v *= kScale<Acc>;
+  return narrow<Output>(v);
+}
+NJ_DEVICE Vec<Output> finish(const Vec<Held>& x, const RowStatistics& s, const Parameters& parameters) {
+  Vec<Output> y;
 #pragma unroll
-    for (int k = 0; k < kPerThread; ++k)
-      if (inside(k, lane, cut)) affine.part[k] = load_affine(weight, bias, k, lane);
-  }
+  for (int i = 0; i < kVector; ++i) y.at[i] = finish(widen(x, i), s, widen(parameters, i));
+  return y;
 }
 
-// A slice, whose row or chunk begins at weight, bias and y.
-NJ_DEVICE void apply(const Fragment& slice, const RowStatistics& s, const AffineFragment& early,
-                     const Weight* weight, const Weight* bias, Output* y, int lane, const Cut& cut) {
-  Output* const first = first_of(y, lane);
-  Affine next;
-  if (!kEarlyAffine && inside(0, lane, cut)) next = load_affine(weight, bias, 0, lane);
-#pragma unroll
-  for (int k = 0; k < kPerThread; ++k) {
-    Affine affine = kEarlyAffine ? unconverted(early.part[kEarlyAffine ? k : 0]) : next;
-    if (!kEarlyAffine && k + 1 < kPerThread && inside(k + 1, lane, cut))
-      next = load_affine(weight, bias, k + 1, lane);
-    if (inside(k, lane, cut)) store(at(first, k, 0), finish(slice.part[k], s, affine));
+// Where the results of a row go, from some column on, with the parameters of its columns.
+struct Sink {
+  Columns columns;
+  Output* y;
+};
+template <class Any>
+NJ_DEVICE Sink sink_of(const Any& on, long long row, long long begin) {
+  return {columns_of(on).from(begin), on.y + row * on.y_stride + begin};
+}
+
+template <class Any>
+NJ_DEVICE void store(const RowStatistics& s, const Any& on, long long row) {
+  if constexpr (kHasStatistics) {
+    if constexpr (kCentred) on.mean[row] = s.mean + s.mean_lo;
+    on.rstd[row] = s.rstd;
   }
 }
 

@@ -130,18 +130,18 @@ NJ_DEVICE Input load_end(const Input* slice, int lane, int columns) {
 }
 
 // One warp, of which one thread suffices where no slice has such ends: keeps the ring full, row after row.
-NJ_DEVICE void produce(const Ring& ring, const Input* x, long long rows, long long x_stride, const Part& part,
-                       long long team, long long teams) {
+NJ_DEVICE void produce(const Ring& ring, const Operands& on, const Part& part, long long team,
+                       long long teams) {
   const int lane = static_cast<int>(threadIdx.x), columns = columns_of_part(part.slice);
   ChunkState at, oldest;  // the oldest that may be in flight
   int in_flight = 0;
-  const Input* from = x + team * x_stride + part.begin(0);
+  const Input* from = source_of(on, team, part.begin(0)).x;
   Input next_end = Input();  // of the row behind
-  if (kUnaligned && team < rows) next_end = load_end(from, lane, columns);
-  for (long long row = team; row < rows; row += teams, from += teams * x_stride) {
+  if (kUnaligned && team < on.rows) next_end = load_end(from, lane, columns);
+  for (long long row = team; row < on.rows; row += teams, from += teams * on.x_stride) {
     const int past = past_of(from), own_end = end_column(past, lane, columns);
     const Input end = next_end;
-    if (kUnaligned && row + teams < rows) next_end = load_end(from + teams * x_stride, lane, columns);
+    if (kUnaligned && row + teams < on.rows) next_end = load_end(from + teams * on.x_stride, lane, columns);
 #pragma unroll 1
     for (int c = 0; c < part.own; ++c, at.advance()) {
       hw::barrier_wait(ring.freed + at.index, at.phase ^ 1);

@@ -10,18 +10,16 @@
 // Rows may begin anywhere: scalar.cuh.
 namespace normjit {
 
-// Weight and bias of a slice stay in registers if they fit, the weight first.
-enum : int { kAffineRegisters = kOwn * kPerThread * kVector * static_cast<int>(sizeof(Weight)) / 4 };
-enum : bool { kHoldsWeight = kHasWeight && kAffineRegisters <= kMostHeld };
-enum : bool { kHoldsBias = kHasBias && (kHoldsWeight ? 2 : 1) * kAffineRegisters <= kMostHeld };
+// Parameters of a slice stay in registers from row to row, the first ones first, as far as they fit.
+enum : int { kParameterRegisters = kOwn * kPerThread * kVector * static_cast<int>(sizeof(Weight)) / 4 };
+enum : int { kFitting = kMostHeld / kParameterRegisters };
+enum : int { kHeldParameters = kFitting < kParameters ? kFitting : kParameters };
 // What is not held is asked for so many chunks ahead.
-enum : int { kUnheld = (kHasWeight && !kHoldsWeight) + (kHasBias && !kHoldsBias) };
+enum : int { kUnheld = kParameters - kHeldParameters };
 enum : int { kAsked = kUnheld > 0 ? 2 : 1 };
 // Chunks of the next row that the consumers take into registers while they wait for its statistics, where the
 // ring is short: what then remains of the registers.
-enum : int {
-  kUsed = 40 + ((kHoldsWeight + kHoldsBias) * kOwn + kUnheld * kAsked) * (kAffineRegisters / kOwn)
-};
+enum : int { kUsed = 40 + (kHeldParameters * kOwn + kUnheld * kAsked) * (kParameterRegisters / kOwn) };
 enum : int { kLeft = kManyRegisters > kUsed ? kManyRegisters - kUsed : 0 };
 enum : int { kWanted = kStages >= 3 * kOwn ? 0 : kLeft / (4 * kPerThread) };
 enum : int { kTaken = kWanted < kOwn ? kWanted : kOwn };
@@ -33,18 +31,18 @@ NJ_DEVICE void prefetch(const Weight* from, int count) {
   if (bytes >= 16) hw::prefetch(reinterpret_cast<const unsigned char*>(from) + skipped, bytes / 16 * 16);
 }
 
-// One thread: what the consumers will read of weight and bias for every row.
-NJ_DEVICE void prefetch_affine(const Part& part, const Weight* weight, const Weight* bias) {
-  for (int c = 0; c < part.own; ++c) {
-    if constexpr (kHasWeight && !kHoldsWeight) prefetch(weight + part.begin(c), part.columns(c));
-    if constexpr (kHasBias && !kHoldsBias) prefetch(bias + part.begin(c), part.columns(c));
-  }
+// One thread: the parameters that the consumers will read for every row.
+NJ_DEVICE void prefetch_parameters(const Part& part, const Columns& columns) {
+  for (int c = 0; c < part.own; ++c)
+#pragma unroll
+    for (int p = kHeldParameters; p < kParameters; ++p)
+      prefetch(columns.at[p] + part.begin(c), part.columns(c));
 }
 
 // A measuring warp's part of the chunk at `at`, which has `count` columns, joins what the thread has seen.
 template <bool kFull>
 NJ_DEVICE void measure_chunk(const Ring& ring, ChunkState at, int count, int self, unsigned zero,
-                             Moments& all, Acc& seen) {
+                             Statistics& all, Acc& seen) {
   constexpr int kMeasured =
       kThreadsPerRow * kPerThread / kReduceThreads;  // vectors that a reduce thread takes
   const Input* chunk = ring.wait(at);
@@ -60,8 +58,9 @@ NJ_DEVICE void measure_chunk(const Ring& ring, ChunkState at, int count, int sel
       if (!kFull) own += kVector;
     }
   ring.leave(at, loaded, zero);
-  const Moments moments = moments_of<1>(elements_of<kMeasured>(vectors, inside), Acc(own > 0 ? own : 1));
-  all = join(all, seen, moments, Acc(own));
+  const Statistics of_chunk =
+      Statistics::of<1>(elements_of<kMeasured>(vectors, inside), Acc(own > 0 ? own : 1));
+  all = Statistics::merge(all, seen, of_chunk, Acc(own));
   seen += own;
 }
 
@@ -75,9 +74,9 @@ NJ_DEVICE int columns_of_reduce_warp(int warp, const Part& part) {
 }
 
 // A reduce thread's part of a slice of a row, chunk after chunk, and then its warp's.
-NJ_DEVICE Moments measure_slice(const Ring& ring, ChunkState& at, int past, const Part& part, int self,
-                                int columns, unsigned zero) {
-  Moments all = {0, 0, 0};
+NJ_DEVICE Statistics measure_slice(const Ring& ring, ChunkState& at, int past, const Part& part, int self,
+                                   int columns, unsigned zero) {
+  Statistics all = {};
   Acc seen = 0;  // columns
 #pragma unroll 1
   for (int c = 0; c < part.own; ++c, at.advance()) {
@@ -95,101 +94,99 @@ NJ_DEVICE Moments measure_slice(const Ring& ring, ChunkState& at, int past, cons
         measure_chunk<false>(ring, at, part.columns(c), self, zero, all, seen);
     }
   }
-  if constexpr (kFullChunks) return lanes_pairs<kWarp>(all, seen);
+  if constexpr (kFullChunks) return merge_lanes<kWarp>(all, seen);
   hw::opaque(columns);  // or its reciprocal waits in a register, which there is not, for the next row
-  return merge<kWarp>([&](int) { return all; }, [&](int) { return seen; }, columns > 0 ? columns : Acc(1));
+  return Statistics::merge_all<kWarp>([&](int) { return all; }, [&](int) { return seen; },
+                                      columns > 0 ? columns : Acc(1));
 }
 
-// Four warps: the moments of the slice, row after row, each warp's into sums.
-NJ_DEVICE void measure(const Ring& ring, const Input* x, long long rows, long long x_stride, const Part& part,
-                       long long team, long long teams, Moments* sums, hw::MemoryBarrier* summed,
-                       unsigned zero) {
+// Four warps: the statistics of the slice, row after row, each warp's into `partial`.
+NJ_DEVICE void measure(const Ring& ring, const Operands& on, const Part& part, long long team,
+                       long long teams, Statistics* partial, hw::MemoryBarrier* measured, unsigned zero) {
   const int self = static_cast<int>(threadIdx.x) - 4 * kWarp;
   const int columns = columns_of_reduce_warp(self / kWarp, part);
   ChunkState at;
   RowState state;
-  for (long long row = team; row < rows; row += teams, state.advance()) {
-    const int past = past_of(x + row * x_stride);
-    Moments sum;
+  for (long long row = team; row < on.rows; row += teams, state.advance()) {
+    const int past = past_of(source_of(on, row, 0).x);
+    Statistics own;
     if constexpr (kAtOnce) {
-      sum = measure_row(ring, at, past, self, columns, zero);
+      own = measure_row(ring, at, past, self, columns, zero);
       at.advance();
     } else {
-      sum = measure_slice(ring, at, past, part, self, columns, zero);
+      own = measure_slice(ring, at, past, part, self, columns, zero);
     }
     if (self % kWarp == 0) {
-      sums[state.index * 4 + self / kWarp] = sum;
-      hw::barrier_arrive(summed + state.index);
+      partial[state.index * 4 + self / kWarp] = own;
+      hw::barrier_arrive(measured + state.index);
     }
   }
 }
 
-// What the measuring warps know of a slice.
-struct Sums {
-  const Moments* warps;  // [kRowDepth][4]
+// What the reduce warps know of a slice.
+struct SliceParts {
+  const Statistics* warps;  // [kRowDepth][4]
   hw::MemoryBarrier* ready;
 
-  NJ_METHOD Moments wait(RowState state, const Part& part) const {
+  NJ_METHOD Statistics wait(RowState state, const Part& part) const {
     hw::barrier_wait(ready + state.index, state.phase);
-    return merge<4>([&](int i) { return warps[state.index * 4 + i]; },
-                    [&](int i) { return columns_of_reduce_warp(i, part); }, columns_of_part(part.slice));
+    return Statistics::merge_all<4>([&](int i) { return warps[state.index * 4 + i]; },
+                                    [&](int i) { return columns_of_reduce_warp(i, part); },
+                                    columns_of_part(part.slice));
   }
 };
 
-// One warp: leaves the moments of the slice for the team.
-NJ_DEVICE void publish_all(const Sums& sums, const Part& part, long long rows, long long team,
-                           long long teams, hw::MemoryBarrier* ready, unsigned tag,
-                           unsigned char* workspace) {
+// One warp: publishes the statistics of the slice to the team.
+NJ_DEVICE void publish_all(const SliceParts& parts, const Operands& on, const Part& part, long long team,
+                           long long teams, hw::MemoryBarrier* ready, unsigned tag) {
   RowState state;
-  for (long long row = team; row < rows; row += teams, state.advance()) {
-    const Moments moments = sums.wait(state, part);
+  for (long long row = team; row < on.rows; row += teams, state.advance()) {
+    const Statistics own = parts.wait(state, part);
     hw::warp_barrier();
     if (threadIdx.x % kWarp == 0) {
-      publish_part<kSlotDepth>(workspace, ++tag, moments, part.slice);
-      hw::barrier_arrive(ready + state.index);  // its sums are read
+      publish_part<kSlotDepth>(on.workspace, ++tag, own, part.slice);
+      hw::barrier_arrive(ready + state.index);  // its parts are read
     }
   }
 }
 
 // One warp: the statistics of each row, for the consumers.
-NJ_DEVICE void finalize(const Sums& sums, const Part& part, long long rows, long long team, long long teams,
-                        RowStatistics* known, hw::MemoryBarrier* ready, unsigned tag,
-                        unsigned char* workspace, Acc* mean_out, Acc* rstd_out) {
+NJ_DEVICE void finalize_rows(const SliceParts& parts, const Operands& on, const Part& part, long long team,
+                             long long teams, RowStatistics* known, hw::MemoryBarrier* ready, unsigned tag) {
   const bool first = threadIdx.x % kWarp == 0;
   RowState state;
-  for (long long row = team; row < rows; row += teams, state.advance()) {
-    Moments moments;
+  for (long long row = team; row < on.rows; row += teams, state.advance()) {
+    Statistics all;
     if constexpr (Exchange::chosen == Exchange::grid) {
       // What the team has published follows from what this block has measured. The wait says so to the memory
       // model: the place for the statistics was read before.
-      hw::barrier_wait(sums.ready + state.index, state.phase);
-      moments = gather_row<kSlotDepth>(workspace, ++tag, [](int i) { return columns_of_part(i); });
+      hw::barrier_wait(parts.ready + state.index, state.phase);
+      all = gather_row<kSlotDepth>(on.workspace, ++tag, [](int i) { return columns_of_part(i); });
     } else {
-      moments = sums.wait(state, part);
+      all = parts.wait(state, part);
     }
-    const RowStatistics statistics = row_statistics(moments);
+    const RowStatistics statistics = finalize(all);
     hw::warp_barrier();
     if (first) {
       known[state.index] = statistics;
       hw::barrier_arrive(ready + state.index);
-      if (part.slice == 0) store(statistics, mean_out, rstd_out, row);
+      if (part.slice == 0) store(statistics, on, row);
     }
   }
   if constexpr (Exchange::chosen == Exchange::grid)
-    if (first) leave(workspace, tag, team, rows);
+    if (first) leave(on.workspace, tag, team, on.rows);
 }
 
-// Eight warps: normalize and write, with what each thread keeps of weight and bias.
+// Eight warps: normalize and write, with the parameters that each thread keeps.
 struct Consumer {
   const Ring& ring;
   const Part& part;
-  const Weight *weight, *bias;
+  Columns columns;  // of the slice
   unsigned zero;
   ChunkState at;
-  Vec<Weight> held_weight[kHoldsWeight ? kOwn * kPerThread : 1],
-      held_bias[kHoldsBias ? kOwn * kPerThread : 1];
+  Vec<Weight> held[kHeldParameters > 0 ? kHeldParameters : 1][kHeldParameters > 0 ? kOwn* kPerThread : 1];
   Vec<Input> taken[kTaken > 0 ? kTaken : 1][kPerThread];
-  Affine next[kAsked][kPerThread];  // of the chunks that are next, where it is not held
+  Parameters next[kAsked][kPerThread];  // of the chunks that are next, where it is not held
 
   // Whether there is a chunk c, and vector k of it is this thread's. Known before it runs for all but the
   // last chunk, or loads would stand behind branches and be waited for there.
@@ -203,28 +200,28 @@ struct Consumer {
     return (k * kThreadsPerRow + static_cast<int>(threadIdx.x) - kFirstConsumer) * kVector;
   }
 
-  NJ_METHOD Consumer(const Ring& ring, const Part& part, const Weight* weights, const Weight* biases,
-                     unsigned zero)
-      : ring(ring), part(part), weight(weights + part.begin(0)), bias(biases + part.begin(0)), zero(zero) {
+  NJ_METHOD Consumer(const Ring& ring, const Part& part, const Columns& of_row, unsigned zero)
+      : ring(ring), part(part), columns(of_row.from(part.begin(0))), zero(zero) {
 #pragma unroll
     for (int c = 0; c < kOwn; ++c)
 #pragma unroll
       for (int k = 0; k < kPerThread; ++k)
         if (has(c, k)) {
           const long long from = offset(c) + column(k);
-          if constexpr (kHoldsWeight)
-            held_weight[c * kPerThread + k] = load<hw::Cache::evict_first>(weight + from);
-          if constexpr (kHoldsBias) held_bias[c * kPerThread + k] = load<hw::Cache::evict_first>(bias + from);
+#pragma unroll
+          for (int p = 0; p < kHeldParameters; ++p)
+            held[p][c * kPerThread + k] = load<hw::Cache::evict_first>(columns.at[p] + from);
         }
   }
 
-  // Asks for what is not held of weight and bias of a chunk.
+  // Asks for the parameters of a chunk that are not held.
   NJ_METHOD void ask(int c, int k) {
     if (c >= kOwn || !has(c, k)) return;
     const long long from = offset(c) + column(k);
-    Affine& to = next[c % kAsked][k];
-    if constexpr (kHasWeight && !kHoldsWeight) to.weight = load<hw::Cache::evict_last>(weight + from);
-    if constexpr (kHasBias && !kHoldsBias) to.bias = load<hw::Cache::evict_last>(bias + from);
+    Parameters& to = next[c % kAsked][k];
+#pragma unroll
+    for (int p = kHeldParameters; p < kParameters; ++p)
+      to.at[p] = load<hw::Cache::evict_last>(columns.at[p] + from);
   }
 
   // Takes a chunk out of the ring, and frees its place.
@@ -252,7 +249,7 @@ struct Consumer {
       if (has(c)) take(taken[c], c);
   }
 
-  NJ_METHOD void apply_slice(int, const RowStatistics& statistics, Output* y) {
+  NJ_METHOD void write_slice(int, const RowStatistics& statistics, Output* y) {
 #pragma unroll
     for (int c = 0; c < kOwn; ++c)
       if (has(c)) {
@@ -260,14 +257,14 @@ struct Consumer {
         if (c >= kTaken) take(x, c);
 #pragma unroll
         for (int k = 0; k < kPerThread; ++k) {
-          Affine affine = next[c % kAsked][k];
-          if constexpr (kHoldsWeight) affine.weight = held_weight[c * kPerThread + k];
-          if constexpr (kHoldsBias) affine.bias = held_bias[c * kPerThread + k];
-          affine = unconverted(affine);
+          Parameters parameters = next[c % kAsked][k];
+#pragma unroll
+          for (int p = 0; p < kHeldParameters; ++p) parameters.at[p] = held[p][c * kPerThread + k];
+          parameters = unconverted(parameters);
           ask(c + kAsked, k);
           if (has(c, k))
             store(y + offset(c) + column(k),
-                  finish(c < kTaken ? taken[c < kTaken ? c : 0][k] : x[k], statistics, affine));
+                  finish(c < kTaken ? taken[c < kTaken ? c : 0][k] : x[k], statistics, parameters));
         }
       }
   }
@@ -277,9 +274,9 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
   NJ_DYNAMIC_SHARED(Input, chunks);
   NJ_SHARED(hw::MemoryBarrier, filled, kStages);
   NJ_SHARED(hw::MemoryBarrier, freed, kStages);
-  NJ_SHARED(hw::MemoryBarrier, summed, kRowDepth);
+  NJ_SHARED(hw::MemoryBarrier, measured, kRowDepth);
   NJ_SHARED(hw::MemoryBarrier, ready, kRowDepth);
-  NJ_SHARED(Moments, sums, 4 * kRowDepth);
+  NJ_SHARED(Statistics, partial, 4 * kRowDepth);
   NJ_SHARED(RowStatistics, known, kRowDepth);
   NJ_SHARED(unsigned, tag, 1);  // of the slots before this launch
   const int warp = threadIdx.x / kWarp;
@@ -287,7 +284,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
   const int slice = static_cast<int>(blockIdx.x) % kBlocksPerRow;
   const Part part(slice);
   const Ring ring{chunks, filled, freed};
-  const auto zero = static_cast<unsigned>(rows >> 63);  // which the compiler does not know
+  const auto zero = static_cast<unsigned>(on.rows >> 63);  // which the compiler does not know
 
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
@@ -295,7 +292,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
       hw::barrier_init(freed + i, 4 + kThreadsPerRow / kWarp);
     }
     for (int i = 0; i < kRowDepth; ++i) {
-      hw::barrier_init(summed + i, 4);
+      hw::barrier_init(measured + i, 4);
       hw::barrier_init(ready + i, Exchange::chosen == Exchange::grid ? 2 : 1);
     }
     hw::barriers_ready();
@@ -303,30 +300,29 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
   hw::wait_for_previous_launch();
   hw::allow_next_launch();
   if constexpr (Exchange::chosen == Exchange::grid)
-    if (threadIdx.x == 0) tag[0] = first_tag(workspace);
+    if (threadIdx.x == 0) tag[0] = first_tag(on.workspace);
   hw::block_barrier();
 
   if (warp < 4) {
     hw::shrink_registers<kFewRegisters>();
-    if (kUnaligned ? warp == 0 : threadIdx.x == 0) produce(ring, x, rows, x_stride, part, team, teams);
-    const Sums slice_sums{sums, summed};
-    if (warp == 1)
-      finalize(slice_sums, part, rows, team, teams, known, ready, tag[0], workspace, mean_out, rstd_out);
-    if (threadIdx.x == 3 * kWarp) prefetch_affine(part, weight, bias);
+    if (kUnaligned ? warp == 0 : threadIdx.x == 0) produce(ring, on, part, team, teams);
+    const SliceParts parts{partial, measured};
+    if (warp == 1) finalize_rows(parts, on, part, team, teams, known, ready, tag[0]);
+    if (threadIdx.x == 3 * kWarp) prefetch_parameters(part, columns_of(on));
     if constexpr (Exchange::chosen == Exchange::grid)
-      if (warp == 2) publish_all(slice_sums, part, rows, team, teams, ready, tag[0], workspace);
+      if (warp == 2) publish_all(parts, on, part, team, teams, ready, tag[0]);
   } else if (warp < 8) {
     hw::shrink_registers<kFewRegisters>();
-    measure(ring, x, rows, x_stride, part, team, teams, sums, summed, zero);
+    measure(ring, on, part, team, teams, partial, measured, zero);
   } else {
     hw::grow_registers<kManyRegisters>();
-    Choice<kUnaligned, ScalarConsumer, Consumer> consumer(ring, part, weight, bias, zero);
+    Choice<kUnaligned, ScalarConsumer, Consumer> consumer(ring, part, columns_of(on), zero);
     RowState state;
-    for (long long row = team; row < rows; row += teams, state.advance()) {
+    for (long long row = team; row < on.rows; row += teams, state.advance()) {
       consumer.take_ahead();
       hw::barrier_wait(ready + state.index, state.phase);
-      const long long begin = part.begin(0);
-      consumer.apply_slice(past_of(x + row * x_stride), known[state.index], y + row * y_stride + begin);
+      consumer.write_slice(past_of(source_of(on, row, 0).x), known[state.index],
+                           sink_of(on, row, part.begin(0)).y);
     }
   }
 }
