@@ -5,6 +5,7 @@
 
 #define NJ_DEVICE static __device__ __forceinline__
 #define NJ_METHOD __device__ __forceinline__
+#define NJ_MATH __host__ __device__ constexpr
 #define NJ_CALLED static __device__ __noinline__
 #define NJ_SHARED(T, name, n) __shared__ T name[n]
 // The launch's dynamic shared memory, from a multiple of 128 bytes on: T* name.

@@ -15,12 +15,9 @@ enum : bool {
   kWhole = kColumns % kSpan == 0 && !kUnaligned &&
            (kStages > 0 || kColumns >= static_cast<long long>(kSpan) * kBlocksPerRow)
 };
-// So few threads on a multiprocessor that each waits for its own row, and has 128 registers or more: what
-// shortens the way through a row is worth more instructions. With four blocks of 128 threads it is not:
-// 16,384 x 5120 f16 84.6 us, and 88.7 us with weights that come early.
-enum : bool { kLowOccupancy = kBlocksPerSm == 1 ? kThreads <= 512 : kThreads * kBlocksPerSm <= 256 };
-// What the vectors of a row must cover: where it is cut, and not shared, whole vectors alone.
-enum : int { kCovered = kUnaligned && kBlocksPerRow == 1 ? kColumns / kVector * kVector : kColumns };
+enum : bool { kLowOccupancy = plan_math::low_occupancy(kThreads, kBlocksPerSm) };
+// What the vectors of a row must cover.
+enum : int { kCovered = plan_math::covered(kColumns, kVector, kUnaligned&& kBlocksPerRow == 1) };
 // Single elements at the ends of a row, at most, that a lane has.
 enum : int { kEdges = kUnaligned ? (2 * kVector - 2 + kThreadsPerRow - 1) / kThreadsPerRow : 0 };
 

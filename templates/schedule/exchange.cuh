@@ -36,8 +36,8 @@ NJ_DEVICE Statistics gather_row(unsigned char* workspace, unsigned tag, const Ow
   const int lane = threadIdx.x % Merging<kBlocksPerRow>::kWidth;
   Statistics parts[Merging<kBlocksPerRow>::kEach];
   hw::gather<Merging<kBlocksPerRow>::kEach>(slots_of<kRowDepth>(workspace, tag)[lane].words,
-                                            kWarp * kSlotWords, (kBlocksPerRow - lane + kWarp - 1) / kWarp,
-                                            tag, parts);
+                                            kWarp * plan_math::kSlotWords,
+                                            (kBlocksPerRow - lane + kWarp - 1) / kWarp, tag, parts);
   return Statistics::merge_all<kBlocksPerRow>([&](int i) { return parts[i / kWarp]; }, own, kColumns);
 }
 

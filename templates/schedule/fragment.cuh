@@ -116,13 +116,10 @@ NJ_DEVICE Statistics merge_warps(const Part& part, const Cut& cut) {
 
 // ---- Writing a fragment ----
 
-// Parameters of a fragment. A thread with few vectors loads them together with x, so that they have arrived
-// when the statistics are known; longer fragments load them as they are used, which saves registers. With few
-// threads, few are what leaves as many for x and two parameters together as for all else: 128 x 5120 f16 with
-// three vectors a thread 2.96 us, 3.11 us as they are used.
+// Parameters of a fragment, loaded together with it, or as they are used.
 enum : int { kVectorWords = kVector * (sizeof(Held) + 2 * sizeof(Weight)) / 4 };
 enum : bool {
-  kEarlyParameters = (kPerThread <= 2 || (kLowOccupancy && kPerThread * kVectorWords <= 64)) && !kUnaligned
+  kEarlyParameters = plan_math::early_parameters(kPerThread, kVectorWords, kLowOccupancy, kUnaligned)
 };
 struct EarlyParameters {
   Parameters part[kEarlyParameters ? kPerThread : 1];

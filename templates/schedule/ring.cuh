@@ -19,22 +19,22 @@ enum : int {
 };
 static_assert(2 * kFewRegisters * 4 * kWarp + kManyRegisters * kThreadsPerRow <= 65536);
 
-enum : int { kChunks = (kColumns - 1) / kSpan + 1 };                  // of a row
-enum : int { kOwn = (kChunks + kBlocksPerRow - 1) / kBlocksPerRow };  // of a slice, at most
+enum : int { kChunks = plan_math::chunks(kColumns, kSpan, kColumns) };  // of a row
+enum : int { kOwn = (kChunks + kBlocksPerRow - 1) / kBlocksPerRow };    // of a slice, at most
 enum : bool { kFullChunks = kColumns % kSpan == 0 };
 // Columns of the last chunk of a slice, where the compiler knows them, else 0.
 enum : int { kLast = kFullChunks ? kSpan : kBlocksPerRow == 1 ? kColumns % kSpan : 0 };
 static_assert(kOwn <= kStages, "a slice fits in the ring");
-enum : int { kRoom = kSpan + (kUnaligned ? kVector : 0) };  // for a chunk in the ring, in columns
+enum : int {
+  kRoom = plan_math::ring_room(kSpan, kVector, kUnaligned)
+};  // for a chunk in the ring, in columns
 // Chunks in flight: 40 KiB on a multiprocessor keep the memory busy; more of them disturb the writes.
 enum : int { kEnough = 40 * 1024 / (kColumns / kChunks * static_cast<int>(sizeof(Input))) };
 enum : int { kInFlight = kEnough < 1 ? 1 : kEnough < kStages ? kEnough : kStages };
 
-// Rows between the first of which a chunk is in the ring and the last that is applied, and some: what is
-// passed on for each row has as many places, in turn.
-enum : int { kRowDepth = kStages / (kChunks / kBlocksPerRow) + 3 };
-// Of two blocks of a team one may be as many rows ahead in measuring as the other in applying.
-enum : int { kSlotDepth = 2 * kRowDepth };
+// Places for what is passed on for each row, in the block and in the team.
+enum : int { kRowDepth = plan_math::row_depth(kStages, kChunks, kBlocksPerRow) };
+enum : int { kSlotDepth = plan_math::slot_depth(kRowDepth) };
 
 // A place in a ring of kDepth places, and the phase of the barrier there, which flips with each round.
 template <int kDepth>

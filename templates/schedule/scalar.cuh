@@ -109,7 +109,7 @@ struct ScalarConsumer {
   ChunkState at;
 
   enum : int { kEach = kSpan / kThreadsPerRow };
-  enum : bool { kKeeps = kOwn * kEach * kParameters * static_cast<int>(sizeof(Acc)) <= 4 * kMostHeld };
+  enum : bool { kKeeps = plan_math::keeps_parameters(kOwn * kEach, kParameters, sizeof(Acc), kMostHeld) };
   struct Kept {
     ElementParameters at[kParameters > 0 ? kEach : 1];
   };

@@ -14,8 +14,7 @@ namespace normjit {
 
 static_assert(kThreadsPerRow == kThreads, "all threads share a chunk");
 
-// The few elements at the ends of a row that is cut are no chunk of their own.
-enum : long long { kChunks = kSpan >= kCovered ? 1 : (static_cast<long long>(kColumns) + kSpan - 1) / kSpan };
+enum : long long { kChunks = plan_math::chunks(kColumns, kSpan, kCovered) };
 // Rows that an apply item takes, with the same weights, out of L1.
 enum : int { kBatch = kGroupRows < 4 ? kGroupRows : 4 };
 enum : int { kBatches = kGroupRows / kBatch };
@@ -43,16 +42,11 @@ struct Workspace {
   NJ_METHOD unsigned long long turn(long long row) const { return row >> ring_shift; }
 };
 
-// How many items are measured before the first is applied: a group, and all that the blocks may have in hand
-// (one that is measured and one that is not yet published), so that applying rarely waits. At 2048 x 65,536
-// f32 on an H200 half of it cost 6 %, a quarter 71 %, and twice of it gained nothing.
-NJ_DEVICE long long lag_items() { return kGroupRows * kChunks + 2 * gridDim.x; }
+NJ_DEVICE long long lag_items() { return plan_math::split_lag(kGroupRows, kChunks, gridDim.x); }
 
 NJ_DEVICE Workspace workspace_of(unsigned char* base) {
   Workspace w;
-  const long long wanted = kGroupRows + (lag_items() + gridDim.x) / kChunks + 2;
-  w.ring_shift = 0;
-  while (1 << w.ring_shift < wanted && 1 << w.ring_shift < kMaxRingRows) ++w.ring_shift;
+  w.ring_shift = plan_math::split_ring_shift(kGroupRows, kChunks, gridDim.x);
   w.ring_rows = 1 << w.ring_shift;
   Meeting* const meeting = reinterpret_cast<Meeting*>(base);
   w.header = &meeting->header;

@@ -16,9 +16,9 @@ enum : int { kRows = kWarp / kThreadsPerRow * kGroupRows };  // of a tile
 enum : int { kWide = 16 / kLargest };
 static_assert(kVector <= kWide, "what a lane reads in shared memory is aligned");
 // Where each row is a run of its own, from how many elements on the next begins at most.
-enum : int { kPitch = (kColumns + 2 * kWide - 2) / kWide * kWide };
-// Shared memory of a warp, as shared_bytes() on the host has it.
-enum : int { kTileBytes = kRows * kPitch * kLargest };
+enum : int { kPitch = plan_math::tile_pitch(kColumns, kWide) };
+// Shared memory of a warp.
+enum : int { kTileBytes = plan_math::tile_bytes(kRows, kColumns, kLargest) };
 
 template <class T>
 struct Wide {

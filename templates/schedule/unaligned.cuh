@@ -14,10 +14,9 @@ struct Few {
 // Columns that lanes hold together, at most.
 enum : int { kRowSpan = kSpan < kCovered ? kSpan : kColumns };
 enum : int { kSteps = (kRowSpan + kThreadsPerRow * kFew - 1) / (kThreadsPerRow * kFew) };
-// Shared memory of the lanes that share a row, as shared_bytes() on the host has it.
+// Shared memory of the lanes that share a row.
 enum : int { kLargest = sizeof(Input) < sizeof(Output) ? sizeof(Output) : sizeof(Input) };
-// An odd number of 16 bytes, so that the rows of a warp lie in different banks.
-enum : int { kStageBytes = (((kRowSpan + kVector) * kLargest + 15) / 16 | 1) * 16 };
+enum : int { kStageBytes = plan_math::stage_bytes(kRowSpan, kVector, kLargest) };
 
 NJ_DEVICE void lanes_barrier() {
   if constexpr (kThreadsPerRow <= kWarp) {

@@ -1,7 +1,6 @@
 // The caller's memory, for kernels whose blocks meet through it. What stands here stands in the same place
 // for all of them, and each leaves it as the next expects it, so that they can use one workspace in turn: the
-// counters are zero between launches, and the tags of slots only grow. The sizes are those of
-// workspace_bytes() on the host.
+// counters are zero between launches, and the tags of slots only grow.
 namespace normjit {
 
 struct Header {
@@ -17,20 +16,18 @@ struct RingRow {
   unsigned long long applied;   // chunks that need the statistics no more
   unsigned long long unused;
 };
-enum : int { kMaxRingRows = 1024 };
 
 // What a block leaves for the others that share its row (exchange.cuh).
-enum : int { kSlotWords = 6 };  // of the largest thing that is published
 struct Slot {
-  unsigned long long words[kSlotWords];
+  unsigned long long words[plan_math::kSlotWords];
 };
-enum : int { kMaxSlots = 4096 };  // blocks of a launch, times the places that each has
 
 struct Meeting {
   Header header;
-  RingRow ring[kMaxRingRows];
-  Slot slots[kMaxSlots];
+  RingRow ring[plan_math::kMaxRingRows];
+  Slot slots[plan_math::kMaxSlots];
 };
+static_assert(sizeof(Header) == plan_math::kHeaderBytes && sizeof(RingRow) == plan_math::kRingRowBytes);
 
 // The last block to leave makes the workspace ready for the next launch. One thread of the block calls this;
 // true in the last.

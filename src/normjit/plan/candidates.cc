@@ -21,7 +21,7 @@ Plan with_occupancy(Plan plan, const Use& use) {
   // Few rows do not fill a multiprocessor, and then registers do: 32 x 4096 bf16 2.38 us for one or two
   // blocks of 256 threads, 2.46 us for four.
   if (plan.strategy == Strategy::block_row && use.regime != RowsRegime::many)
-    blocks = std::min(blocks, std::max(1, kLowOccupancy / plan.threads));
+    blocks = std::min(blocks, std::max(1, plan_math::kFewThreads / plan.threads));
   if (shared_bytes(plan, use.spec) > 0)
     blocks = static_cast<int>(
         std::min<std::int64_t>(blocks, device.shared_per_sm / all_shared_bytes(plan, use.spec)));

@@ -274,18 +274,12 @@ Slowdown slowdown_of(const Plan& plan, const Use& use) {
   return s;
 }
 
-// Whether a multiprocessor has few threads with many registers.
-bool has_low_occupancy(const Plan& plan) {
-  return plan.blocks_per_sm == 1 ? plan.threads <= 2 * kLowOccupancy
-                                 : plan.threads * plan.blocks_per_sm <= kLowOccupancy;
-}
-
-// Whether the weights are loaded together with x, as kEarlyAffine in templates/epilogue.cuh.
-bool weights_come_early(const Plan& plan, const NormSpec& spec) {
+// Whether the parameters are loaded together with x.
+bool parameters_come_early(const Plan& plan, const NormSpec& spec) {
   if (spec.affine == Affine::none) return true;
-  if (plan.unaligned) return false;
   const int words = plan.vector * (size_of(spec.input) + 2 * size_of(spec.weight)) / 4;
-  return plan.per_thread <= 2 || (has_low_occupancy(plan) && plan.per_thread * words <= 64);
+  return plan_math::early_parameters(
+      plan.per_thread, words, plan_math::low_occupancy(plan.threads, plan.blocks_per_sm), plan.unaligned);
 }
 
 // Until the first byte is written, in microseconds: launch, one load, the sums over the lanes, and what grows
@@ -308,7 +302,7 @@ double latency_of(const Plan& plan, const Use& use) {
   double us = 1.23 + 0.07 * plan.per_thread + 0.02 * warps + 0.05 * kib;
   if (plan.unaligned) us += 0.5;
   // 4096 f16 with 128 threads and 4 vectors each 2.75 us, 2.09 us with weights that come early.
-  if (!weights_come_early(plan, use.spec)) us += 0.5;
+  if (!parameters_come_early(plan, use.spec)) us += 0.5;
   if (plan.exchange == Exchange::cluster) {
     const double blocks = static_cast<double>(grid_blocks(plan, use.spec, use.device, use.rows()));
     us += 0.1 + 0.13 * std::countr_zero(static_cast<unsigned>(plan.blocks_per_row));

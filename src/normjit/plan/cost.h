@@ -30,10 +30,6 @@ struct Use {
   }
 };
 
-// Threads on a multiprocessor that are few, with many registers each, as kLowOccupancy in
-// templates/layout.cuh.
-inline constexpr int kLowOccupancy = 256;
-
 // A Candidate that has not been written down: every choice weighs dozens of them, and nobody reads most.
 struct Weighed {
   Plan plan;

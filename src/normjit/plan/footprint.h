@@ -4,12 +4,13 @@
 #include <algorithm>
 
 #include "normjit/plan.h"
+#include "normjit/plan/plan_math.h"
 
 namespace normjit {
 
 inline constexpr int kWarp = 32;
 inline constexpr int kMaxCluster = 8;  // that every GPU with clusters has
-inline constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b != 0); }
+using plan_math::ceil_div;
 
 // 32-bit registers of one vector as loaded, of x or of the weights, which are wider in some specs. A lone
 // 16-bit element takes a whole register.
@@ -34,7 +35,7 @@ inline bool can_realign(int vector, const NormSpec& spec) {
 // The columns that vectors must cover; the few others of a unaligned row come one by one.
 inline std::int64_t covered(const Plan& plan, const NormSpec& spec) {
   const bool alone = plan.blocks_per_row == 1 && plan.strategy != Strategy::persistent_row;
-  return plan.unaligned && alone ? spec.columns / plan.vector * plan.vector : spec.columns;
+  return plan_math::covered(spec.columns, plan.vector, plan.unaligned && alone);
 }
 
 // Whether x, y and the weights have one dtype.
@@ -49,8 +50,8 @@ inline std::int64_t static_shared_bytes(const Plan& plan, const NormSpec& spec) 
   constexpr std::int64_t kReserved = 1024, kOthers = 512;
   const std::int64_t moments = 3 * size_of(compute_type(spec));
   if (plan.strategy == Strategy::persistent_row) {
-    const std::int64_t fewest = spec.columns / columns_per_block(plan) / plan.blocks_per_row;
-    const std::int64_t places = plan.stages / (fewest < 1 ? 1 : fewest) + 3;
+    const std::int64_t places =
+        plan_math::row_depth(plan.stages, spec.columns / columns_per_block(plan), plan.blocks_per_row);
     return kReserved + kOthers + std::int64_t{16} * plan.stages + places * (16 + 5 * moments);
   }
   if (plan.strategy == Strategy::staged_rows) return kReserved;
@@ -114,8 +115,8 @@ inline int max_held_elements(const Plan& plan, const NormSpec& spec) {
 // in templates/scalar.cuh.
 inline bool keeps_affine(const Plan& plan, const NormSpec& spec) {
   const std::int64_t own = ceil_div(ceil_div(spec.columns, columns_per_block(plan)), plan.blocks_per_row);
-  return own * plan.per_thread * plan.vector * static_cast<int>(spec.affine) * size_of(compute_type(spec)) <=
-         512;
+  return plan_math::keeps_parameters(own * plan.per_thread * plan.vector, static_cast<int>(spec.affine),
+                                     size_of(compute_type(spec)), 128);
 }
 
 // What no thread can have more of, and what every kernel needs besides the row that it holds. A legal plan

@@ -55,32 +55,24 @@ std::int64_t resident_blocks(const Plan& plan, const DeviceProfile& device) {
 }
 std::int64_t chunks_of(const Plan& plan, const NormSpec& spec) {
   const std::int64_t span = columns_per_block(plan);
-  return span >= covered(plan, spec) ? 1 : ceil_div(spec.columns, span);
+  return plan_math::chunks(spec.columns, span, covered(plan, spec));
 }
 
-// The ring of rows in its workspace, as templates/split_row.cu works it out.
-constexpr std::int64_t kMaxRingRows = 1024;
+// The ring of rows in the workspace of split_row.
 struct Ring {
   std::int64_t chunks, lag, rows;
 };
 
 Ring ring_of(const Plan& plan, const NormSpec& spec, const DeviceProfile& device) {
   const std::int64_t blocks = resident_blocks(plan, device), chunks = chunks_of(plan, spec);
-  const std::int64_t lag = plan.group_rows * chunks + 2 * blocks;
-  const auto wanted = static_cast<std::uint64_t>(plan.group_rows + (lag + blocks) / chunks + 2);
-  return {chunks, lag, std::min(kMaxRingRows, static_cast<std::int64_t>(std::bit_ceil(wanted)))};
+  return {chunks, plan_math::split_lag(plan.group_rows, chunks, blocks),
+          std::int64_t{1} << plan_math::split_ring_shift(plan.group_rows, chunks, blocks)};
 }
 
-// The parts of a workspace that stand in the same place for every kernel, as in templates/workspace.cuh.
-constexpr std::int64_t kHeader = 32, kCounters = kMaxRingRows * 32;
-constexpr int kMaxSlots = 4096;
-constexpr std::int64_t kSlots = kMaxSlots * 48;  // of up to six words
-
-// How many places for posts a block has, in turn.
+// How many places for what it publishes a block has, in turn.
 std::int64_t slot_depth(const Plan& plan, const NormSpec& spec) {
   if (plan.strategy != Strategy::persistent_row) return 2;
-  const std::int64_t fewest = std::max<std::int64_t>(1, chunks_of(plan, spec) / plan.blocks_per_row);
-  return 2 * (plan.stages / fewest + 3);
+  return plan_math::slot_depth(plan_math::row_depth(plan.stages, chunks_of(plan, spec), plan.blocks_per_row));
 }
 
 }  // namespace
@@ -149,24 +141,20 @@ Arch target_of(const Plan& plan, Arch arch) noexcept {
 }
 
 namespace {
-// As kTileBytes in templates/staged_rows.cu, kStageBytes in templates/unaligned.cuh, and the ring of
-// persistent_row.
 std::int64_t wide_shared_bytes(const Plan& plan, const NormSpec& spec) {
+  const int largest = std::max(size_of(spec.input), size_of(spec.output));
   if (plan.strategy == Strategy::staged_rows) {
-    const int largest = std::max(size_of(spec.input), size_of(spec.output)), wide = 16 / largest;
-    const std::int64_t pitch = ceil_div(spec.columns + wide - 1, wide) * 16;
-    return std::min(rows_per_block(plan), kMaxGrid) * std::min(pitch, kMaxGrid);
+    const std::int64_t row = plan_math::tile_bytes(1, spec.columns, largest);
+    return std::min(rows_per_block(plan), kMaxGrid) * std::min(row, kMaxGrid);
   }
   if (plan.unaligned && plan.strategy != Strategy::persistent_row) {
     const std::int64_t span = columns_per_block(plan);
-    const std::int64_t columns = (span < covered(plan, spec) ? span : spec.columns) + plan.vector;
-    const std::int64_t row = columns * std::max(size_of(spec.input), size_of(spec.output));
-    return plan.threads / plan.threads_per_row * ((ceil_div(row, 16) | 1) * 16);
+    const std::int64_t columns = span < covered(plan, spec) ? span : spec.columns;
+    return plan.threads / plan.threads_per_row * plan_math::stage_bytes(columns, plan.vector, largest);
   }
   // Beyond what any device has, the count no longer matters; so it stays within 64 bits.
-  const std::int64_t columns = columns_per_block(plan) + (plan.unaligned ? plan.vector : 0);
-  const std::int64_t chunk = std::min<std::int64_t>(columns * size_of(spec.input), kMaxGrid);
-  return std::max(0, plan.stages) * chunk;
+  const std::int64_t room = plan_math::ring_room(columns_per_block(plan), plan.vector, plan.unaligned);
+  return std::max(0, plan.stages) * std::min<std::int64_t>(room * size_of(spec.input), kMaxGrid);
 }
 }  // namespace
 
@@ -175,7 +163,8 @@ int shared_bytes(const Plan& plan, const NormSpec& spec) noexcept {
 }
 
 std::size_t workspace_bytes(const Plan& plan, const NormSpec& spec, const DeviceProfile& device) noexcept {
-  std::int64_t bytes = kHeader + kCounters + kSlots;
+  std::int64_t bytes = plan_math::kHeaderBytes + plan_math::kMaxRingRows * plan_math::kRingRowBytes +
+                       plan_math::kMaxSlots * plan_math::kSlotBytes;
   if (plan.strategy ==
       Strategy::split_row) {  // for each row of the ring its statistics, and its chunks' moments
     const Ring ring = ring_of(plan, spec, device);
@@ -207,8 +196,9 @@ std::string check_slices(const Plan& plan, const NormSpec& spec, const DevicePro
       return concat({"its ", shortest(plan.blocks_per_row),
                      " slices of a row must be resident together; the device has room for ",
                      shortest(resident), " blocks"});
-    if (resident * slot_depth(plan, spec) > kMaxSlots)
-      return concat({"so many blocks would leave more than ", shortest(kMaxSlots), " posts for each other"});
+    if (resident * slot_depth(plan, spec) > plan_math::kMaxSlots)
+      return concat(
+          {"so many blocks would leave more than ", shortest(plan_math::kMaxSlots), " posts for each other"});
   }
   if (const std::int64_t shared = all_shared_bytes(plan, spec);
       shared > device.shared_per_block || plan.blocks_per_sm * shared > device.shared_per_sm)

@@ -26,6 +26,7 @@ float fabsf(float);
 #define NJ_METHOD inline __attribute__((always_inline))
 #endif
 #define NJ_CALLED static
+#define NJ_MATH constexpr
 #define NJ_SHARED(T, name, n)       \
   static const char name##_key = 0; \
   T* const name = static_cast<T*>(  \

@@ -1,0 +1,92 @@
+// The arithmetic of plans, once for the kernels and for the planner: a part of every kernel, and included by
+// src/normjit/plan. Plain functions of numbers. Whoever edits this edits both, so templates from a directory
+// must have the very file that the library was built with.
+//
+// NJ_MATH declares a function that is known before the kernel runs, and callable from it.
+namespace normjit::plan_math {
+
+NJ_MATH long long ceil_div(long long a, long long b) { return a / b + (a % b != 0); }
+
+// ---- Columns ----
+
+// That the vectors of a row must cover: of an unaligned row that one block has, whole vectors alone; the few
+// elements at its ends come one by one.
+NJ_MATH long long covered(long long columns, int vector, bool cut) {
+  return cut ? columns / vector * vector : columns;
+}
+// Pieces of `span` columns into which a row is cut. The elements at the ends are no piece of their own.
+NJ_MATH long long chunks(long long columns, long long span, long long covered) {
+  return span >= covered ? 1 : ceil_div(columns, span);
+}
+
+// ---- Registers ----
+
+// So few threads on a multiprocessor that each waits for its own row, and has 128 registers or more: what
+// shortens the way through a row is worth more instructions. With four blocks of 128 threads it is not:
+// 16,384 x 5120 f16 84.6 us, and 88.7 us with parameters that come early.
+enum : int { kFewThreads = 256 };
+NJ_MATH bool low_occupancy(int threads, int blocks_per_sm) {
+  return blocks_per_sm == 1 ? threads <= 2 * kFewThreads : threads * blocks_per_sm <= kFewThreads;
+}
+// Whether a thread loads its parameters together with x, so that they have arrived when the statistics are
+// known. With few vectors it does; more are loaded as they are used, which saves registers. With few threads
+// a vector of x and two parameters, of so many words, may take half of the registers: 128 x 5120 f16 with
+// three vectors a thread 2.96 us, 3.11 us as they are used.
+NJ_MATH bool early_parameters(int per_thread, int words, bool low_occupancy, bool unaligned) {
+  return (per_thread <= 2 || (low_occupancy && per_thread * words <= 64)) && !unaligned;
+}
+// Whether a consumer of single elements keeps the parameters of its columns, widened to `size` bytes, in
+// `most` registers from row to row.
+NJ_MATH bool keeps_parameters(long long elements, int parameters, int size, int most) {
+  return elements * parameters * size <= 4LL * most;
+}
+
+// ---- Shared memory, in bytes ----
+
+// What rows need in shared memory that are no farther from an aligned place there than in memory: `largest`
+// is the size of the larger of the two element types, `wide` the elements of it in 16 bytes.
+NJ_MATH long long tile_pitch(long long columns, int wide) {
+  return ceil_div(columns + wide - 1, wide) * wide;
+}
+NJ_MATH long long tile_bytes(long long rows, long long columns, int largest) {
+  return rows * tile_pitch(columns, 16 / largest) * largest;
+}
+// Of unaligned rows on their way through shared memory. An odd number of 16 bytes, so that the rows of a warp
+// lie in different banks.
+NJ_MATH long long stage_bytes(long long columns, int vector, int largest) {
+  return (ceil_div((columns + vector) * largest, 16) | 1) * 16;
+}
+// Columns for which a place of the ring of persistent_row has room.
+NJ_MATH long long ring_room(long long span, int vector, bool unaligned) {
+  return span + (unaligned ? vector : 0);
+}
+// Rows between the first of which a chunk is in the ring and the last that is written, and some: what is
+// passed on for each row has as many places, in turn. `chunks` are whole ones of a row.
+NJ_MATH long long row_depth(int stages, long long chunks, int blocks_per_row) {
+  const long long fewest = chunks / blocks_per_row;
+  return stages / (fewest < 1 ? 1 : fewest) + 3;
+}
+// Of two blocks of a team one may be as many rows ahead in measuring as the other in writing.
+NJ_MATH long long slot_depth(long long row_depth) { return 2 * row_depth; }
+
+// ---- The workspace ----
+
+enum : int { kHeaderBytes = 32, kRingRowBytes = 32, kMaxRingRows = 1024 };
+// What is published has up to so many words; a block publishes in several places in turn.
+enum : int { kSlotWords = 6, kSlotBytes = 8 * kSlotWords, kMaxSlots = 4096 };
+
+// split_row: items that are measured before the first is applied: a group, and all that the blocks may have
+// in hand (one that is measured and one that is not yet published), so that applying rarely waits. At 2048 x
+// 65,536 f32 on an H200 half of it cost 6 %, a quarter 71 %, and twice of it gained nothing.
+NJ_MATH long long split_lag(int group_rows, long long chunks, long long blocks) {
+  return group_rows * chunks + 2 * blocks;
+}
+// The logarithm of the number of rows in its ring: those that are under way at once, a power of two.
+NJ_MATH int split_ring_shift(int group_rows, long long chunks, long long blocks) {
+  const long long rows = group_rows + (split_lag(group_rows, chunks, blocks) + blocks) / chunks + 2;
+  int shift = 0;
+  while (1 << shift < rows && 1 << shift < kMaxRingRows) ++shift;
+  return shift;
+}
+
+}  // namespace normjit::plan_math
