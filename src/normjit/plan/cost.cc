@@ -233,8 +233,8 @@ Slowdown slowdown_of(const Plan& plan, const Use& use) {
     s.add(std::max(0.0, measuring / copying - 1), "a row is soon copied, but not measured");
     return s;
   }
-  const double held = static_cast<double>(plan.per_thread) * plan.vector * size_of(spec.input) *
-                      plan.threads * plan.blocks_per_sm;
+  const double held = static_cast<double>(plan.per_thread) * plan.vector * read_bytes(spec) * plan.threads *
+                      plan.blocks_per_sm;
   // Short rows come and go one by one: 64 f32 columns with 36 KiB in flight reach copy speed.
   const double enough = plan.strategy == Strategy::warp_rows ? kInFlight / 2 : kInFlight;
   if (held < enough) s.add(kNotInFlight * (1 - held / enough), "little is in flight");

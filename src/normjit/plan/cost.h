@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "normjit/plan.h"
+#include "normjit/plan/footprint.h"
 
 namespace normjit {
 
@@ -23,7 +24,7 @@ struct Use {
     if (regime == RowsRegime::few) return std::max(1, device.sm_count / 2);
     return std::max<std::int64_t>(16 * device.sm_count, kLong / row_bytes());
   }
-  std::int64_t row_bytes() const { return spec.columns * (size_of(spec.input) + size_of(spec.output)); }
+  std::int64_t row_bytes() const { return spec.columns * (read_bytes(spec) + written_bytes(spec)); }
   // Weight and bias.
   std::int64_t affine_bytes() const {
     return spec.columns * size_of(spec.weight) * static_cast<int>(spec.affine);

@@ -5,6 +5,7 @@
 
 #include "normjit/plan.h"
 #include "normjit/plan/plan_math.h"
+#include "normjit/spec/operands.h"
 
 namespace normjit {
 
@@ -12,11 +13,16 @@ inline constexpr int kWarp = 32;
 inline constexpr int kMaxCluster = 8;  // that every GPU with clusters has
 using plan_math::ceil_div;
 
-// 32-bit registers of one vector as loaded, of x or of the weights, which are wider in some specs. A lone
-// 16-bit element takes a whole register.
+// Bytes of one column of a row in all matrices that are read, or written.
+inline int read_bytes(const NormSpec& spec) { return matrix_bytes(spec, false); }
+inline int written_bytes(const NormSpec& spec) { return matrix_bytes(spec, true); }
+
+// 32-bit registers of one vector as a thread holds it, or of the parameters, which are wider in some specs:
+// what is read of it, or the sum of that in the compute type. A lone 16-bit element takes a whole register.
 inline int registers_per_vector(int vector, const NormSpec& spec) {
   const int weight = spec.affine == Affine::none ? 0 : size_of(spec.weight);
-  return std::max(1, vector * std::max(size_of(spec.input), weight) / 4);
+  const int sum = read_bytes(spec) > size_of(spec.input) ? size_of(compute_type(spec)) : 0;
+  return std::max(1, vector * std::max({read_bytes(spec), sum, weight}) / 4);
 }
 
 // Whether lanes of a warp share a row; then rows of a block that they pass one after the other.

@@ -56,4 +56,13 @@ inline constexpr OperandRow kOperands[] = {
      [](const NormSpec& s) noexcept { return s.statistics; }, Operand::rstd},
 };
 
+// Bytes of one column of a row in all matrices of a spec that are inputs, or outputs.
+inline int matrix_bytes(const NormSpec& spec, bool outputs) {
+  int bytes = 0;
+  for (const OperandRow& row : kOperands)
+    if (row.extent == Extent::matrix && row.output == outputs && row.present(spec))
+      bytes += size_of(row.dtype(spec));
+  return bytes;
+}
+
 }  // namespace normjit
