@@ -9,8 +9,8 @@ enum : int { kWarp = 32 };
 enum : int { kWarps = kThreads / kWarp };
 enum : int { kGroup = kThreadsPerRow < kWarp ? kThreadsPerRow : kWarp };  // lanes of a warp that share a row
 enum : int { kSpan = kThreadsPerRow * kVector * kPerThread };  // columns that the lanes hold together
-// Then no slice ever reaches past its row. Blocks that share a row may be more than it has spans; those of a
-// ring have a chunk each.
+// Whether no slice reaches past its row. More blocks may share a row than it has spans, but not with a
+// ring, where each has a chunk.
 enum : bool {
   kWhole = kColumns % kSpan == 0 && !kUnaligned &&
            (kStages > 0 || kColumns >= static_cast<long long>(kSpan) * kBlocksPerRow)
@@ -57,9 +57,9 @@ template <class T>
 NJ_DEVICE T* at(T* body, int k, int lane) {
   return body + lane * kVector + k * (kThreadsPerRow * kVector);
 }
-// Vector 0 of a lane. The compiler shall not know where it comes from: what k adds is a constant, which an
-// access takes along, but added to the lane or the row first it took five instructions an access. Rows that
-// are unaligned have no registers left for it.
+// Vector 0 of a lane. Opaque to the compiler, so that the offset of vector k stays an immediate of its
+// access; added to the lane or the row first it took five instructions an access. Unaligned rows have no
+// registers left for it.
 template <class T>
 NJ_DEVICE T* first_of(T* body, int lane) {
   T* first = at(body, 0, lane);

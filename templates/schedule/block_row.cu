@@ -1,10 +1,10 @@
-// Ordinary and long rows: a block holds a row in registers, or kBlocksPerRow blocks hold a slice of it each.
+// Ordinary and long rows: one block holds a row in registers, or kBlocksPerRow blocks hold a slice each.
 //
 // Why it is fast: x is read once and y written once; the row is never staged. All loads of a row are issued
 // before the first is used, and several blocks on a multiprocessor overlap one's loads with another's stores.
-// Blocks that share a row meet once: each warp sends its moments to all of them, and each merges them for
-// itself when they have arrived. Where there are no clusters, teams of blocks stay for many rows and meet
-// through memory.
+// Blocks that share a row synchronize once a row. In a cluster, each warp sends its statistics to every
+// block, and each block merges all of them. Without clusters, teams of blocks keep running over many rows
+// and exchange statistics through memory.
 namespace normjit {
 
 static_assert(static_cast<long long>(kSpan) * kBlocksPerRow >= kCovered, "the blocks cover the row");
@@ -12,12 +12,12 @@ static_assert(kThreadsPerRow == kThreads, "all threads share the row");
 
 enum : int { kParts = Exchange::chosen == Exchange::cluster ? kBlocksPerRow * kWarps : kWarps };
 
-// As they are sent, in whole 16 bytes.
+// Statistics as they are sent: a multiple of 16 bytes.
 struct alignas(16) Part {
   Statistics statistics;
 };
 
-// Of the columns of `cut`, or of the whole row of a cluster, whose slice is at `from`.
+// Merges the parts of this block, or of all blocks of a cluster. `cut` and `from` are those of the slice.
 NJ_DEVICE Statistics merge_parts(const Part* parts, const Cut& cut, const Source& from) {
   const auto part = [&](int i) { return parts[i].statistics; };
   if constexpr (kWhole) {
@@ -48,13 +48,14 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     hw::cluster_enter();
   }
 
-  unsigned tag = 0;  // of the slots of the row before; what warp 0 knows
+  unsigned tag = 0;  // of the row published last; known to warp 0
   if constexpr (Exchange::chosen == Exchange::grid) {
     hw::wait_for_previous_launch();
     if (warp == 0) tag = first_tag(on.workspace);
   }
 
-  // Parts are written again only behind the barrier of the row between, so there are two places for them.
+  // Double-buffered: the parts of a row are overwritten two rows later, behind the barrier of the row
+  // between.
   unsigned turn = 0;
   for (long long row = blockIdx.x / kBlocksPerRow; row < on.rows; row += teams, ++turn) {
     const int place = turn % 2, half = place * kParts;
@@ -82,7 +83,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     }
     if constexpr (Exchange::chosen == Exchange::cluster) {
       if (row < teams) hw::cluster_entered();
-      hw::warp_barrier();  // all lanes have read the parts in whose place others now may send
+      hw::warp_barrier();  // all lanes have read the parts that other blocks may overwrite now
       if (lane % kWarp < kBlocksPerRow)
         hw::send(Part{own}, parts + half + slice * kWarps + warp, arrived + place, lane % kWarp);
       hw::barrier_wait(arrived + place, turn / 2 % 2);

@@ -1,5 +1,5 @@
-// How blocks that share a row learn the moments of all of it: through nothing where a block has the whole
-// row, through each other's shared memory in a cluster, through slots in the workspace over the grid.
+// How blocks that share a row exchange its statistics: in a cluster through each other's shared memory,
+// over the grid through slots in the workspace (the LL protocol: data and flag in one 8-byte store).
 namespace normjit {
 
 static_assert((kBlocksPerRow > 1) == (Exchange::chosen != Exchange::none));
@@ -11,14 +11,14 @@ NJ_DEVICE int columns_of_slice(int slice) {
   return left < 0 ? 0 : left < kSpan ? static_cast<int>(left) : kSpan;
 }
 
-// Over the grid: the kBlocksPerRow blocks that share a row are a team, and teams take the rows in turn. A
-// publish is tagged with a number that grows from row to row and from launch to launch.
+// Over the grid, the kBlocksPerRow blocks that share a row are a team, and teams take the rows in turn.
+// What a block publishes is flagged with a tag that grows from row to row and from launch to launch.
 NJ_DEVICE Meeting& meeting_in(unsigned char* workspace) { return *reinterpret_cast<Meeting*>(workspace); }
 
 NJ_DEVICE unsigned first_tag(unsigned char* workspace) { return meeting_in(workspace).header.epoch; }
 
-// A block leaves its part of each row for its team, in kRowDepth places in turn. One thread calls this; a
-// place is written again when the whole team has gathered what it had.
+// Publishes the statistics of a slice to the team, in kRowDepth places in turn. One thread calls this,
+// after the whole team has gathered what the place held.
 template <int kRowDepth>
 NJ_DEVICE Slot* slots_of(unsigned char* workspace, unsigned tag) {
   const unsigned first = blockIdx.x / kBlocksPerRow * kBlocksPerRow;
@@ -29,8 +29,8 @@ NJ_DEVICE void publish_part(unsigned char* workspace, unsigned tag, const Statis
   hw::publish(slots_of<kRowDepth>(workspace, tag)[slice].words, part, tag);
 }
 
-// The moments of the row from those of all slices. One warp calls this, and all its lanes get the same.
-// own(i) is how many columns slice i has.
+// Gathers the statistics of all slices and merges them; slice i has own(i) columns. One warp calls this,
+// and all its lanes get the same.
 template <int kRowDepth, class Own>
 NJ_DEVICE Statistics gather_row(unsigned char* workspace, unsigned tag, const Own& own) {
   const int lane = threadIdx.x % Merging<kBlocksPerRow>::kWidth;
@@ -41,7 +41,7 @@ NJ_DEVICE Statistics gather_row(unsigned char* workspace, unsigned tag, const Ow
   return Statistics::merge_all<kBlocksPerRow>([&](int i) { return parts[i / kWarp]; }, own, kColumns);
 }
 
-// One thread of each block calls this when its block is done, with the last tag that its team used.
+// One thread of each block calls this at the end, with the last tag that its team used.
 NJ_DEVICE void leave(unsigned char* workspace, unsigned tag, long long team, long long rows) {
   // Team 0 has the most rows, so its last tag is the largest.
   const long long teams = gridDim.x / kBlocksPerRow, own = (rows - team + teams - 1) / teams;

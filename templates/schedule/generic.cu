@@ -1,11 +1,10 @@
-// Rows of every spec, with one text: columns, dtypes, epsilon, activation and scale come with the launch, and
-// pointers that are null say what the spec does not have. It serves while a spec's own kernel is still to be
-// compiled, or where there is no compiler.
-//
-// Why it is fast enough: all that is decided at run time is the same for all threads, and decided once for
-// kTake elements of a lane, in front of loads that then follow each other. A warp has a row that fits into a
-// chunk of kSpan columns; a longer row has a block, each warp a part of it. A chunk is read twice to be
-// measured, the second time out of L1, and once more, out of L2, to be applied.
+// One kernel for every spec: columns, dtypes, epsilon, activation and scale are launch arguments, and a
+// null pointer is an absent operand. It serves while a spec's own kernel is being compiled, or without a
+// compiler.
+// Why it is fast enough: run-time decisions are uniform over all threads, and made once for kTake elements
+// of a lane, before their loads. A warp takes a row of up to kSpan columns; a block takes a longer row,
+// each warp a part of it. A chunk is read three times: twice to be measured, the second time from L1, and
+// once to be written, from L2.
 namespace normjit {
 
 static_assert(kThreadsPerRow == kWarp && kVector == 1, "the lanes of a warp take single elements");
@@ -13,7 +12,7 @@ static_assert(kBlocksPerRow == 1 && !kUnaligned && kHasStatistics, "a block has 
 
 enum class DType : unsigned char { f16, bf16, f32, f64 };
 
-// What other kernels know of their spec before they run; src/normjit/service/prepared.h has the same.
+// The spec, which is a constant in other kernels. src/normjit/service/prepared.h has the same structure.
 struct RuntimeSpec {
   double epsilon, scale;
   int columns;
@@ -21,7 +20,7 @@ struct RuntimeSpec {
   DType input, output, weight;
 };
 
-// Elements that a lane takes at a time, every kWarp-th. The error function in double is long.
+// Elements that a lane takes at a time, each kWarp apart. In double fewer: the error function is long.
 enum : int { kTake = kSame<Acc, double> ? 2 : 4 };
 using Taken = Acc[kTake];
 
@@ -131,7 +130,7 @@ NJ_GENERIC_KERNEL(NJ_ENTRY, kThreads) {
   const Acc share = Acc(1) / spec.columns, epsilon = static_cast<Acc>(spec.epsilon),
             scale = static_cast<Acc>(spec.scale);
 
-  // Who has a row, and which columns of it warp i has.
+  // Whether a warp has a row alone, and the columns of warp i otherwise.
   const bool alone = spec.columns <= kSpan;
   const long long most = alone ? spec.columns : ((spec.columns - 1) / kThreads + 1LL) * kWarp;
   const auto own = [&](int i) {
@@ -144,7 +143,7 @@ NJ_GENERIC_KERNEL(NJ_ENTRY, kThreads) {
 
   hw::wait_for_previous_launch();
   hw::allow_next_launch();
-  int half = 0;  // parts are written again only behind the barrier of the row between
+  int half = 0;  // double-buffered, as in block_row
   for (long long row = first; row < on.rows; row += step) {
     const long long x_begin = row * on.x_stride + begin, y_begin = row * on.y_stride + begin;
     Statistics all = measure(on.x, spec.input, x_begin, count, lane);

@@ -1,37 +1,35 @@
-// Long rows, and few of them: kBlocksPerRow blocks, one on each multiprocessor, share a row, hold their slice
-// of it in shared memory, and stay for row after row.
-//
-// Why it is fast: x is read once. What is in flight does not depend on registers: one thread feeds a ring of
-// chunks by bulk copies, and the next rows arrive while this one is written. The roles are dealt to the
-// warps, so that nobody waits for what he does not need: one feeds the ring, four measure, one slots the
-// moments of the slice, one concludes the statistics of the row from all slots, eight apply. The consumers
-// keep weight and bias in registers from row to row, as far as they fit.
-//
-// Rows may begin anywhere: scalar.cuh.
+// Long rows, and few of them: kBlocksPerRow blocks, one on each multiprocessor, share a row. Each holds its
+// slice of it in shared memory, and goes on with the next row.
+// Why it is fast: x is read once. What is in flight does not depend on registers: bulk copies fill a ring
+// of chunks, and the next rows arrive while this one is written. Warp-specialised: 1 producer warp, 4
+// reduce, 1 publishes the statistics of the slice, 1 finalizes those of the row, 8 consumer warps normalize
+// and store. Consumers keep the parameters of their columns in registers from row to row, as far as they
+// fit.
+// Unaligned rows pass through scalar.cuh.
 namespace normjit {
 
-// Parameters of a slice stay in registers from row to row, the first ones first, as far as they fit.
+// How many of the parameters a consumer holds in registers from row to row.
 enum : int { kParameterRegisters = kOwn * kPerThread * kVector * static_cast<int>(sizeof(Weight)) / 4 };
 enum : int { kFitting = kMostHeld / kParameterRegisters };
 enum : int { kHeldParameters = kFitting < kParameters ? kFitting : kParameters };
-// What is not held is asked for so many chunks ahead.
+// The others are loaded this many chunks ahead.
 enum : int { kUnheld = kParameters - kHeldParameters };
 enum : int { kAsked = kUnheld > 0 ? 2 : 1 };
-// Chunks of the next row that the consumers take into registers while they wait for its statistics, where the
-// ring is short: what then remains of the registers.
+// Where the ring is short, consumers use the remaining registers to take chunks of the next row while they
+// wait for its statistics.
 enum : int { kUsed = 40 + (kHeldParameters * kOwn + kUnheld * kAsked) * (kParameterRegisters / kOwn) };
 enum : int { kLeft = kManyRegisters > kUsed ? kManyRegisters - kUsed : 0 };
 enum : int { kWanted = kStages >= 3 * kOwn ? 0 : kLeft / (4 * kPerThread) };
 enum : int { kTaken = kWanted < kOwn ? kWanted : kOwn };
 
-// Whole 16 bytes of so many weights: narrower than x, they may begin and end between them.
+// Prefetches `count` weights. Only whole 16 bytes: weights narrower than x may begin and end between them.
 NJ_DEVICE void prefetch(const Weight* from, int count) {
   const auto past = static_cast<int>(reinterpret_cast<unsigned long long>(from) % 16);
   const int skipped = (16 - past) % 16, bytes = count * static_cast<int>(sizeof(Weight)) - skipped;
   if (bytes >= 16) hw::prefetch(reinterpret_cast<const unsigned char*>(from) + skipped, bytes / 16 * 16);
 }
 
-// One thread: the parameters that the consumers will read for every row.
+// One thread: prefetches the parameters that consumers read for every row.
 NJ_DEVICE void prefetch_parameters(const Part& part, const Columns& columns) {
   for (int c = 0; c < part.own; ++c)
 #pragma unroll
@@ -39,7 +37,8 @@ NJ_DEVICE void prefetch_parameters(const Part& part, const Columns& columns) {
       prefetch(columns.at[p] + part.begin(c), part.columns(c));
 }
 
-// A measuring warp's part of the chunk at `at`, which has `count` columns, joins what the thread has seen.
+// Merges a reduce thread's part of a chunk of `count` columns into the statistics of the `seen` columns
+// before.
 template <bool kFull>
 NJ_DEVICE void measure_chunk(const Ring& ring, ChunkState at, int count, int self, unsigned zero,
                              Statistics& all, Acc& seen) {
@@ -64,8 +63,8 @@ NJ_DEVICE void measure_chunk(const Ring& ring, ChunkState at, int count, int sel
   seen += own;
 }
 
-// Columns of a slice that measuring warp `warp` has: of the last chunk, its lanes' share of what is dealt to
-// all lanes in turn.
+// Columns of a slice that reduce warp `warp` has. The columns of the last chunk are dealt to all lanes in
+// turn.
 NJ_DEVICE int columns_of_reduce_warp(int warp, const Part& part) {
   constexpr int kDealt = kUnaligned ? 1 : kVector;  // columns at a time
   const int last = part.columns(part.own - 1) / kDealt, left = last % kReduceThreads - warp * kWarp;
@@ -73,7 +72,7 @@ NJ_DEVICE int columns_of_reduce_warp(int warp, const Part& part) {
   return (part.own - 1) * (kSpan / 4) + (last / kReduceThreads * kWarp + lanes) * kDealt;
 }
 
-// A reduce thread's part of a slice of a row, chunk after chunk, and then its warp's.
+// The statistics of a reduce warp's part of a slice: each thread chunk by chunk, then over the warp.
 NJ_DEVICE Statistics measure_slice(const Ring& ring, ChunkState& at, int past, const Part& part, int self,
                                    int columns, unsigned zero) {
   Statistics all = {};
@@ -95,7 +94,7 @@ NJ_DEVICE Statistics measure_slice(const Ring& ring, ChunkState& at, int past, c
     }
   }
   if constexpr (kFullChunks) return merge_lanes<kWarp>(all, seen);
-  hw::opaque(columns);  // or its reciprocal waits in a register, which there is not, for the next row
+  hw::opaque(columns);  // else its reciprocal stays in a register over all rows
   return Statistics::merge_all<kWarp>([&](int) { return all; }, [&](int) { return seen; },
                                       columns > 0 ? columns : Acc(1));
 }
@@ -123,7 +122,7 @@ NJ_DEVICE void measure(const Ring& ring, const Operands& on, const Part& part, l
   }
 }
 
-// What the reduce warps know of a slice.
+// The statistics that the reduce warps have made of a slice.
 struct SliceParts {
   const Statistics* warps;  // [kRowDepth][4]
   hw::MemoryBarrier* ready;
@@ -158,8 +157,8 @@ NJ_DEVICE void finalize_rows(const SliceParts& parts, const Operands& on, const 
   for (long long row = team; row < on.rows; row += teams, state.advance()) {
     Statistics all;
     if constexpr (Exchange::chosen == Exchange::grid) {
-      // What the team has published follows from what this block has measured. The wait says so to the memory
-      // model: the place for the statistics was read before.
+      // The team publishes only after this block has measured, so this wait never takes long. It orders the
+      // write of `known` behind the read of what it held before.
       hw::barrier_wait(parts.ready + state.index, state.phase);
       all = gather_row<kSlotDepth>(on.workspace, ++tag, [](int i) { return columns_of_part(i); });
     } else {
@@ -188,8 +187,8 @@ struct Consumer {
   Vec<Input> taken[kTaken > 0 ? kTaken : 1][kPerThread];
   Parameters next[kAsked][kPerThread];  // of the chunks that are next, where it is not held
 
-  // Whether there is a chunk c, and vector k of it is this thread's. Known before it runs for all but the
-  // last chunk, or loads would stand behind branches and be waited for there.
+  // Whether there is a chunk c, and whether vector k of it is in the row. Constant for all but the last
+  // chunk: loads behind branches would be waited for there.
   NJ_METHOD bool has(int c) const { return c < kOwn - 1 || c < part.own; }
   NJ_METHOD bool has(int c, int k) const {
     return has(c) && (kFullChunks || c < kOwn - 1 || column(k) < part.columns(c));
@@ -238,7 +237,7 @@ struct Consumer {
     at.advance();
   }
 
-  // What can be had before the statistics of the row are known.
+  // Loads what does not depend on the statistics of the row.
   NJ_METHOD void take_ahead() {
 #pragma unroll
     for (int c = 0; c < kAsked && c < kOwn; ++c)
@@ -278,13 +277,13 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
   NJ_SHARED(hw::MemoryBarrier, ready, kRowDepth);
   NJ_SHARED(Statistics, partial, 4 * kRowDepth);
   NJ_SHARED(RowStatistics, known, kRowDepth);
-  NJ_SHARED(unsigned, tag, 1);  // of the slots before this launch
+  NJ_SHARED(unsigned, tag, 1);  // of what was published before this launch
   const int warp = threadIdx.x / kWarp;
   const long long team = blockIdx.x / kBlocksPerRow, teams = gridDim.x / kBlocksPerRow;
   const int slice = static_cast<int>(blockIdx.x) % kBlocksPerRow;
   const Part part(slice);
   const Ring ring{chunks, filled, freed};
-  const auto zero = static_cast<unsigned>(on.rows >> 63);  // which the compiler does not know
+  const auto zero = static_cast<unsigned>(on.rows >> 63);  // 0, but opaque to the compiler
 
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {

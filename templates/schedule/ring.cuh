@@ -10,8 +10,8 @@ static_assert(kVector * sizeof(Input) == 16, "bulk copies move whole 16 bytes");
 static_assert(Exchange::chosen != Exchange::cluster);
 static_assert(!kUnaligned || kColumns >= 2 * kVector, "the ends of a row have a vector each");
 
-// The warps: four for odd jobs, four that measure, the others apply. Registers are dealt to groups of four;
-// to measure what must be widened or comes in single elements takes more of them.
+// Warps 0 to 3 produce, publish and finalize, warps 4 to 7 reduce, the others consume. Registers are dealt
+// to groups of four warps; to reduce 16-bit or single elements takes more of them.
 enum : int { kReduceThreads = 4 * kWarp, kFirstConsumer = kThreads - kThreadsPerRow };
 enum : int {
   kFewRegisters = sizeof(Input) == 2 || kUnaligned ? 72 : 56,
@@ -28,7 +28,7 @@ static_assert(kOwn <= kStages, "a slice fits in the ring");
 enum : int {
   kRoom = plan_math::ring_room(kSpan, kVector, kUnaligned)
 };  // for a chunk in the ring, in columns
-// Chunks in flight: 40 KiB on a multiprocessor keep the memory busy; more of them disturb the writes.
+// Chunks in flight: 40 KiB on a multiprocessor keep the memory busy; more slows the writes down.
 enum : int { kEnough = 40 * 1024 / (kColumns / kChunks * static_cast<int>(sizeof(Input))) };
 enum : int { kInFlight = kEnough < 1 ? 1 : kEnough < kStages ? kEnough : kStages };
 
@@ -58,20 +58,20 @@ struct Ring {
     hw::barrier_wait(filled + at.index, at.phase);
     return chunk(at);
   }
-  // One warp: it has taken what it wants of a chunk; `loaded` are bits of all that.
+  // One warp: frees a chunk when `loaded`, bits of all that the lanes read of it, has arrived.
   NJ_METHOD void leave(ChunkState at, unsigned loaded, unsigned zero) const {
     hw::warp_barrier();
     if (threadIdx.x % kWarp == 0) hw::barrier_arrive_after(freed + at.index, loaded, zero);
   }
 };
 
-// Registers that an consumer keeps weight and bias in, at most; from sm_120 on the compiler deals none anew.
+// Registers of a consumer for parameters, at most; from sm_120 on the compiler does not deal registers.
 enum : int { kMostHeld = kArch < 120 ? 128 : 32 };
 
 // How far behind an aligned vector a row begins.
 NJ_DEVICE int past_of(const Input* row) { return cut_of(row, kColumns).past; }
 
-// Bits that are known when the value has been loaded.
+// Bits of a value, to wait for its load.
 template <class T>
 NJ_DEVICE unsigned first_word(const T& value) {
   unsigned word;
@@ -79,10 +79,10 @@ NJ_DEVICE unsigned first_word(const T& value) {
   return word;
 }
 
-// How many chunks of a row a slice has, at most one less than another, and which comes first. Slices take
-// them in turn, so that all together walk along the row. Where rows begin anywhere, each takes neighbours, so
-// that few vectors are shared with another slice; the last ones have more, so that a last chunk that is not
-// full is nowhere but where compilers expect it.
+// How many chunks of a row a slice has, and its first one. Numbers differ by one at most. Slices take
+// chunks in turn, so that all walk along the row together. Slices of unaligned rows take neighbouring
+// chunks, so that few vectors are shared between slices; the last slices have more, so that a partial last
+// chunk is always in a slice of kOwn chunks.
 NJ_DEVICE int chunks_of_slice(int slice) {
   if constexpr (kChunks % kBlocksPerRow == 0) return kOwn;
   if constexpr (kUnaligned)
@@ -115,8 +115,8 @@ struct Part {
   }
 };
 
-// Which of the `columns` of a slice a lane brings to the ring: the first half of a warp has those in front of
-// the first whole vector, the second half those behind the last. -1: none.
+// Which single element of a slice of `columns` a lane copies to the ring: the first half of a warp has
+// those before the first whole vector, the second half those behind the last. -1: none.
 NJ_DEVICE int end_column(int past, int lane, int columns) {
   const int head = (kVector - past) % kVector, tail = (past + columns) % kVector;
   const int i = lane % (kWarp / 2);
@@ -129,14 +129,14 @@ NJ_DEVICE Input load_end(const Input* slice, int lane, int columns) {
   return column < 0 ? Input() : hw::load<hw::Cache::evict_first, Input>(slice + column);
 }
 
-// One warp, of which one thread suffices where no slice has such ends: keeps the ring full, row after row.
+// The producer warp: keeps the ring full, row after row. One thread suffices for aligned rows.
 NJ_DEVICE void produce(const Ring& ring, const Operands& on, const Part& part, long long team,
                        long long teams) {
   const int lane = static_cast<int>(threadIdx.x), columns = columns_of_part(part.slice);
   ChunkState at, oldest;  // the oldest that may be in flight
   int in_flight = 0;
   const Input* from = source_of(on, team, part.begin(0)).x;
-  Input next_end = Input();  // of the row behind
+  Input next_end = Input();  // of the next row
   if (kUnaligned && team < on.rows) next_end = load_end(from, lane, columns);
   for (long long row = team; row < on.rows; row += teams, from += teams * on.x_stride) {
     const int past = past_of(from), own_end = end_column(past, lane, columns);
@@ -155,7 +155,7 @@ NJ_DEVICE void produce(const Ring& ring, const Operands& on, const Part& part, l
       const long long begin = part.begin(c) - part.begin(0);
       int first = 0, vectors = count / kVector;
       if constexpr (kUnaligned) {
-        // Vectors that have a column of the chunk, but not those that another slice has a part of.
+        // Vectors with a column of the chunk, but not those that are shared with another slice.
         const int behind = (past + count + kVector - 1) / kVector;
         const int whole = (past + columns - static_cast<int>(begin)) / kVector;
         first = c == 0 && past > 0 ? 1 : 0;

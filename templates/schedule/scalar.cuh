@@ -1,6 +1,5 @@
-// Out of the ring in single elements, for rows that begin anywhere: neighbouring lanes take neighbouring
-// elements of x, weight, bias and y, none of which need be aligned. Statistics and epilogue are those of
-// vectors.
+// Unaligned rows out of the ring, in single elements: neighbouring lanes take neighbouring elements of x,
+// of the parameters and of y, none of which need be aligned.
 namespace normjit {
 
 // What one of kOf lanes has of `count` columns. kKnown: the count, where the compiler knows it, else 0.
@@ -52,15 +51,14 @@ NJ_DEVICE constexpr int part_of(int count, int most) {
   return part;
 }
 
-// A measuring warp's part of the chunk at `at`, which has `count` columns, joins what the thread has seen; as
-// many at a time as there are registers for.
+// As measure_chunk() of vectors; as many elements at a time as there are registers for.
 template <int kKnown>
 NJ_DEVICE void reduce_scalars(const Ring& ring, ChunkState at, int past, int count, int self, unsigned zero,
                               Statistics& all, Acc& seen) {
   constexpr int kEach = kSpan / kReduceThreads;
   constexpr int kTogether = part_of(kEach, (kKnown > 0 ? 128 : 32) / static_cast<int>(sizeof(Acc)));
   using Own = Share<kReduceThreads, kKnown>;
-  // Or what follows from them waits in registers, which there are not, for the next row.
+  // Else values derived from them stay in registers over all rows.
   hw::opaque(self);
   hw::opaque(count);
   const Own own{self, count};
@@ -82,8 +80,8 @@ NJ_DEVICE void reduce_scalars(const Ring& ring, ChunkState at, int past, int cou
   ring.leave(at, loaded, zero);
 }
 
-// A row of one chunk of which a reduce thread's part fits in its registers: the warp's moments at once, since
-// those of each thread need not be merged.
+// A row of one chunk whose elements fit in the registers of the reduce threads: measured by a warp at once,
+// without a merge of the threads' parts.
 enum : int { kOfRow = kLast > 0 ? (kLast + kReduceThreads - 1) / kReduceThreads : 1 };  // elements
 enum : bool {
   kAtOnce = kUnaligned && kOwn == 1 && kLast > 0 && kOfRow* static_cast<int>(sizeof(Acc)) <= 160
@@ -99,8 +97,8 @@ NJ_DEVICE Statistics measure_row(const Ring& ring, ChunkState at, int past, int 
   return Statistics::of<kWarp>(Scalars<kOfRow, Own>{values, own, 0}, Acc(columns > 0 ? columns : 1));
 }
 
-// Normalizes and writes, with the parameters that each thread keeps, widened, if they fit in its registers;
-// else those of a chunk are asked for while the chunk before is written.
+// As Consumer, for single elements. Parameters are kept widened if they all fit in registers; else those of
+// a chunk are loaded while the chunk before is written.
 struct ScalarConsumer {
   const Ring& ring;
   const Part& part;
@@ -169,7 +167,7 @@ struct ScalarConsumer {
     if constexpr (!kKeeps) ask(kept[0], 0);
   }
 
-  // What of a row begins at y.
+  // Writes the slice of a row that begins at y.
   NJ_METHOD void write_slice(int past, const RowStatistics& statistics, Output* y) {
 #pragma unroll(kKeeps ? kOwn : 1)
     for (int c = 0; c < kOwn; ++c)

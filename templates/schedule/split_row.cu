@@ -1,10 +1,8 @@
-// Rows of any length: each row is cut into chunks that one block holds, and is read twice in one launch, for
-// its statistics and to apply them.
-//
-// Why it is fast: a few gigantic rows occupy all multiprocessors, and what is read again is still near. Rows
-// whose weights fit in L2 are applied one by one, right behind the measuring, so that the second read of x
-// hits L2. Longer ones are applied in groups, chunk by chunk, so that weight and bias are fetched once for
-// the whole group.
+// Rows of any length: a row is cut into chunks, each of which a block holds, and is read twice in one
+// launch: to be measured, and to be written.
+// Why it is fast: a few gigantic rows occupy all multiprocessors. Rows whose parameters fit in L2 are
+// written one by one, right behind the measuring, so that the second read of x hits L2. Longer rows are
+// written in groups, chunk by chunk, so that parameters are fetched once for the whole group.
 //
 // The work is two streams of items. Measuring goes chunk after chunk and row after row; applying goes group
 // after group, in it chunk after chunk, kBatch rows an item. Blocks claim items by tickets, in an order where
@@ -15,7 +13,7 @@ namespace normjit {
 static_assert(kThreadsPerRow == kThreads, "all threads share a chunk");
 
 enum : long long { kChunks = plan_math::chunks(kColumns, kSpan, kCovered) };
-// Rows that an apply item takes, with the same weights, out of L1.
+// Rows of an apply item, which share the parameters in L1.
 enum : int { kBatch = kGroupRows < 4 ? kGroupRows : 4 };
 enum : int { kBatches = kGroupRows / kBatch };
 static_assert(kGroupRows == kBatch * kBatches);
@@ -29,7 +27,7 @@ struct alignas(16) KnownRow {
   Acc unused;
 };
 
-// The workspace: the ring of rows, and behind what all kernels share, what a row of it holds.
+// The workspace. Behind what all kernels share lie the statistics of the ring's rows and of their chunks.
 struct Workspace {
   Header* header;
   RingRow* ring;              // ring_rows of them in use
@@ -38,7 +36,7 @@ struct Workspace {
   int ring_rows, ring_shift;  // a power of two, and its logarithm
 
   NJ_METHOD int slot(long long row) const { return static_cast<int>(row & (ring_rows - 1)); }
-  // How many rows used the slot before.
+  // How many rows have used its slot before.
   NJ_METHOD unsigned long long turn(long long row) const { return row >> ring_shift; }
 };
 
@@ -91,8 +89,7 @@ NJ_DEVICE Work work_of(long long ticket, const Schedule& s) {
   return place < kBatch ? Work{true, s.leading + step * kBatch + place} : Work{false, step};
 }
 
-// Lets others know the moments of a measured chunk, which was cut so. True if that completes its row. One
-// warp calls this.
+// Publishes the statistics of a measured chunk. True if that completes its row. One warp calls this.
 NJ_DEVICE bool publish(long long item, const Cut& cut, const Workspace& w, const Statistics* parts,
                        int lane) {
   const long long row = item / kChunks, chunk = item % kChunks;
@@ -105,8 +102,8 @@ NJ_DEVICE bool publish(long long item, const Cut& cut, const Workspace& w, const
   return hw::arrive(&w.ring[slot].measured) + 1 == (turn + 1) * kChunks;
 }
 
-// Merges the chunks of a row, in the same order whichever block does it, and lets the row be applied. The
-// whole block calls this.
+// Merges the chunks of a row, in the same order in any block, and releases the row to be written. The whole
+// block calls this.
 NJ_DEVICE void complete(long long row, const Workspace& w, const Operands& on, WideSums* sums) {
   const int slot = w.slot(row);
   const ChunkStatistics* chunks = w.chunks + slot * kChunks;
@@ -125,14 +122,14 @@ NJ_DEVICE void complete(long long row, const Workspace& w, const Operands& on, W
 }
 
 NJ_KERNEL(NJ_ENTRY, kThreads) {
-  // Pairs of halves, used in turn, so that one barrier an item is enough.
+  // Double-buffered, so that one barrier an item is enough.
   NJ_SHARED(unsigned long long, claimed, 2);
   NJ_SHARED(bool, completes, 2);
   NJ_SHARED(Statistics, parts, 2 * kWarps);
   NJ_SHARED(WideSums, sums, kWarps);
   NJ_SHARED(RowStatistics, statistics, kBatch);
 
-  // What is the same for all items lies in shared memory, which leaves the registers to the slice.
+  // Constant over all items: in shared memory, to leave the registers to the fragment.
   NJ_SHARED(Workspace, shared_workspace, 1);
   NJ_SHARED(Schedule, shared_schedule, 1);
   const Workspace& w = shared_workspace[0];
@@ -153,7 +150,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
   }
   hw::block_barrier();
   unsigned long long ticket = claimed[1];
-  long long measured = -1;  // the item before, if it measured: its moments are still to be published
+  long long measured = -1;  // the item before, if it measured: not published yet
   Cut cut_before = {};
   for (int half = 0;; half ^= 1) {
     const bool done = ticket >= schedule.tickets;
@@ -170,7 +167,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     const Cut cut = cut_of(from.x, columns_of_chunk(chunk));
     const bool applies = !done && !work.measures && row < on.rows;  // the last group may be short
 
-    // The first read of a chunk. Behind its loads the chunk before is published.
+    // The first read of a chunk. The chunk before is published while its loads are in flight.
     Fragment fragment;
     if (measures) load<hw::Cache::no_l1>(fragment, from, lane, cut);
     bool completed = false;

@@ -4,18 +4,18 @@
 // Why it is fast: where rows follow each other without a gap, a tile is one run of memory, however long its
 // rows are. The warp moves it in accesses of 16 bytes that are contiguous over its lanes, and in single
 // elements only at the two ends. In shared memory the lanes then read and write elements of their rows, of
-// which no two lie in the same bank where the planner could choose so. Nothing but barriers of the warp is
-// waited for. Where rows have gaps, and in the last tile, each row is a run of its own.
+// which no two lie in the same bank where the planner could choose so. There are no barriers but the
+// warp's. Where rows have gaps, and in the last tile, each row is a run of its own.
 namespace normjit {
 
 static_assert(kSpan >= kColumns && !kUnaligned, "the lanes cover the row");
 static_assert(kThreadsPerRow <= kWarp, "a row stays in a warp");
 
 enum : int { kRows = kWarp / kThreadsPerRow * kGroupRows };  // of a tile
-// Elements of 16 bytes, or of 8 and less of the shorter type.
+// Elements of a wide access: 16 bytes of the larger type.
 enum : int { kWide = 16 / kLargest };
 static_assert(kVector <= kWide, "what a lane reads in shared memory is aligned");
-// Where each row is a run of its own, from how many elements on the next begins at most.
+// Elements from one row to the next, where each row is a run of its own.
 enum : int { kPitch = plan_math::tile_pitch(kColumns, kWide) };
 // Shared memory of a warp.
 enum : int { kTileBytes = plan_math::tile_bytes(kRows, kColumns, kLargest) };
@@ -54,7 +54,7 @@ NJ_DEVICE bool is_wide(int k, const Cut& cut) {
   return (k + 1) * kWarp * kWide <= kRun - 2 * (kWide - 1) || wide_at(k) < cut.body;
 }
 
-// To `place`, the tile's shared memory. By asynchronous copies where there are any: they pass no registers,
+// Copies a tile to its shared memory. Asynchronous copies (sm_80) need no registers:
 // 0.97 instead of 0.93 of copy speed at 39 bf16 columns, 0.98 instead of 0.95 at 24 f16.
 NJ_DEVICE void fetch(const Tile<const Input>& tile, Input* place) {
   if (tile.is_one_run()) {
@@ -99,7 +99,7 @@ NJ_DEVICE void fetch(const Tile<const Input>& tile, Input* place) {
   }
 }
 
-// From there.
+// Copies a tile from its shared memory.
 NJ_DEVICE void put(const Tile<Output>& tile, const Output* place) {
   if (tile.is_one_run()) {
     const Cut cut = cut_into<kWide>(tile.first, kRun);
@@ -152,7 +152,7 @@ NJ_DEVICE void write_vector(T* to, const Vec<T>& value) {
 // Whether a lane has a vector k.
 NJ_DEVICE bool has(int k, int lane) { return inside(k, lane, {0, 0, kColumns, kColumns}); }
 
-// A lane's part of a row, widened: a single element would take a register all the same.
+// A lane's part of a row, widened: a single 16-bit element takes a register, too.
 struct WidenedFragment {
   Acc at[kPerThread][kVector];
 
@@ -200,7 +200,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     fetch(from, in);
     hw::warp_barrier();
 
-    // Lanes beyond the last row take part in the shuffles with that one; what they write is not put anywhere.
+    // Lanes beyond the last row compute that row again, for the shuffles; their results are not copied.
     WidenedFragment held[kGroupRows];
 #pragma unroll
     for (int g = 0; g < kGroupRows; ++g)

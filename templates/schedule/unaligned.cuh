@@ -1,7 +1,7 @@
-// Rows that may begin anywhere: the vectors of x, of the weights and of y begin at different columns. So the
-// row passes through shared memory, where lanes read and write single elements: neighbouring lanes
-// neighbouring elements, at any distance from an aligned place without a conflict. Global memory sees whole
-// vectors, and single elements only at the ends of a row.
+// Writing rows that may begin anywhere: the aligned vectors of x, of the parameters and of y begin at
+// different columns. So the row passes through shared memory, where neighbouring lanes read and write
+// neighbouring single elements, without bank conflicts at any offset. Global memory sees whole vectors, and
+// single elements only at the ends of a row.
 namespace normjit {
 
 // Neighbouring elements that a lane takes at a time: two of 16 bits fill a register.
@@ -26,8 +26,8 @@ NJ_DEVICE void lanes_barrier() {
   }
 }
 
-// Of a parameter, of which there are `count`. 16-bit neighbours are read together where they are aligned to
-// that.
+// Loads elements of a parameter that has `count`. 16-bit neighbours are read together where they are
+// aligned to that.
 template <bool kTogether>
 NJ_DEVICE Few<Weight> load_few(const Weight* from, int at, int count) {
   if constexpr (kTogether)
@@ -39,8 +39,8 @@ NJ_DEVICE Few<Weight> load_few(const Weight* from, int at, int count) {
   return few;
 }
 
-// The steps of a lane, from `in` to registers. kKnown: the number of columns where the compiler knows it,
-// else 0; then it can leave out the conditions, behind which it would wait for each load alone.
+// Finishes the elements of a lane, from `in` to registers. kKnown is the number of columns if it is a
+// constant, else 0: without conditions, the compiler does not wait for each load alone.
 template <bool kTogether, int kKnown>
 NJ_DEVICE void finish_few(Few<Output>* done, const Held* in, const RowStatistics& s, const Columns& columns,
                           int lane, int of_row) {

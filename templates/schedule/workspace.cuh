@@ -1,23 +1,23 @@
-// The caller's memory, for kernels whose blocks meet through it. What stands here stands in the same place
-// for all of them, and each leaves it as the next expects it, so that they can use one workspace in turn: the
-// counters are zero between launches, and the tags of slots only grow.
+// The workspace: the caller's memory, through which blocks exchange data. All kernels have this layout, and
+// leave it ready for the next launch of any of them: the counters are zero between launches, and tags only
+// grow.
 namespace normjit {
 
 struct Header {
   unsigned long long next_ticket, finished_blocks;
-  unsigned epoch;  // the largest tag of any publish so far
+  unsigned epoch;  // the largest tag so far
   unsigned unused[3];
 };
 
 // Rows of split_row take turns in a ring; the counters of a ring row grow over the rows that use it.
 struct RingRow {
-  unsigned long long measured;  // chunks whose moments stand
-  unsigned long long ready;     // rows whose statistics stand
-  unsigned long long applied;   // chunks that need the statistics no more
+  unsigned long long measured;  // chunks that are published
+  unsigned long long ready;     // rows whose statistics are known
+  unsigned long long applied;   // chunks that have read the statistics
   unsigned long long unused;
 };
 
-// What a block leaves for the others that share its row (exchange.cuh).
+// What a block publishes to its team (exchange.cuh).
 struct Slot {
   unsigned long long words[plan_math::kSlotWords];
 };
