@@ -309,7 +309,7 @@ TEST(HostCornersOfSplitRow, HugeRows) {
 
 struct Sharing {
   Exchange exchange;
-  int slices;
+  int blocks_per_row;
 };
 constexpr Sharing kSharings[] = {{Exchange::cluster, 2}, {Exchange::cluster, 4}, {Exchange::cluster, 8},
                                  {Exchange::grid, 2},    {Exchange::grid, 3},    {Exchange::grid, 10}};
