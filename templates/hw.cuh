@@ -209,36 +209,12 @@ NJ_DEVICE T shuffle_xor(T value, int lane_mask, unsigned members = kAllLanes) {
   return __shfl_xor_sync(members, value, lane_mask);
 }
 
-// The value of the lane that many below; the lowest lanes keep their own.
-template <class T>
-NJ_DEVICE T shuffle_up(T value, int lanes, unsigned members = kAllLanes) {
-  return __shfl_up_sync(members, value, lanes);
-}
-
-// The value of the lane that many above; the highest lanes keep their own.
-template <class T>
-NJ_DEVICE T shuffle_down(T value, int lanes, unsigned members = kAllLanes) {
-  return __shfl_down_sync(members, value, lanes);
-}
-
-// The mask of the members that vote yes.
-NJ_DEVICE unsigned ballot(bool vote, unsigned members = kAllLanes) { return __ballot_sync(members, vote); }
-
 // What the members wrote before is visible to the members behind.
 NJ_DEVICE void warp_barrier(unsigned members = kAllLanes) { __syncwarp(members); }
 
 // ---- Threads of a block ----
 
 NJ_DEVICE void block_barrier() { __syncthreads(); }
-
-// A barrier of so many threads of the block, whole warps. `id` is 1 to 15: barriers that are in use at the
-// same time have different ones.
-NJ_DEVICE void group_barrier(int id, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
-// A block barrier that says how many threads voted yes.
-NJ_DEVICE int block_count(bool vote) { return __syncthreads_count(vote); }
 
 // Gives registers back, or takes more, so that each thread has kCount from here on: a multiple of 8. All four
 // warps of a group of four call this, and what one group takes others must have given back (sm_90a and such).
@@ -324,27 +300,6 @@ NJ_DEVICE void gather(const unsigned long long* at, int stride, int count, unsig
     if (all) break;
     __nanosleep(100);  // or all who wait keep the few places busy that others write to
   }
-}
-
-// ---- All blocks of a cooperative launch ----
-
-// A barrier of all threads of all blocks. `counter` lies in global memory and is zero before the first launch
-// that uses it. Block 0 adds what is missing to 0x80000000 when every other block adds one, so each barrier
-// flips the highest bit and leaves the others zero.
-NJ_DEVICE void grid_barrier(unsigned* counter) {
-  block_barrier();
-  if (threadIdx.x == 0) {
-    const unsigned part = blockIdx.x == 0 ? 0x80000000u - (gridDim.x - 1) : 1;
-    unsigned old, now;
-    asm volatile("atom.global.acq_rel.gpu.add.u32 %0, [%1], %2;"
-                 : "=r"(old)
-                 : "l"(counter), "r"(part)
-                 : "memory");
-    do {
-      asm volatile("ld.global.acquire.gpu.u32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
-    } while (((old ^ now) & 0x80000000u) == 0);
-  }
-  block_barrier();
 }
 
 // ---- Asynchronous copies into shared memory (sm_80) ----
@@ -446,56 +401,12 @@ NJ_DEVICE void prefetch(const void* global, int bytes) {
                : "memory");
 }
 
-// Begins a copy. Whoever wrote to `shared` has called bulk_store_ready() since, and met this thread at a
-// barrier.
-NJ_DEVICE void bulk_store(void* global, const void* shared, int bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
-               "r"(NJ_ADDRESS(shared)), "r"(bytes)
-               : "memory");
-}
-NJ_DEVICE void bulk_store_ready() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
-// Closes this thread's group of stores.
-NJ_DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-
-// Returns when at most kLeft of this thread's newest groups of stores are unfinished; what the others read
-// from may be written again, and what they wrote is written.
-template <int kLeft>
-NJ_DEVICE void bulk_wait() {
-  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kLeft) : "memory");
-}
-
 // ---- Blocks of a cluster (sm_90) ----
-
-// This block's number in its cluster, and how many blocks that has; 0 and 1 in a launch without clusters.
-NJ_DEVICE int cluster_rank() {
-  int rank;
-  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
-NJ_DEVICE int cluster_size() {
-  int size;
-  asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
-  return size;
-}
 
 // A block's shared memory is there for the others of its cluster once all its threads have called
 // cluster_enter(), until the block leaves; cluster_entered() waits for that, and orders nothing.
 NJ_DEVICE void cluster_enter() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 NJ_DEVICE void cluster_entered() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
-
-// Of all threads of the cluster.
-NJ_DEVICE void cluster_barrier() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
-// Where block `rank` of the cluster has its copy of this variable.
-template <class T>
-NJ_DEVICE T* remote(T* shared, int rank) {
-  T* there;
-  asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(shared), "r"(rank));
-  return there;
-}
 
 // Begins to write a value of 16 or 32 bytes into block `rank`'s copy of `place`. Its bytes count for the
 // phase of that block's copy of `barrier` that is under way, and are visible to those who wait for it; what

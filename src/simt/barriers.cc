@@ -1,4 +1,4 @@
-// Barriers of a block, of some of its warps, of a cluster, of the grid, and those that lie in shared memory.
+// Barriers of a block, of a cluster, and those that lie in shared memory.
 #include "normjit/base/text.h"
 #include "simt/execution.h"
 #include "simt/inside.h"
@@ -6,45 +6,30 @@
 
 namespace normjit::simt {
 
-// Returns when `need` threads have come here; how many of them voted yes. `ordered`: what they did before is
-// known to all behind.
-int Execution::meet(Barrier& barrier, std::size_t need, bool vote, Place place, const char* what,
-                    bool ordered) {
+// Returns when `need` threads have come here. `ordered`: each then knows what all of them did before.
+void Execution::meet(Barrier& barrier, std::size_t need, Place place, const char* what, bool ordered) {
   const Unseen unseen;
   const Inside inside(*this);
   if (barrier.waiting.empty()) {
     barrier.place = place;
-    barrier.need = need;
-    barrier.votes = 0;
   } else if (!same(barrier.place, place)) {
     note(Fault::divergence,
          concat({"the threads of a ", what, " meet at different barriers: ", thread_name(barrier.waiting[0]),
                  " in ", text_of(barrier.place), ", ", running_name(), " in ", text_of(place)}));
     stop();
-  } else if (barrier.need != need) {
-    note(Fault::misuse, concat({text_of(place), ": ", running_name(), " expects ", shortest(need),
-                                " threads at a barrier where ", thread_name(barrier.waiting[0]), " expects ",
-                                shortest(barrier.need)}));
-    stop();
   }
-  FiberState& state = *running_;
-  barrier.votes += vote ? 1 : 0;
   barrier.waiting.push_back(running_index_);
   if (ordered) order_before(&barrier);
   if (barrier.waiting.size() == need) {
     if (checked_ && ordered) clocks_.meet(barrier.waiting);
-    for (const unsigned fiber : barrier.waiting) {
-      fibers_[fiber].result = static_cast<std::uint64_t>(barrier.votes);
-      wake(fiber);
-    }
+    for (const unsigned fiber : barrier.waiting) wake(fiber);
     barrier.waiting.clear();
   }
   wait_here();
   if (ordered) order_after(&barrier);
-  return static_cast<int>(state.result);
 }
 
-int Execution::block_barrier(bool vote, Place place) {
+void Execution::block_barrier(Place place) {
   Slot& slot = slots_[running_->slot];
   if (slot.live != threads_) {
     note(Fault::divergence,
@@ -52,18 +37,7 @@ int Execution::block_barrier(bool vote, Place place) {
                  shortest(threads_ - slot.live), " of its threads have left the kernel"}));
     stop();
   }
-  return meet(slot.barriers[0], threads_, vote, place, "block");
-}
-
-void Execution::group_barrier(int id, int threads, Place place) {
-  if (id < 1 || id >= static_cast<int>(kGroupBarriers) || threads < 1 ||
-      threads > static_cast<int>(threads_) || threads % static_cast<int>(kWarp) != 0) {
-    note(Fault::misuse,
-         concat({text_of(place), ": ", running_name(), " asks for barrier ", shortest(id), " of ",
-                 shortest(threads), " threads; ids are 1 to 15, and whole warps of the block can meet"}));
-    stop();
-  }
-  meet(slots_[running_->slot].barriers[id], static_cast<std::size_t>(threads), false, place, "group");
+  meet(slot.barrier, threads_, place, "block", true);
 }
 
 // As strict as the hardware, where threads that arrive twice, or wait without having arrived, hang or lose
@@ -84,32 +58,8 @@ void Execution::cluster_entered(Place place) {
     stop();
   }
   running_->entered = false;
-  meet(cluster_barriers_[running_->slot / cluster_], std::size_t{cluster_} * threads_, false, place,
-       "cluster", false);
-}
-
-void Execution::cluster_barrier(Place place) {
-  if (running_->entered) {
-    note(Fault::misuse, concat({text_of(place), ": ", running_name(),
-                                " meets its cluster between cluster_enter() and cluster_entered()"}));
-    stop();
-  }
-  meet(cluster_barriers_[running_->slot / cluster_], std::size_t{cluster_} * threads_, false, place,
-       "cluster");
-}
-
-void Execution::grid_barrier(unsigned* counter, Place place) {
-  if (!launch_.shape.cooperative) {
-    note(Fault::misuse, concat({text_of(place), ": ", running_name(),
-                                " waits for the whole grid, but the launch is not cooperative"}));
-    stop();
-  }
-  if (counter == nullptr) {
-    note(Fault::misuse,
-         concat({text_of(place), ": ", running_name(), " gives no counter for the barrier of the grid"}));
-    stop();
-  }
-  meet(grid_barrier_, fibers_.size(), false, place, "grid");
+  meet(cluster_barriers_[running_->slot / cluster_], std::size_t{cluster_} * threads_, place, "cluster",
+       false);
 }
 
 // ---- Barriers in shared memory

@@ -34,8 +34,6 @@ class Clocks {
   void release(Thread thread, Knowledge& to);
   void acquire(Thread thread, const Knowledge& from);
   void merge(Knowledge& into, const Knowledge& from) const { into = merged(into, from); }
-  // Lets what the thread does from now on be told from what it did before; returns the time of that.
-  Time tick(Thread thread) { return threads_[thread].own++; }
   // A barrier of these threads: afterwards each knows what any of them knew.
   void meet(std::span<const Thread> threads);
   // What a helper of `thread` knows that does one thing for it, now: a copy. Its time, of its own, is the

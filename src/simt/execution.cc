@@ -107,7 +107,6 @@ bool Execution::set_up() {
 
   if (checked_) {
     clocks_.reset(fibers_.size() + slots_count_);  // each slot has a copy engine
-    store_ready_.assign(fibers_.size(), 0);
     for (const Buffer& buffer : launch_.buffers) {
       buffer_shadows_.push_back(buffer.writable ? std::make_unique<Shadow>() : nullptr);
       constexpr std::size_t kSmallestElement = 2;
@@ -161,7 +160,7 @@ void Execution::start_group(unsigned first_slot) {
     for (unsigned thread = 0; thread < threads_; ++thread) {
       FiberState& state = fibers_[std::size_t{first_slot + i} * threads_ + thread];
       state.here.block = {slot.block};
-      state.load_group = state.store_group = 0;
+      state.group = 0;
       state.entered = state.waited = false;
       if (checked_) clocks_.begin((first_slot + i) * threads_ + thread);
     }
@@ -227,12 +226,8 @@ void Execution::loop() {
     if (std::vector<Copy>& copies = slots_[warp.slot].copies;
         !copies.empty() && schedule_.order != Schedule::Order::in_order)
       if (const std::size_t k = random(static_cast<unsigned>(8 * copies.size()));
-          k < copies.size() && copies[k].kind != Copy::Kind::async) {
-        if (copies[k].kind == Copy::Kind::bulk_load)
-          finish_copy(slots_[warp.slot], k);
-        else
-          perform(slots_[warp.slot], copies[k]);
-      }
+          k < copies.size() && copies[k].kind == Copy::Kind::bulk_load)
+        finish_copy(slots_[warp.slot], k);
     run_fiber(warp.first + lane);
   }
 }
@@ -298,13 +293,6 @@ void Execution::leave() {
   Warp& warp = warp_states_[state.warp];
   Slot& slot = slots_[state.slot];
   const unsigned lane = 1u << this->lane();
-  for (const Copy& copy : slot.copies)
-    if (copy.kind == Copy::Kind::bulk_store && copy.fiber == running_index_) {
-      note(Fault::missing_wait,
-           concat({text_of(copy.place), ": ", running_name(),
-                   " leaves the kernel while its bulk store is under way; it must wait with bulk_wait"}));
-      stop();
-    }
   warp.live &= ~lane;
   --slot.live;
   --live_;
@@ -315,9 +303,8 @@ void Execution::leave() {
       stop();
     }
   };
-  left(slot.barriers[0]);
+  left(slot.barrier);
   left(cluster_barriers_[state.slot / cluster_]);
-  left(grid_barrier_);
   if (const unsigned waiting = warp.waiting; waiting != 0)
     for (unsigned i = 0; i < kWarp; ++i)
       if ((waiting >> i & 1) && (warp.lanes[i].members & lane)) {

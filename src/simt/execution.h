@@ -46,17 +46,15 @@ class Execution {
 
   unsigned lane() const { return running_->here.thread.x % kWarp; }
   std::uint64_t shuffle(std::uint64_t bits, unsigned from, unsigned members, Place place);
-  unsigned ballot(bool vote, unsigned members, Place place);
   void warp_barrier(unsigned members, Place place);
-  int block_barrier(bool vote, Place place);
-  void group_barrier(int id, int threads, Place place);
+  void block_barrier(Place place);
 
   std::uint64_t add(std::uint64_t* counter, std::uint64_t n, bool ordered, const void* pc);
   void wait_until(const std::uint64_t* counter, std::uint64_t value, Place place, const void* pc);
   std::uint64_t gather(const std::uint64_t* slot, unsigned tag, Place place, const void* pc);
 
   void copy_async(void* to, const void* from, std::size_t bytes, const void* pc);
-  void copies_commit() { ++running_->load_group; }
+  void copies_commit() { ++running_->group; }
   void copies_wait(unsigned left);
   void barrier_init(std::uint64_t* barrier, int arrivals, const void* pc);
   void barriers_ready();
@@ -64,41 +62,31 @@ class Execution {
   void barrier_wait(std::uint64_t* barrier, unsigned parity, Place place);
   void bulk_load(void* to, const void* from, std::size_t bytes, std::uint64_t* barrier, Place place,
                  const void* pc);
-  void bulk_store(void* to, const void* from, std::size_t bytes, Place place, const void* pc);
-  void bulk_store_ready();
-  void bulk_commit() { ++running_->store_group; }
-  void bulk_wait(unsigned left);
 
-  int cluster_rank() const { return static_cast<int>(running_->slot % cluster_); }
-  int cluster_size() const { return static_cast<int>(cluster_); }
   void cluster_enter(Place place);
   void cluster_entered(Place place);
-  void cluster_barrier(Place place);
   void wait_for_previous_launch() { running_->waited = true; }
-  void* remote(void* own, int rank, Place place);
   void send(void* to, const void* value, std::size_t bytes, std::uint64_t* barrier, int rank, Place place,
             const void* pc);
-  void grid_barrier(unsigned* counter, Place place);
 
   // From the signal handler: ends the launch if the kernel's own code runs; returns if it is the executor's.
   void on_signal(int signal, const void* address, const void* pc);
 
  private:
   static constexpr unsigned kWarp = 32;
-  static constexpr unsigned kGroupBarriers = 16;
 
   struct FiberState {
     Fiber fiber;
     const Thread* self = nullptr;  // on its own stack
     Thread here{};
     unsigned slot = 0, warp = 0;
-    std::uint64_t result = 0;                  // of the warp operation or barrier that it waited for
-    unsigned load_group = 0, store_group = 0;  // of asynchronous copies, the open one
-    bool entered = false;                      // has called cluster_enter(), not yet cluster_entered()
-    bool waited = false;                       // has called wait_for_previous_launch()
+    std::uint64_t result = 0;  // of the shuffle that it waited for
+    unsigned group = 0;        // of asynchronous copies, the open one
+    bool entered = false;      // has called cluster_enter(), not yet cluster_entered()
+    bool waited = false;       // has called wait_for_previous_launch()
   };
 
-  enum class WarpOp : std::uint8_t { shuffle, ballot, barrier };
+  enum class WarpOp : std::uint8_t { shuffle, barrier };
   struct Warp {
     unsigned slot = 0, first = 0;               // its block's slot, and the fiber of its lane 0
     unsigned live = 0, ready = 0, waiting = 0;  // lanes: not left, able to run, in a warp operation
@@ -111,16 +99,14 @@ class Execution {
     } lanes[kWarp];
   };
 
-  // Threads that wait for each other.
+  // All threads of a block, or of a cluster, that wait for each other.
   struct Barrier {
     std::vector<Clocks::Thread> waiting;
-    std::size_t need = 0;
-    int votes = 0;
     Place place{};
   };
   // A copy that is under way.
   struct Copy {
-    enum class Kind { async, bulk_load, bulk_store } kind = Kind::async;
+    enum class Kind { async, bulk_load } kind = Kind::async;
     void* to = nullptr;
     const void* from = nullptr;
     std::size_t bytes = 0;
@@ -129,7 +115,6 @@ class Execution {
     Access as = {};                    // what its writing counts as
     Clocks::Knowledge knowledge = {};  // of who has waited for it
     Place place = {};
-    bool done = false;
   };
   struct MemoryBarrierState {
     int arrivals = 0, pending = 0;  // a phase; still to come
@@ -147,7 +132,7 @@ class Execution {
     std::unique_ptr<std::byte[]> memory;
     std::byte* arena = nullptr;  // the block's shared memory
     Shadow shadow;
-    Barrier barriers[kGroupBarriers];
+    Barrier barrier;
     std::vector<Copy> copies;
     std::map<const void*, MemoryBarrierState> memory_barriers;
   };
@@ -194,16 +179,15 @@ class Execution {
   // ---- waiting
   void resolve(unsigned warp, unsigned members);
   std::uint64_t warp_op(WarpOp op, std::uint64_t value, unsigned from, unsigned members, Place place);
-  int meet(Barrier& barrier, std::size_t need, bool vote, Place place, const char* what, bool ordered = true);
+  void meet(Barrier& barrier, std::size_t need, Place place, const char* what, bool ordered);
   void settle(MemoryBarrierState& barrier);
   MemoryBarrierState& memory_barrier(const std::uint64_t* barrier, Place place);
   void send_as_helper(Copy& copy);
+  void* remote(void* own, int rank, Place place);
   void start_copy(Copy copy, const void* pc);
-  void perform(Slot& slot, Copy& copy);
+  void perform(Slot& slot, const Copy& copy);
   void finish_copy(Slot& slot, std::size_t index);
-  void finish_groups(Copy::Kind kind, unsigned open_group, unsigned left);
   void must_be_ready(const std::uint64_t* barrier, Place place);
-  void check_bulk(std::size_t bytes, const char* what, Place place);
   std::string who_waits() const;
 
   // ---- memory
@@ -245,7 +229,6 @@ class Execution {
   std::vector<Warp> warp_states_;
   std::vector<Slot> slots_;
   std::vector<Barrier> cluster_barriers_;
-  Barrier grid_barrier_;
   std::vector<Waiter> waiters_;
   std::vector<unsigned> active_;  // warps that may have a ready lane
   std::vector<SharedVariable> variables_;
@@ -261,7 +244,6 @@ class Execution {
   volatile std::sig_atomic_t in_kernel_ = 0, expired_ = 0;
 
   Clocks clocks_;
-  std::vector<Clocks::Time> store_ready_;                // of each thread, its last bulk_store_ready()
   std::vector<std::unique_ptr<Shadow>> buffer_shadows_;  // null for inputs
   // Through a counter: by its newest arrivals, each with the count behind it.
   struct Arrival {

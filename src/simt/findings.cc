@@ -35,10 +35,10 @@ std::string Execution::who_waits() const {
   const auto add = [&](std::initializer_list<std::string_view> parts) {
     if (text.size() < 1000) text += concat({text.empty() ? "" : "; ", concat(parts)});
   };
-  const auto barrier = [&](const Barrier& b, std::string_view what) {
+  const auto barrier = [&](const Barrier& b, unsigned need, std::string_view what) {
     if (!b.waiting.empty())
-      add({shortest(b.waiting.size()), " of ", shortest(b.need), " threads wait at the barrier ", what,
-           " in ", text_of(b.place), ", the first of them ", thread_name(b.waiting[0])});
+      add({shortest(b.waiting.size()), " of ", shortest(need), " threads wait at the barrier ", what, " in ",
+           text_of(b.place), ", the first of them ", thread_name(b.waiting[0])});
   };
   for (std::size_t i = 0; i < waiters_.size(); ++i) {
     const Waiter& waiter = waiters_[i];
@@ -58,15 +58,14 @@ std::string Execution::who_waits() const {
                                  shortest(waiter.value)})});
   }
   for (const Slot& slot : slots_) {
-    for (const Barrier& b : slot.barriers) barrier(b, concat({"of block ", shortest(slot.block)}));
+    barrier(slot.barrier, threads_, concat({"of block ", shortest(slot.block)}));
     for (const auto& [address, state] : slot.memory_barriers)
       if (!state.waiting.empty())
         add({thread_name(state.waiting[0]), " and ", shortest(state.waiting.size() - 1),
              " others wait for a barrier in shared memory that lacks ", shortest(state.pending),
              " arrivals and ", shortest(state.bytes), " bytes"});
   }
-  for (const Barrier& b : cluster_barriers_) barrier(b, "of the cluster");
-  barrier(grid_barrier_, "of the grid");
+  for (const Barrier& b : cluster_barriers_) barrier(b, cluster_ * threads_, "of the cluster");
   for (const Warp& warp : warp_states_)
     if (warp.waiting != 0) {
       const auto lane = static_cast<unsigned>(std::countr_zero(warp.waiting));

@@ -24,11 +24,8 @@ const Runtime& runtime_calls() {
       .lane = [] { return running().lane(); },
       .shuffle = [](unsigned long long bits, unsigned from, unsigned members, Place place)
           -> unsigned long long { return running().shuffle(bits, from, members, place); },
-      .ballot = [](bool vote, unsigned members,
-                   Place place) { return running().ballot(vote, members, place); },
       .warp_barrier = [](unsigned members, Place place) { running().warp_barrier(members, place); },
-      .block_barrier = [](bool vote, Place place) { return running().block_barrier(vote, place); },
-      .group_barrier = [](int id, int threads, Place place) { running().group_barrier(id, threads, place); },
+      .block_barrier = [](Place place) { running().block_barrier(place); },
       .add = [](unsigned long long* counter, unsigned long long n, bool ordered, const void* pc)
           -> unsigned long long { return running().add(word(counter), n, ordered, pc); },
       .wait_until = [](const unsigned long long* counter, unsigned long long value, Place place,
@@ -53,25 +50,13 @@ const Runtime& runtime_calls() {
              const void* pc) {
             running().bulk_load(to, from, static_cast<std::size_t>(bytes), word(barrier), place, pc);
           },
-      .bulk_store =
-          [](void* to, const void* from, int bytes, Place place, const void* pc) {
-            running().bulk_store(to, from, static_cast<std::size_t>(bytes), place, pc);
-          },
-      .bulk_store_ready = [] { running().bulk_store_ready(); },
-      .bulk_commit = [] { running().bulk_commit(); },
-      .bulk_wait = [](int left) { running().bulk_wait(static_cast<unsigned>(left)); },
-      .cluster_rank = [] { return running().cluster_rank(); },
-      .cluster_size = [] { return running().cluster_size(); },
       .cluster_enter = [](Place place) { running().cluster_enter(place); },
       .cluster_entered = [](Place place) { running().cluster_entered(place); },
-      .cluster_barrier = [](Place place) { running().cluster_barrier(place); },
-      .remote = [](void* own, int rank, Place place) { return running().remote(own, rank, place); },
       .send =
           [](void* to, const void* value, int bytes, unsigned long long* barrier, int rank, Place place,
              const void* pc) {
             running().send(to, value, static_cast<std::size_t>(bytes), word(barrier), rank, place, pc);
           },
-      .grid_barrier = [](unsigned* counter, Place place) { running().grid_barrier(counter, place); },
       .wait_for_previous_launch = [] { running().wait_for_previous_launch(); },
   };
   return calls;

@@ -140,17 +140,6 @@ void Shadow::land(const void* at, std::size_t bytes, const Access& as) {
   }
 }
 
-const std::byte* Shadow::first_unready(const void* at, std::size_t bytes, const Clocks::Time* ready,
-                                       std::size_t threads, Access& writer) const {
-  for (const Cell& cell : cells(at, bytes))
-    if (const Mark& mark = cell.write;
-        mark.time != 0 && mark.thread < threads && ready[mark.thread] < mark.time) {
-      writer = access(mark, true);
-      return address(cell);
-    }
-  return nullptr;
-}
-
 void Shadow::forget(const void* at, std::size_t bytes) {
   if (bytes == 0) return;
   for (Cell& cell : cells(at, bytes)) {

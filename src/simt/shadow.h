@@ -49,10 +49,6 @@ class Shadow {
   void pend(const void* at, std::size_t bytes);
   // The copy has arrived, and counts as this write.
   void land(const void* at, std::size_t bytes, const Access& as);
-  // The first byte that was written without the writer's having made it known to the copy engine, or null.
-  // `ready` has for each thread the time of its last bulk_store_ready().
-  const std::byte* first_unready(const void* at, std::size_t bytes, const Clocks::Time* ready,
-                                 std::size_t threads, Access& writer) const;
   // Nobody has written these bytes, and nobody accessed them.
   void forget(const void* at, std::size_t bytes);
 

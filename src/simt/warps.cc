@@ -1,4 +1,4 @@
-// What the lanes of a warp wait for together: shuffles, votes, warp barriers.
+// What the lanes of a warp wait for together: shuffles and warp barriers.
 #include <bit>
 
 #include "normjit/base/text.h"
@@ -20,7 +20,6 @@ void Execution::resolve(unsigned index, unsigned members) {
 
   const auto first = static_cast<unsigned>(std::countr_zero(come));
   const Warp::Waiting& one = warp.lanes[first];
-  std::uint64_t votes = 0;
   Clocks::Thread fibers[kWarp];
   std::size_t count = 0;
   for (unsigned left = come; left != 0; left &= left - 1) {
@@ -32,7 +31,6 @@ void Execution::resolve(unsigned index, unsigned members) {
                                       thread_name(warp.first + lane), " in ", text_of(other.place)}));
       stop();
     }
-    votes |= other.value << lane;
     fibers[count++] = warp.first + lane;
   }
   for (unsigned left = come; left != 0; left &= left - 1) {
@@ -43,7 +41,7 @@ void Execution::resolve(unsigned index, unsigned members) {
                                     shortest(own.from), ", which is not in the mask and takes no part"}));
       stop();
     }
-    fibers_[warp.first + lane].result = own.op == WarpOp::shuffle ? warp.lanes[own.from].value : votes;
+    if (own.op == WarpOp::shuffle) fibers_[warp.first + lane].result = warp.lanes[own.from].value;
   }
   // Only a barrier orders memory; a shuffle does not.
   if (checked_ && one.op == WarpOp::barrier) clocks_.meet({fibers, count});
@@ -81,10 +79,6 @@ std::uint64_t Execution::warp_op(WarpOp op, std::uint64_t value, unsigned from, 
 
 std::uint64_t Execution::shuffle(std::uint64_t bits, unsigned from, unsigned members, Place place) {
   return warp_op(WarpOp::shuffle, bits, from, members, place);
-}
-
-unsigned Execution::ballot(bool vote, unsigned members, Place place) {
-  return static_cast<unsigned>(warp_op(WarpOp::ballot, vote ? 1 : 0, 0, members, place));
 }
 
 void Execution::warp_barrier(unsigned members, Place place) {

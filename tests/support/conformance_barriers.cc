@@ -101,72 +101,6 @@ Bytes expected_block_barriers(const ConformanceKernel& kernel) {
   return bytes_of(values);
 }
 
-constexpr std::string_view kGroupBarriers = R"(
-namespace normjit {
-
-constexpr int kThreads = 128;
-
-NJ_KERNEL(group_barriers, kThreads) {
-  NJ_SHARED(unsigned, cell, kThreads);
-  const int own = threadIdx.x, half = own / 64;
-  unsigned value = x[own];
-  // Two halves of the block, with ids that are known when it runs.
-  value = mix(value, cell + 64 * half, own % 64, 64, [=] { hw::group_barrier(1 + half, 64); });
-  // Three warps of four; the last one goes ahead.
-  if (own < 96) value = mix(value, cell, own, 96, [] { hw::group_barrier(7, 96); });
-  y[own] = mix(value, cell, own, kThreads, [] { hw::group_barrier(15, kThreads); });
-}
-
-}  // namespace normjit
-)";
-
-Bytes expected_group_barriers(const ConformanceKernel& kernel) {
-  auto values = values_of<std::uint32_t>(kernel.x);
-  for (const int half : {0, 64}) mix(values, threads_from(half, 64));
-  mix(values, threads_from(0, 96));
-  mix(values, threads_from(0, 128));
-  return bytes_of(values);
-}
-
-constexpr std::string_view kBlockCounts = R"(
-namespace normjit {
-
-constexpr int kThreads = 96;
-
-NJ_KERNEL(block_counts, kThreads) {
-  NJ_SHARED(unsigned, cell, kThreads);
-  const unsigned votes = x[blockIdx.x * kThreads + threadIdx.x];
-  y += blockIdx.x * 20 * kThreads;
-  const auto put = [&](unsigned value) {
-    y[threadIdx.x] = value;
-    y += kThreads;
-  };
-  for (int i = 0; i < 16; ++i) put(hw::block_count((votes >> i & 1) != 0));
-  put(hw::block_count(true));
-  put(hw::block_count(false));
-  put(hw::block_count(threadIdx.x == 77));
-  put(mix(votes, cell, threadIdx.x, kThreads, [] { hw::block_count(threadIdx.x < 5); }));
-}
-
-}  // namespace normjit
-)";
-
-Bytes expected_block_counts(const ConformanceKernel& kernel) {
-  auto votes = values_of<std::uint32_t>(kernel.x);
-  std::vector<std::uint32_t> y;
-  for (const int block : {0, 96, 192}) {
-    for (int i = 0; i < 16; ++i) {
-      const auto yes = std::count_if(votes.begin() + block, votes.begin() + block + 96,
-                                     [i](std::uint32_t vote) { return (vote >> i & 1) != 0; });
-      y.insert(y.end(), 96, static_cast<std::uint32_t>(yes));
-    }
-    for (const std::uint32_t count : {96, 0, 1}) y.insert(y.end(), 96, count);
-    mix(votes, threads_from(block, 96));
-    y.insert(y.end(), votes.begin() + block, votes.begin() + block + 96);
-  }
-  return bytes_of(y);
-}
-
 // A third of the threads gives up registers, of which the others hold many values then. All keep theirs.
 constexpr std::string_view kRegisters = R"(
 namespace normjit {
@@ -355,28 +289,7 @@ Bytes expected_posts(const ConformanceKernel& kernel) {
   return bytes_of(values);
 }
 
-constexpr std::string_view kGridBarriers = R"(
-namespace normjit {
-
-constexpr int kThreads = 64;
-
-NJ_KERNEL(grid_barriers, kThreads) {
-  unsigned* counter = reinterpret_cast<unsigned*>(workspace);
-  unsigned* cell = counter + 32;
-  const int own = blockIdx.x * kThreads + threadIdx.x;
-  y[own] = mix(x[own], cell, own, gridDim.x * kThreads, [=] { hw::grid_barrier(counter); });
-}
-
-}  // namespace normjit
-)";
-
-Bytes expected_grid_barriers(const ConformanceKernel& kernel) {
-  auto values = values_of<std::uint32_t>(kernel.x);
-  mix(values, threads_from(0, static_cast<int>(values.size())));
-  return bytes_of(values);
-}
-
-ConformanceKernel on_words(const char* name, std::string text, int threads, int blocks, int results_a_thread,
+ConformanceKernel on_words(const char* name, std::string text, int threads, int blocks,
                            Bytes (*expected)(const ConformanceKernel&)) {
   const std::size_t bytes = std::size_t{4} * threads * blocks;
   return {.name = name,
@@ -387,7 +300,7 @@ ConformanceKernel on_words(const char* name, std::string text, int threads, int 
           .shape = {.threads = threads},
           .blocks = static_cast<std::uint32_t>(blocks),
           .x = random_bytes(bytes, 2),
-          .y_bytes = bytes * results_a_thread,
+          .y_bytes = bytes,
           .expected = expected};
 }
 
@@ -396,17 +309,14 @@ ConformanceKernel on_words(const char* name, std::string text, int threads, int 
 std::vector<ConformanceKernel> barriers_kernels() {
   const auto mixing = [](std::string_view text) { return concat({kMix, text}); };
   std::vector<ConformanceKernel> kernels = {
-      on_words("warp_barriers", mixing(kWarpBarriers), 64, 1, 1, expected_warp_barriers),
-      on_words("block_barriers", mixing(kBlockBarriers), 128, 3, 1, expected_block_barriers),
-      on_words("group_barriers", mixing(kGroupBarriers), 128, 1, 1, expected_group_barriers),
-      on_words("block_counts", mixing(kBlockCounts), 96, 3, 20, expected_block_counts),
-      on_words("registers", std::string(kRegisters), 384, 3, 1, expected_registers),
-      on_words("tickets", std::string(kTickets), 64, 8, 1, expected_tickets),
-      on_words("arrivals", std::string(kArrivals), 64, 8, 1, expected_arrivals),
-      on_words("slots", std::string(kSlots), 64, 8, 1, expected_posts),
-      on_words("grid_barriers", mixing(kGridBarriers), 64, 8, 1, expected_grid_barriers)};
+      on_words("warp_barriers", mixing(kWarpBarriers), 64, 1, expected_warp_barriers),
+      on_words("block_barriers", mixing(kBlockBarriers), 128, 3, expected_block_barriers),
+      on_words("registers", std::string(kRegisters), 384, 3, expected_registers),
+      on_words("tickets", std::string(kTickets), 64, 8, expected_tickets),
+      on_words("arrivals", std::string(kArrivals), 64, 8, expected_arrivals),
+      on_words("slots", std::string(kSlots), 64, 8, expected_posts)};
   for (ConformanceKernel& kernel : kernels) {
-    kernel.shape.cooperative = kernel.name == "slots" || kernel.name == "grid_barriers";
+    kernel.shape.cooperative = kernel.name == "slots";
     kernel.workspace_bytes = 1024 + kernel.x.size();
     if (kernel.name == "registers") kernel.oldest = {.number = 90}, kernel.own_target = true;
     if (kernel.name == "slots") kernel.workspace_bytes = kPostsBytes * kernel.x.size() / 4;

@@ -239,45 +239,6 @@ Bytes expected_handed_back(const ConformanceKernel& kernel) {
   return bytes_of(y);
 }
 
-// Two stages in turn; a group has two copies. In the end a word is read back.
-constexpr const char* kBulkStores = R"(
-namespace normjit {
-
-constexpr int kThreads = 64, kRounds = 6, kStage = 256;
-
-NJ_KERNEL(bulk_stores, kThreads) {
-  NJ_DYNAMIC_SHARED(unsigned, staged);
-  const bool first = threadIdx.x == 0;
-  for (int round = 0; round < kRounds; ++round) {
-    unsigned* stage = staged + round % 2 * kStage;
-    unsigned* to = y + round * kStage;
-    if (first) hw::bulk_wait<1>();  // the round before the last has left the stage
-    hw::block_barrier();
-    for (int i = threadIdx.x; i < kStage; i += kThreads) stage[i] = 3 * x[round * kStage + i] + 1;
-    hw::bulk_store_ready();
-    hw::block_barrier();
-    if (first) {
-      hw::bulk_store(to, stage, 48);
-      hw::bulk_store(to + 12, stage + 12, 4 * kStage - 48);
-      hw::bulk_commit();
-    }
-  }
-  if (first) {
-    hw::bulk_wait<0>();
-    y[kRounds * kStage] = y[kRounds * kStage - 1] ^ 1;
-  }
-}
-
-}  // namespace normjit
-)";
-
-Bytes expected_bulk_stores(const ConformanceKernel& kernel) {
-  auto values = values_of<std::uint32_t>(kernel.x);
-  for (std::uint32_t& value : values) value = 3 * value + 1;
-  values.push_back(values.back() ^ 1);
-  return bytes_of(values);
-}
-
 ConformanceKernel on_words(const char* name, const char* text, Arch oldest, LaunchShape shape, int x_words,
                            int y_words, Bytes (*expected)(const ConformanceKernel&)) {
   return {.name = name,
@@ -303,7 +264,6 @@ std::vector<ConformanceKernel> copies_kernels() {
       on_words("bulk_loads", kBulkLoads, kSm90, two_stages, 6 * 256, 6 * 256, expected_bulk_loads),
       on_words("handed_back", kHandedBack, kSm90, {.threads = 96, .dynamic_shared_bytes = 2 * 16 * 64},
                9 * 64 * 4, 9 * 64 * 4, expected_handed_back),
-      on_words("bulk_stores", kBulkStores, kSm90, two_stages, 6 * 256, 6 * 256 + 1, expected_bulk_stores),
   };
 }
 

@@ -172,33 +172,13 @@ NJ_DEVICE T shuffle_xor(T value, int lane_mask, unsigned members = kAllLanes,
                         simt::Place place = simt::here()) {
   return from_lane(value, (simt::runtime.lane() ^ static_cast<unsigned>(lane_mask)) & 31, members, place);
 }
-template <class T>
-NJ_DEVICE T shuffle_up(T value, int lanes, unsigned members = kAllLanes, simt::Place place = simt::here()) {
-  const unsigned own = simt::runtime.lane(), by = static_cast<unsigned>(lanes);
-  return from_lane(value, own >= by ? own - by : own, members, place);
-}
-template <class T>
-NJ_DEVICE T shuffle_down(T value, int lanes, unsigned members = kAllLanes, simt::Place place = simt::here()) {
-  const unsigned own = simt::runtime.lane(), by = static_cast<unsigned>(lanes);
-  return from_lane(value, own + by < 32 ? own + by : own, members, place);
-}
-
-NJ_DEVICE unsigned ballot(bool vote, unsigned members = kAllLanes, simt::Place place = simt::here()) {
-  return simt::runtime.ballot(vote, members, place);
-}
 NJ_DEVICE void warp_barrier(unsigned members = kAllLanes, simt::Place place = simt::here()) {
   simt::runtime.warp_barrier(members, place);
 }
 
 // ---- Threads of a block ----
 
-NJ_DEVICE void block_barrier(simt::Place place = simt::here()) { simt::runtime.block_barrier(false, place); }
-NJ_DEVICE int block_count(bool vote, simt::Place place = simt::here()) {
-  return simt::runtime.block_barrier(vote, place);
-}
-NJ_DEVICE void group_barrier(int id, int threads, simt::Place place = simt::here()) {
-  simt::runtime.group_barrier(id, threads, place);
-}
+NJ_DEVICE void block_barrier(simt::Place place = simt::here()) { simt::runtime.block_barrier(place); }
 
 template <int kCount>
 NJ_DEVICE void shrink_registers() {
@@ -288,38 +268,17 @@ NJ_DEVICE void prefetch(const void* global, int bytes) {
   simt::must_be_aligned<16>(global);
   simt::must_be_aligned<16>(static_cast<const char*>(global) + bytes);
 }
-NJ_DEVICE void bulk_store(void* global, const void* shared, int bytes, simt::Place place = simt::here()) {
-  simt::must_be_aligned<16>(shared);
-  simt::must_be_aligned<16>(global);
-  simt::runtime.bulk_store(global, shared, bytes, place, NJ_PC);
-}
-NJ_DEVICE void bulk_store_ready() { simt::runtime.bulk_store_ready(); }
-NJ_DEVICE void bulk_commit() { simt::runtime.bulk_commit(); }
-template <int kLeft>
-NJ_DEVICE void bulk_wait() {
-  simt::runtime.bulk_wait(kLeft);
-}
 
-// ---- Blocks of a cluster, of a grid, of the stream ----
+// ---- Blocks of a cluster, launches of a stream ----
 
-NJ_DEVICE int cluster_rank() { return simt::runtime.cluster_rank(); }
-NJ_DEVICE int cluster_size() { return simt::runtime.cluster_size(); }
 NJ_DEVICE void cluster_enter(simt::Place place = simt::here()) { simt::runtime.cluster_enter(place); }
 NJ_DEVICE void cluster_entered(simt::Place place = simt::here()) { simt::runtime.cluster_entered(place); }
-NJ_DEVICE void cluster_barrier(simt::Place place = simt::here()) { simt::runtime.cluster_barrier(place); }
-template <class T>
-NJ_DEVICE T* remote(T* shared, int rank, simt::Place place = simt::here()) {
-  return static_cast<T*>(simt::runtime.remote(shared, rank, place));
-}
 template <class T>
 NJ_DEVICE void send(const T& value, T* to, MemoryBarrier* barrier, int rank,
                     simt::Place place = simt::here()) {
   static_assert(sizeof(T) % 16 == 0 && alignof(T) == 16);
   simt::must_be_aligned<16>(to);
   simt::runtime.send(to, &value, sizeof(T), barrier, rank, place, NJ_PC);
-}
-NJ_DEVICE void grid_barrier(unsigned* counter, simt::Place place = simt::here()) {
-  simt::runtime.grid_barrier(counter, place);
 }
 NJ_DEVICE void wait_for_previous_launch() { simt::runtime.wait_for_previous_launch(); }
 NJ_DEVICE void allow_next_launch() {}

@@ -37,10 +37,8 @@ struct Runtime {
 
   unsigned (*lane)();
   unsigned long long (*shuffle)(unsigned long long bits, unsigned from_lane, unsigned members, Place);
-  unsigned (*ballot)(bool vote, unsigned members, Place);
   void (*warp_barrier)(unsigned members, Place);
-  int (*block_barrier)(bool vote, Place);
-  void (*group_barrier)(int id, int threads, Place);
+  void (*block_barrier)(Place);
 
   // Adds to a counter in global memory and returns what it was; `ordered`: with acquire and release.
   unsigned long long (*add)(unsigned long long* counter, unsigned long long n, bool ordered, const void* pc);
@@ -58,21 +56,12 @@ struct Runtime {
   void (*barrier_wait)(unsigned long long* barrier, unsigned phase, Place);
   void (*bulk_load)(void* shared, const void* global, int bytes, unsigned long long* barrier, Place,
                     const void* pc);
-  void (*bulk_store)(void* global, const void* shared, int bytes, Place, const void* pc);
-  void (*bulk_store_ready)();
-  void (*bulk_commit)();
-  void (*bulk_wait)(int left);
 
-  int (*cluster_rank)();
-  int (*cluster_size)();
   void (*cluster_enter)(Place);
   void (*cluster_entered)(Place);
-  void (*cluster_barrier)(Place);
-  void* (*remote)(void* shared, int rank, Place);
   // Into another block's copy of the place, counted by its copy of the barrier.
   void (*send)(void* shared, const void* value, int bytes, unsigned long long* barrier, int rank, Place,
                const void* pc);
-  void (*grid_barrier)(unsigned* counter, Place);
   void (*wait_for_previous_launch)();
 };
 
