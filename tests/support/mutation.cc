@@ -473,13 +473,9 @@ class Mutator {
   // hw::NAME(...): `i` is at hw.
   void primitive(std::size_t i) {
     constexpr std::array kOrdering = {"block_barrier",
-                                      "block_count",
-                                      "group_barrier",
                                       "warp_barrier",
                                       "arrive",
                                       "wait_until",
-                                      "grid_barrier",
-                                      "cluster_barrier",
                                       "cluster_enter",
                                       "cluster_entered",
                                       "send",
@@ -494,9 +490,6 @@ class Mutator {
                                       "barrier_arrive_after",
                                       "barrier_arrive_expect",
                                       "bulk_load",
-                                      "bulk_store_ready",
-                                      "bulk_commit",
-                                      "bulk_wait",
                                       "wait_for_previous_launch"};
     const Token& name = tokens_[i + 2];
     if (std::find(kOrdering.begin(), kOrdering.end(), text_of(name)) == kOrdering.end()) return;
