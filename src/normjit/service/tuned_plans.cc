@@ -71,6 +71,12 @@ std::optional<TunedPlan> tuned_plan_in(const Entry& entry) {
   return tuned;
 }
 
+std::string plan_text_in(const Entry& entry) {
+  const std::string_view text = entry.fact("plan");
+  const auto plan = parse_plan(text);
+  return plan ? to_text(*plan) : std::string(text);
+}
+
 Result<void> check(const TunedPlan& tuned) {
   if (auto legal = check(tuned.plan, tuned.spec, tuned.device); !legal) return legal;
   if (!tuned.plan.unaligned && tuned.plan.vector > static_cast<int>(tuned.alignment))

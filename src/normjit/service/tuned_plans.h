@@ -23,6 +23,9 @@ Result<void> check(const TunedPlan& tuned);
 // What an entry keeps, or nothing if it is a kernel, or does not say what its identity says.
 std::optional<TunedPlan> tuned_plan_in(const Entry& entry);
 
+// The plan that an entry of either kind names, as to_text writes it, also where 0.1 wrote it in other words.
+std::string plan_text_in(const Entry& entry);
+
 // Thread-safe. Whatever is wrong with an entry, it is as if there were none.
 class TunedPlans {
  public:

@@ -35,7 +35,7 @@ EntryReport report_of(const Listed& listed, std::string_view tier) {
   const auto fact = [&](std::string_view name) { return std::string(listed.entry->fact(name)); };
   const auto count = [&](std::string_view name) { return number<int>(fact(name)).value_or(-1); };
   report.spec = fact("spec");
-  report.plan = fact("plan");
+  report.plan = plan_text_in(*listed.entry);
   report.arch = fact("arch");
   report.kernel = fact("kernel");
   report.toolchain = fact("toolchain");

@@ -71,7 +71,7 @@ void find_nearest(const std::vector<Listed>& listed, WhyReport& report) {
     const auto spec = parse_spec(each.entry->fact("spec"));
     if (!spec) continue;
     auto differences = compare(
-        asked, fields_of(*spec, each.entry->fact("plan"), each.entry->fact("arch"), each.entry->identity));
+        asked, fields_of(*spec, plan_text_in(*each.entry), each.entry->fact("arch"), each.entry->identity));
     std::size_t distance = is_namesake(differences) ? 0 : differences.size();
     if (spec->columns != report.spec.columns) distance += asked.size();
     if (distance >= fewest) continue;
