@@ -8,9 +8,10 @@
 #   nvrtc   compiles kernels
 #   host    runs kernels on the CPU, compiled with g++ or clang++; random ones also under the thread and address sanitizers
 #   gpu     runs kernels; each test skips where there is no GPU
+#   odr     runs nothing: links library and tool with GCC's -flto -Wodr, which finds two types of one name
 #
 # --no-sanitizers leaves the sanitizer run of the unit tests out. The tests use a kernel cache of their own. Builds
-# stay in build/ and build-asan/. Exit code: 0 when every test that ran passed; 2 for a wrong argument; 3 when something
+# stay in build/, build-asan/ and build-odr/. Exit code: 0 when every test that ran passed; 2 for a wrong argument; 3 when something
 # is missing that only you can install.
 set -euo pipefail
 
@@ -22,14 +23,19 @@ labels=()
 sanitizers=yes
 for argument in "$@"; do
   case $argument in
-    unit | nvrtc | host | gpu) labels+=("$argument") ;;
+    unit | nvrtc | host | gpu | odr) labels+=("$argument") ;;
     --no-sanitizers) sanitizers=no ;;
     -h | --help) help "$here/test.sh"; exit ;;
-    *) echo "Unknown argument $argument: test.sh takes --no-sanitizers, and out of unit, nvrtc, host and gpu." >&2; exit 2 ;;
+    *) echo "Unknown argument $argument: test.sh takes --no-sanitizers, and out of unit, nvrtc, host, gpu and odr." >&2; exit 2 ;;
   esac
 done
-(( ${#labels[@]} > 0 )) || labels=(unit nvrtc host gpu)
-[[ " ${labels[*]} " == *' unit '* ]] || sanitizers=no
+(( ${#labels[@]} > 0 )) || labels=(odr unit nvrtc host gpu)
+odr=no
+tests=()  # the labels of ctest
+for label in "${labels[@]}"; do
+  if [[ $label == odr ]]; then odr=yes; else tests+=("$label"); fi
+done
+[[ " ${tests[*]} " == *' unit '* ]] || sanitizers=no
 
 # build FOLDER TARGET [CMAKE OPTION]...
 build() {
@@ -53,6 +59,19 @@ set_up tool tests
 cache=$(mktemp -d)
 trap 'rm -rf "$cache"' EXIT
 
+# A minute on two cores, since nothing is optimised: only the linker's comparison of types counts.
+if [[ $odr == yes ]]; then
+  step "Looking for two types of one name, in build-odr/"
+  if "${CXX:-c++}" --version | grep -q clang; then
+    echo "Skipped: only GCC finds them."
+  else
+    build "$root/build-odr" normjit_tool -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 \
+      "-DCMAKE_CXX_FLAGS=-flto=auto -fno-fat-lto-objects -Wodr -Werror=odr" \
+      -DNORMJIT_BUILD_TESTS=OFF -DNORMJIT_INSTALL=OFF -DNORMJIT_EMBED_GENERIC=OFF
+  fi
+fi
+(( ${#tests[@]} > 0 )) || exit 0
+
 step "Building in build/"
 build "$root/build" all
 
@@ -65,5 +84,5 @@ if [[ $sanitizers == yes ]]; then
   UBSAN_OPTIONS=print_stacktrace=1 run_tests "$root/build-asan" unit
 fi
 
-step "Running the tests: ${labels[*]}"
-run_tests "$root/build" "${labels[@]}"
+step "Running the tests: ${tests[*]}"
+run_tests "$root/build" "${tests[@]}"
