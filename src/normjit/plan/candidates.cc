@@ -12,7 +12,7 @@ namespace {
 
 // As many blocks as a multiprocessor has registers and shared memory for. Told to the compiler, this is what
 // keeps enough loads in flight: without it, a row of 8192 f32 reached 0.68 of copy speed instead of 0.98.
-Plan with_occupancy(Plan plan, const Use& use) {
+Plan with_occupancy(Plan plan, const PlanUse& use) {
   const DeviceProfile& device = use.device;
   // Each quarter of a multiprocessor has registers for so many warps. Blocks of two warps share what is odd.
   const int quarter = device.registers_per_sm / 4 / (kWarp * needed_registers(plan, use.spec));
@@ -31,7 +31,7 @@ Plan with_occupancy(Plan plan, const Use& use) {
 
 class Enumeration {
  public:
-  explicit Enumeration(const Use& use) : use_(use) {}
+  explicit Enumeration(const PlanUse& use) : use_(use) {}
 
   // In the order in which they come to mind.
   std::vector<Weighed> all() {
@@ -189,7 +189,7 @@ class Enumeration {
     return plan;
   }
 
-  const Use use_;
+  const PlanUse use_;
   std::vector<Weighed> found_;
 };
 

@@ -17,7 +17,7 @@ constexpr double kShareBytes = 31 * 1024;
 // One multiprocessor alone can move about three times its share.
 constexpr double kAloneFactor = 3;
 
-double copy_microseconds(const Use& use) {
+double copy_microseconds(const PlanUse& use) {
   const double bytes = static_cast<double>(use.rows() * use.row_bytes() + use.affine_bytes());
   return bytes / (kShareBytes * use.device.sm_count);
 }
@@ -173,7 +173,7 @@ Slowdown slowdown_of_tiles(const Plan& plan, const NormSpec& spec) {
   return s;
 }
 
-Slowdown slowdown_of(const Plan& plan, const Use& use) {
+Slowdown slowdown_of(const Plan& plan, const PlanUse& use) {
   const NormSpec& spec = use.spec;
   Slowdown s;
   if (plan.strategy == Strategy::staged_rows) return slowdown_of_tiles(plan, spec);
@@ -287,7 +287,7 @@ bool parameters_come_early(const Plan& plan, const NormSpec& spec) {
 // us with 256 threads and 2 vectors each, 2.02 us with 512 and 1, 2.02 us with 128 and 4; in 4 blocks of 64
 // threads 1.87 us, in 8 1.89 us. 1 x 16,384: in clusters of 8 2.07 us with 128 threads, 2.17 us with 256, in
 // clusters of 4 2.21 us, in one block 3.2 us.
-double latency_of(const Plan& plan, const Use& use) {
+double latency_of(const Plan& plan, const PlanUse& use) {
   const double kib = static_cast<double>(std::min(columns_per_block(plan), use.spec.columns)) *
                      size_of(use.spec.input) / 1024;
   const double warps = static_cast<double>(plan.threads) / kWarp;
@@ -318,7 +318,7 @@ double latency_of(const Plan& plan, const Use& use) {
 
 }  // namespace
 
-Weighed weighed(const Plan& plan, const Use& use) {
+Weighed weighed(const Plan& plan, const PlanUse& use) {
   const Slowdown slow = slowdown_of(plan, use);
   const double copy = copy_microseconds(use), latency = latency_of(plan, use);
   const double blocks = static_cast<double>(grid_blocks(plan, use.spec, use.device, use.rows()));

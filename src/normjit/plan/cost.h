@@ -11,7 +11,7 @@
 namespace normjit {
 
 // A use of a spec on the named device of an architecture.
-struct Use {
+struct PlanUse {
   const NormSpec& spec;
   const DeviceProfile& device;
   RowsRegime regime;
@@ -39,6 +39,6 @@ struct Weighed {
 };
 
 // The plan with its cost, and what costs most.
-Weighed weighed(const Plan& plan, const Use& use);
+Weighed weighed(const Plan& plan, const PlanUse& use);
 
 }  // namespace normjit
