@@ -22,14 +22,10 @@
 #include "normjit/plan.h"
 #include "normjit/result.h"
 #include "normjit/spec.h"
+#include "normjit/stream.h"
 #include "normjit/telemetry.h"
 
-struct CUstream_st;
-
 namespace normjit {
-
-// A CUstream or cudaStream_t; null is the legacy default stream.
-using Stream = CUstream_st*;
 
 enum class LogLevel : std::uint8_t { debug, info, warn, error };
 // Receives what the library has to say. Called from any thread that calls normjit and from its own, never

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "normjit/base/text.h"
+#include "normjit/plan.h"
 #include "simt/launch.h"
 #include "tests/support/guarded_memory.h"
 

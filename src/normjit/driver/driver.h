@@ -10,7 +10,7 @@
 
 #include "normjit/device.h"
 #include "normjit/result.h"
-#include "normjit/service.h"
+#include "normjit/stream.h"
 
 namespace normjit {
 
