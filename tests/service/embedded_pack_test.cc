@@ -54,7 +54,7 @@ TEST_F(EmbeddedPackTest, HasBothKernelsForEveryArchitectureAndNothingElse) {
       EXPECT_EQ(found.entry.fact("code"), "cubin");
       EXPECT_EQ(found.entry.fact("arch"), target_of(generic_plan(), device.arch).name());
       EXPECT_EQ(found.entry.fact("spill_bytes"), "0");
-      const auto facts = cubin_facts(found.entry.body, "generic");
+      const auto facts = cubin_facts(found.entry.body, kernel.draft.kernel);
       ASSERT_TRUE(facts) << device.arch.name();
       EXPECT_THAT(launch_trouble(*facts, generic_plan(), spec, device, launch_shape(generic_plan(), spec)),
                   IsEmpty());
