@@ -151,7 +151,7 @@ TEST_F(ServiceTunedTest, ATunedKernelThatCannotBeLoadedGivesWayToTheRules) {
   Service service = machine_.service();
   for (int i = 0; i < 2; ++i) EXPECT_EQ(service.prepare(kSpec).value().plan(), rules_);
   EXPECT_EQ(machine_.loads(), 2) << "it is not tried again";
-  EXPECT_THAT(machine_.warnings(), ElementsAre(HasSubstr("gives way")));
+  EXPECT_THAT(machine_.warnings(), ElementsAre(HasSubstr("the planner's choice")));
 }
 
 TEST_F(ServiceTunedTest, WithoutACompilerAWarmKernelOfTheRulesServes) {

@@ -15,7 +15,7 @@ void Background::renew_after_fork() const {
   state.generation = fork_generation();
   std::construct_at(&state.changed);  // its waiters were threads of the parent
   state.queue.clear();
-  state.threads = state.busy = 0;
+  state.threads = 0;
   std::erase_if(newest_, [](const auto& known) { return known.second->state == Job::State::waiting; });
 }
 
@@ -26,8 +26,8 @@ const Job* Background::find(const std::string& key) const {
   return found == newest_.end() ? nullptr : found->second;
 }
 
-// The host's own threads need the cores more. Counting them reads a file, which whoever starts nothing is
-// spared: 60 us of the first call of a process.
+// Half of the cores are left to the host's threads. Counting cores reads a file and takes 60 us of a
+// process's first call, so it is done when the first job comes.
 int Background::most_threads() const {
   if (state_->most_threads == 0)
     state_->most_threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency() / 2, 1U, 4U));
@@ -50,13 +50,13 @@ const Job* Background::start(const std::string& key, Work work) {
   if (start_thread(state_)) return job;
   const std::lock_guard lock(state_->mutex);
   --state_->threads;
-  if (state_->threads > 0) return job;  // another thread will come to it
+  if (state_->threads > 0) return job;  // another thread will run it
   std::erase_if(state_->queue, [&](const Task& task) { return task.job == job; });
   newest_.erase(key);
   return nullptr;
 }
 
-// The host's signals are handled by the host's threads: a thread inherits the mask of its maker.
+// Signals are left to the host's threads: a thread inherits the mask of the thread that starts it.
 bool Background::start_thread(const std::shared_ptr<State>& state) {
   sigset_t all, before;
   sigfillset(&all);
@@ -77,17 +77,15 @@ void Background::run(const std::shared_ptr<State>& state) {
   while (!state->queue.empty()) {
     Task task = std::move(state->queue.front());
     state->queue.pop_front();
-    ++state->busy;
     lock.unlock();
-    bool well = false;
+    bool succeeded = false;
     try {
-      well = task.work();
-    } catch (...) {  // the process has no memory left: as any compile that failed
+      succeeded = task.work();
+    } catch (...) {  // std::bad_alloc: a failure like any other
     }
-    task.work = nullptr;  // what it holds goes before anybody hears of the end
+    task.work = nullptr;  // frees what it holds before the end is known
     lock.lock();
-    task.job->state = well ? Job::State::done : Job::State::failed;
-    --state->busy;
+    task.job->state = succeeded ? Job::State::done : Job::State::failed;
   }
   --state->threads;
   state->changed.notify_all();

@@ -1,4 +1,4 @@
-// Work that nobody waits for: compiles of the lazy mode.
+// Jobs that run while their callers go on: the compiles of the lazy mode.
 #pragma once
 
 #include <atomic>
@@ -20,25 +20,24 @@ struct Job {
   std::atomic<State> state = State::waiting;
 };
 
-// A few threads, which exist only while there is something to do, block all signals and do nothing but the
-// jobs. Thread-safe. In a forked child no job of its parent is under way, and what it had not done is
-// forgotten: whoever asks again starts it again.
+// A few threads that run jobs, exist only while there are any, and block all signals. Thread-safe. A forked
+// child has none of its parent's jobs that are not done, and starts them again when they are asked for.
 class Background {
  public:
-  // So many threads at most; 0: half as many as the machine has cores, and no more than 4.
+  // At most so many threads; 0: half as many as the machine has cores, and no more than 4.
   explicit Background(int most_threads = 0) : state_(std::make_shared<State>(most_threads)) {}
-  // Drops what has not begun, and waits for what has.
+  // Drops jobs that have not begun, and waits for the others.
   ~Background();
   Background(const Background&) = delete;
   Background& operator=(const Background&) = delete;
 
-  using Work = std::function<bool()>;  // whether it went well
-  // The job of this key: the one that waits or has failed, else a new one. Lives as long as this object. Null
-  // where no thread can be started.
+  using Work = std::function<bool()>;  // whether it succeeded
+  // The job of this key: the one that is waiting or has failed, else a new one. Lives as long as this object.
+  // Null if no thread can be started.
   const Job* start(const std::string& key, Work work);
   // The newest job of a key in this process, or null.
   const Job* find(const std::string& key) const;
-  // Returns when there is nothing left to do.
+  // Returns when no job is left.
   void wait();
 
  private:
@@ -46,14 +45,14 @@ class Background {
     Job* job;
     Work work;
   };
-  // Shared with the threads, which may be in their last steps when the rest is gone.
+  // Shared with the threads, which may end after the Background is gone.
   struct State {
     explicit State(int most) : most_threads(most) {}
     std::atomic<int> most_threads;  // 0: not known yet
-    ForkMutex mutex;                // for all below
+    ForkMutex mutex;                // guards all below
     std::condition_variable_any changed;
     std::deque<Task> queue;
-    int threads = 0, busy = 0;
+    int threads = 0;
     std::uint64_t generation = fork_generation();
   };
 
@@ -64,7 +63,7 @@ class Background {
   static bool start_thread(const std::shared_ptr<State>& state);
 
   const std::shared_ptr<State> state_;
-  // Guarded by the state's mutex. Jobs that were replaced stay, for somebody may look at them.
+  // Guarded by the state's mutex. A job stays after a newer one: callers may still hold it.
   mutable std::deque<Job> jobs_;
   mutable std::map<std::string, Job*> newest_;
 };

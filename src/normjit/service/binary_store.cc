@@ -1,14 +1,13 @@
 #include "normjit/service/binary_store.h"
 
 #include <chrono>
-#include <optional>
 
 #include "normjit/base/text.h"
 
 namespace normjit {
 namespace {
 
-// The texts of an event, which live as long as this.
+// The texts of a kernel's events, which point into it.
 struct Names {
   explicit Names(const Identified& kernel)
       : spec(to_text(kernel.spec)), plan(to_text(kernel.plan)), arch(kernel.arch.name()) {}
@@ -32,7 +31,7 @@ Result<Identified> BinaryStore::identify(const NormSpec& spec, const Plan& plan,
   return kernel;
 }
 
-// Where there is no compiler to compare with, none could make it anew.
+// Without a compiler there is none to replace it.
 bool BinaryStore::is_outdated(const Entry& entry) const {
   if (!exact_toolchain_) return false;
   const auto compiler = compiler_->facts();
@@ -48,44 +47,35 @@ bool BinaryStore::has(const Identified& kernel) const {
   return lookup.kind == Lookup::Kind::entry && !is_outdated(lookup.entry);
 }
 
-Result<StoredBinary> BinaryStore::get(const Identified& kernel, const Missed& missed) {
-  return flights_.run(kernel.identity, [&] { return find_or_compile(kernel, nullptr, missed); });
-}
-
-Result<StoredBinary> BinaryStore::make(const Identified& kernel) {
-  return flights_.run(kernel.identity + " made", [&] { return find_or_compile(kernel, nullptr, {}); });
-}
-
-Result<StoredBinary> BinaryStore::replace(const Identified& kernel, const std::string& refused,
-                                          const Missed& missed) {
-  return flights_.run(kernel.identity + " again", [&] { return find_or_compile(kernel, &refused, missed); });
-}
-
-Result<StoredBinary> BinaryStore::find_or_compile(const Identified& kernel, const std::string* refused,
-                                                  const Missed& missed) {
-  const auto will_do = [&](const Entry& entry) {
+std::optional<StoredBinary> BinaryStore::find(const Identified& kernel,
+                                              const std::optional<std::string>& refused) const {
+  const auto accepts = [&](const Entry& entry) {
     return (!refused || entry.body != *refused) && !is_outdated(entry);
   };
   const auto damaged = [&](std::string_view what) {
     meter_->tell(Names(kernel).event(Event::Kind::damaged, 0, what));
   };
-  const auto find = [&]() -> std::optional<StoredBinary> {
-    auto found = cache_->find(kernel.identity, will_do, damaged);
-    if (!found) return {};
-    constexpr Origin kOrigins[] = {Origin::memory, Origin::disk, Origin::layer, Origin::embedded};
-    const Origin origin = kOrigins[static_cast<int>(found->place)];
-    meter_->found(origin);
-    return StoredBinary{std::move(found->entry.body), origin, found->kept_on_disk};
-  };
-  if (auto binary = find()) return *std::move(binary);
-  if (missed)
-    if (auto compiles = missed(kernel); !compiles) return compiles.error();
-  const KeyLock alone = cache_->lock(kernel.identity);
-  if (alone.waited().count() > 0)
-    meter_->tell(Names(kernel).event(Event::Kind::waited,
-                                     std::chrono::duration<double, std::milli>(alone.waited()).count(), {}));
-  if (auto binary = find()) return *std::move(binary);  // another process has made it since
-  return compile(kernel, /*replace=*/exact_toolchain_ || refused);
+  auto found = cache_->find(kernel.identity, accepts, damaged);
+  if (!found) return {};
+  constexpr Origin kOrigins[] = {Origin::memory, Origin::disk, Origin::layer, Origin::embedded};
+  const Origin origin = kOrigins[static_cast<int>(found->place)];
+  meter_->found(origin);
+  return StoredBinary{std::move(found->entry.body), origin, found->kept_on_disk};
+}
+
+Result<StoredBinary> BinaryStore::make(const Identified& kernel, const std::optional<std::string>& refused) {
+  return compiles_.run({kernel.identity, refused.has_value()}, [&]() -> Result<StoredBinary> {
+    const KeyLock lock = cache_->lock(kernel.identity);
+    if (const std::chrono::duration<double, std::milli> waited = lock.waited(); waited.count() > 0)
+      meter_->tell(Names(kernel).event(Event::Kind::waited, waited.count(), {}));
+    if (auto binary = find(kernel, refused)) return *std::move(binary);
+    return compile(kernel, /*replace=*/exact_toolchain_ || refused);
+  });
+}
+
+Result<StoredBinary> BinaryStore::get(const Identified& kernel) {
+  if (auto binary = find(kernel)) return *std::move(binary);
+  return make(kernel);
 }
 
 Result<StoredBinary> BinaryStore::compile(const Identified& kernel, bool replace) {

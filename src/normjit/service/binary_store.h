@@ -1,8 +1,9 @@
 // From spec, plan and architecture to machine code: out of the cache, or generated and compiled.
 #pragma once
 
-#include <functional>
+#include <compare>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "normjit/cache/cache.h"
@@ -32,11 +33,11 @@ struct StoredBinary {
   bool stored = true;  // false: only the memory of this process has it
 };
 
-// Thread-safe. Concurrent requests for one kernel share one compile, those of other processes on the same
-// cache directory included.
+// Thread-safe. Concurrent calls for one kernel share one compile, those of other processes on the same cache
+// directory included.
 class BinaryStore {
  public:
-  // With `exact_toolchain` only entries are taken whose maker is the compiler's own version.
+  // With `exact_toolchain` only entries made by the compiler's own version are accepted.
   BinaryStore(std::shared_ptr<Compiler> compiler, std::unique_ptr<Cache> cache,
               std::string template_directory, bool exact_toolchain, std::shared_ptr<Meter> meter)
       : compiler_(std::move(compiler)),
@@ -46,28 +47,32 @@ class BinaryStore {
         meter_(std::move(meter)) {}
 
   Result<Identified> identify(const NormSpec& spec, const Plan& plan, Arch of_device) const;
-  // Whether this compiler has to make an entry anew that another one made.
+  // Whether another compiler made the entry, and this one has to replace it.
   bool is_outdated(const Entry& entry) const;
-  // Where get would find the code, or what stands there. Changes nothing.
+  // Where find() would find the code, or what stands there. Changes nothing.
   Cache::Look look(const Identified& kernel) const;
-  // Whether get would find it.
+  // Whether find() would find it.
   bool has(const Identified& kernel) const;
-  // Asked where no tier has a kernel, before it is compiled; an error is what the caller of get gets then.
-  using Missed = std::function<Result<void>(const Identified& kernel)>;
-  Result<StoredBinary> get(const Identified& kernel, const Missed& missed = {});
-  // Makes it for others: like get, but nobody else's get waits for it.
-  Result<StoredBinary> make(const Identified& kernel);
-  // Other code than this, which the driver refused: what another process has made meanwhile, or compiled anew
-  // and put in its place.
-  Result<StoredBinary> replace(const Identified& kernel, const std::string& refused,
-                               const Missed& missed = {});
+
+  // The code, out of the first tier of the cache that has it; nothing where none does. `refused`, here and
+  // below: code that the driver did not load, and that does not count.
+  std::optional<StoredBinary> find(const Identified& kernel,
+                                   const std::optional<std::string>& refused = {}) const;
+  // Compiles the code, for callers of find() that found nothing. Holds the kernel's lock among processes, and
+  // looks once more behind it: another process or thread may have compiled the code since.
+  Result<StoredBinary> make(const Identified& kernel, const std::optional<std::string>& refused = {});
+  // find(), else make().
+  Result<StoredBinary> get(const Identified& kernel);
 
   Cache& cache() const { return *cache_; }
 
  private:
-  // Code that is not `refused` (null: any).
-  Result<StoredBinary> find_or_compile(const Identified& kernel, const std::string* refused,
-                                       const Missed& missed);
+  // A compile that callers share. Code that is compiled anew because the driver refused it is another one.
+  struct Compile {
+    std::string identity;
+    bool anew;
+    auto operator<=>(const Compile&) const = default;
+  };
   Result<StoredBinary> compile(const Identified& kernel, bool replace);
 
   const std::shared_ptr<Compiler> compiler_;
@@ -75,7 +80,7 @@ class BinaryStore {
   const std::string template_directory_;
   const bool exact_toolchain_;
   const std::shared_ptr<Meter> meter_;
-  SingleFlight<std::string, StoredBinary> flights_;
+  SingleFlight<Compile, StoredBinary> compiles_;
 };
 
 }  // namespace normjit

@@ -1,7 +1,9 @@
-// Finding a prepared kernel, or making one ready: plan, binary, load.
+// Finding a kernel in memory, or making one ready: the attempts of a use, a kernel, its code, its load.
 #include "normjit/service/impl.h"
 
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include "normjit/base/text.h"
 #include "normjit/service/default_compiler.h"
@@ -11,7 +13,7 @@
 namespace normjit {
 
 namespace {
-// Whether an error is the device's own: no other kernel would fare better, and the caller has to know.
+// Whether an error is the device's own, so that no other plan helps.
 bool is_of_device(Code code) {
   switch (code) {
     case Code::NoDriver:
@@ -25,6 +27,57 @@ bool is_of_device(Code code) {
       return false;
   }
 }
+
+// Why a plan is tried.
+enum class Because {
+  tuned,     // it was measured to be the fastest for the use
+  chosen,    // the planner chooses it
+  unshared,  // the device has no room for blocks that share rows, and its blocks share none
+  generic,   // its kernel is part of the library
+};
+struct Attempt {
+  Plan plan;
+  Because because;
+};
+
+// The plans that may serve a use, in the order in which they are tried. The planner knows an architecture by
+// one GPU of it: this device may be smaller, or a slice of one.
+std::vector<Attempt> attempts(const Use& use, const DeviceProfile& profile, TunedPlans& tuned) {
+  std::vector<Attempt> all;
+  const auto kept = tuned.find(use.spec, profile, use.regime, use.alignment);
+  if (kept && (use.workspace || workspace_bytes(*kept, use.spec, profile) == 0))
+    all.push_back({*kept, Because::tuned});
+  const Plan chosen = choose(use.spec, profile, use.regime, use.alignment);
+  all.push_back({chosen, Because::chosen});
+  if (chosen.exchange != Exchange::none)
+    all.push_back({fallback(use.spec, profile, use.regime, use.alignment), Because::unshared});
+  all.push_back({generic_plan(), Because::generic});
+  return all;
+}
+
+// Whether an attempt is made after this outcome of the one before. Ok: there was none.
+bool follows(Because because, Code outcome) {
+  switch (because) {
+    case Because::tuned:
+      return true;
+    case Because::chosen:
+      return outcome != Code::NotReady;
+    case Because::unshared:
+      return outcome == Code::NotResident || outcome == Code::IllegalPlan;
+    case Because::generic:
+      return outcome == Code::NotReady || outcome == Code::NoCompiler;
+  }
+  return false;
+}
+
+// For the log: an attempt succeeded after the one before it did not.
+std::string instead(const NormSpec& spec, const Attempt& attempt, std::string_view why) {
+  constexpr std::string_view kNames[] = {"the tuned plan", "the planner's choice",
+                                         "a plan whose blocks share no rows", "the generic kernel"};
+  return concat({to_text(spec), ": ", kNames[static_cast<int>(attempt.because)], ", '", to_text(attempt.plan),
+                 "', is used instead: ", why});
+}
+
 }  // namespace
 
 Service::Impl::Impl(Options given, Seams seams)
@@ -73,15 +126,28 @@ const Launcher* Service::Impl::ready_kernel(const NormSpec& given, const Tensors
   return &found->launcher;
 }
 
-Result<void> Service::Impl::first_launch(const NormSpec& spec, const Tensors& tensors, Stream stream,
-                                         const LaunchOptions& options) {
+Result<Service::Impl::Asked> Service::Impl::use_of(const NormSpec& spec, const Tensors& tensors) {
   const auto device = driver->current_device();
   if (!device) return device.error();
   const auto profile = driver->profile(*device);
   if (!profile) return profile.error();
+  const TensorRules rules(spec);
+  const Strides strides = rules.strides(tensors);
+  Status status = rules.check(tensors, strides);
+  const Alignment alignment = rules.alignment(tensors, strides);
+  if (status && alignment == Alignment{0}) status = {Code::Misaligned};
+  if (!status) return Error{status.code, concat({to_text(spec), ": ", status.message()})};
+  return Asked{{spec, *device, regime_of(tensors.rows, *profile), alignment, tensors.workspace != nullptr},
+               *profile};
+}
+
+Result<void> Service::Impl::first_launch(const NormSpec& spec, const Tensors& tensors, Stream stream,
+                                         const LaunchOptions& options) {
+  const auto asked = use_of(spec, tensors);
+  if (!asked) return asked.error();
   std::optional<Stream> unless_capturing;
   if (!options.miss_in_capture) unless_capturing = stream;
-  const auto kernel = kernel_for(spec, *device, *profile, tensors.rows, tensors, unless_capturing);
+  const auto kernel = kernel_for(asked->use, asked->profile, unless_capturing);
   if (!kernel) return kernel.error();
   const auto status = launch(*kernel, tensors, stream, options);
   if (!status) return status.error();
@@ -91,7 +157,7 @@ Result<void> Service::Impl::first_launch(const NormSpec& spec, const Tensors& te
 Result<void> Service::Impl::after_launch(Status status, const NormSpec& spec, const Tensors& tensors,
                                          Stream stream, const LaunchOptions& options) {
   if (status.code == Code::NotResident) {
-    const auto kernel = fall_back(spec, tensors);
+    const auto kernel = unshared_kernel(spec, tensors);
     if (!kernel) return kernel.error();
     const auto again = launch(*kernel, tensors, stream, options);
     if (!again) return again.error();
@@ -116,159 +182,126 @@ Result<Status> Service::Impl::launch(const Kernel& kernel, const Tensors& tensor
   return kernel.launch(tensors, stream, options);
 }
 
-Result<Kernel> Service::Impl::kernel_for(const NormSpec& spec, int device, const DeviceProfile& profile,
-                                         std::int64_t rows, const Tensors& tensors,
-                                         std::optional<Stream> unless_capturing) {
-  const auto refuse = [&](Code code) {
-    return Error{code, concat({to_text(spec), ": ", Status{code}.message()})};
-  };
-  if (const Status status = check_tensors(spec, tensors); !status) return refuse(status.code);
-  const Use use = use_of(spec, device, profile, rows, tensors);
-  if (use.alignment == Alignment{0}) return refuse(Code::Misaligned);
-  const KernelTable::Record* found = by_use_.find(UseKey(use));
-  const bool superseded =
-      found && found->launcher.is_fallback && found->job && found->job->state == Job::State::done;
-  if (found && !superseded) {
-    if (!found->launcher.is_fallback) meter->hit();
-    return found->kernel;
-  }
-  if (!found && unless_capturing && driver->is_capturing(*unless_capturing)) return refuse(Code::NotReady);
-  return settle(use, profile);
-}
-
-Result<Kernel> Service::Impl::settle(const Use& use, const DeviceProfile& profile) {
-  const UseKey key(use);
-  const bool had_fallback = by_use_.find(key) != nullptr;
-  const auto tell = [&](Event::Kind kind, const Kernel& kernel, std::string_view why) {
-    const std::string spec = to_text(use.spec), plan = to_text(kernel.plan()), arch = profile.arch.name();
-    meter->tell({kind, spec, plan, arch, 0, why});
-  };
-  auto own = own_kernel(use, profile, Asker::mode);
-  if (own && own->kernel && had_fallback) {
-    tell(Event::Kind::specialised, own->kernel, {});
-    return by_use_.replace(key, own->kernel).kernel;
-  }
-  if (own && own->kernel) return by_use_.insert(key, own->kernel).kernel;
-  if (!own && own.code() != Code::NoCompiler) return own.error();
-
-  const auto generic = generic_kernel(use, profile);
-  if (is_of_device(generic.code())) return generic.error();
-  if (generic) {
-    const Job* const job = own ? own->job : nullptr;
-    const std::string why = own ? "its own kernel is being compiled" : own.error().message;
-    if (!own) log(LogLevel::warn, concat({to_text(use.spec), " is served by the generic kernel: ", why}));
-    tell(Event::Kind::substituted, *generic, why);
-    return (had_fallback ? by_use_.replace(key, *generic, job) : by_use_.insert(key, *generic, job)).kernel;
-  }
-  if (!own) return own.error();
-  own = own_kernel(use, profile, Asker::waiter);
-  if (!own) return own.error();
-  return by_use_.insert(key, own->kernel).kernel;
-}
-
-Result<Service::Impl::Made> Service::Impl::own_kernel(const Use& use, const DeviceProfile& profile,
-                                                      Asker asker) {
-  auto made = tuned_kernel(use, profile, asker);
-  if (!made || made->kernel || made->job) return made;
-  return chosen_kernel(use, profile, asker);
-}
-
-Result<Kernel> Service::Impl::generic_kernel(const Use& use, const DeviceProfile& profile) {
-  const auto made = kernel_of(use.spec, generic_plan(), use.device, profile, Asker::looker);
+Result<Kernel> Service::Impl::unshared_kernel(const NormSpec& spec, const Tensors& tensors) {
+  const auto asked = use_of(spec, tensors);
+  if (!asked) return asked.error();
+  const auto& [use, profile] = *asked;
+  const Plan plan = fallback(spec, profile, use.regime, use.alignment);
+  const auto made = kernel_of(spec, plan, use.device, profile, {});
   if (!made) return made.error();
-  return made->kernel;
-}
-
-Use Service::Impl::use_of(const NormSpec& spec, int device, const DeviceProfile& profile, std::int64_t rows,
-                          const Tensors& tensors) noexcept {
-  return {spec, device, regime_of(rows, profile), alignment_of(spec, tensors), tensors.workspace != nullptr};
-}
-
-// The planner knows the architecture by one GPU of it. This device may be smaller, or a slice of such.
-Result<Service::Impl::Made> Service::Impl::chosen_kernel(const Use& use, const DeviceProfile& profile,
-                                                         Asker asker) {
-  const Plan plan = choose(use.spec, profile, use.regime, use.alignment);
-  auto kernel = kernel_of(use.spec, plan, use.device, profile, asker);
-  const bool no_room = kernel.code() == Code::NotResident || kernel.code() == Code::IllegalPlan;
-  if (plan.exchange == Exchange::none || !no_room) return kernel;
-  return fallback_kernel(use, profile, kernel.error().message, asker);
-}
-
-Result<Service::Impl::Made> Service::Impl::fallback_kernel(const Use& use, const DeviceProfile& profile,
-                                                           std::string_view why, Asker asker) {
-  const Plan plan = fallback(use.spec, profile, use.regime, use.alignment);
-  log(LogLevel::info, concat({"'", to_text(plan), "' is used instead: ", why}));
-  return kernel_of(use.spec, plan, use.device, profile, asker);
-}
-
-Result<Kernel> Service::Impl::fall_back(const NormSpec& spec, const Tensors& tensors) {
-  const auto device = driver->current_device();
-  if (!device) return device.error();
-  const auto profile = driver->profile(*device);
-  if (!profile) return profile.error();
-  const Use use = use_of(spec, *device, *profile, tensors.rows, tensors);
-  const auto made = fallback_kernel(
-      use, *profile, concat({to_text(spec), ": ", Status{Code::NotResident}.message()}), Asker::waiter);
-  if (!made) return made.error();
+  log(LogLevel::info, instead(spec, {plan, Because::unshared}, Status{Code::NotResident}.message()));
   return by_use_.replace(UseKey(use), made->kernel).kernel;
 }
 
-Result<Service::Impl::Made> Service::Impl::tuned_kernel(const Use& use, const DeviceProfile& profile,
-                                                        Asker asker) {
-  const auto plan = tuned.find(use.spec, profile, use.regime, use.alignment);
-  if (!plan || (!use.workspace && normjit::workspace_bytes(*plan, use.spec, profile) != 0)) return Made{};
-  auto kernel = kernel_of(use.spec, *plan, use.device, profile, asker);
-  if (kernel || is_of_device(kernel.code())) return kernel;
-  log(LogLevel::warn, concat({"the tuned plan '", to_text(*plan), "' for ", to_text(use.spec),
-                              " gives way to the planner's choice: ", kernel.error().message}));
-  return Made{};
+Result<Kernel> Service::Impl::kernel_for(const Use& use, const DeviceProfile& profile,
+                                         std::optional<Stream> unless_capturing) {
+  const UseKey key(use);
+  const KernelTable::Record* const found = by_use_.find(key);
+  if (found && !found->is_superseded()) {
+    if (!found->launcher.is_fallback) meter->hit();
+    return found->kernel;
+  }
+  const std::string spec = to_text(use.spec), arch = profile.arch.name();
+  if (!found && unless_capturing && driver->is_capturing(*unless_capturing))
+    return Error{Code::NotReady, concat({spec, ": ", Status{Code::NotReady}.message()})};
+
+  const std::vector<Attempt> all = attempts(use, profile, tuned);
+  Demand demand{.may_wait = options.mode != Mode::lazy};
+  Error outcome;  // of the last attempt but the generic one
+  do {
+    outcome = {};
+    const Job* job = nullptr;
+    for (const auto& [plan, because] : all) {
+      if (!follows(because, outcome.code)) continue;
+      const bool is_fallback = because == Because::generic;
+      const auto made =
+          kernel_of(use.spec, plan, use.device, profile, is_fallback ? Demand{.may_compile = false} : demand);
+      if (made && made->kernel) {
+        const std::string text = to_text(plan);
+        if (is_fallback)
+          meter->tell({Event::Kind::substituted, spec, text, arch, 0, outcome.message});
+        else if (found)
+          meter->tell({Event::Kind::specialised, spec, text, arch, 0, {}});
+        if (outcome.code != Code::Ok && outcome.code != Code::NotReady)
+          log(because == Because::unshared ? LogLevel::info : LogLevel::warn,
+              instead(use.spec, {plan, because}, outcome.message));
+        return (found ? by_use_.replace(key, made->kernel, job) : by_use_.insert(key, made->kernel, job))
+            .kernel;
+      }
+      if (is_of_device(made.code())) return made.error();
+      if (is_fallback) break;
+      job = made ? made->job : nullptr;
+      outcome = made ? Error{Code::NotReady, "its own kernel is being compiled"} : made.error();
+    }
+    // No kernel serves while this one is compiled in the background: wait for it.
+  } while (outcome.code == Code::NotReady && !std::exchange(demand.may_wait, true));
+  return outcome;
 }
 
-Result<Kernel> Service::Impl::pinned_kernel(const NormSpec& spec, const Plan& plan, int device,
-                                            const DeviceProfile& profile) {
-  const auto made = kernel_of(spec, plan, device, profile, Asker::waiter);
-  if (!made) return made.error();
-  return made->kernel;
-}
-
-Result<Service::Impl::Made> Service::Impl::kernel_of(const NormSpec& spec, const Plan& plan, int device,
-                                                     const DeviceProfile& profile, Asker asker) {
-  std::string key = concat({to_text(spec), " ", to_text(plan), " ", shortest(device)});
-  if (asker == Asker::looker) key += " instead";
-  const auto make = [&]() -> Result<Made> {
+Result<Made> Service::Impl::kernel_of(const NormSpec& spec, const Plan& plan, int device,
+                                      const DeviceProfile& profile, Demand demand) {
+  const Key key{to_text(spec), to_text(plan), device, !demand.may_compile};
+  return flights_.run({key, demand.may_wait}, [&]() -> Result<Made> {
     {
       const std::shared_lock lock(mutex_);
       if (const auto found = by_plan_.find(key); found != by_plan_.end()) {
-        if (asker != Asker::looker) meter->hit();
+        if (!key.is_fallback) meter->hit();
         return Made{found->second};
       }
     }
-    auto made = make_ready(spec, plan, profile, device, asker);
+    auto made = make_ready(spec, plan, device, profile, demand);
     if (!made || !made->kernel) return made;
     const std::unique_lock lock(mutex_);
     return Made{by_plan_.try_emplace(key, made->kernel).first->second};
-  };
-  return flights_.run(asker == Asker::waiter ? key + " waits" : key, make);
+  });
 }
 
-Result<Service::Impl::Made> Service::Impl::make_ready(const NormSpec& spec, const Plan& plan,
-                                                      const DeviceProfile& profile, int device, Asker asker) {
+Result<Made> Service::Impl::make_ready(const NormSpec& spec, const Plan& plan, int device,
+                                       const DeviceProfile& profile, Demand demand) {
   if (auto legal = check(plan, spec, profile); !legal) return legal.error();
+  const auto identified = binaries.identify(spec, plan, profile.arch);
+  if (!identified) return identified.error();
   auto kernel = std::make_shared<Kernel::Prepared>(spec, plan, profile, device, driver);
-  const Job* job = nullptr;
-  auto loaded = load(*kernel, kernel->origin, asker, job);
-  if (job) return Made{{}, job};
-  if (!loaded) return loaded.error();
-  kernel->loaded = *std::move(loaded);
+  std::optional<std::string> refused;  // code that the driver did not load
+  while (!kernel->loaded) {
+    auto binary = binaries.find(*identified, refused);
+    if (!binary) {
+      const auto job = missed(*identified, demand);
+      if (!job) return job.error();
+      if (*job) return Made{{}, *job};
+      auto compiled = binaries.make(*identified, refused);
+      if (!compiled) return compiled.error();
+      binary = *std::move(compiled);
+    }
+    kernel->origin = binary->origin;
+    const std::string arch = identified->arch.name();
+    log(binary->origin == Origin::compiled ? LogLevel::info : LogLevel::debug,
+        concat({identified->draft.description, " on ", profile.arch.name(), ": ", name(binary->origin)}));
+    const Stopwatch watch;
+    auto loaded = driver->load(binary->code, identified->draft.kernel, device, kernel->launcher.shape);
+    if (loaded) {
+      const std::string spec_text = to_text(spec), plan_text = to_text(plan);
+      meter->loaded(
+          {Event::Kind::loaded, spec_text, plan_text, arch, watch.milliseconds(), name(binary->origin)});
+      kernel->loaded = *std::move(loaded);
+    } else if (loaded.code() != Code::LoadFailed || binary->origin == Origin::compiled || refused) {
+      return loaded.error();
+    } else {  // an entry that this driver refuses is a miss
+      log(LogLevel::warn,
+          concat({"cache entry ", identified->id, " is compiled again: ", loaded.error().message}));
+      refused = std::move(binary->code);
+      demand.may_wait = true;
+    }
+  }
   kernel->meter = meter;
   kernel->launcher.loaded = kernel->loaded.get();
-  kernel->launcher.is_fallback = asker == Asker::looker;
+  kernel->launcher.is_fallback = !demand.may_compile;
   if (auto room = check_room(*kernel); !room) return room.error();
   return Made{Kernel(std::move(kernel))};
 }
 
-// The profile says what a device has; only the driver knows what a process gets of it, and what the kernel
-// really takes. Where it cannot be asked, for want of a current context, the first launch asks.
+// The profile says what a device has. Only the driver knows this process's share of it, and what the kernel
+// needs. Without a current context the driver cannot be asked, and the first launch finds out.
 Result<void> Service::Impl::check_room(const Kernel::Prepared& kernel) {
   if (kernel.plan.exchange == Exchange::none) return {};
   const auto room = kernel.loaded->resident_blocks(kernel.launcher.shape);
@@ -288,43 +321,9 @@ Result<void> Service::Impl::check_room(const Kernel::Prepared& kernel) {
                        "; use Service::layer_norm, which then takes another plan, or a split_row plan"})};
 }
 
-Result<std::shared_ptr<LoadedKernel>> Service::Impl::load(const Kernel::Prepared& kernel, Origin& origin,
-                                                          Asker asker, const Job*& job) {
-  const auto identified = binaries.identify(kernel.spec, kernel.plan, kernel.profile.arch);
-  if (!identified) return identified.error();
-  const auto on_miss = [&](const Identified& missing) { return missed(missing, asker); };
-  auto binary = binaries.get(*identified, on_miss);
-  if (binary.code() == Code::NotReady) job = background_.find(identified->identity);
-  if (!binary) return binary.error();
-  origin = binary->origin;
-  log(origin == Origin::compiled ? LogLevel::info : LogLevel::debug,
-      concat({identified->draft.description, " on ", kernel.profile.arch.name(), ": ", name(origin)}));
-  const auto load = [&] {
-    const Stopwatch watch;
-    auto loaded = driver->load(binary->code, identified->draft.kernel, kernel.device, kernel.launcher.shape);
-    if (loaded) {
-      const std::string spec = to_text(kernel.spec), plan = to_text(kernel.plan);
-      const std::string arch = identified->arch.name();
-      meter->loaded({Event::Kind::loaded, spec, plan, arch, watch.milliseconds(), name(origin)});
-    }
-    return loaded;
-  };
-  auto loaded = load();
-  if (loaded || loaded.code() != Code::LoadFailed || binary->origin == Origin::compiled) return loaded;
-  // An entry that this driver refuses is a miss.
-  log(LogLevel::warn,
-      concat({"cache entry ", identified->id, " is compiled again: ", loaded.error().message}));
-  binary = binaries.replace(*identified, binary->code, [&](const Identified& missing) {
-    return missed(missing, asker == Asker::mode ? Asker::waiter : asker);
-  });
-  if (!binary) return binary.error();
-  origin = binary->origin;
-  return load();
-}
-
-Result<void> Service::Impl::missed(const Identified& kernel, Asker asker) {
+Result<const Job*> Service::Impl::missed(const Identified& kernel, Demand demand) {
   const std::string spec = to_text(kernel.spec), plan = to_text(kernel.plan), arch = kernel.arch.name();
-  if (asker == Asker::looker)
+  if (!demand.may_compile)
     return Error{Code::NotCached, concat({"this library has no generic kernel for ", arch})};
   if (!background_.find(kernel.identity)) {  // else it has been counted
     meter->missed({Event::Kind::missed, spec, plan, arch, 0, {}});
@@ -339,18 +338,14 @@ Result<void> Service::Impl::missed(const Identified& kernel, Asker asker) {
   if (after_warm_up == Frozen::warn)
     log(LogLevel::warn, concat({spec, " as ", plan, " for ", arch,
                                 " is compiled after the service was frozen: no cache has it"}));
-  if (options.mode != Mode::lazy || asker == Asker::waiter) return {};
-  if (!background_.start(kernel.identity, [this, kernel] { return compile_in_background(kernel); }))
-    return {};
-  return Error{Code::NotReady, concat({spec, " is being compiled"})};
-}
-
-bool Service::Impl::compile_in_background(const Identified& kernel) {
-  const auto made = binaries.make(kernel);
-  if (!made)
-    log(LogLevel::warn,
-        concat({to_text(kernel.spec), " stays with the generic kernel: ", made.error().message}));
-  return made.ok();
+  if (demand.may_wait) return nullptr;
+  return background_.start(kernel.identity, [this, kernel] {
+    const auto made = binaries.make(kernel);
+    if (!made)
+      log(LogLevel::warn,
+          concat({to_text(kernel.spec), " stays with the generic kernel: ", made.error().message}));
+    return made.ok();
+  });
 }
 
 }  // namespace normjit

@@ -2,13 +2,14 @@
 #pragma once
 
 #include <atomic>
+#include <compare>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <shared_mutex>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 
 #include "normjit/base/fork.h"
 #include "normjit/driver/driver.h"
@@ -25,32 +26,43 @@
 
 namespace normjit {
 
+// What a caller allows for a kernel that no cache has.
+struct Demand {
+  bool may_compile = true;  // as far as the mode and a freeze allow it, too
+  bool may_wait = true;     // else it is compiled in the background
+  auto operator<=>(const Demand&) const = default;
+};
+
+// A kernel; or the compile in the background that has to end before there is one.
+struct Made {
+  Kernel kernel;
+  const Job* job = nullptr;
+};
+
 // Not exported, as its Service is.
 class [[gnu::visibility("hidden")]] Service::Impl {
  public:
   Impl(Options options, Seams seams);
 
-  // The kernel that serves these tensors on the current context's device without further ado: it is in
-  // memory, admits them, and has been launched with pointers that were sound. Else null, also for what is
-  // wrong with the arguments; kernel_for and Kernel::check find out. Lives as long as this object. Takes no
-  // lock.
+  // The hot path. The kernel that serves these tensors on the current context's device, if it is in memory,
+  // admits the tensors, and has been launched with pointers that were checked. Null in all other cases,
+  // wrong arguments included: first_launch() finds out. Lives as long as this object. Takes no lock.
   const Launcher* ready_kernel(const NormSpec& spec, const Tensors& tensors, Strides& strides) const noexcept;
 
-  // Launches where ready_kernel() has none: valid spec, at least one row. As Service::layer_norm.
+  // Launches where ready_kernel() is null: valid spec, at least one row. As Service::layer_norm.
   Result<void> first_launch(const NormSpec& spec, const Tensors& tensors, Stream stream,
                             const LaunchOptions& options);
-  // What layer_norm answers after a launch with this outcome; another kernel launches where that helps.
+  // What layer_norm returns after a launch with this status. Launches another kernel where that helps.
   Result<void> after_launch(Status status, const NormSpec& spec, const Tensors& tensors, Stream stream,
                             const LaunchOptions& options);
 
-  // The kernel that serves these tensors, out of memory or made ready, or the generic one in its place.
-  // NotReady where it would have to be made ready and `unless_capturing` is a stream that is being captured.
-  Result<Kernel> kernel_for(const NormSpec& spec, int device, const DeviceProfile& profile, std::int64_t rows,
-                            const Tensors& tensors, std::optional<Stream> unless_capturing = {});
-
-  // The kernel of this very plan; compiled, where it has to be, while the caller waits.
-  Result<Kernel> pinned_kernel(const NormSpec& spec, const Plan& plan, int device,
-                               const DeviceProfile& profile);
+  // The kernel that serves a use: out of memory, or the first of its attempts (impl.cc) that can be made
+  // ready. NotReady if there is none in memory and `unless_capturing` is a stream that is being captured.
+  Result<Kernel> kernel_for(const Use& use, const DeviceProfile& profile,
+                            std::optional<Stream> unless_capturing = {});
+  // The kernel of a plan: out of memory, or made ready.
+  Result<Made> kernel_of(const NormSpec& spec, const Plan& plan, int device, const DeviceProfile& profile,
+                         Demand demand);
 
   Result<int> device_or_current(int ordinal);
   void log(LogLevel level, std::string_view text) const;
@@ -65,62 +77,46 @@ class [[gnu::visibility("hidden")]] Service::Impl {
   void wait_for_compiles() { background_.wait(); }
 
  private:
-  // Who asks for a kernel that no cache may have.
-  enum class Asker {
-    mode,    // compiles, waits or gives up as the mode says
-    waiter,  // waits for its compile, unless nothing is compiled at all
-    looker,  // takes it only where it need not be compiled: the generic kernel
+  struct Asked {
+    Use use;
+    DeviceProfile profile;
   };
-  // What becomes of a plan: its kernel, or the compile in the background that it has to wait for.
-  struct Made {
-    Kernel kernel;
-    const Job* job = nullptr;
-  };
-
-  // The kernel that serves these tensors from now on, because the driver would not run the blocks of
-  // kernel_for's together.
-  Result<Kernel> fall_back(const NormSpec& spec, const Tensors& tensors);
-
-  // Launches once the pointers are known to be sound.
+  // The use that these tensors make of the current context's device, or what is wrong with them.
+  Result<Asked> use_of(const NormSpec& spec, const Tensors& tensors);
+  // Launches a kernel whose pointers are checked the first time.
   static Result<Status> launch(const Kernel& kernel, const Tensors& tensors, Stream stream,
                                const LaunchOptions& options);
+  // The kernel that serves these tensors from now on, after the driver refused to run the blocks of another
+  // one together.
+  Result<Kernel> unshared_kernel(const NormSpec& spec, const Tensors& tensors);
 
-  static Use use_of(const NormSpec& spec, int device, const DeviceProfile& profile, std::int64_t rows,
-                    const Tensors& tensors) noexcept;
-  // The kernel of the planner's choice, or where the device has no room for that, of its fallback.
-  Result<Made> chosen_kernel(const Use& use, const DeviceProfile& profile, Asker asker);
-  Result<Made> fallback_kernel(const Use& use, const DeviceProfile& profile, std::string_view why,
-                               Asker asker);
-  // The kernel of the tuned plan for a use; empty where there is none, or it cannot be had. An error only of
-  // the device.
-  Result<Made> tuned_kernel(const Use& use, const DeviceProfile& profile, Asker asker);
-  // The tuned one, else the chosen one.
-  Result<Made> own_kernel(const Use& use, const DeviceProfile& profile, Asker asker);
-  // The generic kernel, for a use whose own kernel has to wait or cannot be had; an error where it is not to
-  // be had either.
-  Result<Kernel> generic_kernel(const Use& use, const DeviceProfile& profile);
-  // The record of a use that has none yet, or has a fallback whose time is over.
-  Result<Kernel> settle(const Use& use, const DeviceProfile& profile);
-
-  Result<Made> kernel_of(const NormSpec& spec, const Plan& plan, int device, const DeviceProfile& profile,
-                         Asker asker);
-  Result<Made> make_ready(const NormSpec& spec, const Plan& plan, const DeviceProfile& profile, int device,
-                          Asker asker);
-  // Loads the kernel's code; or says which job has to make it first, and answers NotReady.
-  Result<std::shared_ptr<LoadedKernel>> load(const Kernel::Prepared& kernel, Origin& origin, Asker asker,
-                                             const Job*& job);
-  // No cache has a kernel: ok if the caller is to compile it and wait; NotReady if it is compiled in the
-  // background now; NotCached.
-  Result<void> missed(const Identified& kernel, Asker asker);
-  bool compile_in_background(const Identified& kernel);
-  // Ok where the blocks of a launch that must run together do, or nobody can tell yet; else NotResident.
+  Result<Made> make_ready(const NormSpec& spec, const Plan& plan, int device, const DeviceProfile& profile,
+                          Demand demand);
+  // No cache has a kernel: the job that compiles it in the background, null if the caller is to compile it
+  // now, or NotCached.
+  Result<const Job*> missed(const Identified& kernel, Demand demand);
+  // NotResident if blocks of a launch that must run together cannot. Ok if that is not known yet.
   static Result<void> check_room(const Kernel::Prepared& kernel);
+
+  // A kernel of this process. The same plan in the place of another is another kernel.
+  struct Key {
+    std::string spec, plan;
+    int device;
+    bool is_fallback;
+    auto operator<=>(const Key&) const = default;
+  };
+  // Callers that may wait do not share the outcome of callers that may not.
+  struct Request {
+    Key key;
+    bool may_wait;
+    auto operator<=>(const Request&) const = default;
+  };
 
   KernelTable by_use_;
   // Guards only the map: never held across a compile, a file access or a driver call.
   ForkSharedMutex mutex_;
-  std::unordered_map<std::string, Kernel> by_plan_;  // several uses may share a plan
-  SingleFlight<std::string, Made> flights_;
+  std::map<Key, Kernel> by_plan_;  // several uses may share a plan
+  SingleFlight<Request, Made> flights_;
   MissLog miss_log_;
   Background background_;  // the last: its threads use the others
 };

@@ -38,6 +38,11 @@ class KernelTable {
       return true;
     }
 
+    // Whether this is a fallback, and the kernel that it stands in for has been compiled.
+    bool is_superseded() const noexcept {
+      return launcher.is_fallback && job != nullptr && job->state == Job::State::done;
+    }
+
     const UseKey use;
     const Launcher launcher;  // of the kernel
     const Kernel kernel;

@@ -2,11 +2,39 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 #include "normjit/base/text.h"
 #include "normjit/service/impl.h"
 
 namespace normjit {
+namespace {
+
+// What the operands of launches like these allow together. BadStride; Misaligned.
+Result<Alignment> alignment_of(const NormSpec& spec, const PrepareOptions& options) {
+  const auto refuse = [&](Code code) {
+    return Error{code, concat({to_text(spec), ": ", Status{code}.message()})};
+  };
+  const auto base = static_cast<std::uint64_t>(options.pointer_alignment);
+  Alignment alignment =
+      spec.affine == Affine::none ? Alignment::eight : normjit::alignment_of(base, spec.weight);
+  const struct {
+    std::int64_t row_stride, least;
+    DType dtype;
+  } matrices[] = {{options.x_row_stride, 0, spec.input}, {options.y_row_stride, spec.columns, spec.output}};
+  for (const auto& [row_stride, least, dtype] : matrices) {
+    const std::int64_t stride = row_stride == kContiguous ? spec.columns : row_stride, size = size_of(dtype);
+    // The end of a second row has an offset that fits in 64 bits, in bytes.
+    if (stride < least || stride > std::numeric_limits<std::int64_t>::max() / size - spec.columns)
+      return refuse(Code::BadStride);
+    alignment =
+        std::min(alignment, normjit::alignment_of(base | static_cast<std::uint64_t>(stride * size), dtype));
+  }
+  if (alignment == Alignment{0}) return refuse(Code::Misaligned);
+  return alignment;
+}
+
+}  // namespace
 
 Service::Service(Options options, Seams seams)
     : impl_(std::make_unique<Impl>(std::move(options), std::move(seams))) {}
@@ -16,9 +44,8 @@ Service& Service::operator=(Service&&) noexcept = default;
 
 Result<Kernel> Service::prepare(const NormSpec& spec, const PrepareOptions& options) {
   if (auto valid = validate(spec); !valid) return valid.error();
-  const int alignment = options.pointer_alignment;
-  if (alignment < 1 || !std::has_single_bit(static_cast<unsigned>(alignment)))
-    return Error{Code::BadArgument, concat({"pointer_alignment is ", shortest(alignment),
+  if (options.pointer_alignment < 1 || !std::has_single_bit(static_cast<unsigned>(options.pointer_alignment)))
+    return Error{Code::BadArgument, concat({"pointer_alignment is ", shortest(options.pointer_alignment),
                                             "; it must be a power of two, in bytes"})};
   if (options.rows_hint < 0)
     return Error{Code::BadArgument, concat({"rows_hint is ", shortest(options.rows_hint), "; 0 means many"})};
@@ -27,20 +54,18 @@ Result<Kernel> Service::prepare(const NormSpec& spec, const PrepareOptions& opti
   if (!device) return device.error();
   const auto profile = impl_->driver->profile(*device);
   if (!profile) return profile.error();
+  const NormSpec canonical = normjit::canonical(spec);
+  if (options.plan) {
+    const auto made = impl_->kernel_of(canonical, *options.plan, *device, *profile, {});
+    if (!made) return made.error();
+    return made->kernel;
+  }
+  const auto alignment = alignment_of(canonical, options);
+  if (!alignment) return alignment.error();
   const std::int64_t rows = options.rows_hint == 0 ? profile->sm_count : options.rows_hint;
-
-  // The kernel for stand-in tensors of just this alignment.
-  auto* pointer = reinterpret_cast<void*>(static_cast<std::uintptr_t>(alignment));
-  auto* output = reinterpret_cast<void*>(3 * static_cast<std::uintptr_t>(alignment));  // not in place
-  Tensors tensors{.x = pointer, .y = output, .rows = 2};
-  if (spec.affine != Affine::none) tensors.weight = pointer;
-  if (spec.affine == Affine::weight_bias) tensors.bias = pointer;
-  if (spec.statistics) tensors.mean = tensors.rstd = reinterpret_cast<void*>(std::uintptr_t{16});
-  tensors.x_row_stride = options.x_row_stride;
-  tensors.y_row_stride = options.y_row_stride;
-  tensors.workspace = reinterpret_cast<void*>(std::uintptr_t{16});  // the kernel says how much it needs
-  if (options.plan) return impl_->pinned_kernel(canonical(spec), *options.plan, *device, *profile);
-  return impl_->kernel_for(canonical(spec), *device, *profile, rows, tensors);
+  // With a workspace: the kernel says how much it needs.
+  const Use use{canonical, *device, regime_of(rows, *profile), *alignment, /*workspace=*/true};
+  return impl_->kernel_for(use, *profile);
 }
 
 Result<void> Service::layer_norm(const NormSpec& spec, const Tensors& tensors, Stream stream,

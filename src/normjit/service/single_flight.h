@@ -1,8 +1,7 @@
-// One execution for all who ask for the same thing at the same time.
+// One execution for all threads that ask for the same thing at the same time.
 #pragma once
 
 #include <exception>
-#include <functional>
 #include <future>
 #include <map>
 #include <mutex>
@@ -14,18 +13,19 @@
 
 namespace normjit {
 
-// Thread-safe. Nothing is remembered: a call that begins after an execution has ended starts another, also
-// after an error. So a caller that keeps values elsewhere looks there again inside its function, since
-// another execution may have ended between the caller's first look and its call. In a forked child the
-// executions of its parent, whose threads it does not have, are as if they had never begun.
+// Thread-safe. Keeps no results: a call that begins after an execution has ended starts another one, also
+// after an error. A caller that keeps values elsewhere therefore looks there again inside its function:
+// another execution may have ended between its first look and its call. A forked child does not have the
+// threads that execute for its parent, and starts anew.
 template <class Key, class Value>
 class SingleFlight {
  public:
-  // The result of function(). Of the concurrent callers with one key exactly one executes its function, the
-  // others wait and get a copy of its value or error. Different keys never wait for each other: no lock is
-  // held while a function runs. What the function throws goes to all who share it. A function must not call
-  // run() with its own key.
-  Result<Value> run(const Key& key, const std::function<Result<Value>()>& function) {
+  // The result of function(), a Result<Value>. Of the concurrent callers with one key exactly one executes
+  // its function; the others wait, and get a copy of its value, error or exception. Callers with different
+  // keys never wait for each other: no lock is held while a function runs. A function must not call run()
+  // with its own key.
+  template <class Function>
+  Result<Value> run(const Key& key, const Function& function) {
     std::promise<Result<Value>> promise;
     Flight flight{promise.get_future().share(), fork_generation()};
     bool leads = false;
@@ -40,18 +40,8 @@ class SingleFlight {
         flight = found->second;
       }
     }
-    return leads ? lead(key, function, flight.generation, promise) : flight.result.get();
-  }
+    if (!leads) return flight.result.get();
 
- private:
-  struct Flight {
-    std::shared_future<Result<Value>> result;
-    std::uint64_t generation;  // of the process that executes
-    bool shared = false;       // somebody waits for the result
-  };
-
-  Result<Value> lead(const Key& key, const std::function<Result<Value>()>& function, std::uint64_t generation,
-                     std::promise<Result<Value>>& promise) {
     std::optional<Result<Value>> result;
     std::exception_ptr thrown;
     try {
@@ -59,24 +49,33 @@ class SingleFlight {
     } catch (...) {
       thrown = std::current_exception();
     }
-    // Forgotten before it is told: who has been told and calls again starts anew. What has another generation
-    // is the flight of a child that was forked by the function.
-    bool shared = false;
-    {
-      const std::lock_guard lock(mutex_);
-      const auto found = flights_.find(key);
-      if (found != flights_.end() && found->second.generation == generation) {
-        shared = found->second.shared;
-        flights_.erase(found);
-      }
-    }
-    // A copy only for those who wait: of 60 KB of code it takes 40 us of a cold process.
+    // A copy only for threads that wait: 60 KB of code take 40 us of a cold process.
+    const bool shared = end(key, flight.generation);
     if (shared && thrown)
       promise.set_exception(thrown);
     else if (shared)
       promise.set_value(*result);
     if (thrown) std::rethrow_exception(thrown);
     return *std::move(result);
+  }
+
+ private:
+  struct Flight {
+    std::shared_future<Result<Value>> result;
+    std::uint64_t generation;  // of the process that executes
+    bool shared = false;       // a thread waits for the result
+  };
+
+  // Removes a flight before its result is published, so that a caller that has the result and calls again
+  // starts anew. Returns whether a thread waits. A flight of another generation stays: the function has
+  // forked, and it is the child's.
+  bool end(const Key& key, std::uint64_t generation) {
+    const std::lock_guard lock(mutex_);
+    const auto found = flights_.find(key);
+    if (found == flights_.end() || found->second.generation != generation) return false;
+    const bool shared = found->second.shared;
+    flights_.erase(found);
+    return shared;
   }
 
   ForkMutex mutex_;
