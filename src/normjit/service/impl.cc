@@ -1,6 +1,8 @@
 // Finding a kernel in memory, or making one ready: the attempts of a use, a kernel, its code, its load.
 #include "normjit/service/impl.h"
 
+#include <algorithm>
+#include <iterator>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -11,21 +13,13 @@
 #include "normjit/spec/valid.h"
 
 namespace normjit {
-
 namespace {
+
 // Whether an error is the device's own, so that no other plan helps.
 bool is_of_device(Code code) {
-  switch (code) {
-    case Code::NoDriver:
-    case Code::NoDevice:
-    case Code::NoContext:
-    case Code::DriverError:
-    case Code::OutOfMemory:
-    case Code::ForkedAfterCudaInit:
-      return true;
-    default:
-      return false;
-  }
+  constexpr Code kCodes[] = {Code::NoDriver,    Code::NoDevice,    Code::NoContext,
+                             Code::DriverError, Code::OutOfMemory, Code::ForkedAfterCudaInit};
+  return std::ranges::find(kCodes, code) != std::end(kCodes);
 }
 
 // Why a plan is tried.
@@ -57,17 +51,10 @@ std::vector<Attempt> attempts(const Use& use, const DeviceProfile& profile, Tune
 
 // Whether an attempt is made after this outcome of the one before. Ok: there was none.
 bool follows(Because because, Code outcome) {
-  switch (because) {
-    case Because::tuned:
-      return true;
-    case Because::chosen:
-      return outcome != Code::NotReady;
-    case Because::unshared:
-      return outcome == Code::NotResident || outcome == Code::IllegalPlan;
-    case Because::generic:
-      return outcome == Code::NotReady || outcome == Code::NoCompiler;
-  }
-  return false;
+  if (because == Because::chosen) return outcome != Code::NotReady;
+  if (because == Because::unshared) return outcome == Code::NotResident || outcome == Code::IllegalPlan;
+  if (because == Because::generic) return outcome == Code::NotReady || outcome == Code::NoCompiler;
+  return true;
 }
 
 // For the log: an attempt succeeded after the one before it did not.
@@ -105,9 +92,12 @@ void Service::Impl::log(LogLevel level, std::string_view text) const {
   if (options.log) options.log(level, text);
 }
 
-Result<int> Service::Impl::device_or_current(int ordinal) {
-  if (ordinal >= 0) return ordinal;
-  return driver->current_device();
+Result<Service::Impl::Device> Service::Impl::device(int ordinal) {
+  const auto found = ordinal >= 0 ? Result<int>(ordinal) : driver->current_device();
+  if (!found) return found.error();
+  const auto profile = driver->profile(*found);
+  if (!profile) return profile.error();
+  return Device{*found, *profile};
 }
 
 const Launcher* Service::Impl::ready_kernel(const NormSpec& given, const Tensors& tensors,
@@ -127,18 +117,17 @@ const Launcher* Service::Impl::ready_kernel(const NormSpec& given, const Tensors
 }
 
 Result<Service::Impl::Asked> Service::Impl::use_of(const NormSpec& spec, const Tensors& tensors) {
-  const auto device = driver->current_device();
-  if (!device) return device.error();
-  const auto profile = driver->profile(*device);
-  if (!profile) return profile.error();
+  const auto current = device();
+  if (!current) return current.error();
+  const auto& [device, profile] = *current;
   const TensorRules rules(spec);
   const Strides strides = rules.strides(tensors);
   Status status = rules.check(tensors, strides);
   const Alignment alignment = rules.alignment(tensors, strides);
   if (status && alignment == Alignment{0}) status = {Code::Misaligned};
   if (!status) return Error{status.code, concat({to_text(spec), ": ", status.message()})};
-  return Asked{{spec, *device, regime_of(tensors.rows, *profile), alignment, tensors.workspace != nullptr},
-               *profile};
+  return Asked{{spec, device, regime_of(tensors.rows, profile), alignment, tensors.workspace != nullptr},
+               profile};
 }
 
 Result<void> Service::Impl::first_launch(const NormSpec& spec, const Tensors& tensors, Stream stream,
@@ -197,7 +186,9 @@ Result<Kernel> Service::Impl::kernel_for(const Use& use, const DeviceProfile& pr
                                          std::optional<Stream> unless_capturing) {
   const UseKey key(use);
   const KernelTable::Record* const found = by_use_.find(key);
-  if (found && !found->is_superseded()) {
+  const bool superseded =
+      found && found->launcher.is_fallback && found->job && found->job->state == Job::State::done;
+  if (found && !superseded) {
     if (!found->launcher.is_fallback) meter->hit();
     return found->kernel;
   }
@@ -207,9 +198,9 @@ Result<Kernel> Service::Impl::kernel_for(const Use& use, const DeviceProfile& pr
 
   const std::vector<Attempt> all = attempts(use, profile, tuned);
   Demand demand{.may_wait = options.mode != Mode::lazy};
-  Error outcome;  // of the last attempt but the generic one
+  Error outcome;
   do {
-    outcome = {};
+    outcome = {};  // of the last attempt, the generic one aside
     const Job* job = nullptr;
     for (const auto& [plan, because] : all) {
       if (!follows(because, outcome.code)) continue;
@@ -233,7 +224,7 @@ Result<Kernel> Service::Impl::kernel_for(const Use& use, const DeviceProfile& pr
       job = made ? made->job : nullptr;
       outcome = made ? Error{Code::NotReady, "its own kernel is being compiled"} : made.error();
     }
-    // No kernel serves while this one is compiled in the background: wait for it.
+    // Nothing serves while the kernel is compiled in the background: once more, and wait for it.
   } while (outcome.code == Code::NotReady && !std::exchange(demand.may_wait, true));
   return outcome;
 }
@@ -274,15 +265,13 @@ Result<Made> Service::Impl::make_ready(const NormSpec& spec, const Plan& plan, i
       binary = *std::move(compiled);
     }
     kernel->origin = binary->origin;
-    const std::string arch = identified->arch.name();
     log(binary->origin == Origin::compiled ? LogLevel::info : LogLevel::debug,
         concat({identified->draft.description, " on ", profile.arch.name(), ": ", name(binary->origin)}));
     const Stopwatch watch;
     auto loaded = driver->load(binary->code, identified->draft.kernel, device, kernel->launcher.shape);
     if (loaded) {
-      const std::string spec_text = to_text(spec), plan_text = to_text(plan);
-      meter->loaded(
-          {Event::Kind::loaded, spec_text, plan_text, arch, watch.milliseconds(), name(binary->origin)});
+      const std::string of = to_text(spec), by = to_text(plan), arch = identified->arch.name();
+      meter->loaded({Event::Kind::loaded, of, by, arch, watch.milliseconds(), name(binary->origin)});
       kernel->loaded = *std::move(loaded);
     } else if (loaded.code() != Code::LoadFailed || binary->origin == Origin::compiled || refused) {
       return loaded.error();

@@ -64,7 +64,12 @@ class [[gnu::visibility("hidden")]] Service::Impl {
   Result<Made> kernel_of(const NormSpec& spec, const Plan& plan, int device, const DeviceProfile& profile,
                          Demand demand);
 
-  Result<int> device_or_current(int ordinal);
+  struct Device {
+    int ordinal;
+    DeviceProfile profile;
+  };
+  // -1: the current context's.
+  Result<Device> device(int ordinal = -1);
   void log(LogLevel level, std::string_view text) const;
 
   const Options options;
@@ -81,7 +86,7 @@ class [[gnu::visibility("hidden")]] Service::Impl {
     Use use;
     DeviceProfile profile;
   };
-  // The use that these tensors make of the current context's device, or what is wrong with them.
+  // How these tensors use a spec on the current context's device; or what is wrong with them.
   Result<Asked> use_of(const NormSpec& spec, const Tensors& tensors);
   // Launches a kernel whose pointers are checked the first time.
   static Result<Status> launch(const Kernel& kernel, const Tensors& tensors, Stream stream,

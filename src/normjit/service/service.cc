@@ -50,22 +50,21 @@ Result<Kernel> Service::prepare(const NormSpec& spec, const PrepareOptions& opti
   if (options.rows_hint < 0)
     return Error{Code::BadArgument, concat({"rows_hint is ", shortest(options.rows_hint), "; 0 means many"})};
 
-  const auto device = impl_->device_or_current(options.device);
-  if (!device) return device.error();
-  const auto profile = impl_->driver->profile(*device);
-  if (!profile) return profile.error();
+  const auto found = impl_->device(options.device);
+  if (!found) return found.error();
+  const auto& [device, profile] = *found;
   const NormSpec canonical = normjit::canonical(spec);
   if (options.plan) {
-    const auto made = impl_->kernel_of(canonical, *options.plan, *device, *profile, {});
+    const auto made = impl_->kernel_of(canonical, *options.plan, device, profile, {});
     if (!made) return made.error();
     return made->kernel;
   }
   const auto alignment = alignment_of(canonical, options);
   if (!alignment) return alignment.error();
-  const std::int64_t rows = options.rows_hint == 0 ? profile->sm_count : options.rows_hint;
+  const std::int64_t rows = options.rows_hint == 0 ? profile.sm_count : options.rows_hint;
   // With a workspace: the kernel says how much it needs.
-  const Use use{canonical, *device, regime_of(rows, *profile), *alignment, /*workspace=*/true};
-  return impl_->kernel_for(use, *profile);
+  const Use use{canonical, device, regime_of(rows, profile), *alignment, /*workspace=*/true};
+  return impl_->kernel_for(use, profile);
 }
 
 Result<void> Service::layer_norm(const NormSpec& spec, const Tensors& tensors, Stream stream,
@@ -122,9 +121,9 @@ Result<std::optional<Plan>> Service::tuned(const NormSpec& spec, const DevicePro
 }
 
 Result<DeviceProfile> Service::device(int ordinal) {
-  const auto device = impl_->device_or_current(ordinal);
-  if (!device) return device.error();
-  return impl_->driver->profile(*device);
+  const auto found = impl_->device(ordinal);
+  if (!found) return found.error();
+  return found->profile;
 }
 
 Result<RenderedKernel> Service::render(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
