@@ -80,7 +80,7 @@ TEST_F(WhyTest, NamesEveryKernelOfASpecAndItsUses) {
     EXPECT_EQ(report.id.size(), 32u);
     EXPECT_THAT(report.identity, HasSubstr("arch=sm_90"));
     EXPECT_EQ(report.tier, "");
-    EXPECT_EQ(report.reason, "no kernel is stored that it could be compared with");
+    EXPECT_EQ(report.reason, "no kernel is stored to compare it with");
   }
   EXPECT_EQ(machine_.compiles(), 0);
   EXPECT_EQ(machine_.files->writes(), 0);

@@ -10,8 +10,8 @@
 namespace normjit {
 namespace {
 
-// In place of spdlog's own mutex, which a forked child could find locked. One for all services, so that their
-// lines do not mix; never destroyed, since threads may log to the end.
+// Replaces spdlog's own mutex, which a forked child could find locked. All services share it, so that their
+// lines do not mix. Never destroyed: threads may log until the process ends.
 ForkMutex& g_console = *new ForkMutex;
 
 struct Console {
@@ -23,7 +23,7 @@ using Sink = spdlog::sinks::ansicolor_stderr_sink<Console>;
 }  // namespace
 
 LogCallback default_log(LogLevel threshold) {
-  // A logger of our own, unregistered: the host's spdlog never hears of it.
+  // Not registered with spdlog: the host's loggers are unaffected.
   auto logger = std::make_shared<spdlog::logger>("normjit", std::make_shared<Sink>());
   logger->set_pattern("%n %^%l%$: %v");
   logger->set_level(spdlog::level::debug);

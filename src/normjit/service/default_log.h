@@ -8,8 +8,8 @@
 
 namespace normjit {
 
-// Passes on what is at least `threshold`. An empty callback in the static library, which cannot hide spdlog's
-// symbols from its host's: there the host's own callback is the only log.
+// Logs messages of at least this level. An empty callback in the static library, which cannot hide spdlog's
+// symbols from its host: there the host's own callback is the only log.
 LogCallback default_log(LogLevel threshold);
 
 // "debug", "info", "warn", "error"; nothing for any other name.

@@ -1,4 +1,4 @@
-// The generic kernels that are part of the library.
+// The generic kernels inside the library.
 #pragma once
 
 #include <span>
@@ -8,8 +8,8 @@
 
 namespace normjit {
 
-// One pack (cache/pack.h), made at build time by scripts/pack_generic.cc; an empty one in a library that was
-// built where there was no NVRTC.
+// One pack (cache/pack.h), made at build time by scripts/pack_generic.cc; empty if the library was built
+// without NVRTC.
 std::span<const EmbeddedFile> embedded_packs() noexcept;
 
 // Its bytes.

@@ -1,4 +1,4 @@
-// What normjit finds on this machine.
+// Service::environment(): what normjit finds on this machine.
 #include <algorithm>
 
 #include "normjit/base/text.h"

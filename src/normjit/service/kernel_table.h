@@ -1,4 +1,4 @@
-// Which kernel serves which use: what every one-call launch looks into.
+// Which kernel serves which use: every one-call launch looks its kernel up here.
 #pragma once
 
 #include <atomic>
@@ -18,35 +18,30 @@
 
 namespace normjit {
 
-// A map that only grows. Thread-safe: readers take no lock, never wait and write nothing, so that any number
-// of them cost each other nothing; writers take turns. All that was ever in it lives as long as the table,
-// since a reader may be launching it. In a forked child it is whole, for a fork waits for the writer.
+// A map that only grows. Thread-safe: readers take no lock, never wait and write nothing, so they do not slow
+// each other down; writers take turns. Records live as long as the table, since a reader may be launching
+// one. A fork waits for the writer, so a forked child has a consistent table.
 class KernelTable {
  public:
-  // Two cache lines, which have all that a launch needs of this process.
+  // Two cache lines with all that a launch needs of this process.
   struct alignas(64) Record {
     Record(const UseKey& of, const Kernel& by, const Job* awaited)
         : use(of), launcher(by.prepared().launcher), kernel(by), job(awaited) {}
 
-    // Whether the one-call form has launched the kernel with sound pointers. Never said of a fallback, which
-    // is looked at anew each time.
+    // Whether the one-call form has launched the kernel with checked pointers. Always false for a fallback,
+    // which may be superseded.
     bool is_sound() const noexcept {
       if (sound.load(std::memory_order_relaxed)) return true;
       if (launcher.is_fallback || !kernel.prepared().pointers_checked.load(std::memory_order_relaxed))
         return false;
-      sound.store(true, std::memory_order_relaxed);  // once: from then on the line is only read
+      sound.store(true, std::memory_order_relaxed);  // once: later calls only read the line
       return true;
-    }
-
-    // Whether this is a fallback, and the kernel that it stands in for has been compiled.
-    bool is_superseded() const noexcept {
-      return launcher.is_fallback && job != nullptr && job->state == Job::State::done;
     }
 
     const UseKey use;
     const Launcher launcher;  // of the kernel
     const Kernel kernel;
-    const Job* const job;  // of a fallback: the compile of what it stands for; null: there will be none
+    const Job* const job;  // of a fallback: the compile of the kernel that it replaces; null: there is none
     mutable std::atomic<bool> sound = false;
   };
   static_assert(sizeof(Record) == 128);
@@ -68,12 +63,12 @@ class KernelTable {
     }
   }
 
-  // The record of a use after the kernel has been put there, unless there was one already.
+  // Adds a record unless the use has one. Returns the use's record.
   const Record& insert(const UseKey& use, const Kernel& kernel, const Job* job = nullptr) {
     return put(use, kernel, job, false);
   }
-  // The record of a use after the kernel has been put there in the place of an older one. Threads that have
-  // found that one may go on to launch it.
+  // Adds a record, or replaces the use's older one, which threads that have found it may still launch.
+  // Returns the new record.
   const Record& replace(const UseKey& use, const Kernel& kernel, const Job* job = nullptr) {
     return put(use, kernel, job, true);
   }
@@ -83,7 +78,7 @@ class KernelTable {
     std::atomic<std::uint64_t> hash = 0;  // of the record's use; set before the record, and never again
     std::atomic<const Record*> record = nullptr;
   };
-  // An array of a power of two of slots, at most half of them taken.
+  // A power of two of slots, of which at most half are taken.
   struct Slots {
     explicit Slots(std::size_t count) : mask(count - 1), at(std::make_unique<Slot[]>(count)) {}
     const std::uint64_t mask;
@@ -93,14 +88,13 @@ class KernelTable {
   const Record& put(const UseKey& use, const Kernel& kernel, const Job* job, bool in_place_of_another);
   // The slot of a use: with its record, or the free one where it belongs.
   static Slot& slot_of(const Slots& slots, const UseKey& use) noexcept;
-  // Publishes an array of twice the size. The others stay, for readers may be in them.
+  // Publishes an array of twice the size. Readers may be in the older ones, which stay.
   void grow();
 
   std::atomic<const Slots*> slots_;
-  ForkMutex mutex_;  // of the writers, for what follows
+  ForkMutex mutex_;  // of the writers: guards the members below
   std::vector<std::unique_ptr<const Slots>> arrays_;
-  // All records that ever were, close together: ten thousand of them would else be as many pages, which the
-  // processor must look up.
+  // All records, close together: ten thousand of them on pages of their own would need as many TLB entries.
   std::pmr::monotonic_buffer_resource memory_;
   std::pmr::deque<Record> records_{&memory_};
   std::size_t taken_ = 0;  // slots of the newest array

@@ -11,7 +11,7 @@ std::vector<KernelReport> kernels_for(std::span<const NormSpec> specs, std::span
                                       std::span<const TunedPlan> tuned) {
   std::vector<KernelReport> all;
   std::set<std::string> seen;
-  const auto want = [&](const NormSpec& spec, Arch arch, const Plan& plan) {
+  const auto add = [&](const NormSpec& spec, Arch arch, const Plan& plan) {
     if (!seen.insert(concat({to_text(spec), " ", arch.name(), " ", to_text(plan)})).second) return;
     KernelReport report;
     report.spec = spec;
@@ -22,9 +22,9 @@ std::vector<KernelReport> kernels_for(std::span<const NormSpec> specs, std::span
   for (const NormSpec& given : specs) {
     const NormSpec spec = canonical(given);
     for (const DeviceProfile& device : devices) {
-      for (const Plan& plan : plans(spec, device)) want(spec, device.arch, plan);
+      for (const Plan& plan : plans(spec, device)) add(spec, device.arch, plan);
       for (const TunedPlan& kept : tuned)
-        if (kept.spec == spec && kept.device.arch == device.arch) want(spec, device.arch, kept.plan);
+        if (kept.spec == spec && kept.device.arch == device.arch) add(spec, device.arch, kept.plan);
     }
   }
   return all;

@@ -1,4 +1,4 @@
-// Which kernels specs can ask for.
+// Which kernels a prebuild of specs needs.
 #pragma once
 
 #include <span>
@@ -8,9 +8,9 @@
 
 namespace normjit {
 
-// Each kernel that the specs can ask for on the devices, once; valid specs. Tuned plans count for the whole
-// architecture: its named profile stands for GPUs of other sizes, which find their own tuned plans in the
-// same directory.
+// Each kernel that launches of these valid specs can use on the devices, once. A tuned plan counts for its
+// whole architecture, since a GPU of another size than the named one finds its own tuned plans in the same
+// directory.
 std::vector<KernelReport> kernels_for(std::span<const NormSpec> specs, std::span<const DeviceProfile> devices,
                                       std::span<const TunedPlan> tuned);
 

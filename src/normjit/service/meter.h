@@ -1,4 +1,4 @@
-// Counts what a Service does, and tells of it.
+// The counters of a Service, and its events.
 #pragma once
 
 #include <array>
@@ -18,8 +18,8 @@ class Meter {
  public:
   explicit Meter(EventCallback tell) : tell_(std::move(tell)) {}
 
-  // A launch or prepare that found its kernel ready. Threads count apart, so that they do not wait for each
-  // other's cache lines.
+  // A launch or prepare that found its kernel in memory. Each thread counts in a shard, so that threads do
+  // not wait for each other's cache lines.
   void hit() noexcept { shards_[shard()].hits.fetch_add(1, std::memory_order_relaxed); }
   void fallback_launch() noexcept { fallback_launches_.fetch_add(1, std::memory_order_relaxed); }
 
@@ -32,7 +32,7 @@ class Meter {
     if (tell_) tell_(event);
   }
 
-  // All but what the cache counts itself.
+  // All counters but those of the cache.
   Counters read() const noexcept;
 
  private:

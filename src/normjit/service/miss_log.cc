@@ -9,8 +9,8 @@
 
 namespace normjit {
 
-// One write of one line, so that lines of several processes do not mix. Not blocking: a pipe that nobody
-// reads is an error, and no wait.
+// One write for each line, so that lines of several processes do not mix. Non-blocking: a pipe without a
+// reader is an error.
 void MissLog::add(const std::string& spec, std::string_view arch) {
   if (path_.empty()) return;
   {

@@ -1,4 +1,4 @@
-// A file that remembers what had to be compiled, to be prebuilt the next time.
+// A file that lists the specs that had to be compiled: the manifest of the next prebuild.
 #pragma once
 
 #include <memory>
@@ -12,15 +12,15 @@
 
 namespace normjit {
 
-// Thread-safe; any number of processes may append to one file, and their lines do not mix. The file is a
-// manifest of JSON lines. Best effort: what cannot be written is warned of once.
+// Thread-safe; any number of processes may append to one file, and their lines do not mix. The lines are
+// JSON. Best effort: a file that cannot be written is warned of once.
 class MissLog {
  public:
   // An empty path logs nothing. Touches no file.
   MissLog(std::string path, std::shared_ptr<FileSystem> files, Warn warn)
       : path_(std::move(path)), files_(std::move(files)), warn_(std::move(warn)) {}
 
-  // Appends a line for this spec text, unless this process has before. The architecture is a comment.
+  // Appends a line for this spec text, once in this object's life. The architecture is a comment.
   void add(const std::string& spec, std::string_view arch);
 
  private:

@@ -35,7 +35,7 @@ std::optional<Mode> mode_from(std::string_view value) {
   return std::nullopt;
 }
 
-// Nothing that is called, for "off".
+// An empty callback for "off".
 std::optional<LogCallback> log_from(std::string_view value) {
   if (value == "off") return LogCallback();
   const auto level = log_level(value);

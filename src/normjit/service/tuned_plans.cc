@@ -11,8 +11,8 @@ namespace {
 
 constexpr std::string_view kBegin = "tuned plan";
 
-// The numbers of a DeviceProfile by name. The binding names every member, so that a new one does not compile
-// until it is here.
+// The numbers of a DeviceProfile by name. The binding names every member, so that a new member must be added
+// here before this compiles.
 template <typename Device, typename Visit>
 void visit_numbers(Device& device, Visit visit) {
   auto& [arch, sms, threads, blocks, registers, shared_block, shared_sm, l2] = device;
@@ -25,7 +25,7 @@ void visit_numbers(Device& device, Visit visit) {
   visit("l2_bytes", l2);
 }
 
-// Every fact of the device counts: a slice of a GPU has entries of its own.
+// Has every fact of the device: a slice of a GPU has its own entries.
 std::string identity_of(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
                         Alignment alignment) {
   std::string identity = concat({kBegin, " spec=", to_text(spec), " arch=", device.arch.name()});
@@ -39,7 +39,7 @@ std::string identity_of(const TunedPlan& tuned) {
   return identity_of(tuned.spec, tuned.device, tuned.regime, tuned.alignment);
 }
 
-// One word of an identity, "key=value", into what it says; words of other keys say nothing here.
+// Reads one word of an identity, "key=value". Words with other keys are ignored.
 void read(std::string_view word, TunedPlan& tuned) {
   const std::size_t equals = std::min(word.find('='), word.size() - 1);
   const std::string_view key = word.substr(0, equals), value = word.substr(equals + 1);
@@ -133,14 +133,14 @@ Result<void> TunedPlans::store(const TunedPlan& tuned) {
                     to_text(tuned.plan)};
   if (cache_.store(entry, /*replace=*/true)) return {};
   return Error{Code::CacheIo, concat({"the plan '", to_text(tuned.plan), "' for ", to_text(tuned.spec),
-                                      " could not be kept: there is no cache directory, or it takes no "
-                                      "files; the log has its reason"})};
+                                      " could not be stored: there is no cache directory, or it cannot "
+                                      "be written; the log has the reason"})};
 }
 
 std::vector<TunedPlan> TunedPlans::list() const {
   std::vector<TunedPlan> all;
   const auto listed = cache_.list();
-  if (!listed) return all;  // nor would find() find one there
+  if (!listed) return all;  // find() finds nothing there either
   for (const Listed& file : *listed)
     if (file.entry)
       if (auto tuned = tuned_plan_in(*file.entry); tuned && check(*tuned)) all.push_back(*std::move(tuned));

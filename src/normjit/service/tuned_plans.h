@@ -1,5 +1,5 @@
-// Plans that were measured to be the fastest, kept beside the kernels in the cache directory. An entry is
-// bound to every fact of the device that it was measured on; cache/README.md documents it.
+// Plans that were measured to be the fastest, stored beside the kernels in the cache directory. The key of an
+// entry has every fact of the device that was measured; cache/README.md documents it.
 #pragma once
 
 #include <functional>
@@ -17,35 +17,35 @@
 
 namespace normjit {
 
-// Ok, or why the plan of this (with a canonical spec) cannot serve every launch of its use: IllegalPlan.
+// Ok, or IllegalPlan: the plan cannot serve every launch of its use. Of a canonical spec.
 Result<void> check(const TunedPlan& tuned);
 
-// What an entry keeps, or nothing if it is a kernel, or does not say what its identity says.
+// The tuned plan in an entry; nothing if it is a kernel, or its identity and content disagree.
 std::optional<TunedPlan> tuned_plan_in(const Entry& entry);
 
 // The plan that an entry of either kind names, as to_text writes it, also where 0.1 wrote it in other words.
 std::string plan_text_in(const Entry& entry);
 
-// Thread-safe. Whatever is wrong with an entry, it is as if there were none.
+// Thread-safe. An entry with a fault counts as absent.
 class TunedPlans {
  public:
-  // Told of an entry that is whole and yet of no use. Called on the thread that met it; may be empty.
+  // Called for an intact entry that cannot be used, on the thread that reads it. May be empty.
   using Warn = std::function<void(std::string_view)>;
 
-  // A damaged entry is an event of the meter, where there is one.
+  // A damaged entry becomes an event of the meter, if there is one.
   TunedPlans(Cache& cache, Warn warn, std::shared_ptr<Meter> meter = nullptr)
       : cache_(cache), warn_(std::move(warn)), meter_(std::move(meter)) {}
 
-  // The plan kept for this use of a canonical spec. The first question reads one file, or tries to; its
-  // answer is kept, so that kernels and the size of their workspace agree as long as this object lives.
+  // The plan stored for this use of a canonical spec. The first call for a use reads one file; this object
+  // remembers the result, so that kernels and the size of their workspace agree.
   std::optional<Plan> find(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
                            Alignment alignment);
 
-  // Keeps one with a canonical spec, in the place of what was kept for the same use. Errors: IllegalPlan;
-  // CacheIo if the directory did not take it, or there is none.
+  // Stores a plan of a canonical spec, and replaces the one stored for the same use. Errors: IllegalPlan;
+  // CacheIo if the directory cannot store it, or there is none.
   Result<void> store(const TunedPlan& tuned);
 
-  // All in the directory and the layers that find() would find on their devices. Reads every file of it.
+  // All plans in the directory and the layers that find() finds on their devices. Reads every file.
   std::vector<TunedPlan> list() const;
 
  private:

@@ -1,4 +1,4 @@
-// Looking through the cache, and after it.
+// The calls that inspect and maintain the cache.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -91,8 +91,8 @@ Result<VerifyReport> Service::verify(bool quarantine) {
         report.bytes += listed.bytes;
         continue;
       }
-      const bool worthless = listed.kind == Lookup::Kind::damaged || listed.kind == Lookup::Kind::other;
-      const bool moved = may_move && worthless && cache.directory().set_aside(listed.id);
+      const bool is_useless = listed.kind == Lookup::Kind::damaged || listed.kind == Lookup::Kind::other;
+      const bool moved = may_move && is_useless && cache.directory().set_aside(listed.id);
       report.flaws.push_back({listed.path, listed.entry.error().message, moved});
     }
   };
@@ -136,7 +136,7 @@ Result<ExportReport> Service::export_pack(const std::string& path, const ExportO
     return Error{Code::BadArgument,
                  concat({"the name of a pack ends in ", kPackSuffix, ", and '", path, "' does not"})};
   if (options.specs.empty() != options.devices.empty())
-    return Error{Code::BadArgument, "specs and devices go together: name both, or neither to export all"};
+    return Error{Code::BadArgument, "give both specs and devices, or neither to export all"};
   for (const NormSpec& spec : options.specs)
     if (auto valid = validate(spec); !valid) return valid.error();
 
@@ -149,8 +149,7 @@ Result<ExportReport> Service::export_pack(const std::string& path, const ExportO
     for (const auto& layer : cache.layers()) tiers.push_back(layer.get());
   }
 
-  // What is wanted, where not everything is: kernels by id with their names, and the plans tuned for the
-  // specs.
+  // What is asked for, unless all is: the names of the kernels by id, and the plans tuned for the specs.
   std::map<std::string, std::string> missing;
   const bool everything = options.specs.empty();
   std::vector<Listed> listed;
@@ -194,7 +193,7 @@ Result<ExportReport> Service::export_pack(const std::string& path, const ExportO
   for (const auto& [id, kernel] : missing)
     if (!entries.contains(id)) report.missing.push_back(kernel);
   if (!report.missing.empty()) return report;
-  if (entries.empty()) return Error{Code::BadArgument, "there is nothing to export: no entry is there"};
+  if (entries.empty()) return Error{Code::BadArgument, "there is nothing to export: the cache has no entry"};
 
   const std::string pack = encode_pack(entries);
   if (auto written = write_pack(*cache.files(), path, pack); !written) return written.error();
@@ -227,7 +226,7 @@ Result<ImportReport> Service::import_from(const std::vector<std::string>& source
         ++report.present;
         continue;
       }
-      // What cannot be moved would be in the way of the entry, and stay there.
+      // A damaged entry that cannot be moved aside would block the name.
       const bool free = there.kind == Lookup::Kind::absent ||
                         (there.kind == Lookup::Kind::damaged && cache.directory().set_aside(listed.id));
       if (!free) {

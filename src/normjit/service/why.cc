@@ -1,4 +1,4 @@
-// Why a kernel is a hit or a miss.
+// Service::why(): why a kernel is a hit or a miss.
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -14,16 +14,16 @@ namespace {
 
 using Fields = std::vector<std::pair<std::string, std::string>>;
 
-// The word "key=..." of an identity without its key.
+// The value of the word "key=..." of an identity.
 std::string word_of(std::string_view identity, std::string_view key) {
   const std::size_t at = identity.find(concat({key, "="}));
   if (at == std::string_view::npos) return {};
   const std::string_view value = identity.substr(at + key.size() + 1);
-  // The options come last, and have blanks between them.
+  // The options come last and contain blanks.
   return std::string(key == "options" ? value : value.substr(0, value.find(' ')));
 }
 
-// All that a kernel depends on, by name.
+// Everything that a kernel depends on, by name.
 Fields fields_of(const NormSpec& spec, std::string_view plan, std::string_view arch,
                  std::string_view identity) {
   return {{"columns", shortest(spec.columns)},
@@ -41,8 +41,8 @@ Fields fields_of(const NormSpec& spec, std::string_view plan, std::string_view a
           {"source", word_of(identity, "source")}};
 }
 
-// In what a stored kernel is another than the one asked for. The source depends on all the others, and the
-// options on the architecture: they say something only where those agree.
+// How a stored kernel differs from the one asked for. The source follows from all other fields, and the
+// options from the architecture: both count only if the other fields agree.
 std::vector<WhyReport::Difference> compare(const Fields& asked, const Fields& stored) {
   std::vector<WhyReport::Difference> differences;
   for (std::size_t i = 0; i < asked.size(); ++i) {
@@ -54,14 +54,13 @@ std::vector<WhyReport::Difference> compare(const Fields& asked, const Fields& st
   return differences;
 }
 
-// Whether nothing but what follows from the other fields differs: the same kernel of another time.
+// Whether only fields that follow from others differ: the same kernel, of another version.
 bool is_namesake(const std::vector<WhyReport::Difference>& differences) {
   return std::ranges::all_of(differences,
                              [](const auto& d) { return d.field == "options" || d.field == "source"; });
 }
 
-// The entry that differs in the fewest fields: a namesake if there is one, else of those with equal columns
-// if there are such.
+// The entry that differs in the fewest fields. A namesake comes first, then entries with equal columns.
 void find_nearest(const std::vector<Listed>& listed, WhyReport& report) {
   const Fields asked = fields_of(report.spec, to_text(report.plan),
                                  target_of(report.plan, report.arch).name(), report.identity);
@@ -82,17 +81,17 @@ void find_nearest(const std::vector<Listed>& listed, WhyReport& report) {
 }
 
 std::string reason_of_miss(const WhyReport& report) {
-  if (report.nearest.empty()) return "no kernel is stored that it could be compared with";
+  if (report.nearest.empty()) return "no kernel is stored to compare it with";
   if (report.differences.size() == 1 && report.differences[0].field == "source")
     return "entry " + report.nearest +
-           " is of the same spec, plan and architecture, but of other kernel source: of another version of "
-           "normjit, or of templates in NORMJIT_TEMPLATE_DIR";
+           " has the same spec, plan and architecture, but other kernel source: from another version of "
+           "normjit, or from templates in NORMJIT_TEMPLATE_DIR";
   std::string fields;
   for (const auto& difference : report.differences) fields += (fields.empty() ? "" : ", ") + difference.field;
-  return "it is stored nowhere; the nearest entry, " + report.nearest + ", differs in " + fields;
+  return "it is not stored; the nearest entry, " + report.nearest + ", differs in " + fields;
 }
 
-// Fills in where the kernel of a report's spec and plan is, or why it is not.
+// Fills in where the kernel of a report's spec and plan is stored, or why it is not.
 Result<void> explain(const BinaryStore& binaries, const Result<std::vector<Listed>>& listed,
                      WhyReport& report) {
   const auto kernel = binaries.identify(report.spec, report.plan, report.arch);
@@ -104,7 +103,7 @@ Result<void> explain(const BinaryStore& binaries, const Result<std::vector<Liste
     case Lookup::Kind::entry:
       report.reason = concat({look.tier, " holds it, made by ", look.lookup.entry.fact("toolchain")});
       if (binaries.is_outdated(look.lookup.entry))
-        report.reason += ", and only this machine's compiler will do (NORMJIT_TOOLCHAIN=exact)";
+        report.reason += ", but only entries of this machine's compiler count (NORMJIT_TOOLCHAIN=exact)";
       else
         report.tier = look.tier;
       break;
