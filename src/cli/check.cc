@@ -39,16 +39,15 @@ void merge(Comparison& into, const Comparison& from) {
   into.wrong += from.wrong;
 }
 
-void check_outputs(const Problem& problem, std::int64_t row, const RowStatistics& statistics,
-                   Comparison& result) {
+void check_y(const Problem& problem, std::int64_t row, const RowInputs& inputs,
+             const RowStatistics& statistics, Comparison& result) {
   const NormSpec& spec = problem.spec;
   double got[kBatch];
   ReferenceValue expected[kBatch];
   for (std::int64_t first = 0; first < spec.columns; first += kBatch) {
     const std::int64_t batch = std::min(kBatch, spec.columns - first);
-    load(spec.output, problem.y.row(row), first, batch, got);
-    reference_values(spec, problem.x.row(row), problem.weight.data(), problem.bias.data(), statistics, first,
-                     batch, expected);
+    load(spec.output, problem[Operand::y].row(row), first, batch, got);
+    reference_values(spec, inputs, statistics, first, batch, expected);
     for (std::int64_t i = 0; i < batch; ++i) {
       count(result, spec.output,
             {.row = row,
@@ -56,6 +55,27 @@ void check_outputs(const Problem& problem, std::int64_t row, const RowStatistics
              .got = got[i],
              .expected = expected[i].value,
              .tolerance = tolerance(spec, expected[i])});
+    }
+  }
+}
+
+void check_sum(const Problem& problem, std::int64_t row, const RowInputs& inputs, Comparison& result) {
+  const NormSpec& spec = problem.spec;
+  const Matrix& sum = problem[Operand::sum];
+  if (sum.empty()) return;
+  double got[kBatch], expected[kBatch];
+  for (std::int64_t first = 0; first < spec.columns; first += kBatch) {
+    const std::int64_t batch = std::min(kBatch, spec.columns - first);
+    load(sum.dtype(), sum.row(row), first, batch, got);
+    reference_sums(spec, inputs, first, batch, expected);
+    for (std::int64_t i = 0; i < batch; ++i) {
+      const bool finite = std::isfinite(expected[i]);
+      count(result, sum.dtype(),
+            {.row = row,
+             .column = first + i,
+             .got = got[i],
+             .expected = expected[i],
+             .tolerance = finite ? unit_in_last_place(sum.dtype(), expected[i]) : 0});
     }
   }
 }
@@ -70,10 +90,10 @@ void check_statistic(const Matrix& column, std::int64_t row, double expected, Co
 }
 
 // Bytes of the gap after this row that are no longer poisoned.
-std::int64_t overwritten_after(const Matrix& y, std::int64_t row) {
-  if (row + 1 == y.rows()) return 0;
-  const std::byte* gap = y.row(row) + y.row_bytes();
-  return (y.row(row + 1) - gap) - std::count(gap, y.row(row + 1), std::byte{0xff});
+std::int64_t overwritten_after(const Matrix& output, std::int64_t row) {
+  if (row + 1 >= output.rows()) return 0;
+  const std::byte* gap = output.row(row) + output.row_bytes();
+  return (output.row(row + 1) - gap) - std::count(gap, output.row(row + 1), std::byte{0xff});
 }
 
 }  // namespace
@@ -109,16 +129,18 @@ CheckReport check(const Problem& problem, std::int64_t rows) {
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t last = std::max<std::int64_t>(1, report.rows - 1);
       const auto row = static_cast<std::int64_t>(static_cast<__int128>(i) * (problem.rows - 1) / last);
-      const RowStatistics statistics = row_statistics(problem.spec, problem.x.row(row));
-      check_outputs(problem, row, statistics, part.y);
-      check_statistic(problem.mean, row, statistics.mean, part.mean);
-      check_statistic(problem.rstd, row, statistics.rstd, part.rstd);
-      part.overwritten += overwritten_after(problem.y, row);
+      const RowInputs inputs = inputs_of(problem, row);
+      const RowStatistics statistics = row_statistics(problem.spec, inputs);
+      PerOperand<Comparison>& to = part.outputs;
+      check_y(problem, row, inputs, statistics, to[Operand::y]);
+      check_sum(problem, row, inputs, to[Operand::sum]);
+      check_statistic(problem[Operand::mean], row, statistics.mean, to[Operand::mean]);
+      check_statistic(problem[Operand::rstd], row, statistics.rstd, to[Operand::rstd]);
+      for (const OperandRow& each : kOperands)
+        if (each.output) part.overwritten += overwritten_after(problem[each.operand], row);
     }
     const std::lock_guard lock(mutex);
-    merge(report.y, part.y);
-    merge(report.mean, part.mean);
-    merge(report.rstd, part.rstd);
+    for (std::size_t i = 0; i < kOperandCount; ++i) merge(report.outputs.of[i], part.outputs.of[i]);
     report.overwritten += part.overwritten;
   });
   return report;

@@ -1,6 +1,7 @@
 // Comparing the outputs of a problem with the reference.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "cli/problem.h"
@@ -36,11 +37,17 @@ struct Comparison {
 };
 
 struct CheckReport {
-  std::int64_t rows = 0;         // compared
-  Comparison y, mean, rstd;      // mean and rstd within 1e-5 (f64: 1e-12) of max(1, |value|)
-  std::int64_t overwritten = 0;  // bytes between the rows of y that the kernel wrote to
+  std::int64_t rows = 0;  // compared
+  // Each output: y by tolerance(), sum to one unit in the last place, mean and rstd within 1e-5 (f64: 1e-12)
+  // of max(1, |value|).
+  PerOperand<Comparison> outputs;
+  std::int64_t overwritten = 0;  // bytes between the rows of outputs that the kernel wrote to
 
-  bool ok() const { return y.wrong == 0 && mean.wrong == 0 && rstd.wrong == 0 && overwritten == 0; }
+  const Comparison& operator[](Operand output) const { return outputs[output]; }
+  bool ok() const {
+    return overwritten == 0 && std::all_of(outputs.of.begin(), outputs.of.end(),
+                                           [](const auto& each) { return each.wrong == 0; });
+  }
 };
 
 // Compares `rows` rows spread evenly over the problem, first and last included; all of them when there are no

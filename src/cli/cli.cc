@@ -5,6 +5,7 @@
 
 #include "cli/command_line.h"
 #include "cli/exit_code.h"
+#include "normjit/base/text.h"
 
 namespace normjit::cli {
 
@@ -97,22 +98,28 @@ void CommandLine::add_render() {
       kExitCodes);
 }
 
+namespace {
+std::string description_of(const OperandRow& row) {
+  if (row.output)
+    return concat({"Write ", row.name, " to a .npy file; bf16 in and out is uint16 bit patterns"});
+  const std::string_view shape =
+      row.extent == Extent::matrix ? ", of any shape whose trailing dimensions make the columns" : "";
+  return concat({"A .npy file of ", row.name, shape});
+}
+}  // namespace
+
 void CommandLine::add_run() {
   CLI::App* command = add("run", "Run a spec on a GPU, or emulated on the CPU, on .npy files or random data",
                           run_, [this] { return cli::run(run_); });
   command->add_option("SPEC", run_.spec, kSpecHelp)->required();
   command->add_option("--rows", run_.rows, "Rows; may be left out with --x");
-  command->add_option("--x", run_.x,
-                      "Input, a .npy file of any shape whose trailing dimensions make the columns");
-  command->add_option("--weight", run_.weight, "Weight, a .npy file");
-  command->add_option("--bias", run_.bias, "Bias, a .npy file");
-  command->add_option("--out", run_.y, "Write y to a .npy file; bf16 in and out is uint16 bit patterns");
-  command->add_option("--mean-out", run_.mean, "Write the means to a .npy file");
-  command->add_option("--rstd-out", run_.rstd, "Write 1 / sqrt(variance + eps) to a .npy file");
-  command->add_option("--x-row-stride", run_.x_row_stride,
-                      "Elements between rows of x on the device; else the columns");
-  command->add_option("--y-row-stride", run_.y_row_stride,
-                      "Elements between rows of y on the device; else the columns");
+  for (const OperandRow& row : kOperands)
+    command->add_option(option_of(row), run_.files[row.operand], description_of(row));
+  for (const OperandRow& row : kOperands)
+    if (row.extent == Extent::matrix)
+      command->add_option(
+          concat({"--", row.name, "-row-stride"}), run_.row_strides[row.operand],
+          concat({"Elements between rows of ", row.name, " on the device; else the columns"}));
   command->add_option("--plan", run_.plan, "This plan, as show prints it, instead of the planner's choice");
   command->add_option("--seed", run_.seed, "Of the random data for what has no file")->capture_default_str();
   command->add_flag("--check", run_.check,

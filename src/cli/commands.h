@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/problem.h"
 #include "normjit/service.h"
 
 namespace normjit::cli {
@@ -86,12 +87,13 @@ struct RenderCommand : CommonOptions {
 };
 int render(const RenderCommand& options);
 
+// The option of `run` that names the .npy file of an operand: "--x", "--mean-out"; that of y is "--out".
+std::string option_of(const OperandRow& row);
 struct RunCommand : CommonOptions {
   std::string spec;
-  std::int64_t rows = -1;       // -1: as many as --x has
-  std::string x, weight, bias;  // .npy files; empty: random
-  std::string y, mean, rstd;    // .npy files to write
-  std::int64_t x_row_stride = kContiguous, y_row_stride = kContiguous;
+  std::int64_t rows = -1;         // -1: as many as --x has
+  PerOperand<std::string> files;  // .npy files: inputs, empty for random; outputs to write
+  RowStrides row_strides;
   std::uint64_t seed = 1;
   bool check = false;
   std::int64_t check_rows = std::numeric_limits<std::int64_t>::max();

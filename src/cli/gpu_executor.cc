@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "cli/executor.h"
@@ -68,8 +69,13 @@ Execution GpuExecutor::execute(Problem& problem) {
   const NormSpec& spec = problem.spec;
   Execution execution;
 
-  DeviceTensor x(gpu_, problem.x), weight(gpu_, problem.weight), bias(gpu_, problem.bias);
-  DeviceTensor y(gpu_, problem.y), mean(gpu_, problem.mean), rstd(gpu_, problem.rstd);
+  PerOperand<std::optional<DeviceTensor>> on_gpu;
+  Tensors tensors = tensors_of(problem);
+  for (const OperandRow& row : kOperands) {
+    const Matrix& matrix = problem[row.operand];
+    on_gpu[row.operand].emplace(gpu_, matrix);
+    set(tensors, row, on_gpu[row.operand]->data(), matrix.row_stride());
+  }
   const GpuStream stream(gpu_);
 
   Service service(options_);
@@ -77,8 +83,8 @@ Execution GpuExecutor::execute(Problem& problem) {
   execution.device = gpu_.name() + " (" + profile.text() + ")";
   const PrepareOptions use{.device = gpu_.ordinal(),
                            .rows_hint = problem.rows,
-                           .x_row_stride = problem.x.row_stride(),
-                           .y_row_stride = problem.y.row_stride(),
+                           .x_row_stride = tensors.x.outer,
+                           .y_row_stride = tensors.y.outer,
                            .plan = plan_};
   const Stopwatch prepare;
   const Kernel kernel = service.prepare(spec, use).value();
@@ -90,16 +96,7 @@ Execution GpuExecutor::execute(Problem& problem) {
   // Enough for the one-call form too, whatever kernel it takes.
   DeviceBuffer workspace(gpu_, std::max(kernel.workspace_bytes(), service.workspace_bytes(spec).value()));
   workspace.fill(0);
-  const Tensors tensors{.x = x.data(),
-                        .y = y.data(),
-                        .weight = weight.data(),
-                        .bias = bias.data(),
-                        .mean = mean.data(),
-                        .rstd = rstd.data(),
-                        .rows = problem.rows,
-                        .x_row_stride = problem.x.row_stride(),
-                        .y_row_stride = problem.y.row_stride(),
-                        .workspace = workspace.data()};
+  tensors.workspace = workspace.data();
 
   const Stopwatch first;
   check(kernel.launch(tensors, stream.handle()));
@@ -107,9 +104,8 @@ Execution GpuExecutor::execute(Problem& problem) {
   stream.synchronize();
   execution.first_result_microseconds = first.microseconds();
 
-  y.download(problem.y);
-  mean.download(problem.mean);
-  rstd.download(problem.rstd);
+  for (const OperandRow& row : kOperands)
+    if (row.output) on_gpu[row.operand]->download(problem[row.operand]);
 
   const Stopwatch second;
   check(service.prepare(spec, use).value().launch(tensors, stream.handle()));

@@ -31,68 +31,58 @@ constexpr std::int64_t kCheckedSpeed = 2000, kUncheckedSpeed = 4000;
 class Outputs {
  public:
   explicit Outputs(const Problem& problem) {
-    for (const Matrix* matrix : {&problem.y, &problem.mean, &problem.rstd})
-      copies_.emplace_back(matrix->data(), matrix->data() + matrix->bytes());
+    for (const OperandRow& row : kOperands) {
+      const Matrix& matrix = problem[row.operand];
+      if (row.output) copies_[row.operand].assign(matrix.data(), matrix.data() + matrix.bytes());
+    }
   }
 
   // Where the problem's outputs have other bits first, as in "y, row 1, column 2"; empty: nowhere.
   std::string difference(const Problem& problem) const {
-    const std::pair<const char*, const Matrix&> now[] = {
-        {"y", problem.y}, {"mean", problem.mean}, {"rstd", problem.rstd}};
-    for (std::size_t i = 0; i < std::size(now); ++i) {
-      const auto& [name, matrix] = now[i];
-      const auto at = std::mismatch(copies_[i].begin(), copies_[i].end(), matrix.data()).first;
-      if (at == copies_[i].end()) continue;
-      const std::int64_t element = (at - copies_[i].begin()) / size_of(matrix.dtype());
-      return concat({name, ", row ", shortest(element / matrix.row_stride()), ", column ",
+    for (const OperandRow& row : kOperands) {
+      const Matrix& matrix = problem[row.operand];
+      const std::vector<std::byte>& copy = copies_[row.operand];
+      const auto at = std::mismatch(copy.begin(), copy.end(), matrix.data()).first;
+      if (at == copy.end()) continue;
+      const std::int64_t element = (at - copy.begin()) / size_of(matrix.dtype());
+      return concat({row.name, ", row ", shortest(element / matrix.row_stride()), ", column ",
                      shortest(element % matrix.row_stride())});
     }
     return "";
   }
 
  private:
-  std::vector<std::vector<std::byte>> copies_;
+  PerOperand<std::vector<std::byte>> copies_;  // of inputs nothing
 };
 
 // Everything that the launches of a problem share. Points into the problem, and into itself.
 struct Arguments {
-  Arguments(Problem& problem, std::size_t workspace_bytes);
+  Arguments(Problem& problem, const Plan& plan, std::size_t workspace_bytes);
   Arguments(const Arguments&) = delete;
   Arguments& operator=(const Arguments&) = delete;
 
   std::vector<std::byte> workspace;
-  Tensors tensors;
   RuntimeSpec spec;
-  ArgumentList list;
+  OperandBlock block;
+  void* pointers[2] = {&block, &spec};
   std::vector<simt::Buffer> buffers;
 };
 
-Tensors tensors_of(Problem& problem) {
-  return {.x = problem.x.data(),
-          .y = problem.y.data(),
-          .weight = problem.weight.data(),
-          .bias = problem.bias.data(),
-          .mean = problem.mean.data(),
-          .rstd = problem.rstd.data(),
-          .rows = problem.rows,
-          .x_row_stride = problem.x.row_stride(),
-          .y_row_stride = problem.y.row_stride()};
+Tensors with_workspace(Tensors tensors, std::vector<std::byte>& workspace) {
+  tensors.workspace = workspace.data();
+  return tensors;
 }
 
-Arguments::Arguments(Problem& problem, std::size_t workspace_bytes)
+Arguments::Arguments(Problem& problem, const Plan& plan, std::size_t workspace_bytes)
     : workspace(workspace_bytes),
-      tensors(tensors_of(problem)),
       spec(problem.spec),
-      list(tensors, strides_of(problem.spec, tensors), spec) {
-  tensors.workspace = workspace.data();
-  const struct {
-    const char* name;
-    const Matrix& matrix;
-    bool output;
-  } matrices[] = {{"x", problem.x, false}, {"weight", problem.weight, false}, {"bias", problem.bias, false},
-                  {"y", problem.y, true},  {"mean", problem.mean, true},      {"rstd", problem.rstd, true}};
-  for (const auto& [name, matrix, output] : matrices)
-    if (!matrix.empty()) buffers.push_back({matrix.data(), matrix.bytes(), name, output, !output});
+      block(kernel_operands(plan, problem.spec), with_workspace(tensors_of(problem), workspace),
+            strides_of(problem.spec, tensors_of(problem))) {
+  for (const OperandRow& row : kOperands) {
+    const Matrix& matrix = problem[row.operand];
+    if (!matrix.empty())
+      buffers.push_back({matrix.data(), matrix.bytes(), row.name, row.output, !row.output});
+  }
   if (!workspace.empty()) buffers.push_back({workspace.data(), workspace.size(), "workspace", true, true});
 }
 
@@ -140,7 +130,7 @@ HostExecutor::HostExecutor(const Options& options, HostOptions host)
 
 bool HostExecutor::checks(const Problem& problem) const {
   if (host_.checks) return *host_.checks;
-  const std::size_t bytes = problem.x.bytes() + problem.y.bytes();
+  const std::size_t bytes = problem[Operand::x].bytes() + problem[Operand::y].bytes();
   if (bytes <= kCheckedBytes) return true;
   std::fprintf(
       stderr,
@@ -199,7 +189,7 @@ Execution HostExecutor::execute(Problem& problem) {
 
   const milliseconds each(problem.rows * spec.columns / (checked ? kCheckedSpeed : kUncheckedSpeed));
   announce(problem, each);
-  Arguments arguments(problem, execution.workspace_bytes);
+  Arguments arguments(problem, plan, execution.workspace_bytes);
   // Far beyond the slowest machine: only for kernels that never end.
   const milliseconds time_limit = std::max<milliseconds>(std::chrono::minutes(1), 50 * each);
   launch_all(problem, plan, kernels.front(), arguments, time_limit, emulation);
@@ -211,7 +201,8 @@ void HostExecutor::launch_all(Problem& problem, const Plan& plan, const simt::Ho
                               Arguments& arguments, milliseconds time_limit, Emulation& emulation) const {
   std::optional<Outputs> first;
   for (const std::uint64_t seed : host_.schedules) {
-    for (Matrix* output : {&problem.y, &problem.mean, &problem.rstd}) output->poison();
+    for (const OperandRow& row : kOperands)
+      if (row.output) problem[row.operand].poison();
     std::fill(arguments.workspace.begin(), arguments.workspace.end(), std::byte{0});
     const Stopwatch time;
     std::optional<simt::Diagnosis> diagnosis;
@@ -219,7 +210,7 @@ void HostExecutor::launch_all(Problem& problem, const Plan& plan, const simt::Ho
       simt::Launch launch;
       launch.blocks = static_cast<std::uint32_t>(grid_blocks(plan, problem.spec, host_.device, problem.rows));
       launch.shape = launch_shape(plan, problem.spec);
-      launch.arguments = arguments.list.pointers;
+      launch.arguments = arguments.pointers;
       launch.buffers = arguments.buffers;
       launch.seed = seed;
       launch.time_limit = time_limit;

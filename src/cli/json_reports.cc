@@ -33,9 +33,10 @@ Json json_of(const Comparison& comparison) {
 }
 
 Json json_of(const CheckReport& check) {
-  Json json = {{"ok", check.ok()}, {"rows", check.rows}, {"y", json_of(check.y)}};
-  if (check.mean.values > 0) json["mean"] = json_of(check.mean);
-  if (check.rstd.values > 0) json["rstd"] = json_of(check.rstd);
+  Json json = {{"ok", check.ok()}, {"rows", check.rows}};
+  for (const OperandRow& row : kOperands)
+    if (row.operand == Operand::y || check[row.operand].values > 0)
+      json[std::string(row.name)] = json_of(check[row.operand]);
   json["overwritten_gap_bytes"] = check.overwritten;
   return json;
 }

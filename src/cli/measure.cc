@@ -16,20 +16,21 @@ constexpr std::int64_t kMostElements = std::int64_t{1} << 48;  // far beyond any
 std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 // Random elements from the host, repeated on the device: a gigabyte of them takes the host seconds.
-void fill(DeviceBuffer& buffer, std::size_t at, std::int64_t elements, DType dtype, std::uint64_t stream,
-          double mean, double deviation) {
+void fill(DeviceBuffer& buffer, std::size_t at, std::int64_t elements, DType dtype,
+          const Distribution& distribution) {
   constexpr std::int64_t kMost = std::int64_t{1} << 22;
   Matrix piece(dtype, 1, std::min(elements, kMost));
-  fill_random(piece, /*seed=*/1, stream, mean, deviation);
+  fill_random(piece, /*seed=*/1, distribution);
   buffer.upload(piece.data(), piece.bytes(), at);
   buffer.repeat(piece.bytes(), at, static_cast<std::size_t>(elements) * size_of(dtype));
 }
 
 // One set of inputs, repeated over the whole buffer.
 void fill_sets(DeviceBuffer& buffer, const SetLayout& layout, const NormSpec& spec, std::int64_t rows) {
-  fill(buffer, layout.x, rows * spec.columns, spec.input, 1, 0.25, 1.0);
-  if (spec.affine != Affine::none) fill(buffer, layout.weight, spec.columns, spec.weight, 2, 1.0, 0.25);
-  if (spec.affine == Affine::weight_bias) fill(buffer, layout.bias, spec.columns, spec.weight, 3, 0.0, 0.25);
+  for (const OperandRow& row : kOperands)
+    if (!row.output && row.present(spec))
+      fill(buffer, layout.at[row.operand], elements_of(row, spec, rows), row.dtype(spec),
+           distribution_of(row.operand));
   buffer.repeat(layout.bytes, 0, buffer.bytes());
 }
 
@@ -40,25 +41,20 @@ std::size_t copied_half(std::int64_t bytes) {
 }  // namespace
 
 std::int64_t bytes_moved(const NormSpec& spec, std::int64_t rows) noexcept {
-  const int vectors = spec.affine == Affine::none ? 0 : spec.affine == Affine::weight ? 1 : 2;
-  std::int64_t bytes = rows * spec.columns * (size_of(spec.input) + size_of(spec.output));
-  bytes += vectors * spec.columns * size_of(spec.weight);
-  if (spec.statistics) bytes += 2 * rows * size_of(compute_type(spec));
+  std::int64_t bytes = 0;
+  for (const OperandRow& row : kOperands)
+    if (row.present(spec)) bytes += elements_of(row, spec, rows) * size_of(row.dtype(spec));
   return bytes;
 }
 
 SetLayout layout_of(const NormSpec& spec, std::int64_t rows) noexcept {
   SetLayout layout;
-  const auto place = [&](std::size_t& at, std::int64_t elements, DType dtype) {
-    at = layout.bytes;
-    layout.bytes += aligned(static_cast<std::size_t>(elements) * size_of(dtype));
-  };
-  place(layout.x, rows * spec.columns, spec.input);
-  place(layout.y, rows * spec.columns, spec.output);
-  if (spec.affine != Affine::none) place(layout.weight, spec.columns, spec.weight);
-  if (spec.affine == Affine::weight_bias) place(layout.bias, spec.columns, spec.weight);
-  if (spec.statistics) place(layout.mean, rows, compute_type(spec));
-  if (spec.statistics) place(layout.rstd, rows, compute_type(spec));
+  for (const OperandRow& row : kOperands) {
+    if (!row.present(spec)) continue;
+    layout.at[row.operand] = layout.bytes;
+    layout.bytes +=
+        aligned(static_cast<std::size_t>(elements_of(row, spec, rows)) * size_of(row.dtype(spec)));
+  }
   return layout;
 }
 
@@ -77,12 +73,10 @@ Timing timing_of(std::vector<double> samples) noexcept {
 }
 
 Tensors tensors_of(const NormSpec& spec, const SetLayout& layout, std::int64_t rows,
-                   std::byte* set) noexcept {
-  Tensors tensors{.x = set + layout.x, .y = set + layout.y, .rows = rows};
-  if (spec.affine != Affine::none) tensors.weight = set + layout.weight;
-  if (spec.affine == Affine::weight_bias) tensors.bias = set + layout.bias;
-  if (spec.statistics) tensors.mean = set + layout.mean;
-  if (spec.statistics) tensors.rstd = set + layout.rstd;
+                   std::byte* begin) noexcept {
+  Tensors tensors{.rows = rows};
+  for (const OperandRow& row : kOperands)
+    if (row.present(spec)) set(tensors, row, begin + layout.at[row.operand]);
   return tensors;
 }
 

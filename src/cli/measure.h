@@ -10,20 +10,22 @@
 #include "cli/gpu.h"
 #include "cli/reports.h"
 #include "normjit/service.h"
+#include "normjit/spec/operands.h"
 
 namespace normjit::cli {
 
-// Bytes that a launch must move, whatever the kernel: x and y once, weight and bias once, statistics once.
+// Bytes that a launch must move, whatever the kernel: each operand once.
 std::int64_t bytes_moved(const NormSpec& spec, std::int64_t rows) noexcept;
 
 // Where the tensors of one launch lie in its part of a buffer; each begins at a multiple of 256 bytes.
 struct SetLayout {
-  std::size_t x = 0, y = 0, weight = 0, bias = 0, mean = 0, rstd = 0;
+  PerOperand<std::size_t> at{};
   std::size_t bytes = 0;
 };
 SetLayout layout_of(const NormSpec& spec, std::int64_t rows) noexcept;
-// The tensors of the launch whose part begins at `set`; without a workspace.
-Tensors tensors_of(const NormSpec& spec, const SetLayout& layout, std::int64_t rows, std::byte* set) noexcept;
+// The tensors of the launch whose part begins at `begin`; without a workspace.
+Tensors tensors_of(const NormSpec& spec, const SetLayout& layout, std::int64_t rows,
+                   std::byte* begin) noexcept;
 
 // Throws normjit::Exception, BadArgument, for more rows than any GPU can hold: beyond them sizes overflow.
 void check_rows(const NormSpec& spec, std::int64_t rows);

@@ -8,6 +8,7 @@
 
 #include "cli/element.h"
 #include "cli/parallel.h"
+#include "normjit/base/text.h"
 
 namespace normjit::cli {
 namespace {
@@ -56,38 +57,73 @@ void Matrix::poison() {
   });
 }
 
-Result<Problem> make_problem(const NormSpec& spec, std::int64_t rows, std::int64_t x_row_stride,
-                             std::int64_t y_row_stride) {
-  if (rows < 0) return Error{Code::BadRows, "--rows is " + std::to_string(rows) + "; it must be 0 or more"};
-  const std::int64_t x_stride = x_row_stride == kContiguous ? spec.columns : x_row_stride;
-  const std::int64_t y_stride = y_row_stride == kContiguous ? spec.columns : y_row_stride;
-  if (x_stride < 0) return Error{Code::BadStride, "--x-row-stride must be 0 or more"};
-  if (y_stride < spec.columns) {
-    return Error{Code::BadStride, "--y-row-stride is " + std::to_string(y_stride) +
-                                      "; rows of y must not overlap, so " +
-                                      "it must be at least the columns, " + std::to_string(spec.columns)};
+Tensors tensors_of(Problem& problem) {
+  Tensors tensors{.rows = problem.rows};
+  for (const OperandRow& row : kOperands) {
+    Matrix& matrix = problem[row.operand];
+    set(tensors, row, matrix.data(), matrix.row_stride());
   }
-  if (!fits(rows, spec.columns, x_stride, spec.input) || !fits(rows, spec.columns, y_stride, spec.output)) {
-    return Error{Code::BadStride, "x or y would exceed 2^63 bytes; take fewer rows or a smaller row stride"};
-  }
+  return tensors;
+}
+
+RowInputs inputs_of(const Problem& problem, std::int64_t row) {
+  RowInputs inputs{};
+  for (const OperandRow& each : kOperands)
+    if (!each.output)
+      inputs[each.operand] = problem[each.operand].row(each.extent == Extent::matrix ? row : 0);
+  return inputs;
+}
+
+RowStrides::RowStrides(std::initializer_list<std::pair<Operand, std::int64_t>> given) {
+  of.fill(kContiguous);
+  for (const auto& [operand, stride] : given) (*this)[operand] = stride;
+}
+
+Result<Problem> make_problem(const NormSpec& spec, std::int64_t rows, const RowStrides& strides) {
+  if (rows < 0) return Error{Code::BadRows, concat({"--rows is ", shortest(rows), "; it must be 0 or more"})};
   try {
-    Problem problem;
-    problem.spec = spec;
-    problem.rows = rows;
-    problem.x = Matrix(spec.input, rows, spec.columns, x_stride);
-    problem.y = Matrix(spec.output, rows, spec.columns, y_stride);
-    if (spec.affine != Affine::none) problem.weight = Matrix(spec.weight, 1, spec.columns);
-    if (spec.affine == Affine::weight_bias) problem.bias = Matrix(spec.weight, 1, spec.columns);
-    if (spec.statistics) problem.mean = Matrix(compute_type(spec), rows, 1);
-    if (spec.statistics) problem.rstd = Matrix(compute_type(spec), rows, 1);
+    Problem problem{.spec = spec, .rows = rows, .operands = {}};
+    for (const OperandRow& row : kOperands) {
+      if (!row.present(spec)) continue;
+      const DType dtype = row.dtype(spec);
+      Matrix& matrix = problem[row.operand];
+      if (row.extent == Extent::columns) matrix = Matrix(dtype, 1, spec.columns);
+      if (row.extent == Extent::rows) matrix = Matrix(dtype, rows, 1);
+      if (row.extent != Extent::matrix) continue;
+      const std::int64_t stride = strides[row.operand] == kContiguous ? spec.columns : strides[row.operand];
+      if (stride < (row.output ? spec.columns : 0))
+        return Error{
+            Code::BadStride,
+            concat({"--", row.name, "-row-stride is ", shortest(stride), "; it must be ",
+                    row.output ? "at least the columns, " + shortest(spec.columns) + ", or rows overlap"
+                               : std::string("0 or more")})};
+      if (!fits(rows, spec.columns, stride, dtype))
+        return Error{Code::BadStride,
+                     concat({row.name, " would exceed 2^63 bytes; take fewer rows or a smaller row stride"})};
+      matrix = Matrix(dtype, rows, spec.columns, stride);
+    }
     return problem;
   } catch (const std::bad_alloc&) {
-    return Error{Code::OutOfMemory, "not enough host memory for " + std::to_string(rows) + " rows of " +
-                                        std::to_string(spec.columns) + " columns; take fewer rows"};
+    return Error{Code::OutOfMemory, concat({"not enough host memory for ", shortest(rows), " rows of ",
+                                            shortest(spec.columns), " columns; take fewer rows"})};
   }
 }
 
-void fill_random(Matrix& matrix, std::uint64_t seed, std::uint64_t stream, double mean, double deviation) {
+Distribution distribution_of(Operand input) noexcept {
+  switch (input) {
+    case Operand::x:
+      return {.stream = 1, .mean = 0.25, .deviation = 1};
+    case Operand::weight:
+      return {.stream = 2, .mean = 1, .deviation = 0.25};
+    case Operand::bias:
+      return {.stream = 3, .mean = 0, .deviation = 0.25};
+    default:
+      return {.stream = 4 + static_cast<std::uint64_t>(input), .mean = 0, .deviation = 1};
+  }
+}
+
+void fill_random(Matrix& matrix, std::uint64_t seed, const Distribution& distribution) {
+  const auto [stream, mean, deviation] = distribution;
   // Overlapping rows are filled as the one long row that they are in memory.
   const bool overlap = matrix.row_stride() < matrix.columns();
   const std::int64_t rows = matrix.empty() ? 0 : overlap ? 1 : matrix.rows();
@@ -117,13 +153,14 @@ void fill_random(Matrix& matrix, std::uint64_t seed, std::uint64_t stream, doubl
   }
 }
 
-void fill(Problem& problem, std::uint64_t seed, bool with_x) {
-  if (with_x) fill_random(problem.x, seed, 1, 0.25, 1.0);
-  fill_random(problem.weight, seed, 2, 1.0, 0.25);
-  fill_random(problem.bias, seed, 3, 0.0, 0.25);
-  problem.y.poison();
-  problem.mean.poison();
-  problem.rstd.poison();
+void fill(Problem& problem, std::uint64_t seed, OperandSet from_elsewhere) {
+  for (std::size_t i = 0; i < kOperandCount; ++i) {
+    Matrix& matrix = problem.operands.of[i];
+    if (kOperands[i].output)
+      matrix.poison();
+    else if (!has(from_elsewhere, i))
+      fill_random(matrix, seed, distribution_of(kOperands[i].operand));
+  }
 }
 
 }  // namespace normjit::cli

@@ -3,10 +3,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
+#include <utility>
 
+#include "cli/reference.h"
 #include "normjit/service.h"
 #include "normjit/spec.h"
+#include "normjit/spec/operands.h"
 
 namespace normjit::cli {
 
@@ -46,21 +50,39 @@ class Matrix {
 struct Problem {
   NormSpec spec;
   std::int64_t rows = 0;
-  Matrix x, weight, bias;  // weight and bias are one row
-  Matrix y, mean, rstd;    // mean and rstd are one column of compute_type(spec)
+  PerOperand<Matrix> operands;  // those of Extent::columns are one row, those of Extent::rows one column
+
+  Matrix& operator[](Operand operand) { return operands[operand]; }
+  const Matrix& operator[](Operand operand) const { return operands[operand]; }
 };
 
-// Allocates all of it, without touching it. Errors: OutOfMemory, with the bytes asked for, and BadStride.
-Result<Problem> make_problem(const NormSpec& spec, std::int64_t rows, std::int64_t x_row_stride,
-                             std::int64_t y_row_stride);
+// The tensors of a launch in the problem's own memory; without a workspace.
+Tensors tensors_of(Problem& problem);
+// What the reference takes of a row of the problem.
+RowInputs inputs_of(const Problem& problem, std::int64_t row);
+
+// Row strides of matrices; kContiguous where none is given.
+struct RowStrides : PerOperand<std::int64_t> {
+  RowStrides(std::initializer_list<std::pair<Operand, std::int64_t>> given = {});
+};
+
+// Allocates all of it, without touching it. Errors: OutOfMemory, with the bytes asked for, BadRows and
+// BadStride.
+Result<Problem> make_problem(const NormSpec& spec, std::int64_t rows, const RowStrides& strides = {});
+
+// How the random numbers of an input are distributed, and their stream of the seed.
+struct Distribution {
+  std::uint64_t stream;
+  double mean, deviation;
+};
+Distribution distribution_of(Operand input) noexcept;
 
 // Fills a matrix with bell-shaped random numbers of this mean and deviation. The numbers depend on nothing
 // but seed, stream and position, on every machine and for any number of threads. Gaps between rows are
 // poisoned.
-void fill_random(Matrix& matrix, std::uint64_t seed, std::uint64_t stream, double mean, double deviation);
+void fill_random(Matrix& matrix, std::uint64_t seed, const Distribution& distribution);
 
-// Random inputs: x (unless it comes from elsewhere) around 0.25 with deviation 1, weights around 1, biases
-// around 0, each from its own stream of the seed. Poisoned outputs.
-void fill(Problem& problem, std::uint64_t seed, bool with_x = true);
+// Random inputs but those that come from elsewhere, each from its own stream of the seed. Poisoned outputs.
+void fill(Problem& problem, std::uint64_t seed, OperandSet from_elsewhere = 0);
 
 }  // namespace normjit::cli

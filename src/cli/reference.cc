@@ -25,44 +25,59 @@ class Sum {
   double sum_ = 0, lost_ = 0;
 };
 
-// The sum of term(x) over a row.
+// The mean of term(s) over a row.
 template <class Term>
-double sum_over(const NormSpec& spec, const void* x_row, Term term) {
+double mean_over(const NormSpec& spec, const RowInputs& inputs, Term term) {
   Sum sum;
-  double x[kBatch];
+  double s[kBatch];
   for (std::int64_t first = 0; first < spec.columns; first += kBatch) {
     const std::int64_t count = std::min(kBatch, spec.columns - first);
-    load(spec.input, x_row, first, count, x);
-    for (std::int64_t i = 0; i < count; ++i) sum.add(term(x[i]));
+    reference_sums(spec, inputs, first, count, s);
+    for (std::int64_t i = 0; i < count; ++i) sum.add(term(s[i]));
   }
-  return sum.value();
+  return sum.value() / static_cast<double>(spec.columns);
+}
+
+// Loads part of an operand, or leaves what is there where the spec has none.
+void load_if_given(const NormSpec& spec, const RowInputs& inputs, Operand operand, std::int64_t first,
+                   std::int64_t count, double* to) {
+  if (inputs[operand] != nullptr) load(row_of(operand).dtype(spec), inputs[operand], first, count, to);
 }
 
 }  // namespace
 
-RowStatistics row_statistics(const NormSpec& spec, const void* x_row) noexcept {
-  const double columns = static_cast<double>(spec.columns);
-  const double mean = sum_over(spec, x_row, [](double x) { return x; }) / columns;
-  const double variance =
-      sum_over(spec, x_row, [mean](double x) { return (x - mean) * (x - mean); }) / columns;
-  return {mean, 1 / std::sqrt(variance + spec.epsilon)};
+RowStatistics row_statistics(const NormSpec& spec, const RowInputs& inputs) noexcept {
+  const double mean = spec.norm == Norm::layer ? mean_over(spec, inputs, [](double s) { return s; }) : 0;
+  const double square = mean_over(spec, inputs, [mean](double s) { return (s - mean) * (s - mean); });
+  return {mean, 1 / std::sqrt(square + spec.epsilon)};
 }
 
-void reference_values(const NormSpec& spec, const void* x_row, const void* weight, const void* bias,
-                      const RowStatistics& statistics, std::int64_t first, std::int64_t count,
-                      ReferenceValue* to) noexcept {
+void reference_sums(const NormSpec& spec, const RowInputs& inputs, std::int64_t first, std::int64_t count,
+                    double* to) noexcept {
+  load(spec.input, inputs[Operand::x], first, count, to);
+  if (spec.residual == Residual::none) return;
+  double added[kBatch];
+  for (std::int64_t done = 0; done < count; done += kBatch) {
+    const std::int64_t batch = std::min(kBatch, count - done);
+    load(spec.input, inputs[Operand::residual], first + done, batch, added);
+    for (std::int64_t i = 0; i < batch; ++i) to[done + i] += added[i];
+  }
+}
+
+void reference_values(const NormSpec& spec, const RowInputs& inputs, const RowStatistics& statistics,
+                      std::int64_t first, std::int64_t count, ReferenceValue* to) noexcept {
   const double scale = std::fabs(spec.scale);
   const double offset = std::fabs(statistics.mean * statistics.rstd);
-  double x[kBatch], w[kBatch], b[kBatch];
+  double s[kBatch], w[kBatch], b[kBatch];
   std::fill(w, w + kBatch, 1.0);
   std::fill(b, b + kBatch, 0.0);
   for (std::int64_t done = 0; done < count; done += kBatch) {
     const std::int64_t batch = std::min(kBatch, count - done);
-    load(spec.input, x_row, first + done, batch, x);
-    if (weight != nullptr) load(spec.weight, weight, first + done, batch, w);
-    if (bias != nullptr) load(spec.weight, bias, first + done, batch, b);
+    reference_sums(spec, inputs, first + done, batch, s);
+    load_if_given(spec, inputs, Operand::weight, first + done, batch, w);
+    load_if_given(spec, inputs, Operand::bias, first + done, batch, b);
     for (std::int64_t i = 0; i < batch; ++i) {
-      const double weighted = (x[i] - statistics.mean) * statistics.rstd * w[i];
+      const double weighted = (s[i] - statistics.mean) * statistics.rstd * w[i];
       to[done + i] = {.value = spec.scale * activate(spec.activation, weighted + b[i]),
                       .magnitude = scale * std::max(1.0, std::fabs(weighted) + std::fabs(b[i])),
                       .offset = scale * offset * std::fabs(w[i])};

@@ -11,6 +11,7 @@
 #include "cli/json_reports.h"
 #include "cli/npy.h"
 #include "cli/table.h"
+#include "normjit/base/text.h"
 
 namespace normjit::cli {
 namespace {
@@ -19,17 +20,12 @@ Error wrong(std::string message) { return {Code::BadArgument, std::move(message)
 
 // The options that do not fit the spec, before anything is allocated.
 void check_options(const RunCommand& options, const NormSpec& spec) {
-  if (options.rows < 0 && options.x.empty())
+  if (options.rows < 0 && options.files[Operand::x].empty())
     throw Exception(wrong("say how many rows with --rows, or give --x"));
-  if (!options.weight.empty() && spec.affine == Affine::none) {
-    throw Exception(wrong("--weight is given, but the spec has no weight: add /w or /wb to it"));
-  }
-  if (!options.bias.empty() && spec.affine != Affine::weight_bias) {
-    throw Exception(wrong("--bias is given, but the spec has no bias: add /wb to it"));
-  }
-  if ((!options.mean.empty() || !options.rstd.empty()) && !spec.statistics) {
-    throw Exception(wrong("--mean-out and --rstd-out need a spec with statistics: add /stats to it"));
-  }
+  for (const OperandRow& row : kOperands)
+    if (!options.files[row.operand].empty() && !row.present(spec))
+      throw Exception(
+          wrong(concat({option_of(row), " is given, but ", to_text(spec), " has no ", row.name})));
   if (options.check_rows < 1) throw Exception(wrong("--check-rows must be 1 or more"));
   if (options.repeat && *options.repeat < 0) throw Exception(wrong("--repeat must be 0 or more"));
 }
@@ -66,15 +62,12 @@ std::unique_ptr<Executor> host_executor(const RunCommand& options, const Options
   return make_host_executor(settings, std::move(host));
 }
 
-void read_vector(const std::string& path, Matrix& to) {
-  if (!path.empty()) NpyFile::open(path).value().read(to).value();
-}
-
 // A file says nothing of what lies between rows or how overlapping rows agree.
-void read_x(NpyFile& file, Matrix& to) {
+void read_input(const OperandRow& row, NpyFile& file, Matrix& to) {
   if (to.row_stride() < to.columns()) {
     throw Exception(
-        wrong("--x needs an --x-row-stride of at least the columns; rows that overlap get random data only"));
+        wrong(concat({option_of(row), " needs a --", row.name, "-row-stride of at least the columns; ",
+                      "rows that overlap get random data only"})));
   }
   if (to.row_stride() > to.columns()) to.poison();
   file.read(to).value();
@@ -108,11 +101,11 @@ std::string text_of(const std::string& tensor, const Comparison& comparison) {
 std::string text_of(const CheckReport& check, std::int64_t rows) {
   std::string text = "check      " + std::to_string(check.rows) + " of " + std::to_string(rows) +
                      " rows against the float64 reference: " + (check.ok() ? "ok" : "WRONG") + "\n";
-  text += text_of("y          ", check.y) + text_of("mean       ", check.mean) +
-          text_of("rstd       ", check.rstd);
+  for (const OperandRow& row : kOperands)
+    text += text_of(concat({row.name, std::string(11 - row.name.size(), ' ')}), check[row.operand]);
   if (check.overwritten > 0) {
-    text +=
-        "           " + std::to_string(check.overwritten) + " bytes between the rows of y were overwritten\n";
+    text += "           " + std::to_string(check.overwritten) +
+            " bytes between the rows of outputs were overwritten\n";
   }
   return text;
 }
@@ -153,12 +146,12 @@ std::string text_of(const RunReport& report) {
   return text;
 }
 
-// The shape of x and y, and the rows that it means.
-struct Extent {
+// The shape of x and of each other matrix, and the rows that it means.
+struct Shape {
   std::int64_t rows;
-  std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> of_x;
 };
-Extent extent_of(const RunCommand& options, const NormSpec& spec, const std::optional<NpyFile>& x) {
+Shape shape_of(const RunCommand& options, const NormSpec& spec, const std::optional<NpyFile>& x) {
   if (!x) return {options.rows, {options.rows, spec.columns}};
   const std::int64_t rows = x->rows_of(spec.columns).value();
   if (options.rows >= 0 && options.rows != rows) {
@@ -171,14 +164,19 @@ Extent extent_of(const RunCommand& options, const NormSpec& spec, const std::opt
 
 }  // namespace
 
+std::string option_of(const OperandRow& row) {
+  return row.operand == Operand::y ? "--out" : concat({"--", row.name, row.output ? "-out" : ""});
+}
+
 int run(const RunCommand& options) {
   const NormSpec spec = parse_spec(options.spec).value();
   check_options(options, spec);
   const std::optional<int> gpu = parse_device(options.device).value();
   std::optional<NpyFile> x;
-  if (!options.x.empty()) x = NpyFile::open(options.x).value();
-  const Extent extent = extent_of(options, spec, x);
-  Problem problem = make_problem(spec, extent.rows, options.x_row_stride, options.y_row_stride).value();
+  const std::string& x_path = options.files[Operand::x];
+  if (!x_path.empty()) x = NpyFile::open(x_path).value();
+  const Shape shape = shape_of(options, spec, x);
+  Problem problem = make_problem(spec, shape.rows, options.row_strides).value();
   const Options settings = service_options(options);
   std::unique_ptr<Executor> executor;
   try {
@@ -189,20 +187,26 @@ int run(const RunCommand& options) {
                 std::string(error.what()) + "\nWithout a GPU, --device host runs the kernel on the CPU.");
   }
 
-  fill(problem, options.seed, /*with_x=*/!x);
-  if (x) read_x(*x, problem.x);
-  read_vector(options.weight, problem.weight);
-  read_vector(options.bias, problem.bias);
+  OperandSet from_files = 0;
+  for (std::size_t i = 0; i < kOperandCount; ++i) from_files |= !options.files.of[i].empty() << i;
+  fill(problem, options.seed, from_files);
+  for (const OperandRow& row : kOperands) {
+    const std::string& path = options.files[row.operand];
+    if (row.output || path.empty()) continue;
+    NpyFile file = NpyFile::open(path).value();
+    read_input(row, file, problem[row.operand]);
+  }
 
-  RunReport report{.spec = spec, .rows = extent.rows, .execution = executor->execute(problem), .check = {}};
+  RunReport report{.spec = spec, .rows = shape.rows, .execution = executor->execute(problem), .check = {}};
   if (const auto& emulation = report.execution.emulation; emulation && !emulation->fault.empty()) {
     return fail(kFailed,
                 emulation->fault + "\nTo see it again: " +
                     replay_command(options.command, emulation->fault_seeds, settings.template_directory));
   }
-  write_output(options.y, problem.y, extent.shape);
-  write_output(options.mean, problem.mean, {extent.rows});
-  write_output(options.rstd, problem.rstd, {extent.rows});
+  for (const OperandRow& row : kOperands)
+    if (row.output)
+      write_output(options.files[row.operand], problem[row.operand],
+                   row.extent == Extent::matrix ? shape.of_x : std::vector{shape.rows});
   if (options.check) report.check = check(problem, options.check_rows);
   print(options.json ? json_of(report) : text_of(report));
   if (report.check && !report.check->ok()) return fail(kFailed, "the result differs from the reference");

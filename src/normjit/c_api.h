@@ -7,7 +7,8 @@
  *   spec.columns = 4096;
  *   spec.affine = NORMJIT_WEIGHT_BIAS;
  *   normjit_tensors tensors = NORMJIT_TENSORS_INIT;
- *   tensors.x = x, tensors.y = y, tensors.weight = weight, tensors.bias = bias, tensors.rows = rows;
+ *   tensors.x.pointer = x, tensors.y.pointer = y, tensors.rows = rows;
+ *   tensors.weight = weight, tensors.bias = bias;
  *   if (normjit_service_create(NULL, &service, &error) ||
  *       normjit_layer_norm(service, &spec, &tensors, stream, NULL, &error)) {
  *     fprintf(stderr, "%s\n", error);
@@ -80,6 +81,7 @@ enum {
   NORMJIT_WORKSPACE_REQUIRED = 206,
   NORMJIT_WRONG_DEVICE = 207,
   NORMJIT_OUT_OF_BOUNDS = 208,
+  NORMJIT_OVERLAP = 209,
   NORMJIT_UNKNOWN_ARCH = 300,
   NORMJIT_ILLEGAL_PLAN = 301,
   NORMJIT_BAD_TEMPLATE = 302,
@@ -203,21 +205,43 @@ NORMJIT_C_EXPORT void normjit_service_destroy(normjit_service* service);
 
 /* ---- Launching ---- */
 
+/* Where the rows of an operand lie: row r begins (r / n) * outer + (r % n) * inner elements behind `pointer`.
+ * n must be 0 or 1 for now, both of which mean 1: rows are `outer` elements apart, and inner has no meaning.
+ * outer -1: contiguous rows. A row stride of 0, which only inputs may have, is one row for all. */
+typedef struct normjit_input_rows {
+  const void* pointer;
+  int64_t n;
+  int64_t outer;
+  int64_t inner;
+} normjit_input_rows;
+typedef struct normjit_output_rows {
+  void* pointer;
+  int64_t n;
+  int64_t outer;
+  int64_t inner;
+} normjit_output_rows;
+#define NORMJIT_CONTIGUOUS_ROWS \
+  { NULL, 1, -1, 0 }
+
+/* The operands of a launch (normjit::Tensors); what the spec does not have stays NULL. */
 typedef struct normjit_tensors {
   size_t struct_size;
-  const void* x;        /* [rows, columns], input dtype */
-  void* y;              /* [rows, columns], output dtype; may be x */
-  const void* weight;   /* [columns], weight dtype; only where the spec has it */
-  const void* bias;     /* [columns], weight dtype; only where the spec has it */
-  void* mean;           /* [rows], f32, or f64 for f64; only where the spec has statistics */
-  void* rstd;           /* [rows], as mean */
-  void* workspace;      /* normjit_workspace_bytes, zeroed once, one per concurrent launch; or NULL */
-  int64_t rows;         /* 0 is a success that launches nothing */
-  int64_t x_row_stride; /* elements from row to row; -1: columns */
-  int64_t y_row_stride; /* elements from row to row; -1: columns */
+  normjit_input_rows x;        /* [rows, columns], input dtype */
+  normjit_output_rows y;       /* [rows, columns], output dtype; may be x */
+  const void* weight;          /* [columns], weight dtype */
+  const void* bias;            /* [columns], weight dtype */
+  void* mean;                  /* [rows], f32, or f64 for f64 */
+  void* rstd;                  /* [rows], as mean */
+  int64_t rows;                /* 0 is a success that launches nothing */
+  void* workspace;             /* normjit_workspace_bytes, zeroed once, one per concurrent launch; or NULL */
+  normjit_input_rows residual; /* [rows, columns], input dtype */
+  normjit_output_rows sum;     /* [rows, columns], input dtype; may be residual */
 } normjit_tensors;
-#define NORMJIT_TENSORS_INIT \
-  { sizeof(normjit_tensors), NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, -1, -1 }
+#define NORMJIT_TENSORS_INIT                                                                              \
+  {                                                                                                       \
+    sizeof(normjit_tensors), NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS, NULL, NULL, NULL, NULL, 0, \
+        NULL, NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS                                            \
+  }
 
 /* How to launch (normjit::LaunchOptions); NULL wherever it is taken: all 0. */
 typedef struct normjit_launch_options {
@@ -230,19 +254,17 @@ typedef struct normjit_launch_options {
 #define NORMJIT_LAUNCH_OPTIONS_INIT \
   { sizeof(normjit_launch_options), 0, 0, NULL }
 
-/* What stands where in CUDA_KERNEL_NODE_PARAMS::kernelParams of the kernel node that a captured launch
- * becomes (normjit::NodeArgument); pointers may be replaced there. */
+/* Operands, for normjit_node_offset (normjit::Operand). */
 enum {
-  NORMJIT_NODE_X = 0,
-  NORMJIT_NODE_WEIGHT = 1,
-  NORMJIT_NODE_BIAS = 2,
-  NORMJIT_NODE_Y = 3,
-  NORMJIT_NODE_MEAN = 4,
-  NORMJIT_NODE_RSTD = 5,
-  NORMJIT_NODE_ROWS = 6,
-  NORMJIT_NODE_X_ROW_STRIDE = 7,
-  NORMJIT_NODE_Y_ROW_STRIDE = 8,
-  NORMJIT_NODE_WORKSPACE = 9
+  NORMJIT_OPERAND_X = 1,
+  NORMJIT_OPERAND_RESIDUAL = 2,
+  NORMJIT_OPERAND_WEIGHT = 3,
+  NORMJIT_OPERAND_BIAS = 4,
+  NORMJIT_OPERAND_Y = 5,
+  NORMJIT_OPERAND_SUM = 6,
+  NORMJIT_OPERAND_MEAN = 7,
+  NORMJIT_OPERAND_RSTD = 8,
+  NORMJIT_OPERAND_WORKSPACE = 256
 };
 
 /* Finds or makes the kernel for these tensors on the current context's device, and launches it. */
@@ -281,6 +303,10 @@ NORMJIT_C_EXPORT normjit_status normjit_kernel_launch(const normjit_kernel* kern
 NORMJIT_C_EXPORT normjit_status normjit_kernel_check(const normjit_kernel* kernel,
                                                      const normjit_tensors* tensors, char** error);
 NORMJIT_C_EXPORT size_t normjit_kernel_workspace_bytes(const normjit_kernel* kernel);
+/* Where the pointer of an operand lies in the block that kernelParams[0] of the captured launch's kernel node
+ * points to, in bytes; the pointer may be replaced there (normjit::Kernel::node_offset). */
+NORMJIT_C_EXPORT normjit_status normjit_node_offset(const normjit_kernel* kernel, int32_t operand,
+                                                    size_t* offset, char** error);
 /* {"spec": ..., "plan": ..., "device": 0, "arch": "sm_90", "origin": ..., "fallback": false,
  *  "workspace_bytes": 0} */
 NORMJIT_C_EXPORT normjit_status normjit_kernel_describe(const normjit_kernel* kernel, char** json,

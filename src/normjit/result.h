@@ -38,11 +38,12 @@ enum class Code : std::int32_t {
   UnexpectedPointer = 202,  // a tensor that the spec does not have is given
   Misaligned = 203,  // a pointer or row stride is less aligned than its dtype, or than the kernel needs
   BadRows = 204,     // negative
-  BadStride = 205,  // rows of y would overlap, a stride is negative, an offset exceeds 64 bits, or in place x
-                    // and y have other row strides or element sizes
+  BadStride = 205,   // rows of an output would overlap each other, a stride is negative, an offset exceeds 64
+                     // bits, or n is not 1
   WorkspaceRequired = 206,  // the kernel exchanges statistics through memory and no workspace was given
   WrongDevice = 207,        // a pointer or the kernel belongs to another device than the launch
   OutOfBounds = 208,        // a tensor reaches past the end of its allocation
+  Overlap = 209,            // an output overlaps another operand, and is not that operand row for row
 
   // A plan or an architecture that normjit does not know how to serve.
   UnknownArch = 300,

@@ -24,6 +24,7 @@
 #include "normjit/spec.h"
 #include "normjit/stream.h"
 #include "normjit/telemetry.h"
+#include "normjit/tensors.h"
 
 namespace normjit {
 
@@ -32,46 +33,6 @@ enum class LogLevel : std::uint8_t { debug, info, warn, error };
 // after the Service and its kernels are gone; must be thread-safe, must not throw or call back into the same
 // Service.
 using LogCallback = std::function<void(LogLevel, std::string_view)>;
-
-// The distance of one row to the next when rows follow each other without a gap.
-inline constexpr std::int64_t kContiguous = -1;
-
-// The arguments of one launch: device pointers, which stay the caller's, and sizes. All memory must be
-// reachable from the stream's device. y may be x itself (same pointer, row stride and dtype size); otherwise
-// outputs overlap nothing.
-struct Tensors {
-  const void* x = nullptr;                  // [rows, columns], input dtype
-  void* y = nullptr;                        // [rows, columns], output dtype
-  const void* weight = nullptr;             // [columns], weight dtype; only where the spec has it
-  const void* bias = nullptr;               // [columns], weight dtype; only where the spec has it
-  void* mean = nullptr;                     // [rows], compute_type(spec); only where the spec has statistics
-  void* rstd = nullptr;                     // [rows], compute_type(spec); only where the spec has statistics
-  std::int64_t rows = 0;                    // 0 is a success that launches nothing
-  std::int64_t x_row_stride = kContiguous;  // elements between rows of x, >= 0
-  std::int64_t y_row_stride = kContiguous;  // elements between rows of y, >= columns
-  // Kernel::workspace_bytes() bytes, 16-byte aligned. Zeroed once by the caller; each launch leaves it ready
-  // for the next. One workspace serves one launch at a time: launches that may run at once need one each.
-  void* workspace = nullptr;
-};
-
-// What stands where in CUDA_KERNEL_NODE_PARAMS::kernelParams of the kernel node that a captured launch
-// becomes, for cuGraphExecKernelNodeSetParams. Tensors and workspace are pointers; they may be replaced by
-// others on the same device, as aligned as the kernel was prepared for, which nobody checks; what the spec
-// does not have stays null. Rows and strides (std::int64_t, in elements, never kContiguous) must stay, for
-// the grid goes with them, and so must the one argument more that the generic kernel has. cuGraphExecUpdate
-// with a second capture needs to know none of this.
-enum class NodeArgument : int {
-  x,
-  weight,
-  bias,
-  y,
-  mean,
-  rstd,
-  rows,
-  x_row_stride,
-  y_row_stride,
-  workspace,
-};
 
 // How to launch.
 struct LaunchOptions {
@@ -105,18 +66,27 @@ class NORMJIT_API Kernel {
   // Enqueues the layer normalization on the stream: one kernel, in a graph one kernel node. Takes no lock,
   // allocates nothing and never synchronises. The CUDA context of the stream must be current, as for any
   // launch. Bad arguments are answered before anything is launched: EmptyKernel, NullPointer,
-  // UnexpectedPointer, Misaligned, BadRows, BadStride, WorkspaceRequired; ForkedAfterCudaInit in a forked
-  // child of the process that prepared it; NoContext; WrongDevice where another device's context is current;
-  // DriverError or OutOfMemory from the driver itself, also for what another kernel has done; NotResident
-  // where it finds no room to run the blocks that share a row together; NotReady for the generic kernel in
-  // the place of another, in a stream that is being captured (LaunchOptions::miss_in_capture).
+  // UnexpectedPointer, Misaligned, BadRows, BadStride, Overlap, WorkspaceRequired; ForkedAfterCudaInit in a
+  // forked child of the process that prepared it; NoContext; WrongDevice where another device's context is
+  // current; DriverError or OutOfMemory from the driver itself, also for what another kernel has done;
+  // NotResident where it finds no room to run the blocks that share a row together; NotReady for the generic
+  // kernel in the place of another, in a stream that is being captured (LaunchOptions::miss_in_capture).
   Status launch(const Tensors& tensors, Stream stream, const LaunchOptions& options = {}) const noexcept;
 
   // Everything that launch checks, and besides asks the driver about each pointer: WrongDevice for memory
   // that this kernel's device cannot reach (host memory, another GPU), OutOfBounds for a tensor that reaches
-  // past its allocation. Costs about a microsecond; the one-call form does it until one launch of each
-  // kernel.
+  // past its allocation; and Overlap for an output of which an element lies in another operand, unless it is
+  // that one in place (Tensors). Costs about a microsecond; the one-call form does it until one launch of
+  // each kernel.
   Result<void> check(const Tensors& tensors) const;
+
+  // Where the pointer of an operand lies in the block that kernelParams[0] of the captured launch's kernel
+  // node points to (CUDA_KERNEL_NODE_PARAMS), in bytes, for cuGraphExecKernelNodeSetParams. The pointer may
+  // be replaced by another on the same device, as aligned as the kernel was prepared for, which the driver
+  // does not check; everything else in the block, and other parameters, must stay, for the grid goes with
+  // them. cuGraphExecUpdate with a second capture needs to know none of this. Errors: EmptyKernel;
+  // UnexpectedPointer for an operand that the kernel does not have.
+  Result<std::size_t> node_offset(Operand operand) const;
 
   std::size_t workspace_bytes() const noexcept;  // 0 for most kernels
   const NormSpec& spec() const noexcept;         // canonical

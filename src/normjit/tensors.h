@@ -19,6 +19,8 @@ enum class Operand : std::uint8_t {
   sum,       // [rows, columns], input dtype: x + residual, rounded
   mean,      // [rows], compute type
   rstd,      // [rows], compute type
+
+  workspace = 255,  // Tensors::workspace: no row of the table, every kernel has room for its pointer
 };
 NORMJIT_API std::string_view name(Operand) noexcept;  // "x", "residual", ...
 
@@ -29,7 +31,7 @@ inline constexpr std::int64_t kContiguous = -1;
 //   (r / n) * outer + (r % n) * inner   elements behind `pointer`.
 // With n = 1, rows are `outer` elements apart, which may be 0 for what is read (one row for all). kContiguous
 // stands for n * columns in outer; inner has no meaning then, and none for n = 1. A plain pointer is
-// contiguous rows. n other than 1 is not served yet: BadStride.
+// contiguous rows. n must be 1 for now, else BadStride: a later version serves others.
 template <class T>
 struct RowsAt {
   T* pointer = nullptr;
@@ -47,10 +49,11 @@ constexpr OutputRows strided(void* pointer, std::int64_t row_stride) { return {p
 
 // The arguments of one launch: device pointers, which stay the caller's, and sizes. All memory must be
 // reachable from the stream's device. What the spec does not have stays null. y may be x itself, and sum may
-// be residual itself (same pointer, row stride and element size); otherwise outputs overlap nothing.
+// be residual itself (same pointer, row stride and element size); otherwise outputs overlap nothing. A launch
+// refuses the same pointer with another row stride or element size; Kernel::check finds every overlap.
 struct Tensors {
-  InputRows x;
-  OutputRows y;
+  InputRows x{};
+  OutputRows y{};
   const void* weight = nullptr;
   const void* bias = nullptr;
   void* mean = nullptr;
@@ -59,8 +62,8 @@ struct Tensors {
   // Kernel::workspace_bytes() bytes, 16-byte aligned. Zeroed once by the caller; each launch leaves it ready
   // for the next. One workspace serves one launch at a time: launches that may run at once need one each.
   void* workspace = nullptr;
-  InputRows residual;
-  OutputRows sum;
+  InputRows residual{};
+  OutputRows sum{};
 };
 
 }  // namespace normjit

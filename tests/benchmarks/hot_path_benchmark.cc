@@ -31,6 +31,7 @@
 #include "normjit/compiler/compiler.h"
 #include "normjit/driver/cuda_driver.h"
 #include "normjit/service.h"
+#include "normjit/service/operand_block.h"
 #include "tests/support/counting_cuda.h"
 
 namespace normjit::benchmarks {
@@ -48,8 +49,22 @@ NormSpec spec(int number) {
   return canonical({.columns = 256 + number, .input = DType::bf16, .affine = Affine::weight_bias});
 }
 
-Tensors tensors_at(void* memory) {
-  return {.x = memory, .y = memory, .weight = memory, .bias = memory, .rows = kRows};
+// A spec that has every operand.
+constexpr NormSpec kFull{.columns = 256,
+                         .input = DType::bf16,
+                         .residual = Residual::before,
+                         .sum = true,
+                         .affine = Affine::weight_bias,
+                         .statistics = true};
+
+// Addresses that nothing follows, with room between them. y is x, and sum is the residual.
+Tensors tensors_of(const NormSpec& spec) {
+  Tensors tensors{.rows = kRows};
+  for (const OperandRow& row : kOperands) {
+    const std::uintptr_t at = (static_cast<std::uintptr_t>(row.in_place) + 1) << 30;
+    if (row.present(spec)) set(tensors, row, reinterpret_cast<void*>(at));
+  }
+  return tensors;
 }
 
 // Nobody runs what it makes.
@@ -74,16 +89,18 @@ struct Counting {
     handle = std::make_unique<normjit_service>(Options{}, seams);
     service = &handle->service;
     for (int i = 0; i < kManySpecs; ++i) service->layer_norm(spec(i), tensors, nullptr).value();
+    service->layer_norm(kFull, all_tensors, nullptr).value();
   }
 
-  const Tensors tensors = tensors_at(reinterpret_cast<void*>(std::uintptr_t{1} << 30));
+  const Tensors tensors = tensors_of(spec(0)), all_tensors = tensors_of(kFull);
   std::unique_ptr<normjit_service> handle;
   Service* service = nullptr;
 };
 
 normjit_tensors in_c(const Tensors& tensors) {
   normjit_tensors t = NORMJIT_TENSORS_INIT;
-  t.x = tensors.x, t.y = tensors.y, t.weight = tensors.weight, t.bias = tensors.bias, t.rows = tensors.rows;
+  t.x.pointer = tensors.x.pointer, t.y.pointer = tensors.y.pointer, t.rows = tensors.rows;
+  t.weight = tensors.weight, t.bias = tensors.bias;
   return t;
 }
 
@@ -151,7 +168,7 @@ void raw(benchmark::State& state) {
   const auto launch_kernel = counting_cuda()->cuLaunchKernelEx;
   CUlaunchConfig config{};
   config.gridDimX = config.gridDimY = config.gridDimZ = 1;
-  void* arguments[10] = {};
+  void* arguments[2] = {};
   measure(state, [&] {
     benchmark::DoNotOptimize(config);
     benchmark::DoNotOptimize(launch_kernel(&config, nullptr, arguments, nullptr));
@@ -162,6 +179,18 @@ void prepared(benchmark::State& state) {
   const Kernel kernel = counting().service->prepare(spec(0), {.rows_hint = kRows}).value();
   const Tensors& tensors = counting().tensors;
   measure(state, [&] { benchmark::DoNotOptimize(kernel.launch(tensors, nullptr)); });
+}
+
+void prepared_full(benchmark::State& state) {
+  const Kernel kernel = counting().service->prepare(kFull, {.rows_hint = kRows}).value();
+  const Tensors& tensors = counting().all_tensors;
+  measure(state, [&] { benchmark::DoNotOptimize(kernel.launch(tensors, nullptr)); });
+}
+
+void one_call_full(benchmark::State& state) {
+  Service& service = *counting().service;
+  const Tensors& tensors = counting().all_tensors;
+  measure(state, [&] { benchmark::DoNotOptimize(service.layer_norm(kFull, tensors, nullptr).ok()); });
 }
 
 void c_prepared(benchmark::State& state) {
@@ -223,6 +252,8 @@ void by_text(benchmark::State& state) {
 BENCHMARK(raw)->ThreadRange(1, 16)->UseRealTime();
 BENCHMARK(prepared)->ThreadRange(1, 16)->UseRealTime();
 BENCHMARK(one_call)->ArgName("specs")->Arg(1)->Arg(kManySpecs)->ThreadRange(1, 16)->UseRealTime();
+BENCHMARK(prepared_full)->ThreadRange(1, 16)->UseRealTime();
+BENCHMARK(one_call_full)->ThreadRange(1, 16)->UseRealTime();
 BENCHMARK(c_prepared)->ThreadRange(1, 16)->UseRealTime();
 BENCHMARK(c_one_call)->ArgName("specs")->Arg(1)->Arg(kManySpecs)->ThreadRange(1, 16)->UseRealTime();
 BENCHMARK(by_text)->ArgName("specs")->Arg(1)->Arg(kManySpecs)->ThreadRange(1, 16)->UseRealTime();
@@ -230,14 +261,16 @@ BENCHMARK(by_text)->ArgName("specs")->Arg(1)->Arg(kManySpecs)->ThreadRange(1, 16
 // --- On a GPU
 // ---------------------------------------------------------------------------------------------
 
+constexpr NormSpec kOnGpu{.columns = 1024, .input = DType::bf16, .affine = Affine::weight_bias};
+
 // The last launch that went through record(), to be done again without normjit.
 struct Recorded {
   decltype(DriverTable::cuLaunchKernelEx) launch_kernel = nullptr;  // the driver's own
   CUlaunchConfig config{};
   std::vector<CUlaunchAttribute> attributes;
   CUfunction function = nullptr;
-  std::uint64_t values[10] = {};  // of the arguments
-  void* arguments[10] = {};
+  std::vector<std::uint64_t> block;  // the kernel's one parameter
+  void* arguments[1] = {};
 };
 Recorded g_recorded;
 
@@ -247,10 +280,9 @@ CUresult record(const CUlaunchConfig* config, CUfunction function, void** argume
   r.attributes.assign(config->attrs, config->attrs + config->numAttrs);
   r.config.attrs = r.attributes.data();
   r.function = function;
-  for (int i = 0; i < 10; ++i) {
-    r.values[i] = *static_cast<const std::uint64_t*>(arguments[i]);
-    r.arguments[i] = &r.values[i];
-  }
+  const auto* words = static_cast<const std::uint64_t*>(arguments[0]);
+  r.block.assign(words, words + OperandBlock::bytes_of(operands_of(kOnGpu)) / sizeof *words);
+  r.arguments[0] = r.block.data();
   return r.launch_kernel(config, function, arguments, extra);
 }
 
@@ -262,11 +294,9 @@ Result<DriverTable> recording_cuda() {
 
 // A kernel whose run takes the GPU less time than its launch takes the CPU.
 struct OnGpu {
-  static constexpr NormSpec kSpec{.columns = 1024, .input = DType::bf16, .affine = Affine::weight_bias};
-
   OnGpu() {
-    recorded.layer_norm(kSpec, tensors, stream.handle()).value();
-    service.layer_norm(kSpec, tensors, stream.handle()).value();
+    recorded.layer_norm(kOnGpu, tensors, stream.handle()).value();
+    service.layer_norm(kOnGpu, tensors, stream.handle()).value();
     stream.synchronize();
   }
 
@@ -276,11 +306,13 @@ struct OnGpu {
     return seams;
   }
 
+  void* vectors() const { return static_cast<std::byte*>(memory.data()) + 2048; }  // behind the row of x
+
   const cli::Gpu gpu{0};
   const cli::DeviceBuffer memory{gpu, 4096};
   const cli::GpuStream stream{gpu};
   const Tensors tensors{
-      .x = memory.data(), .y = memory.data(), .weight = memory.data(), .bias = memory.data(), .rows = 1};
+      .x = memory.data(), .y = memory.data(), .weight = vectors(), .bias = vectors(), .rows = 1};
   Service recorded{Options::from_environment(), recording()};  // has the kernel that is launched raw
   Service service;
 };
@@ -300,7 +332,7 @@ double time_batch(const OnGpu& on, const Launch& launch) {
 // they take turns, and what counts is by how much each batch exceeds the raw one before it: the median.
 void gpu_launch(benchmark::State& state, OnGpu& on) {
   Recorded& r = g_recorded;
-  const Kernel kernel = on.service.prepare(OnGpu::kSpec, {.rows_hint = 1}).value();
+  const Kernel kernel = on.service.prepare(kOnGpu, {.rows_hint = 1}).value();
   CUresult worst = CUDA_SUCCESS;
   std::vector<double> raw, prepared, one_call;
   for (auto _ : state) {
@@ -309,13 +341,12 @@ void gpu_launch(benchmark::State& state, OnGpu& on) {
     prepared.push_back(
         time_batch(on, [&] { benchmark::DoNotOptimize(kernel.launch(on.tensors, on.stream.handle())); }) -
         raw.back());
-    one_call.push_back(
-        time_batch(on,
-                   [&] {
-                     benchmark::DoNotOptimize(
-                         on.service.layer_norm(OnGpu::kSpec, on.tensors, on.stream.handle()).ok());
-                   }) -
-        raw.back());
+    one_call.push_back(time_batch(on,
+                                  [&] {
+                                    benchmark::DoNotOptimize(
+                                        on.service.layer_norm(kOnGpu, on.tensors, on.stream.handle()).ok());
+                                  }) -
+                       raw.back());
   }
   if (worst != CUDA_SUCCESS) state.SkipWithError("the driver refused a launch");
   state.counters["raw_ns"] = cli::timing_of(std::move(raw)).median;

@@ -28,7 +28,7 @@ constexpr Row kRows[] = {
 
     {Code::EmptyKernel, "EmptyKernel", "The Kernel is empty: launch one that Service::prepare returned."},
     {Code::NullPointer, "NullPointer",
-     "A tensor that the spec needs is null: x, y, and weight, bias, mean and rstd where the spec has them."},
+     "A tensor that the spec needs is null: x, y, and each other one that the spec has."},
     {Code::UnexpectedPointer, "UnexpectedPointer",
      "A tensor is given that the spec does not have: leave it null, or prepare a spec with it."},
     {Code::Misaligned, "Misaligned",
@@ -36,8 +36,9 @@ constexpr Row kRows[] = {
      "with the pointer_alignment and row strides of these tensors."},
     {Code::BadRows, "BadRows", "The number of rows is negative: give 0 or more."},
     {Code::BadStride, "BadStride",
-     "A row stride is negative, smaller than the columns of y, or reaches past 64 bits, or x and y are one "
-     "tensor with two row strides or element sizes: give a distance in elements, or kContiguous."},
+     "A row stride is negative, smaller than the columns of an output, or reaches past 64 bits, or n is not "
+     "1, "
+     "which a later version serves: give a distance in elements, or kContiguous."},
     {Code::WorkspaceRequired, "WorkspaceRequired",
      "This kernel needs a workspace: give Kernel::workspace_bytes() bytes of device memory, 16-byte aligned "
      "and zeroed once, in Tensors::workspace."},
@@ -46,6 +47,10 @@ constexpr Row kRows[] = {
      "tensors."},
     {Code::OutOfBounds, "OutOfBounds",
      "A tensor reaches past the end of its allocation: check the rows and the row strides."},
+    {Code::Overlap, "Overlap",
+     "An output overlaps another operand: give it memory of its own, or, where the operation can run in "
+     "place, "
+     "the same pointer, row stride and element size."},
 
     {Code::UnknownArch, "UnknownArch", "The GPU architecture is unknown, or the compiler cannot serve it."},
     {Code::IllegalPlan, "IllegalPlan", "The plan breaks a limit of the spec or of the device."},

@@ -1,5 +1,6 @@
 // Launching and preparing.
 #include "normjit/base/json.h"
+#include "normjit/base/text.h"
 #include "normjit/c_api/call.h"
 #include "normjit/c_api/handles.h"
 #include "normjit/c_api/values.h"
@@ -82,6 +83,24 @@ normjit_status normjit_prepare(normjit_service* service, const normjit_spec* spe
     const auto prepared = service->service.prepare(*given, *use);
     if (!prepared) return answer(prepared, error);
     *kernel = new normjit_kernel{*prepared};
+    return NORMJIT_OK;
+  });
+}
+
+normjit_status normjit_node_offset(const normjit_kernel* kernel, int32_t operand, size_t* offset,
+                                   char** error) {
+  return guarded(error, [&]() -> normjit_status {
+    if (kernel == nullptr) return is_null("kernel", error);
+    if (offset == nullptr) return is_null("offset", error);
+    if (operand != NORMJIT_OPERAND_WORKSPACE &&
+        (operand < 1 || operand > static_cast<std::int32_t>(normjit::kOperandCount)))
+      return answer(
+          Error{normjit::Code::BadArgument, normjit::concat({"operand is ", normjit::shortest(operand),
+                                                             "; it is one of NORMJIT_OPERAND_X (1), ..."})},
+          error);
+    const auto found = kernel->kernel.node_offset(enum_of(operand, normjit::Operand::x));
+    if (!found) return answer(found, error);
+    *offset = *found;
     return NORMJIT_OK;
   });
 }

@@ -1,6 +1,8 @@
 // The values that go through the C interface, as the C++ one has them. What a launch takes is inline.
 #pragma once
 
+#include <cstddef>
+#include <cstring>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -8,6 +10,7 @@
 #include "normjit/c_api.h"
 #include "normjit/c_api/call.h"
 #include "normjit/service.h"
+#include "normjit/spec/operands.h"
 
 namespace normjit::c_api {
 
@@ -42,16 +45,6 @@ static_assert(NORMJIT_EAGER - 1 == static_cast<int>(Mode::eager) &&
 static_assert(NORMJIT_THAWED - 1 == static_cast<int>(Frozen::no) &&
               NORMJIT_FROZEN_WARN - 1 == static_cast<int>(Frozen::warn) &&
               NORMJIT_FROZEN_ERROR - 1 == static_cast<int>(Frozen::error));
-static_assert(NORMJIT_NODE_X == static_cast<int>(NodeArgument::x) &&
-              NORMJIT_NODE_WEIGHT == static_cast<int>(NodeArgument::weight) &&
-              NORMJIT_NODE_BIAS == static_cast<int>(NodeArgument::bias) &&
-              NORMJIT_NODE_Y == static_cast<int>(NodeArgument::y) &&
-              NORMJIT_NODE_MEAN == static_cast<int>(NodeArgument::mean) &&
-              NORMJIT_NODE_RSTD == static_cast<int>(NodeArgument::rstd) &&
-              NORMJIT_NODE_ROWS == static_cast<int>(NodeArgument::rows) &&
-              NORMJIT_NODE_X_ROW_STRIDE == static_cast<int>(NodeArgument::x_row_stride) &&
-              NORMJIT_NODE_Y_ROW_STRIDE == static_cast<int>(NodeArgument::y_row_stride) &&
-              NORMJIT_NODE_WORKSPACE == static_cast<int>(NodeArgument::workspace));
 static_assert(NORMJIT_LOG_DEBUG - 1 == static_cast<int>(LogLevel::debug) &&
               NORMJIT_LOG_INFO - 1 == static_cast<int>(LogLevel::info) &&
               NORMJIT_LOG_WARN - 1 == static_cast<int>(LogLevel::warn) &&
@@ -83,18 +76,23 @@ inline bool convert(const normjit_tensors& given, Tensors& tensors) noexcept {
   normjit_tensors own;
   const normjit_tensors* const t = read(given, own);
   if (t == nullptr) return false;
-  tensors = {.x = t->x,
-             .y = t->y,
-             .weight = t->weight,
-             .bias = t->bias,
-             .mean = t->mean,
-             .rstd = t->rstd,
-             .rows = t->rows,
-             .x_row_stride = t->x_row_stride,
-             .y_row_stride = t->y_row_stride,
-             .workspace = t->workspace};
+  std::memcpy(&tensors, reinterpret_cast<const std::byte*>(t) + sizeof(std::size_t), sizeof tensors);
+  for_each_operand([&](auto i) {
+    if constexpr (kOperands[i].extent == Extent::matrix) {
+      std::int64_t n = rows_of(tensors, kOperands[i]).n;
+      n += n == 0;
+      std::memcpy(reinterpret_cast<std::byte*>(&tensors) + kOperands[i].offset + offsetof(InputRows, n), &n,
+                  sizeof n);
+    }
+  });
   return true;
 }
+// Behind its size, the C structure has the members of Tensors in their order.
+static_assert(sizeof(normjit_tensors) == sizeof(std::size_t) + sizeof(Tensors) &&
+              sizeof(normjit_input_rows) == sizeof(InputRows) &&
+              offsetof(normjit_input_rows, n) == offsetof(InputRows, n) &&
+              offsetof(normjit_input_rows, outer) == offsetof(InputRows, outer) &&
+              offsetof(normjit_input_rows, inner) == offsetof(InputRows, inner));
 Error mistake_in(const normjit_tensors& given);
 static_assert(kContiguous == -1);
 

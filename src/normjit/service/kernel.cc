@@ -1,5 +1,6 @@
 // Checking and launching a prepared kernel.
 #include <algorithm>
+#include <vector>
 
 #include "normjit/base/text.h"
 #include "normjit/service/prepared.h"
@@ -41,6 +42,63 @@ Status Kernel::launch(const Tensors& t, Stream stream, const LaunchOptions& opti
   return p.launcher.launch(t, strides, stream, options);
 }
 
+namespace {
+
+// The memory of an operand in a launch: rows that are the same distance apart.
+struct Part {
+  Operand operand, in_place;  // of OperandRow
+  bool output = false;
+  const void* begin = nullptr;
+  std::int64_t rows = 1;
+  std::int64_t stride = 0;  // bytes from row to row
+  std::int64_t row_bytes = 0;
+
+  std::int64_t bytes() const { return (rows - 1) * stride + row_bytes; }  // from the first to the last
+  bool is_in_place_of(const Part& other) const {
+    return in_place == other.operand && begin == other.begin && stride == other.stride &&
+           row_bytes == other.row_bytes;
+  }
+};
+
+// Of an operand that the spec has, in a launch of at least one row.
+Part part_of(const OperandRow& row, const Kernel::Prepared& p, const Tensors& t, const Strides& strides) {
+  const int log2_size = p.rules.log2_size(row.operand);
+  Part part{.operand = row.operand,
+            .in_place = row.in_place,
+            .output = row.output,
+            .begin = pointer_of(t, row),
+            .row_bytes = elements_of(row, p.spec, row.extent == Extent::matrix ? 1 : t.rows) << log2_size};
+  if (row.extent == Extent::matrix) {
+    part.rows = t.rows;
+    part.stride = strides[row.operand] << log2_size;
+  }
+  return part;
+}
+
+// Whether one of the rows first .. last, `stride` bytes apart and `row_bytes` long, shares a byte with
+// `bytes` bytes that begin at `at`. All is measured from where row 0 begins.
+bool meets(std::int64_t first, std::int64_t last, std::int64_t stride, std::int64_t row_bytes,
+           std::int64_t at, std::int64_t bytes) {
+  if (stride == 0) return at < row_bytes && at + bytes > 0;
+  const auto floor = [&](std::int64_t offset) { return offset / stride - (offset % stride < 0); };
+  // The rows r that meet it have r * stride + row_bytes > at and r * stride < at + bytes.
+  return std::max(first, floor(at - row_bytes) + 1) <= std::min(last, floor(at + bytes - 1));
+}
+
+// Whether two operands share a byte; what lies between their rows does not count.
+bool overlap(const Part& a, const Part& b) {
+  const auto at = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(b.begin) -
+                                            reinterpret_cast<std::uintptr_t>(a.begin));
+  if (at >= a.bytes() || -at >= b.bytes()) return false;
+  // Rows of one stride are as far apart as their numbers: row 0 of b stands for all.
+  if (a.stride == b.stride) return meets(1 - b.rows, a.rows - 1, a.stride, a.row_bytes, at, b.row_bytes);
+  for (std::int64_t row = 0; row < b.rows; ++row)
+    if (meets(0, a.rows - 1, a.stride, a.row_bytes, at + row * b.stride, b.row_bytes)) return true;
+  return false;
+}
+
+}  // namespace
+
 Result<void> Kernel::check(const Tensors& t) const {
   const auto failed = [](Code code, std::string_view what) { return Error{code, std::string(what)}; };
   if (!prepared_) return failed(Code::EmptyKernel, Status{Code::EmptyKernel}.message());
@@ -53,39 +111,53 @@ Result<void> Kernel::check(const Tensors& t) const {
     return failed(status.code, concat({status.message(), " The kernel is ", to_text(p.plan),
                                        "; its workspace has ", shortest(p.workspace_bytes), " bytes."}));
 
-  const auto size = [](DType dtype) { return static_cast<std::uint64_t>(size_of(dtype)); };
-  const auto bytes = [&](std::int64_t stride, DType dtype) {
-    return static_cast<std::uint64_t>((t.rows - 1) * stride + p.spec.columns) * size(dtype);
-  };
-  const std::uint64_t columns = static_cast<std::uint64_t>(p.spec.columns);
-  const std::uint64_t statistics = static_cast<std::uint64_t>(t.rows) * size(compute_type(p.spec));
-  const struct {
-    const char* name;
-    const void* pointer;
-    std::uint64_t bytes;
-  } needed[] = {{"x", t.x, bytes(strides.x, p.spec.input)},
-                {"y", t.y, bytes(strides.y, p.spec.output)},
-                {"weight", t.weight, columns * size(p.spec.weight)},
-                {"bias", t.bias, columns * size(p.spec.weight)},
-                {"mean", t.mean, statistics},
-                {"rstd", t.rstd, statistics},
-                {"workspace", p.workspace_bytes ? t.workspace : nullptr, p.workspace_bytes}};
-  for (const auto& tensor : needed) {
-    if (!tensor.pointer) continue;
-    const auto found = p.driver->allocation(tensor.pointer);
+  std::vector<Part> parts;
+  for (std::size_t i = 0; i < kOperandCount; ++i) {
+    if (has(p.rules.operands(), i)) parts.push_back(part_of(kOperands[i], p, t, strides));
+  }
+  if (p.workspace_bytes != 0) {
+    parts.push_back({.operand = Operand::workspace,
+                     .in_place = Operand::workspace,
+                     .output = true,
+                     .begin = t.workspace,
+                     .row_bytes = static_cast<std::int64_t>(p.workspace_bytes)});
+  }
+  for (const Part& part : parts) {
+    const auto found = p.driver->allocation(part.begin);
     if (!found) return found.error();
     if (!found->device_accessible || (found->device >= 0 && found->device != p.device))
       return failed(Code::WrongDevice,
-                    concat({tensor.name,
+                    concat({name(part.operand),
                             found->device >= 0 ? " is memory of device " + shortest(found->device)
                                                : std::string(" is not memory that a GPU can reach"),
                             "; this kernel runs on device ", shortest(p.device)}));
-    if (found->bytes_left < tensor.bytes)
+    if (found->bytes_left < static_cast<std::uint64_t>(part.bytes()))
       return failed(Code::OutOfBounds,
-                    concat({tensor.name, " needs ", shortest(tensor.bytes),
+                    concat({name(part.operand), " needs ", shortest(part.bytes()),
                             " bytes and its allocation ends after ", shortest(found->bytes_left)}));
   }
+  for (const Part& output : parts) {
+    if (!output.output) continue;
+    for (const Part& other : parts) {
+      if (other.operand != output.operand && !output.is_in_place_of(other) && overlap(output, other))
+        return failed(Code::Overlap, concat({name(output.operand), " overlaps ", name(other.operand), ". ",
+                                             Status{Code::Overlap}.message()}));
+    }
+  }
   return {};
+}
+
+Result<std::size_t> Kernel::node_offset(Operand operand) const {
+  if (!prepared_) return Error{Code::EmptyKernel, Status{Code::EmptyKernel}.message()};
+  const Prepared& p = *prepared_;
+  const auto number = static_cast<std::size_t>(operand);
+  const bool there = operand == Operand::workspace
+                         ? p.workspace_bytes != 0
+                         : number < kOperandCount && has(p.rules.operands(), number);
+  if (!there)
+    return Error{Code::UnexpectedPointer,
+                 concat({"this kernel, of ", to_text(p.spec), ", has no ", name(operand)})};
+  return OperandBlock::offset_of(operand, p.launcher.operands);
 }
 
 namespace {
@@ -102,6 +174,11 @@ const DeviceProfile& Kernel::device() const noexcept { return prepared_ ? prepar
 
 bool Kernel::is_fallback() const noexcept { return prepared_ && prepared_->launcher.is_fallback; }
 Origin Kernel::origin() const noexcept { return prepared_ ? prepared_->origin : Origin::compiled; }
+
+std::string_view name(Operand operand) noexcept {
+  if (operand == Operand::workspace) return "workspace";
+  return static_cast<std::size_t>(operand) < kOperandCount ? row_of(operand).name : "?";
+}
 
 std::string_view name(Origin origin) noexcept {
   constexpr std::string_view kNames[] = {"memory", "disk", "layer", "compiled", "embedded"};

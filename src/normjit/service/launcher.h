@@ -11,6 +11,10 @@
 
 namespace normjit {
 
+// The operands in the block of a plan's kernel: those of the spec; all of them for the generic kernel, which
+// learns at run time which it has.
+OperandSet kernel_operands(const Plan& plan, const NormSpec& spec) noexcept;
+
 // The shape of a plan's launches.
 LaunchShape launch_shape(const Plan& plan, const NormSpec& spec) noexcept;
 
@@ -32,7 +36,7 @@ struct Launcher {
   }
 
   // Launches with tensors that the rules and admit() accept; at least one row.
-  Status launch(const Tensors& tensors, Strides strides, Stream stream,
+  Status launch(const Tensors& tensors, const Strides& strides, Stream stream,
                 const LaunchOptions& options) const noexcept;
 
   const LoadedKernel* loaded = nullptr;       // somebody else's
@@ -45,6 +49,7 @@ struct Launcher {
   bool needs_workspace = false;
   bool is_fallback = false;  // the generic kernel in the place of another
   bool shares_rows = false;  // whether blocks must run together
+  OperandSet operands = 0;   // that the kernel takes
 };
 static_assert(sizeof(Launcher) <= 64);
 

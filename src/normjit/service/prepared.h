@@ -57,33 +57,9 @@ struct alignas(64) Kernel::Prepared {
   }
 };
 
-// TensorRules of a spec, for those who ask once.
+// TensorRules of a spec, for one question.
 Strides strides_of(const NormSpec& spec, const Tensors& tensors) noexcept;
 Status check_tensors(const NormSpec& spec, const Tensors& tensors) noexcept;
 Alignment alignment_of(const NormSpec& spec, const Tensors& tensors) noexcept;
-
-// The kernels' one argument list, of templates/hw.cuh, as a launch takes it. Points into the tensors and the
-// spec, and into itself.
-struct ArgumentList {
-  // In the order of NJ_KERNEL and NJ_GENERIC_KERNEL.
-  ArgumentList(const Tensors& t, Strides of_launch, const RuntimeSpec& spec) noexcept
-      : strides(of_launch),
-        pointers{const_cast<void**>(&t.x),
-                 const_cast<void**>(&t.weight),
-                 const_cast<void**>(&t.bias),
-                 const_cast<void**>(&t.y),
-                 const_cast<void**>(&t.mean),
-                 const_cast<void**>(&t.rstd),
-                 const_cast<std::int64_t*>(&t.rows),
-                 &strides.x,
-                 &strides.y,
-                 const_cast<void**>(&t.workspace),
-                 const_cast<RuntimeSpec*>(&spec)} {}
-  ArgumentList(const ArgumentList&) = delete;
-  ArgumentList& operator=(const ArgumentList&) = delete;
-
-  Strides strides;
-  void* pointers[11];
-};
 
 }  // namespace normjit

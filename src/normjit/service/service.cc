@@ -6,6 +6,7 @@
 
 #include "normjit/base/text.h"
 #include "normjit/service/impl.h"
+#include "normjit/spec/operands.h"
 
 namespace normjit {
 namespace {
@@ -16,19 +17,23 @@ Result<Alignment> alignment_of(const NormSpec& spec, const PrepareOptions& optio
     return Error{code, concat({to_text(spec), ": ", Status{code}.message()})};
   };
   const auto base = static_cast<std::uint64_t>(options.pointer_alignment);
-  Alignment alignment =
-      spec.affine == Affine::none ? Alignment::eight : normjit::alignment_of(base, spec.weight);
-  const struct {
-    std::int64_t row_stride, least;
-    DType dtype;
-  } matrices[] = {{options.x_row_stride, 0, spec.input}, {options.y_row_stride, spec.columns, spec.output}};
-  for (const auto& [row_stride, least, dtype] : matrices) {
-    const std::int64_t stride = row_stride == kContiguous ? spec.columns : row_stride, size = size_of(dtype);
-    // The end of a second row has an offset that fits in 64 bits, in bytes.
-    if (stride < least || stride > std::numeric_limits<std::int64_t>::max() / size - spec.columns)
-      return refuse(Code::BadStride);
-    alignment =
-        std::min(alignment, normjit::alignment_of(base | static_cast<std::uint64_t>(stride * size), dtype));
+  Alignment alignment = Alignment::eight;
+  for (const OperandRow& row : kOperands) {
+    if (!row.present(spec) || row.extent == Extent::rows) continue;
+    const DType dtype = row.dtype(spec);
+    std::uint64_t address = base;
+    if (row.extent == Extent::matrix) {
+      const std::int64_t given = row.operand == Operand::x   ? options.x_row_stride
+                                 : row.operand == Operand::y ? options.y_row_stride
+                                                             : kContiguous;
+      const std::int64_t stride = given == kContiguous ? spec.columns : given, size = size_of(dtype);
+      // The end of a second row has an offset that fits in 64 bits, in bytes.
+      if (stride < (row.output ? spec.columns : 0) ||
+          stride > std::numeric_limits<std::int64_t>::max() / size - spec.columns)
+        return refuse(Code::BadStride);
+      address |= static_cast<std::uint64_t>(stride * size);
+    }
+    alignment = std::min(alignment, normjit::alignment_of(address, dtype));
   }
   if (alignment == Alignment{0}) return refuse(Code::Misaligned);
   return alignment;

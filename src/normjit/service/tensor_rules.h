@@ -9,15 +9,13 @@
 #include <cstdint>
 #include <iterator>
 
-#include "normjit/service.h"
+#include "normjit/plan.h"
+#include "normjit/result.h"
+#include "normjit/service/operand_block.h"
+#include "normjit/spec/operands.h"
 #include "normjit/spec/tables.h"
 
 namespace normjit {
-
-// The row strides of a launch, in elements.
-struct Strides {
-  std::int64_t x = 0, y = 0;
-};
 
 // The binary logarithms of the sizes of the dtypes.
 inline constexpr auto kLog2Sizes = [] {
@@ -28,62 +26,84 @@ inline constexpr auto kLog2Sizes = [] {
   return all;
 }();
 
+// Follows from kOperands alone, unrolled while compiling.
 class TensorRules {
  public:
   TensorRules() = default;
   // Of a valid spec.
-  explicit TensorRules(const NormSpec& spec) noexcept
-      : columns_(spec.columns),
-        input_(log2_size(spec.input)),
-        output_(log2_size(spec.output)),
-        weight_(log2_size(spec.weight)),
-        statistics_(log2_size(compute_type(spec))),
-        wanted_(mask(true, true, spec.affine != Affine::none, spec.affine == Affine::weight_bias,
-                     spec.statistics, spec.statistics)) {}
+  explicit TensorRules(const NormSpec& spec) noexcept : columns_(spec.columns), operands_(operands_of(spec)) {
+    for_each_operand(
+        [&](auto i) { log2_sizes_.of[i] = kLog2Sizes[static_cast<std::size_t>(kOperands[i].dtype(spec))]; });
+  }
 
   // With kContiguous filled in, and as if contiguous where there is but one row.
   Strides strides(const Tensors& t) const noexcept {
-    const auto filled = [&](std::int64_t stride) {
-      return t.rows == 1 || stride == kContiguous ? columns_ : stride;
-    };
-    return {filled(t.x_row_stride), filled(t.y_row_stride)};
+    Strides strides;
+    for_each_operand([&](auto i) {
+      if constexpr (kOperands[i].extent == Extent::matrix) {
+        const std::int64_t outer = rows_of(t, kOperands[i]).outer;
+        strides.of[i] = t.rows == 1 || outer == kContiguous ? columns_ : outer;
+      }
+    });
+    return strides;
   }
 
   // Ok, or what is wrong with these tensors for every kernel of the spec. `strides` are those of the tensors.
-  Status check(const Tensors& t, Strides strides) const noexcept {
+  Status check(const Tensors& t, const Strides& strides) const noexcept {
     if (t.rows <= 0) return {t.rows < 0 ? Code::BadRows : Code::Ok};
-    const unsigned given = mask(t.x, t.y, t.weight, t.bias, t.mean, t.rstd);
-    if (given != wanted_) return {presence_error(given)};
-    if (strides.x < 0 || strides.y < columns_ || !offsets_fit(t.rows, strides.x, input_) ||
-        !offsets_fit(t.rows, strides.y, output_))
-      return {Code::BadStride};
-    // In place, a row must be written where it was read.
-    if (t.x == t.y && (strides.x != strides.y || input_ != output_)) return {Code::BadStride};
-    const std::uint64_t statistics = address(t.mean) | address(t.rstd);
-    if ((statistics & ((1u << statistics_) - 1)) != 0 || address(t.workspace) % kWorkspaceAlignment != 0)
-      return {Code::Misaligned};
-    return {};
+    unsigned given = 0;
+    for_each_operand(
+        [&](auto i) { given |= static_cast<unsigned>(pointer_of(t, kOperands[i]) != nullptr) << i; });
+    if (given != operands_) return {presence_error(given)};
+    bool strides_fit = true, separate = true;
+    std::uint64_t off = address(t.workspace) % kWorkspaceAlignment;
+    for_each_operand([&](auto i) {
+      constexpr OperandRow kRow = kOperands[i];
+      if constexpr (kRow.extent == Extent::matrix) {
+        if (has(operands_, i)) {
+          strides_fit &= rows_of(t, kRow).n == 1 && strides.of[i] >= (kRow.output ? columns_ : 0) &&
+                         offsets_fit(t.rows, strides.of[i], log2_sizes_.of[i]);
+          // In place, a row must be written where it was read.
+          if constexpr (kRow.in_place != kRow.operand)
+            separate &=
+                pointer_of(t, kRow) != pointer_of(t, row_of(kRow.in_place)) ||
+                (strides.of[i] == strides[kRow.in_place] && log2_sizes_.of[i] == log2_sizes_[kRow.in_place]);
+        }
+      } else if constexpr (kRow.extent == Extent::rows) {
+        off |= address(pointer_of(t, kRow)) & ((1u << log2_sizes_.of[i]) - 1);
+      }
+    });
+    if (!strides_fit) return {Code::BadStride};
+    if (!separate) return {Code::Overlap};
+    return {off == 0 ? Code::Ok : Code::Misaligned};
   }
 
   // The alignment that all of these tensors, which check() accepts, allow; Alignment{0} where one is less
   // aligned than its element.
-  Alignment alignment(const Tensors& t, Strides strides) const noexcept {
-    const std::uint64_t x = address(t.x), y = address(t.y), affine = address(t.weight) | address(t.bias);
-    const bool one_row = t.rows == 1;  // then strides have no meaning
-    return std::min({allowed(x | (one_row ? 0 : bytes(strides.x, input_)), input_),
-                     allowed(y | (one_row ? 0 : bytes(strides.y, output_)), output_),
-                     allowed(affine, weight_)});
+  Alignment alignment(const Tensors& t, const Strides& strides) const noexcept {
+    Alignment least = Alignment::eight;
+    for_each_operand([&](auto i) {
+      constexpr OperandRow kRow = kOperands[i];
+      if constexpr (kRow.extent != Extent::rows) {
+        if (!has(operands_, i)) return;
+        std::uint64_t all = address(pointer_of(t, kRow));
+        if constexpr (kRow.extent == Extent::matrix)  // strides of one row have no meaning
+          all |= t.rows == 1 ? 0 : static_cast<std::uint64_t>(strides.of[i]) << log2_sizes_.of[i];
+        least = std::min(least, allowed(all, log2_sizes_.of[i]));
+      }
+    });
+    return least;
   }
+
+  // Of an operand that the spec has: the bytes of an element, as their binary logarithm.
+  int log2_size(Operand operand) const noexcept { return log2_sizes_[operand]; }
+  OperandSet operands() const noexcept { return operands_; }  // that the spec has
 
  private:
   static constexpr std::uint64_t kWorkspaceAlignment = 16;
 
   static std::uint64_t address(const void* pointer) noexcept {
     return reinterpret_cast<std::uintptr_t>(pointer);
-  }
-  static std::uint8_t log2_size(DType dtype) noexcept { return kLog2Sizes[static_cast<std::size_t>(dtype)]; }
-  static std::uint64_t bytes(std::int64_t elements, int log2_size) noexcept {
-    return static_cast<std::uint64_t>(elements) << log2_size;
   }
   // As alignment_of in plan.h.
   static Alignment allowed(std::uint64_t address_and_stride_bytes, int log2_size) noexcept {
@@ -92,15 +112,9 @@ class TensorRules {
                         : Alignment{static_cast<std::uint8_t>((1 << aligned) >> log2_size)};
   }
 
-  template <class... There>
-  static std::uint8_t mask(There... there) noexcept {
-    unsigned bit = 1, all = 0;
-    ((all |= there ? bit : 0, bit <<= 1), ...);
-    return static_cast<std::uint8_t>(all);
-  }
-  // Of the first tensor that is there exactly when the spec does not have it.
+  // Of the first operand that is given exactly when the spec does not have it.
   Code presence_error(unsigned given) const noexcept {
-    const unsigned first = (given ^ wanted_) & -(given ^ wanted_);
+    const unsigned first = (given ^ operands_) & -(given ^ operands_);
     return given & first ? Code::UnexpectedPointer : Code::NullPointer;
   }
 
@@ -113,8 +127,8 @@ class TensorRules {
   }
 
   std::int64_t columns_ = 0;
-  std::uint8_t input_ = 0, output_ = 0, weight_ = 0, statistics_ = 0;  // binary logarithms of element sizes
-  std::uint8_t wanted_ = 0;  // a bit for each of x, y, weight, bias, mean and rstd
+  PerOperand<std::uint8_t> log2_sizes_{};
+  OperandSet operands_ = 0;
 };
 
 }  // namespace normjit

@@ -2,9 +2,14 @@
 // nodes, templates, the host executor, the reference and the bindings follow from it.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <iterator>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 
 #include "normjit/spec.h"
 #include "normjit/tensors.h"
@@ -30,7 +35,7 @@ struct OperandRow {
   Operand in_place;  // an output may be this input itself, row by row; itself: none
 };
 
-// In the order in which kernels take them.
+// In the order in which kernels take them; each row stands at its operand's number.
 inline constexpr OperandRow kOperands[] = {
     {Operand::x, "x", false, Extent::matrix, offsetof(Tensors, x), "Input",
      [](const NormSpec& s) noexcept { return s.input; }, [](const NormSpec&) noexcept { return true; },
@@ -63,6 +68,76 @@ inline int matrix_bytes(const NormSpec& spec, bool outputs) {
     if (row.extent == Extent::matrix && row.output == outputs && row.present(spec))
       bytes += size_of(row.dtype(spec));
   return bytes;
+}
+
+inline constexpr std::size_t kOperandCount = std::size(kOperands);
+
+constexpr const OperandRow& row_of(Operand operand) { return kOperands[static_cast<std::size_t>(operand)]; }
+
+static_assert([] {
+  for (std::size_t i = 0; i < kOperandCount; ++i)
+    if (static_cast<std::size_t>(kOperands[i].operand) != i) return false;
+  return true;
+}());
+
+// A value for each operand of the table.
+template <class T>
+struct PerOperand {
+  std::array<T, kOperandCount> of;
+
+  constexpr T& operator[](Operand operand) { return of[static_cast<std::size_t>(operand)]; }
+  constexpr const T& operator[](Operand operand) const { return of[static_cast<std::size_t>(operand)]; }
+};
+
+// Calls each(i) for every row number of the table as a compile-time constant, so that what it asks of
+// kOperands[i] is one, too.
+template <class Each>
+constexpr void for_each_operand(Each&& each) {
+  [&]<std::size_t... i>(std::index_sequence<i...>) { (each(std::integral_constant<std::size_t, i>()), ...); }
+  (std::make_index_sequence<kOperandCount>());
+}
+
+// A set of operands: bit i is row i of the table.
+using OperandSet = std::uint16_t;
+static_assert(kOperandCount <= 16);
+inline constexpr OperandSet kAllOperands = (1u << kOperandCount) - 1;
+
+// Those that a spec has.
+inline OperandSet operands_of(const NormSpec& spec) noexcept {
+  unsigned all = 0;
+  for_each_operand([&](auto i) { all |= static_cast<unsigned>(kOperands[i].present(spec)) << i; });
+  return static_cast<OperandSet>(all);
+}
+constexpr bool has(OperandSet operands, std::size_t i) { return (operands >> i & 1) != 0; }
+
+// Elements of an operand whose rows, if it has any, follow each other without a gap.
+inline std::int64_t elements_of(const OperandRow& row, const NormSpec& spec, std::int64_t rows) noexcept {
+  return (row.extent == Extent::columns ? 1 : rows) * (row.extent == Extent::rows ? 1 : spec.columns);
+}
+
+// --- The operands in Tensors ---
+
+static_assert(std::is_trivially_copyable_v<Tensors> && offsetof(InputRows, pointer) == 0 &&
+              sizeof(InputRows) == sizeof(OutputRows));
+
+// The pointer of an operand, null where it is not given.
+inline const void* pointer_of(const Tensors& tensors, const OperandRow& row) noexcept {
+  const void* pointer;
+  std::memcpy(&pointer, reinterpret_cast<const std::byte*>(&tensors) + row.offset, sizeof pointer);
+  return pointer;
+}
+// The rows of a matrix; of an output, too.
+inline InputRows rows_of(const Tensors& tensors, const OperandRow& row) noexcept {
+  InputRows rows;
+  std::memcpy(&rows, reinterpret_cast<const std::byte*>(&tensors) + row.offset, sizeof rows);
+  return rows;
+}
+// Sets an operand; the row stride is that of a matrix, in elements.
+inline void set(Tensors& tensors, const OperandRow& row, const void* pointer,
+                std::int64_t row_stride = kContiguous) noexcept {
+  const InputRows rows = strided(pointer, row_stride);
+  std::memcpy(reinterpret_cast<std::byte*>(&tensors) + row.offset, &rows,
+              row.extent == Extent::matrix ? sizeof rows : sizeof pointer);
 }
 
 }  // namespace normjit
