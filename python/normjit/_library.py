@@ -42,16 +42,23 @@ class Spec(ctypes.Structure):
         super().__init__(ctypes.sizeof(Spec), columns, epsilon, scale, **members)
 
 
+class Rows(ctypes.Structure):
+    """normjit_input_rows and normjit_output_rows: rows that are `outer` elements apart; -1: contiguous."""
+    _fields_ = [("pointer", ctypes.c_void_p), ("n", ctypes.c_int64), ("outer", ctypes.c_int64),
+                ("inner", ctypes.c_int64)]
+
+    def __init__(self, pointer=None, row_stride=-1):
+        super().__init__(pointer, 1, row_stride, 0)
+
+
 class Tensors(ctypes.Structure):
     """normjit_tensors: the device pointers of a launch."""
-    _fields_ = [("struct_size", ctypes.c_size_t), ("x", ctypes.c_void_p), ("y", ctypes.c_void_p),
-                ("weight", ctypes.c_void_p), ("bias", ctypes.c_void_p), ("mean", ctypes.c_void_p),
-                ("rstd", ctypes.c_void_p), ("workspace", ctypes.c_void_p), ("rows", ctypes.c_int64),
-                ("x_row_stride", ctypes.c_int64), ("y_row_stride", ctypes.c_int64)]
+    _fields_ = [("struct_size", ctypes.c_size_t), ("x", Rows), ("y", Rows), ("weight", ctypes.c_void_p),
+                ("bias", ctypes.c_void_p), ("mean", ctypes.c_void_p), ("rstd", ctypes.c_void_p),
+                ("rows", ctypes.c_int64), ("workspace", ctypes.c_void_p), ("residual", Rows), ("sum", Rows)]
 
-    def __init__(self, rows=0, x_row_stride=-1, y_row_stride=-1, **members):
-        super().__init__(ctypes.sizeof(Tensors), rows=rows, x_row_stride=x_row_stride, y_row_stride=y_row_stride,
-                         **members)
+    def __init__(self, **members):
+        super().__init__(ctypes.sizeof(Tensors), **members)
 
 
 class LaunchOptions(ctypes.Structure):

@@ -32,16 +32,7 @@ normjit_spec in_c(const NormSpec& spec) {
 
 normjit_tensors in_c(const Tensors& t) {
   normjit_tensors to = NORMJIT_TENSORS_INIT;
-  to.x = t.x;
-  to.y = t.y;
-  to.weight = t.weight;
-  to.bias = t.bias;
-  to.mean = t.mean;
-  to.rstd = t.rstd;
-  to.workspace = t.workspace;
-  to.rows = t.rows;
-  to.x_row_stride = t.x_row_stride;
-  to.y_row_stride = t.y_row_stride;
+  std::memcpy(reinterpret_cast<std::byte*>(&to) + sizeof to.struct_size, &t, sizeof t);
   return to;
 }
 
@@ -92,7 +83,7 @@ TEST_F(CApiGpuTest, OneCallAndPreparedKernelsAreRight) {
     on_gpu.fetch();
     expect_right(problem);
 
-    problem.y.poison();
+    problem[Operand::y].poison();
     on_gpu.upload();
     const normjit_tensors tensors = in_c(on_gpu.tensors());
     normjit_prepare_options use = NORMJIT_PREPARE_OPTIONS_INIT;

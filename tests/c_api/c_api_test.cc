@@ -40,8 +40,8 @@ normjit_spec spec_of(std::int64_t columns, std::int32_t affine = NORMJIT_WEIGHT_
 
 normjit_tensors tensors_of(std::int64_t rows) {
   normjit_tensors tensors = NORMJIT_TENSORS_INIT;
-  tensors.x = memory(1);
-  tensors.y = memory(2);
+  tensors.x.pointer = memory(1);
+  tensors.y.pointer = memory(2);
   tensors.weight = memory(3);
   tensors.bias = memory(4);
   tensors.rows = rows;
@@ -60,7 +60,7 @@ struct Text {
 
 class CApi : public ::testing::Test {
  protected:
-  CApi() { machine_.driver->set_argument_sizes(std::vector<std::size_t>(10, 8)); }
+  CApi() { machine_.driver->set_argument_sizes({10 * sizeof(void*)}); }
 
   // A call's outcome, by name, and with the sentence behind it where there is one.
   template <class Call>
@@ -106,8 +106,8 @@ TEST_F(CApi, OneCallLaunchesWhatTheSpecAndTheTensorsSay) {
   normjit_tensors tensors = tensors_of(200);
   tensors.mean = memory(5);
   tensors.rstd = memory(6);
-  tensors.x_row_stride = 5000;
-  tensors.y_row_stride = 6000;
+  tensors.x.outer = 5000;
+  tensors.y.outer = 6000;
   tensors.workspace = memory(7);
   const normjit_launch_options options = {sizeof options, 1, 0, nullptr};
   ASSERT_EQ(launched(spec, tensors, &options), "Ok");
@@ -115,20 +115,90 @@ TEST_F(CApi, OneCallLaunchesWhatTheSpecAndTheTensorsSay) {
   ASSERT_THAT(machine_.driver->launches(), SizeIs(1));
   const FakeDriver::Launch launch = machine_.driver->launches()[0];
   EXPECT_EQ(launch.stream, static_cast<Stream>(memory(9)));
-  // x, weight, bias, y, mean, rstd, rows, the strides, workspace
-  const int order[] = {1, 3, 4, 2, 5, 6};
-  for (std::size_t i = 0; i < std::size(order); ++i)
-    EXPECT_EQ(launch.argument<void*>(i), memory(static_cast<std::uintptr_t>(order[i]))) << i;
-  EXPECT_EQ(launch.argument<std::int64_t>(6), 200);
-  EXPECT_EQ(launch.argument<std::int64_t>(7), 5000);
-  EXPECT_EQ(launch.argument<std::int64_t>(8), 6000);
-  EXPECT_EQ(launch.argument<void*>(9), memory(7));
+  struct Block {
+    std::int64_t rows;
+    void *workspace, *x;
+    std::int64_t x_stride;
+    void *weight, *bias, *y;
+    std::int64_t y_stride;
+    void *mean, *rstd;
+  };
+  const Block passed = launch.argument<Block>(0);
+  EXPECT_EQ(passed.rows, 200);
+  EXPECT_EQ(passed.workspace, memory(7));
+  EXPECT_EQ(passed.x, memory(1));
+  EXPECT_EQ(passed.x_stride, 5000);
+  EXPECT_EQ(passed.weight, memory(3));
+  EXPECT_EQ(passed.bias, memory(4));
+  EXPECT_EQ(passed.y, memory(2));
+  EXPECT_EQ(passed.y_stride, 6000);
+  EXPECT_EQ(passed.mean, memory(5));
+  EXPECT_EQ(passed.rstd, memory(6));
 
   Text json;
   normjit_kernel* const kernel = prepared(spec);
   ASSERT_EQ(normjit_kernel_describe(kernel, &json.text, nullptr), NORMJIT_OK);
   EXPECT_EQ(Json::parse(json.string()).at("spec"),
             "layernorm/cols=4096/bf16/out=f32/w=f16/eps=1e-06/wb/gelu_tanh/scale=0.5/stats");
+  normjit_kernel_release(kernel);
+}
+
+// C has the members of Tensors in their order, and the numbers of Operand beginning with 1.
+template <class C, class Cpp>
+constexpr bool same_place(std::size_t c, std::size_t cpp) {
+  return sizeof(C) == sizeof(Cpp) && c == cpp + sizeof(std::size_t);
+}
+#define SAME_PLACE(member)                                                                \
+  static_assert(same_place<decltype(normjit_tensors::member), decltype(Tensors::member)>( \
+      offsetof(normjit_tensors, member), offsetof(Tensors, member)))
+SAME_PLACE(x);
+SAME_PLACE(y);
+SAME_PLACE(weight);
+SAME_PLACE(bias);
+SAME_PLACE(mean);
+SAME_PLACE(rstd);
+SAME_PLACE(rows);
+SAME_PLACE(workspace);
+SAME_PLACE(residual);
+SAME_PLACE(sum);
+#undef SAME_PLACE
+constexpr bool is_number_of(int number, Operand operand) { return number == static_cast<int>(operand) + 1; }
+static_assert(is_number_of(NORMJIT_OPERAND_X, Operand::x) &&
+              is_number_of(NORMJIT_OPERAND_RESIDUAL, Operand::residual) &&
+              is_number_of(NORMJIT_OPERAND_WEIGHT, Operand::weight) &&
+              is_number_of(NORMJIT_OPERAND_BIAS, Operand::bias) &&
+              is_number_of(NORMJIT_OPERAND_Y, Operand::y) &&
+              is_number_of(NORMJIT_OPERAND_SUM, Operand::sum) &&
+              is_number_of(NORMJIT_OPERAND_MEAN, Operand::mean) &&
+              is_number_of(NORMJIT_OPERAND_RSTD, Operand::rstd) &&
+              is_number_of(NORMJIT_OPERAND_WORKSPACE, Operand::workspace));
+
+TEST_F(CApi, AGroupSizeOfZeroIsOne) {
+  normjit_tensors tensors = tensors_of(3);
+  tensors.x.n = tensors.y.n = 0;
+  EXPECT_EQ(launched(spec_of(64), tensors), "Ok");
+  tensors.x.n = 2;
+  EXPECT_THAT(launched(spec_of(64), tensors), HasSubstr("n is not 1"));
+}
+
+TEST_F(CApi, NodeOffsets) {
+  normjit_kernel* const kernel = prepared(spec_of(64));
+  std::size_t offset = 0;
+  const auto asked = [&](std::int32_t operand) {
+    return outcome([&](char** e) { return normjit_node_offset(kernel, operand, &offset, e); });
+  };
+  EXPECT_EQ(asked(NORMJIT_OPERAND_X), "Ok");
+  EXPECT_EQ(offset, 16U);
+  EXPECT_EQ(asked(NORMJIT_OPERAND_Y), "Ok");
+  EXPECT_EQ(offset, 48U);
+  EXPECT_THAT(asked(NORMJIT_OPERAND_MEAN), HasSubstr("has no mean"));
+  EXPECT_THAT(asked(NORMJIT_OPERAND_WORKSPACE), HasSubstr("has no workspace"));
+  EXPECT_THAT(asked(0), HasSubstr("operand is 0"));
+  EXPECT_THAT(asked(9), HasSubstr("operand is 9"));
+  EXPECT_EQ(offset, 48U) << "written by successful calls only";
+  EXPECT_EQ(normjit_node_offset(kernel, NORMJIT_OPERAND_MEAN, &offset, nullptr), NORMJIT_UNEXPECTED_POINTER);
+  EXPECT_EQ(normjit_node_offset(kernel, NORMJIT_OPERAND_X, nullptr, nullptr), NORMJIT_BAD_ARGUMENT);
+  EXPECT_EQ(normjit_node_offset(nullptr, NORMJIT_OPERAND_X, &offset, nullptr), NORMJIT_BAD_ARGUMENT);
   normjit_kernel_release(kernel);
 }
 
@@ -147,7 +217,7 @@ TEST_F(CApi, APreparedKernelLaunchesChecksAndOutlivesItsService) {
   Text error;
   EXPECT_EQ(normjit_kernel_check(kernel, &tensors, &error.text), NORMJIT_WRONG_DEVICE);
   EXPECT_THAT(error.string(), HasSubstr("x is not memory"));
-  tensors.x = static_cast<char*>(memory(1)) + 2;
+  tensors.x.pointer = static_cast<char*>(memory(1)) + 2;
   EXPECT_EQ(normjit_kernel_launch(kernel, &tensors, nullptr, nullptr), NORMJIT_MISALIGNED);
   normjit_kernel_release(kernel);
   EXPECT_EQ(machine_.driver->live_kernels(), 0);
@@ -542,12 +612,12 @@ TEST_F(CApi, AMemberThatTheLibraryDoesNotKnowMustBeZero) {
 }
 
 TEST_F(CApi, AMemberThatTheCallerDoesNotHaveIsZero) {
-  // A caller that knows x to rows, and no strides: rows that lie one behind the other, with one row.
+  // A caller that knows x to workspace.
   normjit_tensors tensors = tensors_of(1);
-  tensors.struct_size = offsetof(normjit_tensors, x_row_stride);
-  tensors.x_row_stride = tensors.y_row_stride = 12345;  // not the caller's
+  tensors.struct_size = offsetof(normjit_tensors, residual);
+  tensors.residual.pointer = memory(8);  // not the caller's
   ASSERT_EQ(launched(spec_of(64), tensors), "Ok");
-  EXPECT_EQ(machine_.driver->launches()[0].argument<std::int64_t>(7), 64);
+  EXPECT_THAT(machine_.driver->launches(), SizeIs(1));
 
   normjit_spec spec = spec_of(64, NORMJIT_NO_AFFINE);
   spec.activation = 99;

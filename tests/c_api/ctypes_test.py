@@ -37,9 +37,17 @@ class Options(Sized):
                 [(name, c_void_p) for name in ("log", "log_user", "on_event", "event_user")])
 
 
+class Rows(ctypes.Structure):
+    _fields_ = [("pointer", c_void_p), ("n", c_int64), ("outer", c_int64), ("inner", c_int64)]
+
+    def __init__(self, pointer=None):
+        super().__init__(pointer, 1, -1, 0)
+
+
 class Tensors(Sized):
-    _fields_ = ([("struct_size", c_size_t)] + [(name, c_void_p) for name in ("x", "y", "weight", "bias", "mean", "rstd", "workspace")] +
-                [(name, c_int64) for name in ("rows", "x_row_stride", "y_row_stride")])
+    _fields_ = ([("struct_size", c_size_t), ("x", Rows), ("y", Rows)] +
+                [(name, c_void_p) for name in ("weight", "bias", "mean", "rstd")] +
+                [("rows", c_int64), ("workspace", c_void_p), ("residual", Rows), ("sum", Rows)])
 
 
 class KernelSet(Sized):
@@ -248,8 +256,8 @@ class Gpu(CApi):
     def setUp(self):
         count = self.ROWS * self.COLUMNS
         self.y = self.cuda.floats([math.nan] * count)
-        self.tensors = Tensors(x=self.cuda.floats(self.x), y=self.y, weight=self.cuda.floats(self.weight),
-                               bias=self.cuda.floats(self.bias), rows=self.ROWS, x_row_stride=-1, y_row_stride=-1)
+        self.tensors = Tensors(x=Rows(self.cuda.floats(self.x)), y=Rows(self.y), weight=self.cuda.floats(self.weight),
+                               bias=self.cuda.floats(self.bias), rows=self.ROWS)
         self.spec = Spec(columns=self.COLUMNS, epsilon=1e-5, scale=1, input=F32, affine=WEIGHT_BIAS, activation=GELU)
 
     def expect_right(self):

@@ -146,8 +146,8 @@ static void* address(size_t number) { return (void*)(uintptr_t)(number << 20); }
 
 static normjit_tensors tensors_of(int64_t rows) {
   normjit_tensors tensors = NORMJIT_TENSORS_INIT;
-  tensors.x = address(1);
-  tensors.y = address(2);
+  tensors.x.pointer = address(1);
+  tensors.y.pointer = address(2);
   tensors.weight = address(3);
   tensors.bias = address(4);
   tensors.rows = rows;
@@ -231,7 +231,7 @@ static void launches(normjit_service* service, uint64_t (*launched)(void)) {
   IS_OK(call.normjit_layer_norm(service, &other, &tensors, capturing, NULL, &g_error));
   CHECK(launched() - before == 5);
 
-  tensors.x = NULL;
+  tensors.x.pointer = NULL;
   FAILS(NORMJIT_NULL_POINTER, "null", call.normjit_layer_norm(service, &spec, &tensors, NULL, NULL, &g_error));
   CHECK(call.normjit_kernel_launch(kernel, &tensors, NULL, NULL) == NORMJIT_NULL_POINTER);
   call.normjit_kernel_release(kernel);

@@ -43,7 +43,7 @@ class Npy : public testing::Test {
 TEST_F(Npy, RoundTripsEveryDType) {
   for (const DType dtype : {DType::f16, DType::bf16, DType::f32, DType::f64}) {
     Matrix written(dtype, 3, 5);
-    fill_random(written, 7, 1, 0, 1);
+    fill_random(written, 7, {1, 0, 1});
     write_npy(path("a.npy"), written, {3, 5}).value();
 
     NpyFile file = NpyFile::open(path("a.npy")).value();
@@ -57,7 +57,7 @@ TEST_F(Npy, RoundTripsEveryDType) {
 
 TEST_F(Npy, GapsBetweenRowsAreNotInTheFile) {
   Matrix strided(DType::f32, 3, 4, 10);
-  fill_random(strided, 1, 1, 0, 1);
+  fill_random(strided, 1, {1, 0, 1});
   write_npy(path("a.npy"), strided, {3, 4}).value();
   Matrix dense(DType::f32, 3, 4);
   NpyFile::open(path("a.npy")).value().read(dense).value();

@@ -33,7 +33,7 @@ TEST(Element, UnitsInTheLastPlace) {
 
 TEST(RandomData, IsBellShapedAroundItsMean) {
   Matrix matrix(DType::f64, 1, 100000);
-  fill_random(matrix, 3, 1, 0.25, 2);
+  fill_random(matrix, 3, {1, 0.25, 2});
   std::vector<double> values(100000);
   load(DType::f64, matrix.data(), 0, 100000, values.data());
   double mean = 0, variance = 0;
@@ -46,7 +46,7 @@ TEST(RandomData, IsBellShapedAroundItsMean) {
 // Fixed numbers: data made by seed must be the same on every machine and in every version.
 TEST(RandomData, IsTheSameEverywhere) {
   Matrix matrix(DType::f64, 1, 3);
-  fill_random(matrix, 1, 1, 0, 1);
+  fill_random(matrix, 1, {1, 0, 1});
   double values[3];
   load(DType::f64, matrix.data(), 0, 3, values);
   EXPECT_DOUBLE_EQ(values[0], 1.0884782792621492);
@@ -56,19 +56,19 @@ TEST(RandomData, IsTheSameEverywhere) {
 
 TEST(RandomData, DependsOnSeedStreamAndPosition) {
   Matrix a(DType::f32, 4, 300), b(DType::f32, 4, 300);
-  fill_random(a, 1, 1, 0, 1);
-  fill_random(b, 1, 1, 0, 1);
+  fill_random(a, 1, {1, 0, 1});
+  fill_random(b, 1, {1, 0, 1});
   EXPECT_EQ(std::memcmp(a.data(), b.data(), a.bytes()), 0);
-  fill_random(b, 2, 1, 0, 1);
+  fill_random(b, 2, {1, 0, 1});
   EXPECT_NE(std::memcmp(a.data(), b.data(), a.bytes()), 0);
-  fill_random(b, 1, 2, 0, 1);
+  fill_random(b, 1, {2, 0, 1});
   EXPECT_NE(std::memcmp(a.data(), b.data(), a.bytes()), 0);
   EXPECT_NE(std::memcmp(a.row(0), a.row(1), a.row_bytes()), 0);
 }
 
 TEST(RandomData, LeavesPoisonBetweenRows) {
   Matrix matrix(DType::f32, 3, 5, 8);
-  fill_random(matrix, 1, 1, 0, 1);
+  fill_random(matrix, 1, {1, 0, 1});
   for (int row = 0; row < 3; ++row) {
     double values[5];
     load(DType::f32, matrix.row(row), 0, 5, values);
@@ -84,35 +84,36 @@ TEST(RandomData, FillsOverlappingRows) {
   Matrix matrix(DType::f32, 4, 6, 2);
   EXPECT_EQ(matrix.elements(), 12);
   matrix.poison();
-  fill_random(matrix, 1, 1, 0, 1);
+  fill_random(matrix, 1, {1, 0, 1});
   double values[12];
   load(DType::f32, matrix.data(), 0, 12, values);
   for (const double value : values) EXPECT_TRUE(std::isfinite(value));
 }
 
 TEST(Problem, HasWhatTheSpecHas) {
-  const Problem bare = make_problem({.columns = 3}, 2, kContiguous, kContiguous).value();
-  EXPECT_TRUE(bare.weight.empty() && bare.bias.empty() && bare.mean.empty() && bare.rstd.empty());
+  const Problem bare = make_problem({.columns = 3}, 2).value();
+  EXPECT_TRUE(bare[Operand::weight].empty() && bare[Operand::bias].empty() && bare[Operand::mean].empty() &&
+              bare[Operand::rstd].empty());
   const NormSpec spec{.columns = 3,
                       .input = DType::f16,
                       .output = DType::f64,
                       .weight = DType::f32,
                       .affine = Affine::weight_bias,
                       .statistics = true};
-  const Problem full = make_problem(spec, 2, 7, 5).value();
-  EXPECT_EQ(full.x.bytes(), 10u * 2);
-  EXPECT_EQ(full.y.bytes(), 8u * 8);
-  EXPECT_EQ(full.weight.bytes(), 12u);
-  EXPECT_EQ(full.bias.bytes(), 12u);
-  EXPECT_EQ(full.mean.dtype(), DType::f64);
-  EXPECT_EQ(full.rstd.bytes(), 16u);
+  const Problem full = make_problem(spec, 2, {{Operand::x, 7}, {Operand::y, 5}}).value();
+  EXPECT_EQ(full[Operand::x].bytes(), 10u * 2);
+  EXPECT_EQ(full[Operand::y].bytes(), 8u * 8);
+  EXPECT_EQ(full[Operand::weight].bytes(), 12u);
+  EXPECT_EQ(full[Operand::bias].bytes(), 12u);
+  EXPECT_EQ(full[Operand::mean].dtype(), DType::f64);
+  EXPECT_EQ(full[Operand::rstd].bytes(), 16u);
 }
 
 TEST(Problem, RejectsWhatCannotBe) {
-  EXPECT_EQ(make_problem({.columns = 3}, -1, kContiguous, kContiguous).code(), Code::BadRows);
-  EXPECT_EQ(make_problem({.columns = 3}, 2, -7, kContiguous).code(), Code::BadStride);
-  EXPECT_EQ(make_problem({.columns = 3}, 2, kContiguous, 2).code(), Code::BadStride);
-  EXPECT_EQ(make_problem({.columns = 3}, INT64_MAX, kContiguous, kContiguous).code(), Code::BadStride);
+  EXPECT_EQ(make_problem({.columns = 3}, -1).code(), Code::BadRows);
+  EXPECT_EQ(make_problem({.columns = 3}, 2, {{Operand::x, -7}}).code(), Code::BadStride);
+  EXPECT_EQ(make_problem({.columns = 3}, 2, {{Operand::y, 2}}).code(), Code::BadStride);
+  EXPECT_EQ(make_problem({.columns = 3}, INT64_MAX).code(), Code::BadStride);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <random>
 #include <vector>
@@ -12,9 +13,18 @@
 namespace normjit::cli {
 namespace {
 
+RowInputs inputs_at(const void* x, const void* weight = nullptr, const void* bias = nullptr) {
+  RowInputs inputs{};
+  inputs[Operand::x] = x;
+  inputs[Operand::weight] = weight;
+  inputs[Operand::bias] = bias;
+  return inputs;
+}
+
 std::vector<double> values_of(const NormSpec& spec, const void* x, const void* weight, const void* bias) {
   std::vector<ReferenceValue> values(static_cast<std::size_t>(spec.columns));
-  reference_values(spec, x, weight, bias, row_statistics(spec, x), 0, spec.columns, values.data());
+  const RowInputs inputs = inputs_at(x, weight, bias);
+  reference_values(spec, inputs, row_statistics(spec, inputs), 0, spec.columns, values.data());
   std::vector<double> result;
   for (const ReferenceValue& value : values) result.push_back(value.value);
   return result;
@@ -23,11 +33,54 @@ std::vector<double> values_of(const NormSpec& spec, const void* x, const void* w
 TEST(Reference, HandComputed) {
   const float x[] = {1, 2, 3, 6};  // mean 3, variance 14/4
   const NormSpec spec{.columns = 4, .epsilon = 0.5, .affine = Affine::weight_bias, .scale = 2};
-  const RowStatistics statistics = row_statistics(spec, x);
+  const RowStatistics statistics = row_statistics(spec, inputs_at(x));
   EXPECT_EQ(statistics.mean, 3);
   EXPECT_EQ(statistics.rstd, 0.5);  // 1 / sqrt(3.5 + 0.5)
   const float weight[] = {1, 2, 4, -1}, bias[] = {0, 1, 5, 0.5};
   EXPECT_EQ(values_of(spec, x, weight, bias), (std::vector<double>{-2, 0, 10, -2}));
+}
+
+TEST(Reference, RmsByHand) {
+  const float x[] = {1, 2, 3, 6};  // mean square 50/4
+  const NormSpec spec{.norm = Norm::rms, .columns = 4, .epsilon = 3.5, .affine = Affine::weight};
+  const float weight[] = {4, 2, 4, -2};
+  const RowStatistics statistics = row_statistics(spec, inputs_at(x));
+  EXPECT_EQ(statistics.mean, 0);
+  EXPECT_EQ(statistics.rstd, 0.25);  // 1 / sqrt(12.5 + 3.5)
+  EXPECT_EQ(values_of(spec, x, weight, nullptr), (std::vector<double>{1, 1, 3, -3}));
+}
+
+TEST(Reference, AResidualIsAddedInFrontOfTheNorm) {
+  const float x[] = {0, -1, 1, 2}, residual[] = {1, 3, 2, 4};  // sums 1, 2, 3, 6 as in HandComputed
+  const NormSpec spec{.columns = 4, .epsilon = 0.5, .residual = Residual::before, .sum = true, .scale = 2};
+  RowInputs inputs = inputs_at(x);
+  inputs[Operand::residual] = residual;
+  EXPECT_EQ(row_statistics(spec, inputs).mean, 3);
+  EXPECT_EQ(row_statistics(spec, inputs).rstd, 0.5);
+  double sums[2];
+  reference_sums(spec, inputs, 2, 2, sums);
+  EXPECT_EQ(sums[0], 3);
+  EXPECT_EQ(sums[1], 6);
+  ReferenceValue values[4];
+  reference_values(spec, inputs, row_statistics(spec, inputs), 0, 4, values);
+  EXPECT_EQ(values[0].value, -2);
+  EXPECT_EQ(values[3].value, 3);
+  EXPECT_EQ(values[3].magnitude, 3);     // 2 * |6 - 3| * 0.5, of the sum
+  EXPECT_EQ(values[3].offset, 2 * 1.5);  // 2 * |mean of the sums| * rstd
+}
+
+// 2048 + 1 is no f16: the statistics and y are those of 2049 all the same.
+TEST(Reference, TheSumIsNotRoundedBeforeTheNorm) {
+  const double values[] = {2048, 2048}, one[] = {1, -1};
+  std::uint16_t x[2], residual[2];
+  store(DType::f16, x, 0, 2, values);
+  store(DType::f16, residual, 0, 2, one);
+  const NormSpec spec{
+      .norm = Norm::layer, .columns = 2, .input = DType::f16, .epsilon = 0, .residual = Residual::before};
+  RowInputs inputs = inputs_at(x);
+  inputs[Operand::residual] = residual;
+  EXPECT_EQ(row_statistics(spec, inputs).mean, 2048);
+  EXPECT_EQ(row_statistics(spec, inputs).rstd, 1);
 }
 
 TEST(Reference, OneColumnIsItsBias) {
@@ -88,7 +141,7 @@ TEST(Reference, AgreesWithANaiveLongDoubleFormula) {
       store(dtype, storage.data(), 0, columns, x.data());
 
       const NormSpec spec{.columns = columns, .input = dtype, .epsilon = 1e-3};
-      const RowStatistics statistics = row_statistics(spec, storage.data());
+      const RowStatistics statistics = row_statistics(spec, inputs_at(storage.data()));
       const Naive expected = naive(x, spec.epsilon);
       EXPECT_NEAR(statistics.mean, static_cast<double>(expected.mean), 1e-15);
       EXPECT_NEAR(statistics.rstd / static_cast<double>(expected.rstd), 1, 1e-15);
@@ -105,15 +158,15 @@ TEST(Reference, LargeOffsetsKeepTheirVariance) {
   std::vector<double> x(4096);
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = 1e9 + (i % 2 == 0 ? 0.5 : -0.5);
   const NormSpec spec{.columns = 4096, .input = DType::f64, .epsilon = 0};
-  EXPECT_EQ(row_statistics(spec, x.data()).mean, 1e9);
-  EXPECT_EQ(row_statistics(spec, x.data()).rstd, 2);
+  EXPECT_EQ(row_statistics(spec, inputs_at(x.data())).mean, 1e9);
+  EXPECT_EQ(row_statistics(spec, inputs_at(x.data())).rstd, 2);
 }
 
 TEST(Reference, LongRowsLoseNothing) {
   std::vector<double> x(1 << 20, 0.1);
   const NormSpec spec{.columns = 1 << 20, .input = DType::f64, .epsilon = 1};
-  EXPECT_EQ(row_statistics(spec, x.data()).mean, 0.1);
-  EXPECT_EQ(row_statistics(spec, x.data()).rstd, 1);
+  EXPECT_EQ(row_statistics(spec, inputs_at(x.data())).mean, 0.1);
+  EXPECT_EQ(row_statistics(spec, inputs_at(x.data())).rstd, 1);
 }
 
 TEST(Reference, NaNAndInfinityMakeTheRowNaN) {
@@ -128,7 +181,8 @@ TEST(Reference, MagnitudeMeasuresTheTerms) {
   const float x[] = {-1, 1}, weight[] = {100, 1}, bias[] = {100, 0};
   const NormSpec spec{.columns = 2, .epsilon = 0, .affine = Affine::weight_bias, .scale = -3};
   ReferenceValue values[2];
-  reference_values(spec, x, weight, bias, row_statistics(spec, x), 0, 2, values);
+  const RowInputs inputs = inputs_at(x, weight, bias);
+  reference_values(spec, inputs, row_statistics(spec, inputs), 0, 2, values);
   EXPECT_EQ(values[0].value, 0);  // 100 * -1 + 100
   EXPECT_EQ(values[0].magnitude, 600);
   EXPECT_EQ(values[1].value, -3);

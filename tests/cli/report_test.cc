@@ -39,12 +39,12 @@ TEST(Bench, CountsTheBytesThatMustMove) {
 TEST(Bench, TensorsOfASetAreApart) {
   const NormSpec spec{.columns = 65, .affine = Affine::weight_bias, .statistics = true};
   const SetLayout layout = layout_of(spec, 1);
-  EXPECT_EQ(layout.x, 0u);
-  EXPECT_EQ(layout.y, 512u);  // 260 bytes, rounded up
-  EXPECT_EQ(layout.weight, 1024u);
-  EXPECT_EQ(layout.bias, 1536u);
-  EXPECT_EQ(layout.mean, 2048u);
-  EXPECT_EQ(layout.rstd, 2304u);
+  EXPECT_EQ(layout.at[Operand::x], 0u);
+  EXPECT_EQ(layout.at[Operand::weight], 512u);  // 260 bytes, rounded up
+  EXPECT_EQ(layout.at[Operand::bias], 1024u);
+  EXPECT_EQ(layout.at[Operand::y], 1536u);
+  EXPECT_EQ(layout.at[Operand::mean], 2048u);
+  EXPECT_EQ(layout.at[Operand::rstd], 2304u);
   EXPECT_EQ(layout.bytes, 2560u);
 }
 

@@ -123,7 +123,7 @@ TEST(Workbench, ItsTensorsAreThoseOfTheSpec) {
   const Tensors tensors = tensors_of(all, layout_of(all, 3), 3, set);
   EXPECT_TRUE(check_tensors(all, tensors).ok());
   EXPECT_EQ(tensors.rows, 3);
-  EXPECT_EQ(tensors.x, set);
+  EXPECT_EQ(tensors.x.pointer, set);
   const NormSpec plain{.columns = 65};
   EXPECT_TRUE(check_tensors(plain, tensors_of(plain, layout_of(plain, 3), 3, set)).ok());
 }

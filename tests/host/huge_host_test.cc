@@ -91,12 +91,13 @@ TEST_P(HugeRows, AreFoundAndComputed) {
     cli::store(DType::f16, x.at(offset(row)), 0, huge.columns, values.data());
   }
 
-  const void* x_pointer = x.at(0);
-  void *y_pointer = y.at(0), *none = nullptr, *workspace_pointer = workspace.at(0);
-  long long rows = huge.rows, stride = huge.stride;
+  const Tensors tensors{.x = strided(static_cast<const void*>(x.at(0)), huge.stride),
+                        .y = strided(y.at(0), huge.stride),
+                        .rows = huge.rows,
+                        .workspace = workspace.at(0)};
+  OperandBlock block(kernel_operands(plan, spec), tensors, strides_of(spec, tensors));
   RuntimeSpec runtime_spec(spec);
-  void* arguments[] = {&x_pointer, &none,   &none,   &y_pointer,         &none,        &none,
-                       &rows,      &stride, &stride, &workspace_pointer, &runtime_spec};
+  void* arguments[] = {&block, &runtime_spec};
   const auto wrong = simt::run(
       kernels->at(0), {.blocks = static_cast<std::uint32_t>(grid_blocks(plan, spec, device, huge.rows)),
                        .shape = launch_shape(plan, spec),
@@ -108,9 +109,9 @@ TEST_P(HugeRows, AreFoundAndComputed) {
   ASSERT_FALSE(wrong) << wrong->message;
   std::vector<cli::ReferenceValue> expected(values.size());
   for (const std::int64_t row : huge.looked_at) {
-    const void* x_row = x.at(offset(row));
-    cli::reference_values(spec, x_row, nullptr, nullptr, cli::row_statistics(spec, x_row), 0, huge.columns,
-                          expected.data());
+    cli::RowInputs inputs{};
+    inputs[Operand::x] = x.at(offset(row));
+    cli::reference_values(spec, inputs, cli::row_statistics(spec, inputs), 0, huge.columns, expected.data());
     cli::load(DType::f16, y.at(offset(row)), 0, huge.columns, values.data());
     for (std::size_t i = 0; i < values.size(); ++i)
       ASSERT_NEAR(values[i], expected[i].value, cli::tolerance(spec, expected[i]))

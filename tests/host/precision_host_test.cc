@@ -97,7 +97,8 @@ TEST(HostPrecision, AnOutlierLeavesTheMeanExact) {
     cli::Problem problem = make_problem(cases[i]).value();
     constexpr double kOutlier = 1e6;
     for (std::int64_t row = 0; row < problem.rows; ++row)
-      cli::store(problem.x.dtype(), problem.x.row(row), row * 977 % cases[i].spec.columns, 1, &kOutlier);
+      cli::store(problem[Operand::x].dtype(), problem[Operand::x].row(row), row * 977 % cases[i].spec.columns,
+                 1, &kOutlier);
     const auto wrong = run_once(cases[i], problem, (*kernels)[i], 5);
     EXPECT_FALSE(wrong) << to_text(cases[i]) << ": " << *wrong;
   }

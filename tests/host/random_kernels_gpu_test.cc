@@ -51,10 +51,11 @@ void compare(const KernelCase& c, const cli::Problem& gpu, const cli::Problem& h
   std::vector<double> a(columns), b(columns);
   std::vector<cli::ReferenceValue> expected(columns);
   for (std::int64_t row = 0; row < c.rows; ++row) {
-    cli::load(c.spec.output, gpu.y.row(row), 0, c.spec.columns, a.data());
-    cli::load(c.spec.output, host.y.row(row), 0, c.spec.columns, b.data());
-    cli::reference_values(c.spec, gpu.x.row(row), gpu.weight.data(), gpu.bias.data(),
-                          cli::row_statistics(c.spec, gpu.x.row(row)), 0, c.spec.columns, expected.data());
+    cli::load(c.spec.output, gpu[Operand::y].row(row), 0, c.spec.columns, a.data());
+    cli::load(c.spec.output, host[Operand::y].row(row), 0, c.spec.columns, b.data());
+    const cli::RowInputs inputs = cli::inputs_of(gpu, row);
+    cli::reference_values(c.spec, inputs, cli::row_statistics(c.spec, inputs), 0, c.spec.columns,
+                          expected.data());
     for (std::size_t i = 0; i < columns; ++i) {
       const double tolerance = cli::tolerance(c.spec, expected[i]);
       ++to.values;
@@ -103,10 +104,11 @@ class RandomKernelsGpu : public GpuTest {
     must(CUDA(cuCtxSynchronize)(), "the upload");
     Tensors tensors = on_gpu.tensors();
     tensors.workspace = workspace.data();
-    const RuntimeSpec runtime_spec(c.spec);
-    ArgumentList arguments(tensors, {tensors.x_row_stride, tensors.y_row_stride}, runtime_spec);
+    OperandBlock block(kernel_operands(c.plan, c.spec), tensors, strides_of(c.spec, tensors));
+    RuntimeSpec runtime_spec(c.spec);
+    void* arguments[] = {&block, &runtime_spec};
     const GpuStream stream;
-    must(static_cast<CUresult>((*loaded)->launch(blocks_of(c), shape, stream, arguments.pointers)),
+    must(static_cast<CUresult>((*loaded)->launch(blocks_of(c), shape, stream, arguments)),
          "cuLaunchKernelEx");
     stream.synchronize();
     on_gpu.fetch();

@@ -116,7 +116,7 @@ normjit_status normjit_layer_norm(normjit_service*, const normjit_spec* spec, co
                                   const normjit_launch_options* options, char** error) {
   ++fake_launches;
   fake_captured_misses += options && options->miss_in_capture;
-  fake_row_stride = t->x_row_stride;
+  fake_row_stride = t->x.outer;
   fake_workspace = t->workspace;
   if (fake_next_status) {
     const normjit_status status = fake_next_status;
@@ -124,27 +124,27 @@ normjit_status normjit_layer_norm(normjit_service*, const normjit_spec* spec, co
     return refuse(status, "The fake was told to refuse.", error);
   }
   if (fake_idle) return NORMJIT_OK;
-  if (spec->struct_size != sizeof *spec || t->struct_size != sizeof *t || spec->columns < 1 || !t->x ||
-      !t->y || (spec->affine >= NORMJIT_WEIGHT) != (t->weight != nullptr) ||
+  if (spec->struct_size != sizeof *spec || t->struct_size != sizeof *t || spec->columns < 1 || !t->x.pointer ||
+      !t->y.pointer || (spec->affine >= NORMJIT_WEIGHT) != (t->weight != nullptr) ||
       (spec->affine == NORMJIT_WEIGHT_BIAS) != (t->bias != nullptr) ||
       (spec->statistics != 0) != (t->mean != nullptr) ||
       (fake_workspace_bytes != 0) != (t->workspace != nullptr) || !is_zero(t->workspace))
     return refuse(NORMJIT_BAD_ARGUMENT, "The fake was called wrongly.", error);
-  const std::int64_t n = spec->columns, stride = t->x_row_stride < 0 ? n : t->x_row_stride;
+  const std::int64_t n = spec->columns, stride = t->x.outer < 0 ? n : t->x.outer;
   const bool wide = spec->input == NORMJIT_F64 || spec->output == NORMJIT_F64 || spec->weight == NORMJIT_F64;
   for (std::int64_t row = 0; row < t->rows; ++row) {
     double mean = 0, variance = 0;
-    for (std::int64_t i = 0; i < n; ++i) mean += load(t->x, spec->input, row * stride + i) / n;
+    for (std::int64_t i = 0; i < n; ++i) mean += load(t->x.pointer, spec->input, row * stride + i) / n;
     for (std::int64_t i = 0; i < n; ++i) {
-      const double away = load(t->x, spec->input, row * stride + i) - mean;
+      const double away = load(t->x.pointer, spec->input, row * stride + i) - mean;
       variance += away * away / n;
     }
     const double rstd = 1 / std::sqrt(variance + spec->epsilon);
     for (std::int64_t i = 0; i < n; ++i) {
-      double v = (load(t->x, spec->input, row * stride + i) - mean) * rstd;
+      double v = (load(t->x.pointer, spec->input, row * stride + i) - mean) * rstd;
       if (t->weight) v *= load(t->weight, spec->weight, i);
       if (t->bias) v += load(t->bias, spec->weight, i);
-      store(t->y, spec->output, row * n + i, activated(v, spec->activation) * spec->scale);
+      store(t->y.pointer, spec->output, row * n + i, activated(v, spec->activation) * spec->scale);
     }
     if (t->mean) {
       store(t->mean, wide ? NORMJIT_F64 : NORMJIT_F32, row, mean);

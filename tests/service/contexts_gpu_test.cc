@@ -44,7 +44,7 @@ class ContextsGpuTest : public GpuTest {
     workspace.fill(0);
     Tensors tensors = on_gpu.tensors();
     tensors.workspace = workspace.data();
-    problem.y.poison();
+    problem[Operand::y].poison();
     on_gpu.upload();
     const GpuStream stream;
     const Status status = kernel.launch(tensors, stream);

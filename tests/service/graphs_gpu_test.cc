@@ -61,12 +61,12 @@ struct Work {
     EXPECT_TRUE(status) << status.message() << " " << status.driver_result;
   }
   void poison() {
-    problem.y.poison();
+    problem[Operand::y].poison();
     on_gpu.upload();
   }
   Bytes fetched() {
     on_gpu.fetch();
-    return {problem.y.data(), problem.y.data() + problem.y.bytes()};
+    return {problem[Operand::y].data(), problem[Operand::y].data() + problem[Operand::y].bytes()};
   }
   // No counter of the workspace is left, and nothing was written beside it.
   void expect_clean_workspace() const {
@@ -226,9 +226,8 @@ TEST_F(GraphsGpuTest, ASecondCaptureUpdatesAGraphToOtherTensors) {
   }
 }
 
-// The other way: the pointers of the one node are replaced by what NodeArgument says.
+// The other way: the pointers of the one node are replaced where Kernel::node_offset says.
 TEST_F(GraphsGpuTest, ANodesPointersCanBeReplaced) {
-  constexpr int kArguments = static_cast<int>(NodeArgument::workspace) + 1;
   for (const Layer& layer : kLayers) {
     SCOPED_TRACE(to_text(layer.spec));
     const auto first = work(layer), second = work(layer);
@@ -242,25 +241,26 @@ TEST_F(GraphsGpuTest, ANodesPointersCanBeReplaced) {
     CUDA_KERNEL_NODE_PARAMS parameters{};
     must(CUDA(cuGraphKernelNodeGetParams)(node, &parameters), "cuGraphKernelNodeGetParams");
     ASSERT_NE(parameters.kernelParams, nullptr);
-    std::array<void*, kArguments> arguments{};
-    std::copy_n(parameters.kernelParams, kArguments, arguments.begin());
-    const auto value = [&](NodeArgument which) -> void*& {
-      return arguments[static_cast<std::size_t>(which)];
-    };
-    EXPECT_EQ(*static_cast<const void* const*>(value(NodeArgument::x)), first->tensors.x);
-    EXPECT_EQ(*static_cast<void* const*>(value(NodeArgument::y)), first->tensors.y);
-    EXPECT_EQ(*static_cast<void* const*>(value(NodeArgument::workspace)), first->tensors.workspace);
-    EXPECT_EQ(*static_cast<const std::int64_t*>(value(NodeArgument::rows)), layer.rows);
+    const Kernel& kernel = first->kernel;
+    std::vector<std::byte> block(OperandBlock::bytes_of(kernel.prepared().launcher.operands));
+    std::memcpy(block.data(), parameters.kernelParams[0], block.size());
+    const auto pointer = [&](Operand operand) { return block.data() + kernel.node_offset(operand).value(); };
+    for (const OperandRow& row : kOperands) {
+      if (!row.present(layer.spec)) continue;
+      const void* const captured = pointer_of(first->tensors, row);
+      EXPECT_EQ(std::memcmp(pointer(row.operand), &captured, sizeof captured), 0) << row.name;
+    }
 
-    Tensors& to = second->tensors;
-    value(NodeArgument::x) = &to.x;
-    value(NodeArgument::weight) = &to.weight;
-    value(NodeArgument::bias) = &to.bias;
-    value(NodeArgument::y) = &to.y;
-    value(NodeArgument::mean) = &to.mean;
-    value(NodeArgument::rstd) = &to.rstd;
-    value(NodeArgument::workspace) = &to.workspace;
-    parameters.kernelParams = arguments.data();
+    const Tensors& to = second->tensors;
+    for (const OperandRow& row : kOperands) {
+      if (!row.present(layer.spec)) continue;
+      const void* const replaced = pointer_of(to, row);
+      std::memcpy(pointer(row.operand), &replaced, sizeof replaced);
+    }
+    if (kernel.workspace_bytes() > 0)
+      std::memcpy(pointer(Operand::workspace), &to.workspace, sizeof to.workspace);
+    void* arguments[] = {block.data()};
+    parameters.kernelParams = arguments;
     must(CUDA(cuGraphExecKernelNodeSetParams)(graph.replay(), node, &parameters),
          "cuGraphExecKernelNodeSetParams");
     for (int i = 0; i < 3; ++i) graph.launch(stream);

@@ -18,7 +18,7 @@ class HardDataGpuTest : public GpuTest {
   // A problem whose x has this mean and deviation.
   cli::Problem make_around(const NormSpec& spec, std::int64_t rows, double mean, double deviation) {
     cli::Problem problem = make(spec, rows);
-    cli::fill_random(problem.x, test_seed(), 77, mean, deviation);
+    cli::fill_random(problem[Operand::x], test_seed(), {77, mean, deviation});
     return problem;
   }
   static void set(cli::Matrix& matrix, std::int64_t row, std::int64_t column, double value) {
@@ -73,7 +73,8 @@ TEST_F(HardDataGpuTest, ConstantRows) {
 TEST_F(HardDataGpuTest, OneOutlier) {
   for (const std::int64_t columns : kWidths) {
     cli::Problem problem = make({.columns = columns, .statistics = true}, 20);
-    for (std::int64_t row = 0; row < problem.rows; ++row) set(problem.x, row, row * 977 % columns, 1e6);
+    for (std::int64_t row = 0; row < problem.rows; ++row)
+      set(problem[Operand::x], row, row * 977 % columns, 1e6);
     run(problem);
   }
 }
@@ -83,8 +84,8 @@ TEST_F(HardDataGpuTest, LargeWeightsAndScale) {
     for (const Activation activation : {Activation::none, Activation::gelu, Activation::silu}) {
       cli::Problem problem = make(
           {.columns = columns, .affine = Affine::weight_bias, .activation = activation, .scale = -100}, 20);
-      cli::fill_random(problem.weight, test_seed(), 78, 0, 50);
-      cli::fill_random(problem.bias, test_seed(), 79, 0, 50);
+      cli::fill_random(problem[Operand::weight], test_seed(), {78, 0, 50});
+      cli::fill_random(problem[Operand::bias], test_seed(), {79, 0, 50});
       run(problem);
     }
 }
@@ -100,15 +101,15 @@ TEST_F(HardDataGpuTest, NanAndInfinityStayInTheirRow) {
                                      .activation = activation,
                                      .statistics = true},
                                     20);
-        set(problem.x, 3, columns - 1, std::nan(""));
-        set(problem.x, 7, 0, kInfinity);
-        set(problem.x, 11, columns / 2, -kInfinity);
+        set(problem[Operand::x], 3, columns - 1, std::nan(""));
+        set(problem[Operand::x], 7, 0, kInfinity);
+        set(problem[Operand::x], 11, columns / 2, -kInfinity);
         run(problem);
         for (const std::int64_t row : {3, 7, 11})
           for (const std::int64_t column : {std::int64_t{0}, columns / 2, columns - 1})
-            EXPECT_TRUE(std::isnan(get(problem.y, row, column))) << row << ", " << column;
+            EXPECT_TRUE(std::isnan(get(problem[Operand::y], row, column))) << row << ", " << column;
         for (const std::int64_t row : {2, 4, 6, 8, 10, 12})
-          EXPECT_TRUE(std::isfinite(get(problem.y, row, columns / 2))) << row;
+          EXPECT_TRUE(std::isfinite(get(problem[Operand::y], row, columns / 2))) << row;
       }
 }
 
@@ -118,11 +119,11 @@ TEST_F(HardDataGpuTest, AnInfiniteBiasStaysInItsColumn) {
     for (const Activation activation : {Activation::none, Activation::relu, Activation::gelu}) {
       cli::Problem problem =
           make({.columns = 64, .input = dtype, .affine = Affine::weight_bias, .activation = activation}, 5);
-      set(problem.bias, 0, 9, kInfinity);
+      set(problem[Operand::bias], 0, 9, kInfinity);
       run(problem);
       for (std::int64_t row = 0; row < 5; ++row) {
-        EXPECT_EQ(get(problem.y, row, 9), kInfinity) << row;
-        EXPECT_TRUE(std::isfinite(get(problem.y, row, 8))) << row;
+        EXPECT_EQ(get(problem[Operand::y], row, 9), kInfinity) << row;
+        EXPECT_TRUE(std::isfinite(get(problem[Operand::y], row, 8))) << row;
       }
     }
 }

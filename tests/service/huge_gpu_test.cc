@@ -84,18 +84,20 @@ TEST_F(HugeGpuTest, FarApartRows) {
   const NormSpec spec{.columns = kColumns, .input = DType::f16};
   const std::size_t bytes = ((kRows - 1) * kStride + kColumns) * 2;
   cli::Problem problem = make(spec, kRows);
-  DeviceMemory x(bytes), y(problem.y.bytes());
+  DeviceMemory x(bytes), y(problem[Operand::y].bytes());
   for (std::int64_t row = 0; row < kRows; ++row)
-    must(CUDA(cuMemcpyHtoD)(x.address() + row * kStride * 2, problem.x.row(row), problem.x.row_bytes()),
+    must(CUDA(cuMemcpyHtoD)(x.address() + row * kStride * 2, problem[Operand::x].row(row),
+                            problem[Operand::x].row_bytes()),
          "cuMemcpyHtoD");
   y.fill(0xff);
   must(CUDA(cuCtxSynchronize)(), "the copies");
   const GpuStream stream;
   const auto launched = service().layer_norm(
-      spec, {.x = x.data(), .y = y.data(), .rows = kRows, .x_row_stride = kStride}, stream);
+      spec, {.x = strided(static_cast<const void*>(x.data()), kStride), .y = y.data(), .rows = kRows},
+      stream);
   ASSERT_TRUE(launched.ok()) << launched.error().message;
   stream.synchronize();
-  y.download(problem.y.data(), problem.y.bytes());
+  y.download(problem[Operand::y].data(), problem[Operand::y].bytes());
   expect_right(problem);
 }
 

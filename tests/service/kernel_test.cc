@@ -2,10 +2,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <cstring>
 #include <functional>
+#include <initializer_list>
 #include <limits>
 #include <utility>
+#include <vector>
 
 #include "normjit/service.h"
 #include "normjit/service/prepared.h"
@@ -36,12 +39,35 @@ Tensors tensors_of(const NormSpec& spec, std::int64_t rows) {
   return tensors;
 }
 
+// A word of a block: a number or an address.
+struct Word {
+  Word(std::int64_t number) : value(static_cast<std::uint64_t>(number)) {}
+  Word(int number) : Word(std::int64_t{number}) {}
+  Word(const void* address) : value(reinterpret_cast<std::uintptr_t>(address)) {}
+  Word(std::nullptr_t) : value(0) {}
+  std::uint64_t value;
+};
+std::vector<std::uint64_t> words(std::initializer_list<Word> all) {
+  std::vector<std::uint64_t> values;
+  for (const Word& word : all) values.push_back(word.value);
+  return values;
+}
+
 class KernelTest : public ::testing::Test {
  protected:
-  KernelTest() { machine_.driver->set_argument_sizes(std::vector<std::size_t>(10, 8)); }
+  // The bytes that a kernel with these operands takes, and nothing behind them.
+  void takes(OperandSet operands) { machine_.driver->set_argument_sizes({OperandBlock::bytes_of(operands)}); }
+  void takes_operands_of(const NormSpec& spec) { takes(operands_of(spec)); }
 
   Kernel prepare(const NormSpec& spec, const PrepareOptions& options = {}) {
     return machine_.service().prepare(spec, options).value();
+  }
+  // The words of the block that the only launch so far has passed.
+  std::vector<std::uint64_t> block() {
+    const std::string bytes = launched().arguments.at(0);
+    std::vector<std::uint64_t> words(bytes.size() / sizeof(std::uint64_t));
+    std::memcpy(words.data(), bytes.data(), bytes.size());
+    return words;
   }
   // The only launch so far.
   FakeDriver::Launch launched() {
@@ -52,25 +78,12 @@ class KernelTest : public ::testing::Test {
   FakeMachine machine_;
 };
 
-// The order of NJ_KERNEL in templates/hw.cuh, as the source itself says it.
-TEST_F(KernelTest, KernelsTakeTheArgumentsThatALaunchPasses) {
-  const std::string source =
-      machine_.service().render(kAll, profile_of(90), RowsRegime::many, Alignment::one).value().text;
-  std::size_t at = source.find("#define NJ_ARGUMENTS");
-  ASSERT_NE(at, std::string::npos);
-  for (const char* parameter :
-       {"*x,", "*weight,", "*bias,", "*y,", "*mean_out,", "*rstd_out,", "long long rows,",
-        "long long x_stride,", "long long y_stride,", "*workspace", "NJ_ARGUMENTS, RuntimeSpec spec)"}) {
-    at = source.find(parameter, at);
-    ASSERT_NE(at, std::string::npos) << parameter;
-  }
-}
-
 TEST_F(KernelTest, PassesTensorsAndStrides) {
+  takes_operands_of(kAll);
   const Kernel kernel = prepare(kAll);
   Tensors tensors = tensors_of(kAll, 300);
-  tensors.x_row_stride = 8192;
-  tensors.y_row_stride = 4100;
+  tensors.x.outer = 8192;
+  tensors.y.outer = 4100;
   auto* const stream = static_cast<Stream>(memory(9));
   ASSERT_TRUE(kernel.launch(tensors, stream));
 
@@ -80,21 +93,20 @@ TEST_F(KernelTest, PassesTensorsAndStrides) {
   EXPECT_EQ(launch.kernel, machine_.driver->loads()[0].kernel);
   EXPECT_EQ(launch.shape.threads, kernel.plan().threads);
   EXPECT_EQ(launch.blocks, grid_blocks(kernel.plan(), kernel.spec(), kernel.device(), 300));
-  EXPECT_EQ(launch.argument<const void*>(0), tensors.x);
-  EXPECT_EQ(launch.argument<const void*>(1), tensors.weight);
-  EXPECT_EQ(launch.argument<const void*>(2), tensors.bias);
-  EXPECT_EQ(launch.argument<void*>(3), tensors.y);
-  EXPECT_EQ(launch.argument<void*>(4), tensors.mean);
-  EXPECT_EQ(launch.argument<void*>(5), tensors.rstd);
-  EXPECT_EQ(launch.argument<std::int64_t>(6), 300);
-  EXPECT_EQ(launch.argument<std::int64_t>(7), 8192);
-  EXPECT_EQ(launch.argument<std::int64_t>(8), 4100);
-  EXPECT_EQ(launch.argument<void*>(9), nullptr);
+  EXPECT_EQ(block(), words({300, nullptr, tensors.x.pointer, 8192, tensors.weight, tensors.bias,
+                            tensors.y.pointer, 4100, tensors.mean, tensors.rstd}));
 }
 
-// Behind the tensors, for the generic kernel alone.
+TEST_F(KernelTest, PassesNothingThatTheSpecDoesNotHave) {
+  constexpr NormSpec kBare{.columns = kColumns};
+  takes_operands_of(kBare);
+  ASSERT_TRUE(prepare(kBare).launch({.x = memory(1), .y = memory(2), .rows = 3}, nullptr));
+  EXPECT_EQ(block(), words({3, nullptr, memory(1), kColumns, memory(2), kColumns}));
+}
+
+// Its block has room for every operand, and the spec follows as a parameter of its own.
 TEST_F(KernelTest, PassesWhatTheGenericKernelDoesNotKnowOfItsSpec) {
-  machine_.driver->set_argument_sizes({8, 8, 8, 8, 8, 8, 8, 8, 8, 8, sizeof(RuntimeSpec)});
+  machine_.driver->set_argument_sizes({OperandBlock::bytes_of(kAllOperands), sizeof(RuntimeSpec)});
   const NormSpec spec{.columns = 77,
                       .input = DType::bf16,
                       .output = DType::f32,
@@ -105,7 +117,9 @@ TEST_F(KernelTest, PassesWhatTheGenericKernelDoesNotKnowOfItsSpec) {
                       .scale = 0.5};
   const Kernel kernel = prepare(spec, {.plan = generic_plan()});
   ASSERT_TRUE(kernel.launch(tensors_of(spec, 3), nullptr));
-  const std::string bytes = launched().arguments.at(10);
+  EXPECT_EQ(block(), words({3, nullptr, memory(1), 77, nullptr, 77, memory(3), nullptr, memory(2), 77,
+                            nullptr, 77, nullptr, nullptr}));
+  const std::string bytes = launched().arguments.at(1);
   RuntimeSpec passed({});
   ASSERT_EQ(bytes.size(), sizeof passed);
   std::memcpy(&passed, bytes.data(), sizeof passed);
@@ -128,64 +142,63 @@ TEST_F(KernelTest, GenericKernelsShareTheirCode) {
   EXPECT_THAT(machine_.compiler->calls(), SizeIs(2));
 }
 
-TEST_F(KernelTest, NodeArgumentsNameWhatALaunchPasses) {
-  using enum NodeArgument;
-  const Kernel kernel = prepare(kAll);
-  Tensors tensors = tensors_of(kAll, 77);
-  tensors.x_row_stride = 2 * kColumns;
-  tensors.y_row_stride = 3 * kColumns;
-  tensors.workspace = memory(7);
-  ASSERT_TRUE(kernel.launch(tensors, nullptr));
-  const FakeDriver::Launch launch = launched();
-  const auto passed = [&](NodeArgument which) {
-    return launch.argument<std::int64_t>(static_cast<std::size_t>(which));
-  };
-  const auto pointer = [&](NodeArgument which) { return reinterpret_cast<const void*>(passed(which)); };
-  EXPECT_EQ(pointer(x), tensors.x);
-  EXPECT_EQ(pointer(weight), tensors.weight);
-  EXPECT_EQ(pointer(bias), tensors.bias);
-  EXPECT_EQ(pointer(y), tensors.y);
-  EXPECT_EQ(pointer(mean), tensors.mean);
-  EXPECT_EQ(pointer(rstd), tensors.rstd);
-  EXPECT_EQ(passed(rows), 77);
-  EXPECT_EQ(passed(x_row_stride), 2 * kColumns);
-  EXPECT_EQ(passed(y_row_stride), 3 * kColumns);
-  EXPECT_EQ(pointer(workspace), tensors.workspace);
-}
-
-TEST_F(KernelTest, RowsAreContiguousByDefault) {
-  ASSERT_TRUE(prepare({.columns = kColumns}).launch(tensors_of({}, 3), nullptr));
-  const FakeDriver::Launch launch = launched();
-  EXPECT_EQ(launch.argument<void*>(1), nullptr);
-  EXPECT_EQ(launch.argument<void*>(4), nullptr);
-  EXPECT_EQ(launch.argument<std::int64_t>(7), kColumns);
-  EXPECT_EQ(launch.argument<std::int64_t>(8), kColumns);
+TEST_F(KernelTest, NodeOffsetsSayWhereTheBlockHasAPointer) {
+  for (const Kernel& kernel :
+       {prepare(kAll), prepare(kAll, {.plan = generic_plan()}), prepare({.columns = 64})}) {
+    SCOPED_TRACE(to_text(kernel.plan()));
+    const Tensors tensors = tensors_of(kernel.spec(), 77);
+    const OperandBlock passed(kernel.prepared().launcher.operands, tensors,
+                              strides_of(kernel.spec(), tensors));
+    for (const OperandRow& row : kOperands) {
+      const auto offset = kernel.node_offset(row.operand);
+      if (!row.present(kernel.spec())) {
+        EXPECT_EQ(offset.code(), Code::UnexpectedPointer) << row.name;
+        EXPECT_THAT(offset.error().message, HasSubstr(row.name));
+        continue;
+      }
+      ASSERT_TRUE(offset.ok()) << row.name;
+      const void* pointer;
+      std::memcpy(&pointer, reinterpret_cast<const std::byte*>(passed.words) + *offset, sizeof pointer);
+      EXPECT_EQ(pointer, pointer_of(tensors, row)) << row.name;
+    }
+  }
+  EXPECT_EQ(prepare(kAll).node_offset(Operand::x).value(), 16U);
+  EXPECT_EQ(prepare(kAll).node_offset(Operand::rstd).value(), 72U);
+  EXPECT_EQ(prepare(kAll, {.plan = generic_plan()}).node_offset(Operand::rstd).value(), 104U);
+  EXPECT_EQ(prepare(kAll).node_offset(Operand::workspace).code(), Code::UnexpectedPointer);
+  EXPECT_EQ(prepare(kGigantic).node_offset(Operand::workspace).value(), 8U);
+  EXPECT_EQ(prepare(kAll).node_offset(static_cast<Operand>(99)).code(), Code::UnexpectedPointer);
+  EXPECT_EQ(Kernel().node_offset(Operand::x).code(), Code::EmptyKernel);
 }
 
 TEST_F(KernelTest, ARowMayBeReadByAll) {
+  constexpr NormSpec kBare{.columns = kColumns};
+  takes_operands_of(kBare);
   Tensors tensors = tensors_of({}, 3);
-  tensors.x_row_stride = 0;
-  ASSERT_TRUE(prepare({.columns = kColumns}).launch(tensors, nullptr));
-  EXPECT_EQ(launched().argument<std::int64_t>(7), 0);
+  tensors.x.outer = 0;
+  ASSERT_TRUE(prepare(kBare).launch(tensors, nullptr));
+  EXPECT_EQ(block().at(3), 0U);
 }
 
 TEST_F(KernelTest, OneRowHasNoStride) {
+  constexpr NormSpec kBare{.columns = kColumns};
+  takes_operands_of(kBare);
   Tensors tensors = tensors_of({}, 1);
-  tensors.x_row_stride = -77;
-  tensors.y_row_stride = 1;
-  ASSERT_TRUE(prepare({.columns = kColumns}).launch(tensors, nullptr));
-  EXPECT_EQ(launched().argument<std::int64_t>(7), kColumns);
-  EXPECT_EQ(launched().argument<std::int64_t>(8), kColumns);
+  tensors.x.outer = -77;
+  tensors.y.outer = 1;
+  ASSERT_TRUE(prepare(kBare).launch(tensors, nullptr));
+  EXPECT_EQ(block(), words({1, nullptr, memory(1), kColumns, memory(2), kColumns}));
 }
 
 TEST_F(KernelTest, PassesTheWorkspace) {
+  takes_operands_of(kGigantic);
   const Kernel kernel = prepare(kGigantic);
   ASSERT_GT(kernel.workspace_bytes(), 0U);
   EXPECT_EQ(kernel.workspace_bytes(), workspace_bytes(kernel.plan(), kernel.spec(), kernel.device()));
   Tensors tensors = tensors_of(kGigantic, 16);
   tensors.workspace = memory(7);
   ASSERT_TRUE(kernel.launch(tensors, nullptr));
-  EXPECT_EQ(launched().argument<void*>(9), memory(7));
+  EXPECT_EQ(block().at(1), reinterpret_cast<std::uintptr_t>(memory(7)));
   EXPECT_EQ(launched().blocks, grid_blocks(kernel.plan(), kernel.spec(), kernel.device(), 16));
 }
 
@@ -211,7 +224,8 @@ TEST_F(KernelTest, NoRowsLaunchNothing) {
     const Kernel kernel = prepare(spec);
     EXPECT_TRUE(kernel.launch({}, nullptr)) << "with null pointers, as empty tensors have";
     EXPECT_TRUE(kernel.check({}).ok());
-    EXPECT_TRUE(kernel.launch({.x = memory(1, 1), .rows = 0, .x_row_stride = -7}, nullptr));
+    EXPECT_TRUE(
+        kernel.launch({.x = strided(static_cast<const void*>(memory(1, 1)), -7), .rows = 0}, nullptr));
   }
   EXPECT_THAT(machine_.driver->launches(), IsEmpty());
 }
@@ -241,21 +255,20 @@ TEST_F(KernelTest, RefusesBadTensorsAndLaunchesNothing) {
       {"bias off by 2", kAll, Code::Misaligned, [](Tensors& t) { t.bias = memory(4, 2); }},
       {"mean off by 2", kAll, Code::Misaligned, [](Tensors& t) { t.mean = memory(5, 2); }},
       {"rstd off by 1", kAll, Code::Misaligned, [](Tensors& t) { t.rstd = memory(6, 1); }},
-      {"x rows off by 1", kAll, Code::Misaligned, [](Tensors& t) { t.x_row_stride = kColumns + 1; }},
-      {"y rows off by 2", kAll, Code::Misaligned, [](Tensors& t) { t.y_row_stride = kColumns + 2; }},
+      {"x rows off by 1", kAll, Code::Misaligned, [](Tensors& t) { t.x.outer = kColumns + 1; }},
+      {"y rows off by 2", kAll, Code::Misaligned, [](Tensors& t) { t.y.outer = kColumns + 2; }},
       {"negative rows", kAll, Code::BadRows, [](Tensors& t) { t.rows = -1; }},
-      {"negative x stride", kAll, Code::BadStride, [](Tensors& t) { t.x_row_stride = -4; }},
-      {"negative y stride", kAll, Code::BadStride, [](Tensors& t) { t.y_row_stride = -4096; }},
-      {"overlapping y rows", kAll, Code::BadStride, [](Tensors& t) { t.y_row_stride = kColumns - 4; }},
-      {"in place with other rows", kAll, Code::BadStride,
-       [](Tensors& t) {
-         t.y = const_cast<void*>(t.x);
-         t.y_row_stride = 2 * kColumns;
-       }},
+      {"negative x stride", kAll, Code::BadStride, [](Tensors& t) { t.x.outer = -4; }},
+      {"negative y stride", kAll, Code::BadStride, [](Tensors& t) { t.y.outer = -4096; }},
+      {"overlapping y rows", kAll, Code::BadStride, [](Tensors& t) { t.y.outer = kColumns - 4; }},
+      {"x in groups", kAll, Code::BadStride, [](Tensors& t) { t.x.n = 2; }},
+      {"y in groups", kAll, Code::BadStride, [](Tensors& t) { t.y.n = 0; }},
+      {"in place with other rows", kAll, Code::Overlap,
+       [](Tensors& t) { t.y = strided(const_cast<void*>(t.x.pointer), 2 * kColumns); }},
       {"too many rows", kAll, Code::BadStride, [](Tensors& t) { t.rows = kMaxRows; }},
       {"too many bytes", kAll, Code::BadStride, [](Tensors& t) { t.rows = kMaxRows / kColumns / 2; }},
-      {"too wide an x", kAll, Code::BadStride, [](Tensors& t) { t.x_row_stride = kMaxRows / 4 + 1; }},
-      {"too wide a y", kAll, Code::BadStride, [](Tensors& t) { t.y_row_stride = kMaxRows - 3; }},
+      {"too wide an x", kAll, Code::BadStride, [](Tensors& t) { t.x.outer = kMaxRows / 4 + 1; }},
+      {"too wide a y", kAll, Code::BadStride, [](Tensors& t) { t.y.outer = kMaxRows - 3; }},
       {"no workspace", kGigantic, Code::WorkspaceRequired, [](Tensors& t) { t.workspace = nullptr; }},
       {"workspace off by 8", kGigantic, Code::Misaligned, [](Tensors& t) { t.workspace = memory(7, 8); }},
   };
@@ -294,7 +307,7 @@ TEST_F(KernelTest, AKernelForLessAlignmentTakesMore) {
   EXPECT_TRUE(kernel.launch(tensors_of(kAll, 5), nullptr));
   Tensors odd = tensors_of(kAll, 5);
   odd.x = memory(1, 4);
-  odd.y_row_stride = kColumns + 1;
+  odd.y.outer = kColumns + 1;
   EXPECT_TRUE(kernel.launch(odd, nullptr));
   odd.x = memory(1, 2);
   EXPECT_EQ(kernel.launch(odd, nullptr).code, Code::Misaligned);
@@ -340,15 +353,15 @@ TEST_F(KernelTest, CheckFindsForeignAndShortMemory) {
   const auto host = check_with(tensors.bias, {.device_accessible = false});
   ASSERT_EQ(host.code(), Code::WrongDevice);
   EXPECT_THAT(host.error().message, HasSubstr("bias"));
-  const auto foreign = check_with(tensors.y, {true, 1, UINT64_MAX});
+  const auto foreign = check_with(tensors.y.pointer, {true, 1, UINT64_MAX});
   ASSERT_EQ(foreign.code(), Code::WrongDevice);
   EXPECT_THAT(foreign.error().message, HasSubstr("y is memory of device 1"));
-  EXPECT_TRUE(check_with(tensors.x, {true, -1, UINT64_MAX}).ok()) << "managed and pinned memory";
+  EXPECT_TRUE(check_with(tensors.x.pointer, {true, -1, UINT64_MAX}).ok()) << "managed and pinned memory";
 
-  const auto shorter = check_with(tensors.x, {true, 0, 5 * kRow - 1});
+  const auto shorter = check_with(tensors.x.pointer, {true, 0, 5 * kRow - 1});
   ASSERT_EQ(shorter.code(), Code::OutOfBounds);
   EXPECT_THAT(shorter.error().message, HasSubstr("x needs 81920 bytes"));
-  EXPECT_TRUE(check_with(tensors.x, {true, 0, 5 * kRow}).ok());
+  EXPECT_TRUE(check_with(tensors.x.pointer, {true, 0, 5 * kRow}).ok());
   EXPECT_EQ(check_with(tensors.weight, {true, 0, kRow - 1}).code(), Code::OutOfBounds);
   EXPECT_TRUE(check_with(tensors.weight, {true, 0, kRow}).ok());
   EXPECT_EQ(check_with(tensors.rstd, {true, 0, 19}).code(), Code::OutOfBounds);
@@ -358,10 +371,10 @@ TEST_F(KernelTest, CheckFindsForeignAndShortMemory) {
 TEST_F(KernelTest, CheckCountsOnlyWhatStridedRowsTouch) {
   const Kernel kernel = prepare({.columns = kColumns});
   Tensors tensors = tensors_of({}, 3);
-  tensors.y_row_stride = 10000;
-  machine_.driver->set_allocation(tensors.y, {true, 0, (2 * 10000 + kColumns) * 4});
+  tensors.y.outer = 10000;
+  machine_.driver->set_allocation(tensors.y.pointer, {true, 0, (2 * 10000 + kColumns) * 4});
   EXPECT_TRUE(kernel.check(tensors).ok()) << "not the gap behind the last row";
-  tensors.y_row_stride = 10004;
+  tensors.y.outer = 10004;
   EXPECT_EQ(kernel.check(tensors).code(), Code::OutOfBounds);
 }
 
@@ -373,6 +386,122 @@ TEST_F(KernelTest, CheckFindsAShortWorkspace) {
   EXPECT_EQ(kernel.check(tensors).code(), Code::OutOfBounds);
   machine_.driver->set_allocation(tensors.workspace, {true, 0, kernel.workspace_bytes()});
   EXPECT_TRUE(kernel.check(tensors).ok());
+}
+
+// Addresses in bytes; a row of x, y or a vector has 16 KiB, a launch 5 rows of it.
+TEST_F(KernelTest, CheckFindsOverlaps) {
+  constexpr std::intptr_t kRow = kColumns * 4;
+  const auto at = [](void* base, std::intptr_t bytes) {
+    return static_cast<void*>(static_cast<char*>(base) + bytes);
+  };
+  const struct {
+    const char* what;
+    const char* message;  // null: there is none
+    std::function<void(Tensors&)> move;
+  } cases[] = {
+      {"y is x", nullptr, [](Tensors& t) { t.y = const_cast<void*>(t.x.pointer); }},
+      {"y is x with gaps", nullptr,
+       [](Tensors& t) {
+         t.x.outer = 2 * kColumns;
+         t.y = strided(const_cast<void*>(t.x.pointer), 2 * kColumns);
+       }},
+      {"y begins in the last row of x", "y overlaps x",
+       [&](Tensors& t) { t.y = at(memory(1), 5 * kRow - 16); }},
+      {"y begins behind x", nullptr, [&](Tensors& t) { t.y = at(memory(1), 5 * kRow); }},
+      {"y ends in x", "y overlaps x", [&](Tensors& t) { t.y = at(memory(1), -5 * kRow + 16); }},
+      {"y ends in front of x", nullptr, [&](Tensors& t) { t.y = at(memory(1), -5 * kRow); }},
+      {"y in the other half of rows of both", nullptr,
+       [&](Tensors& t) {
+         t.x.outer = 2 * kColumns;
+         t.y = strided(at(memory(1), kRow), 2 * kColumns);
+       }},
+      {"the halves meet", "y overlaps x",
+       [&](Tensors& t) {
+         t.x.outer = 2 * kColumns;
+         t.y = strided(at(memory(1), kRow - 16), 2 * kColumns);
+       }},
+      {"the halves meet in the next row", "y overlaps x",
+       [&](Tensors& t) {
+         t.x.outer = 2 * kColumns;
+         t.y = strided(at(memory(1), kRow + 16), 2 * kColumns);
+       }},
+      {"y between rows of another distance", nullptr,
+       [&](Tensors& t) {
+         t.x.outer = 4 * kColumns;
+         t.y = strided(at(memory(1), kRow), 2 * kColumns);
+       }},
+      {"a later row of another distance meets", "y overlaps x",
+       [&](Tensors& t) {
+         t.x.outer = 4 * kColumns;
+         t.y = strided(at(memory(1), kRow), 3 * kColumns);
+       }},
+      {"one row of x for all, beside y", nullptr, [](Tensors& t) { t.x.outer = 0; }},
+      {"one row of x for all, in y", "y overlaps x",
+       [&](Tensors& t) { t.x = strided(static_cast<const void*>(at(memory(2), kRow)), 0); }},
+      {"weight in a gap of y", nullptr,
+       [&](Tensors& t) {
+         t.y.outer = 2 * kColumns;
+         t.weight = at(memory(2), 3 * kRow);
+       }},
+      {"weight in y", "y overlaps weight", [&](Tensors& t) { t.weight = at(memory(2), 2 * kRow); }},
+      {"weight and bias are one", nullptr, [](Tensors& t) { t.bias = t.weight; }},
+      {"weight in x", nullptr, [](Tensors& t) { t.weight = t.x.pointer; }},
+      {"mean is rstd", "mean overlaps rstd", [](Tensors& t) { t.mean = t.rstd; }},
+      {"rstd in the last element of mean", "mean overlaps rstd",
+       [&](Tensors& t) { t.rstd = at(t.mean, 16); }},
+      {"rstd behind mean", nullptr, [&](Tensors& t) { t.rstd = at(t.mean, 20); }},
+      {"mean in y", "y overlaps mean", [&](Tensors& t) { t.mean = at(memory(2), 4 * kRow); }},
+  };
+  const Kernel kernel = prepare(kAll);
+  for (const auto& [what, message, move] : cases) {
+    SCOPED_TRACE(what);
+    Tensors tensors = tensors_of(kAll, 5);
+    move(tensors);
+    const auto checked = kernel.check(tensors);
+    EXPECT_EQ(code_name(checked.code()), code_name(message != nullptr ? Code::Overlap : Code::Ok));
+    if (message != nullptr) {
+      EXPECT_THAT(checked.error().message, HasSubstr(message));
+    }
+  }
+}
+
+TEST_F(KernelTest, CheckFindsAnOutputInTheWorkspace) {
+  const Kernel kernel = prepare(kGigantic);
+  Tensors tensors = tensors_of(kGigantic, 1);
+  tensors.workspace = memory(2);  // as y
+  const auto checked = kernel.check(tensors);
+  ASSERT_EQ(checked.code(), Code::Overlap);
+  EXPECT_THAT(checked.error().message, HasSubstr("y overlaps workspace"));
+}
+
+// What comes with a residual: rules, block and overlaps, by the table alone.
+TEST_F(KernelTest, ASumMayBeItsResidual) {
+  constexpr NormSpec kAdd{.columns = kColumns, .residual = Residual::before, .sum = true};
+  const TensorRules rules(kAdd);
+  Tensors tensors{.x = memory(1), .y = memory(2), .rows = 4, .residual = memory(3), .sum = memory(3)};
+  const auto code = [&] { return code_name(rules.check(tensors, rules.strides(tensors)).code); };
+  EXPECT_EQ(code(), "Ok");
+  tensors.sum.outer = kColumns + 4;
+  EXPECT_EQ(code(), "Overlap");
+  tensors.residual.outer = kColumns + 4;
+  EXPECT_EQ(code(), "Ok");
+  const OperandBlock block(operands_of(kAdd), tensors, rules.strides(tensors));
+  EXPECT_EQ(
+      std::vector<std::uint64_t>(block.words, block.words + OperandBlock::bytes_of(operands_of(kAdd)) / 8),
+      words({4, nullptr, memory(1), kColumns, memory(3), kColumns + 4, memory(2), kColumns, memory(3),
+             kColumns + 4}));
+  tensors.residual = strided(static_cast<const void*>(memory(4)), -1);
+  EXPECT_EQ(code(), "Ok");
+  tensors.sum.outer = kColumns - 1;
+  EXPECT_EQ(code(), "BadStride") << "rows of an output";
+  tensors.sum = nullptr;
+  EXPECT_EQ(code(), "NullPointer");
+  tensors.sum = memory(5);
+  tensors.residual = memory(4, 4);
+  EXPECT_EQ(rules.alignment(tensors, rules.strides(tensors)), Alignment::one);
+  tensors.residual = memory(4);
+  tensors.sum = memory(5, 8);
+  EXPECT_EQ(rules.alignment(tensors, rules.strides(tensors)), Alignment::two);
 }
 
 TEST(KernelLifetime, OutlivesServiceAndDriver) {

@@ -103,8 +103,9 @@ TEST_F(LaunchGpuTest, EveryRunGivesTheSameBits) {
         ASSERT_TRUE(service().layer_norm(spec, with_workspace(on_gpu, spec), stream).ok());
         if (rows > 5 && i % 20 != 0) continue;  // the launches count, the copies only take time
         on_gpu.fetch();
-        if (i == 0) first.assign(problem.y.data(), problem.y.data() + problem.y.bytes());
-        ASSERT_EQ(std::memcmp(first.data(), problem.y.data(), first.size()), 0) << "run " << i;
+        if (i == 0)
+          first.assign(problem[Operand::y].data(), problem[Operand::y].data() + problem[Operand::y].bytes());
+        ASSERT_EQ(std::memcmp(first.data(), problem[Operand::y].data(), first.size()), 0) << "run " << i;
       }
       expect_right(problem);
     }
@@ -176,7 +177,8 @@ TEST_F(LaunchGpuTest, ColdThenWarm) {
   ASSERT_TRUE(cold.layer_norm(kRow, on_gpu.tensors(), nullptr).ok());
   on_gpu.fetch();
   expect_right(problem);
-  const std::vector<std::byte> first(problem.y.data(), problem.y.data() + problem.y.bytes());
+  const std::vector<std::byte> first(problem[Operand::y].data(),
+                                     problem[Operand::y].data() + problem[Operand::y].bytes());
   EXPECT_EQ(cold.entries().value().size(), 1U);
 
   files->forget();
@@ -187,7 +189,7 @@ TEST_F(LaunchGpuTest, ColdThenWarm) {
   EXPECT_EQ(files->count(Kind::open), 2) << "the kernel, and a tuned plan that is not there";
   EXPECT_EQ(files->writes(), 0);
   on_gpu.fetch();
-  EXPECT_EQ(std::memcmp(first.data(), problem.y.data(), first.size()), 0);
+  EXPECT_EQ(std::memcmp(first.data(), problem[Operand::y].data(), first.size()), 0);
 
   files->forget();
   ASSERT_TRUE(warm.layer_norm(kRow, on_gpu.tensors(), nullptr).ok());

@@ -113,7 +113,7 @@ TEST_F(LayerNormGpuTest, NoRowsTouchNothing) {
   EXPECT_TRUE(service().layer_norm(spec, {}, nullptr).ok());
   EXPECT_TRUE(service().prepare(spec).value().launch(tensors, nullptr));
   on_gpu.fetch();
-  for (const cli::Matrix* output : {&problem.y, &problem.mean, &problem.rstd})
+  for (const cli::Matrix* output : {&problem[Operand::y], &problem[Operand::mean], &problem[Operand::rstd]})
     for (std::size_t i = 0; i < output->bytes(); ++i) ASSERT_EQ(output->data()[i], std::byte{0xff});
 }
 

@@ -89,7 +89,7 @@ TEST_F(LayerNormTest, TakesTheKernelForItsAlignment) {
   tensors.weight = memory(3, 12);
   expect_plan(kSpec, tensors, RowsRegime::many, Alignment::one);
   tensors = tensors_of(200);
-  tensors.y_row_stride = 4098;
+  tensors.y.outer = 4098;
   expect_plan(kSpec, tensors, RowsRegime::many, Alignment::two);
   tensors.rows = 1;  // then strides have no meaning
   expect_plan(kSpec, tensors, RowsRegime::lone, Alignment::eight);
@@ -142,7 +142,7 @@ TEST_F(LayerNormTest, RefusesBadTensorsBeforeItCompiles) {
   tensors.y = memory(2, 2);
   EXPECT_EQ(service_.layer_norm(kSpec, tensors, nullptr).code(), Code::Misaligned);
   tensors = tensors_of(5);
-  tensors.y_row_stride = 4;
+  tensors.y.outer = 4;
   EXPECT_EQ(service_.layer_norm(kSpec, tensors, nullptr).code(), Code::BadStride);
   EXPECT_EQ(service_.layer_norm({.columns = 4096}, tensors_of(5), nullptr).code(), Code::UnexpectedPointer);
   EXPECT_EQ(machine_.compiles(), 0);

@@ -49,7 +49,7 @@ TEST_F(ModesGpuTest, APackAloneServesWithoutACompiler) {
     cli::Problem problem = make(spec, kRows);
     GpuProblem on_gpu(problem);
     ASSERT_TRUE(service.layer_norm(spec, on_gpu.tensors(), nullptr).ok());  // makes it ready
-    problem.y.poison();
+    problem[Operand::y].poison();
     on_gpu.upload();
     const GpuStream stream;
     const CapturedGraph graph(stream,
@@ -91,7 +91,7 @@ TEST_F(ModesGpuTest, AMissLeavesTheCaptureValid) {
     cli::Problem problem = make(kSpecs[0], kRows), other = make(kSpecs[1], kRows);
     GpuProblem on_gpu(problem), other_on_gpu(other);
     ASSERT_TRUE(service.layer_norm(kSpecs[0], on_gpu.tensors(), nullptr).ok());
-    problem.y.poison();
+    problem[Operand::y].poison();
     on_gpu.upload();
     const auto normalize = [&](int which, const GpuStream& stream, const LaunchOptions& how) {
       const GpuProblem& of = which == 0 ? on_gpu : other_on_gpu;

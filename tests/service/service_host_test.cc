@@ -65,15 +65,17 @@ class OnGpu {
  public:
   explicit OnGpu(SimtDriver& driver, cli::Problem& problem, const Placement& placement = {})
       : driver_(driver), problem_(problem), placement_(placement) {
-    tensors_.x = add(problem.x, {.name = "x", .writable = placement.in_place});
-    tensors_.weight = add(problem.weight, {.name = "weight", .writable = false, .early = true});
-    tensors_.bias = add(problem.bias, {.name = "bias", .writable = false, .early = true});
-    tensors_.y = placement.in_place ? const_cast<void*>(tensors_.x) : add_output("y", problem.y);
-    tensors_.mean = add_output("mean", problem.mean);
-    tensors_.rstd = add_output("rstd", problem.rstd);
+    for (const OperandRow& row : kOperands) {
+      const cli::Matrix& matrix = problem[row.operand];
+      const bool in_place = placement.in_place && row.in_place != row.operand;
+      const SimtMemory use{.name = std::string(row.name),
+                           .writable = row.output || (placement.in_place && row.extent == Extent::matrix),
+                           .initialized = !row.output,
+                           .early = row.extent == Extent::columns};
+      const void* const at = in_place ? pointer_of(tensors_, row_of(row.in_place)) : add(matrix, use);
+      if (matrix.columns() > 0) set(tensors_, row, at, matrix.row_stride());
+    }
     tensors_.rows = problem.rows;
-    tensors_.x_row_stride = problem.x.row_stride();
-    tensors_.y_row_stride = problem.y.row_stride();
   }
   ~OnGpu() {
     for (void* address : allocated_) driver_.free(address);
@@ -83,15 +85,11 @@ class OnGpu {
 
   const Tensors& tensors() const { return tensors_; }
   void fetch() {
-    fetch(problem_.y, tensors_.y);
-    fetch(problem_.mean, tensors_.mean);
-    fetch(problem_.rstd, tensors_.rstd);
+    for (const OperandRow& row : kOperands)
+      if (row.output) fetch(problem_[row.operand], pointer_of(tensors_, row));
   }
 
  private:
-  void* add_output(const char* name, const cli::Matrix& matrix) {
-    return add(matrix, {.name = name, .initialized = false});
-  }
   void* add(const cli::Matrix& matrix, SimtMemory use) {
     if (matrix.columns() == 0) return nullptr;  // not of this spec
     use.device = placement_.device;
@@ -116,7 +114,8 @@ class OnGpu {
 cli::Problem make(const NormSpec& spec, std::int64_t rows, std::int64_t x_row_stride = kContiguous,
                   std::int64_t y_row_stride = kContiguous) {
   static std::atomic<std::uint64_t> seed = 1;
-  cli::Problem problem = cli::make_problem(spec, rows, x_row_stride, y_row_stride).value();
+  cli::Problem problem =
+      cli::make_problem(spec, rows, {{Operand::x, x_row_stride}, {Operand::y, y_row_stride}}).value();
   cli::fill(problem, seed++);
   return problem;
 }
@@ -130,10 +129,9 @@ void expect_right(const cli::Problem& problem) {
                                  << ": " << compared.first_wrong.got << ", expected "
                                  << compared.first_wrong.expected;
   };
-  expect_close("y", report.y);
-  expect_close("mean", report.mean);
-  expect_close("rstd", report.rstd);
-  EXPECT_EQ(report.overwritten, 0) << "bytes between the rows of y";
+  for (const OperandRow& row : kOperands)
+    if (row.output) expect_close(std::string(row.name).c_str(), report[row.operand]);
+  EXPECT_EQ(report.overwritten, 0) << "bytes between the rows of outputs";
 }
 
 std::vector<std::byte> bytes_of(const cli::Matrix& matrix) {
@@ -277,14 +275,14 @@ TEST_F(ServiceHostTest, ASecondProcessFindsTheSameBitsOnDisk) {
   Service first = service();
   run(first, problem);
   EXPECT_EQ(first.prepare(kResident, {.rows_hint = 3}).value().origin(), Origin::compiled);
-  const std::vector<std::byte> y = bytes_of(problem.y), rstd = bytes_of(problem.rstd);
+  const std::vector<std::byte> y = bytes_of(problem[Operand::y]), rstd = bytes_of(problem[Operand::rstd]);
 
   Service second = service();
-  problem.y.poison();
+  problem[Operand::y].poison();
   run(second, problem);
   EXPECT_EQ(second.prepare(kResident, {.rows_hint = 3}).value().origin(), Origin::disk);
-  EXPECT_EQ(bytes_of(problem.y), y);
-  EXPECT_EQ(bytes_of(problem.rstd), rstd);
+  EXPECT_EQ(bytes_of(problem[Operand::y]), y);
+  EXPECT_EQ(bytes_of(problem[Operand::rstd]), rstd);
   EXPECT_EQ(compiles(), 1);
   EXPECT_EQ(driver_->loads(), 2);
   EXPECT_THAT(warnings_, IsEmpty());
@@ -294,7 +292,7 @@ TEST_F(ServiceHostTest, ADamagedEntryIsCompiledAgain) {
   cli::Problem problem = make(kTiled, 5);
   Service first = service();
   run(first, problem);
-  const std::vector<std::byte> y = bytes_of(problem.y);
+  const std::vector<std::byte> y = bytes_of(problem[Operand::y]);
   const std::string path = directory_ / (first.entries().value().at(0).id + ".njk");
   std::ifstream in(path, std::ios::binary);
   const std::string whole(std::istreambuf_iterator<char>(in), {});
@@ -324,10 +322,10 @@ TEST_F(ServiceHostTest, ADamagedEntryIsCompiledAgain) {
     SCOPED_TRACE(damage.what);
     std::ofstream(path, std::ios::binary) << damage.file;
     warnings_.clear();
-    problem.y.poison();
+    problem[Operand::y].poison();
     Service second = service();
     run(second, problem);
-    EXPECT_EQ(bytes_of(problem.y), y);
+    EXPECT_EQ(bytes_of(problem[Operand::y]), y);
     EXPECT_EQ(compiles(), ++expected);
     EXPECT_THAT(warnings_, SizeIs(1));
 
@@ -590,7 +588,8 @@ TEST_F(ServiceHostTest, WhatIsRefusedLaunchesNothing) {
   EXPECT_EQ(driver_->launches(), 0);
   off_by_one.fetch();
   on_gpu.fetch();
-  for (const cli::Matrix* output : {&problem.y, &long_problem.y, &long_problem.mean})
+  for (const cli::Matrix* output :
+       {&problem[Operand::y], &long_problem[Operand::y], &long_problem[Operand::mean]})
     EXPECT_EQ(bytes_of(*output) == std::vector(output->bytes(), std::byte{0xff}), true);
 }
 
@@ -601,7 +600,7 @@ TEST_F(ServiceHostTest, MemoryThatTheDeviceCannotReachIsRefused) {
   OnGpu here(*driver_, problem), there(*driver_, problem, {.device = 1});
 
   Tensors tensors = here.tensors();
-  tensors.x = problem.x.data();  // of the host
+  tensors.x = problem[Operand::x].data();  // of the host
   EXPECT_EQ(service.layer_norm(spec, tensors, nullptr).code(), Code::WrongDevice);
   EXPECT_EQ(service.layer_norm(spec, there.tensors(), nullptr).code(), Code::WrongDevice);
   tensors = here.tensors();

@@ -82,19 +82,20 @@ std::optional<std::string> wrong_in_row(const cli::Problem& problem, std::int64_
   const auto columns = static_cast<std::size_t>(spec.columns);
   std::vector<double> x(columns), weight(columns, 1), got(columns);
   std::vector<cli::ReferenceValue> expected(columns);
-  cli::load(spec.input, problem.x.row(row), 0, spec.columns, x.data());
-  if (!problem.weight.empty()) cli::load(spec.weight, problem.weight.data(), 0, spec.columns, weight.data());
-  cli::load(spec.output, problem.y.row(row), 0, spec.columns, got.data());
-  const cli::RowStatistics statistics = cli::row_statistics(spec, problem.x.row(row));
-  cli::reference_values(spec, problem.x.row(row), problem.weight.data(), problem.bias.data(), statistics, 0,
-                        spec.columns, expected.data());
+  cli::reference_sums(spec, cli::inputs_of(problem, row), 0, spec.columns, x.data());
+  if (!problem[Operand::weight].empty())
+    cli::load(spec.weight, problem[Operand::weight].data(), 0, spec.columns, weight.data());
+  cli::load(spec.output, problem[Operand::y].row(row), 0, spec.columns, got.data());
+  const cli::RowInputs inputs = cli::inputs_of(problem, row);
+  const cli::RowStatistics statistics = cli::row_statistics(spec, inputs);
+  cli::reference_values(spec, inputs, statistics, 0, spec.columns, expected.data());
 
   const Uncertainty uncertainty = uncertainty_of(spec, x, statistics);
-  if (auto wrong = wrong_statistic("mean", problem.mean, row, statistics.mean, uncertainty.mean))
+  if (auto wrong = wrong_statistic("mean", problem[Operand::mean], row, statistics.mean, uncertainty.mean))
     return wrong;
   // Beyond a tenth the bound of first order says nothing any more.
   if (uncertainty.rstd_share > 0.1) return {};
-  if (auto wrong = wrong_statistic("rstd", problem.rstd, row, statistics.rstd,
+  if (auto wrong = wrong_statistic("rstd", problem[Operand::rstd], row, statistics.rstd,
                                    uncertainty.rstd_share * statistics.rstd))
     return wrong;
   for (std::size_t i = 0; i < columns; ++i) {
@@ -115,8 +116,9 @@ std::optional<std::string> first_wrong(const cli::Problem& problem) {
   for (std::int64_t row = 0; row < problem.rows; ++row) {
     if (auto wrong = wrong_in_row(problem, row)) return wrong;
     if (row + 1 == problem.rows) break;
-    const std::byte* const gap = problem.y.row(row) + problem.y.row_bytes();
-    if (std::any_of(gap, problem.y.row(row + 1), [](std::byte byte) { return byte != std::byte{0xff}; }))
+    const std::byte* const gap = problem[Operand::y].row(row) + problem[Operand::y].row_bytes();
+    if (std::any_of(gap, problem[Operand::y].row(row + 1),
+                    [](std::byte byte) { return byte != std::byte{0xff}; }))
       return "the gap behind row " + std::to_string(row) + " of y was written to";
   }
   return {};

@@ -83,18 +83,14 @@ GpuProblem::GpuProblem(cli::Problem& problem, const Placement& placement) : prob
     to.push_back({&matrix, std::make_unique<DeviceMemory>(matrix.bytes(), shift)});
     return to.back().memory->data();
   };
-  tensors_.x = add(inputs_, problem.x);
-  tensors_.weight = add(inputs_, problem.weight);
-  tensors_.bias = add(inputs_, problem.bias);
-  if (placement.in_place)
-    tensors_.y = const_cast<void*>(tensors_.x);
-  else
-    tensors_.y = add(outputs_, problem.y);
-  tensors_.mean = add(outputs_, problem.mean);
-  tensors_.rstd = add(outputs_, problem.rstd);
+  for (const OperandRow& row : kOperands) {
+    cli::Matrix& matrix = problem[row.operand];
+    const bool in_place = placement.in_place && row.in_place != row.operand;
+    const void* const at =
+        in_place ? pointer_of(tensors_, row_of(row.in_place)) : add(row.output ? outputs_ : inputs_, matrix);
+    if (matrix.columns() > 0) set(tensors_, row, at, matrix.row_stride());
+  }
   tensors_.rows = problem.rows;
-  tensors_.x_row_stride = problem.x.row_stride();
-  tensors_.y_row_stride = problem.y.row_stride();
   upload();
 }
 
@@ -107,7 +103,12 @@ void GpuProblem::upload() {
 
 void GpuProblem::fetch() {
   must(CUDA(cuCtxSynchronize)(), "the launch");
-  if (tensors_.y == tensors_.x) inputs_[0].memory->download(problem_.y.data(), problem_.y.bytes());
+  for (const OperandRow& row : kOperands) {
+    cli::Matrix& to = problem_[row.operand];
+    for (const Tensor& input : inputs_)
+      if (row.output && input.memory->data() == pointer_of(tensors_, row))
+        input.memory->download(to.data(), to.bytes());
+  }
   for (const Tensor& tensor : outputs_)
     tensor.memory->download(tensor.matrix->data(), tensor.matrix->bytes());
   for (const std::vector<Tensor>* tensors : {&inputs_, &outputs_})
@@ -139,7 +140,8 @@ Options GpuTest::options(const std::string& cache_directory) {
 
 cli::Problem GpuTest::make(const NormSpec& spec, std::int64_t rows, std::int64_t x_row_stride,
                            std::int64_t y_row_stride) {
-  cli::Problem problem = cli::make_problem(spec, rows, x_row_stride, y_row_stride).value();
+  cli::Problem problem =
+      cli::make_problem(spec, rows, {{Operand::x, x_row_stride}, {Operand::y, y_row_stride}}).value();
   cli::fill(problem, test_seed() + problems_++);
   return problem;
 }
@@ -181,10 +183,9 @@ void GpuTest::expect_right(const cli::Problem& problem) {
   SCOPED_TRACE(to_text(problem.spec) + ", " + std::to_string(problem.rows) +
                " rows, NORMJIT_TEST_SEED=" + std::to_string(test_seed()));
   const cli::CheckReport report = cli::check(problem, problem.rows);
-  expect_close("y", report.y);
-  expect_close("mean", report.mean);
-  expect_close("rstd", report.rstd);
-  EXPECT_EQ(report.overwritten, 0) << "bytes between the rows of y";
+  for (const OperandRow& row : kOperands)
+    if (row.output) expect_close(std::string(row.name).c_str(), report[row.operand]);
+  EXPECT_EQ(report.overwritten, 0) << "bytes between the rows of outputs";
 }
 
 }  // namespace normjit::testing

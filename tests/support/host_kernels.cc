@@ -62,7 +62,7 @@ void fill_x(const KernelCase& c, cli::Matrix& x) {
   cli::Matrix row(c.spec.input, 1, c.spec.columns);
   for (std::int64_t i = 0; i < c.rows; ++i) {
     const Distribution d = distribution(kind_of_row(c, random), c.spec, random);
-    cli::fill_random(row, c.seed, kRowStream + static_cast<std::uint64_t>(i), d.mean, d.deviation);
+    cli::fill_random(row, c.seed, {kRowStream + static_cast<std::uint64_t>(i), d.mean, d.deviation});
     std::memcpy(x.row(i), row.data(), row.bytes());
   }
 }
@@ -78,8 +78,8 @@ void make_extreme(const KernelCase& c, cli::Problem& problem) {
       cli::store(to.dtype(), to.data(), i, 1,
                  &values[(static_cast<std::uint64_t>(i) + c.seed) % std::size(values)]);
   };
-  repeat(problem.weight, kWeights);
-  repeat(problem.bias, kBiases);
+  repeat(problem[Operand::weight], kWeights);
+  repeat(problem[Operand::bias], kBiases);
 }
 
 // The row of a case that gets a NaN or an infinity.
@@ -127,25 +127,24 @@ std::optional<std::string> Workspace::left_by(const KernelCase& c) {
 class Launcher {
  public:
   Launcher(const KernelCase& c, cli::Problem& problem, Workspace& workspace)
-      : case_(c),
-        problem_(problem),
-        workspace_(workspace),
-        x_(place(problem.x, c.x_shift)),
-        weight_(place(problem.weight, c.weight_shift)),
-        bias_(place(problem.bias, c.bias_shift)),
-        y_(place(problem.y, c.y_shift)),
-        mean_(place(problem.mean, c.y_shift)),
-        rstd_(place(problem.rstd, c.y_shift)) {}
+      : case_(c), problem_(problem), workspace_(workspace) {
+    for (const OperandRow& row : kOperands) {
+      const Operand at = memory_operand(row);
+      const cli::Matrix& matrix = problem[at];
+      if (at == row.operand)
+        memory_[at].emplace(matrix.bytes(), side(),
+                            static_cast<std::size_t>(shift_of(row) * size_of(matrix.dtype())));
+    }
+  }
 
   // Anew from the problem's inputs, into poisoned outputs of the problem; the workspace as it was left.
   std::optional<std::string> run(const simt::HostKernel& kernel, std::uint64_t schedule_seed,
                                  std::chrono::milliseconds time_limit);
 
  private:
-  GuardedMemory place(const cli::Matrix& matrix, int shift) const {
-    const auto side =
-        case_.guard == Guard::before ? GuardedMemory::Side::behind_guard : GuardedMemory::Side::before_guard;
-    return {matrix.bytes(), side, static_cast<std::size_t>(shift * size_of(matrix.dtype()))};
+  GuardedMemory::Side side() const {
+    return case_.guard == Guard::before ? GuardedMemory::Side::behind_guard
+                                        : GuardedMemory::Side::before_guard;
   }
   static void bring(const GuardedMemory& to, const cli::Matrix& from) {
     if (!from.empty()) std::memcpy(to.data(), from.data(), from.bytes());
@@ -157,45 +156,45 @@ class Launcher {
   const KernelCase& case_;
   cli::Problem& problem_;
   Workspace& workspace_;
-  GuardedMemory x_, weight_, bias_, y_, mean_, rstd_;
+  // In place, an output lies in the memory of the input that it may be.
+  Operand memory_operand(const OperandRow& row) const { return case_.in_place ? row.in_place : row.operand; }
+  int shift_of(const OperandRow& row) const {
+    if (row.operand == Operand::weight) return case_.weight_shift;
+    if (row.operand == Operand::bias) return case_.bias_shift;
+    return row.output ? case_.y_shift : case_.x_shift;
+  }
+
+  PerOperand<std::optional<GuardedMemory>> memory_;
 };
 
 std::optional<std::string> Launcher::run(const simt::HostKernel& kernel, std::uint64_t schedule_seed,
                                          std::chrono::milliseconds time_limit) {
   const KernelCase& c = case_;
-  for (cli::Matrix* output : {&problem_.y, &problem_.mean, &problem_.rstd}) output->poison();
-  bring(x_, problem_.x);
-  bring(weight_, problem_.weight);
-  bring(bias_, problem_.bias);
-  bring(y_, problem_.y);
-  bring(mean_, problem_.mean);
-  bring(rstd_, problem_.rstd);
-
-  // What the spec does not have is null, as from the service.
-  const auto pointer = [](const GuardedMemory& memory) -> void* {
-    return memory.bytes() > 0 ? memory.data() : nullptr;
-  };
-  void *x = pointer(x_), *weight = pointer(weight_), *bias = pointer(bias_),
-       *y = c.in_place ? x : pointer(y_), *mean = pointer(mean_), *rstd = pointer(rstd_),
-       *workspace = pointer(workspace_.memory);
-  long long rows = c.rows, x_stride = c.x_stride(), y_stride = c.y_stride();
-  RuntimeSpec spec(c.spec);
-  void* arguments[] = {&x, &weight, &bias, &y, &mean, &rstd, &rows, &x_stride, &y_stride, &workspace, &spec};
-
+  Tensors tensors{.rows = c.rows};
   std::vector<simt::Buffer> buffers;
-  const auto add = [&](const GuardedMemory& memory, std::string_view name, bool writable, bool initialized,
-                       bool early = false) {
-    if (memory.bytes() > 0)
-      buffers.push_back({memory.data(), memory.bytes(), name, writable, initialized, early});
-  };
-  add(x_, "x", c.in_place, true);
-  add(weight_, "weight", false, true, true);
-  add(bias_, "bias", false, true, true);
-  if (!c.in_place) add(y_, "y", true, false);
-  add(mean_, "mean", true, false);
-  add(rstd_, "rstd", true, false);
+  for (const OperandRow& row : kOperands) {
+    cli::Matrix& matrix = problem_[row.operand];
+    if (row.output) matrix.poison();
+    const Operand at = memory_operand(row);
+    const GuardedMemory& memory = *memory_[at];
+    // What the spec does not have is null, as from the service.
+    if (memory.bytes() == 0) continue;
+    set(tensors, row, memory.data(), matrix.row_stride());
+    if (at != row.operand) continue;
+    bring(memory, matrix);
+    const bool shared =
+        c.in_place && std::any_of(std::begin(kOperands), std::end(kOperands), [&](const auto& other) {
+          return other.operand != at && other.in_place == at && !problem_[other.operand].empty();
+        });
+    buffers.push_back({memory.data(), memory.bytes(), row.name, row.output || shared, !row.output,
+                       row.extent == Extent::columns});
+  }
   if (const std::size_t bytes = workspace_bytes(c.plan, c.spec, c.device); bytes > 0)
     buffers.push_back({workspace_.memory.data(), bytes, "workspace", true, true});
+  if (workspace_.memory.bytes() > 0) tensors.workspace = workspace_.memory.data();
+  OperandBlock block(kernel_operands(c.plan, c.spec), tensors, strides_of(c.spec, tensors));
+  RuntimeSpec spec(c.spec);
+  void* arguments[] = {&block, &spec};
 
   simt::Launch launch;
   launch.blocks = blocks_of(c);
@@ -207,17 +206,19 @@ std::optional<std::string> Launcher::run(const simt::HostKernel& kernel, std::ui
   launch.time_limit = time_limit;
   if (const auto diagnosis = simt::run(kernel, launch))
     return concat({simt::name(diagnosis->fault), ": ", diagnosis->message});
-  fetch(problem_.y, c.in_place ? x_ : y_);
-  fetch(problem_.mean, mean_);
-  fetch(problem_.rstd, rstd_);
+  for (const OperandRow& row : kOperands)
+    if (row.output) fetch(problem_[row.operand], *memory_[memory_operand(row)]);
   return workspace_.left_by(c);
 }
 
 // What the kernel wrote for one row.
 std::vector<std::byte> bytes_of_row(const cli::Problem& problem, std::int64_t row) {
   std::vector<std::byte> bytes;
-  for (const cli::Matrix* output : {&problem.y, &problem.mean, &problem.rstd})
-    if (!output->empty()) bytes.insert(bytes.end(), output->row(row), output->row(row) + output->row_bytes());
+  for (const OperandRow& each : kOperands) {
+    const cli::Matrix& output = problem[each.operand];
+    if (each.output && !output.empty())
+      bytes.insert(bytes.end(), output.row(row), output.row(row) + output.row_bytes());
+  }
   return bytes;
 }
 
@@ -233,10 +234,10 @@ bool spoils(const KernelCase& c) {
 
 // With all rows finite.
 Result<cli::Problem> finite_problem(const KernelCase& c) {
-  auto problem = cli::make_problem(c.spec, c.rows, c.x_stride(), c.y_stride());
+  auto problem = cli::make_problem(c.spec, c.rows, {{Operand::x, c.x_stride()}, {Operand::y, c.y_stride()}});
   if (!problem) return problem;
   cli::fill(*problem, c.seed);
-  fill_x(c, problem->x);
+  fill_x(c, (*problem)[Operand::x]);
   if (c.inputs == InputKind::extreme_affine) make_extreme(c, *problem);
   return problem;
 }
@@ -245,7 +246,7 @@ Result<cli::Problem> finite_problem(const KernelCase& c) {
 
 Result<cli::Problem> make_problem(const KernelCase& c) {
   auto problem = finite_problem(c);
-  if (problem && spoils(c)) spoil(c, problem->x);
+  if (problem && spoils(c)) spoil(c, (*problem)[Operand::x]);
   return problem;
 }
 
@@ -294,7 +295,7 @@ std::optional<std::string> run_case(const KernelCase& c, const simt::HostKernel&
   if (spoils(c)) {
     if (auto wrong = launcher.run(kernel, schedule_seed, time_limit)) return wrong;
     clean = bytes_of(problem);
-    spoil(c, problem.x);
+    spoil(c, problem[Operand::x]);
   }
   std::optional<std::vector<std::vector<std::byte>>> before;
   for (int run = 0; run < c.runs; ++run) {

@@ -82,7 +82,7 @@ Row first_row(InputKind inputs, DType dtype) {
   c.inputs = inputs;
   cli::Problem problem = make_problem(c).value();
   std::vector<double> x(static_cast<std::size_t>(c.spec.columns));
-  cli::load(dtype, problem.x.data(), 0, c.spec.columns, x.data());
+  cli::load(dtype, problem[Operand::x].data(), 0, c.spec.columns, x.data());
   Row row;
   for (const double value : x) row.mean += value / static_cast<double>(x.size());
   for (const double value : x) {
@@ -111,8 +111,8 @@ TEST(MakeProblem, ExtremeAffineHasInfiniteBiases) {
   c.inputs = InputKind::extreme_affine;
   cli::Problem problem = make_problem(c).value();
   std::vector<double> weight(96), bias(96);
-  cli::load(c.spec.weight, problem.weight.data(), 0, 96, weight.data());
-  cli::load(c.spec.weight, problem.bias.data(), 0, 96, bias.data());
+  cli::load(c.spec.weight, problem[Operand::weight].data(), 0, 96, weight.data());
+  cli::load(c.spec.weight, problem[Operand::bias].data(), 0, 96, bias.data());
   EXPECT_THAT(weight, ::testing::Contains(0.0));
   EXPECT_THAT(weight, ::testing::Contains(-1e4));
   EXPECT_THAT(bias, ::testing::Contains(std::numeric_limits<double>::infinity()));

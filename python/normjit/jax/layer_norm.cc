@@ -82,7 +82,7 @@ bool read(ffi::RemainingArgs arguments, ffi::RemainingRets results, Call& call) 
   };
   std::int64_t elements = 0, weights = spec.columns, biases = spec.columns;
   std::int32_t bias = 0;
-  if (!operand(tensors.x, spec.input, elements) || elements % spec.columns != 0) return false;
+  if (!operand(tensors.x.pointer, spec.input, elements) || elements % spec.columns != 0) return false;
   if (spec.affine != NORMJIT_NO_AFFINE && !operand(tensors.weight, spec.weight, weights)) return false;
   if (spec.affine == NORMJIT_WEIGHT_BIAS && (!operand(tensors.bias, bias, biases) || bias != spec.weight))
     return false;
@@ -100,7 +100,7 @@ bool read(ffi::RemainingArgs arguments, ffi::RemainingRets results, Call& call) 
   };
   std::int32_t ignored = 0;
   std::size_t bytes = 0;
-  if (!result(tensors.y, spec.output, bytes) || spec.output == 0) return false;
+  if (!result(tensors.y.pointer, spec.output, bytes) || spec.output == 0) return false;
   if (spec.statistics && (!result(tensors.mean, ignored, bytes) || !result(tensors.rstd, ignored, bytes)))
     return false;
   if (at < results.size() && !result(tensors.workspace, ignored, call.workspace_bytes)) return false;
@@ -153,7 +153,7 @@ std::uint64_t bits(T value) {
 // Every pointer is a multiple of this; of 16 at most, as more makes no other kernel.
 std::int32_t alignment_of(const normjit_tensors& tensors) {
   const std::uint64_t all =
-      bits(tensors.x) | bits(tensors.y) | bits(tensors.weight) | bits(tensors.bias) | 16;
+      bits(tensors.x.pointer) | bits(tensors.y.pointer) | bits(tensors.weight) | bits(tensors.bias) | 16;
   return static_cast<std::int32_t>(all & -all);
 }
 

@@ -86,8 +86,8 @@ def _run(statistics, x, dims, weight, bias, eps, activation, scale, dtype):
                          weight=_code(x.dtype if weight is None else weight.dtype), activation=activation,
                          affine=_library.AFFINES["none" if weight is None else "w" if bias is None else "wb"],
                          statistics=int(statistics))
-    tensors = _library.Tensors(rows=x.numel() // columns, x_row_stride=stride, x=_pointer(x), y=_pointer(y),
-                               weight=_pointer(weight), bias=_pointer(bias), mean=_pointer(mean), rstd=_pointer(rstd))
+    tensors = _library.Tensors(rows=x.numel() // columns, x=_library.Rows(_pointer(x), stride),
+                               y=_library.Rows(_pointer(y)), weight=_pointer(weight), bias=_pointer(bias), mean=_pointer(mean), rstd=_pointer(rstd))
     with torch.cuda.device(x.device if x.is_cuda else -1):
         _launch(spec, tensors, x.device)
     return y, mean, rstd

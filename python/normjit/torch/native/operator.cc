@@ -144,11 +144,11 @@ Outputs layer_norm(Arguments a, bool statistics) {
   Outputs out = make_outputs(x, a.dims, dtypes, statistics);
   const Rows rows = rows_of(a.x, x, x.dims - a.dims);
   if (rows.count == 0 || rows.columns == 0) return out;
-  tensors.x = (rows.copy ? rows.copy : a.x).data();
-  tensors.y = out.y.data();
+  tensors.x.pointer = (rows.copy ? rows.copy : a.x).data();
+  tensors.x.outer = rows.stride;
+  tensors.y.pointer = out.y.data();
   if (statistics) tensors.mean = out.mean.data(), tensors.rstd = out.rstd.data();
   tensors.rows = rows.count;
-  tensors.x_row_stride = rows.stride;
 
   normjit_spec spec = NORMJIT_SPEC_INIT;
   spec.columns = rows.columns;
