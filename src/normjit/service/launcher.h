@@ -7,6 +7,7 @@
 #include "normjit/base/fork.h"
 #include "normjit/driver/driver.h"
 #include "normjit/plan/grid.h"
+#include "normjit/service.h"
 #include "normjit/service/tensor_rules.h"
 
 namespace normjit {
