@@ -13,8 +13,8 @@
 namespace normjit {
 namespace {
 
-// Readable by others who can enter the directory, which by default nobody can: a cache that is filled by one
-// user and opened to another (a container image) then needs one chmod, of the directory.
+// World-readable, in a directory that by default only its owner can enter: to open a cache to other users (a
+// container image) one chmod of the directory suffices.
 constexpr unsigned kFileMode = 0644;
 
 bool make_directory(FileSystem& files, const std::string& path, unsigned mode) {
@@ -28,8 +28,8 @@ bool make_with_parents(FileSystem& files, const std::string& path, unsigned mode
   return make_with_parents(files, path.substr(0, slash), mode) && make_directory(files, path, mode);
 }
 
-// Appends 16 random digits from the kernel. Process ids and clocks would repeat across containers that share
-// a directory.
+// Appends 16 random digits from getrandom(). Process ids and clocks repeat across containers that share a
+// directory.
 bool append_random(std::string& text) {
   std::uint64_t number = 0;
   if (uninterrupted([&] { return getrandom(&number, sizeof number, 0); }) != sizeof number) return false;
@@ -82,7 +82,7 @@ Result<void> AtomicFile::write(std::string_view bytes, bool flush) {
   }
   if (flush && uninterrupted([&] { return files_.fsync(file_); }) < 0)
     return io_error("flush", temporary_, errno);
-  // Network file systems report a full disk or quota as late as here. An interrupted close has closed.
+  // Network file systems report a full disk or quota at close(). After EINTR the file is closed.
   if (files_.close(std::exchange(file_, -1)) < 0 && errno != EINTR)
     return io_error("close", temporary_, errno);
   return {};
@@ -94,12 +94,11 @@ Result<void> AtomicFile::publish(bool replace) {
     if (files_.link(temporary_.c_str(), path_.c_str()) == 0) return {};
     was_taken_ = errno == EEXIST;
     if (was_taken_) return {};
-    // Some file systems have no hard links, some forbid them. A rename is as atomic, only the last publisher
-    // wins.
+    // Some file systems lack or forbid hard links. rename() is as atomic, but the last publisher wins.
   }
   if (files_.rename(temporary_.c_str(), path_.c_str()) < 0) return io_error("publish", path_, errno);
-  // The destructor unlinks all the same: when the link was made but its answer got lost (NFS), both names are
-  // one file and rename has left both.
+  // The destructor still unlinks: if link() succeeded but its answer was lost (NFS), both names are one file,
+  // and rename() has left both.
   return {};
 }
 

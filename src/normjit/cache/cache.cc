@@ -35,12 +35,12 @@ std::optional<Cache::Found> Cache::find(const std::string& identity, const Accep
     Lookup lookup = layer->look(identity);
     if (lookup.kind == Kind::entry) {
       if (!will_do(lookup.entry)) continue;
-      static_cast<void>(directory_.fill(lookup.entry));  // nothing is lost where it fails
+      static_cast<void>(directory_.fill(lookup.entry));  // best effort
       return Found{std::move(lookup.entry), Place::layer};
     }
     count_damage(lookup);
     if (lookup.kind != Kind::absent)
-      warn_(Trouble::layer, lookup.error + "; it is left alone, and the next layer or the compiler serves");
+      warn_(Trouble::layer, lookup.error + "; it stays as it is, and the next layer or the compiler serves");
   }
   if (!embedded_) return {};
   Lookup lookup = embedded_->look(identity);
@@ -67,7 +67,7 @@ KeyLock Cache::lock(const std::string& identity) {
     lock_wait_ += lock.waited().count();
   }
   if (lock.state() == KeyLock::State::busy) {
-    warn_(Trouble::stalled, "another process has had the entry " + entry_id(identity) + " under way for " +
+    warn_(Trouble::stalled, "another process has locked the entry " + entry_id(identity) + " for " +
                                 std::to_string(settings_.patience.count()) +
                                 " ms; it is stopped, or the machine is very busy: going on without it");
   }

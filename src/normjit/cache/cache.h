@@ -1,5 +1,5 @@
-// All tiers of the cache in one: memory, the user's directory, the layers, what is part of the program.
-// cache/README.md says what they are and which rules they keep.
+// All tiers of the cache in one: memory, the user's directory, the layers, the embedded pack.
+// cache/README.md describes the tiers and their rules.
 #pragma once
 
 #include <atomic>
@@ -19,21 +19,21 @@
 
 namespace normjit {
 
-// Thread-safe, and safe against any number of processes. The cache can cost its caller time and never a
-// result: whatever is wrong is as if there were no entry.
+// Safe for any number of threads and processes. Every fault of the cache counts as a miss: it costs the
+// caller time, never the result.
 class Cache {
  public:
   struct Settings {
     std::string directory = {};            // empty: memory only
     std::vector<std::string> layers = {};  // paths of directories and packs, searched in this order
     std::int64_t max_bytes = 0;            // of the directory; 0: no bound
-    bool shared = false;                   // believe what other users own or can write
-    // A pack that is part of the program, searched last, and never copied or listed; empty: none.
+    bool shared = false;                   // trust files that other users own or can write
+    // A pack that is part of the program: searched last, never copied or listed; empty: none.
     std::string_view embedded = {};
-    // How long to wait for another process that has the same key under way.
+    // How long to wait for another process that holds the lock of the same key.
     std::chrono::milliseconds patience{2000};
   };
-  using Warn = Directory::Warn;  // told once per kind of trouble
+  using Warn = Directory::Warn;  // called once per kind of trouble
 
   Cache(Settings settings, std::shared_ptr<FileSystem> files, Warn warn);
 
@@ -43,35 +43,33 @@ class Cache {
     Place place;
     bool kept_on_disk = true;  // false: only the memory of this process has it
   };
-  // Whether an entry will do; empty: every one does.
+  // Whether the caller can use an entry; empty: it can use every one.
   using Accepts = std::function<bool(const Entry&)>;
-  // The entry out of the first tier that has one that will do. What a layer has is copied to the directory.
-  // `on_damaged` is told of each one on the way that is damaged.
+  // The first accepted entry, in the order of the tiers. An entry of a layer is copied to the directory.
+  // `on_damaged` is called for each damaged entry on the way.
   std::optional<Found> find(const std::string& identity, const Accepts& accepts = {},
                             const Warn& on_damaged = {});
 
-  // Keeps an entry in memory, and publishes it to the directory: Directory::store. False: it is in memory
-  // only; `on_refused` is told why, where there is a directory.
+  // Keeps an entry in memory, and publishes it to the directory (Directory::store). False: it is in memory
+  // only; if there is a directory, `on_refused` is called with the reason.
   bool store(const Entry& entry, bool replace = false, const Warn& on_refused = {});
 
-  // To be held while the entry of this identity is being made, so that other processes wait for it instead of
-  // making it too. After that they look again. It may be had by nobody, or by several at once: it only saves
-  // work.
+  // Hold it while making the entry of this identity: other processes wait for it, then look again. It only
+  // saves work: a lock may be unavailable, and after `patience` the waiting process goes on without it.
   KeyLock lock(const std::string& identity);
 
-  // Every entry of the directory, then of each layer that can be read. CacheIo if the directory cannot.
+  // Every entry of the directory, then of each readable layer. CacheIo if the directory cannot be read.
   Result<std::vector<Listed>> list() const;
 
-  // What find would find, without changing or saying anything: the entry and the tier that holds it
-  // ("memory", "embedded" or a path); or if none will do, the first thing that stands at its place; or
-  // absent.
+  // What find would return, without side effects: the accepted entry and its tier ("memory", "embedded" or a
+  // path); else the first tier's lookup that is not absent; else absent.
   struct Look {
     std::string tier;
     Lookup lookup;
   };
   Look look(const std::string& identity, const Accepts& accepts = {}) const;
 
-  // What has happened to find and lock so far.
+  // Totals of find and lock so far.
   struct Counts {
     std::uint64_t damaged_entries = 0;
     std::uint64_t lock_waits = 0;
@@ -82,7 +80,7 @@ class Cache {
   const Settings& settings() const { return settings_; }
   Directory& directory() { return directory_; }
   const std::vector<std::unique_ptr<Tier>>& layers() const { return layers_; }
-  const Tier* embedded() const { return embedded_.get(); }  // null: nothing is
+  const Tier* embedded() const { return embedded_.get(); }  // null: no pack is embedded
   const std::shared_ptr<FileSystem>& files() const { return files_; }
 
  private:

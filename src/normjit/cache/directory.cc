@@ -18,7 +18,7 @@ using Kind = Lookup::Kind;
 
 namespace {
 
-// What a file that could not be taken as an entry is.
+// How a file that was not read is reported.
 Kind kind_of(FileContent::Outcome outcome) {
   switch (outcome) {
     case FileContent::Outcome::absent:
@@ -55,7 +55,7 @@ bool Directory::find(const std::string& identity, Entry& entry, const Warn& on_d
       break;
     case Kind::other:
       warn_(Trouble::misnamed,
-            found.error + " and is left alone; while it stands there, the entry of this name cannot be kept");
+            found.error + " and stays as it is; while it is there, the entry of this name cannot be stored");
       break;
     case Kind::damaged:
       ++damaged_;
@@ -67,11 +67,10 @@ bool Directory::find(const std::string& identity, Entry& entry, const Warn& on_d
                      : ""));
       break;
     case Kind::untrusted:
-      warn_(
-          Trouble::untrusted,
-          found.error +
-              " and is not used; take its write permission from others, or give it to this user or root, or "
-              "accept whatever stands in a shared cache with NORMJIT_CACHE_SHARED=1");
+      warn_(Trouble::untrusted, found.error +
+                                    " and is not used; make this user or root its owner and take its write "
+                                    "permission from others, or "
+                                    "trust every file of a shared cache with NORMJIT_CACHE_SHARED=1");
       break;
     case Kind::unreadable:
       warn_(Trouble::unreadable,
@@ -103,7 +102,7 @@ Result<void> Directory::publish(const Entry& entry, bool replace, bool flush) {
   const auto size = static_cast<std::int64_t>(bytes.size());
   if (size > kMaxEntryBytes) {
     return Error{Code::CacheIo, "an entry of " + std::to_string(size) + " bytes is larger than the " +
-                                    std::to_string(kMaxEntryBytes) + " that are read again"};
+                                    std::to_string(kMaxEntryBytes) + " that a reader accepts"};
   }
   const std::string id = entry_id(entry.identity);
   AtomicFile file(*files_, path_, file_name(id, kEntrySuffix), rules_.shared);
@@ -111,8 +110,7 @@ Result<void> Directory::publish(const Entry& entry, bool replace, bool flush) {
   if (Result<void> written = file.write(bytes, flush); !written) return written;
   if (Result<void> published = file.publish(replace); !published) return published;
   if (file.was_taken()) {
-    // By the same entry, as a rule. What is none and could not be moved aside gives way; what is left alone
-    // is not what the next process takes for the entry.
+    // The name is taken, usually by the same entry: replace a damaged file, report one of another identity.
     Lookup there = look(entry.identity);
     if (there.kind == Kind::damaged) return file.publish(/*replace=*/true);
     if (there.kind != Kind::entry && there.kind != Kind::absent)
@@ -122,14 +120,13 @@ Result<void> Directory::publish(const Entry& entry, bool replace, bool flush) {
   return {};
 }
 
-// The directory is looked through once for about every thirty-second part of the bound that is published.
-// Whose turn it is, the id says, whose digits are as good as random: so nothing need be counted or
-// remembered, and many short processes trim as often as a long one.
+// Trims once for about every max_bytes / 32 that are published: with probability bytes / interval, drawn from
+// the (uniform) id. So there is no counter, and many short processes trim as often as a long one.
 void Directory::trim_if_due(const std::string& id, std::int64_t bytes) {
   if (rules_.max_bytes <= 0) return;
   const std::int64_t interval = std::max<std::int64_t>(rules_.max_bytes / 32, 1);
-  const double turn = static_cast<double>(id_number(id) >> 32) / 4294967296.0;  // in [0, 1)
-  if (turn * static_cast<double>(interval) >= static_cast<double>(bytes)) return;
+  const double draw = static_cast<double>(id_number(id) >> 32) / 4294967296.0;  // in [0, 1)
+  if (draw * static_cast<double>(interval) >= static_cast<double>(bytes)) return;
   const Result<Trimmed> trimmed =
       trim(*files_, path_, {.max_bytes = rules_.max_bytes, .shared = rules_.shared});
   if (trimmed && trimmed->entries > 0) {
@@ -177,9 +174,8 @@ bool Directory::set_aside(const std::string& id) {
                         path_to(path_, id, kDamagedSuffix).c_str()) == 0;
 }
 
-// Moves damage out of the way, so that the next publisher finds the name free, and keeps it for whoever wants
-// to know what happened. Where the directory does not allow it, it is met and refused again. Another process
-// may have met it too and made the entry anew: so only one at a time, and not without a second look.
+// Quarantines a damaged entry: frees its name for the next publisher and keeps the file for inspection. Under
+// the lock and after a second look, since another process may have replaced the file meanwhile.
 bool Directory::clear_the_name(const std::string& identity) {
   const std::string id = entry_id(identity);
   const KeyLock alone = KeyLock::of_id(*files_, path_, id, rules_.shared, std::chrono::milliseconds(0));

@@ -1,5 +1,5 @@
-// Bytes under a key, on disk: a directory of self-verifying files, one per entry. Knows nothing of kernels;
-// cache/README.md documents the format, the key and the rules.
+// The tier on disk: a directory of self-verifying files, one per entry. cache/README.md documents the format,
+// the key and the rules.
 #pragma once
 
 #include <atomic>
@@ -15,47 +15,44 @@
 namespace normjit {
 
 struct DirectoryRules {
-  std::int64_t max_bytes = 0;  // more than this is trimmed, the oldest first; 0: no bound
-  bool shared = false;         // with other users: believe what they own or can write, let them publish
-  bool must_exist = false;     // a list of what is not there is an error, and not empty
+  std::int64_t max_bytes = 0;  // above it the oldest entries are removed; 0: no bound
+  bool shared = false;         // trust files that other users own or can write, and let them publish
+  bool must_exist = false;     // list() of a missing directory is an error; else it is empty
 };
 
-// Thread-safe, and safe against any number of processes on the same directory. It holds no lock and keeps
-// nothing in memory: a child forked at any moment can use it.
+// Safe for any number of threads and processes. It holds no lock and no state: a child forked at any moment
+// can use it.
 class Directory final : public Tier {
  public:
-  // Told once per kind of trouble and Directory: an entry cannot be read, is damaged, is misnamed, is not to
-  // be trusted, cannot be stored; the directory is full. Called on the thread that met the trouble; may be
-  // empty.
+  // Called once per Directory and kind of trouble (an entry is unreadable, damaged, misnamed, untrusted or
+  // cannot be stored; the directory is full), on the thread that met the trouble; may be empty.
   using Warn = normjit::Warn;
 
-  // An empty path is a directory that stores nothing and finds nothing. Touches no file.
+  // Touches no file. With an empty path it stores and finds nothing.
   Directory(std::string path, std::shared_ptr<FileSystem> files, Warn warn, DirectoryRules rules = {});
 
   const std::string& path() const override { return path_; }
   Lookup look(const std::string& identity) const override;
-  // Files without an entry's name (temporaries, files moved aside, the user's own) are left out.
+  // Leaves out files whose name is no entry's: temporaries, quarantined files, the user's own.
   Result<std::vector<Listed>> list() const override;
 
-  // The entry, or nothing: absent, unreadable, untrusted, damaged (then it is moved aside) or of another
-  // identity. Never fails. A hit reads one file and writes none. `entry` is changed by a hit only.
-  // `on_damaged` is told of a damaged one, each time.
+  // True on a hit, which sets `entry`, reads one file and writes none. False: the entry is absent,
+  // unreadable, untrusted, of another identity, or damaged; a damaged one is quarantined, and `on_damaged` is
+  // called each time.
   bool find(const std::string& identity, Entry& entry, const Warn& on_damaged = {});
 
-  // Publishes an entry: complete before visible, and the first of several publishers wins. Best effort: false
-  // says that the directory did not take it (a warning has been given, and `on_refused` told why; or there is
-  // no directory), and harms nobody. `replace` puts it in the place of a present one: a kernel that the
-  // driver refused, an older tuned plan.
+  // Publishes an entry: complete before visible, and the first of several publishers wins. `replace`: the
+  // last one wins, for a kernel that the driver refused or an older tuned plan. Best effort. False: there is
+  // no directory, or the entry was not stored; then a warning was given and `on_refused` called.
   bool store(const Entry& entry, bool replace = false, const Warn& on_refused = {});
-  // Publishes what stands elsewhere too: without waiting for the disk, and without a warning. Errors:
-  // CacheIo.
+  // Publishes a copy of another tier's entry: without fsync, without a warning. Errors: CacheIo.
   Result<void> fill(const Entry& entry);
 
-  // Moves an entry out of the way, as find does with a damaged one. False if it could not be moved.
+  // Quarantines an entry, as find does with a damaged one. False if it could not be renamed.
   bool set_aside(const std::string& id);
 
-  // Ok if the directory takes files, or there is none to take them. Tries it out: makes the directory if it
-  // is missing, and in it a temporary file that it removes again. Errors: CacheIo.
+  // Whether files can be created: makes the directory if it is missing, creates a temporary file and removes
+  // it. Ok with an empty path. Errors: CacheIo.
   Result<void> probe() const;
 
   // Damaged entries that find has met.

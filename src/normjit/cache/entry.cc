@@ -77,7 +77,7 @@ Result<Entry> decode(std::string file) {
   if (!take_field(rest, kChecksum, checksum) || checksum != digest(rest)) {
     return refused("its checksum does not match, it is damaged or cut short");
   }
-  // From here on the bytes are what their writer meant; what is wrong now, the writer did.
+  // The checksum holds: what is malformed from here on was written so.
   Entry entry;
   if (!take_field(rest, kBytes, bytes) || !take_field(rest, kIdentity, identity) ||
       !take_facts(rest, entry)) {

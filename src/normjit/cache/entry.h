@@ -18,29 +18,28 @@
 
 namespace normjit {
 
-// What an entry is (identity), what is known of it (facts, only shown), and its bytes.
+// A key (identity), facts that are only shown, and the bytes.
 struct Entry {
-  std::string identity;  // one line; entries of one identity stand for each other
+  std::string identity;  // one line; entries of one identity are interchangeable
   std::vector<std::pair<std::string, std::string>> facts;  // one line each, in order; keys are [a-z_]+
   std::string body;
 
-  // The value of a fact; empty if there is none of this name.
+  // The value of a fact; empty if the entry has no such fact.
   std::string_view fact(std::string_view name) const;
 
   friend bool operator==(const Entry&, const Entry&) = default;
 };
 
-// The name of an identity in this format version, 32 hexadecimal digits: the digest of the format's first
-// line and the identity. So another version of the format never meets this one's files.
+// The file name of an identity, 32 hexadecimal digits: the digest of the format line and the identity. So
+// entries of two format versions never have one name.
 std::string entry_id(std::string_view identity);
 
-// The bytes of the file. Each control character of the header's values becomes a space, so that every value
-// stays on its line: a fact is then shown changed, and an identity with a line break is never found again.
+// The bytes of the file. Control characters in header values become spaces, so that every value stays on its
+// line; an identity with a line break is therefore never found again.
 std::string encode(const Entry& entry);
 
-// The entry in these bytes, whatever they are. Verifies magic, version, checksum and size before it believes
-// anything; CacheIo with the reason if one of them is wrong. The body is moved within `file`'s own buffer,
-// not copied.
+// Parses any bytes. Verifies magic, version, checksum and size first; CacheIo with the reason if one is
+// wrong. The body is moved within `file`'s own buffer, not copied.
 Result<Entry> decode(std::string file);
 
 }  // namespace normjit

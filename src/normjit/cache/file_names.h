@@ -1,4 +1,4 @@
-// The names of the files in a cache directory. Everything else in it is not ours.
+// The names of the files in a cache directory. Files of other names are ignored.
 #pragma once
 
 #include <charconv>
@@ -10,9 +10,9 @@ namespace normjit {
 
 // An id is 32 hexadecimal digits: entry_id().
 inline constexpr std::string_view kEntrySuffix = ".njk";        // ID.njk: an entry
-inline constexpr std::string_view kDamagedSuffix = ".damaged";  // ID.damaged: one that was moved aside
-inline constexpr std::string_view kTemporarySuffix = ".tmp";    // NAME.RANDOM.tmp: one being written
-inline constexpr std::string_view kLockName = "lock";           // locked, never read, never removed
+inline constexpr std::string_view kDamagedSuffix = ".damaged";  // ID.damaged: a quarantined entry
+inline constexpr std::string_view kTemporarySuffix = ".tmp";    // NAME.RANDOM.tmp: being written
+inline constexpr std::string_view kLockName = "lock";           // only locked
 
 inline std::string file_name(std::string_view id, std::string_view suffix) {
   return std::string(id).append(suffix);
@@ -30,8 +30,8 @@ inline std::string_view id_in(std::string_view name, std::string_view suffix) {
   return is_id ? id : std::string_view();
 }
 
-// Whether a file of this name is being written by an AtomicFile, or was by one that was killed. Other
-// people's temporaries are not: a cache may have been given a directory that is used for more.
+// Whether AtomicFile makes such names. Other programs' temporaries do not match: the directory may be used
+// for more than the cache.
 inline bool is_temporary(std::string_view name) {
   constexpr std::size_t kRandomDigits = 16;
   if (!name.ends_with(kTemporarySuffix)) return false;

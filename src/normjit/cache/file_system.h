@@ -1,4 +1,4 @@
-// The system calls of the cache, one function each, so that tests can count them and make them fail.
+// The system calls of the cache, one function each: tests count them and make them fail.
 #pragma once
 
 #include <fcntl.h>
@@ -11,8 +11,8 @@
 
 namespace normjit {
 
-// Seam. Every function has the meaning, the return value and the errno of the system call whose name it
-// bears. Implementations are thread-safe.
+// A seam. Every function has the meaning, the return value and the errno of the system call of its name.
+// Implementations are thread-safe.
 class FileSystem {
  public:
   virtual ~FileSystem() = default;

@@ -17,7 +17,7 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 constexpr long long kTrimmer = 0;
-// A compile takes tens of milliseconds, and so long a waiter sleeps at most.
+// Between two tries; a compile takes tens of milliseconds.
 constexpr milliseconds kLongestSleep{16};
 
 int open_lock_file(FileSystem& files, const std::string& directory, bool shared) {
@@ -34,7 +34,7 @@ int open_lock_file(FileSystem& files, const std::string& directory, bool shared)
 
 KeyLock KeyLock::of_id(FileSystem& files, const std::string& directory, std::string_view id, bool shared,
                        milliseconds patience) {
-  // A byte for each id, as far as 62 bits can tell them apart; never the trimmer's.
+  // 62 bits of the id; odd, so never the trimmer's.
   const auto byte = static_cast<long long>(id_number(id) >> 2) | 1;
   return KeyLock(files, directory, shared, byte, patience);
 }
@@ -47,7 +47,7 @@ KeyLock::KeyLock(FileSystem& files, const std::string& directory, bool shared, l
                  milliseconds patience)
     : files_(&files), file_(open_lock_file(files, directory, shared)), byte_(byte) {
   if (file_ < 0) return;
-  // Asked for again and again rather than waited for: a wait in the kernel has no bound.
+  // Polls, because a blocking lock has no time limit.
   const Clock::time_point begin = Clock::now(), give_up = begin + patience;
   for (milliseconds sleep{1};; sleep = std::min(2 * sleep, kLongestSleep)) {
     if (set(F_WRLCK)) {
@@ -71,7 +71,7 @@ KeyLock::KeyLock(KeyLock&& other) noexcept
       state_(std::exchange(other.state_, State::unavailable)),
       waited_(other.waited_) {}
 
-// Freed by name and not by the close alone: a child that was forked meanwhile has the descriptor too.
+// Unlocks before close(): a child that was forked meanwhile shares the open file description.
 KeyLock::~KeyLock() {
   if (state_ == State::held) set(F_UNLCK);
   if (file_ >= 0) files_->close(file_);

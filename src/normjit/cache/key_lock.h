@@ -1,8 +1,8 @@
-// One process at a time for each key of a cache directory.
+// Mutual exclusion of processes, for each key of a cache directory.
 //
-// All locks of a directory are bytes of one file, which is never written, read or removed: its name is not
-// raced for, and no lock outlives its process, since the kernel frees it. Open-file-description locks:
-// threads of one process exclude each other too, and closing another descriptor of the file frees nothing.
+// Each lock is one byte of one file, which is never written, read or removed. These are open-file-description
+// locks: the kernel frees them when their process dies, threads of one process exclude each other too, and
+// closing another descriptor of the file frees nothing.
 #pragma once
 
 #include <chrono>
@@ -13,22 +13,22 @@
 
 namespace normjit {
 
-// A lock on one byte, or none: nobody needs it to be right, it saves work. Not thread-safe.
+// A lock on one byte. It saves work; correctness does not depend on it. Not thread-safe.
 class KeyLock {
  public:
   enum class State {
     held,
-    busy,         // somebody else has held it for as long as we waited: stopped, or very slow
-    unavailable,  // the directory or its file system gives no locks
+    busy,         // another holder, stopped or very slow, kept it until the patience ended
+    unavailable,  // no directory, or no locks on its file system
   };
 
-  // Holds nothing: as for a cache without a directory.
+  // Unavailable, as for a cache without a directory.
   KeyLock() = default;
-  // The lock of an id, for which it waits up to `patience`. Makes the directory if it is missing. `files`
-  // must outlive the lock.
+  // Locks an id, waiting up to `patience`. Makes the directory if it is missing. `files` must outlive the
+  // lock.
   static KeyLock of_id(FileSystem& files, const std::string& directory, std::string_view id, bool shared,
                        std::chrono::milliseconds patience);
-  // The lock of whoever trims the directory; does not wait.
+  // The lock for trimming the directory; does not wait.
   static KeyLock of_trimmer(FileSystem& files, const std::string& directory, bool shared);
 
   KeyLock(KeyLock&& other) noexcept;
@@ -36,7 +36,7 @@ class KeyLock {
   ~KeyLock();
 
   State state() const { return state_; }
-  // How long somebody else was waited for.
+  // How long the constructor waited.
   std::chrono::nanoseconds waited() const { return waited_; }
 
  private:

@@ -1,4 +1,4 @@
-// The first tier: what this process has made itself, so that it never reads its own work back.
+// The first tier: the entries that this process made itself, so that it never reads them back.
 #pragma once
 
 #include <cstddef>
@@ -17,11 +17,11 @@ class Memory {
  public:
   struct Kept {
     Entry entry;
-    bool only_here;
+    bool only_here;  // not in the directory
   };
   std::optional<Kept> find(const std::string& identity) const;
-  // Keeps an entry in the place of an older one. Those that are on disk too stay until kSpareBytes of newer
-  // ones have come; the `only_here` ones for good.
+  // Keeps an entry, in place of an older one of its identity. `only_here` entries stay for good; of the
+  // others the newest kSpareBytes stay.
   void keep(const Entry& entry, bool only_here);
 
  private:

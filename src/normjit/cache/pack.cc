@@ -21,7 +21,7 @@ namespace {
 constexpr std::string_view kMagic = "normjit-pack 1\n";
 constexpr std::string_view kChecksum = "checksum: ";
 constexpr std::string_view kEntries = "entries: ";
-// Room for a million entries; it bounds what a foreign file can make a reader allocate.
+// Room for a million entries; bounds what a foreign file can make a reader allocate.
 constexpr std::size_t kMaxIndexBytes = std::size_t{64} << 20;
 
 std::string index_text(const std::map<std::string, std::string>& entries) {
@@ -39,10 +39,10 @@ std::string encode_pack(const std::map<std::string, std::string>& entries) {
   return pack;
 }
 
-// The file for the time of one look.
+// The file, open during one look.
 class Pack::OpenFile {
  public:
-  // Follows links, since the path is the user's own choice; waits for no FIFO.
+  // Follows links, since the user chose the path; waits for no FIFO.
   explicit OpenFile(const Pack& pack) : files_(*pack.files_), path_(pack.path_) {
     file_ = uninterrupted([&] { return files_.open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC, 0); });
     if (file_ < 0) {
@@ -65,12 +65,12 @@ class Pack::OpenFile {
   OpenFile(const OpenFile&) = delete;
   OpenFile& operator=(const OpenFile&) = delete;
 
-  // Kind::entry: it can be read.
+  // Kind::entry: the file can be read.
   Kind kind() const { return kind_; }
   const std::string& error() const { return error_; }
   const struct stat& facts() const { return facts_; }
 
-  // Up to so many bytes from there; fewer at the end of the file. False if they cannot be read: errno.
+  // Reads `bytes` bytes, or up to the end of the file. False if that fails, with errno.
   bool read(std::int64_t offset, std::size_t bytes, std::string& to) const {
     return read_fully(bytes, to, [&](char* at, std::size_t count, std::size_t done) {
       return files_.pread(file_, at, count, offset + static_cast<long long>(done));
@@ -96,7 +96,7 @@ struct PackIndex {
   };
   std::vector<Line> lines;  // by id
 
-  // Null: it has no such entry.
+  // Null: no such entry.
   const Line* find(const std::string& id) const {
     const auto line = std::lower_bound(lines.begin(), lines.end(), id,
                                        [](const Line& a, const std::string& b) { return a.id < b; });
@@ -104,8 +104,8 @@ struct PackIndex {
   }
 };
 
-// The index of a pack of so many bytes from its head, which ends behind the first empty line; or what is
-// wrong with it, for a sentence.
+// Parses the head of a pack of `pack_bytes` bytes, which ends with the first empty line. The error's message
+// completes "is not a valid pack: ".
 Result<PackIndex> parse_index(std::string_view head, std::int64_t pack_bytes) {
   const auto refuse = [](std::string_view reason) { return Error{Code::CacheIo, std::string(reason)}; };
   std::string_view rest = head;
@@ -128,7 +128,7 @@ Result<PackIndex> parse_index(std::string_view head, std::int64_t pack_bytes) {
     offset += *bytes;
   }
   if (lines[0] != concat({kEntries, shortest(index.lines.size())})) return refuse("its index is malformed");
-  if (offset != pack_bytes) return refuse("its size is not the one that its index tells");
+  if (offset != pack_bytes) return refuse("its size is not the one in its index");
   return index;
 }
 

@@ -1,4 +1,4 @@
-// Many entries in one file, to be shipped and read from anywhere:
+// Many entries in one file, for shipping:
 //
 //   normjit-pack 1                                magic and format version
 //   checksum: 0c5f4e1d...                         of everything from here to the first entry
@@ -6,7 +6,7 @@
 //   06b05ab6733a618578af5f94892f3950 38432        id and bytes of each, by id
 //   ...
 //
-//   <the entries, each as its file would be, one behind the other>
+//   <the entry files, concatenated>
 #pragma once
 
 #include <map>
@@ -19,14 +19,14 @@
 
 namespace normjit {
 
-// The bytes of the pack of these entry files, by id. The same files make the same bytes.
+// The pack of these entry files, by id. The same files make the same bytes.
 std::string encode_pack(const std::map<std::string, std::string>& entries);
 
-// A pack, read piece by piece: its index at the first look, then one entry for each. Where the file is
-// replaced by another, the new one serves from then on.
+// A pack that is read in parts: the index at the first look, then one entry per look. After the file is
+// replaced, the new one serves.
 class Pack final : public Tier {
  public:
-  // Touches no file. `shared` as of make_layer.
+  // Touches no file. `shared`: as in make_layer.
   Pack(std::string path, std::shared_ptr<FileSystem> files, bool shared);
   ~Pack() override;
 
@@ -38,7 +38,7 @@ class Pack final : public Tier {
   struct Index;
   class OpenFile;
 
-  // The index of the file that is open; if it has none that can be used, nothing, and `trouble` says why.
+  // The index of the open file. Null: it has no valid index, and `trouble` says why.
   std::shared_ptr<const Index> index(const OpenFile& file, Lookup& trouble) const;
   std::shared_ptr<const Index> read_index(const OpenFile& file, Lookup& trouble) const;
 
@@ -46,13 +46,13 @@ class Pack final : public Tier {
   const std::shared_ptr<FileSystem> files_;
   const bool shared_;
   mutable ForkMutex mutex_;                     // never held across a file access
-  mutable std::shared_ptr<const Index> index_;  // of the file that was looked at last
+  mutable std::shared_ptr<const Index> index_;  // of the file that was opened last
 };
 
 // A pack that is part of the program. Its index is read at the first look.
 class MemoryPack final : public Tier {
  public:
-  // `name` stands for its path; `bytes` must outlive it.
+  // `name` is reported as its path; `bytes` must outlive the pack.
   MemoryPack(std::string name, std::string_view bytes);
   ~MemoryPack() override;
 
@@ -63,7 +63,7 @@ class MemoryPack final : public Tier {
  private:
   struct Index;
 
-  // CacheIo: it is no pack.
+  // CacheIo if the bytes are not a pack.
   Result<std::shared_ptr<const Index>> index() const;
   std::string_view part(std::int64_t offset, std::int64_t bytes) const;
 

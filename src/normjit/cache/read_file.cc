@@ -30,7 +30,7 @@ FileContent read_opened(FileSystem& files, int file, const std::string& path, st
   if (facts.st_size > size_limit)
     return refuse(Outcome::unfit, "is larger than the " + std::to_string(size_limit) + " bytes allowed");
 
-  // If it is shorter than fstat said, what there is will not verify.
+  // A file that was truncated since fstat fails its checksum later.
   const auto read = [&](char* at, std::size_t count, std::size_t) { return files.read(file, at, count); };
   if (!read_fully(static_cast<std::size_t>(facts.st_size), content.bytes, read))
     return unreadable("read", path);

@@ -1,5 +1,4 @@
-// What every use of the FileSystem seam needs: patience with signals, and errors that name call, path and
-// reason.
+// Helpers for callers of FileSystem: retry after signals, and errors that name call, path and reason.
 #pragma once
 
 #include <cerrno>
@@ -12,7 +11,7 @@
 
 namespace normjit {
 
-// Makes a system call again for as long as signals interrupt it.
+// Repeats a system call while signals interrupt it.
 template <class Call>
 auto uninterrupted(const Call& call) {
   for (;;) {
@@ -21,8 +20,8 @@ auto uninterrupted(const Call& call) {
   }
 }
 
-// Reads so many bytes, or up to the end of the file, by read(at, count, done): a read() or pread(), which may
-// bring fewer. False if that fails: errno.
+// Reads `bytes` bytes, or up to the end of the file, with read(at, count, done), which calls read() or
+// pread(). False if that fails, with errno.
 template <class Read>
 bool read_fully(std::size_t bytes, std::string& to, const Read& read) {
   to.resize(bytes);

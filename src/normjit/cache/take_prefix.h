@@ -1,4 +1,4 @@
-// How the text headers of entries and packs are read.
+// For parsing the text headers of entries and packs.
 #pragma once
 
 #include <string_view>

@@ -18,18 +18,18 @@
 namespace normjit {
 namespace {
 
-// Removing a file of one block frees nothing to speak of, and a tuned plan, which is as small, took long to
-// measure: such entries are the last to go.
+// Entries of one disk block are removed last: they free little, and tuned plans, which are as small, took
+// long to measure.
 constexpr std::int64_t kBlock = 4096;
 
 struct File {
   std::string path;
   std::int64_t bytes = 0;
   struct timespec modified = {};
-  bool is_entry = false;  // else one that was moved aside
+  bool is_entry = false;  // else a quarantined one
 };
 
-// In the order in which they go.
+// The order of removal.
 bool goes_first(const File& a, const File& b) {
   const auto key = [](const File& file) {
     return std::tuple(file.is_entry && file.bytes <= kBlock, file.modified.tv_sec, file.modified.tv_nsec,
@@ -38,7 +38,8 @@ bool goes_first(const File& a, const File& b) {
   return key(a) < key(b);
 }
 
-// What the file system takes for the present; nothing if that cannot be had. Our own clock may be another.
+// The file system's time, which may differ from this machine's: that of a new file. Nothing if none can be
+// created.
 std::optional<std::int64_t> now(FileSystem& files, const std::string& directory, bool shared) {
   AtomicFile probe(files, directory, "probe", shared);
   struct stat facts = {};
@@ -46,8 +47,8 @@ std::optional<std::int64_t> now(FileSystem& files, const std::string& directory,
   return facts.st_mtime;
 }
 
-// Also from so far in the future: since then a clock was set back. In floating point, since a file can have
-// any time.
+// So old, or as far in the future (a clock was set back). In floating point, because a file's time can be any
+// number.
 bool is_stale(std::int64_t modified, std::int64_t present, std::int64_t stale_seconds) {
   return std::abs(static_cast<double>(present) - static_cast<double>(modified)) >=
          static_cast<double>(stale_seconds);

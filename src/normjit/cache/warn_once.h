@@ -1,4 +1,4 @@
-// Warnings that are given once a kind, however often the trouble is met.
+// Gives a warning once for each kind of trouble.
 #pragma once
 
 #include <atomic>
@@ -9,7 +9,7 @@
 
 namespace normjit {
 
-// Told of trouble with the cache, on the thread that met it; may be empty.
+// Called for trouble with the cache, on the thread that met it; may be empty.
 using Warn = std::function<void(std::string_view)>;
 
 // Thread-safe. The values of Trouble are single bits of an unsigned.
