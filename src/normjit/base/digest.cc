@@ -1,7 +1,6 @@
 #include "normjit/base/digest.h"
 
-// The whole of xxHash is compiled into this file, with internal linkage: no library to link, and no symbol
-// that could meet a host's own copy.
+// xxHash is compiled into this file with internal linkage: no library to link, no clash with a host's copy.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

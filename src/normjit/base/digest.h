@@ -1,5 +1,4 @@
-// The content hash of everything that normjit names or verifies by content: templates, cache keys, cache
-// entries.
+// The content hash of templates, cache keys and cache entries.
 #pragma once
 
 #include <span>
@@ -8,12 +7,11 @@
 
 namespace normjit {
 
-// XXH3, 128 bits, of these bytes as 32 lower-case hexadecimal digits, most significant first: what
-// `xxh128sum` prints. The same on every machine. It tells damage and difference, not malice: it is no
-// cryptographic hash.
+// XXH3, 128 bits, as 32 lower-case hexadecimal digits, most significant first: what `xxh128sum` prints. The
+// same on every machine. Not a cryptographic hash: it detects damage and difference, not malice.
 std::string digest(std::string_view bytes);
 
-// The same of pieces one behind the other, which need not be joined for it.
+// The digest of the concatenated pieces.
 std::string digest(std::span<const std::string_view> pieces);
 
 }  // namespace normjit

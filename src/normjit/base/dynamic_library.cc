@@ -15,7 +15,7 @@ DynamicLibrary DynamicLibrary::open(const std::string& path_or_soname, std::stri
     if (why != nullptr) *why = reason != nullptr ? reason : "the loader gives no reason";
     return DynamicLibrary();
   };
-  if (path_or_soname.empty()) return failed("the name is empty");  // to dlopen it is the program itself
+  if (path_or_soname.empty()) return failed("the name is empty");  // dlopen would open the program itself
   const ForkGate gate;
   if (!gate) return failed("the process is exiting");
   void* handle = dlopen(path_or_soname.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -47,7 +47,7 @@ std::string file_of_address(const void* address) {
   link_map* map = nullptr;
   if (dladdr1(address, &symbol, reinterpret_cast<void**>(&map), RTLD_DL_LINKMAP) == 0) return {};
   if (map->l_name[0] != '\0') return map->l_name;
-  // The program has no name in the loader's list, and argv[0] need not be a path.
+  // The loader's list has no name for the program, and argv[0] need not be a path.
   std::error_code ignored;
   return std::filesystem::read_symlink("/proc/self/exe", ignored).string();
 }

@@ -5,26 +5,26 @@
 
 namespace normjit {
 
-// An open library, or empty. A plain value. The library is never closed: a CUDA library must not be unloaded
-// under its own threads and exit handlers, and opening the same file twice costs nothing. Thread-safe.
-// Opening goes through the ForkGate: a fork waits for it, and an exiting process opens nothing more.
+// An open library, or empty. A plain value. Thread-safe. The library is never closed: a CUDA library must not
+// be unloaded under its own threads and exit handlers. Opening passes the ForkGate: a fork waits for it, and
+// an exiting process opens no library.
 class DynamicLibrary {
  public:
   DynamicLibrary() = default;
 
-  // Opens a file (a name with a slash) or what the loader finds under a soname. Its symbols stay out of the
-  // way of the host's own. Empty on failure, and then *why is the loader's reason.
+  // Opens a file (a name with a slash) or a soname, with RTLD_LOCAL: its symbols do not hide the host's.
+  // Empty on failure; *why is then the loader's reason.
   static DynamicLibrary open(const std::string& path_or_soname, std::string* why = nullptr);
 
-  // The library if this process has it already, else empty. Loads nothing.
+  // The library if this process has loaded it already, else empty.
   static DynamicLibrary already_loaded(const std::string& soname);
 
   explicit operator bool() const { return handle_ != nullptr; }
 
-  // The address of an exported function or object, nullptr where there is none.
+  // The address of an exported function or object, or nullptr.
   void* symbol(const char* name) const;
 
-  // The file, as the loader resolved it. Empty for an empty library.
+  // The file that the loader opened. Empty for an empty library.
   std::string path() const;
 
  private:
@@ -33,7 +33,7 @@ class DynamicLibrary {
   void* handle_ = nullptr;
 };
 
-// The program or shared library that holds the code or data at this address; empty if none does.
+// The program or shared library that contains this address; empty if none does.
 std::string file_of_address(const void* address);
 
 }  // namespace normjit

@@ -1,4 +1,4 @@
-// A file that was made part of the program at build time (scripts/embed_files.cmake).
+// A file that scripts/embed_files.cmake made part of the program at build time.
 #pragma once
 
 #include <string_view>

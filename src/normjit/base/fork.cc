@@ -11,23 +11,24 @@ namespace {
 
 constexpr int kSecondsForExit = 10;
 
-// All of this is there before the first constructor runs and after the last destructor.
-constinit std::uint64_t g_generation = 1;  // written by a child's only thread
+// Constant-initialised and trivially destroyed: usable before the first constructor and after the last
+// destructor.
+constinit std::uint64_t g_generation = 1;  // written only in a child, by its only thread
 
 constinit std::mutex g_list;
 constinit ForkLock* g_first = nullptr;
 
-constinit WritersFirstMutex g_gate;  // those behind it are its readers
+constinit WritersFirstMutex g_gate;  // threads inside the ForkGate are its readers
 constinit std::atomic<bool> g_exiting = false;
 thread_local int t_passes = 0;
 
-// Calls done() when nobody is behind the gate, or has been asked to wait for long enough.
+// Calls done() once no thread is inside the gate, or after kSecondsForExit.
 template <class Done>
 void when_all_are_out(const Done& done) {
   timespec until{};
   clock_gettime(CLOCK_REALTIME, &until);
   until.tv_sec += kSecondsForExit;
-  const bool out = t_passes == 0 && g_gate.try_lock_until(until);  // exit() may be called behind the gate
+  const bool out = t_passes == 0 && g_gate.try_lock_until(until);  // exit() may be called inside
   done();
   if (out) g_gate.unlock();
 }
@@ -37,9 +38,9 @@ void close_gate() {
   when_all_are_out([] {});
 }
 
-// exit() destroys its thread's thread_local objects before it runs the first handler. In the main thread this
-// one puts our handler on top at a moment when nobody behind the gate can put another over it: NVRTC 13.0
-// registers 3,331 while it is opened, and an exit in the middle of them, or of a first compile, crashed.
+// exit() destroys its thread's thread_local objects before it runs the first handler. This one, of the main
+// thread, registers our handler last, while no thread inside the gate can register another: NVRTC 13.0
+// registers 3,331 while it is opened, and an exit in the middle of that, or of a first compile, crashed.
 struct MainThreadEnds {
   ~MainThreadEnds() { when_all_are_out(ForkGate::close_at_exit); }
 };
@@ -55,8 +56,8 @@ void watch_main_thread() {
 std::uint64_t fork_generation() noexcept { return g_generation; }
 
 struct ForkHandlers {
-  // The gate first: those behind it take locks on their way out. Who forks behind the gate is no obstacle to
-  // itself.
+  // The gate first: threads inside it take locks on their way out. A thread that forks inside the gate gives
+  // up its own pass meanwhile.
   static void before() {
     if (t_passes > 0) g_gate.unlock_shared();
     g_gate.lock();
@@ -76,7 +77,7 @@ struct ForkHandlers {
     for (ForkLock* lock = g_first; lock != nullptr; lock = lock->next_) lock->renew();
     std::construct_at(&g_list);
     std::construct_at(&g_gate);
-    g_exiting = false;  // another thread's exit is none of the child
+    g_exiting = false;  // the exit of another thread does not reach the child
     watch_main_thread();
     if (t_passes > 0) g_gate.lock_shared();
   }
@@ -101,7 +102,8 @@ void ForkLock::withdraw() noexcept {
   (previous_ != nullptr ? previous_->next_ : g_first) = next_;
 }
 
-// Asked twice: before, so that nobody waits behind an exit, and behind the gate, where the exit waits for us.
+// g_exiting is read twice: before, so that no thread waits for an exit to end, and inside, where the exit
+// waits for this thread.
 ForkGate::ForkGate() noexcept : open_(t_passes > 0 || !g_exiting) {
   if (open_ && t_passes == 0) {
     watch_main_thread();
@@ -118,7 +120,7 @@ ForkGate::~ForkGate() {
 }
 
 void ForkGate::close_at_exit() noexcept {
-  std::atexit(close_gate);  // what is registered last runs first
+  std::atexit(close_gate);  // the last one registered runs first
 }
 
 }  // namespace normjit

@@ -1,9 +1,9 @@
-// What a fork, and the end of the process, must find in order.
+// Keeps locks and guarded state consistent across fork() and at process exit.
 //
-// A fork copies one thread. A lock that another thread held stays held in the child for good, and what it was
-// in the middle of is never ended there. So a fork takes every ForkSafe lock and waits until nobody is behind
-// the ForkGate; then the child can do whatever its parent could. Handlers for this are registered when the
-// library is loaded.
+// fork() copies only the calling thread: a lock that another thread holds stays locked in the child for good,
+// and what that thread was doing is never finished there. So a fork takes every ForkSafe lock and waits until
+// no thread is inside the ForkGate; the child can then do all that its parent could. The handlers are
+// registered when the library is loaded.
 #pragma once
 
 #include <pthread.h>
@@ -14,13 +14,12 @@
 
 namespace normjit {
 
-// Which process of a line of forks this is: 1 in the first, in a child one more than in its parent. Unlike a
-// process id it never comes again. What is bound to a process remembers it. Costs a load.
+// The depth of this process in its line of forks: 1 in the first, in a child one more than in its parent.
+// Unlike a process id it is never reused, so it tells a child from its parent. Costs a load.
 std::uint64_t fork_generation() noexcept;
 
-// A std::shared_mutex where readers do not overtake a writer who waits, so that a fork need not wait for a
-// gap between them: with 8 threads reading at full speed it came after 1 s, here after 10 ms. In exchange a
-// thread must not read twice at once.
+// A std::shared_mutex that prefers writers, so that a fork is not starved by readers: with 8 threads reading
+// at full speed it waits 10 ms instead of 1 s. In exchange a thread must not lock it shared twice.
 class WritersFirstMutex {
  public:
   void lock() noexcept { pthread_rwlock_wrlock(&lock_); }
@@ -36,7 +35,7 @@ class WritersFirstMutex {
   pthread_rwlock_t lock_ = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
 };
 
-// A lock in the list of those that a fork takes.
+// A lock that a fork takes.
 class ForkLock {
  public:
   ForkLock(const ForkLock&) = delete;
@@ -45,7 +44,7 @@ class ForkLock {
  protected:
   ForkLock() = default;
   ~ForkLock() = default;
-  // By the most derived class: a fork may come right behind the first and right before the second.
+  // Called by the most derived class: a fork may come right after enlist() and right before withdraw().
   void enlist() noexcept;
   void withdraw() noexcept;
 
@@ -59,9 +58,9 @@ class ForkLock {
   ForkLock* previous_ = nullptr;
 };
 
-// A mutex that is free in a forked child, with what it guards whole. In exchange it
-// must be a leaf: nothing else is locked, made ForkSafe or destroyed, waited for, called back, read from a
-// file or asked of a driver while it is held, for a fork waits for every holder.
+// A mutex that is unlocked in a forked child, with consistent data behind it. Hold it for memory accesses
+// only, since a fork waits for every holder: no other lock, no wait, no callback, no file or driver call, and
+// no construction or destruction of a ForkSafe.
 template <class Mutex>
 class ForkSafe final : ForkLock {
  public:
@@ -77,7 +76,7 @@ class ForkSafe final : ForkLock {
  private:
   void take() noexcept override { mutex_.lock(); }
   void give_back() noexcept override { mutex_.unlock(); }
-  // Unlocking would not do: a pthread_rwlock_t knows its writer by a thread id, which is another here.
+  // Not by unlocking: a pthread_rwlock_t stores its writer's thread id, which differs in the child.
   void renew() noexcept override { std::construct_at(&mutex_); }
 
   Mutex mutex_;
@@ -85,9 +84,9 @@ class ForkSafe final : ForkLock {
 using ForkMutex = ForkSafe<std::mutex>;
 using ForkSharedMutex = ForkSafe<WritersFirstMutex>;
 
-// A pass for code that neither a fork nor the end of the process may cut in two: calls of NVRTC, and of the
-// loader, whose own locks a fork would copy. A fork waits until all have left, and lets nobody in meanwhile.
-// A thread that has a pass gets more at once. Behind the gate nothing of the host is called or waited for.
+// A scope that neither a fork nor the end of the process interrupts: for calls of NVRTC and of the loader,
+// whose own locks a fork would copy. A fork waits until all threads have left, and holds back others
+// meanwhile. Scopes nest within a thread. Inside, call no host code and wait for none.
 class ForkGate {
  public:
   ForkGate() noexcept;
@@ -95,12 +94,12 @@ class ForkGate {
   ForkGate(const ForkGate&) = delete;
   ForkGate& operator=(const ForkGate&) = delete;
 
-  // False once the process is exiting: what the gate protects is about to be torn down and must not be begun.
+  // False once the process is exiting: the libraries are being torn down, call nothing of them.
   explicit operator bool() const noexcept { return open_; }
 
-  // Makes the end of the process close the gate for good, and wait up to 10 seconds for those behind it,
-  // before it runs any exit handler that is registered by now. To be called behind the gate whenever a
-  // library may have registered one; costs a few bytes each time.
+  // Registers an exit handler that closes the gate for good and waits up to 10 seconds for the threads
+  // inside. It runs before every exit handler registered so far: call it inside the gate whenever a library
+  // may have registered one. Costs a few bytes each time.
   static void close_at_exit() noexcept;
 
  private:

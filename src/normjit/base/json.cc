@@ -8,8 +8,8 @@
 namespace normjit {
 namespace {
 
-// The bytes of the UTF-8 sequence at the beginning of `text`, or 0: no shorter way of writing it, no half of
-// a surrogate pair, nothing beyond U+10FFFF.
+// The length of the valid UTF-8 sequence at the beginning of `text`, or 0: also for overlong forms,
+// surrogates and values above U+10FFFF.
 std::size_t sequence_at(std::string_view text) {
   const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
   const auto follows = [&](std::size_t i, unsigned low = 0x80, unsigned high = 0xbf) {
@@ -63,7 +63,7 @@ std::string quoted(std::string_view text) {
   return all + '"';
 }
 
-// Between its brackets, each line two further in.
+// Puts brackets around the lines, and indents them by two.
 std::string enclosed(char open, const std::string& inside, char close) {
   if (inside.empty()) return {open, close};
   std::string all = {open};
@@ -81,7 +81,7 @@ Json::Json(double value) {
     text_ = "null";
     return;
   }
-  // Numbers of a size that people read without an exponent have none.
+  // No exponent for numbers of everyday size.
   const double size = std::fabs(value);
   const bool plain = size == 0 || (size >= 1e-4 && size < 1e15);
   std::array<char, 64> digits;

@@ -1,4 +1,4 @@
-// Writes JSON texts, as the reports are: members in the order in which they are added, set in by two blanks.
+// Writes JSON: members in the order in which they are added, indented by two spaces.
 #pragma once
 
 #include <concepts>
@@ -9,13 +9,13 @@
 
 namespace normjit {
 
-// A value as its text; nested lines are set in by whoever takes the value up.
+// A value as its text; the enclosing value indents its lines.
 class Json {
  public:
-  Json(std::string_view text);  // bytes that are not UTF-8 become U+FFFD: paths and logs may hold anything
+  Json(std::string_view text);  // invalid UTF-8, as paths and logs may hold, becomes U+FFFD
   Json(const std::string& text) : Json(std::string_view(text)) {}
   Json(const char* text) : Json(std::string_view(text)) {}
-  Json(double value);  // null where JSON has no such number
+  Json(double value);  // null for infinities and NaN
   Json(bool value) : text_(value ? "true" : "false") {}
   template <std::integral Number>
   requires(!std::same_as<Number, bool>) Json(Number value) : text_(std::to_string(value)) {}
@@ -33,7 +33,7 @@ class JsonObject {
  public:
   JsonObject& add(std::string_view name, const Json& value);
   operator Json() const;
-  std::string text() const;  // with a line break at the end
+  std::string text() const;  // ends with a line break
 
  private:
   std::string members_;

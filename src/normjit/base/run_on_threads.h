@@ -1,4 +1,4 @@
-// The one way in which normjit starts threads: some for a task, joined before it returns.
+// Runs a task on several threads and joins them.
 #pragma once
 
 #include <exception>
@@ -8,8 +8,8 @@
 
 namespace normjit {
 
-// Runs work() on up to `threads` threads at once, the calling one among them, and returns when all have
-// returned. Where the system refuses a thread, fewer do. The first exception of work() is thrown again here.
+// Runs work() on up to `threads` threads at once, the calling one included, and returns when all have ended;
+// on fewer if the system refuses threads. Rethrows the first exception of work().
 template <class Work>
 void run_on_threads(int threads, const Work& work) {
   std::exception_ptr thrown;
@@ -26,7 +26,7 @@ void run_on_threads(int threads, const Work& work) {
   others.reserve(threads > 1 ? static_cast<std::size_t>(threads - 1) : 0);
   try {
     for (int i = 1; i < threads; ++i) others.emplace_back(guarded);
-  } catch (const std::exception&) {  // no more threads, or no memory for one: go on with those there are
+  } catch (const std::exception&) {  // no more threads, or no memory for one: use those that started
   }
   guarded();
   for (std::thread& other : others) other.join();

@@ -1,4 +1,4 @@
-// A kernel source as the compiler sees it, and the launch facts that the generator made together with it.
+// A kernel source, as generator and compiler exchange it.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@ namespace normjit {
 struct Source {
   std::string text;    // one complete CUDA C++ translation unit; #line directives name the template files
   std::string kernel;  // the extern "C" entry point
-  std::string description;  // what it is, for error messages: the canonical spec and the plan
+  std::string description;  // for error messages: the canonical spec and the plan
 };
 
 }  // namespace normjit

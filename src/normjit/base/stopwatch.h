@@ -5,7 +5,7 @@
 
 namespace normjit {
 
-// Runs from its construction on.
+// Starts at its construction.
 class Stopwatch {
  public:
   double seconds() const { return microseconds() / 1e6; }

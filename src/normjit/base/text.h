@@ -1,4 +1,4 @@
-// Small text helpers that more than one stage needs.
+// Text helpers that several stages use.
 #pragma once
 
 #include <charconv>
@@ -22,7 +22,7 @@ inline std::vector<std::string_view> split(std::string_view text, char separator
   }
 }
 
-// One string out of many, as a message is put together.
+// Joins the parts of a message.
 inline std::string concat(std::initializer_list<std::string_view> parts) {
   std::string whole;
   for (std::string_view part : parts) whole += part;
@@ -37,7 +37,7 @@ std::string shortest(Number value) {
   return std::string(text, end);
 }
 
-// The number that is the whole text, or nothing. Independent of the locale.
+// Parses the whole text as a number, or nothing. Independent of the locale.
 template <class Number>
 std::optional<Number> number(std::string_view text) {
   Number value{};
@@ -46,8 +46,8 @@ std::optional<Number> number(std::string_view text) {
   return value;
 }
 
-// A number of bytes as people write it: digits, and behind them, if you like, K, M or G in either case, which
-// are powers of 1024 ("256M"). Nothing for any other text, a negative number and what does not fit.
+// Parses a number of bytes: digits and an optional K, M or G, in either case, for powers of 1024 ("256M").
+// Nothing for any other text, also for a negative number and on overflow.
 inline std::optional<std::int64_t> bytes_from(std::string_view text) {
   int shift = 0;
   switch (text.empty() ? '\0' : text.back()) {

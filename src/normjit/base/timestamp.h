@@ -1,4 +1,4 @@
-// Points in time for people and programs alike.
+// Points in time as text.
 #pragma once
 
 #include <cstdint>
