@@ -334,7 +334,7 @@ TEST(LosesContext, IsWhatTheDriverAnswersForGoodAfterAKernelHasFailed) {
     EXPECT_EQ(code_of(result), Code::DriverError) << result;
     EXPECT_FALSE(refuses_code(static_cast<CUresult>(result))) << result;
     EXPECT_FALSE(refuses_to_run_together(result)) << result;
-    EXPECT_THAT(advice_on(result), HasSubstr("whoever's"));
+    EXPECT_THAT(advice_on(result), HasSubstr("of normjit or of other code"));
   }
   for (const CUresult other : {CUDA_SUCCESS, CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_INVALID_CONTEXT,
                                CUDA_ERROR_NO_BINARY_FOR_GPU, CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE})

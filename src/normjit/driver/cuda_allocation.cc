@@ -8,8 +8,8 @@
 namespace normjit {
 namespace {
 
-// Memory that cuMemMap put together of pieces, as PyTorch's expandable segments are: the driver tells the
-// range of one piece, and a tensor may well go on in the next.
+// Memory that cuMemMap mapped in pieces, as PyTorch's expandable segments: the driver tells the range of one
+// piece, and a tensor may continue in the next.
 bool is_mapped_in_pieces(const DriverTable& driver, const void* address) {
   CUmemGenericAllocationHandle piece = 0;
   if (driver.cuMemRetainAllocationHandle(&piece, const_cast<void*>(address)) != CUDA_SUCCESS) return false;
@@ -21,7 +21,7 @@ bool is_mapped_in_pieces(const DriverTable& driver, const void* address) {
 
 Result<Allocation> read_allocation(const DriverTable& driver, const void* address) {
   const auto at = reinterpret_cast<std::uintptr_t>(address);
-  // All have a value at first: the driver leaves alone what does not apply, and writes a flag as one byte or
+  // Initialised, because the driver does not write what does not apply, and writes a flag as one byte or
   // four.
   unsigned type = 0, managed = 0;
   int ordinal = -1;
@@ -42,7 +42,7 @@ Result<Allocation> read_allocation(const DriverTable& driver, const void* addres
   if (result != CUDA_SUCCESS) return driver_error(driver, result, "cuPointerGetAttributes");
 
   const bool on_device = type == CU_MEMORYTYPE_DEVICE && managed == 0;
-  // Pinned memory counts only where a kernel may use the very pointer that the host uses.
+  // Pinned memory counts only if kernels may use the host's pointer.
   const bool mapped_host = type == CU_MEMORYTYPE_HOST && device_address == at;
   facts.device_accessible = on_device || managed != 0 || mapped_host;
   if (on_device) facts.device = ordinal;

@@ -7,7 +7,7 @@
 
 namespace normjit {
 
-// As Driver::allocation says; `driver` must be initialised.
+// Driver::allocation; `driver` must be initialised.
 Result<Allocation> read_allocation(const DriverTable& driver, const void* address);
 
 }  // namespace normjit

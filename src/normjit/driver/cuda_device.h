@@ -9,14 +9,14 @@
 
 namespace normjit {
 
-// One GPU. Its facts are its own: two GPUs of a machine may differ. A GPU that cannot say them (it fell off
-// the bus) keeps the reason and leaves the others usable.
+// One GPU. If its profile cannot be read (it fell off the bus), it keeps the error, and the others stay
+// usable.
 struct CudaDevice {
   CUdevice handle = 0;
   Result<DeviceProfile> profile;
 };
 
-// Initialises the driver (cuInit) and reads every device, by ordinal; makes no context. NoDevice where the
+// Initialises the driver (cuInit) and reads every device, by ordinal; makes no context. NoDevice if the
 // driver sees none.
 Result<std::vector<CudaDevice>> read_devices(const DriverTable& driver);
 

@@ -7,7 +7,7 @@
 namespace normjit {
 
 Result<const CudaDriver::Machine*> CudaDriver::machine() {
-  // The driver would answer so, too, but not where a fork has cut its initialisation in two.
+  // The driver answers so too, but not if the fork interrupted its initialisation.
   const std::uint64_t generation = fork_generation(), initialised = initialised_.load();
   if (initialised != 0 && initialised != generation)
     return Error{Code::ForkedAfterCudaInit, Status{Code::ForkedAfterCudaInit}.message()};
@@ -113,7 +113,7 @@ Result<Allocation> CudaDriver::allocation(const void* address) {
   return read_allocation((*machine)->driver, address);
 }
 
-// The null stream answers with an error while a stream that it waits for is being captured.
+// For the null stream the call fails while a stream that it waits for is being captured.
 bool CudaDriver::is_capturing(Stream stream) noexcept {
   const Result<const Machine*> machine = this->machine();
   if (!machine) return false;

@@ -17,9 +17,8 @@
 
 namespace normjit {
 
-// Opens the driver's library and initialises it on the first call that needs so; no lock anywhere. It makes,
-// retains and switches no context: what works on a device without one uses the driver's context-independent
-// calls.
+// Opens the driver's library and initialises it on the first call that needs it, without a lock. Makes,
+// retains and switches no context: what must work without one uses the driver's context-independent calls.
 class CudaDriver final : public Driver {
  public:
   using Open = std::function<Result<DriverTable>()>;
@@ -50,7 +49,7 @@ class CudaDriver final : public Driver {
   const Open open_;
   PublishOnce<DriverTable> driver_;
   PublishOnce<Machine> machine_;
-  std::atomic<std::uint64_t> initialised_ = 0;  // the fork_generation() that called cuInit; 0: none
+  std::atomic<std::uint64_t> initialised_ = 0;  // the fork_generation() that called cuInit; 0: not called
 };
 
 }  // namespace normjit

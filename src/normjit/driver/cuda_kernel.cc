@@ -10,8 +10,8 @@
 namespace normjit {
 namespace {
 
-// Makes this thread's calls legal beside a stream capture that is under way. Without it, a capture in the
-// global mode, of whichever thread, is invalidated by cuLibraryUnload.
+// Makes this thread's calls legal during a stream capture. Without it, cuLibraryUnload invalidates any
+// thread's capture in the global mode.
 class BesideCapture {
  public:
   explicit BesideCapture(const DriverTable& driver) : driver_(driver) { exchange(); }
@@ -26,8 +26,8 @@ class BesideCapture {
   CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
 };
 
-// cuLibraryLoadData is given no size: it believes an ELF file's header about where its tables are, and would
-// read past the end of one that was cut off.
+// cuLibraryLoadData takes no size: it trusts an ELF header's offsets, and would read past the end of a
+// truncated file.
 bool is_cut_off(std::string_view code) {
   if (code.substr(0, SELFMAG) != ELFMAG) return code.empty();
   Elf64_Ehdr header;
@@ -40,12 +40,12 @@ bool is_cut_off(std::string_view code) {
          reaches_past(header.e_phoff, std::uint64_t{header.e_phnum} * header.e_phentsize);
 }
 
-// Larger clusters run only on some GPUs, and only by a kernel that says it wants them.
+// Larger clusters are non-portable: a kernel must opt in, and only some GPUs run them.
 constexpr int kPortableCluster = 8;
 
 Error refused(const std::string& kernel, const std::string& why) {
   return {Code::LoadFailed,
-          "The driver does not take the code of kernel " + kernel + ": " + why +
+          "The driver refuses the code of kernel " + kernel + ": " + why +
               ". It must be whole, made for this device's architecture, and by a compiler no newer "
               "than the driver."};
 }
@@ -63,19 +63,18 @@ Result<std::shared_ptr<LoadedKernel>> CudaKernel::load(const DriverTable& driver
     return driver_error(driver, result, std::string(call) + " of kernel " + kernel);
   };
 
-  // A copy, because PTX must end in a NUL, which a string_view does not promise.
+  // A copy, because PTX must end in a NUL, which a string_view need not.
   const std::string image(code);
   CUlibrary library = nullptr;
   CUresult result =
       driver.cuLibraryLoadData(&library, image.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0);
   if (result != CUDA_SUCCESS) return failed(result, "cuLibraryLoadData");
   const std::shared_ptr<CudaKernel> loaded(
-      new CudaKernel(driver, library, place));  // unloads on every way out
+      new CudaKernel(driver, library, place));  // its destructor unloads on errors
 
   result = driver.cuLibraryGetKernel(&loaded->kernel_, library, kernel.c_str());
   if (result != CUDA_SUCCESS) return failed(result, "cuLibraryGetKernel");
-  // Even little dynamic memory may need it: the default limit is 48 KiB less what the kernel declares
-  // statically.
+  // Set for any size: the default limit is 48 KiB less the kernel's static shared memory.
   if (shape.dynamic_shared_bytes > 0) {
     result = driver.cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                                          shape.dynamic_shared_bytes, loaded->kernel_, place.device);
@@ -97,16 +96,15 @@ Result<std::shared_ptr<LoadedKernel>> CudaKernel::load(const DriverTable& driver
 }
 
 CudaKernel::~CudaKernel() {
-  if (fork_generation() != generation_) return;  // a forked child has no part in its parent's libraries
+  if (fork_generation() != generation_) return;  // a forked child does not own its parent's libraries
   const BesideCapture beside_capture(driver_);
-  // Nobody is left to be told of a failure, and at process exit it is expected: the driver may be gone
-  // already.
+  // A failure is ignored: at process exit the driver may be gone already.
   driver_.cuLibraryUnload(library_);
 }
 
 namespace {
 
-// A launch as the driver takes it, with the attributes that it points to.
+// A CUlaunchConfig and its attributes.
 class Configuration {
  public:
   Configuration(std::uint32_t blocks, const LaunchShape& shape, Stream stream) noexcept {
@@ -137,13 +135,13 @@ class Configuration {
     return attribute.value;
   }
 
-  CUlaunchAttribute attributes_[3];  // most launches have none, and would pay for 200 zeros
+  CUlaunchAttribute attributes_[3];  // uninitialised: zeroing 200 bytes would cost every launch
   CUlaunchConfig config_{};
 };
 
 }  // namespace
 
-// A CUkernel would launch on whatever device is current, where it is not set up and the tensors are not.
+// The driver would launch a CUkernel on any current device, also where it is not set up.
 int CudaKernel::launch(std::uint32_t blocks, const LaunchShape& shape, Stream stream,
                        void** arguments) const noexcept {
   CUdevice current = device_;
@@ -153,9 +151,9 @@ int CudaKernel::launch(std::uint32_t blocks, const LaunchShape& shape, Stream st
   return launch_(configuration.get(), function(), arguments, nullptr);
 }
 
-// A MIG slice is a device of its own, with its own number. Of a share that MPS gives to a process or to a
-// context, the context's affinity tells where the driver says it at all; where it does not, a cooperative
-// launch that is too large is refused all the same.
+// A MIG slice is a device with its own number of multiprocessors. A share that MPS gives to a process or a
+// context shows in the context's execution affinity, if the driver reports it; if not, it still refuses a
+// cooperative launch that is too large.
 Result<int> CudaKernel::multiprocessors() const {
   int all = 0;
   const CUresult result =

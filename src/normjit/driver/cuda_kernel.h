@@ -1,4 +1,4 @@
-// A library of the driver with the one kernel that is launched from it.
+// A CUlibrary and its one kernel.
 #pragma once
 
 #include <memory>
@@ -11,18 +11,18 @@
 
 namespace normjit {
 
-// A cache line holds all that a launch reads.
+// All members that a launch reads are in one cache line.
 class alignas(64) CudaKernel final : public LoadedKernel {
  public:
-  // Where a kernel is loaded for.
+  // What a kernel is loaded for.
   struct Place {
     CUdevice device = 0;
     bool is_current = false;  // the device's context is current
-    bool is_only = false;     // the driver sees no other device: launches need not look which one is current
+    bool is_only = false;     // the driver sees one device: launches need not check which one is current
   };
-  // Loads `code`, finds `kernel` and sets it up for a device. If that is current, the code is brought onto it
-  // now, so that the first launch costs what every launch costs; else the first launch there brings it. Legal
-  // while this or another thread captures a stream. LoadFailed, OutOfMemory, DriverError.
+  // Loads `code`, finds `kernel` and sets it up for a device. If that is current, the code is copied to it
+  // now, so that the first launch costs no more than later ones; else by the first launch. Legal while this
+  // or another thread captures a stream. LoadFailed, OutOfMemory, DriverError.
   static Result<std::shared_ptr<LoadedKernel>> load(const DriverTable& driver, std::string_view code,
                                                     const std::string& kernel, const Place& place,
                                                     const LaunchShape& shape);
@@ -43,13 +43,13 @@ class alignas(64) CudaKernel final : public LoadedKernel {
         generation_(fork_generation()),
         driver_(driver) {}
 
-  // The driver takes a CUkernel as the function, and finds that of the current context.
+  // The driver accepts a CUkernel as the function, and finds the one of the current context.
   CUfunction function() const noexcept { return reinterpret_cast<CUfunction>(kernel_); }
   Result<int> multiprocessors() const;
 
   CUkernel kernel_ = nullptr;
   decltype(DriverTable::cuLaunchKernelEx) const launch_;
-  decltype(DriverTable::cuCtxGetDevice) const current_device_;  // null where there is but one device
+  decltype(DriverTable::cuCtxGetDevice) const current_device_;  // null if there is one device
   const CUlibrary library_;
   const CUdevice device_;
   const std::uint64_t generation_;  // of the process that loaded it

@@ -1,5 +1,4 @@
-// Loads machine code and launches a named kernel with an argument array. Knows nothing of layer
-// normalization.
+// The interface to the driver: loads machine code, launches a named kernel with an argument array.
 #pragma once
 
 #include <cstddef>
@@ -14,58 +13,58 @@
 
 namespace normjit {
 
-// The shape of a launch besides its grid; the same struct serves the driver and whatever else runs kernels.
+// The shape of a launch besides its grid, for the driver and for the executor on the CPU.
 struct LaunchShape {
   int threads = 0;  // a block
   int dynamic_shared_bytes = 0;
   int cluster_blocks = 1;         // blocks that form a cluster (sm_90 and newer); divides the grid
   bool cooperative = false;       // all blocks are resident together, or the launch fails
-  bool overlap_previous = false;  // may start before the launch in front has finished (sm_90 and newer)
+  bool overlap_previous = false;  // may start before the previous launch has finished (sm_90 and newer)
 };
 
-// A kernel in a loaded library, set up for the device that it was loaded for. Unloaded with its last owner;
-// outliving the Driver, a fork and the end of main are harmless.
+// A loaded kernel, set up for its device. Unloaded with its last owner; it may outlive the Driver, a fork and
+// the end of main.
 class LoadedKernel {
  public:
   virtual ~LoadedKernel() = default;
   // One kernel launch. `arguments` holds a pointer to each argument, as cuLaunchKernel takes them. Returns
-  // the driver's CUresult, 0 for success; CUDA_ERROR_INVALID_DEVICE, with nothing launched, where the current
+  // the driver's CUresult, 0 for success; CUDA_ERROR_INVALID_DEVICE, without a launch, where the current
   // context is another device's. Takes no lock, allocates nothing.
   virtual int launch(std::uint32_t blocks, const LaunchShape& shape, Stream stream,
                      void** arguments) const noexcept = 0;
-  // How many blocks of launches of this shape the kernel's device runs at once, by what the driver knows of
-  // this process's share of it; 0 where a cluster fits nowhere. Other work on the device is not looked at.
-  // NoContext unless the device's context is current.
+  // How many blocks of launches of this shape the device runs at once, within this process's share of it
+  // (MIG, MPS) as far as the driver tells it, and without regard to other work on it; 0 where no cluster
+  // fits. NoContext unless the device's context is current.
   virtual Result<int> resident_blocks(const LaunchShape& shape) const = 0;
 };
 
-// Whether this result of a launch means that the device cannot run blocks together that must be: those of a
-// cooperative launch, or of a cluster.
+// Whether this result of a launch means that blocks which must be resident together, those of a cooperative
+// launch or of a cluster, do not fit.
 bool refuses_to_run_together(int result) noexcept;
 
-// The code of a CUresult that is no success: what is wrong where the result says so, else DriverError.
+// The code of a failed CUresult: DriverError where no other code fits.
 Code code_of(int result) noexcept;
 
-// Whether this result is the last word of a context: a kernel that ran in it, whoever's, has failed, and from
-// then on every call that needs the context answers so.
+// Whether the context is lost: a kernel that ran in it has failed, and from then on every call that needs the
+// context returns this result.
 bool loses_context(int result) noexcept;
-// What to do about it; a sentence with a space in front, empty for results whose own text says enough.
+// Advice on a result: a sentence with a leading space, or empty.
 const char* advice_on(int result) noexcept;
 
-// What the driver knows of an address.
+// What the driver knows about an address.
 struct Allocation {
-  // Device memory, managed memory, or pinned host memory that kernels see under this very address. Memory
-  // from malloc never counts, not even where the GPU could page it in.
+  // Device memory, managed memory, or pinned host memory that kernels see at the same address. Memory from
+  // malloc never counts, even if the GPU could page it in.
   bool device_accessible = false;
-  int device = -1;  // ordinal of the GPU that owns it; -1 where none does: host and managed memory
+  int device = -1;  // ordinal of the GPU that owns it; -1 for host and managed memory
   // From the address to the end of its allocation; UINT64_MAX where unknown, as for memory mapped in pieces.
   std::uint64_t bytes_left = 0;
 };
 
-// Seam: CudaDriver in production, a fake in tests. Implementations are thread-safe. Nothing is opened before
-// the first call, and no call changes the caller's current context or makes one. Every call may also fail
-// with NoDriver, DriverTooOld and DriverError; all but version() with NoDevice, and with ForkedAfterCudaInit
-// in a child of a process that had initialised the driver.
+// A seam: CudaDriver in production, a fake in tests. Implementations are thread-safe. The library is opened
+// at the first call; no call changes the caller's current context or makes one. Every call may also fail with
+// NoDriver, DriverTooOld and DriverError; all but version() with NoDevice, and with ForkedAfterCudaInit in a
+// child of a process that had initialised the driver.
 class Driver {
  public:
   virtual ~Driver() = default;
@@ -76,8 +75,8 @@ class Driver {
   virtual Result<int> device_count() = 0;
   // The ordinal of the current context's device. NoContext.
   virtual Result<int> current_device() = 0;
-  // What current_device() and profile() of it say, for callers who have no time for a Result. A null profile
-  // where one of them has an error to tell; else it lives as long as the driver.
+  // The noexcept fast path of current_device() and profile(): a null profile on any error, else one that
+  // lives as long as the driver.
   struct Current {
     int device = -1;
     const DeviceProfile* profile = nullptr;
@@ -86,13 +85,13 @@ class Driver {
   // Read once per device.
   virtual Result<DeviceProfile> profile(int device) = 0;
   virtual Result<std::string> device_name(int device) = 0;
-  // Loads `code` (cubin or PTX), finds `kernel` and sets it up for `device`; where that device's context is
-  // current, the first launch then costs what every launch costs. Legal while a stream is being captured.
-  // LoadFailed when the driver refuses the code; OutOfMemory.
+  // Loads `code` (cubin or PTX), finds `kernel` and sets it up for `device`; if that device's context is
+  // current, the first launch costs no more than later ones. Legal while a stream is being captured.
+  // LoadFailed if the driver refuses the code; OutOfMemory.
   virtual Result<std::shared_ptr<LoadedKernel>> load(std::string_view code, const std::string& kernel,
                                                      int device, const LaunchShape& shape) = 0;
   virtual Result<Allocation> allocation(const void* address) = 0;
-  // Whether work that is given to the stream becomes part of a graph, or would spoil the capture of another.
+  // Whether work on the stream would become part of a graph, or invalidate another stream's capture.
   virtual bool is_capturing(Stream) noexcept { return false; }
   // "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered"; "CUresult 700" without a driver.
   virtual std::string describe(int result) = 0;

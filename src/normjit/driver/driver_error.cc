@@ -14,7 +14,7 @@ Code code_of(int result) noexcept {
       return Code::NoContext;
     case CUDA_ERROR_STUB_LIBRARY:
       return Code::NoDriver;
-    case CUDA_ERROR_NOT_INITIALIZED:  // the answer to a child whose parent had initialised CUDA
+    case CUDA_ERROR_NOT_INITIALIZED:  // in a child whose parent had initialised CUDA
       return Code::ForkedAfterCudaInit;
     default:
       return Code::DriverError;
@@ -22,7 +22,7 @@ Code code_of(int result) noexcept {
 }
 
 bool loses_context(int result) noexcept {
-  constexpr int kContained = 226, kTensorMemoryLeak = 721;  // which the headers of CUDA 12.0 do not have
+  constexpr int kContained = 226, kTensorMemoryLeak = 721;  // missing in the headers of CUDA 12.0
   switch (result) {
     case kContained:
     case CUDA_ERROR_ILLEGAL_ADDRESS:
@@ -44,7 +44,7 @@ bool loses_context(int result) noexcept {
 
 const char* advice_on(int result) noexcept {
   if (loses_context(result))
-    return " A kernel that ran in this context has failed, whoever's it was, and the context is "
+    return " A kernel that ran in this context, of normjit or of other code, has failed, and the context is "
            "lost: end the process; compute-sanitizer names the kernel.";
   switch (result) {
     case CUDA_ERROR_OUT_OF_MEMORY:
@@ -78,7 +78,7 @@ Error driver_error(const DriverTable& driver, CUresult result, const std::string
   return {code_of(result), what + " failed with " + describe(driver, result) + "." + advice_on(result)};
 }
 
-// Not supported: what a device without such launches at all answers.
+// NOT_SUPPORTED: the device has no such launches at all.
 bool refuses_to_run_together(int result) noexcept {
   return result == CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE || result == CUDA_ERROR_INVALID_CLUSTER_SIZE ||
          result == CUDA_ERROR_NOT_SUPPORTED;

@@ -23,8 +23,7 @@ Error too_old(const std::string& what) {
 }  // namespace
 
 Result<DriverTable> read_driver(const FindSymbol& find) {
-  // These two by their exported names: the version says what may be asked of cuGetProcAddress, which finds
-  // the rest.
+  // These two by their exported names; cuGetProcAddress finds the rest.
   const auto get_version = reinterpret_cast<GetVersion>(find("cuDriverGetVersion"));
   int version = 0;
   if (get_version == nullptr || get_version(&version) != CUDA_SUCCESS) {
@@ -37,7 +36,7 @@ Result<DriverTable> read_driver(const FindSymbol& find) {
   const auto get = reinterpret_cast<GetProcAddress>(find("cuGetProcAddress_v2"));
   if (get == nullptr) return too_old("has no cuGetProcAddress_v2");
 
-  // The pinned version keeps signatures as the table spells them, however new the driver is.
+  // The version pins the signature, however new the driver is.
   const auto function = [get](const char* name, int of_version) -> void* {
     void* address = nullptr;
     const CUresult result = get(name, &address, of_version, CU_GET_PROC_ADDRESS_DEFAULT, nullptr);
@@ -53,7 +52,7 @@ Result<DriverTable> read_driver(const FindSymbol& find) {
 }
 
 Result<DriverTable> open_driver() {
-  const ForkGate gate;  // for the loader's locks: looking up a symbol takes them, too
+  const ForkGate gate;  // for the loader's locks, which looking up a symbol takes too
   std::string why;
   const DynamicLibrary library = DynamicLibrary::open("libcuda.so.1", &why);
   if (!library) {

@@ -12,12 +12,12 @@ static_assert(CUDA_VERSION >= 12000, "normjit needs the headers of CUDA 12.0 or 
 
 namespace normjit {
 
-// The oldest driver that normjit works with: CUDA 12.0, which R525 brought.
+// The oldest driver that normjit works with: CUDA 12.0 (R525).
 inline constexpr int kOldestDriver = 12000;
 
-// One line per call: its name, the CUDA version whose signature is meant, and that signature's parameters,
-// spelled out because cuda.h redirects names to whatever is newest in the toolkit that it came with. A call
-// that is newer than kOldestDriver is null where the driver does not have it.
+// One line per call: its name, the CUDA version of its signature, and the parameters, spelled out because
+// cuda.h redirects names to its own newest versions. A call newer than kOldestDriver is null where the driver
+// lacks it.
 #define NORMJIT_DRIVER_CALLS(CALL)                                                                           \
   CALL(cuGetErrorName, 12000, CUresult, const char**)                                                        \
   CALL(cuGetErrorString, 12000, CUresult, const char**)                                                      \
@@ -56,11 +56,11 @@ struct DriverTable {
 // The address of an exported function of libcuda, or null: dlsym, or a fake of it.
 using FindSymbol = std::function<void*(const char* name)>;
 
-// The table of the libcuda behind `find`. Makes no driver call but to ask for the version and the functions.
-// NoDriver for a library that cannot say its version, DriverTooOld with the version or the missing call.
+// The table of the libcuda behind `find`. Asks the driver only for its version and functions. NoDriver if the
+// library does not tell its version; DriverTooOld, with the version or the missing call.
 Result<DriverTable> read_driver(const FindSymbol& find);
 
-// The table of this machine's libcuda.so.1. NoDriver where there is none, and the errors of read_driver.
+// The table of this machine's libcuda.so.1. NoDriver if there is none; the errors of read_driver.
 Result<DriverTable> open_driver();
 
 }  // namespace normjit

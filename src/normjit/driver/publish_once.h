@@ -9,9 +9,9 @@
 
 namespace normjit {
 
-// Thread-safe. Threads that come at the same time may each make a value; one is kept, for the life of this
-// object. A failure is not remembered: the next call tries again. There is no lock on purpose: a process
-// forked while another thread is making the value would hang on it.
+// Thread-safe. Concurrent threads may each make a value; one is kept, for the life of this object. A failure
+// is not kept: the next call tries again. No lock, because a process forked while another thread makes the
+// value would hang on it.
 template <class T>
 class PublishOnce {
  public:
@@ -20,10 +20,10 @@ class PublishOnce {
   PublishOnce& operator=(const PublishOnce&) = delete;
   ~PublishOnce() { delete value_.load(std::memory_order_acquire); }
 
-  // The value if there is one already, else null.
+  // The value, or null if it has not been made.
   const T* peek() const noexcept { return value_.load(std::memory_order_acquire); }
 
-  // The value, made by `make() -> Result<T>` if there is none yet; never null.
+  // The value, made by `make() -> Result<T>` on first use; never null.
   template <class Make>
   Result<const T*> get(const Make& make) {
     if (const T* value = peek()) return value;
