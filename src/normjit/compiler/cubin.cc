@@ -3,8 +3,8 @@
 //   byte format, byte code, then by the format
 //     1, 2, 3   a 16-bit field: nothing, a byte, or a 16-bit value
 //     4         the 16-bit size of what follows, 32-bit words
-// ".nv.shared.KERNEL" has the static shared memory as its size. The layout was read off the cubins of
-// NVRTC 12.0, 12.9 and 13.0, which agree; the nvrtc tests compare what is found here with ptxas's own report.
+// The size of ".nv.shared.KERNEL" is the static shared memory. NVRTC 12.0, 12.9 and 13.0 have this layout;
+// the nvrtc tests compare the facts with ptxas's report.
 #include "normjit/compiler/cubin.h"
 
 #include <elf.h>
@@ -66,7 +66,7 @@ const Section* find(const std::vector<Section>& sections, std::string_view name)
   return found != sections.end() ? &*found : nullptr;
 }
 
-// Nothing unless the whole table of sections, and all that it points to, lies inside of the bytes.
+// Nothing unless the table of sections and all that it points to lie inside the bytes.
 std::optional<std::vector<Section>> sections_of(std::string_view bytes) {
   const auto elf = read<Elf64_Ehdr>(bytes, 0);
   if (!elf || elf->e_shentsize != sizeof(Elf64_Shdr)) return std::nullopt;
@@ -131,14 +131,14 @@ std::optional<std::vector<Attribute>> attributes_of(std::string_view list) {
   return attributes;
 }
 
-// False if there is no value, or one that no kernel has.
+// False if there is no value, or one out of range.
 bool set(int& to, std::optional<std::uint64_t> value) {
   if (!value || *value > std::numeric_limits<int>::max() / 2) return false;
   to = static_cast<int>(*value);
   return true;
 }
 
-// What ".nv.info" says of this kernel.
+// Reads this kernel's attributes of ".nv.info".
 bool read_registers_and_stack(const std::vector<Section>& sections, std::string_view kernel,
                               CubinFacts& facts) {
   const Section* info = find(sections, ".nv.info");
@@ -164,7 +164,7 @@ bool read_registers_and_stack(const std::vector<Section>& sections, std::string_
   return known;
 }
 
-// What ".nv.info.KERNEL" says.
+// Reads ".nv.info.KERNEL".
 bool read_bounds(const std::vector<Section>& sections, std::string_view kernel, CubinFacts& facts) {
   const Section* info = find(sections, concat({".nv.info.", kernel}));
   const auto attributes = info ? attributes_of(info->content) : std::nullopt;
@@ -191,8 +191,8 @@ bool read_shared(const std::vector<Section>& sections, std::string_view kernel, 
 }  // namespace
 
 int cubin_architecture(std::string_view bytes) {
-  // Where the flags hold the architecture: in the lowest byte (CUDA 12, before sm_100) or in the second (CUDA
-  // 13, and from sm_100 on).
+  // The flags hold the architecture in the lowest byte (CUDA 12, before sm_100) or in the second (CUDA 13,
+  // and from sm_100 on).
   constexpr unsigned char kLegacyAbi = 7, kCurrentAbi = 8;
   const auto header = read<Elf64_Ehdr>(bytes, 0);
   if (!header || std::memcmp(header->e_ident, ELFMAG, SELFMAG) != 0 || header->e_machine != EM_CUDA)

@@ -1,5 +1,4 @@
-// As much of the cubin format as it takes to see that a cubin is what it should be, and what its kernels
-// need.
+// Reads a cubin's architecture and what its kernels need.
 #pragma once
 
 #include <optional>
@@ -7,27 +6,27 @@
 
 namespace normjit {
 
-// The architecture of a cubin (90 for both sm_90 and sm_90a), 0 if it is of an ELF layout newer than this
-// library, or -1 if the bytes are no cubin at all.
+// The architecture of a cubin (90 for both sm_90 and sm_90a); 0: of an unknown, newer ELF layout; -1: not a
+// cubin.
 int cubin_architecture(std::string_view bytes);
 
-// What one launch of a kernel takes, as its machine code says.
+// The resources of a kernel, from its machine code.
 struct CubinFacts {
   int registers = 0;  // a thread, before the hardware rounds up
-  // The most registers that the launch bounds left the compiler; 255 where they ask for nothing. Of a minimum
-  // of blocks a multiprocessor, a cubin keeps only this.
+  // The most registers a thread that the launch bounds allow; 255 without bounds. A cubin keeps a minimum of
+  // blocks per multiprocessor only in this form.
   int register_limit = 255;
-  int local_bytes = 0;         // stack a thread, of the functions that it calls too: spills, and arrays
+  int local_bytes = 0;         // stack a thread, called functions included: spills and arrays
   int shared_bytes = 0;        // static, a block; without what the system reserves
-  int max_threads = 0;         // a block, by the launch bounds; 0 where there are none
-  int cluster_blocks = 0;      // that the kernel must be launched with; 0 where the launch decides
-  int max_cluster_blocks = 0;  // by the launch bounds; 0 where there are none
+  int max_threads = 0;         // a block, by the launch bounds; 0: no bound
+  int cluster_blocks = 0;      // required by the kernel; 0: the launch decides
+  int max_cluster_blocks = 0;  // by the launch bounds; 0: no bound
 
   friend bool operator==(const CubinFacts&, const CubinFacts&) = default;
 };
 
-// The facts of one kernel, by its name in the cubin. Nothing where the bytes are no whole cubin of a known
-// layout or have no such kernel; whatever the bytes, nothing beyond them is read.
+// The facts of one kernel, by its name in the cubin. Nothing if the bytes are not a complete cubin of a known
+// layout, or have no such kernel. Never reads past the bytes.
 std::optional<CubinFacts> cubin_facts(std::string_view bytes, std::string_view kernel);
 
 }  // namespace normjit

@@ -11,9 +11,9 @@ namespace {
 
 constexpr int kOldestMajor = 12;
 
-// libnvrtc opens libnvrtc-builtins by soname at its first compile, and not every build of it has a run path:
-// in a directory unknown to the loader it then fails, or finds that of another installation. A library that
-// is open already under that soname is what it gets. Where there is none beside it, NVRTC is left to itself.
+// libnvrtc opens libnvrtc-builtins by soname at its first compile. Builds without a run path fail there, or
+// find another installation's; so the one beside libnvrtc, if any, is opened first, and dlopen
+// then finds that by its soname.
 void open_builtins_beside(const Nvrtc& nvrtc) {
   const std::string name = concat({"libnvrtc-builtins.so.", nvrtc.version()});
   const std::filesystem::path path = nvrtc.path;
@@ -32,7 +32,7 @@ Result<Nvrtc> open_nvrtc(const std::string& name, bool only_if_loaded) {
   const DynamicLibrary library =
       only_if_loaded ? DynamicLibrary::already_loaded(name) : DynamicLibrary::open(name, &why);
   if (!library) {
-    const std::string prefix = name + ": ";  // the loader likes to repeat the name
+    const std::string prefix = name + ": ";  // which the loader's message may repeat
     if (why.starts_with(prefix)) why.erase(0, prefix.size());
     return Error{Code::NoCompiler, why};
   }

@@ -1,4 +1,4 @@
-// NVRTC behind a table of functions. Only its header is used: the library is opened at run time.
+// NVRTC as a table of functions. Only its header is compiled in: the library is opened at run time.
 #pragma once
 
 #include <nvrtc.h>
@@ -12,13 +12,13 @@
 
 namespace normjit {
 
-// Looks functions up in a library, and remembers the first that is not there.
+// Looks up functions in a library, and keeps the name of the first missing one.
 class NvrtcSymbols {
  public:
   NvrtcSymbols() = default;
   explicit NvrtcSymbols(DynamicLibrary library) : library_(library) {}
 
-  // An address that becomes a pointer to a function of the type that it initializes.
+  // Converts to a pointer to function of any type.
   struct Address {
     void* address;
     template <class Function>
@@ -38,7 +38,7 @@ class NvrtcSymbols {
   const char* missing_ = nullptr;
 };
 
-// One line per function. Built without a library all are null, for tests to fill in.
+// One line per function. Without a library all are null, for tests to fill in.
 struct NvrtcTable {
   NvrtcSymbols find;
   decltype(&nvrtcVersion) version = find("nvrtcVersion");
@@ -66,11 +66,11 @@ struct Nvrtc {
   std::string version() const;  // "13.0"
 };
 
-// Opens a library under a path or soname; with `only_if_loaded`, only if this process has it already. Errors:
-// NoCompiler with the reason alone, CompilerTooOld.
+// Opens a library by path or soname; with `only_if_loaded`, only if this process has loaded it. Errors:
+// NoCompiler, whose message is the bare reason, and CompilerTooOld.
 Result<Nvrtc> open_nvrtc(const std::string& name, bool only_if_loaded);
 
-// The rest of open_nvrtc: asks a full table for its version and architectures.
+// The second half of open_nvrtc: asks a complete table for its version and architectures.
 Result<Nvrtc> describe_nvrtc(const NvrtcTable& call, const std::string& path);
 
 }  // namespace normjit

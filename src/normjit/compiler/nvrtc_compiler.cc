@@ -13,7 +13,7 @@
 namespace normjit {
 namespace {
 
-// One nvrtcProgram. After a failure of any step the later ones are not to be called.
+// One nvrtcProgram. After a step has failed, call no later one.
 class Program {
  public:
   explicit Program(const NvrtcTable& call) : call_(call) {}
@@ -24,7 +24,7 @@ class Program {
   Program& operator=(const Program&) = delete;
 
   nvrtcResult create(const Source& source) {
-    const std::string file = source.kernel + ".cu";  // what errors outside of every #line name
+    const std::string file = source.kernel + ".cu";  // named by errors outside every #line
     return call_.create_program(&program_, source.text.c_str(), file.c_str(), 0, nullptr, nullptr);
   }
   nvrtcResult compile(const std::vector<std::string>& options) {
@@ -32,7 +32,7 @@ class Program {
     for (const std::string& option : options) arguments.push_back(option.c_str());
     return call_.compile_program(program_, static_cast<int>(arguments.size()), arguments.data());
   }
-  // Each is empty where NVRTC has none to give.
+  // Each is empty if NVRTC has none.
   std::string log() const { return text(call_.log_size, call_.log); }
   std::string ptx() const { return text(call_.ptx_size, call_.ptx); }
   std::string cubin() const { return bytes(call_.cubin_size, call_.cubin); }
@@ -81,13 +81,13 @@ Error compile_failed(const Source& source, Arch arch, std::string_view flaw, con
                   "options: ", joined(options), "\ncompiler: NVRTC ", nvrtc.version(), ", ", nvrtc.path})};
 }
 
-// Why the code cannot be what was asked for, or nothing.
+// Why the code is not for the target, or empty.
 std::string flaw_of(const Binary& binary, const Target& target) {
   if (binary.code.empty()) return "NVRTC returned no code";
   if (target.ptx) return {};
   const int architecture = cubin_architecture(binary.code);
   if (architecture < 0)
-    return concat({"NVRTC returned ", shortest(binary.code.size()), " bytes that are no cubin"});
+    return concat({"NVRTC returned ", shortest(binary.code.size()), " bytes that are not a cubin"});
   if (architecture != 0 && architecture != target.arch.number) {
     return concat({"NVRTC returned a cubin for sm_", shortest(architecture)});
   }
@@ -147,7 +147,7 @@ class NvrtcCompiler : public Compiler {
   }
 
  private:
-  // Never changes once it is there, so callers use it without the lock.
+  // Immutable once made, so callers use it without the lock.
   Result<const Nvrtc*> nvrtc() {
     const std::lock_guard lock(mutex_);
     if (!nvrtc_) {
@@ -159,7 +159,7 @@ class NvrtcCompiler : public Compiler {
   }
 
   const std::function<Result<Nvrtc>()> open_;
-  std::mutex mutex_;  // of the search, held only behind the gate and never while compiling
+  std::mutex mutex_;  // for the search; held only inside the gate, never while compiling
   std::optional<Nvrtc> nvrtc_;
 };
 

@@ -8,10 +8,10 @@
 
 namespace normjit {
 
-// Looks for libnvrtc at the first call of compile() or facts(), not before, and keeps what it finds; a search
-// that failed is done again by the next call. Any number of threads compile at the same time. Does not open
-// libcuda by itself; search.driver_cuda_version may, to ask for its version. A fork waits for the compiles
-// that are under way, and so does the end of the process; then every call is the error NoCompiler.
+// Looks for libnvrtc at the first call of compile() or facts(), and keeps it; after a failure the next call
+// searches again. Any number of threads compile at the same time. Only search.driver_cuda_version may open
+// libcuda. A fork and an exit wait for the running compiles; while the process exits, every call is the error
+// NoCompiler.
 std::shared_ptr<Compiler> make_nvrtc_compiler(NvrtcSearch search);
 
 // The same with another search.

@@ -15,13 +15,12 @@ constexpr const char* kToolkitFolders[] = {"lib64", "lib", "targets/sbsa-linux/l
 #else
 constexpr const char* kToolkitFolders[] = {"lib64", "lib", "targets/x86_64-linux/lib"};
 #endif
-// Beside normjit in the site-packages of Python, whose library is in normjit/lib: NVIDIA's wheels of CUDA 13
-// and 12.
+// NVIDIA's wheels of CUDA 13 and 12 in Python's site-packages, relative to normjit/lib there.
 constexpr const char* kWheelFolders[] = {"nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib"};
 
 std::string soname(int major) { return concat({"libnvrtc.so.", shortest(major)}); }
 
-// Of the file that this code is in: the shared library, or the program that it is linked into.
+// The directory of the shared library or program that contains this code.
 std::string own_directory() {
   const std::string file = file_of_address(reinterpret_cast<const void*>(&own_directory));
   return std::filesystem::path(file).parent_path();

@@ -1,4 +1,4 @@
-// Where libnvrtc is looked for.
+// The search for libnvrtc.
 #pragma once
 
 #include <functional>
@@ -13,14 +13,14 @@ namespace normjit {
 struct NvrtcSearch {
   // The library to use instead of searching: NORMJIT_NVRTC_PATH or Options::compiler_path.
   std::string explicit_path;
-  // A CUDA toolkit to look into: CUDA_HOME or CUDA_PATH. /usr/local/cuda is looked into besides.
+  // A CUDA toolkit to search besides /usr/local/cuda: CUDA_HOME or CUDA_PATH.
   std::string cuda_home;
-  // The driver's CUDA version, 13000 for 13.0; 0 or no function where there is no driver. Asked when the
-  // search begins. A driver does not load cubins of a newer major, so NVRTC may not be newer either.
+  // The driver's CUDA version, 13000 for 13.0; 0 or no function if there is no driver. Called when the search
+  // begins. A driver loads no cubins of a newer major, so NVRTC must not be newer either.
   std::function<int()> driver_cuda_version;
 };
 
-// One place to look at.
+// One place to search.
 struct NvrtcCandidate {
   std::string name;  // a soname or a file
   bool only_if_loaded = false;
@@ -28,17 +28,16 @@ struct NvrtcCandidate {
   friend bool operator==(const NvrtcCandidate&, const NvrtcCandidate&) = default;
 };
 
-// The places in their order: loaded in this process, the loader's own path, beside this library
-// (own_directory), the wheels of pip beside it, the CUDA toolkits; newer majors first, none above
-// newest_major (0: no limit).
+// The places in order: loaded in this process, the loader's path, beside this library (own_directory), pip's
+// wheels beside it, the CUDA toolkits; newer majors first, none above newest_major (0: no limit).
 std::vector<NvrtcCandidate> nvrtc_candidates(const std::string& cuda_home, const std::string& own_directory,
                                              int newest_major);
 
-// How a place is looked at: open_nvrtc, or a test's own.
+// open_nvrtc, or a fake of it.
 using OpenNvrtc = std::function<Result<Nvrtc>(const std::string& name, bool only_if_loaded)>;
 
-// The first place that has a usable NVRTC. An explicit path is the only place: if it fails, so does the
-// search. Errors: NoCompiler with every place and what was wrong there; CompilerTooOld for an explicit path.
+// The first usable NVRTC. An explicit path is the only place that is tried. Errors: NoCompiler with every
+// place and its error; CompilerTooOld for an explicit path.
 Result<Nvrtc> find_nvrtc(const NvrtcSearch& search, const OpenNvrtc& open = open_nvrtc);
 
 }  // namespace normjit

@@ -1,4 +1,4 @@
-// What is said to NVRTC.
+// The options for NVRTC.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace normjit {
 
-// The command line for a target ("sm_90", "compute_90") and a version of NVRTC: the semantic options, and
-// those that do not change the code, as far as this version knows them (an unknown option fails the compile).
+// The options for a target ("sm_90", "compute_90") and a version of NVRTC: the semantic ones, and of those
+// that do not change the code the ones that this version knows (an unknown option fails the compile).
 std::vector<std::string> compile_options(std::string_view target, int major, int minor);
 
 // As one line, for messages.

@@ -38,7 +38,7 @@ PtxasFacts parse_ptxas_log(std::string_view log, std::string_view kernel) {
       facts.spill_bytes = (facts.spill_bytes < 0 ? 0 : facts.spill_bytes) + *stores + *loads;
     if (const auto registers = number_before(line, " registers")) {
       facts.registers = *registers;
-      facts.shared_bytes = number_before(line, " bytes smem").value_or(0);  // said only where there is some
+      facts.shared_bytes = number_before(line, " bytes smem").value_or(0);  // missing where there is none
     }
   }
   return facts;

@@ -1,14 +1,14 @@
-// What ptxas says of a kernel when it is asked for (-v).
+// Parses what ptxas -v reports of a kernel.
 #pragma once
 
 #include <string_view>
 
 namespace normjit {
 
-// -1 where the log does not say.
+// -1: not in the log.
 struct PtxasFacts {
   int registers = -1;     // a thread
-  int spill_bytes = -1;   // stores and loads together, of the kernel and the functions that it calls
+  int spill_bytes = -1;   // stores plus loads, called functions included
   int shared_bytes = -1;  // static shared memory a block
 
   friend bool operator==(const PtxasFacts&, const PtxasFacts&) = default;

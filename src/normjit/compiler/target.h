@@ -1,4 +1,4 @@
-// What to compile for, when the compiler may be older or newer than the GPU.
+// The architecture to compile for, when the compiler may be older or newer than the GPU.
 #pragma once
 
 #include <optional>
@@ -18,11 +18,12 @@ struct Target {
   std::string name() const;  // "sm_90a", or "compute_90" for PTX
 };
 
-// The best code for `wanted` from a compiler that knows the base architectures `known`: exactly `wanted`,
-// suffix included, where its number is known (compilers accept suffixes without listing them); else a cubin
-// for the newest older one of its major, since within a major newer GPUs run older cubins; else PTX for the
-// newest older one, which the driver translates; else nothing. A stand-in has no suffix: suffixed code runs
-// on its own architecture only.
+// The best target for `wanted` of a compiler that knows the base architectures `known`:
+//   1. `wanted`, suffix included, if its number is known (compilers accept suffixes without listing them);
+//   2. a cubin for the newest older one of its major, which newer GPUs of that major run;
+//   3. PTX for the newest older one, which the driver translates;
+//   4. nothing.
+// 2 and 3 drop the suffix, since suffixed code runs on its own architecture only.
 std::optional<Target> choose_target(Arch wanted, const std::vector<Arch>& known);
 
 }  // namespace normjit
