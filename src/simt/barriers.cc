@@ -40,8 +40,7 @@ void Execution::block_barrier(Place place) {
   meet(slot.barrier, threads_, place, "block", true);
 }
 
-// As strict as the hardware, where threads that arrive twice, or wait without having arrived, hang or lose
-// count.
+// On the hardware, arriving twice, or waiting without having arrived, hangs or miscounts.
 void Execution::cluster_enter(Place place) {
   if (running_->entered) {
     note(Fault::misuse, concat({text_of(place), ": ", running_name(),
@@ -98,7 +97,7 @@ void Execution::barriers_ready() {
   for (auto& [address, state] : slots_[running_->slot].memory_barriers) state.ready = true;
 }
 
-// Begins the next phase if this one is over.
+// Begins the next phase if the current one is complete.
 void Execution::settle(MemoryBarrierState& state) {
   if (state.pending > 0 || state.bytes != 0) return;
   state.phase ^= 1;
@@ -117,7 +116,7 @@ void Execution::barrier_arrive(std::uint64_t* barrier, int bytes, Place place) {
   if (state.pending == 0) {
     note(Fault::misuse,
          concat({text_of(place), ": ", running_name(),
-                 " arrives at a barrier in shared memory that expects nobody more in this phase"}));
+                 " arrives at a barrier in shared memory that expects no more arrivals in this phase"}));
     stop();
   }
   order_before(barrier);

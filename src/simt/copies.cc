@@ -1,5 +1,5 @@
-// Asynchronous copies. They are done as late as the kernel allows, or at a random moment before, and what
-// they are to bring counts as absent until then.
+// Asynchronous copies. They happen as late as the kernel allows, or at a random moment before; their
+// destination counts as unwritten until then.
 #include "normjit/base/text.h"
 #include "simt/execution.h"
 #include "simt/inside.h"
@@ -7,13 +7,13 @@
 
 namespace normjit::simt {
 
-// The copy engine of the running thread's block does it, from now on.
+// Makes the copy one of the copy engine of the running thread's block.
 void Execution::send_as_helper(Copy& copy) {
   copy.as.thread = static_cast<Clocks::Thread>(fibers_.size() + running_->slot);
   copy.as.time = clocks_.send(running_index_, copy.as.thread, copy.knowledge);
 }
 
-// Begins a copy: the thread's rights to both sides are looked at now.
+// Begins a copy, and checks the accesses to both sides.
 void Execution::start_copy(Copy copy, const void* pc) {
   const Unseen unseen;
   access(copy.from, copy.bytes, false, false, pc);
@@ -25,7 +25,7 @@ void Execution::start_copy(Copy copy, const void* pc) {
     const Region from = region_of(copy.from, copy.bytes);
     if (copy.kind != Copy::Kind::async) {
       send_as_helper(copy);
-      // Until the copy is waited for, the engine may still read.
+      // The engine may read until a thread has waited for the copy.
       if (from.shadow != nullptr) {
         Access reads = copy.as;
         reads.write = false;
@@ -103,7 +103,7 @@ void Execution::bulk_load(void* to, const void* from, std::size_t bytes, std::ui
   start_copy(std::move(copy), pc);
 }
 
-// Done at once: whoever looks at the place without having waited is found by its clock.
+// Copies at once: a thread that reads the place without having waited is found by its clock.
 void Execution::send(void* to, const void* value, std::size_t bytes, std::uint64_t* barrier, int rank,
                      Place place, const void* pc) {
   const Unseen unseen;

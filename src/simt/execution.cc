@@ -14,7 +14,7 @@ namespace {
 
 thread_local Execution* t_current = nullptr;
 
-// Kept from launch to launch. A fiber that was left in the middle of something begins anew.
+// Reused by the next launch, whose fibers begin anew.
 thread_local Stacks t_stacks;
 
 constexpr unsigned kMaxThreads = 1024;
@@ -47,7 +47,7 @@ unsigned Execution::random(unsigned below) {  // xorshift64
   return static_cast<unsigned>((random_ >> 32) * below >> 32);
 }
 
-// What a GPU would not launch either, and what is too much for the emulation.
+// Launches beyond the limits of a GPU or of the emulation.
 std::optional<Diagnosis> Execution::refuse() const {
   const auto refused = [](std::initializer_list<std::string_view> why) {
     return Diagnosis{Fault::bad_launch, concat({"the launch is refused: ", concat(why)})};
@@ -144,7 +144,7 @@ std::optional<Diagnosis> Execution::run() {
   return Diagnosis{finding_->fault, concat({text, " [", to_text(schedule_), "]"})};
 }
 
-// The next blocks in line, in the slots of one group; nothing if none is left.
+// Starts the next blocks in the slots of one group, if any block is left.
 void Execution::start_group(unsigned first_slot) {
   if (next_group_ == groups_) return;
   const std::uint64_t number = first_group_ + (schedule_.backwards ? groups_ - 1 - next_group_ : next_group_);
@@ -188,7 +188,7 @@ void Execution::wake(unsigned fiber) {
   make_ready(fibers_[fiber].warp, 1u << fibers_[fiber].here.thread.x % kWarp);
 }
 
-// The warp of the thread that runs next; it has a ready lane. ~0 if no thread is ready.
+// The warp that runs next, which has a ready lane; ~0 if no thread is ready.
 unsigned Execution::pick_warp() {
   const bool stays = schedule_.order != Schedule::Order::any_lane;
   if (stays && last_warp_ != ~0u && warp_states_[last_warp_].ready != 0) return last_warp_;
@@ -222,7 +222,7 @@ void Execution::loop() {
         (static_cast<unsigned>(std::countr_zero(std::rotr(warp.ready, static_cast<int>(turn)))) + turn) %
         kWarp;
     warp.ready &= ~(1u << lane);
-    // The copy engine works whenever it likes, in most schedules as late as it can.
+    // The copy engine works at random times; in order, as late as it can.
     if (std::vector<Copy>& copies = slots_[warp.slot].copies;
         !copies.empty() && schedule_.order != Schedule::Order::in_order)
       if (const std::size_t k = random(static_cast<unsigned>(8 * copies.size()));
@@ -232,7 +232,8 @@ void Execution::loop() {
   }
 }
 
-// Nobody is ready: lets the copy engine finish something, or sees that a counter has got there.
+// No thread is ready: wakes one whose counter another launch has changed, or finishes a copy. False:
+// deadlock.
 bool Execution::unblock() {
   for (std::size_t i = 0; i < waiters_.size(); ++i)
     if (waiters_[i].content_with(__atomic_load_n(waiters_[i].counter, __ATOMIC_ACQUIRE))) {
@@ -271,7 +272,7 @@ void Execution::fiber_main() {
     FiberState& state = *execution.running_;
     const Thread here = state.here;
     state.self = &here;
-    // Blocks that run together reach each other's shared memory; so they follow each other as a group.
+    // Blocks of a group reach each other's shared memory, so groups are ordered as a whole.
     const Slot& group = execution.slots_[state.slot / execution.group_ * execution.group_];
     order_after(&execution);
     order_after(&group);
@@ -286,7 +287,7 @@ void Execution::fiber_main() {
   }
 }
 
-// The running thread has left the kernel.
+// Called when the running thread has left the kernel.
 void Execution::leave() {
   const Unseen unseen;
   FiberState& state = *running_;
@@ -321,10 +322,10 @@ void Execution::finish_block(unsigned index) {
     if (slot.copies[i].kind == Copy::Kind::bulk_load) {
       note(Fault::missing_wait,
            concat({text_of(slot.copies[i].place), ": block ", shortest(slot.block),
-                   " ends while this bulk load is under way; somebody must wait for its barrier"}));
+                   " ends while this bulk load is under way; a thread must wait for its barrier"}));
       stop();
     }
-    slot.copies.erase(slot.copies.begin() + static_cast<std::ptrdiff_t>(i));  // nobody wants it
+    slot.copies.erase(slot.copies.begin() + static_cast<std::ptrdiff_t>(i));  // no thread waits for it
   }
   const unsigned first = index / group_ * group_;
   for (unsigned i = first; i < first + group_; ++i)

@@ -1,8 +1,8 @@
-// One launch while it runs. Blocks take turns in slots, as on a GPU blocks take turns on its multiprocessors;
-// each CUDA thread is a fiber that runs until it waits for others, and the schedule says who goes on then.
+// A running launch. Blocks take turns in slots, as on a GPU they take turns on its multiprocessors. Each CUDA
+// thread is a fiber that runs until it waits for others; the schedule then picks the next one.
 //
-// execution.cc has the scheduler; what threads can wait for stands in warps.cc, barriers.cc and copies.cc;
-// memory.cc looks at accesses.
+// execution.cc has the scheduler; warps.cc, barriers.cc and copies.cc have what threads wait for; memory.cc
+// checks accesses.
 #pragma once
 
 #include <csignal>
@@ -32,12 +32,12 @@ class Execution {
   Execution(const Execution&) = delete;
   Execution& operator=(const Execution&) = delete;
 
-  // The one that runs on the calling thread, or null.
+  // The calling thread's, or null.
   static Execution* current();
 
   std::optional<Diagnosis> run();
 
-  // What kernel/runtime.h promises, for the fiber that runs.
+  // kernel/runtime.h, for the running fiber.
   const Thread* self() const { return running_->self; }
   void access(const void* at, std::size_t bytes, bool write, bool aligned, const void* pc);
   [[noreturn]] void misaligned(const void* at, std::size_t bytes, const void* pc);
@@ -69,7 +69,7 @@ class Execution {
   void send(void* to, const void* value, std::size_t bytes, std::uint64_t* barrier, int rank, Place place,
             const void* pc);
 
-  // From the signal handler: ends the launch if the kernel's own code runs; returns if it is the executor's.
+  // Called by the signal handler: ends the launch in the kernel's code; returns in the executor's own.
   void on_signal(int signal, const void* address, const void* pc);
 
  private:
@@ -104,22 +104,22 @@ class Execution {
     std::vector<Clocks::Thread> waiting;
     Place place{};
   };
-  // A copy that is under way.
+  // An unfinished asynchronous copy.
   struct Copy {
     enum class Kind { async, bulk_load } kind = Kind::async;
     void* to = nullptr;
     const void* from = nullptr;
     std::size_t bytes = 0;
-    std::uint64_t* barrier = nullptr;  // that learns of its end
+    std::uint64_t* barrier = nullptr;  // arrived at when it ends; null: none
     unsigned fiber = 0, group = 0;
-    Access as = {};                    // what its writing counts as
-    Clocks::Knowledge knowledge = {};  // of who has waited for it
+    Access as = {};                    // its write
+    Clocks::Knowledge knowledge = {};  // handed to the threads that wait for it
     Place place = {};
   };
   struct MemoryBarrierState {
-    int arrivals = 0, pending = 0;  // a phase; still to come
-    std::int64_t bytes = 0;         // still to come
-    unsigned phase = 0;             // parity of the one under way
+    int arrivals = 0, pending = 0;  // of each phase; missing in the current one
+    std::int64_t bytes = 0;         // missing in the current phase
+    unsigned phase = 0;             // parity of the current one
     bool ready = false;             // known to the copy engine
     Clocks::Knowledge knowledge;
     std::vector<unsigned> waiting;  // fibers
@@ -141,7 +141,7 @@ class Execution {
     const void* key;
     std::size_t offset, bytes;
   };
-  // Somebody in wait_until or, for a number whose upper half is that of `value`, in gather.
+  // A thread in wait_until or, `tagged`, in gather, for a number whose upper half is that of `value`.
   struct Waiter {
     unsigned fiber;
     const std::uint64_t* counter;
@@ -152,8 +152,7 @@ class Execution {
     bool content_with(std::uint64_t now) const { return tagged ? now >> 32 == value >> 32 : now >= value; }
   };
 
-  // What went wrong first; later ones are ignored. In the text, {0} stands for the place of pcs[0], and so
-  // on.
+  // The first fault; later ones are ignored. In the text, {0} stands for the place of pcs[0], and so on.
   struct Finding {
     Fault fault = Fault::crash;
     std::string text;
@@ -168,7 +167,7 @@ class Execution {
   bool unblock();
   unsigned pick_warp();
   void run_fiber(unsigned index);
-  void wait_here();  // leaves the running fiber until somebody wakes it
+  void wait_here();  // leaves the running fiber until it is woken
   void wake(unsigned fiber);
   void make_ready(unsigned warp, unsigned lanes);
   static void fiber_main();
@@ -208,7 +207,7 @@ class Execution {
 
   // ---- faults
   void note(Fault fault, std::string text, std::vector<const void*> pcs = {});
-  // Leaves the running fiber for good, and with it the launch. Its stack is not unwound: nothing that owns
+  // Leaves the running fiber for good, and with it the launch. Its stack is not unwound: no object that owns
   // memory may be alive on it.
   [[noreturn]] void stop();
   void note_signal();
@@ -245,7 +244,7 @@ class Execution {
 
   Clocks clocks_;
   std::vector<std::unique_ptr<Shadow>> buffer_shadows_;  // null for inputs
-  // Through a counter: by its newest arrivals, each with the count behind it.
+  // The newest arrivals at each counter, with the count after each.
   struct Arrival {
     std::uint64_t count;
     Clocks::Knowledge knowledge;  // its own and that of all before it

@@ -9,8 +9,8 @@
 #include "simt/sanitizers.h"
 
 #ifndef NORMJIT_SIMT_USES_UCONTEXT
-// Saves the registers that a call preserves on the running stack, and the stack pointer in *save; resumes
-// what did the same before. swapcontext would ask the system for the signal mask each time.
+// Pushes the callee-saved registers, stores the stack pointer in *save, and resumes a stack that was left in
+// the same way. Unlike swapcontext it makes no system call.
 extern "C" void normjit_simt_switch(void** save, void* to);
 asm(R"(.text
 .globl normjit_simt_switch
@@ -39,10 +39,10 @@ normjit_simt_switch:
 namespace normjit::simt {
 namespace {
 
-// Where the variables of a kernel lie: NaN in every floating-point type.
+// The part of a stack that is filled with NaN: a kernel's variables.
 constexpr std::size_t kPoisonedBytes = 2048;
 
-// The stack that was left last, to learn where the calling thread's lies.
+// The stack that was left last, to learn the calling thread's.
 thread_local const void** t_left_stack = nullptr;
 thread_local std::size_t* t_left_bytes = nullptr;
 
@@ -63,8 +63,8 @@ void Fiber::begin(std::byte* stack, void (*entry)()) {
     thread_sanitizer_ = __tsan_create_fiber(0);
     owns_thread_sanitizer_ = true;
   }
-  // What the fiber before has left could be just what a kernel fails to set. The sanitizers forbid to write
-  // there, and have means of their own.
+  // Or a kernel could read, unnoticed, what the fiber before left there. Sanitizers forbid this write, and
+  // have their own checks.
   if (__sanitizer_start_switch_fiber == nullptr && __tsan_create_fiber == nullptr)
     std::fill_n(stack + kStackBytes - kPoisonedBytes, kPoisonedBytes, std::byte{0xff});
 #ifdef NORMJIT_SIMT_USES_UCONTEXT
@@ -74,8 +74,7 @@ void Fiber::begin(std::byte* stack, void (*entry)()) {
   context_.uc_link = nullptr;
   makecontext(&context_, entry, 0);
 #else
-  // As normjit_simt_switch leaves a stack: six registers and a return address, which is aligned as after a
-  // call.
+  // As normjit_simt_switch leaves a stack: six registers and a return address, aligned as after a call.
   void** top = reinterpret_cast<void**>(stack + kStackBytes) - 1;
   *--top = reinterpret_cast<void*>(entry);
   stack_pointer_ = top - 6;
@@ -125,7 +124,7 @@ bool Stacks::reserve(std::size_t count) {
 }
 
 void Stacks::release() {
-  // What comes to lie there next is no stack any more.
+  // The addresses may be mapped for something else next.
   if (__asan_unpoison_memory_region != nullptr) __asan_unpoison_memory_region(mapped_, mapped_bytes_);
   if (mapped_ != nullptr) munmap(mapped_, mapped_bytes_);
   mapped_ = first_ = nullptr;

@@ -1,4 +1,4 @@
-// Stacks to switch between: one for each CUDA thread, and the one that the launch was called on.
+// Stacks to switch between: one for each CUDA thread, and that of the launch's caller.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace normjit::simt {
 
-// Where a stack goes on when it is switched to. Neither copied nor moved while in use.
+// A suspended stack. Neither copied nor moved while in use.
 class Fiber {
  public:
   Fiber() = default;
@@ -24,9 +24,9 @@ class Fiber {
   void adopt();
   // Makes this begin with `entry`, which must never return, on a stack of kStackBytes at `stack`.
   void begin(std::byte* stack, void (*entry)());
-  // Leaves the running one, which is `from`, for this one; returns when somebody switches back.
+  // Switches from the running fiber, `from`, to this one; returns when `from` is resumed.
   void run_from(Fiber& from);
-  // To be called first in `entry`.
+  // `entry` calls this first.
   static void entered();
   bool stack_holds(const void* address) const {
     const auto* at = static_cast<const std::byte*>(address);

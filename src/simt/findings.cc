@@ -1,4 +1,4 @@
-// What goes wrong, and in which words.
+// The texts of faults.
 #include <algorithm>
 #include <bit>
 #include <csignal>
@@ -47,7 +47,7 @@ std::string Execution::who_waits() const {
              other.place.line == waiter.place.line;
     };
     const auto begin = waiters_.begin();
-    if (std::any_of(begin, begin + static_cast<std::ptrdiff_t>(i), like_it)) continue;  // told before
+    if (std::any_of(begin, begin + static_cast<std::ptrdiff_t>(i), like_it)) continue;  // listed already
     const auto others = std::count_if(begin, waiters_.end(), like_it) - 1;
     add({thread_name(waiter.fiber),
          others > 0 ? concat({" and ", shortest(others), " others wait in "}) : " waits in ",
@@ -72,14 +72,14 @@ std::string Execution::who_waits() const {
       add({shortest(std::popcount(warp.waiting)), " lanes wait for their warp in ",
            text_of(warp.lanes[lane].place), ", the first of them ", thread_name(warp.first + lane)});
     }
-  if (text.empty()) text = concat({thread_name(running_index_), " runs on and on"});
+  if (text.empty()) text = concat({thread_name(running_index_), " does not stop running"});
   return text;
 }
 
-// Only remembers: the scheduler finds the words, where it is safe to allocate.
+// Only stores the signal: the scheduler writes the text, where it is safe to allocate.
 void Execution::on_signal(int signal, const void* address, const void* pc) {
   if (signal == kTimeIsUp) expired_ = 1;
-  if (!in_kernel_) return;  // the executor's own code runs, which will see it
+  if (!in_kernel_) return;  // the executor's own code runs, and reads expired_
   signal_ = {signal, address, pc};
   stop();
 }
@@ -87,7 +87,7 @@ void Execution::on_signal(int signal, const void* address, const void* pc) {
 void Execution::note_signal() {
   const auto [signal, address, pc] = signal_;
   const auto found = [&](Fault fault, std::string_view what) {
-    // As if the instruction had been called from.
+    // + 1, since place_of expects a return address.
     note(fault, concat({"{0}: ", running_name(), what}), {static_cast<const char*>(pc) + 1});
   };
   if (signal == kTimeIsUp) return found(Fault::time_limit, " still ran when the launch's time was up");
@@ -100,7 +100,7 @@ void Execution::note_signal() {
       return found(Fault::out_of_bounds,
                    concat({" accesses address ", text, ", which is no memory of the launch"}));
     }
-    case SIGILL:  // a trap, which the compiler has put behind what must not be
+    case SIGILL:  // a trap of -fsanitize-trap
     case SIGTRAP:
     case SIGFPE:
       return found(

@@ -21,8 +21,7 @@ std::string_view header(std::string_view name) {
   return {};
 }
 
-// All kernels as one translation unit, each in a namespace of its own, since their texts define the same
-// names.
+// All kernels as one translation unit, each in its own namespace, since their texts define the same names.
 std::string unit_of(std::span<const Source> sources, bool hooks) {
   std::string text;
   const auto append = [&](std::string_view name) {
@@ -90,7 +89,7 @@ Result<std::vector<HostKernel>> HostCompiler::compile(std::span<const Source> so
   if (failure)
     return Error{Code::CompileFailed,
                  concat({"There is no folder to compile in, ", folder, ": ", failure.message()})};
-  // Removed by the module, or here if there will be none.
+  // Removed by the module, or here on errors.
   const auto give_up = [&](std::string message) {
     if (!debug) std::filesystem::remove_all(folder, failure);
     return Error{Code::CompileFailed, std::move(message)};

@@ -12,8 +12,8 @@
 
 namespace normjit::simt {
 
-// Kernels in a shared library that this process has opened. Closed with its last owner. Immutable, so any
-// number of threads may launch its kernels at the same time.
+// An open shared library of kernels. Closed with its last owner. Immutable: any number of threads may launch
+// its kernels at the same time.
 class Module;
 
 // One kernel of a module.
@@ -22,27 +22,27 @@ struct HostKernel {
   std::size_t index = 0;
 };
 
-// What the kernels' own accesses are checked with.
+// How the kernels' accesses are checked.
 enum class Checks {
-  none,    // nothing but guard pages: several times faster
+  none,    // by guard pages only: several times faster
   memory,  // bounds, alignment, initialisation, missing waits, races and undefined behaviour, with file and
            // line. In a program that has ThreadSanitizer or AddressSanitizer linked, those instead.
 };
 
-// The sanitizer that this program has linked, which then looks at its kernels: "thread", "address" or "".
+// The sanitizer that this program is built with, which then checks its kernels: "thread", "address" or "".
 std::string_view sanitizer() noexcept;
 
 // A C++ compiler (g++ or clang++), found on this machine. A plain value; thread-safe.
 class HostCompiler {
  public:
-  // The compiler named, else NORMJIT_HOST_CXX, else the first of g++, clang++, c++ on PATH. NoCompiler, with
-  // what was looked for and what to install.
+  // The named compiler, else NORMJIT_HOST_CXX, else the first of g++, clang++, c++ on PATH. NoCompiler, with
+  // the names that were tried and what to install.
   static Result<HostCompiler> find(const std::string& named = {});
 
-  // All kernels in one library: 25 together take about four times as long as one. The texts are what NVRTC
-  // gets, byte for byte; they meet the host half of hw:: instead of the device half. The library is made in a
-  // temporary directory that is gone afterwards, unless `keep_directory` names one, where the sources stay
-  // for a debugger. CompileFailed, with the compiler's messages.
+  // Compiles all kernels into one library: 25 together take about four times as long as one. The texts are
+  // those for NVRTC, byte for byte, with the host half of hw:: instead of the device half. The library is
+  // made in a temporary directory that is removed afterwards; `keep_directory` names one that stays, with the
+  // sources, for a debugger. CompileFailed, with the compiler's messages.
   Result<std::vector<HostKernel>> compile(std::span<const Source> sources, Checks checks = Checks::memory,
                                           const std::string& keep_directory = {}) const;
 

@@ -1,4 +1,4 @@
-// Marks that the executor's own code runs on a fiber, which a signal must not interrupt for good.
+// A scope in which the executor's own code runs on a fiber: a signal must not end the launch there.
 #pragma once
 
 #include "simt/execution.h"

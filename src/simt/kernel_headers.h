@@ -1,4 +1,4 @@
-// The headers that stand in front of a kernel text on the CPU: kernel/, embedded at build time.
+// The headers that precede a kernel text on the CPU: kernel/, embedded at build time.
 #pragma once
 
 #include <span>

@@ -153,7 +153,7 @@ std::optional<Execution::Finding> Execution::objection(const Region& region, con
     case Conflict::Kind::unwritten:
       return Finding{Fault::uninitialized,
                      concat({"{0}: ", running_name(), " reads ", name_of(conflict.at, region),
-                             ", which nobody has written"}),
+                             ", which was never written"}),
                      {access.pc}};
     case Conflict::Kind::pending:
       return Finding{Fault::missing_wait,
@@ -171,7 +171,7 @@ std::optional<Execution::Finding> Execution::objection(const Region& region, con
       {access.pc, conflict.earlier.pc}};
 }
 
-// Names what the address lies next to.
+// Names the nearest buffer or shared memory.
 Execution::Finding Execution::outside(const void* at, std::size_t bytes, const Access& access) const {
   constexpr std::ptrdiff_t kNear = 1 << 20;
   const auto* byte = static_cast<const std::byte*>(at);
@@ -215,7 +215,7 @@ std::uint64_t Execution::add(std::uint64_t* counter, std::uint64_t n, bool order
   const Inside inside(*this);
   look_at_counter(counter, true, pc);
   if (checked_ && ordered) {
-    constexpr std::size_t kKept = 64;  // waits are for counts that were reached not long ago
+    constexpr std::size_t kKept = 64;  // threads wait for recent counts
     std::deque<Arrival>& arrivals = published_[counter];
     const std::uint64_t count = __atomic_load_n(counter, __ATOMIC_RELAXED) + n;
     if (!arrivals.empty() && arrivals.back().count >= count) arrivals.clear();  // it was set back
@@ -248,8 +248,8 @@ void Execution::wait_until(const std::uint64_t* counter, std::uint64_t value, Pl
     waiters_.push_back({running_index_, counter, value, place});
     wait_here();
   }
-  // The wait might have ended with the arrival that made the counter reach the value: later ones do not
-  // count, even if they have come.
+  // The wait may have ended with the arrival that made the counter reach the value, so later ones do not
+  // order this thread.
   if (checked_)
     for (const Arrival& arrival : published_[counter])
       if (arrival.count >= value) {
@@ -259,7 +259,7 @@ void Execution::wait_until(const std::uint64_t* counter, std::uint64_t value, Pl
   order_after(counter);
 }
 
-// Who is woken may find that another slot has come meanwhile, as on a GPU.
+// A thread that was woken may find a newer tag, as on a GPU, and waits again.
 std::uint64_t Execution::gather(const std::uint64_t* slot, unsigned tag, Place place, const void* pc) {
   const Unseen unseen;
   const Inside inside(*this);

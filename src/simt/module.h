@@ -12,8 +12,7 @@ namespace normjit::simt {
 
 class Module {
  public:
-  // Opens the library at `path`. It and its folder are removed with the Module if `temporary_folder` names
-  // the folder.
+  // Opens the library at `path`. The destructor removes `temporary_folder`, unless that is empty.
   static Result<std::shared_ptr<const Module>> open(const std::string& path,
                                                     const std::string& temporary_folder, bool checked);
   ~Module();
@@ -22,17 +21,17 @@ class Module {
 
   using Entry = void (*)(void** arguments);
   Entry kernel(std::size_t index) const { return table_->kernels[index]; }
-  // Where its code begins.
+  // The begin of its code.
   const void* code() const { return reinterpret_cast<const void*>(base_); }
   // Whether its accesses are reported to the Runtime.
   bool checked() const { return checked_; }
-  // Whether an address is one of the library's own data.
+  // Whether an address is inside the library's own data.
   bool holds(const void* address) const {
     const auto at = reinterpret_cast<std::uintptr_t>(address);
     return at >= begin_ && at < end_;
   }
-  // Where the instruction that was called from `pc` stands: "statistics.cuh:57 from block_row.cu:23", from
-  // the debug information, or an offset where nothing can read that.
+  // The place of the call that returns to `pc`, from the debug information: "statistics.cuh:57 from
+  // block_row.cu:23"; an offset if that cannot be read.
   std::string place_of(const void* pc) const;
 
  private:

@@ -8,16 +8,16 @@
 
 namespace normjit::simt {
 
-// The file of a program: itself if it has a slash, else the first on PATH. Empty if there is none.
+// A program's file: its own name if that has a slash, else the first on PATH; empty if there is none.
 std::string find_program(const std::string& name);
 
 struct Finished {
-  int exit_code = 0;   // 128 + the signal, for a program that was killed
-  std::string output;  // stdout and stderr, as they came
+  int exit_code = 0;   // 128 + the signal if it was killed
+  std::string output;  // stdout and stderr, interleaved
 };
 
-// Runs `command`, a program's file and its arguments, without a shell, and waits for its end. NoCompiler with
-// the system's reason where it cannot be started. Thread-safe.
+// Runs `command`, a program's file and its arguments, without a shell, and waits for its end. NoCompiler,
+// with the system's reason, if it cannot be started. Thread-safe.
 Result<Finished> run_program(const std::vector<std::string>& command);
 
 }  // namespace normjit::simt

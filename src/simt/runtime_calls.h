@@ -1,4 +1,4 @@
-// The functions that kernels call, each handed to the Execution that runs on the calling thread.
+// The functions that kernels call, forwarded to the calling thread's Execution.
 #pragma once
 
 #include "simt/kernel/runtime.h"

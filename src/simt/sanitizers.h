@@ -1,5 +1,5 @@
-// What ThreadSanitizer and AddressSanitizer must be told about fibers. The functions exist only in programs
-// that are built with one of them; elsewhere these do nothing.
+// Tells ThreadSanitizer and AddressSanitizer about fibers. Their functions exist only in programs that are
+// built with one of them; else these calls do nothing.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +24,8 @@ NORMJIT_WEAK void __asan_unpoison_memory_region(const volatile void* begin, std:
 
 namespace normjit::simt {
 
-// What ThreadSanitizer is told of the kernels' own order: what stands before order_before() is ordered before
-// what stands behind a later order_after() of the same address.
+// Tells ThreadSanitizer the order of the kernels' accesses: those before order_before() happen before those
+// after a later order_after() of the same address.
 inline void order_before(const void* what) {
   if (__tsan_release != nullptr) __tsan_release(const_cast<void*>(what));
 }
@@ -33,7 +33,7 @@ inline void order_after(const void* what) {
   if (__tsan_acquire != nullptr) __tsan_acquire(const_cast<void*>(what));
 }
 
-// The executor's own accesses are no races of the kernel's.
+// Hides the executor's own accesses from ThreadSanitizer.
 class Unseen {
  public:
   Unseen() {

@@ -1,5 +1,5 @@
-// In which order the threads of a launch run. A GPU promises none, so a right kernel gives the same result
-// under every schedule.
+// The order in which the threads of a launch run. A GPU guarantees none, so a correct kernel gives the same
+// result under every schedule.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ struct Schedule {
   };
   Order order = Order::in_order;
   bool backwards = false;   // the last block first
-  int resident_blocks = 1;  // that run at the same time, where the launch leaves it open
-  std::uint64_t seed = 0;   // of the choices made on the way
+  int resident_blocks = 1;  // at the same time, unless the launch decides
+  std::uint64_t seed = 0;   // of its random choices
 };
 
 // Seed 0 is in order, one block after the other. Every other seed stands for one fixed schedule of a random

@@ -8,8 +8,8 @@
 namespace normjit::simt {
 namespace {
 
-// Mappings that wait for their next use: the system takes longer to make them than most kernels run. Cells of
-// an earlier generation count as zero, so nobody has to clear them.
+// Mappings for reuse: making one takes longer than most kernels run. Cells of an earlier generation count as
+// zero, so that none need be cleared.
 struct Spare {
   void* mapped;
   std::size_t bytes;
@@ -112,7 +112,7 @@ Conflict Shadow::record(const void* at, std::size_t bytes, const Access& access,
     if (unordered(cell.write) && !(access.atomic && cell.atomic_write))
       return conflict(Conflict::Kind::race, cell, cell.write, true);
     if (!access.write) {
-      if (access.atomic) continue;  // nobody who writes atomically minds
+      if (access.atomic) continue;  // does not conflict with atomic writes
       if (unordered(cell.read[0])) cell.read[1] = cell.read[0];
       cell.read[0] = own;
       continue;

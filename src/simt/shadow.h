@@ -1,5 +1,5 @@
-// What is known of each byte of memory that a kernel may touch: whether it was written, who accessed it last,
-// and whether a copy is still on its way there.
+// The state of each byte of memory that a kernel may access: whether it was written, which thread accessed it
+// last, and whether a copy to it is unfinished.
 #pragma once
 
 #include <cstddef>
@@ -10,16 +10,16 @@
 
 namespace normjit::simt {
 
-// A memory access of a CUDA thread, or of a copy in its name.
+// A memory access of a CUDA thread or of the copy engine.
 struct Access {
   Clocks::Thread thread = 0;
   Clocks::Time time = 0;
-  const void* pc = nullptr;  // behind the call that it was reported by
+  const void* pc = nullptr;  // the return address of the call that reported it
   bool write = false;
   bool atomic = false;
 };
 
-// How two accesses of the same memory got into each other's way.
+// What an access conflicts with.
 struct Conflict {
   enum class Kind { none, unwritten, pending, race } kind = Kind::none;
   Access earlier;                 // of a race
@@ -34,8 +34,8 @@ class Shadow {
   Shadow(const Shadow&) = delete;
   Shadow& operator=(const Shadow&) = delete;
 
-  // Starts over for this memory, of which every `granule` bytes share a cell. `written`: all of it counts as
-  // written before. The kernel's code is within 4 GiB of `code`. False if there is no memory for the shadow.
+  // Starts over for this memory, in cells of `granule` bytes. `written`: all of it counts as written. The
+  // kernel's code is within 4 GiB of `code`. False if there is no memory for the shadow.
   bool cover(const void* begin, std::size_t bytes, std::size_t granule, bool written, const void* code);
 
   bool holds(const void* at) const {
@@ -43,13 +43,13 @@ class Shadow {
     return byte >= begin_ && byte < begin_ + bytes_;
   }
 
-  // Records an access, all of which lies inside, and says what it conflicts with.
+  // Records an access, which lies inside, and returns its conflict.
   Conflict record(const void* at, std::size_t bytes, const Access& access, const Clocks& clocks);
-  // From now on a copy is under way to these bytes: nobody may touch them.
+  // A copy to these bytes begins: they must not be accessed until land().
   void pend(const void* at, std::size_t bytes);
-  // The copy has arrived, and counts as this write.
+  // The copy has ended, and counts as this write.
   void land(const void* at, std::size_t bytes, const Access& as);
-  // Nobody has written these bytes, and nobody accessed them.
+  // Makes these bytes unwritten and never accessed.
   void forget(const void* at, std::size_t bytes);
 
  private:
@@ -58,10 +58,10 @@ class Shadow {
     Clocks::Time time = 0;   // 0: none
     std::uint32_t code = 0;  // how far its pc is from code_
   };
-  // All zeros: nobody has accessed it.
+  // All zeros: never accessed.
   struct Cell {
     Mark write;
-    Mark read[2];  // the last one, and one that is not ordered before it
+    Mark read[2];  // the last one, and another that is not ordered before it
     std::uint32_t generation = 0;
     bool pending = false, written = false, atomic_write = false;
   };
@@ -72,7 +72,7 @@ class Shadow {
     Cell* begin() const { return first; }
     Cell* end() const { return first + count; }
   };
-  // Those of these bytes, each begun anew if it was last used before cover().
+  // The cells of these bytes; those from before cover() are cleared first.
   Cells cells(const void* at, std::size_t bytes) const;
   Mark mark(const Access& access) const;
   Access access(const Mark& mark, bool write) const;

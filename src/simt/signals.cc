@@ -33,14 +33,14 @@ const void* instruction_of(const void* context) {
 }
 
 void on_signal(int signal, siginfo_t* info, void* context) {
-  // Returns only where the executor's own code was interrupted; else the fiber is left for good, and with it
+  // Returns only if the executor's own code was interrupted; else it leaves the fiber for good, and with it
   // the signal's stack. SA_NODEFER keeps the signal unblocked.
   if (Execution* execution = Execution::current())
     execution->on_signal(signal, info->si_addr, instruction_of(context));
   if (signal == kTimeIsUp) return;
   for (std::size_t i = 0; i < std::size(kSignals); ++i)
     if (kSignals[i] == signal)
-      sigaction(signal, &g_before[i], nullptr);  // the fault comes again, to whom it belongs
+      sigaction(signal, &g_before[i], nullptr);  // the fault recurs, for the handler before
 }
 
 void install() {
@@ -57,7 +57,7 @@ constexpr std::size_t kSignalStack = 64 << 10;
 SignalScope::SignalScope(std::chrono::milliseconds time_limit) {
   static std::once_flag once;
   std::call_once(once, install);
-  // A fiber's own stack may be what has run out.
+  // Not the fiber's stack, which may have overflowed.
   thread_local std::unique_ptr<std::array<std::byte, kSignalStack>> stack;
   if (!stack) stack = std::make_unique<std::array<std::byte, kSignalStack>>();
   stack_t own{};
@@ -73,7 +73,7 @@ SignalScope::SignalScope(std::chrono::milliseconds time_limit) {
   itimerspec limit{};
   limit.it_value.tv_sec = time_limit.count() / 1000;
   limit.it_value.tv_nsec = time_limit.count() % 1000 * 1000000;
-  limit.it_interval.tv_nsec = 100 * 1000000;  // again, should the first have been ignored
+  limit.it_interval.tv_nsec = 100 * 1000000;  // repeated, in case the first was ignored
   if (has_timer_) timer_settime(timer_, 0, &limit, nullptr);
 }
 

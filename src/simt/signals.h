@@ -11,8 +11,8 @@ namespace normjit::simt {
 // Delivered when a launch has used up its processor time.
 inline const int kTimeIsUp = SIGVTALRM;
 
-// From construction to destruction SIGSEGV, SIGBUS, SIGILL, SIGTRAP, SIGFPE and kTimeIsUp of this thread go
-// to Execution::current(). Other threads' signals go where they went before.
+// During its lifetime SIGSEGV, SIGBUS, SIGILL, SIGTRAP, SIGFPE and kTimeIsUp of this thread go to
+// Execution::current(). Other threads' signals go to the handlers before.
 class SignalScope {
  public:
   explicit SignalScope(std::chrono::milliseconds time_limit);

@@ -362,7 +362,7 @@ TEST_F(Executor, KnowsWhatOrdersMemory) {
 TEST_F(Executor, FindsReadsOfWhatNobodyHasWritten) {
   expect_fault("uninitialised", 0, Fault::uninitialized,
                AllOf(HasSubstr("uninitialised.cu:5: block 0, thread 5 reads shared memory"),
-                     HasSubstr("nobody has written")));
+                     HasSubstr("which was never written")));
   expect_fault("reads_output", 0, Fault::uninitialized, HasSubstr("reads_output.cu:2: block 0, thread"));
 }
 

@@ -1,5 +1,5 @@
-// The second part of a checked translation unit: what the compiler calls before each access to memory that
-// may be seen by others (-fsanitize=thread; no sanitizer is linked). They stand under names of their own
+// The second part of a checked translation unit: the functions that the compiler calls before each access to
+// memory that other threads may see (-fsanitize=thread; no sanitizer is linked). They have other names here,
 // because compilers know the real ones.
 
 #define NJ_HOOK(name, symbol, ...)                                                                   \
@@ -8,7 +8,7 @@
                             no_sanitize("thread"))) void normjit_##name(__VA_ARGS__)
 
 namespace normjit::simt {
-// Not what lies on the own stack.
+// Ignores the thread's own stack.
 __attribute__((always_inline, no_sanitize("thread"))) static inline void saw(const void* at,
                                                                              unsigned long bytes, bool write,
                                                                              bool aligned, const void* pc) {
@@ -37,7 +37,7 @@ NJ_HOOK(write_range, "__tsan_write_range", const void* at, unsigned long bytes) 
 NJ_HOOK(init, "__tsan_init", void) {}
 NJ_HOOK(entry, "__tsan_func_entry", void*) {}
 NJ_HOOK(exit, "__tsan_func_exit", void) {}
-// Larger copies are calls. Written so that the compiler does not make calls of the same out of them again.
+// Larger copies are calls. Written so that the compiler does not turn the loops into calls of themselves.
 #define NJ_COPY(name, symbol)                                                                            \
   extern "C" __attribute__((visibility("hidden"))) void* normjit_##name(void*, const void*,              \
                                                                         unsigned long) __asm__(symbol);  \

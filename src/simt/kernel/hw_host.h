@@ -1,5 +1,5 @@
-// The thin layer, host half: what templates/hw.cuh declares, for kernels that run on the CPU, and as much of
-// CUDA C++ as kernels use besides. Stands in front of the kernel texts in their translation unit.
+// The thin layer, host half: what templates/hw.cuh declares, for kernels that run on the CPU, and what else
+// of CUDA C++ kernels use. Precedes the kernel texts in their translation unit.
 
 // ---- CUDA C++ ----
 
@@ -18,7 +18,7 @@ float fabsf(float);
 
 // ---- Declarations ----
 
-#ifdef NJ_DEBUG  // one function a call in a debugger
+#ifdef NJ_DEBUG  // each call is a frame in the debugger
 #define NJ_DEVICE static
 #define NJ_METHOD
 #else
@@ -40,12 +40,12 @@ namespace normjit::simt {
 
 __attribute__((const)) static inline const Thread& self() { return *runtime.self(); }
 
-// As a default argument: where the call stands that leaves it out.
+// As a default argument: the place of the call.
 constexpr Place here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   return {file, line};
 }
 
-// Called through this, the executor knows from where.
+// The address of the call, for the executor's reports.
 #define NJ_PC ::normjit::simt::pc()
 __attribute__((noinline, no_sanitize("thread"), no_sanitize("address"))) static const void* pc() {
   return __builtin_return_address(0);
@@ -59,7 +59,7 @@ NJ_DEVICE To bits(From from) {
   return to;
 }
 
-// The words of a global access, as the compiler shall see them: one access of that size.
+// The type of a global access, which the compiler sees as one access of its size.
 template <int kBytes>
 struct Word;
 template <>

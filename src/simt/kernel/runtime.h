@@ -1,10 +1,10 @@
-// Between a kernel that was compiled for the CPU and the executor that runs it. The first part of every such
-// translation unit, and included by the executor; it includes nothing itself.
+// The interface between a kernel that is compiled for the CPU and the executor. The first part of each such
+// translation unit, and included by the executor; it has no includes.
 #pragma once
 
 namespace normjit::simt {
 
-// Where something stands in the kernel text.
+// A place in the kernel text.
 struct Place {
   const char* file;
   int line;
@@ -18,16 +18,15 @@ struct Thread {
   Index thread, block, block_size, grid;
 };
 
-// Every fiber's stack has this size and is aligned to it, so an address on the own stack is known by
-// comparison.
+// The size and alignment of every fiber's stack, so that a comparison tells whether an address is on it.
 constexpr unsigned long kStackBytes = 64 << 10;
 
-// What a kernel asks of the executor, on behalf of the CUDA thread that runs. Everything here may switch to
-// another thread, and does not return when something is wrong.
+// The kernel's calls of the executor, for the running CUDA thread. Each may switch to another thread, and
+// does not return after a fault.
 struct Runtime {
   const Thread* (*self)();
 
-  // An access that is about to happen. `aligned`: to its size, or it is a fault.
+  // Called before an access. `aligned`: it must be a multiple of its size.
   void (*access)(const void* at, unsigned long bytes, bool write, bool aligned, const void* pc);
   void (*misaligned)(const void* at, unsigned long bytes, const void* pc);
 
@@ -59,7 +58,7 @@ struct Runtime {
 
   void (*cluster_enter)(Place);
   void (*cluster_entered)(Place);
-  // Into another block's copy of the place, counted by its copy of the barrier.
+  // Writes to another block's copy of the place, and counts the bytes at its copy of the barrier.
   void (*send)(void* shared, const void* value, int bytes, unsigned long long* barrier, int rank, Place,
                const void* pc);
   void (*wait_for_previous_launch)();
@@ -67,13 +66,13 @@ struct Runtime {
 
 // What a module exports as normjit_simt_module.
 struct ModuleTable {
-  Runtime* runtime;                          // to be filled in before the first launch
+  Runtime* runtime;                          // the executor fills it in before the first launch
   void (*const* kernels)(void** arguments);  // in the order of the sources
 };
 
 #ifdef NJ_HOST  // in a module
-// One object under two names: constant for the kernels, so that the compiler does not take its use for an
-// access of theirs.
+// One object under two names: constant for the kernels, so that the compiler does not report reads of it as
+// their accesses.
 extern const Runtime runtime __asm__("normjit_simt_runtime") __attribute__((visibility("hidden")));
 extern Runtime bound_runtime __asm__("normjit_simt_runtime") __attribute__((visibility("hidden")));
 Runtime bound_runtime;
