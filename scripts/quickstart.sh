@@ -12,8 +12,8 @@
 #    kernels on the CPU (normjit run --device host), on fewer rows
 #
 # The kernel cache is your own (~/.cache/normjit) unless NORMJIT_CACHE_DIR names another. Run it again at any time:
-# what is there is kept. Exit code: 0 when all went well, with or without a GPU; 3 when something is missing that only
-# you can install; else that of the step that failed.
+# it keeps what exists. Exit code: 0 on success, with or without a GPU; 3 when something is missing that only you can
+# install; else that of the step that failed.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -28,7 +28,7 @@ build_tool() {
   cmake --build "$build" --parallel "$(nproc)" --target normjit_tool
 }
 
-# Exit code 3 says that there is no GPU to be native to; whatever else is wrong, the runs will tell.
+# Exit code 3 means that there is no GPU; other faults show in the runs.
 has_gpu() {
   local status=0
   "$normjit" prebuild --manifest "$manifest" --arch native --dry-run >/dev/null 2>&1 || status=$?

@@ -3,15 +3,15 @@
 #
 #   scripts/setup.sh    only sets the machine up: the packages, the CUDA headers and NVRTC
 #
-# quickstart.sh and test.sh source this file for its functions. Nothing here needs a GPU, and where nothing is
-# missing nothing here uses the network. Exit code 3: something is missing that only you can install.
+# quickstart.sh and test.sh source this file for its functions. It needs no GPU, and the network only to install
+# what is missing. Exit code 3: something is missing that only you can install.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-# What every step of a script announces itself with.
+# Prints the heading of a step.
 step() { printf '\n==> %s\n' "$*"; }
-# Ends the script for something that only its user can provide.
+# Ends the script, because only its user can provide what is missing.
 fail() { printf '%s\n' "$@" >&2; exit 3; }
 
 # Prints the comment that a script begins with.
@@ -47,8 +47,8 @@ set_up() {
   echo "NVRTC: $nvrtc_library"
 }
 
-# configure FOLDER [CMAKE OPTION]...: the build folder, made or brought up to date. Generator and compiler
-# launcher stay what they were when it was made.
+# configure FOLDER [CMAKE OPTION]...: makes the build folder or brings it up to date. An existing one keeps its
+# generator and compiler launcher.
 configure() {
   local folder=$1
   shift

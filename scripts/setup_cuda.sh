@@ -4,12 +4,12 @@
 readonly kOldestToolkit=12000  # CUDA_VERSION of the oldest NVRTC that normjit works with
 readonly kDriverOfCuda13=580   # older drivers refuse what NVRTC 13 makes
 
-# What is found: where cuda.h and nvrtc.h are, and which libnvrtc goes with them.
+# The results: the folders of cuda.h and nvrtc.h, and the libnvrtc of their version.
 cuda_include=''
 nvrtc_include=''
 nvrtc_library=''
 
-# The major number of the NVIDIA driver ("580"); nothing where there is none.
+# The major number of the NVIDIA driver ("580"); empty without a driver.
 driver_major() {
   local text
   text=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null) || text=''
@@ -21,7 +21,7 @@ driver_major() {
   if [[ $text =~ ^([0-9]+)\. ]]; then echo "${BASH_REMATCH[1]}"; fi
 }
 
-# The newest CUDA major whose kernels this machine's driver loads; 13 where there is no driver.
+# The newest CUDA major whose kernels this machine's driver loads; 13 without a driver.
 newest_cuda_major() {
   local driver
   driver=$(driver_major)
@@ -40,7 +40,7 @@ first_file() {
   return 1
 }
 
-# Takes the headers and NVRTC of a toolkit in this folder, if there is one that is neither too old nor too new.
+# Uses the toolkit in this folder, if its version fits.
 use_toolkit() {
   local home=$1 newest=$2 version major library
   [[ -f $home/include/cuda.h && -f $home/include/nvrtc.h ]] || return 1

@@ -48,7 +48,7 @@ missing_packages() {
   done
 }
 
-# apt-get as root, waiting for whoever else is installing; fails where we may not become root.
+# Runs apt-get as root, after any other installation has ended; fails if this user may not become root.
 as_root() {
   if (( EUID == 0 )); then "$@"; else sudo -n "$@"; fi
 }

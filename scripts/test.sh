@@ -11,8 +11,8 @@
 #   odr     runs nothing: links library and tool with GCC's -flto -Wodr, which finds two types of one name
 #
 # --no-sanitizers leaves the sanitizer run of the unit tests out. The tests use a kernel cache of their own. Builds
-# stay in build/, build-asan/ and build-odr/. Exit code: 0 when every test that ran passed; 2 for a wrong argument; 3 when something
-# is missing that only you can install.
+# stay in build/, build-asan/ and build-odr/. Exit code: 0 when every test that ran passed; 2 for a wrong argument; 3
+# when something is missing that only you can install.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
