@@ -16,24 +16,22 @@ Result<Alignment> alignment_of(const NormSpec& spec, const PrepareOptions& optio
   const auto refuse = [&](Code code) {
     return Error{code, concat({to_text(spec), ": ", Status{code}.message()})};
   };
-  const auto base = static_cast<std::uint64_t>(options.pointer_alignment);
   Alignment alignment = Alignment::eight;
   for (const OperandRow& row : kOperands) {
     if (!row.present(spec) || row.extent == Extent::rows) continue;
     const DType dtype = row.dtype(spec);
-    std::uint64_t address = base;
+    std::int64_t stride = 0;
     if (row.extent == Extent::matrix) {
-      const std::int64_t given = row.operand == Operand::x   ? options.x_row_stride
-                                 : row.operand == Operand::y ? options.y_row_stride
-                                                             : kContiguous;
-      const std::int64_t stride = given == kContiguous ? spec.columns : given, size = size_of(dtype);
+      stride = row.operand == Operand::x   ? options.x_row_stride
+               : row.operand == Operand::y ? options.y_row_stride
+                                           : kContiguous;
+      if (stride == kContiguous) stride = spec.columns;
       // The end of a second row has an offset that fits in 64 bits, in bytes.
-      if (stride < (row.output ? spec.columns : 0) ||
-          stride > std::numeric_limits<std::int64_t>::max() / size - spec.columns)
-        return refuse(Code::BadStride);
-      address |= static_cast<std::uint64_t>(stride * size);
+      const std::int64_t most = std::numeric_limits<std::int64_t>::max() / size_of(dtype) - spec.columns;
+      if (stride < (row.output ? spec.columns : 0) || stride > most) return refuse(Code::BadStride);
     }
-    alignment = std::min(alignment, normjit::alignment_of(address, dtype));
+    const auto bytes = static_cast<std::uint64_t>(stride * size_of(dtype) | options.pointer_alignment);
+    alignment = std::min(alignment, normjit::alignment_of(bytes, dtype));
   }
   if (alignment == Alignment{0}) return refuse(Code::Misaligned);
   return alignment;
