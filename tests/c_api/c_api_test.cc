@@ -29,7 +29,17 @@ using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using Json = nlohmann::json;
 
-void* memory(std::uintptr_t number) { return reinterpret_cast<void*>(number << 20); }
+void* memory(std::uintptr_t number) { return reinterpret_cast<void*>(number << 30); }
+
+// What a kernel with weight, bias and statistics takes.
+struct Block {
+  std::int64_t rows;
+  void *workspace, *x;
+  std::int64_t x_stride;
+  void *weight, *bias, *y;
+  std::int64_t y_stride;
+  void *mean, *rstd;
+};
 
 normjit_spec spec_of(std::int64_t columns, std::int32_t affine = NORMJIT_WEIGHT_BIAS) {
   normjit_spec spec = NORMJIT_SPEC_INIT;
@@ -60,7 +70,7 @@ struct Text {
 
 class CApi : public ::testing::Test {
  protected:
-  CApi() { machine_.driver->set_argument_sizes({10 * sizeof(void*)}); }
+  CApi() { machine_.driver->set_argument_sizes({sizeof(Block)}); }
 
   // A call's outcome, by name, and with the sentence behind it where there is one.
   template <class Call>
@@ -115,14 +125,6 @@ TEST_F(CApi, OneCallLaunchesWhatTheSpecAndTheTensorsSay) {
   ASSERT_THAT(machine_.driver->launches(), SizeIs(1));
   const FakeDriver::Launch launch = machine_.driver->launches()[0];
   EXPECT_EQ(launch.stream, static_cast<Stream>(memory(9)));
-  struct Block {
-    std::int64_t rows;
-    void *workspace, *x;
-    std::int64_t x_stride;
-    void *weight, *bias, *y;
-    std::int64_t y_stride;
-    void *mean, *rstd;
-  };
   const Block passed = launch.argument<Block>(0);
   EXPECT_EQ(passed.rows, 200);
   EXPECT_EQ(passed.workspace, memory(7));
@@ -582,7 +584,7 @@ TEST_F(CApi, AMemberThatTheLibraryDoesNotKnowMustBeZero) {
   options.known.struct_size = sizeof options;
   EXPECT_EQ(launched(spec.known, tensors.known, &options.known), "Ok");
   ASSERT_THAT(machine_.driver->launches(), SizeIs(1));
-  EXPECT_EQ(machine_.driver->launches()[0].argument<std::int64_t>(6), 8);
+  EXPECT_EQ(machine_.driver->launches()[0].argument<Block>(0).rows, 8);
 
   for (std::int64_t* unknown : {&spec.unknown, &tensors.unknown, &options.unknown}) {
     *unknown = std::int64_t{1} << 56;

@@ -64,7 +64,7 @@ TEST(Check, ComparesTheOutputsThatTheSpecHas) {
 
   Matrix& sum = problem[Operand::sum];
   const double right = get(sum, 2, 7);
-  set(sum, 2, 7, right + 1.5 * unit_in_last_place(DType::bf16, right));
+  set(sum, 2, 7, right + 3 * unit_in_last_place(DType::bf16, right));
   report = check(problem, kAll);
   EXPECT_FALSE(report.ok());
   EXPECT_EQ(report[Operand::sum].wrong, 1);

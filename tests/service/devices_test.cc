@@ -16,7 +16,7 @@ using ::testing::IsEmpty;
 
 constexpr NormSpec kSpec{.columns = 4096};
 
-void* memory(std::uintptr_t number) { return reinterpret_cast<void*>(number << 20); }
+void* memory(std::uintptr_t number) { return reinterpret_cast<void*>(number << 30); }
 Tensors tensors(std::int64_t rows) { return {.x = memory(1), .y = memory(2), .rows = rows}; }
 
 std::shared_ptr<FakeDriver> gpus(const std::vector<int>& sm_counts) {

@@ -65,7 +65,7 @@ int pthread_rwlock_wrlock(pthread_rwlock_t* lock) noexcept {
 namespace normjit::testing {
 namespace {
 
-void* memory(std::uintptr_t number) { return reinterpret_cast<void*>(number << 20); }
+void* memory(std::uintptr_t number) { return reinterpret_cast<void*>(number << 30); }
 
 TEST(HotPath, ALaunchAllocatesNothingAndTakesNoLock) {
   Service service(Options{}, {.compiler = std::make_shared<FakeCompiler>(),

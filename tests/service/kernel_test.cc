@@ -26,9 +26,9 @@ constexpr std::int64_t kMaxRows = std::numeric_limits<std::int64_t>::max();
 constexpr NormSpec kAll{.columns = kColumns, .affine = Affine::weight_bias, .statistics = true};
 constexpr NormSpec kGigantic{.columns = 4194304};
 
-// An address that nobody reads: `number` MiB and some bytes.
+// An address that nobody reads: `number` GiB and some bytes.
 void* memory(std::uintptr_t number, std::uintptr_t offset = 0) {
-  return reinterpret_cast<void*>((number << 20) + offset);
+  return reinterpret_cast<void*>((number << 30) + offset);
 }
 
 Tensors tensors_of(const NormSpec& spec, std::int64_t rows) {
@@ -262,7 +262,7 @@ TEST_F(KernelTest, RefusesBadTensorsAndLaunchesNothing) {
       {"negative y stride", kAll, Code::BadStride, [](Tensors& t) { t.y.outer = -4096; }},
       {"overlapping y rows", kAll, Code::BadStride, [](Tensors& t) { t.y.outer = kColumns - 4; }},
       {"x in groups", kAll, Code::BadStride, [](Tensors& t) { t.x.n = 2; }},
-      {"y in groups", kAll, Code::BadStride, [](Tensors& t) { t.y.n = 0; }},
+      {"y in groups", kAll, Code::BadStride, [](Tensors& t) { t.y.n = -1; }},
       {"in place with other rows", kAll, Code::Overlap,
        [](Tensors& t) { t.y = strided(const_cast<void*>(t.x.pointer), 2 * kColumns); }},
       {"too many rows", kAll, Code::BadStride, [](Tensors& t) { t.rows = kMaxRows; }},

@@ -16,7 +16,7 @@ constexpr NormSpec kSpec{.columns = 4096, .affine = Affine::weight_bias};
 constexpr NormSpec kGigantic{.columns = 4194304};
 
 void* memory(std::uintptr_t number, std::uintptr_t offset = 0) {
-  return reinterpret_cast<void*>((number << 20) + offset);
+  return reinterpret_cast<void*>((number << 30) + offset);
 }
 
 Tensors tensors_of(std::int64_t rows) {

@@ -14,7 +14,7 @@
 namespace normjit::testing {
 namespace {
 
-void* memory(std::uintptr_t number) { return reinterpret_cast<void*>(number << 20); }
+void* memory(std::uintptr_t number) { return reinterpret_cast<void*>(number << 30); }
 Tensors tensors(std::int64_t rows) {
   return {.x = memory(1), .y = memory(2), .rows = rows, .workspace = memory(3)};
 }

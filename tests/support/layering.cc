@@ -34,7 +34,7 @@ const std::map<std::string, std::string> kPublicHeaders = {
     {"normjit/spec.h", "spec"},         {"normjit/device.h", "plan"},     {"normjit/plan.h", "plan"},
     {"normjit/cache.h", "service"},     {"normjit/normjit.h", "service"}, {"normjit/service.h", "service"},
     {"normjit/telemetry.h", "service"}, {"normjit/c_api.h", "c_api"},     {"normjit/stream.h", "base"},
-    {"normjit/tensors.h", "spec"},
+    {"normjit/tensors.h", "base"},
 };
 
 // The only places of other people's headers, which would otherwise reach a host that embeds the library. A

@@ -77,14 +77,6 @@ inline bool convert(const normjit_tensors& given, Tensors& tensors) noexcept {
   const normjit_tensors* const t = read(given, own);
   if (t == nullptr) return false;
   std::memcpy(&tensors, reinterpret_cast<const std::byte*>(t) + sizeof(std::size_t), sizeof tensors);
-  for_each_operand([&](auto i) {
-    if constexpr (kOperands[i].extent == Extent::matrix) {
-      std::int64_t n = rows_of(tensors, kOperands[i]).n;
-      n += n == 0;
-      std::memcpy(reinterpret_cast<std::byte*>(&tensors) + kOperands[i].offset + offsetof(InputRows, n), &n,
-                  sizeof n);
-    }
-  });
   return true;
 }
 // Behind its size, the C structure has the members of Tensors in their order.

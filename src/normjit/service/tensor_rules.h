@@ -26,12 +26,14 @@ inline constexpr auto kLog2Sizes = [] {
   return all;
 }();
 
-// Follows from kOperands alone, unrolled while compiling.
+// Follows from kOperands alone, unrolled while compiling. Always inline: calls would take a tenth of a
+// launch.
 class TensorRules {
  public:
   TensorRules() = default;
   // Of a valid spec.
-  explicit TensorRules(const NormSpec& spec) noexcept : columns_(spec.columns), operands_(operands_of(spec)) {
+  [[gnu::always_inline]] explicit TensorRules(const NormSpec& spec) noexcept
+      : columns_(spec.columns), operands_(operands_of(spec)) {
     for_each_operand(
         [&](auto i) { log2_sizes_.of[i] = kLog2Sizes[static_cast<std::size_t>(kOperands[i].dtype(spec))]; });
   }
@@ -41,7 +43,7 @@ class TensorRules {
     Strides strides;
     for_each_operand([&](auto i) {
       if constexpr (kOperands[i].extent == Extent::matrix) {
-        const std::int64_t outer = rows_of(t, kOperands[i]).outer;
+        const std::int64_t outer = outer_of(t, kOperands[i]);
         strides.of[i] = t.rows == 1 || outer == kContiguous ? columns_ : outer;
       }
     });
@@ -49,7 +51,7 @@ class TensorRules {
   }
 
   // Ok, or what is wrong with these tensors for every kernel of the spec. `strides` are those of the tensors.
-  Status check(const Tensors& t, const Strides& strides) const noexcept {
+  [[gnu::always_inline]] Status check(const Tensors& t, const Strides& strides) const noexcept {
     if (t.rows <= 0) return {t.rows < 0 ? Code::BadRows : Code::Ok};
     unsigned given = 0;
     for_each_operand(
@@ -61,7 +63,8 @@ class TensorRules {
       constexpr OperandRow kRow = kOperands[i];
       if constexpr (kRow.extent == Extent::matrix) {
         if (has(operands_, i)) {
-          strides_fit &= rows_of(t, kRow).n == 1 && strides.of[i] >= (kRow.output ? columns_ : 0) &&
+          strides_fit &= static_cast<std::uint64_t>(n_of(t, kRow)) <= 1 &&
+                         strides.of[i] >= (kRow.output ? columns_ : 0) &&
                          offsets_fit(t.rows, strides.of[i], log2_sizes_.of[i]);
           // In place, a row must be written where it was read.
           if constexpr (kRow.in_place != kRow.operand)
@@ -80,7 +83,7 @@ class TensorRules {
 
   // The alignment that all of these tensors, which check() accepts, allow; Alignment{0} where one is less
   // aligned than its element.
-  Alignment alignment(const Tensors& t, const Strides& strides) const noexcept {
+  [[gnu::always_inline]] Alignment alignment(const Tensors& t, const Strides& strides) const noexcept {
     Alignment least = Alignment::eight;
     for_each_operand([&](auto i) {
       constexpr OperandRow kRow = kOperands[i];

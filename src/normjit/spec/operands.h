@@ -92,8 +92,10 @@ struct PerOperand {
 // Calls each(i) for every row number of the table as a compile-time constant, so that what it asks of
 // kOperands[i] is one, too.
 template <class Each>
-constexpr void for_each_operand(Each&& each) {
-  [&]<std::size_t... i>(std::index_sequence<i...>) { (each(std::integral_constant<std::size_t, i>()), ...); }
+[[gnu::always_inline]] constexpr void for_each_operand(Each&& each) {
+  [&]<std::size_t... i>(std::index_sequence<i...>) __attribute__((always_inline)) {
+    (each(std::integral_constant<std::size_t, i>()), ...);
+  }
   (std::make_index_sequence<kOperandCount>());
 }
 
@@ -126,11 +128,18 @@ inline const void* pointer_of(const Tensors& tensors, const OperandRow& row) noe
   std::memcpy(&pointer, reinterpret_cast<const std::byte*>(&tensors) + row.offset, sizeof pointer);
   return pointer;
 }
-// The rows of a matrix; of an output, too.
-inline InputRows rows_of(const Tensors& tensors, const OperandRow& row) noexcept {
-  InputRows rows;
-  std::memcpy(&rows, reinterpret_cast<const std::byte*>(&tensors) + row.offset, sizeof rows);
-  return rows;
+// The members of a matrix's rows, of an output's, too.
+inline std::int64_t row_member_of(const Tensors& tensors, const OperandRow& row,
+                                  std::size_t offset) noexcept {
+  std::int64_t value;
+  std::memcpy(&value, reinterpret_cast<const std::byte*>(&tensors) + row.offset + offset, sizeof value);
+  return value;
+}
+inline std::int64_t n_of(const Tensors& tensors, const OperandRow& row) noexcept {
+  return row_member_of(tensors, row, offsetof(InputRows, n));
+}
+inline std::int64_t outer_of(const Tensors& tensors, const OperandRow& row) noexcept {
+  return row_member_of(tensors, row, offsetof(InputRows, outer));
 }
 // Sets an operand; the row stride is that of a matrix, in elements.
 inline void set(Tensors& tensors, const OperandRow& row, const void* pointer,
