@@ -23,7 +23,7 @@ enum class Strategy : std::uint8_t {
   block_row,    // a block, or several, hold a row in registers
   persistent_row,  // blocks that stay pass row after row through a ring in shared memory (sm_90)
   split_row,  // a row is cut into chunks over many blocks: statistics first, then a second read applies them
-  generic,    // one kernel for all specs of a compute type, which learns at run time which; never chosen
+  generic,  // one kernel for all layer norms of a compute type, which learns at run time which; never chosen
 };
 NORMJIT_API std::string_view name(Strategy) noexcept;
 
@@ -76,8 +76,8 @@ NORMJIT_API std::string to_text(const Plan& plan);
 // Reads such a line; fields that are left out have their defaults. BadArgument.
 NORMJIT_API Result<Plan> parse_plan(std::string_view text);
 
-// The plan of the generic kernel, which is legal for every spec on every device. Correct, and slower than the
-// others; needs no workspace and no alignment beyond an element's.
+// The plan of the generic kernel, which is legal on every device for every layer norm without a residual.
+// Correct, and slower than the others; needs no workspace and no alignment beyond an element's.
 NORMJIT_API Plan generic_plan() noexcept;
 // The stand-in under which the generic kernel that serves a spec is generated, compiled and cached: one for
 // each compute type.
@@ -101,7 +101,7 @@ NORMJIT_API Plan choose(const NormSpec& spec, const DeviceProfile& device, RowsR
                         Alignment alignment) noexcept;
 
 // The plan of the same use whose blocks need not be resident together, for devices that have no room for
-// them.
+// them. Wide rows of rms, or with a residual, may have none: then a plan that check() refuses, and says why.
 NORMJIT_API Plan fallback(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
                           Alignment alignment) noexcept;
 

@@ -303,6 +303,34 @@ TEST(Check, RefusesMoreBlocksThanTheRingOfRowsServes) {
   EXPECT_EQ(check(plan, spec, device).code(), Code::IllegalPlan);
 }
 
+TEST(Check, OnlyPlansThatHoldARowComputeOtherNorms) {
+  const auto refused = [](const NormSpec& spec, Plan plan) {
+    const auto answer = check(plan, spec, h200());
+    return answer ? "" : answer.error().message;
+  };
+  const NormSpec plain{.columns = 4096, .input = DType::bf16};
+  NormSpec rms = plain, residual = plain;
+  rms.norm = Norm::rms;
+  residual.residual = Residual::before;
+  NormSpec sum = residual;
+  sum.sum = true;
+  int other = 0;
+  for (const Candidate& candidate : candidates(plain, h200(), RowsRegime::many, Alignment::eight)) {
+    const Strategy strategy = candidate.plan.strategy;
+    if (strategy == Strategy::warp_rows || strategy == Strategy::block_row) {
+      for (const NormSpec& spec : {rms, residual, sum}) EXPECT_EQ(refused(spec, candidate.plan), "");
+      continue;
+    }
+    const std::string is = std::string(name(strategy)) + " does not compute ";
+    EXPECT_THAT(refused(rms, candidate.plan), HasSubstr(is + "rmsnorm yet; warp_rows and block_row do"));
+    EXPECT_THAT(refused(residual, candidate.plan), HasSubstr(is + "a residual yet"));
+    EXPECT_THAT(refused(sum, candidate.plan), HasSubstr(is + "a residual and its sum yet"));
+    ++other;
+  }
+  EXPECT_GT(other, 0);
+  EXPECT_THAT(refused(rms, generic_plan()), HasSubstr("generic does not compute rmsnorm yet"));
+}
+
 TEST(Check, RefusesBrokenGenericRows) {
   const NormSpec spec{.columns = 4096};
   expect_refused(
@@ -313,7 +341,7 @@ TEST(Check, RefusesBrokenGenericRows) {
        {"single elements", [](Plan& p) { p.group_rows = 2; }},
        {"single elements", [](Plan& p) { p.per_thread = kMaxInt; }},
        {"unaligned", [](Plan& p) { p.unaligned = true; }},
-       {"only resident and streamed", [](Plan& p) { p.blocks_per_row = 2, p.exchange = Exchange::grid; }},
+       {"only resident and persistent", [](Plan& p) { p.blocks_per_row = 2, p.exchange = Exchange::grid; }},
        {"an exchange", [](Plan& p) { p.blocks_per_row = 2; }},
        {"have a ring", [](Plan& p) { p.stages = 2; }},
        {"per_thread must be", [](Plan& p) { p.per_thread = 0; }},

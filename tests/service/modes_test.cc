@@ -179,6 +179,22 @@ TEST_F(Modes, WithoutAGenericKernelLazyWaits) {
   EXPECT_EQ(lazy.counters().misses, 1U);
 }
 
+// The generic kernel computes only the layer norm.
+TEST_F(LazyModes, OtherNormsAreWaitedFor) {
+  const NormSpec rms{.norm = Norm::rms, .columns = 4096};
+  Service lazy = service(Mode::lazy);
+  const auto kernel = lazy.prepare(rms);
+  ASSERT_TRUE(kernel.ok()) << kernel.error().message;
+  EXPECT_FALSE(kernel->is_fallback());
+  EXPECT_EQ(kernel->plan().strategy, Strategy::block_row);
+  EXPECT_EQ(kernel->origin(), Origin::compiled);
+  EXPECT_EQ(lazy.prepare(rms, {.plan = generic_plan()}).code(), Code::IllegalPlan);
+
+  machine_.compiler->fail({Code::NoCompiler, "libnvrtc is not there"});
+  const auto missing = service(Mode::eager).prepare({.norm = Norm::rms, .columns = 64});
+  EXPECT_EQ(missing.code(), Code::NoCompiler);
+}
+
 TEST_F(Modes, AMissInACaptureIsNotReady) {
   Service eager = service(Mode::eager);
   machine_.driver->set_capturing(true);

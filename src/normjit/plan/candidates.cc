@@ -212,12 +212,16 @@ const Plan& best_among(const std::vector<Weighed>& plans) {
   return std::min_element(plans.begin(), plans.end(), is_cheaper)->plan;
 }
 
-// The best one that shares no row between blocks that must run together.
-Plan fallback_among(const std::vector<Weighed>& plans) {
+// The best one that shares no row between blocks that must run together: a split_row plan, or of a spec that
+// split_row does not compute, another. Null: none.
+const Plan* fallback_among(const std::vector<Weighed>& plans) {
+  const auto rank = [](const Weighed& one) {
+    return std::pair{one.plan.strategy != Strategy::split_row, one.cost};
+  };
   const Weighed* best = nullptr;
   for (const Weighed& one : plans)
-    if (one.plan.strategy == Strategy::split_row && (best == nullptr || is_cheaper(one, *best))) best = &one;
-  return best != nullptr ? best->plan : Plan{};
+    if (one.plan.exchange == Exchange::none && (best == nullptr || rank(one) < rank(*best))) best = &one;
+  return best != nullptr ? &best->plan : nullptr;
 }
 
 }  // namespace
@@ -238,7 +242,9 @@ Plan choose(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime
 
 Plan fallback(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
               Alignment alignment) noexcept {
-  return fallback_among(weighed_plans(spec, device, regime, alignment));
+  const std::vector<Weighed> found = weighed_plans(spec, device, regime, alignment);
+  const Plan* const best = fallback_among(found);
+  return best != nullptr ? *best : Plan{.strategy = Strategy::split_row};
 }
 
 std::vector<Plan> plans(const NormSpec& spec, const DeviceProfile& device) {
@@ -251,7 +257,8 @@ std::vector<Plan> plans(const NormSpec& spec, const DeviceProfile& device) {
       const std::vector<Weighed> found = weighed_plans(spec, device, regime, alignment);
       const Plan& best = best_among(found);
       add(best);
-      if (best.exchange != Exchange::none) add(fallback_among(found));
+      const Plan* const instead = best.exchange != Exchange::none ? fallback_among(found) : nullptr;
+      if (instead != nullptr) add(*instead);
     }
   return all;
 }

@@ -9,6 +9,7 @@
 #include "normjit/base/text.h"
 #include "normjit/plan/footprint.h"
 #include "normjit/plan/grid.h"
+#include "normjit/spec/valid.h"
 
 namespace normjit {
 namespace {
@@ -177,6 +178,16 @@ std::size_t workspace_bytes(const Plan& plan, const NormSpec& spec, const Device
 
 namespace {
 
+// What a strategy cannot compute; empty: it serves the spec.
+std::string check_operation(Strategy strategy, const NormSpec& spec) {
+  if (!is_held(spec) || strategy == Strategy::warp_rows || strategy == Strategy::block_row) return {};
+  return concat({name(strategy), " does not compute ",
+                 spec.norm != Norm::layer ? name(spec.norm)
+                 : spec.sum               ? "a residual and its sum"
+                                          : "a residual",
+                 " yet; warp_rows and block_row do"});
+}
+
 // What is wrong with the way in which blocks share a row; empty: nothing.
 std::string check_slices(const Plan& plan, const NormSpec& spec, const DeviceProfile& device) {
   const bool streams = plan.strategy == Strategy::persistent_row;
@@ -228,6 +239,7 @@ Result<void> check(const Plan& plan, const NormSpec& spec, const DeviceProfile& 
   const auto power_of_two = [](int n) { return n > 0 && std::has_single_bit(static_cast<unsigned>(n)); };
   if (plan.strategy > Strategy::generic || plan.exchange > Exchange::grid)
     return illegal("unknown strategy or exchange");
+  if (const auto why = check_operation(plan.strategy, spec); !why.empty()) return illegal(why);
   if (plan.threads < kWarp || plan.threads > kMaxThreads || !power_of_two(plan.threads))
     return illegal("threads must be a power of two from 32 to 1024");
   if (!power_of_two(plan.vector) || plan.vector > 8 || (spec.columns % plan.vector != 0 && !plan.unaligned))
