@@ -23,8 +23,8 @@ int main() {
 
   normjit::Service service;  // one per process
   const normjit::NormSpec spec{.columns = columns, .affine = normjit::Affine::weight_bias};
-  const auto done = service.layer_norm(spec, {.x = x, .y = y, .weight = weight, .bias = bias, .rows = rows},
-                                       /*stream=*/nullptr);
+  const auto done = service.norm(spec, {.x = x, .y = y, .weight = weight, .bias = bias, .rows = rows},
+                                 /*stream=*/nullptr);
   if (!done) {
     std::fprintf(stderr, "%s\n", done.error().message.c_str());
     return 1;

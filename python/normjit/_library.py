@@ -34,9 +34,10 @@ class Error(RuntimeError):
 class Spec(ctypes.Structure):
     """normjit_spec: what to compute."""
     _fields_ = [("struct_size", ctypes.c_size_t), ("columns", ctypes.c_int64), ("epsilon", ctypes.c_double),
-                ("scale", ctypes.c_double), ("input", ctypes.c_int32), ("output", ctypes.c_int32),
-                ("weight", ctypes.c_int32), ("affine", ctypes.c_int32), ("activation", ctypes.c_int32),
-                ("statistics", ctypes.c_int32)]
+                ("scale", ctypes.c_double), ("norm", ctypes.c_int32), ("input", ctypes.c_int32),
+                ("output", ctypes.c_int32), ("weight", ctypes.c_int32), ("residual", ctypes.c_int32),
+                ("sum", ctypes.c_int32), ("affine", ctypes.c_int32), ("activation", ctypes.c_int32),
+                ("statistics", ctypes.c_int32), ("reserved", ctypes.c_int32)]
 
     def __init__(self, columns=0, epsilon=1e-5, scale=1.0, **members):
         super().__init__(ctypes.sizeof(Spec), columns, epsilon, scale, **members)
@@ -120,6 +121,7 @@ _FUNCTIONS = {
     "normjit_spec_parse": (_status, [ctypes.c_char_p, _spec, _text]),
     "normjit_service_create": (_status, [ctypes.POINTER(Options), ctypes.POINTER(_pointer), _text]),
     "normjit_service_destroy": (None, [_pointer]),
+    "normjit_norm": (_status, [_pointer, _spec, _tensors, _pointer, _launch, _text]),
     "normjit_layer_norm": (_status, [_pointer, _spec, _tensors, _pointer, _launch, _text]),
     "normjit_workspace_bytes": (_status, [_pointer, _spec, ctypes.POINTER(ctypes.c_size_t), _text]),
     "normjit_prepare": (_status, [_pointer, _spec, ctypes.POINTER(PrepareOptions), ctypes.POINTER(_pointer), _text]),

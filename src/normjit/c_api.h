@@ -10,7 +10,7 @@
  *   tensors.x.pointer = x, tensors.y.pointer = y, tensors.rows = rows;
  *   tensors.weight = weight, tensors.bias = bias;
  *   if (normjit_service_create(NULL, &service, &error) ||
- *       normjit_layer_norm(service, &spec, &tensors, stream, NULL, &error)) {
+ *       normjit_norm(service, &spec, &tensors, stream, NULL, &error)) {
  *     fprintf(stderr, "%s\n", error);
  *     normjit_free(error);
  *   }
@@ -72,6 +72,7 @@ enum {
   NORMJIT_BAD_ACTIVATION = 106,
   NORMJIT_BAD_SCALE = 107,
   NORMJIT_BAD_SPEC_TEXT = 108,
+  NORMJIT_BAD_COMBINATION = 109,
   NORMJIT_EMPTY_KERNEL = 200,
   NORMJIT_NULL_POINTER = 201,
   NORMJIT_UNEXPECTED_POINTER = 202,
@@ -104,7 +105,9 @@ enum {
 };
 
 /* Values of enumerations begin with 1: 0 is "the default". */
+enum { NORMJIT_LAYER = 1, NORMJIT_RMS = 2 };                                  /* norm */
 enum { NORMJIT_F16 = 1, NORMJIT_BF16 = 2, NORMJIT_F32 = 3, NORMJIT_F64 = 4 }; /* dtypes */
+enum { NORMJIT_NO_RESIDUAL = 1, NORMJIT_RESIDUAL_BEFORE = 2 };                /* residual */
 enum { NORMJIT_NO_AFFINE = 1, NORMJIT_WEIGHT = 2, NORMJIT_WEIGHT_BIAS = 3 };  /* affine */
 enum {
   NORMJIT_NO_ACTIVATION = 1,
@@ -124,7 +127,7 @@ typedef struct normjit_kernel normjit_kernel;
 /* ---- The library ---- */
 
 NORMJIT_C_EXPORT uint32_t normjit_abi_version(void); /* NORMJIT_ABI_VERSION of the library */
-NORMJIT_C_EXPORT const char* normjit_version(void);  /* "0.1.0" */
+NORMJIT_C_EXPORT const char* normjit_version(void);  /* "0.2.0" */
 /* "NotReady"; "Unknown" for a number that is none. */
 NORMJIT_C_EXPORT const char* normjit_status_name(normjit_status status);
 /* What a status means and what to do; a static text, never NULL. */
@@ -139,15 +142,19 @@ typedef struct normjit_spec {
   int64_t columns;    /* elements a row, 1 .. 2^31 - 1 */
   double epsilon;     /* >= 0; taken as it stands, 0 too */
   double scale;       /* taken as it stands, 0 too */
+  int32_t norm;       /* 0: NORMJIT_LAYER */
   int32_t input;      /* dtype of x; 0: NORMJIT_F32 */
   int32_t output;     /* dtype of y; 0: input's */
   int32_t weight;     /* dtype of weight and bias; 0: input's */
+  int32_t residual;   /* added to x in front of the norm; 0: NORMJIT_NO_RESIDUAL */
+  int32_t sum;        /* 1: also x + residual, in the input dtype */
   int32_t affine;     /* 0: NORMJIT_NO_AFFINE */
   int32_t activation; /* 0: NORMJIT_NO_ACTIVATION */
-  int32_t statistics; /* 1: also mean and rstd of each row */
+  int32_t statistics; /* 1: also mean and rstd of each row; of rms, rstd alone */
+  int32_t reserved;   /* 0 */
 } normjit_spec;
 #define NORMJIT_SPEC_INIT \
-  { sizeof(normjit_spec), 0, 1e-5, 1.0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(normjit_spec), 0, 1e-5, 1.0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* The product of a PyTorch-style normalized_shape of 1 to 8 dimensions. */
 NORMJIT_C_EXPORT normjit_status normjit_columns_of(const int64_t* shape, size_t rank, int64_t* columns,
@@ -268,11 +275,15 @@ enum {
 };
 
 /* Finds or makes the kernel for these tensors on the current context's device, and launches it. */
+NORMJIT_C_EXPORT normjit_status normjit_norm(normjit_service* service, const normjit_spec* spec,
+                                             const normjit_tensors* tensors, void* stream,
+                                             const normjit_launch_options* options, char** error);
+/* normjit_norm under its older name. */
 NORMJIT_C_EXPORT normjit_status normjit_layer_norm(normjit_service* service, const normjit_spec* spec,
                                                    const normjit_tensors* tensors, void* stream,
                                                    const normjit_launch_options* options, char** error);
-/* Workspace that suffices for every launch of this spec by normjit_layer_norm on the current context's
- * device; mostly 0. */
+/* Workspace that suffices for every launch of this spec by normjit_norm on the current context's device;
+ * mostly 0. */
 NORMJIT_C_EXPORT normjit_status normjit_workspace_bytes(normjit_service* service, const normjit_spec* spec,
                                                         size_t* bytes, char** error);
 

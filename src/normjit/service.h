@@ -1,7 +1,7 @@
 // The front door: from a NormSpec to a launched kernel.
 //
 //   normjit::Service service;
-//   auto status = service.layer_norm({.columns = 4096, .affine = normjit::Affine::weight_bias},
+//   auto status = service.norm({.columns = 4096, .affine = normjit::Affine::weight_bias},
 //                                    {.x = x, .y = y, .weight = w, .bias = b, .rows = n}, stream);
 //
 // No CUDA, spdlog or fmt header is included here, so a host needs none of them to compile against normjit.
@@ -281,7 +281,7 @@ class NORMJIT_API Service {
   // NotCached. Kernels that are in a cache are still loaded. Frozen::no ends it. Background compiles that are
   // under way go on.
   void freeze(Frozen when_missing = Frozen::error);
-  // Returns when no compile is under way in the background. After it, prepare() and layer_norm() have the
+  // Returns when no compile is under way in the background. After it, prepare() and norm() have the
   // kernels that were compiled.
   void wait_for_compiles();
   // What has happened so far. Costs about as much as a launch.
@@ -293,15 +293,20 @@ class NORMJIT_API Service {
   // share of it that this process has (MIG, MPS), cannot run together the blocks that share a row, another
   // plan serves, from then on. From a kernel's second launch on it takes no lock, counts no reference and
   // allocates nothing, so that any number of threads may call it at once.
+  Result<void> norm(const NormSpec& spec, const Tensors& tensors, Stream stream,
+                    const LaunchOptions& options = {});
+  // The same under its older name.
   Result<void> layer_norm(const NormSpec& spec, const Tensors& tensors, Stream stream,
-                          const LaunchOptions& options = {});
+                          const LaunchOptions& options = {}) {
+    return norm(spec, tensors, stream, options);
+  }
 
-  // Workspace that suffices for every launch of this spec through layer_norm on the current context's device.
+  // Workspace that suffices for every launch of this spec through norm on the current context's device.
   Result<std::size_t> workspace_bytes(const NormSpec& spec);
 
   // Keeps a tuned plan in the cache directory, in the place of an older one for the same use. Services made
   // from now on take it; this one goes on as it has begun where it has looked for one before, so that kernels
-  // and workspace_bytes() agree. Without a workspace, layer_norm takes no tuned plan that needs one. Errors:
+  // and workspace_bytes() agree. Without a workspace, norm takes no tuned plan that needs one. Errors:
   // those of validate; IllegalPlan, also for a plan whose accesses the alignment does not allow; CacheIo.
   Result<void> remember(const TunedPlan& tuned);
   // The plan that is kept for this use, if there is one that is legal.

@@ -94,8 +94,7 @@ class CApi : public ::testing::Test {
   }
   std::string launched(const normjit_spec& spec, const normjit_tensors& tensors,
                        const normjit_launch_options* options = nullptr) {
-    return outcome(
-        [&](char** e) { return normjit_layer_norm(&service_, &spec, &tensors, memory(9), options, e); });
+    return outcome([&](char** e) { return normjit_norm(&service_, &spec, &tensors, memory(9), options, e); });
   }
 
   FakeMachine machine_;
@@ -302,6 +301,29 @@ TEST_F(CApi, SpecsAndTheirTexts) {
   spec.epsilon = -1;
   EXPECT_EQ(normjit_status_name(normjit_spec_text(&spec, nullptr, nullptr)), std::string("BadEpsilon"));
 
+  // Every member goes there and back.
+  const char* const full = "rmsnorm/cols=64/f16/out=f32/w=bf16/eps=0.5/add/sum/w/relu/scale=2/stats";
+  ASSERT_EQ(normjit_spec_parse(full, &spec, nullptr), NORMJIT_OK);
+  EXPECT_EQ(spec.norm, NORMJIT_RMS);
+  EXPECT_EQ(spec.columns, 64);
+  EXPECT_EQ(spec.input, NORMJIT_F16);
+  EXPECT_EQ(spec.output, NORMJIT_F32);
+  EXPECT_EQ(spec.weight, NORMJIT_BF16);
+  EXPECT_EQ(spec.epsilon, 0.5);
+  EXPECT_EQ(spec.residual, NORMJIT_RESIDUAL_BEFORE);
+  EXPECT_EQ(spec.sum, 1);
+  EXPECT_EQ(spec.affine, NORMJIT_WEIGHT);
+  EXPECT_EQ(spec.activation, NORMJIT_RELU);
+  EXPECT_EQ(spec.scale, 2);
+  EXPECT_EQ(spec.statistics, 1);
+  EXPECT_EQ(spec.reserved, 0);
+  Text again;
+  ASSERT_EQ(normjit_spec_text(&spec, &again.text, nullptr), NORMJIT_OK);
+  EXPECT_EQ(again.string(), full);
+  spec.residual = NORMJIT_NO_RESIDUAL;
+  EXPECT_THAT(outcome([&](char** e) { return normjit_spec_text(&spec, nullptr, e); }),
+              HasSubstr("BadCombination: sum needs residual"));
+
   const std::int64_t shape[] = {64, 256, 256};
   std::int64_t columns = 0;
   ASSERT_EQ(normjit_columns_of(shape, 3, &columns, nullptr), NORMJIT_OK);
@@ -483,10 +505,11 @@ TEST_F(CApi, NullIsAnsweredWithTheNameOfTheArgument) {
       {"spec", [&](char** e) { return normjit_spec_parse("layernorm/cols=1/f32", nullptr, e); }},
       {"spec", [&](char** e) { return normjit_spec_text(nullptr, t, e); }},
       {"service", [&](char** e) { return normjit_service_create(nullptr, nullptr, e); }},
+      {"service", [&](char** e) { return normjit_norm(nullptr, &spec, &tensors, nullptr, nullptr, e); }},
       {"service",
        [&](char** e) { return normjit_layer_norm(nullptr, &spec, &tensors, nullptr, nullptr, e); }},
-      {"spec", [&](char** e) { return normjit_layer_norm(s, nullptr, &tensors, nullptr, nullptr, e); }},
-      {"tensors", [&](char** e) { return normjit_layer_norm(s, &spec, nullptr, nullptr, nullptr, e); }},
+      {"spec", [&](char** e) { return normjit_norm(s, nullptr, &tensors, nullptr, nullptr, e); }},
+      {"tensors", [&](char** e) { return normjit_norm(s, &spec, nullptr, nullptr, nullptr, e); }},
       {"service", [&](char** e) { return normjit_workspace_bytes(nullptr, &spec, &bytes, e); }},
       {"spec", [&](char** e) { return normjit_workspace_bytes(s, nullptr, &bytes, e); }},
       {"bytes", [&](char** e) { return normjit_workspace_bytes(s, &spec, nullptr, e); }},
@@ -545,6 +568,10 @@ TEST_F(CApi, ValuesThatAreNoneAreNamed) {
   };
   for (const std::int32_t wrong : {-1, 5, 256, 257, std::numeric_limits<std::int32_t>::min()}) {
     const std::string is = " is " + std::to_string(wrong) + ";";
+    EXPECT_THAT(refused(&normjit_spec::norm, wrong), HasSubstr("BadArgument: norm" + is));
+    EXPECT_THAT(refused(&normjit_spec::residual, wrong), HasSubstr("BadArgument: residual" + is));
+    EXPECT_THAT(refused(&normjit_spec::sum, wrong), HasSubstr("BadArgument: sum" + is));
+    EXPECT_THAT(refused(&normjit_spec::reserved, wrong), HasSubstr("BadArgument: reserved" + is));
     EXPECT_THAT(refused(&normjit_spec::input, wrong), HasSubstr("BadDType: input" + is));
     EXPECT_THAT(refused(&normjit_spec::output, wrong), HasSubstr("BadDType: output" + is));
     EXPECT_THAT(refused(&normjit_spec::weight, wrong), HasSubstr("BadDType: weight" + is));
@@ -554,6 +581,8 @@ TEST_F(CApi, ValuesThatAreNoneAreNamed) {
       EXPECT_THAT(refused(&normjit_spec::activation, wrong), HasSubstr("BadActivation: activation" + is));
     }
   }
+  EXPECT_THAT(refused(&normjit_spec::norm, 3), HasSubstr("norm is 3; it is NORMJIT_LAYER (1)"));
+  EXPECT_THAT(refused(&normjit_spec::residual, 3), HasSubstr("residual is 3; it is NORMJIT_NO_RESIDUAL (1)"));
   EXPECT_THAT(refused(&normjit_spec::activation, 6), HasSubstr("BadActivation: activation is 6"));
   normjit_spec spec = spec_of(64);
   spec.input = 9;

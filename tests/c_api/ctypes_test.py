@@ -27,7 +27,8 @@ class Sized(ctypes.Structure):
 
 class Spec(Sized):
     _fields_ = [("struct_size", c_size_t), ("columns", c_int64), ("epsilon", c_double), ("scale", c_double)] + [
-        (name, c_int32) for name in ("input", "output", "weight", "affine", "activation", "statistics")]
+        (name, c_int32) for name in ("norm", "input", "output", "weight", "residual", "sum", "affine", "activation", "statistics",
+                                 "reserved")]
 
 
 class Options(Sized):
@@ -69,7 +70,7 @@ def opened():
         "normjit_spec_text": (c_int32, POINTER(Spec), text, text),
         "normjit_service_create": (c_int32, POINTER(Options), POINTER(c_void_p), text),
         "normjit_service_destroy": (None, c_void_p),
-        "normjit_layer_norm": (c_int32, c_void_p, POINTER(Spec), POINTER(Tensors), c_void_p, c_void_p, text),
+        "normjit_norm": (c_int32, c_void_p, POINTER(Spec), POINTER(Tensors), c_void_p, c_void_p, text),
         "normjit_prepare": (c_int32, c_void_p, POINTER(Spec), c_void_p, POINTER(c_void_p), text),
         "normjit_kernel_launch": (c_int32, c_void_p, POINTER(Tensors), c_void_p, c_void_p),
         "normjit_kernel_check": (c_int32, c_void_p, POINTER(Tensors), text),
@@ -270,7 +271,7 @@ class Gpu(CApi):
 
     def test_one_call(self):
         with Service() as service:
-            call("normjit_layer_norm", service, byref(self.spec), byref(self.tensors), None, None)
+            call("normjit_norm", service, byref(self.spec), byref(self.tensors), None, None)
             self.expect_right()
             counters = report("normjit_counters", service)
             self.assertGreater(counters["loads"], 0)
@@ -293,7 +294,7 @@ class Gpu(CApi):
         host = ctypes.create_string_buffer(4 * self.ROWS * self.COLUMNS + 16)
         self.tensors.x = (ctypes.addressof(host) + 15) // 16 * 16
         with Service() as service:
-            self.fails(WRONG_DEVICE, "x ", "normjit_layer_norm", service, byref(self.spec), byref(self.tensors), None, None)
+            self.fails(WRONG_DEVICE, "x ", "normjit_norm", service, byref(self.spec), byref(self.tensors), None, None)
 
 
 if __name__ == "__main__":

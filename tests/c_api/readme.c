@@ -15,7 +15,7 @@ void readme(int64_t columns, int64_t rows, const void* x, void* y, const void* w
   spec.columns = columns, spec.affine = NORMJIT_WEIGHT_BIAS;
   tensors.x.pointer = x, tensors.y.pointer = y, tensors.weight = weight, tensors.bias = bias, tensors.rows = rows;
   if (normjit_service_create(NULL, &service, &error) ||
-      normjit_layer_norm(service, &spec, &tensors, stream, NULL, &error))
+      normjit_norm(service, &spec, &tensors, stream, NULL, &error))
     fprintf(stderr, "%s\n", error);
   /* clang-format on */
   normjit_free(error);

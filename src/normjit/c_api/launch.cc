@@ -31,9 +31,9 @@ void tell(const normjit_launch_options* options, std::int32_t driver_result) {
 
 }  // namespace
 
-normjit_status normjit_layer_norm(normjit_service* service, const normjit_spec* spec,
-                                  const normjit_tensors* tensors, void* stream,
-                                  const normjit_launch_options* options, char** error) {
+normjit_status normjit_norm(normjit_service* service, const normjit_spec* spec,
+                            const normjit_tensors* tensors, void* stream,
+                            const normjit_launch_options* options, char** error) {
   return guarded(error, [&]() -> normjit_status {
     normjit::NormSpec what;
     normjit::Tensors on;
@@ -41,8 +41,14 @@ normjit_status normjit_layer_norm(normjit_service* service, const normjit_spec* 
     if (service == nullptr || spec == nullptr || tensors == nullptr || !convert(*spec, what) ||
         !convert(*tensors, on) || !convert(options, how))
       return launch_mistake(service, spec, tensors, options, error);
-    return answer(service->service.layer_norm(what, on, static_cast<Stream>(stream), how), error);
+    return answer(service->service.norm(what, on, static_cast<Stream>(stream), how), error);
   });
+}
+
+normjit_status normjit_layer_norm(normjit_service* service, const normjit_spec* spec,
+                                  const normjit_tensors* tensors, void* stream,
+                                  const normjit_launch_options* options, char** error) {
+  return normjit_norm(service, spec, tensors, stream, options, error);
 }
 
 normjit_status normjit_kernel_launch(const normjit_kernel* kernel, const normjit_tensors* tensors,

@@ -12,8 +12,21 @@ Error out_of_range(Code code, std::string_view name, std::int64_t value, std::st
   return {code, concat({name, " is ", shortest(value), "; it is ", allowed})};
 }
 
-constexpr std::string_view kDTypes =
-    "NORMJIT_F16 (1), NORMJIT_BF16 (2), NORMJIT_F32 (3), NORMJIT_F64 (4), or 0 for the default";
+// The values of an enumeration or switch in C.
+std::string_view allowed(DType) {
+  return "NORMJIT_F16 (1), NORMJIT_BF16 (2), NORMJIT_F32 (3), NORMJIT_F64 (4), or 0 for the default";
+}
+std::string_view allowed(Norm) { return "NORMJIT_LAYER (1), NORMJIT_RMS (2), or 0 for layer"; }
+std::string_view allowed(Residual) {
+  return "NORMJIT_NO_RESIDUAL (1), NORMJIT_RESIDUAL_BEFORE (2), or 0 for none";
+}
+std::string_view allowed(Affine) {
+  return "NORMJIT_NO_AFFINE (1), NORMJIT_WEIGHT (2), NORMJIT_WEIGHT_BIAS (3), or 0 for none";
+}
+std::string_view allowed(Activation) {
+  return "NORMJIT_NO_ACTIVATION (1) to NORMJIT_SILU (5), or 0 for none";
+}
+std::string_view allowed(bool) { return "0 or 1"; }
 
 }  // namespace
 
@@ -21,16 +34,17 @@ Error mistake_in(const normjit_spec& given) {
   normjit_spec own;
   const normjit_spec* const s = read(given, own);
   if (s == nullptr) return struct_mistake("normjit_spec", &given);
-  for (const auto& [name, dtype] :
-       {std::pair{"input", s->input}, std::pair{"output", s->output}, std::pair{"weight", s->weight}})
-    if (!is_within(dtype, NORMJIT_F64)) return out_of_range(Code::BadDType, name, dtype, kDTypes);
-  if (!is_within(s->affine, NORMJIT_WEIGHT_BIAS))
-    return out_of_range(Code::BadAffine, "affine", s->affine,
-                        "NORMJIT_NO_AFFINE (1), NORMJIT_WEIGHT (2), NORMJIT_WEIGHT_BIAS (3), or 0 for none");
-  if (!is_within(s->activation, NORMJIT_SILU))
-    return out_of_range(Code::BadActivation, "activation", s->activation,
-                        "NORMJIT_NO_ACTIVATION (1) to NORMJIT_SILU (5), or 0 for none");
-  return out_of_range(Code::BadArgument, "statistics", s->statistics, "0 or 1");
+  Error first = out_of_range(Code::BadArgument, "reserved", s->reserved, "0");
+  bool found = false;
+  each_member([&](const auto& field, auto in_c) {
+    using Value = typename std::decay_t<decltype(field)>::Value;
+    if constexpr (std::is_enum_v<Value> || std::is_same_v<Value, bool>)
+      if (!found && !is_within(s->*in_c, kLast<Value>)) {
+        first = out_of_range(field.mistake, field.name, s->*in_c, allowed(Value{}));
+        found = true;
+      }
+  });
+  return first;
 }
 
 Error mistake_in(const normjit_tensors& given) { return struct_mistake("normjit_tensors", &given); }
@@ -85,16 +99,14 @@ std::vector<std::string> paths_of(std::string_view list) {
 }
 
 bool write(const NormSpec& spec, normjit_spec& to) noexcept {
-  const normjit_spec all = {.struct_size = sizeof all,
-                            .columns = spec.columns,
-                            .epsilon = spec.epsilon,
-                            .scale = spec.scale,
-                            .input = number_of(spec.input),
-                            .output = number_of(spec.output),
-                            .weight = number_of(spec.weight),
-                            .affine = number_of(spec.affine),
-                            .activation = number_of(spec.activation),
-                            .statistics = spec.statistics};
+  normjit_spec all = NORMJIT_SPEC_INIT;
+  each_member([&](const auto& field, auto in_c) {
+    const auto value = spec.*field.member;
+    if constexpr (std::is_enum_v<decltype(value)>)
+      all.*in_c = number_of(value);
+    else
+      all.*in_c = value;
+  });
   return write_struct(&all, sizeof all, &to);
 }
 

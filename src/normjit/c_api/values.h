@@ -3,14 +3,19 @@
 
 #include <cstddef>
 #include <cstring>
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "normjit/c_api.h"
 #include "normjit/c_api/call.h"
 #include "normjit/service.h"
 #include "normjit/spec/operands.h"
+#include "normjit/spec/fields.h"
 
 namespace normjit::c_api {
 
@@ -30,15 +35,21 @@ inline bool is_within(std::int32_t number, std::int32_t last) noexcept {
 static_assert(NORMJIT_F16 - 1 == static_cast<int>(DType::f16) &&
               NORMJIT_BF16 - 1 == static_cast<int>(DType::bf16) &&
               NORMJIT_F32 - 1 == static_cast<int>(DType::f32) &&
-              NORMJIT_F64 - 1 == static_cast<int>(DType::f64));
+              NORMJIT_F64 - 1 == static_cast<int>(DType::f64) && NORMJIT_F64 == kChoices<DType>);
+static_assert(NORMJIT_LAYER - 1 == static_cast<int>(Norm::layer) &&
+              NORMJIT_RMS - 1 == static_cast<int>(Norm::rms) && NORMJIT_RMS == kChoices<Norm>);
+static_assert(NORMJIT_NO_RESIDUAL - 1 == static_cast<int>(Residual::none) &&
+              NORMJIT_RESIDUAL_BEFORE - 1 == static_cast<int>(Residual::before) &&
+              NORMJIT_RESIDUAL_BEFORE == kChoices<Residual>);
 static_assert(NORMJIT_NO_AFFINE - 1 == static_cast<int>(Affine::none) &&
               NORMJIT_WEIGHT - 1 == static_cast<int>(Affine::weight) &&
-              NORMJIT_WEIGHT_BIAS - 1 == static_cast<int>(Affine::weight_bias));
+              NORMJIT_WEIGHT_BIAS - 1 == static_cast<int>(Affine::weight_bias) &&
+              NORMJIT_WEIGHT_BIAS == kChoices<Affine>);
 static_assert(NORMJIT_NO_ACTIVATION - 1 == static_cast<int>(Activation::none) &&
               NORMJIT_RELU - 1 == static_cast<int>(Activation::relu) &&
               NORMJIT_GELU - 1 == static_cast<int>(Activation::gelu) &&
               NORMJIT_GELU_TANH - 1 == static_cast<int>(Activation::gelu_tanh) &&
-              NORMJIT_SILU - 1 == static_cast<int>(Activation::silu));
+              NORMJIT_SILU - 1 == static_cast<int>(Activation::silu) && NORMJIT_SILU == kChoices<Activation>);
 static_assert(NORMJIT_EAGER - 1 == static_cast<int>(Mode::eager) &&
               NORMJIT_LAZY - 1 == static_cast<int>(Mode::lazy) &&
               NORMJIT_CACHED_ONLY - 1 == static_cast<int>(Mode::cached_only));
@@ -50,24 +61,48 @@ static_assert(NORMJIT_LOG_DEBUG - 1 == static_cast<int>(LogLevel::debug) &&
               NORMJIT_LOG_WARN - 1 == static_cast<int>(LogLevel::warn) &&
               NORMJIT_LOG_ERROR - 1 == static_cast<int>(LogLevel::error));
 
+// The members of normjit_spec, in the order of kFields.
+inline constexpr std::tuple kSpecMembers{
+    &normjit_spec::norm,   &normjit_spec::columns,    &normjit_spec::input,    &normjit_spec::output,
+    &normjit_spec::weight, &normjit_spec::epsilon,    &normjit_spec::residual, &normjit_spec::sum,
+    &normjit_spec::affine, &normjit_spec::activation, &normjit_spec::scale,    &normjit_spec::statistics};
+static_assert(std::tuple_size_v<decltype(kSpecMembers)> == kFieldCount);
+
+// Calls visit(field, pointer to the member of normjit_spec) for each, in order.
+template <class Visit>
+constexpr void each_member(Visit visit) {
+  [&]<std::size_t... i>(std::index_sequence<i...>) {
+    (visit(std::get<i>(kFields), std::get<i>(kSpecMembers)), ...);
+  }
+  (std::make_index_sequence<kFieldCount>());
+}
+
+// The largest number that an enumeration or a switch has in C; the least is 0.
+template <class Value>
+inline constexpr std::int32_t kLast = 1;
+template <class Enum>
+requires std::is_enum_v<Enum>
+inline constexpr std::int32_t kLast<Enum> = static_cast<std::int32_t>(kChoices<Enum>);
+
 // Each is false where `given` is no such value; the mistake_in of the same type says why. One branch for all
 // the ranges: a launch takes this way each time.
 inline bool convert(const normjit_spec& given, NormSpec& spec) noexcept {
   normjit_spec own;
   const normjit_spec* const s = read(given, own);
   if (s == nullptr) return false;
-  const bool sound = is_within(s->input, NORMJIT_F64) & is_within(s->output, NORMJIT_F64) &
-                     is_within(s->weight, NORMJIT_F64) & is_within(s->affine, NORMJIT_WEIGHT_BIAS) &
-                     is_within(s->activation, NORMJIT_SILU) & is_within(s->statistics, 1);
-  spec.columns = s->columns;
-  spec.input = enum_of(s->input, DType::f32);
-  spec.output = enum_of(s->output, spec.input);
-  spec.weight = enum_of(s->weight, spec.input);
-  spec.epsilon = s->epsilon;
-  spec.affine = enum_of(s->affine, Affine::none);
-  spec.activation = enum_of(s->activation, Activation::none);
-  spec.scale = s->scale;
-  spec.statistics = s->statistics != 0;
+  spec = {};
+  bool sound = s->reserved == 0;
+  each_member([&](const auto& field, auto in_c) {
+    auto& to = spec.*field.member;
+    const auto given_value = s->*in_c;
+    using Value = std::remove_reference_t<decltype(to)>;
+    if constexpr (std::is_enum_v<Value> || std::is_same_v<Value, bool>)
+      sound &= is_within(given_value, kLast<Value>);
+    if constexpr (std::is_enum_v<Value>)
+      to = enum_of(given_value, field.default_for(spec));
+    else
+      to = static_cast<Value>(given_value);
+  });
   return sound;
 }
 Error mistake_in(const normjit_spec& given);
@@ -102,7 +137,7 @@ Error mistake_in(const normjit_launch_options& given);
 
 // --- What no launch takes ---
 
-// BadArgument, BadDType, BadAffine, BadActivation; not those of validate.
+// BadArgument, or the code of the enumeration; not those of validate.
 Result<NormSpec> spec_of(const normjit_spec* given);
 Result<Tensors> tensors_of(const normjit_tensors* given);
 // Null stands for the defaults.

@@ -70,8 +70,8 @@ Result<Kernel> Service::prepare(const NormSpec& spec, const PrepareOptions& opti
   return impl_->kernel_for(use, profile);
 }
 
-Result<void> Service::layer_norm(const NormSpec& spec, const Tensors& tensors, Stream stream,
-                                 const LaunchOptions& options) {
+Result<void> Service::norm(const NormSpec& spec, const Tensors& tensors, Stream stream,
+                           const LaunchOptions& options) {
   Strides strides;
   if (const Launcher* ready = impl_->ready_kernel(spec, tensors, strides)) {
     impl_->meter->hit();
