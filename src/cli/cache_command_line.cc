@@ -30,12 +30,6 @@ void CommandLine::add_prebuild() {
 )") + kExitCodes);
 }
 
-void CommandLine::add_serve_compiles() {
-  CLI::App* command = add("serve-compiles", "One of the processes of a prebuild", serve_compiles_,
-                          [this] { return serve_compiles(serve_compiles_); });
-  command->group("");  // not in the help: only prebuild runs it
-}
-
 void CommandLine::add_list() {
   CLI::App* command = add("list", "List what the cache holds, damaged entries included", list_,
                           [this] { return list(list_); });

@@ -17,7 +17,6 @@ CommandLine::CommandLine() {
   app_.add_flag("--version", version_, "Print the version");
   app_.require_subcommand(0, 1);
   add_prebuild();
-  add_serve_compiles();
   add_list();
   add_why();
   add_verify();

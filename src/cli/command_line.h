@@ -36,7 +36,6 @@ class CommandLine {
 
   // Those that look after the cache.
   void add_prebuild();
-  void add_serve_compiles();
   void add_list();
   void add_why();
   void add_verify();
@@ -58,7 +57,6 @@ class CommandLine {
   std::deque<std::pair<CLI::App*, std::function<int()>>> commands_;
 
   PrebuildCommand prebuild_;
-  CommonOptions serve_compiles_;
   ListCommand list_;
   WhyCommand why_;
   VerifyCommand verify_;

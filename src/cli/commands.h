@@ -28,8 +28,6 @@ struct PrebuildCommand : CommonOptions {
   bool dry_run = false, check = false;
 };
 int prebuild(const PrebuildCommand& options);
-// Compiles what the process at the other end of standard input asks for; not in the help.
-int serve_compiles(const CommonOptions& options);
 
 struct ListCommand : CommonOptions {
   std::string sort = "spec";  // id, spec, size or age

@@ -1,7 +1,6 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
-#include "cli/compile_processes.h"
 #include "cli/exit_code.h"
 #include "cli/progress.h"
 #include "cli/table.h"
@@ -66,10 +65,7 @@ int prebuild(const PrebuildCommand& options) {
   // Layers alone will do where nothing is kept.
   if (cache_directory.empty() && (!dry_run || service_settings.layers.empty()))
     return fail(kCacheIo, kNoCacheDirectory);
-  const std::shared_ptr<Driver> driver = make_cuda_driver();
-  Service service(
-      service_settings,
-      {.compiler = make_prebuild_compiler(service_settings, driver), .driver = driver, .files = {}});
+  Service service(service_settings);
   const std::vector<DeviceProfile> devices =
       parse_arch_list(options.archs, [&](int ordinal) { return service.device(ordinal); }).value();
 

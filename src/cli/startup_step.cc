@@ -5,7 +5,6 @@
 #include <thread>
 
 #include "cli/commands.h"
-#include "cli/compile_processes.h"
 #include "cli/exit_code.h"
 #include "cli/gpu.h"
 #include "cli/json_text.h"
@@ -211,11 +210,7 @@ Json take_apart(const StartupStep& step) {
 
 Json build(const StartupStep& step) {
   const Machine machine;
-  const Options settings = settings_of(step);
-  Seams seams = machine.seams();
-  if (!seams.driver) seams.driver = make_cuda_driver();
-  seams.compiler = make_prebuild_compiler(settings, seams.driver);
-  Service service(settings, seams);
+  Service service(settings_of(step), machine.seams());
   const DeviceProfile device = service.device(0).value();
   const std::vector<NormSpec> specs = startup_specs(device, step.kernels);
   const PrebuildReport report =

@@ -352,9 +352,10 @@ typedef struct normjit_kernel_set {
 typedef void (*normjit_progress_callback)(void* user, const char* spec, const char* outcome, int32_t done,
                                           int32_t total);
 
-/* Puts every kernel of the set into the cache. Needs no GPU. jobs: threads, 0 for one a core. dry_run 1: only
- * look. progress may be NULL. The report is that of `normjit prebuild --json`; kernels that failed are
- * counted there. */
+/* Puts every kernel of the set into the cache. Needs no GPU. jobs: so many kernels are compiled at once, 0
+ * for one a core; from the third on in child processes, which end before the call returns, where the program
+ * normjit-compile is installed. dry_run 1: only look. progress may be NULL. The report is that of `normjit
+ * prebuild --json`; kernels that failed are counted there. */
 NORMJIT_C_EXPORT normjit_status normjit_prebuild(normjit_service* service, const normjit_kernel_set* set,
                                                  int32_t jobs, int32_t dry_run,
                                                  normjit_progress_callback progress, void* user, char** json,

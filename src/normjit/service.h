@@ -153,7 +153,12 @@ struct PrebuildReport {
 };
 
 struct PrebuildOptions {
-  int jobs = 0;          // threads; 0 is one per core
+  // So many kernels are compiled at once; 0 is one per core. Each job is a thread. From the third on, a
+  // compile goes to a child process, started when it is first needed and ended before the call returns: NVRTC
+  // keeps hardly more than two cores of one process busy. The child is the program normjit-compile, which is
+  // installed with this library; where it is missing or other users can write it, the threads compile alone.
+  // Nothing else starts a process.
+  int jobs = 0;
   bool dry_run = false;  // only look: compile and write nothing
   // After each kernel, from one thread at a time; those that take long to compile come first.
   std::function<void(const KernelReport&, int done, int total)> progress;
@@ -244,8 +249,7 @@ struct NORMJIT_API Options {
 class Compiler;
 class Driver;
 class FileSystem;
-// Replacements for what a Service stands on; null is the real one. For tests, and for the tool's prebuild,
-// which compiles in several processes.
+// Replacements for what a Service stands on; null is the real one. For tests and measurements.
 struct Seams {
   std::shared_ptr<Compiler> compiler;
   std::shared_ptr<Driver> driver;

@@ -1,24 +1,15 @@
-// Helpers for callers of FileSystem: retry after signals, and errors that name call, path and reason.
+// Helpers for callers of FileSystem: whole reads, and errors that name call, path and reason.
 #pragma once
 
-#include <cerrno>
 #include <cstddef>
 #include <string>
 #include <string_view>
 #include <system_error>
 
+#include "normjit/base/uninterrupted.h"
 #include "normjit/result.h"
 
 namespace normjit {
-
-// Repeats a system call while signals interrupt it.
-template <class Call>
-auto uninterrupted(const Call& call) {
-  for (;;) {
-    const auto result = call();
-    if (result >= 0 || errno != EINTR) return result;
-  }
-}
 
 // Reads `bytes` bytes, or up to the end of the file, with read(at, count, done), which calls read() or
 // pread(). False if that fails, with errno.

@@ -1,6 +1,7 @@
 // The interface to a compiler: from CUDA C++ text to machine code.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,10 @@ class Compiler {
     std::string toolchain() const { return "nvrtc " + std::to_string(major) + "." + std::to_string(minor); }
   };
   virtual Result<Facts> facts() = 0;
+
+  // For a caller that compiles many sources at once: while it holds the answer, other processes may help with
+  // every compile of this object. Null where none can, as by default.
+  virtual std::shared_ptr<void> helpers() { return nullptr; }
 };
 
 // The options that decide the machine code; part of a cache entry's identity. Options for the compiler's log

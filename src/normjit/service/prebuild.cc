@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <iterator>
+#include <memory>
 #include <mutex>
 #include <numeric>
 #include <thread>
@@ -104,6 +105,8 @@ Result<PrebuildReport> Service::prebuild(std::span<const NormSpec> specs,
   };
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   const int jobs = std::min(options.jobs > 0 ? options.jobs : cores, report.requested);
+  const std::shared_ptr<void> helpers =
+      jobs > 1 && !options.dry_run ? impl_->compiler->helpers() : nullptr;  // until this call returns
   run_on_threads(jobs, work);
   report.seconds = time.seconds();
   return report;
