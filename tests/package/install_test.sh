@@ -17,19 +17,35 @@ moved="$work/moved elsewhere"
 mv "$work/first" "$moved"
 export CMAKE_PREFIX_PATH="$moved" LC_ALL=C
 lib=$(dirname "$(find "$moved" -name 'libnormjit.so')")
+compile="$moved/libexec/normjit/normjit-compile"
 
 step "What is installed has no path of this build"
 for path in "$build" "$source" "$work/first"; do
   if grep -rIlF "$path/" "$moved"; then fail "$path is in these files"; fi
-  for binary in "$lib/libnormjit.so" "$moved/bin/normjit"; do
+  for binary in "$lib/libnormjit.so" "$moved/bin/normjit" "$compile"; do
     if strings "$binary" | grep -F "$path/"; then fail "$path is in $binary"; fi
   done
 done
-if readelf -d "$lib/libnormjit.so" "$moved/bin/normjit" | grep -E 'RPATH|RUNPATH'; then fail "a run path is left"; fi
+if readelf -d "$lib/libnormjit.so" "$moved/bin/normjit" "$compile" | grep -E 'RPATH|RUNPATH'; then fail "a run path is left"; fi
 
 step "The tool runs"
 env -i HOME="$work" "$moved/bin/normjit" render layernorm/cols=64/f32 --arch sm_90 | grep -q __global__ || fail "no kernel is rendered"
 test -s "$moved/share/normjit/manifests/reference.json" || fail "there are no manifests"
+
+step "A prebuild finds its program, and starts it unless others can write it"
+status=0
+"$compile" < /dev/null 2> "$work/log" || status=$?
+test $status = 2 || fail "normjit-compile ended with $status by itself"
+if "$moved/bin/normjit" doctor > /dev/null 2>&1; then  # there is an NVRTC
+  prebuild() {
+    "$moved/bin/normjit" prebuild layernorm/cols=96/f32/wb --arch sm_90 -j 6 --cache-dir "$work/$1" --log info 2>&1
+  }
+  if prebuild first | grep normjit-compile; then fail "a prebuild does not find or use normjit-compile"; fi
+  chmod g+w "$compile"
+  prebuild second | grep -q 'normjit-compile does not help.*can be written by other users' ||
+    fail "a prebuild starts what others can write"
+  chmod g-w "$compile"
+fi
 
 step "CMake, C++"
 cmake -S "$here/consumer" -B "$work/consumer" -DCMAKE_CXX_COMPILER="$cxx" > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }

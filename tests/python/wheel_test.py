@@ -19,14 +19,16 @@ SKIPPED = 77
 
 # In the new environment, in an empty folder: nothing of the source tree may be found.
 PROGRAM = """
-import json, normjit
+import json, normjit, signal
 from normjit import _build, _library
 assert normjit.__file__.startswith({site!r}), normjit.__file__
 assert _library.candidates()[0].startswith({site!r}), _library.candidates()
 assert _build.header_directory().startswith({site!r})
 kernels = _library.KernelSet(["layernorm/cols=96/f32/wb"], ["sm_90"])
-report = json.loads(_library.text_of("normjit_prebuild", _library.service(), kernels, 1, 0, None, None))
-print(_library.load().normjit_version().decode(), report["compiled"], report["failed"])
+ended = []
+signal.signal(signal.SIGCHLD, lambda *_: ended.append(True))
+report = json.loads(_library.text_of("normjit_prebuild", _library.service(), kernels, 6, 0, None, None))
+print(_library.load().normjit_version().decode(), report["compiled"], report["failed"], len(ended))
 """
 
 
@@ -62,16 +64,17 @@ class Wheel(unittest.TestCase):
     def test_contents(self):
         with zipfile.ZipFile(self.path) as wheel:
             names = set(wheel.namelist())
-        for name in ("__init__.py", "py.typed", "lib/libnormjit.so.1", "include/normjit/c_api.h", "jax/layer_norm.cc"):
+        for name in ("__init__.py", "py.typed", "lib/libnormjit.so.1", "lib/normjit-compile", "include/normjit/c_api.h", "jax/layer_norm.cc"):
             self.assertIn("normjit/" + name, names)
         self.assertTrue([name for name in names if re.match(r"normjit/torch/.*\.cc$", name)])
         self.assertFalse([name for name in names if "__pycache__" in name or "test" in name])
 
     def test_needs_nothing_but_the_c_and_cpp_runtimes(self):
         with zipfile.ZipFile(self.path) as wheel:
-            library = wheel.extract("normjit/lib/libnormjit.so.1", SCRATCH.name)
-        needed = re.findall(r"NEEDED.*\[([\w+-]+)\.so", run("readelf", "-d", library))
-        self.assertLessEqual(set(needed), {"libc", "libm", "libstdc++", "libgcc_s", "libpthread", "libdl", "ld-linux-x86-64"})
+            binaries = [wheel.extract("normjit/lib/" + name, SCRATCH.name) for name in ("libnormjit.so.1", "normjit-compile")]
+        for binary in binaries:
+            needed = re.findall(r"NEEDED.*\[([\w+-]+)\.so", run("readelf", "-d", binary))
+            self.assertLessEqual(set(needed), {"libc", "libm", "libstdc++", "libgcc_s", "libpthread", "libdl", "ld-linux-x86-64"})
 
     def test_installed_it_compiles(self):
         environment = os.path.join(SCRATCH.name, "environment")
@@ -82,16 +85,18 @@ class Wheel(unittest.TestCase):
         variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "NORMJIT_LIBRARY")}
         variables["NORMJIT_CACHE_DIR"] = os.path.join(SCRATCH.name, "cache")
         said = run(python, "-c", PROGRAM.format(site=site), cwd=SCRATCH.name, env=variables)
-        version, compiled, failed = said.split()
+        version, compiled, failed, processes = said.split()
         self.assertIn(version, self.path)
         self.assertGreater(int(compiled), 0)
         self.assertEqual(int(failed), 0)
+        self.assertGreater(int(processes), 0, "normjit-compile does not help")
 
 
 if __name__ == "__main__":
     if not os.environ.get("NORMJIT_TEST_WHEEL"):
         skip("the wheel is built where NORMJIT_TEST_WHEEL=1 asks for it")
     SCRATCH = tempfile.TemporaryDirectory()
+    os.umask(0o022)  # what others can write is not started
     if subprocess.run([sys.executable, "-c", "import venv, ensurepip, pip"], capture_output=True, check=False).returncode:
         skip("no pip and venv here")
     if not has_network():

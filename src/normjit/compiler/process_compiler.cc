@@ -79,9 +79,10 @@ class Child final : ForkLock {
     return parse_answer(*std::move(answer));
   }
 
-  // The child ends by itself then.
+  // The child ends by itself then, whoever else has a copy of the socket.
   void hang_up() {
-    if (socket_ >= 0) close(std::exchange(socket_, -1));
+    if (socket_ >= 0) shutdown(socket_, SHUT_RDWR);
+    drop_socket();
   }
   // Waits for the child's end, and says how it came, where the host has not asked the system first.
   std::string end() {
@@ -96,8 +97,11 @@ class Child final : ForkLock {
   void take() noexcept override {}
   void give_back() noexcept override {}
   void renew() noexcept override {
-    hang_up();
+    drop_socket();
     process_ = -1;
+  }
+  void drop_socket() noexcept {
+    if (socket_ >= 0) close(std::exchange(socket_, -1));
   }
 
   int socket_;

@@ -26,7 +26,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-class PrebuildProcesses : public ::testing::Test {
+class HelpedPrebuild : public ::testing::Test {
  protected:
   // Of a Service whose own compiler is the fake one, and whose library lies in the directory of `program_`.
   Service service() {
@@ -40,7 +40,8 @@ class PrebuildProcesses : public ::testing::Test {
     seams.compiler = make_helped_compiler(machine_.compiler, program_ / "libnormjit.so", options.log);
     return Service(options, seams);
   }
-  void TearDown() override {
+  void TearDown() override { expect_no_child(); }
+  static void expect_no_child() {
     EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "a child is left";
     EXPECT_EQ(errno, ECHILD);
   }
@@ -71,7 +72,7 @@ class PrebuildProcesses : public ::testing::Test {
   std::vector<std::string> infos_, warnings_;
 };
 
-TEST_F(PrebuildProcesses, CompileWhatTheThirdJobHas) {
+TEST_F(HelpedPrebuild, AProcessCompilesWhatTheThirdJobHas) {
   program_.serving();
   Service service = this->service();
   const PrebuildReport report = prebuild_beside_two(service, 3);
@@ -82,7 +83,7 @@ TEST_F(PrebuildProcesses, CompileWhatTheThirdJobHas) {
   EXPECT_THAT(warnings_, IsEmpty());
 }
 
-TEST_F(PrebuildProcesses, AreStartedByNothingElse) {
+TEST_F(HelpedPrebuild, NothingElseStartsAProcess) {
   program_.serving();
   Service service = this->service();
   prebuild(service, 8, /*dry_run=*/true);
@@ -98,15 +99,15 @@ TEST_F(PrebuildProcesses, AreStartedByNothingElse) {
   EXPECT_EQ(program_.starts(), 0);
 }
 
-TEST_F(PrebuildProcesses, EndWithIt) {
+TEST_F(HelpedPrebuild, ItsProcessesHaveEndedWhenItReturns) {
   program_.serving();
   Service service = this->service();
   prebuild_beside_two(service, 4);
   EXPECT_GE(program_.starts(), 1);
-  TearDown();
+  expect_no_child();
 }
 
-TEST_F(PrebuildProcesses, AreMissedWithALineOfTheLog) {
+TEST_F(HelpedPrebuild, WithoutTheProgramItsThreadsCompile) {
   Service service = this->service();
   for (const int jobs : {5, 8}) {
     machine_.compiler->hold();
@@ -122,7 +123,7 @@ TEST_F(PrebuildProcesses, AreMissedWithALineOfTheLog) {
       1);
 }
 
-TEST_F(PrebuildProcesses, AreNotStartedWhereOthersCanWriteTheProgram) {
+TEST_F(HelpedPrebuild, AProgramThatOthersCanWriteIsNotStarted) {
   const std::string path = program_.serving();
   std::filesystem::permissions(path, std::filesystem::perms::group_write, std::filesystem::perm_options::add);
   Service service = this->service();
@@ -132,11 +133,12 @@ TEST_F(PrebuildProcesses, AreNotStartedWhereOthersCanWriteTheProgram) {
   machine_.compiler->release();
   prebuild.join();
   EXPECT_EQ(program_.starts(), 0);
-  EXPECT_THAT(warnings_, ElementsAre(path + " does not help, so a prebuild compiles in one process and takes "
-                                            "longer: can be written by other users"));
+  EXPECT_THAT(warnings_, ElementsAre(std::filesystem::canonical(path).string() +
+                                     " does not help, so a prebuild compiles in one process and takes "
+                                     "longer: can be written by other users"));
 }
 
-TEST_F(PrebuildProcesses, OfAnotherVersionAreRefused) {
+TEST_F(HelpedPrebuild, AProgramOfAnotherVersionIsNotUsed) {
   program_.serving("older");
   Service service = this->service();
   machine_.compiler->hold();
@@ -163,7 +165,7 @@ class StatelessCompiler final : public Compiler {
 };
 
 // A prebuild of its own while its parent is in the middle of one, with processes of its own.
-TEST_F(PrebuildProcesses, AreNoneOfAForkedChild) {
+TEST_F(HelpedPrebuild, EveryForkedChildHasItsOwn) {
   NORMJIT_SKIP_IF_FORKS_ARE_NOT_FOLLOWED();
   program_.serving();
   std::ofstream(program_ / "libnormjit.so");
@@ -209,7 +211,7 @@ class CompileProgram : public ::testing::Test {
   std::string make(const std::string& file) const {
     std::ofstream(prefix_ / file);
     EXPECT_EQ(::chmod((prefix_ / file).c_str(), 0755), 0);
-    return prefix_ / file;
+    return std::filesystem::canonical(prefix_ / file);
   }
 
   TempDirectory prefix_;
@@ -245,8 +247,9 @@ TEST_F(CompileProgram, IsARegularFileThatNobodyElseCanWrite) {
   }
   ASSERT_EQ(::chmod(path.c_str(), 0755), 0);
   EXPECT_EQ(refusal(), "");
-  if (::chown(path.c_str(), 12345, static_cast<gid_t>(-1)) == 0)  // as root only
+  if (::chown(path.c_str(), 12345, static_cast<gid_t>(-1)) == 0) {  // as root only
     EXPECT_EQ(refusal(), "belongs to the user with the id 12345");
+  }
   std::filesystem::remove(path);
   std::filesystem::create_symlink(make("elsewhere/normjit-compile"), path);
   EXPECT_EQ(refusal(), "is not a regular file");
