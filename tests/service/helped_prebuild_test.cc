@@ -58,6 +58,20 @@ class HelpedPrebuild : public ::testing::Test {
     return service.prebuild(specs_, {&device_, 1}, {.jobs = jobs, .dry_run = false, .progress = progress})
         .value();
   }
+  // Two prebuilds of one Service, without help: as many compiles at once as there are jobs.
+  void prebuild_on_threads(int jobs) {
+    Service service = this->service();
+    for (const double epsilon : {1e-5, 2e-5}) {
+      for (NormSpec& spec : specs_) spec.epsilon = epsilon;
+      const std::size_t before = machine_.compiler->calls().size();
+      machine_.compiler->hold();
+      std::thread prebuild([&] { EXPECT_EQ(this->prebuild(service, jobs).failed, 0); });
+      machine_.compiler->wait_for_calls(before + static_cast<std::size_t>(jobs));
+      machine_.compiler->release();
+      prebuild.join();
+    }
+    EXPECT_EQ(machine_.compiles(), 2 * all());
+  }
   int all() const {
     std::size_t kernels = 0;
     for (const NormSpec& spec : specs_) kernels += plans(spec, device_).size();
@@ -65,7 +79,7 @@ class HelpedPrebuild : public ::testing::Test {
   }
 
   const DeviceProfile device_ = profile_of(90);
-  const std::vector<NormSpec> specs_ = {{.columns = 64}, {.columns = 4096, .input = DType::f16}};
+  std::vector<NormSpec> specs_ = {{.columns = 64}, {.columns = 4096, .input = DType::f16}};
   FakeMachine machine_;
   Program program_;
   std::mutex mutex_;
@@ -108,14 +122,7 @@ TEST_F(HelpedPrebuild, ItsProcessesHaveEndedWhenItReturns) {
 }
 
 TEST_F(HelpedPrebuild, WithoutTheProgramItsThreadsCompile) {
-  Service service = this->service();
-  for (const int jobs : {5, 8}) {
-    machine_.compiler->hold();
-    std::thread prebuild([&] { EXPECT_EQ(this->prebuild(service, jobs).compiled, jobs == 5 ? all() : 0); });
-    if (jobs == 5) machine_.compiler->wait_for_calls(5);  // threads, where there is no program
-    machine_.compiler->release();
-    prebuild.join();
-  }
+  prebuild_on_threads(5);
   EXPECT_THAT(warnings_, IsEmpty());
   EXPECT_EQ(
       std::ranges::count_if(
@@ -126,12 +133,7 @@ TEST_F(HelpedPrebuild, WithoutTheProgramItsThreadsCompile) {
 TEST_F(HelpedPrebuild, AProgramThatOthersCanWriteIsNotStarted) {
   const std::string path = program_.serving();
   std::filesystem::permissions(path, std::filesystem::perms::group_write, std::filesystem::perm_options::add);
-  Service service = this->service();
-  machine_.compiler->hold();
-  std::thread prebuild([&] { EXPECT_EQ(this->prebuild(service, 4).compiled, all()); });
-  machine_.compiler->wait_for_calls(4);
-  machine_.compiler->release();
-  prebuild.join();
+  prebuild_on_threads(4);
   EXPECT_EQ(program_.starts(), 0);
   EXPECT_THAT(warnings_, ElementsAre(std::filesystem::canonical(path).string() +
                                      " does not help, so a prebuild compiles in one process and takes "
@@ -140,13 +142,8 @@ TEST_F(HelpedPrebuild, AProgramThatOthersCanWriteIsNotStarted) {
 
 TEST_F(HelpedPrebuild, AProgramOfAnotherVersionIsNotUsed) {
   program_.serving("older");
-  Service service = this->service();
-  machine_.compiler->hold();
-  std::thread prebuild([&] { EXPECT_EQ(this->prebuild(service, 3).compiled, all()); });
-  machine_.compiler->wait_for_calls(3);
-  machine_.compiler->release();
-  prebuild.join();
-  EXPECT_EQ(program_.starts(), 1);
+  prebuild_on_threads(3);
+  EXPECT_EQ(program_.starts(), 2) << "once in each prebuild";
   EXPECT_THAT(warnings_, ElementsAre(HasSubstr("it is of another version")));
 }
 
@@ -198,6 +195,49 @@ TEST_F(HelpedPrebuild, EveryForkedChildHasItsOwn) {
   EXPECT_EQ(done, 30);
   EXPECT_EQ(failures, 0);
   EXPECT_GT(kernels, 0);
+}
+
+// Compiles nothing, and in one process for good.
+class StuckCompiler final : public Compiler {
+ public:
+  Result<Binary> compile(const Source&, Arch) override {
+    ++calls_;
+    while (getpid() == stuck_in_ && !free_) std::this_thread::yield();
+    Binary binary;
+    binary.code = "here";
+    return binary;
+  }
+  Result<Facts> facts() override { return Facts{.path = "/fake/libnvrtc.so.13", .archs = {}}; }
+  void wait_for_calls(int count) const {
+    while (calls_ < count) std::this_thread::yield();
+  }
+  void release() { free_ = true; }
+
+ private:
+  const pid_t stuck_in_ = getpid();
+  std::atomic<int> calls_ = 0;
+  std::atomic<bool> free_ = false;
+};
+
+TEST(HelpedCompiler, TheHelpersOfAProcessAreNotThoseOfItsFork) {
+  NORMJIT_SKIP_IF_FORKS_ARE_NOT_FOLLOWED();
+  const Program program;
+  program.serving();
+  std::ofstream(program / "libnormjit.so");
+  const auto here = std::make_shared<StuckCompiler>();
+  const auto compiler = make_helped_compiler(here, program / "libnormjit.so", {});
+  const Source source{.text = "text", .kernel = "kernel", .description = "spec as plan"};
+  const auto code = [&] { return compiler->compile(source, Arch{90}).value().code; };
+
+  const std::shared_ptr<void> helpers = compiler->helpers();
+  EXPECT_EQ(compiler->helpers(), helpers);
+  std::thread stuck[2];
+  for (std::thread& thread : stuck) thread = std::thread([&] { EXPECT_EQ(code(), "here"); });
+  here->wait_for_calls(2);
+  EXPECT_THAT(code(), HasSubstr("fake code")) << "of a helper";
+  EXPECT_EQ(outcome_in_child([&] { return code() == "here" && compiler->helpers() != helpers; }), "done");
+  here->release();
+  for (std::thread& thread : stuck) thread.join();
 }
 
 class CompileProgram : public ::testing::Test {
