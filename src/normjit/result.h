@@ -21,7 +21,7 @@ namespace normjit {
 enum class Code : std::int32_t {
   Ok = 0,
 
-  // A NormSpec that describes no layer normalization.
+  // A NormSpec that describes no normalization.
   BadRank = 100,         // normalized_shape has no dimension or more than 8
   BadDimension = 101,    // a dimension is zero or negative
   TooManyColumns = 102,  // the product of the dimensions exceeds 2^31 - 1
@@ -31,6 +31,7 @@ enum class Code : std::int32_t {
   BadActivation = 106,   // not one of none, relu, gelu, gelu_tanh, silu
   BadScale = 107,        // infinite or NaN
   BadSpecText = 108,     // a text that is not a spec: unknown, repeated or missing field
+  BadCombination = 109,  // fields that do not go together; the message names them
 
   // A launch that cannot be right. Nothing has been launched.
   EmptyKernel = 200,        // a default-constructed or moved-from Kernel

@@ -1,9 +1,13 @@
-// What to compute: one layer normalization, without the number of rows.
+// What to compute: one normalization, without the number of rows.
 //
-//   y = scale * activation((x - mean) * rstd * weight + bias),   rstd = 1 / sqrt(variance + epsilon)
+//   s = x + residual                                        where there is a residual
+//   y = scale * activation((s - mean) * rstd * weight + bias)
 //
-// with mean and (biased) variance over each row of `columns` elements. The batch rows and the distance
-// between rows are arguments of the launch.
+//   layer: mean of s,    rstd = 1 / sqrt(variance of s + epsilon)
+//   rms:   mean = 0,     rstd = 1 / sqrt(mean of s * s + epsilon)
+//
+// with mean and (biased) variance over each row of `columns` elements. s is not rounded before it is
+// normalized. The batch rows and the distance between rows are arguments of the launch.
 #pragma once
 
 #include <cstdint>
@@ -24,14 +28,17 @@ enum class Affine : std::uint8_t { none, weight, weight_bias };
 // The statistics of a row: mean and variance, or the root of the mean square alone.
 enum class Norm : std::uint8_t { layer, rms };
 
-// A second row that is added to x in front of the norm.
+// Where a second tensor of x's shape is added: not at all, or to x in front of the norm.
 enum class Residual : std::uint8_t { none, before };
 
 // Applied to the normalized (and affine) value. gelu is the exact one with erf, gelu_tanh its tanh
 // approximation, silu is v / (1 + exp(-v)). As in PyTorch, relu keeps NaN.
 enum class Activation : std::uint8_t { none, relu, gelu, gelu_tanh, silu };
 
+// As in spec texts; "?" for a value outside the enumeration.
+NORMJIT_API std::string_view name(Norm) noexcept;        // "layernorm", "rmsnorm"
 NORMJIT_API std::string_view name(DType) noexcept;       // "f16", "bf16", "f32", "f64"
+NORMJIT_API std::string_view name(Residual) noexcept;    // "none", "add"
 NORMJIT_API std::string_view name(Affine) noexcept;      // "none", "w", "wb"
 NORMJIT_API std::string_view name(Activation) noexcept;  // "none", "relu", ...
 NORMJIT_API int size_of(DType) noexcept;                 // bytes an element
@@ -45,13 +52,13 @@ struct NormSpec {
   DType input = DType::f32;  // of x
   DType output = input;      // of y
   DType weight = input;      // of weight and bias; without meaning where there are none
-  double epsilon = 1e-5;     // added to the variance inside the root; >= 0, finite in the compute type
+  double epsilon = 1e-5;     // inside the root; >= 0, finite in the compute type
   Residual residual = Residual::none;
-  bool sum = false;  // also write x + residual, in the input dtype
+  bool sum = false;  // also write x + residual, rounded to the input dtype; needs a residual
   Affine affine = Affine::none;
   Activation activation = Activation::none;
   double scale = 1.0;       // multiplies the result; finite in the compute type
-  bool statistics = false;  // also write mean and rstd of each row
+  bool statistics = false;  // also write mean and rstd of each row; of rms, rstd alone
 
   // Equal to the bit: epsilon and scale compare by representation.
   NORMJIT_API friend bool operator==(const NormSpec&, const NormSpec&) noexcept;
@@ -63,21 +70,23 @@ using LayerNormSpec = NormSpec;  // the name of 0.1
 // Errors: BadRank, BadDimension, TooManyColumns.
 NORMJIT_API Result<std::int64_t> columns_of(std::span<const std::int64_t> normalized_shape);
 
-// Ok, or the first mistake in the order of the members: BadDimension, TooManyColumns, BadDType, BadEpsilon,
-// BadAffine, BadActivation, BadScale.
+// Ok, or the first mistake in the order of the members: BadArgument (norm, residual), BadDimension,
+// TooManyColumns, BadDType, BadEpsilon, BadAffine, BadActivation, BadScale. Then BadCombination: a sum
+// without a residual; rms, or a residual, in rows of more than 16,384 columns, which this version does not
+// serve.
 NORMJIT_API Result<void> validate(const NormSpec& spec);
 
-// The same layer with what has no meaning set to its default: the weight dtype where there are no weights,
+// The same norm with what has no meaning set to its default: the weight dtype where there are no weights,
 // the sign of a zero epsilon. Every cache and comparison inside normjit works on canonical specs.
 NORMJIT_API NormSpec canonical(const NormSpec& spec) noexcept;
 
 // The canonical text of a valid spec, safe to paste into a shell:
-//   layernorm/cols=N/IN[/out=T][/w=T]/eps=E[/w|/wb][/ACTIVATION][/scale=S][/stats]
-// Defaults are left out, numbers are the shortest decimals that read back to the same bits.
-// parse_spec(to_text(spec)) == canonical(spec).
+//   layernorm|rmsnorm/cols=N/IN[/out=T][/w=T]/eps=E[/add][/sum][/w|/wb][/ACTIVATION][/scale=S][/stats]
+// add: a residual in front of the norm. sum: x + residual is written, too. Defaults are left out, numbers are
+// the shortest decimals that read back to the same bits. parse_spec(to_text(spec)) == canonical(spec).
 NORMJIT_API std::string to_text(const NormSpec& spec);
 
-// Reads a spec text. After "layernorm" the fields may come in any order, each at most once;
+// Reads a spec text. After the norm the fields may come in any order, each at most once;
 // `shape=64x256x256` may stand for `cols=`, and every field but that one has its default. The result is
 // canonical and valid. Errors: BadSpecText, or what columns_of and validate say.
 NORMJIT_API Result<NormSpec> parse_spec(std::string_view text);

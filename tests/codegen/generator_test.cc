@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "normjit/base/digest.h"
+#include "normjit/base/text.h"
 #include "normjit/codegen/templates.h"
 #include "tests/support/random_spec.h"
 
@@ -44,7 +45,7 @@ std::string constant(const std::string& text, const std::string& name) {
 TEST(Generate, TheSameArgumentsGiveTheSameText) {
   const Source source = generated(kSpec);
   EXPECT_TRUE(generated(kSpec).text == source.text);
-  EXPECT_EQ(source.kernel, "block_row");
+  EXPECT_EQ(source.kernel, "normjit_block_row_layernorm_cols_4096_f32_eps_1e_05_wb_stats");
   EXPECT_EQ(
       source.description,
       "layernorm/cols=4096/f32/eps=1e-05/wb/stats as block_row threads=256 threads_per_row=256 vector=4 "
@@ -56,7 +57,7 @@ TEST(Generate, ADraftHasTheDigestOfItsSource) {
     for (const Plan& plan : plans(kSpec, DeviceProfile::of(arch).value())) {
       const Draft pieces = draft(kSpec, plan, arch, "").value();
       EXPECT_EQ(pieces.digest(), digest(generated(kSpec, plan, arch).text));
-      EXPECT_EQ(pieces.kernel, name(plan.strategy));
+      EXPECT_EQ(pieces.kernel, generated(kSpec, plan, arch).kernel);
     }
 }
 
@@ -72,7 +73,13 @@ TEST(Generate, EveryFieldOfTheSpecIsInTheText) {
     change(spec);
     return texts.insert(generated(spec).text).second;
   };
+  EXPECT_TRUE(differs([](auto& s) { s.norm = Norm::rms; }));
   EXPECT_TRUE(differs([](auto& s) { s.columns = 4092; }));
+  EXPECT_TRUE(differs([](auto& s) { s.residual = Residual::before; }));
+  EXPECT_TRUE(differs([](auto& s) {
+    s.residual = Residual::before;
+    s.sum = true;
+  }));
   for (const DType dtype : {DType::f16, DType::bf16, DType::f64}) {
     EXPECT_TRUE(differs([&](auto& s) { s.input = dtype; })) << name(dtype);
     EXPECT_TRUE(differs([&](auto& s) { s.output = dtype; })) << name(dtype);
@@ -124,7 +131,8 @@ TEST(Generate, RandomSpecsShareATextOnlyWhenTheyAreEqual) {
     const Plan plan = choose(spec, DeviceProfile::of(kArch).value(), random.one_of(kRowsRegimes),
                              random.one_of(kAlignments));
     const Source source = generated(spec, plan);
-    ASSERT_EQ(source.kernel, name(plan.strategy));
+    ASSERT_TRUE(source.kernel.starts_with(concat({"normjit_", name(plan.strategy), "_layernorm_cols_"})))
+        << source.kernel;
     ASSERT_EQ(seen.emplace(source.text, spec).first->second, spec);
   }
 }
@@ -210,6 +218,14 @@ TEST(Generate, WritesTheConstantsThatTheKernelsAreMadeOf) {
   EXPECT_THAT(text,
               HasSubstr("enum class Activation { none, relu, gelu, gelu_tanh, silu, chosen = gelu_tanh };"));
   EXPECT_EQ(constant(text, "kHasStatistics"), "false");
+  EXPECT_THAT(text, HasSubstr("enum class Norm { layer, rms, chosen = layer };"));
+  EXPECT_THAT(text, HasSubstr("enum class ResidualAt { none, before, chosen = none };"));
+  EXPECT_EQ(constant(text, "kWritesSum"), "false");
+  const std::string other =
+      generated({.norm = Norm::rms, .columns = 64, .residual = Residual::before, .sum = true}).text;
+  EXPECT_THAT(other, HasSubstr("enum class Norm { layer, rms, chosen = rms };"));
+  EXPECT_THAT(other, HasSubstr("enum class ResidualAt { none, before, chosen = before };"));
+  EXPECT_EQ(constant(other, "kWritesSum"), "true");
   EXPECT_EQ(constant(text, "kArch"), "90");
   EXPECT_EQ(constant(text, "kThreads"), "256");
   EXPECT_EQ(constant(text, "kPerThread"), "4");

@@ -166,7 +166,7 @@ class Kernels : public testing::NvrtcTest {
 
 // The fields that no test goes through one by one, so that all combinations come up.
 void vary(NormSpec& spec, std::size_t turn) {
-  spec.affine = kAffines[turn % std::size(kAffines)].affine;
+  spec.affine = kAffines[turn % std::size(kAffines)].value;
   spec.statistics = turn / 3 % 2 == 0;
   spec.scale = turn / 6 % 2 == 0 ? 1 : 0.7;
 }
@@ -185,11 +185,9 @@ TEST_P(KernelsFor, EveryStrategyDTypeAndActivation) {
   const auto first_turn = static_cast<std::size_t>(own - devices_.begin());
   std::vector<Job> jobs;
   for (const DTypeRow& dtype : kDTypes)
-    for (const ActivationRow& activation : kActivations) {
-      const NormSpec spec{.columns = 1,
-                          .input = dtype.dtype,
-                          .affine = Affine::weight_bias,
-                          .activation = activation.activation};
+    for (const Choice<Activation>& activation : kActivations) {
+      const NormSpec spec{
+          .columns = 1, .input = dtype.value, .affine = Affine::weight_bias, .activation = activation.value};
       const std::vector<Shape> all = shapes_of(spec, device, kFewSteps);
       for (const Strategy strategy : kStrategies) {
         const std::vector<Shape> shapes = fullest_shapes(all, strategy);
@@ -219,7 +217,7 @@ TEST_F(Kernels, EveryPlan) {
       NormSpec spec{.columns = 1,
                     .input = dtype,
                     .affine = Affine::weight_bias,
-                    .activation = kActivations[a % std::size(kActivations)].activation};
+                    .activation = kActivations[a % std::size(kActivations)].value};
       const std::vector<Shape> shapes = shapes_of(spec, devices_[a], kSteps);
       for (std::size_t i = a; i < shapes.size(); i += devices_.size()) {
         spec.columns = shapes[i].columns;
@@ -235,11 +233,11 @@ TEST_F(Kernels, EveryMixtureOfDTypes) {
     for (const DTypeRow& out : kDTypes)
       for (const DTypeRow& weight : kDTypes) {
         NormSpec spec{.columns = 1,
-                      .input = in.dtype,
-                      .output = out.dtype,
-                      .weight = weight.dtype,
+                      .input = in.value,
+                      .output = out.value,
+                      .weight = weight.value,
                       .affine = Affine::weight_bias,
-                      .activation = kActivations[jobs.size() % std::size(kActivations)].activation};
+                      .activation = kActivations[jobs.size() % std::size(kActivations)].value};
         const DeviceProfile& device = devices_[jobs.size() % devices_.size()];
         const std::vector<Shape> all = shapes_of(spec, device, kFewSteps);
         for (const Strategy strategy : kStrategies) {

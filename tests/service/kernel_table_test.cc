@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <bit>
 #include <chrono>
 #include <memory>
 #include <set>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "normjit/service/prepared.h"
@@ -85,7 +87,11 @@ TEST(KernelTable, EveryFactOfAUseCounts) {
     uses.push_back(base);
     change(uses.back());
   };
+  other([](Use& u) { u.spec.norm = Norm::rms; });
   other([](Use& u) { u.spec.columns = 65; });
+  other([](Use& u) { u.spec.columns = 0x7fffffff; });
+  other([](Use& u) { u.spec.residual = Residual::before; });
+  other([](Use& u) { u.spec.sum = true; });
   for (const DType dtype : {DType::f16, DType::bf16, DType::f64}) {
     other([&](Use& u) { u.spec.input = dtype; });
     other([&](Use& u) { u.spec.output = dtype; });
@@ -100,6 +106,7 @@ TEST(KernelTable, EveryFactOfAUseCounts) {
   other([](Use& u) { u.spec.statistics = true; });
   other([](Use& u) { u.device = 2; });
   other([](Use& u) { u.device = 0x101; });
+  other([](Use& u) { u.device = 0xffff; });
   other([](Use& u) { u.regime = RowsRegime::few; });
   other([](Use& u) { u.regime = RowsRegime::lone; });
   for (const Alignment alignment : {Alignment::two, Alignment::four, Alignment::eight})
@@ -111,6 +118,29 @@ TEST(KernelTable, EveryFactOfAUseCounts) {
     for (const Use& b : uses) EXPECT_EQ(UseKey(a) == UseKey(b), &a == &b);
   }
   EXPECT_EQ(hashes.size(), uses.size());
+}
+
+// Each field alone, at each bit of its place: a change of one changes the key, and no two changes make one
+// key.
+TEST(UseKey, EveryBitOfEveryFieldChangesTheKey) {
+  const Use base{.spec = {.columns = 0, .epsilon = 0, .scale = 0}, .device = 0};
+  std::vector<UseKey> keys = {UseKey(base)};
+  each_field([&](const auto& field) {
+    using Value = typename std::decay_t<decltype(field)>::Value;
+    for (int bit = 0; bit < field.bits(); ++bit) {
+      Use use = base;
+      const auto flipped = word_of(use.spec.*field.member) ^ (std::uint64_t{1} << bit);
+      if constexpr (std::is_same_v<Value, double>)
+        use.spec.*field.member = std::bit_cast<double>(flipped);
+      else
+        use.spec.*field.member = static_cast<Value>(flipped);
+      keys.push_back(UseKey(use));
+    }
+  });
+  for (int bit = 0; bit < 16; ++bit) keys.push_back(UseKey({base.spec, 1 << bit}));
+  for (std::size_t a = 0; a < keys.size(); ++a)
+    for (std::size_t b = 0; b < a; ++b) EXPECT_FALSE(keys[a] == keys[b]) << a << " and " << b;
+  EXPECT_GT(UseKey::kBitsLeft, 0);
 }
 
 // Two writers insert and replace while the table grows; what a reader has seen never goes back.

@@ -5,10 +5,13 @@
 
 #include <cmath>
 #include <limits>
+#include <set>
+#include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <vector>
 
-#include "normjit/spec/tables.h"
+#include "normjit/spec/fields.h"
 #include "tests/support/random_spec.h"
 
 namespace normjit {
@@ -90,7 +93,10 @@ TEST(Validate, AcceptsWhatTheHeaderAllows) {
         NormSpec{.columns = 64, .epsilon = -0.0},
         NormSpec{.columns = 64, .input = DType::f64, .epsilon = std::numeric_limits<double>::max()},
         NormSpec{.columns = 64, .epsilon = std::numeric_limits<double>::denorm_min()},
-        NormSpec{.columns = 64, .scale = 0}, NormSpec{.columns = 64, .scale = -0.0},
+        NormSpec{.norm = Norm::rms, .columns = 16384},
+        NormSpec{.columns = 16384, .residual = Residual::before, .sum = true},
+        NormSpec{.columns = 64, .residual = Residual::before}, NormSpec{.columns = 64, .scale = 0},
+        NormSpec{.columns = 64, .scale = -0.0},
         NormSpec{.columns = 64, .input = DType::f64, .scale = -std::numeric_limits<double>::max()}})
     EXPECT_TRUE(validate(spec).ok()) << validate(spec).error().message;
 }
@@ -110,21 +116,36 @@ std::vector<Mistake> mistakes() {
   };
   constexpr DType kNoDType{4};
   return {
+      {Code::BadArgument, "norm is 2; it must be one of layernorm, rmsnorm",
+       broken([](auto& s) { s.norm = Norm{2}; })},
       {Code::BadDimension, "0 columns", broken([](auto& s) { s.columns = 0; })},
       {Code::BadDimension, "-3 columns", broken([](auto& s) { s.columns = -3; })},
       {Code::TooManyColumns, "2147483648", broken([](auto& s) { s.columns = kMost + 1; })},
-      {Code::BadDType, "input dtype 4", broken([](auto& s) { s.input = kNoDType; })},
-      {Code::BadDType, "output dtype 255", broken([](auto& s) { s.output = DType{255}; })},
-      {Code::BadDType, "weight dtype 4", broken([](auto& s) { s.weight = kNoDType; })},
+      {Code::BadDType, "input is 4; it must be one of f16, bf16, f32, f64",
+       broken([](auto& s) { s.input = kNoDType; })},
+      {Code::BadDType, "output is 255", broken([](auto& s) { s.output = DType{255}; })},
+      {Code::BadDType, "weight is 4", broken([](auto& s) { s.weight = kNoDType; })},
       {Code::BadEpsilon, "-1e-05", broken([](auto& s) { s.epsilon = -1e-5; })},
       {Code::BadEpsilon, "inf", broken([](auto& s) { s.epsilon = kInfinity; })},
       {Code::BadEpsilon, "-inf", broken([](auto& s) { s.epsilon = -kInfinity; })},
       {Code::BadEpsilon, "nan", broken([](auto& s) { s.epsilon = kNan; })},
-      {Code::BadAffine, "3", broken([](auto& s) { s.affine = Affine{3}; })},
-      {Code::BadActivation, "5", broken([](auto& s) { s.activation = Activation{5}; })},
+      {Code::BadArgument, "residual is 2; it must be one of none, add",
+       broken([](auto& s) { s.residual = Residual{2}; })},
+      {Code::BadAffine, "affine is 3; it must be one of none, w, wb",
+       broken([](auto& s) { s.affine = Affine{3}; })},
+      {Code::BadActivation, "activation is 5", broken([](auto& s) { s.activation = Activation{5}; })},
       {Code::BadScale, "inf", broken([](auto& s) { s.scale = kInfinity; })},
       {Code::BadScale, "-inf", broken([](auto& s) { s.scale = -kInfinity; })},
       {Code::BadScale, "nan", broken([](auto& s) { s.scale = kNan; })},
+      {Code::BadCombination, "sum needs residual", broken([](auto& s) { s.sum = true; })},
+      {Code::BadCombination, "columns are 16385 and norm is rmsnorm", broken([](auto& s) {
+         s.norm = Norm::rms;
+         s.columns = 16385;
+       })},
+      {Code::BadCombination, "columns are 2147483647 and there is a residual", broken([](auto& s) {
+         s.residual = Residual::before;
+         s.columns = kMost;
+       })},
   };
 }
 
@@ -137,28 +158,36 @@ TEST(Validate, NamesEachMistake) {
 }
 
 TEST(Validate, ReportsTheFirstOfSeveralMistakes) {
-  NormSpec spec{.columns = 0, .input = DType{9}, .epsilon = -1, .affine = Affine{9}};
+  NormSpec spec{.norm = Norm{9}, .columns = 0, .input = DType{9}, .epsilon = -1, .affine = Affine{9}};
+  spec.residual = Residual{9};
+  spec.sum = true;
   spec.activation = Activation{9};
   spec.scale = kNan;
+  EXPECT_EQ(validate(spec).code(), Code::BadArgument);
+  spec.norm = Norm::layer;
   EXPECT_EQ(validate(spec).code(), Code::BadDimension);
   spec.columns = 1;
   EXPECT_EQ(validate(spec).code(), Code::BadDType);
   spec.input = spec.output = spec.weight = DType::f16;
   EXPECT_EQ(validate(spec).code(), Code::BadEpsilon);
   spec.epsilon = 0;
+  EXPECT_EQ(validate(spec).code(), Code::BadArgument);
+  spec.residual = Residual::none;
   EXPECT_EQ(validate(spec).code(), Code::BadAffine);
   spec.affine = Affine::weight;
   EXPECT_EQ(validate(spec).code(), Code::BadActivation);
   spec.activation = Activation::relu;
   EXPECT_EQ(validate(spec).code(), Code::BadScale);
   spec.scale = 1;
+  EXPECT_EQ(validate(spec).code(), Code::BadCombination);
+  spec.sum = false;
   EXPECT_TRUE(validate(spec).ok());
 }
 
 TEST(Validate, RandomSpecsAreLegal) {
   for (std::uint64_t seed = 0; seed < 10'000; ++seed) {
     Random random(seed);
-    const auto valid = validate(random_spec(random));
+    const auto valid = validate(random_spec(random, {.every_norm = true}));
     ASSERT_TRUE(valid.ok()) << "seed " << seed << ": " << valid.error().message;
   }
 }
@@ -169,9 +198,12 @@ TEST(Spec, IsAPlainValue) {
   static_assert(std::is_trivially_copyable_v<NormSpec>);
   static_assert(std::is_aggregate_v<NormSpec>);
   const NormSpec spec{};
+  EXPECT_EQ(spec.norm, Norm::layer);
   EXPECT_EQ(spec.columns, 0);
   EXPECT_EQ(spec.input, DType::f32);
   EXPECT_EQ(spec.epsilon, 1e-5);
+  EXPECT_EQ(spec.residual, Residual::none);
+  EXPECT_FALSE(spec.sum);
   EXPECT_EQ(spec.affine, Affine::none);
   EXPECT_EQ(spec.activation, Activation::none);
   EXPECT_EQ(spec.scale, 1.0);
@@ -180,9 +212,9 @@ TEST(Spec, IsAPlainValue) {
 
 TEST(Spec, OutputAndWeightFollowTheInput) {
   for (const DTypeRow& row : kDTypes) {
-    const NormSpec spec{.columns = 64, .input = row.dtype};
-    EXPECT_EQ(spec.output, row.dtype);
-    EXPECT_EQ(spec.weight, row.dtype);
+    const NormSpec spec{.columns = 64, .input = row.value};
+    EXPECT_EQ(spec.output, row.value);
+    EXPECT_EQ(spec.weight, row.value);
   }
   const NormSpec mixed{.columns = 64, .input = DType::bf16, .weight = DType::f32};
   EXPECT_EQ(mixed.output, DType::bf16);
@@ -197,11 +229,14 @@ TEST(Spec, EveryFieldCountsInAComparison) {
     return !(other == spec) && other != spec;
   };
   EXPECT_EQ(spec, (NormSpec{.columns = 64}));
+  EXPECT_TRUE(differs([](auto& s) { s.norm = Norm::rms; }));
   EXPECT_TRUE(differs([](auto& s) { s.columns = 65; }));
   EXPECT_TRUE(differs([](auto& s) { s.input = DType::f16; }));
   EXPECT_TRUE(differs([](auto& s) { s.output = DType::f16; }));
   EXPECT_TRUE(differs([](auto& s) { s.weight = DType::f16; }));
   EXPECT_TRUE(differs([](auto& s) { s.epsilon = 1e-6; }));
+  EXPECT_TRUE(differs([](auto& s) { s.residual = Residual::before; }));
+  EXPECT_TRUE(differs([](auto& s) { s.sum = true; }));
   EXPECT_TRUE(differs([](auto& s) { s.affine = Affine::weight; }));
   EXPECT_TRUE(differs([](auto& s) { s.activation = Activation::relu; }));
   EXPECT_TRUE(differs([](auto& s) { s.scale = 2; }));
@@ -215,6 +250,42 @@ TEST(Spec, NumbersCompareToTheBit) {
   EXPECT_NE(spec, (NormSpec{.columns = 64, .epsilon = 1e-5f}));
   EXPECT_NE((NormSpec{.columns = 64, .scale = 0.0}), (NormSpec{.columns = 64, .scale = -0.0}));
   EXPECT_EQ((NormSpec{.columns = 64, .scale = kNan}), (NormSpec{.columns = 64, .scale = kNan}));
+}
+
+// ---- The table of fields ----
+
+// Each member of a spec by another value than its default has: a row of kFields that names another member, or
+// a member without a row, leaves one of them unchanged.
+TEST(Fields, AreTheMembersOfASpec) {
+  NormSpec changed;
+  std::set<std::string_view> names;
+  each_field([&](const auto& field) {
+    names.insert(field.name);
+    auto& member = changed.*field.member;
+    using Value = std::decay_t<decltype(member)>;
+    member = static_cast<Value>(static_cast<int>(member) == 0 ? 1 : 0);
+  });
+  EXPECT_EQ(names.size(), kFieldCount);
+  EXPECT_EQ(changed.norm, Norm::rms);
+  EXPECT_EQ(changed.columns, 1);
+  EXPECT_EQ(changed.input, DType::f16);
+  EXPECT_EQ(changed.output, DType::f16);
+  EXPECT_EQ(changed.weight, DType::f16);
+  EXPECT_EQ(changed.epsilon, 1);
+  EXPECT_EQ(changed.residual, Residual::before);
+  EXPECT_TRUE(changed.sum);
+  EXPECT_EQ(changed.affine, Affine::weight);
+  EXPECT_EQ(changed.activation, Activation::relu);
+  EXPECT_EQ(changed.scale, 0);
+  EXPECT_TRUE(changed.statistics);
+}
+
+TEST(Fields, HaveTheBitsOfTheirValues) {
+  EXPECT_EQ(std::get<0>(kFields).bits(), 1);   // two norms
+  EXPECT_EQ(std::get<1>(kFields).bits(), 31);  // columns
+  EXPECT_EQ(std::get<2>(kFields).bits(), 2);   // four dtypes
+  EXPECT_EQ(std::get<5>(kFields).bits(), 64);  // epsilon
+  EXPECT_EQ(std::get<9>(kFields).bits(), 3);   // five activations
 }
 
 // ---- canonical ----
@@ -239,7 +310,7 @@ TEST(Canonical, ChangesNoMeaning) {
   for (std::uint64_t seed = 0; seed < 10'000; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Random random(seed);
-    const NormSpec spec = random_spec(random), same = canonical(spec);
+    const NormSpec spec = random_spec(random, {.every_norm = true}), same = canonical(spec);
     ASSERT_EQ(canonical(same), same);
     ASSERT_EQ(compute_type(same), compute_type(spec));
     ASSERT_EQ(same.epsilon, spec.epsilon);
@@ -256,13 +327,13 @@ TEST(ComputeType, IsF64AsSoonAsOneTensorIs) {
   for (const DTypeRow& in : kDTypes)
     for (const DTypeRow& out : kDTypes)
       for (const DTypeRow& w : kDTypes)
-        for (const AffineRow& affine : kAffines) {
+        for (const Choice<Affine>& affine : kAffines) {
           const NormSpec spec{.columns = 64,
-                              .input = in.dtype,
-                              .output = out.dtype,
-                              .weight = w.dtype,
-                              .affine = affine.affine};
-          const bool weights = affine.affine != Affine::none;
+                              .input = in.value,
+                              .output = out.value,
+                              .weight = w.value,
+                              .affine = affine.value};
+          const bool weights = affine.value != Affine::none;
           const bool wide = in.size == 8 || out.size == 8 || (weights && w.size == 8);
           EXPECT_EQ(compute_type(spec), wide ? DType::f64 : DType::f32);
         }
@@ -273,6 +344,10 @@ TEST(Names, AreThoseOfTheHeader) {
   EXPECT_EQ(name(DType::bf16), "bf16");
   EXPECT_EQ(name(DType::f32), "f32");
   EXPECT_EQ(name(DType::f64), "f64");
+  EXPECT_EQ(name(Norm::layer), "layernorm");
+  EXPECT_EQ(name(Norm::rms), "rmsnorm");
+  EXPECT_EQ(name(Residual::none), "none");
+  EXPECT_EQ(name(Residual::before), "add");
   EXPECT_EQ(name(Affine::none), "none");
   EXPECT_EQ(name(Affine::weight), "w");
   EXPECT_EQ(name(Affine::weight_bias), "wb");
@@ -285,6 +360,8 @@ TEST(Names, AreThoseOfTheHeader) {
 
 TEST(Names, AValueOutsideItsSetIsHarmless) {
   EXPECT_EQ(name(DType{99}), "?");
+  EXPECT_EQ(name(Norm{99}), "?");
+  EXPECT_EQ(name(Residual{99}), "?");
   EXPECT_EQ(name(Affine{99}), "?");
   EXPECT_EQ(name(Activation{99}), "?");
   EXPECT_EQ(size_of(DType{99}), 0);

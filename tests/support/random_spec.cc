@@ -4,13 +4,10 @@
 #include <bit>
 #include <cmath>
 
+#include "normjit/spec/valid.h"
+
 namespace normjit {
 namespace {
-
-constexpr DType kDTypes[] = {DType::f16, DType::bf16, DType::f32, DType::f64};
-constexpr Affine kAffines[] = {Affine::none, Affine::weight, Affine::weight_bias};
-constexpr Activation kActivations[] = {Activation::none, Activation::relu, Activation::gelu,
-                                       Activation::gelu_tanh, Activation::silu};
 
 // Any finite double, all magnitudes alike.
 double any_finite(Random& random) {
@@ -61,14 +58,20 @@ std::int64_t random_columns(Random& random, std::int64_t most) {
 }
 
 NormSpec random_spec(Random& random, const SpecRange& range) {
-  NormSpec spec{.columns = random_columns(random, range.most_columns), .input = random.one_of(kDTypes)};
-  if (random.coin()) spec.output = random.one_of(kDTypes);
-  if (random.coin()) spec.weight = random.one_of(kDTypes);
+  NormSpec spec{.columns = random_columns(random, range.most_columns), .input = random.one_of(kDTypes).value};
+  if (random.coin()) spec.output = random.one_of(kDTypes).value;
+  if (random.coin()) spec.weight = random.one_of(kDTypes).value;
   spec.epsilon = random_epsilon(random, range.tame);
-  spec.affine = random.one_of(kAffines);
-  spec.activation = random.one_of(kActivations);
+  spec.affine = random.one_of(kAffines).value;
+  spec.activation = random.one_of(kActivations).value;
   spec.scale = random_scale(random, range.tame);
   spec.statistics = random.coin();
+  if (range.every_norm) {
+    spec.norm = random.coin() ? Norm::rms : Norm::layer;
+    spec.residual = random.coin() ? Residual::before : Residual::none;
+    spec.sum = spec.residual != Residual::none && random.coin();
+    if (is_held(spec)) spec.columns = random_columns(random, std::min(range.most_columns, kMaxHeldColumns));
+  }
   if (!validate(spec)) {  // beyond f32, in a spec that is computed in f32
     spec.epsilon = random_epsilon(random, true);
     spec.scale = random_scale(random, true);

@@ -44,6 +44,8 @@ struct SpecRange {
   // Epsilon and scale as real layers have them, for tests that compute; else anything legal, down to
   // subnormal numbers and up to the largest.
   bool tame = false;
+  // Also the root mean square, residuals and sums, in rows of as many columns as they may have.
+  bool every_norm = false;
 };
 
 // A legal spec, not always canonical. Every value of every field, mixed dtypes, and columns that are one,

@@ -25,6 +25,8 @@ constexpr Row kRows[] = {
     {Code::BadScale, "BadScale", "The scale is infinite or NaN: give a finite number."},
     {Code::BadSpecText, "BadSpecText",
      "The text is not a spec: write it as layernorm/cols=64/f32/eps=1e-05/wb."},
+    {Code::BadCombination, "BadCombination",
+     "Fields of the spec do not go together: the message of validate() names them."},
 
     {Code::EmptyKernel, "EmptyKernel", "The Kernel is empty: launch one that Service::prepare returned."},
     {Code::NullPointer, "NullPointer",
@@ -48,9 +50,9 @@ constexpr Row kRows[] = {
     {Code::OutOfBounds, "OutOfBounds",
      "A tensor reaches past the end of its allocation: check the rows and the row strides."},
     {Code::Overlap, "Overlap",
-     "An output overlaps another operand: give it memory of its own, or, where the operation can run in "
-     "place, "
-     "the same pointer, row stride and element size."},
+     "An output overlaps another operand: give it memory of its own, or, where it may be in place, the "
+     "pointer, "
+     "row stride and element size of that input."},
 
     {Code::UnknownArch, "UnknownArch", "The GPU architecture is unknown, or the compiler cannot serve it."},
     {Code::IllegalPlan, "IllegalPlan", "The plan breaks a limit of the spec or of the device."},
@@ -75,7 +77,7 @@ constexpr Row kRows[] = {
     {Code::OutOfMemory, "OutOfMemory", "The device, or this process, is out of memory."},
     {Code::NotResident, "NotResident",
      "The blocks that share a row must run together, and the device, or the share of it that this process "
-     "has, has no room for them: use Service::layer_norm, which then takes another plan by itself, or give a "
+     "has, has no room for them: use Service::norm, which then takes another plan by itself, or give a "
      "split_row plan in PrepareOptions::plan."},
     {Code::ForkedAfterCudaInit, "ForkedAfterCudaInit",
      "CUDA was initialised before this process was forked, and serves its parent only: fork before the first "

@@ -1,21 +1,19 @@
 #include "normjit/codegen/generator.h"
 
-#include <charconv>
-#include <cmath>
 #include <iterator>
 #include <utility>
 
 #include "normjit/base/digest.h"
 #include "normjit/base/text.h"
 #include "normjit/codegen/render.h"
+#include "normjit/codegen/spec_constants.h"
 #include "normjit/spec/operands.h"
-#include "normjit/spec/tables.h"
 
 namespace normjit {
 namespace {
 
 // Behind the rendered spec.cuh, in this order: what every kernel has, what its strategy has besides, and the
-// kernel. Packed and staged rows share none between blocks, and leaving out what only those use that do takes
+// kernel. Warp and staged rows share none between blocks, and leaving out what only those use that do takes
 // 1.5 % and 0.6 % off the compile.
 constexpr std::string_view kAlways[] = {
     "hw.cuh",        "plan_math.cuh",     "number.cuh",  "layout.cuh",           "reduce.cuh",
@@ -37,15 +35,6 @@ std::size_t besides(Strategy strategy) {
   }
 }
 
-// As the compute type holds it, exactly, and independent of the locale.
-std::string hexadecimal(double value, DType compute) {
-  if (compute == DType::f32) value = static_cast<float>(value);
-  char text[40];
-  const auto end = std::to_chars(text, text + sizeof text, std::fabs(value), std::chars_format::hex).ptr;
-  return concat(
-      {std::signbit(value) ? "-" : "", "0x", std::string_view(text, static_cast<std::size_t>(end - text))});
-}
-
 // "normjit_block_row_layernorm_cols_4096_bf16_eps_1e_05_wb": what profilers show. A spec of more than so many
 // characters is cut.
 std::string entry_name(const NormSpec& spec, const Plan& plan) {
@@ -55,8 +44,6 @@ std::string entry_name(const NormSpec& spec, const Plan& plan) {
     if (!((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'))) c = '_';
   return concat({"normjit_", name(plan.strategy), "_", text});
 }
-
-std::string boolean(bool value) { return value ? "true" : "false"; }
 
 // The members of struct Operands that spec.cuh.in leaves to the table: "const Input* x; long long x_stride;".
 // The generic kernel has all of them.
@@ -71,38 +58,25 @@ std::string operands_text(const NormSpec& spec, bool all) {
 }
 
 std::vector<Placeholder> constants(const NormSpec& spec, const Plan& plan, Arch arch) {
-  const auto storage = [](DType dtype) { return std::string(row_of(dtype)->storage); };
-  return {
-      {"spec", to_text(spec)},
-      {"entry", entry_name(spec, plan)},
-      {"plan", to_text(plan)},
-      {"columns", shortest(spec.columns)},
-      {"input", storage(spec.input)},
-      {"output", storage(spec.output)},
-      {"norm", std::string(spec.norm == Norm::rms ? "rms" : "layer")},
-      {"has_residual", boolean(spec.residual != Residual::none)},
-      {"writes_sum", boolean(spec.sum)},
-      {"operands", operands_text(spec, plan.strategy == Strategy::generic)},
-      {"weight", storage(spec.weight)},
-      {"compute", storage(compute_type(spec))},
-      {"epsilon", hexadecimal(spec.epsilon, compute_type(spec))},
-      {"has_weight", boolean(spec.affine != Affine::none)},
-      {"has_bias", boolean(spec.affine == Affine::weight_bias)},
-      {"activation", std::string(name(spec.activation))},
-      {"scale", hexadecimal(spec.scale, compute_type(spec))},
-      {"has_statistics", boolean(spec.statistics)},
-      {"arch", shortest(target_of(plan, arch).number)},
-      {"threads", shortest(plan.threads)},
-      {"threads_per_row", shortest(plan.threads_per_row)},
-      {"vector", shortest(plan.vector)},
-      {"per_thread", shortest(plan.per_thread)},
-      {"group_rows", shortest(plan.group_rows)},
-      {"blocks_per_sm", shortest(plan.blocks_per_sm)},
-      {"blocks_per_row", shortest(plan.blocks_per_row)},
-      {"exchange", std::string(name(plan.exchange))},
-      {"unaligned", boolean(plan.unaligned)},
-      {"stages", shortest(plan.stages)},
-  };
+  std::vector<Placeholder> all = spec_constants(spec);
+  all.insert(all.end(), {
+                            {"spec", to_text(spec)},
+                            {"operands", operands_text(spec, plan.strategy == Strategy::generic)},
+                            {"entry", entry_name(spec, plan)},
+                            {"plan", to_text(plan)},
+                            {"arch", shortest(target_of(plan, arch).number)},
+                            {"threads", shortest(plan.threads)},
+                            {"threads_per_row", shortest(plan.threads_per_row)},
+                            {"vector", shortest(plan.vector)},
+                            {"per_thread", shortest(plan.per_thread)},
+                            {"group_rows", shortest(plan.group_rows)},
+                            {"blocks_per_sm", shortest(plan.blocks_per_sm)},
+                            {"blocks_per_row", shortest(plan.blocks_per_row)},
+                            {"exchange", std::string(name(plan.exchange))},
+                            {"unaligned", plan.unaligned ? "true" : "false"},
+                            {"stages", shortest(plan.stages)},
+                        });
+  return all;
 }
 
 // The planner has been compiled with one plan_math.cuh; kernels with another would not be launched as they

@@ -21,7 +21,7 @@ namespace normjit {
 inline constexpr auto kLog2Sizes = [] {
   std::array<std::uint8_t, std::size(kDTypes)> all{};
   for (const DTypeRow& row : kDTypes)
-    all[static_cast<std::size_t>(row.dtype)] =
+    all[static_cast<std::size_t>(row.value)] =
         static_cast<std::uint8_t>(std::countr_zero(static_cast<unsigned>(row.size)));
   return all;
 }();

@@ -8,6 +8,7 @@
 
 #include "normjit/base/text.h"
 #include "normjit/service/impl.h"
+#include "normjit/spec/fields.h"
 
 namespace normjit {
 namespace {
@@ -26,19 +27,13 @@ std::string word_of(std::string_view identity, std::string_view key) {
 // Everything that a kernel depends on, by name.
 Fields fields_of(const NormSpec& spec, std::string_view plan, std::string_view arch,
                  std::string_view identity) {
-  return {{"columns", shortest(spec.columns)},
-          {"input", std::string(name(spec.input))},
-          {"output", std::string(name(spec.output))},
-          {"weight", std::string(name(spec.weight))},
-          {"epsilon", shortest(spec.epsilon)},
-          {"affine", std::string(name(spec.affine))},
-          {"activation", std::string(name(spec.activation))},
-          {"scale", shortest(spec.scale)},
-          {"statistics", spec.statistics ? "yes" : "no"},
-          {"plan", std::string(plan)},
-          {"arch", std::string(arch)},
-          {"options", word_of(identity, "options")},
-          {"source", word_of(identity, "source")}};
+  Fields all;
+  each_field([&](const auto& field) { all.emplace_back(field.name, text_of(spec.*field.member)); });
+  all.insert(all.end(), {{"plan", std::string(plan)},
+                         {"arch", std::string(arch)},
+                         {"options", word_of(identity, "options")},
+                         {"source", word_of(identity, "source")}});
+  return all;
 }
 
 // How a stored kernel differs from the one asked for. The source follows from all other fields, and the

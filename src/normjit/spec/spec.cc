@@ -1,11 +1,9 @@
 #include "normjit/spec.h"
 
-#include <bit>
 #include <cmath>
-#include <limits>
 
 #include "normjit/base/text.h"
-#include "normjit/spec/tables.h"
+#include "normjit/spec/fields.h"
 #include "normjit/spec/valid.h"
 
 namespace normjit {
@@ -18,21 +16,65 @@ Error too_many_columns(std::string_view asked) {
           concat({"normalized_shape has ", asked, " elements; at most 2^31 - 1 (2147483647) are supported"})};
 }
 
+template <class Enum>
+std::string_view name_of(Enum value) noexcept {
+  const auto* row = row_of(value);
+  return row != nullptr ? row->name : "?";
+}
+
+// What is wrong with one field; ok where nothing is.
+template <class T, class HasMeaning>
+Result<void> mistake_in(const Field<T, HasMeaning>& field, const NormSpec& spec) {
+  const T value = spec.*field.member;
+  if constexpr (std::is_enum_v<T>) {
+    if (!is_in_set(value))
+      return Error{field.mistake, concat({field.name, " is ", shortest(static_cast<int>(value)),
+                                          "; it must be one of ", names_of<T>(", ")})};
+  } else if constexpr (std::is_same_v<T, std::int64_t>) {
+    if (value > kMaxColumns) return too_many_columns(shortest(value));
+    if (value < 1)
+      return Error{field.mistake, concat({"a row of ", shortest(value), " columns; at least 1 is needed"})};
+  } else if constexpr (std::is_same_v<T, double>) {
+    const bool not_negative = field.member == &NormSpec::epsilon;
+    const double largest = largest_number(spec);
+    if (!(std::fabs(value) <= largest) || (not_negative && value < 0))
+      return Error{field.mistake,
+                   concat({field.name, " is ", shortest(value), "; it must be finite",
+                           not_negative ? ", not negative" : "", " and at most ", shortest(largest),
+                           ", the largest ", name(compute_type(spec)), ", in which this spec is computed"})};
+  }
+  return {};
+}
+
+// Fields that do not go together.
+Result<void> mistake_in_combination(const NormSpec& spec) {
+  const auto bad = [](std::initializer_list<std::string_view> why) {
+    return Error{Code::BadCombination, concat(why)};
+  };
+  if (spec.sum && spec.residual == Residual::none)
+    return bad(
+        {"sum needs residual: without a residual there is no sum to write. Add the residual (/add), or "
+         "leave the sum out (/sum)"});
+  if (is_held(spec) && spec.columns > kMaxHeldColumns)
+    return bad({"columns are ", shortest(spec.columns), " and ",
+                spec.norm != Norm::layer ? "norm is rmsnorm" : "there is a residual",
+                ", which this version computes in rows of at most ", shortest(kMaxHeldColumns), " columns"});
+  return {};
+}
+
 }  // namespace
 
-std::string_view name(DType dtype) noexcept { return row_of(dtype) ? row_of(dtype)->name : "?"; }
-std::string_view name(Affine affine) noexcept { return row_of(affine) ? row_of(affine)->name : "?"; }
-std::string_view name(Activation activation) noexcept {
-  return row_of(activation) ? row_of(activation)->name : "?";
-}
-int size_of(DType dtype) noexcept { return row_of(dtype) ? row_of(dtype)->size : 0; }
+std::string_view name(Norm norm) noexcept { return name_of(norm); }
+std::string_view name(DType dtype) noexcept { return name_of(dtype); }
+std::string_view name(Residual residual) noexcept { return name_of(residual); }
+std::string_view name(Affine affine) noexcept { return name_of(affine); }
+std::string_view name(Activation activation) noexcept { return name_of(activation); }
+int size_of(DType dtype) noexcept { return is_in_set(dtype) ? row_of(dtype)->size : 0; }
 
 bool operator==(const NormSpec& a, const NormSpec& b) noexcept {
-  const auto bits = [](double value) { return std::bit_cast<std::uint64_t>(value); };
-  return a.norm == b.norm && a.residual == b.residual && a.sum == b.sum && a.columns == b.columns &&
-         a.input == b.input && a.output == b.output && a.weight == b.weight &&
-         bits(a.epsilon) == bits(b.epsilon) && a.affine == b.affine && a.activation == b.activation &&
-         bits(a.scale) == bits(b.scale) && a.statistics == b.statistics;
+  bool equal = true;
+  each_field([&](const auto& field) { equal &= word_of(a.*field.member) == word_of(b.*field.member); });
+  return equal;
 }
 
 Result<std::int64_t> columns_of(std::span<const std::int64_t> normalized_shape) {
@@ -56,46 +98,22 @@ Result<std::int64_t> columns_of(std::span<const std::int64_t> normalized_shape) 
 
 Result<void> validate(const NormSpec& spec) {
   if (is_valid(spec)) return {};
-  if (spec.columns < 1)
-    return Error{Code::BadDimension,
-                 concat({"a row of ", shortest(spec.columns), " columns; at least 1 is needed"})};
-  if (spec.columns > kMaxColumns) return too_many_columns(shortest(spec.columns));
-  for (const auto& [tensor, dtype] :
-       {std::pair{"input", spec.input}, std::pair{"output", spec.output}, std::pair{"weight", spec.weight}})
-    if (!row_of(dtype))
-      return Error{Code::BadDType, concat({"unknown ", tensor, " dtype ", shortest(static_cast<int>(dtype)),
-                                           "; use DType::f16, bf16, f32 or f64"})};
-  const double largest = compute_type(spec) == DType::f32 ? std::numeric_limits<float>::max()
-                                                          : std::numeric_limits<double>::max();
-  const auto outside = [&](std::string_view what, double value, std::string_view rule) {
-    return concat({what, " is ", shortest(value), "; it must be ", rule, " and at most ", shortest(largest),
-                   ", the largest ", name(compute_type(spec)), ", in which this spec is computed"});
-  };
-  if (!(spec.epsilon >= 0 && spec.epsilon <= largest))
-    return Error{Code::BadEpsilon, outside("epsilon", spec.epsilon, "finite, not negative")};
-  if (!row_of(spec.affine))
-    return Error{Code::BadAffine, concat({"unknown affine mode ", shortest(static_cast<int>(spec.affine)),
-                                          "; use Affine::none, weight or weight_bias"})};
-  if (!row_of(spec.activation))
-    return Error{Code::BadActivation,
-                 concat({"unknown activation ", shortest(static_cast<int>(spec.activation)),
-                         "; use Activation::none, relu, gelu, gelu_tanh or silu"})};
-  if (!(std::fabs(spec.scale) <= largest))
-    return Error{Code::BadScale, outside("scale", spec.scale, "finite")};
-  return {};
+  Result<void> first;
+  each_field([&](const auto& field) {
+    if (first) first = mistake_in(field, spec);
+  });
+  return first ? mistake_in_combination(spec) : first;
 }
 
 NormSpec canonical(const NormSpec& spec) noexcept {
   NormSpec same = spec;
-  if (same.affine == Affine::none) same.weight = same.input;
+  each_field([&](const auto& field) {
+    if (!field.has_meaning(same)) same.*field.member = field.default_for(same);
+  });
   if (same.epsilon == 0) same.epsilon = 0;  // -0 becomes 0
   return same;
 }
 
-DType compute_type(const NormSpec& spec) noexcept {
-  const bool wide = spec.input == DType::f64 || spec.output == DType::f64 ||
-                    (spec.affine != Affine::none && spec.weight == DType::f64);
-  return wide ? DType::f64 : DType::f32;
-}
+DType compute_type(const NormSpec& spec) noexcept { return is_wide(spec) ? DType::f64 : DType::f32; }
 
 }  // namespace normjit

@@ -1,132 +1,177 @@
 // The canonical text of a spec and its parser.
-#include <set>
+#include <array>
+#include <optional>
 
 #include "normjit/base/text.h"
-#include "normjit/spec.h"
-#include "normjit/spec/tables.h"
+#include "normjit/spec/fields.h"
 
 namespace normjit {
 namespace {
 
-constexpr std::string_view kPrefix = "layernorm";
-constexpr std::string_view kForm =
-    "layernorm/cols=N/IN[/out=T][/w=T]/eps=E[/w|/wb][/ACTIVATION][/scale=S][/stats] with types f16 bf16 f32 "
-    "f64 and "
-    "activations relu gelu gelu_tanh silu";
+// ---- The grammar ----
+
+// "/key=value", "/value", or "/key" of a switch.
+template <class T, class HasMeaning>
+std::string item(const Field<T, HasMeaning>& field, std::string_view value) {
+  if constexpr (std::is_same_v<T, bool>) return concat({"/", field.key});
+  return concat({"/", field.key, field.key.empty() ? "" : "=", value});
+}
+
+// The values that a field may have in a text.
+template <class T, class HasMeaning>
+std::string values_of(const Field<T, HasMeaning>& field) {
+  if constexpr (std::is_enum_v<T>)
+    return names_of<T>("|", /*first=*/field.always || !field.key.empty() ? 0 : 1);
+  else
+    return std::is_same_v<T, double> ? "X" : "N";
+}
+
+std::string form() {
+  std::string all;
+  each_field([&](const auto& field) {
+    const std::string one = item(field, values_of(field));
+    all += field.always ? one : concat({"[", one, "]"});
+  });
+  return all.substr(1);
+}
 
 Error bad(std::string_view text, std::string_view why) {
-  return {Code::BadSpecText, concat({"'", text, "' is not a spec: ", why, ". The form is ", kForm})};
+  return {Code::BadSpecText, concat({"'", text, "' is not a spec: ", why, ". The form is ", form()})};
 }
 
-// What is read so far; the dtypes have defaults that depend on each other, so they are settled last.
+// ---- Reading ----
+
+// What is read so far. Defaults depend on the input, so they are settled last.
 struct Parts {
   NormSpec spec;
-  std::optional<DType> input, output, weight;
-  std::set<std::string_view> seen;
+  std::array<bool, kFieldCount> seen{};
 };
 
-Result<void> read_columns(std::string_view value, std::string_view text, Parts& parts) {
+template <class Enum>
+std::optional<Enum> named(std::string_view word) {
+  for (const auto& row : set_of(Enum{}))
+    if (row.name == word) return row.value;
+  return {};
+}
+
+// Reads the value of a field that is called so, with this code for a name that is none.
+Result<void> read(std::string_view value, std::string_view text, std::string_view, Code,
+                  std::int64_t& columns) {
   std::vector<std::int64_t> shape;
   for (const std::string_view size : split(value, 'x')) {
-    const auto read = number<std::int64_t>(size);
-    if (!read) return bad(text, concat({"'", value, "' is not a size"}));
-    shape.push_back(*read);
+    const auto one = number<std::int64_t>(size);
+    if (!one) return bad(text, concat({"'", value, "' is not a size"}));
+    shape.push_back(*one);
   }
-  const auto columns = columns_of(shape);
-  if (!columns) return columns.error();
-  parts.spec.columns = *columns;
+  const auto product = columns_of(shape);
+  if (!product) return product.error();
+  columns = *product;
+  return {};
+}
+Result<void> read(std::string_view value, std::string_view text, std::string_view, Code, double& to) {
+  const auto one = number<double>(value);
+  if (!one) return bad(text, concat({"'", value, "' is not a number"}));
+  to = *one;
+  return {};
+}
+template <class Enum>
+Result<void> read(std::string_view value, std::string_view text, std::string_view name, Code mistake,
+                  Enum& to) {
+  const auto one = named<Enum>(value);
+  if (!one)
+    return Error{mistake, concat({"'", value, "' in '", text, "' is no ", name, "; it must be one of ",
+                                  names_of<Enum>(", ")})};
+  to = *one;
   return {};
 }
 
-Result<void> read_assignment(std::string_view key, std::string_view value, std::string_view text,
-                             Parts& parts) {
-  if (key == "cols" && value.find('x') != value.npos)
-    return bad(text, "cols= takes one number; use shape= for several");
-  if (key == "cols" || key == "shape") return read_columns(value, text, parts);
-  if (key == "eps" || key == "scale") {
-    const auto read = number<double>(value);
-    if (!read) return bad(text, concat({"'", value, "' is not a number"}));
-    (key == "eps" ? parts.spec.epsilon : parts.spec.scale) = *read;
-    return {};
-  }
-  if (key == "out" || key == "w") {
-    const DTypeRow* row = row_of(kDTypes, &DTypeRow::name, value);
-    if (!row)
-      return Error{Code::BadDType,
-                   concat({"'", value, "' in '", text, "' is no dtype; use f16, bf16, f32 or f64"})};
-    (key == "out" ? parts.output : parts.weight) = row->dtype;
-    return {};
-  }
-  return bad(text, concat({"unknown field '", key, "='"}));
-}
-
-// The kind of a bare word, under which it may appear once; empty for an unknown word.
-std::string_view read_word(std::string_view word, Parts& parts) {
-  if (const DTypeRow* row = row_of(kDTypes, &DTypeRow::name, word)) {
-    parts.input = row->dtype;
-    return "input dtype";
-  }
-  if (const AffineRow* row = row_of(kAffines, &AffineRow::name, word); row && row->affine != Affine::none) {
-    parts.spec.affine = row->affine;
-    return "affine";
-  }
-  if (const ActivationRow* row = row_of(kActivations, &ActivationRow::name, word);
-      row && row->activation != Activation::none) {
-    parts.spec.activation = row->activation;
-    return "activation";
-  }
-  if (word == "stats") {
-    parts.spec.statistics = true;
-    return "stats";
-  }
-  return "";
-}
-
-Result<void> read_field(std::string_view field, std::string_view text, Parts& parts) {
-  std::string_view kind;
-  if (const std::size_t equals = field.find('='); equals != field.npos) {
-    const std::string_view key = field.substr(0, equals);
-    if (auto read = read_assignment(key, field.substr(equals + 1), text, parts); !read) return read;
-    kind = key == "shape" ? "cols" : key == "w" ? "weight dtype" : key;
+// Whether `word` is this field's, which stands alone. It is written to the spec.
+template <class T, class HasMeaning>
+bool read_word(const Field<T, HasMeaning>& field, std::string_view word, NormSpec& spec) {
+  if constexpr (std::is_same_v<T, bool>) {
+    if (word != field.key) return false;
+    spec.*field.member = true;
+    return true;
+  } else if constexpr (std::is_enum_v<T>) {
+    const auto value = field.key.empty() ? named<T>(word) : std::nullopt;
+    if (!value || (!field.always && *value == field.default_for(spec))) return false;
+    spec.*field.member = *value;
+    return true;
   } else {
-    kind = read_word(field, parts);
-    if (kind.empty()) return bad(text, concat({"unknown field '", field, "'"}));
+    return false;
   }
-  if (!parts.seen.insert(kind).second) return bad(text, concat({"the ", kind, " is given twice"}));
-  return {};
+}
+
+// Whether this part of a text is the field's: then it is written to the spec, or what is wrong with it.
+template <class T, class HasMeaning>
+std::optional<Result<void>> read_if(const Field<T, HasMeaning>& field, std::string_view part,
+                                    std::string_view text, NormSpec& spec) {
+  const std::size_t equals = part.find('=');
+  if (equals == part.npos) {
+    if (!read_word(field, part, spec)) return {};
+    return Result<void>();
+  }
+  if constexpr (std::is_same_v<T, bool>) {
+    return {};
+  } else {
+    const std::string_view key = part.substr(0, equals), value = part.substr(equals + 1);
+    const bool is_shape = std::is_same_v<T, std::int64_t> && key == "shape";
+    if (field.key.empty() || (key != field.key && !is_shape)) return {};
+    if (!is_shape && std::is_same_v<T, std::int64_t> && value.find('x') != value.npos)
+      return bad(text, concat({key, "= takes one number; use shape= for several"}));
+    return read(value, text, field.name, field.mistake, spec.*field.member);
+  }
+}
+
+Result<void> read_part(std::string_view part, std::string_view text, Parts& parts) {
+  std::optional<Result<void>> outcome;
+  std::size_t i = 0;
+  each_field([&](const auto& field) {
+    bool& seen = parts.seen[i++];
+    if (outcome || !(outcome = read_if(field, part, text, parts.spec)) || !*outcome) return;
+    if (std::exchange(seen, true)) outcome = bad(text, concat({field.name, " is given twice"}));
+  });
+  if (outcome) return *outcome;
+  const std::size_t equals = part.find('=');
+  return bad(text,
+             concat({"unknown field '", part.substr(0, equals == part.npos ? equals : equals + 1), "'"}));
 }
 
 }  // namespace
 
 std::string to_text(const NormSpec& any) {
   const NormSpec spec = canonical(any);
-  std::string text = concat({kPrefix, "/cols=", shortest(spec.columns), "/", name(spec.input)});
-  if (spec.output != spec.input) text += concat({"/out=", name(spec.output)});
-  if (spec.weight != spec.input) text += concat({"/w=", name(spec.weight)});
-  text += "/eps=" + shortest(spec.epsilon);
-  if (spec.affine != Affine::none) text += concat({"/", name(spec.affine)});
-  if (spec.activation != Activation::none) text += concat({"/", name(spec.activation)});
-  if (NormSpec plain = spec; plain.scale = 1, !(plain == spec)) text += "/scale=" + shortest(spec.scale);
-  if (spec.statistics) text += "/stats";
-  return text;
+  std::string text;
+  each_field([&](const auto& field) {
+    const auto value = spec.*field.member;
+    if (field.always || word_of(value) != word_of(field.default_for(spec)))
+      text += item(field, text_of(value));
+  });
+  return text.substr(1);
 }
 
 Result<NormSpec> parse_spec(std::string_view text) {
-  const auto fields = split(text, '/');
-  if (fields.front() != kPrefix) return bad(text, "it does not begin with 'layernorm/'");
+  const auto words = split(text, '/');
+  if (!named<Norm>(words.front()))
+    return bad(text, concat({"it does not begin with '", names_of<Norm>("/' or '"), "/'"}));
   Parts parts;
-  for (std::size_t i = 1; i < fields.size(); ++i)
-    if (auto read = read_field(fields[i], text, parts); !read) return read.error();
-  if (!parts.seen.contains("cols")) return bad(text, "it has neither cols= nor shape=");
+  for (const std::string_view part : words)
+    if (auto read = read_part(part, text, parts); !read) return read.error();
 
-  NormSpec& spec = parts.spec;
-  spec.input = parts.input.value_or(DType::f32);
-  spec.output = parts.output.value_or(spec.input);
-  spec.weight = parts.weight.value_or(spec.input);
-  if (parts.weight && spec.affine == Affine::none)
-    return bad(text, "w= names the dtype of weights that it does not have");
-  if (auto valid = validate(spec); !valid) return valid.error();
-  return canonical(spec);
+  Result<void> sound;
+  std::size_t i = 0;
+  each_field([&](const auto& field) {
+    NormSpec& spec = parts.spec;
+    const bool seen = parts.seen[i++];
+    if (!seen) spec.*field.member = field.default_for(spec);
+    if (!sound) return;
+    if (!seen && field.key == "cols") sound = bad(text, "it has neither cols= nor shape=");
+    if (seen && !field.has_meaning(spec))
+      sound = bad(text, concat({field.key, "= describes what it does not have"}));
+  });
+  if (sound) sound = validate(parts.spec);
+  if (!sound) return sound.error();
+  return canonical(parts.spec);
 }
 
 }  // namespace normjit

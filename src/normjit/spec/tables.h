@@ -3,67 +3,81 @@
 #pragma once
 
 #include <cstddef>
-#include <optional>
+#include <iterator>
+#include <string>
 #include <string_view>
 
 #include "normjit/spec.h"
 
 namespace normjit {
 
-struct DTypeRow {
-  DType dtype;
-  std::string_view name;     // in spec texts
-  std::string_view storage;  // in templates
-  int size;                  // bytes
+// A value of an enumeration.
+template <class Enum>
+struct Choice {
+  Enum value;
+  std::string_view name;      // in spec texts
+  std::string_view constant;  // in templates
+};
+struct DTypeRow : Choice<DType> {
+  int size;  // bytes
 };
 inline constexpr DTypeRow kDTypes[] = {
-    {DType::f16, "f16", "F16", 2},
-    {DType::bf16, "bf16", "BF16", 2},
-    {DType::f32, "f32", "float", 4},
-    {DType::f64, "f64", "double", 8},
+    {{DType::f16, "f16", "F16"}, 2},
+    {{DType::bf16, "bf16", "BF16"}, 2},
+    {{DType::f32, "f32", "float"}, 4},
+    {{DType::f64, "f64", "double"}, 8},
+};
+inline constexpr Choice<Norm> kNorms[] = {{Norm::layer, "layernorm", "layer"}, {Norm::rms, "rmsnorm", "rms"}};
+inline constexpr Choice<Residual> kResiduals[] = {{Residual::none, "none", "none"},
+                                                  {Residual::before, "add", "before"}};
+inline constexpr Choice<Affine> kAffines[] = {
+    {Affine::none, "none", "none"},
+    {Affine::weight, "w", "weight"},
+    {Affine::weight_bias, "wb", "weight_bias"},
+};
+inline constexpr Choice<Activation> kActivations[] = {
+    {Activation::none, "none", "none"}, {Activation::relu, "relu", "relu"},
+    {Activation::gelu, "gelu", "gelu"}, {Activation::gelu_tanh, "gelu_tanh", "gelu_tanh"},
+    {Activation::silu, "silu", "silu"},
 };
 
-struct AffineRow {
-  Affine affine;
-  std::string_view name;
-};
-inline constexpr AffineRow kAffines[] = {
-    {Affine::none, "none"}, {Affine::weight, "w"}, {Affine::weight_bias, "wb"}};
+// The set of an enumeration.
+constexpr const auto& set_of(DType) { return kDTypes; }
+constexpr const auto& set_of(Norm) { return kNorms; }
+constexpr const auto& set_of(Residual) { return kResiduals; }
+constexpr const auto& set_of(Affine) { return kAffines; }
+constexpr const auto& set_of(Activation) { return kActivations; }
 
-struct ActivationRow {
-  Activation activation;
-  std::string_view name;  // in spec texts, and Activation::NAME in templates
-};
-inline constexpr ActivationRow kActivations[] = {
-    {Activation::none, "none"},           {Activation::relu, "relu"}, {Activation::gelu, "gelu"},
-    {Activation::gelu_tanh, "gelu_tanh"}, {Activation::silu, "silu"},
-};
+template <class Enum>
+inline constexpr std::size_t kChoices = std::size(set_of(Enum{}));
 
-// The row of a value, or null for a value outside the set.
-template <class Row, std::size_t n, class Value>
-constexpr const Row* row_of(const Row (&rows)[n], Value Row::*member, const Value& value) {
-  for (const Row& row : rows)
-    if (row.*member == value) return &row;
-  return nullptr;
+// Whether a value is in its set, without a search: each row stands at its value's number.
+template <class Enum>
+constexpr bool is_in_set(Enum value) {
+  return static_cast<std::size_t>(value) < kChoices<Enum>;
 }
-// Whether a value is in the set, without a search: each row stands at its value's number.
-template <class Row, std::size_t n, class Value>
-constexpr bool is_in(const Row (&)[n], Value value) {
-  return static_cast<std::size_t>(value) < n;
-}
-template <class Row, std::size_t n, class Value>
-consteval bool in_order(const Row (&rows)[n], Value Row::*member) {
-  for (std::size_t i = 0; i < n; ++i)
-    if (static_cast<std::size_t>(rows[i].*member) != i) return false;
+template <class Enum>
+consteval bool in_order() {
+  for (std::size_t i = 0; i < kChoices<Enum>; ++i)
+    if (static_cast<std::size_t>(set_of(Enum{})[i].value) != i) return false;
   return true;
 }
-static_assert(in_order(kDTypes, &DTypeRow::dtype) && in_order(kAffines, &AffineRow::affine) &&
-              in_order(kActivations, &ActivationRow::activation));
+static_assert(in_order<DType>() && in_order<Norm>() && in_order<Residual>() && in_order<Affine>() &&
+              in_order<Activation>());
 
-inline const DTypeRow* row_of(DType dtype) { return row_of(kDTypes, &DTypeRow::dtype, dtype); }
-inline const AffineRow* row_of(Affine affine) { return row_of(kAffines, &AffineRow::affine, affine); }
-inline const ActivationRow* row_of(Activation activation) {
-  return row_of(kActivations, &ActivationRow::activation, activation);
+// The row of a value, or null for a value outside the set.
+template <class Enum>
+constexpr auto* row_of(Enum value) {
+  return is_in_set(value) ? &set_of(value)[static_cast<std::size_t>(value)] : nullptr;
+}
+
+// Their names from the first one on, with this between them.
+template <class Enum>
+std::string names_of(std::string_view between, std::size_t first = 0) {
+  std::string all;
+  for (std::size_t i = first; i < kChoices<Enum>; ++i)
+    (all += i == first ? "" : between) += set_of(Enum{})[i].name;
+  return all;
 }
 
 }  // namespace normjit

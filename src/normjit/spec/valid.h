@@ -2,24 +2,44 @@
 #pragma once
 
 #include <cmath>
-#include <cstdint>
 #include <limits>
+#include <type_traits>
 
-#include "normjit/spec.h"
-#include "normjit/spec/tables.h"
+#include "normjit/spec/fields.h"
 
 namespace normjit {
 
-inline constexpr std::int64_t kMaxColumns = std::numeric_limits<std::int32_t>::max();
+// Only warp_rows and block_row compute the root mean square and a residual yet: they hold a row on chip, and
+// every device has room for rows of so many columns (tests/plan/choices_test.cc).
+inline constexpr std::int64_t kMaxHeldColumns = 16384;
+
+// Whether a spec is computed in f64.
+inline bool is_wide(const NormSpec& s) noexcept {
+  return s.input == DType::f64 || s.output == DType::f64 ||
+         (s.affine != Affine::none && s.weight == DType::f64);
+}
+
+// Whether only those schedules serve a spec that hold a row on chip.
+inline bool is_held(const NormSpec& s) noexcept {
+  return s.norm != Norm::layer || s.residual != Residual::none;
+}
+
+// The largest number of the compute type.
+inline double largest_number(const NormSpec& s) noexcept {
+  return is_wide(s) ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
+}
 
 // True exactly where validate() is ok.
 inline bool is_valid(const NormSpec& s) noexcept {
-  const bool wide =
-      s.input == DType::f64 || s.output == DType::f64 || (s.affine != Affine::none && s.weight == DType::f64);
-  const double largest = wide ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
-  return s.columns >= 1 && s.columns <= kMaxColumns && is_in(kDTypes, s.input) && is_in(kDTypes, s.output) &&
-         is_in(kDTypes, s.weight) && is_in(kAffines, s.affine) && is_in(kActivations, s.activation) &&
-         s.epsilon >= 0 && s.epsilon <= largest && std::fabs(s.scale) <= largest;
+  const double largest = largest_number(s);
+  bool valid = s.columns >= 1 && s.columns <= (is_held(s) ? kMaxHeldColumns : kMaxColumns) &&
+               s.epsilon >= 0 && (!s.sum || s.residual != Residual::none);
+  each_field([&](const auto& field) {
+    const auto value = s.*field.member;
+    if constexpr (std::is_enum_v<decltype(value)>) valid = valid && is_in_set(value);
+    if constexpr (std::is_same_v<decltype(value), const double>) valid = valid && std::fabs(value) <= largest;
+  });
+  return valid;
 }
 
 }  // namespace normjit

@@ -1,0 +1,104 @@
+// The fields of a spec, a row each: the one place that says which there are. Texts, canonical specs,
+// validity, comparisons, the key of a use, the constants of the templates, reports and the C interface follow
+// from it. All of it folds at compile time: a launch builds a canonical spec and a key.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "normjit/base/text.h"
+#include "normjit/spec.h"
+#include "normjit/spec/tables.h"
+
+namespace normjit {
+
+inline constexpr std::int64_t kMaxColumns = std::numeric_limits<std::int32_t>::max();
+
+// Whether a spec has a use for a field; a type of its own for each answer, so that it is inlined.
+struct Always {
+  constexpr bool operator()(const NormSpec&) const noexcept { return true; }
+};
+
+// A member of type T: an enumeration with a set, a switch, a number, or the columns.
+template <class T, class HasMeaning>
+struct Field {
+  using Value = T;
+
+  T NormSpec::*member;
+  std::string_view name;  // of the member, in C++ and in C
+  std::string_view key;   // in texts, as "key=value", or alone for a switch; empty: the value stands alone
+  bool always;            // in texts also where it is the default
+  std::string_view constant;  // its placeholder in the templates; empty: they have it in other parts
+  Code mistake;               // of a value outside its range
+  HasMeaning has_meaning{};   // else canonical() sets it to its default
+
+  // Where a spec does not give it: as NormSpec initializes it, which follows the input.
+  constexpr T default_for(const NormSpec& spec) const noexcept {
+    return NormSpec{.input = spec.input}.*member;
+  }
+  // How many a valid value has.
+  static constexpr int bits() noexcept {
+    if constexpr (std::is_enum_v<T>) return std::bit_width(kChoices<T> - 1);
+    if constexpr (std::is_same_v<T, std::int64_t>)
+      return std::bit_width(static_cast<std::uint64_t>(kMaxColumns));
+    return std::is_same_v<T, bool> ? 1 : 64;
+  }
+};
+template <class T>
+Field(T NormSpec::*, std::string_view, std::string_view, bool, std::string_view, Code) -> Field<T, Always>;
+template <class T, class HasMeaning>
+Field(T NormSpec::*, std::string_view, std::string_view, bool, std::string_view, Code, HasMeaning)
+    -> Field<T, HasMeaning>;
+
+// In the order of the canonical text, and in that in which validate() looks. The first is a text's head.
+inline constexpr std::tuple kFields{
+    Field{&NormSpec::norm, "norm", "", true, "norm", Code::BadArgument},
+    Field{&NormSpec::columns, "columns", "cols", true, "columns", Code::BadDimension},
+    Field{&NormSpec::input, "input", "", true, "input", Code::BadDType},
+    Field{&NormSpec::output, "output", "out", false, "output", Code::BadDType},
+    Field{&NormSpec::weight, "weight", "w", false, "weight", Code::BadDType,
+          [](const NormSpec& s) noexcept { return s.affine != Affine::none; }},
+    Field{&NormSpec::epsilon, "epsilon", "eps", true, "epsilon", Code::BadEpsilon},
+    Field{&NormSpec::residual, "residual", "", false, "residual", Code::BadArgument},
+    Field{&NormSpec::sum, "sum", "sum", false, "writes_sum", Code::BadArgument},
+    Field{&NormSpec::affine, "affine", "", false, "", Code::BadAffine},
+    Field{&NormSpec::activation, "activation", "", false, "activation", Code::BadActivation},
+    Field{&NormSpec::scale, "scale", "scale", false, "scale", Code::BadScale},
+    Field{&NormSpec::statistics, "statistics", "stats", false, "has_statistics", Code::BadArgument},
+};
+inline constexpr std::size_t kFieldCount = std::tuple_size_v<decltype(kFields)>;
+
+// Calls visit(field) for each, in order.
+template <class Visit>
+constexpr void each_field(Visit visit) {
+  std::apply([&](const auto&... field) { (visit(field), ...); }, kFields);
+}
+
+// Its bits as a number, by which values compare and are packed.
+template <class T>
+constexpr std::uint64_t word_of(T value) noexcept {
+  if constexpr (std::is_same_v<T, double>)
+    return std::bit_cast<std::uint64_t>(value);
+  else
+    return static_cast<std::uint64_t>(value);
+}
+
+// As in spec texts and reports; "yes" or "no" for a switch.
+template <class T>
+std::string text_of(T value) {
+  if constexpr (std::is_enum_v<T>)
+    return std::string(name(value));
+  else if constexpr (std::is_same_v<T, bool>)
+    return value ? "yes" : "no";
+  else
+    return shortest(value);
+}
+
+}  // namespace normjit
