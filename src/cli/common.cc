@@ -59,6 +59,7 @@ DeviceProfile one_device(Service& service, const std::string& arch) {
 }
 
 std::string generic_text(const WhyReport& generic) {
+  if (generic.id.empty()) return "none that computes this spec";
   if (generic.tier.empty()) return "not here; it would be compiled";
   return (generic.tier == "embedded" ? "" : "in ") + generic.tier + ", for " +
          target_of(generic.plan, generic.arch).name();

@@ -350,7 +350,8 @@ class NORMJIT_API Service {
   // For every kernel that a spec can ask for on a device: where it is, or why it would be compiled. Compiles
   // nothing. Errors: those of validate.
   Result<std::vector<WhyReport>> why(const NormSpec& spec, const DeviceProfile& device);
-  // The same for the kernel of this very plan, which may be generic_plan(). IllegalPlan.
+  // The same for the kernel of this very plan. For generic_plan() and a spec that it does not compute, the
+  // reason says so; for every other plan that is not legal: IllegalPlan.
   Result<WhyReport> why(const NormSpec& spec, const DeviceProfile& device, const Plan& plan);
 
   // The profile of a device of this machine (-1: the current context's). NoDriver, NoContext, NoDevice.

@@ -156,7 +156,11 @@ Result<WhyReport> Service::why(const NormSpec& given, const DeviceProfile& devic
   if (auto valid = validate(given); !valid) return valid.error();
   WhyReport report;
   report.spec = canonical(given), report.arch = device.arch, report.plan = plan;
-  if (auto legal = check(plan, report.spec, device); !legal) return legal.error();
+  if (auto legal = check(plan, report.spec, device); !legal) {
+    if (plan != generic_plan()) return legal.error();
+    report.reason = legal.error().message;
+    return report;
+  }
   const auto listed = impl_->binaries.cache().list();
   if (auto explained = explain(impl_->binaries, listed, report); !explained) return explained.error();
   return report;
