@@ -79,7 +79,7 @@ TEST(HostPrecision, TheMeanIsAPair) {
     cli::Problem problem = make_problem(cases[i]).value();
     const auto wrong = run_once(cases[i], problem, (*kernels)[i], 5);
     ASSERT_FALSE(wrong) << *wrong;
-    EXPECT_LT(cli::check(problem, problem.rows).y.largest.error, kAllowed) << to_text(cases[i]);
+    EXPECT_LT(cli::check(problem, problem.rows)[Operand::y].largest.error, kAllowed) << to_text(cases[i]);
   }
 }
 

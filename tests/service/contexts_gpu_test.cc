@@ -254,7 +254,7 @@ TEST_F(ContextsGpuTest, AKernelIsRefusedInAContextOfAnotherGpu) {
       const WithContext with(other.get());
       GpuProblem on_other(problem);
       Tensors tensors = on_other.tensors();
-      tensors.workspace = const_cast<void*>(tensors.x);  // never read
+      tensors.workspace = const_cast<void*>(tensors.x.pointer);  // never read
       EXPECT_EQ(kernel.launch(tensors, nullptr).code, Code::WrongDevice);
       EXPECT_EQ(CUDA(cuCtxSynchronize)(), CUDA_SUCCESS) << "nothing has happened there";
       launch_here(for_other, problem);

@@ -3,12 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <vector>
 
+#include "normjit/service/prepared.h"
 #include "tests/support/captured_graph.h"
 #include "tests/support/cuda_calls.h"
 #include "tests/support/gpu.h"

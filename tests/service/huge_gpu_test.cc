@@ -28,8 +28,8 @@ class HugeGpuTest : public GpuTest {
 
     const cli::Problem block = make(spec, period);
     DeviceMemory x(x_bytes), y(y_bytes);
-    x.upload(block.x.data(), block.x.bytes());
-    for (std::size_t done = block.x.bytes(); done < x_bytes;) {
+    x.upload(block[Operand::x].data(), block[Operand::x].bytes());
+    for (std::size_t done = block[Operand::x].bytes(); done < x_bytes;) {
       const std::size_t bytes = std::min(done, x_bytes - done);
       must(CUDA(cuMemcpyDtoD)(x.address() + done, x.address(), bytes), "cuMemcpyDtoD");
       done += bytes;
@@ -53,12 +53,11 @@ class HugeGpuTest : public GpuTest {
     Random random(test_seed());
     while (checked.size() < 80) checked.insert(random.between(0, rows - 1));
 
-    cli::Problem sample =
-        cli::make_problem(spec, static_cast<std::int64_t>(checked.size()), kContiguous, kContiguous).value();
+    cli::Problem sample = cli::make_problem(spec, static_cast<std::int64_t>(checked.size())).value();
     std::int64_t i = 0;
     for (const std::int64_t row : checked) {
-      std::memcpy(sample.x.row(i), block.x.row(row % period), x_row);
-      y.download(sample.y.row(i), y_row, static_cast<std::size_t>(row) * y_row);
+      std::memcpy(sample[Operand::x].row(i), block[Operand::x].row(row % period), x_row);
+      y.download(sample[Operand::y].row(i), y_row, static_cast<std::size_t>(row) * y_row);
       ++i;
     }
     expect_right(sample);

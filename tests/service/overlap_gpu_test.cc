@@ -56,7 +56,7 @@ class Chain {
       : problems_{first, second}, on_gpu_{GpuProblem(first), GpuProblem(second)}, workspace_(workspace) {}
 
   void enqueue(const Kernel& kernel, bool in_place, Stream stream, const LaunchOptions& options) const {
-    const void* x = on_gpu_[0].tensors().x;
+    const void* x = on_gpu_[0].tensors().x.pointer;
     for (int i = 0; i < kLaunches; ++i) {
       Tensors tensors = on_gpu_[i % 2].tensors();
       tensors.x = x;
@@ -64,19 +64,19 @@ class Chain {
       tensors.workspace = workspace_;
       const Status status = kernel.launch(tensors, stream, options);
       ASSERT_TRUE(status) << status.message() << " " << status.driver_result;
-      x = tensors.y;
+      x = tensors.y.pointer;
     }
   }
 
   // What the last launch leaves, of launches that `enqueue` enqueues.
   Bytes result(bool in_place, const std::function<void()>& enqueue) {
     for (int i = 0; i < 2; ++i) {
-      problems_[i].get().y.poison();
+      problems_[i].get()[Operand::y].poison();
       on_gpu_[i].upload();
     }
     enqueue();
     for (GpuProblem& each : on_gpu_) each.fetch();
-    return bytes_of(problems_[in_place ? 0 : (kLaunches - 1) % 2].get().y);
+    return bytes_of(problems_[in_place ? 0 : (kLaunches - 1) % 2].get()[Operand::y]);
   }
 
  private:
@@ -162,7 +162,8 @@ TEST_F(OverlapGpuTest, WeightsMayComeFromTheLaunchBeforeTheOneBefore) {
         Tensors written = source.tensors();
         written.y = of_sources[0].tensors().y;
         Tensors used = of_last.tensors();
-        used.weight = static_cast<const std::byte*>(written.y) + (rows - 1) * columns * size_of(plain.output);
+        used.weight =
+            static_cast<const std::byte*>(written.y.pointer) + (rows - 1) * columns * size_of(plain.output);
         launch(wide, written);
         launch(thin, of_between.tensors());
         launch(kernel, used);

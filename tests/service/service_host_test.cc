@@ -607,7 +607,7 @@ TEST_F(ServiceHostTest, MemoryThatTheDeviceCannotReachIsRefused) {
   tensors.rows = 6;
   EXPECT_EQ(service.layer_norm(spec, tensors, nullptr).code(), Code::OutOfBounds);
   tensors = here.tensors();
-  tensors.y = static_cast<char*>(tensors.y) + 256;
+  tensors.y = static_cast<char*>(tensors.y.pointer) + 256;
   EXPECT_EQ(service.layer_norm(spec, tensors, nullptr).code(), Code::OutOfBounds);
   EXPECT_EQ(driver_->launches(), 0);
 
