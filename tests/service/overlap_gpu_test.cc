@@ -168,7 +168,7 @@ TEST_F(OverlapGpuTest, WeightsMayComeFromTheLaunchBeforeTheOneBefore) {
         launch(thin, of_between.tensors());
         launch(kernel, used);
         of_last.fetch();
-        return bytes_of(last.y);
+        return bytes_of(last[Operand::y]);
       };
       const Bytes expected[] = {result(of_sources[0], {}), result(of_sources[1], {})};
       ASSERT_NE(expected[0], expected[1]);
