@@ -31,8 +31,7 @@ inline constexpr std::int64_t kContiguous = -1;
 //   (r / n) * outer + (r % n) * inner   elements behind `pointer`.
 // With n = 1, rows are `outer` elements apart, which may be 0 for what is read (one row for all). kContiguous
 // stands for n * columns in outer; inner has no meaning then, and none for n = 1. A plain pointer is
-// contiguous rows. n must be 1 for now (0 counts as 1), else
-// BadStride: a later version serves others.
+// contiguous rows. n must be 1 for now (0 counts as 1), else BadStride: a later version serves others.
 template <class T>
 struct RowsAt {
   T* pointer = nullptr;

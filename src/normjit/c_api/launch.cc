@@ -22,6 +22,13 @@ normjit_status launch_mistake(const normjit_service* service, const normjit_spec
   return answer(mistake_in(*options), error);
 }
 
+// Room for what convert() sets: to initialise it before would be a tenth of a launch.
+template <class T>
+union Room {
+  Room() {}
+  T value;
+};
+
 void tell(const normjit_launch_options* options, std::int32_t driver_result) {
   if (options == nullptr) return;
   normjit_launch_options own;
@@ -36,7 +43,8 @@ normjit_status normjit_norm(normjit_service* service, const normjit_spec* spec,
                             const normjit_launch_options* options, char** error) {
   return guarded(error, [&]() -> normjit_status {
     normjit::NormSpec what;
-    normjit::Tensors on;
+    Room<normjit::Tensors> room;
+    normjit::Tensors& on = room.value;
     normjit::LaunchOptions how;
     if (service == nullptr || spec == nullptr || tensors == nullptr || !convert(*spec, what) ||
         !convert(*tensors, on) || !convert(options, how))
@@ -53,7 +61,8 @@ normjit_status normjit_layer_norm(normjit_service* service, const normjit_spec* 
 
 normjit_status normjit_kernel_launch(const normjit_kernel* kernel, const normjit_tensors* tensors,
                                      void* stream, const normjit_launch_options* options) {
-  normjit::Tensors on;
+  Room<normjit::Tensors> room;
+  normjit::Tensors& on = room.value;
   normjit::LaunchOptions how;
   if (kernel == nullptr || tensors == nullptr || !convert(*tensors, on) || !convert(options, how))
     return NORMJIT_BAD_ARGUMENT;
