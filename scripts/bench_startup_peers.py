@@ -51,13 +51,16 @@ def launch_microseconds(launch, synchronize):
 
 def cupy_peer(case):
     import cupy
+    import numpy
 
     rows, columns = case["rows"], case["columns"]
     x = cupy.ones((rows, columns), dtype=cupy.float32)
     y = cupy.empty_like(x)
     weight, bias = cupy.ones(columns, dtype=cupy.float32), cupy.ones(columns, dtype=cupy.float32)
-    null = cupy.uint64(0)
-    arguments = (x, weight, bias, y, null, null, cupy.int64(rows), cupy.int64(columns), cupy.int64(columns), null)
+    # struct Operands: rows, workspace, x, x_stride, weight, bias, y, y_stride.
+    words = [rows, 0, x.data.ptr, columns, weight.data.ptr, bias.data.ptr, y.data.ptr, columns]
+    operands = numpy.array([tuple(words)], dtype=[(f"word{i}", numpy.int64) for i in range(len(words))])[0]
+    arguments = (operands,)
     cupy.cuda.Device().synchronize()
 
     begin = time.perf_counter()
@@ -193,10 +196,11 @@ def prepared_case(build, spec, rows, folder, deadline):
     use = next(use for use in shown["uses"] if use["plan"] == plan and use["regime"] == shown["regime"])
     strategy = plan.split()[0]
     if "unaligned" in plan or "blocks_per_row" in plan or strategy not in ("warp_rows", "block_row"):
-        sys.exit(f"the plan of {spec} is '{plan}'; CuPy's plain launches run packed and block rows only")
+        sys.exit(f"the plan of {spec} is '{plan}'; CuPy's plain launches run warp_rows and block_row only")
     source = folder / "kernel.cu"
     source.write_text(tool(build, deadline, "render", spec, "--arch", "native", "--plan", plan))
-    return {"source": str(source), "kernel": strategy, "rows": rows, "columns": shown["columns"], "blocks": use["blocks"],
+    kernel = re.search(r"define NJ_ENTRY (\w+)", source.read_text())[1]
+    return {"source": str(source), "kernel": kernel, "rows": rows, "columns": shown["columns"], "blocks": use["blocks"],
             "threads": int(re.search(r"threads=(\d+)", plan)[1]), "expected": 0.841345}  # GELU of the bias
 
 

@@ -137,15 +137,16 @@ TEST_F(PrebuildProcesses, EndWithTheirParent) {
 }
 
 TEST_F(PrebuildProcesses, SayWhyAKernelFails) {
-  std::filesystem::copy(NORMJIT_SOURCE_DIR "/templates", directory_ / "templates");
-  std::ofstream(directory_ / "templates/epilogue.cuh", std::ios::app)
+  std::filesystem::copy(NORMJIT_SOURCE_DIR "/templates", directory_ / "templates",
+                        std::filesystem::copy_options::recursive);
+  std::ofstream(directory_ / "templates/op/sink.cuh", std::ios::app)
       << "\nstatic_assert(false, \"stop\");\n";
   const ToolRun run = run_tool(command("8"), {"NORMJIT_TEMPLATE_DIR=" + directory_ / "templates"});
   EXPECT_EQ(run.status, 1) << run.err;
   const Json report = Json::parse(run.out);
   EXPECT_EQ(report.at("failed"), report.at("requested"));
   for (const Json& kernel : report.at("results")) {
-    EXPECT_THAT(kernel.at("error").get<std::string>(), HasSubstr("epilogue.cuh("));
+    EXPECT_THAT(kernel.at("error").get<std::string>(), HasSubstr("op/sink.cuh("));
     EXPECT_THAT(kernel.at("error").get<std::string>(), HasSubstr("stop"));
   }
 }

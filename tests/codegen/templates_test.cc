@@ -26,11 +26,12 @@ std::string bytes_of(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// The templates in the source tree: all of the folder but its documentation.
+// The templates in the source tree: all of the folder and those in it, but its documentation.
 std::set<std::string> files_in_tree() {
   std::set<std::string> names;
-  for (const auto& file : std::filesystem::directory_iterator(kFolder))
-    if (file.path().extension() != ".md") names.insert(file.path().filename().string());
+  for (const auto& file : std::filesystem::recursive_directory_iterator(kFolder))
+    if (file.is_regular_file() && file.path().extension() != ".md")
+      names.insert(std::filesystem::relative(file.path(), kFolder).string());
   return names;
 }
 
@@ -76,25 +77,40 @@ TEST(Templates, TheGeneratorReadsAllOfThemFromTheDirectory) {
   const Plan plan{
       .strategy = Strategy::warp_rows, .threads = 256, .threads_per_row = 16, .vector = 4, .per_thread = 1};
   const Arch arch{.number = 90};
-  for (const std::string& name : files_in_tree())
-    std::filesystem::copy_file(kFolder / name, directory / name);
+  std::filesystem::copy(
+      kFolder, directory.path(),
+      std::filesystem::copy_options::recursive | std::filesystem::copy_options::overwrite_existing);
   EXPECT_TRUE(generate(spec, plan, arch, directory.path()).value().text ==
               generate(spec, plan, arch, "").value().text);
 
   EXPECT_EQ(draft(spec, plan, arch, directory.path()).value().digest(),
             draft(spec, plan, arch, "").value().digest());
-  std::ofstream(directory / "epilogue.cuh", std::ios::app) << "// edited\n";
+  std::ofstream(directory / "op/sink.cuh", std::ios::app) << "// edited\n";
   EXPECT_NE(draft(spec, plan, arch, directory.path()).value().digest(),
             draft(spec, plan, arch, "").value().digest());
   EXPECT_THAT(generate(spec, plan, arch, directory.path()).value().text, HasSubstr("// edited\n"));
-  std::filesystem::remove(directory / "epilogue.cuh");
+  std::filesystem::remove(directory / "op/sink.cuh");
   const auto missing = generate(spec, plan, arch, directory.path());
   ASSERT_EQ(missing.code(), Code::BadTemplate);
-  EXPECT_THAT(missing.error().message, HasSubstr("epilogue.cuh"));
+  EXPECT_THAT(missing.error().message, HasSubstr("op/sink.cuh"));
   std::ofstream(directory / "spec.cuh.in", std::ios::app) << "{{colour}}\n";
   const auto unknown = generate(spec, plan, arch, directory.path());
   ASSERT_EQ(unknown.code(), Code::BadTemplate);
   EXPECT_THAT(unknown.error().message, AllOf(HasSubstr("spec.cuh.in("), HasSubstr("'colour'")));
+}
+
+// The planner has been compiled with one plan_math.cuh.
+TEST(Templates, ADirectoryWithOtherArithmeticOfPlansIsRefused) {
+  const TempDirectory directory;
+  std::filesystem::copy(kFolder, directory.path(), std::filesystem::copy_options::recursive);
+  const Plan plan{
+      .strategy = Strategy::warp_rows, .threads = 256, .threads_per_row = 16, .vector = 4, .per_thread = 1};
+  ASSERT_TRUE(draft({.columns = 64}, plan, Arch{90}, directory.path()).ok());
+  std::ofstream(directory / "plan_math.cuh", std::ios::app) << "\n";
+  const auto refused = draft({.columns = 64}, plan, Arch{90}, directory.path());
+  ASSERT_EQ(refused.code(), Code::BadTemplate);
+  EXPECT_THAT(refused.error().message,
+              AllOf(HasSubstr(directory / "plan_math.cuh"), HasSubstr("build the library")));
 }
 
 // What lets the same text run under another executor: the hardware is in hw.cuh, the placeholders in
@@ -108,10 +124,12 @@ TEST(Templates, KeepTheirRules) {
       EXPECT_EQ(file.text.find("{{"), file.text.npos);
     }
     if (file.name == "hw.cuh") continue;
+    if (file.name != "spec.cuh.in") {  // which names the kernel
+      EXPECT_EQ(file.text.find("#define"), file.text.npos);
+    }
     for (const std::string_view hardware :
          {"asm(", "asm (", "asm volatile", "__shared__", "__device__", "__global__", "extern \"C\"",
-          "#define", "__syncthreads", "__shfl", "atomicAdd", "__nanosleep", "__cluster_dims__",
-          "__launch_bounds__"})
+          "__syncthreads", "__shfl", "atomicAdd", "__nanosleep", "__cluster_dims__", "__launch_bounds__"})
       EXPECT_EQ(file.text.find(hardware), file.text.npos) << hardware << " belongs into hw.cuh";
   }
 }

@@ -18,7 +18,7 @@ TOOL = """#!/bin/sh
 case $1 in
   show) echo '{"columns": 64, "regime": "many", "choice": {"plan": "warp_rows threads=128"},
                "uses": [{"plan": "warp_rows threads=128", "regime": "many", "blocks": 2}]}' ;;
-  render) echo 'source' ;;
+  render) echo '#define NJ_ENTRY normjit_norm' ;;
   bench) echo '{"results": [{"cold_ms": 100.5, "disk_ms": 0.5, "later_us": 2.5}]}' ;;
 esac
 """
@@ -28,7 +28,9 @@ import time
 __version__ = "0"
 float32 = "float32"
 uint64 = int64 = int
+class Pointer: ptr = 0
 class Array:
+    data = Pointer
     def __getitem__(self, index): return self
     def get(self): return [0.841345]
 def ones(shape, dtype): return Array()
@@ -37,8 +39,15 @@ class cuda:
     class Device:
         def synchronize(self): pass
 class RawModule:
-    def __init__(self, code, options, backend): assert code == "source\\n"
-    def get_function(self, name): return lambda blocks, threads, arguments: None
+    def __init__(self, code, options, backend): assert code == "#define NJ_ENTRY normjit_norm\\n"
+    def get_function(self, name):
+        assert name == "normjit_norm"
+        return lambda blocks, threads, arguments: None
+"""
+
+NUMPY = """
+int64 = int
+def array(values, dtype): return values
 """
 
 # Goes on for ever, as does a process that it has started and that holds its output.
@@ -65,6 +74,7 @@ class BenchStartupPeers(unittest.TestCase):
         tool = self.folder / "normjit"
         tool.write_text(TOOL)
         tool.chmod(0o755)
+        self.module("numpy", NUMPY)
 
     def module(self, name, text):
         (self.folder / f"{name}.py").write_text(text)
