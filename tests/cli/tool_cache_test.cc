@@ -289,8 +289,7 @@ TEST_F(ToolCache, WhyTellsThatTheTemplatesChanged) {
   EXPECT_EQ(report({"why", kLarge, "--arch", "sm_90"}, 0, environment).at("missing"), 0)
       << "a copy is as good";
 
-  for (const auto& file : fs::directory_iterator(templates))
-    std::ofstream(file.path(), std::ios::app) << "// changed\n";
+  std::ofstream(templates + "/number.cuh", std::ios::app) << "// changed\n";
   const Json found = report({"why", kLarge, "--arch", "sm_90"}, 1, environment);
   EXPECT_EQ(found.at("missing"), found.at("kernels").size());
   for (const Json& kernel : found.at("kernels")) {

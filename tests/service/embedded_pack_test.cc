@@ -95,9 +95,9 @@ TEST_F(EmbeddedPackTest, ARefusedKernelIsCompiled) {
 TEST_F(EmbeddedPackTest, OtherTemplatesAreOtherKernels) {
   FakeMachine machine;
   const TempDirectory templates;
-  for (const auto& file : std::filesystem::directory_iterator(NORMJIT_SOURCE_DIR "/templates"))
-    std::filesystem::copy_file(file.path(), templates / file.path().filename().string());
-  std::ofstream(templates / "generic.cu", std::ios::app) << "// edited\n";
+  std::filesystem::copy(NORMJIT_SOURCE_DIR "/templates", templates.path(),
+                        std::filesystem::copy_options::recursive);
+  std::ofstream(templates / "schedule/generic.cu", std::ios::app) << "// edited\n";
   Options options = machine.options();
   options.template_directory = templates.path();
   Service service(options, with_embedded(machine));

@@ -122,7 +122,7 @@ TEST_P(FormerVersion, WhyTellsOfTheOtherVersion) {
         service().why(parse_spec(spec).value(), profile_of(arch), parse_plan(plan).value()).value();
     EXPECT_EQ(why.tier, "");
     EXPECT_EQ(why.nearest, id);
-    EXPECT_THAT(why.reason, HasSubstr("of another version of normjit"));
+    EXPECT_THAT(why.reason, HasSubstr("from another version of normjit"));
   }
 }
 

@@ -2,7 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstdint>
+
 #include "normjit/service.h"
+#include "normjit/service/operand_block.h"
 #include "tests/support/fake_machine.h"
 
 namespace normjit::testing {
@@ -16,7 +20,7 @@ constexpr NormSpec kSpec{.columns = 4096, .affine = Affine::weight_bias};
 constexpr NormSpec kGigantic{.columns = 4194304};
 
 void* memory(std::uintptr_t number, std::uintptr_t offset = 0) {
-  return reinterpret_cast<void*>((number << 30) + offset);
+  return reinterpret_cast<void*>((number << 40) + offset);
 }
 
 Tensors tensors_of(std::int64_t rows) {
@@ -25,7 +29,7 @@ Tensors tensors_of(std::int64_t rows) {
 
 class LayerNormTest : public ::testing::Test {
  protected:
-  LayerNormTest() { machine_.driver->set_argument_sizes(std::vector<std::size_t>(10, 8)); }
+  LayerNormTest() { machine_.driver->set_argument_sizes({sizeof(OperandBlock)}); }
 
   // The plan of the kernel that serves these tensors, told by the source that was compiled for it.
   void expect_plan(const NormSpec& spec, const Tensors& tensors, RowsRegime regime, Alignment alignment) {
@@ -48,9 +52,13 @@ TEST_F(LayerNormTest, PreparesOnceAndLaunchesEachTime) {
   EXPECT_EQ(machine_.loads(), 1);
   ASSERT_THAT(machine_.driver->launches(), SizeIs(3));
   const FakeDriver::Launch launch = machine_.driver->launches()[2];
-  EXPECT_EQ(launch.argument<void*>(0), memory(1));
-  EXPECT_EQ(launch.argument<void*>(3), memory(2));
-  EXPECT_EQ(launch.argument<std::int64_t>(6), 200);
+  const auto block = launch.argument<std::array<std::uint64_t, sizeof(OperandBlock) / 8>>(0);
+  const auto word = [&](Operand operand) {
+    return reinterpret_cast<void*>(block[OperandBlock::offset_of(operand, operands_of(kSpec)) / 8]);
+  };
+  EXPECT_EQ(block[0], 200u);
+  EXPECT_EQ(word(Operand::x), memory(1));
+  EXPECT_EQ(word(Operand::y), memory(2));
 }
 
 TEST_F(LayerNormTest, PassesTheLaunchOptionsOn) {

@@ -22,7 +22,7 @@ using ::testing::SizeIs;
 constexpr int kTooLarge = 720, kInvalidCluster = 912, kIllegalAddress = 700;
 constexpr std::int64_t kColumns[] = {16384, 32768, 65536, 131072, 262144, 1048576, 4194304};
 
-void* memory(std::uintptr_t number) { return reinterpret_cast<void*>(number << 30); }
+void* memory(std::uintptr_t number) { return reinterpret_cast<void*>(number << 40); }
 
 Tensors tensors_of(std::int64_t rows) {
   return {.x = memory(1), .y = memory(2), .rows = rows, .workspace = memory(7)};

@@ -37,7 +37,7 @@ const Plan kSplitRow{.strategy = Strategy::split_row,
                      .per_thread = 1,
                      .blocks_per_sm = 32};
 
-void* memory(std::uintptr_t number) { return reinterpret_cast<void*>(number << 20); }
+void* memory(std::uintptr_t number) { return reinterpret_cast<void*>(number << 40); }
 
 class ServiceTunedTest : public ::testing::Test {
  protected:

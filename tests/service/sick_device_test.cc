@@ -22,7 +22,7 @@ constexpr NormSpec kSpec{.columns = 4096}, kOther{.columns = 1000};
 // Blocks share its rows, so that there is another plan to fall back to.
 constexpr NormSpec kShared{.columns = 1048576};
 
-void* memory(std::uintptr_t number) { return reinterpret_cast<void*>(number << 20); }
+void* memory(std::uintptr_t number) { return reinterpret_cast<void*>(number << 40); }
 Tensors tensors() { return {.x = memory(1), .y = memory(2), .rows = 200, .workspace = memory(3)}; }
 
 // How a device may be sick.

@@ -2,5 +2,5 @@
 #pragma once
 
 #define NJ_MATH constexpr
-#include "plan_math.cuh"
+#include <plan_math.cuh>
 #undef NJ_MATH
