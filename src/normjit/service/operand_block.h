@@ -14,17 +14,17 @@ using Strides = PerOperand<std::int64_t>;
 // Words without padding: the rows, the workspace, then for each operand that the kernel has, in the order of
 // the table, its pointer, and behind that of a matrix its row stride.
 struct OperandBlock {
-  // Written without branches: what an absent operand leaves behind the last word is overwritten by the next.
-  OperandBlock(OperandSet operands, const Tensors& tensors, const Strides& strides) noexcept {
+  [[gnu::always_inline]] OperandBlock(OperandSet operands, const Tensors& tensors,
+                                      const Strides& strides) noexcept {
     words[0] = static_cast<std::uint64_t>(tensors.rows);
     words[1] = reinterpret_cast<std::uintptr_t>(tensors.workspace);
-    std::size_t next = kFirst;
-    for_each_operand([&](auto i) {
+    std::uint64_t* next = words + kFirst;
+    for_each_operand([&](auto i) __attribute__((always_inline)) {
       constexpr OperandRow kRow = kOperands[i];
-      words[next] = reinterpret_cast<std::uintptr_t>(pointer_of(tensors, kRow));
+      if (!has(operands, i)) return;
+      *next++ = reinterpret_cast<std::uintptr_t>(pointer_of(tensors, kRow));
       if constexpr (kRow.extent == Extent::matrix)
-        words[next + 1] = static_cast<std::uint64_t>(strides[kRow.operand]);
-      next += words_of(kRow) * static_cast<std::size_t>(has(operands, i));
+        *next++ = static_cast<std::uint64_t>(strides[kRow.operand]);
     });
   }
 

@@ -38,11 +38,13 @@ class TensorRules {
         [&](auto i) { log2_sizes_.of[i] = kLog2Sizes[static_cast<std::size_t>(kOperands[i].dtype(spec))]; });
   }
 
-  // With kContiguous filled in, and as if contiguous where there is but one row.
+  // Of the matrices that the spec has, with kContiguous filled in, and as if contiguous where there is one
+  // row.
   Strides strides(const Tensors& t) const noexcept {
     Strides strides;
     for_each_operand([&](auto i) {
       if constexpr (kOperands[i].extent == Extent::matrix) {
+        if (!has(operands_, i)) return;
         const std::int64_t outer = outer_of(t, kOperands[i]);
         strides.of[i] = t.rows == 1 || outer == kContiguous ? columns_ : outer;
       }
