@@ -38,8 +38,9 @@ class ConformanceGpu : public GpuTest, public ::testing::WithParamInterface<std:
     workspace.fill(0);
     must(CUDA(cuCtxSynchronize)(), "the upload");
     const GpuStream stream;
-    ConformanceArguments arguments(x.data(), y.data(), kernel().rows, workspace.data());
-    must(static_cast<CUresult>(loaded.launch(kernel().blocks, kernel().shape, stream, arguments.pointers())),
+    ConformanceOperands operands{kernel().rows, workspace.data(), x.data(), y.data()};
+    void* arguments[] = {&operands};
+    must(static_cast<CUresult>(loaded.launch(kernel().blocks, kernel().shape, stream, arguments)),
          "cuLaunchKernelEx");
     stream.synchronize();
     Bytes result(y.bytes());

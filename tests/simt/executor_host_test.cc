@@ -20,8 +20,8 @@ using normjit::testing::GuardedMemory;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// x: 64 ints 0, 1, 2 ... as input; y: 1024 ints as output; workspace: 64 counters, zero. `rows` says whatever
-// a test wants. Line 1 is that of NJ_KERNEL.
+// x: 64 ints 0, 1, 2 ... as input; y: 1024 ints as output; workspace: 64 counters, zero. rows says whatever a
+// test wants. Line 1 is that of NJ_KERNEL.
 struct Tiny {
   const char* name;
   const char* body;
@@ -29,50 +29,50 @@ struct Tiny {
 const Tiny kTiny[] = {
     {"fine", R"(
   NJ_SHARED(int, s, 64);
-  s[threadIdx.x] = x[threadIdx.x];
+  s[threadIdx.x] = on.x[threadIdx.x];
   hw::block_barrier();
-  y[blockIdx.x * 64 + threadIdx.x] = s[63 - threadIdx.x];)"},
+  on.y[blockIdx.x * 64 + threadIdx.x] = s[63 - threadIdx.x];)"},
     {"missing_barrier", R"(
   NJ_SHARED(int, s, 64);
-  s[threadIdx.x] = x[threadIdx.x];
+  s[threadIdx.x] = on.x[threadIdx.x];
 
-  y[threadIdx.x] = s[63 - threadIdx.x];)"},
+  on.y[threadIdx.x] = s[63 - threadIdx.x];)"},
     {"missing_second_barrier", R"(
   NJ_SHARED(int, s, 64);
   for (int i = 0; i < 2; ++i) {
     s[threadIdx.x] = i;
     hw::block_barrier();
-    y[threadIdx.x] = s[63 - threadIdx.x];
+    on.y[threadIdx.x] = s[63 - threadIdx.x];
   })"},
     {"shuffle_orders_nothing", R"(
   NJ_SHARED(int, s, 64);
   s[threadIdx.x] = 1;
   hw::shuffle_xor(1, 1);
-  y[threadIdx.x] = s[threadIdx.x ^ 1];)"},
+  on.y[threadIdx.x] = s[threadIdx.x ^ 1];)"},
     {"warp_barrier_orders", R"(
   NJ_SHARED(int, s, 64);
   s[threadIdx.x] = 1;
   hw::warp_barrier();
-  y[threadIdx.x] = s[threadIdx.x ^ 1];)"},
+  on.y[threadIdx.x] = s[threadIdx.x ^ 1];)"},
     {"uninitialised", R"(
   NJ_SHARED(int, s, 64);
   if (threadIdx.x != 5) s[threadIdx.x] = 1;
   hw::block_barrier();
-  y[threadIdx.x] = s[threadIdx.x];)"},
+  on.y[threadIdx.x] = s[threadIdx.x];)"},
     {"reads_output", R"(
-  y[512 + threadIdx.x] = y[threadIdx.x];)"},
+  on.y[512 + threadIdx.x] = on.y[threadIdx.x];)"},
     {"behind_x", R"(
-  y[threadIdx.x] = x[threadIdx.x + rows];)"},
+  on.y[threadIdx.x] = on.x[threadIdx.x + on.rows];)"},
     {"writes_input", R"(
-  const_cast<int*>(x)[threadIdx.x] = 1;)"},
+  const_cast<int*>(on.x)[threadIdx.x] = 1;)"},
     {"behind_shared", R"(
   NJ_SHARED(int, s, 64);
   NJ_SHARED(int, t, 64);
-  s[threadIdx.x + rows] = 1;
+  s[threadIdx.x + on.rows] = 1;
   if (threadIdx.x == 0) t[0] = 1;)"},
     {"misaligned_vector", R"(
   struct alignas(16) Four { int at[4]; };
-  hw::store(y, hw::load<hw::Cache::evict_first, Four>(x + 1));)"},
+  hw::store(on.y, hw::load<hw::Cache::evict_first, Four>(on.x + 1));)"},
     {"half_waits", R"(
   if (threadIdx.x < 32)
     hw::block_barrier();
@@ -86,64 +86,64 @@ const Tiny kTiny[] = {
     {"lane_left_out", R"(
   hw::warp_barrier(0xfffffffeu);)"},
     {"from_outside_the_mask", R"(
-  if (threadIdx.x < 16) y[threadIdx.x] = hw::shuffle(1, 20, 0xffffu);)"},
+  if (threadIdx.x < 16) on.y[threadIdx.x] = hw::shuffle(1, 20, 0xffffu);)"},
     {"waits_for_ever", R"(
-  if (threadIdx.x == 7) hw::wait_until(reinterpret_cast<unsigned long long*>(workspace), 1);
+  if (threadIdx.x == 7) hw::wait_until(reinterpret_cast<unsigned long long*>(on.workspace), 1);
   hw::block_barrier();)"},
     // Block 0 slots for block 1. rows: 0 right, 1 with another tag, 2 and what it published before counts too
     {"slots", R"(
-  auto* at = reinterpret_cast<unsigned long long*>(workspace);
+  auto* at = reinterpret_cast<unsigned long long*>(on.workspace);
   if (threadIdx.x != 0) return;
   if (blockIdx.x == 0) {
-    y[0] = 1;
-    hw::publish(at, 5, rows == 1 ? 8 : 7);
+    on.y[0] = 1;
+    hw::publish(at, 5, on.rows == 1 ? 8 : 7);
   } else {
-    int got; hw::gather<1>(at, 1, 1, 7, &got); y[1] = got;
-    if (rows == 2) y[2] = y[0];
+    int got; hw::gather<1>(at, 1, 1, 7, &got); on.y[1] = got;
+    if (on.rows == 2) on.y[2] = on.y[0];
   })"},
     {"runs_for_ever", R"(
-  for (volatile int i = 0; rows > 0; i = i + 1) {
+  for (volatile int i = 0; on.rows > 0; i = i + 1) {
   })"},
     {"null", R"(
-  y[0] = *static_cast<volatile const int*>(nullptr);)"},
+  on.y[0] = *reinterpret_cast<const int*>(on.rows);)"},
     // Block 0 hands y[0] over to block 1.
     {"hands_over", R"(
-  auto* counter = reinterpret_cast<unsigned long long*>(workspace);
+  auto* counter = reinterpret_cast<unsigned long long*>(on.workspace);
   if (threadIdx.x != 0) return;
   if (blockIdx.x == 0) {
-    y[0] = 1;
-    rows != 0 ? hw::take_ticket(counter) : hw::arrive(counter);
+    on.y[0] = 1;
+    on.rows != 0 ? hw::take_ticket(counter) : hw::arrive(counter);
   } else {
     hw::wait_until(counter, 1);
-    y[1] = y[0];
+    on.y[1] = on.y[0];
   })"},
     {"same_output", R"(
-  y[threadIdx.x / 2] = 1;)"},
+  on.y[threadIdx.x / 2] = 1;)"},
     {"copies", R"(
   NJ_SHARED(int, s, 128);
-  hw::copy_async<4>(s + threadIdx.x, x + threadIdx.x);
+  hw::copy_async<4>(s + threadIdx.x, on.x + threadIdx.x);
   hw::copies_commit();
-  if (rows > 0) hw::copies_wait<0>();
-  y[threadIdx.x] = s[threadIdx.x];)"},
+  if (on.rows > 0) hw::copies_wait<0>();
+  on.y[threadIdx.x] = s[threadIdx.x];)"},
     {"copies_of_others", R"(
   NJ_SHARED(int, s, 128);
-  hw::copy_async<4>(s + threadIdx.x, x + threadIdx.x);
+  hw::copy_async<4>(s + threadIdx.x, on.x + threadIdx.x);
   hw::copies_commit();
   hw::copies_wait<0>();
-  y[threadIdx.x] = s[threadIdx.x ^ 1];)"},
+  on.y[threadIdx.x] = s[threadIdx.x ^ 1];)"},
     // rows: 0 right, 1 without the wait, 2 without barriers_ready, 3 never initialised
     {"bulk", R"(
   NJ_SHARED(int4_, s, 16);
   NJ_SHARED(hw::MemoryBarrier, full, 1);
-  if (threadIdx.x == 0 && rows != 3) hw::barrier_init(full, 1);
-  if (threadIdx.x == 0 && rows < 2) hw::barriers_ready();
+  if (threadIdx.x == 0 && on.rows != 3) hw::barrier_init(full, 1);
+  if (threadIdx.x == 0 && on.rows < 2) hw::barriers_ready();
   hw::block_barrier();
   if (threadIdx.x == 0) {
     hw::barrier_arrive_expect(full, 256);
-    hw::bulk_load(s, x, 256, full);
+    hw::bulk_load(s, on.x, 256, full);
   }
-  if (rows != 1) hw::barrier_wait(full, 0);
-  y[threadIdx.x] = s[threadIdx.x / 4].at[threadIdx.x % 4];)"},
+  if (on.rows != 1) hw::barrier_wait(full, 0);
+  on.y[threadIdx.x] = s[threadIdx.x / 4].at[threadIdx.x % 4];)"},
     // A second load overwrites what the other threads may still read; rows 0: they say when they are done.
     {"refill", R"(
   NJ_SHARED(int4_, s, 16);
@@ -156,13 +156,13 @@ const Tiny kTiny[] = {
   hw::block_barrier();
   for (int i = 0; i < 2; ++i) {
     if (threadIdx.x == 0) {
-      if (i > 0 && rows == 0) hw::barrier_wait(full + 1, 0);
+      if (i > 0 && on.rows == 0) hw::barrier_wait(full + 1, 0);
       hw::barrier_arrive_expect(full, 256);
-      hw::bulk_load(s, x, 256, full);
+      hw::bulk_load(s, on.x, 256, full);
     }
     hw::barrier_wait(full, i);
-    y[threadIdx.x] = s[threadIdx.x / 4].at[threadIdx.x % 4];
-    if (threadIdx.x > 0 || i > 0 || rows == 0) hw::barrier_arrive(full + 1);
+    on.y[threadIdx.x] = s[threadIdx.x / 4].at[threadIdx.x % 4];
+    if (threadIdx.x > 0 || i > 0 || on.rows == 0) hw::barrier_arrive(full + 1);
   })"},
     // rows 1: the last block leaves when it has sent, whether or not the first one has sent to it
     {"cluster", R"(
@@ -177,15 +177,15 @@ const Tiny kTiny[] = {
   hw::cluster_entered();
   const int rank = blockIdx.x % 4;
   if (threadIdx.x == 0) hw::send(int4_{{rank, rank, rank, rank}}, s, full, 3 - rank);
-  if (rows == 1 && rank == 3) return;
+  if (on.rows == 1 && rank == 3) return;
   hw::barrier_wait(full, 0);
-  y[blockIdx.x * 64 + threadIdx.x] = s[0].at[threadIdx.x % 4];)"},
+  on.y[blockIdx.x * 64 + threadIdx.x] = s[0].at[threadIdx.x % 4];)"},
     // rows: 1 sends without the wait, 2 enters twice
     {"enters", R"(
   NJ_SHARED(int4_, s, 1);
   NJ_SHARED(hw::MemoryBarrier, full, 1);
   hw::cluster_enter();
-  if (rows == 2) hw::cluster_enter();
+  if (on.rows == 2) hw::cluster_enter();
   hw::send(int4_{}, s, full, 0);)"},
     {"never_enters", R"(
   hw::cluster_entered();)"},
@@ -202,21 +202,22 @@ const Tiny kTiny[] = {
   if (threadIdx.x == 0) hw::send(int4_{}, s, full, 3 - blockIdx.x % 4);)"},
     // rows: 0 right, 1 reads too early, 2 writes too early, 3 takes a ticket too early
     {"overlaps", R"(
-  if (rows == 2) y[threadIdx.x] = 7;
-  const int value = rows == 1 ? x[threadIdx.x] : 0;
-  if (rows == 3) hw::take_ticket(reinterpret_cast<unsigned long long*>(workspace));
+  if (on.rows == 2) on.y[threadIdx.x] = 7;
+  const int value = on.rows == 1 ? on.x[threadIdx.x] : 0;
+  if (on.rows == 3) hw::take_ticket(reinterpret_cast<unsigned long long*>(on.workspace));
   hw::wait_for_previous_launch();
-  y[64 + threadIdx.x] = value + x[threadIdx.x];)"},
+  on.y[64 + threadIdx.x] = value + on.x[threadIdx.x];)"},
     {"outside_the_cluster", R"(
   NJ_SHARED(int4_, s, 1);
   NJ_SHARED(hw::MemoryBarrier, full, 1);
   hw::send(int4_{}, s, full, 7);)"},
     {"order", R"(
   if (threadIdx.x % 32 == 0)
-    y[hw::take_ticket(reinterpret_cast<unsigned long long*>(workspace))] = blockIdx.x * 64 + threadIdx.x;)"},
+    on.y[hw::take_ticket(reinterpret_cast<unsigned long long*>(on.workspace))] =
+        blockIdx.x * 64 + threadIdx.x;)"},
     {"overflow", R"(
-  int big = x[63] << 25;
-  y[threadIdx.x] = big + big;)"},
+  int big = on.x[63] << 25;
+  on.y[threadIdx.x] = big + big;)"},
     {"too_much_shared", R"(
   NJ_SHARED(int, s, 20000);
   s[threadIdx.x] = 1;)"},
@@ -224,8 +225,9 @@ const Tiny kTiny[] = {
 
 Source source_of(const Tiny& tiny) {
   return {.text = std::string(
-                      "namespace normjit {\nusing Input = int;\nusing Output = int;\nusing Weight = int;\n"
-                      "using Acc = float;\nstruct alignas(16) int4_ { int at[4]; };\n#line 1 \"") +
+                      "namespace normjit {\nstruct alignas(16) int4_ { int at[4]; };\n"
+                      "struct Operands { long long rows; unsigned char* workspace; const int* x; int* y; };\n"
+                      "#line 1 \"") +
                   tiny.name + ".cu\"\nNJ_KERNEL(" + tiny.name + ", 64) {" + tiny.body + "\n}\n}\n",
           .kernel = tiny.name,
           .description = tiny.name};
@@ -270,14 +272,16 @@ class Executor : public ::testing::Test {
     auto* x_argument = reinterpret_cast<int*>(x.data());
     auto* y_argument = reinterpret_cast<int*>(y.data());
     std::iota(x_argument, x_argument + 64, 0);
-    void* none = nullptr;
-    long long stride = 0;
-    void* workspace_argument = workspace.data();
-    void* arguments[] = {&x_argument, &none, &none,   &y_argument, &none,
-                         &none,       &rows, &stride, &stride,     &workspace_argument};
+    struct {
+      long long rows;
+      void* workspace;
+      const int* x;
+      int* y;
+    } operands{rows, workspace.data(), x_argument, y_argument};
+    void* arguments[] = {&operands};
     const Buffer buffers[] = {{x.data(), x.bytes(), "x"},
                               {y.data(), y.bytes(), "y", true, false},
-                              {workspace_argument, workspace.bytes(), "workspace", true, true}};
+                              {workspace.data(), workspace.bytes(), "workspace", true, true}};
     Outcome outcome;
     outcome.diagnosis = simt::run(compiled_.at({name, options.checks}), {.blocks = options.blocks,
                                                                          .shape = options.shape,
@@ -595,7 +599,7 @@ TEST(HostCompiler, SaysWhatToInstallWhereThereIsNone) {
 }
 
 TEST(HostCompiler, AnErrorNamesTheKernelAndItsLine) {
-  const Source wrong = source_of({"wrong", "\n  y[0] = undeclared;"});
+  const Source wrong = source_of({"wrong", "\n  on.y[0] = undeclared;"});
   const auto kernels = HostCompiler::find().value().compile({&wrong, 1});
   ASSERT_EQ(kernels.code(), Code::CompileFailed);
   EXPECT_THAT(kernels.error().message, AllOf(HasSubstr("wrong.cu:2:"), HasSubstr("undeclared")));

@@ -52,7 +52,7 @@ NJ_KERNEL(warp_barriers, kThreads) {
   NJ_SHARED(unsigned, cells, kThreads);
   const int lane = threadIdx.x % 32;
   unsigned* cell = cells + threadIdx.x - lane;
-  unsigned value = x[threadIdx.x];
+  unsigned value = on.x[threadIdx.x];
   value = mix(value, cell, lane, 32, [] { hw::warp_barrier(); });
 
   // Two halves of the warp, in different places.
@@ -65,7 +65,7 @@ NJ_KERNEL(warp_barriers, kThreads) {
 
   // Even and odd lanes, in the same place.
   const unsigned members = lane % 2 == 0 ? 0x55555555u : 0xaaaaaaaau;
-  y[threadIdx.x] = mix(value, cell + lane % 2 * 16, lane / 2, 16, [=] { hw::warp_barrier(members); });
+  on.y[threadIdx.x] = mix(value, cell + lane % 2 * 16, lane / 2, 16, [=] { hw::warp_barrier(members); });
 }
 
 }  // namespace normjit
@@ -89,7 +89,7 @@ constexpr int kThreads = 128;
 NJ_KERNEL(block_barriers, kThreads) {
   NJ_SHARED(unsigned, cell, kThreads);
   const int own = blockIdx.x * kThreads + threadIdx.x;
-  y[own] = mix(x[own], cell, threadIdx.x, kThreads, [] { hw::block_barrier(); });
+  on.y[own] = mix(on.x[own], cell, threadIdx.x, kThreads, [] { hw::block_barrier(); });
 }
 
 }  // namespace normjit
@@ -110,7 +110,7 @@ constexpr int kThreads = 384, kHeld = 96;
 NJ_KERNEL(registers, kThreads) {
   NJ_SHARED(unsigned, sent, kThreads);
   const int own = threadIdx.x;
-  const unsigned value = x[blockIdx.x * kThreads + own];
+  const unsigned value = on.x[blockIdx.x * kThreads + own];
   sent[own] = value ^ 3;
   hw::block_barrier();
   unsigned sum = value;
@@ -125,7 +125,7 @@ NJ_KERNEL(registers, kThreads) {
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) sum = 5 * sum + (held[i] ^ held[kHeld - 1 - i] * 3);
   }
-  y[blockIdx.x * kThreads + own] = sum;
+  on.y[blockIdx.x * kThreads + own] = sum;
 }
 
 }  // namespace normjit
@@ -154,8 +154,8 @@ constexpr int kThreads = 64;
 
 // Each ticket is taken once, or something stays unwritten.
 NJ_KERNEL(tickets, kThreads) {
-  const unsigned long long ticket = hw::take_ticket(reinterpret_cast<unsigned long long*>(workspace));
-  y[ticket] = x[ticket] + 1;
+  const unsigned long long ticket = hw::take_ticket(reinterpret_cast<unsigned long long*>(on.workspace));
+  on.y[ticket] = on.x[ticket] + 1;
 }
 
 }  // namespace normjit
@@ -175,7 +175,7 @@ constexpr int kThreads = 64;
 NJ_KERNEL(arrivals, kThreads) {
   NJ_SHARED(unsigned long long, ticket, 1);
   NJ_SHARED(bool, last, 1);
-  auto* const counters = reinterpret_cast<unsigned long long*>(workspace);
+  auto* const counters = reinterpret_cast<unsigned long long*>(on.workspace);
   unsigned* total = reinterpret_cast<unsigned*>(counters + 3);
   unsigned* parts = total + kThreads;
   const int own = threadIdx.x;
@@ -185,7 +185,7 @@ NJ_KERNEL(arrivals, kThreads) {
   // One block after the other, in the order of the tickets.
   const unsigned long long turn = ticket[0];
   hw::wait_until(&counters[1], turn);
-  total[own] = 3 * total[own] + x[turn * kThreads + own];
+  total[own] = 3 * total[own] + on.x[turn * kThreads + own];
   parts[turn * kThreads + own] = total[own] ^ 5;
   hw::block_barrier();
   if (own == 0) hw::arrive(&counters[1]);
@@ -195,7 +195,7 @@ NJ_KERNEL(arrivals, kThreads) {
   hw::block_barrier();
   if (last[0]) {
     for (int block = 0; block < static_cast<int>(gridDim.x); ++block)
-      y[block * kThreads + own] = parts[block * kThreads + (own + 7) % kThreads];
+      on.y[block * kThreads + own] = parts[block * kThreads + (own + 7) % kThreads];
   }
 }
 
@@ -241,10 +241,10 @@ NJ_DEVICE void take(T* to, unsigned long long* places, int round, unsigned tag) 
 }
 
 NJ_KERNEL(slots, kThreads) {
-  auto* const ones = reinterpret_cast<unsigned long long*>(workspace);
+  auto* const ones = reinterpret_cast<unsigned long long*>(on.workspace);
   auto* const twos = ones + 2 * gridDim.x * kThreads;
   auto* const sixes = twos + 2 * gridDim.x * kThreads * 2;
-  unsigned value = x[blockIdx.x * kThreads + threadIdx.x];
+  unsigned value = on.x[blockIdx.x * kThreads + threadIdx.x];
   for (int round = 0; round < kRounds; ++round) {
     const unsigned tag = round < 3 ? round + 1 : 0xfffffffau + round;  // the last is the largest that there is
     Six six;
@@ -266,7 +266,7 @@ NJ_KERNEL(slots, kThreads) {
     value = sum;
     hw::block_barrier();
   }
-  y[blockIdx.x * kThreads + threadIdx.x] = value;
+  on.y[blockIdx.x * kThreads + threadIdx.x] = value;
 }
 
 }  // namespace normjit

@@ -23,14 +23,14 @@ NJ_KERNEL(sent, kThreads) {
   NJ_SHARED(Small, small, 2 * 16 * 2);
   NJ_SHARED(Large, large, 2 * 16 * 2);
   NJ_SHARED(hw::MemoryBarrier, arrived, 2);
-  const int own = threadIdx.x, warp = own / 32, size = static_cast<int>(rows), rank = blockIdx.x % size;
+  const int own = threadIdx.x, warp = own / 32, size = static_cast<int>(on.rows), rank = blockIdx.x % size;
   if (own == 0) {
     hw::barrier_init(arrived, 1);
     hw::barrier_init(arrived + 1, 1);
     hw::barriers_ready();
   }
   hw::cluster_enter();
-  unsigned value = x[blockIdx.x * 2 + warp];
+  unsigned value = on.x[blockIdx.x * 2 + warp];
   hw::cluster_entered();
 
   for (int round = 0; round < kRounds; ++round) {
@@ -51,7 +51,7 @@ NJ_KERNEL(sent, kThreads) {
     }
     value = sum + warp;
   }
-  y[blockIdx.x * kThreads + own] = value;
+  on.y[blockIdx.x * kThreads + own] = value;
 }
 
 }  // namespace normjit
@@ -102,9 +102,9 @@ constexpr int kThreads = 32;
 NJ_KERNEL(dependent, kThreads) {
   const int own = blockIdx.x * kThreads + threadIdx.x;
   hw::wait_for_previous_launch();
-  const unsigned value = x[own];
+  const unsigned value = on.x[own];
   hw::allow_next_launch();
-  y[own] = value + 1;
+  on.y[own] = value + 1;
 }
 
 }  // namespace normjit

@@ -15,6 +15,8 @@ constexpr int kThreads = 64, kRounds = 8;
 
 NJ_KERNEL(copies, kThreads) {
   NJ_DYNAMIC_SHARED(unsigned, staged);
+  const Input* x = on.x;
+  Output* y = on.y;
   const int own = threadIdx.x, other = (own + 41) % kThreads;
 
   // A group for each size, waited for one by one.
@@ -104,11 +106,11 @@ NJ_KERNEL(phases, kThreads) {
     unsigned* cell = cells + 32 * at;
     if (warp == 0) {
       hw::barrier_wait(&empty[at], phase ^ 1);  // at once in the first two rounds
-      cell[lane] = x[32 * round + lane];
+      cell[lane] = on.x[32 * round + lane];
       hw::barrier_arrive(&full[at]);
     } else {
       hw::barrier_wait(&full[at], phase);
-      y[64 * round + threadIdx.x - 32] = cell[(lane + 3 * warp) % 32];
+      on.y[64 * round + threadIdx.x - 32] = cell[(lane + 3 * warp) % 32];
       hw::barrier_arrive(&empty[at]);
     }
   }
@@ -146,7 +148,7 @@ NJ_KERNEL(bulk_loads, kThreads) {
   const auto words = [](int round) { return 8 + 40 * round; };
   const auto begin = [&](int round) {
     unsigned* to = staged + round % 2 * kStage;
-    const unsigned* from = x + round * kStage;
+    const unsigned* from = on.x + round * kStage;
     hw::MemoryBarrier* barrier = &full[round % 2];
     if (threadIdx.x == 0) {
       hw::barrier_arrive_expect(barrier, 16);
@@ -157,14 +159,14 @@ NJ_KERNEL(bulk_loads, kThreads) {
       hw::barrier_arrive(barrier);
     }
   };
-  if (threadIdx.x == 32) hw::prefetch(x, 4 * kRounds * kStage);  // which changes nothing but the time
+  if (threadIdx.x == 32) hw::prefetch(on.x, 4 * kRounds * kStage);  // which changes nothing but the time
   begin(0);
   begin(1);
   for (int round = 0; round < kRounds; ++round) {
     hw::barrier_wait(&full[round % 2], round / 2 % 2);
     const unsigned* stage = staged + round % 2 * kStage;
     for (int i = threadIdx.x; i < kStage; i += kThreads)
-      y[round * kStage + i] = i < words(round) ? stage[words(round) - 1 - i] : 0;
+      on.y[round * kStage + i] = i < words(round) ? stage[words(round) - 1 - i] : 0;
     hw::block_barrier();
     if (round + 2 < kRounds) begin(round + 2);
   }
@@ -199,7 +201,7 @@ NJ_KERNEL(handed_back, kThreads) {
   NJ_DYNAMIC_SHARED(Four, staged);
   NJ_SHARED(hw::MemoryBarrier, full, 2);
   NJ_SHARED(hw::MemoryBarrier, free, 2);
-  const auto zero = static_cast<unsigned>(rows >> 63);  // which the compiler does not know
+  const auto zero = static_cast<unsigned>(on.rows >> 63);  // which the compiler does not know
   if (threadIdx.x == 0) {
     for (int i = 0; i < 2; ++i) {
       hw::barrier_init(&full[i], 1);
@@ -216,13 +218,13 @@ NJ_KERNEL(handed_back, kThreads) {
     if (threadIdx.x == 0) {
       hw::barrier_wait(&free[at], phase ^ 1);
       hw::barrier_arrive_expect(&full[at], 16 * kTakers);
-      hw::bulk_load(staged + at * kTakers, x + 4 * kTakers * round, 16 * kTakers, &full[at]);
+      hw::bulk_load(staged + at * kTakers, on.x + 4 * kTakers * round, 16 * kTakers, &full[at]);
     } else if (taker >= 0) {
       hw::barrier_wait(&full[at], phase);
       const Four own = hw::load_shared<Four>(staged + at * kTakers + (taker + 37) % kTakers);
       hw::warp_barrier();
       if (taker % 32 == 0) hw::barrier_arrive_after(&free[at], own.at[0], zero);
-      for (int i = 0; i < 4; ++i) y[(round * kTakers + taker) * 4 + i] = own.at[i] + i;
+      for (int i = 0; i < 4; ++i) on.y[(round * kTakers + taker) * 4 + i] = own.at[i] + i;
     }
   }
 }

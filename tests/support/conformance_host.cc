@@ -17,10 +17,11 @@ HostRun run_on_host(const ConformanceKernel& kernel, const simt::HostKernel& com
   if (!workspace.empty())
     buffers.push_back(
         {.begin = workspace.data(), .bytes = workspace.size(), .name = "workspace", .writable = true});
-  ConformanceArguments arguments(kernel.x.data(), result.y.data(), kernel.rows, workspace.data());
+  ConformanceOperands operands{kernel.rows, workspace.data(), kernel.x.data(), result.y.data()};
+  void* arguments[] = {&operands};
   const auto diagnosis = simt::run(compiled, {.blocks = kernel.blocks,
                                               .shape = kernel.shape,
-                                              .arguments = arguments.pointers(),
+                                              .arguments = arguments,
                                               .buffers = buffers,
                                               .seed = seed});
   if (diagnosis) result.trouble = concat({name(diagnosis->fault), ": ", diagnosis->message});

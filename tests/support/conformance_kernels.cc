@@ -82,12 +82,16 @@ Source conformance_source(const ConformanceKernel& kernel, Arch arch) {
                           "using Input = ",
                           kernel.input, ";\nusing Output = ", kernel.output,
                           ";\n"
-                          "using Weight = Input;\n"
-                          "using Acc = float;\n"
                           "constexpr int kArch = ",
                           shortest(arch.number),
                           ";\n"
                           "constexpr int kBlocksPerSm = 1;\n"
+                          "struct Operands {\n"
+                          "  long long rows;\n"
+                          "  unsigned char* workspace;\n"
+                          "  const Input* x;\n"
+                          "  Output* y;\n"
+                          "};\n"
                           "}  // namespace normjit\n"
                           "#line 1 \"hw.cuh\"\n",
                           template_text("", "hw.cuh").value(), "#line 1 \"", kernel.kernel, ".cu\"\n",

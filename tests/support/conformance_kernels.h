@@ -48,7 +48,7 @@ struct ConformanceKernel {
   LaunchShape shape;
   std::uint32_t blocks = 1;
   Bytes x{};
-  long long rows = 0;  // what the argument `rows` is; for kernels that map numbers, how many
+  long long rows = 0;  // what on.rows is; for kernels that map numbers, how many
   std::size_t y_bytes = 0;
   std::size_t workspace_bytes = 0;  // zeroed before the launch
   Comparison comparison{};
@@ -68,25 +68,12 @@ Source conformance_source(const ConformanceKernel& kernel, Arch arch);
 // Where two outputs of the kernel differ by more than its comparison allows; empty if nowhere.
 std::string difference(const ConformanceKernel& kernel, const Bytes& expected, const Bytes& actual);
 
-// The argument list of NJ_KERNEL; pointers that these kernels do not use are null. Not to be moved:
-// pointers() points into it.
-class ConformanceArguments {
- public:
-  ConformanceArguments(const void* x, void* y, long long rows, void* workspace)
-      : x_(x), y_(y), rows_(rows), workspace_(workspace) {}
-  ConformanceArguments(const ConformanceArguments&) = delete;
-  ConformanceArguments& operator=(const ConformanceArguments&) = delete;
-
-  void** pointers() { return pointers_; }
-
- private:
-  const void* x_;
-  const void* none_ = nullptr;
-  void* y_;
-  long long rows_;
-  long long stride_ = 0;
-  void* workspace_;
-  void* pointers_[10] = {&x_, &none_, &none_, &y_, &none_, &none_, &rows_, &stride_, &stride_, &workspace_};
+// What the kernels take: the struct Operands of conformance_source().
+struct ConformanceOperands {
+  long long rows;
+  void* workspace;
+  const void* x;
+  void* y;
 };
 
 // The table's parts, each in a file of its own.

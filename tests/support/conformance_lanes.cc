@@ -43,12 +43,12 @@ NJ_DEVICE Output* exchange(const Input* x, Output* y) {
 }
 
 NJ_KERNEL(shuffles, kThreadsPerRow) {
-  y = exchange<int>(x, y);
-  y = exchange<unsigned>(x, y);
-  y = exchange<float>(x, y);
-  y = exchange<long long>(x, y);
-  y = exchange<unsigned long long>(x, y);
-  exchange<double>(x, y);
+  Output* y = exchange<int>(on.x, on.y);
+  y = exchange<unsigned>(on.x, y);
+  y = exchange<float>(on.x, y);
+  y = exchange<long long>(on.x, y);
+  y = exchange<unsigned long long>(on.x, y);
+  exchange<double>(on.x, y);
 }
 
 }  // namespace normjit

@@ -28,10 +28,10 @@ NJ_DEVICE int copy_sizes(const Input* x, Output* y, int at) {
 }
 
 NJ_KERNEL(pieces, kThreads) {
-  int at = copy_sizes<hw::Cache::evict_first>(x, y, 0);
-  at = copy_sizes<hw::Cache::no_l1>(x, y, at);
-  at = copy_sizes<hw::Cache::evict_last>(x, y, at);
-  copy_sizes<hw::Cache::keep>(x, y, at);
+  int at = copy_sizes<hw::Cache::evict_first>(on.x, on.y, 0);
+  at = copy_sizes<hw::Cache::no_l1>(on.x, on.y, at);
+  at = copy_sizes<hw::Cache::evict_last>(on.x, on.y, at);
+  copy_sizes<hw::Cache::keep>(on.x, on.y, at);
 }
 
 }  // namespace normjit
@@ -68,10 +68,10 @@ NJ_DEVICE int copy_types(const Input* x, Output* y, int at) {
 }
 
 NJ_KERNEL(values, kThreads) {
-  int at = copy_types<hw::Cache::evict_first>(x, y, 0);
-  at = copy_types<hw::Cache::no_l1>(x, y, at);
-  at = copy_types<hw::Cache::evict_last>(x, y, at);
-  copy_types<hw::Cache::keep>(x, y, at);
+  int at = copy_types<hw::Cache::evict_first>(on.x, on.y, 0);
+  at = copy_types<hw::Cache::no_l1>(on.x, on.y, at);
+  at = copy_types<hw::Cache::evict_last>(on.x, on.y, at);
+  copy_types<hw::Cache::keep>(on.x, on.y, at);
 }
 
 }  // namespace normjit
@@ -102,10 +102,10 @@ NJ_DEVICE int copy(const Input* x, Output* y, unsigned char* staged, int at) {
 
 NJ_KERNEL(staged, kThreads) {
   NJ_DYNAMIC_SHARED(unsigned char, memory);
-  int at = copy<Words<4>>(x, y, memory, 0);
-  at = copy<double>(x, y, memory, at);
-  at = copy<Words<2>>(x, y, memory, at);
-  copy<float>(x, y, memory, at);
+  int at = copy<Words<4>>(on.x, on.y, memory, 0);
+  at = copy<double>(on.x, on.y, memory, at);
+  at = copy<Words<2>>(on.x, on.y, memory, at);
+  copy<float>(on.x, on.y, memory, at);
 }
 
 }  // namespace normjit
@@ -148,12 +148,12 @@ NJ_DEVICE int copy(const Input* x, Output* y, int at) {
 }
 
 NJ_KERNEL(forgotten, kThreads) {
-  int at = copy<Four<double>>(x, y, 0);
-  at = copy<Four<float>>(x, y, at);
-  at = copy<Four<Half>>(x, y, at);
-  at = copy<double>(x, y, at);
-  at = copy<float>(x, y, at);
-  copy<Half>(x, y, at);
+  int at = copy<Four<double>>(on.x, on.y, 0);
+  at = copy<Four<float>>(on.x, on.y, at);
+  at = copy<Four<Half>>(on.x, on.y, at);
+  at = copy<double>(on.x, on.y, at);
+  at = copy<float>(on.x, on.y, at);
+  copy<Half>(on.x, on.y, at);
 }
 
 }  // namespace normjit

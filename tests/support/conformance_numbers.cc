@@ -165,13 +165,14 @@ Bytes mapped(const ConformanceKernel& kernel) {
 
 // ---- The table ----
 
-// y[i] = expression, in which x[i] stands.
+// on.y[i] = expression, in which on.x[i] stands.
 std::string mapping(std::string_view name, std::string_view expression) {
-  return concat({"namespace normjit {\n\nconstexpr int kThreads = 256;\n\nNJ_KERNEL(", name,
-                 ", kThreads) {\n"
-                 "  const long long step = gridDim.x * kThreads;\n"
-                 "  for (long long i = blockIdx.x * kThreads + threadIdx.x; i < rows; i += step) y[i] = ",
-                 expression, ";\n}\n\n}  // namespace normjit\n"});
+  return concat(
+      {"namespace normjit {\n\nconstexpr int kThreads = 256;\n\nNJ_KERNEL(", name,
+       ", kThreads) {\n"
+       "  const long long step = gridDim.x * kThreads;\n"
+       "  for (long long i = blockIdx.x * kThreads + threadIdx.x; i < on.rows; i += step) on.y[i] = ",
+       expression, ";\n}\n\n}  // namespace normjit\n"});
 }
 
 template <class X>
@@ -196,40 +197,40 @@ ConformanceKernel on_numbers(const char* name, std::string_view expression, std:
 
 std::vector<ConformanceKernel> numbers_kernels() {
   return {
-      on_numbers("f16_widened", "hw::f16_to_f32(x[i])", "unsigned short", "float", all_halves(), 4,
+      on_numbers("f16_widened", "hw::f16_to_f32(on.x[i])", "unsigned short", "float", all_halves(), 4,
                  {Type::f32}, mapped<std::uint16_t, cli::f16_to_float>),
-      on_numbers("bf16_widened", "hw::bf16_to_f32(x[i])", "unsigned short", "float", all_halves(), 4,
+      on_numbers("bf16_widened", "hw::bf16_to_f32(on.x[i])", "unsigned short", "float", all_halves(), 4,
                  {Type::f32}, mapped<std::uint16_t, cli::bf16_to_float>),
-      on_numbers("high_bf16_widened", "hw::high_bf16_to_f32(x[i])", "unsigned", "float", pairs_of_halves(), 4,
-                 {Type::f32}, mapped<std::uint32_t, high_bf16>),
-      on_numbers("f16_rounded", "hw::f32_to_f16(x[i])", "float", "unsigned short", around_halves(), 2,
+      on_numbers("high_bf16_widened", "hw::high_bf16_to_f32(on.x[i])", "unsigned", "float", pairs_of_halves(),
+                 4, {Type::f32}, mapped<std::uint32_t, high_bf16>),
+      on_numbers("f16_rounded", "hw::f32_to_f16(on.x[i])", "float", "unsigned short", around_halves(), 2,
                  {Type::f16}, mapped<float, cli::f16_from_double>),
-      on_numbers("bf16_rounded", "hw::f32_to_bf16(x[i])", "float", "unsigned short", around_bhalves(), 2,
+      on_numbers("bf16_rounded", "hw::f32_to_bf16(on.x[i])", "float", "unsigned short", around_bhalves(), 2,
                  {Type::bf16}, mapped<float, cli::bf16_from_double>),
-      on_numbers("f32_rounded_to_odd", "hw::round_to_odd(x[i])", "float", "float", f32_patterns(), 4,
+      on_numbers("f32_rounded_to_odd", "hw::round_to_odd(on.x[i])", "float", "float", f32_patterns(), 4,
                  {Type::f32}, mapped<float, unchanged>),
-      on_numbers("f64_rounded_to_odd", "hw::round_to_odd(x[i])", "double", "float", around_floats(), 4,
+      on_numbers("f64_rounded_to_odd", "hw::round_to_odd(on.x[i])", "double", "float", around_floats(), 4,
                  {Type::f32}, mapped<double, odd>),
       // The instruction's error is at most 2 ulp of the exact root.
-      on_numbers("f32_rsqrt", "hw::rsqrt(x[i])", "float", "float", f32_patterns(), 4, {Type::f32, 2},
+      on_numbers("f32_rsqrt", "hw::rsqrt(on.x[i])", "float", "float", f32_patterns(), 4, {Type::f32, 2},
                  mapped<float, f32_rsqrt>),
       // A correct root and a correct division on both sides.
-      on_numbers("f64_rsqrt", "hw::rsqrt(x[i])", "double", "double", f64_patterns(), 8, {Type::f64},
+      on_numbers("f64_rsqrt", "hw::rsqrt(on.x[i])", "double", "double", f64_patterns(), 8, {Type::f64},
                  mapped<double, f64_rsqrt>),
-      on_numbers("f32_fused", "hw::fma(x[3 * i], x[3 * i + 1], x[3 * i + 2])", "float", "float",
+      on_numbers("f32_fused", "hw::fma(on.x[3 * i], on.x[3 * i + 1], on.x[3 * i + 2])", "float", "float",
                  terms<float>(f32_patterns()), 4, {Type::f32}, mapped<Terms<float>, fused<float>>),
-      on_numbers("f64_fused", "hw::fma(x[3 * i], x[3 * i + 1], x[3 * i + 2])", "double", "double",
+      on_numbers("f64_fused", "hw::fma(on.x[3 * i], on.x[3 * i + 1], on.x[3 * i + 2])", "double", "double",
                  terms<double>(f64_patterns()), 8, {Type::f64}, mapped<Terms<double>, fused<double>>),
-      on_numbers("f32_at_least", "hw::max_nan(x[2 * i], x[2 * i + 1])", "float", "float", limited(), 4,
+      on_numbers("f32_at_least", "hw::max_nan(on.x[2 * i], on.x[2 * i + 1])", "float", "float", limited(), 4,
                  {Type::f32}, mapped<Limited, max_nan>),
-      on_numbers("f32_at_most", "hw::min_nan(x[2 * i], x[2 * i + 1])", "float", "float", limited(), 4,
+      on_numbers("f32_at_most", "hw::min_nan(on.x[2 * i], on.x[2 * i + 1])", "float", "float", limited(), 4,
                  {Type::f32}, mapped<Limited, min_nan>),
-      on_numbers("f64_at_least", "hw::max_nan(x[i], 1.5)", "double", "double", f64_patterns(), 8, {Type::f64},
-                 mapped<double, f64_at_least>),
+      on_numbers("f64_at_least", "hw::max_nan(on.x[i], 1.5)", "double", "double", f64_patterns(), 8,
+                 {Type::f64}, mapped<double, f64_at_least>),
       // The instructions' errors are at most 1 and 2 ulp.
-      on_numbers("f32_reciprocal", "hw::rcp_approx(x[i])", "float", "float", f32_patterns(), 4,
+      on_numbers("f32_reciprocal", "hw::rcp_approx(on.x[i])", "float", "float", f32_patterns(), 4,
                  {Type::f32, 1}, mapped<float, reciprocal>),
-      on_numbers("f32_exp2", "hw::exp2_approx(x[i])", "float", "float", exponents(), 4, {Type::f32, 2},
+      on_numbers("f32_exp2", "hw::exp2_approx(on.x[i])", "float", "float", exponents(), 4, {Type::f32, 2},
                  mapped<float, exp2_of>),
   };
 }
