@@ -33,9 +33,11 @@ inline int rows_of_lanes(const Plan& plan) {
   return plan.strategy == Strategy::staged_rows ? plan.group_rows : 1;
 }
 
-// Rows that begin anywhere are moved in vectors of at least a word.
+// Rows that begin anywhere are moved in vectors of at least a word. x and a residual may begin at different
+// places, and a thread adds them vector by vector.
 inline bool can_realign(int vector, const NormSpec& spec) {
-  return vector > 1 && vector * std::min(size_of(spec.input), size_of(spec.output)) >= 4;
+  return vector > 1 && vector * std::min(size_of(spec.input), size_of(spec.output)) >= 4 &&
+         spec.residual == Residual::none;
 }
 
 // The columns that vectors must cover; the few others of a unaligned row come one by one.
