@@ -2,10 +2,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <ostream>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "cli/element.h"
+#include "normjit/spec/valid.h"
+#include "tests/support/compare_with_reference.h"
 #include "tests/support/host_kernels.h"
 
 namespace normjit {
@@ -385,6 +390,321 @@ TEST(HostCornersOfSharedRows, NanAndInfinityStayInTheirRow) {
   expect_right(cases);
 }
 
+// ---- The root mean square, residuals and sums ----
+
+// Each norm with what it may have in front of it.
+constexpr NormSpec kOperations[] = {
+    {.norm = Norm::rms},
+    {.norm = Norm::rms, .residual = Residual::before},
+    {.norm = Norm::rms, .residual = Residual::before, .sum = true},
+    {.norm = Norm::layer, .residual = Residual::before},
+    {.norm = Norm::layer, .residual = Residual::before, .sum = true},
+};
+
+// The other members of a spec with one of these.
+NormSpec with_operation(NormSpec spec, const NormSpec& operation) {
+  spec.norm = operation.norm;
+  spec.residual = operation.residual;
+  spec.sum = operation.sum;
+  return spec;
+}
+
+class HostCornersOfNorms : public ::testing::TestWithParam<Strategy> {};
+
+// f32 weights beside bf16; rms writes rstd alone.
+TEST_P(HostCornersOfNorms, Widths) {
+  std::vector<KernelCase> cases;
+  for (const NormSpec& operation : kOperations)
+    for (const std::int64_t columns : {1, 2, 3, 31, 32, 33, 63, 64, 65, 129, 193})
+      for (const std::int64_t rows : {1, 5})
+        cases.push_back(corner(GetParam(),
+                               with_operation({.columns = columns,
+                                               .input = DType::bf16,
+                                               .output = DType::bf16,
+                                               .weight = DType::f32,
+                                               .affine = Affine::weight_bias,
+                                               .statistics = true},
+                                              operation),
+                               1, rows));
+  expect_right(cases);
+}
+
+// A vector less and more than the lanes hold.
+TEST_P(HostCornersOfNorms, VectorBoundaries) {
+  std::vector<KernelCase> cases;
+  for (const DType dtype : {DType::f16, DType::f32, DType::f64})
+    for (const int vector : {2, 4, 8})
+      for (const int vectors : {1, 31, 32, 33})
+        for (const NormSpec& operation : {kOperations[0], kOperations[2]}) {
+          KernelCase c = corner(GetParam(),
+                                with_operation({.columns = vector * vectors,
+                                                .input = dtype,
+                                                .output = dtype,
+                                                .weight = dtype,
+                                                .affine = Affine::weight},
+                                               operation),
+                                vector);
+          c.guard = vectors % 2 == 0 ? Guard::before : Guard::behind;
+          if (legal(c)) cases.push_back(c);
+        }
+  EXPECT_GT(cases.size(), 40u);
+  expect_right(cases);
+}
+
+// From no row to several more than blocks have.
+TEST_P(HostCornersOfNorms, EveryFewRows) {
+  std::vector<KernelCase> cases;
+  for (const NormSpec& operation : kOperations)
+    for (const std::int64_t rows : {0, 1, 2, 7, 8, 9, 16, 17, 40})
+      for (const std::int64_t blocks : {0, 1}) {
+        KernelCase c =
+            corner(GetParam(),
+                   with_operation({.columns = 70, .affine = Affine::weight, .statistics = true}, operation),
+                   2, rows);
+        c.blocks = rows == 0 ? 0 : blocks;
+        c.sum_in_place = c.spec.sum && blocks == 1;
+        c.runs = 2;
+        cases.push_back(c);
+      }
+  expect_right(cases);
+}
+
+// All rows of x or of the residual one, rows that overlap, and a distance of its own for each matrix.
+TEST_P(HostCornersOfNorms, Distances) {
+  std::vector<KernelCase> cases;
+  const NormSpec spec{.columns = 100,
+                      .residual = Residual::before,
+                      .sum = true,
+                      .affine = Affine::weight_bias,
+                      .statistics = true};
+  for (const Guard guard : {Guard::before, Guard::behind})
+    for (const int shift : {0, 1, 7})
+      for (const std::int64_t x_gap : {-50, 0, 50})
+        for (const std::int64_t residual_gap : {-50, -25, 0, 3})
+          for (const std::int64_t sum_gap : {0, 1, 32}) {
+            KernelCase c = corner(GetParam(), spec, 2, 8);
+            c.guard = guard;
+            c.x_shift = c.y_shift = c.weight_shift = c.bias_shift = shift * 2;
+            c.x_gap = x_gap * 2;
+            c.residual_gap = residual_gap * 2;
+            c.y_gap = 2 * 2;
+            c.sum_gap = sum_gap * 2;
+            cases.push_back(c);
+          }
+  expect_right(cases);
+}
+
+// 13 rows, so that a block of warp_rows has lanes without a row.
+TEST_P(HostCornersOfNorms, InPlace) {
+  std::vector<KernelCase> cases;
+  for (const Norm norm : {Norm::layer, Norm::rms})
+    for (const DType dtype : kDTypes)
+      for (const bool y : {false, true})
+        for (const bool sum : {false, true})
+          for (const std::int64_t columns : {4, 60, 180}) {
+            KernelCase c = corner(GetParam(),
+                                  {.norm = norm,
+                                   .columns = columns,
+                                   .input = dtype,
+                                   .output = dtype,
+                                   .weight = dtype,
+                                   .residual = Residual::before,
+                                   .sum = true,
+                                   .affine = Affine::weight},
+                                  2, 13);
+            c.in_place = y;
+            c.sum_in_place = sum;
+            c.x_gap = 2;
+            c.residual_gap = 4;
+            c.runs = 2;
+            cases.push_back(c);
+          }
+  // y in place without a sum.
+  cases.push_back(corner(GetParam(), {.columns = 90, .residual = Residual::before}, 2, 13));
+  cases.back().in_place = true;
+  expect_right(cases);
+}
+
+TEST_P(HostCornersOfNorms, EveryMixOfDtypes) {
+  std::vector<KernelCase> cases;
+  for (const DType input : kDTypes)
+    for (const DType output : kDTypes)
+      for (const DType weight : kDTypes)
+        cases.push_back(corner(GetParam(),
+                               with_operation({.columns = 72,
+                                               .input = input,
+                                               .output = output,
+                                               .weight = weight,
+                                               .affine = Affine::weight_bias,
+                                               .statistics = true},
+                                              kOperations[cases.size() % std::size(kOperations)]),
+                               2));
+  expect_right(cases);
+}
+
+// Without epsilon, rows of zeros have no root mean square, and become NaN as in the formula.
+TEST_P(HostCornersOfNorms, Epsilons) {
+  std::vector<KernelCase> cases;
+  for (const NormSpec& operation : kOperations)
+    for (const DType dtype : {DType::f16, DType::f32, DType::f64})
+      for (const double epsilon : {0.0, 1e-12, 0.5, 1e30})
+        for (const InputKind inputs : {InputKind::unit, InputKind::constant_rows, InputKind::near_epsilon,
+                                       InputKind::subnormal, InputKind::large_mean}) {
+          KernelCase c = corner(
+              GetParam(),
+              with_operation(
+                  {.columns = 100, .input = dtype, .output = dtype, .epsilon = epsilon, .statistics = true},
+                  operation),
+              2, 12);
+          c.inputs = inputs;
+          if (legal(c)) cases.push_back(c);
+        }
+  expect_right(cases);
+}
+
+// Where activations saturate, and of infinities; with a scale behind them.
+TEST_P(HostCornersOfNorms, ActivationsAndScales) {
+  std::vector<KernelCase> cases;
+  for (const NormSpec& operation : kOperations)
+    for (const Activation activation : kActivations)
+      for (const double scale : {1.0, -2.0, 0.0, 1e30}) {
+        KernelCase c = corner(
+            GetParam(),
+            with_operation(
+                {.columns = 96, .affine = Affine::weight_bias, .activation = activation, .scale = scale},
+                operation));
+        c.inputs = scale == 1 ? InputKind::extreme_affine : InputKind::unit;
+        cases.push_back(c);
+      }
+  expect_right(cases);
+}
+
+// Of x, or of the residual.
+TEST_P(HostCornersOfNorms, NanAndInfinityStayInTheirRow) {
+  std::vector<KernelCase> cases;
+  for (const NormSpec& operation : kOperations)
+    for (const InputKind inputs : {InputKind::nan_row, InputKind::inf_row})
+      for (const std::uint64_t seed : {0, 4, 7, 1001}) {
+        KernelCase c =
+            corner(GetParam(), with_operation({.columns = 80, .statistics = true}, operation), 1, 11);
+        c.inputs = inputs;
+        c.seed = seed;
+        cases.push_back(c);
+      }
+  expect_right(cases);
+}
+
+// Nothing but weights is touched before the launch in front is done.
+TEST_P(HostCornersOfNorms, Overlaps) {
+  std::vector<KernelCase> cases;
+  for (const NormSpec& operation : kOperations) {
+    cases.push_back(
+        corner(GetParam(), with_operation({.columns = 96, .affine = Affine::weight_bias}, operation), 2));
+    cases.back().overlaps = true;
+    cases.back().sum_in_place = cases.back().spec.sum;
+    cases.back().runs = 2;
+  }
+  expect_right(cases);
+}
+
+// Two f16 numbers whose sum f16 does not have: the written sum is infinite, and the norm is of the sum before
+// it is rounded.
+TEST_P(HostCornersOfNorms, AWrittenSumMayOverflow) {
+  std::vector<KernelCase> cases;
+  for (const Norm norm : {Norm::layer, Norm::rms})
+    for (const bool in_place : {false, true}) {
+      cases.push_back(corner(GetParam(),
+                             {.norm = norm,
+                              .columns = 100,
+                              .input = DType::f16,
+                              .output = DType::f16,
+                              .residual = Residual::before,
+                              .sum = true,
+                              .statistics = true},
+                             2));
+      cases.back().in_place = cases.back().sum_in_place = in_place;
+    }
+  const auto kernels = compile_batch(cases);
+  ASSERT_TRUE(kernels) << kernels.error().message;
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    cli::Problem problem = make_problem(cases[i]).value();
+    cli::fill_random(problem[Operand::x], 1, {.stream = 1, .mean = 40'000, .deviation = 5000});
+    cli::fill_random(problem[Operand::residual], 1, {.stream = 2, .mean = 26'000, .deviation = 5000});
+    for (const std::uint64_t schedule : kSchedules) {
+      auto wrong = run_once(cases[i], problem, (*kernels)[i], schedule);
+      if (!wrong) wrong = first_wrong(problem);
+      EXPECT_FALSE(wrong) << to_text(cases[i]) << ": " << *wrong;
+    }
+    std::vector<double> sum(100);
+    cli::load(DType::f16, problem[Operand::sum].data(), 0, 100, sum.data());
+    const auto infinite = std::count_if(sum.begin(), sum.end(), [](double v) { return std::isinf(v); });
+    EXPECT_GT(infinite, 10);
+    EXPECT_LT(infinite, 90);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(HostCorners, HostCornersOfNorms,
+                         ::testing::Values(Strategy::warp_rows, Strategy::block_row),
+                         [](const auto& info) { return std::string(normjit::name(info.param)); });
+
+// The most columns that there may be, as users get them: in one block, in clusters and over the grid.
+TEST(HostCornersOfLongNorms, TheMostColumns) {
+  std::vector<KernelCase> cases;
+  std::set<Exchange> exchanges;
+  for (const NormSpec& operation : {kOperations[0], kOperations[4]})
+    for (const DType dtype : {DType::bf16, DType::f64})
+      for (const int arch : {75, 90})
+        for (const RowsRegime regime : {RowsRegime::lone, RowsRegime::many})
+          for (const std::int64_t columns : {kMaxHeldColumns - 1, kMaxHeldColumns}) {
+            KernelCase c;
+            c.spec = canonical(with_operation({.columns = columns,
+                                               .input = dtype,
+                                               .output = dtype,
+                                               .weight = dtype,
+                                               .affine = Affine::weight,
+                                               .statistics = true},
+                                              operation));
+            c.device = *DeviceProfile::of({.number = arch});
+            c.plan = choose(c.spec, c.device, regime, Alignment::eight);
+            c.rows = 2;
+            c.blocks = c.plan.blocks_per_row;
+            c.sum_in_place = c.spec.sum && regime == RowsRegime::lone;
+            c.inputs = regime == RowsRegime::lone ? InputKind::large_mean : InputKind::unit;
+            exchanges.insert(c.plan.exchange);
+            cases.push_back(c);
+          }
+  EXPECT_EQ(exchanges.size(), 3u);
+  expect_right(cases);
+}
+
+// The last slice empty, with one column, whole; rows that are fewer and more than teams; in place; again with
+// the same workspace; a NaN.
+TEST(HostCornersOfSharedRows, OfOtherNorms) {
+  std::vector<KernelCase> cases;
+  for (const NormSpec& operation : kOperations)
+    for (const Sharing& sharing : kSharings) {
+      const std::int64_t whole = sharing.blocks_per_row * kSpanOfSlice, front = whole - kSpanOfSlice;
+      const std::int64_t teams = 10 / sharing.blocks_per_row;
+      for (const std::int64_t columns : {std::int64_t{1}, front, front + 1, whole - 5, whole})
+        for (const std::int64_t rows : {std::int64_t{1}, teams + 1, 3 * teams + 1}) {
+          KernelCase c = shared(
+              sharing,
+              with_operation({.columns = columns, .affine = Affine::weight, .statistics = true}, operation),
+              rows);
+          c.in_place = columns == front + 1;
+          c.sum_in_place = c.spec.sum && columns != front;
+          c.overlaps = rows == teams + 1;
+          c.inputs = columns == front       ? InputKind::nan_row
+                     : columns == whole - 5 ? InputKind::large_mean
+                                            : InputKind::unit;
+          c.seed = static_cast<std::uint64_t>(rows);
+          c.runs = 2;
+          cases.push_back(c);
+        }
+    }
+  expect_right(cases);
+}
+
 // ---- Persistent rows ----
 
 constexpr int kChunk = 1024;  // columns of f32 with one vector a thread
@@ -638,6 +958,33 @@ TEST(HostCornersOfUnalignedRows, Distances) {
   expect_right(cases);
 }
 
+// A row whose sum of squares has single elements at both ends.
+TEST(HostCornersOfUnalignedRows, OfRms) {
+  std::vector<KernelCase> cases;
+  for (const DType dtype : {DType::f16, DType::f32, DType::f64})
+    for (const std::int64_t columns : {1, 7, 101, 257}) {
+      const NormSpec spec{.norm = Norm::rms,
+                          .columns = columns,
+                          .input = dtype,
+                          .output = dtype,
+                          .weight = dtype,
+                          .affine = Affine::weight,
+                          .statistics = true};
+      for (const Plan& plan : unaligned_plans(canonical(spec)))
+        for (const int x : {0, 1})
+          for (const int y : {0, 1}) {
+            KernelCase c = unaligned(plan, spec, 3);
+            c.guard = Guard::before;
+            c.x_shift = x;
+            c.y_shift = y;
+            c.x_gap = x;
+            if (legal(c)) cases.push_back(c);
+          }
+    }
+  EXPECT_GT(cases.size(), 100u);
+  expect_right(cases);
+}
+
 // ---- One workspace ----
 
 // Kernels of all kinds that meet through memory, of other dtypes and grids, leave it as the next needs it.
@@ -653,6 +1000,7 @@ TEST(HostCorners, AllKernelsTakeTurnsWithOneWorkspace) {
       cases.push_back(streamed(2 * kChunk, 2, 4, 1));
       cases.push_back(shared({Exchange::grid, 3}, spec, 8 + round));
       cases.back().blocks = 6;
+      cases.push_back(shared({Exchange::grid, 3}, with_operation(spec, kOperations[2]), 8 + round));
     }
   const auto kernels = compile_batch(cases);
   ASSERT_TRUE(kernels) << kernels.error().message;

@@ -10,6 +10,7 @@
 #include "cli/check.h"
 #include "cli/element.h"
 #include "cli/reference.h"
+#include "normjit/base/text.h"
 
 namespace normjit::testing {
 namespace {
@@ -38,13 +39,18 @@ struct Uncertainty {
 Uncertainty uncertainty_of(const NormSpec& spec, const std::vector<double>& x,
                            const cli::RowStatistics& statistics) {
   if (sums_are_exact(spec, x)) return {};
+  const double rounding = kSteps * unit_roundoff(spec);
+  // The squares are all positive: nothing cancels in their sum, and the root halves what it lost.
+  if (spec.norm == Norm::rms) return {0, rounding / 2};
   double largest = 0;
   for (const double value : x) largest = std::max(largest, std::fabs(value));
-  const double rounding = kSteps * unit_roundoff(spec);
   const double mean = rounding * largest;
   // The sum of (x - mean)^2 has the square of that in every element. It cancels against the sum of (x -
   // mean), but for its own roundings. The root halves what is left.
-  return {mean, rounding * mean * mean * statistics.rstd * statistics.rstd / 2};
+  const double centred = rounding * mean * mean * statistics.rstd * statistics.rstd / 2;
+  // x + residual is rounded before it is centred. The root halves that, and its square doubles it.
+  const double summed = spec.residual == Residual::none ? 0 : unit_roundoff(spec) * largest * statistics.rstd;
+  return {mean, centred + summed};
 }
 
 // What a weight makes of the roundings of a sum of distances from the mean, each about a deviation. The
@@ -77,6 +83,23 @@ std::optional<std::string> wrong_statistic(const char* what, const cli::Matrix& 
   return message(what, row, 0, got, expected, allowed);
 }
 
+// `exact` is the sum before it is rounded to the dtype, by way of the compute type.
+std::optional<std::string> wrong_sum(const cli::Matrix& sum, std::int64_t row,
+                                     const std::vector<double>& exact) {
+  if (sum.empty()) return {};
+  std::vector<double> got(exact.size());
+  cli::load(sum.dtype(), sum.row(row), 0, sum.columns(), got.data());
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const double error = cli::error_of(sum.dtype(), got[i], exact[i]);
+    if (error == 0) continue;
+    const double allowed =
+        std::isfinite(exact[i]) ? 0.501 * cli::unit_in_last_place(sum.dtype(), exact[i]) : 0;
+    if (!(error <= allowed))
+      return message("sum", row, static_cast<std::int64_t>(i), got[i], exact[i], allowed);
+  }
+  return {};
+}
+
 std::optional<std::string> wrong_in_row(const cli::Problem& problem, std::int64_t row) {
   const NormSpec& spec = problem.spec;
   const auto columns = static_cast<std::size_t>(spec.columns);
@@ -90,6 +113,7 @@ std::optional<std::string> wrong_in_row(const cli::Problem& problem, std::int64_
   const cli::RowStatistics statistics = cli::row_statistics(spec, inputs);
   cli::reference_values(spec, inputs, statistics, 0, spec.columns, expected.data());
 
+  if (auto wrong = wrong_sum(problem[Operand::sum], row, x)) return wrong;
   const Uncertainty uncertainty = uncertainty_of(spec, x, statistics);
   if (auto wrong = wrong_statistic("mean", problem[Operand::mean], row, statistics.mean, uncertainty.mean))
     return wrong;
@@ -116,10 +140,13 @@ std::optional<std::string> first_wrong(const cli::Problem& problem) {
   for (std::int64_t row = 0; row < problem.rows; ++row) {
     if (auto wrong = wrong_in_row(problem, row)) return wrong;
     if (row + 1 == problem.rows) break;
-    const std::byte* const gap = problem[Operand::y].row(row) + problem[Operand::y].row_bytes();
-    if (std::any_of(gap, problem[Operand::y].row(row + 1),
-                    [](std::byte byte) { return byte != std::byte{0xff}; }))
-      return "the gap behind row " + std::to_string(row) + " of y was written to";
+    for (const OperandRow& output : kOperands) {
+      const cli::Matrix& matrix = problem[output.operand];
+      if (!output.output || matrix.empty()) continue;
+      const std::byte* const gap = matrix.row(row) + matrix.row_bytes();
+      if (std::any_of(gap, matrix.row(row + 1), [](std::byte byte) { return byte != std::byte{0xff}; }))
+        return concat({"the gap behind row ", shortest(row), " of ", output.name, " was written to"});
+    }
   }
   return {};
 }

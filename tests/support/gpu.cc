@@ -85,7 +85,8 @@ GpuProblem::GpuProblem(cli::Problem& problem, const Placement& placement) : prob
   };
   for (const OperandRow& row : kOperands) {
     cli::Matrix& matrix = problem[row.operand];
-    const bool in_place = placement.in_place && row.in_place != row.operand;
+    const bool in_place = (row.operand == Operand::y && placement.in_place) ||
+                          (row.operand == Operand::sum && placement.sum_in_place);
     const void* const at =
         in_place ? pointer_of(tensors_, row_of(row.in_place)) : add(row.output ? outputs_ : inputs_, matrix);
     if (matrix.columns() > 0) set(tensors_, row, at, matrix.row_stride());

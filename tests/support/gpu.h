@@ -61,8 +61,9 @@ class GpuStream {
 
 // How the tensors of a problem lie on the GPU.
 struct Placement {
-  std::int64_t shift = 0;  // elements that every tensor is moved past a multiple of 256 bytes
-  bool in_place = false;   // y is x
+  std::int64_t shift = 0;     // elements that every tensor is moved past a multiple of 256 bytes
+  bool in_place = false;      // y is x
+  bool sum_in_place = false;  // the sum is the residual
 };
 
 // The tensors of a problem in device memory. The problem stays the caller's and must live as long.

@@ -57,13 +57,15 @@ InputKind kind_of_row(const KernelCase& c, Random& random) {
   return c.inputs == InputKind::mixed ? random.one_of(kFinite) : c.inputs;
 }
 
-void fill_x(const KernelCase& c, cli::Matrix& x) {
-  Random random(c.seed);
+// The rows of x, or of the residual, which are others.
+void fill_rows(const KernelCase& c, cli::Matrix& matrix, std::uint64_t seed) {
+  if (matrix.empty()) return;
+  Random random(seed);
   cli::Matrix row(c.spec.input, 1, c.spec.columns);
   for (std::int64_t i = 0; i < c.rows; ++i) {
     const Distribution d = distribution(kind_of_row(c, random), c.spec, random);
-    cli::fill_random(row, c.seed, {kRowStream + static_cast<std::uint64_t>(i), d.mean, d.deviation});
-    std::memcpy(x.row(i), row.data(), row.bytes());
+    cli::fill_random(row, seed, {kRowStream + static_cast<std::uint64_t>(i), d.mean, d.deviation});
+    std::memcpy(matrix.row(i), row.data(), row.bytes());
   }
 }
 
@@ -87,11 +89,14 @@ std::int64_t bad_row(const KernelCase& c) {
   return static_cast<std::int64_t>(c.seed % static_cast<std::uint64_t>(c.rows));
 }
 
-void spoil(const KernelCase& c, cli::Matrix& x) {
+// x or the residual.
+void spoil(const KernelCase& c, cli::Problem& problem) {
+  const bool residual = c.spec.residual != Residual::none && c.seed / 4 % 2 == 1;
+  cli::Matrix& matrix = problem[residual ? Operand::residual : Operand::x];
   const double infinity = std::numeric_limits<double>::infinity();
   const double value = c.inputs == InputKind::nan_row ? std::nan("") : c.seed % 2 == 0 ? infinity : -infinity;
   const auto column = static_cast<std::int64_t>(c.seed / 2 % static_cast<std::uint64_t>(c.spec.columns));
-  cli::store(x.dtype(), x.row(bad_row(c)), column, 1, &value);
+  cli::store(matrix.dtype(), matrix.row(bad_row(c)), column, 1, &value);
 }
 
 // A workspace with its end at a guard page, and what its launches should have left in it.
@@ -157,7 +162,9 @@ class Launcher {
   cli::Problem& problem_;
   Workspace& workspace_;
   // In place, an output lies in the memory of the input that it may be.
-  Operand memory_operand(const OperandRow& row) const { return case_.in_place ? row.in_place : row.operand; }
+  Operand memory_operand(const OperandRow& row) const {
+    return case_.is_in_place(row.operand) ? row.in_place : row.operand;
+  }
   int shift_of(const OperandRow& row) const {
     if (row.operand == Operand::weight) return case_.weight_shift;
     if (row.operand == Operand::bias) return case_.bias_shift;
@@ -182,10 +189,9 @@ std::optional<std::string> Launcher::run(const simt::HostKernel& kernel, std::ui
     set(tensors, row, memory.data(), matrix.row_stride());
     if (at != row.operand) continue;
     bring(memory, matrix);
-    const bool shared =
-        c.in_place && std::any_of(std::begin(kOperands), std::end(kOperands), [&](const auto& other) {
-          return other.operand != at && other.in_place == at && !problem_[other.operand].empty();
-        });
+    const bool shared = std::any_of(std::begin(kOperands), std::end(kOperands), [&](const auto& other) {
+      return other.operand != at && memory_operand(other) == at;
+    });
     buffers.push_back({memory.data(), memory.bytes(), row.name, row.output || shared, !row.output,
                        row.extent == Extent::columns});
   }
@@ -234,10 +240,14 @@ bool spoils(const KernelCase& c) {
 
 // With all rows finite.
 Result<cli::Problem> finite_problem(const KernelCase& c) {
-  auto problem = cli::make_problem(c.spec, c.rows, {{Operand::x, c.x_stride()}, {Operand::y, c.y_stride()}});
+  cli::RowStrides strides;
+  for (const OperandRow& row : kOperands)
+    if (row.extent == Extent::matrix) strides[row.operand] = c.stride_of(row.operand);
+  auto problem = cli::make_problem(c.spec, c.rows, strides);
   if (!problem) return problem;
   cli::fill(*problem, c.seed);
-  fill_x(c, (*problem)[Operand::x]);
+  fill_rows(c, (*problem)[Operand::x], c.seed);
+  fill_rows(c, (*problem)[Operand::residual], c.seed + 1'000'000);
   if (c.inputs == InputKind::extreme_affine) make_extreme(c, *problem);
   return problem;
 }
@@ -246,7 +256,7 @@ Result<cli::Problem> finite_problem(const KernelCase& c) {
 
 Result<cli::Problem> make_problem(const KernelCase& c) {
   auto problem = finite_problem(c);
-  if (problem && spoils(c)) spoil(c, (*problem)[Operand::x]);
+  if (problem && spoils(c)) spoil(c, *problem);
   return problem;
 }
 
@@ -295,7 +305,7 @@ std::optional<std::string> run_case(const KernelCase& c, const simt::HostKernel&
   if (spoils(c)) {
     if (auto wrong = launcher.run(kernel, schedule_seed, time_limit)) return wrong;
     clean = bytes_of(problem);
-    spoil(c, problem[Operand::x]);
+    spoil(c, problem);
   }
   std::optional<std::vector<std::vector<std::byte>>> before;
   for (int run = 0; run < c.runs; ++run) {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -45,6 +46,21 @@ TEST(RunCase, NoticesTheKernelOfAnotherSpec) {
   EXPECT_EQ(run_case(c, kernels->back(), 3), std::nullopt);
   for (std::size_t i = 0; i + 1 < others.size(); ++i)
     EXPECT_TRUE(run_case(c, (*kernels)[i], 3)) << to_text(others[i]);
+}
+
+TEST(RunCase, NoticesTheKernelOfAnotherNorm) {
+  KernelCase c = plain_case();
+  c.spec.residual = Residual::before;
+  c.spec.sum = true;
+  c.spec.statistics = false;
+  c.plan = {Strategy::block_row, 32, 32, 1, 3};
+  std::vector<KernelCase> others(3, c);
+  others[0].spec.norm = Norm::rms;
+  others[1].spec.sum = false;
+  const auto kernels = compile_batch(others);
+  ASSERT_TRUE(kernels) << kernels.error().message;
+  EXPECT_EQ(run_case(c, kernels->back(), 3), std::nullopt);
+  for (const std::size_t i : {0, 1}) EXPECT_TRUE(run_case(c, (*kernels)[i], 3)) << to_text(others[i]);
 }
 
 // gelu for gelu_tanh, the closest of all activations: 5e-4 apart at most.
@@ -104,6 +120,33 @@ TEST(MakeProblem, InputsAreWhatTheirNamesSay) {
   EXPECT_EQ(first_row(InputKind::unit, DType::f16).not_finite, 0);
   EXPECT_EQ(first_row(InputKind::nan_row, DType::f16).not_finite, 1);
   EXPECT_EQ(first_row(InputKind::inf_row, DType::f16).not_finite, 1);
+}
+
+// As x; what is not finite is in one of them.
+TEST(MakeProblem, TheResidualIsLikeX) {
+  KernelCase c = plain_case();
+  c.spec.residual = Residual::before;
+  c.plan = {Strategy::block_row, 32, 32, 1, 3};
+  const auto nans = [&](Operand operand) {
+    cli::Problem problem = make_problem(c).value();
+    std::vector<double> values(static_cast<std::size_t>(c.rows * c.spec.columns));
+    cli::load(DType::f32, problem[operand].data(), 0, c.rows * c.spec.columns, values.data());
+    return std::count_if(values.begin(), values.end(), [](double value) { return std::isnan(value); });
+  };
+  EXPECT_EQ(nans(Operand::residual), 0);
+  c.inputs = InputKind::nan_row;
+  EXPECT_EQ(nans(Operand::x), 1);
+  EXPECT_EQ(nans(Operand::residual), 0);
+  c.seed = 4;
+  EXPECT_EQ(nans(Operand::x), 0);
+  EXPECT_EQ(nans(Operand::residual), 1);
+  c.inputs = InputKind::large_mean;
+  cli::Problem problem = make_problem(c).value();
+  double first[2];
+  cli::load(DType::f32, problem[Operand::x].data(), 0, 1, &first[0]);
+  cli::load(DType::f32, problem[Operand::residual].data(), 0, 1, &first[1]);
+  EXPECT_NEAR(std::fabs(first[1]), 1e4, 5);
+  EXPECT_NE(first[0], first[1]);
 }
 
 TEST(MakeProblem, ExtremeAffineHasInfiniteBiases) {

@@ -22,7 +22,9 @@ void visit_numbers(Case& c, Visit visit) {
   visit("sms", c.device.sm_count);
   visit("rows", c.rows);
   visit("x_gap", c.x_gap);
+  visit("residual_gap", c.residual_gap);
   visit("y_gap", c.y_gap);
+  visit("sum_gap", c.sum_gap);
   visit("x_shift", c.x_shift);
   visit("y_shift", c.y_shift);
   visit("weight_shift", c.weight_shift);
@@ -30,6 +32,14 @@ void visit_numbers(Case& c, Visit visit) {
   visit("blocks", c.blocks);
   visit("runs", c.runs);
   visit("seed", c.seed);
+}
+
+// Likewise what is or is not.
+template <class Case, class Visit>
+void visit_switches(Case& c, Visit visit) {
+  visit("in_place", c.in_place);
+  visit("sum_in_place", c.sum_in_place);
+  visit("overlaps", c.overlaps);
 }
 
 template <class Enum, std::size_t n>
@@ -49,16 +59,36 @@ std::uint32_t blocks_of(const KernelCase& c) {
   return static_cast<std::uint32_t>(c.blocks > 0 ? c.blocks : planned);
 }
 
+std::int64_t KernelCase::stride_of(Operand matrix) const {
+  switch (is_in_place(matrix) ? row_of(matrix).in_place : matrix) {
+    case Operand::x:
+      return spec.columns + x_gap;
+    case Operand::residual:
+      return spec.columns + residual_gap;
+    case Operand::sum:
+      return spec.columns + sum_gap;
+    default:
+      return spec.columns + y_gap;
+  }
+}
+
 bool legal(const KernelCase& c) {
   if (!validate(c.spec) || canonical(c.spec) != c.spec || !check(c.plan, c.spec, c.device)) return false;
-  if (c.rows < 0 || c.x_stride() < 0 || c.y_stride() < c.spec.columns) return false;
+  if (c.rows < 0) return false;
+  for (const OperandRow& row : kOperands)
+    if (row.extent == Extent::matrix && c.stride_of(row.operand) < (row.output ? c.spec.columns : 0))
+      return false;
   if (c.in_place && (c.y_gap != 0 || size_of(c.spec.input) != size_of(c.spec.output))) return false;
+  if (c.spec.residual == Residual::none && c.residual_gap != 0) return false;
+  if ((!c.spec.sum || c.sum_in_place) && c.sum_gap != 0) return false;
+  if (!c.spec.sum && c.sum_in_place) return false;
   const std::int64_t shifts[] = {c.x_shift, c.y_shift, c.weight_shift, c.bias_shift};
+  const std::int64_t gaps[] = {c.x_gap, c.residual_gap, c.y_gap, c.sum_gap};
   if (*std::min_element(std::begin(shifts), std::end(shifts)) < 0) return false;
   // Every row of every tensor begins at a multiple of a vector, unless rows may begin anywhere.
   const auto aligned = [&](std::int64_t distance) { return distance % c.plan.vector == 0; };
-  if (!c.plan.unaligned &&
-      (!aligned(c.x_gap) || !aligned(c.y_gap) || !std::all_of(std::begin(shifts), std::end(shifts), aligned)))
+  if (!c.plan.unaligned && (!std::all_of(std::begin(gaps), std::end(gaps), aligned) ||
+                            !std::all_of(std::begin(shifts), std::end(shifts), aligned)))
     return false;
   // Where blocks meet, no rows are no launch; nor are they in the service.
   if (c.rows == 0 && c.plan.exchange == Exchange::grid) return false;
@@ -70,7 +100,7 @@ bool legal(const KernelCase& c) {
     return false;
   // A NaN in several rows would say nothing about whether it stays in its own.
   const bool one_bad_row = c.inputs == InputKind::nan_row || c.inputs == InputKind::inf_row;
-  if (one_bad_row && c.x_gap < 0) return false;
+  if (one_bad_row && (c.x_gap < 0 || c.residual_gap < 0)) return false;
   // The variance of subnormal numbers is zero in their own type.
   return c.inputs != InputKind::subnormal || c.spec.epsilon > 0;
 }
@@ -83,8 +113,7 @@ std::string to_text(const KernelCase& c) {
   visit_numbers(c, [&](std::string_view key, auto value) { add(key, shortest(value)); });
   add("arch", c.device.arch.name());
   add("guard", c.guard == Guard::before ? "before" : "behind");
-  add("in_place", c.in_place ? "1" : "0");
-  add("overlaps", c.overlaps ? "1" : "0");
+  visit_switches(c, [&](std::string_view key, bool value) { add(key, value ? "1" : "0"); });
   add("inputs", name(c.inputs));
   return text;
 }
@@ -120,12 +149,14 @@ std::optional<KernelCase> case_from_text(std::string_view text) {
       member = *read;
       known = true;
     });
+    visit_switches(c, [&](std::string_view own, bool& member) {
+      if (own != key) return;
+      known = value == "0" || value == "1";
+      member = value == "1";
+    });
     if (key == "guard") {
       known = value == "before" || value == "behind";
       c.guard = value == "before" ? Guard::before : Guard::behind;
-    } else if (key == "in_place" || key == "overlaps") {
-      known = value == "0" || value == "1";
-      (key == "in_place" ? c.in_place : c.overlaps) = value == "1";
     } else if (key == "inputs") {
       const auto kind = one_of(kInputKinds, value);
       known = kind.has_value();

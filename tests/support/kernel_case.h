@@ -8,10 +8,12 @@
 #include <string_view>
 
 #include "normjit/plan.h"
+#include "normjit/spec/operands.h"
 
 namespace normjit::testing {
 
-// What the rows of x are like. Weights are around 1 and biases around 0, but for extreme_affine.
+// What the rows of x and of a residual are like. Weights are around 1 and biases around 0, but for
+// extreme_affine.
 enum class InputKind : std::uint8_t {
   unit,            // mean 0.25, deviation 1
   near_epsilon,    // mean 0, variance about epsilon
@@ -40,25 +42,31 @@ struct KernelCase {
   Plan plan;
   DeviceProfile device;  // of a known architecture, with few multiprocessors, so that few blocks share work
   std::int64_t rows = 1;
-  std::int64_t x_gap = 0, y_gap = 0;  // elements between rows; x_gap = -columns makes all rows of x one
-  // Elements between a tensor and its guard page.
+  // Elements between rows; x_gap = -columns makes all rows of x one, and so for the residual.
+  std::int64_t x_gap = 0, residual_gap = 0, y_gap = 0, sum_gap = 0;
+  // Elements between a tensor and its guard page; x_shift that of the residual, y_shift that of the sum, too.
   int x_shift = 0, y_shift = 0, weight_shift = 0, bias_shift = 0;
   Guard guard = Guard::behind;
-  bool in_place = false;    // y is x
-  bool overlaps = false;    // begins before the launch in front is done (sm_90)
-  std::int64_t blocks = 0;  // of the launch; 0: as many as the plan asks for
-  int runs = 1;             // one after the other, with the same workspace
+  bool in_place = false;      // y is x
+  bool sum_in_place = false;  // the sum is the residual
+  bool overlaps = false;      // begins before the launch in front is done (sm_90)
+  std::int64_t blocks = 0;    // of the launch; 0: as many as the plan asks for
+  int runs = 1;               // one after the other, with the same workspace
   InputKind inputs = InputKind::unit;
   std::uint64_t seed = 0;  // of the numbers in the tensors
 
   friend bool operator==(const KernelCase&, const KernelCase&) = default;
 
-  std::int64_t x_stride() const { return spec.columns + x_gap; }
-  std::int64_t y_stride() const { return in_place ? x_stride() : spec.columns + y_gap; }
+  // Whether an output lies in the memory of the input that it may be.
+  bool is_in_place(Operand output) const {
+    return output == Operand::y ? in_place : output == Operand::sum && sum_in_place;
+  }
+  // Elements from one row of a matrix to the next.
+  std::int64_t stride_of(Operand matrix) const;
 };
 
-// Whether the service would launch this, and the executor can: a legal plan, aligned tensors, rows of y that
-// do not overlap, numbers for which a result is promised, no more blocks that must run together than the
+// Whether the service would launch this, and the executor can: a legal plan, aligned tensors, rows of outputs
+// that do not overlap, numbers for which a result is promised, no more blocks that must run together than the
 // executor takes.
 bool legal(const KernelCase& c);
 

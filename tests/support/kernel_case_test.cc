@@ -40,8 +40,9 @@ TEST(KernelCase, WhatIsNoLineIsRefused) {
         "layernorm/cols=64/f32 warp_rows rows", "layernorm/cols=64/f32 warp_rows rows=x",
         "layernorm/cols=64/f32 warp_rows arch=sm_1", "layernorm/cols=64/f32 warp_rows nothing=1",
         "layernorm/cols=64/f32 warp_rows inputs=odd", "layernorm/cols=64/f32 warp_rows guard=both",
-        "layernorm/cols=64/f32 warp_rows in_place=2", "layernorm/cols=64/f32 warp_rows overlaps=2",
-        "layernorm/cols=64/f32 warp_rows exchange=all"})
+        "layernorm/cols=64/f32 warp_rows in_place=2",
+        "layernorm/cols=64/f32/add/sum warp_rows sum_in_place=2",
+        "layernorm/cols=64/f32 warp_rows overlaps=2", "layernorm/cols=64/f32 warp_rows exchange=all"})
     EXPECT_FALSE(case_from_text(text)) << text;
 }
 
@@ -61,10 +62,12 @@ TEST(KernelCase, AStrategyCanBeForced) {
 // What the kernels have branches for comes up, and not only once in a while.
 TEST(KernelCase, RandomCasesReachEverything) {
   int clusters = 0, teams = 0, unaligned = 0, overlaps = 0, by_choice = 0, wraps = 0, short_last_group = 0,
-      partial_chunk = 0, repeated_rows = 0, fewer_blocks = 0, in_place = 0, one_row = 0, huge = 0;
+      partial_chunk = 0, repeated_rows = 0, fewer_blocks = 0, in_place = 0, one_row = 0, huge = 0, rms = 0,
+      residuals = 0, one_residual = 0;
   std::set<std::pair<Strategy, InputKind>> inputs;
   std::set<std::pair<Strategy, Activation>> activations;
   std::set<std::tuple<Strategy, DType, DType>> dtypes;
+  std::set<std::tuple<Strategy, Exchange, bool, bool>> sums;
   for (std::uint64_t seed = 0; seed < kCases; ++seed) {
     const KernelCase c = random_case(seed);
     const bool cut = c.plan.strategy == Strategy::split_row;
@@ -83,11 +86,15 @@ TEST(KernelCase, RandomCasesReachEverything) {
     repeated_rows += c.rows % rows_per_block(c.plan) != 0;
     fewer_blocks += c.blocks > 0 && c.blocks < grid_blocks(c.plan, c.spec, c.device, c.rows);
     in_place += c.in_place;
+    rms += c.spec.norm == Norm::rms;
+    residuals += c.spec.residual != Residual::none;
+    one_residual += c.stride_of(Operand::residual) == 0;
+    if (c.spec.sum) sums.emplace(c.plan.strategy, c.plan.exchange, c.in_place, c.sum_in_place);
     clusters += c.plan.exchange == Exchange::cluster;
     teams += c.plan.exchange == Exchange::grid;
     unaligned += c.plan.unaligned;
     overlaps += c.overlaps;
-    one_row += c.x_stride() == 0;
+    one_row += c.stride_of(Operand::x) == 0;
     huge += c.spec.columns > 16'000;
   }
   const int all = static_cast<int>(kCases);
@@ -104,10 +111,15 @@ TEST(KernelCase, RandomCasesReachEverything) {
   EXPECT_GT(overlaps, all / 50);
   EXPECT_GT(one_row, 5);
   EXPECT_GT(huge, all / 100);
+  EXPECT_GT(rms, all / 10);
+  EXPECT_GT(residuals, all / 10);
+  EXPECT_GT(one_residual, 5);
   constexpr std::size_t kStrategies = std::size(kAllStrategies);
   EXPECT_EQ(inputs.size(), kStrategies * std::size(kInputKinds));
   EXPECT_EQ(activations.size(), kStrategies * 5);
   EXPECT_EQ(dtypes.size(), kStrategies * 4 * 4);
+  // In warps, and in blocks with each exchange: y and the sum in place, each alone, both and none.
+  EXPECT_EQ(sums.size(), (1 + 3) * 2 * 2);
 }
 
 }  // namespace

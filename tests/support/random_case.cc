@@ -158,7 +158,13 @@ void fill_in(Random& random, KernelCase& c, std::int64_t elements) {
   c.runs = random.coin() ? 1 : 2;
   c.inputs = random.one_of(kInputKinds);
   c.seed = random.below(1'000'000);
-  if (!c.in_place && random.below(8) == 0) c.x_gap = -random.between(0, c.spec.columns / unit) * unit;
+  const auto overlap = [&](std::int64_t& gap) { gap = -random.between(0, c.spec.columns / unit) * unit; };
+  if (!c.in_place && random.below(8) == 0) overlap(c.x_gap);
+  if (c.spec.residual == Residual::none) return;
+  c.residual_gap = random_distance(random, unit, 20);
+  c.sum_in_place = c.spec.sum && random.coin();
+  if (c.spec.sum && !c.sum_in_place) c.sum_gap = random_distance(random, unit, 20);
+  if (!c.sum_in_place && random.below(8) == 0) overlap(c.residual_gap);
 }
 
 // One of the plans that users get.
@@ -167,7 +173,8 @@ KernelCase planned_case(Random& random) {
   c.device = random_device(random);
   // Rows that are long enough for split_row are rare, since they take as long as twenty others.
   const bool huge = random.below(16) == 0;
-  SpecRange range{.most_columns = huge ? kManyElements : kFewElements, .tame = true};
+  const SpecRange range{
+      .most_columns = huge ? kManyElements : kFewElements, .tame = true, .every_norm = !huge};
   c.spec = canonical(random_spec(random, range));
   if (huge && c.spec.columns < kManyElements / 16)
     c.spec.columns = random.between(kManyElements / 16, kManyElements / 4);
@@ -185,7 +192,9 @@ KernelCase forced_case(Random& random, Strategy strategy) {
     KernelCase c;
     c.device = random_device(random, strategy);
     const bool is_short = in_warps({.strategy = strategy});
-    const SpecRange range{.most_columns = is_short ? 2048 : kFewElements, .tame = true};
+    const SpecRange range{.most_columns = is_short ? 2048 : kFewElements,
+                          .tame = true,
+                          .every_norm = strategy == Strategy::warp_rows || strategy == Strategy::block_row};
     c.spec = canonical(random_spec(random, range));
     if (strategy == Strategy::persistent_row && random.coin()) {
       const int vector = 16 / size_of(c.spec.input);

@@ -32,6 +32,14 @@ std::vector<KernelCase> simpler(const KernelCase& c) {
     KernelCase candidate = c;
     change(candidate);
     candidate.spec = canonical(candidate.spec);
+    if (candidate.spec.residual == Residual::none) {
+      candidate.spec.sum = false;
+      candidate.residual_gap = 0;
+    }
+    if (!candidate.spec.sum) {
+      candidate.sum_in_place = false;
+      candidate.sum_gap = 0;
+    }
     if (!check(candidate.plan, candidate.spec, candidate.device)) return;
     // Less work is for fewer blocks, all of them in whole teams.
     candidate.blocks = std::min(
@@ -46,10 +54,14 @@ std::vector<KernelCase> simpler(const KernelCase& c) {
     with([&](KernelCase& to) {
       to.spec.columns = columns;
       to.x_gap = std::max(to.x_gap, -columns);
+      to.residual_gap = std::max(to.residual_gap, -columns);
     });
 
   with([](KernelCase& to) { to.inputs = InputKind::unit; });
   with([](KernelCase& to) { to.seed = 0; });
+  with([](KernelCase& to) { to.spec.norm = Norm::layer; });
+  with([](KernelCase& to) { to.spec.residual = Residual::none; });
+  with([](KernelCase& to) { to.spec.sum = false; });
   with([](KernelCase& to) { to.spec.activation = Activation::none; });
   with([](KernelCase& to) { to.spec.affine = Affine::none; });
   with([](KernelCase& to) { to.spec.affine = std::min(to.spec.affine, Affine::weight); });
@@ -59,12 +71,13 @@ std::vector<KernelCase> simpler(const KernelCase& c) {
   with([](KernelCase& to) { to.spec.input = to.spec.output = to.spec.weight = DType::f32; });
   with([](KernelCase& to) { to.spec.output = to.spec.weight = to.spec.input; });
 
-  with([](KernelCase& to) { to.x_gap = to.y_gap = 0; });
+  with([](KernelCase& to) { to.x_gap = to.residual_gap = to.y_gap = to.sum_gap = 0; });
   with([](KernelCase& to) { to.x_shift = 0; });
   with([](KernelCase& to) { to.y_shift = 0; });
   with([](KernelCase& to) { to.weight_shift = 0; });
   with([](KernelCase& to) { to.bias_shift = 0; });
   with([](KernelCase& to) { to.in_place = false; });
+  with([](KernelCase& to) { to.sum_in_place = false; });
   with([](KernelCase& to) { to.guard = Guard::behind; });
   with([](KernelCase& to) { to.blocks = 0; });
   with([](KernelCase& to) { to.overlaps = false; });
