@@ -17,13 +17,15 @@ command -v compute-sanitizer >/dev/null || { echo "compute-sanitizer is not here
 
 scratch=$(mktemp -d) && trap 'rm -rf "$scratch"' EXIT
 cp -r "$scripts/../templates" "$scratch/templates"
-patch --quiet -d "$scratch/templates" <"$scripts/every_lane_arrives.patch" || exit 1
+patch --quiet -d "$scratch/templates/schedule" <"$scripts/every_lane_arrives.patch" || exit 1
 export NORMJIT_CACHE_DIR=$scratch/cache
 
-layers=( # packed, tiled, resident alone and in clusters, streamed alone and in a grid, with whole vectors and without, two reads
-  "cols=64/f32/wb/gelu 4000" "cols=333/bf16/wb 4000" "cols=4096/bf16/wb 600" "cols=16384/f16/wb 1" "cols=32768/f32/wb 300"
-  "cols=32768/bf16/wb 600" "cols=65536/f32/wb 800" "cols=50257/bf16/wb 100" "cols=100003/f32/wb 40" "cols=4194304/f32/wb 3"
-  "cols=16777216/f32/wb 1")
+layers=( # warp_rows, staged_rows, block_row alone and in clusters, persistent_row alone and in a grid, with whole vectors and without,
+  # split_row; and the rows of a residual in a warp, in a block and in clusters
+  "layernorm/cols=64/f32/wb/gelu 4000" "layernorm/cols=333/bf16/wb 4000" "layernorm/cols=4096/bf16/wb 600" "layernorm/cols=16384/f16/wb 1"
+  "layernorm/cols=32768/f32/wb 300" "layernorm/cols=32768/bf16/wb 600" "layernorm/cols=65536/f32/wb 800" "layernorm/cols=50257/bf16/wb 100"
+  "layernorm/cols=100003/f32/wb 40" "layernorm/cols=4194304/f32/wb 3" "layernorm/cols=16777216/f32/wb 1"
+  "rmsnorm/cols=128/bf16/add/sum/w 4000" "rmsnorm/cols=4096/bf16/add/sum/w 600" "layernorm/cols=16384/f16/add/sum/wb 1")
 
 failed=0
 # sanitize TOOL PROGRAM ARGUMENT...
@@ -42,7 +44,7 @@ for tool in memcheck synccheck racecheck; do
   [ "$tool" != racecheck ] || export NORMJIT_TEMPLATE_DIR=$scratch/templates
   for layer in "${layers[@]}"; do
     read -r spec rows <<<"$layer"
-    sanitize $tool "$build/normjit" run "layernorm/$spec" --rows "$rows" --check
+    sanitize $tool "$build/normjit" run "$spec" --rows "$rows" --check
   done
   sanitize $tool "$build/normjit_gpu_tests" --gtest_filter='CApiGpuTest.*:GraphsGpuTest.APreparedKernelIsOneKernelNodeInEveryMode'
 done

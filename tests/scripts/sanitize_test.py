@@ -23,7 +23,7 @@ TOOL=$tool exec "$@"
 # Says which templates it was given; fails where it is told to.
 PROGRAM = """#!/bin/bash
 patched=no
-[ -z "${NORMJIT_TEMPLATE_DIR:-}" ] || ! grep -q "kWarp : 1" "$NORMJIT_TEMPLATE_DIR/persistent_row.cu" || patched=yes
+[ -z "${NORMJIT_TEMPLATE_DIR:-}" ] || ! grep -q "kWarp : 1" "$NORMJIT_TEMPLATE_DIR/schedule/persistent_row.cu" || patched=yes
 echo "$TOOL $patched" >>"$SEEN"
 [ "$TOOL $2" != "${FAILS:-}" ] || { echo "========= Error: something is wrong"; exit 1; }
 """
@@ -89,7 +89,7 @@ class PatchTest(unittest.TestCase):
             templates = os.path.join(scratch, "templates")
             shutil.copytree(os.path.join(ROOT, "templates"), templates)
             with open(PATCH) as patch:
-                subprocess.run(["patch", "--quiet", "-d", templates], stdin=patch, check=True)
+                subprocess.run(["patch", "--quiet", "-d", os.path.join(templates, "schedule")], stdin=patch, check=True)
             for spec, rows, plan in (("32768/bf16/wb", "140", "stages=28"),
                                      ("50257/bf16/wb", "8", "blocks_per_row=4 stages=27 exchange=grid unaligned=1")):
                 plan = ("persistent_row threads=512 threads_per_row=256 vector=8 per_thread=2 group_rows=1 blocks_per_sm=1 " + plan)
