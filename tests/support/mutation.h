@@ -17,7 +17,7 @@ namespace normjit::testing {
 
 // One change of one template file.
 struct Mutant {
-  std::string file;           // "split_row.cu"
+  std::string file;           // "schedule/split_row.cu"
   std::size_t at, length;     // what is replaced in the text of the file
   std::string replacement;    //
   std::string line, becomes;  // the line around it, without indentation, and what it reads then
@@ -25,7 +25,7 @@ struct Mutant {
   std::string fault;          // the name of a planted fault; empty for automatic mutants
 };
 
-// "rest forgotten, statistics.cuh", or the file, the line, what it becomes and which one it is.
+// "op/statistics.cuh: rest forgotten", or the file, the line, what it becomes and which one it is.
 std::string to_text(const Mutant& mutant);
 
 // The files that are changed: all templates but spec.cuh.in, which has only the constants of the plan, and
