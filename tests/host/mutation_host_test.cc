@@ -95,8 +95,9 @@ const std::vector<Pinned> kPinned = {
      {"op/sink.cuh", "schedule/fragment.cuh", "schedule/warp_rows.cu"}},
 
     // The rms of x + residual, which is also stored: partial rows, gaps.
-    {"rmsnorm/cols=90/f32/add/sum/wb/gelu/scale=-0.5/stats warp_rows threads=64 threads_per_row=8 vector=2 "
-     "per_thread=6 arch=sm_90 rows=37 x_gap=6 y_gap=4 blocks=2 overlaps=1 seed=70",
+    {"rmsnorm/cols=90/f32/add/sum/wb/gelu/scale=-0.5/stats warp_rows threads=64 threads_per_row=8 "
+     "vector=2 per_thread=6 arch=sm_90 rows=37 x_gap=6 y_gap=4 blocks=2 overlaps=1 residual_gap=4 "
+     "sum_gap=6 seed=70",
      {0, 14},
      {"layout.cuh", "reduce.cuh", "op/source.cuh", "op/statistics.cuh", "op/sink.cuh",
       "schedule/fragment.cuh", "schedule/warp_rows.cu"}},
@@ -107,7 +108,7 @@ const std::vector<Pinned> kPinned = {
      {"op/source.cuh", "op/statistics.cuh", "op/sink.cuh", "schedule/fragment.cuh", "schedule/warp_rows.cu"}},
     // y is x, and the sum is the residual; whole rows; a NaN.
     {"rmsnorm/cols=40/f64/add/sum/silu warp_rows threads=32 threads_per_row=4 vector=2 per_thread=5 "
-     "arch=sm_90 rows=13 x_gap=2 in_place=1 inputs=nan_row seed=72",
+     "arch=sm_90 rows=13 x_gap=2 in_place=1 inputs=nan_row sum_in_place=1 seed=72",
      {15},
      {"op/source.cuh", "op/statistics.cuh", "op/sink.cuh", "schedule/fragment.cuh", "schedule/warp_rows.cu"}},
     // Of x alone, and of a sum that is not stored.
@@ -116,7 +117,7 @@ const std::vector<Pinned> kPinned = {
      {0},
      {"op/statistics.cuh", "op/sink.cuh", "schedule/fragment.cuh"}},
     {"layernorm/cols=64/f32/add warp_rows threads=64 threads_per_row=16 vector=2 per_thread=2 arch=sm_90 "
-     "rows=10 y_gap=2 seed=74",
+     "rows=10 y_gap=2 residual_gap=2 seed=74",
      {0},
      {"op/source.cuh", "schedule/fragment.cuh"}},
 
@@ -135,19 +136,20 @@ const std::vector<Pinned> kPinned = {
 
     // The same of sums: partial rows and whole ones; with two vectors of parameters that come late.
     {"rmsnorm/cols=300/f16/out=f32/add/sum/w/stats block_row threads=128 threads_per_row=128 vector=4 "
-     "per_thread=1 arch=sm_90 rows=7 x_gap=8 y_gap=4 blocks=2 inputs=mixed seed=75",
+     "per_thread=1 arch=sm_90 rows=7 x_gap=8 y_gap=4 blocks=2 inputs=mixed residual_gap=4 sum_gap=8 "
+     "seed=75",
      {0, 13, 3},
      {"op/source.cuh", "op/statistics.cuh", "op/sink.cuh", "schedule/fragment.cuh", "schedule/block_row.cu"}},
-    {"rmsnorm/cols=1536/f32/add/sum/wb/stats block_row threads=64 threads_per_row=64 vector=4 per_thread=6 "
-     "arch=sm_90 rows=4 y_gap=8 seed=76 blocks=1",
+    {"rmsnorm/cols=1536/f32/add/sum/wb/stats block_row threads=64 threads_per_row=64 vector=4 "
+     "per_thread=6 arch=sm_90 rows=4 y_gap=8 residual_gap=8 seed=76 blocks=1",
      {0, 5},
      {"op/source.cuh", "op/statistics.cuh", "op/sink.cuh", "schedule/fragment.cuh", "schedule/block_row.cu"}},
     {"layernorm/cols=300/bf16/out=f32/add/sum/wb/stats block_row threads=64 threads_per_row=64 vector=4 "
-     "per_thread=2 arch=sm_90 rows=5 y_gap=4 blocks=2 inputs=large_mean seed=77",
+     "per_thread=2 arch=sm_90 rows=5 y_gap=4 blocks=2 inputs=large_mean residual_gap=4 seed=77",
      {0},
      {"op/source.cuh", "schedule/fragment.cuh", "schedule/block_row.cu"}},
     {"rmsnorm/cols=95/f64/add/sum/wb block_row threads=256 threads_per_row=256 vector=1 per_thread=3 "
-     "arch=sm_90 rows=5 x_gap=3 blocks=2 in_place=1 inputs=nan_row seed=78",
+     "arch=sm_90 rows=5 x_gap=3 blocks=2 in_place=1 inputs=nan_row sum_in_place=1 seed=78",
      {0, 5},
      {"op/source.cuh", "op/statistics.cuh", "op/sink.cuh", "schedule/fragment.cuh", "schedule/block_row.cu"}},
 
@@ -197,11 +199,11 @@ const std::vector<Pinned> kPinned = {
      {"op/statistics.cuh", "schedule/fragment.cuh"}},
     // Sums in slices.
     {"rmsnorm/cols=400/f32/add/sum/wb/stats block_row threads=64 threads_per_row=64 vector=1 per_thread=2 "
-     "blocks_per_row=4 exchange=cluster arch=sm_90 rows=5 blocks=8 x_gap=3 overlaps=1 seed=79",
+     "blocks_per_row=4 exchange=cluster arch=sm_90 rows=5 blocks=8 x_gap=3 overlaps=1 sum_gap=3 seed=79",
      {0, 13},
      {"op/source.cuh", "op/statistics.cuh", "op/sink.cuh", "schedule/fragment.cuh", "schedule/block_row.cu"}},
     {"rmsnorm/cols=4096/f32/add/sum/w block_row threads=512 threads_per_row=512 vector=1 per_thread=1 "
-     "blocks_per_row=8 exchange=cluster arch=sm_90 rows=2 y_gap=1 seed=80",
+     "blocks_per_row=8 exchange=cluster arch=sm_90 rows=2 y_gap=1 residual_gap=1 seed=80",
      {0},
      {"op/source.cuh", "op/statistics.cuh", "schedule/fragment.cuh", "schedule/block_row.cu"}},
     // In teams, of which one has a row less, and again; with slices that have no columns; with more slices
@@ -223,12 +225,14 @@ const std::vector<Pinned> kPinned = {
 
     // Sums in teams; in place.
     {"rmsnorm/cols=300/f32/add/sum/w/stats block_row threads=64 threads_per_row=64 vector=1 per_thread=2 "
-     "blocks_per_sm=2 blocks_per_row=3 exchange=grid sms=3 arch=sm_80 rows=7 x_gap=1 y_gap=2 runs=2 seed=81",
+     "blocks_per_sm=2 blocks_per_row=3 exchange=grid sms=3 arch=sm_80 rows=7 x_gap=1 y_gap=2 runs=2 "
+     "residual_gap=2 sum_gap=1 seed=81",
      {0, 13},
      {"op/source.cuh", "op/statistics.cuh", "op/sink.cuh", "schedule/fragment.cuh", "schedule/exchange.cuh",
       "schedule/block_row.cu"}},
     {"rmsnorm/cols=1050/f64/add/sum block_row threads=32 threads_per_row=32 vector=1 per_thread=1 "
-     "blocks_per_sm=2 blocks_per_row=33 exchange=grid sms=17 arch=sm_90 rows=2 in_place=1 seed=82",
+     "blocks_per_sm=2 blocks_per_row=33 exchange=grid sms=17 arch=sm_90 rows=2 in_place=1 sum_in_place=1 "
+     "seed=82",
      {0},
      {"op/source.cuh", "op/statistics.cuh", "schedule/exchange.cuh", "schedule/block_row.cu"}},
 
