@@ -67,7 +67,6 @@ TEST(KernelCase, RandomCasesReachEverything) {
   std::set<std::pair<Strategy, InputKind>> inputs;
   std::set<std::pair<Strategy, Activation>> activations;
   std::set<std::tuple<Strategy, DType, DType>> dtypes;
-  std::set<std::tuple<Strategy, Exchange, bool, bool>> sums;
   for (std::uint64_t seed = 0; seed < kCases; ++seed) {
     const KernelCase c = random_case(seed);
     const bool cut = c.plan.strategy == Strategy::split_row;
@@ -89,7 +88,6 @@ TEST(KernelCase, RandomCasesReachEverything) {
     rms += c.spec.norm == Norm::rms;
     residuals += c.spec.residual != Residual::none;
     one_residual += c.stride_of(Operand::residual) == 0;
-    if (c.spec.sum) sums.emplace(c.plan.strategy, c.plan.exchange, c.in_place, c.sum_in_place);
     clusters += c.plan.exchange == Exchange::cluster;
     teams += c.plan.exchange == Exchange::grid;
     unaligned += c.plan.unaligned;
@@ -118,7 +116,15 @@ TEST(KernelCase, RandomCasesReachEverything) {
   EXPECT_EQ(inputs.size(), kStrategies * std::size(kInputKinds));
   EXPECT_EQ(activations.size(), kStrategies * 5);
   EXPECT_EQ(dtypes.size(), kStrategies * 4 * 4);
-  // In warps, and in blocks with each exchange: y and the sum in place, each alone, both and none.
+}
+
+// Of warp_rows, and of block_row with each exchange: y and the sum in place, each alone, both and none.
+TEST(KernelCase, RandomSumsAreInPlaceOrNot) {
+  std::set<std::tuple<Strategy, Exchange, bool, bool>> sums;
+  for (std::uint64_t seed = 0; seed < kCases; ++seed)
+    for (const Strategy strategy : {Strategy::warp_rows, Strategy::block_row})
+      if (const KernelCase c = random_case(seed, strategy); c.spec.sum)
+        sums.emplace(c.plan.strategy, c.plan.exchange, c.in_place, c.sum_in_place);
   EXPECT_EQ(sums.size(), (1 + 3) * 2 * 2);
 }
 
