@@ -147,15 +147,16 @@ inline std::int64_t held_registers(const Plan& plan, const NormSpec& spec) {
 inline int needed_registers(const Plan& plan, const NormSpec& spec) {
   if (plan.strategy == Strategy::persistent_row) return 128;
   const std::int64_t held = held_registers(plan, spec);
+  const bool residual = spec.residual != Residual::none;
   if (compute_type(spec) == DType::f64) {
     const int elements = plan.per_thread * plan.vector * rows_of_lanes(plan);
-    const bool shared_unaligned = plan.unaligned && plan.blocks_per_row > 1;
+    const bool shares_more = plan.blocks_per_row > 1 && (plan.unaligned || residual);
     // Without calls and conversions: 4096 columns in one block of 256 threads 0.86, in three 0.95.
     if (plan.strategy == Strategy::block_row && plan.blocks_per_row == 1 && !plan.unaligned &&
         plan.vector == 2 && same_dtypes(spec) &&
         (spec.activation == Activation::none || spec.activation == Activation::relu))
       return elements <= 16 ? 80 : 128;
-    return elements <= 4 ? 96 : elements <= 8 && !shared_unaligned ? 128 : 168;
+    return elements <= 4 ? 96 : elements <= 8 && !shares_more ? 128 : 168;
   }
   if (plan.strategy == Strategy::staged_rows) {
     const bool more = has_long_code(spec) || (plan.vector > 1 && (plan.group_rows > 1 || held > 24));
@@ -165,6 +166,9 @@ inline int needed_registers(const Plan& plan, const NormSpec& spec) {
   const bool converts = size_of(spec.input) == 2;
   const bool same = same_dtypes(spec);
   const bool split_row = plan.strategy == Strategy::split_row;
+  // x and a residual are asked for at once. A block of 1024 threads has no more than 64 registers for each.
+  if (residual && plan.exchange == Exchange::grid && held > 48) return 168;
+  if (residual && !same && plan.threads > 512 && held > 8) return 72;
   if (split_row && plan.unaligned && held <= 8) return 80;
   if (split_row && (converts || plan.unaligned)) return 128;
   // Groups of rows take more.

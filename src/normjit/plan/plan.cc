@@ -254,7 +254,7 @@ Result<void> check(const Plan& plan, const NormSpec& spec, const DeviceProfile& 
                                 plan.vector * std::max(size_of(spec.input), size_of(spec.output)) > 16)) {
     return illegal(
         "only accesses of more than one element, whole words and at most 16 bytes can be unaligned, of rows "
-        "that a block has");
+        "that a block has, without a residual");
   }
   if (plan.per_thread < 1) return illegal("per_thread must be at least 1");
   if (plan.strategy == Strategy::generic) {
