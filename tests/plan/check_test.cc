@@ -331,6 +331,25 @@ TEST(Check, OnlyPlansThatHoldARowComputeOtherNorms) {
   EXPECT_THAT(refused(rms, generic_plan()), HasSubstr("generic does not compute rmsnorm yet"));
 }
 
+// x and a residual may begin at different places.
+TEST(Check, RefusesUnalignedRowsOfAResidual) {
+  const NormSpec spec{.norm = Norm::rms, .columns = 1001};
+  const Plan plan{.strategy = Strategy::block_row,
+                  .threads = 256,
+                  .threads_per_row = 256,
+                  .vector = 4,
+                  .per_thread = 1,
+                  .unaligned = true};
+  EXPECT_TRUE(check(plan, spec, h200()).ok());
+  NormSpec residual = spec;
+  residual.residual = Residual::before;
+  const auto refused = check(plan, residual, h200());
+  ASSERT_EQ(refused.code(), Code::IllegalPlan);
+  EXPECT_THAT(refused.error().message, HasSubstr("without a residual"));
+  for (const DeviceProfile& device : DeviceProfile::known())
+    for (const Plan& chosen : plans(residual, device)) EXPECT_FALSE(chosen.unaligned) << to_text(chosen);
+}
+
 TEST(Check, RefusesBrokenGenericRows) {
   const NormSpec spec{.columns = 4096};
   expect_refused(
