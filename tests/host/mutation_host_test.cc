@@ -193,8 +193,8 @@ const std::vector<Pinned> kPinned = {
      {0},
      {"schedule/block_row.cu"}},
     // Parts of as many columns, several for each lane that merges them.
-    {"layernorm/cols=4096/f32/stats block_row threads=512 threads_per_row=512 vector=1 per_thread=1 "
-     "blocks_per_row=8 exchange=cluster arch=sm_90 rows=2 seed=53",
+    {"layernorm/cols=8192/f32/stats block_row threads=1024 threads_per_row=1024 vector=1 per_thread=1 "
+     "blocks_per_row=8 exchange=cluster arch=sm_90 rows=1 seed=53",
      {0},
      {"op/statistics.cuh", "schedule/fragment.cuh"}},
     // Sums in slices.
@@ -401,7 +401,7 @@ const std::vector<Pinned> kPinned = {
     {"layernorm/cols=129/f32/relu/stats generic threads=128 threads_per_row=32 vector=1 per_thread=1 "
      "arch=sm_90 rows=3 in_place=1 inputs=constant_rows seed=63",
      {0, 13},
-     {"schedule/generic.cu"}},
+     {"op/statistics.cuh", "schedule/generic.cu"}},
     {"layernorm/cols=500/f64/out=f32/w=f64/wb/gelu/scale=3/stats generic threads=64 threads_per_row=32 "
      "vector=1 per_thread=2 arch=sm_90 rows=3 inputs=large_mean seed=64",
      {0},
