@@ -428,8 +428,6 @@ constexpr EquivalentMutant kEquivalent[] = {
     {"op/statistics.cuh", "constexpr int kLast = (kParts < kWidth ? kParts : kWidth) - 1;",
      "constexpr int kLast = (kParts < kWidth ? kParts : kWidth) - 2;",
      "the median of three other means, which are as typical"},
-    {"op/statistics.cuh", "const int group = static_cast<int>(threadIdx.x % kWarp) / kWidth * kWidth;", "",
-     "all groups of lanes have the same parts"},
     {"op/statistics.cuh", "const Acc low = a < b ? a : b, high = a < b ? b : a;",
      "const Acc low = a < b ? a : b, high = a <= b ? b : a;", "the two are equal then"},
     {"op/statistics.cuh", "const Acc low = a < b ? a : b, high = a < b ? b : a;",
@@ -447,6 +445,16 @@ constexpr EquivalentMutant kEquivalent[] = {
     {"op/statistics.cuh", "for (int j = 0; j + step < kEach; j += 2 * step)",
      "for (int j = 0; j + step < kEach; j += 1 * step)",
      "parts are merged besides that no thread reads any more"},
+    {"op/statistics.cuh", "const int group = static_cast<int>(threadIdx.x % kWarp) / kWidth * kWidth;", "",
+     "all groups of lanes have the same parts, of which any is as typical"},
+    {"op/statistics.cuh", "constexpr int kLast = (kParts < kWidth ? kParts : kWidth) - 1;",
+     "constexpr int kLast = (kParts <= kWidth ? kParts : kWidth) - 1;", "the two are equal then"},
+    {"op/statistics.cuh", "return high < c ? high : low < c ? c : low;",
+     "return high < c ? high : low <= c ? c : low;", "the two are equal then"},
+    {"op/statistics.cuh", "return {0, 0, hw::rsqrt(squares * share + epsilon)};",
+     "return {1, 0, hw::rsqrt(squares * share + epsilon)};", "a norm without a mean does not use it"},
+    {"op/statistics.cuh", "return {0, 0, hw::rsqrt(squares * share + epsilon)};",
+     "return {0, 1, hw::rsqrt(squares * share + epsilon)};", "a norm without a mean does not use it"},
 };
 
 }  // namespace
