@@ -460,6 +460,29 @@ constexpr EquivalentMutant kEquivalent[] = {
     {"schedule/block_row.cu", "unsigned tag = 0;  // of the row published last; known to warp 0",
      "unsigned tag = 1;  // of the row published last; known to warp 0",
      "warp 0 alone uses it, and sets it before"},
+    {"schedule/fragment.cuh", "Held edge[kEdges > 0 ? kEdges : 1];", "Held edge[kEdges > 1 ? kEdges : 1];",
+     "the two are equal then"},
+    {"schedule/fragment.cuh", "if (edge_of(i, lane) < cut.edges()) take(widen(fragment.edge[i]), 0);",
+     "if (edge_of(i, lane) < cut.edges()) take(widen(fragment.edge[i]), 1);",
+     "an element is added to another of the sums that are added up"},
+    {"schedule/fragment.cuh", "Held edge[kEdges > 0 ? kEdges : 1];", "Held edge[kEdges >= 0 ? kEdges : 1];",
+     "an array that is not used where it has no elements"},
+    {"schedule/fragment.cuh", "for (int k = 0; k < kPerThread; ++k)", "for (int k = 0; k <= kPerThread; ++k)",
+     "a vector behind the last, which no thread has or uses", 3},
+    {"schedule/fragment.cuh", "for (int i = 0; i < kEdges; ++i)", "for (int i = 0; i <= kEdges; ++i)",
+     "no lane has so many edges"},
+    {"schedule/fragment.cuh", "for (int i = 0; i < kEdges; ++i)", "for (int i = 0; i <= kEdges; ++i)",
+     "no lane has so many edges", 2},
+    {"schedule/fragment.cuh",
+     "return merge_lanes<kWarp>(Statistics::of<1>(FragmentElements{fragment, lane, cut}, kOwn), kOwn);",
+     "return merge_lanes<kWarp>(Statistics::of<0>(FragmentElements{fragment, lane, cut}, kOwn), kOwn);",
+     "no other lane is summed over"},
+    {"schedule/fragment.cuh",
+     "const Parameters parameters = kEarlyParameters ? unconverted(early.part[kEarlyParameters ? k : 0]) : "
+     "next;",
+     "const Parameters parameters = kEarlyParameters ? unconverted(early.part[kEarlyParameters ? k : 1]) : "
+     "next;",
+     "the element is not used where parameters come late"},
 };
 
 }  // namespace
