@@ -13,7 +13,7 @@ namespace normjit::cli {
 // none.
 using RowInputs = PerOperand<const void*>;
 
-// The statistics of a row are those of s, which is x, or where the spec has a residual, x + residual.
+// The statistics of a row are those of s, which is x or the sum that stands in front of the norm.
 struct RowStatistics {
   double mean = 0;  // 0 for a norm without one
   double rstd = 0;

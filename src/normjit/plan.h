@@ -76,7 +76,7 @@ NORMJIT_API std::string to_text(const Plan& plan);
 // Reads such a line; fields that are left out have their defaults. BadArgument.
 NORMJIT_API Result<Plan> parse_plan(std::string_view text);
 
-// The plan of the generic kernel, which is legal on every device for every layer norm without a residual.
+// The plan of the generic kernel, which is legal on every device for every layer norm of x alone.
 // Correct, and slower than the others; needs no workspace and no alignment beyond an element's.
 NORMJIT_API Plan generic_plan() noexcept;
 // The stand-in under which the generic kernel that serves a spec is generated, compiled and cached: one for
@@ -101,7 +101,7 @@ NORMJIT_API Plan choose(const NormSpec& spec, const DeviceProfile& device, RowsR
                         Alignment alignment) noexcept;
 
 // The plan of the same use whose blocks need not be resident together, for devices that have no room for
-// them. Wide rows of rms, or with a residual, may have none: then a plan that check() refuses, and says why.
+// them. Wide rows of other specs may have none: then a plan that check() refuses, and says why.
 NORMJIT_API Plan fallback(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
                           Alignment alignment) noexcept;
 

@@ -34,4 +34,30 @@ NJ_DEVICE Vec<Residual> rounded(const Vec<Held>& sum) {
   return stored;
 }
 
+static_assert(!kHasResidual || !kUnaligned, "x and the residual are cut at the same columns");
+
+// The vectors of a lane in the columns of `cut`. All loads are issued before the first is used.
+template <hw::Cache kCache>
+NJ_DEVICE void load_vectors(Vec<Held> (&part)[kPerThread], const Source& from, int lane, const Cut& cut) {
+  const Input* const first = first_of(from.x + cut.head, lane);
+  if constexpr (kHasResidual) {
+    const Residual* const second = first_of(from.residual, lane);
+    Vec<Input> x[kPerThread];
+    Vec<Residual> residual[kPerThread];
+#pragma unroll
+    for (int k = 0; k < kPerThread; ++k)
+      if (inside(k, lane, cut)) x[k] = load<kCache>(at(first, k, 0));
+#pragma unroll
+    for (int k = 0; k < kPerThread; ++k)
+      if (inside(k, lane, cut)) residual[k] = load<kCache>(at(second, k, 0));
+#pragma unroll
+    for (int k = 0; k < kPerThread; ++k)
+      if (inside(k, lane, cut)) part[k] = summed(x[k], residual[k]);
+  } else {
+#pragma unroll
+    for (int k = 0; k < kPerThread; ++k)
+      if (inside(k, lane, cut)) part[k] = load<kCache>(at(first, k, 0));
+  }
+}
+
 }  // namespace normjit

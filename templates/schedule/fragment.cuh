@@ -6,34 +6,14 @@ struct Fragment {
   Held edge[kEdges > 0 ? kEdges : 1];
 };
 
-static_assert(!kHasResidual || !kUnaligned, "x and the residual are cut at the same columns");
-
 // Of the columns of `cut`, which begin where `from` does. All loads are issued before the first is used.
 template <hw::Cache kCache>
 NJ_DEVICE void load(Fragment& fragment, const Source& from, int lane, const Cut& cut) {
-  const Input* const first = first_of(from.x + cut.head, lane);
-  if constexpr (kHasResidual) {
-    const Residual* const second = first_of(from.residual, lane);
-    Vec<Input> x[kPerThread];
-    Vec<Residual> residual[kPerThread];
+  load_vectors<kCache>(fragment.part, from, lane, cut);
 #pragma unroll
-    for (int k = 0; k < kPerThread; ++k)
-      if (inside(k, lane, cut)) x[k] = load<kCache>(at(first, k, 0));
-#pragma unroll
-    for (int k = 0; k < kPerThread; ++k)
-      if (inside(k, lane, cut)) residual[k] = load<kCache>(at(second, k, 0));
-#pragma unroll
-    for (int k = 0; k < kPerThread; ++k)
-      if (inside(k, lane, cut)) fragment.part[k] = summed(x[k], residual[k]);
-  } else {
-#pragma unroll
-    for (int k = 0; k < kPerThread; ++k)
-      if (inside(k, lane, cut)) fragment.part[k] = load<kCache>(at(first, k, 0));
-#pragma unroll
-    for (int i = 0; i < kEdges; ++i)
-      if (edge_of(i, lane) < cut.edges())
-        fragment.edge[i] = hw::load<kCache, Input>(from.x + cut.edge(edge_of(i, lane)));
-  }
+  for (int i = 0; i < kEdges; ++i)
+    if (edge_of(i, lane) < cut.edges())
+      fragment.edge[i] = hw::load<kCache, Input>(from.x + cut.edge(edge_of(i, lane)));
 }
 
 // Writes the sum, where the spec wants it.

@@ -117,8 +117,8 @@ TEST_F(KernelTest, PassesWhatTheGenericKernelDoesNotKnowOfItsSpec) {
                       .scale = 0.5};
   const Kernel kernel = prepare(spec, {.plan = generic_plan()});
   ASSERT_TRUE(kernel.launch(tensors_of(spec, 3), nullptr));
-  EXPECT_EQ(block(), words({3, nullptr, memory(1), 77, nullptr, 77, memory(3), nullptr, memory(2), 77,
-                            nullptr, 77, nullptr, nullptr}));
+  EXPECT_EQ(block(), words({3, nullptr, memory(1), 77, nullptr, 0, memory(3), nullptr, memory(2), 77, nullptr,
+                            0, nullptr, nullptr}));
   const std::string bytes = launched().arguments.at(1);
   RuntimeSpec passed({});
   ASSERT_EQ(bytes.size(), sizeof passed);

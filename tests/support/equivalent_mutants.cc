@@ -467,7 +467,7 @@ constexpr EquivalentMutant kEquivalent[] = {
      "an element is added to another of the sums that are added up"},
     {"schedule/fragment.cuh", "Held edge[kEdges > 0 ? kEdges : 1];", "Held edge[kEdges >= 0 ? kEdges : 1];",
      "an array that is not used where it has no elements"},
-    {"schedule/fragment.cuh", "for (int k = 0; k < kPerThread; ++k)", "for (int k = 0; k <= kPerThread; ++k)",
+    {"op/source.cuh", "for (int k = 0; k < kPerThread; ++k)", "for (int k = 0; k <= kPerThread; ++k)",
      "a vector behind the last, which no thread has or uses", 3},
     {"schedule/fragment.cuh", "for (int i = 0; i < kEdges; ++i)", "for (int i = 0; i <= kEdges; ++i)",
      "no lane has so many edges"},

@@ -184,7 +184,7 @@ constexpr Fault kFaults[] = {
      "early.part[k] = load_parameters(columns, 0, lane)"},
     {"weights loaded ahead are those of now", kFragment, "load_parameters(sink.columns, k + 1, lane)",
      "load_parameters(sink.columns, k, lane)"},
-    {"all vectors get the residual of the first", kFragment, "load<kCache>(at(second, k, 0))",
+    {"all vectors get the residual of the first", kSource, "load<kCache>(at(second, k, 0))",
      "load<kCache>(at(second, 0, 0))"},
     {"the sum is written without the residual", kFragment, "rounded(fragment.part[k])",
      "load<hw::Cache::keep>(at(first_of(from.x, lane), k, 0))"},

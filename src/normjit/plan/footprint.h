@@ -17,11 +17,14 @@ using plan_math::ceil_div;
 inline int read_bytes(const NormSpec& spec) { return matrix_bytes(spec, false); }
 inline int written_bytes(const NormSpec& spec) { return matrix_bytes(spec, true); }
 
+// Whether rows are added up as they are read: of more than one matrix.
+inline bool adds_rows(const NormSpec& spec) { return read_bytes(spec) > size_of(spec.input); }
+
 // 32-bit registers of one vector as a thread holds it, or of the parameters, which are wider in some specs:
 // what is read of it, or the sum of that in the compute type. A lone 16-bit element takes a whole register.
 inline int registers_per_vector(int vector, const NormSpec& spec) {
   const int weight = spec.affine == Affine::none ? 0 : size_of(spec.weight);
-  const int sum = read_bytes(spec) > size_of(spec.input) ? size_of(compute_type(spec)) : 0;
+  const int sum = adds_rows(spec) ? size_of(compute_type(spec)) : 0;
   return std::max(1, vector * std::max({read_bytes(spec), sum, weight}) / 4);
 }
 
@@ -33,14 +36,13 @@ inline int rows_of_lanes(const Plan& plan) {
   return plan.strategy == Strategy::staged_rows ? plan.group_rows : 1;
 }
 
-// Rows that begin anywhere are moved in vectors of at least a word. x and a residual may begin at different
-// places, and a thread adds them vector by vector.
+// Rows that begin anywhere are moved in vectors of at least a word. Rows that are added up, vector by vector,
+// may begin at different places.
 inline bool can_realign(int vector, const NormSpec& spec) {
-  return vector > 1 && vector * std::min(size_of(spec.input), size_of(spec.output)) >= 4 &&
-         spec.residual == Residual::none;
+  return vector > 1 && vector * std::min(size_of(spec.input), size_of(spec.output)) >= 4 && !adds_rows(spec);
 }
 
-// The columns that vectors must cover; the few others of a unaligned row come one by one.
+// The columns that vectors must cover; the few others of an unaligned row come one by one.
 inline std::int64_t covered(const Plan& plan, const NormSpec& spec) {
   const bool alone = plan.blocks_per_row == 1 && plan.strategy != Strategy::persistent_row;
   return plan_math::covered(spec.columns, plan.vector, plan.unaligned && alone);
@@ -147,10 +149,10 @@ inline std::int64_t held_registers(const Plan& plan, const NormSpec& spec) {
 inline int needed_registers(const Plan& plan, const NormSpec& spec) {
   if (plan.strategy == Strategy::persistent_row) return 128;
   const std::int64_t held = held_registers(plan, spec);
-  const bool residual = spec.residual != Residual::none;
+  const bool adds = adds_rows(spec);
   if (compute_type(spec) == DType::f64) {
     const int elements = plan.per_thread * plan.vector * rows_of_lanes(plan);
-    const bool shares_more = plan.blocks_per_row > 1 && (plan.unaligned || residual);
+    const bool shares_more = plan.blocks_per_row > 1 && (plan.unaligned || adds);
     // Without calls and conversions: 4096 columns in one block of 256 threads 0.86, in three 0.95.
     if (plan.strategy == Strategy::block_row && plan.blocks_per_row == 1 && !plan.unaligned &&
         plan.vector == 2 && same_dtypes(spec) &&
@@ -166,10 +168,11 @@ inline int needed_registers(const Plan& plan, const NormSpec& spec) {
   const bool converts = size_of(spec.input) == 2;
   const bool same = same_dtypes(spec);
   const bool split_row = plan.strategy == Strategy::split_row;
-  // Shared rows of other norms: 13 vectors of f32 of rmsnorm in a cluster, 7 with a residual over the grid.
-  if ((residual || spec.norm != Norm::layer) && plan.blocks_per_row > 1 && held > 48) return 168;
-  // x and a residual are asked for at once. A block of 1024 threads has no more than 64 registers for each.
-  if (residual && !same && plan.threads > 512 && held > 8) return 72;
+  // Shared rows of other specs: 13 vectors of f32 of rmsnorm in a cluster, 7 of a sum over the grid.
+  if ((adds || spec.norm != Norm::layer) && plan.blocks_per_row > 1 && held > 48) return 168;
+  // All that is added up is asked for at once. A block of 1024 threads has no more than 64 registers for
+  // each.
+  if (adds && !same && plan.threads > 512 && held > 8) return 72;
   if (split_row && plan.unaligned && held <= 8) return 80;
   if (split_row && (converts || plan.unaligned)) return 128;
   // Groups of rows take more.

@@ -13,8 +13,8 @@
 
 namespace normjit {
 
-// What the generic kernel takes of a spec at run time, as templates/generic.cu declares it. Other kernels
-// ignore it.
+// What the generic kernel takes of a spec at run time, as templates/schedule/generic.cu declares it. Other
+// kernels ignore it.
 struct RuntimeSpec {
   explicit RuntimeSpec(const NormSpec& spec) noexcept;
 

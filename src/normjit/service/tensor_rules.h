@@ -38,12 +38,13 @@ class TensorRules {
         [&](auto i) { log2_sizes_.of[i] = kLog2Sizes[static_cast<std::size_t>(kOperands[i].dtype(spec))]; });
   }
 
-  // Of the matrices that the spec has, with kContiguous filled in, and as if contiguous where there is one
-  // row.
+  // With kContiguous filled in, and as if contiguous where there is one row; 0 of what the spec does not
+  // have.
   Strides strides(const Tensors& t) const noexcept {
     Strides strides;
     for_each_operand([&](auto i) {
       if constexpr (kOperands[i].extent == Extent::matrix) {
+        strides.of[i] = 0;
         if (!has(operands_, i)) return;
         const std::int64_t outer = outer_of(t, kOperands[i]);
         strides.of[i] = t.rows == 1 || outer == kContiguous ? columns_ : outer;

@@ -61,15 +61,6 @@ inline constexpr OperandRow kOperands[] = {
      [](const NormSpec& s) noexcept { return s.statistics; }, Operand::rstd},
 };
 
-// Bytes of one column of a row in all matrices of a spec that are inputs, or outputs.
-inline int matrix_bytes(const NormSpec& spec, bool outputs) {
-  int bytes = 0;
-  for (const OperandRow& row : kOperands)
-    if (row.extent == Extent::matrix && row.output == outputs && row.present(spec))
-      bytes += size_of(row.dtype(spec));
-  return bytes;
-}
-
 inline constexpr std::size_t kOperandCount = std::size(kOperands);
 
 constexpr const OperandRow& row_of(Operand operand) { return kOperands[static_cast<std::size_t>(operand)]; }
@@ -97,6 +88,17 @@ template <class Each>
     (each(std::integral_constant<std::size_t, i>()), ...);
   }
   (std::make_index_sequence<kOperandCount>());
+}
+
+// Bytes of one column of a row in all matrices of a spec that are inputs, or outputs.
+inline int matrix_bytes(const NormSpec& spec, bool outputs) noexcept {
+  int bytes = 0;
+  for_each_operand([&](auto i) {
+    constexpr OperandRow kRow = kOperands[i];
+    if constexpr (kRow.extent == Extent::matrix)
+      if (kRow.output == outputs && kRow.present(spec)) bytes += size_of(kRow.dtype(spec));
+  });
+  return bytes;
 }
 
 // A set of operands: bit i is row i of the table.
