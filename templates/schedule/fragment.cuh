@@ -10,10 +10,12 @@ struct Fragment {
 template <hw::Cache kCache>
 NJ_DEVICE void load(Fragment& fragment, const Source& from, int lane, const Cut& cut) {
   load_vectors<kCache>(fragment.part, from, lane, cut);
+  if constexpr (!kHasResidual) {  // which is never cut, so that it has no edges
 #pragma unroll
-  for (int i = 0; i < kEdges; ++i)
-    if (edge_of(i, lane) < cut.edges())
-      fragment.edge[i] = hw::load<kCache, Input>(from.x + cut.edge(edge_of(i, lane)));
+    for (int i = 0; i < kEdges; ++i)
+      if (edge_of(i, lane) < cut.edges())
+        fragment.edge[i] = hw::load<kCache, Input>(from.x + cut.edge(edge_of(i, lane)));
+  }
 }
 
 // Writes the sum, where the spec wants it.
