@@ -193,8 +193,8 @@ TEST_F(RunOnHost, KeepsSourceAndLibraryForADebugger) {
   const std::string kept = directory_ / "for/gdb";
   const Json report = checked({"layernorm/cols=64/f32", "--rows", "2", "--keep", kept});
   EXPECT_EQ(report.at("kept_in"), kept);
-  const std::string plan = report.at("plan"), strategy = plan.substr(0, plan.find(' '));
-  EXPECT_THAT(contents(kept + "/kernels.cc"), HasSubstr("#line 1 \"" + strategy + ".cu\""));
+  const std::string plan = report.at("plan"), schedule = plan.substr(0, plan.find(' '));
+  EXPECT_THAT(contents(kept + "/kernels.cc"), HasSubstr("#line 1 \"schedule/" + schedule + ".cu\""));
   EXPECT_GT(std::filesystem::file_size(kept + "/kernels.so"), 0u);
 
   std::ofstream(directory_ / "file") << "not a directory";
@@ -213,13 +213,15 @@ TEST_F(RunOnHost, ACompilerThatFailsExitsWith1) {
 class RunOnHostWithoutABarrier : public RunOnHost {
  protected:
   void SetUp() override {
-    std::filesystem::copy(NORMJIT_SOURCE_DIR "/templates", templates());
-    std::string text = contents(templates() + "/block_row.cu");
+    std::filesystem::copy(NORMJIT_SOURCE_DIR "/templates", templates(),
+                          std::filesystem::copy_options::recursive);
+    const std::string file = templates() + "/schedule/block_row.cu";
+    std::string text = contents(file);
     const std::string barrier = "hw::block_barrier();";
     const std::size_t at = text.find(barrier);
     ASSERT_NE(at, std::string::npos);
     text.erase(at, barrier.size());
-    std::ofstream(templates() + "/block_row.cu") << text;
+    std::ofstream(file) << text;
     std::istringstream lines(text.substr(0, text.find("= merge_parts(")));
     reading_line_ = 0;
     for (std::string line; std::getline(lines, line);) ++reading_line_;
