@@ -24,7 +24,7 @@ std::uint64_t mixed_bits(std::uint64_t seed, std::uint64_t stream, std::uint64_t
   return z ^ z >> 31;
 }
 
-// The sum of four uniform numbers, unaligned and scaled to mean 0 and variance 1. Close enough to normal for
+// The sum of four uniform numbers, shifted and scaled to mean 0 and variance 1. Close enough to normal for
 // data, and integer arithmetic with one exact division makes it the same everywhere, which log and cos of
 // libm are not.
 double bell(std::uint64_t bits) {

@@ -172,6 +172,17 @@ void vary(NormSpec& spec, std::size_t turn) {
   spec.scale = turn / 6 % 2 == 0 ? 1 : 0.7;
 }
 
+// One of the shapes of a spec, which takes its turn, with the fields varied.
+Job varied_job(const NormSpec& spec, const std::vector<Shape>& shapes, std::size_t turn,
+               const DeviceProfile& device) {
+  const Shape& shape = shapes[turn % shapes.size()];
+  NormSpec varied = spec;
+  varied.columns = shape.columns;
+  vary(varied, turn);
+  varied.affine = spec.affine;  // on which the shapes depend
+  return {varied, shape.plan, device};
+}
+
 // One test for each known architecture, since together they take longest of all.
 class KernelsFor : public Kernels, public ::testing::WithParamInterface<DeviceProfile> {};
 
@@ -198,12 +209,7 @@ TEST_P(KernelsFor, EveryStrategyDTypeAndActivation) {
           continue;
         }
         const std::size_t turn = first_turn + jobs.size();
-        const Shape& shape = shapes[turn % shapes.size()];
-        NormSpec job = spec;
-        job.columns = shape.columns;
-        vary(job, turn);
-        job.affine = spec.affine;  // on which the shapes depend
-        jobs.push_back({job, shape.plan, device});
+        jobs.push_back(varied_job(spec, shapes, turn, device));
       }
     }
   expect_all_clean(jobs);
@@ -293,12 +299,7 @@ TEST_P(KernelsFor, EveryNormDTypeActivationAndAffine) {
         const Strategy strategy = kOfHeldRows[turn % std::size(kOfHeldRows)];
         const std::vector<Shape> shapes = fullest_shapes(shapes_of(spec, device, kFewSteps), strategy);
         ASSERT_FALSE(shapes.empty()) << name(strategy) << " is never chosen for " << to_text(spec);
-        const Shape& shape = shapes[turn % shapes.size()];
-        NormSpec job = spec;
-        job.columns = shape.columns;
-        vary(job, turn);
-        job.affine = spec.affine;  // on which the shapes depend
-        jobs.push_back({job, shape.plan, device});
+        jobs.push_back(varied_job(spec, shapes, turn, device));
       }
   expect_all_clean(jobs);
 }

@@ -18,6 +18,7 @@
 #include "tests/support/child.h"
 #include "tests/support/fake_machine.h"
 #include "tests/support/program.h"
+#include "tests/support/stateless_compiler.h"
 
 namespace normjit::testing {
 namespace {
@@ -146,20 +147,6 @@ TEST_F(HelpedPrebuild, AProgramOfAnotherVersionIsNotUsed) {
   EXPECT_EQ(program_.starts(), 2) << "once in each prebuild";
   EXPECT_THAT(warnings_, ElementsAre(HasSubstr("it is of another version")));
 }
-
-// What a fork cannot catch in the middle of anything that a child would miss.
-class StatelessCompiler final : public Compiler {
- public:
-  Result<Binary> compile(const Source& source, Arch arch) override {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // for further jobs to need a process
-    Binary binary;
-    binary.code = source.description;
-    binary.target = arch.name();
-    binary.toolchain = "none";
-    return binary;
-  }
-  Result<Facts> facts() override { return Facts{.path = "/fake/libnvrtc.so.13", .archs = {}}; }
-};
 
 // A prebuild of its own while its parent is in the middle of one, with processes of its own.
 TEST_F(HelpedPrebuild, EveryForkedChildHasItsOwn) {

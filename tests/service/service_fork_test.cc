@@ -9,6 +9,7 @@
 #include "normjit/service/single_flight.h"
 #include "tests/support/child.h"
 #include "tests/support/fake_machine.h"
+#include "tests/support/stateless_compiler.h"
 
 namespace normjit::testing {
 namespace {
@@ -17,20 +18,7 @@ constexpr int kChildren = 1000;
 constexpr std::size_t kChildrenAtOnce = 4;
 constexpr int kThreads = 8;
 
-// What a fork cannot catch in the middle of anything that a child would miss: neither has a lock.
-class StatelessCompiler final : public Compiler {
- public:
-  Result<Binary> compile(const Source& source, Arch arch) override {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // for a fork to catch the flight
-    Binary binary;
-    binary.code = source.description;
-    binary.target = arch.name();
-    binary.toolchain = "none";
-    return binary;
-  }
-  Result<Facts> facts() override { return Facts{}; }
-};
-
+// As StatelessCompiler.
 class StatelessDriver final : public Driver {
  public:
   Result<int> version() override { return 13000; }
