@@ -76,12 +76,12 @@ Tensors with_workspace(Tensors tensors, std::vector<std::byte>& workspace) {
 Arguments::Arguments(Problem& problem, const Plan& plan, std::size_t workspace_bytes)
     : workspace(workspace_bytes),
       spec(problem.spec),
-      block(kernel_operands(plan, problem.spec), with_workspace(tensors_of(problem), workspace),
-            strides_of(problem.spec, tensors_of(problem))) {
+      block(block_of(plan, problem.spec, with_workspace(tensors_of(problem), workspace))) {
   for (const OperandRow& row : kOperands) {
     const Matrix& matrix = problem[row.operand];
     if (!matrix.empty())
-      buffers.push_back({matrix.data(), matrix.bytes(), row.name, row.output, !row.output});
+      buffers.push_back({matrix.data(), matrix.bytes(), row.name, row.output, !row.output,
+                         /*early=*/row.extent == Extent::columns});
   }
   if (!workspace.empty()) buffers.push_back({workspace.data(), workspace.size(), "workspace", true, true});
 }
@@ -162,10 +162,9 @@ Execution HostExecutor::execute(Problem& problem) {
   const NormSpec& spec = problem.spec;
   const DeviceProfile& device = host_.device;
   const Tensors tensors = tensors_of(problem);
-  if (const Status status = check_tensors(spec, tensors); !status)
-    throw Exception({status.code, status.message()});
-  const Plan plan =
-      host_.plan.value_or(plan_for_host(spec, device, problem.rows, alignment_of(spec, tensors)));
+  const PackedTensors packed = pack(spec, tensors);
+  if (!packed.status) throw Exception({packed.status.code, packed.status.message()});
+  const Plan plan = host_.plan.value_or(plan_for_host(spec, device, problem.rows, packed.alignment));
   normjit::check(plan, spec, device).value();
 
   const bool checked = checks(problem);
@@ -196,20 +195,27 @@ Execution HostExecutor::execute(Problem& problem) {
   return execution;
 }
 
-// Each launch finds poisoned outputs and a zero workspace, so that it can be repeated alone.
+// Each launch finds poisoned outputs, and the workspace as the launch before has left it; from sm_90 on it
+// overlaps that one, so it may read nothing but parameters before it has waited. A kernel with a workspace is
+// launched twice at least.
 void HostExecutor::launch_all(Problem& problem, const Plan& plan, const simt::HostKernel& kernel,
                               Arguments& arguments, milliseconds time_limit, Emulation& emulation) const {
   std::optional<Outputs> first;
-  for (const std::uint64_t seed : host_.schedules) {
+  std::vector<std::uint64_t> seeds = host_.schedules;
+  if (!arguments.workspace.empty() && seeds.size() == 1) seeds.push_back(seeds.front());
+  const bool depends_on_earlier = !arguments.workspace.empty();
+  for (std::size_t i = 0; i < seeds.size(); ++i) {
+    const std::uint64_t seed = seeds[i];
+    const std::vector up_to_here(seeds.begin(), seeds.begin() + static_cast<std::ptrdiff_t>(i) + 1);
     for (const OperandRow& row : kOperands)
       if (row.output) problem[row.operand].poison();
-    std::fill(arguments.workspace.begin(), arguments.workspace.end(), std::byte{0});
     const Stopwatch time;
     std::optional<simt::Diagnosis> diagnosis;
     if (problem.rows > 0) {
       simt::Launch launch;
       launch.blocks = static_cast<std::uint32_t>(grid_blocks(plan, problem.spec, host_.device, problem.rows));
       launch.shape = launch_shape(plan, problem.spec);
+      launch.shape.overlap_previous = host_.device.arch.number >= 90;
       launch.arguments = arguments.pointers;
       launch.buffers = arguments.buffers;
       launch.seed = seed;
@@ -219,18 +225,19 @@ void HostExecutor::launch_all(Problem& problem, const Plan& plan, const simt::Ho
     emulation.launches.push_back({seed, to_text(simt::schedule_of(seed)), time.milliseconds()});
     if (diagnosis) {
       emulation.fault = concat({name(diagnosis->fault), ": ", diagnosis->message});
-      emulation.fault_seeds = {seed};
+      emulation.fault_seeds = depends_on_earlier ? up_to_here : std::vector{seed};
       return;
     }
     if (first) {
       if (const std::string where = first->difference(problem); !where.empty()) {
-        emulation.fault = concat({"the result depends on the order of the threads: with ",
-                                  emulation.launches.back().schedule, ", other bits than with ",
+        emulation.fault = concat({"the result depends on the order of the threads",
+                                  depends_on_earlier ? ", or on what a launch leaves in the workspace" : "",
+                                  ": with ", emulation.launches.back().schedule, ", other bits than with ",
                                   emulation.launches.front().schedule, ", first in ", where});
-        emulation.fault_seeds = {host_.schedules.front(), seed};
+        emulation.fault_seeds = depends_on_earlier ? up_to_here : std::vector{seeds.front(), seed};
         return;
       }
-    } else if (host_.schedules.size() > 1) {
+    } else if (seeds.size() > 1) {
       first.emplace(problem);
     }
   }

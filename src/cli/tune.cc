@@ -45,7 +45,7 @@ Case make_case(const NormSpec& spec, std::int64_t rows, const Gpu& gpu, const De
   report.rows = rows;
   report.device = gpu.name() + " (" + profile.text() + ")";
   report.regime = regime_of(rows, profile);
-  report.alignment = alignment_of(spec, tensors);
+  report.alignment = pack(spec, tensors).alignment;
   for (Candidate& candidate : candidates(spec, profile, report.regime, report.alignment)) {
     if (top > 0 && report.trials.size() == static_cast<std::size_t>(top)) break;
     report.trials.push_back(

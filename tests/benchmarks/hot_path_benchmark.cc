@@ -31,7 +31,7 @@
 #include "normjit/compiler/compiler.h"
 #include "normjit/driver/cuda_driver.h"
 #include "normjit/service.h"
-#include "normjit/service/operand_block.h"
+#include "normjit/service/packed_tensors.h"
 #include "tests/support/counting_cuda.h"
 
 namespace normjit::benchmarks {

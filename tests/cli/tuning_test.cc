@@ -108,7 +108,7 @@ TEST(RowsList, TheDefaultMakesXLargerThanCaches) {
 TEST(Workbench, ItsTensorsAreAsAlignedAsTheirRowsAllow) {
   const auto alignment = [](const NormSpec& spec, std::int64_t rows) {
     std::byte* const set = reinterpret_cast<std::byte*>(256);
-    return alignment_of(spec, tensors_of(spec, layout_of(spec, rows), rows, set));
+    return pack(spec, tensors_of(spec, layout_of(spec, rows), rows, set)).alignment;
   };
   EXPECT_EQ(alignment({.columns = 4096, .affine = Affine::weight_bias, .statistics = true}, 5),
             Alignment::eight);
@@ -121,11 +121,11 @@ TEST(Workbench, ItsTensorsAreThoseOfTheSpec) {
   std::byte* const set = reinterpret_cast<std::byte*>(4096);
   const NormSpec all{.columns = 65, .affine = Affine::weight_bias, .statistics = true};
   const Tensors tensors = tensors_of(all, layout_of(all, 3), 3, set);
-  EXPECT_TRUE(check_tensors(all, tensors).ok());
+  EXPECT_TRUE(pack(all, tensors).status.ok());
   EXPECT_EQ(tensors.rows, 3);
   EXPECT_EQ(tensors.x.pointer, set);
   const NormSpec plain{.columns = 65};
-  EXPECT_TRUE(check_tensors(plain, tensors_of(plain, layout_of(plain, 3), 3, set)).ok());
+  EXPECT_TRUE(pack(plain, tensors_of(plain, layout_of(plain, 3), 3, set)).status.ok());
 }
 
 TEST(Workbench, MoreRowsThanAnyGpuHoldsAreRefused) {

@@ -95,7 +95,7 @@ TEST_P(HugeRows, AreFoundAndComputed) {
                         .y = strided(y.at(0), huge.stride),
                         .rows = huge.rows,
                         .workspace = workspace.at(0)};
-  OperandBlock block(kernel_operands(plan, spec), tensors, strides_of(spec, tensors));
+  OperandBlock block = block_of(plan, spec, tensors);
   RuntimeSpec runtime_spec(spec);
   void* arguments[] = {&block, &runtime_spec};
   const auto wrong = simt::run(

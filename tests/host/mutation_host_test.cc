@@ -489,7 +489,7 @@ std::optional<std::string> wrong_number(const Number& number, const KernelCase& 
   Tensors tensors{.rows = 1};
   set(tensors, row_of(Operand::x), &from);
   set(tensors, row_of(Operand::y), &to);
-  OperandBlock block(kernel_operands(c.plan, c.spec), tensors, strides_of(c.spec, tensors));
+  OperandBlock block = block_of(c.plan, c.spec, tensors);
   void* arguments[] = {&block};
   simt::Launch launch;
   launch.shape.threads = 32;

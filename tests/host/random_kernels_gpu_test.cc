@@ -114,7 +114,7 @@ class RandomKernelsGpu : public GpuTest {
     must(CUDA(cuCtxSynchronize)(), "the upload");
     Tensors tensors = on_gpu.tensors();
     tensors.workspace = workspace.data();
-    OperandBlock block(kernel_operands(c.plan, c.spec), tensors, strides_of(c.spec, tensors));
+    OperandBlock block = block_of(c.plan, c.spec, tensors);
     RuntimeSpec runtime_spec(c.spec);
     void* arguments[] = {&block, &runtime_spec};
     const GpuStream stream;

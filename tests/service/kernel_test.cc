@@ -147,8 +147,7 @@ TEST_F(KernelTest, NodeOffsetsSayWhereTheBlockHasAPointer) {
        {prepare(kAll), prepare(kAll, {.plan = generic_plan()}), prepare({.columns = 64})}) {
     SCOPED_TRACE(to_text(kernel.plan()));
     const Tensors tensors = tensors_of(kernel.spec(), 77);
-    const OperandBlock passed(kernel.prepared().launcher.operands, tensors,
-                              strides_of(kernel.spec(), tensors));
+    const OperandBlock passed = block_of(kernel.plan(), kernel.spec(), tensors);
     for (const OperandRow& row : kOperands) {
       const auto offset = kernel.node_offset(row.operand);
       if (!row.present(kernel.spec())) {
@@ -477,15 +476,14 @@ TEST_F(KernelTest, CheckFindsAnOutputInTheWorkspace) {
 // What comes with a residual: rules, block and overlaps, by the table alone.
 TEST_F(KernelTest, ASumMayBeItsResidual) {
   constexpr NormSpec kAdd{.columns = kColumns, .residual = Residual::before, .sum = true};
-  const TensorRules rules(kAdd);
   Tensors tensors{.x = memory(1), .y = memory(2), .rows = 4, .residual = memory(3), .sum = memory(3)};
-  const auto code = [&] { return code_name(rules.check(tensors, rules.strides(tensors)).code); };
+  const auto code = [&] { return code_name(pack(kAdd, tensors).status.code); };
   EXPECT_EQ(code(), "Ok");
   tensors.sum.outer = kColumns + 4;
   EXPECT_EQ(code(), "Overlap");
   tensors.residual.outer = kColumns + 4;
   EXPECT_EQ(code(), "Ok");
-  const OperandBlock block(operands_of(kAdd), tensors, rules.strides(tensors));
+  const OperandBlock block = pack(kAdd, tensors).block;
   EXPECT_EQ(
       std::vector<std::uint64_t>(block.words, block.words + OperandBlock::bytes_of(operands_of(kAdd)) / 8),
       words({4, nullptr, memory(1), kColumns, memory(3), kColumns + 4, memory(2), kColumns, memory(3),
@@ -498,10 +496,10 @@ TEST_F(KernelTest, ASumMayBeItsResidual) {
   EXPECT_EQ(code(), "NullPointer");
   tensors.sum = memory(5);
   tensors.residual = memory(4, 4);
-  EXPECT_EQ(rules.alignment(tensors, rules.strides(tensors)), Alignment::one);
+  EXPECT_EQ(pack(kAdd, tensors).alignment, Alignment::one);
   tensors.residual = memory(4);
   tensors.sum = memory(5, 8);
-  EXPECT_EQ(rules.alignment(tensors, rules.strides(tensors)), Alignment::two);
+  EXPECT_EQ(pack(kAdd, tensors).alignment, Alignment::two);
 }
 
 TEST(KernelLifetime, OutlivesServiceAndDriver) {

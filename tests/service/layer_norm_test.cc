@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "normjit/service.h"
-#include "normjit/service/operand_block.h"
+#include "normjit/service/packed_tensors.h"
 #include "tests/support/fake_machine.h"
 
 namespace normjit::testing {

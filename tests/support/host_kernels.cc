@@ -63,8 +63,13 @@ void fill_rows(const KernelCase& c, cli::Matrix& matrix, std::uint64_t seed) {
   Random random(seed);
   cli::Matrix row(c.spec.input, 1, c.spec.columns);
   for (std::int64_t i = 0; i < c.rows; ++i) {
-    const Distribution d = distribution(kind_of_row(c, random), c.spec, random);
-    cli::fill_random(row, seed, {kRowStream + static_cast<std::uint64_t>(i), d.mean, d.deviation});
+    const InputKind kind = kind_of_row(c, random);
+    const Distribution d = distribution(kind, c.spec, random);
+    cli::fill_random(row, seed,
+                     {.stream = kRowStream + static_cast<std::uint64_t>(i),
+                      .mean = d.mean,
+                      .deviation = d.deviation,
+                      .trend = kind == InputKind::unit ? 4.0 : 0});
     std::memcpy(matrix.row(i), row.data(), row.bytes());
   }
 }
@@ -198,7 +203,7 @@ std::optional<std::string> Launcher::run(const simt::HostKernel& kernel, std::ui
   if (const std::size_t bytes = workspace_bytes(c.plan, c.spec, c.device); bytes > 0)
     buffers.push_back({workspace_.memory.data(), bytes, "workspace", true, true});
   if (workspace_.memory.bytes() > 0) tensors.workspace = workspace_.memory.data();
-  OperandBlock block(kernel_operands(c.plan, c.spec), tensors, strides_of(c.spec, tensors));
+  OperandBlock block = block_of(c.plan, c.spec, tensors);
   RuntimeSpec spec(c.spec);
   void* arguments[] = {&block, &spec};
 

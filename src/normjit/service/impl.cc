@@ -101,18 +101,16 @@ Result<Service::Impl::Device> Service::Impl::device(int ordinal) {
 }
 
 const Launcher* Service::Impl::ready_kernel(const NormSpec& given, const Tensors& tensors,
-                                            Strides& strides) const noexcept {
+                                            PackedTensors& packed) const noexcept {
   if (!is_valid(given) || tensors.rows == 0) return nullptr;
   const NormSpec spec = canonical(given);
-  const TensorRules rules(spec);
-  strides = rules.strides(tensors);
-  if (!rules.check(tensors, strides)) return nullptr;
+  TensorRules(spec).pack(tensors, packed);
+  if (!packed.status) return nullptr;
   const auto [device, profile] = driver->current();
   if (profile == nullptr) return nullptr;
-  const Alignment alignment = rules.alignment(tensors, strides);
   const KernelTable::Record* found = by_use_.find(
-      UseKey({spec, device, regime_of(tensors.rows, *profile), alignment, tensors.workspace != nullptr}));
-  if (found == nullptr || !found->is_sound() || !found->launcher.admit(tensors, alignment)) return nullptr;
+      UseKey({spec, device, regime_of(tensors.rows, *profile), packed.alignment, packed.has_workspace()}));
+  if (found == nullptr || !found->is_sound() || !found->launcher.admit(packed)) return nullptr;
   return &found->launcher;
 }
 
@@ -120,13 +118,10 @@ Result<Service::Impl::Asked> Service::Impl::use_of(const NormSpec& spec, const T
   const auto current = device();
   if (!current) return current.error();
   const auto& [device, profile] = *current;
-  const TensorRules rules(spec);
-  const Strides strides = rules.strides(tensors);
-  Status status = rules.check(tensors, strides);
-  const Alignment alignment = rules.alignment(tensors, strides);
-  if (status && alignment == Alignment{0}) status = {Code::Misaligned};
-  if (!status) return Error{status.code, concat({to_text(spec), ": ", status.message()})};
-  return Asked{{spec, device, regime_of(tensors.rows, profile), alignment, tensors.workspace != nullptr},
+  const PackedTensors packed = pack(spec, tensors);
+  if (!packed.status)
+    return Error{packed.status.code, concat({to_text(spec), ": ", packed.status.message()})};
+  return Asked{{spec, device, regime_of(tensors.rows, profile), packed.alignment, packed.has_workspace()},
                profile};
 }
 

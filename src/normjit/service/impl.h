@@ -47,7 +47,8 @@ class [[gnu::visibility("hidden")]] Service::Impl {
   // The hot path. The kernel that serves these tensors on the current context's device, if it is in memory,
   // admits the tensors, and has been launched with pointers that were checked. Null in all other cases,
   // wrong arguments included: first_launch() finds out. Lives as long as this object. Takes no lock.
-  const Launcher* ready_kernel(const NormSpec& spec, const Tensors& tensors, Strides& strides) const noexcept;
+  const Launcher* ready_kernel(const NormSpec& spec, const Tensors& tensors, PackedTensors& packed)
+      const noexcept;
 
   // Launches where ready_kernel() is null: valid spec, at least one row. As Service::layer_norm.
   Result<void> first_launch(const NormSpec& spec, const Tensors& tensors, Stream stream,

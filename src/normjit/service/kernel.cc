@@ -6,20 +6,6 @@
 #include "normjit/service/prepared.h"
 
 namespace normjit {
-Strides strides_of(const NormSpec& spec, const Tensors& tensors) noexcept {
-  return TensorRules(spec).strides(tensors);
-}
-
-Status check_tensors(const NormSpec& spec, const Tensors& tensors) noexcept {
-  const TensorRules rules(spec);
-  return rules.check(tensors, rules.strides(tensors));
-}
-
-Alignment alignment_of(const NormSpec& spec, const Tensors& tensors) noexcept {
-  const TensorRules rules(spec);
-  return rules.alignment(tensors, rules.strides(tensors));
-}
-
 RuntimeSpec::RuntimeSpec(const NormSpec& spec) noexcept
     : epsilon(spec.epsilon),
       scale(spec.scale),
@@ -32,14 +18,15 @@ RuntimeSpec::RuntimeSpec(const NormSpec& spec) noexcept
 Status Kernel::launch(const Tensors& t, Stream stream, const LaunchOptions& options) const noexcept {
   if (!prepared_) return {Code::EmptyKernel};
   const Prepared& p = *prepared_;
-  const Strides strides = p.rules.strides(t);
-  if (const Status status = p.rules.check(t, strides); !status || t.rows == 0) return status;
-  if (const Status status = p.launcher.admit(t, p.rules.alignment(t, strides)); !status) return status;
+  PackedTensors packed;
+  p.rules.pack(t, packed);
+  if (!packed.status || t.rows == 0) return packed.status;
+  if (const Status status = p.launcher.admit(packed); !status) return status;
   if (p.launcher.is_fallback) {
     if (!options.miss_in_capture && p.driver->is_capturing(stream)) return {Code::NotReady};
     p.meter->fallback_launch();
   }
-  return p.launcher.launch(t, strides, stream, options);
+  return p.launcher.launch(packed, stream, options);
 }
 
 namespace {
@@ -61,7 +48,7 @@ struct Part {
 };
 
 // Of an operand that the spec has, in a launch of at least one row.
-Part part_of(const OperandRow& row, const Kernel::Prepared& p, const Tensors& t, const Strides& strides) {
+Part part_of(const OperandRow& row, const Kernel::Prepared& p, const Tensors& t) {
   const int log2_size = p.rules.log2_size(row.operand);
   Part part{.operand = row.operand,
             .in_place = row.in_place,
@@ -70,7 +57,7 @@ Part part_of(const OperandRow& row, const Kernel::Prepared& p, const Tensors& t,
             .row_bytes = elements_of(row, p.spec, row.extent == Extent::matrix ? 1 : t.rows) << log2_size};
   if (row.extent == Extent::matrix) {
     part.rows = t.rows;
-    part.stride = strides[row.operand] << log2_size;
+    part.stride = p.rules.stride_of(t, row) << log2_size;
   }
   return part;
 }
@@ -103,17 +90,17 @@ Result<void> Kernel::check(const Tensors& t) const {
   const auto failed = [](Code code, std::string_view what) { return Error{code, std::string(what)}; };
   if (!prepared_) return failed(Code::EmptyKernel, Status{Code::EmptyKernel}.message());
   const Prepared& p = *prepared_;
-  const Strides strides = p.rules.strides(t);
-  Status status = p.rules.check(t, strides);
-  if (status && t.rows == 0) return {};
-  if (status) status = p.launcher.admit(t, p.rules.alignment(t, strides));
+  PackedTensors packed;
+  p.rules.pack(t, packed);
+  if (packed.status && t.rows == 0) return {};
+  const Status status = packed.status ? p.launcher.admit(packed) : packed.status;
   if (!status)
     return failed(status.code, concat({status.message(), " The kernel is ", to_text(p.plan),
                                        "; its workspace has ", shortest(p.workspace_bytes), " bytes."}));
 
   std::vector<Part> parts;
   for (std::size_t i = 0; i < kOperandCount; ++i) {
-    if (has(p.rules.operands(), i)) parts.push_back(part_of(kOperands[i], p, t, strides));
+    if (has(p.rules.operands(), i)) parts.push_back(part_of(kOperands[i], p, t));
   }
   if (p.workspace_bytes != 0) {
     parts.push_back({.operand = Operand::workspace,
@@ -157,7 +144,7 @@ Result<std::size_t> Kernel::node_offset(Operand operand) const {
   if (!there)
     return Error{Code::UnexpectedPointer,
                  concat({"this kernel, of ", to_text(p.spec), ", has no ", name(operand)})};
-  return OperandBlock::offset_of(operand, p.launcher.operands);
+  return OperandBlock::offset_of(operand, kernel_operands(p.plan, p.spec));
 }
 
 namespace {

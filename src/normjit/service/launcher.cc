@@ -7,10 +7,6 @@ namespace {
 constexpr int kInvalidDevice = 101;  // CUDA_ERROR_INVALID_DEVICE, as LoadedKernel::launch says
 }  // namespace
 
-OperandSet kernel_operands(const Plan& plan, const NormSpec& spec) noexcept {
-  return plan.strategy == Strategy::generic ? kAllOperands : operands_of(spec);
-}
-
 LaunchShape launch_shape(const Plan& plan, const NormSpec& spec) noexcept {
   return {.threads = plan.threads,
           .dynamic_shared_bytes = shared_bytes(plan, spec),
@@ -26,15 +22,17 @@ Launcher::Launcher(const Plan& plan, const NormSpec& spec, const DeviceProfile& 
       can_overlap(device.arch.number >= 90),
       needs_workspace(workspace_bytes(plan, spec, device) != 0),
       shares_rows(plan.exchange != Exchange::none),
-      operands(kernel_operands(plan, spec)) {}
+      takes_all(plan.strategy == Strategy::generic) {}
 
-Status Launcher::launch(const Tensors& tensors, const Strides& strides, Stream stream,
+Status Launcher::launch(const PackedTensors& tensors, Stream stream,
                         const LaunchOptions& options) const noexcept {
-  OperandBlock block(operands, tensors, strides);
-  void* arguments[] = {&block, const_cast<RuntimeSpec*>(runtime_spec)};
+  OperandBlock all;
+  if (takes_all) all = tensors.block.of_all(tensors.operands);
+  const OperandBlock& block = takes_all ? all : tensors.block;
+  void* arguments[] = {const_cast<OperandBlock*>(&block), const_cast<RuntimeSpec*>(runtime_spec)};
   LaunchShape now = shape;
   now.overlap_previous = options.overlap_previous && can_overlap;
-  const int result = loaded->launch(grid.blocks(tensors.rows), now, stream, arguments);
+  const int result = loaded->launch(grid.blocks(tensors.rows()), now, stream, arguments);
   if (result == 0) return {};
   if (shares_rows && refuses_to_run_together(result)) return {Code::NotResident, result};
   return {result == kInvalidDevice ? Code::WrongDevice : code_of(result), result};

@@ -9,7 +9,7 @@
 #include "normjit/service.h"
 #include "normjit/service/launcher.h"
 #include "normjit/service/meter.h"
-#include "normjit/service/tensor_rules.h"
+#include "normjit/service/packed_tensors.h"
 
 namespace normjit {
 
@@ -56,10 +56,5 @@ struct alignas(64) Kernel::Prepared {
     launcher.runtime_spec = &runtime_spec;
   }
 };
-
-// TensorRules of a spec, for one question.
-Strides strides_of(const NormSpec& spec, const Tensors& tensors) noexcept;
-Status check_tensors(const NormSpec& spec, const Tensors& tensors) noexcept;
-Alignment alignment_of(const NormSpec& spec, const Tensors& tensors) noexcept;
 
 }  // namespace normjit

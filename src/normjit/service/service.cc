@@ -72,10 +72,10 @@ Result<Kernel> Service::prepare(const NormSpec& spec, const PrepareOptions& opti
 
 Result<void> Service::norm(const NormSpec& spec, const Tensors& tensors, Stream stream,
                            const LaunchOptions& options) {
-  Strides strides;
-  if (const Launcher* ready = impl_->ready_kernel(spec, tensors, strides)) {
+  PackedTensors packed;
+  if (const Launcher* ready = impl_->ready_kernel(spec, tensors, packed)) {
     impl_->meter->hit();
-    const Status status = ready->launch(tensors, strides, stream, options);
+    const Status status = ready->launch(packed, stream, options);
     if (status) return {};
     return impl_->after_launch(status, canonical(spec), tensors, stream, options);
   }

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "normjit/spec.h"
+#include "normjit/spec/valid.h"
 #include "normjit/tensors.h"
 
 namespace normjit {
@@ -35,11 +36,15 @@ struct OperandRow {
   Operand in_place;  // an output may be this input itself, row by row; itself: none
 };
 
+// `present` of an operand that every spec has.
+constexpr bool always(const NormSpec&) noexcept { return true; }
+// compute_type(), inline.
+inline DType accumulator(const NormSpec& s) noexcept { return is_wide(s) ? DType::f64 : DType::f32; }
+
 // In the order in which kernels take them; each row stands at its operand's number.
 inline constexpr OperandRow kOperands[] = {
     {Operand::x, "x", false, Extent::matrix, offsetof(Tensors, x), "Input",
-     [](const NormSpec& s) noexcept { return s.input; }, [](const NormSpec&) noexcept { return true; },
-     Operand::x},
+     [](const NormSpec& s) noexcept { return s.input; }, &always, Operand::x},
     {Operand::residual, "residual", false, Extent::matrix, offsetof(Tensors, residual), "Residual",
      [](const NormSpec& s) noexcept { return s.input; },
      [](const NormSpec& s) noexcept { return s.residual != Residual::none; }, Operand::residual},
@@ -50,14 +55,13 @@ inline constexpr OperandRow kOperands[] = {
      [](const NormSpec& s) noexcept { return s.weight; },
      [](const NormSpec& s) noexcept { return s.affine == Affine::weight_bias; }, Operand::bias},
     {Operand::y, "y", true, Extent::matrix, offsetof(Tensors, y), "Output",
-     [](const NormSpec& s) noexcept { return s.output; }, [](const NormSpec&) noexcept { return true; },
-     Operand::x},
+     [](const NormSpec& s) noexcept { return s.output; }, &always, Operand::x},
     {Operand::sum, "sum", true, Extent::matrix, offsetof(Tensors, sum), "Residual",
      [](const NormSpec& s) noexcept { return s.input; }, [](const NormSpec& s) noexcept { return s.sum; },
      Operand::residual},
-    {Operand::mean, "mean", true, Extent::rows, offsetof(Tensors, mean), "Acc", &compute_type,
+    {Operand::mean, "mean", true, Extent::rows, offsetof(Tensors, mean), "Acc", &accumulator,
      [](const NormSpec& s) noexcept { return s.statistics && s.norm == Norm::layer; }, Operand::mean},
-    {Operand::rstd, "rstd", true, Extent::rows, offsetof(Tensors, rstd), "Acc", &compute_type,
+    {Operand::rstd, "rstd", true, Extent::rows, offsetof(Tensors, rstd), "Acc", &accumulator,
      [](const NormSpec& s) noexcept { return s.statistics; }, Operand::rstd},
 };
 

@@ -1,6 +1,6 @@
 // What a launch packs is what the kernel's text declares: struct Operands of the rendered spec.cuh, word for
 // word.
-#include "normjit/service/operand_block.h"
+#include "normjit/service/packed_tensors.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -67,15 +67,13 @@ TEST(OperandBlock, AKernelDeclaresWhatItsSpecHas) {
 // A number for each member, which a launch finds in Tensors and strides.
 struct Numbered {
   Tensors tensors{.rows = 1001, .workspace = reinterpret_cast<void*>(std::uintptr_t{1002})};
-  Strides strides{};
   std::map<std::string, std::uint64_t> of{{"rows", 1001}, {"workspace", 1002}};
 
   explicit Numbered(OperandSet operands) {
     for (std::size_t i = 0; i < kOperandCount; ++i) {
       const OperandRow& row = kOperands[i];
-      const std::uint64_t pointer = has(operands, i) ? 2000 + i : 0, stride = 3000 + i;
-      set(tensors, row, reinterpret_cast<const void*>(pointer));
-      strides[row.operand] = static_cast<std::int64_t>(stride);
+      const std::uint64_t pointer = has(operands, i) ? 2000 + i : 0, stride = has(operands, i) ? 3000 + i : 0;
+      set(tensors, row, reinterpret_cast<const void*>(pointer), static_cast<std::int64_t>(stride));
       of[std::string(row.name)] = pointer;
       of[concat({row.name, "_stride"})] = stride;
     }
@@ -86,7 +84,7 @@ void expect_the_block_is_the_struct(const NormSpec& spec, const Plan& plan) {
   SCOPED_TRACE(concat({to_text(spec), " as ", name(plan.strategy)}));
   const OperandSet in_kernel = kernel_operands(plan, spec);
   const Numbered numbered(operands_of(spec));
-  const OperandBlock block(in_kernel, numbered.tensors, numbered.strides);
+  const OperandBlock block = block_of(plan, spec, numbered.tensors);
   const std::vector<std::string> declared = members(spec, plan);
   ASSERT_EQ(OperandBlock::bytes_of(in_kernel), 8 * declared.size());
   for (std::size_t i = 0; i < declared.size(); ++i) {
