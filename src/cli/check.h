@@ -31,9 +31,11 @@ struct Deviation {
 // The comparison of one output tensor.
 struct Comparison {
   std::int64_t values = 0;  // compared
-  std::int64_t wrong = 0;   // beyond their tolerance; a NaN where a number is expected counts, and vice versa
-  Deviation largest;        // the largest absolute error; the first of equal ones
-  Deviation first_wrong;    // in reading order
+  // Beyond their tolerance; NaN where a number is expected counts, as do a number where NaN is expected, and
+  // anything but the same infinity where one is.
+  std::int64_t wrong = 0;
+  Deviation largest;      // the largest absolute error; the first of equal ones
+  Deviation first_wrong;  // in reading order
 };
 
 struct CheckReport {

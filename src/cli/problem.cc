@@ -34,6 +34,26 @@ double bell(std::uint64_t bits) {
   return static_cast<double>(sum - 2 * 0xffff) / 65536 * kRootThree;
 }
 
+// What the trend adds to an element, in deviations.
+class Trend {
+ public:
+  Trend(std::uint64_t seed, const Distribution& distribution, std::int64_t row, std::int64_t columns)
+      : columns_(columns) {
+    if (distribution.trend == 0) return;
+    // Of a counter from the far end: no element has its bits.
+    const std::uint64_t kind = mixed_bits(seed, distribution.stream, ~static_cast<std::uint64_t>(row)) >> 62;
+    slope_ = kind == 1 ? distribution.trend / static_cast<double>(columns) : 0;
+    step_ = kind == 2 ? distribution.trend : 0;
+  }
+  double at(std::int64_t column) const {
+    return slope_ * static_cast<double>(column) + (column >= columns_ - columns_ / 8 ? step_ : 0);
+  }
+
+ private:
+  std::int64_t columns_;
+  double slope_ = 0, step_ = 0;
+};
+
 // Whether the elements from the first of row 0 to the last of the last row, in bytes, fit in 63 bits.
 bool fits(std::int64_t rows, std::int64_t columns, std::int64_t stride, DType dtype) {
   const __int128 bytes =
@@ -112,45 +132,52 @@ Result<Problem> make_problem(const NormSpec& spec, std::int64_t rows, const RowS
 Distribution distribution_of(Operand input) noexcept {
   switch (input) {
     case Operand::x:
-      return {.stream = 1, .mean = 0.25, .deviation = 1};
+      return {.stream = 1, .mean = 0.25, .deviation = 1, .trend = 4};
     case Operand::weight:
       return {.stream = 2, .mean = 1, .deviation = 0.25};
     case Operand::bias:
       return {.stream = 3, .mean = 0, .deviation = 0.25};
     default:
-      return {.stream = 4 + static_cast<std::uint64_t>(input), .mean = 0, .deviation = 1};
+      return {.stream = 4 + static_cast<std::uint64_t>(input), .mean = 0, .deviation = 1, .trend = 4};
   }
 }
 
-void fill_random(Matrix& matrix, std::uint64_t seed, const Distribution& distribution) {
-  const auto [stream, mean, deviation] = distribution;
-  // Overlapping rows are filled as the one long row that they are in memory.
-  const bool overlap = matrix.row_stride() < matrix.columns();
-  const std::int64_t rows = matrix.empty() ? 0 : overlap ? 1 : matrix.rows();
-  const std::int64_t columns = overlap ? matrix.elements() : matrix.columns();
-  if (matrix.row_stride() > matrix.columns()) matrix.poison();
+void fill_random(Matrix& matrix, std::uint64_t seed, const Distribution& given) {
+  if (matrix.empty()) return;
+  Distribution distribution = given;
+  std::int64_t rows = matrix.rows(), columns = matrix.columns();
+  if (matrix.row_stride() < columns) {  // filled as the one long row that they are in memory
+    rows = 1;
+    columns = matrix.elements();
+    distribution.trend = 0;
+  }
+  if (matrix.row_stride() > columns) matrix.poison();
 
-  const auto fill = [&](std::int64_t first, std::int64_t count) {
+  // Elements of one row, which begins at the element `origin`.
+  const auto fill = [&](std::int64_t row, std::int64_t origin, std::int64_t begin, std::int64_t end) {
     constexpr std::int64_t kBatch = 256;
     double values[kBatch];
-    for (std::int64_t done = 0; done < count; done += kBatch) {
-      const std::int64_t batch = std::min(kBatch, count - done);
+    const Trend trend(seed, distribution, row, columns);
+    for (; begin < end; begin += kBatch) {
+      const std::int64_t batch = std::min(kBatch, end - begin);
       for (std::int64_t i = 0; i < batch; ++i) {
-        values[i] =
-            mean + deviation * bell(mixed_bits(seed, stream, static_cast<std::uint64_t>(first + done + i)));
+        const auto position = static_cast<std::uint64_t>(origin + begin + i);
+        values[i] = distribution.mean +
+                    distribution.deviation *
+                        (bell(mixed_bits(seed, distribution.stream, position)) + trend.at(begin + i));
       }
-      store(matrix.dtype(), matrix.data(), first + done, batch, values);
+      store(matrix.dtype(), matrix.data(), origin + begin, batch, values);
     }
   };
-  if (rows <= 1 || matrix.row_stride() == columns) {
-    parallel_for(rows * columns, kPiece,
-                 [&](std::int64_t begin, std::int64_t end) { fill(begin, end - begin); });
-  } else {
-    parallel_for(rows, std::max<std::int64_t>(1, kPiece / columns),
-                 [&](std::int64_t begin, std::int64_t end) {
-                   for (std::int64_t row = begin; row < end; ++row) fill(row * matrix.row_stride(), columns);
-                 });
-  }
+  // Short rows are shared out as a whole, and each long one in pieces.
+  const std::int64_t pieces = (columns + kPiece - 1) / kPiece;
+  parallel_for(rows * pieces, std::max<std::int64_t>(1, kPiece / columns),
+               [&](std::int64_t first, std::int64_t last) {
+                 for (std::int64_t i = first; i < last; ++i) {
+                   const std::int64_t row = i / pieces, begin = i % pieces * kPiece;
+                   fill(row, row * matrix.row_stride(), begin, std::min(columns, begin + kPiece));
+                 }
+               });
 }
 
 void fill(Problem& problem, std::uint64_t seed, OperandSet from_elsewhere) {

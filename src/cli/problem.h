@@ -70,16 +70,20 @@ struct RowStrides : PerOperand<std::int64_t> {
 // BadStride.
 Result<Problem> make_problem(const NormSpec& spec, std::int64_t rows, const RowStrides& strides = {});
 
-// How the random numbers of an input are distributed, and their stream of the seed.
+// How the random numbers of an input are distributed, and their stream of the seed. With a trend, a quarter
+// of the rows has a slope of so many deviations from its first to its last element, and in another quarter
+// the last eighth of the row lies so many deviations higher: parts of a row then differ in mean, as a wrong
+// merge of their statistics needs to be seen.
 struct Distribution {
   std::uint64_t stream;
   double mean, deviation;
+  double trend = 0;
 };
 Distribution distribution_of(Operand input) noexcept;
 
-// Fills a matrix with bell-shaped random numbers of this mean and deviation. The numbers depend on nothing
-// but seed, stream and position, on every machine and for any number of threads. Gaps between rows are
-// poisoned.
+// Fills a matrix with bell-shaped random numbers of this distribution; overlapping rows have no trend. The
+// numbers depend on nothing but seed, stream and position, on every machine and for any number of threads.
+// Gaps between rows are poisoned.
 void fill_random(Matrix& matrix, std::uint64_t seed, const Distribution& distribution);
 
 // Random inputs but those that come from elsewhere, each from its own stream of the seed. Poisoned outputs.

@@ -85,7 +85,8 @@ void Execution::on_signal(int signal, const void* address, const void* pc) {
 }
 
 void Execution::note_signal() {
-  const auto [signal, address, pc] = signal_;
+  const int signal = signal_.number;
+  const void *const address = signal_.address, *const pc = signal_.pc;
   const auto found = [&](Fault fault, std::string_view what) {
     // + 1, since place_of expects a return address.
     note(fault, concat({"{0}: ", running_name(), what}), {static_cast<const char*>(pc) + 1});

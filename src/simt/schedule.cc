@@ -8,9 +8,11 @@ Schedule schedule_of(std::uint64_t seed) noexcept {
   Schedule schedule{.seed = seed};
   if (seed == 0) return schedule;
   constexpr int kMostResident = 4;
-  schedule.order = seed % 2 == 1 ? Schedule::Order::warp_ahead : Schedule::Order::any_lane;
-  schedule.backwards = seed / 2 % 2 == 1;
-  schedule.resident_blocks = static_cast<int>(seed / 4 % kMostResident) + 1;
+  // Seeds 1, 2 and 3 already have both orders, and several blocks at a time.
+  const bool flip = seed / kMostResident % 2 == 1;
+  schedule.order = (seed % 2 == 1) != flip ? Schedule::Order::warp_ahead : Schedule::Order::any_lane;
+  schedule.backwards = (seed / 2 % 2 == 1) != (seed / 8 % 2 == 1);
+  schedule.resident_blocks = static_cast<int>(seed % kMostResident) + 1;
   return schedule;
 }
 

@@ -19,8 +19,9 @@ struct Schedule {
   std::uint64_t seed = 0;   // of its random choices
 };
 
-// Seed 0 is in order, one block after the other. Every other seed stands for one fixed schedule of a random
-// kind. The same seed gives the same run, whatever the machine.
+// Seed 0 is in order, one block after the other. Every other seed stands for one fixed schedule: 1, 2 and 3
+// run 2, 3 and 4 blocks at a time, which a race between blocks needs to be seen. The same seed gives the same
+// run on every machine.
 Schedule schedule_of(std::uint64_t seed) noexcept;
 
 // "schedule 7: one warp ahead, blocks backwards, 2 blocks at a time"
