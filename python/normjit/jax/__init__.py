@@ -11,7 +11,13 @@ import functools
 import operator
 from collections.abc import Sequence
 
-import jax
+try:
+    import jax
+except ModuleNotFoundError as _missing:
+    if _missing.name != "jax":
+        raise
+    raise ModuleNotFoundError("normjit.jax needs JAX 0.6 or newer: pip install 'normjit[jax]'",
+                              name="jax") from None
 import jax.numpy as jnp
 
 from normjit.jax._operator import ACTIVATIONS, Problem, normalize
