@@ -25,7 +25,8 @@ build_tool() {
   # A build folder that has the tests keeps them.
   [[ -f $build/CMakeCache.txt ]] || options=(-DNORMJIT_BUILD_TESTS=OFF)
   configure "$build" "${options[@]}"
-  cmake --build "$build" --parallel "$(nproc)" --target normjit_tool
+  # All that cmake --install takes.
+  cmake --build "$build" --parallel "$(nproc)" --target normjit_tool normjit normjit_static normjit_compile
 }
 
 # Exit code 3 means that there is no GPU; other faults show in the runs.
@@ -55,7 +56,7 @@ manifest=cache/manifests/reference.json
 step "1/6 Setting up this machine"
 set_up tool
 
-step "2/6 Building the tool in build/"
+step "2/6 Building the libraries and the tool in build/"
 build_tool
 
 step "3/6 What normjit finds here"
