@@ -192,6 +192,9 @@ Slowdown slowdown_of(const Plan& plan, const PlanUse& use) {
   const NormSpec& spec = use.spec;
   if (plan.strategy == Strategy::staged_rows) return slowdown_of_tiles(plan, spec);
   const bool in_double = compute_type(spec) == DType::f64, in_16_bits = size_of(spec.input) == 2;
+  const auto by_type = [&](double in_16, double in_32, double in_64) {
+    return in_double ? in_64 : in_16_bits ? in_16 : in_32;
+  };
   const double columns = static_cast<double>(spec.columns);
   const double span = static_cast<double>(columns_per_block(plan));
   const int weight = spec.affine == Affine::none ? 0 : size_of(spec.weight);
@@ -234,10 +237,7 @@ Slowdown slowdown_of(const Plan& plan, const PlanUse& use) {
     s.add(use.device.sm_count / (parallel_rows * plan.blocks_per_row) - 1, "some multiprocessors are idle");
     if (chunks < 6 && shared_row) s.add(kShortPart * (6 - chunks), "blocks have little of each row");
     if (plan.unaligned)
-      s.add(in_double    ? kScalarsInDouble
-            : in_16_bits ? kScalarsOf16Bits
-                         : kScalars,
-            "single elements are read from the ring");
+      s.add(by_type(kScalarsOf16Bits, kScalars, kScalarsInDouble), "single elements are read from the ring");
     else if (in_double)
       s.add(kPersistentInDouble, "it computes in f64");
     if (plan.unaligned && !keeps_affine(plan, spec))
@@ -277,10 +277,7 @@ Slowdown slowdown_of(const Plan& plan, const PlanUse& use) {
   }
   if (plan.exchange == Exchange::cluster)
     s.add(kCluster * kClusterBytes / (span * size_of(spec.input)) +
-              kClusterSize * std::log2(plan.blocks_per_row) +
-              (in_double    ? kClusterInDouble
-               : in_16_bits ? kClusterOf16Bits
-                            : 0),
+              kClusterSize * std::log2(plan.blocks_per_row) + by_type(kClusterOf16Bits, 0, kClusterInDouble),
           "the blocks of a cluster start and wait together");
   if (plan.exchange == Exchange::grid)
     s.add(kGridExchange + 0.02 * std::log2(plan.blocks_per_row),

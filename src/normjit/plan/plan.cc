@@ -182,11 +182,7 @@ std::int64_t columns_per_block(const Plan& plan) noexcept {
 }
 
 Grid grid_of(const Plan& plan, const NormSpec& spec, const DeviceProfile& device) noexcept {
-  const auto grid = [](std::int64_t rows_per_part, std::int64_t max_parts, std::int64_t blocks_per_part,
-                       std::int64_t max_blocks) {
-    const auto narrow = [](std::int64_t count) { return static_cast<std::uint32_t>(count); };
-    return Grid{narrow(rows_per_part), narrow(max_parts), narrow(blocks_per_part), narrow(max_blocks)};
-  };
+  const auto grid = [](auto... members) { return Grid{static_cast<std::uint32_t>(members)...}; };
   if (plan.strategy == Strategy::generic) {
     const bool row_per_warp = spec.columns <= columns_per_block(plan);
     return grid(row_per_warp ? plan.threads / kWarp : 1, kMaxInt, 1, kMaxInt);
