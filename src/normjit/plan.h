@@ -1,8 +1,8 @@
 // How to compute a spec on a device: the choice of kernel and its compile-time shape.
 //
-// choose() is a pure function. Everything that a plan depends on besides spec and device comes from two small
-// closed sets, RowsRegime and Alignment, so the plans of a spec on a device are a closed set too (plans()):
-// once they are built, no row count, pointer or stride can ask for another kernel.
+// choose() is a pure function of the spec, the device and two small enumerations, RowsRegime and Alignment.
+// So the plans of a spec on a device are a closed set (plans()): once they are built, no row count, pointer
+// or stride needs another kernel.
 #pragma once
 
 #include <cstddef>
@@ -18,54 +18,54 @@ namespace normjit {
 
 // How the work of a row is spread. Each is one kernel template of the same name.
 enum class Strategy : std::uint8_t {
-  warp_rows,    // some lanes of a warp share a row, many rows a block
-  staged_rows,  // so too, of rows that begin anywhere: a warp's rows pass through shared memory as one piece
-  block_row,    // a block, or several, hold a row in registers
-  persistent_row,  // blocks that stay pass row after row through a ring in shared memory (sm_90)
-  split_row,  // a row is cut into chunks over many blocks: statistics first, then a second read applies them
-  generic,  // one kernel for all layer norms of a compute type, which learns at run time which; never chosen
+  warp_rows,       // a warp, or a part of one, holds a row in registers; a block has many rows
+  staged_rows,     // the same for rows at any address: the rows of a warp pass through shared memory together
+  block_row,       // a block, or several, hold a row in registers
+  persistent_row,  // persistent blocks stream rows through a ring of chunks in shared memory (sm_90)
+  split_row,       // many blocks share a row chunk by chunk, and read x twice: to reduce, then to normalize
+  generic,         // one kernel for all layer norms of a compute type, told which at run time; never chosen
 };
 NORMJIT_API std::string_view name(Strategy) noexcept;
 
-// How the blocks that share a row tell each other its statistics.
+// How the blocks that share a row exchange their partial statistics.
 enum class Exchange : std::uint8_t {
   none,     // one block has the whole row
-  cluster,  // through each other's shared memory (sm_90); the hardware runs a cluster's blocks together
-  grid,     // through memory; all blocks of the launch must be resident together
+  cluster,  // through distributed shared memory (sm_90); the hardware runs the blocks of a cluster together
+  grid,     // through global memory; all blocks of the launch must be resident at once
 };
 NORMJIT_API std::string_view name(Exchange) noexcept;
 
-// Whether the rows alone fill the device: up to a sixteenth as many rows as it has multiprocessors, fewer
-// than it has, or more. A kernel is right for any number of rows; the regime makes it fast.
+// How many rows a launch has for each multiprocessor: up to 1/16 (lone), less than 1 (few), or more (many).
+// A kernel is correct for any number of rows; it is fast in its regime.
 enum class RowsRegime : std::uint8_t { lone, few, many };
 inline constexpr RowsRegime kRowsRegimes[] = {RowsRegime::lone, RowsRegime::few, RowsRegime::many};
 NORMJIT_API std::string_view name(RowsRegime) noexcept;
 NORMJIT_API RowsRegime regime_of(std::int64_t rows, const DeviceProfile& device) noexcept;
 
-// How many consecutive elements every tensor of a launch allows in one access: 1, 2, 4 or 8. A tensor allows
-// n when its base and row stride are multiples of min(16, n * element size) bytes.
+// How many consecutive elements one access can move in every tensor of a launch: 1, 2, 4 or 8. A tensor
+// allows n when its base and row stride are multiples of min(16, n * element size) bytes.
 enum class Alignment : std::uint8_t { one = 1, two = 2, four = 4, eight = 8 };
 inline constexpr Alignment kAlignments[] = {Alignment::one, Alignment::two, Alignment::four,
                                             Alignment::eight};
-// The alignment of a tensor of this dtype whose address and row stride, or'ed together, have these bytes;
-// Alignment{0} where not even a single element is aligned.
+// The alignment of a tensor, from its address or'ed with its row stride in bytes. Alignment{0}: not even
+// single elements are aligned.
 NORMJIT_API Alignment alignment_of(std::uint64_t address_and_stride_bytes, DType dtype) noexcept;
 
-// That of contiguous tensors whose addresses are multiples of 16 bytes.
+// The alignment of contiguous tensors whose addresses are multiples of 16 bytes.
 NORMJIT_API Alignment contiguous_alignment(const NormSpec& spec) noexcept;
 
 struct Plan {
   Strategy strategy = Strategy::block_row;
-  int threads = 0;          // a block
+  int threads = 0;          // of a block
   int threads_per_row = 0;  // threads that share a row, or a chunk of one
-  int vector = 0;           // elements an access; divides the columns
-  int per_thread = 0;       // vectors of a row (or chunk) that a thread holds
-  int group_rows = 1;       // split_row, staged_rows: rows that read the weights together
+  int vector = 0;           // elements per access; divides the columns unless rows are unaligned
+  int per_thread = 0;       // vectors of a row (or chunk) per thread
+  int group_rows = 1;       // split_row, staged_rows: rows for which weights are read once
   int blocks_per_sm = 1;    // blocks that must fit on one multiprocessor at once (bounds the registers)
-  int blocks_per_row = 1;   // blocks that share a row, each with a slice of its columns
+  int blocks_per_row = 1;   // blocks that share a row, each with a part of its columns
   Exchange exchange = Exchange::none;
-  bool unaligned = false;  // rows may begin at any element: accesses stay wide, and are unaligned into place
-  int stages = 0;          // persistent_row: chunks that the ring in shared memory has room for
+  bool unaligned = false;  // rows may begin at any element: wide accesses, realigned through shared memory
+  int stages = 0;          // persistent_row: chunks that fit in the ring in shared memory
 
   friend bool operator==(const Plan&, const Plan&) = default;
 };
@@ -73,26 +73,27 @@ struct Plan {
 // One line: "warp_rows threads=256 threads_per_row=16 vector=4 per_thread=1 group_rows=1 blocks_per_sm=1",
 // and, where they are not the default, "blocks_per_row=8 exchange=cluster", "unaligned=1" and "stages=28".
 NORMJIT_API std::string to_text(const Plan& plan);
-// Reads such a line; fields that are left out have their defaults. BadArgument.
+// Reads such a line; missing fields have their defaults. BadArgument.
 NORMJIT_API Result<Plan> parse_plan(std::string_view text);
 
-// The plan of the generic kernel, which is legal on every device for every layer norm of x alone.
-// Correct, and slower than the others; needs no workspace and no alignment beyond an element's.
+// The plan of the generic kernel, which is legal on every device for every layer norm without a residual.
+// Slower than the others; needs no workspace, and tensors aligned to their elements only.
 NORMJIT_API Plan generic_plan() noexcept;
-// The stand-in under which the generic kernel that serves a spec is generated, compiled and cached: one for
-// each compute type.
+// The spec under which the generic kernel that serves `spec` is generated, compiled and cached: one for each
+// compute type.
 NORMJIT_API NormSpec generic_spec(const NormSpec& spec) noexcept;
-// The spec for which the kernel of a plan is generated: generic_spec of a generic plan, else canonical(spec).
+// The spec for which the kernel of a plan is generated: generic_spec of a generic plan, else
+// canonical(spec).
 NORMJIT_API NormSpec source_spec(const Plan& plan, const NormSpec& spec) noexcept;
 
-// A plan with what it would cost.
+// A plan with its cost.
 struct Candidate {
   Plan plan;
-  double cost = 0;  // estimated time for a typical number of rows, relative to a copy of as many bytes
+  double cost = 0;  // estimated time for a typical number of rows, relative to a copy of the same bytes
   std::string why;  // what costs most
 };
 
-// Every plan worth a thought for this use of a valid spec, the best first. Never empty.
+// Every plan that the planner considers for this use of a valid spec, the cheapest first. Never empty.
 NORMJIT_API std::vector<Candidate> candidates(const NormSpec& spec, const DeviceProfile& device,
                                               RowsRegime regime, Alignment alignment);
 
@@ -100,32 +101,34 @@ NORMJIT_API std::vector<Candidate> candidates(const NormSpec& spec, const Device
 NORMJIT_API Plan choose(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
                         Alignment alignment) noexcept;
 
-// The plan of the same use whose blocks need not be resident together, for devices that have no room for
-// them. Wide rows of other specs may have none: then a plan that check() refuses, and says why.
+// The plan of the same use whose blocks need not be resident at once, for devices that have no room for
+// them. Long rows of specs that split_row does not compute may have none; check() refuses the plan that is
+// then returned, and says why.
 NORMJIT_API Plan fallback(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
                           Alignment alignment) noexcept;
 
-// Every plan that choose() can return for this spec and device, and its fallback where blocks share a row,
-// without repetition.
+// Every plan that choose() can return for this spec and device, and its fallback where blocks share a row.
+// Each is listed once.
 NORMJIT_API std::vector<Plan> plans(const NormSpec& spec, const DeviceProfile& device);
 
-// Ok, or IllegalPlan with the limit that is broken.
+// Ok, or IllegalPlan with the first limit that the plan breaks.
 NORMJIT_API Result<void> check(const Plan& plan, const NormSpec& spec, const DeviceProfile& device);
 
-// Facts of a plan that the launch needs.
-NORMJIT_API std::int64_t rows_per_block(
-    const Plan& plan) noexcept;  // packed and staged rows: rows a block works on
-// lanes * vector * per_thread. Of a generic plan: what a warp measures at a time; a warp has a row of up to
-// so many columns, and a block a longer one.
+// What the launch needs to know of a plan.
+
+// Rows that a block works on at once: of warp_rows and staged_rows many, else 1.
+NORMJIT_API std::int64_t rows_per_block(const Plan& plan) noexcept;
+// threads_per_row * vector * per_thread. In a generic plan a warp has a row of up to this many columns, and
+// a block a longer one.
 NORMJIT_API std::int64_t columns_per_block(const Plan& plan) noexcept;
-// Blocks to launch for so many rows (> 0) on this device; at most 2^31 - 1. The kernels loop over what is
-// left.
+// Blocks to launch for this many rows (> 0) on this device; at most 2^31 - 1. The kernels loop over the
+// other rows.
 NORMJIT_API std::int64_t grid_blocks(const Plan& plan, const NormSpec& spec, const DeviceProfile& device,
                                      std::int64_t rows) noexcept;
-// The architecture to compile for: persistent_row needs the architecture-specific target, as sm_90a; generic
-// takes the oldest one whose cubins run on this, so that few of them serve all.
+// The architecture to compile for: persistent_row needs an architecture-specific target such as sm_90a;
+// generic takes the oldest architecture whose cubins run on this one, so that few cubins serve all.
 NORMJIT_API Arch target_of(const Plan& plan, Arch arch) noexcept;
-// Bytes of dynamic shared memory of a block.
+// Bytes of dynamic shared memory per block.
 NORMJIT_API int shared_bytes(const Plan& plan, const NormSpec& spec) noexcept;
 // Bytes of workspace for a launch of any number of rows; 0 for plans that need none.
 NORMJIT_API std::size_t workspace_bytes(const Plan& plan, const NormSpec& spec,

@@ -75,7 +75,7 @@ std::vector<Shape> fullest_shapes(const std::vector<Shape>& shapes, Strategy str
     const auto same = std::find_if(fullest.begin(), fullest.end(),
                                    [&](const Shape& s) { return form_of(s.plan) == form_of(shape.plan); });
     const auto held = [](const Plan& p) {
-      return std::pair(p.per_thread * rows_of_lanes(p), p.threads * p.blocks_per_sm);
+      return std::pair(p.per_thread * rows_per_thread(p), p.threads * p.blocks_per_sm);
     };
     if (same == fullest.end()) {
       fullest.push_back(shape);

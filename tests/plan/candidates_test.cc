@@ -1,4 +1,5 @@
-// What the planner promises for every spec, whatever its costs are, and the few choices that it is made for.
+// Properties of the planner that hold for every spec whatever the costs are, and the choices that matter
+// most.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -72,7 +73,7 @@ TEST(Candidates, AreLegalRankedAndExplained) {
       });
 }
 
-// Accesses that are not unaligned stand where the alignment allows them; unaligned ones are as wide as any.
+// Aligned plans keep to the alignment of the tensors; accesses of unaligned plans have the full width.
 TEST(Candidates, NoAccessIsWiderThanTheTensorsAllow) {
   for_random_uses(
       1'000, [](const NormSpec& spec, const DeviceProfile& device, RowsRegime regime, Alignment alignment) {
@@ -90,7 +91,7 @@ TEST(Candidates, NoAccessIsWiderThanTheTensorsAllow) {
       });
 }
 
-// Into registers; the ring takes wider vectors of x, where it is narrower than y.
+// persistent_row alone may: it reads wider vectors of x where x is narrower than y.
 TEST(Candidates, AlignedRowsAreNotUnaligned) {
   for_random_uses(
       1'000, [](NormSpec spec, const DeviceProfile& device, RowsRegime regime, Alignment alignment) {
@@ -103,8 +104,8 @@ TEST(Candidates, AlignedRowsAreNotUnaligned) {
       });
 }
 
-// Where the memory is busy, so that the width of an access counts. Of longer rows, which a block shares,
-// single elements may cost less than the detour through shared memory.
+// With many rows the memory is busy, and the width of an access counts. In longer rows single elements may
+// cost less than realigning them in shared memory.
 TEST(Choose, ManyShortRowsThatBeginAnywhereAreMovedInWideAccesses) {
   for (const DeviceProfile& device : DeviceProfile::known())
     for (const DType dtype : {DType::f16, DType::bf16})
@@ -162,8 +163,8 @@ Tensor random_tensor(Random& random, DType dtype, std::int64_t columns) {
   return {dtype, elements(34) * size, stride * size};
 }
 
-// After a prebuild nothing can miss: whatever the rows, pointers and strides, the launch asks for a plan of
-// the closed set; and that plan's accesses are aligned in every row, unless it shifts them itself.
+// After a prebuild nothing can miss: whatever the rows, pointers and strides are, the launch needs a plan of
+// the closed set. The accesses of that plan are aligned in every row, unless the plan is for unaligned rows.
 TEST(Plans, EveryLaunchFindsItsOwn) {
   for_random_specs(1'000, [](const NormSpec& spec, const DeviceProfile& device, Random& random) {
     const std::vector<Plan> all = plans(spec, device);
@@ -216,7 +217,7 @@ TEST(Choose, IgnoresWhatDoesNotShapeTheKernel) {
   });
 }
 
-// ---- The choices that the planner is made for
+// ---- The choices that matter most ----
 
 TEST(Choose, GiganticRowsStreamThroughTheWholeDeviceWhereTheHardwareCan) {
   const NormSpec spec{.columns = 4194304, .affine = Affine::weight_bias};

@@ -53,15 +53,15 @@ std::vector<Broken> broken_shapes() {
       {"vector must be", [](Plan& p) { p.vector = 16; }},
       {"per_thread must be", [](Plan& p) { p.per_thread = 0; }},
       {"per_thread must be", [](Plan& p) { p.per_thread = -1; }},
-      {"registers a thread at least", [](Plan& p) { p.per_thread = 1000; }},
-      {"registers a thread at least", [](Plan& p) { p.per_thread = kMaxInt; }},
-      {"registers a thread at least", [](Plan& p) { p.per_thread = 1 << 30; }},
+      {"registers per thread", [](Plan& p) { p.per_thread = 1000; }},
+      {"registers per thread", [](Plan& p) { p.per_thread = kMaxInt; }},
+      {"registers per thread", [](Plan& p) { p.per_thread = 1 << 30; }},
       {"group_rows must be", [](Plan& p) { p.group_rows = 0; }},
       {"group_rows must be", [](Plan& p) { p.group_rows = -4; }},
       {"group_rows must be", [](Plan& p) { p.group_rows = 6; }},
-      {"blocks_per_sm", [](Plan& p) { p.blocks_per_sm = 0; }},
-      {"blocks_per_sm", [](Plan& p) { p.blocks_per_sm = 33; }},
-      {"blocks_per_sm", [](Plan& p) { p.blocks_per_sm = kMaxInt; }},
+      {"blocks_per_sm must be", [](Plan& p) { p.blocks_per_sm = 0; }},
+      {"blocks_per_sm must be", [](Plan& p) { p.blocks_per_sm = 33; }},
+      {"too much for a block or for blocks_per_sm blocks", [](Plan& p) { p.blocks_per_sm = kMaxInt; }},
   };
 }
 
@@ -71,12 +71,12 @@ TEST(Check, RefusesBrokenWarpRows) {
       .strategy = Strategy::warp_rows, .threads = 256, .threads_per_row = 16, .vector = 4, .per_thread = 1};
   expect_refused(spec, plan, broken_shapes());
   expect_refused(spec, plan,
-                 {{"lanes must be a power of two", [](Plan& p) { p.threads_per_row = 0; }},
-                  {"lanes must be a power of two", [](Plan& p) { p.threads_per_row = -16; }},
-                  {"lanes must be a power of two", [](Plan& p) { p.threads_per_row = 24; }},
-                  {"lanes must be a power of two", [](Plan& p) { p.threads_per_row = 64; }},
-                  {"do not cover the row", [](Plan& p) { p.threads_per_row = 8; }},
-                  {"do not cover the row", [](Plan& p) { p.vector = 2; }}});
+                 {{"threads_per_row must be a power of two", [](Plan& p) { p.threads_per_row = 0; }},
+                  {"threads_per_row must be a power of two", [](Plan& p) { p.threads_per_row = -16; }},
+                  {"threads_per_row must be a power of two", [](Plan& p) { p.threads_per_row = 24; }},
+                  {"threads_per_row must be a power of two", [](Plan& p) { p.threads_per_row = 64; }},
+                  {"must cover the columns", [](Plan& p) { p.threads_per_row = 8; }},
+                  {"must cover the columns", [](Plan& p) { p.vector = 2; }}});
 }
 
 TEST(Check, RefusesBrokenBlockRow) {
@@ -85,11 +85,11 @@ TEST(Check, RefusesBrokenBlockRow) {
       .strategy = Strategy::block_row, .threads = 256, .threads_per_row = 256, .vector = 4, .per_thread = 4};
   expect_refused(spec, plan, broken_shapes());
   expect_refused(spec, plan,
-                 {{"lanes must equal threads", [](Plan& p) { p.threads_per_row = 32; }},
-                  {"lanes must equal threads", [](Plan& p) { p.threads_per_row = 0; }},
+                 {{"threads_per_row equal to threads", [](Plan& p) { p.threads_per_row = 32; }},
+                  {"threads_per_row equal to threads", [](Plan& p) { p.threads_per_row = 0; }},
                   {"power of two", [](Plan& p) { p.threads = p.threads_per_row = 384; }},
-                  {"do not cover the row", [](Plan& p) { p.per_thread = 3; }},
-                  {"do not cover the row", [](Plan& p) { p.threads = p.threads_per_row = 128; }}});
+                  {"must cover the columns", [](Plan& p) { p.per_thread = 3; }},
+                  {"must cover the columns", [](Plan& p) { p.threads = p.threads_per_row = 128; }}});
 }
 
 TEST(Check, RefusesBrokenSplitRow) {
@@ -103,29 +103,30 @@ TEST(Check, RefusesBrokenSplitRow) {
                   .blocks_per_sm = 2};
   expect_refused(spec, plan, broken_shapes());
   expect_refused(spec, plan,
-                 {{"lanes must equal threads", [](Plan& p) { p.threads_per_row = 128; }},
+                 {{"threads_per_row equal to threads", [](Plan& p) { p.threads_per_row = 128; }},
                   {"power of two", [](Plan& p) { p.threads = p.threads_per_row = 96; }}});
 }
 
-TEST(Check, RefusesBrokenSlicesOfBlockRows) {
+TEST(Check, RefusesBrokenBlocksPerRow) {
   const NormSpec spec{.columns = 65536};
   const Plan plan{Strategy::block_row, 512, 512, 4, 4, 1, 1, 8, Exchange::cluster};
   expect_refused(spec, plan, broken_shapes());
-  expect_refused(spec, plan,
-                 {{"slices of a row need an exchange", [](Plan& p) { p.blocks_per_row = 1; }},
-                  {"slices of a row need an exchange", [](Plan& p) { p.blocks_per_row = 0; }},
-                  {"slices of a row need an exchange", [](Plan& p) { p.blocks_per_row = -8; }},
-                  {"slices of a row need an exchange", [](Plan& p) { p.exchange = Exchange::none; }},
-                  {"do not cover the row", [](Plan& p) { p.blocks_per_row = 4; }},
-                  {"2, 4 or 8 blocks", [](Plan& p) { p.blocks_per_row = 3; }},
-                  {"2, 4 or 8 blocks", [](Plan& p) { p.blocks_per_row = 16; }},
-                  {"only persistent rows have a ring", [](Plan& p) { p.stages = 2; }},
-                  {"unknown strategy or exchange", [](Plan& p) { p.exchange = Exchange{9}; }}});
+  expect_refused(
+      spec, plan,
+      {{"blocks_per_row must be 1 without an exchange", [](Plan& p) { p.blocks_per_row = 1; }},
+       {"blocks_per_row must be 1 without an exchange", [](Plan& p) { p.blocks_per_row = 0; }},
+       {"blocks_per_row must be 1 without an exchange", [](Plan& p) { p.blocks_per_row = -8; }},
+       {"blocks_per_row must be 1 without an exchange", [](Plan& p) { p.exchange = Exchange::none; }},
+       {"must cover the columns", [](Plan& p) { p.blocks_per_row = 4; }},
+       {"must be 2, 4 or 8", [](Plan& p) { p.blocks_per_row = 3; }},
+       {"must be 2, 4 or 8", [](Plan& p) { p.blocks_per_row = 16; }},
+       {"only persistent_row has a ring", [](Plan& p) { p.stages = 2; }},
+       {"unknown strategy or exchange", [](Plan& p) { p.exchange = Exchange{9}; }}});
   expect_refused({.columns = 65536}, {Strategy::split_row, 256, 256, 4, 4, 1, 2},
-                 {{"only resident and persistent rows are shared",
+                 {{"only block_row and persistent_row can have blocks_per_row above 1",
                    [](Plan& p) { p.blocks_per_row = 2, p.exchange = Exchange::cluster; }}});
   expect_refused({.columns = 64}, {Strategy::warp_rows, 128, 16, 4, 1, 1, 1},
-                 {{"only resident and persistent rows are shared",
+                 {{"only block_row and persistent_row can have blocks_per_row above 1",
                    [](Plan& p) { p.blocks_per_row = 2, p.exchange = Exchange::grid; }}});
 }
 
@@ -141,11 +142,11 @@ TEST(Check, ClustersNeedTheirArchitecture) {
   }
 }
 
-TEST(Check, SlicesThatMeetOverTheGridMustBeResidentTogether) {
+TEST(Check, BlocksThatExchangeOverTheGridMustBeResidentAtOnce) {
   const NormSpec spec{.columns = 1 << 20};
   const Plan plan{Strategy::block_row, 256, 256, 4, 8, 1, 1, 132, Exchange::grid};
   expect_refused(spec, plan,
-                 {{"133 slices of a row must be resident together; the device has room for 132 blocks",
+                 {{"133 blocks of a row must be resident at once; the device has room for 132",
                    [](Plan& p) { p.blocks_per_row = 133; }}});
   DeviceProfile small = h200();
   small.sm_count = 66;
@@ -155,16 +156,16 @@ TEST(Check, SlicesThatMeetOverTheGridMustBeResidentTogether) {
   EXPECT_TRUE(check(twice, spec, small).ok()) << check(twice, spec, small).error().message;
 }
 
-TEST(Check, RefusesMoreBlocksThanHavePlacesForTheirPosts) {
+TEST(Check, RefusesMoreBlocksThanTheWorkspaceHasSlotsFor) {
   const NormSpec spec{.columns = 1 << 20};
   const Plan plan{Strategy::block_row, 256, 256, 4, 8, 1, 2, 128, Exchange::grid};
   DeviceProfile device = h200();
-  device.sm_count = 1024;  // 2048 blocks of two places each
+  device.sm_count = 1024;  // 2048 blocks of two slots each
   EXPECT_TRUE(check(plan, spec, device).ok()) << check(plan, spec, device).error().message;
   device.sm_count = 1025;
   const auto refused = check(plan, spec, device);
   ASSERT_EQ(refused.code(), Code::IllegalPlan);
-  EXPECT_THAT(refused.error().message, HasSubstr("more than 4096 posts"));
+  EXPECT_THAT(refused.error().message, HasSubstr("more than the 4096 slots"));
 }
 
 TEST(Check, RefusesBrokenPersistentRow) {
@@ -173,27 +174,27 @@ TEST(Check, RefusesBrokenPersistentRow) {
   expect_refused(
       spec, plan,
       {{"threads must be", [](Plan& p) { p.threads = 384; }},
-       {"one block of 512 threads", [](Plan& p) { p.threads_per_row = 512; }},
-       {"one block of 512 threads", [](Plan& p) { p.threads = 256; }},
-       {"one block of 512 threads", [](Plan& p) { p.threads = 1024, p.threads_per_row = 512; }},
-       {"one block of 512 threads", [](Plan& p) { p.blocks_per_sm = 0; }},
-       {"one block of 512 threads", [](Plan& p) { p.blocks_per_sm = 2; }},
-       {"read in 16 bytes", [](Plan& p) { p.vector = 2, p.per_thread = 4; }},
+       {"needs threads=512", [](Plan& p) { p.threads_per_row = 512; }},
+       {"needs threads=512", [](Plan& p) { p.threads = 256; }},
+       {"needs threads=512", [](Plan& p) { p.threads = 1024, p.threads_per_row = 512; }},
+       {"needs threads=512", [](Plan& p) { p.blocks_per_sm = 0; }},
+       {"needs threads=512", [](Plan& p) { p.blocks_per_sm = 2; }},
+       {"vector of 16 bytes of x", [](Plan& p) { p.vector = 2, p.per_thread = 4; }},
        {"vector must be", [](Plan& p) { p.vector = 3; }},
        {"per_thread must be", [](Plan& p) { p.per_thread = 0; }},
        {"group_rows must be", [](Plan& p) { p.group_rows = 0; }},
-       {"exchange through memory", [](Plan& p) { p.blocks_per_row = 8, p.exchange = Exchange::cluster; }},
-       {"2 chunks at least", [](Plan& p) { p.stages = 1; }},
-       {"2 chunks at least", [](Plan& p) { p.stages = 0; }},
-       {"2 chunks at least", [](Plan& p) { p.stages = -4; }},
-       {"does not fit in the ring", [](Plan& p) { p.stages = 15; }},
-       {"does not fit in the ring", [](Plan& p) { p.blocks_per_row = 64; }},
+       {"needs exchange=grid", [](Plan& p) { p.blocks_per_row = 8, p.exchange = Exchange::cluster; }},
+       {"stages must be at least 2", [](Plan& p) { p.stages = 1; }},
+       {"stages must be at least 2", [](Plan& p) { p.stages = 0; }},
+       {"stages must be at least 2", [](Plan& p) { p.stages = -4; }},
+       {"stages must be at least the number of chunks", [](Plan& p) { p.stages = 15; }},
+       {"stages must be at least the number of chunks", [](Plan& p) { p.blocks_per_row = 64; }},
        {"bytes of shared memory", [](Plan& p) { p.stages = 29; }},
-       {"slices of a row need an exchange", [](Plan& p) { p.exchange = Exchange::none; }}});
+       {"blocks_per_row must be 1 without an exchange", [](Plan& p) { p.exchange = Exchange::none; }}});
   const auto refused = check({Strategy::persistent_row, 512, 256, 4, 2, 1, 1, 1, Exchange::none, true, 4},
                              {.columns = 7}, *DeviceProfile::of(Arch{90}));
   ASSERT_EQ(refused.code(), Code::IllegalPlan);
-  EXPECT_THAT(refused.error().message, HasSubstr("less than two accesses"));
+  EXPECT_THAT(refused.error().message, HasSubstr("at least 2 * vector columns"));
   // However far beyond, also where 32 bits do not hold the bytes.
   expect_refused({.columns = 8192},
                  {Strategy::persistent_row, 512, 256, 4, 2, 1, 1, 1, Exchange::none, false, 4},
@@ -202,7 +203,7 @@ TEST(Check, RefusesBrokenPersistentRow) {
                   {"bytes of shared memory", [](Plan& p) { p.stages = p.per_thread = kMaxInt; }}});
   expect_refused({.columns = 16384},
                  {Strategy::persistent_row, 512, 256, 4, 2, 1, 1, 8, Exchange::grid, false, 8},
-                 {{"every slice must have a chunk", [](Plan& p) { p.blocks_per_row = 9; }}});
+                 {{"at most the number of chunks of a row", [](Plan& p) { p.blocks_per_row = 9; }}});
   for (const DeviceProfile& device : DeviceProfile::known())
     if (device.arch.number < 90) {
       const auto refused =
@@ -217,17 +218,17 @@ TEST(Check, RefusesWhatCannotBeUnaligned) {
   const NormSpec spec = canonical({.columns = 4097, .input = DType::f16});
   Plan plan{Strategy::block_row, 256, 256, 8, 2, 1, 1, 1, Exchange::none, true};
   expect_refused(spec, plan,
-                 {{"can be unaligned", [](Plan& p) { p.vector = 1, p.per_thread = 17; }},
+                 {{"unaligned rows need", [](Plan& p) { p.vector = 1, p.per_thread = 17; }},
                   {"divide the columns", [](Plan& p) { p.unaligned = false; }},
-                  {"do not cover the row", [](Plan& p) { p.per_thread = 1; }}});
+                  {"must cover the columns", [](Plan& p) { p.per_thread = 1; }}});
   EXPECT_EQ(check({Strategy::warp_rows, 64, 4, 4, 3, 1, 1, 1, Exchange::none, true},
                   canonical({.columns = 33}), h200())
                 .code(),
             Code::IllegalPlan)
-      << "tiles are for that";
+      << "staged_rows is for that";
   expect_refused(canonical({.columns = 4097}),
                  {Strategy::block_row, 256, 256, 4, 4, 1, 1, 1, Exchange::none, true},
-                 {{"can be unaligned", [](Plan& p) { p.vector = 8, p.per_thread = 2; }}});
+                 {{"unaligned rows need", [](Plan& p) { p.vector = 8, p.per_thread = 2; }}});
   // 128 KiB of shared memory, which not every multiprocessor has.
   const NormSpec long_rows = canonical({.columns = 65537, .input = DType::f16});
   plan = {Strategy::block_row, 1024, 1024, 8, 8, 1, 1, 1, Exchange::none, true};
@@ -235,17 +236,17 @@ TEST(Check, RefusesWhatCannotBeUnaligned) {
   const DeviceProfile l4 = DeviceProfile::of({.number = 89}).value();
   const auto refused = check(plan, long_rows, l4);
   ASSERT_EQ(refused.code(), Code::IllegalPlan);
-  EXPECT_THAT(refused.error().message, HasSubstr("bytes of shared memory each"));
+  EXPECT_THAT(refused.error().message, HasSubstr("bytes of shared memory, too much for a block"));
 }
 
-TEST(Check, RefusesTilesOfMoreThanTheirKernelHas) {
+TEST(Check, RefusesBrokenStagedRows) {
   const NormSpec spec = canonical({.columns = 40, .input = DType::f16, .output = DType::f32});
   expect_refused(spec, {Strategy::staged_rows, 64, 2, 4, 5, 2},
-                 {{"begin anywhere", [](Plan& p) { p.unaligned = true; }},
-                  {"16 bytes at a time", [](Plan& p) { p.vector = 8; }},
+                 {{"needs unaligned=0", [](Plan& p) { p.unaligned = true; }},
+                  {"vector of at most 16 bytes", [](Plan& p) { p.vector = 8; }},
                   {"power of two up to 32", [](Plan& p) { p.threads_per_row = 64; }},
-                  {"do not cover the row", [](Plan& p) { p.per_thread = 4; }},
-                  {"group_rows", [](Plan& p) { p.group_rows = 5; }},
+                  {"must cover the columns", [](Plan& p) { p.per_thread = 4; }},
+                  {"group_rows must be", [](Plan& p) { p.group_rows = 5; }},
                   {"bytes of shared memory", [](Plan& p) { p.threads = 1024, p.group_rows = 16; }}});
 }
 
@@ -282,7 +283,7 @@ TEST(Check, RefusesMoreBlocksThanAMultiprocessorHolds) {
   const auto on_h200 = check(plan, spec, h200());
   ASSERT_EQ(on_h200.code(), Code::IllegalPlan);
   EXPECT_THAT(on_h200.error().message,
-              HasSubstr("registers a thread at least; a thread has 255, a multiprocessor 65536"));
+              HasSubstr("registers per thread; a thread can have 255, a multiprocessor has 65536"));
 }
 
 TEST(Check, AStrategyOutsideItsSetIsRefused) {
@@ -345,27 +346,27 @@ TEST(Check, RefusesUnalignedRowsOfAResidual) {
   residual.residual = Residual::before;
   const auto refused = check(plan, residual, h200());
   ASSERT_EQ(refused.code(), Code::IllegalPlan);
-  EXPECT_THAT(refused.error().message, HasSubstr("without a residual"));
+  EXPECT_THAT(refused.error().message, HasSubstr("no residual"));
   for (const DeviceProfile& device : DeviceProfile::known())
     for (const Plan& chosen : plans(residual, device)) EXPECT_FALSE(chosen.unaligned) << to_text(chosen);
 }
 
 TEST(Check, RefusesBrokenGenericRows) {
   const NormSpec spec{.columns = 4096};
-  expect_refused(
-      spec, generic_plan(),
-      {{"single elements", [](Plan& p) { p.threads_per_row = 16; }},
-       {"single elements", [](Plan& p) { p.threads_per_row = p.threads; }},
-       {"single elements", [](Plan& p) { p.vector = 4; }},
-       {"single elements", [](Plan& p) { p.group_rows = 2; }},
-       {"single elements", [](Plan& p) { p.per_thread = kMaxInt; }},
-       {"unaligned", [](Plan& p) { p.unaligned = true; }},
-       {"only resident and persistent", [](Plan& p) { p.blocks_per_row = 2, p.exchange = Exchange::grid; }},
-       {"an exchange", [](Plan& p) { p.blocks_per_row = 2; }},
-       {"have a ring", [](Plan& p) { p.stages = 2; }},
-       {"per_thread must be", [](Plan& p) { p.per_thread = 0; }},
-       {"threads must be", [](Plan& p) { p.threads = 96; }},
-       {"blocks_per_sm", [](Plan& p) { p.blocks_per_sm = 99; }}});
+  expect_refused(spec, generic_plan(),
+                 {{"generic needs threads_per_row=32", [](Plan& p) { p.threads_per_row = 16; }},
+                  {"generic needs threads_per_row=32", [](Plan& p) { p.threads_per_row = p.threads; }},
+                  {"generic needs threads_per_row=32", [](Plan& p) { p.vector = 4; }},
+                  {"generic needs threads_per_row=32", [](Plan& p) { p.group_rows = 2; }},
+                  {"generic needs threads_per_row=32", [](Plan& p) { p.per_thread = kMaxInt; }},
+                  {"unaligned rows need", [](Plan& p) { p.unaligned = true; }},
+                  {"only block_row and persistent_row",
+                   [](Plan& p) { p.blocks_per_row = 2, p.exchange = Exchange::grid; }},
+                  {"without an exchange", [](Plan& p) { p.blocks_per_row = 2; }},
+                  {"has a ring", [](Plan& p) { p.stages = 2; }},
+                  {"per_thread must be", [](Plan& p) { p.per_thread = 0; }},
+                  {"threads must be", [](Plan& p) { p.threads = 96; }},
+                  {"blocks_per_sm must be", [](Plan& p) { p.blocks_per_sm = 99; }}});
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What the planner chooses, pinned: whoever changes how it gets there sees whether a choice has changed.
+// The choices of the planner, pinned, so that a change of the planner shows whether it changes a choice.
 #include <gtest/gtest.h>
 
 #include "normjit/base/digest.h"
@@ -24,8 +24,8 @@ std::string digest_of_choices(std::uint64_t specs) {
   return digest(all);
 }
 
-// A change of the costs, or of a known device, changes this on purpose: then the new digest belongs here, and
-// the measurements that it is for into the commit message.
+// A change of the costs or of a known device changes the digest on purpose. Then put the new digest here,
+// and the measurements behind it into the commit message.
 TEST(Choose, ChoicesOfRandomSpecsAreThoseOfTheMeasuredCosts) {
   EXPECT_EQ(digest_of_choices(300), "afb4a9641991f97c4e0d24818b917b94");
 }
@@ -41,7 +41,7 @@ void expect_a_plan(const NormSpec& spec) {
     }
 }
 
-// Every spec that validate() accepts has a plan, though not every strategy computes it.
+// Every spec that validate() accepts has a plan, also where only warp_rows and block_row compute it.
 TEST(Choose, EveryNormAndResidualHasAPlan) {
   for (const DType input : {DType::f16, DType::bf16, DType::f32, DType::f64})
     for (const DType output : {DType::f16, DType::f32, DType::f64})
@@ -68,7 +68,7 @@ TEST(Choose, EveryNormAndResidualHasAPlan) {
   }
 }
 
-// Their fallback is a plan of the same strategies, or where rows are too wide for one block, it is refused.
+// Their fallback has one of the same strategies. Where rows are too long for one block, check() refuses it.
 TEST(Fallback, OfOtherNormsHoldsARowToo) {
   for (const std::int64_t columns : {std::int64_t{64}, std::int64_t{4096}, kMaxHeldColumns})
     for (const DType dtype : {DType::bf16, DType::f32, DType::f64})

@@ -1,4 +1,4 @@
-// The facts of a plan: the use that it is for, its launch.
+// What plan.h computes of rows, alignments and launches.
 #include "normjit/plan.h"
 
 #include <gtest/gtest.h>
@@ -57,8 +57,8 @@ TEST(RegimeOf, RowsPassThroughTheRegimesInOrder) {
 
 // ---- Alignment ----
 
-// Word for word what the header says: the most elements n whose access of min(16, n * size) bytes both
-// address and row stride are multiples of.
+// The definition in the header: the largest n for which address and row stride are multiples of
+// min(16, n * size) bytes.
 Alignment naive_alignment(std::uint64_t address, std::uint64_t stride, DType dtype) {
   for (const std::uint64_t n : {8, 4, 2, 1}) {
     const std::uint64_t bytes = std::min<std::uint64_t>(16, n * static_cast<std::uint64_t>(size_of(dtype)));
@@ -94,7 +94,7 @@ TEST(GridBlocks, IsALegalGridForAnyNumberOfRows) {
           const std::int64_t blocks = grid_blocks(plan, spec, device, rows);
           ASSERT_GE(blocks, 1) << rows;
           ASSERT_LE(blocks, kMaxGrid) << rows;
-          ASSERT_EQ(blocks % plan.blocks_per_row, 0) << "a row that lacks a slice";
+          ASSERT_EQ(blocks % plan.blocks_per_row, 0) << "a row that lacks a block";
           const std::int64_t teams = blocks / plan.blocks_per_row, per_team = rows_per_block(plan);
           if (plan.strategy == Strategy::split_row) {
             ASSERT_LE(blocks, resident);
@@ -110,15 +110,15 @@ TEST(GridBlocks, IsALegalGridForAnyNumberOfRows) {
       });
 }
 
-// Blocks that stay share all rows: as many teams as there is room for.
-TEST(GridBlocks, TeamsThatStayFillTheDevice) {
+// Blocks that exchange over the grid loop over all rows: as many at a time as there is room for.
+TEST(GridBlocks, RowsSharedOverTheGridFillTheDevice) {
   const NormSpec spec{.columns = 1 << 20};
   const Plan plan{Strategy::block_row, 1024, 1024, 4, 4, 1, 1, 64, Exchange::grid};
   const DeviceProfile device = h200();
   ASSERT_TRUE(check(plan, spec, device).ok()) << check(plan, spec, device).error().message;
   EXPECT_EQ(grid_blocks(plan, spec, device, 1), 64);
   EXPECT_EQ(grid_blocks(plan, spec, device, 2), 128);
-  EXPECT_EQ(grid_blocks(plan, spec, device, 1'000'000), 128) << "a third team has no room among 132 blocks";
+  EXPECT_EQ(grid_blocks(plan, spec, device, 1'000'000), 128) << "132 blocks have no room for a third row";
   Plan cluster = plan;
   cluster.blocks_per_row = 8;
   cluster.exchange = Exchange::cluster;
@@ -164,7 +164,7 @@ TEST(TargetOf, OnlyBulkCopiesNeedTheArchitecturesOwnTarget) {
   EXPECT_EQ(target_of({.strategy = Strategy::block_row}, Arch{90}).name(), "sm_90");
 }
 
-// Within a major version, but not between Tegra and the others.
+// Cubins run on later architectures of a major version, but not between Tegra and the others.
 TEST(TargetOf, OneGenericCubinServesManyArchitectures) {
   std::string targets;
   for (const DeviceProfile& device : DeviceProfile::known()) {
@@ -216,8 +216,7 @@ TEST(SharedBytes, HoldTheRingOrTheRowsThatAreUnaligned) {
   EXPECT_EQ(shared_bytes({Strategy::block_row, 256, 256, 4, 4, 1, 1}, f32), 0);
   EXPECT_EQ(shared_bytes({Strategy::persistent_row, 512, 256, 4, 2, 1, 1, 1, Exchange::none, false, 28}, f32),
             28 * 8192);
-  // Each row of a block, with a vector more for where it begins, as wide as the wider of the dtypes; and no
-  // more than two units of 16 bytes besides.
+  // Each row of a block with room for one more vector, in the wider dtype, and up to 32 bytes besides.
   const auto expect_rows = [](const Plan& plan, const NormSpec& spec, int rows, int columns) {
     const int row = (columns + plan.vector) * std::max(size_of(spec.input), size_of(spec.output));
     EXPECT_GE(shared_bytes(plan, spec), rows * row) << to_text(plan);
@@ -228,7 +227,7 @@ TEST(SharedBytes, HoldTheRingOrTheRowsThatAreUnaligned) {
   unaligned.blocks_per_row = 2;
   unaligned.exchange = Exchange::cluster;
   expect_rows(unaligned, {.columns = 8191}, 1, 4096);
-  // Of tiles all rows of a block, with as many vectors as a row touches wherever it begins.
+  // staged_rows: all rows of a block, with all vectors that a row can touch.
   EXPECT_EQ(shared_bytes({Strategy::staged_rows, 64, 8, 1, 5, 2},
                          canonical({.columns = 33, .input = DType::f16, .output = DType::f32})),
             16 * 36 * 4);

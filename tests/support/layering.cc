@@ -50,7 +50,7 @@ const Guarded kGuarded[] = {
     {"fmt/", {"src/normjit/service/default_log.cc"}},
     {"CLI/", {"src/cli/"}},
     {"nlohmann/", {"src/cli/"}},
-    {"plan_math.cuh", {"src/normjit/plan/plan_math.h"}},
+    {"plan_math.cuh", {"src/normjit/plan/footprint.h"}},
     {"nvrtc", {"src/normjit/compiler/"}},
     {"cuda", {"src/normjit/driver/", "src/cli/"}},
 };

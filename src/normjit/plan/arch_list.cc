@@ -12,21 +12,19 @@ void add(std::vector<DeviceProfile>& profiles, const DeviceProfile& profile) {
   if (std::find(profiles.begin(), profiles.end(), profile) == profiles.end()) profiles.push_back(profile);
 }
 
-// Without a single GPU that is the error of device 0, with the way out.
-Result<std::vector<DeviceProfile>> native_devices(const NativeDevice& native) {
-  std::vector<DeviceProfile> profiles;
+// Adds every GPU of this machine. Without one, returns the error of device 0 and what to do.
+Result<void> add_native(std::vector<DeviceProfile>& profiles, const NativeDevice& native) {
   for (int ordinal = 0;; ++ordinal) {
     const Result<DeviceProfile> profile = native(ordinal);
     if (profile) {
       add(profiles, *profile);
-    } else if (ordinal > 0 && profile.code() != Code::NoDevice) {
-      return profile.error();
     } else if (ordinal == 0) {
       return Error{profile.code(),
-                   "there is no GPU to be native to; name architectures, as in sm_90,sm_100. " +
-                       profile.error().message};
+                   "native finds no GPU; name architectures, as in sm_90,sm_100. " + profile.error().message};
+    } else if (profile.code() != Code::NoDevice) {
+      return profile.error();
     } else {
-      return profiles;
+      return {};
     }
   }
 }
@@ -37,9 +35,7 @@ Result<std::vector<DeviceProfile>> parse_arch_list(std::string_view list, const 
   std::vector<DeviceProfile> profiles;
   for (const std::string_view word : split(list, ',')) {
     if (word == "native") {
-      const Result<std::vector<DeviceProfile>> devices = native_devices(native);
-      if (!devices) return devices.error();
-      for (const DeviceProfile& profile : *devices) add(profiles, profile);
+      if (const Result<void> added = add_native(profiles, native); !added) return added.error();
     } else if (word == "all" || word == "all-major") {
       int major = 0;
       for (const DeviceProfile& profile : DeviceProfile::known()) {

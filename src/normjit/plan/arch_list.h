@@ -1,4 +1,4 @@
-// For which devices kernels are made, as people name them.
+// Lists of architectures, as users write them.
 #pragma once
 
 #include <functional>
@@ -10,15 +10,15 @@
 
 namespace normjit {
 
-// The profile of device `ordinal` of this machine: Service::device, or a fake in tests.
+// Returns the profile of device `ordinal` of this machine: Service::device, or a fake in tests.
 using NativeDevice = std::function<Result<DeviceProfile>(int ordinal)>;
 
-// The devices that a comma-separated list names, without repetition:
+// The devices that a comma-separated list names, each once:
 //   sm_90       the default profile of an architecture
 //   native      every GPU of this machine
 //   all-major   the first architecture of each known major
 //   all         every known architecture
-// Errors: BadArgument for an empty list or word, UnknownArch, and what `native` says when there is no GPU.
+// Errors: BadArgument for an empty list or word, UnknownArch, and the error of `native` without a GPU.
 Result<std::vector<DeviceProfile>> parse_arch_list(std::string_view list, const NativeDevice& native);
 
 }  // namespace normjit

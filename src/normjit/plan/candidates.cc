@@ -1,6 +1,5 @@
-// The planner: every plan worth a thought, the cheapest first.
+// The planner: enumerates the plans of a use, and ranks them by cost.
 #include <algorithm>
-#include <bit>
 #include <utility>
 
 #include "normjit/plan.h"
@@ -10,16 +9,17 @@
 namespace normjit {
 namespace {
 
-// As many blocks as a multiprocessor has registers and shared memory for. Told to the compiler, this is what
-// keeps enough loads in flight: without it, a row of 8192 f32 reached 0.68 of copy speed instead of 0.98.
+// The plan with as many blocks per multiprocessor as registers and shared memory allow. The compiler bounds
+// the registers by this number; without it, 8192 f32 columns reached 0.68 of copy speed instead of 0.98,
+// since too few loads were in flight.
 Plan with_occupancy(Plan plan, const PlanUse& use) {
   const DeviceProfile& device = use.device;
-  // Each quarter of a multiprocessor has registers for so many warps. Blocks of two warps share what is odd.
-  const int quarter = device.registers_per_sm / 4 / (kWarp * needed_registers(plan, use.spec));
+  // Each of the four partitions of a multiprocessor has registers for this many warps.
+  const int warps = device.registers_per_sm / 4 / (kWarp * needed_registers(plan, use.spec));
   int blocks = std::min(
-      {4 * quarter * kWarp / plan.threads, device.threads_per_sm / plan.threads, device.blocks_per_sm});
-  // Few rows do not fill a multiprocessor, and then registers do: 32 x 4096 bf16 2.38 us for one or two
-  // blocks of 256 threads, 2.46 us for four.
+      {4 * warps * kWarp / plan.threads, device.threads_per_sm / plan.threads, device.blocks_per_sm});
+  // With few rows, more registers are worth more than more blocks. Measured: 32 x 4096 bf16, one or two
+  // blocks of 256 threads per SM: 2.38 us, four: 2.46 us.
   if (plan.strategy == Strategy::block_row && use.regime != RowsRegime::many)
     blocks = std::min(blocks, std::max(1, plan_math::kFewThreads / plan.threads));
   if (shared_bytes(plan, use.spec) > 0)
@@ -33,15 +33,15 @@ class Enumeration {
  public:
   explicit Enumeration(const PlanUse& use) : use_(use) {}
 
-  // In the order in which they come to mind.
-  std::vector<Weighed> all() {
+  // In a fixed order, which decides between equal costs.
+  std::vector<Candidate> all() {
     found_.reserve(64);
     const NormSpec& spec = use_.spec;
-    const int widest = 16 / std::max(size_of(spec.input), size_of(spec.output));
+    const int widest = 16 / widest_element(spec);
     const auto divides = static_cast<int>(spec.columns & -spec.columns);
     const int aligned = std::min({static_cast<int>(use_.alignment), widest, divides});
-    // Whether wider accesses could be had by shifting, and rows have some of them.
-    const bool shifts = aligned < widest && can_realign(widest, spec) && spec.columns >= 2 * widest;
+    // Whether wider accesses are possible if rows are realigned.
+    const bool realigns = aligned < widest && can_realign(widest, spec) && spec.columns >= 2 * widest;
     warp_rows(aligned);
     staged_rows(aligned);
     block_rows(aligned, false);
@@ -50,10 +50,10 @@ class Enumeration {
       warp_rows(narrower);
       block_rows(narrower, false);
     }
-    if (shifts) block_rows(widest, true);
+    if (realigns) block_rows(widest, true);
     persistent_rows();
     add(split_row(aligned, false));
-    if (shifts) add(split_row(widest, true));
+    if (realigns) add(split_row(widest, true));
     return std::move(found_);
   }
 
@@ -64,60 +64,53 @@ class Enumeration {
     if (full.strategy != Strategy::staged_rows &&
         held_registers(full, use_.spec) > max_held_registers(full.threads, full.vector, use_.spec))
       return;
-    if (full.per_thread * full.vector * rows_of_lanes(full) > max_held_elements(full, use_.spec)) return;
+    if (full.per_thread * full.vector * rows_per_thread(full) > max_held_elements(full, use_.spec)) return;
     if (!check(full, use_.spec, use_.device)) return;
-    found_.push_back(weighed(full, use_));
+    found_.push_back(evaluate(full, use_));
   }
 
   void warp_rows(int vector) {
     Plan plan{.strategy = Strategy::warp_rows, .vector = vector};
-    for (plan.threads_per_row = 1; plan.threads_per_row <= kWarp; plan.threads_per_row *= 2)
-      // Small blocks end and begin independently: 128 threads 0.92, 256 threads 0.78 at 1024 bf16 columns.
-      for (plan.threads = 64; plan.threads <= 128; plan.threads *= 2)
-        if (const std::int64_t each = use_.spec.columns / vector;
-            each <= std::int64_t{32} * plan.threads_per_row) {
-          plan.per_thread = static_cast<int>(ceil_div(each, plan.threads_per_row));
-          add(plan);
-        }
+    const std::int64_t vectors = use_.spec.columns / vector;
+    for (plan.threads_per_row = 1; plan.threads_per_row <= kWarp; plan.threads_per_row *= 2) {
+      if (vectors > std::int64_t{32} * plan.threads_per_row) continue;
+      plan.per_thread = static_cast<int>(ceil_div(vectors, plan.threads_per_row));
+      // Small blocks start and end independently. Measured: 1024 bf16 columns, 128 threads: 0.92, 256: 0.78.
+      for (plan.threads = 64; plan.threads <= 128; plan.threads *= 2) add(plan);
+    }
   }
 
-  // Blocks of 32 threads have too few of the places for blocks, 0.62 of copy speed at 24 f16 columns, where
-  // 64 threads reach 0.95 and 128 0.94.
+  // A multiprocessor has room for too few blocks of 32 threads. Measured: 24 f16 columns, 32 threads: 0.62 of
+  // copy speed, 64: 0.95, 128: 0.94.
   void staged_rows(int vector) {
     Plan plan{.strategy = Strategy::staged_rows, .threads = 64, .vector = vector};
-    for (plan.threads_per_row = 1; plan.threads_per_row <= kWarp; plan.threads_per_row *= 2)
-      for (plan.group_rows = 1; plan.group_rows <= 4; plan.group_rows *= 2)
-        if (const std::int64_t each = use_.spec.columns / vector;
-            each <= std::int64_t{64} * plan.threads_per_row) {
-          plan.per_thread = static_cast<int>(ceil_div(each, plan.threads_per_row));
-          add(plan);
-        }
+    const std::int64_t vectors = use_.spec.columns / vector;
+    for (plan.threads_per_row = 1; plan.threads_per_row <= kWarp; plan.threads_per_row *= 2) {
+      if (vectors > std::int64_t{64} * plan.threads_per_row) continue;
+      plan.per_thread = static_cast<int>(ceil_div(vectors, plan.threads_per_row));
+      for (plan.group_rows = 1; plan.group_rows <= 4; plan.group_rows *= 2) add(plan);
+    }
   }
 
   void block_rows(int vector, bool unaligned) {
     const std::int64_t columns = use_.spec.columns;
     const std::int64_t vectors = std::max<std::int64_t>(1, columns / vector);
     Plan plan{.strategy = Strategy::block_row, .vector = vector, .unaligned = unaligned};
-    std::vector<std::pair<int, Exchange>> shares = {{1, Exchange::none}};
-    if (use_.device.arch.number >= 90) {
-      for (int slices = 2; slices <= kMaxCluster; slices *= 2) shares.emplace_back(slices, Exchange::cluster);
-    } else {
-      for (int slices = 2; slices <= use_.device.sm_count; slices *= 2)
-        shares.emplace_back(slices, Exchange::grid);
-    }
-    for (const auto& [slices, exchange] : shares)
+    const bool clusters = use_.device.arch.number >= 90;
+    const int most = clusters ? kMaxCluster : use_.device.sm_count;
+    for (plan.blocks_per_row = 1; plan.blocks_per_row <= most; plan.blocks_per_row *= 2)
       for (const int threads : {64, 128, 256, 512, 1024}) {
-        const std::int64_t all = slices == 1 ? vectors : ceil_div(columns, vector);
-        plan.per_thread =
-            static_cast<int>(std::min<std::int64_t>(ceil_div(all, std::int64_t{threads} * slices), 1024));
+        const bool shared_row = plan.blocks_per_row > 1;
+        const std::int64_t all = shared_row ? ceil_div(columns, vector) : vectors;
+        plan.per_thread = static_cast<int>(
+            std::min<std::int64_t>(ceil_div(all, std::int64_t{threads} * plan.blocks_per_row), 1024));
         plan.threads = plan.threads_per_row = threads;
-        plan.blocks_per_row = slices;
-        plan.exchange = exchange;
+        plan.exchange = !shared_row ? Exchange::none : clusters ? Exchange::cluster : Exchange::grid;
         add(plan);
       }
   }
 
-  // Chunks of 8 KiB: 4 KiB cost 2 %, 16 KiB 1 to 5 %. The ring takes all shared memory.
+  // In chunks of 8 KiB: chunks of 4 KiB cost 2 %, of 16 KiB 1 to 5 %. The ring takes all shared memory.
   void persistent_rows() {
     const NormSpec& spec = use_.spec;
     const int vector = 16 / size_of(spec.input);
@@ -128,42 +121,40 @@ class Enumeration {
               .vector = vector,
               .per_thread = 2};
     const bool in_double = compute_type(spec) == DType::f64;
-    // In f64 what conversions and activations take in registers is more than there is; so do vectors in
-    // chunks that are not full, but not single elements.
-    if (in_double &&
-        (!same_dtypes(spec) || (spec.activation != Activation::none && spec.activation != Activation::relu)))
-      return;
-    const bool unaligned = static_cast<int>(use_.alignment) < vector || spec.columns % vector != 0 ||
-                           (in_double && spec.columns % columns_per_block(plan) != 0);
-    // From sm_120 on the compiler deals no registers, and single elements take more than it then has.
-    if (unaligned && use_.device.arch.number >= 120) return;
-    plan.unaligned = unaligned;
+    // In f64 there are too few registers for conversions, for functions, and for vectors in chunks that are
+    // not full. Single elements need fewer.
+    if (in_double && (!same_dtypes(spec) || calls_function(spec))) return;
+    plan.unaligned = static_cast<int>(use_.alignment) < vector || spec.columns % vector != 0 ||
+                     (in_double && spec.columns % columns_per_block(plan) != 0);
+    // From sm_120 on the compiler does not move registers between warps, and single elements need more than
+    // threads then have.
+    if (plan.unaligned && use_.device.arch.number >= 120) return;
     const auto add_with_ring = [&] {
       plan.stages = 1;
       plan.stages = use_.device.shared_per_block / shared_bytes(plan, spec);
       while (all_shared_bytes(plan, spec) > use_.device.shared_per_block) --plan.stages;
       add(plan);
     };
-    // What is shorter than two chunks has better plans.
+    // Rows with only one chunk for each block have better plans.
     for (plan.blocks_per_row = 1; plan.blocks_per_row <= use_.device.sm_count; plan.blocks_per_row *= 2) {
       plan.exchange = plan.blocks_per_row > 1 ? Exchange::grid : Exchange::none;
       if (spec.columns <= plan.blocks_per_row * columns_per_block(plan)) break;
       add_with_ring();
     }
-    // But where it must be unaligned, it is best one chunk: 24,066 x 4973 bf16 0.67, as two chunks 0.42.
+    // But unaligned rows are best as one chunk. Measured: 24,066 x 4973 bf16: 0.67, in two chunks: 0.42.
     constexpr int kMostVectors = 4;
+    const std::int64_t vectors = ceil_div(spec.columns, plan.threads_per_row * vector);
+    if (!plan.unaligned || vectors > kMostVectors) return;
+    plan.per_thread = static_cast<int>(vectors);
     plan.blocks_per_row = 1;
     plan.exchange = Exchange::none;
-    plan.per_thread = 1;
-    while (unaligned && plan.per_thread <= kMostVectors && columns_per_block(plan) < spec.columns)
-      ++plan.per_thread;
-    if (unaligned && plan.per_thread <= kMostVectors) add_with_ring();
+    add_with_ring();
   }
 
   Plan split_row(int vector, bool unaligned) const {
     const NormSpec& spec = use_.spec;
-    // 256 threads with 32 KiB of a row: 230 us for 16 x 4,194,304 f32, 128 threads 242, 512 threads 225 but
-    // spilling in other specs.
+    // Measured: 16 x 4,194,304 f32 in chunks of 32 KiB, 256 threads: 230 us, 128: 242 us, 512: 225 us, but
+    // they spill for other specs.
     constexpr int kThreads = 256;
     const int held = std::min(size_of(spec.input) == 2 ? 16 : 32, max_held_registers(kThreads, vector, spec));
     Plan plan{.strategy = Strategy::split_row,
@@ -173,77 +164,58 @@ class Enumeration {
               .unaligned = unaligned};
     plan.per_thread =
         std::max(1, (unaligned ? std::min(held, 16) : held) / registers_per_vector(vector, spec));
-    // With few rows a row must be cut finely enough to occupy the device.
+    // With few rows it takes many chunks of a row to fill the device.
     constexpr int kChunksToFill = 256;
     if (use_.regime != RowsRegime::many)
       while (plan.per_thread > 1 && ceil_div(spec.columns, columns_per_block(plan)) < kChunksToFill)
         plan.per_thread /= 2;
-    // Weights that leave no room for x in L2 are read once for a group of rows, 230 us instead of 292 for the
-    // shape above; smaller ones stay in L2 by themselves, and then rows are applied one by one, while they
-    // are there too.
+    // Large weights leave no room for x in L2, and are read once for a group of rows: 230 us instead of 292
+    // us for the shape above. Smaller ones stay in L2, and rows are normalized one by one while they are in
+    // L2 too.
     constexpr int kGroup = 16, kShare = 8;
     if (use_.affine_bytes() > use_.device.l2_bytes / kShare) plan.group_rows = kGroup;
-    // Of short rows, fewer blocks at a time finish no more than the workspace has places for.
+    // The workspace limits the rows in flight, and so the resident blocks where rows are short.
     plan = with_occupancy(plan, use_);
     while (plan.blocks_per_sm > 1 && !check(plan, spec, use_.device)) --plan.blocks_per_sm;
     return plan;
   }
 
   const PlanUse use_;
-  std::vector<Weighed> found_;
+  std::vector<Candidate> found_;
 };
 
-// Only the architecture of the device counts, not its size, so that what is prebuilt for sm_90 serves every
-// GPU of it.
-DeviceProfile named(const DeviceProfile& device) {
-  const auto known = DeviceProfile::of(device.arch);
-  return known ? *known : device;
-}
-
-std::vector<Weighed> weighed_plans(const NormSpec& spec, const DeviceProfile& any, RowsRegime regime,
-                                   Alignment alignment) {
-  const DeviceProfile device = named(any);
-  return Enumeration({spec, device, regime, alignment}).all();
-}
-
-bool is_cheaper(const Weighed& a, const Weighed& b) { return a.cost < b.cost; }
-
-const Plan& best_among(const std::vector<Weighed>& plans) {
-  return std::min_element(plans.begin(), plans.end(), is_cheaper)->plan;
-}
-
-// The best one that shares no row between blocks that must run together: a split_row plan, or of a spec that
-// split_row does not compute, another. Null: none.
-const Plan* fallback_among(const std::vector<Weighed>& plans) {
-  const auto rank = [](const Weighed& one) {
-    return std::pair{one.plan.strategy != Strategy::split_row, one.cost};
-  };
-  const Weighed* best = nullptr;
-  for (const Weighed& one : plans)
-    if (one.plan.exchange == Exchange::none && (best == nullptr || rank(one) < rank(*best))) best = &one;
-  return best != nullptr ? &best->plan : nullptr;
+// The cheapest plan whose blocks need not run together: of split_row, or where it does not compute the spec,
+// of another strategy. Null: none.
+const Plan* fallback_among(const std::vector<Candidate>& ranked) {
+  const Plan* best = nullptr;
+  for (const auto& [plan, cost, why] : ranked)
+    if (plan.exchange == Exchange::none &&
+        (best == nullptr || (plan.strategy == Strategy::split_row && best->strategy != Strategy::split_row)))
+      best = &plan;
+  return best;
 }
 
 }  // namespace
 
 std::vector<Candidate> candidates(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
                                   Alignment alignment) {
-  std::vector<Weighed> plans = weighed_plans(spec, device, regime, alignment);
-  std::stable_sort(plans.begin(), plans.end(), is_cheaper);
-  std::vector<Candidate> all;
-  for (const Weighed& one : plans) all.push_back({one.plan, one.cost, std::string(one.why)});
+  // Only the architecture of the device counts, not its size, so that what is prebuilt for sm_90 serves every
+  // sm_90 GPU.
+  const Result<DeviceProfile> known = DeviceProfile::of(device.arch);
+  std::vector<Candidate> all = Enumeration({spec, known ? *known : device, regime, alignment}).all();
+  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.cost < b.cost; });
   return all;
 }
 
 Plan choose(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
             Alignment alignment) noexcept {
-  return best_among(weighed_plans(spec, device, regime, alignment));
+  return candidates(spec, device, regime, alignment).front().plan;
 }
 
 Plan fallback(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
               Alignment alignment) noexcept {
-  const std::vector<Weighed> found = weighed_plans(spec, device, regime, alignment);
-  const Plan* const best = fallback_among(found);
+  const std::vector<Candidate> ranked = candidates(spec, device, regime, alignment);
+  const Plan* const best = fallback_among(ranked);
   return best != nullptr ? *best : Plan{.strategy = Strategy::split_row};
 }
 
@@ -254,10 +226,10 @@ std::vector<Plan> plans(const NormSpec& spec, const DeviceProfile& device) {
   };
   for (const RowsRegime regime : kRowsRegimes)
     for (const Alignment alignment : kAlignments) {
-      const std::vector<Weighed> found = weighed_plans(spec, device, regime, alignment);
-      const Plan& best = best_among(found);
+      const std::vector<Candidate> ranked = candidates(spec, device, regime, alignment);
+      const Plan& best = ranked.front().plan;
       add(best);
-      const Plan* const instead = best.exchange != Exchange::none ? fallback_among(found) : nullptr;
+      const Plan* const instead = best.exchange != Exchange::none ? fallback_among(ranked) : nullptr;
       if (instead != nullptr) add(*instead);
     }
   return all;

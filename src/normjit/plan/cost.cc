@@ -1,123 +1,139 @@
-// A sum of a few terms, each with the measurement that set it (NVIDIA H200, cold L2, `normjit bench`); none
-// names a column count.
+// The cost of a plan is a sum of a few terms. The measurement beside a constant set it: on an NVIDIA H200,
+// with cold L2, by `normjit bench`. Measured numbers without a unit are fractions of copy speed. No term
+// depends on a particular number of columns.
 #include "normjit/plan/cost.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
-
-#include "normjit/plan/footprint.h"
+#include <string_view>
 
 namespace normjit {
 namespace {
 
-// What a multiprocessor's share of the memory bandwidth moves in a microsecond: 31 KiB on the H200, and much
-// the same on the others that have a row.
+// Bytes that a multiprocessor's share of the memory bandwidth moves in a microsecond: 31 KiB on the H200, and
+// nearly the same on the other known devices.
 constexpr double kShareBytes = 31 * 1024;
-// One multiprocessor alone can move about three times its share.
-constexpr double kAloneFactor = 3;
+// While others are idle, a multiprocessor can use about three times its share.
+constexpr double kMaxShares = 3;
 
 double copy_microseconds(const PlanUse& use) {
   const double bytes = static_cast<double>(use.rows() * use.row_bytes() + use.affine_bytes());
   return bytes / (kShareBytes * use.device.sm_count);
 }
 
-// How much slower than a copy while the memory is busy.
+// How many times as long as a copy a plan takes while the memory is busy.
 struct Slowdown {
   double factor = 1;
-  std::string_view why = "at copy speed";
+  std::string_view why = "at copy speed";  // the reason for the largest part
+  double largest = 0;
 
-  // The text is that of the largest part.
   void add(double part, std::string_view reason) {
     factor += part;
     if (part > largest) largest = part, why = reason;
   }
-  double largest = 0;
 };
 
-// A row waits for itself: nothing of its block is under way while its statistics are made. Other blocks fill
-// the gap as far as there are any: 16,384 f32 columns in blocks that fit once 0.86, twice 0.95; 4096 columns
-// in blocks that fit six times 0.96.
-constexpr double kAloneBlock = 0.10;
-// 48 KiB of loads must be under way on a multiprocessor: 4096 bf16 columns with 24 KiB 0.87, with 48 KiB
-// 0.96.
-constexpr double kInFlight = 48 * 1024, kNotInFlight = 0.20;
-// Lanes and vectors without work: 8193 columns in 10,240 places 0.65, in 8192 places 0.76.
+// ---- All but staged_rows ----
+
+// Threads and vectors beyond the end of a row. Measured: 8193 columns with room for 10,240: 0.65, with room
+// for 8192 and the last element on its own: 0.76.
 constexpr double kIdle = 0.4;
-// Accesses of less than 16 bytes: 16,385 x 1001 f64 in single elements 0.96, 20,000 x 3001 f32 0.95; those of
-// 16 bits 26,619 x 2085 f16 0.65, and of short rows less.
+// Accesses of less than 16 bytes. Measured: single elements of 16,385 x 1001 f64: 0.96, of 20,000 x 3001 f32:
+// 0.95, of 26,619 x 2085 f16: 0.65. Short rows are slower still.
 constexpr double kNarrow = 0.03, kNarrowerThanAWord = 0.06, kNarrowAndShort = 0.12;
-// Rows that pass through shared memory to be unaligned have more to do, above all those of 16 bits, and wait
-// at barriers: 1023 f32 columns in 64 threads 0.945, 1001 f64 0.86; 4097 f16 in 128 threads 0.78, in 256
-// threads 0.62; and idle lanes wait with them: 2085 columns in 3072 places 0.59.
+// Realigning rows in shared memory adds instructions, most for 16-bit types, and barriers. Measured: 1023 f32
+// columns, 64 threads: 0.945; 1001 f64: 0.86; 4097 f16, 128 threads: 0.78, 256 threads: 0.62. Idle threads
+// wait at the barriers too: 2085 columns with room for 3072: 0.59.
 constexpr double kUnalignedCost = 0.06, kUnalignedInDouble = 0.15, kUnalignedOf16Bits = 0.25,
                  kUnalignedOfThreads = 0.10, kIdleInUnaligned = 0.5;
-// Lanes that share a short row: 96 f16 columns in 4 lanes of 3 vectors 0.99, in 16 lanes 0.63; 64 f32 columns
-// in 8 lanes 1.01, in 16 or 4 lanes 0.95 and 0.99; 211 f32 columns in 8 lanes of 7 vectors 0.92, in 32 of 2
-// 0.67.
-constexpr double kShuffles = 0.02, kFullLanes = 0.012;
-// 24 f16 columns in one lane of 3 vectors 0.72, 16 f32 columns in two lanes of 2 vectors 1.00.
+
+// ---- warp_rows and block_row ----
+
+// A multiprocessor needs 48 KiB of loads in flight. Measured: 4096 bf16 columns, 24 KiB: 0.87, 48 KiB: 0.96.
+constexpr double kInFlight = 48 * 1024, kNotInFlight = 0.20;
+// warp_rows: shuffles between the threads of a row, and more than two vectors per thread. Measured: 96 f16
+// columns, 4 threads of 3 vectors: 0.99, 16 threads: 0.63; 64 f32 columns, 8 threads: 1.01, 16: 0.95, 4:
+// 0.99; 211 f32 columns, 8 threads of 7 vectors: 0.92, 32 of 2: 0.67.
+constexpr double kShuffles = 0.02, kManyVectors = 0.012;
+// warp_rows: where an access of a warp takes less than a sector of each row, L1 fetches sectors more than
+// once. Measured: 24 f16 columns, one thread of 3 vectors: 0.72; 16 f32 columns, two threads of 2 vectors:
+// 1.00.
 constexpr double kScattered = 0.37;
-// Tiles. The constants were fitted to 90 measured plans of 13 specs of 3 to 2047 columns, and then moved a
-// little so that plans near the best measured ones are chosen. A multiprocessor has time for so many
-// instructions of a warp, and for so many accesses to shared memory and L1, in which as many bytes of 32
-// lanes are copied; it slows down from a half of them on.
-constexpr double kThroughTile = 0.045, kInstructionsAByte = 13.5, kAccessesAByte = 3.5;
-constexpr double kInstructions = 0.19, kInstructionsFree = 0.5, kAccesses = 0.32, kAccessesFree = 0.6;
-// 31 f32 columns in tiles of 70 KiB together 0.98, of 41 KiB 0.77. And few warps do not fill each other's
-// gaps.
-constexpr double kTilesInFlight = 52 * 1024, kTilesNotInFlight = 0.3, kEnoughWarps = 32, kFewWarps = 0.15;
-// All of a tile comes before any of it goes: microseconds for each KiB of a warp. 39 f32 columns in tiles of
-// 1.2, 2.4 and 4.9 KiB 0.87, 0.82 and 0.74 in 13 us.
-// Many rows are seldom as many as those that stand for them, so there it counts 2.5 times.
-constexpr double kTileWait = 0.87;
-// 8192 bf16 columns with 32 registers of x a thread 0.953, with 16 0.962; 8192 f32 columns with 64 0.92, with
-// 32 0.95; 4096 f32 columns with 32 and 16 0.964, but of 1024 rows 0.78 and 0.88, as short threads are done
-// sooner.
-constexpr int kManyRegisters = 16;
-constexpr double kFullThreads = 0.02;
-// Weights wider than 16 bytes a vector are read in pieces that are not contiguous over the lanes: 4096 bf16
-// columns with f32 weights 0.92, in vectors of half the width 0.97.
+// block_row: a block has no loads in flight while it reduces a row. Other resident blocks fill the gap.
+// Measured: 16,384 f32 columns, blocks that fit once per SM: 0.86, twice: 0.95; 4096 columns, six times:
+// 0.96.
+constexpr double kReducing = 0.10;
+// block_row: many registers of x per thread. Measured: 8192 bf16 columns, 32 registers: 0.953, 16: 0.962;
+// 8192 f32 columns, 64: 0.92, 32: 0.95; 4096 f32 columns, 32 and 16: 0.964, but in 1024 rows 0.78 and 0.88,
+// since threads with less work finish sooner.
+constexpr int kFewRegisters = 16;
+constexpr double kManyRegisters = 0.02;
+// block_row: vectors of weights wider than 16 bytes take several accesses, each with gaps between the lanes.
+// Measured: 4096 bf16 columns with f32 weights: 0.92, in vectors of half the width: 0.97.
 constexpr double kWideWeights = 0.05;
-// Rows that pass by quickly are exchanged often: 519,328 bf16 columns in 32 slices of 4 chunks 0.70.
-constexpr double kShortSlice = 0.03;
-// Clusters start and meet together, the more often the less each block has: 16,384 f32 columns in clusters of
-// 4 blocks with 16 KiB each 0.94, of 8 with 8 KiB 0.89; 32,768 in clusters of 8 0.92, bf16 in clusters of 4
-// 0.84; 16,384 f64 0.84.
+// The blocks of a cluster start and wait together, more often the less each of them has. Measured: 16,384 f32
+// columns, 4 blocks of 16 KiB: 0.94, 8 of 8 KiB: 0.89; 32,768 f32 columns, 8 blocks: 0.92; bf16, 4 blocks:
+// 0.84; 16,384 f64 columns: 0.84.
 constexpr double kCluster = 0.045, kClusterBytes = 16 * 1024, kClusterSize = 0.015;
 constexpr double kClusterInDouble = 0.10, kClusterOf16Bits = 0.08;
-// Teams of blocks that hold rows in registers stand still while they meet: 0.68 at 1,048,576 f32 columns.
-constexpr double kTeam = 0.40;
-// Blocks that stay have a fixed share of the rows, and no two multiprocessors are equally fast: 0.92.
-constexpr double kStays = 0.08;
-// A slice that fills most of its ring leaves little room for the rows behind it: 32,768 f32 columns in one
-// slice, of which 1.75 fit, 0.89. And slices wait for each other: 24,576 columns in one slice 0.896, in two
-// 0.867.
-constexpr double kShortRing = 0.08, kMeet = 0.04;
-// And where most of the next row has no place, reading and writing take turns: 5,800,000 f32 columns 0.54.
-constexpr double kOverlap = 1.6, kNoOverlap = 0.35;
-// Out of the ring in single elements: 1050 x 13,243 f32 0.82, 3284 x 3059 f64 0.86, 150 x 1,000,001 bf16
-// 0.65; 500 x 100,003 f32 with weight and bias in registers 0.79, asked for chunk by chunk 0.60.
-constexpr double kScalars = 0.15, kScalarsInDouble = 0.08, kScalarsOf16Bits = 0.25, kAsked = 0.4;
-// A row's way through the four warps that measure, in microseconds: 6232 bf16 columns in two chunks 0.61,
-// 4973 in two 0.44, in one 0.69; 20,480 f16 in five 0.88.
-constexpr double kPerRow = 0.3, kPerChunk = 0.2, kPerColumn = 0.06 / 1024;
-// 4099 x 4096 f64 without a shift 0.87.
-constexpr double kStreamedInDouble = 0.1;
-// What two reads cost over what the bytes say: 2 x 16,777,216 f32 0.60 of copy speed, 1024 x 32,768 f64 0.34;
-// and unaligned 150 x 1,000,001 bf16 0.26, since few blocks wait at many barriers.
-constexpr double kTwice = 0.3, kTwiceInDouble = 1.0, kTwiceUnaligned = 1.0;
-// And in single 16-bit elements 0.14.
-constexpr double kTwiceNarrow = 0.3;
+// All blocks of a row stand still while they exchange over the grid. Measured: 1,048,576 f32 columns: 0.68.
+constexpr double kGridExchange = 0.40;
 
-// Into how many an access to shared memory of a warp of staged_rows falls apart, because lanes want different
-// words of a bank at once.
+// ---- staged_rows ----
+
+// These constants were fitted to 90 measured plans of 13 specs of 3 to 2047 columns, then adjusted a little
+// so that plans near the best measured ones are chosen. While a copy reads and writes one byte per lane, a
+// multiprocessor can issue 13.5 instructions of a warp, and make 3.5 accesses of a warp to shared memory and
+// L1. A kernel slows down from about half of either on.
+constexpr double kThroughTile = 0.045, kInstructionsPerByte = 13.5, kAccessesPerByte = 3.5;
+constexpr double kInstructions = 0.19, kInstructionsFree = 0.5, kAccesses = 0.32, kAccessesFree = 0.6;
+// A multiprocessor needs 52 KiB of tiles in flight, and enough warps to fill each other's gaps. Measured: 31
+// f32 columns, 70 KiB: 0.98, 41 KiB: 0.77.
+constexpr double kTilesInFlight = 52 * 1024, kTilesNotInFlight = 0.3, kEnoughWarps = 32, kFewWarps = 0.15;
+// A warp loads all of a tile before it stores any of it: microseconds per KiB of a warp's tile. Measured: 39
+// f32 columns in 13 us, tiles of 1.2 KiB: 0.87, 2.4 KiB: 0.82, 4.9 KiB: 0.74. Where there are many rows, it
+// counts 2.5 times, since most launches have fewer than PlanUse::rows().
+constexpr double kTileWait = 0.87;
+
+// ---- persistent_row ----
+
+// Blocks have fixed shares of the rows, but no two multiprocessors are equally fast. Measured: 0.92.
+constexpr double kFixedShares = 0.08;
+// Blocks that share a row wait for each other. Measured: 24,576 columns in one block: 0.896, in two: 0.867.
+constexpr double kWaiting = 0.04;
+// The less of a row a block has, the more often it exchanges. Measured: 519,328 bf16 columns in 32 blocks of
+// 4 chunks: 0.70.
+constexpr double kShortPart = 0.03;
+// A ring that holds few rows lets the next ones come late. Measured: 32,768 f32 columns in one block, 1.75
+// rows: 0.89.
+constexpr double kShortRing = 0.08;
+// Where most of the next row has no room, reading and writing take turns. Measured: 5,800,000 f32 columns:
+// 0.54.
+constexpr double kOverlap = 1.6, kNoOverlap = 0.35;
+// Unaligned rows are read from the ring in single elements. Measured: 1050 x 13,243 f32: 0.82, 3284 x 3059
+// f64: 0.86, 150 x 1,000,001 bf16: 0.65; 500 x 100,003 f32 with weight and bias in registers: 0.79, with both
+// loaded for each chunk: 0.60.
+constexpr double kScalars = 0.15, kScalarsInDouble = 0.08, kScalarsOf16Bits = 0.25, kReloaded = 0.4;
+// Aligned rows of f64. Measured: 4099 x 4096: 0.87.
+constexpr double kPersistentInDouble = 0.1;
+// Microseconds in which the four reduce warps reduce a row. Measured: 6232 bf16 columns in two chunks: 0.61,
+// 4973 in two: 0.44, in one: 0.69; 20,480 f16 in five: 0.88.
+constexpr double kPerRow = 0.3, kPerChunk = 0.2, kPerColumn = 0.06 / 1024;
+
+// ---- split_row ----
+
+// What two reads cost besides their bytes. Measured: 2 x 16,777,216 f32: 0.60, 1024 x 32,768 f64: 0.34;
+// unaligned 150 x 1,000,001 bf16: 0.26, since few blocks wait at many barriers, and in single elements 0.14.
+constexpr double kTwice = 0.3, kTwiceInDouble = 1.0, kTwiceUnaligned = 1.0, kTwiceNarrow = 0.3;
+
+// Waves of a shared-memory access of a warp of staged_rows: one per 128 bytes, and more where lanes want
+// different words of one bank.
 int waves_of(const Plan& plan, const NormSpec& spec, int size) {
   constexpr int kBanks = 32;
   const int bytes = plan.vector * size, together = std::min(kWarp, kBanks * 4 / bytes);
   int waves = 0;
   for (int first = 0; first < kWarp; first += together) {
-    // A lane's words are of different banks, so a bank has one of each lane at most.
+    // The words of one lane are in different banks, so a bank has at most one word of each lane.
     std::int64_t words[kBanks][kWarp];
     int counts[kBanks] = {}, most = 0;
     for (int lane = first; lane < first + together; ++lane) {
@@ -136,181 +152,177 @@ int waves_of(const Plan& plan, const NormSpec& spec, int size) {
   return waves;
 }
 
-double tile_kib(const Plan& plan, const NormSpec& spec) {  // of x, of a warp
-  return static_cast<double>(kWarp / plan.threads_per_row * plan.group_rows * spec.columns *
-                             size_of(spec.input)) /
-         1024;
+// The part of x in the tile of a warp.
+double tile_kib(const Plan& plan, const NormSpec& spec) {
+  const std::int64_t rows = kWarp / plan.threads_per_row * plan.group_rows;
+  return static_cast<double>(rows * spec.columns * size_of(spec.input)) / 1024;
 }
 
-// What a lane does for an element, as the compiler's output has it: for the tile, for a row, for the weights,
-// and for the element itself.
 Slowdown slowdown_of_tiles(const Plan& plan, const NormSpec& spec) {
-  const int exchanges = std::countr_zero(static_cast<unsigned>(plan.threads_per_row));
+  const double shuffles = std::log2(plan.threads_per_row);
   const int weights = static_cast<int>(spec.affine), converts = size_of(spec.input) == 2;
   const double row = static_cast<double>(spec.columns) / plan.threads_per_row;
-  const double places = static_cast<double>(columns_per_block(plan)) / static_cast<double>(spec.columns);
-  const double instructions = 130 / (row * plan.group_rows) + (20 + 6 * exchanges) / row +
-                              places * (7.5 + converts + 2.0 / plan.vector +
-                                        weights * (1.0 / plan.vector + converts) / plan.group_rows);
-  // Four times all bytes pass in wide accesses of 128 bytes for a warp.
+  const double padding = static_cast<double>(columns_per_block(plan)) / static_cast<double>(spec.columns);
+  // Per element, counted in the compiler's output: for the tile, for a row, for the element and its weights.
+  const double instructions = 130 / (row * plan.group_rows) + (20 + 6 * shuffles) / row +
+                              padding * (7.5 + converts + 2.0 / plan.vector +
+                                         weights * (1.0 / plan.vector + converts) / plan.group_rows);
+  // All bytes pass four times in wide accesses, of 128 bytes per warp and wave.
   const int bytes = size_of(spec.input) + size_of(spec.output);
   const int input_waves = waves_of(plan, spec, size_of(spec.input));
   const int output_waves =
       size_of(spec.output) == size_of(spec.input) ? input_waves : waves_of(plan, spec, size_of(spec.output));
   const double accesses =
-      3 * exchanges / row + bytes / 2.0 +
-      places / plan.vector * (input_waves + output_waves + static_cast<double>(weights) / plan.group_rows);
+      3 * shuffles / row + bytes / 2.0 +
+      padding / plan.vector * (input_waves + output_waves + static_cast<double>(weights) / plan.group_rows);
   const int warps = plan.threads / kWarp * plan.blocks_per_sm;
-  const double held = tile_kib(plan, spec) * 1024 * warps;
+  const double in_flight = tile_kib(plan, spec) * 1024 * warps;
   Slowdown s;
-  s.add(kThroughTile, "its rows pass through shared memory");
-  s.add(kInstructions * std::max(0.0, instructions / (kInstructionsAByte / 2 * bytes) - kInstructionsFree),
-        "its lanes have much to do");
-  s.add(kAccesses * std::max(0.0, accesses / (kAccessesAByte / 2 * bytes) - kAccessesFree),
+  s.add(kThroughTile, "rows pass through shared memory");
+  s.add(kInstructions * std::max(0.0, instructions / (kInstructionsPerByte / 2 * bytes) - kInstructionsFree),
+        "many instructions per element");
+  s.add(kAccesses * std::max(0.0, accesses / (kAccessesPerByte / 2 * bytes) - kAccessesFree),
         "shared memory is busy");
-  s.add(kTilesNotInFlight * std::max(0.0, kTilesInFlight / held - 1), "little is in flight");
-  s.add(kFewWarps * std::max(0.0, 1 - warps / kEnoughWarps), "few warps overlap each other");
+  s.add(kTilesNotInFlight * std::max(0.0, kTilesInFlight / in_flight - 1), "too few bytes in flight");
+  s.add(kFewWarps * std::max(0.0, 1 - warps / kEnoughWarps), "too few warps overlap");
   return s;
 }
 
 Slowdown slowdown_of(const Plan& plan, const PlanUse& use) {
   const NormSpec& spec = use.spec;
-  Slowdown s;
   if (plan.strategy == Strategy::staged_rows) return slowdown_of_tiles(plan, spec);
+  const bool in_double = compute_type(spec) == DType::f64, in_16_bits = size_of(spec.input) == 2;
+  const auto by_type = [&](double in_16, double in_32, double in_64) {
+    return in_double ? in_64 : in_16_bits ? in_16 : in_32;
+  };
+  const double columns = static_cast<double>(spec.columns);
+  const double span = static_cast<double>(columns_per_block(plan));
   const int weight = spec.affine == Affine::none ? 0 : size_of(spec.weight);
-  const int width = plan.vector * std::max({size_of(spec.input), size_of(spec.output), weight});
+  const int width = plan.vector * std::max(widest_element(spec), weight);
+  Slowdown s;
   if (width < 16)
     s.add((plan.strategy == Strategy::warp_rows ? kNarrowAndShort
            : width < 4                          ? kNarrowerThanAWord
                                                 : kNarrow) *
               (16.0 / width - 1),
-          "its accesses are narrow");
+          "accesses are narrow");
   if (plan.unaligned && plan.strategy != Strategy::persistent_row)
-    s.add((size_of(spec.input) == 2   ? kUnalignedOf16Bits
+    s.add((in_16_bits                 ? kUnalignedOf16Bits
            : size_of(spec.input) == 8 ? kUnalignedInDouble
                                       : kUnalignedCost) +
               kUnalignedOfThreads * std::max(0.0, std::log2(plan.threads / 128.0)),
-          "its rows are unaligned into place");
-  const double span = static_cast<double>(columns_per_block(plan));
+          "rows are realigned in shared memory");
 
   if (plan.strategy == Strategy::split_row) {
-    // x twice where it does not stay in L2; groups of rows share the weights.
     const double once = static_cast<double>(use.row_bytes() + use.affine_bytes() / plan.group_rows);
     const double again = static_cast<double>(spec.columns * size_of(spec.input));
-    const bool stays_near = plan.group_rows == 1;
-    s.add((stays_near ? 0.6 : 1.0) * again / once + kTwice, "x is read twice");
-    if (compute_type(spec) == DType::f64) s.add(kTwiceInDouble, "x is read twice, in double");
-    if (width < 16) s.add(kTwiceNarrow * (16.0 / width - 1), "its accesses are narrow");
-    if (plan.unaligned) s.add(kTwiceUnaligned, "x is read twice, and its rows are unaligned into place");
-    const double places = std::ceil(static_cast<double>(spec.columns) / span) * span;
-    s.add(kIdle * (places / static_cast<double>(spec.columns) - 1), "some lanes are idle");
+    const bool some_in_l2 = plan.group_rows == 1;  // when x is read again
+    s.add((some_in_l2 ? 0.6 : 1.0) * again / once + kTwice, "x is read twice");
+    if (in_double) s.add(kTwiceInDouble, "x is read twice, in f64");
+    if (width < 16) s.add(kTwiceNarrow * (16.0 / width - 1), "accesses are narrow");
+    if (plan.unaligned) s.add(kTwiceUnaligned, "x is read twice, and rows are realigned in shared memory");
+    s.add(kIdle * (std::ceil(columns / span) * span / columns - 1), "some threads are idle");
     return s;
   }
   if (plan.strategy == Strategy::persistent_row) {
-    const double own =
+    const double chunks =  // of a block
         static_cast<double>(ceil_div(ceil_div(spec.columns, columns_per_block(plan)), plan.blocks_per_row));
-    s.add(kStays, "its blocks have fixed shares");
-    if (plan.blocks_per_row > 1) s.add(kMeet, "its slices wait for each other");
-    const double rows = plan.stages / own;
-    if (rows < 3.5) s.add(kShortRing * (3.5 - rows) / 2.5, "few rows fit in its ring");
-    if (rows < kOverlap) s.add(kNoOverlap, "the next row does not fit in its ring");
-    const double teams = use.device.sm_count / plan.blocks_per_row;
-    s.add(use.device.sm_count / (teams * plan.blocks_per_row) - 1, "some multiprocessors have no team");
-    if (own < 6 && plan.blocks_per_row > 1) s.add(kShortSlice * (6 - own), "its slices are short");
-    const bool in_double = compute_type(spec) == DType::f64;
+    const double rows_in_ring = plan.stages / chunks;
+    const bool shared_row = plan.blocks_per_row > 1;
+    s.add(kFixedShares, "blocks have fixed shares of the rows");
+    if (shared_row) s.add(kWaiting, "blocks that share a row wait for each other");
+    if (rows_in_ring < 3.5) s.add(kShortRing * (3.5 - rows_in_ring) / 2.5, "few rows fit in the ring");
+    if (rows_in_ring < kOverlap) s.add(kNoOverlap, "the next row does not fit in the ring");
+    const double parallel_rows = use.device.sm_count / plan.blocks_per_row;
+    s.add(use.device.sm_count / (parallel_rows * plan.blocks_per_row) - 1, "some multiprocessors are idle");
+    if (chunks < 6 && shared_row) s.add(kShortPart * (6 - chunks), "blocks have little of each row");
     if (plan.unaligned)
-      s.add(in_double                  ? kScalarsInDouble
-            : size_of(spec.input) == 2 ? kScalarsOf16Bits
-                                       : kScalars,
-            "its elements come one by one");
+      s.add(by_type(kScalarsOf16Bits, kScalars, kScalarsInDouble), "single elements are read from the ring");
     else if (in_double)
-      s.add(kStreamedInDouble, "it computes in double");
+      s.add(kPersistentInDouble, "it computes in f64");
     if (plan.unaligned && !keeps_affine(plan, spec))
-      s.add(kAsked, "weight and bias do not stay in registers");
-    const double measuring =
-        kPerRow + own * kPerChunk + kPerColumn * static_cast<double>(spec.columns) / plan.blocks_per_row;
+      s.add(kReloaded, "weight and bias do not stay in registers");
+    const double reducing = kPerRow + chunks * kPerChunk + kPerColumn * columns / plan.blocks_per_row;
     const double copying = static_cast<double>(use.row_bytes()) / plan.blocks_per_row / kShareBytes;
-    s.add(std::max(0.0, measuring / copying - 1), "a row is soon copied, but not measured");
+    s.add(std::max(0.0, reducing / copying - 1), "reducing a row takes longer than copying it");
     return s;
   }
-  const double held = static_cast<double>(plan.per_thread) * plan.vector * read_bytes(spec) * plan.threads *
-                      plan.blocks_per_sm;
-  // Short rows come and go one by one: 64 f32 columns with 36 KiB in flight reach copy speed.
+
+  // warp_rows and block_row.
+  const double in_flight = static_cast<double>(plan.per_thread) * plan.vector * read_bytes(spec) *
+                           plan.threads * plan.blocks_per_sm;
+  // Short rows start and end one by one: 64 f32 columns with 36 KiB in flight reach copy speed.
   const double enough = plan.strategy == Strategy::warp_rows ? kInFlight / 2 : kInFlight;
-  if (held < enough) s.add(kNotInFlight * (1 - held / enough), "little is in flight");
-  const double places =
+  if (in_flight < enough) s.add(kNotInFlight * (1 - in_flight / enough), "too few bytes in flight");
+  const double padding =
       span * plan.blocks_per_row / static_cast<double>(std::max<std::int64_t>(1, covered(plan, spec)));
   const bool waits = plan.unaligned && plan.threads_per_row > kWarp;
-  s.add((kIdle + (waits ? kIdleInUnaligned : 0)) * std::max(0.0, places - 1), "some lanes are idle");
+  s.add((kIdle + (waits ? kIdleInUnaligned : 0)) * std::max(0.0, padding - 1), "some threads are idle");
   if (plan.strategy == Strategy::warp_rows) {
     s.add(0.01, "at copy speed");
-    s.add(kShuffles * std::countr_zero(static_cast<unsigned>(plan.threads_per_row)) / plan.per_thread,
-          "its lanes exchange much");
-    s.add(kFullLanes * std::max(0, plan.per_thread - 2), "its lanes have much to do");
-    // An access of a warp takes so many bytes of each row: below a sector, L1 fetches it more than once.
+    s.add(kShuffles * std::log2(plan.threads_per_row) / plan.per_thread, "many shuffles for few vectors");
+    s.add(kManyVectors * std::max(0, plan.per_thread - 2), "many vectors per thread");
     constexpr int kSector = 32;
     const int piece = plan.threads_per_row * plan.vector * size_of(spec.input);
     if (plan.per_thread > 1 && piece < kSector)
-      s.add(kScattered * (static_cast<double>(kSector) / piece - 1), "its accesses are scattered");
-    // Small blocks end and begin independently.
-    if (plan.threads == 64) s.add(0.002, "its blocks have another size");
+      s.add(kScattered * (static_cast<double>(kSector) / piece - 1), "accesses are scattered");
+    // Where all else is equal, 128 threads.
+    if (plan.threads == 64) s.add(0.002, "blocks are small");
   } else {
-    s.add(kAloneBlock / plan.blocks_per_sm, "few blocks overlap each other");
-    s.add(0.01 * (plan.threads / 256.0), "its threads meet at barriers");
-    if (const auto x = static_cast<double>(held_registers(plan, spec)); x > kManyRegisters)
-      s.add(kFullThreads * std::log2(x / kManyRegisters), "its threads have much to do");
-    if (width > 16) s.add(kWideWeights, "its weights are scattered");
+    s.add(kReducing / plan.blocks_per_sm, "too few blocks overlap");
+    s.add(0.01 * (plan.threads / 256.0), "threads wait at barriers");
+    if (const auto x = static_cast<double>(held_registers(plan, spec)); x > kFewRegisters)
+      s.add(kManyRegisters * std::log2(x / kFewRegisters), "threads hold many registers");
+    if (width > 16) s.add(kWideWeights, "accesses to weights are scattered");
   }
   if (plan.exchange == Exchange::cluster)
     s.add(kCluster * kClusterBytes / (span * size_of(spec.input)) +
-              kClusterSize * std::log2(plan.blocks_per_row) +
-              (compute_type(spec) == DType::f64 ? kClusterInDouble
-               : size_of(spec.input) == 2       ? kClusterOf16Bits
-                                                : 0),
-          "clusters start and meet together");
+              kClusterSize * std::log2(plan.blocks_per_row) + by_type(kClusterOf16Bits, 0, kClusterInDouble),
+          "the blocks of a cluster start and wait together");
   if (plan.exchange == Exchange::grid)
-    s.add(kTeam + 0.02 * std::countr_zero(static_cast<unsigned>(plan.blocks_per_row)),
-          "its teams wait for each other");
+    s.add(kGridExchange + 0.02 * std::log2(plan.blocks_per_row),
+          "blocks that share a row wait for each other");
   return s;
 }
 
-// Whether the parameters are loaded together with x.
-bool parameters_come_early(const Plan& plan, const NormSpec& spec) {
+// Whether a thread loads its parameters together with x.
+bool loads_parameters_early(const Plan& plan, const NormSpec& spec) {
   if (spec.affine == Affine::none) return true;
   const int words = plan.vector * (size_of(spec.input) + 2 * size_of(spec.weight)) / 4;
   return plan_math::early_parameters(
       plan.per_thread, words, plan_math::low_occupancy(plan.threads, plan.blocks_per_sm), plan.unaligned);
 }
 
-// Until the first byte is written, in microseconds: launch, one load, the sums over the lanes, and what grows
-// with the work of a thread, of a multiprocessor, and the size of the block. 1 x 4096 f16: in one block 1.94
-// us with 256 threads and 2 vectors each, 2.02 us with 512 and 1, 2.02 us with 128 and 4; in 4 blocks of 64
-// threads 1.87 us, in 8 1.89 us. 1 x 16,384: in clusters of 8 2.07 us with 128 threads, 2.17 us with 256, in
-// clusters of 4 2.21 us, in one block 3.2 us.
+// Microseconds until the first byte is written: launch, one load, the reduction over the threads, and what
+// grows with the vectors per thread, the bytes per multiprocessor and the warps per block. 1 x 4096 f16 in
+// one block, 256 threads of 2 vectors: 1.94 us, 512 of 1: 2.02 us, 128 of 4: 2.02 us; in 4 blocks of 64
+// threads: 1.87 us, in 8: 1.89 us. 1 x 16,384 in clusters of 8, 128 threads: 2.07 us, 256: 2.17 us; in
+// clusters of 4: 2.21 us; in one block: 3.2 us.
 double latency_of(const Plan& plan, const PlanUse& use) {
-  const double kib = static_cast<double>(std::min(columns_per_block(plan), use.spec.columns)) *
-                     size_of(use.spec.input) / 1024;
+  const NormSpec& spec = use.spec;
+  const double kib =
+      static_cast<double>(std::min(columns_per_block(plan), spec.columns)) * size_of(spec.input) / 1024;
   const double warps = static_cast<double>(plan.threads) / kWarp;
   const double in_warps = 1.7 + 0.12 * plan.per_thread + 0.024 * warps;
-  if (plan.strategy == Strategy::staged_rows) return in_warps + 0.5 + kTileWait * tile_kib(plan, use.spec);
+  if (plan.strategy == Strategy::staged_rows) return in_warps + 0.5 + kTileWait * tile_kib(plan, spec);
   if (plan.strategy == Strategy::warp_rows) return in_warps + 0.024 * kib * rows_per_block(plan) / 4;
-  if (plan.strategy ==
-      Strategy::persistent_row)  // the first slice, which is not written before all of it is known
-    return 3 + static_cast<double>(use.spec.columns * size_of(use.spec.input)) / plan.blocks_per_row /
-                   kShareBytes;
-  if (plan.strategy == Strategy::split_row) return 6;  // tickets, and rows that are completed in between
+  // A block's part of the first row arrives before any of it is written.
+  if (plan.strategy == Strategy::persistent_row)
+    return 3 + static_cast<double>(spec.columns * size_of(spec.input)) / plan.blocks_per_row / kShareBytes;
+  // Tickets, and the wait between the two reads.
+  if (plan.strategy == Strategy::split_row) return 6;
   double us = 1.23 + 0.07 * plan.per_thread + 0.02 * warps + 0.05 * kib;
   if (plan.unaligned) us += 0.5;
-  // 4096 f16 with 128 threads and 4 vectors each 2.75 us, 2.09 us with weights that come early.
-  if (!parameters_come_early(plan, use.spec)) us += 0.5;
+  // 4096 f16, 128 threads of 4 vectors: 2.75 us, 2.09 us with early parameters.
+  if (!loads_parameters_early(plan, spec)) us += 0.5;
   if (plan.exchange == Exchange::cluster) {
-    const double blocks = static_cast<double>(grid_blocks(plan, use.spec, use.device, use.rows()));
-    us += 0.1 + 0.13 * std::countr_zero(static_cast<unsigned>(plan.blocks_per_row));
-    // 128 x 4096 f16 in clusters of 4 2.65 us, in one block 2.53 us; 1 x 4096 1.89 and 1.94 us.
+    const double blocks = static_cast<double>(grid_blocks(plan, spec, use.device, use.rows()));
+    us += 0.1 + 0.13 * std::log2(plan.blocks_per_row);
+    // 128 x 4096 f16 in clusters of 4: 2.65 us, in one block: 2.53 us; 1 x 4096: 1.89 and 1.94 us.
     us += 0.05 * blocks / use.device.sm_count;
-    // Of blocks whose lanes are not all at work each lane waits for its loads one by one: 5120 f16 in 2
-    // blocks 2.36 us, in one 2.15 us.
-    if (columns_per_block(plan) * plan.blocks_per_row != use.spec.columns) us += 0.2;
+    // With idle threads in a block each thread waits for its loads one by one. 5120 f16 in 2 blocks: 2.36 us,
+    // in one: 2.15 us.
+    if (columns_per_block(plan) * plan.blocks_per_row != spec.columns) us += 0.2;
   }
   if (plan.exchange == Exchange::grid) us += 2.5;
   return us;
@@ -318,22 +330,22 @@ double latency_of(const Plan& plan, const PlanUse& use) {
 
 }  // namespace
 
-Weighed weighed(const Plan& plan, const PlanUse& use) {
+Candidate evaluate(const Plan& plan, const PlanUse& use) {
   const Slowdown slow = slowdown_of(plan, use);
   const double copy = copy_microseconds(use), latency = latency_of(plan, use);
   const double blocks = static_cast<double>(grid_blocks(plan, use.spec, use.device, use.rows()));
-  const double busy = std::min(1.0, kAloneFactor * blocks / use.device.sm_count);
-  // Where the memory is busy for long, latency is only what comes before and behind.
+  const double busy = std::min(1.0, kMaxShares * blocks / use.device.sm_count);
+  // With many rows latency counts only at the start and at the end.
   const double ends = use.regime != RowsRegime::many              ? latency
                       : plan.strategy == Strategy::persistent_row ? latency / 2
                       : plan.strategy == Strategy::staged_rows
                           ? 1 + 2.5 * kTileWait * tile_kib(plan, use.spec)
                           : 1;
   const double time = ends + copy * slow.factor / busy;
-  std::string_view why = slow.why;
-  if (copy / busy < latency) why = "latency counts";
-  if (busy < 1 && copy > latency) why = "its blocks do not fill the device";
-  return {plan, time / (1.0 + copy), why};
+  const std::string_view why = busy < 1 && copy > latency ? "the blocks do not fill the device"
+                               : copy / busy < latency    ? "latency dominates"
+                                                          : slow.why;
+  return {plan, time / (1.0 + copy), std::string(why)};
 }
 
 }  // namespace normjit

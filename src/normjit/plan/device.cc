@@ -8,17 +8,16 @@ namespace {
 constexpr int kKiB = 1024;
 constexpr std::int64_t kMiB = 1024 * 1024;
 
-// A GPU architecture is one row. The limits are those of the compute capability (CUDA programming guide and
-// occupancy header); SM count and L2 are of the GPU named. At run time a device's own facts are used instead.
-//   arch      SMs  threads blocks  registers  shared: block, SM        L2
+// A row per architecture: the limits of its compute capability (CUDA programming guide and occupancy
+// header), and SM count and L2 of the GPU named. At run time the device's own properties are used instead.
+// arch      SMs  threads blocks  registers  shared: block, SM        L2
 const DeviceProfile kProfiles[] = {
-    {{75, 0}, 40, 1024, 16, 65536, 64 * kKiB, 64 * kKiB, 4 * kMiB},      // T4
-    {{80, 0}, 108, 2048, 32, 65536, 163 * kKiB, 164 * kKiB, 40 * kMiB},  // A100
-    {{86, 0}, 84, 1536, 16, 65536, 99 * kKiB, 100 * kKiB, 6 * kMiB},     // A40
-    {{87, 0}, 16, 1536, 16, 65536, 163 * kKiB, 164 * kKiB, 4 * kMiB},    // Jetson AGX Orin
-    {{88, 0}, 16, 1536, 16, 65536, 99 * kKiB, 100 * kKiB, 4 * kMiB},   // no public product; the lowest limits
-                                                                       // of 8.x
-    {{89, 0}, 58, 1536, 24, 65536, 99 * kKiB, 100 * kKiB, 48 * kMiB},  // L4
+    {{75, 0}, 40, 1024, 16, 65536, 64 * kKiB, 64 * kKiB, 4 * kMiB},        // T4
+    {{80, 0}, 108, 2048, 32, 65536, 163 * kKiB, 164 * kKiB, 40 * kMiB},    // A100
+    {{86, 0}, 84, 1536, 16, 65536, 99 * kKiB, 100 * kKiB, 6 * kMiB},       // A40
+    {{87, 0}, 16, 1536, 16, 65536, 163 * kKiB, 164 * kKiB, 4 * kMiB},      // Jetson AGX Orin
+    {{88, 0}, 16, 1536, 16, 65536, 99 * kKiB, 100 * kKiB, 4 * kMiB},       // no product; the least of 8.x
+    {{89, 0}, 58, 1536, 24, 65536, 99 * kKiB, 100 * kKiB, 48 * kMiB},      // L4
     {{90, 0}, 132, 2048, 32, 65536, 227 * kKiB, 228 * kKiB, 60 * kMiB},    // H200
     {{100, 0}, 148, 2048, 32, 65536, 227 * kKiB, 228 * kKiB, 126 * kMiB},  // B200
     {{103, 0}, 148, 2048, 32, 65536, 227 * kKiB, 228 * kKiB, 126 * kMiB},  // B300

@@ -1,4 +1,4 @@
-// The grid of a plan's launches, worked out but for their rows.
+// The grid of a plan's launches, computed in advance for any number of rows.
 #pragma once
 
 #include <algorithm>
@@ -8,22 +8,23 @@
 
 namespace normjit {
 
-// Rows come in parts, of which a block does one after the other: parts = min(rows / rows_per_part,
-// most_parts), each shared by `blocks_per_part` blocks, most_blocks in all.
+// The rows of a launch are divided into parts of `rows_per_part` rows, at most max_parts at a time. Each part
+// has `blocks_per_part` blocks; all of them together are at most max_blocks. The blocks loop over the other
+// parts.
 struct Grid {
   std::uint32_t rows_per_part = 1;
-  std::uint32_t most_parts = 1;
+  std::uint32_t max_parts = 1;
   std::uint32_t blocks_per_part = 1;
-  std::uint32_t most_blocks = 1;
+  std::uint32_t max_blocks = 1;
 
-  // Blocks for so many rows (> 0); at most 2^31 - 1.
+  // Blocks for this many rows (> 0); at most 2^31 - 1.
   std::uint32_t blocks(std::int64_t rows) const noexcept {
-    const std::int64_t parts = std::min<std::int64_t>(parts_of(rows), most_parts);
-    return static_cast<std::uint32_t>(std::min<std::int64_t>(parts * blocks_per_part, most_blocks));
+    const std::int64_t parts = std::min<std::int64_t>(parts_of(rows), max_parts);
+    return static_cast<std::uint32_t>(std::min<std::int64_t>(parts * blocks_per_part, max_blocks));
   }
 
  private:
-  // Divisions of 64 bits take several times as long as those of 32.
+  // 64-bit divisions take several times as long as 32-bit ones.
   std::int64_t parts_of(std::int64_t rows) const noexcept {
     if (rows_per_part == 1) return rows;
     const auto above = static_cast<std::uint64_t>(rows - 1);

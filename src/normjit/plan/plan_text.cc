@@ -1,5 +1,5 @@
 // A plan as a line of text, and back.
-#include <array>
+#include <algorithm>
 #include <iterator>
 
 #include "normjit/base/text.h"
@@ -20,16 +20,13 @@ std::string_view name_in(const std::string_view (&names)[n], Enum value) noexcep
 
 template <class Enum, std::size_t n>
 bool read(const std::string_view (&names)[n], std::string_view word, Enum& value) {
-  for (std::size_t i = 0; i < n; ++i)
-    if (names[i] == word) {
-      value = static_cast<Enum>(i);
-      return true;
-    }
-  return false;
+  const auto found = std::find(names, names + n, word);
+  value = static_cast<Enum>(found - names);
+  return found != names + n;
 }
 
-// The numbers of a plan, in the order of the text. The first ones are always there, the others where they
-// differ from their default.
+// The numbers of a plan, in the order of the text. The first kAlways are always written, the others where
+// they are not the default.
 struct Field {
   std::string_view name;
   int Plan::*value;
@@ -46,7 +43,7 @@ constexpr Field kFields[] = {
 };
 constexpr std::size_t kAlways = 6;
 
-// Words of 0.1, whose tuned plans are still in caches and packs: what they are called now.
+// Words of 0.1, which tuned plans in caches and packs may still have, and their present names.
 constexpr std::string_view kFormerly[][2] = {
     {"packed_rows", "warp_rows"},       {"tiled_rows", "staged_rows"}, {"resident_row", "block_row"},
     {"streamed_row", "persistent_row"}, {"two_reads", "split_row"},    {"lanes", "threads_per_row"},
@@ -97,18 +94,14 @@ Result<Plan> parse_plan(std::string_view text) {
     }
     const auto parsed = number<int>(value);
     if (!parsed) return bad(word);
-    if (key == "unaligned") {
-      if (*parsed != 0 && *parsed != 1) return bad(word);
+    if (key == "unaligned" && (*parsed == 0 || *parsed == 1)) {
       plan.unaligned = *parsed == 1;
       continue;
     }
-    bool known = false;
-    for (const Field& field : kFields)
-      if (field.name == key) {
-        plan.*field.value = *parsed;
-        known = true;
-      }
-    if (!known) return bad(word);
+    const auto field =
+        std::find_if(std::begin(kFields), std::end(kFields), [&](const Field& f) { return f.name == key; });
+    if (field == std::end(kFields)) return bad(word);
+    plan.*field->value = *parsed;
   }
   return plan;
 }
