@@ -10,7 +10,7 @@
 
 namespace normjit {
 
-// Searches libnvrtc at the first call of compile() or facts(), and keeps it; after a failure the next call
+// Searches for libnvrtc at the first call of compile() or facts(), and keeps it; after a failure the next call
 // searches again. Any number of threads may compile at the same time. Only search.driver_cuda_version may
 // open libcuda. A fork and an exit wait for the running compiles; while the process exits, every call returns
 // NoCompiler.

@@ -3,6 +3,7 @@
 #include "normjit/driver/driver.h"
 
 namespace normjit {
+
 Code code_of(int result) noexcept {
   switch (result) {
     case CUDA_ERROR_OUT_OF_MEMORY:
@@ -44,8 +45,8 @@ bool loses_context(int result) noexcept {
 
 const char* advice_on(int result) noexcept {
   if (loses_context(result))
-    return " A kernel that ran in this context, of normjit or of other code, has failed, and the context is "
-           "lost: end the process; compute-sanitizer names the kernel.";
+    return " A kernel of normjit or of other code has failed in this context, and the context is lost: end "
+           "the process; compute-sanitizer names the kernel.";
   switch (result) {
     case CUDA_ERROR_OUT_OF_MEMORY:
       return " Free memory of the device.";
@@ -78,7 +79,7 @@ Error driver_error(const DriverTable& driver, CUresult result, const std::string
   return {code_of(result), what + " failed with " + describe(driver, result) + "." + advice_on(result)};
 }
 
-// NOT_SUPPORTED: the device has no such launches at all.
+// NOT_SUPPORTED: the device has no launches of this kind.
 bool refuses_to_run_together(int result) noexcept {
   return result == CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE || result == CUDA_ERROR_INVALID_CLUSTER_SIZE ||
          result == CUDA_ERROR_NOT_SUPPORTED;
