@@ -16,7 +16,7 @@ Result<TemplateText> find_template(const std::string& directory, std::string_vie
   const std::string path = concat({directory, "/", name});
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
-  if (!file || !(text << file.rdbuf()))  // also for a folder of that name
+  if (!file || !(text << file.rdbuf()))  // the latter fails for a folder of that name
     return Error{Code::BadTemplate,
                  concat({"cannot read template '", path,
                          "'; NORMJIT_TEMPLATE_DIR must name a folder with all of normjit's templates"})};
