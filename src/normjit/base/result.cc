@@ -33,7 +33,7 @@ constexpr Row kRows[] = {
 
     NORMJIT_ROW(EmptyKernel, "The Kernel is empty: launch one that Service::prepare returned."),
     NORMJIT_ROW(NullPointer,
-                "A tensor that the spec needs is null: x, y, and each other one that the spec has."),
+                "A tensor that the spec needs is null: give x, y and all others that the spec has."),
     NORMJIT_ROW(UnexpectedPointer,
                 "A tensor is given that the spec does not have: leave it null, or prepare a spec with it."),
     NORMJIT_ROW(Misaligned,

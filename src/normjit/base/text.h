@@ -1,4 +1,4 @@
-// Text helpers that several stages use.
+// Text helpers of several stages.
 #pragma once
 
 #include <charconv>

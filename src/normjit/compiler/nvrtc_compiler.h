@@ -10,10 +10,10 @@
 
 namespace normjit {
 
-// Searches for libnvrtc at the first call of compile() or facts(), and keeps it; after a failure the next call
-// searches again. Any number of threads may compile at the same time. Only search.driver_cuda_version may
-// open libcuda. A fork and an exit wait for the running compiles; while the process exits, every call returns
-// NoCompiler.
+// Searches for libnvrtc at the first call of compile() or facts(), and keeps it; after a failure the next
+// call searches again. Any number of threads may compile at the same time. Only search.driver_cuda_version
+// may open libcuda. A fork and an exit wait for the running compiles; while the process exits, every call
+// returns NoCompiler.
 std::shared_ptr<Compiler> make_nvrtc_compiler(NvrtcSearch search);
 
 // The same with another search.
