@@ -23,10 +23,4 @@ Result<TemplateText> find_template(const std::string& directory, std::string_vie
   return TemplateText{std::move(text).str(), {}};
 }
 
-Result<std::string> template_text(const std::string& directory, std::string_view name) {
-  const auto text = find_template(directory, name);
-  if (!text) return text.error();
-  return std::string(text->view());
-}
-
 }  // namespace normjit

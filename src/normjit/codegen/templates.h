@@ -24,7 +24,4 @@ struct TemplateText {
 // Finds a template in `directory`, or among the embedded ones if that is empty. BadTemplate if there is none.
 Result<TemplateText> find_template(const std::string& directory, std::string_view name);
 
-// A copy of its text.
-Result<std::string> template_text(const std::string& directory, std::string_view name);
-
 }  // namespace normjit

@@ -116,8 +116,13 @@ struct Attribute {
   }
 };
 
-std::optional<std::vector<Attribute>> attributes_of(std::string_view list) {
+// The attributes in the section with this name. Nothing if there is no such section, or it is malformed.
+std::optional<std::vector<Attribute>> attributes_in(const std::vector<Section>& sections,
+                                                    std::string_view name) {
   constexpr int kFirstFormat = 1, kSized = 4;
+  const Section* section = find(sections, name);
+  if (section == nullptr) return std::nullopt;
+  const std::string_view list = section->content;
   std::vector<Attribute> attributes;
   for (std::uint64_t at = 0; at < list.size();) {
     const auto format = read<std::uint8_t>(list, at), code = read<std::uint8_t>(list, at + 1);
@@ -141,8 +146,7 @@ bool set(int& to, std::optional<std::uint64_t> value) {
 // Reads this kernel's attributes of ".nv.info".
 bool read_registers_and_stack(const std::vector<Section>& sections, std::string_view kernel,
                               CubinFacts& facts) {
-  const Section* info = find(sections, ".nv.info");
-  const auto attributes = info ? attributes_of(info->content) : std::nullopt;
+  const auto attributes = attributes_in(sections, ".nv.info");
   if (!attributes) return false;
   bool known = false;
   for (const Attribute& attribute : *attributes) {
@@ -166,8 +170,7 @@ bool read_registers_and_stack(const std::vector<Section>& sections, std::string_
 
 // Reads ".nv.info.KERNEL".
 bool read_bounds(const std::vector<Section>& sections, std::string_view kernel, CubinFacts& facts) {
-  const Section* info = find(sections, concat({".nv.info.", kernel}));
-  const auto attributes = info ? attributes_of(info->content) : std::nullopt;
+  const auto attributes = attributes_in(sections, concat({".nv.info.", kernel}));
   if (!attributes) return false;
   bool sound = true;
   for (const Attribute& attribute : *attributes) {
