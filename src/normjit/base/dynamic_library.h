@@ -1,5 +1,5 @@
-// A shared library opened at run time. normjit reaches libnvrtc and libcuda this way, without linking to
-// them.
+// A shared library opened at run time. normjit does not link to libnvrtc and libcuda, but opens them this
+// way.
 #pragma once
 
 #include <string>

@@ -37,8 +37,8 @@ std::size_t further(Strategy strategy) {
   }
 }
 
-// "normjit_block_row_layernorm_cols_4096_bf16_eps_1e_05_wb": the name that profilers show. A longer spec is
-// cut after kMostOfSpec characters.
+// "normjit_block_row_layernorm_cols_4096_bf16_eps_1e_05_wb": the name that profilers show. Long specs are
+// cut.
 std::string entry_name(const NormSpec& spec, const Plan& plan) {
   constexpr std::size_t kMostOfSpec = 80;
   std::string text = to_text(spec).substr(0, kMostOfSpec);
@@ -103,8 +103,8 @@ std::vector<Placeholder> constants(const NormSpec& spec, const Plan& plan, Arch 
   return all;
 }
 
-// The planner is compiled with plan_math.cuh. Kernels with another version of it would be launched with a
-// wrong geometry.
+// The planner is compiled with plan_math.cuh. Kernels of another version would be launched with a wrong
+// shape.
 Result<void> check_plan_math(const std::string& template_directory) {
   constexpr std::string_view kName = "plan_math.cuh";
   if (template_directory.empty()) return {};

@@ -165,8 +165,7 @@ Result<Allocation> CudaDriver::allocation(const void* address) {
   if (!machine) return machine.error();
   const DriverTable& driver = (*machine)->driver;
   const auto at = reinterpret_cast<std::uintptr_t>(address);
-  // Initialised, because the driver leaves out values that do not apply, and writes a flag as one byte or
-  // four.
+  // Initialised, because the driver skips values that do not apply and writes a flag as one byte or four.
   unsigned type = 0, managed = 0;
   int ordinal = -1;
   CUdeviceptr device_address = 0, start = 0;

@@ -47,8 +47,7 @@ class PublishOnce {
 };
 
 // Opens the driver's library and initialises it on the first call that needs it, without a lock. Makes,
-// retains and switches no context: calls that must work without one are the driver's context-independent
-// ones.
+// retains and switches no context: what must work without one uses context-independent calls of the driver.
 class CudaDriver final : public Driver {
  public:
   using Open = std::function<Result<DriverTable>()>;
@@ -67,8 +66,7 @@ class CudaDriver final : public Driver {
   std::string describe(int result) override;
 
  private:
-  // If the profile of a GPU cannot be read (it fell off the bus), it keeps the error, and the others stay
-  // usable.
+  // One GPU. If its profile cannot be read (it fell off the bus), it keeps the error; the others stay usable.
   struct Device {
     CUdevice handle = 0;
     Result<DeviceProfile> profile;

@@ -38,15 +38,14 @@ class LoadedKernel {
   virtual Result<int> resident_blocks(const LaunchShape& shape) const = 0;
 };
 
-// Whether this result of a launch means that the blocks of a cooperative launch or of a cluster, which must
-// be resident together, do not fit.
+// Whether a launch failed because the blocks of a cooperative launch or of a cluster, which must be resident
+// together, do not fit.
 bool refuses_to_run_together(int result) noexcept;
 
 // The code of a failed CUresult: DriverError if no other code fits.
 Code code_of(int result) noexcept;
 
-// Whether the context is lost: a kernel that ran in it has failed, and every later call that needs the
-// context returns this result.
+// Whether the context is lost: a kernel in it has failed, and every later call that needs it returns this.
 bool loses_context(int result) noexcept;
 // Advice on a result: a sentence with a leading space, or empty.
 const char* advice_on(int result) noexcept;

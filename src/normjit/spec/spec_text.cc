@@ -103,7 +103,7 @@ bool read_word(const Field<T, HasMeaning>& field, std::string_view word, NormSpe
   }
 }
 
-// Whether this part of a text is the field's: then it is written to the spec, or what is wrong with it.
+// Reads a part of a text if it belongs to this field: ok or what is wrong with it. Nothing if it does not.
 template <class T, class HasMeaning>
 std::optional<Result<void>> read_if(const Field<T, HasMeaning>& field, std::string_view part,
                                     std::string_view text, NormSpec& spec) {
