@@ -1,31 +1,37 @@
 #!/bin/bash
-# Runs kernels of every strategy that the planner chooses, the graph tests and those of the C interface under compute-sanitizer. Needs a GPU, compute-sanitizer
-# of the CUDA toolkit, and the targets normjit_tool and normjit_gpu_tests.
+# Runs kernels of every schedule that the planner chooses, the graph tests and the tests of the C
+# interface under compute-sanitizer. Needs a GPU, compute-sanitizer of the CUDA toolkit, and the targets
+# normjit_tool and normjit_gpu_tests.
 #
 #     scripts/sanitize.sh [build]
 #
-# racecheck does not see that a warp has met (__syncwarp, which costs no instruction) before one of its lanes arrives at a barrier for all
-# of them: it takes what the other lanes read of persistent_row's ring for a race with the next copy to there. So for racecheck, and only
-# for it, every lane arrives for itself: scripts/every_lane_arrives.patch, in a copy of the templates. The emulation on the CPU
-# (`normjit run --device host`) knows warps, and checks the templates as they are.
+# racecheck does not see that a warp has met (__syncwarp, which costs no instruction) before one of its
+# lanes arrives at a barrier for all of them. It reports the other lanes' reads of persistent_row's ring
+# as a race with the next copy to it. So for racecheck, and only for it, every lane arrives for itself:
+# scripts/every_lane_arrives.patch, in a copy of the templates. The emulation on the CPU
+# (`normjit run --device host`) models warps, and checks the unchanged templates.
 #
-# Exit status: 0 nothing was found, 1 something was, 3 no compute-sanitizer.
+# Exit status: 0 no finding, 1 a finding, 3 no compute-sanitizer.
 set -u
 scripts=$(cd "$(dirname "$0")" && pwd)
 build=${1:-build}
-command -v compute-sanitizer >/dev/null || { echo "compute-sanitizer is not here; it comes with the CUDA toolkit" >&2; exit 3; }
+command -v compute-sanitizer >/dev/null ||
+  { echo "compute-sanitizer was not found; it comes with the CUDA toolkit" >&2; exit 3; }
 
 scratch=$(mktemp -d) && trap 'rm -rf "$scratch"' EXIT
 cp -r "$scripts/../templates" "$scratch/templates"
 patch --quiet -d "$scratch/templates/schedule" <"$scripts/every_lane_arrives.patch" || exit 1
 export NORMJIT_CACHE_DIR=$scratch/cache
 
-layers=( # warp_rows, staged_rows, block_row alone and in clusters, persistent_row alone and in a grid, with whole vectors and without,
-  # split_row; and the rows of a residual in a warp, in a block and in clusters
-  "layernorm/cols=64/f32/wb/gelu 4000" "layernorm/cols=333/bf16/wb 4000" "layernorm/cols=4096/bf16/wb 600" "layernorm/cols=16384/f16/wb 1"
-  "layernorm/cols=32768/f32/wb 300" "layernorm/cols=32768/bf16/wb 600" "layernorm/cols=65536/f32/wb 800" "layernorm/cols=50257/bf16/wb 100"
+layers=( # warp_rows, staged_rows, block_row alone and in clusters, persistent_row alone and in a grid,
+  # with whole vectors and without, split_row; and rows with a residual in a warp, in a block and in clusters
+  "layernorm/cols=64/f32/wb/gelu 4000" "layernorm/cols=333/bf16/wb 4000"
+  "layernorm/cols=4096/bf16/wb 600" "layernorm/cols=16384/f16/wb 1"
+  "layernorm/cols=32768/f32/wb 300" "layernorm/cols=32768/bf16/wb 600"
+  "layernorm/cols=65536/f32/wb 800" "layernorm/cols=50257/bf16/wb 100"
   "layernorm/cols=100003/f32/wb 40" "layernorm/cols=4194304/f32/wb 3" "layernorm/cols=16777216/f32/wb 1"
-  "rmsnorm/cols=128/bf16/add/sum/w 4000" "rmsnorm/cols=4096/bf16/add/sum/w 600" "layernorm/cols=16384/f16/add/sum/wb 1")
+  "rmsnorm/cols=128/bf16/add/sum/w 4000" "rmsnorm/cols=4096/bf16/add/sum/w 600"
+  "layernorm/cols=16384/f16/add/sum/wb 1")
 
 failed=0
 # sanitize TOOL PROGRAM ARGUMENT...
@@ -46,6 +52,7 @@ for tool in memcheck synccheck racecheck; do
     read -r spec rows <<<"$layer"
     sanitize $tool "$build/normjit" run "$spec" --rows "$rows" --check
   done
-  sanitize $tool "$build/normjit_gpu_tests" --gtest_filter='CApiGpuTest.*:GraphsGpuTest.APreparedKernelIsOneKernelNodeInEveryMode'
+  sanitize $tool "$build/normjit_gpu_tests" \
+    --gtest_filter='CApiGpuTest.*:GraphsGpuTest.APreparedKernelIsOneKernelNodeInEveryMode'
 done
 exit $failed

@@ -1,6 +1,6 @@
-// The arithmetic of plans, once for the kernels and for the planner: a part of every kernel, and included by
-// src/normjit/plan. Plain functions of numbers. Whoever edits this edits both, so templates from a directory
-// must have the very file that the library was built with.
+// The arithmetic of plans, shared by kernels and planner: a part of every kernel, and included by
+// src/normjit/plan. All functions are pure. A template directory must therefore contain exactly the file that
+// the library was built with.
 //
 // NJ_MATH declares a function that is known before the kernel runs, and callable from it.
 namespace normjit::plan_math {

@@ -4,7 +4,7 @@
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "cli/table.h"
-#include "normjit/base/timestamp.h"
+#include "normjit/base/text.h"
 #include "normjit/service/report_json.h"
 
 namespace normjit::cli {

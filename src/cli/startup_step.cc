@@ -13,7 +13,6 @@
 #include "cli/startup.h"
 #include "normjit/base/stopwatch.h"
 #include "normjit/compiler/nvrtc.h"
-#include "normjit/compiler/options.h"
 #include "normjit/compiler/target.h"
 #include "normjit/service/binary_store.h"
 #include "normjit/service/default_compiler.h"

@@ -20,7 +20,7 @@ struct Arch {
   int minor() const noexcept { return number % 10; }
   // "sm_90", "sm_90a".
   NORMJIT_API std::string name() const;
-  // Reads "sm_90" or "sm_90a"; UnknownArch for any other form. Does not ask whether such a GPU exists:
+  // Reads "sm_90" or "sm_90a"; UnknownArch for any other form. Does not check whether such a GPU exists;
   // DeviceProfile::of(arch) does.
   NORMJIT_API static Result<Arch> parse(std::string_view text);
 };

@@ -1,9 +1,9 @@
 // Errors as values.
 //
-// Nothing in normjit throws but std::bad_alloc. A public call returns Result<T>, which holds a T or an Error
-// with a code and a message that says what was asked, what is allowed and what to do; only Result<T>::value()
-// throws, for those who like it. A launch returns Status, which is trivial, never allocates and fits in a
-// register.
+// normjit throws nothing but std::bad_alloc. A public call returns Result<T>, which holds a T or an Error
+// with a code and a message: what was requested, what is allowed and what to do. Only Result<T>::value()
+// throws, for callers who prefer exceptions. A launch returns Status, which is trivial, never allocates and
+// fits in a register.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@ enum class Code : std::int32_t {
   // A launch that cannot be right. Nothing has been launched.
   EmptyKernel = 200,        // a default-constructed or moved-from Kernel
   NullPointer = 201,        // a tensor that the spec needs is null
-  UnexpectedPointer = 202,  // a tensor that the spec does not have is given
+  UnexpectedPointer = 202,  // a tensor is given that the spec does not have
   Misaligned = 203,  // a pointer or row stride is less aligned than its dtype, or than the kernel needs
   BadRows = 204,     // negative
   BadStride = 205,   // rows of an output would overlap each other, a stride is negative, an offset exceeds 64
@@ -59,20 +59,20 @@ enum class Code : std::int32_t {
   // The driver and the device.
   NoDriver = 500,      // libcuda.so.1 was not found
   DriverTooOld = 501,  // older than CUDA 12.0 (R525)
-  NoDevice = 502,      // the driver sees no GPU, or not the one asked for
+  NoDevice = 502,      // the driver sees no GPU, or not the requested one
   NoContext = 503,     // the calling thread has no current CUDA context and no device was named
   LoadFailed = 504,    // the driver refuses a freshly compiled kernel
   DriverError = 505,   // any other driver error; the message names it
-  OutOfMemory = 506,   // the device is out of memory; as a status of the C interface this process, too
-  NotResident = 507,   // blocks that must run together find no room on the device, or on this share of it
+  OutOfMemory = 506,   // the device is out of memory; in the C interface also this process
+  NotResident = 507,   // blocks that must run together do not fit on the device, or on this process's share
   ForkedAfterCudaInit = 508,  // CUDA was initialised before the fork that made this process
 
-  // The cache on disk. A prepare or launch never fails with these; only calls about the cache itself do.
+  // The cache on disk. Only calls about the cache itself fail with these, never a prepare or launch.
   CacheIo = 600,
 
-  // The mode of the service does not allow what the call would need.
+  // The mode of the service does not allow what the call needs.
   NotCached = 800,  // cached-only or frozen, and no cache has the kernel; the message names the spec
-  NotReady = 801,   // the stream is being captured, and the kernel would first have to be made ready
+  NotReady = 801,   // the stream is being captured, and the kernel is not ready
 
   // Requests to the library as a whole.
   BadArgument = 700,  // an option or argument outside its documented range
@@ -101,7 +101,7 @@ namespace detail {
 [[noreturn]] NORMJIT_API void raise(const Error& error);
 }
 
-// A T or an Error. Not thread-safe by itself, as any value.
+// A T or an Error. A plain value: not thread-safe by itself.
 template <class T>
 class [[nodiscard]] Result {
  public:
@@ -149,7 +149,7 @@ class [[nodiscard]] Result<void> {
   Error error_;
 };
 
-// The outcome of a launch: a code, and the driver's own CUresult where the code is DriverError.
+// The outcome of a launch: a code, and the driver's CUresult if the code is DriverError.
 struct [[nodiscard]] Status {
   Code code = Code::Ok;
   std::int32_t driver_result = 0;

@@ -1,4 +1,4 @@
-// The operands of a launch: which there are, where they lie in memory, and the arguments that a launch takes.
+// The operands of a launch, their layout in memory, and the arguments of a launch.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 
 namespace normjit {
 
-// Everything that a kernel reads or writes. What each is of a spec, its dtype and who has it, stands in one
-// table (spec/operands.h).
+// Everything that a kernel reads or writes. One table (spec/operands.h) gives the dtype of each operand and
+// the specs that have it.
 enum class Operand : std::uint8_t {
   x,         // [rows, columns], input dtype
-  residual,  // [rows, columns], input dtype: added to x in front of the norm
+  residual,  // [rows, columns], input dtype: added to x before the norm
   weight,    // [columns], weight dtype
   bias,      // [columns], weight dtype
   y,         // [rows, columns], output dtype: the result
@@ -20,7 +20,7 @@ enum class Operand : std::uint8_t {
   mean,      // [rows], compute type
   rstd,      // [rows], compute type
 
-  workspace = 255,  // Tensors::workspace: no row of the table, every kernel has room for its pointer
+  workspace = 255,  // Tensors::workspace: not in the table, because every kernel takes its pointer
 };
 NORMJIT_API std::string_view name(Operand) noexcept;  // "x", "residual", ...
 
@@ -29,9 +29,9 @@ inline constexpr std::int64_t kContiguous = -1;
 
 // An operand with `columns` elements for each row. Row r begins
 //   (r / n) * outer + (r % n) * inner   elements behind `pointer`.
-// With n = 1, rows are `outer` elements apart, which may be 0 for what is read (one row for all). kContiguous
-// stands for n * columns in outer; inner has no meaning then, and none for n = 1. A plain pointer is
-// contiguous rows. n must be 1 for now (0 counts as 1), else BadStride: a later version serves others.
+// With n = 1, rows are `outer` elements apart; for an input that may be 0 (the same row for all). kContiguous
+// in outer stands for n * columns. inner has no meaning then, nor for n = 1. A plain pointer means contiguous
+// rows. n must be 1 for now (0 counts as 1), else BadStride; a later version serves other values.
 template <class T>
 struct RowsAt {
   T* pointer = nullptr;
@@ -43,14 +43,15 @@ struct RowsAt {
 };
 using InputRows = RowsAt<const void>;
 using OutputRows = RowsAt<void>;
-// Rows that are so many elements apart.
+// Rows that are `row_stride` elements apart.
 constexpr InputRows strided(const void* pointer, std::int64_t row_stride) { return {pointer, 1, row_stride}; }
 constexpr OutputRows strided(void* pointer, std::int64_t row_stride) { return {pointer, 1, row_stride}; }
 
-// The arguments of one launch: device pointers, which stay the caller's, and sizes. All memory must be
-// reachable from the stream's device. What the spec does not have stays null. y may be x itself, and sum may
-// be residual itself (same pointer, row stride and element size); otherwise outputs overlap nothing. A launch
-// refuses the same pointer with another row stride or element size; Kernel::check finds every overlap.
+// The arguments of one launch: sizes, and device pointers that the caller owns. All memory must be reachable
+// from the stream's device. Operands that the spec does not have stay null. y may be x itself, and sum may be
+// residual itself (same pointer, row stride and element size); otherwise no output may overlap another
+// operand. A launch refuses the same pointer with another row stride or element size; Kernel::check finds
+// every overlap.
 struct Tensors {
   InputRows x{};
   OutputRows y{};
@@ -59,8 +60,8 @@ struct Tensors {
   void* mean = nullptr;
   void* rstd = nullptr;
   std::int64_t rows = 0;  // 0 is a success that launches nothing
-  // Kernel::workspace_bytes() bytes, 16-byte aligned. Zeroed once by the caller; each launch leaves it ready
-  // for the next. One workspace serves one launch at a time: launches that may run at once need one each.
+  // Kernel::workspace_bytes() bytes, 16-byte aligned. The caller zeroes it once; each launch leaves it ready
+  // for the next. A workspace serves one launch at a time: launches that may run at once need one each.
   void* workspace = nullptr;
   InputRows residual{};
   OutputRows sum{};

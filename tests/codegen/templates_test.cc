@@ -46,8 +46,8 @@ TEST(Templates, EmbeddedOnesAreThoseOfTheTree) {
 
 TEST(Templates, EmptyDirectoryNameMeansTheEmbeddedOnes) {
   for (const EmbeddedFile& file : embedded_templates())
-    EXPECT_TRUE(template_text("", file.name).value() == file.text) << file.name;
-  const auto missing = template_text("", "no_such.cuh");
+    EXPECT_TRUE(find_template("", file.name).value().view() == file.text) << file.name;
+  const auto missing = find_template("", "no_such.cuh");
   ASSERT_EQ(missing.code(), Code::BadTemplate);
   EXPECT_THAT(missing.error().message, HasSubstr("'no_such.cuh'"));
 }
@@ -56,19 +56,19 @@ TEST(Templates, ADirectoryIsReadAtEveryCall) {
   const TempDirectory directory;
   const std::string bytes("one\r\n\0two", 9);
   std::ofstream(directory / "a.cuh", std::ios::binary) << bytes;
-  EXPECT_EQ(template_text(directory.path(), "a.cuh").value(), bytes);
+  EXPECT_EQ(find_template(directory.path(), "a.cuh").value().view(), bytes);
   std::ofstream(directory / "a.cuh", std::ios::binary) << "edited";
-  EXPECT_EQ(template_text(directory.path(), "a.cuh").value(), "edited");
+  EXPECT_EQ(find_template(directory.path(), "a.cuh").value().view(), "edited");
 }
 
 TEST(Templates, AMissingFileIsNamedWithItsDirectory) {
   const TempDirectory directory;
   // The embedded one does not stand in: a mixture would be hard to find.
-  const auto missing = template_text(directory.path(), "hw.cuh");
+  const auto missing = find_template(directory.path(), "hw.cuh");
   ASSERT_EQ(missing.code(), Code::BadTemplate);
   EXPECT_THAT(missing.error().message,
               AllOf(HasSubstr(directory / "hw.cuh"), HasSubstr("NORMJIT_TEMPLATE_DIR")));
-  EXPECT_EQ(template_text(directory / "no such directory", "hw.cuh").code(), Code::BadTemplate);
+  EXPECT_EQ(find_template(directory / "no such directory", "hw.cuh").code(), Code::BadTemplate);
 }
 
 TEST(Templates, TheGeneratorReadsAllOfThemFromTheDirectory) {

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "normjit/compiler/messages.h"
-#include "normjit/compiler/serve_compiles.h"
+#include "normjit/compiler/process_compiler.h"
 #include "tests/support/fake_compiler.h"
 
 namespace {

@@ -110,7 +110,7 @@ TEST(NvrtcSearch, TheErrorTellsOfTheDriversLimit) {
       find_nvrtc({.explicit_path = {}, .cuda_home = {}, .driver_cuda_version = [] { return 12040; }},
                  FakeOpen{"libnvrtc.so.13", &asked});
   ASSERT_EQ(failed.code(), Code::NoCompiler);
-  EXPECT_THAT(failed.error().message, HasSubstr("driver is of CUDA 12 "));
+  EXPECT_THAT(failed.error().message, HasSubstr("driver is for CUDA 12 "));
 }
 
 TEST(NvrtcSearch, LooksBesideThisProgram) {

@@ -14,7 +14,6 @@
 #include <utility>
 
 #include "normjit/compiler/messages.h"
-#include "normjit/compiler/serve_compiles.h"
 #include "tests/support/child.h"
 #include "tests/support/fake_compiler.h"
 #include "tests/support/program.h"

@@ -1,4 +1,4 @@
-#include "normjit/compiler/ptxas_log.h"
+#include "normjit/compiler/nvrtc_compiler.h"
 
 #include <gtest/gtest.h>
 

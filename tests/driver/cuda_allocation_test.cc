@@ -1,11 +1,10 @@
-#include "normjit/driver/cuda_allocation.h"
+#include "normjit/driver/cuda_driver.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
 
-#include "normjit/driver/cuda_driver.h"
 #include "tests/support/fake_cuda.h"
 
 namespace normjit::testing {

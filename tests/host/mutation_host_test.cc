@@ -573,7 +573,7 @@ std::vector<Mutant> all_automatic() {
   std::vector<Mutant> all;
   for (const std::string& file : mutated_files())
     if (file != "plan_math.cuh")
-      for (Mutant& mutant : automatic_mutants(file, template_text("", file).value()))
+      for (Mutant& mutant : automatic_mutants(file, std::string(find_template("", file).value().view())))
         all.push_back(std::move(mutant));
   return all;
 }

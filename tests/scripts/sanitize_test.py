@@ -71,7 +71,7 @@ class SanitizeTest(unittest.TestCase):
     def test_without_a_sanitizer(self):
         done = self.run_script(path="/nowhere:" + self.tools_only())
         self.assertEqual(done.returncode, 3)
-        self.assertIn("compute-sanitizer is not here", done.stdout)
+        self.assertIn("compute-sanitizer was not found", done.stdout)
 
     def tools_only(self):
         """A directory with what the script calls, and no compute-sanitizer."""

@@ -94,7 +94,7 @@ Source conformance_source(const ConformanceKernel& kernel, Arch arch) {
                           "};\n"
                           "}  // namespace normjit\n"
                           "#line 1 \"hw.cuh\"\n",
-                          template_text("", "hw.cuh").value(), "#line 1 \"", kernel.kernel, ".cu\"\n",
+                          find_template("", "hw.cuh").value().view(), "#line 1 \"", kernel.kernel, ".cu\"\n",
                           kernel.text}),
           .kernel = kernel.kernel,
           .description = "the conformance kernel " + kernel.name};

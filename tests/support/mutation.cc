@@ -696,15 +696,16 @@ std::vector<std::string> mutated_files() {
 Result<std::vector<Mutant>> planted_faults() {
   std::vector<Mutant> mutants;
   for (const Fault& fault : kFaults) {
-    const auto text = template_text("", fault.file);
-    if (!text) return text.error();
-    if (occurrences(*text, fault.text) != 1)
+    const auto found = find_template("", fault.file);
+    if (!found) return found.error();
+    const std::string_view text = found->view();
+    if (occurrences(text, fault.text) != 1)
       return Error{Code::BadTemplate,
                    concat({fault.file, ": the text of the planted fault '", fault.name,
-                           "' must occur exactly once; it occurs ", shortest(occurrences(*text, fault.text)),
+                           "' must occur exactly once; it occurs ", shortest(occurrences(text, fault.text)),
                            " times. Plant the fault into what the file says now."})};
     mutants.push_back({.file = std::string(fault.file),
-                       .at = text->find(fault.text),
+                       .at = text.find(fault.text),
                        .length = fault.text.size(),
                        .replacement = std::string(fault.becomes),
                        .line = {},

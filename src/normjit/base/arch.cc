@@ -1,17 +1,11 @@
 #include "normjit/arch.h"
 
-#include <algorithm>
-
 #include "normjit/base/text.h"
 
 namespace normjit {
 namespace {
-
 constexpr std::string_view kPrefix = "sm_";
-
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
-}  // namespace
+}
 
 std::string Arch::name() const {
   std::string text = concat({kPrefix, shortest(number)});
@@ -28,17 +22,15 @@ Result<Arch> Arch::parse(std::string_view text) {
       arch.suffix = rest.back();
       rest.remove_suffix(1);
     }
-    const bool plain = (rest.size() == 2 || rest.size() == 3) && std::ranges::all_of(rest, is_digit);
-    if (plain && rest.front() != '0') {
-      arch.number = *normjit::number<int>(rest);
-      return arch;
-    }
+    arch.number = normjit::number<int>(rest).value_or(0);
+    // Two or three digits, without a leading zero.
+    if (arch.number >= 10 && arch.number <= 999 && rest == shortest(arch.number)) return arch;
   }
   return Error{
       Code::UnknownArch,
       concat({"'", text,
-              "' is not the name of an architecture. Write sm_ and the compute capability without its ",
-              "point, then the suffix a or f if there is one: sm_80, sm_90, sm_90a, sm_120f."})};
+              "' is not the name of an architecture. Write sm_, the compute capability without its point, ",
+              "and the suffix a or f if there is one: sm_80, sm_90, sm_90a, sm_120f."})};
 }
 
 }  // namespace normjit

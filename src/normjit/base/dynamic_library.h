@@ -1,13 +1,14 @@
-// A shared library opened at run time: how normjit reaches libnvrtc and libcuda without linking to them.
+// A shared library opened at run time. normjit does not link to libnvrtc and libcuda, but opens them this
+// way.
 #pragma once
 
 #include <string>
 
 namespace normjit {
 
-// An open library, or empty. A plain value. Thread-safe. The library is never closed: a CUDA library must not
-// be unloaded under its own threads and exit handlers. Opening passes the ForkGate: a fork waits for it, and
-// an exiting process opens no library.
+// An open library, or empty. A plain value. Thread-safe. The library is never closed, because a CUDA library
+// must not be unloaded under its own threads and exit handlers. Opening passes the ForkGate: a fork waits for
+// it, and an exiting process opens no library.
 class DynamicLibrary {
  public:
   DynamicLibrary() = default;

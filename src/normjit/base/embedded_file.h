@@ -1,4 +1,4 @@
-// A file that scripts/embed_files.cmake made part of the program at build time.
+// A file that scripts/embed_files.cmake embedded in the program at build time.
 #pragma once
 
 #include <string_view>
@@ -6,7 +6,7 @@
 namespace normjit {
 
 struct EmbeddedFile {
-  std::string_view name;  // without its folder: "hw.cuh"
+  std::string_view name;  // "hw.cuh", "schedule/ring.cuh"
   std::string_view text;
 };
 

@@ -38,9 +38,9 @@ void close_gate() {
   when_all_are_out([] {});
 }
 
-// exit() destroys its thread's thread_local objects before it runs the first handler. This one, of the main
-// thread, registers our handler last, while no thread inside the gate can register another: NVRTC 13.0
-// registers 3,331 while it is opened, and an exit in the middle of that, or of a first compile, crashed.
+// exit() destroys its thread's thread_local objects before it runs the first handler. This object of the main
+// thread then registers our handler last, when no thread inside the gate can register another. NVRTC 13.0
+// registers 3,331 handlers while it is opened; an exit in the middle of that, or of a first compile, crashed.
 struct MainThreadEnds {
   ~MainThreadEnds() { when_all_are_out(ForkGate::close_at_exit); }
 };
@@ -56,8 +56,8 @@ void watch_main_thread() {
 std::uint64_t fork_generation() noexcept { return g_generation; }
 
 struct ForkHandlers {
-  // The gate first: threads inside it take locks on their way out. A thread that forks inside the gate gives
-  // up its own pass meanwhile.
+  // The gate comes first, because threads inside it take locks on their way out. A thread that forks inside
+  // the gate gives up its own pass meanwhile.
   static void before() {
     if (t_passes > 0) g_gate.unlock_shared();
     g_gate.lock();
@@ -102,8 +102,8 @@ void ForkLock::withdraw() noexcept {
   (previous_ != nullptr ? previous_->next_ : g_first) = next_;
 }
 
-// g_exiting is read twice: before, so that no thread waits for an exit to end, and inside, where the exit
-// waits for this thread.
+// g_exiting is read twice: before the lock, so that no thread waits for an exit to end, and inside, where the
+// exit waits for this thread.
 ForkGate::ForkGate() noexcept : open_(t_passes > 0 || !g_exiting) {
   if (open_ && t_passes == 0) {
     watch_main_thread();

@@ -1,8 +1,8 @@
 // Keeps locks and guarded state consistent across fork() and at process exit.
 //
-// fork() copies only the calling thread: a lock that another thread holds stays locked in the child for good,
-// and what that thread was doing is never finished there. So a fork takes every ForkSafe lock and waits until
-// no thread is inside the ForkGate; the child can then do all that its parent could. The handlers are
+// fork() copies only the calling thread: a lock that another thread holds stays locked in the child forever,
+// and the work of that thread is never finished there. So a fork takes every ForkSafe lock and waits until no
+// thread is inside the ForkGate. The child can then do everything that its parent could. The handlers are
 // registered when the library is loaded.
 #pragma once
 
@@ -14,12 +14,12 @@
 
 namespace normjit {
 
-// The depth of this process in its line of forks: 1 in the first, in a child one more than in its parent.
-// Unlike a process id it is never reused, so it tells a child from its parent. Costs a load.
+// The number of forks between this process and the first one, plus 1. Unlike a process id it is never reused,
+// so it distinguishes a child from its parent. Costs a load.
 std::uint64_t fork_generation() noexcept;
 
-// A std::shared_mutex that prefers writers, so that a fork is not starved by readers: with 8 threads reading
-// at full speed it waits 10 ms instead of 1 s. In exchange a thread must not lock it shared twice.
+// A std::shared_mutex that prefers writers, so that readers do not starve a fork: with 8 threads that read at
+// full speed it waits 10 ms instead of 1 s. In exchange a thread must not lock it shared twice.
 class WritersFirstMutex {
  public:
   void lock() noexcept { pthread_rwlock_wrlock(&lock_); }
@@ -44,7 +44,7 @@ class ForkLock {
  protected:
   ForkLock() = default;
   ~ForkLock() = default;
-  // Called by the most derived class: a fork may come right after enlist() and right before withdraw().
+  // Called by the most derived class, since a fork may come right after enlist() and right before withdraw().
   void enlist() noexcept;
   void withdraw() noexcept;
 
@@ -84,9 +84,9 @@ class ForkSafe final : ForkLock {
 using ForkMutex = ForkSafe<std::mutex>;
 using ForkSharedMutex = ForkSafe<WritersFirstMutex>;
 
-// A scope that neither a fork nor the end of the process interrupts: for calls of NVRTC and of the loader,
-// whose own locks a fork would copy. A fork waits until all threads have left, and holds back others
-// meanwhile. Scopes nest within a thread. Inside, call no host code and wait for none.
+// A scope that neither a fork nor the end of the process interrupts, for calls of NVRTC and of the loader: a
+// fork would copy their locks. A fork waits until all threads have left the gate, and no other thread enters
+// meanwhile. Scopes nest within a thread. Inside, call no host code and do not wait for any.
 class ForkGate {
  public:
   ForkGate() noexcept;
@@ -94,7 +94,7 @@ class ForkGate {
   ForkGate(const ForkGate&) = delete;
   ForkGate& operator=(const ForkGate&) = delete;
 
-  // False once the process is exiting: the libraries are being torn down, call nothing of them.
+  // False once the process is exiting: the libraries are being torn down and must not be called.
   explicit operator bool() const noexcept { return open_; }
 
   // Registers an exit handler that closes the gate for good and waits up to 10 seconds for the threads

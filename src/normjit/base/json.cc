@@ -27,22 +27,8 @@ std::size_t sequence_at(std::string_view text) {
 }
 
 std::string escaped(char c) {
-  switch (c) {
-    case '"':
-      return "\\\"";
-    case '\\':
-      return "\\\\";
-    case '\b':
-      return "\\b";
-    case '\f':
-      return "\\f";
-    case '\n':
-      return "\\n";
-    case '\r':
-      return "\\r";
-    case '\t':
-      return "\\t";
-  }
+  constexpr std::string_view kRaw = "\"\\\b\f\n\r\t", kLetters = "\"\\bfnrt";
+  if (const std::size_t at = kRaw.find(c); at != kRaw.npos) return {'\\', kLetters[at]};
   if (static_cast<unsigned char>(c) >= 0x20) return std::string(1, c);
   constexpr char kDigits[] = "0123456789abcdef";
   return std::string("\\u00") + kDigits[c >> 4] + kDigits[c & 15];

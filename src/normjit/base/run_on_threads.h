@@ -8,8 +8,8 @@
 
 namespace normjit {
 
-// Runs work() on up to `threads` threads at once, the calling one included, and returns when all have ended;
-// on fewer if the system refuses threads. Rethrows the first exception of work().
+// Runs work() on up to `threads` threads at once, including the calling one, and returns when all have ended.
+// Uses fewer if the system refuses threads. Rethrows the first exception of work().
 template <class Work>
 void run_on_threads(int threads, const Work& work) {
   std::exception_ptr thrown;
@@ -26,7 +26,7 @@ void run_on_threads(int threads, const Work& work) {
   others.reserve(threads > 1 ? static_cast<std::size_t>(threads - 1) : 0);
   try {
     for (int i = 1; i < threads; ++i) others.emplace_back(guarded);
-  } catch (const std::exception&) {  // no more threads, or no memory for one: use those that started
+  } catch (const std::exception&) {  // no more threads, or no memory for one: use those already started
   }
   guarded();
   for (std::thread& other : others) other.join();

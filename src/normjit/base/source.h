@@ -1,4 +1,4 @@
-// A kernel source, as generator and compiler exchange it.
+// The source of a kernel, from the generator to the compiler.
 #pragma once
 
 #include <string>

@@ -1,8 +1,9 @@
-// Text helpers that several stages use.
+// Text helpers of several stages.
 #pragma once
 
 #include <charconv>
 #include <cstdint>
+#include <ctime>
 #include <initializer_list>
 #include <limits>
 #include <optional>
@@ -49,26 +50,25 @@ std::optional<Number> number(std::string_view text) {
 // Parses a number of bytes: digits and an optional K, M or G, in either case, for powers of 1024 ("256M").
 // Nothing for any other text, also for a negative number and on overflow.
 inline std::optional<std::int64_t> bytes_from(std::string_view text) {
+  constexpr std::string_view kUnits = "KkMmGg";
   int shift = 0;
-  switch (text.empty() ? '\0' : text.back()) {
-    case 'K':
-    case 'k':
-      shift = 10;
-      break;
-    case 'M':
-    case 'm':
-      shift = 20;
-      break;
-    case 'G':
-    case 'g':
-      shift = 30;
-      break;
+  if (const auto unit = text.empty() ? kUnits.npos : kUnits.find(text.back()); unit != kUnits.npos) {
+    shift = 10 * (static_cast<int>(unit) / 2 + 1);
+    text.remove_suffix(1);
   }
-  if (shift != 0) text.remove_suffix(1);
   const std::optional<std::int64_t> count = number<std::int64_t>(text);
   if (!count || text.front() == '-' || *count > std::numeric_limits<std::int64_t>::max() >> shift)
     return std::nullopt;
   return *count << shift;
+}
+
+// Seconds since 1970 as "2026-11-21T09:30:00Z".
+inline std::string timestamp(std::int64_t seconds) {
+  const std::time_t time = seconds;
+  std::tm utc{};
+  if (gmtime_r(&time, &utc) == nullptr) return "?";  // a year beyond int
+  char text[64];
+  return {text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc)};
 }
 
 }  // namespace normjit

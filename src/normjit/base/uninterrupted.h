@@ -1,11 +1,11 @@
-// System calls in a process whose signal handlers may interrupt them.
+// System calls that signal handlers may interrupt.
 #pragma once
 
 #include <cerrno>
 
 namespace normjit {
 
-// Makes a system call again for as long as signals interrupt it.
+// Repeats a system call until no signal interrupts it.
 template <class Call>
 auto uninterrupted(const Call& call) {
   for (;;) {

@@ -1,4 +1,4 @@
-// From spec and plan to the source of one kernel.
+// Generates the source of one kernel from a spec and a plan.
 #pragma once
 
 #include <string>
@@ -11,15 +11,15 @@
 
 namespace normjit {
 
-// A source in pieces, which suffice to name it. Who finds its kernel in a cache never needs the 90 KB of its
-// text: their memory alone took 60 us of a cold process.
+// A source in pieces, which suffice for its digest. A cache hit never needs the whole text of 90 KB:
+// allocating it took 60 us of a cold process.
 struct Draft {
   struct File {
     std::string name;
     TemplateText text;
   };
-  std::string kernel, description;  // as of Source
-  std::vector<File> files;          // in their order
+  std::string kernel, description;  // as in Source
+  std::vector<File> files;          // in the order of the text
 
   Source source() const;
   std::string digest() const;  // of source().text
@@ -29,12 +29,12 @@ struct Draft {
   std::vector<std::string_view> pieces() const;
 };
 
-// spec.cuh rendered for exactly this spec and plan, and the other templates as they are, to be joined by
-// #line directives, so that compilers name the template file. The same arguments give the same text.
-// `template_directory` as in template_text. Errors: BadTemplate.
+// spec.cuh rendered for exactly this spec and plan, and the other templates unchanged. #line directives
+// between them make compilers name the template file. The same arguments give the same text.
+// `template_directory` as in find_template. Errors: BadTemplate.
 Result<Draft> draft(const NormSpec& spec, const Plan& plan, Arch arch, const std::string& template_directory);
 
-// Its source: a complete translation unit.
+// The source of that draft: a complete translation unit.
 Result<Source> generate(const NormSpec& spec, const Plan& plan, Arch arch,
                         const std::string& template_directory);
 

@@ -1,4 +1,4 @@
-// The text renderer: {{key}} becomes its value, and nothing else happens.
+// The text renderer: replaces each {{key}} by its value.
 #pragma once
 
 #include <span>
@@ -15,7 +15,7 @@ struct Placeholder {
 };
 
 // Strict: BadTemplate, with the key and the line, for a placeholder without a value, a value without a
-// placeholder, a key given twice, and braces that do not close. `name` is the template's, for the message.
+// placeholder, a key given twice, and braces that do not close. `name` is the template's name for messages.
 Result<std::string> render(std::string_view name, std::string_view text, std::span<const Placeholder> values);
 
 }  // namespace normjit

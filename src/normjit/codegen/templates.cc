@@ -16,17 +16,11 @@ Result<TemplateText> find_template(const std::string& directory, std::string_vie
   const std::string path = concat({directory, "/", name});
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
-  if (!file || !(text << file.rdbuf()))  // also for a folder of that name
+  if (!file || !(text << file.rdbuf()))  // the latter fails for a folder of that name
     return Error{Code::BadTemplate,
                  concat({"cannot read template '", path,
                          "'; NORMJIT_TEMPLATE_DIR must name a folder with all of normjit's templates"})};
   return TemplateText{std::move(text).str(), {}};
-}
-
-Result<std::string> template_text(const std::string& directory, std::string_view name) {
-  const auto text = find_template(directory, name);
-  if (!text) return text.error();
-  return std::string(text->view());
 }
 
 }  // namespace normjit

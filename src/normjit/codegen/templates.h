@@ -1,4 +1,4 @@
-// The template files: embedded in the library, or read from a directory while developing.
+// The template files: embedded in the library, or read from a directory during development.
 #pragma once
 
 #include <span>
@@ -10,21 +10,18 @@
 
 namespace normjit {
 
-// Made at build time from templates/.
+// The files of templates/ at build time.
 std::span<const EmbeddedFile> embedded_templates() noexcept;
 
-// A template's text: the embedded one, which is never copied, or what was read from a directory.
+// A template's text: embedded, which is never copied, or read from a directory.
 struct TemplateText {
-  std::string read;           // empty for an embedded one
-  std::string_view embedded;  // empty for one that was read
+  std::string read;           // empty if embedded
+  std::string_view embedded;  // empty if read
 
   std::string_view view() const { return embedded.empty() ? std::string_view(read) : embedded; }
 };
 
-// One file: from `directory`, or the embedded one where that is empty. BadTemplate if there is none.
+// Finds a template in `directory`, or among the embedded ones if that is empty. BadTemplate if there is none.
 Result<TemplateText> find_template(const std::string& directory, std::string_view name);
-
-// Its text alone.
-Result<std::string> template_text(const std::string& directory, std::string_view name);
 
 }  // namespace normjit

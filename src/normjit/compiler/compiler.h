@@ -17,19 +17,19 @@ struct Binary {
   bool ptx = false;       // `code` is PTX
   std::string target;     // "sm_90", or "compute_90" for PTX
   std::string toolchain;  // "nvrtc 13.0"
-  // As ptxas reported them for the kernel; -1 where it did not (PTX).
+  // As ptxas reported them for the kernel; -1 without a report (PTX).
   int registers = -1, spill_bytes = -1, shared_bytes = -1;
   // The compiler's whole log. Unlike `code` it differs from run to run: NVRTC 12.9 and newer log the compile
   // time.
   std::string log;
 };
 
-// A seam: NvrtcCompiler in production, a fake in tests. Implementations are thread-safe.
+// NvrtcCompiler in production, a fake in tests. Implementations are thread-safe.
 class Compiler {
  public:
   virtual ~Compiler() = default;
 
-  // Compiles for this architecture; if the compiler does not know it, for the one that choose_target names.
+  // Compiles for this architecture or, if the compiler does not know it, for what choose_target returns.
   // Errors: NoCompiler, CompilerTooOld, CompileFailed, UnknownArch.
   virtual Result<Binary> compile(const Source& source, Arch arch) = 0;
 
@@ -44,13 +44,13 @@ class Compiler {
   };
   virtual Result<Facts> facts() = 0;
 
-  // For a caller that compiles many sources at once: while it holds the answer, other processes may help with
-  // every compile of this object. Null where none can, as by default.
+  // For a caller that compiles many sources at once. While it holds the returned object, other processes may
+  // help with every compile. Null if none can, which is the default.
   virtual std::shared_ptr<void> helpers() { return nullptr; }
 };
 
-// The options that decide the machine code; part of a cache entry's identity. Options for the compiler's log
-// and speed are not among them.
+// The options that decide the machine code, without those for the compiler's log and speed. Part of a cache
+// entry's identity.
 std::string semantic_options(Arch arch);
 
 }  // namespace normjit

@@ -23,14 +23,14 @@ namespace {
 // Attribute codes.
 constexpr int kMaxThreads = 0x05;       // x, y, z
 constexpr int kRequiredThreads = 0x10;  // x, y, z
-constexpr int kFrameBytes = 0x11;       // symbol, bytes of its own
-constexpr int kStackBytes = 0x12;       // symbol, bytes with the functions that it calls
+constexpr int kFrameBytes = 0x11;       // symbol, its own bytes
+constexpr int kStackBytes = 0x12;       // symbol, bytes including the functions that it calls
 constexpr int kRegisterLimit = 0x1b;
 constexpr int kRegisters = 0x2f;         // symbol, registers
 constexpr int kClusterBlocks = 0x3d;     // x, y, z
 constexpr int kMaxClusterBlocks = 0x3f;  // x * y * z
 
-// From sm_90 on the size of ".nv.shared.KERNEL" counts what the system reserves in every block.
+// From sm_90 on, the size of ".nv.shared.KERNEL" includes what the system reserves in every block.
 constexpr int kCountsReserved = 90;
 constexpr std::uint64_t kReservedBytes = 1024;
 
@@ -58,7 +58,7 @@ std::optional<std::string_view> text_at(std::string_view table, std::uint64_t of
 struct Section {
   Elf64_Shdr header;
   std::string_view name = {};
-  std::string_view content = {};  // empty where the file has none, whatever the size
+  std::string_view content = {};  // empty if the file stores none, even if the header has a size
 };
 
 const Section* find(const std::vector<Section>& sections, std::string_view name) {
@@ -66,7 +66,7 @@ const Section* find(const std::vector<Section>& sections, std::string_view name)
   return found != sections.end() ? &*found : nullptr;
 }
 
-// Nothing unless the table of sections and all that it points to lie inside the bytes.
+// Nothing unless the section table and everything that it points to lie inside the bytes.
 std::optional<std::vector<Section>> sections_of(std::string_view bytes) {
   const auto elf = read<Elf64_Ehdr>(bytes, 0);
   if (!elf || elf->e_shentsize != sizeof(Elf64_Shdr)) return std::nullopt;
@@ -91,7 +91,7 @@ std::optional<std::vector<Section>> sections_of(std::string_view bytes) {
   return sections;
 }
 
-// By name, since NVRTC 12.0 links the sections wrongly.
+// Finds the sections by name, because their links are wrong in cubins of NVRTC 12.0.
 std::optional<std::string_view> symbol_name(const std::vector<Section>& sections, std::uint64_t index) {
   const Section *symbols = find(sections, ".symtab"), *names = find(sections, ".strtab");
   const auto symbol = symbols ? read<Elf64_Sym>(symbols->content, index * sizeof(Elf64_Sym)) : std::nullopt;
@@ -104,7 +104,7 @@ struct Attribute {
 
   std::optional<std::uint64_t> half() const { return read<std::uint16_t>(value, 0); }
   std::optional<std::uint64_t> word(int index) const { return read<std::uint32_t>(value, 4 * index); }
-  // Of the first three words, each at most 65,535, as every launch dimension but a grid's.
+  // The product of the first three words. Each is at most 65,535, as is every launch dimension but a grid's.
   std::optional<std::uint64_t> product() const {
     std::uint64_t product = 1;
     for (int i = 0; i < 3; ++i) {
@@ -116,8 +116,13 @@ struct Attribute {
   }
 };
 
-std::optional<std::vector<Attribute>> attributes_of(std::string_view list) {
+// The attributes in the section with this name. Nothing if there is no such section, or it is malformed.
+std::optional<std::vector<Attribute>> attributes_in(const std::vector<Section>& sections,
+                                                    std::string_view name) {
   constexpr int kFirstFormat = 1, kSized = 4;
+  const Section* section = find(sections, name);
+  if (section == nullptr) return std::nullopt;
+  const std::string_view list = section->content;
   std::vector<Attribute> attributes;
   for (std::uint64_t at = 0; at < list.size();) {
     const auto format = read<std::uint8_t>(list, at), code = read<std::uint8_t>(list, at + 1);
@@ -131,7 +136,7 @@ std::optional<std::vector<Attribute>> attributes_of(std::string_view list) {
   return attributes;
 }
 
-// False if there is no value, or one out of range.
+// False if there is no value, or it is out of range.
 bool set(int& to, std::optional<std::uint64_t> value) {
   if (!value || *value > std::numeric_limits<int>::max() / 2) return false;
   to = static_cast<int>(*value);
@@ -141,8 +146,7 @@ bool set(int& to, std::optional<std::uint64_t> value) {
 // Reads this kernel's attributes of ".nv.info".
 bool read_registers_and_stack(const std::vector<Section>& sections, std::string_view kernel,
                               CubinFacts& facts) {
-  const Section* info = find(sections, ".nv.info");
-  const auto attributes = info ? attributes_of(info->content) : std::nullopt;
+  const auto attributes = attributes_in(sections, ".nv.info");
   if (!attributes) return false;
   bool known = false;
   for (const Attribute& attribute : *attributes) {
@@ -166,8 +170,7 @@ bool read_registers_and_stack(const std::vector<Section>& sections, std::string_
 
 // Reads ".nv.info.KERNEL".
 bool read_bounds(const std::vector<Section>& sections, std::string_view kernel, CubinFacts& facts) {
-  const Section* info = find(sections, concat({".nv.info.", kernel}));
-  const auto attributes = info ? attributes_of(info->content) : std::nullopt;
+  const auto attributes = attributes_in(sections, concat({".nv.info.", kernel}));
   if (!attributes) return false;
   bool sound = true;
   for (const Attribute& attribute : *attributes) {

@@ -14,7 +14,7 @@ namespace normjit {
 namespace {
 
 using Size = std::uint64_t;
-// Far above any source or cubin: bounds what a foreign sender can make this process allocate.
+// Far above any source or cubin. Limits what a faulty sender can make this process allocate.
 constexpr Size kMostBytes = Size{256} << 20;
 
 bool send_all(int socket, std::string_view bytes) {

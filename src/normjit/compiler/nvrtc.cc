@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "normjit/base/dynamic_library.h"
 #include "normjit/base/text.h"
 
 namespace normjit {
@@ -11,9 +12,8 @@ namespace {
 
 constexpr int kOldestMajor = 12;
 
-// libnvrtc opens libnvrtc-builtins by soname at its first compile. Builds without a run path fail there, or
-// find another installation's; so the one beside libnvrtc, if any, is opened first, and dlopen
-// then finds that by its soname.
+// libnvrtc opens libnvrtc-builtins by soname at its first compile. Builds of it without a run path fail then,
+// or find the library of another installation. Opening the one beside libnvrtc first makes dlopen find it.
 void open_builtins_beside(const Nvrtc& nvrtc) {
   const std::string name = concat({"libnvrtc-builtins.so.", nvrtc.version()});
   const std::filesystem::path path = nvrtc.path;
@@ -32,14 +32,17 @@ Result<Nvrtc> open_nvrtc(const std::string& name, bool only_if_loaded) {
   const DynamicLibrary library =
       only_if_loaded ? DynamicLibrary::already_loaded(name) : DynamicLibrary::open(name, &why);
   if (!library) {
-    const std::string prefix = name + ": ";  // which the loader's message may repeat
+    const std::string prefix = name + ": ";  // the loader's message may begin with it
     if (why.starts_with(prefix)) why.erase(0, prefix.size());
     return Error{Code::NoCompiler, why};
   }
-  const NvrtcTable call{NvrtcSymbols(library)};
-  if (call.find.missing() != nullptr) {
-    return Error{Code::NoCompiler, concat({"is not NVRTC 12.0 or newer: it has no ", call.find.missing()})};
-  }
+  NvrtcTable call;
+#define NORMJIT_FIND(name, function)                                            \
+  call.name = reinterpret_cast<decltype(call.name)>(library.symbol(#function)); \
+  if (call.name == nullptr)                                                     \
+    return Error{Code::NoCompiler, "is not NVRTC 12.0 or newer: it has no " #function};
+  NORMJIT_NVRTC_CALLS(NORMJIT_FIND)
+#undef NORMJIT_FIND
   Result<Nvrtc> nvrtc = describe_nvrtc(call, library.path());
   if (nvrtc) open_builtins_beside(*nvrtc);
   return nvrtc;
@@ -50,11 +53,11 @@ Result<Nvrtc> describe_nvrtc(const NvrtcTable& call, const std::string& path) {
   nvrtc.call = call;
   nvrtc.path = path;
   if (call.version(&nvrtc.major, &nvrtc.minor) != NVRTC_SUCCESS) {
-    return Error{Code::NoCompiler, "does not tell its version"};
+    return Error{Code::NoCompiler, "does not report its version"};
   }
   if (nvrtc.major < kOldestMajor) {
     return Error{Code::CompilerTooOld,
-                 concat({"is NVRTC ", nvrtc.version(), ", and 12.0 is the oldest that will do"})};
+                 concat({"is NVRTC ", nvrtc.version(), "; normjit needs 12.0 or newer"})};
   }
   int count = 0;
   if (call.arch_count(&count) == NVRTC_SUCCESS && count > 0) {
@@ -64,7 +67,7 @@ Result<Nvrtc> describe_nvrtc(const NvrtcTable& call, const std::string& path) {
       for (int number : numbers) nvrtc.archs.push_back({.number = number});
     }
   }
-  if (nvrtc.archs.empty()) return Error{Code::NoCompiler, "does not tell its architectures"};
+  if (nvrtc.archs.empty()) return Error{Code::NoCompiler, "does not report its architectures"};
   return nvrtc;
 }
 

@@ -7,53 +7,30 @@
 #include <vector>
 
 #include "normjit/arch.h"
-#include "normjit/base/dynamic_library.h"
 #include "normjit/result.h"
 
 namespace normjit {
 
-// Looks up functions in a library, and keeps the name of the first missing one.
-class NvrtcSymbols {
- public:
-  NvrtcSymbols() = default;
-  explicit NvrtcSymbols(DynamicLibrary library) : library_(library) {}
+// One line per function: its name here and in NVRTC.
+#define NORMJIT_NVRTC_CALLS(CALL)             \
+  CALL(version, nvrtcVersion)                 \
+  CALL(error_string, nvrtcGetErrorString)     \
+  CALL(arch_count, nvrtcGetNumSupportedArchs) \
+  CALL(archs, nvrtcGetSupportedArchs)         \
+  CALL(create_program, nvrtcCreateProgram)    \
+  CALL(destroy_program, nvrtcDestroyProgram)  \
+  CALL(compile_program, nvrtcCompileProgram)  \
+  CALL(log_size, nvrtcGetProgramLogSize)      \
+  CALL(log, nvrtcGetProgramLog)               \
+  CALL(cubin_size, nvrtcGetCUBINSize)         \
+  CALL(cubin, nvrtcGetCUBIN)                  \
+  CALL(ptx_size, nvrtcGetPTXSize)             \
+  CALL(ptx, nvrtcGetPTX)
 
-  // Converts to a pointer to function of any type.
-  struct Address {
-    void* address;
-    template <class Function>
-    operator Function*() const {
-      return reinterpret_cast<Function*>(address);
-    }
-  };
-  Address operator()(const char* name) {
-    void* address = library_.symbol(name);
-    if (address == nullptr && missing_ == nullptr) missing_ = name;
-    return {address};
-  }
-  const char* missing() const { return missing_; }  // nullptr if all were found
-
- private:
-  DynamicLibrary library_;
-  const char* missing_ = nullptr;
-};
-
-// One line per function. Without a library all are null, for tests to fill in.
 struct NvrtcTable {
-  NvrtcSymbols find;
-  decltype(&nvrtcVersion) version = find("nvrtcVersion");
-  decltype(&nvrtcGetErrorString) error_string = find("nvrtcGetErrorString");
-  decltype(&nvrtcGetNumSupportedArchs) arch_count = find("nvrtcGetNumSupportedArchs");
-  decltype(&nvrtcGetSupportedArchs) archs = find("nvrtcGetSupportedArchs");
-  decltype(&nvrtcCreateProgram) create_program = find("nvrtcCreateProgram");
-  decltype(&nvrtcDestroyProgram) destroy_program = find("nvrtcDestroyProgram");
-  decltype(&nvrtcCompileProgram) compile_program = find("nvrtcCompileProgram");
-  decltype(&nvrtcGetProgramLogSize) log_size = find("nvrtcGetProgramLogSize");
-  decltype(&nvrtcGetProgramLog) log = find("nvrtcGetProgramLog");
-  decltype(&nvrtcGetCUBINSize) cubin_size = find("nvrtcGetCUBINSize");
-  decltype(&nvrtcGetCUBIN) cubin = find("nvrtcGetCUBIN");
-  decltype(&nvrtcGetPTXSize) ptx_size = find("nvrtcGetPTXSize");
-  decltype(&nvrtcGetPTX) ptx = find("nvrtcGetPTX");
+#define NORMJIT_POINTER(name, function) decltype(&function) name = nullptr;
+  NORMJIT_NVRTC_CALLS(NORMJIT_POINTER)
+#undef NORMJIT_POINTER
 };
 
 // An open NVRTC, ready to compile.
@@ -67,10 +44,10 @@ struct Nvrtc {
 };
 
 // Opens a library by path or soname; with `only_if_loaded`, only if this process has loaded it. Errors:
-// NoCompiler, whose message is the bare reason, and CompilerTooOld.
+// NoCompiler, whose message is the reason alone, and CompilerTooOld.
 Result<Nvrtc> open_nvrtc(const std::string& name, bool only_if_loaded);
 
-// The second half of open_nvrtc: asks a complete table for its version and architectures.
+// The second half of open_nvrtc: reads version and architectures through a complete table.
 Result<Nvrtc> describe_nvrtc(const NvrtcTable& call, const std::string& path);
 
 }  // namespace normjit

@@ -6,14 +6,12 @@
 #include "normjit/base/fork.h"
 #include "normjit/base/text.h"
 #include "normjit/compiler/cubin.h"
-#include "normjit/compiler/options.h"
-#include "normjit/compiler/ptxas_log.h"
 #include "normjit/compiler/target.h"
 
 namespace normjit {
 namespace {
 
-// One nvrtcProgram. After a step has failed, call no later one.
+// One nvrtcProgram. After a failed step, call no further step.
 class Program {
  public:
   explicit Program(const NvrtcTable& call) : call_(call) {}
@@ -24,7 +22,7 @@ class Program {
   Program& operator=(const Program&) = delete;
 
   nvrtcResult create(const Source& source) {
-    const std::string file = source.kernel + ".cu";  // named by errors outside every #line
+    const std::string file = source.kernel + ".cu";  // the name in errors outside every #line
     return call_.create_program(&program_, source.text.c_str(), file.c_str(), 0, nullptr, nullptr);
   }
   nvrtcResult compile(const std::vector<std::string>& options) {
@@ -32,7 +30,7 @@ class Program {
     for (const std::string& option : options) arguments.push_back(option.c_str());
     return call_.compile_program(program_, static_cast<int>(arguments.size()), arguments.data());
   }
-  // Each is empty if NVRTC has none.
+  // Empty if NVRTC has none.
   std::string log() const { return text(call_.log_size, call_.log); }
   std::string ptx() const { return text(call_.ptx_size, call_.ptx); }
   std::string cubin() const { return bytes(call_.cubin_size, call_.cubin); }
@@ -60,7 +58,7 @@ class Program {
 
 Error exiting() {
   return {Code::NoCompiler,
-          "This process is exiting, and compiles nothing more. Join the threads that use normjit before main "
+          "This process is exiting and compiles nothing more. Join the threads that use normjit before main "
           "returns."};
 }
 
@@ -69,8 +67,8 @@ Error unknown_arch(Arch arch, const Nvrtc& nvrtc) {
   for (Arch each : nvrtc.archs) known += concat({known.empty() ? "" : ", ", each.name()});
   return {Code::UnknownArch, concat({"NVRTC ", nvrtc.version(), " (", nvrtc.path, ") cannot compile for ",
                                      arch.name(), ": it knows ", known,
-                                     ", and nothing older. Use an older NVRTC by naming it with "
-                                     "NORMJIT_NVRTC_PATH or Options::compiler_path."})};
+                                     ", and nothing older. Use an older NVRTC: set NORMJIT_NVRTC_PATH or "
+                                     "Options::compiler_path to it."})};
 }
 
 Error compile_failed(const Source& source, Arch arch, std::string_view flaw, const std::string& log,
@@ -81,7 +79,7 @@ Error compile_failed(const Source& source, Arch arch, std::string_view flaw, con
                   "options: ", joined(options), "\ncompiler: NVRTC ", nvrtc.version(), ", ", nvrtc.path})};
 }
 
-// Why the code is not for the target, or empty.
+// The reason why the code is not for the target; empty if it is.
 std::string flaw_of(const Binary& binary, const Target& target) {
   if (binary.code.empty()) return "NVRTC returned no code";
   if (target.ptx) return {};
@@ -92,6 +90,15 @@ std::string flaw_of(const Binary& binary, const Target& target) {
     return concat({"NVRTC returned a cubin for sm_", shortest(architecture)});
   }
   return {};
+}
+
+// The number before `unit`: 1024 for " bytes smem" in "Used 16 registers, 1024 bytes smem".
+std::optional<int> number_before(std::string_view line, std::string_view unit) {
+  const std::size_t end = line.find(unit);
+  if (end == std::string_view::npos) return std::nullopt;
+  const std::size_t space = line.find_last_of(' ', end - 1);
+  const std::size_t start = space == std::string_view::npos ? 0 : space + 1;
+  return number<int>(line.substr(start, end - start));
 }
 
 class NvrtcCompiler : public Compiler {
@@ -147,7 +154,7 @@ class NvrtcCompiler : public Compiler {
   }
 
  private:
-  // Immutable once made, so callers use it without the lock.
+  // Immutable once found, so callers use it without the lock.
   Result<const Nvrtc*> nvrtc() {
     const std::lock_guard lock(mutex_);
     if (!nvrtc_) {
@@ -159,11 +166,37 @@ class NvrtcCompiler : public Compiler {
   }
 
   const std::function<Result<Nvrtc>()> open_;
-  std::mutex mutex_;  // for the search; held only inside the gate, never while compiling
+  std::mutex mutex_;  // guards nvrtc_; held only inside the gate, never while compiling
   std::optional<Nvrtc> nvrtc_;
 };
 
 }  // namespace
+
+// The log, whose layout is the same from CUDA 12.0 to 13.0:
+//   ptxas info    : Compiling entry function 'k' for 'sm_90'
+//   ptxas info    : Function properties for k
+//   ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+//   ptxas info    : Used 16 registers, used 1 barriers, 1024 bytes smem
+PtxasFacts parse_ptxas_log(std::string_view log, std::string_view kernel) {
+  PtxasFacts facts;
+  const std::string quoted = concat({"'", kernel, "'"});
+  bool ours = false;
+  for (std::string_view line : split(log, '\n')) {
+    if (line.find("Compiling entry function") != std::string_view::npos) {
+      ours = line.find(quoted) != std::string_view::npos;
+    }
+    if (!ours) continue;
+    const auto stores = number_before(line, " bytes spill stores");
+    const auto loads = number_before(line, " bytes spill loads");
+    if (stores && loads)
+      facts.spill_bytes = (facts.spill_bytes < 0 ? 0 : facts.spill_bytes) + *stores + *loads;
+    if (const auto registers = number_before(line, " registers")) {
+      facts.registers = *registers;
+      facts.shared_bytes = number_before(line, " bytes smem").value_or(0);  // absent: the kernel has none
+    }
+  }
+  return facts;
+}
 
 std::shared_ptr<Compiler> make_nvrtc_compiler(NvrtcSearch search) {
   return make_nvrtc_compiler_from([search = std::move(search)] { return find_nvrtc(search); });

@@ -27,10 +27,11 @@ std::string own_directory() {
 }
 
 Error explicit_failure(const std::string& path, const Error& why) {
-  return {why.code,
-          concat({"The compiler library ", path, " cannot be used: ", why.message,
-                  ".\nIt was named by NORMJIT_NVRTC_PATH or Options::compiler_path, so nothing else was "
-                  "tried. Name a libnvrtc.so of CUDA 12.0 or newer, or none to have one looked for."})};
+  return {
+      why.code,
+      concat({"The compiler library ", path, " cannot be used: ", why.message,
+              ".\nIt was named by NORMJIT_NVRTC_PATH or Options::compiler_path, so nothing else was "
+              "tried. Name a libnvrtc.so of CUDA 12.0 or newer, or leave both empty to search for one."})};
 }
 
 }  // namespace
@@ -81,14 +82,15 @@ Result<Nvrtc> find_nvrtc(const NvrtcSearch& search, const OpenNvrtc& open) {
   }
   std::string limit;
   if (newest_major > 0) {
-    limit = concat({"\nThis machine's driver is of CUDA ", shortest(newest_major),
-                    " and loads nothing made by a newer NVRTC, so none newer was looked for."});
+    limit = concat({"\nThis machine's driver is for CUDA ", shortest(newest_major),
+                    " and loads no code of a newer NVRTC, so no newer one was searched for."});
   }
   return Error{
       Code::NoCompiler,
-      concat({"No NVRTC 12.0 or newer was found. Tried:", tried, limit,
-              "\nInstall the CUDA toolkit, or name a libnvrtc.so (that of a pip package will do) with "
-              "NORMJIT_NVRTC_PATH or Options::compiler_path."})};
+      concat(
+          {"No NVRTC 12.0 or newer was found. Tried:", tried, limit,
+           "\nInstall the CUDA toolkit, or set NORMJIT_NVRTC_PATH or Options::compiler_path to a libnvrtc.so "
+           "(for instance that of a pip package)."})};
 }
 
 }  // namespace normjit

@@ -15,8 +15,8 @@ struct NvrtcSearch {
   std::string explicit_path;
   // A CUDA toolkit to search besides /usr/local/cuda: CUDA_HOME or CUDA_PATH.
   std::string cuda_home;
-  // The driver's CUDA version, 13000 for 13.0; 0 or no function if there is no driver. Called when the search
-  // begins. A driver loads no cubins of a newer major, so NVRTC must not be newer either.
+  // The driver's CUDA version, 13000 for 13.0; 0 or no function without a driver. Called when the search
+  // begins. A driver loads no cubin of a newer major, so NVRTC must not be of a newer major either.
   std::function<int()> driver_cuda_version;
 };
 
@@ -28,16 +28,17 @@ struct NvrtcCandidate {
   friend bool operator==(const NvrtcCandidate&, const NvrtcCandidate&) = default;
 };
 
-// The places in order: loaded in this process, the loader's path, beside this library (own_directory), pip's
-// wheels beside it, the CUDA toolkits; newer majors first, none above newest_major (0: no limit).
+// The places in order: what this process has loaded, the loader's path, the folder of this library
+// (own_directory), pip's wheels beside it, the CUDA toolkits. Newer majors come first, none above
+// newest_major (0: no limit).
 std::vector<NvrtcCandidate> nvrtc_candidates(const std::string& cuda_home, const std::string& own_directory,
                                              int newest_major);
 
 // open_nvrtc, or a fake of it.
 using OpenNvrtc = std::function<Result<Nvrtc>(const std::string& name, bool only_if_loaded)>;
 
-// The first usable NVRTC. An explicit path is the only place that is tried. Errors: NoCompiler with every
-// place and its error; CompilerTooOld for an explicit path.
+// The first usable NVRTC. With an explicit path nothing else is tried. Errors: NoCompiler with every place
+// and its error; CompilerTooOld for an explicit path.
 Result<Nvrtc> find_nvrtc(const NvrtcSearch& search, const OpenNvrtc& open = open_nvrtc);
 
 }  // namespace normjit

@@ -1,5 +1,6 @@
 #include "normjit/compiler/process_compiler.h"
 
+#include <poll.h>
 #include <spawn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -9,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <semaphore>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -41,14 +43,13 @@ std::string ending_of(int status) {
   return concat({"ended with status ", shortest(WEXITSTATUS(status))});
 }
 
-// One child process, which has ended when the object is gone. Used by one thread at a time. In the list of
-// what a fork looks after, for a forked process must close its copy of the socket, or the child would outlive
-// this process with it.
+// One child process; the destructor ends it. Used by one thread at a time. A ForkLock, so that a forked
+// process closes its copy of the socket: with that copy open the child would outlive this process.
 class Child final : ForkLock {
  public:
-  // Null where the system refuses a process, or this one is exiting.
+  // Null if the system refuses a process, or this process is exiting.
   static std::unique_ptr<Child> start(const std::string& program) {
-    const ForkGate gate;  // no fork before the socket is in the list
+    const ForkGate gate;  // no fork before the socket is enlisted
     int ends[2];
     if (!gate || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return nullptr;
     const pid_t process = spawn(program, ends[1]);
@@ -62,7 +63,7 @@ class Child final : ForkLock {
     withdraw();
   }
 
-  // Why the child cannot serve, or nothing.
+  // The reason why the child cannot serve; empty if it can.
   std::string greet(const std::string& nvrtc) {
     std::optional<Message> hello;
     if (send_message(socket_, {protocol(), nvrtc})) hello = receive_message(socket_);
@@ -71,7 +72,7 @@ class Child final : ForkLock {
     return hello->back();
   }
 
-  // Nothing if the child dies over it.
+  // Nothing if the child dies meanwhile.
   std::optional<Result<Binary>> compile(const Source& source, Arch arch) const {
     if (!send_message(socket_, request_of(source, arch))) return {};
     std::optional<Message> answer = receive_message(socket_);
@@ -79,12 +80,12 @@ class Child final : ForkLock {
     return parse_answer(*std::move(answer));
   }
 
-  // The child ends by itself then, whoever else has a copy of the socket.
+  // Closes the connection, after which the child ends by itself, even if a copy of the socket is still open.
   void hang_up() {
     if (socket_ >= 0) shutdown(socket_, SHUT_RDWR);
     drop_socket();
   }
-  // Waits for the child's end, and says how it came, where the host has not asked the system first.
+  // Hangs up, waits for the child and says how it ended; "is gone" if the host has already waited for it.
   std::string end() {
     hang_up();
     int status = 0;
@@ -113,7 +114,7 @@ class ProcessCompiler final : public Compiler {
   ProcessCompiler(std::shared_ptr<Compiler> here, CompileProgram program)
       : here_(std::move(here)), program_(std::move(program)) {}
   ~ProcessCompiler() override {
-    for (const auto& child : idle_) child->hang_up();  // all of them, before the first is waited for
+    for (const auto& child : idle_) child->hang_up();  // so that they end at the same time
   }
 
   Result<Binary> compile(const Source& source, Arch arch) override {
@@ -142,7 +143,7 @@ class ProcessCompiler final : public Compiler {
                          "): the process that compiled it ", ending, ", and so did another one."})};
   }
 
-  // An idle child, or a new one; null where there is none to be had.
+  // Returns an idle child or starts one; null if none can be started.
   std::unique_ptr<Child> take() {
     {
       const std::lock_guard lock(mutex_);
@@ -163,8 +164,8 @@ class ProcessCompiler final : public Compiler {
   }
 
   std::unique_ptr<Child> start() const {
-    const auto nvrtc = here_->facts();  // children take the very library that this process has
-    if (!nvrtc) return nullptr;         // as the next compile here says
+    const auto nvrtc = here_->facts();  // children use the same library as this process
+    if (!nvrtc) return nullptr;         // the next compile here returns the same error
     const std::string path = program_.find();
     if (path.empty()) return nullptr;
     std::unique_ptr<Child> child = Child::start(path);
@@ -177,15 +178,39 @@ class ProcessCompiler final : public Compiler {
   const std::shared_ptr<Compiler> here_;
   const CompileProgram program_;
   std::counting_semaphore<kPlacesHere> places_here_{kPlacesHere};
-  std::atomic<bool> no_more_ = false;  // children are started
+  std::atomic<bool> no_more_ = false;  // no further child is started
   std::mutex mutex_;                   // guards idle_
   std::vector<std::unique_ptr<Child>> idle_;
 };
+
+// Ends this process as soon as the other end of `socket` is closed.
+void end_with(int socket) {
+  pollfd watched{.fd = socket, .events = POLLRDHUP, .revents = 0};
+  if (uninterrupted([&] { return poll(&watched, 1, -1); }) > 0) _exit(0);
+}
 
 }  // namespace
 
 std::shared_ptr<Compiler> make_process_compiler(std::shared_ptr<Compiler> here, CompileProgram program) {
   return std::make_shared<ProcessCompiler>(std::move(here), std::move(program));
+}
+
+void serve_compiles(int socket, const std::function<std::shared_ptr<Compiler>(const std::string&)>& make) {
+  const std::optional<Message> hello = receive_message(socket);
+  if (!hello || hello->size() != 2) return;
+  if ((*hello)[0] != protocol()) {
+    send_message(socket, {protocol(), "it is of another version"});
+    return;
+  }
+  const std::shared_ptr<Compiler> compiler = make((*hello)[1]);
+  const auto facts = compiler->facts();
+  if (!send_message(socket, {protocol(), facts ? "" : facts.error().message}) || !facts) return;
+  std::thread(end_with, socket).detach();
+  while (auto message = receive_message(socket)) {
+    const auto request = parse_request(*std::move(message));
+    if (!request || !send_message(socket, answer_of(compiler->compile(request->first, request->second))))
+      return;
+  }
 }
 
 }  // namespace normjit

@@ -1,5 +1,5 @@
-// The program normjit-compile, which a prebuild with several jobs starts (process_compiler.h): compiles what
-// it is asked for on its standard input, a socket.
+// The program normjit-compile, which a prebuild with several jobs starts (process_compiler.h). It reads
+// requests from its standard input, a socket, and compiles them.
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include <cstdio>
 
 #include "normjit/compiler/nvrtc_compiler.h"
-#include "normjit/compiler/serve_compiles.h"
+#include "normjit/compiler/process_compiler.h"
 
 int main() {
   struct stat input = {};
@@ -16,12 +16,12 @@ int main() {
     std::fputs("normjit-compile is started by a prebuild of normjit, and does nothing by itself\n", stderr);
     return 2;
   }
-  std::signal(SIGINT, SIG_IGN);  // a Ctrl-C is for the process that asks, and this one ends with it
+  std::signal(SIGINT, SIG_IGN);  // Ctrl-C is for the parent; this process ends with it
 #ifdef SYS_close_range
-  syscall(SYS_close_range, STDERR_FILENO + 1, ~0U, 0);  // what the host leaves open for its own children
+  syscall(SYS_close_range, STDERR_FILENO + 1, ~0U, 0);  // descriptors inherited from the host
 #endif
   normjit::serve_compiles(STDIN_FILENO, [](const std::string& nvrtc) {
     return normjit::make_nvrtc_compiler({.explicit_path = nvrtc, .cuda_home = {}, .driver_cuda_version = {}});
   });
-  _exit(0);  // without NVRTC's exit handlers
+  _exit(0);  // skips NVRTC's exit handlers
 }

@@ -7,18 +7,47 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "normjit/base/fork.h"
-#include "normjit/driver/cuda_device.h"
 #include "normjit/driver/driver.h"
 #include "normjit/driver/driver_table.h"
-#include "normjit/driver/publish_once.h"
 
 namespace normjit {
 
+// A value that is made on first use. Thread-safe. Concurrent threads may each make a value; one is kept for
+// the life of this object. A failure is not kept: the next call tries again. There is no lock, because a
+// process that is forked while another thread makes the value would hang on it.
+template <class T>
+class PublishOnce {
+ public:
+  PublishOnce() = default;
+  PublishOnce(const PublishOnce&) = delete;
+  PublishOnce& operator=(const PublishOnce&) = delete;
+  ~PublishOnce() { delete value_.load(std::memory_order_acquire); }
+
+  // The value, or null if it has not been made.
+  const T* peek() const noexcept { return value_.load(std::memory_order_acquire); }
+
+  // The value, made by `make() -> Result<T>` on first use; never null.
+  template <class Make>
+  Result<const T*> get(const Make& make) {
+    if (const T* value = peek()) return value;
+    Result<T> made = make();
+    if (!made) return made.error();
+    auto mine = std::make_unique<const T>(std::move(*made));
+    const T* first = nullptr;
+    if (value_.compare_exchange_strong(first, mine.get(), std::memory_order_acq_rel)) return mine.release();
+    return first;
+  }
+
+ private:
+  std::atomic<const T*> value_{nullptr};
+};
+
 // Opens the driver's library and initialises it on the first call that needs it, without a lock. Makes,
-// retains and switches no context: what must work without one uses the driver's context-independent calls.
+// retains and switches no context: what must work without one uses context-independent calls of the driver.
 class CudaDriver final : public Driver {
  public:
   using Open = std::function<Result<DriverTable>()>;
@@ -37,14 +66,27 @@ class CudaDriver final : public Driver {
   std::string describe(int result) override;
 
  private:
+  // One GPU. If its profile cannot be read (it fell off the bus), it keeps the error; the others stay usable.
+  struct Device {
+    CUdevice handle = 0;
+    Result<DeviceProfile> profile;
+  };
   // The driver after cuInit.
   struct Machine {
     DriverTable driver;
-    std::vector<CudaDevice> devices;  // by ordinal
+    std::vector<Device> devices;  // by ordinal
+
+    int ordinal_of(CUdevice handle) const noexcept;  // -1: not in the list
+  };
+  struct Found {
+    const Machine& machine;
+    const Device& device;
   };
   Result<const DriverTable*> driver() { return driver_.get(open_); }
   Result<const Machine*> machine();
-  static Result<const CudaDevice*> find(const Machine& machine, int device);
+  Result<Found> find(int device);
+  // Calls cuInit. NoDevice if the driver sees no GPU.
+  static Result<std::vector<Device>> read_devices(const DriverTable& driver);
 
   const Open open_;
   PublishOnce<DriverTable> driver_;

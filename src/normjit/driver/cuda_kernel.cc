@@ -26,7 +26,7 @@ class BesideCapture {
   CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
 };
 
-// cuLibraryLoadData takes no size: it trusts an ELF header's offsets, and would read past the end of a
+// cuLibraryLoadData takes no size. It trusts the offsets of an ELF header, and would read past the end of a
 // truncated file.
 bool is_cut_off(std::string_view code) {
   if (code.substr(0, SELFMAG) != ELFMAG) return code.empty();
@@ -46,7 +46,7 @@ constexpr int kPortableCluster = 8;
 Error refused(const std::string& kernel, const std::string& why) {
   return {Code::LoadFailed,
           "The driver refuses the code of kernel " + kernel + ": " + why +
-              ". It must be whole, made for this device's architecture, and by a compiler no newer "
+              ". The code must be complete, for this device's architecture, and from a compiler no newer "
               "than the driver."};
 }
 
@@ -63,7 +63,7 @@ Result<std::shared_ptr<LoadedKernel>> CudaKernel::load(const DriverTable& driver
     return driver_error(driver, result, std::string(call) + " of kernel " + kernel);
   };
 
-  // A copy, because PTX must end in a NUL, which a string_view need not.
+  // A copy, because PTX must end in a NUL and a string_view need not.
   const std::string image(code);
   CUlibrary library = nullptr;
   CUresult result =
@@ -98,7 +98,7 @@ Result<std::shared_ptr<LoadedKernel>> CudaKernel::load(const DriverTable& driver
 CudaKernel::~CudaKernel() {
   if (fork_generation() != generation_) return;  // a forked child does not own its parent's libraries
   const BesideCapture beside_capture(driver_);
-  // A failure is ignored: at process exit the driver may be gone already.
+  // Failures are ignored: at process exit the driver may already be torn down.
   driver_.cuLibraryUnload(library_);
 }
 
@@ -141,7 +141,7 @@ class Configuration {
 
 }  // namespace
 
-// The driver would launch a CUkernel on any current device, also where it is not set up.
+// The driver would launch a CUkernel on any current device, even one for which it is not set up.
 int CudaKernel::launch(std::uint32_t blocks, const LaunchShape& shape, Stream stream,
                        void** arguments) const noexcept {
   CUdevice current = device_;
@@ -151,9 +151,9 @@ int CudaKernel::launch(std::uint32_t blocks, const LaunchShape& shape, Stream st
   return launch_(configuration.get(), function(), arguments, nullptr);
 }
 
-// A MIG slice is a device with its own number of multiprocessors. A share that MPS gives to a process or a
-// context shows in the context's execution affinity, if the driver reports it; if not, it still refuses a
-// cooperative launch that is too large.
+// A MIG slice is a device with its own number of multiprocessors. MPS gives a share to a process or a
+// context; the context's execution affinity shows it if the driver reports it. If not, the driver still
+// refuses a cooperative launch that is too large.
 Result<int> CudaKernel::multiprocessors() const {
   int all = 0;
   const CUresult result =
@@ -171,8 +171,8 @@ Result<int> CudaKernel::resident_blocks(const LaunchShape& shape) const {
   if (result != CUDA_SUCCESS) return driver_error(driver_, result, "cuCtxGetDevice");
   if (current != device_)
     return Error{Code::NoContext,
-                 "The driver says which blocks a device runs at once only where a context "
-                 "of that device is current: make one current."};
+                 "The driver reports how many blocks a device runs at once only if a context of that device "
+                 "is current: make one current."};
   const BesideCapture beside_capture(driver_);
   int count = 0;
   if (shape.cluster_blocks > 1) {

@@ -20,9 +20,9 @@ class alignas(64) CudaKernel final : public LoadedKernel {
     bool is_current = false;  // the device's context is current
     bool is_only = false;     // the driver sees one device: launches need not check which one is current
   };
-  // Loads `code`, finds `kernel` and sets it up for a device. If that is current, the code is copied to it
-  // now, so that the first launch costs no more than later ones; else by the first launch. Legal while this
-  // or another thread captures a stream. LoadFailed, OutOfMemory, DriverError.
+  // Loads `code`, finds `kernel` and sets it up for a device. If the device is current, the code is copied to
+  // it now, so that the first launch costs no more than later ones; else the first launch copies it. Legal
+  // while this or another thread captures a stream. LoadFailed, OutOfMemory, DriverError.
   static Result<std::shared_ptr<LoadedKernel>> load(const DriverTable& driver, std::string_view code,
                                                     const std::string& kernel, const Place& place,
                                                     const LaunchShape& shape);
@@ -43,7 +43,7 @@ class alignas(64) CudaKernel final : public LoadedKernel {
         generation_(fork_generation()),
         driver_(driver) {}
 
-  // The driver accepts a CUkernel as the function, and finds the one of the current context.
+  // The driver accepts a CUkernel as a CUfunction and finds the function of the current context.
   CUfunction function() const noexcept { return reinterpret_cast<CUfunction>(kernel_); }
   Result<int> multiprocessors() const;
 

@@ -27,26 +27,25 @@ struct LaunchShape {
 class LoadedKernel {
  public:
   virtual ~LoadedKernel() = default;
-  // One kernel launch. `arguments` holds a pointer to each argument, as cuLaunchKernel takes them. Returns
-  // the driver's CUresult, 0 for success; CUDA_ERROR_INVALID_DEVICE, without a launch, where the current
-  // context is another device's. Takes no lock, allocates nothing.
+  // One kernel launch. `arguments` holds a pointer to each argument, as for cuLaunchKernel. Returns the
+  // driver's CUresult, 0 for success; CUDA_ERROR_INVALID_DEVICE, without a launch, if the current context is
+  // another device's. Takes no lock, allocates nothing.
   virtual int launch(std::uint32_t blocks, const LaunchShape& shape, Stream stream,
                      void** arguments) const noexcept = 0;
-  // How many blocks of launches of this shape the device runs at once, within this process's share of it
-  // (MIG, MPS) as far as the driver tells it, and without regard to other work on it; 0 where no cluster
-  // fits. NoContext unless the device's context is current.
+  // The number of blocks of this shape that the device runs at once, within this process's share of it (MIG,
+  // MPS) as far as the driver reports the share; ignores other work on the device. 0 if no cluster fits.
+  // NoContext unless the device's context is current.
   virtual Result<int> resident_blocks(const LaunchShape& shape) const = 0;
 };
 
-// Whether this result of a launch means that blocks which must be resident together, those of a cooperative
-// launch or of a cluster, do not fit.
+// Whether a launch failed because the blocks of a cooperative launch or of a cluster, which must be resident
+// together, do not fit.
 bool refuses_to_run_together(int result) noexcept;
 
-// The code of a failed CUresult: DriverError where no other code fits.
+// The code of a failed CUresult: DriverError if no other code fits.
 Code code_of(int result) noexcept;
 
-// Whether the context is lost: a kernel that ran in it has failed, and from then on every call that needs the
-// context returns this result.
+// Whether the context is lost: a kernel in it has failed, and every later call that needs it returns this.
 bool loses_context(int result) noexcept;
 // Advice on a result: a sentence with a leading space, or empty.
 const char* advice_on(int result) noexcept;
@@ -57,12 +56,12 @@ struct Allocation {
   // malloc never counts, even if the GPU could page it in.
   bool device_accessible = false;
   int device = -1;  // ordinal of the GPU that owns it; -1 for host and managed memory
-  // From the address to the end of its allocation; UINT64_MAX where unknown, as for memory mapped in pieces.
+  // From the address to the end of its allocation; UINT64_MAX if unknown, as for memory mapped in pieces.
   std::uint64_t bytes_left = 0;
 };
 
-// A seam: CudaDriver in production, a fake in tests. Implementations are thread-safe. The library is opened
-// at the first call; no call changes the caller's current context or makes one. Every call may also fail with
+// CudaDriver in production, a fake in tests. Implementations are thread-safe. The library is opened at the
+// first call; no call changes the caller's current context or makes one. Every call may also fail with
 // NoDriver, DriverTooOld and DriverError; all but version() with NoDevice, and with ForkedAfterCudaInit in a
 // child of a process that had initialised the driver.
 class Driver {
@@ -91,7 +90,7 @@ class Driver {
   virtual Result<std::shared_ptr<LoadedKernel>> load(std::string_view code, const std::string& kernel,
                                                      int device, const LaunchShape& shape) = 0;
   virtual Result<Allocation> allocation(const void* address) = 0;
-  // Whether work on the stream would become part of a graph, or invalidate another stream's capture.
+  // Whether work on the stream would become part of a graph or invalidate another stream's capture.
   virtual bool is_capturing(Stream) noexcept { return false; }
   // "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered"; "CUresult 700" without a driver.
   virtual std::string describe(int result) = 0;

@@ -1,67 +1,65 @@
 #include "normjit/driver/driver_error.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "normjit/driver/driver.h"
 
 namespace normjit {
+namespace {
+
+// The results that have a code of their own, with advice as advice_on returns it.
+struct Known {
+  int result;
+  Code code;
+  const char* advice;
+};
+constexpr Known kKnown[] = {
+    {CUDA_ERROR_OUT_OF_MEMORY, Code::OutOfMemory, " Free memory of the device."},
+    {CUDA_ERROR_NO_DEVICE, Code::NoDevice,
+     " The driver sees no GPU: check nvidia-smi, CUDA_VISIBLE_DEVICES and the GPUs of the container."},
+    {CUDA_ERROR_INVALID_DEVICE, Code::NoDevice, ""},
+    {CUDA_ERROR_INVALID_CONTEXT, Code::NoContext,
+     " The calling thread has no current CUDA context: make one current (cudaSetDevice, cuCtxSetCurrent) or "
+     "name a device in PrepareOptions."},
+    {CUDA_ERROR_STUB_LIBRARY, Code::NoDriver,
+     " The libcuda.so.1 found is the toolkit's stub: remove it from the loader's path."},
+    {CUDA_ERROR_NOT_INITIALIZED, Code::ForkedAfterCudaInit,
+     " The process was forked after CUDA had been initialised: fork before the first CUDA call, or start "
+     "workers by exec (spawn)."},
+};
+
+const Known* find(int result) noexcept {
+  const Known* found = std::ranges::find(kKnown, result, &Known::result);
+  return found != std::end(kKnown) ? found : nullptr;
+}
+
+bool is_one_of(std::initializer_list<int> results, int result) noexcept {
+  return std::ranges::find(results, result) != results.end();
+}
+
+}  // namespace
+
 Code code_of(int result) noexcept {
-  switch (result) {
-    case CUDA_ERROR_OUT_OF_MEMORY:
-      return Code::OutOfMemory;
-    case CUDA_ERROR_NO_DEVICE:
-    case CUDA_ERROR_INVALID_DEVICE:
-      return Code::NoDevice;
-    case CUDA_ERROR_INVALID_CONTEXT:
-      return Code::NoContext;
-    case CUDA_ERROR_STUB_LIBRARY:
-      return Code::NoDriver;
-    case CUDA_ERROR_NOT_INITIALIZED:  // in a child whose parent had initialised CUDA
-      return Code::ForkedAfterCudaInit;
-    default:
-      return Code::DriverError;
-  }
+  const Known* known = find(result);
+  return known != nullptr ? known->code : Code::DriverError;
 }
 
 bool loses_context(int result) noexcept {
   constexpr int kContained = 226, kTensorMemoryLeak = 721;  // missing in the headers of CUDA 12.0
-  switch (result) {
-    case kContained:
-    case CUDA_ERROR_ILLEGAL_ADDRESS:
-    case CUDA_ERROR_LAUNCH_TIMEOUT:
-    case CUDA_ERROR_ASSERT:
-    case CUDA_ERROR_HARDWARE_STACK_ERROR:
-    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
-    case CUDA_ERROR_MISALIGNED_ADDRESS:
-    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
-    case CUDA_ERROR_INVALID_PC:
-    case CUDA_ERROR_LAUNCH_FAILED:
-    case kTensorMemoryLeak:
-    case CUDA_ERROR_EXTERNAL_DEVICE:
-      return true;
-    default:
-      return false;
-  }
+  return is_one_of({kContained, CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_LAUNCH_TIMEOUT, CUDA_ERROR_ASSERT,
+                    CUDA_ERROR_HARDWARE_STACK_ERROR, CUDA_ERROR_ILLEGAL_INSTRUCTION,
+                    CUDA_ERROR_MISALIGNED_ADDRESS, CUDA_ERROR_INVALID_ADDRESS_SPACE, CUDA_ERROR_INVALID_PC,
+                    CUDA_ERROR_LAUNCH_FAILED, kTensorMemoryLeak, CUDA_ERROR_EXTERNAL_DEVICE},
+                   result);
 }
 
 const char* advice_on(int result) noexcept {
   if (loses_context(result))
-    return " A kernel that ran in this context, of normjit or of other code, has failed, and the context is "
-           "lost: end the process; compute-sanitizer names the kernel.";
-  switch (result) {
-    case CUDA_ERROR_OUT_OF_MEMORY:
-      return " Free memory of the device.";
-    case CUDA_ERROR_NO_DEVICE:
-      return " The driver sees no GPU: check nvidia-smi, CUDA_VISIBLE_DEVICES and the GPUs of the container.";
-    case CUDA_ERROR_INVALID_CONTEXT:
-      return " The calling thread has no current CUDA context: make one current (cudaSetDevice, "
-             "cuCtxSetCurrent) or name a device in PrepareOptions.";
-    case CUDA_ERROR_STUB_LIBRARY:
-      return " The libcuda.so.1 found is the toolkit's stub: remove it from the loader's path.";
-    case CUDA_ERROR_NOT_INITIALIZED:
-      return " The process was forked after CUDA had been initialised: fork before the first CUDA call, or "
-             "start workers by exec (spawn).";
-    default:
-      return "";
-  }
+    return " A kernel of normjit or of other code has failed in this context, and the context is lost: end "
+           "the process; compute-sanitizer names the kernel.";
+  const Known* known = find(result);
+  return known != nullptr ? known->advice : "";
 }
 
 std::string describe(const DriverTable& driver, CUresult result) {
@@ -78,29 +76,20 @@ Error driver_error(const DriverTable& driver, CUresult result, const std::string
   return {code_of(result), what + " failed with " + describe(driver, result) + "." + advice_on(result)};
 }
 
-// NOT_SUPPORTED: the device has no such launches at all.
+// NOT_SUPPORTED: the device has no launches of this kind.
 bool refuses_to_run_together(int result) noexcept {
-  return result == CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE || result == CUDA_ERROR_INVALID_CLUSTER_SIZE ||
-         result == CUDA_ERROR_NOT_SUPPORTED;
+  return is_one_of(
+      {CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE, CUDA_ERROR_INVALID_CLUSTER_SIZE, CUDA_ERROR_NOT_SUPPORTED},
+      result);
 }
 
 bool refuses_code(CUresult result) noexcept {
-  switch (result) {
-    case CUDA_ERROR_INVALID_IMAGE:
-    case CUDA_ERROR_NO_BINARY_FOR_GPU:
-    case CUDA_ERROR_INVALID_PTX:
-    case CUDA_ERROR_JIT_COMPILER_NOT_FOUND:
-    case CUDA_ERROR_UNSUPPORTED_PTX_VERSION:
-    case CUDA_ERROR_JIT_COMPILATION_DISABLED:
-    case CUDA_ERROR_UNSUPPORTED_DEVSIDE_SYNC:
-    case CUDA_ERROR_INVALID_SOURCE:
-    case CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND:
-    case CUDA_ERROR_SHARED_OBJECT_INIT_FAILED:
-    case CUDA_ERROR_NOT_FOUND:
-      return true;
-    default:
-      return false;
-  }
+  return is_one_of(
+      {CUDA_ERROR_INVALID_IMAGE, CUDA_ERROR_NO_BINARY_FOR_GPU, CUDA_ERROR_INVALID_PTX,
+       CUDA_ERROR_JIT_COMPILER_NOT_FOUND, CUDA_ERROR_UNSUPPORTED_PTX_VERSION,
+       CUDA_ERROR_JIT_COMPILATION_DISABLED, CUDA_ERROR_UNSUPPORTED_DEVSIDE_SYNC, CUDA_ERROR_INVALID_SOURCE,
+       CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND, CUDA_ERROR_SHARED_OBJECT_INIT_FAILED, CUDA_ERROR_NOT_FOUND},
+      result);
 }
 
 }  // namespace normjit

@@ -16,7 +16,7 @@ std::string describe(const DriverTable& driver, CUresult result);
 // "cuLibraryLoadData of kernel k on device 0".
 Error driver_error(const DriverTable& driver, CUresult result, const std::string& what);
 
-// Whether the driver refuses the code itself, and not the process or the device.
+// Whether the fault is in the code itself, not in the process or the device.
 bool refuses_code(CUresult result) noexcept;
 
 }  // namespace normjit

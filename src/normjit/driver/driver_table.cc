@@ -23,20 +23,20 @@ Error too_old(const std::string& what) {
 }  // namespace
 
 Result<DriverTable> read_driver(const FindSymbol& find) {
-  // These two by their exported names; cuGetProcAddress finds the rest.
+  // Only these two are found by their exported names; cuGetProcAddress finds the rest.
   const auto get_version = reinterpret_cast<GetVersion>(find("cuDriverGetVersion"));
   int version = 0;
   if (get_version == nullptr || get_version(&version) != CUDA_SUCCESS) {
     return Error{
         Code::NoDriver,
-        "The libcuda.so.1 found does not say its version, so it is no working NVIDIA driver (the stub of a "
-        "toolkit?). Remove it from the loader's path and install driver R525 or newer."};
+        "The libcuda.so.1 found does not report its version, so it is no working NVIDIA driver (perhaps the "
+        "stub of a toolkit). Remove it from the loader's path and install driver R525 or newer."};
   }
   if (version < kOldestDriver) return too_old("is for CUDA " + dotted(version));
   const auto get = reinterpret_cast<GetProcAddress>(find("cuGetProcAddress_v2"));
   if (get == nullptr) return too_old("has no cuGetProcAddress_v2");
 
-  // The version pins the signature, however new the driver is.
+  // The version selects the signature, also in newer drivers.
   const auto function = [get](const char* name, int of_version) -> void* {
     void* address = nullptr;
     const CUresult result = get(name, &address, of_version, CU_GET_PROC_ADDRESS_DEFAULT, nullptr);
@@ -52,7 +52,7 @@ Result<DriverTable> read_driver(const FindSymbol& find) {
 }
 
 Result<DriverTable> open_driver() {
-  const ForkGate gate;  // for the loader's locks, which looking up a symbol takes too
+  const ForkGate gate;  // for the loader's locks, which a symbol lookup takes too
   std::string why;
   const DynamicLibrary library = DynamicLibrary::open("libcuda.so.1", &why);
   if (!library) {

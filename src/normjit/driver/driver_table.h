@@ -15,9 +15,9 @@ namespace normjit {
 // The oldest driver that normjit works with: CUDA 12.0 (R525).
 inline constexpr int kOldestDriver = 12000;
 
-// One line per call: its name, the CUDA version of its signature, and the parameters, spelled out because
-// cuda.h redirects names to its own newest versions. A call newer than kOldestDriver is null where the driver
-// lacks it.
+// One line per call: its name, the CUDA version of its signature, and its parameters. They are spelled out
+// because cuda.h redirects names to its own newest versions. A call newer than kOldestDriver is null if the
+// driver lacks it.
 #define NORMJIT_DRIVER_CALLS(CALL)                                                                           \
   CALL(cuGetErrorName, 12000, CUresult, const char**)                                                        \
   CALL(cuGetErrorString, 12000, CUresult, const char**)                                                      \
@@ -56,8 +56,8 @@ struct DriverTable {
 // The address of an exported function of libcuda, or null: dlsym, or a fake of it.
 using FindSymbol = std::function<void*(const char* name)>;
 
-// The table of the libcuda behind `find`. Asks the driver only for its version and functions. NoDriver if the
-// library does not tell its version; DriverTooOld, with the version or the missing call.
+// The table of the libcuda behind `find`. Reads only the version and the functions. NoDriver if the library
+// does not report its version; DriverTooOld, with the version or the missing call.
 Result<DriverTable> read_driver(const FindSymbol& find);
 
 // The table of this machine's libcuda.so.1. NoDriver if there is none; the errors of read_driver.

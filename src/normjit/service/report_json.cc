@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "normjit/base/timestamp.h"
+#include "normjit/base/text.h"
 
 namespace normjit {
 namespace {

@@ -1,6 +1,6 @@
-// The fields of a spec, a row each: the one place that says which there are. Texts, canonical specs,
-// validity, comparisons, the key of a use, the constants of the templates, reports and the C interface follow
-// from it. All of it folds at compile time: a launch builds a canonical spec and a key.
+// The fields of a spec: one table with a row for each. Texts, canonical specs, validity, comparisons, the key
+// of a use, the constants of the templates, reports and the C interface are derived from it. Everything folds
+// at compile time, because every launch builds a canonical spec and a key.
 #pragma once
 
 #include <bit>
@@ -21,7 +21,7 @@ namespace normjit {
 
 inline constexpr std::int64_t kMaxColumns = std::numeric_limits<std::int32_t>::max();
 
-// Whether a spec has a use for a field; a type of its own for each answer, so that it is inlined.
+// Whether a spec uses a field. Each predicate is a type of its own, so that it is inlined.
 struct Always {
   constexpr bool operator()(const NormSpec&) const noexcept { return true; }
 };
@@ -34,16 +34,16 @@ struct Field {
   T NormSpec::*member;
   std::string_view name;  // of the member, in C++ and in C
   std::string_view key;   // in texts, as "key=value", or alone for a switch; empty: the value stands alone
-  bool always;            // in texts also where it is the default
-  std::string_view constant;  // its placeholder in the templates; empty: they have it in other parts
-  Code mistake;               // of a value outside its range
-  HasMeaning has_meaning{};   // else canonical() sets it to its default
+  bool always;            // written to texts even if it is the default
+  std::string_view constant;  // its placeholder in the templates; empty: it has none of its own
+  Code mistake;               // the error of a value outside its range
+  HasMeaning has_meaning{};   // if not, canonical() sets the field to its default
 
-  // Where a spec does not give it: as NormSpec initializes it, which follows the input.
+  // The value of a field that a text does not give: as NormSpec initializes it, which depends on the input.
   constexpr T default_for(const NormSpec& spec) const noexcept {
     return NormSpec{.input = spec.input}.*member;
   }
-  // How many a valid value has.
+  // The bits that a valid value needs.
   static constexpr int bits() noexcept {
     if constexpr (std::is_enum_v<T>) return std::bit_width(kChoices<T> - 1);
     if constexpr (std::is_same_v<T, std::int64_t>)
@@ -57,7 +57,7 @@ template <class T, class HasMeaning>
 Field(T NormSpec::*, std::string_view, std::string_view, bool, std::string_view, Code, HasMeaning)
     -> Field<T, HasMeaning>;
 
-// In the order of the canonical text, and in that in which validate() looks. The first is a text's head.
+// In the order of the canonical text and of the checks of validate(). The first begins every text.
 inline constexpr std::tuple kFields{
     Field{&NormSpec::norm, "norm", "", true, "norm", Code::BadArgument},
     Field{&NormSpec::columns, "columns", "cols", true, "columns", Code::BadDimension},
@@ -81,7 +81,7 @@ constexpr void each_field(Visit visit) {
   std::apply([&](const auto&... field) { (visit(field), ...); }, kFields);
 }
 
-// Its bits as a number, by which values compare and are packed.
+// The bits of a value as a number, for comparing and packing.
 template <class T>
 constexpr std::uint64_t word_of(T value) noexcept {
   if constexpr (std::is_same_v<T, double>)
@@ -90,7 +90,7 @@ constexpr std::uint64_t word_of(T value) noexcept {
     return static_cast<std::uint64_t>(value);
 }
 
-// As in spec texts and reports; "yes" or "no" for a switch.
+// A value as in spec texts and reports; "yes" or "no" for a switch.
 template <class T>
 std::string text_of(T value) {
   if constexpr (std::is_enum_v<T>)

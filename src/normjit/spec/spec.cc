@@ -22,7 +22,7 @@ std::string_view name_of(Enum value) noexcept {
   return row != nullptr ? row->name : "?";
 }
 
-// What is wrong with one field; ok where nothing is.
+// What is wrong with one field; ok if nothing is.
 template <class T, class HasMeaning>
 Result<void> mistake_in(const Field<T, HasMeaning>& field, const NormSpec& spec) {
   const T value = spec.*field.member;
@@ -38,10 +38,10 @@ Result<void> mistake_in(const Field<T, HasMeaning>& field, const NormSpec& spec)
     const bool not_negative = field.member == &NormSpec::epsilon;
     const double largest = largest_number(spec);
     if (!(std::fabs(value) <= largest) || (not_negative && value < 0))
-      return Error{field.mistake,
-                   concat({field.name, " is ", shortest(value), "; it must be finite",
-                           not_negative ? ", not negative" : "", " and at most ", shortest(largest),
-                           ", the largest ", name(compute_type(spec)), ", in which this spec is computed"})};
+      return Error{field.mistake, concat({field.name, " is ", shortest(value), "; it must be finite",
+                                          not_negative ? ", not negative" : "", " and at most ",
+                                          shortest(largest), ", the largest ", name(compute_type(spec)),
+                                          ", the type in which this spec is computed"})};
   }
   return {};
 }

@@ -17,7 +17,7 @@ std::string item(const Field<T, HasMeaning>& field, std::string_view value) {
   return concat({"/", field.key, field.key.empty() ? "" : "=", value});
 }
 
-// The values that a field may have in a text.
+// The values that a field may have in a text: "f16|bf16|f32|f64".
 template <class T, class HasMeaning>
 std::string values_of(const Field<T, HasMeaning>& field) {
   if constexpr (std::is_enum_v<T>)
@@ -41,7 +41,7 @@ Error bad(std::string_view text, std::string_view why) {
 
 // ---- Reading ----
 
-// What is read so far. Defaults depend on the input, so they are settled last.
+// The fields read so far. Defaults depend on the input, so they are set last.
 struct Parts {
   NormSpec spec;
   std::array<bool, kFieldCount> seen{};
@@ -54,7 +54,8 @@ std::optional<Enum> named(std::string_view word) {
   return {};
 }
 
-// Reads the value of a field that is called so, with this code for a name that is none.
+// Reads the value of a field. For an enumeration, `name` and `mistake` describe a value that is not in the
+// set.
 Result<void> read(std::string_view value, std::string_view text, std::string_view, Code,
                   std::int64_t& columns) {
   std::vector<std::int64_t> shape;
@@ -85,7 +86,7 @@ Result<void> read(std::string_view value, std::string_view text, std::string_vie
   return {};
 }
 
-// Whether `word` is this field's, which stands alone. It is written to the spec.
+// Writes `word`, which stands alone, to the spec if it belongs to this field. False if it does not.
 template <class T, class HasMeaning>
 bool read_word(const Field<T, HasMeaning>& field, std::string_view word, NormSpec& spec) {
   if constexpr (std::is_same_v<T, bool>) {
@@ -102,7 +103,7 @@ bool read_word(const Field<T, HasMeaning>& field, std::string_view word, NormSpe
   }
 }
 
-// Whether this part of a text is the field's: then it is written to the spec, or what is wrong with it.
+// Reads a part of a text if it belongs to this field: ok or what is wrong with it. Nothing if it does not.
 template <class T, class HasMeaning>
 std::optional<Result<void>> read_if(const Field<T, HasMeaning>& field, std::string_view part,
                                     std::string_view text, NormSpec& spec) {

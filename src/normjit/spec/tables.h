@@ -1,5 +1,5 @@
-// The closed sets of a spec, a row each. A new dtype or activation is a row here, its storage type or formula
-// in templates/, and its float64 reference in the tests.
+// The enumerations of a spec, one table each. A new dtype or activation needs a row here, its storage type or
+// formula in templates/, and its float64 reference in the tests.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +41,7 @@ inline constexpr Choice<Activation> kActivations[] = {
     {Activation::silu, "silu", "silu"},
 };
 
-// The set of an enumeration.
+// All values of an enumeration.
 constexpr const auto& set_of(DType) { return kDTypes; }
 constexpr const auto& set_of(Norm) { return kNorms; }
 constexpr const auto& set_of(Residual) { return kResiduals; }
@@ -71,7 +71,7 @@ constexpr auto* row_of(Enum value) {
   return is_in_set(value) ? &set_of(value)[static_cast<std::size_t>(value)] : nullptr;
 }
 
-// Their names from the first one on, with this between them.
+// The names of all values from number `first` on, joined by `between`.
 template <class Enum>
 std::string names_of(std::string_view between, std::size_t first = 0) {
   std::string all;

@@ -9,8 +9,8 @@
 
 namespace normjit {
 
-// Only warp_rows and block_row compute the root mean square and a residual yet: they hold a row on chip, and
-// every device has room for rows of so many columns (tests/plan/choices_test.cc).
+// Only the schedules that hold a row on chip, warp_rows and block_row, compute the root mean square or a
+// residual so far. Every device has room for rows of this many columns (tests/plan/choices_test.cc).
 inline constexpr std::int64_t kMaxHeldColumns = 16384;
 
 // Whether a spec is computed in f64.
@@ -19,7 +19,7 @@ inline bool is_wide(const NormSpec& s) noexcept {
          (s.affine != Affine::none && s.weight == DType::f64);
 }
 
-// Whether only those schedules serve a spec that hold a row on chip.
+// Whether a spec is served only by schedules that hold a row on chip.
 inline bool is_held(const NormSpec& s) noexcept {
   return s.norm != Norm::layer || s.residual != Residual::none;
 }
@@ -29,7 +29,7 @@ inline double largest_number(const NormSpec& s) noexcept {
   return is_wide(s) ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
 }
 
-// True exactly where validate() is ok.
+// True exactly if validate() is ok.
 inline bool is_valid(const NormSpec& s) noexcept {
   const double largest = largest_number(s);
   bool valid = s.columns >= 1 && s.columns <= (is_held(s) ? kMaxHeldColumns : kMaxColumns) &&
