@@ -8,6 +8,34 @@ namespace normjit {
 
 using Kind = Lookup::Kind;
 
+std::optional<Memory::Kept> Memory::find(const std::string& identity) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = kept_.find(identity);
+  if (found == kept_.end()) return {};
+  return found->second;
+}
+
+void Memory::keep(const Entry& entry, bool only_here) {
+  const std::lock_guard lock(mutex_);
+  if (const auto old = kept_.find(entry.identity); old != kept_.end()) {
+    if (!old->second.only_here) {
+      spare_bytes_ -= old->second.entry.body.size();
+      std::erase(spare_, entry.identity);
+    }
+    kept_.erase(old);
+  }
+  kept_.emplace(entry.identity, Kept{entry, only_here});
+  if (only_here) return;
+  spare_.push_back(entry.identity);
+  spare_bytes_ += entry.body.size();
+  while (spare_bytes_ > kSpareBytes) {
+    const auto oldest = kept_.find(spare_.front());
+    spare_bytes_ -= oldest->second.entry.body.size();
+    kept_.erase(oldest);
+    spare_.pop_front();
+  }
+}
+
 Cache::Cache(Settings settings, std::shared_ptr<FileSystem> files, Warn warn)
     : settings_(std::move(settings)),
       files_(std::move(files)),
@@ -16,7 +44,7 @@ Cache::Cache(Settings settings, std::shared_ptr<FileSystem> files, Warn warn)
       warn_(std::move(warn)) {
   for (const std::string& path : settings_.layers)
     if (!path.empty()) layers_.push_back(make_layer(path, files_, settings_.shared));
-  if (!settings_.embedded.empty()) embedded_ = std::make_unique<MemoryPack>("embedded", settings_.embedded);
+  if (!settings_.embedded.empty()) embedded_ = std::make_unique<Pack>("embedded", settings_.embedded);
 }
 
 std::optional<Cache::Found> Cache::find(const std::string& identity, const Accepts& accepts,
@@ -40,7 +68,7 @@ std::optional<Cache::Found> Cache::find(const std::string& identity, const Accep
     }
     count_damage(lookup);
     if (lookup.kind != Kind::absent)
-      warn_(Trouble::layer, lookup.error + "; it stays as it is, and the next layer or the compiler serves");
+      warn_(Trouble::layer, lookup.error + "; it stays as it is; the next layer or the compiler is used");
   }
   if (!embedded_) return {};
   Lookup lookup = embedded_->look(identity);
@@ -48,7 +76,7 @@ std::optional<Cache::Found> Cache::find(const std::string& identity, const Accep
     return Found{std::move(lookup.entry), Place::embedded};
   count_damage(lookup);
   if (lookup.kind != Kind::entry && lookup.kind != Kind::absent)
-    warn_(Trouble::embedded, lookup.error + "; the compiler serves");
+    warn_(Trouble::embedded, lookup.error + "; the compiler is used");
   return {};
 }
 
@@ -69,7 +97,7 @@ KeyLock Cache::lock(const std::string& identity) {
   if (lock.state() == KeyLock::State::busy) {
     warn_(Trouble::stalled, "another process has locked the entry " + entry_id(identity) + " for " +
                                 std::to_string(settings_.patience.count()) +
-                                " ms; it is stopped, or the machine is very busy: going on without it");
+                                " ms: it is stopped, or the machine is very busy; going on without the lock");
   }
   return lock;
 }
