@@ -131,7 +131,7 @@ Result<std::vector<Listed>> Pack::list() const {
   if (!index) return Error{Code::CacheIo, file.trouble().error};
   std::vector<Listed> entries;
   for (const auto& [id, part] : index->parts) {
-    Listed& listed = entries.emplace_back(Listed{id, path_, part.bytes, file.facts().st_mtime});
+    Listed& listed = entries.emplace_back(Listed{id, path_, path_, part.bytes, file.facts().st_mtime});
     std::string bytes;
     if (file.read_at(part.offset, static_cast<std::size_t>(part.bytes), bytes))
       verify(std::move(bytes), listed);

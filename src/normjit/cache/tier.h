@@ -31,6 +31,7 @@ struct Lookup {
 // One entry of a list, sound or not.
 struct Listed {
   std::string id;
+  std::string tier;           // the path of the directory or pack
   std::string path;           // of the file that holds it
   std::int64_t bytes = 0;     // of that file, or of its part of the pack; 0: unknown
   std::int64_t modified = 0;  // of that file, in seconds since 1970
