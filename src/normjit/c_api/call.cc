@@ -46,13 +46,13 @@ Error out_of_range(std::string_view name, std::int64_t value, std::string_view a
   return {code, concat({name, " is ", shortest(value), "; it is ", allowed})};
 }
 
-normjit_status answer(const Result<void>& result, char** text) noexcept {
-  if (!result && text != nullptr) {
-    char* const copy = copy_of(result.error().message);
+normjit_status answer(const Error& error, char** text) noexcept {
+  if (text != nullptr) {
+    char* const copy = copy_of(error.message);
     if (copy == nullptr) return out_of_memory(text);
     *text = copy;
   }
-  return static_cast<normjit_status>(result.code());
+  return static_cast<normjit_status>(error.code);
 }
 
 normjit_status out_of_memory(char** text) noexcept {

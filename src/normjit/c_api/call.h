@@ -18,8 +18,8 @@ Error null(std::string_view name);
 Error out_of_range(std::string_view name, std::int64_t value, std::string_view allowed,
                    Code code = Code::BadArgument);
 
-// The status of a result. Stores an error's message, unless `text` is null.
-normjit_status answer(const Result<void>& result, char** text) noexcept;
+// The status of an error. Stores its message, unless `text` is null.
+normjit_status answer(const Error& error, char** text) noexcept;
 normjit_status out_of_memory(char** text) noexcept;
 
 // Makes a copy of the text for normjit_free. Ok; throws std::bad_alloc.
@@ -43,7 +43,8 @@ normjit_status guarded(char** error, std::initializer_list<Argument> required, c
   try {
     for (const auto& [name, pointer] : required)
       if (pointer == nullptr) return answer(null(name), error);
-    return answer(work(), error);
+    const Result<void> done = work();
+    return done ? NORMJIT_OK : answer(done.error(), error);
   } catch (...) {
     return out_of_memory(error);
   }

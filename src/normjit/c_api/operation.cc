@@ -1,4 +1,4 @@
-// Running a service, and looking after its cache.
+// Runs a service, and maintains its cache.
 #include <cstdint>
 #include <span>
 #include <string>
@@ -18,7 +18,7 @@ using namespace normjit::c_api;
 
 namespace {
 
-// A call that answers with a report: report() makes a JsonObject, or an error.
+// A call that returns a report: report() makes a JsonObject or an error.
 template <class Report>
 normjit_status reported(const normjit_service* service, char** json, char** error, const Report& report) {
   return guarded(error, {{"service", service}, {"json", json}}, [&]() -> Result<void> {
@@ -28,7 +28,7 @@ normjit_status reported(const normjit_service* service, char** json, char** erro
   });
 }
 
-// The JSON of a report, and of what else it takes.
+// The JSON of a report; `more` are the other arguments of its json_of().
 template <class Report, class... More>
 Result<JsonObject> json_if(const Result<Report>& report, const More&... more) {
   if (!report) return report.error();

@@ -45,38 +45,33 @@ Cache::Cache(Settings settings, std::shared_ptr<FileSystem> files, Warn warn)
   for (const std::string& path : settings_.layers)
     if (!path.empty()) layers_.push_back(make_layer(path, files_, settings_.shared));
   if (!settings_.embedded.empty()) embedded_ = std::make_unique<Pack>("embedded", settings_.embedded);
+  for (const auto& layer : layers_) read_only_.push_back(layer.get());
+  if (embedded_) read_only_.push_back(embedded_.get());
 }
 
 std::optional<Cache::Found> Cache::find(const std::string& identity, const Accepts& accepts,
                                         const Warn& on_damaged) {
   const auto will_do = [&](const Entry& entry) { return !accepts || accepts(entry); };
-  const auto count_damage = [&](const Lookup& lookup) {
-    if (lookup.kind != Kind::damaged) return;
-    ++damaged_;
-    if (on_damaged) on_damaged(lookup.error);
-  };
   if (auto kept = memory_.find(identity); kept && will_do(kept->entry))
     return Found{std::move(kept->entry), Place::memory, !kept->only_here};
   if (Entry entry; directory_.find(identity, entry, on_damaged) && will_do(entry))
     return Found{std::move(entry), Place::directory};
-  for (const auto& layer : layers_) {
-    Lookup lookup = layer->look(identity);
-    if (lookup.kind == Kind::entry) {
-      if (!will_do(lookup.entry)) continue;
-      static_cast<void>(directory_.fill(lookup.entry));  // best effort
-      return Found{std::move(lookup.entry), Place::layer};
+  for (const Tier* const tier : read_only_) {
+    const bool is_layer = tier != embedded_.get();
+    Lookup lookup = tier->look(identity);
+    if (lookup.kind == Kind::entry && will_do(lookup.entry)) {
+      if (is_layer) static_cast<void>(directory_.fill(lookup.entry));  // best effort
+      return Found{std::move(lookup.entry), is_layer ? Place::layer : Place::embedded};
     }
-    count_damage(lookup);
-    if (lookup.kind != Kind::absent)
-      warn_(Trouble::layer, lookup.error + "; it stays as it is; the next layer or the compiler is used");
+    if (lookup.kind == Kind::entry || lookup.kind == Kind::absent) continue;
+    if (lookup.kind == Kind::damaged) {
+      ++damaged_;
+      if (on_damaged) on_damaged(lookup.error);
+    }
+    warn_(is_layer ? Trouble::layer : Trouble::embedded,
+          lookup.error + (is_layer ? "; it stays as it is; the next layer or the compiler is used"
+                                   : "; the compiler is used"));
   }
-  if (!embedded_) return {};
-  Lookup lookup = embedded_->look(identity);
-  if (lookup.kind == Kind::entry && will_do(lookup.entry))
-    return Found{std::move(lookup.entry), Place::embedded};
-  count_damage(lookup);
-  if (lookup.kind != Kind::entry && lookup.kind != Kind::absent)
-    warn_(Trouble::embedded, lookup.error + "; the compiler is used");
   return {};
 }
 
@@ -127,9 +122,8 @@ Cache::Look Cache::look(const std::string& identity, const Accepts& accepts) con
   if (auto kept = memory_.find(identity))
     if (ends_at("memory", {.kind = Kind::entry, .entry = std::move(kept->entry)})) return first;
   if (ends_at(directory_.path(), directory_.look(identity))) return first;
-  for (const auto& layer : layers_)
-    if (ends_at(layer->path(), layer->look(identity))) return first;
-  if (embedded_) ends_at(embedded_->path(), embedded_->look(identity));
+  for (const Tier* const tier : read_only_)
+    if (ends_at(tier->path(), tier->look(identity))) break;
   return first;
 }
 

@@ -115,6 +115,7 @@ class Cache {
   Directory directory_;
   std::vector<std::unique_ptr<Tier>> layers_;
   std::unique_ptr<Tier> embedded_;
+  std::vector<const Tier*> read_only_;  // the layers, then the embedded pack
   WarnOnce<Trouble> warn_;
   std::atomic<std::uint64_t> damaged_ = 0, lock_waits_ = 0;  // damaged_: outside the directory
   std::atomic<std::chrono::nanoseconds::rep> lock_wait_ = 0;

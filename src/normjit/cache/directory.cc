@@ -135,8 +135,8 @@ Result<std::vector<Listed>> Directory::list() const {
     const std::string path = path_to(path_, id, kEntrySuffix);
     OpenFile file(*files_, path, rules_.shared);
     if (file.trouble().kind == Kind::absent) continue;  // removed since its name was read
-    Listed& listed =
-        entries.emplace_back(Listed{std::string(id), path_, path, file.facts().st_size, file.facts().st_mtime});
+    Listed& listed = entries.emplace_back(
+        Listed{std::string(id), path_, path, file.facts().st_size, file.facts().st_mtime});
     std::string bytes;
     if (file.read_all(kMaxEntryBytes, bytes))
       verify(std::move(bytes), listed);

@@ -147,7 +147,7 @@ Result<void> TunedPlans::store(const TunedPlan& tuned) {
 std::vector<TunedPlan> TunedPlans::list() const {
   std::vector<TunedPlan> all;
   const auto listed = cache_.list();
-  if (!listed) return all;  // find() finds nothing there either
+  if (!listed) return all;  // find() finds nothing then, either
   for (const Listed& file : *listed)
     if (file.entry)
       if (auto tuned = tuned_plan_in(*file.entry); tuned && check(*tuned)) all.push_back(*std::move(tuned));

@@ -137,8 +137,7 @@ Result<ExportReport> Service::export_pack(const std::string& path, const ExportO
     std::ranges::move(*entries, std::back_inserter(*listed));
   }
 
-  // What is asked for, by id: the kernels of the specs, and the plans tuned for them. Without specs:
-  // everything.
+  // The kernels of the specs and the plans tuned for them, by id. Without specs every entry is wanted.
   std::map<std::string, std::string> wanted;
   std::vector<TunedPlan> tuned;
   const auto is_asked_for = [&](const TunedPlan& kept) {
