@@ -1,4 +1,4 @@
-#include "normjit/cache/memory.h"
+#include "normjit/cache/cache.h"
 
 #include <gtest/gtest.h>
 

@@ -39,7 +39,7 @@ class EmbeddedPackTest : public ::testing::Test {
 
 // As many as there are targets, so that none is from older templates.
 TEST_F(EmbeddedPackTest, HasBothKernelsForEveryArchitectureAndNothingElse) {
-  const MemoryPack pack("embedded", embedded_pack());
+  const Pack pack("embedded", embedded_pack());
   const BinaryStore binaries(nullptr, nullptr, "", false, nullptr);
   const auto listed = pack.list();
   ASSERT_TRUE(listed.ok() && !listed->empty() && listed->front().entry.ok());

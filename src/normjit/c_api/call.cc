@@ -3,16 +3,17 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 
 #include "normjit/base/text.h"
 
 namespace normjit::c_api {
 namespace {
 
-// No structure of any version will be longer; what says so was not initialised.
+// Longer than every structure of any version: a greater struct_size was not initialised.
 constexpr std::size_t kLongest = 4096;
 
-// Told where there is no memory for a text. normjit_free knows it.
+// The text where there is no memory for one. normjit_free does not release it.
 char g_no_memory[] = "the process has no memory left, or the system starts no more threads";
 
 char* copy_of(std::string_view text) noexcept {
@@ -29,7 +30,7 @@ std::size_t size_of(const void* given) noexcept {
   return size;
 }
 
-// Whether a structure says something from `begin` on.
+// Whether a structure has a byte from `begin` on that is not 0.
 bool has_more(const void* given, std::size_t begin, std::size_t end) noexcept {
   const auto* const bytes = static_cast<const unsigned char*>(given);
   return std::any_of(bytes + begin, bytes + end, [](unsigned char byte) { return byte != 0; });
@@ -38,6 +39,12 @@ bool has_more(const void* given, std::size_t begin, std::size_t end) noexcept {
 }  // namespace
 
 bool is_size(std::size_t size) noexcept { return size >= sizeof size && size <= kLongest; }
+
+Error null(std::string_view name) { return {Code::BadArgument, concat({name, " is NULL"})}; }
+
+Error out_of_range(std::string_view name, std::int64_t value, std::string_view allowed, Code code) {
+  return {code, concat({name, " is ", shortest(value), "; it is ", allowed})};
+}
 
 normjit_status answer(const Error& error, char** text) noexcept {
   if (text != nullptr) {
@@ -48,18 +55,16 @@ normjit_status answer(const Error& error, char** text) noexcept {
   return static_cast<normjit_status>(error.code);
 }
 
-Error null(std::string_view name) { return {Code::BadArgument, concat({name, " is NULL"})}; }
-
 normjit_status out_of_memory(char** text) noexcept {
   if (text != nullptr) *text = g_no_memory;
   return NORMJIT_OUT_OF_MEMORY;
 }
 
-normjit_status hand_over(std::string_view text, char** to, char** error) noexcept {
+Result<void> hand_over(std::string_view text, char** to) {
   char* const copy = copy_of(text);
-  if (copy == nullptr) return out_of_memory(error);
+  if (copy == nullptr) throw std::bad_alloc();
   *to = copy;
-  return NORMJIT_OK;
+  return {};
 }
 
 bool read_struct(const void* given, void* own, std::size_t own_size) noexcept {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 
@@ -11,27 +12,39 @@
 
 namespace normjit::c_api {
 
-// Stores the error's message, unless `text` is null; its code.
-normjit_status answer(const Error& error, char** text) noexcept;
-// BadArgument, because the argument of this name is NULL.
+// BadArgument: the argument of this name is NULL.
 Error null(std::string_view name);
-inline normjit_status is_null(std::string_view name, char** text) { return answer(null(name), text); }
+// "NAME is VALUE; it is ALLOWED".
+Error out_of_range(std::string_view name, std::int64_t value, std::string_view allowed,
+                   Code code = Code::BadArgument);
+
+// The status of an error. Stores its message, unless `text` is null.
+normjit_status answer(const Error& error, char** text) noexcept;
 normjit_status out_of_memory(char** text) noexcept;
 
+// Makes a copy of the text for normjit_free. Ok; throws std::bad_alloc.
+Result<void> hand_over(std::string_view text, char** to);
+// Stores the value, if there is one.
 template <class T>
-normjit_status answer(const Result<T>& result, char** text) noexcept {
-  return result ? NORMJIT_OK : answer(result.error(), text);
+Result<void> store(const Result<T>& result, T* to) {
+  if (!result) return result.error();
+  *to = *result;
+  return {};
 }
 
-// A text for normjit_free: NORMJIT_OK, or NORMJIT_OUT_OF_MEMORY with its sentence in `error`.
-normjit_status hand_over(std::string_view text, char** to, char** error) noexcept;
-
-// The outcome of work(), which returns a normjit_status. Only memory that is used up makes normjit throw, or
-// a system that starts no more threads.
+struct Argument {
+  std::string_view name;
+  const void* pointer;
+};
+// Answers the first required argument that is NULL, else work(), which returns a Result<void>. normjit throws
+// only if memory is exhausted, or if the system starts no more threads.
 template <class Work>
-normjit_status guarded(char** error, const Work& work) noexcept {
+normjit_status guarded(char** error, std::initializer_list<Argument> required, const Work& work) noexcept {
   try {
-    return work();
+    for (const auto& [name, pointer] : required)
+      if (pointer == nullptr) return answer(null(name), error);
+    const Result<void> done = work();
+    return done ? NORMJIT_OK : answer(done.error(), error);
   } catch (...) {
     return out_of_memory(error);
   }
@@ -39,23 +52,30 @@ normjit_status guarded(char** error, const Work& work) noexcept {
 
 // --- Structures that grow ---
 
-// Whether a struct_size can be one.
+// Whether a struct_size is possible.
 bool is_size(std::size_t size) noexcept;
-// Copies a structure that a caller of any age has made. False where its struct_size is no size, or it has a
-// member that this library does not know.
+// Copies a structure of a caller of any version. False: its struct_size is not possible, or it sets a member
+// that this library does not know.
 bool read_struct(const void* given, void* own, std::size_t own_size) noexcept;
-// Why that was so: BadArgument.
+// Why read_struct returned false: BadArgument.
 Error struct_mistake(std::string_view type, const void* given);
-// Writes a structure to a caller's of any age, with zeros behind it; its struct_size stays. False where the
-// caller has no room for a member that is not 0; nothing is written then.
+// Writes a structure to that of a caller of any version, and zeros behind it; its struct_size stays. False,
+// with nothing written: the caller has no room for a member that is not 0.
 bool write_struct(const void* own, std::size_t own_size, void* to) noexcept;
 
-// A structure of this library's own version; null as read_struct is false. `own` is room for a copy, which a
-// caller of the same version does not need.
+// A structure as this library's version has it; null where read_struct is false. `own` is room for a copy,
+// which a caller of the same version does not need.
 template <class Struct>
 const Struct* read(const Struct& given, Struct& own) noexcept {
   if (given.struct_size == sizeof(Struct)) return &given;
   return read_struct(&given, &own, sizeof own) ? &own : nullptr;
+}
+// The same as a copy, with the reason of a failure. `type` is the structure's name.
+template <class Struct>
+Result<Struct> struct_of(std::string_view type, const Struct& given) {
+  Struct own;
+  if (!read_struct(&given, &own, sizeof own)) return struct_mistake(type, &given);
+  return own;
 }
 
 }  // namespace normjit::c_api

@@ -1,20 +1,20 @@
-// The library itself, and the names of statuses.
-#include "normjit/c_api.h"
-#include "normjit/result.h"
+// The library itself, the names of statuses, and the texts of specs.
+#include "normjit/c_api/call.h"
+#include "normjit/c_api/values.h"
+
+using namespace normjit;
+using namespace normjit::c_api;
 
 uint32_t normjit_abi_version() { return NORMJIT_ABI_VERSION; }
 const char* normjit_version() { return NORMJIT_VERSION; }
 
-// Of literals, which end with a 0.
-const char* normjit_status_name(normjit_status status) {
-  return normjit::code_name(static_cast<normjit::Code>(status)).data();
-}
+// The names are literals, so they end with a 0 byte.
+const char* normjit_status_name(normjit_status status) { return code_name(static_cast<Code>(status)).data(); }
 const char* normjit_status_message(normjit_status status) {
-  return normjit::Status{static_cast<normjit::Code>(status)}.message();
+  return Status{static_cast<Code>(status)}.message();
 }
 
-#define NORMJIT_SAME(name, code) \
-  static_assert(NORMJIT_##name == static_cast<normjit_status>(normjit::Code::code))
+#define NORMJIT_SAME(name, code) static_assert(NORMJIT_##name == static_cast<normjit_status>(Code::code))
 NORMJIT_SAME(OK, Ok);
 NORMJIT_SAME(BAD_RANK, BadRank);
 NORMJIT_SAME(BAD_DIMENSION, BadDimension);
@@ -25,6 +25,7 @@ NORMJIT_SAME(BAD_AFFINE, BadAffine);
 NORMJIT_SAME(BAD_ACTIVATION, BadActivation);
 NORMJIT_SAME(BAD_SCALE, BadScale);
 NORMJIT_SAME(BAD_SPEC_TEXT, BadSpecText);
+NORMJIT_SAME(BAD_COMBINATION, BadCombination);
 NORMJIT_SAME(EMPTY_KERNEL, EmptyKernel);
 NORMJIT_SAME(NULL_POINTER, NullPointer);
 NORMJIT_SAME(UNEXPECTED_POINTER, UnexpectedPointer);
@@ -55,3 +56,30 @@ NORMJIT_SAME(BAD_ARGUMENT, BadArgument);
 NORMJIT_SAME(NOT_CACHED, NotCached);
 NORMJIT_SAME(NOT_READY, NotReady);
 #undef NORMJIT_SAME
+
+normjit_status normjit_columns_of(const int64_t* shape, size_t rank, int64_t* columns, char** error) {
+  return guarded(error, {}, [&]() -> Result<void> {
+    if (shape == nullptr && rank > 0) return null("shape");
+    if (columns == nullptr) return null("columns");
+    return store(columns_of({shape, rank}), columns);
+  });
+}
+
+normjit_status normjit_spec_parse(const char* text, normjit_spec* spec, char** error) {
+  return guarded(error, {{"text", text}, {"spec", spec}}, [&]() -> Result<void> {
+    const auto parsed = parse_spec(text);
+    if (!parsed) return parsed.error();
+    if (!is_size(spec->struct_size)) return struct_mistake("normjit_spec", spec);
+    if (write(*parsed, *spec)) return {};
+    return Error{Code::BadArgument,
+                 "this spec needs a member that this program's normjit_spec does not have"};
+  });
+}
+
+normjit_status normjit_spec_text(const normjit_spec* spec, char** text, char** error) {
+  return guarded(error, {}, [&]() -> Result<void> {
+    const auto given = valid_spec_of(spec);
+    if (!given) return given.error();
+    return text == nullptr ? Result<void>() : hand_over(to_text(*given), text);
+  });
+}

@@ -1,8 +1,7 @@
-// Making a service, out of the environment and the caller's options.
+// Makes a service from the environment and the caller's options.
 #include <string>
 #include <utility>
 
-#include "normjit/base/text.h"
 #include "normjit/c_api/call.h"
 #include "normjit/c_api/handles.h"
 #include "normjit/c_api/values.h"
@@ -31,22 +30,19 @@ EventCallback event_callback_of(normjit_event_callback call, void* user) {
   };
 }
 
-// What is wrong with the numbers of the options; Ok if nothing is.
-Error mistake_in(const normjit_options& o) {
+// Ok, or what is wrong with the numbers of the options.
+Result<void> check(const normjit_options& o) {
   for (const auto& [name, value] :
        {std::pair{"ignore_environment", o.ignore_environment}, std::pair{"shared_cache", o.shared_cache},
         std::pair{"exact_toolchain", o.exact_toolchain}})
     if (!is_within(value, NORMJIT_NO))
-      return {Code::BadArgument, concat({name, " is ", shortest(value),
-                                         "; it is NORMJIT_YES (1), NORMJIT_NO (2), or 0 for the default"})};
+      return out_of_range(name, value, "NORMJIT_YES (1), NORMJIT_NO (2), or 0 for the default");
   if (!is_within(o.mode, NORMJIT_CACHED_ONLY))
-    return {Code::BadArgument,
-            concat({"mode is ", shortest(o.mode),
-                    "; it is NORMJIT_EAGER (1), NORMJIT_LAZY (2), NORMJIT_CACHED_ONLY (3), "
-                    "or 0 for the default"})};
+    return out_of_range("mode", o.mode,
+                        "NORMJIT_EAGER (1), NORMJIT_LAZY (2), NORMJIT_CACHED_ONLY (3), or 0 for the default");
   if (o.max_cache_bytes < -1)
-    return {Code::BadArgument, concat({"max_cache_bytes is ", shortest(o.max_cache_bytes),
-                                       "; it is a number of bytes, -1 for no bound, or 0 for the default"})};
+    return out_of_range("max_cache_bytes", o.max_cache_bytes,
+                        "a number of bytes, -1 for no bound, or 0 for the default");
   return {};
 }
 
@@ -58,14 +54,11 @@ void set_switch(std::int32_t given, bool& option) {
   if (given != 0) option = given == NORMJIT_YES;
 }
 
-}  // namespace
-
 Result<Options> options_of(const normjit_options* given) {
   if (given == nullptr) return Options::from_environment();
-  normjit_options own;
-  const normjit_options* const o = read(*given, own);
-  if (o == nullptr) return struct_mistake("normjit_options", given);
-  if (Error mistake = mistake_in(*o); mistake.code != Code::Ok) return mistake;
+  const auto o = struct_of("normjit_options", *given);
+  if (!o) return o.error();
+  if (auto valid = check(*o); !valid) return valid.error();
 
   Options options = o->ignore_environment == NORMJIT_YES ? Options{} : Options::from_environment();
   options.mode = enum_of(o->mode, options.mode);
@@ -83,18 +76,19 @@ Result<Options> options_of(const normjit_options* given) {
   return options;
 }
 
+}  // namespace
 }  // namespace normjit::c_api
 
+using namespace normjit;
 using namespace normjit::c_api;
 
 normjit_status normjit_service_create(const normjit_options* options, normjit_service** service,
                                       char** error) {
-  return guarded(error, [&]() -> normjit_status {
-    if (service == nullptr) return is_null("service", error);
+  return guarded(error, {{"service", service}}, [&]() -> Result<void> {
     auto settings = options_of(options);
-    if (!settings) return answer(settings, error);
+    if (!settings) return settings.error();
     *service = new normjit_service(*std::move(settings));
-    return NORMJIT_OK;
+    return {};
   });
 }
 

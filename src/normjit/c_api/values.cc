@@ -8,10 +8,6 @@
 namespace normjit::c_api {
 namespace {
 
-Error out_of_range(Code code, std::string_view name, std::int64_t value, std::string_view allowed) {
-  return {code, concat({name, " is ", shortest(value), "; it is ", allowed})};
-}
-
 // The values of an enumeration or switch in C.
 std::string_view allowed(DType) {
   return "NORMJIT_F16 (1), NORMJIT_BF16 (2), NORMJIT_F32 (3), NORMJIT_F64 (4), or 0 for the default";
@@ -30,61 +26,57 @@ std::string_view allowed(bool) { return "0 or 1"; }
 
 }  // namespace
 
-Error mistake_in(const normjit_spec& given) {
-  normjit_spec own;
-  const normjit_spec* const s = read(given, own);
-  if (s == nullptr) return struct_mistake("normjit_spec", &given);
-  Error first = out_of_range(Code::BadArgument, "reserved", s->reserved, "0");
+Error mistake_in(const normjit_launch_options& given) {
+  const auto options = struct_of("normjit_launch_options", given);
+  if (!options) return options.error();
+  if (!is_within(options->overlap_previous, 1))
+    return out_of_range("overlap_previous", options->overlap_previous, "0 or 1");
+  return out_of_range("miss_in_capture", options->miss_in_capture, "0 or 1");
+}
+
+Result<NormSpec> spec_of(const normjit_spec* given) {
+  if (given == nullptr) return null("spec");
+  if (NormSpec spec; convert(*given, spec)) return spec;
+  const auto own = struct_of("normjit_spec", *given);
+  if (!own) return own.error();
+  Error first = out_of_range("reserved", own->reserved, "0");
   bool found = false;
   each_member([&](const auto& field, auto in_c) {
     using Value = typename std::decay_t<decltype(field)>::Value;
     if constexpr (std::is_enum_v<Value> || std::is_same_v<Value, bool>)
-      if (!found && !is_within(s->*in_c, kLast<Value>)) {
-        first = out_of_range(field.mistake, field.name, s->*in_c, allowed(Value{}));
+      if (const std::int32_t value = *own.*in_c; !found && !is_within(value, kLast<Value>)) {
+        first = out_of_range(field.name, value, allowed(Value{}), field.mistake);
         found = true;
       }
   });
   return first;
 }
 
-Error mistake_in(const normjit_tensors& given) { return struct_mistake("normjit_tensors", &given); }
-
-Error mistake_in(const normjit_launch_options& given) {
-  normjit_launch_options own;
-  const normjit_launch_options* const o = read(given, own);
-  if (o == nullptr) return struct_mistake("normjit_launch_options", &given);
-  if (!is_within(o->overlap_previous, 1))
-    return out_of_range(Code::BadArgument, "overlap_previous", o->overlap_previous, "0 or 1");
-  return out_of_range(Code::BadArgument, "miss_in_capture", o->miss_in_capture, "0 or 1");
-}
-
-Result<NormSpec> spec_of(const normjit_spec* given) {
-  if (given == nullptr) return null("spec");
-  NormSpec spec;
-  if (!convert(*given, spec)) return mistake_in(*given);
+Result<NormSpec> valid_spec_of(const normjit_spec* given) {
+  auto spec = spec_of(given);
+  if (spec)
+    if (auto valid = validate(*spec); !valid) return valid.error();
   return spec;
 }
 
 Result<Tensors> tensors_of(const normjit_tensors* given) {
   if (given == nullptr) return null("tensors");
-  Tensors tensors;
-  if (!convert(*given, tensors)) return mistake_in(*given);
-  return tensors;
+  if (Tensors tensors; convert(*given, tensors)) return tensors;
+  return struct_mistake("normjit_tensors", given);
 }
 
 Result<PrepareOptions> prepare_options_of(const normjit_prepare_options* given) {
   PrepareOptions options;
   if (given == nullptr) return options;
-  normjit_prepare_options own;
-  const normjit_prepare_options* const o = read(*given, own);
-  if (o == nullptr) return struct_mistake("normjit_prepare_options", given);
-  options.device = o->device;
-  options.rows_hint = o->rows_hint;
-  if (o->pointer_alignment != 0) options.pointer_alignment = o->pointer_alignment;
-  options.x_row_stride = o->x_row_stride;
-  options.y_row_stride = o->y_row_stride;
-  if (o->plan != nullptr) {
-    const auto plan = parse_plan(o->plan);
+  const auto own = struct_of("normjit_prepare_options", *given);
+  if (!own) return own.error();
+  options.device = own->device;
+  options.rows_hint = own->rows_hint;
+  if (own->pointer_alignment != 0) options.pointer_alignment = own->pointer_alignment;
+  options.x_row_stride = own->x_row_stride;
+  options.y_row_stride = own->y_row_stride;
+  if (own->plan != nullptr) {
+    const auto plan = parse_plan(own->plan);
     if (!plan) return plan.error();
     options.plan = *plan;
   }

@@ -1,9 +1,9 @@
-// The values that go through the C interface, as the C++ one has them. What a launch takes is inline.
+// Converts values between the C interface and the C++ one. Conversions for a launch are inline.
 #pragma once
 
 #include <cstddef>
-#include <cstring>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -14,12 +14,12 @@
 #include "normjit/c_api.h"
 #include "normjit/c_api/call.h"
 #include "normjit/service.h"
-#include "normjit/spec/operands.h"
 #include "normjit/spec/fields.h"
+#include "normjit/spec/operands.h"
 
 namespace normjit::c_api {
 
-// A number that begins with 1 as the enumeration that begins with 0; `otherwise` where it is 0.
+// The C++ value of an enumeration that begins with 1 in C and with 0 in C++; `otherwise` for 0.
 template <class Enum>
 Enum enum_of(std::int32_t number, Enum otherwise) noexcept {
   return number == 0 ? otherwise : static_cast<Enum>(static_cast<std::uint32_t>(number) - 1);
@@ -77,15 +77,15 @@ constexpr void each_member(Visit visit) {
   (std::make_index_sequence<kFieldCount>());
 }
 
-// The largest number that an enumeration or a switch has in C; the least is 0.
+// The greatest number of an enumeration or a switch in C; the least is 0.
 template <class Value>
 inline constexpr std::int32_t kLast = 1;
 template <class Enum>
 requires std::is_enum_v<Enum>
 inline constexpr std::int32_t kLast<Enum> = static_cast<std::int32_t>(kChoices<Enum>);
 
-// Each is false where `given` is no such value; the mistake_in of the same type says why. One branch for all
-// the ranges: a launch takes this way each time.
+// Each convert() returns false for a value out of range; the function below that returns an Error or a Result
+// says why. All ranges share one branch, because every launch converts.
 inline bool convert(const normjit_spec& given, NormSpec& spec) noexcept {
   normjit_spec own;
   const normjit_spec* const s = read(given, own);
@@ -105,7 +105,6 @@ inline bool convert(const normjit_spec& given, NormSpec& spec) noexcept {
   });
   return sound;
 }
-Error mistake_in(const normjit_spec& given);
 
 inline bool convert(const normjit_tensors& given, Tensors& tensors) noexcept {
   normjit_tensors own;
@@ -114,13 +113,12 @@ inline bool convert(const normjit_tensors& given, Tensors& tensors) noexcept {
   std::memcpy(&tensors, reinterpret_cast<const std::byte*>(t) + sizeof(std::size_t), sizeof tensors);
   return true;
 }
-// Behind its size, the C structure has the members of Tensors in their order.
+// After struct_size, normjit_tensors has the members of Tensors in their order.
 static_assert(sizeof(normjit_tensors) == sizeof(std::size_t) + sizeof(Tensors) &&
               sizeof(normjit_input_rows) == sizeof(InputRows) &&
               offsetof(normjit_input_rows, n) == offsetof(InputRows, n) &&
               offsetof(normjit_input_rows, outer) == offsetof(InputRows, outer) &&
               offsetof(normjit_input_rows, inner) == offsetof(InputRows, inner));
-Error mistake_in(const normjit_tensors& given);
 static_assert(kContiguous == -1);
 
 // Null stands for the defaults.
@@ -133,21 +131,23 @@ inline bool convert(const normjit_launch_options* given, LaunchOptions& options)
   options.miss_in_capture = o->miss_in_capture != 0;
   return true;
 }
+// Why convert() returned false.
 Error mistake_in(const normjit_launch_options& given);
 
-// --- What no launch takes ---
+// --- Not for launches ---
 
 // BadArgument, or the code of the enumeration; not those of validate.
 Result<NormSpec> spec_of(const normjit_spec* given);
+// The codes of validate, too.
+Result<NormSpec> valid_spec_of(const normjit_spec* given);
 Result<Tensors> tensors_of(const normjit_tensors* given);
 // Null stands for the defaults.
 Result<PrepareOptions> prepare_options_of(const normjit_prepare_options* given);
-Result<Options> options_of(const normjit_options* given);
 
-// "a:b" without what is empty.
+// The parts of "a:b" that are not empty.
 std::vector<std::string> paths_of(std::string_view list);
 
-// False where the structure has no room for a member that is not 0; nothing is written then.
+// False, with nothing written: the structure has no room for a member that is not 0.
 bool write(const NormSpec& spec, normjit_spec& to) noexcept;
 
 }  // namespace normjit::c_api

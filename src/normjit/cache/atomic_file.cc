@@ -97,8 +97,8 @@ Result<void> AtomicFile::publish(bool replace) {
     // Some file systems lack or forbid hard links. rename() is as atomic, but the last publisher wins.
   }
   if (files_.rename(temporary_.c_str(), path_.c_str()) < 0) return io_error("publish", path_, errno);
-  // The destructor still unlinks: if link() succeeded but its answer was lost (NFS), both names are one file,
-  // and rename() has left both.
+  // The destructor still unlinks: if link() succeeded but its reply was lost (NFS), both names are one file,
+  // and rename() keeps both.
   return {};
 }
 

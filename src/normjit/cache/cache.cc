@@ -8,6 +8,34 @@ namespace normjit {
 
 using Kind = Lookup::Kind;
 
+std::optional<Memory::Kept> Memory::find(const std::string& identity) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = kept_.find(identity);
+  if (found == kept_.end()) return {};
+  return found->second;
+}
+
+void Memory::keep(const Entry& entry, bool only_here) {
+  const std::lock_guard lock(mutex_);
+  if (const auto old = kept_.find(entry.identity); old != kept_.end()) {
+    if (!old->second.only_here) {
+      spare_bytes_ -= old->second.entry.body.size();
+      std::erase(spare_, entry.identity);
+    }
+    kept_.erase(old);
+  }
+  kept_.emplace(entry.identity, Kept{entry, only_here});
+  if (only_here) return;
+  spare_.push_back(entry.identity);
+  spare_bytes_ += entry.body.size();
+  while (spare_bytes_ > kSpareBytes) {
+    const auto oldest = kept_.find(spare_.front());
+    spare_bytes_ -= oldest->second.entry.body.size();
+    kept_.erase(oldest);
+    spare_.pop_front();
+  }
+}
+
 Cache::Cache(Settings settings, std::shared_ptr<FileSystem> files, Warn warn)
     : settings_(std::move(settings)),
       files_(std::move(files)),
@@ -16,39 +44,34 @@ Cache::Cache(Settings settings, std::shared_ptr<FileSystem> files, Warn warn)
       warn_(std::move(warn)) {
   for (const std::string& path : settings_.layers)
     if (!path.empty()) layers_.push_back(make_layer(path, files_, settings_.shared));
-  if (!settings_.embedded.empty()) embedded_ = std::make_unique<MemoryPack>("embedded", settings_.embedded);
+  if (!settings_.embedded.empty()) embedded_ = std::make_unique<Pack>("embedded", settings_.embedded);
+  for (const auto& layer : layers_) read_only_.push_back(layer.get());
+  if (embedded_) read_only_.push_back(embedded_.get());
 }
 
 std::optional<Cache::Found> Cache::find(const std::string& identity, const Accepts& accepts,
                                         const Warn& on_damaged) {
   const auto will_do = [&](const Entry& entry) { return !accepts || accepts(entry); };
-  const auto count_damage = [&](const Lookup& lookup) {
-    if (lookup.kind != Kind::damaged) return;
-    ++damaged_;
-    if (on_damaged) on_damaged(lookup.error);
-  };
   if (auto kept = memory_.find(identity); kept && will_do(kept->entry))
     return Found{std::move(kept->entry), Place::memory, !kept->only_here};
   if (Entry entry; directory_.find(identity, entry, on_damaged) && will_do(entry))
     return Found{std::move(entry), Place::directory};
-  for (const auto& layer : layers_) {
-    Lookup lookup = layer->look(identity);
-    if (lookup.kind == Kind::entry) {
-      if (!will_do(lookup.entry)) continue;
-      static_cast<void>(directory_.fill(lookup.entry));  // best effort
-      return Found{std::move(lookup.entry), Place::layer};
+  for (const Tier* const tier : read_only_) {
+    const bool is_layer = tier != embedded_.get();
+    Lookup lookup = tier->look(identity);
+    if (lookup.kind == Kind::entry && will_do(lookup.entry)) {
+      if (is_layer) static_cast<void>(directory_.fill(lookup.entry));  // best effort
+      return Found{std::move(lookup.entry), is_layer ? Place::layer : Place::embedded};
     }
-    count_damage(lookup);
-    if (lookup.kind != Kind::absent)
-      warn_(Trouble::layer, lookup.error + "; it stays as it is, and the next layer or the compiler serves");
+    if (lookup.kind == Kind::entry || lookup.kind == Kind::absent) continue;
+    if (lookup.kind == Kind::damaged) {
+      ++damaged_;
+      if (on_damaged) on_damaged(lookup.error);
+    }
+    warn_(is_layer ? Trouble::layer : Trouble::embedded,
+          lookup.error + (is_layer ? "; it stays as it is; the next layer or the compiler is used"
+                                   : "; the compiler is used"));
   }
-  if (!embedded_) return {};
-  Lookup lookup = embedded_->look(identity);
-  if (lookup.kind == Kind::entry && will_do(lookup.entry))
-    return Found{std::move(lookup.entry), Place::embedded};
-  count_damage(lookup);
-  if (lookup.kind != Kind::entry && lookup.kind != Kind::absent)
-    warn_(Trouble::embedded, lookup.error + "; the compiler serves");
   return {};
 }
 
@@ -69,7 +92,7 @@ KeyLock Cache::lock(const std::string& identity) {
   if (lock.state() == KeyLock::State::busy) {
     warn_(Trouble::stalled, "another process has locked the entry " + entry_id(identity) + " for " +
                                 std::to_string(settings_.patience.count()) +
-                                " ms; it is stopped, or the machine is very busy: going on without it");
+                                " ms: it is stopped, or the machine is very busy; going on without the lock");
   }
   return lock;
 }
@@ -99,9 +122,8 @@ Cache::Look Cache::look(const std::string& identity, const Accepts& accepts) con
   if (auto kept = memory_.find(identity))
     if (ends_at("memory", {.kind = Kind::entry, .entry = std::move(kept->entry)})) return first;
   if (ends_at(directory_.path(), directory_.look(identity))) return first;
-  for (const auto& layer : layers_)
-    if (ends_at(layer->path(), layer->look(identity))) return first;
-  if (embedded_) ends_at(embedded_->path(), embedded_->look(identity));
+  for (const Tier* const tier : read_only_)
+    if (ends_at(tier->path(), tier->look(identity))) break;
   return first;
 }
 

@@ -4,20 +4,44 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "normjit/base/fork.h"
 #include "normjit/cache/directory.h"
 #include "normjit/cache/key_lock.h"
-#include "normjit/cache/memory.h"
 #include "normjit/cache/tier.h"
 
 namespace normjit {
+
+// The first tier: the entries that this process made itself, so that it never reads them back. Thread-safe.
+class Memory {
+ public:
+  struct Kept {
+    Entry entry;
+    bool only_here;  // not in the directory
+  };
+  std::optional<Kept> find(const std::string& identity) const;
+  // Keeps an entry, and replaces an older one of its identity. `only_here` entries stay for good; of the
+  // others the newest kSpareBytes stay.
+  void keep(const Entry& entry, bool only_here);
+
+ private:
+  static constexpr std::size_t kSpareBytes = std::size_t{16} << 20;
+
+  mutable ForkMutex mutex_;
+  std::map<std::string, Kept> kept_;  // by identity
+  std::deque<std::string> spare_;     // identities that are on disk too, the oldest first
+  std::size_t spare_bytes_ = 0;       // of their bodies
+};
 
 // Safe for any number of threads and processes. Every fault of the cache counts as a miss: it costs the
 // caller time, never the result.
@@ -33,8 +57,7 @@ class Cache {
     // How long to wait for another process that holds the lock of the same key.
     std::chrono::milliseconds patience{2000};
   };
-  using Warn = Directory::Warn;  // called once per kind of trouble
-
+  // `warn` is called once per kind of trouble.
   Cache(Settings settings, std::shared_ptr<FileSystem> files, Warn warn);
 
   enum class Place { memory, directory, layer, embedded };
@@ -46,7 +69,7 @@ class Cache {
   // Whether the caller can use an entry; empty: it can use every one.
   using Accepts = std::function<bool(const Entry&)>;
   // The first accepted entry, in the order of the tiers. An entry of a layer is copied to the directory.
-  // `on_damaged` is called for each damaged entry on the way.
+  // `on_damaged` is called for each damaged entry found before it.
   std::optional<Found> find(const std::string& identity, const Accepts& accepts = {},
                             const Warn& on_damaged = {});
 
@@ -54,8 +77,8 @@ class Cache {
   // only; if there is a directory, `on_refused` is called with the reason.
   bool store(const Entry& entry, bool replace = false, const Warn& on_refused = {});
 
-  // Hold it while making the entry of this identity: other processes wait for it, then look again. It only
-  // saves work: a lock may be unavailable, and after `patience` the waiting process goes on without it.
+  // The lock to hold while making the entry of this identity: other processes wait for it, then look again.
+  // It only saves work: it may be unavailable, and after `patience` a waiting process goes on without it.
   KeyLock lock(const std::string& identity);
 
   // Every entry of the directory, then of each readable layer. CacheIo if the directory cannot be read.
@@ -84,7 +107,7 @@ class Cache {
   const std::shared_ptr<FileSystem>& files() const { return files_; }
 
  private:
-  enum class Trouble : unsigned { layer = 1, stalled = 2, embedded = 4 };
+  enum class Trouble { layer, stalled, embedded };
 
   const Settings settings_;
   const std::shared_ptr<FileSystem> files_;
@@ -92,8 +115,9 @@ class Cache {
   Directory directory_;
   std::vector<std::unique_ptr<Tier>> layers_;
   std::unique_ptr<Tier> embedded_;
+  std::vector<const Tier*> read_only_;  // the layers, then the embedded pack
   WarnOnce<Trouble> warn_;
-  std::atomic<std::uint64_t> damaged_ = 0, lock_waits_ = 0;  // damaged: of the layers and the library
+  std::atomic<std::uint64_t> damaged_ = 0, lock_waits_ = 0;  // damaged_: outside the directory
   std::atomic<std::chrono::nanoseconds::rep> lock_wait_ = 0;
 };
 

@@ -16,33 +16,15 @@ namespace normjit {
 
 using Kind = Lookup::Kind;
 
-namespace {
-
-// How a file that was not read is reported.
-Kind kind_of(FileContent::Outcome outcome) {
-  switch (outcome) {
-    case FileContent::Outcome::absent:
-      return Kind::absent;
-    case FileContent::Outcome::untrusted:
-      return Kind::untrusted;
-    case FileContent::Outcome::unreadable:
-      return Kind::unreadable;
-    default:
-      return Kind::damaged;
-  }
-}
-
-}  // namespace
-
 Directory::Directory(std::string path, std::shared_ptr<FileSystem> files, Warn warn, DirectoryRules rules)
     : path_(std::move(path)), files_(std::move(files)), rules_(rules), warn_(std::move(warn)) {}
 
 Lookup Directory::look(const std::string& identity) const {
   if (path_.empty()) return {};
   const std::string path = path_to(path_, entry_id(identity), kEntrySuffix);
-  FileContent file = read_file(*files_, path, kMaxEntryBytes, rules_.shared);
-  if (file.outcome == FileContent::Outcome::read) return verify(std::move(file.bytes), identity, path);
-  return {.kind = kind_of(file.outcome), .error = std::move(file.error)};
+  OpenFile file(*files_, path, rules_.shared);
+  std::string bytes;
+  return file.read_all(kMaxEntryBytes, bytes) ? verify(std::move(bytes), identity, path) : file.trouble();
 }
 
 bool Directory::find(const std::string& identity, Entry& entry, const Warn& on_damaged) {
@@ -54,27 +36,28 @@ bool Directory::find(const std::string& identity, Entry& entry, const Warn& on_d
     case Kind::absent:
       break;
     case Kind::other:
-      warn_(Trouble::misnamed,
-            found.error + " and stays as it is; while it is there, the entry of this name cannot be stored");
+      warn_(
+          Trouble::misnamed,
+          found.error + " and stays as it is; until it is removed, the entry of this name cannot be stored");
       break;
     case Kind::damaged:
       ++damaged_;
       if (on_damaged) on_damaged(found.error);
       warn_(Trouble::damaged,
-            found.error + "; it is made anew" +
+            found.error + "; it counts as absent" +
                 (clear_the_name(identity)
-                     ? ", and the old file kept as " + path_to(path_, entry_id(identity), kDamagedSuffix)
+                     ? ", and the old file is kept as " + path_to(path_, entry_id(identity), kDamagedSuffix)
                      : ""));
       break;
     case Kind::untrusted:
       warn_(Trouble::untrusted, found.error +
-                                    " and is not used; make this user or root its owner and take its write "
-                                    "permission from others, or "
-                                    "trust every file of a shared cache with NORMJIT_CACHE_SHARED=1");
+                                    " and is not used; make this user or root its owner and remove the write "
+                                    "permission of other users, or trust every file with "
+                                    "NORMJIT_CACHE_SHARED=1");
       break;
     case Kind::unreadable:
       warn_(Trouble::unreadable,
-            found.error + "; see to its permissions and disk, or use another cache directory");
+            found.error + "; check its permissions and the disk, or use another cache directory");
       break;
   }
   return false;
@@ -86,8 +69,8 @@ bool Directory::store(const Entry& entry, bool replace, const Warn& on_refused) 
   if (!published) {
     if (on_refused) on_refused(published.error().message);
     warn_(Trouble::unstored, published.error().message +
-                                 "; going on without storing, so the next process makes it " +
-                                 "anew; make room, see to the permissions, or use another cache directory");
+                                 "; it stays in memory only, and the next process makes it again; free disk "
+                                 "space, check the permissions, or use another cache directory");
   }
   return published.ok();
 }
@@ -102,7 +85,7 @@ Result<void> Directory::publish(const Entry& entry, bool replace, bool flush) {
   const auto size = static_cast<std::int64_t>(bytes.size());
   if (size > kMaxEntryBytes) {
     return Error{Code::CacheIo, "an entry of " + std::to_string(size) + " bytes is larger than the " +
-                                    std::to_string(kMaxEntryBytes) + " that a reader accepts"};
+                                    std::to_string(kMaxEntryBytes) + " that readers accept"};
   }
   const std::string id = entry_id(entry.identity);
   AtomicFile file(*files_, path_, file_name(id, kEntrySuffix), rules_.shared);
@@ -110,7 +93,7 @@ Result<void> Directory::publish(const Entry& entry, bool replace, bool flush) {
   if (Result<void> written = file.write(bytes, flush); !written) return written;
   if (Result<void> published = file.publish(replace); !published) return published;
   if (file.was_taken()) {
-    // The name is taken, usually by the same entry: replace a damaged file, report one of another identity.
+    // Usually the same entry has the name. Replace a damaged file; report a file of another identity.
     Lookup there = look(entry.identity);
     if (there.kind == Kind::damaged) return file.publish(/*replace=*/true);
     if (there.kind != Kind::entry && there.kind != Kind::absent)
@@ -120,8 +103,8 @@ Result<void> Directory::publish(const Entry& entry, bool replace, bool flush) {
   return {};
 }
 
-// Trims once for about every max_bytes / 32 that are published: with probability bytes / interval, drawn from
-// the (uniform) id. So there is no counter, and many short processes trim as often as a long one.
+// Trims about once per max_bytes / 32 published bytes: with probability bytes / interval, drawn from the
+// (uniform) id. This needs no counter, and many short processes trim as often as one long process.
 void Directory::trim_if_due(const std::string& id, std::int64_t bytes) {
   if (rules_.max_bytes <= 0) return;
   const std::int64_t interval = std::max<std::int64_t>(rules_.max_bytes / 32, 1);
@@ -130,9 +113,9 @@ void Directory::trim_if_due(const std::string& id, std::int64_t bytes) {
   const Result<Trimmed> trimmed =
       trim(*files_, path_, {.max_bytes = rules_.max_bytes, .shared = rules_.shared});
   if (trimmed && trimmed->entries > 0) {
-    warn_(Trouble::full, path_ + " has reached its bound of " + std::to_string(rules_.max_bytes) +
-                             " bytes and lost its " + std::to_string(trimmed->entries) +
-                             " oldest entries; if kernels are compiled again and again, raise "
+    warn_(Trouble::full, path_ + " exceeded its bound of " + std::to_string(rules_.max_bytes) +
+                             " bytes: its " + std::to_string(trimmed->entries) +
+                             " oldest entries were removed; if kernels are compiled again and again, raise "
                              "NORMJIT_CACHE_MAX_BYTES");
   }
 }
@@ -150,16 +133,15 @@ Result<std::vector<Listed>> Directory::list() const {
     const std::string_view id = id_in(name, kEntrySuffix);
     if (id.empty()) continue;
     const std::string path = path_to(path_, id, kEntrySuffix);
-    FileContent file = read_file(*files_, path, kMaxEntryBytes, rules_.shared);
-    if (file.outcome == FileContent::Outcome::absent) continue;  // removed since its name was read
-    Listed listed{.id = std::string(id),
-                  .path = path,
-                  .bytes = file.size,
-                  .modified = file.modified,
-                  .kind = kind_of(file.outcome),
-                  .entry = Error{Code::CacheIo, file.error}};
-    if (file.outcome == FileContent::Outcome::read) verify(std::move(file.bytes), listed);
-    entries.push_back(std::move(listed));
+    OpenFile file(*files_, path, rules_.shared);
+    if (file.trouble().kind == Kind::absent) continue;  // removed since its name was read
+    Listed& listed = entries.emplace_back(
+        Listed{std::string(id), path_, path, file.facts().st_size, file.facts().st_mtime});
+    std::string bytes;
+    if (file.read_all(kMaxEntryBytes, bytes))
+      verify(std::move(bytes), listed);
+    else
+      listed.refuse(file.trouble());
   }
   return entries;
 }
@@ -174,8 +156,8 @@ bool Directory::set_aside(const std::string& id) {
                         path_to(path_, id, kDamagedSuffix).c_str()) == 0;
 }
 
-// Quarantines a damaged entry: frees its name for the next publisher and keeps the file for inspection. Under
-// the lock and after a second look, since another process may have replaced the file meanwhile.
+// Quarantines a damaged entry: frees its name for the next publisher and keeps the file for inspection. Takes
+// the lock and looks again, since another process may have replaced the file meanwhile.
 bool Directory::clear_the_name(const std::string& identity) {
   const std::string id = entry_id(identity);
   const KeyLock alone = KeyLock::of_id(*files_, path_, id, rules_.shared, std::chrono::milliseconds(0));

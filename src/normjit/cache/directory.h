@@ -24,11 +24,9 @@ struct DirectoryRules {
 // can use it.
 class Directory final : public Tier {
  public:
-  // Called once per Directory and kind of trouble (an entry is unreadable, damaged, misnamed, untrusted or
-  // cannot be stored; the directory is full), on the thread that met the trouble; may be empty.
-  using Warn = normjit::Warn;
-
-  // Touches no file. With an empty path it stores and finds nothing.
+  // Touches no file. With an empty path it stores and finds nothing. `warn` is called once per Directory and
+  // kind of trouble: an entry is unreadable, damaged, misnamed, untrusted or cannot be stored; the directory
+  // is full.
   Directory(std::string path, std::shared_ptr<FileSystem> files, Warn warn, DirectoryRules rules = {});
 
   const std::string& path() const override { return path_; }
@@ -55,18 +53,11 @@ class Directory final : public Tier {
   // it. Ok with an empty path. Errors: CacheIo.
   Result<void> probe() const;
 
-  // Damaged entries that find has met.
+  // How many damaged entries find has found.
   std::uint64_t damaged() const noexcept { return damaged_; }
 
  private:
-  enum class Trouble : unsigned {
-    unreadable = 1,
-    damaged = 2,
-    misnamed = 4,
-    unstored = 8,
-    untrusted = 16,
-    full = 32
-  };
+  enum class Trouble { unreadable, damaged, misnamed, unstored, untrusted, full };
 
   bool clear_the_name(const std::string& identity);
   Result<void> publish(const Entry& entry, bool replace, bool flush);

@@ -1,7 +1,8 @@
 #include "normjit/cache/entry.h"
 
+#include <algorithm>
+
 #include "normjit/base/digest.h"
-#include "normjit/cache/take_prefix.h"
 
 namespace normjit {
 namespace {
@@ -14,22 +15,9 @@ constexpr std::string_view kSeparator = ": ";
 
 std::string one_line(std::string_view value) {
   std::string line(value);
-  for (char& c : line) {
-    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = ' ';
-  }
+  std::ranges::replace_if(
+      line, [](char c) { return static_cast<unsigned char>(c) < ' ' || c == '\x7f'; }, ' ');
   return line;
-}
-
-bool take_line(std::string_view& text, std::string_view& line) {
-  const std::size_t end = text.find('\n');
-  if (end == std::string_view::npos) return false;
-  line = text.substr(0, end);
-  text.remove_prefix(end + 1);
-  return true;
-}
-
-bool take_field(std::string_view& text, std::string_view name, std::string_view& value) {
-  return take_line(text, value) && take_prefix(value, name);
 }
 
 bool take_facts(std::string_view& text, Entry& entry) {
@@ -47,6 +35,24 @@ Error refused(std::string reason) { return {Code::CacheIo, "not a valid cache en
 
 }  // namespace
 
+bool take_prefix(std::string_view& text, std::string_view prefix) {
+  if (!text.starts_with(prefix)) return false;
+  text.remove_prefix(prefix.size());
+  return true;
+}
+
+bool take_line(std::string_view& text, std::string_view& line) {
+  const std::size_t end = text.find('\n');
+  if (end == std::string_view::npos) return false;
+  line = text.substr(0, end);
+  text.remove_prefix(end + 1);
+  return true;
+}
+
+bool take_field(std::string_view& text, std::string_view name, std::string_view& value) {
+  return take_line(text, value) && take_prefix(value, name);
+}
+
 std::string_view Entry::fact(std::string_view name) const {
   for (const auto& [key, value] : facts)
     if (key == name) return value;
@@ -59,11 +65,9 @@ std::string encode(const Entry& entry) {
   std::string covered;
   covered.append(kBytes).append(std::to_string(entry.body.size())) += '\n';
   covered.append(kIdentity).append(one_line(entry.identity)) += '\n';
-  for (const auto& [key, value] : entry.facts) {
+  for (const auto& [key, value] : entry.facts)
     covered.append(one_line(key)).append(kSeparator).append(one_line(value)) += '\n';
-  }
-  covered += '\n';
-  covered += entry.body;
+  covered.append("\n").append(entry.body);
 
   std::string file(kFormat);
   file.append(kChecksum).append(digest(covered)) += '\n';
@@ -74,16 +78,13 @@ Result<Entry> decode(std::string file) {
   std::string_view rest = file;
   if (!take_prefix(rest, kFormat)) return refused("it is damaged, foreign, or of another format version");
   std::string_view checksum, bytes, identity;
-  if (!take_field(rest, kChecksum, checksum) || checksum != digest(rest)) {
-    return refused("its checksum does not match, it is damaged or cut short");
-  }
-  // The checksum holds: what is malformed from here on was written so.
+  if (!take_field(rest, kChecksum, checksum) || checksum != digest(rest))
+    return refused("its checksum does not match: it is damaged or cut short");
+  // The checksum matches, so a malformed header below was written that way.
   Entry entry;
-  if (!take_field(rest, kBytes, bytes) || !take_field(rest, kIdentity, identity) ||
-      !take_facts(rest, entry)) {
+  if (!take_field(rest, kBytes, bytes) || !take_field(rest, kIdentity, identity) || !take_facts(rest, entry))
     return refused("its header is malformed");
-  }
-  if (bytes != std::to_string(rest.size())) return refused("its size is not the one in its header");
+  if (bytes != std::to_string(rest.size())) return refused("its size differs from the one in its header");
   entry.identity = identity;
   file.erase(0, file.size() - rest.size());
   entry.body = std::move(file);

@@ -42,4 +42,10 @@ std::string encode(const Entry& entry);
 // wrong. The body is moved within `file`'s own buffer, not copied.
 Result<Entry> decode(std::string file);
 
+// For the text headers of entries and packs: remove a prefix, a line, or the line of a field ("NAME: VALUE")
+// from the text. False if the text does not begin with one.
+bool take_prefix(std::string_view& text, std::string_view prefix);
+bool take_line(std::string_view& text, std::string_view& line);
+bool take_field(std::string_view& text, std::string_view name, std::string_view& value);
+
 }  // namespace normjit

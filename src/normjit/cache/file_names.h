@@ -22,25 +22,28 @@ inline std::string path_to(const std::string& directory, std::string_view id, st
   return directory + '/' + file_name(id, suffix);
 }
 
+// Whether the text is `count` hexadecimal digits.
+inline bool is_hex(std::string_view text, std::size_t count) {
+  return text.size() == count && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+inline bool is_id(std::string_view text) { return is_hex(text, 32); }
+
 // The id in the name of a file with this suffix; empty for any other name.
 inline std::string_view id_in(std::string_view name, std::string_view suffix) {
   if (!name.ends_with(suffix)) return {};
-  const std::string_view id = name.substr(0, name.size() - suffix.size());
-  const bool is_id = id.size() == 32 && id.find_first_not_of("0123456789abcdef") == std::string_view::npos;
-  return is_id ? id : std::string_view();
+  name.remove_suffix(suffix.size());
+  return is_id(name) ? name : std::string_view();
 }
 
-// Whether AtomicFile makes such names. Other programs' temporaries do not match: the directory may be used
-// for more than the cache.
+// Whether AtomicFile makes such names. Temporaries of other programs do not match: they may use the directory
+// too.
 inline bool is_temporary(std::string_view name) {
-  constexpr std::size_t kRandomDigits = 16;
   if (!name.ends_with(kTemporarySuffix)) return false;
   name.remove_suffix(kTemporarySuffix.size());
   const std::size_t dot = name.rfind('.');
   if (dot == std::string_view::npos || dot == 0) return false;
-  const std::string_view digits = name.substr(dot + 1);
-  return digits.size() == kRandomDigits &&
-         digits.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+  return is_hex(name.substr(dot + 1), 16);
 }
 
 // The first 64 bits of an id.

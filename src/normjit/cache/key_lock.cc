@@ -17,7 +17,7 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 constexpr long long kTrimmer = 0;
-// Between two tries; a compile takes tens of milliseconds.
+// Between two attempts; a compile takes tens of milliseconds.
 constexpr milliseconds kLongestSleep{16};
 
 int open_lock_file(FileSystem& files, const std::string& directory, bool shared) {

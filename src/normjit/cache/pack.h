@@ -13,11 +13,15 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "normjit/base/fork.h"
 #include "normjit/cache/tier.h"
 
 namespace normjit {
+
+class OpenFile;
 
 // The pack of these entry files, by id. The same files make the same bytes.
 std::string encode_pack(const std::map<std::string, std::string>& entries);
@@ -27,8 +31,10 @@ std::string encode_pack(const std::map<std::string, std::string>& entries);
 class Pack final : public Tier {
  public:
   // Touches no file. `shared`: as in make_layer.
-  Pack(std::string path, std::shared_ptr<FileSystem> files, bool shared);
-  ~Pack() override;
+  Pack(std::string path, std::shared_ptr<FileSystem> files, bool shared)
+      : path_(std::move(path)), files_(std::move(files)), shared_(shared) {}
+  // A pack that is part of the program. `name` is reported as its path; `bytes` must outlive the pack.
+  Pack(std::string name, std::string_view bytes) : path_(std::move(name)), bytes_(bytes) {}
 
   const std::string& path() const override { return path_; }
   Lookup look(const std::string& identity) const override;
@@ -36,41 +42,17 @@ class Pack final : public Tier {
 
  private:
   struct Index;
-  class OpenFile;
 
-  // The index of the open file. Null: it has no valid index, and `trouble` says why.
-  std::shared_ptr<const Index> index(const OpenFile& file, Lookup& trouble) const;
-  std::shared_ptr<const Index> read_index(const OpenFile& file, Lookup& trouble) const;
+  OpenFile open() const;
+  // The index of the open file. Null if it has no valid one, and the file's trouble() says why.
+  std::shared_ptr<const Index> index(OpenFile& file) const;
 
   const std::string path_;
-  const std::shared_ptr<FileSystem> files_;
-  const bool shared_;
+  const std::shared_ptr<FileSystem> files_;  // null: `bytes_` are the pack
+  const std::string_view bytes_;
+  const bool shared_ = false;
   mutable ForkMutex mutex_;                     // never held across a file access
   mutable std::shared_ptr<const Index> index_;  // of the file that was opened last
-};
-
-// A pack that is part of the program. Its index is read at the first look.
-class MemoryPack final : public Tier {
- public:
-  // `name` is reported as its path; `bytes` must outlive the pack.
-  MemoryPack(std::string name, std::string_view bytes);
-  ~MemoryPack() override;
-
-  const std::string& path() const override { return name_; }
-  Lookup look(const std::string& identity) const override;
-  Result<std::vector<Listed>> list() const override;
-
- private:
-  struct Index;
-
-  // CacheIo if the bytes are not a pack.
-  Result<std::shared_ptr<const Index>> index() const;
-  std::string_view part(std::int64_t offset, std::int64_t bytes) const;
-
-  const std::string name_;
-  const std::string_view bytes_;
-  mutable ForkMutex mutex_;
-  mutable std::shared_ptr<const Index> index_;
 };
 
 }  // namespace normjit

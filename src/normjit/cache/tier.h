@@ -31,11 +31,14 @@ struct Lookup {
 // One entry of a list, sound or not.
 struct Listed {
   std::string id;
+  std::string tier;           // the path of the directory or pack
   std::string path;           // of the file that holds it
   std::int64_t bytes = 0;     // of that file, or of its part of the pack; 0: unknown
   std::int64_t modified = 0;  // of that file, in seconds since 1970
   Lookup::Kind kind = Lookup::Kind::entry;
-  Result<Entry> entry;
+  Result<Entry> entry = Error{};
+
+  void refuse(const Lookup& trouble) { kind = trouble.kind, entry = Error{Code::CacheIo, trouble.error}; }
 };
 
 // Thread-safe. Changes nothing and logs nothing.
@@ -59,9 +62,10 @@ std::unique_ptr<Tier> make_layer(std::string path, std::shared_ptr<FileSystem> f
 // Bounds what a foreign file can make a reader allocate. The largest kernels are about 100 KB.
 inline constexpr std::int64_t kMaxEntryBytes = std::int64_t{64} << 20;
 
-// Checks the bytes of a file against the identity that is looked for. `path` is for the error.
+// Decodes the bytes of a file, and compares its identity with the one that is looked for. `path` is for the
+// error.
 Lookup verify(std::string bytes, const std::string& identity, const std::string& path);
-// The same for a list, which knows only the id.
+// The same for a list, which knows only the id. Sets kind and entry.
 void verify(std::string bytes, Listed& listed);
 
 }  // namespace normjit

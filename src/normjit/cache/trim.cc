@@ -18,7 +18,7 @@
 namespace normjit {
 namespace {
 
-// Entries of one disk block are removed last: they free little, and tuned plans, which are as small, took
+// Entries of up to one disk block are removed last: they free little, and the tuned plans among them took
 // long to measure.
 constexpr std::int64_t kBlock = 4096;
 
@@ -38,7 +38,7 @@ bool goes_first(const File& a, const File& b) {
   return key(a) < key(b);
 }
 
-// The file system's time, which may differ from this machine's: that of a new file. Nothing if none can be
+// The file system's time, taken from a new file: it may differ from this machine's. Nothing if no file can be
 // created.
 std::optional<std::int64_t> now(FileSystem& files, const std::string& directory, bool shared) {
   AtomicFile probe(files, directory, "probe", shared);
@@ -47,8 +47,8 @@ std::optional<std::int64_t> now(FileSystem& files, const std::string& directory,
   return facts.st_mtime;
 }
 
-// So old, or as far in the future (a clock was set back). In floating point, because a file's time can be any
-// number.
+// Whether a file is that old, or as far in the future (a clock was set back). In floating point, because a
+// file's time can be any number.
 bool is_stale(std::int64_t modified, std::int64_t present, std::int64_t stale_seconds) {
   return std::abs(static_cast<double>(present) - static_cast<double>(modified)) >=
          static_cast<double>(stale_seconds);
@@ -90,7 +90,8 @@ Result<Trimmed> trim(FileSystem& files, const std::string& directory, const Trim
     if (!is_entry && !is_damaged && !is_unfinished) continue;
     const std::string path = path_to(directory, name, "");
     struct stat facts = {};
-    if (files.lstat(path.c_str(), &facts) < 0 || S_ISDIR(facts.st_mode)) continue;  // gone, or not ours
+    if (files.lstat(path.c_str(), &facts) < 0 || S_ISDIR(facts.st_mode))
+      continue;  // removed meanwhile, or not the cache's
     if (is_unfinished) {
       if (present && is_stale(facts.st_mtime, *present, limits.stale_seconds))
         remove(path, facts.st_size, done.temporaries);
@@ -107,7 +108,7 @@ Result<Trimmed> trim(FileSystem& files, const std::string& directory, const Trim
   const std::int64_t goal = full ? limits.max_bytes - limits.max_bytes / 10 : entry_bytes;
   std::sort(aging.begin(), aging.end(), goes_first);
   for (const File& file : aging) {
-    if (entry_bytes <= goal && limits.max_bytes != 0) break;  // 0: the empty ones too
+    if (entry_bytes <= goal && limits.max_bytes != 0) break;  // a bound of 0 removes empty files too
     if (!remove(file.path, file.bytes, file.is_entry ? done.entries : done.damaged)) continue;
     entry_bytes -= file.bytes;
     done.kept -= file.is_entry;

@@ -1,4 +1,4 @@
-// Gives a warning once for each kind of trouble.
+// Warns once for each kind of trouble.
 #pragma once
 
 #include <atomic>
@@ -9,17 +9,17 @@
 
 namespace normjit {
 
-// Called for trouble with the cache, on the thread that met it; may be empty.
+// Called for trouble with the cache, on the thread that found it; may be empty.
 using Warn = std::function<void(std::string_view)>;
 
-// Thread-safe. The values of Trouble are single bits of an unsigned.
+// Thread-safe. Trouble is an enumeration of up to 32 values, 0 to 31.
 template <class Trouble>
 class WarnOnce {
  public:
   explicit WarnOnce(Warn warn) : warn_(std::move(warn)) {}
 
   void operator()(Trouble trouble, const std::string& message) {
-    const unsigned bit = static_cast<unsigned>(trouble);
+    const unsigned bit = 1u << static_cast<unsigned>(trouble);
     if ((told_.fetch_or(bit) & bit) == 0 && warn_) warn_("cache: " + message);
   }
 

@@ -24,7 +24,7 @@ class MissLog {
   void add(const std::string& spec, std::string_view arch);
 
  private:
-  enum class Trouble : unsigned { unwritten = 1 };
+  enum class Trouble { unwritten };
 
   const std::string path_;
   const std::shared_ptr<FileSystem> files_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "normjit/base/text.h"
+#include "normjit/service/tuned_plans.h"
 
 namespace normjit {
 namespace {
@@ -14,9 +15,7 @@ Json list_of(const Range& range, const ToJson& to_json) {
   return Json::array(elements);
 }
 
-Json list_of(const std::vector<std::string>& texts) {
-  return list_of(texts, [](const std::string& text) { return Json(text); });
-}
+Json list_of(const std::vector<std::string>& texts) { return Json::array({texts.begin(), texts.end()}); }
 
 Json list_of(const std::vector<Arch>& archs) {
   return list_of(archs, [](const Arch& arch) { return Json(arch.name()); });
@@ -79,15 +78,10 @@ Json why_json(const WhyReport& kernel) {
 }  // namespace
 
 JsonObject json_of(const DeviceProfile& device) {
-  return JsonObject()
-      .add("arch", device.arch.name())
-      .add("sm_count", device.sm_count)
-      .add("threads_per_sm", device.threads_per_sm)
-      .add("blocks_per_sm", device.blocks_per_sm)
-      .add("registers_per_sm", device.registers_per_sm)
-      .add("shared_per_block", device.shared_per_block)
-      .add("shared_per_sm", device.shared_per_sm)
-      .add("l2_bytes", device.l2_bytes);
+  JsonObject json;
+  json.add("arch", device.arch.name());
+  visit_numbers(device, [&](std::string_view name, auto value) { json.add(name, value); });
+  return json;
 }
 
 JsonObject json_of(const Environment& e, const Options& settings) {
@@ -173,7 +167,7 @@ JsonObject json_of(const PruneReport& report, const std::string& cache_directory
 JsonObject json_of(const ExportReport& report, const std::string& path) {
   return JsonObject()
       .add("pack", path)
-      .add("written", report.missing.empty())  // a pack with gaps never is
+      .add("written", report.missing.empty())  // a pack with gaps is not
       .add("entries", report.entries)
       .add("bytes", report.bytes)
       .add("xxh128", report.digest)

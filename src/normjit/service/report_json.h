@@ -1,5 +1,5 @@
-// The reports of a Service as JSON, which the tool's --json prints and the C interface returns. The members'
-// names are part of both interfaces.
+// The reports of a Service as JSON, which the tool's --json prints and the C interface returns. The names of
+// the members are part of both interfaces.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,14 @@ JsonObject json_of(const DeviceProfile& device);
 // `settings` are those of the Service that returned `environment`.
 JsonObject json_of(const Environment& environment, const Options& settings);
 JsonObject json_of(const PrebuildReport& report, const std::string& cache_directory);
-// Entries of the directory and of the layers that `settings` has.
+// The entries of the directory and layers of `settings`.
 JsonObject json_of(const std::vector<EntryReport>& entries, const Options& settings);
 JsonObject json_of(const VerifyReport& report, const Options& settings);
 JsonObject json_of(const PruneReport& report, const std::string& cache_directory, bool dry_run);
 JsonObject json_of(const ExportReport& report, const std::string& path);
 JsonObject json_of(const ImportReport& report, const std::string& cache_directory);
-// The kernels of a spec on a device, and the generic one; with `rows` above 0, only the one for so many rows.
+// The kernels of a spec on a device, and the generic one. With `rows` above 0: only the kernel for that many
+// rows.
 JsonObject json_of(const std::vector<WhyReport>& kernels, const WhyReport& generic, const NormSpec& spec,
                    const DeviceProfile& device, std::int64_t rows);
 

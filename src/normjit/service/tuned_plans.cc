@@ -1,6 +1,7 @@
 #include "normjit/service/tuned_plans.h"
 
 #include <algorithm>
+#include <set>
 #include <type_traits>
 #include <utility>
 
@@ -11,21 +12,7 @@ namespace {
 
 constexpr std::string_view kBegin = "tuned plan";
 
-// The numbers of a DeviceProfile by name. The binding names every member, so that a new member must be added
-// here before this compiles.
-template <typename Device, typename Visit>
-void visit_numbers(Device& device, Visit visit) {
-  auto& [arch, sms, threads, blocks, registers, shared_block, shared_sm, l2] = device;
-  visit("sm_count", sms);
-  visit("threads_per_sm", threads);
-  visit("blocks_per_sm", blocks);
-  visit("registers_per_sm", registers);
-  visit("shared_per_block", shared_block);
-  visit("shared_per_sm", shared_sm);
-  visit("l2_bytes", l2);
-}
-
-// Has every fact of the device: a slice of a GPU has its own entries.
+// Holds every fact of the device, so that a slice of a GPU has its own entries.
 std::string identity_of(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
                         Alignment alignment) {
   std::string identity = concat({kBegin, " spec=", to_text(spec), " arch=", device.arch.name()});
@@ -87,6 +74,26 @@ Result<void> check(const TunedPlan& tuned) {
   return {};
 }
 
+std::vector<KernelReport> kernels_for(std::span<const NormSpec> specs, std::span<const DeviceProfile> devices,
+                                      std::span<const TunedPlan> tuned) {
+  std::vector<KernelReport> all;
+  std::set<std::string> seen;
+  const auto add = [&](const NormSpec& spec, Arch arch, const Plan& plan) {
+    if (!seen.insert(concat({to_text(spec), " ", arch.name(), " ", to_text(plan)})).second) return;
+    KernelReport& report = all.emplace_back();
+    report.spec = spec, report.arch = arch, report.plan = plan;
+  };
+  for (const NormSpec& given : specs) {
+    const NormSpec spec = canonical(given);
+    for (const DeviceProfile& device : devices) {
+      for (const Plan& plan : plans(spec, device)) add(spec, device.arch, plan);
+      for (const TunedPlan& kept : tuned)
+        if (kept.spec == spec && kept.device.arch == device.arch) add(spec, device.arch, kept.plan);
+    }
+  }
+  return all;
+}
+
 std::optional<Plan> TunedPlans::find(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
                                      Alignment alignment) {
   const std::string identity = identity_of(spec, device, regime, alignment);
@@ -109,7 +116,7 @@ std::optional<Plan> TunedPlans::find(const NormSpec& spec, const DeviceProfile& 
       found = *plan;
     } else if (warn_) {
       warn_(concat({"the tuned plan in cache entry ", entry_id(identity),
-                    " is not used: ", fit.error().message, "; normjit tune measures anew"}));
+                    " is not used: ", fit.error().message, "; normjit tune measures again"}));
     }
   }
   const std::lock_guard lock(mutex_);
@@ -140,7 +147,7 @@ Result<void> TunedPlans::store(const TunedPlan& tuned) {
 std::vector<TunedPlan> TunedPlans::list() const {
   std::vector<TunedPlan> all;
   const auto listed = cache_.list();
-  if (!listed) return all;  // find() finds nothing there either
+  if (!listed) return all;  // find() finds nothing then, either
   for (const Listed& file : *listed)
     if (file.entry)
       if (auto tuned = tuned_plan_in(*file.entry); tuned && check(*tuned)) all.push_back(*std::move(tuned));

@@ -1,12 +1,12 @@
-// The calls that inspect and maintain the cache.
+// The calls that list, check and maintain the cache.
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <memory>
-#include <set>
 #include <utility>
 
 #include "normjit/base/digest.h"
@@ -16,15 +16,14 @@
 #include "normjit/cache/system_call.h"
 #include "normjit/cache/trim.h"
 #include "normjit/service/impl.h"
-#include "normjit/service/kernels_for.h"
 
 namespace normjit {
 namespace {
 
-EntryReport report_of(const Listed& listed, std::string_view tier) {
+EntryReport report_of(const Listed& listed) {
   EntryReport report;
   report.id = listed.id;
-  report.tier = tier;
+  report.tier = listed.tier;
   report.bytes = listed.bytes;
   report.modified = listed.modified;
   if (!listed.entry) {
@@ -70,14 +69,10 @@ Result<void> write_pack(FileSystem& files, const std::string& path, const std::s
 }  // namespace
 
 Result<std::vector<EntryReport>> Service::entries() const {
-  Cache& cache = impl_->binaries.cache();
+  const auto listed = impl_->binaries.cache().list();
+  if (!listed) return listed.error();
   std::vector<EntryReport> reports;
-  const auto directory = cache.directory().list();
-  if (!directory) return directory.error();
-  for (const Listed& listed : *directory) reports.push_back(report_of(listed, cache.directory().path()));
-  for (const auto& layer : cache.layers())
-    if (const auto entries = layer->list())
-      for (const Listed& listed : *entries) reports.push_back(report_of(listed, layer->path()));
+  std::ranges::transform(*listed, std::back_inserter(reports), report_of);
   return reports;
 }
 
@@ -110,8 +105,7 @@ Result<VerifyReport> Service::verify(bool quarantine) {
 
 Result<PruneReport> Service::prune(const PruneOptions& options) {
   Cache& cache = impl_->binaries.cache();
-  PruneReport report;
-  if (cache.settings().directory.empty()) return report;
+  if (cache.settings().directory.empty()) return PruneReport();
   TrimLimits limits{.max_bytes = options.max_bytes,
                     .stale_seconds = options.stale_seconds,
                     .all_damaged = true,
@@ -120,21 +114,14 @@ Result<PruneReport> Service::prune(const PruneOptions& options) {
   if (options.max_bytes < 0 && cache.settings().max_bytes > 0) limits.max_bytes = cache.settings().max_bytes;
   const auto trimmed = trim(*cache.files(), cache.settings().directory, limits);
   if (!trimmed) return trimmed.error();
-  report.entries = trimmed->entries;
-  report.damaged = trimmed->damaged;
-  report.temporaries = trimmed->temporaries;
-  report.bytes = trimmed->bytes;
-  report.kept = trimmed->kept;
-  report.kept_bytes = trimmed->kept_bytes;
-  report.refused = trimmed->refused;
-  report.busy = trimmed->busy;
-  return report;
+  const auto& [entries, damaged, temporaries, bytes, kept, kept_bytes, refused, busy] = *trimmed;
+  return PruneReport{entries, damaged, temporaries, bytes, kept, kept_bytes, refused, busy};
 }
 
 Result<ExportReport> Service::export_pack(const std::string& path, const ExportOptions& options) const {
   if (!path.ends_with(kPackSuffix))
     return Error{Code::BadArgument,
-                 concat({"the name of a pack ends in ", kPackSuffix, ", and '", path, "' does not"})};
+                 concat({"the name of a pack must end in ", kPackSuffix, ", and '", path, "' does not"})};
   if (options.specs.empty() != options.devices.empty())
     return Error{Code::BadArgument, "give both specs and devices, or neither to export all"};
   for (const NormSpec& spec : options.specs)
@@ -142,55 +129,46 @@ Result<ExportReport> Service::export_pack(const std::string& path, const ExportO
 
   Cache& cache = impl_->binaries.cache();
   const auto named = open_all(options.from, cache);
-  std::vector<const Tier*> tiers;
-  for (const auto& tier : named) tiers.push_back(tier.get());
-  if (tiers.empty()) {
-    tiers.push_back(&cache.directory());
-    for (const auto& layer : cache.layers()) tiers.push_back(layer.get());
-  }
-
-  // What is asked for, unless all is: the names of the kernels by id, and the plans tuned for the specs.
-  std::map<std::string, std::string> missing;
-  const bool everything = options.specs.empty();
-  std::vector<Listed> listed;
-  for (const Tier* tier : tiers) {
+  auto listed = named.empty() ? cache.directory().list() : std::vector<Listed>();
+  if (!listed) return listed.error();
+  for (const auto& tier : named.empty() ? cache.layers() : named) {
     auto entries = tier->list();
     if (!entries) return entries.error();
-    for (Listed& entry : *entries) listed.push_back(std::move(entry));
+    std::ranges::move(*entries, std::back_inserter(*listed));
   }
+
+  // The kernels of the specs and the plans tuned for them, by id. Without specs every entry is wanted.
+  std::map<std::string, std::string> wanted;
   std::vector<TunedPlan> tuned;
-  std::set<std::string> tuned_ids;
-  for (const Listed& each : listed) {
-    if (everything || !each.entry) continue;
-    const auto plan = tuned_plan_in(*each.entry);
-    const auto is_asked_for = [&](const TunedPlan& kept) {
-      return std::ranges::any_of(options.specs,
-                                 [&](const auto& spec) { return canonical(spec) == kept.spec; }) &&
-             std::ranges::any_of(options.devices,
-                                 [&](const auto& device) { return device.arch == kept.device.arch; });
-    };
-    if (!plan || !check(*plan) || !is_asked_for(*plan)) continue;
+  const auto is_asked_for = [&](const TunedPlan& kept) {
+    const auto is_its_spec = [&](const NormSpec& spec) { return canonical(spec) == kept.spec; };
+    return check(kept) && std::ranges::any_of(options.specs, is_its_spec) &&
+           std::ranges::count(options.devices, kept.device.arch, &DeviceProfile::arch) > 0;
+  };
+  for (const Listed& each : *listed) {
+    const auto plan = each.entry ? tuned_plan_in(*each.entry) : std::nullopt;
+    if (!plan || !is_asked_for(*plan)) continue;
     tuned.push_back(*plan);
-    tuned_ids.insert(each.id);
+    wanted[each.id] = "a tuned plan";
   }
   for (const KernelReport& kernel : kernels_for(options.specs, options.devices, tuned)) {
     const auto identified = impl_->binaries.identify(kernel.spec, kernel.plan, kernel.arch);
     if (!identified) return identified.error();
-    missing[identified->id] =
+    wanted[identified->id] =
         concat({to_text(kernel.spec), " on ", kernel.arch.name(), " with plan ", to_text(kernel.plan)});
   }
 
   ExportReport report;
   std::map<std::string, std::string> entries;
-  for (const Listed& each : listed) {
-    const bool is_wanted = everything || missing.contains(each.id) || tuned_ids.contains(each.id);
+  for (const Listed& each : *listed) {
+    const bool is_wanted = options.specs.empty() || wanted.contains(each.id);
     if (!is_wanted || entries.contains(each.id)) continue;
     if (each.entry)
       entries[each.id] = encode(*each.entry);
     else
       ++report.damaged;
   }
-  for (const auto& [id, kernel] : missing)
+  for (const auto& [id, kernel] : wanted)
     if (!entries.contains(id)) report.missing.push_back(kernel);
   if (!report.missing.empty()) return report;
   if (entries.empty()) return Error{Code::BadArgument, "there is nothing to export: the cache has no entry"};
@@ -226,7 +204,7 @@ Result<ImportReport> Service::import_from(const std::vector<std::string>& source
         ++report.present;
         continue;
       }
-      // A damaged entry that cannot be moved aside would block the name.
+      // A damaged file that cannot be renamed keeps the name.
       const bool free = there.kind == Lookup::Kind::absent ||
                         (there.kind == Lookup::Kind::damaged && cache.directory().set_aside(listed.id));
       if (!free) {

@@ -20,7 +20,7 @@ std::string word_of(std::string_view identity, std::string_view key) {
   const std::size_t at = identity.find(concat({key, "="}));
   if (at == std::string_view::npos) return {};
   const std::string_view value = identity.substr(at + key.size() + 1);
-  // The options come last and contain blanks.
+  // The options come last and contain spaces.
   return std::string(key == "options" ? value : value.substr(0, value.find(' ')));
 }
 
@@ -36,26 +36,26 @@ Fields fields_of(const NormSpec& spec, std::string_view plan, std::string_view a
   return all;
 }
 
-// How a stored kernel differs from the one asked for. The source follows from all other fields, and the
-// options from the architecture: both count only if the other fields agree.
+bool depends_on_others(std::string_view field) { return field == "options" || field == "source"; }
+
+// How a stored kernel differs from the one asked for. The source depends on all other fields, and the options
+// on the architecture: both count only if the other fields agree.
 std::vector<WhyReport::Difference> compare(const Fields& asked, const Fields& stored) {
   std::vector<WhyReport::Difference> differences;
   for (std::size_t i = 0; i < asked.size(); ++i) {
     const auto& [field, value] = asked[i];
-    const bool follows = field == "options" || field == "source";
-    if (value != stored[i].second && (!follows || differences.empty()))
+    if (value != stored[i].second && (!depends_on_others(field) || differences.empty()))
       differences.push_back({field, value, stored[i].second});
   }
   return differences;
 }
 
-// Whether only fields that follow from others differ: the same kernel, of another version.
+// Whether only fields that depend on others differ: the same kernel, of another version.
 bool is_namesake(const std::vector<WhyReport::Difference>& differences) {
-  return std::ranges::all_of(differences,
-                             [](const auto& d) { return d.field == "options" || d.field == "source"; });
+  return std::ranges::all_of(differences, depends_on_others, &WhyReport::Difference::field);
 }
 
-// The entry that differs in the fewest fields. A namesake comes first, then entries with equal columns.
+// Finds the entry that differs in the fewest fields. A namesake has precedence, then equal columns.
 void find_nearest(const std::vector<Listed>& listed, WhyReport& report) {
   const Fields asked = fields_of(report.spec, to_text(report.plan),
                                  target_of(report.plan, report.arch).name(), report.identity);
@@ -86,7 +86,7 @@ std::string reason_of_miss(const WhyReport& report) {
   return "it is not stored; the nearest entry, " + report.nearest + ", differs in " + fields;
 }
 
-// Fills in where the kernel of a report's spec and plan is stored, or why it is not.
+// Completes a report: where the kernel of its spec and plan is stored, or why it is not.
 Result<void> explain(const BinaryStore& binaries, const Result<std::vector<Listed>>& listed,
                      WhyReport& report) {
   const auto kernel = binaries.identify(report.spec, report.plan, report.arch);
@@ -112,6 +112,12 @@ Result<void> explain(const BinaryStore& binaries, const Result<std::vector<Liste
   return {};
 }
 
+WhyReport report_on(const NormSpec& spec, const DeviceProfile& device, const Plan& plan) {
+  WhyReport report;
+  report.spec = spec, report.arch = device.arch, report.plan = plan;
+  return report;
+}
+
 }  // namespace
 
 Result<std::vector<WhyReport>> Service::why(const NormSpec& given, const DeviceProfile& device) {
@@ -120,15 +126,12 @@ Result<std::vector<WhyReport>> Service::why(const NormSpec& given, const DeviceP
   std::vector<WhyReport> reports;
   const auto index_of = [&](const Plan& plan) {
     const auto known = std::ranges::find(reports, plan, &WhyReport::plan);
-    if (known != reports.end()) return known - reports.begin();
-    reports.emplace_back();
-    reports.back().spec = spec;
-    reports.back().arch = device.arch;
-    reports.back().plan = plan;
-    return std::ssize(reports) - 1;
+    const auto index = static_cast<std::size_t>(known - reports.begin());
+    if (known == reports.end()) reports.push_back(report_on(spec, device, plan));
+    return index;
   };
   for (const RowsRegime regime : kRowsRegimes) {
-    std::map<std::ptrdiff_t, std::string> served;  // report: alignments
+    std::map<std::size_t, std::string> served;  // report: alignments
     for (const Alignment alignment : kAlignments) {
       const auto tuned = impl_->tuned.find(spec, device, regime, alignment);
       std::string& alignments = served[index_of(tuned ? *tuned : choose(spec, device, regime, alignment))];
@@ -136,14 +139,14 @@ Result<std::vector<WhyReport>> Service::why(const NormSpec& given, const DeviceP
           {alignments.empty() ? "" : " or ", shortest(static_cast<int>(alignment)), tuned ? " (tuned)" : ""});
     }
     for (const auto& [index, alignments] : served) {
-      std::string& uses = reports[static_cast<std::size_t>(index)].uses;
+      std::string& uses = reports[index].uses;
       uses += concat({uses.empty() ? "" : "; ", name(regime), " rows, alignment ", alignments});
     }
   }
   for (const Plan& plan : plans(spec, device)) {
-    std::string& uses = reports[static_cast<std::size_t>(index_of(plan))].uses;
+    std::string& uses = reports[index_of(plan)].uses;
     if (uses.empty())
-      uses = "where the device has no room for blocks that share a row, or another plan is tuned";
+      uses = "if the device has no room for blocks that share a row, or another plan is tuned";
   }
 
   const auto listed = impl_->binaries.cache().list();
@@ -154,8 +157,7 @@ Result<std::vector<WhyReport>> Service::why(const NormSpec& given, const DeviceP
 
 Result<WhyReport> Service::why(const NormSpec& given, const DeviceProfile& device, const Plan& plan) {
   if (auto valid = validate(given); !valid) return valid.error();
-  WhyReport report;
-  report.spec = canonical(given), report.arch = device.arch, report.plan = plan;
+  WhyReport report = report_on(canonical(given), device, plan);
   if (auto legal = check(plan, report.spec, device); !legal) {
     if (plan != generic_plan()) return legal.error();
     report.reason = legal.error().message;
