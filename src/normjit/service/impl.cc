@@ -103,7 +103,7 @@ Result<Service::Impl::Device> Service::Impl::device(int ordinal) {
 const Launcher* Service::Impl::ready_kernel(const NormSpec& given, const Tensors& tensors,
                                             PackedTensors& packed) const noexcept {
   if (!is_valid(given) || tensors.rows == 0) return nullptr;
-  const NormSpec spec = canonical(given);
+  const NormSpec spec = canonical_now(given);
   TensorRules(spec).pack(tensors, packed);
   if (!packed.status) return nullptr;
   const auto [device, profile] = driver->current();

@@ -112,7 +112,7 @@ class TensorRules {
     });
     const std::uint64_t large = strides >> 28 | static_cast<std::uint64_t>(t.rows - 1) >> 31;
     broken |= (unexpected | n >> 1 | bits >> kMisaligned | large) != 0;
-    packed.status = broken ? mistake(t) : Status{};
+    packed.status = broken ? TensorRules(*this).mistake(t) : Status{};  // a copy: *this stays in registers
     packed.alignment = Alignment{static_cast<std::uint8_t>(1 << std::countr_zero(bits | 8))};
     packed.operands = operands_;
   }

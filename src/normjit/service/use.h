@@ -51,7 +51,12 @@ class UseKey {
     put<kFieldCount + 3>(use.workspace);
   }
 
-  friend bool operator==(const UseKey&, const UseKey&) = default;
+  // Word by word: a default comparison of the array calls memcmp.
+  friend bool operator==(const UseKey& a, const UseKey& b) noexcept {
+    std::uint64_t differ = 0;
+    for (std::size_t i = 0; i < kWords; ++i) differ |= a.words_[i] ^ b.words_[i];
+    return differ == 0;
+  }
 
   // Two products of 128 bits, folded: uses that differ in one bit anywhere are far apart.
   std::uint64_t hash() const noexcept {

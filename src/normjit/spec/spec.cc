@@ -105,14 +105,7 @@ Result<void> validate(const NormSpec& spec) {
   return first ? mistake_in_combination(spec) : first;
 }
 
-NormSpec canonical(const NormSpec& spec) noexcept {
-  NormSpec same = spec;
-  each_field([&](const auto& field) {
-    if (!field.has_meaning(same)) same.*field.member = field.default_for(same);
-  });
-  if (same.epsilon == 0) same.epsilon = 0;  // -0 becomes 0
-  return same;
-}
+NormSpec canonical(const NormSpec& spec) noexcept { return canonical_now(spec); }
 
 DType compute_type(const NormSpec& spec) noexcept { return is_wide(spec) ? DType::f64 : DType::f32; }
 

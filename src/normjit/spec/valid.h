@@ -42,4 +42,14 @@ inline bool is_valid(const NormSpec& s) noexcept {
   return valid;
 }
 
+// canonical(), inline.
+[[gnu::always_inline]] inline NormSpec canonical_now(const NormSpec& spec) noexcept {
+  NormSpec same = spec;
+  each_field([&](const auto& field) __attribute__((always_inline)) {
+    if (!field.has_meaning(same)) same.*field.member = field.default_for(same);
+  });
+  same.epsilon += 0.0;  // -0 becomes 0
+  return same;
+}
+
 }  // namespace normjit
