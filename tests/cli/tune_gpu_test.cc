@@ -64,7 +64,7 @@ TEST_F(TuneGpuTest, LaterProcessesTakeTheWinnerAndComputeRightNumbers) {
   EXPECT_GT(ran, 1);
   EXPECT_EQ(result.at("stored"), result.at("best") != result.at("rules"));
   EXPECT_EQ(tuned_entries(), result.at("stored") ? 1 : 0);
-  EXPECT_EQ(plan_of_a_checked_run(), result.at("best"));
+  EXPECT_EQ(result.at("best"), plan_of_a_checked_run());
 }
 
 TEST_F(TuneGpuTest, EveryPlanThatIsWorthMeasuringComputesRightNumbers) {
@@ -113,7 +113,7 @@ TEST_F(TuneGpuTest, AnOlderPlanIsReplaced) {
   const Json result = tune({"--top", "3"});
   EXPECT_TRUE(result.at("stored"));
   EXPECT_EQ(tuned_entries(), 1);
-  EXPECT_EQ(plan_of_a_checked_run(), result.at("best"));
+  EXPECT_EQ(result.at("best"), plan_of_a_checked_run());
 }
 
 }  // namespace
