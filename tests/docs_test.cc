@@ -1,5 +1,5 @@
-// The documents agree with the code: snippets are parts of files that are built, the tests that are named exist,
-// and every environment variable is described.
+// The documents agree with the code: snippets are parts of files that are built, the tests that are named
+// exist, and every environment variable is described.
 #include <gtest/gtest.h>
 
 #include <filesystem>
