@@ -1,5 +1,5 @@
-// What the documents say of the code is so: the first snippet of the README is part of a program that is
-// built and run, and the tests that are named exist.
+// The documents agree with the code: snippets are parts of files that are built, the tests that are named
+// exist, and every environment variable is described.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -44,10 +44,10 @@ TEST(Readme, TheFirstSnippetIsTheExample) {
   for (const std::string& line : lines) EXPECT_NE(example.find(line + "\n"), std::string::npos) << line;
 }
 
-TEST(Readme, TheSnippetInCIsCompiled) {
-  const auto lines = snippet(file("README.md"), "normjit_service *service;");
-  ASSERT_GT(lines.size(), 5u);
-  const std::string compiled = without_spaces(file("tests/c_api/readme.c"));
+TEST(CApiPage, TheSnippetIsCompiled) {
+  const auto lines = snippet(file("docs/c_api.md"), "normjit_service *service = NULL;");
+  ASSERT_GT(lines.size(), 8u);
+  const std::string compiled = without_spaces(file("tests/c_api/snippet.c"));
   for (const std::string& line : lines) EXPECT_NE(compiled.find(line + "\n"), std::string::npos) << line;
 }
 
@@ -104,10 +104,27 @@ TEST(Robustness, EveryTestThatIsNamedExists) {
   EXPECT_GT(rows_with_tests(stream, "## Counted"), 30);
 }
 
-TEST(Readme, EveryGuaranteeHasItsTests) {
-  const std::string text = file("README.md");
-  std::istringstream stream(text.substr(text.find("\n## Embedding\n")));
+TEST(Guarantees, EveryOneHasItsTests) {
+  std::istringstream stream(file("docs/guarantees.md"));
   EXPECT_GT(rows_with_tests(stream, "## Limits"), 15);
+}
+
+TEST(EnvironmentPage, HasEveryVariableThatIsRead) {
+  const std::string page = file("docs/environment.md");
+  const std::regex read(R"rx((?:getenv|variable|understood|environ\.get|environ\[)\(?"([A-Z_]+)")rx");
+  const std::regex ours("NORMJIT_.*|CUDA_.*|XDG_.*|HOME|CXX");
+  std::set<std::string> names;
+  for (const char* const folder : {"/src", "/python", "/tests"})
+    for (const auto& entry :
+         std::filesystem::recursive_directory_iterator(NORMJIT_SOURCE_DIR + std::string(folder))) {
+      if (entry.path().extension() != ".cc" && entry.path().extension() != ".py") continue;
+      std::ifstream stream(entry.path());
+      const std::string text = (std::stringstream() << stream.rdbuf()).str();
+      for (std::sregex_iterator at(text.begin(), text.end(), read), end; at != end; ++at)
+        if (std::regex_match(at->str(1), ours)) names.insert(at->str(1));
+    }
+  EXPECT_GT(names.size(), 25u);
+  for (const std::string& name : names) EXPECT_NE(page.find("`" + name + "`"), std::string::npos) << name;
 }
 
 // Each block of C++ stands in the file that is linked last before it.

@@ -31,6 +31,9 @@ if readelf -d "$lib/libnormjit.so" "$moved/bin/normjit" "$compile" | grep -E 'RP
 step "The tool runs"
 env -i HOME="$work" "$moved/bin/normjit" render layernorm/cols=64/f32 --arch sm_90 | grep -q __global__ || fail "no kernel is rendered"
 test -s "$moved/share/normjit/manifests/reference.json" || fail "there are no manifests"
+for file in LICENSE NOTICE; do
+  cmp "$source/$file" "$moved/share/doc/normjit/$file" || fail "$file is not installed"
+done
 
 step "A prebuild finds its program, and starts it unless others can write it"
 status=0
@@ -63,6 +66,7 @@ step "pkg-config"
 ln -s "$moved" "$work/plain"  # not every pkg-config gets on with blanks
 export PKG_CONFIG_PATH="$work/plain/${lib#"$moved"/}/pkgconfig"
 test "$(pkg-config --modversion normjit)" = "$(pkg-config --modversion normjit_static)" || fail "the versions differ"
+grep -q '^License: Apache-2.0$' "$PKG_CONFIG_PATH/normjit.pc" || fail "normjit.pc names no licence"
 eval "\"$cc\" -std=c11 -pedantic -Wall -Werror '$here/c_consumer/main.c' -o '$work/c' $(pkg-config --cflags --libs normjit)"
 eval "\"$cxx\" -std=c++20 '$here/consumer/main.cc' -o '$work/cc' $(pkg-config --cflags --libs normjit)"
 eval "\"$cxx\" -std=c++20 '$here/consumer/main.cc' -o '$work/static' $(pkg-config --cflags --libs normjit_static)"

@@ -67,6 +67,8 @@ class Wheel(unittest.TestCase):
         for name in ("__init__.py", "py.typed", "lib/libnormjit.so.1", "lib/normjit-compile", "include/normjit/c_api.h", "jax/layer_norm.cc"):
             self.assertIn("normjit/" + name, names)
         self.assertTrue([name for name in names if re.match(r"normjit/torch/.*\.cc$", name)])
+        for name in ("LICENSE", "NOTICE"):
+            self.assertTrue([path for path in names if path.endswith(".dist-info/licenses/" + name)], name)
         self.assertFalse([name for name in names if "__pycache__" in name or "test" in name])
 
     def test_needs_nothing_but_the_c_and_cpp_runtimes(self):
