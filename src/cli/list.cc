@@ -73,10 +73,11 @@ int list(const ListCommand& options) {
   std::vector<EntryReport> entries = Service(settings).entries().value();
   sort_by(options.sort, entries);
   print(options.json ? json_of(entries, settings).text() : text_of(entries, settings, options));
+  const int unreadable = warn_of_layers(settings);
 
   const auto damaged =
       std::count_if(entries.begin(), entries.end(), [](const EntryReport& e) { return e.damaged; });
-  if (damaged == 0) return kDone;
+  if (damaged == 0) return unreadable == 0 ? kDone : kFailed;
   return fail(kFailed,
               counted(damaged, "damaged entry", "damaged entries") +
                   ", never used: the next request compiles anew. `normjit verify --quarantine` moves "
