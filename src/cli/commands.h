@@ -157,8 +157,9 @@ inline constexpr std::string_view kNoCacheDirectory =
 // Why a source of entries cannot be read: "cannot open /d/x.njp: No such file or directory". Empty: it can.
 // Reads at most the index of a pack.
 std::string source_error(const std::string& path, const Options& settings);
-// Says on stderr which layers cannot be read, a line each, and returns how many.
-int warn_of_layers(const Options& settings);
+// Says on stderr which layers cannot be read, a line each, takes them out of the settings and returns how
+// many.
+int drop_unreadable_layers(Options& settings);
 // "/d", or "/d and 2 layers".
 std::string places(const Options& settings);
 // Those of the manifests and then the others, without repetition.

@@ -39,15 +39,12 @@ std::string source_error(const std::string& path, const Options& settings) {
   return files->list(path.c_str(), names) < 0 ? io_error("list the directory", path, errno).message : "";
 }
 
-int warn_of_layers(const Options& settings) {
-  int unreadable = 0;
-  for (const std::string& layer : settings.layers) {
+int drop_unreadable_layers(Options& settings) {
+  return static_cast<int>(std::erase_if(settings.layers, [&](const std::string& layer) {
     const std::string error = source_error(layer, settings);
-    if (error.empty()) continue;
-    ++unreadable;
-    fail(kDone, "warning: a layer of NORMJIT_LAYERS serves nothing: " + error);
-  }
-  return unreadable;
+    if (!error.empty()) fail(kDone, "warning: a layer of NORMJIT_LAYERS serves nothing: " + error);
+    return !error.empty();
+  }));
 }
 
 std::string places(const Options& settings) {

@@ -66,16 +66,16 @@ int prebuild(const PrebuildCommand& options) {
   const std::vector<NormSpec> specs = wanted_specs(options.manifests, options.specs);
   if (specs.empty())
     return fail(kUsage, "there is nothing to build: name specs or a --manifest that has some");
-  const Options service_settings = service_options(options);
+  Options service_settings = service_options(options);
   const std::string& cache_directory = service_settings.cache_directory;
   const bool dry_run = options.dry_run || options.check;
   // Layers alone will do where nothing is kept.
   if (cache_directory.empty() && (!dry_run || service_settings.layers.empty()))
     return fail(kCacheIo, kNoCacheDirectory);
+  drop_unreadable_layers(service_settings);
   Service service(service_settings);
   const std::vector<DeviceProfile> devices =
       parse_arch_list(options.archs, [&](int ordinal) { return service.device(ordinal); }).value();
-  warn_of_layers(service_settings);
   // Where nothing can be kept nothing is compiled, but all may be there already.
   const Result<void> writable = dry_run ? Result<void>() : try_to_write(service_settings);
 

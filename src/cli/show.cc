@@ -87,8 +87,8 @@ std::string text_of(const ShowReport& report) {
 int show(const ShowCommand& options) {
   if (options.rows < 0) return fail(kUsage, "--rows must be 0 or more");
   const NormSpec spec = spec_from(options.spec).value();
-  const Options settings = service_options(options);
-  warn_of_layers(settings);
+  Options settings = service_options(options);
+  drop_unreadable_layers(settings);
   Service service(settings);
   const ShowReport report = look_up(service, spec, one_device(service, options.arch), options.rows);
   print(options.json ? json_of(report) : text_of(report));

@@ -57,8 +57,8 @@ std::string text_of(const SpecWhyReport& report) {
 int why(const WhyCommand& options) {
   if (options.rows < 0) return fail(kUsage, "--rows must be 0 or more");
   const NormSpec spec = spec_from(options.spec).value();
-  const Options settings = service_options(options);
-  warn_of_layers(settings);
+  Options settings = service_options(options);
+  drop_unreadable_layers(settings);
   Service service(settings);
   SpecWhyReport report{.spec = spec,
                        .device = one_device(service, options.arch),
