@@ -49,6 +49,7 @@ Each command has its own --help. Environment:
   NORMJIT_CACHE_SHARED     1 believes entries that others than you and root can write
   NORMJIT_TOOLCHAIN        exact takes only entries made by the version of NVRTC that is here
   NORMJIT_NVRTC_PATH       a libnvrtc to compile with
+  NORMJIT_TEMPLATE_DIR     make every kernel of the templates in this directory, not of the built-in ones
   NORMJIT_HOST_CXX         a C++ compiler for run --device host
   NORMJIT_LOG              debug, info, warn or error
 

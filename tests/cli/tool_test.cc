@@ -4,8 +4,10 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "normjit/plan.h"
@@ -147,6 +149,21 @@ TEST_F(Tool, ManifestsWithoutEndAreRefused) {
   const ToolRun run = this->run({"prebuild", "--manifest", "/dev/zero", "--arch", "sm_90"});
   EXPECT_EQ(run.status, 2);
   EXPECT_THAT(run.err, HasSubstr("/dev/zero has more than 64 MiB"));
+}
+
+TEST_F(Tool, TooLittleMemoryIsSaid) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer needs more address space than this test leaves";
+#endif
+  const std::string large = file("large.json", ""), err = directory_ / "err";
+  std::filesystem::resize_file(large, std::size_t{60} << 20);
+  const std::string command = "ulimit -v 100000; '" NORMJIT_TOOL "' prebuild --arch sm_90 --manifest '" +
+                              large + "' 2> '" + err + "'";
+  const int status = std::system(command.c_str());
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+  std::ifstream in(err);
+  EXPECT_THAT(std::string(std::istreambuf_iterator<char>(in), {}),
+              StartsWith("normjit: there is not enough memory for this; "));
 }
 
 TEST_F(Tool, AFifoIsNoInput) {
