@@ -15,8 +15,8 @@
 
 namespace normjit::cli {
 
-// The specs of a manifest text, canonical, in order. BadArgument for malformed JSON, an unknown or repeated key or a
-// bad spec; the message names the file and the entry or line.
+// The specs of a manifest text, canonical, in order. BadArgument for malformed JSON, an unknown or repeated
+// key or a bad spec; the message names the file and the entry or line.
 Result<std::vector<NormSpec>> parse_manifest(std::string_view text, const std::string& file_name);
 
 // The same of a file; "-" is standard input.
