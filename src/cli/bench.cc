@@ -1,6 +1,7 @@
 #include "cli/commands.h"
 #include "cli/copy_kernel.h"
 #include "cli/exit_code.h"
+#include "cli/foreign_text.h"
 #include "cli/json_reports.h"
 #include "cli/measure.h"
 #include "cli/rows_list.h"
@@ -40,12 +41,12 @@ int bench(const BenchCommand& options) {
   if (const std::string mistake = mistake_of(options); !mistake.empty()) return fail(kUsage, mistake);
   if (options.specs.empty()) return fail(kUsage, "name at least one spec, or --suite, or --startup");
   std::vector<NormSpec> specs;
-  for (const std::string& text : options.specs) specs.push_back(parse_spec(text).value());
+  for (const std::string& text : options.specs) specs.push_back(spec_from(text).value());
   std::vector<std::int64_t> rows_wanted;
   if (!options.rows.empty()) rows_wanted = parse_rows_list(options.rows);
 
   std::optional<Plan> plan;
-  if (!options.plan.empty()) plan = parse_plan(options.plan).value();
+  if (!options.plan.empty()) plan = plan_from(options.plan).value();
 
   const Options settings = service_options(options);
   const Gpu gpu(options.device);

@@ -29,7 +29,7 @@ std::string mistake_of(const BenchCommand& options) {
     return "--startup has nothing to do with the suite and its plot: take one of them";
   if (!options.plan.empty()) return "--plan is not for --startup, which times the choice of the plan too";
   if (options.device != 0) return "--device is not for --startup, which takes the first GPU";
-  if (!options.cache_directory.empty())
+  if (options.cache_directory)
     return "--cache-dir is not for --startup, whose caches are fresh and temporary";
   if (options.kernels && *options.kernels < 0) return "--kernels must be 0 or more";
   return {};

@@ -146,9 +146,9 @@ int bench_suite(const BenchCommand& options) {
   }
   const SuiteReport report = run_suite(options, cases, seed);
   const std::string stored = json_of(report);
-  print(options.json ? stored : table_of(report));
   write_text(output_file(options.output), stored).value();
   if (!options.plot.empty()) draw(options.plot, stored, "");
+  print(options.json ? stored : table_of(report));
   for (const SuiteResult& result : report.results)
     if (!result.bench) return fail(kFailed, "some cases failed");
   return kDone;

@@ -9,7 +9,7 @@ void CommandLine::add_prebuild() {
   command->add_option("SPEC", prebuild_.specs, kSpecHelp);
   command
       ->add_option("--manifest", prebuild_.manifests,
-                   "A file of specs, JSON or JSON lines; repeatable; - is stdin")
+                   "A file of specs: JSON, JSON lines, or a spec a line; repeatable; - is stdin")
       ->allow_extra_args(false);
   command
       ->add_option("--arch", prebuild_.archs,
@@ -43,6 +43,8 @@ void CommandLine::add_list() {
   command->footer(std::string(R"(Examples:
   normjit list --cache-dir /opt/kernels
   normjit list --sort size --layers
+
+Exit status 1 if an entry is damaged, or with --layers a layer cannot be read.
 
 )") + kExitCodes);
 }
@@ -112,8 +114,9 @@ void CommandLine::add_export() {
   command->add_option("SPEC", export_.specs,
                       "Only the kernels and tuned plans of these specs; else all. " + std::string(kSpecHelp));
   command
-      ->add_option("--manifest", export_.manifests,
-                   "Only those of a file of specs, JSON or JSON lines; repeatable; - is stdin")
+      ->add_option(
+          "--manifest", export_.manifests,
+          "Only those of a file of specs: JSON, JSON lines, or a spec a line; repeatable; - is stdin")
       ->allow_extra_args(false);
   command->add_option("--arch", export_.archs,
                       "With specs, as for prebuild: sm_90 and the like, native, all-major, all; else native");
@@ -146,7 +149,8 @@ void CommandLine::add_import() {
   normjit import kernels.njp
   normjit import /mnt/build/cache old.njp --cache-dir /opt/kernels
 
-What the cache has stays. Every entry is checked; exit status 1 if one was unsound, 4 if the directory did not take one.
+What the cache has stays. Every entry is checked. Exit status 1 if one was unsound; 2 if a source cannot be read, is no
+pack or is not to be trusted, and then nothing is copied; 4 if the directory did not take an entry.
 
 )") + kExitCodes);
 }

@@ -2,9 +2,13 @@
 
 #include <cstdio>
 #include <exception>
+#include <new>
+#include <sstream>
 
 #include "cli/command_line.h"
 #include "cli/exit_code.h"
+#include "cli/foreign_text.h"
+#include "cli/suite.h"
 #include "normjit/base/text.h"
 
 namespace normjit::cli {
@@ -39,12 +43,13 @@ Examples:
   normjit run layernorm/cols=4096/bf16/wb --rows 8192 --check
 
 Each command has its own --help. Environment:
-  NORMJIT_CACHE_DIR        the directory of the cache, else $XDG_CACHE_HOME/normjit, ~/.cache/normjit
+  NORMJIT_CACHE_DIR        the directory of the cache, else (also if empty) $XDG_CACHE_HOME/normjit, ~/.cache/normjit
   NORMJIT_LAYERS           more caches, only read: directories or packs, separated by colons
   NORMJIT_CACHE_MAX_BYTES  what the directory may take, as 256M, which it is unless set; 0 is any size
   NORMJIT_CACHE_SHARED     1 believes entries that others than you and root can write
   NORMJIT_TOOLCHAIN        exact takes only entries made by the version of NVRTC that is here
   NORMJIT_NVRTC_PATH       a libnvrtc to compile with
+  NORMJIT_TEMPLATE_DIR     make every kernel of the templates in this directory, not of the built-in ones
   NORMJIT_HOST_CXX         a C++ compiler for run --device host
   NORMJIT_LOG              debug, info, warn or error
 
@@ -54,9 +59,10 @@ Each command has its own --help. Environment:
 CLI::App* CommandLine::add(const char* name, const char* description, CommonOptions& options,
                            std::function<int()> action) {
   CLI::App* command = app_.add_subcommand(name, description);
-  command->add_option(
-      "--cache-dir", options.cache_directory,
-      "Directory of the cache; else NORMJIT_CACHE_DIR, $XDG_CACHE_HOME/normjit, ~/.cache/normjit");
+  command->add_option_function<std::string>(
+      "--cache-dir", [&](const std::string& directory) { options.cache_directory = directory; },
+      "Directory of the cache, '' for none; else NORMJIT_CACHE_DIR, $XDG_CACHE_HOME/normjit, "
+      "~/.cache/normjit");
   command->add_option("--log", options.log,
                       "Log to stderr: debug, info, warn, error or off; else NORMJIT_LOG, warn");
   commands_.emplace_back(command, std::move(action));
@@ -174,15 +180,14 @@ void CommandLine::add_bench() {
       ->add_flag("--suite", bench_.suite,
                  "Instead of specs, time cases of every regime and 40 random ones against their targets")
       ->group("The suite");
-  const auto add_suite = [&](const char* name, auto& value, const char* description) {
+  const auto add_suite = [&](const char* name, auto& value, const std::string& description) {
     return command->add_option(name, value, description)->group("The suite");
   };
   command->add_flag("--list", bench_.list, "Print the cases of the suite only; needs no GPU")
       ->group("The suite");
   add_suite("--seed", bench_.seed, "Of the random cases; else another one each time, which is printed")
       ->check(CLI::NonNegativeNumber);
-  add_suite("--regime", bench_.regime,
-            "Only the cases of one: reference, fused, decode, few, odd, long or ordinary");
+  add_suite("--regime", bench_.regime, "Only the cases of one: " + regime_names());
   add_suite("--output", bench_.output, "Store the results in this file, or in suite.json in this directory")
       ->capture_default_str();
   add_suite("--plot", bench_.plot, "Draw the results as SVG into this file");
@@ -259,12 +264,21 @@ void CommandLine::add_doctor() {
   command->footer(std::string("Exit status 0 if prebuild can work here.\n\n") + kExitCodes);
 }
 
+// A mistake in what was given is one sentence, which quotes the mistake.
+constexpr std::size_t kLongestMessage = 4000;
+
 int CommandLine::run(int argc, char** argv) {
   try {
     app_.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app_.exit(error);  // --help
-    return fail(kUsage, std::string(error.what()) + "\nRun normjit --help, or normjit COMMAND --help.");
+    if (error.get_exit_code() == 0) {
+      std::ostringstream help;
+      app_.exit(error, help);
+      print(help.str());
+      return kDone;
+    }
+    return fail(kUsage,
+                shown(error.what(), kLongestMessage) + "\nRun normjit --help, or normjit COMMAND --help.");
   }
   run_.command.assign(argv, argv + argc);
   if (version_) {
@@ -281,8 +295,11 @@ int run(int argc, char** argv) {
   try {
     return CommandLine().run(argc, argv);
   } catch (const Exception& error) {
-    return fail(exit_code(error.code()), error.what());
-  } catch (const std::exception& error) {  // the standard library: out of memory, no more threads
+    const ExitCode code = exit_code(error.code());
+    return fail(code, code == kUsage ? shown(error.what(), kLongestMessage) : error.what());
+  } catch (const std::bad_alloc&) {
+    return fail(kFailed, "there is not enough memory for this; ask for less at once: fewer specs, or rows");
+  } catch (const std::exception& error) {  // the standard library: no more threads
     return fail(kFailed, error.what());
   }
 }

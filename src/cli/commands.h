@@ -16,8 +16,8 @@ namespace normjit::cli {
 
 // What several commands take.
 struct CommonOptions {
-  std::string cache_directory;  // empty: as the environment says
-  std::string log;              // debug, info, warn, error, off; empty: NORMJIT_LOG, else warn
+  std::optional<std::string> cache_directory;  // empty: there is none; nothing: as the environment says
+  std::string log;                             // debug, info, warn, error, off; empty: NORMJIT_LOG, else warn
   bool json = false;
 };
 
@@ -154,6 +154,12 @@ int doctor(const CommonOptions& options);
 Options service_options(const CommonOptions& options);
 inline constexpr std::string_view kNoCacheDirectory =
     "there is no cache directory: set --cache-dir, NORMJIT_CACHE_DIR or HOME";
+// Why a source of entries cannot be read: "cannot open /d/x.njp: No such file or directory". Empty: it can.
+// Reads at most the index of a pack.
+std::string source_error(const std::string& path, const Options& settings);
+// Says on stderr which layers cannot be read, a line each, takes them out of the settings and returns how
+// many.
+int drop_unreadable_layers(Options& settings);
 // "/d", or "/d and 2 layers".
 std::string places(const Options& settings);
 // Those of the manifests and then the others, without repetition.
@@ -164,6 +170,7 @@ DeviceProfile one_device(Service& service, const std::string& arch);
 // Where the generic kernel is: "embedded, for sm_90", "in /cache, for sm_90", "not here; it would be
 // compiled".
 std::string generic_text(const WhyReport& generic);
-void print(const std::string& text);  // to stdout
+// To stdout, at once. Throws CacheIo where that takes no more.
+void print(const std::string& text);
 
 }  // namespace normjit::cli

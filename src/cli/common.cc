@@ -1,8 +1,14 @@
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 
 #include "cli/commands.h"
+#include "cli/exit_code.h"
+#include "cli/foreign_text.h"
 #include "cli/manifest.h"
 #include "cli/table.h"
+#include "normjit/cache/system_call.h"
+#include "normjit/cache/tier.h"
 #include "normjit/plan/arch_list.h"
 #include "normjit/service/default_log.h"
 
@@ -10,7 +16,7 @@ namespace normjit::cli {
 
 Options service_options(const CommonOptions& options) {
   Options service = Options::from_environment();
-  if (!options.cache_directory.empty()) service.cache_directory = options.cache_directory;
+  if (options.cache_directory) service.cache_directory = *options.cache_directory;
   if (options.log == "off") {
     service.log = nullptr;
   } else if (!options.log.empty()) {
@@ -26,6 +32,21 @@ Options service_options(const CommonOptions& options) {
   return service;
 }
 
+std::string source_error(const std::string& path, const Options& settings) {
+  const std::shared_ptr<FileSystem> files = make_posix_file_system();
+  if (path.ends_with(kPackSuffix)) return make_layer(path, files, settings.shared_cache)->look({}).error;
+  std::vector<std::string> names;
+  return files->list(path.c_str(), names) < 0 ? io_error("list the directory", path, errno).message : "";
+}
+
+int drop_unreadable_layers(Options& settings) {
+  return static_cast<int>(std::erase_if(settings.layers, [&](const std::string& layer) {
+    const std::string error = source_error(layer, settings);
+    if (!error.empty()) fail(kDone, "warning: a layer of NORMJIT_LAYERS serves nothing: " + error);
+    return !error.empty();
+  }));
+}
+
 std::string places(const Options& settings) {
   const std::string layers = counted(std::ssize(settings.layers), "layer");
   if (settings.cache_directory.empty()) return settings.layers.empty() ? "none" : layers;
@@ -39,7 +60,7 @@ std::vector<NormSpec> wanted_specs(const std::vector<std::string>& manifests,
     const std::vector<NormSpec> listed = read_manifest(path).value();
     wanted.insert(wanted.end(), listed.begin(), listed.end());
   }
-  for (const std::string& text : specs) wanted.push_back(parse_spec(text).value());
+  for (const std::string& text : specs) wanted.push_back(spec_from(text).value());
   return distinct(wanted);
 }
 
@@ -65,6 +86,10 @@ std::string generic_text(const WhyReport& generic) {
          target_of(generic.plan, generic.arch).name();
 }
 
-void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
+void print(const std::string& text) {
+  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+  if (written && std::fflush(stdout) == 0) return;
+  throw Exception({Code::CacheIo, std::string("standard output cannot be written: ") + std::strerror(errno)});
+}
 
 }  // namespace normjit::cli

@@ -25,6 +25,28 @@ Result<std::string> host_compiler() {
   return found->path();
 }
 
+// Whether kernels can be made of the templates that NORMJIT_TEMPLATE_DIR names: renders every plan of a short
+// and a long row.
+Result<void> try_templates(const Options& settings) {
+  if (settings.template_directory.empty()) return {};
+  const DeviceProfile device = DeviceProfile::of(Arch{90}).value();
+  const Service service(settings);
+  for (const std::int64_t columns : {64, 1 << 20}) {
+    const NormSpec spec{.columns = columns};
+    std::vector<Plan> all = plans(spec, device);
+    all.push_back(generic_plan());
+    for (const Plan& plan : all)
+      if (auto rendered = service.render(spec, device, plan); !rendered) return rendered.error();
+  }
+  return {};
+}
+
+// What doctor finds out beside the Environment.
+struct Found {
+  Result<void> templates;
+  Result<std::string> host;
+};
+
 // "256M": the number that bytes_from reads.
 std::string bytes_text(std::int64_t bytes) {
   std::size_t unit = 0;
@@ -45,8 +67,7 @@ std::string rules_of(const Options& settings) {
   return text;
 }
 
-std::string text_of(const Environment& environment, const Options& settings,
-                    const Result<std::string>& host) {
+std::string text_of(const Environment& environment, const Options& settings, const Found& found) {
   std::string text = "normjit    " + environment.version + "\n";
   for (const std::string& warning : settings.warnings) text += "ignored    " + warning + "\n";
 
@@ -73,6 +94,14 @@ std::string text_of(const Environment& environment, const Options& settings,
                                              : "built in\n";
   if (!environment.embedded_error.empty()) text += indented(environment.embedded_error);
 
+  if (!settings.template_directory.empty()) {
+    text += "templates  " + settings.template_directory + "\n" +
+            indented("NORMJIT_TEMPLATE_DIR is set: every kernel is made of these, not of the built-in ones");
+    if (!found.templates)
+      text +=
+          indented(found.templates.error().message) + indented("correct them, or unset NORMJIT_TEMPLATE_DIR");
+  }
+
   if (environment.compiler_path.empty()) {
     text += "compiler   none\n" + indented(environment.compiler_error) +
             indented(
@@ -85,10 +114,10 @@ std::string text_of(const Environment& environment, const Options& settings,
     text += indented(archs);
   }
 
-  if (host) {
-    text += "host       " + *host + ", for run --device host\n";
+  if (found.host) {
+    text += "host       " + *found.host + ", for run --device host\n";
   } else {
-    text += "host       no C++ compiler for run --device host\n" + indented(host.error().message);
+    text += "host       no C++ compiler for run --device host\n" + indented(found.host.error().message);
   }
 
   if (environment.driver_version.empty()) {
@@ -111,9 +140,11 @@ std::string text_of(const Environment& environment, const Options& settings,
   return text;
 }
 
-std::string json_text(const Environment& environment, const Options& settings,
-                      const Result<std::string>& host) {
+std::string json_text(const Environment& environment, const Options& settings, const Found& found) {
+  const auto& [templates, host] = found;
   return json_of(environment, settings)
+      .add("templates",
+           JsonObject().add("directory", settings.template_directory).add("error", templates.error().message))
       .add("host_compiler",
            JsonObject().add("path", host ? *host : "").add("error", host ? "" : host.error().message))
       .text();
@@ -126,8 +157,11 @@ int doctor(const CommonOptions& options) {
   Options quiet = settings;
   quiet.warnings.clear();  // the report has them
   const Environment environment = Service(quiet).environment();
-  const Result<std::string> host = host_compiler();
-  print(options.json ? json_text(environment, settings, host) : text_of(environment, settings, host));
+  const Found found{.templates = try_templates(quiet), .host = host_compiler()};
+  print(options.json ? json_text(environment, settings, found) : text_of(environment, settings, found));
+  if (!found.templates)
+    return fail(exit_code(found.templates.code()),
+                "prebuild cannot work here: " + found.templates.error().message);
   if (environment.compiler_path.empty())
     return fail(kEnvironment, "prebuild cannot work here: there is no compiler");
   if (!cache_works(environment))

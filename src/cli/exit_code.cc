@@ -2,6 +2,9 @@
 
 #include <cstdio>
 
+#include "cli/foreign_text.h"
+#include "normjit/base/text.h"
+
 namespace normjit::cli {
 
 ExitCode exit_code(Code code) noexcept {
@@ -31,7 +34,8 @@ ExitCode exit_code(Code code) noexcept {
 }
 
 ExitCode fail(ExitCode code, std::string_view message) {
-  std::fprintf(stderr, "normjit: %.*s\n", static_cast<int>(message.size()), message.data());
+  const std::string line = concat({"normjit: ", printable(message), "\n"});
+  std::fwrite(line.data(), 1, line.size(), stderr);
   return code;
 }
 

@@ -18,7 +18,7 @@ enum ExitCode : int {
 // What the library's errors mean to whoever called the tool.
 ExitCode exit_code(Code code) noexcept;
 
-// Prints "normjit: MESSAGE" to stderr and returns the code.
+// Prints "normjit: MESSAGE" to stderr, without control characters but line breaks, and returns the code.
 ExitCode fail(ExitCode code, std::string_view message);
 
 }  // namespace normjit::cli

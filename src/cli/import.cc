@@ -19,6 +19,8 @@ std::string text_of(const ImportReport& report, const std::string& cache_directo
 int import_from(const ImportCommand& options) {
   const Options settings = service_options(options);
   if (settings.cache_directory.empty()) return fail(kCacheIo, kNoCacheDirectory);
+  for (const std::string& source : options.sources)
+    if (const std::string error = source_error(source, settings); !error.empty()) return fail(kUsage, error);
   Service service(settings);
   const ImportReport report = service.import_from(options.sources).value();
   print(options.json ? json_of(report, settings.cache_directory).text()

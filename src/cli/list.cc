@@ -70,13 +70,15 @@ int list(const ListCommand& options) {
   Options settings = service_options(options);
   if (!options.layers) settings.layers.clear();
   if (settings.cache_directory.empty() && settings.layers.empty()) return fail(kCacheIo, kNoCacheDirectory);
-  std::vector<EntryReport> entries = Service(settings).entries().value();
+  Options readable = settings;  // the report names all layers
+  const int unreadable = drop_unreadable_layers(readable);
+  std::vector<EntryReport> entries = Service(readable).entries().value();
   sort_by(options.sort, entries);
   print(options.json ? json_of(entries, settings).text() : text_of(entries, settings, options));
 
   const auto damaged =
       std::count_if(entries.begin(), entries.end(), [](const EntryReport& e) { return e.damaged; });
-  if (damaged == 0) return kDone;
+  if (damaged == 0) return unreadable == 0 ? kDone : kFailed;
   return fail(kFailed,
               counted(damaged, "damaged entry", "damaged entries") +
                   ", never used: the next request compiles anew. `normjit verify --quarantine` moves "

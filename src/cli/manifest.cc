@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <unordered_set>
 
+#include "cli/foreign_text.h"
 #include "cli/text_file.h"
 #include "normjit/base/text.h"
 
@@ -11,8 +14,32 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr std::string_view kBlanks = " \t\r\n";
+constexpr int kDeepest = 16;
+
 Error bad(const std::string& where, const std::string& reason) {
   return {Code::BadArgument, where + ": " + reason};
+}
+
+// A JSON text; discarded if it is none. Also, with `mistake`, where it nests deeply or gives a key twice in
+// one object, of which nlohmann keeps the last.
+Json parse_json(std::string_view text, std::string& mistake) {
+  std::vector<std::set<std::string>> keys;  // of each object that is open
+  const auto check = [&](int depth, Json::parse_event_t event, const Json& parsed) {
+    using Event = Json::parse_event_t;
+    if (event == Event::object_start) keys.emplace_back();
+    if (event == Event::object_end) keys.pop_back();
+    if (event == Event::key && !keys.back().insert(parsed.get<std::string>()).second)
+      mistake = "the key \"" + shown(parsed.get_ref<const std::string&>()) + "\" is given twice";
+    if (depth > kDeepest) mistake = "lists and objects are nested too deeply";
+    if (!mistake.empty()) throw Exception({Code::BadArgument, mistake});  // stops the parser
+    return true;
+  };
+  try {
+    return Json::parse(text.begin(), text.end(), check, /*allow_exceptions=*/false);
+  } catch (const Exception&) {
+    return Json(Json::value_t::discarded);
+  }
 }
 
 // A spec string, or an object that holds one.
@@ -21,21 +48,32 @@ Result<NormSpec> parse_entry(const Json& entry, const std::string& where) {
   if (entry.is_object()) {
     for (const auto& [key, value] : entry.items()) {
       if (key != "spec" && key != "comment")
-        return bad(where, "unknown key \"" + key + "\"; known are spec, comment");
+        return bad(where, "unknown key \"" + shown(key) + "\"; known are spec, comment");
     }
     if (!entry.contains("spec")) return bad(where, "an object without \"spec\"");
     text = &entry.at("spec");
   }
   if (!text->is_string()) return bad(where, "must be a spec string or an object with \"spec\"");
-  Result<NormSpec> spec = parse_spec(text->get_ref<const std::string&>());
+  Result<NormSpec> spec = spec_from(text->get_ref<const std::string&>());
   if (!spec) return bad(where, spec.error().message);
   return spec;
+}
+
+Result<std::vector<NormSpec>> parse_entries(const Json& list, const std::string& file_name) {
+  std::vector<NormSpec> specs;
+  for (const Json& entry : list) {
+    const Result<NormSpec> spec =
+        parse_entry(entry, file_name + ", entry " + std::to_string(specs.size() + 1));
+    if (!spec) return spec.error();
+    specs.push_back(*spec);
+  }
+  return specs;
 }
 
 Result<std::vector<NormSpec>> parse_document(const Json& document, const std::string& file_name) {
   for (const auto& [key, value] : document.items()) {
     if (key != "normjit_manifest" && key != "specs" && key != "comment") {
-      return bad(file_name, "unknown key \"" + key + "\"; known are normjit_manifest, specs, comment");
+      return bad(file_name, "unknown key \"" + shown(key) + "\"; known are normjit_manifest, specs, comment");
     }
   }
   if (document.at("normjit_manifest") != 1) {
@@ -45,31 +83,38 @@ Result<std::vector<NormSpec>> parse_document(const Json& document, const std::st
   if (!document.contains("specs") || !document.at("specs").is_array()) {
     return bad(file_name, "\"specs\" must be a list");
   }
-  std::vector<NormSpec> specs;
-  for (const Json& entry : document.at("specs")) {
-    const Result<NormSpec> spec =
-        parse_entry(entry, file_name + ", entry " + std::to_string(specs.size() + 1));
-    if (!spec) return spec.error();
-    specs.push_back(*spec);
+  return parse_entries(document.at("specs"), file_name);
+}
+
+// A line of JSON, or a spec as it is.
+Result<NormSpec> parse_line(std::string_view line, bool is_last, const std::string& where) {
+  if (std::string_view("{[\"").find(line.front()) == std::string_view::npos) {
+    Result<NormSpec> spec = spec_from(line);
+    if (!spec) return bad(where, spec.error().message);
+    return spec;
   }
-  return specs;
+  std::string mistake;
+  const Json entry = parse_json(line, mistake);
+  if (!mistake.empty()) return bad(where, mistake);
+  if (!entry.is_discarded()) return parse_entry(entry, where);
+  if (is_last)
+    return bad(where,
+               "the last line is cut short, as a process leaves it whose disk was full or that was stopped: "
+               "remove the line");
+  return bad(where, "is neither JSON nor part of a JSON document that begins on line 1");
 }
 
 Result<std::vector<NormSpec>> parse_lines(std::string_view text, const std::string& file_name) {
   std::vector<NormSpec> specs;
   int line_number = 0;
-  for (const std::string_view line : split(text, '\n')) {
-    const std::string where = file_name + ", line " + std::to_string(++line_number);
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    const Json entry = Json::parse(line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
-    if (entry.is_discarded() && line.data() + line.size() == text.data() + text.size())
-      return bad(
-          where,
-          "the last line is cut short, as a process leaves it whose disk was full or that was stopped: "
-          "remove the line");
-    if (entry.is_discarded())
-      return bad(where, "is neither JSON nor part of a JSON document that begins on line 1");
-    const Result<NormSpec> spec = parse_entry(entry, where);
+  for (std::string_view line : split(text, '\n')) {
+    ++line_number;
+    const bool is_last = line.data() + line.size() == text.data() + text.size();
+    line.remove_prefix(std::min(line.find_first_not_of(kBlanks), line.size()));
+    line = line.substr(0, line.find_last_not_of(kBlanks) + 1);
+    if (line.empty()) continue;
+    const Result<NormSpec> spec =
+        parse_line(line, is_last, file_name + ", line " + std::to_string(line_number));
     if (!spec) return spec.error();
     specs.push_back(*spec);
   }
@@ -79,23 +124,27 @@ Result<std::vector<NormSpec>> parse_lines(std::string_view text, const std::stri
 }  // namespace
 
 Result<std::vector<NormSpec>> parse_manifest(std::string_view text, const std::string& file_name) {
-  const Json document = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  std::string mistake;
+  const Json document = parse_json(text, mistake);
+  if (document.is_array()) return parse_entries(document, file_name);
   if (document.is_object() && !document.contains("spec")) {
     if (document.contains("normjit_manifest")) return parse_document(document, file_name);
     return bad(file_name, "a manifest begins with {\"normjit_manifest\": 1, \"specs\": [...]}");
   }
-  // A document that does not parse is either JSON lines or broken. An opening brace that the first line does
-  // not close means broken, and then the parser's own words help more.
+  // A document that does not parse is either lines or broken. An opening brace or bracket that the first line
+  // does not close means broken, and then the parser's own words help more.
   const std::string_view first =
-      split(text.substr(std::min(text.find_first_not_of(" \t\r\n"), text.size())), '\n')[0];
-  if (document.is_discarded() && !first.empty() && !Json::accept(first.begin(), first.end())) {
-    try {
-      [[maybe_unused]] const Json never = Json::parse(text.begin(), text.end());
-    } catch (const Json::exception& error) {
-      return bad(file_name, std::string("is not JSON: ") + error.what());
-    }
+      split(text.substr(std::min(text.find_first_not_of(kBlanks), text.size())), '\n')[0];
+  const bool opens = first.starts_with('{') || first.starts_with('[');
+  if (!document.is_discarded() || !opens || Json::accept(first.begin(), first.end()))
+    return parse_lines(text, file_name);
+  if (!mistake.empty()) return bad(file_name, mistake);
+  try {
+    [[maybe_unused]] const Json never = Json::parse(text.begin(), text.end());
+  } catch (const Json::exception& error) {
+    mistake = shown(error.what(), 400);
   }
-  return parse_lines(text, file_name);
+  return bad(file_name, "is not JSON: " + mistake);
 }
 
 Result<std::vector<NormSpec>> read_manifest(const std::string& path) {
@@ -106,8 +155,9 @@ Result<std::vector<NormSpec>> read_manifest(const std::string& path) {
 
 std::vector<NormSpec> distinct(const std::vector<NormSpec>& specs) {
   std::vector<NormSpec> kept;
+  std::unordered_set<std::string> seen;
   for (const NormSpec& spec : specs)
-    if (std::find(kept.begin(), kept.end(), spec) == kept.end()) kept.push_back(spec);
+    if (seen.insert(to_text(spec)).second) kept.push_back(spec);
   return kept;
 }
 

@@ -2,7 +2,8 @@
 //
 // A manifest is one JSON document
 //   {"normjit_manifest": 1, "specs": ["layernorm/cols=64/f32/eps=1e-05", {"spec": "...", "comment": "why"}]}
-// or JSON lines, each a spec string or an object with "spec" and perhaps "comment"; blank lines are skipped.
+// or its list alone, [...]; or lines, each an entry of that list in JSON or a spec without quotes. Blank
+// lines are skipped.
 #pragma once
 
 #include <string>
@@ -14,8 +15,8 @@
 
 namespace normjit::cli {
 
-// The specs of a manifest text, canonical, in order. BadArgument for malformed JSON, an unknown key or a bad
-// spec; the message names the file and the entry or line.
+// The specs of a manifest text, canonical, in order. BadArgument for malformed JSON, an unknown or repeated
+// key or a bad spec; the message names the file and the entry or line.
 Result<std::vector<NormSpec>> parse_manifest(std::string_view text, const std::string& file_name);
 
 // The same of a file; "-" is standard input.

@@ -1,5 +1,9 @@
 #include "cli/npy.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <bit>
 #include <cerrno>
 #include <cstring>
@@ -24,7 +28,13 @@ Error NpyFile::error(const std::string& reason) const { return {Code::BadArgumen
 Result<NpyFile> NpyFile::open(const std::string& path) {
   NpyFile file;
   file.path_ = path;
-  file.file_.reset(std::fopen(path.c_str(), "rb"));
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  struct stat facts = {};
+  if (descriptor >= 0 && fstat(descriptor, &facts) == 0 && !S_ISREG(facts.st_mode)) {
+    close(descriptor);
+    return file.error("must be a regular file");
+  }
+  if (descriptor >= 0) file.file_.reset(fdopen(descriptor, "rb"));
   if (!file.file_) return file.error(std::string("cannot be opened: ") + std::strerror(errno));
   const Result<std::string> text = file.read_header();
   if (!text) return text.error();
@@ -117,15 +127,12 @@ Result<void> write_npy(const std::string& path, const Matrix& matrix,
   start += {'\x01', '\x00', static_cast<char>(header.size() & 0xff), static_cast<char>(header.size() >> 8)};
   start += header;
 
-  std::FILE* file = std::fopen(path.c_str(), "wb");
-  bool good = file != nullptr && std::fwrite(start.data(), 1, start.size(), file) == start.size();
-  for (std::int64_t row = 0; good && row < matrix.rows(); ++row) {
-    good = std::fwrite(matrix.row(row), 1, matrix.row_bytes(), file) == matrix.row_bytes();
-  }
-  const int reason = errno;
-  if (file != nullptr && std::fclose(file) != 0) good = false;
-  if (!good) return Error{Code::CacheIo, path + " cannot be written: " + std::strerror(reason)};
-  return {};
+  return write_file(path, [&](std::FILE* file) {
+    bool good = std::fwrite(start.data(), 1, start.size(), file) == start.size();
+    for (std::int64_t row = 0; good && row < matrix.rows(); ++row)
+      good = std::fwrite(matrix.row(row), 1, matrix.row_bytes(), file) == matrix.row_bytes();
+    return good;
+  });
 }
 
 }  // namespace normjit::cli

@@ -5,11 +5,11 @@
 
 #include <cstdint>
 #include <cstdio>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "cli/problem.h"
+#include "cli/text_file.h"
 #include "normjit/result.h"
 #include "normjit/spec.h"
 
@@ -18,7 +18,8 @@ namespace normjit::cli {
 // A .npy file that is open at its first element.
 class NpyFile {
  public:
-  // BadArgument, with the file's name and the reason, for anything but a whole file of a known kind.
+  // BadArgument, with the file's name and the reason, for anything but a whole regular file of a known kind.
+  // Never waits, as opening a FIFO would.
   static Result<NpyFile> open(const std::string& path);
 
   const std::string& path() const { return path_; }
@@ -35,21 +36,17 @@ class NpyFile {
   Result<void> read(Matrix& to);
 
  private:
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-
   Error error(const std::string& reason) const;
   Result<std::string> read_header();
   Result<void> check_size();
 
   std::string path_;
-  std::unique_ptr<std::FILE, Close> file_;
+  File file_;
   DType dtype_ = DType::f32;
   std::vector<std::int64_t> shape_;
 };
 
-// Writes the rows of a matrix, without the gaps between them, under this shape. CacheIo.
+// Writes the rows of a matrix, without the gaps between them, under this shape, as write_file does. CacheIo.
 Result<void> write_npy(const std::string& path, const Matrix& matrix, const std::vector<std::int64_t>& shape);
 
 }  // namespace normjit::cli

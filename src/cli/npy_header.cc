@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "cli/foreign_text.h"
 #include "normjit/base/text.h"
 
 namespace normjit::cli {
@@ -56,7 +57,7 @@ Error bad(const std::string& reason) { return {Code::BadArgument, reason}; }
 Result<DType> parse_type(std::string_view text) {
   for (const DType dtype : kDTypes)
     if (npy_type(dtype) == text) return dtype;
-  return bad("has elements of type '" + std::string(text) +
+  return bad("has elements of type '" + shown(text) +
              "'; '<f2', '<f4', '<f8' and '<u2' (bf16 bit patterns) can be read");
 }
 
@@ -102,7 +103,7 @@ Result<NpyHeader> parse_npy_header(std::string_view text) {
       header.shape = std::move(*shape);
       has_shape = true;
     } else {
-      return bad("has an unknown header key '" + std::string(*key) + "'");
+      return bad("has an unknown header key '" + shown(*key) + "'");
     }
     if (scanner.take(",")) continue;
     if (!scanner.take("}")) return bad("has a malformed header");

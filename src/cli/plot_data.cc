@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "cli/foreign_text.h"
 #include "cli/measure.h"
 
 namespace normjit::cli {
@@ -35,7 +36,7 @@ struct Spot {
 };
 
 std::optional<Spot> spot_of(const Json& one) {
-  const NormSpec spec = parse_spec(one.at("spec").get<std::string>()).value();
+  const NormSpec spec = spec_from(one.at("spec").get<std::string>()).value();
   const NormSpec usual{.columns = spec.columns, .input = spec.input, .affine = Affine::weight_bias};
   if (!(spec == usual) || bytes_moved(spec, one.at("rows")) <= kFewestBytes) return {};
   return Spot{spec.input, static_cast<double>(spec.columns), spec.columns * size_of(spec.input) % 16 != 0};

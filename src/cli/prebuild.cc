@@ -4,6 +4,7 @@
 #include "cli/exit_code.h"
 #include "cli/progress.h"
 #include "cli/table.h"
+#include "normjit/cache/directory.h"
 #include "normjit/plan/arch_list.h"
 #include "normjit/service/report_json.h"
 
@@ -34,6 +35,12 @@ std::string text_of(const PrebuildReport& report, const Options& settings, bool 
   return text;
 }
 
+// Whether the directory takes a file; makes it if it is missing.
+Result<void> try_to_write(const Options& settings) {
+  return Directory(settings.cache_directory, make_posix_file_system(), {}, {.shared = settings.shared_cache})
+      .probe();
+}
+
 ExitCode outcome_of(const PrebuildReport& report, const PrebuildCommand& options, Service& service) {
   if (report.failed > 0) {
     const Environment environment = service.environment();
@@ -59,21 +66,24 @@ int prebuild(const PrebuildCommand& options) {
   const std::vector<NormSpec> specs = wanted_specs(options.manifests, options.specs);
   if (specs.empty())
     return fail(kUsage, "there is nothing to build: name specs or a --manifest that has some");
-  const Options service_settings = service_options(options);
+  Options service_settings = service_options(options);
   const std::string& cache_directory = service_settings.cache_directory;
   const bool dry_run = options.dry_run || options.check;
   // Layers alone will do where nothing is kept.
   if (cache_directory.empty() && (!dry_run || service_settings.layers.empty()))
     return fail(kCacheIo, kNoCacheDirectory);
+  drop_unreadable_layers(service_settings);
   Service service(service_settings);
   const std::vector<DeviceProfile> devices =
       parse_arch_list(options.archs, [&](int ordinal) { return service.device(ordinal); }).value();
+  // Where nothing can be kept nothing is compiled, but all may be there already.
+  const Result<void> writable = dry_run ? Result<void>() : try_to_write(service_settings);
 
   PrebuildReport report;
   {
     Progress progress(isatty(STDERR_FILENO) != 0);
-    PrebuildOptions settings{.jobs = options.jobs, .dry_run = dry_run, .progress = {}};
-    if (!dry_run) {
+    PrebuildOptions settings{.jobs = options.jobs, .dry_run = dry_run || !writable, .progress = {}};
+    if (!settings.dry_run) {
       settings.progress = [&](const KernelReport& kernel, int done, int total) {
         progress.show(kernel, done, total);
       };
@@ -81,6 +91,10 @@ int prebuild(const PrebuildCommand& options) {
     report = service.prebuild(specs, devices, settings).value();
   }
   print(options.json ? json_of(report, cache_directory).text() : text_of(report, service_settings, dry_run));
+  if (!writable && report.missing > 0)
+    return fail(kCacheIo,
+                "nothing was compiled, as the cache could not keep it: " + writable.error().message +
+                    ". Make the directory writable, or name another with --cache-dir");
   return outcome_of(report, options, service);
 }
 

@@ -1,5 +1,6 @@
 #include "cli/commands.h"
 #include "cli/exit_code.h"
+#include "cli/foreign_text.h"
 #include "cli/text_file.h"
 
 namespace normjit::cli {
@@ -16,14 +17,14 @@ Alignment alignment_of_option(int elements) {
 
 int render(const RenderCommand& options) {
   if (options.rows < 0) return fail(kUsage, "--rows must be 0 or more");
-  const NormSpec spec = parse_spec(options.spec).value();
+  const NormSpec spec = spec_from(options.spec).value();
   const Alignment alignment = alignment_of_option(options.alignment);
   Service service(service_options(options));
   const DeviceProfile device = one_device(service, options.arch);
   const RowsRegime regime = options.rows == 0 ? RowsRegime::many : regime_of(options.rows, device);
   const RenderedKernel kernel =
       (options.plan.empty() ? service.render(spec, device, regime, alignment)
-                            : service.render(spec, device, parse_plan(options.plan).value()))
+                            : service.render(spec, device, plan_from(options.plan).value()))
           .value();
   if (options.output.empty()) {
     print(kernel.text);

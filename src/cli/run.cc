@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "cli/executor.h"
 #include "cli/exit_code.h"
+#include "cli/foreign_text.h"
 #include "cli/host_options.h"
 #include "cli/json_reports.h"
 #include "cli/npy.h"
@@ -32,7 +33,7 @@ void check_options(const RunCommand& options, const NormSpec& spec) {
 
 std::optional<Plan> plan_of(const RunCommand& options) {
   if (options.plan.empty()) return {};
-  return parse_plan(options.plan).value();
+  return plan_from(options.plan).value();
 }
 
 std::unique_ptr<Executor> gpu_executor(const RunCommand& options, const Options& settings, int device) {
@@ -169,7 +170,7 @@ std::string option_of(const OperandRow& row) {
 }
 
 int run(const RunCommand& options) {
-  const NormSpec spec = parse_spec(options.spec).value();
+  const NormSpec spec = spec_from(options.spec).value();
   check_options(options, spec);
   const std::optional<int> gpu = parse_device(options.device).value();
   std::optional<NpyFile> x;

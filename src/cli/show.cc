@@ -2,6 +2,7 @@
 
 #include "cli/commands.h"
 #include "cli/exit_code.h"
+#include "cli/foreign_text.h"
 #include "cli/json_reports.h"
 #include "cli/table.h"
 
@@ -85,8 +86,10 @@ std::string text_of(const ShowReport& report) {
 
 int show(const ShowCommand& options) {
   if (options.rows < 0) return fail(kUsage, "--rows must be 0 or more");
-  const NormSpec spec = parse_spec(options.spec).value();
-  Service service(service_options(options));
+  const NormSpec spec = spec_from(options.spec).value();
+  Options settings = service_options(options);
+  drop_unreadable_layers(settings);
+  Service service(settings);
   const ShowReport report = look_up(service, spec, one_device(service, options.arch), options.rows);
   print(options.json ? json_of(report) : text_of(report));
   return kDone;

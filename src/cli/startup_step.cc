@@ -47,7 +47,7 @@ class Machine {
 
 Options settings_of(const StartupStep& step) {
   Options settings = Options::from_environment();
-  settings.cache_directory = step.cache_directory;
+  settings.cache_directory = step.cache_directory.value_or("");
   settings.layers.clear();
   if (!step.layer.empty()) settings.layers.push_back(step.layer);
   settings.log = nullptr;

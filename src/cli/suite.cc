@@ -85,13 +85,17 @@ std::string_view name(Regime regime) noexcept {
   return "narrow";
 }
 
-Result<Regime> parse_regime(std::string_view text) {
+std::string regime_names() {
   std::string names;
-  for (const Regime regime : kRegimes) {
+  for (const Regime regime : kRegimes) names += (names.empty() ? "" : ", ") + std::string(name(regime));
+  return names;
+}
+
+Result<Regime> parse_regime(std::string_view text) {
+  for (const Regime regime : kRegimes)
     if (name(regime) == text) return regime;
-    names += (names.empty() ? "" : ", ") + std::string(name(regime));
-  }
-  return Error{Code::BadArgument, "--regime is '" + std::string(text) + "'; it may be one of " + names};
+  return Error{Code::BadArgument,
+               "--regime is '" + std::string(text) + "'; it may be one of " + regime_names()};
 }
 
 Regime suite_regime(const NormSpec& spec, std::int64_t rows) noexcept {

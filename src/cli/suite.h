@@ -25,6 +25,7 @@ enum class Regime : std::uint8_t {
 inline constexpr Regime kRegimes[] = {Regime::reference, Regime::fused,  Regime::decode,   Regime::few,
                                       Regime::odd,       Regime::longer, Regime::ordinary, Regime::narrow};
 std::string_view name(Regime) noexcept;
+std::string regime_names();                          // "reference, fused, ..."
 Result<Regime> parse_regime(std::string_view text);  // BadArgument
 
 Regime suite_regime(const NormSpec& spec, std::int64_t rows) noexcept;

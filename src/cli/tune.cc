@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "cli/copy_kernel.h"
 #include "cli/exit_code.h"
+#include "cli/foreign_text.h"
 #include "cli/json_reports.h"
 #include "cli/measure.h"
 #include "cli/progress.h"
@@ -185,7 +186,7 @@ int tune(const TuneCommand& options) {
   if (options.repeat < 1) return fail(kUsage, "--repeat must be 1 or more");
   if (options.top < 0) return fail(kUsage, "--top must be 0, which is all, or more");
   std::vector<NormSpec> specs;
-  for (const std::string& text : options.specs) specs.push_back(parse_spec(text).value());
+  for (const std::string& text : options.specs) specs.push_back(spec_from(text).value());
   std::vector<std::int64_t> rows_wanted;
   if (!options.rows.empty()) rows_wanted = parse_rows_list(options.rows);
   const Options settings = service_options(options);

@@ -3,6 +3,7 @@
 
 #include "cli/commands.h"
 #include "cli/exit_code.h"
+#include "cli/foreign_text.h"
 #include "cli/table.h"
 #include "normjit/service/report_json.h"
 
@@ -55,8 +56,10 @@ std::string text_of(const SpecWhyReport& report) {
 
 int why(const WhyCommand& options) {
   if (options.rows < 0) return fail(kUsage, "--rows must be 0 or more");
-  const NormSpec spec = parse_spec(options.spec).value();
-  Service service(service_options(options));
+  const NormSpec spec = spec_from(options.spec).value();
+  Options settings = service_options(options);
+  drop_unreadable_layers(settings);
+  Service service(settings);
   SpecWhyReport report{.spec = spec,
                        .device = one_device(service, options.arch),
                        .rows = options.rows,

@@ -54,6 +54,15 @@ TEST_F(BenchTool, WithoutASeedTheOneDrawnIsPrinted) {
   EXPECT_EQ(again, report);
 }
 
+TEST_F(BenchTool, HelpAndErrorNameTheSameRegimes) {
+  const std::string error = run_tool({"bench", "--suite", "--list", "--regime", "nope"}).err;
+  const std::string before = "it may be one of ";
+  ASSERT_THAT(error, HasSubstr(before));
+  std::string names = error.substr(error.find(before) + before.size());
+  names.pop_back();
+  EXPECT_THAT(run_tool({"bench", "--help"}).out, HasSubstr("Only the cases of one: " + names + "\n"));
+}
+
 TEST_F(BenchTool, ListsOneRegimeAsText) {
   const ToolRun list = run_tool({"bench", "--suite", "--list", "--regime", "decode", "--seed", "5"});
   ASSERT_EQ(list.status, 0) << list.err;

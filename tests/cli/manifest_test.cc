@@ -61,8 +61,58 @@ TEST(Manifest, ErrorsNameFileEntryAndReason) {
               HasSubstr("without \"spec\""));
   EXPECT_THAT(error_of(R"({"specs": []})"), HasSubstr("normjit_manifest"));
   EXPECT_THAT(error_of("{\n  \"normjit_manifest\": 1,\n  \"specs\": [,]\n}"), HasSubstr("line 3"));
-  EXPECT_THAT(error_of("layernorm/cols=64/f32\n"), HasSubstr("JSON"));
-  EXPECT_THAT(error_of("[1, 2]"), HasSubstr("line 1"));
+  EXPECT_THAT(error_of("[1, 2]"), HasSubstr("shapes.json, entry 1: "));
+  EXPECT_THAT(error_of("[\"layernorm/cols=64/f32\",\n"), HasSubstr("is not JSON"));
+}
+
+TEST(Manifest, PlainLines) {
+  EXPECT_EQ(
+      texts(parse_manifest("  layernorm/cols=64/f32 \r\n\n{\"spec\": \"layernorm/cols=4/bf16/w\"}", "m")),
+      kTwo);
+  EXPECT_EQ(texts(parse_manifest("layernorm/cols=64/f32", "m")).size(), 1u);
+  EXPECT_THAT(error_of("layernorm/cols=64/f32\nlayernorm\n"),
+              AllOf(HasSubstr("shapes.json, line 2: 'layernorm' is not a spec"), Not(HasSubstr("JSON"))));
+}
+
+TEST(Manifest, AListAlone) {
+  EXPECT_EQ(
+      texts(parse_manifest("[\"layernorm/cols=64/f32\",\n {\"spec\": \"layernorm/cols=4/bf16/w\"}]", "m")),
+      kTwo);
+  EXPECT_EQ(texts(parse_manifest("[]", "m")).size(), 0u);
+  EXPECT_THAT(error_of(R"(["layernorm/cols=64/f32", "layernorm"])"), HasSubstr("shapes.json, entry 2: "));
+}
+
+TEST(Manifest, AKeyIsGivenOnce) {
+  EXPECT_THAT(error_of(R"({"normjit_manifest": 1, "specs": ["layernorm/cols=1/f32"], "specs": []})"),
+              HasSubstr("\"specs\" is given twice"));
+  EXPECT_THAT(error_of("{\"normjit_manifest\": 1,\n\"specs\": [],\n\"specs\": []}"),
+              HasSubstr("\"specs\" is given twice"));
+  EXPECT_THAT(error_of("\"layernorm/cols=1/f32\"\n"
+                       R"({"spec": "layernorm/cols=1/f32", "spec": "layernorm/cols=2/f32"})"),
+              HasSubstr("shapes.json, line 2: the key \"spec\" is given twice"));
+  const std::string two =
+      R"({"spec": "layernorm/cols=1/f32", "comment": ""}, {"spec": "layernorm/cols=2/f32"})";
+  EXPECT_EQ(texts(parse_manifest("[" + two + "]", "m")).size(), 2u) << "of one object";
+}
+
+TEST(Manifest, DeepNestingIsRefused) {
+  EXPECT_THAT(error_of(std::string(1'000'000, '[')), HasSubstr("nested too deeply"));
+  EXPECT_EQ(
+      texts(parse_manifest(R"([{"spec": "layernorm/cols=1/f32", "comment": {"of": ["a model"]}}])", "m"))
+          .size(),
+      1u);
+}
+
+TEST(Manifest, ForeignTextIsQuotedWithoutControlCharacters) {
+  for (const char* text : {R"(["layernorm/cols=64/f32\u0000\u001b[31m\nred"])", "layernorm/cols=64/\x1b[31m",
+                           R"({"normjit_manifest": 1, "specs": [], "\u001b[31m\n": 1})",
+                           R"([{"spec": "layernorm/cols=1/f32", "\u001b[31m\n": 1}])"})
+    EXPECT_THAT(error_of(text),
+                AllOf(HasSubstr(R"(\x1b[31m)"), Not(HasSubstr("\x1b")), Not(HasSubstr("\n"))));
+  const std::string large(3'000'000, 'a');
+  EXPECT_LT(error_of(large).size(), 1000u);
+  EXPECT_LT(error_of("[\"" + large + "\"]").size(), 1000u);
+  EXPECT_LT(error_of("{\n\"" + large + "\":").size(), 1000u);
 }
 
 TEST(Manifest, ALastLineThatIsCutShortSaysSo) {

@@ -1,6 +1,7 @@
 #include "cli/npy.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstring>
 #include <fstream>
@@ -147,6 +148,21 @@ TEST_F(Npy, MalformedFiles) {
   EXPECT_NE(error_of(path("short.npy")).find("not a .npy"), std::string::npos);
   std::ofstream(path("text.npy")) << "some text file";
   EXPECT_NE(error_of(path("text.npy")).find("not a .npy"), std::string::npos);
+}
+
+TEST_F(Npy, AFifoIsRefusedAndNotWaitedFor) {
+  ASSERT_EQ(mkfifo(path("fifo").c_str(), 0600), 0);
+  EXPECT_NE(error_of(path("fifo")).find("must be a regular file"), std::string::npos);
+  EXPECT_NE(error_of("/dev/zero").find("must be a regular file"), std::string::npos);
+}
+
+TEST_F(Npy, HeadersAreQuotedWithoutControlCharacters) {
+  using namespace std::string_literals;
+  const std::string type =
+      error_of(file("{'descr': '\x1b[31m\0\n', 'fortran_order': False, 'shape': (2,)}"s, "12345678"));
+  EXPECT_NE(type.find(R"('\x1b[31m\x00\n')"), std::string::npos) << type;
+  const std::string key = error_of(file("{'" + std::string(9000, 'k') + "': 1}", "12345678"));
+  EXPECT_LT(key.size(), 500u);
 }
 
 TEST_F(Npy, EveryTruncationIsAnError) {

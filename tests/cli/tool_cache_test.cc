@@ -1,6 +1,7 @@
 // The commands that look after the cache, of the real tool on caches whose machine code is make-believe.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <chrono>
 #include <filesystem>
@@ -554,14 +555,71 @@ TEST_F(ToolCache, ImportRefusesWhatIsDamaged) {
   EXPECT_THAT(run({"import", layer()}).out, StartsWith("left out: "));
 }
 
-TEST_F(ToolCache, ImportWithoutSourceOrTargetExitsWith4) {
-  EXPECT_EQ(run({"import", directory_ / "absent.njp"}).status, 4);
+TEST_F(ToolCache, ImportOfWhatIsNoSourceExitsWith2) {
+  fill(layer(), {kSmall});
+  ASSERT_EQ(run_tool({"export", pack(), "--cache-dir", layer()}).status, 0);
+  const std::string bytes = contents(pack());
+  const std::string cut = directory_ / "cut.njp", open = directory_ / "open.njp",
+                    folder = directory_ / "folder.njp";
+  std::ofstream(cut, std::ios::binary) << bytes.substr(0, bytes.size() - 1);
+  fs::copy_file(pack(), open);
+  fs::permissions(open, fs::perms(0666));
+  fs::create_directory(folder);
+  for (const std::string& source : {directory_ / "absent.njp", directory_ / "absent", cut, open, folder}) {
+    const ToolRun run = this->run({"import", pack(), source});
+    EXPECT_EQ(run.status, 2) << source;
+    EXPECT_THAT(run.err, HasSubstr(source));
+    EXPECT_FALSE(fs::exists(cache())) << "nothing is copied";
+  }
+  EXPECT_THAT(run_tool({"import", "--help"}).out, HasSubstr("2 if a source cannot be read"));
+  EXPECT_EQ(run({"import", pack()}).status, 0);
+}
+
+TEST_F(ToolCache, ImportWithoutTargetExitsWith4) {
   fill(layer(), {kSmall});
   std::ofstream(directory_ / "file") << "no directory";
   EXPECT_EQ(run_tool({"import", layer(), "--cache-dir", directory_ / "file/cache"}).status, 4);
 }
 
 // --- the other commands and layers
+
+TEST_F(ToolCache, LayersThatCannotBeReadAreNamed) {
+  fill(cache(), {kSmall});
+  ASSERT_EQ(run({"export", pack()}).status, 0);
+  const std::string bytes = contents(pack());
+  const std::string cut = directory_ / "cut.njp", fifo = directory_ / "fifo.njp",
+                    absent = directory_ / "absent.njp";
+  std::ofstream(cut, std::ios::binary) << bytes.substr(0, bytes.size() - 1);
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  fs::create_directory(layer());
+  const std::vector<std::string> bad = {cut, fifo, absent, directory_ / "absent"};
+  std::string layers = layer() + ":" + pack();
+  for (const std::string& path : bad) layers += ":" + path;
+  const std::vector<std::string> environment = {"NORMJIT_LAYERS=" + layers};
+  const auto warnings = [&](const ToolRun& run) {
+    for (const std::string& path : bad) EXPECT_THAT(run.err, HasSubstr(path));
+    return std::count(run.err.begin(), run.err.end(), '\n');
+  };
+  for (const std::vector<std::string>& command :
+       std::vector<std::vector<std::string>>{{"prebuild", kSmall, "--arch", "sm_90", "--check"},
+                                             {"why", kSmall, "--arch", "sm_90"},
+                                             {"show", kSmall, "--arch", "sm_90"},
+                                             {"list", "--layers"}}) {
+    const ToolRun run = this->run(command, environment);
+    EXPECT_EQ(run.status, command[0] == "list" ? 1 : 0) << command[0] << run.err;
+    EXPECT_EQ(warnings(run), std::ssize(bad)) << command[0] << "\n" << run.err;
+  }
+  EXPECT_THAT(run({"list"}, environment).err, IsEmpty()) << "without --layers they do not matter";
+  EXPECT_THAT(run({"prebuild", kSmall, "--arch", "sm_90"}, {"NORMJIT_LAYERS=" + pack()}).err,
+              Not(HasSubstr("warning")));
+}
+
+TEST_F(ToolCache, AFullCacheNeedsNoWritableDirectory) {
+  fill(layer(), {kSmall});
+  const ToolRun run =
+      run_tool({"prebuild", kSmall, "--arch", "sm_90", "--cache-dir", "/dev/null"}, only(layer()));
+  EXPECT_EQ(run.status, 0) << run.err;
+}
 
 TEST_F(ToolCache, ALayerIsEnoughForPrebuild) {
   fill(layer(), {kLarge});

@@ -1,9 +1,13 @@
 // Exit codes and messages of the real tool, where neither a compiler nor a GPU is needed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "normjit/plan.h"
@@ -102,6 +106,131 @@ TEST_F(Tool, UsageErrorsExitWith2) {
     EXPECT_THAT(run.out, IsEmpty()) << testing::PrintToString(arguments);
     EXPECT_FALSE(run.err.empty()) << testing::PrintToString(arguments);
   }
+}
+
+TEST_F(Tool, StandardOutputThatIsFullExitsWith4) {
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{"list", "--cache-dir", cache()},
+                                             {"render", kSpec, "--arch", "sm_90"},
+                                             {"prebuild", kSpec, "--arch", "sm_90", "--check", "--json"},
+                                             {"bench", "--suite", "--list"},
+                                             {"--help"},
+                                             {"--version"}}) {
+    const ToolRun run = run_tool(arguments, {}, "/dev/full");
+    EXPECT_EQ(run.status, 4) << arguments[0];
+    EXPECT_THAT(run.err, testing::EndsWith("standard output cannot be written: No space left on device\n"));
+    EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
+  }
+}
+
+TEST_F(Tool, ForeignTextIsEscapedAndShort) {
+  const std::string spec = file("bad.json", R"(["layernorm/cols=64/f32\u0000\u001b[31m\nred"])");
+  const ToolRun manifest = run({"prebuild", "--manifest", spec, "--arch", "sm_90"});
+  EXPECT_EQ(manifest.status, 2);
+  EXPECT_THAT(manifest.err, HasSubstr(R"('layernorm/cols=64/f32\x00\x1b[31m\nred' is not a spec)"));
+  const std::string foreign = "\x1b[31m\n" + std::string(100'000, 'a');
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{"show", "layernorm/cols=64/f32" + foreign},
+                                             {"show", kSpec, "--arch", foreign},
+                                             {"render", kSpec, "--arch", "sm_90", "--plan", foreign},
+                                             {"run", kSpec, "--rows", "1", "--device", foreign},
+                                             {"list", "--" + foreign}}) {
+    const ToolRun run = run_tool(arguments);
+    EXPECT_EQ(run.status, 2) << arguments[0];
+    EXPECT_LT(run.err.size(), 5000u);
+    EXPECT_THAT(run.err, testing::Not(HasSubstr("\x1b")));
+    EXPECT_THAT(run.err, HasSubstr(R"(\x1b[31m\naaaa)"));
+    const bool usage = arguments[0] == "list";  // a second line says where the help is
+    EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), usage ? 2 : 1) << run.err.substr(0, 300);
+  }
+}
+
+TEST_F(Tool, ManifestsWithoutEndAreRefused) {
+  const ToolRun run = this->run({"prebuild", "--manifest", "/dev/zero", "--arch", "sm_90"});
+  EXPECT_EQ(run.status, 2);
+  EXPECT_THAT(run.err, HasSubstr("/dev/zero has more than 64 MiB"));
+}
+
+TEST_F(Tool, TooLittleMemoryIsSaid) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer needs more address space than this test leaves";
+#endif
+  const std::string large = file("large.json", ""), err = directory_ / "err";
+  std::filesystem::resize_file(large, std::size_t{60} << 20);
+  const std::string command = "ulimit -v 100000; '" NORMJIT_TOOL "' prebuild --arch sm_90 --manifest '" +
+                              large + "' 2> '" + err + "'";
+  const int status = std::system(command.c_str());
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+  std::ifstream in(err);
+  EXPECT_THAT(std::string(std::istreambuf_iterator<char>(in), {}),
+              StartsWith("normjit: there is not enough memory for this; "));
+}
+
+TEST_F(Tool, AFifoIsNoInput) {
+  const std::string fifo = directory_ / "fifo";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  const ToolRun run = this->run({"run", kSpec, "--x", fifo, "--device", "host"});
+  EXPECT_EQ(run.status, 2);
+  EXPECT_THAT(run.err, HasSubstr(fifo + ": must be a regular file"));
+}
+
+TEST_F(Tool, DoctorNamesATemplateDirectory) {
+  const auto doctor = [&](const std::string& templates) {
+    return run_tool({"doctor", "--cache-dir", cache()}, {"NORMJIT_TEMPLATE_DIR=" + templates});
+  };
+  const ToolRun none = doctor(directory_.path());
+  EXPECT_EQ(none.status, 1);
+  EXPECT_THAT(none.out, HasSubstr("\ntemplates  " + directory_.path() + "\n"));
+  EXPECT_THAT(none.out, HasSubstr("NORMJIT_TEMPLATE_DIR is set: every kernel is made of these"));
+  EXPECT_THAT(none.err, HasSubstr("prebuild cannot work here: cannot read template"));
+
+  const std::string copy = directory_ / "templates";
+  std::filesystem::copy(NORMJIT_SOURCE_DIR "/templates", copy, std::filesystem::copy_options::recursive);
+  EXPECT_EQ(doctor(copy).status, doctor("").status);
+  EXPECT_THAT(doctor(copy).out, HasSubstr("\ntemplates  " + copy + "\n"));
+  EXPECT_THAT(doctor("").out, testing::Not(HasSubstr("templates")));
+  const Json report = Json::parse(
+      run_tool({"doctor", "--json", "--cache-dir", cache()}, {"NORMJIT_TEMPLATE_DIR=" + copy}).out);
+  EXPECT_EQ(report.at("templates"), Json({{"directory", copy}, {"error", ""}}));
+
+  std::ofstream(copy + "/plan_math.cuh", std::ios::app) << "// changed\n";
+  EXPECT_EQ(doctor(copy).status, 1);
+  EXPECT_THAT(doctor(copy).err, HasSubstr("plan_math.cuh differs"));
+  std::filesystem::remove_all(copy);
+  std::filesystem::copy(NORMJIT_SOURCE_DIR "/templates", copy, std::filesystem::copy_options::recursive);
+  std::filesystem::remove(copy + "/schedule/split_row.cu");
+  EXPECT_THAT(doctor(copy).err, HasSubstr("split_row.cu")) << "also one that only long rows need";
+}
+
+TEST_F(Tool, AnEmptyCacheDirectoryIsNone) {
+  const std::vector<std::string> elsewhere = {"NORMJIT_CACHE_DIR=" + cache()};
+  const ToolRun list = run_tool({"list", "--cache-dir", ""}, elsewhere);
+  EXPECT_EQ(list.status, 4);
+  EXPECT_THAT(list.err, HasSubstr("there is no cache directory"));
+  EXPECT_EQ(run_tool({"show", kSpec, "--arch", "sm_90", "--cache-dir", ""}, elsewhere).status, 0);
+  EXPECT_EQ(run_tool({"list"}, {"NORMJIT_CACHE_DIR=", "XDG_CACHE_HOME=", "HOME=" + cache()}).status, 0)
+      << "an empty variable is unset";
+  EXPECT_THAT(run_tool({"list", "--help"}).out, HasSubstr("'' for none"));
+}
+
+TEST_F(Tool, ADirectoryThatTakesNothingStopsAPrebuildFirst) {
+  for (const std::string& place : {std::string("/dev/null"), file("file", ""), file("f", "") + "/cache"}) {
+    const ToolRun run =
+        run_tool({"prebuild", kSpec, "--arch", "sm_90", "--json", "--cache-dir", place},
+                 {"NORMJIT_NVRTC_PATH=" + (directory_ / "libnvrtc.so")});  // compiling would fail
+    EXPECT_EQ(run.status, 4) << run.err;
+    EXPECT_THAT(run.err, HasSubstr("nothing was compiled"));
+    const Json report = Json::parse(run.out);
+    EXPECT_EQ(report.at("missing"), report.at("requested"));
+    EXPECT_EQ(report.at("failed"), 0);
+  }
+}
+
+TEST_F(Tool, PlainListsOfSpecsAreManifests) {
+  const std::string path = file("list.txt", "layernorm/cols=64/f32\nlayernorm/cols=128/f32\n");
+  const ToolRun prebuild = run({"prebuild", "--manifest", path, "--arch", "sm_90", "--dry-run"});
+  EXPECT_EQ(prebuild.status, 0) << prebuild.err;
+  EXPECT_THAT(prebuild.out, HasSubstr("layernorm/cols=128/f32"));
 }
 
 TEST_F(Tool, ZeroKernelsAreAnError) {

@@ -28,7 +28,8 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 
 }  // namespace
 
-ToolRun run_tool(const std::vector<std::string>& arguments, const std::vector<std::string>& environment) {
+ToolRun run_tool(const std::vector<std::string>& arguments, const std::vector<std::string>& environment,
+                 const std::string& out) {
   std::vector<std::string> command = {NORMJIT_TOOL};
   command.insert(command.end(), arguments.begin(), arguments.end());
   std::vector<std::string> variables = environment;
@@ -40,8 +41,8 @@ ToolRun run_tool(const std::vector<std::string>& arguments, const std::vector<st
   posix_spawn_file_actions_t files;
   posix_spawn_file_actions_init(&files);
   posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, (directory / "out").c_str(), O_WRONLY | O_CREAT,
-                                   0600);
+  posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, (out.empty() ? directory / "out" : out).c_str(),
+                                   O_WRONLY | O_CREAT, 0600);
   posix_spawn_file_actions_addopen(&files, STDERR_FILENO, (directory / "err").c_str(), O_WRONLY | O_CREAT,
                                    0600);
   pid_t child = 0;

@@ -12,7 +12,8 @@ struct ToolRun {
 };
 
 // Runs the tool with these arguments. Its environment is this process's without NORMJIT_*, plus `environment`
-// ("NAME=value").
-ToolRun run_tool(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {});
+// ("NAME=value"). With `out`, its standard output is this file or device, and ToolRun::out is empty.
+ToolRun run_tool(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {},
+                 const std::string& out = {});
 
 }  // namespace normjit
