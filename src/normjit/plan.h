@@ -114,7 +114,7 @@ NORMJIT_API std::vector<Plan> plans(const NormSpec& spec, const DeviceProfile& d
 // Ok, or IllegalPlan with the first limit that the plan breaks.
 NORMJIT_API Result<void> check(const Plan& plan, const NormSpec& spec, const DeviceProfile& device);
 
-// What the launch needs to know of a plan.
+// What the launch needs to know of a plan. The plan must be one that check() accepts.
 
 // Rows that a block works on at once: of warp_rows and staged_rows many, else 1.
 NORMJIT_API std::int64_t rows_per_block(const Plan& plan) noexcept;

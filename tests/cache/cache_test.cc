@@ -297,6 +297,16 @@ TEST_F(CacheTest, AnEntryIsNoLink) {
   EXPECT_TRUE(fs::is_symlink(path_of(first_, "a")));
 }
 
+// Its entries cannot be opened for the same error as an entry that is a link.
+TEST_F(CacheTest, ADirectoryBehindALoopOfLinksIsNotAnEntryThatIsALink) {
+  fs::create_directory_symlink(directory_, directory_);
+  Cache cache = open();
+  EXPECT_FALSE(cache.find("a").has_value());
+  EXPECT_FALSE(cache.store(entry_of("a")));
+  EXPECT_THAT(warnings_, ::testing::Not(::testing::Contains(HasSubstr("is a symbolic link"))));
+  EXPECT_THAT(warnings_, ::testing::Contains(HasSubstr("Too many levels of symbolic links")));
+}
+
 // The directory has what is of no use and cannot be moved: what was made is in memory alone, and known to be.
 TEST_F(CacheTest, WhatStandsInTheWayIsNotTakenForTheEntry) {
   put(directory_, entry_of("a", "untrusted"));

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "cli/element.h"
@@ -52,6 +53,31 @@ TEST(RandomData, IsTheSameEverywhere) {
   EXPECT_DOUBLE_EQ(values[0], 1.0884782792621492);
   EXPECT_DOUBLE_EQ(values[1], -0.88180351554161973);
   EXPECT_DOUBLE_EQ(values[2], 1.6818885695200838);
+}
+
+// A slope moves the second half of a row by half of the trend, a step its last eighth by all of it.
+TEST(RandomData, ATrendIsInHalfOfTheRows) {
+  constexpr int kRows = 400, kColumns = 1600;
+  Matrix matrix(DType::f64, kRows, kColumns, kColumns + 3);
+  fill_random(matrix, 5, {.stream = 1, .mean = 7, .deviation = 0.5, .trend = 4});
+  int plain = 0, slopes = 0, steps = 0;
+  for (int row = 0; row < kRows; ++row) {
+    std::vector<double> values(kColumns);
+    load(DType::f64, matrix.row(row), 0, kColumns, values.data());
+    const auto mean = [&](int begin, int end) {
+      return std::accumulate(values.begin() + begin, values.begin() + end, 0.0) / (end - begin);
+    };
+    const double first = mean(0, kColumns / 8) - 7, before = mean(kColumns * 3 / 4, kColumns * 7 / 8) - 7,
+                 last = mean(kColumns * 7 / 8, kColumns) - 7;
+    EXPECT_NEAR(first, 0.06, 0.25);
+    plain += std::fabs(before) < 0.25 && std::fabs(last) < 0.25;
+    steps += std::fabs(before) < 0.25 && std::fabs(last - 2) < 0.25;
+    slopes += std::fabs(before - 1.625) < 0.25 && std::fabs(last - 1.875) < 0.25;
+  }
+  EXPECT_EQ(plain + slopes + steps, kRows);
+  EXPECT_NEAR(plain, kRows / 2, 40);
+  EXPECT_NEAR(slopes, kRows / 4, 40);
+  EXPECT_NEAR(steps, kRows / 4, 40);
 }
 
 TEST(RandomData, DependsOnSeedStreamAndPosition) {

@@ -277,5 +277,55 @@ TEST_F(RunOnHostWithoutABarrier, UncheckedResultsMustNotDependOnTheSchedule) {
   EXPECT_THAT(faulty.err, HasSubstr("--schedule 0,1"));
 }
 
+// Faults in the templates that show only between blocks, between launches, or in rows whose parts differ.
+struct PlantedFault {
+  const char *name, *file, *from, *to;
+  std::vector<std::string> launch;
+  const char* message;
+};
+// Three chunks a row, the last of them shorter.
+const std::vector<std::string> kSplitRow = {"layernorm/cols=1200/f32/wb", "--rows", "9", "--plan",
+                                            "split_row threads=64 threads_per_row=64 vector=4 per_thread=2"};
+std::vector<std::string> split_row(const std::vector<std::string>& more) {
+  std::vector<std::string> all = kSplitRow;
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+class RunOnHostWithAFault : public RunOnHost, public testing::WithParamInterface<PlantedFault> {};
+
+TEST_P(RunOnHostWithAFault, IsFound) {
+  const PlantedFault& fault = GetParam();
+  EXPECT_EQ(run(fault.launch).status, 0) << "the templates that are built in are right";
+  const std::string templates = directory_ / "templates", file = templates + "/schedule/" + fault.file;
+  std::filesystem::copy(NORMJIT_SOURCE_DIR "/templates", templates, std::filesystem::copy_options::recursive);
+  std::string text = contents(file);
+  const std::size_t at = text.find(fault.from);
+  ASSERT_NE(at, std::string::npos);
+  std::ofstream(file) << text.replace(at, std::string_view(fault.from).size(), fault.to);
+  const ToolRun faulty = run(fault.launch, {"NORMJIT_TEMPLATE_DIR=" + templates});
+  EXPECT_EQ(faulty.status, 1);
+  EXPECT_THAT(faulty.err, HasSubstr(fault.message));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Table, RunOnHostWithAFault,
+    testing::Values(
+        PlantedFault{"StatisticsAreReleasedBeforeTheyAreWritten", "split_row.cu",
+                     "w.known[slot].statistics = statistics;\n    hw::arrive(&w.ring[slot].ready);",
+                     "hw::arrive(&w.ring[slot].ready);\n    w.known[slot].statistics = statistics;",
+                     split_row({"--schedule", "0,1,2"}), "race: "},
+        PlantedFault{"TheWorkspaceIsNotReadyForTheNextLaunch", "split_row.cu", "w.ring[i] = {};",
+                     "w.ring[i].applied = {};", kSplitRow, "--schedule 0,0"},
+        PlantedFault{"TheLastChunkCountsAsAFullOne", "split_row.cu", "widened(columns_of_chunk(i), base)",
+                     "widened(kSpan, base)", split_row({"--check"}), "the result differs from the reference"},
+        PlantedFault{"ALaunchDoesNotWaitForTheOneBefore",
+                     "warp_rows.cu",
+                     "    hw::wait_for_previous_launch();\n",
+                     "",
+                     {"layernorm/cols=64/f32/wb", "--rows", "9"},
+                     "before wait_for_previous_launch()"}),
+    [](const auto& tested) { return std::string(tested.param.name); });
+
 }  // namespace
 }  // namespace normjit

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 namespace normjit {
 namespace {
 
@@ -50,6 +52,14 @@ ptxas info    : Used 64 registers, 16 bytes smem
             (PtxasFacts{.registers = 32, .spill_bytes = 20, .shared_bytes = 0}));
   EXPECT_EQ(parse_ptxas_log(log, "second"),
             (PtxasFacts{.registers = 64, .spill_bytes = 308, .shared_bytes = 16}));
+}
+
+TEST(PtxasLog, HugeNumbersDoNotOverflow) {
+  const auto facts = parse_ptxas_log(
+      "ptxas info    : Compiling entry function 'k' for 'sm_90'\n"
+      "    0 bytes stack frame, 1833120777 bytes spill stores, 1833120777 bytes spill loads\n",
+      "k");
+  EXPECT_EQ(facts.spill_bytes, std::numeric_limits<int>::max());
 }
 
 }  // namespace

@@ -116,6 +116,8 @@ TEST(ParsePlan, NamesTheWordThatItDoesNotKnow) {
       {"warp_rows exchange=1", "'exchange=1'"},
       {"warp_rows unaligned=2", "'unaligned=2'"},
       {"warp_rows unaligned=yes", "'unaligned=yes'"},
+      {"warp_rows vector=0", "'vector=0'"},
+      {"persistent_row stages=-1", "'stages=-1'"},
   };
   for (const auto& [text, word] : wrong) {
     const auto refused = parse_plan(text);

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <set>
 #include <thread>
+#include <tuple>
 
 #include "simt/launch.h"
 #include "simt/schedule.h"
@@ -333,6 +334,21 @@ class Executor : public ::testing::Test {
   static inline std::map<std::pair<std::string, Checks>, HostKernel> compiled_;
 };
 
+TEST(Schedules, TheFirstOnesRunSeveralBlocksInBothOrders) {
+  EXPECT_EQ(schedule_of(0).resident_blocks, 1);
+  for (std::uint64_t seed = 1; seed < 4; ++seed)
+    EXPECT_EQ(schedule_of(seed).resident_blocks, static_cast<int>(seed) + 1);
+  EXPECT_NE(schedule_of(1).order, schedule_of(2).order);
+  EXPECT_NE(schedule_of(1).backwards, schedule_of(2).backwards);
+  // Every kind comes: two orders, two directions, one to four blocks.
+  std::set<std::tuple<Schedule::Order, bool, int>> kinds;
+  for (std::uint64_t seed = 1; seed < 200; ++seed) {
+    const Schedule schedule = schedule_of(seed);
+    kinds.emplace(schedule.order, schedule.backwards, schedule.resident_blocks);
+  }
+  EXPECT_EQ(kinds.size(), 2U * 2 * 4);
+}
+
 TEST_F(Executor, RunsAKernelUnderEverySchedule) {
   for (std::uint64_t seed = 0; seed < 16; ++seed)
     for (const Checks checks : {Checks::memory, Checks::none}) {
@@ -452,7 +468,7 @@ TEST_F(Executor, ATimeLimitEndsTheRest) {
 
 TEST_F(Executor, FollowsOrderFromBlockToBlock) {
   const Options options{.blocks = 2};
-  for (const std::uint64_t seed : {0, 1, 4, 5, 8, 9}) {  // block 0 begins no later than block 1
+  for (const std::uint64_t seed : {0, 1, 4, 5, 10, 11}) {  // block 0 begins no later than block 1
     const Outcome wrong = run("hands_over", 1, seed, options);
     ASSERT_TRUE(wrong.diagnosis) << to_text(schedule_of(seed));
     EXPECT_EQ(wrong.diagnosis->fault, Fault::race);
@@ -466,7 +482,7 @@ TEST_F(Executor, FollowsOrderFromBlockToBlock) {
 }
 
 TEST_F(Executor, BlocksThatDoNotFitWaitForTheirTurn) {
-  constexpr std::uint64_t kBackwardsOneAtATime = 2;
+  constexpr std::uint64_t kBackwardsOneAtATime = 8;
   const Outcome outcome = run("hands_over", 0, kBackwardsOneAtATime, {.blocks = 2});
   ASSERT_TRUE(outcome.diagnosis);
   EXPECT_EQ(outcome.diagnosis->fault, Fault::deadlock)

@@ -29,8 +29,8 @@ Result<Arch> Arch::parse(std::string_view text) {
   return Error{
       Code::UnknownArch,
       concat({"'", text,
-              "' is not the name of an architecture. Write sm_, the compute capability without its point, ",
-              "and the suffix a or f if there is one: sm_80, sm_90, sm_90a, sm_120f."})};
+              "' is not the name of an architecture. Write sm_ and the compute capability without its point: "
+              "sm_80, sm_90, sm_120."})};
 }
 
 }  // namespace normjit

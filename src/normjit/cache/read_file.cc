@@ -44,10 +44,12 @@ OpenFile::OpenFile(FileSystem& files, const std::string& path, bool shared, Link
     : files_(&files), path_(path) {
   const int flags = O_RDONLY | O_NONBLOCK | O_CLOEXEC | (links == Links::refuse ? O_NOFOLLOW : 0);
   file_ = uninterrupted([&] { return files.open(path.c_str(), flags, 0); });
-  if (file_ < 0 && errno == ELOOP && links == Links::refuse)
+  const int error = errno;
+  // ELOOP is also the answer for a directory that is reached through a loop of links.
+  if (file_ < 0 && error == ELOOP && links == Links::refuse && files.lstat(path.c_str(), &facts_) == 0)
     refuse(Kind::damaged, path + " is a symbolic link");
   else if (file_ < 0)
-    refuse(errno == ENOENT ? Kind::absent : Kind::unreadable, io_error("open", path, errno).message);
+    refuse(error == ENOENT ? Kind::absent : Kind::unreadable, io_error("open", path, error).message);
   else if (files.fstat(file_, &facts_) < 0)
     refuse(Kind::unreadable, io_error("stat", path, errno).message);
   else if (!S_ISREG(facts_.st_mode))

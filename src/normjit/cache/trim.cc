@@ -90,8 +90,11 @@ Result<Trimmed> trim(FileSystem& files, const std::string& directory, const Trim
     if (!is_entry && !is_damaged && !is_unfinished) continue;
     const std::string path = path_to(directory, name, "");
     struct stat facts = {};
-    if (files.lstat(path.c_str(), &facts) < 0 || S_ISDIR(facts.st_mode))
-      continue;  // removed meanwhile, or not the cache's
+    if (files.lstat(path.c_str(), &facts) < 0) continue;  // removed meanwhile
+    if (S_ISDIR(facts.st_mode)) {                         // not the cache's, and left for its owner to remove
+      done.refused += is_entry && limits.max_bytes == 0;
+      continue;
+    }
     if (is_unfinished) {
       if (present && is_stale(facts.st_mtime, *present, limits.stale_seconds))
         remove(path, facts.st_size, done.temporaries);

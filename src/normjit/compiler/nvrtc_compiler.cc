@@ -1,5 +1,8 @@
 #include "normjit/compiler/nvrtc_compiler.h"
 
+#include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <mutex>
 #include <optional>
 
@@ -188,8 +191,10 @@ PtxasFacts parse_ptxas_log(std::string_view log, std::string_view kernel) {
     if (!ours) continue;
     const auto stores = number_before(line, " bytes spill stores");
     const auto loads = number_before(line, " bytes spill loads");
-    if (stores && loads)
-      facts.spill_bytes = (facts.spill_bytes < 0 ? 0 : facts.spill_bytes) + *stores + *loads;
+    if (stores && loads) {
+      const std::int64_t all = std::int64_t{std::max(facts.spill_bytes, 0)} + *stores + *loads;
+      facts.spill_bytes = static_cast<int>(std::min<std::int64_t>(all, std::numeric_limits<int>::max()));
+    }
     if (const auto registers = number_before(line, " registers")) {
       facts.registers = *registers;
       facts.shared_bytes = number_before(line, " bytes smem").value_or(0);  // absent: the kernel has none

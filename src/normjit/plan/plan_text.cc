@@ -77,8 +77,9 @@ std::string to_text(const Plan& plan) {
 
 Result<Plan> parse_plan(std::string_view text) {
   const auto bad = [&](std::string_view what) {
-    return Error{Code::BadArgument, concat({"'", text, "' is not a plan: '", what,
-                                            "' is unknown. A plan reads like '", to_text(Plan{}), "'"})};
+    return Error{Code::BadArgument,
+                 concat({"'", text, "' is not a plan: '", what,
+                         "' is unknown or too small. A plan reads like '", to_text(Plan{}), "'"})};
   };
   Plan plan;
   const std::vector<std::string_view> words = split(text, ' ');
@@ -100,7 +101,8 @@ Result<Plan> parse_plan(std::string_view text) {
     }
     const auto field =
         std::find_if(std::begin(kFields), std::end(kFields), [&](const Field& f) { return f.name == key; });
-    if (field == std::end(kFields)) return bad(word);
+    // Only stages may be 0: the arithmetic of a plan divides by the others.
+    if (field == std::end(kFields) || *parsed < (field->value == &Plan::stages ? 0 : 1)) return bad(word);
     plan.*field->value = *parsed;
   }
   return plan;
