@@ -155,6 +155,38 @@ TEST_F(KeyLockTest, AStoppedHolderCostsABoundedWaitAndNothingElse) {
   EXPECT_EQ(cache.lock("a").state(), State::held);
 }
 
+// On a busy machine a compile takes longer than the patience, and its waiters must not all compile, too.
+TEST_F(KeyLockTest, AHolderThatRunsIsWaitedForLonger) {
+  const pid_t holder = start_holder();
+  std::thread other([&] {
+    std::this_thread::sleep_for(milliseconds(400));
+    end(holder);
+  });
+  const KeyLock alone = lock("a", milliseconds(50));
+  EXPECT_EQ(alone.state(), State::held);
+  EXPECT_GE(alone.waited(), milliseconds(200));
+  other.join();
+}
+
+TEST_F(KeyLockTest, AHolderThatNeverEndsIsGivenUp) {
+  const pid_t holder = start_holder();
+  const KeyLock alone = lock("a", milliseconds(5));
+  EXPECT_EQ(alone.state(), State::busy);
+  EXPECT_GE(alone.waited(), milliseconds(5 * KeyLock::kSlowFactor - 20));
+  end(holder);
+}
+
+// A process of another PID namespace, or of version 0.1, locks one byte: it cannot be asked how it is.
+TEST_F(KeyLockTest, AHolderThatIsNotKnownIsWaitedForOnlyAsLongAsThePatience) {
+  const auto id = lock("a");
+  ASSERT_EQ(id.state(), State::held);
+  files_->fail_always(Kind::lock, EAGAIN);  // of the waiter: it cannot ask
+  const auto start = Clock::now();
+  EXPECT_EQ(lock("a", milliseconds(20)).state(), State::busy);
+  EXPECT_LT(Clock::now() - start, milliseconds(20 * KeyLock::kSlowFactor));
+  files_->heal();
+}
+
 TEST_F(KeyLockTest, AForkedChildDoesNotKeepIt) {
   auto held = std::make_unique<KeyLock>(lock("a"));
   std::fflush(nullptr);

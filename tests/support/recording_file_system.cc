@@ -210,8 +210,8 @@ int RecordingFileSystem::lstat(const char* path, struct stat* facts) {
   return make(Kind::lstat, path, [&] { return real_->lstat(path, facts); });
 }
 
-int RecordingFileSystem::lock(int file, struct flock* range) {
-  return make(Kind::lock, name_of(file), [&] { return real_->lock(file, range); });
+int RecordingFileSystem::lock(int file, int command, struct flock* range) {
+  return make(Kind::lock, name_of(file), [&] { return real_->lock(file, command, range); });
 }
 
 int RecordingFileSystem::fsync(int file) {

@@ -88,7 +88,7 @@ class RecordingFileSystem final : public FileSystem {
   int fstat(int file, struct stat* facts) override;
   int lstat(const char* path, struct stat* facts) override;
   int fsync(int file) override;
-  int lock(int file, struct flock* range) override;
+  int lock(int file, int command, struct flock* range) override;
   int close(int file) override;
   int link(const char* from, const char* to) override;
   int rename(const char* from, const char* to) override;

@@ -91,7 +91,7 @@ KeyLock Cache::lock(const std::string& identity) {
   }
   if (lock.state() == KeyLock::State::busy) {
     warn_(Trouble::stalled, "another process has locked the entry " + entry_id(identity) + " for " +
-                                std::to_string(settings_.patience.count()) +
+                                std::to_string(lock.waited().count() / 1'000'000) +
                                 " ms: it is stopped, or the machine is very busy; going on without the lock");
   }
   return lock;

@@ -54,7 +54,8 @@ class Cache {
     bool shared = false;                   // trust files that other users own or can write
     // A pack that is part of the program: searched last, never copied or listed; empty: none.
     std::string_view embedded = {};
-    // How long to wait for another process that holds the lock of the same key.
+    // How long to wait for another process that holds the lock of the same key; KeyLock::kSlowFactor times as
+    // long for one that runs.
     std::chrono::milliseconds patience{2000};
   };
   // `warn` is called once per kind of trouble.

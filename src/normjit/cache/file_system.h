@@ -23,8 +23,8 @@ class FileSystem {
   virtual int fstat(int file, struct stat* facts) = 0;
   virtual int lstat(const char* path, struct stat* facts) = 0;
   virtual int fsync(int file) = 0;
-  // With F_OFD_SETLK only.
-  virtual int lock(int file, struct flock* range) = 0;
+  // fcntl(): F_OFD_SETLK or F_OFD_GETLK.
+  virtual int lock(int file, int command, struct flock* range) = 0;
   virtual int close(int file) = 0;
   virtual int link(const char* from, const char* to) = 0;
   virtual int rename(const char* from, const char* to) = 0;

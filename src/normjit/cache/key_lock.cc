@@ -1,8 +1,12 @@
 #include "normjit/cache/key_lock.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -30,6 +34,18 @@ int open_lock_file(FileSystem& files, const std::string& directory, bool shared)
   return uninterrupted(open);
 }
 
+// A process as the length of a lock: the PID in 22 bits, which is the kernel's bound, above them 16 bits of
+// its PID namespace. Two keys whose ranges overlap would wait for each other; of 2^62 bytes that is as rare
+// as keys of the same byte.
+constexpr int kPidBits = 22, kNamespaceBits = 16;
+
+long long this_process() {
+  struct stat facts = {};
+  if (::stat("/proc/self/ns/pid", &facts) != 0) return 0;  // not known
+  const auto space = static_cast<long long>(facts.st_ino) & ((1LL << kNamespaceBits) - 1);
+  return space << kPidBits | (::getpid() & ((1LL << kPidBits) - 1));
+}
+
 }  // namespace
 
 KeyLock KeyLock::of_id(FileSystem& files, const std::string& directory, std::string_view id, bool shared,
@@ -47,17 +63,22 @@ KeyLock::KeyLock(FileSystem& files, const std::string& directory, bool shared, l
                  milliseconds patience)
     : files_(&files), file_(open_lock_file(files, directory, shared)), byte_(byte) {
   if (file_ < 0) return;
+  if (byte_ != kTrimmer) length_ += this_process();
   // Polls, because a blocking lock has no time limit.
-  const Clock::time_point begin = Clock::now(), give_up = begin + patience;
+  const Clock::time_point begin = Clock::now(), latest = begin + kSlowFactor * patience;
+  Clock::time_point give_up = begin + patience;
   for (milliseconds sleep{1};; sleep = std::min(2 * sleep, kLongestSleep)) {
     if (set(F_WRLCK)) {
       state_ = State::held;
       return;
     }
     if (errno != EAGAIN && errno != EACCES) return;
-    if (Clock::now() >= give_up) {
-      state_ = State::busy;
-      return;
+    if (const auto now = Clock::now(); now >= give_up) {
+      if (now >= latest || !holder_runs()) {
+        state_ = State::busy;
+        return;
+      }
+      give_up = now + patience;
     }
     std::this_thread::sleep_for(sleep);
     waited_ = Clock::now() - begin;
@@ -68,6 +89,7 @@ KeyLock::KeyLock(KeyLock&& other) noexcept
     : files_(other.files_),
       file_(std::exchange(other.file_, -1)),
       byte_(other.byte_),
+      length_(other.length_),
       state_(std::exchange(other.state_, State::unavailable)),
       waited_(other.waited_) {}
 
@@ -82,8 +104,26 @@ bool KeyLock::set(short type) {
   range.l_type = type;
   range.l_whence = SEEK_SET;
   range.l_start = byte_;
-  range.l_len = 1;
-  return uninterrupted([&] { return files_->lock(file_, &range); }) >= 0;
+  range.l_len = length_;
+  return uninterrupted([&] { return files_->lock(file_, F_OFD_SETLK, &range); }) >= 0;
+}
+
+bool KeyLock::holder_runs() const {
+  struct flock range = {};
+  range.l_type = F_WRLCK;
+  range.l_whence = SEEK_SET;
+  range.l_start = byte_;
+  range.l_len = length_;
+  if (uninterrupted([&] { return files_->lock(file_, F_OFD_GETLK, &range); }) < 0) return false;
+  if (range.l_type == F_UNLCK) return true;  // freed meanwhile
+  const long long holder = range.l_len - 1;
+  if (holder <= 0 || holder >> kPidBits != this_process() >> kPidBits) return false;
+  // "PID (name) STATE ...", where the name may have any character.
+  std::ifstream file("/proc/" + std::to_string(holder & ((1LL << kPidBits) - 1)) + "/stat");
+  std::string facts;
+  std::getline(file, facts);
+  const std::size_t state = facts.rfind(") ");
+  return state != facts.npos && std::string_view("TtZX").find(facts[state + 2]) == std::string_view::npos;
 }
 
 }  // namespace normjit

@@ -23,7 +23,7 @@ class PosixFileSystem final : public FileSystem {
   int fstat(int file, struct stat* facts) override { return ::fstat(file, facts); }
   int lstat(const char* path, struct stat* facts) override { return ::lstat(path, facts); }
   int fsync(int file) override { return ::fsync(file); }
-  int lock(int file, struct flock* range) override { return ::fcntl(file, F_OFD_SETLK, range); }
+  int lock(int file, int command, struct flock* range) override { return ::fcntl(file, command, range); }
   int close(int file) override { return ::close(file); }
   int link(const char* from, const char* to) override { return ::link(from, to); }
   int rename(const char* from, const char* to) override { return std::rename(from, to); }
