@@ -5,12 +5,14 @@
 #include <cstdio>
 #include <filesystem>
 #include <iterator>
+#include <utility>
 
 #include "cli/executor.h"
 #include "cli/table.h"
 #include "normjit/base/stopwatch.h"
 #include "normjit/base/text.h"
 #include "normjit/codegen/generator.h"
+#include "normjit/plan/footprint.h"
 #include "normjit/service/prepared.h"
 #include "simt/launch.h"
 #include "simt/schedule.h"
@@ -84,6 +86,21 @@ Arguments::Arguments(Problem& problem, const Plan& plan, std::size_t workspace_b
                          /*early=*/row.extent == Extent::columns});
   }
   if (!workspace.empty()) buffers.push_back({workspace.data(), workspace.size(), "workspace", true, true});
+}
+
+// The first byte of a counter that is not 0, as between launches all must be. The header's epoch and the
+// slots behind the ring hold tags, which only grow (templates/schedule/workspace.cuh).
+std::optional<std::ptrdiff_t> counter_left(const std::vector<std::byte>& workspace) {
+  if (workspace.empty()) return {};
+  constexpr std::ptrdiff_t kEpoch = 16, kRing = plan_math::kHeaderBytes,
+                           kEnd = kRing + plan_math::kMaxRingRows * plan_math::kRingRowBytes;
+  for (const auto& [first, last] : {std::pair{std::ptrdiff_t{0}, kEpoch}, {kRing, kEnd}}) {
+    const auto end = workspace.begin() + last;
+    const auto at =
+        std::find_if(workspace.begin() + first, end, [](std::byte b) { return b != std::byte{0}; });
+    if (at != end) return at - workspace.begin();
+  }
+  return {};
 }
 
 // What the device would use, unless more of its blocks are resident together than the emulation runs.
@@ -196,13 +213,11 @@ Execution HostExecutor::execute(Problem& problem) {
 }
 
 // Each launch finds poisoned outputs, and the workspace as the launch before has left it; from sm_90 on it
-// overlaps that one, so it may read nothing but parameters before it has waited. A kernel with a workspace is
-// launched twice at least.
+// overlaps that one, so it may read nothing but parameters before it has waited.
 void HostExecutor::launch_all(Problem& problem, const Plan& plan, const simt::HostKernel& kernel,
                               Arguments& arguments, milliseconds time_limit, Emulation& emulation) const {
   std::optional<Outputs> first;
-  std::vector<std::uint64_t> seeds = host_.schedules;
-  if (!arguments.workspace.empty() && seeds.size() == 1) seeds.push_back(seeds.front());
+  const std::vector<std::uint64_t>& seeds = host_.schedules;
   const bool depends_on_earlier = !arguments.workspace.empty();
   for (std::size_t i = 0; i < seeds.size(); ++i) {
     const std::uint64_t seed = seeds[i];
@@ -226,6 +241,12 @@ void HostExecutor::launch_all(Problem& problem, const Plan& plan, const simt::Ho
     if (diagnosis) {
       emulation.fault = concat({name(diagnosis->fault), ": ", diagnosis->message});
       emulation.fault_seeds = depends_on_earlier ? up_to_here : std::vector{seed};
+      return;
+    }
+    if (const auto byte = counter_left(arguments.workspace)) {
+      emulation.fault = concat({"the workspace is not ready for the next launch: its byte ", shortest(*byte),
+                                " belongs to a counter that must be 0 between launches"});
+      emulation.fault_seeds = up_to_here;
       return;
     }
     if (first) {

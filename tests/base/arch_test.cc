@@ -40,7 +40,7 @@ TEST(Arch, TheErrorShowsWhatToWrite) {
   const Result<Arch> arch = Arch::parse("hopper");
   ASSERT_FALSE(arch.ok());
   EXPECT_THAT(arch.error().message, HasSubstr("'hopper'"));
-  EXPECT_THAT(arch.error().message, HasSubstr("sm_90a"));
+  EXPECT_THAT(arch.error().message, HasSubstr("sm_90"));
 }
 
 }  // namespace

@@ -316,14 +316,15 @@ INSTANTIATE_TEST_SUITE_P(
                      "hw::arrive(&w.ring[slot].ready);\n    w.known[slot].statistics = statistics;",
                      split_row({"--schedule", "0,1,2"}), "race: "},
         PlantedFault{"TheWorkspaceIsNotReadyForTheNextLaunch", "split_row.cu", "w.ring[i] = {};",
-                     "w.ring[i].applied = {};", kSplitRow, "--schedule 0,0"},
+                     "w.ring[i].applied = {};", kSplitRow, "the workspace is not ready for the next launch"},
         PlantedFault{"TheLastChunkCountsAsAFullOne", "split_row.cu", "widened(columns_of_chunk(i), base)",
                      "widened(kSpan, base)", split_row({"--check"}), "the result differs from the reference"},
         PlantedFault{"ALaunchDoesNotWaitForTheOneBefore",
                      "warp_rows.cu",
                      "    hw::wait_for_previous_launch();\n",
                      "",
-                     {"layernorm/cols=64/f32/wb", "--rows", "9"},
+                     {"layernorm/cols=64/f32/wb", "--rows", "9", "--plan",
+                      "warp_rows threads=64 threads_per_row=8 vector=4 per_thread=2"},
                      "before wait_for_previous_launch()"}),
     [](const auto& tested) { return std::string(tested.param.name); });
 

@@ -38,7 +38,7 @@ Plan random_plan(Random& random) {
                                       Strategy::persistent_row, Strategy::split_row,   Strategy::generic};
   constexpr Exchange kExchanges[] = {Exchange::none, Exchange::cluster, Exchange::grid};
   const auto any = [&] {
-    return static_cast<int>(random.coin() ? random.between(-2, 4) : random.between(-kMaxInt - 1LL, kMaxInt));
+    return static_cast<int>(random.coin() ? random.between(1, 4) : random.between(1, kMaxInt));
   };
   return {.strategy = random.one_of(kStrategies),
           .threads = any(),
@@ -50,7 +50,7 @@ Plan random_plan(Random& random) {
           .blocks_per_row = any(),
           .exchange = random.one_of(kExchanges),
           .unaligned = random.coin(),
-          .stages = any()};
+          .stages = random.coin() ? 0 : any()};
 }
 
 TEST(PlanText, ReadsBackToTheSamePlan) {
