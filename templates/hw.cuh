@@ -236,8 +236,8 @@ NJ_DEVICE unsigned long long take_ticket(unsigned long long* counter) {
   return old;
 }
 
-// Adds one and returns the number before. What this thread wrote, or saw written behind a barrier, is visible
-// to whoever sees the arrival; and what earlier arrivals published is visible from here on.
+// Adds one and returns the number before. Acquire and release: a thread that sees the arrival sees what this
+// thread wrote, or saw written behind a barrier; this thread sees what earlier arrivals released.
 NJ_DEVICE unsigned long long arrive(unsigned long long* counter) {
   unsigned long long old;
   asm volatile("atom.global.acq_rel.gpu.add.u64 %0, [%1], 1;" : "=l"(old) : "l"(counter) : "memory");
@@ -254,9 +254,8 @@ NJ_DEVICE void wait_until(const unsigned long long* counter, unsigned long long 
   }
 }
 
-// Leaves a value of 4-byte words for other blocks, each word beside the tag in one access, so that whoever
-// sees the tag sees the word. `at` has room for as many numbers as there are words; until now they had other
-// tags.
+// Publishes a value of 4-byte words to other blocks. One 8-byte store writes each word with the tag, so a
+// reader that sees the tag sees the word. `at` has room for one number a word; so far they had other tags.
 template <class T>
 NJ_DEVICE void publish(unsigned long long* at, const T& value, unsigned tag) {
   unsigned word[sizeof(T) / 4];
@@ -298,7 +297,7 @@ NJ_DEVICE void gather(const unsigned long long* at, int stride, int count, unsig
         all = all && there;
       }
     if (all) break;
-    __nanosleep(100);  // or all who wait keep the few places busy that others write to
+    __nanosleep(100);  // back off: tight polling saturates the L2 sectors being written
   }
 }
 
@@ -343,7 +342,7 @@ NJ_DEVICE void barrier_init(MemoryBarrier* barrier, int arrivals) {
 // What this thread has initialised is so for the cluster and the copy engine.
 NJ_DEVICE void barriers_ready() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
-// What this thread wrote before is visible to those who wait for the phase.
+// Release: threads that wait for the phase see what this thread wrote before.
 NJ_DEVICE void barrier_arrive(MemoryBarrier* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(NJ_ADDRESS(barrier)) : "memory");
 }
@@ -383,8 +382,8 @@ NJ_DEVICE void barrier_wait(MemoryBarrier* barrier, unsigned phase) {
 
 // One thread copies for all. Addresses and sizes are multiples of 16.
 
-// Begins a copy of what is read once; its bytes count for the phase of `barrier` that is under way, and are
-// visible to those who wait for it.
+// Begins a copy of what is read once. Its bytes count for the current phase of `barrier`; threads that wait
+// for the phase see them.
 NJ_DEVICE void bulk_load(void* shared, const void* global, int bytes, MemoryBarrier* barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
@@ -409,8 +408,8 @@ NJ_DEVICE void cluster_enter() { asm volatile("barrier.cluster.arrive.relaxed.al
 NJ_DEVICE void cluster_entered() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
 
 // Begins to write a value of 16 or 32 bytes into block `rank`'s copy of `place`. Its bytes count for the
-// phase of that block's copy of `barrier` that is under way, and are visible to those who wait for it; what
-// this thread wrote before is not.
+// current phase of that block's copy of `barrier`; threads that wait for the phase see them, but not what
+// this thread wrote before.
 template <class T>
 NJ_DEVICE void send(const T& value, T* place, MemoryBarrier* barrier, int rank) {
   static_assert(sizeof(T) % 16 == 0 && alignof(T) == 16);

@@ -223,9 +223,9 @@ struct NORMJIT_API Options {
   std::vector<std::string> layers;
   // Once the cache directory takes more, its oldest entries are removed; 0: it may grow without bound.
   std::int64_t max_cache_bytes = std::int64_t{256} << 20;
-  // Entries, layers and packs are believed only if they belong to this user or root and nobody else can write
-  // them. True takes them as they are, and lets others share what this process makes: whoever can write there
-  // then decides what runs on your GPU.
+  // False: entries, layers and packs are trusted only if this user or root owns them and no other user can
+  // write them. True: all are trusted, and what this process makes is shared with other users. Every user who
+  // can write there then decides what runs on your GPU.
   bool shared_cache = false;
   // Take only entries that were made by the very version of NVRTC that would compile here, and replace
   // others. A hit then opens libnvrtc.

@@ -302,7 +302,7 @@ Result<void> Service::Impl::check_room(const Kernel::Prepared& kernel) {
                        " blocks must run together, and the device, or the share of it that this process has, "
                        "has room for ",
                        shortest(*room),
-                       "; use Service::layer_norm, which then takes another plan, or a split_row plan"})};
+                       "; use Service::norm, which then takes another plan, or a split_row plan"})};
 }
 
 Result<const Job*> Service::Impl::missed(const Identified& kernel, Demand demand) {

@@ -50,10 +50,10 @@ class [[gnu::visibility("hidden")]] Service::Impl {
   const Launcher* ready_kernel(const NormSpec& spec, const Tensors& tensors, PackedTensors& packed)
       const noexcept;
 
-  // Launches where ready_kernel() is null: valid spec, at least one row. As Service::layer_norm.
+  // Launches where ready_kernel() is null: valid spec, at least one row. As Service::norm.
   Result<void> first_launch(const NormSpec& spec, const Tensors& tensors, Stream stream,
                             const LaunchOptions& options);
-  // What layer_norm returns after a launch with this status. Launches another kernel where that helps.
+  // What Service::norm returns after a launch with this status. Launches another kernel where that helps.
   Result<void> after_launch(Status status, const NormSpec& spec, const Tensors& tensors, Stream stream,
                             const LaunchOptions& options);
 

@@ -34,7 +34,7 @@ struct Launcher {
   // Launches with tensors that admit() accepts; at least one row.
   Status launch(const PackedTensors& tensors, Stream stream, const LaunchOptions& options) const noexcept;
 
-  const LoadedKernel* loaded = nullptr;       // somebody else's
+  const LoadedKernel* loaded = nullptr;       // not owned
   std::uint64_t generation = 0;               // fork_generation() of the process that has it loaded
   const RuntimeSpec* runtime_spec = nullptr;  // likewise
   Grid grid;
