@@ -9,13 +9,13 @@
 #include "cli/exit_code.h"
 #include "cli/json_reports.h"
 #include "cli/measure.h"
-#include "cli/parallel.h"
 #include "cli/plot_data.h"
 #include "cli/progress.h"
 #include "cli/suite_report.h"
 #include "cli/table.h"
-#include "cli/text_file.h"
 #include "normjit/base/text.h"
+#include "verify/parallel.h"
+#include "verify/text_file.h"
 
 namespace normjit::cli {
 namespace {
@@ -62,7 +62,7 @@ std::string text_of(const std::vector<SuiteCase>& cases, std::uint64_t seed) {
 
 // Compiles and loads every kernel that the cases need, on all cores. What fails is reported by its case.
 void prepare_all(Service& service, int device, const std::vector<SuiteCase>& cases) {
-  parallel_for(std::ssize(cases), 1, [&](std::int64_t i, std::int64_t) {
+  oracle::parallel_for(std::ssize(cases), 1, [&](std::int64_t i, std::int64_t) {
     const SuiteCase& one = cases[static_cast<std::size_t>(i)];
     (void)service.prepare(one.spec, {.device = device, .rows_hint = one.rows});
   });
@@ -79,7 +79,7 @@ std::string now() {
 // The version of the kernel module, where the system shows it, and of the CUDA that the driver serves.
 std::string driver_text(Service& service) {
   const std::string cuda = "CUDA " + service.environment().driver_version;
-  const Result<std::string> module = read_text("/sys/module/nvidia/version");
+  const Result<std::string> module = oracle::read_text("/sys/module/nvidia/version");
   if (!module) return cuda;
   return module->substr(0, module->find('\n')) + ", " + cuda;
 }
@@ -121,14 +121,14 @@ std::string output_file(const std::string& output) {
 }
 
 void draw(const std::string& path, const std::string& suite, const std::string& peers) {
-  write_text(path, svg_of(plot_of(suite, peers).value())).value();
+  oracle::write_text(path, svg_of(plot_of(suite, peers).value())).value();
 }
 
 int plot_stored(const BenchCommand& options) {
   const std::vector<std::string_view> files = split(options.from, ',');
   if (files.size() > 2) return fail(kUsage, "--from takes two files at most: suite.json,peers.json");
-  const std::string suite = read_text(std::string(files[0])).value();
-  draw(options.plot, suite, files.size() == 2 ? read_text(std::string(files[1])).value() : "");
+  const std::string suite = oracle::read_text(std::string(files[0])).value();
+  draw(options.plot, suite, files.size() == 2 ? oracle::read_text(std::string(files[1])).value() : "");
   return kDone;
 }
 
@@ -146,7 +146,7 @@ int bench_suite(const BenchCommand& options) {
   }
   const SuiteReport report = run_suite(options, cases, seed);
   const std::string stored = json_of(report);
-  write_text(output_file(options.output), stored).value();
+  oracle::write_text(output_file(options.output), stored).value();
   if (!options.plot.empty()) draw(options.plot, stored, "");
   print(options.json ? stored : table_of(report));
   for (const SuiteResult& result : report.results)

@@ -7,9 +7,9 @@
 
 #include "cli/command_line.h"
 #include "cli/exit_code.h"
-#include "cli/foreign_text.h"
 #include "cli/suite.h"
 #include "normjit/base/text.h"
+#include "verify/foreign_text.h"
 
 namespace normjit::cli {
 
@@ -277,8 +277,8 @@ int CommandLine::run(int argc, char** argv) {
       print(help.str());
       return kDone;
     }
-    return fail(kUsage,
-                shown(error.what(), kLongestMessage) + "\nRun normjit --help, or normjit COMMAND --help.");
+    return fail(kUsage, oracle::shown(error.what(), kLongestMessage) +
+                            "\nRun normjit --help, or normjit COMMAND --help.");
   }
   run_.command.assign(argv, argv + argc);
   if (version_) {
@@ -296,7 +296,7 @@ int run(int argc, char** argv) {
     return CommandLine().run(argc, argv);
   } catch (const Exception& error) {
     const ExitCode code = exit_code(error.code());
-    return fail(code, code == kUsage ? shown(error.what(), kLongestMessage) : error.what());
+    return fail(code, code == kUsage ? oracle::shown(error.what(), kLongestMessage) : error.what());
   } catch (const std::bad_alloc&) {
     return fail(kFailed, "there is not enough memory for this; ask for less at once: fewer specs, or rows");
   } catch (const std::exception& error) {  // the standard library: no more threads

@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "cli/problem.h"
 #include "normjit/service.h"
+#include "verify/problem.h"
 
 namespace normjit::cli {
 
@@ -91,7 +91,7 @@ struct RunCommand : CommonOptions {
   std::string spec;
   std::int64_t rows = -1;         // -1: as many as --x has
   PerOperand<std::string> files;  // .npy files: inputs, empty for random; outputs to write
-  RowStrides row_strides;
+  oracle::RowStrides row_strides;
   std::uint64_t seed = 1;
   bool check = false;
   std::int64_t check_rows = std::numeric_limits<std::int64_t>::max();
@@ -151,6 +151,9 @@ int tune(const TuneCommand& options);
 int doctor(const CommonOptions& options);
 
 // What the commands share.
+// parse_spec and parse_plan, whose errors quote the text as oracle::shown() has it.
+Result<NormSpec> spec_from(std::string_view text);
+Result<Plan> plan_from(std::string_view text);
 Options service_options(const CommonOptions& options);
 inline constexpr std::string_view kNoCacheDirectory =
     "there is no cache directory: set --cache-dir, NORMJIT_CACHE_DIR or HOME";

@@ -16,7 +16,7 @@ Json json_of(double value) {
   return value;
 }
 
-Json json_of(const Deviation& deviation) {
+Json json_of(const oracle::Deviation& deviation) {
   return {{"row", deviation.row},
           {"column", deviation.column},
           {"got", json_of(deviation.got)},
@@ -25,14 +25,14 @@ Json json_of(const Deviation& deviation) {
           {"tolerance", json_of(deviation.tolerance)}};
 }
 
-Json json_of(const Comparison& comparison) {
+Json json_of(const oracle::Comparison& comparison) {
   Json json = {{"values", comparison.values}, {"wrong", comparison.wrong}};
   if (comparison.values > 0) json["largest_error"] = json_of(comparison.largest);
   if (comparison.wrong > 0) json["first_wrong"] = json_of(comparison.first_wrong);
   return json;
 }
 
-Json json_of(const CheckReport& check) {
+Json json_of(const oracle::CheckReport& check) {
   Json json = {{"ok", check.ok()}, {"rows", check.rows}};
   for (const OperandRow& row : kOperands)
     if (row.operand == Operand::y || check[row.operand].values > 0)

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "cli/problem.h"
+#include "verify/problem.h"
 
 namespace normjit::cli {
 namespace {
@@ -17,10 +17,10 @@ std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlig
 
 // Random elements from the host, repeated on the device: a gigabyte of them takes the host seconds.
 void fill(DeviceBuffer& buffer, std::size_t at, std::int64_t elements, DType dtype,
-          const Distribution& distribution) {
+          const oracle::Distribution& distribution) {
   constexpr std::int64_t kMost = std::int64_t{1} << 22;
-  Matrix piece(dtype, 1, std::min(elements, kMost));
-  fill_random(piece, /*seed=*/1, distribution);
+  oracle::Matrix piece(dtype, 1, std::min(elements, kMost));
+  oracle::fill_random(piece, /*seed=*/1, distribution);
   buffer.upload(piece.data(), piece.bytes(), at);
   buffer.repeat(piece.bytes(), at, static_cast<std::size_t>(elements) * size_of(dtype));
 }
@@ -30,7 +30,7 @@ void fill_sets(DeviceBuffer& buffer, const SetLayout& layout, const NormSpec& sp
   for (const OperandRow& row : kOperands)
     if (!row.output && row.present(spec))
       fill(buffer, layout.at[row.operand], elements_of(row, spec, rows), row.dtype(spec),
-           distribution_of(row.operand));
+           oracle::distribution_of(row.operand));
   buffer.repeat(layout.bytes, 0, buffer.bytes());
 }
 

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "cli/foreign_text.h"
+#include "cli/commands.h"
 #include "cli/measure.h"
 
 namespace normjit::cli {

@@ -1,7 +1,6 @@
 #include "cli/commands.h"
 #include "cli/exit_code.h"
-#include "cli/foreign_text.h"
-#include "cli/text_file.h"
+#include "verify/text_file.h"
 
 namespace normjit::cli {
 namespace {
@@ -29,7 +28,7 @@ int render(const RenderCommand& options) {
   if (options.output.empty()) {
     print(kernel.text);
   } else {
-    write_text(options.output, kernel.text).value();
+    oracle::write_text(options.output, kernel.text).value();
   }
   return kDone;
 }

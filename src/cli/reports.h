@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "cli/check.h"
 #include "cli/executor.h"
 #include "normjit/device.h"
 #include "normjit/plan.h"
 #include "normjit/spec.h"
+#include "verify/check.h"
 
 namespace normjit::cli {
 
@@ -41,7 +41,7 @@ struct RunReport {
   NormSpec spec;
   std::int64_t rows = 0;
   Execution execution;
-  std::optional<CheckReport> check;
+  std::optional<oracle::CheckReport> check;
 };
 
 // Times of one launch in microseconds.

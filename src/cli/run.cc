@@ -3,16 +3,15 @@
 #include <optional>
 #include <utility>
 
-#include "cli/check.h"
 #include "cli/commands.h"
 #include "cli/executor.h"
 #include "cli/exit_code.h"
-#include "cli/foreign_text.h"
 #include "cli/host_options.h"
 #include "cli/json_reports.h"
-#include "cli/npy.h"
 #include "cli/table.h"
 #include "normjit/base/text.h"
+#include "verify/check.h"
+#include "verify/npy.h"
 
 namespace normjit::cli {
 namespace {
@@ -64,7 +63,7 @@ std::unique_ptr<Executor> host_executor(const RunCommand& options, const Options
 }
 
 // A file says nothing of what lies between rows or how overlapping rows agree.
-void read_input(const OperandRow& row, NpyFile& file, Matrix& to) {
+void read_input(const OperandRow& row, oracle::NpyFile& file, oracle::Matrix& to) {
   if (to.row_stride() < to.columns()) {
     throw Exception(
         wrong(concat({option_of(row), " needs a --", row.name, "-row-stride of at least the columns; ",
@@ -74,18 +73,19 @@ void read_input(const OperandRow& row, NpyFile& file, Matrix& to) {
   file.read(to).value();
 }
 
-void write_output(const std::string& path, const Matrix& matrix, const std::vector<std::int64_t>& shape) {
-  if (!path.empty()) write_npy(path, matrix, shape).value();
+void write_output(const std::string& path, const oracle::Matrix& matrix,
+                  const std::vector<std::int64_t>& shape) {
+  if (!path.empty()) oracle::write_npy(path, matrix, shape).value();
 }
 
-std::string place(const Deviation& at) {
+std::string place(const oracle::Deviation& at) {
   return "row " + std::to_string(at.row) + ", column " + std::to_string(at.column);
 }
 
 // "y        largest error 3.1e-07 at row 0, column 5 (tolerance 1.0e-05): got 1.5, expected 1.5"
-std::string text_of(const std::string& tensor, const Comparison& comparison) {
+std::string text_of(const std::string& tensor, const oracle::Comparison& comparison) {
   if (comparison.values == 0) return "";
-  const auto describe = [](const Deviation& value) {
+  const auto describe = [](const oracle::Deviation& value) {
     char text[256];
     std::snprintf(text, sizeof text, "%.3g at %s (tolerance %.3g): got %.9g, expected %.9g", value.error,
                   place(value).c_str(), value.tolerance, value.got, value.expected);
@@ -99,7 +99,7 @@ std::string text_of(const std::string& tensor, const Comparison& comparison) {
   return text;
 }
 
-std::string text_of(const CheckReport& check, std::int64_t rows) {
+std::string text_of(const oracle::CheckReport& check, std::int64_t rows) {
   std::string text = "check      " + std::to_string(check.rows) + " of " + std::to_string(rows) +
                      " rows against the float64 reference: " + (check.ok() ? "ok" : "WRONG") + "\n";
   for (const OperandRow& row : kOperands)
@@ -152,7 +152,7 @@ struct Shape {
   std::int64_t rows;
   std::vector<std::int64_t> of_x;
 };
-Shape shape_of(const RunCommand& options, const NormSpec& spec, const std::optional<NpyFile>& x) {
+Shape shape_of(const RunCommand& options, const NormSpec& spec, const std::optional<oracle::NpyFile>& x) {
   if (!x) return {options.rows, {options.rows, spec.columns}};
   const std::int64_t rows = x->rows_of(spec.columns).value();
   if (options.rows >= 0 && options.rows != rows) {
@@ -173,11 +173,11 @@ int run(const RunCommand& options) {
   const NormSpec spec = spec_from(options.spec).value();
   check_options(options, spec);
   const std::optional<int> gpu = parse_device(options.device).value();
-  std::optional<NpyFile> x;
+  std::optional<oracle::NpyFile> x;
   const std::string& x_path = options.files[Operand::x];
-  if (!x_path.empty()) x = NpyFile::open(x_path).value();
+  if (!x_path.empty()) x = oracle::NpyFile::open(x_path).value();
   const Shape shape = shape_of(options, spec, x);
-  Problem problem = make_problem(spec, shape.rows, options.row_strides).value();
+  oracle::Problem problem = oracle::make_problem(spec, shape.rows, options.row_strides).value();
   const Options settings = service_options(options);
   std::unique_ptr<Executor> executor;
   try {
@@ -194,7 +194,7 @@ int run(const RunCommand& options) {
   for (const OperandRow& row : kOperands) {
     const std::string& path = options.files[row.operand];
     if (row.output || path.empty()) continue;
-    NpyFile file = NpyFile::open(path).value();
+    oracle::NpyFile file = oracle::NpyFile::open(path).value();
     read_input(row, file, problem[row.operand]);
   }
 

@@ -2,7 +2,6 @@
 
 #include "cli/commands.h"
 #include "cli/exit_code.h"
-#include "cli/foreign_text.h"
 #include "cli/json_reports.h"
 #include "cli/table.h"
 

@@ -10,7 +10,6 @@
 #include "cli/commands.h"
 #include "cli/copy_kernel.h"
 #include "cli/exit_code.h"
-#include "cli/foreign_text.h"
 #include "cli/json_reports.h"
 #include "cli/measure.h"
 #include "cli/progress.h"

@@ -3,7 +3,6 @@
 
 #include "cli/commands.h"
 #include "cli/exit_code.h"
-#include "cli/foreign_text.h"
 #include "cli/table.h"
 #include "normjit/service/report_json.h"
 

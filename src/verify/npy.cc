@@ -1,4 +1,4 @@
-#include "cli/npy.h"
+#include "verify/npy.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -8,9 +8,9 @@
 #include <cerrno>
 #include <cstring>
 
-#include "cli/npy_header.h"
+#include "verify/npy_header.h"
 
-namespace normjit::cli {
+namespace normjit::oracle {
 
 static_assert(std::endian::native == std::endian::little,
               "elements are read and written as they are in memory");
@@ -135,4 +135,4 @@ Result<void> write_npy(const std::string& path, const Matrix& matrix,
   });
 }
 
-}  // namespace normjit::cli
+}  // namespace normjit::oracle

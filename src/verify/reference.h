@@ -7,7 +7,7 @@
 #include "normjit/spec.h"
 #include "normjit/spec/operands.h"
 
-namespace normjit::cli {
+namespace normjit::oracle {
 
 // The inputs of one row: of a matrix this row, of Extent::columns the whole vector; null where the spec has
 // none.
@@ -41,4 +41,4 @@ void reference_values(const NormSpec& spec, const RowInputs& inputs, const RowSt
 
 double activate(Activation activation, double value) noexcept;
 
-}  // namespace normjit::cli
+}  // namespace normjit::oracle

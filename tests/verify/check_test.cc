@@ -1,4 +1,4 @@
-#include "cli/check.h"
+#include "verify/check.h"
 
 #include <gtest/gtest.h>
 
@@ -6,9 +6,9 @@
 #include <limits>
 #include <vector>
 
-#include "cli/element.h"
+#include "verify/element.h"
 
-namespace normjit::cli {
+namespace normjit::oracle {
 namespace {
 
 constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
@@ -181,4 +181,4 @@ TEST(Tolerance, IsTheDocumentedOneForUnitScaleData) {
 }
 
 }  // namespace
-}  // namespace normjit::cli
+}  // namespace normjit::oracle

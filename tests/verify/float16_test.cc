@@ -1,4 +1,4 @@
-#include "cli/float16.h"
+#include "verify/float16.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-namespace normjit::cli {
+namespace normjit::oracle {
 namespace {
 
 using ToFloat = float (*)(std::uint16_t);
@@ -76,4 +76,4 @@ TEST(F16, IsNotRoundedTwice) {
 }
 
 }  // namespace
-}  // namespace normjit::cli
+}  // namespace normjit::oracle

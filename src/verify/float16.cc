@@ -1,9 +1,9 @@
-#include "cli/float16.h"
+#include "verify/float16.h"
 
 #include <algorithm>
 #include <cmath>
 
-namespace normjit::cli {
+namespace normjit::oracle {
 namespace {
 
 struct Format {
@@ -48,4 +48,4 @@ float f16_to_float(std::uint16_t bits) noexcept {
 std::uint16_t f16_from_double(double value) noexcept { return encode(value, kF16); }
 std::uint16_t bf16_from_double(double value) noexcept { return encode(value, kBf16); }
 
-}  // namespace normjit::cli
+}  // namespace normjit::oracle

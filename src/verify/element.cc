@@ -1,11 +1,11 @@
-#include "cli/element.h"
+#include "verify/element.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "cli/float16.h"
+#include "verify/float16.h"
 
-namespace normjit::cli {
+namespace normjit::oracle {
 
 void load(DType dtype, const void* base, std::int64_t first, std::int64_t count, double* to) noexcept {
   const auto each = [&](const auto* from, auto convert) {
@@ -58,4 +58,4 @@ double unit_in_last_place(DType dtype, double value) noexcept {
   return std::ldexp(1, std::max(exponent, format.smallest_exponent) - format.mantissa_bits);
 }
 
-}  // namespace normjit::cli
+}  // namespace normjit::oracle

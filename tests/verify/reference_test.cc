@@ -1,4 +1,4 @@
-#include "cli/reference.h"
+#include "verify/reference.h"
 
 #include <gtest/gtest.h>
 
@@ -8,9 +8,9 @@
 #include <random>
 #include <vector>
 
-#include "cli/element.h"
+#include "verify/element.h"
 
-namespace normjit::cli {
+namespace normjit::oracle {
 namespace {
 
 RowInputs inputs_at(const void* x, const void* weight = nullptr, const void* bias = nullptr) {
@@ -190,4 +190,4 @@ TEST(Reference, MagnitudeMeasuresTheTerms) {
 }
 
 }  // namespace
-}  // namespace normjit::cli
+}  // namespace normjit::oracle

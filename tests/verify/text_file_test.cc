@@ -1,4 +1,4 @@
-#include "cli/text_file.h"
+#include "verify/text_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,10 +11,10 @@
 #include <iterator>
 #include <thread>
 
-#include "cli/npy.h"
 #include "tests/support/temp_directory.h"
+#include "verify/npy.h"
 
-namespace normjit::cli {
+namespace normjit::oracle {
 namespace {
 
 namespace fs = std::filesystem;
@@ -127,4 +127,4 @@ TEST_F(TextFile, WhatIsReadIsBounded) {
 }
 
 }  // namespace
-}  // namespace normjit::cli
+}  // namespace normjit::oracle

@@ -7,12 +7,13 @@
 #include <memory>
 #include <utility>
 
-#include "cli/reference.h"
-#include "normjit/service.h"
+#include "normjit/result.h"
 #include "normjit/spec.h"
 #include "normjit/spec/operands.h"
+#include "normjit/tensors.h"
+#include "verify/reference.h"
 
-namespace normjit::cli {
+namespace normjit::oracle {
 
 // A row-major matrix in host memory, laid out exactly as the launch sees it, gaps between rows included. Its
 // bytes are not initialised. Movable.
@@ -89,4 +90,4 @@ void fill_random(Matrix& matrix, std::uint64_t seed, const Distribution& distrib
 // Random inputs but those that come from elsewhere, each from its own stream of the seed. Poisoned outputs.
 void fill(Problem& problem, std::uint64_t seed, OperandSet from_elsewhere = 0);
 
-}  // namespace normjit::cli
+}  // namespace normjit::oracle

@@ -1,4 +1,4 @@
-#include "cli/parallel.h"
+#include "verify/parallel.h"
 
 #include <algorithm>
 #include <atomic>
@@ -6,7 +6,7 @@
 
 #include "normjit/base/run_on_threads.h"
 
-namespace normjit::cli {
+namespace normjit::oracle {
 
 void parallel_for(std::int64_t count, std::int64_t piece,
                   const std::function<void(std::int64_t begin, std::int64_t end)>& body) {
@@ -19,4 +19,4 @@ void parallel_for(std::int64_t count, std::int64_t piece,
   run_on_threads(static_cast<int>(std::min(cores, pieces)), work);
 }
 
-}  // namespace normjit::cli
+}  // namespace normjit::oracle

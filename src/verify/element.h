@@ -6,7 +6,7 @@
 
 #include "normjit/spec.h"
 
-namespace normjit::cli {
+namespace normjit::oracle {
 
 // Reads `count` elements from number `first` on; exact for every dtype.
 void load(DType dtype, const void* base, std::int64_t first, std::int64_t count, double* to) noexcept;
@@ -21,4 +21,4 @@ double rounded(DType dtype, double value) noexcept;
 // last place.
 double unit_in_last_place(DType dtype, double value) noexcept;
 
-}  // namespace normjit::cli
+}  // namespace normjit::oracle

@@ -5,11 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "normjit/plan.h"
-#include "normjit/result.h"
-#include "normjit/spec.h"
-
-namespace normjit::cli {
+namespace normjit::oracle {
 
 // For a place in a sentence: control characters as \n and \x1b, and only the beginning of a text that has
 // more than `longest` bytes, with its length.
@@ -18,8 +14,4 @@ std::string shown(std::string_view text, std::size_t longest = 200);
 // A whole message: as shown(), of any length and with its line breaks and tabs.
 std::string printable(std::string_view message);
 
-// parse_spec and parse_plan, whose errors quote the text as shown() has it.
-Result<NormSpec> spec_from(std::string_view text);
-Result<Plan> plan_from(std::string_view text);
-
-}  // namespace normjit::cli
+}  // namespace normjit::oracle

@@ -5,7 +5,7 @@
 #include <bit>
 #include <cstdint>
 
-namespace normjit::cli {
+namespace normjit::oracle {
 
 // IEEE binary16: 5 exponent bits, 10 mantissa bits.
 float f16_to_float(std::uint16_t bits) noexcept;
@@ -17,4 +17,4 @@ inline float bf16_to_float(std::uint16_t bits) noexcept {
 }
 std::uint16_t bf16_from_double(double value) noexcept;
 
-}  // namespace normjit::cli
+}  // namespace normjit::oracle

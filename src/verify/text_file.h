@@ -9,7 +9,7 @@
 
 #include "normjit/result.h"
 
-namespace normjit::cli {
+namespace normjit::oracle {
 
 struct CloseFile {
   void operator()(std::FILE* file) const { std::fclose(file); }
@@ -28,4 +28,4 @@ Result<std::string> read_text(const std::string& path);
 Result<void> write_file(const std::string& path, const std::function<bool(std::FILE*)>& write);
 Result<void> write_text(const std::string& path, const std::string& text);
 
-}  // namespace normjit::cli
+}  // namespace normjit::oracle

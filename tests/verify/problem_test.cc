@@ -1,4 +1,4 @@
-#include "cli/problem.h"
+#include "verify/problem.h"
 
 #include <gtest/gtest.h>
 
@@ -7,10 +7,10 @@
 #include <numeric>
 #include <vector>
 
-#include "cli/element.h"
-#include "cli/parallel.h"
+#include "verify/element.h"
+#include "verify/parallel.h"
 
-namespace normjit::cli {
+namespace normjit::oracle {
 namespace {
 
 TEST(ParallelFor, CoversEveryIndexOnce) {
@@ -143,4 +143,4 @@ TEST(Problem, RejectsWhatCannotBe) {
 }
 
 }  // namespace
-}  // namespace normjit::cli
+}  // namespace normjit::oracle

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "cli/problem.h"
-#include "cli/reference.h"
+#include "verify/problem.h"
+#include "verify/reference.h"
 
-namespace normjit::cli {
+namespace normjit::oracle {
 
 // How far an output of this spec may be from the exact value. For unit-scale data that is
 //   f32 outputs     1e-5
@@ -56,4 +56,4 @@ struct CheckReport {
 // more. Uses all cores.
 CheckReport check(const Problem& problem, std::int64_t rows);
 
-}  // namespace normjit::cli
+}  // namespace normjit::oracle

@@ -1,11 +1,11 @@
-#include "cli/npy_header.h"
+#include "verify/npy_header.h"
 
 #include <optional>
 
-#include "cli/foreign_text.h"
 #include "normjit/base/text.h"
+#include "verify/foreign_text.h"
 
-namespace normjit::cli {
+namespace normjit::oracle {
 namespace {
 
 constexpr DType kDTypes[] = {DType::f16, DType::bf16, DType::f32, DType::f64};
@@ -146,4 +146,4 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
   return text + (shape.size() == 1 ? ",)" : ")");
 }
 
-}  // namespace normjit::cli
+}  // namespace normjit::oracle

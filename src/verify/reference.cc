@@ -1,11 +1,11 @@
-#include "cli/reference.h"
+#include "verify/reference.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "cli/element.h"
+#include "verify/element.h"
 
-namespace normjit::cli {
+namespace normjit::oracle {
 namespace {
 
 constexpr std::int64_t kBatch = 1024;  // elements converted to double at a time
@@ -105,4 +105,4 @@ double activate(Activation activation, double value) noexcept {
   return value;
 }
 
-}  // namespace normjit::cli
+}  // namespace normjit::oracle

@@ -1,4 +1,4 @@
-#include "cli/problem.h"
+#include "verify/problem.h"
 
 #include <algorithm>
 #include <cstring>
@@ -6,11 +6,11 @@
 #include <new>
 #include <string>
 
-#include "cli/element.h"
-#include "cli/parallel.h"
 #include "normjit/base/text.h"
+#include "verify/element.h"
+#include "verify/parallel.h"
 
-namespace normjit::cli {
+namespace normjit::oracle {
 namespace {
 
 constexpr std::int64_t kPiece = 1 << 16;  // elements or bytes a thread takes at a time
@@ -190,4 +190,4 @@ void fill(Problem& problem, std::uint64_t seed, OperandSet from_elsewhere) {
   }
 }
 
-}  // namespace normjit::cli
+}  // namespace normjit::oracle

@@ -9,7 +9,7 @@
 #include "normjit/result.h"
 #include "normjit/spec.h"
 
-namespace normjit::cli {
+namespace normjit::oracle {
 
 struct NpyHeader {
   DType dtype = DType::f32;
@@ -25,4 +25,4 @@ std::string npy_header_text(DType dtype, const std::vector<std::int64_t>& shape)
 std::string_view npy_type(DType dtype) noexcept;                 // "<f2", "<u2" (bf16), "<f4", "<f8"
 std::string shape_text(const std::vector<std::int64_t>& shape);  // "(2, 3)", "(2,)", "()"
 
-}  // namespace normjit::cli
+}  // namespace normjit::oracle

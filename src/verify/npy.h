@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "cli/problem.h"
-#include "cli/text_file.h"
 #include "normjit/result.h"
 #include "normjit/spec.h"
+#include "verify/problem.h"
+#include "verify/text_file.h"
 
-namespace normjit::cli {
+namespace normjit::oracle {
 
 // A .npy file that is open at its first element.
 class NpyFile {
@@ -49,4 +49,4 @@ class NpyFile {
 // Writes the rows of a matrix, without the gaps between them, under this shape, as write_file does. CacheIo.
 Result<void> write_npy(const std::string& path, const Matrix& matrix, const std::vector<std::int64_t>& shape);
 
-}  // namespace normjit::cli
+}  // namespace normjit::oracle

@@ -1,4 +1,4 @@
-#include "cli/text_file.h"
+#include "verify/text_file.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 #include "normjit/base/text.h"
 
-namespace normjit::cli {
+namespace normjit::oracle {
 namespace {
 
 Error unwritable(const std::string& path, int reason) {
@@ -90,4 +90,4 @@ Result<void> write_text(const std::string& path, const std::string& text) {
       path, [&](std::FILE* file) { return std::fwrite(text.data(), 1, text.size(), file) == text.size(); });
 }
 
-}  // namespace normjit::cli
+}  // namespace normjit::oracle

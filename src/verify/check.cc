@@ -1,4 +1,4 @@
-#include "cli/check.h"
+#include "verify/check.h"
 
 #include <algorithm>
 #include <atomic>
@@ -6,10 +6,10 @@
 #include <limits>
 #include <mutex>
 
-#include "cli/element.h"
-#include "cli/parallel.h"
+#include "verify/element.h"
+#include "verify/parallel.h"
 
-namespace normjit::cli {
+namespace normjit::oracle {
 namespace {
 
 constexpr std::int64_t kBatch = 1024;     // values compared at a time
@@ -149,4 +149,4 @@ CheckReport check(const Problem& problem, std::int64_t rows) {
   return report;
 }
 
-}  // namespace normjit::cli
+}  // namespace normjit::oracle

@@ -1,8 +1,8 @@
-#include "cli/foreign_text.h"
+#include "verify/foreign_text.h"
 
 #include "normjit/base/text.h"
 
-namespace normjit::cli {
+namespace normjit::oracle {
 namespace {
 
 std::string hexadecimal(char c) {
@@ -34,14 +34,6 @@ std::string escaped(std::string_view text, std::string_view kept) {
   return clean;
 }
 
-template <class T>
-Result<T> parsed(Result<T> (&parse)(std::string_view), std::string_view text) {
-  Result<T> value = parse(text);
-  if (value) return value;
-  Result<T> again = parse(shown(text));  // for the message alone
-  return again ? value : again;
-}
-
 }  // namespace
 
 std::string shown(std::string_view text, std::size_t longest) {
@@ -53,8 +45,4 @@ std::string shown(std::string_view text, std::size_t longest) {
 
 std::string printable(std::string_view message) { return escaped(message, "\n\t"); }
 
-Result<NormSpec> spec_from(std::string_view text) { return parsed(parse_spec, text); }
-
-Result<Plan> plan_from(std::string_view text) { return parsed(parse_plan, text); }
-
-}  // namespace normjit::cli
+}  // namespace normjit::oracle

@@ -1,4 +1,4 @@
-#include "cli/npy.h"
+#include "verify/npy.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -7,11 +7,11 @@
 #include <fstream>
 #include <iterator>
 
-#include "cli/element.h"
-#include "cli/npy_header.h"
 #include "tests/support/temp_directory.h"
+#include "verify/element.h"
+#include "verify/npy_header.h"
 
-namespace normjit::cli {
+namespace normjit::oracle {
 namespace {
 
 class Npy : public testing::Test {
@@ -186,4 +186,4 @@ TEST(NpyHeader, ShapesAsPythonPrintsThem) {
 }
 
 }  // namespace
-}  // namespace normjit::cli
+}  // namespace normjit::oracle
