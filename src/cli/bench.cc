@@ -9,16 +9,6 @@
 namespace normjit::cli {
 namespace {
 
-constexpr int kRepeat = 50;
-
-// What is wrong with the options of the suite, where neither --suite nor --plot is given; empty: nothing.
-std::string mistake_of(const BenchCommand& options) {
-  if (options.list || options.seed || !options.regime.empty())
-    return "--list, --seed and --regime are only for --suite";
-  if (!options.from.empty()) return "--from names what --plot draws, and there is no --plot";
-  return {};
-}
-
 std::string text_of(const std::vector<BenchReport>& reports) {
   Table table({"spec", ">rows", ">us", ">min", ">max", ">copy us", ">GB/s", ">of copy", ">sets", "plan"});
   for (const BenchReport& report : reports) {
@@ -33,12 +23,7 @@ std::string text_of(const std::vector<BenchReport>& reports) {
 }  // namespace
 
 int bench(const BenchCommand& options) {
-  if (options.repeat && *options.repeat < 1) return fail(kUsage, "--repeat must be 1 or more");
-  if (options.startup) return bench_startup(options);
-  if (options.kernels) return fail(kUsage, "--kernels is only for --startup");
-  if (options.suite || !options.plot.empty()) return bench_suite(options);
-  if (const std::string mistake = mistake_of(options); !mistake.empty()) return fail(kUsage, mistake);
-  if (options.specs.empty()) return fail(kUsage, "name at least one spec, or --suite, or --startup");
+  if (options.repeat < 1) return fail(kUsage, "--repeat must be 1 or more");
   std::vector<NormSpec> specs;
   for (const std::string& text : options.specs) specs.push_back(spec_from(text).value());
   std::vector<std::int64_t> rows_wanted;
@@ -56,7 +41,7 @@ int bench(const BenchCommand& options) {
     const std::vector<std::int64_t> each =
         rows_wanted.empty() ? std::vector{default_rows(spec)} : rows_wanted;
     for (const std::int64_t rows : each)
-      reports.push_back(measure(service, gpu, copy, spec, rows, options.repeat.value_or(kRepeat), plan));
+      reports.push_back(measure(service, gpu, copy, spec, rows, options.repeat, plan));
   }
   print(options.json ? json_of(reports) : text_of(reports));
   return kDone;

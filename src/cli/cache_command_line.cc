@@ -3,25 +3,24 @@
 
 namespace normjit::cli {
 
-void CommandLine::add_prebuild() {
-  CLI::App* command = add("prebuild", "Put every kernel that specs can ask for into the cache; needs no GPU",
-                          prebuild_, [this] { return prebuild(prebuild_); });
-  command->add_option("SPEC", prebuild_.specs, kSpecHelp);
+void add_prebuild(CommandLine& line) {
+  auto [command, options] =
+      line.add("prebuild", "Put every kernel that specs can ask for into the cache; needs no GPU", prebuild);
+  command->add_option("SPEC", options.specs, kSpecHelp);
   command
-      ->add_option("--manifest", prebuild_.manifests,
+      ->add_option("--manifest", options.manifests,
                    "A file of specs: JSON, JSON lines, or a spec a line; repeatable; - is stdin")
       ->allow_extra_args(false);
   command
-      ->add_option("--arch", prebuild_.archs,
+      ->add_option("--arch", options.archs,
                    "Comma-separated: sm_90 and the like, native (the GPUs here), all-major, all")
       ->capture_default_str();
-  command->add_option("-j,--jobs", prebuild_.jobs, "Compile so many kernels at once; 0 is one per core")
+  command->add_option("-j,--jobs", options.jobs, "Compile so many kernels at once; 0 is one per core")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  command->add_flag("--dry-run", prebuild_.dry_run,
-                    "Say what is cached and what is missing; compile nothing");
-  command->add_flag("--check", prebuild_.check, "As --dry-run, with exit status 1 if anything is missing");
-  add_json(command, prebuild_);
+  command->add_flag("--dry-run", options.dry_run, "Say what is cached and what is missing; compile nothing");
+  command->add_flag("--check", options.check, "As --dry-run, with exit status 1 if anything is missing");
+  add_json(command, options);
   command->footer(std::string(R"(Examples:
   normjit prebuild layernorm/cols=64/f32/wb/gelu --arch sm_80,sm_90
   normjit prebuild --manifest cache/manifests/reference.json --arch all-major -j 8
@@ -30,16 +29,15 @@ void CommandLine::add_prebuild() {
 )") + kExitCodes);
 }
 
-void CommandLine::add_list() {
-  CLI::App* command = add("list", "List what the cache holds, damaged entries included", list_,
-                          [this] { return list(list_); });
+void add_list(CommandLine& line) {
+  auto [command, options] = line.add("list", "List what the cache holds, damaged entries included", list);
   command
-      ->add_option("--sort", list_.sort,
+      ->add_option("--sort", options.sort,
                    "id, spec, size (the largest first) or age (the oldest first, with its date)")
       ->check(CLI::IsMember({"id", "spec", "size", "age"}))
       ->capture_default_str();
-  command->add_flag("--layers", list_.layers, "Also what the layers hold");
-  add_json(command, list_);
+  command->add_flag("--layers", options.layers, "Also what the layers hold");
+  add_json(command, options);
   command->footer(std::string(R"(Examples:
   normjit list --cache-dir /opt/kernels
   normjit list --sort size --layers
@@ -49,14 +47,14 @@ Exit status 1 if an entry is damaged, or with --layers a layer cannot be read.
 )") + kExitCodes);
 }
 
-void CommandLine::add_why() {
-  CLI::App* command = add("why", "Say where the kernels of a spec are, or why they would be compiled", why_,
-                          [this] { return why(why_); });
-  command->add_option("SPEC", why_.spec, kSpecHelp)->required();
-  command->add_option("--arch", why_.arch, "One architecture, or native; else the GPU here, else sm_90");
-  command->add_option("--rows", why_.rows,
+void add_why(CommandLine& line) {
+  auto [command, options] =
+      line.add("why", "Say where the kernels of a spec are, or why they would be compiled", why);
+  command->add_option("SPEC", options.spec, kSpecHelp)->required();
+  command->add_option("--arch", options.arch, "One architecture, or native; else the GPU here, else sm_90");
+  command->add_option("--rows", options.rows,
                       "Only the kernel for so many rows of contiguous, aligned tensors; else all");
-  add_json(command, why_);
+  add_json(command, options);
   command->footer(std::string(R"(Examples:
   normjit why layernorm/cols=4096/bf16/wb --arch sm_90
   normjit why layernorm/cols=4096/bf16/wb --rows 16384
@@ -67,12 +65,12 @@ if a kernel would be compiled.
 )") + kExitCodes);
 }
 
-void CommandLine::add_verify() {
-  CLI::App* command = add("verify", "Read and check every entry of the cache and of its layers", verify_,
-                          [this] { return verify(verify_); });
-  command->add_flag("--quarantine", verify_.quarantine,
+void add_verify(CommandLine& line) {
+  auto [command, options] =
+      line.add("verify", "Read and check every entry of the cache and of its layers", verify);
+  command->add_flag("--quarantine", options.quarantine,
                     "Move damaged entries of the directory aside, to *.damaged");
-  add_json(command, verify_);
+  add_json(command, options);
   command->footer(std::string(R"(Examples:
   normjit verify
   normjit verify --cache-dir /opt/kernels --quarantine
@@ -82,20 +80,20 @@ Damage found is exit status 1, whether it is moved aside or not.
 )") + kExitCodes);
 }
 
-void CommandLine::add_prune() {
-  CLI::App* command = add("prune", "Remove the oldest entries of the cache, and what killed processes left",
-                          prune_, [this] { return prune(prune_); });
+void add_prune(CommandLine& line) {
+  auto [command, options] =
+      line.add("prune", "Remove the oldest entries of the cache, and what killed processes left", prune);
   CLI::Option* bound = command->add_option(
-      "--max-bytes", prune_.max_bytes,
+      "--max-bytes", options.max_bytes,
       "What the entries may take, as 4096, 512K, 256M or 2G; else NORMJIT_CACHE_MAX_BYTES, 256M");
-  command->add_flag("--all", prune_.all, "Remove all entries, tuned plans included")->excludes(bound);
+  command->add_flag("--all", options.all, "Remove all entries, tuned plans included")->excludes(bound);
   command
-      ->add_option("--stale", prune_.stale_seconds,
+      ->add_option("--stale", options.stale_seconds,
                    "Seconds after which a temporary belongs to a process that was killed")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  command->add_flag("--dry-run", prune_.dry_run, "Say what would be removed; remove nothing");
-  add_json(command, prune_);
+  command->add_flag("--dry-run", options.dry_run, "Say what would be removed; remove nothing");
+  add_json(command, options);
   command->footer(std::string(R"(Examples:
   normjit prune
   normjit prune --max-bytes 1G --dry-run
@@ -107,26 +105,26 @@ worst is one more compile. Layers are never touched.
 )") + kExitCodes);
 }
 
-void CommandLine::add_export() {
-  CLI::App* command = add("export", "Write entries of the cache into one file, to be a layer elsewhere",
-                          export_, [this] { return export_pack(export_); });
-  command->add_option("PACK", export_.pack, "The file to write, NAME.njp")->required();
-  command->add_option("SPEC", export_.specs,
+void add_export(CommandLine& line) {
+  auto [command, options] =
+      line.add("export", "Write entries of the cache into one file, to be a layer elsewhere", export_pack);
+  command->add_option("PACK", options.pack, "The file to write, NAME.njp")->required();
+  command->add_option("SPEC", options.specs,
                       "Only the kernels and tuned plans of these specs; else all. " + std::string(kSpecHelp));
   command
       ->add_option(
-          "--manifest", export_.manifests,
+          "--manifest", options.manifests,
           "Only those of a file of specs: JSON, JSON lines, or a spec a line; repeatable; - is stdin")
       ->allow_extra_args(false);
-  command->add_option("--arch", export_.archs,
+  command->add_option("--arch", options.archs,
                       "With specs, as for prebuild: sm_90 and the like, native, all-major, all; else native");
   command
       ->add_option(
-          "--from", export_.from,
+          "--from", options.from,
           "Take entries from this directory or pack instead of the cache and its layers; repeatable, an "
           "earlier one goes before a later one")
       ->allow_extra_args(false);
-  add_json(command, export_);
+  add_json(command, options);
   command->footer(std::string(R"(Examples:
   normjit export kernels.njp
   normjit export kernels.njp --manifest shapes.json --arch sm_80,sm_90
@@ -139,12 +137,12 @@ kernel of the specs is missing, and then nothing is written; or if damaged entri
 )") + kExitCodes);
 }
 
-void CommandLine::add_import() {
-  CLI::App* command = add("import", "Copy the entries of directories and packs to the cache", import_,
-                          [this] { return import_from(import_); });
-  command->add_option("SOURCE", import_.sources, "A directory of entries, or a pack that export wrote")
+void add_import(CommandLine& line) {
+  auto [command, options] =
+      line.add("import", "Copy the entries of directories and packs to the cache", import_from);
+  command->add_option("SOURCE", options.sources, "A directory of entries, or a pack that export wrote")
       ->required();
-  add_json(command, import_);
+  add_json(command, options);
   command->footer(std::string(R"(Examples:
   normjit import kernels.njp
   normjit import /mnt/build/cache old.njp --cache-dir /opt/kernels

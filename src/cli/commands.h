@@ -1,5 +1,5 @@
 // The commands of the tool, one function each: options in, exit status out. They throw normjit::Exception for
-// what the library answers with an Error; run() in cli.cc turns that into a message and an exit status.
+// what the library answers with an Error; CommandLine turns that into a message and an exit status.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,7 @@ struct CommonOptions {
   std::optional<std::string> cache_directory;  // empty: there is none; nothing: as the environment says
   std::string log;                             // debug, info, warn, error, off; empty: NORMJIT_LOG, else warn
   bool json = false;
+  std::vector<std::string> words;  // of the command line
 };
 
 struct PrebuildCommand : CommonOptions {
@@ -100,43 +101,17 @@ struct RunCommand : CommonOptions {
   std::optional<int> repeat;  // a GPU only; none: 20
   // With --device host only; empty: as HostOptions has it, on the default profile of sm_90.
   std::string arch, schedules, checks, keep_directory;
-  std::vector<std::string> command;  // the words of the command line
 };
 int run(const RunCommand& options);
 
 struct BenchCommand : CommonOptions {
   std::vector<std::string> specs;
-  std::string rows;           // comma-separated; empty: as many as make x 256 MiB
-  std::string plan;           // empty: the planner's choice
-  std::optional<int> repeat;  // none: 50, and 30 for each case of the suite
+  std::string rows;  // comma-separated; empty: as many as make x 256 MiB
+  std::string plan;  // empty: the planner's choice
+  int repeat = 50;
   int device = 0;
-  // The suite instead of specs.
-  bool suite = false;
-  bool list = false;                  // its cases only; needs no GPU
-  std::optional<std::uint64_t> seed;  // of its random cases; none: another one each time
-  std::string regime;                 // empty: all
-  std::string output = "suite.json";  // a file or a directory
-  // A plot of the suite.
-  std::string plot;  // the SVG to write; empty: none
-  std::string from;  // results that are stored, of the suite and perhaps ",peers"; empty: those of this run
-  // The first calls of processes instead of kernels.
-  bool startup = false;
-  std::optional<int> kernels;  // of the prebuild; none: 200, 0: no prebuild
 };
 int bench(const BenchCommand& options);
-int bench_suite(const BenchCommand& options);    // with --suite, --plot or both
-int bench_startup(const BenchCommand& options);  // with --startup
-
-// One measured step of bench --startup, in a process of its own; not in the help. Prints a line of JSON.
-struct StartupStep : CommonOptions {
-  std::string step;  // look, cuda, raw, first, parts or build
-  std::string spec;  // of raw, first and parts
-  std::int64_t rows = 0;
-  std::string nvrtc;          // of raw: the library's file
-  std::string layer;          // a pack to read; empty: none
-  int kernels = 0, jobs = 0;  // of build
-};
-int startup_step(const StartupStep& step);
 
 struct TuneCommand : CommonOptions {
   std::vector<std::string> specs;
@@ -149,6 +124,22 @@ struct TuneCommand : CommonOptions {
 int tune(const TuneCommand& options);
 
 int doctor(const CommonOptions& options);
+
+// Each adds its command.
+class CommandLine;
+void add_prebuild(CommandLine& line);
+void add_list(CommandLine& line);
+void add_why(CommandLine& line);
+void add_verify(CommandLine& line);
+void add_prune(CommandLine& line);
+void add_export(CommandLine& line);
+void add_import(CommandLine& line);
+void add_show(CommandLine& line);
+void add_render(CommandLine& line);
+void add_run(CommandLine& line);
+void add_bench(CommandLine& line);
+void add_tune(CommandLine& line);
+void add_doctor(CommandLine& line);
 
 // What the commands share.
 // parse_spec and parse_plan, whose errors quote the text as oracle::shown() has it.

@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "cli/json_text.h"
 #include "cli/measure.h"
 #include "cli/tuning.h"
 
@@ -52,10 +51,6 @@ Json json_of(const Emulation& emulation) {
   return json;
 }
 
-Json json_of(const Timing& timing) {
-  return {{"median_us", timing.median}, {"min_us", timing.min}, {"max_us", timing.max}};
-}
-
 Json json_of(const Candidate& candidate) {
   return {{"plan", to_text(candidate.plan)}, {"cost", candidate.cost}, {"why", candidate.why}};
 }
@@ -75,43 +70,11 @@ Json json_of(const TuneReport::Trial& trial) {
   return json;
 }
 
-Json json_of(const SuiteCase& one) {
-  return {{"spec", to_text(one.spec)},
-          {"rows", one.rows},
-          {"regime", name(one.regime())},
-          {"drawn", one.drawn},
-          {"bytes", bytes_moved(one.spec, one.rows)},
-          {"target", to_text(one.target())}};
-}
-
-Json json_of(const SuiteResult& result) {
-  Json json = json_of(result.what);
-  if (result.bench) {
-    const BenchReport& bench = *result.bench;
-    json.update(Json{{"plan", to_text(bench.plan)},
-                     {"kernel", json_of(bench.kernel)},
-                     {"copy", json_of(bench.copy)},
-                     {"fraction_of_copy", bench.fraction_of_copy()}});
-  } else {
-    json["error"] = result.error;
-  }
-  if (result.value) json["value"] = *result.value;
-  if (result.met) json["met"] = *result.met;
-  return json;
-}
-
-Json json_of(const RegimeSummary& summary) {
-  return {{"regime", name(summary.regime)},
-          {"cases", summary.cases},
-          {"failed", summary.failed},
-          {"judged", summary.judged},
-          {"met", summary.met},
-          {"geometric_mean", summary.mean},
-          {"worst", summary.worst},
-          {"worst_case", summary.worst_case}};
-}
-
 }  // namespace
+
+Json json_of(const Timing& timing) {
+  return {{"median_us", timing.median}, {"min_us", timing.min}, {"max_us", timing.max}};
+}
 
 std::string json_of(const ShowReport& report) {
   Json uses = Json::array();
@@ -205,25 +168,6 @@ std::string json_of(const std::vector<TuneReport>& reports, const std::string& c
                     {"trials", std::move(trials)}});
   }
   return text_of({{"cache_directory", cache_directory}, {"results", std::move(list)}});
-}
-
-std::string json_of(const std::vector<SuiteCase>& cases, std::uint64_t seed) {
-  Json list = Json::array();
-  for (const SuiteCase& one : cases) list.push_back(json_of(one));
-  return text_of({{"seed", seed}, {"cases", std::move(list)}});
-}
-
-std::string json_of(const SuiteReport& report) {
-  Json list = Json::array();
-  for (const SuiteResult& result : report.results) list.push_back(json_of(result));
-  Json sums = Json::array();
-  for (const RegimeSummary& summary : summarize(report.results)) sums.push_back(json_of(summary));
-  return text_of({{"device", report.device},
-                  {"driver", report.driver},
-                  {"date", report.date},
-                  {"seed", report.seed},
-                  {"cases", std::move(list)},
-                  {"summary", std::move(sums)}});
 }
 
 }  // namespace normjit::cli

@@ -202,7 +202,7 @@ int run(const RunCommand& options) {
   if (const auto& emulation = report.execution.emulation; emulation && !emulation->fault.empty()) {
     return fail(kFailed,
                 emulation->fault + "\nTo see it again: " +
-                    replay_command(options.command, emulation->fault_seeds, settings.template_directory));
+                    replay_command(options.words, emulation->fault_seeds, settings.template_directory));
   }
   for (const OperandRow& row : kOperands)
     if (row.output)

@@ -6,32 +6,34 @@
 #include <filesystem>
 #include <map>
 
-#include "cli/commands.h"
+#include "bench/commands.h"
+#include "bench/startup.h"
+#include "cli/command_line.h"
 #include "cli/exit_code.h"
 #include "cli/json_text.h"
 #include "cli/measure.h"
 #include "cli/progress.h"
 #include "cli/rows_list.h"
-#include "cli/startup.h"
 #include "cli/table.h"
 #include "simt/process.h"
 
 namespace normjit::cli {
 namespace {
 
-constexpr int kRepeat = 5, kKernels = 200;
 constexpr const char* kSpecs[] = {"layernorm/cols=64/f32/wb/gelu", "layernorm/cols=4096/bf16/wb",
                                   "layernorm/cols=4194304/f32/wb"};
 
-std::string mistake_of(const BenchCommand& options) {
-  if (options.suite || options.list || options.seed || !options.regime.empty() || !options.plot.empty() ||
-      !options.from.empty())
-    return "--startup has nothing to do with the suite and its plot: take one of them";
-  if (!options.plan.empty()) return "--plan is not for --startup, which times the choice of the plan too";
-  if (options.device != 0) return "--device is not for --startup, which takes the first GPU";
-  if (options.cache_directory)
-    return "--cache-dir is not for --startup, whose caches are fresh and temporary";
-  if (options.kernels && *options.kernels < 0) return "--kernels must be 0 or more";
+struct StartupCommand : CommonOptions {
+  std::vector<std::string> specs;
+  std::string rows;  // one number; empty: as many as make x 256 MiB
+  int repeat = 5;
+  int kernels = 200;  // of the prebuild; 0: no prebuild
+};
+
+std::string mistake_of(const StartupCommand& options) {
+  if (options.repeat < 1) return "--repeat must be 1 or more";
+  if (options.kernels < 0) return "--kernels must be 0 or more";
+  if (options.cache_directory) return "--cache-dir is not for startup, whose caches are fresh and temporary";
   return {};
 }
 
@@ -78,14 +80,13 @@ Json run_step(std::vector<std::string> arguments) {
 
 class Startup {
  public:
-  explicit Startup(const BenchCommand& options)
-      : repeat_(options.repeat.value_or(kRepeat)), kernels_(options.kernels.value_or(kKernels)) {
+  explicit Startup(const StartupCommand& options) : repeat_(options.repeat), kernels_(options.kernels) {
     std::vector<std::string> texts = options.specs;
     if (texts.empty()) texts.assign(std::begin(kSpecs), std::end(kSpecs));
     for (const std::string& text : texts) specs_.push_back(parse_spec(text).value());
     if (!options.rows.empty()) {
       const std::vector<std::int64_t> rows = parse_rows_list(options.rows);
-      if (rows.size() != 1) throw Exception({Code::BadArgument, "--startup takes one number of --rows"});
+      if (rows.size() != 1) throw Exception({Code::BadArgument, "startup takes one number of --rows"});
       rows_ = rows[0];
     }
     steps_ = 1 + 5 * repeat_ * static_cast<int>(specs_.size()) + (kernels_ > 0 ? 2 : 0);
@@ -209,9 +210,7 @@ class Startup {
   Progress progress_{isatty(STDERR_FILENO) != 0};
 };
 
-}  // namespace
-
-int bench_startup(const BenchCommand& options) {
+int startup(const StartupCommand& options) {
   if (const std::string mistake = mistake_of(options); !mistake.empty()) return fail(kUsage, mistake);
   StartupReport report;
   try {
@@ -221,6 +220,29 @@ int bench_startup(const BenchCommand& options) {
   }
   print(options.json ? json_of(report) : text_of(report));
   return kDone;
+}
+
+}  // namespace
+
+void add_startup(CommandLine& line) {
+  auto [command, options] =
+      line.add("startup", "Time the first calls of fresh processes and a prebuild; needs no GPU", startup);
+  command->add_option("SPEC", options.specs, kSpecHelp);
+  command->add_option("--rows", options.rows, "Rows of each spec; else as many as make x 256 MiB");
+  command->add_option("--repeat", options.repeat, "Processes that a median is of")->capture_default_str();
+  command
+      ->add_option("--kernels", options.kernels, "Of the prebuild: so many or a few more; 0 is no prebuild")
+      ->capture_default_str();
+  add_json(command, options);
+  command->footer(std::string(R"(Example:
+  normjit-bench startup --json
+
+Each step is measured in fresh processes, with temporary caches and files that the system has in memory already. NVRTC's
+own load is opening it, and by how much its first compile, of an empty kernel, takes longer than its second. A first
+call goes from a new Service to the return of the first launch, with CUDA initialised before. Without a GPU a stand-in
+for the driver loads at once, and what counts the driver is not judged.
+
+)") + kExitCodes);
 }
 
 }  // namespace normjit::cli

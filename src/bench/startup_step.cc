@@ -1,16 +1,18 @@
-// One measured step of `bench --startup`, in a process of its own, which prints one line of JSON.
+// One measured step of `normjit-bench startup`, in a process of its own, which prints one line of JSON.
 #include <algorithm>
+#include <limits>
+#include <memory>
 #include <optional>
 #include <set>
 #include <thread>
 
-#include "cli/commands.h"
+#include "bench/commands.h"
+#include "bench/startup.h"
+#include "cli/command_line.h"
 #include "cli/exit_code.h"
 #include "cli/gpu.h"
 #include "cli/json_text.h"
 #include "cli/measure.h"
-#include "cli/stand_in_driver.h"
-#include "cli/startup.h"
 #include "normjit/base/stopwatch.h"
 #include "normjit/compiler/nvrtc.h"
 #include "normjit/compiler/target.h"
@@ -22,7 +24,48 @@
 namespace normjit::cli {
 namespace {
 
+struct StartupStep : CommonOptions {
+  std::string step;  // look, cuda, raw, first, parts or build
+  std::string spec;  // of raw, first and parts
+  std::int64_t rows = 0;
+  std::string nvrtc;          // of raw: the library's file
+  std::string layer;          // a pack to read; empty: none
+  int kernels = 0, jobs = 0;  // of build
+};
+
 constexpr int kLaterCalls = 201;
+
+class StandInKernel final : public LoadedKernel {
+ public:
+  int launch(std::uint32_t, const LaunchShape&, Stream, void**) const noexcept override { return 0; }
+  Result<int> resident_blocks(const LaunchShape&) const override { return std::numeric_limits<int>::max(); }
+};
+
+// In the place of the driver where there is none: the first call of a process can then be timed up to the
+// load, and from there on. It has one GPU of this profile, whose context is current; it loads anything at
+// once and launches nothing. It has no version, so no NVRTC is too new for it.
+class StandInDriver final : public Driver {
+ public:
+  explicit StandInDriver(const DeviceProfile& profile) : profile_(profile) {}
+
+  Result<int> version() override { return Error{Code::NoDriver, "there is no driver"}; }
+  Result<int> device_count() override { return 1; }
+  Result<int> current_device() override { return 0; }
+  Current current() noexcept override { return {0, &profile_}; }
+  Result<DeviceProfile> profile(int) override { return profile_; }
+  Result<std::string> device_name(int) override { return std::string("none"); }
+  Result<std::shared_ptr<LoadedKernel>> load(std::string_view, const std::string&, int,
+                                             const LaunchShape&) override {
+    return std::shared_ptr<LoadedKernel>(std::make_shared<StandInKernel>());
+  }
+  Result<Allocation> allocation(const void*) override {
+    return Allocation{true, 0, std::numeric_limits<std::uint64_t>::max()};
+  }
+  std::string describe(int result) override { return "CUresult " + std::to_string(result); }
+
+ private:
+  const DeviceProfile profile_;
+};
 
 // The GPU with its context, or where there is none what stands in for it.
 class Machine {
@@ -38,7 +81,9 @@ class Machine {
   const std::optional<Gpu>& gpu() const { return gpu_; }
   Seams seams() const {
     if (gpu_) return {};
-    return {.compiler = {}, .driver = make_stand_in_driver(DeviceProfile::of(Arch{90}).value()), .files = {}};
+    return {.compiler = {},
+            .driver = std::make_shared<StandInDriver>(DeviceProfile::of(Arch{90}).value()),
+            .files = {}};
   }
 
  private:
@@ -241,11 +286,24 @@ Json measured(const StartupStep& step) {
   throw Exception({Code::BadArgument, "there is no step '" + step.step + "'"});
 }
 
-}  // namespace
-
 int startup_step(const StartupStep& step) {
   print(measured(step).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
   return kDone;
+}
+
+}  // namespace
+
+void add_startup_step(CommandLine& line) {
+  auto [command, options] =
+      line.add("startup-step", "One step of startup, in a process of its own", startup_step);
+  command->group("");  // not in the help: only startup runs it
+  command->add_option("STEP", options.step)->required();
+  command->add_option("--spec", options.spec);
+  command->add_option("--rows", options.rows);
+  command->add_option("--nvrtc", options.nvrtc);
+  command->add_option("--layer", options.layer);
+  command->add_option("--kernels", options.kernels);
+  command->add_option("--jobs", options.jobs);
 }
 
 }  // namespace normjit::cli

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "normjit/result.h"
+
 namespace normjit::cli {
 
 struct PlotPoint {
@@ -28,5 +30,11 @@ struct Plot {
 // A whole document. A line goes from width to width through the lowest point of each; widths are on a
 // logarithmic scale. The background is white, so that it reads the same on a dark page.
 std::string svg_of(const Plot& plot);
+
+// From what `normjit-bench suite` and scripts/bench_peers.py have stored.
+// One line for each dtype, through its cases that move more than 64 MB with weight and bias and nothing else;
+// and for each peer one through those of bf16, or of the first dtype that the peers have. `peers` may be
+// empty. BadArgument, which names what is wrong, for texts that are something else.
+Result<Plot> plot_of(const std::string& suite, const std::string& peers);
 
 }  // namespace normjit::cli

@@ -1,5 +1,5 @@
 // The cases of the suite and the speed that each should reach.
-#include "cli/suite.h"
+#include "bench/suite.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

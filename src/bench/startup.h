@@ -1,4 +1,4 @@
-// What `normjit bench --startup` finds out: what the first calls of a process cost. Times are medians over
+// What `normjit-bench startup` finds out: what the first calls of a process cost. Times are medians over
 // fresh processes.
 #pragma once
 

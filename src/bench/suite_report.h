@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "bench/suite.h"
 #include "cli/reports.h"
-#include "cli/suite.h"
 
 namespace normjit::cli {
 
@@ -45,5 +45,10 @@ std::vector<RegimeSummary> summarize(const std::vector<SuiteResult>& results);
 
 // For people: every case, then a line for each regime.
 std::string table_of(const SuiteReport& report);
+
+// As JSON: the suite before and after it is measured; each case has "spec", "rows", "regime", "bytes" and
+// "target".
+std::string json_of(const std::vector<SuiteCase>& cases, std::uint64_t seed);
+std::string json_of(const SuiteReport& report);
 
 }  // namespace normjit::cli

@@ -1,4 +1,4 @@
-#include "cli/plot.h"
+#include "bench/plot.h"
 
 #include <algorithm>
 #include <cmath>

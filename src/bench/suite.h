@@ -1,4 +1,4 @@
-// What `normjit bench --suite` measures: cases of every regime, each with the speed that it should reach.
+// What `normjit-bench suite` measures: cases of every regime, each with the speed that it should reach.
 #pragma once
 
 #include <cstdint>

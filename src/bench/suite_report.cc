@@ -1,8 +1,10 @@
-#include "cli/suite_report.h"
+#include "bench/suite_report.h"
 
 #include <algorithm>
 #include <cmath>
 
+#include "cli/json_reports.h"
+#include "cli/measure.h"
 #include "cli/table.h"
 
 namespace normjit::cli {
@@ -56,6 +58,42 @@ std::string value_text(const SuiteResult& result) {
 
 std::string case_text(const SuiteCase& what) {
   return std::to_string(what.rows) + " x " + to_text(what.spec);
+}
+
+Json json_of(const SuiteCase& one) {
+  return {{"spec", to_text(one.spec)},
+          {"rows", one.rows},
+          {"regime", name(one.regime())},
+          {"drawn", one.drawn},
+          {"bytes", bytes_moved(one.spec, one.rows)},
+          {"target", to_text(one.target())}};
+}
+
+Json json_of(const SuiteResult& result) {
+  Json json = json_of(result.what);
+  if (result.bench) {
+    const BenchReport& bench = *result.bench;
+    json.update(Json{{"plan", to_text(bench.plan)},
+                     {"kernel", json_of(bench.kernel)},
+                     {"copy", json_of(bench.copy)},
+                     {"fraction_of_copy", bench.fraction_of_copy()}});
+  } else {
+    json["error"] = result.error;
+  }
+  if (result.value) json["value"] = *result.value;
+  if (result.met) json["met"] = *result.met;
+  return json;
+}
+
+Json json_of(const RegimeSummary& summary) {
+  return {{"regime", name(summary.regime)},
+          {"cases", summary.cases},
+          {"failed", summary.failed},
+          {"judged", summary.judged},
+          {"met", summary.met},
+          {"geometric_mean", summary.mean},
+          {"worst", summary.worst},
+          {"worst_case", summary.worst_case}};
 }
 
 }  // namespace
@@ -128,6 +166,25 @@ std::string table_of(const SuiteReport& report) {
          "what a "
          "target that is not of copy bounds.\n? needs scripts/bench_peers.py.\n\n" +
          sums.text();
+}
+
+std::string json_of(const std::vector<SuiteCase>& cases, std::uint64_t seed) {
+  Json list = Json::array();
+  for (const SuiteCase& one : cases) list.push_back(json_of(one));
+  return text_of({{"seed", seed}, {"cases", std::move(list)}});
+}
+
+std::string json_of(const SuiteReport& report) {
+  Json list = Json::array();
+  for (const SuiteResult& result : report.results) list.push_back(json_of(result));
+  Json sums = Json::array();
+  for (const RegimeSummary& summary : summarize(report.results)) sums.push_back(json_of(summary));
+  return text_of({{"device", report.device},
+                  {"driver", report.driver},
+                  {"date", report.date},
+                  {"seed", report.seed},
+                  {"cases", std::move(list)},
+                  {"summary", std::move(sums)}});
 }
 
 }  // namespace normjit::cli

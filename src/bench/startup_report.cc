@@ -1,8 +1,8 @@
 #include <algorithm>
 
+#include "bench/startup.h"
+#include "bench/suite.h"
 #include "cli/json_text.h"
-#include "cli/startup.h"
-#include "cli/suite.h"
 #include "cli/table.h"
 
 namespace normjit::cli {

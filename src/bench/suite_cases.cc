@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "bench/suite.h"
 #include "cli/measure.h"
-#include "cli/suite.h"
 
 namespace normjit::cli {
 namespace {

@@ -1,13 +1,11 @@
 // The plot of the suite: what is drawn, and that it is a document that any reader of SVG takes.
-#include "cli/plot.h"
+#include "bench/plot.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 #include <regex>
-
-#include "cli/plot_data.h"
 
 namespace normjit::cli {
 namespace {
@@ -178,7 +176,7 @@ TEST(PlotData, OtherTextsAreNamedAsWhatTheyShouldBe) {
     const Result<Plot> plot = plot_of(text, "");
     ASSERT_FALSE(plot) << text;
     EXPECT_EQ(plot.code(), Code::BadArgument);
-    EXPECT_THAT(plot.error().message, HasSubstr("bench --suite"));
+    EXPECT_THAT(plot.error().message, HasSubstr("normjit-bench suite"));
   }
   const Result<Plot> peers = plot_of(suite, "{}");
   ASSERT_FALSE(peers);

@@ -1,12 +1,11 @@
 // The suite's results against their targets, as text and as JSON.
-#include "cli/suite_report.h"
+#include "bench/suite_report.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
-#include "cli/json_reports.h"
 #include "cli/measure.h"
 
 namespace normjit::cli {

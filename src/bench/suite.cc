@@ -1,4 +1,4 @@
-#include "cli/suite.h"
+#include "bench/suite.h"
 
 #include "cli/measure.h"
 #include "cli/table.h"

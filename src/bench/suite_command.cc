@@ -4,14 +4,14 @@
 #include <filesystem>
 #include <random>
 
-#include "cli/commands.h"
+#include "bench/commands.h"
+#include "bench/plot.h"
+#include "bench/suite_report.h"
+#include "cli/command_line.h"
 #include "cli/copy_kernel.h"
 #include "cli/exit_code.h"
-#include "cli/json_reports.h"
 #include "cli/measure.h"
-#include "cli/plot_data.h"
 #include "cli/progress.h"
-#include "cli/suite_report.h"
 #include "cli/table.h"
 #include "normjit/base/text.h"
 #include "verify/parallel.h"
@@ -21,24 +21,31 @@ namespace normjit::cli {
 namespace {
 
 constexpr int kRandomCases = 40;
-constexpr int kRepeat = 30;
+
+struct SuiteCommand : CommonOptions {
+  int repeat = 30;
+  int device = 0;
+  bool list = false;                  // only the cases; needs no GPU
+  std::optional<std::uint64_t> seed;  // of the random cases; none: another one each time
+  std::string regime;                 // empty: all
+  std::string output = "suite.json";  // a file or a directory
+  std::string plot;                   // the SVG to write; empty: none
+  std::string from;  // stored results to plot, of the suite and perhaps ",peers"; empty: those of this run
+};
 
 // What is wrong with the combination of options; empty: nothing.
-std::string mistake_of(const BenchCommand& options) {
-  if (!options.specs.empty()) return "--suite and --plot have cases of their own and take no spec";
-  if (!options.rows.empty()) return "--rows is not for --suite and --plot, whose cases have their rows";
-  if (!options.plan.empty())
-    return "--plan is not for --suite and --plot, which show what the planner chooses";
-  if (options.suite && !options.from.empty())
-    return "--suite measures and --from reads what was measured: take one of them";
-  if (!options.suite && options.from.empty()) return "--plot draws the results of --suite, or of --from";
+std::string mistake_of(const SuiteCommand& options) {
+  if (options.repeat < 1) return "--repeat must be 1 or more";
+  if (!options.from.empty()) {
+    if (options.plot.empty()) return "--from names what --plot draws, and there is no --plot";
+    if (options.list || options.seed || !options.regime.empty())
+      return "--list, --seed and --regime choose what is measured, and --from reads what was measured";
+  }
   if (options.list && !options.plot.empty()) return "--list measures nothing, so there is nothing to --plot";
-  if (!options.suite && (options.list || options.seed || !options.regime.empty()))
-    return "--list, --seed and --regime are only for --suite";
   return {};
 }
 
-std::vector<SuiteCase> cases_of(const BenchCommand& options, std::uint64_t seed) {
+std::vector<SuiteCase> cases_of(const SuiteCommand& options, std::uint64_t seed) {
   std::vector<SuiteCase> cases = fixed_cases();
   const std::vector<SuiteCase> drawn = random_cases(seed, kRandomCases);
   cases.insert(cases.end(), drawn.begin(), drawn.end());
@@ -84,7 +91,7 @@ std::string driver_text(Service& service) {
   return module->substr(0, module->find('\n')) + ", " + cuda;
 }
 
-SuiteReport run_suite(const BenchCommand& options, const std::vector<SuiteCase>& cases, std::uint64_t seed) {
+SuiteReport run_suite(const SuiteCommand& options, const std::vector<SuiteCase>& cases, std::uint64_t seed) {
   const Options settings = service_options(options);
   const Gpu gpu(options.device);
   Service service(settings);
@@ -101,7 +108,7 @@ SuiteReport run_suite(const BenchCommand& options, const std::vector<SuiteCase>&
     SuiteResult result{.what = one, .bench = {}, .error = {}, .value = {}, .met = {}};
     std::string outcome;
     try {
-      result.bench = measure(service, gpu, copy, one.spec, one.rows, options.repeat.value_or(kRepeat));
+      result.bench = measure(service, gpu, copy, one.spec, one.rows, options.repeat);
       outcome = fixed(result.bench->fraction_of_copy(), 3) + " of copy";
     } catch (const std::exception& error) {
       result.error = error.what();
@@ -124,7 +131,7 @@ void draw(const std::string& path, const std::string& suite, const std::string& 
   oracle::write_text(path, svg_of(plot_of(suite, peers).value())).value();
 }
 
-int plot_stored(const BenchCommand& options) {
+int plot_stored(const SuiteCommand& options) {
   const std::vector<std::string_view> files = split(options.from, ',');
   if (files.size() > 2) return fail(kUsage, "--from takes two files at most: suite.json,peers.json");
   const std::string suite = oracle::read_text(std::string(files[0])).value();
@@ -132,11 +139,9 @@ int plot_stored(const BenchCommand& options) {
   return kDone;
 }
 
-}  // namespace
-
-int bench_suite(const BenchCommand& options) {
+int suite(const SuiteCommand& options) {
   if (const std::string mistake = mistake_of(options); !mistake.empty()) return fail(kUsage, mistake);
-  if (!options.suite) return plot_stored(options);
+  if (!options.from.empty()) return plot_stored(options);
 
   const std::uint64_t seed = options.seed ? *options.seed : std::random_device{}();
   const std::vector<SuiteCase> cases = cases_of(options, seed);
@@ -152,6 +157,38 @@ int bench_suite(const BenchCommand& options) {
   for (const SuiteResult& result : report.results)
     if (!result.bench) return fail(kFailed, "some cases failed");
   return kDone;
+}
+
+}  // namespace
+
+void add_suite(CommandLine& line) {
+  auto [command, options] =
+      line.add("suite", "Time cases of every regime and 40 random ones against their targets", suite);
+  command->add_option("--repeat", options.repeat, "Replays that the median of a case is of")
+      ->capture_default_str();
+  command->add_option("--device", options.device, "CUDA ordinal of the GPU")->capture_default_str();
+  add_json(command, options);
+  command->add_flag("--list", options.list, "Print the cases only; needs no GPU");
+  command
+      ->add_option("--seed", options.seed,
+                   "Of the random cases; else another one each time, which is printed")
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--regime", options.regime, "Only the cases of one: " + regime_names());
+  command
+      ->add_option("--output", options.output,
+                   "Store the results in this file, or in suite.json in this directory")
+      ->capture_default_str();
+  command->add_option("--plot", options.plot, "Draw the results as SVG into this file");
+  command->add_option("--from", options.from,
+                      "Draw stored results instead of measuring: suite.json, or suite.json,peers.json with "
+                      "those of scripts/bench_peers.py");
+  command->footer(std::string(R"(Examples:
+  normjit-bench suite --seed 1 --output suite.json --plot suite.svg
+  normjit-bench suite --plot suite.svg --from suite.json,peers.json
+
+Cases are timed as `normjit bench` does. A target that is not reached does not change the exit status.
+
+)") + kExitCodes);
 }
 
 }  // namespace normjit::cli

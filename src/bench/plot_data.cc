@@ -1,8 +1,8 @@
-#include "cli/plot_data.h"
-
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "bench/plot.h"
 #include "cli/commands.h"
 #include "cli/measure.h"
 
@@ -96,7 +96,7 @@ bool any_hollow(const Plot& plot) {
 }  // namespace
 
 Result<Plot> plot_of(const std::string& suite, const std::string& peers) {
-  const char* reading = "the results of bench --suite";
+  const char* reading = "the results of normjit-bench suite";
   try {
     const Json found = Json::parse(suite);
     Plot plot{.title = "LayerNorm with weight and bias, more than 64 MB moved",
@@ -111,7 +111,7 @@ Result<Plot> plot_of(const std::string& suite, const std::string& peers) {
     if (plot.lines.empty()) {
       return Error{Code::BadArgument,
                    "no case moves more than 64 MB with weight and bias and nothing else; there is nothing to "
-                   "plot. Run bench --suite without --regime, or with another"};
+                   "plot. Run normjit-bench suite without --regime, or with another"};
     }
     if (any_hollow(plot)) plot.hollow_label = "odd widths";
     return plot;

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "cli/startup.h"
+#include "bench/startup.h"
 
 namespace normjit::cli {
 namespace {

@@ -1,4 +1,4 @@
-// `normjit bench --startup` with a compiler; a GPU is not needed.
+// `normjit-bench startup` with a compiler; a GPU is not needed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ class StartupWithCompiler : public testing::NvrtcTest {
   std::string origin(std::vector<std::string> more, const std::vector<std::string>& environment = {}) {
     std::vector<std::string> arguments = {"startup-step", "first", "--spec", kSpec, "--rows", "8"};
     arguments.insert(arguments.end(), more.begin(), more.end());
-    const ToolRun run = run_tool(arguments, environment);
+    const ToolRun run = run_bench(arguments, environment);
     EXPECT_EQ(run.status, 0) << run.err;
     return run.status == 0 ? Json::parse(run.out).at("origin") : "nothing";
   }
@@ -37,8 +37,8 @@ TEST_F(StartupWithCompiler, MeasuresEveryStepInFreshProcessesAndLeavesNothingBeh
   const std::string cache = scratch_ / "cache", temporary = scratch_ / "tmp";
   std::filesystem::create_directory(temporary);
   const ToolRun run =
-      run_tool({"bench", "--startup", kSpec, "--rows", "8", "--repeat", "2", "--kernels", "1", "--json"},
-               {"NORMJIT_CACHE_DIR=" + cache, "TMPDIR=" + temporary});
+      run_bench({"startup", kSpec, "--rows", "8", "--repeat", "2", "--kernels", "1", "--json"},
+                {"NORMJIT_CACHE_DIR=" + cache, "TMPDIR=" + temporary});
   ASSERT_EQ(run.status, 0) << run.err;
   EXPECT_TRUE(std::filesystem::is_empty(temporary));
   EXPECT_FALSE(std::filesystem::exists(cache)) << "the user's cache is none of its business";
@@ -69,8 +69,7 @@ TEST_F(StartupWithCompiler, MeasuresEveryStepInFreshProcessesAndLeavesNothingBeh
 }
 
 TEST_F(StartupWithCompiler, AsTextItNamesWhatIsLeftOut) {
-  const ToolRun run =
-      run_tool({"bench", "--startup", kSpec, "--rows", "8", "--repeat", "1", "--kernels", "0"});
+  const ToolRun run = run_bench({"startup", kSpec, "--rows", "8", "--repeat", "1", "--kernels", "0"});
   ASSERT_EQ(run.status, 0) << run.err;
   EXPECT_THAT(run.out, HasSubstr("warm-disk first call"));
   EXPECT_EQ(run.out.find("CUDA's own initialisation") == std::string::npos,
@@ -91,7 +90,7 @@ TEST_F(StartupWithCompiler, EachStepIsAProcessThatKnowsOnlyItsCache) {
   ASSERT_EQ(run_tool({"export", pack, "--cache-dir", cache}).status, 0);
   EXPECT_EQ(origin({"--layer", pack}, no_compiler), "layer");
   if (embedded_pack().empty())
-    EXPECT_EQ(run_tool({"startup-step", "first", "--spec", kSpec, "--rows", "8"}, no_compiler).status, 3);
+    EXPECT_EQ(run_bench({"startup-step", "first", "--spec", kSpec, "--rows", "8"}, no_compiler).status, 3);
   else
     EXPECT_EQ(origin({}, no_compiler), "embedded");  // the generic kernel serves
 }
