@@ -13,7 +13,6 @@
 #include "cli/json_text.h"
 #include "cli/measure.h"
 #include "cli/progress.h"
-#include "cli/rows_list.h"
 #include "cli/table.h"
 #include "simt/process.h"
 

@@ -111,7 +111,7 @@ std::string json_of(const StartupReport& report) {
                         {"met", speed->met()},
                         {"busy", speed->busy()},
                         {"slowdown", speed->slowdown()}};
-  return text_of(json);
+  return json_text(json);
 }
 
 std::vector<NormSpec> startup_specs(const DeviceProfile& device, int kernels) {

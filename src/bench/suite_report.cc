@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "cli/json_reports.h"
+#include "cli/json_text.h"
 #include "cli/measure.h"
 #include "cli/table.h"
 
@@ -171,7 +171,7 @@ std::string table_of(const SuiteReport& report) {
 std::string json_of(const std::vector<SuiteCase>& cases, std::uint64_t seed) {
   Json list = Json::array();
   for (const SuiteCase& one : cases) list.push_back(json_of(one));
-  return text_of({{"seed", seed}, {"cases", std::move(list)}});
+  return json_text({{"seed", seed}, {"cases", std::move(list)}});
 }
 
 std::string json_of(const SuiteReport& report) {
@@ -179,12 +179,12 @@ std::string json_of(const SuiteReport& report) {
   for (const SuiteResult& result : report.results) list.push_back(json_of(result));
   Json sums = Json::array();
   for (const RegimeSummary& summary : summarize(report.results)) sums.push_back(json_of(summary));
-  return text_of({{"device", report.device},
-                  {"driver", report.driver},
-                  {"date", report.date},
-                  {"seed", report.seed},
-                  {"cases", std::move(list)},
-                  {"summary", std::move(sums)}});
+  return json_text({{"device", report.device},
+                    {"driver", report.driver},
+                    {"date", report.date},
+                    {"seed", report.seed},
+                    {"cases", std::move(list)},
+                    {"summary", std::move(sums)}});
 }
 
 }  // namespace normjit::cli

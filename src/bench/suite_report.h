@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "bench/suite.h"
-#include "cli/reports.h"
+#include "cli/measure.h"
 
 namespace normjit::cli {
 

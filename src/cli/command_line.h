@@ -27,6 +27,7 @@ inline constexpr const char* kExitCodes = R"(Exit status:
 // Adds --json, for a command that prints a report.
 void add_json(CLI::App* command, CommonOptions& options);
 
+// The commands of a program: for each its options, its help and its action.
 class CommandLine {
  public:
   CommandLine(const char* description, const char* program);
