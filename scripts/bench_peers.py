@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times other LayerNorm implementations beside normjit, on the cases of `normjit bench --suite`.
+"""Times other LayerNorm implementations beside normjit, on the cases of `normjit-bench suite`.
 
     scripts/bench_peers.py --build build --seed 1 --output peers.json
     scripts/bench_peers.py --regime decode
@@ -10,9 +10,9 @@ normjit and the plain copy run in this process, on the same inputs: each is capt
 inputs and outputs of at least four times the L2 cache, and the graphs are replayed in turns, three rounds of them. A time
 is the median of the rounds' medians. Every result is compared with float64 first.
 
-`normjit bench --plot` draws what is stored. A peer that fails is left out of its case, with the reason in the file; the
+`normjit-bench suite --plot` draws what is stored. A peer that fails is left out of its case, with the reason in the file; the
 results are stored after each case, so that a run that is cut short has the others. Needs PyTorch with Triton, a GPU, and
-the targets normjit_tool and normjit_peers built. Exit status: 0 done, 1 if normjit failed in a case, 3 without a GPU or a
+the targets normjit_bench and normjit_peers built. Exit status: 0 done, 1 if normjit failed in a case, 3 without a GPU or a
 build.
 """
 import argparse
@@ -385,7 +385,7 @@ def compile_all(cases, jobs):
 # --- Cases, results
 
 def cases_of(tool, arguments):
-    command = [str(tool), "bench", "--suite", "--list", "--json"]
+    command = [str(tool), "suite", "--list", "--json"]
     if arguments.seed is not None:
         command += ["--seed", str(arguments.seed)]
     if arguments.regime:
@@ -435,10 +435,10 @@ def main():
     parser.add_argument("--compile-jobs", type=int, default=0, help="compile all peers first, in so many processes")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no case after so long")
     arguments = parser.parse_args()
-    tool, library = arguments.build / "normjit", arguments.build / "libnormjit_peers.so"
+    tool, library = arguments.build / "normjit-bench", arguments.build / "libnormjit_peers.so"
     for path in (tool, library):
         if not path.exists():
-            print(f"{path} is missing: build the targets normjit_tool and normjit_peers, or name --build",
+            print(f"{path} is missing: build the targets normjit_bench and normjit_peers, or name --build",
                   file=sys.stderr)
             return 3
     if not torch.cuda.is_available():

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times the first calls of CuPy and Triton in fresh processes, beside `normjit bench --startup`.
+"""Times the first calls of CuPy and Triton in fresh processes, beside `normjit-bench startup`.
 
     scripts/bench_startup_peers.py --build build
     scripts/bench_startup_peers.py --peers cupy --repeat 9 --budget 300 --output startup_peers.json
@@ -13,7 +13,7 @@ All of it takes no longer than the budget: normjit and the peers get equal share
 other, and what overruns its share is killed, with all that it has started. A line is printed as soon as it is known, and
 says of how many processes it is the median where time was short.
 
-Needs a GPU and the target normjit_tool built; CuPy, PyTorch and Triton as far as they are to be measured. A peer that
+Needs a GPU and the targets normjit_tool and normjit_bench built; CuPy, PyTorch and Triton as far as they are to be measured. A peer that
 cannot be measured says why and the others go on. Exit status: 0 done, 1 if no peer could be measured, 3 without a GPU or a
 build.
 """
@@ -174,17 +174,17 @@ class NoTool(Exception):
     pass
 
 
-def tool(build, deadline, *arguments):
-    status, out, err = run_until(deadline, [str(build / "normjit"), *arguments])
+def tool(build, deadline, *arguments, program="normjit"):
+    status, out, err = run_until(deadline, [str(build / program), *arguments])
     if status != 0:
         lines = err.strip().splitlines()
-        raise NoTool(lines[-1] if lines else f"normjit {arguments[0]}: exit status {status}")
+        raise NoTool(lines[-1] if lines else f"{program} {arguments[0]}: exit status {status}")
     return out
 
 
 def own_calls(build, spec, rows, repeat, deadline):
-    own = json.loads(tool(build, deadline, "bench", "--startup", spec, "--rows", str(rows), "--repeat", str(repeat),
-                          "--kernels", "0", "--json"))["results"][0]
+    own = json.loads(tool(build, deadline, "startup", spec, "--rows", str(rows), "--repeat", str(repeat),
+                          "--kernels", "0", "--json", program="normjit-bench"))["results"][0]
     return {"version": "normjit", "processes": repeat, "cold_ms": own["cold_ms"], "warm_ms": own["disk_ms"],
             "launch_us": own["later_us"]}
 

@@ -42,7 +42,8 @@ build() {
   local folder=$1 target=$2
   shift 2
   configure "$folder" -DNORMJIT_BUILD_TOOL=ON -DNORMJIT_BUILD_TESTS=ON "$@"
-  cmake --build "$folder" --parallel "$(nproc)" --target "$target"
+  # shellcheck disable=SC2086  # one target or several
+  cmake --build "$folder" --parallel "$(nproc)" --target $target
 }
 
 # run_tests FOLDER LABEL...
@@ -65,7 +66,7 @@ if [[ $odr == yes ]]; then
   if "${CXX:-c++}" --version | grep -q clang; then
     echo "Skipped: only GCC finds them."
   else
-    build "$root/build-odr" normjit_tool -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 \
+    build "$root/build-odr" "normjit_tool normjit_bench" -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 \
       "-DCMAKE_CXX_FLAGS=-flto=auto -fno-fat-lto-objects -Wodr -Werror=odr" \
       -DNORMJIT_BUILD_TESTS=OFF -DNORMJIT_INSTALL=OFF -DNORMJIT_EMBED_GENERIC=OFF
   fi

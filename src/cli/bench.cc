@@ -1,24 +1,20 @@
-#include "cli/commands.h"
+#include "cli/command_line.h"
 #include "cli/copy_kernel.h"
 #include "cli/exit_code.h"
-#include "cli/foreign_text.h"
-#include "cli/json_reports.h"
+#include "cli/json_text.h"
 #include "cli/measure.h"
-#include "cli/rows_list.h"
 #include "cli/table.h"
 
 namespace normjit::cli {
 namespace {
 
-constexpr int kRepeat = 50;
-
-// What is wrong with the options of the suite, where neither --suite nor --plot is given; empty: nothing.
-std::string mistake_of(const BenchCommand& options) {
-  if (options.list || options.seed || !options.regime.empty())
-    return "--list, --seed and --regime are only for --suite";
-  if (!options.from.empty()) return "--from names what --plot draws, and there is no --plot";
-  return {};
-}
+struct BenchCommand : CommonOptions {
+  std::vector<std::string> specs;
+  std::string rows;  // comma-separated; empty: as many as make x 256 MiB
+  std::string plan;  // empty: the planner's choice
+  int repeat = 50;
+  int device = 0;
+};
 
 std::string text_of(const std::vector<BenchReport>& reports) {
   Table table({"spec", ">rows", ">us", ">min", ">max", ">copy us", ">GB/s", ">of copy", ">sets", "plan"});
@@ -31,20 +27,29 @@ std::string text_of(const std::vector<BenchReport>& reports) {
   return reports.front().device + "\n" + table.text();
 }
 
-}  // namespace
+std::string json_of(const std::vector<BenchReport>& reports) {
+  Json list = Json::array();
+  for (const BenchReport& report : reports) {
+    list.push_back({{"spec", to_text(report.spec)},
+                    {"rows", report.rows},
+                    {"device", report.device},
+                    {"plan", to_text(report.plan)},
+                    {"bytes", report.bytes},
+                    {"buffer_sets", report.buffer_sets},
+                    {"launches_per_graph", report.launches},
+                    {"replays", report.replays},
+                    {"kernel", json_of(report.kernel)},
+                    {"copy", json_of(report.copy)},
+                    {"gb_per_s", report.gigabytes_per_second()},
+                    {"copy_gb_per_s", report.copy_gigabytes_per_second()},
+                    {"fraction_of_copy", report.fraction_of_copy()}});
+  }
+  return json_text({{"results", std::move(list)}});
+}
 
 int bench(const BenchCommand& options) {
-  if (options.repeat && *options.repeat < 1) return fail(kUsage, "--repeat must be 1 or more");
-  if (options.startup) return bench_startup(options);
-  if (options.kernels) return fail(kUsage, "--kernels is only for --startup");
-  if (options.suite || !options.plot.empty()) return bench_suite(options);
-  if (const std::string mistake = mistake_of(options); !mistake.empty()) return fail(kUsage, mistake);
-  if (options.specs.empty()) return fail(kUsage, "name at least one spec, or --suite, or --startup");
-  std::vector<NormSpec> specs;
-  for (const std::string& text : options.specs) specs.push_back(spec_from(text).value());
-  std::vector<std::int64_t> rows_wanted;
-  if (!options.rows.empty()) rows_wanted = parse_rows_list(options.rows);
-
+  if (options.repeat < 1) return fail(kUsage, "--repeat must be 1 or more");
+  const std::vector<MeasuredCase> cases = measured_cases(options.specs, options.rows);
   std::optional<Plan> plan;
   if (!options.plan.empty()) plan = plan_from(options.plan).value();
 
@@ -53,14 +58,37 @@ int bench(const BenchCommand& options) {
   Service service(settings);
   const CopyKernel copy(settings, gpu, service.device(options.device).value().arch);
   std::vector<BenchReport> reports;
-  for (const NormSpec& spec : specs) {
-    const std::vector<std::int64_t> each =
-        rows_wanted.empty() ? std::vector{default_rows(spec)} : rows_wanted;
-    for (const std::int64_t rows : each)
-      reports.push_back(measure(service, gpu, copy, spec, rows, options.repeat.value_or(kRepeat), plan));
-  }
+  for (const auto& [spec, rows] : cases)
+    reports.push_back(measure(service, gpu, copy, spec, rows, options.repeat, plan));
   print(options.json ? json_of(reports) : text_of(reports));
   return kDone;
+}
+
+}  // namespace
+
+void add_bench(CommandLine& line) {
+  auto [command, options] =
+      line.add("bench", "Time kernels on a GPU against a plain copy of as many bytes", bench);
+  command->add_option("SPEC", options.specs, kSpecHelp)->required();
+  command->add_option("--rows", options.rows,
+                      "Comma-separated numbers of rows; else as many as make x 256 MiB");
+  command->add_option("--plan", options.plan,
+                      "This plan, as show and tune print it, instead of the planner's choice");
+  command->add_option("--repeat", options.repeat, "Replays that the median is of")->capture_default_str();
+  command->add_option("--device", options.device, "CUDA ordinal of the GPU")->capture_default_str();
+  add_json(command, options);
+  for (const std::string other : {"suite", "startup"}) {
+    const Error error{Code::BadArgument,
+                      "--" + other + " is another program: run `normjit-bench " + other + "`"};
+    command->add_flag_callback("--" + other, [=] { throw Exception(error); })->group("");  // not in the help
+  }
+  command->footer(std::string(R"(Example:
+  normjit bench layernorm/cols=4194304/f32/wb --rows 16
+
+Each sample is the replay of a CUDA graph whose launches rotate through more buffers than the L2 cache holds; replays of
+the copy alternate with it. "of copy" is the copy's median time over the kernel's.
+
+)") + kExitCodes);
 }
 
 }  // namespace normjit::cli

@@ -1,10 +1,12 @@
-// The command line of the tool. Only the files that define its commands include this.
+// The command line of a program that has commands: normjit, and normjit-bench in bench/.
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <deque>
 #include <functional>
+#include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "cli/commands.h"
 
@@ -22,54 +24,42 @@ inline constexpr const char* kExitCodes = R"(Exit status:
   3  no NVRTC to compile with, no GPU for `native`, no driver for run, bench and tune, no C++ compiler for --device host
   4  the cache or an output file cannot be read or written)";
 
-// For each command its options, its help and what to do.
+// Adds --json, for a command that prints a report.
+void add_json(CLI::App* command, CommonOptions& options);
+
+// The commands of a program: for each its options, its help and its action.
 class CommandLine {
  public:
-  CommandLine();
+  CommandLine(const char* description, const char* program);
+
+  // A command with the options that all have, and where to store its own.
+  template <class Options>
+  std::pair<CLI::App*, Options&> add(const char* name, const char* description,
+                                     int (*action)(const Options&)) {
+    const auto options = std::make_shared<Options>();
+    return {add(name, description, options, [=] { return action(*options); }), *options};
+  }
+  // Ends the --help of the program.
+  void footer(const std::string& text) { app_.footer(text); }
+
+  // Parses the arguments, runs one command and returns the exit status of the process. Data goes to stdout;
+  // progress, logs and error messages go to stderr. Never throws.
   int run(int argc, char** argv);
 
  private:
-  // A command with the options that all have.
-  CLI::App* add(const char* name, const char* description, CommonOptions& options,
+  struct Command {
+    CLI::App* app;
+    std::shared_ptr<CommonOptions> options;
+    std::function<int()> action;
+  };
+
+  CLI::App* add(const char* name, const char* description, std::shared_ptr<CommonOptions> options,
                 std::function<int()> action);
-  static void add_json(CLI::App* command, CommonOptions& options);
+  int parse_and_run(int argc, char** argv);
 
-  // Those that look after the cache.
-  void add_prebuild();
-  void add_list();
-  void add_why();
-  void add_verify();
-  void add_prune();
-  void add_export();
-  void add_import();
-
-  void add_show();
-  void add_render();
-  void add_run();
-  void add_bench();
-  void add_startup_step();
-  void add_tune();
-  void add_doctor();
-
-  CLI::App app_{"normjit generates, compiles, caches and launches LayerNorm kernels for NVIDIA GPUs.",
-                "normjit"};
+  CLI::App app_;
   bool version_ = false;
-  std::deque<std::pair<CLI::App*, std::function<int()>>> commands_;
-
-  PrebuildCommand prebuild_;
-  ListCommand list_;
-  WhyCommand why_;
-  VerifyCommand verify_;
-  PruneCommand prune_;
-  ExportCommand export_;
-  ImportCommand import_;
-  CommonOptions doctor_;
-  ShowCommand show_;
-  RenderCommand render_;
-  RunCommand run_;
-  BenchCommand bench_;
-  StartupStep startup_step_;
-  TuneCommand tune_;
+  std::vector<Command> commands_;
 };
 
 }  // namespace normjit::cli

@@ -4,15 +4,30 @@
 
 #include "cli/commands.h"
 #include "cli/exit_code.h"
-#include "cli/foreign_text.h"
 #include "cli/manifest.h"
 #include "cli/table.h"
 #include "normjit/cache/system_call.h"
 #include "normjit/cache/tier.h"
 #include "normjit/plan/arch_list.h"
 #include "normjit/service/default_log.h"
+#include "verify/foreign_text.h"
 
 namespace normjit::cli {
+namespace {
+
+template <class T>
+Result<T> parsed(Result<T> (&parse)(std::string_view), std::string_view text) {
+  Result<T> value = parse(text);
+  if (value) return value;
+  Result<T> again = parse(oracle::shown(text));  // for the message alone
+  return again ? value : again;
+}
+
+}  // namespace
+
+Result<NormSpec> spec_from(std::string_view text) { return parsed(parse_spec, text); }
+
+Result<Plan> plan_from(std::string_view text) { return parsed(parse_plan, text); }
 
 Options service_options(const CommonOptions& options) {
   Options service = Options::from_environment();

@@ -1,4 +1,4 @@
-#include "cli/commands.h"
+#include "cli/command_line.h"
 #include "cli/exit_code.h"
 #include "cli/table.h"
 #include "normjit/service/report_json.h"
@@ -150,8 +150,6 @@ std::string json_text(const Environment& environment, const Options& settings, c
       .text();
 }
 
-}  // namespace
-
 int doctor(const CommonOptions& options) {
   const Options settings = service_options(options);
   Options quiet = settings;
@@ -167,6 +165,15 @@ int doctor(const CommonOptions& options) {
   if (!cache_works(environment))
     return fail(kEnvironment, "prebuild cannot work here: there is no usable cache directory");
   return kDone;
+}
+
+}  // namespace
+
+void add_doctor(CommandLine& line) {
+  auto [command, options] =
+      line.add("doctor", "Say what normjit finds here and what to do about what is missing", doctor);
+  add_json(command, options);
+  command->footer(std::string("Exit status 0 if prebuild can work here.\n\n") + kExitCodes);
 }
 
 }  // namespace normjit::cli

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "cli/host_options.h"
-#include "cli/problem.h"
 #include "normjit/plan.h"
 #include "normjit/service.h"
+#include "verify/problem.h"
 
 namespace normjit::cli {
 
@@ -52,7 +52,7 @@ class Executor {
  public:
   virtual ~Executor() = default;
   // Computes the outputs of the problem, which come poisoned, from its inputs. Throws normjit::Exception.
-  virtual Execution execute(Problem& problem) = 0;
+  virtual Execution execute(oracle::Problem& problem) = 0;
 };
 
 // Executes on a GPU of this machine, as `plan` or as the planner chooses. `repeat` is the number of steady

@@ -2,8 +2,8 @@
 
 #include <cstdio>
 
-#include "cli/foreign_text.h"
 #include "normjit/base/text.h"
+#include "verify/foreign_text.h"
 
 namespace normjit::cli {
 
@@ -34,7 +34,7 @@ ExitCode exit_code(Code code) noexcept {
 }
 
 ExitCode fail(ExitCode code, std::string_view message) {
-  const std::string line = concat({"normjit: ", printable(message), "\n"});
+  const std::string line = concat({"normjit: ", oracle::printable(message), "\n"});
   std::fwrite(line.data(), 1, line.size(), stderr);
   return code;
 }

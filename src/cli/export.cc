@@ -1,4 +1,4 @@
-#include "cli/commands.h"
+#include "cli/command_line.h"
 #include "cli/exit_code.h"
 #include "cli/table.h"
 #include "normjit/plan/arch_list.h"
@@ -7,6 +7,13 @@
 namespace normjit::cli {
 namespace {
 
+struct ExportCommand : CommonOptions {
+  std::string pack;
+  std::vector<std::string> specs, manifests;
+  std::string archs;  // empty: native, with specs
+  std::vector<std::string> from;
+};
+
 std::string text_of(const ExportReport& report, const std::string& path) {
   std::string text;
   for (const std::string& kernel : report.missing) text += "missing: " + kernel + "\n";
@@ -14,8 +21,6 @@ std::string text_of(const ExportReport& report, const std::string& path) {
   return text + path + ": " + counted(report.entries, "entry", "entries") + ", " +
          std::to_string(report.bytes) + " bytes, XXH128 " + report.digest + "\n";
 }
-
-}  // namespace
 
 int export_pack(const ExportCommand& options) {
   if (options.pack == "-") return fail(kUsage, "a pack is a file; it cannot be written to standard output");
@@ -47,6 +52,40 @@ int export_pack(const ExportCommand& options) {
                                " left out; `normjit verify` names what is damaged";
   // None of the kernels asked for was among them.
   return fail(named ? kDone : kFailed, left_out);
+}
+
+}  // namespace
+
+void add_export(CommandLine& line) {
+  auto [command, options] =
+      line.add("export", "Write entries of the cache into one file, to be a layer elsewhere", export_pack);
+  command->add_option("PACK", options.pack, "The file to write, NAME.njp")->required();
+  command->add_option("SPEC", options.specs,
+                      "Only the kernels and tuned plans of these specs; else all. " + std::string(kSpecHelp));
+  command
+      ->add_option(
+          "--manifest", options.manifests,
+          "Only those of a file of specs: JSON, JSON lines, or a spec a line; repeatable; - is stdin")
+      ->allow_extra_args(false);
+  command->add_option("--arch", options.archs,
+                      "With specs, as for prebuild: sm_90 and the like, native, all-major, all; else native");
+  command
+      ->add_option(
+          "--from", options.from,
+          "Take entries from this directory or pack instead of the cache and its layers; repeatable, an "
+          "earlier one goes before a later one")
+      ->allow_extra_args(false);
+  add_json(command, options);
+  command->footer(std::string(R"(Examples:
+  normjit export kernels.njp
+  normjit export kernels.njp --manifest shapes.json --arch sm_80,sm_90
+  normjit export both.njp --from one.njp --from other.njp
+
+Use it: NORMJIT_LAYERS=/path/to/kernels.njp, or normjit import kernels.njp. Its name ends in .njp. The same entries make
+the same bytes, in whatever order and wherever they were made: compare the XXH128 that is printed. Exit status 1 if a
+kernel of the specs is missing, and then nothing is written; or if damaged entries had to be left out of a pack of all.
+
+)") + kExitCodes);
 }
 
 }  // namespace normjit::cli

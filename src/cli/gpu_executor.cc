@@ -21,12 +21,12 @@ void check(Status status) {
 // tensor of no rows has an address too.
 class DeviceTensor {
  public:
-  DeviceTensor(const Gpu& gpu, const Matrix& matrix)
+  DeviceTensor(const Gpu& gpu, const oracle::Matrix& matrix)
       : buffer_(gpu, matrix.columns() > 0 ? std::max<std::size_t>(matrix.bytes(), 16) : 0) {
     buffer_.upload(matrix.data(), matrix.bytes());
   }
   void* data() const { return buffer_.data(); }
-  void download(Matrix& to) const { buffer_.download(to.data(), to.bytes()); }
+  void download(oracle::Matrix& to) const { buffer_.download(to.data(), to.bytes()); }
 
  private:
   DeviceBuffer buffer_;
@@ -37,7 +37,7 @@ class GpuExecutor final : public Executor {
   GpuExecutor(const Options& options, int device, int repeat, const std::optional<Plan>& plan)
       : options_(options), gpu_(device), repeat_(repeat), plan_(plan) {}
 
-  Execution execute(Problem& problem) override;
+  Execution execute(oracle::Problem& problem) override;
 
  private:
   double steady_call(Service& service, const NormSpec& spec, const PrepareOptions& use,
@@ -65,14 +65,14 @@ double GpuExecutor::steady_call(Service& service, const NormSpec& spec, const Pr
   return times.empty() ? 0 : timing_of(std::move(times)).median;
 }
 
-Execution GpuExecutor::execute(Problem& problem) {
+Execution GpuExecutor::execute(oracle::Problem& problem) {
   const NormSpec& spec = problem.spec;
   Execution execution;
 
   PerOperand<std::optional<DeviceTensor>> on_gpu;
   Tensors tensors = tensors_of(problem);
   for (const OperandRow& row : kOperands) {
-    const Matrix& matrix = problem[row.operand];
+    const oracle::Matrix& matrix = problem[row.operand];
     on_gpu[row.operand].emplace(gpu_, matrix);
     set(tensors, row, on_gpu[row.operand]->data(), matrix.row_stride());
   }

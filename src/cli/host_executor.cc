@@ -32,17 +32,17 @@ constexpr std::int64_t kCheckedSpeed = 2000, kUncheckedSpeed = 4000;
 // The outputs of a launch, to hold those of other launches against.
 class Outputs {
  public:
-  explicit Outputs(const Problem& problem) {
+  explicit Outputs(const oracle::Problem& problem) {
     for (const OperandRow& row : kOperands) {
-      const Matrix& matrix = problem[row.operand];
+      const oracle::Matrix& matrix = problem[row.operand];
       if (row.output) copies_[row.operand].assign(matrix.data(), matrix.data() + matrix.bytes());
     }
   }
 
   // Where the problem's outputs have other bits first, as in "y, row 1, column 2"; empty: nowhere.
-  std::string difference(const Problem& problem) const {
+  std::string difference(const oracle::Problem& problem) const {
     for (const OperandRow& row : kOperands) {
-      const Matrix& matrix = problem[row.operand];
+      const oracle::Matrix& matrix = problem[row.operand];
       const std::vector<std::byte>& copy = copies_[row.operand];
       const auto at = std::mismatch(copy.begin(), copy.end(), matrix.data()).first;
       if (at == copy.end()) continue;
@@ -59,7 +59,7 @@ class Outputs {
 
 // Everything that the launches of a problem share. Points into the problem, and into itself.
 struct Arguments {
-  Arguments(Problem& problem, const Plan& plan, std::size_t workspace_bytes);
+  Arguments(oracle::Problem& problem, const Plan& plan, std::size_t workspace_bytes);
   Arguments(const Arguments&) = delete;
   Arguments& operator=(const Arguments&) = delete;
 
@@ -75,12 +75,12 @@ Tensors with_workspace(Tensors tensors, std::vector<std::byte>& workspace) {
   return tensors;
 }
 
-Arguments::Arguments(Problem& problem, const Plan& plan, std::size_t workspace_bytes)
+Arguments::Arguments(oracle::Problem& problem, const Plan& plan, std::size_t workspace_bytes)
     : workspace(workspace_bytes),
       spec(problem.spec),
       block(block_of(plan, problem.spec, with_workspace(tensors_of(problem), workspace))) {
   for (const OperandRow& row : kOperands) {
-    const Matrix& matrix = problem[row.operand];
+    const oracle::Matrix& matrix = problem[row.operand];
     if (!matrix.empty())
       buffers.push_back({matrix.data(), matrix.bytes(), row.name, row.output, !row.output,
                          /*early=*/row.extent == Extent::columns});
@@ -119,14 +119,14 @@ class HostExecutor final : public Executor {
  public:
   HostExecutor(const Options& options, HostOptions host);
 
-  Execution execute(Problem& problem) override;
+  Execution execute(oracle::Problem& problem) override;
 
  private:
-  bool checks(const Problem& problem) const;
+  bool checks(const oracle::Problem& problem) const;
   std::string device_text(bool checked) const;
-  void announce(const Problem& problem, milliseconds each) const;
-  void launch_all(Problem& problem, const Plan& plan, const simt::HostKernel& kernel, Arguments& arguments,
-                  milliseconds time_limit, Emulation& emulation) const;
+  void announce(const oracle::Problem& problem, milliseconds each) const;
+  void launch_all(oracle::Problem& problem, const Plan& plan, const simt::HostKernel& kernel,
+                  Arguments& arguments, milliseconds time_limit, Emulation& emulation) const;
 
   const std::string template_directory_;
   const HostOptions host_;
@@ -145,7 +145,7 @@ HostExecutor::HostExecutor(const Options& options, HostOptions host)
                                             " cannot be made: ", failure.message()})});
 }
 
-bool HostExecutor::checks(const Problem& problem) const {
+bool HostExecutor::checks(const oracle::Problem& problem) const {
   if (host_.checks) return *host_.checks;
   const std::size_t bytes = problem[Operand::x].bytes() + problem[Operand::y].bytes();
   if (bytes <= kCheckedBytes) return true;
@@ -165,7 +165,7 @@ std::string HostExecutor::device_text(bool checked) const {
 }
 
 // Nothing can be shown while a launch runs, so somebody who waits is told before.
-void HostExecutor::announce(const Problem& problem, milliseconds each) const {
+void HostExecutor::announce(const oracle::Problem& problem, milliseconds each) const {
   const double seconds = std::chrono::duration<double>(each).count();
   const std::size_t launches = host_.schedules.size();
   if (seconds * static_cast<double>(launches) < 1 || isatty(STDERR_FILENO) == 0) return;
@@ -175,7 +175,7 @@ void HostExecutor::announce(const Problem& problem, milliseconds each) const {
                launches > 1 ? (" a launch, " + shortest(launches) + " launches").c_str() : "");
 }
 
-Execution HostExecutor::execute(Problem& problem) {
+Execution HostExecutor::execute(oracle::Problem& problem) {
   const NormSpec& spec = problem.spec;
   const DeviceProfile& device = host_.device;
   const Tensors tensors = tensors_of(problem);
@@ -214,7 +214,7 @@ Execution HostExecutor::execute(Problem& problem) {
 
 // Each launch finds poisoned outputs, and the workspace as the launch before has left it; from sm_90 on it
 // overlaps that one, so it may read nothing but parameters before it has waited.
-void HostExecutor::launch_all(Problem& problem, const Plan& plan, const simt::HostKernel& kernel,
+void HostExecutor::launch_all(oracle::Problem& problem, const Plan& plan, const simt::HostKernel& kernel,
                               Arguments& arguments, milliseconds time_limit, Emulation& emulation) const {
   std::optional<Outputs> first;
   const std::vector<std::uint64_t>& seeds = host_.schedules;

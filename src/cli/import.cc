@@ -1,10 +1,14 @@
-#include "cli/commands.h"
+#include "cli/command_line.h"
 #include "cli/exit_code.h"
 #include "cli/table.h"
 #include "normjit/service/report_json.h"
 
 namespace normjit::cli {
 namespace {
+
+struct ImportCommand : CommonOptions {
+  std::vector<std::string> sources;
+};
 
 std::string text_of(const ImportReport& report, const std::string& cache_directory) {
   std::string text;
@@ -13,8 +17,6 @@ std::string text_of(const ImportReport& report, const std::string& cache_directo
          " already there, " + std::to_string(report.refused) + " refused, " +
          std::to_string(report.unstored) + " not stored; cache " + cache_directory + "\n";
 }
-
-}  // namespace
 
 int import_from(const ImportCommand& options) {
   const Options settings = service_options(options);
@@ -34,6 +36,24 @@ int import_from(const ImportCommand& options) {
   if (report.refused == 0) return kDone;
   return fail(kFailed, counted(report.refused, "entry", "entries") +
                            " refused: they are damaged, or not to be trusted. Make their source again");
+}
+
+}  // namespace
+
+void add_import(CommandLine& line) {
+  auto [command, options] =
+      line.add("import", "Copy the entries of directories and packs to the cache", import_from);
+  command->add_option("SOURCE", options.sources, "A directory of entries, or a pack that export wrote")
+      ->required();
+  add_json(command, options);
+  command->footer(std::string(R"(Examples:
+  normjit import kernels.njp
+  normjit import /mnt/build/cache old.njp --cache-dir /opt/kernels
+
+What the cache has stays. Every entry is checked. Exit status 1 if one was unsound; 2 if a source cannot be read, is no
+pack or is not to be trusted, and then nothing is copied; 4 if the directory did not take an entry.
+
+)") + kExitCodes);
 }
 
 }  // namespace normjit::cli

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "cli/commands.h"
+#include "cli/command_line.h"
 #include "cli/exit_code.h"
 #include "cli/table.h"
 #include "normjit/base/text.h"
@@ -9,6 +9,11 @@
 
 namespace normjit::cli {
 namespace {
+
+struct ListCommand : CommonOptions {
+  std::string sort = "spec";  // id, spec, size or age
+  bool layers = false;
+};
 
 // Entries that are alike stay in the order of the library, which is by tier and id.
 void sort_by(const std::string& order, std::vector<EntryReport>& entries) {
@@ -64,8 +69,6 @@ std::string text_of(const std::vector<EntryReport>& entries, const Options& sett
   return entries.empty() ? sum : table.text() + sum;
 }
 
-}  // namespace
-
 int list(const ListCommand& options) {
   Options settings = service_options(options);
   if (!options.layers) settings.layers.clear();
@@ -83,6 +86,26 @@ int list(const ListCommand& options) {
               counted(damaged, "damaged entry", "damaged entries") +
                   ", never used: the next request compiles anew. `normjit verify --quarantine` moves "
                   "aside what is damaged in the directory");
+}
+
+}  // namespace
+
+void add_list(CommandLine& line) {
+  auto [command, options] = line.add("list", "List what the cache holds, damaged entries included", list);
+  command
+      ->add_option("--sort", options.sort,
+                   "id, spec, size (the largest first) or age (the oldest first, with its date)")
+      ->check(CLI::IsMember({"id", "spec", "size", "age"}))
+      ->capture_default_str();
+  command->add_flag("--layers", options.layers, "Also what the layers hold");
+  add_json(command, options);
+  command->footer(std::string(R"(Examples:
+  normjit list --cache-dir /opt/kernels
+  normjit list --sort size --layers
+
+Exit status 1 if an entry is damaged, or with --layers a layer cannot be read.
+
+)") + kExitCodes);
 }
 
 }  // namespace normjit::cli

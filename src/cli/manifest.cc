@@ -5,9 +5,10 @@
 #include <set>
 #include <unordered_set>
 
-#include "cli/foreign_text.h"
-#include "cli/text_file.h"
+#include "cli/commands.h"
 #include "normjit/base/text.h"
+#include "verify/foreign_text.h"
+#include "verify/text_file.h"
 
 namespace normjit::cli {
 namespace {
@@ -30,7 +31,7 @@ Json parse_json(std::string_view text, std::string& mistake) {
     if (event == Event::object_start) keys.emplace_back();
     if (event == Event::object_end) keys.pop_back();
     if (event == Event::key && !keys.back().insert(parsed.get<std::string>()).second)
-      mistake = "the key \"" + shown(parsed.get_ref<const std::string&>()) + "\" is given twice";
+      mistake = "the key \"" + oracle::shown(parsed.get_ref<const std::string&>()) + "\" is given twice";
     if (depth > kDeepest) mistake = "lists and objects are nested too deeply";
     if (!mistake.empty()) throw Exception({Code::BadArgument, mistake});  // stops the parser
     return true;
@@ -48,7 +49,7 @@ Result<NormSpec> parse_entry(const Json& entry, const std::string& where) {
   if (entry.is_object()) {
     for (const auto& [key, value] : entry.items()) {
       if (key != "spec" && key != "comment")
-        return bad(where, "unknown key \"" + shown(key) + "\"; known are spec, comment");
+        return bad(where, "unknown key \"" + oracle::shown(key) + "\"; known are spec, comment");
     }
     if (!entry.contains("spec")) return bad(where, "an object without \"spec\"");
     text = &entry.at("spec");
@@ -73,7 +74,8 @@ Result<std::vector<NormSpec>> parse_entries(const Json& list, const std::string&
 Result<std::vector<NormSpec>> parse_document(const Json& document, const std::string& file_name) {
   for (const auto& [key, value] : document.items()) {
     if (key != "normjit_manifest" && key != "specs" && key != "comment") {
-      return bad(file_name, "unknown key \"" + shown(key) + "\"; known are normjit_manifest, specs, comment");
+      return bad(file_name,
+                 "unknown key \"" + oracle::shown(key) + "\"; known are normjit_manifest, specs, comment");
     }
   }
   if (document.at("normjit_manifest") != 1) {
@@ -142,13 +144,13 @@ Result<std::vector<NormSpec>> parse_manifest(std::string_view text, const std::s
   try {
     [[maybe_unused]] const Json never = Json::parse(text.begin(), text.end());
   } catch (const Json::exception& error) {
-    mistake = shown(error.what(), 400);
+    mistake = oracle::shown(error.what(), 400);
   }
   return bad(file_name, "is not JSON: " + mistake);
 }
 
 Result<std::vector<NormSpec>> read_manifest(const std::string& path) {
-  const Result<std::string> text = read_text(path);
+  const Result<std::string> text = oracle::read_text(path);
   if (!text) return text.error();
   return parse_manifest(*text, path == "-" ? "standard input" : path);
 }

@@ -1,8 +1,11 @@
 #include "cli/measure.h"
 
 #include <algorithm>
+#include <string_view>
 
-#include "cli/problem.h"
+#include "cli/commands.h"
+#include "normjit/base/text.h"
+#include "verify/problem.h"
 
 namespace normjit::cli {
 namespace {
@@ -17,10 +20,10 @@ std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlig
 
 // Random elements from the host, repeated on the device: a gigabyte of them takes the host seconds.
 void fill(DeviceBuffer& buffer, std::size_t at, std::int64_t elements, DType dtype,
-          const Distribution& distribution) {
+          const oracle::Distribution& distribution) {
   constexpr std::int64_t kMost = std::int64_t{1} << 22;
-  Matrix piece(dtype, 1, std::min(elements, kMost));
-  fill_random(piece, /*seed=*/1, distribution);
+  oracle::Matrix piece(dtype, 1, std::min(elements, kMost));
+  oracle::fill_random(piece, /*seed=*/1, distribution);
   buffer.upload(piece.data(), piece.bytes(), at);
   buffer.repeat(piece.bytes(), at, static_cast<std::size_t>(elements) * size_of(dtype));
 }
@@ -30,7 +33,7 @@ void fill_sets(DeviceBuffer& buffer, const SetLayout& layout, const NormSpec& sp
   for (const OperandRow& row : kOperands)
     if (!row.output && row.present(spec))
       fill(buffer, layout.at[row.operand], elements_of(row, spec, rows), row.dtype(spec),
-           distribution_of(row.operand));
+           oracle::distribution_of(row.operand));
   buffer.repeat(layout.bytes, 0, buffer.bytes());
 }
 
@@ -39,6 +42,39 @@ std::size_t copied_half(std::int64_t bytes) {
 }
 
 }  // namespace
+
+Json json_of(const Timing& timing) {
+  return {{"median_us", timing.median}, {"min_us", timing.min}, {"max_us", timing.max}};
+}
+
+std::vector<std::int64_t> parse_rows_list(const std::string& list) {
+  std::vector<std::int64_t> rows;
+  for (const std::string_view word : split(list, ',')) {
+    const std::optional<std::int64_t> value = number<std::int64_t>(word);
+    if (!value || *value < 1) {
+      throw Exception(
+          {Code::BadArgument, "--rows is '" + list + "'; it must be numbers from 1 on, as in 1,16384"});
+    }
+    rows.push_back(*value);
+  }
+  return rows;
+}
+
+std::int64_t default_rows(const NormSpec& spec) noexcept {
+  return std::max<std::int64_t>(1, (std::int64_t{256} << 20) / (spec.columns * size_of(spec.input)));
+}
+
+std::vector<MeasuredCase> measured_cases(const std::vector<std::string>& specs, const std::string& rows) {
+  std::vector<NormSpec> parsed;
+  for (const std::string& text : specs) parsed.push_back(spec_from(text).value());
+  std::vector<std::int64_t> numbers;
+  if (!rows.empty()) numbers = parse_rows_list(rows);
+  std::vector<MeasuredCase> cases;
+  for (const NormSpec& spec : parsed)
+    for (const std::int64_t number : rows.empty() ? std::vector{default_rows(spec)} : numbers)
+      cases.push_back({spec, number});
+  return cases;
+}
 
 std::int64_t bytes_moved(const NormSpec& spec, std::int64_t rows) noexcept {
   std::int64_t bytes = 0;

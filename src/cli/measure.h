@@ -4,15 +4,50 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "cli/copy_kernel.h"
 #include "cli/gpu.h"
-#include "cli/reports.h"
+#include "cli/json_text.h"
 #include "normjit/service.h"
 #include "normjit/spec/operands.h"
 
 namespace normjit::cli {
+
+// Times of one launch in microseconds.
+struct Timing {
+  double median = 0, min = 0, max = 0;
+};
+Json json_of(const Timing& timing);
+
+struct BenchReport {
+  NormSpec spec;
+  std::int64_t rows = 0;
+  std::string device;
+  Plan plan;
+  std::int64_t bytes = 0;                      // that must move: x, y, weight, bias and statistics once
+  std::int64_t buffer_sets = 0, launches = 0;  // of a graph
+  int replays = 0;
+  Timing kernel, copy;
+
+  double gigabytes_per_second() const { return static_cast<double>(bytes) / kernel.median / 1e3; }
+  double copy_gigabytes_per_second() const { return static_cast<double>(bytes) / copy.median / 1e3; }
+  double fraction_of_copy() const { return copy.median / kernel.median; }
+};
+
+// The value of --rows, "1,16384". Throws normjit::Exception, BadArgument, unless it is numbers from 1 on.
+std::vector<std::int64_t> parse_rows_list(const std::string& list);
+
+// As many rows as make x 256 MiB, which is far more than the caches hold.
+std::int64_t default_rows(const NormSpec& spec) noexcept;
+
+// Each spec with each number of rows of the list; an empty list stands for default_rows().
+struct MeasuredCase {
+  NormSpec spec;
+  std::int64_t rows;
+};
+std::vector<MeasuredCase> measured_cases(const std::vector<std::string>& specs, const std::string& rows);
 
 // Bytes that a launch must move, whatever the kernel: each operand once.
 std::int64_t bytes_moved(const NormSpec& spec, std::int64_t rows) noexcept;

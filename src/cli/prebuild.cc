@@ -1,6 +1,6 @@
 #include <unistd.h>
 
-#include "cli/commands.h"
+#include "cli/command_line.h"
 #include "cli/exit_code.h"
 #include "cli/progress.h"
 #include "cli/table.h"
@@ -10,6 +10,13 @@
 
 namespace normjit::cli {
 namespace {
+
+struct PrebuildCommand : CommonOptions {
+  std::vector<std::string> specs, manifests;
+  std::string archs = "native";
+  int jobs = 0;
+  bool dry_run = false, check = false;
+};
 
 // What a person wants to see: in a dry run every kernel, else those that failed, then the sum.
 std::string text_of(const PrebuildReport& report, const Options& settings, bool dry_run) {
@@ -60,8 +67,6 @@ ExitCode outcome_of(const PrebuildReport& report, const PrebuildCommand& options
   return kDone;
 }
 
-}  // namespace
-
 int prebuild(const PrebuildCommand& options) {
   const std::vector<NormSpec> specs = wanted_specs(options.manifests, options.specs);
   if (specs.empty())
@@ -96,6 +101,34 @@ int prebuild(const PrebuildCommand& options) {
                 "nothing was compiled, as the cache could not keep it: " + writable.error().message +
                     ". Make the directory writable, or name another with --cache-dir");
   return outcome_of(report, options, service);
+}
+
+}  // namespace
+
+void add_prebuild(CommandLine& line) {
+  auto [command, options] =
+      line.add("prebuild", "Put every kernel that specs can ask for into the cache; needs no GPU", prebuild);
+  command->add_option("SPEC", options.specs, kSpecHelp);
+  command
+      ->add_option("--manifest", options.manifests,
+                   "A file of specs: JSON, JSON lines, or a spec a line; repeatable; - is stdin")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--arch", options.archs,
+                   "Comma-separated: sm_90 and the like, native (the GPUs here), all-major, all")
+      ->capture_default_str();
+  command->add_option("-j,--jobs", options.jobs, "Compile so many kernels at once; 0 is one per core")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_flag("--dry-run", options.dry_run, "Say what is cached and what is missing; compile nothing");
+  command->add_flag("--check", options.check, "As --dry-run, with exit status 1 if anything is missing");
+  add_json(command, options);
+  command->footer(std::string(R"(Examples:
+  normjit prebuild layernorm/cols=64/f32/wb/gelu --arch sm_80,sm_90
+  normjit prebuild --manifest cache/manifests/reference.json --arch all-major -j 8
+  normjit prebuild --manifest shapes.json --arch sm_90 --check
+
+)") + kExitCodes);
 }
 
 }  // namespace normjit::cli

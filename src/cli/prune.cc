@@ -1,4 +1,4 @@
-#include "cli/commands.h"
+#include "cli/command_line.h"
 #include "cli/exit_code.h"
 #include "cli/table.h"
 #include "normjit/base/text.h"
@@ -6,6 +6,13 @@
 
 namespace normjit::cli {
 namespace {
+
+struct PruneCommand : CommonOptions {
+  std::string max_bytes;  // "256M"; empty: as the environment says
+  bool all = false;
+  std::int64_t stale_seconds = PruneOptions{}.stale_seconds;
+  bool dry_run = false;
+};
 
 // What to do, or nothing if --max-bytes is no number of bytes.
 std::optional<PruneOptions> prune_options(const PruneCommand& command) {
@@ -30,8 +37,6 @@ std::string text_of(const PruneReport& report, const std::string& cache_director
          std::to_string(report.kept_bytes) + " bytes in " + cache_directory + "\n";
 }
 
-}  // namespace
-
 int prune(const PruneCommand& options) {
   const std::optional<PruneOptions> wanted = prune_options(options);
   if (!wanted) {
@@ -48,6 +53,33 @@ int prune(const PruneCommand& options) {
   return fail(kCacheIo, counted(report.refused, "file") +
                             " could not be removed. Check who owns them and whether " +
                             settings.cache_directory + " can be written");
+}
+
+}  // namespace
+
+void add_prune(CommandLine& line) {
+  auto [command, options] =
+      line.add("prune", "Remove the oldest entries of the cache, and what killed processes left", prune);
+  CLI::Option* bound = command->add_option(
+      "--max-bytes", options.max_bytes,
+      "What the entries may take, as 4096, 512K, 256M or 2G; else NORMJIT_CACHE_MAX_BYTES, 256M");
+  command->add_flag("--all", options.all, "Remove all entries, tuned plans included")->excludes(bound);
+  command
+      ->add_option("--stale", options.stale_seconds,
+                   "Seconds after which a temporary belongs to a process that was killed")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_flag("--dry-run", options.dry_run, "Say what would be removed; remove nothing");
+  add_json(command, options);
+  command->footer(std::string(R"(Examples:
+  normjit prune
+  normjit prune --max-bytes 1G --dry-run
+  normjit prune --all --cache-dir /opt/kernels
+
+If the entries take more than they may, the oldest go until 90 % of it is left. Removing is safe while kernels run: the
+worst is one more compile. Layers are never touched.
+
+)") + kExitCodes);
 }
 
 }  // namespace normjit::cli

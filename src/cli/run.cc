@@ -3,19 +3,44 @@
 #include <optional>
 #include <utility>
 
-#include "cli/check.h"
-#include "cli/commands.h"
+#include "cli/command_line.h"
 #include "cli/executor.h"
 #include "cli/exit_code.h"
-#include "cli/foreign_text.h"
 #include "cli/host_options.h"
-#include "cli/json_reports.h"
-#include "cli/npy.h"
+#include "cli/json_text.h"
 #include "cli/table.h"
 #include "normjit/base/text.h"
+#include "verify/check.h"
+#include "verify/npy.h"
 
 namespace normjit::cli {
 namespace {
+
+struct RunCommand : CommonOptions {
+  std::string spec;
+  std::int64_t rows = -1;         // -1: as many as --x has
+  PerOperand<std::string> files;  // .npy files: inputs, empty for random; outputs to write
+  oracle::RowStrides row_strides;
+  std::uint64_t seed = 1;
+  bool check = false;
+  std::int64_t check_rows = std::numeric_limits<std::int64_t>::max();
+  std::string plan;           // empty: the planner's choice
+  std::string device = "0";   // the CUDA ordinal of a GPU, or "host"
+  std::optional<int> repeat;  // a GPU only; none: 20
+  // With --device host only; empty: as HostOptions has it, on the default profile of sm_90.
+  std::string arch, schedules, checks, keep_directory;
+};
+
+struct RunReport {
+  NormSpec spec;
+  std::int64_t rows = 0;
+  Execution execution;
+  std::optional<oracle::CheckReport> check;
+};
+
+std::string option_of(const OperandRow& row) {
+  return row.operand == Operand::y ? "--out" : concat({"--", row.name, row.output ? "-out" : ""});
+}
 
 Error wrong(std::string message) { return {Code::BadArgument, std::move(message)}; }
 
@@ -64,7 +89,7 @@ std::unique_ptr<Executor> host_executor(const RunCommand& options, const Options
 }
 
 // A file says nothing of what lies between rows or how overlapping rows agree.
-void read_input(const OperandRow& row, NpyFile& file, Matrix& to) {
+void read_input(const OperandRow& row, oracle::NpyFile& file, oracle::Matrix& to) {
   if (to.row_stride() < to.columns()) {
     throw Exception(
         wrong(concat({option_of(row), " needs a --", row.name, "-row-stride of at least the columns; ",
@@ -74,18 +99,19 @@ void read_input(const OperandRow& row, NpyFile& file, Matrix& to) {
   file.read(to).value();
 }
 
-void write_output(const std::string& path, const Matrix& matrix, const std::vector<std::int64_t>& shape) {
-  if (!path.empty()) write_npy(path, matrix, shape).value();
+void write_output(const std::string& path, const oracle::Matrix& matrix,
+                  const std::vector<std::int64_t>& shape) {
+  if (!path.empty()) oracle::write_npy(path, matrix, shape).value();
 }
 
-std::string place(const Deviation& at) {
+std::string place(const oracle::Deviation& at) {
   return "row " + std::to_string(at.row) + ", column " + std::to_string(at.column);
 }
 
 // "y        largest error 3.1e-07 at row 0, column 5 (tolerance 1.0e-05): got 1.5, expected 1.5"
-std::string text_of(const std::string& tensor, const Comparison& comparison) {
+std::string text_of(const std::string& tensor, const oracle::Comparison& comparison) {
   if (comparison.values == 0) return "";
-  const auto describe = [](const Deviation& value) {
+  const auto describe = [](const oracle::Deviation& value) {
     char text[256];
     std::snprintf(text, sizeof text, "%.3g at %s (tolerance %.3g): got %.9g, expected %.9g", value.error,
                   place(value).c_str(), value.tolerance, value.got, value.expected);
@@ -99,7 +125,7 @@ std::string text_of(const std::string& tensor, const Comparison& comparison) {
   return text;
 }
 
-std::string text_of(const CheckReport& check, std::int64_t rows) {
+std::string text_of(const oracle::CheckReport& check, std::int64_t rows) {
   std::string text = "check      " + std::to_string(check.rows) + " of " + std::to_string(rows) +
                      " rows against the float64 reference: " + (check.ok() ? "ok" : "WRONG") + "\n";
   for (const OperandRow& row : kOperands)
@@ -152,7 +178,7 @@ struct Shape {
   std::int64_t rows;
   std::vector<std::int64_t> of_x;
 };
-Shape shape_of(const RunCommand& options, const NormSpec& spec, const std::optional<NpyFile>& x) {
+Shape shape_of(const RunCommand& options, const NormSpec& spec, const std::optional<oracle::NpyFile>& x) {
   if (!x) return {options.rows, {options.rows, spec.columns}};
   const std::int64_t rows = x->rows_of(spec.columns).value();
   if (options.rows >= 0 && options.rows != rows) {
@@ -163,21 +189,73 @@ Shape shape_of(const RunCommand& options, const NormSpec& spec, const std::optio
   return {rows, x->shape()};
 }
 
-}  // namespace
+Json json_of(const oracle::Deviation& deviation) {
+  return {{"row", deviation.row},
+          {"column", deviation.column},
+          {"got", json_number(deviation.got)},
+          {"expected", json_number(deviation.expected)},
+          {"error", json_number(deviation.error)},
+          {"tolerance", json_number(deviation.tolerance)}};
+}
 
-std::string option_of(const OperandRow& row) {
-  return row.operand == Operand::y ? "--out" : concat({"--", row.name, row.output ? "-out" : ""});
+Json json_of(const oracle::Comparison& comparison) {
+  Json json = {{"values", comparison.values}, {"wrong", comparison.wrong}};
+  if (comparison.values > 0) json["largest_error"] = json_of(comparison.largest);
+  if (comparison.wrong > 0) json["first_wrong"] = json_of(comparison.first_wrong);
+  return json;
+}
+
+Json json_of(const oracle::CheckReport& check) {
+  Json json = {{"ok", check.ok()}, {"rows", check.rows}};
+  for (const OperandRow& row : kOperands)
+    if (row.operand == Operand::y || check[row.operand].values > 0)
+      json[std::string(row.name)] = json_of(check[row.operand]);
+  json["overwritten_gap_bytes"] = check.overwritten;
+  return json;
+}
+
+Json json_of(const Emulation& emulation) {
+  Json launches = Json::array();
+  for (const Emulation::Launch& launch : emulation.launches)
+    launches.push_back(
+        {{"seed", launch.seed}, {"schedule", launch.schedule}, {"run_ms", launch.milliseconds}});
+  Json json = {
+      {"checks", emulation.checks}, {"compiler", emulation.compiler}, {"launches", std::move(launches)}};
+  if (!emulation.keep_directory.empty()) json["kept_in"] = emulation.keep_directory;
+  return json;
+}
+
+std::string json_of(const RunReport& report) {
+  const Execution& execution = report.execution;
+  Json json = {{"spec", to_text(report.spec)},
+               {"rows", report.rows},
+               {"device", execution.device},
+               {"emulated", execution.emulation.has_value()},
+               {"plan", to_text(execution.plan)},
+               {"kernel_from", execution.origin},
+               {"workspace_bytes", execution.workspace_bytes},
+               {"prepare_ms", execution.prepare_milliseconds}};
+  if (execution.emulation) {
+    json.update(json_of(*execution.emulation));
+  } else {
+    json.update(Json{{"first_launch_us", execution.first_launch_microseconds},
+                     {"first_result_us", execution.first_result_microseconds},
+                     {"second_call_us", execution.second_call_microseconds},
+                     {"steady_call_us", execution.steady_call_microseconds}});
+  }
+  if (report.check) json["check"] = json_of(*report.check);
+  return json_text(json);
 }
 
 int run(const RunCommand& options) {
   const NormSpec spec = spec_from(options.spec).value();
   check_options(options, spec);
   const std::optional<int> gpu = parse_device(options.device).value();
-  std::optional<NpyFile> x;
+  std::optional<oracle::NpyFile> x;
   const std::string& x_path = options.files[Operand::x];
-  if (!x_path.empty()) x = NpyFile::open(x_path).value();
+  if (!x_path.empty()) x = oracle::NpyFile::open(x_path).value();
   const Shape shape = shape_of(options, spec, x);
-  Problem problem = make_problem(spec, shape.rows, options.row_strides).value();
+  oracle::Problem problem = oracle::make_problem(spec, shape.rows, options.row_strides).value();
   const Options settings = service_options(options);
   std::unique_ptr<Executor> executor;
   try {
@@ -194,7 +272,7 @@ int run(const RunCommand& options) {
   for (const OperandRow& row : kOperands) {
     const std::string& path = options.files[row.operand];
     if (row.output || path.empty()) continue;
-    NpyFile file = NpyFile::open(path).value();
+    oracle::NpyFile file = oracle::NpyFile::open(path).value();
     read_input(row, file, problem[row.operand]);
   }
 
@@ -202,7 +280,7 @@ int run(const RunCommand& options) {
   if (const auto& emulation = report.execution.emulation; emulation && !emulation->fault.empty()) {
     return fail(kFailed,
                 emulation->fault + "\nTo see it again: " +
-                    replay_command(options.command, emulation->fault_seeds, settings.template_directory));
+                    replay_command(options.words, emulation->fault_seeds, settings.template_directory));
   }
   for (const OperandRow& row : kOperands)
     if (row.output)
@@ -212,6 +290,68 @@ int run(const RunCommand& options) {
   print(options.json ? json_of(report) : text_of(report));
   if (report.check && !report.check->ok()) return fail(kFailed, "the result differs from the reference");
   return kDone;
+}
+
+std::string description_of(const OperandRow& row) {
+  if (row.output)
+    return concat({"Write ", row.name, " to a .npy file; bf16 in and out is uint16 bit patterns"});
+  const std::string_view shape =
+      row.extent == Extent::matrix ? ", of any shape whose trailing dimensions make the columns" : "";
+  return concat({"A .npy file of ", row.name, shape});
+}
+
+}  // namespace
+
+void add_run(CommandLine& line) {
+  auto [command, options] =
+      line.add("run", "Run a spec on a GPU, or emulated on the CPU, on .npy files or random data", run);
+  command->add_option("SPEC", options.spec, kSpecHelp)->required();
+  command->add_option("--rows", options.rows, "Rows; may be left out with --x");
+  for (const OperandRow& row : kOperands)
+    command->add_option(option_of(row), options.files[row.operand], description_of(row));
+  for (const OperandRow& row : kOperands)
+    if (row.extent == Extent::matrix)
+      command->add_option(
+          concat({"--", row.name, "-row-stride"}), options.row_strides[row.operand],
+          concat({"Elements between rows of ", row.name, " on the device; else the columns"}));
+  command->add_option("--plan", options.plan,
+                      "This plan, as show prints it, instead of the planner's choice");
+  command->add_option("--seed", options.seed, "Of the random data for what has no file")
+      ->capture_default_str();
+  command->add_flag("--check", options.check,
+                    "Compare with a float64 reference on the host; exit status 1 if wrong");
+  command->add_option("--check-rows", options.check_rows,
+                      "Compare only so many rows, spread evenly; else all");
+  command
+      ->add_option(
+          "--device", options.device,
+          "CUDA ordinal of a GPU, or host: run the kernel on the CPU instead, which needs g++ or clang++")
+      ->capture_default_str();
+  command->add_option("--repeat", options.repeat, "On a GPU, time so many later calls; else 20");
+  add_json(command, options);
+  const auto add_host = [&](const char* name, std::string& value, const char* description) {
+    return command->add_option(name, value, description)->group("With --device host");
+  };
+  add_host("--arch", options.arch, "The architecture whose kernel to run, or native; else sm_90");
+  add_host(
+      "--schedule", options.schedules,
+      "Seeds of the order that threads run in, comma-separated; each one is a launch whose result must be "
+      "the same; else 0");
+  add_host("--checks", options.checks,
+           "on: bounds, alignment, initialisation and races of every access are checked, and undefined "
+           "behaviour; off: several times faster; else on as long as x and y have up to 64 MiB")
+      ->check(CLI::IsMember({"on", "off"}));
+  add_host("--keep", options.keep_directory,
+           "Compile for a debugger, and keep source and library in this directory");
+  command->footer(std::string(R"(Examples:
+  normjit run layernorm/cols=64/f32/wb/gelu --rows 4194304 --check
+  normjit run layernorm/cols=4096/f16/wb --x x.npy --weight w.npy --bias b.npy --out y.npy
+  normjit run layernorm/cols=4096/f16/wb --rows 8 --device host --schedule 0,1,2 --check
+
+Allowed error of --check on unit-scale data: f32 1e-5; f16 and bf16 one unit in the last place or 2e-6, whichever is
+larger; f64 1e-12. It grows with |scale|, large weights and biases, and a large common offset of a row.
+
+)") + kExitCodes);
 }
 
 }  // namespace normjit::cli

@@ -1,13 +1,42 @@
 #include <algorithm>
 
-#include "cli/commands.h"
+#include "cli/command_line.h"
 #include "cli/exit_code.h"
-#include "cli/foreign_text.h"
-#include "cli/json_reports.h"
+#include "cli/json_text.h"
 #include "cli/table.h"
+#include "normjit/service/report_json.h"
 
 namespace normjit::cli {
 namespace {
+
+struct ShowCommand : CommonOptions {
+  std::string spec;
+  std::string arch;  // empty: this machine's GPU, else sm_90
+  std::int64_t rows = 0;
+};
+
+// A spec on a device: the plan for each use, with its cache entry.
+struct ShowReport {
+  NormSpec spec;
+  DeviceProfile device;
+  std::int64_t rows = 0;  // 0: not asked for
+  struct Use {
+    RowsRegime regime;
+    Alignment alignment;
+    Plan plan;
+    std::size_t workspace_bytes = 0;
+    std::int64_t blocks = 0;  // for `rows`
+    bool tuned = false;       // kept by tune, not the planner's choice
+    std::string id;           // of the cache entry
+    bool cached = false;
+  };
+  std::vector<Use> uses;
+  // With `rows`: what the planner weighs for them where the tensors are contiguous, the best first, which is
+  // its choice.
+  Alignment contiguous = Alignment::eight;
+  std::vector<Candidate> weighed;
+  WhyReport generic;  // the kernel that serves where these cannot
+};
 
 // The planner's choice and the best plans that it beat.
 std::vector<Candidate> weighed(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
@@ -82,7 +111,42 @@ std::string text_of(const ShowReport& report) {
   return text;
 }
 
-}  // namespace
+Json json_of(const Candidate& candidate) {
+  return {{"plan", to_text(candidate.plan)}, {"cost", candidate.cost}, {"why", candidate.why}};
+}
+
+std::string json_of(const ShowReport& report) {
+  Json uses = Json::array();
+  for (const ShowReport::Use& use : report.uses) {
+    Json item = {{"regime", name(use.regime)},
+                 {"alignment", static_cast<int>(use.alignment)},
+                 {"plan", to_text(use.plan)},
+                 {"tuned", use.tuned},
+                 {"workspace_bytes", use.workspace_bytes},
+                 {"id", use.id},
+                 {"cached", use.cached}};
+    if (report.rows > 0) item["blocks"] = use.blocks;
+    uses.push_back(std::move(item));
+  }
+  const NormSpec& spec = report.spec;
+  Json json = {{"spec", to_text(spec)},
+               {"columns", spec.columns},
+               {"x_row_bytes", spec.columns * size_of(spec.input)},
+               {"y_row_bytes", spec.columns * size_of(spec.output)},
+               {"device", Json::parse(normjit::json_of(report.device).text())},
+               {"generic", {{"tier", report.generic.tier}, {"id", report.generic.id}}},
+               {"uses", std::move(uses)}};
+  if (report.rows > 0) {
+    json["rows"] = report.rows;
+    json["regime"] = name(regime_of(report.rows, report.device));
+    json["contiguous_alignment"] = static_cast<int>(report.contiguous);
+    json["choice"] = json_of(report.weighed.front());
+    Json& alternatives = json["alternatives"] = Json::array();
+    for (std::size_t i = 1; i < report.weighed.size(); ++i)
+      alternatives.push_back(json_of(report.weighed[i]));
+  }
+  return json_text(json);
+}
 
 int show(const ShowCommand& options) {
   if (options.rows < 0) return fail(kUsage, "--rows must be 0 or more");
@@ -93,6 +157,22 @@ int show(const ShowCommand& options) {
   const ShowReport report = look_up(service, spec, one_device(service, options.arch), options.rows);
   print(options.json ? json_of(report) : text_of(report));
   return kDone;
+}
+
+}  // namespace
+
+void add_show(CommandLine& line) {
+  auto [command, options] = line.add("show", "Show the plans of a spec and whether they are cached", show);
+  command->add_option("SPEC", options.spec, kSpecHelp)->required();
+  command->add_option("--arch", options.arch, "One architecture, or native; else the GPU here, else sm_90");
+  command->add_option(
+      "--rows", options.rows,
+      "Also show the blocks of a launch with so many rows, what its plan is estimated to cost, and "
+      "the best plans that it beat");
+  add_json(command, options);
+  command->footer(
+      std::string("Example:\n  normjit show layernorm/cols=4096/bf16/wb --arch sm_90 --rows 8192\n\n") +
+      kExitCodes);
 }
 
 }  // namespace normjit::cli

@@ -7,14 +7,12 @@
 #include <set>
 #include <thread>
 
-#include "cli/commands.h"
+#include "cli/command_line.h"
 #include "cli/copy_kernel.h"
 #include "cli/exit_code.h"
-#include "cli/foreign_text.h"
-#include "cli/json_reports.h"
+#include "cli/json_text.h"
 #include "cli/measure.h"
 #include "cli/progress.h"
-#include "cli/rows_list.h"
 #include "cli/table.h"
 #include "cli/tuning.h"
 #include "normjit/base/run_on_threads.h"
@@ -23,6 +21,15 @@
 
 namespace normjit::cli {
 namespace {
+
+struct TuneCommand : CommonOptions {
+  std::vector<std::string> specs;
+  std::string rows;  // comma-separated; empty: as many as make x 256 MiB
+  int repeat = 30;
+  int top = 0;  // measure only so many plans; 0: all
+  int device = 0;
+  bool dry_run = false;
+};
 
 using Trial = TuneReport::Trial;
 
@@ -180,15 +187,10 @@ std::string text_of(const std::vector<TuneReport>& reports) {
          std::to_string(reports.size()) + " cases\n";
 }
 
-}  // namespace
-
 int tune(const TuneCommand& options) {
   if (options.repeat < 1) return fail(kUsage, "--repeat must be 1 or more");
   if (options.top < 0) return fail(kUsage, "--top must be 0, which is all, or more");
-  std::vector<NormSpec> specs;
-  for (const std::string& text : options.specs) specs.push_back(spec_from(text).value());
-  std::vector<std::int64_t> rows_wanted;
-  if (!options.rows.empty()) rows_wanted = parse_rows_list(options.rows);
+  const std::vector<MeasuredCase> measured = measured_cases(options.specs, options.rows);
   const Options settings = service_options(options);
   if (settings.cache_directory.empty() && !options.dry_run) {
     return fail(kCacheIo,
@@ -201,9 +203,7 @@ int tune(const TuneCommand& options) {
   const DeviceProfile profile = service.device(options.device).value();
   const CopyKernel copy(settings, gpu, profile.arch);
   std::vector<Case> cases;
-  for (const NormSpec& spec : specs)
-    for (const std::int64_t rows : rows_wanted.empty() ? std::vector{default_rows(spec)} : rows_wanted)
-      cases.push_back(make_case(spec, rows, gpu, profile, options.top));
+  for (const auto& [spec, rows] : measured) cases.push_back(make_case(spec, rows, gpu, profile, options.top));
   prepare(service, options.device, profile, cases);
 
   std::vector<TuneReport> reports;
@@ -220,6 +220,34 @@ int tune(const TuneCommand& options) {
   print(options.json ? json_of(reports, settings.cache_directory) : text_of(reports));
   if (!kept) return fail(exit_code(kept.code()), kept.error().message);
   return complete ? kDone : fail(kFailed, "for some specs no plan could be measured");
+}
+
+}  // namespace
+
+void add_tune(CommandLine& line) {
+  auto [command, options] =
+      line.add("tune", "Measure every legal plan on a GPU and keep the best beside the cache", tune);
+  command->add_option("SPEC", options.specs, kSpecHelp)->required();
+  command->add_option("--rows", options.rows,
+                      "Comma-separated numbers of rows; else as many as make x 256 MiB");
+  command->add_option("--repeat", options.repeat, "Replays of the best plans that their median is of")
+      ->capture_default_str();
+  command
+      ->add_option("--top", options.top, "Measure only so many plans, those the model ranks first; 0 is all")
+      ->capture_default_str();
+  command->add_option("--device", options.device, "CUDA ordinal of the GPU")->capture_default_str();
+  command->add_flag("--dry-run", options.dry_run, "Measure and print; keep nothing");
+  add_json(command, options);
+  command->footer(std::string(R"(Examples:
+  normjit tune layernorm/cols=4096/bf16/wb --rows 1,128,16384
+  normjit tune layernorm/cols=1023/f16/wb --dry-run
+
+All plans are measured as bench does; then the best five, and the one that the planner's rules choose, once more. A plan
+that is more than 1 % faster than theirs is kept in the cache directory: later processes on GPUs with exactly this
+profile take it for this spec, alignment and kind of row count (lone, few or many), and prebuild builds it. Of several
+--rows of one kind the last one decides. "model" is the fraction of a copy's speed that the planner expects.
+
+)") + kExitCodes);
 }
 
 }  // namespace normjit::cli

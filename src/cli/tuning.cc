@@ -24,6 +24,21 @@ std::vector<std::size_t> fastest(const std::vector<Trial>& trials, const Wanted&
   return order;
 }
 
+Json json_of(const TuneReport::Trial& trial) {
+  Json json = {{"plan", to_text(trial.plan)},
+               {"estimated_fraction_of_copy", json_number(trial.estimated_fraction())},
+               {"why", trial.why},
+               {"replays", trial.replays}};
+  if (trial.replays > 0) {
+    json["finalist"] = trial.finalist;
+    json["kernel"] = json_of(trial.kernel);
+    json["copy"] = json_of(trial.copy);
+    json["fraction_of_copy"] = trial.fraction_of_copy();
+  }
+  if (!trial.error.empty()) json["error"] = trial.error;
+  return json;
+}
+
 }  // namespace
 
 std::vector<std::size_t> finalists(const std::vector<Trial>& trials, std::size_t most) {
@@ -59,6 +74,25 @@ std::string verdict(const TuneReport& report) {
   const double gain = rules.kernel.median / best.kernel.median - 1;
   return "the rules chose " + told(rules) + ", " + told(best) + " is better by " + fixed(100 * gain, 1) +
          " %";
+}
+
+std::string json_of(const std::vector<TuneReport>& reports, const std::string& cache_directory) {
+  Json list = Json::array();
+  for (const TuneReport& report : reports) {
+    Json trials = Json::array();
+    for (const TuneReport::Trial& trial : report.trials) trials.push_back(json_of(trial));
+    list.push_back({{"spec", to_text(report.spec)},
+                    {"rows", report.rows},
+                    {"device", report.device},
+                    {"regime", name(report.regime)},
+                    {"alignment", static_cast<int>(report.alignment)},
+                    {"rules", to_text(report.trials.front().plan)},
+                    {"best", report.winner ? Json(to_text(report.trials[*report.winner].plan)) : Json()},
+                    {"verdict", verdict(report)},
+                    {"stored", report.stored},
+                    {"trials", std::move(trials)}});
+  }
+  return json_text({{"cache_directory", cache_directory}, {"results", std::move(list)}});
 }
 
 }  // namespace normjit::cli

@@ -7,9 +7,35 @@
 #include <string>
 #include <vector>
 
-#include "cli/reports.h"
+#include "cli/measure.h"
 
 namespace normjit::cli {
+
+// The plans of one use, measured. The planner's choice is the first trial, the others follow as the model of
+// the planner ranks them.
+struct TuneReport {
+  struct Trial {
+    Plan plan;
+    double cost = 0;  // by the model: its time relative to that of a copy of the same bytes,
+    std::string why;  // and what decides it
+    Timing kernel = {}, copy = {};
+    int replays = 0;        // that the times are of; 0: it did not run
+    bool finalist = false;  // measured in the second round too
+    std::string error = {};
+
+    double fraction_of_copy() const { return copy.median / kernel.median; }
+    double estimated_fraction() const { return 1 / cost; }
+  };
+
+  NormSpec spec;
+  std::int64_t rows = 0;
+  std::string device;
+  RowsRegime regime = RowsRegime::many;
+  Alignment alignment = Alignment::eight;
+  std::vector<Trial> trials;
+  std::optional<std::size_t> winner;  // index; none ran: nothing
+  bool stored = false;
+};
 
 // The indices of the trials to look at again: of the fastest plans, at most `most`, the fastest first, and of
 // the planner's choice, which is the first of the trials. Plans that did not run are left out.
@@ -25,5 +51,8 @@ std::optional<std::size_t> winner_of(const std::vector<TuneReport::Trial>& trial
 // One sentence: whether the rules chose the best plan, and else what they chose, what is better and by how
 // much.
 std::string verdict(const TuneReport& report);
+
+// As JSON.
+std::string json_of(const std::vector<TuneReport>& reports, const std::string& cache_directory);
 
 }  // namespace normjit::cli

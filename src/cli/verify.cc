@@ -1,12 +1,16 @@
 #include <algorithm>
 
-#include "cli/commands.h"
+#include "cli/command_line.h"
 #include "cli/exit_code.h"
 #include "cli/table.h"
 #include "normjit/service/report_json.h"
 
 namespace normjit::cli {
 namespace {
+
+struct VerifyCommand : CommonOptions {
+  bool quarantine = false;
+};
 
 std::string text_of(const VerifyReport& report, const Options& settings) {
   std::string text;
@@ -16,8 +20,6 @@ std::string text_of(const VerifyReport& report, const Options& settings) {
          std::to_string(report.bytes) + " bytes, and " + counted(std::ssize(report.flaws), "flaw") + " in " +
          places(settings) + "\n";
 }
-
-}  // namespace
 
 int verify(const VerifyCommand& options) {
   const Options settings = service_options(options);
@@ -38,6 +40,23 @@ int verify(const VerifyCommand& options) {
     advice += "; " + std::to_string(left) +
               " stay: a flawed layer has to be made again, and others' files are theirs to remove";
   return fail(kFailed, advice);
+}
+
+}  // namespace
+
+void add_verify(CommandLine& line) {
+  auto [command, options] =
+      line.add("verify", "Read and check every entry of the cache and of its layers", verify);
+  command->add_flag("--quarantine", options.quarantine,
+                    "Move damaged entries of the directory aside, to *.damaged");
+  add_json(command, options);
+  command->footer(std::string(R"(Examples:
+  normjit verify
+  normjit verify --cache-dir /opt/kernels --quarantine
+
+Damage found is exit status 1, whether it is moved aside or not.
+
+)") + kExitCodes);
 }
 
 }  // namespace normjit::cli

@@ -1,14 +1,19 @@
 #include <algorithm>
 #include <sstream>
 
-#include "cli/commands.h"
+#include "cli/command_line.h"
 #include "cli/exit_code.h"
-#include "cli/foreign_text.h"
 #include "cli/table.h"
 #include "normjit/service/report_json.h"
 
 namespace normjit::cli {
 namespace {
+
+struct WhyCommand : CommonOptions {
+  std::string spec;
+  std::string arch;       // empty: this machine's GPU, else sm_90
+  std::int64_t rows = 0;  // 0: every kernel of the spec
+};
 
 // A spec on a device: where its kernels are.
 struct SpecWhyReport {
@@ -52,8 +57,6 @@ std::string text_of(const SpecWhyReport& report) {
          " would be compiled\ngeneric kernel: " + generic_text(report.generic) + "\n";
 }
 
-}  // namespace
-
 int why(const WhyCommand& options) {
   if (options.rows < 0) return fail(kUsage, "--rows must be 0 or more");
   const NormSpec spec = spec_from(options.spec).value();
@@ -76,6 +79,26 @@ int why(const WhyCommand& options) {
   if (report.missing() == 0) return kDone;
   return fail(kFailed, counted(report.missing(), "kernel") + " would be compiled; `normjit prebuild " +
                            to_text(spec) + " --arch " + report.device.arch.name() + "` does it now");
+}
+
+}  // namespace
+
+void add_why(CommandLine& line) {
+  auto [command, options] =
+      line.add("why", "Say where the kernels of a spec are, or why they would be compiled", why);
+  command->add_option("SPEC", options.spec, kSpecHelp)->required();
+  command->add_option("--arch", options.arch, "One architecture, or native; else the GPU here, else sm_90");
+  command->add_option("--rows", options.rows,
+                      "Only the kernel for so many rows of contiguous, aligned tensors; else all");
+  add_json(command, options);
+  command->footer(std::string(R"(Examples:
+  normjit why layernorm/cols=4096/bf16/wb --arch sm_90
+  normjit why layernorm/cols=4096/bf16/wb --rows 16384
+
+Compiles and writes nothing. A kernel that is nowhere is compared with the entry that is most like it. Exit status 1
+if a kernel would be compiled.
+
+)") + kExitCodes);
 }
 
 }  // namespace normjit::cli

@@ -77,7 +77,7 @@ class CApiGpuTest : public GpuTest {
 TEST_F(CApiGpuTest, OneCallAndPreparedKernelsAreRight) {
   for (const NormSpec& spec : kSpecs) {
     SCOPED_TRACE(to_text(spec));
-    cli::Problem problem = make(spec, kRows);
+    oracle::Problem problem = make(spec, kRows);
     GpuProblem on_gpu(problem);
     ASSERT_EQ(launched(spec, on_gpu.tensors(), nullptr), "Ok");
     on_gpu.fetch();
@@ -101,7 +101,7 @@ TEST_F(CApiGpuTest, OneCallAndPreparedKernelsAreRight) {
 }
 
 TEST_F(CApiGpuTest, MemoryThatTheDeviceCannotReachIsNamed) {
-  cli::Problem problem = make(kSpecs[0], 4);
+  oracle::Problem problem = make(kSpecs[0], 4);
   GpuProblem on_gpu(problem);
   alignas(16) static const float host[4 * 768] = {};
   Tensors tensors = on_gpu.tensors();
@@ -115,7 +115,7 @@ TEST_F(CApiGpuTest, MemoryThatTheDeviceCannotReachIsNamed) {
 }
 
 TEST_F(CApiGpuTest, LaunchesAreCapturedAndAMissLeavesTheCaptureValid) {
-  cli::Problem problem = make(kSpecs[0], kRows), other = make(kSpecs[1], kRows);
+  oracle::Problem problem = make(kSpecs[0], kRows), other = make(kSpecs[1], kRows);
   GpuProblem on_gpu(problem), other_on_gpu(other);
   normjit_prepare_options use = NORMJIT_PREPARE_OPTIONS_INIT;
   use.rows_hint = kRows;
@@ -149,7 +149,7 @@ TEST_F(CApiGpuTest, AWorkspaceServesEveryRowOfAGiganticSpec) {
   DeviceMemory workspace(bytes);
   workspace.fill(0);
   for (const std::int64_t rows : {1, 3}) {
-    cli::Problem problem = make(kGigantic, rows);
+    oracle::Problem problem = make(kGigantic, rows);
     GpuProblem on_gpu(problem);
     Tensors tensors = on_gpu.tensors();
     tensors.workspace = workspace.data();

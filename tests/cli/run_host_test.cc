@@ -9,12 +9,12 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "cli/check.h"
-#include "cli/npy.h"
-#include "cli/problem.h"
 #include "normjit/plan.h"
 #include "tests/support/temp_directory.h"
 #include "tests/support/tool.h"
+#include "verify/check.h"
+#include "verify/npy.h"
+#include "verify/problem.h"
 
 namespace normjit {
 namespace {
@@ -74,22 +74,22 @@ TEST_F(RunOnHost, FilesInAndOut) {
   const NormSpec spec =
       parse_spec("layernorm/cols=300/f16/out=f32/w=bf16/eps=1e-05/wb/silu/scale=0.5/stats").value();
   constexpr std::int64_t kRows = 6;
-  cli::Problem problem = cli::make_problem(spec, kRows).value();
-  cli::fill(problem, 42);
-  cli::write_npy(directory_ / "x.npy", problem[Operand::x], {2, 3, 300}).value();
-  cli::write_npy(directory_ / "w.npy", problem[Operand::weight], {300}).value();
-  cli::write_npy(directory_ / "b.npy", problem[Operand::bias], {300}).value();
+  oracle::Problem problem = oracle::make_problem(spec, kRows).value();
+  oracle::fill(problem, 42);
+  oracle::write_npy(directory_ / "x.npy", problem[Operand::x], {2, 3, 300}).value();
+  oracle::write_npy(directory_ / "w.npy", problem[Operand::weight], {300}).value();
+  oracle::write_npy(directory_ / "b.npy", problem[Operand::bias], {300}).value();
 
   const ToolRun tool = run({to_text(spec), "--x", directory_ / "x.npy", "--weight", directory_ / "w.npy",
                             "--bias", directory_ / "b.npy", "--out", directory_ / "y.npy", "--mean-out",
                             directory_ / "mean.npy", "--rstd-out", directory_ / "rstd.npy"});
   ASSERT_EQ(tool.status, 0) << tool.err;
-  auto y = cli::NpyFile::open(directory_ / "y.npy").value();
+  auto y = oracle::NpyFile::open(directory_ / "y.npy").value();
   EXPECT_EQ(y.shape(), (std::vector<std::int64_t>{2, 3, 300}));
   y.read(problem[Operand::y]).value();
-  cli::NpyFile::open(directory_ / "mean.npy").value().read(problem[Operand::mean]).value();
-  cli::NpyFile::open(directory_ / "rstd.npy").value().read(problem[Operand::rstd]).value();
-  const cli::CheckReport report = cli::check(problem, kRows);
+  oracle::NpyFile::open(directory_ / "mean.npy").value().read(problem[Operand::mean]).value();
+  oracle::NpyFile::open(directory_ / "rstd.npy").value().read(problem[Operand::rstd]).value();
+  const oracle::CheckReport report = oracle::check(problem, kRows);
   EXPECT_TRUE(report.ok()) << report[Operand::y].largest.error;
   EXPECT_EQ(report[Operand::y].values, kRows * 300);
   EXPECT_EQ(report[Operand::rstd].values, kRows);

@@ -113,7 +113,6 @@ TEST_F(Tool, StandardOutputThatIsFullExitsWith4) {
        std::vector<std::vector<std::string>>{{"list", "--cache-dir", cache()},
                                              {"render", kSpec, "--arch", "sm_90"},
                                              {"prebuild", kSpec, "--arch", "sm_90", "--check", "--json"},
-                                             {"bench", "--suite", "--list"},
                                              {"--help"},
                                              {"--version"}}) {
     const ToolRun run = run_tool(arguments, {}, "/dev/full");

@@ -79,7 +79,7 @@ TEST_F(TuneGpuTest, EveryPlanThatIsWorthMeasuringComputesRightNumbers) {
         SCOPED_TRACE(to_text(candidate.plan));
         const auto kernel = service().prepare(spec, {.device = 0, .plan = candidate.plan});
         ASSERT_TRUE(kernel.ok()) << kernel.error().message;
-        cli::Problem problem = make(spec, rows);
+        oracle::Problem problem = make(spec, rows);
         GpuProblem on_gpu(problem);
         DeviceMemory workspace(kernel->workspace_bytes() + 16);
         workspace.fill(0);

@@ -4,9 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cli/json_reports.h"
 #include "cli/measure.h"
-#include "cli/rows_list.h"
 #include "nlohmann/json.hpp"
 #include "normjit/service/prepared.h"
 

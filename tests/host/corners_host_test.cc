@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "cli/element.h"
 #include "normjit/spec/valid.h"
 #include "tests/support/compare_with_reference.h"
 #include "tests/support/host_kernels.h"
+#include "verify/element.h"
 
 namespace normjit {
 
@@ -627,16 +627,16 @@ TEST_P(HostCornersOfNorms, AWrittenSumMayOverflow) {
   const auto kernels = compile_batch(cases);
   ASSERT_TRUE(kernels) << kernels.error().message;
   for (std::size_t i = 0; i < cases.size(); ++i) {
-    cli::Problem problem = make_problem(cases[i]).value();
-    cli::fill_random(problem[Operand::x], 1, {.stream = 1, .mean = 40'000, .deviation = 5000});
-    cli::fill_random(problem[Operand::residual], 1, {.stream = 2, .mean = 26'000, .deviation = 5000});
+    oracle::Problem problem = make_problem(cases[i]).value();
+    oracle::fill_random(problem[Operand::x], 1, {.stream = 1, .mean = 40'000, .deviation = 5000});
+    oracle::fill_random(problem[Operand::residual], 1, {.stream = 2, .mean = 26'000, .deviation = 5000});
     for (const std::uint64_t schedule : kSchedules) {
       auto wrong = run_once(cases[i], problem, (*kernels)[i], schedule);
       if (!wrong) wrong = first_wrong(problem);
       EXPECT_FALSE(wrong) << to_text(cases[i]) << ": " << *wrong;
     }
     std::vector<double> sum(100);
-    cli::load(DType::f16, problem[Operand::sum].data(), 0, 100, sum.data());
+    oracle::load(DType::f16, problem[Operand::sum].data(), 0, 100, sum.data());
     const auto infinite = std::count_if(sum.begin(), sum.end(), [](double v) { return std::isinf(v); });
     EXPECT_GT(infinite, 10);
     EXPECT_LT(infinite, 90);

@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <vector>
 
-#include "cli/check.h"
-#include "cli/element.h"
 #include "normjit/codegen/generator.h"
 #include "normjit/service/prepared.h"
 #include "simt/launch.h"
+#include "verify/check.h"
+#include "verify/element.h"
 
 namespace normjit::testing {
 namespace {
@@ -88,7 +88,7 @@ TEST_P(HugeRows, AreFoundAndComputed) {
   for (const std::int64_t row : huge.looked_at) {
     for (std::size_t i = 0; i < values.size(); ++i)
       values[i] = static_cast<double>((row + static_cast<std::int64_t>(i) * 37) % 101) / 16;
-    cli::store(DType::f16, x.at(offset(row)), 0, huge.columns, values.data());
+    oracle::store(DType::f16, x.at(offset(row)), 0, huge.columns, values.data());
   }
 
   const Tensors tensors{.x = strided(static_cast<const void*>(x.at(0)), huge.stride),
@@ -107,14 +107,15 @@ TEST_P(HugeRows, AreFoundAndComputed) {
                        .first_block = huge.first_block,
                        .run_blocks = huge.run_blocks});
   ASSERT_FALSE(wrong) << wrong->message;
-  std::vector<cli::ReferenceValue> expected(values.size());
+  std::vector<oracle::ReferenceValue> expected(values.size());
   for (const std::int64_t row : huge.looked_at) {
-    cli::RowInputs inputs{};
+    oracle::RowInputs inputs{};
     inputs[Operand::x] = x.at(offset(row));
-    cli::reference_values(spec, inputs, cli::row_statistics(spec, inputs), 0, huge.columns, expected.data());
-    cli::load(DType::f16, y.at(offset(row)), 0, huge.columns, values.data());
+    oracle::reference_values(spec, inputs, oracle::row_statistics(spec, inputs), 0, huge.columns,
+                             expected.data());
+    oracle::load(DType::f16, y.at(offset(row)), 0, huge.columns, values.data());
     for (std::size_t i = 0; i < values.size(); ++i)
-      ASSERT_NEAR(values[i], expected[i].value, cli::tolerance(spec, expected[i]))
+      ASSERT_NEAR(values[i], expected[i].value, oracle::tolerance(spec, expected[i]))
           << "row " << row << ", column " << i;
   }
 }

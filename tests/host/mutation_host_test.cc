@@ -17,7 +17,6 @@
 #include <string_view>
 #include <vector>
 
-#include "cli/element.h"
 #include "normjit/base/text.h"
 #include "normjit/codegen/templates.h"
 #include "normjit/service/prepared.h"
@@ -25,6 +24,7 @@
 #include "tests/support/equivalent_mutants.h"
 #include "tests/support/host_kernels.h"
 #include "tests/support/mutation.h"
+#include "verify/element.h"
 
 namespace normjit::testing {
 namespace {
@@ -485,7 +485,7 @@ const Number kNumbers[] = {
 
 std::optional<std::string> wrong_number(const Number& number, const KernelCase& c, const HostKernel& kernel) {
   double from = 0, to = 0;
-  cli::store(c.spec.input, &from, 0, 1, &number.from);
+  oracle::store(c.spec.input, &from, 0, 1, &number.from);
   Tensors tensors{.rows = 1};
   set(tensors, row_of(Operand::x), &from);
   set(tensors, row_of(Operand::y), &to);
@@ -496,7 +496,7 @@ std::optional<std::string> wrong_number(const Number& number, const KernelCase& 
   launch.arguments = arguments;
   if (const auto diagnosis = simt::run(kernel, launch)) return diagnosis->message;
   double got = 0;
-  cli::load(c.spec.output, &to, 0, 1, &got);
+  oracle::load(c.spec.output, &to, 0, 1, &got);
   if (got == number.to) return {};
   return concat({shortest(number.from), " becomes ", shortest(got), " instead of ", shortest(number.to)});
 }

@@ -5,9 +5,9 @@
 #include <span>
 #include <vector>
 
-#include "cli/check.h"
-#include "cli/element.h"
 #include "tests/support/host_kernels.h"
+#include "verify/check.h"
+#include "verify/element.h"
 
 namespace normjit::testing {
 namespace {
@@ -76,10 +76,10 @@ TEST(HostPrecision, TheMeanIsAPair) {
   const auto kernels = compile_batch(cases);
   ASSERT_TRUE(kernels) << kernels.error().message;
   for (std::size_t i = 0; i < cases.size(); ++i) {
-    cli::Problem problem = make_problem(cases[i]).value();
+    oracle::Problem problem = make_problem(cases[i]).value();
     const auto wrong = run_once(cases[i], problem, (*kernels)[i], 5);
     ASSERT_FALSE(wrong) << *wrong;
-    EXPECT_LT(cli::check(problem, problem.rows)[Operand::y].largest.error, kAllowed) << to_text(cases[i]);
+    EXPECT_LT(oracle::check(problem, problem.rows)[Operand::y].largest.error, kAllowed) << to_text(cases[i]);
   }
 }
 
@@ -94,11 +94,11 @@ TEST(HostPrecision, AnOutlierLeavesTheMeanExact) {
   const auto kernels = compile_batch(cases);
   ASSERT_TRUE(kernels) << kernels.error().message;
   for (std::size_t i = 0; i < cases.size(); ++i) {
-    cli::Problem problem = make_problem(cases[i]).value();
+    oracle::Problem problem = make_problem(cases[i]).value();
     constexpr double kOutlier = 1e6;
     for (std::int64_t row = 0; row < problem.rows; ++row)
-      cli::store(problem[Operand::x].dtype(), problem[Operand::x].row(row), row * 977 % cases[i].spec.columns,
-                 1, &kOutlier);
+      oracle::store(problem[Operand::x].dtype(), problem[Operand::x].row(row),
+                    row * 977 % cases[i].spec.columns, 1, &kOutlier);
     const auto wrong = run_once(cases[i], problem, (*kernels)[i], 5);
     EXPECT_FALSE(wrong) << to_text(cases[i]) << ": " << *wrong;
   }

@@ -9,8 +9,6 @@
 #include <mutex>
 #include <thread>
 
-#include "cli/check.h"
-#include "cli/element.h"
 #include "normjit/base/run_on_threads.h"
 #include "normjit/driver/driver.h"
 #include "normjit/service/default_compiler.h"
@@ -19,6 +17,8 @@
 #include "tests/support/cuda_calls.h"
 #include "tests/support/gpu.h"
 #include "tests/support/host_kernels.h"
+#include "verify/check.h"
+#include "verify/element.h"
 
 namespace normjit::testing {
 namespace {
@@ -52,24 +52,24 @@ std::string message(const KernelCase& c, const char* output, std::int64_t row, s
          std::to_string(gpu) + " on the GPU and " + std::to_string(cpu) + " on the CPU";
 }
 
-void compare(const KernelCase& c, const cli::Problem& gpu, const cli::Problem& host, Comparison& to) {
+void compare(const KernelCase& c, const oracle::Problem& gpu, const oracle::Problem& host, Comparison& to) {
   const auto columns = static_cast<std::size_t>(c.spec.columns);
   std::vector<double> a(columns), b(columns);
-  std::vector<cli::ReferenceValue> expected(columns);
+  std::vector<oracle::ReferenceValue> expected(columns);
   for (std::int64_t row = 0; row < c.rows; ++row) {
     if (c.spec.sum) {  // one addition and one rounding, which leave no choice
-      cli::load(c.spec.input, gpu[Operand::sum].row(row), 0, c.spec.columns, a.data());
-      cli::load(c.spec.input, host[Operand::sum].row(row), 0, c.spec.columns, b.data());
+      oracle::load(c.spec.input, gpu[Operand::sum].row(row), 0, c.spec.columns, a.data());
+      oracle::load(c.spec.input, host[Operand::sum].row(row), 0, c.spec.columns, b.data());
       for (std::size_t i = 0; i < columns; ++i)
         if (!close(a[i], b[i], 0) && to.wrong.empty()) to.wrong = message(c, "sum", row, i, a[i], b[i]);
     }
-    cli::load(c.spec.output, gpu[Operand::y].row(row), 0, c.spec.columns, a.data());
-    cli::load(c.spec.output, host[Operand::y].row(row), 0, c.spec.columns, b.data());
-    const cli::RowInputs inputs = cli::inputs_of(gpu, row);
-    cli::reference_values(c.spec, inputs, cli::row_statistics(c.spec, inputs), 0, c.spec.columns,
-                          expected.data());
+    oracle::load(c.spec.output, gpu[Operand::y].row(row), 0, c.spec.columns, a.data());
+    oracle::load(c.spec.output, host[Operand::y].row(row), 0, c.spec.columns, b.data());
+    const oracle::RowInputs inputs = oracle::inputs_of(gpu, row);
+    oracle::reference_values(c.spec, inputs, oracle::row_statistics(c.spec, inputs), 0, c.spec.columns,
+                             expected.data());
     for (std::size_t i = 0; i < columns; ++i) {
-      const double tolerance = cli::tolerance(c.spec, expected[i]);
+      const double tolerance = oracle::tolerance(c.spec, expected[i]);
       ++to.values;
       to.equal += a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i])) ? 1 : 0;
       if (a[i] != b[i] && tolerance > 0)
@@ -101,9 +101,9 @@ class RandomKernelsGpu : public GpuTest {
     return pairs;
   }
 
-  cli::Problem run_on_gpu(const Pair& pair, Driver& driver) {
+  oracle::Problem run_on_gpu(const Pair& pair, Driver& driver) {
     const KernelCase& c = pair.c;
-    cli::Problem problem = make_problem(c).value();
+    oracle::Problem problem = make_problem(c).value();
     LaunchShape shape = launch_shape(c.plan, c.spec);
     shape.overlap_previous = c.overlaps;
     const auto loaded = driver.load(pair.binary->code, pair.source.kernel, 0, shape);
@@ -161,8 +161,8 @@ TEST_F(RandomKernelsGpu, MatchTheExecutor) {
   Comparison all;
   for (const Pair& pair : pairs) {
     ASSERT_TRUE(pair.binary) << pair.binary.error().message;
-    const cli::Problem on_gpu = run_on_gpu(pair, *driver);
-    cli::Problem on_host = make_problem(pair.c).value();
+    const oracle::Problem on_gpu = run_on_gpu(pair, *driver);
+    oracle::Problem on_host = make_problem(pair.c).value();
     const auto fault = run_once(pair.c, on_host, pair.on_host, 2 * pair.c.seed + 1);
     EXPECT_FALSE(fault) << to_text(pair.c) << ": " << *fault;
     const auto wrong = first_wrong(on_gpu);

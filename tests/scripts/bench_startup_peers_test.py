@@ -19,7 +19,7 @@ case $1 in
   show) echo '{"columns": 64, "regime": "many", "choice": {"plan": "warp_rows threads=128"},
                "uses": [{"plan": "warp_rows threads=128", "regime": "many", "blocks": 2}]}' ;;
   render) echo '#define NJ_ENTRY normjit_norm' ;;
-  bench) echo '{"results": [{"cold_ms": 100.5, "disk_ms": 0.5, "later_us": 2.5}]}' ;;
+  startup) echo '{"results": [{"cold_ms": 100.5, "disk_ms": 0.5, "later_us": 2.5}]}' ;;
 esac
 """
 
@@ -71,9 +71,10 @@ class BenchStartupPeers(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
-        tool = self.folder / "normjit"
-        tool.write_text(TOOL)
-        tool.chmod(0o755)
+        for name in ("normjit", "normjit-bench"):
+            tool = self.folder / name
+            tool.write_text(TOOL)
+            tool.chmod(0o755)
         self.module("numpy", NUMPY)
 
     def module(self, name, text):

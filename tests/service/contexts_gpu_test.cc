@@ -38,7 +38,7 @@ class ContextsGpuTest : public GpuTest {
  protected:
   // Launches a kernel in the current context, with memory and workspace of that context, and expects it
   // right.
-  static void launch_here(const Kernel& kernel, cli::Problem& problem) {
+  static void launch_here(const Kernel& kernel, oracle::Problem& problem) {
     GpuProblem on_gpu(problem);
     DeviceMemory workspace(std::max<std::size_t>(16, kernel.workspace_bytes()));
     workspace.fill(0);
@@ -100,7 +100,7 @@ std::vector<std::pair<std::string, std::function<void()>>> public_calls(Service&
 
 TEST_F(ContextsGpuTest, NoPublicCallChangesTheCurrentContext) {
   const int devices = device_count();
-  cli::Problem problem = make(kRow, kRows);
+  oracle::Problem problem = make(kRow, kRows);
   const GpuProblem in_primary(problem);
   const Kernel kernel = service().prepare(kRow).value();
 
@@ -138,7 +138,7 @@ TEST_F(ContextsGpuTest, NoPublicCallChangesTheCurrentContext) {
 
 TEST_F(ContextsGpuTest, AKernelServesAContextThatIsNotThePrimaryOne) {
   for (const NormSpec& spec : kSpecs) {
-    cli::Problem problem = make(spec, kRows);
+    oracle::Problem problem = make(spec, kRows);
     const Kernel in_primary = service().prepare(spec, {.rows_hint = kRows}).value();
     launch_here(in_primary, problem);
     const OwnContext own(0);
@@ -150,7 +150,7 @@ TEST_F(ContextsGpuTest, AKernelServesAContextThatIsNotThePrimaryOne) {
 
 TEST_F(ContextsGpuTest, AKernelOutlivesTheContextThatItWasPreparedIn) {
   for (const NormSpec& spec : kSpecs) {
-    cli::Problem problem = make(spec, kRows);
+    oracle::Problem problem = make(spec, kRows);
     Kernel kernel;
     {
       const OwnContext first(0);
@@ -168,7 +168,7 @@ TEST_F(ContextsGpuTest, AKernelOutlivesTheContextThatItWasPreparedIn) {
 TEST_F(ContextsGpuTest, AKernelAndAServiceOutliveThePrimaryContext) {
   Service lasting(options(""));
   for (const NormSpec& spec : kSpecs) {
-    cli::Problem problem = make(spec, kRows);
+    oracle::Problem problem = make(spec, kRows);
     const Kernel kernel = lasting.prepare(spec, {.rows_hint = kRows}).value();
     launch_here(kernel, problem);
 
@@ -218,11 +218,11 @@ TEST_F(ContextsGpuTest, EightThreadsLaunchOnTwoGpusAtOnce) {
   const PrimaryContext contexts[] = {PrimaryContext(0), PrimaryContext(1)};
   const TempDirectory cache;
   Service one_for_all(options(cache.path()));
-  std::vector<cli::Problem> problems;
+  std::vector<oracle::Problem> problems;
   for (int i = 0; i < kThreads; ++i) problems.push_back(make(kSpecs[i / 2 % std::size(kSpecs)], kRows + i));
   const auto body = [&](int i) {
     must(CUDA(cuCtxSetCurrent)(contexts[i % 2].get()), "cuCtxSetCurrent");
-    cli::Problem& problem = problems[i];
+    oracle::Problem& problem = problems[i];
     GpuProblem on_gpu(problem);
     DeviceMemory workspace(std::max<std::size_t>(16, one_for_all.workspace_bytes(problem.spec).value()));
     workspace.fill(0);
@@ -240,14 +240,14 @@ TEST_F(ContextsGpuTest, EightThreadsLaunchOnTwoGpusAtOnce) {
   std::vector<std::thread> threads;
   for (int i = 0; i < kThreads; ++i) threads.emplace_back(body, i);
   for (std::thread& thread : threads) thread.join();
-  for (const cli::Problem& problem : problems) expect_right(problem);
+  for (const oracle::Problem& problem : problems) expect_right(problem);
 }
 
 TEST_F(ContextsGpuTest, AKernelIsRefusedInAContextOfAnotherGpu) {
   NORMJIT_SKIP_WITHOUT_TWO_GPUS();
   const PrimaryContext other(1);
   for (const NormSpec& spec : kSpecs) {
-    cli::Problem problem = make(spec, kRows);
+    oracle::Problem problem = make(spec, kRows);
     const Kernel kernel = service().prepare(spec, {.rows_hint = kRows}).value();
     const Kernel for_other = service().prepare(spec, {.device = 1, .rows_hint = kRows}).value();
     {
@@ -268,7 +268,7 @@ TEST_F(ContextsGpuTest, AKernelIsRefusedInAContextOfAnotherGpu) {
 // Memory of one GPU and the context of another: found before the first launch.
 TEST_F(ContextsGpuTest, MemoryOfAnotherGpuIsRefused) {
   NORMJIT_SKIP_WITHOUT_TWO_GPUS();
-  cli::Problem problem = make(kRow, kRows);
+  oracle::Problem problem = make(kRow, kRows);
   GpuProblem on_first(problem);
   const PrimaryContext other(1);
   const WithContext with(other.get());

@@ -47,7 +47,7 @@ using Bytes = std::vector<std::byte>;
 
 // A problem in device memory, its prepared kernel, and a workspace of its own.
 struct Work {
-  Work(Kernel prepared, cli::Problem made)
+  Work(Kernel prepared, oracle::Problem made)
       : problem(std::move(made)),
         on_gpu(problem),
         kernel(std::move(prepared)),
@@ -78,7 +78,7 @@ struct Work {
     EXPECT_TRUE(workspace.canaries_live());
   }
 
-  cli::Problem problem;
+  oracle::Problem problem;
   GpuProblem on_gpu;
   Kernel kernel;
   DeviceMemory workspace;
@@ -274,7 +274,7 @@ TEST_F(GraphsGpuTest, ANodesPointersCanBeReplaced) {
 
 TEST_F(GraphsGpuTest, AHandleKeepsTheKernelOfAGraphWhenItsServiceIsGone) {
   const Layer& layer = kLayers[2];
-  cli::Problem problem = make(layer.spec, layer.rows);
+  oracle::Problem problem = make(layer.spec, layer.rows);
   std::unique_ptr<Work> work;
   {
     Service short_lived(options(""));

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "cli/element.h"
 #include "tests/support/gpu.h"
+#include "verify/element.h"
 
 namespace normjit::testing {
 namespace {
@@ -16,17 +16,17 @@ constexpr std::int64_t kWidths[] = {64, 1000, 4096, 300001};
 class HardDataGpuTest : public GpuTest {
  protected:
   // A problem whose x has this mean and deviation.
-  cli::Problem make_around(const NormSpec& spec, std::int64_t rows, double mean, double deviation) {
-    cli::Problem problem = make(spec, rows);
-    cli::fill_random(problem[Operand::x], test_seed(), {77, mean, deviation});
+  oracle::Problem make_around(const NormSpec& spec, std::int64_t rows, double mean, double deviation) {
+    oracle::Problem problem = make(spec, rows);
+    oracle::fill_random(problem[Operand::x], test_seed(), {77, mean, deviation});
     return problem;
   }
-  static void set(cli::Matrix& matrix, std::int64_t row, std::int64_t column, double value) {
-    cli::store(matrix.dtype(), matrix.row(row), column, 1, &value);
+  static void set(oracle::Matrix& matrix, std::int64_t row, std::int64_t column, double value) {
+    oracle::store(matrix.dtype(), matrix.row(row), column, 1, &value);
   }
-  static double get(const cli::Matrix& matrix, std::int64_t row, std::int64_t column) {
+  static double get(const oracle::Matrix& matrix, std::int64_t row, std::int64_t column) {
     double value = 0;
-    cli::load(matrix.dtype(), matrix.row(row), column, 1, &value);
+    oracle::load(matrix.dtype(), matrix.row(row), column, 1, &value);
     return value;
   }
 };
@@ -35,9 +35,9 @@ class HardDataGpuTest : public GpuTest {
 TEST_F(HardDataGpuTest, LargeOffset) {
   for (const std::int64_t columns : kWidths)
     for (const double mean : {1e4, -1e4}) {
-      cli::Problem f32 = make_around({.columns = columns, .statistics = true}, 20, mean, 1);
+      oracle::Problem f32 = make_around({.columns = columns, .statistics = true}, 20, mean, 1);
       run(f32);
-      cli::Problem f64 =
+      oracle::Problem f64 =
           make_around({.columns = columns, .input = DType::f64, .statistics = true}, 20, mean, 1);
       run(f64);
     }
@@ -47,7 +47,7 @@ TEST_F(HardDataGpuTest, VarianceNearEpsilon) {
   for (const std::int64_t columns : kWidths)
     for (const double epsilon : {1e-5, 1e-12, 0.0}) {
       const double deviation = std::sqrt(std::max(epsilon, 1e-14));
-      cli::Problem problem =
+      oracle::Problem problem =
           make_around({.columns = columns, .epsilon = epsilon, .statistics = true}, 20, 0, deviation);
       run(problem);
     }
@@ -56,7 +56,7 @@ TEST_F(HardDataGpuTest, VarianceNearEpsilon) {
 TEST_F(HardDataGpuTest, TinyAndHugeValues) {
   for (const std::int64_t columns : kWidths)
     for (const double deviation : {1e-15, 1e15}) {
-      cli::Problem problem = make_around({.columns = columns}, 20, 0, deviation);
+      oracle::Problem problem = make_around({.columns = columns}, 20, 0, deviation);
       run(problem);
     }
 }
@@ -64,7 +64,7 @@ TEST_F(HardDataGpuTest, TinyAndHugeValues) {
 TEST_F(HardDataGpuTest, ConstantRows) {
   for (const std::int64_t columns : kWidths)
     for (const double value : {0.0, 1.0, 0.1, -12345.678}) {
-      cli::Problem problem =
+      oracle::Problem problem =
           make_around({.columns = columns, .affine = Affine::weight_bias, .statistics = true}, 20, value, 0);
       run(problem);
     }
@@ -72,7 +72,7 @@ TEST_F(HardDataGpuTest, ConstantRows) {
 
 TEST_F(HardDataGpuTest, OneOutlier) {
   for (const std::int64_t columns : kWidths) {
-    cli::Problem problem = make({.columns = columns, .statistics = true}, 20);
+    oracle::Problem problem = make({.columns = columns, .statistics = true}, 20);
     for (std::int64_t row = 0; row < problem.rows; ++row)
       set(problem[Operand::x], row, row * 977 % columns, 1e6);
     run(problem);
@@ -82,10 +82,10 @@ TEST_F(HardDataGpuTest, OneOutlier) {
 TEST_F(HardDataGpuTest, LargeWeightsAndScale) {
   for (const std::int64_t columns : kWidths)
     for (const Activation activation : {Activation::none, Activation::gelu, Activation::silu}) {
-      cli::Problem problem = make(
+      oracle::Problem problem = make(
           {.columns = columns, .affine = Affine::weight_bias, .activation = activation, .scale = -100}, 20);
-      cli::fill_random(problem[Operand::weight], test_seed(), {78, 0, 50});
-      cli::fill_random(problem[Operand::bias], test_seed(), {79, 0, 50});
+      oracle::fill_random(problem[Operand::weight], test_seed(), {78, 0, 50});
+      oracle::fill_random(problem[Operand::bias], test_seed(), {79, 0, 50});
       run(problem);
     }
 }
@@ -95,12 +95,12 @@ TEST_F(HardDataGpuTest, NanAndInfinityStayInTheirRow) {
   for (const std::int64_t columns : kWidths)
     for (const DType dtype : {DType::f16, DType::bf16, DType::f32, DType::f64})
       for (const Activation activation : {Activation::none, Activation::relu, Activation::gelu}) {
-        cli::Problem problem = make({.columns = columns,
-                                     .input = dtype,
-                                     .affine = Affine::weight_bias,
-                                     .activation = activation,
-                                     .statistics = true},
-                                    20);
+        oracle::Problem problem = make({.columns = columns,
+                                        .input = dtype,
+                                        .affine = Affine::weight_bias,
+                                        .activation = activation,
+                                        .statistics = true},
+                                       20);
         set(problem[Operand::x], 3, columns - 1, std::nan(""));
         set(problem[Operand::x], 7, 0, kInfinity);
         set(problem[Operand::x], 11, columns / 2, -kInfinity);
@@ -117,7 +117,7 @@ TEST_F(HardDataGpuTest, AnInfiniteBiasStaysInItsColumn) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   for (const DType dtype : {DType::f32, DType::f64})
     for (const Activation activation : {Activation::none, Activation::relu, Activation::gelu}) {
-      cli::Problem problem =
+      oracle::Problem problem =
           make({.columns = 64, .input = dtype, .affine = Affine::weight_bias, .activation = activation}, 5);
       set(problem[Operand::bias], 0, 9, kInfinity);
       run(problem);

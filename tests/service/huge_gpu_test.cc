@@ -26,7 +26,7 @@ class HugeGpuTest : public GpuTest {
     must(CUDA(cuMemGetInfo)(&free, &total), "cuMemGetInfo");
     if (free < x_bytes + y_bytes + (std::size_t{1} << 30)) GTEST_SKIP() << "needs 18 GB of GPU memory";
 
-    const cli::Problem block = make(spec, period);
+    const oracle::Problem block = make(spec, period);
     DeviceMemory x(x_bytes), y(y_bytes);
     x.upload(block[Operand::x].data(), block[Operand::x].bytes());
     for (std::size_t done = block[Operand::x].bytes(); done < x_bytes;) {
@@ -53,7 +53,7 @@ class HugeGpuTest : public GpuTest {
     Random random(test_seed());
     while (checked.size() < 80) checked.insert(random.between(0, rows - 1));
 
-    cli::Problem sample = cli::make_problem(spec, static_cast<std::int64_t>(checked.size())).value();
+    oracle::Problem sample = oracle::make_problem(spec, static_cast<std::int64_t>(checked.size())).value();
     std::int64_t i = 0;
     for (const std::int64_t row : checked) {
       std::memcpy(sample[Operand::x].row(i), block[Operand::x].row(row % period), x_row);
@@ -82,7 +82,7 @@ TEST_F(HugeGpuTest, FarApartRows) {
   constexpr std::int64_t kColumns = 1000, kRows = 3, kStride = (std::int64_t{1} << 31) + 8;
   const NormSpec spec{.columns = kColumns, .input = DType::f16};
   const std::size_t bytes = ((kRows - 1) * kStride + kColumns) * 2;
-  cli::Problem problem = make(spec, kRows);
+  oracle::Problem problem = make(spec, kRows);
   DeviceMemory x(bytes), y(problem[Operand::y].bytes());
   for (std::int64_t row = 0; row < kRows; ++row)
     must(CUDA(cuMemcpyHtoD)(x.address() + row * kStride * 2, problem[Operand::x].row(row),

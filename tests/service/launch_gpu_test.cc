@@ -55,7 +55,7 @@ TEST_F(LaunchGpuTest, OneWorkspaceServesManyKernelsInTurn) {
 }
 
 TEST_F(LaunchGpuTest, ManyLaunchesBackToBackOnOneWorkspace) {
-  cli::Problem problem = make(kLong, 11);
+  oracle::Problem problem = make(kLong, 11);
   GpuProblem on_gpu(problem);
   const Kernel kernel = service().prepare(kLong, {.rows_hint = 11, .pointer_alignment = 4}).value();
   const GpuStream stream;
@@ -69,7 +69,7 @@ TEST_F(LaunchGpuTest, TwoStreamsWithAWorkspaceEach) {
   constexpr std::int64_t kRows[] = {16, 150};
   const Kernel kernels[] = {service().prepare(spec, {.rows_hint = kRows[0]}).value(),
                             service().prepare(spec, {.rows_hint = kRows[1]}).value()};
-  cli::Problem problems[] = {make(spec, kRows[0]), make(spec, kRows[1])};
+  oracle::Problem problems[] = {make(spec, kRows[0]), make(spec, kRows[1])};
   GpuProblem on_gpu[] = {GpuProblem(problems[0]), GpuProblem(problems[1])};
   DeviceMemory first(std::max<std::size_t>(16, kernels[0].workspace_bytes()));
   DeviceMemory second(std::max<std::size_t>(16, kernels[1].workspace_bytes()));
@@ -95,7 +95,7 @@ TEST_F(LaunchGpuTest, EveryRunGivesTheSameBits) {
   for (const NormSpec& spec : kSpecs)
     for (const std::int64_t rows : {5, 140}) {
       SCOPED_TRACE(to_text(spec));
-      cli::Problem problem = make(spec, rows);
+      oracle::Problem problem = make(spec, rows);
       GpuProblem on_gpu(problem);
       const GpuStream stream;
       std::vector<std::byte> first;
@@ -112,7 +112,7 @@ TEST_F(LaunchGpuTest, EveryRunGivesTheSameBits) {
 }
 
 TEST_F(LaunchGpuTest, WithoutAContextADeviceMustBeNamed) {
-  cli::Problem problem = make(kRow, 10);
+  oracle::Problem problem = make(kRow, 10);
   GpuProblem on_gpu(problem);
   const CUcontext context = current_context();
   must(CUDA(cuCtxSetCurrent)(nullptr), "cuCtxSetCurrent");
@@ -128,7 +128,7 @@ TEST_F(LaunchGpuTest, WithoutAContextADeviceMustBeNamed) {
 }
 
 TEST_F(LaunchGpuTest, HostMemoryIsRefusedAndTheContextStaysHealthy) {
-  cli::Problem problem = make(kRow, 10);
+  oracle::Problem problem = make(kRow, 10);
   GpuProblem on_gpu(problem);
   const std::vector<double> host(10 * 5000);
   Tensors tensors = on_gpu.tensors();
@@ -143,7 +143,7 @@ TEST_F(LaunchGpuTest, HostMemoryIsRefusedAndTheContextStaysHealthy) {
 }
 
 TEST_F(LaunchGpuTest, ShortMemoryIsRefusedAndTheContextStaysHealthy) {
-  cli::Problem problem = make(kRow, 10);
+  oracle::Problem problem = make(kRow, 10);
   GpuProblem on_gpu(problem);
   CUdeviceptr small = 0;
   must(CUDA(cuMemAlloc)(&small, 1 << 17), "cuMemAlloc");
@@ -156,7 +156,7 @@ TEST_F(LaunchGpuTest, ShortMemoryIsRefusedAndTheContextStaysHealthy) {
 }
 
 TEST_F(LaunchGpuTest, AMissingWorkspaceIsRefused) {
-  cli::Problem problem = make(kLong, 3);
+  oracle::Problem problem = make(kLong, 3);
   GpuProblem on_gpu(problem);
   const Kernel kernel = service().prepare(kLong, {.rows_hint = 3, .pointer_alignment = 4}).value();
   ASSERT_GT(kernel.workspace_bytes(), 0U);
@@ -170,7 +170,7 @@ TEST_F(LaunchGpuTest, ColdThenWarm) {
   using Kind = RecordingFileSystem::Kind;
   const TempDirectory cache;
   const auto files = std::make_shared<RecordingFileSystem>();
-  cli::Problem problem = make(kRow, 10);
+  oracle::Problem problem = make(kRow, 10);
   GpuProblem on_gpu(problem);
 
   Service cold(options(cache.path()), {.compiler = nullptr, .driver = nullptr, .files = files});
@@ -203,7 +203,7 @@ TEST_F(LaunchGpuTest, AKernelOutlivesItsService) {
     Service service(options(cache.path()));
     kernel = service.prepare(kRow, {.rows_hint = 10}).value();
   }
-  cli::Problem problem = make(kRow, 10);
+  oracle::Problem problem = make(kRow, 10);
   GpuProblem on_gpu(problem);
   EXPECT_TRUE(kernel.launch(on_gpu.tensors(), nullptr));
   on_gpu.fetch();
@@ -223,7 +223,7 @@ TEST_F(LaunchGpuTest, APrebuiltSpecNeedsNoCompiler) {
   for (const NormSpec& spec : kSpecs)
     for (const std::int64_t rows : {1, 140})
       for (const std::int64_t shift : {0, 1, 2}) {
-        cli::Problem problem = make(spec, rows);
+        oracle::Problem problem = make(spec, rows);
         GpuProblem on_gpu(problem, {.shift = shift});
         const auto launched = service.layer_norm(spec, with_workspace(on_gpu, spec), nullptr);
         ASSERT_TRUE(launched.ok()) << launched.error().message;
@@ -235,7 +235,7 @@ TEST_F(LaunchGpuTest, APrebuiltSpecNeedsNoCompiler) {
 // CUDA does not survive a fork: a child is told so by whatever it calls first, and its parent goes on.
 TEST_F(LaunchGpuTest, AForkedChildIsRefusedAndTheParentGoesOn) {
   NORMJIT_SKIP_IF_FORKS_ARE_NOT_FOLLOWED();
-  cli::Problem problem = make(kRow, 11);
+  oracle::Problem problem = make(kRow, 11);
   GpuProblem on_gpu(problem);
   const Kernel kernel = service().prepare(kRow).value();
   const Tensors tensors = with_workspace(on_gpu, kRow);

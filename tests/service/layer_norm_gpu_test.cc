@@ -59,7 +59,7 @@ TEST_F(LayerNormGpuTest, TheGenericKernel) {
   const auto run_generic = [&](const NormSpec& spec, std::int64_t rows) {
     SCOPED_TRACE(to_text(spec));
     const Kernel kernel = service().prepare(spec, {.plan = generic_plan()}).value();
-    cli::Problem problem = make(spec, rows, spec.columns + 3, spec.columns + 1);
+    oracle::Problem problem = make(spec, rows, spec.columns + 3, spec.columns + 1);
     GpuProblem on_gpu(problem, {.shift = 1});
     ASSERT_TRUE(kernel.launch(on_gpu.tensors(), nullptr));
     on_gpu.fetch();
@@ -105,7 +105,7 @@ TEST_F(LayerNormGpuTest, AMillionRowsOfOneColumn) {
 
 TEST_F(LayerNormGpuTest, NoRowsTouchNothing) {
   const NormSpec spec{.columns = 64, .statistics = true};
-  cli::Problem problem = make(spec, 3);
+  oracle::Problem problem = make(spec, 3);
   GpuProblem on_gpu(problem);
   Tensors tensors = on_gpu.tensors();
   tensors.rows = 0;
@@ -113,7 +113,8 @@ TEST_F(LayerNormGpuTest, NoRowsTouchNothing) {
   EXPECT_TRUE(service().layer_norm(spec, {}, nullptr).ok());
   EXPECT_TRUE(service().prepare(spec).value().launch(tensors, nullptr));
   on_gpu.fetch();
-  for (const cli::Matrix* output : {&problem[Operand::y], &problem[Operand::mean], &problem[Operand::rstd]})
+  for (const oracle::Matrix* output :
+       {&problem[Operand::y], &problem[Operand::mean], &problem[Operand::rstd]})
     for (std::size_t i = 0; i < output->bytes(); ++i) ASSERT_EQ(output->data()[i], std::byte{0xff});
 }
 
@@ -122,25 +123,25 @@ TEST_F(LayerNormGpuTest, StridedRows) {
     for (const std::int64_t gap : {1, 2, 64})
       for (const std::int64_t rows : {3, 150}) {
         const NormSpec spec{.columns = columns, .input = DType::f16, .affine = Affine::weight_bias};
-        cli::Problem x_strided = make(spec, rows, columns + gap, kContiguous);
+        oracle::Problem x_strided = make(spec, rows, columns + gap, kContiguous);
         run(x_strided);
-        cli::Problem y_strided = make(spec, rows, kContiguous, columns + gap);
+        oracle::Problem y_strided = make(spec, rows, kContiguous, columns + gap);
         run(y_strided);
-        cli::Problem both = make(spec, rows, columns + gap, columns + 2 * gap);
+        oracle::Problem both = make(spec, rows, columns + gap, columns + 2 * gap);
         run(both);
       }
 }
 
 TEST_F(LayerNormGpuTest, OneRowReadByAll) {
   for (const std::int64_t columns : kWidths) {
-    cli::Problem problem = make({.columns = columns, .affine = Affine::weight_bias}, 140, 0);
+    oracle::Problem problem = make({.columns = columns, .affine = Affine::weight_bias}, 140, 0);
     run(problem);
   }
 }
 
 TEST_F(LayerNormGpuTest, OverlappingRowsOfX) {
   for (const std::int64_t columns : kWidths) {
-    cli::Problem problem = make({.columns = columns}, 140, columns / 3);
+    oracle::Problem problem = make({.columns = columns}, 140, columns / 3);
     run(problem);
   }
 }
@@ -149,7 +150,7 @@ TEST_F(LayerNormGpuTest, TensorsOffByElements) {
   for (const std::int64_t columns : kWidths)
     for (const DType dtype : kDTypes)
       for (const std::int64_t shift : {1, 2, 4}) {
-        cli::Problem problem =
+        oracle::Problem problem =
             make({.columns = columns, .input = dtype, .affine = Affine::weight_bias, .statistics = true}, 9);
         run(problem, {.shift = shift});
       }
@@ -160,7 +161,7 @@ TEST_F(LayerNormGpuTest, InPlace) {
     for (const DType dtype : {DType::bf16, DType::f32})
       for (const std::int64_t rows : {3, 200})
         for (const std::int64_t stride : {columns, columns + 8}) {
-          cli::Problem problem =
+          oracle::Problem problem =
               make({.columns = columns, .input = dtype, .affine = Affine::weight_bias, .statistics = true},
                    rows, stride, stride);
           run(problem, {.in_place = true});
@@ -169,7 +170,7 @@ TEST_F(LayerNormGpuTest, InPlace) {
 
 TEST_F(LayerNormGpuTest, InPlaceBetweenTypesOfOneSize) {
   for (const std::int64_t columns : kWidths) {
-    cli::Problem problem = make({.columns = columns, .input = DType::bf16, .output = DType::f16}, 20);
+    oracle::Problem problem = make({.columns = columns, .input = DType::bf16, .output = DType::f16}, 20);
     run(problem, {.in_place = true});
   }
 }
@@ -184,7 +185,7 @@ TEST_F(LayerNormGpuTest, RandomSpecsAndLaunches) {
     if (spec.columns < 16) spec.epsilon = std::max(spec.epsilon, 1e-5);
     const std::int64_t rows = random.between(0, std::min<std::int64_t>(400, kMostElements / spec.columns));
     const std::int64_t gaps[] = {0, 0, 1, 4, 8};
-    cli::Problem problem =
+    oracle::Problem problem =
         make(spec, rows, spec.columns + random.one_of(gaps), spec.columns + random.one_of(gaps));
     const std::int64_t shifts[] = {0, 0, 1, 2, 8};
     run(problem, {.shift = random.one_of(shifts)});

@@ -30,7 +30,7 @@ std::size_t free_device_memory() {
 TEST_F(LeakGpuTest, AHundredThousandCallsLeaveDeviceAndProcessAsTheyWere) {
   int failed = 0;
   for (const NormSpec& spec : kSpecs) {
-    cli::Problem problem = make(spec, kRows);
+    oracle::Problem problem = make(spec, kRows);
     GpuProblem on_gpu(problem);
     Tensors tensors = on_gpu.tensors();
     tensors.workspace = workspace(spec);
@@ -67,7 +67,7 @@ TEST_F(LeakGpuTest, AHundredThousandCallsLeaveDeviceAndProcessAsTheyWere) {
 
 // Services and their kernels, loaded and unloaded: as a host that reloads a plugin does.
 TEST_F(LeakGpuTest, AServiceTakesItsKernelsWithIt) {
-  cli::Problem problem = make(kSpecs[1], kRows);
+  oracle::Problem problem = make(kSpecs[1], kRows);
   GpuProblem on_gpu(problem);
   const TempDirectory cache;
   const auto one = [&] {

@@ -22,7 +22,7 @@ class ModesGpuTest : public GpuTest {
  protected:
   // One launch, and its result.
   void launch(Service& by, const NormSpec& spec, std::int64_t rows) {
-    cli::Problem problem = make(spec, rows);
+    oracle::Problem problem = make(spec, rows);
     GpuProblem on_gpu(problem);
     const auto done = by.layer_norm(spec, on_gpu.tensors(), nullptr);
     ASSERT_TRUE(done.ok()) << done.error().message;
@@ -46,7 +46,7 @@ TEST_F(ModesGpuTest, APackAloneServesWithoutACompiler) {
   deployed.compiler_path = folder / "no-libnvrtc.so";
   Service service(deployed);
   for (const NormSpec& spec : kSpecs) {
-    cli::Problem problem = make(spec, kRows);
+    oracle::Problem problem = make(spec, kRows);
     GpuProblem on_gpu(problem);
     ASSERT_TRUE(service.layer_norm(spec, on_gpu.tensors(), nullptr).ok());  // makes it ready
     problem[Operand::y].poison();
@@ -88,7 +88,7 @@ TEST_F(ModesGpuTest, AMissLeavesTheCaptureValid) {
     SCOPED_TRACE(mode);
     const TempDirectory cache;
     Service service(options(cache.path()));
-    cli::Problem problem = make(kSpecs[0], kRows), other = make(kSpecs[1], kRows);
+    oracle::Problem problem = make(kSpecs[0], kRows), other = make(kSpecs[1], kRows);
     GpuProblem on_gpu(problem), other_on_gpu(other);
     ASSERT_TRUE(service.layer_norm(kSpecs[0], on_gpu.tensors(), nullptr).ok());
     problem[Operand::y].poison();
@@ -120,7 +120,7 @@ TEST_F(ModesGpuTest, AMissLeavesTheCaptureValid) {
 // Only misses, and then nothing: an empty graph, and a stream that goes on.
 TEST_F(ModesGpuTest, ACaptureOfNothingButMissesIsAnEmptyGraph) {
   Service service(options(""));
-  cli::Problem problem = make(kSpecs[0], kRows);
+  oracle::Problem problem = make(kSpecs[0], kRows);
   GpuProblem on_gpu(problem);
   const GpuStream stream;
   for (const CUstreamCaptureMode mode : kCaptureModes) {

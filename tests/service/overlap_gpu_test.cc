@@ -23,7 +23,7 @@ const NormSpec kSpecs[] = {{.columns = 64, .affine = Affine::weight_bias},
                            {.columns = 1 << 20, .input = DType::bf16, .affine = Affine::weight_bias}};
 
 using Bytes = std::vector<std::byte>;
-Bytes bytes_of(const cli::Matrix& matrix) { return {matrix.data(), matrix.data() + matrix.bytes()}; }
+Bytes bytes_of(const oracle::Matrix& matrix) { return {matrix.data(), matrix.data() + matrix.bytes()}; }
 
 class OverlapGpuTest : public GpuTest {
  protected:
@@ -52,7 +52,7 @@ class OverlapGpuTest : public GpuTest {
 // early reads something else.
 class Chain {
  public:
-  Chain(cli::Problem& first, cli::Problem& second, void* workspace)
+  Chain(oracle::Problem& first, oracle::Problem& second, void* workspace)
       : problems_{first, second}, on_gpu_{GpuProblem(first), GpuProblem(second)}, workspace_(workspace) {}
 
   void enqueue(const Kernel& kernel, bool in_place, Stream stream, const LaunchOptions& options) const {
@@ -80,7 +80,7 @@ class Chain {
   }
 
  private:
-  std::reference_wrapper<cli::Problem> problems_[2];
+  std::reference_wrapper<oracle::Problem> problems_[2];
   GpuProblem on_gpu_[2];
   void* workspace_;
 };
@@ -89,7 +89,7 @@ TEST_F(OverlapGpuTest, AChainOfLaunchesGivesTheSameBits) {
   for (const NormSpec& spec : kSpecs)
     for (const std::int64_t rows : {1, 7, 140}) {
       if (rows * spec.columns > kMostElements) continue;
-      cli::Problem first = make(spec, rows), second = make(spec, rows);
+      oracle::Problem first = make(spec, rows), second = make(spec, rows);
       Chain chain(first, second, workspace(spec));
       for (const Kernel& kernel : kernels(spec)) {
         SCOPED_TRACE(to_text(spec) + " " + to_text(kernel.plan()));
@@ -108,7 +108,7 @@ TEST_F(OverlapGpuTest, AChainOfLaunchesGivesTheSameBits) {
 
 TEST_F(OverlapGpuTest, AndSoInAGraph) {
   for (const NormSpec& spec : kSpecs) {
-    cli::Problem first = make(spec, 7), second = make(spec, 7);
+    oracle::Problem first = make(spec, 7), second = make(spec, 7);
     Chain chain(first, second, workspace(spec));
     for (const Kernel& kernel : kernels(spec)) {
       SCOPED_TRACE(to_text(spec) + " " + to_text(kernel.plan()));
@@ -141,9 +141,9 @@ TEST_F(OverlapGpuTest, WeightsMayComeFromTheLaunchBeforeTheOneBefore) {
   for (const std::int64_t columns : {64, 5000, 65536}) {
     const NormSpec plain{.columns = columns}, weighted{.columns = columns, .affine = Affine::weight};
     const std::int64_t rows = (1 << 24) / columns;
-    cli::Problem sources[] = {make(plain, rows), make(plain, rows)};
+    oracle::Problem sources[] = {make(plain, rows), make(plain, rows)};
     GpuProblem of_sources[] = {GpuProblem(sources[0]), GpuProblem(sources[1])};
-    cli::Problem between = make(plain, 1), last = make(weighted, 1);
+    oracle::Problem between = make(plain, 1), last = make(weighted, 1);
     GpuProblem of_between(between), of_last(last);
     const Kernel wide = service().prepare(plain, {.rows_hint = rows}).value();
     const Kernel thin = service().prepare(plain, {.rows_hint = 1}).value();

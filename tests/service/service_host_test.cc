@@ -18,12 +18,12 @@
 #include <thread>
 #include <vector>
 
-#include "cli/check.h"
-#include "cli/problem.h"
 #include "normjit/cache/entry.h"
 #include "normjit/service.h"
 #include "tests/support/simt_driver.h"
 #include "tests/support/temp_directory.h"
+#include "verify/check.h"
+#include "verify/problem.h"
 
 namespace normjit::testing {
 namespace {
@@ -63,10 +63,10 @@ struct Placement {
 // The tensors of a problem in a driver's memory. The problem stays the caller's and must live as long.
 class OnGpu {
  public:
-  explicit OnGpu(SimtDriver& driver, cli::Problem& problem, const Placement& placement = {})
+  explicit OnGpu(SimtDriver& driver, oracle::Problem& problem, const Placement& placement = {})
       : driver_(driver), problem_(problem), placement_(placement) {
     for (const OperandRow& row : kOperands) {
-      const cli::Matrix& matrix = problem[row.operand];
+      const oracle::Matrix& matrix = problem[row.operand];
       const bool in_place = placement.in_place && row.in_place != row.operand;
       const SimtMemory use{.name = std::string(row.name),
                            .writable = row.output || (placement.in_place && row.extent == Extent::matrix),
@@ -90,7 +90,7 @@ class OnGpu {
   }
 
  private:
-  void* add(const cli::Matrix& matrix, SimtMemory use) {
+  void* add(const oracle::Matrix& matrix, SimtMemory use) {
     if (matrix.columns() == 0) return nullptr;  // not of this spec
     use.device = placement_.device;
     use.shift = static_cast<std::size_t>(placement_.shift) * size_of(matrix.dtype()) % 16;
@@ -99,31 +99,31 @@ class OnGpu {
     allocated_.push_back(memory);
     return memory;
   }
-  static void fetch(cli::Matrix& to, const void* from) {
+  static void fetch(oracle::Matrix& to, const void* from) {
     if (to.columns() > 0) std::memcpy(to.data(), from, to.bytes());
   }
 
   SimtDriver& driver_;
-  cli::Problem& problem_;
+  oracle::Problem& problem_;
   const Placement placement_;
   Tensors tensors_;
   std::vector<void*> allocated_;
 };
 
 // Random inputs, other ones each time, and poisoned outputs.
-cli::Problem make(const NormSpec& spec, std::int64_t rows, std::int64_t x_row_stride = kContiguous,
-                  std::int64_t y_row_stride = kContiguous) {
+oracle::Problem make(const NormSpec& spec, std::int64_t rows, std::int64_t x_row_stride = kContiguous,
+                     std::int64_t y_row_stride = kContiguous) {
   static std::atomic<std::uint64_t> seed = 1;
-  cli::Problem problem =
-      cli::make_problem(spec, rows, {{Operand::x, x_row_stride}, {Operand::y, y_row_stride}}).value();
-  cli::fill(problem, seed++);
+  oracle::Problem problem =
+      oracle::make_problem(spec, rows, {{Operand::x, x_row_stride}, {Operand::y, y_row_stride}}).value();
+  oracle::fill(problem, seed++);
   return problem;
 }
 
-void expect_right(const cli::Problem& problem) {
+void expect_right(const oracle::Problem& problem) {
   SCOPED_TRACE(to_text(problem.spec) + ", " + std::to_string(problem.rows) + " rows");
-  const cli::CheckReport report = cli::check(problem, problem.rows);
-  const auto expect_close = [](const char* tensor, const cli::Comparison& compared) {
+  const oracle::CheckReport report = oracle::check(problem, problem.rows);
+  const auto expect_close = [](const char* tensor, const oracle::Comparison& compared) {
     EXPECT_EQ(compared.wrong, 0) << tensor << ": of " << compared.values << " values; the first in row "
                                  << compared.first_wrong.row << ", column " << compared.first_wrong.column
                                  << ": " << compared.first_wrong.got << ", expected "
@@ -134,7 +134,7 @@ void expect_right(const cli::Problem& problem) {
   EXPECT_EQ(report.overwritten, 0) << "bytes between the rows of outputs";
 }
 
-std::vector<std::byte> bytes_of(const cli::Matrix& matrix) {
+std::vector<std::byte> bytes_of(const oracle::Matrix& matrix) {
   return {matrix.data(), matrix.data() + matrix.bytes()};
 }
 
@@ -182,7 +182,7 @@ class ServiceHostTest : public ::testing::Test {
   }
 
   // The one-call form, and that its result is right.
-  void run(Service& service, cli::Problem& problem, void* workspace = nullptr,
+  void run(Service& service, oracle::Problem& problem, void* workspace = nullptr,
            const Placement& placement = {}) {
     OnGpu on_gpu(*driver_, problem, placement);
     Tensors tensors = on_gpu.tensors();
@@ -205,7 +205,7 @@ TEST_F(ServiceHostTest, EveryStrategyGivesTheReference) {
   void* const workspace = this->workspace(service, kOneOfEach);
   std::vector<Strategy> strategies;
   for (const NormSpec& spec : kOneOfEach) {
-    cli::Problem problem = make(spec, kMultiprocessors + 1);
+    oracle::Problem problem = make(spec, kMultiprocessors + 1);
     run(service, problem, workspace);
 
     const Kernel kernel =
@@ -242,7 +242,7 @@ TEST_F(ServiceHostTest, TheGenericKernelGivesTheReference) {
     EXPECT_EQ(kernel.workspace_bytes(), 0u);
     for (const bool in_place : {false, true}) {
       if (in_place && spec.output != spec.input && spec.output != DType::bf16) continue;
-      cli::Problem problem = make(spec, 9, spec.columns + 1, spec.columns + 1);
+      oracle::Problem problem = make(spec, 9, spec.columns + 1, spec.columns + 1);
       OnGpu on_gpu(*driver_, problem, {.shift = 1, .in_place = in_place});
       ASSERT_TRUE(kernel.check(on_gpu.tensors()).ok());
       EXPECT_TRUE(kernel.launch(on_gpu.tensors(), nullptr)) << driver_->describe(719);
@@ -261,7 +261,7 @@ TEST_F(ServiceHostTest, OneGenericKernelServesAMajorVersion) {
   Service service = this->service();
   for (const int device : {0, 1}) {
     const Kernel kernel = service.prepare(kTiled, {.device = device, .plan = generic_plan()}).value();
-    cli::Problem problem = make(kTiled, 9);
+    oracle::Problem problem = make(kTiled, 9);
     OnGpu on_gpu(*driver_, problem, {.device = device});
     EXPECT_TRUE(kernel.launch(on_gpu.tensors(), nullptr)) << driver_->describe(719);
     on_gpu.fetch();
@@ -271,7 +271,7 @@ TEST_F(ServiceHostTest, OneGenericKernelServesAMajorVersion) {
 }
 
 TEST_F(ServiceHostTest, ASecondProcessFindsTheSameBitsOnDisk) {
-  cli::Problem problem = make(kResident, 3);
+  oracle::Problem problem = make(kResident, 3);
   Service first = service();
   run(first, problem);
   EXPECT_EQ(first.prepare(kResident, {.rows_hint = 3}).value().origin(), Origin::compiled);
@@ -289,7 +289,7 @@ TEST_F(ServiceHostTest, ASecondProcessFindsTheSameBitsOnDisk) {
 }
 
 TEST_F(ServiceHostTest, ADamagedEntryIsCompiledAgain) {
-  cli::Problem problem = make(kTiled, 5);
+  oracle::Problem problem = make(kTiled, 5);
   Service first = service();
   run(first, problem);
   const std::vector<std::byte> y = bytes_of(problem[Operand::y]);
@@ -352,7 +352,7 @@ TEST_F(ServiceHostTest, SpecsThatDifferInOneFieldShareNoKernel) {
   const int ahead = driver_->compiled();
 
   for (std::size_t i = 0; i < specs.size(); ++i) {
-    cli::Problem problem = make(specs[i], kMultiprocessors);
+    oracle::Problem problem = make(specs[i], kMultiprocessors);
     run(first, problem);
     EXPECT_EQ(compiles(), static_cast<int>(i) + 1) << to_text(specs[i]);
   }
@@ -361,14 +361,14 @@ TEST_F(ServiceHostTest, SpecsThatDifferInOneFieldShareNoKernel) {
 
   Service second = service();
   for (const NormSpec& spec : specs) {
-    cli::Problem problem = make(spec, kMultiprocessors);
+    oracle::Problem problem = make(spec, kMultiprocessors);
     run(second, problem);
   }
   EXPECT_EQ(compiles(), static_cast<int>(specs.size())) << "all of them were on disk";
 
   // The architecture is part of the key too.
   driver_->set_current_device(1);
-  cli::Problem problem = make(base, kMultiprocessors);
+  oracle::Problem problem = make(base, kMultiprocessors);
   run(second, problem, nullptr, {.device = 1});
   EXPECT_EQ(compiler_->compiles().back().name(), "sm_80");
   EXPECT_EQ(compiles(), static_cast<int>(specs.size()) + 1);
@@ -380,18 +380,18 @@ TEST_F(ServiceHostTest, NoneOneFewAndManyRows) {
   void* const workspace = this->workspace(service, kOneOfEach);
   for (const NormSpec& spec : kOneOfEach) {
     for (const std::int64_t rows : {1, 2, 3, 4, 9}) {
-      cli::Problem problem = make(spec, rows);
+      oracle::Problem problem = make(spec, rows);
       run(service, problem, workspace);
     }
     const int launches = driver_->launches();
-    cli::Problem problem = make(spec, 2);
+    oracle::Problem problem = make(spec, 2);
     OnGpu on_gpu(*driver_, problem);
     Tensors tensors = on_gpu.tensors();
     tensors.rows = 0;
     EXPECT_TRUE(service.layer_norm(spec, tensors, nullptr).ok());
     EXPECT_EQ(driver_->launches(), launches);
   }
-  cli::Problem many = make(kTiled, 1000);
+  oracle::Problem many = make(kTiled, 1000);
   run(service, many);
 }
 
@@ -401,13 +401,13 @@ TEST_F(ServiceHostTest, StridesAndOffsets) {
   void* const workspace = this->workspace(service, kOneOfEach);
   for (const NormSpec& spec : kOneOfEach) {
     const std::int64_t columns = spec.columns;
-    cli::Problem gaps = make(spec, 2, columns + 1, columns + 7);
+    oracle::Problem gaps = make(spec, 2, columns + 1, columns + 7);
     run(service, gaps, workspace);
-    cli::Problem unaligned = make(spec, 4, columns + 2);
+    oracle::Problem unaligned = make(spec, 4, columns + 2);
     run(service, unaligned, workspace, {.shift = 1});
-    cli::Problem one_row = make(spec, 5, 0);
+    oracle::Problem one_row = make(spec, 5, 0);
     run(service, one_row, workspace, {.shift = 3});
-    cli::Problem overlapping = make(spec, 3, columns / 3);
+    oracle::Problem overlapping = make(spec, 3, columns / 3);
     run(service, overlapping, workspace);
   }
   EXPECT_EQ(driver_->loads(), compiles()) << "a kernel that serves several alignments is loaded once";
@@ -419,7 +419,7 @@ TEST_F(ServiceHostTest, InPlace) {
   void* const workspace = this->workspace(service, kOneOfEach);
   for (const NormSpec& spec : kOneOfEach)
     for (const std::int64_t gap : {0, 5}) {
-      cli::Problem problem = make(spec, 4, spec.columns + gap, spec.columns + gap);
+      oracle::Problem problem = make(spec, 4, spec.columns + gap, spec.columns + gap);
       run(service, problem, workspace, {.in_place = true});
     }
 }
@@ -437,14 +437,14 @@ TEST_F(ServiceHostTest, TheKernelFitsTheAlignment) {
       different.push_back(plan);
   ASSERT_GT(different.size(), 1u);
   for (const std::int64_t shift : {0, 4, 2, 1}) {
-    cli::Problem problem = make(spec, 5);
+    oracle::Problem problem = make(spec, 5);
     run(service, problem, nullptr, {.shift = shift});
   }
   EXPECT_EQ(compiles(), static_cast<int>(different.size()));
   for (const std::int64_t gap : {8, 4, 2, 1}) {
-    cli::Problem x_strided = make(spec, 5, spec.columns + gap);
+    oracle::Problem x_strided = make(spec, 5, spec.columns + gap);
     run(service, x_strided);
-    cli::Problem y_strided = make(spec, 5, kContiguous, spec.columns + gap);
+    oracle::Problem y_strided = make(spec, 5, kContiguous, spec.columns + gap);
     run(service, y_strided);
   }
   EXPECT_EQ(compiles(), static_cast<int>(different.size()));
@@ -482,7 +482,7 @@ TEST_F(ServiceHostTest, OneWorkspaceServesManyKernelsInTurn) {
     for (std::size_t i = 0; i < kernels.size(); ++i) {
       SCOPED_TRACE(uses[i].plan);
       driver_->set_seed(static_cast<std::uint64_t>(driver_->launches()));
-      cli::Problem problem = make(uses[i].spec, rows);
+      oracle::Problem problem = make(uses[i].spec, rows);
       OnGpu on_gpu(*driver_, problem);
       Tensors tensors = on_gpu.tensors();
       tensors.workspace = workspace;
@@ -501,7 +501,7 @@ TEST_F(ServiceHostTest, OneWorkspaceServesManyKernelsInTurn) {
 
 // So many rows that all of its ring is used.
 TEST_F(ServiceHostTest, AWorkspaceOfTheKernelsSizeSuffices) {
-  cli::Problem problem = make(kLong, 12);
+  oracle::Problem problem = make(kLong, 12);
   Service service = this->service();
   const Kernel kernel = service.prepare(kLong, {.rows_hint = problem.rows}).value();
   OnGpu on_gpu(*driver_, problem);
@@ -528,7 +528,7 @@ TEST_F(ServiceHostTest, ManyThreadsShareKernelsAndEachGetsItsNumbers) {
       start.arrive_and_wait();
       for (int i = 0; i < kRounds * static_cast<int>(std::size(specs)); ++i) {
         const NormSpec& spec = specs[static_cast<std::size_t>(i + thread) % std::size(specs)];
-        cli::Problem problem = make(spec, kMultiprocessors + thread % 3);
+        oracle::Problem problem = make(spec, kMultiprocessors + thread % 3);
         OnGpu on_gpu(*driver_, problem);
         Tensors tensors = on_gpu.tensors();
         tensors.workspace = workspace;
@@ -559,7 +559,7 @@ TEST_F(ServiceHostTest, OverlappingLaunchesTouchNothingButWeightsTooEarly) {
       const auto kernel = service.prepare(spec, {.plan = plan});
       if (kernel.code() == Code::IllegalPlan || kernel.code() == Code::NotResident) continue;
       SCOPED_TRACE(to_text(spec) + " " + to_text(plan));
-      cli::Problem problem = make(spec, kMultiprocessors + 1);
+      oracle::Problem problem = make(spec, kMultiprocessors + 1);
       OnGpu on_gpu(*driver_, problem);
       Tensors tensors = on_gpu.tensors();
       tensors.workspace = workspace(service, {&spec, 1});
@@ -577,10 +577,10 @@ TEST_F(ServiceHostTest, WhatIsRefusedLaunchesNothing) {
   const Kernel needs_workspace = service.prepare(kGigantic, {.rows_hint = 1}).value();
   ASSERT_GT(needs_workspace.workspace_bytes(), 0U);
 
-  cli::Problem problem = make(spec, 5);
+  oracle::Problem problem = make(spec, 5);
   OnGpu off_by_one(*driver_, problem, {.shift = 1});
   EXPECT_EQ(kernel.launch(off_by_one.tensors(), nullptr).code, Code::Misaligned);
-  cli::Problem long_problem = make(kGigantic, 1);
+  oracle::Problem long_problem = make(kGigantic, 1);
   OnGpu on_gpu(*driver_, long_problem);
   EXPECT_EQ(needs_workspace.launch(on_gpu.tensors(), nullptr).code, Code::WorkspaceRequired);
   EXPECT_EQ(service.layer_norm(kGigantic, on_gpu.tensors(), nullptr).code(), Code::WorkspaceRequired);
@@ -588,7 +588,7 @@ TEST_F(ServiceHostTest, WhatIsRefusedLaunchesNothing) {
   EXPECT_EQ(driver_->launches(), 0);
   off_by_one.fetch();
   on_gpu.fetch();
-  for (const cli::Matrix* output :
+  for (const oracle::Matrix* output :
        {&problem[Operand::y], &long_problem[Operand::y], &long_problem[Operand::mean]})
     EXPECT_EQ(bytes_of(*output) == std::vector(output->bytes(), std::byte{0xff}), true);
 }
@@ -596,7 +596,7 @@ TEST_F(ServiceHostTest, WhatIsRefusedLaunchesNothing) {
 TEST_F(ServiceHostTest, MemoryThatTheDeviceCannotReachIsRefused) {
   const NormSpec spec{.columns = 64};
   Service service = this->service();
-  cli::Problem problem = make(spec, 5);
+  oracle::Problem problem = make(spec, 5);
   OnGpu here(*driver_, problem), there(*driver_, problem, {.device = 1});
 
   Tensors tensors = here.tensors();
@@ -625,7 +625,7 @@ TEST_F(ServiceHostTest, AKernelThatGoesAstrayIsTold) {
   const NormSpec spec{.columns = 64};
   Service service = this->service();
   const Kernel kernel = service.prepare(spec, {.rows_hint = 5}).value();
-  cli::Problem problem = make(spec, 5);
+  oracle::Problem problem = make(spec, 5);
   OnGpu on_gpu(*driver_, problem);
   Tensors tensors = on_gpu.tensors();
   ASSERT_TRUE(service.layer_norm(spec, tensors, nullptr).ok());

@@ -92,7 +92,7 @@ class SickDeviceGpuTest : public GpuTest {
       so.expect(level < LogLevel::warn, "nothing is warned of, such as: " + std::string(text));
     };
     Service sick(quiet);
-    cli::Problem problem = make(kLaunched, 200);
+    oracle::Problem problem = make(kLaunched, 200);
     GpuProblem on_gpu(problem);
     const Tensors tensors = on_gpu.tensors();
     const Kernel kernel = sick.prepare(kLaunched).value();

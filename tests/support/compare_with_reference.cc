@@ -7,10 +7,10 @@
 #include <string_view>
 #include <vector>
 
-#include "cli/check.h"
-#include "cli/element.h"
-#include "cli/reference.h"
 #include "normjit/base/text.h"
+#include "verify/check.h"
+#include "verify/element.h"
+#include "verify/reference.h"
 
 namespace normjit::testing {
 namespace {
@@ -37,7 +37,7 @@ struct Uncertainty {
 };
 
 Uncertainty uncertainty_of(const NormSpec& spec, const std::vector<double>& x,
-                           const cli::RowStatistics& statistics) {
+                           const oracle::RowStatistics& statistics) {
   if (sums_are_exact(spec, x)) return {};
   const double rounding = kSteps * unit_roundoff(spec);
   // The squares are all positive: nothing cancels in their sum, and the root halves what it lost.
@@ -68,50 +68,50 @@ std::string message(const char* what, std::int64_t row, std::int64_t column, dou
   return text;
 }
 
-std::optional<std::string> wrong_statistic(const char* what, const cli::Matrix& column, std::int64_t row,
+std::optional<std::string> wrong_statistic(const char* what, const oracle::Matrix& column, std::int64_t row,
                                            double expected, double uncertainty) {
   if (column.empty()) return {};
   double got;
-  cli::load(column.dtype(), column.data(), row, 1, &got);
+  oracle::load(column.dtype(), column.data(), row, 1, &got);
   if (!std::isfinite(expected)) {  // which of them is the business of the order of additions
     if (!std::isfinite(got)) return {};
     return message(what, row, 0, got, expected, 0);
   }
   const double size = std::max(1.0, std::fabs(expected));
   const double allowed = (column.dtype() == DType::f64 ? 1e-12 : 1e-5) * size + uncertainty;
-  if (cli::error_of(column.dtype(), got, expected) <= allowed) return {};
+  if (oracle::error_of(column.dtype(), got, expected) <= allowed) return {};
   return message(what, row, 0, got, expected, allowed);
 }
 
 // `exact` is the sum before it is rounded to the dtype, by way of the compute type.
-std::optional<std::string> wrong_sum(const cli::Matrix& sum, std::int64_t row,
+std::optional<std::string> wrong_sum(const oracle::Matrix& sum, std::int64_t row,
                                      const std::vector<double>& exact) {
   if (sum.empty()) return {};
   std::vector<double> got(exact.size());
-  cli::load(sum.dtype(), sum.row(row), 0, sum.columns(), got.data());
+  oracle::load(sum.dtype(), sum.row(row), 0, sum.columns(), got.data());
   for (std::size_t i = 0; i < got.size(); ++i) {
-    const double error = cli::error_of(sum.dtype(), got[i], exact[i]);
+    const double error = oracle::error_of(sum.dtype(), got[i], exact[i]);
     if (error == 0) continue;
     const double allowed =
-        std::isfinite(exact[i]) ? 0.501 * cli::unit_in_last_place(sum.dtype(), exact[i]) : 0;
+        std::isfinite(exact[i]) ? 0.501 * oracle::unit_in_last_place(sum.dtype(), exact[i]) : 0;
     if (!(error <= allowed))
       return message("sum", row, static_cast<std::int64_t>(i), got[i], exact[i], allowed);
   }
   return {};
 }
 
-std::optional<std::string> wrong_in_row(const cli::Problem& problem, std::int64_t row) {
+std::optional<std::string> wrong_in_row(const oracle::Problem& problem, std::int64_t row) {
   const NormSpec& spec = problem.spec;
   const auto columns = static_cast<std::size_t>(spec.columns);
   std::vector<double> x(columns), weight(columns, 1), got(columns);
-  std::vector<cli::ReferenceValue> expected(columns);
-  cli::reference_sums(spec, cli::inputs_of(problem, row), 0, spec.columns, x.data());
+  std::vector<oracle::ReferenceValue> expected(columns);
+  oracle::reference_sums(spec, oracle::inputs_of(problem, row), 0, spec.columns, x.data());
   if (!problem[Operand::weight].empty())
-    cli::load(spec.weight, problem[Operand::weight].data(), 0, spec.columns, weight.data());
-  cli::load(spec.output, problem[Operand::y].row(row), 0, spec.columns, got.data());
-  const cli::RowInputs inputs = cli::inputs_of(problem, row);
-  const cli::RowStatistics statistics = cli::row_statistics(spec, inputs);
-  cli::reference_values(spec, inputs, statistics, 0, spec.columns, expected.data());
+    oracle::load(spec.weight, problem[Operand::weight].data(), 0, spec.columns, weight.data());
+  oracle::load(spec.output, problem[Operand::y].row(row), 0, spec.columns, got.data());
+  const oracle::RowInputs inputs = oracle::inputs_of(problem, row);
+  const oracle::RowStatistics statistics = oracle::row_statistics(spec, inputs);
+  oracle::reference_values(spec, inputs, statistics, 0, spec.columns, expected.data());
 
   if (auto wrong = wrong_sum(problem[Operand::sum], row, x)) return wrong;
   const Uncertainty uncertainty = uncertainty_of(spec, x, statistics);
@@ -123,9 +123,9 @@ std::optional<std::string> wrong_in_row(const cli::Problem& problem, std::int64_
                                    uncertainty.rstd_share * statistics.rstd))
     return wrong;
   for (std::size_t i = 0; i < columns; ++i) {
-    const double error = cli::error_of(spec.output, got[i], expected[i].value);
+    const double error = oracle::error_of(spec.output, got[i], expected[i].value);
     if (error == 0) continue;
-    const double allowed = cli::tolerance(spec, expected[i]) +
+    const double allowed = oracle::tolerance(spec, expected[i]) +
                            uncertainty.rstd_share * expected[i].magnitude +
                            magnified_rounding(spec, weight[i]);
     if (!(error <= allowed))
@@ -136,12 +136,12 @@ std::optional<std::string> wrong_in_row(const cli::Problem& problem, std::int64_
 
 }  // namespace
 
-std::optional<std::string> first_wrong(const cli::Problem& problem) {
+std::optional<std::string> first_wrong(const oracle::Problem& problem) {
   for (std::int64_t row = 0; row < problem.rows; ++row) {
     if (auto wrong = wrong_in_row(problem, row)) return wrong;
     if (row + 1 == problem.rows) break;
     for (const OperandRow& output : kOperands) {
-      const cli::Matrix& matrix = problem[output.operand];
+      const oracle::Matrix& matrix = problem[output.operand];
       if (!output.output || matrix.empty()) continue;
       const std::byte* const gap = matrix.row(row) + matrix.row_bytes();
       if (std::any_of(gap, matrix.row(row + 1), [](std::byte byte) { return byte != std::byte{0xff}; }))

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "cli/problem.h"
+#include "verify/problem.h"
 
 namespace normjit::testing {
 
@@ -15,6 +15,6 @@ namespace normjit::testing {
 // statistics; and for a row whose variance and epsilon are so small beside the square of its mean that
 // rounding in the compute type decides about rstd, by as much as it can change it. Where that is everything
 // (rows of one number without epsilon), only rows are compared whose sums are exact.
-std::optional<std::string> first_wrong(const cli::Problem& problem);
+std::optional<std::string> first_wrong(const oracle::Problem& problem);
 
 }  // namespace normjit::testing

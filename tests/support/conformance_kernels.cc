@@ -6,9 +6,9 @@
 #include <cstdlib>
 #include <random>
 
-#include "cli/float16.h"
 #include "normjit/base/text.h"
 #include "normjit/codegen/templates.h"
+#include "verify/float16.h"
 
 namespace normjit::testing {
 namespace {
@@ -16,9 +16,9 @@ namespace {
 bool is_nan(Comparison::Type type, std::uint64_t bits) {
   switch (type) {
     case Comparison::Type::f16:
-      return std::isnan(cli::f16_to_float(static_cast<std::uint16_t>(bits)));
+      return std::isnan(oracle::f16_to_float(static_cast<std::uint16_t>(bits)));
     case Comparison::Type::bf16:
-      return std::isnan(cli::bf16_to_float(static_cast<std::uint16_t>(bits)));
+      return std::isnan(oracle::bf16_to_float(static_cast<std::uint16_t>(bits)));
     case Comparison::Type::f32:
       return std::isnan(std::bit_cast<float>(static_cast<std::uint32_t>(bits)));
     case Comparison::Type::f64:

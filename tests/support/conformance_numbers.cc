@@ -3,9 +3,9 @@
 #include <bit>
 #include <cmath>
 
-#include "cli/float16.h"
 #include "normjit/base/text.h"
 #include "tests/support/conformance_kernels.h"
+#include "verify/float16.h"
 
 namespace normjit::testing {
 namespace {
@@ -53,9 +53,9 @@ std::vector<double> f64_patterns() { return patterns<double, std::uint64_t>(52, 
 std::vector<float> around_halves() {
   std::vector<float> values = f32_patterns();
   for (std::uint16_t half = 0; half < 0x7c00; ++half) {
-    const float value = cli::f16_to_float(half);
+    const float value = oracle::f16_to_float(half);
     // Beyond the largest one as if there were another: from that middle on, all is infinity.
-    const float above = half < 0x7bff ? cli::f16_to_float(half + 1) : 65536.0f;
+    const float above = half < 0x7bff ? oracle::f16_to_float(half + 1) : 65536.0f;
     const float middle = value + (above - value) / 2;
     for (const float near : {value, std::nextafter(middle, 0.0f), middle, std::nextafter(middle, above)})
       values.push_back(half % 3 == 0 ? -near : near);
@@ -145,7 +145,7 @@ double f64_rsqrt(double value) { return 1 / std::sqrt(value); }
 float reciprocal(float value) { return flushed(1 / flushed(value)); }
 float exp2_of(float value) { return flushed(static_cast<float>(std::exp2(double{flushed(value)}))); }
 
-float high_bf16(std::uint32_t pair) { return cli::bf16_to_float(static_cast<std::uint16_t>(pair >> 16)); }
+float high_bf16(std::uint32_t pair) { return oracle::bf16_to_float(static_cast<std::uint16_t>(pair >> 16)); }
 template <class Float>
 Float fused(Terms<Float> x) {
   return std::fma(x.a, x.b, x.c);
@@ -198,15 +198,15 @@ ConformanceKernel on_numbers(const char* name, std::string_view expression, std:
 std::vector<ConformanceKernel> numbers_kernels() {
   return {
       on_numbers("f16_widened", "hw::f16_to_f32(on.x[i])", "unsigned short", "float", all_halves(), 4,
-                 {Type::f32}, mapped<std::uint16_t, cli::f16_to_float>),
+                 {Type::f32}, mapped<std::uint16_t, oracle::f16_to_float>),
       on_numbers("bf16_widened", "hw::bf16_to_f32(on.x[i])", "unsigned short", "float", all_halves(), 4,
-                 {Type::f32}, mapped<std::uint16_t, cli::bf16_to_float>),
+                 {Type::f32}, mapped<std::uint16_t, oracle::bf16_to_float>),
       on_numbers("high_bf16_widened", "hw::high_bf16_to_f32(on.x[i])", "unsigned", "float", pairs_of_halves(),
                  4, {Type::f32}, mapped<std::uint32_t, high_bf16>),
       on_numbers("f16_rounded", "hw::f32_to_f16(on.x[i])", "float", "unsigned short", around_halves(), 2,
-                 {Type::f16}, mapped<float, cli::f16_from_double>),
+                 {Type::f16}, mapped<float, oracle::f16_from_double>),
       on_numbers("bf16_rounded", "hw::f32_to_bf16(on.x[i])", "float", "unsigned short", around_bhalves(), 2,
-                 {Type::bf16}, mapped<float, cli::bf16_from_double>),
+                 {Type::bf16}, mapped<float, oracle::bf16_from_double>),
       on_numbers("f32_rounded_to_odd", "hw::round_to_odd(on.x[i])", "float", "float", f32_patterns(), 4,
                  {Type::f32}, mapped<float, unchanged>),
       on_numbers("f64_rounded_to_odd", "hw::round_to_odd(on.x[i])", "double", "float", around_floats(), 4,

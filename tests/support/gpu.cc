@@ -5,10 +5,10 @@
 #include <stdexcept>
 #include <vector>
 
-#include "cli/check.h"
 #include "normjit/driver/driver.h"
 #include "tests/support/cuda_calls.h"
 #include "tests/support/temp_directory.h"
+#include "verify/check.h"
 
 namespace normjit::testing {
 namespace {
@@ -22,7 +22,7 @@ bool alive(CUdeviceptr from, std::size_t bytes) {
   return std::all_of(found.begin(), found.end(), [](unsigned char byte) { return byte == kCanary; });
 }
 
-std::string text(const cli::Deviation& d) {
+std::string text(const oracle::Deviation& d) {
   char line[160];
   std::snprintf(line, sizeof line, "row %lld column %lld: %.9g, expected %.9g within %.3g",
                 static_cast<long long>(d.row), static_cast<long long>(d.column), d.got, d.expected,
@@ -30,7 +30,7 @@ std::string text(const cli::Deviation& d) {
   return line;
 }
 
-void expect_close(const char* tensor, const cli::Comparison& compared) {
+void expect_close(const char* tensor, const oracle::Comparison& compared) {
   EXPECT_EQ(compared.wrong, 0) << tensor << ": of " << compared.values << " values; first "
                                << text(compared.first_wrong) << "; largest error at "
                                << text(compared.largest);
@@ -76,15 +76,15 @@ GpuStream::GpuStream() { must(CUDA(cuStreamCreate)(&stream_, CU_STREAM_NON_BLOCK
 GpuStream::~GpuStream() { CUDA(cuStreamDestroy)(stream_); }
 void GpuStream::synchronize() const { must(CUDA(cuStreamSynchronize)(stream_), "the launch"); }
 
-GpuProblem::GpuProblem(cli::Problem& problem, const Placement& placement) : problem_(problem) {
-  const auto add = [&](std::vector<Tensor>& to, cli::Matrix& matrix) -> void* {
+GpuProblem::GpuProblem(oracle::Problem& problem, const Placement& placement) : problem_(problem) {
+  const auto add = [&](std::vector<Tensor>& to, oracle::Matrix& matrix) -> void* {
     if (matrix.columns() == 0) return nullptr;  // not of this spec
     const auto shift = static_cast<std::size_t>(placement.shift) * size_of(matrix.dtype());
     to.push_back({&matrix, std::make_unique<DeviceMemory>(matrix.bytes(), shift)});
     return to.back().memory->data();
   };
   for (const OperandRow& row : kOperands) {
-    cli::Matrix& matrix = problem[row.operand];
+    oracle::Matrix& matrix = problem[row.operand];
     const bool in_place = (row.operand == Operand::y && placement.in_place) ||
                           (row.operand == Operand::sum && placement.sum_in_place);
     const void* const at =
@@ -105,7 +105,7 @@ void GpuProblem::upload() {
 void GpuProblem::fetch() {
   must(CUDA(cuCtxSynchronize)(), "the launch");
   for (const OperandRow& row : kOperands) {
-    cli::Matrix& to = problem_[row.operand];
+    oracle::Matrix& to = problem_[row.operand];
     for (const Tensor& input : inputs_)
       if (row.output && input.memory->data() == pointer_of(tensors_, row))
         input.memory->download(to.data(), to.bytes());
@@ -139,11 +139,11 @@ Options GpuTest::options(const std::string& cache_directory) {
   return options;
 }
 
-cli::Problem GpuTest::make(const NormSpec& spec, std::int64_t rows, std::int64_t x_row_stride,
-                           std::int64_t y_row_stride) {
-  cli::Problem problem =
-      cli::make_problem(spec, rows, {{Operand::x, x_row_stride}, {Operand::y, y_row_stride}}).value();
-  cli::fill(problem, test_seed() + problems_++);
+oracle::Problem GpuTest::make(const NormSpec& spec, std::int64_t rows, std::int64_t x_row_stride,
+                              std::int64_t y_row_stride) {
+  oracle::Problem problem =
+      oracle::make_problem(spec, rows, {{Operand::x, x_row_stride}, {Operand::y, y_row_stride}}).value();
+  oracle::fill(problem, test_seed() + problems_++);
   return problem;
 }
 
@@ -164,7 +164,7 @@ void* GpuTest::workspace(const NormSpec& spec) {
   return workspace_->data();
 }
 
-void GpuTest::run(cli::Problem& problem, const Placement& placement) {
+void GpuTest::run(oracle::Problem& problem, const Placement& placement) {
   const GpuStream stream;
   GpuProblem on_gpu(problem, placement);
   Tensors tensors = on_gpu.tensors();
@@ -176,14 +176,14 @@ void GpuTest::run(cli::Problem& problem, const Placement& placement) {
 }
 
 void GpuTest::run(const NormSpec& spec, std::int64_t rows) {
-  cli::Problem problem = make(spec, rows);
+  oracle::Problem problem = make(spec, rows);
   run(problem);
 }
 
-void GpuTest::expect_right(const cli::Problem& problem) {
+void GpuTest::expect_right(const oracle::Problem& problem) {
   SCOPED_TRACE(to_text(problem.spec) + ", " + std::to_string(problem.rows) +
                " rows, NORMJIT_TEST_SEED=" + std::to_string(test_seed()));
-  const cli::CheckReport report = cli::check(problem, problem.rows);
+  const oracle::CheckReport report = oracle::check(problem, problem.rows);
   for (const OperandRow& row : kOperands)
     if (row.output) expect_close(std::string(row.name).c_str(), report[row.operand]);
   EXPECT_EQ(report.overwritten, 0) << "bytes between the rows of outputs";

@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "cli/problem.h"
 #include "normjit/service.h"
 #include "tests/support/test_seed.h"
+#include "verify/problem.h"
 
 namespace normjit::testing {
 
@@ -69,7 +69,7 @@ struct Placement {
 // The tensors of a problem in device memory. The problem stays the caller's and must live as long.
 class GpuProblem {
  public:
-  explicit GpuProblem(cli::Problem& problem, const Placement& placement = {});
+  explicit GpuProblem(oracle::Problem& problem, const Placement& placement = {});
 
   // For a launch; the workspace is not set.
   const Tensors& tensors() const { return tensors_; }
@@ -80,11 +80,11 @@ class GpuProblem {
 
  private:
   struct Tensor {
-    cli::Matrix* matrix;
+    oracle::Matrix* matrix;
     std::unique_ptr<DeviceMemory> memory;
   };
 
-  cli::Problem& problem_;
+  oracle::Problem& problem_;
   std::vector<Tensor> inputs_, outputs_;
   Tensors tensors_;
 };
@@ -101,18 +101,18 @@ class GpuTest : public ::testing::Test {
   static Options options(const std::string& cache_directory);
 
   // Random inputs, other ones each time, and poisoned outputs.
-  cli::Problem make(const NormSpec& spec, std::int64_t rows, std::int64_t x_row_stride = kContiguous,
-                    std::int64_t y_row_stride = kContiguous);
+  oracle::Problem make(const NormSpec& spec, std::int64_t rows, std::int64_t x_row_stride = kContiguous,
+                       std::int64_t y_row_stride = kContiguous);
 
   // Workspace for the spec. It is zeroed when it is allocated and never again: what uses it leaves it ready.
   void* workspace(const NormSpec& spec);
 
   // Runs the problem through layer_norm and expects what expect_right does.
-  void run(cli::Problem& problem, const Placement& placement = {});
+  void run(oracle::Problem& problem, const Placement& placement = {});
   void run(const NormSpec& spec, std::int64_t rows);
 
   // Every output equals the reference within its tolerance, and the gaps between rows are as they were.
-  static void expect_right(const cli::Problem& problem);
+  static void expect_right(const oracle::Problem& problem);
 
  private:
   void drop_workspace();

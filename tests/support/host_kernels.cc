@@ -6,8 +6,6 @@
 #include <limits>
 #include <map>
 
-#include "cli/element.h"
-#include "cli/problem.h"
 #include "normjit/base/text.h"
 #include "normjit/codegen/generator.h"
 #include "normjit/plan/footprint.h"
@@ -16,11 +14,13 @@
 #include "tests/support/compare_with_reference.h"
 #include "tests/support/guarded_memory.h"
 #include "tests/support/random_spec.h"
+#include "verify/element.h"
+#include "verify/problem.h"
 
 namespace normjit::testing {
 namespace {
 
-// Streams of random numbers, beside those of cli::fill.
+// Streams of random numbers, beside those of oracle::fill.
 constexpr std::uint64_t kRowStream = 1000;
 
 // The smallest number of the dtype that is not subnormal.
@@ -58,32 +58,32 @@ InputKind kind_of_row(const KernelCase& c, Random& random) {
 }
 
 // The rows of x, or of the residual, which are others.
-void fill_rows(const KernelCase& c, cli::Matrix& matrix, std::uint64_t seed) {
+void fill_rows(const KernelCase& c, oracle::Matrix& matrix, std::uint64_t seed) {
   if (matrix.empty()) return;
   Random random(seed);
-  cli::Matrix row(c.spec.input, 1, c.spec.columns);
+  oracle::Matrix row(c.spec.input, 1, c.spec.columns);
   for (std::int64_t i = 0; i < c.rows; ++i) {
     const InputKind kind = kind_of_row(c, random);
     const Distribution d = distribution(kind, c.spec, random);
-    cli::fill_random(row, seed,
-                     {.stream = kRowStream + static_cast<std::uint64_t>(i),
-                      .mean = d.mean,
-                      .deviation = d.deviation,
-                      .trend = kind == InputKind::unit ? 4.0 : 0});
+    oracle::fill_random(row, seed,
+                        {.stream = kRowStream + static_cast<std::uint64_t>(i),
+                         .mean = d.mean,
+                         .deviation = d.deviation,
+                         .trend = kind == InputKind::unit ? 4.0 : 0});
     std::memcpy(matrix.row(i), row.data(), row.bytes());
   }
 }
 
 // Where activations overflow, saturate or meet zero.
-void make_extreme(const KernelCase& c, cli::Problem& problem) {
+void make_extreme(const KernelCase& c, oracle::Problem& problem) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   constexpr double kWeights[] = {1, 0, -1e4, 1e-30, -1};
   constexpr double kBiases[] = {0,   -0.0, 1,   -1,   10,   -10,   89,        -89,
                                 1e4, -1e4, 1e5, -1e5, 1e30, -1e30, kInfinity, -kInfinity};
-  const auto repeat = [&](cli::Matrix& to, const auto& values) {
+  const auto repeat = [&](oracle::Matrix& to, const auto& values) {
     for (std::int64_t i = 0; i < to.elements(); ++i)
-      cli::store(to.dtype(), to.data(), i, 1,
-                 &values[(static_cast<std::uint64_t>(i) + c.seed) % std::size(values)]);
+      oracle::store(to.dtype(), to.data(), i, 1,
+                    &values[(static_cast<std::uint64_t>(i) + c.seed) % std::size(values)]);
   };
   repeat(problem[Operand::weight], kWeights);
   repeat(problem[Operand::bias], kBiases);
@@ -95,13 +95,13 @@ std::int64_t bad_row(const KernelCase& c) {
 }
 
 // x or the residual.
-void spoil(const KernelCase& c, cli::Problem& problem) {
+void spoil(const KernelCase& c, oracle::Problem& problem) {
   const bool residual = c.spec.residual != Residual::none && c.seed / 4 % 2 == 1;
-  cli::Matrix& matrix = problem[residual ? Operand::residual : Operand::x];
+  oracle::Matrix& matrix = problem[residual ? Operand::residual : Operand::x];
   const double infinity = std::numeric_limits<double>::infinity();
   const double value = c.inputs == InputKind::nan_row ? std::nan("") : c.seed % 2 == 0 ? infinity : -infinity;
   const auto column = static_cast<std::int64_t>(c.seed / 2 % static_cast<std::uint64_t>(c.spec.columns));
-  cli::store(matrix.dtype(), matrix.row(bad_row(c)), column, 1, &value);
+  oracle::store(matrix.dtype(), matrix.row(bad_row(c)), column, 1, &value);
 }
 
 // A workspace with its end at a guard page, and what its launches should have left in it.
@@ -136,11 +136,11 @@ std::optional<std::string> Workspace::left_by(const KernelCase& c) {
 // The tensors of a problem where the kernel finds them, each beside a guard page.
 class Launcher {
  public:
-  Launcher(const KernelCase& c, cli::Problem& problem, Workspace& workspace)
+  Launcher(const KernelCase& c, oracle::Problem& problem, Workspace& workspace)
       : case_(c), problem_(problem), workspace_(workspace) {
     for (const OperandRow& row : kOperands) {
       const Operand at = memory_operand(row);
-      const cli::Matrix& matrix = problem[at];
+      const oracle::Matrix& matrix = problem[at];
       if (at == row.operand)
         memory_[at].emplace(matrix.bytes(), side(),
                             static_cast<std::size_t>(shift_of(row) * size_of(matrix.dtype())));
@@ -156,15 +156,15 @@ class Launcher {
     return case_.guard == Guard::before ? GuardedMemory::Side::behind_guard
                                         : GuardedMemory::Side::before_guard;
   }
-  static void bring(const GuardedMemory& to, const cli::Matrix& from) {
+  static void bring(const GuardedMemory& to, const oracle::Matrix& from) {
     if (!from.empty()) std::memcpy(to.data(), from.data(), from.bytes());
   }
-  static void fetch(cli::Matrix& to, const GuardedMemory& from) {
+  static void fetch(oracle::Matrix& to, const GuardedMemory& from) {
     if (!to.empty()) std::memcpy(to.data(), from.data(), to.bytes());
   }
 
   const KernelCase& case_;
-  cli::Problem& problem_;
+  oracle::Problem& problem_;
   Workspace& workspace_;
   // In place, an output lies in the memory of the input that it may be.
   Operand memory_operand(const OperandRow& row) const {
@@ -185,7 +185,7 @@ std::optional<std::string> Launcher::run(const simt::HostKernel& kernel, std::ui
   Tensors tensors{.rows = c.rows};
   std::vector<simt::Buffer> buffers;
   for (const OperandRow& row : kOperands) {
-    cli::Matrix& matrix = problem_[row.operand];
+    oracle::Matrix& matrix = problem_[row.operand];
     if (row.output) matrix.poison();
     const Operand at = memory_operand(row);
     const GuardedMemory& memory = *memory_[at];
@@ -223,17 +223,17 @@ std::optional<std::string> Launcher::run(const simt::HostKernel& kernel, std::ui
 }
 
 // What the kernel wrote for one row.
-std::vector<std::byte> bytes_of_row(const cli::Problem& problem, std::int64_t row) {
+std::vector<std::byte> bytes_of_row(const oracle::Problem& problem, std::int64_t row) {
   std::vector<std::byte> bytes;
   for (const OperandRow& each : kOperands) {
-    const cli::Matrix& output = problem[each.operand];
+    const oracle::Matrix& output = problem[each.operand];
     if (each.output && !output.empty())
       bytes.insert(bytes.end(), output.row(row), output.row(row) + output.row_bytes());
   }
   return bytes;
 }
 
-std::vector<std::vector<std::byte>> bytes_of(const cli::Problem& problem) {
+std::vector<std::vector<std::byte>> bytes_of(const oracle::Problem& problem) {
   std::vector<std::vector<std::byte>> rows;
   for (std::int64_t row = 0; row < problem.rows; ++row) rows.push_back(bytes_of_row(problem, row));
   return rows;
@@ -244,13 +244,13 @@ bool spoils(const KernelCase& c) {
 }
 
 // With all rows finite.
-Result<cli::Problem> finite_problem(const KernelCase& c) {
-  cli::RowStrides strides;
+Result<oracle::Problem> finite_problem(const KernelCase& c) {
+  oracle::RowStrides strides;
   for (const OperandRow& row : kOperands)
     if (row.extent == Extent::matrix) strides[row.operand] = c.stride_of(row.operand);
-  auto problem = cli::make_problem(c.spec, c.rows, strides);
+  auto problem = oracle::make_problem(c.spec, c.rows, strides);
   if (!problem) return problem;
-  cli::fill(*problem, c.seed);
+  oracle::fill(*problem, c.seed);
   fill_rows(c, (*problem)[Operand::x], c.seed);
   fill_rows(c, (*problem)[Operand::residual], c.seed + 1'000'000);
   if (c.inputs == InputKind::extreme_affine) make_extreme(c, *problem);
@@ -259,13 +259,13 @@ Result<cli::Problem> finite_problem(const KernelCase& c) {
 
 }  // namespace
 
-Result<cli::Problem> make_problem(const KernelCase& c) {
+Result<oracle::Problem> make_problem(const KernelCase& c) {
   auto problem = finite_problem(c);
   if (problem && spoils(c)) spoil(c, *problem);
   return problem;
 }
 
-std::optional<std::string> run_once(const KernelCase& c, cli::Problem& problem,
+std::optional<std::string> run_once(const KernelCase& c, oracle::Problem& problem,
                                     const simt::HostKernel& kernel, std::uint64_t schedule_seed) {
   Workspace workspace(workspace_bytes(c.plan, c.spec, c.device));
   return Launcher(c, problem, workspace).run(kernel, schedule_seed, std::chrono::seconds(60));
@@ -302,7 +302,7 @@ std::optional<std::string> run_case(const KernelCase& c, const simt::HostKernel&
                                     std::uint64_t schedule_seed, std::chrono::milliseconds time_limit) {
   auto made = finite_problem(c);
   if (!made) return made.error().message;
-  cli::Problem& problem = *made;
+  oracle::Problem& problem = *made;
   Workspace workspace(workspace_bytes(c.plan, c.spec, c.device));
   Launcher launcher(c, problem, workspace);
 

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "cli/problem.h"
 #include "normjit/base/source.h"
 #include "simt/host_compiler.h"
 #include "tests/support/kernel_case.h"
+#include "verify/problem.h"
 
 namespace normjit::testing {
 
@@ -23,11 +23,11 @@ Result<std::vector<Source>> sources(std::span<const KernelCase> cases,
 Result<std::vector<simt::HostKernel>> compile_batch(std::span<const KernelCase> cases);
 
 // The inputs of the case, and poisoned outputs.
-Result<cli::Problem> make_problem(const KernelCase& c);
+Result<oracle::Problem> make_problem(const KernelCase& c);
 
 // Runs the kernel on a problem of the case, once, and leaves what it wrote there. What the executor says, or
 // counters in the workspace that are not zero again; nothing if all is well.
-std::optional<std::string> run_once(const KernelCase& c, cli::Problem& problem,
+std::optional<std::string> run_once(const KernelCase& c, oracle::Problem& problem,
                                     const simt::HostKernel& kernel, std::uint64_t schedule_seed);
 
 // Runs the case `c.runs` times on fresh tensors and one workspace, the first time under the schedule of this

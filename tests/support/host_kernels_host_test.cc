@@ -8,8 +8,8 @@
 #include <cmath>
 #include <limits>
 
-#include "cli/element.h"
 #include "tests/support/guarded_memory.h"
+#include "verify/element.h"
 
 namespace normjit::testing {
 namespace {
@@ -96,9 +96,9 @@ Row first_row(InputKind inputs, DType dtype) {
   c.spec.input = dtype;
   c.rows = 1;
   c.inputs = inputs;
-  cli::Problem problem = make_problem(c).value();
+  oracle::Problem problem = make_problem(c).value();
   std::vector<double> x(static_cast<std::size_t>(c.spec.columns));
-  cli::load(dtype, problem[Operand::x].data(), 0, c.spec.columns, x.data());
+  oracle::load(dtype, problem[Operand::x].data(), 0, c.spec.columns, x.data());
   Row row;
   for (const double value : x) row.mean += value / static_cast<double>(x.size());
   for (const double value : x) {
@@ -129,9 +129,9 @@ TEST(MakeProblem, TheResidualIsLikeX) {
   c.spec.residual = Residual::before;
   c.plan = {Strategy::block_row, 32, 32, 1, 3};
   const auto nans = [&](Operand operand) {
-    cli::Problem problem = make_problem(c).value();
+    oracle::Problem problem = make_problem(c).value();
     std::vector<double> values(static_cast<std::size_t>(c.rows * c.spec.columns));
-    cli::load(DType::f32, problem[operand].data(), 0, c.rows * c.spec.columns, values.data());
+    oracle::load(DType::f32, problem[operand].data(), 0, c.rows * c.spec.columns, values.data());
     return std::count_if(values.begin(), values.end(), [](double value) { return std::isnan(value); });
   };
   EXPECT_EQ(nans(Operand::residual), 0);
@@ -142,10 +142,10 @@ TEST(MakeProblem, TheResidualIsLikeX) {
   EXPECT_EQ(nans(Operand::x), 0);
   EXPECT_EQ(nans(Operand::residual), 1);
   c.inputs = InputKind::large_mean;
-  cli::Problem problem = make_problem(c).value();
+  oracle::Problem problem = make_problem(c).value();
   double first[2];
-  cli::load(DType::f32, problem[Operand::x].data(), 0, 1, &first[0]);
-  cli::load(DType::f32, problem[Operand::residual].data(), 0, 1, &first[1]);
+  oracle::load(DType::f32, problem[Operand::x].data(), 0, 1, &first[0]);
+  oracle::load(DType::f32, problem[Operand::residual].data(), 0, 1, &first[1]);
   EXPECT_NEAR(std::fabs(first[1]), 1e4, 5);
   EXPECT_NE(first[0], first[1]);
 }
@@ -153,10 +153,10 @@ TEST(MakeProblem, TheResidualIsLikeX) {
 TEST(MakeProblem, ExtremeAffineHasInfiniteBiases) {
   KernelCase c = plain_case();
   c.inputs = InputKind::extreme_affine;
-  cli::Problem problem = make_problem(c).value();
+  oracle::Problem problem = make_problem(c).value();
   std::vector<double> weight(96), bias(96);
-  cli::load(c.spec.weight, problem[Operand::weight].data(), 0, 96, weight.data());
-  cli::load(c.spec.weight, problem[Operand::bias].data(), 0, 96, bias.data());
+  oracle::load(c.spec.weight, problem[Operand::weight].data(), 0, 96, weight.data());
+  oracle::load(c.spec.weight, problem[Operand::bias].data(), 0, 96, bias.data());
   EXPECT_THAT(weight, ::testing::Contains(0.0));
   EXPECT_THAT(weight, ::testing::Contains(-1e4));
   EXPECT_THAT(bias, ::testing::Contains(std::numeric_limits<double>::infinity()));

@@ -25,7 +25,10 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     // The executor: launches a rendered text with the driver's configuration. Only the tool and tests have
     // it.
     {"simt", {"base", "normjit/driver/driver.h"}},
-    {"cli", {"base", "spec", "plan", "codegen", "compiler", "cache", "driver", "service", "simt"}},
+    {"verify", {"base", "spec"}},  // the float64 oracle of the tool and the tests
+    {"cli", {"base", "spec", "plan", "codegen", "compiler", "cache", "driver", "service", "simt", "verify"}},
+    {"bench",
+     {"base", "spec", "plan", "codegen", "compiler", "cache", "driver", "service", "simt", "verify", "cli"}},
 };
 
 // The stage of each public header; every other file's stage is its folder.
@@ -49,7 +52,7 @@ const Guarded kGuarded[] = {
     {"spdlog/", {"src/normjit/service/default_log.cc"}},
     {"fmt/", {"src/normjit/service/default_log.cc"}},
     {"CLI/", {"src/cli/"}},
-    {"nlohmann/", {"src/cli/"}},
+    {"nlohmann/", {"src/cli/", "src/bench/"}},
     {"plan_math.cuh", {"src/normjit/plan/footprint.h"}},
     {"nvrtc", {"src/normjit/compiler/"}},
     {"cuda", {"src/normjit/driver/", "src/cli/"}},
@@ -106,8 +109,7 @@ std::string objection(const std::string& path, const std::string& header, bool q
       return "belongs only in " + std::string(guarded.places.front());
     }
   }
-  const bool ours =
-      header.starts_with("normjit/") || header.starts_with("simt/") || header.starts_with("cli/");
+  const bool ours = starts_with_any(header, {"normjit/", "simt/", "verify/", "cli/", "bench/"});
   if (!ours) return quoted ? "include our files by their path from src/, others with <>" : "";
   const std::string from = stage_of(path.substr(std::string("src/").size()));
   const std::string to = stage_of(header);

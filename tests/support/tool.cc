@@ -26,11 +26,9 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return result;
 }
 
-}  // namespace
-
-ToolRun run_tool(const std::vector<std::string>& arguments, const std::vector<std::string>& environment,
-                 const std::string& out) {
-  std::vector<std::string> command = {NORMJIT_TOOL};
+ToolRun run_program(const char* program, const std::vector<std::string>& arguments,
+                    const std::vector<std::string>& environment, const std::string& out) {
+  std::vector<std::string> command = {program};
   command.insert(command.end(), arguments.begin(), arguments.end());
   std::vector<std::string> variables = environment;
   for (char** variable = environ; *variable != nullptr; ++variable) {
@@ -46,15 +44,27 @@ ToolRun run_tool(const std::vector<std::string>& arguments, const std::vector<st
   posix_spawn_file_actions_addopen(&files, STDERR_FILENO, (directory / "err").c_str(), O_WRONLY | O_CREAT,
                                    0600);
   pid_t child = 0;
-  const int error = posix_spawn(&child, NORMJIT_TOOL, &files, nullptr, pointers(command).data(),
-                                pointers(variables).data());
+  const int error =
+      posix_spawn(&child, program, &files, nullptr, pointers(command).data(), pointers(variables).data());
   posix_spawn_file_actions_destroy(&files);
-  EXPECT_EQ(error, 0) << NORMJIT_TOOL;
+  EXPECT_EQ(error, 0) << program;
   if (error != 0) return {};
   int status = 0;
   EXPECT_EQ(waitpid(child, &status, 0), child);
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, contents(directory / "out"),
           contents(directory / "err")};
+}
+
+}  // namespace
+
+ToolRun run_tool(const std::vector<std::string>& arguments, const std::vector<std::string>& environment,
+                 const std::string& out) {
+  return run_program(NORMJIT_TOOL, arguments, environment, out);
+}
+
+ToolRun run_bench(const std::vector<std::string>& arguments, const std::vector<std::string>& environment,
+                  const std::string& out) {
+  return run_program(NORMJIT_BENCH, arguments, environment, out);
 }
 
 }  // namespace normjit

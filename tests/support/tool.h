@@ -1,4 +1,4 @@
-// Runs the real normjit tool, whose path is NORMJIT_TOOL.
+// Runs the real programs: normjit, whose path is NORMJIT_TOOL, and normjit-bench, NORMJIT_BENCH.
 #pragma once
 
 #include <string>
@@ -11,9 +11,12 @@ struct ToolRun {
   std::string out, err;
 };
 
-// Runs the tool with these arguments. Its environment is this process's without NORMJIT_*, plus `environment`
+// Runs normjit with these arguments. Its environment is this process's without NORMJIT_*, plus `environment`
 // ("NAME=value"). With `out`, its standard output is this file or device, and ToolRun::out is empty.
 ToolRun run_tool(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {},
                  const std::string& out = {});
+// The same of normjit-bench.
+ToolRun run_bench(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {},
+                  const std::string& out = {});
 
 }  // namespace normjit

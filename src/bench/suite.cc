@@ -1,0 +1,159 @@
+#include "bench/suite.h"
+
+#include "cli/measure.h"
+#include "cli/table.h"
+
+namespace normjit::cli {
+namespace {
+
+constexpr std::int64_t kMB = 1'000'000;
+constexpr std::int64_t kReferenceColumns = 64 * 256 * 256;
+constexpr std::int64_t kWidest = 1 << 20;  // of the long rows that have a target
+// The longest row that stays on chip between its statistics and its output: 132 multiprocessors keep 5.9
+// million f32 beside what else they need.
+constexpr std::int64_t kOnChipRowBytes = 23'600'000;
+
+bool is_16_bit(DType dtype) { return size_of(dtype) == 2; }
+
+bool whole_vectors(const NormSpec& spec) {
+  constexpr int kVectorBytes = 16;
+  return spec.columns * size_of(spec.input) % kVectorBytes == 0 &&
+         spec.columns * size_of(spec.output) % kVectorBytes == 0;
+}
+
+bool is_reference(const NormSpec& spec, std::int64_t rows) {
+  const NormSpec wide{.columns = kReferenceColumns, .input = spec.input, .affine = Affine::weight_bias};
+  const NormSpec narrow{.columns = 64, .affine = Affine::weight_bias, .activation = Activation::gelu};
+  return (rows == 16 && (spec.input == DType::f32 || spec.input == DType::bf16) && spec == wide) ||
+         (rows == kReferenceColumns && spec == narrow);
+}
+
+Target reference_target(const NormSpec& spec) {
+  const double microseconds = spec.columns == 64 ? 522 : spec.input == DType::f32 ? 150 : 80;
+  return {Target::Kind::microseconds, microseconds};
+}
+
+Target fused_target(const NormSpec& spec, std::int64_t moved) {
+  if (moved <= 64 * kMB || compute_type(spec) == DType::f64) return {};
+  return {Target::Kind::of_plain, is_16_bit(spec.input) ? 1.10 : 1.03};
+}
+
+Target decode_target(const NormSpec& spec, std::int64_t rows) {
+  if (rows == 1 && spec.input == DType::f16 && spec.columns == 4096) return {Target::Kind::microseconds, 1.7};
+  if (rows == 1 && spec.input == DType::f16 && spec.columns == 16384)
+    return {Target::Kind::microseconds, 2.2};
+  return {Target::Kind::of_peers, 1.0};
+}
+
+Target few_target(const NormSpec& spec, std::int64_t moved) {
+  if (moved <= 64 * kMB) return {};
+  if (spec.columns * size_of(spec.input) <= kOnChipRowBytes) return {Target::Kind::of_copy, 0.85};
+  return {Target::Kind::of_split_row, 0.95};
+}
+
+Target long_target(const NormSpec& spec, std::int64_t moved) {
+  if (moved <= 64 * kMB || spec.columns > kWidest) return {};
+  return {Target::Kind::of_copy, moved > 256 * kMB ? 0.93 : 0.90};
+}
+
+Target ordinary_target(std::int64_t moved) {
+  if (moved < 8 * kMB) return {};
+  return {Target::Kind::of_copy, moved > 64 * kMB ? 0.96 : 0.90};
+}
+
+}  // namespace
+
+std::string_view name(Regime regime) noexcept {
+  switch (regime) {
+    case Regime::reference:
+      return "reference";
+    case Regime::fused:
+      return "fused";
+    case Regime::decode:
+      return "decode";
+    case Regime::few:
+      return "few";
+    case Regime::odd:
+      return "odd";
+    case Regime::longer:
+      return "long";
+    case Regime::ordinary:
+      return "ordinary";
+    case Regime::narrow:
+      break;
+  }
+  return "narrow";
+}
+
+std::string regime_names() {
+  std::string names;
+  for (const Regime regime : kRegimes) names += (names.empty() ? "" : ", ") + std::string(name(regime));
+  return names;
+}
+
+Result<Regime> parse_regime(std::string_view text) {
+  for (const Regime regime : kRegimes)
+    if (name(regime) == text) return regime;
+  return Error{Code::BadArgument,
+               "--regime is '" + std::string(text) + "'; it may be one of " + regime_names()};
+}
+
+Regime suite_regime(const NormSpec& spec, std::int64_t rows) noexcept {
+  if (is_reference(spec, rows)) return Regime::reference;
+  if (!(plain(spec) == spec)) return Regime::fused;
+  if (rows <= 256 && spec.columns >= 1024 && spec.columns <= 16384 && is_16_bit(spec.input))
+    return Regime::decode;
+  if (rows <= 131 && spec.columns >= 65536) return Regime::few;
+  if (!whole_vectors(spec)) return Regime::odd;
+  if (spec.columns > 16384) return Regime::longer;
+  return spec.columns >= 16 ? Regime::ordinary : Regime::narrow;
+}
+
+std::string to_text(const Target& target) {
+  switch (target.kind) {
+    case Target::Kind::none:
+      break;
+    case Target::Kind::microseconds:
+      return "<= " + fixed(target.bound, target.bound < 10 ? 1 : 0) + " us";
+    case Target::Kind::of_copy:
+      return ">= " + fixed(target.bound, 2) + " of copy";
+    case Target::Kind::of_split_row:
+      return ">= " + fixed(target.bound, 2) + " of two reads";
+    case Target::Kind::of_plain:
+      return "<= " + fixed(target.bound, 2) + " of plain";
+    case Target::Kind::of_peers:
+      return "<= fastest peer";
+  }
+  return "none";
+}
+
+Target target_of(const NormSpec& spec, std::int64_t rows) noexcept {
+  const std::int64_t moved = bytes_moved(spec, rows);
+  switch (suite_regime(spec, rows)) {
+    case Regime::reference:
+      return reference_target(spec);
+    case Regime::fused:
+      return fused_target(spec, moved);
+    case Regime::decode:
+      return decode_target(spec, rows);
+    case Regime::few:
+      return few_target(spec, moved);
+    case Regime::odd:
+      return moved > 64 * kMB ? Target{Target::Kind::of_copy, 0.90} : Target{};
+    case Regime::longer:
+      return long_target(spec, moved);
+    case Regime::ordinary:
+      return ordinary_target(moved);
+    case Regime::narrow:
+      break;
+  }
+  return {};
+}
+
+NormSpec plain(NormSpec spec) noexcept {
+  spec.activation = Activation::none;
+  spec.scale = 1.0;
+  return spec;
+}
+
+}  // namespace normjit::cli

@@ -1,0 +1,73 @@
+// What `normjit-bench suite` measures: cases of every regime, each with the speed that it should reach.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "normjit/result.h"
+#include "normjit/spec.h"
+
+namespace normjit::cli {
+
+// What makes a case hard, the most specific first: a case belongs to the first regime that fits.
+enum class Regime : std::uint8_t {
+  reference,  // the two reference workloads: 16 x 4,194,304, and 4,194,304 x 64 with GELU
+  fused,      // with an activation or a scale
+  decode,     // 1-256 rows of 1024-16,384 columns, 16 bits each
+  few,        // 1-131 rows, 65,536 columns and wider
+  odd,        // a row of x or y is no multiple of 16 bytes
+  longer,     // more than 16,384 columns; "long" in text
+  ordinary,   // 16-16,384 columns
+  narrow,     // fewer than 16 columns
+};
+inline constexpr Regime kRegimes[] = {Regime::reference, Regime::fused,  Regime::decode,   Regime::few,
+                                      Regime::odd,       Regime::longer, Regime::ordinary, Regime::narrow};
+std::string_view name(Regime) noexcept;
+std::string regime_names();                          // "reference, fused, ..."
+Result<Regime> parse_regime(std::string_view text);  // BadArgument
+
+Regime suite_regime(const NormSpec& spec, std::int64_t rows) noexcept;
+
+// The speed that a case should reach on an NVIDIA H200.
+struct Target {
+  enum class Kind : std::uint8_t {
+    none,          // it is reported only
+    microseconds,  // at most so many
+    of_copy,       // at least this fraction of the speed of a copy of the same bytes
+    of_split_row,  // the same of a copy that reads x twice
+    of_plain,      // at most this multiple of the time of the same case without activation and scale
+    of_peers,      // at most the time of the fastest other implementation, which scripts/bench_peers.py knows
+  };
+  Kind kind = Kind::none;
+  double bound = 0;
+
+  friend bool operator==(const Target&, const Target&) = default;
+};
+std::string to_text(const Target& target);  // ">= 0.96 of copy"
+Target target_of(const NormSpec& spec, std::int64_t rows) noexcept;
+
+struct SuiteCase {
+  NormSpec spec;
+  std::int64_t rows = 0;
+  bool drawn = false;  // at random, by the seed
+
+  Regime regime() const noexcept { return suite_regime(spec, rows); }
+  Target target() const noexcept { return target_of(spec, rows); }
+};
+
+// The same layer without activation and scale.
+NormSpec plain(NormSpec spec) noexcept;
+
+// The cases that are always the same; some of each regime but narrow.
+std::vector<SuiteCase> fixed_cases();
+
+// Cases drawn by the seed, on every machine the same: each octave of the widths 16-1,048,575 is as likely as
+// any other, and so is each of the bytes moved, 8-512 MB; half of the rows are a multiple of 16 bytes.
+std::vector<SuiteCase> random_cases(std::uint64_t seed, int count);
+
+// Those of one regime, and the plain ones that fused ones are compared with.
+std::vector<SuiteCase> only(Regime regime, const std::vector<SuiteCase>& cases);
+
+}  // namespace normjit::cli

@@ -1,0 +1,187 @@
+#include <algorithm>
+#include <iterator>
+
+#include "bench/suite.h"
+#include "cli/measure.h"
+
+namespace normjit::cli {
+namespace {
+
+constexpr std::int64_t kMB = 1'000'000;
+
+struct Line {
+  const char* spec;
+  std::int64_t rows;
+};
+
+// Rows are chosen to move 64-540 MB where nothing else is said, and are often odd numbers.
+constexpr Line kLines[] = {
+    // The reference workloads.
+    {"layernorm/cols=4194304/f32/wb", 16},
+    {"layernorm/cols=4194304/bf16/wb", 16},
+    {"layernorm/cols=64/f32/wb/gelu", 4194304},
+    // Ordinary widths.
+    {"layernorm/cols=16/f32/wb", 2097152},
+    {"layernorm/cols=64/f32/wb", 4194304},
+    {"layernorm/cols=256/f32/wb", 131072},
+    {"layernorm/cols=1024/f32/wb", 32768},
+    {"layernorm/cols=4096/f32/wb", 8192},
+    {"layernorm/cols=12288/f32/wb", 3001},
+    {"layernorm/cols=16384/f32/wb", 1999},
+    {"layernorm/cols=32/bf16/wb", 2097153},
+    {"layernorm/cols=128/bf16/wb", 1000003},
+    {"layernorm/cols=768/bf16/wb", 100003},
+    {"layernorm/cols=1024/bf16/wb", 65536},
+    {"layernorm/cols=4096/bf16/wb", 16384},
+    {"layernorm/cols=8192/bf16/wb", 8192},
+    {"layernorm/cols=16384/bf16/wb", 4097},
+    {"layernorm/cols=64/f16/wb", 1048577},
+    {"layernorm/cols=1024/f16/wb", 65536},
+    {"layernorm/cols=5120/f16/wb", 9001},
+    {"layernorm/cols=16384/f16/wb", 3000},
+    {"layernorm/cols=64/f64/wb", 262144},
+    {"layernorm/cols=1024/f64/wb", 16384},
+    {"layernorm/cols=4096/f64/wb", 4099},
+    {"layernorm/cols=16384/f64/wb", 1024},
+    {"layernorm/cols=4096/f32", 8192},
+    {"layernorm/cols=2048/bf16/w", 32768},
+    {"layernorm/cols=4096/bf16/w=f32/wb", 16384},
+    {"layernorm/cols=1024/f16/out=f32/w=f32/wb", 32768},
+    {"layernorm/cols=2048/f32/wb/stats", 16385},
+    // Ordinary widths, 8-64 MB.
+    {"layernorm/cols=768/f16/wb", 8191},
+    {"layernorm/cols=1024/bf16/wb", 8192},
+    {"layernorm/cols=4096/f32/wb", 1024},
+    {"layernorm/cols=8192/bf16/wb", 513},
+    // Long rows: more than 256 MB, then 64-256 MB.
+    {"layernorm/cols=32768/f32/wb", 2048},
+    {"layernorm/cols=65536/f32/wb", 2048},
+    {"layernorm/cols=262144/f32/wb", 512},
+    {"layernorm/cols=1048576/f32/wb", 133},
+    {"layernorm/cols=32768/bf16/wb", 4096},
+    {"layernorm/cols=131072/bf16/wb", 1025},
+    {"layernorm/cols=1048576/bf16/wb", 200},
+    {"layernorm/cols=20480/f16/wb", 8192},
+    {"layernorm/cols=32768/f64/wb", 1024},
+    {"layernorm/cols=131072/f64/wb", 257},
+    {"layernorm/cols=24576/f32/wb", 1023},
+    {"layernorm/cols=65536/bf16/wb", 512},
+    {"layernorm/cols=262144/f16/wb", 150},
+    // Odd widths.
+    {"layernorm/cols=17/f32/wb", 2000003},
+    {"layernorm/cols=1023/f32/wb", 32768},
+    {"layernorm/cols=100003/f32/wb", 500},
+    {"layernorm/cols=333/bf16/wb", 200001},
+    {"layernorm/cols=50257/bf16/wb", 1024},
+    {"layernorm/cols=1000001/bf16/wb", 150},
+    {"layernorm/cols=1023/f16/wb", 65536},
+    {"layernorm/cols=4097/f16/wb", 16384},
+    {"layernorm/cols=1001/f64/wb", 16385},
+    // Few rows.
+    {"layernorm/cols=65536/f32/wb", 131},
+    {"layernorm/cols=1048576/f32/wb", 32},
+    {"layernorm/cols=5800000/f32/wb", 4},
+    {"layernorm/cols=16777216/f32/wb", 2},
+    {"layernorm/cols=67108864/f32/wb", 1},
+    {"layernorm/cols=262144/bf16/wb", 128},
+    {"layernorm/cols=11000000/bf16/wb", 5},
+    {"layernorm/cols=16777216/bf16/wb", 4},
+    {"layernorm/cols=1000003/f16/wb", 33},
+    {"layernorm/cols=1048576/f64/wb", 16},
+    // Decode: one token to a small batch.
+    {"layernorm/cols=4096/f16/wb", 1},
+    {"layernorm/cols=16384/f16/wb", 1},
+    {"layernorm/cols=8192/bf16/wb", 8},
+    {"layernorm/cols=4096/bf16/wb", 32},
+    {"layernorm/cols=5120/f16/wb", 128},
+    {"layernorm/cols=16384/bf16/wb", 256},
+    // Activation and scale; each has its plain case above.
+    {"layernorm/cols=64/f32/wb/silu", 4194304},
+    {"layernorm/cols=4096/f32/wb/gelu", 8192},
+    {"layernorm/cols=65536/f32/wb/relu", 2048},
+    {"layernorm/cols=128/bf16/wb/gelu", 1000003},
+    {"layernorm/cols=4096/bf16/wb/gelu_tanh/scale=0.5", 16384},
+    {"layernorm/cols=1024/f16/wb/gelu/scale=2", 65536},
+    {"layernorm/cols=1024/f64/wb/gelu", 16384},
+};
+
+// Random numbers that are the same everywhere, which those of the standard library's distributions are not.
+class Dice {
+ public:
+  explicit Dice(std::uint64_t seed) : state_(seed) {}
+
+  // 0 .. sides - 1. The remainder favours small numbers by less than one part in 2^35 here.
+  std::int64_t roll(std::int64_t sides) {
+    return static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(sides));
+  }
+  // A number from `least` to `least` * 2^octaves - 1, each octave as likely as any other.
+  std::int64_t by_octave(std::int64_t least, int octaves) {
+    const std::int64_t begin = least << roll(octaves);
+    return begin + roll(begin);
+  }
+
+ private:
+  std::uint64_t next() {  // SplitMix64
+    state_ += 0x9e3779b97f4a7c15u;
+    std::uint64_t z = state_;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+  }
+
+  std::uint64_t state_;
+};
+
+NormSpec random_spec(Dice& dice) {
+  constexpr DType kTypes[] = {DType::bf16, DType::bf16, DType::bf16, DType::f32, DType::f32,
+                              DType::f32,  DType::f16,  DType::f16,  DType::f64};
+  constexpr Affine kAffines[] = {Affine::none,        Affine::weight,      Affine::weight_bias,
+                                 Affine::weight_bias, Affine::weight_bias, Affine::weight_bias};
+  NormSpec spec{.columns = dice.by_octave(16, 16)};
+  spec.input = kTypes[dice.roll(std::ssize(kTypes))];
+  spec.output = spec.input;
+  spec.weight = size_of(spec.input) == 2 && dice.roll(4) == 0 ? DType::f32 : spec.input;
+  spec.affine = kAffines[dice.roll(std::ssize(kAffines))];
+  const std::int64_t vector = 16 / size_of(spec.input);
+  spec.columns = dice.roll(2) == 0 ? spec.columns / vector * vector : spec.columns | 1;
+  return canonical(spec);
+}
+
+// As many rows as move about so many bytes.
+std::int64_t rows_for(const NormSpec& spec, std::int64_t bytes) {
+  const std::int64_t row = bytes_moved(spec, 2) - bytes_moved(spec, 1);
+  const std::int64_t weights = bytes_moved(spec, 1) - row;
+  return std::max<std::int64_t>(1, (bytes - weights + row / 2) / row);
+}
+
+}  // namespace
+
+std::vector<SuiteCase> fixed_cases() {
+  std::vector<SuiteCase> cases;
+  for (const Line& line : kLines) cases.push_back({parse_spec(line.spec).value(), line.rows});
+  return cases;
+}
+
+std::vector<SuiteCase> random_cases(std::uint64_t seed, int count) {
+  Dice dice(seed);
+  std::vector<SuiteCase> cases;
+  for (int i = 0; i < count; ++i) {
+    const NormSpec spec = random_spec(dice);
+    cases.push_back({spec, rows_for(spec, dice.by_octave(8 * kMB, 6)), /*drawn=*/true});
+  }
+  return cases;
+}
+
+std::vector<SuiteCase> only(Regime regime, const std::vector<SuiteCase>& cases) {
+  const auto wanted = [&](const SuiteCase& one) {
+    return one.regime() == regime || std::any_of(cases.begin(), cases.end(), [&](const SuiteCase& other) {
+             return other.regime() == regime && other.target().kind == Target::Kind::of_plain &&
+                    other.rows == one.rows && plain(other.spec) == one.spec;
+           });
+  };
+  std::vector<SuiteCase> chosen;
+  std::copy_if(cases.begin(), cases.end(), std::back_inserter(chosen), wanted);
+  return chosen;
+}
+
+}  // namespace normjit::cli

@@ -1,0 +1,190 @@
+#include "bench/suite_report.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "cli/json_text.h"
+#include "cli/measure.h"
+#include "cli/table.h"
+
+namespace normjit::cli {
+namespace {
+
+// The time of the same case without activation and scale, in microseconds.
+std::optional<double> plain_microseconds(const SuiteCase& what, const std::vector<SuiteResult>& results) {
+  for (const SuiteResult& other : results) {
+    if (other.bench && other.what.rows == what.rows && other.what.spec == plain(what.spec))
+      return other.bench->kernel.median;
+  }
+  return {};
+}
+
+std::optional<double> value_of(const SuiteResult& result, const std::vector<SuiteResult>& results) {
+  if (!result.bench) return {};
+  const double kernel = result.bench->kernel.median;
+  switch (result.what.target().kind) {
+    case Target::Kind::microseconds:
+      return kernel;
+    case Target::Kind::of_copy:
+      return result.bench->fraction_of_copy();
+    case Target::Kind::of_split_row:
+      return split_row_microseconds(*result.bench) / kernel;
+    case Target::Kind::of_plain:
+      if (const auto plain = plain_microseconds(result.what, results)) return kernel / *plain;
+      return {};
+    case Target::Kind::of_peers:
+    case Target::Kind::none:
+      break;
+  }
+  return {};
+}
+
+bool reaches(double value, const Target& target) {
+  const bool at_least = target.kind == Target::Kind::of_copy || target.kind == Target::Kind::of_split_row;
+  return at_least ? value >= target.bound : value <= target.bound;
+}
+
+std::string met_of(const SuiteResult& result) {
+  if (result.met) return *result.met ? "yes" : "NO";
+  return result.what.target().kind == Target::Kind::none ? "-" : "?";
+}
+
+// The two that are bounds on a ratio to something other than the copy show that ratio.
+std::string value_text(const SuiteResult& result) {
+  const Target::Kind kind = result.what.target().kind;
+  const bool other = kind == Target::Kind::of_split_row || kind == Target::Kind::of_plain;
+  return other && result.value ? fixed(*result.value, 3) : "";
+}
+
+std::string case_text(const SuiteCase& what) {
+  return std::to_string(what.rows) + " x " + to_text(what.spec);
+}
+
+Json json_of(const SuiteCase& one) {
+  return {{"spec", to_text(one.spec)},
+          {"rows", one.rows},
+          {"regime", name(one.regime())},
+          {"drawn", one.drawn},
+          {"bytes", bytes_moved(one.spec, one.rows)},
+          {"target", to_text(one.target())}};
+}
+
+Json json_of(const SuiteResult& result) {
+  Json json = json_of(result.what);
+  if (result.bench) {
+    const BenchReport& bench = *result.bench;
+    json.update(Json{{"plan", to_text(bench.plan)},
+                     {"kernel", json_of(bench.kernel)},
+                     {"copy", json_of(bench.copy)},
+                     {"fraction_of_copy", bench.fraction_of_copy()}});
+  } else {
+    json["error"] = result.error;
+  }
+  if (result.value) json["value"] = *result.value;
+  if (result.met) json["met"] = *result.met;
+  return json;
+}
+
+Json json_of(const RegimeSummary& summary) {
+  return {{"regime", name(summary.regime)},
+          {"cases", summary.cases},
+          {"failed", summary.failed},
+          {"judged", summary.judged},
+          {"met", summary.met},
+          {"geometric_mean", summary.mean},
+          {"worst", summary.worst},
+          {"worst_case", summary.worst_case}};
+}
+
+}  // namespace
+
+double split_row_microseconds(const BenchReport& report) noexcept {
+  const std::int64_t x = report.rows * report.spec.columns * size_of(report.spec.input);
+  return report.copy.median * static_cast<double>(report.bytes + x) / static_cast<double>(report.bytes);
+}
+
+void judge(std::vector<SuiteResult>& results) {
+  for (SuiteResult& result : results) {
+    result.value = value_of(result, results);
+    result.met.reset();
+    if (result.value) result.met = reaches(*result.value, result.what.target());
+  }
+}
+
+std::vector<RegimeSummary> summarize(const std::vector<SuiteResult>& results) {
+  std::vector<RegimeSummary> summaries;
+  for (const Regime regime : kRegimes) {
+    RegimeSummary summary{.regime = regime, .worst_case = {}};
+    double logarithms = 0;
+    for (const SuiteResult& result : results) {
+      if (result.what.regime() != regime) continue;
+      ++summary.cases;
+      summary.failed += !result.bench;
+      summary.judged += result.met.has_value();
+      summary.met += result.met.value_or(false);
+      if (!result.bench) continue;
+      const double fraction = result.bench->fraction_of_copy();
+      logarithms += std::log(fraction);
+      if (summary.worst_case.empty() || fraction < summary.worst) {
+        summary.worst = fraction;
+        summary.worst_case = case_text(result.what);
+      }
+    }
+    const int measured = summary.cases - summary.failed;
+    if (measured > 0) summary.mean = std::exp(logarithms / measured);
+    if (summary.cases > 0) summaries.push_back(std::move(summary));
+  }
+  return summaries;
+}
+
+std::string table_of(const SuiteReport& report) {
+  Table table({"regime", "spec", ">rows", ">us", ">copy us", ">of copy", ">ratio", "target", "met", "plan"});
+  for (const SuiteResult& result : report.results) {
+    const SuiteCase& what = result.what;
+    std::vector<std::string> cells = {std::string(name(what.regime())) + (what.drawn ? " *" : ""),
+                                      to_text(what.spec), std::to_string(what.rows)};
+    if (result.bench) {
+      const BenchReport& bench = *result.bench;
+      cells.insert(cells.end(), {fixed(bench.kernel.median, 2), fixed(bench.copy.median, 2),
+                                 fixed(bench.fraction_of_copy(), 3), value_text(result),
+                                 to_text(what.target()), met_of(result), to_text(bench.plan)});
+    } else {
+      cells.insert(cells.end(), {"-", "-", "-", "", to_text(what.target()), "-", "FAILED: " + result.error});
+    }
+    table.add(std::move(cells));
+  }
+
+  Table sums({"regime", ">cases", ">failed", ">judged", ">met", ">mean", ">worst", "worst case"});
+  for (const RegimeSummary& sum : summarize(report.results)) {
+    sums.add({std::string(name(sum.regime)), std::to_string(sum.cases), std::to_string(sum.failed),
+              std::to_string(sum.judged), std::to_string(sum.met), fixed(sum.mean, 3), fixed(sum.worst, 3),
+              sum.worst_case});
+  }
+  return report.device + ", driver " + report.driver + ", " + report.date + " UTC, seed " +
+         std::to_string(report.seed) + "\n\n" + table.text() +
+         "\n* drawn by the seed. of copy: the time of a copy of the same bytes over the kernel's. ratio: "
+         "what a "
+         "target that is not of copy bounds.\n? needs scripts/bench_peers.py.\n\n" +
+         sums.text();
+}
+
+std::string json_of(const std::vector<SuiteCase>& cases, std::uint64_t seed) {
+  Json list = Json::array();
+  for (const SuiteCase& one : cases) list.push_back(json_of(one));
+  return json_text({{"seed", seed}, {"cases", std::move(list)}});
+}
+
+std::string json_of(const SuiteReport& report) {
+  Json list = Json::array();
+  for (const SuiteResult& result : report.results) list.push_back(json_of(result));
+  Json sums = Json::array();
+  for (const RegimeSummary& summary : summarize(report.results)) sums.push_back(json_of(summary));
+  return json_text({{"device", report.device},
+                    {"driver", report.driver},
+                    {"date", report.date},
+                    {"seed", report.seed},
+                    {"cases", std::move(list)},
+                    {"summary", std::move(sums)}});
+}
+
+}  // namespace normjit::cli

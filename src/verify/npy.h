@@ -1,0 +1,52 @@
+// NumPy's .npy files, as far as the tool needs them: little-endian f16, f32, f64 and uint16 (which holds bf16
+// bit patterns), C order, format versions 1.0 and 2.0.
+// https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "normjit/result.h"
+#include "normjit/spec.h"
+#include "verify/problem.h"
+#include "verify/text_file.h"
+
+namespace normjit::oracle {
+
+// A .npy file that is open at its first element.
+class NpyFile {
+ public:
+  // BadArgument, with the file's name and the reason, for anything but a whole regular file of a known kind.
+  // Never waits, as opening a FIFO would.
+  static Result<NpyFile> open(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  DType dtype() const { return dtype_; }
+  const std::vector<std::int64_t>& shape() const { return shape_; }
+  std::int64_t elements() const;
+
+  // The number of rows if the trailing dimensions make rows of so many columns: (2, 3, 4) is 2 rows of 12, 6
+  // of 4 or 1 of 24. BadArgument otherwise.
+  Result<std::int64_t> rows_of(std::int64_t columns) const;
+
+  // Reads all elements into the rows of the matrix, which must have as many. BadArgument if the dtype
+  // differs.
+  Result<void> read(Matrix& to);
+
+ private:
+  Error error(const std::string& reason) const;
+  Result<std::string> read_header();
+  Result<void> check_size();
+
+  std::string path_;
+  File file_;
+  DType dtype_ = DType::f32;
+  std::vector<std::int64_t> shape_;
+};
+
+// Writes the rows of a matrix, without the gaps between them, under this shape, as write_file does. CacheIo.
+Result<void> write_npy(const std::string& path, const Matrix& matrix, const std::vector<std::int64_t>& shape);
+
+}  // namespace normjit::oracle

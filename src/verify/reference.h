@@ -1,0 +1,44 @@
+// The norm of a spec in double precision on the host: what the kernels are measured against. Written from
+// the formula in spec.h alone, it shares nothing with the kernels.
+#pragma once
+
+#include <cstdint>
+
+#include "normjit/spec.h"
+#include "normjit/spec/operands.h"
+
+namespace normjit::oracle {
+
+// The inputs of one row: of a matrix this row, of Extent::columns the whole vector; null where the spec has
+// none.
+using RowInputs = PerOperand<const void*>;
+
+// The statistics of a row are those of s, which is x or the sum that stands in front of the norm.
+struct RowStatistics {
+  double mean = 0;  // 0 for a norm without one
+  double rstd = 0;
+};
+
+// Layer: mean and 1 / sqrt(variance + epsilon); rms: 1 / sqrt(mean square + epsilon). Two passes with
+// compensated sums, so that the result is good to the last bits for any length.
+RowStatistics row_statistics(const NormSpec& spec, const RowInputs& inputs) noexcept;
+
+// s of columns [first, first + count), before it is rounded to the input dtype.
+void reference_sums(const NormSpec& spec, const RowInputs& inputs, std::int64_t first, std::int64_t count,
+                    double* to) noexcept;
+
+// One exact output, before it is rounded to the output dtype, and what its error is measured by.
+struct ReferenceValue {
+  double value = 0;
+  double magnitude =
+      0;              // |scale| * (|normalized * weight| + |bias|), at least |scale|: the size of the terms
+  double offset = 0;  // |scale * mean * rstd * weight|: how much of a row's common offset had to cancel
+};
+
+// y of columns [first, first + count).
+void reference_values(const NormSpec& spec, const RowInputs& inputs, const RowStatistics& statistics,
+                      std::int64_t first, std::int64_t count, ReferenceValue* to) noexcept;
+
+double activate(Activation activation, double value) noexcept;
+
+}  // namespace normjit::oracle

@@ -1,0 +1,146 @@
+#include "verify/problem.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "verify/element.h"
+#include "verify/parallel.h"
+
+namespace normjit::oracle {
+namespace {
+
+TEST(ParallelFor, CoversEveryIndexOnce) {
+  for (const std::int64_t count : {0, 1, 9, 10, 11, 1000}) {
+    std::vector<int> seen(static_cast<std::size_t>(count), 0);
+    parallel_for(count, 10, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) ++seen[static_cast<std::size_t>(i)];
+    });
+    EXPECT_EQ(seen, std::vector<int>(seen.size(), 1)) << count;
+  }
+}
+
+TEST(Element, UnitsInTheLastPlace) {
+  EXPECT_EQ(unit_in_last_place(DType::f16, 1.0), 0x1p-10);
+  EXPECT_EQ(unit_in_last_place(DType::f16, -0.99), 0x1p-11);
+  EXPECT_EQ(unit_in_last_place(DType::f16, 0), 0x1p-24);
+  EXPECT_EQ(unit_in_last_place(DType::bf16, 3), 0x1p-6);
+  EXPECT_EQ(unit_in_last_place(DType::f32, 1.5), 0x1p-23);
+  EXPECT_EQ(unit_in_last_place(DType::f64, 1.5), 0x1p-52);
+}
+
+TEST(RandomData, IsBellShapedAroundItsMean) {
+  Matrix matrix(DType::f64, 1, 100000);
+  fill_random(matrix, 3, {1, 0.25, 2});
+  std::vector<double> values(100000);
+  load(DType::f64, matrix.data(), 0, 100000, values.data());
+  double mean = 0, variance = 0;
+  for (const double value : values) mean += value / 1e5;
+  for (const double value : values) variance += (value - mean) * (value - mean) / 1e5;
+  EXPECT_NEAR(mean, 0.25, 0.03);
+  EXPECT_NEAR(variance, 4, 0.1);
+}
+
+// Fixed numbers: data made by seed must be the same on every machine and in every version.
+TEST(RandomData, IsTheSameEverywhere) {
+  Matrix matrix(DType::f64, 1, 3);
+  fill_random(matrix, 1, {1, 0, 1});
+  double values[3];
+  load(DType::f64, matrix.data(), 0, 3, values);
+  EXPECT_DOUBLE_EQ(values[0], 1.0884782792621492);
+  EXPECT_DOUBLE_EQ(values[1], -0.88180351554161973);
+  EXPECT_DOUBLE_EQ(values[2], 1.6818885695200838);
+}
+
+// A slope moves the second half of a row by half of the trend, a step its last eighth by all of it.
+TEST(RandomData, ATrendIsInHalfOfTheRows) {
+  constexpr int kRows = 400, kColumns = 1600;
+  Matrix matrix(DType::f64, kRows, kColumns, kColumns + 3);
+  fill_random(matrix, 5, {.stream = 1, .mean = 7, .deviation = 0.5, .trend = 4});
+  int plain = 0, slopes = 0, steps = 0;
+  for (int row = 0; row < kRows; ++row) {
+    std::vector<double> values(kColumns);
+    load(DType::f64, matrix.row(row), 0, kColumns, values.data());
+    const auto mean = [&](int begin, int end) {
+      return std::accumulate(values.begin() + begin, values.begin() + end, 0.0) / (end - begin);
+    };
+    const double first = mean(0, kColumns / 8) - 7, before = mean(kColumns * 3 / 4, kColumns * 7 / 8) - 7,
+                 last = mean(kColumns * 7 / 8, kColumns) - 7;
+    EXPECT_NEAR(first, 0.06, 0.25);
+    plain += std::fabs(before) < 0.25 && std::fabs(last) < 0.25;
+    steps += std::fabs(before) < 0.25 && std::fabs(last - 2) < 0.25;
+    slopes += std::fabs(before - 1.625) < 0.25 && std::fabs(last - 1.875) < 0.25;
+  }
+  EXPECT_EQ(plain + slopes + steps, kRows);
+  EXPECT_NEAR(plain, kRows / 2, 40);
+  EXPECT_NEAR(slopes, kRows / 4, 40);
+  EXPECT_NEAR(steps, kRows / 4, 40);
+}
+
+TEST(RandomData, DependsOnSeedStreamAndPosition) {
+  Matrix a(DType::f32, 4, 300), b(DType::f32, 4, 300);
+  fill_random(a, 1, {1, 0, 1});
+  fill_random(b, 1, {1, 0, 1});
+  EXPECT_EQ(std::memcmp(a.data(), b.data(), a.bytes()), 0);
+  fill_random(b, 2, {1, 0, 1});
+  EXPECT_NE(std::memcmp(a.data(), b.data(), a.bytes()), 0);
+  fill_random(b, 1, {2, 0, 1});
+  EXPECT_NE(std::memcmp(a.data(), b.data(), a.bytes()), 0);
+  EXPECT_NE(std::memcmp(a.row(0), a.row(1), a.row_bytes()), 0);
+}
+
+TEST(RandomData, LeavesPoisonBetweenRows) {
+  Matrix matrix(DType::f32, 3, 5, 8);
+  fill_random(matrix, 1, {1, 0, 1});
+  for (int row = 0; row < 3; ++row) {
+    double values[5];
+    load(DType::f32, matrix.row(row), 0, 5, values);
+    for (const double value : values) EXPECT_TRUE(std::isfinite(value));
+    double gap[3];
+    if (row == 2) continue;
+    load(DType::f32, matrix.row(row), 5, 3, gap);
+    for (const double value : gap) EXPECT_TRUE(std::isnan(value));
+  }
+}
+
+TEST(RandomData, FillsOverlappingRows) {
+  Matrix matrix(DType::f32, 4, 6, 2);
+  EXPECT_EQ(matrix.elements(), 12);
+  matrix.poison();
+  fill_random(matrix, 1, {1, 0, 1});
+  double values[12];
+  load(DType::f32, matrix.data(), 0, 12, values);
+  for (const double value : values) EXPECT_TRUE(std::isfinite(value));
+}
+
+TEST(Problem, HasWhatTheSpecHas) {
+  const Problem bare = make_problem({.columns = 3}, 2).value();
+  EXPECT_TRUE(bare[Operand::weight].empty() && bare[Operand::bias].empty() && bare[Operand::mean].empty() &&
+              bare[Operand::rstd].empty());
+  const NormSpec spec{.columns = 3,
+                      .input = DType::f16,
+                      .output = DType::f64,
+                      .weight = DType::f32,
+                      .affine = Affine::weight_bias,
+                      .statistics = true};
+  const Problem full = make_problem(spec, 2, {{Operand::x, 7}, {Operand::y, 5}}).value();
+  EXPECT_EQ(full[Operand::x].bytes(), 10u * 2);
+  EXPECT_EQ(full[Operand::y].bytes(), 8u * 8);
+  EXPECT_EQ(full[Operand::weight].bytes(), 12u);
+  EXPECT_EQ(full[Operand::bias].bytes(), 12u);
+  EXPECT_EQ(full[Operand::mean].dtype(), DType::f64);
+  EXPECT_EQ(full[Operand::rstd].bytes(), 16u);
+}
+
+TEST(Problem, RejectsWhatCannotBe) {
+  EXPECT_EQ(make_problem({.columns = 3}, -1).code(), Code::BadRows);
+  EXPECT_EQ(make_problem({.columns = 3}, 2, {{Operand::x, -7}}).code(), Code::BadStride);
+  EXPECT_EQ(make_problem({.columns = 3}, 2, {{Operand::y, 2}}).code(), Code::BadStride);
+  EXPECT_EQ(make_problem({.columns = 3}, INT64_MAX).code(), Code::BadStride);
+}
+
+}  // namespace
+}  // namespace normjit::oracle

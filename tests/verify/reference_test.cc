@@ -1,0 +1,193 @@
+#include "verify/reference.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "verify/element.h"
+
+namespace normjit::oracle {
+namespace {
+
+RowInputs inputs_at(const void* x, const void* weight = nullptr, const void* bias = nullptr) {
+  RowInputs inputs{};
+  inputs[Operand::x] = x;
+  inputs[Operand::weight] = weight;
+  inputs[Operand::bias] = bias;
+  return inputs;
+}
+
+std::vector<double> values_of(const NormSpec& spec, const void* x, const void* weight, const void* bias) {
+  std::vector<ReferenceValue> values(static_cast<std::size_t>(spec.columns));
+  const RowInputs inputs = inputs_at(x, weight, bias);
+  reference_values(spec, inputs, row_statistics(spec, inputs), 0, spec.columns, values.data());
+  std::vector<double> result;
+  for (const ReferenceValue& value : values) result.push_back(value.value);
+  return result;
+}
+
+TEST(Reference, HandComputed) {
+  const float x[] = {1, 2, 3, 6};  // mean 3, variance 14/4
+  const NormSpec spec{.columns = 4, .epsilon = 0.5, .affine = Affine::weight_bias, .scale = 2};
+  const RowStatistics statistics = row_statistics(spec, inputs_at(x));
+  EXPECT_EQ(statistics.mean, 3);
+  EXPECT_EQ(statistics.rstd, 0.5);  // 1 / sqrt(3.5 + 0.5)
+  const float weight[] = {1, 2, 4, -1}, bias[] = {0, 1, 5, 0.5};
+  EXPECT_EQ(values_of(spec, x, weight, bias), (std::vector<double>{-2, 0, 10, -2}));
+}
+
+TEST(Reference, RmsByHand) {
+  const float x[] = {1, 2, 3, 6};  // mean square 50/4
+  const NormSpec spec{.norm = Norm::rms, .columns = 4, .epsilon = 3.5, .affine = Affine::weight};
+  const float weight[] = {4, 2, 4, -2};
+  const RowStatistics statistics = row_statistics(spec, inputs_at(x));
+  EXPECT_EQ(statistics.mean, 0);
+  EXPECT_EQ(statistics.rstd, 0.25);  // 1 / sqrt(12.5 + 3.5)
+  EXPECT_EQ(values_of(spec, x, weight, nullptr), (std::vector<double>{1, 1, 3, -3}));
+}
+
+TEST(Reference, AResidualIsAddedInFrontOfTheNorm) {
+  const float x[] = {0, -1, 1, 2}, residual[] = {1, 3, 2, 4};  // sums 1, 2, 3, 6 as in HandComputed
+  const NormSpec spec{.columns = 4, .epsilon = 0.5, .residual = Residual::before, .sum = true, .scale = 2};
+  RowInputs inputs = inputs_at(x);
+  inputs[Operand::residual] = residual;
+  EXPECT_EQ(row_statistics(spec, inputs).mean, 3);
+  EXPECT_EQ(row_statistics(spec, inputs).rstd, 0.5);
+  double sums[2];
+  reference_sums(spec, inputs, 2, 2, sums);
+  EXPECT_EQ(sums[0], 3);
+  EXPECT_EQ(sums[1], 6);
+  ReferenceValue values[4];
+  reference_values(spec, inputs, row_statistics(spec, inputs), 0, 4, values);
+  EXPECT_EQ(values[0].value, -2);
+  EXPECT_EQ(values[3].value, 3);
+  EXPECT_EQ(values[3].magnitude, 3);     // 2 * |6 - 3| * 0.5, of the sum
+  EXPECT_EQ(values[3].offset, 2 * 1.5);  // 2 * |mean of the sums| * rstd
+}
+
+// 2048 + 1 is no f16: the statistics and y are those of 2049 all the same.
+TEST(Reference, TheSumIsNotRoundedBeforeTheNorm) {
+  const double values[] = {2048, 2048}, one[] = {1, -1};
+  std::uint16_t x[2], residual[2];
+  store(DType::f16, x, 0, 2, values);
+  store(DType::f16, residual, 0, 2, one);
+  const NormSpec spec{
+      .norm = Norm::layer, .columns = 2, .input = DType::f16, .epsilon = 0, .residual = Residual::before};
+  RowInputs inputs = inputs_at(x);
+  inputs[Operand::residual] = residual;
+  EXPECT_EQ(row_statistics(spec, inputs).mean, 2048);
+  EXPECT_EQ(row_statistics(spec, inputs).rstd, 1);
+}
+
+TEST(Reference, OneColumnIsItsBias) {
+  const double x = 123.25, weight = 7, bias = -2;
+  const NormSpec spec{.columns = 1, .input = DType::f64, .affine = Affine::weight_bias};
+  EXPECT_EQ(values_of(spec, &x, &weight, &bias), std::vector<double>{-2});
+}
+
+TEST(Reference, ActivationsAtKnownPoints) {
+  EXPECT_EQ(activate(Activation::none, -1.5), -1.5);
+  EXPECT_EQ(activate(Activation::relu, -1.5), 0);
+  EXPECT_EQ(activate(Activation::relu, 1.5), 1.5);
+  EXPECT_TRUE(std::isnan(activate(Activation::relu, std::nan(""))));
+  EXPECT_NEAR(activate(Activation::gelu, 1), 0.84134474606854294859, 2e-16);
+  EXPECT_NEAR(activate(Activation::gelu, -1), -0.15865525393145705141, 2e-16);
+  EXPECT_NEAR(activate(Activation::gelu_tanh, 1), 0.84119199060827676, 1e-15);
+  EXPECT_NEAR(activate(Activation::gelu_tanh, -1), -0.15880800939172324, 1e-15);
+  EXPECT_NEAR(activate(Activation::silu, 1), 0.73105857863000487926, 2e-16);
+  EXPECT_NEAR(activate(Activation::silu, -1), -0.26894142136999512075, 2e-16);
+  for (const Activation each : {Activation::gelu, Activation::gelu_tanh, Activation::silu}) {
+    EXPECT_EQ(activate(each, 0), 0);
+    EXPECT_EQ(activate(each, 100), 100);
+    EXPECT_LE(std::fabs(activate(each, -100)), 1e-40);
+  }
+}
+
+// The definitions by their textbook forms, where those are well conditioned.
+TEST(Reference, ActivationsAgreeWithTheirDefinitions) {
+  for (double v = -3; v <= 3; v += 0.125) {
+    const double u = std::sqrt(2 / M_PI) * (v + 0.044715 * std::pow(v, 3));
+    EXPECT_NEAR(activate(Activation::gelu, v), v / 2 * (1 + std::erf(v / std::sqrt(2))), 1e-15);
+    EXPECT_NEAR(activate(Activation::gelu_tanh, v), v / 2 * (1 + std::tanh(u)), 1e-15);
+    EXPECT_NEAR(activate(Activation::silu, v), v / (1 + std::exp(-v)), 1e-15);
+  }
+}
+
+struct Naive {
+  long double mean = 0, rstd = 0;
+};
+Naive naive(const std::vector<double>& x, double epsilon) {
+  Naive result;
+  for (const double value : x) result.mean += value;
+  result.mean /= static_cast<long double>(x.size());
+  long double squares = 0;
+  for (const double value : x) squares += (value - result.mean) * (value - result.mean);
+  result.rstd = 1 / std::sqrt(squares / static_cast<long double>(x.size()) + epsilon);
+  return result;
+}
+
+// Every dtype and odd lengths, around the batches in which rows are read.
+TEST(Reference, AgreesWithANaiveLongDoubleFormula) {
+  std::mt19937 random(1);
+  for (const DType dtype : {DType::f16, DType::bf16, DType::f32, DType::f64}) {
+    for (const std::int64_t columns : {1, 2, 17, 1023, 1024, 1025, 5000}) {
+      std::vector<double> x(static_cast<std::size_t>(columns));
+      for (double& value : x) value = rounded(dtype, static_cast<double>(random() % 2000) / 300 - 3);
+      std::vector<double> storage(x.size());
+      store(dtype, storage.data(), 0, columns, x.data());
+
+      const NormSpec spec{.columns = columns, .input = dtype, .epsilon = 1e-3};
+      const RowStatistics statistics = row_statistics(spec, inputs_at(storage.data()));
+      const Naive expected = naive(x, spec.epsilon);
+      EXPECT_NEAR(statistics.mean, static_cast<double>(expected.mean), 1e-15);
+      EXPECT_NEAR(statistics.rstd / static_cast<double>(expected.rstd), 1, 1e-15);
+      const std::vector<double> values = values_of(spec, storage.data(), nullptr, nullptr);
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        EXPECT_NEAR(values[i], static_cast<double>((x[i] - expected.mean) * expected.rstd), 1e-14);
+      }
+    }
+  }
+}
+
+// At this offset E[x^2] - mean^2 in double keeps no digit of the variance.
+TEST(Reference, LargeOffsetsKeepTheirVariance) {
+  std::vector<double> x(4096);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = 1e9 + (i % 2 == 0 ? 0.5 : -0.5);
+  const NormSpec spec{.columns = 4096, .input = DType::f64, .epsilon = 0};
+  EXPECT_EQ(row_statistics(spec, inputs_at(x.data())).mean, 1e9);
+  EXPECT_EQ(row_statistics(spec, inputs_at(x.data())).rstd, 2);
+}
+
+TEST(Reference, LongRowsLoseNothing) {
+  std::vector<double> x(1 << 20, 0.1);
+  const NormSpec spec{.columns = 1 << 20, .input = DType::f64, .epsilon = 1};
+  EXPECT_EQ(row_statistics(spec, inputs_at(x.data())).mean, 0.1);
+  EXPECT_EQ(row_statistics(spec, inputs_at(x.data())).rstd, 1);
+}
+
+TEST(Reference, NaNAndInfinityMakeTheRowNaN) {
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    const float x[] = {1, bad, 2};
+    const NormSpec spec{.columns = 3};
+    for (const double value : values_of(spec, x, nullptr, nullptr)) EXPECT_TRUE(std::isnan(value));
+  }
+}
+
+TEST(Reference, MagnitudeMeasuresTheTerms) {
+  const float x[] = {-1, 1}, weight[] = {100, 1}, bias[] = {100, 0};
+  const NormSpec spec{.columns = 2, .epsilon = 0, .affine = Affine::weight_bias, .scale = -3};
+  ReferenceValue values[2];
+  const RowInputs inputs = inputs_at(x, weight, bias);
+  reference_values(spec, inputs, row_statistics(spec, inputs), 0, 2, values);
+  EXPECT_EQ(values[0].value, 0);  // 100 * -1 + 100
+  EXPECT_EQ(values[0].magnitude, 600);
+  EXPECT_EQ(values[1].value, -3);
+  EXPECT_EQ(values[1].magnitude, 3);
+}
+
+}  // namespace
+}  // namespace normjit::oracle
