@@ -70,7 +70,8 @@ set_up tool tests
 cache=$(mktemp -d)
 trap 'rm -rf "$cache"' EXIT
 
-# A minute on two cores, since nothing is optimised: only the linker's comparison of types counts.
+# Four minutes of processor time, since nothing is optimised: only the linker's comparison of types counts. With -r it
+# ends there and makes no code, which takes 5 s in place of 27 s.
 if [[ $odr == yes ]]; then
   step "Looking for two types of one name, in build-odr/"
   if "${CXX:-c++}" --version | grep -q clang; then
@@ -78,6 +79,7 @@ if [[ $odr == yes ]]; then
   else
     build "$root/build-odr" normjit_tool -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 \
       "-DCMAKE_CXX_FLAGS=-flto=auto -fno-fat-lto-objects -Wodr -Werror=odr" \
+      "-DCMAKE_EXE_LINKER_FLAGS=-r -flinker-output=rel" \
       -DNORMJIT_BUILD_TESTS=OFF -DNORMJIT_INSTALL=OFF -DNORMJIT_EMBED_GENERIC=OFF
   fi
 fi

@@ -532,8 +532,6 @@ std::vector<Experiment> experiments() {
 // ---- Trials ----
 
 enum class End { survived, caught, not_compiling };
-constexpr std::pair<End, std::string_view> kEnds[] = {
-    {End::survived, "survived"}, {End::caught, "caught"}, {End::not_compiling, "does not compile"}};
 
 struct Trial {
   Mutant mutant;
@@ -628,6 +626,10 @@ std::string trouble_of(const Mutant& mutant, End end) {
                        to_text(mutant)});
 }
 
+// The ends that are kept. A compile may also fail for want of memory.
+constexpr std::pair<End, std::string_view> kKeptEnds[] = {{End::survived, "survived"},
+                                                          {End::caught, "caught"}};
+
 // The good ends that earlier runs have come to.
 class KnownEnds {
  public:
@@ -640,14 +642,14 @@ class KnownEnds {
   }
 
   std::optional<End> of(const Mutant& mutant) const {
-    for (const auto& [end, name] : kEnds)
+    for (const auto& [end, name] : kKeptEnds)
       if (trouble_of(mutant, end).empty() && cache_.has(key(mutant, name))) return end;
     return {};
   }
   // Whether to try a mutant whose end is known.
   bool is_due(const Mutant& mutant) const { return cache_.is_due(key(mutant, "")); }
   void keep(const Mutant& mutant, End end) const {
-    for (const auto& [one, name] : kEnds)
+    for (const auto& [one, name] : kKeptEnds)
       if (one == end) cache_.keep(key(mutant, name));
   }
   void discard() const { cache_.discard(); }
