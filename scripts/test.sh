@@ -70,8 +70,8 @@ set_up tool tests
 cache=$(mktemp -d)
 trap 'rm -rf "$cache"' EXIT
 
-# Four minutes of processor time, since nothing is optimised: only the linker's comparison of types counts. With -r it
-# ends there and makes no code, which takes 5 s in place of 27 s.
+# A minute on two cores, since nothing is optimised: only the linker's comparison of types counts. With -r the link ends
+# there and makes no code: 5 s of processor time, not 27 s.
 if [[ $odr == yes ]]; then
   step "Looking for two types of one name, in build-odr/"
   if "${CXX:-c++}" --version | grep -q clang; then

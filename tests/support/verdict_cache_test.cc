@@ -62,12 +62,13 @@ TEST_F(VerdictCacheTest, EveryFactAndTheCodeMakeAnotherKey) {
 }
 
 TEST_F(VerdictCacheTest, ATwentiethIsDueWhichTheSeedChooses) {
+  const VerdictCache cache = open(), again = open(), another = open(kDay, "suite", 2);
   std::set<std::string> due, due_of_another_seed;
   for (int i = 0; i < 4000; ++i) {
-    const std::string key = open().key({shortest(i)});
-    if (open().is_due(key)) due.insert(key);
-    EXPECT_EQ(open().is_due(key), due.contains(key));
-    if (open(kDay, "suite", 2).is_due(key)) due_of_another_seed.insert(key);
+    const std::string key = cache.key({shortest(i)});
+    if (cache.is_due(key)) due.insert(key);
+    EXPECT_EQ(again.is_due(key), due.contains(key));
+    if (another.is_due(key)) due_of_another_seed.insert(key);
   }
   EXPECT_GT(due.size(), 150u);
   EXPECT_LT(due.size(), 250u);
