@@ -1,11 +1,14 @@
 // Every kernel compiles without a spill, a variable and a warning, and its machine code fits the launch that
 // its plan describes: every strategy with every dtype and activation on every architecture, every plan, every
-// mixture of dtypes.
+// mixture of dtypes. Verdicts that are known from earlier runs are believed, see
+// tests/support/verdict_cache.h.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <mutex>
 #include <thread>
 #include <tuple>
@@ -21,6 +24,7 @@
 #include "tests/support/launch_facts.h"
 #include "tests/support/nvrtc.h"
 #include "tests/support/random_spec.h"
+#include "tests/support/verdict_cache.h"
 
 namespace normjit {
 
@@ -97,11 +101,9 @@ bool is_reached(Strategy strategy, const NormSpec& spec, const DeviceProfile& de
 }
 
 // What is wrong with a kernel; empty if nothing is.
-std::string trouble_of(Compiler& compiler, const Job& job) {
-  const auto source = generate(job.spec, job.plan, job.device.arch, "");
-  if (!source) return source.error().message;
+std::string trouble_of(Compiler& compiler, const Job& job, const Source& source) {
   const Arch target = target_of(job.plan, job.device.arch);
-  const auto binary = compiler.compile(*source, target);
+  const auto binary = compiler.compile(source, target);
   if (!binary) return binary.error().message;
 
   std::string trouble;
@@ -109,7 +111,7 @@ std::string trouble_of(Compiler& compiler, const Job& job) {
     trouble += concat({trouble.empty() ? "" : ", ", concat(what)});
   };
   if (binary->ptx || binary->target != target.name()) add({"compiled for ", binary->target});
-  const auto facts = cubin_facts(binary->code, source->kernel);
+  const auto facts = cubin_facts(binary->code, source.kernel);
   if (facts) {
     for (const std::string& line :
          testing::launch_trouble(*facts, job.plan, job.spec, job.device, launch_shape(job.plan, job.spec)))
@@ -136,19 +138,46 @@ class Kernels : public testing::NvrtcTest {
     for (const DeviceProfile& device : DeviceProfile::known())
       if (knows(device.arch)) devices_.push_back(device);
     ASSERT_FALSE(devices_.empty());
+    // Releases that differ in their last number only have one name, but not one size.
+    toolchain_ = concat({facts_.toolchain(), " ", shortest(std::filesystem::file_size(facts_.path))});
+  }
+
+  // What is wrong with a kernel, empty if nothing is; and whether that was known.
+  struct Verdict {
+    std::string trouble;
+    bool known = false;
+  };
+  Verdict verdict_of(const Job& job) {
+    const auto source = generate(job.spec, job.plan, job.device.arch, "");
+    if (!source) return {source.error().message};
+    const std::string key = known_.key({source->text, source->kernel, toolchain_, job.device.arch.name(),
+                                        to_text(job.plan), to_text(job.spec)});
+    const bool was_fine = known_.has(key);
+    if (was_fine && !known_.is_due(key)) return {.trouble = {}, .known = true};
+    std::string trouble = trouble_of(*compiler_, job, *source);
+    if (trouble.empty()) {
+      known_.keep(key);
+    } else if (was_fine) {
+      known_.discard();
+      trouble += concat({"; an earlier run found nothing wrong, and kept ", key, " in ",
+                         testing::verdict_folder(), ", whose keys of kernels are discarded now"});
+    }
+    return {.trouble = std::move(trouble), .known = false};
   }
 
   // Compiles on all cores and reports every kernel with which something is wrong.
   void expect_all_clean(const std::vector<Job>& jobs) {
-    std::atomic<std::size_t> next = 0;
+    std::atomic<std::size_t> next = 0, known = 0;
     std::mutex mutex;
     std::vector<std::string> troubles;
     const auto work = [&] {
-      for (std::size_t i; (i = next++) < jobs.size();)
-        if (std::string trouble = trouble_of(*compiler_, jobs[i]); !trouble.empty()) {
-          const std::lock_guard lock(mutex);
-          troubles.push_back(std::move(trouble));
-        }
+      for (std::size_t i; (i = next++) < jobs.size();) {
+        Verdict verdict = verdict_of(jobs[i]);
+        known += verdict.known;
+        if (verdict.trouble.empty()) continue;
+        const std::lock_guard lock(mutex);
+        troubles.push_back(std::move(verdict.trouble));
+      }
     };
     std::vector<std::thread> threads;
     for (unsigned i = 1; i < std::thread::hardware_concurrency(); ++i) threads.emplace_back(work);
@@ -160,8 +189,11 @@ class Kernels : public testing::NvrtcTest {
     for (const std::string& trouble : troubles) all += trouble + "\n";
     EXPECT_TRUE(troubles.empty()) << troubles.size() << " of " << jobs.size() << " kernels:\n" << all;
     RecordProperty("kernels", static_cast<int>(jobs.size()));
+    std::printf("%zu kernels: %zu known, %zu compiled\n", jobs.size(), known.load(), jobs.size() - known);
   }
 
+  const testing::VerdictCache known_{"kernels", NORMJIT_TEST_CODE};
+  std::string toolchain_;
   std::vector<DeviceProfile> devices_;  // those that this NVRTC compiles for
 };
 

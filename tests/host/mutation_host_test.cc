@@ -1,6 +1,7 @@
 // Do the tests of the kernels notice mistakes? Every planted fault and many automatic mutants of the
 // templates are compiled and run, until one of the experiments below finds something wrong. Cases, inputs and
-// schedules are fixed, so the score is the same every time.
+// schedules are fixed, so the score is the same every time, and what is known from earlier runs is believed
+// (see tests/support/verdict_cache.h).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,19 +12,23 @@
 #include <cstdlib>
 #include <functional>
 #include <limits>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "normjit/base/digest.h"
 #include "normjit/base/text.h"
 #include "normjit/codegen/templates.h"
 #include "normjit/service/prepared.h"
 #include "simt/launch.h"
+#include "simt/process.h"
 #include "tests/support/equivalent_mutants.h"
 #include "tests/support/host_kernels.h"
 #include "tests/support/mutation.h"
+#include "tests/support/verdict_cache.h"
 #include "verify/element.h"
 
 namespace normjit::testing {
@@ -526,9 +531,11 @@ std::vector<Experiment> experiments() {
 
 // ---- Trials ----
 
+enum class End { survived, caught, not_compiling };
+
 struct Trial {
   Mutant mutant;
-  enum class End { survived, caught, not_compiling } end = End::survived;
+  End end = End::survived;
 };
 
 // One kernel for each source, or nothing where it does not compile.
@@ -545,13 +552,13 @@ void compile_each(const simt::HostCompiler& compiler, std::span<const Source> so
   }
 }
 
-void try_all(std::vector<Trial>& trials, const simt::HostCompiler& compiler) {
+void try_all(std::vector<Trial*> trials, const simt::HostCompiler& compiler) {
   for (const Experiment& experiment : experiments()) {
     std::vector<Trial*> open;
-    for (Trial& trial : trials)
-      if (trial.end == Trial::End::survived &&
-          std::count(experiment.files.begin(), experiment.files.end(), trial.mutant.file) > 0)
-        open.push_back(&trial);
+    for (Trial* trial : trials)
+      if (trial->end == End::survived &&
+          std::count(experiment.files.begin(), experiment.files.end(), trial->mutant.file) > 0)
+        open.push_back(trial);
     for (std::size_t first = 0; first < open.size(); first += kUnit) {
       const std::span unit = std::span(open).subspan(first, std::min(kUnit, open.size() - first));
       std::vector<Source> texts;
@@ -560,9 +567,9 @@ void try_all(std::vector<Trial>& trials, const simt::HostCompiler& compiler) {
       compile_each(compiler, texts, kernels);
       for (std::size_t i = 0; i < unit.size(); ++i) {
         if (!kernels[i])
-          unit[i]->end = Trial::End::not_compiling;
+          unit[i]->end = End::not_compiling;
         else if (experiment.wrong(*kernels[i]))
-          unit[i]->end = Trial::End::caught;
+          unit[i]->end = End::caught;
       }
     }
   }
@@ -596,9 +603,73 @@ bool explains(const EquivalentMutant& explanation, const Mutant& mutant) {
          (whole_line || (explanation.becomes == mutant.becomes && explanation.nth == mutant.nth));
 }
 
+// The explanation of a mutant, or null.
+const EquivalentMutant* explanation_of(const Mutant& mutant) {
+  const auto all = equivalent_mutants();
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](const auto& one) { return explains(one, mutant); });
+  return found == all.end() ? nullptr : &*found;
+}
+
+// What is wrong with this end of a mutant; empty if nothing is.
+std::string trouble_of(const Mutant& mutant, End end) {
+  const EquivalentMutant* const explanation = explanation_of(mutant);
+  if (!mutant.fault.empty()) return end == End::caught ? "" : concat({"no case notices ", to_text(mutant)});
+  if (end == End::survived)
+    return explanation != nullptr
+               ? ""
+               : concat({"no case notices ", to_text(mutant),
+                         "\nPin a case that does, or explain in equivalent_mutants.cc why none can."});
+  return explanation == nullptr || explanation->becomes.empty()
+             ? ""
+             : concat({"is noticed, so that its explanation in equivalent_mutants.cc is wrong: ",
+                       to_text(mutant)});
+}
+
+// The ends that are kept. A compile may also fail for want of memory.
+constexpr std::pair<End, std::string_view> kKeptEnds[] = {{End::survived, "survived"},
+                                                          {End::caught, "caught"}};
+
+// The good ends that earlier runs have come to.
+class KnownEnds {
+ public:
+  explicit KnownEnds(const simt::HostCompiler& compiler) {
+    const auto version = simt::run_program({compiler.path(), "--version"});
+    compiler_ = version ? version->output : "";
+    for (const Experiment& experiment : experiments())
+      for (const std::string& file : experiment.files)
+        experiments_[file] += concat({experiment.name, " ", digest(experiment.source.text), "\n"});
+  }
+
+  std::optional<End> of(const Mutant& mutant) const {
+    for (const auto& [end, name] : kKeptEnds)
+      if (trouble_of(mutant, end).empty() && cache_.has(key(mutant, name))) return end;
+    return {};
+  }
+  // Whether to try a mutant whose end is known.
+  bool is_due(const Mutant& mutant) const { return cache_.is_due(key(mutant, "")); }
+  void keep(const Mutant& mutant, End end) const {
+    for (const auto& [one, name] : kKeptEnds)
+      if (one == end) cache_.keep(key(mutant, name));
+  }
+  void discard() const { cache_.discard(); }
+
+ private:
+  std::string key(const Mutant& mutant, std::string_view end) const {
+    const auto tried = experiments_.find(mutant.file);
+    return cache_.key({compiler_, tried == experiments_.end() ? "" : tried->second, to_text(mutant),
+                       shortest(mutant.at), shortest(mutant.length), mutant.replacement, end});
+  }
+
+  const VerdictCache cache_{"mutants", NORMJIT_TEST_CODE};
+  std::string compiler_;
+  std::map<std::string, std::string> experiments_;  // of a file: their names and sources
+};
+
 // Over the shards that this process has run.
 struct Score {
   int planted = 0, planted_caught = 0, automatic_caught = 0, not_compiling = 0, explained = 0;
+  std::size_t known = 0, tried = 0;
   double seconds = 0;
 } score;
 
@@ -608,9 +679,10 @@ class Mutation : public ::testing::TestWithParam<int> {
     if (score.planted == 0) return;
     std::printf(
         "mutation check: planted %d of %d caught; automatic %d caught, %d not compiling, %d survive and are "
-        "explained; %.1f s\n",
+        "explained; %.1f s\n"
+        "%zu mutants: %zu known, %zu tried\n",
         score.planted_caught, score.planted, score.automatic_caught, score.not_compiling, score.explained,
-        score.seconds);
+        score.seconds, score.known + score.tried, score.known, score.tried);
   }
 };
 
@@ -626,25 +698,37 @@ TEST_P(Mutation, EveryMistakeIsNoticed) {
   std::vector<Trial> trials;
   for (std::size_t i = static_cast<std::size_t>(GetParam()); i < mutants->size(); i += kShards)
     trials.push_back({std::move((*mutants)[i])});
-  try_all(trials, *compiler);
+  const KnownEnds known(*compiler);
+  std::vector<Trial*> tried;
+  for (Trial& trial : trials)
+    if (const auto end = known.of(trial.mutant); end && !known.is_due(trial.mutant))
+      trial.end = *end;
+    else
+      tried.push_back(&trial);
+  try_all(tried, *compiler);
+  score.tried += tried.size();
+  score.known += trials.size() - tried.size();
 
+  for (const Trial* const trial : tried) {
+    const auto before = known.of(trial->mutant);
+    if (before && before != trial->end) {
+      ADD_FAILURE() << "had another end in an earlier run, which was kept in " << verdict_folder()
+                    << ", whose keys of mutants are discarded now: " << to_text(trial->mutant);
+      known.discard();
+    } else if (trouble_of(trial->mutant, trial->end).empty()) {
+      known.keep(trial->mutant, trial->end);
+    }
+  }
   for (const auto& [mutant, end] : trials) {
-    const auto explanations = equivalent_mutants();
-    const auto explanation = std::find_if(explanations.begin(), explanations.end(),
-                                          [&](const auto& one) { return explains(one, mutant); });
-    const bool explained = explanation != explanations.end();
+    const std::string trouble = trouble_of(mutant, end);
+    EXPECT_TRUE(trouble.empty()) << trouble;
     if (!mutant.fault.empty()) {
       ++score.planted;
-      score.planted_caught += end == Trial::End::caught;
-      EXPECT_EQ(end, Trial::End::caught) << "no case notices " << to_text(mutant);
-    } else if (end == Trial::End::survived) {
-      score.explained += explained;
-      EXPECT_TRUE(explained) << "no case notices " << to_text(mutant)
-                             << "\nPin a case that does, or explain in equivalent_mutants.cc why none can.";
+      score.planted_caught += end == End::caught;
+    } else if (end == End::survived) {
+      score.explained += trouble.empty();
     } else {
-      (end == Trial::End::caught ? score.automatic_caught : score.not_compiling) += 1;
-      EXPECT_FALSE(explained && !explanation->becomes.empty())
-          << "is noticed, so that its explanation in equivalent_mutants.cc is wrong: " << to_text(mutant);
+      (end == End::caught ? score.automatic_caught : score.not_compiling) += 1;
     }
   }
   score.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
