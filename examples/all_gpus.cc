@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One Service for all GPUs of the machine: a thread for each, all at once, and a host that listens to what
 // happens.
 #include <normjit/normjit.h>

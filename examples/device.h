@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Enough of the CUDA driver for the examples, opened at run time so that they build without CUDA. Your
 // program has this already: cudaMalloc and cudaMemcpy, or the tensors and the stream of your framework.
 #pragma once

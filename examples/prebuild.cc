@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fills a cache on a machine without a GPU: the kernels of two layers for two architectures. Ship the
 // directory and point NORMJIT_CACHE_DIR at it, and the target machine needs no compiler.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One layer normalization on a GPU. The first run compiles the kernel, later ones find it in the cache.
 #include <normjit/normjit.h>
 

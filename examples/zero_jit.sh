@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # From a recorded run to a deployment that compiles nothing: record, prebuild, check, ship, run.
 #
 #   examples/zero_jit.sh [build/normjit]

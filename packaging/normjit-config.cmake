@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # normjit::normjit is the shared library, normjit::normjit_static the archive: each if it is installed.
 include(${CMAKE_CURRENT_LIST_DIR}/normjit-targets.cmake OPTIONAL RESULT_VARIABLE normjit_shared)
 include(${CMAKE_CURRENT_LIST_DIR}/normjit_static-targets.cmake OPTIONAL RESULT_VARIABLE normjit_static)

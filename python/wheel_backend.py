@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What pip runs to build the wheel: scikit-build-core, with the CUDA headers and NVRTC from pip where there is no toolkit.
 
 A toolkit is taken from CUDA_HOME, CUDA_PATH or /usr/local/cuda, if it has both. NVRTC compiles the generic kernels, which

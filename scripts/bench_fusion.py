@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Times what Inductor fuses with a LayerNorm, beside the same with normjit's operator, into which nothing is fused.
 
     NORMJIT_LIBRARY=build/libnormjit.so scripts/bench_fusion.py [--dtype bfloat16] [--columns 768,4096]

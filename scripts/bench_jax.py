@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Times normjit.jax beside what XLA makes of the same formula, and checks that both give the same.
 
     NORMJIT_LIBRARY=build/libnormjit.so scripts/bench_jax.py

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The half of bench_peers.py in C++: normjit's kernels and its copy as functions that ctypes can call, on the
 // CUDA context and the streams of the process that loads this.
 //

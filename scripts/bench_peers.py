@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Times other LayerNorm implementations beside normjit, on the cases of `normjit-bench suite`.
 
     scripts/bench_peers.py --build build --seed 1 --output peers.json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the benchmarks of the Python drop-ins share: a report that is on disk at any time, and an end to the time that they have."""
 import contextlib
 import json

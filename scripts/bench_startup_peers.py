@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Times the first calls of CuPy and Triton in fresh processes, beside `normjit-bench startup`.
 
     scripts/bench_startup_peers.py --build build

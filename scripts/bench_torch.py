@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Puts normjit into models of `transformers`, and measures what that changes.
 
     scripts/bench_torch.py [--budget 125] [--layers 4] [--cases host,examples,bert,gpt2,vit,whisper] [--json out.json]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Did a change leave the kernels' machine code as it was? Compares what two builds of the tool make of the same layers.
 
     scripts/compare_machine_code.py BEFORE AFTER [--spec TEXT]... [--arch LIST] [--list] [--keep DIR]

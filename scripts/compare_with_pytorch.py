@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Compares `normjit run` with torch.nn.functional.layer_norm on the same inputs. scripts/bench_peers.py times them.
 
     scripts/compare_with_pytorch.py [--tool build/normjit]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Writes OUT, a C++ file in which FUNCTION, declared in HEADER, returns each of FILES with its text as an array (a raw
 # string literal has a length limit).
 set(body "")

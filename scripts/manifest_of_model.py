@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes a manifest for `normjit prebuild` of the LayerNorms of a model, from a safetensors file or an ONNX one.
 
     scripts/manifest_of_model.py model.safetensors [--config config.json] [--dtype f16,bf16] [--eps 1e-5] [-o layers.json]

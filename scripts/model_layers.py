@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the readers of models (model_safetensors.py, model_onnx.py) find, and how it is written as a spec."""
 import collections
 import decimal

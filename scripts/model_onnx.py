@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds the LayerNormalization nodes of an ONNX model (opset 17, or put there by an optimiser), subgraphs included."""
 import collections
 import math

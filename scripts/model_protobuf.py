@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads protobuf messages without their schema: the wire format, as far as ONNX uses it.
 
 A message is a sequence of fields. Each begins with a varint (seven bits a byte, the lowest first, the top bit set in all

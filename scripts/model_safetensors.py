@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds the LayerNorms of a safetensors file, or of a sharded one, by the names and shapes in its header and the config beside it."""
 import collections
 import json

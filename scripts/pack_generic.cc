@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Makes the pack of generic kernels that becomes part of the library: pack_generic FILE. It is built of the
 // library without that pack.
 //

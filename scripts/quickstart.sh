@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # From a fresh clone to both reference workloads, run and checked: on the GPU, or where there is none on the CPU.
 #
 #   scripts/quickstart.sh [--help]

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # Runs kernels of every schedule that the planner chooses, the graph tests and the tests of the C
 # interface under compute-sanitizer. Needs a GPU, compute-sanitizer of the CUDA toolkit, and the targets
 # normjit_tool and normjit_gpu_tests.

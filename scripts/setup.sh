@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # What a Debian or Ubuntu machine needs to build normjit: finds it, and installs what is missing.
 #
 #   scripts/setup.sh    only sets the machine up: the packages, the CUDA headers and NVRTC
@@ -15,7 +16,7 @@ step() { printf '\n==> %s\n' "$*"; }
 fail() { printf '%s\n' "$@" >&2; exit 3; }
 
 # Prints the comment that a script begins with.
-help() { sed -n '2,/^[^#]/ { /^[^#]/d; s/^# \{0,1\}//; p }' "$1"; }
+help() { sed -n '2,/^[^#]/ { /^[^#]/d; /SPDX/d; s/^# \{0,1\}//; p }' "$1"; }
 
 # Runs a command and shows its output only if it fails.
 quietly() {

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The CUDA headers and NVRTC: of a toolkit on this machine, else out of pip's wheels. Sourced by setup.sh.
 # shellcheck shell=bash disable=SC2034
 

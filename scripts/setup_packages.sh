@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Debian packages: what is missing, and installing it. Sourced by setup.sh.
 # shellcheck shell=bash
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Installs what is missing, builds everything and runs the tests.
 #
 #   scripts/test.sh [--no-sanitizers] [--all] [LABEL...]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The thin layer, device half: every hardware primitive that the kernels use, each a whole operation. It is
 // the only file with PTX. The host half, src/simt/kernel/hw_host.h, has the same names and promises; where it
 // has been included, with NJ_HOST defined, this file is empty, so that one rendered text serves both.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which columns a thread has: neighbouring lanes have neighbouring vectors, so that each access is contiguous
 // over them.
 //

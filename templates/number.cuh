@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Storage types and vectors of them. Arithmetic is always in Acc; a value is widened as it is used and
 // rounded once, as it is stored.
 namespace normjit {

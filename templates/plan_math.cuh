@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The arithmetic of plans, shared by kernels and planner: a part of every kernel, and included by
 // src/normjit/plan. All functions are pure. A template directory must therefore contain exactly the file that
 // the library was built with.

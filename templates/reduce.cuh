@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sums over the threads that share a row. Every thread gets the total, and the order of additions is fixed,
 // so the same input gives the same bits.
 namespace normjit {

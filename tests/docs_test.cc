@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The documents agree with the code: snippets are parts of files that are built, the tests that are named
 // exist, and every environment variable is described.
 #include <gtest/gtest.h>

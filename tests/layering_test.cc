@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The folder graph is the architecture: this test reads every #include under src/ and every kernel template,
 // and names file and line of whatever breaks a rule. The rules are the tables below; a new folder under src/
 // needs a row.

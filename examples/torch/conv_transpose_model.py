@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """ConvTranspose3d, LayerNorm, GELU and a scale: in ModelNew the last three are one kernel.
 
     python3 examples/torch/conv_transpose_model.py

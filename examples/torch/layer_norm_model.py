@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A model that is one LayerNorm over (64, 256, 256), and the same with normjit: only the class's name changes.
 
     python3 examples/torch/layer_norm_model.py

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two models beside each other: the same outputs, and the time that each takes."""
 import collections
 import os

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Matrix products by cuBLAS, opened at run time and declared as far as they are needed here.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a runtime has long had: the CUDA driver, memory, streams, graphs and a stopwatch. The driver is opened
 // at run time, so that this builds where no CUDA library is. Whatever fails here ends the program with a line
 // on stderr.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A runtime's life with normjit: prepare all kernels when the model is loaded, freeze, capture what a request
 // does as CUDA graphs, replay them on two streams. The results are compared with a float64 reference on the
 // CPU; the times with those of other kernels in normjit's place.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A model as an inference runtime has them: an encoder of pre-LN transformer layers over the tokens of a
 // volume, and a decoder that makes voxels of the tokens again, in steps of ConvTranspose3d (kernel 2, stride
 // 2), LayerNorm over 64 channels, GELU and a scale. cuBLAS multiplies, normjit normalizes.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The small kernels that the model has besides cuBLAS and normjit, compiled by NVRTC when it is loaded.
 #pragma once
 

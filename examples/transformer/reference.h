@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The model once more, in float64 on the CPU, straight from its definition.
 #pragma once
 

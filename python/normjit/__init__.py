@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LayerNorm kernels for NVIDIA GPUs, generated at run time: drop-ins for PyTorch and JAX.
 
     import normjit.torch    # LayerNorm, layer_norm, replace_layer_norm

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compiles a framework's operator from the sources in this package, for the very framework that is installed.
 
 What was built is kept in a folder of this user, named by all that went into it, so that it is built once, and

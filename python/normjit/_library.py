@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """libnormjit for this process: where it is, its C interface for ctypes, and the one service that all drop-ins share.
 
 The library is looked for in NORMJIT_LIBRARY (a file), then in lib/ of this package, which the wheel brings, then

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The commands of normjit-bench, which measures normjit against its targets. Each function adds its command.
 #pragma once
 

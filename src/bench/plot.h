@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Draws fractions of the copy's speed over the width of the rows, as SVG.
 #pragma once
 

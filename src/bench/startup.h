@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What `normjit-bench startup` finds out: what the first calls of a process cost. Times are medians over
 // fresh processes.
 #pragma once

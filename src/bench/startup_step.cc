@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One measured step of `normjit-bench startup`, in a process of its own, which prints one line of JSON.
 #include <algorithm>
 #include <limits>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "bench/suite.h"
 
 #include "cli/measure.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What `normjit-bench suite` measures: cases of every regime, each with the speed that it should reach.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a run of the suite found: each case against its target.
 #pragma once
 

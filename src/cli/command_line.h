@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The command line of a program that has commands: normjit, and normjit-bench in bench/.
 #pragma once
 
@@ -13,7 +14,8 @@
 namespace normjit::cli {
 
 inline constexpr const char* kSpecHelp =
-    "layernorm/cols=N/IN[/out=T][/w=T]/eps=E[/w|/wb][/relu|/gelu|/gelu_tanh|/silu][/scale=S][/stats]; "
+    "layernorm|rmsnorm/cols=N/IN[/out=T][/w=T]/eps=E[/add][/sum][/w|/wb][/relu|/gelu|/gelu_tanh|/silu]"
+    "[/scale=S][/stats]; "
     "types are f16, bf16, f32, f64; shape=64x256x256 may stand for cols=";
 
 // Ends the --help of each command.

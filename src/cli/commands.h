@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The commands of the tool, and what they share. Each command has a file with its options, its help and what
 // it does. They throw normjit::Exception for what the library answers with an Error; CommandLine turns that
 // into a message and an exit status.

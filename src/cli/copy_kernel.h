@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The 100 % line of every measurement: a plain copy on the same GPU in the same process.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whatever can execute a problem. `normjit run` makes the data, hands it to an executor, checks and writes
 // the result.
 #pragma once

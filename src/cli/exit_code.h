@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The exit status of the tool; documented in `normjit --help`.
 #pragma once
 

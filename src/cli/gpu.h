@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One GPU as the tool uses it: its primary context, memory, streams and graphs, each freed with its owner.
 //
 // These are for the tool's own thread. Whatever fails throws normjit::Exception with the driver's reason;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The driver calls that the tool needs besides the library's: memory, streams, events, graphs, the primary
 // context.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The options of `normjit run` that say on what a kernel runs: a GPU, or the CPU in its place.
 #pragma once
 

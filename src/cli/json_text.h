@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the reports that become JSON have in common.
 #pragma once
 

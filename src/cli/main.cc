@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The normjit command-line tool.
 #include <string>
 
@@ -5,7 +6,7 @@
 
 int main(int argc, char** argv) {
   normjit::cli::CommandLine line(
-      "normjit generates, compiles, caches and launches LayerNorm kernels for NVIDIA GPUs.", "normjit");
+      "normjit generates, compiles, caches and launches LayerNorm and RMSNorm kernels for NVIDIA GPUs.", "normjit");
   add_prebuild(line);
   add_list(line);
   add_why(line);
@@ -37,6 +38,7 @@ Each command has its own --help. Environment:
   NORMJIT_TEMPLATE_DIR     make every kernel of the templates in this directory, not of the built-in ones
   NORMJIT_HOST_CXX         a C++ compiler for run --device host
   NORMJIT_LOG              debug, info, warn or error
+docs/environment.md has those that only the library reads.
 
 )" + normjit::cli::kExitCodes);
   return line.run(argc, argv);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lists of specs to prebuild, in files.
 //
 // A manifest is one JSON document

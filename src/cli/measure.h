@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How fast a kernel is on a GPU, against a plain copy of the same number of bytes.
 #pragma once
 

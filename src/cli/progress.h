@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The progress of a prebuild or a tuning, on stderr: a bar on a terminal, one line a step elsewhere. Both
 // estimate the time that is left.
 #pragma once

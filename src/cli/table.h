@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text tables for people: columns padded to their widest cell.
 #pragma once
 

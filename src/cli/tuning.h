@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What follows from the times of a tuning: which plans are worth a second look, which one wins, and what
 // there is to say about the rules of the planner.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The architecture of a GPU, as the CUDA toolchain names it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* The C interface of normjit: everything that a runtime needs of the C++ one, for C11, other languages and
  * dlopen.
  *

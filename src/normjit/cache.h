@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernel cache: reports and options of the calls with which a Service lists, checks and maintains it.
 // cache/README.md documents files, key and rules.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The properties of a GPU on which plans and compilations depend.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // normjit: LayerNorm kernels for NVIDIA GPUs, generated at run time. This header includes the whole public
 // API.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How to compute a spec on a device: the choice of kernel and its compile-time shape.
 //
 // choose() is a pure function of the spec, the device and two small enumerations, RowsRegime and Alignment.

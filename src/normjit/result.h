@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Errors as values.
 //
 // normjit throws nothing but std::bad_alloc. A public call returns Result<T>, which holds a T or an Error

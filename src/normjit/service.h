@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The front door: from a NormSpec to a launched kernel.
 //
 //   normjit::Service service;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What to compute: one normalization, without the number of rows.
 //
 //   s = x + residual                                        (s = x without a residual)

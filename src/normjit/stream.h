@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The stream that a launch goes to. No CUDA header is included.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a Service has done: counters and events.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operands of a launch, their layout in memory, and the arguments of a launch.
 #pragma once
 

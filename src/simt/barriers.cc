@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Barriers of a block, of a cluster, and those that lie in shared memory.
 #include "normjit/base/text.h"
 #include "simt/execution.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which accesses are ordered: vector clocks. Each thread has its own time, and knows for every other thread
 // up to which time that thread's accesses happened before. Only barriers, arrivals and waits spread this
 // knowledge, whatever the order in which the threads really ran.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Asynchronous copies. They happen as late as the kernel allows, or at a random moment before; their
 // destination counts as unwritten until then.
 #include "normjit/base/text.h"

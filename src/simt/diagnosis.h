@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the executor found wrong with a kernel.
 #pragma once
 

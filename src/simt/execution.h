@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A running launch. Blocks take turns in slots, as on a GPU they take turns on its multiprocessors. Each CUDA
 // thread is a fiber that runs until it waits for others; the schedule then picks the next one.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stacks to switch between: one for each CUDA thread, and that of the launch's caller.
 #pragma once
 

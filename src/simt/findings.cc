@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The texts of faults.
 #include <algorithm>
 #include <bit>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compiles rendered kernels for the CPU with the C++ compiler of this machine.
 #pragma once
 

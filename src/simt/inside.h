@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A scope in which the executor's own code runs on a fiber: a signal must not end the launch there.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The headers that precede a kernel text on the CPU: kernel/, embedded at build time.
 #pragma once
 

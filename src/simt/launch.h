@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs a kernel on the CPU: one fiber per CUDA thread, on the calling thread.
 #pragma once
 

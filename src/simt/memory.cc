@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shared memory, accesses, and counters in global memory.
 #include <algorithm>
 #include <cstdio>

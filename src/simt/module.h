@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A shared library of kernels for the CPU.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "simt/runtime_calls.h"
 
 #include "simt/execution.h"

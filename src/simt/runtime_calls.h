@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The functions that kernels call, forwarded to the calling thread's Execution.
 #pragma once
 

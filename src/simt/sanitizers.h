@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tells ThreadSanitizer and AddressSanitizer about fibers. Their functions exist only in programs that are
 // built with one of them; else these calls do nothing.
 #pragma once

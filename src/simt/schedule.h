@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The order in which the threads of a launch run. A GPU guarantees none, so a correct kernel gives the same
 // result under every schedule.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The state of each byte of memory that a kernel may access: whether it was written, which thread accessed it
 // last, and whether a copy to it is unfinished.
 #pragma once

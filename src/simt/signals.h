@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Faults of the processor, and the time limit, while a launch runs on the calling thread.
 #pragma once
 

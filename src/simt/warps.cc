@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the lanes of a warp wait for together: shuffles and warp barriers.
 #include <bit>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Comparing the outputs of a problem with the reference.
 #pragma once
 

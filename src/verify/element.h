@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading and writing elements of any dtype as doubles, where speed does not come from the caller's knowing
 // the dtype.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The 16-bit floating-point formats, exactly: every pattern has a float value, and a double is rounded once,
 // to nearest, ties to even.
 #pragma once

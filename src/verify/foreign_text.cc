@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "verify/foreign_text.h"
 
 #include "normjit/base/text.h"

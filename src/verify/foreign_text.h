@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text of users and files, made fit for a message: no control character reaches the terminal.
 #pragma once
 

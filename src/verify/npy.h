@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NumPy's .npy files, as far as the tool needs them: little-endian f16, f32, f64 and uint16 (which holds bf16
 // bit patterns), C order, format versions 1.0 and 2.0.
 // https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loops over all cores for the tool's work on the host: random data and checks.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One numeric problem in host memory: what `normjit run` gets, has executed, checks and writes.
 #pragma once
 

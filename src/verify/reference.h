@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The norm of a spec in double precision on the host: what the kernels are measured against. Written from
 // the formula in spec.h alone, it shares nothing with the kernels.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whole files: what the tool reads and writes beside the cache.
 #pragma once
 

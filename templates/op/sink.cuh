@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What becomes of a normalized row: affine, activation, scale, one rounding, store.
 namespace normjit {
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the elements of a row come from, and how a row is held on chip.
 namespace normjit {
 

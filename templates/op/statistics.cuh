@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is known of some columns of a row, and what normalizes the row: a monoid over the elements. of() makes
 // one from elements, merge...() one from several, finalize() the row's RowStatistics. Schedules know no more.
 namespace normjit {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ordinary and long rows: one block holds a row in registers, or kBlocksPerRow blocks hold a slice each.
 //
 // Why it is fast: x is read once and y written once; the row is never staged. All loads of a row are issued

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How blocks that share a row exchange its statistics: in a cluster through each other's shared memory,
 // over the grid through slots in the workspace (the LL protocol: data and flag in one 8-byte store).
 namespace normjit {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A fragment: the part of a row (or of a chunk of one) that a thread holds in registers.
 namespace normjit {
 

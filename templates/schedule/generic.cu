@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One kernel for every spec: columns, dtypes, epsilon, activation and scale are launch arguments, and a
 // null pointer is an absent operand. It serves while a spec's own kernel is being compiled, or without a
 // compiler.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Long rows, and few of them: kBlocksPerRow blocks, one on each multiprocessor, share a row. Each holds its
 // slice of it in shared memory, and goes on with the next row.
 // Why it is fast: x is read once. What is in flight does not depend on registers: bulk copies fill a ring

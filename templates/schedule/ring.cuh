@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A ring of chunks in shared memory, through which rows pass: kBlocksPerRow blocks share a row, and each
 // keeps its ring full, row after row. Bulk copies move whole aligned vectors. Where rows begin anywhere, a
 // chunk lies in the ring as far from an aligned place as in memory; the few elements at the ends of a row

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Unaligned rows out of the ring, in single elements: neighbouring lanes take neighbouring elements of x,
 // of the parameters and of y, none of which need be aligned.
 namespace normjit {

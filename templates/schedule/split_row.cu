@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows of any length: a row is cut into chunks, each of which a block holds, and is read twice in one
 // launch: to be measured, and to be written.
 // Why it is fast: a few gigantic rows occupy all multiprocessors. Rows whose parameters fit in L2 are

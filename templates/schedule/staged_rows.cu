@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Short rows that begin anywhere: kThreadsPerRow neighbouring lanes of a warp share a row, and pass
 // kGroupRows rows one after the other. The rows of a warp, its tile, go through shared memory.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writing rows that may begin anywhere: the aligned vectors of x, of the parameters and of y begin at
 // different columns. So the row passes through shared memory, where neighbouring lanes read and write
 // neighbouring single elements, without bank conflicts at any offset. Global memory sees whole vectors, and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Short rows, up to 2 KiB: kThreadsPerRow neighbouring lanes of a warp share a row, a block works on kThreads
 // / kThreadsPerRow rows at once.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The workspace: the caller's memory, through which blocks exchange data. All kernels have this layout, and
 // leave it ready for the next launch of any of them: the counters are zero between launches, and tags only
 // grow.

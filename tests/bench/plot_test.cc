@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The plot of the suite: what is drawn, and that it is a document that any reader of SVG takes.
 #include "bench/plot.h"
 

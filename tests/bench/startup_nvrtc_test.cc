@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `normjit-bench startup` with a compiler; a GPU is not needed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The first calls of processes against their targets, as text and as JSON.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `normjit-bench startup` as far as it goes without a compiler.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The suite's results against their targets, as text and as JSON.
 #include "bench/suite_report.h"
 

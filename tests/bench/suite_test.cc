@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cases of the suite and the speed that each should reach.
 #include "bench/suite.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `normjit-bench suite` as far as they go without a GPU.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a launch costs above the driver's own call: by a prepared kernel, and by the one-call form, with one
 // and with ten thousand specs resident, on up to 16 threads at once; and the same through the C interface.
 //

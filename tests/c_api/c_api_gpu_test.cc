@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C interface on a GPU: its results are those of the reference, and it is captured as the C++ one is.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C interface on a machine that leaves a trace of every step: what it passes on, and what it answers.
 #include "normjit/c_api.h"
 

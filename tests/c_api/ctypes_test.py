@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ctypes_test.py nvrtc|gpu: the C interface by ctypes, with nothing but Python.
 
 nvrtc needs a compiler, for a prebuild into an empty folder; gpu also a GPU, on whose memory it launches, and compares

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* dlopen_test LIBRARY FOLDER: a C11 program that opens the shared library and calls every function of it,
  * with a libcuda that only counts (stand_in_cuda.cc) and the compiler of this machine. It counts what is
  * allocated, too: a launch allocates nothing, and 100,000 calls leave nothing behind. FOLDER is empty. */

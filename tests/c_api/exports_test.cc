@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the shared library shows to others, and what it asks of them. tests/c_api/exports.txt is the golden
 // list: a symbol that goes away breaks programs that were built with it, one that comes must be meant for
 // them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Nothing but the C interface's header: it needs no other.
 #include <normjit/c_api.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* The lines of docs/c_api.md, as a compiler takes them. */
 #include <normjit/c_api.h>
 #include <stdio.h>

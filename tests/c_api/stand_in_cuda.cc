@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A libcuda.so.1 for programs that open one: the driver that only counts, with one GPU, whose context is
 // current. The stream 0x40 is being captured, others are not.
 #include <cuda.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tiers together: in which order they are asked, what is copied from one to the other, and what each can
 // do to the others.
 #include "normjit/cache/cache.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every truncation and every changed byte of entries and packs: a miss, or what is sound, and never a wrong
 // body.
 #include <gtest/gtest.h>

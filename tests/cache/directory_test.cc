@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the cache promises on a healthy directory.
 #include "normjit/cache/directory.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the cache owes its caller when files are damaged and the file system refuses: misses and warnings,
 // never more.
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every system call of the cache fails in every way: nobody gets anything wrong, and the directory is as good
 // as before.
 #include <gtest/gtest.h>

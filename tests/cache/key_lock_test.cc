@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The lock that saves work: who waits for whom, and how long at most.
 #include "normjit/cache/key_lock.h"
 

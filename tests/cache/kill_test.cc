@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A process dies at any moment: what it leaves is right or nothing, locks nobody out, and can be cleared
 // away.
 #include <gtest/gtest.h>

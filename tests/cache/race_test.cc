@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Many publishers and readers of one key, in threads and in processes.
 #include <gtest/gtest.h>
 #include <sys/wait.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The bound of a cache directory, and what is cleared away.
 #include "normjit/cache/trim.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The options of run that say on what a kernel runs.
 #include "cli/host_options.h"
 

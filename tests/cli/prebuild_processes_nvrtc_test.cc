@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A prebuild on more threads than one process is good for.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

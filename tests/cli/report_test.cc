@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tables, timings and exit codes: what the commands' reports are made of.
 #include <gtest/gtest.h>
 

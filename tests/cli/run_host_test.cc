@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `normjit run --device host` of the real tool, which compiles with this machine's C++ compiler.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

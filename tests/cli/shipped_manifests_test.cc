@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The manifests in cache/manifests: readable, canonical, and with what the published models have.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Many processes that want the same kernels at the same time compile each of them once.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From a machine with a compiler to one without: packs of real kernels, made and used by the real tool.
 #include <gtest/gtest.h>
 

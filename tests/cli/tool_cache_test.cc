@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The commands that look after the cache, of the real tool on caches whose machine code is make-believe.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

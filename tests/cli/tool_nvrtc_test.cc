@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The real tool with a compiler, without a GPU.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

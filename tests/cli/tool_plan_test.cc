@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the real tool says about plans: why one was chosen, and what is wrong with one that it is given.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

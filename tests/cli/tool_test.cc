@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exit codes and messages of the real tool, where neither a compiler nor a GPU is needed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

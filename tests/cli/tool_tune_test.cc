@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tool and tuned plans, where there is no GPU: options of tune, and what the other commands show.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

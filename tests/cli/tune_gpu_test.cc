@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // normjit tune on a GPU, and what later processes make of it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a tuning concludes from its times.
 #include "cli/tuning.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every kernel compiles without a spill, a variable and a warning, and its machine code fits the launch that
 // its plan describes: every strategy with every dtype and activation on every architecture, every plan, every
 // mixture of dtypes. Verdicts that are known from earlier runs are believed, see

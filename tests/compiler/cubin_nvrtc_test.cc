@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What cubins say of their kernels, against what ptxas reported when it made them.
 #include <gtest/gtest.h>
 

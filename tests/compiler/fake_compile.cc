@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A normjit-compile that compiles nothing: its compiler is the fake one, and the word behind its name says
 // what becomes of a compile.
 #include <sys/socket.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forks, and the end of the process, while threads are inside NVRTC. NORMJIT_TEST_FORKS=N forks N children
 // instead of 40.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The compiler on the NVRTC of this machine. Every test skips where there is none.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The compiler on a table of fake functions; nvrtc_compiler_nvrtc_test.cc has the real ones.
 #include "normjit/compiler/nvrtc_compiler.h"
 

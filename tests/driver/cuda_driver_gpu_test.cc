@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The driver stage on a real GPU, device 0: what a fake cannot promise.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernels at their edges: a fixed list, under three schedules each.
 #include <gtest/gtest.h>
 

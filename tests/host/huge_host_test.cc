@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Offsets and row numbers beyond 32 bits, in memory that is mapped but for the most part never touched: only
 // the blocks at the end of the grid run.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Do the tests of the kernels notice mistakes? Every planted fault and many automatic mutants of the
 // templates are compiled and run, until one of the experiments below finds something wrong. Cases, inputs and
 // schedules are fixed, so the score is the same every time, and what is known from earlier runs is believed

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The mean of a row is known to twice the precision of f32, which the tolerance of other tests does not ask
 // for.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The same kernel texts on the GPU and on the CPU: random ones, with the same plans, on the same numbers.
 //
 //   NORMJIT_TEST_SEED=N   the same kernels again; without it, others every time

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random kernels under random schedules against the float64 reference.
 //
 //   NORMJIT_TEST_SEED=N      the same kernels again; without it, others every time

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # install_test.sh BUILD CC CXX: what cmake --install makes works after it was moved: found by CMake and by pkg-config, in
 # C and in C++, shared and static; and it knows nothing of where it was built.
 set -eu

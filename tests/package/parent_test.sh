@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # parent_test.sh OPTION...: normjit as a part of another project, by add_subdirectory and by FetchContent: leaves that project as it
 # was, and is built and linked. The options are cmake's.
 set -eu

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Properties of the planner that hold for every spec whatever the costs are, and the choices that matter
 // most.
 #include <gmock/gmock.h>

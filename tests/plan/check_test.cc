@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Each limit that a plan may break, broken once.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

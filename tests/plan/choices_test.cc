@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The choices of the planner, pinned, so that a change of the planner shows whether it changes a choice.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What plan.h computes of rows, alignments and launches.
 #include "normjit/plan.h"
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Tests of normjit._build, which compiles the operators of the drop-ins. They need a C++ compiler only.
 
     python3 tests/python/build_test.py

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A libnormjit for tests of the drop-ins on a machine without a GPU: the launch computes at once, on host
 // memory, and the tests set what else it answers. Only what the drop-ins call is here.
 #include <normjit/c_api.h>

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Tests of normjit.jax against the formula in NumPy, and against JAX's own derivatives of it.
 
     NORMJIT_LIBRARY=build/libnormjit.so python3 tests/python/jax_layer_norm_test.py

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The handlers of normjit.jax for JAX's CPU platform, in tests: the same code, but that there is no stream.
 #include <cstring>
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the package normjit itself, which needs no framework and no library.
 
     python3 tests/python/package_test.py

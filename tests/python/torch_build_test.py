@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How normjit.torch comes to its operator: one compile among processes, and none where there is no compiler."""
 import os
 import subprocess

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """normjit.torch on GPUs: streams, devices, threads, CUDA graphs, workspaces."""
 import threading
 

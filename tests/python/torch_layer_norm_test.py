@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """normjit.torch beside PyTorch: values, dtypes, shapes, strides, errors, gradients, autocast, modules."""
 import copy
 import io

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests of normjit.torch share.
 
     python3 torch_..._test.py            # on the GPU, with the libnormjit in NORMJIT_LIBRARY

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """normjit.torch under torch.compile, torch.export, torch.func, tracing and fake tensors."""
 import io
 import os

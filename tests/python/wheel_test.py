@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the wheel: pip builds it, installs it into an empty environment, and there it compiles a kernel.
 
     NORMJIT_TEST_WHEEL=1 python3 tests/python/wheel_test.py

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Tests of scripts/bench_startup_peers.py: with stand-ins for normjit, CuPy and Triton, which need no GPU.
 
     python3 tests/scripts/bench_startup_peers_test.py

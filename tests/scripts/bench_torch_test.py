@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Tests of how scripts/bench_torch.py reports; they need neither PyTorch nor a GPU.
 
     python3 tests/scripts/bench_torch_test.py

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Tests of scripts/manifest_of_model.py, on tiny models that they write byte by byte.
 
     python3 tests/scripts/manifest_of_model_test.py

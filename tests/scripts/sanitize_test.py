@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Tests of scripts/sanitize.sh, with a compute-sanitizer that only runs its program, and of its patch of the templates.
 
     NORMJIT_TOOL=build/normjit python3 tests/scripts/sanitize_test.py

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Jobs that nobody waits for, from many threads.
 #include "normjit/service/background.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contexts and several GPUs: the caller's context stays current, kernels serve every context of their device
 // and no other device, and one Service serves all of them at once.
 #include <gmock/gmock.h>

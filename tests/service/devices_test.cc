@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One Service for several devices at once.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

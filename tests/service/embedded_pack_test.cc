@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The generic kernels that are part of this library, as far as it was built with them.
 #include "normjit/service/embedded_pack.h"
 

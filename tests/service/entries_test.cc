@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Looking at the cache and the machine through a Service.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

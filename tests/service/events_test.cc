@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What happens to the cache is told with the kernel that it happened to.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What 0.1 left behind stays of use: tests/data/0.1 has a cache directory, the pack that was exported from
 // it, a manifest and a miss log, all written by 0.1. Its kernels are misses, its tuned plans are taken.
 #include <gmock/gmock.h>

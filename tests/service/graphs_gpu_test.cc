@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CUDA graphs: what a capture makes of a launch, many replays, several graphs at once, other tensors for a
 // graph.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernels against the reference on data that wrong formulas do not survive.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Prebuilds of the library itself that normjit-compile helps, in hosts of several kinds.
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Prebuilds that have the help of processes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a launch does not do: allocate, or take a lock. Both are counted in the whole program, for each
 // thread.
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensors beyond 2^32 elements: every offset needs 64 bits.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a launch hands to the driver, and what it refuses before the driver hears of it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

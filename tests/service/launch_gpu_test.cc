@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launches as a host application makes them: workspaces, streams, graphs, contexts, bad pointers, the cache.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

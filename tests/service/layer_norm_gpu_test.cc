@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernels against the reference, over all that a spec and a launch can vary.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The one-call form: which kernel serves which tensors, and when pointers are looked up.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A process that launches for days keeps nothing of it.
 #include <gtest/gtest.h>
 #include <malloc.h>

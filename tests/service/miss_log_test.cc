@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "normjit/service/miss_log.h"
 
 #include <gmock/gmock.h>

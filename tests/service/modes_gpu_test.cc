@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Modes on a GPU: no compile at run time, the generic kernel meanwhile, captures.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

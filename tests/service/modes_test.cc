@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Eager, lazy and cached-only services, frozen ones, and what they count, tell and write down.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

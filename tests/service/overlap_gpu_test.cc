@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launches that overlap the one before: the same bits as launches that wait for it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a launch packs is what the kernel's text declares: struct Operands of the rendered spec.cuh, word for
 // word.
 #include "normjit/service/packed_tensors.h"

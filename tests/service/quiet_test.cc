@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a process is like before normjit's first work, and after its library was closed.
 #include <dlfcn.h>
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Blocks that share a row must run together. Where a device, or the share of it that a process has, has no
 // room for them, another plan serves.
 #include <gmock/gmock.h>

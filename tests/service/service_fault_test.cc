@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every system call of the cache fails in every way under a Service: each prepare gives the right kernel, and
 // the calls that look after the cache do their work or say that they could not.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Children that are forked while other threads prepare and prebuild.
 #include <gtest/gtest.h>
 

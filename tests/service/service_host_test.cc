@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A Service from end to end with true numbers and no GPU: spec, plan, text, compiler, cache on disk, driver,
 // launch. The kernels run on the CPU (tests/support/simt_driver.h), and every output is compared with the
 // reference.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From a spec to a kernel: what happens once, what never, and what is refused.
 #include "normjit/service.h"
 

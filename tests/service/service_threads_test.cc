@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A Service under many threads: one compile and one load a kernel, and nobody waits for a foreign kernel.
 #include <gtest/gtest.h>
 

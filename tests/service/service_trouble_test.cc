@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a Service makes of compilers that fail, drivers that refuse and directories that are no good.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

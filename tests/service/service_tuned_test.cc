@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A Service with tuned plans in its cache: when it takes them, and when it goes on without.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A GPU that is sick: broken by somebody else's kernel, or full. Each test has a process of its own, for what
 // it does cannot be undone.
 #include <gmock/gmock.h>

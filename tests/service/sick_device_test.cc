@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A device that is sick: what it answers reaches the caller as it is. Nothing is tried again, nothing else
 // serves in its place, and the cache is not blamed.
 #include <gmock/gmock.h>

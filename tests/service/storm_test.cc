@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Many processes want the same kernels at once: each is compiled once, and nobody waits for long for anybody
 // who is stopped or dead.
 #include <gtest/gtest.h>

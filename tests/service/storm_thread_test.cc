@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // 64 threads over 1,000 specs, on real files. Built with ThreadSanitizer, the library too.
 #include <gtest/gtest.h>
 

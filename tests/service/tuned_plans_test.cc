@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tuned plans on disk: found by whoever has the same device, and harmless whatever is wrong with them.
 #include "normjit/service/tuned_plans.h"
 

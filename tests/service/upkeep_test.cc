@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Looking after the cache through a Service: tiers, verify, prune, export, import.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

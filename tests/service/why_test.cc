@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Why a kernel is a hit or a miss.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Both halves of hw:: do the same: every conformance kernel on the GPU, against its promise and against the
 // executor.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The host half of hw:: keeps the promises of templates/hw.cuh, under every kind of schedule.
 #include <gtest/gtest.h>
 

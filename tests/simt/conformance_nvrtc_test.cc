@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The device half of hw:: compiles: every conformance kernel, for the oldest architecture that has what it
 // uses and for newer ones, without a word from the compiler.
 #include <gtest/gtest.h>

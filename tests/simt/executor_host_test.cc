@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the executor must find, with file, line, block and thread, and what it must not complain of. Each
 // kernel here is a few lines; what the primitives compute is the conformance tests' matter.
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the cache is asked to do, each in a directory of its own, to be done with faults and kills.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A CUDA graph made by a stream capture, ready to be replayed.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Forked children that a test runs code in.
 #pragma once
 

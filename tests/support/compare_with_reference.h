@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The outputs of a problem against the float64 reference, for data on which the kernels' arithmetic reaches
 // its limits.
 #pragma once

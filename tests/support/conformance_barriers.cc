@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Conformance kernels for what holds threads back until others have come: lanes, threads of a block, blocks
 // of a launch.
 #include <algorithm>

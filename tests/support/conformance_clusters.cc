@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Conformance kernels for the blocks of a cluster, and for launches that overlap.
 #include "tests/support/conformance_kernels.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Conformance kernels for asynchronous copies, and for the barriers in shared memory that wait for them.
 #include "tests/support/conformance_kernels.h"
 

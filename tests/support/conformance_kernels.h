@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One tiny kernel for each primitive of the thin layer hw::, with inputs and the outputs that the primitive's
 // promise gives. The host half, the device half and the compiler are tested with the same table.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Conformance kernels for what the lanes of a warp tell each other.
 #include <functional>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Conformance kernels for global memory, as one thread uses it.
 #include "tests/support/conformance_kernels.h"
 

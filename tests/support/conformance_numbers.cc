@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Conformance kernels for conversions, rounding and approximations, over all patterns of 16 bits and
 // thousands of longer ones.
 #include <bit>

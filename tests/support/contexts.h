@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CUDA contexts of the calling thread, for GPU tests.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/support/counting_cuda.h"
 
 #include <atomic>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A libcuda that only counts: the driver that the cost of normjit itself is measured against.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The driver's own functions for GPU tests that need memory, contexts, streams and graphs:
 // CUDA(cuMemAlloc)(&to, 64).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Automatic mutants that no test can notice, and why: the kernel still does what it promises.
 #pragma once
 

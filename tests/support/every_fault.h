@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One scene after another, each with another fault at another system call of the cache.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A compiler that compiles nothing: it remembers what it was asked for, and can fail or stand still.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A libcuda in memory: what stands behind the driver's functions in the tests of the driver stage.
 #pragma once
 

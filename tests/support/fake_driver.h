@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A driver and GPUs in memory: records every load and launch, and fails those that a test names.
 #pragma once
 

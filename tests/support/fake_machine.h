@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A machine for a Service: GPUs, a compiler and a cache directory, where every step leaves a trace.
 #pragma once
 

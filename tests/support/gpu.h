@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What tests of kernels on a GPU share: device 0 in its primary context, guarded device memory, a service,
 // and problems that are uploaded, run and compared with the reference.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory beside a page that nobody may touch: an access past that end is a crash, whoever makes it.
 #pragma once
 

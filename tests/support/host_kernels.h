@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compiling and running kernel cases on the CPU, and comparing what they write with the float64 reference.
 #pragma once
 

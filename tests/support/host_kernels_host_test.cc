@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // That run_case notices what it says it notices.
 #include "tests/support/host_kernels.h"
 

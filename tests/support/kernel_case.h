@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One run of one kernel on the CPU: what is computed, how, and on which data. A plain value that a line of
 // text holds completely, so that a failure can be repeated from its message alone.
 #pragma once

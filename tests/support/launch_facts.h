@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether a kernel, as its machine code is, can be launched as its plan says: the rules by which the hardware
 // hands out registers, shared memory and places for blocks, so that no GPU is needed to find out.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rules of launch_facts.h, with facts that are made up so as to break one after the other.
 #include "tests/support/launch_facts.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads the tree's own text for layering_test.cc: which file includes what, and what the kernels are made of.
 // The rules are the tables in layering.cc; a new folder under src/ and a new public header need a row there.
 #pragma once

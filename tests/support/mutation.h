@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernel templates with one mistake in them, to see that the tests of the kernels notice it.
 //
 // Planted faults are mistakes that a human might make, each with a name. Automatic mutants are every small

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Programs in the place of normjit-compile, which count their starts. NORMJIT_FAKE_COMPILE is the fake one.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which cases random_case draws. A kernel does the interesting things at edges: one row more than a block
 // holds, a chunk of one vector, more rows than the ring has places. So sizes are drawn around those edges,
 // and plans are small, which lets small rows have many chunks and many blocks.

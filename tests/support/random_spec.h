@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random legal specs, for tests of properties that every spec must have.
 //
 // A test makes each spec from its own small seed and names it, so that a failure can be repeated alone:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The real file system with a witness: records every call, and fails or shortens those that a test names.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From a failing case to a small one that fails too, so that a human sees what matters.
 #pragma once
 

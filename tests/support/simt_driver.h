@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GPUs that are emulated on the CPU: a Compiler and a Driver for a Service, so that all between a spec and
 // its numbers is tested as it is, bytes of machine code on disk included, on a machine without a GPU.
 #pragma once

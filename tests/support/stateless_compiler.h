@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A compiler for tests that fork: it has no lock and no state, so a fork cannot catch it in the middle of
 // anything that a child would miss.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One seed for all random data of a test program.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs the real programs: normjit, whose path is NORMJIT_TOOL, and normjit-bench, NORMJIT_BENCH.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Good verdicts of earlier runs of a test, so that only what is new has to be tried.
 //
 // The cache is a set of keys. A key is the digest of everything that a verdict depends on; it is kept once a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LayerNorm for JAX on NVIDIA GPUs, by kernels that normjit generates for the very shape, dtypes and epsilon.
 
     import normjit.jax

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The call of the XLA FFI: its handlers, built and registered at the first use, and its operands and results."""
 import ctypes
 import functools

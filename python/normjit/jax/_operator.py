@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The operator as JAX sees it: the kernel, its batching and its derivatives.
 
 All here is of rows, x [rows, columns], with weight and bias [columns] or None.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // LayerNorm for JAX: handlers of the XLA FFI around normjit's C interface.
 //
 // Compiled on the user's machine against the headers of the jaxlib that is installed. No CUDA header is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Drop-ins for PyTorch's layer normalization.
 
     from normjit.torch import LayerNorm, layer_norm, replace_layer_norm

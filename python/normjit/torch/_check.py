@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the operators ask of their arguments, where Python runs them: as fake kernels and through ctypes. operator.cc
 asks the same."""
 import torch

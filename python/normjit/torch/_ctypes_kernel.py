@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The operators' kernels where no C++ compiler is found: the same as operator.cc, by ctypes."""
 import ctypes
 import threading

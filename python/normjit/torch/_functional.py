@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """layer_norm, in the place of torch.nn.functional.layer_norm."""
 import os
 

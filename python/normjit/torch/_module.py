@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LayerNorm, in the place of torch.nn.LayerNorm, and what puts it there."""
 import functools
 

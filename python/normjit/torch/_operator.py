@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The operators normjit::layer_norm and normjit::layer_norm_with_statistics: their schemas, and their kernels, of
 native/ on PyTorch's stable ABI, or of _ctypes_kernel.py where it cannot be built. And layer_norm_differentiable of
 native/autograd.cc, for plain calls that need gradients: y alone, without activation, scale or dtype."""

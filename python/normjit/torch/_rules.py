@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the operators work together with the rest of PyTorch: fake tensors, autograd, autocast, vmap."""
 import torch
 from torch.nn import functional as F

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "normjit/base/digest.h"
 
 // xxHash is compiled into this file with internal linkage: no library to link, no clash with a host's copy.

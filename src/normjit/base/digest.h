@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The content hash of templates, cache keys and cache entries.
 #pragma once
 

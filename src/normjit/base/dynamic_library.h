@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A shared library opened at run time. normjit does not link to libnvrtc and libcuda, but opens them this
 // way.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A file that scripts/embed_files.cmake embedded in the program at build time.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keeps locks and guarded state consistent across fork() and at process exit.
 //
 // fork() copies only the calling thread: a lock that another thread holds stays locked in the child forever,

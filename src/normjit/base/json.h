@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes JSON: members in the order in which they are added, indented by two spaces.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs a task on several threads and joins them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The source of a kernel, from the generator to the compiler.
 #pragma once
 

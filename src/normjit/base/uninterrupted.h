@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // System calls that signal handlers may interrupt.
 #pragma once
 

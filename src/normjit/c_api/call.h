@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every call of the C interface does: answers mistakes, lets no exception out, hands over texts.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launching and preparing.
 #include "normjit/base/json.h"
 #include "normjit/c_api/call.h"

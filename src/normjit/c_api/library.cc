@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The library itself, the names of statuses, and the texts of specs.
 #include "normjit/c_api/call.h"
 #include "normjit/c_api/values.h"

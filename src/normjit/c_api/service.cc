@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Makes a service from the environment and the caller's options.
 #include <string>
 #include <utility>

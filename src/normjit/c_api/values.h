@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Converts values between the C interface and the C++ one. Conversions for a launch are inline.
 #pragma once
 

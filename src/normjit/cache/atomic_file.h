@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A file that becomes visible under its name complete, or not at all.
 //
 // It is written under a random name in the same directory, flushed, and only then given its name. A crash, a

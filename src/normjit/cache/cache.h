@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All tiers of the cache in one: memory, the user's directory, the layers, the embedded pack.
 // cache/README.md describes the tiers and their rules.
 #pragma once

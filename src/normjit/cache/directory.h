@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tier on disk: a directory of self-verifying files, one per entry. cache/README.md documents the format,
 // the key and the rules.
 #pragma once

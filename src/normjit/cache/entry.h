@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The file format of one cache entry: a text header that `head` can show, and the bytes.
 //
 //   normjit-entry 1                               magic and format version

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The names of the files in a cache directory. Files of other names are ignored.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The system calls of the cache, one function each: tests count them and make them fail.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mutual exclusion of processes, for each key of a cache directory.
 //
 // Each lock is a range of one file, which is never written, read or removed. These are open-file-description

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Many entries in one file, for shipping:
 //
 //   normjit-pack 1                                magic and format version

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The real FileSystem: each function is its system call.
 #include <dirent.h>
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads regular files that only this user or root can have written; links, FIFOs, devices and huge files
 // cannot redirect, hang or crash the reader.
 #pragma once

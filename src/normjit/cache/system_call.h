@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // For callers of FileSystem: restarts after EINTR, and errors that name call, path and reason.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One place to look for entries in: a directory or a pack.
 #pragma once
 

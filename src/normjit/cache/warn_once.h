@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Warns once for each kind of trouble.
 #pragma once
 

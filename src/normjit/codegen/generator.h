@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Generates the source of one kernel from a spec and a plan.
 #pragma once
 

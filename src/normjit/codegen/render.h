@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The text renderer: replaces each {{key}} by its value.
 #pragma once
 

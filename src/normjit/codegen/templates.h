@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The template files: embedded in the library, or read from a directory during development.
 #pragma once
 

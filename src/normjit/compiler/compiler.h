@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The interface to a compiler: from CUDA C++ text to machine code.
 #pragma once
 

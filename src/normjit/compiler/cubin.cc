@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A cubin is an ELF file. Its sections ".nv.info" (all kernels) and ".nv.info.KERNEL" (one) are lists of
 // attributes:
 //   byte format, byte code, then by the format

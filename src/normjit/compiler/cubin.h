@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads a cubin's architecture and what its kernels need.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The messages between a prebuild and the program normjit-compile, over a socket.
 //
 // A message is a list of texts: 8 bytes with the size of what follows, then for each text 8 bytes with its

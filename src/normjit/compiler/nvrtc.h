@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NVRTC as a table of functions. Only its header is compiled in: the library is opened at run time.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The compiler in production: NVRTC, in this process.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A compiler that works in several processes, and what those processes run.
 #pragma once
 

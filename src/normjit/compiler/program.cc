@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The program normjit-compile, which a prebuild with several jobs starts (process_compiler.h). It reads
 // requests from its standard input, a socket, and compiles them.
 #include <sys/stat.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The target that NVRTC compiles for, and its options.
 #pragma once
 

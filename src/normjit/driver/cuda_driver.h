@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The Driver of a real machine, on top of a table of driver calls.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A CUlibrary and its one kernel.
 #pragma once
 

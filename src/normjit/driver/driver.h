@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The interface to the driver: loads machine code, launches a named kernel with an argument array.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "normjit/driver/driver_error.h"
 
 #include <algorithm>

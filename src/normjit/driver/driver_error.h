@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From a CUresult to an Error.
 #pragma once
 

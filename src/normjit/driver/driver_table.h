@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The driver's functions that normjit calls, found at run time: normjit is never linked to libcuda.
 #pragma once
 

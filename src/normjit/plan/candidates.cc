@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The planner: enumerates the plans of a use, and ranks them by cost.
 #include <algorithm>
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cost of a plan is a sum of a few terms. The measurement beside a constant set it: on an NVIDIA H200,
 // with cold L2, by `normjit bench`. Measured numbers without a unit are fractions of copy speed. No term
 // depends on a particular number of columns.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a plan costs: the estimated time for a typical number of rows of the regime, as a multiple of the time
 // in which a plain copy moves the same bytes.
 #pragma once

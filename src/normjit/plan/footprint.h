@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a plan takes of a multiprocessor: registers, the limit that shapes every plan, and shared memory.
 #pragma once
 

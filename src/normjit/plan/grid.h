@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The grid of a plan's launches, computed in advance for any number of rows.
 #pragma once
 

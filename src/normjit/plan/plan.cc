@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether a plan is legal, and what its launch needs.
 #include "normjit/plan.h"
 

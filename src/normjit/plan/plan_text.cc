@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A plan as a line of text, and back.
 #include <algorithm>
 #include <iterator>

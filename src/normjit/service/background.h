@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Jobs that run while their callers go on: the compiles of the lazy mode.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From spec, plan and architecture to machine code: out of the cache, or generated and compiled.
 #pragma once
 

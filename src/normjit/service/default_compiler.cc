@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "normjit/service/default_compiler.h"
 
 #include <sys/stat.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The compiler that a Service uses unless a test gives it another.
 #pragma once
 

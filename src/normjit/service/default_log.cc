@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "normjit/service/default_log.h"
 
 #ifdef NORMJIT_WITH_SPDLOG

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The built-in log: lines on stderr through spdlog, which only the shared library and the tool contain.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The generic kernels inside the library.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Service::environment(): what normjit finds on this machine.
 #include <algorithm>
 

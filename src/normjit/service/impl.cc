@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finding a kernel in memory, or making one ready: the attempts of a use, a kernel, its code, its load.
 #include "normjit/service/impl.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checking and launching a prepared kernel.
 #include <algorithm>
 #include <vector>

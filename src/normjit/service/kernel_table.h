@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which kernel serves which use: every one-call launch looks its kernel up here.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All that a launch of a prepared kernel reads, worked out once.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A file that lists the specs that had to be compiled: the manifest of the next prebuild.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From the tensors of a launch to what its kernel takes: checked and packed in one pass over the operands.
 // All of it is inline: every launch packs, and the one-call form packs before it knows the kernel.
 #pragma once

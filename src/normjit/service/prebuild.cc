@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fills the cache without a GPU.
 #include <algorithm>
 #include <atomic>

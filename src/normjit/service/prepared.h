@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a Kernel handle points to: everything that a launch needs, worked out once.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The reports of a Service as JSON, which the tool's --json prints and the C interface returns. The names of
 // the members are part of both interfaces.
 #pragma once

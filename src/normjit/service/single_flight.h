@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One execution for all threads that ask for the same thing at the same time.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plans that were measured to be the fastest, stored beside the kernels in the cache directory. The key of an
 // entry holds every fact of the measured device; cache/README.md documents it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The calls that list, check and maintain the cache.
 #include <sys/stat.h>
 

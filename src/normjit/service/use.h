@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A use of a spec, and what finds it in a table at the speed of a launch.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Service::why(): why a kernel is a hit or a miss.
 #include <algorithm>
 #include <limits>

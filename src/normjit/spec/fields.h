@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The fields of a spec: one table with a row for each. Texts, canonical specs, validity, comparisons, the key
 // of a use, the constants of the templates, reports and the C interface are derived from it. Everything folds
 // at compile time, because every launch builds a canonical spec and a key.

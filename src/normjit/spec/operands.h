@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operands of a norm, a row each: the one place that says which there are. Tensor rules, launches, graph
 // nodes, templates, the host executor, the reference and the bindings follow from it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The canonical text of a spec and its parser.
 #include <array>
 #include <optional>

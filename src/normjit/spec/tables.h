@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The enumerations of a spec, one table each. A new dtype or activation needs a row here, its storage type or
 // formula in templates/, and its float64 reference in the tests.
 #pragma once

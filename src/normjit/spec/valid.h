@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether a spec is valid, at the speed of a launch.
 #pragma once
 

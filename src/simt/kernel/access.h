@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The second part of a checked translation unit: the functions that the compiler calls before each access to
 // memory that other threads may see (-fsanitize=thread; no sanitizer is linked). They have other names here,
 // because compilers know the real ones.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The thin layer, host half: what templates/hw.cuh declares, for kernels that run on the CPU, and what else
 // of CUDA C++ kernels use. Precedes the kernel texts in their translation unit.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The interface between a kernel that is compiled for the CPU and the executor. The first part of each such
 // translation unit, and included by the executor; it has no includes.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* The C interface as an installed package has it: renders a kernel, for which neither GPU nor compiler is needed. */
 #include <normjit/c_api.h>
 #include <stdio.h>

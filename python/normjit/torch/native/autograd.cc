@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // normjit::layer_norm_differentiable: y with a gradient, without what the class of ../_rules.py costs per
 // call in Python. PyTorch's stable ABI has no autograd, so this is a library of its own, for one version of
 // PyTorch, and compiled when a gradient is first asked for; ../_operator.py has the schema, and does that.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // libnormjit, CUDA's driver and PyTorch's streams, as they were found when Python connected them.
 //
 // The tests define NORMJIT_TORCH_ON_CPU: tensors are on the CPU, and a libnormjit that computes there has no

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernels of normjit::layer_norm and normjit::layer_norm_with_statistics on PyTorch's stable ABI: from
 // tensors to one call of libnormjit on the current stream. ../_operator.py has the schemas, and builds and
 // connects this.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensors through PyTorch's C interface: what they are, how they lie in memory, and new ones.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory in which the blocks of some kernels meet: zeroed once, one for each launch that may be under
 // way.
 #pragma once
