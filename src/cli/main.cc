@@ -6,7 +6,8 @@
 
 int main(int argc, char** argv) {
   normjit::cli::CommandLine line(
-      "normjit generates, compiles, caches and launches LayerNorm and RMSNorm kernels for NVIDIA GPUs.", "normjit");
+      "normjit generates, compiles, caches and launches LayerNorm and RMSNorm kernels for NVIDIA GPUs.",
+      "normjit");
   add_prebuild(line);
   add_list(line);
   add_why(line);

@@ -140,8 +140,7 @@ TEST_F(PrebuildProcesses, EndWithTheirParent) {
 TEST_F(PrebuildProcesses, SayWhyAKernelFails) {
   std::filesystem::copy(NORMJIT_SOURCE_DIR "/templates", directory_ / "templates",
                         std::filesystem::copy_options::recursive);
-  std::ofstream(directory_ / "templates/op/sink.cuh", std::ios::app)
-      << "\nstatic_assert(false, \"stop\");\n";
+  std::ofstream(directory_ / "templates/op/sink.cuh", std::ios::app) << "\nstatic_assert(false, \"stop\");\n";
   const ToolRun run = run_tool(command("8"), {"NORMJIT_TEMPLATE_DIR=" + directory_ / "templates"});
   EXPECT_EQ(run.status, 1) << run.err;
   const Json report = Json::parse(run.out);

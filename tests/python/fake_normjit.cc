@@ -125,8 +125,8 @@ normjit_status normjit_layer_norm(normjit_service*, const normjit_spec* spec, co
     return refuse(status, "The fake was told to refuse.", error);
   }
   if (fake_idle) return NORMJIT_OK;
-  if (spec->struct_size != sizeof *spec || t->struct_size != sizeof *t || spec->columns < 1 || !t->x.pointer ||
-      !t->y.pointer || (spec->affine >= NORMJIT_WEIGHT) != (t->weight != nullptr) ||
+  if (spec->struct_size != sizeof *spec || t->struct_size != sizeof *t || spec->columns < 1 ||
+      !t->x.pointer || !t->y.pointer || (spec->affine >= NORMJIT_WEIGHT) != (t->weight != nullptr) ||
       (spec->affine == NORMJIT_WEIGHT_BIAS) != (t->bias != nullptr) ||
       (spec->statistics != 0) != (t->mean != nullptr) ||
       (fake_workspace_bytes != 0) != (t->workspace != nullptr) || !is_zero(t->workspace))

@@ -297,13 +297,13 @@ Result<void> Service::Impl::check_room(const Kernel::Prepared& kernel) {
                                     ? grid_blocks(kernel.plan, kernel.spec, kernel.profile, kManyRows)
                                     : kernel.launcher.shape.cluster_blocks;
   if (*room >= together) return {};
-  return Error{Code::NotResident,
-               concat({"plan '", to_text(kernel.plan), "' for ", to_text(kernel.spec), " on device ",
-                       shortest(kernel.device), ": ", shortest(together),
-                       " blocks must run together, and the device, or the share of it that this process has, "
-                       "has room for ",
-                       shortest(*room),
-                       "; use Service::norm, which then takes another plan, or a split_row plan"})};
+  return Error{
+      Code::NotResident,
+      concat({"plan '", to_text(kernel.plan), "' for ", to_text(kernel.spec), " on device ",
+              shortest(kernel.device), ": ", shortest(together),
+              " blocks must run together, and the device, or the share of it that this process has, "
+              "has room for ",
+              shortest(*room), "; use Service::norm, which then takes another plan, or a split_row plan"})};
 }
 
 Result<const Job*> Service::Impl::missed(const Identified& kernel, Demand demand) {
