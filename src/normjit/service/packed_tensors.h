@@ -111,7 +111,7 @@ class TensorRules {
         bits |= low_bits(pointer & counts, log2_size);
       }
     });
-    const std::uint64_t large = strides >> 28 | static_cast<std::uint64_t>(t.rows - 1) >> 31;
+    const std::uint64_t large = strides >> 28 | (static_cast<std::uint64_t>(t.rows) - 1) >> 31;
     broken |= (unexpected | n >> 1 | bits >> kMisaligned | large) != 0;
     packed.status = broken ? TensorRules(*this).mistake(t) : Status{};  // a copy: *this stays in registers
     packed.alignment = Alignment{static_cast<std::uint8_t>(1 << std::countr_zero(bits | 8))};
