@@ -26,8 +26,7 @@ build_tool() {
   # A build folder that has the tests keeps them.
   [[ -f $build/CMakeCache.txt ]] || options=(-DNORMJIT_BUILD_TESTS=OFF)
   configure "$build" "${options[@]}"
-  # All that cmake --install takes.
-  cmake --build "$build" --parallel "$(nproc)" --target normjit_tool normjit normjit_static normjit_compile
+  cmake --build "$build" --parallel "$(nproc)" --target normjit_installable
 }
 
 # Exit code 3 means that there is no GPU; other faults show in the runs.
