@@ -12,13 +12,11 @@ import functools
 import operator
 from collections.abc import Sequence
 
-try:
-    import jax
-except ModuleNotFoundError as _missing:
-    if _missing.name != "jax":
-        raise
-    raise ModuleNotFoundError("normjit.jax needs JAX 0.6 or newer: pip install 'normjit[jax]'",
-                              name="jax") from None
+from normjit._require import require as _require
+
+_require("jax", "JAX 0.6 or newer")
+
+import jax
 import jax.numpy as jnp
 
 from normjit.jax._operator import ACTIVATIONS, Problem, normalize

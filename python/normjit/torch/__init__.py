@@ -13,13 +13,9 @@ short rows under torch.compile, which Inductor fuses with their neighbours.
 The first import compiles a small operator for the installed PyTorch (2.9 or newer) with the C++ compiler at hand;
 without one it goes through ctypes, which costs more per call. The first call that needs gradients compiles another.
 """
-try:
-    import torch as _torch  # noqa: F401
-except ModuleNotFoundError as _missing:
-    if _missing.name != "torch":
-        raise
-    raise ModuleNotFoundError("normjit.torch needs PyTorch 2.9 or newer: pip install 'normjit[torch]'",
-                              name="torch") from None
+from normjit._require import require as _require
+
+_require("torch", "PyTorch 2.9 or newer")
 
 from normjit.torch._functional import layer_norm
 from normjit.torch._module import LayerNorm, replace_layer_norm
