@@ -42,9 +42,9 @@ class StandInKernel final : public LoadedKernel {
   Result<int> resident_blocks(const LaunchShape&) const override { return std::numeric_limits<int>::max(); }
 };
 
-// In the place of the driver where there is none: the first call of a process can then be timed up to the
-// load, and from there on. It has one GPU of this profile, whose context is current; it loads anything at
-// once and launches nothing. It has no version, so no NVRTC is too new for it.
+// Replaces the driver on a machine without one, so that a first call can be timed all the same. It reports
+// one GPU of this profile with a current context, loads any code at once and launches nothing. It reports no
+// version, so no NVRTC is too new for it.
 class StandInDriver final : public Driver {
  public:
   explicit StandInDriver(const DeviceProfile& profile) : profile_(profile) {}

@@ -220,9 +220,13 @@ void HostExecutor::launch_all(oracle::Problem& problem, const Plan& plan, const 
   std::optional<Outputs> first;
   const std::vector<std::uint64_t>& seeds = host_.schedules;
   const bool depends_on_earlier = !arguments.workspace.empty();
+  // The launches that show a fault of launch i again.
+  const auto shown_by = [&](std::size_t i, std::vector<std::uint64_t> alone) {
+    return depends_on_earlier ? std::vector(seeds.begin(), seeds.begin() + static_cast<std::ptrdiff_t>(i) + 1)
+                              : alone;
+  };
   for (std::size_t i = 0; i < seeds.size(); ++i) {
     const std::uint64_t seed = seeds[i];
-    const std::vector up_to_here(seeds.begin(), seeds.begin() + static_cast<std::ptrdiff_t>(i) + 1);
     for (const OperandRow& row : kOperands)
       if (row.output) problem[row.operand].poison();
     const Stopwatch time;
@@ -241,13 +245,13 @@ void HostExecutor::launch_all(oracle::Problem& problem, const Plan& plan, const 
     emulation.launches.push_back({seed, to_text(simt::schedule_of(seed)), time.milliseconds()});
     if (diagnosis) {
       emulation.fault = concat({name(diagnosis->fault), ": ", diagnosis->message});
-      emulation.fault_seeds = depends_on_earlier ? up_to_here : std::vector{seed};
+      emulation.fault_seeds = shown_by(i, {seed});
       return;
     }
     if (const auto byte = counter_left(arguments.workspace)) {
       emulation.fault = concat({"the workspace is not ready for the next launch: its byte ", shortest(*byte),
                                 " belongs to a counter that must be 0 between launches"});
-      emulation.fault_seeds = up_to_here;
+      emulation.fault_seeds = shown_by(i, {seed});
       return;
     }
     if (first) {
@@ -256,7 +260,7 @@ void HostExecutor::launch_all(oracle::Problem& problem, const Plan& plan, const 
                                   depends_on_earlier ? ", or on what a launch leaves in the workspace" : "",
                                   ": with ", emulation.launches.back().schedule, ", other bits than with ",
                                   emulation.launches.front().schedule, ", first in ", where});
-        emulation.fault_seeds = depends_on_earlier ? up_to_here : std::vector{seeds.front(), seed};
+        emulation.fault_seeds = shown_by(i, {seeds.front(), seed});
         return;
       }
     } else if (seeds.size() > 1) {

@@ -47,6 +47,15 @@ long long this_process() {
   return space << kPidBits | (::getpid() & ((1LL << kPidBits) - 1));
 }
 
+struct flock range_of(short type, long long byte, long long length) {
+  struct flock range = {};
+  range.l_type = type;
+  range.l_whence = SEEK_SET;
+  range.l_start = byte;
+  range.l_len = length;
+  return range;
+}
+
 }  // namespace
 
 KeyLock KeyLock::of_id(FileSystem& files, const std::string& directory, std::string_view id, bool shared,
@@ -101,20 +110,12 @@ KeyLock::~KeyLock() {
 }
 
 bool KeyLock::set(short type) {
-  struct flock range = {};
-  range.l_type = type;
-  range.l_whence = SEEK_SET;
-  range.l_start = byte_;
-  range.l_len = length_;
+  struct flock range = range_of(type, byte_, length_);
   return uninterrupted([&] { return files_->lock(file_, F_OFD_SETLK, &range); }) >= 0;
 }
 
 bool KeyLock::holder_runs() const {
-  struct flock range = {};
-  range.l_type = F_WRLCK;
-  range.l_whence = SEEK_SET;
-  range.l_start = byte_;
-  range.l_len = length_;
+  struct flock range = range_of(F_WRLCK, byte_, length_);
   if (uninterrupted([&] { return files_->lock(file_, F_OFD_GETLK, &range); }) < 0) return false;
   if (range.l_type == F_UNLCK) return true;  // freed meanwhile
   const long long holder = range.l_len - 1;
