@@ -81,7 +81,7 @@ std::string explanation_of(const ShowReport& report) {
   Table table({"", ">cost", "why", "plan"});
   for (const Candidate& candidate : report.weighed)
     table.add({&candidate == &report.weighed.front() ? "chosen" : "beaten", fixed(candidate.cost, 3),
-               candidate.why, to_text(candidate.plan)});
+               std::string(candidate.why), to_text(candidate.plan)});
   return "The planner's rules for contiguous tensors (align " +
          std::to_string(static_cast<int>(report.contiguous)) +
          "); cost is the estimated time of a typical launch over that of a copy:\n" + table.text();

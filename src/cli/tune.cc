@@ -58,7 +58,7 @@ Case make_case(const NormSpec& spec, std::int64_t rows, const Gpu& gpu, const De
   for (Candidate& candidate : candidates(spec, profile, report.regime, report.alignment)) {
     if (top > 0 && report.trials.size() == static_cast<std::size_t>(top)) break;
     report.trials.push_back(
-        {.plan = candidate.plan, .cost = candidate.cost, .why = std::move(candidate.why)});
+        {.plan = candidate.plan, .cost = candidate.cost, .why = std::string(candidate.why)});
   }
   made.kernels.resize(report.trials.size());
   return made;

@@ -90,8 +90,8 @@ NORMJIT_API NormSpec source_spec(const Plan& plan, const NormSpec& spec) noexcep
 // A plan with its cost.
 struct Candidate {
   Plan plan;
-  double cost = 0;  // estimated time for a typical number of rows, relative to a copy of the same bytes
-  std::string why;  // what costs most
+  double cost = 0;       // estimated time for a typical number of rows, relative to a copy of the same bytes
+  std::string_view why;  // what costs most; lasts as long as the program
 };
 
 // Every plan that the planner considers for this use of a valid spec, the cheapest first. Never empty.

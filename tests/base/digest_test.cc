@@ -29,17 +29,6 @@ TEST(Digest, IsThirtyTwoLowerCaseHexadecimalDigits) {
   }
 }
 
-TEST(Digest, OfPiecesIsThatOfTheWhole) {
-  std::string whole;
-  std::vector<std::string> pieces;
-  for (std::size_t i = 0; i < 100; ++i) {
-    pieces.push_back(std::string(i * i % 700, static_cast<char>('a' + i % 26)));  // the first is empty
-    whole += pieces.back();
-    ASSERT_EQ(digest(std::vector<std::string_view>(pieces.begin(), pieces.end())), digest(whole)) << i;
-  }
-  EXPECT_EQ(digest(std::vector<std::string_view>()), digest(""));
-}
-
 TEST(Digest, SeesEveryBit) {
   const std::string bytes(300, 'x');
   const std::string before = digest(bytes);

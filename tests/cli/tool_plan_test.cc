@@ -61,7 +61,8 @@ TEST_F(ToolPlan, ShowExplainsTheChoiceForSoManyRows) {
     ASSERT_NE(table, text.out.npos) << text.out;
     EXPECT_EQ(text.out.find("\nbeaten  ") == text.out.npos, all.size() == 1);
     for (const Candidate& candidate : all)
-      EXPECT_THAT(text.out.substr(table), HasSubstr(candidate.why + "  ")) << to_text(candidate.plan);
+      EXPECT_THAT(text.out.substr(table), HasSubstr(std::string(candidate.why) + "  "))
+          << to_text(candidate.plan);
   }
   EXPECT_THAT(sizes, testing::SizeIs(2)) << "one spec has many plans, the other few";
 }

@@ -53,13 +53,39 @@ TEST(Generate, TheSameArgumentsGiveTheSameText) {
       "per_thread=4 group_rows=1 blocks_per_sm=1");
 }
 
-TEST(Generate, ADraftHasTheDigestOfItsSource) {
+TEST(Generate, DraftsHaveOneDigestExactlyIfTheirSourcesHaveOneText) {
+  std::map<std::string, std::string> text_of;  // by digest
+  std::set<std::string> texts;
   for (const Arch arch : {Arch{75}, Arch{90}})
     for (const Plan& plan : plans(kSpec, DeviceProfile::of(arch).value())) {
-      const Draft pieces = draft(kSpec, plan, arch, "").value();
-      EXPECT_EQ(pieces.digest(), digest(generated(kSpec, plan, arch).text));
-      EXPECT_EQ(pieces.kernel, generated(kSpec, plan, arch).kernel);
+      const Draft files = draft(kSpec, plan, arch, "").value();
+      const Source source = files.source();
+      EXPECT_EQ(text_of.try_emplace(files.digest(), source.text).first->second, source.text);
+      texts.insert(source.text);
+      EXPECT_EQ(files.kernel, source.kernel);
     }
+  EXPECT_EQ(text_of.size(), texts.size());
+  EXPECT_GT(texts.size(), 2u);
+}
+
+TEST(Generate, TheDigestOfADraftChangesWithEachByteOfAnyFile) {
+  Draft files =
+      draft(kSpec, choose(kSpec, DeviceProfile::of(Arch{90}).value(), RowsRegime::many, Alignment::eight),
+            Arch{90}, "")
+          .value();
+  const std::string before = files.digest();
+  for (Draft::File& file : files.files) {
+    const Draft::File kept = file;
+    file.text = {std::string(kept.text.view()), {}};
+    EXPECT_EQ(files.digest(), before) << "the same text, read from a file: " << file.name;
+    file.text.read.back() ^= 1;
+    EXPECT_NE(files.digest(), before) << file.name;
+    file = kept;
+    file.name += 'x';
+    EXPECT_NE(files.digest(), before) << file.name;
+    file = kept;
+  }
+  EXPECT_EQ(files.digest(), before);
 }
 
 TEST(Generate, EqualSpecsGiveTheSameText) {

@@ -25,11 +25,4 @@ std::string text_of(XXH128_hash_t hash) {
 
 std::string digest(std::string_view bytes) { return text_of(XXH3_128bits(bytes.data(), bytes.size())); }
 
-std::string digest(std::span<const std::string_view> pieces) {
-  XXH3_state_t state;
-  XXH3_128bits_reset(&state);
-  for (const std::string_view piece : pieces) XXH3_128bits_update(&state, piece.data(), piece.size());
-  return text_of(XXH3_128bits_digest(&state));
-}
-
 }  // namespace normjit

@@ -122,23 +122,21 @@ Result<void> check_plan_math(const std::string& template_directory) {
 
 }  // namespace
 
-std::vector<std::string_view> Draft::pieces() const {
-  std::vector<std::string_view> all;
-  all.reserve(4 * files.size());
-  for (const File& file : files) all.insert(all.end(), {"#line 1 \"", file.name, "\"\n", file.text.view()});
-  return all;
+std::string Draft::digest() const {
+  std::string all;
+  for (const File& file : files) all += concat({file.name, " ", file.text.digest(), "\n"});
+  return normjit::digest(all);
 }
 
-std::string Draft::digest() const { return normjit::digest(pieces()); }
-
-// Reserves the whole text before it copies the pieces.
+// Each file has a #line directive in front of it. Reserves the whole text before it copies the files.
 Source Draft::source() const {
-  const std::vector<std::string_view> all = pieces();
+  constexpr std::string_view kLine = "#line 1 \"", kEnd = "\"\n";
   std::size_t size = 0;
-  for (const std::string_view piece : all) size += piece.size();
+  for (const File& file : files)
+    size += kLine.size() + file.name.size() + kEnd.size() + file.text.view().size();
   std::string text;
   text.reserve(size);
-  for (const std::string_view piece : all) text += piece;
+  for (const File& file : files) ((((text += kLine) += file.name) += kEnd) += file.text.view());
   return {std::move(text), kernel, description};
 }
 
@@ -166,9 +164,9 @@ Result<Draft> draft(const NormSpec& any, const Plan& plan, Arch arch, const std:
 
 Result<Source> generate(const NormSpec& spec, const Plan& plan, Arch arch,
                         const std::string& template_directory) {
-  const auto pieces = draft(spec, plan, arch, template_directory);
-  if (!pieces) return pieces.error();
-  return pieces->source();
+  const auto files = draft(spec, plan, arch, template_directory);
+  if (!files) return files.error();
+  return files->source();
 }
 
 }  // namespace normjit

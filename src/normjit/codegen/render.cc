@@ -19,6 +19,7 @@ Result<std::string> render(std::string_view name, std::string_view text,
       if (values[i].key == values[j].key) return bad(0, "two values for placeholder", values[i].key);
 
   std::string out;
+  out.reserve(2 * text.size());
   std::vector<bool> used(values.size());
   std::size_t at = 0;
   for (std::size_t open; (open = text.find("{{", at)) != text.npos;) {

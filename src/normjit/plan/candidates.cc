@@ -30,6 +30,14 @@ Plan with_occupancy(Plan plan, const PlanUse& use) {
   return plan;
 }
 
+// The most elements of x, up to 16 bytes, that are aligned in every row. Plans depend on the alignment of a
+// use by this number alone.
+int aligned_elements(const NormSpec& spec, Alignment alignment) {
+  const std::int64_t divides = spec.columns & -spec.columns;
+  return static_cast<int>(
+      std::min<std::int64_t>({static_cast<int>(alignment), 16 / size_of(spec.input), divides}));
+}
+
 class Enumeration {
  public:
   explicit Enumeration(const PlanUse& use) : use_(use) {}
@@ -39,8 +47,7 @@ class Enumeration {
     found_.reserve(64);
     const NormSpec& spec = use_.spec;
     const int widest = 16 / widest_element(spec);
-    const auto divides = static_cast<int>(spec.columns & -spec.columns);
-    const int aligned = std::min({static_cast<int>(use_.alignment), widest, divides});
+    const int aligned = std::min(aligned_elements(spec, use_.alignment), widest);
     // Whether wider accesses are possible if rows are realigned.
     const bool realigns = aligned < widest && can_realign(widest, spec) && spec.columns >= 2 * widest;
     warp_rows(aligned);
@@ -125,7 +132,7 @@ class Enumeration {
     // In f64 there are too few registers for conversions, for functions, and for vectors in chunks that are
     // not full. Single elements need fewer.
     if (in_double && (!same_dtypes(spec) || calls_function(spec))) return;
-    plan.unaligned = static_cast<int>(use_.alignment) < vector || spec.columns % vector != 0 ||
+    plan.unaligned = aligned_elements(spec, use_.alignment) < vector ||
                      (in_double && spec.columns % columns_per_block(plan) != 0);
     // From sm_120 on the compiler does not move registers between warps, and single elements need more than
     // threads then have.
@@ -185,38 +192,54 @@ class Enumeration {
   std::vector<Candidate> found_;
 };
 
+bool is_cheaper(const Candidate& a, const Candidate& b) { return a.cost < b.cost; }
+
+// Never empty.
+std::vector<Candidate> enumerate(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
+                                 Alignment alignment) {
+  // Only the architecture of the device counts, not its size, so that what is prebuilt for sm_90 serves every
+  // sm_90 GPU.
+  const Result<DeviceProfile> known = DeviceProfile::of(device.arch);
+  return Enumeration({spec, known ? *known : device, regime, alignment}).all();
+}
+
+// The first of the cheapest.
+const Plan& best_of(const std::vector<Candidate>& all) {
+  return std::ranges::min_element(all, is_cheaper)->plan;
+}
+
 // The cheapest plan whose blocks need not run together: of split_row, or where it does not compute the spec,
 // of another strategy. Null: none.
-const Plan* fallback_among(const std::vector<Candidate>& ranked) {
-  const Plan* best = nullptr;
-  for (const auto& [plan, cost, why] : ranked)
-    if (plan.exchange == Exchange::none &&
-        (best == nullptr || (plan.strategy == Strategy::split_row && best->strategy != Strategy::split_row)))
-      best = &plan;
-  return best;
+const Plan* fallback_among(const std::vector<Candidate>& all) {
+  const Candidate* best = nullptr;
+  for (const Candidate& one : all) {
+    if (one.plan.exchange != Exchange::none) continue;
+    const auto splits = [](const Candidate& c) { return c.plan.strategy == Strategy::split_row; };
+    if (best == nullptr || splits(one) > splits(*best) ||
+        (splits(one) == splits(*best) && is_cheaper(one, *best)))
+      best = &one;
+  }
+  return best != nullptr ? &best->plan : nullptr;
 }
 
 }  // namespace
 
 std::vector<Candidate> candidates(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
                                   Alignment alignment) {
-  // Only the architecture of the device counts, not its size, so that what is prebuilt for sm_90 serves every
-  // sm_90 GPU.
-  const Result<DeviceProfile> known = DeviceProfile::of(device.arch);
-  std::vector<Candidate> all = Enumeration({spec, known ? *known : device, regime, alignment}).all();
-  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.cost < b.cost; });
+  std::vector<Candidate> all = enumerate(spec, device, regime, alignment);
+  std::ranges::stable_sort(all, is_cheaper);
   return all;
 }
 
 Plan choose(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
             Alignment alignment) noexcept {
-  return candidates(spec, device, regime, alignment).front().plan;
+  return best_of(enumerate(spec, device, regime, alignment));
 }
 
 Plan fallback(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
               Alignment alignment) noexcept {
-  const std::vector<Candidate> ranked = candidates(spec, device, regime, alignment);
-  const Plan* const best = fallback_among(ranked);
+  const std::vector<Candidate> all = enumerate(spec, device, regime, alignment);
+  const Plan* const best = fallback_among(all);
   return best != nullptr ? *best : Plan{.strategy = Strategy::split_row};
 }
 
@@ -225,14 +248,18 @@ std::vector<Plan> plans(const NormSpec& spec, const DeviceProfile& device) {
   const auto add = [&](const Plan& plan) {
     if (std::find(all.begin(), all.end(), plan) == all.end()) all.push_back(plan);
   };
-  for (const RowsRegime regime : kRowsRegimes)
+  for (const RowsRegime regime : kRowsRegimes) {
+    int before = 0;  // elements that the alignment before this one allows
     for (const Alignment alignment : kAlignments) {
-      const std::vector<Candidate> ranked = candidates(spec, device, regime, alignment);
-      const Plan& best = ranked.front().plan;
+      if (std::exchange(before, aligned_elements(spec, alignment)) == aligned_elements(spec, alignment))
+        continue;
+      const std::vector<Candidate> found = enumerate(spec, device, regime, alignment);
+      const Plan& best = best_of(found);
       add(best);
-      const Plan* const instead = best.exchange != Exchange::none ? fallback_among(ranked) : nullptr;
+      const Plan* const instead = best.exchange != Exchange::none ? fallback_among(found) : nullptr;
       if (instead != nullptr) add(*instead);
     }
+  }
   return all;
 }
 

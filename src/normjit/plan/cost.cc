@@ -346,7 +346,7 @@ Candidate evaluate(const Plan& plan, const PlanUse& use) {
   const std::string_view why = busy < 1 && copy > latency ? "the blocks do not fill the device"
                                : copy / busy < latency    ? "latency dominates"
                                                           : slow.why;
-  return {plan, time / (1.0 + copy), std::string(why)};
+  return {plan, time / (1.0 + copy), why};
 }
 
 }  // namespace normjit

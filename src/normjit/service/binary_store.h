@@ -17,8 +17,8 @@
 
 namespace normjit {
 
-// A source with the identity under which its machine code is cached: the digest of the text, the options that
-// decide the code, and the full architecture. Nothing else.
+// A source with the identity under which its machine code is cached: the digest of its files, the options
+// that decide the code, and the full architecture. Nothing else.
 struct Identified {
   NormSpec spec;
   Plan plan;

@@ -2,10 +2,14 @@
 #include "normjit/service/tuned_plans.h"
 
 #include <algorithm>
+#include <atomic>
+#include <iterator>
 #include <set>
+#include <thread>
 #include <type_traits>
 #include <utility>
 
+#include "normjit/base/run_on_threads.h"
 #include "normjit/base/text.h"
 
 namespace normjit {
@@ -46,6 +50,23 @@ void read(std::string_view word, TunedPlan& tuned) {
       if (value == shortest(static_cast<int>(alignment))) tuned.alignment = alignment;
 }
 
+std::vector<KernelReport> kernels_of(const NormSpec& spec, std::span<const DeviceProfile> devices,
+                                     std::span<const TunedPlan> tuned) {
+  std::vector<KernelReport> all;
+  const auto add = [&](Arch arch, const Plan& plan) {
+    const auto is_it = [&](const KernelReport& known) { return known.arch == arch && known.plan == plan; };
+    if (std::ranges::any_of(all, is_it)) return;
+    KernelReport& report = all.emplace_back();
+    report.spec = spec, report.arch = arch, report.plan = plan;
+  };
+  for (const DeviceProfile& device : devices) {
+    for (const Plan& plan : plans(spec, device)) add(device.arch, plan);
+    for (const TunedPlan& kept : tuned)
+      if (kept.spec == spec && kept.device.arch == device.arch) add(device.arch, kept.plan);
+  }
+  return all;
+}
+
 }  // namespace
 
 std::optional<TunedPlan> tuned_plan_in(const Entry& entry) {
@@ -77,21 +98,23 @@ Result<void> check(const TunedPlan& tuned) {
 
 std::vector<KernelReport> kernels_for(std::span<const NormSpec> specs, std::span<const DeviceProfile> devices,
                                       std::span<const TunedPlan> tuned) {
-  std::vector<KernelReport> all;
+  std::vector<NormSpec> distinct;
   std::set<std::string> seen;
-  const auto add = [&](const NormSpec& spec, Arch arch, const Plan& plan) {
-    if (!seen.insert(concat({to_text(spec), " ", arch.name(), " ", to_text(plan)})).second) return;
-    KernelReport& report = all.emplace_back();
-    report.spec = spec, report.arch = arch, report.plan = plan;
+  for (const NormSpec& spec : specs)
+    if (seen.insert(to_text(canonical(spec))).second) distinct.push_back(canonical(spec));
+
+  std::vector<std::vector<KernelReport>> of(distinct.size());
+  std::atomic<std::size_t> next = 0;
+  const auto work = [&] {
+    for (std::size_t i; (i = next.fetch_add(1)) < distinct.size();)
+      of[i] = kernels_of(distinct[i], devices, tuned);
   };
-  for (const NormSpec& given : specs) {
-    const NormSpec spec = canonical(given);
-    for (const DeviceProfile& device : devices) {
-      for (const Plan& plan : plans(spec, device)) add(spec, device.arch, plan);
-      for (const TunedPlan& kept : tuned)
-        if (kept.spec == spec && kept.device.arch == device.arch) add(spec, device.arch, kept.plan);
-    }
-  }
+  constexpr std::size_t kWorthAThread = 100;  // specs; they take 10 ms
+  run_on_threads(static_cast<int>(std::min<std::size_t>(1 + distinct.size() / kWorthAThread,
+                                                        std::thread::hardware_concurrency())),
+                 work);
+  std::vector<KernelReport> all;
+  for (std::vector<KernelReport>& kernels : of) std::ranges::move(kernels, std::back_inserter(all));
   return all;
 }
 

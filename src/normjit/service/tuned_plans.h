@@ -31,7 +31,7 @@ std::string plan_text_in(const Entry& entry);
 
 // Each kernel that launches of these valid specs can use on the devices, once. A tuned plan counts for its
 // whole architecture, since a GPU of another size than the named one finds its own tuned plans in the same
-// directory.
+// directory. Many specs are planned on all cores.
 std::vector<KernelReport> kernels_for(std::span<const NormSpec> specs, std::span<const DeviceProfile> devices,
                                       std::span<const TunedPlan> tuned);
 
