@@ -49,12 +49,14 @@ set_up() {
 }
 
 # configure FOLDER [CMAKE OPTION]...: makes the build folder or brings it up to date. An existing one keeps its
-# generator and compiler launcher.
+# generator, compiler launcher and flags.
 configure() {
   local folder=$1
   shift
   local options=("-DNORMJIT_CUDA_INCLUDE=$cuda_include" "-DNORMJIT_NVRTC_INCLUDE=$nvrtc_include" "$@")
   if [[ ! -f $folder/CMakeCache.txt ]]; then
+    # Line numbers, but no types and variables: a file with the command line takes 11.6 s to compile, 18.9 s with all.
+    options+=("-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O2 -g1 -DNDEBUG")
     if command -v ninja >/dev/null; then options+=(-G Ninja); fi
     if command -v ccache >/dev/null; then options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
   fi
