@@ -11,7 +11,7 @@ normjit and the plain copy run in this process, on the same inputs: each is capt
 inputs and outputs of at least four times the L2 cache, and the graphs are replayed in turns, three rounds of them. A time
 is the median of the rounds' medians. Every result is compared with float64 first.
 
-`normjit-bench suite --plot` draws what is stored. A peer that fails is left out of its case, with the reason in the file; the
+scripts/plot_suite.py draws what is stored. A peer that fails is left out of its case, with the reason in the file; the
 results are stored after each case, so that a run that is cut short has the others. Needs PyTorch with Triton, a GPU, and
 the targets normjit_bench and normjit_peers built. Exit status: 0 done, 1 if normjit failed in a case, 3 without a GPU or a
 build.

@@ -6,7 +6,6 @@
 #include <random>
 
 #include "bench/commands.h"
-#include "bench/plot.h"
 #include "bench/suite_report.h"
 #include "cli/command_line.h"
 #include "cli/copy_kernel.h"
@@ -30,21 +29,7 @@ struct SuiteCommand : CommonOptions {
   std::optional<std::uint64_t> seed;  // of the random cases; none: another one each time
   std::string regime;                 // empty: all
   std::string output = "suite.json";  // a file or a directory
-  std::string plot;                   // the SVG to write; empty: none
-  std::string from;  // stored results to plot, of the suite and perhaps ",peers"; empty: those of this run
 };
-
-// What is wrong with the combination of options; empty: nothing.
-std::string mistake_of(const SuiteCommand& options) {
-  if (options.repeat < 1) return "--repeat must be 1 or more";
-  if (!options.from.empty()) {
-    if (options.plot.empty()) return "--from names what --plot draws, and there is no --plot";
-    if (options.list || options.seed || !options.regime.empty())
-      return "--list, --seed and --regime choose what is measured, and --from reads what was measured";
-  }
-  if (options.list && !options.plot.empty()) return "--list measures nothing, so there is nothing to --plot";
-  return {};
-}
 
 std::vector<SuiteCase> cases_of(const SuiteCommand& options, std::uint64_t seed) {
   std::vector<SuiteCase> cases = fixed_cases();
@@ -128,22 +113,8 @@ std::string output_file(const std::string& output) {
   return std::filesystem::is_directory(output, ignored) ? output + "/suite.json" : output;
 }
 
-void draw(const std::string& path, const std::string& suite, const std::string& peers) {
-  oracle::write_text(path, svg_of(plot_of(suite, peers).value())).value();
-}
-
-int plot_stored(const SuiteCommand& options) {
-  const std::vector<std::string_view> files = split(options.from, ',');
-  if (files.size() > 2) return fail(kUsage, "--from takes two files at most: suite.json,peers.json");
-  const std::string suite = oracle::read_text(std::string(files[0])).value();
-  draw(options.plot, suite, files.size() == 2 ? oracle::read_text(std::string(files[1])).value() : "");
-  return kDone;
-}
-
 int suite(const SuiteCommand& options) {
-  if (const std::string mistake = mistake_of(options); !mistake.empty()) return fail(kUsage, mistake);
-  if (!options.from.empty()) return plot_stored(options);
-
+  if (options.repeat < 1) return fail(kUsage, "--repeat must be 1 or more");
   const std::uint64_t seed = options.seed ? *options.seed : std::random_device{}();
   const std::vector<SuiteCase> cases = cases_of(options, seed);
   if (options.list) {
@@ -153,7 +124,6 @@ int suite(const SuiteCommand& options) {
   const SuiteReport report = run_suite(options, cases, seed);
   const std::string stored = json_of(report);
   oracle::write_text(output_file(options.output), stored).value();
-  if (!options.plot.empty()) draw(options.plot, stored, "");
   print(options.json ? stored : table_of(report));
   for (const SuiteResult& result : report.results)
     if (!result.bench) return fail(kFailed, "some cases failed");
@@ -179,15 +149,12 @@ void add_suite(CommandLine& line) {
       ->add_option("--output", options.output,
                    "Store the results in this file, or in suite.json in this directory")
       ->capture_default_str();
-  command->add_option("--plot", options.plot, "Draw the results as SVG into this file");
-  command->add_option("--from", options.from,
-                      "Draw stored results instead of measuring: suite.json, or suite.json,peers.json with "
-                      "those of scripts/bench_peers.py");
   command->footer(std::string(R"(Examples:
-  normjit-bench suite --seed 1 --output suite.json --plot suite.svg
-  normjit-bench suite --plot suite.svg --from suite.json,peers.json
+  normjit-bench suite --seed 1 --output suite.json
+  normjit-bench suite --list --regime decode
 
 Cases are timed as `normjit bench` does. A target that is not reached does not change the exit status.
+scripts/plot_suite.py draws what is stored.
 
 )") + kExitCodes);
 }

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/temp_directory.h"
@@ -22,10 +21,6 @@ using Json = nlohmann::json;
 class SuiteTool : public testing::Test {
  protected:
   std::string path(const std::string& name) const { return directory_ / name; }
-  std::string file(const std::string& name, const std::string& text) const {
-    std::ofstream(path(name)) << text;
-    return path(name);
-  }
 
   TempDirectory directory_;
 };
@@ -74,10 +69,7 @@ TEST_F(SuiteTool, ListsOneRegimeAsText) {
 }
 
 TEST_F(SuiteTool, OptionsThatDoNotGoTogetherExitWith2) {
-  const std::string svg = path("plot.svg");
-  const std::string suite = file("suite.json", "{}");
   const std::vector<std::vector<std::string>> mistakes = {
-      {"--from", suite},
       {"layernorm/cols=64/f32"},
       {"--rows", "1"},
       {"--plan", "warp_rows"},
@@ -86,14 +78,6 @@ TEST_F(SuiteTool, OptionsThatDoNotGoTogetherExitWith2) {
       {"--seed", "one"},
       {"--list", "--regime", "wide"},
       {"--list", "--regime", "narrow"},
-      {"--list", "--plot", svg},
-      {"--list", "--from", suite},
-      {"--plot", svg, "--from", suite},
-      {"--plot", svg, "--from", path("absent.json")},
-      {"--plot", svg, "--from", suite + "," + suite + "," + suite},
-      {"--plot", svg, "--from", suite, "--list"},
-      {"--plot", svg, "--from", suite, "--seed", "1"},
-      {"--plot", svg, "--from", suite, "--regime", "few"},
   };
   for (std::vector<std::string> arguments : mistakes) {
     arguments.insert(arguments.begin(), "suite");
@@ -102,7 +86,6 @@ TEST_F(SuiteTool, OptionsThatDoNotGoTogetherExitWith2) {
     EXPECT_THAT(run.out, IsEmpty()) << testing::PrintToString(arguments);
     EXPECT_THAT(run.err, StartsWith("normjit: ")) << testing::PrintToString(arguments);
   }
-  EXPECT_FALSE(std::filesystem::exists(svg));
 }
 
 TEST_F(SuiteTool, StandardOutputThatIsFullExitsWith4) {
@@ -123,25 +106,9 @@ TEST_F(SuiteTool, TheToolNamesTheProgramThatMeasuresIt) {
     EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
   }
   EXPECT_THAT(run_tool({"bench", "--startup"}).err, HasSubstr("`normjit-bench startup`"));
-  for (const char* option : {"--list", "--seed=1", "--regime=few", "--plot=a.svg", "--from=a.json"})
+  for (const char* option : {"--list", "--seed=1", "--regime=few"})
     EXPECT_EQ(run_tool({"bench", "layernorm/cols=64/f32", option}).status, 2) << option;
   EXPECT_EQ(run_tool({"bench"}).status, 2);
-}
-
-TEST_F(SuiteTool, PlotsStoredResultsWithoutAGpu) {
-  const std::string suite =
-      file("suite.json", R"({"device": "NVIDIA H200", "driver": "580.1", "date": "today",
-    "cases": [{"spec": "layernorm/cols=1024/bf16/wb", "rows": 65536, "fraction_of_copy": 0.9}]})");
-  const std::string peers = file("peers.json", R"({"cases": [
-    {"spec": "layernorm/cols=1024/bf16/wb", "rows": 65536, "copy_us": 50, "peers": {"eager": 100}}]})");
-  const std::string svg = path("plot.svg");
-  const ToolRun run = run_bench({"suite", "--plot", svg, "--from", suite + "," + peers});
-  ASSERT_EQ(run.status, 0) << run.err;
-  std::ifstream in(svg);
-  const std::string text(std::istreambuf_iterator<char>(in), {});
-  EXPECT_THAT(text, StartsWith("<svg "));
-  EXPECT_THAT(text, HasSubstr("eager, bf16"));
-  EXPECT_EQ(run_bench({"suite", "--plot", path("no/such/plot.svg"), "--from", suite}).status, 4);
 }
 
 TEST_F(SuiteTool, WithoutADriverTheSuiteExitsWith3) {
