@@ -6,10 +6,10 @@
     scripts/manifest_of_model.py model.safetensors.index.json
     scripts/manifest_of_model.py model.onnx
 
-Only headers and graphs are read, never weights; nothing but Python is needed. A safetensors file has no operations, so there a
-LayerNorm is a vector called weight and one called bias, under a name that says norm or ln and does not look like another
-norm; its epsilon is in the config.json beside it, and its input is taken to have the dtype of its weights.
-In an ONNX file it is a LayerNormalization node.
+Weights are never used. A safetensors file needs nothing but Python. It has no operations, so there a LayerNorm is a vector
+called weight and one called bias, under a name that says norm or ln and does not look like another norm; its epsilon is in
+the config.json beside it, and its input is taken to have the dtype of its weights.
+An ONNX file needs the package onnx, but no external data. There a LayerNorm is a LayerNormalization node.
 
 stdout or -o gets the manifest, stderr a summary of what was found, skipped, and why. Read it: a name is only a name.
 Exit status: 0 done, 1 no LayerNorm found, 2 usage, or a file that cannot be read or written.

@@ -2,21 +2,9 @@
 """Finds the LayerNormalization nodes of an ONNX model (opset 17, or put there by an optimiser), subgraphs included."""
 import collections
 import math
-import mmap
-import os
 import struct
 
 from model_layers import BadModel, Findings, Layer, NotTaken
-from model_protobuf import Message
-
-# The numbers of the fields, from onnx.proto.
-MODEL_GRAPH, MODEL_FUNCTIONS = 7, 25
-GRAPH_NODE, GRAPH_INITIALIZER, GRAPH_INPUT, GRAPH_OUTPUT, GRAPH_VALUE_INFO = 1, 5, 11, 12, 13
-NODE_INPUT, NODE_OUTPUT, NODE_NAME, NODE_OP, NODE_ATTRIBUTE, NODE_DOMAIN = 1, 2, 3, 4, 5, 7
-ATTRIBUTE_NAME, ATTRIBUTE_FLOAT, ATTRIBUTE_INT, ATTRIBUTE_TENSOR, ATTRIBUTE_GRAPH, ATTRIBUTE_GRAPHS = 1, 2, 3, 5, 6, 11
-TENSOR_DIMS, TENSOR_TYPE, TENSOR_NAME = 1, 2, 8
-VALUE_NAME, VALUE_TYPE, TYPE_TENSOR, TENSOR_TYPE_ELEMENT, TENSOR_TYPE_SHAPE, SHAPE_DIM, DIM_VALUE = 1, 2, 1, 1, 2, 1, 1
-FUNCTION_NAME, FUNCTION_NODE = 1, 7
 
 ELEMENTS = {1: "f32", 10: "f16", 11: "f64", 16: "bf16"}
 DOMAINS = ("", "ai.onnx", "com.microsoft")
@@ -30,17 +18,14 @@ Tensor = collections.namedtuple("Tensor", "dtype shape")
 
 def tensor_of(tensor):
     """Of a TensorProto."""
-    return Tensor(ELEMENTS.get(tensor.integer(TENSOR_TYPE)), tuple(tensor.integers(TENSOR_DIMS)))
+    return Tensor(ELEMENTS.get(tensor.data_type), tuple(tensor.dims))
 
 
 def value_of(value):
     """Of a ValueInfoProto."""
-    for kind in value.messages(VALUE_TYPE):
-        for tensor in kind.messages(TYPE_TENSOR):
-            shapes = [tuple(dim.integer(DIM_VALUE, None) for dim in shape.messages(SHAPE_DIM))
-                      for shape in tensor.messages(TENSOR_TYPE_SHAPE)]
-            return Tensor(ELEMENTS.get(tensor.integer(TENSOR_TYPE_ELEMENT)), shapes[-1] if shapes else None)
-    return Tensor(None, None)
+    tensor = value.type.tensor_type
+    shape = tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim)
+    return Tensor(ELEMENTS.get(tensor.elem_type), shape if tensor.HasField("shape") else None)
 
 
 def from_f32(value, dtype):
@@ -55,12 +40,10 @@ def from_f32(value, dtype):
 
 class Node:
     def __init__(self, node):
-        self.operator = node.string(NODE_OP)
-        self.domain = node.string(NODE_DOMAIN)
-        self.inputs = node.strings(NODE_INPUT)
-        self.outputs = node.strings(NODE_OUTPUT)
-        self.attributes = {each.string(ATTRIBUTE_NAME): each for each in node.messages(NODE_ATTRIBUTE)}
-        self.name = node.string(NODE_NAME) or "the one that makes " + self.output(0)
+        self.operator, self.domain = node.op_type, node.domain
+        self.inputs, self.outputs = node.input, node.output
+        self.attributes = {each.name: each for each in node.attribute}
+        self.name = node.name or "the one that makes " + self.output(0)
 
     def input(self, index):
         return self.inputs[index] if index < len(self.inputs) else ""
@@ -69,8 +52,8 @@ class Node:
         return self.outputs[index] if index < len(self.outputs) else ""
 
     def subgraphs(self):
-        return [graph for each in self.attributes.values()
-                for graph in each.messages(ATTRIBUTE_GRAPH) + each.messages(ATTRIBUTE_GRAPHS)]
+        for each in self.attributes.values():
+            yield from [each.g, *each.graphs] if each.HasField("g") else each.graphs
 
 
 def columns_of(x, scale, bias, axis):
@@ -94,14 +77,14 @@ def layer_of(node, tensors):
     unknown = Tensor(None, None)
     x, scale, y = tensors.get(node.input(0), unknown), tensors.get(node.input(1), unknown), tensors.get(node.output(0), unknown)
     bias = tensors.get(node.input(2), unknown) if node.input(2) else None
-    axis = node.attributes["axis"].integer(ATTRIBUTE_INT) if "axis" in node.attributes else -1
+    axis = node.attributes["axis"].i if "axis" in node.attributes else -1
     columns = columns_of(x, scale, bias, axis)
     if scale.dtype is None:
         raise NotTaken("the dtype of its Scale is none of f16, bf16, f32 and f64")
     if bias and bias.dtype not in (None, scale.dtype):
         raise NotTaken("its Scale and B differ in dtype")
     dtype = x.dtype or scale.dtype
-    epsilon = from_f32(node.attributes["epsilon"].float(ATTRIBUTE_FLOAT), dtype) if "epsilon" in node.attributes else 1e-5
+    epsilon = from_f32(node.attributes["epsilon"].f, dtype) if "epsilon" in node.attributes else 1e-5
     return Layer(columns, dtype, y.dtype or dtype, scale.dtype, epsilon, "wb" if bias else "w",
                  statistics=bool(node.output(1) or node.output(2)))
 
@@ -125,8 +108,7 @@ def read_node(node, tensors, makers, findings):
     elif node.operator == "Sqrt" and is_decomposed(node, makers):
         findings.skip(node.name, "a LayerNorm in single steps; export with opset 17 or later, or fuse it with ONNX Runtime's optimizer")
     elif node.operator == "Constant" and "value" in node.attributes:
-        for tensor in node.attributes["value"].messages(ATTRIBUTE_TENSOR):
-            tensors[node.output(0)] = tensor_of(tensor)
+        tensors[node.output(0)] = tensor_of(node.attributes["value"].t)
     elif node.operator == "Identity" and node.input(0) in tensors:
         tensors[node.output(0)] = tensors[node.input(0)]
 
@@ -134,11 +116,11 @@ def read_node(node, tensors, makers, findings):
 def read_graph(graph, outer, findings):
     """Adds what is in the graph. `outer` has the tensors of the graphs around it, by name."""
     tensors = outer.new_child()
-    for number in (GRAPH_INPUT, GRAPH_OUTPUT, GRAPH_VALUE_INFO):
-        tensors.update((value.string(VALUE_NAME), value_of(value)) for value in graph.messages(number))
-    tensors.update((tensor.string(TENSOR_NAME), tensor_of(tensor)) for tensor in graph.messages(GRAPH_INITIALIZER))
+    for values in (graph.input, graph.output, graph.value_info):
+        tensors.update((value.name, value_of(value)) for value in values)
+    tensors.update((tensor.name, tensor_of(tensor)) for tensor in graph.initializer)
     makers = {}
-    for node in map(Node, graph.messages(GRAPH_NODE)):
+    for node in map(Node, graph.node):
         makers.update((name, node) for name in node.outputs)
         read_node(node, tensors, makers, findings)
         for inner in node.subgraphs():
@@ -146,25 +128,26 @@ def read_graph(graph, outer, findings):
 
 
 def read_function(function, findings):
-    for node in map(Node, function.messages(FUNCTION_NODE)):
+    for node in map(Node, function.node):
         if node.operator == "LayerNormalization":
-            findings.skip(function.string(FUNCTION_NAME),
+            findings.skip(function.name,
                           "in a function of the model, which has no shapes; inline it first (onnx.inliner.inline_local_functions)")
 
 
 def read_onnx(path):
+    try:
+        import onnx
+        from google.protobuf.message import DecodeError
+    except ImportError as error:
+        raise BadModel("{} is an ONNX model, which is read with the package onnx: pip install onnx ({})".format(path, error))
     findings = Findings()
     try:
-        with open(path, "rb") as file:
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(file.fileno()).st_size else b""
-            model = Message(memoryview(data))
-        graphs = model.messages(MODEL_GRAPH)
-        if not graphs:
+        model = onnx.load(path, load_external_data=False)
+        if not model.HasField("graph"):
             raise BadModel("it has no graph")
-        for graph in graphs:
-            read_graph(graph, collections.ChainMap(), findings)
-        for function in model.messages(MODEL_FUNCTIONS):
+        read_graph(model.graph, collections.ChainMap(), findings)
+        for function in model.functions:
             read_function(function, findings)
-    except BadModel as error:
+    except (BadModel, DecodeError, UnicodeDecodeError) as error:
         raise BadModel("{} is not an ONNX model, or damaged: {}".format(path, error))
     return findings

@@ -4,8 +4,9 @@
 
     python3 tests/scripts/manifest_of_model_test.py
 
-With NORMJIT_TOOL the tool reads what the script has written.
+With NORMJIT_TOOL the tool reads what the script has written. The tests of ONNX need the package onnx.
 """
+import importlib.util
 import json
 import os
 import random
@@ -15,6 +16,7 @@ import sys
 import tempfile
 import unittest
 
+WITHOUT_ONNX = importlib.util.find_spec("onnx") is None
 SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts", "manifest_of_model.py")
 
 # --- Writing safetensors: tensors is {name: (dtype, shape)}; there is no data behind the header.
@@ -292,6 +294,15 @@ class Safetensors(ManifestOfModel):
             self.assertEqual(json.load(file)["specs"], [{"spec": "layernorm/cols=8/f32/eps=1e-05/wb", "comment": "1 x norm"}])
 
 
+class WithoutOnnx(ManifestOfModel):
+    @unittest.skipUnless(WITHOUT_ONNX, "the package onnx is here")
+    def test_says_what_to_install(self):
+        error = self.refused(self.put("model.onnx", model(graph([layer_norm()]))))
+        self.assertIn("pip install onnx", error)
+        self.assertEqual(error.count("\n"), 1)
+
+
+@unittest.skipIf(WITHOUT_ONNX, "no package onnx")
 class Onnx(ManifestOfModel):
     WEIGHTS = (initializer("scale", [64]), initializer("bias", [64], packed=True))
 
