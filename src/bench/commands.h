@@ -7,7 +7,7 @@ namespace normjit::cli {
 class CommandLine;
 void add_suite(CommandLine& line);
 void add_startup(CommandLine& line);
-// One measured step of startup, in a process of its own; prints a line of JSON.
+// One measured step of startup, in a process of its own; prints JSON.
 void add_startup_step(CommandLine& line);
 
 }  // namespace normjit::cli

@@ -6,12 +6,12 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "bench/commands.h"
 #include "bench/startup.h"
 #include "cli/command_line.h"
 #include "cli/exit_code.h"
-#include "cli/json_text.h"
 #include "cli/measure.h"
 #include "cli/progress.h"
 #include "cli/table.h"
@@ -19,6 +19,8 @@
 
 namespace normjit::cli {
 namespace {
+
+using Json = nlohmann::json;
 
 constexpr const char* kSpecs[] = {"layernorm/cols=64/f32/wb/gelu", "layernorm/cols=4096/bf16/wb",
                                   "layernorm/cols=4194304/f32/wb"};

@@ -3,8 +3,8 @@
 
 #include "bench/startup.h"
 #include "bench/suite.h"
-#include "cli/json_text.h"
 #include "cli/table.h"
+#include "normjit/base/json.h"
 
 namespace normjit::cli {
 namespace {
@@ -79,40 +79,41 @@ std::string text_of(const StartupReport& report) {
 
 std::string json_of(const StartupReport& report) {
   const bool gpu = report.no_gpu.empty();
-  Json results = Json::array();
-  for (const StartupResult& result : report.results)
-    results.push_back({{"spec", to_text(result.spec)},
-                       {"rows", result.rows},
-                       {"plan", result.plan},
-                       {"nvrtc_load_ms", result.nvrtc_load},
-                       {"raw_compile_ms", result.raw_compile},
-                       {"cold_ms", result.cold},
-                       {"cold_ratio", result.cold_ratio()},
-                       {"cold_met", met_json(report.cold_met(result))},
-                       {"disk_ms", result.disk},
-                       {"disk_met", met_json(report.disk_met(result))},
-                       {"disk_parts", json_of(result.parts, gpu)},
-                       {"pack_ms", result.pack},
-                       {"later_us", result.later}});
-  Json json = {{"device", report.device},
+  const auto result_json = [&](const StartupResult& result) -> Json {
+    return {{"spec", to_text(result.spec)},
+            {"rows", result.rows},
+            {"plan", result.plan},
+            {"nvrtc_load_ms", result.nvrtc_load},
+            {"raw_compile_ms", result.raw_compile},
+            {"cold_ms", result.cold},
+            {"cold_ratio", result.cold_ratio()},
+            {"cold_met", met_json(report.cold_met(result))},
+            {"disk_ms", result.disk},
+            {"disk_met", met_json(report.disk_met(result))},
+            {"disk_parts", json_of(result.parts, gpu)},
+            {"pack_ms", result.pack},
+            {"later_us", result.later}};
+  };
+  Json prebuild;
+  if (const auto& speed = report.prebuild)
+    prebuild = {{"kernels", speed->kernels},
+                {"specs", speed->specs},
+                {"strategies", speed->strategies},
+                {"cores", speed->cores},
+                {"one_thread_s", speed->one_thread},
+                {"wall_s", speed->wall},
+                {"efficiency", speed->efficiency()},
+                {"met", speed->met()},
+                {"busy", speed->busy()},
+                {"slowdown", speed->slowdown()}};
+  return Json({{"device", report.device},
                {"no_gpu", gpu ? Json() : Json(report.no_gpu)},
                {"compiler", report.compiler},
                {"repeat", report.repeat},
                {"cuda_ms", gpu ? Json(report.cuda) : Json()},
-               {"results", std::move(results)},
-               {"prebuild", nullptr}};
-  if (const auto& speed = report.prebuild)
-    json["prebuild"] = {{"kernels", speed->kernels},
-                        {"specs", speed->specs},
-                        {"strategies", speed->strategies},
-                        {"cores", speed->cores},
-                        {"one_thread_s", speed->one_thread},
-                        {"wall_s", speed->wall},
-                        {"efficiency", speed->efficiency()},
-                        {"met", speed->met()},
-                        {"busy", speed->busy()},
-                        {"slowdown", speed->slowdown()}};
-  return json_text(json);
+               {"results", Json::array(report.results, result_json)},
+               {"prebuild", prebuild}})
+      .text();
 }
 
 std::vector<NormSpec> startup_specs(const DeviceProfile& device, int kernels) {

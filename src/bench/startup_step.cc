@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One measured step of `normjit-bench startup`, in a process of its own, which prints one line of JSON.
+// One measured step of `normjit-bench startup`, in a process of its own, which prints JSON.
 #include <algorithm>
 #include <limits>
 #include <memory>
@@ -12,7 +12,6 @@
 #include "cli/command_line.h"
 #include "cli/exit_code.h"
 #include "cli/gpu.h"
-#include "cli/json_text.h"
 #include "cli/measure.h"
 #include "normjit/base/stopwatch.h"
 #include "normjit/compiler/nvrtc.h"
@@ -130,15 +129,12 @@ Json look(const StartupStep& step) {
   const Environment environment = Service(settings).environment();
   if (environment.compiler_path.empty()) throw Exception({Code::NoCompiler, environment.compiler_error});
   Json json = {{"nvrtc", environment.compiler_path},
-               {"compiler", "nvrtc " + environment.compiler_version + ", " + environment.compiler_path},
-               {"no_gpu", nullptr}};
-  if (environment.devices.empty()) {
-    json["no_gpu"] = environment.driver_error;
-    json["device"] = "no GPU, as if there were " + DeviceProfile::of(Arch{90}).value().text();
-  } else {
-    json["device"] = environment.devices[0].name + " (" + environment.devices[0].profile.text() + ")";
-  }
-  return json;
+               {"compiler", "nvrtc " + environment.compiler_version + ", " + environment.compiler_path}};
+  if (environment.devices.empty())
+    return json.add("no_gpu", environment.driver_error)
+        .add("device", "no GPU, as if there were " + DeviceProfile::of(Arch{90}).value().text());
+  const Environment::Device& gpu = environment.devices[0];
+  return json.add("no_gpu", nullptr).add("device", gpu.name + " (" + gpu.profile.text() + ")");
 }
 
 Json initialise_cuda() {
@@ -230,7 +226,7 @@ Json take_apart(const StartupStep& step) {
   Json json;
   Stopwatch time;
   const auto done = [&](const char* what) {
-    json[what] = time.microseconds();
+    json.add(what, time.microseconds());
     time = Stopwatch();
   };
   BinaryStore binaries(make_default_compiler(settings, driver),
@@ -288,7 +284,7 @@ Json measured(const StartupStep& step) {
 }
 
 int startup_step(const StartupStep& step) {
-  print(measured(step).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  print(measured(step).text());
   return kDone;
 }
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "cli/json_text.h"
 #include "cli/measure.h"
 #include "cli/table.h"
 
@@ -61,7 +60,7 @@ std::string case_text(const SuiteCase& what) {
   return std::to_string(what.rows) + " x " + to_text(what.spec);
 }
 
-Json json_of(const SuiteCase& one) {
+Json case_json(const SuiteCase& one) {
   return {{"spec", to_text(one.spec)},
           {"rows", one.rows},
           {"regime", name(one.regime())},
@@ -70,23 +69,23 @@ Json json_of(const SuiteCase& one) {
           {"target", to_text(one.target())}};
 }
 
-Json json_of(const SuiteResult& result) {
-  Json json = json_of(result.what);
+Json result_json(const SuiteResult& result) {
+  Json json = case_json(result.what);
   if (result.bench) {
     const BenchReport& bench = *result.bench;
-    json.update(Json{{"plan", to_text(bench.plan)},
-                     {"kernel", json_of(bench.kernel)},
-                     {"copy", json_of(bench.copy)},
-                     {"fraction_of_copy", bench.fraction_of_copy()}});
+    json.add("plan", to_text(bench.plan))
+        .add("kernel", json_of(bench.kernel))
+        .add("copy", json_of(bench.copy))
+        .add("fraction_of_copy", bench.fraction_of_copy());
   } else {
-    json["error"] = result.error;
+    json.add("error", result.error);
   }
-  if (result.value) json["value"] = *result.value;
-  if (result.met) json["met"] = *result.met;
+  if (result.value) json.add("value", *result.value);
+  if (result.met) json.add("met", *result.met);
   return json;
 }
 
-Json json_of(const RegimeSummary& summary) {
+Json summary_json(const RegimeSummary& summary) {
   return {{"regime", name(summary.regime)},
           {"cases", summary.cases},
           {"failed", summary.failed},
@@ -170,22 +169,17 @@ std::string table_of(const SuiteReport& report) {
 }
 
 std::string json_of(const std::vector<SuiteCase>& cases, std::uint64_t seed) {
-  Json list = Json::array();
-  for (const SuiteCase& one : cases) list.push_back(json_of(one));
-  return json_text({{"seed", seed}, {"cases", std::move(list)}});
+  return Json({{"seed", seed}, {"cases", Json::array(cases, case_json)}}).text();
 }
 
 std::string json_of(const SuiteReport& report) {
-  Json list = Json::array();
-  for (const SuiteResult& result : report.results) list.push_back(json_of(result));
-  Json sums = Json::array();
-  for (const RegimeSummary& summary : summarize(report.results)) sums.push_back(json_of(summary));
-  return json_text({{"device", report.device},
-                    {"driver", report.driver},
-                    {"date", report.date},
-                    {"seed", report.seed},
-                    {"cases", std::move(list)},
-                    {"summary", std::move(sums)}});
+  return Json({{"device", report.device},
+               {"driver", report.driver},
+               {"date", report.date},
+               {"seed", report.seed},
+               {"cases", Json::array(report.results, result_json)},
+               {"summary", Json::array(summarize(report.results), summary_json)}})
+      .text();
 }
 
 }  // namespace normjit::cli

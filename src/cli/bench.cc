@@ -2,7 +2,6 @@
 #include "cli/command_line.h"
 #include "cli/copy_kernel.h"
 #include "cli/exit_code.h"
-#include "cli/json_text.h"
 #include "cli/measure.h"
 #include "cli/table.h"
 
@@ -29,23 +28,22 @@ std::string text_of(const std::vector<BenchReport>& reports) {
 }
 
 std::string json_of(const std::vector<BenchReport>& reports) {
-  Json list = Json::array();
-  for (const BenchReport& report : reports) {
-    list.push_back({{"spec", to_text(report.spec)},
-                    {"rows", report.rows},
-                    {"device", report.device},
-                    {"plan", to_text(report.plan)},
-                    {"bytes", report.bytes},
-                    {"buffer_sets", report.buffer_sets},
-                    {"launches_per_graph", report.launches},
-                    {"replays", report.replays},
-                    {"kernel", json_of(report.kernel)},
-                    {"copy", json_of(report.copy)},
-                    {"gb_per_s", report.gigabytes_per_second()},
-                    {"copy_gb_per_s", report.copy_gigabytes_per_second()},
-                    {"fraction_of_copy", report.fraction_of_copy()}});
-  }
-  return json_text({{"results", std::move(list)}});
+  const auto one = [](const BenchReport& report) -> Json {
+    return {{"spec", to_text(report.spec)},
+            {"rows", report.rows},
+            {"device", report.device},
+            {"plan", to_text(report.plan)},
+            {"bytes", report.bytes},
+            {"buffer_sets", report.buffer_sets},
+            {"launches_per_graph", report.launches},
+            {"replays", report.replays},
+            {"kernel", json_of(report.kernel)},
+            {"copy", json_of(report.copy)},
+            {"gb_per_s", report.gigabytes_per_second()},
+            {"copy_gb_per_s", report.copy_gigabytes_per_second()},
+            {"fraction_of_copy", report.fraction_of_copy()}};
+  };
+  return Json({{"results", Json::array(reports, one)}}).text();
 }
 
 int bench(const BenchCommand& options) {

@@ -144,10 +144,8 @@ std::string text_of(const Environment& environment, const Options& settings, con
 std::string json_text(const Environment& environment, const Options& settings, const Found& found) {
   const auto& [templates, host] = found;
   return json_of(environment, settings)
-      .add("templates",
-           JsonObject().add("directory", settings.template_directory).add("error", templates.error().message))
-      .add("host_compiler",
-           JsonObject().add("path", host ? *host : "").add("error", host ? "" : host.error().message))
+      .add("templates", {{"directory", settings.template_directory}, {"error", templates.error().message}})
+      .add("host_compiler", {{"path", host ? *host : ""}, {"error", host ? "" : host.error().message}})
       .text();
 }
 

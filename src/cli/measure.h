@@ -10,7 +10,7 @@
 
 #include "cli/copy_kernel.h"
 #include "cli/gpu.h"
-#include "cli/json_text.h"
+#include "normjit/base/json.h"
 #include "normjit/service.h"
 #include "normjit/spec/operands.h"
 

@@ -8,8 +8,8 @@
 #include "cli/executor.h"
 #include "cli/exit_code.h"
 #include "cli/host_options.h"
-#include "cli/json_text.h"
 #include "cli/table.h"
+#include "normjit/base/json.h"
 #include "normjit/base/text.h"
 #include "verify/check.h"
 #include "verify/npy.h"
@@ -191,18 +191,14 @@ Shape shape_of(const RunCommand& options, const NormSpec& spec, const std::optio
 }
 
 Json json_of(const oracle::Deviation& deviation) {
-  return {{"row", deviation.row},
-          {"column", deviation.column},
-          {"got", json_number(deviation.got)},
-          {"expected", json_number(deviation.expected)},
-          {"error", json_number(deviation.error)},
-          {"tolerance", json_number(deviation.tolerance)}};
+  return {{"row", deviation.row},           {"column", deviation.column}, {"got", deviation.got},
+          {"expected", deviation.expected}, {"error", deviation.error},   {"tolerance", deviation.tolerance}};
 }
 
 Json json_of(const oracle::Comparison& comparison) {
   Json json = {{"values", comparison.values}, {"wrong", comparison.wrong}};
-  if (comparison.values > 0) json["largest_error"] = json_of(comparison.largest);
-  if (comparison.wrong > 0) json["first_wrong"] = json_of(comparison.first_wrong);
+  if (comparison.values > 0) json.add("largest_error", json_of(comparison.largest));
+  if (comparison.wrong > 0) json.add("first_wrong", json_of(comparison.first_wrong));
   return json;
 }
 
@@ -210,20 +206,18 @@ Json json_of(const oracle::CheckReport& check) {
   Json json = {{"ok", check.ok()}, {"rows", check.rows}};
   for (const OperandRow& row : kOperands)
     if (row.operand == Operand::y || check[row.operand].values > 0)
-      json[std::string(row.name)] = json_of(check[row.operand]);
-  json["overwritten_gap_bytes"] = check.overwritten;
-  return json;
+      json.add(row.name, json_of(check[row.operand]));
+  return json.add("overwritten_gap_bytes", check.overwritten);
 }
 
-Json json_of(const Emulation& emulation) {
-  Json launches = Json::array();
-  for (const Emulation::Launch& launch : emulation.launches)
-    launches.push_back(
-        {{"seed", launch.seed}, {"schedule", launch.schedule}, {"run_ms", launch.milliseconds}});
-  Json json = {
-      {"checks", emulation.checks}, {"compiler", emulation.compiler}, {"launches", std::move(launches)}};
-  if (!emulation.keep_directory.empty()) json["kept_in"] = emulation.keep_directory;
-  return json;
+void add_to(Json& json, const Emulation& emulation) {
+  const auto launch_json = [](const Emulation::Launch& launch) -> Json {
+    return {{"seed", launch.seed}, {"schedule", launch.schedule}, {"run_ms", launch.milliseconds}};
+  };
+  json.add("checks", emulation.checks)
+      .add("compiler", emulation.compiler)
+      .add("launches", Json::array(emulation.launches, launch_json));
+  if (!emulation.keep_directory.empty()) json.add("kept_in", emulation.keep_directory);
 }
 
 std::string json_of(const RunReport& report) {
@@ -237,15 +231,15 @@ std::string json_of(const RunReport& report) {
                {"workspace_bytes", execution.workspace_bytes},
                {"prepare_ms", execution.prepare_milliseconds}};
   if (execution.emulation) {
-    json.update(json_of(*execution.emulation));
+    add_to(json, *execution.emulation);
   } else {
-    json.update(Json{{"first_launch_us", execution.first_launch_microseconds},
-                     {"first_result_us", execution.first_result_microseconds},
-                     {"second_call_us", execution.second_call_microseconds},
-                     {"steady_call_us", execution.steady_call_microseconds}});
+    json.add("first_launch_us", execution.first_launch_microseconds)
+        .add("first_result_us", execution.first_result_microseconds)
+        .add("second_call_us", execution.second_call_microseconds)
+        .add("steady_call_us", execution.steady_call_microseconds);
   }
-  if (report.check) json["check"] = json_of(*report.check);
-  return json_text(json);
+  if (report.check) json.add("check", json_of(*report.check));
+  return json.text();
 }
 
 int run(const RunCommand& options) {

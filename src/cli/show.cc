@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <span>
 
 #include "cli/command_line.h"
 #include "cli/exit_code.h"
-#include "cli/json_text.h"
 #include "cli/table.h"
 #include "normjit/service/report_json.h"
 
@@ -112,13 +112,12 @@ std::string text_of(const ShowReport& report) {
   return text;
 }
 
-Json json_of(const Candidate& candidate) {
+Json candidate_json(const Candidate& candidate) {
   return {{"plan", to_text(candidate.plan)}, {"cost", candidate.cost}, {"why", candidate.why}};
 }
 
 std::string json_of(const ShowReport& report) {
-  Json uses = Json::array();
-  for (const ShowReport::Use& use : report.uses) {
+  const auto use_json = [&](const ShowReport::Use& use) {
     Json item = {{"regime", name(use.regime)},
                  {"alignment", static_cast<int>(use.alignment)},
                  {"plan", to_text(use.plan)},
@@ -126,27 +125,25 @@ std::string json_of(const ShowReport& report) {
                  {"workspace_bytes", use.workspace_bytes},
                  {"id", use.id},
                  {"cached", use.cached}};
-    if (report.rows > 0) item["blocks"] = use.blocks;
-    uses.push_back(std::move(item));
-  }
+    if (report.rows > 0) item.add("blocks", use.blocks);
+    return item;
+  };
   const NormSpec& spec = report.spec;
   Json json = {{"spec", to_text(spec)},
                {"columns", spec.columns},
                {"x_row_bytes", spec.columns * size_of(spec.input)},
                {"y_row_bytes", spec.columns * size_of(spec.output)},
-               {"device", Json::parse(normjit::json_of(report.device).text())},
+               {"device", normjit::json_of(report.device)},
                {"generic", {{"tier", report.generic.tier}, {"id", report.generic.id}}},
-               {"uses", std::move(uses)}};
+               {"uses", Json::array(report.uses, use_json)}};
   if (report.rows > 0) {
-    json["rows"] = report.rows;
-    json["regime"] = name(regime_of(report.rows, report.device));
-    json["contiguous_alignment"] = static_cast<int>(report.contiguous);
-    json["choice"] = json_of(report.weighed.front());
-    Json& alternatives = json["alternatives"] = Json::array();
-    for (std::size_t i = 1; i < report.weighed.size(); ++i)
-      alternatives.push_back(json_of(report.weighed[i]));
+    json.add("rows", report.rows)
+        .add("regime", name(regime_of(report.rows, report.device)))
+        .add("contiguous_alignment", static_cast<int>(report.contiguous))
+        .add("choice", candidate_json(report.weighed.front()))
+        .add("alternatives", Json::array(std::span(report.weighed).subspan(1), candidate_json));
   }
-  return json_text(json);
+  return json.text();
 }
 
 int show(const ShowCommand& options) {

@@ -11,7 +11,6 @@
 #include "cli/command_line.h"
 #include "cli/copy_kernel.h"
 #include "cli/exit_code.h"
-#include "cli/json_text.h"
 #include "cli/measure.h"
 #include "cli/progress.h"
 #include "cli/table.h"

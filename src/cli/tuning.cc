@@ -25,18 +25,18 @@ std::vector<std::size_t> fastest(const std::vector<Trial>& trials, const Wanted&
   return order;
 }
 
-Json json_of(const TuneReport::Trial& trial) {
+Json trial_json(const Trial& trial) {
   Json json = {{"plan", to_text(trial.plan)},
-               {"estimated_fraction_of_copy", json_number(trial.estimated_fraction())},
+               {"estimated_fraction_of_copy", trial.estimated_fraction()},
                {"why", trial.why},
                {"replays", trial.replays}};
   if (trial.replays > 0) {
-    json["finalist"] = trial.finalist;
-    json["kernel"] = json_of(trial.kernel);
-    json["copy"] = json_of(trial.copy);
-    json["fraction_of_copy"] = trial.fraction_of_copy();
+    json.add("finalist", trial.finalist)
+        .add("kernel", json_of(trial.kernel))
+        .add("copy", json_of(trial.copy))
+        .add("fraction_of_copy", trial.fraction_of_copy());
   }
-  if (!trial.error.empty()) json["error"] = trial.error;
+  if (!trial.error.empty()) json.add("error", trial.error);
   return json;
 }
 
@@ -78,22 +78,19 @@ std::string verdict(const TuneReport& report) {
 }
 
 std::string json_of(const std::vector<TuneReport>& reports, const std::string& cache_directory) {
-  Json list = Json::array();
-  for (const TuneReport& report : reports) {
-    Json trials = Json::array();
-    for (const TuneReport::Trial& trial : report.trials) trials.push_back(json_of(trial));
-    list.push_back({{"spec", to_text(report.spec)},
-                    {"rows", report.rows},
-                    {"device", report.device},
-                    {"regime", name(report.regime)},
-                    {"alignment", static_cast<int>(report.alignment)},
-                    {"rules", to_text(report.trials.front().plan)},
-                    {"best", report.winner ? Json(to_text(report.trials[*report.winner].plan)) : Json()},
-                    {"verdict", verdict(report)},
-                    {"stored", report.stored},
-                    {"trials", std::move(trials)}});
-  }
-  return json_text({{"cache_directory", cache_directory}, {"results", std::move(list)}});
+  const auto one = [](const TuneReport& report) -> Json {
+    return {{"spec", to_text(report.spec)},
+            {"rows", report.rows},
+            {"device", report.device},
+            {"regime", name(report.regime)},
+            {"alignment", static_cast<int>(report.alignment)},
+            {"rules", to_text(report.trials.front().plan)},
+            {"best", report.winner ? Json(to_text(report.trials[*report.winner].plan)) : Json()},
+            {"verdict", verdict(report)},
+            {"stored", report.stored},
+            {"trials", Json::array(report.trials, trial_json)}};
+  };
+  return Json({{"cache_directory", cache_directory}, {"results", Json::array(reports, one)}}).text();
 }
 
 }  // namespace normjit::cli

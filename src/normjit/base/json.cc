@@ -50,22 +50,13 @@ std::string quoted(std::string_view text) {
   return all + '"';
 }
 
-// Puts brackets around the lines, and indents them by two.
-std::string enclosed(char open, const std::string& inside, char close) {
-  if (inside.empty()) return {open, close};
-  std::string all = {open};
-  all += "\n  ";
-  for (const char c : inside) all += c == '\n' ? std::string("\n  ") : std::string(1, c);
-  return all + '\n' + close;
-}
-
 }  // namespace
 
 Json::Json(std::string_view text) : text_(quoted(text)) {}
 
 Json::Json(double value) {
   if (!std::isfinite(value)) {
-    text_ = "null";
+    text_ = std::isnan(value) ? "null" : value > 0 ? "\"inf\"" : "\"-inf\"";
     return;
   }
   // No exponent for numbers of everyday size.
@@ -79,25 +70,43 @@ Json::Json(double value) {
   if (text_.find_first_of(".e") == std::string::npos) text_ += ".0";
 }
 
-Json Json::array(const std::vector<Json>& elements) {
-  std::string inside;
-  for (const Json& element : elements) inside += (inside.empty() ? "" : ",\n") + element.text_;
-  Json all;
-  all.text_ = enclosed('[', inside, ']');
-  return all;
+Json::Json(std::initializer_list<Member> members) : open_('{') {
+  for (const auto& [name, value] : members) add(name, value);
 }
 
-JsonObject& JsonObject::add(std::string_view name, const Json& value) {
-  members_ += (members_.empty() ? "" : ",\n") + quoted(name) + ": " + value.text();
+Json& Json::add(std::string_view name, const Json& value) {
+  if (open_ == 0) *this = Json('{');
+  append(quoted(name) + ": " + value.enclosed());
   return *this;
 }
 
-JsonObject::operator Json() const {
-  Json all;
-  all.text_ = enclosed('{', members_, '}');
-  return all;
+void Json::append(const std::string& part) { text_ += (text_.empty() ? "" : ",\n") + part; }
+
+// The enclosing value indents the lines.
+std::string Json::enclosed() const {
+  if (open_ == 0) return text_;
+  const char close = open_ == '{' ? '}' : ']';
+  if (text_.empty()) return {open_, close};
+  std::string all = {open_};
+  all += "\n  ";
+  for (const char c : text_) all += c == '\n' ? std::string("\n  ") : std::string(1, c);
+  return all + '\n' + close;
 }
 
-std::string JsonObject::text() const { return Json(*this).text() + "\n"; }
+std::string Json::text() const { return enclosed() + "\n"; }
+
+std::string Json::line() const {  // strings have no line breaks of their own
+  const std::string lines = enclosed();
+  std::string all;
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    if (lines[i] != '\n') {
+      all += lines[i];
+      continue;
+    }
+    if (all.back() == ',') all += ' ';
+    while (lines[i + 1] == ' ') ++i;
+  }
+  return all;
+}
 
 }  // namespace normjit

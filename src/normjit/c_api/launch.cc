@@ -119,16 +119,14 @@ size_t normjit_kernel_workspace_bytes(const normjit_kernel* kernel) {
 normjit_status normjit_kernel_describe(const normjit_kernel* kernel, char** json, char** error) {
   return guarded(error, {{"kernel", kernel}, {"json", json}}, [&] {
     const Kernel& k = kernel->kernel;
-    const std::string text = JsonObject()
-                                 .add("spec", to_text(k.spec()))
-                                 .add("plan", to_text(k.plan()))
-                                 .add("device", k.prepared().device)
-                                 .add("arch", k.device().arch.name())
-                                 .add("origin", name(k.origin()))
-                                 .add("fallback", k.is_fallback())
-                                 .add("workspace_bytes", k.workspace_bytes())
-                                 .text();
-    return hand_over(text, json);
+    const Json facts = {{"spec", to_text(k.spec())},
+                        {"plan", to_text(k.plan())},
+                        {"device", k.prepared().device},
+                        {"arch", k.device().arch.name()},
+                        {"origin", name(k.origin())},
+                        {"fallback", k.is_fallback()},
+                        {"workspace_bytes", k.workspace_bytes()}};
+    return hand_over(facts.text(), json);
   });
 }
 

@@ -19,11 +19,11 @@ using namespace normjit::c_api;
 
 namespace {
 
-// A call that returns a report: report() makes a JsonObject or an error.
+// A call that returns a report: report() makes a Json or an error.
 template <class Report>
 normjit_status reported(const normjit_service* service, char** json, char** error, const Report& report) {
   return guarded(error, {{"service", service}, {"json", json}}, [&]() -> Result<void> {
-    const Result<JsonObject> made = report();
+    const Result<Json> made = report();
     if (!made) return made.error();
     return hand_over(made->text(), json);
   });
@@ -31,7 +31,7 @@ normjit_status reported(const normjit_service* service, char** json, char** erro
 
 // The JSON of a report; `more` are the other arguments of its json_of().
 template <class Report, class... More>
-Result<JsonObject> json_if(const Result<Report>& report, const More&... more) {
+Result<Json> json_if(const Result<Report>& report, const More&... more) {
   if (!report) return report.error();
   return json_of(*report, more...);
 }
@@ -98,7 +98,7 @@ normjit_status normjit_counters(normjit_service* service, char** json, char** er
 }
 
 normjit_status normjit_environment(normjit_service* service, char** json, char** error) {
-  return reported(service, json, error, [&]() -> Result<JsonObject> {
+  return reported(service, json, error, [&]() -> Result<Json> {
     return json_of(service->service.environment(), service->options);
   });
 }
@@ -106,7 +106,7 @@ normjit_status normjit_environment(normjit_service* service, char** json, char**
 normjit_status normjit_prebuild(normjit_service* service, const normjit_kernel_set* set, int32_t jobs,
                                 int32_t dry_run, normjit_progress_callback progress, void* user, char** json,
                                 char** error) {
-  return reported(service, json, error, [&]() -> Result<JsonObject> {
+  return reported(service, json, error, [&]() -> Result<Json> {
     if (set == nullptr) return null("set");
     if (!is_within(dry_run, 1)) return out_of_range("dry_run", dry_run, "0 or 1");
     const auto wanted = wanted_of(service->service, *set);
@@ -124,7 +124,7 @@ normjit_status normjit_prebuild(normjit_service* service, const normjit_kernel_s
 
 normjit_status normjit_export_pack(normjit_service* service, const char* path, const normjit_kernel_set* set,
                                    char** json, char** error) {
-  return reported(service, json, error, [&]() -> Result<JsonObject> {
+  return reported(service, json, error, [&]() -> Result<Json> {
     if (path == nullptr) return null("path");
     ExportOptions options;
     if (set != nullptr) {
@@ -140,20 +140,19 @@ normjit_status normjit_export_pack(normjit_service* service, const char* path, c
 }
 
 normjit_status normjit_import(normjit_service* service, const char* sources, char** json, char** error) {
-  return reported(service, json, error, [&]() -> Result<JsonObject> {
+  return reported(service, json, error, [&]() -> Result<Json> {
     if (sources == nullptr) return null("sources");
     return json_if(service->service.import_from(paths_of(sources)), service->options.cache_directory);
   });
 }
 
 normjit_status normjit_entries(normjit_service* service, char** json, char** error) {
-  return reported(service, json, error, [&]() -> Result<JsonObject> {
-    return json_if(service->service.entries(), service->options);
-  });
+  return reported(service, json, error,
+                  [&]() -> Result<Json> { return json_if(service->service.entries(), service->options); });
 }
 
 normjit_status normjit_verify(normjit_service* service, int32_t quarantine, char** json, char** error) {
-  return reported(service, json, error, [&]() -> Result<JsonObject> {
+  return reported(service, json, error, [&]() -> Result<Json> {
     if (!is_within(quarantine, 1)) return out_of_range("quarantine", quarantine, "0 or 1");
     return json_if(service->service.verify(quarantine != 0), service->options);
   });
@@ -161,7 +160,7 @@ normjit_status normjit_verify(normjit_service* service, int32_t quarantine, char
 
 normjit_status normjit_prune(normjit_service* service, int64_t max_bytes, int32_t dry_run, char** json,
                              char** error) {
-  return reported(service, json, error, [&]() -> Result<JsonObject> {
+  return reported(service, json, error, [&]() -> Result<Json> {
     if (!is_within(dry_run, 1)) return out_of_range("dry_run", dry_run, "0 or 1");
     if (max_bytes < -1)
       return out_of_range("max_bytes", max_bytes, "a number of bytes, or -1 for the service's own");
@@ -172,7 +171,7 @@ normjit_status normjit_prune(normjit_service* service, int64_t max_bytes, int32_
 
 normjit_status normjit_why(normjit_service* service, const normjit_spec* spec, const char* arch, char** json,
                            char** error) {
-  return reported(service, json, error, [&]() -> Result<JsonObject> {
+  return reported(service, json, error, [&]() -> Result<Json> {
     const auto given = spec_of(spec);
     if (!given) return given.error();
     const auto device = device_of(arch);

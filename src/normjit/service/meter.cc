@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "normjit/service/meter.h"
 
-#include "normjit/base/text.h"
+#include "normjit/base/json.h"
 
 namespace normjit {
 
@@ -57,25 +57,21 @@ Counters Meter::read() const noexcept {
 }
 
 std::string to_json(const Counters& c) {
-  std::string text;
-  const auto add = [&](std::string_view name, const std::string& value) {
-    text += concat({text.empty() ? "{" : ", ", "\"", name, "\": ", value});
-  };
-  add("memory_hits", shortest(c.memory_hits));
-  add("disk_hits", shortest(c.disk_hits));
-  add("layer_hits", shortest(c.layer_hits));
-  add("embedded_hits", shortest(c.embedded_hits));
-  add("misses", shortest(c.misses));
-  add("compiles", shortest(c.compiles));
-  add("failed_compiles", shortest(c.failed_compiles));
-  add("compile_ms", shortest(c.compile_ms));
-  add("loads", shortest(c.loads));
-  add("load_ms", shortest(c.load_ms));
-  add("fallback_launches", shortest(c.fallback_launches));
-  add("damaged_entries", shortest(c.damaged_entries));
-  add("lock_waits", shortest(c.lock_waits));
-  add("lock_wait_ms", shortest(c.lock_wait_ms));
-  return text + "}";
+  return Json({{"memory_hits", c.memory_hits},
+               {"disk_hits", c.disk_hits},
+               {"layer_hits", c.layer_hits},
+               {"embedded_hits", c.embedded_hits},
+               {"misses", c.misses},
+               {"compiles", c.compiles},
+               {"failed_compiles", c.failed_compiles},
+               {"compile_ms", c.compile_ms},
+               {"loads", c.loads},
+               {"load_ms", c.load_ms},
+               {"fallback_launches", c.fallback_launches},
+               {"damaged_entries", c.damaged_entries},
+               {"lock_waits", c.lock_waits},
+               {"lock_wait_ms", c.lock_wait_ms}})
+      .line();
 }
 
 std::string_view name(Event::Kind kind) noexcept {

@@ -5,6 +5,7 @@
 
 #include <mutex>
 
+#include "normjit/base/json.h"
 #include "normjit/base/text.h"
 #include "normjit/cache/system_call.h"
 
@@ -18,7 +19,8 @@ void MissLog::add(const std::string& spec, std::string_view arch) {
     const std::lock_guard lock(mutex_);
     if (!written_.insert(spec).second) return;
   }
-  const std::string line = concat({"{\"spec\": \"", spec, "\", \"comment\": \"missed on ", arch, "\"}\n"});
+  const Json entry = {{"spec", spec}, {"comment", concat({"missed on ", arch})}};
+  const std::string line = entry.line() + "\n";
   constexpr int kFlags = O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
   const int file = uninterrupted([&] { return files_->open(path_.c_str(), kFlags, 0644); });
   const long wrote =

@@ -12,19 +12,19 @@
 
 namespace normjit {
 
-JsonObject json_of(const DeviceProfile& device);
+Json json_of(const DeviceProfile& device);
 // `settings` are those of the Service that returned `environment`.
-JsonObject json_of(const Environment& environment, const Options& settings);
-JsonObject json_of(const PrebuildReport& report, const std::string& cache_directory);
+Json json_of(const Environment& environment, const Options& settings);
+Json json_of(const PrebuildReport& report, const std::string& cache_directory);
 // The entries of the directory and layers of `settings`.
-JsonObject json_of(const std::vector<EntryReport>& entries, const Options& settings);
-JsonObject json_of(const VerifyReport& report, const Options& settings);
-JsonObject json_of(const PruneReport& report, const std::string& cache_directory, bool dry_run);
-JsonObject json_of(const ExportReport& report, const std::string& path);
-JsonObject json_of(const ImportReport& report, const std::string& cache_directory);
+Json json_of(const std::vector<EntryReport>& entries, const Options& settings);
+Json json_of(const VerifyReport& report, const Options& settings);
+Json json_of(const PruneReport& report, const std::string& cache_directory, bool dry_run);
+Json json_of(const ExportReport& report, const std::string& path);
+Json json_of(const ImportReport& report, const std::string& cache_directory);
 // The kernels of a spec on a device, and the generic one. With `rows` above 0: only the kernel for that many
 // rows.
-JsonObject json_of(const std::vector<WhyReport>& kernels, const WhyReport& generic, const NormSpec& spec,
-                   const DeviceProfile& device, std::int64_t rows);
+Json json_of(const std::vector<WhyReport>& kernels, const WhyReport& generic, const NormSpec& spec,
+             const DeviceProfile& device, std::int64_t rows);
 
 }  // namespace normjit
