@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <string>
 
-#include "cli/copy_kernel.h"
 #include "cli/gpu.h"
 #include "normjit/service.h"
 

@@ -16,11 +16,11 @@
 #include <thread>
 #include <vector>
 
+#include "normjit/base/embedded_file.h"
 #include "normjit/base/run_on_threads.h"
 #include "normjit/cache/pack.h"
 #include "normjit/service/binary_store.h"
 #include "normjit/service/default_compiler.h"
-#include "normjit/service/embedded_pack.h"
 
 namespace normjit {
 

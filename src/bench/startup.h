@@ -7,9 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "cli/command_line.h"
 #include "normjit/plan.h"
 
-namespace normjit::cli {
+namespace normjit::bench {
 
 // On any machine with a GPU.
 inline constexpr double kMostColdRatio = 1.2, kMostDiskMilliseconds = 1, kLeastEfficiency = 0.9;
@@ -75,4 +76,8 @@ std::string json_of(const StartupReport& report);
 // So many kernels or a few more: specs of the suite until they ask for enough on this device.
 std::vector<NormSpec> startup_specs(const DeviceProfile& device, int kernels);
 
-}  // namespace normjit::cli
+// The command, and one measured step of it, in a process of its own; prints JSON.
+void add_startup(cli::CommandLine& line);
+void add_startup_step(cli::CommandLine& line);
+
+}  // namespace normjit::bench

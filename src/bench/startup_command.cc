@@ -8,16 +8,17 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "bench/commands.h"
 #include "bench/startup.h"
 #include "cli/command_line.h"
-#include "cli/exit_code.h"
 #include "cli/measure.h"
 #include "cli/progress.h"
 #include "cli/table.h"
 #include "simt/process.h"
 
-namespace normjit::cli {
+namespace normjit::bench {
+
+using namespace cli;
+
 namespace {
 
 using Json = nlohmann::json;
@@ -247,4 +248,4 @@ for the driver loads at once, and what counts the driver is not judged.
 )") + kExitCodes);
 }
 
-}  // namespace normjit::cli
+}  // namespace normjit::bench

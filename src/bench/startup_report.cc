@@ -6,7 +6,10 @@
 #include "cli/table.h"
 #include "normjit/base/json.h"
 
-namespace normjit::cli {
+namespace normjit::bench {
+
+using namespace cli;
+
 namespace {
 
 std::string met_text(std::optional<bool> met) { return !met ? "-" : *met ? "yes" : "NO"; }
@@ -130,4 +133,4 @@ std::vector<NormSpec> startup_specs(const DeviceProfile& device, int kernels) {
   return specs;
 }
 
-}  // namespace normjit::cli
+}  // namespace normjit::bench

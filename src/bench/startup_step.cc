@@ -7,10 +7,8 @@
 #include <set>
 #include <thread>
 
-#include "bench/commands.h"
 #include "bench/startup.h"
 #include "cli/command_line.h"
-#include "cli/exit_code.h"
 #include "cli/gpu.h"
 #include "cli/measure.h"
 #include "normjit/base/stopwatch.h"
@@ -21,7 +19,10 @@
 #include "normjit/service/prepared.h"
 #include "normjit/service/tuned_plans.h"
 
-namespace normjit::cli {
+namespace normjit::bench {
+
+using namespace cli;
+
 namespace {
 
 struct StartupStep : CommonOptions {
@@ -303,4 +304,4 @@ void add_startup_step(CommandLine& line) {
   command->add_option("--jobs", options.jobs);
 }
 
-}  // namespace normjit::cli
+}  // namespace normjit::bench

@@ -4,7 +4,10 @@
 #include "cli/measure.h"
 #include "cli/table.h"
 
-namespace normjit::cli {
+namespace normjit::bench {
+
+using namespace cli;
+
 namespace {
 
 constexpr std::int64_t kMB = 1'000'000;
@@ -157,4 +160,4 @@ NormSpec plain(NormSpec spec) noexcept {
   return spec;
 }
 
-}  // namespace normjit::cli
+}  // namespace normjit::bench

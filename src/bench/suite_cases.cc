@@ -5,7 +5,10 @@
 #include "bench/suite.h"
 #include "cli/measure.h"
 
-namespace normjit::cli {
+namespace normjit::bench {
+
+using namespace cli;
+
 namespace {
 
 constexpr std::int64_t kMB = 1'000'000;
@@ -185,4 +188,4 @@ std::vector<SuiteCase> only(Regime regime, const std::vector<SuiteCase>& cases) 
   return chosen;
 }
 
-}  // namespace normjit::cli
+}  // namespace normjit::bench

@@ -5,19 +5,19 @@
 #include <filesystem>
 #include <random>
 
-#include "bench/commands.h"
-#include "bench/suite_report.h"
+#include "bench/suite.h"
 #include "cli/command_line.h"
-#include "cli/copy_kernel.h"
-#include "cli/exit_code.h"
 #include "cli/measure.h"
 #include "cli/progress.h"
 #include "cli/table.h"
+#include "normjit/base/run_on_threads.h"
 #include "normjit/base/text.h"
-#include "verify/parallel.h"
 #include "verify/text_file.h"
 
-namespace normjit::cli {
+namespace normjit::bench {
+
+using namespace cli;
+
 namespace {
 
 constexpr int kRandomCases = 40;
@@ -55,7 +55,7 @@ std::string text_of(const std::vector<SuiteCase>& cases, std::uint64_t seed) {
 
 // Compiles and loads every kernel that the cases need, on all cores. What fails is reported by its case.
 void prepare_all(Service& service, int device, const std::vector<SuiteCase>& cases) {
-  oracle::parallel_for(std::ssize(cases), 1, [&](std::int64_t i, std::int64_t) {
+  parallel_for(std::ssize(cases), 1, [&](std::int64_t i, std::int64_t) {
     const SuiteCase& one = cases[static_cast<std::size_t>(i)];
     (void)service.prepare(one.spec, {.device = device, .rows_hint = one.rows});
   });
@@ -159,4 +159,4 @@ scripts/plot_suite.py draws what is stored.
 )") + kExitCodes);
 }
 
-}  // namespace normjit::cli
+}  // namespace normjit::bench

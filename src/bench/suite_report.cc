@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/suite_report.h"
+#include "bench/suite.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,10 @@
 #include "cli/measure.h"
 #include "cli/table.h"
 
-namespace normjit::cli {
+namespace normjit::bench {
+
+using namespace cli;
+
 namespace {
 
 // The time of the same case without activation and scale, in microseconds.
@@ -182,4 +185,4 @@ std::string json_of(const SuiteReport& report) {
       .text();
 }
 
-}  // namespace normjit::cli
+}  // namespace normjit::bench

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/command_line.h"
-#include "cli/copy_kernel.h"
-#include "cli/exit_code.h"
 #include "cli/measure.h"
 #include "cli/table.h"
 

@@ -6,7 +6,6 @@
 #include <new>
 #include <sstream>
 
-#include "cli/exit_code.h"
 #include "normjit/base/text.h"
 #include "verify/foreign_text.h"
 

@@ -9,9 +9,25 @@
 #include <string_view>
 #include <vector>
 
+#include "normjit/result.h"
 #include "normjit/service.h"
 
 namespace normjit::cli {
+
+// The exit status of the tool; documented in `normjit --help`.
+enum ExitCode : int {
+  kDone = 0,
+  kFailed = 1,       // a kernel failed, something is missing or damaged, a check found wrong numbers
+  kUsage = 2,        // the command line, a manifest or an input file is wrong; zero kernels were asked for
+  kEnvironment = 3,  // no compiler, no GPU or no driver where one is needed
+  kCacheIo = 4,      // the cache or an output file cannot be read or written
+};
+
+// What the library's errors mean to whoever called the tool.
+ExitCode exit_code(Code code) noexcept;
+
+// Prints "normjit: MESSAGE" to stderr, without control characters but line breaks, and returns the code.
+ExitCode fail(ExitCode code, std::string_view message);
 
 // What several commands take.
 struct CommonOptions {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/command_line.h"
-#include "cli/exit_code.h"
 #include "cli/table.h"
 #include "normjit/service/report_json.h"
 #include "simt/host_compiler.h"

@@ -2,10 +2,78 @@
 #include "cli/gpu.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <string>
 
-#include "normjit/driver/driver_error.h"
+#include "normjit/base/dynamic_library.h"
+#include "normjit/driver/driver_table.h"
+#include "normjit/service/default_compiler.h"
 
 namespace normjit::cli {
+namespace {
+
+// Looks up calls one by one and remembers the first that is missing.
+class Finder {
+ public:
+  explicit Finder(const DynamicLibrary& library)
+      : get_(reinterpret_cast<Get>(library.symbol("cuGetProcAddress_v2"))) {}
+
+  template <class Function>
+  void find(Function& to, const char* name) {
+    void* address = nullptr;
+    if (get_ == nullptr ||
+        get_(name, &address, kOldestDriver, CU_GET_PROC_ADDRESS_DEFAULT, nullptr) != CUDA_SUCCESS ||
+        address == nullptr) {
+      if (missing_.empty()) missing_ = name;
+    }
+    to = reinterpret_cast<Function>(address);
+  }
+
+  const std::string& missing() const { return missing_; }
+
+ private:
+  using Get = CUresult (*)(const char*, void**, int, cuuint64_t, CUdriverProcAddressQueryResult*);
+
+  Get get_;
+  std::string missing_;
+};
+
+}  // namespace
+
+Result<GpuCalls> open_gpu_calls() {
+  const Result<DriverTable> library = open_driver();
+  if (!library) return library.error();
+  GpuCalls calls;
+  calls.library = *library;
+  Finder finder(DynamicLibrary::open("libcuda.so.1"));
+  finder.find(calls.primary_context_retain, "cuDevicePrimaryCtxRetain");
+  finder.find(calls.primary_context_release, "cuDevicePrimaryCtxRelease");
+  finder.find(calls.context_set_current, "cuCtxSetCurrent");
+  finder.find(calls.memory_info, "cuMemGetInfo");
+  finder.find(calls.memory_allocate, "cuMemAlloc");
+  finder.find(calls.memory_free, "cuMemFree");
+  finder.find(calls.copy_to_device, "cuMemcpyHtoD");
+  finder.find(calls.copy_to_host, "cuMemcpyDtoH");
+  finder.find(calls.copy_on_device, "cuMemcpyDtoD");
+  finder.find(calls.set_bytes, "cuMemsetD8");
+  finder.find(calls.stream_create, "cuStreamCreate");
+  finder.find(calls.stream_destroy, "cuStreamDestroy");
+  finder.find(calls.stream_synchronize, "cuStreamSynchronize");
+  finder.find(calls.stream_begin_capture, "cuStreamBeginCapture");
+  finder.find(calls.stream_end_capture, "cuStreamEndCapture");
+  finder.find(calls.event_create, "cuEventCreate");
+  finder.find(calls.event_destroy, "cuEventDestroy");
+  finder.find(calls.event_record, "cuEventRecord");
+  finder.find(calls.event_synchronize, "cuEventSynchronize");
+  finder.find(calls.event_elapsed_milliseconds, "cuEventElapsedTime");
+  finder.find(calls.graph_instantiate, "cuGraphInstantiateWithFlags");
+  finder.find(calls.graph_destroy, "cuGraphDestroy");
+  finder.find(calls.graph_exec_destroy, "cuGraphExecDestroy");
+  finder.find(calls.graph_launch, "cuGraphLaunch");
+  if (finder.missing().empty()) return calls;
+  return Error{Code::DriverTooOld, "the NVIDIA driver has no " + finder.missing() +
+                                       "; normjit needs R525 (CUDA 12.0) or newer. Update the driver."};
+}
 
 Gpu::Gpu(int ordinal) : calls_(open_gpu_calls().value()), ordinal_(ordinal) {
   check(calls_.library.cuInit(0), "cuInit");
@@ -114,6 +182,37 @@ double GpuGraph::replay_microseconds() const {
   float milliseconds = 0;
   gpu_.check(calls.event_elapsed_milliseconds(&milliseconds, begin_, end_), "cuEventElapsedTime");
   return 1000.0 * milliseconds;
+}
+
+namespace {
+
+constexpr int kThreads = 512;  // as in the source
+constexpr std::size_t kVectorBytes = 16;
+
+}  // namespace
+
+const char* CopyKernel::source() {
+  return R"(extern "C" __global__ void __launch_bounds__(512)
+normjit_copy(const uint4* from, uint4* to, unsigned long long vectors) {
+  const unsigned long long i = blockIdx.x * 512ull + threadIdx.x;
+  if (i < vectors) __stcs(to + i, __ldcs(from + i));
+}
+)";
+}
+
+CopyKernel::CopyKernel(const Options& options, const Gpu& gpu, Arch arch) : gpu_(gpu) {
+  const std::shared_ptr<Driver> driver = make_cuda_driver();
+  const Source text{.text = source(), .kernel = "normjit_copy", .description = "the copy kernel of bench"};
+  const Binary binary = make_default_compiler(options, driver)->compile(text, arch).value();
+  kernel_ = driver->load(binary.code, text.kernel, gpu.ordinal(), {.threads = kThreads}).value();
+}
+
+void CopyKernel::launch(const void* from, void* to, std::size_t bytes, Stream stream) const {
+  unsigned long long vectors = bytes / kVectorBytes;
+  void* arguments[] = {&from, &to, &vectors};
+  const auto blocks = static_cast<std::uint32_t>((vectors + kThreads - 1) / kThreads);
+  const int result = kernel_->launch(blocks, {.threads = kThreads}, stream, arguments);
+  gpu_.check(static_cast<CUresult>(result), "the launch of the copy kernel");
 }
 
 }  // namespace normjit::cli

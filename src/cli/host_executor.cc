@@ -16,7 +16,6 @@
 #include "normjit/plan/footprint.h"
 #include "normjit/service/prepared.h"
 #include "simt/launch.h"
-#include "simt/schedule.h"
 
 namespace normjit::cli {
 namespace {

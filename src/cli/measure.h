@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "cli/copy_kernel.h"
 #include "cli/gpu.h"
 #include "normjit/base/json.h"
 #include "normjit/service.h"

@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include "cli/command_line.h"
-#include "cli/exit_code.h"
 #include "cli/progress.h"
 #include "cli/table.h"
 #include "normjit/cache/directory.h"

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/command_line.h"
-#include "cli/exit_code.h"
 #include "verify/text_file.h"
 
 namespace normjit::cli {

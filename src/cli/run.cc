@@ -6,8 +6,6 @@
 
 #include "cli/command_line.h"
 #include "cli/executor.h"
-#include "cli/exit_code.h"
-#include "cli/host_options.h"
 #include "cli/table.h"
 #include "normjit/base/json.h"
 #include "normjit/base/text.h"

@@ -9,8 +9,6 @@
 #include <thread>
 
 #include "cli/command_line.h"
-#include "cli/copy_kernel.h"
-#include "cli/exit_code.h"
 #include "cli/measure.h"
 #include "cli/progress.h"
 #include "cli/table.h"

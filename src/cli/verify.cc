@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "cli/command_line.h"
-#include "cli/exit_code.h"
 #include "cli/table.h"
 #include "normjit/service/report_json.h"
 

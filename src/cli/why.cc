@@ -3,7 +3,6 @@
 #include <sstream>
 
 #include "cli/command_line.h"
-#include "cli/exit_code.h"
 #include "cli/table.h"
 #include "normjit/service/report_json.h"
 

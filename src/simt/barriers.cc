@@ -2,7 +2,6 @@
 // Barriers of a block, of a cluster, and those that lie in shared memory.
 #include "normjit/base/text.h"
 #include "simt/execution.h"
-#include "simt/inside.h"
 #include "simt/sanitizers.h"
 
 namespace normjit::simt {

@@ -3,7 +3,6 @@
 // destination counts as unwritten until then.
 #include "normjit/base/text.h"
 #include "simt/execution.h"
-#include "simt/inside.h"
 #include "simt/sanitizers.h"
 
 namespace normjit::simt {

@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "normjit/base/text.h"
-#include "simt/inside.h"
 #include "simt/sanitizers.h"
 #include "simt/signals.h"
 

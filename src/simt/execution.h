@@ -17,11 +17,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "simt/clocks.h"
 #include "simt/fiber.h"
 #include "simt/launch.h"
 #include "simt/module.h"
-#include "simt/schedule.h"
 #include "simt/shadow.h"
 
 namespace normjit::simt {
@@ -261,6 +259,21 @@ class Execution {
   std::optional<Finding> finding_;
 
   friend class Inside;
+};
+
+// A scope in which the executor's own code runs on a fiber: a signal must not end the launch there.
+class Inside {
+ public:
+  explicit Inside(Execution& execution) : execution_(execution), before_(execution.in_kernel_) {
+    execution_.in_kernel_ = 0;
+  }
+  ~Inside() { execution_.in_kernel_ = before_; }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+
+ private:
+  Execution& execution_;
+  const std::sig_atomic_t before_;
 };
 
 }  // namespace normjit::simt

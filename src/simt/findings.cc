@@ -7,7 +7,6 @@
 
 #include "normjit/base/text.h"
 #include "simt/execution.h"
-#include "simt/inside.h"
 #include "simt/signals.h"
 
 namespace normjit::simt {

@@ -8,7 +8,6 @@
 #include <fstream>
 
 #include "normjit/base/text.h"
-#include "simt/kernel_headers.h"
 #include "simt/module.h"
 #include "simt/process.h"
 #include "simt/sanitizers.h"

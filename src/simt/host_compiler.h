@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "normjit/base/embedded_file.h"
 #include "normjit/base/source.h"
 #include "normjit/result.h"
 
@@ -53,5 +54,8 @@ class HostCompiler {
   explicit HostCompiler(std::string path) : path_(std::move(path)) {}
   std::string path_;
 };
+
+// The headers that precede a kernel text: kernel/, embedded at build time.
+std::span<const EmbeddedFile> kernel_headers() noexcept;
 
 }  // namespace normjit::simt

@@ -7,13 +7,61 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "normjit/driver/driver.h"
-#include "simt/diagnosis.h"
 #include "simt/host_compiler.h"
 
 namespace normjit::simt {
+
+// What the executor found wrong with a kernel.
+enum class Fault {
+  bad_launch,     // beyond the limits of a GPU or of the emulation
+  deadlock,       // every live thread waits
+  divergence,     // threads meet at different barriers or warp operations, or some have left
+  bad_mask,       // a warp operation whose mask leaves out the calling lane
+  out_of_bounds,  // an access outside of every buffer, or a write to an input
+  misaligned,     // an access that is not a multiple of its size away from address 0
+  uninitialized,  // a read of shared memory, or of an output, before it was written
+  missing_wait,   // an access to memory that an asynchronous copy still uses, or to an earlier launch's
+                  // tensors
+  race,           // two accesses that no barrier orders, at least one of them a write
+  misuse,         // a primitive used against its contract, such as an mbarrier that was never initialised
+  undefined,      // undefined behaviour of C++: an integer overflow, a shift too far, a division by zero
+  crash,          // any other signal of the processor
+  time_limit,     // still running at the time limit
+};
+std::string_view name(Fault fault) noexcept;
+
+// The first fault. The message is one line: the fault, its place in the kernel text (file and line), its
+// block and thread, and for accesses the chain of inlined calls, innermost first.
+struct Diagnosis {
+  Fault fault = Fault::crash;
+  std::string message;
+};
+
+// The order in which the threads of a launch run. A GPU guarantees none, so a correct kernel gives the same
+// result under every schedule.
+struct Schedule {
+  enum class Order {
+    in_order,    // the first thread that can run
+    any_lane,    // any thread that can run
+    warp_ahead,  // one warp runs until all of it waits: finds most missing barriers
+  };
+  Order order = Order::in_order;
+  bool backwards = false;   // the last block first
+  int resident_blocks = 1;  // at the same time, unless the launch decides
+  std::uint64_t seed = 0;   // of its random choices
+};
+
+// Seed 0 is in order, one block after the other. Every other seed stands for one fixed schedule: 1, 2 and 3
+// run 2, 3 and 4 blocks at a time, which a race between blocks needs to be seen. The same seed gives the same
+// run on every machine.
+Schedule schedule_of(std::uint64_t seed) noexcept;
+
+// "schedule 7: one warp ahead, blocks backwards, 2 blocks at a time"
+std::string to_text(const Schedule& schedule);
 
 // Memory that a kernel may access. Buffers do not overlap.
 struct Buffer {

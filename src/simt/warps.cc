@@ -4,7 +4,6 @@
 
 #include "normjit/base/text.h"
 #include "simt/execution.h"
-#include "simt/inside.h"
 #include "simt/sanitizers.h"
 
 namespace normjit::simt {

@@ -7,8 +7,8 @@
 #include <limits>
 #include <mutex>
 
+#include "normjit/base/run_on_threads.h"
 #include "verify/element.h"
-#include "verify/parallel.h"
 
 namespace normjit::oracle {
 namespace {

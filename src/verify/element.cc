@@ -4,9 +4,50 @@
 #include <algorithm>
 #include <cmath>
 
-#include "verify/float16.h"
-
 namespace normjit::oracle {
+namespace {
+
+struct Format {
+  int exponent_bits, mantissa_bits;
+
+  constexpr int smallest_exponent() const { return 2 - (1 << (exponent_bits - 1)); }  // of a normal number
+  constexpr std::uint32_t infinity() const { return ((1u << exponent_bits) - 1) << mantissa_bits; }
+};
+constexpr Format kF16{5, 10};
+constexpr Format kBf16{8, 7};
+
+std::uint16_t encode(double value, const Format& format) {
+  const std::uint32_t sign = std::signbit(value) ? 0x8000 : 0;
+  if (std::isnan(value)) {
+    return static_cast<std::uint16_t>(sign | format.infinity() | 1u << (format.mantissa_bits - 1));
+  }
+  if (std::isinf(value)) return static_cast<std::uint16_t>(sign | format.infinity());
+  if (value == 0) return static_cast<std::uint16_t>(sign);
+
+  // In units of the last place of its binade the value is scaled exactly, then rounded once. Adding the unit
+  // count to the exponent field lets a carry out of the mantissa raise the exponent, up to infinity.
+  const int exponent = std::max(std::ilogb(value), format.smallest_exponent());
+  const double units = std::nearbyint(std::ldexp(std::fabs(value), format.mantissa_bits - exponent));
+  const double field = std::ldexp(exponent - format.smallest_exponent(), format.mantissa_bits);
+  const double bits = std::min<double>(field + units, format.infinity());
+  return static_cast<std::uint16_t>(sign | static_cast<std::uint32_t>(bits));
+}
+
+}  // namespace
+
+float f16_to_float(std::uint16_t bits) noexcept {
+  const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000) << 16;
+  const std::uint32_t exponent = bits >> 10 & 0x1f;
+  const std::uint32_t mantissa = bits & 0x3ff;
+  if (exponent == 0) {  // zero or subnormal: mantissa * 2^-24, exact in a float
+    return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(static_cast<float>(mantissa) * 0x1p-24f));
+  }
+  const std::uint32_t wide = exponent == 0x1f ? 0xff : exponent + (127 - 15);
+  return std::bit_cast<float>(sign | wide << 23 | mantissa << 13);
+}
+
+std::uint16_t f16_from_double(double value) noexcept { return encode(value, kF16); }
+std::uint16_t bf16_from_double(double value) noexcept { return encode(value, kBf16); }
 
 void load(DType dtype, const void* base, std::int64_t first, std::int64_t count, double* to) noexcept {
   const auto each = [&](const auto* from, auto convert) {

@@ -3,11 +3,23 @@
 // the dtype.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 #include "normjit/spec.h"
 
 namespace normjit::oracle {
+
+// The 16-bit formats, exactly: every pattern has a float value, and a double is rounded once, to nearest,
+// ties to even. f16 is IEEE binary16: 5 exponent bits, 10 mantissa bits.
+float f16_to_float(std::uint16_t bits) noexcept;
+std::uint16_t f16_from_double(double value) noexcept;
+
+// bf16 is the upper half of an IEEE binary32: 8 exponent bits, 7 mantissa bits.
+inline float bf16_to_float(std::uint16_t bits) noexcept {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+}
+std::uint16_t bf16_from_double(double value) noexcept;
 
 // Reads `count` elements from number `first` on; exact for every dtype.
 void load(DType dtype, const void* base, std::int64_t first, std::int64_t count, double* to) noexcept;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "normjit/result.h"
@@ -15,6 +16,21 @@
 #include "verify/text_file.h"
 
 namespace normjit::oracle {
+
+// The header of a file: a Python dictionary of three keys.
+struct NpyHeader {
+  DType dtype = DType::f32;
+  std::vector<std::int64_t> shape;
+};
+
+// Reads "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }" with keys in any order. BadArgument
+// with the reason; also for Fortran order, other types, and shapes of more than 2^60 elements.
+Result<NpyHeader> parse_npy_header(std::string_view text);
+
+std::string npy_header_text(DType dtype, const std::vector<std::int64_t>& shape);
+
+std::string_view npy_type(DType dtype) noexcept;                 // "<f2", "<u2" (bf16), "<f4", "<f8"
+std::string shape_text(const std::vector<std::int64_t>& shape);  // "(2, 3)", "(2,)", "()"
 
 // A .npy file that is open at its first element.
 class NpyFile {

@@ -7,9 +7,9 @@
 #include <new>
 #include <string>
 
+#include "normjit/base/run_on_threads.h"
 #include "normjit/base/text.h"
 #include "verify/element.h"
-#include "verify/parallel.h"
 
 namespace normjit::oracle {
 namespace {

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "normjit/service/embedded_pack.h"
+#include "normjit/base/embedded_file.h"
 #include "tests/support/nvrtc.h"
 #include "tests/support/temp_directory.h"
 #include "tests/support/tool.h"

@@ -8,7 +8,10 @@
 
 #include "bench/startup.h"
 
-namespace normjit::cli {
+namespace normjit::bench {
+
+using namespace cli;
+
 namespace {
 
 using testing::DoubleEq;
@@ -128,4 +131,4 @@ TEST(StartupSpecs, AskForAsManyKernelsOfEveryStrategy) {
 }
 
 }  // namespace
-}  // namespace normjit::cli
+}  // namespace normjit::bench

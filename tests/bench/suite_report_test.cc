@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The suite's results against their targets, as text and as JSON.
-#include "bench/suite_report.h"
+#include "bench/suite.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,10 @@
 
 #include "cli/measure.h"
 
-namespace normjit::cli {
+namespace normjit::bench {
+
+using namespace cli;
+
 namespace {
 
 using testing::DoubleEq;
@@ -127,4 +130,4 @@ TEST(SuiteReport, TextAndJsonSayWhatWasFound) {
 }
 
 }  // namespace
-}  // namespace normjit::cli
+}  // namespace normjit::bench

@@ -10,7 +10,10 @@
 
 #include "cli/measure.h"
 
-namespace normjit::cli {
+namespace normjit::bench {
+
+using namespace cli;
+
 namespace {
 
 using testing::HasSubstr;
@@ -168,4 +171,4 @@ TEST(Suite, RegimesReadBack) {
 }
 
 }  // namespace
-}  // namespace normjit::cli
+}  // namespace normjit::bench

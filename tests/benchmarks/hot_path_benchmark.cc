@@ -27,7 +27,7 @@
 #include "cli/gpu.h"
 #include "cli/measure.h"
 #include "normjit/c_api.h"
-#include "normjit/c_api/handles.h"
+#include "normjit/c_api/call.h"
 #include "normjit/c_api/values.h"
 #include "normjit/compiler/compiler.h"
 #include "normjit/driver/cuda_driver.h"

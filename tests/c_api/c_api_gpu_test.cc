@@ -6,7 +6,7 @@
 #include <string>
 
 #include "normjit/c_api.h"
-#include "normjit/c_api/handles.h"
+#include "normjit/c_api/call.h"
 #include "normjit/c_api/values.h"
 #include "tests/support/captured_graph.h"
 #include "tests/support/cuda_calls.h"

@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include "normjit/c_api/handles.h"
+#include "normjit/c_api/call.h"
 #include "tests/support/fake_machine.h"
 
 namespace normjit::testing {

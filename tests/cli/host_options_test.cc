@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The options of run that say on what a kernel runs.
-#include "cli/host_options.h"
+#include "cli/executor.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -2,7 +2,7 @@
 // Tables, timings and exit codes: what the commands' reports are made of.
 #include <gtest/gtest.h>
 
-#include "cli/exit_code.h"
+#include "cli/commands.h"
 #include "cli/measure.h"
 #include "cli/table.h"
 

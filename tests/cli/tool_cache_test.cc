@@ -10,10 +10,10 @@
 #include <nlohmann/json.hpp>
 
 #include "normjit/base/digest.h"
+#include "normjit/base/embedded_file.h"
 #include "normjit/cache/file_system.h"
 #include "normjit/cache/key_lock.h"
 #include "normjit/service.h"
-#include "normjit/service/embedded_pack.h"
 #include "tests/support/fake_compiler.h"
 #include "tests/support/temp_directory.h"
 #include "tests/support/tool.h"

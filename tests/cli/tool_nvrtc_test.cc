@@ -7,7 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "cli/copy_kernel.h"
+#include "cli/gpu.h"
 #include "normjit/compiler/nvrtc_compiler.h"
 #include "tests/support/temp_directory.h"
 #include "tests/support/tool.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "normjit/codegen/render.h"
+#include "normjit/codegen/templates.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

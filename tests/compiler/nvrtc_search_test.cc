@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "normjit/compiler/nvrtc_search.h"
+#include "normjit/compiler/nvrtc.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "normjit/driver/cuda_driver.h"
-#include "normjit/driver/driver_error.h"
+#include "normjit/driver/driver_table.h"
 #include "tests/support/child.h"
 #include "tests/support/fake_cuda.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The generic kernels that are part of this library, as far as it was built with them.
-#include "normjit/service/embedded_pack.h"
+#include "normjit/base/embedded_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "cli/manifest.h"
-#include "normjit/service/embedded_pack.h"
+#include "normjit/base/embedded_file.h"
 #include "tests/support/child.h"
 #include "tests/support/fake_machine.h"
 

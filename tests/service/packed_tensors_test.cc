@@ -13,7 +13,7 @@
 #include "normjit/base/text.h"
 #include "normjit/codegen/generator.h"
 #include "normjit/plan.h"
-#include "normjit/service/launcher.h"
+#include "normjit/service/prepared.h"
 #include "normjit/spec/tables.h"
 
 namespace normjit::testing {

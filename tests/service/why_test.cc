@@ -8,8 +8,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "normjit/base/embedded_file.h"
 #include "normjit/service.h"
-#include "normjit/service/embedded_pack.h"
 #include "tests/support/fake_machine.h"
 
 namespace normjit::testing {

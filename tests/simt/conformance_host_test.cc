@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "normjit/codegen/templates.h"
-#include "simt/schedule.h"
+#include "simt/launch.h"
 #include "tests/support/conformance_host.h"
 
 namespace normjit::testing {

@@ -12,7 +12,6 @@
 #include <tuple>
 
 #include "simt/launch.h"
-#include "simt/schedule.h"
 #include "tests/support/guarded_memory.h"
 
 namespace normjit::simt {

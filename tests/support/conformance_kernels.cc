@@ -9,7 +9,7 @@
 
 #include "normjit/base/text.h"
 #include "normjit/codegen/templates.h"
-#include "verify/float16.h"
+#include "verify/element.h"
 
 namespace normjit::testing {
 namespace {

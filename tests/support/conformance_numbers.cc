@@ -6,7 +6,7 @@
 
 #include "normjit/base/text.h"
 #include "tests/support/conformance_kernels.h"
-#include "verify/float16.h"
+#include "verify/element.h"
 
 namespace normjit::testing {
 namespace {

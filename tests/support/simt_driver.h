@@ -17,8 +17,8 @@
 #include "normjit/compiler/compiler.h"
 #include "normjit/driver/driver.h"
 #include "normjit/service/single_flight.h"
-#include "simt/diagnosis.h"
 #include "simt/host_compiler.h"
+#include "simt/launch.h"
 
 namespace normjit::testing {
 
@@ -59,7 +59,7 @@ class SimtDriver final : public Driver {
              simt::Checks checks = simt::Checks::memory);
 
   void set_current_device(std::optional<int> device);  // nothing: NoContext
-  // Of the launches from now on; simt/schedule.h says what it means.
+  // Of the launches from now on; simt::Schedule says what it means.
   void set_seed(std::uint64_t seed);
 
   // Device memory, zeroed, with a guard page behind it. Tests read and write it directly.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "verify/float16.h"
+#include "verify/element.h"
 
 #include <gtest/gtest.h>
 

@@ -10,7 +10,6 @@
 
 #include "tests/support/temp_directory.h"
 #include "verify/element.h"
-#include "verify/npy_header.h"
 
 namespace normjit::oracle {
 namespace {

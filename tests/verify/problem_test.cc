@@ -8,8 +8,8 @@
 #include <numeric>
 #include <vector>
 
+#include "normjit/base/run_on_threads.h"
 #include "verify/element.h"
-#include "verify/parallel.h"
 
 namespace normjit::oracle {
 namespace {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file that scripts/embed_files.cmake embedded in the program at build time.
+// Files that scripts/embed_files.cmake makes part of the program at build time.
 #pragma once
 
+#include <span>
 #include <string_view>
 
 namespace normjit {
@@ -10,5 +11,15 @@ struct EmbeddedFile {
   std::string_view name;  // "hw.cuh", "schedule/ring.cuh"
   std::string_view text;
 };
+
+// The generic kernels: one pack (cache/pack.h), made at build time by scripts/pack_generic.cc; empty if the
+// library was built without NVRTC.
+std::span<const EmbeddedFile> embedded_packs() noexcept;
+
+// Its bytes.
+inline std::string_view embedded_pack() noexcept {
+  const auto packs = embedded_packs();
+  return packs.empty() ? std::string_view() : packs.front().text;
+}
 
 }  // namespace normjit

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every call of the C interface does: answers mistakes, lets no exception out, hands over texts.
+// What the handles of the C interface are, and what every call does: answers mistakes, lets no exception out,
+// hands over texts.
 #pragma once
 
 #include <cstddef>
@@ -7,9 +8,25 @@
 #include <initializer_list>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "normjit/c_api.h"
 #include "normjit/result.h"
+#include "normjit/service.h"
+
+// What the handles are.
+struct normjit_service {
+  // `seams` are for tests, which make their handles by themselves.
+  explicit normjit_service(normjit::Options with, normjit::Seams seams = {})
+      : options(with), service(std::move(with), std::move(seams)) {}
+
+  const normjit::Options options;
+  normjit::Service service;
+};
+
+struct normjit_kernel {
+  normjit::Kernel kernel;
+};
 
 namespace normjit::c_api {
 

@@ -2,7 +2,6 @@
 // Launching and preparing.
 #include "normjit/base/json.h"
 #include "normjit/c_api/call.h"
-#include "normjit/c_api/handles.h"
 #include "normjit/c_api/values.h"
 #include "normjit/service/prepared.h"
 

@@ -9,7 +9,6 @@
 
 #include "normjit/base/text.h"
 #include "normjit/c_api/call.h"
-#include "normjit/c_api/handles.h"
 #include "normjit/c_api/values.h"
 #include "normjit/plan/arch_list.h"
 #include "normjit/service/report_json.h"

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "normjit/c_api/call.h"
-#include "normjit/c_api/handles.h"
 #include "normjit/c_api/values.h"
 
 namespace normjit::c_api {

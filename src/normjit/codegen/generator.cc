@@ -8,7 +8,7 @@
 
 #include "normjit/base/digest.h"
 #include "normjit/base/text.h"
-#include "normjit/codegen/render.h"
+#include "normjit/codegen/templates.h"
 #include "normjit/spec/fields.h"
 #include "normjit/spec/operands.h"
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The template files: embedded in the library, or read from a directory during development.
+// The template files, embedded in the library or read from a directory during development, and the renderer,
+// which replaces each {{key}} by its value.
 #pragma once
 
 #include <span>
@@ -27,5 +28,14 @@ struct TemplateText {
 
 // Finds a template in `directory`, or among the embedded ones if that is empty. BadTemplate if there is none.
 Result<TemplateText> find_template(const std::string& directory, std::string_view name);
+
+struct Placeholder {
+  std::string_view key;  // [a-z0-9_]+
+  std::string value;
+};
+
+// Strict: BadTemplate, with the key and the line, for a placeholder without a value, a value without a
+// placeholder, a key given twice, and braces that do not close. `name` is the template's name for messages.
+Result<std::string> render(std::string_view name, std::string_view text, std::span<const Placeholder> values);
 
 }  // namespace normjit

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "normjit/compiler/compiler.h"
-#include "normjit/compiler/nvrtc_search.h"
+#include "normjit/compiler/nvrtc.h"
 
 namespace normjit {
 

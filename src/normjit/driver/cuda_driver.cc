@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "normjit/driver/cuda_kernel.h"
-#include "normjit/driver/driver_error.h"
+#include "normjit/driver/driver_table.h"
 
 namespace normjit {
 namespace {

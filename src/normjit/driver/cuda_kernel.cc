@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "normjit/driver/driver_error.h"
+#include "normjit/driver/driver_table.h"
 
 namespace normjit {
 namespace {

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <string>
 
 #include "normjit/result.h"
 
@@ -63,5 +64,18 @@ Result<DriverTable> read_driver(const FindSymbol& find);
 
 // The table of this machine's libcuda.so.1. NoDriver if there is none; the errors of read_driver.
 Result<DriverTable> open_driver();
+
+// --- From a CUresult to an Error ---
+
+// "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered"; "CUresult 12345" for a number that
+// the driver does not know.
+std::string describe(const DriverTable& driver, CUresult result);
+
+// The error of a call that failed, with code_of its result. `what` begins the message: "cuCtxGetDevice",
+// "cuLibraryLoadData of kernel k on device 0".
+Error driver_error(const DriverTable& driver, CUresult result, const std::string& what);
+
+// Whether the fault is in the code itself, not in the process or the device.
+bool refuses_code(CUresult result) noexcept;
 
 }  // namespace normjit

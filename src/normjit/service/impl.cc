@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "normjit/base/embedded_file.h"
 #include "normjit/base/text.h"
 #include "normjit/service/default_compiler.h"
-#include "normjit/service/embedded_pack.h"
 #include "normjit/spec/valid.h"
 
 namespace normjit {

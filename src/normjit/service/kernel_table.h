@@ -13,7 +13,6 @@
 #include "normjit/base/fork.h"
 #include "normjit/service.h"
 #include "normjit/service/background.h"
-#include "normjit/service/launcher.h"
 #include "normjit/service/prepared.h"
 #include "normjit/service/use.h"
 

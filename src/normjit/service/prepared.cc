@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "normjit/service/launcher.h"
-
 #include "normjit/service/prepared.h"
 
 namespace normjit {

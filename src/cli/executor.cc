@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/host_options.h"
+#include "cli/executor.h"
 
 #include "normjit/base/text.h"
 
