@@ -22,6 +22,7 @@ NOT_READY = 801
 DTYPES = {"f16": 1, "bf16": 2, "f32": 3, "f64": 4}
 AFFINES = {"none": 1, "w": 2, "wb": 3}
 ACTIVATIONS = {None: 1, "relu": 2, "gelu": 3, "gelu_tanh": 4, "silu": 5}
+LARGEST_EPSILON = 3.4028234663852886e38  # of f32; the smallest is 0. PyTorch computes with any
 
 
 class Error(RuntimeError):

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """normjit.torch beside PyTorch: values, dtypes, shapes, strides, errors, gradients, autocast, modules."""
 import copy
+import functools
 import io
 import itertools
 import pickle
 import unittest.mock
 
-from torch_support import (ACTIVATIONS, DTYPES, FAKE, TestCase, _operator, device, fake, functional, loose, main, parameters,
-                           reference, torch)
+from torch_support import (ACTIVATIONS, DTYPES, FAKE, TestCase, _operator, check_mixed, device, fake, functional, loose, main,
+                           mixed, parameters, reference, torch)
 
 from normjit.torch import LayerNorm, _rules, layer_norm, replace_layer_norm
 from torch.testing._internal.two_tensor import TwoTensor
@@ -99,6 +100,35 @@ class ValuesTest(TestCase):
                               reference(x, (8,), None, bias, activation="relu"))
 
 
+    def test_an_epsilon_that_only_pytorch_takes(self):
+        operators = torch.ops.normjit
+        for eps in (-1e-3, -1e9, float("inf"), float("nan")):
+            x, (weight, bias) = torch.randn(3, 8, device=device), parameters((8,))
+            norm = LayerNorm(8, eps, activation="gelu", device=device)
+            patched = replace_layer_norm(nn.LayerNorm(8, eps, device=device))
+            wanted = functional.layer_norm(x, (8,), weight, bias, eps)
+            statistics = torch.native_layer_norm(x, (8,), weight, bias, eps)
+            close = functools.partial(torch.testing.assert_close, equal_nan=True)
+            with self.assert_launches(0):
+                close(layer_norm(x, (8,), weight, bias, eps), wanted)
+                close(layer_norm(x, (8,), weight, bias, eps, activation="relu", scale=0.5), 0.5 * wanted.relu())
+                close(norm(x), functional.gelu(functional.layer_norm(x, (8,), eps=eps)))
+                close(patched(x), functional.layer_norm(x, (8,), eps=eps))
+                close(operators.layer_norm(x, 1, weight, bias, eps), wanted)
+                close(operators.layer_norm(x, 1, weight, bias, eps, 2, 0.5), 0.5 * wanted.relu())
+                close(operators.layer_norm(x, 1, weight, bias, eps, 1, 1.0, torch.bfloat16), wanted.bfloat16())
+                for ours, theirs in zip(operators.layer_norm_with_statistics(x, 1, weight, bias, eps), statistics):
+                    close(ours, theirs)
+
+    def test_gradients_with_an_epsilon_that_only_pytorch_takes(self):
+        x, (weight, bias) = torch.randn(3, 8, device=device), parameters((8,))
+        inputs = [part.requires_grad_() for part in (x, weight, bias)]
+        wanted = torch.autograd.grad(functional.layer_norm(x, (8,), weight, bias, -1e-3).sin().sum(), inputs)
+        for y in (layer_norm(x, (8,), weight, bias, -1e-3),
+                  torch.ops.normjit.layer_norm_with_statistics(x, 1, weight, bias, -1e-3)[0]):
+            for ours, theirs in zip(torch.autograd.grad(y.sin().sum(), inputs), wanted):
+                self.assert_close(ours, theirs, **loose(torch.float32))
+
     def test_a_stream_keeps_its_workspace(self):
         if not FAKE:
             self.skipTest("the fake tells")
@@ -188,8 +218,8 @@ class ErrorsTest(TestCase):
 
     def test_what_libnormjit_says_reaches_the_caller(self):
         if not FAKE:
-            with self.assertRaisesRegex(RuntimeError, "psilon"):
-                layer_norm(torch.randn(3, 8, device=device), (8,), eps=-1.0)
+            with self.assertRaisesRegex(RuntimeError, "activation is 99"):
+                torch.ops.normjit.layer_norm(torch.randn(3, 8, device=device), 1, None, None, 1e-5, 99)
             return
         for status, text in ((700, "^The fake was told to refuse.$"), (801, "Call the layer once .* before the capture begins")):
             fake.next_status = status
@@ -214,6 +244,15 @@ class GradientsTest(TestCase):
                 for found, right in zip(self.gradients(y, inputs, grad), wanted):
                     self.assertEqual(found.dtype, dtype)
                     self.assert_close(found, right, **loose(dtype))
+
+    def test_gradients_of_weights_that_are_wider_than_x(self):
+        for dtype, (rows, columns) in itertools.product((torch.float16, torch.bfloat16),
+                                                        ((1, 1), (3, 7), (1023, 33), (4099, 5))):
+            x, weight, bias, grad = mixed(dtype, rows, columns)
+            y = torch.ops.normjit.layer_norm_with_statistics(x, 1, weight, bias, 1e-5, 1, 1.0, dtype)[0]
+            check_mixed(self, y, (x, weight, bias), grad)
+            y = _rules.differentiable(x, 1, weight, bias, 1e-5, 1, 1.0, dtype)
+            check_mixed(self, y, (x, weight, bias), grad)
 
     def test_only_what_is_asked_for_gets_a_gradient(self):
         for asked, activation in itertools.product(((0,), (1,), (2,), (0, 2), (1, 2)), (None, "silu")):

@@ -165,6 +165,28 @@ def parameters(shape, dtype=torch.float32, requires_grad=False):
     return weight.requires_grad_(requires_grad), bias.requires_grad_(requires_grad)
 
 
+def mixed(dtype, rows, columns):
+    """x of 16 bits with a weight and a bias of f32, all with gradients, and a gradient of y."""
+    x = torch.randn(rows, columns, device=device).to(dtype).requires_grad_()
+    return (x, *parameters((columns,), requires_grad=True), torch.randn(rows, columns, device=device).to(dtype))
+
+
+def mixed_reference(inputs, grad):
+    """The gradients in f64."""
+    wide = [part.detach().double().requires_grad_() for part in inputs]
+    return torch.autograd.grad(reference(wide[0], wide[1].shape, *wide[1:]), wide, grad.double())
+
+
+def check_mixed(test, y, inputs, grad):
+    """Those of weight and bias are of f32, and as exact."""
+    test.assertEqual(y.dtype, inputs[0].dtype)
+    found, wanted = torch.autograd.grad(y, inputs, grad), mixed_reference(inputs, grad)
+    test.assertEqual([part.dtype for part in found], [inputs[0].dtype, torch.float32, torch.float32])
+    test.assert_close(found[0], wanted[0])
+    for ours, right in zip(found[1:], wanted[1:]):
+        test.assert_close(ours, right, rtol=1e-4, atol=1e-3)  # of sums of about 100; of f16 it would be 0.05
+
+
 def main():
     if FAKE:
         sys.argv.remove("--fake")

@@ -39,8 +39,12 @@ def _parameter(name, part, x, dims, dtype):
             _NAMES.get(dtype, dtype), _NAMES.get(part.dtype, part.dtype), name))
 
 
+def statistics_dtype(x, weight, dtype):
+    """The type of mean and rstd, and of the arithmetic."""
+    wide = torch.float64 in (x.dtype, dtype, None if weight is None else weight.dtype)
+    return torch.float64 if wide else torch.float32
+
+
 def empty_statistics(x, dims, weight, dtype):
     """Memory for mean or rstd."""
-    wide = torch.float64 in (x.dtype, dtype, None if weight is None else weight.dtype)
-    shape = x.shape[:-dims] + (1,) * dims
-    return x.new_empty(shape, dtype=torch.float64 if wide else torch.float32)
+    return x.new_empty(x.shape[:-dims] + (1,) * dims, dtype=statistics_dtype(x, weight, dtype))

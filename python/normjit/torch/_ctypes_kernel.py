@@ -74,6 +74,8 @@ def _pointer(tensor):
 
 def _run(statistics, x, dims, weight, bias, eps, activation, scale, dtype):
     _check.arguments(x, dims, weight, bias, dtype)
+    if not 0 <= eps <= _library.LARGEST_EPSILON:
+        return torch.ops.normjit.layer_norm_by_pytorch(x, dims, weight, bias, eps, activation, scale, dtype)
     y = torch.empty(x.shape, dtype=dtype or x.dtype, device=x.device)
     mean = rstd = None
     if statistics:

@@ -13,6 +13,7 @@ from normjit.torch._rules import NONE, activate, apply, differentiable
 
 CODES = _library.ACTIVATIONS
 _ON_CPU = _operator.DEVICE == "CPU"  # in tests
+_LARGEST_EPSILON = _library.LARGEST_EPSILON
 
 
 def fused_bytes():
@@ -31,8 +32,8 @@ def layer_norm(x, normalized_shape, weight=None, bias=None, eps=1e-5, *, activat
     activation: None, "relu", "gelu", "gelu_tanh" or "silu".
 
     Tensors, dtypes, errors and autocast are as of torch.nn.functional.layer_norm; y is contiguous. Tensors that are
-    not on an NVIDIA GPU, nested and sparse ones, a DTensor and other wrappers of tensors, a bias without a weight,
-    forward-mode derivatives, and short rows under torch.compile are PyTorch's own to compute.
+    not on an NVIDIA GPU, nested and sparse ones, a DTensor and other wrappers of tensors, a bias without a weight, a
+    negative eps, forward-mode derivatives, and short rows under torch.compile are PyTorch's own to compute.
     Gradients of any order: the backward is PyTorch's kernel on the saved mean and rstd, and computes the argument of an
     activation again. Thread-safe; launches on the current stream of x's device.
     """
@@ -71,7 +72,7 @@ def run(x, shape, weight, bias, eps, code, scale):
     if (type(x) is not Tensor and _is_foreign(x) or type(weight) not in _KNOWN and _is_foreign(weight)
             or not x.is_cuda and not _ON_CPU or x.layout is not _STRIDED or x.is_nested
             or not shape or x.shape[-len(shape):] != shape
-            or forward_ad._current_level >= 0 or weight is None and bias is not None
+            or forward_ad._current_level >= 0 or weight is None and bias is not None or not 0 <= eps <= _LARGEST_EPSILON
             or _is_compiling() and _is_left_to_compiler(x, shape, code)):
         return reference(x, shape, weight, bias, eps, code, scale)
     if torch.is_grad_enabled() and (x.requires_grad or weight is not None and weight.requires_grad

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operators normjit::layer_norm and normjit::layer_norm_with_statistics: their schemas, and their kernels, of
-native/ on PyTorch's stable ABI, or of _ctypes_kernel.py where it cannot be built. And layer_norm_differentiable of
-native/autograd.cc, for plain calls that need gradients: y alone, without activation, scale or dtype."""
+native/ on PyTorch's stable ABI, or of _ctypes_kernel.py where it cannot be built. layer_norm_by_pytorch computes the
+same by PyTorch's operators; these kernels call it for an epsilon that libnormjit refuses. And
+layer_norm_differentiable of native/autograd.cc, for plain calls that need gradients: y alone, without activation,
+scale or dtype."""
 import ctypes
 import functools
 import logging
@@ -19,6 +21,7 @@ _ARGUMENTS = ("(Tensor x, int dims, Tensor? weight, Tensor? bias, float eps, int
               "ScalarType? dtype=None)")
 SCHEMAS = {"layer_norm": _ARGUMENTS + " -> Tensor y",
            "layer_norm_with_statistics": _ARGUMENTS + " -> (Tensor y, Tensor mean, Tensor rstd)",
+           "layer_norm_by_pytorch": _ARGUMENTS + " -> (Tensor y, Tensor mean, Tensor rstd)",
            "layer_norm_differentiable": "(Tensor x, int dims, Tensor? weight, Tensor? bias, float eps) -> Tensor y"}
 
 # "CPU" in tests, whose libnormjit computes there.

@@ -38,6 +38,20 @@ def _activation_gradient(grad, z, activation):
     return grad
 
 
+# ---- By PyTorch
+
+def _by_pytorch(x, dims, weight, bias, eps, activation=NONE, scale=1.0, dtype=None):
+    _check.arguments(x, dims, weight, bias, dtype)
+    wide = _check.statistics_dtype(x, weight, dtype)
+    with torch._C._AutoDispatchBelowAutograd():  # a kernel, which has no gradient of its own
+        y, mean, rstd = aten.native_layer_norm.default(
+            _in(x, wide), x.shape[-dims:], _in(weight, wide), _in(bias, wide), eps)
+        return activate(y, activation, scale).to(dtype or x.dtype), mean, rstd
+
+
+library.impl("layer_norm_by_pytorch", _by_pytorch, DEVICE)
+
+
 # ---- Fake tensors
 
 @torch.library.register_fake("normjit::layer_norm", lib=library)
@@ -46,6 +60,7 @@ def _fake(x, dims, weight, bias, eps, activation=NONE, scale=1.0, dtype=None):
     return x.new_empty(x.shape, dtype=dtype or x.dtype)
 
 
+@torch.library.register_fake("normjit::layer_norm_by_pytorch", lib=library)
 @torch.library.register_fake("normjit::layer_norm_with_statistics", lib=library)
 def _fake_with_statistics(x, dims, weight, bias, eps, activation=NONE, scale=1.0, dtype=None):
     y = _fake(x, dims, weight, bias, eps, activation, scale, dtype)
@@ -74,7 +89,9 @@ def _gradients(ctx, grad, asked):
         wide = mean.dtype
         z = differentiable(x, dims, _in(weight, wide), _in(bias, wide), eps, NONE, 1.0, wide)
         grad = _activation_gradient(_in(grad, wide), z, activation)
-    # All in the type of y, as autocast's own casts would have it.
+    # All in the widest type among them: a sum over the rows in a narrower one has no digits left.
+    for part in (x, weight):
+        dtype = dtype if part is None else torch.promote_types(dtype, part.dtype)
     of_x, of_weight, of_bias = aten.native_layer_norm_backward.default(
         _in(grad, dtype), _in(x, dtype), x.shape[-dims:], mean, rstd, _in(weight, dtype), _in(bias, dtype), asked)
     return (_in(of_x, x.dtype), of_weight if weight is None else _in(of_weight, weight.dtype),

@@ -54,11 +54,12 @@ struct LayerNorm : torch::autograd::Function<LayerNorm> {
     // Only tensors that were given count. A bias comes with a weight.
     const bool of_weight = weight.defined() && ctx->needs_input_grad(1);
     const bool of_bias = bias.defined() && ctx->needs_input_grad(2);
-    // All in the type of y, which a gradient always has: f32 under autocast.
-    const at::ScalarType dtype = grads[0].scalar_type();
+    // All in the widest type among them. A gradient has the type of y: f32 under autocast.
+    at::ScalarType dtype = c10::promoteTypes(grads[0].scalar_type(), x.scalar_type());
+    if (weight.defined()) dtype = c10::promoteTypes(dtype, weight.scalar_type());
     const auto found = at::native_layer_norm_backward_symint(
-        grads[0], in(x, dtype), x.sym_sizes().slice(x.dim() - dims), saved[3], saved[4], in(weight, dtype),
-        in(bias, dtype), {ctx->needs_input_grad(0), of_weight, of_bias});
+        in(grads[0], dtype), in(x, dtype), x.sym_sizes().slice(x.dim() - dims), saved[3], saved[4],
+        in(weight, dtype), in(bias, dtype), {ctx->needs_input_grad(0), of_weight, of_bias});
     return {in(std::get<0>(found), x.scalar_type()), Tensor(),
             of_weight ? in(std::get<1>(found), weight.scalar_type()) : Tensor(),
             of_bias ? in(std::get<2>(found), bias.scalar_type()) : Tensor(), Tensor()};

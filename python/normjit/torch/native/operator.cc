@@ -5,6 +5,7 @@
 #include <torch/csrc/stable/library.h>
 
 #include <algorithm>
+#include <limits>
 #include <string>
 
 #include "connection.h"
@@ -165,12 +166,30 @@ Outputs layer_norm(Arguments a, bool statistics) {
   return out;
 }
 
+// Whether libnormjit takes this epsilon; PyTorch computes with any.
+bool takes_epsilon(const StableIValue* stack) {
+  const double epsilon = from_stable<double>(stack[4]);
+  return epsilon >= 0 && epsilon <= std::numeric_limits<float>::max();
+}
+
+// The same arguments and results, by PyTorch's own operators.
+void by_pytorch(StableIValue* stack) {
+  require(aoti_torch_call_dispatcher("normjit::layer_norm_by_pytorch", "", stack),
+          "computing by PyTorch (which has written the reason to stderr)");
+}
+
 void boxed_layer_norm(StableIValue* stack, std::uint64_t, std::uint64_t) {
+  if (!takes_epsilon(stack)) {
+    by_pytorch(stack);
+    for (int i : {1, 2}) const Tensor unused(from_stable<AtenTensorHandle>(stack[i]));
+    return;
+  }
   Outputs out = layer_norm(take(stack), false);
   stack[0] = to_stable(out.y.release());
 }
 
 void boxed_layer_norm_with_statistics(StableIValue* stack, std::uint64_t, std::uint64_t) {
+  if (!takes_epsilon(stack)) return by_pytorch(stack);
   Outputs out = layer_norm(take(stack), true);
   stack[0] = to_stable(out.y.release());
   stack[1] = to_stable(out.mean.release());
