@@ -333,6 +333,66 @@ class GradientsTest(TestCase):
         self.assert_close(x.grad, again.grad)
 
 
+class FunctionTest(TestCase):
+    """The function in C++ that plain calls take."""
+
+    def setUp(self):
+        super().setUp()
+        _rules.native_differentiable()
+        if _operator.function is None:
+            self.skipTest("not compiled, or without Python's headers")
+
+    def test_computes_what_is_plain(self):
+        x, (weight, bias) = torch.randn(3, 4, 8, device=device), parameters((4, 8), requires_grad=True)
+        for given in ((x, (4, 8), weight, bias), (x, (4, 8), nn.Parameter(weight), None), (x[:, ::2], (8,), None, None),
+                      (x.clone().requires_grad_(), torch.Size((8,)), None, None)):
+            with self.assert_launches(1):
+                y = _operator.function(*given, 1e-5)
+            self.assert_close(y, reference(*given))
+            self.assertEqual(y.requires_grad, any(getattr(part, "requires_grad", False) for part in given))
+            if y.requires_grad:
+                self.assertEqual(type(y.grad_fn).__name__, "NativeLayerNormBackward0")
+            with torch.no_grad():
+                self.assertFalse(_operator.function(*given, 1e-5).requires_grad)
+
+    def test_errors_are_those_of_the_operator(self):
+        x, (weight, bias) = torch.randn(3, 8, device=device), parameters((8,))
+        for given in ((x, (8,), weight[:4], None), (x.half(), (8,), weight, bias), (x.long(), (8,), None, None)):
+            self.assert_same_error(lambda: _operator.function(*given, 1e-5),
+                                   lambda: torch.ops.normjit.layer_norm(given[0], 1, *given[2:], 1e-5))
+
+    def test_leaves_all_else_alone(self):
+        x, (weight, bias) = torch.randn(3, 8, device=device), parameters((8,))
+        call, said = _operator.function, []
+        plain = (x, (8,), weight, bias, 1e-5)
+
+        def leaves(*given):
+            with self.assert_launches(0):
+                said.append(call(*given))
+            return given[0]
+        wrapped = [TwoTensor(part, part) for part in (x, weight, bias)]
+        others = (plain[:4], (*plain[:4], 1), (None, *plain[1:]), (3, *plain[1:]), (x, [8], *plain[2:]), (x, (), *plain[2:]),
+                  (x, (7,), *plain[2:]), (x, (2**70,), *plain[2:]), (x, ("8",), *plain[2:]), (x, (1, 3, 8), *plain[2:]),
+                  (x, (8,), None, bias, 1e-5), (x, (8,), 3, bias, 1e-5), (*plain[:4], -1.0), (*plain[:4], float("nan")),
+                  (wrapped[0], *plain[1:]), (x, (8,), wrapped[1], bias, 1e-5), (x.to_sparse(), *plain[1:]),
+                  (x.to("meta"), *plain[1:]), (torch.nested.nested_tensor([x]), *plain[1:]))
+        for given in others:
+            leaves(*given)
+        torch.vmap(lambda x: leaves(x, *plain[1:]))(x[None])
+        torch.func.grad(lambda x: leaves(x, *plain[1:]).sum())(x)
+        torch.func.functionalize(lambda x: leaves(x, *plain[1:]))(x)
+        torch.jit.trace(lambda x: leaves(x, *plain[1:]), (x,), check_trace=False)
+        with torch._subclasses.FakeTensorMode() as mode:
+            leaves(mode.from_tensor(x), *plain[1:])
+        with torch.autograd.forward_ad.dual_level():
+            leaves(torch.autograd.forward_ad.make_dual(x, x), *plain[1:])
+        with torch.overrides.BaseTorchFunctionMode():
+            leaves(*plain)
+        with torch.autocast(device.type, torch.bfloat16):
+            leaves(*plain)
+        self.assertEqual(said, [None] * (len(others) + 8))
+
+
 class AutocastTest(TestCase):
     def test_answers_in_f32(self):
         for amp in (torch.float16, torch.bfloat16):
@@ -379,9 +439,10 @@ class ThroughPython:
 
     def setUp(self):
         super().setUp()
-        asked = unittest.mock.patch.object(_rules, "native_differentiable", return_value=None)
-        asked.start()
-        self.addCleanup(asked.stop)
+        for asked in (unittest.mock.patch.object(_rules, "native_differentiable", return_value=None),
+                      unittest.mock.patch.object(_operator, "function", None)):
+            asked.start()
+            self.addCleanup(asked.stop)
 
 
 class GradientsThroughPythonTest(ThroughPython, GradientsTest):

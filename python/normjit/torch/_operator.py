@@ -4,10 +4,12 @@ native/ on PyTorch's stable ABI, or of _ctypes_kernel.py where it cannot be buil
 same by PyTorch's operators; these kernels call it for an epsilon that libnormjit refuses. And
 layer_norm_differentiable of native/autograd.cc, for plain calls that need gradients: y alone, without activation,
 scale or dtype."""
+import contextlib
 import ctypes
 import functools
 import logging
 import os
+import sysconfig
 import warnings
 
 import torch
@@ -59,9 +61,14 @@ def _build_operator():
 
 def _build_autograd():
     """As _build_operator, of layer_norm_differentiable."""
-    flags = ["-D_GLIBCXX_USE_CXX11_ABI={:d}".format(torch.compiled_with_cxx11_abi())]
-    return _build_for_torch("normjit_torch_autograd", [os.path.join(_NATIVE, "autograd.cc")], flags, [],
-                            ["libtorch_cpu.so", "libc10.so"])
+    # The headers of newer PyTorch need C++20.
+    flags = ["-std=c++20", "-D_GLIBCXX_USE_CXX11_ABI={:d}".format(torch.compiled_with_cxx11_abi())]
+    if DEVICE == "CPU":
+        flags.append("-DNORMJIT_TORCH_ON_CPU")
+    python = sysconfig.get_path("include")
+    python = [python] if os.path.isfile(os.path.join(python, "Python.h")) else []
+    return _build_for_torch("normjit_torch_autograd", [os.path.join(_NATIVE, "autograd.cc")], flags, python,
+                            ["libtorch_python.so", "libtorch_cpu.so", "libc10.so"])
 
 
 def _connect(path):
@@ -97,6 +104,11 @@ def _use():
         return _use_ctypes()
 
 
+# layer_norm of (x, normalized_shape, weight, bias, eps) in autograd.cc, once that is compiled and if Python's headers
+# were there. It returns None for a call that it leaves to Python, such as one under autocast or vmap.
+function = None
+
+
 @functools.lru_cache(maxsize=None)
 def native_differentiable():
     """The operator layer_norm_differentiable; None where Python is to serve, since there is no compiler, or for
@@ -108,8 +120,12 @@ def native_differentiable():
     """
     if kind != "compiled" or os.environ.get("NORMJIT_TORCH_AUTOGRAD") == "python":
         return None
+    global function
     try:
-        ctypes.CDLL(_build_autograd())  # its kernel is registered as it is opened
+        opened = ctypes.PyDLL(_build_autograd())  # its kernel is registered as it is opened
+        with contextlib.suppress(AttributeError):
+            opened.normjit_torch_function.restype = ctypes.py_object
+            function = opened.normjit_torch_function()
     except (_build.BuildError, OSError) as why:
         _log.info("gradients of normjit.torch go through Python, which costs more time per call: %s", why)
         return None
