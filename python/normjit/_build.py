@@ -6,6 +6,8 @@ another framework, compiler or normjit gets one of its own. The folder is $NORMJ
 $XDG_CACHE_HOME/normjit-python, else ~/.cache/normjit-python; where it cannot be written, or there is no home, a
 temporary one of this process.
 """
+from __future__ import annotations
+
 import atexit
 import contextlib
 import fcntl
@@ -20,6 +22,10 @@ import stat
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
+from typing import Union
+
+Path = Union[str, "os.PathLike[str]"]
 
 _log = logging.getLogger("normjit")
 
@@ -31,7 +37,8 @@ class BuildError(RuntimeError):
     """There is no C++ compiler, or it refused; the text says which, and what to do."""
 
 
-def build(name, sources, include_dirs=(), flags=(), libraries=(), version=""):
+def build(name: str, sources: Sequence[Path], include_dirs: Sequence[Path] = (), flags: Sequence[str] = (),
+          libraries: Sequence[Path] = (), version: str = "") -> str:
     """Returns the path of the shared library <name>, compiled unless that has been done before.
 
     sources: files; headers among them (.h) are looked at for changes and not compiled.
@@ -46,7 +53,7 @@ def build(name, sources, include_dirs=(), flags=(), libraries=(), version=""):
     folder = _folder()
     command = [*_FLAGS, *flags]
     command += ["-isystem" + os.fspath(path) for path in include_dirs]
-    link = []
+    link: list[str] = []
     for library in map(os.path.abspath, libraries):
         link += [library, "-Wl,-rpath," + os.path.dirname(library)]
     target = os.path.join(folder, "{}-{}.so".format(name, _key(compiler, command + link, sources, version)))
@@ -59,7 +66,7 @@ def build(name, sources, include_dirs=(), flags=(), libraries=(), version=""):
     return target
 
 
-def header_directory():
+def header_directory() -> str:
     """The folder of normjit/c_api.h: in this package, or in the source tree that this package is used from."""
     package = os.path.dirname(os.path.abspath(__file__))
     for folder in (os.path.join(package, "include"), os.path.join(package, "..", "..", "src")):
@@ -69,13 +76,13 @@ def header_directory():
 
 
 class _Compiler:
-    def __init__(self, command, identity):
+    def __init__(self, command: list[str], identity: str) -> None:
         self.command = command
         self.identity = identity
 
 
 @functools.lru_cache(maxsize=None)
-def _compiler():
+def _compiler() -> _Compiler:
     named = os.environ.get("CXX")
     for text in (named,) if named else _COMPILERS:
         command = shlex.split(text)
@@ -88,7 +95,7 @@ def _compiler():
         named or ", ".join(_COMPILERS)))
 
 
-def _key(compiler, command, sources, version):
+def _key(compiler: _Compiler, command: Sequence[str], sources: Sequence[Path], version: str) -> str:
     digest = hashlib.sha256()
     for text in (compiler.identity, platform.machine(), version, *command):
         digest.update(text.encode() + b"\0")
@@ -98,7 +105,7 @@ def _key(compiler, command, sources, version):
     return digest.hexdigest()[:24]
 
 
-def _is_ours(path):
+def _is_ours(path: str) -> bool:
     """Whether this is there, and nobody else could have written it: it becomes code of this process."""
     try:
         found = os.stat(path)
@@ -107,7 +114,7 @@ def _is_ours(path):
     return found.st_uid in (os.getuid(), 0) and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-def _folder():
+def _folder() -> str:
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser(os.path.join("~", ".cache"))
     folder = os.environ.get("NORMJIT_BUILD_DIR") or os.path.join(home, "normjit-python")
     if folder.startswith("~"):
@@ -122,12 +129,12 @@ def _folder():
 
 
 @functools.lru_cache(maxsize=None)
-def _temporary_folder(why):
+def _temporary_folder(why: str) -> str:
     _log.warning("normjit keeps what it compiles for this process only: %s", why)
     folder = tempfile.mkdtemp(prefix="normjit-")
     owner = os.getpid()
 
-    def remove():
+    def remove() -> None:
         if os.getpid() == owner:  # a forked child must not
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -135,10 +142,10 @@ def _temporary_folder(why):
     return folder
 
 
-_held = set()  # descriptors of locks
+_held: set[int] = set()  # descriptors of locks
 
 
-def _let_go():
+def _let_go() -> None:
     """A forked child has copies of what other threads held, and would keep it locked, even against itself."""
     while _held:
         os.close(_held.pop())
@@ -148,7 +155,7 @@ os.register_at_fork(after_in_child=_let_go)
 
 
 @contextlib.contextmanager
-def _locked(path):
+def _locked(path: str) -> Iterator[None]:
     """One at a time, where the file system has locks; else all at once, which only costs time."""
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     _held.add(file)
@@ -161,7 +168,7 @@ def _locked(path):
         os.close(file)
 
 
-def _compile(command, target):
+def _compile(command: list[str], target: str) -> None:
     began = time.monotonic()
     handle, temporary = tempfile.mkstemp(dir=os.path.dirname(target), suffix=".tmp")
     os.close(handle)

@@ -4,10 +4,14 @@
 The library is looked for in NORMJIT_LIBRARY (a file), then in lib/ of this package, which the wheel brings, then
 where the system's loader looks. normjit/c_api.h is the manual of what is declared here.
 """
+from __future__ import annotations
+
 import ctypes
 import functools
 import glob
 import os
+from collections.abc import Sequence
+from typing import Any, Optional
 
 ABI_VERSION = 1
 _SONAMES = ("libnormjit.so.{}".format(ABI_VERSION), "libnormjit.so")
@@ -21,14 +25,14 @@ NOT_READY = 801
 
 DTYPES = {"f16": 1, "bf16": 2, "f32": 3, "f64": 4}
 AFFINES = {"none": 1, "w": 2, "wb": 3}
-ACTIVATIONS = {None: 1, "relu": 2, "gelu": 3, "gelu_tanh": 4, "silu": 5}
+ACTIVATIONS: dict[Optional[str], int] = {None: 1, "relu": 2, "gelu": 3, "gelu_tanh": 4, "silu": 5}
 LARGEST_EPSILON = 3.4028234663852886e38  # of f32; the smallest is 0. PyTorch computes with any
 
 
 class Error(RuntimeError):
     """A call of libnormjit failed; `status` is normjit_status, the text says what was asked and what to do."""
 
-    def __init__(self, status, message):
+    def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
 
@@ -41,7 +45,7 @@ class Spec(ctypes.Structure):
                 ("sum", ctypes.c_int32), ("affine", ctypes.c_int32), ("activation", ctypes.c_int32),
                 ("statistics", ctypes.c_int32), ("reserved", ctypes.c_int32)]
 
-    def __init__(self, columns=0, epsilon=1e-5, scale=1.0, **members):
+    def __init__(self, columns: int = 0, epsilon: float = 1e-5, scale: float = 1.0, **members: int) -> None:
         super().__init__(ctypes.sizeof(Spec), columns, epsilon, scale, **members)
 
 
@@ -50,7 +54,7 @@ class Rows(ctypes.Structure):
     _fields_ = [("pointer", ctypes.c_void_p), ("n", ctypes.c_int64), ("outer", ctypes.c_int64),
                 ("inner", ctypes.c_int64)]
 
-    def __init__(self, pointer=None, row_stride=-1):
+    def __init__(self, pointer: int | None = None, row_stride: int = -1) -> None:
         super().__init__(pointer, 1, row_stride, 0)
 
 
@@ -60,7 +64,7 @@ class Tensors(ctypes.Structure):
                 ("bias", ctypes.c_void_p), ("mean", ctypes.c_void_p), ("rstd", ctypes.c_void_p),
                 ("rows", ctypes.c_int64), ("workspace", ctypes.c_void_p), ("residual", Rows), ("sum", Rows)]
 
-    def __init__(self, **members):
+    def __init__(self, **members: Any) -> None:
         super().__init__(ctypes.sizeof(Tensors), **members)
 
 
@@ -69,7 +73,7 @@ class LaunchOptions(ctypes.Structure):
     _fields_ = [("struct_size", ctypes.c_size_t), ("overlap_previous", ctypes.c_int32),
                 ("miss_in_capture", ctypes.c_int32), ("driver_result", ctypes.POINTER(ctypes.c_int32))]
 
-    def __init__(self, overlap_previous=0, miss_in_capture=0):
+    def __init__(self, overlap_previous: int = 0, miss_in_capture: int = 0) -> None:
         super().__init__(ctypes.sizeof(LaunchOptions), overlap_previous, miss_in_capture)
 
 
@@ -79,7 +83,8 @@ class PrepareOptions(ctypes.Structure):
                 ("rows_hint", ctypes.c_int64), ("x_row_stride", ctypes.c_int64), ("y_row_stride", ctypes.c_int64),
                 ("plan", ctypes.c_char_p)]
 
-    def __init__(self, device=-1, pointer_alignment=0, rows_hint=0, x_row_stride=-1, y_row_stride=-1, plan=None):
+    def __init__(self, device: int = -1, pointer_alignment: int = 0, rows_hint: int = 0, x_row_stride: int = -1,
+                 y_row_stride: int = -1, plan: bytes | None = None) -> None:
         super().__init__(ctypes.sizeof(PrepareOptions), device, pointer_alignment, rows_hint, x_row_stride,
                          y_row_stride, plan)
 
@@ -93,7 +98,7 @@ class Options(ctypes.Structure):
                 ("template_directory", ctypes.c_char_p), ("log", ctypes.c_void_p), ("log_user", ctypes.c_void_p),
                 ("on_event", ctypes.c_void_p), ("event_user", ctypes.c_void_p)]
 
-    def __init__(self, **members):
+    def __init__(self, **members: Any) -> None:
         super().__init__(ctypes.sizeof(Options), **members)
 
 
@@ -103,7 +108,7 @@ class KernelSet(ctypes.Structure):
                 ("spec_count", ctypes.c_size_t), ("archs", ctypes.POINTER(ctypes.c_char_p)),
                 ("arch_count", ctypes.c_size_t)]
 
-    def __init__(self, specs, archs):
+    def __init__(self, specs: Sequence[str], archs: Sequence[str]) -> None:
         texts = [(ctypes.c_char_p * len(some))(*(text.encode() for text in some)) for some in (specs, archs)]
         super().__init__(ctypes.sizeof(KernelSet), texts[0], len(specs), texts[1], len(archs))
 
@@ -112,8 +117,8 @@ class KernelSet(ctypes.Structure):
 _status = ctypes.c_int32
 _pointer = ctypes.c_void_p
 _text = ctypes.POINTER(_pointer)  # char **, to be freed
-_spec, _tensors, _launch = map(ctypes.POINTER, (Spec, Tensors, LaunchOptions))
-_FUNCTIONS = {
+_spec, _tensors, _launch = ctypes.POINTER(Spec), ctypes.POINTER(Tensors), ctypes.POINTER(LaunchOptions)
+_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "normjit_abi_version": (ctypes.c_uint32, []),
     "normjit_version": (ctypes.c_char_p, []),
     "normjit_status_name": (ctypes.c_char_p, [_status]),
@@ -142,14 +147,14 @@ _FUNCTIONS = {
 class _Library(ctypes.CDLL):
     """Declares each function as it is first asked for."""
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         function = super().__getattr__(name)
         if name in _FUNCTIONS:
             function.restype, function.argtypes = _FUNCTIONS[name]
         return function
 
 
-def candidates():
+def candidates() -> list[str]:
     """What find() tries, in its order."""
     named = os.environ.get("NORMJIT_LIBRARY")
     if named:
@@ -159,7 +164,7 @@ def candidates():
 
 
 @functools.lru_cache(maxsize=None)
-def load():
+def load() -> _Library:
     """libnormjit, opened and declared. Raises ImportError, which lists what was tried."""
     tried = []
     for candidate in candidates():
@@ -177,12 +182,12 @@ def load():
                       "library in NORMJIT_LIBRARY.".format("\n  ".join(tried)))
 
 
-def address_of(name):
+def address_of(name: str) -> int:
     """The address of a function, for a table of a C++ operator."""
-    return ctypes.cast(getattr(load(), name), ctypes.c_void_p).value
+    return ctypes.cast(getattr(load(), name), ctypes.c_void_p).value or 0
 
 
-def call(name, *arguments):
+def call(name: str, *arguments: Any) -> None:
     """Calls a function that returns a status with `char **error` last. Raises Error."""
     error = ctypes.c_void_p()
     status = getattr(load(), name)(*arguments, ctypes.byref(error))
@@ -191,7 +196,7 @@ def call(name, *arguments):
         raise Error(status, message)
 
 
-def take_text(text):
+def take_text(text: ctypes.c_void_p) -> str | None:
     """The str of what a call stored through a `char **`, which is released. None where it stored nothing."""
     if not text:
         return None
@@ -201,22 +206,23 @@ def take_text(text):
         load().normjit_free(text)
 
 
-def text_of(name, *arguments):
+def text_of(name: str, *arguments: Any) -> str | None:
     """Calls a function whose last two arguments are `char **json, char **error`; the text. Raises Error."""
     text = ctypes.c_void_p()
     call(name, *arguments, ctypes.byref(text))
     return take_text(text)
 
 
-_services = {}  # a dict, whose setdefault needs no lock that a forked child would find taken
+_services: dict[str, int] = {}  # a dict, whose setdefault needs no lock that a forked child would find taken
 
 
-def service():
+def service() -> int:
     """The normjit_service of this process, as an address: made by the first call, never destroyed, since kernels
     may be under way when Python ends. It works as the environment says at that time."""
     if not _services:
         made = ctypes.c_void_p()
         call("normjit_service_create", None, ctypes.byref(made))
-        if _services.setdefault("default", made.value) != made.value:  # another thread was first
+        address = made.value or 0
+        if _services.setdefault("default", address) != address:  # another thread was first
             load().normjit_service_destroy(made)
     return _services["default"]

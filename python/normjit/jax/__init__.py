@@ -8,9 +8,12 @@
 It is a call of the XLA FFI, whose C++ part is compiled once per user and jaxlib, at the first use. It works in
 jit, scan, vmap, shard_map, command buffers, and under differentiation in both modes and of any order. JAX 0.6 or newer.
 """
+from __future__ import annotations
+
 import functools
 import operator
 from collections.abc import Sequence
+from typing import Any, Optional, Union
 
 from normjit._require import require as _require
 
@@ -26,8 +29,9 @@ __all__ = ["layer_norm"]
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
-def layer_norm(x, weight=None, bias=None, *, normalized_shape=None, normalized_ndim=None, eps=1e-5, activation=None,
-               scale=1.0):
+def layer_norm(x: jax.Array, weight: Optional[jax.Array] = None, bias: Optional[jax.Array] = None, *,
+               normalized_shape: Union[int, Sequence[int], None] = None, normalized_ndim: Optional[int] = None,
+               eps: float = 1e-5, activation: Optional[str] = None, scale: float = 1.0) -> jax.Array:
     """activation((x - mean) / sqrt(variance + eps) * weight + bias) * scale, of x's shape and dtype.
 
     x: f16, bf16, f32 or f64, on an NVIDIA GPU. Mean and variance are those of its last axes, computed in f32,
@@ -47,12 +51,14 @@ def layer_norm(x, weight=None, bias=None, *, normalized_shape=None, normalized_n
     """
     if isinstance(normalized_shape, list):
         normalized_shape = tuple(normalized_shape)
-    return _layer_norm(x, weight, bias, normalized_shape=normalized_shape, normalized_ndim=normalized_ndim,
-                       eps=float(eps), activation=activation, scale=float(scale))
+    y: jax.Array = _layer_norm(x, weight, bias, normalized_shape=normalized_shape, normalized_ndim=normalized_ndim,
+                               eps=float(eps), activation=activation, scale=float(scale))
+    return y
 
 
 @functools.partial(jax.jit, static_argnames=("normalized_shape", "normalized_ndim", "eps", "activation", "scale"))
-def _layer_norm(x, weight, bias, *, normalized_shape, normalized_ndim, eps, activation, scale):
+def _layer_norm(x: Any, weight: Any, bias: Any, *, normalized_shape: Union[int, Sequence[int], None],
+                normalized_ndim: Optional[int], eps: float, activation: Optional[str], scale: float) -> Any:
     if activation not in ACTIVATIONS:
         raise ValueError("activation is {!r}; use one of {}".format(
             activation, ", ".join(repr(name) for name in ACTIVATIONS)))
@@ -78,11 +84,11 @@ def _layer_norm(x, weight, bias, *, normalized_shape, normalized_ndim, eps, acti
     return y.reshape(x.shape)
 
 
-def _dtype_name(array):
+def _dtype_name(array: Any) -> str:
     return array.dtype.name if hasattr(array, "dtype") else "a " + type(array).__name__
 
 
-def _normalized(x, shape, ndim):
+def _normalized(x: Any, shape: Union[int, Sequence[int], None], ndim: Optional[int]) -> tuple[int, ...]:
     """The shape of the last axes of x, which are normalized."""
     if shape is not None and ndim is not None:
         raise ValueError("layer_norm takes normalized_shape or normalized_ndim, not both")
@@ -90,7 +96,7 @@ def _normalized(x, shape, ndim):
         ndim = 1 if ndim is None else ndim
         if not 1 <= ndim <= x.ndim:
             raise ValueError("normalized_ndim is {}; x of shape {} allows 1 to {}".format(ndim, x.shape, x.ndim))
-        return x.shape[x.ndim - ndim:]
+        return tuple(x.shape[x.ndim - ndim:])
     shape = tuple(shape) if isinstance(shape, Sequence) else (operator.index(shape),)
     if not shape or x.shape[max(0, x.ndim - len(shape)):] != shape:
         raise ValueError("normalized_shape is {}; it must be the last axes of x, which has shape {}".format(
@@ -98,7 +104,7 @@ def _normalized(x, shape, ndim):
     return shape
 
 
-def _like_each_other(weight, bias):
+def _like_each_other(weight: Any, bias: Any) -> tuple[Any, Any]:
     """The kernel has one dtype for both, and no bias without a weight."""
     if bias is None:
         return weight, None

@@ -1,28 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
 """The call of the XLA FFI: its handlers, built and registered at the first use, and its operands and results."""
+from __future__ import annotations
+
 import ctypes
 import functools
 import os
 import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-import jaxlib
+import jaxlib.version
 import numpy as np
 
 from normjit import _build, _library
 
+if TYPE_CHECKING:
+    from normjit.jax._operator import Problem
+
+_jax: Any = jax  # parts of which have no types, or others in each version
 TARGET = "normjit_layer_norm"
 # As NormjitTable in layer_norm.cc has them; its last member is the service.
 _TABLE = ("normjit_layer_norm", "normjit_prepare", "normjit_kernel_release", "normjit_status_message", "normjit_free")
 
 
-def call(problem, statistics, x, weight, bias):
+def call(problem: Problem, statistics: bool, x: jax.Array, weight: jax.Array | None,
+         bias: jax.Array | None) -> tuple[Any, ...]:
     """(y,), or with statistics (y, mean, rstd), by the kernel."""
     register()
     operands = _alike([operand for operand in (x, weight, bias) if operand is not None])
     wide = jnp.float64 if any(operand.dtype == jnp.float64 for operand in operands) else jnp.float32
-    shapes = [(x.shape, x.dtype)] + [(x.shape[:1], wide)] * (2 * statistics)
+    shapes: list[tuple[tuple[int, ...], Any]] = [(x.shape, x.dtype)] + [(x.shape[:1], wide)] * (2 * statistics)
     affine = ("none", "w", "wb")[len(operands) - 1]
     spec = _library.Spec(
         problem.columns, problem.epsilon, problem.scale, input=_dtype(x.dtype), output=_dtype(x.dtype),
@@ -37,7 +46,7 @@ def call(problem, statistics, x, weight, bias):
     return tuple(results[:1 + 2 * statistics])
 
 
-def _dtype(dtype):
+def _dtype(dtype: Any) -> int:
     return _library.DTYPES[{"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}[dtype.name]]
 
 
@@ -47,23 +56,23 @@ os.register_at_fork(before=_registering.acquire, after_in_parent=_registering.re
                     after_in_child=_registering.release)
 
 
-def register():
+def register() -> None:
     """Makes the target known to XLA, once. Raises RuntimeError."""
     with _registering:
         _register()
 
 
 @functools.lru_cache(maxsize=None)
-def _register():
+def _register() -> None:
     gpus()
     library = open_handlers(os.path.join(os.path.dirname(os.path.abspath(__file__)), "layer_norm.cc"))
     handlers = {"initialize": library.normjit_jax_initialize, "execute": library.normjit_jax_execute}
     jax.ffi.register_ffi_target(
-        TARGET, {stage: jax.ffi.pycapsule(handler) for stage, handler in handlers.items()}, platform="CUDA")
-    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.normjit_jax_refuse), platform="cpu")
+        TARGET, {stage: _jax.ffi.pycapsule(handler) for stage, handler in handlers.items()}, platform="CUDA")
+    jax.ffi.register_ffi_target(TARGET, _jax.ffi.pycapsule(library.normjit_jax_refuse), platform="cpu")
 
 
-def gpus():
+def gpus() -> Any:
     """The NVIDIA GPUs of this process."""
     try:
         return jax.local_devices(backend="cuda")
@@ -73,24 +82,24 @@ def gpus():
                                jax.default_backend(), why)) from None
 
 
-def open_handlers(source):
+def open_handlers(source: str) -> ctypes.CDLL:
     """The shared library of layer_norm.cc, connected with libnormjit."""
     table = (ctypes.c_void_p * (len(_TABLE) + 1))(*map(_library.address_of, _TABLE), _library.service())
     headers = _build.header_directory()
     library = ctypes.CDLL(_build.build(
         "jax_layer_norm", [source, os.path.join(headers, "normjit", "c_api.h")], [headers, jax.ffi.include_dir()],
-        version="jaxlib " + jaxlib.__version__))
+        version="jaxlib " + jaxlib.version.__version__))
     library.normjit_jax_bind.restype = None
     library.normjit_jax_bind(table)
     return library
 
 
 @functools.lru_cache(maxsize=1024)
-def workspace_bytes(spec):
+def workspace_bytes(spec: bytes) -> int:
     """What suffices for this normjit_spec, as bytes, on each GPU of this process. libnormjit asks for the current
     context, and XLA works in the primary one."""
     cuda = ctypes.CDLL("libcuda.so.1")
-    spec = _library.Spec.from_buffer_copy(spec)
+    asked = _library.Spec.from_buffer_copy(spec)
     most = ctypes.c_size_t()
     for gpu in gpus():
         context, popped, here = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_size_t()
@@ -100,7 +109,7 @@ def workspace_bytes(spec):
             if status != 0:
                 raise RuntimeError("normjit.jax: the context of GPU {} gave CUDA error {}".format(ordinal, status))
         try:
-            _library.call("normjit_workspace_bytes", _library.service(), ctypes.byref(spec), ctypes.byref(here))
+            _library.call("normjit_workspace_bytes", _library.service(), ctypes.byref(asked), ctypes.byref(here))
         finally:
             cuda.cuCtxPopCurrent_v2(ctypes.byref(popped))
             cuda.cuDevicePrimaryCtxRelease_v2(ordinal)
@@ -108,29 +117,29 @@ def workspace_bytes(spec):
     return most.value
 
 
-def _varying(array):
+def _varying(array: Any) -> frozenset[Any]:
     """The axes of shard_map along which an array differs from device to device."""
     kind = jax.typeof(array)
     manual = getattr(kind, "manual_axis_type", None)
     return frozenset(getattr(kind, "vma", ()) if manual is None else manual.varying)
 
 
-def _alike(operands):
+def _alike(operands: Sequence[Any]) -> list[Any]:
     """The operands, all of them varying along the same axes of shard_map, as XLA's calls need them."""
-    axes = frozenset().union(*map(_varying, operands))
+    axes: frozenset[Any] = frozenset().union(*map(_varying, operands))
     missing = [tuple(axes - _varying(operand)) for operand in operands]
     if hasattr(jax.lax, "pcast"):
-        return [jax.lax.pcast(operand, some, to="varying") if some else operand
+        return [_jax.lax.pcast(operand, some, to="varying") if some else operand
                 for operand, some in zip(operands, missing)]
-    return [jax.lax.pvary(operand, some) if some else operand for operand, some in zip(operands, missing)]
+    return [_jax.lax.pvary(operand, some) if some else operand for operand, some in zip(operands, missing)]
 
 
-def _like(operand, shape, dtype):
+def _like(operand: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     """The type of a result that varies as the operand does."""
-    kind = jax.typeof(operand)
+    kind: Any = jax.typeof(operand)
     if not _varying(operand):
-        return jax.ShapeDtypeStruct(shape, dtype)
+        return _jax.ShapeDtypeStruct(shape, dtype)
     if hasattr(kind, "manual_axis_type"):
-        everywhere = jax.sharding.NamedSharding(kind.sharding.mesh, jax.sharding.PartitionSpec())
-        return jax.ShapeDtypeStruct(shape, dtype, sharding=everywhere, manual_axis_type=kind.manual_axis_type)
-    return jax.ShapeDtypeStruct(shape, dtype, vma=kind.vma)
+        everywhere = _jax.sharding.NamedSharding(kind.sharding.mesh, _jax.sharding.PartitionSpec())
+        return _jax.ShapeDtypeStruct(shape, dtype, sharding=everywhere, manual_axis_type=kind.manual_axis_type)
+    return _jax.ShapeDtypeStruct(shape, dtype, vma=kind.vma)

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the operators ask of their arguments, where Python runs them: as fake kernels and through ctypes. operator.cc
 asks the same."""
+from __future__ import annotations
+
 import torch
+from torch import Tensor
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 WARM_UP = ("Call the layer once with tensors like these before the capture begins, as the warm-up of torch.cuda.graph "
@@ -9,7 +12,7 @@ WARM_UP = ("Call the layer once with tensors like these before the capture begin
 _NAMES = {torch.float16: "Half", torch.bfloat16: "BFloat16", torch.float32: "Float", torch.float64: "Double"}
 
 
-def arguments(x, dims, weight, bias, dtype):
+def arguments(x: Tensor, dims: int, weight: Tensor | None, bias: Tensor | None, dtype: torch.dtype | None) -> None:
     """Raises RuntimeError in PyTorch's manner."""
     if not 1 <= dims <= x.dim():
         raise RuntimeError("normjit::layer_norm: cannot normalize over the last {} dimensions of an input of size{}"
@@ -26,7 +29,7 @@ def arguments(x, dims, weight, bias, dtype):
             _parameter(name, part, x, dims, wanted)
 
 
-def _parameter(name, part, x, dims, dtype):
+def _parameter(name: str, part: Tensor, x: Tensor, dims: int, dtype: torch.dtype) -> None:
     shape = x.shape[-dims:]
     if part.shape != shape:
         raise RuntimeError("Expected {0} to be of same shape as normalized_shape, but got {0} of shape {1} and "
@@ -39,12 +42,12 @@ def _parameter(name, part, x, dims, dtype):
             _NAMES.get(dtype, dtype), _NAMES.get(part.dtype, part.dtype), name))
 
 
-def statistics_dtype(x, weight, dtype):
+def statistics_dtype(x: Tensor, weight: Tensor | None, dtype: torch.dtype | None) -> torch.dtype:
     """The type of mean and rstd, and of the arithmetic."""
     wide = torch.float64 in (x.dtype, dtype, None if weight is None else weight.dtype)
     return torch.float64 if wide else torch.float32
 
 
-def empty_statistics(x, dims, weight, dtype):
+def empty_statistics(x: Tensor, dims: int, weight: Tensor | None, dtype: torch.dtype | None) -> Tensor:
     """Memory for mean or rstd."""
     return x.new_empty(x.shape[:-dims] + (1,) * dims, dtype=statistics_dtype(x, weight, dtype))

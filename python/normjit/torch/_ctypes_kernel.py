@@ -1,23 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operators' kernels where no C++ compiler is found: the same as operator.cc, by ctypes."""
+from __future__ import annotations
+
 import ctypes
 import threading
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from normjit import _library
 from normjit.torch import _check
 
 _CODES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.float64: "f64"}
 _local = threading.local()  # workspaces of this thread's streams
-_kept = []
+_kept: list[Any] = []
 
 
-def _code(dtype):
+def _code(dtype: torch.dtype) -> int:
     return _library.DTYPES[_CODES[dtype]]
 
 
-def _rows(x, dims):
+def _rows(x: Tensor, dims: int) -> tuple[Tensor, int]:
     """x, or a contiguous copy, and the elements from one of its rows to the next."""
     columns = x.shape[-dims:].numel()
     if x.numel() == 0 or x.is_contiguous():
@@ -31,17 +35,17 @@ def _rows(x, dims):
     return x, rows.stride(0)
 
 
-def _on_stream(device):
+def _on_stream(device: torch.device) -> tuple[int | None, bool]:
     """The stream, and whether its launches may run at once."""
     if device.type != "cuda":
         return None, False
     return torch.cuda.current_stream(device).cuda_stream or None, torch.cuda.is_current_stream_capturing()
 
 
-def _workspace(needed, device, stream):
+def _workspace(needed: int, device: torch.device, stream: int | None) -> int:
     """The address of a workspace for this thread's launches on a stream."""
-    held = _local.__dict__.setdefault("workspaces", {})
-    size, memory = held.get((device, stream), (0, None))
+    held: dict[tuple[torch.device, int | None], tuple[int, int]] = _local.__dict__.setdefault("workspaces", {})
+    size, memory = held.get((device, stream), (0, 0))
     if size < needed:
         size = max(needed, 256 << 10)
         memory = _lasting_zeros(size, stream) if device.type == "cuda" else _on_host(size)
@@ -49,14 +53,14 @@ def _workspace(needed, device, stream):
     return memory
 
 
-def _on_host(size):
+def _on_host(size: int) -> int:
     """For tests."""
     memory = ctypes.create_string_buffer(size)
     _kept.append(memory)
     return ctypes.addressof(memory)
 
 
-def _lasting_zeros(size, stream):
+def _lasting_zeros(size: int, stream: int | None) -> int:
     """Not out of PyTorch's pools, which may be those of a graph at this moment, where nothing may stay."""
     driver, memory, mode = ctypes.CDLL("libcuda.so.1"), ctypes.c_uint64(), ctypes.c_int(2)  # relaxed
     driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
@@ -68,14 +72,17 @@ def _lasting_zeros(size, stream):
     return memory.value
 
 
-def _pointer(tensor):
+def _pointer(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
-def _run(statistics, x, dims, weight, bias, eps, activation, scale, dtype):
+def _run(statistics: bool, x: Tensor, dims: int, weight: Tensor | None, bias: Tensor | None, eps: float, activation: int,
+         scale: float, dtype: torch.dtype | None) -> tuple[Tensor, Any, Any]:
+    """y, mean and rstd; None in the place of the latter unless they are asked for."""
     _check.arguments(x, dims, weight, bias, dtype)
     if not 0 <= eps <= _library.LARGEST_EPSILON:
-        return torch.ops.normjit.layer_norm_by_pytorch(x, dims, weight, bias, eps, activation, scale, dtype)
+        y, mean, rstd = torch.ops.normjit.layer_norm_by_pytorch(x, dims, weight, bias, eps, activation, scale, dtype)
+        return y, mean, rstd
     y = torch.empty(x.shape, dtype=dtype or x.dtype, device=x.device)
     mean = rstd = None
     if statistics:
@@ -96,17 +103,17 @@ def _run(statistics, x, dims, weight, bias, eps, activation, scale, dtype):
     return y, mean, rstd
 
 
-def _launch(spec, tensors, device):
+def _launch(spec: _library.Spec, tensors: _library.Tensors, device: torch.device) -> None:
     service, (stream, shared) = _library.service(), _on_stream(device)
     needed = ctypes.c_size_t()
     _call(device, "normjit_workspace_bytes", service, ctypes.byref(spec), ctypes.byref(needed))
     if needed.value:
         own = torch.zeros(needed.value, dtype=torch.uint8, device=device) if shared else None
-        tensors.workspace = own.data_ptr() if shared else _workspace(needed.value, device, stream)
+        tensors.workspace = _workspace(needed.value, device, stream) if own is None else own.data_ptr()
     _call(device, "normjit_layer_norm", service, ctypes.byref(spec), ctypes.byref(tensors), stream, None)
 
 
-def _call(device, *call):
+def _call(device: torch.device, *call: Any) -> None:
     try:
         _library.call(*call)
     except _library.Error as error:
@@ -118,11 +125,14 @@ def _call(device, *call):
         _library.call(*call)
 
 
-def layer_norm(x, dims, weight, bias, eps, activation=1, scale=1.0, dtype=None):
+def layer_norm(x: Tensor, dims: int, weight: Tensor | None, bias: Tensor | None, eps: float, activation: int = 1,
+               scale: float = 1.0, dtype: torch.dtype | None = None) -> Tensor:
     return _run(False, x, dims, weight, bias, eps, activation, scale, dtype)[0]
 
 
-def layer_norm_with_statistics(x, dims, weight, bias, eps, activation=1, scale=1.0, dtype=None):
+def layer_norm_with_statistics(x: Tensor, dims: int, weight: Tensor | None, bias: Tensor | None, eps: float,
+                               activation: int = 1, scale: float = 1.0,
+                               dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor, Tensor]:
     return _run(True, x, dims, weight, bias, eps, activation, scale, dtype)
 
 

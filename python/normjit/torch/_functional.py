@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """layer_norm, in the place of torch.nn.functional.layer_norm."""
+from __future__ import annotations
+
 import os
+from collections.abc import Sequence
+from typing import Any, Optional
 
 import torch
 from torch.autograd import forward_ad
@@ -16,7 +20,7 @@ _ON_CPU = _operator.DEVICE == "CPU"  # in tests
 _LARGEST_EPSILON = _library.LARGEST_EPSILON
 
 
-def fused_bytes():
+def fused_bytes() -> int:
     """Under torch.compile, rows of up to so many bytes are left to it: Inductor fuses them with what stands before and
     behind, such as the sum with a residual, and is mostly faster so than with an operator, into which nothing can be
     fused. python/README.md has the figures. 0 with NORMJIT_TORCH_COMPILE=kernel: all rows are normjit's."""
@@ -26,7 +30,9 @@ def fused_bytes():
 FUSED_BYTES = fused_bytes()
 
 
-def layer_norm(x, normalized_shape, weight=None, bias=None, eps=1e-5, *, activation=None, scale=1.0):
+def layer_norm(x: torch.Tensor, normalized_shape: Sequence[int], weight: Optional[torch.Tensor] = None,
+               bias: Optional[torch.Tensor] = None, eps: float = 1e-5, *, activation: Optional[str] = None,
+               scale: float = 1.0) -> torch.Tensor:
     """scale * activation(F.layer_norm(x, normalized_shape, weight, bias, eps)), in one kernel.
 
     activation: None, "relu", "gelu", "gelu_tanh" or "silu".
@@ -41,7 +47,7 @@ def layer_norm(x, normalized_shape, weight=None, bias=None, eps=1e-5, *, activat
     return run(x, tuple(normalized_shape), weight, bias, eps, code, scale)
 
 
-def code_of(activation):
+def code_of(activation: str | None) -> int:
     """An activation's number. Raises ValueError."""
     try:
         return CODES[activation]
@@ -50,16 +56,17 @@ def code_of(activation):
             activation)) from None
 
 
-Tensor, _STRIDED, _is_compiling = torch.Tensor, torch.strided, torch.compiler.is_compiling  # a look into torch: 20 ns
+Tensor = torch.Tensor  # a look into torch: 20 ns
+_STRIDED, _is_compiling = torch.strided, torch.compiler.is_compiling
 _KNOWN = (torch.nn.Parameter, Tensor, type(None))  # not foreign; the usual one first
 
 
-def _is_foreign(x):
+def _is_foreign(x: Any) -> bool:
     """Whether this is something that PyTorch's operators unwrap, such as a DTensor, or no tensor at all."""
     return not isinstance(x, Tensor) or is_traceable_wrapper_subclass(x)
 
 
-def _is_left_to_compiler(x, shape, code):
+def _is_left_to_compiler(x: Tensor, shape: tuple[int, ...], code: int) -> bool:
     """It is slow on rows that do not consist of whole 16 bytes, and finds little to fuse behind an activation. What
     torch.export makes is for others to run; is_exporting() of torch.compiler is always true here."""
     row = x.shape[-len(shape):].numel() * x.element_size()
@@ -67,7 +74,8 @@ def _is_left_to_compiler(x, shape, code):
     return code == NONE and row <= FUSED_BYTES and row % 16 == 0 and not exporting
 
 
-def run(x, shape, weight, bias, eps, code, scale):
+def run(x: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor | None, eps: float, code: int,
+        scale: float) -> Tensor:
     """layer_norm, for a tuple and an activation's number."""
     if not _is_compiling() and _operator.function is not None and code == NONE and scale == 1.0:
         y = _operator.function(x, shape, weight, bias, eps)
@@ -87,7 +95,8 @@ def run(x, shape, weight, bias, eps, code, scale):
     return apply(x, len(shape), weight, bias, eps, code, scale)
 
 
-def reference(x, shape, weight, bias, eps, code, scale):
+def reference(x: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor | None, eps: float, code: int,
+              scale: float) -> Tensor:
     """By PyTorch's own operators, with its errors."""
     return activate(F.layer_norm(x, shape, weight, bias, eps), code, scale)
 

@@ -1,6 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the operators work together with the rest of PyTorch: fake tensors, autograd, autocast, vmap."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Callable
+
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from normjit import _library
@@ -8,13 +14,13 @@ from normjit.torch import _check
 from normjit.torch._operator import DEVICE, library, native_differentiable
 
 aten = torch.ops.aten
-apply = torch.ops.normjit.layer_norm.default
-apply_with_statistics = torch.ops.normjit.layer_norm_with_statistics.default
+apply: Callable[..., Tensor] = torch.ops.normjit.layer_norm.default
+apply_with_statistics: Callable[..., tuple[Tensor, Tensor, Tensor]] = torch.ops.normjit.layer_norm_with_statistics.default
 
 NONE, RELU, GELU, GELU_TANH, SILU = (_library.ACTIVATIONS[name] for name in (None, "relu", "gelu", "gelu_tanh", "silu"))
 
 
-def activate(z, activation, scale):
+def activate(z: Tensor, activation: int, scale: float) -> Tensor:
     """What follows the normalization, by PyTorch's own operators."""
     if activation == RELU:
         z = F.relu(z)
@@ -25,7 +31,7 @@ def activate(z, activation, scale):
     return z if scale == 1.0 else z * scale
 
 
-def _activation_gradient(grad, z, activation):
+def _activation_gradient(grad: Tensor, z: Tensor, activation: int) -> Any:
     if activation == RELU:
         return aten.threshold_backward(grad, z, 0)
     if activation in (GELU, GELU_TANH):
@@ -40,7 +46,8 @@ def _activation_gradient(grad, z, activation):
 
 # ---- By PyTorch
 
-def _by_pytorch(x, dims, weight, bias, eps, activation=NONE, scale=1.0, dtype=None):
+def _by_pytorch(x: Tensor, dims: int, weight: Tensor | None, bias: Tensor | None, eps: float, activation: int = NONE,
+                scale: float = 1.0, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor, Tensor]:
     _check.arguments(x, dims, weight, bias, dtype)
     wide = _check.statistics_dtype(x, weight, dtype)
     with torch._C._AutoDispatchBelowAutograd():  # a kernel, which has no gradient of its own
@@ -54,31 +61,38 @@ library.impl("layer_norm_by_pytorch", _by_pytorch, DEVICE)
 
 # ---- Fake tensors
 
-@torch.library.register_fake("normjit::layer_norm", lib=library)
-def _fake(x, dims, weight, bias, eps, activation=NONE, scale=1.0, dtype=None):
+def _fake(x: Tensor, dims: int, weight: Tensor | None, bias: Tensor | None, eps: float, activation: int = NONE,
+          scale: float = 1.0, dtype: torch.dtype | None = None) -> Tensor:
     _check.arguments(x, dims, weight, bias, dtype)
     return x.new_empty(x.shape, dtype=dtype or x.dtype)
 
 
-@torch.library.register_fake("normjit::layer_norm_by_pytorch", lib=library)
-@torch.library.register_fake("normjit::layer_norm_with_statistics", lib=library)
-def _fake_with_statistics(x, dims, weight, bias, eps, activation=NONE, scale=1.0, dtype=None):
+def _fake_with_statistics(x: Tensor, dims: int, weight: Tensor | None, bias: Tensor | None, eps: float,
+                          activation: int = NONE, scale: float = 1.0,
+                          dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor, Tensor]:
     y = _fake(x, dims, weight, bias, eps, activation, scale, dtype)
     return y, _check.empty_statistics(x, dims, weight, dtype), _check.empty_statistics(x, dims, weight, dtype)
 
 
+torch.library.register_fake("normjit::layer_norm", _fake, lib=library)
+for _name in ("layer_norm_with_statistics", "layer_norm_by_pytorch"):
+    torch.library.register_fake("normjit::" + _name, _fake_with_statistics, lib=library)
+
+
 # ---- Autograd. mean and rstd have no gradient of their own: they are there for y's.
 
-def _in(tensor, dtype):
+def _in(tensor: Any, dtype: torch.dtype) -> Any:
+    """A tensor of this type, or None for None."""
     return tensor if tensor is None or tensor.dtype == dtype else tensor.to(dtype)
 
 
-def _save(ctx, x, dims, weight, bias, eps, activation, scale, dtype, mean, rstd):
+def _save(ctx: Any, x: Tensor, dims: int, weight: Tensor | None, bias: Tensor | None, eps: float, activation: int,
+          scale: float, dtype: torch.dtype, mean: Tensor, rstd: Tensor) -> None:
     ctx.save_for_backward(x, weight, bias, mean, rstd)
     ctx.call = dims, eps, activation, scale, dtype
 
 
-def _gradients(ctx, grad, asked):
+def _gradients(ctx: Any, grad: Tensor, asked: Sequence[bool]) -> tuple[Any, Any, Any]:
     """Of x, weight and bias, each where it is asked for. A gradient of this is PyTorch's own, too: it is made of
     differentiable operators. native/autograd.cc does the same for plain calls."""
     x, weight, bias, mean, rstd = ctx.saved_tensors
@@ -98,16 +112,17 @@ def _gradients(ctx, grad, asked):
             of_bias if bias is None else _in(of_bias, bias.dtype))
 
 
-def _backward(ctx, grad, *_statistics_grads):
+def _backward(ctx: Any, grad: Tensor, *_statistics_grads: Any) -> tuple[Any, ...]:
     of_x, _, of_weight, of_bias = ctx.needs_input_grad[:4]
     of_x, of_weight, of_bias = _gradients(ctx, grad, (of_x, of_weight, of_bias))
     return of_x, None, of_weight, of_bias, None, None, None, None
 
 
-def _setup_context(ctx, inputs, output):
+def _setup_context(ctx: Any, inputs: Sequence[Any], output: Sequence[Tensor]) -> None:
     y, mean, rstd = output
     ctx.mark_non_differentiable(mean, rstd)
-    _save(ctx, *inputs[:-1], y.dtype, mean, rstd)
+    x, dims, weight, bias, eps, activation, scale, _ = inputs
+    _save(ctx, x, dims, weight, bias, eps, activation, scale, y.dtype, mean, rstd)
 
 
 # For programs, and for who calls the operator itself.
@@ -122,7 +137,7 @@ class _Transformed(torch.autograd.Function):
     backward = staticmethod(_backward)
 
     @staticmethod
-    def forward(*inputs):
+    def forward(*inputs: Any) -> Any:
         return apply_with_statistics(*inputs)
 
 
@@ -131,7 +146,7 @@ class _Differentiable(torch.autograd.Function):
     tensors are one."""
 
     @staticmethod
-    def forward(ctx, x, weight, bias, call):
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, call: Any) -> Any:
         dims, eps, activation, scale, dtype = call
         with torch._C._AutoDispatchBelowAutograd():
             y, mean, rstd = apply_with_statistics(x, dims, weight, bias, eps, activation, scale, dtype)
@@ -139,20 +154,22 @@ class _Differentiable(torch.autograd.Function):
         return y
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Tensor) -> Any:
         return (*_gradients(ctx, grad, ctx.needs_input_grad[:3]), None)
 
 
 # Function.apply first looks for tensors of torch.func, of which there are none here.
-_apply_function = super(torch.autograd.Function, _Differentiable).apply
+_apply_function: Callable[..., Tensor] = super(torch.autograd.Function, _Differentiable).apply
 
 
-def differentiable(x, dims, weight, bias, eps, activation, scale, dtype):
+def differentiable(x: Tensor, dims: int, weight: Tensor | None, bias: Tensor | None, eps: float, activation: int,
+                   scale: float, dtype: torch.dtype | None) -> Tensor:
     """apply, with gradients. Takes all of the schema's arguments."""
     if torch.compiler.is_compiling():
         return apply_with_statistics(x, dims, weight, bias, eps, activation, scale, dtype)[0]
     if torch._C._are_functorch_transforms_active():
-        return _Transformed.apply(x, dims, weight, bias, eps, activation, scale, dtype)[0]
+        y: Tensor = _Transformed.apply(x, dims, weight, bias, eps, activation, scale, dtype)[0]
+        return y
     if activation == NONE and scale == 1.0 and dtype is None and not torch._C._is_tracing():  # a trace is for all
         plain = native_differentiable()
         if plain is not None:
@@ -162,10 +179,11 @@ def differentiable(x, dims, weight, bias, eps, activation, scale, dtype):
 
 # ---- Autocast, where F.layer_norm computes and answers in f32. Here no copy of x in f32 is needed.
 
-def _autocast(operator):
+def _autocast(operator: Callable[..., Any]) -> Callable[..., Any]:
     keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, "Autocast" + DEVICE))
 
-    def rule(x, dims, weight, bias, eps, activation=NONE, scale=1.0, dtype=None):
+    def rule(x: Tensor, dims: int, weight: Tensor | None, bias: Tensor | None, eps: float, activation: int = NONE,
+             scale: float = 1.0, dtype: torch.dtype | None = None) -> Any:
         with torch._C._ExcludeDispatchKeyGuard(keys):
             if dtype is None and x.dtype != torch.float64:
                 dtype = torch.float32
@@ -177,8 +195,9 @@ def _autocast(operator):
 
 # ---- vmap
 
-def _vmap(operator, outputs):
-    def rule(info, in_dims, x, dims, weight, bias, eps, activation=NONE, scale=1.0, dtype=None):
+def _vmap(operator: Callable[..., Any], outputs: Any) -> Callable[..., Any]:
+    def rule(info: Any, in_dims: Any, x: Tensor, dims: int, weight: Tensor | None, bias: Tensor | None, eps: float,
+             activation: int = NONE, scale: float = 1.0, dtype: torch.dtype | None = None) -> Any:
         x_dim, _, weight_dim, bias_dim = in_dims[:4]
         x = x.movedim(x_dim, 0) if x_dim is not None else x.expand(info.batch_size, *x.shape)
         if weight_dim is None and bias_dim is None:
@@ -196,13 +215,13 @@ def _vmap(operator, outputs):
     return rule
 
 
-def _beside(part, at, dims):
+def _beside(part: Tensor, at: int, dims: int) -> Tensor:
     """A parameter with the batch in front, and ones between it and what it belongs to."""
     part = part.movedim(at, 0)
     return part.reshape(part.shape[:1] + (1,) * (dims - part.dim()) + part.shape[1:])
 
 
-for _operator, _outputs in ((apply, 0), (apply_with_statistics, (0, 0, 0))):
-    _name = _operator._opname
+_results: Any = (("layer_norm", apply, 0), ("layer_norm_with_statistics", apply_with_statistics, (0, 0, 0)))
+for _name, _operator, _outputs in _results:
     library.impl(_name, _autocast(_operator), "Autocast" + DEVICE)
     torch.library.register_vmap("normjit::" + _name, _vmap(_operator, _outputs), lib=library)

@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""mypy --strict, of the package and of programs that use it.
+
+    python3 tests/python/types_test.py
+
+The parts for PyTorch and JAX are checked where these are installed. Without mypy it says so in one line and exits with 77.
+"""
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+PYTHON = Path(__file__).resolve().parents[2] / "python"
+
+PROGRAMS = {"torch": """
+import torch
+from normjit.torch import LayerNorm, layer_norm, replace_layer_norm
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = LayerNorm(8, eps=1e-6, activation="gelu", scale=0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.norm(x)
+        return layer_norm(y, (8,), self.norm.weight, None, 1e-6, activation="relu")
+
+model: Model = replace_layer_norm(Model())
+layer_norm([1.0], (8,))  # wrong
+layer_norm(torch.ones(8), 8)  # wrong
+layer_norm(torch.ones(8), (8,), activation=3)  # wrong
+LayerNorm("8")  # wrong
+replace_layer_norm(torch.ones(8))  # wrong
+""", "jax": """
+import jax
+import jax.numpy as jnp
+from normjit.jax import layer_norm
+
+def loss(x: jax.Array, weight: jax.Array) -> jax.Array:
+    return jnp.sum(layer_norm(x, weight, normalized_shape=(8,), activation="gelu", eps=1e-6))
+
+layer_norm(jnp.ones(8), normalized_ndim="1")  # wrong
+layer_norm([1.0])  # wrong
+layer_norm(jnp.ones(8)).nothing()  # wrong
+"""}
+
+
+def skip(why):
+    print("Skipped: {}".format(why))
+    sys.exit(77)
+
+
+def is_installed(name):
+    return importlib.util.find_spec(name) is not None
+
+
+def mypy(*paths):
+    """What it says, without the last line."""
+    cache = os.path.join(os.environ.get("NORMJIT_BUILD_DIR", SCRATCH.name), "mypy")
+    done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--cache-dir", cache, *map(str, paths)],
+                          capture_output=True, text=True, check=False, cwd=SCRATCH.name,
+                          env={**os.environ, "MYPYPATH": str(PYTHON)})
+    if done.returncode not in (0, 1):
+        raise AssertionError("mypy failed:\n{}{}".format(done.stdout, done.stderr))
+    return done.stdout.splitlines()[:-1]
+
+
+class TypesTest(unittest.TestCase):
+    def test_the_package(self):
+        parts = [path for path in sorted((PYTHON / "normjit").rglob("*.py"))
+                 if path.parent.name == "normjit" or is_installed(path.parent.name)]
+        self.assertEqual(mypy(*parts), [])
+
+    def check_program(self, name):
+        if not is_installed(name):
+            self.skipTest("no {} here".format(name))
+        path = os.path.join(SCRATCH.name, "{}_program.py".format(name))
+        with open(path, "w") as file:
+            file.write(PROGRAMS[name])
+        said = [int(re.match(r"[^:]*:(\d+): error:", line).group(1)) for line in mypy(path) if ": note:" not in line]
+        wrong = [i for i, line in enumerate(PROGRAMS[name].splitlines(), 1) if line.endswith("# wrong")]
+        self.assertEqual(said, wrong)
+
+    def test_a_program_for_pytorch(self):
+        self.check_program("torch")
+
+    def test_a_program_for_jax(self):
+        self.check_program("jax")
+
+
+if __name__ == "__main__":
+    if not is_installed("mypy"):
+        skip("no mypy here")
+    SCRATCH = tempfile.TemporaryDirectory()
+    unittest.main()
