@@ -2,9 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Puts normjit into models of `transformers`, and measures what that changes.
 
-    scripts/bench_torch.py [--budget 125] [--layers 4] [--cases host,examples,bert,gpt2,vit,whisper] [--json out.json]
+    scripts/bench_torch.py [--budget 125] [--layers 4] [--cases host,training,examples,bert,gpt2,vit,whisper]
+                           [--json out.json]
 
 host      microseconds per call on the CPU, of torch.nn.LayerNorm and of normjit.torch.LayerNorm
+training  microseconds per eager training step (forward and backward of one layer in bf16), of both, in interleaved runs;
+          this case and host need no transformers
 examples  the models of examples/torch: beside eager and torch.compile
 bert ...  models built from their configuration with random weights (nothing is downloaded), before and after
           replace_layer_norm. Outputs are compared in f32, f16 and bf16, in eager mode, under torch.compile and in a CUDA
@@ -41,6 +44,8 @@ ALLOWED = {"float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}
 ALLOWED_DIFFERENCE = 1e-5  # of an example
 MANY = 64  # samples; in 16 bits BERT and GPT-2 in eager mode wait for the CPU even then
 TURN = 15  # seconds, within which a process has timed its programs
+TRAINING = ((4096, 768), (256, 768))  # rows and columns
+TRAINING_RUNS, TRAINING_STEPS = 5, 2000
 
 
 def build(name, layers):
@@ -347,10 +352,35 @@ def host_overhead(found):
     found["module, forward and backward"] = pair(lambda m, f: lambda: m(x).backward(grad))
 
 
+def training_steps(found):
+    """Adds for each shape the microseconds of a step in each run, of PyTorch and of normjit, which take turns."""
+    import torch
+    from normjit.torch import LayerNorm
+    for rows, columns in TRAINING:
+        x = torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        grad = torch.randn_like(x)
+        modules = [kind(columns, device="cuda", dtype=torch.bfloat16) for kind in (torch.nn.LayerNorm, LayerNorm)]
+        row = {"rows": rows, "columns": columns, "us": [[], []]}
+        found.append(row)
+
+        def run(module, steps):
+            for _ in range(steps):
+                module(x).backward(grad)
+                x.grad = module.weight.grad = module.bias.grad = None
+            torch.cuda.synchronize()
+        for module in modules:
+            run(module, TRAINING_STEPS // 10)
+        for _ in range(TRAINING_RUNS):
+            for module, times in zip(modules, row["us"]):
+                begin = time.perf_counter()
+                run(module, TRAINING_STEPS)
+                times.append((time.perf_counter() - begin) / TRAINING_STEPS * 1e6)
+
+
 # ---- The report
 
 def new_report(path, **about):
-    return Report(path, faults, **about, host_us={}, examples=[], checks=[], times=[])
+    return Report(path, faults, **about, host_us={}, training=[], examples=[], checks=[], times=[])
 
 
 def faults(report):
@@ -383,6 +413,15 @@ def table(report):
     if report["host_us"]:
         lines += ["| host, us per call | PyTorch | normjit |", "|---|---|---|"]
         lines += ["| {} | {:.2f} | {:.2f} |".format(name, *pair) for name, pair in report["host_us"].items()] + [""]
+    if report["training"]:
+        lines += ["| eager training step, bf16 | PyTorch us | normjit us | speed of normjit over PyTorch's | in each run |",
+                  "|---" * 5 + "|"]
+        for r in report["training"]:
+            ratios = [theirs / ours for theirs, ours in zip(*r["us"])]
+            medians = [statistics.median(times) if times else float("nan") for times in (*r["us"], ratios)]
+            lines.append("| {} x {} | {:.1f} | {:.1f} | {:.3f} | {} |".format(
+                r["rows"], r["columns"], *medians, " ".join("{:.3f}".format(ratio) for ratio in ratios)))
+        lines.append("")
     if report["examples"]:
         lines += ["| example | eager ms | torch.compile ms | normjit ms | outputs differ by |", "|---|---|---|---|---|"]
         for e in report["examples"]:
@@ -449,6 +488,9 @@ def run(arguments, report):
     if "host" in arguments.cases:
         with report.step("host"):
             host_overhead(report["host_us"])
+    if "training" in arguments.cases:
+        with report.step("training"):
+            training_steps(report["training"])
     if "examples" in arguments.cases:
         with report.step("examples"):
             run_examples(report, end)
@@ -462,14 +504,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--budget", type=float, default=300, help="seconds, of all")
     parser.add_argument("--layers", type=int, help="of each model; its own number unless given")
-    parser.add_argument("--cases", default=",".join(("host", "examples") + MODELS), help="separated by commas")
+    parser.add_argument("--cases", default=",".join(("host", "training", "examples") + MODELS), help="separated by commas")
     parser.add_argument("--json", help="a file for all that was found")
     arguments = parser.parse_args()
     arguments.cases = arguments.cases.split(",")
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # there are as many processes as cores
     try:
         import torch
-        import transformers  # noqa: F401
+        if set(MODELS) & set(arguments.cases):
+            import transformers  # noqa: F401
     except ImportError as missing:
         print("Skipped: {}".format(missing), file=sys.stderr)
         return 3

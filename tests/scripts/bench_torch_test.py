@@ -79,6 +79,13 @@ class ReportTest(unittest.TestCase):
         self.assertEqual((stored["left_out"], stored["failed"]), (["the rest"], []))
         self.assertEqual(stored["host_us"], {"module": [1.0, 2.0]})
 
+    def test_training_steps_are_compared_run_by_run(self):
+        self.report["training"] += [{"rows": 256, "columns": 768, "us": [[99.0, 100.0, 120.0], [100.0, 100.0, 100.0]]},
+                                    {"rows": 4096, "columns": 768, "us": [[99.0], []]}]
+        table = bench_torch.table(self.report)
+        self.assertIn("| 256 x 768 | 100.0 | 100.0 | 1.000 | 0.990 1.000 1.200 |", table)
+        self.assertIn("| 4096 x 768 | 99.0 | nan | nan |  |", table)
+
     def test_a_row_that_ended_early_keeps_what_it_has(self):
         self.report["times"].append({"model": "bert", "dtype": "float32", "mode": "graph", "latency_ms": [1.0, 2.0],
                                      "samples_per_s": [3.0], "error": "a | bar"})
