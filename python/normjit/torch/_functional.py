@@ -77,7 +77,8 @@ def _is_left_to_compiler(x: Tensor, shape: tuple[int, ...], code: int) -> bool:
 def run(x: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor | None, eps: float, code: int,
         scale: float) -> Tensor:
     """layer_norm, for a tuple and an activation's number."""
-    if not _is_compiling() and _operator.function is not None and code == NONE and scale == 1.0:
+    compiling = _is_compiling()
+    if not compiling and _operator.function is not None and code == NONE and scale == 1.0:
         y = _operator.function(x, shape, weight, bias, eps)
         if y is not None:
             return y
@@ -85,7 +86,7 @@ def run(x: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor |
             or not x.is_cuda and not _ON_CPU or x.layout is not _STRIDED or x.is_nested
             or not shape or x.shape[-len(shape):] != shape
             or forward_ad._current_level >= 0 or weight is None and bias is not None or not 0 <= eps <= _LARGEST_EPSILON
-            or _is_compiling() and _is_left_to_compiler(x, shape, code)):
+            or compiling and _is_left_to_compiler(x, shape, code)):
         return reference(x, shape, weight, bias, eps, code, scale)
     if torch.is_grad_enabled() and (x.requires_grad or weight is not None and weight.requires_grad
                                     or bias is not None and bias.requires_grad):
