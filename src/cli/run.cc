@@ -322,7 +322,8 @@ void add_run(CommandLine& line) {
       ->capture_default_str();
   command->add_option("--repeat", options.repeat, "On a GPU, time so many later calls; else 20");
   add_json(command, options);
-  const auto add_host = [&](const char* name, std::string& value, const char* description) {
+  // clang before 16 captures no structured binding.
+  const auto add_host = [command = command](const char* name, std::string& value, const char* description) {
     return command->add_option(name, value, description)->group("With --device host");
   };
   add_host("--arch", options.arch, "The architecture whose kernel to run, or native; else sm_90");
