@@ -8,8 +8,8 @@
 
 namespace normjit::oracle {
 
-// For a place in a sentence: control characters as \n and \x1b, and only the beginning of a text that has
-// more than `longest` bytes, with its length.
+// For a place in a sentence: control characters as \n and \x1b, and only the beginning of a text that then
+// has more than `longest` bytes, with its length.
 std::string shown(std::string_view text, std::size_t longest = 200);
 
 // A whole message: as shown(), of any length and with its line breaks and tabs.

@@ -27,6 +27,13 @@ TEST(ForeignText, LongTextsAreCutBetweenCharacters) {
             "123... (8 bytes)");
 }
 
+TEST(ForeignText, WhatIsShownIsShortAlsoWhereItIsSpelledOut) {
+  EXPECT_EQ(shown("ab\x1b\x1b", 6), R"(ab\x1b... (4 bytes))");
+  EXPECT_EQ(shown("ab\x1b", 6), R"(ab\x1b)") << "which fits";
+  EXPECT_LT(shown(std::string(200, '\x1b')).size(), 220u);
+  EXPECT_EQ(shown("a\xc2\x9b", 8), "a... (3 bytes)") << "one character";
+}
+
 TEST(ForeignText, MessagesKeepTheirLines) {
   EXPECT_EQ(printable("first\n\tsecond \x1b[2J\0."sv), "first\n\tsecond \\x1b[2J\\x00.");
   EXPECT_EQ(printable(std::string(1000, 'a')).size(), 1000u);
