@@ -18,6 +18,7 @@ namespace {
 
 constexpr DType kDTypes[] = {DType::f16, DType::bf16, DType::f32, DType::f64};
 constexpr std::int64_t kMostElements = std::int64_t{1} << 60;
+constexpr std::size_t kMostDimensions = 64;  // of NumPy 2; more would not fit into the header that is written
 
 // Takes tokens off the front of a text; every function says whether it was there.
 class Scanner {
@@ -108,6 +109,7 @@ Result<NpyHeader> parse_npy_header(std::string_view text) {
     } else if (*key == "shape") {
       auto shape = parse_shape(scanner);
       if (!shape) return bad("has a malformed shape");
+      if (shape->size() > kMostDimensions) return bad("has more than the 64 dimensions of NumPy");
       header.shape = std::move(*shape);
       has_shape = true;
     } else {
@@ -123,7 +125,8 @@ Result<NpyHeader> parse_npy_header(std::string_view text) {
   std::int64_t elements = 1;  // of the dimensions that are not 0, so that no order of them overflows later
   for (const std::int64_t size : header.shape) {
     if (size == 0) continue;
-    if (elements > kMostElements / size) return bad("has an impossible shape " + shape_text(header.shape));
+    if (elements > kMostElements / size)
+      return bad("has an impossible shape " + shown(shape_text(header.shape)));
     elements *= size;
   }
   return header;
@@ -232,7 +235,7 @@ Result<std::int64_t> NpyFile::rows_of(std::int64_t columns) const {
   std::size_t kept = shape_.size();
   while (trailing != columns && kept > 0) trailing *= shape_[--kept];
   if (trailing != columns) {
-    return error("has shape " + shape_text(shape_) +
+    return error("has shape " + shown(shape_text(shape_)) +
                  "; the spec needs trailing dimensions with a product of " + std::to_string(columns));
   }
   std::int64_t rows = 1;
@@ -247,7 +250,7 @@ Result<void> NpyFile::read(Matrix& to) {
                  std::string(npy_type(to.dtype())) + ")");
   }
   if (elements() != to.rows() * to.columns()) {
-    return error("has shape " + shape_text(shape_) + ", but " + std::to_string(to.rows()) + " x " +
+    return error("has shape " + shown(shape_text(shape_)) + ", but " + std::to_string(to.rows()) + " x " +
                  std::to_string(to.columns()) + " elements are needed");
   }
   const bool dense = to.row_stride() == to.columns();

@@ -24,7 +24,8 @@ struct NpyHeader {
 };
 
 // Reads "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }" with keys in any order. BadArgument
-// with the reason; also for Fortran order, other types, and shapes of more than 2^60 elements.
+// with the reason; also for Fortran order, other types, and shapes of more than 64 dimensions or 2^60
+// elements.
 Result<NpyHeader> parse_npy_header(std::string_view text);
 
 std::string npy_header_text(DType dtype, const std::vector<std::int64_t>& shape);

@@ -165,6 +165,20 @@ TEST_F(Npy, HeadersAreQuotedWithoutControlCharacters) {
   EXPECT_LT(key.size(), 500u);
 }
 
+TEST_F(Npy, LongShapesMakeShortMessages) {
+  const auto header = [](int dimensions, const std::string& size) {
+    std::string shape;
+    for (int i = 0; i < dimensions; ++i) shape += size + ", ";
+    return "{'descr': '<f4', 'fortran_order': False, 'shape': (" + shape + ")}";
+  };
+  EXPECT_NE(error_of(file(header(65, "1"), "1234")).find("64 dimensions"), std::string::npos);
+  EXPECT_LT(error_of(file(header(64, "999999999999999999"), "")).size(), 500u);
+  const std::string path = file(header(64, "0"), "");
+  Matrix matrix(DType::f32, 1, 1);
+  EXPECT_LT(NpyFile::open(path).value().rows_of(7).error().message.size(), 500u);
+  EXPECT_LT(NpyFile::open(path).value().read(matrix).error().message.size(), 500u);
+}
+
 TEST_F(Npy, EveryTruncationIsAnError) {
   const std::string whole = file("{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }", "12345678");
   std::ifstream in(whole, std::ios::binary);
