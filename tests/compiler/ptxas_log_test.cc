@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <string>
 
 namespace normjit {
 namespace {
@@ -61,6 +62,14 @@ TEST(PtxasLog, HugeNumbersDoNotOverflow) {
       "    0 bytes stack frame, 1833120777 bytes spill stores, 1833120777 bytes spill loads\n",
       "k");
   EXPECT_EQ(facts.spill_bytes, std::numeric_limits<int>::max());
+}
+
+TEST(PtxasLog, ACountIsNotNegativeAndStandsBeforeItsUnit) {
+  const std::string begin = "ptxas info    : Compiling entry function 'k' for 'sm_90'\n";
+  for (const char* line :
+       {"Used -5 registers", " registers 5", "-2147483648 bytes spill stores, 1 bytes spill loads"})
+    EXPECT_EQ(parse_ptxas_log(begin + line, "k"), PtxasFacts{}) << line;
+  EXPECT_EQ(parse_ptxas_log(begin + "5 registers", "k").registers, 5);
 }
 
 }  // namespace

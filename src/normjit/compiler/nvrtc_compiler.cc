@@ -96,13 +96,13 @@ std::string flaw_of(const Binary& binary, const Target& target) {
   return {};
 }
 
-// The number before `unit`: 1024 for " bytes smem" in "Used 16 registers, 1024 bytes smem".
+// The count before `unit`: 1024 for " bytes smem" in "Used 16 registers, 1024 bytes smem".
 std::optional<int> number_before(std::string_view line, std::string_view unit) {
   const std::size_t end = line.find(unit);
   if (end == std::string_view::npos) return std::nullopt;
-  const std::size_t space = line.find_last_of(' ', end - 1);
-  const std::size_t start = space == std::string_view::npos ? 0 : space + 1;
-  return number<int>(line.substr(start, end - start));
+  line = line.substr(0, end);
+  const auto count = number<int>(line.substr(line.rfind(' ') + 1));  // npos + 1 is 0
+  return count && *count >= 0 ? count : std::nullopt;
 }
 
 class NvrtcCompiler : public Compiler {
