@@ -74,7 +74,7 @@ struct Plan {
 // One line: "warp_rows threads=256 threads_per_row=16 vector=4 per_thread=1 group_rows=1 blocks_per_sm=1",
 // and, where they are not the default, "blocks_per_row=8 exchange=cluster", "unaligned=1" and "stages=28".
 NORMJIT_API std::string to_text(const Plan& plan);
-// Reads such a line; missing fields have their defaults. BadArgument.
+// Reads such a line. Fields may be missing that have a legal default: those after per_thread. BadArgument.
 NORMJIT_API Result<Plan> parse_plan(std::string_view text);
 
 // The plan of the generic kernel, which is legal on every device for every layer norm without a residual.

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <string>
 #include <utility>
 
 #include "normjit/plan.h"
@@ -94,10 +95,28 @@ TEST(PlanText, EveryFieldIsInIt) {
   EXPECT_TRUE(changed([](Plan& p) { p.stages = 2; }));
 }
 
+constexpr std::string_view kShortest = "block_row threads=64 threads_per_row=64 vector=4 per_thread=1";
+
 TEST(ParsePlan, WhatIsLeftOutHasItsDefault) {
-  EXPECT_EQ(parse_plan("warp_rows").value(), Plan{.strategy = Strategy::warp_rows});
-  EXPECT_EQ(parse_plan("block_row threads_per_row=64 threads=64 unaligned=0 exchange=none").value(),
-            (Plan{.strategy = Strategy::block_row, .threads = 64, .threads_per_row = 64}));
+  const Plan plan{
+      .strategy = Strategy::block_row, .threads = 64, .threads_per_row = 64, .vector = 4, .per_thread = 1};
+  EXPECT_EQ(parse_plan(kShortest).value(), plan);
+  EXPECT_EQ(
+      parse_plan("block_row per_thread=1 vector=4 threads_per_row=64 threads=64 unaligned=0 exchange=none")
+          .value(),
+      plan);
+}
+
+TEST(ParsePlan, WhatHasNoDefaultMayNotBeLeftOut) {
+  EXPECT_EQ(parse_plan("warp_rows").code(), Code::BadArgument);
+  for (const std::string word : {"threads", "threads_per_row", "vector", "per_thread"}) {
+    std::string text(kShortest);
+    const std::size_t begin = text.find(" " + word + "=");
+    text.erase(begin, text.find(' ', begin + 1) - begin);
+    const auto refused = parse_plan(text);
+    ASSERT_EQ(refused.code(), Code::BadArgument) << text;
+    EXPECT_THAT(refused.error().message, HasSubstr("'" + word + "' is missing")) << text;
+  }
 }
 
 TEST(ParsePlan, NamesTheWordThatItDoesNotKnow) {

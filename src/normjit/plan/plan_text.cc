@@ -44,6 +44,9 @@ constexpr Field kFields[] = {
 };
 constexpr std::size_t kAlways = 6;
 
+// Only stages may be 0: the arithmetic of a plan divides by the others.
+int least(const Field& field) { return field.value == &Plan::stages ? 0 : 1; }
+
 // Words of 0.1, which tuned plans in caches and packs may still have, and their present names.
 constexpr std::string_view kFormerly[][2] = {
     {"packed_rows", "warp_rows"},       {"tiled_rows", "staged_rows"}, {"resident_row", "block_row"},
@@ -77,10 +80,9 @@ std::string to_text(const Plan& plan) {
 }
 
 Result<Plan> parse_plan(std::string_view text) {
-  const auto bad = [&](std::string_view what) {
-    return Error{Code::BadArgument,
-                 concat({"'", text, "' is not a plan: '", what,
-                         "' is unknown or too small. A plan reads like '", to_text(Plan{}), "'"})};
+  const auto bad = [&](std::string_view what, std::string_view why = "is unknown or too small") {
+    return Error{Code::BadArgument, concat({"'", text, "' is not a plan: '", what, "' ", why,
+                                            ". A plan reads like '", to_text(generic_plan()), "'"})};
   };
   Plan plan;
   const std::vector<std::string_view> words = split(text, ' ');
@@ -102,10 +104,11 @@ Result<Plan> parse_plan(std::string_view text) {
     }
     const auto field =
         std::find_if(std::begin(kFields), std::end(kFields), [&](const Field& f) { return f.name == key; });
-    // Only stages may be 0: the arithmetic of a plan divides by the others.
-    if (field == std::end(kFields) || *parsed < (field->value == &Plan::stages ? 0 : 1)) return bad(word);
+    if (field == std::end(kFields) || *parsed < least(*field)) return bad(word);
     plan.*field->value = *parsed;
   }
+  for (const Field& field : kFields)
+    if (plan.*field.value < least(field)) return bad(field.name, "is missing");
   return plan;
 }
 
