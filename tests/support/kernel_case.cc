@@ -141,7 +141,8 @@ std::optional<KernelCase> case_from_text(std::string_view text) {
     if (!device) return {};
     c.device = *device;
   }
-  for (const auto& [key, value] : fields) {
+  for (const auto& field : fields) {  // clang before 16 captures no structured binding
+    const std::string_view key = field.first, value = field.second;
     bool known = key == "arch";
     visit_numbers(c, [&](std::string_view own, auto& member) {
       if (own != key) return;

@@ -27,7 +27,8 @@ double random_epsilon(Random& random, bool tame) {
 double random_scale(Random& random, bool tame) {
   constexpr double kTame[] = {1.0, 1.0, 0.125, -2.0, 0.7978845608028654, 0.0};
   constexpr double kEdges[] = {-0.0, -std::numeric_limits<double>::denorm_min(),
-                               -std::numeric_limits<double>::max(), std::nextafter(1.0, 2.0)};
+                               -std::numeric_limits<double>::max(),
+                               1 + std::numeric_limits<double>::epsilon()};
   if (tame || random.coin()) return random.one_of(kTame);
   return random.coin() ? random.one_of(kEdges) : any_finite(random);
 }
