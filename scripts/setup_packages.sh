@@ -77,3 +77,36 @@ install_packages() {
     fail "Installed, but still not usable: ${missing[*]}." \
       "normjit needs CMake 3.22 and g++ 11 or clang 14, or newer; the variable CXX chooses the compiler${CXX:+ (now $CXX)}."
 }
+
+# Whether this compiler is a clang of at least version 14 with its sanitizers and libFuzzer.
+is_fuzzer() {
+  local compiler program status=0
+  read -ra compiler <<<"$1"
+  program=$(mktemp)
+  "${compiler[@]}" -std=c++20 -fsanitize=address,undefined,fuzzer -x c++ - -o "$program" >/dev/null 2>&1 <<'END' || status=1
+#if __clang_major__ < 14
+#error too old
+#endif
+#include <string>
+extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long size) { return std::string(size, 'x')[0] == 'y'; }
+END
+  rm -f "$program"
+  return "$status"
+}
+
+# llvm has llvm-symbolizer, without which stack traces name no lines. The clang of Ubuntu 22.04 brings its runtime along.
+install_clang() {
+  local packages=(clang llvm)
+  if ! command -v apt-get >/dev/null || ! as_root true 2>/dev/null; then return; fi
+  step "Installing clang"
+  apt update || echo "apt-get update failed; trying with the package lists as they are" >&2
+  if apt-cache show libclang-rt-dev >/dev/null 2>&1; then packages+=(libclang-rt-dev); fi
+  apt install -y --no-install-recommends "${packages[@]}" || echo "apt-get could not install ${packages[*]}; see above." >&2
+}
+
+# Sets `fuzzer` to the compiler that fuzzes: CXX, else clang++, which is installed if it can be. Empty if there is none.
+find_fuzzer() {
+  fuzzer=${CXX:-clang++}
+  if ! is_fuzzer "$fuzzer" && [[ -z ${CXX:-} ]]; then install_clang; fi
+  is_fuzzer "$fuzzer" || fuzzer=''
+}

@@ -10,8 +10,11 @@
 #   host    runs kernels on the CPU, compiled with g++ or clang++; random ones also under the thread and address sanitizers
 #   gpu     runs kernels; each test skips where there is no GPU
 #   odr     runs nothing: links library and tool with GCC's -flto -Wodr, which finds two types of one name
+#   fuzz    tries changed inputs on each parser of outside input, with clang's libFuzzer and the same sanitizers: for
+#           NORMJIT_FUZZ_SECONDS each; else 120 if this label is named, and 10 if all are
 #
-# --no-sanitizers leaves the sanitizer run of the unit tests out. --all tries every kernel and every mutant, also those
+# The build for the sanitizers, in build-asan/, is one of clang, unless CXX is another compiler or clang cannot be
+# installed: then fuzz is skipped. --no-sanitizers leaves that build out. --all tries every kernel and every mutant, also those
 # that an earlier run has found good ("Verdicts that are kept" in CONTRIBUTING.md). The tests use a kernel cache of
 # their own. Builds stay in build/, build-asan/ and build-odr/. Exit code: 0 when every test that ran passed; 2 for a
 # wrong argument; 3 when something is missing that only you can install.
@@ -25,18 +28,24 @@ labels=()
 sanitizers=yes
 for argument in "$@"; do
   case $argument in
-    unit | nvrtc | host | gpu | odr) labels+=("$argument") ;;
+    unit | nvrtc | host | gpu | odr | fuzz) labels+=("$argument") ;;
     --no-sanitizers) sanitizers=no ;;
     --all) export NORMJIT_TEST_CACHE=off ;;
     -h | --help) help "$here/test.sh"; exit ;;
-    *) echo "Unknown argument $argument: test.sh takes --no-sanitizers, --all, and out of unit, nvrtc, host, gpu and odr." >&2; exit 2 ;;
+    *) echo "Unknown argument $argument: test.sh takes --no-sanitizers, --all, and out of unit, nvrtc, host, gpu, odr and fuzz." >&2; exit 2 ;;
   esac
 done
-(( ${#labels[@]} > 0 )) || labels=(odr unit nvrtc host gpu)
-odr=no
-tests=()  # the labels of ctest
+fuzz_seconds=120
+(( ${#labels[@]} > 0 )) || { labels=(odr unit nvrtc host gpu fuzz); fuzz_seconds=10; }
+export NORMJIT_FUZZ_SECONDS=${NORMJIT_FUZZ_SECONDS:-$fuzz_seconds}
+odr=no fuzz=no
+tests=()  # the labels of ctest in build/
 for label in "${labels[@]}"; do
-  if [[ $label == odr ]]; then odr=yes; else tests+=("$label"); fi
+  case $label in
+    odr) odr=yes ;;
+    fuzz) fuzz=$sanitizers ;;
+    *) tests+=("$label") ;;
+  esac
 done
 [[ " ${tests[*]} " == *' unit '* ]] || sanitizers=no
 
@@ -49,10 +58,13 @@ build() {
   cmake --build "$folder" --parallel "$(nproc)" --target $target
 }
 
-# count_known LOG: the sum of what the tests that keep verdicts report: "3322 kernels: 3163 known, 159 compiled".
-count_known() {
+# count LOG: the sum of what the tests that keep verdicts report, "3322 kernels: 3163 known, 159 compiled", and of the
+# inputs that were fuzzed.
+count() {
   awk '$2 ~ /^(kernels|mutants):$/ && $4 == "known," { all[$2] += $1; known[$2] += $3; new[$2] += $5; how[$2] = $6 }
-       END { for (what in all) print all[what], what, known[what], "known,", new[what], how[what] }' "$1"
+       $1 == "stat::number_of_executed_units:" { inputs += $2; parsers++ }
+       END { for (what in all) print all[what], what, known[what], "known,", new[what], how[what]
+             if (parsers) print inputs, "inputs tried on", parsers, "parsers" }' "$1"
 }
 
 # run_tests FOLDER LABEL...
@@ -63,7 +75,7 @@ run_tests() {
   rm -f "$log"
   NORMJIT_CACHE_DIR=$cache ctest --test-dir "$folder" --label-regex "^($pattern)\$" --no-tests=error \
     --output-on-failure --progress --parallel "$(nproc)" || status=$?
-  [[ ! -f $log ]] || count_known "$log"
+  [[ ! -f $log ]] || count "$log"
   return "$status"
 }
 
@@ -85,19 +97,31 @@ if [[ $odr == yes ]]; then
       -DNORMJIT_BUILD_TESTS=OFF -DNORMJIT_INSTALL=OFF -DNORMJIT_EMBED_GENERIC=OFF
   fi
 fi
-(( ${#tests[@]} > 0 )) || exit 0
-
-step "Building in build/"
-build "$root/build" all
-
-# The sanitizers go first, so that the last lines are the count of all tests.
-if [[ $sanitizers == yes ]]; then
-  step "Building in build-asan/ for the sanitizers"
-  build "$root/build-asan" normjit_unit_tests -DCMAKE_BUILD_TYPE=Debug \
-    -DCMAKE_CXX_FLAGS_DEBUG=-g1 -DNORMJIT_SANITIZE=address,undefined
-  step "Running the unit tests under the address and undefined-behaviour sanitizers"
-  UBSAN_OPTIONS=print_stacktrace=1 run_tests "$root/build-asan" unit
+if (( ${#tests[@]} > 0 )); then
+  step "Building in build/"
+  build "$root/build" all
 fi
 
-step "Running the tests: ${tests[*]}"
-run_tests "$root/build" "${tests[@]}"
+# The sanitizers go first, so that the last lines are the count of all tests. Nothing is optimised: clang then takes 4.8 s
+# of processor time for cache_test.cc, with -O1 9.8 s, and g++ without either -O1 or libFuzzer 7.3 s.
+sanitized=() targets=()
+if [[ $sanitizers == yes || $fuzz == yes ]]; then find_fuzzer; fi
+if [[ $sanitizers == yes ]]; then sanitized+=(unit) targets+=(normjit_unit_tests); fi
+if [[ $fuzz == yes && -n $fuzzer ]]; then
+  sanitized+=(fuzz) targets+=(normjit_fuzz)
+elif [[ $fuzz == yes ]]; then
+  step "Skipped: fuzz needs clang with libFuzzer (Debian: clang, libclang-rt-dev)${CXX:+, and CXX is $CXX}"
+fi
+if (( ${#sanitized[@]} > 0 )); then
+  instrumenter=${fuzzer:-${CXX:-c++}}
+  step "Building in build-asan/ for the sanitizers, with $instrumenter"
+  CXX=$instrumenter build "$root/build-asan" "${targets[*]}" -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-g1 \
+    "-DNORMJIT_SANITIZE=address,undefined${fuzzer:+,fuzzer-no-link}"
+  step "Running the tests under the address and undefined-behaviour sanitizers: ${sanitized[*]}"
+  UBSAN_OPTIONS=print_stacktrace=1 run_tests "$root/build-asan" "${sanitized[@]}"
+fi
+
+if (( ${#tests[@]} > 0 )); then
+  step "Running the tests: ${tests[*]}"
+  run_tests "$root/build" "${tests[@]}"
+fi
