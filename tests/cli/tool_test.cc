@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "normjit/plan.h"
+#include "tests/support/sanitizers.h"
 #include "tests/support/temp_directory.h"
 #include "tests/support/tool.h"
 
@@ -152,7 +153,7 @@ TEST_F(Tool, ManifestsWithoutEndAreRefused) {
 }
 
 TEST_F(Tool, TooLittleMemoryIsSaid) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(NORMJIT_ADDRESS_SANITIZER) || defined(NORMJIT_THREAD_SANITIZER)
   GTEST_SKIP() << "a sanitizer needs more address space than this test leaves";
 #endif
   const std::string large = file("large.json", ""), err = directory_ / "err";

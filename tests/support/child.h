@@ -14,9 +14,11 @@
 #include <new>
 #include <string>
 
+#include "tests/support/sanitizers.h"
+
 // The fork of a process that has threads leaves a sanitizer's own locks locked: those of AddressSanitizer's
 // allocator, and all of ThreadSanitizer.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if defined(NORMJIT_THREAD_SANITIZER) || defined(NORMJIT_ADDRESS_SANITIZER)
 #define NORMJIT_SKIP_IF_FORKS_ARE_NOT_FOLLOWED() \
   GTEST_SKIP() << "The sanitizer does not survive the fork of a process that has threads."
 #else

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "tests/support/recording_file_system.h"
+#include "tests/support/sanitizers.h"
 
 namespace normjit::testing {
 
@@ -30,7 +31,7 @@ class Scene {
 };
 
 // Under a sanitizer, which makes all this ten times slower: two errors of each kind of call, and no pairs.
-#ifdef __SANITIZE_ADDRESS__
+#ifdef NORMJIT_ADDRESS_SANITIZER
 inline constexpr bool kBriefly = true;
 #else
 inline constexpr bool kBriefly = false;
