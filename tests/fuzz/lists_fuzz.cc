@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The lists of a command line: architectures, numbers of rows, schedules; and numbers of bytes.
-#include "cli/host_options.h"
+#include "cli/executor.h"
 #include "cli/measure.h"
 #include "normjit/base/text.h"
 #include "normjit/plan/arch_list.h"

@@ -3,7 +3,6 @@
 #include "normjit/base/text.h"
 #include "tests/fuzz/fuzz.h"
 #include "verify/npy.h"
-#include "verify/npy_header.h"
 
 using namespace normjit;
 using namespace normjit::oracle;
