@@ -45,6 +45,12 @@ std::string unit_of(std::span<const Source> sources, bool hooks) {
   return text;
 }
 
+// Whether the compiler knows an option.
+bool knows(const std::string& compiler, const std::string& option) {
+  const auto finished = run_program({compiler, option, "-E", "-x", "c++", "/dev/null"});
+  return finished && finished->exit_code == 0;
+}
+
 std::string descriptions(std::span<const Source> sources) {
   if (sources.size() == 1) return sources[0].description;
   return concat({shortest(sources.size()), " kernels, the first of them ", sources[0].description});
@@ -63,7 +69,10 @@ Result<HostCompiler> HostCompiler::find(const std::string& named) {
   if (environment != nullptr && *environment != '\0') names = {environment};
   if (!named.empty()) names = {named};
   for (const std::string& name : names)
-    if (std::string path = find_program(name); !path.empty()) return HostCompiler(std::move(path));
+    if (std::string path = find_program(name); !path.empty()) {
+      const bool strict = knows(path, "-fsanitize=bounds-strict");  // GCC
+      return HostCompiler(std::move(path), strict);
+    }
   std::string tried;
   for (const std::string& name : names) tried += (tried.empty() ? "" : ", ") + name;
   return Error{
@@ -122,9 +131,12 @@ Result<std::vector<HostKernel>> HostCompiler::compile(std::span<const Source> so
   debug ? add({"-g", "-O0", "-DNJ_DEBUG"}) : add({"-g1", "-O1"});
   if (hooks) add({"-fsanitize=thread"});
   if (checks == Checks::memory && !hooks) command.push_back(concat({"-fsanitize=", sanitizer()}));
-  // A trap needs no sanitizer's runtime.
+  // A trap needs no sanitizer's runtime. object-size also finds what bounds lets pass: one element of class
+  // type, or a wide access, behind an array. It takes about a quarter more time to compile.
   if (checks == Checks::memory)
-    add({"-fsanitize=signed-integer-overflow,shift,integer-divide-by-zero,bounds",
+    add({"-fsanitize=signed-integer-overflow,shift,integer-divide-by-zero,object-size",
+         // GCC's bounds takes an array at the end of a structure for one of unknown length.
+         strict_bounds_ ? "-fsanitize=bounds-strict" : "-fsanitize=bounds",
          "-fsanitize-undefined-trap-on-error"});
   const std::string object = folder + "/kernels.o";
   std::vector<std::string> link = {path_, "-shared", object, "-o", library, "-lm"};

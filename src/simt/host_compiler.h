@@ -51,8 +51,10 @@ class HostCompiler {
   const std::string& path() const { return path_; }
 
  private:
-  explicit HostCompiler(std::string path) : path_(std::move(path)) {}
+  HostCompiler(std::string path, bool strict_bounds)
+      : path_(std::move(path)), strict_bounds_(strict_bounds) {}
   std::string path_;
+  bool strict_bounds_;  // whether the compiler has -fsanitize=bounds-strict
 };
 
 // The headers that precede a kernel text: kernel/, embedded at build time.

@@ -71,6 +71,10 @@ const Tiny kTiny[] = {
   NJ_SHARED(int, t, 64);
   s[threadIdx.x + on.rows] = 1;
   if (threadIdx.x == 0) t[0] = 1;)"},
+    {"behind_member", R"(
+  struct Two { int at[2]; } two = {{1, 2}};
+  const auto read = [](const Two& from, long long i) { return from.at[i]; };
+  on.y[threadIdx.x] = read(two, on.rows);)"},
     {"misaligned_vector", R"(
   struct alignas(16) Four { int at[4]; };
   hw::store(on.y, hw::load<hw::Cache::evict_first, Four>(on.x + 1));)"},
@@ -413,6 +417,8 @@ TEST_F(Executor, FindsMisalignedVectors) {
 
 TEST_F(Executor, FindsUndefinedBehaviour) {
   expect_fault("overflow", 0, Fault::undefined, HasSubstr("overflow.cu:3: block 0, thread"));
+  expect_fault("behind_member", 2, Fault::undefined,
+               HasSubstr("behind_member.cu:3 from behind_member.cu:4: "));
 }
 
 TEST_F(Executor, FindsThreadsThatMissABarrier) {
