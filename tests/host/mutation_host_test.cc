@@ -3,6 +3,7 @@
 // templates are compiled and run, until one of the experiments below finds something wrong. Cases, inputs and
 // schedules are fixed, so the score is the same every time, and what is known from earlier runs is believed
 // (see tests/support/verdict_cache.h).
+#include <fnmatch.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,6 +27,7 @@
 #include "normjit/service/prepared.h"
 #include "simt/launch.h"
 #include "simt/process.h"
+#include "tests/support/child.h"
 #include "tests/support/equivalent_mutants.h"
 #include "tests/support/host_kernels.h"
 #include "tests/support/mutation.h"
@@ -39,6 +41,8 @@ using simt::HostKernel;
 
 // Of processor time; a right kernel takes a sixth of it at most, on a machine that others slow down more.
 constexpr std::chrono::milliseconds kTimeLimit(1000);
+// Of real time, for the process of a mutant that the time limit does not end.
+constexpr unsigned kMostSeconds = 120;
 // Kernels in a translation unit: more save little, and waste more when one of them does not compile.
 constexpr std::size_t kUnit = 32;
 // Tests that ctest may run at the same time.
@@ -553,6 +557,15 @@ void compile_each(const simt::HostCompiler& compiler, std::span<const Source> so
   }
 }
 
+// In a process of its own, since a mutant may write anywhere: one that crashes or hangs the process is
+// noticed.
+bool is_noticed(const Experiment& experiment, const HostKernel& kernel) {
+  const std::string outcome =
+      outcome_of(start_child([&] { return !experiment.wrong(kernel); }, Ending::immediate, kMostSeconds));
+  EXPECT_NE(outcome, "not started");
+  return outcome != "done" && outcome != "not started";
+}
+
 void try_all(std::vector<Trial*> trials, const simt::HostCompiler& compiler) {
   for (const Experiment& experiment : experiments()) {
     std::vector<Trial*> open;
@@ -569,7 +582,7 @@ void try_all(std::vector<Trial*> trials, const simt::HostCompiler& compiler) {
       for (std::size_t i = 0; i < unit.size(); ++i) {
         if (!kernels[i])
           unit[i]->end = End::not_compiling;
-        else if (experiment.wrong(*kernels[i]))
+        else if (is_noticed(experiment, *kernels[i]))
           unit[i]->end = End::caught;
       }
     }
@@ -586,13 +599,21 @@ std::vector<Mutant> all_automatic() {
   return all;
 }
 
-// An eighth of the automatic mutants, always the same as long as their lines stay; with NORMJIT_MUTANTS=all
-// all of them, with the name of a file those of that file, and with NORMJIT_MUTANTS=planted none.
+// An eighth of the automatic mutants, always the same as long as their lines stay, and all planted faults;
+// with NORMJIT_MUTANTS=all all mutants, with NORMJIT_MUTANTS=planted the planted faults alone, and with names
+// of files, separated by commas, which may have wildcards, all mutants of those.
 bool is_tried(const Mutant& mutant) {
   const char* const wanted = std::getenv("NORMJIT_MUTANTS");
-  if (wanted != nullptr && std::string_view(wanted) == "planted") return !mutant.fault.empty();
-  if (wanted != nullptr && std::string_view(wanted) != "all") return mutant.file == wanted;
-  if (!mutant.fault.empty() || wanted != nullptr) return true;
+  if (wanted != nullptr) {
+    const std::string_view names = wanted;
+    if (names == "all") return true;
+    if (names == "planted") return !mutant.fault.empty();
+    const auto files = split(names, ',');
+    return std::any_of(files.begin(), files.end(), [&](std::string_view file) {
+      return fnmatch(std::string(file).c_str(), mutant.file.c_str(), 0) == 0;
+    });
+  }
+  if (!mutant.fault.empty()) return true;
   std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
   for (const char c : to_text(mutant)) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
   return hash % 8 == 0;
@@ -677,7 +698,7 @@ struct Score {
 class Mutation : public ::testing::TestWithParam<int> {
  protected:
   static void TearDownTestSuite() {
-    if (score.planted == 0) return;
+    if (score.known + score.tried == 0) return;
     std::printf(
         "mutation check: planted %d of %d caught; automatic %d caught, %d not compiling, %d survive and are "
         "explained; %.1f s\n"
