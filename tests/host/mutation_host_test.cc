@@ -260,7 +260,7 @@ const std::vector<Pinned> kPinned = {
      "arch=sm_90 rows=33 x_gap=7 seed=84",
      {0},
      {"plan_math.cuh"}},
-    {"layernorm/cols=33/f32/out=f16/wb staged_rows threads=32 threads_per_row=1 vector=1 per_thread=33 "
+    {"layernorm/cols=33/f32/out=f16/wb/stats staged_rows threads=32 threads_per_row=1 vector=1 per_thread=33 "
      "arch=sm_90 rows=66 y_shift=1 y_gap=3 overlaps=1 seed=22",
      {0},
      {"schedule/staged_rows.cu"}},
@@ -270,6 +270,15 @@ const std::vector<Pinned> kPinned = {
      {"schedule/staged_rows.cu"}},
     {"layernorm/cols=19/f32/w staged_rows threads=32 threads_per_row=4 vector=1 per_thread=5 group_rows=2 "
      "arch=sm_75 rows=33 x_shift=3 guard=before seed=45",
+     {0},
+     {"schedule/staged_rows.cu"}},
+    // Tiles of as many elements as their wide accesses have, of which the edges take some.
+    {"layernorm/cols=16/f32 staged_rows threads=32 threads_per_row=4 vector=1 per_thread=4 group_rows=2 "
+     "arch=sm_90 rows=16 x_shift=1 seed=85",
+     {0},
+     {"schedule/staged_rows.cu"}},
+    {"layernorm/cols=8/f64 staged_rows threads=32 threads_per_row=4 vector=1 per_thread=2 arch=sm_90 rows=8 "
+     "x_shift=1 seed=88",
      {0},
      {"schedule/staged_rows.cu"}},
     {"layernorm/cols=1/bf16 staged_rows threads=64 threads_per_row=32 vector=1 per_thread=1 arch=sm_90 "
@@ -295,6 +304,11 @@ const std::vector<Pinned> kPinned = {
      "unaligned=1 arch=sm_90 rows=5 x_gap=1 y_gap=2 blocks=2 seed=83",
      {0},
      {"op/statistics.cuh", "schedule/block_row.cu"}},
+    // As many columns as the vectors of the lanes, of which the edges take some.
+    {"layernorm/cols=128/f32 block_row threads=32 threads_per_row=32 vector=4 per_thread=1 unaligned=1 "
+     "arch=sm_90 rows=2 x_shift=1 seed=86",
+     {0},
+     {"layout.cuh", "op/source.cuh"}},
     // Weights that are misaligned, one or the other.
     {"layernorm/cols=301/bf16/wb block_row threads=32 threads_per_row=32 vector=8 per_thread=2 unaligned=1 "
      "arch=sm_90 rows=3 weight_shift=1 seed=43",
@@ -302,6 +316,11 @@ const std::vector<Pinned> kPinned = {
      {"schedule/unaligned.cuh"}},
     {"layernorm/cols=301/bf16/wb block_row threads=32 threads_per_row=32 vector=8 per_thread=2 unaligned=1 "
      "arch=sm_90 rows=3 bias_shift=1 seed=44",
+     {0},
+     {"schedule/unaligned.cuh"}},
+    // Weights that are both aligned.
+    {"layernorm/cols=301/bf16/wb block_row threads=32 threads_per_row=32 vector=8 per_thread=2 unaligned=1 "
+     "arch=sm_90 rows=1 guard=before seed=89",
      {0},
      {"schedule/unaligned.cuh"}},
     {"layernorm/cols=301/f32/wb/stats split_row threads=32 threads_per_row=32 vector=4 per_thread=1 "
@@ -357,6 +376,11 @@ const std::vector<Pinned> kPinned = {
      "stages=2 unaligned=1 sms=1 arch=sm_90 rows=3 seed=52",
      {0},
      {"plan_math.cuh", "schedule/ring.cuh", "schedule/scalar.cuh", "schedule/persistent_row.cu"}},
+    // Several elements a thread for each place in a vector; no weights.
+    {"layernorm/cols=700/f64 persistent_row threads=512 threads_per_row=256 vector=2 per_thread=2 stages=2 "
+     "unaligned=1 sms=1 arch=sm_90 rows=2 x_shift=1 seed=87",
+     {0},
+     {"schedule/scalar.cuh"}},
     // Chunks that share vectors, of which the last is not full; weights that are kept.
     {"layernorm/cols=3065/f32/wb/stats persistent_row threads=512 threads_per_row=256 vector=4 per_thread=1 "
      "stages=4 unaligned=1 sms=1 arch=sm_90 rows=6 x_gap=2 x_shift=1 guard=before inputs=large_mean seed=47",
@@ -478,6 +502,9 @@ const Number kNumbers[] = {
      "number.cuh"},
     {"layernorm/cols=1/f64/out=bf16", "narrow<Output>(on.x[0])", 1 + 0x1p-8 + 0x1p-40, 1 + 0x1p-7,
      "number.cuh"},
+    // A vector of one bf16, which is no pair.
+    {"layernorm/cols=1/bf16/out=f32", "widen(reinterpret_cast<const Vec<Input>&>(*on.x), 0)", 1.5, 1.5,
+     "number.cuh"},
     {"layernorm/cols=1/f32/gelu", "activate<Activation::chosen>(on.x[0])", kInfinity, kInfinity,
      "op/sink.cuh"},
     {"layernorm/cols=1/f16/gelu", "narrow<Output>(activate<Activation::chosen>(widen(on.x[0])))", kInfinity,
@@ -504,6 +531,9 @@ std::optional<std::string> wrong_number(const Number& number, const KernelCase& 
   simt::Launch launch;
   launch.shape.threads = 32;
   launch.arguments = arguments;
+  const simt::Buffer buffers[] = {{&from, static_cast<std::size_t>(size_of(c.spec.input)), "x", false, true},
+                                  {&to, static_cast<std::size_t>(size_of(c.spec.output)), "y", true, false}};
+  launch.buffers = buffers;
   if (const auto diagnosis = simt::run(kernel, launch)) return diagnosis->message;
   double got = 0;
   oracle::load(c.spec.output, &to, 0, 1, &got);
