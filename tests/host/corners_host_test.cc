@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels at their edges: a fixed list, under three schedules each.
+// The kernels at their edges: a fixed list, under three schedules each. What is known from earlier runs is
+// believed (see tests/support/verdict_cache.h).
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <ostream>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "normjit/base/text.h"
 #include "normjit/spec/valid.h"
+#include "simt/process.h"
 #include "tests/support/compare_with_reference.h"
 #include "tests/support/host_kernels.h"
+#include "tests/support/verdict_cache.h"
 #include "verify/element.h"
 
 namespace normjit {
@@ -80,12 +85,44 @@ KernelCase corner(Strategy strategy, const NormSpec& spec, int vector = 1, std::
 void expect_right(const std::vector<KernelCase>& cases) {
   ASSERT_FALSE(cases.empty());
   for (const KernelCase& c : cases) ASSERT_TRUE(legal(c)) << to_text(c);
-  const auto kernels = compile_batch(cases);
+  const auto texts = sources(cases);
+  ASSERT_TRUE(texts) << texts.error().message;
+  const auto compiler = simt::HostCompiler::find();
+  ASSERT_TRUE(compiler) << compiler.error().message;
+  const auto version = simt::run_program({compiler->path(), "--version"});
+  ASSERT_TRUE(version) << version.error().message;
+  std::string schedules;
+  for (const std::uint64_t schedule : kSchedules) schedules += concat({shortest(schedule), " "});
+
+  const VerdictCache known("corners", NORMJIT_TEST_CODE);
+  std::vector<KernelCase> tried;
+  std::vector<std::string> keys;
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    std::string key = known.key({version->output, (*texts)[i].text, to_text(cases[i]), schedules});
+    if (known.has(key) && !known.is_due(key)) continue;
+    tried.push_back(cases[i]);
+    keys.push_back(std::move(key));
+  }
+  std::printf("%zu cases: %zu known, %zu run\n", cases.size(), cases.size() - tried.size(), tried.size());
+  if (tried.empty()) return;
+
+  const auto kernels = compile_batch(tried);
   ASSERT_TRUE(kernels) << kernels.error().message;
-  for (std::size_t i = 0; i < cases.size(); ++i)
+  for (std::size_t i = 0; i < tried.size(); ++i) {
+    bool right = true;
     for (const std::uint64_t schedule : kSchedules)
-      if (const auto wrong = run_case(cases[i], (*kernels)[i], schedule))
-        ADD_FAILURE() << to_text(cases[i]) << "\n  schedule " << schedule << ": " << *wrong;
+      if (const auto wrong = run_case(tried[i], (*kernels)[i], schedule)) {
+        right = false;
+        ADD_FAILURE() << to_text(tried[i]) << "\n  schedule " << schedule << ": " << *wrong;
+      }
+    if (right) {
+      known.keep(keys[i]);
+    } else if (known.has(keys[i])) {
+      ADD_FAILURE() << "was right in an earlier run, which was kept in " << verdict_folder()
+                    << ", whose keys of corners are discarded now: " << to_text(tried[i]);
+      known.discard();
+    }
+  }
 }
 
 class HostCorners : public ::testing::TestWithParam<Strategy> {};
