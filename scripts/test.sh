@@ -35,9 +35,10 @@ for argument in "$@"; do
     *) echo "Unknown argument $argument: test.sh takes --no-sanitizers, --all, and out of unit, nvrtc, host, gpu, odr and fuzz." >&2; exit 2 ;;
   esac
 done
-fuzz_seconds=120
-(( ${#labels[@]} > 0 )) || { labels=(odr unit nvrtc host gpu fuzz); fuzz_seconds=10; }
-export NORMJIT_FUZZ_SECONDS=${NORMJIT_FUZZ_SECONDS:-$fuzz_seconds}
+# All tests together begin with the same changes each time, so that they fail for what is new in the code.
+fuzz_seconds=120 fuzz_seed=0
+(( ${#labels[@]} > 0 )) || { labels=(odr unit nvrtc host gpu fuzz); fuzz_seconds=10 fuzz_seed=1; }
+export NORMJIT_FUZZ_SECONDS=${NORMJIT_FUZZ_SECONDS:-$fuzz_seconds} NORMJIT_FUZZ_SEED=${NORMJIT_FUZZ_SEED:-$fuzz_seed}
 odr=no fuzz=no
 tests=()  # the labels of ctest in build/
 for label in "${labels[@]}"; do

@@ -19,7 +19,7 @@ corpora=("$grown" "$here/corpus/$name")
 
 # For each input. The largest entry of a cache has 64 MiB.
 limits=(-timeout=25 -rss_limit_mb=2048 -malloc_limit_mb=80)
-options=("-max_total_time=${NORMJIT_FUZZ_SECONDS:-10}" -print_final_stats=1 "-artifact_prefix=$grown/")
+options=("-max_total_time=${NORMJIT_FUZZ_SECONDS:-10}" "-seed=${NORMJIT_FUZZ_SEED:-0}" -print_final_stats=1 "-artifact_prefix=$grown/")
 [[ ! -f $here/$name.dict ]] || options+=("-dict=$here/$name.dict")
 if ! "$program" "${limits[@]}" "${options[@]}" "${corpora[@]}"; then
   printf '\nTo see it again:\n'
