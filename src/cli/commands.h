@@ -23,7 +23,7 @@ enum ExitCode : int {
   kCacheIo = 4,      // the cache or an output file cannot be read or written
 };
 
-// What the library's errors mean to whoever called the tool.
+// The exit status for an error of the library.
 ExitCode exit_code(Code code) noexcept;
 
 // Prints "normjit: MESSAGE" to stderr, without control characters but line breaks, and returns the code.

@@ -211,14 +211,12 @@ const Plan& best_of(const std::vector<Candidate>& all) {
 // The cheapest plan whose blocks need not run together: of split_row, or where it does not compute the spec,
 // of another strategy. Null: none.
 const Plan* fallback_among(const std::vector<Candidate>& all) {
+  const auto rank = [](const Candidate& one) {
+    return std::pair(one.plan.strategy != Strategy::split_row, one.cost);
+  };
   const Candidate* best = nullptr;
-  for (const Candidate& one : all) {
-    if (one.plan.exchange != Exchange::none) continue;
-    const auto splits = [](const Candidate& c) { return c.plan.strategy == Strategy::split_row; };
-    if (best == nullptr || splits(one) > splits(*best) ||
-        (splits(one) == splits(*best) && is_cheaper(one, *best)))
-      best = &one;
-  }
+  for (const Candidate& one : all)
+    if (one.plan.exchange == Exchange::none && (best == nullptr || rank(one) < rank(*best))) best = &one;
   return best != nullptr ? &best->plan : nullptr;
 }
 
@@ -249,10 +247,11 @@ std::vector<Plan> plans(const NormSpec& spec, const DeviceProfile& device) {
     if (std::find(all.begin(), all.end(), plan) == all.end()) all.push_back(plan);
   };
   for (const RowsRegime regime : kRowsRegimes) {
-    int before = 0;  // elements that the alignment before this one allows
+    int planned = 0;  // the aligned elements that plans were made for last
     for (const Alignment alignment : kAlignments) {
-      if (std::exchange(before, aligned_elements(spec, alignment)) == aligned_elements(spec, alignment))
-        continue;
+      const int aligned = aligned_elements(spec, alignment);
+      if (aligned == planned) continue;
+      planned = aligned;
       const std::vector<Candidate> found = enumerate(spec, device, regime, alignment);
       const Plan& best = best_of(found);
       add(best);

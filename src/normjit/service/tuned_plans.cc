@@ -2,10 +2,9 @@
 #include "normjit/service/tuned_plans.h"
 
 #include <algorithm>
-#include <atomic>
+#include <cstdint>
 #include <iterator>
 #include <set>
-#include <thread>
 #include <type_traits>
 #include <utility>
 
@@ -100,19 +99,17 @@ std::vector<KernelReport> kernels_for(std::span<const NormSpec> specs, std::span
                                       std::span<const TunedPlan> tuned) {
   std::vector<NormSpec> distinct;
   std::set<std::string> seen;
-  for (const NormSpec& spec : specs)
-    if (seen.insert(to_text(canonical(spec))).second) distinct.push_back(canonical(spec));
+  for (const NormSpec& given : specs) {
+    const NormSpec spec = canonical(given);
+    if (seen.insert(to_text(spec)).second) distinct.push_back(spec);
+  }
 
   std::vector<std::vector<KernelReport>> of(distinct.size());
-  std::atomic<std::size_t> next = 0;
-  const auto work = [&] {
-    for (std::size_t i; (i = next.fetch_add(1)) < distinct.size();)
+  constexpr std::int64_t kPiece = 100;  // specs; they take 10 ms, so that fewer are not worth a thread
+  parallel_for(std::ssize(distinct), kPiece, [&](std::int64_t begin, std::int64_t end) {
+    for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i)
       of[i] = kernels_of(distinct[i], devices, tuned);
-  };
-  constexpr std::size_t kWorthAThread = 100;  // specs; they take 10 ms
-  run_on_threads(static_cast<int>(std::min<std::size_t>(1 + distinct.size() / kWorthAThread,
-                                                        std::thread::hardware_concurrency())),
-                 work);
+  });
   std::vector<KernelReport> all;
   for (std::vector<KernelReport>& kernels : of) std::ranges::move(kernels, std::back_inserter(all));
   return all;
