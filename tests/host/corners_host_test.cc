@@ -13,9 +13,9 @@
 
 #include "normjit/base/text.h"
 #include "normjit/spec/valid.h"
-#include "simt/process.h"
 #include "tests/support/compare_with_reference.h"
 #include "tests/support/host_kernels.h"
+#include "tests/support/sanitizers.h"
 #include "tests/support/verdict_cache.h"
 #include "verify/element.h"
 
@@ -31,7 +31,7 @@ constexpr DType kDTypes[] = {DType::f16, DType::bf16, DType::f32, DType::f64};
 constexpr Activation kActivations[] = {Activation::none, Activation::relu, Activation::gelu,
                                        Activation::gelu_tanh, Activation::silu};
 
-#if defined(__SANITIZE_THREAD__)
+#ifdef NORMJIT_THREAD_SANITIZER
 constexpr std::uint64_t kSchedules[] = {13};  // every launch takes many times as long
 #else
 // In order, one block after the other; one warp ahead, 4 blocks; any lane, 3 blocks, the last one first.
@@ -89,7 +89,7 @@ void expect_right(const std::vector<KernelCase>& cases) {
   ASSERT_TRUE(texts) << texts.error().message;
   const auto compiler = simt::HostCompiler::find();
   ASSERT_TRUE(compiler) << compiler.error().message;
-  const auto version = simt::run_program({compiler->path(), "--version"});
+  const auto version = version_of(*compiler);
   ASSERT_TRUE(version) << version.error().message;
   std::string schedules;
   for (const std::uint64_t schedule : kSchedules) schedules += concat({shortest(schedule), " "});
@@ -98,7 +98,7 @@ void expect_right(const std::vector<KernelCase>& cases) {
   std::vector<KernelCase> tried;
   std::vector<std::string> keys;
   for (std::size_t i = 0; i < cases.size(); ++i) {
-    std::string key = known.key({version->output, (*texts)[i].text, to_text(cases[i]), schedules});
+    std::string key = known.key({*version, (*texts)[i].text, to_text(cases[i]), schedules});
     if (known.has(key) && !known.is_due(key)) continue;
     tried.push_back(cases[i]);
     keys.push_back(std::move(key));

@@ -26,7 +26,6 @@
 #include "normjit/codegen/templates.h"
 #include "normjit/service/prepared.h"
 #include "simt/launch.h"
-#include "simt/process.h"
 #include "tests/support/child.h"
 #include "tests/support/equivalent_mutants.h"
 #include "tests/support/host_kernels.h"
@@ -686,8 +685,8 @@ constexpr std::pair<End, std::string_view> kKeptEnds[] = {{End::survived, "survi
 class KnownEnds {
  public:
   explicit KnownEnds(const simt::HostCompiler& compiler) {
-    const auto version = simt::run_program({compiler.path(), "--version"});
-    compiler_ = version ? version->output : "";
+    const auto version = version_of(compiler);
+    compiler_ = version ? *version : "";
     for (const Experiment& experiment : experiments())
       for (const std::string& file : experiment.files)
         experiments_[file] += concat({experiment.name, " ", digest(experiment.source.text), "\n"});

@@ -12,6 +12,7 @@
 #include "normjit/plan/footprint.h"
 #include "normjit/service/prepared.h"
 #include "simt/launch.h"
+#include "simt/process.h"
 #include "tests/support/compare_with_reference.h"
 #include "tests/support/guarded_memory.h"
 #include "tests/support/random_spec.h"
@@ -281,6 +282,12 @@ Result<std::vector<Source>> sources(std::span<const KernelCase> cases,
     all.push_back(*std::move(source));
   }
   return all;
+}
+
+Result<std::string> version_of(const simt::HostCompiler& compiler) {
+  const auto printed = simt::run_program({compiler.path(), "--version"});
+  if (!printed) return printed.error();
+  return printed->output;
 }
 
 Result<std::vector<simt::HostKernel>> compile_batch(std::span<const KernelCase> cases) {

@@ -20,6 +20,9 @@ namespace normjit::testing {
 Result<std::vector<Source>> sources(std::span<const KernelCase> cases,
                                     const std::string& template_directory = {});
 
+// What the compiler prints of its version, for the keys of verdicts that are kept.
+Result<std::string> version_of(const simt::HostCompiler& compiler);
+
 // The kernel of each case, all in one library; cases with the same kernel text share it.
 Result<std::vector<simt::HostKernel>> compile_batch(std::span<const KernelCase> cases);
 
