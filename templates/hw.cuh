@@ -383,6 +383,10 @@ NJ_DEVICE void barrier_wait(MemoryBarrier* barrier, unsigned phase) {
 
 // One thread copies for all. Addresses and sizes are multiples of 16.
 
+// Orders what this thread has written to shared memory before copies to the same place that other threads
+// begin when they have waited for its next arrival.
+NJ_DEVICE void writes_before_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
 // Begins a copy of what is read once. Its bytes count for the current phase of `barrier`; threads that wait
 // for the phase see them.
 NJ_DEVICE void bulk_load(void* shared, const void* global, int bytes, MemoryBarrier* barrier) {

@@ -50,6 +50,16 @@ NJ_DEVICE Cut cut_of(const T* address, int count) {
   return cut_into<kVector>(address, count);
 }
 
+// Where a row begins, in elements behind the first.
+NJ_DEVICE long long begin_of(const Rows& rows, long long row) { return row * rows.stride; }
+NJ_DEVICE long long begin_of(const GroupedRows& rows, long long row) {
+  if (rows.n == 1) return row * rows.outer;
+  // 64-bit divisions take several times as long as 32-bit ones.
+  const long long group =
+      (row | rows.n) >> 32 == 0 ? static_cast<unsigned>(row) / static_cast<unsigned>(rows.n) : row / rows.n;
+  return group * rows.outer + (row - group * rows.n) * rows.inner;
+}
+
 // Where vector k of a lane begins, in the body.
 NJ_DEVICE int column(int k, int lane) { return (k * kThreadsPerRow + lane) * kVector; }
 

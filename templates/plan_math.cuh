@@ -7,6 +7,7 @@
 namespace normjit::plan_math {
 
 NJ_MATH long long ceil_div(long long a, long long b) { return a / b + (a % b != 0); }
+NJ_MATH int larger(int a, int b) { return a < b ? b : a; }
 
 // ---- Columns ----
 
@@ -60,6 +61,17 @@ NJ_MATH long long stage_bytes(long long columns, int vector, int largest) {
 // Columns for which a place of the ring of persistent_row has room.
 NJ_MATH long long ring_room(long long span, int vector, bool unaligned) {
   return span + (unaligned ? vector : 0);
+}
+// Chunks of so many bytes in flight: 40 KiB on a multiprocessor keep the memory busy; more slows the writes
+// down.
+NJ_MATH long long chunks_in_flight(int stages, long long bytes) {
+  const long long enough = 40 * 1024 / bytes;
+  return enough < 1 ? 1 : enough < stages ? enough : stages;
+}
+// Places for residuals where the ring keeps the sum: of the chunks in flight, and of one that is summed.
+NJ_MATH long long residual_places(int stages, long long bytes) {
+  const long long in_flight = chunks_in_flight(stages, bytes);
+  return in_flight < stages ? in_flight + 1 : stages;
 }
 // Rows between the first of which a chunk is in the ring and the last that is written, and some: what is
 // passed on for each row has as many places, in turn. `chunks` are whole ones of a row.

@@ -9,7 +9,7 @@
  *   spec.affine = NORMJIT_WEIGHT_BIAS;
  *   normjit_tensors tensors = NORMJIT_TENSORS_INIT;
  *   tensors.x.pointer = x, tensors.y.pointer = y, tensors.rows = rows;
- *   tensors.weight = weight, tensors.bias = bias;
+ *   tensors.weight.pointer = weight, tensors.bias.pointer = bias;
  *   if (normjit_service_create(NULL, &service, &error) ||
  *       normjit_norm(service, &spec, &tensors, stream, NULL, &error)) {
  *     fprintf(stderr, "%s\n", error);
@@ -108,8 +108,9 @@ enum {
 /* Values of enumerations begin with 1; 0 is "the default". */
 enum { NORMJIT_LAYER = 1, NORMJIT_RMS = 2 };                                  /* norm */
 enum { NORMJIT_F16 = 1, NORMJIT_BF16 = 2, NORMJIT_F32 = 3, NORMJIT_F64 = 4 }; /* dtypes */
-enum { NORMJIT_NO_RESIDUAL = 1, NORMJIT_RESIDUAL_BEFORE = 2 };                /* residual */
-enum { NORMJIT_NO_AFFINE = 1, NORMJIT_WEIGHT = 2, NORMJIT_WEIGHT_BIAS = 3 };  /* affine */
+enum { NORMJIT_NO_RESIDUAL = 1, NORMJIT_RESIDUAL_BEFORE = 2, NORMJIT_RESIDUAL_AFTER = 3 };
+enum { NORMJIT_NO_ROUNDING = 1, NORMJIT_ROUND_SUM = 2, NORMJIT_ROUND_NORM = 3, NORMJIT_ROUND_SUM_NORM = 4 };
+enum { NORMJIT_NO_AFFINE = 1, NORMJIT_WEIGHT = 2, NORMJIT_WEIGHT_BIAS = 3 }; /* affine */
 enum {
   NORMJIT_NO_ACTIVATION = 1,
   NORMJIT_RELU = 2,
@@ -140,22 +141,26 @@ NORMJIT_C_EXPORT void normjit_free(char* text);
 
 typedef struct normjit_spec {
   size_t struct_size;
-  int64_t columns;    /* elements a row, 1 .. 2^31 - 1 */
-  double epsilon;     /* >= 0; 0 is not replaced by a default */
-  double scale;       /* 0 is not replaced by a default */
-  int32_t norm;       /* 0: NORMJIT_LAYER */
-  int32_t input;      /* dtype of x; 0: NORMJIT_F32 */
-  int32_t output;     /* dtype of y; 0: input's */
-  int32_t weight;     /* dtype of weight and bias; 0: input's */
-  int32_t residual;   /* added to x before the norm; 0: NORMJIT_NO_RESIDUAL */
-  int32_t sum;        /* 1: also x + residual, in the input dtype */
-  int32_t affine;     /* 0: NORMJIT_NO_AFFINE */
-  int32_t activation; /* 0: NORMJIT_NO_ACTIVATION */
-  int32_t statistics; /* 1: also mean and rstd of each row; rms: rstd only */
-  int32_t reserved;   /* 0 */
+  int64_t columns;       /* elements a row, 1 .. 2^31 - 1 */
+  double epsilon;        /* >= 0; 0 is not replaced by a default */
+  double scale;          /* 0 is not replaced by a default */
+  int32_t norm;          /* 0: NORMJIT_LAYER */
+  int32_t input;         /* dtype of x; 0: NORMJIT_F32 */
+  int32_t output;        /* dtype of y; 0: input's */
+  int32_t weight;        /* dtype of weight, bias and in_bias; 0: input's */
+  int32_t residual;      /* where it is added; 0: NORMJIT_NO_RESIDUAL */
+  int32_t sum;           /* 1: also what is normalized, in the residual type */
+  int32_t affine;        /* 0: NORMJIT_NO_AFFINE */
+  int32_t activation;    /* 0: NORMJIT_NO_ACTIVATION */
+  int32_t statistics;    /* 1: also mean and rstd of each row; rms: rstd only */
+  int32_t residual_type; /* dtype of residual and sum; 0: input's */
+  int32_t in_bias;       /* 1: a vector that is added to x */
+  int32_t rounding;      /* 0: NORMJIT_NO_ROUNDING */
+  int32_t weight_offset; /* 1: the weight is added to 1 */
+  int32_t affine_rows;   /* 1: weight and bias for each row */
 } normjit_spec;
 #define NORMJIT_SPEC_INIT \
-  { sizeof(normjit_spec), 0, 1e-5, 1.0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(normjit_spec), 0, 1e-5, 1.0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* The product of a PyTorch-style normalized_shape of 1 to 8 dimensions. */
 NORMJIT_C_EXPORT normjit_status normjit_columns_of(const int64_t* shape, size_t rank, int64_t* columns,
@@ -190,6 +195,8 @@ typedef struct normjit_options {
   int32_t mode;                /* NORMJIT_EAGER, ... */
   int32_t shared_cache;        /* NORMJIT_YES, NORMJIT_NO */
   int32_t exact_toolchain;     /* NORMJIT_YES, NORMJIT_NO */
+  int32_t batch_invariant;     /* NORMJIT_YES, NORMJIT_NO */
+  int32_t reserved;            /* 0 */
   const char* cache_directory; /* "": keep kernels in memory only */
   const char* layers;          /* directories and packs, separated by colons; "": none */
   int64_t max_cache_bytes;     /* -1: no bound */
@@ -203,7 +210,7 @@ typedef struct normjit_options {
   void* event_user;
 } normjit_options;
 #define NORMJIT_OPTIONS_INIT \
-  { sizeof(normjit_options), 0, 0, 0, 0, NULL, NULL, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
+  { sizeof(normjit_options), 0, 0, 0, 0, 0, 0, NULL, NULL, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
 
 /* options NULL: everything is taken from the environment. Touches no file and no GPU. */
 NORMJIT_C_EXPORT normjit_status normjit_service_create(const normjit_options* options,
@@ -213,9 +220,9 @@ NORMJIT_C_EXPORT void normjit_service_destroy(normjit_service* service);
 
 /* ---- Launching ---- */
 
-/* The rows of an operand: row r begins (r / n) * outer + (r % n) * inner elements after `pointer`. n must be
- * 0 or 1 for now, and both mean 1: rows are `outer` elements apart, and inner has no meaning. outer -1:
- * contiguous rows; outer 0, for inputs only: all rows are the same row. */
+/* The rows of an operand: row r begins (r / n) * outer + (r % n) * inner elements after `pointer`
+ * (normjit/tensors.h). With n = 1, or 0, rows are `outer` elements apart, and inner has no meaning. outer -1:
+ * contiguous rows; outer 0, for inputs only: the same row. */
 typedef struct normjit_input_rows {
   const void* pointer;
   int64_t n;
@@ -236,19 +243,20 @@ typedef struct normjit_tensors {
   size_t struct_size;
   normjit_input_rows x;        /* [rows, columns], input dtype */
   normjit_output_rows y;       /* [rows, columns], output dtype; may be x */
-  const void* weight;          /* [columns], weight dtype */
-  const void* bias;            /* [columns], weight dtype */
+  normjit_input_rows weight;   /* [columns], weight dtype; with affine_rows [rows, columns] */
+  normjit_input_rows bias;     /* likewise */
   void* mean;                  /* [rows], f32, or f64 for f64 */
   void* rstd;                  /* [rows], as mean */
   int64_t rows;                /* 0: success, nothing is launched */
   void* workspace;             /* normjit_workspace_bytes, zeroed once, one per concurrent launch; or NULL */
-  normjit_input_rows residual; /* [rows, columns], input dtype */
-  normjit_output_rows sum;     /* [rows, columns], input dtype; may be residual */
+  normjit_input_rows residual; /* [rows, columns], residual type */
+  normjit_output_rows sum;     /* [rows, columns], residual type; may be residual */
+  const void* in_bias;         /* [columns], weight dtype */
 } normjit_tensors;
-#define NORMJIT_TENSORS_INIT                                                                              \
-  {                                                                                                       \
-    sizeof(normjit_tensors), NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS, NULL, NULL, NULL, NULL, 0, \
-        NULL, NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS                                            \
+#define NORMJIT_TENSORS_INIT                                                                                 \
+  {                                                                                                          \
+    sizeof(normjit_tensors), NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS,      \
+        NORMJIT_CONTIGUOUS_ROWS, NULL, NULL, 0, NULL, NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS, NULL \
   }
 
 /* How to launch (normjit::LaunchOptions). A NULL argument means all 0. */
@@ -265,13 +273,14 @@ typedef struct normjit_launch_options {
 /* Operands, for normjit_node_offset (normjit::Operand). */
 enum {
   NORMJIT_OPERAND_X = 1,
-  NORMJIT_OPERAND_RESIDUAL = 2,
-  NORMJIT_OPERAND_WEIGHT = 3,
-  NORMJIT_OPERAND_BIAS = 4,
-  NORMJIT_OPERAND_Y = 5,
-  NORMJIT_OPERAND_SUM = 6,
-  NORMJIT_OPERAND_MEAN = 7,
-  NORMJIT_OPERAND_RSTD = 8,
+  NORMJIT_OPERAND_IN_BIAS = 2,
+  NORMJIT_OPERAND_RESIDUAL = 3,
+  NORMJIT_OPERAND_WEIGHT = 4,
+  NORMJIT_OPERAND_BIAS = 5,
+  NORMJIT_OPERAND_Y = 6,
+  NORMJIT_OPERAND_SUM = 7,
+  NORMJIT_OPERAND_MEAN = 8,
+  NORMJIT_OPERAND_RSTD = 9,
   NORMJIT_OPERAND_WORKSPACE = 256
 };
 
@@ -298,9 +307,11 @@ typedef struct normjit_prepare_options {
   int64_t y_row_stride;      /* elements; -1: columns */
   const char* plan; /* exactly this plan, as normjit_kernel_describe and the tool's `show` write it; NULL: the
                        best one */
+  int32_t grouped_rows;    /* 1: an operand's rows have n > 1 */
+  int32_t batch_invariant; /* 1: one plan for any number of rows */
 } normjit_prepare_options;
 #define NORMJIT_PREPARE_OPTIONS_INIT \
-  { sizeof(normjit_prepare_options), -1, 0, 0, -1, -1, NULL }
+  { sizeof(normjit_prepare_options), -1, 0, 0, -1, -1, NULL, 0, 0 }
 
 /* options NULL: as the _INIT macro. */
 NORMJIT_C_EXPORT normjit_status normjit_prepare(normjit_service* service, const normjit_spec* spec,

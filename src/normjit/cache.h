@@ -68,6 +68,8 @@ struct ExportOptions {
   // sound entries.
   std::vector<NormSpec> specs;
   std::vector<DeviceProfile> devices;
+  // The uses of these specs, as of a prebuild.
+  Uses uses = {};
 };
 
 // Service::export_pack.

@@ -24,7 +24,7 @@ enum class Strategy : std::uint8_t {
   block_row,       // a block, or several, hold a row in registers
   persistent_row,  // persistent blocks stream rows through a ring of chunks in shared memory (sm_90)
   split_row,       // many blocks share a row chunk by chunk, and read x twice: to reduce, then to normalize
-  generic,         // one kernel for all layer norms of a compute type, told which at run time; never chosen
+  generic,         // one kernel for all specs of a compute type, told which at run time; never chosen
 };
 NORMJIT_API std::string_view name(Strategy) noexcept;
 
@@ -65,20 +65,22 @@ struct Plan {
   int blocks_per_sm = 1;    // blocks that must fit on one multiprocessor at once (bounds the registers)
   int blocks_per_row = 1;   // blocks that share a row, each with a part of its columns
   Exchange exchange = Exchange::none;
-  bool unaligned = false;  // rows may begin at any element: wide accesses, realigned through shared memory
-  int stages = 0;          // persistent_row: chunks that fit in the ring in shared memory
+  bool unaligned = false;     // rows may begin at any element: wide accesses, realigned through shared memory
+  int stages = 0;             // persistent_row: chunks that fit in the ring in shared memory
+  bool grouped_rows = false;  // rows of the operands may come in groups (RowsAt with n > 1)
 
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 
 // One line: "warp_rows threads=256 threads_per_row=16 vector=4 per_thread=1 group_rows=1 blocks_per_sm=1",
-// and, where they are not the default, "blocks_per_row=8 exchange=cluster", "unaligned=1" and "stages=28".
+// and, where they are not the default, "blocks_per_row=8 exchange=cluster", "unaligned=1", "stages=28" and
+// "grouped_rows=1".
 NORMJIT_API std::string to_text(const Plan& plan);
 // Reads such a line. Fields may be missing that have a legal default: those after per_thread. BadArgument.
 NORMJIT_API Result<Plan> parse_plan(std::string_view text);
 
-// The plan of the generic kernel, which is legal on every device for every layer norm without a residual.
-// Slower than the others; needs no workspace, and tensors aligned to their elements only.
+// The plan of the generic kernel, which is legal on every device for every spec. Slower than the others;
+// needs no workspace, and tensors aligned to their elements only.
 NORMJIT_API Plan generic_plan() noexcept;
 // The spec under which the generic kernel that serves `spec` is generated, compiled and cached: one for each
 // compute type.
@@ -103,14 +105,18 @@ NORMJIT_API Plan choose(const NormSpec& spec, const DeviceProfile& device, RowsR
                         Alignment alignment) noexcept;
 
 // The plan of the same use whose blocks need not be resident at once, for devices that have no room for
-// them. Long rows of specs that split_row does not compute may have none; check() refuses the plan that is
-// then returned, and says why.
+// them.
 NORMJIT_API Plan fallback(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
                           Alignment alignment) noexcept;
 
-// Every plan that choose() can return for this spec and device, and its fallback where blocks share a row.
-// Each is listed once.
-NORMJIT_API std::vector<Plan> plans(const NormSpec& spec, const DeviceProfile& device);
+// Which uses of a spec plans() is asked for.
+struct Uses {
+  bool batch_invariant = false;  // of Options::batch_invariant or PrepareOptions::batch_invariant alone
+  bool grouped_rows = false;     // of rows in groups alone
+};
+// Every plan that choose() can return for this spec and device in such uses, and its fallback where blocks
+// share a row. Each is listed once.
+NORMJIT_API std::vector<Plan> plans(const NormSpec& spec, const DeviceProfile& device, const Uses& uses = {});
 
 // Ok, or IllegalPlan with the first limit that the plan breaks.
 NORMJIT_API Result<void> check(const Plan& plan, const NormSpec& spec, const DeviceProfile& device);

@@ -114,6 +114,10 @@ struct PrepareOptions {
   int pointer_alignment = 16;  // bytes: every base pointer is a multiple of this (a power of two)
   std::int64_t x_row_stride = kContiguous;
   std::int64_t y_row_stride = kContiguous;
+  // Rows of an operand come in groups: RowsAt with n > 1. Such a kernel also serves rows that do not.
+  bool grouped_rows = false;
+  // One plan for any number of rows, as Options::batch_invariant.
+  bool batch_invariant = false;
   // This very plan instead of a tuned one or the planner's choice; IllegalPlan if it is not legal for spec
   // and device. It pins the last bits of the results, which may otherwise change with row regime, device,
   // tuning and version.
@@ -160,6 +164,9 @@ struct PrebuildOptions {
   // installed with this library; where it is missing or other users can write it, the threads compile alone.
   // Nothing else starts a process.
   int jobs = 0;
+  // The uses that kernels are built for: by default all of rows that come one by one, and none of groups.
+  // batch_invariant is set where Options::batch_invariant is.
+  Uses uses = {};
   bool dry_run = false;  // only look: compile and write nothing
   // After each kernel, from one thread at a time; those that take long to compile come first.
   std::function<void(const KernelReport&, int done, int total)> progress;
@@ -213,7 +220,7 @@ enum class Frozen : std::uint8_t { no, warn, error };
 // How a Service works. Plain values; from_environment() fills them from NORMJIT_CACHE_DIR (else
 // $XDG_CACHE_HOME/normjit, else ~/.cache/normjit), NORMJIT_LAYERS (separated by colons),
 // NORMJIT_CACHE_MAX_BYTES (a number, with K, M or G behind it if you like), NORMJIT_CACHE_SHARED (1),
-// NORMJIT_MODE (eager, lazy, cached-only), NORMJIT_MISS_LOG,
+// NORMJIT_MODE (eager, lazy, cached-only), NORMJIT_BATCH_INVARIANT (1), NORMJIT_MISS_LOG,
 // NORMJIT_TOOLCHAIN (exact), NORMJIT_NVRTC_PATH, CUDA_HOME (else CUDA_PATH), NORMJIT_TEMPLATE_DIR and
 // NORMJIT_LOG (debug, info, warn, error: the built-in log to stderr; off, as when unset). A variable with
 // another value counts as unset, and makes one of the warnings.
@@ -232,6 +239,11 @@ struct NORMJIT_API Options {
   // others. A hit then opens libnvrtc.
   bool exact_toolchain = false;
   Mode mode = Mode::eager;
+  // The bits of a row never depend on how many other rows a launch has: one plan for a spec and an Alignment,
+  // the one for many rows. Tuned plans are not taken, and no generic kernel serves while another is compiled.
+  // Still other bits may come from another version, another architecture or another alignment, and from a GPU
+  // that has no room for blocks which must run together (Code::NotResident).
+  bool batch_invariant = false;
   // A file to which a line is appended for every spec that no cache had: a manifest for the next prebuild.
   // Best effort; empty: none.
   std::string miss_log;

@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // What to compute: one normalization, without the number of rows.
 //
-//   s = x + residual                                        (s = x without a residual)
-//   y = scale * activation((s - mean) * rstd * weight + bias)
+//   s = x + in_bias + residual                              (Residual::before; terms that it has)
+//   s = [s]                                                 (Rounding::sum)
+//   n = (s - mean) * rstd
+//   n = [n]                                                 (Rounding::norm)
+//   y = scale * activation(n * (weight + offset) + bias)    (offset: 1 with weight_offset, else 0)
+//   y = residual + y                                        (Residual::after)
 //
 //   layer: mean of s,    rstd = 1 / sqrt(variance of s + epsilon)
 //   rms:   mean = 0,     rstd = 1 / sqrt(mean of s * s + epsilon)
 //
-// with mean and (biased) variance over each row of `columns` elements. s is not rounded before it is
-// normalized. The number of rows and the distance between them are arguments of the launch.
+// with mean and (biased) variance over each row of `columns` elements. Everything is computed in
+// compute_type(), and rounded only where it is stored and where `rounding` says so. The number of rows and
+// the distance between them are arguments of the launch. docs/algebra.md has the texts of other projects'
+// norms.
 #pragma once
 
 #include <cstdint>
@@ -23,14 +29,18 @@ namespace normjit {
 // Element types. f16 is IEEE binary16, bf16 the upper half of an f32.
 enum class DType : std::uint8_t { f16, bf16, f32, f64 };
 
-// The affine parameters: vectors of `columns` elements.
+// The affine parameters: vectors of `columns` elements, or one for each row (NormSpec::affine_rows).
 enum class Affine : std::uint8_t { none, weight, weight_bias };
 
 // The statistics of a row: mean and variance, or the root of the mean square alone.
 enum class Norm : std::uint8_t { layer, rms };
 
-// Where a second tensor of x's shape is added: nowhere, or to x before the norm.
-enum class Residual : std::uint8_t { none, before };
+// Where a second tensor of x's shape is added: nowhere, to x before the norm, or to the result behind it.
+enum class Residual : std::uint8_t { none, before, after };
+
+// What is rounded besides the outputs, so that a fused kernel has the bits of unfused ones: the sum in front
+// of the norm, to the residual type; the normalized value in front of the affine, to the input type.
+enum class Rounding : std::uint8_t { none, sum, norm, sum_norm };
 
 // Applied to the value after norm and affine. gelu is exact (erf), gelu_tanh its tanh approximation, silu is
 // v / (1 + exp(-v)). As in PyTorch, relu keeps NaN.
@@ -39,24 +49,29 @@ enum class Activation : std::uint8_t { none, relu, gelu, gelu_tanh, silu };
 // As in spec texts; "?" for a value outside the enumeration.
 NORMJIT_API std::string_view name(Norm) noexcept;        // "layernorm", "rmsnorm"
 NORMJIT_API std::string_view name(DType) noexcept;       // "f16", "bf16", "f32", "f64"
-NORMJIT_API std::string_view name(Residual) noexcept;    // "none", "add"
+NORMJIT_API std::string_view name(Residual) noexcept;    // "none", "add", "addafter"
+NORMJIT_API std::string_view name(Rounding) noexcept;    // "none", "sum", "norm", "sum+norm"
 NORMJIT_API std::string_view name(Affine) noexcept;      // "none", "w", "wb"
 NORMJIT_API std::string_view name(Activation) noexcept;  // "none", "relu", ...
 NORMJIT_API int size_of(DType) noexcept;                 // bytes an element
 
-// A plain value: copy it, compare it, build it with designated initializers. The defaults of `output` and
-// `weight` follow the members before them, so NormSpec{.columns = 64, .input = DType::f16} is f16
-// throughout.
+// A plain value: copy it, compare it, build it with designated initializers. The defaults of the other dtypes
+// follow `input`, so NormSpec{.columns = 64, .input = DType::f16} is f16 throughout.
 struct NormSpec {
   Norm norm = Norm::layer;
-  std::int64_t columns = 0;  // elements a row, 1 .. 2^31 - 1
-  DType input = DType::f32;  // of x
-  DType output = input;      // of y
-  DType weight = input;      // of weight and bias; no meaning without them
-  double epsilon = 1e-5;     // inside the root; >= 0, finite in the compute type
+  std::int64_t columns = 0;     // elements a row, 1 .. 2^31 - 1
+  DType input = DType::f32;     // of x
+  DType output = input;         // of y
+  DType weight = input;         // of weight, bias and in_bias; no meaning without them
+  DType residual_type = input;  // of residual and sum; no meaning without them
+  double epsilon = 1e-5;        // inside the root; >= 0, finite in the compute type
+  bool in_bias = false;         // a vector of `columns` elements that is added to x
   Residual residual = Residual::none;
-  bool sum = false;  // also write x + residual, rounded to the input dtype; needs a residual
+  bool sum = false;  // also write s, rounded to residual_type
+  Rounding rounding = Rounding::none;
   Affine affine = Affine::none;
+  bool weight_offset = false;  // the weight is added to 1; no meaning without one
+  bool affine_rows = false;    // a weight and a bias for each row; no meaning without them
   Activation activation = Activation::none;
   double scale = 1.0;       // multiplies the result; finite in the compute type
   bool statistics = false;  // also write mean and rstd of each row; for rms, rstd alone
@@ -71,20 +86,25 @@ using LayerNormSpec = NormSpec;  // the name of 0.1
 // Errors: BadRank, BadDimension, TooManyColumns.
 NORMJIT_API Result<std::int64_t> columns_of(std::span<const std::int64_t> normalized_shape);
 
-// Ok, or the first mistake in the order of the members: BadArgument (norm, residual), BadDimension,
-// TooManyColumns, BadDType, BadEpsilon, BadAffine, BadActivation, BadScale. Then BadCombination: a sum
-// without a residual; rms or a residual with rows of more than 16,384 columns, which this version does not
-// serve.
+// Ok, or the first mistake in the order of the members: BadArgument (norm, residual, rounding),
+// BadDimension, TooManyColumns, BadDType, BadEpsilon, BadAffine, BadActivation, BadScale. Then
+// BadCombination, if
+//   sum       there is neither in_bias nor a residual before the norm, and residual_type is the input
+//   rounding  of the sum: nothing is added before the norm, or residual_type is neither of 16 bits nor the
+//             compute type; of the norm: there is no affine, or the input is neither
 NORMJIT_API Result<void> validate(const NormSpec& spec);
 
-// The same norm with every meaningless member set to its default: the weight dtype without weights, the sign
-// of a zero epsilon. Every cache and comparison inside normjit works on canonical specs.
+// The same norm with every meaningless member set to its default: the weight dtype without weights, a
+// rounding to the compute type, the sign of a zero epsilon. Every cache and comparison inside normjit works
+// on canonical specs.
 NORMJIT_API NormSpec canonical(const NormSpec& spec) noexcept;
 
 // The canonical text of a valid spec, safe to paste into a shell:
-//   layernorm|rmsnorm/cols=N/IN[/out=T][/w=T]/eps=E[/add][/sum][/w|/wb][/ACTIVATION][/scale=S][/stats]
-// add: a residual before the norm. sum: x + residual is also written. Defaults are left out; numbers are the
-// shortest decimals that read back to the same bits. parse_spec(to_text(spec)) == canonical(spec).
+//   layernorm|rmsnorm/cols=N/IN[/out=T][/w=T][/res=T]/eps=E[/inb][/add|/addafter][/sum][/round=sum+norm]
+//     [/w|/wb|/w1|/wb1, each also with :rows][/ACTIVATION][/scale=S][/stats]
+// inb: in_bias. add, addafter: a residual before or behind the norm. sum: s is also written. 1: the weight is
+// added to 1. rows: affine_rows. Defaults are left out; numbers are the shortest decimals that read back to
+// the same bits. parse_spec(to_text(spec)) == canonical(spec).
 NORMJIT_API std::string to_text(const NormSpec& spec);
 
 // Reads a spec text. After the norm the fields may come in any order, each at most once; `shape=64x256x256`

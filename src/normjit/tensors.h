@@ -13,11 +13,12 @@ namespace normjit {
 // the specs that have it.
 enum class Operand : std::uint8_t {
   x,         // [rows, columns], input dtype
-  residual,  // [rows, columns], input dtype: added to x before the norm
-  weight,    // [columns], weight dtype
-  bias,      // [columns], weight dtype
+  in_bias,   // [columns], weight dtype: added to x before the norm
+  residual,  // [rows, columns], residual type: added to x before the norm, or to the result
+  weight,    // [columns], weight dtype; with affine_rows [rows, columns]
+  bias,      // likewise
   y,         // [rows, columns], output dtype: the result
-  sum,       // [rows, columns], input dtype: x + residual, rounded
+  sum,       // [rows, columns], residual type: what is normalized, rounded
   mean,      // [rows], compute type
   rstd,      // [rows], compute type
 
@@ -30,9 +31,16 @@ inline constexpr std::int64_t kContiguous = -1;
 
 // An operand with `columns` elements for each row. Row r begins
 //   (r / n) * outer + (r % n) * inner   elements behind `pointer`.
-// With n = 1, rows are `outer` elements apart; for an input that may be 0 (the same row for all). kContiguous
-// in outer stands for n * columns. inner has no meaning then, nor for n = 1. A plain pointer means contiguous
-// rows. n must be 1 for now (0 counts as 1), else BadStride; a later version serves other values.
+// With n = 1 (0 counts as 1), rows are `outer` elements apart, and inner has no meaning. kContiguous in outer
+// stands for contiguous rows, whatever n and inner are; so does a plain pointer. For an input, outer and
+// inner may be 0: rows that are the same. The rows of an output must be separate: inner at least the columns
+// and outer at least n * inner, or outer at least the columns and inner at least (rows / n) * outer. The rows
+// of a launch must be a multiple of n. All else is BadStride.
+//
+// Examples, of heads of D elements: the q heads of projected rows of Q elements are {q, heads, Q, D}; weights
+// for each head are {w, heads, 0, D}; a residual that is the same for each sample of S rows is {r, S, 0, D}.
+//
+// A launch in which an operand needs n > 1 takes another kernel than one that does not.
 template <class T>
 struct RowsAt {
   T* pointer = nullptr;
@@ -50,14 +58,13 @@ constexpr OutputRows strided(void* pointer, std::int64_t row_stride) { return {p
 
 // The arguments of one launch: sizes, and device pointers that the caller owns. All memory must be reachable
 // from the stream's device. Operands that the spec does not have stay null. y may be x itself, and sum may be
-// residual itself (same pointer, row stride and element size); otherwise no output may overlap another
-// operand. A launch refuses the same pointer with another row stride or element size; Kernel::check finds
-// every overlap.
+// residual itself (same pointer, rows and element size); otherwise no output may overlap another operand. A
+// launch refuses the same pointer with other rows or another element size; Kernel::check finds every overlap.
 struct Tensors {
   InputRows x{};
   OutputRows y{};
-  const void* weight = nullptr;
-  const void* bias = nullptr;
+  InputRows weight{};  // a plain pointer without affine_rows
+  InputRows bias{};
   void* mean = nullptr;
   void* rstd = nullptr;
   std::int64_t rows = 0;  // 0 is a success that launches nothing
@@ -66,6 +73,7 @@ struct Tensors {
   void* workspace = nullptr;
   InputRows residual{};
   OutputRows sum{};
+  const void* in_bias = nullptr;
 };
 
 }  // namespace normjit

@@ -44,7 +44,7 @@ struct CheckReport {
   // Each output: y by tolerance(), sum to one unit in the last place, mean and rstd within 1e-5 (f64: 1e-12)
   // of max(1, |value|).
   PerOperand<Comparison> outputs;
-  std::int64_t overwritten = 0;  // bytes between the rows of outputs that the kernel wrote to
+  std::int64_t overwritten = 0;  // bytes between the rows of outputs that the kernel changed
 
   const Comparison& operator[](Operand output) const { return outputs[output]; }
   bool ok() const {

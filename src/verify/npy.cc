@@ -243,12 +243,25 @@ Result<std::int64_t> NpyFile::rows_of(std::int64_t columns) const {
   return rows;
 }
 
+Result<void> NpyFile::expect(DType dtype) const {
+  if (dtype_ == dtype) return {};
+  return error("holds " + std::string(name(dtype_)) + " (" + std::string(npy_type(dtype_)) +
+               "), but the spec needs " + std::string(name(dtype)) + " (" + std::string(npy_type(dtype)) +
+               ")");
+}
+
+Result<void> NpyFile::read_buffer(Matrix& to) {
+  if (const auto expected = expect(to.dtype()); !expected) return expected;
+  if (elements() != to.elements())
+    return error("has shape " + shown(shape_text(shape_)) + ", but " + std::to_string(to.elements()) +
+                 " elements are needed");
+  if (std::fread(to.data(), 1, to.bytes(), file_.get()) != to.bytes())
+    return error("cannot be read to its end");
+  return {};
+}
+
 Result<void> NpyFile::read(Matrix& to) {
-  if (dtype_ != to.dtype()) {
-    return error("holds " + std::string(name(dtype_)) + " (" + std::string(npy_type(dtype_)) +
-                 "), but the spec needs " + std::string(name(to.dtype())) + " (" +
-                 std::string(npy_type(to.dtype())) + ")");
-  }
+  if (const auto expected = expect(to.dtype()); !expected) return expected;
   if (elements() != to.rows() * to.columns()) {
     return error("has shape " + shown(shape_text(shape_)) + ", but " + std::to_string(to.rows()) + " x " +
                  std::to_string(to.columns()) + " elements are needed");
@@ -262,21 +275,38 @@ Result<void> NpyFile::read(Matrix& to) {
   return {};
 }
 
-Result<void> write_npy(const std::string& path, const Matrix& matrix,
-                       const std::vector<std::int64_t>& shape) {
+namespace {
+
+// What stands in front of the data.
+std::string start_of(const Matrix& matrix, const std::vector<std::int64_t>& shape) {
   // Padded so that the data begins at a multiple of 64 bytes, as NumPy does it.
   std::string header = npy_header_text(matrix.dtype(), shape);
   header.resize((header.size() + 10 + 1 + 63) / 64 * 64 - 10 - 1, ' ');
   header += '\n';
   std::string start(kMagic, kMagicBytes);
   start += {'\x01', '\x00', static_cast<char>(header.size() & 0xff), static_cast<char>(header.size() >> 8)};
-  start += header;
+  return start + header;
+}
 
+}  // namespace
+
+Result<void> write_npy(const std::string& path, const Matrix& matrix,
+                       const std::vector<std::int64_t>& shape) {
+  const std::string start = start_of(matrix, shape);
   return write_file(path, [&](std::FILE* file) {
     bool good = std::fwrite(start.data(), 1, start.size(), file) == start.size();
     for (std::int64_t row = 0; good && row < matrix.rows(); ++row)
       good = std::fwrite(matrix.row(row), 1, matrix.row_bytes(), file) == matrix.row_bytes();
     return good;
+  });
+}
+
+Result<void> write_npy_buffer(const std::string& path, const Matrix& matrix,
+                              const std::vector<std::int64_t>& shape) {
+  const std::string start = start_of(matrix, shape);
+  return write_file(path, [&](std::FILE* file) {
+    return std::fwrite(start.data(), 1, start.size(), file) == start.size() &&
+           std::fwrite(matrix.data(), 1, matrix.bytes(), file) == matrix.bytes();
   });
 }
 

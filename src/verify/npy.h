@@ -52,9 +52,12 @@ class NpyFile {
   // Reads all elements into the rows of the matrix, which must have as many. BadArgument if the dtype
   // differs.
   Result<void> read(Matrix& to);
+  // Reads all elements into the memory of the matrix, gaps between rows included, which must be as long.
+  Result<void> read_buffer(Matrix& to);
 
  private:
   Error error(const std::string& reason) const;
+  Result<void> expect(DType dtype) const;
   Result<std::string> read_header();
   Result<void> check_size();
 
@@ -66,5 +69,8 @@ class NpyFile {
 
 // Writes the rows of a matrix, without the gaps between them, under this shape, as write_file does. CacheIo.
 Result<void> write_npy(const std::string& path, const Matrix& matrix, const std::vector<std::int64_t>& shape);
+// Writes the memory of a matrix, gaps included.
+Result<void> write_npy_buffer(const std::string& path, const Matrix& matrix,
+                              const std::vector<std::int64_t>& shape);
 
 }  // namespace normjit::oracle

@@ -55,22 +55,86 @@ class Trend {
   double slope_ = 0, step_ = 0;
 };
 
-// Whether the elements from the first of row 0 to the last of the last row, in bytes, fit in 63 bits.
-bool fits(std::int64_t rows, std::int64_t columns, std::int64_t stride, DType dtype) {
-  const __int128 bytes =
-      (static_cast<__int128>(std::max<std::int64_t>(rows, 1) - 1) * stride + columns) * size_of(dtype);
-  return bytes <= std::numeric_limits<std::int64_t>::max();
+// The elements from the first of row 0 to the last of the last row.
+__int128 reach(std::int64_t rows, std::int64_t columns, const RowLayout& layout) {
+  const __int128 groups = std::max<std::int64_t>(rows / layout.n, 1);
+  return (groups - 1) * layout.outer + static_cast<__int128>(layout.n - 1) * layout.inner + columns;
+}
+
+// Whether rows share elements: groups must lie one behind the other, or be interleaved row by row.
+bool overlap(std::int64_t rows, std::int64_t columns, const RowLayout& layout) {
+  const auto& [n, outer, inner, buffer] = layout;
+  const std::int64_t groups = rows / n;
+  if (rows <= 1) return false;
+  if (n == 1) return outer < columns;
+  if (groups == 1) return inner < columns;
+  return !(inner >= columns && outer / n >= inner) && !(outer >= columns && inner / groups >= outer);
+}
+
+Error bad_rows(const OperandRow& row, std::initializer_list<std::string_view> why) {
+  std::string text = concat({"the rows of ", row.name, ": "});
+  for (const std::string_view part : why) text += part;
+  return {Code::BadStride, text};
+}
+
+// The layout of a matrix with a distance for kContiguous; BadStride if rows cannot lie so.
+Result<RowLayout> layout_of(const OperandRow& row, const NormSpec& spec, std::int64_t rows,
+                            const RowLayout& given) {
+  RowLayout layout = given;
+  if (layout.outer == kContiguous) layout = {1, spec.columns, 0, layout.buffer};
+  const auto& [n, outer, inner, buffer] = layout;
+  const DType dtype = row.dtype(spec);
+  if (n < 1 || rows % n != 0)
+    return bad_rows(row, {"there are ", shortest(rows), ", which are no groups of n = ", shortest(n)});
+  if (n == 1 && outer < (row.output ? spec.columns : 0))
+    return Error{Code::BadStride,
+                 concat({"--", row.name, "-row-stride is ", shortest(outer), "; it must be ",
+                         row.output ? "at least the columns, " + shortest(spec.columns) + ", or rows overlap"
+                                    : std::string("0 or more")})};
+  if (outer < 0 || inner < 0)
+    return bad_rows(
+        row, {"outer is ", shortest(outer), " and inner ", shortest(inner), "; they must be 0 or more"});
+  const __int128 last = reach(rows, spec.columns, layout);
+  if (last * size_of(dtype) > std::numeric_limits<std::int64_t>::max())
+    return Error{Code::BadStride,
+                 concat({row.name, " would exceed 2^63 bytes; take fewer rows or a smaller row stride"})};
+  if (row.output && overlap(rows, spec.columns, layout))
+    return bad_rows(row, {"rows of an output must not overlap, and with n ", shortest(n), ", outer ",
+                          shortest(outer), " and inner ", shortest(inner), " they do"});
+  if (buffer != 0 && rows > 0 && last > buffer)
+    return bad_rows(row, {"they reach to element ", shortest(static_cast<std::int64_t>(last)),
+                          " of a buffer of ", shortest(buffer)});
+  return layout;
+}
+
+// Whether an output may be its input itself.
+bool may_be_in_place(const OperandRow& row, const NormSpec& spec) {
+  const OperandRow& input = row_of(row.in_place);
+  return row.in_place != row.operand && row.present(spec) && input.present(spec) &&
+         size_of(row.dtype(spec)) == size_of(input.dtype(spec)) &&
+         !(row.operand == Operand::sum && spec.residual == Residual::after);
 }
 
 }  // namespace
 
-Matrix::Matrix(DType dtype, std::int64_t rows, std::int64_t columns, std::int64_t row_stride)
-    : dtype_(dtype),
-      rows_(rows),
-      columns_(columns),
-      row_stride_(row_stride == kContiguous ? columns : row_stride),
-      elements_(rows == 0 || columns == 0 ? 0 : (rows - 1) * row_stride_ + columns),
-      data_(new std::byte[bytes()]) {}
+Matrix::Matrix(DType dtype, std::int64_t rows, std::int64_t columns, const RowLayout& layout)
+    : dtype_(dtype), rows_(rows), columns_(columns), layout_(layout) {
+  if (layout_.outer == kContiguous) layout_ = {1, columns, 0, layout.buffer};
+  const bool any = rows > 0 && columns > 0;
+  elements_ = layout.buffer > 0 ? layout.buffer
+              : any             ? static_cast<std::int64_t>(reach(rows, columns, layout_))
+                                : 0;
+  data_.reset(new std::byte[bytes()]);
+}
+
+bool Matrix::rows_overlap() const { return overlap(rows_, columns_, layout_); }
+
+std::int64_t Matrix::row_behind(std::int64_t i) const {
+  const std::int64_t n = layout_.n;
+  if (n == 1 || layout_.inner <= layout_.outer || n == rows_) return i + 1;
+  if (i + n < rows_) return i + n;  // groups are interleaved
+  return i == rows_ - 1 ? rows_ : i % n + 1;
+}
 
 void Matrix::poison() {
   parallel_for(static_cast<std::int64_t>(bytes()), kPiece, [this](std::int64_t begin, std::int64_t end) {
@@ -82,8 +146,12 @@ Tensors tensors_of(Problem& problem) {
   Tensors tensors{.rows = problem.rows};
   for (const OperandRow& row : kOperands) {
     Matrix& matrix = problem[row.operand];
-    set(tensors, row, matrix.data(), matrix.row_stride());
+    const auto& [n, outer, inner, buffer] = matrix.layout();
+    set(tensors, row, InputRows(matrix.data(), n, outer, inner));
   }
+  for (std::size_t i = 0; i < kOperandCount; ++i)
+    if (has(problem.in_place, i))
+      set_pointer(tensors, row_of(kOperands[i].in_place), pointer_of(tensors, kOperands[i]));
   return tensors;
 }
 
@@ -91,37 +159,35 @@ RowInputs inputs_of(const Problem& problem, std::int64_t row) {
   RowInputs inputs{};
   for (const OperandRow& each : kOperands)
     if (!each.output)
-      inputs[each.operand] = problem[each.operand].row(each.extent == Extent::matrix ? row : 0);
+      inputs[each.operand] = problem[each.operand].row(is_matrix(each, problem.spec) ? row : 0);
   return inputs;
 }
 
-RowStrides::RowStrides(std::initializer_list<std::pair<Operand, std::int64_t>> given) {
-  of.fill(kContiguous);
-  for (const auto& [operand, stride] : given) (*this)[operand] = stride;
+RowLayouts::RowLayouts(std::initializer_list<std::pair<Operand, RowLayout>> given) {
+  for (const auto& [operand, layout] : given) (*this)[operand] = layout;
 }
 
-Result<Problem> make_problem(const NormSpec& spec, std::int64_t rows, const RowStrides& strides) {
+Result<Problem> make_problem(const NormSpec& spec, std::int64_t rows, const RowLayouts& layouts,
+                             OperandSet in_place) {
   if (rows < 0) return Error{Code::BadRows, concat({"--rows is ", shortest(rows), "; it must be 0 or more"})};
   try {
-    Problem problem{.spec = spec, .rows = rows, .operands = {}};
-    for (const OperandRow& row : kOperands) {
+    Problem problem{.spec = spec, .rows = rows, .operands = {}, .in_place = in_place};
+    for (std::size_t i = 0; i < kOperandCount; ++i) {
+      const OperandRow& row = kOperands[i];
+      if (has(in_place, i) && !may_be_in_place(row, spec))
+        return Error{
+            Code::Overlap,
+            concat({row.name, " cannot be ", row_of(row.in_place).name, " itself in ", to_text(spec),
+                    ": that takes an input with elements of the same size that nothing reads later"})};
       if (!row.present(spec)) continue;
       const DType dtype = row.dtype(spec);
       Matrix& matrix = problem[row.operand];
-      if (row.extent == Extent::columns) matrix = Matrix(dtype, 1, spec.columns);
+      if (is_columns(row, spec)) matrix = Matrix(dtype, 1, spec.columns);
       if (row.extent == Extent::rows) matrix = Matrix(dtype, rows, 1);
-      if (row.extent != Extent::matrix) continue;
-      const std::int64_t stride = strides[row.operand] == kContiguous ? spec.columns : strides[row.operand];
-      if (stride < (row.output ? spec.columns : 0))
-        return Error{
-            Code::BadStride,
-            concat({"--", row.name, "-row-stride is ", shortest(stride), "; it must be ",
-                    row.output ? "at least the columns, " + shortest(spec.columns) + ", or rows overlap"
-                               : std::string("0 or more")})};
-      if (!fits(rows, spec.columns, stride, dtype))
-        return Error{Code::BadStride,
-                     concat({row.name, " would exceed 2^63 bytes; take fewer rows or a smaller row stride"})};
-      matrix = Matrix(dtype, rows, spec.columns, stride);
+      if (!is_matrix(row, spec)) continue;
+      const auto layout = layout_of(row, spec, rows, layouts[has(in_place, i) ? row.in_place : row.operand]);
+      if (!layout) return layout.error();
+      matrix = Matrix(dtype, rows, spec.columns, *layout);
     }
     return problem;
   } catch (const std::bad_alloc&) {
@@ -147,12 +213,12 @@ void fill_random(Matrix& matrix, std::uint64_t seed, const Distribution& given) 
   if (matrix.empty()) return;
   Distribution distribution = given;
   std::int64_t rows = matrix.rows(), columns = matrix.columns();
-  if (matrix.row_stride() < columns) {  // filled as the one long row that they are in memory
+  if (matrix.rows_overlap()) {  // filled as the one long row that they are in memory
     rows = 1;
     columns = matrix.elements();
     distribution.trend = 0;
   }
-  if (matrix.row_stride() > columns) matrix.poison();
+  if (matrix.elements() > rows * columns) matrix.poison();
 
   // Elements of one row, which begins at the element `origin`.
   const auto fill = [&](std::int64_t row, std::int64_t origin, std::int64_t begin, std::int64_t end) {
@@ -176,19 +242,31 @@ void fill_random(Matrix& matrix, std::uint64_t seed, const Distribution& given) 
                [&](std::int64_t first, std::int64_t last) {
                  for (std::int64_t i = first; i < last; ++i) {
                    const std::int64_t row = i / pieces, begin = i % pieces * kPiece;
-                   fill(row, row * matrix.row_stride(), begin, std::min(columns, begin + kPiece));
+                   fill(row, matrix.offset(row), begin, std::min(columns, begin + kPiece));
                  }
                });
 }
 
-void fill(Problem& problem, std::uint64_t seed, OperandSet from_elsewhere) {
+void reset_outputs(Problem& problem) {
   for (std::size_t i = 0; i < kOperandCount; ++i) {
+    const OperandRow& row = kOperands[i];
     Matrix& matrix = problem.operands.of[i];
-    if (kOperands[i].output)
+    if (has(problem.in_place, i))
+      std::copy_n(problem[row.in_place].data(), matrix.bytes(), matrix.data());
+    else if (row.output)
       matrix.poison();
-    else if (!has(from_elsewhere, i))
-      fill_random(matrix, seed, distribution_of(kOperands[i].operand));
   }
+}
+
+void fill_inputs(Problem& problem, std::uint64_t seed, OperandSet from_elsewhere) {
+  for (std::size_t i = 0; i < kOperandCount; ++i)
+    if (!kOperands[i].output && !has(from_elsewhere, i))
+      fill_random(problem.operands.of[i], seed, distribution_of(kOperands[i].operand));
+}
+
+void fill(Problem& problem, std::uint64_t seed) {
+  fill_inputs(problem, seed);
+  reset_outputs(problem);
 }
 
 }  // namespace normjit::oracle

@@ -16,27 +16,46 @@
 
 namespace normjit::oracle {
 
+// Where the rows of a matrix begin, as RowsAt says it, and the memory around them.
+struct RowLayout {
+  std::int64_t n = 1, outer = kContiguous, inner = 0;
+  std::int64_t buffer = 0;  // elements of the memory; 0: as far as the rows reach
+
+  RowLayout(std::int64_t row_stride = kContiguous) : outer(row_stride) {}
+  RowLayout(std::int64_t n, std::int64_t outer, std::int64_t inner, std::int64_t buffer = 0)
+      : n(n), outer(outer), inner(inner), buffer(buffer) {}
+};
+
 // A row-major matrix in host memory, laid out exactly as the launch sees it, gaps between rows included. Its
 // bytes are not initialised. Movable.
 class Matrix {
  public:
   Matrix() = default;
-  // A row stride below the number of columns makes rows overlap; 0 makes all rows one.
-  Matrix(DType dtype, std::int64_t rows, std::int64_t columns, std::int64_t row_stride = kContiguous);
+  // Of a number of rows that n divides. A row stride below the number of columns makes rows overlap; 0 makes
+  // all rows one. A buffer must hold the rows.
+  Matrix(DType dtype, std::int64_t rows, std::int64_t columns, const RowLayout& layout = {});
 
   DType dtype() const { return dtype_; }
   std::int64_t rows() const { return rows_; }
   std::int64_t columns() const { return columns_; }
-  std::int64_t row_stride() const { return row_stride_; }
-  // From the first of the first row to the last of the last row.
+  const RowLayout& layout() const { return layout_; }        // outer is never kContiguous
+  std::int64_t row_stride() const { return layout_.outer; }  // where n is 1
+  // Elements from the start of the memory to row i.
+  std::int64_t offset(std::int64_t i) const {
+    return i / layout_.n * layout_.outer + i % layout_.n * layout_.inner;
+  }
+  bool rows_overlap() const;
+  // The row that follows row i in memory; rows() behind the last one. Of rows that do not overlap.
+  std::int64_t row_behind(std::int64_t i) const;
+  // Of the memory: from the first of the first row to the last of the last row, or of the whole buffer.
   std::int64_t elements() const { return elements_; }
   std::size_t bytes() const { return static_cast<std::size_t>(elements_) * size_of(dtype_); }
   bool empty() const { return elements_ == 0; }
 
   std::byte* data() { return data_.get(); }
   const std::byte* data() const { return data_.get(); }
-  std::byte* row(std::int64_t i) { return data() + i * row_stride_ * size_of(dtype_); }
-  const std::byte* row(std::int64_t i) const { return data() + i * row_stride_ * size_of(dtype_); }
+  std::byte* row(std::int64_t i) { return data() + offset(i) * size_of(dtype_); }
+  const std::byte* row(std::int64_t i) const { return data() + offset(i) * size_of(dtype_); }
   std::size_t row_bytes() const { return static_cast<std::size_t>(columns_) * size_of(dtype_); }
 
   // Sets every byte to 0xff, which is NaN in every dtype.
@@ -44,7 +63,8 @@ class Matrix {
 
  private:
   DType dtype_ = DType::f32;
-  std::int64_t rows_ = 0, columns_ = 0, row_stride_ = 0, elements_ = 0;
+  std::int64_t rows_ = 0, columns_ = 0, elements_ = 0;
+  RowLayout layout_ = 0;
   std::unique_ptr<std::byte[]> data_;
 };
 
@@ -52,7 +72,10 @@ class Matrix {
 struct Problem {
   NormSpec spec;
   std::int64_t rows = 0;
-  PerOperand<Matrix> operands;  // those of Extent::columns are one row, those of Extent::rows one column
+  PerOperand<Matrix> operands;  // vectors are one row, those of Extent::rows one column
+  // Outputs that the launch writes over their input (OperandRow::in_place). Both have a matrix here, so that
+  // the input is still there to check the output; the launch sees that of the output alone.
+  OperandSet in_place = 0;
 
   Matrix& operator[](Operand operand) { return operands[operand]; }
   const Matrix& operator[](Operand operand) const { return operands[operand]; }
@@ -63,14 +86,16 @@ Tensors tensors_of(Problem& problem);
 // What the reference takes of a row of the problem.
 RowInputs inputs_of(const Problem& problem, std::int64_t row);
 
-// Row strides of matrices; kContiguous where none is given.
-struct RowStrides : PerOperand<std::int64_t> {
-  RowStrides(std::initializer_list<std::pair<Operand, std::int64_t>> given = {});
+// Layouts of matrices; contiguous rows where none is given.
+struct RowLayouts : PerOperand<RowLayout> {
+  RowLayouts(std::initializer_list<std::pair<Operand, RowLayout>> given = {});
 };
 
-// Allocates all of it, without touching it. Errors: OutOfMemory, with the bytes asked for, BadRows and
-// BadStride.
-Result<Problem> make_problem(const NormSpec& spec, std::int64_t rows, const RowStrides& strides = {});
+// Allocates all of it, without touching it. Outputs in place have the layout of their input. Errors:
+// OutOfMemory, with the bytes asked for, BadRows, BadStride, and Overlap for an output that may not be in
+// place.
+Result<Problem> make_problem(const NormSpec& spec, std::int64_t rows, const RowLayouts& layouts = {},
+                             OperandSet in_place = 0);
 
 // How the random numbers of an input are distributed, and their stream of the seed. With a trend, a quarter
 // of the rows has a slope of so many deviations from its first to its last element, and in another quarter
@@ -85,10 +110,15 @@ Distribution distribution_of(Operand input) noexcept;
 
 // Fills a matrix with bell-shaped random numbers of this distribution; overlapping rows have no trend. The
 // numbers depend on nothing but seed, stream and position, on every machine and for any number of threads.
-// Gaps between rows are poisoned.
+// What lies between rows is poisoned.
 void fill_random(Matrix& matrix, std::uint64_t seed, const Distribution& distribution);
 
-// Random inputs but those that come from elsewhere, each from its own stream of the seed. Poisoned outputs.
-void fill(Problem& problem, std::uint64_t seed, OperandSet from_elsewhere = 0);
+// Makes the outputs what a launch shall find: poisoned, or in place a copy of their input.
+void reset_outputs(Problem& problem);
+
+// Random inputs but those that come from elsewhere, each from its own stream of the seed.
+void fill_inputs(Problem& problem, std::uint64_t seed, OperandSet from_elsewhere = 0);
+// Both of it.
+void fill(Problem& problem, std::uint64_t seed);
 
 }  // namespace normjit::oracle

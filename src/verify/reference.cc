@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "normjit/spec/valid.h"
 #include "verify/element.h"
 
 namespace normjit::oracle {
@@ -39,6 +40,15 @@ double mean_over(const NormSpec& spec, const RowInputs& inputs, Term term) {
   return sum.value() / static_cast<double>(spec.columns);
 }
 
+// Sets unit and margin of a value whose normalized value, `exact`, is rounded; `offset` as there, unscaled.
+void set_rounding(const NormSpec& spec, double exact, double offset, double factor, ReferenceValue& value) {
+  if (!rounds_norm(spec) || !std::isfinite(exact)) return;
+  const double unit = unit_in_last_place(spec.input, exact), below = std::floor(exact / unit) * unit;
+  const double distance = std::fabs(exact - below - unit / 2);
+  value.unit = std::fabs(factor) * unit;
+  value.margin = std::max(0.0, distance - 2e-7 * offset) / std::max(1.0, std::fabs(exact));
+}
+
 // Loads part of an operand, or leaves what is there where the spec has none.
 void load_if_given(const NormSpec& spec, const RowInputs& inputs, Operand operand, std::int64_t first,
                    std::int64_t count, double* to) {
@@ -56,32 +66,50 @@ RowStatistics row_statistics(const NormSpec& spec, const RowInputs& inputs) noex
 void reference_sums(const NormSpec& spec, const RowInputs& inputs, std::int64_t first, std::int64_t count,
                     double* to) noexcept {
   load(spec.input, inputs[Operand::x], first, count, to);
-  if (spec.residual == Residual::none) return;
-  double added[kBatch];
-  for (std::int64_t done = 0; done < count; done += kBatch) {
-    const std::int64_t batch = std::min(kBatch, count - done);
-    load(spec.input, inputs[Operand::residual], first + done, batch, added);
-    for (std::int64_t i = 0; i < batch; ++i) to[done + i] += added[i];
-  }
+  const bool both = spec.in_bias && spec.residual == Residual::before;
+  const auto add = [&](Operand operand) {
+    double added[kBatch];
+    for (std::int64_t done = 0; done < count; done += kBatch) {
+      const std::int64_t batch = std::min(kBatch, count - done);
+      load(row_of(operand).dtype(spec), inputs[operand], first + done, batch, added);
+      for (std::int64_t i = 0; i < batch; ++i) {
+        double& sum = to[done + i];
+        sum += added[i];
+        if (rounds_sum(spec) || (both && operand == Operand::in_bias)) sum = rounded(compute_type(spec), sum);
+      }
+    }
+  };
+  if (spec.in_bias) add(Operand::in_bias);
+  if (spec.residual == Residual::before) add(Operand::residual);
+  if (rounds_sum(spec))
+    for (std::int64_t i = 0; i < count; ++i) to[i] = rounded(sum_type(spec), to[i]);
 }
 
 void reference_values(const NormSpec& spec, const RowInputs& inputs, const RowStatistics& statistics,
                       std::int64_t first, std::int64_t count, ReferenceValue* to) noexcept {
   const double scale = std::fabs(spec.scale);
   const double offset = std::fabs(statistics.mean * statistics.rstd);
-  double s[kBatch], w[kBatch], b[kBatch];
+  double s[kBatch], w[kBatch], b[kBatch], behind[kBatch];
   std::fill(w, w + kBatch, 1.0);
   std::fill(b, b + kBatch, 0.0);
+  std::fill(behind, behind + kBatch, 0.0);
   for (std::int64_t done = 0; done < count; done += kBatch) {
     const std::int64_t batch = std::min(kBatch, count - done);
     reference_sums(spec, inputs, first + done, batch, s);
     load_if_given(spec, inputs, Operand::weight, first + done, batch, w);
     load_if_given(spec, inputs, Operand::bias, first + done, batch, b);
+    if (spec.residual == Residual::after)
+      load_if_given(spec, inputs, Operand::residual, first + done, batch, behind);
     for (std::int64_t i = 0; i < batch; ++i) {
-      const double weighted = (s[i] - statistics.mean) * statistics.rstd * w[i];
-      to[done + i] = {.value = spec.scale * activate(spec.activation, weighted + b[i]),
-                      .magnitude = scale * std::max(1.0, std::fabs(weighted) + std::fabs(b[i])),
-                      .offset = scale * offset * std::fabs(w[i])};
+      const double weight = spec.weight_offset ? 1 + w[i] : w[i];
+      const double exact = (s[i] - statistics.mean) * statistics.rstd;
+      const double normalized = rounds_norm(spec) ? rounded(spec.input, exact) : exact;
+      const double weighted = normalized * weight;
+      to[done + i] = {
+          .value = spec.scale * activate(spec.activation, weighted + b[i]) + behind[i],
+          .magnitude = scale * std::max(1.0, std::fabs(weighted) + std::fabs(b[i])) + std::fabs(behind[i]),
+          .offset = scale * offset * std::fabs(weight)};
+      set_rounding(spec, exact, offset, spec.scale * weight, to[done + i]);
     }
   }
 }

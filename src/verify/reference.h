@@ -10,8 +10,7 @@
 
 namespace normjit::oracle {
 
-// The inputs of one row: of a matrix this row, of Extent::columns the whole vector; null where the spec has
-// none.
+// The inputs of one row: of a matrix this row, of a vector all of it; null where the spec has none.
 using RowInputs = PerOperand<const void*>;
 
 // The statistics of a row are those of s, which is x or the sum that stands in front of the norm.
@@ -24,7 +23,8 @@ struct RowStatistics {
 // compensated sums, so that the result is good to the last bits for any length.
 RowStatistics row_statistics(const NormSpec& spec, const RowInputs& inputs) noexcept;
 
-// s of columns [first, first + count), before it is rounded to the input dtype.
+// s of columns [first, first + count), before it is rounded to be stored. What is rounded before s is
+// complete, x + in_bias in front of a residual, and what the spec rounds, is rounded as kernels do.
 void reference_sums(const NormSpec& spec, const RowInputs& inputs, std::int64_t first, std::int64_t count,
                     double* to) noexcept;
 
@@ -34,6 +34,10 @@ struct ReferenceValue {
   double magnitude =
       0;              // |scale| * (|normalized * weight| + |bias|), at least |scale|: the size of the terms
   double offset = 0;  // |scale * mean * rstd * weight|: how much of a row's common offset had to cancel
+  // Where the normalized value is rounded: what its unit in the last place makes of the result, and how far
+  // it is from the middle between two values, where an error decides; relative to it, where that is above 1.
+  double unit = 0;
+  double margin = 1;
 };
 
 // y of columns [first, first + count).

@@ -86,7 +86,7 @@ NJ_DEVICE Acc activate(Acc v) {
 enum : int { kParameters = kHasWeight + kHasBias };
 enum : int { kParameterPlaces = kParameters > 0 ? kParameters : 1 };  // of an array of them
 
-// Where they begin, from some column on.
+// Where those of a row begin, from some column on.
 struct Columns {
   const Weight* at[kParameterPlaces];
 
@@ -98,10 +98,14 @@ struct Columns {
   }
 };
 template <class Any>
-NJ_DEVICE Columns columns_of(const Any& on) {
+NJ_DEVICE Columns columns_of(const Any& on, long long row) {
   Columns columns = {};
   if constexpr (kHasWeight) columns.at[0] = on.weight;
   if constexpr (kHasBias) columns.at[1] = on.bias;
+  if constexpr (kAffineRows) {
+    columns.at[0] += begin_of(on.weight_rows, row);
+    if constexpr (kHasBias) columns.at[1] += begin_of(on.bias_rows, row);
+  }
   return columns;
 }
 
@@ -140,19 +144,29 @@ NJ_DEVICE Parameters unconverted(Parameters held) {
 
 // ---- Results ----
 
-// An element of y from one of the row.
-NJ_DEVICE Output finish(Acc x, const RowStatistics& s, const ElementParameters& parameters) {
+enum : bool {
+  kRoundsNorm = Rounding::chosen == Rounding::norm || Rounding::chosen == Rounding::sum_norm,
+  kAddsToResult = ResidualAt::chosen == ResidualAt::after,
+};
+
+// An element of y from one of the row, and from that of the residual that is added to the result.
+NJ_DEVICE Output finish(Acc x, const RowStatistics& s, const ElementParameters& parameters,
+                        Acc residual = {}) {
   Acc v = normalized(x, s);
-  if constexpr (kHasWeight) v *= parameters.at[0];
+  if constexpr (kRoundsNorm) v = widen(narrow<Input>(v));
+  if constexpr (kHasWeight) v *= kWeightOffset ? parameters.at[0] + Acc(1) : parameters.at[0];
   if constexpr (kHasBias) v += parameters.at[1];
   v = activate<Activation::chosen>(v);
   if constexpr (kScale<Acc> != Acc(1)) v *= kScale<Acc>;
+  if constexpr (kAddsToResult) v += residual;
   return narrow<Output>(v);
 }
-NJ_DEVICE Vec<Output> finish(const Vec<Held>& x, const RowStatistics& s, const Parameters& parameters) {
+NJ_DEVICE Vec<Output> finish(const Vec<Held>& x, const RowStatistics& s, const Parameters& parameters,
+                             const Vec<Residual>& residual) {
   Vec<Output> y;
 #pragma unroll
-  for (int i = 0; i < kVector; ++i) y.at[i] = finish(widen(x, i), s, widen(parameters, i));
+  for (int i = 0; i < kVector; ++i)
+    y.at[i] = finish(widen(x, i), s, widen(parameters, i), kAddsToResult ? widen(residual, i) : Acc());
   return y;
 }
 
@@ -163,7 +177,13 @@ struct Sink {
 };
 template <class Any>
 NJ_DEVICE Sink sink_of(const Any& on, long long row, long long begin) {
-  return {columns_of(on).from(begin), on.y + row * on.y_stride + begin};
+  return {columns_of(on, row).from(begin), on.y + begin_of(on.y_rows, row) + begin};
+}
+// The residual that is added to the results of a row, from some column on; null where there is none.
+template <class Any>
+NJ_DEVICE const Residual* added_of(const Any& on, long long row, long long begin) {
+  if constexpr (kAddsToResult) return on.residual + begin_of(on.residual_rows, row) + begin;
+  return nullptr;
 }
 
 template <class Any>

@@ -2,58 +2,98 @@
 // Where the elements of a row come from, and how a row is held on chip.
 namespace normjit {
 
-// The type in which a row is held: as it was read, or as the sum that is normalized, which is not rounded.
-using Held = Choice<kHasResidual, Acc, Input>;
+enum : bool {
+  kAddsResidual = ResidualAt::chosen == ResidualAt::before,
+  kAdds = kAddsResidual || kHasInBias,  // to x, before the norm
+  kRoundsSum = Rounding::chosen == Rounding::sum || Rounding::chosen == Rounding::sum_norm,
+  kHasResidualType = ResidualAt::chosen != ResidualAt::none || kWritesSum,
+};
+
+// The type in which a row is held: as it was read, or as the sum that is normalized.
+using Held = Choice<!kAdds, Input, Choice<kRoundsSum, Residual, Acc>>;
+// Whether the sum that is written is exactly what is normalized, and so may be read in its place.
+enum : bool { kSumIsExact = kAdds && kWritesSum && kSame<Held, Residual> };
 
 // A row, or a part of one that begins at some column.
 struct Source {
   const Input* x;
-  const Residual* residual;  // where the spec has one
+  const Residual* residual;  // where it is added to x
+  const Weight* in_bias;     // where the spec has one
   Residual* sum;             // where the spec writes it
 };
 
 // A row from column `begin` on. (A template, since Operands has only what the spec has.)
 template <class Any>
 NJ_DEVICE Source source_of(const Any& on, long long row, long long begin) {
-  Source from = {on.x + row * on.x_stride + begin, nullptr, nullptr};
-  if constexpr (kHasResidual) from.residual = on.residual + row * on.residual_stride + begin;
-  if constexpr (kWritesSum) from.sum = on.sum + row * on.sum_stride + begin;
+  Source from = {on.x + begin_of(on.x_rows, row) + begin, nullptr, nullptr, nullptr};
+  if constexpr (kAddsResidual) from.residual = on.residual + begin_of(on.residual_rows, row) + begin;
+  if constexpr (kHasInBias) from.in_bias = on.in_bias + begin;
+  if constexpr (kWritesSum) from.sum = on.sum + begin_of(on.sum_rows, row) + begin;
   return from;
 }
 
-// x + residual of a vector, and its rounded value where that is written.
-NJ_DEVICE Vec<Held> summed(const Vec<Input>& x, const Vec<Residual>& residual) {
+// What is normalized, of an element of each.
+NJ_DEVICE Held sum_of(Acc x, Acc in_bias, Acc residual) {
+  Acc sum = x;
+  if constexpr (kHasInBias) sum += in_bias;
+  if constexpr (kAddsResidual) sum += residual;
+  return narrow<Held>(sum);
+}
+NJ_DEVICE Vec<Held> sum_of(const Vec<Input>& x, const Vec<Weight>& in_bias, const Vec<Residual>& residual) {
   Vec<Held> sum;
 #pragma unroll
-  for (int i = 0; i < kVector; ++i) sum.at[i] = narrow<Held>(widen(x, i) + widen(residual, i));
+  for (int i = 0; i < kVector; ++i)
+    sum.at[i] = sum_of(widen(x, i), kHasInBias ? widen(in_bias, i) : Acc(0),
+                       kAddsResidual ? widen(residual, i) : Acc(0));
   return sum;
 }
-NJ_DEVICE Vec<Residual> rounded(const Vec<Held>& sum) {
-  Vec<Residual> stored;
+// What is normalized, where nothing but a residual is added. (Templates, for what only some types have.)
+template <class T>
+NJ_DEVICE Vec<Held> sum_of(const Vec<T>& x, const Vec<Residual>& residual) {
+  if constexpr (kAdds) {
+    return sum_of(x, {}, residual);
+  } else {
+    return x;
+  }
+}
+// As it is written.
+template <class T>
+NJ_DEVICE Vec<Residual> stored_sum(const Vec<T>& sum) {
+  if constexpr (kSame<T, Residual>) {
+    return sum;
+  } else {
+    Vec<Residual> stored;
 #pragma unroll
-  for (int i = 0; i < kVector; ++i) stored.at[i] = narrow<Residual>(widen(sum, i));
-  return stored;
+    for (int i = 0; i < kVector; ++i) stored.at[i] = narrow<Residual>(widen(sum, i));
+    return stored;
+  }
 }
 
-static_assert(!kHasResidual || !kUnaligned, "x and the residual are cut at the same columns");
+static_assert(!kUnaligned || !(kAdds || kWritesSum), "operands of a row are cut at the same columns");
 
 // The vectors of a lane in the columns of `cut`. All loads are issued before the first is used.
 template <hw::Cache kCache>
 NJ_DEVICE void load_vectors(Vec<Held> (&part)[kPerThread], const Source& from, int lane, const Cut& cut) {
   const Input* const first = first_of(from.x + cut.head, lane);
-  if constexpr (kHasResidual) {
+  if constexpr (kAdds) {
     const Residual* const second = first_of(from.residual, lane);
     Vec<Input> x[kPerThread];
     Vec<Residual> residual[kPerThread];
+    Vec<Weight> in_bias[kPerThread];
 #pragma unroll
     for (int k = 0; k < kPerThread; ++k)
       if (inside(k, lane, cut)) x[k] = load<kCache>(at(first, k, 0));
+    if constexpr (kAddsResidual)
+#pragma unroll
+      for (int k = 0; k < kPerThread; ++k)
+        if (inside(k, lane, cut)) residual[k] = load<kCache>(at(second, k, 0));
+    if constexpr (kHasInBias)
+#pragma unroll
+      for (int k = 0; k < kPerThread; ++k)
+        if (inside(k, lane, cut)) in_bias[k] = load<hw::Cache::keep>(at(from.in_bias, k, lane));
 #pragma unroll
     for (int k = 0; k < kPerThread; ++k)
-      if (inside(k, lane, cut)) residual[k] = load<kCache>(at(second, k, 0));
-#pragma unroll
-    for (int k = 0; k < kPerThread; ++k)
-      if (inside(k, lane, cut)) part[k] = summed(x[k], residual[k]);
+      if (inside(k, lane, cut)) part[k] = sum_of(x[k], in_bias[k], residual[k]);
   } else {
 #pragma unroll
     for (int k = 0; k < kPerThread; ++k)

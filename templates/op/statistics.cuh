@@ -179,6 +179,8 @@ struct Moments {
     return {base, mean_lo, hw::max_nan(sums.b - sums.a * mean_lo, Acc(0))};
   }
 
+  // About where the elements are.
+  NJ_METHOD double centre() const { return mean; }
   // Of many parts, in double: what each part of `own` columns adds to the sums, relative to a mean near
   // theirs; and what they all make, of `count` columns.
   NJ_METHOD WideSums widened(double own, double base) const {
@@ -219,6 +221,9 @@ struct SumOfSquares {
     elements.each([&](Acc value, int i) { total.at[i] += value * value; });
     return {lanes_sum<kWidth>(total.all())};
   }
+  static NJ_METHOD SumOfSquares merge(const SumOfSquares& a, Acc, const SumOfSquares& b, Acc) {
+    return {a.squares + b.squares};
+  }
   static NJ_METHOD SumOfSquares merge_equal(const SumOfSquares& a, const SumOfSquares& b, Acc) {
     return {a.squares + b.squares};
   }
@@ -232,6 +237,11 @@ struct SumOfSquares {
       if (kParts % kWidth == 0 || i < kParts) squares += part(i).squares;
     }
     return {lanes_sum<kWidth>(squares)};
+  }
+  NJ_METHOD double centre() const { return 0; }
+  NJ_METHOD WideSums widened(double, double) const { return {0, squares}; }
+  static NJ_METHOD SumOfSquares from(const WideSums& sums, double, double) {
+    return {static_cast<Acc>(sums.squares)};
   }
   NJ_METHOD SumOfSquares exchanged(int lane_mask) const { return {hw::shuffle_xor(squares, lane_mask)}; }
   NJ_METHOD RowStatistics finalize(Acc share, Acc epsilon) const {

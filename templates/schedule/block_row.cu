@@ -67,12 +67,14 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     const Cut cut = cut_of(from.x, count);
     Fragment fragment;
     load<hw::Cache::evict_first>(fragment, from, lane, cut);
+    AddedFragment added;
+    load_added(added, added_of(on, row, begin), lane, cut);
     // The compiler moves no load past this: all of x is asked for first, and the parameters before x is
     // waited for.
     hw::allow_next_launch();
     EarlyParameters early;
     if constexpr (kEarlyParameters) {
-      load_early(early, columns_of(on).from(begin), lane, {0, 0, count, count});
+      load_early(early, columns_of(on, row).from(begin), lane, {0, 0, count, count});
       hw::allow_next_launch();
     }
     store_sum(fragment, from, lane, cut);
@@ -113,7 +115,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
       write_unaligned(fragment, statistics, sink, lane, cut, stage);
     } else {
       // The distances from the warp's own mean are known since the second pass.
-      write(fragment, own.around(statistics), early, sink, lane, cut);
+      write(fragment, own.around(statistics), early, added, sink, lane, cut);
     }
     if (lane == 0 && slice == 0) store(statistics, on, row);
   }

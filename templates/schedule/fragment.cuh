@@ -11,11 +11,32 @@ struct Fragment {
 template <hw::Cache kCache>
 NJ_DEVICE void load(Fragment& fragment, const Source& from, int lane, const Cut& cut) {
   load_vectors<kCache>(fragment.part, from, lane, cut);
-  if constexpr (!kHasResidual) {  // which is never cut, so that it has no edges
+  if constexpr (!kAdds) {  // sums are never cut, so that they have no edges
 #pragma unroll
     for (int i = 0; i < kEdges; ++i)
       if (edge_of(i, lane) < cut.edges())
         fragment.edge[i] = hw::load<kCache, Input>(from.x + cut.edge(edge_of(i, lane)));
+  }
+}
+// The same from the sum that was written, where kSumIsExact.
+template <hw::Cache kCache, class Any>
+NJ_DEVICE void load_sum(Any& fragment, const Source& from, int lane, const Cut& cut) {
+  const Residual* const first = first_of(from.sum, lane);
+#pragma unroll
+  for (int k = 0; k < kPerThread; ++k)
+    if (inside(k, lane, cut)) fragment.part[k] = load<kCache>(at(first, k, 0));
+}
+
+// The part of the residual that is added to the result.
+struct AddedFragment {
+  Vec<Residual> part[kAddsToResult ? kPerThread : 1];
+};
+NJ_DEVICE void load_added(AddedFragment& added, const Residual* residual, int lane, const Cut& cut) {
+  if constexpr (kAddsToResult) {
+    const Residual* const first = first_of(residual, lane);
+#pragma unroll
+    for (int k = 0; k < kPerThread; ++k)
+      if (inside(k, lane, cut)) added.part[k] = load<hw::Cache::evict_first>(at(first, k, 0));
   }
 }
 
@@ -25,7 +46,7 @@ NJ_DEVICE void store_sum(const Fragment& fragment, const Source& from, int lane,
     Residual* const first = first_of(from.sum, lane);
 #pragma unroll
     for (int k = 0; k < kPerThread; ++k)
-      if (inside(k, lane, cut)) store(at(first, k, 0), rounded(fragment.part[k]));
+      if (inside(k, lane, cut)) store(at(first, k, 0), stored_sum(fragment.part[k]));
   }
 }
 
@@ -117,7 +138,7 @@ NJ_DEVICE void load_early(EarlyParameters& early, const Columns& columns, int la
 }
 
 NJ_DEVICE void write(const Fragment& fragment, const RowStatistics& s, const EarlyParameters& early,
-                     const Sink& sink, int lane, const Cut& cut) {
+                     const AddedFragment& added, const Sink& sink, int lane, const Cut& cut) {
   Output* const first = first_of(sink.y, lane);
   Parameters next;
   if (!kEarlyParameters && inside(0, lane, cut)) next = load_parameters(sink.columns, 0, lane);
@@ -126,7 +147,8 @@ NJ_DEVICE void write(const Fragment& fragment, const RowStatistics& s, const Ear
     const Parameters parameters = kEarlyParameters ? unconverted(early.part[kEarlyParameters ? k : 0]) : next;
     if (!kEarlyParameters && k + 1 < kPerThread && inside(k + 1, lane, cut))
       next = load_parameters(sink.columns, k + 1, lane);
-    if (inside(k, lane, cut)) store(at(first, k, 0), finish(fragment.part[k], s, parameters));
+    if (inside(k, lane, cut))
+      store(at(first, k, 0), finish(fragment.part[k], s, parameters, added.part[kAddsToResult ? k : 0]));
   }
 }
 

@@ -18,7 +18,9 @@ struct RuntimeSpec {
   double epsilon, scale;
   int columns;
   Activation activation;
-  DType input, output, weight;
+  ResidualAt residual_at;
+  DType input, output, weight, residual;
+  bool is_rms, weight_offset, rounds_sum, rounds_norm;
 };
 
 // Elements that a lane takes at a time, each kWarp apart. In double fewer: the error function is long.
@@ -71,10 +73,69 @@ NJ_DEVICE void put(const Taken& from, void* row, DType dtype, long long at, long
   }
 }
 
-// The elements that a lane has of a chunk: `count` columns of x from number `begin` on.
+// To the nearest value of a dtype.
+template <class T>
+NJ_DEVICE void round_to(Taken& v) {
+#pragma unroll
+  for (int j = 0; j < kTake; ++j) v[j] = widen(narrow<T>(v[j]));
+}
+NJ_DEVICE void round_to(Taken& v, DType dtype) {
+  if (dtype == DType::f16) {
+    round_to<F16>(v);
+  } else if (dtype == DType::bf16) {
+    round_to<BF16>(v);
+  } else if (is_f32(dtype)) {
+    round_to<float>(v);
+  }
+}
+
+// A row, or a part of one: where it begins in each operand, which is null where the spec has none.
+struct RowOperands {
+  const void *x, *residual, *in_bias, *weight, *bias;
+  void *y, *sum;
+  long long x_begin, residual_begin, weight_begin, bias_begin, y_begin, sum_begin, begin;
+
+  NJ_METHOD RowOperands(const Operands& on, long long row, long long begin)
+      : x(on.x),
+        residual(on.residual),
+        in_bias(on.in_bias),
+        weight(on.weight),
+        bias(on.bias),
+        y(on.y),
+        sum(on.sum),
+        x_begin(begin_of(on.x_rows, row) + begin),
+        residual_begin(begin_of(on.residual_rows, row) + begin),
+        weight_begin(begin_of(on.weight_rows, row) + begin),
+        bias_begin(begin_of(on.bias_rows, row) + begin),
+        y_begin(begin_of(on.y_rows, row) + begin),
+        sum_begin(begin_of(on.sum_rows, row) + begin),
+        begin(begin) {}
+};
+
+// Takes what is normalized.
+template <hw::Cache kCache>
+NJ_DEVICE void take_sum(Taken& to, const RowOperands& of, const RuntimeSpec& spec, long long at,
+                        long long left) {
+  take<kCache>(to, of.x, spec.input, of.x_begin + at, left);
+  if (of.in_bias) {
+    Taken added;
+    take<hw::Cache::keep>(added, of.in_bias, spec.weight, of.begin + at, left);
+#pragma unroll
+    for (int j = 0; j < kTake; ++j) to[j] += added[j];
+  }
+  if (spec.residual_at == ResidualAt::before) {
+    Taken added;
+    take<kCache>(added, of.residual, spec.residual, of.residual_begin + at, left);
+#pragma unroll
+    for (int j = 0; j < kTake; ++j) to[j] += added[j];
+  }
+  if (spec.rounds_sum) round_to(to, spec.residual);
+}
+
+// The elements that a lane has of a chunk: `count` columns of a row from number `begin` on.
 struct ChunkElements {
-  const void* x;
-  DType dtype;
+  const RowOperands& of;
+  const RuntimeSpec& spec;
   long long begin;
   int count, lane;
 
@@ -83,7 +144,7 @@ struct ChunkElements {
 #pragma unroll 1
     for (int at = lane; at < count; at += kTake * kWarp) {
       Taken taken;
-      take<hw::Cache::keep>(taken, x, dtype, begin + at, count - at);
+      take_sum<hw::Cache::keep>(taken, of, spec, begin + at, count - at);
 #pragma unroll
       for (int j = 0; j < kTake; ++j)
         if (at + j * kWarp < count) act(taken[j], 0);
@@ -91,21 +152,36 @@ struct ChunkElements {
   }
 };
 
-// The statistics of `count` columns of x from number `begin` on, which a warp reads chunk by chunk.
-NJ_DEVICE Statistics measure(const void* x, DType dtype, long long begin, long long count, int lane) {
+// The statistics of the first `count` columns, which a warp reads chunk by chunk.
+template <class Of>
+NJ_DEVICE Of measure(const RowOperands& of, const RuntimeSpec& spec, long long count, int lane) {
   WideSums sums = {0, 0};
   double base = 0;
   long long done = 0;
   do {
     const int own = count - done < kSpan ? static_cast<int>(count - done) : kSpan;
-    const Statistics part =
-        Statistics::of<kWarp>(ChunkElements{x, dtype, begin + done, own, lane}, own > 0 ? own : 1);
+    const Of part = Of::template of<kWarp>(ChunkElements{of, spec, done, own, lane}, own > 0 ? own : 1);
     if (count <= kSpan) return part;
-    if (done == 0) base = part.mean;
+    if (done == 0) base = part.centre();
     sums = sums + part.widened(own, base);
     done += own;
   } while (done < count);
-  return Statistics::from(sums, base, count);
+  return Of::from(sums, base, count);
+}
+
+// Those of a row, of which this warp has `count` columns, and warp i of the block own(i) of them, unless it
+// has the row alone. `parts` are of as many warps.
+template <class Of, class Own>
+NJ_DEVICE RowStatistics statistics_of(const RowOperands& of, const RuntimeSpec& spec, long long count,
+                                      bool alone, const Own& own, Of* parts) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  Of all = measure<Of>(of, spec, count, lane);
+  if (!alone) {
+    if (lane == 0) parts[warp] = all;
+    hw::block_barrier();
+    all = Of::template merge_all<kWarps>([&](int i) { return parts[i]; }, own, spec.columns);
+  }
+  return all.finalize(Acc(1) / spec.columns, static_cast<Acc>(spec.epsilon));
 }
 
 template <Activation kOf>
@@ -126,10 +202,10 @@ NJ_DEVICE void activate_all(Taken& v, Activation activation) {
 }
 
 NJ_GENERIC_KERNEL(NJ_ENTRY, kThreads) {
-  NJ_SHARED(Statistics, parts, 2 * kWarps);
+  NJ_SHARED(Moments, parts, 2 * kWarps);
+  NJ_SHARED(SumOfSquares, squares, 2 * kWarps);
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const Acc share = Acc(1) / spec.columns, epsilon = static_cast<Acc>(spec.epsilon),
-            scale = static_cast<Acc>(spec.scale);
+  const Acc scale = static_cast<Acc>(spec.scale), offset = spec.weight_offset ? 1 : 0;
 
   // Whether a warp has a row alone, and the columns of warp i otherwise.
   const bool alone = spec.columns <= kSpan;
@@ -146,35 +222,41 @@ NJ_GENERIC_KERNEL(NJ_ENTRY, kThreads) {
   hw::allow_next_launch();
   int half = 0;  // double-buffered, as in block_row
   for (long long row = first; row < on.rows; row += step) {
-    const long long x_begin = row * on.x_stride + begin, y_begin = row * on.y_stride + begin;
-    Statistics all = measure(on.x, spec.input, x_begin, count, lane);
-    if (!alone) {
-      if (lane == 0) parts[half + warp] = all;
-      hw::block_barrier();
-      all = Statistics::merge_all<kWarps>([&](int i) { return parts[half + i]; }, own, spec.columns);
-      half ^= kWarps;
-    }
-    const RowStatistics statistics = all.finalize(share, epsilon);
+    const RowOperands of(on, row, begin);
+    const RowStatistics statistics = spec.is_rms ? statistics_of(of, spec, count, alone, own, squares + half)
+                                                 : statistics_of(of, spec, count, alone, own, parts + half);
+    half ^= kWarps;
 
 #pragma unroll 1
     for (long long at = lane; at < count; at += kTake * kWarp) {
       const long long left = count - at;
-      Taken v, weights, biases;
-      take<hw::Cache::evict_first>(v, on.x, spec.input, x_begin + at, left);
-      if (on.weight) take<hw::Cache::keep>(weights, on.weight, spec.weight, begin + at, left);
-      if (on.bias) take<hw::Cache::keep>(biases, on.bias, spec.weight, begin + at, left);
+      Taken v, weights, biases, added;
+      take_sum<hw::Cache::evict_first>(v, of, spec, at, left);
+      if (of.weight) take<hw::Cache::keep>(weights, of.weight, spec.weight, of.weight_begin + at, left);
+      if (of.bias) take<hw::Cache::keep>(biases, of.bias, spec.weight, of.bias_begin + at, left);
+      if (spec.residual_at == ResidualAt::after)
+        take<hw::Cache::evict_first>(added, of.residual, spec.residual, of.residual_begin + at, left);
+      if (of.sum) put(v, of.sum, spec.residual, of.sum_begin + at, left);
+#pragma unroll
+      for (int j = 0; j < kTake; ++j) v[j] = normalized(v[j], statistics);
+      if (spec.rounds_norm) round_to(v, spec.input);
 #pragma unroll
       for (int j = 0; j < kTake; ++j) {
-        v[j] = normalized(v[j], statistics);
-        if (on.weight) v[j] *= weights[j];
-        if (on.bias) v[j] += biases[j];
+        if (of.weight) v[j] *= weights[j] + offset;
+        if (of.bias) v[j] += biases[j];
       }
       activate_all(v, spec.activation);
 #pragma unroll
-      for (int j = 0; j < kTake; ++j) v[j] *= scale;
-      put(v, on.y, spec.output, y_begin + at, left);
+      for (int j = 0; j < kTake; ++j) {
+        v[j] *= scale;
+        if (spec.residual_at == ResidualAt::after) v[j] += added[j];
+      }
+      put(v, of.y, spec.output, of.y_begin + at, left);
     }
-    if (on.rstd && lane == 0 && begin == 0) store(statistics, on, row);
+    if (lane == 0 && begin == 0) {
+      if (on.mean) on.mean[row] = statistics.mean + statistics.mean_lo;
+      if (on.rstd) on.rstd[row] = statistics.rstd;
+    }
   }
 }
 

@@ -2,7 +2,8 @@
 // Long rows, and few of them: kBlocksPerRow blocks, one on each multiprocessor, share a row. Each holds its
 // slice of it in shared memory, and goes on with the next row.
 // Why it is fast: x is read once. What is in flight does not depend on registers: bulk copies fill a ring
-// of chunks, and the next rows arrive while this one is written. Warp-specialised: 1 producer warp, 4
+// of chunks, and the next rows arrive while this one is written. A residual leaves the ring as soon as it is
+// added, where that is possible. Warp-specialised: 1 producer warp, 4
 // reduce, 1 publishes the statistics of the slice, 1 finalizes those of the row, 8 consumer warps normalize
 // and store. Consumers keep the parameters of their columns in registers from row to row, as far as they
 // fit.
@@ -11,16 +12,35 @@ namespace normjit {
 
 // How many of the parameters a consumer holds in registers from row to row.
 enum : int { kParameterRegisters = kOwn * kPerThread * kVector * static_cast<int>(sizeof(Weight)) / 4 };
-enum : int { kFitting = kMostHeld / kParameterRegisters };
-enum : int { kHeldParameters = kFitting < kParameters ? kFitting : kParameters };
+enum : int {
+  // To write a kept sum of 16-bit elements takes some, so that fewer are held beside others that are not.
+  kAllFit = kParameters * kParameterRegisters <= kMostHeld,
+  kMostOfSome = kKeepsSum && sizeof(Input) == 2 && kMostHeld > 96 ? 96 : kMostHeld,
+  kFitting = kAllFit ? kParameters : kMostOfSome / kParameterRegisters
+};
+enum : int { kMostParameters = kAffineRows ? 0 : kFitting };  // else they differ from row to row
+enum : int { kHeldParameters = kMostParameters < kParameters ? kMostParameters : kParameters };
 // The others are loaded this many chunks ahead.
 enum : int { kUnheld = kParameters - kHeldParameters };
 enum : int { kAsked = kUnheld > 0 ? 2 : 1 };
 // Where the ring is short, consumers use the remaining registers to take chunks of the next row while they
 // wait for its statistics.
 enum : int { kUsed = 40 + (kHeldParameters * kOwn + kUnheld * kAsked) * (kParameterRegisters / kOwn) };
-enum : int { kLeft = kManyRegisters > kUsed ? kManyRegisters - kUsed : 0 };
-enum : int { kWanted = kStages >= 3 * kOwn ? 0 : kLeft / (4 * kPerThread) };
+// To write a kept sum takes some; and from sm_120 on the compiler does not deal registers: a thread has 128.
+enum : int {
+  kForTaken = !kKeepsSum           ? kManyRegisters
+              : kArch >= 120       ? 120
+              : sizeof(Input) == 2 ? kManyRegisters - 16
+                                   : kManyRegisters
+};
+enum : int { kLeft = kForTaken > kUsed ? kForTaken - kUsed : 0 };
+// What is taken of a vector of the ring.
+struct Taken {
+  Vec<Held> sum;
+  Vec<Residual> added;
+};
+enum : int { kTakenWords = (sizeof(Vec<Held>) + (kAddsToResult ? sizeof(Vec<Residual>) : 0)) / 4 };
+enum : int { kWanted = kStages >= 3 * kOwn ? 0 : kLeft / (kTakenWords * kPerThread) };
 enum : int { kTaken = kWanted < kOwn ? kWanted : kOwn };
 
 // Prefetches `count` weights. Only whole 16 bytes: weights narrower than x may begin and end between them.
@@ -28,6 +48,24 @@ NJ_DEVICE void prefetch(const Weight* from, int count) {
   const auto past = static_cast<int>(reinterpret_cast<unsigned long long>(from) % 16);
   const int skipped = (16 - past) % 16, bytes = count * static_cast<int>(sizeof(Weight)) - skipped;
   if (bytes >= 16) hw::prefetch(reinterpret_cast<const unsigned char*>(from) + skipped, bytes / 16 * 16);
+}
+
+// Takes a vector of what is normalized, and of the residual that is added behind it. Sets bits of what it
+// loads in `loaded`. (A template, since x is no sum.)
+template <class T>
+NJ_DEVICE Taken take_vector(const T* kept, const Residual* behind, unsigned& loaded) {
+  const Vec<T> vector = read_chunk(kept);
+  loaded |= first_word(vector);
+  if constexpr (kKeepsSum) {
+    return {vector, {}};
+  } else {
+    Vec<Residual> residual = {};
+    if constexpr (kHasResidual) {
+      residual = read_chunk(behind);
+      loaded |= first_word(residual);
+    }
+    return {sum_of(vector, residual), residual};
+  }
 }
 
 // One thread: prefetches the parameters that consumers read for every row.
@@ -47,17 +85,28 @@ NJ_DEVICE void measure_chunk(const Ring& ring, ChunkState at, int count, int sel
       kThreadsPerRow * kPerThread / kReduceThreads;  // vectors that a reduce thread takes
   const Input* chunk = ring.wait(at);
   const auto inside = [&](int k) { return kFull || (k * kReduceThreads + self) * kVector < count; };
-  Vec<Input> vectors[kMeasured];
+  Vec<Held> vectors[kMeasured];
   int own = kFull ? kMeasured * kVector : 0;
   unsigned loaded = 0;
 #pragma unroll
   for (int k = 0; k < kMeasured; ++k)
     if (inside(k)) {
-      vectors[k] = hw::load_shared<Vec<Input>>(chunk + (k * kReduceThreads + self) * kVector);
-      loaded |= first_word(vectors[k]);
+      const int at_column = (k * kReduceThreads + self) * kVector;
+      const Vec<Input> x = read_chunk(chunk + at_column);
+      loaded |= first_word(x);
+      Vec<Residual> residual = {};
+      if constexpr (kAdds) {
+        residual = read_chunk(ring.residual(at) + at_column);
+        loaded |= first_word(residual);
+      }
+      vectors[k] = sum_of(x, residual);
+      if constexpr (kKeepsSum) hw::store_shared(ring.chunk(at) + at_column, vectors[k]);
       if (!kFull) own += kVector;
     }
-  ring.leave(at, loaded, zero);
+  if constexpr (kKeepsSum)
+    ring.keep_sum(at);
+  else
+    ring.leave(at, loaded, zero);
   const Statistics of_chunk =
       Statistics::of<1>(elements_of<kMeasured>(vectors, inside), Acc(own > 0 ? own : 1));
   all = Statistics::merge(all, seen, of_chunk, Acc(own));
@@ -185,7 +234,7 @@ struct Consumer {
   unsigned zero;
   ChunkState at;
   Vec<Weight> held[kHeldParameters > 0 ? kHeldParameters : 1][kHeldParameters > 0 ? kOwn* kPerThread : 1];
-  Vec<Input> taken[kTaken > 0 ? kTaken : 1][kPerThread];
+  Taken taken[kTaken > 0 ? kTaken : 1][kPerThread];
   Parameters next[kAsked][kPerThread];  // of the chunks that are next, where it is not held
 
   // Whether there is a chunk c, and whether vector k of it is in the row. Constant for all but the last
@@ -225,21 +274,19 @@ struct Consumer {
   }
 
   // Takes a chunk out of the ring, and frees its place.
-  NJ_METHOD void take(Vec<Input>* to, int c) {
-    const Input* chunk = ring.wait(at);
+  NJ_METHOD void take(Taken* to, int c) {
+    const Kept* chunk = ring.wait_for_kept(at);
     unsigned loaded = 0;
 #pragma unroll
     for (int k = 0; k < kPerThread; ++k)
-      if (has(c, k)) {
-        to[k] = hw::load_shared<Vec<Input>>(chunk + column(k));
-        loaded |= first_word(to[k]);
-      }
+      if (has(c, k)) to[k] = take_vector(chunk + column(k), ring.residual(at) + column(k), loaded);
     ring.leave(at, loaded, zero);
     at.advance();
   }
 
   // Loads what does not depend on the statistics of the row.
-  NJ_METHOD void take_ahead() {
+  NJ_METHOD void take_ahead(const Columns& of_row) {
+    if constexpr (kAffineRows) columns = of_row.from(part.begin(0));
 #pragma unroll
     for (int c = 0; c < kAsked && c < kOwn; ++c)
 #pragma unroll
@@ -249,12 +296,13 @@ struct Consumer {
       if (has(c)) take(taken[c], c);
   }
 
-  NJ_METHOD void write_slice(int, const RowStatistics& statistics, Output* y) {
+  // Writes the slice of a row: y, and the sum.
+  NJ_METHOD void write_slice(int, const RowStatistics& statistics, Output* y, Residual* sum) {
 #pragma unroll
     for (int c = 0; c < kOwn; ++c)
       if (has(c)) {
-        Vec<Input> x[kPerThread];
-        if (c >= kTaken) take(x, c);
+        Taken now[kPerThread];
+        if (c >= kTaken) take(now, c);
 #pragma unroll
         for (int k = 0; k < kPerThread; ++k) {
           Parameters parameters = next[c % kAsked][k];
@@ -262,18 +310,21 @@ struct Consumer {
           for (int p = 0; p < kHeldParameters; ++p) parameters.at[p] = held[p][c * kPerThread + k];
           parameters = unconverted(parameters);
           ask(c + kAsked, k);
-          if (has(c, k))
-            store(y + offset(c) + column(k),
-                  finish(c < kTaken ? taken[c < kTaken ? c : 0][k] : x[k], statistics, parameters));
+          if (!has(c, k)) continue;
+          const Taken& one = c < kTaken ? taken[c < kTaken ? c : 0][k] : now[k];
+          if constexpr (kWritesSum) store(sum + offset(c) + column(k), stored_sum(one.sum));
+          store(y + offset(c) + column(k), finish(one.sum, statistics, parameters, one.added));
         }
       }
   }
 };
 
 NJ_KERNEL(NJ_ENTRY, kThreads) {
-  NJ_DYNAMIC_SHARED(Input, chunks);
+  NJ_DYNAMIC_SHARED(unsigned char, places);
   NJ_SHARED(hw::MemoryBarrier, filled, kStages);
   NJ_SHARED(hw::MemoryBarrier, freed, kStages);
+  NJ_SHARED(hw::MemoryBarrier, summed, kKeepsSum ? kStages : 1);
+  NJ_SHARED(hw::MemoryBarrier, added, kKeepsSum ? kResidualPlaces : 1);
   NJ_SHARED(hw::MemoryBarrier, measured, kRowDepth);
   NJ_SHARED(hw::MemoryBarrier, ready, kRowDepth);
   NJ_SHARED(Statistics, partial, 4 * kRowDepth);
@@ -283,14 +334,18 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
   const long long team = blockIdx.x / kBlocksPerRow, teams = gridDim.x / kBlocksPerRow;
   const int slice = static_cast<int>(blockIdx.x) % kBlocksPerRow;
   const Part part(slice);
-  const Ring ring{chunks, filled, freed};
+  const Ring ring{places, filled, freed, summed, added};
   const auto zero = static_cast<unsigned>(on.rows >> 63);  // 0, but opaque to the compiler
 
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       hw::barrier_init(filled + i, 1);
-      hw::barrier_init(freed + i, 4 + kThreadsPerRow / kWarp);
+      // Consumers wait for the sum, and so for the reduce warps.
+      hw::barrier_init(freed + i, kKeepsSum ? kThreadsPerRow / kWarp : 4 + kThreadsPerRow / kWarp);
+      if constexpr (kKeepsSum) hw::barrier_init(summed + i, 4);
     }
+    if constexpr (kKeepsSum)
+      for (int i = 0; i < kResidualPlaces; ++i) hw::barrier_init(added + i, 4);
     for (int i = 0; i < kRowDepth; ++i) {
       hw::barrier_init(measured + i, 4);
       hw::barrier_init(ready + i, Exchange::chosen == Exchange::grid ? 2 : 1);
@@ -308,7 +363,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     if (kUnaligned ? warp == 0 : threadIdx.x == 0) produce(ring, on, part, team, teams);
     const SliceParts parts{partial, measured};
     if (warp == 1) finalize_rows(parts, on, part, team, teams, known, ready, tag[0]);
-    if (threadIdx.x == 3 * kWarp) prefetch_parameters(part, columns_of(on));
+    if (threadIdx.x == 3 * kWarp && !kAffineRows) prefetch_parameters(part, columns_of(on, 0));
     if constexpr (Exchange::chosen == Exchange::grid)
       if (warp == 2) publish_all(parts, on, part, team, teams, ready, tag[0]);
   } else if (warp < 8) {
@@ -316,13 +371,14 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     measure(ring, on, part, team, teams, partial, measured, zero);
   } else {
     hw::grow_registers<kManyRegisters>();
-    Choice<kUnaligned, ScalarConsumer, Consumer> consumer(ring, part, columns_of(on), zero);
+    Choice<kUnaligned, ScalarConsumer, Consumer> consumer(ring, part, columns_of(on, team), zero);
     RowState state;
     for (long long row = team; row < on.rows; row += teams, state.advance()) {
-      consumer.take_ahead();
+      consumer.take_ahead(columns_of(on, row));
       hw::barrier_wait(ready + state.index, state.phase);
+      const Source from = source_of(on, row, part.begin(0));
       consumer.write_slice(past_of(source_of(on, row, 0).x), known[state.index],
-                           sink_of(on, row, part.begin(0)).y);
+                           sink_of(on, row, part.begin(0)).y, from.sum);
     }
   }
 }

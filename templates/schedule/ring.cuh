@@ -10,12 +10,26 @@ static_assert(kThreads == 2 * kThreadsPerRow, "half of the threads apply");
 static_assert(kVector * sizeof(Input) == 16, "bulk copies move whole 16 bytes");
 static_assert(Exchange::chosen != Exchange::cluster);
 static_assert(!kUnaligned || kColumns >= 2 * kVector, "the ends of a row have a vector each");
+static_assert(!kHasInBias && !(kUnaligned && kHasResidualType), "what is added lies in the ring, with x");
+
+// A place in the ring has a chunk of x. Where the sum with the residual is as large as x, the reduce warps
+// put it in the place of x, and residuals pass through a short ring of their own behind the places. Else, and
+// where the residual is added to the result, it lies behind x in the same place.
+enum : bool {
+  kHasResidual = ResidualAt::chosen != ResidualAt::none,
+  kKeepsSum = kAddsResidual && sizeof(Held) == sizeof(Input)
+};
 
 // Warps 0 to 3 produce, publish and finalize, warps 4 to 7 reduce, the others consume. Registers are dealt
-// to groups of four warps; to reduce 16-bit or single elements takes more of them.
+// to groups of four warps; to reduce 16-bit or single elements, or sums, takes more of them.
 enum : int { kReduceThreads = 4 * kWarp, kFirstConsumer = kThreads - kThreadsPerRow };
 enum : int {
-  kFewRegisters = sizeof(Input) == 2 || kUnaligned ? 72 : 56,
+  // From sm_100 on the compiler needs more for sums of 16-bit elements.
+  kFewRegisters = kArch >= 100 && kAdds && sizeof(Input) == 2
+                      ? (kKeepsSum && !kSame<Input, Residual> ? 96 : 88)
+                  : kKeepsSum && sizeof(Input) >= 4           ? (sizeof(Input) == 4 ? 64 : 80)
+                  : sizeof(Input) == 2 || kUnaligned || kAdds ? 72
+                                                              : 56,
   kManyRegisters = 256 - kFewRegisters
 };
 static_assert(2 * kFewRegisters * 4 * kWarp + kManyRegisters * kThreadsPerRow <= 65536);
@@ -29,9 +43,14 @@ static_assert(kOwn <= kStages, "a slice fits in the ring");
 enum : int {
   kRoom = plan_math::ring_room(kSpan, kVector, kUnaligned)
 };  // for a chunk in the ring, in columns
-// Chunks in flight: 40 KiB on a multiprocessor keep the memory busy; more slows the writes down.
-enum : int { kEnough = 40 * 1024 / (kColumns / kChunks * static_cast<int>(sizeof(Input))) };
-enum : int { kInFlight = kEnough < 1 ? 1 : kEnough < kStages ? kEnough : kStages };
+
+using Kept = Choice<kKeepsSum, Held, Input>;  // what consumers find in a place
+enum : int { kColumnBytes = sizeof(Input) + (kHasResidual ? sizeof(Residual) : 0) };
+enum : int { kPlaceBytes = kRoom * (kKeepsSum ? static_cast<int>(sizeof(Input)) : kColumnBytes) };
+enum : int { kResidualBytes = kRoom * sizeof(Residual) };
+enum : int { kChunkBytes = kColumns / kChunks * kColumnBytes };  // that are read
+enum : int { kInFlight = plan_math::chunks_in_flight(kStages, kChunkBytes) };
+enum : int { kResidualPlaces = plan_math::residual_places(kStages, kChunkBytes) };
 
 // Places for what is passed on for each row, in the block and in the team.
 enum : int { kRowDepth = plan_math::row_depth(kStages, kChunks, kBlocksPerRow) };
@@ -47,17 +66,48 @@ struct PipelineState {
     if (++index == kDepth) index = 0, phase ^= 1;
   }
 };
-using ChunkState = PipelineState<kStages>;  // of a chunk in the ring
+// Of a chunk in the ring, and of its residual where that has a ring of its own.
+struct ChunkState : PipelineState<kStages> {
+  PipelineState<kResidualPlaces> residual;
+
+  NJ_METHOD void advance() {
+    PipelineState<kStages>::advance();
+    if constexpr (kKeepsSum) residual.advance();
+  }
+};
 using RowState = PipelineState<kRowDepth>;  // of what is passed on for a row
 
 struct Ring {
-  Input* chunks;                      // [kStages][kRoom]
+  unsigned char* places;              // [kStages][kPlaceBytes]; with kKeepsSum, residuals behind them
   hw::MemoryBarrier *filled, *freed;  // [kStages]
+  // With kKeepsSum: [kStages], the sum stands; [kResidualPlaces], the residual is read.
+  hw::MemoryBarrier *summed, *added;
 
-  NJ_METHOD Input* chunk(ChunkState at) const { return chunks + at.index * kRoom; }
+  NJ_METHOD Input* chunk(ChunkState at) const {
+    return reinterpret_cast<Input*>(places + at.index * kPlaceBytes);
+  }
+  NJ_METHOD Residual* residual(ChunkState at) const {
+    if constexpr (kKeepsSum)
+      return reinterpret_cast<Residual*>(places + kStages * kPlaceBytes + at.residual.index * kResidualBytes);
+    return reinterpret_cast<Residual*>(chunk(at) + kRoom);
+  }
   NJ_METHOD const Input* wait(ChunkState at) const {
     hw::barrier_wait(filled + at.index, at.phase);
     return chunk(at);
+  }
+  // A consumer waits for what it takes.
+  NJ_METHOD const Kept* wait_for_kept(ChunkState at) const {
+    hw::barrier_wait((kKeepsSum ? summed : filled) + at.index, at.phase);
+    return reinterpret_cast<const Kept*>(chunk(at));
+  }
+  // One reduce warp, with kKeepsSum: its part of the sum is written.
+  NJ_METHOD void keep_sum(ChunkState at) const {
+    hw::writes_before_copies();  // x of a later chunk comes to the same place
+    hw::warp_barrier();
+    if (threadIdx.x % kWarp == 0) {
+      hw::barrier_arrive(summed + at.index);
+      hw::barrier_arrive(added + at.residual.index);
+    }
   }
   // One warp: frees a chunk when `loaded`, bits of all that the lanes read of it, has arrived.
   NJ_METHOD void leave(ChunkState at, unsigned loaded, unsigned zero) const {
@@ -78,6 +128,23 @@ NJ_DEVICE unsigned first_word(const T& value) {
   unsigned word;
   memcpy(&word, &value, sizeof word);
   return word;
+}
+
+// A vector of a chunk, in accesses of at most 16 bytes.
+template <class T>
+NJ_DEVICE Vec<T> read_chunk(const T* from) {
+  if constexpr (sizeof(Vec<T>) <= 16) {
+    return hw::load_shared<Vec<T>>(from);
+  } else {
+    struct Half {
+      T at[kVector / 2];
+    };
+    static_assert(sizeof(Half) <= 16, "no element is more than twice as large as one of x");
+    const Half halves[] = {hw::load_shared<Half>(from), hw::load_shared<Half>(from + kVector / 2)};
+    Vec<T> vector;
+    memcpy(&vector, halves, sizeof vector);
+    return vector;
+  }
 }
 
 // How many chunks of a row a slice has, and its first one. Numbers differ by one at most. Slices take
@@ -130,22 +197,32 @@ NJ_DEVICE Input load_end(const Input* slice, int lane, int columns) {
   return column < 0 ? Input() : hw::load<hw::Cache::evict_first, Input>(slice + column);
 }
 
+// The residual of a row, wherever it is added; null where there is none.
+template <class Any>
+NJ_DEVICE const Residual* residual_of(const Any& on, long long row, long long begin) {
+  if constexpr (kAddsResidual) return source_of(on, row, begin).residual;
+  return added_of(on, row, begin);
+}
+
 // The producer warp: keeps the ring full, row after row. One thread suffices for aligned rows.
 NJ_DEVICE void produce(const Ring& ring, const Operands& on, const Part& part, long long team,
                        long long teams) {
   const int lane = static_cast<int>(threadIdx.x), columns = columns_of_part(part.slice);
   ChunkState at, oldest;  // the oldest that may be in flight
   int in_flight = 0;
-  const Input* from = source_of(on, team, part.begin(0)).x;
   Input next_end = Input();  // of the next row
-  if (kUnaligned && team < on.rows) next_end = load_end(from, lane, columns);
-  for (long long row = team; row < on.rows; row += teams, from += teams * on.x_stride) {
+  const auto x_of = [&](long long row) { return source_of(on, row, part.begin(0)).x; };
+  if (kUnaligned && team < on.rows) next_end = load_end(x_of(team), lane, columns);
+  for (long long row = team; row < on.rows; row += teams) {
+    const Input* const from = x_of(row);
+    const Residual* const residual = residual_of(on, row, part.begin(0));
     const int past = past_of(from), own_end = end_column(past, lane, columns);
     const Input end = next_end;
-    if (kUnaligned && row + teams < on.rows) next_end = load_end(from + teams * on.x_stride, lane, columns);
+    if (kUnaligned && row + teams < on.rows) next_end = load_end(x_of(row + teams), lane, columns);
 #pragma unroll 1
     for (int c = 0; c < part.own; ++c, at.advance()) {
       hw::barrier_wait(ring.freed + at.index, at.phase ^ 1);
+      if constexpr (kKeepsSum) hw::barrier_wait(ring.added + at.residual.index, at.residual.phase ^ 1);
       if (in_flight == kInFlight) {
         ring.wait(oldest);
         oldest.advance();
@@ -166,10 +243,13 @@ NJ_DEVICE void produce(const Ring& ring, const Operands& on, const Part& part, l
         if (lane > 0) continue;
       }
       const int bytes = vectors > 0 ? vectors * kVector * static_cast<int>(sizeof(Input)) : 0;
-      hw::barrier_arrive_expect(ring.filled + at.index, bytes);
+      const int others = kHasResidual ? vectors * kVector * static_cast<int>(sizeof(Residual)) : 0;
+      hw::barrier_arrive_expect(ring.filled + at.index, bytes + others);
       if (!kUnaligned || bytes > 0)
         hw::bulk_load(ring.chunk(at) + first * kVector, from - past + begin + first * kVector, bytes,
                       ring.filled + at.index);
+      if constexpr (kHasResidual)
+        hw::bulk_load(ring.residual(at), residual + begin, others, ring.filled + at.index);
     }
   }
 }

@@ -108,7 +108,9 @@ struct ScalarConsumer {
   ChunkState at;
 
   enum : int { kEach = kSpan / kThreadsPerRow };
-  enum : bool { kKeeps = plan_math::keeps_parameters(kOwn * kEach, kParameters, sizeof(Acc), kMostHeld) };
+  enum : bool {
+    kKeeps = !kAffineRows && plan_math::keeps_parameters(kOwn * kEach, kParameters, sizeof(Acc), kMostHeld)
+  };
   struct Kept {
     ElementParameters at[kParameters > 0 ? kEach : 1];
   };
@@ -164,12 +166,13 @@ struct ScalarConsumer {
         hw::store(to + i * kThreadsPerRow, finish(x[i], statistics, now.at[kParameters > 0 ? i : 0]));
   }
 
-  NJ_METHOD void take_ahead() {
+  NJ_METHOD void take_ahead(const Columns& of_row) {
+    if constexpr (kAffineRows) columns = of_row.from(part.begin(0));
     if constexpr (!kKeeps) ask(kept[0], 0);
   }
 
   // Writes the slice of a row that begins at y.
-  NJ_METHOD void write_slice(int past, const RowStatistics& statistics, Output* y) {
+  NJ_METHOD void write_slice(int past, const RowStatistics& statistics, Output* y, Residual*) {
 #pragma unroll(kKeeps ? kOwn : 1)
     for (int c = 0; c < kOwn; ++c)
       if (c + 1 < kOwn)  // all chunks but the last are there, and full, and the compiler knows

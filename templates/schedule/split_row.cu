@@ -108,7 +108,7 @@ NJ_DEVICE bool publish(long long item, const Cut& cut, const Workspace& w, const
 NJ_DEVICE void complete(long long row, const Workspace& w, const Operands& on, WideSums* sums) {
   const int slot = w.slot(row);
   const ChunkStatistics* chunks = w.chunks + slot * kChunks;
-  const double base = chunks[0].statistics.mean;
+  const double base = chunks[0].statistics.centre();
   WideSums total = {0, 0};
 #pragma unroll 1
   for (long long i = threadIdx.x; i < kChunks; i += kThreads)
@@ -119,6 +119,17 @@ NJ_DEVICE void complete(long long row, const Workspace& w, const Operands& on, W
     w.known[slot].statistics = statistics;
     hw::arrive(&w.ring[slot].ready);
     store(statistics, on, row);
+  }
+}
+
+// The second read of a chunk: of the sum, once it is known to be written; else `now`, or before that. (A
+// template, since not every sum can be held as it is written.)
+template <class Any>
+NJ_DEVICE void read_again(Any& fragment, const Source& from, int lane, const Cut& cut, bool now) {
+  if constexpr (kSumIsExact) {
+    load_sum<hw::Cache::evict_first>(fragment, from, lane, cut);
+  } else {
+    if (now) load<hw::Cache::evict_first>(fragment, from, lane, cut);
   }
 }
 
@@ -171,6 +182,9 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     // The first read of a chunk. The chunk before is published while its loads are in flight.
     Fragment fragment;
     if (measures) load<hw::Cache::no_l1>(fragment, from, lane, cut);
+    // A sum that is exact takes the place of x from then on. Another may stand where the residual does, which
+    // is read again; so it is written with y.
+    if (measures && kSumIsExact) store_sum(fragment, from, lane, cut);
     bool completed = false;
     if (measured >= 0 && lane < kWarp)
       completed = publish(measured, cut_before, w, parts + (half ^ 1) * kWarps, lane);
@@ -190,7 +204,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
 
     if (applies) {
       // The second read of a chunk, of kBatch rows, and its write.
-      load<hw::Cache::evict_first>(fragment, from, lane, cut);
+      if constexpr (!kSumIsExact) load<hw::Cache::evict_first>(fragment, from, lane, cut);
       const int batch = on.rows - row < kBatch ? static_cast<int>(on.rows - row) : kBatch;
       if (lane < batch) {
         const int slot = w.slot(row + lane);
@@ -200,17 +214,21 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
       }
       hw::block_barrier();
       EarlyParameters early;
-      load_early(early, columns_of(on).from(begin), lane, cut);
+      if constexpr (!kAffineRows) load_early(early, columns_of(on, row).from(begin), lane, cut);
 #pragma unroll 1
       for (int i = 0; i < batch; ++i) {
         const Source from_row = source_of(on, row + i, begin);
         const Cut cut_row = cut_of(from_row.x, cut.count);
-        if (i > 0) load<hw::Cache::evict_first>(fragment, from_row, lane, cut_row);
+        read_again(fragment, from_row, lane, cut_row, i > 0);
+        AddedFragment added;
+        load_added(added, added_of(on, row + i, begin), lane, cut_row);
+        if constexpr (kAffineRows) load_early(early, columns_of(on, row + i).from(begin), lane, cut);
+        if constexpr (!kSumIsExact) store_sum(fragment, from_row, lane, cut_row);
         if constexpr (kUnaligned) {
           NJ_DYNAMIC_SHARED(unsigned char, stage);
           write_unaligned(fragment, statistics[i], sink_of(on, row + i, begin), lane, cut_row, stage);
         } else {
-          write(fragment, statistics[i], early, sink_of(on, row + i, begin), lane, cut_row);
+          write(fragment, statistics[i], early, added, sink_of(on, row + i, begin), lane, cut_row);
         }
       }
     }

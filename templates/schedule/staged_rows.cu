@@ -18,8 +18,12 @@ enum : int { kWide = 16 / kLargest };
 static_assert(kVector <= kWide, "what a lane reads in shared memory is aligned");
 // Elements from one row to the next, where each row is a run of its own.
 enum : int { kPitch = plan_math::tile_pitch(kColumns, kWide) };
-// Shared memory of a warp.
+// Shared memory of a warp: for x and y, for the residual, and for the sum, which else stands where the
+// residual did.
 enum : int { kTileBytes = plan_math::tile_bytes(kRows, kColumns, kLargest) };
+enum : bool { kHasResidual = ResidualAt::chosen != ResidualAt::none };
+enum : int { kSumTile = kHasResidual + (kWritesSum && !kAddsResidual) };
+enum : int { kTiles = 1 + kSumTile };
 
 template <class T>
 struct Wide {
@@ -28,19 +32,31 @@ struct Wide {
 
 // The rows of a tile in memory, at most kRows, and their places in the tile's shared memory: as far from an
 // aligned one as in memory, so that wide accesses are aligned there too.
-template <class T>
+// Whether rows follow each other without a gap.
+NJ_DEVICE bool is_contiguous(const Rows& rows) { return rows.stride == kColumns; }
+NJ_DEVICE bool is_contiguous(const GroupedRows& rows) { return rows.n == 1 && rows.outer == kColumns; }
+
+template <class T, class Where>
 struct Tile {
   T* first;
-  long long stride;
+  Where where;
+  long long begin;  // the number of its first row
   int rows;
 
-  NJ_METHOD bool is_one_run() const { return (kRows == 1 || stride == kColumns) && rows == kRows; }
-  NJ_METHOD T* row(int r) const { return first + r * stride; }
+  NJ_METHOD bool is_one_run() const { return (kRows == 1 || is_contiguous(where)) && rows == kRows; }
+  NJ_METHOD T* row(int r) const {
+    if constexpr (kSame<Where, Rows>) return first + r * where.stride;
+    return first + (begin_of(where, begin + r) - begin_of(where, begin));
+  }
   NJ_METHOD int place(int r) const {
     return is_one_run() ? cut_into<kWide>(first, 0).past + r * kColumns
                         : r * kPitch + cut_into<kWide>(row(r), 0).past;
   }
 };
+template <class T, class Where>
+NJ_DEVICE Tile<T, Where> tile_of(T* operand, const Where& where, long long begin, int rows) {
+  return {operand + begin_of(where, begin), where, begin, rows};
+}
 
 // Which row of the tile is the g-th of this lane.
 NJ_DEVICE int row_of(int g) {
@@ -55,53 +71,59 @@ NJ_DEVICE bool is_wide(int k, const Cut& cut) {
   return (k + 1) * kWarp * kWide <= kRun - 2 * (kWide - 1) || wide_at(k) < cut.body;
 }
 
-// Copies a tile to its shared memory. Asynchronous copies (sm_80) need no registers:
-// 0.97 instead of 0.93 of copy speed at 39 bf16 columns, 0.98 instead of 0.95 at 24 f16.
-NJ_DEVICE void fetch(const Tile<const Input>& tile, Input* place) {
+// Copies a tile to its shared memory, and calls meanwhile() when its copies are under way. Asynchronous
+// copies (sm_80) need no registers: 0.97 instead of 0.93 of copy speed at 39 bf16 columns, 0.98 instead of
+// 0.95 at 24 f16.
+template <class T, class Where, class Meanwhile>
+NJ_DEVICE void fetch(const Tile<const T, Where>& tile, T* place, const Meanwhile& meanwhile) {
   if (tile.is_one_run()) {
     const Cut cut = cut_into<kWide>(tile.first, kRun);
     const int edge = static_cast<int>(threadIdx.x % kWarp);
-    Input* const to = place + cut.past;
-    Input single;
-    if (edge < cut.edges()) single = hw::load<hw::Cache::evict_first, Input>(tile.first + cut.edge(edge));
+    T* const to = place + cut.past;
+    T single;
+    if (edge < cut.edges()) single = hw::load<hw::Cache::evict_first, T>(tile.first + cut.edge(edge));
     if constexpr (kArch >= 80) {
 #pragma unroll
       for (int k = 0; k < kMoves; ++k)
         if (const int at = cut.head + wide_at(k); is_wide(k, cut))
-          hw::copy_async<sizeof(Wide<Input>)>(to + at, tile.first + at);
+          hw::copy_async<sizeof(Wide<T>)>(to + at, tile.first + at);
       hw::copies_commit();
+      meanwhile();
       hw::copies_wait<0>();
     } else {
-      Wide<Input> wide[kMoves];
+      Wide<T> wide[kMoves];
 #pragma unroll
       for (int k = 0; k < kMoves; ++k)
         if (is_wide(k, cut))
-          wide[k] = hw::load<hw::Cache::evict_first, Wide<Input>>(tile.first + cut.head + wide_at(k));
+          wide[k] = hw::load<hw::Cache::evict_first, Wide<T>>(tile.first + cut.head + wide_at(k));
 #pragma unroll
       for (int k = 0; k < kMoves; ++k)
         if (is_wide(k, cut)) hw::store_shared(to + cut.head + wide_at(k), wide[k]);
+      meanwhile();
     }
     if (edge < cut.edges()) to[cut.edge(edge)] = single;
   } else {
+    meanwhile();
 #pragma unroll 1
     for (int g = 0; g < kGroupRows; ++g)
       if (const int r = row_of(g); r < tile.rows) {
-        const Input* const row = tile.row(r);
+        const T* const row = tile.row(r);
         const Cut cut = cut_into<kWide>(row, kColumns);
-        Input* const to = place + tile.place(r);
+        T* const to = place + tile.place(r);
         const int lane = threadIdx.x % kThreadsPerRow;
 #pragma unroll 1
         for (int at = cut.head + lane * kWide; at < cut.head + cut.body; at += kThreadsPerRow * kWide)
-          hw::store_shared(to + at, hw::load<hw::Cache::evict_first, Wide<Input>>(row + at));
+          hw::store_shared(to + at, hw::load<hw::Cache::evict_first, Wide<T>>(row + at));
 #pragma unroll 1
         for (int e = lane; e < cut.edges(); e += kThreadsPerRow)
-          to[cut.edge(e)] = hw::load<hw::Cache::evict_first, Input>(row + cut.edge(e));
+          to[cut.edge(e)] = hw::load<hw::Cache::evict_first, T>(row + cut.edge(e));
       }
   }
 }
 
 // Copies a tile from its shared memory.
-NJ_DEVICE void put(const Tile<Output>& tile, const Output* place) {
+template <class T, class Where>
+NJ_DEVICE void put(const Tile<T, Where>& tile, const T* place) {
   if (tile.is_one_run()) {
     const Cut cut = cut_into<kWide>(tile.first, kRun);
     const int edge = static_cast<int>(threadIdx.x % kWarp);
@@ -110,19 +132,19 @@ NJ_DEVICE void put(const Tile<Output>& tile, const Output* place) {
     for (int k = 0; k < kMoves; ++k)
       if (is_wide(k, cut))
         hw::store(tile.first + cut.head + wide_at(k),
-                  hw::load_shared<Wide<Output>>(place + cut.head + wide_at(k)));
+                  hw::load_shared<Wide<T>>(place + cut.head + wide_at(k)));
     if (edge < cut.edges()) hw::store(tile.first + cut.edge(edge), place[cut.edge(edge)]);
   } else {
 #pragma unroll 1
     for (int g = 0; g < kGroupRows; ++g)
       if (const int r = row_of(g); r < tile.rows) {
-        Output* const row = tile.row(r);
+        T* const row = tile.row(r);
         const Cut cut = cut_into<kWide>(row, kColumns);
-        const Output* const from = place + tile.place(r);
+        const T* const from = place + tile.place(r);
         const int lane = threadIdx.x % kThreadsPerRow;
 #pragma unroll 1
         for (int at = cut.head + lane * kWide; at < cut.head + cut.body; at += kThreadsPerRow * kWide)
-          hw::store(row + at, hw::load_shared<Wide<Output>>(from + at));
+          hw::store(row + at, hw::load_shared<Wide<T>>(from + at));
 #pragma unroll 1
         for (int e = lane; e < cut.edges(); e += kThreadsPerRow)
           hw::store(row + cut.edge(e), from[cut.edge(e)]);
@@ -157,13 +179,20 @@ NJ_DEVICE bool has(int k, int lane) { return inside(k, lane, {0, 0, kColumns, kC
 struct WidenedFragment {
   Acc at[kPerThread][kVector];
 
-  NJ_METHOD void read(const Input* row, int lane) {
+  NJ_METHOD void read(const Input* row, const Residual* residual, const Weight* in_bias, int lane) {
 #pragma unroll
     for (int k = 0; k < kPerThread; ++k) {
       Vec<Input> part = {};
-      if (has(k, lane)) part = read_vector(row + column(k, lane));
+      Vec<Residual> added = {};
+      Vec<Weight> bias = {};
+      if (has(k, lane)) {
+        part = read_vector(row + column(k, lane));
+        if constexpr (kAddsResidual) added = read_vector(residual + column(k, lane));
+        if constexpr (kHasInBias) bias = load<hw::Cache::keep>(in_bias + column(k, lane));
+      }
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) at[k][i] = widen(part, i);
+      for (int i = 0; i < kVector; ++i)
+        at[k][i] = kAdds ? widen(sum_of(part, bias, added), i) : widen(part, i);
     }
   }
   template <class Take>
@@ -176,36 +205,78 @@ struct WidenedFragment {
         for (int i = 0; i < kVector; ++i) take(at[k][i], i);
       }
   }
-  NJ_METHOD Vec<Output> finished(int k, const RowStatistics& s, const Parameters& parameters) const {
+  NJ_METHOD Vec<Residual> stored_sum(int k) const {
+    Vec<Residual> sum;
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) sum.at[i] = narrow<Residual>(at[k][i]);
+    return sum;
+  }
+  NJ_METHOD Vec<Output> finished(int k, const RowStatistics& s, const Parameters& parameters,
+                                 const Vec<Residual>& added) const {
     Vec<Output> y;
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) y.at[i] = finish(at[k][i], s, widen(parameters, i));
+    for (int i = 0; i < kVector; ++i)
+      y.at[i] = finish(at[k][i], s, widen(parameters, i), kAddsToResult ? widen(added, i) : Acc());
     return y;
   }
 };
 
+// The tile of the residual, and where a row of the sum stands, of specs that have them. (Templates over
+// Operands.)
+template <class Any>
+NJ_DEVICE auto residual_tile(const Any& on, long long first, int count) {
+  if constexpr (kHasResidual) {
+    return tile_of(on.residual, on.residual_rows, first, count);
+  } else {
+    return tile_of(on.x, on.x_rows, first, count);
+  }
+}
+template <class Any>
+NJ_DEVICE void fetch_residual(const Any& on, long long first, int count, Residual* place) {
+  if constexpr (kHasResidual) fetch(residual_tile(on, first, count), place, [] {});
+}
+template <class Any>
+NJ_DEVICE int place_of_sum(const Any& on, long long first, int count, int r) {
+  if constexpr (kWritesSum) return tile_of(on.sum, on.sum_rows, first, count).place(r);
+  return 0;
+}
+template <class Any>
+NJ_DEVICE void put_sum(const Any& on, long long first, int count, const Residual* place) {
+  if constexpr (kWritesSum) put(tile_of(on.sum, on.sum_rows, first, count), place);
+}
+
 NJ_KERNEL(NJ_ENTRY, kThreads) {
   NJ_DYNAMIC_SHARED(unsigned char, tiles);
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kThreadsPerRow;
-  unsigned char* const shared = tiles + warp * kTileBytes;
+  unsigned char* const shared = tiles + warp * kTiles * kTileBytes;
   hw::wait_for_previous_launch();
   hw::allow_next_launch();
   for (long long first = (static_cast<long long>(blockIdx.x) * kWarps + warp) * kRows; first < on.rows;
        first += static_cast<long long>(gridDim.x) * kWarps * kRows) {
     const int count = on.rows - first < kRows ? static_cast<int>(on.rows - first) : kRows;
-    const Tile<const Input> from = {source_of(on, first, 0).x, on.x_stride, count};
-    const Sink sink = sink_of(on, first, 0);
-    const Tile<Output> to = {sink.y, on.y_stride, count};
+    const auto from = tile_of(on.x, on.x_rows, first, count);
+    const auto to = tile_of(on.y, on.y_rows, first, count);
+    const auto residual = residual_tile(on, first, count);
+    // Here, since the compiler holds the addresses of all vectors where it meets it behind the statistics.
+    Columns columns = columns_of(on, first);
     Input* const in = reinterpret_cast<Input*>(shared);
     Output* const out = reinterpret_cast<Output*>(shared);
-    fetch(from, in);
+    Residual* const second = reinterpret_cast<Residual*>(shared + kTileBytes);
+    Residual* const summed = reinterpret_cast<Residual*>(shared + kSumTile * kTileBytes);
+    fetch(from, in, [&] { fetch_residual(on, first, count, second); });
     hw::warp_barrier();
 
     // Lanes beyond the last row compute that row again, for the shuffles; their results are not copied.
     WidenedFragment held[kGroupRows];
 #pragma unroll
-    for (int g = 0; g < kGroupRows; ++g)
-      held[g].read(in + from.place(row_of(g) < count ? row_of(g) : count - 1), lane);
+    for (int g = 0; g < kGroupRows; ++g) {
+      const int r = row_of(g) < count ? row_of(g) : count - 1;
+      const Residual* added = nullptr;
+      const Weight* in_bias = nullptr;
+      if constexpr (kAddsResidual) added = second + residual.place(r);
+      if constexpr (kHasInBias) in_bias = source_of(on, first, 0).in_bias;
+      held[g].read(in + from.place(r), added, in_bias, lane);
+    }
     RowStatistics statistics[kGroupRows];
 #pragma unroll
     for (int g = 0; g < kGroupRows; ++g) {
@@ -220,13 +291,23 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
 #pragma unroll
     for (int k = 0; k < kPerThread; ++k)
       if (has(k, lane)) {
-        const Parameters parameters = load_parameters(sink.columns, k, lane);
+        Parameters parameters;
+        if constexpr (!kAffineRows) parameters = load_parameters(columns, k, lane);
 #pragma unroll
-        for (int g = 0; g < kGroupRows; ++g)
-          write_vector(write[g] + column(k, lane), held[g].finished(k, statistics[g], parameters));
+        for (int g = 0; g < kGroupRows; ++g) {
+          const int r = row_of(g) < count ? row_of(g) : count - 1;
+          if constexpr (kAffineRows) parameters = load_parameters(columns_of(on, first + r), k, lane);
+          Vec<Residual> added = {};
+          if constexpr (kAddsToResult) added = read_vector(second + residual.place(r) + column(k, lane));
+          write_vector(write[g] + column(k, lane), held[g].finished(k, statistics[g], parameters, added));
+          if constexpr (kWritesSum)
+            write_vector(summed + place_of_sum(on, first, count, row_of(g)) + column(k, lane),
+                         held[g].stored_sum(k));
+        }
       }
     hw::warp_barrier();
     put(to, out);
+    put_sum(on, first, count, summed);
     hw::warp_barrier();  // before the next tile comes
   }
 }

@@ -5,6 +5,8 @@
 // single elements only at the ends of a row.
 namespace normjit {
 
+static_assert(!kUnaligned || !kAddsToResult, "operands of a row are cut at the same columns");
+
 // Neighbouring elements that a lane takes at a time: two of 16 bits fill a register.
 enum : int { kFew = sizeof(Input) == 2 && sizeof(Output) == 2 ? 2 : 1 };
 template <class T>
@@ -16,7 +18,9 @@ struct Few {
 enum : int { kRowSpan = kSpan < kCovered ? kSpan : kColumns };
 enum : int { kSteps = (kRowSpan + kThreadsPerRow * kFew - 1) / (kThreadsPerRow * kFew) };
 // Shared memory of the lanes that share a row.
-enum : int { kLargest = sizeof(Input) < sizeof(Output) ? sizeof(Output) : sizeof(Input) };
+enum : int {
+  kLargest = plan_math::larger(sizeof(Residual), plan_math::larger(sizeof(Input), sizeof(Output)))
+};
 enum : int { kStageBytes = plan_math::stage_bytes(kRowSpan, kVector, kLargest) };
 
 NJ_DEVICE void lanes_barrier() {

@@ -24,15 +24,19 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     const Cut cut = cut_of(from.x, kColumns);
 
     Fragment fragment = {};
+    AddedFragment added;
     EarlyParameters early;
-    load_early(early, columns_of(on), lane, cut);
+    if constexpr (!kAffineRows) load_early(early, columns_of(on, row), lane, cut);
     hw::wait_for_previous_launch();
     hw::allow_next_launch();
+    if constexpr (kAffineRows)
+      if (works) load_early(early, columns_of(on, row), lane, cut);
     if (works) load<hw::Cache::evict_first>(fragment, from, lane, cut);
+    if (works) load_added(added, added_of(on, row, 0), lane, cut);
     if (works) store_sum(fragment, from, lane, cut);
     const RowStatistics statistics =
         finalize(Statistics::of<kThreadsPerRow>(FragmentElements{fragment, lane, cut}, kColumns));
-    if (works) write(fragment, statistics, early, sink_of(on, row, 0), lane, cut);
+    if (works) write(fragment, statistics, early, added, sink_of(on, row, 0), lane, cut);
     if (works && lane == 0) store(statistics, on, row);
   }
 }

@@ -101,7 +101,7 @@ struct Counting {
 normjit_tensors in_c(const Tensors& tensors) {
   normjit_tensors t = NORMJIT_TENSORS_INIT;
   t.x.pointer = tensors.x.pointer, t.y.pointer = tensors.y.pointer, t.rows = tensors.rows;
-  t.weight = tensors.weight, t.bias = tensors.bias;
+  t.weight.pointer = tensors.weight.pointer, t.bias.pointer = tensors.bias.pointer;
   return t;
 }
 
@@ -282,7 +282,7 @@ CUresult record(const CUlaunchConfig* config, CUfunction function, void** argume
   r.config.attrs = r.attributes.data();
   r.function = function;
   const auto* words = static_cast<const std::uint64_t*>(arguments[0]);
-  r.block.assign(words, words + OperandBlock::bytes_of(operands_of(kOnGpu)) / sizeof *words);
+  r.block.assign(words, words + OperandBlock::bytes_of(kernel_layout({}, kOnGpu)) / sizeof *words);
   r.arguments[0] = r.block.data();
   return r.launch_kernel(config, function, arguments, extra);
 }

@@ -53,8 +53,8 @@ normjit_tensors tensors_of(std::int64_t rows) {
   normjit_tensors tensors = NORMJIT_TENSORS_INIT;
   tensors.x.pointer = memory(1);
   tensors.y.pointer = memory(2);
-  tensors.weight = memory(3);
-  tensors.bias = memory(4);
+  tensors.weight.pointer = memory(3);
+  tensors.bias.pointer = memory(4);
   tensors.rows = rows;
   return tensors;
 }
@@ -166,6 +166,7 @@ SAME_PLACE(sum);
 #undef SAME_PLACE
 constexpr bool is_number_of(int number, Operand operand) { return number == static_cast<int>(operand) + 1; }
 static_assert(is_number_of(NORMJIT_OPERAND_X, Operand::x) &&
+              is_number_of(NORMJIT_OPERAND_IN_BIAS, Operand::in_bias) &&
               is_number_of(NORMJIT_OPERAND_RESIDUAL, Operand::residual) &&
               is_number_of(NORMJIT_OPERAND_WEIGHT, Operand::weight) &&
               is_number_of(NORMJIT_OPERAND_BIAS, Operand::bias) &&
@@ -180,7 +181,7 @@ TEST_F(CApi, AGroupSizeOfZeroIsOne) {
   tensors.x.n = tensors.y.n = 0;
   EXPECT_EQ(launched(spec_of(64), tensors), "Ok");
   tensors.x.n = 2;
-  EXPECT_THAT(launched(spec_of(64), tensors), HasSubstr("n is not 1"));
+  EXPECT_THAT(launched(spec_of(64), tensors), HasSubstr("BadStride")) << "3 rows are no groups of 2";
 }
 
 TEST_F(CApi, NodeOffsets) {
@@ -196,7 +197,7 @@ TEST_F(CApi, NodeOffsets) {
   EXPECT_THAT(asked(NORMJIT_OPERAND_MEAN), HasSubstr("has no mean"));
   EXPECT_THAT(asked(NORMJIT_OPERAND_WORKSPACE), HasSubstr("has no workspace"));
   EXPECT_THAT(asked(0), HasSubstr("operand is 0"));
-  EXPECT_THAT(asked(9), HasSubstr("operand is 9"));
+  EXPECT_THAT(asked(10), HasSubstr("operand is 10"));
   EXPECT_EQ(offset, 48U) << "written by successful calls only";
   EXPECT_EQ(normjit_node_offset(kernel, NORMJIT_OPERAND_MEAN, &offset, nullptr), NORMJIT_UNEXPECTED_POINTER);
   EXPECT_EQ(normjit_node_offset(kernel, NORMJIT_OPERAND_X, nullptr, nullptr), NORMJIT_BAD_ARGUMENT);
@@ -255,7 +256,7 @@ TEST_F(CApi, PrepareTakesItsOptions) {
 TEST_F(CApi, AWorkspaceIsAskedForAndGiven) {
   const normjit_spec spec = spec_of(4194304, NORMJIT_NO_AFFINE);
   normjit_tensors tensors = tensors_of(2);
-  tensors.weight = tensors.bias = nullptr;
+  tensors.weight.pointer = tensors.bias.pointer = nullptr;
   std::size_t bytes = 0;
   ASSERT_EQ(normjit_workspace_bytes(&service_, &spec, &bytes, nullptr), NORMJIT_OK);
   EXPECT_GT(bytes, 0u);
@@ -303,7 +304,9 @@ TEST_F(CApi, SpecsAndTheirTexts) {
   EXPECT_EQ(normjit_status_name(normjit_spec_text(&spec, nullptr, nullptr)), std::string("BadEpsilon"));
 
   // Every member goes there and back.
-  const char* const full = "rmsnorm/cols=64/f16/out=f32/w=bf16/eps=0.5/add/sum/w/relu/scale=2/stats";
+  const char* const full =
+      "rmsnorm/cols=64/f16/out=f32/w=bf16/res=bf16/eps=0.5/inb/add/sum/round=sum+norm/w1:rows/relu/scale=2/"
+      "stats";
   ASSERT_EQ(normjit_spec_parse(full, &spec, nullptr), NORMJIT_OK);
   EXPECT_EQ(spec.norm, NORMJIT_RMS);
   EXPECT_EQ(spec.columns, 64);
@@ -317,13 +320,19 @@ TEST_F(CApi, SpecsAndTheirTexts) {
   EXPECT_EQ(spec.activation, NORMJIT_RELU);
   EXPECT_EQ(spec.scale, 2);
   EXPECT_EQ(spec.statistics, 1);
-  EXPECT_EQ(spec.reserved, 0);
+  EXPECT_EQ(spec.residual_type, NORMJIT_BF16);
+  EXPECT_EQ(spec.in_bias, 1);
+  EXPECT_EQ(spec.rounding, NORMJIT_ROUND_SUM_NORM);
+  EXPECT_EQ(spec.weight_offset, 1);
+  EXPECT_EQ(spec.affine_rows, 1);
   Text again;
   ASSERT_EQ(normjit_spec_text(&spec, &again.text, nullptr), NORMJIT_OK);
   EXPECT_EQ(again.string(), full);
   spec.residual = NORMJIT_NO_RESIDUAL;
+  spec.in_bias = 0;
+  spec.residual_type = 0;
   EXPECT_THAT(outcome([&](char** e) { return normjit_spec_text(&spec, nullptr, e); }),
-              HasSubstr("BadCombination: sum needs residual"));
+              HasSubstr("BadCombination: sum needs something that is added before the norm"));
 
   const std::int64_t shape[] = {64, 256, 256};
   std::int64_t columns = 0;
@@ -572,7 +581,11 @@ TEST_F(CApi, ValuesThatAreNoneAreNamed) {
     EXPECT_THAT(refused(&normjit_spec::norm, wrong), HasSubstr("BadArgument: norm" + is));
     EXPECT_THAT(refused(&normjit_spec::residual, wrong), HasSubstr("BadArgument: residual" + is));
     EXPECT_THAT(refused(&normjit_spec::sum, wrong), HasSubstr("BadArgument: sum" + is));
-    EXPECT_THAT(refused(&normjit_spec::reserved, wrong), HasSubstr("BadArgument: reserved" + is));
+    EXPECT_THAT(refused(&normjit_spec::in_bias, wrong), HasSubstr("BadArgument: in_bias" + is));
+    EXPECT_THAT(refused(&normjit_spec::rounding, wrong), HasSubstr("BadArgument: rounding" + is));
+    EXPECT_THAT(refused(&normjit_spec::weight_offset, wrong), HasSubstr("BadArgument: weight_offset" + is));
+    EXPECT_THAT(refused(&normjit_spec::affine_rows, wrong), HasSubstr("BadArgument: affine_rows" + is));
+    EXPECT_THAT(refused(&normjit_spec::residual_type, wrong), HasSubstr("BadDType: residual_type" + is));
     EXPECT_THAT(refused(&normjit_spec::input, wrong), HasSubstr("BadDType: input" + is));
     EXPECT_THAT(refused(&normjit_spec::output, wrong), HasSubstr("BadDType: output" + is));
     EXPECT_THAT(refused(&normjit_spec::weight, wrong), HasSubstr("BadDType: weight" + is));
@@ -583,7 +596,7 @@ TEST_F(CApi, ValuesThatAreNoneAreNamed) {
     }
   }
   EXPECT_THAT(refused(&normjit_spec::norm, 3), HasSubstr("norm is 3; it is NORMJIT_LAYER (1)"));
-  EXPECT_THAT(refused(&normjit_spec::residual, 3), HasSubstr("residual is 3; it is NORMJIT_NO_RESIDUAL (1)"));
+  EXPECT_THAT(refused(&normjit_spec::residual, 4), HasSubstr("residual is 4; it is NORMJIT_NO_RESIDUAL (1)"));
   EXPECT_THAT(refused(&normjit_spec::activation, 6), HasSubstr("BadActivation: activation is 6"));
   normjit_spec spec = spec_of(64);
   spec.input = 9;

@@ -29,11 +29,12 @@ class Sized(ctypes.Structure):
 class Spec(Sized):
     _fields_ = [("struct_size", c_size_t), ("columns", c_int64), ("epsilon", c_double), ("scale", c_double)] + [
         (name, c_int32) for name in ("norm", "input", "output", "weight", "residual", "sum", "affine", "activation", "statistics",
-                                 "reserved")]
+                                 "residual_type", "in_bias", "rounding", "weight_offset", "affine_rows")]
 
 
 class Options(Sized):
-    _fields_ = ([("struct_size", c_size_t)] + [(name, c_int32) for name in ("ignore_environment", "mode", "shared_cache", "exact_toolchain")] +
+    _fields_ = ([("struct_size", c_size_t)] + [(name, c_int32) for name in ("ignore_environment", "mode", "shared_cache", "exact_toolchain",
+                                                                            "batch_invariant", "reserved")] +
                 [("cache_directory", c_char_p), ("layers", c_char_p), ("max_cache_bytes", c_int64)] +
                 [(name, c_char_p) for name in ("miss_log", "compiler_path", "cuda_home", "template_directory")] +
                 [(name, c_void_p) for name in ("log", "log_user", "on_event", "event_user")])
@@ -47,9 +48,9 @@ class Rows(ctypes.Structure):
 
 
 class Tensors(Sized):
-    _fields_ = ([("struct_size", c_size_t), ("x", Rows), ("y", Rows)] +
-                [(name, c_void_p) for name in ("weight", "bias", "mean", "rstd")] +
-                [("rows", c_int64), ("workspace", c_void_p), ("residual", Rows), ("sum", Rows)])
+    _fields_ = ([("struct_size", c_size_t)] + [(name, Rows) for name in ("x", "y", "weight", "bias")] +
+                [("mean", c_void_p), ("rstd", c_void_p), ("rows", c_int64), ("workspace", c_void_p), ("residual", Rows),
+                 ("sum", Rows), ("in_bias", c_void_p)])
 
 
 class KernelSet(Sized):
@@ -258,8 +259,8 @@ class Gpu(CApi):
     def setUp(self):
         count = self.ROWS * self.COLUMNS
         self.y = self.cuda.floats([math.nan] * count)
-        self.tensors = Tensors(x=Rows(self.cuda.floats(self.x)), y=Rows(self.y), weight=self.cuda.floats(self.weight),
-                               bias=self.cuda.floats(self.bias), rows=self.ROWS)
+        self.tensors = Tensors(x=Rows(self.cuda.floats(self.x)), y=Rows(self.y), weight=Rows(self.cuda.floats(self.weight)),
+                               bias=Rows(self.cuda.floats(self.bias)), rows=self.ROWS)
         self.spec = Spec(columns=self.COLUMNS, epsilon=1e-5, scale=1, input=F32, affine=WEIGHT_BIAS, activation=GELU)
 
     def expect_right(self):

@@ -149,8 +149,8 @@ static normjit_tensors tensors_of(int64_t rows) {
   normjit_tensors tensors = NORMJIT_TENSORS_INIT;
   tensors.x.pointer = address(1);
   tensors.y.pointer = address(2);
-  tensors.weight = address(3);
-  tensors.bias = address(4);
+  tensors.weight.pointer = address(3);
+  tensors.bias.pointer = address(4);
   tensors.rows = rows;
   return tensors;
 }

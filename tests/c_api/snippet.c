@@ -14,7 +14,8 @@ void snippet(int64_t columns, int64_t rows, const void* x, void* y, const void* 
   normjit_spec spec = NORMJIT_SPEC_INIT;
   normjit_tensors tensors = NORMJIT_TENSORS_INIT;
   spec.columns = columns, spec.affine = NORMJIT_WEIGHT_BIAS;
-  tensors.x.pointer = x, tensors.y.pointer = y, tensors.weight = weight, tensors.bias = bias, tensors.rows = rows;
+  tensors.x.pointer = x, tensors.weight.pointer = weight, tensors.bias.pointer = bias;
+  tensors.y.pointer = y, tensors.rows = rows;
   if (normjit_service_create(NULL, &service, &error) ||
       normjit_norm(service, &spec, &tensors, stream, NULL, &error)) {
     fprintf(stderr, "%s\n", error);

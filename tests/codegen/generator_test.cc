@@ -246,12 +246,12 @@ TEST(Generate, WritesTheConstantsThatTheKernelsAreMadeOf) {
               HasSubstr("enum class Activation { none, relu, gelu, gelu_tanh, silu, chosen = gelu_tanh };"));
   EXPECT_EQ(constant(text, "kHasStatistics"), "false");
   EXPECT_THAT(text, HasSubstr("enum class Norm { layer, rms, chosen = layer };"));
-  EXPECT_THAT(text, HasSubstr("enum class ResidualAt { none, before, chosen = none };"));
+  EXPECT_THAT(text, HasSubstr("enum class ResidualAt { none, before, after, chosen = none };"));
   EXPECT_EQ(constant(text, "kWritesSum"), "false");
   const std::string other =
       generated({.norm = Norm::rms, .columns = 64, .residual = Residual::before, .sum = true}).text;
   EXPECT_THAT(other, HasSubstr("enum class Norm { layer, rms, chosen = rms };"));
-  EXPECT_THAT(other, HasSubstr("enum class ResidualAt { none, before, chosen = before };"));
+  EXPECT_THAT(other, HasSubstr("enum class ResidualAt { none, before, after, chosen = before };"));
   EXPECT_EQ(constant(other, "kWritesSum"), "true");
   EXPECT_EQ(constant(text, "kArch"), "90");
   EXPECT_EQ(constant(text, "kThreads"), "256");

@@ -301,14 +301,28 @@ TEST_F(Kernels, TheGenericOnes) {
 
 // ---- The root mean square, residuals and sums ----
 
-constexpr Strategy kOfHeldRows[] = {Strategy::warp_rows, Strategy::block_row};
-
-// The norms with what they may have in front of them, in turn.
+// What a norm may have around it, in turn.
 void vary_norm(NormSpec& spec, std::size_t turn) {
-  constexpr bool kResiduals[] = {true, false, true, true, true}, kSums[] = {true, false, false, true, false};
-  spec.norm = turn % 5 < 3 ? Norm::rms : Norm::layer;
-  spec.residual = kResiduals[turn % 5] ? Residual::before : Residual::none;
-  spec.sum = kSums[turn % 5];
+  constexpr NormSpec kAround[] = {
+      {.norm = Norm::rms, .residual = Residual::before, .sum = true},
+      {.norm = Norm::rms},
+      {.norm = Norm::rms, .residual = Residual::before, .rounding = Rounding::sum, .weight_offset = true},
+      {.norm = Norm::layer, .residual = Residual::before, .sum = true},
+      {.norm = Norm::layer, .in_bias = true, .residual = Residual::before},
+      {.norm = Norm::rms, .residual = Residual::after, .weight_offset = true},
+      {.norm = Norm::rms, .rounding = Rounding::norm, .affine_rows = true},
+  };
+  const NormSpec& around = kAround[turn % std::size(kAround)];
+  spec.norm = around.norm;
+  spec.residual = around.residual;
+  spec.residual_type = turn % 3 == 0 ? DType::f32 : spec.input;
+  spec.sum = around.sum;
+  spec.in_bias = around.in_bias;
+  spec.weight_offset = around.weight_offset;
+  spec.affine_rows = around.affine_rows;
+  spec.rounding = around.rounding;
+  if (!validate(spec)) spec.rounding = Rounding::none;
+  spec = canonical(spec);
 }
 
 // The strategy goes round with the architecture, too.
@@ -329,10 +343,14 @@ TEST_P(KernelsFor, EveryNormDTypeActivationAndAffine) {
                       .activation = activation.value};
         const std::size_t turn = first_turn + jobs.size();
         vary_norm(spec, turn);
-        const Strategy strategy = kOfHeldRows[turn % std::size(kOfHeldRows)];
-        const std::vector<Shape> shapes = fullest_shapes(shapes_of(spec, device, kFewSteps), strategy);
-        ASSERT_FALSE(shapes.empty()) << name(strategy) << " is never chosen for " << to_text(spec);
-        jobs.push_back(varied_job(spec, shapes, turn, device));
+        const std::vector<Shape> all = shapes_of(spec, device, kFewSteps);
+        const Strategy strategy = kStrategies[turn % std::size(kStrategies)];
+        std::vector<Shape> shapes = fullest_shapes(all, strategy);
+        if (shapes.empty()) shapes = fullest_shapes(all, Strategy::block_row);
+        ASSERT_FALSE(shapes.empty()) << "block_row is never chosen for " << to_text(spec);
+        Job job = varied_job(spec, shapes, turn, device);
+        job.plan.grouped_rows = turn % 4 == 0;
+        jobs.push_back(std::move(job));
       }
   expect_all_clean(jobs);
 }

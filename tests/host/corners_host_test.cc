@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "normjit/base/text.h"
+#include "normjit/plan/footprint.h"
 #include "normjit/spec/valid.h"
 #include "tests/support/compare_with_reference.h"
 #include "tests/support/host_kernels.h"
@@ -82,7 +83,11 @@ KernelCase corner(Strategy strategy, const NormSpec& spec, int vector = 1, std::
   return c;
 }
 
-void expect_right(const std::vector<KernelCase>& cases) {
+void expect_right(std::vector<KernelCase> cases) {
+  // Streamed rows have no in_bias, and beside a residual or a sum they are aligned.
+  std::erase_if(cases, [](const KernelCase& c) {
+    return c.plan.strategy == Strategy::persistent_row && !legal(c) && moves_other_rows(c.spec);
+  });
   ASSERT_FALSE(cases.empty());
   for (const KernelCase& c : cases) ASSERT_TRUE(legal(c)) << to_text(c);
   const auto texts = sources(cases);
@@ -437,15 +442,22 @@ constexpr NormSpec kOperations[] = {
     {.norm = Norm::rms, .residual = Residual::before, .sum = true},
     {.norm = Norm::layer, .residual = Residual::before},
     {.norm = Norm::layer, .residual = Residual::before, .sum = true},
+    {.norm = Norm::rms, .residual = Residual::after},
+    {.norm = Norm::layer, .in_bias = true, .residual = Residual::before, .sum = true},
+    {.norm = Norm::layer, .in_bias = true, .sum = true},
 };
 
 // The other members of a spec with one of these.
 NormSpec with_operation(NormSpec spec, const NormSpec& operation) {
   spec.norm = operation.norm;
+  spec.in_bias = operation.in_bias;
   spec.residual = operation.residual;
   spec.sum = operation.sum;
   return spec;
 }
+
+// Whether the sum may stand where the residual did.
+bool has_sum_for_residual(const NormSpec& spec) { return spec.sum && spec.residual == Residual::before; }
 
 class HostCornersOfNorms : public ::testing::TestWithParam<Strategy> {};
 
@@ -500,7 +512,7 @@ TEST_P(HostCornersOfNorms, EveryFewRows) {
                    with_operation({.columns = 70, .affine = Affine::weight, .statistics = true}, operation),
                    2, rows);
         c.blocks = rows == 0 ? 0 : blocks;
-        c.sum_in_place = c.spec.sum && blocks == 1;
+        c.sum_in_place = has_sum_for_residual(c.spec) && blocks == 1;
         c.runs = 2;
         cases.push_back(c);
       }
@@ -552,8 +564,8 @@ TEST_P(HostCornersOfNorms, InPlace) {
                                   2, 13);
             c.in_place = y;
             c.sum_in_place = sum;
-            c.x_gap = 2;
-            c.residual_gap = 4;
+            c.x_gap = 8;
+            c.residual_gap = 16;
             c.runs = 2;
             cases.push_back(c);
           }
@@ -639,7 +651,7 @@ TEST_P(HostCornersOfNorms, Overlaps) {
     cases.push_back(
         corner(GetParam(), with_operation({.columns = 96, .affine = Affine::weight_bias}, operation), 2));
     cases.back().overlaps = true;
-    cases.back().sum_in_place = cases.back().spec.sum;
+    cases.back().sum_in_place = has_sum_for_residual(cases.back().spec);
     cases.back().runs = 2;
   }
   expect_right(cases);
@@ -681,19 +693,18 @@ TEST_P(HostCornersOfNorms, AWrittenSumMayOverflow) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(HostCorners, HostCornersOfNorms,
-                         ::testing::Values(Strategy::warp_rows, Strategy::block_row),
+INSTANTIATE_TEST_SUITE_P(HostCorners, HostCornersOfNorms, ::testing::ValuesIn(kAllStrategies),
                          [](const auto& info) { return std::string(normjit::name(info.param)); });
 
-// The most columns that there may be, as users get them: in one block, in clusters and over the grid.
-TEST(HostCornersOfLongNorms, TheMostColumns) {
+// Long rows, as users get them: in one block, in clusters and over the grid.
+TEST(HostCornersOfLongNorms, LongRows) {
   std::vector<KernelCase> cases;
   std::set<Exchange> exchanges;
   for (const NormSpec& operation : {kOperations[0], kOperations[4]})
     for (const DType dtype : {DType::bf16, DType::f64})
       for (const int arch : {75, 90})
         for (const RowsRegime regime : {RowsRegime::lone, RowsRegime::many})
-          for (const std::int64_t columns : {kMaxHeldColumns - 1, kMaxHeldColumns}) {
+          for (const std::int64_t columns : {16'383, 16'384}) {
             KernelCase c;
             c.spec = canonical(with_operation({.columns = columns,
                                                .input = dtype,
@@ -706,7 +717,7 @@ TEST(HostCornersOfLongNorms, TheMostColumns) {
             c.plan = choose(c.spec, c.device, regime, Alignment::eight);
             c.rows = 2;
             c.blocks = c.plan.blocks_per_row;
-            c.sum_in_place = c.spec.sum && regime == RowsRegime::lone;
+            c.sum_in_place = has_sum_for_residual(c.spec) && regime == RowsRegime::lone;
             c.inputs = regime == RowsRegime::lone ? InputKind::large_mean : InputKind::unit;
             exchanges.insert(c.plan.exchange);
             cases.push_back(c);
@@ -730,7 +741,7 @@ TEST(HostCornersOfSharedRows, OfOtherNorms) {
               with_operation({.columns = columns, .affine = Affine::weight, .statistics = true}, operation),
               rows);
           c.in_place = columns == front + 1;
-          c.sum_in_place = c.spec.sum && columns != front;
+          c.sum_in_place = has_sum_for_residual(c.spec) && columns != front;
           c.overlaps = rows == teams + 1;
           c.inputs = columns == front       ? InputKind::nan_row
                      : columns == whole - 5 ? InputKind::large_mean
@@ -835,6 +846,106 @@ TEST(HostCornersOfPersistentRows, BeginAnywhere) {
           cases.push_back(c);
         }
   }
+  expect_right(cases);
+}
+
+// Rows of `chunks` chunks but for the last `missing` vectors, with a residual. The dtypes, the norm and the
+// rounding are those of `operation`.
+KernelCase streamed_sum(const NormSpec& operation, int chunks, int missing, int slices, int stages,
+                        std::int64_t rows, int per_thread = 1) {
+  KernelCase c = streamed(1, slices, stages, rows);
+  c.spec = operation;
+  c.spec.residual = Residual::before;
+  c.spec.statistics = true;
+  c.plan.vector = 16 / size_of(operation.input);
+  c.plan.per_thread = per_thread;
+  c.spec.columns = (chunks * 256 * per_thread - missing) * c.plan.vector;
+  c.spec = canonical(c.spec);
+  return c;
+}
+
+// Sums that stay in the ring, in the place of x: of all types of x and of residuals that are no larger.
+constexpr NormSpec kKeptSums[] = {
+    {.affine = Affine::weight_bias},
+    {.norm = Norm::rms, .residual_type = DType::f16, .sum = true},
+    {.norm = Norm::rms,
+     .input = DType::bf16,
+     .weight = DType::f32,
+     .residual_type = DType::bf16,
+     .sum = true,
+     .rounding = Rounding::sum,
+     .affine = Affine::weight},
+    {.input = DType::bf16, .residual_type = DType::f16, .rounding = Rounding::sum},
+    {.input = DType::f64, .residual_type = DType::f32, .sum = true},
+};
+
+// Slices of one chunk and of as many as the ring has room for; the ring of residuals as long as the other
+// one, and shorter; a last chunk that is whole, nearly so, or two vectors; in place.
+TEST(HostCornersOfPersistentRows, KeptSums) {
+  std::vector<KernelCase> cases;
+  for (const NormSpec& operation : kKeptSums)
+    for (const int slices : {1, 2, 3})
+      for (const int chunks : {1, 3, 5})
+        for (const int more : {0, 1, 5}) {
+          if (chunks < slices) continue;
+          const int own = (chunks + slices - 1) / slices, per_thread = more == 5 ? 2 : 1;
+          const int missing = more == 1 ? 2 : more == 5 ? 0 : 254;
+          KernelCase c =
+              streamed_sum(operation, chunks, missing, slices, std::max(2, own + more), 9, per_thread);
+          c.inputs = more == 1 ? InputKind::large_mean : InputKind::unit;
+          c.in_place = more != 0 && c.spec.output == c.spec.input;
+          c.sum_in_place = more != 1 && c.spec.sum;
+          c.overlaps = more == 5;
+          c.runs = more == 0 ? 2 : 1;
+          cases.push_back(c);
+        }
+  expect_right(cases);
+}
+
+// Both rings go round many times; teams have different numbers of rows.
+TEST(HostCornersOfPersistentRows, KeptSumsOfManyRows) {
+  std::vector<KernelCase> cases;
+  for (const NormSpec& operation : kKeptSums)
+    for (const int slices : {1, 2, 3}) {
+      const int teams = 6 / slices;
+      for (const int rows : {1, teams + 1, 9 * teams + 1}) {
+        KernelCase c = streamed_sum(operation, 3, 2, slices, 4, rows);
+        c.x_gap = 2 * c.plan.vector;
+        c.residual_gap = 4 * c.plan.vector;
+        cases.push_back(c);
+        c.plan.stages = 9;
+        c.plan.per_thread = 4;
+        if (slices == 1 && legal(c)) cases.push_back(c);
+      }
+    }
+  cases.push_back(streamed_sum(kKeptSums[0], 1, 1, 1, 2, 40));
+  cases.back().device.sm_count = 1;
+  expect_right(cases);
+}
+
+TEST(HostCornersOfPersistentRows, NanInKeptSumsStaysInItsRow) {
+  std::vector<KernelCase> cases;
+  for (const NormSpec& operation : kKeptSums)
+    for (const int slices : {1, 3})
+      for (const InputKind inputs : {InputKind::nan_row, InputKind::inf_row}) {
+        KernelCase c = streamed_sum(operation, 4, 6, slices, 5, 11);
+        c.inputs = inputs;
+        c.seed = slices;
+        cases.push_back(c);
+      }
+  expect_right(cases);
+}
+
+// Beside sums that are kept: those that are larger than x, and residuals that are added to the result.
+TEST(HostCornersOfPersistentRows, SumsThatAreNotKept) {
+  std::vector<KernelCase> cases;
+  const NormSpec halves{.input = DType::bf16, .residual_type = DType::bf16, .sum = true};
+  for (const int slices : {1, 2})
+    for (const int missing : {0, 2, 254}) {
+      cases.push_back(streamed_sum(halves, 3, missing, slices, 4, 11));
+      cases.push_back(streamed_sum({}, 3, missing, slices, 4, 11));
+      cases.back().spec.residual = Residual::after;
+    }
   expect_right(cases);
 }
 

@@ -64,6 +64,20 @@ struct Pinned {
   std::vector<std::string> files = {};  // none: all that its kernel is made of
 };
 
+// What kernels of other stages of the algebra try: files of another kernel are left out.
+const std::vector<std::string> kOperation = {"layout.cuh",
+                                             "op/source.cuh",
+                                             "op/sink.cuh",
+                                             "op/statistics.cuh",
+                                             "schedule/fragment.cuh",
+                                             "schedule/ring.cuh",
+                                             "schedule/warp_rows.cu",
+                                             "schedule/staged_rows.cu",
+                                             "schedule/block_row.cu",
+                                             "schedule/split_row.cu",
+                                             "schedule/persistent_row.cu",
+                                             "schedule/generic.cu"};
+
 // Mutants meet the cases in this order, the cheap ones first.
 const std::vector<Pinned> kPinned = {
     // Partial rows, more vectors a thread than have their weights loaded early, rows left over, blocks that
@@ -353,6 +367,11 @@ const std::vector<Pinned> kPinned = {
      "stages=5 sms=1 arch=sm_90 rows=2 seed=30",
      {0},
      {"plan_math.cuh", "schedule/ring.cuh", "schedule/persistent_row.cu"}},
+    // A sum that stays in the ring, in place; the ring of residuals goes round more often.
+    {"layernorm/cols=5112/f32/add/sum/w persistent_row threads=512 threads_per_row=256 vector=4 per_thread=2 "
+     "stages=5 sms=1 arch=sm_90 rows=4 sum_in_place=1 seed=93",
+     {0, 13},
+     {"plan_math.cuh", "schedule/ring.cuh", "schedule/persistent_row.cu"}},
     // A warp that measures nothing, and one of which only a lane does.
     {"layernorm/cols=260/f32/w/stats persistent_row threads=512 threads_per_row=256 vector=4 per_thread=1 "
      "stages=2 sms=1 arch=sm_90 rows=2 inputs=large_mean seed=34",
@@ -452,6 +471,103 @@ const std::vector<Pinned> kPinned = {
      "rows=4 seed=65",
      {0},
      {"schedule/generic.cu"}},
+    // Every stage at once: roundings, an offset, types of their own.
+    {"rmsnorm/cols=90/bf16/out=f32/w=f32/res=f32/inb/add/sum/round=norm/wb1/gelu/stats warp_rows threads=64 "
+     "threads_per_row=8 vector=2 per_thread=6 arch=sm_90 rows=37 x_gap=6 y_gap=4 blocks=2 overlaps=1 "
+     "residual_gap=4 sum_gap=6 seed=90",
+     {0, 14},
+     kOperation},
+    {"layernorm/cols=64/f16/out=f32/add/sum/round=sum+norm/w1 warp_rows threads=64 threads_per_row=16 "
+     "vector=2 per_thread=2 arch=sm_90 rows=10 sum_in_place=1 seed=91",
+     {0},
+     kOperation},
+    // A residual behind the norm, and weights of each row.
+    {"layernorm/cols=90/f32/res=f16/addafter/wb:rows/relu warp_rows threads=64 threads_per_row=8 vector=2 "
+     "per_thread=6 arch=sm_90 rows=13 residual_gap=4 y_gap=2 overlaps=1 seed=92",
+     {0},
+     kOperation},
+    {"rmsnorm/cols=45/f16/inb/add/sum/w/stats staged_rows threads=64 threads_per_row=4 vector=1 "
+     "per_thread=12 group_rows=2 arch=sm_90 rows=71 x_shift=3 y_shift=6 weight_shift=1 blocks=1 guard=before "
+     "overlaps=1 seed=93",
+     {0, 13},
+     kOperation},
+    {"layernorm/cols=45/f16/addafter/wb:rows staged_rows threads=64 threads_per_row=4 vector=1 per_thread=12 "
+     "group_rows=2 arch=sm_90 rows=37 x_gap=2 y_gap=1 residual_gap=3 x_shift=1 y_shift=5 seed=94",
+     {0, 13},
+     kOperation},
+    {"layernorm/cols=33/f32/res=f16/inb/sum/w staged_rows threads=32 threads_per_row=2 vector=1 "
+     "per_thread=17 arch=sm_75 rows=40 sum_gap=1 x_shift=1 seed=95",
+     {0},
+     kOperation},
+    {"layernorm/cols=256/f32/addafter block_row threads=64 threads_per_row=64 vector=1 per_thread=4 "
+     "arch=sm_90 "
+     "rows=3 seed=110",
+     {0},
+     {"schedule/fragment.cuh", "schedule/block_row.cu"}},
+    {"layernorm/cols=300/bf16/res=f32/inb/addafter/round=norm/w1:rows block_row threads=64 "
+     "threads_per_row=64 vector=4 per_thread=2 arch=sm_90 rows=7 x_gap=8 y_gap=4 blocks=2 residual_gap=4 "
+     "seed=96",
+     {0, 13},
+     kOperation},
+    {"rmsnorm/cols=400/f32/inb/add/sum/wb:rows block_row threads=64 threads_per_row=64 vector=1 "
+     "per_thread=2 blocks_per_row=4 exchange=cluster arch=sm_90 rows=5 blocks=8 x_gap=3 overlaps=1 seed=97",
+     {0, 13},
+     kOperation},
+    // A sum that is read again, one that is computed again, and a residual that is added behind.
+    {"rmsnorm/cols=1281/f32/add/sum/w split_row threads=32 threads_per_row=32 vector=1 per_thread=1 "
+     "group_rows=3 blocks_per_sm=2 sms=2 arch=sm_90 rows=5 sum_gap=2 seed=98",
+     {5},
+     kOperation},
+    {"rmsnorm/cols=128/f32/add/sum/w split_row threads=64 threads_per_row=64 vector=1 per_thread=1 "
+     "group_rows=2 "
+     "blocks_per_sm=2 sms=1 arch=sm_90 rows=3 seed=108",
+     {0},
+     {"schedule/fragment.cuh", "schedule/split_row.cu"}},
+    {"layernorm/cols=200/bf16/inb/add/sum/wb split_row threads=32 threads_per_row=32 vector=1 per_thread=3 "
+     "group_rows=8 blocks_per_sm=2 sms=1 arch=sm_90 rows=68 in_place=1 sum_in_place=1 seed=99",
+     {13},
+     kOperation},
+    {"layernorm/cols=200/f32/addafter/w:rows split_row threads=32 threads_per_row=32 vector=1 per_thread=3 "
+     "group_rows=2 blocks_per_sm=2 sms=1 arch=sm_90 rows=6 residual_gap=3 seed=100",
+     {13},
+     kOperation},
+    // Streams of x and of the residual; chunks that are taken ahead.
+    {"layernorm/cols=3064/f32/add/sum/wb/stats persistent_row threads=512 threads_per_row=256 vector=4 "
+     "per_thread=1 stages=4 sms=1 arch=sm_90 rows=9 x_gap=4 residual_gap=8 sum_gap=4 inputs=large_mean "
+     "overlaps=1 seed=101",
+     {0, 13},
+     kOperation},
+    {"rmsnorm/cols=5104/bf16/res=f32/add/sum/w1 persistent_row threads=512 threads_per_row=256 vector=8 "
+     "per_thread=1 blocks_per_row=2 exchange=grid stages=3 sms=4 arch=sm_90 rows=9 runs=2 sum_in_place=1 "
+     "seed=102",
+     {0, 13},
+     kOperation},
+    {"layernorm/cols=3065/f32/wb:rows persistent_row threads=512 threads_per_row=256 vector=4 per_thread=1 "
+     "stages=4 "
+     "unaligned=1 sms=1 arch=sm_90 rows=6 x_gap=2 x_shift=1 guard=before seed=109",
+     {0},
+     {"schedule/scalar.cuh", "schedule/persistent_row.cu"}},
+    {"layernorm/cols=3064/f32/addafter/w:rows persistent_row threads=512 threads_per_row=256 vector=4 "
+     "per_thread=1 stages=3 sms=1 arch=sm_90 rows=5 residual_gap=4 seed=103",
+     {0},
+     kOperation},
+    {"rmsnorm/cols=150/f16/out=bf16/w=f32/res=f32/inb/add/sum/round=norm/wb1/gelu/stats generic threads=64 "
+     "threads_per_row=32 vector=1 per_thread=5 arch=sm_90 rows=9 x_gap=3 y_gap=1 x_shift=1 blocks=2 "
+     "overlaps=1 residual_gap=2 sum_gap=5 seed=104",
+     {0, 13},
+     kOperation},
+    {"layernorm/cols=300/bf16/add/sum/round=sum/w generic threads=64 threads_per_row=32 vector=1 "
+     "per_thread=2 arch=sm_90 rows=5 blocks=2 sum_in_place=1 seed=105",
+     {0},
+     kOperation},
+    {"layernorm/cols=300/bf16/res=f64/addafter/wb:rows generic threads=64 threads_per_row=32 vector=1 "
+     "per_thread=2 arch=sm_90 rows=5 blocks=2 residual_gap=1 seed=106",
+     {0},
+     kOperation},
+    {"rmsnorm/cols=300/f32/inb/sum/w generic threads=64 threads_per_row=32 vector=1 per_thread=2 arch=sm_90 "
+     "rows=5 seed=107",
+     {0},
+     kOperation},
     // So many blocks that the ring has its largest size, and wraps.
     {"layernorm/cols=32/f32 split_row threads=32 threads_per_row=32 vector=1 per_thread=1 group_rows=1 "
      "blocks_per_sm=32 sms=11 arch=sm_90 rows=1100 seed=15",
@@ -511,6 +627,9 @@ const Number kNumbers[] = {
     // What stands in the same place for all kernels, as workspace_bytes() has it.
     {"layernorm/cols=1/f32", "narrow<Output>(Acc(sizeof(Meeting)))", 0, 32 + 1024 * 32 + 4096 * 48,
      "schedule/workspace.cuh"},
+    // The third row of the third group.
+    {"layernorm/cols=1/f32", "narrow<Output>(Acc(begin_of(GroupedRows{4, 100, 7}, 10)))", 0, 214,
+     "layout.cuh"},
     // What the mean of two parts lacks, which is half way between two numbers.
     {"layernorm/cols=1/f32", "Moments::merge_equal({on.x[0], 0, 0}, {1, 0, 0}, 4).mean_lo", 1 + 0x1p-23,
      0x1p-24, "op/statistics.cuh"},

@@ -59,8 +59,8 @@ void compare(const KernelCase& c, const oracle::Problem& gpu, const oracle::Prob
   std::vector<oracle::ReferenceValue> expected(columns);
   for (std::int64_t row = 0; row < c.rows; ++row) {
     if (c.spec.sum) {  // one addition and one rounding, which leave no choice
-      oracle::load(c.spec.input, gpu[Operand::sum].row(row), 0, c.spec.columns, a.data());
-      oracle::load(c.spec.input, host[Operand::sum].row(row), 0, c.spec.columns, b.data());
+      oracle::load(sum_type(c.spec), gpu[Operand::sum].row(row), 0, c.spec.columns, a.data());
+      oracle::load(sum_type(c.spec), host[Operand::sum].row(row), 0, c.spec.columns, b.data());
       for (std::size_t i = 0; i < columns; ++i)
         if (!close(a[i], b[i], 0) && to.wrong.empty()) to.wrong = message(c, "sum", row, i, a[i], b[i]);
     }

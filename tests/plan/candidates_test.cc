@@ -233,6 +233,25 @@ TEST(Choose, GiganticRowsStreamThroughTheWholeDeviceWhereTheHardwareCan) {
   }
 }
 
+// Their sum takes no more room in the ring than x alone.
+TEST(Choose, GiganticRowsAndTheirResidualAreReadOnce) {
+  for (const Norm norm : {Norm::layer, Norm::rms})
+    for (const DType residual : {DType::f32, DType::f16})
+      for (const bool sum : {false, true}) {
+        const NormSpec spec = canonical({.norm = norm,
+                                         .columns = 4194304,
+                                         .residual_type = residual,
+                                         .residual = Residual::before,
+                                         .sum = sum,
+                                         .affine = Affine::weight});
+        for (const int arch : {90, 100}) {
+          const Plan plan = choose(spec, profile(arch), RowsRegime::few, Alignment::eight);
+          EXPECT_EQ(plan.strategy, Strategy::persistent_row) << to_text(spec) << ": " << to_text(plan);
+          EXPECT_EQ(plan.blocks_per_row, 128) << to_text(plan);
+        }
+      }
+}
+
 TEST(Choose, RowsThatFitNowhereOnTheChipAreReadTwice) {
   for (const DeviceProfile& device : DeviceProfile::known())
     for (const DType dtype : {DType::f16, DType::f32, DType::f64})

@@ -305,32 +305,65 @@ TEST(Check, RefusesMoreBlocksThanTheRingOfRowsServes) {
   EXPECT_EQ(check(plan, spec, device).code(), Code::IllegalPlan);
 }
 
-TEST(Check, OnlyPlansThatHoldARowComputeOtherNorms) {
+// Every strategy computes every norm, but the ring of persistent_row has no room for in_bias.
+TEST(Check, AllPlansButOnesComputeEveryNorm) {
   const auto refused = [](const NormSpec& spec, Plan plan) {
     const auto answer = check(plan, spec, h200());
     return answer ? "" : answer.error().message;
   };
-  const NormSpec plain{.columns = 4096, .input = DType::bf16};
-  NormSpec rms = plain, residual = plain;
+  const NormSpec plain{.columns = 65'536, .input = DType::bf16, .affine = Affine::weight};
+  NormSpec rms = plain, sum = plain, after = plain, bias = plain, rows = plain;
   rms.norm = Norm::rms;
-  residual.residual = Residual::before;
-  NormSpec sum = residual;
+  sum.residual = Residual::before;
   sum.sum = true;
-  int other = 0;
-  for (const Candidate& candidate : candidates(plain, h200(), RowsRegime::many, Alignment::eight)) {
-    const Strategy strategy = candidate.plan.strategy;
-    if (strategy == Strategy::warp_rows || strategy == Strategy::block_row) {
-      for (const NormSpec& spec : {rms, residual, sum}) EXPECT_EQ(refused(spec, candidate.plan), "");
-      continue;
+  after.residual = Residual::after;
+  bias.in_bias = true;
+  rows.affine_rows = true;
+  std::set<Strategy> tried;
+  for (const std::int64_t columns : {64, 63, 65'536})
+    for (const NormSpec& spec : {rms, sum, after, bias, rows}) {
+      NormSpec own = spec;
+      own.columns = columns;
+      for (const RowsRegime regime : kRowsRegimes)
+        for (const Candidate& one : candidates(own, h200(), regime, Alignment::eight)) {
+          EXPECT_EQ(refused(own, one.plan), "");
+          tried.insert(one.plan.strategy);
+        }
+      EXPECT_EQ(refused(own, generic_plan()), "");
     }
-    const std::string is = std::string(name(strategy)) + " does not compute ";
-    EXPECT_THAT(refused(rms, candidate.plan), HasSubstr(is + "rmsnorm yet; warp_rows and block_row do"));
-    EXPECT_THAT(refused(residual, candidate.plan), HasSubstr(is + "a residual yet"));
-    EXPECT_THAT(refused(sum, candidate.plan), HasSubstr(is + "a residual and its sum yet"));
-    ++other;
-  }
-  EXPECT_GT(other, 0);
-  EXPECT_THAT(refused(rms, generic_plan()), HasSubstr("generic does not compute rmsnorm yet"));
+  EXPECT_EQ(tried.size(), 5u);
+  const Plan streamed{.strategy = Strategy::persistent_row,
+                      .threads = 512,
+                      .threads_per_row = 256,
+                      .vector = 8,
+                      .per_thread = 2,
+                      .stages = 16};
+  NormSpec wide = sum;
+  wide.residual_type = DType::f64;
+  EXPECT_EQ(refused(rms, streamed), "");
+  EXPECT_THAT(refused(bias, streamed), HasSubstr("persistent_row adds no in_bias"));
+  EXPECT_THAT(refused(wide, streamed), HasSubstr("residuals of at most twice the size of x"));
+}
+
+// A bulk copy moves 16 bytes, which are more elements of a residual that is narrower than x.
+TEST(Check, StreamedResidualsAreWhole16Bytes) {
+  const Plan plan{Strategy::persistent_row, 512, 256, 4, 2, 1, 1, 1, Exchange::none, false, 12};
+  NormSpec spec{.columns = 8196, .residual_type = DType::f16, .residual = Residual::before};
+  const auto refused = check(plan, spec, h200());
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message, HasSubstr("whole 16 bytes of x and of a residual"));
+  spec.residual_type = DType::f32;
+  EXPECT_TRUE(check(plan, spec, h200()).ok());
+  // In candidates the tensors count, too: four elements of f16 are 8 bytes.
+  for (const DType residual : {DType::f16, DType::f32})
+    for (const Alignment alignment : {Alignment::four, Alignment::eight}) {
+      spec.columns = 65'536;
+      spec.residual_type = residual;
+      const auto all = candidates(spec, h200(), RowsRegime::many, alignment);
+      const bool streamed = std::ranges::any_of(
+          all, [](const Candidate& one) { return one.plan.strategy == Strategy::persistent_row; });
+      EXPECT_EQ(streamed, residual == DType::f32 || alignment == Alignment::eight);
+    }
 }
 
 // x and a residual may begin at different places.
@@ -347,7 +380,7 @@ TEST(Check, RefusesUnalignedRowsOfAResidual) {
   residual.residual = Residual::before;
   const auto refused = check(plan, residual, h200());
   ASSERT_EQ(refused.code(), Code::IllegalPlan);
-  EXPECT_THAT(refused.error().message, HasSubstr("no residual"));
+  EXPECT_THAT(refused.error().message, HasSubstr("no residual, in_bias or sum"));
   for (const DeviceProfile& device : DeviceProfile::known())
     for (const Plan& chosen : plans(residual, device)) EXPECT_FALSE(chosen.unaligned) << to_text(chosen);
 }

@@ -36,19 +36,20 @@ void expect_a_plan(const NormSpec& spec) {
     for (const Alignment alignment : kAlignments) {
       const auto all = candidates(spec, device, RowsRegime::many, alignment);
       ASSERT_FALSE(all.empty()) << to_text(spec) << " on " << device.text();
-      for (const Candidate& one : all)
-        ASSERT_TRUE(one.plan.strategy == Strategy::warp_rows || one.plan.strategy == Strategy::block_row)
-            << to_text(spec) << " as " << to_text(one.plan);
+      for (const Candidate& one : all) {
+        const auto legal = check(one.plan, spec, device);
+        ASSERT_TRUE(legal.ok()) << legal.error().message;
+      }
     }
 }
 
-// Every spec that validate() accepts has a plan, also where only warp_rows and block_row compute it.
+// Every spec that validate() accepts has a plan.
 TEST(Choose, EveryNormAndResidualHasAPlan) {
   for (const DType input : {DType::f16, DType::bf16, DType::f32, DType::f64})
     for (const DType output : {DType::f16, DType::f32, DType::f64})
       for (const DType weight : {DType::bf16, DType::f32, DType::f64})
         for (const Activation activation : {Activation::none, Activation::gelu})
-          for (const std::int64_t columns : {kMaxHeldColumns - 1, kMaxHeldColumns}) {
+          for (const std::int64_t columns : {16'383, 16'384, 4'194'304}) {
             expect_a_plan({.norm = Norm::rms,
                            .columns = columns,
                            .input = input,
@@ -63,26 +64,24 @@ TEST(Choose, EveryNormAndResidualHasAPlan) {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Random random(seed);
-    if (const NormSpec spec = canonical(random_spec(random, {.every_norm = true})); is_held(spec))
-      expect_a_plan(spec);
+    expect_a_plan(canonical(random_spec(random, {.every_norm = true})));
     if (HasFatalFailure()) return;
   }
 }
 
-// Their fallback has one of the same strategies. Where rows are too long for one block, check() refuses it.
-TEST(Fallback, OfOtherNormsHoldsARowToo) {
-  for (const std::int64_t columns : {std::int64_t{64}, std::int64_t{4096}, kMaxHeldColumns})
+// Its blocks need not run together.
+TEST(Fallback, OfEveryNormIsSplitRow) {
+  for (const std::int64_t columns : {64, 4096, 16'384, 4'194'304})
     for (const DType dtype : {DType::bf16, DType::f32, DType::f64})
-      for (const DeviceProfile& device : DeviceProfile::known()) {
-        const NormSpec spec{.norm = Norm::rms, .columns = columns, .input = dtype};
-        const Plan plan = fallback(spec, device, RowsRegime::lone, Alignment::one);
-        const auto legal = check(plan, spec, device);
-        EXPECT_EQ(plan.exchange, Exchange::none);
-        EXPECT_TRUE(legal.ok() || columns == kMaxHeldColumns) << legal.error().message;
-        if (!legal) {
-          EXPECT_NE(legal.error().message.find("split_row does not compute rmsnorm yet"), std::string::npos);
+      for (const DeviceProfile& device : DeviceProfile::known())
+        for (const Residual residual : {Residual::none, Residual::before, Residual::after}) {
+          const NormSpec spec{
+              .norm = Norm::rms, .columns = columns, .input = dtype, .in_bias = true, .residual = residual};
+          const Plan plan = fallback(spec, device, RowsRegime::lone, Alignment::one);
+          const auto legal = check(plan, spec, device);
+          EXPECT_TRUE(legal.ok()) << legal.error().message;
+          EXPECT_EQ(plan.strategy, Strategy::split_row);
         }
-      }
 }
 
 }  // namespace

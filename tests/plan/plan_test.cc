@@ -217,6 +217,23 @@ TEST(SharedBytes, HoldTheRingOrTheRowsThatAreUnaligned) {
   EXPECT_EQ(shared_bytes({Strategy::block_row, 256, 256, 4, 4, 1, 1}, f32), 0);
   EXPECT_EQ(shared_bytes({Strategy::persistent_row, 512, 256, 4, 2, 1, 1, 1, Exchange::none, false, 28}, f32),
             28 * 8192);
+  // The sum in the place of x, and three places for residuals: two chunks in flight, and one that is summed.
+  // As many as chunks, if those are fewer. Else, and behind the norm, each place has both.
+  const auto added = [](NormSpec spec, int stages, int vector = 4) {
+    if (spec.residual == Residual::none) spec.residual = Residual::before;
+    return shared_bytes(
+        {Strategy::persistent_row, 512, 256, vector, 2, 1, 1, 1, Exchange::none, false, stages},
+        canonical(spec));
+  };
+  EXPECT_EQ(added(f32, 25), 25 * 8192 + 3 * 8192);
+  EXPECT_EQ(added(f32, 2), 2 * 8192 + 2 * 8192);
+  EXPECT_EQ(added({.columns = 4096, .residual_type = DType::f16}, 25), 25 * 8192 + 4 * 4096);
+  EXPECT_EQ(added({.columns = 4096, .residual = Residual::after}, 14), 14 * 16'384);
+  const NormSpec bf16{.columns = 8192, .input = DType::bf16, .residual_type = DType::bf16};
+  NormSpec rounded = bf16;
+  rounded.rounding = Rounding::sum;
+  EXPECT_EQ(added(bf16, 14, 8), 14 * 16'384);
+  EXPECT_EQ(added(rounded, 25, 8), 25 * 8192 + 3 * 8192);
   // Each row of a block with room for one more vector, in the wider dtype, and up to 32 bytes besides.
   const auto expect_rows = [](const Plan& plan, const NormSpec& spec, int rows, int columns) {
     const int row = (columns + plan.vector) * std::max(size_of(spec.input), size_of(spec.output));

@@ -244,7 +244,7 @@ TEST_F(GraphsGpuTest, ANodesPointersCanBeReplaced) {
     must(CUDA(cuGraphKernelNodeGetParams)(node, &parameters), "cuGraphKernelNodeGetParams");
     ASSERT_NE(parameters.kernelParams, nullptr);
     const Kernel& kernel = first->kernel;
-    std::vector<std::byte> block(OperandBlock::bytes_of(kernel_operands(kernel.plan(), kernel.spec())));
+    std::vector<std::byte> block(OperandBlock::bytes_of(kernel_layout(kernel.plan(), kernel.spec())));
     std::memcpy(block.data(), parameters.kernelParams[0], block.size());
     const auto pointer = [&](Operand operand) { return block.data() + kernel.node_offset(operand).value(); };
     for (const OperandRow& row : kOperands) {

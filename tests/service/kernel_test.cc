@@ -57,8 +57,10 @@ std::vector<std::uint64_t> words(std::initializer_list<Word> all) {
 class KernelTest : public ::testing::Test {
  protected:
   // The bytes that a kernel with these operands takes, and nothing behind them.
-  void takes(OperandSet operands) { machine_.driver->set_argument_sizes({OperandBlock::bytes_of(operands)}); }
-  void takes_operands_of(const NormSpec& spec) { takes(operands_of(spec)); }
+  void takes_operands_of(const NormSpec& spec, bool grouped = false) {
+    const OperandLayout layout = kernel_layout({.grouped_rows = grouped}, spec);
+    machine_.driver->set_argument_sizes({OperandBlock::bytes_of(layout)});
+  }
 
   Kernel prepare(const NormSpec& spec, const PrepareOptions& options = {}) {
     return machine_.service().prepare(spec, options).value();
@@ -94,8 +96,8 @@ TEST_F(KernelTest, PassesTensorsAndStrides) {
   EXPECT_EQ(launch.kernel, machine_.driver->loads()[0].kernel);
   EXPECT_EQ(launch.shape.threads, kernel.plan().threads);
   EXPECT_EQ(launch.blocks, grid_blocks(kernel.plan(), kernel.spec(), kernel.device(), 300));
-  EXPECT_EQ(block(), words({300, nullptr, tensors.x.pointer, 8192, tensors.weight, tensors.bias,
-                            tensors.y.pointer, 4100, tensors.mean, tensors.rstd}));
+  EXPECT_EQ(block(), words({300, nullptr, tensors.x.pointer, 8192, tensors.weight.pointer,
+                            tensors.bias.pointer, tensors.y.pointer, 4100, tensors.mean, tensors.rstd}));
 }
 
 TEST_F(KernelTest, PassesNothingThatTheSpecDoesNotHave) {
@@ -107,7 +109,7 @@ TEST_F(KernelTest, PassesNothingThatTheSpecDoesNotHave) {
 
 // Its block has room for every operand, and the spec follows as a parameter of its own.
 TEST_F(KernelTest, PassesWhatTheGenericKernelDoesNotKnowOfItsSpec) {
-  machine_.driver->set_argument_sizes({OperandBlock::bytes_of(kAllOperands), sizeof(RuntimeSpec)});
+  machine_.driver->set_argument_sizes({OperandBlock::bytes_of(kGenericLayout), sizeof(RuntimeSpec)});
   const NormSpec spec{.columns = 77,
                       .input = DType::bf16,
                       .output = DType::f32,
@@ -118,8 +120,36 @@ TEST_F(KernelTest, PassesWhatTheGenericKernelDoesNotKnowOfItsSpec) {
                       .scale = 0.5};
   const Kernel kernel = prepare(spec, {.plan = generic_plan()});
   ASSERT_TRUE(kernel.launch(tensors_of(spec, 3), nullptr));
-  EXPECT_EQ(block(), words({3, nullptr, memory(1), 77, nullptr, 0, memory(3), nullptr, memory(2), 77, nullptr,
-                            0, nullptr, nullptr}));
+  // A vector is rows that are all the same; what is absent is null, in groups of one row.
+  EXPECT_EQ(block(), words({3,
+                            nullptr,
+                            memory(1),
+                            1,
+                            77,
+                            0,
+                            /*in_bias*/ nullptr,
+                            /*residual*/ nullptr,
+                            1,
+                            0,
+                            0,
+                            memory(3),
+                            1,
+                            0,
+                            0,
+                            /*bias*/ nullptr,
+                            1,
+                            0,
+                            0,
+                            memory(2),
+                            1,
+                            77,
+                            0,
+                            /*sum*/ nullptr,
+                            1,
+                            0,
+                            0,
+                            /*mean*/ nullptr,
+                            /*rstd*/ nullptr}));  // mean, rstd
   const std::string bytes = launched().arguments.at(1);
   RuntimeSpec passed({});
   ASSERT_EQ(bytes.size(), sizeof passed);
@@ -164,7 +194,7 @@ TEST_F(KernelTest, NodeOffsetsSayWhereTheBlockHasAPointer) {
   }
   EXPECT_EQ(prepare(kAll).node_offset(Operand::x).value(), 16U);
   EXPECT_EQ(prepare(kAll).node_offset(Operand::rstd).value(), 72U);
-  EXPECT_EQ(prepare(kAll, {.plan = generic_plan()}).node_offset(Operand::rstd).value(), 104U);
+  EXPECT_EQ(prepare(kAll, {.plan = generic_plan()}).node_offset(Operand::rstd).value(), 224U);
   EXPECT_EQ(prepare(kAll).node_offset(Operand::workspace).code(), Code::UnexpectedPointer);
   EXPECT_EQ(prepare(kGigantic).node_offset(Operand::workspace).value(), 8U);
   EXPECT_EQ(prepare(kAll).node_offset(static_cast<Operand>(99)).code(), Code::UnexpectedPointer);
@@ -350,7 +380,7 @@ TEST_F(KernelTest, CheckFindsForeignAndShortMemory) {
   };
   constexpr std::uint64_t kRow = kColumns * 4;
 
-  const auto host = check_with(tensors.bias, {.device_accessible = false});
+  const auto host = check_with(tensors.bias.pointer, {.device_accessible = false});
   ASSERT_EQ(host.code(), Code::WrongDevice);
   EXPECT_THAT(host.error().message, HasSubstr("bias"));
   const auto foreign = check_with(tensors.y.pointer, {true, 1, UINT64_MAX});
@@ -362,8 +392,8 @@ TEST_F(KernelTest, CheckFindsForeignAndShortMemory) {
   ASSERT_EQ(shorter.code(), Code::OutOfBounds);
   EXPECT_THAT(shorter.error().message, HasSubstr("x needs 81920 bytes"));
   EXPECT_TRUE(check_with(tensors.x.pointer, {true, 0, 5 * kRow}).ok());
-  EXPECT_EQ(check_with(tensors.weight, {true, 0, kRow - 1}).code(), Code::OutOfBounds);
-  EXPECT_TRUE(check_with(tensors.weight, {true, 0, kRow}).ok());
+  EXPECT_EQ(check_with(tensors.weight.pointer, {true, 0, kRow - 1}).code(), Code::OutOfBounds);
+  EXPECT_TRUE(check_with(tensors.weight.pointer, {true, 0, kRow}).ok());
   EXPECT_EQ(check_with(tensors.rstd, {true, 0, 19}).code(), Code::OutOfBounds);
   EXPECT_TRUE(check_with(tensors.rstd, {true, 0, 20}).ok());
 }
@@ -485,10 +515,10 @@ TEST_F(KernelTest, ASumMayBeItsResidual) {
   tensors.residual.outer = kColumns + 4;
   EXPECT_EQ(code(), "Ok");
   const OperandBlock block = pack(kAdd, tensors).block;
-  EXPECT_EQ(
-      std::vector<std::uint64_t>(block.words, block.words + OperandBlock::bytes_of(operands_of(kAdd)) / 8),
-      words({4, nullptr, memory(1), kColumns, memory(3), kColumns + 4, memory(2), kColumns, memory(3),
-             kColumns + 4}));
+  EXPECT_EQ(std::vector<std::uint64_t>(block.words,
+                                       block.words + OperandBlock::bytes_of(kernel_layout({}, kAdd)) / 8),
+            words({4, nullptr, memory(1), kColumns, memory(3), kColumns + 4, memory(2), kColumns, memory(3),
+                   kColumns + 4}));
   tensors.residual = strided(static_cast<const void*>(memory(4)), -1);
   EXPECT_EQ(code(), "Ok");
   tensors.sum.outer = kColumns - 1;

@@ -55,7 +55,7 @@ TEST_F(LayerNormTest, PreparesOnceAndLaunchesEachTime) {
   const FakeDriver::Launch launch = machine_.driver->launches()[2];
   const auto block = launch.argument<std::array<std::uint64_t, sizeof(OperandBlock) / 8>>(0);
   const auto word = [&](Operand operand) {
-    return reinterpret_cast<void*>(block[OperandBlock::offset_of(operand, operands_of(kSpec)) / 8]);
+    return reinterpret_cast<void*>(block[OperandBlock::offset_of(operand, kernel_layout({}, kSpec)) / 8]);
   };
   EXPECT_EQ(block[0], 200u);
   EXPECT_EQ(word(Operand::x), memory(1));

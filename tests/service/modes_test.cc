@@ -6,6 +6,7 @@
 #include <fstream>
 #include <functional>
 #include <mutex>
+#include <set>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -181,19 +182,27 @@ TEST_F(Modes, WithoutAGenericKernelLazyWaits) {
 }
 
 // The generic kernel computes only the layer norm.
-TEST_F(LazyModes, OtherNormsAreWaitedFor) {
-  const NormSpec rms{.norm = Norm::rms, .columns = 4096};
-  Service lazy = service(Mode::lazy);
-  const auto kernel = lazy.prepare(rms);
+// The bits of a row may not change when the kernel of its own is there: the first call waits for it.
+TEST_F(LazyModes, BatchInvariantKernelsAreWaitedFor) {
+  const NormSpec spec{.norm = Norm::rms, .columns = 4096};
+  const auto kernel = service(Mode::lazy).prepare(spec, {.batch_invariant = true});
   ASSERT_TRUE(kernel.ok()) << kernel.error().message;
   EXPECT_FALSE(kernel->is_fallback());
   EXPECT_EQ(kernel->plan().strategy, Strategy::block_row);
   EXPECT_EQ(kernel->origin(), Origin::compiled);
-  EXPECT_EQ(lazy.prepare(rms, {.plan = generic_plan()}).code(), Code::IllegalPlan);
+}
 
-  machine_.compiler->fail({Code::NoCompiler, "libnvrtc is not there"});
-  const auto missing = service(Mode::eager).prepare({.norm = Norm::rms, .columns = 64});
-  EXPECT_EQ(missing.code(), Code::NoCompiler);
+// Without the promise the number of rows decides.
+TEST_F(Modes, BatchInvariantKernelsAreOneForAnyNumberOfRows) {
+  Service eager = service(Mode::eager);
+  std::set<std::string> invariant, others;
+  for (const std::int64_t rows : {1, 2, 7, 8, 33, 132, 133, 264, 1000, 4096, 9999, 10'000}) {
+    const NormSpec spec{.norm = Norm::rms, .columns = 4096, .input = DType::bf16};
+    invariant.insert(to_text(eager.prepare(spec, {.rows_hint = rows, .batch_invariant = true})->plan()));
+    others.insert(to_text(eager.prepare(spec, {.rows_hint = rows})->plan()));
+  }
+  EXPECT_EQ(invariant.size(), 1U);
+  EXPECT_GT(others.size(), 1U);
 }
 
 TEST_F(Modes, AMissInACaptureIsNotReady) {

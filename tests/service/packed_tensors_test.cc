@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -44,87 +45,195 @@ std::vector<std::string> members(const NormSpec& spec, const Plan& plan) {
 
 TEST(OperandBlock, AKernelDeclaresWhatItsSpecHas) {
   EXPECT_THAT(members({.columns = 64}, kPlan),
-              ElementsAre("long long rows", "unsigned char* workspace", "const Input* x",
-                          "long long x_stride", "Output* y", "long long y_stride"));
+              ElementsAre("long long rows", "unsigned char* workspace", "const Input* x", "Rows x_rows",
+                          "Output* y", "Rows y_rows"));
   EXPECT_THAT(
       members({.norm = Norm::rms, .columns = 64, .affine = Affine::weight, .statistics = true}, kPlan),
-      ElementsAre("long long rows", "unsigned char* workspace", "const Input* x", "long long x_stride",
-                  "const Weight* weight", "Output* y", "long long y_stride", "Acc* rstd"));
-  const auto all = ElementsAre(
-      "long long rows", "unsigned char* workspace", "const Input* x", "long long x_stride",
-      "const Residual* residual", "long long residual_stride", "const Weight* weight", "const Weight* bias",
-      "Output* y", "long long y_stride", "Residual* sum", "long long sum_stride", "Acc* mean", "Acc* rstd");
-  EXPECT_THAT(members({.columns = 64,
-                       .residual = Residual::before,
-                       .sum = true,
-                       .affine = Affine::weight_bias,
-                       .statistics = true},
-                      kPlan),
-              all);
-  EXPECT_THAT(members({.columns = 64}, generic_plan()), all)
+      ElementsAre("long long rows", "unsigned char* workspace", "const Input* x", "Rows x_rows",
+                  "const Weight* weight", "Output* y", "Rows y_rows", "Acc* rstd"));
+  Plan grouped = kPlan;
+  grouped.grouped_rows = true;
+  EXPECT_THAT(
+      members({.columns = 64, .in_bias = true, .affine = Affine::weight, .affine_rows = true}, grouped),
+      ElementsAre("long long rows", "unsigned char* workspace", "const Input* x", "GroupedRows x_rows",
+                  "const Weight* in_bias", "const Weight* weight", "GroupedRows weight_rows", "Output* y",
+                  "GroupedRows y_rows"));
+  EXPECT_THAT(members({.columns = 64}, generic_plan()),
+              ElementsAre("long long rows", "unsigned char* workspace", "const Input* x",
+                          "GroupedRows x_rows", "const Weight* in_bias", "const Residual* residual",
+                          "GroupedRows residual_rows", "const Weight* weight", "GroupedRows weight_rows",
+                          "const Weight* bias", "GroupedRows bias_rows", "Output* y", "GroupedRows y_rows",
+                          "Residual* sum", "GroupedRows sum_rows", "Acc* mean", "Acc* rstd"))
       << "the generic kernel has all, whatever the spec";
 }
 
-// A number for each member, which a launch finds in Tensors and strides.
+// Numbers for what a launch passes, 8 rows in groups of 4: rows of Tensors, pointers and distances, and under
+// the names of members of the kernel's text what is to be found there.
 struct Numbered {
-  Tensors tensors{.rows = 1001, .workspace = reinterpret_cast<void*>(std::uintptr_t{1002})};
-  std::map<std::string, std::uint64_t> of{{"rows", 1001}, {"workspace", 1002}};
+  Tensors tensors{.rows = 8, .workspace = reinterpret_cast<void*>(std::uintptr_t{1008})};
+  std::map<std::string, std::vector<std::uint64_t>> of{{"rows", {8}}, {"workspace", {1008}}};
 
-  explicit Numbered(OperandSet operands) {
+  Numbered(const NormSpec& spec, bool grouped) {
     for (std::size_t i = 0; i < kOperandCount; ++i) {
       const OperandRow& row = kOperands[i];
-      const std::uint64_t pointer = has(operands, i) ? 2000 + i : 0, stride = has(operands, i) ? 3000 + i : 0;
-      set(tensors, row, reinterpret_cast<const void*>(pointer), static_cast<std::int64_t>(stride));
-      of[std::string(row.name)] = pointer;
-      of[concat({row.name, "_stride"})] = stride;
+      const bool there = row.present(spec), matrix = there && is_matrix(row, spec);
+      const std::uint64_t pointer = there ? 2000 + 8 * i : 0;
+      const auto inner = static_cast<std::int64_t>(3000 + i), outer = 4 * inner + 1;
+      if (matrix && grouped)
+        set(tensors, row, InputRows(reinterpret_cast<const void*>(pointer), 4, outer, inner));
+      else
+        set(tensors, row, reinterpret_cast<const void*>(pointer), matrix ? outer : kContiguous);
+      of[std::string(row.name)] = {pointer};
+      // A vector is rows that are all the same.
+      const auto n = std::uint64_t{matrix && grouped ? 4u : 1u};
+      of[concat({row.name, "_rows"})] = {n, matrix ? static_cast<std::uint64_t>(outer) : 0,
+                                         matrix && grouped ? static_cast<std::uint64_t>(inner) : 0};
     }
   }
 };
 
-void expect_the_block_is_the_struct(const NormSpec& spec, const Plan& plan) {
-  SCOPED_TRACE(concat({to_text(spec), " as ", name(plan.strategy)}));
-  const OperandSet in_kernel = kernel_operands(plan, spec);
-  const Numbered numbered(operands_of(spec));
+void expect_the_block_is_the_struct(const NormSpec& spec, const Plan& plan, bool grouped) {
+  SCOPED_TRACE(concat({to_text(spec), " as ", to_text(plan), grouped ? ", groups" : ""}));
+  const OperandLayout layout = kernel_layout(plan, spec);
+  const Numbered numbered(spec, grouped);
+  ASSERT_TRUE(pack(spec, numbered.tensors).status);
   const OperandBlock block = block_of(plan, spec, numbered.tensors);
-  const std::vector<std::string> declared = members(spec, plan);
-  ASSERT_EQ(OperandBlock::bytes_of(in_kernel), 8 * declared.size());
-  for (std::size_t i = 0; i < declared.size(); ++i) {
-    const std::string_view member = declared[i];
-    const std::string own(member.substr(member.rfind(' ') + 1));
-    EXPECT_TRUE(member.find('*') != member.npos || member.starts_with("long long ")) << "8 bytes: " << member;
+  std::size_t word = 0;
+  for (const std::string& member : members(spec, plan)) {
+    const std::string own = member.substr(member.rfind(' ') + 1);
     ASSERT_TRUE(numbered.of.contains(own)) << own;
-    EXPECT_EQ(block.words[i], numbered.of.at(own)) << own;
-    for (const OperandRow& row : kOperands)
-      if (row.name == own) {
-        EXPECT_EQ(OperandBlock::offset_of(row.operand, in_kernel), 8 * i) << own;
-      }
-    if (own == "workspace") {
-      EXPECT_EQ(OperandBlock::offset_of(Operand::workspace, in_kernel), 8 * i);
+    std::vector<std::uint64_t> expected = numbered.of.at(own);
+    if (member.starts_with("Rows ")) {
+      expected = {expected[1]};  // the stride alone
+    } else if (!member.starts_with("GroupedRows ")) {
+      EXPECT_TRUE(member.find('*') != member.npos || member.starts_with("long long "))
+          << "8 bytes: " << member;
+      for (const OperandRow& row : kOperands)
+        if (row.name == own) {
+          EXPECT_EQ(OperandBlock::offset_of(row.operand, layout), 8 * word) << own;
+        }
     }
+    for (const std::uint64_t value : expected) EXPECT_EQ(block.words[word++], value) << own;
   }
+  EXPECT_EQ(OperandBlock::bytes_of(layout), 8 * word);
 }
 
 TEST(OperandBlock, ALaunchPacksWhatTheKernelDeclares) {
   int specs = 0;
   for (const Choice<Norm>& norm : kNorms)
     for (const Choice<Residual>& residual : kResiduals)
-      for (const bool sum : {false, true})
-        for (const Choice<Affine>& affine : kAffines)
-          for (const bool statistics : {false, true}) {
-            const NormSpec spec{.norm = norm.value,
-                                .columns = 64,
-                                .input = DType::bf16,
-                                .weight = DType::f32,
-                                .residual = residual.value,
-                                .sum = sum,
-                                .affine = affine.value,
-                                .statistics = statistics};
-            if (!validate(spec)) continue;
-            ++specs;
-            expect_the_block_is_the_struct(spec, kPlan);
-            expect_the_block_is_the_struct(spec, generic_plan());
-          }
-  EXPECT_EQ(specs, 2 * 3 * 3 * 2);
+      for (const bool in_bias : {false, true})
+        for (const bool sum : {false, true})
+          for (const Choice<Affine>& affine : kAffines)
+            for (const bool rows : {false, true}) {
+              const NormSpec spec{.norm = norm.value,
+                                  .columns = 64,
+                                  .input = DType::bf16,
+                                  .weight = DType::f32,
+                                  .residual_type = DType::f32,
+                                  .in_bias = in_bias,
+                                  .residual = residual.value,
+                                  .sum = sum,
+                                  .affine = affine.value,
+                                  .affine_rows = rows && affine.value != Affine::none,
+                                  .statistics = sum};
+              ++specs;
+              Plan grouped = kPlan;
+              grouped.grouped_rows = true;
+              expect_the_block_is_the_struct(spec, kPlan, false);
+              for (const bool groups : {false, true})
+                for (const Plan& plan : {grouped, generic_plan()})
+                  expect_the_block_is_the_struct(spec, plan, groups);
+            }
+  EXPECT_EQ(specs, 2 * 3 * 2 * 2 * 3 * 2);
+}
+
+// ---- Rows in groups ----
+
+constexpr std::int64_t kColumns = 64;
+constexpr NormSpec kAll{.columns = kColumns, .residual = Residual::before, .sum = true};
+
+// Tensors of `rows` rows with their own memory.
+Tensors tensors_of(std::int64_t rows) {
+  const auto memory = [](std::uintptr_t i) { return reinterpret_cast<void*>(i << 20); };
+  return {.x = memory(1), .y = memory(2), .rows = rows, .residual = memory(3), .sum = memory(4)};
+}
+std::string_view code_of(const Tensors& tensors) { return code_name(pack(kAll, tensors).status.code); }
+
+// A group, or groups without a gap, are rows that one stride describes: no kernel of its own.
+TEST(GroupsOfRows, AreOnlyThoseThatNeedIt) {
+  const auto grouped = [](std::int64_t rows, std::int64_t n, std::int64_t outer, std::int64_t inner) {
+    Tensors tensors = tensors_of(rows);
+    tensors.x = {tensors.x.pointer, n, outer, inner};
+    const PackedTensors packed = pack(kAll, tensors);
+    EXPECT_TRUE(packed.status) << n << " " << outer << " " << inner;
+    return packed.layout.grouped;
+  };
+  EXPECT_FALSE(grouped(12, 1, 80, 7));
+  EXPECT_FALSE(grouped(12, 0, 80, 7));
+  EXPECT_FALSE(grouped(12, 12, 5, 100)) << "one group";
+  EXPECT_FALSE(grouped(12, 4, 400, 100)) << "the same distance everywhere";
+  EXPECT_FALSE(grouped(12, 4, kContiguous, 3)) << "contiguous, whatever n is";
+  EXPECT_FALSE(grouped(12, 4, 0, 0)) << "all rows are one";
+  EXPECT_TRUE(grouped(12, 4, 401, 100));
+  EXPECT_TRUE(grouped(12, 4, 0, 100)) << "each group the same";
+  EXPECT_TRUE(grouped(12, 4, 100, 0)) << "a row for each group";
+}
+
+TEST(GroupsOfRows, AreRefusedWhereTheyDoNotFit) {
+  Tensors tensors = tensors_of(12);
+  const auto with_x = [&](std::int64_t n, std::int64_t outer, std::int64_t inner) {
+    tensors.x = {tensors.x.pointer, n, outer, inner};
+    return code_of(tensors);
+  };
+  EXPECT_EQ(with_x(4, 401, 100), "Ok");
+  EXPECT_EQ(with_x(5, 401, 100), "BadStride") << "12 rows are no multiple of 5";
+  EXPECT_EQ(with_x(24, 401, 100), "BadStride");
+  EXPECT_EQ(with_x(-4, 401, 100), "BadStride");
+  EXPECT_EQ(with_x(4, -2, 100), "BadStride");
+  EXPECT_EQ(with_x(4, 401, -1), "BadStride");
+  EXPECT_EQ(with_x(4, std::numeric_limits<std::int64_t>::max() / 2, 100), "BadStride");
+  EXPECT_EQ(with_x(4, 401, std::numeric_limits<std::int64_t>::max() / 3), "BadStride");
+  with_x(1, 64, 0);
+  const auto with_y = [&](std::int64_t n, std::int64_t outer, std::int64_t inner) {
+    tensors.y = {tensors.y.pointer, n, outer, inner};
+    return code_of(tensors);
+  };
+  EXPECT_EQ(with_y(4, 4 * 64 + 1, 64), "Ok");
+  EXPECT_EQ(with_y(4, 4 * 64 - 1, 64), "BadStride") << "the next group begins too early";
+  EXPECT_EQ(with_y(4, 4 * 64 + 1, 63), "BadStride") << "rows of a group overlap";
+  EXPECT_EQ(with_y(4, 64, 3 * 64), "Ok") << "groups between the rows of others";
+  EXPECT_EQ(with_y(4, 64, 3 * 64 - 1), "BadStride");
+  EXPECT_EQ(with_y(4, 0, 64), "BadStride");
+}
+
+// Each address counts: of the rows of a group, and of the groups.
+TEST(GroupsOfRows, TellTheirAlignment) {
+  const auto aligned = [](std::int64_t outer, std::int64_t inner) {
+    Tensors tensors = tensors_of(12);
+    tensors.residual = {tensors.residual.pointer, 4, outer, inner};
+    return static_cast<int>(pack(kAll, tensors).alignment);
+  };
+  EXPECT_EQ(aligned(400, 96), 8) << "16 bytes are enough for every access";
+  EXPECT_EQ(aligned(402, 96), 2);
+  EXPECT_EQ(aligned(400, 97), 1);
+}
+
+TEST(GroupsOfRows, MayBeInPlace) {
+  Tensors tensors = tensors_of(12);
+  tensors.residual = InputRows(tensors.sum.pointer, 4, 500, 100);
+  EXPECT_EQ(code_of(tensors), "Overlap");
+  tensors.sum = OutputRows(tensors.sum.pointer, 4, 500, 100);
+  EXPECT_EQ(code_of(tensors), "Ok");
+  tensors.sum.inner = 96;
+  EXPECT_EQ(code_of(tensors), "Overlap");
+  // The residual that is added to the result is read when the sum is there already.
+  NormSpec after = kAll;
+  after.residual = Residual::after;
+  after.in_bias = true;
+  tensors.sum = OutputRows(tensors.sum.pointer, 4, 500, 100);
+  tensors.in_bias = tensors.x.pointer;
+  EXPECT_EQ(code_name(pack(after, tensors).status.code), "Overlap");
 }
 
 }  // namespace

@@ -72,7 +72,7 @@ class OnGpu {
       const SimtMemory use{.name = std::string(row.name),
                            .writable = row.output || (placement.in_place && row.extent == Extent::matrix),
                            .initialized = !row.output,
-                           .early = row.extent == Extent::columns};
+                           .early = is_columns(row, problem.spec)};
       const void* const at = in_place ? pointer_of(tensors_, row_of(row.in_place)) : add(matrix, use);
       if (matrix.columns() > 0) set(tensors_, row, at, matrix.row_stride());
     }

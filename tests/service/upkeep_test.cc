@@ -308,6 +308,26 @@ TEST_F(UpkeepTest, ExportTakesWhatIsAskedForOrNothing) {
   EXPECT_FALSE(fs::exists(elsewhere_ / "more.njp"));
 }
 
+TEST_F(UpkeepTest, ExportTakesTheKernelsOfTheUses) {
+  prebuild(machine_.service(), kSpec);
+  const Uses grouped{.grouped_rows = true};
+  ExportOptions wanted{.from = {}, .specs = {kSpec}, .devices = {device_}, .uses = grouped};
+  const auto missing = machine_.service().export_pack(elsewhere_ / "grouped.njp", wanted);
+  ASSERT_TRUE(missing.ok());
+  EXPECT_EQ(missing->missing.size(), plans(kSpec, device_, grouped).size());
+  EXPECT_THAT(missing->missing[0], HasSubstr("grouped_rows=1"));
+
+  ASSERT_TRUE(machine_.service().prebuild({&kSpec, 1}, {&device_, 1}, {.uses = grouped}).ok());
+  const auto there = machine_.service().export_pack(elsewhere_ / "grouped.njp", wanted);
+  ASSERT_TRUE(there.ok());
+  EXPECT_EQ(there->entries, int(plans(kSpec, device_, grouped).size())) << "and not the others";
+  wanted.uses = {.batch_invariant = true};
+  const auto invariant = machine_.service().export_pack(elsewhere_ / "invariant.njp", wanted);
+  ASSERT_TRUE(invariant.ok());
+  EXPECT_EQ(invariant->entries, int(plans(kSpec, device_, wanted.uses).size()));
+  EXPECT_LT(invariant->entries, int(plans(kSpec, device_).size()));
+}
+
 TEST_F(UpkeepTest, ExportLeavesOutWhatIsUnsound) {
   for (const NormSpec& spec : {kSpec, kOther}) ASSERT_TRUE(machine_.service().prepare(spec).ok());
   damage(path_of(machine_.service().entries()->at(0)));

@@ -70,10 +70,6 @@ TEST_F(WhyTest, KnowsWhereTheGenericKernelIs) {
   const WhyReport kept = machine_.service().why(kSpec, profile_of(90), generic_plan()).value();
   EXPECT_EQ(kept.tier, machine_.directory.path());
   EXPECT_EQ(machine_.service().why(kSpec, profile_of(90), Plan{}).code(), Code::IllegalPlan);
-  const NormSpec rms{.norm = Norm::rms, .columns = 64};
-  const WhyReport none = machine_.service().why(rms, profile_of(90), generic_plan()).value();
-  EXPECT_EQ(none.tier, "");
-  EXPECT_THAT(none.reason, HasSubstr("generic does not compute rmsnorm yet"));
 }
 
 TEST_F(WhyTest, NamesEveryKernelOfASpecAndItsUses) {

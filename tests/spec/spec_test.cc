@@ -130,22 +130,42 @@ std::vector<Mistake> mistakes() {
       {Code::BadEpsilon, "inf", broken([](auto& s) { s.epsilon = kInfinity; })},
       {Code::BadEpsilon, "-inf", broken([](auto& s) { s.epsilon = -kInfinity; })},
       {Code::BadEpsilon, "nan", broken([](auto& s) { s.epsilon = kNan; })},
-      {Code::BadArgument, "residual is 2; it must be one of none, add",
-       broken([](auto& s) { s.residual = Residual{2}; })},
+      {Code::BadArgument, "residual is 255; it must be one of none, add, addafter",
+       broken([](auto& s) { s.residual = Residual{255}; })},
       {Code::BadAffine, "affine is 3; it must be one of none, w, wb",
        broken([](auto& s) { s.affine = Affine{3}; })},
       {Code::BadActivation, "activation is 5", broken([](auto& s) { s.activation = Activation{5}; })},
       {Code::BadScale, "inf", broken([](auto& s) { s.scale = kInfinity; })},
       {Code::BadScale, "-inf", broken([](auto& s) { s.scale = -kInfinity; })},
       {Code::BadScale, "nan", broken([](auto& s) { s.scale = kNan; })},
-      {Code::BadCombination, "sum needs residual", broken([](auto& s) { s.sum = true; })},
-      {Code::BadCombination, "columns are 16385 and norm is rmsnorm", broken([](auto& s) {
-         s.norm = Norm::rms;
-         s.columns = 16385;
+      {Code::BadArgument, "residual is 3; it must be one of none, add, addafter",
+       broken([](auto& s) { s.residual = Residual{3}; })},
+      {Code::BadArgument, "rounding is 4; it must be one of none, sum, norm, sum+norm",
+       broken([](auto& s) { s.rounding = Rounding{4}; })},
+      {Code::BadDType, "residual_type is 4", broken([](auto& s) { s.residual_type = DType{4}; })},
+      {Code::BadCombination, "sum needs something that is added before the norm",
+       broken([](auto& s) { s.sum = true; })},
+      {Code::BadCombination, "sum needs something that is added before the norm", broken([](auto& s) {
+         s.sum = true;
+         s.residual = Residual::after;
        })},
-      {Code::BadCombination, "columns are 2147483647 and there is a residual", broken([](auto& s) {
+      {Code::BadCombination, "rounding of the sum needs something that is added", broken([](auto& s) {
+         s.rounding = Rounding::sum;
+         s.residual = Residual::after;
+       })},
+      {Code::BadCombination, "rounding of the sum needs a residual type of 16 bits, and it is f32",
+       broken([](auto& s) {
+         s.rounding = Rounding::sum;
          s.residual = Residual::before;
-         s.columns = kMost;
+         s.output = DType::f64;
+       })},
+      {Code::BadCombination, "rounding of the norm needs a weight that follows",
+       broken([](auto& s) { s.rounding = Rounding::norm; })},
+      {Code::BadCombination, "rounding of the norm needs an input of 16 bits, and it is f32",
+       broken([](auto& s) {
+         s.rounding = Rounding::norm;
+         s.affine = Affine::weight;
+         s.output = DType::f64;
        })},
   };
 }
@@ -169,7 +189,7 @@ TEST(Validate, ReportsTheFirstOfSeveralMistakes) {
   EXPECT_EQ(validate(spec).code(), Code::BadDimension);
   spec.columns = 1;
   EXPECT_EQ(validate(spec).code(), Code::BadDType);
-  spec.input = spec.output = spec.weight = DType::f16;
+  spec.input = spec.output = spec.weight = spec.residual_type = DType::f16;
   EXPECT_EQ(validate(spec).code(), Code::BadEpsilon);
   spec.epsilon = 0;
   EXPECT_EQ(validate(spec).code(), Code::BadArgument);
@@ -285,8 +305,8 @@ TEST(Fields, HaveTheBitsOfTheirValues) {
   EXPECT_EQ(std::get<0>(kFields).bits(), 1);   // two norms
   EXPECT_EQ(std::get<1>(kFields).bits(), 31);  // columns
   EXPECT_EQ(std::get<2>(kFields).bits(), 2);   // four dtypes
-  EXPECT_EQ(std::get<5>(kFields).bits(), 64);  // epsilon
-  EXPECT_EQ(std::get<9>(kFields).bits(), 3);   // five activations
+  EXPECT_EQ(std::get<6>(kFields).bits(), 64);  // epsilon
+  EXPECT_EQ(std::get<14>(kFields).bits(), 3);  // five activations
 }
 
 // ---- canonical ----
@@ -315,11 +335,35 @@ TEST(Canonical, ChangesNoMeaning) {
     ASSERT_EQ(canonical(same), same);
     ASSERT_EQ(compute_type(same), compute_type(spec));
     ASSERT_EQ(same.epsilon, spec.epsilon);
-    NormSpec back = same;  // only these two may change
+    NormSpec back = same;  // only these may change
     back.weight = spec.weight;
     back.epsilon = spec.epsilon;
+    back.residual_type = spec.residual_type;
+    back.rounding = spec.rounding;
+    back.weight_offset = spec.weight_offset;
+    back.affine_rows = spec.affine_rows;
     ASSERT_EQ(back, spec);
   }
+}
+
+// A value that is rounded to the type in which it is computed stays what it is.
+TEST(Canonical, DropsRoundingsToTheComputeType) {
+  NormSpec spec{.columns = 64,
+                .input = DType::bf16,
+                .residual_type = DType::f32,
+                .residual = Residual::before,
+                .rounding = Rounding::sum_norm,
+                .affine = Affine::weight};
+  EXPECT_EQ(canonical(spec).rounding, Rounding::norm);
+  spec.residual_type = DType::bf16;
+  EXPECT_EQ(canonical(spec).rounding, Rounding::sum_norm);
+  spec.input = spec.residual_type = DType::f32;
+  EXPECT_EQ(canonical(spec).rounding, Rounding::none);
+  spec.residual = Residual::none;
+  spec.in_bias = true;
+  EXPECT_EQ(canonical(spec).residual_type, DType::f32) << "there is neither a residual nor a sum";
+  spec = {.columns = 64, .weight_offset = true, .affine_rows = true};
+  EXPECT_EQ(canonical(spec), NormSpec{.columns = 64});
 }
 
 // ---- The closed sets ----

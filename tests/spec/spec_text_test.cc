@@ -20,7 +20,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 constexpr std::string_view kShellSafe =
-    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789=/._+-";
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789=/._+:-";
 
 NormSpec parsed(std::string_view text) {
   const auto spec = parse_spec(text);
@@ -164,9 +164,20 @@ TEST(ParseSpec, NamesEachMistake) {
            {"rms/cols=64", Code::BadSpecText, "does not begin with 'layernorm/' or 'rmsnorm/'"},
            {"layernorm/cols=64/rmsnorm", Code::BadSpecText, "norm is given twice"},
            // Fields that do not go together.
-           {"layernorm/cols=64/sum", Code::BadCombination, "sum needs residual"},
-           {"rmsnorm/cols=16385/bf16/w", Code::BadCombination, "columns are 16385 and norm is rmsnorm"},
-           {"layernorm/cols=16385/add", Code::BadCombination, "columns are 16385 and there is a residual"},
+           {"layernorm/cols=64/sum", Code::BadCombination, "sum needs something that is added"},
+           {"layernorm/cols=64/w2", Code::BadSpecText, "unknown field 'w2'"},
+           {"layernorm/cols=64/add1", Code::BadSpecText, "'1' does not belong behind 'add'"},
+           {"layernorm/cols=64/gelu:rows", Code::BadSpecText, "':rows' does not belong behind 'gelu'"},
+           {"layernorm/cols=64/w:rows1", Code::BadSpecText, "does not belong behind 'w'"},
+           {"layernorm/cols=64/w:rows:rows", Code::BadSpecText, "does not belong behind 'w'"},
+           {"layernorm/cols=64/w11", Code::BadSpecText, "does not belong behind 'w'"},
+           {"layernorm/cols=64/1", Code::BadSpecText, "unknown field '1'"},
+           {"layernorm/cols=64/:rows", Code::BadSpecText, "unknown field ':rows'"},
+           {"layernorm/cols=64/w1/w:rows", Code::BadSpecText, "affine is given twice"},
+           {"layernorm/cols=64/bf16/add/round=norm+sum/w", Code::BadSpecText, "'norm+sum' is no rounding"},
+           {"layernorm/cols=64/bf16/add/round=y/w", Code::BadSpecText, "must be one of none, sum, norm"},
+           {"layernorm/cols=64/add/addafter", Code::BadSpecText, "residual is given twice"},
+           {"layernorm/cols=64/res=f32", Code::BadSpecText, "res= describes what it does not have"},
            // Unknown fields and words.
            {"layernorm/cols=64/sum=1", Code::BadSpecText, "unknown field 'sum='"},
            {"layernorm/cols=64/add=f32", Code::BadSpecText, "unknown field 'add='"},

@@ -50,7 +50,8 @@ Uncertainty uncertainty_of(const NormSpec& spec, const std::vector<double>& x,
   // mean), but for its own roundings. The root halves what is left.
   const double centred = rounding * mean * mean * statistics.rstd * statistics.rstd / 2;
   // x + residual is rounded before it is centred. The root halves that, and its square doubles it.
-  const double summed = spec.residual == Residual::none ? 0 : unit_roundoff(spec) * largest * statistics.rstd;
+  const bool sums = adds_before(spec) && !rounds_sum(spec);
+  const double summed = sums ? unit_roundoff(spec) * largest * statistics.rstd : 0;
   return {mean, centred + summed};
 }
 
@@ -108,7 +109,8 @@ std::optional<std::string> wrong_in_row(const oracle::Problem& problem, std::int
   std::vector<oracle::ReferenceValue> expected(columns);
   oracle::reference_sums(spec, oracle::inputs_of(problem, row), 0, spec.columns, x.data());
   if (!problem[Operand::weight].empty())
-    oracle::load(spec.weight, problem[Operand::weight].data(), 0, spec.columns, weight.data());
+    oracle::load(spec.weight, oracle::inputs_of(problem, row)[Operand::weight], 0, spec.columns,
+                 weight.data());
   oracle::load(spec.output, problem[Operand::y].row(row), 0, spec.columns, got.data());
   const oracle::RowInputs inputs = oracle::inputs_of(problem, row);
   const oracle::RowStatistics statistics = oracle::row_statistics(spec, inputs);
@@ -126,9 +128,11 @@ std::optional<std::string> wrong_in_row(const oracle::Problem& problem, std::int
   for (std::size_t i = 0; i < columns; ++i) {
     const double error = oracle::error_of(spec.output, got[i], expected[i].value);
     if (error == 0) continue;
-    const double allowed = oracle::tolerance(spec, expected[i]) +
-                           uncertainty.rstd_share * expected[i].magnitude +
-                           magnified_rounding(spec, weight[i]);
+    const double allowed =
+        oracle::tolerance(spec, expected[i]) + uncertainty.rstd_share * expected[i].magnitude +
+        magnified_rounding(spec, weight[i]) +
+        (expected[i].margin <= uncertainty.rstd_share + uncertainty.mean * statistics.rstd ? expected[i].unit
+                                                                                           : 0);
     if (!(error <= allowed))
       return message("y", row, static_cast<std::int64_t>(i), got[i], expected[i].value, allowed);
   }

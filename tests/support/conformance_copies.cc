@@ -188,7 +188,7 @@ Bytes expected_bulk_loads(const ConformanceKernel& kernel) {
 }
 
 // One thread feeds a ring of two stages for two warps, each of which says by one arrival that it has taken
-// what it needs; the next copy overwrites it.
+// what it needs, and written something else there; the next copy overwrites it.
 constexpr const char* kHandedBack = R"(
 namespace normjit {
 
@@ -222,7 +222,10 @@ NJ_KERNEL(handed_back, kThreads) {
       hw::bulk_load(staged + at * kTakers, on.x + 4 * kTakers * round, 16 * kTakers, &full[at]);
     } else if (taker >= 0) {
       hw::barrier_wait(&full[at], phase);
-      const Four own = hw::load_shared<Four>(staged + at * kTakers + (taker + 37) % kTakers);
+      Four* const place = staged + at * kTakers + (taker + 37) % kTakers;
+      const Four own = hw::load_shared<Four>(place);
+      hw::store_shared(place, Four{{own.at[1], own.at[2], own.at[3], ~own.at[0]}});
+      hw::writes_before_copies();
       hw::warp_barrier();
       if (taker % 32 == 0) hw::barrier_arrive_after(&free[at], own.at[0], zero);
       for (int i = 0; i < 4; ++i) on.y[(round * kTakers + taker) * 4 + i] = own.at[i] + i;

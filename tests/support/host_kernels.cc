@@ -63,7 +63,7 @@ InputKind kind_of_row(const KernelCase& c, Random& random) {
 void fill_rows(const KernelCase& c, oracle::Matrix& matrix, std::uint64_t seed) {
   if (matrix.empty()) return;
   Random random(seed);
-  oracle::Matrix row(c.spec.input, 1, c.spec.columns);
+  oracle::Matrix row(matrix.dtype(), 1, c.spec.columns);
   for (std::int64_t i = 0; i < c.rows; ++i) {
     const InputKind kind = kind_of_row(c, random);
     const Distribution d = distribution(kind, c.spec, random);
@@ -174,7 +174,7 @@ class Launcher {
   }
   int shift_of(const OperandRow& row) const {
     if (row.operand == Operand::weight) return case_.weight_shift;
-    if (row.operand == Operand::bias) return case_.bias_shift;
+    if (row.operand == Operand::bias || row.operand == Operand::in_bias) return case_.bias_shift;
     return row.output ? case_.y_shift : case_.x_shift;
   }
 
@@ -200,7 +200,7 @@ std::optional<std::string> Launcher::run(const simt::HostKernel& kernel, std::ui
       return other.operand != at && memory_operand(other) == at;
     });
     buffers.push_back({memory.data(), memory.bytes(), row.name, row.output || shared, !row.output,
-                       row.extent == Extent::columns});
+                       is_columns(row, c.spec)});
   }
   if (const std::size_t bytes = workspace_bytes(c.plan, c.spec, c.device); bytes > 0)
     buffers.push_back({workspace_.memory.data(), bytes, "workspace", true, true});
@@ -247,10 +247,10 @@ bool spoils(const KernelCase& c) {
 
 // With all rows finite.
 Result<oracle::Problem> finite_problem(const KernelCase& c) {
-  oracle::RowStrides strides;
+  oracle::RowLayouts layouts;
   for (const OperandRow& row : kOperands)
-    if (row.extent == Extent::matrix) strides[row.operand] = c.stride_of(row.operand);
-  auto problem = oracle::make_problem(c.spec, c.rows, strides);
+    if (row.extent == Extent::matrix) layouts[row.operand] = c.stride_of(row.operand);
+  auto problem = oracle::make_problem(c.spec, c.rows, layouts);
   if (!problem) return problem;
   oracle::fill(*problem, c.seed);
   fill_rows(c, (*problem)[Operand::x], c.seed);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "normjit/base/text.h"
+#include "normjit/plan/footprint.h"
 #include "simt/launch.h"
 
 namespace normjit::testing {
@@ -77,17 +78,19 @@ bool legal(const KernelCase& c) {
   if (!validate(c.spec) || canonical(c.spec) != c.spec || !check(c.plan, c.spec, c.device)) return false;
   if (c.rows < 0) return false;
   for (const OperandRow& row : kOperands)
-    if (row.extent == Extent::matrix && c.stride_of(row.operand) < (row.output ? c.spec.columns : 0))
+    if (row.extent == Extent::matrix && row.present(c.spec) &&
+        c.stride_of(row.operand) < (row.output ? c.spec.columns : 0))
       return false;
   if (c.in_place && (c.y_gap != 0 || size_of(c.spec.input) != size_of(c.spec.output))) return false;
   if (c.spec.residual == Residual::none && c.residual_gap != 0) return false;
   if ((!c.spec.sum || c.sum_in_place) && c.sum_gap != 0) return false;
-  if (!c.spec.sum && c.sum_in_place) return false;
+  if (c.sum_in_place && !(c.spec.sum && c.spec.residual == Residual::before)) return false;
   const std::int64_t shifts[] = {c.x_shift, c.y_shift, c.weight_shift, c.bias_shift};
   const std::int64_t gaps[] = {c.x_gap, c.residual_gap, c.y_gap, c.sum_gap};
   if (*std::min_element(std::begin(shifts), std::end(shifts)) < 0) return false;
-  // Every row of every tensor begins at a multiple of a vector, unless rows may begin anywhere.
-  const auto aligned = [&](std::int64_t distance) { return distance % c.plan.vector == 0; };
+  // Every row of every tensor begins at a multiple of an access, unless rows may begin anywhere.
+  const int needed = needed_alignment(c.plan, c.spec);
+  const auto aligned = [&](std::int64_t distance) { return distance % needed == 0; };
   if (!c.plan.unaligned && (!std::all_of(std::begin(gaps), std::end(gaps), aligned) ||
                             !std::all_of(std::begin(shifts), std::end(shifts), aligned)))
     return false;

@@ -161,10 +161,10 @@ void fill_in(Random& random, KernelCase& c, std::int64_t elements) {
   c.seed = random.below(1'000'000);
   const auto overlap = [&](std::int64_t& gap) { gap = -random.between(0, c.spec.columns / unit) * unit; };
   if (!c.in_place && random.below(8) == 0) overlap(c.x_gap);
+  c.sum_in_place = c.spec.sum && c.spec.residual == Residual::before && random.coin();
+  if (c.spec.sum && !c.sum_in_place) c.sum_gap = random_distance(random, unit, 20);
   if (c.spec.residual == Residual::none) return;
   c.residual_gap = random_distance(random, unit, 20);
-  c.sum_in_place = c.spec.sum && random.coin();
-  if (c.spec.sum && !c.sum_in_place) c.sum_gap = random_distance(random, unit, 20);
   if (!c.sum_in_place && random.below(4) == 0) overlap(c.residual_gap);
 }
 
@@ -175,7 +175,7 @@ std::optional<KernelCase> planned_case(Random& random) {
   // Rows that are long enough for split_row are rare, since they take as long as twenty others.
   const bool huge = random.below(16) == 0;
   const SpecRange range{
-      .most_columns = huge ? kManyElements : kFewElements, .tame = true, .every_norm = !huge};
+      .most_columns = huge ? kManyElements : kFewElements, .tame = true, .every_norm = random.coin()};
   c.spec = canonical(random_spec(random, range));
   if (huge && c.spec.columns < kManyElements / 16)
     c.spec.columns = random.between(kManyElements / 16, kManyElements / 4);
@@ -194,9 +194,8 @@ KernelCase forced_case(Random& random, Strategy strategy) {
     KernelCase c;
     c.device = random_device(random, strategy);
     const bool is_short = in_warps({.strategy = strategy});
-    const SpecRange range{.most_columns = is_short ? 2048 : kFewElements,
-                          .tame = true,
-                          .every_norm = strategy == Strategy::warp_rows || strategy == Strategy::block_row};
+    const SpecRange range{
+        .most_columns = is_short ? 2048 : kFewElements, .tame = true, .every_norm = random.coin()};
     c.spec = canonical(random_spec(random, range));
     if (strategy == Strategy::persistent_row && random.coin()) {
       const int vector = 16 / size_of(c.spec.input);

@@ -70,9 +70,18 @@ NormSpec random_spec(Random& random, const SpecRange& range) {
   spec.statistics = random.coin();
   if (range.every_norm) {
     spec.norm = random.coin() ? Norm::rms : Norm::layer;
-    spec.residual = random.coin() ? Residual::before : Residual::none;
-    spec.sum = spec.residual != Residual::none && random.coin();
-    if (is_held(spec)) spec.columns = random_columns(random, std::min(range.most_columns, kMaxHeldColumns));
+    spec.residual = random.coin() ? Residual::before : random.one_of(kResiduals).value;
+    if (random.below(3) == 0) spec.residual_type = random.one_of(kDTypes).value;
+    spec.in_bias = random.below(4) == 0;
+    spec.sum = random.coin();
+    spec.rounding = random.coin() ? Rounding::none : random.one_of(kRoundings).value;
+    spec.weight_offset = random.below(4) == 0;
+    spec.affine_rows = random.below(8) == 0;
+    // What does not go together is left out.
+    spec.sum = spec.sum && (adds_before(spec) || spec.residual_type != spec.input);
+    const bool sum = rounds_sum(spec) && adds_before(spec) && may_round_to(sum_type(spec), spec);
+    const bool norm = rounds_norm(spec) && spec.affine != Affine::none && may_round_to(spec.input, spec);
+    spec.rounding = static_cast<Rounding>(sum + 2 * norm);
   }
   if (!validate(spec)) {  // beyond f32, in a spec that is computed in f32
     spec.epsilon = random_epsilon(random, true);

@@ -45,7 +45,7 @@ struct SpecRange {
   // Epsilon and scale as real layers have them, for tests that compute; else anything legal, down to
   // subnormal numbers and up to the largest.
   bool tame = false;
-  // Also the root mean square, residuals and sums, in rows of as many columns as they may have.
+  // Also the root mean square, and what is added, rounded and written besides x and y.
   bool every_norm = false;
 };
 

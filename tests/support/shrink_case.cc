@@ -33,14 +33,13 @@ std::vector<KernelCase> simpler(const KernelCase& c) {
     KernelCase candidate = c;
     change(candidate);
     candidate.spec = canonical(candidate.spec);
-    if (candidate.spec.residual == Residual::none) {
-      candidate.spec.sum = false;
-      candidate.residual_gap = 0;
-    }
+    if (candidate.spec.residual == Residual::none) candidate.residual_gap = 0;
+    if (candidate.spec.residual != Residual::before) candidate.sum_in_place = false;
     if (!candidate.spec.sum) {
       candidate.sum_in_place = false;
       candidate.sum_gap = 0;
     }
+    if (!validate(candidate.spec)) return;
     if (!check(candidate.plan, candidate.spec, candidate.device)) return;
     // Less work is for fewer blocks, all of them in whole teams.
     candidate.blocks = std::min(
@@ -61,16 +60,27 @@ std::vector<KernelCase> simpler(const KernelCase& c) {
   with([](KernelCase& to) { to.inputs = InputKind::unit; });
   with([](KernelCase& to) { to.seed = 0; });
   with([](KernelCase& to) { to.spec.norm = Norm::layer; });
-  with([](KernelCase& to) { to.spec.residual = Residual::none; });
   with([](KernelCase& to) { to.spec.sum = false; });
+  with([](KernelCase& to) { to.spec.rounding = Rounding::none; });
+  with([](KernelCase& to) { to.spec.in_bias = false; });
+  with([](KernelCase& to) { to.spec.residual = Residual::none; });
+  with([](KernelCase& to) {
+    to.spec.residual = Residual::none;
+    to.spec.sum = false;
+  });
+  with([](KernelCase& to) { to.spec.weight_offset = false; });
+  with([](KernelCase& to) { to.spec.affine_rows = false; });
+  with([](KernelCase& to) { to.spec.residual_type = to.spec.input; });
   with([](KernelCase& to) { to.spec.activation = Activation::none; });
   with([](KernelCase& to) { to.spec.affine = Affine::none; });
   with([](KernelCase& to) { to.spec.affine = std::min(to.spec.affine, Affine::weight); });
   with([](KernelCase& to) { to.spec.scale = 1; });
   with([](KernelCase& to) { to.spec.statistics = false; });
   with([](KernelCase& to) { to.spec.epsilon = 1e-5; });
-  with([](KernelCase& to) { to.spec.input = to.spec.output = to.spec.weight = DType::f32; });
-  with([](KernelCase& to) { to.spec.output = to.spec.weight = to.spec.input; });
+  with([](KernelCase& to) {
+    to.spec.input = to.spec.output = to.spec.weight = to.spec.residual_type = DType::f32;
+  });
+  with([](KernelCase& to) { to.spec.output = to.spec.weight = to.spec.residual_type = to.spec.input; });
 
   with([](KernelCase& to) { to.x_gap = to.residual_gap = to.y_gap = to.sum_gap = 0; });
   with([](KernelCase& to) { to.x_shift = 0; });

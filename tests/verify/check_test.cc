@@ -181,5 +181,20 @@ TEST(Tolerance, IsTheDocumentedOneForUnitScaleData) {
               2e-3, 2e-5);
 }
 
+// Of one row an element behind it, and of one group.
+TEST(Check, CountsWhatIsOverwrittenBetweenGroupsAndInPlace) {
+  const OperandSet y = 1u << static_cast<int>(Operand::y);
+  for (const OperandSet in_place : {OperandSet{0}, y}) {
+    const Operand laid = in_place != 0 ? Operand::x : Operand::y;
+    Problem problem = make_problem({.columns = 4}, 4, {{laid, {2, 20, 6, 50}}}, in_place).value();
+    fill(problem, 1);
+    const double zero[3] = {0, 0, 0};
+    store(DType::f32, problem[Operand::y].data(), 4, 1, zero);
+    store(DType::f32, problem[Operand::y].data(), 12, 1, zero);
+    store(DType::f32, problem[Operand::y].data(), 49, 1, zero);
+    EXPECT_EQ(check(problem, 4).overwritten, 12) << in_place;
+  }
+}
+
 }  // namespace
 }  // namespace normjit::oracle

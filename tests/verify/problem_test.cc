@@ -117,6 +117,64 @@ TEST(RandomData, FillsOverlappingRows) {
   for (const double value : values) EXPECT_TRUE(std::isfinite(value));
 }
 
+// The offsets of all rows, and the rows in the order of row_behind().
+void expect_rows(const Matrix& matrix, const std::vector<std::int64_t>& offsets,
+                 const std::vector<std::int64_t>& in_memory) {
+  for (std::int64_t i = 0; i < matrix.rows(); ++i) {
+    EXPECT_EQ(matrix.offset(i), offsets[static_cast<std::size_t>(i)]) << i;
+  }
+  std::vector<std::int64_t> order;
+  for (std::int64_t i = 0; i < matrix.rows(); i = matrix.row_behind(i)) order.push_back(i);
+  EXPECT_EQ(order, in_memory);
+}
+
+TEST(Matrix, RowsComeInGroups) {
+  const Matrix heads(DType::f16, 6, 4, {3, 20, 5});
+  expect_rows(heads, {0, 5, 10, 20, 25, 30}, {0, 1, 2, 3, 4, 5});
+  EXPECT_EQ(heads.elements(), 34);
+  EXPECT_FALSE(heads.rows_overlap());
+  const Matrix interleaved(DType::f16, 6, 4, {2, 4, 30});
+  expect_rows(interleaved, {0, 30, 4, 34, 8, 38}, {0, 2, 4, 1, 3, 5});
+  EXPECT_EQ(interleaved.elements(), 42);
+  EXPECT_FALSE(interleaved.rows_overlap());
+  const Matrix one_group(DType::f32, 3, 4, {3, 0, 7});
+  expect_rows(one_group, {0, 7, 14}, {0, 1, 2});
+  EXPECT_FALSE(one_group.rows_overlap());
+  const Matrix same(DType::f32, 6, 4, {3, 0, 4});
+  EXPECT_EQ(same.elements(), 12);
+  EXPECT_TRUE(same.rows_overlap());
+  EXPECT_EQ(Matrix(DType::f32, 2, 4, {1, 8, 0, 100}).bytes(), 400u) << "a buffer";
+}
+
+TEST(RandomData, LeavesPoisonBetweenGroups) {
+  Matrix matrix(DType::f32, 4, 2, {2, 9, 3, 20});
+  fill_random(matrix, 1, {1, 0, 1});
+  double values[20];
+  load(DType::f32, matrix.data(), 0, 20, values);
+  std::vector<int> filled;
+  for (int i = 0; i < 20; ++i)
+    if (!std::isnan(values[i])) filled.push_back(i);
+  EXPECT_EQ(filled, (std::vector<int>{0, 1, 3, 4, 9, 10, 12, 13}));
+}
+
+TEST(Problem, OutputsInPlaceAreCopiesOfTheirInputs) {
+  const NormSpec spec{.columns = 3, .residual = Residual::before, .sum = true};
+  const OperandSet both = 1u << static_cast<int>(Operand::y) | 1u << static_cast<int>(Operand::sum);
+  Problem problem = make_problem(spec, 2, {{Operand::x, 5}, {Operand::residual, {2, 0, 4}}}, both).value();
+  fill(problem, 1);
+  for (const auto& [output, input] : {std::pair{Operand::y, Operand::x}, {Operand::sum, Operand::residual}}) {
+    ASSERT_EQ(problem[output].bytes(), problem[input].bytes());
+    EXPECT_EQ(std::memcmp(problem[output].data(), problem[input].data(), problem[input].bytes()), 0);
+  }
+  const Tensors tensors = tensors_of(problem);
+  EXPECT_EQ(tensors.x.pointer, problem[Operand::y].data());
+  EXPECT_EQ(tensors.y.pointer, problem[Operand::y].data());
+  EXPECT_EQ(tensors.y.outer, 5);
+  EXPECT_EQ(tensors.residual.pointer, tensors.sum.pointer);
+  EXPECT_EQ(tensors.sum.n, 2);
+  EXPECT_EQ(tensors.sum.inner, 4);
+}
+
 TEST(Problem, HasWhatTheSpecHas) {
   const Problem bare = make_problem({.columns = 3}, 2).value();
   EXPECT_TRUE(bare[Operand::weight].empty() && bare[Operand::bias].empty() && bare[Operand::mean].empty() &&
@@ -141,6 +199,28 @@ TEST(Problem, RejectsWhatCannotBe) {
   EXPECT_EQ(make_problem({.columns = 3}, 2, {{Operand::x, -7}}).code(), Code::BadStride);
   EXPECT_EQ(make_problem({.columns = 3}, 2, {{Operand::y, 2}}).code(), Code::BadStride);
   EXPECT_EQ(make_problem({.columns = 3}, INT64_MAX).code(), Code::BadStride);
+  using Layout = RowLayout;
+  const struct {
+    Operand operand;
+    std::int64_t rows;
+    Layout layout;
+  } mistakes[] = {
+      {Operand::x, 7, {2, 8, 4}},  {Operand::x, 8, {-1, 8, 4}},    {Operand::x, 8, {2, -8, 4}},
+      {Operand::x, 8, {2, 8, -4}}, {Operand::y, 8, {2, 5, 3}},     {Operand::y, 8, {2, 8, 2}},
+      {Operand::y, 8, {2, 3, 11}}, {Operand::x, 8, {2, 8, 4, 30}}, {Operand::x, 8, {2, INT64_MAX / 2, 4}}};
+  for (const auto& [operand, rows, layout] : mistakes) {
+    const auto made = make_problem({.columns = 3}, rows, {{operand, layout}});
+    EXPECT_EQ(made.code(), Code::BadStride) << rows << " " << layout.n << " " << layout.outer;
+  }
+  for (const Layout& layout : {Layout{2, 6, 3}, {2, 3, 12}, {8, 0, 3}, {2, 8, 4, 31}})
+    EXPECT_TRUE(make_problem({.columns = 3}, 8, {{Operand::y, layout}}).ok()) << layout.inner;
+  const OperandSet y = 1u << static_cast<int>(Operand::y), sum = 1u << static_cast<int>(Operand::sum);
+  EXPECT_EQ(make_problem({.columns = 3, .output = DType::f64}, 2, {}, y).code(), Code::Overlap);
+  EXPECT_EQ(make_problem({.columns = 3}, 2, {}, sum).code(), Code::Overlap);
+  EXPECT_EQ(
+      make_problem({.columns = 3, .in_bias = true, .residual = Residual::after, .sum = true}, 2, {}, sum)
+          .code(),
+      Code::Overlap);
 }
 
 }  // namespace

@@ -34,9 +34,10 @@ EventCallback event_callback_of(normjit_event_callback call, void* user) {
 Result<void> check(const normjit_options& o) {
   for (const auto& [name, value] :
        {std::pair{"ignore_environment", o.ignore_environment}, std::pair{"shared_cache", o.shared_cache},
-        std::pair{"exact_toolchain", o.exact_toolchain}})
+        std::pair{"exact_toolchain", o.exact_toolchain}, std::pair{"batch_invariant", o.batch_invariant}})
     if (!is_within(value, NORMJIT_NO))
       return out_of_range(name, value, "NORMJIT_YES (1), NORMJIT_NO (2), or 0 for the default");
+  if (o.reserved != 0) return out_of_range("reserved", o.reserved, "0");
   if (!is_within(o.mode, NORMJIT_CACHED_ONLY))
     return out_of_range("mode", o.mode,
                         "NORMJIT_EAGER (1), NORMJIT_LAZY (2), NORMJIT_CACHED_ONLY (3), or 0 for the default");
@@ -64,6 +65,7 @@ Result<Options> options_of(const normjit_options* given) {
   options.mode = enum_of(o->mode, options.mode);
   set_switch(o->shared_cache, options.shared_cache);
   set_switch(o->exact_toolchain, options.exact_toolchain);
+  set_switch(o->batch_invariant, options.batch_invariant);
   set(o->cache_directory, options.cache_directory);
   if (o->layers != nullptr) options.layers = paths_of(o->layers);
   if (o->max_cache_bytes != 0) options.max_cache_bytes = o->max_cache_bytes == -1 ? 0 : o->max_cache_bytes;

@@ -15,7 +15,11 @@ std::string_view allowed(DType) {
 }
 std::string_view allowed(Norm) { return "NORMJIT_LAYER (1), NORMJIT_RMS (2), or 0 for layer"; }
 std::string_view allowed(Residual) {
-  return "NORMJIT_NO_RESIDUAL (1), NORMJIT_RESIDUAL_BEFORE (2), or 0 for none";
+  return "NORMJIT_NO_RESIDUAL (1), NORMJIT_RESIDUAL_BEFORE (2), NORMJIT_RESIDUAL_AFTER (3), or 0 for none";
+}
+std::string_view allowed(Rounding) {
+  return "NORMJIT_NO_ROUNDING (1), NORMJIT_ROUND_SUM (2), NORMJIT_ROUND_NORM (3), NORMJIT_ROUND_SUM_NORM "
+         "(4), or 0 for none";
 }
 std::string_view allowed(Affine) {
   return "NORMJIT_NO_AFFINE (1), NORMJIT_WEIGHT (2), NORMJIT_WEIGHT_BIAS (3), or 0 for none";
@@ -40,7 +44,7 @@ Result<NormSpec> spec_of(const normjit_spec* given) {
   if (NormSpec spec; convert(*given, spec)) return spec;
   const auto own = struct_of("normjit_spec", *given);
   if (!own) return own.error();
-  Error first = out_of_range("reserved", own->reserved, "0");
+  Error first;
   bool found = false;
   each_member([&](const auto& field, auto in_c) {
     using Value = typename std::decay_t<decltype(field)>::Value;
@@ -76,6 +80,12 @@ Result<PrepareOptions> prepare_options_of(const normjit_prepare_options* given) 
   if (own->pointer_alignment != 0) options.pointer_alignment = own->pointer_alignment;
   options.x_row_stride = own->x_row_stride;
   options.y_row_stride = own->y_row_stride;
+  for (const auto& [name, value, to] :
+       {std::tuple{"grouped_rows", own->grouped_rows, &PrepareOptions::grouped_rows},
+        std::tuple{"batch_invariant", own->batch_invariant, &PrepareOptions::batch_invariant}}) {
+    if (!is_within(value, 1)) return out_of_range(name, value, "0 or 1");
+    options.*to = value != 0;
+  }
   if (own->plan != nullptr) {
     const auto plan = parse_plan(own->plan);
     if (!plan) return plan.error();

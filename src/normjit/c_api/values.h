@@ -41,7 +41,13 @@ static_assert(NORMJIT_LAYER - 1 == static_cast<int>(Norm::layer) &&
               NORMJIT_RMS - 1 == static_cast<int>(Norm::rms) && NORMJIT_RMS == kChoices<Norm>);
 static_assert(NORMJIT_NO_RESIDUAL - 1 == static_cast<int>(Residual::none) &&
               NORMJIT_RESIDUAL_BEFORE - 1 == static_cast<int>(Residual::before) &&
-              NORMJIT_RESIDUAL_BEFORE == kChoices<Residual>);
+              NORMJIT_RESIDUAL_AFTER - 1 == static_cast<int>(Residual::after) &&
+              NORMJIT_RESIDUAL_AFTER == kChoices<Residual>);
+static_assert(NORMJIT_NO_ROUNDING - 1 == static_cast<int>(Rounding::none) &&
+              NORMJIT_ROUND_SUM - 1 == static_cast<int>(Rounding::sum) &&
+              NORMJIT_ROUND_NORM - 1 == static_cast<int>(Rounding::norm) &&
+              NORMJIT_ROUND_SUM_NORM - 1 == static_cast<int>(Rounding::sum_norm) &&
+              NORMJIT_ROUND_SUM_NORM == kChoices<Rounding>);
 static_assert(NORMJIT_NO_AFFINE - 1 == static_cast<int>(Affine::none) &&
               NORMJIT_WEIGHT - 1 == static_cast<int>(Affine::weight) &&
               NORMJIT_WEIGHT_BIAS - 1 == static_cast<int>(Affine::weight_bias) &&
@@ -64,9 +70,12 @@ static_assert(NORMJIT_LOG_DEBUG - 1 == static_cast<int>(LogLevel::debug) &&
 
 // The members of normjit_spec, in the order of kFields.
 inline constexpr std::tuple kSpecMembers{
-    &normjit_spec::norm,   &normjit_spec::columns,    &normjit_spec::input,    &normjit_spec::output,
-    &normjit_spec::weight, &normjit_spec::epsilon,    &normjit_spec::residual, &normjit_spec::sum,
-    &normjit_spec::affine, &normjit_spec::activation, &normjit_spec::scale,    &normjit_spec::statistics};
+    &normjit_spec::norm,          &normjit_spec::columns,     &normjit_spec::input,
+    &normjit_spec::output,        &normjit_spec::weight,      &normjit_spec::residual_type,
+    &normjit_spec::epsilon,       &normjit_spec::in_bias,     &normjit_spec::residual,
+    &normjit_spec::sum,           &normjit_spec::rounding,    &normjit_spec::affine,
+    &normjit_spec::weight_offset, &normjit_spec::affine_rows, &normjit_spec::activation,
+    &normjit_spec::scale,         &normjit_spec::statistics};
 static_assert(std::tuple_size_v<decltype(kSpecMembers)> == kFieldCount);
 
 // Calls visit(field, pointer to the member of normjit_spec) for each, in order.
@@ -92,7 +101,7 @@ inline bool convert(const normjit_spec& given, NormSpec& spec) noexcept {
   const normjit_spec* const s = read(given, own);
   if (s == nullptr) return false;
   spec = {};
-  bool sound = s->reserved == 0;
+  bool sound = true;
   each_member([&](const auto& field, auto in_c) {
     auto& to = spec.*field.member;
     const auto given_value = s->*in_c;

@@ -48,14 +48,16 @@ std::string entry_name(const NormSpec& spec, const Plan& plan) {
   return concat({"normjit_", name(plan.strategy), "_", text});
 }
 
-// The members of struct Operands in spec.cuh.in: "const Input* x; long long x_stride;". The generic kernel
-// has those of all operands.
-std::string operands_text(const NormSpec& spec, bool all) {
+// The members of struct Operands in spec.cuh.in: "const Input* x; Rows x_rows;". The generic kernel has those
+// of all operands.
+std::string operands_text(const NormSpec& spec, const Plan& plan) {
+  const bool all = plan.strategy == Strategy::generic;
+  const std::string_view rows = all || plan.grouped_rows ? " GroupedRows " : " Rows ";
   std::string text;
   for (const OperandRow& row : kOperands) {
     if (!all && !row.present(spec)) continue;
     text += concat({text.empty() ? "" : " ", row.output ? "" : "const ", row.storage, "* ", row.name, ";"});
-    if (row.extent == Extent::matrix) text += concat({" long long ", row.name, "_stride;"});
+    if (all ? has_rows(row) : is_matrix(row, spec)) text += concat({rows, row.name, "_rows;"});
   }
   return text;
 }
@@ -83,7 +85,7 @@ std::vector<Placeholder> constants(const NormSpec& spec, const Plan& plan, Arch 
       {"has_weight", constant(spec.affine != Affine::none, compute)},
       {"has_bias", constant(spec.affine == Affine::weight_bias, compute)},
       {"spec", to_text(spec)},
-      {"operands", operands_text(spec, plan.strategy == Strategy::generic)},
+      {"operands", operands_text(spec, plan)},
       {"entry", entry_name(spec, plan)},
       {"plan", to_text(plan)},
       {"arch", shortest(target_of(plan, arch).number)},

@@ -30,12 +30,12 @@ Plan with_occupancy(Plan plan, const PlanUse& use) {
   return plan;
 }
 
-// The most elements of x, up to 16 bytes, that are aligned in every row. Plans depend on the alignment of a
-// use by this number alone.
+// The most elements, up to 16 bytes of the narrowest row that is read, that are aligned in every row. Plans
+// depend on the alignment of a use by this number alone.
 int aligned_elements(const NormSpec& spec, Alignment alignment) {
   const std::int64_t divides = spec.columns & -spec.columns;
   return static_cast<int>(
-      std::min<std::int64_t>({static_cast<int>(alignment), 16 / size_of(spec.input), divides}));
+      std::min<std::int64_t>({static_cast<int>(alignment), bulk_elements(spec), divides}));
 }
 
 class Enumeration {
@@ -132,14 +132,14 @@ class Enumeration {
     // In f64 there are too few registers for conversions, for functions, and for vectors in chunks that are
     // not full. Single elements need fewer.
     if (in_double && (!same_dtypes(spec) || calls_function(spec))) return;
-    plan.unaligned = aligned_elements(spec, use_.alignment) < vector ||
+    plan.unaligned = aligned_elements(spec, use_.alignment) < bulk_elements(spec) ||
                      (in_double && spec.columns % columns_per_block(plan) != 0);
     // From sm_120 on the compiler does not move registers between warps, and single elements need more than
     // threads then have.
     if (plan.unaligned && use_.device.arch.number >= 120) return;
     const auto add_with_ring = [&] {
-      plan.stages = 1;
-      plan.stages = use_.device.shared_per_block / shared_bytes(plan, spec);
+      plan.stages =
+          static_cast<int>(use_.device.shared_per_block / (columns_per_block(plan) * size_of(spec.input)));
       while (all_shared_bytes(plan, spec) > use_.device.shared_per_block) --plan.stages;
       add(plan);
     };
@@ -164,7 +164,10 @@ class Enumeration {
     // Measured: 16 x 4,194,304 f32 in chunks of 32 KiB, 256 threads: 230 us, 128: 242 us, 512: 225 us, but
     // they spill for other specs.
     constexpr int kThreads = 256;
-    const int held = std::min(size_of(spec.input) == 2 ? 16 : 32, max_held_registers(kThreads, vector, spec));
+    // Besides x, its residual and their sum are in registers.
+    const bool adds = adds_rows(spec);
+    const int most = adds && !same_dtypes(spec) ? 8 : adds || size_of(spec.input) == 2 ? 16 : 32;
+    const int held = std::min(most, max_held_registers(kThreads, vector, spec));
     Plan plan{.strategy = Strategy::split_row,
               .threads = kThreads,
               .threads_per_row = kThreads,
@@ -208,16 +211,12 @@ const Plan& best_of(const std::vector<Candidate>& all) {
   return std::ranges::min_element(all, is_cheaper)->plan;
 }
 
-// The cheapest plan whose blocks need not run together: of split_row, or where it does not compute the spec,
-// of another strategy. Null: none.
-const Plan* fallback_among(const std::vector<Candidate>& all) {
-  const auto rank = [](const Candidate& one) {
-    return std::pair(one.plan.strategy != Strategy::split_row, one.cost);
-  };
+// The cheapest plan of split_row, whose blocks need not run together. There always is one.
+const Plan& fallback_among(const std::vector<Candidate>& all) {
   const Candidate* best = nullptr;
   for (const Candidate& one : all)
-    if (one.plan.exchange == Exchange::none && (best == nullptr || rank(one) < rank(*best))) best = &one;
-  return best != nullptr ? &best->plan : nullptr;
+    if (one.plan.strategy == Strategy::split_row && (best == nullptr || one.cost < best->cost)) best = &one;
+  return best->plan;
 }
 
 }  // namespace
@@ -236,17 +235,17 @@ Plan choose(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime
 
 Plan fallback(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
               Alignment alignment) noexcept {
-  const std::vector<Candidate> all = enumerate(spec, device, regime, alignment);
-  const Plan* const best = fallback_among(all);
-  return best != nullptr ? *best : Plan{.strategy = Strategy::split_row};
+  return fallback_among(enumerate(spec, device, regime, alignment));
 }
 
-std::vector<Plan> plans(const NormSpec& spec, const DeviceProfile& device) {
+std::vector<Plan> plans(const NormSpec& spec, const DeviceProfile& device, const Uses& uses) {
   std::vector<Plan> all;
-  const auto add = [&](const Plan& plan) {
+  const auto add = [&](Plan plan) {
+    plan.grouped_rows = uses.grouped_rows;
     if (std::find(all.begin(), all.end(), plan) == all.end()) all.push_back(plan);
   };
   for (const RowsRegime regime : kRowsRegimes) {
+    if (uses.batch_invariant && regime != RowsRegime::many) continue;
     int planned = 0;  // the aligned elements that plans were made for last
     for (const Alignment alignment : kAlignments) {
       const int aligned = aligned_elements(spec, alignment);
@@ -255,8 +254,7 @@ std::vector<Plan> plans(const NormSpec& spec, const DeviceProfile& device) {
       const std::vector<Candidate> found = enumerate(spec, device, regime, alignment);
       const Plan& best = best_of(found);
       add(best);
-      const Plan* const instead = best.exchange != Exchange::none ? fallback_among(found) : nullptr;
-      if (instead != nullptr) add(*instead);
+      if (best.exchange != Exchange::none) add(fallback_among(found));
     }
   }
   return all;

@@ -108,9 +108,9 @@ constexpr double kShortPart = 0.03;
 // A ring that holds few rows lets the next ones come late. Measured: 32,768 f32 columns in one block, 1.75
 // rows: 0.89.
 constexpr double kShortRing = 0.08;
-// Where most of the next row has no room, reading and writing take turns. Measured: 5,800,000 f32 columns:
-// 0.54.
-constexpr double kOverlap = 1.6, kNoOverlap = 0.35;
+// Where much of the next row has no room, reading and writing take turns. Measured: 5,800,000 f32
+// columns, 1.2 rows: 0.54; 4,194,304 columns, 1.5 rows: 5 % slower than 1.75, so the limit may be lower.
+constexpr double kOverlap = 1.56, kNoOverlap = 0.35;
 // Unaligned rows are read from the ring in single elements. Measured: 1050 x 13,243 f32: 0.82, 3284 x 3059
 // f64: 0.86, 150 x 1,000,001 bf16: 0.65; 500 x 100,003 f32 with weight and bias in registers: 0.79, with both
 // loaded for each chunk: 0.60.
@@ -216,7 +216,7 @@ Slowdown slowdown_of(const Plan& plan, const PlanUse& use) {
 
   if (plan.strategy == Strategy::split_row) {
     const double once = static_cast<double>(use.row_bytes() + use.affine_bytes() / plan.group_rows);
-    const double again = static_cast<double>(spec.columns * size_of(spec.input));
+    const double again = static_cast<double>(spec.columns * again_bytes(spec));
     const bool some_in_l2 = plan.group_rows == 1;  // when x is read again
     s.add((some_in_l2 ? 0.6 : 1.0) * again / once + kTwice, "x is read twice");
     if (in_double) s.add(kTwiceInDouble, "x is read twice, in f64");
@@ -289,7 +289,7 @@ Slowdown slowdown_of(const Plan& plan, const PlanUse& use) {
 // Whether a thread loads its parameters together with x.
 bool loads_parameters_early(const Plan& plan, const NormSpec& spec) {
   if (spec.affine == Affine::none) return true;
-  const int words = plan.vector * (size_of(spec.input) + 2 * size_of(spec.weight)) / 4;
+  const int words = plan.vector * (size_of(held_type(spec)) + 2 * size_of(spec.weight)) / 4;
   return plan_math::early_parameters(
       plan.per_thread, words, plan_math::low_occupancy(plan.threads, plan.blocks_per_sm), plan.unaligned);
 }

@@ -24,17 +24,46 @@ using plan_math::ceil_div;
 inline int read_bytes(const NormSpec& spec) { return matrix_bytes(spec, false); }
 inline int written_bytes(const NormSpec& spec) { return matrix_bytes(spec, true); }
 
-// Whether the kernel reads more than one matrix, and adds their rows.
-inline bool adds_rows(const NormSpec& spec) { return read_bytes(spec) > size_of(spec.input); }
+// Whether the kernel reads more of a row than x.
+inline bool adds_rows(const NormSpec& spec) { return spec.residual != Residual::none || spec.in_bias; }
 
-// The size of the larger type of x and y.
-inline int widest_element(const NormSpec& spec) {
-  return std::max(size_of(spec.input), size_of(spec.output));
+// Whether rows are read or written besides x and y, or columns that are added to them. They may begin at
+// another offset from an aligned address than x.
+inline bool moves_other_rows(const NormSpec& spec) { return adds_rows(spec) || spec.sum; }
+
+// The type in which rows are held on chip: Held of templates/op/source.cuh.
+inline DType held_type(const NormSpec& spec) {
+  if (!adds_before(spec)) return spec.input;
+  return rounds_sum(spec) ? sum_type(spec) : compute_type(spec);
+}
+// Bytes per column that split_row reads the second time: of the sum where it was written and is exact.
+inline int again_bytes(const NormSpec& spec) {
+  const bool exact = spec.sum && adds_before(spec) && held_type(spec) == spec.residual_type;
+  const int before =
+      size_of(spec.input) + (spec.residual == Residual::before ? size_of(spec.residual_type) : 0);
+  return exact ? size_of(spec.residual_type) : before;
+}
+// Whether the ring of persistent_row keeps the sum in the place of x: kKeepsSum of
+// templates/schedule/ring.cuh.
+inline bool keeps_sum(const NormSpec& spec) {
+  return spec.residual == Residual::before && size_of(held_type(spec)) == size_of(spec.input);
+}
+// Tiles of a warp of staged_rows: of x and y, of the residual, and of the sum, which else stands where the
+// residual did.
+inline int staged_tiles(const NormSpec& spec) {
+  return 1 + (spec.residual != Residual::none) + (spec.sum && spec.residual != Residual::before);
 }
 
-// Whether x, y and the weights have one dtype.
+// The size of the largest type of a row that is read or written.
+inline int widest_element(const NormSpec& spec) {
+  return std::max(
+      {size_of(spec.input), size_of(spec.output), has_residual_type(spec) ? size_of(spec.residual_type) : 0});
+}
+
+// Whether all operands have one dtype.
 inline bool same_dtypes(const NormSpec& spec) {
-  return spec.output == spec.input && (spec.affine == Affine::none || spec.weight == spec.input);
+  return spec.output == spec.input && (!has_vectors(spec) || spec.weight == spec.input) &&
+         (!has_residual_type(spec) || spec.residual_type == spec.input);
 }
 
 // Whether the activation calls a mathematical function.
@@ -59,10 +88,21 @@ inline int rows_per_thread(const Plan& plan) {
   return plan.strategy == Strategy::staged_rows ? plan.group_rows : 1;
 }
 
-// Whether unaligned rows can be moved in such vectors: of at least 4 bytes, and not if rows are added, since
-// these may begin at different offsets from an aligned address.
+// Whether unaligned rows can be moved in such vectors: of at least 4 bytes, and of x and y alone.
 inline bool can_realign(int vector, const NormSpec& spec) {
-  return vector > 1 && vector * std::min(size_of(spec.input), size_of(spec.output)) >= 4 && !adds_rows(spec);
+  return vector > 1 && vector * std::min(size_of(spec.input), size_of(spec.output)) >= 4 &&
+         !moves_other_rows(spec);
+}
+
+// Elements in 16 bytes, which bulk copies move, of the narrowest row that is read.
+inline int bulk_elements(const NormSpec& spec) {
+  const int added = spec.residual == Residual::none ? size_of(spec.input) : size_of(spec.residual_type);
+  return 16 / std::min(size_of(spec.input), added);
+}
+// How many consecutive elements must be aligned in every row of a launch: those of an access.
+inline int needed_alignment(const Plan& plan, const NormSpec& spec) {
+  if (plan.unaligned) return 1;
+  return plan.strategy == Strategy::persistent_row ? bulk_elements(spec) : plan.vector;
 }
 
 // The columns that vectors must cover. If one block has an unaligned row, single elements at its ends are
@@ -89,7 +129,8 @@ inline std::int64_t static_shared_bytes(const Plan& plan, const NormSpec& spec) 
   if (plan.strategy == Strategy::persistent_row) {
     const std::int64_t rows =
         plan_math::row_depth(plan.stages, spec.columns / columns_per_block(plan), plan.blocks_per_row);
-    return kReserved + kOthers + std::int64_t{16} * plan.stages + rows * (16 + 5 * statistics);
+    return kReserved + kOthers + std::int64_t{keeps_sum(spec) ? 32 : 16} * plan.stages +
+           rows * (16 + 5 * statistics);
   }
   if (plan.strategy == Strategy::staged_rows) return kReserved;
   const int warps = plan.threads / kWarp * (plan.exchange == Exchange::cluster ? plan.blocks_per_row : 1);
@@ -107,9 +148,10 @@ inline std::int64_t all_shared_bytes(const Plan& plan, const NormSpec& spec) {
 // Registers of one vector as a thread holds it: of all matrices as they are read, of their sum in the compute
 // type, or of the weights, whichever is the most. A single 16-bit element takes a whole register.
 inline int registers_per_vector(int vector, const NormSpec& spec) {
-  const int weight = spec.affine == Affine::none ? 0 : size_of(spec.weight);
-  const int sum = adds_rows(spec) ? size_of(compute_type(spec)) : 0;
-  return std::max(1, vector * std::max({read_bytes(spec), sum, weight}) / 4);
+  const int weight = has_vectors(spec) ? size_of(spec.weight) : 0;
+  const int after = spec.residual == Residual::after ? size_of(spec.residual_type) : 0;
+  const int held = size_of(adds_before(spec) ? compute_type(spec) : spec.input) + after;
+  return std::max(1, vector * std::max({read_bytes(spec), held, weight}) / 4);
 }
 
 // The most registers that a thread may hold of a row as it was loaded; with more, kernels spill on some
@@ -131,10 +173,10 @@ inline int max_held_elements(const Plan& plan, const NormSpec& spec) {
   const bool in_double = compute_type(spec) == DType::f64;
   if (plan.strategy == Strategy::staged_rows)
     // The compiler hoists more loads of weights where they are vectors, so these rows have at most four.
-    return in_double             ? 16
-           : plan.vector > 1     ? std::min(32, 4 * plan.vector * plan.group_rows)
-           : has_long_code(spec) ? 32
-                                 : 64;
+    return in_double         ? 16
+           : plan.vector > 1 ? std::min(32, 4 * plan.vector * plan.group_rows)
+           : has_long_code(spec) || (adds_rows(spec) && !same_dtypes(spec)) ? 32
+                                                                            : 64;
   const bool shared_row = plan.blocks_per_row > 1, large = plan.threads > 512;
   if (plan.unaligned && !shared_row)
     return large && calls_function(spec) && size_of(spec.input) == 2 ? 24 : 32;
@@ -147,6 +189,7 @@ inline int max_held_elements(const Plan& plan, const NormSpec& spec) {
 // Whether unaligned persistent_row keeps weight and bias in registers from row to row: kKeeps of
 // templates/schedule/scalar.cuh.
 inline bool keeps_affine(const Plan& plan, const NormSpec& spec) {
+  if (spec.affine_rows) return false;
   const std::int64_t own = ceil_div(ceil_div(spec.columns, columns_per_block(plan)), plan.blocks_per_row);
   return plan_math::keeps_parameters(own * plan.per_thread * plan.vector, static_cast<int>(spec.affine),
                                      size_of(compute_type(spec)), 128);
@@ -180,28 +223,36 @@ inline int needed_registers(const Plan& plan, const NormSpec& spec) {
     // per SM: 0.86, three: 0.95.
     if (plan.strategy == Strategy::block_row && whole_aligned_row && plan.vector == 2 && same && !calls)
       return elements <= 16 ? 80 : 128;
-    return elements <= 4 ? 96 : elements <= 8 && !(shared_row && (plan.unaligned || adds)) ? 128 : 168;
+    if (adds && (shared_row || plan.strategy == Strategy::split_row))
+      return elements <= 4 && plan.strategy != Strategy::split_row ? 128 : 168;
+    return elements <= 4 ? 96 : elements <= 8 && !(shared_row && plan.unaligned) ? 128 : 168;
   }
   if (plan.strategy == Strategy::staged_rows) {
     const bool more = has_long_code(spec) || (plan.vector > 1 && (plan.group_rows > 1 || held > 24));
-    return static_cast<int>(ceil_div(held + (more ? 52 : plan.group_rows >= 4 ? 40 : 36), 8) * 8);
+    const int grouped = plan.group_rows >= 4 ? 4 : 0;
+    const int others = adds ? (same && plan.vector == 1 ? 64 : 72) + 2 * grouped : more ? 52 : 36 + grouped;
+    // Weights of each row are loaded while those of another are in use.
+    const int affine_rows = !spec.affine_rows ? 0 : same ? 32 : 56;
+    return static_cast<int>(ceil_div(held + others + affine_rows, 8) * 8);
   }
   const bool narrow = registers_per_vector(plan.vector, spec) < 4, converts = size_of(spec.input) == 2;
   // rmsnorm and residuals in shared rows: 13 f32 vectors of rmsnorm in a cluster, 7 of a sum over the grid.
-  if ((adds || spec.norm != Norm::layer) && shared_row && held > 48) return 168;
+  if ((adds || spec.norm != Norm::layer) && shared_row && held > (same ? 48 : 24)) return 168;
   // x and the residual are loaded at once. This refuses blocks of 1024 threads, which have 64 registers each.
   if (adds && !same && plan.threads > 512 && held > 8) return 72;
   if (plan.strategy == Strategy::split_row) {
     if (plan.unaligned && held <= 8) return 80;
-    if (converts || plan.unaligned) return 128;
+    if (converts || plan.unaligned || (adds && held > 8)) return 128;
     // A group of rows needs more than a single one.
     if (plan.group_rows > 1 && spec.affine == Affine::weight_bias && held > 16) return 128;
   }
   if (narrow || !same) {
     // held_registers() counts wider weights, which are not held. Measured: 4096 bf16 columns with f32
     // weights, four blocks per SM: 0.76, six: 0.92.
-    if (!narrow && converts && whole_aligned_row && plan.threads <= 512 && held > 8 && held <= 32) return 80;
+    if (!narrow && converts && !adds && whole_aligned_row && plan.threads <= 512 && held > 8 && held <= 32)
+      return 80;
     if (held <= 4) return 64;
+    if (adds && shared_row && converts) return 96;
     if (held <= 8) return converts ? 72 : 64;
     if (held <= 16) return narrow ? 96 : plan.threads > 512 ? 64 : converts ? 96 : 80;
     return 128;

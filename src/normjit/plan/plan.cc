@@ -54,12 +54,8 @@ std::string broken_limit(const Plan& plan, const NormSpec& spec, const DevicePro
   const bool shared_row = plan.blocks_per_row > 1;
   if (plan.strategy > Strategy::generic || plan.exchange > Exchange::grid)
     return "unknown strategy or exchange";
-  if (is_held(spec) && plan.strategy != Strategy::warp_rows && plan.strategy != Strategy::block_row)
-    return concat({name(plan.strategy), " does not compute ",
-                   spec.norm != Norm::layer ? name(spec.norm)
-                   : spec.sum               ? "a residual and its sum"
-                                            : "a residual",
-                   " yet; warp_rows and block_row do"});
+  if (persistent && spec.in_bias)
+    return "persistent_row adds no in_bias, for which its ring has no room; split_row does";
 
   // The shape of a block.
   if (plan.threads < kWarp || plan.threads > 1024 || !power_of_two(plan.threads))
@@ -69,12 +65,17 @@ std::string broken_limit(const Plan& plan, const NormSpec& spec, const DevicePro
   const int vector_bytes = plan.vector * widest_element(spec);
   if (plan.strategy == Strategy::staged_rows && (plan.unaligned || vector_bytes > 16))
     return "staged_rows needs unaligned=0 (its rows may begin anywhere) and a vector of at most 16 bytes";
-  if (plan.unaligned && persistent && spec.columns < 2 * plan.vector)
-    return "persistent_row needs unaligned rows of at least 2 * vector columns";
+  if (plan.unaligned && persistent && (spec.columns < 2 * plan.vector || moves_other_rows(spec)))
+    return "persistent_row needs unaligned rows of at least 2 * vector columns, and neither a residual nor a "
+           "sum";
+  if (persistent && has_residual_type(spec) && size_of(spec.residual_type) > 2 * size_of(spec.input))
+    return "persistent_row needs residuals of at most twice the size of x";
+  if (persistent && spec.columns % needed_alignment(plan, spec) != 0)
+    return "persistent_row needs rows of whole 16 bytes of x and of a residual";
   if (plan.unaligned && !persistent &&
       (plan.strategy == Strategy::warp_rows || !can_realign(plan.vector, spec) || vector_bytes > 16))
     return "unaligned rows need block_row, split_row or persistent_row, a vector of at least 2 elements "
-           "and of 4 to 16 bytes, and no residual";
+           "and of 4 to 16 bytes, and no residual, in_bias or sum";
   if (plan.per_thread < 1) return "per_thread must be at least 1";
   if (plan.strategy == Strategy::generic) {
     if (plan.threads_per_row != kWarp || plan.vector != 1 || plan.unaligned || plan.group_rows != 1 ||
@@ -226,7 +227,7 @@ int shared_bytes(const Plan& plan, const NormSpec& spec) noexcept {
   const int largest = widest_element(spec);
   std::int64_t bytes;  // each factor is at most kMaxInt, so that the product fits
   if (plan.strategy == Strategy::staged_rows) {
-    bytes = std::min(rows_per_block(plan), kMaxInt) *
+    bytes = staged_tiles(spec) * std::min(rows_per_block(plan), kMaxInt) *
             std::min<std::int64_t>(plan_math::tile_bytes(1, spec.columns, largest), kMaxInt);
   } else if (plan.unaligned && plan.strategy != Strategy::persistent_row) {
     const std::int64_t span = columns_per_block(plan);
@@ -234,7 +235,17 @@ int shared_bytes(const Plan& plan, const NormSpec& spec) noexcept {
     bytes = plan.threads / plan.threads_per_row * plan_math::stage_bytes(columns, plan.vector, largest);
   } else {
     const std::int64_t room = plan_math::ring_room(columns_per_block(plan), plan.vector, plan.unaligned);
-    bytes = std::max(0, plan.stages) * std::min<std::int64_t>(room * size_of(spec.input), kMaxInt);
+    const auto places_of = [&](std::int64_t places, int column) {
+      return places * std::min<std::int64_t>(room * column, kMaxInt);
+    };
+    const int stages = std::max(0, plan.stages);
+    if (keeps_sum(spec)) {
+      const std::int64_t chunk = spec.columns / chunks_of(plan, spec) * read_bytes(spec);
+      bytes = places_of(stages, size_of(spec.input)) +
+              places_of(plan_math::residual_places(stages, chunk), size_of(spec.residual_type));
+    } else {
+      bytes = places_of(stages, read_bytes(spec));
+    }
   }
   return static_cast<int>(std::min(bytes, kMaxInt));
 }

@@ -43,6 +43,12 @@ constexpr Field kFields[] = {
     {"stages", &Plan::stages},
 };
 constexpr std::size_t kAlways = 6;
+// Written where they are true.
+struct Switch {
+  std::string_view name;
+  bool Plan::*value;
+};
+constexpr Switch kSwitches[] = {{"unaligned", &Plan::unaligned}, {"grouped_rows", &Plan::grouped_rows}};
 
 // Only stages may be 0: the arithmetic of a plan divides by the others.
 int least(const Field& field) { return field.value == &Plan::stages ? 0 : 1; }
@@ -75,7 +81,8 @@ std::string to_text(const Plan& plan) {
     if (const auto value = kFields[i].value; i < kAlways || plan.*value != defaults.*value)
       text += concat({" ", kFields[i].name, "=", shortest(plan.*value)});
   if (plan.exchange != Exchange::none) text += concat({" exchange=", name(plan.exchange)});
-  if (plan.unaligned) text += " unaligned=1";
+  for (const auto& [name, value] : kSwitches)
+    if (plan.*value) text += concat({" ", name, "=1"});
   return text;
 }
 
@@ -98,8 +105,9 @@ Result<Plan> parse_plan(std::string_view text) {
     }
     const auto parsed = number<int>(value);
     if (!parsed) return bad(word);
-    if (key == "unaligned" && (*parsed == 0 || *parsed == 1)) {
-      plan.unaligned = *parsed == 1;
+    const auto flag = std::ranges::find(kSwitches, key, &Switch::name);
+    if (flag != std::end(kSwitches) && (*parsed == 0 || *parsed == 1)) {
+      plan.*flag->value = *parsed == 1;
       continue;
     }
     const auto field =

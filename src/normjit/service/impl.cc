@@ -39,22 +39,26 @@ struct Attempt {
 // one GPU of it: this device may be smaller, or a slice of one.
 std::vector<Attempt> attempts(const Use& use, const DeviceProfile& profile, TunedPlans& tuned) {
   std::vector<Attempt> all;
-  const auto kept = tuned.find(use.spec, profile, use.regime, use.alignment);
+  const auto kept =
+      use.batch_invariant ? std::nullopt : tuned.find(use.spec, profile, use.regime, use.alignment);
   if (kept && (use.workspace || workspace_bytes(*kept, use.spec, profile) == 0))
     all.push_back({*kept, Because::tuned});
   const Plan chosen = choose(use.spec, profile, use.regime, use.alignment);
   all.push_back({chosen, Because::chosen});
   if (chosen.exchange != Exchange::none)
     all.push_back({fallback(use.spec, profile, use.regime, use.alignment), Because::unshared});
+  for (Attempt& attempt : all) attempt.plan.grouped_rows = use.grouped_rows;
   all.push_back({generic_plan(), Because::generic});
   return all;
 }
 
-// Whether an attempt is made after this outcome of the one before. Ok: there was none.
-bool follows(Because because, Code outcome) {
+// Whether an attempt is made after this outcome of the one before. Ok: there was none. A generic kernel that
+// serves for a while has other bits than the one after it.
+bool follows(Because because, Code outcome, const Use& use) {
   if (because == Because::chosen) return outcome != Code::NotReady;
   if (because == Because::unshared) return outcome == Code::NotResident || outcome == Code::IllegalPlan;
-  if (because == Because::generic) return outcome == Code::NotReady || outcome == Code::NoCompiler;
+  if (because == Because::generic)
+    return outcome == Code::NoCompiler || (outcome == Code::NotReady && !use.batch_invariant);
   return true;
 }
 
@@ -109,8 +113,10 @@ const Launcher* Service::Impl::ready_kernel(const NormSpec& given, const Tensors
   if (!packed.status) return nullptr;
   const auto [device, profile] = driver->current();
   if (profile == nullptr) return nullptr;
-  const KernelTable::Record* found = by_use_.find(
-      UseKey({spec, device, regime_of(tensors.rows, *profile), packed.alignment, packed.has_workspace()}));
+  const bool invariant = options.batch_invariant;
+  const KernelTable::Record* found =
+      by_use_.find(UseKey({spec, device, Use::regime_for(tensors.rows, *profile, invariant), packed.alignment,
+                           packed.has_workspace(), packed.layout.grouped, invariant}));
   if (found == nullptr || !found->is_sound() || !found->launcher.admit(packed)) return nullptr;
   return &found->launcher;
 }
@@ -122,7 +128,9 @@ Result<Service::Impl::Asked> Service::Impl::use_of(const NormSpec& spec, const T
   const PackedTensors packed = pack(spec, tensors);
   if (!packed.status)
     return Error{packed.status.code, concat({to_text(spec), ": ", packed.status.message()})};
-  return Asked{{spec, device, regime_of(tensors.rows, profile), packed.alignment, packed.has_workspace()},
+  const bool invariant = options.batch_invariant;
+  return Asked{{spec, device, Use::regime_for(tensors.rows, profile, invariant), packed.alignment,
+                packed.has_workspace(), packed.layout.grouped, invariant},
                profile};
 }
 
@@ -171,7 +179,8 @@ Result<Kernel> Service::Impl::unshared_kernel(const NormSpec& spec, const Tensor
   const auto asked = use_of(spec, tensors);
   if (!asked) return asked.error();
   const auto& [use, profile] = *asked;
-  const Plan plan = fallback(spec, profile, use.regime, use.alignment);
+  Plan plan = fallback(spec, profile, use.regime, use.alignment);
+  plan.grouped_rows = use.grouped_rows;
   const auto made = kernel_of(spec, plan, use.device, profile, {});
   if (!made) return made.error();
   log(LogLevel::info, instead(spec, {plan, Because::unshared}, Status{Code::NotResident}.message()));
@@ -199,7 +208,7 @@ Result<Kernel> Service::Impl::kernel_for(const Use& use, const DeviceProfile& pr
     outcome = {};  // of the last attempt, the generic one aside
     const Job* job = nullptr;
     for (const auto& [plan, because] : all) {
-      if (!follows(because, outcome.code)) continue;
+      if (!follows(because, outcome.code, use)) continue;
       const bool is_fallback = because == Because::generic;
       const auto made =
           kernel_of(use.spec, plan, use.device, profile, is_fallback ? Demand{.may_compile = false} : demand);

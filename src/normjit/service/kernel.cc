@@ -12,9 +12,15 @@ RuntimeSpec::RuntimeSpec(const NormSpec& spec) noexcept
       scale(spec.scale),
       columns(static_cast<std::int32_t>(spec.columns)),
       activation(static_cast<std::int32_t>(spec.activation)),
+      residual_at(static_cast<std::int32_t>(spec.residual)),
       input(spec.input),
       output(spec.output),
-      weight(spec.weight) {}
+      weight(spec.weight),
+      residual(spec.residual_type),
+      is_rms(spec.norm == Norm::rms),
+      weight_offset(spec.weight_offset),
+      rounds_sum(normjit::rounds_sum(spec)),
+      rounds_norm(normjit::rounds_norm(spec)) {}
 
 Status Kernel::launch(const Tensors& t, Stream stream, const LaunchOptions& options) const noexcept {
   if (!prepared_) return {Code::EmptyKernel};
@@ -32,33 +38,39 @@ Status Kernel::launch(const Tensors& t, Stream stream, const LaunchOptions& opti
 
 namespace {
 
-// The memory of an operand in a launch: rows that are the same distance apart.
+// The memory of an operand in a launch: groups of n rows. Groups are `outer` bytes apart, rows in them
+// `inner`.
 struct Part {
-  Operand operand, in_place;  // of OperandRow
+  Operand operand, in_place;  // of OperandRow; the operand itself where it may not be in place
   bool output = false;
   const void* begin = nullptr;
-  std::int64_t rows = 1;
-  std::int64_t stride = 0;  // bytes from row to row
+  std::int64_t groups = 1, n = 1, outer = 0, inner = 0;
   std::int64_t row_bytes = 0;
 
-  std::int64_t bytes() const { return (rows - 1) * stride + row_bytes; }  // from the first to the last
+  // From the first to the last.
+  std::int64_t bytes() const { return (groups - 1) * outer + (n - 1) * inner + row_bytes; }
+  std::int64_t row_of(std::int64_t group, std::int64_t i) const { return group * outer + i * inner; }
   bool is_in_place_of(const Part& other) const {
-    return in_place == other.operand && begin == other.begin && stride == other.stride &&
-           row_bytes == other.row_bytes;
+    return in_place == other.operand && begin == other.begin && n == other.n && outer == other.outer &&
+           inner == other.inner && row_bytes == other.row_bytes;
   }
 };
 
 // Of an operand that the spec has, in a launch of at least one row.
 Part part_of(const OperandRow& row, const Kernel::Prepared& p, const Tensors& t) {
   const int log2_size = p.rules.log2_size(row.operand);
+  const bool matrix = is_matrix(row, p.spec);
   Part part{.operand = row.operand,
-            .in_place = row.in_place,
+            .in_place = p.rules.may_be_in_place(row) ? row.in_place : row.operand,
             .output = row.output,
             .begin = pointer_of(t, row),
-            .row_bytes = elements_of(row, p.spec, row.extent == Extent::matrix ? 1 : t.rows) << log2_size};
-  if (row.extent == Extent::matrix) {
-    part.rows = t.rows;
-    part.stride = p.rules.stride_of(t, row) << log2_size;
+            .row_bytes = elements_of(row, p.spec, matrix ? 1 : t.rows) << log2_size};
+  const auto address = matrix ? p.rules.address_of(t, row) : std::nullopt;
+  if (address) {
+    part.groups = t.rows / address->n;
+    part.n = address->n;
+    part.outer = address->outer << log2_size;
+    part.inner = address->inner << log2_size;
   }
   return part;
 }
@@ -79,9 +91,14 @@ bool overlap(const Part& a, const Part& b) {
                                             reinterpret_cast<std::uintptr_t>(a.begin));
   if (at >= a.bytes() || -at >= b.bytes()) return false;
   // Rows of one stride are as far apart as their numbers: row 0 of b stands for all.
-  if (a.stride == b.stride) return meets(1 - b.rows, a.rows - 1, a.stride, a.row_bytes, at, b.row_bytes);
-  for (std::int64_t row = 0; row < b.rows; ++row)
-    if (meets(0, a.rows - 1, a.stride, a.row_bytes, at + row * b.stride, b.row_bytes)) return true;
+  if (a.n == 1 && b.n == 1 && a.outer == b.outer)
+    return meets(1 - b.groups, a.groups - 1, a.outer, a.row_bytes, at, b.row_bytes);
+  for (std::int64_t group = 0; group < b.groups; ++group)
+    for (std::int64_t i = 0; i < b.n; ++i)
+      for (std::int64_t j = 0; j < a.n; ++j)  // the rows of a with this number in their groups
+        if (meets(0, a.groups - 1, a.outer, a.row_bytes, at + b.row_of(group, i) - a.row_of(0, j),
+                  b.row_bytes))
+          return true;
   return false;
 }
 
@@ -145,7 +162,7 @@ Result<std::size_t> Kernel::node_offset(Operand operand) const {
   if (!there)
     return Error{Code::UnexpectedPointer,
                  concat({"this kernel, of ", to_text(p.spec), ", has no ", name(operand)})};
-  return OperandBlock::offset_of(operand, kernel_operands(p.plan, p.spec));
+  return OperandBlock::offset_of(operand, kernel_layout(p.plan, p.spec));
 }
 
 namespace {

@@ -78,6 +78,7 @@ Options Options::from_environment() {
   options.shared_cache = understood("NORMJIT_CACHE_SHARED", "1 or 0", one_or_zero).value_or(false);
   options.exact_toolchain = understood("NORMJIT_TOOLCHAIN", "exact", exact).value_or(false);
   options.mode = understood("NORMJIT_MODE", "eager, lazy or cached-only", mode_from).value_or(options.mode);
+  options.batch_invariant = understood("NORMJIT_BATCH_INVARIANT", "1 or 0", one_or_zero).value_or(false);
   options.miss_log = variable("NORMJIT_MISS_LOG");
   options.compiler_path = variable("NORMJIT_NVRTC_PATH");
   options.cuda_home = variable("CUDA_HOME");

@@ -2,55 +2,145 @@
 #include "normjit/service/packed_tensors.h"
 
 #include <algorithm>
+#include <initializer_list>
 
 namespace normjit {
 namespace {
 
-// Whether the last element of the last row has an offset that fits in 64 bits, in bytes.
-bool offsets_fit(std::int64_t rows, std::int64_t stride, std::int64_t columns, int log2_size) noexcept {
-  std::int64_t elements = 0, bytes = 0;
-  return !__builtin_mul_overflow(rows - 1, stride, &elements) &&
-         !__builtin_add_overflow(elements, columns, &elements) &&
-         !__builtin_mul_overflow(elements, std::int64_t{1} << log2_size, &bytes);
-}
+// a + b * c + ...: whether it fits in 63 bits.
+class Checked {
+ public:
+  explicit Checked(std::int64_t value) : value_(value) {}
+  Checked& add(std::int64_t a, std::int64_t b) {
+    std::int64_t product = 0;
+    fits_ =
+        fits_ && !__builtin_mul_overflow(a, b, &product) && !__builtin_add_overflow(value_, product, &value_);
+    return *this;
+  }
+  bool fits_times(std::int64_t factor) const {
+    std::int64_t product = 0;
+    return fits_ && !__builtin_mul_overflow(value_, factor, &product);
+  }
+
+ private:
+  std::int64_t value_;
+  bool fits_ = true;
+};
 
 }  // namespace
 
-OperandBlock OperandBlock::of_all(OperandSet operands) const noexcept {
-  OperandBlock all;
-  std::ranges::fill(all.words, 0);
-  std::copy_n(words, kFirst, all.words);
-  const auto word = [](Operand operand, OperandSet of) { return offset_of(operand, of) / sizeof *words; };
-  for (std::size_t i = 0; i < kOperandCount; ++i)
-    if (const OperandRow& row = kOperands[i]; has(operands, i))
-      std::copy_n(words + word(row.operand, operands), words_of(row),
-                  all.words + word(row.operand, kAllOperands));
-  return all;
+OperandBlock OperandBlock::converted(const OperandLayout& from, const OperandLayout& to) const noexcept {
+  OperandBlock other;
+  const std::uint64_t* own = words + kFirst;
+  std::copy_n(words, kFirst, other.words);
+  std::uint64_t* next = other.words + kFirst;
+  for (std::size_t i = 0; i < kOperandCount; ++i) {
+    const std::size_t given = from.words_of(i), asked = to.words_of(i);
+    if (given == asked) {
+      std::copy_n(own, asked, next);
+    } else if (asked > 0) {
+      std::fill_n(next, asked, 0);
+      if (given > 0) next[0] = own[0];
+      if (asked > 1) next[1] = 1;        // n, of the groups
+      if (given == 2) next[2] = own[1];  // outer: the stride
+    }
+    own += given;
+    next += asked;
+  }
+  return other;
 }
 
-Status TensorRules::mistake(const Tensors& t) const noexcept {
-  if (t.rows <= 0) return {t.rows < 0 ? Code::BadRows : Code::Ok};
+std::optional<RowAddress> TensorRules::address_of(const Tensors& t, const OperandRow& row) const noexcept {
+  const std::int64_t n = std::max<std::int64_t>(1, n_of(t, row));
+  if (n_of(t, row) < 0 || t.rows % n != 0) return {};
+  const std::int64_t groups = t.rows / n;
+  std::int64_t outer = outer_of(t, row), inner = n == 1 ? 0 : inner_of(t, row);
+  if (outer == kContiguous) outer = inner = columns_;
+  if (outer < 0 || inner < 0) return {};
+  if (!Checked(columns_)
+           .add(groups - 1, outer)
+           .add(n - 1, inner)
+           .fits_times(std::int64_t{1} << log2_size(row.operand)))
+    return {};
+  RowAddress address = {n, outer, inner};
+  if (t.rows == 1) {
+    address = {1, columns_, 0};
+  } else if (outer_of(t, row) == kContiguous || n == 1) {
+    address = {1, outer, 0};
+  } else if (groups == 1 || (outer % n == 0 && outer / n == inner)) {
+    address = {1, inner, 0};
+  }
+  if (row.output) {
+    const auto separate = [&](std::int64_t within, std::int64_t count, std::int64_t beyond) {
+      return within >= columns_ && beyond / count >= within;
+    };
+    if (address.n == 1 ? address.outer < columns_
+                       : !separate(address.inner, address.n, address.outer) &&
+                             !separate(address.outer, groups, address.inner))
+      return {};
+  }
+  return address;
+}
+
+void TensorRules::pack_exactly(const Tensors& t, PackedTensors& packed) const noexcept {
+  Status& status = packed.status;
+  if (t.rows <= 0) {
+    status = {t.rows < 0 ? Code::BadRows : Code::Ok};
+    return;
+  }
   for (std::size_t i = 0; i < kOperandCount; ++i)
-    if (const bool given = pointer_of(t, kOperands[i]) != nullptr; given != has(operands_, i))
-      return {given ? Code::UnexpectedPointer : Code::NullPointer};
-  bool strides_fit = true, separate = true;
-  std::uint64_t below = address(t.workspace) % (1 << kLog2Workspace);
+    if (const bool given = pointer_of(t, kOperands[i]) != nullptr; given != has(operands_, i)) {
+      status = {given ? Code::UnexpectedPointer : Code::NullPointer};
+      return;
+    }
+
+  PerOperand<RowAddress> addresses{};
+  bool grouped = false;
+  std::uint64_t bits = low_bits(address(t.workspace), kLog2Workspace);
   for (std::size_t i = 0; i < kOperandCount; ++i) {
     const OperandRow& row = kOperands[i];
     if (!has(operands_, i)) continue;
+    const int log2_size = log2_sizes_.of[i];
     std::uint64_t bytes = address(pointer_of(t, row));
-    if (row.extent == Extent::matrix) {
-      const std::int64_t stride = stride_of(t, row);
-      strides_fit &= static_cast<std::uint64_t>(n_of(t, row)) <= 1 && stride >= (row.output ? columns_ : 0) &&
-                     offsets_fit(t.rows, stride, columns_, log2_sizes_.of[i]);
-      separate &= row.in_place == row.operand || !moves_in_place(t, row);
-      if (t.rows > 1) bytes |= static_cast<std::uint64_t>(stride) << log2_sizes_.of[i];
+    if (row.extent == Extent::rows) bytes &= (1u << log2_size) - 1;
+    if (has(matrices_, i)) {
+      const auto found = address_of(t, row);
+      if (!found) {
+        status = {Code::BadStride};
+        return;
+      }
+      addresses.of[i] = *found;
+      grouped |= found->n > 1;
+      if (t.rows > 1) bytes |= static_cast<std::uint64_t>(found->outer | found->inner) << log2_size;
     }
-    below |= bytes & ((1u << log2_sizes_.of[i]) - 1);
+    bits |= low_bits(bytes, log2_size);
   }
-  if (!strides_fit) return {Code::BadStride};
-  if (!separate) return {Code::Overlap};
-  return {below == 0 ? Code::Ok : Code::Misaligned};
+  for (const OperandRow& row : kOperands) {
+    const Operand input = row.in_place;
+    if (input != row.operand && has(operands_, static_cast<std::size_t>(row.operand)) &&
+        pointer_of(t, row) == pointer_of(t, row_of(input)) &&
+        (!may_be_in_place(row) || addresses[row.operand] != addresses[input])) {
+      status = {Code::Overlap};
+      return;
+    }
+  }
+  if (bits >> kMisaligned != 0) {
+    status = {Code::Misaligned};
+    return;
+  }
+
+  packed.layout.grouped = grouped;
+  packed.alignment = Alignment{static_cast<std::uint8_t>(1 << std::countr_zero(bits | 8))};
+  std::uint64_t* next = packed.block.words + OperandBlock::kFirst;
+  for (std::size_t i = 0; i < kOperandCount; ++i) {
+    if (!has(operands_, i)) continue;
+    *next++ = address(pointer_of(t, kOperands[i]));
+    if (!has(matrices_, i)) continue;
+    const auto& [n, outer, inner] = addresses.of[i];
+    if (grouped) *next++ = static_cast<std::uint64_t>(n);
+    *next++ = static_cast<std::uint64_t>(outer);
+    if (grouped) *next++ = static_cast<std::uint64_t>(inner);
+  }
 }
 
 PackedTensors pack(const NormSpec& spec, const Tensors& tensors) noexcept {
@@ -61,11 +151,13 @@ PackedTensors pack(const NormSpec& spec, const Tensors& tensors) noexcept {
 
 OperandBlock block_of(const Plan& plan, const NormSpec& spec, const Tensors& tensors) noexcept {
   const PackedTensors packed = pack(spec, tensors);
-  return plan.strategy == Strategy::generic ? packed.block.of_all(packed.operands) : packed.block;
+  return packed.block.converted(packed.layout, kernel_layout(plan, spec));
 }
 
-OperandSet kernel_operands(const Plan& plan, const NormSpec& spec) noexcept {
-  return plan.strategy == Strategy::generic ? kAllOperands : operands_of(spec);
+OperandLayout kernel_layout(const Plan& plan, const NormSpec& spec) noexcept {
+  if (plan.strategy == Strategy::generic) return kGenericLayout;
+  const TensorRules rules(spec);
+  return {rules.operands(), rules.matrices(), plan.grouped_rows};
 }
 
 }  // namespace normjit

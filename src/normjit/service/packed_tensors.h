@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <optional>
 
 #include "normjit/plan.h"
 #include "normjit/result.h"
@@ -16,41 +17,66 @@
 
 namespace normjit {
 
+// Which operands a kernel takes, and how.
+struct OperandLayout {
+  OperandSet operands;
+  OperandSet matrices;  // those of them whose rows have addresses
+  bool grouped;         // these addresses are those of groups of rows: {n, outer, inner}, not one stride
+
+  // The words of operand i in the block of a kernel; 0: it has none.
+  constexpr std::size_t words_of(std::size_t i) const noexcept {
+    return !has(operands, i) ? 0 : !has(matrices, i) ? 1 : grouped ? 4 : 2;
+  }
+  friend bool operator==(const OperandLayout&, const OperandLayout&) = default;
+};
+// Of the generic kernel, which has all operands.
+inline constexpr OperandLayout kGenericLayout{kAllOperands,
+                                              [] {
+                                                unsigned all = 0;
+                                                for (std::size_t i = 0; i < kOperandCount; ++i)
+                                                  all |= static_cast<unsigned>(has_rows(kOperands[i])) << i;
+                                                return static_cast<OperandSet>(all);
+                                              }(),
+                                              true};
+
 // The block that a kernel takes as its first parameter: struct Operands of the templates. Words without
 // padding: the rows, the workspace, then for each operand of the kernel, in the order of the table, its
-// pointer, and behind the pointer of a matrix its row stride in elements.
+// pointer, and behind the pointer of a matrix what its layout says, in elements.
 struct OperandBlock {
   OperandBlock() noexcept {}  // uninitialised: zeroing the words would cost every launch
 
   // Where the pointer of an operand that the kernel has lies in the block, in bytes.
-  static constexpr std::size_t offset_of(Operand operand, OperandSet operands) noexcept {
+  static constexpr std::size_t offset_of(Operand operand, const OperandLayout& layout) noexcept {
     if (operand == Operand::workspace) return sizeof(std::uint64_t);
     std::size_t word = kFirst;
-    for (std::size_t i = 0; i < static_cast<std::size_t>(operand); ++i)
-      if (has(operands, i)) word += words_of(kOperands[i]);
+    for (std::size_t i = 0; i < static_cast<std::size_t>(operand); ++i) word += layout.words_of(i);
     return word * sizeof(std::uint64_t);
   }
   // The bytes of a kernel's block.
-  static constexpr std::size_t bytes_of(OperandSet operands) noexcept {
-    return offset_of(static_cast<Operand>(kOperandCount), operands);
+  static constexpr std::size_t bytes_of(const OperandLayout& layout) noexcept {
+    return offset_of(static_cast<Operand>(kOperandCount), layout);
   }
-  // The block of the generic kernel, which has all operands, out of that of a kernel with these operands.
-  OperandBlock of_all(OperandSet operands) const noexcept;
+  // The block of another kernel with the same tensors. What this block does not have is null there; vectors
+  // become matrices of equal rows.
+  OperandBlock converted(const OperandLayout& from, const OperandLayout& to) const noexcept;
 
   static constexpr std::size_t kFirst = 2;
-  static constexpr std::size_t words_of(const OperandRow& row) noexcept {
-    return row.extent == Extent::matrix ? 2 : 1;
-  }
-  std::uint64_t words[kFirst + 2 * kOperandCount];  // more than any kernel reads
+  // As many as the largest block has.
+  static constexpr std::size_t kWords = [] {
+    std::size_t all = kFirst;
+    for (std::size_t i = 0; i < kOperandCount; ++i) all += kGenericLayout.words_of(i);
+    return all;
+  }();
+  std::uint64_t words[kWords];
 };
 
 // The tensors of a launch, as the rules of a spec see them.
 struct PackedTensors {
   PackedTensors() noexcept {}  // uninitialised: TensorRules::pack() sets everything
 
-  Status status;        // what is wrong with them for every kernel of the spec. Else, with rows:
-  Alignment alignment;  // that all of them allow, at least Alignment::one
-  OperandSet operands;  // of the spec; the block is of these
+  Status status;         // what is wrong with them for every kernel of the spec. Else, with rows:
+  Alignment alignment;   // that all of them allow, at least Alignment::one
+  OperandLayout layout;  // of the block; grouped where an operand needs it
   OperandBlock block;
 
   std::int64_t rows() const noexcept { return static_cast<std::int64_t>(block.words[0]); }
@@ -66,19 +92,32 @@ inline constexpr auto kLog2Sizes = [] {
   return all;
 }();
 
+// Where the rows of a matrix begin: RowsAt with n >= 1, and n > 1 only where no single stride says it.
+struct RowAddress {
+  std::int64_t n, outer, inner;
+  friend bool operator==(const RowAddress&, const RowAddress&) = default;
+};
+
 // What a spec asks of the tensors of a launch. Follows from kOperands alone, unrolled while compiling.
 class TensorRules {
  public:
   TensorRules() = default;
   // Of a valid spec.
   [[gnu::always_inline]] explicit TensorRules(const NormSpec& spec) noexcept
-      : columns_(spec.columns), operands_(operands_of(spec)) {
-    for_each_operand(
-        [&](auto i) { log2_sizes_.of[i] = kLog2Sizes[static_cast<std::size_t>(kOperands[i].dtype(spec))]; });
+      : columns_(spec.columns),
+        operands_(operands_of(spec)),
+        residual_after_(spec.residual == Residual::after) {
+    unsigned matrices = 0;
+    for_each_operand([&](auto i) {
+      constexpr OperandRow kRow = kOperands[i];
+      log2_sizes_.of[i] = kLog2Sizes[static_cast<std::size_t>(kRow.dtype(spec))];
+      matrices |= static_cast<unsigned>(is_matrix(kRow, spec)) << i;
+    });
+    matrices_ = static_cast<OperandSet>(matrices & operands_);
   }
 
-  // The rules are tested together at the end. Only if one is broken, or numbers are so large that products
-  // might overflow, mistake() looks again and tells which.
+  // The rules are tested together at the end. Only if one is broken, numbers are so large that products might
+  // overflow, or rows come in groups, pack_exactly() looks again.
   [[gnu::always_inline]] void pack(const Tensors& t, PackedTensors& packed) const noexcept {
     std::uint64_t* next = packed.block.words;
     *next++ = static_cast<std::uint64_t>(t.rows);
@@ -95,13 +134,17 @@ class TensorRules {
       broken |= pointer == 0;
       *next++ = pointer;
       const int log2_size = log2_sizes_.of[i];
-      if constexpr (kRow.extent == Extent::matrix) {
+      if (kRow.extent == Extent::matrix || (kRow.extent == Extent::affine && has(matrices_, i))) {
         const std::int64_t stride = stride_of(t, kRow);
         *next++ = static_cast<std::uint64_t>(stride);
         n |= static_cast<std::uint64_t>(n_of(t, kRow));
         strides |= static_cast<std::uint64_t>(stride);
         if constexpr (kRow.output) broken |= stride < columns_;
-        if constexpr (kRow.in_place != kRow.operand) broken |= moves_in_place(t, kRow);
+        if constexpr (kRow.in_place != kRow.operand) {
+          constexpr OperandRow kInput = row_of(kRow.in_place);
+          broken |= pointer == address(pointer_of(t, kInput)) &&
+                    (!may_be_in_place(kRow) || stride != stride_of(t, kInput));
+        }
         // A stride between no rows does not count.
         const auto stride_bytes = static_cast<std::uint64_t>(t.rows == 1 ? 0 : stride) << log2_size;
         bits |= low_bits(pointer | stride_bytes, log2_size);
@@ -113,19 +156,26 @@ class TensorRules {
     });
     const std::uint64_t large = strides >> 28 | (static_cast<std::uint64_t>(t.rows) - 1) >> 31;
     broken |= (unexpected | n >> 1 | bits >> kMisaligned | large) != 0;
-    packed.status = broken ? TensorRules(*this).mistake(t) : Status{};  // a copy: *this stays in registers
+    packed.status = Status{};
     packed.alignment = Alignment{static_cast<std::uint8_t>(1 << std::countr_zero(bits | 8))};
-    packed.operands = operands_;
+    packed.layout = {operands_, matrices_, false};
+    if (broken) TensorRules(*this).pack_exactly(t, packed);  // a copy: *this stays in registers
   }
 
-  // Elements from one row of a matrix to the next: as if contiguous where there is one row.
-  std::int64_t stride_of(const Tensors& t, const OperandRow& row) const noexcept {
-    const std::int64_t outer = outer_of(t, row);
-    return t.rows == 1 || outer == kContiguous ? columns_ : outer;
+  // Where the rows of a matrix of the spec begin. Nothing if RowsAt does not say so, or if rows of an output
+  // share elements, or begin beyond what 64 bits count in bytes.
+  std::optional<RowAddress> address_of(const Tensors& t, const OperandRow& row) const noexcept;
+
+  // Whether an output of the spec may be its input itself, with the same rows. The residual that is added to
+  // the result is read after the sum is written.
+  bool may_be_in_place(const OperandRow& row) const noexcept {
+    return row.in_place != row.operand && log2_sizes_[row.operand] == log2_sizes_[row.in_place] &&
+           !(row.operand == Operand::sum && residual_after_);
   }
   // Of an operand that the spec has: the bytes of an element, as their binary logarithm.
   int log2_size(Operand operand) const noexcept { return log2_sizes_[operand]; }
   OperandSet operands() const noexcept { return operands_; }  // that the spec has
+  OperandSet matrices() const noexcept { return matrices_; }  // those of them that are matrices
 
  private:
   static constexpr int kLog2Workspace = 4;  // of the alignment of a workspace, in bytes
@@ -141,26 +191,25 @@ class TensorRules {
     return std::rotr(bytes & 15, log2_size);
   }
 
-  // Whether an output overwrites its input at other places than were read.
-  bool moves_in_place(const Tensors& t, const OperandRow& row) const noexcept {
-    const OperandRow& input = row_of(row.in_place);
-    return pointer_of(t, row) == pointer_of(t, input) &&
-           (stride_of(t, row) != stride_of(t, input) ||
-            log2_sizes_[row.operand] != log2_sizes_[row.in_place]);
+  // Elements from one row to the next, where n is 1: as if contiguous where there is one row.
+  std::int64_t stride_of(const Tensors& t, const OperandRow& row) const noexcept {
+    const std::int64_t outer = outer_of(t, row);
+    return t.rows == 1 || outer == kContiguous ? columns_ : outer;
   }
 
-  // The first rule that is broken; Ok if none is.
-  Status mistake(const Tensors& t) const noexcept;
+  // As pack(), rule by rule: the first one that is broken, and blocks of groups of rows.
+  void pack_exactly(const Tensors& t, PackedTensors& packed) const noexcept;
 
   std::int64_t columns_ = 0;
   PerOperand<std::uint8_t> log2_sizes_{};
-  OperandSet operands_ = 0;
+  OperandSet operands_ = 0, matrices_ = 0;
+  bool residual_after_ = false;
 };
 
 // The same, out of line: the tensors of a valid spec, and the block that a plan's kernel takes.
 PackedTensors pack(const NormSpec& spec, const Tensors& tensors) noexcept;
 OperandBlock block_of(const Plan& plan, const NormSpec& spec, const Tensors& tensors) noexcept;
-// The operands in that block: those of the spec, or all for the generic kernel.
-OperandSet kernel_operands(const Plan& plan, const NormSpec& spec) noexcept;
+// How the kernel of a plan takes its operands.
+OperandLayout kernel_layout(const Plan& plan, const NormSpec& spec) noexcept;
 
 }  // namespace normjit

@@ -87,7 +87,9 @@ Result<PrebuildReport> Service::prebuild(std::span<const NormSpec> specs,
 
   const Stopwatch time;
   PrebuildReport report;
-  report.results = kernels_for(specs, devices, impl_->tuned.list());
+  Uses uses = options.uses;
+  uses.batch_invariant = uses.batch_invariant || impl_->options.batch_invariant;
+  report.results = kernels_for(specs, devices, impl_->tuned.list(), uses);
   report.requested = static_cast<int>(report.results.size());
 
   const std::vector<std::size_t> order = longest_first(report.results);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "normjit/service/prepared.h"
 
+#include "normjit/plan/footprint.h"
+
 namespace normjit {
 namespace {
 constexpr int kInvalidDevice = 101;  // CUDA_ERROR_INVALID_DEVICE, as LoadedKernel::launch says
@@ -17,17 +19,22 @@ Launcher::Launcher(const Plan& plan, const NormSpec& spec, const DeviceProfile& 
     : generation(fork_generation()),
       grid(grid_of(plan, spec, device)),
       shape(launch_shape(plan, spec)),
-      needed(plan.unaligned ? Alignment::one : Alignment{static_cast<std::uint8_t>(plan.vector)}),
+      needed(Alignment{static_cast<std::uint8_t>(needed_alignment(plan, spec))}),
       can_overlap(device.arch.number >= 90),
       needs_workspace(workspace_bytes(plan, spec, device) != 0),
       shares_rows(plan.exchange != Exchange::none),
-      takes_all(plan.strategy == Strategy::generic) {}
+      takes_all(plan.strategy == Strategy::generic),
+      takes_groups(takes_all || plan.grouped_rows) {}
 
 Status Launcher::launch(const PackedTensors& tensors, Stream stream,
                         const LaunchOptions& options) const noexcept {
-  OperandBlock all;
-  if (takes_all) all = tensors.block.of_all(tensors.operands);
-  const OperandBlock& block = takes_all ? all : tensors.block;
+  OperandBlock own;
+  if (takes_groups) {
+    const OperandLayout& given = tensors.layout;
+    own = tensors.block.converted(
+        given, takes_all ? kGenericLayout : OperandLayout{given.operands, given.matrices, true});
+  }
+  const OperandBlock& block = takes_groups ? own : tensors.block;
   void* arguments[] = {const_cast<OperandBlock*>(&block), const_cast<RuntimeSpec*>(runtime_spec)};
   LaunchShape now = shape;
   now.overlap_previous = options.overlap_previous && can_overlap;

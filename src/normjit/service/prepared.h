@@ -23,8 +23,9 @@ struct RuntimeSpec {
   explicit RuntimeSpec(const NormSpec& spec) noexcept;
 
   double epsilon, scale;
-  std::int32_t columns, activation;
-  DType input, output, weight;
+  std::int32_t columns, activation, residual_at;
+  DType input, output, weight, residual;
+  bool is_rms, weight_offset, rounds_sum, rounds_norm;
 };
 
 // The shape of a plan's launches.
@@ -40,6 +41,7 @@ struct Launcher {
   // Ok, or why the kernel cannot run on these tensors, whose status is ok.
   Status admit(const PackedTensors& tensors) const noexcept {
     if (generation != fork_generation()) return {Code::ForkedAfterCudaInit};
+    if (tensors.layout.grouped && !takes_groups) return {Code::BadStride};
     if (tensors.alignment < needed) return {Code::Misaligned};
     if (needs_workspace && !tensors.has_workspace()) return {Code::WorkspaceRequired};
     return {};
@@ -56,9 +58,10 @@ struct Launcher {
   Alignment needed = Alignment::one;  // of the tensors, at least
   bool can_overlap = false;           // whether the device knows LaunchOptions::overlap_previous
   bool needs_workspace = false;
-  bool is_fallback = false;  // the generic kernel in the place of another
-  bool shares_rows = false;  // whether blocks must run together
-  bool takes_all = false;    // the generic kernel: all operands, absent ones are null
+  bool is_fallback = false;   // the generic kernel in the place of another
+  bool shares_rows = false;   // whether blocks must run together
+  bool takes_all = false;     // the generic kernel: all operands, absent ones are null
+  bool takes_groups = false;  // rows of {n, outer, inner}
 };
 static_assert(sizeof(Launcher) <= 64);
 

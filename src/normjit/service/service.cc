@@ -22,7 +22,7 @@ Result<Alignment> alignment_of(const NormSpec& spec, const PrepareOptions& optio
     if (!row.present(spec) || row.extent == Extent::rows) continue;
     const DType dtype = row.dtype(spec);
     std::int64_t stride = 0;
-    if (row.extent == Extent::matrix) {
+    if (is_matrix(row, spec)) {
       stride = row.operand == Operand::x   ? options.x_row_stride
                : row.operand == Operand::y ? options.y_row_stride
                                            : kContiguous;
@@ -67,7 +67,14 @@ Result<Kernel> Service::prepare(const NormSpec& spec, const PrepareOptions& opti
   if (!alignment) return alignment.error();
   const std::int64_t rows = options.rows_hint == 0 ? profile.sm_count : options.rows_hint;
   // With a workspace: the kernel says how much it needs.
-  const Use use{canonical, device, regime_of(rows, profile), *alignment, /*workspace=*/true};
+  const bool invariant = options.batch_invariant || impl_->options.batch_invariant;
+  const Use use{.spec = canonical,
+                .device = device,
+                .regime = Use::regime_for(rows, profile, invariant),
+                .alignment = *alignment,
+                .workspace = true,
+                .grouped_rows = options.grouped_rows,
+                .batch_invariant = invariant};
   return impl_->kernel_for(use, profile);
 }
 

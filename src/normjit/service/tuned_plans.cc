@@ -10,6 +10,7 @@
 
 #include "normjit/base/run_on_threads.h"
 #include "normjit/base/text.h"
+#include "normjit/plan/footprint.h"
 
 namespace normjit {
 namespace {
@@ -50,16 +51,18 @@ void read(std::string_view word, TunedPlan& tuned) {
 }
 
 std::vector<KernelReport> kernels_of(const NormSpec& spec, std::span<const DeviceProfile> devices,
-                                     std::span<const TunedPlan> tuned) {
+                                     std::span<const TunedPlan> tuned, const Uses& uses) {
   std::vector<KernelReport> all;
-  const auto add = [&](Arch arch, const Plan& plan) {
+  const auto add = [&](Arch arch, Plan plan) {
+    plan.grouped_rows = uses.grouped_rows;
     const auto is_it = [&](const KernelReport& known) { return known.arch == arch && known.plan == plan; };
     if (std::ranges::any_of(all, is_it)) return;
     KernelReport& report = all.emplace_back();
     report.spec = spec, report.arch = arch, report.plan = plan;
   };
   for (const DeviceProfile& device : devices) {
-    for (const Plan& plan : plans(spec, device)) add(device.arch, plan);
+    for (const Plan& plan : plans(spec, device, uses)) add(device.arch, plan);
+    if (uses.batch_invariant) continue;
     for (const TunedPlan& kept : tuned)
       if (kept.spec == spec && kept.device.arch == device.arch) add(device.arch, kept.plan);
   }
@@ -87,16 +90,16 @@ std::string plan_text_in(const Entry& entry) {
 
 Result<void> check(const TunedPlan& tuned) {
   if (auto legal = check(tuned.plan, tuned.spec, tuned.device); !legal) return legal;
-  if (!tuned.plan.unaligned && tuned.plan.vector > static_cast<int>(tuned.alignment))
+  if (const int needed = needed_alignment(tuned.plan, tuned.spec); needed > static_cast<int>(tuned.alignment))
     return Error{Code::IllegalPlan,
                  concat({"plan '", to_text(tuned.plan), "' for ", to_text(tuned.spec), " reads ",
-                         shortest(tuned.plan.vector), " elements at once; tensors of alignment ",
+                         shortest(needed), " elements at once; tensors of alignment ",
                          shortest(static_cast<int>(tuned.alignment)), " do not allow it"})};
   return {};
 }
 
 std::vector<KernelReport> kernels_for(std::span<const NormSpec> specs, std::span<const DeviceProfile> devices,
-                                      std::span<const TunedPlan> tuned) {
+                                      std::span<const TunedPlan> tuned, const Uses& uses) {
   std::vector<NormSpec> distinct;
   std::set<std::string> seen;
   for (const NormSpec& given : specs) {
@@ -108,7 +111,7 @@ std::vector<KernelReport> kernels_for(std::span<const NormSpec> specs, std::span
   constexpr std::int64_t kPiece = 100;  // specs; they take 10 ms, so that fewer are not worth a thread
   parallel_for(std::ssize(distinct), kPiece, [&](std::int64_t begin, std::int64_t end) {
     for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i)
-      of[i] = kernels_of(distinct[i], devices, tuned);
+      of[i] = kernels_of(distinct[i], devices, tuned, uses);
   });
   std::vector<KernelReport> all;
   for (std::vector<KernelReport>& kernels : of) std::ranges::move(kernels, std::back_inserter(all));

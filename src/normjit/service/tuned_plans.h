@@ -33,7 +33,7 @@ std::string plan_text_in(const Entry& entry);
 // whole architecture, since a GPU of another size than the named one finds its own tuned plans in the same
 // directory. Many specs are planned on all cores.
 std::vector<KernelReport> kernels_for(std::span<const NormSpec> specs, std::span<const DeviceProfile> devices,
-                                      std::span<const TunedPlan> tuned);
+                                      std::span<const TunedPlan> tuned, const Uses& uses = {});
 
 // Calls visit(name, number) for every number of a DeviceProfile. The binding names every member, so a new
 // member must be added here before this compiles.

@@ -152,7 +152,9 @@ Result<ExportReport> Service::export_pack(const std::string& path, const ExportO
     tuned.push_back(*plan);
     wanted[each.id] = "a tuned plan";
   }
-  for (const KernelReport& kernel : kernels_for(options.specs, options.devices, tuned)) {
+  Uses uses = options.uses;
+  uses.batch_invariant = uses.batch_invariant || impl_->options.batch_invariant;
+  for (const KernelReport& kernel : kernels_for(options.specs, options.devices, tuned, uses)) {
     const auto identified = impl_->binaries.identify(kernel.spec, kernel.plan, kernel.arch);
     if (!identified) return identified.error();
     wanted[identified->id] =

@@ -19,7 +19,15 @@ struct Use {
   int device = -1;  // CUDA ordinal
   RowsRegime regime = RowsRegime::many;
   Alignment alignment = Alignment::one;
-  bool workspace = false;  // whether one is at hand
+  bool workspace = false;        // whether one is at hand
+  bool grouped_rows = false;     // an operand needs RowsAt::n
+  bool batch_invariant = false;  // the regime is `many`, whatever the rows
+
+  // The regime of a use that may have to be batch invariant.
+  static RowsRegime regime_for(std::int64_t rows, const DeviceProfile& device,
+                               bool batch_invariant) noexcept {
+    return batch_invariant ? RowsRegime::many : regime_of(rows, device);
+  }
 };
 
 // A use in four words: each fact of it in as many bits as its values need, at a place that is known at
@@ -27,12 +35,9 @@ struct Use {
 class UseKey {
   static constexpr int kWords = 4, kWord = 64;
 
-  // The bits of each fact: the fields of the spec, then device, regime, alignment and workspace.
+  // The bits of each fact: the fields of the spec, then device, regime, alignment, and the three switches.
   static constexpr auto kBits = std::apply(
-      [](const auto&... field) {
-        return std::array{field.bits()..., 16, 2, 4, 1};
-      },
-      kFields);
+      [](const auto&... field) { return std::array{field.bits()..., 16, 2, 4, 1, 1, 1}; }, kFields);
 
  public:
   // Bits that no fact needs yet.
@@ -50,6 +55,8 @@ class UseKey {
     put<kFieldCount + 1>(use.regime);
     put<kFieldCount + 2>(use.alignment);
     put<kFieldCount + 3>(use.workspace);
+    put<kFieldCount + 4>(use.grouped_rows);
+    put<kFieldCount + 5>(use.batch_invariant);
   }
 
   // Word by word: a default comparison of the array calls memcmp.

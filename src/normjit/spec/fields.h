@@ -34,8 +34,10 @@ struct Field {
 
   T NormSpec::*member;
   std::string_view name;  // of the member, in C++ and in C
-  std::string_view key;   // in texts, as "key=value", or alone for a switch; empty: the value stands alone
-  bool always;            // written to texts even if it is the default
+  // In texts, as "key=value", or alone for a switch; empty: the value stands alone. A switch whose key does
+  // not begin with a letter stands directly behind the field before it: "w1:rows".
+  std::string_view key;
+  bool always;                // written to texts even if it is the default
   std::string_view constant;  // its placeholder in the templates; empty: it has none of its own
   Code mistake;               // the error of a value outside its range
   HasMeaning has_meaning{};   // if not, canonical() sets the field to its default
@@ -43,6 +45,10 @@ struct Field {
   // The value of a field that a text does not give: as NormSpec initializes it, which depends on the input.
   constexpr T default_for(const NormSpec& spec) const noexcept {
     return NormSpec{.input = spec.input}.*member;
+  }
+  // Whether it stands directly behind the field before it.
+  constexpr bool is_part() const noexcept {
+    return std::is_same_v<T, bool> && !(key.front() >= 'a' && key.front() <= 'z');
   }
   // The bits that a valid value needs.
   static constexpr int bits() noexcept {
@@ -65,11 +71,19 @@ inline constexpr std::tuple kFields{
     Field{&NormSpec::input, "input", "", true, "input", Code::BadDType},
     Field{&NormSpec::output, "output", "out", false, "output", Code::BadDType},
     Field{&NormSpec::weight, "weight", "w", false, "weight", Code::BadDType,
-          [](const NormSpec& s) noexcept { return s.affine != Affine::none; }},
+          [](const NormSpec& s) noexcept { return s.affine != Affine::none || s.in_bias; }},
+    Field{&NormSpec::residual_type, "residual_type", "res", false, "residual_type", Code::BadDType,
+          [](const NormSpec& s) noexcept { return s.residual != Residual::none || s.sum; }},
     Field{&NormSpec::epsilon, "epsilon", "eps", true, "epsilon", Code::BadEpsilon},
+    Field{&NormSpec::in_bias, "in_bias", "inb", false, "has_in_bias", Code::BadArgument},
     Field{&NormSpec::residual, "residual", "", false, "residual", Code::BadArgument},
     Field{&NormSpec::sum, "sum", "sum", false, "writes_sum", Code::BadArgument},
+    Field{&NormSpec::rounding, "rounding", "round", false, "rounding", Code::BadArgument},
     Field{&NormSpec::affine, "affine", "", false, "", Code::BadAffine},
+    Field{&NormSpec::weight_offset, "weight_offset", "1", false, "weight_offset", Code::BadArgument,
+          [](const NormSpec& s) noexcept { return s.affine != Affine::none; }},
+    Field{&NormSpec::affine_rows, "affine_rows", ":rows", false, "affine_rows", Code::BadArgument,
+          [](const NormSpec& s) noexcept { return s.affine != Affine::none; }},
     Field{&NormSpec::activation, "activation", "", false, "activation", Code::BadActivation},
     Field{&NormSpec::scale, "scale", "scale", false, "scale", Code::BadScale},
     Field{&NormSpec::statistics, "statistics", "stats", false, "has_statistics", Code::BadArgument},

@@ -22,6 +22,7 @@ namespace normjit {
 enum class Extent : std::uint8_t {
   matrix,   // `columns` for each row, at the address of its row (RowsAt)
   columns,  // `columns`, the same for all rows
+  affine,   // a matrix with NormSpec::affine_rows, else columns
   rows,     // one for each row
 };
 
@@ -30,7 +31,7 @@ struct OperandRow {
   std::string_view name;  // in the tool, in messages, and in the templates' struct Operands
   bool output;            // the kernel writes it
   Extent extent;
-  std::size_t offset;        // in Tensors: of an InputRows or OutputRows (matrix), or of a pointer
+  std::size_t offset;        // in Tensors: of an InputRows or OutputRows (matrix, affine), or of a pointer
   std::string_view storage;  // the type of its elements in the templates
   DType (*dtype)(const NormSpec&) noexcept;
   bool (*present)(const NormSpec&) noexcept;
@@ -39,27 +40,27 @@ struct OperandRow {
 
 // `present` of an operand that every spec has.
 constexpr bool always(const NormSpec&) noexcept { return true; }
-// compute_type(), inline.
-inline DType accumulator(const NormSpec& s) noexcept { return is_wide(s) ? DType::f64 : DType::f32; }
-
 // In the order in which kernels take them; each row stands at its operand's number.
 inline constexpr OperandRow kOperands[] = {
     {Operand::x, "x", false, Extent::matrix, offsetof(Tensors, x), "Input",
      [](const NormSpec& s) noexcept { return s.input; }, &always, Operand::x},
+    {Operand::in_bias, "in_bias", false, Extent::columns, offsetof(Tensors, in_bias), "Weight",
+     [](const NormSpec& s) noexcept { return s.weight; },
+     [](const NormSpec& s) noexcept { return s.in_bias; }, Operand::in_bias},
     {Operand::residual, "residual", false, Extent::matrix, offsetof(Tensors, residual), "Residual",
-     [](const NormSpec& s) noexcept { return s.input; },
+     [](const NormSpec& s) noexcept { return s.residual_type; },
      [](const NormSpec& s) noexcept { return s.residual != Residual::none; }, Operand::residual},
-    {Operand::weight, "weight", false, Extent::columns, offsetof(Tensors, weight), "Weight",
+    {Operand::weight, "weight", false, Extent::affine, offsetof(Tensors, weight), "Weight",
      [](const NormSpec& s) noexcept { return s.weight; },
      [](const NormSpec& s) noexcept { return s.affine != Affine::none; }, Operand::weight},
-    {Operand::bias, "bias", false, Extent::columns, offsetof(Tensors, bias), "Weight",
+    {Operand::bias, "bias", false, Extent::affine, offsetof(Tensors, bias), "Weight",
      [](const NormSpec& s) noexcept { return s.weight; },
      [](const NormSpec& s) noexcept { return s.affine == Affine::weight_bias; }, Operand::bias},
     {Operand::y, "y", true, Extent::matrix, offsetof(Tensors, y), "Output",
      [](const NormSpec& s) noexcept { return s.output; }, &always, Operand::x},
     {Operand::sum, "sum", true, Extent::matrix, offsetof(Tensors, sum), "Residual",
-     [](const NormSpec& s) noexcept { return s.input; }, [](const NormSpec& s) noexcept { return s.sum; },
-     Operand::residual},
+     [](const NormSpec& s) noexcept { return s.residual_type; },
+     [](const NormSpec& s) noexcept { return s.sum; }, Operand::residual},
     {Operand::mean, "mean", true, Extent::rows, offsetof(Tensors, mean), "Acc", &accumulator,
      [](const NormSpec& s) noexcept { return s.statistics && s.norm == Norm::layer; }, Operand::mean},
     {Operand::rstd, "rstd", true, Extent::rows, offsetof(Tensors, rstd), "Acc", &accumulator,
@@ -75,6 +76,18 @@ static_assert([] {
     if (static_cast<std::size_t>(kOperands[i].operand) != i) return false;
   return true;
 }());
+
+// Whether Tensors has the address of each row of an operand, as rows do that are no column.
+constexpr bool has_rows(const OperandRow& row) {
+  return row.extent == Extent::matrix || row.extent == Extent::affine;
+}
+// Whether an operand of a spec has `columns` elements for each row, or the same for all rows.
+constexpr bool is_matrix(const OperandRow& row, const NormSpec& spec) noexcept {
+  return row.extent == Extent::matrix || (row.extent == Extent::affine && spec.affine_rows);
+}
+constexpr bool is_columns(const OperandRow& row, const NormSpec& spec) noexcept {
+  return row.extent == Extent::columns || (row.extent == Extent::affine && !spec.affine_rows);
+}
 
 // A value for each operand of the table.
 template <class T>
@@ -95,7 +108,8 @@ template <class Each>
   (std::make_index_sequence<kOperandCount>());
 }
 
-// Bytes of one column of a row in all matrices of a spec that are inputs, or outputs.
+// Bytes of one column of a row in all matrices of a spec that are inputs, or outputs. Weights are not
+// counted: rows share them.
 inline int matrix_bytes(const NormSpec& spec, bool outputs) noexcept {
   int bytes = 0;
   for_each_operand([&](auto i) {
@@ -121,7 +135,7 @@ constexpr bool has(OperandSet operands, std::size_t i) { return (operands >> i &
 
 // Elements of an operand whose rows, if it has any, follow each other without a gap.
 inline std::int64_t elements_of(const OperandRow& row, const NormSpec& spec, std::int64_t rows) noexcept {
-  return (row.extent == Extent::columns ? 1 : rows) * (row.extent == Extent::rows ? 1 : spec.columns);
+  return (is_columns(row, spec) ? 1 : rows) * (row.extent == Extent::rows ? 1 : spec.columns);
 }
 
 // --- The operands in Tensors ---
@@ -135,7 +149,7 @@ inline const void* pointer_of(const Tensors& tensors, const OperandRow& row) noe
   std::memcpy(&pointer, reinterpret_cast<const std::byte*>(&tensors) + row.offset, sizeof pointer);
   return pointer;
 }
-// The members of a matrix's rows, of an output's, too.
+// The members of the rows of an operand that has_rows(), of an output's, too.
 inline std::int64_t row_member_of(const Tensors& tensors, const OperandRow& row,
                                   std::size_t offset) noexcept {
   std::int64_t value;
@@ -148,12 +162,21 @@ inline std::int64_t n_of(const Tensors& tensors, const OperandRow& row) noexcept
 inline std::int64_t outer_of(const Tensors& tensors, const OperandRow& row) noexcept {
   return row_member_of(tensors, row, offsetof(InputRows, outer));
 }
-// Sets an operand; the row stride is that of a matrix, in elements.
+inline std::int64_t inner_of(const Tensors& tensors, const OperandRow& row) noexcept {
+  return row_member_of(tensors, row, offsetof(InputRows, inner));
+}
+// Sets the pointer of an operand alone.
+inline void set_pointer(Tensors& tensors, const OperandRow& row, const void* pointer) noexcept {
+  std::memcpy(reinterpret_cast<std::byte*>(&tensors) + row.offset, &pointer, sizeof pointer);
+}
+// Sets an operand; of one that has no rows the pointer alone.
+inline void set(Tensors& tensors, const OperandRow& row, const InputRows& rows) noexcept {
+  std::memcpy(reinterpret_cast<std::byte*>(&tensors) + row.offset, &rows,
+              has_rows(row) ? sizeof rows : sizeof rows.pointer);
+}
 inline void set(Tensors& tensors, const OperandRow& row, const void* pointer,
                 std::int64_t row_stride = kContiguous) noexcept {
-  const InputRows rows = strided(pointer, row_stride);
-  std::memcpy(reinterpret_cast<std::byte*>(&tensors) + row.offset, &rows,
-              row.extent == Extent::matrix ? sizeof rows : sizeof pointer);
+  set(tensors, row, strided(pointer, row_stride));
 }
 
 }  // namespace normjit

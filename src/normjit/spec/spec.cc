@@ -52,14 +52,25 @@ Result<void> mistake_in_combination(const NormSpec& spec) {
   const auto bad = [](std::initializer_list<std::string_view> why) {
     return Error{Code::BadCombination, concat(why)};
   };
-  if (spec.sum && spec.residual == Residual::none)
+  const std::string_view compute = name(compute_type(spec));
+  if (spec.sum && !adds_before(spec) && spec.residual_type == spec.input)
     return bad(
-        {"sum needs residual: without a residual there is no sum to write. Add the residual (/add), or "
-         "leave the sum out (/sum)"});
-  if (is_held(spec) && spec.columns > kMaxHeldColumns)
-    return bad({"columns are ", shortest(spec.columns), " and ",
-                spec.norm != Norm::layer ? "norm is rmsnorm" : "there is a residual",
-                ", which this version computes in rows of at most ", shortest(kMaxHeldColumns), " columns"});
+        {"sum needs something that is added before the norm, or another residual type than the input's: else "
+         "the sum is x. Add the residual (/add) or in_bias (/inb), or leave the sum out (/sum)"});
+  if (rounds_sum(spec) && !adds_before(spec))
+    return bad(
+        {"rounding of the sum needs something that is added before the norm: a residual (/add) or in_bias "
+         "(/inb)"});
+  if (rounds_sum(spec) && !may_round_to(sum_type(spec), spec))
+    return bad({"rounding of the sum needs a residual type of 16 bits, and it is ", name(sum_type(spec)),
+                ", while the spec is computed in ", compute});
+  if (rounds_norm(spec) && spec.affine == Affine::none)
+    return bad(
+        {"rounding of the norm needs a weight that follows: the result is rounded anyway. Add the weight "
+         "(/w), or leave the rounding out (/round=norm)"});
+  if (rounds_norm(spec))
+    return bad({"rounding of the norm needs an input of 16 bits, and it is ", name(spec.input),
+                ", while the spec is computed in ", compute});
   return {};
 }
 
@@ -68,6 +79,7 @@ Result<void> mistake_in_combination(const NormSpec& spec) {
 std::string_view name(Norm norm) noexcept { return name_of(norm); }
 std::string_view name(DType dtype) noexcept { return name_of(dtype); }
 std::string_view name(Residual residual) noexcept { return name_of(residual); }
+std::string_view name(Rounding rounding) noexcept { return name_of(rounding); }
 std::string_view name(Affine affine) noexcept { return name_of(affine); }
 std::string_view name(Activation activation) noexcept { return name_of(activation); }
 int size_of(DType dtype) noexcept { return is_in_set(dtype) ? row_of(dtype)->size : 0; }
@@ -108,6 +120,6 @@ Result<void> validate(const NormSpec& spec) {
 
 NormSpec canonical(const NormSpec& spec) noexcept { return canonical_now(spec); }
 
-DType compute_type(const NormSpec& spec) noexcept { return is_wide(spec) ? DType::f64 : DType::f32; }
+DType compute_type(const NormSpec& spec) noexcept { return accumulator(spec); }
 
 }  // namespace normjit

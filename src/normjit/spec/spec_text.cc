@@ -11,10 +11,10 @@ namespace {
 
 // ---- The grammar ----
 
-// "/key=value", "/value", or "/key" of a switch.
+// "/key=value", "/value", or "/key" of a switch; of a part its key alone.
 template <class T, class HasMeaning>
 std::string item(const Field<T, HasMeaning>& field, std::string_view value) {
-  if constexpr (std::is_same_v<T, bool>) return concat({"/", field.key});
+  if constexpr (std::is_same_v<T, bool>) return concat({field.is_part() ? "" : "/", field.key});
   return concat({"/", field.key, field.key.empty() ? "" : "=", value});
 }
 
@@ -80,9 +80,11 @@ template <class Enum>
 Result<void> read(std::string_view value, std::string_view text, std::string_view name, Code mistake,
                   Enum& to) {
   const auto one = named<Enum>(value);
-  if (!one)
-    return Error{mistake, concat({"'", value, "' in '", text, "' is no ", name, "; it must be one of ",
-                                  names_of<Enum>(", ")})};
+  if (!one) {
+    const std::string why = concat({"no ", name, "; it must be one of ", names_of<Enum>(", ")});
+    if (mistake == Code::BadArgument) return bad(text, concat({"'", value, "' is ", why}));
+    return Error{mistake, concat({"'", value, "' in '", text, "' is ", why})};
+  }
   to = *one;
   return {};
 }
@@ -125,15 +127,66 @@ std::optional<Result<void>> read_if(const Field<T, HasMeaning>& field, std::stri
   }
 }
 
-Result<void> read_part(std::string_view part, std::string_view text, Parts& parts) {
+// The number of the field to which `part` belongs, once it has been read; kFieldCount if there is none. Of
+// the fields from number `first` on, and only of those that are parts, or are none.
+Result<std::size_t> read_field(std::string_view part, std::string_view text, std::size_t first,
+                               bool parts_only, Parts& parts) {
   std::optional<Result<void>> outcome;
-  std::size_t i = 0;
+  std::size_t i = 0, found = kFieldCount;
   each_field([&](const auto& field) {
-    bool& seen = parts.seen[i++];
-    if (outcome || !(outcome = read_if(field, part, text, parts.spec)) || !*outcome) return;
-    if (std::exchange(seen, true)) outcome = bad(text, concat({field.name, " is given twice"}));
+    const std::size_t own = i++;
+    if (outcome || own < first || field.is_part() != parts_only) return;
+    if (!(outcome = read_if(field, part, text, parts.spec))) return;
+    found = own;
+    if (*outcome && std::exchange(parts.seen[own], true))
+      outcome = bad(text, concat({field.name, " is given twice"}));
   });
-  if (outcome) return *outcome;
+  if (outcome && !*outcome) return outcome->error();
+  return found;
+}
+
+// The field behind which a part stands.
+std::size_t field_before(std::size_t part) {
+  std::size_t i = 0, before = 0;
+  each_field([&](const auto& field) {
+    if (i < part && !field.is_part()) before = i;
+    ++i;
+  });
+  return before;
+}
+
+// The key of the first part at the end of a word whose other letters are not empty; empty if there is none.
+std::string_view part_at_end(std::string_view word) {
+  std::string_view key;
+  each_field([&](const auto& field) {
+    if (field.is_part() && key.empty() && word.size() > field.key.size() && word.ends_with(field.key))
+      key = field.key;
+  });
+  return key;
+}
+
+// A field, and the parts behind it: "w", "eps=1e-6", "wb1:rows".
+Result<void> read_part(std::string_view part, std::string_view text, Parts& parts) {
+  std::string_view word = part;
+  std::vector<std::string_view> behind;  // the last first
+  for (;;) {
+    const auto found = read_field(word, text, 0, /*parts_only=*/false, parts);
+    if (!found) return found.error();
+    if (std::size_t last = *found; last < kFieldCount) {
+      for (; !behind.empty(); behind.pop_back()) {
+        const auto own = read_field(behind.back(), text, last + 1, /*parts_only=*/true, parts);
+        if (!own) return own.error();
+        if (*own == kFieldCount || field_before(*own) != *found)
+          return bad(text, concat({"'", behind.back(), "' does not belong behind '", word, "'"}));
+        last = *own;
+      }
+      return {};
+    }
+    const std::string_view key = part_at_end(word);
+    if (key.empty()) break;
+    behind.push_back(key);
+    word.remove_suffix(key.size());
+  }
   const std::size_t equals = part.find('=');
   return bad(text,
              concat({"unknown field '", part.substr(0, equals == part.npos ? equals : equals + 1), "'"}));

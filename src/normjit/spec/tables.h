@@ -30,7 +30,12 @@ inline constexpr DTypeRow kDTypes[] = {
 };
 inline constexpr Choice<Norm> kNorms[] = {{Norm::layer, "layernorm", "layer"}, {Norm::rms, "rmsnorm", "rms"}};
 inline constexpr Choice<Residual> kResiduals[] = {{Residual::none, "none", "none"},
-                                                  {Residual::before, "add", "before"}};
+                                                  {Residual::before, "add", "before"},
+                                                  {Residual::after, "addafter", "after"}};
+inline constexpr Choice<Rounding> kRoundings[] = {{Rounding::none, "none", "none"},
+                                                  {Rounding::sum, "sum", "sum"},
+                                                  {Rounding::norm, "norm", "norm"},
+                                                  {Rounding::sum_norm, "sum+norm", "sum_norm"}};
 inline constexpr Choice<Affine> kAffines[] = {
     {Affine::none, "none", "none"},
     {Affine::weight, "w", "weight"},
@@ -46,6 +51,7 @@ inline constexpr Choice<Activation> kActivations[] = {
 constexpr const auto& set_of(DType) { return kDTypes; }
 constexpr const auto& set_of(Norm) { return kNorms; }
 constexpr const auto& set_of(Residual) { return kResiduals; }
+constexpr const auto& set_of(Rounding) { return kRoundings; }
 constexpr const auto& set_of(Affine) { return kAffines; }
 constexpr const auto& set_of(Activation) { return kActivations; }
 
@@ -63,8 +69,8 @@ consteval bool in_order() {
     if (static_cast<std::size_t>(set_of(Enum{})[i].value) != i) return false;
   return true;
 }
-static_assert(in_order<DType>() && in_order<Norm>() && in_order<Residual>() && in_order<Affine>() &&
-              in_order<Activation>());
+static_assert(in_order<DType>() && in_order<Norm>() && in_order<Residual>() && in_order<Rounding>() &&
+              in_order<Affine>() && in_order<Activation>());
 
 // The row of a value, or null for a value outside the set.
 template <class Enum>

@@ -10,19 +10,32 @@
 
 namespace normjit {
 
-// Only the schedules that hold a row on chip, warp_rows and block_row, compute the root mean square or a
-// residual so far. Every device has room for rows of this many columns (tests/plan/choices_test.cc).
-inline constexpr std::int64_t kMaxHeldColumns = 16384;
+// Whether the dtypes of the vectors, and of residual and sum, have a meaning.
+inline bool has_vectors(const NormSpec& s) noexcept { return s.affine != Affine::none || s.in_bias; }
+inline bool has_residual_type(const NormSpec& s) noexcept { return s.residual != Residual::none || s.sum; }
 
 // Whether a spec is computed in f64.
 inline bool is_wide(const NormSpec& s) noexcept {
-  return s.input == DType::f64 || s.output == DType::f64 ||
-         (s.affine != Affine::none && s.weight == DType::f64);
+  return s.input == DType::f64 || s.output == DType::f64 || (has_vectors(s) && s.weight == DType::f64) ||
+         (has_residual_type(s) && s.residual_type == DType::f64);
 }
+// compute_type(), inline.
+inline DType accumulator(const NormSpec& s) noexcept { return is_wide(s) ? DType::f64 : DType::f32; }
 
-// Whether a spec is served only by schedules that hold a row on chip.
-inline bool is_held(const NormSpec& s) noexcept {
-  return s.norm != Norm::layer || s.residual != Residual::none;
+// Whether something is added to x before the norm.
+inline bool adds_before(const NormSpec& s) noexcept { return s.in_bias || s.residual == Residual::before; }
+
+inline bool rounds_sum(const NormSpec& s) noexcept {
+  return s.rounding == Rounding::sum || s.rounding == Rounding::sum_norm;
+}
+inline bool rounds_norm(const NormSpec& s) noexcept {
+  return s.rounding == Rounding::norm || s.rounding == Rounding::sum_norm;
+}
+// The type to which the sum in front of the norm is rounded.
+inline DType sum_type(const NormSpec& s) noexcept { return has_residual_type(s) ? s.residual_type : s.input; }
+// Whether values may be rounded to a type: one of 16 bits; the compute type changes nothing.
+inline bool may_round_to(DType type, const NormSpec& s) noexcept {
+  return type == DType::f16 || type == DType::bf16 || type == accumulator(s);
 }
 
 // The largest number of the compute type.
@@ -33,8 +46,10 @@ inline double largest_number(const NormSpec& s) noexcept {
 // True exactly if validate() is ok.
 inline bool is_valid(const NormSpec& s) noexcept {
   const double largest = largest_number(s);
-  bool valid = s.columns >= 1 && s.columns <= (is_held(s) ? kMaxHeldColumns : kMaxColumns) &&
-               s.epsilon >= 0 && (!s.sum || s.residual != Residual::none);
+  bool valid = s.columns >= 1 && s.columns <= kMaxColumns && s.epsilon >= 0 &&
+               (!s.sum || adds_before(s) || s.residual_type != s.input) &&
+               (!rounds_sum(s) || (adds_before(s) && may_round_to(sum_type(s), s))) &&
+               (!rounds_norm(s) || (s.affine != Affine::none && may_round_to(s.input, s)));
   each_field([&](const auto& field) {
     const auto value = s.*field.member;
     if constexpr (std::is_enum_v<decltype(value)>) valid = valid && is_in_set(value);
@@ -43,12 +58,18 @@ inline bool is_valid(const NormSpec& s) noexcept {
   return valid;
 }
 
+static_assert(static_cast<int>(Rounding::sum_norm) ==
+              static_cast<int>(Rounding::sum) + static_cast<int>(Rounding::norm));
+
 // canonical(), inline.
 [[gnu::always_inline]] inline NormSpec canonical_now(const NormSpec& spec) noexcept {
   NormSpec same = spec;
   each_field([&](const auto& field) __attribute__((always_inline)) {
     if (!field.has_meaning(same)) same.*field.member = field.default_for(same);
   });
+  const bool sum = rounds_sum(same) && sum_type(same) != accumulator(same);
+  const bool norm = rounds_norm(same) && same.input != accumulator(same);
+  same.rounding = static_cast<Rounding>(sum + 2 * norm);
   same.epsilon += 0.0;  // -0 becomes 0
   return same;
 }

@@ -259,6 +259,7 @@ NJ_DEVICE void barrier_arrive_expect(MemoryBarrier* barrier, int bytes, simt::Pl
 NJ_DEVICE void barrier_wait(MemoryBarrier* barrier, unsigned phase, simt::Place place = simt::here()) {
   simt::runtime.barrier_wait(barrier, phase, place);
 }
+NJ_DEVICE void writes_before_copies() {}
 NJ_DEVICE void bulk_load(void* shared, const void* global, int bytes, MemoryBarrier* barrier,
                          simt::Place place = simt::here()) {
   simt::must_be_aligned<16>(shared);
