@@ -25,14 +25,17 @@ patch --quiet -d "$scratch/templates/schedule" <"$scripts/every_lane_arrives.pat
 export NORMJIT_CACHE_DIR=$scratch/cache
 
 layers=( # warp_rows, staged_rows, block_row alone and in clusters, persistent_row alone and in a grid,
-  # with whole vectors and without, split_row; and rows with a residual in a warp, in a block and in clusters
+  # with whole vectors and without, split_row; and rows with a residual, by each of these
   "layernorm/cols=64/f32/wb/gelu 4000" "layernorm/cols=333/bf16/wb 4000"
   "layernorm/cols=4096/bf16/wb 600" "layernorm/cols=16384/f16/wb 1"
   "layernorm/cols=32768/f32/wb 300" "layernorm/cols=32768/bf16/wb 600"
   "layernorm/cols=65536/f32/wb 800" "layernorm/cols=50257/bf16/wb 100"
   "layernorm/cols=100003/f32/wb 40" "layernorm/cols=4194304/f32/wb 3" "layernorm/cols=16777216/f32/wb 1"
   "rmsnorm/cols=128/bf16/add/sum/w 4000" "rmsnorm/cols=4096/bf16/add/sum/w 600"
-  "layernorm/cols=16384/f16/add/sum/wb 1")
+  "layernorm/cols=16384/f16/add/sum/wb 1" "rmsnorm/cols=39/bf16/add/sum/w 4000"
+  "rmsnorm/cols=768/f16/inb/add/sum/w1 600" "rmsnorm/cols=5376/bf16/addafter/w1 600"
+  "rmsnorm/cols=128/bf16/wb:rows 4000" "layernorm/cols=65536/f32/add/sum/wb 300"
+  "layernorm/cols=4194304/f32/add/sum/wb 3" "layernorm/cols=100003/f32/add/wb 40")
 
 failed=0
 # sanitize TOOL PROGRAM ARGUMENT...

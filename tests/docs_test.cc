@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "normjit/spec.h"
+
 namespace normjit {
 namespace {
 
@@ -108,6 +110,35 @@ TEST(Robustness, EveryTestThatIsNamedExists) {
 TEST(Guarantees, EveryOneHasItsTests) {
   std::istringstream stream(file("docs/guarantees.md"));
   EXPECT_GT(rows_with_tests(stream, "## Limits"), 15);
+}
+
+// Every whole text of a spec, in backticks.
+TEST(AlgebraPage, ItsTextsAreSpecs) {
+  const std::string page = file("docs/algebra.md");
+  const std::string rules = page.substr(page.find("## Rules"), page.find("## Texts") - page.find("## Rules"));
+  const std::regex text("`((?:layernorm|rmsnorm)/[^`]+)`");
+  int count = 0;
+  for (std::sregex_iterator at(page.begin(), page.end(), text), end; at != end; ++at, ++count) {
+    const Result<NormSpec> spec = parse_spec(at->str(1));
+    const bool is_mistake = rules.find(at->str()) != std::string::npos;
+    EXPECT_EQ(spec.ok(), !is_mistake) << at->str(1);
+    if (spec.ok())  // in the order of canonical texts, but for epsilon
+      EXPECT_EQ(std::regex_replace(to_text(*spec), std::regex("/eps=1e-05"), ""),
+                std::regex_replace(at->str(1), std::regex("/eps=1e-05"), ""));
+  }
+  EXPECT_GT(count, 25);
+}
+
+TEST(AlgebraPage, ItsMessagesAreThoseOfTheLibrary) {
+  const std::string page = file("docs/algebra.md");
+  const std::regex rule(R"(\| `([^`]+)` \| ((?:sum|rounding) [^|]+) \|)");
+  int count = 0;
+  for (std::sregex_iterator at(page.begin(), page.end(), rule), end; at != end; ++at, ++count) {
+    const Result<NormSpec> spec = parse_spec(at->str(1));
+    ASSERT_EQ(spec.code(), Code::BadCombination) << at->str(1);
+    EXPECT_NE(spec.error().message.find(at->str(2)), std::string::npos) << spec.error().message;
+  }
+  EXPECT_EQ(count, 5);
 }
 
 TEST(EnvironmentPage, HasEveryVariableThatIsRead) {

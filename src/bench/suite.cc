@@ -37,7 +37,7 @@ Target reference_target(const NormSpec& spec) {
   return {Target::Kind::microseconds, microseconds};
 }
 
-Target fused_target(const NormSpec& spec, std::int64_t moved) {
+Target activation_target(const NormSpec& spec, std::int64_t moved) {
   if (moved <= 64 * kMB || compute_type(spec) == DType::f64) return {};
   return {Target::Kind::of_plain, is_16_bit(spec.input) ? 1.10 : 1.03};
 }
@@ -65,6 +65,37 @@ Target ordinary_target(std::int64_t moved) {
   return {Target::Kind::of_copy, moved > 64 * kMB ? 0.96 : 0.90};
 }
 
+// By rows and columns alone.
+Regime shape_regime(const NormSpec& spec, std::int64_t rows) {
+  if (rows <= 256 && spec.columns >= 1024 && spec.columns <= 16384 && is_16_bit(spec.input))
+    return Regime::decode;
+  if (rows <= 131 && spec.columns >= 65536) return Regime::few;
+  if (!whole_vectors(spec)) return Regime::odd;
+  if (spec.columns > 16384) return Regime::longer;
+  return spec.columns >= 16 ? Regime::ordinary : Regime::narrow;
+}
+
+Target shape_target(Regime regime, const NormSpec& spec, std::int64_t moved) {
+  switch (regime) {
+    case Regime::few:
+      return few_target(spec, moved);
+    case Regime::odd:
+      return moved > 64 * kMB ? Target{Target::Kind::of_copy, 0.90} : Target{};
+    case Regime::longer:
+      return long_target(spec, moved);
+    case Regime::ordinary:
+      return ordinary_target(moved);
+    default:
+      return {};
+  }
+}
+
+// Whether it is more than a LayerNorm with affine, activation, scale and statistics.
+bool is_fused(const NormSpec& spec) {
+  return spec.norm != Norm::layer || spec.in_bias || spec.residual != Residual::none || spec.sum ||
+         spec.rounding != Rounding::none || spec.weight_offset || spec.affine_rows;
+}
+
 }  // namespace
 
 std::string_view name(Regime regime) noexcept {
@@ -73,6 +104,8 @@ std::string_view name(Regime regime) noexcept {
       return "reference";
     case Regime::fused:
       return "fused";
+    case Regime::activation:
+      return "activation";
     case Regime::decode:
       return "decode";
     case Regime::few:
@@ -103,14 +136,10 @@ Result<Regime> parse_regime(std::string_view text) {
 }
 
 Regime suite_regime(const NormSpec& spec, std::int64_t rows) noexcept {
+  if (is_fused(spec)) return Regime::fused;
   if (is_reference(spec, rows)) return Regime::reference;
-  if (!(plain(spec) == spec)) return Regime::fused;
-  if (rows <= 256 && spec.columns >= 1024 && spec.columns <= 16384 && is_16_bit(spec.input))
-    return Regime::decode;
-  if (rows <= 131 && spec.columns >= 65536) return Regime::few;
-  if (!whole_vectors(spec)) return Regime::odd;
-  if (spec.columns > 16384) return Regime::longer;
-  return spec.columns >= 16 ? Regime::ordinary : Regime::narrow;
+  if (!(plain(spec) == spec)) return Regime::activation;
+  return shape_regime(spec, rows);
 }
 
 std::string to_text(const Target& target) {
@@ -133,25 +162,20 @@ std::string to_text(const Target& target) {
 
 Target target_of(const NormSpec& spec, std::int64_t rows) noexcept {
   const std::int64_t moved = bytes_moved(spec, rows);
-  switch (suite_regime(spec, rows)) {
+  const Regime regime = suite_regime(spec, rows), shape = shape_regime(spec, rows);
+  switch (regime) {
     case Regime::reference:
       return reference_target(spec);
-    case Regime::fused:
-      return fused_target(spec, moved);
+    case Regime::activation:
+      return activation_target(spec, moved);
     case Regime::decode:
       return decode_target(spec, rows);
-    case Regime::few:
-      return few_target(spec, moved);
-    case Regime::odd:
-      return moved > 64 * kMB ? Target{Target::Kind::of_copy, 0.90} : Target{};
-    case Regime::longer:
-      return long_target(spec, moved);
-    case Regime::ordinary:
-      return ordinary_target(moved);
-    case Regime::narrow:
-      break;
+    case Regime::fused:
+      if (shape == Regime::decode) return {Target::Kind::of_peers, 1.0};
+      return shape_target(shape, spec, moved);
+    default:
+      return shape_target(regime, spec, moved);
   }
-  return {};
 }
 
 NormSpec plain(NormSpec spec) noexcept {

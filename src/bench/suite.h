@@ -18,17 +18,19 @@ namespace normjit::bench {
 
 // What makes a case hard, the most specific first: a case belongs to the first regime that fits.
 enum class Regime : std::uint8_t {
-  reference,  // the two reference workloads: 16 x 4,194,304, and 4,194,304 x 64 with GELU
-  fused,      // with an activation or a scale
-  decode,     // 1-256 rows of 1024-16,384 columns, 16 bits each
-  few,        // 1-131 rows, 65,536 columns and wider
-  odd,        // a row of x or y is no multiple of 16 bytes
-  longer,     // more than 16,384 columns; "long" in text
-  ordinary,   // 16-16,384 columns
-  narrow,     // fewer than 16 columns
+  fused,       // more than a LayerNorm: RMS, a residual, a sum that is written, ...
+  reference,   // the two reference workloads: 16 x 4,194,304, and 4,194,304 x 64 with GELU
+  activation,  // with an activation or a scale
+  decode,      // 1-256 rows of 1024-16,384 columns, 16 bits each
+  few,         // 1-131 rows, 65,536 columns and wider
+  odd,         // a row of x or y is no multiple of 16 bytes
+  longer,      // more than 16,384 columns; "long" in text
+  ordinary,    // 16-16,384 columns
+  narrow,      // fewer than 16 columns
 };
-inline constexpr Regime kRegimes[] = {Regime::reference, Regime::fused,  Regime::decode,   Regime::few,
-                                      Regime::odd,       Regime::longer, Regime::ordinary, Regime::narrow};
+inline constexpr Regime kRegimes[] = {Regime::reference, Regime::activation, Regime::decode,
+                                      Regime::few,       Regime::odd,        Regime::longer,
+                                      Regime::ordinary,  Regime::narrow,     Regime::fused};
 std::string_view name(Regime) noexcept;
 std::string regime_names();                          // "reference, fused, ..."
 Result<Regime> parse_regime(std::string_view text);  // BadArgument
@@ -56,7 +58,8 @@ Target target_of(const NormSpec& spec, std::int64_t rows) noexcept;
 struct SuiteCase {
   NormSpec spec;
   std::int64_t rows = 0;
-  bool drawn = false;  // at random, by the seed
+  bool drawn = false;    // at random, by the seed
+  bool overlap = false;  // launches overlap the one before
 
   Regime regime() const noexcept { return suite_regime(spec, rows); }
   Target target() const noexcept { return target_of(spec, rows); }
@@ -72,7 +75,11 @@ std::vector<SuiteCase> fixed_cases();
 // any other, and so is each of the bytes moved, 8-512 MB; half of the rows are a multiple of 16 bytes.
 std::vector<SuiteCase> random_cases(std::uint64_t seed, int count);
 
-// Those of one regime, and the plain ones that fused ones are compared with.
+// The regime fused: each of four norms at widths of today's models and at some drawn by the seed, in 16 and
+// 32 bits; odd widths; decode, also with launches that overlap; long rows.
+std::vector<SuiteCase> fused_cases(std::uint64_t seed);
+
+// Those of one regime, and the plain ones that those with an activation are compared with.
 std::vector<SuiteCase> only(Regime regime, const std::vector<SuiteCase>& cases);
 
 struct SuiteResult {
@@ -107,8 +114,13 @@ struct RegimeSummary {
 // The regimes that have cases, in the order of kRegimes.
 std::vector<RegimeSummary> summarize(const std::vector<SuiteResult>& results);
 
+std::string regime_text(const SuiteCase& what);  // "fused", + with launches that overlap, * if drawn
+
 // For people: every case, then a line for each regime.
 std::string table_of(const SuiteReport& report);
+
+// A table for each norm: a line for each size, microseconds and fraction of the copy for each dtype.
+std::string compact_table_of(const SuiteReport& report);
 
 // As JSON: the suite before and after it is measured; each case has "spec", "rows", "regime", "bytes" and
 // "target".

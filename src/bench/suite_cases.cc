@@ -4,6 +4,7 @@
 
 #include "bench/suite.h"
 #include "cli/measure.h"
+#include "normjit/base/text.h"
 
 namespace normjit::bench {
 
@@ -109,6 +110,19 @@ constexpr Line kLines[] = {
     {"layernorm/cols=1024/f64/wb/gelu", 16384},
 };
 
+// The fused norms that are measured: those in front of each half of a transformer's layer, RMS and LayerNorm;
+// RMS alone; and Gemma's, whose residual is added behind the norm.
+struct FusedForm {
+  const char* norm;
+  const char* fields;
+};
+constexpr FusedForm kFusedForms[] = {
+    {"rmsnorm", "add/sum/w"}, {"layernorm", "add/sum/wb"}, {"rmsnorm", "w"}, {"rmsnorm", "addafter/w1"}};
+constexpr std::int64_t kFusedWidths[] = {768,  1024, 1280, 1536, 2048, 2560, 3072,
+                                         4096, 5120, 6144, 7168, 8192, 16384};
+constexpr int kDrawnWidths = 6;                    // multiples of 8
+constexpr std::int64_t kFusedElements = 20 << 20;  // of a matrix; 84 MB move of RMS alone in 16 bits
+
 // Random numbers that are the same everywhere, which those of the standard library's distributions are not.
 class Dice {
  public:
@@ -172,6 +186,44 @@ std::vector<SuiteCase> random_cases(std::uint64_t seed, int count) {
   for (int i = 0; i < count; ++i) {
     const NormSpec spec = random_spec(dice);
     cases.push_back({spec, rows_for(spec, dice.by_octave(8 * kMB, 6)), /*drawn=*/true});
+  }
+  return cases;
+}
+
+std::vector<SuiteCase> fused_cases(std::uint64_t seed) {
+  std::vector<SuiteCase> cases;
+  const auto add = [&](const FusedForm& form, std::int64_t columns, const char* dtype, std::int64_t rows) {
+    const std::string text =
+        concat({form.norm, "/cols=", std::to_string(columns), "/", dtype, "/", form.fields});
+    cases.push_back({parse_spec(text).value(), rows});
+  };
+  const auto rows_of = [](std::int64_t columns) { return (kFusedElements + columns - 1) / columns; };
+
+  Dice dice(seed);
+  std::vector<std::int64_t> widths(std::begin(kFusedWidths), std::end(kFusedWidths));
+  while (std::ssize(widths) < std::ssize(kFusedWidths) + kDrawnWidths) {
+    const std::int64_t columns = 8 * dice.by_octave(kFusedWidths[0] / 8, 4);  // 768 to 12,280
+    if (std::ranges::count(widths, columns) == 0) widths.push_back(columns);
+  }
+  for (const FusedForm& form : kFusedForms)
+    for (const char* dtype : {"bf16", "f16", "f32"}) {
+      for (std::size_t i = 0; i < widths.size(); ++i) {
+        add(form, widths[i], dtype, rows_of(widths[i]));
+        cases.back().drawn = i >= std::size(kFusedWidths);
+      }
+    }
+  for (const FusedForm& form : kFusedForms)
+    for (const char* dtype : {"bf16", "f32"})
+      for (const std::int64_t columns : {333, 1023, 4097}) add(form, columns, dtype, rows_of(columns));
+  for (const FusedForm& form : kFusedForms)
+    for (const std::int64_t rows : {1, 8, 64, 256})
+      for (const bool overlap : {false, true}) {
+        add(form, 4096, "bf16", rows);
+        cases.back().overlap = overlap;
+      }
+  for (const char* fields : {"add/wb", "add/sum/wb"}) {
+    add({"layernorm", fields}, 65536, "f32", 2048);
+    add({"layernorm", fields}, 4194304, "f32", 16);
   }
   return cases;
 }

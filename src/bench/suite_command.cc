@@ -28,13 +28,14 @@ struct SuiteCommand : CommonOptions {
   bool list = false;                  // only the cases; needs no GPU
   std::optional<std::uint64_t> seed;  // of the random cases; none: another one each time
   std::string regime;                 // empty: all
+  bool compact = false;               // the table
   std::string output = "suite.json";  // a file or a directory
 };
 
 std::vector<SuiteCase> cases_of(const SuiteCommand& options, std::uint64_t seed) {
   std::vector<SuiteCase> cases = fixed_cases();
-  const std::vector<SuiteCase> drawn = random_cases(seed, kRandomCases);
-  cases.insert(cases.end(), drawn.begin(), drawn.end());
+  for (const std::vector<SuiteCase>& more : {random_cases(seed, kRandomCases), fused_cases(seed)})
+    cases.insert(cases.end(), more.begin(), more.end());
   if (options.regime.empty()) return cases;
   const Regime regime = parse_regime(options.regime).value();
   std::vector<SuiteCase> chosen = only(regime, cases);
@@ -47,8 +48,8 @@ std::string text_of(const std::vector<SuiteCase>& cases, std::uint64_t seed) {
   Table table({"regime", "spec", ">rows", ">MB", "target"});
   for (const SuiteCase& one : cases) {
     const double megabytes = static_cast<double>(bytes_moved(one.spec, one.rows)) / 1e6;
-    table.add({std::string(name(one.regime())) + (one.drawn ? " *" : ""), to_text(one.spec),
-               std::to_string(one.rows), fixed(megabytes, megabytes < 10 ? 2 : 0), to_text(one.target())});
+    table.add({regime_text(one), to_text(one.spec), std::to_string(one.rows),
+               fixed(megabytes, megabytes < 10 ? 2 : 0), to_text(one.target())});
   }
   return table.text() + "* drawn by the seed " + std::to_string(seed) + "\n";
 }
@@ -82,7 +83,7 @@ SuiteReport run_suite(const SuiteCommand& options, const std::vector<SuiteCase>&
   const Gpu gpu(options.device);
   Service service(settings);
   const DeviceProfile profile = service.device(options.device).value();
-  const CopyKernel copy(settings, gpu, profile.arch);
+  Copies copies(settings, gpu, profile);
   SuiteReport report{.device = gpu.name() + " (" + profile.text() + ")",
                      .driver = driver_text(service),
                      .date = now(),
@@ -94,7 +95,7 @@ SuiteReport run_suite(const SuiteCommand& options, const std::vector<SuiteCase>&
     SuiteResult result{.what = one, .bench = {}, .error = {}, .value = {}, .met = {}};
     std::string outcome;
     try {
-      result.bench = measure(service, gpu, copy, one.spec, one.rows, options.repeat);
+      result.bench = measure(service, gpu, copies, one.spec, one.rows, options.repeat, one.overlap);
       outcome = fixed(result.bench->fraction_of_copy(), 3) + " of copy";
     } catch (const std::exception& error) {
       result.error = error.what();
@@ -124,7 +125,7 @@ int suite(const SuiteCommand& options) {
   const SuiteReport report = run_suite(options, cases, seed);
   const std::string stored = json_of(report);
   oracle::write_text(output_file(options.output), stored).value();
-  print(options.json ? stored : table_of(report));
+  print(options.json ? stored : options.compact ? compact_table_of(report) : table_of(report));
   for (const SuiteResult& result : report.results)
     if (!result.bench) return fail(kFailed, "some cases failed");
   return kDone;
@@ -134,7 +135,7 @@ int suite(const SuiteCommand& options) {
 
 void add_suite(CommandLine& line) {
   auto [command, options] =
-      line.add("suite", "Time cases of every regime and 40 random ones against their targets", suite);
+      line.add("suite", "Time cases of every regime and random ones against their targets", suite);
   command->add_option("--repeat", options.repeat, "Replays that the median of a case is of")
       ->capture_default_str();
   command->add_option("--device", options.device, "CUDA ordinal of the GPU")->capture_default_str();
@@ -145,6 +146,8 @@ void add_suite(CommandLine& line) {
                    "Of the random cases; else another one each time, which is printed")
       ->check(CLI::NonNegativeNumber);
   command->add_option("--regime", options.regime, "Only the cases of one: " + regime_names());
+  command->add_flag("--compact", options.compact,
+                    "Print microseconds and fraction of the copy only, a line for each size of a norm");
   command
       ->add_option("--output", options.output,
                    "Store the results in this file, or in suite.json in this directory")
@@ -152,6 +155,7 @@ void add_suite(CommandLine& line) {
   command->footer(std::string(R"(Examples:
   normjit-bench suite --seed 1 --output suite.json
   normjit-bench suite --list --regime decode
+  normjit-bench suite --seed 1 --regime fused --compact
 
 Cases are timed as `normjit bench` does. A target that is not reached does not change the exit status.
 scripts/plot_suite.py draws what is stored.

@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <utility>
 
 #include "cli/measure.h"
 #include "cli/table.h"
+#include "normjit/base/text.h"
 
 namespace normjit::bench {
 
@@ -60,15 +63,23 @@ std::string value_text(const SuiteResult& result) {
 }
 
 std::string case_text(const SuiteCase& what) {
-  return std::to_string(what.rows) + " x " + to_text(what.spec);
+  return std::to_string(what.rows) + " x " + to_text(what.spec) + (what.overlap ? ", overlapped" : "");
+}
+
+// The spec without columns, input type and epsilon: "rmsnorm/add/sum/w".
+std::string form_of(const SuiteCase& what) {
+  const std::string text = to_text(what.spec);
+  std::string form;
+  for (const std::string_view field : split(text, '/'))
+    if (!field.starts_with("cols=") && !field.starts_with("eps=") && field != name(what.spec.input))
+      form += (form.empty() ? "" : "/") + std::string(field);
+  return form + (what.overlap ? ", overlapped" : "");
 }
 
 Json case_json(const SuiteCase& one) {
-  return {{"spec", to_text(one.spec)},
-          {"rows", one.rows},
-          {"regime", name(one.regime())},
-          {"drawn", one.drawn},
-          {"bytes", bytes_moved(one.spec, one.rows)},
+  return {{"spec", to_text(one.spec)},      {"rows", one.rows},
+          {"regime", name(one.regime())},   {"drawn", one.drawn},
+          {"overlap", one.overlap},         {"bytes", bytes_moved(one.spec, one.rows)},
           {"target", to_text(one.target())}};
 }
 
@@ -79,6 +90,7 @@ Json result_json(const SuiteResult& result) {
     json.add("plan", to_text(bench.plan))
         .add("kernel", json_of(bench.kernel))
         .add("copy", json_of(bench.copy))
+        .add("copy_shape", to_text(bench.copy_shape))
         .add("fraction_of_copy", bench.fraction_of_copy());
   } else {
     json.add("error", result.error);
@@ -140,12 +152,15 @@ std::vector<RegimeSummary> summarize(const std::vector<SuiteResult>& results) {
   return summaries;
 }
 
+std::string regime_text(const SuiteCase& what) {
+  return std::string(name(what.regime())) + (what.overlap ? " +" : "") + (what.drawn ? " *" : "");
+}
+
 std::string table_of(const SuiteReport& report) {
   Table table({"regime", "spec", ">rows", ">us", ">copy us", ">of copy", ">ratio", "target", "met", "plan"});
   for (const SuiteResult& result : report.results) {
     const SuiteCase& what = result.what;
-    std::vector<std::string> cells = {std::string(name(what.regime())) + (what.drawn ? " *" : ""),
-                                      to_text(what.spec), std::to_string(what.rows)};
+    std::vector<std::string> cells = {regime_text(what), to_text(what.spec), std::to_string(what.rows)};
     if (result.bench) {
       const BenchReport& bench = *result.bench;
       cells.insert(cells.end(), {fixed(bench.kernel.median, 2), fixed(bench.copy.median, 2),
@@ -165,10 +180,54 @@ std::string table_of(const SuiteReport& report) {
   }
   return report.device + ", driver " + report.driver + ", " + report.date + " UTC, seed " +
          std::to_string(report.seed) + "\n\n" + table.text() +
-         "\n* drawn by the seed. of copy: the time of a copy of the same bytes over the kernel's. ratio: "
+         "\n* drawn by the seed. + launches overlap. of copy: the time of a copy of the same bytes over the "
+         "kernel's. ratio: "
          "what a "
          "target that is not of copy bounds.\n? needs scripts/bench_peers.py.\n\n" +
          sums.text();
+}
+
+std::string compact_table_of(const SuiteReport& report) {
+  using Size = std::pair<std::int64_t, std::int64_t>;  // rows and columns
+  std::vector<std::string> forms;
+  for (const SuiteResult& result : report.results)
+    if (const std::string form = form_of(result.what); std::ranges::count(forms, form) == 0)
+      forms.push_back(form);
+  std::string text = report.device + ", " + report.date + " UTC, seed " + std::to_string(report.seed) +
+                     "; us, and the copy's time over it\n";
+  for (const std::string& form : forms) {
+    std::vector<DType> dtypes;
+    std::vector<Size> sizes;
+    std::map<std::pair<Size, DType>, const SuiteResult*> found;
+    for (const SuiteResult& result : report.results) {
+      if (form_of(result.what) != form) continue;
+      const Size size = {result.what.rows, result.what.spec.columns};
+      const DType dtype = result.what.spec.input;
+      if (std::ranges::count(sizes, size) == 0) sizes.push_back(size);
+      if (std::ranges::count(dtypes, dtype) == 0) dtypes.push_back(dtype);
+      found[{size, dtype}] = &result;
+    }
+    std::vector<std::string> columns = {form};
+    for (const DType dtype : dtypes) columns.insert(columns.end(), {">" + std::string(name(dtype)), ">"});
+    Table table(columns);
+    for (const Size& size : sizes) {
+      std::vector<std::string> cells = {std::to_string(size.first) + " x " + std::to_string(size.second)};
+      for (const DType dtype : dtypes) {
+        const auto at = found.find({size, dtype});
+        const bool absent = at == found.end();
+        if (absent || !at->second->bench) {
+          cells.insert(cells.end(), {absent ? "" : "FAILED", ""});
+          continue;
+        }
+        const BenchReport& bench = *at->second->bench;
+        cells.insert(cells.end(), {fixed(bench.kernel.median, bench.kernel.median < 10 ? 2 : 1),
+                                   fixed(bench.fraction_of_copy(), 2)});
+      }
+      table.add(std::move(cells));
+    }
+    text += "\n" + table.text();
+  }
+  return text;
 }
 
 std::string json_of(const std::vector<SuiteCase>& cases, std::uint64_t seed) {

@@ -12,6 +12,7 @@ struct BenchCommand : CommonOptions {
   std::string plan;  // empty: the planner's choice
   int repeat = 50;
   int device = 0;
+  bool overlap = false;
 };
 
 std::string text_of(const std::vector<BenchReport>& reports) {
@@ -31,12 +32,14 @@ std::string json_of(const std::vector<BenchReport>& reports) {
             {"rows", report.rows},
             {"device", report.device},
             {"plan", to_text(report.plan)},
+            {"overlap", report.overlap},
             {"bytes", report.bytes},
             {"buffer_sets", report.buffer_sets},
             {"launches_per_graph", report.launches},
             {"replays", report.replays},
             {"kernel", json_of(report.kernel)},
             {"copy", json_of(report.copy)},
+            {"copy_shape", to_text(report.copy_shape)},
             {"gb_per_s", report.gigabytes_per_second()},
             {"copy_gb_per_s", report.copy_gigabytes_per_second()},
             {"fraction_of_copy", report.fraction_of_copy()}};
@@ -53,10 +56,10 @@ int bench(const BenchCommand& options) {
   const Options settings = service_options(options);
   const Gpu gpu(options.device);
   Service service(settings);
-  const CopyKernel copy(settings, gpu, service.device(options.device).value().arch);
+  Copies copies(settings, gpu, service.device(options.device).value());
   std::vector<BenchReport> reports;
   for (const auto& [spec, rows] : cases)
-    reports.push_back(measure(service, gpu, copy, spec, rows, options.repeat, plan));
+    reports.push_back(measure(service, gpu, copies, spec, rows, options.repeat, options.overlap, plan));
   print(options.json ? json_of(reports) : text_of(reports));
   return kDone;
 }
@@ -64,14 +67,16 @@ int bench(const BenchCommand& options) {
 }  // namespace
 
 void add_bench(CommandLine& line) {
-  auto [command, options] =
-      line.add("bench", "Time kernels on a GPU against a plain copy of as many bytes", bench);
+  auto [command, options] = line.add("bench", "Time kernels on a GPU against a copy of as many bytes", bench);
   command->add_option("SPEC", options.specs, kSpecHelp)->required();
   command->add_option("--rows", options.rows,
                       "Comma-separated numbers of rows; else as many as make x 256 MiB");
   command->add_option("--plan", options.plan,
                       "This plan, as show and tune print it, instead of the planner's choice");
   command->add_option("--repeat", options.repeat, "Replays that the median is of")->capture_default_str();
+  command->add_flag(
+      "--overlap", options.overlap,
+      "Launches may start before the one in front has finished (programmatic dependent launch)");
   command->add_option("--device", options.device, "CUDA ordinal of the GPU")->capture_default_str();
   add_json(command, options);
   for (const std::string other : {"suite", "startup"}) {
@@ -83,7 +88,8 @@ void add_bench(CommandLine& line) {
   normjit bench layernorm/cols=4194304/f32/wb --rows 16
 
 Each sample is the replay of a CUDA graph whose launches rotate through more buffers than the L2 cache holds; replays of
-the copy alternate with it. "of copy" is the copy's median time over the kernel's.
+the copy alternate with it. The copy reads and writes as many streams as the kernel; of several shapes of it the fastest
+is taken. "of copy" is the copy's median time over the kernel's.
 
 )") + kExitCodes);
 }

@@ -14,8 +14,9 @@
 namespace normjit::cli {
 
 inline constexpr const char* kSpecHelp =
-    "layernorm|rmsnorm/cols=N/IN[/out=T][/w=T]/eps=E[/add][/sum][/w|/wb][/relu|/gelu|/gelu_tanh|/silu]"
-    "[/scale=S][/stats]; "
+    "layernorm|rmsnorm/cols=N/IN[/out=T][/w=T][/res=T]/eps=E[/inb][/add|/addafter][/sum]"
+    "[/round=sum|norm|sum+norm][/w|/wb|/w1|/wb1, with "
+    ":rows][/relu|/gelu|/gelu_tanh|/silu][/scale=S][/stats]; "
     "types are f16, bf16, f32, f64; shape=64x256x256 may stand for cols=";
 
 // Ends the --help of each command.

@@ -23,7 +23,8 @@ struct HostOptions {
   DeviceProfile device;                        // the GPU whose kernel it is
   std::vector<std::uint64_t> schedules = {0};  // seeds of simt::schedule_of(); one launch each
   std::optional<bool> checks = {};             // of the kernel's accesses; none: on where that is affordable
-  std::optional<Plan> plan = {};               // none: the planner's choice
+  std::optional<Plan> plan = {};               // none: the planner's choice,
+  Uses uses = {};                              // for such uses
   std::string keep_directory = {};             // for the kernel's source and library; empty: they are removed
 };
 
@@ -79,10 +80,11 @@ class Executor {
   virtual Execution execute(oracle::Problem& problem) = 0;
 };
 
-// Executes on a GPU of this machine, as `plan` or as the planner chooses. `repeat` is the number of steady
-// calls, 0 for none. Throws where there is no such GPU, so that nobody makes data for nothing.
+// Executes on a GPU of this machine, as `plan` or as the planner chooses for such uses. `repeat` is the
+// number of steady calls, 0 for none. Throws where there is no such GPU, before data is made in
+// vain.
 std::unique_ptr<Executor> make_gpu_executor(const Options& options, int device, int repeat,
-                                            const std::optional<Plan>& plan = {});
+                                            const std::optional<Plan>& plan = {}, const Uses& uses = {});
 
 // Executes on the CPU what the service would execute on `host.device`, through simt/: on one thread,
 // thousands of times slower than a GPU. Throws where there is no C++ compiler.

@@ -12,6 +12,7 @@ struct ExportCommand : CommonOptions {
   std::vector<std::string> specs, manifests;
   std::string archs;  // empty: native, with specs
   std::vector<std::string> from;
+  Uses uses;
 };
 
 std::string text_of(const ExportReport& report, const std::string& path) {
@@ -24,8 +25,10 @@ std::string text_of(const ExportReport& report, const std::string& path) {
 
 int export_pack(const ExportCommand& options) {
   if (options.pack == "-") return fail(kUsage, "a pack is a file; it cannot be written to standard output");
-  ExportOptions wanted{
-      .from = options.from, .specs = wanted_specs(options.manifests, options.specs), .devices = {}};
+  ExportOptions wanted{.from = options.from,
+                       .specs = wanted_specs(options.manifests, options.specs),
+                       .devices = {},
+                       .uses = options.uses};
   const bool named = !options.specs.empty() || !options.manifests.empty();
   if (named && wanted.specs.empty()) return fail(kUsage, "there is nothing to export: the manifest is empty");
   if (!named && !options.archs.empty())
@@ -69,6 +72,10 @@ void add_export(CommandLine& line) {
       ->allow_extra_args(false);
   command->add_option("--arch", options.archs,
                       "With specs, as for prebuild: sm_90 and the like, native, all-major, all; else native");
+  command->add_flag("--batch-invariant", options.uses.batch_invariant,
+                    "With specs: only the kernels that batch-invariant services and calls take");
+  command->add_flag("--grouped-rows", options.uses.grouped_rows,
+                    "With specs: kernels for operands whose rows come in groups, in place of the others");
   command
       ->add_option(
           "--from", options.from,

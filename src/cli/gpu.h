@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One GPU as the tool uses it: its primary context, memory, streams and graphs, each freed with its owner,
-// and the copy that kernels are compared with.
+// One GPU as the tool uses it: its primary context, memory, streams and graphs, each freed with its owner.
 //
 // These are for the tool's own thread. Whatever fails throws normjit::Exception with the driver's reason;
 // everything must be gone before its Gpu.
@@ -8,7 +7,6 @@
 
 #include <cstddef>
 #include <functional>
-#include <memory>
 #include <string>
 
 #include "normjit/driver/driver.h"
@@ -128,24 +126,6 @@ class GpuGraph {
   const GpuStream& stream_;
   CUgraphExec graph_ = nullptr;
   CUevent begin_ = nullptr, end_ = nullptr;
-};
-
-// The 100 % line of every measurement: a plain copy on the same GPU in the same process.
-// Copies with one 16-byte vector a thread and streaming cache hints, which on an H200 beats every form with
-// more work a thread: 4.15 TB/s at 512 MB moved.
-class CopyKernel {
- public:
-  // Compiles and loads it. Throws normjit::Exception.
-  CopyKernel(const Options& options, const Gpu& gpu, Arch arch);
-
-  // Enqueues the copy of a multiple of 16 bytes between 16-byte aligned addresses.
-  void launch(const void* from, void* to, std::size_t bytes, Stream stream) const;
-
-  static const char* source();  // its text, for the tests
-
- private:
-  const Gpu& gpu_;
-  std::shared_ptr<LoadedKernel> kernel_;
 };
 
 }  // namespace normjit::cli

@@ -7,6 +7,7 @@
 #include "cli/gpu.h"
 #include "cli/measure.h"
 #include "normjit/base/stopwatch.h"
+#include "normjit/service/packed_tensors.h"
 
 namespace normjit::cli {
 namespace {
@@ -35,8 +36,9 @@ class DeviceTensor {
 
 class GpuExecutor final : public Executor {
  public:
-  GpuExecutor(const Options& options, int device, int repeat, const std::optional<Plan>& plan)
-      : options_(options), gpu_(device), repeat_(repeat), plan_(plan) {}
+  GpuExecutor(const Options& options, int device, int repeat, const std::optional<Plan>& plan,
+              const Uses& uses)
+      : options_(options), gpu_(device), repeat_(repeat), plan_(plan), uses_(uses) {}
 
   Execution execute(oracle::Problem& problem) override;
 
@@ -48,6 +50,7 @@ class GpuExecutor final : public Executor {
   const Gpu gpu_;
   const int repeat_;
   const std::optional<Plan> plan_;
+  const Uses uses_;
 };
 
 // The median host time of the one-call form in microseconds; 0 without calls.
@@ -56,7 +59,7 @@ double GpuExecutor::steady_call(Service& service, const NormSpec& spec, const Pr
   std::vector<double> times;
   for (int i = 0; i <= repeat_; ++i) {
     const Stopwatch call;
-    if (use.plan)
+    if (use.plan || uses_.grouped_rows)
       check(service.prepare(spec, use).value().launch(tensors, stream.handle()));
     else
       service.layer_norm(spec, tensors, stream.handle()).value();
@@ -73,19 +76,27 @@ Execution GpuExecutor::execute(oracle::Problem& problem) {
   PerOperand<std::optional<DeviceTensor>> on_gpu;
   Tensors tensors = tensors_of(problem);
   for (const OperandRow& row : kOperands) {
-    const oracle::Matrix& matrix = problem[row.operand];
-    on_gpu[row.operand].emplace(gpu_, matrix);
-    set(tensors, row, on_gpu[row.operand]->data(), matrix.row_stride());
+    on_gpu[row.operand].emplace(gpu_, problem[row.operand]);
+    set_pointer(tensors, row, on_gpu[row.operand]->data());
   }
+  for (std::size_t i = 0; i < kOperandCount; ++i)
+    if (has(problem.in_place, i))
+      set_pointer(tensors, row_of(kOperands[i].in_place), pointer_of(tensors, kOperands[i]));
   const GpuStream stream(gpu_);
 
   Service service(options_);
   const DeviceProfile profile = service.device(gpu_.ordinal()).value();
   execution.device = gpu_.name() + " (" + profile.text() + ")";
+  const PackedTensors packed = pack(spec, tensors);
+  check(packed.status);
+  // The alignment that all operands allow, as a distance of rows: prepare knows the rows of x and y alone.
+  const auto alignment = static_cast<std::int64_t>(problem.rows > 0 ? packed.alignment : Alignment::eight);
   const PrepareOptions use{.device = gpu_.ordinal(),
                            .rows_hint = problem.rows,
-                           .x_row_stride = tensors.x.outer,
-                           .y_row_stride = tensors.y.outer,
+                           .x_row_stride = alignment,
+                           .y_row_stride = (spec.columns + alignment - 1) / alignment * alignment,
+                           .grouped_rows = uses_.grouped_rows || (problem.rows > 0 && packed.layout.grouped),
+                           .batch_invariant = uses_.batch_invariant,
                            .plan = plan_};
   const Stopwatch prepare;
   const Kernel kernel = service.prepare(spec, use).value();
@@ -120,8 +131,10 @@ Execution GpuExecutor::execute(oracle::Problem& problem) {
 }  // namespace
 
 std::unique_ptr<Executor> make_gpu_executor(const Options& options, int device, int repeat,
-                                            const std::optional<Plan>& plan) {
-  return std::make_unique<GpuExecutor>(options, device, repeat, plan);
+                                            const std::optional<Plan>& plan, const Uses& uses) {
+  Options settings = options;
+  settings.batch_invariant |= uses.batch_invariant;  // of the one-call form
+  return std::make_unique<GpuExecutor>(settings, device, repeat, plan, uses);
 }
 
 }  // namespace normjit::cli

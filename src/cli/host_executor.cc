@@ -47,8 +47,10 @@ class Outputs {
       const auto at = std::mismatch(copy.begin(), copy.end(), matrix.data()).first;
       if (at == copy.end()) continue;
       const std::int64_t element = (at - copy.begin()) / size_of(matrix.dtype());
-      return concat({row.name, ", row ", shortest(element / matrix.row_stride()), ", column ",
-                     shortest(element % matrix.row_stride())});
+      for (std::int64_t i = 0; i < matrix.rows(); ++i)
+        if (const std::int64_t column = element - matrix.offset(i); column >= 0 && column < matrix.columns())
+          return concat({row.name, ", row ", shortest(i), ", column ", shortest(column)});
+      return concat({row.name, ", element ", shortest(element), ", between rows"});
     }
     return "";
   }
@@ -79,11 +81,13 @@ Arguments::Arguments(oracle::Problem& problem, const Plan& plan, std::size_t wor
     : workspace(workspace_bytes),
       spec(problem.spec),
       block(block_of(plan, problem.spec, with_workspace(tensors_of(problem), workspace))) {
-  for (const OperandRow& row : kOperands) {
-    const oracle::Matrix& matrix = problem[row.operand];
+  for (std::size_t i = 0; i < kOperandCount; ++i) {
+    const OperandRow& row = kOperands[i];
+    const oracle::Matrix& matrix = problem.operands.of[i];
     if (!matrix.empty())
-      buffers.push_back({matrix.data(), matrix.bytes(), row.name, row.output, !row.output,
-                         /*early=*/row.extent == Extent::columns});
+      buffers.push_back({matrix.data(), matrix.bytes(), row.name, row.output,
+                         !row.output || has(problem.in_place, i),
+                         /*early=*/is_columns(row, problem.spec)});
   }
   if (!workspace.empty()) buffers.push_back({workspace.data(), workspace.size(), "workspace", true, true});
 }
@@ -104,15 +108,16 @@ std::optional<std::ptrdiff_t> counter_left(const std::vector<std::byte>& workspa
 }
 
 // What the device would use, unless more of its blocks are resident together than the emulation runs.
-Plan plan_for_host(const NormSpec& spec, const DeviceProfile& device, std::int64_t rows,
-                   Alignment alignment) {
-  const RowsRegime regime = regime_of(rows, device);
-  const Plan plan = choose(spec, device, regime, alignment);
+Plan plan_for_host(const NormSpec& spec, const DeviceProfile& device, std::int64_t rows, Alignment alignment,
+                   const Uses& uses) {
+  const RowsRegime regime = uses.batch_invariant ? RowsRegime::many : regime_of(rows, device);
+  Plan plan = choose(spec, device, regime, alignment);
   const LaunchShape shape = launch_shape(plan, spec);
-  return shape.cooperative &&
-                 grid_blocks(plan, spec, device, rows) * shape.threads > simt::most_threads_together()
-             ? fallback(spec, device, regime, alignment)
-             : plan;
+  if (shape.cooperative &&
+      grid_blocks(plan, spec, device, rows) * shape.threads > simt::most_threads_together())
+    plan = fallback(spec, device, regime, alignment);
+  plan.grouped_rows = uses.grouped_rows;
+  return plan;
 }
 
 class HostExecutor final : public Executor {
@@ -181,8 +186,14 @@ Execution HostExecutor::execute(oracle::Problem& problem) {
   const Tensors tensors = tensors_of(problem);
   const PackedTensors packed = pack(spec, tensors);
   if (!packed.status) throw Exception({packed.status.code, packed.status.message()});
-  const Plan plan = host_.plan.value_or(plan_for_host(spec, device, problem.rows, packed.alignment));
+  const bool grouped = problem.rows > 0 && packed.layout.grouped;
+  const Plan plan =
+      host_.plan.value_or(plan_for_host(spec, device, problem.rows, packed.alignment,
+                                        {host_.uses.batch_invariant, host_.uses.grouped_rows || grouped}));
   normjit::check(plan, spec, device).value();
+  if (grouped && !plan.grouped_rows && plan.strategy != Strategy::generic)
+    throw Exception(
+        {Code::BadStride, "rows come in groups, which the plan does not take: add grouped_rows=1"});
 
   const bool checked = checks(problem);
   const Stopwatch prepare;
@@ -226,8 +237,7 @@ void HostExecutor::launch_all(oracle::Problem& problem, const Plan& plan, const 
   };
   for (std::size_t i = 0; i < seeds.size(); ++i) {
     const std::uint64_t seed = seeds[i];
-    for (const OperandRow& row : kOperands)
-      if (row.output) problem[row.operand].poison();
+    reset_outputs(problem);
     const Stopwatch time;
     std::optional<simt::Diagnosis> diagnosis;
     if (problem.rows > 0) {

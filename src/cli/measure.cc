@@ -15,6 +15,7 @@ constexpr std::size_t kAlignment = 256;        // of each tensor, as cuMemAlloc 
 constexpr std::int64_t kMostLaunches = 16384;  // in a graph; some 20 ms of the smallest kernels
 constexpr std::int64_t kFewestLaunches = 8;    // so that starting the graph weighs little
 constexpr int kWarmUps = 3;
+constexpr int kCopyReplays = 5;  // of each shape of the copy, behind two that warm up
 constexpr std::int64_t kMostElements = std::int64_t{1} << 48;  // far beyond any memory, far below overflow
 
 std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -36,10 +37,6 @@ void fill_sets(DeviceBuffer& buffer, const SetLayout& layout, const NormSpec& sp
       fill(buffer, layout.at[row.operand], elements_of(row, spec, rows), row.dtype(spec),
            oracle::distribution_of(row.operand));
   buffer.repeat(layout.bytes, 0, buffer.bytes());
-}
-
-std::size_t copied_half(std::int64_t bytes) {
-  return std::max<std::size_t>(16, static_cast<std::size_t>(bytes) / 2 / 16 * 16);
 }
 
 }  // namespace
@@ -122,33 +119,53 @@ void check_rows(const NormSpec& spec, std::int64_t rows) {
   throw Exception({Code::BadArgument, "--rows " + std::to_string(rows) + " is more than any GPU can hold"});
 }
 
-// The copy has buffers of its own: it reads one half of the bytes and writes the other.
-Workbench::Workbench(const Gpu& gpu, const DeviceProfile& profile, const CopyKernel& copy,
-                     const NormSpec& spec, std::int64_t rows)
+// The copy has buffers of its own.
+Workbench::Workbench(const Gpu& gpu, const DeviceProfile& profile, Copies& copies, const NormSpec& spec,
+                     std::int64_t rows, bool overlap)
     : gpu_(gpu),
       layout_(layout_of(spec, rows)),
-      half_(copied_half(bytes_moved(spec, rows))),
-      copy_set_(2 * aligned(half_)),
+      copy_layout_(copy_streams(spec), bytes_moved(spec, rows)),
       stream_(gpu) {
   facts_.spec = spec;
   facts_.rows = rows;
   facts_.device = gpu.name() + " (" + profile.text() + ")";
+  facts_.overlap = overlap;
   facts_.bytes = bytes_moved(spec, rows);
   const std::size_t memory = gpu.free_memory() / 10 * 9;
-  const std::int64_t count = rotation_sets(std::max(layout_.bytes, copy_set_), profile.l2_bytes, memory / 2);
+  const std::int64_t count =
+      rotation_sets(std::max(layout_.bytes, copy_layout_.bytes), profile.l2_bytes, memory / 2);
   facts_.buffer_sets = count;
   facts_.launches = count * ((kFewestLaunches + count - 1) / count);
 
   sets_.emplace(gpu, layout_.bytes * static_cast<std::size_t>(count));
-  copies_.emplace(gpu, copy_set_ * static_cast<std::size_t>(count));
+  copies_.emplace(gpu, copy_layout_.bytes * static_cast<std::size_t>(count));
   fill_sets(*sets_, layout_, spec, rows);
   copies_->fill(0x3c);
-  copying_.emplace(gpu, stream_, [&] {
-    for (std::int64_t i = 0; i < facts_.launches; ++i) {
-      auto* set = static_cast<std::byte*>(copies_->data()) + (i % count) * copy_set_;
-      copy.launch(set, set + copy_set_ / 2, half_, stream_.handle());
+
+  const CopyKernel* fastest = nullptr;
+  double least = 0;
+  for (const CopyKernel& copy : copies.of(copy_streams(spec), overlap)) {
+    const GpuGraph graph(gpu_, stream_, [&] { enqueue(copy); });
+    std::vector<double> times;
+    for (int i = -2; i < kCopyReplays; ++i) {
+      const double time = graph.replay_microseconds();
+      if (i >= 0) times.push_back(time);
     }
-  });
+    const double median = timing_of(std::move(times)).median;
+    if (fastest != nullptr && median >= least) continue;
+    fastest = &copy;
+    least = median;
+  }
+  facts_.copy_shape = fastest->shape();
+  copying_.emplace(gpu_, stream_, [&] { enqueue(*fastest); });
+}
+
+void Workbench::enqueue(const CopyKernel& copy) const {
+  for (std::int64_t i = 0; i < facts_.launches; ++i) {
+    auto* set = static_cast<std::byte*>(copies_->data()) +
+                static_cast<std::size_t>(i % facts_.buffer_sets) * copy_layout_.bytes;
+    copy.launch(set, copy_layout_, stream_.handle());
+  }
 }
 
 BenchReport Workbench::measure(const Kernel& kernel, int replays) {
@@ -164,7 +181,9 @@ BenchReport Workbench::measure(const Kernel& kernel, int replays) {
       auto* set = static_cast<std::byte*>(sets_->data()) + (i % report.buffer_sets) * layout_.bytes;
       Tensors tensors = tensors_of(report.spec, layout_, report.rows, set);
       tensors.workspace = workspace_->data();
-      if (const Status status = kernel.launch(tensors, stream_.handle()); !status) {
+      if (const Status status =
+              kernel.launch(tensors, stream_.handle(), {.overlap_previous = report.overlap});
+          !status) {
         if (status.code == Code::DriverError)
           gpu_.check(static_cast<CUresult>(status.driver_result), "the launch");
         throw Exception({status.code, std::string("the launch was refused: ") + status.message()});
@@ -184,12 +203,12 @@ BenchReport Workbench::measure(const Kernel& kernel, int replays) {
   return report;
 }
 
-BenchReport measure(Service& service, const Gpu& gpu, const CopyKernel& copy, const NormSpec& spec,
-                    std::int64_t rows, int replays, const std::optional<Plan>& plan) {
+BenchReport measure(Service& service, const Gpu& gpu, Copies& copies, const NormSpec& spec, std::int64_t rows,
+                    int replays, bool overlap, const std::optional<Plan>& plan) {
   check_rows(spec, rows);
   const Kernel kernel =
       service.prepare(spec, {.device = gpu.ordinal(), .rows_hint = rows, .plan = plan}).value();
-  Workbench bench(gpu, kernel.device(), copy, spec, rows);
+  Workbench bench(gpu, kernel.device(), copies, spec, rows, overlap);
   return bench.measure(kernel, replays);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How fast a kernel is on a GPU, against a plain copy of the same number of bytes.
+// How fast a kernel is on a GPU, against a copy of the same bytes in as many streams (cli/copy.h).
 #pragma once
 
 #include <cstddef>
@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/copy.h"
 #include "cli/gpu.h"
 #include "normjit/base/json.h"
 #include "normjit/service.h"
@@ -26,7 +27,9 @@ struct BenchReport {
   std::int64_t rows = 0;
   std::string device;
   Plan plan;
-  std::int64_t bytes = 0;                      // that must move: x, y, weight, bias and statistics once
+  bool overlap = false;                        // launches, of copies too, overlap the one before
+  CopyShape copy_shape = {};                   // the fastest
+  std::int64_t bytes = 0;                      // that must move: each operand once
   std::int64_t buffer_sets = 0, launches = 0;  // of a graph
   int replays = 0;
   Timing kernel, copy;
@@ -72,30 +75,32 @@ std::int64_t rotation_sets(std::size_t set_bytes, std::int64_t l2_bytes, std::si
 
 Timing timing_of(std::vector<double> samples) noexcept;  // of at least one
 
-// Buffers for one spec and number of rows on a GPU, filled once, in which any number of kernels are timed.
+// Buffers for one spec and number of rows on a GPU, filled once, in which any number of kernels are timed
+// against the fastest copy. With `overlap` launches overlap the one before (LaunchOptions::overlap_previous).
 // Throws normjit::Exception.
 class Workbench {
  public:
-  Workbench(const Gpu& gpu, const DeviceProfile& profile, const CopyKernel& copy, const NormSpec& spec,
-            std::int64_t rows);
+  Workbench(const Gpu& gpu, const DeviceProfile& profile, Copies& copies, const NormSpec& spec,
+            std::int64_t rows, bool overlap = false);
 
   // Times `replays` replays of a graph of launches of this kernel of the spec, each alternating with one of
   // copies, so that both see the same clocks.
   BenchReport measure(const Kernel& kernel, int replays);
 
  private:
+  void enqueue(const CopyKernel& copy) const;  // a graph's launches
+
   const Gpu& gpu_;
   const SetLayout layout_;
-  BenchReport facts_;           // what the reports of all kernels have in common
-  const std::size_t half_;      // bytes that a copy reads, and writes
-  const std::size_t copy_set_;  // bytes of buffer that it takes
+  const CopyLayout copy_layout_;
+  BenchReport facts_;  // what the reports of all kernels have in common
   std::optional<DeviceBuffer> sets_, copies_, workspace_;
   const GpuStream stream_;
   std::optional<GpuGraph> copying_;
 };
 
 // One kernel, the planner's choice or another plan, in buffers of its own. Throws normjit::Exception.
-BenchReport measure(Service& service, const Gpu& gpu, const CopyKernel& copy, const NormSpec& spec,
-                    std::int64_t rows, int replays, const std::optional<Plan>& plan = {});
+BenchReport measure(Service& service, const Gpu& gpu, Copies& copies, const NormSpec& spec, std::int64_t rows,
+                    int replays, bool overlap = false, const std::optional<Plan>& plan = {});
 
 }  // namespace normjit::cli

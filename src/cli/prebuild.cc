@@ -15,6 +15,7 @@ struct PrebuildCommand : CommonOptions {
   std::vector<std::string> specs, manifests;
   std::string archs = "native";
   int jobs = 0;
+  Uses uses;
   bool dry_run = false, check = false;
 };
 
@@ -87,7 +88,8 @@ int prebuild(const PrebuildCommand& options) {
   PrebuildReport report;
   {
     Progress progress(isatty(STDERR_FILENO) != 0);
-    PrebuildOptions settings{.jobs = options.jobs, .dry_run = dry_run || !writable, .progress = {}};
+    PrebuildOptions settings{
+        .jobs = options.jobs, .uses = options.uses, .dry_run = dry_run || !writable, .progress = {}};
     if (!settings.dry_run) {
       settings.progress = [&](const KernelReport& kernel, int done, int total) {
         progress.show(kernel, done, total);
@@ -120,6 +122,10 @@ void add_prebuild(CommandLine& line) {
   command->add_option("-j,--jobs", options.jobs, "Compile so many kernels at once; 0 is one per core")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  command->add_flag("--batch-invariant", options.uses.batch_invariant,
+                    "Only the kernels that batch-invariant services and calls take");
+  command->add_flag("--grouped-rows", options.uses.grouped_rows,
+                    "Kernels for operands whose rows come in groups, in place of the others");
   command->add_flag("--dry-run", options.dry_run, "Say what is cached and what is missing; compile nothing");
   command->add_flag("--check", options.check, "As --dry-run, with exit status 1 if anything is missing");
   add_json(command, options);

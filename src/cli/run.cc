@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -19,7 +20,10 @@ struct RunCommand : CommonOptions {
   std::string spec;
   std::int64_t rows = -1;         // -1: as many as --x has
   PerOperand<std::string> files;  // .npy files: inputs, empty for random; outputs to write
-  oracle::RowStrides row_strides;
+  PerOperand<std::int64_t> row_strides;
+  PerOperand<std::string> addresses;  // "N,OUTER,INNER" of the rows; empty: by the row stride
+  PerOperand<bool> in_place{};        // of outputs
+  Uses uses;
   std::uint64_t seed = 1;
   bool check = false;
   std::int64_t check_rows = std::numeric_limits<std::int64_t>::max();
@@ -37,9 +41,16 @@ struct RunReport {
   std::optional<oracle::CheckReport> check;
 };
 
+// "--in-bias", "--out", "--sum-out"
 std::string option_of(const OperandRow& row) {
-  return row.operand == Operand::y ? "--out" : concat({"--", row.name, row.output ? "-out" : ""});
+  if (row.operand == Operand::y) return "--out";
+  std::string option = concat({"--", row.name, row.output ? "-out" : ""});
+  std::replace(option.begin(), option.end(), '_', '-');
+  return option;
 }
+std::string address_option_of(const OperandRow& row) { return option_of(row) + "-address"; }
+std::string stride_option_of(const OperandRow& row) { return concat({"--", row.name, "-row-stride"}); }
+std::string in_place_option_of(const OperandRow& row) { return option_of(row) + "-in-place"; }
 
 Error wrong(std::string message) { return {Code::BadArgument, std::move(message)}; }
 
@@ -47,10 +58,29 @@ Error wrong(std::string message) { return {Code::BadArgument, std::move(message)
 void check_options(const RunCommand& options, const NormSpec& spec) {
   if (options.rows < 0 && options.files[Operand::x].empty())
     throw Exception(wrong("say how many rows with --rows, or give --x"));
+  if (options.rows < 0 && !options.addresses[Operand::x].empty())
+    throw Exception(
+        wrong("say how many rows with --rows: with --x-address, the file is a buffer around them"));
   for (const OperandRow& row : kOperands)
     if (!options.files[row.operand].empty() && !row.present(spec))
       throw Exception(
           wrong(concat({option_of(row), " is given, but ", to_text(spec), " has no ", row.name})));
+  for (const OperandRow& row : kOperands) {
+    const bool strided = options.row_strides[row.operand] != kContiguous;
+    if (options.addresses[row.operand].empty()) continue;
+    if (!row.present(spec) || !is_matrix(row, spec))
+      throw Exception(
+          wrong(concat({address_option_of(row), " is given, but in ", to_text(spec), " ", row.name,
+                        row.present(spec) ? " is a vector; /w:rows gives it rows" : " is not there"})));
+    if (strided)
+      throw Exception(
+          wrong(concat({"give ", address_option_of(row), " or ", stride_option_of(row), ", not both"})));
+  }
+  for (const OperandRow& row : kOperands)
+    if (options.in_place[row.operand] &&
+        (!options.addresses[row.operand].empty() || options.row_strides[row.operand] != kContiguous))
+      throw Exception(wrong(concat({"with ", in_place_option_of(row), ", the rows of ", row.name,
+                                    " are those of ", row_of(row.in_place).name, "; give them alone"})));
   if (options.check_rows < 1) throw Exception(wrong("--check-rows must be 1 or more"));
   if (options.repeat && *options.repeat < 0) throw Exception(wrong("--repeat must be 0 or more"));
 }
@@ -72,7 +102,8 @@ std::unique_ptr<Executor> gpu_executor(const RunCommand& options, const Options&
     }
   }
   constexpr int kRepeat = 20;
-  return make_gpu_executor(settings, device, options.repeat.value_or(kRepeat), plan_of(options));
+  return make_gpu_executor(settings, device, options.repeat.value_or(kRepeat), plan_of(options),
+                           options.uses);
 }
 
 std::unique_ptr<Executor> host_executor(const RunCommand& options, const Options& settings) {
@@ -84,23 +115,60 @@ std::unique_ptr<Executor> host_executor(const RunCommand& options, const Options
   if (!options.checks.empty()) host.checks = options.checks == "on";
   host.keep_directory = options.keep_directory;
   host.plan = plan_of(options);
+  host.uses = options.uses;
   return make_host_executor(settings, std::move(host));
 }
 
-// A file says nothing of what lies between rows or how overlapping rows agree.
-void read_input(const OperandRow& row, oracle::NpyFile& file, oracle::Matrix& to) {
-  if (to.row_stride() < to.columns()) {
+// "N,OUTER,INNER", with the elements of the file that is the buffer.
+oracle::RowLayout address_from(const OperandRow& row, const std::string& text, std::int64_t buffer) {
+  std::vector<std::int64_t> numbers;
+  for (const std::string_view word : split(text, ',')) {
+    const std::optional<std::int64_t> value = number<std::int64_t>(word);
+    if (value && *value >= 0) numbers.push_back(*value);
+  }
+  if (numbers.size() != 3 || split(text, ',').size() != 3)
     throw Exception(
-        wrong(concat({option_of(row), " needs a --", row.name, "-row-stride of at least the columns; ",
-                      "rows that overlap get random data only"})));
+        wrong(concat({address_option_of(row), " is '", text,
+                      "'; it must be N,OUTER,INNER, three numbers from 0 on, as in 32,6144,128"})));
+  return {std::max<std::int64_t>(1, numbers[0]), numbers[1], numbers[2], buffer};
+}
+
+using InputFiles = PerOperand<std::optional<oracle::NpyFile>>;
+
+InputFiles open_inputs(const RunCommand& options) {
+  InputFiles files;
+  for (const OperandRow& row : kOperands)
+    if (!row.output && !options.files[row.operand].empty())
+      files[row.operand] = oracle::NpyFile::open(options.files[row.operand]).value();
+  return files;
+}
+
+oracle::Problem problem_of(const RunCommand& options, const NormSpec& spec, std::int64_t rows,
+                           const InputFiles& files) {
+  oracle::RowLayouts layouts;
+  OperandSet in_place = 0;
+  for (std::size_t i = 0; i < kOperandCount; ++i) {
+    layouts.of[i] = options.row_strides.of[i];
+    const std::string& address = options.addresses.of[i];
+    if (!address.empty())
+      layouts.of[i] = address_from(kOperands[i], address, files.of[i] ? files.of[i]->elements() : 0);
+    if (options.in_place.of[i]) in_place |= static_cast<OperandSet>(1u << i);
+  }
+  return oracle::make_problem(spec, rows, layouts, in_place).value();
+}
+
+// A file says nothing of what lies between rows or how overlapping rows agree, unless it is the buffer.
+void read_input(const OperandRow& row, bool is_buffer, oracle::NpyFile& file, oracle::Matrix& to) {
+  if (is_buffer) {
+    file.read_buffer(to).value();
+    return;
+  }
+  if (to.rows_overlap()) {
+    throw Exception(wrong(concat({option_of(row), " needs a ", stride_option_of(row),
+                                  " of at least the columns; rows that overlap get random data only"})));
   }
   if (to.row_stride() > to.columns()) to.poison();
   file.read(to).value();
-}
-
-void write_output(const std::string& path, const oracle::Matrix& matrix,
-                  const std::vector<std::int64_t>& shape) {
-  if (!path.empty()) oracle::write_npy(path, matrix, shape).value();
 }
 
 std::string place(const oracle::Deviation& at) {
@@ -178,7 +246,7 @@ struct Shape {
   std::vector<std::int64_t> of_x;
 };
 Shape shape_of(const RunCommand& options, const NormSpec& spec, const std::optional<oracle::NpyFile>& x) {
-  if (!x) return {options.rows, {options.rows, spec.columns}};
+  if (!x || !options.addresses[Operand::x].empty()) return {options.rows, {options.rows, spec.columns}};
   const std::int64_t rows = x->rows_of(spec.columns).value();
   if (options.rows >= 0 && options.rows != rows) {
     throw Exception(wrong(x->path() + " has " + std::to_string(rows) + " rows of " +
@@ -186,6 +254,21 @@ Shape shape_of(const RunCommand& options, const NormSpec& spec, const std::optio
                           std::to_string(options.rows)));
   }
   return {rows, x->shape()};
+}
+
+// As rows of x's shape, or as the buffer in which --out-address or the input's address lays them.
+void write_output(const RunCommand& options, const OperandRow& row, const oracle::Problem& problem,
+                  const InputFiles& files, const Shape& shape) {
+  const oracle::Matrix& matrix = problem[row.operand];
+  const std::string& path = options.files[row.operand];
+  const Operand laid_as = options.in_place[row.operand] ? row.in_place : row.operand;
+  if (options.addresses[laid_as].empty()) {
+    const bool whole_rows = row.extent == Extent::matrix;
+    oracle::write_npy(path, matrix, whole_rows ? shape.of_x : std::vector{shape.rows}).value();
+    return;
+  }
+  const auto& input = files[laid_as];
+  oracle::write_npy_buffer(path, matrix, input ? input->shape() : std::vector{matrix.elements()}).value();
 }
 
 Json json_of(const oracle::Deviation& deviation) {
@@ -244,11 +327,9 @@ int run(const RunCommand& options) {
   const NormSpec spec = spec_from(options.spec).value();
   check_options(options, spec);
   const std::optional<int> gpu = parse_device(options.device).value();
-  std::optional<oracle::NpyFile> x;
-  const std::string& x_path = options.files[Operand::x];
-  if (!x_path.empty()) x = oracle::NpyFile::open(x_path).value();
-  const Shape shape = shape_of(options, spec, x);
-  oracle::Problem problem = oracle::make_problem(spec, shape.rows, options.row_strides).value();
+  InputFiles files = open_inputs(options);
+  const Shape shape = shape_of(options, spec, files[Operand::x]);
+  oracle::Problem problem = problem_of(options, spec, shape.rows, files);
   const Options settings = service_options(options);
   std::unique_ptr<Executor> executor;
   try {
@@ -260,14 +341,12 @@ int run(const RunCommand& options) {
   }
 
   OperandSet from_files = 0;
-  for (std::size_t i = 0; i < kOperandCount; ++i) from_files |= !options.files.of[i].empty() << i;
-  fill(problem, options.seed, from_files);
-  for (const OperandRow& row : kOperands) {
-    const std::string& path = options.files[row.operand];
-    if (row.output || path.empty()) continue;
-    oracle::NpyFile file = oracle::NpyFile::open(path).value();
-    read_input(row, file, problem[row.operand]);
-  }
+  for (std::size_t i = 0; i < kOperandCount; ++i) from_files |= files.of[i].has_value() << i;
+  fill_inputs(problem, options.seed, from_files);
+  for (const OperandRow& row : kOperands)
+    if (auto& file = files[row.operand])
+      read_input(row, !options.addresses[row.operand].empty(), *file, problem[row.operand]);
+  reset_outputs(problem);
 
   RunReport report{.spec = spec, .rows = shape.rows, .execution = executor->execute(problem), .check = {}};
   if (const auto& emulation = report.execution.emulation; emulation && !emulation->fault.empty()) {
@@ -276,9 +355,7 @@ int run(const RunCommand& options) {
                     replay_command(options.words, emulation->fault_seeds, settings.template_directory));
   }
   for (const OperandRow& row : kOperands)
-    if (row.output)
-      write_output(options.files[row.operand], problem[row.operand],
-                   row.extent == Extent::matrix ? shape.of_x : std::vector{shape.rows});
+    if (row.output && !options.files[row.operand].empty()) write_output(options, row, problem, files, shape);
   if (options.check) report.check = check(problem, options.check_rows);
   print(options.json ? json_of(report) : text_of(report));
   if (report.check && !report.check->ok()) return fail(kFailed, "the result differs from the reference");
@@ -302,11 +379,25 @@ void add_run(CommandLine& line) {
   command->add_option("--rows", options.rows, "Rows; may be left out with --x");
   for (const OperandRow& row : kOperands)
     command->add_option(option_of(row), options.files[row.operand], description_of(row));
+  options.row_strides.of.fill(kContiguous);
   for (const OperandRow& row : kOperands)
     if (row.extent == Extent::matrix)
       command->add_option(
-          concat({"--", row.name, "-row-stride"}), options.row_strides[row.operand],
+          stride_option_of(row), options.row_strides[row.operand],
           concat({"Elements between rows of ", row.name, " on the device; else the columns"}));
+  for (const OperandRow& row : kOperands)
+    if (has_rows(row))
+      command->add_option(address_option_of(row), options.addresses[row.operand],
+                          concat({"N,OUTER,INNER, in elements: where the rows of ", row.name,
+                                  " begin; its file is then the buffer around them"}));
+  for (const OperandRow& row : kOperands)
+    if (row.in_place != row.operand)
+      command->add_flag(in_place_option_of(row), options.in_place[row.operand],
+                        concat({"Write ", row.name, " over ", row_of(row.in_place).name}));
+  command->add_flag("--batch-invariant", options.uses.batch_invariant,
+                    "The kernel whose bits do not depend on the number of rows");
+  command->add_flag("--grouped-rows", options.uses.grouped_rows,
+                    "The kernel for rows in groups, also where no operand has N above 1");
   command->add_option("--plan", options.plan,
                       "This plan, as show prints it, instead of the planner's choice");
   command->add_option("--seed", options.seed, "Of the random data for what has no file")
@@ -341,6 +432,11 @@ void add_run(CommandLine& line) {
   normjit run layernorm/cols=64/f32/wb/gelu --rows 4194304 --check
   normjit run layernorm/cols=4096/f16/wb --x x.npy --weight w.npy --bias b.npy --out y.npy
   normjit run layernorm/cols=4096/f16/wb --rows 8 --device host --schedule 0,1,2 --check
+  normjit run rmsnorm/cols=4096/bf16/add/sum/w --rows 64 --out-in-place --sum-out-in-place --check
+  normjit run rmsnorm/cols=128/bf16/w --rows 256 --x-address 32,6144,128 --out-in-place --check
+
+Row r of an operand begins (r / N) * OUTER + (r % N) * INNER elements behind the first row. The last example normalizes
+the 32 query heads of each of 8 tokens where they are, in rows of 6144 elements that also have keys and values.
 
 Allowed error of --check on unit-scale data: f32 1e-5; f16 and bf16 one unit in the last place or 2e-6, whichever is
 larger; f64 1e-12. It grows with |scale|, large weights and biases, and a large common offset of a row.

@@ -199,7 +199,7 @@ int tune(const TuneCommand& options) {
   const Gpu gpu(options.device);
   Service service(settings);
   const DeviceProfile profile = service.device(options.device).value();
-  const CopyKernel copy(settings, gpu, profile.arch);
+  Copies copies(settings, gpu, profile);
   std::vector<Case> cases;
   for (const auto& [spec, rows] : measured) cases.push_back(make_case(spec, rows, gpu, profile, options.top));
   prepare(service, options.device, profile, cases);
@@ -208,7 +208,7 @@ int tune(const TuneCommand& options) {
   bool complete = true;
   Result<void> kept;
   for (Case& each : cases) {
-    Workbench bench(gpu, profile, copy, each.report.spec, each.report.rows);
+    Workbench bench(gpu, profile, copies, each.report.spec, each.report.rows);
     measure(bench, each, options.repeat);
     if (!options.dry_run)
       if (auto stored = store(service, profile, reports, each.report); !stored) kept = stored;

@@ -55,7 +55,7 @@ TEST(SuiteReport, LongestRowsAreComparedWithSplitRow) {
   EXPECT_EQ(results[0].met, true);
 }
 
-TEST(SuiteReport, FusedCasesAreComparedWithTheirPlainOne) {
+TEST(SuiteReport, CasesWithAnActivationAreComparedWithTheirPlainOne) {
   std::vector<SuiteResult> results = {measured("layernorm/cols=4096/f32/wb", 8000, 50, 90),
                                       measured("layernorm/cols=4096/f32/wb/gelu", 8192, 104, 90),
                                       measured("layernorm/cols=4096/f32/wb", 8192, 100, 90)};
@@ -126,7 +126,33 @@ TEST(SuiteReport, TextAndJsonSayWhatWasFound) {
   EXPECT_EQ(cases[1].at("error"), "no room");
   EXPECT_EQ(cases[1].at("drawn"), true);
   EXPECT_FALSE(cases[1].contains("met"));
+  EXPECT_EQ(cases[0].at("overlap"), false);
+  EXPECT_TRUE(cases[0].contains("copy_shape"));
   EXPECT_EQ(json.at("summary")[0].at("failed"), 1);
+}
+
+TEST(SuiteReport, TheCompactTableHasALineForEachSizeOfANorm) {
+  SuiteReport report{
+      .device = "GPU", .driver = "580.1", .date = "2026-01-31 12:00", .seed = 42, .results = {}};
+  report.results = {measured("rmsnorm/cols=4096/bf16/add/sum/w", 5120, 40, 38),
+                    measured("rmsnorm/cols=1024/bf16/add/sum/w", 20480, 100, 75),
+                    measured("rmsnorm/cols=4096/f32/add/sum/w", 5120, 80, 79.2),
+                    failed("rmsnorm/cols=1024/f32/add/sum/w", 20480),
+                    measured("rmsnorm/cols=4096/bf16/w", 1, 1.56, 1.248),
+                    measured("rmsnorm/cols=4096/bf16/w", 1, 1, 0.9)};
+  report.results[5].what.overlap = true;
+  EXPECT_EQ(compact_table_of(report),
+            "GPU, 2026-01-31 12:00 UTC, seed 42; us, and the copy's time over it\n"
+            "\n"
+            "rmsnorm/add/sum/w   bf16           f32\n"
+            "5120 x 4096         40.0  0.95    80.0  0.99\n"
+            "20480 x 1024       100.0  0.75  FAILED\n"
+            "\n"
+            "rmsnorm/w  bf16\n"
+            "1 x 4096   1.56  0.80\n"
+            "\n"
+            "rmsnorm/w, overlapped  bf16\n"
+            "1 x 4096               1.00  0.90\n");
 }
 
 }  // namespace

@@ -29,8 +29,14 @@ TEST(Suite, TheMostSpecificRegimeCounts) {
   EXPECT_EQ(regime_of("layernorm/cols=4194304/f32/wb", 15), Regime::few);
   EXPECT_EQ(regime_of("layernorm/cols=4194304/f16/wb", 16), Regime::few);
   EXPECT_EQ(regime_of("layernorm/cols=64/f32/wb/gelu", 4194304), Regime::reference);
-  EXPECT_EQ(regime_of("layernorm/cols=64/f32/wb/gelu", 4194303), Regime::fused);
-  EXPECT_EQ(regime_of("layernorm/cols=4096/f16/scale=2", 1), Regime::fused);
+  EXPECT_EQ(regime_of("layernorm/cols=64/f32/wb/gelu", 4194303), Regime::activation);
+  EXPECT_EQ(regime_of("layernorm/cols=4096/f16/scale=2", 1), Regime::activation);
+  EXPECT_EQ(regime_of("rmsnorm/cols=4096/f16/w", 1), Regime::fused);
+  EXPECT_EQ(regime_of("layernorm/cols=4194304/f32/add/wb", 16), Regime::fused);
+  EXPECT_EQ(regime_of("layernorm/cols=64/f32/inb/wb/gelu", 100), Regime::fused);
+  EXPECT_EQ(regime_of("layernorm/cols=64/f32/w1", 100), Regime::fused);
+  EXPECT_EQ(regime_of("layernorm/cols=64/f32/wb:rows", 100), Regime::fused);
+  EXPECT_EQ(regime_of("layernorm/cols=64/f32/wb/stats", 100), Regime::ordinary);
   EXPECT_EQ(regime_of("layernorm/cols=4097/f16", 256), Regime::decode);
   EXPECT_EQ(regime_of("layernorm/cols=4097/f16", 257), Regime::odd);
   EXPECT_EQ(regime_of("layernorm/cols=4096/f32", 1), Regime::ordinary);
@@ -71,11 +77,20 @@ TEST(Suite, TargetsFollowRegimeAndBytes) {
   EXPECT_EQ(target_text("layernorm/cols=1000/f16/gelu", 20000), "<= 1.10 of plain");
   EXPECT_EQ(target_text("layernorm/cols=1000/f64/gelu", 10000), "none");
   EXPECT_EQ(target_text("layernorm/cols=1000/f32/gelu", 100), "none");
+  EXPECT_EQ(target_text("rmsnorm/cols=4096/bf16/add/sum/w", 8192), ">= 0.96 of copy");
+  EXPECT_EQ(target_text("rmsnorm/cols=4096/bf16/add/sum/w", 1), "<= fastest peer");
+  EXPECT_EQ(target_text("rmsnorm/cols=4096/f16/w", 1), "<= fastest peer");
+  EXPECT_EQ(target_text("rmsnorm/cols=4097/bf16/add/sum/w", 8192), ">= 0.90 of copy");
+  EXPECT_EQ(target_text("layernorm/cols=65536/f32/add/wb", 2048), ">= 0.93 of copy");
+  EXPECT_EQ(target_text("layernorm/cols=4194304/f32/add/wb", 16), ">= 0.85 of copy");
 }
 
 TEST(Suite, EveryRegimeHasFixedCasesWithATarget) {
   std::set<Regime> found;
-  for (const SuiteCase& one : fixed_cases()) {
+  std::vector<SuiteCase> cases = fixed_cases();
+  for (const SuiteCase& one : fused_cases(1))
+    if (!one.drawn) cases.push_back(one);
+  for (const SuiteCase& one : cases) {
     EXPECT_FALSE(one.drawn);
     if (one.target().kind != Target::Kind::none) found.insert(one.regime());
   }
@@ -89,7 +104,8 @@ TEST(Suite, EveryDtypeHasFixedCasesOfTheGreatRegimes) {
     std::set<Regime> found;
     for (const SuiteCase& one : fixed_cases())
       if (one.spec.input == dtype) found.insert(one.regime());
-    for (const Regime regime : {Regime::ordinary, Regime::longer, Regime::odd, Regime::few, Regime::fused})
+    for (const Regime regime :
+         {Regime::ordinary, Regime::longer, Regime::odd, Regime::few, Regime::activation})
       EXPECT_TRUE(found.contains(regime)) << name(dtype) << " " << name(regime);
   }
 }
@@ -100,20 +116,20 @@ TEST(Suite, NoFixedCaseIsThereTwice) {
     EXPECT_TRUE(seen.insert(to_text(one.spec) + " " + std::to_string(one.rows)).second) << to_text(one.spec);
 }
 
-TEST(Suite, FusedCasesHaveTheirPlainOnes) {
+TEST(Suite, CasesWithAnActivationHaveTheirPlainOnes) {
   const std::vector<SuiteCase> cases = fixed_cases();
-  for (const SuiteCase& fused : cases) {
-    if (fused.regime() != Regime::fused) continue;
+  for (const SuiteCase& active : cases) {
+    if (active.regime() != Regime::activation) continue;
     EXPECT_TRUE(std::any_of(cases.begin(), cases.end(), [&](const SuiteCase& other) {
-      return other.rows == fused.rows && other.spec == plain(fused.spec);
-    })) << to_text(fused.spec);
+      return other.rows == active.rows && other.spec == plain(active.spec);
+    })) << to_text(active.spec);
   }
 }
 
 TEST(Suite, OneRegimeBringsThePlainCasesThatItIsComparedWith) {
   std::set<Regime> found;
-  for (const SuiteCase& one : only(Regime::fused, fixed_cases())) found.insert(one.regime());
-  EXPECT_TRUE(found.contains(Regime::fused));
+  for (const SuiteCase& one : only(Regime::activation, fixed_cases())) found.insert(one.regime());
+  EXPECT_TRUE(found.contains(Regime::activation));
   EXPECT_TRUE(found.contains(Regime::ordinary));
   EXPECT_FALSE(found.contains(Regime::decode));
   for (const SuiteCase& one : only(Regime::decode, fixed_cases())) EXPECT_EQ(one.regime(), Regime::decode);
@@ -159,6 +175,40 @@ TEST(Suite, RandomCasesAreValidAndInRange) {
   EXPECT_LT(whole, kCount * 3 / 5);
   EXPECT_LT(narrowest, 32);
   EXPECT_GT(widest, 1 << 19);
+}
+
+TEST(Suite, FusedCasesAreLargeOrDecode) {
+  std::set<std::string> seen;
+  int drawn = 0, overlap = 0, odd = 0;
+  const std::vector<SuiteCase> cases = fused_cases(3);
+  for (const SuiteCase& one : cases) {
+    const std::string text = to_text(one.spec) + " " + std::to_string(one.rows);
+    EXPECT_TRUE(validate(one.spec)) << text;
+    EXPECT_EQ(one.regime(), Regime::fused) << text;
+    EXPECT_NE(one.target().kind, Target::Kind::none) << text;
+    EXPECT_TRUE(seen.insert(text + (one.overlap ? " overlap" : "")).second) << text << " is there twice";
+    if (one.target().kind != Target::Kind::of_peers)
+      EXPECT_GT(bytes_moved(one.spec, one.rows), 64'000'000) << text;
+    if (one.overlap) {
+      EXPECT_LE(one.rows, 256) << text;
+      EXPECT_TRUE(seen.contains(text)) << text << " has no case without overlap";
+    }
+    if (one.drawn) EXPECT_EQ(one.spec.columns % 8, 0) << text;
+    drawn += one.drawn;
+    overlap += one.overlap;
+    odd += one.spec.columns % 8 != 0;
+  }
+  EXPECT_EQ(drawn, 4 * 3 * 6) << "six widths of four norms in three types";
+  EXPECT_EQ(overlap, 4 * 4);
+  EXPECT_EQ(odd, 4 * 2 * 3);
+
+  std::set<std::int64_t> widths, others;
+  for (const SuiteCase& one : cases)
+    if (one.drawn) widths.insert(one.spec.columns);
+  for (const SuiteCase& one : fused_cases(4))
+    if (one.drawn) others.insert(one.spec.columns);
+  EXPECT_EQ(widths.size(), 6u);
+  EXPECT_NE(widths, others);
 }
 
 TEST(Suite, RegimesReadBack) {

@@ -13,6 +13,7 @@
 namespace normjit {
 namespace {
 
+using testing::AnyOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::StartsWith;
@@ -35,11 +36,12 @@ TEST_F(SuiteTool, ListsTheSuiteWithoutAGpu) {
   for (const Json& one : report.at("cases")) {
     EXPECT_GT(one.at("rows"), 0);
     EXPECT_GT(one.at("bytes"), 0);
-    EXPECT_THAT(one.at("spec").get<std::string>(), StartsWith("layernorm/cols="));
+    EXPECT_THAT(one.at("spec").get<std::string>(),
+                AnyOf(StartsWith("layernorm/cols="), StartsWith("rmsnorm/cols=")));
     EXPECT_FALSE(one.at("target").get<std::string>().empty());
     drawn += one.at("drawn").get<bool>();
   }
-  EXPECT_EQ(drawn, 40);
+  EXPECT_EQ(drawn, 40 + 4 * 3 * 6) << "of all regimes, and the widths of the fused one";
   EXPECT_EQ(run_bench({"suite", "--list", "--json", "--seed", "18446744073709551615"}).out, list.out);
 }
 
@@ -66,6 +68,22 @@ TEST_F(SuiteTool, ListsOneRegimeAsText) {
   EXPECT_THAT(list.out, HasSubstr("<= 1.7 us"));
   EXPECT_THAT(list.out, HasSubstr("seed 5"));
   EXPECT_THAT(list.out, testing::Not(HasSubstr("ordinary")));
+}
+
+TEST_F(SuiteTool, ListsTheFusedRegimeAlone) {
+  const Json report =
+      Json::parse(run_bench({"suite", "--list", "--json", "--regime", "fused", "--seed", "5"}).out);
+  int overlap = 0;
+  for (const Json& one : report.at("cases")) {
+    EXPECT_EQ(one.at("regime"), "fused");
+    overlap += one.at("overlap").get<bool>();
+  }
+  EXPECT_EQ(overlap, 16);
+}
+
+TEST_F(SuiteTool, HelpHasWhatChoosesHowToMeasure) {
+  EXPECT_THAT(run_tool({"bench", "--help"}).out, HasSubstr("--overlap"));
+  EXPECT_THAT(run_bench({"suite", "--help"}).out, HasSubstr("--compact"));
 }
 
 TEST_F(SuiteTool, OptionsThatDoNotGoTogetherExitWith2) {

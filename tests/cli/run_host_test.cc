@@ -170,6 +170,132 @@ TEST_F(RunOnHost, StridesAreObserved) {
   EXPECT_EQ(padded.at("check").at("overwritten_gap_bytes"), 0);
 }
 
+// Of both residuals, with every rounding and every operand.
+TEST_F(RunOnHost, ChecksEveryStageOfTheAlgebra) {
+  for (const char* spec :
+       {"rmsnorm/cols=96/bf16/inb/add/sum/round=sum+norm/w1/stats",
+        "layernorm/cols=96/f16/w=f32/res=f32/inb/addafter/sum/wb/gelu/stats",
+        "rmsnorm/cols=96/bf16/res=f32/add/sum/w1:rows", "layernorm/cols=96/bf16/add/round=sum/wb:rows"}) {
+    const Json check = checked({spec, "--rows", "6"}).at("check");
+    EXPECT_EQ(check.contains("sum"), std::string_view(spec).find("/sum/") != std::string_view::npos) << spec;
+    EXPECT_EQ(check.contains("rstd"), std::string_view(spec).ends_with("stats")) << spec;
+  }
+}
+
+TEST_F(RunOnHost, OperandsAreFilesByName) {
+  const NormSpec spec = parse_spec("rmsnorm/cols=40/bf16/w=f32/res=f32/inb/add/sum/w").value();
+  oracle::Problem problem = oracle::make_problem(spec, 5).value();
+  oracle::fill(problem, 7);
+  oracle::write_npy(directory_ / "x.npy", problem[Operand::x], {5, 40}).value();
+  oracle::write_npy(directory_ / "b.npy", problem[Operand::in_bias], {40}).value();
+  oracle::write_npy(directory_ / "r.npy", problem[Operand::residual], {5, 40}).value();
+  oracle::write_npy(directory_ / "w.npy", problem[Operand::weight], {40}).value();
+  const ToolRun tool = run({to_text(spec), "--x", directory_ / "x.npy", "--in-bias", directory_ / "b.npy",
+                            "--residual", directory_ / "r.npy", "--weight", directory_ / "w.npy", "--out",
+                            directory_ / "y.npy", "--sum-out", directory_ / "s.npy"});
+  ASSERT_EQ(tool.status, 0) << tool.err;
+  oracle::NpyFile::open(directory_ / "y.npy").value().read(problem[Operand::y]).value();
+  oracle::NpyFile::open(directory_ / "s.npy").value().read(problem[Operand::sum]).value();
+  const oracle::CheckReport report = oracle::check(problem, 5);
+  EXPECT_TRUE(report.ok());
+  EXPECT_EQ(report[Operand::sum].values, 5 * 40);
+}
+
+// The heads of a projection, normalized where they are: what lies between them stays as it is.
+TEST_F(RunOnHost, AnAddressMakesTheFileTheBuffer) {
+  const NormSpec spec = parse_spec("rmsnorm/cols=16/f32/w").value();
+  constexpr std::int64_t kTokens = 3, kHeads = 4, kWidth = 100;
+  oracle::Matrix buffer(DType::f32, kTokens, kWidth);
+  oracle::fill_random(buffer, 3, {9, 0, 1});
+  oracle::write_npy(directory_ / "qkv.npy", buffer, {kTokens, kWidth}).value();
+  oracle::Problem problem =
+      oracle::make_problem(spec, kTokens * kHeads, {{Operand::x, {kHeads, kWidth, 16, kTokens * kWidth}}},
+                           OperandSet{1u << static_cast<int>(Operand::y)})
+          .value();
+  oracle::fill(problem, 4);
+  oracle::write_npy(directory_ / "w.npy", problem[Operand::weight], {16}).value();
+  const std::vector<std::string> arguments = {
+      to_text(spec),        "--rows",      "12",       "--x",   directory_ / "qkv.npy", "--weight",
+      directory_ / "w.npy", "--x-address", "4,100,16", "--out", directory_ / "y.npy",   "--check"};
+  std::vector<std::string> in_place = arguments;
+  in_place.emplace_back("--out-in-place");
+  const ToolRun tool = run(in_place);
+  ASSERT_EQ(tool.status, 0) << tool.err;
+  EXPECT_THAT(tool.out, HasSubstr("grouped_rows=1"));
+  auto y = oracle::NpyFile::open(directory_ / "y.npy").value();
+  EXPECT_EQ(y.shape(), (std::vector<std::int64_t>{kTokens, kWidth})) << "the buffer of x";
+  y.read_buffer(problem[Operand::y]).value();
+  oracle::NpyFile::open(directory_ / "qkv.npy").value().read_buffer(problem[Operand::x]).value();
+  const oracle::CheckReport report = oracle::check(problem, problem.rows);
+  EXPECT_TRUE(report.ok()) << report[Operand::y].largest.error << " " << report.overwritten;
+
+  ASSERT_EQ(run(arguments).status, 0);
+  EXPECT_EQ(oracle::NpyFile::open(directory_ / "y.npy").value().shape(), (std::vector<std::int64_t>{12, 16}))
+      << "rows of its own";
+}
+
+TEST_F(RunOnHost, EveryRowOperandMayComeInGroups) {
+  const Json report =
+      checked({"layernorm/cols=24/f16/inb/res=f32/add/sum/wb:rows", "--rows", "8", "--x-address", "4,120,25",
+               "--out-address", "2,24,96", "--residual-address", "4,0,24", "--sum-out-address", "4,128,26",
+               "--weight-address", "4,0,24", "--bias-address", "2,48,0", "--schedule", "0,1"});
+  EXPECT_EQ(report.at("check").at("sum").at("values"), 8 * 24);
+  EXPECT_EQ(report.at("check").at("overwritten_gap_bytes"), 0);
+}
+
+TEST_F(RunOnHost, BothOutputsInPlace) {
+  const Json report = checked({"rmsnorm/cols=256/bf16/add/sum/round=sum/w", "--rows", "9", "--out-in-place",
+                               "--sum-out-in-place", "--schedule", "0,1,2"});
+  EXPECT_EQ(report.at("launches").size(), 3u) << "each finds the inputs again";
+  const Json padded = checked({"rmsnorm/cols=33/f32/add/sum", "--rows", "5", "--x-row-stride", "40",
+                               "--residual-row-stride", "50", "--out-in-place", "--sum-out-in-place"});
+  EXPECT_EQ(padded.at("check").at("overwritten_gap_bytes"), 0);
+}
+
+// The plan for many rows, however many there are; and the kernel of rows in groups, whether there are any.
+TEST_F(RunOnHost, KernelsOfBothUses) {
+  const std::string spec = "layernorm/cols=1024/f32/eps=1e-05/wb";
+  const DeviceProfile device = DeviceProfile::of(Arch{90}).value();
+  const auto plan_for = [&](RowsRegime regime) {
+    return to_text(choose(parse_spec(spec).value(), device, regime, Alignment::eight));
+  };
+  ASSERT_NE(plan_for(RowsRegime::lone), plan_for(RowsRegime::many)) << "this spec shows nothing";
+  EXPECT_EQ(checked({spec, "--rows", "1"}).at("plan"), plan_for(RowsRegime::lone));
+  EXPECT_EQ(checked({spec, "--rows", "1", "--batch-invariant"}).at("plan"), plan_for(RowsRegime::many));
+  EXPECT_EQ(checked({spec, "--rows", "1", "--grouped-rows"}).at("plan"),
+            plan_for(RowsRegime::lone) + " grouped_rows=1");
+}
+
+TEST_F(RunOnHost, AddressesThatCannotBe) {
+  const std::string spec = "layernorm/cols=64/f16/addafter/w";
+  const std::pair<std::vector<std::string>, std::string> mistakes[] = {
+      {{"--x-address", "4,256"}, "--x-address is '4,256'; it must be N,OUTER,INNER"},
+      {{"--x-address", "4,256,-1"}, "it must be N,OUTER,INNER"},
+      {{"--x-address", "3,256,64"}, "BadStride: the rows of x: there are 8, which are no groups of n = 3"},
+      {{"--out-address", "4,128,64"}, "BadStride: the rows of y: rows of an output must not overlap"},
+      {{"--weight-address", "4,0,64"}, "weight is a vector"},
+      {{"--sum-out-address", "4,256,64"}, "sum is not there"},
+      {{"--x-address", "4,256,64", "--x-row-stride", "64"}, "not both"},
+      {{"--out-address", "4,256,64", "--out-in-place"}, "the rows of y are those of x"},
+      {{"--sum-out-in-place"}, "Overlap"},
+      {{"--x-address", "4,300,64", "--plan", "warp_rows threads=64 threads_per_row=8 vector=4 per_thread=2"},
+       "BadStride: rows come in groups"}};
+  for (const auto& [options, message] : mistakes) {
+    std::vector<std::string> arguments = {spec, "--rows", "8"};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    const ToolRun tool = run(arguments);
+    EXPECT_EQ(tool.status, 2) << testing::PrintToString(options);
+    EXPECT_THAT(tool.err, HasSubstr(message));
+  }
+  oracle::write_npy(directory_ / "x.npy", oracle::Matrix(DType::f16, 3, 64), {3, 64}).value();
+  const ToolRun no_rows = run({spec, "--x", directory_ / "x.npy", "--x-address", "1,64,0"});
+  EXPECT_EQ(no_rows.status, 2);
+  EXPECT_THAT(no_rows.err, HasSubstr("say how many rows with --rows"));
+  const ToolRun beyond = run({spec, "--rows", "4", "--x", directory_ / "x.npy", "--x-address", "1,64,0"});
+  EXPECT_EQ(beyond.status, 2);
+  EXPECT_THAT(beyond.err, HasSubstr("they reach to element 256 of a buffer of 192"));
+}
+
 TEST_F(RunOnHost, NoRowsAreASuccess) {
   EXPECT_EQ(checked({"layernorm/cols=64/f32/stats", "--rows", "0"}).at("rows"), 0);
 }
@@ -298,7 +424,7 @@ class RunOnHostWithAFault : public RunOnHost, public testing::WithParamInterface
 TEST_P(RunOnHostWithAFault, IsFound) {
   const PlantedFault& fault = GetParam();
   EXPECT_EQ(run(fault.launch).status, 0) << "the templates that are built in are right";
-  const std::string templates = directory_ / "templates", file = templates + "/schedule/" + fault.file;
+  const std::string templates = directory_ / "templates", file = templates + "/" + fault.file;
   std::filesystem::copy(NORMJIT_SOURCE_DIR "/templates", templates, std::filesystem::copy_options::recursive);
   std::string text = contents(file);
   const std::size_t at = text.find(fault.from);
@@ -312,21 +438,40 @@ TEST_P(RunOnHostWithAFault, IsFound) {
 INSTANTIATE_TEST_SUITE_P(
     Table, RunOnHostWithAFault,
     testing::Values(
-        PlantedFault{"StatisticsAreReleasedBeforeTheyAreWritten", "split_row.cu",
+        PlantedFault{"StatisticsAreReleasedBeforeTheyAreWritten", "schedule/split_row.cu",
                      "w.known[slot].statistics = statistics;\n    hw::arrive(&w.ring[slot].ready);",
                      "hw::arrive(&w.ring[slot].ready);\n    w.known[slot].statistics = statistics;",
                      split_row({"--schedule", "0,1,2"}), "race: "},
-        PlantedFault{"TheWorkspaceIsNotReadyForTheNextLaunch", "split_row.cu", "w.ring[i] = {};",
+        PlantedFault{"TheWorkspaceIsNotReadyForTheNextLaunch", "schedule/split_row.cu", "w.ring[i] = {};",
                      "w.ring[i].applied = {};", kSplitRow, "the workspace is not ready for the next launch"},
-        PlantedFault{"TheLastChunkCountsAsAFullOne", "split_row.cu", "widened(columns_of_chunk(i), base)",
-                     "widened(kSpan, base)", split_row({"--check"}), "the result differs from the reference"},
+        PlantedFault{"TheLastChunkCountsAsAFullOne", "schedule/split_row.cu",
+                     "widened(columns_of_chunk(i), base)", "widened(kSpan, base)", split_row({"--check"}),
+                     "the result differs from the reference"},
         PlantedFault{"ALaunchDoesNotWaitForTheOneBefore",
-                     "warp_rows.cu",
+                     "schedule/warp_rows.cu",
                      "    hw::wait_for_previous_launch();\n",
                      "",
                      {"layernorm/cols=64/f32/wb", "--rows", "9", "--plan",
                       "warp_rows threads=64 threads_per_row=8 vector=4 per_thread=2"},
-                     "before wait_for_previous_launch()"}),
+                     "before wait_for_previous_launch()"},
+        PlantedFault{"TheRowsOfAGroupAreTakenForOne",
+                     "layout.cuh",
+                     " + (row - group * rows.n) * rows.inner",
+                     "",
+                     {"rmsnorm/cols=64/f32/w", "--rows", "8", "--x-address", "4,300,64", "--check"},
+                     "the result differs from the reference"},
+        PlantedFault{"TheSumIsNotRounded",
+                     "op/source.cuh",
+                     "Choice<kRoundsSum, Residual, Acc>",
+                     "Choice<kRoundsSum, Acc, Acc>",
+                     {"rmsnorm/cols=256/bf16/out=f32/add/round=sum", "--rows", "8", "--check"},
+                     "the result differs from the reference"},
+        PlantedFault{"ARowIsWrittenBetweenTheGroups",
+                     "layout.cuh",
+                     "return group * rows.outer",
+                     "return group * (rows.outer - 8)",
+                     {"layernorm/cols=64/f32", "--rows", "8", "--out-address", "4,300,64", "--check"},
+                     "the result differs from the reference"}),
     [](const auto& tested) { return std::string(tested.param.name); });
 
 }  // namespace

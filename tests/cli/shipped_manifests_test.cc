@@ -38,44 +38,70 @@ struct Fact {
   std::string family;
   std::vector<std::int64_t> columns;
   double epsilon;
-  Affine affine;
+  std::vector<std::string> ends;  // of the texts
   std::vector<DType> dtypes;
+  Norm norm = Norm::layer;
 };
 
 const std::vector<DType> kAll = {DType::f32, DType::f16, DType::bf16};
 const std::vector<DType> kHalf = {DType::f16, DType::bf16};
+const std::vector<DType> kBf16 = {DType::bf16};
+
+// Of norms that stand before attention and feed-forward: alone, and with the residual, whose sum is kept or
+// rounded.
+const std::vector<std::string> kPreNorm = {"w", "round=norm/w", "add/sum/w", "add/sum/round=sum/w",
+                                           "add/sum/round=sum+norm/w"};
+const std::vector<std::string> kGemma = {"w1", "add/sum/w1", "add/sum/round=sum/w1"};
 
 // From the configs and the code that the models were published with.
 const std::vector<Fact> kFacts = {
-    {"gpt2", {768, 1024, 1280, 1600}, 1e-5, Affine::weight_bias, kAll},
-    {"bert", {128, 256, 384, 512, 768, 1024, 2048, 4096}, 1e-12, Affine::weight_bias, kAll},
-    {"bert", {768, 1024}, 1e-5, Affine::weight_bias, kAll},  // RoBERTa
-    {"bert", {768, 1024}, 1e-5, Affine::weight, kAll},       // ModernBERT
-    {"vit", {192, 384, 512, 768, 1024, 1280}, 1e-12, Affine::weight_bias, kAll},
-    {"vit", {192, 384, 768, 1024, 1280, 1408, 1536}, 1e-6, Affine::weight_bias, kAll},
-    {"whisper", {384, 512, 768, 1024, 1280}, 1e-5, Affine::weight_bias, kAll},
-    {"clip", {512, 640, 768, 896, 1024, 1280, 1408, 1664}, 1e-5, Affine::weight_bias, kAll},
-    {"clip", {768, 1024, 1152, 1536}, 1e-6, Affine::weight_bias, kAll},  // SigLIP
-    {"stable-diffusion", {320, 640, 768, 1024, 1280, 1536}, 1e-5, Affine::weight_bias, kAll},
-    {"dit", {384, 768, 1024, 1152, 1536, 2432, 3072}, 1e-6, Affine::none, kAll},
-    {"dit", {1152}, 1e-5, Affine::none, kAll},
-    {"convnext", {40, 80, 160, 320}, 1e-6, Affine::weight_bias, kAll},
-    {"convnext", {48, 96, 192, 384}, 1e-6, Affine::weight_bias, kAll},
-    {"convnext", {64, 128, 256, 512}, 1e-6, Affine::weight_bias, kAll},
-    {"convnext", {640, 768, 1024, 1536, 2048}, 1e-6, Affine::weight_bias, kAll},
-    {"convnext", {352, 704, 1408, 2816}, 1e-6, Affine::weight_bias, kAll},
-    {"convnext", {320, 384, 512, 640, 768, 1024, 1536, 2048, 2816}, 1e-12, Affine::weight_bias, kAll},
-    {"convnext", {384, 768, 1536, 3072}, 1e-5, Affine::weight_bias, kAll},
-    {"llama-widths", {2048, 3072, 4096, 5120, 6656, 8192, 16384}, 1e-5, Affine::weight_bias, kHalf},
-    {"llama-widths", {2048, 3072, 4096, 5120, 6656, 8192, 16384}, 1e-5, Affine::weight, kHalf},
+    {"gpt2", {768, 1024, 1280, 1600}, 1e-5, {"wb"}, kAll},
+    {"bert", {256, 384, 512, 768, 1024, 2048, 4096}, 1e-12, {"inb/add/wb", "add/wb"}, kAll},
+    {"bert", {768, 1024}, 1e-5, {"inb/add/wb", "add/wb"}, kAll},
+    {"bert", {768, 1024}, 1e-5, {"add/sum/w", "add/sum/round=sum/w"}, kAll},
+    {"bert", {128, 256, 384, 512, 768, 1024, 2048, 4096}, 1e-12, {"wb"}, kAll},
+    {"bert", {768, 1024}, 1e-5, {"wb"}, kAll},  // RoBERTa
+    {"bert", {768, 1024}, 1e-5, {"w"}, kAll},   // ModernBERT
+    {"vit", {192, 384, 512, 768, 1024, 1280}, 1e-12, {"wb"}, kAll},
+    {"vit", {192, 384, 768, 1024, 1280, 1408, 1536}, 1e-6, {"wb"}, kAll},
+    {"whisper", {384, 512, 768, 1024, 1280}, 1e-5, {"wb"}, kAll},
+    {"whisper", {384, 512, 768, 1024, 1280}, 1e-5, {"add/sum/wb", "add/sum/round=sum/wb"}, kAll},
+    {"clip", {512, 640, 768, 896, 1024, 1280, 1408, 1664}, 1e-5, {"wb"}, kAll},
+    {"clip", {768, 1024, 1152, 1536}, 1e-6, {"wb"}, kAll},  // SigLIP
+    {"stable-diffusion", {320, 640, 768, 1024, 1280, 1536}, 1e-5, {"wb"}, kAll},
+    {"dit", {384, 768, 1024, 1152, 1536, 2432, 3072}, 1e-6, {""}, kAll},
+    {"dit", {1152}, 1e-5, {""}, kAll},
+    {"convnext", {40, 80, 160, 320}, 1e-6, {"wb"}, kAll},
+    {"convnext", {48, 96, 192, 384}, 1e-6, {"wb"}, kAll},
+    {"convnext", {64, 128, 256, 512}, 1e-6, {"wb"}, kAll},
+    {"convnext", {640, 768, 1024, 1536, 2048}, 1e-6, {"wb"}, kAll},
+    {"convnext", {352, 704, 1408, 2816}, 1e-6, {"wb"}, kAll},
+    {"convnext", {320, 384, 512, 640, 768, 1024, 1536, 2048, 2816}, 1e-12, {"wb"}, kAll},
+    {"convnext", {384, 768, 1536, 3072}, 1e-5, {"wb"}, kAll},
+    {"llama-widths", {2048, 3072, 4096, 5120, 6656, 8192, 16384}, 1e-5, {"wb"}, kHalf},
+    {"llama-widths", {2048, 3072, 4096, 5120, 6656, 8192, 16384}, 1e-5, {"w"}, kHalf},
+    {"llama", {2048, 3072, 4096, 5120, 8192, 16384}, 1e-5, kPreNorm, kHalf, Norm::rms},
+    {"llama", {4096, 5120, 6656, 8192}, 1e-6, kPreNorm, kHalf, Norm::rms},  // Llama 1
+    {"qwen3", {1024, 2048, 2560, 4096, 5120}, 1e-6, kPreNorm, kHalf, Norm::rms},
+    {"qwen3-heads", {128}, 1e-6, {"w", "round=norm/w", "w:rows", "round=norm/w:rows"}, kHalf, Norm::rms},
+    {"gemma", {2048, 3072}, 1e-6, kGemma, kBf16, Norm::rms},                   // Gemma 1
+    {"gemma", {2304, 3584, 4608}, 1e-6, kGemma, kBf16, Norm::rms},             // Gemma 2
+    {"gemma", {640, 1152, 2560, 3840, 5376}, 1e-6, kGemma, kBf16, Norm::rms},  // Gemma 3
+    {"gemma", {640, 1152, 2304, 2560, 3584, 3840, 4608, 5376}, 1e-6, {"addafter/w1"}, kBf16, Norm::rms},
+    {"gemma-heads", {128, 256}, 1e-6, {"w1", "w1:rows"}, kBf16, Norm::rms},
 };
 
-// The layers of a fact, one for each of its widths and dtypes.
+// The layers of a fact, one for each of its widths, dtypes and ends.
 std::vector<NormSpec> specs_of(const Fact& fact) {
   std::vector<NormSpec> specs;
   for (const std::int64_t columns : fact.columns)
     for (const DType dtype : fact.dtypes)
-      specs.push_back({.columns = columns, .input = dtype, .epsilon = fact.epsilon, .affine = fact.affine});
+      for (const std::string& end : fact.ends) {
+        const bool rounds = end.find("round=") != std::string::npos;
+        if (rounds && dtype == DType::f32) continue;  // to the type in which it is computed
+        const NormSpec bare{.norm = fact.norm, .columns = columns, .input = dtype, .epsilon = fact.epsilon};
+        specs.push_back(parse_spec(to_text(bare) + (end.empty() ? "" : "/" + end)).value());
+      }
   return specs;
 }
 
@@ -128,7 +154,7 @@ TEST(ShippedManifests, HaveNothingElse) {
 }
 
 TEST(ShippedManifests, HaveF32WeightsWhereTheModelsCodeKeepsThem) {
-  EXPECT_EQ(with_f32_weights(specs_of(kFolder / "whisper.json")), 5u);  // f16, each width
+  EXPECT_EQ(with_f32_weights(specs_of(kFolder / "whisper.json")), 15u);  // f16, each width, of 3 forms
   EXPECT_EQ(with_f32_weights(specs_of(kFolder / "clip.json")), 16u);  // f16 and bf16, each width of OpenCLIP
 }
 

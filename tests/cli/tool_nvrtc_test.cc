@@ -7,7 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "cli/gpu.h"
+#include "cli/copy.h"
 #include "normjit/compiler/nvrtc_compiler.h"
 #include "tests/support/temp_directory.h"
 #include "tests/support/tool.h"
@@ -112,12 +112,18 @@ TEST_F(ToolWithCompiler, RenderedSourceCompiles) {
 
 TEST(CopyKernel, CompilesForEveryArchitectureWithoutSpills) {
   const std::shared_ptr<Compiler> compiler = make_nvrtc_compiler({});
-  const Source source{.text = cli::CopyKernel::source(), .kernel = "normjit_copy", .description = "copy"};
-  for (const DeviceProfile& device : DeviceProfile::known()) {
-    const Result<Binary> binary = compiler->compile(source, device.arch);
-    ASSERT_TRUE(binary.ok()) << binary.error().message;
-    EXPECT_EQ(binary->spill_bytes, binary->ptx ? -1 : 0) << device.arch.name();
-  }
+  const cli::CopyStreams all[] = {{{1}, {1}}, {{4, 4, 1}, {1, 4}}};
+  for (const DeviceProfile& device : DeviceProfile::known())
+    for (const cli::CopyStreams& streams : all)
+      for (const cli::CopyShape& shape : cli::kCopyShapes) {
+        const bool overlap = device.arch.number >= 90;
+        const Source source{.text = cli::copy_source(streams, shape, overlap),
+                            .kernel = "normjit_copy",
+                            .description = "copy"};
+        const Result<Binary> binary = compiler->compile(source, device.arch);
+        ASSERT_TRUE(binary.ok()) << binary.error().message << source.text;
+        EXPECT_EQ(binary->spill_bytes, binary->ptx ? -1 : 0) << device.arch.name() << to_text(shape);
+      }
 }
 
 }  // namespace
