@@ -23,7 +23,12 @@ NO_CONTEXT = 503
 NOT_CACHED = 800
 NOT_READY = 801
 
+YES = 1  # a switch of Options
+
 DTYPES = {"f16": 1, "bf16": 2, "f32": 3, "f64": 4}
+NORMS = {"layernorm": 1, "rmsnorm": 2}
+RESIDUALS = {"none": 1, "add": 2, "addafter": 3}
+ROUNDINGS = {"none": 1, "sum": 2, "norm": 3, "sum+norm": 4}
 AFFINES = {"none": 1, "w": 2, "wb": 3}
 ACTIVATIONS: dict[Optional[str], int] = {None: 1, "relu": 2, "gelu": 3, "gelu_tanh": 4, "silu": 5}
 LARGEST_EPSILON = 3.4028234663852886e38  # of f32; the smallest is 0. PyTorch computes with any
@@ -43,29 +48,32 @@ class Spec(ctypes.Structure):
                 ("scale", ctypes.c_double), ("norm", ctypes.c_int32), ("input", ctypes.c_int32),
                 ("output", ctypes.c_int32), ("weight", ctypes.c_int32), ("residual", ctypes.c_int32),
                 ("sum", ctypes.c_int32), ("affine", ctypes.c_int32), ("activation", ctypes.c_int32),
-                ("statistics", ctypes.c_int32), ("reserved", ctypes.c_int32)]
+                ("statistics", ctypes.c_int32), ("residual_type", ctypes.c_int32), ("in_bias", ctypes.c_int32),
+                ("rounding", ctypes.c_int32), ("weight_offset", ctypes.c_int32), ("affine_rows", ctypes.c_int32)]
 
     def __init__(self, columns: int = 0, epsilon: float = 1e-5, scale: float = 1.0, **members: int) -> None:
         super().__init__(ctypes.sizeof(Spec), columns, epsilon, scale, **members)
 
 
 class Rows(ctypes.Structure):
-    """normjit_input_rows and normjit_output_rows: rows that are `outer` elements apart; -1: contiguous."""
+    """normjit_input_rows and normjit_output_rows: row r begins (r / n) * outer + (r % n) * inner elements behind the
+    pointer. With n = 1 rows are `outer` elements apart; outer -1: contiguous rows."""
     _fields_ = [("pointer", ctypes.c_void_p), ("n", ctypes.c_int64), ("outer", ctypes.c_int64),
                 ("inner", ctypes.c_int64)]
 
-    def __init__(self, pointer: int | None = None, row_stride: int = -1) -> None:
-        super().__init__(pointer, 1, row_stride, 0)
+    def __init__(self, pointer: int | None = None, outer: int = -1, n: int = 1, inner: int = 0) -> None:
+        super().__init__(pointer, n, outer, inner)
 
 
 class Tensors(ctypes.Structure):
     """normjit_tensors: the device pointers of a launch."""
-    _fields_ = [("struct_size", ctypes.c_size_t), ("x", Rows), ("y", Rows), ("weight", ctypes.c_void_p),
-                ("bias", ctypes.c_void_p), ("mean", ctypes.c_void_p), ("rstd", ctypes.c_void_p),
-                ("rows", ctypes.c_int64), ("workspace", ctypes.c_void_p), ("residual", Rows), ("sum", Rows)]
+    _fields_ = [("struct_size", ctypes.c_size_t), ("x", Rows), ("y", Rows), ("weight", Rows), ("bias", Rows),
+                ("mean", ctypes.c_void_p), ("rstd", ctypes.c_void_p), ("rows", ctypes.c_int64),
+                ("workspace", ctypes.c_void_p), ("residual", Rows), ("sum", Rows), ("in_bias", ctypes.c_void_p)]
 
     def __init__(self, **members: Any) -> None:
-        super().__init__(ctypes.sizeof(Tensors), **members)
+        rows = {name: Rows() for name in ("x", "y", "weight", "bias", "residual", "sum")}
+        super().__init__(ctypes.sizeof(Tensors), **{**rows, **members})
 
 
 class LaunchOptions(ctypes.Structure):
@@ -81,18 +89,20 @@ class PrepareOptions(ctypes.Structure):
     """normjit_prepare_options."""
     _fields_ = [("struct_size", ctypes.c_size_t), ("device", ctypes.c_int32), ("pointer_alignment", ctypes.c_int32),
                 ("rows_hint", ctypes.c_int64), ("x_row_stride", ctypes.c_int64), ("y_row_stride", ctypes.c_int64),
-                ("plan", ctypes.c_char_p)]
+                ("plan", ctypes.c_char_p), ("grouped_rows", ctypes.c_int32), ("batch_invariant", ctypes.c_int32)]
 
     def __init__(self, device: int = -1, pointer_alignment: int = 0, rows_hint: int = 0, x_row_stride: int = -1,
-                 y_row_stride: int = -1, plan: bytes | None = None) -> None:
+                 y_row_stride: int = -1, plan: bytes | None = None, grouped_rows: int = 0,
+                 batch_invariant: int = 0) -> None:
         super().__init__(ctypes.sizeof(PrepareOptions), device, pointer_alignment, rows_hint, x_row_stride,
-                         y_row_stride, plan)
+                         y_row_stride, plan, grouped_rows, batch_invariant)
 
 
 class Options(ctypes.Structure):
     """normjit_options: what is 0 or None is as the environment says."""
     _fields_ = [("struct_size", ctypes.c_size_t), ("ignore_environment", ctypes.c_int32), ("mode", ctypes.c_int32),
                 ("shared_cache", ctypes.c_int32), ("exact_toolchain", ctypes.c_int32),
+                ("batch_invariant", ctypes.c_int32), ("reserved", ctypes.c_int32),
                 ("cache_directory", ctypes.c_char_p), ("layers", ctypes.c_char_p), ("max_cache_bytes", ctypes.c_int64),
                 ("miss_log", ctypes.c_char_p), ("compiler_path", ctypes.c_char_p), ("cuda_home", ctypes.c_char_p),
                 ("template_directory", ctypes.c_char_p), ("log", ctypes.c_void_p), ("log_user", ctypes.c_void_p),
@@ -213,16 +223,30 @@ def text_of(name: str, *arguments: Any) -> str | None:
     return take_text(text)
 
 
-_services: dict[str, int] = {}  # a dict, whose setdefault needs no lock that a forked child would find taken
+_services: dict[bool, int] = {}  # a dict, whose setdefault needs no lock that a forked child would find taken
 
 
-def service() -> int:
-    """The normjit_service of this process, as an address: made by the first call, never destroyed, since kernels
-    may be under way when Python ends. It works as the environment says at that time."""
-    if not _services:
-        made = ctypes.c_void_p()
-        call("normjit_service_create", None, ctypes.byref(made))
+def service(batch_invariant: bool = False) -> int:
+    """A normjit_service of this process, as an address: made by the first call, never destroyed, since kernels
+    may be under way when Python ends. It works as the environment says at that time. The one for batch_invariant takes
+    one plan for any number of rows, so that a row's bits do not depend on how many others there are."""
+    if batch_invariant not in _services:
+        made, options = ctypes.c_void_p(), Options(batch_invariant=YES if batch_invariant else 0)
+        call("normjit_service_create", ctypes.byref(options), ctypes.byref(made))
         address = made.value or 0
-        if _services.setdefault("default", address) != address:  # another thread was first
+        if _services.setdefault(batch_invariant, address) != address:  # another thread was first
             load().normjit_service_destroy(made)
-    return _services["default"]
+    return _services[batch_invariant]
+
+
+@functools.lru_cache(maxsize=None)
+def parse_spec(text: str) -> Spec:
+    """The canonical spec of a text, which must not be changed. Raises Error."""
+    spec = Spec()
+    call("normjit_spec_parse", text.encode(), ctypes.byref(spec))
+    return spec
+
+
+def spec_text(spec: Spec) -> str:
+    """The canonical text of a spec. Raises Error if it is not valid."""
+    return text_of("normjit_spec_text", ctypes.byref(spec)) or ""

@@ -1,24 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 // A libnormjit for tests of the drop-ins on a machine without a GPU: the launch computes at once, on host
-// memory, and the tests set what else it answers. Only what the drop-ins call is here.
-#include <normjit/c_api.h>
+// memory, in f64 with the roundings of the spec, and the tests set what else it answers. Only what the
+// drop-ins call is here. Specs, their texts and their operands are the library's own.
+#include <normjit/c_api/values.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <string>
+#include <vector>
+
+#include <normjit/spec/valid.h>
+
+using namespace normjit;
 
 // Set and read by the tests.
 extern "C" {
-__attribute__((visibility("default"))) std::int32_t fake_next_status =
-    0;  // of the next launch, instead of it
-__attribute__((visibility("default"))) std::int64_t fake_workspace_bytes = 0;
-__attribute__((visibility("default"))) std::int64_t fake_launches = 0;
-__attribute__((visibility("default"))) std::int64_t fake_row_stride = 0;      // of x, in the last launch
-__attribute__((visibility("default"))) const void* fake_workspace = nullptr;  // of the last launch
-__attribute__((visibility("default"))) std::int64_t fake_prepares = 0;
-__attribute__((visibility("default"))) std::int64_t fake_captured_misses = 0;  // launches that allow them
-__attribute__((visibility("default"))) std::int32_t fake_idle = 0;             // 1: launches return at once
+#pragma GCC visibility push(default)
+std::int32_t fake_next_status = 0;  // of the next launch, instead of it
+std::int32_t fake_idle = 0;         // 1: launches return at once
+std::int64_t fake_workspace_bytes = 0, fake_launches = 0, fake_prepares = 0;
+std::int64_t fake_captured_misses = 0;  // launches that allow them
+// Of the last launch: the row stride of x, the workspace, the text of the spec, the address of each operand
+// in the order of the table, and whether its service was one for batch invariance.
+std::int64_t fake_row_stride = 0;
+const void* fake_workspace = nullptr;
+char fake_spec[512] = "";
+const void* fake_operands[kOperandCount] = {};
+std::int32_t fake_batch_invariant = 0;
+#pragma GCC visibility pop
 }
 
 namespace {
@@ -34,31 +46,31 @@ std::uint32_t bits_of(float value) {
   return bits;
 }
 
-double load(const void* base, int dtype, std::int64_t i) {
+double load(const void* base, DType dtype, std::int64_t i) {
   switch (dtype) {
-    case NORMJIT_F16:
+    case DType::f16:
       return static_cast<double>(static_cast<const _Float16*>(base)[i]);
-    case NORMJIT_BF16:
+    case DType::bf16:
       return from_bits(static_cast<std::uint32_t>(static_cast<const std::uint16_t*>(base)[i]) << 16);
-    case NORMJIT_F64:
+    case DType::f64:
       return static_cast<const double*>(base)[i];
     default:
       return static_cast<const float*>(base)[i];
   }
 }
 
-void store(void* base, int dtype, std::int64_t i, double value) {
+void store(void* base, DType dtype, std::int64_t i, double value) {
   switch (dtype) {
-    case NORMJIT_F16:
+    case DType::f16:
       static_cast<_Float16*>(base)[i] = static_cast<_Float16>(value);
       break;
-    case NORMJIT_BF16: {  // to the nearest, ties to even
+    case DType::bf16: {  // to the nearest, ties to even
       const std::uint32_t bits = bits_of(static_cast<float>(value));
       static_cast<std::uint16_t*>(base)[i] =
           static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
       break;
     }
-    case NORMJIT_F64:
+    case DType::f64:
       static_cast<double*>(base)[i] = value;
       break;
     default:
@@ -66,19 +78,81 @@ void store(void* base, int dtype, std::int64_t i, double value) {
   }
 }
 
-double activated(double v, int activation) {
+double rounded(double value, DType dtype) {
+  double place;
+  store(&place, dtype, 0, value);
+  return load(&place, dtype, 0);
+}
+
+double activated(double v, Activation activation) {
   switch (activation) {
-    case NORMJIT_RELU:
+    case Activation::relu:
       return v < 0 ? 0 : v;
-    case NORMJIT_GELU:
+    case Activation::gelu:
       return 0.5 * v * (1 + std::erf(v * std::sqrt(0.5)));
-    case NORMJIT_GELU_TANH:
+    case Activation::gelu_tanh:
       return 0.5 * v * (1 + std::tanh(std::sqrt(2 / std::acos(-1)) * (v + 0.044715 * v * v * v)));
-    case NORMJIT_SILU:
+    case Activation::silu:
       return v / (1 + std::exp(-v));
     default:
       return v;
   }
+}
+
+// The operands of one row.
+class Row {
+ public:
+  Row(const NormSpec& spec, const Tensors& tensors, std::int64_t row) : spec_(spec) {
+    for (const OperandRow& operand : kOperands) {
+      std::int64_t begin = operand.extent == Extent::rows ? row : 0;
+      if (is_matrix(operand, spec)) {
+        const std::int64_t n = std::max<std::int64_t>(n_of(tensors, operand), 1);
+        const std::int64_t outer = outer_of(tensors, operand), inner = inner_of(tensors, operand);
+        begin = outer == kContiguous ? row * spec.columns : row / n * outer + row % n * inner;
+      }
+      auto* const pointer = static_cast<std::byte*>(const_cast<void*>(pointer_of(tensors, operand)));
+      address_[operand.operand] = pointer ? pointer + begin * size_of(operand.dtype(spec)) : nullptr;
+    }
+  }
+
+  bool has(Operand operand) const { return address_[operand] != nullptr; }
+  // An element, or `otherwise` where there is no such operand.
+  double get(Operand operand, std::int64_t i, double otherwise = 0) const {
+    return has(operand) ? load(address_[operand], row_of(operand).dtype(spec_), i) : otherwise;
+  }
+  void put(Operand operand, std::int64_t i, double value) const {
+    if (has(operand)) store(address_[operand], row_of(operand).dtype(spec_), i, value);
+  }
+
+ private:
+  const NormSpec& spec_;
+  PerOperand<std::byte*> address_{};
+};
+
+void compute(const NormSpec& spec, const Row& row, std::vector<double>& s) {
+  const std::int64_t n = spec.columns;
+  for (std::int64_t i = 0; i < n; ++i) {
+    s[i] = row.get(Operand::x, i) + row.get(Operand::in_bias, i);
+    if (spec.residual == Residual::before) s[i] += row.get(Operand::residual, i);
+    if (rounds_sum(spec)) s[i] = rounded(s[i], sum_type(spec));
+  }
+  double mean = 0, squares = 0;
+  if (spec.norm == Norm::layer)
+    for (const double value : s) mean += value / n;
+  for (const double value : s) squares += (value - mean) * (value - mean) / n;
+  const double rstd = 1 / std::sqrt(squares + spec.epsilon);
+  for (std::int64_t i = 0; i < n; ++i) {
+    double v = (s[i] - mean) * rstd;
+    if (rounds_norm(spec)) v = rounded(v, spec.input);
+    if (row.has(Operand::weight)) v *= row.get(Operand::weight, i) + (spec.weight_offset ? 1 : 0);
+    v = activated(v + row.get(Operand::bias, i), spec.activation) * spec.scale;
+    // sum may be the residual itself, and y may be x
+    if (spec.residual == Residual::after) v += row.get(Operand::residual, i);
+    row.put(Operand::y, i, v);
+    row.put(Operand::sum, i, s[i]);
+  }
+  row.put(Operand::mean, 0, mean);
+  row.put(Operand::rstd, 0, rstd);
 }
 
 bool is_zero(const void* workspace) {
@@ -86,24 +160,46 @@ bool is_zero(const void* workspace) {
   return !bytes || std::all_of(bytes, bytes + fake_workspace_bytes, [](char byte) { return byte == 0; });
 }
 
-normjit_status refuse(normjit_status status, const char* text, char** error) {
-  if (error) *error = strdup(text);
+normjit_status refuse(normjit_status status, const std::string& text, char** error) {
+  if (error) *error = strdup(text.c_str());
   return status;
 }
 
-}  // namespace
+// Two services: one of them for batch invariance.
+int g_services[2];
 
-extern "C" {
+}  // namespace
 
 std::uint32_t normjit_abi_version() { return NORMJIT_ABI_VERSION; }
 const char* normjit_version() { return "0.0.0"; }
 const char* normjit_status_name(normjit_status) { return "Fake"; }
 const char* normjit_status_message(normjit_status) { return "The fake says so."; }
-void normjit_free(char* text) { std::free(text); }
 
-normjit_status normjit_service_create(const normjit_options*, normjit_service** service, char**) {
-  static int made;
-  *service = reinterpret_cast<normjit_service*>(&made);
+normjit_status normjit_spec_parse(const char* text, normjit_spec* spec, char** error) {
+  const auto parsed = parse_spec(text);
+  if (!parsed) return c_api::answer(parsed.error(), error);
+  c_api::each_member([&](const auto& field, auto in_c) {
+    const auto value = (*parsed).*field.member;
+    if constexpr (std::is_enum_v<decltype(value)>)
+      spec->*in_c = c_api::number_of(value);
+    else
+      spec->*in_c = value;
+  });
+  return NORMJIT_OK;
+}
+
+normjit_status normjit_spec_text(const normjit_spec* given, char** text, char** error) {
+  NormSpec spec;
+  if (!c_api::convert(*given, spec))
+    return refuse(NORMJIT_BAD_ARGUMENT, "The fake was called wrongly.", error);
+  if (const auto valid = validate(spec); !valid) return c_api::answer(valid.error(), error);
+  *text = strdup(to_text(spec).c_str());
+  return NORMJIT_OK;
+}
+
+normjit_status normjit_service_create(const normjit_options* options, normjit_service** service, char**) {
+  const bool invariant = options && options->batch_invariant == NORMJIT_YES;
+  *service = reinterpret_cast<normjit_service*>(&g_services[invariant]);
   return NORMJIT_OK;
 }
 void normjit_service_destroy(normjit_service*) {}
@@ -113,46 +209,44 @@ normjit_status normjit_workspace_bytes(normjit_service*, const normjit_spec*, si
   return NORMJIT_OK;
 }
 
-normjit_status normjit_layer_norm(normjit_service*, const normjit_spec* spec, const normjit_tensors* t, void*,
-                                  const normjit_launch_options* options, char** error) {
+normjit_status normjit_norm(normjit_service* service, const normjit_spec* given,
+                            const normjit_tensors* operands, void*, const normjit_launch_options* options,
+                            char** error) {
   ++fake_launches;
   fake_captured_misses += options && options->miss_in_capture;
-  fake_row_stride = t->x.outer;
-  fake_workspace = t->workspace;
+  NormSpec spec;
+  Tensors tensors;
+  if (given->struct_size != sizeof *given || operands->struct_size != sizeof *operands ||
+      !c_api::convert(*given, spec) || !c_api::convert(*operands, tensors))
+    return refuse(NORMJIT_BAD_ARGUMENT, "The fake was called wrongly.", error);
+  fake_row_stride = tensors.x.outer;
+  fake_workspace = tensors.workspace;
+  fake_batch_invariant = reinterpret_cast<int*>(service) == &g_services[1];
+  for (std::size_t i = 0; i < kOperandCount; ++i) fake_operands[i] = pointer_of(tensors, kOperands[i]);
   if (fake_next_status) {
     const normjit_status status = fake_next_status;
     fake_next_status = 0;
     return refuse(status, "The fake was told to refuse.", error);
   }
   if (fake_idle) return NORMJIT_OK;
-  if (spec->struct_size != sizeof *spec || t->struct_size != sizeof *t || spec->columns < 1 ||
-      !t->x.pointer || !t->y.pointer || (spec->affine >= NORMJIT_WEIGHT) != (t->weight != nullptr) ||
-      (spec->affine == NORMJIT_WEIGHT_BIAS) != (t->bias != nullptr) ||
-      (spec->statistics != 0) != (t->mean != nullptr) ||
-      (fake_workspace_bytes != 0) != (t->workspace != nullptr) || !is_zero(t->workspace))
-    return refuse(NORMJIT_BAD_ARGUMENT, "The fake was called wrongly.", error);
-  const std::int64_t n = spec->columns, stride = t->x.outer < 0 ? n : t->x.outer;
-  const bool wide = spec->input == NORMJIT_F64 || spec->output == NORMJIT_F64 || spec->weight == NORMJIT_F64;
-  for (std::int64_t row = 0; row < t->rows; ++row) {
-    double mean = 0, variance = 0;
-    for (std::int64_t i = 0; i < n; ++i) mean += load(t->x.pointer, spec->input, row * stride + i) / n;
-    for (std::int64_t i = 0; i < n; ++i) {
-      const double away = load(t->x.pointer, spec->input, row * stride + i) - mean;
-      variance += away * away / n;
-    }
-    const double rstd = 1 / std::sqrt(variance + spec->epsilon);
-    for (std::int64_t i = 0; i < n; ++i) {
-      double v = (load(t->x.pointer, spec->input, row * stride + i) - mean) * rstd;
-      if (t->weight) v *= load(t->weight, spec->weight, i);
-      if (t->bias) v += load(t->bias, spec->weight, i);
-      store(t->y.pointer, spec->output, row * n + i, activated(v, spec->activation) * spec->scale);
-    }
-    if (t->mean) {
-      store(t->mean, wide ? NORMJIT_F64 : NORMJIT_F32, row, mean);
-      store(t->rstd, wide ? NORMJIT_F64 : NORMJIT_F32, row, rstd);
-    }
-  }
+  if (const auto valid = validate(spec); !valid) return c_api::answer(valid.error(), error);
+  spec = canonical(spec);
+  const std::string text = to_text(spec);
+  fake_spec[text.copy(fake_spec, sizeof fake_spec - 1)] = '\0';
+  for (const OperandRow& row : kOperands)
+    if (row.present(spec) != (pointer_of(tensors, row) != nullptr))
+      return refuse(NORMJIT_NULL_POINTER, "The fake was called with a wrong " + std::string(row.name), error);
+  if ((fake_workspace_bytes != 0) != (tensors.workspace != nullptr) || !is_zero(tensors.workspace))
+    return refuse(NORMJIT_BAD_ARGUMENT, "The fake was called with a wrong workspace.", error);
+  std::vector<double> values(static_cast<std::size_t>(spec.columns));
+  for (std::int64_t row = 0; row < tensors.rows; ++row) compute(spec, Row(spec, tensors, row), values);
   return NORMJIT_OK;
+}
+
+normjit_status normjit_layer_norm(normjit_service* service, const normjit_spec* spec,
+                                  const normjit_tensors* tensors, void* stream,
+                                  const normjit_launch_options* options, char** error) {
+  return normjit_norm(service, spec, tensors, stream, options, error);
 }
 
 normjit_status normjit_prepare(normjit_service*, const normjit_spec*, const normjit_prepare_options*,
@@ -162,4 +256,3 @@ normjit_status normjit_prepare(normjit_service*, const normjit_spec*, const norm
   return NORMJIT_OK;
 }
 void normjit_kernel_release(normjit_kernel* kernel) { delete reinterpret_cast<char*>(kernel); }
-}

@@ -42,7 +42,8 @@ except ImportError as missing:
 if not hasattr(jax, "typeof"):
     skip("JAX {} is older than 0.6".format(jax.__version__))
 
-from normjit import _build, _library  # noqa: E402
+import fake_library  # noqa: E402
+from normjit import _library  # noqa: E402
 from normjit.jax import _ffi  # noqa: E402
 import normjit.jax  # noqa: E402
 
@@ -72,8 +73,7 @@ class Fake:
 
 def use_the_fake():
     """Puts the fake in libnormjit's place, and the handlers on the CPU platform."""
-    headers = _build.header_directory()
-    os.environ["NORMJIT_LIBRARY"] = _build.build("fake_normjit", [os.path.join(HERE, "fake_normjit.cc")], [headers])
+    os.environ["NORMJIT_LIBRARY"] = fake_library.build()
     handlers = _ffi.open_handlers(os.path.join(HERE, "jax_on_host.cc"))
     jax.ffi.register_ffi_target(_ffi.TARGET, jax.ffi.pycapsule(handlers.normjit_jax_test_execute), platform="cpu")
     jax.ffi.register_ffi_target("normjit_refuse", jax.ffi.pycapsule(handlers.normjit_jax_refuse), platform="cpu")

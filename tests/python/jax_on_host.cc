@@ -2,7 +2,7 @@
 // The handlers of normjit.jax for JAX's CPU platform, in tests: the same code, but that there is no stream.
 #include <cstring>
 
-#include "../../python/normjit/jax/layer_norm.cc"
+#include "../../python/normjit/jax/norm.cc"
 
 namespace {
 
@@ -11,11 +11,9 @@ int host_zero(void* memory, std::size_t bytes, void*) {
   return 0;
 }
 
-ffi::Error execute_on_host(ffi::RemainingArgs arguments, ffi::RemainingRets results, std::int64_t columns,
-                           std::int64_t affine, std::int64_t activation, std::int64_t statistics,
-                           double epsilon, double scale) {
+ffi::Error execute_on_host(ffi::RemainingArgs arguments, ffi::RemainingRets results, Spec spec) {
   Call call;
-  ffi::Error bad = read(arguments, results, columns, affine, activation, statistics, epsilon, scale, call);
+  ffi::Error bad = read(arguments, results, spec, call);
   if (bad.failure()) return bad;
   // XLA leaves the initialize stage out on the CPU.
   bad = prepare(call, /*device=*/0);

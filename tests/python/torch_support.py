@@ -12,9 +12,7 @@ import json
 import os
 import random
 import shutil
-import subprocess
 import sys
-import tempfile
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -39,20 +37,11 @@ if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 9):
     skip("PyTorch {} is older than 2.9".format(torch.__version__))
 
 
-def _fake_library():
-    """The path of the fake libnormjit, compiled for this process."""
-    compiler = shutil.which("c++") or shutil.which("g++")
-    if compiler is None:
-        skip("no C++ compiler for the fake libnormjit")
-    path = os.path.join(_scratch.name, "libfake_normjit.so")
-    subprocess.run([compiler, "-std=c++17", "-O2", "-shared", "-fPIC", "-I" + os.path.join(ROOT, "src"),
-                    os.path.join(HERE, "fake_normjit.cc"), "-o", path], check=True)
-    return path
-
-
 if FAKE:
-    _scratch = tempfile.TemporaryDirectory()
-    os.environ["NORMJIT_LIBRARY"] = _fake_library()
+    import fake_library
+    if not any(map(shutil.which, ("c++", "g++", "clang++"))):
+        skip("no C++ compiler for the fake libnormjit")
+    os.environ["NORMJIT_LIBRARY"] = fake_library.build()
     os.environ["NORMJIT_TORCH_TEST_DEVICE"] = "CPU"
     device = torch.device("cpu")
 else:
@@ -75,13 +64,17 @@ class Fake:
     """What the fake libnormjit has seen, and what it is told to answer."""
 
     def __getattr__(self, name):
+        if name == "operands":
+            return list((ctypes.c_void_p * 9).in_dll(_library.load(), "fake_operands"))
+        if name == "spec":
+            return (ctypes.c_char * 512).in_dll(_library.load(), "fake_spec").value.decode()
         return self._variable(name).value
 
     def __setattr__(self, name, value):
         self._variable(name).value = value
 
     def _variable(self, name):
-        kind = {"next_status": ctypes.c_int32, "idle": ctypes.c_int32, "workspace": ctypes.c_void_p}
+        kind = {"next_status": ctypes.c_int32, "idle": ctypes.c_int32, "batch_invariant": ctypes.c_int32, "workspace": ctypes.c_void_p}
         return kind.get(name, ctypes.c_int64).in_dll(_library.load(), "fake_" + name)
 
 

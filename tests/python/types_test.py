@@ -19,7 +19,7 @@ PYTHON = Path(__file__).resolve().parents[2] / "python"
 
 PROGRAMS = {"torch": """
 import torch
-from normjit.torch import LayerNorm, layer_norm, replace_layer_norm
+from normjit.torch import LayerNorm, RMSNorm, add_rms_norm, layer_norm, replace_layer_norm, replace_norms, rms_norm
 
 class Model(torch.nn.Module):
     def __init__(self) -> None:
@@ -30,20 +30,33 @@ class Model(torch.nn.Module):
         y: torch.Tensor = self.norm(x)
         return layer_norm(y, (8,), self.norm.weight, None, 1e-6, activation="relu")
 
-model: Model = replace_layer_norm(Model())
+def sums(x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+    y, s = add_rms_norm(x, residual, RMSNorm(8).weight, 1e-6, rounding="sum")
+    return rms_norm(y + s, (8,), activation="silu")
+
+model: Model = replace_layer_norm(replace_norms(Model(), fuse=True))
 layer_norm([1.0], (8,))  # wrong
 layer_norm(torch.ones(8), 8)  # wrong
 layer_norm(torch.ones(8), (8,), activation=3)  # wrong
 LayerNorm("8")  # wrong
 replace_layer_norm(torch.ones(8))  # wrong
+add_rms_norm(torch.ones(8))  # wrong
+rms_norm(torch.ones(8), (8,), eps="1")  # wrong
 """, "jax": """
 import jax
 import jax.numpy as jnp
-from normjit.jax import layer_norm
+from normjit.jax import NormOutputs, add_layer_norm, add_rms_norm, layer_norm, norm, rms_norm
 
 def loss(x: jax.Array, weight: jax.Array) -> jax.Array:
-    return jnp.sum(layer_norm(x, weight, normalized_shape=(8,), activation="gelu", eps=1e-6))
+    y, total = add_rms_norm(x, x, weight, rounding="sum")
+    y, total = add_layer_norm(rms_norm(y, weight, weight_offset=True), total, weight, weight)
+    results = norm("layernorm/cols=8/f32/w/stats", y, weight=weight)
+    if isinstance(results, NormOutputs):
+        y = results.out
+    return jnp.sum(layer_norm(y, weight, normalized_shape=(8,), activation="gelu", eps=1e-6))
 
+add_rms_norm(jnp.ones(8))  # wrong
+norm("rmsnorm/cols=8/f32", jnp.ones(8), gate=jnp.ones(8))  # wrong
 layer_norm(jnp.ones(8), normalized_ndim="1")  # wrong
 layer_norm([1.0])  # wrong
 layer_norm(jnp.ones(8)).nothing()  # wrong

@@ -65,7 +65,7 @@ class Wheel(unittest.TestCase):
     def test_contents(self):
         with zipfile.ZipFile(self.path) as wheel:
             names = set(wheel.namelist())
-        for name in ("__init__.py", "py.typed", "lib/libnormjit.so.1", "lib/normjit-compile", "include/normjit/c_api.h", "jax/layer_norm.cc"):
+        for name in ("__init__.py", "py.typed", "lib/libnormjit.so.1", "lib/normjit-compile", "include/normjit/c_api.h", "jax/norm.cc"):
             self.assertIn("normjit/" + name, names)
         self.assertTrue([name for name in names if re.match(r"normjit/torch/.*\.cc$", name)])
         for name in ("LICENSE", "NOTICE"):

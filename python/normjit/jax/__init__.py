@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LayerNorm for JAX on NVIDIA GPUs, by kernels that normjit generates for the very shape, dtypes and epsilon.
+"""Norms for JAX on NVIDIA GPUs, by kernels that normjit generates for the very shape, dtypes and epsilon.
 
     import normjit.jax
     y = normjit.jax.layer_norm(x, weight, bias)                     # over the last axis
     y = normjit.jax.layer_norm(x, w, b, normalized_ndim=2, activation="gelu")
+    y = normjit.jax.rms_norm(x, weight, eps=1e-6)
+    y, total = normjit.jax.add_rms_norm(x, residual, weight)        # total = x + residual
+    y = normjit.jax.norm("rmsnorm/cols=4096/bf16/w1", x, weight=w)  # any spec, by its text
 
 It is a call of the XLA FFI, whose C++ part is compiled once per user and jaxlib, at the first use. It works in
 jit, scan, vmap, shard_map, command buffers, and under differentiation in both modes and of any order. JAX 0.6 or newer.
@@ -13,7 +16,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Sequence
-from typing import Any, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 from normjit._require import require as _require
 
@@ -22,11 +25,171 @@ _require("jax", "JAX 0.6 or newer")
 import jax
 import jax.numpy as jnp
 
-from normjit.jax._operator import ACTIVATIONS, Problem, normalize
+from normjit import _library
+from normjit.jax import _ffi
+from normjit.jax._operator import ACTIVATIONS, Problem, normalize, problem_of
 
-__all__ = ["layer_norm"]
+__all__ = ["NormOutputs", "add_layer_norm", "add_rms_norm", "layer_norm", "norm", "rms_norm"]
 
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
+_SHORT = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}
+
+
+class NormOutputs(NamedTuple):
+    """The outputs of norm(); None for those that the spec does not have."""
+    out: jax.Array
+    sum: Optional[jax.Array] = None   # what was normalized, as x
+    mean: Optional[jax.Array] = None  # of each row, in f32 or f64
+    rstd: Optional[jax.Array] = None
+
+
+def norm(spec: str, x: jax.Array, *, in_bias: Optional[jax.Array] = None, residual: Optional[jax.Array] = None,
+         weight: Optional[jax.Array] = None, bias: Optional[jax.Array] = None) -> Union[jax.Array, NormOutputs]:
+    """The norm of a spec text, such as "rmsnorm/cols=4096/bf16/add/sum/w": y, or NormOutputs where the spec
+    has more outputs than that (`/sum`, `/stats`).
+
+    x: of the input's dtype; its last axes have as many elements as the spec has columns.
+    in_bias, weight, bias: of these axes' shape, or flat, in the weights' dtype. With `:rows`, weight and bias have x's
+      shape, or that of its last axes from any axis on: weights for each head of x [tokens, heads, columns] are
+      [heads, columns].
+    residual: of x's shape, or of its last axes from any axis on, in the residual's dtype.
+
+    Just those that the spec has are given. Derivatives, vmap and errors are as in layer_norm; a rounding counts as the
+    identity. Raises ValueError also for a text that is no spec.
+    """
+    given = {"in_bias": in_bias, "residual": residual, "weight": weight, "bias": bias}
+    results: NormOutputs = _norm(spec, x, {name: array for name, array in given.items() if array is not None})
+    return results.out if results[1:] == (None, None, None) else results
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _norm(spec: str, x: Any, operands: dict[str, Any]) -> NormOutputs:
+    problem = _problem_of(spec)
+    for name in problem.inputs[1:]:
+        if name not in operands:
+            raise ValueError("{} has {}; give it to norm()".format(problem.text, name))
+    arrays = {"x": x, **operands}
+    for name, array in arrays.items():
+        if name not in problem.inputs:
+            raise ValueError("{} is given, but {} has none".format(name, problem.text))
+        if _dtype_name(array) != problem.dtypes[name]:
+            raise TypeError("{} is {}; in {} it is {}".format(
+                name, _dtype_name(array), problem.text, problem.dtypes[name]))
+    axes = _axes_of(x, problem)
+    rows = [_rows_of(name, arrays[name], x.shape, axes, problem) for name in problem.inputs]
+    return _outputs(problem, rows, x.shape, axes)
+
+
+def _problem_of(spec: str) -> Problem:
+    _ffi.register()  # which says that there is no GPU
+    try:
+        return problem_of(spec)
+    except _library.Error as why:
+        raise ValueError(str(why)) from None
+
+
+def _axes_of(x: Any, problem: Problem) -> int:
+    """How many of the last axes of x make the columns."""
+    columns = 1
+    for axes in range(1, x.ndim + 1):
+        columns *= x.shape[-axes]
+        if columns == problem.columns:
+            return axes
+    raise ValueError("x has shape {}; no last axes of it have the {} elements of a row of {}".format(
+        x.shape, problem.columns, problem.text))
+
+
+def _rows_of(name: str, array: Any, shape: tuple[int, ...], axes: int, problem: Problem) -> Any:
+    """An operand as the operator takes it: rows, or a vector."""
+    is_suffix = array.ndim >= axes and shape[len(shape) - array.ndim:] == array.shape
+    if name == "x" or name in problem.has_rows:
+        if not is_suffix:
+            raise ValueError("{} has shape {}; it must be that of x, which is {}, or of its last axes".format(
+                name, array.shape, shape))
+        return array.reshape(-1, problem.columns) if array.size else array.reshape(0, problem.columns)
+    if array.shape not in ((problem.columns,), shape[len(shape) - axes:]):
+        raise ValueError("{} has shape {}; the last axes of x, which are normalized, have shape {}".format(
+            name, array.shape, shape[len(shape) - axes:]))
+    return array.reshape(problem.columns)
+
+
+def _outputs(problem: Problem, rows: Sequence[Any], shape: tuple[int, ...], axes: int) -> NormOutputs:
+    shapes = {"y": shape, "sum": shape, "mean": shape[:len(shape) - axes], "rstd": shape[:len(shape) - axes]}
+    if rows[0].size == 0:
+        results = {name: jnp.zeros(shapes[name], problem.dtypes[name]) for name in problem.outputs}
+    else:
+        given = zip(problem.outputs, normalize(problem)(*rows))
+        results = {name: result.reshape(shapes[name]) for name, result in given}
+    return NormOutputs(results.pop("y"), **results)
+
+
+def rms_norm(x: jax.Array, weight: Optional[jax.Array] = None, *, eps: float = 1e-5, weight_offset: bool = False,
+             round_norm: bool = False, activation: Optional[str] = None, scale: float = 1.0) -> jax.Array:
+    """activation(x / sqrt(mean(x * x) + eps) * weight) * scale over the last axis, of x's shape and dtype.
+
+    weight_offset: the weight is added to 1, as in Gemma.
+    round_norm: the normalized value is rounded to x's dtype before the weight, as in Llama of Hugging Face.
+    The others, derivatives and errors are as in layer_norm.
+    """
+    y: jax.Array = _fused("rmsnorm", x, None, weight, None, None, eps, weight_offset,
+                          "norm" if round_norm else None, activation, scale)[0]
+    return y
+
+
+def add_rms_norm(x: jax.Array, residual: jax.Array, weight: Optional[jax.Array] = None, *,
+                 in_bias: Optional[jax.Array] = None, eps: float = 1e-5, weight_offset: bool = False,
+                 rounding: Optional[str] = None, activation: Optional[str] = None,
+                 scale: float = 1.0) -> tuple[jax.Array, jax.Array]:
+    """(rms_norm of the sum, the sum), where the sum is x + in_bias + residual.
+
+    The sum is normalized in f32, and stored in residual's dtype. rounding: "sum" normalizes what is stored, as vLLM
+    does; "norm" is round_norm of rms_norm; "sum+norm" is both, with the bits of unfused operations.
+    """
+    y, total = _fused("rmsnorm", x, residual, weight, None, in_bias, eps, weight_offset, rounding, activation, scale)
+    return y, total
+
+
+def add_layer_norm(x: jax.Array, residual: jax.Array, weight: Optional[jax.Array] = None,
+                   bias: Optional[jax.Array] = None, *, in_bias: Optional[jax.Array] = None, eps: float = 1e-5,
+                   rounding: Optional[str] = None, activation: Optional[str] = None,
+                   scale: float = 1.0) -> tuple[jax.Array, jax.Array]:
+    """(layer_norm of the sum, the sum), where the sum is x + in_bias + residual, as in add_rms_norm."""
+    y, total = _fused("layernorm", x, residual, weight, bias, in_bias, eps, False, rounding, activation, scale)
+    return y, total
+
+
+def _fused(head: str, x: Any, residual: Any, weight: Any, bias: Any, in_bias: Any, eps: float, weight_offset: bool,
+           rounding: Optional[str], activation: Optional[str], scale: float) -> tuple[Any, Any]:
+    """y and, with a residual, the sum, of norms over the last axis."""
+    if activation not in ACTIVATIONS:
+        raise ValueError("activation is {!r}; use one of {}".format(
+            activation, ", ".join(repr(name) for name in ACTIVATIONS)))
+    operands = {name: array for name, array in (
+        ("in_bias", in_bias), ("residual", residual), ("weight", weight), ("bias", bias)) if array is not None}
+    for name, array in {"x": x, **operands}.items():
+        if _dtype_name(array) not in _DTYPES:
+            raise TypeError("{} is {}; norms take arrays of {}".format(name, _dtype_name(array), ", ".join(_DTYPES)))
+    if x.ndim == 0:
+        raise ValueError("x has no axis to normalize")
+    if bias is not None and weight is None:
+        operands["weight"] = jnp.ones_like(bias)
+    vectors = [name for name in ("in_bias", "weight", "bias") if name in operands]
+    if vectors:  # for which the kernel has one dtype
+        dtype = functools.reduce(jnp.promote_types, [operands[name].dtype for name in vectors])
+        operands.update({name: operands[name].astype(dtype) for name in vectors})
+    text = "{}/cols={}/{}/eps={!r}".format(head, x.shape[-1], _SHORT[x.dtype.name], float(eps))
+    if vectors:
+        text += "/w=" + _SHORT[dtype.name]
+    text += "/inb" * ("in_bias" in operands)
+    if residual is not None:
+        text += "/res={}/add/sum".format(_SHORT[residual.dtype.name])
+    text += "/round=" + rounding if rounding else ""
+    if "weight" in operands:
+        text += ("/wb" if bias is not None else "/w") + "1" * weight_offset
+    text += "/" + activation if activation else ""
+    text += "/scale={!r}".format(float(scale)) if scale != 1 else ""
+    results = _norm(text, x, operands)
+    return results.out, results.sum
 
 
 def layer_norm(x: jax.Array, weight: Optional[jax.Array] = None, bias: Optional[jax.Array] = None, *,
@@ -78,9 +241,12 @@ def _layer_norm(x: Any, weight: Any, bias: Any, *, normalized_shape: Union[int, 
 
     weight, bias = _like_each_other(weight, bias)
     columns = functools.reduce(int.__mul__, shape, 1)
-    problem = Problem(columns, eps, activation, scale)
-    flat = [None if array is None else array.reshape(columns) for array in (weight, bias)]
-    y, = normalize(problem, statistics=False)(x.reshape(-1, columns), *flat)
+    text = "layernorm/cols={}/{}/eps={!r}/scale={!r}".format(columns, _SHORT[x.dtype.name], eps, scale)
+    if weight is not None:
+        text += "/w={}/{}".format(_SHORT[weight.dtype.name], "w" if bias is None else "wb")
+    text += "/" + activation if activation else ""
+    flat = [array.reshape(columns) for array in (weight, bias) if array is not None]
+    y, = normalize(_problem_of(text))(x.reshape(-1, columns), *flat)
     return y.reshape(x.shape)
 
 

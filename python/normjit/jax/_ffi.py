@@ -20,34 +20,24 @@ if TYPE_CHECKING:
     from normjit.jax._operator import Problem
 
 _jax: Any = jax  # parts of which have no types, or others in each version
-TARGET = "normjit_layer_norm"
-# As NormjitTable in layer_norm.cc has them; its last member is the service.
-_TABLE = ("normjit_layer_norm", "normjit_prepare", "normjit_kernel_release", "normjit_status_message", "normjit_free")
+TARGET = "normjit_norm"
+# As NormjitTable in norm.cc has them; its last member is the service.
+_TABLE = ("normjit_norm", "normjit_prepare", "normjit_kernel_release", "normjit_status_message", "normjit_free")
 
 
-def call(problem: Problem, statistics: bool, x: jax.Array, weight: jax.Array | None,
-         bias: jax.Array | None) -> tuple[Any, ...]:
-    """(y,), or with statistics (y, mean, rstd), by the kernel."""
+def call(problem: Problem, arrays: Sequence[Any]) -> tuple[Any, ...]:
+    """problem.outputs of problem.inputs, by the kernel."""
     register()
-    operands = _alike([operand for operand in (x, weight, bias) if operand is not None])
-    wide = jnp.float64 if any(operand.dtype == jnp.float64 for operand in operands) else jnp.float32
-    shapes: list[tuple[tuple[int, ...], Any]] = [(x.shape, x.dtype)] + [(x.shape[:1], wide)] * (2 * statistics)
-    affine = ("none", "w", "wb")[len(operands) - 1]
-    spec = _library.Spec(
-        problem.columns, problem.epsilon, problem.scale, input=_dtype(x.dtype), output=_dtype(x.dtype),
-        weight=0 if weight is None else _dtype(weight.dtype), affine=_library.AFFINES[affine],
-        activation=_library.ACTIVATIONS[problem.activation], statistics=int(statistics))
-    workspace = workspace_bytes(bytes(spec))
+    operands = _alike(arrays)
+    x = operands[0]
+    shapes: list[tuple[tuple[int, ...], Any]] = [
+        (x.shape[:1] if name in ("mean", "rstd") else x.shape, jnp.dtype(problem.dtypes[name])) for name in problem.outputs]
+    workspace = workspace_bytes(problem.words)
     if workspace:
         shapes.append(((workspace,), jnp.uint8))
-    results = jax.ffi.ffi_call(TARGET, [_like(operands[0], *shape) for shape in shapes])(
-        *operands, columns=np.int64(spec.columns), affine=np.int64(spec.affine), activation=np.int64(spec.activation),
-        statistics=np.int64(spec.statistics), epsilon=np.float64(spec.epsilon), scale=np.float64(spec.scale))
-    return tuple(results[:1 + 2 * statistics])
-
-
-def _dtype(dtype: Any) -> int:
-    return _library.DTYPES[{"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}[dtype.name]]
+    results = jax.ffi.ffi_call(TARGET, [_like(x, *shape) for shape in shapes])(
+        *operands, spec=np.frombuffer(problem.words, np.int64))
+    return tuple(results[:len(problem.outputs)])
 
 
 _registering = threading.RLock()
@@ -65,7 +55,7 @@ def register() -> None:
 @functools.lru_cache(maxsize=None)
 def _register() -> None:
     gpus()
-    library = open_handlers(os.path.join(os.path.dirname(os.path.abspath(__file__)), "layer_norm.cc"))
+    library = open_handlers(os.path.join(os.path.dirname(os.path.abspath(__file__)), "norm.cc"))
     handlers = {"initialize": library.normjit_jax_initialize, "execute": library.normjit_jax_execute}
     jax.ffi.register_ffi_target(
         TARGET, {stage: _jax.ffi.pycapsule(handler) for stage, handler in handlers.items()}, platform="CUDA")
@@ -83,11 +73,11 @@ def gpus() -> Any:
 
 
 def open_handlers(source: str) -> ctypes.CDLL:
-    """The shared library of layer_norm.cc, connected with libnormjit."""
+    """The shared library of norm.cc, connected with libnormjit."""
     table = (ctypes.c_void_p * (len(_TABLE) + 1))(*map(_library.address_of, _TABLE), _library.service())
     headers = _build.header_directory()
     library = ctypes.CDLL(_build.build(
-        "jax_layer_norm", [source, os.path.join(headers, "normjit", "c_api.h")], [headers, jax.ffi.include_dir()],
+        "jax_norm", [source, os.path.join(headers, "normjit", "c_api.h")], [headers, jax.ffi.include_dir()],
         version="jaxlib " + jaxlib.version.__version__))
     library.normjit_jax_bind.restype = None
     library.normjit_jax_bind(table)

@@ -1,22 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operator as JAX sees it: the kernel, its batching and its derivatives.
 
-All here is of rows, x [rows, columns], with weight and bias [columns] or None.
+All here is of rows: x is [rows, columns]. Operands come in the order of INPUTS, those that the spec has, and results in the
+order of OUTPUTS. in_bias, weight and bias are [columns]; residual, and with `:rows` weight and bias, are [n, columns], where n
+divides the rows and row r takes row r % n.
 """
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
 import jax
 import jax.numpy as jnp
 
+from normjit import _library
 from normjit.jax import _ffi
 
 Array = jax.Array
 
+INPUTS = ("x", "in_bias", "residual", "weight", "bias")
+OUTPUTS = ("y", "sum", "mean", "rstd")
 ACTIVATIONS: dict[Optional[str], Callable[[Any], Any]] = {
     None: lambda z: z,
     "relu": jax.nn.relu,
@@ -24,109 +29,180 @@ ACTIVATIONS: dict[Optional[str], Callable[[Any], Any]] = {
     "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
     "silu": jax.nn.silu,
 }
+_DTYPES = {_library.DTYPES[name]: dtype for name, dtype in (
+    ("f16", "float16"), ("bf16", "bfloat16"), ("f32", "float32"), ("f64", "float64"))}
+_ACTIVATIONS = {_library.ACTIVATIONS[name]: function for name, function in ACTIVATIONS.items()}
+_ROUNDED_BITS = {"float16": (5, 10), "bfloat16": (8, 7)}  # of exponent and mantissa
 
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """What XLA knows when it compiles, besides shapes and dtypes."""
-    columns: int
-    epsilon: float
-    activation: Optional[str]
-    scale: float
+    """What XLA knows when it compiles, besides shapes: the text of a spec, and what follows from it."""
+    text: str
+    words: bytes = dataclasses.field(compare=False)  # normjit_spec
+    columns: int = dataclasses.field(compare=False)
+    epsilon: float = dataclasses.field(compare=False)
+    scale: float = dataclasses.field(compare=False)
+    is_rms: bool = dataclasses.field(compare=False)
+    residual: Optional[str] = dataclasses.field(compare=False)  # None, "before" or "after"
+    rounds_sum: bool = dataclasses.field(compare=False)
+    rounds_norm: bool = dataclasses.field(compare=False)
+    weight_offset: bool = dataclasses.field(compare=False)
+    activation: Callable[[Any], Any] = dataclasses.field(compare=False)
+    inputs: tuple[str, ...] = dataclasses.field(compare=False)
+    outputs: tuple[str, ...] = dataclasses.field(compare=False)
+    has_rows: frozenset[str] = dataclasses.field(compare=False)  # inputs but x that are [n, columns]
+    dtypes: dict[str, str] = dataclasses.field(compare=False)    # of inputs and outputs
+    wide: str = dataclasses.field(compare=False)                 # in which all is computed
+
+    def with_statistics(self) -> Problem:
+        return self if "rstd" in self.outputs else problem_of(self.text + "/stats")
 
 
 @functools.lru_cache(maxsize=1024)
-def normalize(problem: Problem, statistics: bool) -> Callable[..., Any]:
-    """The function of (x, weight, bias) that gives (y,), with statistics (y, mean, rstd)."""
+def problem_of(text: str) -> Problem:
+    """Raises _library.Error for what is no spec."""
+    spec = _library.Spec.from_buffer_copy(_library.parse_spec(text))
+    before, after = _library.RESIDUALS["add"], _library.RESIDUALS["addafter"]
+    is_rms, affine = spec.norm == _library.NORMS["rmsnorm"], spec.affine
+    present = {"x": True, "in_bias": spec.in_bias, "residual": spec.residual in (before, after),
+               "weight": affine != _library.AFFINES["none"], "bias": affine == _library.AFFINES["wb"],
+               "y": True, "sum": spec.sum, "mean": spec.statistics and not is_rms, "rstd": spec.statistics}
+    own = {"x": spec.input, "in_bias": spec.weight, "residual": spec.residual_type, "weight": spec.weight,
+           "bias": spec.weight, "y": spec.output, "sum": spec.residual_type}
+    dtypes = {name: _DTYPES[own[name]] for name in own if present[name]}
+    wide = "float64" if "float64" in dtypes.values() else "float32"
+    rounding = spec.rounding
+    sum_norm = _library.ROUNDINGS["sum+norm"]
+    return Problem(
+        text=_library.spec_text(spec), words=bytes(spec), columns=spec.columns, epsilon=spec.epsilon, scale=spec.scale,
+        is_rms=is_rms, residual={before: "before", after: "after"}.get(spec.residual),
+        rounds_sum=rounding in (_library.ROUNDINGS["sum"], sum_norm),
+        rounds_norm=rounding in (_library.ROUNDINGS["norm"], sum_norm), weight_offset=bool(spec.weight_offset),
+        activation=_ACTIVATIONS[spec.activation], inputs=tuple(name for name in INPUTS if present[name]),
+        outputs=tuple(name for name in OUTPUTS if present[name]),
+        has_rows=frozenset(["residual"] + ["weight", "bias"] * spec.affine_rows),
+        dtypes={**dtypes, "mean": wide, "rstd": wide}, wide=wide)
+
+
+@functools.lru_cache(maxsize=1024)
+def normalize(problem: Problem) -> Callable[..., Any]:
+    """The function of problem.inputs that gives a tuple of problem.outputs."""
 
     @jax.custom_jvp
-    def operator(x: Any, weight: Any, bias: Any) -> Any:
-        return _kernel(problem, statistics)(x, weight, bias)
+    def operator(*arrays: Any) -> Any:
+        return _kernel(problem)(*arrays)
 
     def derivative(primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
-        y, mean, rstd = normalize(problem, statistics=True)(*primals)
+        full = problem.with_statistics()
+        results = dict(zip(full.outputs, normalize(full)(*primals)))
         tangents = [None if isinstance(dt, jax.custom_derivatives.SymbolicZero) else dt for dt in tangents]
         # Between forward and backward pass only the arguments are kept, not what is computed from them.
-        linear = jax.checkpoint(functools.partial(_tangents, problem), prevent_cse=False)
-        dy, dmean, drstd = linear(*primals, mean, rstd, *tangents)
-        return ((y, mean, rstd), (dy, dmean, drstd)) if statistics else ((y,), (dy,))
+        linear = jax.checkpoint(functools.partial(_tangents, full), prevent_cse=False)
+        moved = linear(primals, results.get("mean"), results["rstd"], tangents)
+        return tuple(results[name] for name in problem.outputs), tuple(moved[name] for name in problem.outputs)
 
     operator.defjvp(derivative, symbolic_zeros=True)
     return operator
 
 
 @functools.lru_cache(maxsize=1024)
-def _kernel(problem: Problem, statistics: bool) -> Callable[..., Any]:
+def _kernel(problem: Problem) -> Callable[..., Any]:
     """The FFI call, whose batch is more rows."""
 
     @jax.custom_batching.custom_vmap
-    def kernel(x: Any, weight: Any, bias: Any) -> Any:
-        return _ffi.call(problem, statistics, x, weight, bias)
+    def kernel(*arrays: Any) -> Any:
+        return _ffi.call(problem, arrays)
 
     @kernel.def_vmap
-    def batched(batch: int, is_batched: Sequence[bool], x: Any, weight: Any, bias: Any) -> Any:
-        if any(is_batched[1:]):
+    def batched(batch: int, is_batched: Sequence[bool], *arrays: Any) -> Any:
+        batched_names = {name for name, has_batch in zip(problem.inputs, is_batched) if has_batch}
+        if batched_names - problem.has_rows - {"x"}:  # vectors
             axes = [0 if has_batch else None for has_batch in is_batched]
-            results = jax.vmap(functools.partial(formula, problem, statistics), in_axes=axes)(x, weight, bias)
-        else:
-            rows = x.shape[1]
-            results = kernel(x.reshape(batch * rows, problem.columns), weight, bias)
-            results = tuple(result.reshape(batch, rows, *result.shape[1:]) for result in results)
+            results = jax.vmap(functools.partial(formula, problem), in_axes=axes)(*arrays)
+            return results, tuple(True for _ in results)
+        rows = arrays[0].shape[1] if is_batched[0] else arrays[0].shape[0]
+
+        def flat(name: str, array: Any) -> Any:
+            if name not in batched_names:
+                return jnp.tile(array, (batch, 1)) if name == "x" else array
+            return jnp.tile(array, (1, rows // array.shape[1], 1)).reshape(batch * rows, problem.columns)
+
+        results = kernel(*map(flat, problem.inputs, arrays))
+        results = tuple(result.reshape(batch, rows, *result.shape[1:]) for result in results)
         return results, tuple(True for _ in results)
 
     return kernel
 
 
-def compute_dtype(*arrays: Array | None) -> Any:
-    """f64 as soon as an array is f64, else f32; as libnormjit's compute_type."""
-    wide = any(array is not None and array.dtype == jnp.float64 for array in arrays)
-    return jnp.float64 if wide else jnp.float32
-
-
-def formula(problem: Problem, statistics: bool, x: Any, weight: Any, bias: Any) -> tuple[Array, ...]:
+def formula(problem: Problem, *arrays: Any) -> tuple[Array, ...]:
     """What the kernel computes."""
-    wide = _widened(x, weight, bias)
-    mean = jnp.mean(wide[0], axis=-1)
-    centred = wide[0] - mean[:, None]
+    value = _widened(problem, arrays, arrays[0].shape[0])
+    s = _summed(problem, value)
+    mean = jnp.zeros(s.shape[:1], s.dtype) if problem.is_rms else jnp.mean(s, axis=-1)
+    centred = s - mean[:, None]
     rstd = jax.lax.rsqrt(jnp.mean(centred * centred, axis=-1) + problem.epsilon)
-    y = _epilogue(problem, centred * rstd[:, None], *wide[1:]).astype(x.dtype)
-    return (y, mean, rstd) if statistics else (y,)
+    y = _epilogue(problem, _rounded(centred * rstd[:, None], problem.rounds_norm, problem.dtypes["x"]), value)
+    results = {"y": y, "sum": s, "mean": mean, "rstd": rstd}
+    return tuple(results[name].astype(problem.dtypes[name]) for name in problem.outputs)
 
 
-def _widened(*arrays: Any) -> list[Any]:
-    """None stays None."""
-    dtype = compute_dtype(*arrays)
-    return [None if array is None else array.astype(dtype) for array in arrays]
+def _widened(problem: Problem, arrays: Sequence[Any], rows: int) -> dict[str, Any]:
+    """By name, in the compute type, with a row for each row of x; without those that are None."""
+    return {name: jnp.tile(array.astype(problem.wide), (rows // array.shape[0], 1)) if name in problem.has_rows else
+            array.astype(problem.wide) for name, array in zip(problem.inputs, arrays) if array is not None}
 
 
-def _epilogue(problem: Problem, normalized: Any, weight: Any, bias: Any) -> Any:
-    z = normalized if weight is None else normalized * weight
-    z = z if bias is None else z + bias
-    return ACTIVATIONS[problem.activation](z) * jnp.asarray(problem.scale, z.dtype)
+def _rounded(value: Any, rounds: bool, dtype: str) -> Any:
+    """As a value of this dtype, which XLA may not leave out as it may casts."""
+    return jax.lax.reduce_precision(value, *_ROUNDED_BITS[dtype]) if rounds else value
 
 
-def _tangents(problem: Problem, x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, dx: Any, dweight: Any,
-              dbias: Any) -> tuple[Array, Array, Array]:
-    """Those of y, mean and rstd. Linear in dx, dweight and dbias, of which each may be None, for 0."""
-    dtype = x.dtype
-    x, weight, bias = _widened(x, weight, bias)
-    dx, dweight, dbias = [None if dt is None else dt.astype(x.dtype) for dt in (dx, dweight, dbias)]
-    normalized = (x - mean[:, None]) * rstd[:, None]
-    dmean = drstd = jnp.zeros_like(mean)
-    dnormalized = jnp.zeros_like(x)
-    if dx is not None:
-        dmean = jnp.mean(dx, axis=-1)
-        along = jnp.mean(dx * normalized, axis=-1)
+def _added(problem: Problem, value: dict[str, Any]) -> Any:
+    """The sum of what is there of x, in_bias and a residual before the norm; None if nothing is."""
+    names = ["x", "in_bias"] + ["residual"] * (problem.residual == "before")
+    there = [value[name] for name in names if name in value]
+    return functools.reduce(lambda a, b: a + b, there) if there else None
+
+
+def _summed(problem: Problem, value: dict[str, Any]) -> Any:
+    return _rounded(_added(problem, value), problem.rounds_sum, problem.dtypes.get("residual", problem.dtypes.get(
+        "sum", problem.dtypes["x"])))
+
+
+def _epilogue(problem: Problem, normalized: Any, value: dict[str, Any]) -> Any:
+    z, weight, bias = normalized, value.get("weight"), value.get("bias")
+    if weight is not None:
+        z = z * (weight + 1 if problem.weight_offset else weight)
+    z = problem.activation(z if bias is None else z + bias) * jnp.asarray(problem.scale, z.dtype)
+    return z + value["residual"] if problem.residual == "after" else z
+
+
+def _tangents(problem: Problem, primals: Sequence[Any], mean: Any, rstd: Any, tangents: Sequence[Any]) -> dict[str, Any]:
+    """Those of y, sum, mean and rstd. Linear in the tangents, of which each may be None, for 0. A rounding counts as the
+    identity."""
+    value, moving = [_widened(problem, arrays, primals[0].shape[0]) for arrays in (primals, tangents)]
+    s = _summed(problem, value)
+    centred = s if problem.is_rms else s - mean[:, None]
+    exact = centred * rstd[:, None]
+    dmean = drstd = jnp.zeros_like(rstd)
+    ds = _added(problem, moving)
+    dnormalized = jnp.zeros_like(s)
+    if ds is None:
+        ds = dnormalized
+    else:
+        ds = jnp.broadcast_to(ds, s.shape)
+        along = jnp.mean(ds * exact, axis=-1)
         drstd = -rstd * rstd * along
-        dnormalized = rstd[:, None] * (dx - dmean[:, None] - normalized * along[:, None])
-    moving = [(weight, dweight), (bias, dbias)]
-    fixed = [None if dt is not None else value for value, dt in moving]
-    given = [value for value, dt in moving if dt is not None]
+        dmean = dmean if problem.is_rms else jnp.mean(ds, axis=-1)
+        dnormalized = rstd[:, None] * (ds - dmean[:, None] - exact * along[:, None])
+    late = [name for name in ("weight", "bias") if name in moving] + ["residual"] * (
+        problem.residual == "after" and "residual" in moving)
 
     def of_given(normalized: Any, *given: Any) -> Any:
-        others: Iterator[Any] = iter(given)
-        return _epilogue(problem, normalized, *(
-            next(others) if dt is not None else value for value, (_, dt) in zip(fixed, moving)))
+        return _epilogue(problem, normalized, {**value, **dict(zip(late, given))})
 
-    _, dy = jax.jvp(of_given, (normalized, *given), (dnormalized, *(dt for _, dt in moving if dt is not None)))
-    return dy.astype(dtype), dmean, drstd
+    normalized = _rounded(exact, problem.rounds_norm, problem.dtypes["x"])
+    _, dy = jax.jvp(of_given, (normalized, *(value[name] for name in late)), (dnormalized, *(moving[name] for name in late)))
+    moved = {"y": dy, "sum": ds, "mean": dmean, "rstd": drstd}
+    return {name: moved[name].astype(problem.dtypes[name]) for name in problem.outputs}

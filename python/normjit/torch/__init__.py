@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drop-ins for PyTorch's layer normalization.
+"""Drop-ins for PyTorch's normalizations.
 
-    from normjit.torch import LayerNorm, layer_norm, replace_layer_norm
+    from normjit.torch import LayerNorm, add_rms_norm, layer_norm, norm, replace_norms
 
-    norm = LayerNorm(4096)                          # in the place of torch.nn.LayerNorm(4096)
-    norm = LayerNorm(4096, activation="gelu")       # gelu(norm(x)) in one kernel
+    layer = LayerNorm(4096)                         # in the place of torch.nn.LayerNorm(4096); RMSNorm likewise
+    layer = LayerNorm(4096, activation="gelu")      # gelu(layer(x)) in one kernel
     y = layer_norm(x, (4096,), weight, bias)        # in the place of torch.nn.functional.layer_norm
-    replace_layer_norm(model)                       # every nn.LayerNorm of a model, in place
+    y, s = add_rms_norm(x, residual, weight)        # RMSNorm(x + residual), and the sum
+    y = norm("rmsnorm/cols=4096/bf16/round=norm/w", x, weight=weight)    # any spec
+    replace_norms(model)                            # every LayerNorm and RMSNorm of a model, in place
 
-What is not a plain tensor on an NVIDIA GPU goes to PyTorch's own layer_norm, so swapping a name is always safe; so do
+What is not a plain tensor on an NVIDIA GPU goes to PyTorch's own operators, so swapping a name is always safe; so do
 short rows under torch.compile, which Inductor fuses with their neighbours.
 The first import compiles a small operator for the installed PyTorch (2.9 or newer) with the C++ compiler at hand;
 without one it goes through ctypes, which costs more per call. The first call that needs gradients compiles another.
@@ -18,6 +20,11 @@ from normjit._require import require as _require
 _require("torch", "PyTorch 2.9 or newer")
 
 from normjit.torch._functional import layer_norm
-from normjit.torch._module import LayerNorm, replace_layer_norm
+from normjit.torch._fused import add_layer_norm, add_rms_norm, rms_norm
+from normjit.torch._fusion import enable_fusion
+from normjit.torch._module import LayerNorm, RMSNorm
+from normjit.torch._norm import NormOutputs, norm
+from normjit.torch._replace import replace_layer_norm, replace_norms
 
-__all__ = ["LayerNorm", "layer_norm", "replace_layer_norm"]
+__all__ = ["LayerNorm", "NormOutputs", "RMSNorm", "add_layer_norm", "add_rms_norm", "enable_fusion", "layer_norm",
+           "norm", "replace_layer_norm", "replace_norms", "rms_norm"]

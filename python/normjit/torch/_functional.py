@@ -12,7 +12,9 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from normjit import _library
-from normjit.torch import _operator
+from normjit.torch import _fusion, _operator
+from normjit.torch._check import TEXTS
+from normjit.torch._norm import apply as apply_norm
 from normjit.torch._rules import NONE, activate, apply, differentiable
 
 CODES = _library.ACTIVATIONS
@@ -74,6 +76,23 @@ def _is_left_to_compiler(x: Tensor, shape: tuple[int, ...], code: int) -> bool:
     return code == NONE and row <= FUSED_BYTES and row % 16 == 0 and not exporting
 
 
+def _is_for_fusion(x: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor | None) -> bool:
+    """Whether a layer that is otherwise left to the compiler is one that enable_fusion() is for."""
+    plain = weight is None or (type(weight) in _KNOWN and weight.shape == shape and weight.dtype == x.dtype)
+    plain = plain and (bias is None or weight is not None and bias.shape == shape and bias.dtype == x.dtype)
+    return (_fusion._enabled and plain and type(x) is Tensor and x.device.type == _operator.DEVICE.lower()
+            and len(shape) == 1 and x.shape[-1] == shape[0] and not torch.is_autocast_enabled(x.device.type)
+            and _fusion.is_wanted("layernorm", shape[0], x.dtype))
+
+
+def _norm(x: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """The same as normjit::norm, which the pass of _fusion.py knows."""
+    affine = "" if weight is None else "/w" if bias is None else "/wb"
+    spec = "layernorm/cols={}/{}/eps={!r}{}".format(shape[0], TEXTS[x.dtype], float(eps), affine)
+    y: Tensor = apply_norm(spec, x, None, None, weight, bias, False)[0]
+    return y
+
+
 def run(x: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor | None, eps: float, code: int,
         scale: float) -> Tensor:
     """layer_norm, for a tuple and an activation's number."""
@@ -87,6 +106,8 @@ def run(x: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor |
             or not shape or x.shape[-len(shape):] != shape
             or forward_ad._current_level >= 0 or weight is None and bias is not None or not 0 <= eps <= _LARGEST_EPSILON
             or compiling and _is_left_to_compiler(x, shape, code)):
+        if compiling and _is_for_fusion(x, shape, weight, bias):
+            return _norm(x, shape, weight, bias, eps)
         return reference(x, shape, weight, bias, eps, code, scale)
     if torch.is_grad_enabled() and (x.requires_grad or weight is not None and weight.requires_grad
                                     or bias is not None and bias.requires_grad):

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LayerNorm, in the place of torch.nn.LayerNorm, and what puts it there."""
+"""LayerNorm and RMSNorm, in the place of those of torch.nn."""
 # TorchScript evaluates the annotations of a module, so they are no strings here.
-import functools
-from typing import Any, Optional, TypeVar, Union
+from typing import Any, Optional, Union
 
 import torch
 from torch import nn
 
 from normjit.torch._functional import CODES, code_of, run
+from normjit.torch._fused import rms_norm
 
 
-_Model = TypeVar("_Model", bound=nn.Module)
+def _more(activation: Optional[str], scale: float) -> str:
+    """Of the text of a module, where they are not the defaults."""
+    text = "" if activation is None else ", activation={!r}".format(activation)
+    return text if scale == 1.0 else "{}, scale={}".format(text, scale)
 
 
 class LayerNorm(nn.LayerNorm):
@@ -20,7 +23,7 @@ class LayerNorm(nn.LayerNorm):
     "silu") and `scale` come after them, and no state_dict has them. See normjit.torch.layer_norm.
     """
 
-    # Of those that replace_layer_norm made.
+    # Of those that replace_norms made.
     activation: Optional[str] = None
     scale: float = 1.0
 
@@ -36,45 +39,31 @@ class LayerNorm(nn.LayerNorm):
         return run(input, self.normalized_shape, self.weight, self.bias, self.eps, CODES[self.activation], self.scale)
 
     def extra_repr(self) -> str:
-        text = super().extra_repr()
-        if self.activation is not None:
-            text += ", activation={!r}".format(self.activation)
-        if self.scale != 1.0:
-            text += ", scale={}".format(self.scale)
-        return text
+        return super().extra_repr() + _more(self.activation, self.scale)
+
+
+class RMSNorm(nn.RMSNorm):
+    """torch.nn.RMSNorm, and what may follow it, in one kernel. As LayerNorm; see normjit.torch.rms_norm."""
+
+    # Of those that replace_norms made.
+    activation: Optional[str] = None
+    scale: float = 1.0
+
+    def __init__(self, normalized_shape: Union[int, list[int], torch.Size], eps: Optional[float] = None,
+                 elementwise_affine: bool = True, device: Any = None, dtype: Optional[torch.dtype] = None, *,
+                 activation: Optional[str] = None, scale: float = 1.0) -> None:
+        super().__init__(normalized_shape, eps, elementwise_affine, device=device, dtype=dtype)
+        code_of(activation)
+        self.activation = activation
+        self.scale = float(scale)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return rms_norm(x, self.normalized_shape, self.weight, self.eps, activation=self.activation, scale=self.scale)
+
+    def extra_repr(self) -> str:
+        return super().extra_repr() + _more(self.activation, self.scale)
 
 
 _jit: Any = torch.jit  # which has no types
 _jit.ignore(LayerNorm.forward)  # a script calls back
-
-
-def replace_layer_norm(model: _Model) -> _Model:
-    """Makes every torch.nn.LayerNorm of a model, the model itself included, a normjit.torch.LayerNorm; returns the
-    model.
-
-    Each one stays the object that it is: its parameters, hooks, training flag and whoever holds it stay what they are.
-    A subclass stays one, and with a forward of its own it is left alone, as it computes something else. Call this
-    before torch.compile.
-    """
-    for module in model.modules():
-        if isinstance(module, nn.LayerNorm) and type(module).forward is nn.LayerNorm.forward:
-            kind: Any = type(module)
-            module.__class__ = _replacement(kind)
-    return model
-
-
-@functools.lru_cache(maxsize=None)
-def _replacement(original: Any) -> Any:
-    if original is nn.LayerNorm:
-        return LayerNorm
-    return type(original.__name__, (LayerNorm, original), {"__module__": original.__module__, "__reduce_ex__": _reduce})
-
-
-def _reduce(module: Any, protocol: Any) -> tuple[Any, ...]:
-    """A class that was made here has no name to be found by; that of which it was made has."""
-    return _make_empty, (type(module).__mro__[2],), module.__getstate__()
-
-
-def _make_empty(original: Any) -> Any:
-    made = _replacement(original)
-    return made.__new__(made)
+_jit.ignore(RMSNorm.forward)

@@ -141,8 +141,8 @@ Outputs layer_norm(Arguments a, bool statistics) {
 
   const OnDevice here(x.device);
   normjit_tensors tensors = NORMJIT_TENSORS_INIT;
-  if (a.weight) tensors.weight = parameter("weight", a.weight, x, a.dims, dtypes.weight);
-  if (a.bias) tensors.bias = parameter("bias", a.bias, x, a.dims, dtypes.weight);
+  if (a.weight) tensors.weight.pointer = parameter("weight", a.weight, x, a.dims, dtypes.weight);
+  if (a.bias) tensors.bias.pointer = parameter("bias", a.bias, x, a.dims, dtypes.weight);
   Outputs out = make_outputs(x, a.dims, dtypes, statistics);
   const Rows rows = rows_of(a.x, x, x.dims - a.dims);
   if (rows.count == 0 || rows.columns == 0) return out;

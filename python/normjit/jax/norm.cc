@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// LayerNorm for JAX: handlers of the XLA FFI around normjit's C interface.
+// Norms for JAX: handlers of the XLA FFI around normjit's C interface.
 //
 // Compiled on the user's machine against the headers of the jaxlib that is installed. No CUDA header is
 // needed; libnormjit is reached by a table of addresses, and libcuda, which XLA has open, by dlopen.
 //
-// Operands: x [rows, columns], then weight and bias [columns] as the attribute `affine` says. Results: y as
-// x, then with `statistics` mean and rstd [rows], then a workspace where the plans of the spec may need one.
-// It is a result because XLA then knows of it: a command buffer that is replayed finds it at the same place,
-// and nobody else in it.
+// The attribute `spec` is a normjit_spec, word by word. Operands are those that it has of x, in_bias,
+// residual, weight and bias, and results those of y, sum, mean and rstd, all of them contiguous. A residual,
+// and weight and bias with affine_rows, may have fewer rows than x, a divisor n: row r takes row r % n. Then
+// comes a workspace where the plans of the spec may need one. It is a result because XLA then knows of it: a
+// command buffer that is replayed finds it at the same place, and no other launch uses it.
 #include <dlfcn.h>
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
 
 #include "normjit/c_api.h"
@@ -22,7 +24,7 @@ namespace ffi = xla::ffi;
 
 // The functions of libnormjit, and its service, by their addresses in this process.
 struct NormjitTable {
-  decltype(&normjit_layer_norm) layer_norm;
+  decltype(&normjit_norm) norm;
   decltype(&normjit_prepare) prepare;
   decltype(&normjit_kernel_release) kernel_release;
   decltype(&normjit_status_message) status_message;
@@ -68,59 +70,96 @@ std::int32_t dtype_of(ffi::DataType type) {
   }
 }
 
-// Reads operands and results in the order that the top of this file says. False if they are others.
-bool read(ffi::RemainingArgs arguments, ffi::RemainingRets results, Call& call) {
-  normjit_spec& spec = call.spec;
-  normjit_tensors& tensors = call.tensors;
-  std::size_t at = 0;
-  const auto operand = [&](const void*& pointer, std::int32_t& dtype, std::int64_t& elements) {
-    auto buffer = arguments.get<ffi::AnyBuffer>(at++);
-    if (!buffer) return false;
-    pointer = buffer->untyped_data();
-    dtype = dtype_of(buffer->element_type());
-    elements = static_cast<std::int64_t>(buffer->element_count());
-    return dtype != 0;
-  };
-  std::int64_t elements = 0, weights = spec.columns, biases = spec.columns;
-  std::int32_t bias = 0;
-  if (!operand(tensors.x.pointer, spec.input, elements) || elements % spec.columns != 0) return false;
-  if (spec.affine != NORMJIT_NO_AFFINE && !operand(tensors.weight, spec.weight, weights)) return false;
-  if (spec.affine == NORMJIT_WEIGHT_BIAS && (!operand(tensors.bias, bias, biases) || bias != spec.weight))
-    return false;
-  if (weights != spec.columns || biases != spec.columns || at != arguments.size()) return false;
-  tensors.rows = elements / spec.columns;
+using Spec = ffi::Span<const std::int64_t>;
 
-  at = 0;
-  const auto result = [&](void*& pointer, std::int32_t& dtype, std::size_t& bytes) {
-    auto buffer = results.get<ffi::AnyBuffer>(at++);
-    if (!buffer) return false;
-    pointer = (*buffer)->untyped_data();
-    dtype = dtype_of((*buffer)->element_type());
-    bytes = (*buffer)->size_bytes();
+// Takes the buffers of a call one by one. Each member is false where the next buffer is not what it should
+// be.
+class Operands {
+ public:
+  Operands(ffi::RemainingArgs arguments, const normjit_spec& spec) : arguments_(arguments), spec_(spec) {}
+
+  // Rows of `columns` elements.
+  bool rows(std::int32_t dtype, const void*& pointer, std::int64_t& rows) {
+    std::int64_t elements = 0;
+    if (!take(dtype, pointer, elements) || elements % spec_.columns != 0) return false;
+    rows = elements / spec_.columns;
     return true;
+  }
+  bool vector(std::int32_t dtype, const void*& pointer) {
+    std::int64_t own = 0;
+    return rows(dtype, pointer, own) && own == 1;
+  }
+  // Rows for `all` rows, which may be fewer.
+  bool rows_for(std::int64_t all, std::int32_t dtype, normjit_input_rows& to) {
+    std::int64_t own = 0;
+    if (!rows(dtype, to.pointer, own)) return false;
+    if (own == all) return true;
+    to.n = own, to.outer = 0, to.inner = spec_.columns;
+    return own > 0 && all % own == 0;
+  }
+  bool at_end() const { return at_ == arguments_.size(); }
+
+ private:
+  bool take(std::int32_t dtype, const void*& pointer, std::int64_t& elements) {
+    auto buffer = arguments_.get<ffi::AnyBuffer>(at_++);
+    if (!buffer || dtype_of(buffer->element_type()) != dtype) return false;
+    pointer = buffer->untyped_data();
+    elements = static_cast<std::int64_t>(buffer->element_count());
+    return true;
+  }
+
+  const ffi::RemainingArgs arguments_;
+  const normjit_spec& spec_;
+  std::size_t at_ = 0;
+};
+
+bool read_operands(ffi::RemainingArgs arguments, Call& call) {
+  const normjit_spec& spec = call.spec;
+  normjit_tensors& to = call.tensors;
+  Operands operands(arguments, spec);
+  const auto affine = [&](normjit_input_rows& rows) {
+    return spec.affine_rows ? operands.rows_for(to.rows, spec.weight, rows)
+                            : operands.vector(spec.weight, rows.pointer);
   };
-  std::int32_t ignored = 0;
-  std::size_t bytes = 0;
-  if (!result(tensors.y.pointer, spec.output, bytes) || spec.output == 0) return false;
-  if (spec.statistics && (!result(tensors.mean, ignored, bytes) || !result(tensors.rstd, ignored, bytes)))
-    return false;
-  if (at < results.size() && !result(tensors.workspace, ignored, call.workspace_bytes)) return false;
-  return at == results.size();
+  const bool has_residual = spec.residual > NORMJIT_NO_RESIDUAL;
+  return operands.rows(spec.input, to.x.pointer, to.rows) &&
+         (!spec.in_bias || operands.vector(spec.weight, to.in_bias)) &&
+         (!has_residual || operands.rows_for(to.rows, spec.residual_type, to.residual)) &&
+         (spec.affine < NORMJIT_WEIGHT || affine(to.weight)) &&
+         (spec.affine != NORMJIT_WEIGHT_BIAS || affine(to.bias)) && operands.at_end();
 }
 
-ffi::Error read(ffi::RemainingArgs arguments, ffi::RemainingRets results, std::int64_t columns,
-                std::int64_t affine, std::int64_t activation, std::int64_t statistics, double epsilon,
-                double scale, Call& call) {
+bool read_results(ffi::RemainingRets results, Call& call) {
+  const normjit_spec& spec = call.spec;
+  normjit_tensors& to = call.tensors;
+  std::size_t at = 0;
+  const auto take = [&](void*& pointer, std::int64_t elements) {
+    auto buffer = results.get<ffi::AnyBuffer>(at++);
+    if (!buffer || static_cast<std::int64_t>((*buffer)->element_count()) != elements) return false;
+    pointer = (*buffer)->untyped_data();
+    return true;
+  };
+  const std::int64_t elements = to.rows * spec.columns;
+  if (!take(to.y.pointer, elements) || (spec.sum && !take(to.sum.pointer, elements)) ||
+      (spec.statistics && spec.norm != NORMJIT_RMS && !take(to.mean, to.rows)) ||
+      (spec.statistics && !take(to.rstd, to.rows)))
+    return false;
+  if (at == results.size()) return true;
+  auto workspace = results.get<ffi::AnyBuffer>(at++);
+  if (!workspace || at != results.size()) return false;
+  to.workspace = (*workspace)->untyped_data();
+  call.workspace_bytes = (*workspace)->size_bytes();
+  return true;
+}
+
+ffi::Error read(ffi::RemainingArgs arguments, ffi::RemainingRets results, Spec spec, Call& call) {
   call = {NORMJIT_SPEC_INIT, NORMJIT_TENSORS_INIT, 0};
-  call.spec.columns = columns;
-  call.spec.epsilon = epsilon;
-  call.spec.scale = scale;
-  call.spec.affine = static_cast<std::int32_t>(affine);
-  call.spec.activation = static_cast<std::int32_t>(activation);
-  call.spec.statistics = static_cast<std::int32_t>(statistics);
-  if (columns > 0 && read(arguments, results, call)) return ffi::Error::Success();
-  return ffi::Error::InvalidArgument(
-      "normjit: the operands and results of normjit_layer_norm do not fit together");
+  if (spec.size() * sizeof(std::int64_t) == sizeof(call.spec)) {
+    std::memcpy(&call.spec, spec.begin(), sizeof(call.spec));
+    if (call.spec.columns > 0 && read_operands(arguments, call) && read_results(results, call))
+      return ffi::Error::Success();
+  }
+  return ffi::Error::InvalidArgument("normjit: the operands and results of normjit_norm do not fit together");
 }
 
 ffi::Error launch(Call& call, void* stream, Zero* zero) {
@@ -134,7 +173,7 @@ ffi::Error launch(Call& call, void* stream, Zero* zero) {
   options.miss_in_capture = 1;
   char* text = nullptr;
   const normjit_status status =
-      normjit.layer_norm(normjit.service, &call.spec, &call.tensors, stream, &options, &text);
+      normjit.norm(normjit.service, &call.spec, &call.tensors, stream, &options, &text);
   return status == NORMJIT_OK ? ffi::Error::Success() : failure(status, text);
 }
 
@@ -153,8 +192,9 @@ std::uint64_t bits(T value) {
 
 // Every pointer is a multiple of this; of 16 at most, as more makes no other kernel.
 std::int32_t alignment_of(const normjit_tensors& tensors) {
-  const std::uint64_t all =
-      bits(tensors.x.pointer) | bits(tensors.y.pointer) | bits(tensors.weight) | bits(tensors.bias) | 16;
+  const std::uint64_t all = bits(tensors.x.pointer) | bits(tensors.in_bias) | bits(tensors.residual.pointer) |
+                            bits(tensors.weight.pointer) | bits(tensors.bias.pointer) |
+                            bits(tensors.y.pointer) | bits(tensors.sum.pointer) | 16;
   return static_cast<std::int32_t>(all & -all);
 }
 
@@ -169,11 +209,13 @@ ffi::Error prepare(const Call& call, std::int32_t device) {
   normjit_prepare_options options = NORMJIT_PREPARE_OPTIONS_INIT;
   options.rows_hint = call.tensors.rows;
   options.pointer_alignment = alignment_of(call.tensors);
-  std::uint64_t key = 1;
+  options.grouped_rows =
+      call.tensors.residual.n > 1 || call.tensors.weight.n > 1 || call.tensors.bias.n > 1 ? 1 : 0;
+  std::uint64_t words[sizeof(spec) / sizeof(std::uint64_t)], key = 1;
+  std::memcpy(words, &spec, sizeof(spec));
+  for (const std::uint64_t word : words) key = mixed(key, word);
   for (const std::uint64_t word :
-       {bits(spec.columns), bits(spec.epsilon), bits(spec.scale), bits(spec.input), bits(spec.output),
-        bits(spec.weight), bits(spec.affine), bits(spec.activation), bits(spec.statistics), bits(device),
-        bits(options.rows_hint), bits(options.pointer_alignment)})
+       {bits(device), bits(options.rows_hint), bits(options.pointer_alignment), bits(options.grouped_rows)})
     key = mixed(key, word);
   std::atomic<std::uint64_t>& place = prepared[key % (sizeof(prepared) / sizeof(*prepared))];
   if (place.load(std::memory_order_relaxed) == key) return ffi::Error::Success();
@@ -189,15 +231,7 @@ ffi::Error prepare(const Call& call, std::int32_t device) {
 
 template <class Binding>
 auto with_operands(Binding&& binding) {
-  return std::move(binding)
-      .RemainingArgs()
-      .RemainingRets()
-      .template Attr<std::int64_t>("columns")
-      .template Attr<std::int64_t>("affine")
-      .template Attr<std::int64_t>("activation")
-      .template Attr<std::int64_t>("statistics")
-      .template Attr<double>("epsilon")
-      .template Attr<double>("scale");
+  return std::move(binding).RemainingArgs().RemainingRets().template Attr<Spec>("spec");
 }
 
 int cuda_zero(void* memory, std::size_t bytes, void* stream) {
@@ -213,19 +247,16 @@ int cuda_zero(void* memory, std::size_t bytes, void* stream) {
   return memset(reinterpret_cast<std::uintptr_t>(memory), 0, bytes, stream);
 }
 
-ffi::Error execute(void* stream, ffi::RemainingArgs arguments, ffi::RemainingRets results,
-                   std::int64_t columns, std::int64_t affine, std::int64_t activation,
-                   std::int64_t statistics, double epsilon, double scale) {
+ffi::Error execute(void* stream, ffi::RemainingArgs arguments, ffi::RemainingRets results, Spec spec) {
   Call call;
-  ffi::Error bad = read(arguments, results, columns, affine, activation, statistics, epsilon, scale, call);
+  ffi::Error bad = read(arguments, results, spec, call);
   return bad.failure() ? bad : launch(call, stream, &cuda_zero);
 }
 
 ffi::Error initialize(std::int32_t device, ffi::RemainingArgs arguments, ffi::RemainingRets results,
-                      std::int64_t columns, std::int64_t affine, std::int64_t activation,
-                      std::int64_t statistics, double epsilon, double scale) {
+                      Spec spec) {
   Call call;
-  ffi::Error bad = read(arguments, results, columns, affine, activation, statistics, epsilon, scale, call);
+  ffi::Error bad = read(arguments, results, spec, call);
   return bad.failure() ? bad : prepare(call, device);
 }
 

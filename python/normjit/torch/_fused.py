@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RMSNorm, and norms of sums: thin names over norm()."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.nn import functional as F
+
+from normjit import _library
+from normjit.torch import _fusion
+from normjit.torch._check import TEXTS
+from normjit.torch._functional import _is_foreign, _is_left_to_compiler, code_of
+from normjit.torch._norm import norm
+from normjit.torch._operator import DEVICE
+from normjit.torch._rules import NONE, activate
+
+
+_DEVICE = DEVICE.lower()
+
+
+def rms_norm(x: Tensor, normalized_shape: Sequence[int], weight: Optional[Tensor] = None, eps: Optional[float] = None, *,
+             activation: Optional[str] = None, scale: float = 1.0) -> Tensor:
+    """scale * activation(F.rms_norm(x, normalized_shape, weight, eps)), in one kernel.
+
+    eps None is the machine epsilon of the type that PyTorch computes in: f32, or f64 for f64. Tensors that are not on an
+    NVIDIA GPU, wrappers of tensors, integers, errors, autocast and short rows under torch.compile are PyTorch's own to
+    compute, as with layer_norm. A weight may be of another type than x; y is of x's.
+    """
+    code = NONE if activation is None else code_of(activation)
+    shape = tuple(normalized_shape)
+    if not is_for_norm("rmsnorm", x, shape, weight, eps, code):
+        return activate(F.rms_norm(x, shape, weight, eps), code, scale)
+    epsilon = machine_epsilon(x.dtype) if eps is None else eps
+    tail = "" if weight is None else "/w={}/w".format(TEXTS[weight.dtype])
+    y = norm(text_of("rmsnorm", x, shape, epsilon, tail, activation, scale), x, weight=weight)
+    assert isinstance(y, Tensor)
+    return y
+
+
+def machine_epsilon(dtype: torch.dtype) -> float:
+    """What F.rms_norm takes for None."""
+    return 2.0 ** -52 if dtype == torch.float64 else 2.0 ** -23
+
+
+def columns_of(shape: tuple[int, ...]) -> int:
+    columns = 1
+    for size in shape:
+        columns *= size
+    return columns
+
+
+def text_of(head: str, x: Tensor, shape: tuple[int, ...], eps: float, tail: str, activation: str | None = None,
+            scale: float = 1.0) -> str:
+    """The text of a spec whose last fields are `tail`."""
+    text = "{}/cols={}/{}/eps={!r}{}".format(head, columns_of(shape), TEXTS[x.dtype], float(eps), tail)
+    if activation is not None:
+        text += "/" + activation
+    return text if scale == 1.0 else "{}/scale={!r}".format(text, float(scale))
+
+
+def is_for_norm(head: str, x: Tensor, shape: tuple[int, ...], weight: Tensor | None, eps: float | None,
+                code: int = NONE) -> bool:
+    """Whether norm() computes a layer like this; else PyTorch does, with its errors."""
+    if (_is_foreign(x) or weight is not None and _is_foreign(weight) or x.dtype not in TEXTS
+            or x.device.type != _DEVICE or x.layout is not torch.strided or x.is_nested
+            or not shape or columns_of(shape) < 1 or x.shape[-len(shape):] != shape
+            or weight is not None and (weight.shape != shape or weight.dtype not in TEXTS or weight.device != x.device)
+            or eps is not None and not 0 <= eps <= _library.LARGEST_EPSILON
+            or torch.version.hip is not None):
+        return False
+    if torch.is_autocast_enabled(x.device.type):
+        return False
+    if torch.compiler.is_compiling():
+        return not _is_left_to_compiler(x, shape, code) or _fusion.is_wanted(head, columns_of(shape), x.dtype)
+    return forward_ad._current_level < 0 and not torch._C._are_functorch_transforms_active()
+
+
+def _add_norm(head: str, x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float,
+              in_bias: Tensor | None, weight_offset: bool, rounding: str | None, activation: str | None, scale: float,
+              batch_invariant: bool) -> tuple[Tensor, Tensor]:
+    for part in (x, residual, weight, bias, in_bias):
+        if part is not None and part.dtype not in TEXTS:
+            raise RuntimeError("normjit.torch.add_{}: not implemented for {}".format(
+                "rms_norm" if head == "rmsnorm" else "layer_norm", part.dtype))
+    if activation is not None:
+        code_of(activation)
+    vector = in_bias if weight is None else weight
+    tail = "/res={}/add/sum".format(TEXTS[residual.dtype])
+    if vector is not None:
+        tail += "/w=" + TEXTS[vector.dtype]
+    if in_bias is not None:
+        tail += "/inb"
+    if rounding is not None:
+        tail += "/round=" + rounding
+    if weight is not None:
+        tail += "/w" + ("" if bias is None else "b") + ("1" if weight_offset else "")
+    row = (x.shape[-1],) if weight is None else tuple(weight.shape)
+    outputs: Any = norm(text_of(head, x, row, eps, tail, activation, scale), x, in_bias=in_bias, residual=residual,
+                        weight=weight, bias=bias, batch_invariant=batch_invariant)
+    return outputs.out, outputs.sum
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Optional[Tensor] = None, eps: float = 1e-5, *,
+                 in_bias: Optional[Tensor] = None, weight_offset: bool = False, rounding: Optional[str] = None,
+                 activation: Optional[str] = None, scale: float = 1.0,
+                 batch_invariant: bool = False) -> tuple[Tensor, Tensor]:
+    """(RMSNorm(s), s) of s = x + in_bias + residual, in one kernel.
+
+    Rows have weight's shape, or are the last dimension. s is stored in residual's type, which may be wider than x's;
+    the norm is that of the unrounded sum, unless `rounding` is "sum" or "sum+norm". With "norm" or "sum+norm" the
+    normalized value is rounded to x's type in front of the weight, as in Llama. weight_offset: the weight is added to 1,
+    as in Gemma. in_bias and weight are of one type. See norm().
+    """
+    return _add_norm("rmsnorm", x, residual, weight, None, eps, in_bias, weight_offset, rounding, activation, scale,
+                     batch_invariant)
+
+
+def add_layer_norm(x: Tensor, residual: Tensor, weight: Optional[Tensor] = None, bias: Optional[Tensor] = None,
+                   eps: float = 1e-5, *, in_bias: Optional[Tensor] = None, rounding: Optional[str] = None,
+                   activation: Optional[str] = None, scale: float = 1.0,
+                   batch_invariant: bool = False) -> tuple[Tensor, Tensor]:
+    """(LayerNorm(s), s) of s = x + in_bias + residual, in one kernel. As add_rms_norm."""
+    return _add_norm("layernorm", x, residual, weight, bias, eps, in_bias, False, rounding, activation, scale,
+                     batch_invariant)

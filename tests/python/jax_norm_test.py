@@ -1,0 +1,324 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of normjit.jax.norm and of what stands on it, against the algebra in NumPy and JAX's own derivatives of it.
+
+    NORMJIT_LIBRARY=build/libnormjit.so python3 tests/python/jax_norm_test.py [--fake]
+
+--fake, NORMJIT_TEST_SEED and the exit status 77 are as in jax_layer_norm_test.py.
+"""
+import ctypes
+import itertools
+import random
+import re
+import sys
+import unittest
+
+import jax_layer_norm_test as base
+from jax_layer_norm_test import SEED, Case, gradient, jax, jnp, np, x64
+import normjit.jax
+from normjit import _library
+
+setUpModule = base.setUpModule
+SHORT = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}
+
+
+def rounded(value, dtype):
+    return np.asarray(jnp.asarray(value, dtype)).astype(np.float64)
+
+
+def rows_for(array, x):
+    """A row operand with x's shape."""
+    return np.broadcast_to(np.asarray(array).astype(np.float64), x.shape)
+
+
+def algebra(spec, x, in_bias=None, residual=None, weight=None, bias=None):
+    """The outputs in f64 by name. The spec is a dictionary of its fields."""
+    s = np.asarray(x).astype(np.float64)
+    if in_bias is not None:
+        s = s + np.asarray(in_bias).astype(np.float64)
+    if spec["residual"] == "add":
+        s = s + rows_for(residual, s)
+    if "sum" in spec["round"]:
+        s = rounded(s, residual.dtype if residual is not None else x.dtype)
+    mean = s.mean(-1, keepdims=True) if spec["norm"] == "layernorm" else np.zeros(s.shape[:-1] + (1,))
+    rstd = 1 / np.sqrt(((s - mean) ** 2).mean(-1, keepdims=True) + 1e-5)
+    y = (s - mean) * rstd
+    if "norm" in spec["round"]:
+        y = rounded(y, x.dtype)
+    if weight is not None:
+        y = y * (np.asarray(weight).astype(np.float64) + spec["offset"])
+    if bias is not None:
+        y = y + np.asarray(bias).astype(np.float64)
+    y = base.activated(y, spec["activation"])
+    if spec["residual"] == "addafter":
+        y = y + rows_for(residual, s)
+    return {"y": y, "sum": s, "mean": mean[..., 0], "rstd": rstd[..., 0]}
+
+
+def text_of(spec, columns, dtype, vectors, stream):
+    text = "{}/cols={}/{}".format(spec["norm"], columns, SHORT[dtype])
+    text += "/w=" + SHORT[vectors] if spec["in_bias"] or spec["affine"] else ""
+    text += "/res=" + SHORT[stream] if spec["residual"] or spec["sum"] else ""
+    text += "/inb" * spec["in_bias"] + "/" * (spec["residual"] != "") + spec["residual"] + "/sum" * spec["sum"]
+    text += "/round=" + spec["round"] if spec["round"] else ""
+    if spec["affine"]:
+        text += "/" + spec["affine"] + "1" * spec["offset"] + ":rows" * spec["rows"]
+    return text + ("/" + spec["activation"] if spec["activation"] else "") + "/stats" * spec["stats"]
+
+
+def random_spec(choose):
+    """A valid one, and the dtypes of x, the vectors and the residual stream."""
+    dtype = choose.choice(("float16", "bfloat16", "float32"))
+    stream = choose.choice((dtype, "float32"))
+    spec = {"norm": choose.choice(("layernorm", "rmsnorm")), "in_bias": choose.random() < 0.4,
+            "residual": choose.choice(("", "add", "add", "addafter")), "affine": choose.choice(("", "w", "wb")),
+            "offset": choose.randrange(2), "rows": choose.random() < 0.3, "activation": choose.choice((None, "silu", "gelu")),
+            "stats": choose.random() < 0.4, "round": ""}
+    before = spec["in_bias"] or spec["residual"] == "add"
+    spec["sum"] = before and choose.random() < 0.6
+    rounds = ["sum"] * (before and stream != "float32" and dtype != "float32" and choose.random() < 0.5)
+    rounds += ["norm"] * (spec["affine"] != "" and dtype != "float32" and choose.random() < 0.5)
+    spec["round"] = "+".join(rounds)
+    if not spec["affine"]:
+        spec["offset"], spec["rows"] = 0, False
+    if not (spec["residual"] or spec["sum"]):
+        stream = dtype
+    return spec, dtype, choose.choice((dtype, "float32")), stream
+
+
+def plain(spec, **given):
+    """The outputs in jax.numpy, in the dtype of x, for JAX to differentiate."""
+    s = given["x"]
+    s = s + given["in_bias"] if "in_bias" in given else s
+    s = s + given["residual"] if spec["residual"] == "add" else s
+    mean = s.mean(-1, keepdims=True) if spec["norm"] == "layernorm" else jnp.zeros_like(s[..., :1])
+    rstd = 1 / jnp.sqrt(((s - mean) ** 2).mean(-1, keepdims=True) + 1e-5)
+    y = (s - mean) * rstd
+    y = y * (given["weight"] + spec["offset"]) if "weight" in given else y
+    y = y + given["bias"] if "bias" in given else y
+    y = jax.nn.silu(y) if spec["activation"] == "silu" else y
+    y = y + given["residual"] if spec["residual"] == "addafter" else y
+    return {"y": y, "sum": s, "mean": mean[..., 0], "rstd": rstd[..., 0]}
+
+
+def found_outputs(text, given):
+    results = normjit.jax.norm(text, given["x"], **{name: array for name, array in given.items() if name != "x"})
+    if not isinstance(results, normjit.jax.NormOutputs):
+        return {"y": results}
+    results = {"y": results.out, "sum": results.sum, "mean": results.mean, "rstd": results.rstd}
+    return {name: result for name, result in results.items() if result is not None}
+
+
+def last_spec():
+    return (ctypes.c_char * 512).in_dll(_library.load(), "fake_spec").value.decode()
+
+
+class Algebra(Case):
+    def operands(self, spec, shape, dtype, vectors, stream, row_shape):
+        given = {"x": self.array(*shape, dtype=dtype)}
+        if spec["in_bias"]:
+            given["in_bias"] = self.array(shape[-1], dtype=vectors)
+        if spec["residual"]:
+            given["residual"] = self.array(*row_shape, dtype=stream)
+        for name in ("weight", "bias")[:len(spec["affine"])]:
+            given[name] = self.array(*(row_shape if spec["rows"] else shape[-1:]), dtype=vectors)
+        return given
+
+    def test_random_specs(self):
+        choose = random.Random(SEED)
+        for _ in range(30):
+            spec, dtype, vectors, stream = random_spec(choose)
+            shape = (choose.choice((1, 2, 3)), choose.choice((1, 4)), choose.choice((1, 7, 40)))
+            given = self.operands(spec, shape, dtype, vectors, stream, shape[choose.randrange(3):])
+            text = text_of(spec, shape[-1], dtype, vectors, stream)
+            with self.subTest(text=text, shapes={name: array.shape for name, array in given.items()}):
+                wanted, found = algebra(spec, **given), found_outputs(text, given)
+                names = ["y"] + ["sum"] * spec["sum"]
+                names += (["mean"] if spec["norm"] == "layernorm" else []) + ["rstd"] if spec["stats"] else []
+                self.assertEqual(list(found), names)
+                self.assertEqual(found["y"].dtype.name, dtype)
+                for name, result in found.items():
+                    # What is rounded on the way may come out on the other side of a tie.
+                    self.assertClose(result, wanted[name], 4e-2 if spec["round"] and name == "y" else None, name)
+                if spec["sum"]:
+                    self.assertEqual(found["sum"].dtype.name, stream)
+
+    def test_gradients_of_every_stage(self):
+        choose = random.Random(SEED)
+        for norm, residual, affine, rows in itertools.product(("layernorm", "rmsnorm"), ("", "add", "addafter"),
+                                                              ("", "w", "wb"), (False, True)):
+            if rows and not affine:
+                continue
+            spec = {"norm": norm, "residual": residual, "affine": affine, "rows": rows, "in_bias": choose.random() < 0.7,
+                    "activation": choose.choice((None, "silu")), "offset": int(affine != "" and choose.random() < 0.5),
+                    "stats": choose.random() < 0.5, "round": ""}
+            spec["sum"] = spec["in_bias"] or residual == "add"
+            given = self.operands(spec, (3, 4, 24), "float32", "float32", "float32", choose.choice(((3, 4, 24), (4, 24), (24,))))
+            text = text_of(spec, 24, "float32", "float32", "float32")
+            cotangents = {"y": self.array(3, 4, 24), "sum": self.array(3, 4, 24), "mean": self.array(3, 4),
+                          "rstd": self.array(3, 4)}
+            names = list(found_outputs(text, given))
+            with self.subTest(text=text):
+                moving = choose.sample(list(given), choose.randint(1, len(given)))
+                fixed = {name: array for name, array in given.items() if name not in moving}
+                # jax.grad of a dictionary gives one of gradients.
+                found, wanted = [gradient(lambda some: sum(
+                    (outputs({**fixed, **some})[name] * cotangents[name]).sum() for name in names), 0)(
+                        {name: given[name] for name in moving})
+                    for outputs in (lambda all_: found_outputs(text, all_), lambda all_: plain(spec, **all_))]
+                for name in moving:
+                    self.assertClose(found[name], wanted[name], 5e-4, name)
+
+    def test_both_modes_and_second_order(self):
+        with x64():
+            spec = {"norm": "rmsnorm", "residual": "add", "affine": "w", "rows": False, "in_bias": True, "activation": "silu",
+                    "offset": 1, "stats": False, "round": "", "sum": True}
+            text = text_of(spec, 7, "float64", "float64", "float64")
+            primals, tangents = [self.operands(spec, (3, 7), "float64", "float64", "float64", (3, 7)) for _ in range(2)]
+
+            def derivatives(outputs):
+                def loss(given):
+                    results = outputs(given)
+                    return (results["y"] ** 3).sum() + (results["sum"] ** 2).sum()
+                return jax.jit(lambda: (jax.jvp(lambda given: (outputs(given)["y"], outputs(given)["sum"]), (primals,), (tangents,)),
+                                        jax.jvp(jax.grad(loss), (primals,), (tangents,))))
+
+            found, wanted = [jax.tree.leaves(derivatives(outputs)()) for outputs in (
+                lambda given: found_outputs(text, given), lambda given: plain(spec, **given))]
+            for a, b in zip(found, wanted):
+                self.assertClose(a, b, 1e-9)
+
+    def test_gradients_of_roundings_are_those_without(self):
+        x, r, w = self.array(4, 32, dtype="bfloat16"), self.array(4, 32, dtype="bfloat16"), self.array(32, dtype="bfloat16")
+        grads = [gradient(lambda x, r, w: sum(out.astype(jnp.float32).sum() for out in normjit.jax.norm(
+            "rmsnorm/cols=32/bf16/add/sum/{}w".format(rounding), x, residual=r, weight=w)[:2]), (0, 1, 2))(x, r, w)
+            for rounding in ("", "round=sum+norm/")]
+        for a, b in zip(*grads):
+            self.assertClose(a, np.asarray(b).astype(np.float64), 6e-2)
+
+    def test_nothing_to_do(self):
+        x, w = self.array(0, 8), self.array(8)
+        results = normjit.jax.norm("layernorm/cols=8/f32/add/sum/w/stats", x, residual=x, weight=w)
+        self.assertEqual([result.shape for result in results], [(0, 8), (0, 8), (0,), (0,)])
+        self.assertFalse(np.any(gradient(lambda w: normjit.jax.norm("rmsnorm/cols=8/f32/w", x, weight=w).sum(), 0)(w)))
+
+
+class Rows(Case):
+    def test_the_columns_may_be_several_axes(self):
+        x, r = self.array(3, 4, 5), self.array(4, 5)
+        w = self.array(20)
+        y = normjit.jax.norm("layernorm/cols=20/f32/add/w", x, residual=r, weight=w)
+        flat = base.reference((x + r).reshape(3, 20), w)
+        self.assertClose(y, flat.reshape(3, 4, 5))
+        self.assertClose(normjit.jax.norm("layernorm/cols=20/f32/add/w", x, residual=r, weight=w.reshape(4, 5)),
+                         flat.reshape(3, 4, 5))
+
+    def test_weights_of_each_head(self):
+        x, w = self.array(5, 4, 16), self.array(4, 16)
+        wanted = np.stack([algebra({"norm": "rmsnorm", "residual": "", "round": "", "offset": 0, "activation": None},
+                                   x[:, head], weight=w[head])["y"] for head in range(4)], 1)
+        self.assertClose(normjit.jax.norm("rmsnorm/cols=16/f32/w:rows", x, weight=w), wanted)
+
+
+class Batches(Case):
+    TEXT = "rmsnorm/cols=24/f32/add/sum/w:rows"
+
+    def outputs(self, x, r, w):
+        return normjit.jax.norm(self.TEXT, x, residual=r, weight=w)[:2]
+
+    def test_vmap_of_every_choice_of_operands(self):
+        spec = {"norm": "rmsnorm", "residual": "add", "round": "", "offset": 0, "activation": None}
+        for r_shape, w_shape in itertools.product(((6, 24), (24,)), repeat=2):
+            for axes in itertools.product((0, None), repeat=3):
+                if axes == (None, None, None):
+                    continue
+                shapes = [(6, 24), r_shape, w_shape]
+                arrays = [self.array(*((3,) * (axis == 0)), *shape) for axis, shape in zip(axes, shapes)]
+                one = lambda i: [array[i] if axis == 0 else array for axis, array in zip(axes, arrays)]
+                with self.subTest(axes=axes, r=r_shape, w=w_shape):
+                    launches = base.FAKE.launches if base.FAKE else 0
+                    found = jax.vmap(self.outputs, axes)(*arrays)
+                    if base.FAKE:
+                        self.assertEqual(base.FAKE.launches - launches, 1)
+                    for i in range(3):
+                        x, r, w = one(i)
+                        wanted = algebra(spec, x, residual=r, weight=w)
+                        self.assertClose(found[0][i], wanted["y"])
+                        self.assertClose(found[1][i], wanted["sum"])
+
+    def test_vmap_over_a_vector_takes_the_formula(self):
+        x, b = self.array(3, 6, 24), self.array(3, 24)
+        launches = base.FAKE.launches if base.FAKE else 0
+        found = jax.vmap(lambda x, b: normjit.jax.norm("layernorm/cols=24/f32/inb/sum", x, in_bias=b))(x, b)
+        if base.FAKE:
+            self.assertEqual(base.FAKE.launches, launches)
+        self.assertClose(found.out, base.reference(x + b[:, None]))
+        self.assertClose(found.sum, np.asarray(x + b[:, None]))
+
+
+class Names(Case):
+    def expect(self, text):
+        if base.FAKE:
+            self.assertEqual(last_spec(), text)
+
+    def test_rms_norm(self):
+        x, w = self.array(5, 32, dtype="bfloat16"), self.array(32)
+        spec = {"norm": "rmsnorm", "residual": "", "round": "", "offset": 1, "activation": "silu"}
+        self.assertClose(normjit.jax.rms_norm(x, w, weight_offset=True, activation="silu"), algebra(spec, x, weight=w)["y"])
+        self.expect("rmsnorm/cols=32/bf16/w=f32/eps=1e-05/w1/silu")
+        jax.block_until_ready(normjit.jax.rms_norm(x, eps=1e-6, scale=0.5))
+        self.expect("rmsnorm/cols=32/bf16/eps=1e-06/scale=0.5")
+        jax.block_until_ready(normjit.jax.rms_norm(x, w.astype(x.dtype), round_norm=True))
+        self.expect("rmsnorm/cols=32/bf16/eps=1e-05/round=norm/w")
+
+    def test_norms_of_sums(self):
+        x, r, w, b = self.array(5, 32, dtype="bfloat16"), self.array(5, 32), self.array(32), self.array(32)
+        spec = {"residual": "add", "round": "", "offset": 0, "activation": None}
+        for y, total, norm, bias, end in (
+                (*normjit.jax.add_rms_norm(x, r, w, in_bias=b), "rmsnorm", None, "w"),
+                (*normjit.jax.add_layer_norm(x, r, w, b, in_bias=b), "layernorm", b, "wb")):
+            wanted = algebra({**spec, "norm": norm}, x, residual=r, weight=w, in_bias=b, bias=bias)
+            self.assertClose(y, wanted["y"])
+            self.assertClose(total, wanted["sum"])
+            self.assertEqual((y.dtype.name, total.dtype.name), ("bfloat16", "float32"))
+        self.expect("layernorm/cols=32/bf16/w=f32/res=f32/eps=1e-05/inb/add/sum/wb")
+        r = r.astype(x.dtype)
+        jax.block_until_ready(normjit.jax.add_rms_norm(x, r, w, rounding="sum+norm", weight_offset=True,
+                                                     activation="silu", scale=2))
+        self.expect("rmsnorm/cols=32/bf16/w=f32/eps=1e-05/add/sum/round=sum+norm/w1/silu/scale=2")
+
+
+class Errors(Case):
+    def refused(self, kind, text, call):
+        with self.assertRaisesRegex(kind, re.escape(text)):
+            call()
+
+    def test_wrong_arguments(self):
+        x, w, norm = self.array(4, 8), self.array(8), normjit.jax.norm
+        self.refused(ValueError, "unknown field 'wx'", lambda: norm("rmsnorm/cols=8/f32/wx", x, weight=w))
+        self.refused(ValueError, "needs a weight that follows", lambda: norm("rmsnorm/cols=8/bf16/round=norm", x))
+        self.refused(ValueError, "rmsnorm/cols=8/f32/eps=1e-05/w has weight; give it", lambda: norm("rmsnorm/cols=8/f32/w", x))
+        self.refused(ValueError, "bias is given, but rmsnorm/cols=8/f32/eps=1e-05/w has none",
+                     lambda: norm("rmsnorm/cols=8/f32/w", x, weight=w, bias=w))
+        self.refused(TypeError, "x is float32; in rmsnorm/cols=8/bf16/eps=1e-05 it is bfloat16",
+                     lambda: norm("rmsnorm/cols=8/bf16", x))
+        self.refused(ValueError, "x has shape (4, 8); no last axes of it have the 16 elements",
+                     lambda: norm("rmsnorm/cols=16/f32", x))
+        self.refused(ValueError, "weight has shape (4, 8); the last axes of x",
+                     lambda: norm("rmsnorm/cols=8/f32/w", x, weight=x))
+        self.refused(ValueError, "residual has shape (1, 8); it must be that of x, which is (4, 8), or of its last axes",
+                     lambda: norm("rmsnorm/cols=8/f32/add", x, residual=x[:1]))
+        self.refused(ValueError, "activation is 'tanh'", lambda: normjit.jax.rms_norm(x, activation="tanh"))
+        self.refused(TypeError, "residual is int32", lambda: normjit.jax.add_rms_norm(x, jnp.arange(8)))
+        self.refused(ValueError, "no axis", lambda: normjit.jax.rms_norm(jnp.float32(1)))
+        self.refused(ValueError, "round=both", lambda: normjit.jax.add_rms_norm(x, x, rounding="both"))
+
+
+if __name__ == "__main__":
+    arguments = [argument for argument in sys.argv if argument != "--fake"]
+    if arguments == sys.argv:
+        try:
+            base._ffi.gpus()
+        except RuntimeError:
+            base.skip("no NVIDIA GPU for JAX here")
+    unittest.main(argv=arguments)

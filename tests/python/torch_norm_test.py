@@ -1,0 +1,608 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""normjit.torch.norm and the names over it: values of every kind of spec, the bits of other projects' formulas, layouts,
+outputs that are given, errors, gradients, torch.compile."""
+import itertools
+
+from torch_support import DTYPES, FAKE, TestCase, device, fake, functional, loose, main, tolerance, torch
+
+from normjit.torch import (NormOutputs, RMSNorm, _formula, _problem, add_layer_norm, add_rms_norm, norm, rms_norm)
+
+TEXTS = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.float64: "f64"}
+OPERANDS = ("x", "in_bias", "residual", "weight", "bias", "out", "sum", "mean", "rstd")
+
+
+def rounded(value, dtype):
+    return value.to(dtype).double()
+
+
+def wanted(spec, x, in_bias=None, residual=None, weight=None, bias=None):
+    """The outputs of a spec, by name, in f64 with the roundings that it declares and no others."""
+    head, *fields = spec.split("/")
+    keys = dict(field.split("=") for field in fields if "=" in field)
+    types = {text: dtype for dtype, text in TEXTS.items()}
+    s = x.double()
+    for part in (in_bias, residual if "add" in fields else None):
+        s = s if part is None else s + part.double()
+    rounding = keys.get("round", "")
+    sum_type = types[keys["res"]] if "res" in keys else x.dtype
+    if "sum" in rounding:
+        s = rounded(s, sum_type)
+    mean = s.mean(-1, keepdim=True) if head == "layernorm" else torch.zeros_like(s[..., :1])
+    rstd = ((s - mean).square().mean(-1, keepdim=True) + float(keys["eps"])).rsqrt()
+    y = (s - mean) * rstd
+    if "norm" in rounding:
+        y = rounded(y, x.dtype)
+    if weight is not None:
+        y = y * (weight.double() + (1 if any(field[:3] in ("w1", "wb1", "w1:") for field in fields) else 0))
+    if bias is not None:
+        y = y + bias.double()
+    for name, activation in (("relu", functional.relu), ("gelu", functional.gelu), ("silu", functional.silu),
+                             ("gelu_tanh", lambda v: functional.gelu(v, approximate="tanh"))):
+        y = activation(y) if name in fields else y
+    y = y * float(keys.get("scale", 1))
+    if "addafter" in fields:
+        y = y + residual.double()
+    return {"out": y, "sum": s, "mean": mean, "rstd": rstd}
+
+
+def patterned(rows, columns, step, dtype):
+    """Values of 8 bits, the same in every run."""
+    count = torch.arange(rows * columns, device=device)
+    return ((count * step % 251 - 125) / 32).reshape(rows, columns).to(dtype)
+
+
+class ValuesTest(TestCase):
+    def random_spec(self, columns):
+        """A text, and which operands it has."""
+        choose = self.random.choice
+        dtype, head = choose(DTYPES), choose(("layernorm", "rmsnorm"))
+        wide = torch.float64 in (dtype,)
+        weight_dtype, residual_dtype = choose((dtype, torch.float32)), choose((dtype, torch.float32))
+        if wide:
+            weight_dtype = residual_dtype = dtype
+        place = choose(("", "/add", "/addafter"))
+        in_bias = choose((False, False, True))
+        affine = choose(("", "/w", "/wb", "/w1", "/wb1", "/w:rows", "/wb:rows"))
+        before = in_bias or place == "/add"
+        text = "{}/cols={}/{}/eps={}".format(head, columns, TEXTS[dtype], choose(("1e-05", "0.25")))
+        if affine or in_bias:
+            text += "/w=" + TEXTS[weight_dtype]
+        has_sum = before and choose((False, True))
+        has_type = bool(place) or has_sum
+        residual_dtype = residual_dtype if has_type else dtype
+        text += "/res=" + TEXTS[residual_dtype] if has_type else ""
+        text += ("/inb" if in_bias else "") + place + ("/sum" if has_sum else "")
+        narrow = (torch.float16, torch.bfloat16)
+        rounds = [name for name, may in (("sum", before and residual_dtype in narrow), ("norm", affine and dtype in narrow))
+                  if may and choose((False, True))]
+        text += "/round=" + "+".join(rounds) if rounds else ""
+        text += affine + choose(("", "/relu", "/gelu", "/gelu_tanh", "/silu")) + choose(("", "/scale=-0.5"))
+        text += choose(("", "/stats"))
+        return text, dtype, weight_dtype, residual_dtype, in_bias, bool(place), affine
+
+    def test_random_specs_are_those_of_f64(self):
+        for _ in range(300 if FAKE else 40):  # on a GPU each compiles a kernel
+            columns = self.random.choice((8, 31, 64, 129))
+            text, dtype, weight_dtype, residual_dtype, in_bias, residual, affine = self.random_spec(columns)
+            rows = self.random.choice(((3,), (2, 5), (2, 3, 4)))
+            make = lambda *shape, of: torch.randn(*shape, device=device).to(of)  # noqa: E731
+            vectors = rows if affine.endswith(":rows") else ()
+            operands = {"in_bias": make(columns, of=weight_dtype) if in_bias else None,
+                        "residual": make(*rows, columns, of=residual_dtype) if residual else None,
+                        "weight": make(*vectors, columns, of=weight_dtype) if affine else None,
+                        "bias": make(*vectors, columns, of=weight_dtype) if "b" in affine else None}
+            x = make(*rows, columns, of=dtype)
+            with self.subTest(spec=text, rows=rows):
+                with self.assert_launches(1):
+                    found = norm(text, x, **operands)
+                outputs = found._asdict() if isinstance(found, NormOutputs) else {"out": found}
+                right = wanted(text, x, **operands)
+                for name, value in outputs.items():
+                    written = {"sum": "/sum" in text, "rstd": "/stats" in text,
+                               "mean": "/stats" in text and text.startswith("layer"), "out": True}[name]
+                    self.assertEqual(value is not None, written, name)
+                    if value is not None:
+                        self.assertTrue(value.is_contiguous())
+                        # A rounding in the middle may go the other way, and what follows makes it larger.
+                        limits = loose(value.dtype) if "round" in text else tolerance(value.dtype)
+                        self.assert_close(value, right[name], **limits)
+
+    def test_the_formula_is_the_kernel(self):
+        for _ in range(100 if FAKE else 20):
+            columns = self.random.choice((8, 64))
+            text, dtype, weight_dtype, residual_dtype, in_bias, residual, affine = self.random_spec(columns)
+            make = lambda *shape, of: torch.randn(*shape, device=device).to(of)  # noqa: E731
+            operands = {"in_bias": make(columns, of=weight_dtype) if in_bias else None,
+                        "residual": make(3, columns, of=residual_dtype) if residual else None,
+                        "weight": make(3, columns, of=weight_dtype) if affine else None,
+                        "bias": make(3, columns, of=weight_dtype) if "b" in affine else None}
+            if affine and not affine.endswith(":rows"):
+                operands.update({name: operands[name][0] for name in ("weight", "bias") if operands[name] is not None})
+            x = make(3, columns, of=dtype)
+            with self.subTest(spec=text):
+                theirs = _formula.formula(_problem.problem_of(text), x, *operands.values())
+                ours = norm(text, x, **operands)
+                ours = [part for part in ours if part is not None] if isinstance(ours, NormOutputs) else [ours]
+                self.assertEqual([(part.dtype, part.shape) for part in ours], [(part.dtype, part.shape) for part in theirs])
+                for mine, right in zip(ours, theirs):
+                    self.assert_close(mine, right, **loose(mine.dtype))
+
+    def test_rows_of_several_dimensions(self):
+        x, w = torch.randn(3, 4, 8, device=device), torch.randn(4, 8, device=device)
+        found = norm("rmsnorm/cols=32/f32/w", x, weight=w)
+        self.assert_close(found, wanted("rmsnorm/cols=32/f32/eps=1e-05/w", x.view(3, 32), weight=w.view(32))["out"].view(3, 4, 8))
+        self.assert_close(norm("rmsnorm/cols=32/f32/w", x, weight=w.view(32)), found)
+
+    def test_empty_inputs_launch_nothing(self):
+        x = torch.randn(0, 8, device=device, requires_grad=True)
+        with self.assert_launches(0):
+            found = norm("layernorm/cols=8/f32/stats", x)
+            self.assertEqual((found.out.shape, found.mean.shape), ((0, 8), (0, 1)))
+            found.out.sum().backward()
+        self.assertEqual(x.grad.shape, x.shape)
+
+    def test_a_kernel_with_a_workspace(self):
+        if not FAKE:
+            self.skipTest("the fake tells")
+        self.addCleanup(setattr, fake, "workspace_bytes", 0)
+        fake.workspace_bytes = 1000
+        x = torch.randn(2, 1001)  # a width that no test before has asked for
+        self.assert_close(norm("rmsnorm/cols=1001/f32", x), wanted("rmsnorm/cols=1001/f32/eps=1e-05", x)["out"])
+        self.assertNotIn(fake.workspace, (None, 0))
+
+
+# ---- Formulas of other projects, with their roundings, on tensors of 16 bits. All sums are in f32. `near` is about 1, and
+# stands for an error of the statistics.
+
+def normalized(s, eps, near):
+    return s * (torch.rsqrt(s.pow(2).mean(-1, keepdim=True) + eps) * near)
+
+
+def llama(x, w, eps, near=1.0):  # transformers; Qwen and Mistral are the same
+    return w * normalized(x.float(), eps, near).to(x.dtype)
+
+
+def gemma(x, w, eps, near=1.0):  # transformers
+    return (normalized(x.float(), eps, near) * (1.0 + w.float())).type_as(x)
+
+
+def vllm(x, residual, w, eps, near=1.0):  # its CUDA kernel: the sum is rounded, and its rounded values are measured
+    s = x + residual
+    return (normalized(s.float(), eps, near) * w.float()).to(x.dtype), s
+
+
+def unrounded(x, residual, w, eps, near=1.0):  # FlashInfer and SGLang: the sum in f32 is measured, and stored rounded
+    s = x.float() + residual.float()
+    return (normalized(s, eps, near) * w.float()).to(x.dtype), s.to(x.dtype)
+
+
+def liger(x, residual, w, eps, near=1.0):  # fused_add_rms_norm, casting mode "llama"
+    s = x + residual
+    return llama(s, w, eps, near), s
+
+
+def liger_gemma(x, residual, w, eps, near=1.0):  # casting mode "gemma", offset 1
+    s = x + residual
+    return gemma(s, w, eps, near), s
+
+
+class BitsTest(TestCase):
+    """The results of formulas, bit by bit; each with the spec that has its roundings. f32 and f64 statistics differ in
+    the last bits of f32, which turns the rounding of one value in some thousands."""
+    SHAPE = 48, 512
+    ALONE = {"/round=norm/w": llama, "/w1": gemma}
+    SUMS = {"/round=sum/w": vllm, "/w": unrounded, "/round=sum+norm/w": liger, "/round=sum/w1": liger_gemma}
+
+    def operands(self, dtype):
+        rows, columns = self.SHAPE
+        return (patterned(rows, columns, 7919, dtype), patterned(rows, columns, 4241, dtype) / 4,
+                (patterned(1, columns, 31, dtype) / 4 + 1)[0])
+
+    def assert_bits(self, found, formula):
+        """formula(near): the result; near 1 - 2^-21 and 1 + 2^-21 bound it."""
+        right = formula(1.0)
+        self.assertEqual(found.dtype, right.dtype)
+        same = found == right
+        self.assertGreater(same.double().mean(), 0.999)
+        for near in (1 - 2.0 ** -21, 1 + 2.0 ** -21):
+            same |= found == formula(near)
+        self.assertTrue(same.all())
+
+    def test_norms(self):
+        for dtype in (torch.float16, torch.bfloat16):
+            x, _, w = self.operands(dtype)
+            for tail, formula in self.ALONE.items():
+                with self.subTest(tail=tail, dtype=dtype):
+                    found = norm("rmsnorm/cols={}/{}/eps=1e-06{}".format(self.SHAPE[1], TEXTS[dtype], tail), x, weight=w)
+                    self.assert_bits(found, lambda near: formula(x, w, 1e-6, near))
+                    spec = _problem.problem_of("rmsnorm/cols={}/{}/eps=1e-06{}".format(self.SHAPE[1], TEXTS[dtype], tail))
+                    self.assert_bits(_formula.formula(spec, x, None, None, w, None)[0],
+                                     lambda near: formula(x, w, 1e-6, near))
+
+    def test_norms_of_sums(self):
+        for dtype in (torch.float16, torch.bfloat16):
+            x, residual, w = self.operands(dtype)
+            for tail, formula in self.SUMS.items():
+                spec = "rmsnorm/cols={}/{}/eps=1e-06/add/sum{}".format(self.SHAPE[1], TEXTS[dtype], tail)
+                rounding, _, weight = tail.rpartition("/")
+                for found in (norm(spec, x, residual=residual, weight=w)[:2],
+                              _formula.formula(_problem.problem_of(spec), x, None, residual, w, None),
+                              add_rms_norm(x, residual, w, 1e-6, rounding=rounding[7:] or None, weight_offset=weight == "w1")):
+                    with self.subTest(tail=tail, dtype=dtype):
+                        self.assert_bits(found[0], lambda near: formula(x, residual, w, 1e-6, near)[0])
+                        self.assertTrue(torch.equal(found[1], formula(x, residual, w, 1e-6)[1]))
+
+    def test_the_formulas_differ(self):
+        x, residual, w = self.operands(torch.bfloat16)
+        for formulas, operands in ((self.ALONE, (x, w)), (self.SUMS, (x, residual, w))):
+            for first, second in itertools.combinations(formulas.values(), 2):
+                results = [formula(*operands, 1e-6) for formula in (first, second)]
+                first, second = (part if torch.is_tensor(part) else part[0] for part in results)
+                self.assertGreater((first != second).double().mean(), 0.02)
+
+
+class LayoutTest(TestCase):
+    def assert_read_in_place(self, **tensors):
+        if FAKE:
+            for name, tensor in tensors.items():
+                self.assertEqual(fake.operands[OPERANDS.index(name)], tensor.data_ptr(), name)
+
+    def test_heads_of_a_projection(self):
+        qkv = torch.randn(2, 5, 6 * 16, device=device)
+        q = qkv[..., 16:64].view(2, 5, 3, 16)
+        w = torch.randn(16, device=device)
+        found = norm("rmsnorm/cols=16/f32/w", q, weight=w)
+        self.assert_read_in_place(x=q, weight=w)
+        self.assert_close(found, wanted("rmsnorm/cols=16/f32/eps=1e-05/w", q, weight=w)["out"])
+
+    def test_heads_in_place(self):
+        qkv = torch.randn(2, 5, 6 * 16, device=device)
+        q, before = qkv[..., 16:64].view(2, 5, 3, 16), qkv.clone()
+        right = wanted("rmsnorm/cols=16/f32/eps=1e-05", q)["out"]
+        self.assertIs(norm("rmsnorm/cols=16/f32", q, out=q), q)
+        self.assert_close(qkv[..., 16:64].reshape(2, 5, 3, 16), right)
+        self.assertTrue(torch.equal(qkv[..., :16], before[..., :16]) and torch.equal(qkv[..., 64:], before[..., 64:]))
+
+    def test_weights_of_each_head(self):
+        x, w, b = (torch.randn(*shape, device=device) for shape in ((2, 5, 3, 16), (3, 16), (3, 16)))
+        found = norm("layernorm/cols=16/f32/wb:rows", x, weight=w, bias=b)
+        self.assert_read_in_place(x=x, weight=w, bias=b)
+        self.assert_close(found, wanted("layernorm/cols=16/f32/eps=1e-05/wb:rows", x, weight=w, bias=b)["out"])
+
+    def test_a_residual_that_a_batch_shares(self):
+        x, residual = torch.randn(3, 5, 16, device=device), torch.randn(5, 16, device=device)
+        for shape in ((5, 16), (1, 5, 16)):
+            found = norm("layernorm/cols=16/f32/add", x, residual=residual.view(shape))
+            self.assert_read_in_place(residual=residual)
+            self.assert_close(found, wanted("layernorm/cols=16/f32/eps=1e-05/add", x, residual=residual)["out"])
+
+    def test_other_layouts_are_copied(self):
+        for x in (torch.randn(2, 16, 5, device=device).transpose(1, 2), torch.randn(2, 3, 4, 32, device=device)[:, :2, ::2, :16],
+                  torch.randn(4, 32, device=device)[:, ::2]):
+            w = torch.randn(32, device=device)[::2]
+            found = norm("rmsnorm/cols=16/f32/w", x, weight=w)
+            self.assertTrue(found.is_contiguous())
+            self.assert_close(found, wanted("rmsnorm/cols=16/f32/eps=1e-05/w", x, weight=w)["out"])
+
+    def test_addresses_are_those_of_the_rows(self):
+        base = torch.arange(4 * 6 * 8 * 10)
+        for x in (base.view(4, 6, 80)[:, 1:4, :10], base.view(4, 48, 10)[::2], base.view(24, 8, 10)[:, 2:5],
+                  base.view(4, 6, 8, 10)[:, :, 3], base.view(192, 10)[:1], base[:10].expand(3, 7, 10),
+                  base.view(4, 6, 8, 10)[:, None, 0]):
+            outer, n, inner = _problem.rows_at(x, 1)
+            rows = x.reshape(-1, 10)
+            for r in range(rows.shape[0]):
+                self.assertEqual(x.storage_offset() + r // n * outer + r % n * inner, rows[r, 0])
+        self.assertIsNone(_problem.rows_at(base.view(4, 6, 8, 10)[::2, ::2, ::3], 1))
+        self.assertIsNone(_problem.rows_at(base.view(192, 10)[:, ::2], 1))
+
+    def test_outputs_that_are_given(self):
+        spec = "layernorm/cols=16/f32/add/sum/stats"
+        x, residual = torch.randn(3, 16, device=device), torch.randn(3, 16, device=device)
+        right = wanted(spec.replace("f32", "f32/eps=1e-05"), x, residual=residual)
+        out, mean = torch.empty(3, 32, device=device)[:, :16], torch.empty(3, 1, device=device)
+        found = norm(spec, x, residual=residual, out=out, mean=mean)
+        self.assertTrue(found.out is out and found.mean is mean)
+        for name, value in found._asdict().items():
+            self.assert_close(value, right[name])
+        found = norm(spec, x, residual=residual, out=x, sum=residual)  # as serving runtimes do
+        self.assert_close(x, right["out"])
+        self.assert_close(residual, right["sum"])
+        self.assertTrue(found.out is x and found.sum is residual)
+
+    def test_batch_invariance(self):
+        x = torch.randn(3, 16, device=device)
+        for asked in (True, False):
+            self.assert_close(norm("rmsnorm/cols=16/f32", x, batch_invariant=asked),
+                              wanted("rmsnorm/cols=16/f32/eps=1e-05", x)["out"])
+            if FAKE:
+                self.assertEqual(fake.batch_invariant, asked)
+        if not FAKE:
+            w = torch.randn(4096, device=device)
+            many = torch.randn(4096, 4096, device=device)
+            every = norm("rmsnorm/cols=4096/f32/w", many, weight=w, batch_invariant=True)
+            for rows in (1, 7, 300):
+                few = norm("rmsnorm/cols=4096/f32/w", many[:rows], weight=w, batch_invariant=True)
+                self.assertTrue(torch.equal(few, every[:rows]))
+
+
+class ErrorsTest(TestCase):
+    def test_operands_that_do_not_fit(self):
+        x, w = torch.randn(3, 8, device=device), torch.randn(8, device=device)
+        for spec, operands, text in (
+                ("rmsnorm/cols=8/f32/w", {}, "needs weight"),
+                ("rmsnorm/cols=8/f32", {"weight": w}, "has no weight, but one is given"),
+                ("rmsnorm/cols=8/f32/add", {"weight": w}, "needs residual"),
+                ("rmsnorm/cols=7/f32", {}, r"of shape \[3, 8\], are no row of 7"),
+                ("rmsnorm/cols=8/f16", {}, "x is of torch.float32; the spec says torch.float16"),
+                ("rmsnorm/cols=8/f32/w", {"weight": w.half()}, "weight is of torch.float16"),
+                ("rmsnorm/cols=8/f32/w", {"weight": w[:4]}, r"weight has the shape \[4\]; a row of x has \[8\]"),
+                ("rmsnorm/cols=8/f32/add", {"residual": x[:2]}, r"\[2, 8\] cannot be expanded to x's \[3, 8\]"),
+                ("rmsnorm/cols=8/f32/w:rows", {"weight": x.expand(2, 3, 8)}, "cannot be expanded"),
+                ("rmsnorm/cols=8/f32/w", {"weight": w.to("meta")}, "weight is on meta"),
+                ("rmsnorm/cols=8/f32", {"out": x[:2].clone()}, r"out has the shape \[2, 8\]"),
+                ("rmsnorm/cols=8/f32", {"out": x.half()}, "out is of torch.float16"),
+                ("rmsnorm/cols=8/f32", {"sum": x.clone()}, "has no sum"),
+                ("rmsnorm/cols=8/f32", {"out": torch.empty(8, 3, device=device).t()}, "cannot be addressed"),
+                ("rmsnorm/cols=8/f32/nothing", {}, "nothing"), ("rmsnorm/cols=8/f32/sum", {}, "sum")):
+            with self.subTest(spec=spec), self.assertRaisesRegex(RuntimeError, text), self.assert_launches(0):
+                norm(spec, x, **operands)
+
+    def test_outputs_that_are_given_have_no_gradient(self):
+        x = torch.randn(3, 8, device=device, requires_grad=True)
+        with self.assertRaisesRegex(RuntimeError, "outputs that are given have no gradient"):
+            norm("rmsnorm/cols=8/f32", x, out=torch.empty(3, 8, device=device))
+        with torch.no_grad():
+            norm("rmsnorm/cols=8/f32", x, out=torch.empty(3, 8, device=device))
+
+    def test_what_libnormjit_says_reaches_the_caller(self):
+        if not FAKE:
+            self.skipTest("the fake is told")
+        fake.next_status = 801
+        with self.assertRaisesRegex(RuntimeError, "Call the layer once .* before the capture begins"):
+            norm("rmsnorm/cols=8/f32", torch.randn(3, 8))
+
+
+class GradientsTest(TestCase):
+    SPECS = ("rmsnorm/cols=6/f64/eps=0.1/w", "layernorm/cols=6/f64/eps=0.1/inb/add/sum/wb/stats",
+             "layernorm/cols=6/f64/eps=0.1/addafter/wb1/gelu/scale=0.5", "rmsnorm/cols=6/f64/eps=0.1/add/wb:rows/stats",
+             "rmsnorm/cols=6/f64/eps=0.1/add/sum/w1/silu", "layernorm/cols=6/f64/eps=0.1")
+
+    def function_of(self, spec):
+        problem = _problem.problem_of(spec)
+        shapes = {"in_bias": (6,), "residual": (4, 6), "weight": (4, 6) if problem.affine_rows else (6,)}
+        shapes["bias"] = shapes["weight"]
+        names = problem.inputs
+        inputs = [torch.randn(3, 4, 6, device=device, dtype=torch.float64, requires_grad=True)]
+        inputs += [torch.randn(shapes[name], device=device, dtype=torch.float64, requires_grad=True) for name in names]
+
+        def function(x, *operands):
+            found = norm(spec, x, **dict(zip(names, operands)))
+            return tuple(part for part in found if part is not None) if isinstance(found, NormOutputs) else found
+        return function, inputs
+
+    def test_gradients_of_any_order(self):
+        for spec in self.SPECS:
+            with self.subTest(spec=spec):
+                function, inputs = self.function_of(spec)
+                self.assertTrue(torch.autograd.gradcheck(function, inputs))
+                self.assertTrue(torch.autograd.gradgradcheck(function, inputs))
+
+    def test_inputs_that_need_none(self):
+        x, w = torch.randn(3, 8, device=device), torch.randn(8, device=device, requires_grad=True)
+        found = norm("rmsnorm/cols=8/f32/w", x, weight=w)
+        found.sum().backward()
+        self.assert_close(w.grad, wanted("rmsnorm/cols=8/f32/eps=1e-05", x)["out"].sum(0), **loose(torch.float32))
+        self.assertIsNone(x.grad)
+
+    def test_a_rounding_passes_gradients_on(self):
+        x, w = torch.randn(4, 64, device=device).bfloat16(), torch.randn(64, device=device).bfloat16()
+        inputs = [part.requires_grad_() for part in (x, w)]
+        found = torch.autograd.grad(norm("rmsnorm/cols=64/bf16/round=norm/w", x, weight=w).float().sin().sum(), inputs)
+        wide = [part.detach().double().requires_grad_() for part in inputs]
+        right = torch.autograd.grad(wanted("rmsnorm/cols=64/bf16/eps=1e-05/w", wide[0], weight=wide[1])["out"].sin().sum(), wide)
+        for ours, theirs in zip(found, right):
+            self.assertEqual(ours.dtype, torch.bfloat16)
+            self.assert_close(ours, theirs, rtol=6e-2, atol=1e-1)
+
+    def test_transforms_of_functions(self):
+        x, w = torch.randn(5, 3, 8, device=device), torch.randn(8, device=device)
+        with self.assert_launches(0):
+            found = torch.func.vmap(lambda part: norm("rmsnorm/cols=8/f32/w", part, weight=w))(x)
+        self.assert_close(found, wanted("rmsnorm/cols=8/f32/eps=1e-05/w", x, weight=w)["out"])
+
+
+    def test_tensors_of_16_bits(self):
+        """Also where PyTorch's fused kernels compute the gradients."""
+        for dtype in (torch.float16, torch.bfloat16):
+            for tail in ("/w", "/round=norm/w", "/w1", "/add/sum/round=sum/w", "/add/sum/w", "/add/sum/round=sum+norm/w",
+                         "/add/round=sum/w/silu"):
+                spec = "rmsnorm/cols=64/{}/eps=1e-05{}".format(TEXTS[dtype], tail)
+                x, residual = (torch.randn(6, 64, device=device).to(dtype) for _ in range(2))
+                w = torch.randn(64, device=device).to(dtype)
+                names = ["residual", "weight"] if "add" in tail else ["weight"]
+                inputs = [x, residual, w] if "add" in tail else [x, w]
+                inputs = [part.requires_grad_() for part in inputs]
+                with self.subTest(spec=spec):
+                    y = norm(spec, inputs[0], **dict(zip(names, inputs[1:])))
+                    y = y.out if isinstance(y, NormOutputs) else y
+                    grad = torch.randn_like(y)
+                    wide = [part.detach().double().requires_grad_() for part in inputs]
+                    right = wanted(spec.replace("/round=sum+norm", "").replace("/round=sum", "").replace("/round=norm", ""),
+                                   wide[0], **dict(zip(names, wide[1:])))["out"]
+                    found = torch.autograd.grad(y, inputs, grad)
+                    for ours, theirs in zip(found, torch.autograd.grad(right, wide, grad.double())):
+                        self.assertEqual(ours.dtype, dtype)
+                        self.assert_close(ours, theirs, rtol=6e-2, atol=8e-2)
+
+
+class CompilerTest(TestCase):
+    def test_the_operators_are_sound(self):
+        x, residual, w = (torch.randn(*shape, device=device) for shape in ((3, 8), (3, 8), (8,)))
+        operators = torch.ops.normjit
+        spec = "layernorm/cols=8/f32/add/sum/w/stats"
+        torch.library.opcheck(operators.norm.default, (spec, x, None, residual, w, None, False))
+        torch.library.opcheck(operators.norm.default, (spec, x.requires_grad_(), None, residual, w, None, True))
+        x = x.detach()
+        outputs = [torch.empty(*shape, device=device) for shape in ((3, 8), (3, 8), (3, 1), (3, 1))]
+        torch.library.opcheck(operators.norm_out.default, (spec, x, None, residual, w, None, False, *outputs))
+        torch.library.opcheck(operators.norm_outputs.default, (spec, x, [True, False, True, True]),
+                              test_utils=("test_schema", "test_autograd_registration"))  # what is there has no value
+
+    def test_one_graph(self):
+        def function(x, residual, w):
+            y, s = add_rms_norm(x, residual, w, activation="silu")
+            return norm("layernorm/cols=64/f32/stats", y).rstd + s
+        inputs = [torch.randn(*shape, device=device, requires_grad=True) for shape in ((5, 64), (5, 64), (64,))]
+        compiled = torch.compile(function, fullgraph=True, dynamic=False)
+        with self.assert_launches(2):
+            y = compiled(*inputs)
+        right = function(*inputs)
+        self.assert_close(y, right, **loose(torch.float32))
+        for ours, theirs in zip(torch.autograd.grad(y.sin().sum(), inputs), torch.autograd.grad(right.sin().sum(), inputs)):
+            self.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
+
+    def test_dynamic_rows(self):
+        compiled = torch.compile(lambda x: norm("rmsnorm/cols=64/f32", x), fullgraph=True, dynamic=True)
+        for rows in (3, 5, 17):
+            x = torch.randn(rows, 2, 64, device=device)
+            self.assert_close(compiled(x), wanted("rmsnorm/cols=64/f32/eps=1e-05", x)["out"])
+
+    def test_outputs_in_place(self):
+        def function(x, residual):
+            norm("rmsnorm/cols=64/f32/add/sum", x, residual=residual, out=x, sum=residual)
+            return x + 1
+        x, residual = torch.randn(4, 64, device=device), torch.randn(4, 64, device=device)
+        right = wanted("rmsnorm/cols=64/f32/eps=1e-05/add/sum", x, residual=residual)
+        found = torch.compile(function, fullgraph=True)(x, residual)
+        self.assert_close(found, right["out"] + 1)
+        self.assert_close(x, right["out"])
+        self.assert_close(residual, right["sum"])
+
+    def test_a_cuda_graph(self):
+        if FAKE:
+            self.skipTest("needs a GPU")
+        x, w = torch.randn(64, 4096, device=device).bfloat16(), torch.randn(4096, device=device).bfloat16()
+        residual = torch.randn_like(x)
+        run = lambda: add_rms_norm(x, residual, w)  # noqa: E731
+        run()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y, s = run()
+        x.copy_(torch.randn_like(x))
+        graph.replay()
+        right = wanted("rmsnorm/cols=4096/bf16/eps=1e-05/add/w", x, residual=residual, weight=w)
+        self.assert_close(y, right["out"])
+        self.assert_close(s, right["sum"])
+
+
+class LongRowsTest(TestCase):
+    """Rows that several blocks share, which takes a workspace."""
+    COLUMNS = 1 << 20
+    SPEC = "rmsnorm/cols={}/f32/add/sum".format(COLUMNS)
+
+    def setUp(self):
+        super().setUp()
+        if FAKE:
+            self.skipTest("needs a GPU")
+
+    def right(self, x, residual):
+        return wanted(self.SPEC.replace("f32", "f32/eps=1e-05"), x, residual=residual)
+
+    def test_each_stream_has_a_workspace(self):
+        xs = [torch.randn(4, self.COLUMNS, device=device) + i for i in range(4)]
+        streams = [torch.cuda.Stream() for _ in xs]
+        torch.cuda.synchronize()
+        found = [[] for _ in xs]
+        for _ in range(5):
+            for x, results, stream in zip(xs, found, streams):
+                with torch.cuda.stream(stream):
+                    results.append(norm(self.SPEC, x, residual=xs[0]))
+        torch.cuda.synchronize()
+        for x, results in zip(xs, found):
+            right = self.right(x, xs[0])
+            for outputs in results:
+                self.assert_close(outputs.out, right["out"])
+                self.assert_close(outputs.sum, right["sum"])
+
+    def test_a_graph(self):
+        x, residual = torch.randn(4, self.COLUMNS, device=device), torch.randn(4, self.COLUMNS, device=device)
+        norm(self.SPEC, x, residual=residual)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            outputs = norm(self.SPEC, x, residual=residual)
+        for _ in range(3):
+            x.copy_(torch.randn_like(x))
+            graph.replay()
+            self.assert_close(outputs.out, self.right(x, residual)["out"])
+
+
+class NamesTest(TestCase):
+    def test_rms_norm_is_pytorchs(self):
+        for dtype, eps in itertools.product(DTYPES, (None, 1e-3)):
+            x, w = torch.randn(4, 2, 32, device=device).to(dtype) / 1024, torch.randn(32, device=device).to(dtype)
+            for shape, weight in (((32,), w), ((32,), None), ((2, 32), w.expand(2, 32))):
+                with self.assert_launches(1):
+                    found = rms_norm(x, shape, weight, eps)
+                wide = eps if eps is not None else torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps
+                right = functional.rms_norm(x.double(), shape, None if weight is None else weight.double(), wide)
+                self.assertEqual((found.dtype, found.shape), (dtype, x.shape))
+                self.assert_close(found, right)
+                self.assert_close(found, functional.rms_norm(x, shape, weight, eps), **loose(dtype))
+
+    def test_a_weight_of_another_type(self):
+        x, w = torch.randn(4, 32, device=device).bfloat16(), torch.randn(32, device=device)
+        with self.assert_launches(1):
+            found = rms_norm(x, (32,), w)
+        self.assertEqual(found.dtype, functional.rms_norm(x, (32,), w).dtype)
+        self.assert_close(found, functional.rms_norm(x.double(), (32,), w.double(), 2.0 ** -23))
+
+    def test_what_is_left_to_pytorch(self):
+        x, w = torch.randn(3, 8, device=device), torch.randn(8, device=device)
+        for arguments in ((x, (7,)), (x, ()), (x, (8,), w[:4]), (x, (2, 3, 8))):
+            self.assert_same_error(lambda: rms_norm(*arguments), lambda: functional.rms_norm(*arguments))
+        with self.assert_launches(0), torch.autocast(x.device.type, torch.bfloat16):
+            found, right = rms_norm(x.bfloat16(), (8,), w), functional.rms_norm(x.bfloat16(), (8,), w)
+            self.assertEqual(found.dtype, right.dtype)
+            self.assert_close(found, right)
+
+    def test_short_rows_are_left_to_the_compiler(self):
+        x, w = torch.randn(3, 64, device=device), torch.randn(64, device=device)
+        with self.assert_launches(0):
+            found = torch.compile(lambda x, w: rms_norm(x, (64,), w), fullgraph=True)(x, w)
+        self.assert_close(found, functional.rms_norm(x.double(), (64,), w.double(), 2.0 ** -23))
+
+    def test_activation_and_scale(self):
+        x, w = torch.randn(3, 64, device=device), torch.randn(64, device=device)
+        found = rms_norm(x, (64,), w, 1e-6, activation="silu", scale=0.5)
+        self.assert_close(found, 0.5 * functional.silu(functional.rms_norm(x.double(), (64,), w.double(), 1e-6)))
+        with self.assertRaisesRegex(ValueError, "activation must be"):
+            rms_norm(x, (64,), w, activation="tanh")
+
+    def test_sums(self):
+        x, w, b, in_bias = torch.randn(3, 64, device=device), *torch.randn(3, 64, device=device)
+        residual = torch.randn(3, 64, device=device)
+        y, s = add_layer_norm(x, residual, w, b, in_bias=in_bias)
+        total = x.double() + residual.double() + in_bias.double()
+        self.assert_close(s, total)
+        self.assert_close(y, functional.layer_norm(total, (64,), w.double(), b.double()))
+        y, s = add_rms_norm(x.bfloat16(), residual)
+        self.assertEqual((y.dtype, s.dtype), (torch.bfloat16, torch.float32))
+        total = x.bfloat16().double() + residual.double()
+        self.assert_close(s, total)
+        self.assert_close(y, functional.rms_norm(total, (64,), eps=1e-5))
+        with self.assertRaisesRegex(RuntimeError, "not implemented for torch.int64"):
+            add_rms_norm(x.long(), residual)
+
+    def test_the_module(self):
+        ours = RMSNorm(32, eps=1e-6, device=device, activation="relu", scale=2.0)
+        x = torch.randn(4, 32, device=device)
+        with self.assert_launches(1):
+            self.assert_close(ours(x), 2 * functional.relu(functional.rms_norm(x.double(), (32,), eps=1e-6)))
+        self.assertIn("activation='relu', scale=2.0", repr(ours))
+        self.assertEqual(list(ours.state_dict()), ["weight"])
+
+
+if __name__ == "__main__":
+    main()
