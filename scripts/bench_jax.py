@@ -68,8 +68,13 @@ def x64():
 
 def formula_of(case):
     """(x, weight, bias) to y, in jax.numpy."""
-    problem = _operator.Problem(case.columns, 1e-5, case.activation, 1.0)
-    return lambda x, weight, bias: _operator.formula(problem, False, x, weight, bias)[0]
+    def formula(x, weight, bias):
+        short = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}
+        text = "layernorm/cols={}/{}/w={}/wb".format(case.columns, short[x.dtype.name], short[weight.dtype.name])
+        problem = _operator.problem_of(text + ("/" + case.activation if case.activation else ""))
+        return _operator.formula(problem, x, weight, bias)[0]
+
+    return formula
 
 
 def normjit_of(case):

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The half of bench_peers.py in C++: normjit's kernels and its copy as functions that ctypes can call, on the
-// CUDA context and the streams of the process that loads this.
+// The half of bench_peers.py in C++: normjit's kernels and its copies as functions that ctypes can call, on
+// the CUDA context and the streams of the process that loads this.
 //
 // A function that fails returns null or a number other than 0; error() then says why. Everything else is as
 // Service and Kernel have it. One thread only.
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "cli/copy.h"
 #include "cli/gpu.h"
 #include "normjit/service.h"
+#include "normjit/spec/operands.h"
 
 namespace {
 
@@ -16,17 +19,23 @@ using namespace normjit;
 
 struct Bench {
   explicit Bench(int device)
-      : gpu(device), service(options), copy(options, gpu, service.device(device).value().arch) {}
+      : gpu(device), service(options), copies(options, gpu, service.device(device).value()) {}
 
   const Options options = Options::from_environment();
   const cli::Gpu gpu;
   Service service;
-  const cli::CopyKernel copy;
+  cli::Copies copies;
 };
 
 struct PeerKernel {
   Kernel kernel;
   std::string plan;
+};
+
+// The copies of a spec, in each shape.
+struct PeerCopies {
+  const std::vector<cli::CopyKernel>& kernels;
+  cli::CopyLayout layout;
 };
 
 std::string last_error;
@@ -70,26 +79,52 @@ NORMJIT_PEERS std::int64_t normjit_peers_workspace_bytes(const PeerKernel* kerne
   return static_cast<std::int64_t>(kernel->kernel.workspace_bytes());
 }
 
-NORMJIT_PEERS int normjit_peers_launch(const PeerKernel* kernel, const void* x, void* y, const void* weight,
-                                       const void* bias, void* mean, void* rstd, std::int64_t rows,
-                                       void* workspace, void* stream) {
-  const Tensors tensors{.x = x,
-                        .y = y,
-                        .weight = weight,
-                        .bias = bias,
-                        .mean = mean,
-                        .rstd = rstd,
-                        .rows = rows,
-                        .workspace = workspace};
-  const Status status = kernel->kernel.launch(tensors, static_cast<Stream>(stream));
+// The names of the operands in the order of `pointers`, separated by spaces.
+NORMJIT_PEERS const char* normjit_peers_operands() {
+  static const std::string names = [] {
+    std::string text;
+    for (const OperandRow& row : kOperands) text += (text.empty() ? "" : " ") + std::string(row.name);
+    return text;
+  }();
+  return names.c_str();
+}
+
+// `pointers` has one for each operand, null where the spec has none. `overlap`: LaunchOptions.
+NORMJIT_PEERS int normjit_peers_launch(const PeerKernel* kernel, const void* const* pointers,
+                                       std::int64_t rows, void* workspace, int overlap, void* stream) {
+  Tensors tensors{.rows = rows, .workspace = workspace};
+  for (std::size_t i = 0; i < kOperandCount; ++i)
+    if (pointers[i] != nullptr) set(tensors, kOperands[i], pointers[i]);
+  const Status status =
+      kernel->kernel.launch(tensors, static_cast<Stream>(stream), {.overlap_previous = overlap != 0});
   if (!status) last_error = status.message();
   return status ? 0 : 1;
 }
 
-NORMJIT_PEERS int normjit_peers_copy(const Bench* bench, const void* from, void* to, std::int64_t bytes,
-                                     void* stream) {
+// Copies that move so many bytes in the streams of a spec.
+NORMJIT_PEERS PeerCopies* normjit_peers_copies(Bench* bench, const char* spec, std::int64_t bytes,
+                                               int overlap) {
+  return guarded<PeerCopies*>(nullptr, [&] {
+    const cli::CopyStreams streams = cli::copy_streams(parse_spec(spec).value());
+    return new PeerCopies{bench->copies.of(streams, overlap != 0), cli::CopyLayout(streams, bytes)};
+  });
+}
+
+NORMJIT_PEERS void normjit_peers_release_copies(PeerCopies* copies) { delete copies; }
+
+NORMJIT_PEERS int normjit_peers_copy_shapes(const PeerCopies* copies) {
+  return static_cast<int>(copies->kernels.size());
+}
+
+// Of device memory that one copy takes.
+NORMJIT_PEERS std::int64_t normjit_peers_copy_bytes(const PeerCopies* copies) {
+  return static_cast<std::int64_t>(copies->layout.bytes);
+}
+
+NORMJIT_PEERS int normjit_peers_copy(const PeerCopies* copies, int shape, void* memory, void* stream) {
   return guarded(1, [&] {
-    bench->copy.launch(from, to, static_cast<std::size_t>(bytes), static_cast<Stream>(stream));
+    copies->kernels.at(static_cast<std::size_t>(shape))
+        .launch(memory, copies->layout, static_cast<Stream>(stream));
     return 0;
   });
 }

@@ -1,20 +1,23 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Times other LayerNorm implementations beside normjit, on the cases of `normjit-bench suite`.
+"""Times other implementations of LayerNorm and RMSNorm beside normjit, on the cases of `normjit-bench suite`.
 
     scripts/bench_peers.py --build build --seed 1 --output peers.json
     scripts/bench_peers.py --regime decode
+    scripts/bench_peers.py --regime fused --peers-from DIR --only max-autotune,liger,vllm --compact
     scripts/bench_peers.py --cases 30 --seconds 500 --compile-jobs 12
 
-The peers are PyTorch eager, torch.compile in its default mode and with max-autotune, and a Triton kernel. All of them,
-normjit and the plain copy run in this process, on the same inputs: each is captured in a CUDA graph that rotates through
-inputs and outputs of at least four times the L2 cache, and the graphs are replayed in turns, three rounds of them. A time
-is the median of the rounds' medians. Every result is compared with float64 first.
+The peers are PyTorch eager, torch.compile in its default mode and with max-autotune, and a Triton kernel for LayerNorm; for
+RMSNorm, and for a residual that is added in front of the norm with the sum written, also those of scripts/peers.py that can be
+loaded, from a folder of --peers-from too. All of them, normjit and the copy (docs/performance.md) run in this process, on the
+same inputs: each is captured in a CUDA graph that rotates through inputs and outputs of at least four times the L2 cache, and
+the graphs are replayed in turns, three rounds of them. A time is the median of the rounds' medians. Every result is compared
+with float64 first.
 
 scripts/plot_suite.py draws what is stored. A peer that fails is left out of its case, with the reason in the file; the
 results are stored after each case, so that a run that is cut short has the others. Needs PyTorch with Triton, a GPU, and
-the targets normjit_bench and normjit_peers built. Exit status: 0 done, 1 if normjit failed in a case, 3 without a GPU or a
-build.
+the targets normjit_bench and normjit_peers built. Exit status: 0 done, 1 if normjit failed in a case, 2 usage, 3 without a
+GPU or a build.
 """
 import argparse
 import collections
@@ -24,6 +27,7 @@ import gc
 import json
 import math
 import multiprocessing
+import re
 import statistics
 import subprocess
 import sys
@@ -35,14 +39,18 @@ import torch._inductor.config
 import triton
 import triton.language as tl
 
-from compare_with_pytorch import TYPES, fields, reference
+import torch.nn.functional as F
+
+import peers
+from compare_with_pytorch import TYPES, fields, inputs_of, reference
+from peers_report import compact_line, line_of, summary
 
 # What was found fastest on a busy GPU must not be used on a quiet one.
 torch._inductor.config.autotune_local_cache = False
 torch.set_grad_enabled(False)
 
 ROUNDS = 3
-PEERS = ("eager", "torch.compile", "max-autotune", "triton")
+PEERS = ("eager", "torch.compile", "max-autotune", "triton", *peers.NAMES)
 
 
 # --- The Triton peer: a row, or several, in registers; rows that are too wide are read three times.
@@ -134,13 +142,15 @@ class Normjit:
 
     def __init__(self, path):
         self.library = ctypes.CDLL(str(path))
-        pointer, number = ctypes.c_void_p, ctypes.c_int64
+        pointer, number, text, flag = ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p, ctypes.c_int
         for name, result, arguments in (
-                ("error", ctypes.c_char_p, []), ("open", pointer, [ctypes.c_int]),
-                ("prepare", pointer, [pointer, ctypes.c_char_p, number]), ("release", None, [pointer]),
-                ("plan", ctypes.c_char_p, [pointer]), ("workspace_bytes", number, [pointer]),
-                ("launch", ctypes.c_int, [pointer] * 7 + [number] + [pointer] * 2),
-                ("copy", ctypes.c_int, [pointer] * 3 + [number, pointer])):
+                ("error", text, []), ("open", pointer, [flag]), ("operands", text, []),
+                ("prepare", pointer, [pointer, text, number]), ("release", None, [pointer]),
+                ("plan", text, [pointer]), ("workspace_bytes", number, [pointer]),
+                ("launch", flag, [pointer, pointer, number, pointer, flag, pointer]),
+                ("copies", pointer, [pointer, text, number, flag]), ("release_copies", None, [pointer]),
+                ("copy_shapes", flag, [pointer]), ("copy_bytes", number, [pointer]),
+                ("copy", flag, [pointer, flag, pointer, pointer])):
             function = getattr(self.library, "normjit_peers_" + name)
             function.restype, function.argtypes = result, arguments
             setattr(self, name, function)
@@ -173,83 +183,126 @@ def tensors(count, shape, dtype, mean=None, deviation=1.0):
 class Data:
     """Inputs and outputs of a case, as many sets as make four times the L2 cache."""
 
-    def __init__(self, text, rows, moved, l2):
-        self.words, self.spec, self.rows = text.split("/"), fields(text), rows
+    DISTRIBUTIONS = {"x": (0.25, 1.0), "residual": (0.0, 1.0), "weight": (1.0, 0.25)}
+
+    def __init__(self, text, rows, moved, l2, overlap=False):
+        self.words, self.spec, self.rows, self.overlap = text.split("/"), fields(text), rows, overlap
         spec, columns = self.spec, self.spec["cols"]
         self.count = min(16384, max(2, -(-4 * l2 // moved)))
         self.calls = self.count * -(-8 // self.count)
-        inputs, weights = TYPES[spec["in"]], TYPES[spec["w"]]
         self.out = TYPES[spec["out"]]
-        self.x = tensors(self.count, (rows, columns), inputs, 0.25)
-        self.y = tensors(self.count, (rows, columns), self.out)
-        none = [None] * self.count
-        self.weight = tensors(self.count, columns, weights, 1.0, 0.25) if spec["affine"] else none
-        self.bias = tensors(self.count, columns, weights, 0.0, 0.25) if spec["affine"] == "wb" else none
-        types = {spec["in"], spec["out"]} | ({spec["w"]} if spec["affine"] else set())
-        wide = torch.float64 if "f64" in types else torch.float32
+        shapes = inputs_of(spec, rows)
+        made = {name: tensors(self.count, shape, dtype, *self.DISTRIBUTIONS.get(name, (0.0, 0.25)))
+                for name, (shape, dtype) in shapes.items()}
+        self.inputs = [{name: made[name][i] for name in made} for i in range(self.count)]
+        types = {self.out, *(dtype for _, dtype in shapes.values())}
+        wide = torch.float64 if torch.float64 in types else torch.float32
         # What PyTorch computes in: its layer_norm wants one type for all tensors.
-        self.arithmetic = inputs if len(types) == 1 else wide
-        self.mean, self.rstd = (tensors(self.count, rows, wide) if "stats" in self.words else none for _ in range(2))
+        self.arithmetic = self.out if len(types) == 1 else wide
+        outputs = {"y": ((rows, columns), self.out)}
+        if spec["sum"]:
+            outputs["sum"] = ((rows, columns), TYPES[spec["res"]])
+        if spec["stats"]:
+            outputs["rstd"] = ((rows,), wide)
+            if spec["norm"] == "layernorm":
+                outputs["mean"] = ((rows,), wide)
+        made = {name: tensors(self.count, shape, dtype) for name, (shape, dtype) in outputs.items()}
+        self.outputs = [{name: made[name][i] for name in made} for i in range(self.count)]
 
-    def difference(self, y):
-        """The largest one from float64 in the first rows of set 0, relative to what the output type allows."""
+    def difference(self, outputs):
+        """The largest one from float64 in the first rows of set 0, relative to what the output types allow."""
         rows = min(self.rows, max(1, (1 << 24) // self.spec["cols"]))
-        want = reference(self.spec, self.x[0][:rows], self.weight[0], self.bias[0], torch.float64)
-        allowed = max(8 * torch.finfo(self.out).eps, 2e-5) * (1 + want.abs())
-        return ((y[:rows].double() - want).abs() / allowed).max().item()
+        first = {name: tensor[:rows] if tensor.dim() == 2 else tensor for name, tensor in self.inputs[0].items()}
+        want = reference(self.spec, first, torch.float64)
+        worst = 0.0
+        for got, name in zip(outputs, ("y", "sum") if self.spec["sum"] else ("y",)):
+            exact = want[name].double()
+            allowed = max(8 * torch.finfo(got.dtype).eps, 2e-5) * (1 + exact.abs())
+            off = ((got.reshape(self.rows, -1)[:rows].double() - exact).abs() / allowed).max().item()
+            worst = off if off != off else max(worst, off)  # NaN stays
+        return worst
 
 
-# --- The contenders: functions of the number of a set, which return the output
+# --- The contenders: functions of the number of a set, which return the outputs: y, or y and the sum. A maker returns None
+# where its implementation has no such norm.
 
-def pointer_of(tensor):
-    return None if tensor is None else tensor.data_ptr()
+def results(outputs):
+    return tuple(outputs[name] for name in ("y", "sum") if name in outputs)
 
 
 def make_normjit(normjit, kernel, data):
     workspace = torch.zeros(max(16, normjit.workspace_bytes(kernel)), dtype=torch.uint8, device="cuda")
-    sets = [[pointer_of(tensor) for tensor in one]
-            for one in zip(data.x, data.y, data.weight, data.bias, data.mean, data.rstd)]
+    names = normjit.operands().decode().split()
+    sets = []
+    for inputs, outputs in zip(data.inputs, data.outputs):
+        given = {**inputs, **outputs}
+        sets.append((ctypes.c_void_p * len(names))(*(given[name].data_ptr() if name in given else None for name in names)))
 
     def call(i):
-        normjit.done(normjit.launch(kernel, *sets[i], data.rows, workspace.data_ptr(), stream()))
-        return data.y[i]
+        normjit.done(normjit.launch(kernel, sets[i], data.rows, workspace.data_ptr(), data.overlap, stream()))
+        return results(data.outputs[i])
     return call
 
 
-def make_copy(normjit, moved, data):
-    half = max(16, moved // 2 // 16 * 16)
-    first, second = (tensors(data.count, half, torch.uint8) for _ in range(2))
+def make_copy(normjit, copies, data):
+    """The fastest of the copies."""
+    memory = tensors(data.count, max(16, normjit.copy_bytes(copies)), torch.uint8)
 
-    def call(i):
-        normjit.done(normjit.copy(normjit.bench, first[i].data_ptr(), second[i].data_ptr(), half, stream()))
-        return second[i]
-    return call
+    def call_of(shape):
+        def call(i):
+            normjit.done(normjit.copy(copies, shape, memory[i].data_ptr(), stream()))
+            return memory[i]
+        return call
+    calls = [call_of(shape) for shape in range(normjit.copy_shapes(copies))]
+    return min(calls, key=lambda call: quick_time(call, data))
 
 
 def make_pytorch(data, mode):
     spec, arithmetic, out = data.spec, data.arithmetic, data.out
 
-    def layer(x, weight, bias):
-        return reference(spec, x, weight, bias, arithmetic).to(out)
+    def fused(inputs):  # as it is written in models
+        s = inputs["x"] + inputs["residual"] if spec["residual"] == "add" else inputs["x"]
+        if spec["norm"] == "rmsnorm":
+            y = F.rms_norm(s, (spec["cols"],), inputs["weight"], spec["eps"])
+        else:
+            y = F.layer_norm(s, (spec["cols"],), inputs["weight"], inputs["bias"], spec["eps"])
+        return (y, s) if spec["sum"] else (y,)
+
+    def layer(inputs):
+        found = reference(spec, inputs, arithmetic)
+        return results({**found, "y": found["y"].to(out)})
+    function = fused if peers.form_of(spec) else layer
     # fullgraph: what cannot be compiled is an error and does not fall back to eager.
-    run = layer if mode is None else torch.compile(layer, dynamic=False, fullgraph=True, mode=mode)
-    return lambda i: run(data.x[i], data.weight[i], data.bias[i])
+    run = function if mode is None else torch.compile(function, dynamic=False, fullgraph=True, mode=mode)
+    return lambda i: run(data.inputs[i])
+
+
+def make_peer(function, data):
+    """A function of scripts/peers.py on inputs of its own, which it may overwrite."""
+    if function is None:
+        return None
+    sets = data.inputs
+    if function.in_place:
+        sets = [{**one, **{name: one[name].clone() for name in ("x", "residual") if name in one}} for one in sets]
+    return lambda i: function(**sets[i])
 
 
 def make_triton(data):
     spec = data.spec
+    if spec["norm"] != "layernorm" or spec["inb"] or spec["residual"] or spec["sum"] or spec["offset"] or spec["affine_rows"]:
+        return None
     activation = next((name for name in ("relu", "gelu_tanh", "gelu", "silu") if name in data.words), "none")
-    compute = tl.float64 if torch.float64 in (data.x[0].dtype, data.out, data.arithmetic) else tl.float32
+    compute = tl.float64 if torch.float64 in (TYPES[spec["in"]], data.out, data.arithmetic) else tl.float32
 
     def call_of(kernel, rows, block, warps):
         def call(i):
-            x, y = data.x[i], data.y[i]
-            weight, bias = data.weight[i], data.bias[i]
+            x, y = data.inputs[i]["x"], data.outputs[i]["y"]
+            weight, bias = data.inputs[i].get("weight"), data.inputs[i].get("bias")
             kernel[(triton.cdiv(data.rows, rows),)](
                 x, y, x if weight is None else weight, x if bias is None else bias, data.rows, spec["cols"],
                 spec["eps"], spec["scale"], rows, block, compute, weight is not None, bias is not None,
                 activation, num_warps=warps)
-            return y
+            return (y,)
         return call
 
     best, best_time, reason = None, math.inf, "no configuration fits"
@@ -312,24 +365,30 @@ def times_of(replays):
     return {name: statistics.median(found) for name, found in rounds.items()}
 
 
-def measure(normjit, case, l2):
-    """The entry of a case in the results."""
-    text, rows, moved = case["spec"], case["rows"], case["bytes"]
+def measure(normjit, case, l2, others, chosen):
+    """The entry of a case in the results, with the peers that are chosen; `others` are the loaded ones of peers.py."""
+    text, rows, moved, overlap = case["spec"], case["rows"], case["bytes"], case["overlap"]
     torch._dynamo.reset()
-    data = Data(text, rows, moved, l2)
+    data = Data(text, rows, moved, l2, overlap)
     kernel = normjit.good(normjit.prepare(normjit.bench, text.encode(), rows))
-    entry = {key: case[key] for key in ("spec", "rows", "regime", "drawn", "bytes", "target")}
+    copies = normjit.good(normjit.copies(normjit.bench, text.encode(), moved, overlap))
+    entry = {key: case[key] for key in ("spec", "rows", "regime", "drawn", "overlap", "bytes", "target")}
     entry["plan"] = normjit.plan(kernel).decode()
+    form = peers.form_of(data.spec)
     makers = {
-        "normjit": lambda: make_normjit(normjit, kernel, data), "eager": lambda: make_pytorch(data, None),
-        "torch.compile": lambda: make_pytorch(data, "default"),
-        "max-autotune": lambda: make_pytorch(data, "max-autotune-no-cudagraphs"),
-        "triton": lambda: make_triton(data),
+        "eager": lambda: make_pytorch(data, None), "torch.compile": lambda: make_pytorch(data, "default"),
+        "max-autotune": lambda: make_pytorch(data, "max-autotune-no-cudagraphs"), "triton": lambda: make_triton(data),
+        **{name: lambda peer=peer: make_peer(form and peer.function(form, data.spec, overlap), data)
+           for name, peer in others.items()},
     }
-    replays, errors = {"copy": Replay(make_copy(normjit, moved, data), data.count, data.calls)}, {}
+    makers = {"normjit": lambda: make_normjit(normjit, kernel, data),
+              **{name: make for name, make in makers.items() if name in chosen}}
+    replays, errors = {"copy": Replay(make_copy(normjit, copies, data), data.count, data.calls)}, {}
     for name, make in makers.items():
         try:
             call = make()
+            if call is None:
+                continue
             result = call(0)
             torch.cuda.synchronize()  # an error is this contender's own
             off = data.difference(result)
@@ -338,14 +397,14 @@ def measure(normjit, case, l2):
             replays[name] = Replay(call, data.count, data.calls)
         except Exception as error:
             errors[name] = " ".join(f"{type(error).__name__}: {error}".split())[:500]
-            print(f"{text}, {rows} rows: {name}: {errors[name]}", file=sys.stderr)
             torch.cuda.synchronize()  # raises where the GPU itself is lost
     times = times_of(replays)
     normjit.release(kernel)
+    normjit.release_copies(copies)
 
     entry["copy_us"], entry["normjit_us"] = times["copy"], times.get("normjit")
-    entry["peers"] = {name: times.get(name) for name in PEERS}
-    measured = {name: entry["peers"][name] for name in PEERS if entry["peers"][name] is not None}
+    entry["peers"] = {name: times.get(name) for name in chosen}
+    measured = {name: time for name, time in entry["peers"].items() if time is not None}
     if measured and entry["normjit_us"] is not None:
         entry["best_peer"] = min(measured, key=measured.get)
         entry["best_peer_over_normjit"] = measured[entry["best_peer"]] / entry["normjit_us"]
@@ -358,28 +417,40 @@ def measure(normjit, case, l2):
 
 # --- Compiling beforehand: most of the time that a case takes, and it needs no quiet GPU
 
-def compile_share(cases, share, jobs):
+def compile_share(cases, share, jobs, chosen, folder):
     """Fills the disk caches of torch.compile and Triton for every jobs-th case; what fails is met again later."""
+    others = peers.load(folder, [name for name in chosen if name in peers.COMPILED], quiet=True)
     for case in cases[share::jobs]:
         torch._dynamo.reset()
         data = Data(case["spec"], case["rows"], case["bytes"], 0)
-        for make in (lambda: make_pytorch(data, "default"), lambda: make_pytorch(data, "max-autotune-no-cudagraphs"),
-                     lambda: make_triton(data)):
+        form = peers.form_of(data.spec)
+        makers = {"torch.compile": lambda: make_pytorch(data, "default"),
+                  "max-autotune": lambda: make_pytorch(data, "max-autotune-no-cudagraphs"),
+                  "triton": lambda: make_triton(data),
+                  **{name: lambda peer=peer: make_peer(form and peer.function(form, data.spec, False), data)
+                     for name, peer in others.items()}}
+        for name, make in makers.items():
             try:
-                make()(0)
+                call = make() if name in chosen else None
+                if call is not None:
+                    call(0)
                 torch.cuda.synchronize()
             except Exception:
                 pass
 
 
-def compile_all(cases, jobs):
+def compile_all(cases, jobs, chosen, folder, seconds):
+    """In so many processes; those that still compile after so many seconds end."""
     began = time.monotonic()
-    processes = [multiprocessing.get_context("spawn").Process(target=compile_share, args=(cases, share, jobs))
+    processes = [multiprocessing.get_context("spawn").Process(target=compile_share, args=(cases, share, jobs, chosen, folder))
                  for share in range(jobs)]
     for process in processes:
         process.start()
     for process in processes:
-        process.join()
+        process.join(None if math.isinf(seconds) else max(0.0, began + seconds - time.monotonic()))
+        if process.is_alive():
+            process.kill()
+            process.join()
     print(f"compiled by {jobs} processes in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
 
 
@@ -392,7 +463,8 @@ def cases_of(tool, arguments):
     if arguments.regime:
         command += ["--regime", arguments.regime]
     listed = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    cases = listed["cases"]
+    text_of = lambda case: f"{case['rows']} x {case['spec']}" + (" overlapped" if case["overlap"] else "")
+    cases = [case for case in listed["cases"] if re.search(arguments.match, text_of(case))]
     if arguments.cases and arguments.cases < len(cases):  # spread evenly, so that every regime has some
         cases = [cases[i * len(cases) // arguments.cases] for i in range(arguments.cases)]
     return cases, listed["seed"]
@@ -406,36 +478,26 @@ def driver_version():
         return "unknown"
 
 
-def line_of(entry):
-    number = lambda value, digits=2: "-" if value is None else f"{value:.{digits}f}"
-    ours = entry["normjit_us"]
-    cells = [entry["regime"], f"`{entry['spec']}`", str(entry["rows"]), number(entry["copy_us"]), number(ours),
-             number(entry["copy_us"] / ours if ours else None, 3), *(number(entry["peers"][p]) for p in PEERS),
-             number(entry.get("best_peer_over_normjit"), 3), {True: "yes", False: "NO"}.get(entry.get("met"), "-")]
-    return "| " + " | ".join(cells) + " |"
-
-
-def summary(entries):
-    lines = []
-    for regime in dict.fromkeys(entry["regime"] for entry in entries):
-        ratios = [e["best_peer_over_normjit"] for e in entries if e["regime"] == regime and "met" in e]
-        met = sum(e.get("met", False) for e in entries if e["regime"] == regime)
-        if ratios:
-            lines.append(f"{regime}: {met} of {len(ratios)} met, best peer / normjit: worst {min(ratios):.3f}, "
-                         f"geometric mean {statistics.geometric_mean(ratios):.3f}")
-    return "\n".join(lines)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=Path, default=Path(__file__).resolve().parent.parent / "build")
     parser.add_argument("--output", type=Path, default=Path("peers.json"))
     parser.add_argument("--seed", type=int, help="of the suite's random cases")
     parser.add_argument("--regime", help="only the cases of this one")
+    parser.add_argument("--match", default="", metavar="REGEX", help="only cases in whose `ROWS x SPEC` it is found; a case of "
+                        "overlapping launches ends with ` overlapped`")
     parser.add_argument("--cases", type=int, help="only so many, spread evenly")
     parser.add_argument("--compile-jobs", type=int, default=0, help="compile all peers first, in so many processes")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no case after so long")
+    parser.add_argument("--seconds", type=float, default=math.inf,
+                        help="begin no case after so long; compile beforehand for at most half of it")
+    parser.add_argument("--only", default=",".join(PEERS), metavar="NAME,...", help="only these peers: " + ", ".join(PEERS))
+    parser.add_argument("--peers-from", type=Path, metavar="DIR", help="a folder with more of them (scripts/peers.py)")
+    parser.add_argument("--compact", action="store_true", help="print the fastest peer alone")
     arguments = parser.parse_args()
+    chosen = arguments.only.split(",")
+    for name in chosen:
+        if name not in PEERS:
+            parser.error(f"--only: {name} is none of {', '.join(PEERS)}")
     tool, library = arguments.build / "normjit-bench", arguments.build / "libnormjit_peers.so"
     for path in (tool, library):
         if not path.exists():
@@ -452,22 +514,25 @@ def main():
     normjit = Normjit(library)
     cases, seed = cases_of(tool, arguments)
     if arguments.compile_jobs > 0:
-        compile_all(cases, arguments.compile_jobs)
+        compile_all(cases, arguments.compile_jobs, chosen, arguments.peers_from, arguments.seconds / 2)
+    others = peers.load(arguments.peers_from, [name for name in chosen if name in peers.NAMES])
+    chosen = [name for name in chosen if name in others or name not in peers.NAMES]
     results = {"device": properties.name, "driver": driver_version(), "torch": torch.__version__,
                "triton": triton.__version__, "cuda": torch.version.cuda,
                "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M"), "seed": seed,
                "cases": []}
     print(f"{results['device']}, driver {results['driver']}, PyTorch {results['torch']}, Triton {results['triton']}, "
           f"{results['date']} UTC, seed {seed}; microseconds\n")
-    print("| regime | spec | rows | copy | normjit | of copy | " + " | ".join(PEERS) + " | best peer / normjit | met |")
-    print("|---" * (8 + len(PEERS)) + "|", flush=True)
+    if not arguments.compact:
+        print("| regime | spec | rows | copy | normjit | of copy | " + " | ".join(chosen) + " | best peer / normjit | met |")
+        print("|---" * (8 + len(chosen)) + "|", flush=True)
     failed = 0
     for case in cases:
         if time.monotonic() - began > arguments.seconds:
             print(f"{len(results['cases'])} of {len(cases)} cases in {arguments.seconds:.0f} s", file=sys.stderr)
             break
         try:
-            entry = measure(normjit, case, properties.L2_cache_size)
+            entry = measure(normjit, case, properties.L2_cache_size, others, chosen)
         except Exception as error:
             failed += 1
             print(f"{case['spec']}, {case['rows']} rows: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
@@ -485,7 +550,7 @@ def main():
             print(f"{case['spec']}, {case['rows']} rows, {name}: {reason}", file=sys.stderr, flush=True)
         results["cases"].append(entry)
         arguments.output.write_text(json.dumps(results, indent=1) + "\n")
-        print(line_of(entry), flush=True)
+        print(compact_line(entry) if arguments.compact else line_of(entry), flush=True)
     print("\n" + summary(results["cases"]))
     return 1 if failed else 0
 

@@ -1,15 +1,22 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compares `normjit run` with torch.nn.functional.layer_norm on the same inputs. scripts/bench_peers.py times them.
+"""Compares `normjit run` with PyTorch on the same inputs. scripts/bench_peers.py times them.
 
-    scripts/compare_with_pytorch.py [--tool build/normjit]
+    scripts/compare_with_pytorch.py [--tool build/normjit] [--seed N] [--specs 6] [--only layernorm|projects] [--host]
 
-Makes inputs with PyTorch (torch.rand, seeded), saves them as .npy, runs them through `normjit run` and compares
-the output with layer_norm (and activation and scale) on the GPU, within atol 1e-5 for f32; f64 1e-12; 16-bit one unit in the last
-place. Exit status 1 if any case is off.
-Needs PyTorch, NumPy and a GPU.
+First torch.nn.functional.layer_norm: makes inputs with PyTorch (torch.rand, seeded), saves them as .npy, runs them through
+`normjit run` and compares the output with layer_norm (and activation and scale), within atol 1e-5 for f32; f64 1e-12;
+16-bit one unit in the last place.
+
+Then the norms of other projects: for each one its formula in PyTorch, with its roundings, and the spec that stands for it, at
+random widths, rows and types. A table has the largest difference in units of the last place (of 1/64, where the value is
+smaller) and the share of the values that have the same bits. Allowed: no difference of a sum; one unit of y in 16 bits, two
+where the normalized value is rounded too; 16 units in f32, 2048 where terms cancel (LayerNorm, a residual behind the norm).
+
+Exit status 1 if any case is off. Needs PyTorch, NumPy and a GPU; with --host the kernels run on the CPU.
 """
 import argparse
+import random
 import subprocess
 import sys
 import tempfile
@@ -26,73 +33,141 @@ ACTIVATIONS = {
 
 
 def fields(spec):
-    """The parts of a spec text that matter here."""
-    found = {"affine": "", "activation": None, "scale": 1.0, "eps": 1e-5}
-    for field in spec.split("/")[1:]:
+    """The parts of a spec text."""
+    norm, *texts = spec.split("/")
+    found = {"norm": norm, "affine": "", "offset": 0, "affine_rows": False, "activation": None, "scale": 1.0, "eps": 1e-5,
+             "inb": False, "residual": "", "sum": False, "round": (), "stats": False}
+    for field in texts:
         key, equals, value = field.partition("=")
-        if equals:
-            found[key] = value if key in ("out", "w") else float(value)
+        affine, _, rows = field.partition(":")
+        if key == "round":
+            found["round"] = tuple(value.split("+"))
+        elif equals:
+            found[key] = value if key in ("out", "w", "res") else float(value)
         elif key in TYPES:
             found["in"] = key
-        elif key in ("w", "wb"):
-            found["affine"] = key
+        elif affine in ("w", "wb", "w1", "wb1"):
+            found.update(affine=affine.rstrip("1"), offset=int(affine.endswith("1")), affine_rows=rows == "rows")
+        elif key in ("add", "addafter"):
+            found["residual"] = key
+        elif key in ("inb", "sum", "stats"):
+            found[key] = True
         elif key in ACTIVATIONS:
             found["activation"] = ACTIVATIONS[key]
+        else:
+            raise ValueError(f"{spec}: {field} is unknown")
     found["cols"] = int(found["cols"])
-    found.setdefault("out", found["in"])
-    weight = found["w"] if "w" in found else found["in"]
-    found["w"] = weight
+    for key in ("out", "w", "res"):
+        found.setdefault(key, found["in"])
     return found
 
 
-def reference(spec, x, weight, bias, dtype):
-    """PyTorch's own result, in `dtype` arithmetic."""
-    to = lambda t: None if t is None else t.to(dtype)
-    y = F.layer_norm(to(x), (spec["cols"],), to(weight), to(bias), spec["eps"])
+def inputs_of(spec, rows):
+    """The shape and dtype of each input of a spec, by name."""
+    matrix, vector = (rows, spec["cols"]), (spec["cols"],)
+    affine = matrix if spec["affine_rows"] else vector
+    found = {"x": (matrix, TYPES[spec["in"]])}
+    if spec["inb"]:
+        found["in_bias"] = (vector, TYPES[spec["w"]])
+    if spec["residual"]:
+        found["residual"] = (matrix, TYPES[spec["res"]])
+    if spec["affine"]:
+        found["weight"] = (affine, TYPES[spec["w"]])
+    if spec["affine"] == "wb":
+        found["bias"] = (affine, TYPES[spec["w"]])
+    return found
+
+
+def reference(spec, inputs, dtype):
+    """{"y": ..., "sum": ...} of inputs by name, in `dtype` arithmetic; the sum is in its own type. PyTorch's own layer_norm
+    where it computes the same."""
+    t = {name: tensor.to(dtype) for name, tensor in inputs.items()}
+    weight, bias = t.get("weight"), t.get("bias")
+    s = t["x"]
+    if spec["inb"]:
+        s = s + t["in_bias"]
+    if spec["residual"] == "add":
+        s = s + t["residual"]
+    found = {"sum": s.to(TYPES[spec["res"]])} if spec["sum"] else {}
+    if "sum" in spec["round"]:
+        s = s.to(TYPES[spec["res"]]).to(dtype)
+    if spec["norm"] == "layernorm" and not (spec["offset"] or spec["affine_rows"] or spec["round"]):
+        y = F.layer_norm(s, (spec["cols"],), weight, bias, spec["eps"])
+    else:
+        if spec["norm"] == "layernorm":
+            s = s - s.mean(-1, keepdim=True)
+        y = rms(s, spec["eps"])
+        if "norm" in spec["round"]:
+            y = y.to(TYPES[spec["in"]]).to(dtype)
+        if weight is not None:
+            y = y * (weight + spec["offset"])
+        if bias is not None:
+            y = y + bias
     if spec["activation"]:
         y = spec["activation"](y)
-    return y * spec["scale"] if spec["scale"] != 1.0 else y
+    if spec["scale"] != 1.0:
+        y = y * spec["scale"]
+    found["y"] = t["residual"] + y if spec["residual"] == "addafter" else y
+    return found
+
+
+def rms(v, eps):
+    return v * torch.rsqrt(v.square().mean(-1, keepdim=True) + eps)
 
 
 def save(path, tensor):
-    bits = tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
-    numpy.save(path, bits.cpu().numpy())
+    """bf16 as the bits, in uint16."""
+    if tensor.dtype == torch.bfloat16:
+        numpy.save(path, tensor.cpu().view(torch.int16).numpy().view(numpy.uint16))
+    else:
+        numpy.save(path, tensor.cpu().numpy())
 
 
 def load(path, dtype):
-    array = torch.from_numpy(numpy.load(path))
-    return array.view(torch.bfloat16) if dtype == torch.bfloat16 else array
+    array = numpy.load(path)
+    if dtype == torch.bfloat16:
+        return torch.from_numpy(array.view(numpy.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
 
 
-def make(spec, rows, seed):
+def make(spec, rows, seed, device, draw=torch.rand):
     torch.manual_seed(seed)
-    kind = dict(device="cuda", dtype=torch.float64 if spec["in"] == "f64" else torch.float32)
-    x = torch.rand(rows, spec["cols"], **kind).to(TYPES[spec["in"]])
-    weight = torch.rand(spec["cols"], **kind).to(TYPES[spec["w"]]) if spec["affine"] else None
-    bias = torch.rand(spec["cols"], **kind).to(TYPES[spec["w"]]) if spec["affine"] == "wb" else None
-    return x, weight, bias
+    kind = dict(device=device, dtype=torch.float64 if spec["in"] == "f64" else torch.float32)
+    return {name: draw(*shape, **kind).to(dtype) for name, (shape, dtype) in inputs_of(spec, rows).items()}
 
 
-def check_case(tool, text, rows, seed, folder, run=subprocess.run):
-    spec = fields(text)
-    x, weight, bias = make(spec, rows, seed)
-    command = [tool, "run", text, "--rows", str(rows), "--out", folder / "y.npy", "--repeat", "0"]
-    for name, tensor in (("x", x), ("weight", weight), ("bias", bias)):
-        if tensor is not None:
-            save(folder / f"{name}.npy", tensor)
-            command += [f"--{name}", folder / f"{name}.npy"]
+def run_tool(tool, text, rows, inputs, folder, run=subprocess.run):
+    """{"y": ..., "sum": ...} of `normjit run`, or the reason why there is none."""
+    spec, device = fields(text), inputs["x"].device
+    command = [tool, "run", text, "--rows", rows, "--out", folder / "y.npy"]
+    command += ["--repeat", "0"] if device.type == "cuda" else ["--device", "host"]
+    if spec["sum"]:
+        command += ["--sum-out", folder / "sum.npy"]
+    for name, tensor in inputs.items():
+        save(folder / f"{name}.npy", tensor)
+        command += ["--" + name.replace("_", "-"), folder / f"{name}.npy"]
     done = run([str(part) for part in command], capture_output=True, text=True)
     if done.returncode != 0:
         return f"normjit run exited with {done.returncode}: {done.stderr.strip()}"
-    out = TYPES[spec["out"]]
-    y = load(folder / "y.npy", out).cuda().reshape(rows, spec["cols"])
+    types = {"y": TYPES[spec["out"]], **({"sum": TYPES[spec["res"]]} if spec["sum"] else {})}
+    return {name: load(folder / f"{name}.npy", dtype).to(device).reshape(rows, spec["cols"])
+            for name, dtype in types.items()}
+
+
+def check_case(tool, text, rows, seed, folder, device):
+    spec = fields(text)
+    inputs = make(spec, rows, seed, device)
+    got = run_tool(tool, text, rows, inputs, folder)
+    if isinstance(got, str):
+        return got
+    out, y = TYPES[spec["out"]], got["y"]
     # Wide types against PyTorch in that very type, 16-bit ones against PyTorch in f32, rounded once.
     arithmetic = torch.float64 if "f64" in (spec["in"], spec["out"], spec["w"]) else torch.float32
-    want = reference(spec, x, weight, bias, arithmetic)
+    want = reference(spec, inputs, arithmetic)["y"]
     error = (y.to(arithmetic) - want).abs()
     if out in (torch.float16, torch.bfloat16):
         step = torch.finfo(out).eps
-        allowed = torch.maximum(want.abs() * step, torch.full_like(want, 1e-5 if out == torch.float32 else 2e-6))
+        allowed = torch.maximum(want.abs() * step, torch.full_like(want, 2e-6))
     else:
         allowed = torch.full_like(want, 1e-12 if arithmetic == torch.float64 and out == torch.float64 else 1e-5)
     worst = error.max().item() if rows else 0.0
@@ -100,6 +175,119 @@ def check_case(tool, text, rows, seed, folder, run=subprocess.run):
         return f"off by {worst:.3g}"
     print(f"  ok  {text:58} rows {rows:>8}  largest difference {worst:.2e}")
     return ""
+
+
+# --- Other projects: what they compute, rounding where they round. `t` has the inputs of the spec by name.
+
+def after_add(norm, kept):
+    """The norm of x + residual. `kept`: of the sum as it is stored; else of the sum before that."""
+    def formula(t, eps):
+        s = t["x"].float() + t["residual"].float()
+        stored = s.to(t["residual"].dtype)
+        return {"y": norm(stored.float() if kept else s, t, eps), "sum": stored}
+    return formula
+
+
+def of_x(norm):
+    return lambda t, eps: {"y": norm(t["x"].float(), t, eps)}
+
+
+def once(s, t, eps):  # rounded at the end
+    return (rms(s, eps) * t["weight"].float()).to(t["x"].dtype)
+
+
+def twice(s, t, eps):  # in front of the weight, and behind it
+    return rms(s, eps).to(t["x"].dtype) * t["weight"]
+
+
+def gemma(s, t, eps):
+    return (rms(s, eps) * (1.0 + t["weight"].float())).to(t["x"].dtype)
+
+
+def gemma_add_after(t, eps):
+    y = rms(t["x"].float(), eps) * (1.0 + t["weight"].float())
+    return {"y": (t["residual"].float() + y).to(t["x"].dtype)}
+
+
+def skip_layer_norm(t, eps):
+    s = t["x"].float() + t["in_bias"].float() + t["residual"].float()
+    y = F.layer_norm(s, (s.shape[-1],), t["weight"].float(), t["bias"].float(), eps)
+    return {"y": y.to(t["x"].dtype), "sum": s.to(t["x"].dtype)}
+
+
+PROJECTS = [
+    ("vLLM fused_add_rms_norm", "rmsnorm", "add/sum/round=sum/w", after_add(once, kept=True)),
+    ("vLLM, older", "rmsnorm", "add/sum/round=sum+norm/w", after_add(twice, kept=True)),
+    ("vLLM rms_norm, native", "rmsnorm", "round=norm/w", of_x(twice)),
+    ("FlashInfer rmsnorm", "rmsnorm", "w", of_x(once)),
+    ("FlashInfer fused_add_rmsnorm", "rmsnorm", "add/sum/w", after_add(once, kept=False)),
+    ("FlashInfer gemma_fused_add", "rmsnorm", "add/sum/w1", after_add(gemma, kept=False)),
+    ("Liger fused add, llama", "rmsnorm", "add/sum/round=sum+norm/w", after_add(twice, kept=True)),
+    ("Liger fused add, gemma", "rmsnorm", "add/sum/round=sum/w1", after_add(gemma, kept=True)),
+    ("flash-attn, residual in f32", "rmsnorm", "res=f32/add/sum/w", after_add(once, kept=False)),
+    ("HF Llama", "rmsnorm", "round=norm/w", of_x(twice)),
+    ("HF Gemma", "rmsnorm", "w1", of_x(gemma)),
+    ("Gemma, residual behind", "rmsnorm", "addafter/w1", gemma_add_after),
+    ("ORT SkipLayerNormalization", "layernorm", "inb/add/sum/wb", skip_layer_norm),
+]
+
+
+def ulps(got, want):
+    """The largest difference in units of the last place, of 1/64 where the value is smaller; and how many bits are the same."""
+    step = torch.finfo(want.dtype).eps
+    exact = want.double()
+    unit = step * torch.exp2(torch.floor(torch.log2(exact.abs().clamp(min=1 / 64))))
+    off = (got.double() - exact).abs() / unit
+    off = torch.where(torch.isnan(off), torch.full_like(off, float("inf")), off)
+    return off.max().item(), int((got == want).sum())
+
+
+def allowed_ulps(spec):
+    if spec["out"] == "f32":
+        cancels = spec["norm"] == "layernorm" or spec["residual"] == "addafter"
+        return 2048 if cancels else 16
+    return 2 if "norm" in spec["round"] else 1
+
+
+def random_use(norm, rest, dice):
+    """A spec of this form, and rows."""
+    octave = 1 << dice.randrange(4, 14)
+    columns = octave + dice.randrange(octave)
+    if dice.random() < 0.5:
+        columns = columns // 8 * 8
+    return (f"{norm}/cols={columns}/{dice.choice(('bf16', 'bf16', 'f16', 'f32'))}/eps={dice.choice(('1e-05', '1e-06'))}/{rest}",
+            dice.randrange(1, 65))
+
+
+def check_projects(tool, specs, seed, device):
+    """Prints the table; returns the number of specs that are off."""
+    dice, failures = random.Random(seed), 0
+    print(f"seed {seed}; largest difference in ulps, values with the same bits")
+    print(f"{'project':30} {'spec':34} {'specs':>5} {'values':>9} {'y ulps':>8} {'same':>8} {'sum ulps':>8} {'same':>8}")
+    for project, norm, rest, formula in PROJECTS:
+        worst, same, values = {}, {}, 0
+        with tempfile.TemporaryDirectory() as folder:
+            for number in range(specs):
+                text, rows = random_use(norm, rest, dice)
+                spec = fields(text)
+                inputs = make(spec, rows, seed + number, device, torch.randn)
+                got = run_tool(tool, text, rows, inputs, Path(folder))
+                if isinstance(got, str):
+                    failures += 1
+                    print(f"  OFF {text} rows {rows}: {got}")
+                    continue
+                values += rows * spec["cols"]
+                for name, want in formula(inputs, spec["eps"]).items():
+                    off, equal = ulps(got[name], want)
+                    worst[name] = max(worst.get(name, 0.0), off)
+                    same[name] = same.get(name, 0) + equal
+                    if off > (allowed_ulps(spec) if name == "y" else 0):
+                        failures += 1
+                        print(f"  OFF {text} rows {rows}: {name} is off by {off:.3g} ulps")
+        cells = [f"{worst[name]:8.2f} {same[name] / values:8.2%}" if name in worst else " " * 17 for name in ("y", "sum")]
+        print(f"{project:30} {norm + '/' + rest:34} {specs:5} {values:9} {' '.join(cells)}".rstrip(), flush=True)
+    print(f"{specs * len(PROJECTS)} specs of other projects, {failures} off")
+    return failures
 
 
 CASES = [
@@ -114,26 +302,36 @@ CASES = [
 ]
 
 
-def check(tool):
+def check(tool, device):
+    """The number of cases that are off."""
     failures = 0
     with tempfile.TemporaryDirectory() as folder:
         for seed, (text, rows) in enumerate(CASES):
-            problem = check_case(tool, text, rows, seed, Path(folder))
+            problem = check_case(tool, text, rows, seed, Path(folder), device)
             if problem:
                 failures += 1
                 print(f"  OFF {text:58} rows {rows:>8}  {problem}")
     print(f"{len(CASES)} cases, {failures} off")
-    return 1 if failures else 0
+    return failures
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tool", default=str(Path(__file__).resolve().parent.parent / "build" / "normjit"))
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31), help="of the random specs")
+    parser.add_argument("--specs", type=int, default=6, help="random specs of each project")
+    parser.add_argument("--only", choices=("layernorm", "projects"))
+    parser.add_argument("--host", action="store_true", help="run the kernels on the CPU")
     arguments = parser.parse_args()
-    if not torch.cuda.is_available():
-        print("no GPU that PyTorch can use", file=sys.stderr)
+    if not arguments.host and not torch.cuda.is_available():
+        print("no GPU that PyTorch can use; with --host the kernels run on the CPU", file=sys.stderr)
         return 3
-    return check(arguments.tool)
+    device, failures = "cpu" if arguments.host else "cuda", 0
+    if arguments.only != "projects":
+        failures += check(arguments.tool, device)
+    if arguments.only != "layernorm":
+        failures += check_projects(arguments.tool, arguments.specs, arguments.seed, device)
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":

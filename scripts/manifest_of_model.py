@@ -1,18 +1,21 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a manifest for `normjit prebuild` of the LayerNorms of a model, from a safetensors file or an ONNX one.
+"""Writes a manifest for `normjit prebuild` of the LayerNorms and RMSNorms of a model, from a safetensors file or an ONNX one.
 
     scripts/manifest_of_model.py model.safetensors [--config config.json] [--dtype f16,bf16] [--eps 1e-5] [-o layers.json]
     scripts/manifest_of_model.py model.safetensors.index.json
     scripts/manifest_of_model.py model.onnx
 
 Weights are never used. A safetensors file needs nothing but Python. It has no operations, so there a LayerNorm is a vector
-called weight and one called bias, under a name that says norm or ln and does not look like another norm; its epsilon is in
-the config.json beside it, and its input is taken to have the dtype of its weights.
-An ONNX file needs the package onnx, but no external data. There a LayerNorm is a LayerNormalization node.
+called weight and one called bias, under a name that says norm or ln and does not look like another norm; an RMSNorm is such a
+weight without bias. Its epsilon is in the config.json beside it, and its input is taken to have the dtype of its weights.
+The model_type in the config says what transformers does with an RMSNorm's weight: Gemma adds it to 1, and most others round
+the normalized value before they multiply (/round=norm). A runtime that fuses the residual asks for other kernels: --residual.
+An ONNX file needs the package onnx, but no external data. There a norm is a node: LayerNormalization, RMSNormalization, or one
+that ONNX Runtime puts in their place, with the residual where that is fused.
 
 stdout or -o gets the manifest, stderr a summary of what was found, skipped, and why. Read it: a name is only a name.
-Exit status: 0 done, 1 no LayerNorm found, 2 usage, or a file that cannot be read or written.
+Exit status: 0 done, 1 no norm found, 2 usage, or a file that cannot be read or written.
 """
 import argparse
 import collections
@@ -41,8 +44,8 @@ def epsilon(text):
 
 
 def extra_spec(text):
-    if not text.startswith("layernorm/"):
-        raise argparse.ArgumentTypeError("{!r} does not begin with layernorm/".format(text))
+    if not text.startswith(("layernorm/", "rmsnorm/")):
+        raise argparse.ArgumentTypeError("{!r} does not begin with layernorm/ or rmsnorm/".format(text))
     return text
 
 
@@ -52,6 +55,8 @@ def arguments():
     parser.add_argument("--config", help="the model's config.json; else the one beside a safetensors file")
     parser.add_argument("--eps", type=epsilon, help="the epsilon of all layers of a safetensors file")
     parser.add_argument("--dtype", type=dtype_list, help="dtypes to take instead of the model's, such as f16,bf16")
+    parser.add_argument("--residual", choices=("add", "add/sum", "inb/add", "inb/add/sum"), action="append", default=[],
+                        help="also each norm with a residual in front of it, of which the sum may be written; repeatable")
     parser.add_argument("--extra", type=extra_spec, action="append", default=[], metavar="SPEC", help="a further layer, as a spec")
     parser.add_argument("-o", "--output", help="where the manifest goes; else stdout")
     options = parser.parse_args()
@@ -76,12 +81,14 @@ def findings_of(options):
     raise BadModel("{} ends in none of .safetensors, .safetensors.index.json and .onnx".format(options.model))
 
 
-def layers_by_spec(findings, dtypes):
-    """The names of the layers of each spec, with the dtypes asked for."""
+def layers_by_spec(findings, dtypes, residuals=()):
+    """The names of the layers of each spec, with the dtypes and residuals asked for."""
     specs = collections.OrderedDict()
     for layer, names in findings.layers.items():
         for each in [with_dtype(layer, dtype) for dtype in dtypes] if dtypes else [layer]:
             specs.setdefault(spec_text(each), []).extend(names)
+            for before in residuals if not layer.before else ():
+                specs.setdefault(spec_text(each._replace(before=before)), []).extend(names)
     return specs
 
 
@@ -99,11 +106,11 @@ def such_as(names):
 def manifest_of(model, specs, extra):
     entries = [{"spec": spec, "comment": such_as(names)} for spec, names in specs.items()]
     entries += [{"spec": spec, "comment": "--extra"} for spec in dict.fromkeys(extra) if spec not in specs]
-    return {"normjit_manifest": 1, "comment": "the LayerNorms of " + printable(os.path.basename(model)), "specs": entries}
+    return {"normjit_manifest": 1, "comment": "the norms of " + printable(os.path.basename(model)), "specs": entries}
 
 
 def summarise(model, specs, findings):
-    print("{}: {} LayerNorms, {} specs".format(model, sum(map(len, findings.layers.values())), len(specs)), file=sys.stderr)
+    print("{}: {} norms, {} specs".format(model, sum(map(len, findings.layers.values())), len(specs)), file=sys.stderr)
     for spec, names in specs.items():
         print("  {}: {}".format(spec, such_as(names)), file=sys.stderr)
     for reason, names in findings.skipped.items():
@@ -123,11 +130,11 @@ def main():
     options = arguments()
     try:
         findings = findings_of(options)
-        specs = layers_by_spec(findings, options.dtype)
+        specs = layers_by_spec(findings, options.dtype, options.residual)
         summarise(options.model, specs, findings)
         manifest = manifest_of(options.model, specs, options.extra)
         if not manifest["specs"]:
-            print("No LayerNorm found, so no manifest.", file=sys.stderr)
+            print("No norm found, so no manifest.", file=sys.stderr)
             return 1
         write(manifest, options.output)
     except (BadModel, OSError) as error:

@@ -3,8 +3,11 @@
 import collections
 import decimal
 
-# dtypes are named as in specs; affine is "", "w" or "wb".
-Layer = collections.namedtuple("Layer", "columns input output weight epsilon affine statistics")
+# dtypes are named as in specs; affine is "", "w" or "wb", or "w1" where the weight is added to 1; norm is "layernorm" or
+# "rmsnorm"; `before` has the fields of what is added to the input, such as "inb/add/sum". rounds: the normalized value is
+# rounded to the input's dtype before the weight.
+Layer = collections.namedtuple("Layer", "columns input output weight epsilon affine statistics norm before rounds",
+                               defaults=("layernorm", "", False))
 
 DTYPES = ("f16", "bf16", "f32", "f64")
 
@@ -54,12 +57,16 @@ def shortest(value):
 
 def spec_text(layer):
     """The canonical text of the layer."""
-    text = "layernorm/cols={}/{}".format(layer.columns, layer.input)
+    text = "{}/cols={}/{}".format(layer.norm, layer.columns, layer.input)
     if layer.output != layer.input:
         text += "/out=" + layer.output
-    if layer.affine and layer.weight != layer.input:
+    if (layer.affine or "inb" in layer.before) and layer.weight != layer.input:
         text += "/w=" + layer.weight
     text += "/eps=" + shortest(layer.epsilon)
+    if layer.before:
+        text += "/" + layer.before
+    if layer.rounds and layer.input in ("f16", "bf16") and "f64" not in (layer.output, layer.weight):
+        text += "/round=norm"
     if layer.affine:
         text += "/" + layer.affine
     return text + ("/stats" if layer.statistics else "")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the LayerNormalization nodes of an ONNX model (opset 17, or put there by an optimiser), subgraphs included."""
+"""Finds the norms of an ONNX model (LayerNormalization of opset 17, RMSNormalization of opset 23, and what an optimiser puts
+in their place), subgraphs included."""
 import collections
 import math
 import struct
@@ -8,8 +9,18 @@ from model_layers import BadModel, Findings, Layer, NotTaken
 
 ELEMENTS = {1: "f32", 10: "f16", 11: "f64", 16: "bf16"}
 DOMAINS = ("", "ai.onnx", "com.microsoft")
-OTHER_OPERATORS = ("SkipLayerNormalization", "EmbedLayerNormalization", "QOrderedLayerNormalization", "RMSNormalization",
-                   "SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization")
+OTHER_OPERATORS = ("EmbedLayerNormalization", "QOrderedLayerNormalization")
+
+# Where an operator has its Scale, its B, the skip that is added and the bias that is added, among its inputs, or None; the sum
+# among its outputs; its norm; whether the normalized value is rounded before Scale; the epsilon that it has by default.
+Operator = collections.namedtuple("Operator", "scale bias skip in_bias sum norm rounds epsilon")
+OPERATORS = {
+    "LayerNormalization": Operator(1, 2, None, None, None, "layernorm", False, 1e-5),
+    "RMSNormalization": Operator(1, None, None, None, None, "rmsnorm", True, 1e-5),
+    "SimplifiedLayerNormalization": Operator(1, None, None, None, None, "rmsnorm", False, 1e-5),
+    "SkipLayerNormalization": Operator(2, 3, 1, 4, 3, "layernorm", False, 1e-12),
+    "SkipSimplifiedLayerNormalization": Operator(2, None, 1, 3, 3, "rmsnorm", False, 1e-12),
+}
 SHAPE_INFERENCE = "; run onnx.shape_inference.infer_shapes on the model first"
 
 # dtype is None for one that normjit does not have; shape is None if it is not told, and so is each of its dimensions.
@@ -73,10 +84,16 @@ def columns_of(x, scale, bias, axis):
 
 
 def layer_of(node, tensors):
-    """Of a LayerNormalization node: inputs X, Scale and perhaps B; outputs Y and perhaps Mean and InvStdDev."""
-    unknown = Tensor(None, None)
-    x, scale, y = tensors.get(node.input(0), unknown), tensors.get(node.input(1), unknown), tensors.get(node.output(0), unknown)
-    bias = tensors.get(node.input(2), unknown) if node.input(2) else None
+    """Of a node of OPERATORS. Its first input is X, its outputs are Y and perhaps Mean, InvStdDev and the sum."""
+    operator, unknown = OPERATORS[node.operator], Tensor(None, None)
+
+    def given(index):
+        return index is not None and node.input(index) != ""
+
+    x, scale, y = [tensors.get(name, unknown) for name in (node.input(0), node.input(operator.scale), node.output(0))]
+    bias = tensors.get(node.input(operator.bias), unknown) if given(operator.bias) else None
+    added = ["inb"] * given(operator.in_bias) + ["add"] * given(operator.skip)
+    added += ["sum"] * (operator.sum is not None and node.output(operator.sum) != "")
     axis = node.attributes["axis"].i if "axis" in node.attributes else -1
     columns = columns_of(x, scale, bias, axis)
     if scale.dtype is None:
@@ -84,9 +101,11 @@ def layer_of(node, tensors):
     if bias and bias.dtype not in (None, scale.dtype):
         raise NotTaken("its Scale and B differ in dtype")
     dtype = x.dtype or scale.dtype
-    epsilon = from_f32(node.attributes["epsilon"].f, dtype) if "epsilon" in node.attributes else 1e-5
-    return Layer(columns, dtype, y.dtype or dtype, scale.dtype, epsilon, "wb" if bias else "w",
-                 statistics=bool(node.output(1) or node.output(2)))
+    epsilon = from_f32(node.attributes["epsilon"].f, dtype) if "epsilon" in node.attributes else operator.epsilon
+    statistics = operator.norm == "layernorm" or operator.skip is not None  # which have Mean before InvStdDev
+    further = [node.output(index) for index in ((1, 2) if statistics else (1,))]
+    return Layer(columns, dtype, y.dtype or dtype, scale.dtype, epsilon, "wb" if bias else "w", statistics=any(further),
+                 norm=operator.norm, before="/".join(added), rounds=operator.rounds)
 
 
 def is_decomposed(node, makers):
@@ -101,7 +120,7 @@ def is_decomposed(node, makers):
 
 
 def read_node(node, tensors, makers, findings):
-    if node.operator == "LayerNormalization" and node.domain in DOMAINS:
+    if node.operator in OPERATORS and node.domain in DOMAINS:
         findings.add(node.name, lambda: layer_of(node, tensors))
     elif node.operator in OTHER_OPERATORS:
         findings.skip(node.name, node.operator + " is another operation, which normjit does not have")
@@ -129,7 +148,7 @@ def read_graph(graph, outer, findings):
 
 def read_function(function, findings):
     for node in map(Node, function.node):
-        if node.operator == "LayerNormalization":
+        if node.operator in OPERATORS:
             findings.skip(function.name,
                           "in a function of the model, which has no shapes; inline it first (onnx.inliner.inline_local_functions)")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the LayerNorms of a safetensors file, or of a sharded one, by the names and shapes in its header and the config beside it."""
+"""Finds the LayerNorms and RMSNorms of a safetensors file, or of a sharded one, by the names and shapes in its header and the config beside it."""
 import collections
 import json
 import os
@@ -14,6 +14,7 @@ DTYPES = {"F16": "f16", "BF16": "bf16", "F32": "f32", "F64": "f64"}
 LONGEST_HEADER = 100_000_000  # the bound of the format's own library
 
 EPSILON_KEYS = ("layer_norm_epsilon", "layer_norm_eps", "layernorm_epsilon", "norm_epsilon", "norm_eps")
+RMS_EPSILON_KEYS = ("rms_norm_eps", "rms_norm_epsilon", *EPSILON_KEYS)
 
 # Epsilons that a model's code fixes, whatever its config says: the model, a pattern of layers, the epsilon.
 FIXED_EPSILONS = (
@@ -25,6 +26,11 @@ FIXED_EPSILONS = (
 
 # Models whose LayerNorms have a weight and no bias, by model_type; in all others that is an RMSNorm.
 WITHOUT_BIAS = ("cohere", "cohere2", "modernbert", "mpt")
+
+# Models whose RMSNorms add the weight to 1, and models whose RMSNorms multiply by the weight in f32, as torch.nn.RMSNorm
+# does. In all others the normalized value is rounded before the weight, as in LlamaRMSNorm of transformers.
+WEIGHT_ADDED_TO_ONE = ("gemma", "gemma2", "gemma3", "gemma3_text", "paligemma", "qwen3_next", "recurrent_gemma", "t5gemma")
+WEIGHT_IN_F32 = ("flex_olmo", "gpt_oss", "olmo2", "olmo3")
 
 # Models with LayerNorms without weight and bias, by model_type, _class_name or norm_type: their epsilons.
 WEIGHTLESS = {
@@ -112,13 +118,13 @@ def is_model(config, *kinds):
     return config.get("model_type") in kinds or config.get("_class_name") in kinds
 
 
-def epsilon_of(config, name):
+def epsilon_of(config, name, keys=EPSILON_KEYS):
     """What the config, or the model's code, says of this layer; None if it is silent."""
     config = scope(config, name)
     for models, layers, epsilon in FIXED_EPSILONS:
         if is_model(config, *models.split("|")) and re.search(layers, name):
             return epsilon
-    for key in EPSILON_KEYS:
+    for key in keys:
         value = config.get(key)
         if value is None:
             continue
@@ -150,18 +156,27 @@ def layer_of(name, weight, bias, tensors, config, epsilon):
     other = other_norm(name, tensors, config)
     if bias is not None and other:
         raise NotTaken(other)
-    if bias is None and not is_model(scope(config, name), *WITHOUT_BIAS):
-        raise NotTaken("a weight without bias, so an RMSNorm; if it is a LayerNorm, add --extra SPEC")
+    is_rms = bias is None and not is_model(scope(config, name), *WITHOUT_BIAS)
     if bias is not None and bias.dtype != weight.dtype:
         raise NotTaken("its weight and bias differ in dtype")
     if weight.dtype not in DTYPES:
         raise NotTaken("its dtype is {}; normjit has f16, bf16, f32 and f64".format(weight.dtype))
-    epsilon = epsilon_of(config, name) if epsilon is None else epsilon
+    epsilon = epsilon_of(config, name, RMS_EPSILON_KEYS if is_rms else EPSILON_KEYS) if epsilon is None else epsilon
+    if epsilon is None and is_rms:
+        raise NotTaken("a weight without bias, so an RMSNorm, and nothing says its epsilon; give --config or --eps")
     if epsilon is None:
         raise BadModel("nothing says the epsilon of {}: no config.json beside the file, or none of {} in it; give --config or --eps".format(
             name, ", ".join(EPSILON_KEYS)))
     dtype = DTYPES[weight.dtype]
-    return Layer(weight.shape[0], dtype, dtype, dtype, epsilon, "wb" if bias else "w", statistics=False)
+    layer = Layer(weight.shape[0], dtype, dtype, dtype, epsilon, "wb" if bias else "w", statistics=False)
+    return rms_layer(layer, scope(config, name)) if is_rms else layer
+
+
+def rms_layer(layer, config):
+    """The RMSNorm of these columns, as the class of the model computes it."""
+    if is_model(config, *WEIGHT_ADDED_TO_ONE):
+        return layer._replace(norm="rmsnorm", affine="w1")
+    return layer._replace(norm="rmsnorm", rounds=not is_model(config, *WEIGHT_IN_F32))
 
 
 def candidates(tensors):

@@ -152,7 +152,7 @@ class Safetensors(ManifestOfModel):
         specs, summary = self.of_tensors({**norm("h.0.ln_1", 768), **norm("h.0.ln_2", 768), "wte.weight": ("F32", [9, 768])},
                                          {"layer_norm_epsilon": 1e-5})
         self.assertEqual(specs, ["layernorm/cols=768/f32/eps=1e-05/wb"])
-        self.assertIn("2 LayerNorms, 1 specs", summary)
+        self.assertIn("2 norms, 1 specs", summary)
         self.assertIn("2 x, such as h.0.ln_1", summary)
 
     def test_gamma_and_beta_are_weight_and_bias(self):
@@ -216,8 +216,7 @@ class Safetensors(ManifestOfModel):
             **norm("layer1.norm", 8), "layer1.norm.running_mean": ("F32", [8]), **norm("bn1", 8), **norm("stage.batch_norm", 8),
             **norm("down_blocks.0.resnets.0.norm1", 8), **norm("conv_norm_out", 8), **norm("mid_block.attentions.0.group_norm", 8),
             **norm("down_blocks.0.attentions.0.norm", 8), **norm("decoder.up.1.block.0.norm2", 8), **norm("decoder.norm_out", 8),
-            **norm("trunk.instance_norm", 8), "model.norm.weight": ("F32", [8]), "input_layernorm.weight": ("F32", [8]),
-            **norm("stem.1", 8),
+            **norm("trunk.instance_norm", 8), **norm("stem.1", 8),
         }
         layer = norm("down_blocks.0.attentions.0.transformer_blocks.0.norm1", 320)
         specs, summary = self.of_tensors({**others, **layer}, {"_class_name": "UNet2DConditionModel", "norm_eps": 1e-6})
@@ -225,7 +224,6 @@ class Safetensors(ManifestOfModel):
         self.assertIn("3 x, such as layer1.norm: a BatchNorm", summary)
         self.assertIn("6 x, such as down_blocks.0.resnets.0.norm1: a GroupNorm", summary)
         self.assertIn("1 x trunk.instance_norm: an InstanceNorm", summary)
-        self.assertIn("2 x, such as model.norm: a weight without bias, so an RMSNorm", summary)
         self.assertIn("1 x stem.1: weight and bias of a norm whose name does not say which", summary)
 
     def test_the_first_norm_of_wav2vec2_is_as_its_config_says(self):
@@ -237,10 +235,35 @@ class Safetensors(ManifestOfModel):
     def test_weights_without_bias_are_layer_norms_of_models_known_for_it(self):
         self.assertEqual(self.of_tensors({"norm_f.weight": ("BF16", [4096])}, {"model_type": "mpt", "layer_norm_epsilon": 1e-5})[0],
                          ["layernorm/cols=4096/bf16/eps=1e-05/w"])
-        self.put("config.json", {"model_type": "llama", "rms_norm_eps": 1e-5})
-        done = self.run_script(os.path.join(self.folder, "model.safetensors"))
+
+    def test_other_weights_without_bias_are_rms_norms_as_their_model_computes_them(self):
+        tensors = {"model.norm.weight": ("BF16", [4096]), "model.layers.0.input_layernorm.weight": ("BF16", [4096]),
+                   "model.layers.0.self_attn.q_norm.weight": ("F32", [128])}
+        for model_type, ends in (("llama", ("round=norm/w", "w")), ("qwen3", ("round=norm/w", "w")), ("gemma3_text", ("w1", "w1")),
+                                 ("olmo2", ("w", "w"))):
+            specs, _ = self.of_tensors(tensors, {"model_type": model_type, "rms_norm_eps": 1e-6})
+            self.assertEqual(specs, ["rmsnorm/cols=4096/bf16/eps=1e-06/" + ends[0], "rmsnorm/cols=128/f32/eps=1e-06/" + ends[1]])
+        nested = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "rms_norm_eps": 1e-6},
+                  "vision_config": {"model_type": "siglip_vision_model", "layer_norm_eps": 1e-5}}
+        both = {"text_model.norm.weight": ("BF16", [64]), **norm("vision_model.layer_norm1", 32, "BF16")}
+        self.assertEqual(self.of_tensors(both, nested)[0],
+                         ["rmsnorm/cols=64/bf16/eps=1e-06/w1", "layernorm/cols=32/bf16/eps=1e-05/wb"])
+
+    def test_an_rms_norm_without_epsilon_is_skipped(self):
+        path = self.put("model.safetensors", safetensors({"model.norm.weight": ("F32", [8])}))
+        done = self.run_script(path)
         self.assertEqual((done.returncode, done.stdout), (1, ""))
-        self.assertIn("No LayerNorm found", done.stderr)
+        self.assertIn("1 x model.norm: a weight without bias, so an RMSNorm, and nothing says its epsilon", done.stderr)
+        self.assertIn("No norm found", done.stderr)
+        self.assertEqual(self.specs(path, "--eps", "1e-5")[0], ["rmsnorm/cols=8/f32/eps=1e-05/w"])
+
+    def test_residuals_that_a_runtime_fuses(self):
+        specs, _ = self.of_tensors({"norm.weight": ("BF16", [64])}, {"rms_norm_eps": 1e-5}, "--residual", "add/sum",
+                                   "--residual", "inb/add", "--dtype", "f16,f32")
+        self.assertEqual(specs, ["rmsnorm/cols=64/{}/eps=1e-05/{}".format(dtype, end)
+                                 for dtype, rounds in (("f16", "round=norm/"), ("f32", ""))
+                                 for end in (rounds + "w", "add/sum/" + rounds + "w", "inb/add/" + rounds + "w")])
+        self.assertIn("invalid choice", self.refused(os.path.join(self.folder, "model.safetensors"), "--residual", "sum"))
 
     def test_layers_without_weights_come_from_the_config_or_by_hand(self):
         config = {"_class_name": "SD3Transformer2DModel", "num_attention_heads": 24, "attention_head_dim": 64}
@@ -356,12 +379,30 @@ class Onnx(ManifestOfModel):
                          ["layernorm/cols=8/f32/eps=1e-05/w", "layernorm/cols=64/f32/eps=1e-06/wb", "layernorm/cols=64/f32/eps=1e-05/wb"])
 
     def test_other_operators_are_named(self):
-        nodes = [layer_norm(), node("SkipLayerNormalization", ["x", "x", "scale"], ["s"], domain="com.microsoft", name="skip"),
-                 node("SimplifiedLayerNormalization", ["x", "scale"], ["r"], name="rms")]
+        nodes = [layer_norm(), node("EmbedLayerNormalization", ["x", "x", "scale"], ["s"], domain="com.microsoft", name="embed")]
         specs, summary = self.of_graph(nodes, self.WEIGHTS)
         self.assertEqual(len(specs), 1)
-        self.assertIn("1 x skip: SkipLayerNormalization is another operation", summary)
-        self.assertIn("1 x rms: SimplifiedLayerNormalization is another operation", summary)
+        self.assertIn("1 x embed: EmbedLayerNormalization is another operation", summary)
+
+    def test_rms_norms(self):
+        nodes = [node("RMSNormalization", ["x", "scale"], ["r"], [attribute("epsilon", 1e-6)]),
+                 node("SimplifiedLayerNormalization", ["x", "scale"], ["s", "rstd"])]
+        self.assertEqual(self.of_graph(nodes, [initializer("scale", [64], FLOAT16)])[0],
+                         ["rmsnorm/cols=64/f16/eps=1e-06/round=norm/w", "rmsnorm/cols=64/f16/eps=1e-05/w/stats"])
+
+    def test_residuals_that_are_fused(self):
+        def skip(operator, inputs, outputs, *attributes):
+            return node(operator, inputs, outputs, attributes, domain="com.microsoft")
+
+        nodes = [skip("SkipLayerNormalization", ["x", "r", "scale"], ["a"]),
+                 skip("SkipLayerNormalization", ["x", "r", "scale", "bias", "bias"], ["b", "", "", "sum"], attribute("epsilon", 1e-5)),
+                 skip("SkipLayerNormalization", ["x", "r", "scale", "", "bias"], ["c", "mean", "rstd"]),
+                 skip("SkipSimplifiedLayerNormalization", ["x", "r", "scale"], ["d", "", "", "sum"], attribute("epsilon", 1e-6)),
+                 skip("SkipSimplifiedLayerNormalization", ["x", "r", "scale", "bias"], ["e"], attribute("epsilon", 1e-6))]
+        self.assertEqual(self.of_graph(nodes, self.WEIGHTS)[0],
+                         ["layernorm/cols=64/f32/eps=1e-12/add/w", "layernorm/cols=64/f32/eps=1e-05/inb/add/sum/wb",
+                          "layernorm/cols=64/f32/eps=1e-12/inb/add/w/stats", "rmsnorm/cols=64/f32/eps=1e-06/add/sum/w",
+                          "rmsnorm/cols=64/f32/eps=1e-06/inb/add/w"])
 
     def test_a_layer_norm_in_single_steps_is_told(self):
         steps = [node("ReduceMean", ["x"], ["mean"]), node("Sub", ["x", "mean"], ["d"]), node("Cast", ["d"], ["d32"]),
