@@ -61,7 +61,7 @@ def formula(problem: Problem, x: Tensor, in_bias: Optional[Tensor], residual: Op
             weight: Optional[Tensor], bias: Optional[Tensor]) -> list[Tensor]:
     """The outputs of a spec, in the order of Problem.outputs. Differentiable; a rounding passes gradients on as they
     are."""
-    dims = problem.check(x, {"in_bias": in_bias, "residual": residual, "weight": weight, "bias": bias})
+    dims = problem.check((x, in_bias, residual, weight, bias))
     shape, wide = tuple(x.shape[-dims:]), problem.compute
 
     def of(name: str, tensor: Any) -> Tensor:

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from normjit import _library
 from normjit.torch import _fusion, _operator
 from normjit.torch._check import TEXTS
-from normjit.torch._norm import apply as apply_norm
+from normjit.torch._norm import norm
 from normjit.torch._rules import NONE, activate, apply, differentiable
 
 CODES = _library.ACTIVATIONS
@@ -89,7 +89,8 @@ def _norm(x: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor
     """The same as normjit::norm, which the pass of _fusion.py knows."""
     affine = "" if weight is None else "/w" if bias is None else "/wb"
     spec = "layernorm/cols={}/{}/eps={!r}{}".format(shape[0], TEXTS[x.dtype], float(eps), affine)
-    y: Tensor = apply_norm(spec, x, None, None, weight, bias, False)[0]
+    y = norm(spec, x, weight=weight, bias=bias)
+    assert isinstance(y, Tensor)
     return y
 
 

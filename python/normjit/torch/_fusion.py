@@ -14,12 +14,12 @@ from torch.nn import functional as F
 from normjit import _library
 from normjit.torch import _fusion_table
 from normjit.torch._check import TEXTS
-from normjit.torch._problem import problem_of
+from normjit.torch._problem import INPUTS, problem_of
 
 _enabled = _told = False
 _aten: Any = torch.ops.aten
 _prims: Any = torch.ops.prims
-_X, _RESIDUAL = 1, 3  # arguments of normjit::norm, behind the spec
+_X, _RESIDUAL = 1, 2 + INPUTS.index("residual")  # arguments of normjit::norm, behind the spec
 
 
 def enable_fusion() -> bool:

@@ -7,7 +7,6 @@ import threading
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from normjit import _library
 from normjit.torch._check import WARM_UP
@@ -46,35 +45,26 @@ def _lasting_zeros(size: int, stream: int | None) -> int:
     return memory.value
 
 
-def pointer_of(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()
-
-
-def launch(spec: _library.Spec, tensors: _library.Tensors, device: torch.device, batch_invariant: bool = False,
-           needed: int | None = None) -> int:
-    """On the current stream of a device. needed: the bytes of workspace, None: to be asked for; returns them."""
+def launch(spec: _library.Spec, tensors: _library.Tensors, device: torch.device, batch_invariant: bool) -> None:
+    """On the current stream of a device."""
     if device.type != "cuda" or device.index == torch.cuda.current_device():
-        return _launch(spec, tensors, device, batch_invariant, needed)
+        return _launch(spec, tensors, device, batch_invariant)
     with torch.cuda.device(device):
-        return _launch(spec, tensors, device, batch_invariant, needed)
+        return _launch(spec, tensors, device, batch_invariant)
 
 
-def _launch(spec: _library.Spec, tensors: _library.Tensors, device: torch.device, batch_invariant: bool,
-            needed: int | None) -> int:
+def _launch(spec: _library.Spec, tensors: _library.Tensors, device: torch.device, batch_invariant: bool) -> None:
     service, stream = _library.service(batch_invariant), None
     if device.type == "cuda":
         stream = torch.cuda.current_stream(device).cuda_stream or None
-    if needed is None:
-        asked = ctypes.c_size_t()
-        _call(device, "normjit_workspace_bytes", service, ctypes.byref(spec), ctypes.byref(asked))
-        needed = asked.value
+    needed = ctypes.c_size_t()
+    _call(device, "normjit_workspace_bytes", service, ctypes.byref(spec), ctypes.byref(needed))
     own = None
-    if needed:
+    if needed.value:
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():  # replays may run at once
-            own = torch.zeros(needed, dtype=torch.uint8, device=device)
-        tensors.workspace = _workspace(needed, device, stream) if own is None else own.data_ptr()
+            own = torch.zeros(needed.value, dtype=torch.uint8, device=device)
+        tensors.workspace = _workspace(needed.value, device, stream) if own is None else own.data_ptr()
     _call(device, "normjit_norm", service, ctypes.byref(spec), ctypes.byref(tensors), stream, None)
-    return needed
 
 
 def _call(device: torch.device, *call: Any) -> None:

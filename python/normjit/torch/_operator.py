@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators normjit::layer_norm and normjit::layer_norm_with_statistics: their schemas, and their kernels, of
-native/ on PyTorch's stable ABI, or of _ctypes_kernel.py where it cannot be built. layer_norm_by_pytorch computes the
-same by PyTorch's operators; these kernels call it for an epsilon that libnormjit refuses. And
-layer_norm_differentiable of native/autograd.cc, for plain calls that need gradients: y alone, without activation,
-scale or dtype."""
+"""The operators that launch: their schemas, and their kernels, of native/ on PyTorch's stable ABI, or of
+_ctypes_kernel.py where it cannot be built.
+
+normjit::_launch is for every spec; _norm.py calls it. normjit::layer_norm and normjit::layer_norm_with_statistics have the
+arguments and errors of PyTorch's own; layer_norm_by_pytorch computes the same by PyTorch's operators, and their kernels call
+it for an epsilon that libnormjit refuses. And layer_norm_differentiable of native/autograd.cc, for plain calls that need
+gradients: y alone, without activation, scale or dtype."""
 from __future__ import annotations
 
 import contextlib
@@ -19,6 +21,8 @@ from typing import Any, Callable, Optional
 import torch
 
 from normjit import _build, _library
+from normjit.torch._check import TEXTS
+from normjit.torch._problem import COLUMNS, INPUTS, MATRIX, OPERANDS, OUTPUTS, ROWS, Problem
 
 # dims: over how many of the last dimensions of x; weight and bias have their shape. activation: one of
 # _library.ACTIVATIONS. dtype: of y, None: x's; with it, weight and bias may have another dtype than x.
@@ -29,6 +33,14 @@ SCHEMAS = {"layer_norm": _ARGUMENTS + " -> Tensor y",
            "layer_norm_with_statistics": _ARGUMENTS + " -> (Tensor y, Tensor mean, Tensor rstd)",
            "layer_norm_by_pytorch": _ARGUMENTS + " -> (Tensor y, Tensor mean, Tensor rstd)",
            "layer_norm_differentiable": "(Tensor x, int dims, Tensor? weight, Tensor? bias, float eps) -> Tensor y"}
+
+# Of the operators of every spec, which take all operands, and None for those that a spec does not have.
+INPUT_ARGUMENTS = ", ".join(["Tensor x", *map("Tensor? {}".format, INPUTS)])
+OUTPUT_ARGUMENTS = ", ".join("Tensor({}!)? {}".format(chr(ord("a") + at), name) for at, name in enumerate(OUTPUTS))
+# problem: a number that add() gave, so this is no operator for graphs. Makes outputs that are not given, and returns them;
+# None for the others. Its errors do not say what is wrong with the operands: Problem.check_all does.
+_LAUNCH = "_launch(int problem, {}, {}) -> ({})".format(
+    INPUT_ARGUMENTS, OUTPUT_ARGUMENTS, ", ".join(["Tensor?"] * len(OUTPUTS)))
 
 # "CPU" in tests, whose libnormjit computes there.
 DEVICE = os.environ.get("NORMJIT_TORCH_TEST_DEVICE", "CUDA")
@@ -43,6 +55,7 @@ _NATIVE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "native")
 def _define() -> None:
     for name, schema in SCHEMAS.items():
         library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+    library.define(_LAUNCH)
 
 
 def _build_for_torch(name: str, sources: Sequence[str], flags: Sequence[str], include_dirs: Sequence[str],
@@ -77,25 +90,60 @@ def _build_autograd() -> str:
                             ["libtorch_python.so", "libtorch_cpu.so", "libc10.so"])
 
 
-def _connect(path: str) -> None:
-    functions = ("normjit_layer_norm", "normjit_workspace_bytes", "normjit_status_message", "normjit_free")
-    table = (ctypes.c_void_p * len(functions))(*map(_library.address_of, functions))
-    connect = ctypes.CDLL(path).normjit_torch_connect
-    connect.restype, connect.argtypes = None, [ctypes.c_void_p, ctypes.c_void_p]
-    connect(table, _library.service())
+class _Operand(ctypes.Structure):
+    """As in native/operator.cc."""
+    _fields_ = [("offset", ctypes.c_int32), ("extent", ctypes.c_int32), ("dtype", ctypes.c_int32),
+                ("output", ctypes.c_int32)]
+
+
+_EXTENTS = {MATRIX: 0, COLUMNS: 1, ROWS: 2}
+
+
+class _Native:
+    """The operator's shared library."""
+
+    def __init__(self) -> None:
+        self.library = ctypes.CDLL(_build_operator())  # its kernels are registered as it is opened
+        functions = ("normjit_norm", "normjit_workspace_bytes", "normjit_status_message", "normjit_free")
+        table = (ctypes.c_void_p * len(functions))(*map(_library.address_of, functions))
+        connect = self.library.normjit_torch_connect
+        connect.restype, connect.argtypes = None, [ctypes.c_void_p, ctypes.c_void_p]
+        connect(table, _library.service())
+        self.library.normjit_torch_add.restype = ctypes.c_int64
+        self.library.normjit_torch_add.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+
+    def add(self, problem: Problem, batch_invariant: bool) -> int:
+        operands = (_Operand * len(OPERANDS))()
+        for place, operand in zip(operands, OPERANDS):
+            if operand.name in problem.operands:
+                place.offset = getattr(_library.Tensors, operand.member).offset
+                place.extent = _EXTENTS[problem.extent_of(operand.name)]
+                place.dtype = _library.DTYPES[TEXTS[problem.dtype_of(operand.name)]]
+                place.output = operand.output
+        number: int = self.library.normjit_torch_add(_library.service(batch_invariant), ctypes.byref(problem.spec),
+                                                     operands, len(operands))
+        if number < 0:
+            raise RuntimeError("normjit::norm: one process cannot have so many specs")
+        return number
 
 
 def _use_compiled() -> str:
-    path = _build_operator()
-    _connect(path)  # its kernels are registered as it is opened
+    global add
+    add = _Native().add
     return "compiled"
 
 
 def _use_ctypes() -> str:
+    global add
     from normjit.torch import _ctypes_kernel
+    add = _ctypes_kernel.add
     for name, kernel in _ctypes_kernel.KERNELS.items():
         library.impl(name, kernel, DEVICE)
     return "ctypes"
+
+
+# The number of a new problem, for normjit::_launch.
+add: Callable[[Problem, bool], int]
 
 
 def _use() -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import Optional
+from collections.abc import Sequence
+from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 from torch import Tensor
@@ -12,8 +13,42 @@ from normjit import _library
 from normjit.torch import _check
 
 DTYPES = {_library.DTYPES[text]: dtype for dtype, text in _check.TEXTS.items()}
-INPUTS = ("in_bias", "residual", "weight", "bias")  # besides x
-OUTPUTS = ("out", "sum", "mean", "rstd")
+_torch_compiler: Any = torch.compiler  # which has no types
+
+# How many elements an operand has.
+MATRIX, COLUMNS, AFFINE, ROWS = "a row for each of x", "one row", "either", "a number for each row"
+
+
+class Operand(NamedTuple):
+    """A row of the table that normjit/spec/operands.h has, too."""
+    name: str
+    extent: str
+    dtype: str  # the attribute of Problem that has it
+    present: Callable[[_library.Spec], Any]
+    output: bool = False
+
+    @property
+    def member(self) -> str:
+        """Of normjit_tensors."""
+        return "y" if self.name == "out" else self.name
+
+
+_LAYER, _NO_AFFINE, _WEIGHT_BIAS = _library.NORMS["layernorm"], _library.AFFINES["none"], _library.AFFINES["wb"]
+_NO_RESIDUAL = _library.RESIDUALS["none"]
+OPERANDS = (  # x, inputs, outputs
+    Operand("x", MATRIX, "input", lambda spec: True),
+    Operand("in_bias", COLUMNS, "weight", lambda spec: spec.in_bias),
+    Operand("residual", MATRIX, "residual", lambda spec: spec.residual != _NO_RESIDUAL),
+    Operand("weight", AFFINE, "weight", lambda spec: spec.affine != _NO_AFFINE),
+    Operand("bias", AFFINE, "weight", lambda spec: spec.affine == _WEIGHT_BIAS),
+    Operand("out", MATRIX, "output", lambda spec: True, output=True),
+    Operand("sum", MATRIX, "residual", lambda spec: spec.sum, output=True),
+    Operand("mean", ROWS, "compute", lambda spec: spec.statistics and spec.norm == _LAYER, output=True),
+    Operand("rstd", ROWS, "compute", lambda spec: spec.statistics, output=True),
+)
+INPUTS = tuple(operand.name for operand in OPERANDS[1:] if not operand.output)  # besides x
+OUTPUTS = tuple(operand.name for operand in OPERANDS if operand.output)
+_BY_NAME = {operand.name: operand for operand in OPERANDS}
 
 
 class Problem:
@@ -26,7 +61,7 @@ class Problem:
         self.epsilon: float = spec.epsilon
         self.scale: float = spec.scale
         self.activation: int = spec.activation
-        self.layer = spec.norm == _library.NORMS["layernorm"]
+        self.layer = spec.norm == _LAYER
         self.adds = {code: name for name, code in _library.RESIDUALS.items()}[spec.residual]
         rounding = {code: name for name, code in _library.ROUNDINGS.items()}[spec.rounding]
         self.rounds_sum, self.rounds_norm = "sum" in rounding, "norm" in rounding
@@ -39,38 +74,59 @@ class Problem:
         self.residual = DTYPES[spec.residual_type] if has_residual_type else self.input
         types = [self.input, self.output, self.residual, self.weight]
         self.compute = torch.float64 if torch.float64 in types else torch.float32
-        present = {"in_bias": spec.in_bias, "residual": self.adds != "none",
-                   "weight": spec.affine != _library.AFFINES["none"], "bias": spec.affine == _library.AFFINES["wb"]}
-        self.inputs = [name for name in INPUTS if present[name]]
-        written = {"out": True, "sum": spec.sum, "mean": spec.statistics and self.layer, "rstd": spec.statistics}
-        self.outputs = [name for name in OUTPUTS if written[name]]
+        self.operands = [operand.name for operand in OPERANDS if operand.present(spec)]
+        self.inputs = [name for name in self.operands if name in INPUTS]
+        self.outputs = [name for name in self.operands if name in OUTPUTS]
+
+    def extent_of(self, name: str) -> str:
+        """MATRIX, COLUMNS or ROWS."""
+        extent = _BY_NAME[name].extent
+        return extent if extent != AFFINE else MATRIX if self.affine_rows else COLUMNS
 
     def dtype_of(self, name: str) -> torch.dtype:
-        if name in ("mean", "rstd"):
-            return self.compute
-        return {"x": self.input, "residual": self.residual, "sum": self.residual, "out": self.output}.get(
-            name, self.weight)
+        dtype: torch.dtype = getattr(self, _BY_NAME[name].dtype)
+        return dtype
 
     def has_rows(self, name: str) -> bool:
-        """Whether an input has a row for each of x."""
-        return name in ("x", "residual") or name in ("weight", "bias") and self.affine_rows
+        """Whether an operand has a row for each of x."""
+        return self.extent_of(name) == MATRIX
 
     def fail(self, what: str) -> RuntimeError:
         return RuntimeError("normjit::norm: {} (spec {})".format(what, self.text))
 
     # ---- Checks, which raise RuntimeError
 
-    def check(self, x: Tensor, given: dict[str, Optional[Tensor]]) -> int:
-        """Whether these are the inputs of the spec; over how many of the last dimensions of x it normalizes."""
-        for name in INPUTS:
-            if (given[name] is not None) != (name in self.inputs):
-                raise self.fail("the spec needs {}".format(name) if name in self.inputs else
-                                "the spec has no {}, but one is given".format(name))
+    def check(self, tensors: Sequence[Optional[Tensor]]) -> int:
+        """Whether these, for the first of OPERANDS, fit the spec; over how many of the last dimensions of x it normalizes.
+        Outputs need not be given."""
+        for operand, tensor in zip(OPERANDS, tensors):
+            present = operand.name in self.operands
+            if tensor is not None and not present:
+                raise self.fail("the spec has no {}, but one is given".format(operand.name))
+            if tensor is None and present and not operand.output:
+                raise self.fail("the spec needs {}".format(operand.name))
+        x: Any = tensors[0]
         dims = self.row_dims(x)
-        for name, tensor in (("x", x), *given.items()):
+        for operand, tensor in zip(OPERANDS, tensors):
             if tensor is not None:
-                self._check_input(name, tensor, x, dims)
+                self._check_tensor(operand, tensor, x, dims)
         return dims
+
+    def require_outputs(self, given: Sequence[Optional[Tensor]]) -> None:
+        for name, tensor in zip(OUTPUTS, given):
+            if tensor is None and name in self.outputs:
+                raise self.fail("the spec writes {}".format(name))
+
+    def check_memory(self, tensors: Sequence[Optional[Tensor]], dims: int) -> None:
+        """Whether outputs, of OPERANDS that passed check, can be written where they are."""
+        for operand, tensor in zip(OPERANDS, tensors):
+            if tensor is None or not operand.output:
+                continue
+            if self.has_rows(operand.name) and rows_at(tensor, dims) is None:
+                raise self.fail("the rows of {}, with strides {}, cannot be addressed".format(
+                    operand.name, list(tensor.stride())))
+            if not self.has_rows(operand.name) and not tensor.is_contiguous():
+                raise self.fail("{} is not contiguous".format(operand.name))
 
     def row_dims(self, x: Tensor) -> int:
         elements = 1
@@ -81,37 +137,31 @@ class Problem:
         raise self.fail("the last dimensions of x, of shape {}, are no row of {} elements".format(
             list(x.shape), self.columns))
 
-    def _check_input(self, name: str, tensor: Tensor, x: Tensor, dims: int) -> None:
-        self._check_tensor(name, tensor, x)
-        row = tuple(x.shape[-dims:])
-        if self.has_rows(name):
-            wanted = tuple(x.shape)
-            missing = len(wanted) - tensor.dim()
-            if missing < 0 or any(size not in (1, there) for size, there in zip(tensor.shape, wanted[missing:])):
-                raise self.fail("{} of shape {} cannot be expanded to x's {}".format(
-                    name, list(tensor.shape), list(wanted)))
-        elif tuple(tensor.shape) not in (row, (self.columns,)):
-            raise self.fail("{} has the shape {}; a row of x has {}".format(name, list(tensor.shape), list(row)))
-
-    def _check_tensor(self, name: str, tensor: Tensor, x: Tensor) -> None:
+    def _check_tensor(self, operand: Operand, tensor: Tensor, x: Tensor, dims: int) -> None:
+        name, wanted = operand.name, self.shape_of(operand.name, x, dims)
         if tensor.dtype != self.dtype_of(name):
             raise self.fail("{} is of {}; the spec says {}".format(name, tensor.dtype, self.dtype_of(name)))
         if tensor.device != x.device:
             raise self.fail("{} is on {}, x on {}".format(name, tensor.device, x.device))
-
-    def check_output(self, name: str, tensor: Tensor, x: Tensor, dims: int) -> None:
-        if name not in self.outputs:
-            raise self.fail("the spec has no {}, but one is given".format(name))
-        self._check_tensor(name, tensor, x)
-        wanted = self.shape_of(name, x, dims)
-        if tensor.shape != wanted:
-            raise self.fail("{} has the shape {}; it must be {}".format(name, list(tensor.shape), list(wanted)))
+        if operand.output:
+            if tensor.shape != wanted:
+                raise self.fail("{} has the shape {}; it must be {}".format(name, list(tensor.shape), list(wanted)))
+        elif self.has_rows(name):
+            missing = len(wanted) - tensor.dim()
+            if missing < 0 or any(size not in (1, there) for size, there in zip(tensor.shape, wanted[missing:])):
+                raise self.fail("{} of shape {} cannot be expanded to x's {}".format(
+                    name, list(tensor.shape), list(wanted)))
+        elif tensor.shape not in (wanted, (self.columns,)):
+            raise self.fail("{} has the shape {}; a row of x has {}".format(name, list(tensor.shape), list(wanted)))
 
     # ---- Memory
 
-    def shape_of(self, output: str, x: Tensor, dims: int) -> torch.Size:
-        """mean and rstd have ones in the place of the normalized dimensions, as PyTorch's have."""
-        return torch.Size((*x.shape[:-dims], *(1,) * dims)) if output in ("mean", "rstd") else x.shape
+    def shape_of(self, name: str, x: Tensor, dims: int) -> torch.Size:
+        """Ones stand in the place of the normalized dimensions where there is a number for each row, as in PyTorch."""
+        extent = self.extent_of(name)
+        if extent == ROWS:
+            return torch.Size((*x.shape[:-dims], *(1,) * dims))
+        return x.shape if extent == MATRIX else x.shape[-dims:]
 
     def empty(self, output: str, x: Tensor, dims: int) -> Tensor:
         return x.new_empty(self.shape_of(output, x, dims), dtype=self.dtype_of(output))
@@ -121,6 +171,15 @@ class Problem:
 def problem_of(text: str) -> Problem:
     """Raises _library.Error for a text that is no valid spec."""
     return Problem(text)
+
+
+def _outputs_of(text: str) -> tuple[bool, ...]:
+    outputs = problem_of(text).outputs
+    return tuple(name in outputs for name in OUTPUTS)
+
+
+# Whether a spec writes each of OUTPUTS; torch.compile takes it for a constant.
+outputs_of: Callable[[str], tuple[bool, ...]] = _torch_compiler.assume_constant_result(_outputs_of)
 
 
 def rows_at(tensor: Tensor, dims: int) -> tuple[int, int, int] | None:

@@ -24,15 +24,15 @@ namespace normjit_torch {
 
 // What a call of PyTorch's says is only whether it failed; `what` was tried.
 inline void require(AOTITorchError error, const char* what) {
-  if (error != AOTI_TORCH_SUCCESS) fail(std::string("normjit::layer_norm: ") + what + " failed");
+  if (error != AOTI_TORCH_SUCCESS) fail(std::string("normjit: ") + what + " failed");
 }
 
 struct Normjit {
-  decltype(&normjit_layer_norm) layer_norm;
+  decltype(&normjit_norm) norm;
   decltype(&normjit_workspace_bytes) workspace_bytes;
   decltype(&normjit_status_message) status_message;
   decltype(&normjit_free) free;
-  normjit_service* service;
+  normjit_service* service;  // the one without batch invariance
 };
 inline Normjit normjit{};
 
@@ -56,7 +56,7 @@ void find(Function*& function, const char* library, const char* name) {
 }
 
 inline void connect(void* const* functions, void* service) {
-  normjit.layer_norm = reinterpret_cast<decltype(normjit.layer_norm)>(functions[0]);
+  normjit.norm = reinterpret_cast<decltype(normjit.norm)>(functions[0]);
   normjit.workspace_bytes = reinterpret_cast<decltype(normjit.workspace_bytes)>(functions[1]);
   normjit.status_message = reinterpret_cast<decltype(normjit.status_message)>(functions[2]);
   normjit.free = reinterpret_cast<decltype(normjit.free)>(functions[3]);
@@ -129,7 +129,7 @@ class OnDevice {
 };
 
 inline void* current_stream(int device) {
-  if (!cuda.current_stream) fail("normjit::layer_norm: this PyTorch has no CUDA");
+  if (!cuda.current_stream) fail("normjit: this PyTorch has no CUDA");
   void* stream = nullptr;
   require(cuda.current_stream(device, &stream), "asking for the current stream");
   return stream;
@@ -141,10 +141,10 @@ inline void* lasting_zeros(std::size_t bytes, void* stream) {
   int mode = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED: other threads' captures do not mind
   std::uintptr_t memory = 0;
   if (!cuda.allocate || !cuda.fill || !cuda.exchange_capture_mode || cuda.exchange_capture_mode(&mode) != 0)
-    fail("normjit::layer_norm: no driver");
+    fail("normjit: no driver");
   const bool done = cuda.allocate(&memory, bytes) == 0 && cuda.fill(memory, 0, bytes, stream) == 0;
   cuda.exchange_capture_mode(&mode);
-  if (!done) fail("CUDA out of memory. normjit::layer_norm got none for a workspace.");
+  if (!done) fail("CUDA out of memory. normjit got none for a workspace.");
   return reinterpret_cast<void*>(memory);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of normjit::layer_norm and normjit::layer_norm_with_statistics on PyTorch's stable ABI: from
-// tensors to one call of libnormjit on the current stream. ../_operator.py has the schemas, and builds and
-// connects this.
+// The kernels of normjit::_launch, for every spec, and of normjit::layer_norm and
+// normjit::layer_norm_with_statistics, on PyTorch's stable ABI: from tensors to one call of libnormjit on the
+// current stream. ../_operator.py has the schemas, and builds and connects this.
 #include <torch/csrc/stable/library.h>
 
 #include <algorithm>
@@ -9,23 +9,163 @@
 #include <string>
 
 #include "connection.h"
+#include "launch.h"
 #include "tensor.h"
-#include "workspace.h"
 
 namespace normjit_torch {
 namespace {
 
-struct Type {
-  std::int32_t code;  // of normjit; 0: it has none
-  const char* name;   // of PyTorch
+// ---- Every spec
+
+enum Extent : std::int32_t { kMatrix, kColumns, kRows };  // a row for each of x, one row, a number for each row
+
+// As in ../_operator.py.
+struct Operand {
+  std::int32_t offset;  // of its pointer in normjit_tensors
+  std::int32_t extent;
+  std::int32_t dtype;   // of normjit; 0: the spec does not have it
+  std::int32_t output;  // 1: the kernel writes it
 };
-Type type_of(std::int32_t dtype) {
-  if (dtype == aoti_torch_dtype_float32()) return {NORMJIT_F32, "Float"};
-  if (dtype == aoti_torch_dtype_float16()) return {NORMJIT_F16, "Half"};
-  if (dtype == aoti_torch_dtype_bfloat16()) return {NORMJIT_BF16, "BFloat16"};
-  if (dtype == aoti_torch_dtype_float64()) return {NORMJIT_F64, "Double"};
-  return {0, "another type"};
+constexpr std::size_t kMostOperands = 32;
+using Operands = std::array<Tensor, kMostOperands>;
+
+struct Problem {
+  normjit_service* service;
+  normjit_spec spec;
+  std::array<Operand, kMostOperands> operands;  // x, inputs, outputs
+  std::size_t count;
+};
+
+// By their numbers. They stay until the process ends.
+std::array<std::atomic<const Problem*>, 1 << 16> problems;
+std::atomic<std::int64_t> problem_count{0};
+
+const Problem& problem_of(std::int64_t number) {
+  const bool is_one = number >= 0 && number < static_cast<std::int64_t>(problems.size());
+  const Problem* problem = is_one ? problems[static_cast<std::size_t>(number)].load() : nullptr;
+  if (!problem) fail("normjit::_launch: no spec has this number");
+  return *problem;
 }
+
+// ../_problem.py says in words what does not fit.
+void require_fit(bool fits) {
+  if (!fits) fail("normjit::norm: the operands do not fit the spec");
+}
+
+// The dimensions of x in front of its rows.
+std::int64_t outer_dims(const Facts& x, std::int64_t columns) {
+  std::int64_t count = 1;
+  for (std::int64_t i = x.dims - 1; i >= 0; --i)
+    if ((count *= x.sizes[i]) == columns) return i;
+  require_fit(false);
+  return 0;
+}
+
+// The tensors of one launch, as libnormjit takes them. A row is the dimensions of x from `outer` on.
+class Call {
+ public:
+  Call(const Facts& x, std::int64_t outer) : x_(x), outer_(outer), here_(x.device) {
+    tensors_.rows = elements(x, 0, outer);
+  }
+
+  // Takes an operand, makes it where it is an output that is not given, and copies an input that cannot be
+  // read where it is.
+  void take(const Operand& operand, Tensor& tensor) {
+    if (tensor || !operand.output) require_fit(static_cast<bool>(tensor) == (operand.dtype != 0));
+    if (operand.dtype == 0) return;
+    if (!tensor) {
+      const std::int64_t* sizes = operand.extent == kRows ? number_sizes() : x_.sizes;
+      tensor = make(x_, x_.dims, sizes, dtype_of(operand.dtype));
+      put(operand, tensor.data());
+      return;
+    }
+    const Facts f = facts_of(tensor);
+    require_fit(type_of(f.dtype).code == operand.dtype && f.device_type == x_.device_type &&
+                f.device == x_.device);
+    if (operand.extent == kMatrix)
+      take_matrix(operand, tensor, f);
+    else if (operand.extent == kColumns)
+      take_columns(operand, tensor, f);
+    else
+      take_numbers(operand, tensor, f);
+  }
+
+  // Launches nothing for tensors without elements.
+  void launch(normjit_service* service, const normjit_spec& spec) {
+    if (elements(x_, 0, x_.dims) != 0) normjit_torch::launch(service, spec, tensors_, x_);
+  }
+
+ private:
+  void take_matrix(const Operand& operand, const Tensor& tensor, const Facts& f) {
+    require_fit(operand.output ? has_shape(f, x_.sizes, x_.dims) : expands_to(f, x_));
+    auto rows = rows_of(f, x_, outer_);
+    require_fit(rows || !operand.output);
+    if (!rows) return put(operand, kept(copy_of(tensor, f, x_)));
+    rows->pointer = tensor.data();
+    put(operand, *rows);
+  }
+
+  void take_columns(const Operand& operand, const Tensor& tensor, const Facts& f) {
+    const std::int64_t columns = elements(x_, outer_, x_.dims);
+    require_fit(has_shape(f, x_.sizes + outer_, x_.dims - outer_) || has_shape(f, &columns, 1));
+    put(operand, is_contiguous(tensor) ? tensor.data() : kept(contiguous(tensor)));
+  }
+
+  void take_numbers(const Operand& operand, const Tensor& tensor, const Facts& f) {
+    require_fit(has_shape(f, number_sizes(), x_.dims) && is_contiguous(tensor));
+    put(operand, tensor.data());
+  }
+
+  void* kept(Tensor&& copy) {
+    copies_.push_back(std::move(copy));
+    return copies_.back().data();
+  }
+
+  // Ones stand in the place of the normalized dimensions.
+  const std::int64_t* number_sizes() {
+    if (number_sizes_.empty()) {
+      number_sizes_.assign(x_.sizes, x_.sizes + x_.dims);
+      std::fill(number_sizes_.begin() + outer_, number_sizes_.end(), 1);
+    }
+    return number_sizes_.data();
+  }
+
+  template <class Member>  // a pointer, or rows that begin with one
+  void put(const Operand& operand, const Member& member) {
+    std::memcpy(reinterpret_cast<char*>(&tensors_) + operand.offset, &member, sizeof member);
+  }
+
+  const Facts& x_;
+  const std::int64_t outer_;
+  const OnDevice here_;
+  std::vector<Tensor> copies_;
+  std::vector<std::int64_t> number_sizes_;
+  normjit_tensors tensors_ = NORMJIT_TENSORS_INIT;
+};
+
+// Arguments: the number of a problem, and its operands, outputs last; results: the outputs that were made.
+void boxed_launch(StableIValue* stack, std::uint64_t arguments, std::uint64_t results) {
+  const std::size_t count = arguments - 1;
+  Operands given;
+  std::array<bool, kMostOperands> was_given{};
+  for (std::size_t i = 0; i < count; ++i) {
+    const StableIValue value = stack[1 + i];
+    given[i] = Tensor(i == 0 ? from_stable<AtenTensorHandle>(value)
+                             : take_optional<AtenTensorHandle>(value, nullptr));
+    was_given[i] = static_cast<bool>(given[i]);
+  }
+  const Problem& problem = problem_of(from_stable<std::int64_t>(stack[0]));
+  const Facts x = facts_of(given[0]);
+  Call call(x, outer_dims(x, problem.spec.columns));
+  for (std::size_t i = 0; i < count; ++i) call.take(problem.operands[i], given[i]);
+  call.launch(problem.service, problem.spec);
+  for (std::size_t i = 0; i < results; ++i) {
+    const std::size_t output = count - results + i;
+    stack[i] = !given[output] || was_given[output] ? to_optional() : to_optional(given[output].release());
+  }
+}
+
+// ---- LayerNorm, with the checks and errors of PyTorch's
 
 constexpr std::int32_t kAsX = -1;
 
@@ -51,30 +191,13 @@ Arguments take(const StableIValue* stack) {
           take_optional<std::int32_t>(stack[7], kAsX)};
 }
 
-// The rows of x, in a copy where they do not lie in memory as normjit takes them.
-struct Rows {
-  std::int64_t count = 1, columns = 1, stride = 0;
-  Tensor copy;
-};
-Rows rows_of(const Tensor& x, const Facts& f, std::int64_t outer) {
-  Rows rows;
-  for (std::int64_t i = 0; i < f.dims; ++i) (i < outer ? rows.count : rows.columns) *= f.sizes[i];
-  rows.stride = rows.columns;
-  if (rows.count == 0 || rows.columns == 0) return rows;
-  const auto columns = join(f, outer, f.dims), across = join(f, 0, outer);
-  if (!columns || !across || (columns->size > 1 && columns->stride != 1)) {
-    rows.copy = contiguous(x);
-  } else if (rows.count > 1) {
-    rows.stride = across->stride;
-  }
-  return rows;
-}
-
-// Weight or bias as normjit takes it. Throws, in PyTorch's manner, where it does not fit x.
-void* parameter(const char* name, Tensor& given, const Facts& x, std::int64_t dims, std::int32_t dtype) {
+// Throws, in PyTorch's manner, where weight or bias does not fit x.
+void check_parameter(const char* name, const Tensor& given, const Facts& x, std::int64_t dims,
+                     std::int32_t dtype) {
+  if (!given) return;
   const Facts f = facts_of(given);
   const std::int64_t* wanted = x.sizes + x.dims - dims;
-  if (f.dims != dims || !std::equal(wanted, wanted + dims, f.sizes))
+  if (!has_shape(f, wanted, dims))
     fail(std::string("Expected ") + name + " to be of same shape as normalized_shape, but got " + name +
          " of shape " + text_of(f.sizes, f.dims) + " and normalized_shape = " + text_of(wanted, dims));
   if (f.device_type != x.device_type || f.device != x.device)
@@ -83,9 +206,6 @@ void* parameter(const char* name, Tensor& given, const Facts& x, std::int64_t di
   if (f.dtype != dtype)
     fail(std::string("expected scalar type ") + type_of(dtype).name + " but found " + type_of(f.dtype).name +
          " (" + name + ")");
-  const auto joined = join(f, 0, f.dims);
-  if (!joined || (joined->size > 1 && joined->stride != 1)) given = contiguous(given);
-  return given.data();
 }
 
 // A spec's dtypes and the tensors' for them. Without dtype all are x's, as in PyTorch's own kernel on CUDA.
@@ -106,31 +226,6 @@ struct Outputs {
   Tensor y, mean, rstd;
 };
 
-// Memory for what the kernel writes; in the statistics ones stand in the place of the normalized dimensions.
-Outputs make_outputs(const Facts& x, std::int64_t dims, const Dtypes& dtypes, bool statistics) {
-  Outputs out{make(x, x.dims, x.sizes, dtypes.y), Tensor(), Tensor()};
-  if (statistics) {
-    std::vector<std::int64_t> sizes(x.sizes, x.sizes + x.dims);
-    std::fill(sizes.end() - dims, sizes.end(), 1);
-    out.mean = make(x, x.dims, sizes.data(), dtypes.statistics);
-    out.rstd = make(x, x.dims, sizes.data(), dtypes.statistics);
-  }
-  return out;
-}
-
-void launch(const normjit_spec& spec, normjit_tensors& tensors, const Facts& x) {
-  void* const stream = current_stream(x.device);
-  Tensor own;
-  if (const std::int64_t bytes = workspace_bytes(spec, x.device); bytes != 0) {
-    // A graph zeroes it before each replay of this node, and its pool keeps the memory.
-    if (runs_with_others(stream)) own = zeros(bytes, x);
-    tensors.workspace = own ? own.data() : workspace_of(x.device, stream, bytes);
-  }
-  ask(x.device, [&](char** error) {
-    return normjit.layer_norm(normjit.service, &spec, &tensors, stream, nullptr, error);
-  });
-}
-
 Outputs layer_norm(Arguments a, bool statistics) {
   const Facts x = facts_of(a.x);
   if (a.dims < 1 || a.dims > x.dims)
@@ -138,22 +233,12 @@ Outputs layer_norm(Arguments a, bool statistics) {
          " dimensions of an input of size" + text_of(x.sizes, x.dims));
   if (a.bias && !a.weight) fail("normjit::layer_norm: a bias needs a weight");
   const Dtypes dtypes = dtypes_of(a, x.dtype);
+  check_parameter("weight", a.weight, x, a.dims, dtypes.weight);
+  check_parameter("bias", a.bias, x, a.dims, dtypes.weight);
 
-  const OnDevice here(x.device);
-  normjit_tensors tensors = NORMJIT_TENSORS_INIT;
-  if (a.weight) tensors.weight.pointer = parameter("weight", a.weight, x, a.dims, dtypes.weight);
-  if (a.bias) tensors.bias.pointer = parameter("bias", a.bias, x, a.dims, dtypes.weight);
-  Outputs out = make_outputs(x, a.dims, dtypes, statistics);
-  const Rows rows = rows_of(a.x, x, x.dims - a.dims);
-  if (rows.count == 0 || rows.columns == 0) return out;
-  tensors.x.pointer = (rows.copy ? rows.copy : a.x).data();
-  tensors.x.outer = rows.stride;
-  tensors.y.pointer = out.y.data();
-  if (statistics) tensors.mean = out.mean.data(), tensors.rstd = out.rstd.data();
-  tensors.rows = rows.count;
-
+  const std::int64_t outer = x.dims - a.dims;
   normjit_spec spec = NORMJIT_SPEC_INIT;
-  spec.columns = rows.columns;
+  spec.columns = elements(x, outer, x.dims);
   spec.epsilon = a.epsilon;
   spec.scale = a.scale;
   spec.input = type_of(dtypes.x).code;
@@ -162,7 +247,19 @@ Outputs layer_norm(Arguments a, bool statistics) {
   spec.affine = a.bias ? NORMJIT_WEIGHT_BIAS : a.weight ? NORMJIT_WEIGHT : NORMJIT_NO_AFFINE;
   spec.activation = static_cast<std::int32_t>(a.activation);
   spec.statistics = statistics;
-  launch(spec, tensors, x);
+
+  Call call(x, outer);
+  Outputs out;
+  const auto take = [&](std::size_t offset, Extent extent, std::int32_t dtype, bool output, Tensor& tensor) {
+    call.take({static_cast<std::int32_t>(offset), extent, type_of(dtype).code, output}, tensor);
+  };
+  take(offsetof(normjit_tensors, x), kMatrix, dtypes.x, false, a.x);
+  if (a.weight) take(offsetof(normjit_tensors, weight), kColumns, dtypes.weight, false, a.weight);
+  if (a.bias) take(offsetof(normjit_tensors, bias), kColumns, dtypes.weight, false, a.bias);
+  take(offsetof(normjit_tensors, y), kMatrix, dtypes.y, true, out.y);
+  if (statistics) take(offsetof(normjit_tensors, mean), kRows, dtypes.statistics, true, out.mean);
+  if (statistics) take(offsetof(normjit_tensors, rstd), kRows, dtypes.statistics, true, out.rstd);
+  call.launch(normjit.service, spec);
   return out;
 }
 
@@ -205,11 +302,25 @@ extern "C" __attribute__((visibility("default"))) void normjit_torch_connect(voi
   normjit_torch::connect(functions, service);
 }
 
+// The number of a new problem; -1: there are too many, or one has too many operands.
+extern "C" __attribute__((visibility("default"))) std::int64_t normjit_torch_add(
+    normjit_service* service, const normjit_spec* spec, const normjit_torch::Operand* operands,
+    std::size_t count) {
+  using namespace normjit_torch;
+  if (count > kMostOperands || problem_count.load() >= static_cast<std::int64_t>(problems.size())) return -1;
+  auto* const problem = new Problem{service, *spec, {}, count};
+  std::copy_n(operands, count, problem->operands.begin());
+  const std::int64_t number = problem_count++;
+  problems[static_cast<std::size_t>(number)] = problem;
+  return number;
+}
+
 #ifdef NORMJIT_TORCH_ON_CPU
 STABLE_TORCH_LIBRARY_IMPL(normjit, CPU, m) {
 #else
 STABLE_TORCH_LIBRARY_IMPL(normjit, CUDA, m) {
 #endif
+  m.impl("_launch", &normjit_torch::boxed_launch);
   m.impl("layer_norm", &normjit_torch::boxed_layer_norm);
   m.impl("layer_norm_with_statistics", &normjit_torch::boxed_layer_norm_with_statistics);
 }

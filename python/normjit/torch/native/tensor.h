@@ -39,6 +39,12 @@ T take_optional(StableIValue stable, T otherwise) {
   const std::unique_ptr<StableIValue> held(from_stable<StableIValue*>(stable));
   return held ? from_stable<T>(*held) : otherwise;
 }
+// As PyTorch takes an optional result, which it releases.
+inline StableIValue to_optional() { return to_stable<StableIValue*>(nullptr); }
+template <class T>
+StableIValue to_optional(T value) {
+  return to_stable(new StableIValue(to_stable(value)));
+}
 
 // Owns a tensor's handle. (torch::stable::Tensor shares it, for one more allocation each.)
 class Tensor {
@@ -78,7 +84,7 @@ inline Facts facts_of(const Tensor& tensor) {
   if (aoti_torch_get_dim(t, &f.dims) || aoti_torch_get_sizes(t, &f.sizes) ||
       aoti_torch_get_strides(t, &f.strides) || aoti_torch_get_dtype(t, &f.dtype) ||
       aoti_torch_get_device_type(t, &f.device_type) || aoti_torch_get_device_index(t, &f.device))
-    fail("normjit::layer_norm: an argument is no strided tensor");
+    fail("normjit: an argument is no strided tensor");
   return f;
 }
 
@@ -87,23 +93,6 @@ inline std::string text_of(const std::int64_t* sizes, std::int64_t dims) {
   std::string text = "[";
   for (std::int64_t i = 0; i < dims; ++i) text += (i ? ", " : "") + std::to_string(sizes[i]);
   return text + "]";
-}
-
-// One dimension that stands for several, with `stride` elements between its neighbours.
-struct Joined {
-  std::int64_t size = 1, stride = 1;
-};
-
-// The one for dimensions begin .. end - 1, or none where there is none.
-inline std::optional<Joined> join(const Facts& f, std::int64_t begin, std::int64_t end) {
-  Joined joined;
-  for (std::int64_t i = end - 1; i >= begin; --i) {
-    if (f.sizes[i] == 1) continue;
-    if (joined.size == 1) joined.stride = f.strides[i];
-    if (f.strides[i] != joined.size * joined.stride) return {};
-    joined.size *= f.sizes[i];
-  }
-  return joined;
 }
 
 // An uninitialized contiguous tensor beside another, with these sizes.
@@ -119,7 +108,7 @@ inline Tensor make(const Facts& beside, std::int64_t dims, const std::int64_t* s
   AtenTensorHandle made = nullptr;
   if (aoti_torch_empty_strided(dims, sizes, strides, dtype, beside.device_type, beside.device, &made))
     fail(
-        "CUDA out of memory. normjit::layer_norm got none for its result; PyTorch has written the reason to "
+        "CUDA out of memory. normjit got none for its result; PyTorch has written the reason to "
         "stderr.");
   return Tensor(made);
 }

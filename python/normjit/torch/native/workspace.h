@@ -7,33 +7,36 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 
 #include "tensor.h"
 
 namespace normjit_torch {
 
-inline bool same(const normjit_spec& a, const normjit_spec& b) {
-  return a.columns == b.columns && a.epsilon == b.epsilon && a.scale == b.scale && a.input == b.input &&
-         a.output == b.output && a.weight == b.weight && a.affine == b.affine &&
-         a.activation == b.activation && a.statistics == b.statistics;
-}
-
 // How much a spec needs on the current device. Remembered by each thread, as asking takes longer than a
 // launch.
-inline std::int64_t workspace_bytes(const normjit_spec& spec, int device) {
+inline std::int64_t workspace_bytes(normjit_service* service, const normjit_spec& spec, int device) {
   struct Known {
+    normjit_service* service;
     normjit_spec spec;
     int device;
     std::int64_t bytes;
   };
-  constexpr std::size_t kRowDepth = 64;
-  thread_local std::array<Known, kRowDepth> known{};  // no spec has 0 columns
-  const auto mixed = static_cast<std::uint64_t>(spec.columns * 64 + spec.input * 8 + spec.affine + device);
-  Known& place = known[(mixed * 0x9E3779B97F4A7C15u) >> 58];
-  if (place.device == device && same(place.spec, spec)) return place.bytes;
+  using Words = std::array<std::uint64_t, sizeof(normjit_spec) / sizeof(std::uint64_t)>;
+  static_assert(sizeof(Words) == sizeof spec);
+  Words words;
+  std::memcpy(&words, &spec, sizeof words);
+  std::uint64_t mixed = static_cast<std::uint64_t>(device);
+  for (const std::uint64_t word : words) mixed = (mixed ^ word) * 0x9E3779B97F4A7C15u;
+  constexpr int kLog2Places = 6;
+  thread_local std::array<Known, 1 << kLog2Places> known{};  // no service is null
+  Known& place = known[mixed >> (64 - kLog2Places)];
+  if (place.service == service && place.device == device &&
+      std::memcmp(&place.spec, &spec, sizeof spec) == 0)
+    return place.bytes;
   std::size_t bytes = 0;
-  ask(device, [&](char** error) { return normjit.workspace_bytes(normjit.service, &spec, &bytes, error); });
-  place = {spec, device, static_cast<std::int64_t>(bytes)};
+  ask(device, [&](char** error) { return normjit.workspace_bytes(service, &spec, &bytes, error); });
+  place = {service, spec, device, static_cast<std::int64_t>(bytes)};
   return place.bytes;
 }
 
