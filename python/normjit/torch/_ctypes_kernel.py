@@ -2,7 +2,9 @@
 """The operators' kernels where no C++ compiler is found: the same as operator.cc, by ctypes."""
 from __future__ import annotations
 
+import functools
 import itertools
+import struct
 from collections.abc import Sequence
 from typing import Any, Optional
 
@@ -12,7 +14,7 @@ from torch import Tensor
 from normjit import _library
 from normjit.torch import _check
 from normjit.torch._launch import launch
-from normjit.torch._problem import AFFINE, MATRIX, OPERANDS, OUTPUTS, Operand, Problem, problem_of, rows_at
+from normjit.torch._problem import OPERANDS, OUTPUTS, Problem, problem_of, rows_at
 
 Maybe = Optional[Tensor]
 
@@ -34,36 +36,65 @@ def launch_problem(number: int, *operands: Maybe) -> tuple[Maybe, ...]:
     return _run(*_problems[number], operands)
 
 
-def _run(problem: Problem, batch_invariant: bool, operands: Sequence[Maybe]) -> tuple[Maybe, ...]:
-    """The outputs that are not given."""
-    x: Any = operands[0]
-    dims = problem.check(operands)
-    problem.check_memory(operands, dims)
-    made = {name: problem.empty(name, x, dims) for name, given in zip(OUTPUTS, operands[-len(OUTPUTS):])
-            if name in problem.outputs and given is None}
-    if x.numel() != 0:
+class _Plan:
+    """A launch but for its pointers, for operands of certain layouts. All checks are made here, and none per call."""
+
+    def __init__(self, problem: Problem, operands: Sequence[Maybe]) -> None:
+        x: Any = operands[0]
+        dims = problem.check(operands)
+        problem.check_memory(operands, dims)
         arguments = _library.Tensors(rows=x.numel() // problem.columns)
-        kept = [_place(problem, arguments, operand, tensor, x.shape, dims)
-                for operand, given in zip(OPERANDS, operands)
-                for tensor in (made.get(operand.name, given),) if tensor is not None]
+        self.made: list[tuple[int, torch.Size, torch.dtype]] = []  # places among OPERANDS, of outputs that are not given
+        # Places among OPERANDS, offsets of pointers in the arguments, and for inputs to be copied the shape of the copy.
+        self.places: list[tuple[int, int, Optional[torch.Size]]] = []
+        for at, (operand, tensor) in enumerate(zip(OPERANDS, operands)):
+            if operand.name not in problem.operands:
+                continue
+            copied, shape = None, problem.shape_of(operand.name, x, dims)
+            if tensor is None:
+                self.made.append((at, shape, problem.dtype_of(operand.name)))
+            elif not problem.has_rows(operand.name):
+                copied = None if tensor.is_contiguous() else tensor.shape
+            else:
+                found = rows_at(tensor.expand(shape), dims)
+                copied = shape if found is None else None
+                setattr(arguments, operand.member, _library.Rows(None, *found or ()))
+            self.places.append((at, getattr(_library.Tensors, operand.member).offset, copied))
+        self.arguments = bytes(arguments)
+
+    def run(self, problem: Problem, batch_invariant: bool, operands: Sequence[Maybe]) -> dict[int, Tensor]:
+        """The outputs that are not given, by their places."""
+        x: Any = operands[0]
+        made = {at: torch.empty(shape, dtype=dtype, device=x.device) for at, shape, dtype in self.made}
+        if x.numel() == 0:
+            return made
+        arguments, kept = _library.Tensors.from_buffer_copy(self.arguments), []
+        for at, offset, copied in self.places:
+            tensor: Any = made.get(at, operands[at])
+            if copied is not None:
+                tensor = tensor.expand(copied).contiguous()
+                kept.append(tensor)
+            _POINTER.pack_into(arguments, offset, tensor.data_ptr())
         launch(problem.spec, arguments, x.device, batch_invariant)
-        del kept
-    return tuple(map(made.get, OUTPUTS))
+        return made
 
 
-def _place(problem: Problem, arguments: _library.Tensors, operand: Operand, tensor: Tensor, shape: torch.Size,
-           dims: int) -> Tensor:
-    """Puts an operand into the arguments; the tensor that is read there, which may be a copy."""
-    rows = None
-    if problem.has_rows(operand.name):
-        tensor = tensor.expand(shape)
-        rows = rows_at(tensor, dims)
-    if rows is None:
-        tensor, rows = tensor.contiguous(), (-1, 1, 0)
-    pointer = tensor.data_ptr()
-    has_rows = operand.extent in (MATRIX, AFFINE)  # whether its member of normjit_tensors does
-    setattr(arguments, operand.member, _library.Rows(pointer, *rows) if has_rows else pointer)
-    return tensor
+_POINTER = struct.Struct("P")
+_MOST_PLANS = 4096
+_plans: dict[Any, _Plan] = {}
+
+
+def _run(problem: Problem, batch_invariant: bool, operands: Sequence[Maybe]) -> tuple[Maybe, ...]:
+    """Those of OUTPUTS that are not given."""
+    key = (problem.text, *[None if part is None else (part.shape, part.stride(), part.dtype, part.device)
+                           for part in operands])
+    plan = _plans.get(key)
+    if plan is None:
+        if len(_plans) >= _MOST_PLANS:
+            _plans.clear()
+        plan = _plans[key] = _Plan(problem, operands)
+    made = plan.run(problem, batch_invariant, operands)
+    return tuple(made.get(len(OPERANDS) - len(OUTPUTS) + at) for at in range(len(OUTPUTS)))
 
 
 # ---- LayerNorm
@@ -78,17 +109,21 @@ def _layer_norm(statistics: bool, x: Tensor, dims: int, weight: Maybe, bias: May
     if x.numel() == 0:  # a row may be empty, too, which is no spec
         mean, rstd = (_check.empty_statistics(x, dims, weight, dtype) if statistics else None for _ in range(2))
         return x.new_empty(x.shape, dtype=dtype), mean, rstd
-    spec = _library.Spec(x.shape[-dims:].numel(), eps, scale, input=_code(x.dtype), output=_code(dtype or x.dtype),
-                         weight=_code(x.dtype if weight is None else weight.dtype), activation=activation,
-                         affine=_library.AFFINES["none" if weight is None else "w" if bias is None else "wb"],
-                         statistics=int(statistics))
+    affine = "none" if weight is None else "w" if bias is None else "wb"
+    problem = _layer_norm_problem(x.shape[-dims:].numel(), eps, scale, _code(x.dtype), _code(dtype or x.dtype),
+                                  _code(x.dtype if weight is None else weight.dtype), affine, activation, statistics)
     given = {"x": x, "weight": None if weight is None else weight.reshape(-1),
              "bias": None if bias is None else bias.reshape(-1)}
-    made = dict(zip(OUTPUTS, _run(problem_of(_library.spec_text(spec)), False,
-                                  [given.get(operand.name) for operand in OPERANDS])))
-    y = made["out"]
-    assert y is not None
-    return y, made["mean"], made["rstd"]
+    made: Any = dict(zip(OUTPUTS, _run(problem, False, [given.get(operand.name) for operand in OPERANDS])))
+    return made["out"], made["mean"], made["rstd"]
+
+
+@functools.lru_cache(maxsize=1024)
+def _layer_norm_problem(columns: int, eps: float, scale: float, input: int, output: int, weight: int, affine: str,
+                        activation: int, statistics: bool) -> Problem:
+    return problem_of(_library.spec_text(_library.Spec(
+        columns, eps, scale, input=input, output=output, weight=weight, affine=_library.AFFINES[affine],
+        activation=activation, statistics=int(statistics))))
 
 
 def _code(dtype: torch.dtype) -> int:

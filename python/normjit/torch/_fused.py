@@ -2,8 +2,9 @@
 """RMSNorm, and norms of sums: thin names over norm()."""
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import torch
 from torch import Tensor
@@ -13,13 +14,18 @@ from torch.nn import functional as F
 from normjit import _library
 from normjit.torch import _fusion
 from normjit.torch._check import TEXTS
-from normjit.torch._functional import _is_foreign, _is_left_to_compiler, code_of
+from normjit.torch._functional import _KNOWN, _is_foreign, _is_left_to_compiler, code_of
 from normjit.torch._norm import norm
-from normjit.torch._operator import DEVICE
+from normjit.torch._operator import DEVICE, HERE
 from normjit.torch._rules import NONE, activate
 
-
 _DEVICE = DEVICE.lower()
+
+
+def remembered(make: Callable[..., str]) -> Callable[..., str]:
+    """A function whose results are kept, but not while torch.compile traces it."""
+    kept = functools.lru_cache(maxsize=1024)(make)
+    return lambda *key: make(*key) if torch.compiler.is_compiling() else kept(*key)
 
 
 def rms_norm(x: Tensor, normalized_shape: Sequence[int], weight: Optional[Tensor] = None, eps: Optional[float] = None, *,
@@ -34,16 +40,19 @@ def rms_norm(x: Tensor, normalized_shape: Sequence[int], weight: Optional[Tensor
     shape = tuple(normalized_shape)
     if not is_for_norm("rmsnorm", x, shape, weight, eps, code):
         return activate(F.rms_norm(x, shape, weight, eps), code, scale)
-    epsilon = machine_epsilon(x.dtype) if eps is None else eps
-    tail = "" if weight is None else "/w={}/w".format(TEXTS[weight.dtype])
-    y = norm(text_of("rmsnorm", x, shape, epsilon, tail, activation, scale), x, weight=weight)
+    y = norm(_rms_norm_text(shape, x.dtype, eps, None if weight is None else weight.dtype, activation, scale), x,
+             weight=weight)
     assert isinstance(y, Tensor)
     return y
 
 
-def machine_epsilon(dtype: torch.dtype) -> float:
-    """What F.rms_norm takes for None."""
-    return 2.0 ** -52 if dtype == torch.float64 else 2.0 ** -23
+@remembered
+def _rms_norm_text(shape: tuple[int, ...], dtype: torch.dtype, eps: float | None, weight: torch.dtype | None,
+                   activation: str | None, scale: float) -> str:
+    if eps is None:
+        eps = 2.0 ** -52 if dtype == torch.float64 else 2.0 ** -23
+    return text_of("rmsnorm", shape, dtype, eps, "" if weight is None else "/w={}/w".format(TEXTS[weight]), activation,
+                   scale)
 
 
 def columns_of(shape: tuple[int, ...]) -> int:
@@ -53,10 +62,10 @@ def columns_of(shape: tuple[int, ...]) -> int:
     return columns
 
 
-def text_of(head: str, x: Tensor, shape: tuple[int, ...], eps: float, tail: str, activation: str | None = None,
+def text_of(head: str, shape: tuple[int, ...], dtype: torch.dtype, eps: float, tail: str, activation: str | None = None,
             scale: float = 1.0) -> str:
     """The text of a spec whose last fields are `tail`."""
-    text = "{}/cols={}/{}/eps={!r}{}".format(head, columns_of(shape), TEXTS[x.dtype], float(eps), tail)
+    text = "{}/cols={}/{}/eps={!r}{}".format(head, columns_of(shape), TEXTS[dtype], float(eps), tail)
     if activation is not None:
         text += "/" + activation
     return text if scale == 1.0 else "{}/scale={!r}".format(text, float(scale))
@@ -65,14 +74,14 @@ def text_of(head: str, x: Tensor, shape: tuple[int, ...], eps: float, tail: str,
 def is_for_norm(head: str, x: Tensor, shape: tuple[int, ...], weight: Tensor | None, eps: float | None,
                 code: int = NONE) -> bool:
     """Whether norm() computes a layer like this; else PyTorch does, with its errors."""
-    if (_is_foreign(x) or weight is not None and _is_foreign(weight) or x.dtype not in TEXTS
-            or x.device.type != _DEVICE or x.layout is not torch.strided or x.is_nested
-            or not shape or columns_of(shape) < 1 or x.shape[-len(shape):] != shape
+    if (type(x) is not Tensor and _is_foreign(x) or type(weight) not in _KNOWN and _is_foreign(weight)
+            or x.dtype not in TEXTS or not getattr(x, HERE) or x.layout is not torch.strided or x.is_nested
+            or not shape or x.shape[-len(shape):] != shape or 0 in shape
             or weight is not None and (weight.shape != shape or weight.dtype not in TEXTS or weight.device != x.device)
             or eps is not None and not 0 <= eps <= _library.LARGEST_EPSILON
             or torch.version.hip is not None):
         return False
-    if torch.is_autocast_enabled(x.device.type):
+    if torch.is_autocast_enabled(_DEVICE):
         return False
     if torch.compiler.is_compiling():
         return not _is_left_to_compiler(x, shape, code) or _fusion.is_wanted(head, columns_of(shape), x.dtype)
@@ -82,26 +91,35 @@ def is_for_norm(head: str, x: Tensor, shape: tuple[int, ...], weight: Tensor | N
 def _add_norm(head: str, x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float,
               in_bias: Tensor | None, weight_offset: bool, rounding: str | None, activation: str | None, scale: float,
               batch_invariant: bool) -> tuple[Tensor, Tensor]:
-    for part in (x, residual, weight, bias, in_bias):
-        if part is not None and part.dtype not in TEXTS:
-            raise RuntimeError("normjit.torch.add_{}: not implemented for {}".format(
-                "rms_norm" if head == "rmsnorm" else "layer_norm", part.dtype))
     if activation is not None:
         code_of(activation)
+    row = (x.shape[-1],) if weight is None else tuple(weight.shape)
+    dtypes = [None if part is None else part.dtype for part in (residual, weight, bias, in_bias)]
+    text = _add_norm_text(head, row, x.dtype, *dtypes, eps, weight_offset, rounding, activation, scale)
+    outputs: Any = norm(text, x, in_bias=in_bias, residual=residual, weight=weight, bias=bias,
+                        batch_invariant=batch_invariant)
+    return outputs.out, outputs.sum
+
+
+@remembered
+def _add_norm_text(head: str, shape: tuple[int, ...], x: torch.dtype, residual: torch.dtype, weight: torch.dtype | None,
+                   bias: torch.dtype | None, in_bias: torch.dtype | None, eps: float, weight_offset: bool,
+                   rounding: str | None, activation: str | None, scale: float) -> str:
+    for dtype in (x, residual, weight, bias, in_bias):
+        if dtype is not None and dtype not in TEXTS:
+            raise RuntimeError("normjit.torch.add_{}: not implemented for {}".format(
+                "rms_norm" if head == "rmsnorm" else "layer_norm", dtype))
     vector = in_bias if weight is None else weight
-    tail = "/res={}/add/sum".format(TEXTS[residual.dtype])
+    tail = "/res={}/add/sum".format(TEXTS[residual])
     if vector is not None:
-        tail += "/w=" + TEXTS[vector.dtype]
+        tail += "/w=" + TEXTS[vector]
     if in_bias is not None:
         tail += "/inb"
     if rounding is not None:
         tail += "/round=" + rounding
     if weight is not None:
         tail += "/w" + ("" if bias is None else "b") + ("1" if weight_offset else "")
-    row = (x.shape[-1],) if weight is None else tuple(weight.shape)
-    outputs: Any = norm(text_of(head, x, row, eps, tail, activation, scale), x, in_bias=in_bias, residual=residual,
-                        weight=weight, bias=bias, batch_invariant=batch_invariant)
-    return outputs.out, outputs.sum
+    return text_of(head, shape, x, eps, tail, activation, scale)
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Optional[Tensor] = None, eps: float = 1e-5, *,

@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from normjit.torch import _operator
 from normjit.torch._formula import formula
-from normjit.torch._operator import DEVICE, INPUT_ARGUMENTS, OUTPUT_ARGUMENTS, library
-from normjit.torch._problem import INPUTS, OUTPUTS, outputs_of, problem_of
+from normjit.torch._operator import DEVICE, HERE, INPUT_ARGUMENTS, OUTPUT_ARGUMENTS, library
+from normjit.torch._problem import INPUTS, OUTPUTS, writes_of, problem_of
 
 # No argument has a default: PyTorch leaves those that are equal to it out of graphs and of what autograd sees.
 _ARGUMENTS = "(str spec, " + INPUT_ARGUMENTS + ", bool batch_invariant"
@@ -30,7 +30,6 @@ _launch: Any = _operators._launch.default._op  # without the overload's __call__
 
 Maybe = Optional[Tensor]
 _KNOWN = (Tensor, torch.nn.Parameter, type(None))
-_ON_CPU = DEVICE == "CPU"  # in tests
 
 
 class NormOutputs(NamedTuple):
@@ -63,23 +62,24 @@ def norm(spec: str, x: Tensor, *, in_bias: Maybe = None, residual: Maybe = None,
     """
     inputs = (x, in_bias, residual, weight, bias)
     given = (out, sum, mean, rstd)
-    writes = outputs_of(spec)
+    makes_all = out is None and sum is None and mean is None and rstd is None
+    writes = writes_of(spec)
     compiling = torch.compiler.is_compiling()
-    results: Sequence[Any]
+    results: Any
     if not compiling and _is_plain(inputs + given):
-        results = _in_places(given, _run(spec, inputs + given, batch_invariant))
-    elif out is None and sum is None and mean is None and rstd is None:
+        results = _run(spec, inputs + given, batch_invariant)
+        if not makes_all:
+            results = [part if part is not None else made for part, made in zip(given, results)]
+    elif makes_all:
         if not compiling and _is_for_pytorch(inputs):
-            made = formula(problem_of(spec), *inputs)
+            results = formula(problem_of(spec), *inputs)
         else:
-            made = apply(spec, *inputs, batch_invariant)
-        results = _at_places(writes, made)
+            results = apply(spec, *inputs, batch_invariant)
+        results = _in_places(given, writes, results)
     else:
         if torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in inputs + given):
             raise RuntimeError("normjit::norm: outputs that are given have no gradient, but an argument requires one")
-        asked = [part is None for part in given]
-        made = make_outputs(spec, x, asked)
-        results = _in_places(given, _at_places([a and b for a, b in zip(asked, writes)], made))
+        results = _in_places(given, writes, make_outputs(spec, x, [part is None for part in given]))
         apply_out(spec, *inputs, batch_invariant, *results)
     if True not in writes[1:]:
         y: Tensor = results[0]
@@ -87,14 +87,10 @@ def norm(spec: str, x: Tensor, *, in_bias: Maybe = None, residual: Maybe = None,
     return NormOutputs(*results)
 
 
-def _at_places(places: Sequence[bool], made: Sequence[Tensor]) -> list[Maybe]:
-    """These outputs where they belong, and None in the other places."""
+def _in_places(given: tuple[Maybe, ...], writes: tuple[bool, ...], made: list[Tensor]) -> list[Maybe]:
+    """All outputs: what is given, else what was made, else None."""
     rest = iter(made)
-    return [next(rest) if place else None for place in places]
-
-
-def _in_places(given: Sequence[Maybe], made: Sequence[Maybe]) -> list[Maybe]:
-    return [part if part is not None else other for part, other in zip(given, made)]
+    return [part if part is not None else next(rest) if written else None for part, written in zip(given, writes)]
 
 
 def _is_plain(tensors: Sequence[Maybe]) -> bool:
@@ -106,8 +102,8 @@ def _is_plain(tensors: Sequence[Maybe]) -> bool:
     for part in tensors:
         if part is not None and (type(part) not in _KNOWN or gradients and part.requires_grad):
             return False
-    x: Any = tensors[0]
-    return _ON_CPU or x.is_cuda
+    here: bool = getattr(tensors[0], HERE, False)
+    return here
 
 
 def _is_for_pytorch(inputs: tuple[Maybe, ...]) -> bool:

@@ -44,6 +44,7 @@ _LAUNCH = "_launch(int problem, {}, {}) -> ({})".format(
 
 # "CPU" in tests, whose libnormjit computes there.
 DEVICE = os.environ.get("NORMJIT_TORCH_TEST_DEVICE", "CUDA")
+HERE = "is_" + DEVICE.lower()  # the attribute of tensors that are there
 
 _torch_library: Any = torch.library  # which has no types
 library = _torch_library.Library("normjit", "DEF")

@@ -77,6 +77,7 @@ class Problem:
         self.operands = [operand.name for operand in OPERANDS if operand.present(spec)]
         self.inputs = [name for name in self.operands if name in INPUTS]
         self.outputs = [name for name in self.operands if name in OUTPUTS]
+        self.writes = tuple(name in self.outputs for name in OUTPUTS)
 
     def extent_of(self, name: str) -> str:
         """MATRIX, COLUMNS or ROWS."""
@@ -173,13 +174,12 @@ def problem_of(text: str) -> Problem:
     return Problem(text)
 
 
-def _outputs_of(text: str) -> tuple[bool, ...]:
-    outputs = problem_of(text).outputs
-    return tuple(name in outputs for name in OUTPUTS)
+def _writes_of(text: str) -> tuple[bool, ...]:
+    return problem_of(text).writes
 
 
-# Whether a spec writes each of OUTPUTS; torch.compile takes it for a constant.
-outputs_of: Callable[[str], tuple[bool, ...]] = _torch_compiler.assume_constant_result(_outputs_of)
+# Problem.writes of a spec, which torch.compile takes for a constant.
+writes_of: Callable[[str], tuple[bool, ...]] = _torch_compiler.assume_constant_result(_writes_of)
 
 
 def rows_at(tensor: Tensor, dims: int) -> tuple[int, int, int] | None:

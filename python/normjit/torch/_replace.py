@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from normjit.torch._check import TEXTS
 from normjit.torch._formula import formula
-from normjit.torch._functional import _is_foreign
-from normjit.torch._fused import is_for_norm, text_of
+from normjit.torch._fused import is_for_norm, remembered, text_of
 from normjit.torch._fusion import enable_fusion
 from normjit.torch._module import LayerNorm, RMSNorm
 from normjit.torch._norm import norm
@@ -56,8 +55,9 @@ class _LikeTransformers:
 
     def forward(self, x: Tensor) -> Tensor:
         weight, eps = self.weight, _epsilon_of(self)
-        if not _is_foreign(x) and is_for_norm("rmsnorm", x, tuple(weight.shape), weight, eps):
-            y = norm(_text_like_transformers(x, weight, eps, self._tail, self._promotes), x, weight=weight)
+        shape = tuple(weight.shape)
+        if is_for_norm("rmsnorm", x, shape, weight, eps):
+            y = norm(_text_like_transformers(shape, x.dtype, weight.dtype, eps, self._tail, self._promotes), x, weight=weight)
             assert isinstance(y, Tensor)
             return y
         theirs: Any = super()
@@ -69,10 +69,11 @@ def _epsilon_of(module: Any) -> Any:
     return module.variance_epsilon if hasattr(module, "variance_epsilon") else getattr(module, "eps", None)
 
 
-def _text_like_transformers(x: Tensor, weight: Tensor, eps: float, tail: str, promotes: bool) -> str:
-    output = torch.promote_types(x.dtype, weight.dtype) if promotes else x.dtype
-    tail = "/out={}/w={}{}".format(TEXTS[output], TEXTS[weight.dtype], tail)
-    return text_of("rmsnorm", x, tuple(weight.shape), eps, tail)
+@remembered
+def _text_like_transformers(shape: tuple[int, ...], dtype: torch.dtype, weight: torch.dtype, eps: float, tail: str,
+                            promotes: bool) -> str:
+    output = torch.promote_types(dtype, weight) if promotes else dtype
+    return text_of("rmsnorm", shape, dtype, eps, "/out={}/w={}{}".format(TEXTS[output], TEXTS[weight], tail))
 
 
 def _base_of(module: nn.Module) -> Any:
@@ -124,8 +125,8 @@ def _outcome(module: nn.Module, dtype: torch.dtype, weight_dtype: torch.dtype) -
         return None
     eps = _epsilon_of(module)
     tails = [tail for tail in ("/round=norm/w", "/w", "/round=norm/w1", "/w1")
-             if _agree(result, formula(problem_of(_text_like_transformers(x, weight, eps, tail, promotes)),
-                                       x, None, None, weight, None)[0])]
+             if _agree(result, formula(problem_of(_text_like_transformers(
+                 tuple(weight.shape), dtype, weight_dtype, eps, tail, promotes)), x, None, None, weight, None)[0])]
     return (tails[0], promotes) if len(tails) == 1 else None
 
 

@@ -141,6 +141,9 @@ class _Transformed(torch.autograd.Function):
         return apply_with_statistics(*inputs)
 
 
+_apply_transformed: Any = _Transformed.apply
+
+
 class _Differentiable(torch.autograd.Function):
     """For everything else: takes a third of the time of the others per call. Each argument costs some, so all but the
     tensors are one."""
@@ -168,7 +171,7 @@ def differentiable(x: Tensor, dims: int, weight: Tensor | None, bias: Tensor | N
     if torch.compiler.is_compiling():
         return apply_with_statistics(x, dims, weight, bias, eps, activation, scale, dtype)[0]
     if torch._C._are_functorch_transforms_active():
-        y: Tensor = _Transformed.apply(x, dims, weight, bias, eps, activation, scale, dtype)[0]
+        y: Tensor = _apply_transformed(x, dims, weight, bias, eps, activation, scale, dtype)[0]
         return y
     if activation == NONE and scale == 1.0 and dtype is None and not torch._C._is_tracing():  # a trace is for all
         plain = native_differentiable()

@@ -55,8 +55,8 @@ inline std::int64_t stride_of(const Facts& f, const Facts& x, std::int64_t dim) 
   return own < 0 || f.sizes[own] == 1 ? 0 : f.strides[own];
 }
 
-// Where the rows of a tensor are that expands to x, whose dimensions from `outer` on are a row. None where two
-// strides do not lead to all rows, or columns are no neighbours. _problem.py has the same.
+// Where the rows of a tensor are that expands to x, whose dimensions from `outer` on are a row. None where
+// two strides do not lead to all rows, or columns are no neighbours. _problem.py has the same.
 inline std::optional<normjit_input_rows> rows_of(const Facts& f, const Facts& x, std::int64_t outer) {
   std::int64_t columns = 1;
   for (std::int64_t i = x.dims - 1; i >= outer; --i) {
@@ -110,8 +110,7 @@ inline void launch(normjit_service* service, const normjit_spec& spec, normjit_t
     if (runs_with_others(stream)) own = zeros(bytes, x);
     tensors.workspace = own ? own.data() : workspace_of(x.device, stream, bytes);
   }
-  ask(x.device,
-      [&](char** error) { return normjit.norm(service, &spec, &tensors, stream, nullptr, error); });
+  ask(x.device, [&](char** error) { return normjit.norm(service, &spec, &tensors, stream, nullptr, error); });
 }
 
 }  // namespace normjit_torch

@@ -5,19 +5,25 @@
 #include <torch/csrc/stable/library.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
 #include <limits>
 #include <string>
+#include <vector>
 
-#include "connection.h"
 #include "launch.h"
-#include "tensor.h"
 
 namespace normjit_torch {
 namespace {
 
 // ---- Every spec
 
-enum Extent : std::int32_t { kMatrix, kColumns, kRows };  // a row for each of x, one row, a number for each row
+enum Extent : std::int32_t {
+  kMatrix,   // a row for each of x
+  kColumns,  // one row
+  kRows,     // a number for each row of x
+};
 
 // As in ../_operator.py.
 struct Operand {
@@ -27,22 +33,20 @@ struct Operand {
   std::int32_t output;  // 1: the kernel writes it
 };
 constexpr std::size_t kMostOperands = 32;
-using Operands = std::array<Tensor, kMostOperands>;
 
 struct Problem {
   normjit_service* service;
   normjit_spec spec;
   std::array<Operand, kMostOperands> operands;  // x, inputs, outputs
-  std::size_t count;
 };
 
 // By their numbers. They stay until the process ends.
 std::array<std::atomic<const Problem*>, 1 << 16> problems;
-std::atomic<std::int64_t> problem_count{0};
+std::atomic<std::size_t> problem_count{0};
 
 const Problem& problem_of(std::int64_t number) {
-  const bool is_one = number >= 0 && number < static_cast<std::int64_t>(problems.size());
-  const Problem* problem = is_one ? problems[static_cast<std::size_t>(number)].load() : nullptr;
+  const auto place = static_cast<std::size_t>(number);
+  const Problem* problem = place < problems.size() ? problems[place].load() : nullptr;
   if (!problem) fail("normjit::_launch: no spec has this number");
   return *problem;
 }
@@ -146,22 +150,22 @@ class Call {
 // Arguments: the number of a problem, and its operands, outputs last; results: the outputs that were made.
 void boxed_launch(StableIValue* stack, std::uint64_t arguments, std::uint64_t results) {
   const std::size_t count = arguments - 1;
-  Operands given;
-  std::array<bool, kMostOperands> was_given{};
+  std::vector<Tensor> tensors(count);
+  std::vector<bool> given(count);
   for (std::size_t i = 0; i < count; ++i) {
     const StableIValue value = stack[1 + i];
-    given[i] = Tensor(i == 0 ? from_stable<AtenTensorHandle>(value)
-                             : take_optional<AtenTensorHandle>(value, nullptr));
-    was_given[i] = static_cast<bool>(given[i]);
+    tensors[i] = Tensor(i == 0 ? from_stable<AtenTensorHandle>(value)
+                               : take_optional<AtenTensorHandle>(value, nullptr));
+    given[i] = static_cast<bool>(tensors[i]);
   }
   const Problem& problem = problem_of(from_stable<std::int64_t>(stack[0]));
-  const Facts x = facts_of(given[0]);
+  const Facts x = facts_of(tensors[0]);
   Call call(x, outer_dims(x, problem.spec.columns));
-  for (std::size_t i = 0; i < count; ++i) call.take(problem.operands[i], given[i]);
+  for (std::size_t i = 0; i < count; ++i) call.take(problem.operands[i], tensors[i]);
   call.launch(problem.service, problem.spec);
   for (std::size_t i = 0; i < results; ++i) {
-    const std::size_t output = count - results + i;
-    stack[i] = !given[output] || was_given[output] ? to_optional() : to_optional(given[output].release());
+    const std::size_t at = count - results + i;
+    stack[i] = tensors[at] && !given[at] ? to_optional(tensors[at].release()) : to_optional();
   }
 }
 
@@ -307,12 +311,12 @@ extern "C" __attribute__((visibility("default"))) std::int64_t normjit_torch_add
     normjit_service* service, const normjit_spec* spec, const normjit_torch::Operand* operands,
     std::size_t count) {
   using namespace normjit_torch;
-  if (count > kMostOperands || problem_count.load() >= static_cast<std::int64_t>(problems.size())) return -1;
-  auto* const problem = new Problem{service, *spec, {}, count};
+  const std::size_t number = problem_count++;
+  if (number >= problems.size() || count > kMostOperands) return -1;
+  auto* const problem = new Problem{service, *spec, {}};
   std::copy_n(operands, count, problem->operands.begin());
-  const std::int64_t number = problem_count++;
-  problems[static_cast<std::size_t>(number)] = problem;
-  return number;
+  problems[number] = problem;
+  return static_cast<std::int64_t>(number);
 }
 
 #ifdef NORMJIT_TORCH_ON_CPU

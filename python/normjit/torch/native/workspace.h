@@ -31,8 +31,7 @@ inline std::int64_t workspace_bytes(normjit_service* service, const normjit_spec
   constexpr int kLog2Places = 6;
   thread_local std::array<Known, 1 << kLog2Places> known{};  // no service is null
   Known& place = known[mixed >> (64 - kLog2Places)];
-  if (place.service == service && place.device == device &&
-      std::memcmp(&place.spec, &spec, sizeof spec) == 0)
+  if (place.service == service && place.device == device && std::memcmp(&place.spec, &spec, sizeof spec) == 0)
     return place.bytes;
   std::size_t bytes = 0;
   ask(device, [&](char** error) { return normjit.workspace_bytes(service, &spec, &bytes, error); });
