@@ -12,6 +12,7 @@ USE = """
 import sys, torch, normjit.torch, normjit.torch._operator as operator
 x = torch.randn(3, 8)
 assert torch.allclose(normjit.torch.layer_norm(x, (8,)), torch.nn.functional.layer_norm(x, (8,)), atol=1e-5)
+assert torch.allclose(normjit.torch.rms_norm(x, (8,)), torch.nn.functional.rms_norm(x, (8,)), atol=1e-5)
 print(operator.kind)
 """
 

@@ -6,7 +6,9 @@ import itertools
 
 from torch_support import DTYPES, FAKE, TestCase, device, fake, functional, loose, main, tolerance, torch
 
-from normjit.torch import (NormOutputs, RMSNorm, _formula, _problem, add_layer_norm, add_rms_norm, norm, rms_norm)
+from normjit.torch import (NormOutputs, RMSNorm, _ctypes_kernel, _formula, _problem, add_layer_norm, add_rms_norm, norm,
+                           rms_norm)
+from torch.fx.experimental.proxy_tensor import make_fx
 
 TEXTS = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.float64: "f64"}
 OPERANDS = ("x", "in_bias", "residual", "weight", "bias", "out", "sum", "mean", "rstd")
@@ -127,6 +129,35 @@ class ValuesTest(TestCase):
                 self.assertEqual([(part.dtype, part.shape) for part in ours], [(part.dtype, part.shape) for part in theirs])
                 for mine, right in zip(ours, theirs):
                     self.assert_close(mine, right, **loose(mine.dtype))
+
+    def test_without_a_compiler_the_results_are_the_same(self):
+        for _ in range(100 if FAKE else 20):
+            columns = self.random.choice((8, 31))
+            text, dtype, weight_dtype, residual_dtype, in_bias, residual, affine = self.random_spec(columns)
+            make = lambda *shape, of: self.any_layout(torch.randn(*shape, device=device).to(of))  # noqa: E731
+            vectors = (3,) if affine.endswith(":rows") else ()
+            x = make(2, 4, 3, columns, of=dtype)
+            operands = (x, make(columns, of=weight_dtype) if in_bias else None,
+                        make(4, 3, columns, of=residual_dtype) if residual else None,
+                        make(*vectors, columns, of=weight_dtype) if affine else None,
+                        make(*vectors, columns, of=weight_dtype) if "b" in affine else None)
+            with self.subTest(spec=text, strides=[part if part is None else part.stride() for part in operands]):
+                number = _ctypes_kernel.add(_problem.problem_of(text), False)
+                for _ in range(2):  # a plan that is made, and one that is found
+                    with self.assert_launches(1):
+                        theirs = _ctypes_kernel.launch_problem(number, *operands, *[None] * 4)
+                    found = norm(text, x, **dict(zip(_problem.INPUTS, operands[1:])))
+                    ours = found if isinstance(found, NormOutputs) else (found, None, None, None)
+                    for mine, right in zip(ours, theirs):
+                        self.assertEqual(mine is None, right is None)
+                        self.assertTrue(mine is None or torch.equal(mine, right))
+
+    def any_layout(self, tensor):
+        """The same values, rows at a distance, in groups, or where they cannot be read in place."""
+        padded = torch.cat((tensor, tensor), -1)[..., :tensor.shape[-1]]
+        spread = torch.stack((tensor, tensor), -1)[..., 0]
+        groups = torch.cat((tensor, tensor))[:tensor.shape[0]] if tensor.dim() < 3 else torch.cat((tensor, tensor), -2)[..., :3, :]
+        return self.random.choice((tensor, padded, spread, groups))
 
     def test_rows_of_several_dimensions(self):
         x, w = torch.randn(3, 4, 8, device=device), torch.randn(4, 8, device=device)
@@ -345,6 +376,8 @@ class ErrorsTest(TestCase):
                 ("rmsnorm/cols=8/f32", {"out": x.half()}, "out is of torch.float16"),
                 ("rmsnorm/cols=8/f32", {"sum": x.clone()}, "has no sum"),
                 ("rmsnorm/cols=8/f32", {"out": torch.empty(8, 3, device=device).t()}, "cannot be addressed"),
+                ("layernorm/cols=8/f32/stats", {"mean": torch.empty(6, 1, device=device)[::2]}, "mean is not contiguous"),
+                ("layernorm/cols=8/f32/stats", {"rstd": torch.empty(3, device=device)}, r"rstd has the shape \[3\]"),
                 ("rmsnorm/cols=8/f32/nothing", {}, "nothing"), ("rmsnorm/cols=8/f32/sum", {}, "sum")):
             with self.subTest(spec=spec), self.assertRaisesRegex(RuntimeError, text), self.assert_launches(0):
                 norm(spec, x, **operands)
@@ -355,6 +388,11 @@ class ErrorsTest(TestCase):
             norm("rmsnorm/cols=8/f32", x, out=torch.empty(3, 8, device=device))
         with torch.no_grad():
             norm("rmsnorm/cols=8/f32", x, out=torch.empty(3, 8, device=device))
+
+    def test_operators_name_outputs_that_are_missing(self):
+        x = torch.randn(3, 8, device=device)
+        with self.assertRaisesRegex(RuntimeError, "the spec writes rstd"), self.assert_launches(0):
+            torch.ops.normjit.norm_out("rmsnorm/cols=8/f32/stats", x, None, None, None, None, False, x, None, None, None)
 
     def test_what_libnormjit_says_reaches_the_caller(self):
         if not FAKE:
@@ -388,6 +426,14 @@ class GradientsTest(TestCase):
                 function, inputs = self.function_of(spec)
                 self.assertTrue(torch.autograd.gradcheck(function, inputs))
                 self.assertTrue(torch.autograd.gradgradcheck(function, inputs))
+
+    def test_without_gradients_a_parameter_is_a_tensor(self):
+        x, w = torch.randn(3, 8, device=device), torch.nn.Parameter(torch.randn(8, device=device))
+        for mode in (torch.no_grad, torch.inference_mode):
+            with mode():
+                found = norm("rmsnorm/cols=8/f32/w", x, weight=w)
+            self.assertFalse(found.requires_grad)
+            self.assert_close(found, wanted("rmsnorm/cols=8/f32/eps=1e-05/w", x, weight=w.detach())["out"])
 
     def test_inputs_that_need_none(self):
         x, w = torch.randn(3, 8, device=device), torch.randn(8, device=device, requires_grad=True)
@@ -462,6 +508,22 @@ class CompilerTest(TestCase):
         self.assert_close(y, right, **loose(torch.float32))
         for ours, theirs in zip(torch.autograd.grad(y.sin().sum(), inputs), torch.autograd.grad(right.sin().sum(), inputs)):
             self.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
+
+    def test_programs_have_the_spec(self):
+        """And no number of this process."""
+        x = torch.randn(3, 8, device=device)
+        function = lambda x: norm("rmsnorm/cols=8/f32", x)  # noqa: E731
+        with self.assert_launches(1):
+            graph = make_fx(function)(x).graph
+        self.assertIn(torch.ops.normjit.norm.default, [node.target for node in graph.nodes])
+        self.assertIn("normjit::norm", [node.kind() for node in torch.jit.trace(function, x).graph.nodes()])
+
+    def test_dynamic_columns(self):
+        compiled = torch.compile(lambda x, residual: add_rms_norm(x, residual), fullgraph=True, dynamic=True)
+        for columns in (16, 24):
+            x, residual = torch.randn(2, 3, columns, device=device)
+            for found, right in zip(compiled(x, residual), add_rms_norm(x, residual)):
+                self.assert_close(found, right)
 
     def test_dynamic_rows(self):
         compiled = torch.compile(lambda x: norm("rmsnorm/cols=64/f32", x), fullgraph=True, dynamic=True)

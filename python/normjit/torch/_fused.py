@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
@@ -58,7 +59,7 @@ def _rms_norm_text(shape: tuple[int, ...], dtype: torch.dtype, eps: float | None
 def columns_of(shape: tuple[int, ...]) -> int:
     columns = 1
     for size in shape:
-        columns *= size
+        columns *= operator.index(size)  # a text has a number, no symbol of torch.compile's
     return columns
 
 

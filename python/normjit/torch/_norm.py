@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""norm: every spec, as the operators normjit::norm and normjit::norm_out."""
+"""norm: every spec. Plain calls are one launch (normjit::_launch); gradients, programs and all that looks at operators have
+normjit::norm and normjit::norm_out."""
 from __future__ import annotations
 
 import functools
@@ -14,7 +15,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from normjit.torch import _operator
 from normjit.torch._formula import formula
 from normjit.torch._operator import DEVICE, HERE, INPUT_ARGUMENTS, OUTPUT_ARGUMENTS, library
-from normjit.torch._problem import INPUTS, OUTPUTS, writes_of, problem_of
+from normjit.torch._problem import INPUTS, OUTPUTS, problem_of, writes_of
 
 # No argument has a default: PyTorch leaves those that are equal to it out of graphs and of what autograd sees.
 _ARGUMENTS = "(str spec, " + INPUT_ARGUMENTS + ", bool batch_invariant"
@@ -63,8 +64,10 @@ def norm(spec: str, x: Tensor, *, in_bias: Maybe = None, residual: Maybe = None,
     inputs = (x, in_bias, residual, weight, bias)
     given = (out, sum, mean, rstd)
     makes_all = out is None and sum is None and mean is None and rstd is None
-    writes = writes_of(spec)
     compiling = torch.compiler.is_compiling()
+    if compiling:
+        spec.isascii()  # where a text is made of symbols, and so is no constant yet, the graph ends here
+    writes = writes_of(spec)
     results: Any
     if not compiling and _is_plain(inputs + given):
         results = _run(spec, inputs + given, batch_invariant)

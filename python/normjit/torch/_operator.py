@@ -38,7 +38,7 @@ SCHEMAS = {"layer_norm": _ARGUMENTS + " -> Tensor y",
 INPUT_ARGUMENTS = ", ".join(["Tensor x", *map("Tensor? {}".format, INPUTS)])
 OUTPUT_ARGUMENTS = ", ".join("Tensor({}!)? {}".format(chr(ord("a") + at), name) for at, name in enumerate(OUTPUTS))
 # problem: a number that add() gave, so this is no operator for graphs. Makes outputs that are not given, and returns them;
-# None for the others. Its errors do not say what is wrong with the operands: Problem.check_all does.
+# None for the others. Its errors do not say which operand does not fit: Problem.check does.
 _LAUNCH = "_launch(int problem, {}, {}) -> ({})".format(
     INPUT_ARGUMENTS, OUTPUT_ARGUMENTS, ", ".join(["Tensor?"] * len(OUTPUTS)))
 
