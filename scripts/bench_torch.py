@@ -5,7 +5,7 @@
     scripts/bench_torch.py [--budget 125] [--layers 4] [--cases host,training,examples,bert,gpt2,vit,whisper]
                            [--json out.json]
 
-host      microseconds per call on the CPU, of torch.nn.LayerNorm and of normjit.torch.LayerNorm
+host      microseconds per call on the CPU, of LayerNorm and RMSNorm, by torch.nn and by normjit.torch
 training  microseconds per eager training step (forward and backward of one layer in bf16), of both, in interleaved runs;
           this case and host need no transformers
 examples  the models of examples/torch: beside eager and torch.compile
@@ -320,7 +320,7 @@ def time_mode(models, mode, programs, row, seconds):
 def host_overhead(found):
     """Adds microseconds of CPU time per call, the GPU's not waited for: the least of several rounds."""
     import torch
-    from normjit.torch import LayerNorm, layer_norm
+    from normjit.torch import LayerNorm, add_rms_norm, layer_norm, norm, rms_norm
     x = torch.randn(16, 256, device="cuda")
     theirs, ours = torch.nn.LayerNorm(256, device="cuda"), LayerNorm(256, device="cuda")
     grad = torch.randn_like(x)
@@ -348,6 +348,13 @@ def host_overhead(found):
         native = torch.ops.aten.native_layer_norm.default
         found["operator, no_grad"] = [microseconds(lambda: native(x, (256,), theirs.weight, theirs.bias, 1e-5)),
                                       microseconds(lambda: operator(x, 1, ours.weight, ours.bias, 1e-5))]
+        weight, their_rms_norm = ours.weight, torch.nn.functional.rms_norm
+        found["rms_norm, no_grad"] = [microseconds(lambda: their_rms_norm(x, (256,), weight)),
+                                      microseconds(lambda: rms_norm(x, (256,), weight))]
+        found["norm of a text, no_grad"] = [found["rms_norm, no_grad"][0],
+                                            microseconds(lambda: norm("rmsnorm/cols=256/f32/w", x, weight=weight))]
+        found["sum and rms_norm, no_grad"] = [microseconds(lambda: their_rms_norm(x + grad, (256,), weight)),
+                                              microseconds(lambda: add_rms_norm(x, grad, weight))]
     found["module, forward of training"] = pair(lambda m, f: lambda: m(x))
     found["module, forward and backward"] = pair(lambda m, f: lambda: m(x).backward(grad))
 
