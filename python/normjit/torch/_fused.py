@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
@@ -59,17 +60,18 @@ def _rms_norm_text(shape: tuple[int, ...], dtype: torch.dtype, eps: float | None
 def columns_of(shape: tuple[int, ...]) -> int:
     columns = 1
     for size in shape:
-        columns *= operator.index(size)  # a text has a number, no symbol of torch.compile's
+        columns *= size
     return columns
 
 
 def text_of(head: str, shape: tuple[int, ...], dtype: torch.dtype, eps: float, tail: str, activation: str | None = None,
             scale: float = 1.0) -> str:
-    """The text of a spec whose last fields are `tail`."""
-    text = "{}/cols={}/{}/eps={!r}{}".format(head, columns_of(shape), TEXTS[dtype], float(eps), tail)
+    """The text of a spec whose last fields are `tail`. ldexp and index give plain numbers for torch.compile's symbols."""
+    columns = operator.index(columns_of(shape))
+    text = "{}/cols={}/{}/eps={!r}{}".format(head, columns, TEXTS[dtype], math.ldexp(eps, 0), tail)
     if activation is not None:
         text += "/" + activation
-    return text if scale == 1.0 else "{}/scale={!r}".format(text, float(scale))
+    return text if scale == 1.0 else "{}/scale={!r}".format(text, math.ldexp(scale, 0))
 
 
 def is_for_norm(head: str, x: Tensor, shape: tuple[int, ...], weight: Tensor | None, eps: float | None,

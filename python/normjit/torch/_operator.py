@@ -93,7 +93,7 @@ def _build_autograd() -> str:
 
 class _Operand(ctypes.Structure):
     """As in native/operator.cc."""
-    _fields_ = [("offset", ctypes.c_int32), ("extent", ctypes.c_int32), ("dtype", ctypes.c_int32),
+    _fields_ = [("offset", ctypes.c_uint32), ("extent", ctypes.c_int32), ("dtype", ctypes.c_int32),
                 ("output", ctypes.c_int32)]
 
 

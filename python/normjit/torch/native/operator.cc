@@ -27,7 +27,7 @@ enum Extent : std::int32_t {
 
 // As in ../_operator.py.
 struct Operand {
-  std::int32_t offset;  // of its pointer in normjit_tensors
+  std::uint32_t offset;  // of its pointer in normjit_tensors
   std::int32_t extent;
   std::int32_t dtype;   // of normjit; 0: the spec does not have it
   std::int32_t output;  // 1: the kernel writes it
@@ -72,26 +72,52 @@ class Call {
     tensors_.rows = elements(x, 0, outer);
   }
 
-  // Takes an operand, makes it where it is an output that is not given, and copies an input that cannot be
-  // read where it is.
+  // Takes an operand, or makes it where it is an output that is not given.
   void take(const Operand& operand, Tensor& tensor) {
     if (tensor || !operand.output) require_fit(static_cast<bool>(tensor) == (operand.dtype != 0));
     if (operand.dtype == 0) return;
     if (!tensor) {
-      const std::int64_t* sizes = operand.extent == kRows ? number_sizes() : x_.sizes;
-      tensor = make(x_, x_.dims, sizes, dtype_of(operand.dtype));
-      put(operand, tensor.data());
+      tensor = make_output(operand.offset, operand.extent, dtype_of(operand.dtype));
       return;
     }
     const Facts f = facts_of(tensor);
     require_fit(type_of(f.dtype).code == operand.dtype && f.device_type == x_.device_type &&
                 f.device == x_.device);
-    if (operand.extent == kMatrix)
-      take_matrix(operand, tensor, f);
-    else if (operand.extent == kColumns)
-      take_columns(operand, tensor, f);
-    else
-      take_numbers(operand, tensor, f);
+    const std::int64_t columns = elements(x_, outer_, x_.dims);
+    if (operand.extent == kMatrix) {
+      require_fit(operand.output ? has_shape(f, x_.sizes, x_.dims) : expands_to(f, x_));
+      const bool in_place = take_rows(operand.offset, tensor, f);
+      require_fit(in_place || !operand.output);
+    } else if (operand.extent == kColumns) {
+      require_fit(has_shape(f, x_.sizes + outer_, x_.dims - outer_) || has_shape(f, &columns, 1));
+      take_columns(operand.offset, tensor);
+    } else {
+      require_fit(has_shape(f, number_sizes(), x_.dims) && is_contiguous(tensor));
+      put(operand.offset, tensor.data());
+    }
+  }
+
+  // Takes a tensor that expands to x, as a copy where its rows cannot be read in place; whether they can.
+  bool take_rows(std::size_t offset, const Tensor& tensor, const Facts& f) {
+    auto rows = rows_of(f, x_, outer_);
+    if (rows) {
+      rows->pointer = tensor.data();
+      put(offset, *rows);
+    } else {
+      put(offset, kept(copy_of(tensor, f, x_)));
+    }
+    return rows.has_value();
+  }
+
+  // Takes a tensor of one row.
+  void take_columns(std::size_t offset, const Tensor& tensor) {
+    put(offset, is_contiguous(tensor) ? tensor.data() : kept(contiguous(tensor)));
+  }
+
+  Tensor make_output(std::size_t offset, std::int32_t extent, std::int32_t dtype) {
+    Tensor made = make(x_, x_.dims, extent == kRows ? number_sizes() : x_.sizes, dtype);
+    put(offset, made.data());
+    return made;
   }
 
   // Launches nothing for tensors without elements.
@@ -100,26 +126,6 @@ class Call {
   }
 
  private:
-  void take_matrix(const Operand& operand, const Tensor& tensor, const Facts& f) {
-    require_fit(operand.output ? has_shape(f, x_.sizes, x_.dims) : expands_to(f, x_));
-    auto rows = rows_of(f, x_, outer_);
-    require_fit(rows || !operand.output);
-    if (!rows) return put(operand, kept(copy_of(tensor, f, x_)));
-    rows->pointer = tensor.data();
-    put(operand, *rows);
-  }
-
-  void take_columns(const Operand& operand, const Tensor& tensor, const Facts& f) {
-    const std::int64_t columns = elements(x_, outer_, x_.dims);
-    require_fit(has_shape(f, x_.sizes + outer_, x_.dims - outer_) || has_shape(f, &columns, 1));
-    put(operand, is_contiguous(tensor) ? tensor.data() : kept(contiguous(tensor)));
-  }
-
-  void take_numbers(const Operand& operand, const Tensor& tensor, const Facts& f) {
-    require_fit(has_shape(f, number_sizes(), x_.dims) && is_contiguous(tensor));
-    put(operand, tensor.data());
-  }
-
   void* kept(Tensor&& copy) {
     copies_.push_back(std::move(copy));
     return copies_.back().data();
@@ -135,8 +141,8 @@ class Call {
   }
 
   template <class Member>  // a pointer, or rows that begin with one
-  void put(const Operand& operand, const Member& member) {
-    std::memcpy(reinterpret_cast<char*>(&tensors_) + operand.offset, &member, sizeof member);
+  void put(std::size_t offset, const Member& member) {
+    std::memcpy(reinterpret_cast<char*>(&tensors_) + offset, &member, sizeof member);
   }
 
   const Facts& x_;
@@ -253,16 +259,15 @@ Outputs layer_norm(Arguments a, bool statistics) {
   spec.statistics = statistics;
 
   Call call(x, outer);
+  if (a.weight) call.take_columns(offsetof(normjit_tensors, weight), a.weight);
+  if (a.bias) call.take_columns(offsetof(normjit_tensors, bias), a.bias);
+  call.take_rows(offsetof(normjit_tensors, x), a.x, x);
   Outputs out;
-  const auto take = [&](std::size_t offset, Extent extent, std::int32_t dtype, bool output, Tensor& tensor) {
-    call.take({static_cast<std::int32_t>(offset), extent, type_of(dtype).code, output}, tensor);
-  };
-  take(offsetof(normjit_tensors, x), kMatrix, dtypes.x, false, a.x);
-  if (a.weight) take(offsetof(normjit_tensors, weight), kColumns, dtypes.weight, false, a.weight);
-  if (a.bias) take(offsetof(normjit_tensors, bias), kColumns, dtypes.weight, false, a.bias);
-  take(offsetof(normjit_tensors, y), kMatrix, dtypes.y, true, out.y);
-  if (statistics) take(offsetof(normjit_tensors, mean), kRows, dtypes.statistics, true, out.mean);
-  if (statistics) take(offsetof(normjit_tensors, rstd), kRows, dtypes.statistics, true, out.rstd);
+  out.y = call.make_output(offsetof(normjit_tensors, y), kMatrix, dtypes.y);
+  if (statistics) {
+    out.mean = call.make_output(offsetof(normjit_tensors, mean), kRows, dtypes.statistics);
+    out.rstd = call.make_output(offsetof(normjit_tensors, rstd), kRows, dtypes.statistics);
+  }
   call.launch(normjit.service, spec);
   return out;
 }
