@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""norm: every spec. Plain calls are one launch (normjit::_launch); gradients, programs and all that looks at operators have
+"""norm: every spec. Plain calls are one launch (normjit::_launch); gradients, programs and what looks at operators have
 normjit::norm and normjit::norm_out."""
 from __future__ import annotations
 

@@ -2,10 +2,10 @@
 """The operators that launch: their schemas, and their kernels, of native/ on PyTorch's stable ABI, or of
 _ctypes_kernel.py where it cannot be built.
 
-normjit::_launch is for every spec; _norm.py calls it. normjit::layer_norm and normjit::layer_norm_with_statistics have the
-arguments and errors of PyTorch's own; layer_norm_by_pytorch computes the same by PyTorch's operators, and their kernels call
-it for an epsilon that libnormjit refuses. And layer_norm_differentiable of native/autograd.cc, for plain calls that need
-gradients: y alone, without activation, scale or dtype."""
+normjit::_launch is for every spec; _norm.py calls it. normjit::layer_norm and normjit::layer_norm_with_statistics have
+the arguments and errors of PyTorch's own; layer_norm_by_pytorch computes the same by PyTorch's operators, and their
+kernels call it for an epsilon that libnormjit refuses. And layer_norm_differentiable of native/autograd.cc, for plain
+calls that need gradients: y alone, without activation, scale or dtype."""
 from __future__ import annotations
 
 import contextlib
@@ -37,8 +37,8 @@ SCHEMAS = {"layer_norm": _ARGUMENTS + " -> Tensor y",
 # Of the operators of every spec, which take all operands, and None for those that a spec does not have.
 INPUT_ARGUMENTS = ", ".join(["Tensor x", *map("Tensor? {}".format, INPUTS)])
 OUTPUT_ARGUMENTS = ", ".join("Tensor({}!)? {}".format(chr(ord("a") + at), name) for at, name in enumerate(OUTPUTS))
-# problem: a number that add() gave, so this is no operator for graphs. Makes outputs that are not given, and returns them;
-# None for the others. Its errors do not say which operand does not fit: Problem.check does.
+# problem: a number that add() gave, so this is no operator for graphs. Makes outputs that are not given, and returns
+# them; None for the others. Its errors do not say which operand does not fit: Problem.check does.
 _LAUNCH = "_launch(int problem, {}, {}) -> ({})".format(
     INPUT_ARGUMENTS, OUTPUT_ARGUMENTS, ", ".join(["Tensor?"] * len(OUTPUTS)))
 

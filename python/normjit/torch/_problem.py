@@ -98,8 +98,8 @@ class Problem:
     # ---- Checks, which raise RuntimeError
 
     def check(self, tensors: Sequence[Optional[Tensor]]) -> int:
-        """Whether these, for the first of OPERANDS, fit the spec; over how many of the last dimensions of x it normalizes.
-        Outputs need not be given."""
+        """Whether these, for the first of OPERANDS, fit the spec, but for layouts; over how many of the last dimensions
+        of x it normalizes. Outputs need not be given."""
         for operand, tensor in zip(OPERANDS, tensors):
             present = operand.name in self.operands
             if tensor is not None and not present:

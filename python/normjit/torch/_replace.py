@@ -57,7 +57,8 @@ class _LikeTransformers:
         weight, eps = self.weight, _epsilon_of(self)
         shape = tuple(weight.shape)
         if is_for_norm("rmsnorm", x, shape, weight, eps):
-            y = norm(_text_like_transformers(shape, x.dtype, weight.dtype, eps, self._tail, self._promotes), x, weight=weight)
+            text = _text_like_transformers(shape, x.dtype, weight.dtype, eps, self._tail, self._promotes)
+            y = norm(text, x, weight=weight)
             assert isinstance(y, Tensor)
             return y
         theirs: Any = super()

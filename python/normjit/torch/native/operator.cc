@@ -311,14 +311,15 @@ extern "C" __attribute__((visibility("default"))) void normjit_torch_connect(voi
   normjit_torch::connect(functions, service);
 }
 
-// The number of a new problem; -1: there are too many, or one has too many operands.
+// The number of a new problem; -1: there are too many, or one is too large.
 extern "C" __attribute__((visibility("default"))) std::int64_t normjit_torch_add(
     normjit_service* service, const normjit_spec* spec, const normjit_torch::Operand* operands,
     std::size_t count) {
   using namespace normjit_torch;
   const std::size_t number = problem_count++;
-  if (number >= problems.size() || count > kMostOperands) return -1;
-  auto* const problem = new Problem{service, *spec, {}};
+  if (number >= problems.size() || count > kMostOperands || spec->struct_size > sizeof *spec) return -1;
+  auto* const problem = new Problem{service, {}, {}};
+  std::memcpy(&problem->spec, spec, spec->struct_size);  // the members that Python knows
   std::copy_n(operands, count, problem->operands.begin());
   problems[number] = problem;
   return static_cast<std::int64_t>(number);
