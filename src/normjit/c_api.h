@@ -108,6 +108,14 @@ enum {
 /* Values of enumerations begin with 1; 0 is "the default". */
 enum { NORMJIT_LAYER = 1, NORMJIT_RMS = 2 };                                  /* norm */
 enum { NORMJIT_F16 = 1, NORMJIT_BF16 = 2, NORMJIT_F32 = 3, NORMJIT_F64 = 4 }; /* dtypes */
+enum { NORMJIT_NO_GATE = 1, NORMJIT_GATE_BEFORE = 2, NORMJIT_GATE_AFTER = 3 };
+enum { /* gate functions */
+       NORMJIT_NO_GATE_FUNCTION = 1,
+       NORMJIT_GATE_SILU = 2,
+       NORMJIT_GATE_SIGMOID = 3,
+       NORMJIT_GATE_TANH = 4
+};
+enum { NORMJIT_NO_MODULATION = 1, NORMJIT_MOD_SCALE = 2, NORMJIT_MOD_SCALE_SHIFT = 3 };
 enum { NORMJIT_NO_RESIDUAL = 1, NORMJIT_RESIDUAL_BEFORE = 2, NORMJIT_RESIDUAL_AFTER = 3 };
 enum { NORMJIT_NO_ROUNDING = 1, NORMJIT_ROUND_SUM = 2, NORMJIT_ROUND_NORM = 3, NORMJIT_ROUND_SUM_NORM = 4 };
 enum { NORMJIT_NO_AFFINE = 1, NORMJIT_WEIGHT = 2, NORMJIT_WEIGHT_BIAS = 3 }; /* affine */
@@ -141,26 +149,34 @@ NORMJIT_C_EXPORT void normjit_free(char* text);
 
 typedef struct normjit_spec {
   size_t struct_size;
-  int64_t columns;       /* elements a row, 1 .. 2^31 - 1 */
-  double epsilon;        /* >= 0; 0 is not replaced by a default */
-  double scale;          /* 0 is not replaced by a default */
-  int32_t norm;          /* 0: NORMJIT_LAYER */
-  int32_t input;         /* dtype of x; 0: NORMJIT_F32 */
-  int32_t output;        /* dtype of y; 0: input's */
-  int32_t weight;        /* dtype of weight, bias and in_bias; 0: input's */
-  int32_t residual;      /* where it is added; 0: NORMJIT_NO_RESIDUAL */
-  int32_t sum;           /* 1: also what is normalized, in the residual type */
-  int32_t affine;        /* 0: NORMJIT_NO_AFFINE */
-  int32_t activation;    /* 0: NORMJIT_NO_ACTIVATION */
-  int32_t statistics;    /* 1: also mean and rstd of each row; rms: rstd only */
-  int32_t residual_type; /* dtype of residual and sum; 0: input's */
-  int32_t in_bias;       /* 1: a vector that is added to x */
-  int32_t rounding;      /* 0: NORMJIT_NO_ROUNDING */
-  int32_t weight_offset; /* 1: the weight is added to 1 */
-  int32_t affine_rows;   /* 1: weight and bias for each row */
+  int64_t columns;          /* elements a row, 1 .. 2^31 - 1 */
+  double epsilon;           /* >= 0; 0 is not replaced by a default */
+  double scale;             /* 0 is not replaced by a default */
+  int32_t norm;             /* 0: NORMJIT_LAYER */
+  int32_t input;            /* dtype of x; 0: NORMJIT_F32 */
+  int32_t output;           /* dtype of y; 0: input's */
+  int32_t weight;           /* dtype of weight, bias, in_bias and tables; 0: input's */
+  int32_t residual;         /* where it is added; 0: NORMJIT_NO_RESIDUAL */
+  int32_t sum;              /* 1: also what is normalized, in the residual type */
+  int32_t affine;           /* 0: NORMJIT_NO_AFFINE */
+  int32_t activation;       /* 0: NORMJIT_NO_ACTIVATION */
+  int32_t statistics;       /* 1: also mean and rstd of each row; rms: rstd only */
+  int32_t residual_type;    /* dtype of residual and sum; 0: input's */
+  int32_t in_bias;          /* 1: a vector that is added to x */
+  int32_t rounding;         /* 0: NORMJIT_NO_ROUNDING */
+  int32_t weight_offset;    /* 1: the weight is added to 1 */
+  int32_t affine_rows;      /* 1: weight and bias for each row */
+  int32_t modulation_type;  /* dtype of gate, mod_scale and mod_shift; 0: input's */
+  int32_t gate;             /* where it multiplies; 0: NORMJIT_NO_GATE */
+  int32_t gate_function;    /* 0: NORMJIT_NO_GATE_FUNCTION */
+  int32_t gate_table;       /* 1: a vector is added to each row of the gate */
+  int32_t modulation;       /* 0: NORMJIT_NO_MODULATION */
+  int32_t plain_modulation; /* 1: 1 is not added to the scale of the modulation */
+  int32_t modulation_table; /* 1: vectors are added to each row of the modulation */
+  int32_t reserved;         /* 0 */
 } normjit_spec;
 #define NORMJIT_SPEC_INIT \
-  { sizeof(normjit_spec), 0, 1e-5, 1.0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(normjit_spec), 0, 1e-5, 1.0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* The product of a PyTorch-style normalized_shape of 1 to 8 dimensions. */
 NORMJIT_C_EXPORT normjit_status normjit_columns_of(const int64_t* shape, size_t rank, int64_t* columns,
@@ -252,11 +268,18 @@ typedef struct normjit_tensors {
   normjit_input_rows residual; /* [rows, columns], residual type */
   normjit_output_rows sum;     /* [rows, columns], residual type; may be residual */
   const void* in_bias;         /* [columns], weight dtype */
+  normjit_input_rows gate;     /* [rows, columns], modulation type */
+  const void* gate_table;      /* [columns], weight dtype */
+  normjit_input_rows mod_scale;
+  const void* mod_scale_table;
+  normjit_input_rows mod_shift;
+  const void* mod_shift_table;
 } normjit_tensors;
-#define NORMJIT_TENSORS_INIT                                                                                 \
-  {                                                                                                          \
-    sizeof(normjit_tensors), NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS,      \
-        NORMJIT_CONTIGUOUS_ROWS, NULL, NULL, 0, NULL, NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS, NULL \
+#define NORMJIT_TENSORS_INIT                                                                              \
+  {                                                                                                       \
+    sizeof(normjit_tensors), NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS,   \
+        NORMJIT_CONTIGUOUS_ROWS, NULL, NULL, 0, NULL, NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS,   \
+        NULL, NORMJIT_CONTIGUOUS_ROWS, NULL, NORMJIT_CONTIGUOUS_ROWS, NULL, NORMJIT_CONTIGUOUS_ROWS, NULL \
   }
 
 /* How to launch (normjit::LaunchOptions). A NULL argument means all 0. */
@@ -274,13 +297,19 @@ typedef struct normjit_launch_options {
 enum {
   NORMJIT_OPERAND_X = 1,
   NORMJIT_OPERAND_IN_BIAS = 2,
-  NORMJIT_OPERAND_RESIDUAL = 3,
-  NORMJIT_OPERAND_WEIGHT = 4,
-  NORMJIT_OPERAND_BIAS = 5,
-  NORMJIT_OPERAND_Y = 6,
-  NORMJIT_OPERAND_SUM = 7,
-  NORMJIT_OPERAND_MEAN = 8,
-  NORMJIT_OPERAND_RSTD = 9,
+  NORMJIT_OPERAND_GATE = 3,
+  NORMJIT_OPERAND_GATE_TABLE = 4,
+  NORMJIT_OPERAND_RESIDUAL = 5,
+  NORMJIT_OPERAND_WEIGHT = 6,
+  NORMJIT_OPERAND_BIAS = 7,
+  NORMJIT_OPERAND_MOD_SCALE = 8,
+  NORMJIT_OPERAND_MOD_SCALE_TABLE = 9,
+  NORMJIT_OPERAND_MOD_SHIFT = 10,
+  NORMJIT_OPERAND_MOD_SHIFT_TABLE = 11,
+  NORMJIT_OPERAND_Y = 12,
+  NORMJIT_OPERAND_SUM = 13,
+  NORMJIT_OPERAND_MEAN = 14,
+  NORMJIT_OPERAND_RSTD = 15,
   NORMJIT_OPERAND_WORKSPACE = 256
 };
 

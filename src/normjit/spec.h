@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // What to compute: one normalization, without the number of rows.
 //
-//   s = x + in_bias + residual                              (Residual::before; terms that it has)
+//   s = (x + in_bias) * g + residual                        (Gate::before, Residual::before; what it has)
 //   s = [s]                                                 (Rounding::sum)
 //   n = (s - mean) * rstd
 //   n = [n]                                                 (Rounding::norm)
-//   y = scale * activation(n * (weight + offset) + bias)    (offset: 1 with weight_offset, else 0)
+//   a = n * (weight + offset) + bias                        (offset: 1 with weight_offset, else 0)
+//   a = a * (mod_scale + one) + mod_shift                   (one: 0 with plain_modulation, else 1)
+//   y = scale * activation(a) * g                           (Gate::after)
 //   y = residual + y                                        (Residual::after)
+//
+//   g = gate_function(gate + gate_table); mod_scale and mod_shift have a table added to them, too
 //
 //   layer: mean of s,    rstd = 1 / sqrt(variance of s + epsilon)
 //   rms:   mean = 0,     rstd = 1 / sqrt(mean of s * s + epsilon)
@@ -35,6 +39,15 @@ enum class Affine : std::uint8_t { none, weight, weight_bias };
 // The statistics of a row: mean and variance, or the root of the mean square alone.
 enum class Norm : std::uint8_t { layer, rms };
 
+// Where a row of factors, the gate, multiplies: nowhere, x before the norm, or the result behind it.
+enum class Gate : std::uint8_t { none, before, after };
+
+// What a gate passes before it multiplies.
+enum class GateFunction : std::uint8_t { none, silu, sigmoid, tanh };
+
+// A scale of each row behind the affine, or a scale and a shift: adaptive norms.
+enum class Modulation : std::uint8_t { none, scale, scale_shift };
+
 // Where a second tensor of x's shape is added: nowhere, to x before the norm, or to the result behind it.
 enum class Residual : std::uint8_t { none, before, after };
 
@@ -47,31 +60,41 @@ enum class Rounding : std::uint8_t { none, sum, norm, sum_norm };
 enum class Activation : std::uint8_t { none, relu, gelu, gelu_tanh, silu };
 
 // As in spec texts; "?" for a value outside the enumeration.
-NORMJIT_API std::string_view name(Norm) noexcept;        // "layernorm", "rmsnorm"
-NORMJIT_API std::string_view name(DType) noexcept;       // "f16", "bf16", "f32", "f64"
-NORMJIT_API std::string_view name(Residual) noexcept;    // "none", "add", "addafter"
-NORMJIT_API std::string_view name(Rounding) noexcept;    // "none", "sum", "norm", "sum+norm"
-NORMJIT_API std::string_view name(Affine) noexcept;      // "none", "w", "wb"
-NORMJIT_API std::string_view name(Activation) noexcept;  // "none", "relu", ...
-NORMJIT_API int size_of(DType) noexcept;                 // bytes an element
+NORMJIT_API std::string_view name(Norm) noexcept;          // "layernorm", "rmsnorm"
+NORMJIT_API std::string_view name(DType) noexcept;         // "f16", "bf16", "f32", "f64"
+NORMJIT_API std::string_view name(Gate) noexcept;          // "none", "gate", "gateafter"
+NORMJIT_API std::string_view name(GateFunction) noexcept;  // "none", "silu", "sigmoid", "tanh"
+NORMJIT_API std::string_view name(Modulation) noexcept;    // "none", "mods", "mod"
+NORMJIT_API std::string_view name(Residual) noexcept;      // "none", "add", "addafter"
+NORMJIT_API std::string_view name(Rounding) noexcept;      // "none", "sum", "norm", "sum+norm"
+NORMJIT_API std::string_view name(Affine) noexcept;        // "none", "w", "wb"
+NORMJIT_API std::string_view name(Activation) noexcept;    // "none", "relu", ...
+NORMJIT_API int size_of(DType) noexcept;                   // bytes an element
 
 // A plain value: copy it, compare it, build it with designated initializers. The defaults of the other dtypes
 // follow `input`, so NormSpec{.columns = 64, .input = DType::f16} is f16 throughout.
 struct NormSpec {
   Norm norm = Norm::layer;
-  std::int64_t columns = 0;     // elements a row, 1 .. 2^31 - 1
-  DType input = DType::f32;     // of x
-  DType output = input;         // of y
-  DType weight = input;         // of weight, bias and in_bias; no meaning without them
-  DType residual_type = input;  // of residual and sum; no meaning without them
-  double epsilon = 1e-5;        // inside the root; >= 0, finite in the compute type
-  bool in_bias = false;         // a vector of `columns` elements that is added to x
+  std::int64_t columns = 0;       // elements a row, 1 .. 2^31 - 1
+  DType input = DType::f32;       // of x
+  DType output = input;           // of y
+  DType weight = input;           // of weight, bias, in_bias and the tables; no meaning without them
+  DType residual_type = input;    // of residual and sum; no meaning without them
+  DType modulation_type = input;  // of gate, mod_scale and mod_shift; no meaning without them
+  double epsilon = 1e-5;          // inside the root; >= 0, finite in the compute type
+  bool in_bias = false;           // a vector of `columns` elements that is added to x
+  Gate gate = Gate::none;
+  GateFunction gate_function = GateFunction::none;
+  bool gate_table = false;  // a vector of `columns` elements that is added to each row of the gate
   Residual residual = Residual::none;
   bool sum = false;  // also write s, rounded to residual_type
   Rounding rounding = Rounding::none;
   Affine affine = Affine::none;
   bool weight_offset = false;  // the weight is added to 1; no meaning without one
   bool affine_rows = false;    // a weight and a bias for each row; no meaning without them
+  Modulation modulation = Modulation::none;
+  bool plain_modulation = false;  // 1 is not added to the scale of the modulation
+  bool modulation_table = false;  // vectors that are added to each row of the scale, and of the shift
   Activation activation = Activation::none;
   double scale = 1.0;       // multiplies the result; finite in the compute type
   bool statistics = false;  // also write mean and rstd of each row; for rms, rstd alone
@@ -86,12 +109,16 @@ using LayerNormSpec = NormSpec;  // the name of 0.1
 // Errors: BadRank, BadDimension, TooManyColumns.
 NORMJIT_API Result<std::int64_t> columns_of(std::span<const std::int64_t> normalized_shape);
 
-// Ok, or the first mistake in the order of the members: BadArgument (norm, residual, rounding),
+// Ok, or the first mistake in the order of the members: BadArgument (norm, gate, residual, rounding,
+// modulation),
 // BadDimension, TooManyColumns, BadDType, BadEpsilon, BadAffine, BadActivation, BadScale. Then
 // BadCombination, if
-//   sum       there is neither in_bias nor a residual before the norm, and residual_type is the input
-//   rounding  of the sum: nothing is added before the norm, or residual_type is neither of 16 bits nor the
-//             compute type; of the norm: there is no affine, or the input is neither
+//   sum         there is neither in_bias, a gate nor a residual before the norm, and residual_type is the
+//               input
+//   rounding    of the sum: there is none of these before the norm, or residual_type is neither of 16 bits
+//               nor the compute type; of the norm: there is neither affine nor modulation, or the input is
+//               neither
+//   activation  there is a gate behind the norm
 NORMJIT_API Result<void> validate(const NormSpec& spec);
 
 // The same norm with every meaningless member set to its default: the weight dtype without weights, a
@@ -100,11 +127,14 @@ NORMJIT_API Result<void> validate(const NormSpec& spec);
 NORMJIT_API NormSpec canonical(const NormSpec& spec) noexcept;
 
 // The canonical text of a valid spec, safe to paste into a shell:
-//   layernorm|rmsnorm/cols=N/IN[/out=T][/w=T][/res=T]/eps=E[/inb][/add|/addafter][/sum][/round=sum+norm]
-//     [/w|/wb|/w1|/wb1, each also with :rows][/ACTIVATION][/scale=S][/stats]
-// inb: in_bias. add, addafter: a residual before or behind the norm. sum: s is also written. 1: the weight is
-// added to 1. rows: affine_rows. Defaults are left out; numbers are the shortest decimals that read back to
-// the same bits. parse_spec(to_text(spec)) == canonical(spec).
+//   layernorm|rmsnorm/cols=N/IN[/out=T][/w=T][/res=T][/mod=T]/eps=E[/inb]
+//     [/gate|/gateafter, each also with :FUNCTION and :table][/add|/addafter][/sum][/round=sum+norm]
+//     [/w|/wb|/w1|/wb1, each also with :rows][/mod|/mods|/mod0|/mods0, each also with :table][/ACTIVATION]
+//     [/scale=S][/stats]
+// inb: in_bias. gate, gateafter, add, addafter: a gate or a residual before or behind the norm. sum: s is
+// also written. 1: the weight is added to 1. rows: affine_rows. mod: modulation by scale and shift, mods: by
+// a scale alone; 0: plain_modulation. table: gate_table or modulation_table. Defaults are left out; numbers
+// are the shortest decimals that read back to the same bits. parse_spec(to_text(spec)) == canonical(spec).
 NORMJIT_API std::string to_text(const NormSpec& spec);
 
 // Reads a spec text. After the norm the fields may come in any order, each at most once; `shape=64x256x256`

@@ -12,15 +12,21 @@ namespace normjit {
 // Everything that a kernel reads or writes. One table (spec/operands.h) gives the dtype of each operand and
 // the specs that have it.
 enum class Operand : std::uint8_t {
-  x,         // [rows, columns], input dtype
-  in_bias,   // [columns], weight dtype: added to x before the norm
-  residual,  // [rows, columns], residual type: added to x before the norm, or to the result
-  weight,    // [columns], weight dtype; with affine_rows [rows, columns]
-  bias,      // likewise
-  y,         // [rows, columns], output dtype: the result
-  sum,       // [rows, columns], residual type: what is normalized, rounded
-  mean,      // [rows], compute type
-  rstd,      // [rows], compute type
+  x,                // [rows, columns], input dtype
+  in_bias,          // [columns], weight dtype: added to x before the norm
+  gate,             // [rows, columns], modulation type: multiplies x before the norm, or the result
+  gate_table,       // [columns], weight dtype: added to each row of the gate
+  residual,         // [rows, columns], residual type: added to x before the norm, or to the result
+  weight,           // [columns], weight dtype; with affine_rows [rows, columns]
+  bias,             // likewise
+  mod_scale,        // [rows, columns], modulation type: multiplies the value behind the affine
+  mod_scale_table,  // [columns], weight dtype: added to each row of mod_scale
+  mod_shift,        // [rows, columns], modulation type: added behind mod_scale
+  mod_shift_table,  // [columns], weight dtype: added to each row of mod_shift
+  y,                // [rows, columns], output dtype: the result
+  sum,              // [rows, columns], residual type: what is normalized, rounded
+  mean,             // [rows], compute type
+  rstd,             // [rows], compute type
 
   workspace = 255,  // Tensors::workspace: not in the table, because every kernel takes its pointer
 };
@@ -38,7 +44,8 @@ inline constexpr std::int64_t kContiguous = -1;
 // of a launch must be a multiple of n. All else is BadStride.
 //
 // Examples, of heads of D elements: the q heads of projected rows of Q elements are {q, heads, Q, D}; weights
-// for each head are {w, heads, 0, D}; a residual that is the same for each sample of S rows is {r, S, 0, D}.
+// for each head are {w, heads, 0, D}; a residual that is the same for each sample of S rows is {r, S, 0, D};
+// a scale that each sample of S rows has, the k-th of six parts of a projection, is {p + k * D, S, 6 * D, 0}.
 //
 // A launch in which an operand needs n > 1 takes another kernel than one that does not.
 template <class T>
@@ -74,6 +81,12 @@ struct Tensors {
   InputRows residual{};
   OutputRows sum{};
   const void* in_bias = nullptr;
+  InputRows gate{};
+  const void* gate_table = nullptr;
+  InputRows mod_scale{};
+  const void* mod_scale_table = nullptr;
+  InputRows mod_shift{};
+  const void* mod_shift_table = nullptr;
 };
 
 }  // namespace normjit

@@ -68,19 +68,21 @@ void check_sum(const Problem& problem, std::int64_t row, const RowInputs& inputs
   const NormSpec& spec = problem.spec;
   const Matrix& sum = problem[Operand::sum];
   if (sum.empty()) return;
-  double got[kBatch], expected[kBatch];
+  double got[kBatch], expected[kBatch], errors[kBatch];
   for (std::int64_t first = 0; first < spec.columns; first += kBatch) {
     const std::int64_t batch = std::min(kBatch, spec.columns - first);
     load(sum.dtype(), sum.row(row), first, batch, got);
     reference_sums(spec, inputs, first, batch, expected);
+    reference_sum_errors(spec, inputs, first, batch, expected, errors);
     for (std::int64_t i = 0; i < batch; ++i) {
-      const bool finite = std::isfinite(expected[i]) && !rounds_sum(spec);  // which has one right answer
+      // A sum that is rounded has one right answer, unless a gate has made it inexact.
+      const bool inexact = std::isfinite(expected[i]) && (spec.gate == Gate::before || !rounds_sum(spec));
       count(result, sum.dtype(),
             {.row = row,
              .column = first + i,
              .got = got[i],
              .expected = expected[i],
-             .tolerance = finite ? unit_in_last_place(sum.dtype(), expected[i]) : 0});
+             .tolerance = inexact ? unit_in_last_place(sum.dtype(), expected[i]) + errors[i] : 0});
     }
   }
 }

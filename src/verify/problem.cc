@@ -204,6 +204,9 @@ Distribution distribution_of(Operand input) noexcept {
       return {.stream = 2, .mean = 1, .deviation = 0.25};
     case Operand::bias:
       return {.stream = 3, .mean = 0, .deviation = 0.25};
+    case Operand::mod_scale:
+    case Operand::mod_scale_table:
+      return {.stream = 4 + static_cast<std::uint64_t>(input), .mean = 0, .deviation = 0.25};
     default:
       return {.stream = 4 + static_cast<std::uint64_t>(input), .mean = 0, .deviation = 1, .trend = 4};
   }

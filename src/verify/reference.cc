@@ -49,6 +49,13 @@ void set_rounding(const NormSpec& spec, double exact, double offset, double fact
   value.margin = std::max(0.0, distance - 2e-7 * offset) / std::max(1.0, std::fabs(exact));
 }
 
+// An element of a table, 0 where the spec has none.
+double table_at(const NormSpec& spec, const RowInputs& inputs, Operand table, std::int64_t column) {
+  double value = 0;
+  if (inputs[table] != nullptr) load(row_of(table).dtype(spec), inputs[table], column, 1, &value);
+  return value;
+}
+
 // Loads part of an operand, or leaves what is there where the spec has none.
 void load_if_given(const NormSpec& spec, const RowInputs& inputs, Operand operand, std::int64_t first,
                    std::int64_t count, double* to) {
@@ -66,50 +73,84 @@ RowStatistics row_statistics(const NormSpec& spec, const RowInputs& inputs) noex
 void reference_sums(const NormSpec& spec, const RowInputs& inputs, std::int64_t first, std::int64_t count,
                     double* to) noexcept {
   load(spec.input, inputs[Operand::x], first, count, to);
-  const bool both = spec.in_bias && spec.residual == Residual::before;
-  const auto add = [&](Operand operand) {
-    double added[kBatch];
+  const bool more = spec.gate == Gate::before || spec.residual == Residual::before;
+  // Calls each(sum, value of the operand).
+  const auto with = [&](Operand operand, auto each) {
+    double values[kBatch];
     for (std::int64_t done = 0; done < count; done += kBatch) {
       const std::int64_t batch = std::min(kBatch, count - done);
-      load(row_of(operand).dtype(spec), inputs[operand], first + done, batch, added);
-      for (std::int64_t i = 0; i < batch; ++i) {
-        double& sum = to[done + i];
-        sum += added[i];
-        if (rounds_sum(spec) || (both && operand == Operand::in_bias)) sum = rounded(compute_type(spec), sum);
-      }
+      load(row_of(operand).dtype(spec), inputs[operand], first + done, batch, values);
+      for (std::int64_t i = 0; i < batch; ++i) each(to[done + i], values[i], done + i);
     }
   };
+  const auto add = [&](Operand operand) {
+    with(operand, [&](double& sum, double added, std::int64_t) {
+      sum += added;
+      if (rounds_sum(spec) || (more && operand == Operand::in_bias)) sum = rounded(compute_type(spec), sum);
+    });
+  };
   if (spec.in_bias) add(Operand::in_bias);
+  if (spec.gate == Gate::before)
+    with(Operand::gate, [&](double& sum, double gate, std::int64_t i) {
+      sum *= gate_factor(spec.gate_function, gate + table_at(spec, inputs, Operand::gate_table, first + i));
+    });
   if (spec.residual == Residual::before) add(Operand::residual);
   if (rounds_sum(spec))
     for (std::int64_t i = 0; i < count; ++i) to[i] = rounded(sum_type(spec), to[i]);
+}
+
+void reference_sum_errors(const NormSpec& spec, const RowInputs& inputs, std::int64_t first,
+                          std::int64_t count, const double* sums, double* to) noexcept {
+  std::fill(to, to + count, 0.0);
+  if (spec.gate != Gate::before) return;
+  if (spec.residual == Residual::before) load_if_given(spec, inputs, Operand::residual, first, count, to);
+  // Of two terms one is at most the sum and the other one.
+  const double share = compute_type(spec) == DType::f64 ? 4e-15 : 2e-6;
+  for (std::int64_t i = 0; i < count; ++i) to[i] = share * (std::fabs(sums[i]) + 2 * std::fabs(to[i]));
 }
 
 void reference_values(const NormSpec& spec, const RowInputs& inputs, const RowStatistics& statistics,
                       std::int64_t first, std::int64_t count, ReferenceValue* to) noexcept {
   const double scale = std::fabs(spec.scale);
   const double offset = std::fabs(statistics.mean * statistics.rstd);
-  double s[kBatch], w[kBatch], b[kBatch], behind[kBatch];
+  double s[kBatch], w[kBatch], b[kBatch], m[kBatch], t[kBatch], g[kBatch], r[kBatch];
   std::fill(w, w + kBatch, 1.0);
-  std::fill(b, b + kBatch, 0.0);
-  std::fill(behind, behind + kBatch, 0.0);
+  for (double* const absent : {b, m, t, g, r}) std::fill(absent, absent + kBatch, 0.0);
+  const bool modulates = spec.modulation != Modulation::none, gates = spec.gate == Gate::after;
+  const double one = modulates && spec.plain_modulation ? 0 : 1;
   for (std::int64_t done = 0; done < count; done += kBatch) {
     const std::int64_t batch = std::min(kBatch, count - done);
     reference_sums(spec, inputs, first + done, batch, s);
     load_if_given(spec, inputs, Operand::weight, first + done, batch, w);
     load_if_given(spec, inputs, Operand::bias, first + done, batch, b);
-    if (spec.residual == Residual::after)
-      load_if_given(spec, inputs, Operand::residual, first + done, batch, behind);
+    load_if_given(spec, inputs, Operand::mod_scale, first + done, batch, m);
+    load_if_given(spec, inputs, Operand::mod_shift, first + done, batch, t);
+    load_if_given(spec, inputs, Operand::gate, first + done, batch, g);
+    load_if_given(spec, inputs, Operand::residual, first + done, batch, r);
     for (std::int64_t i = 0; i < batch; ++i) {
+      const auto table = [&](Operand operand) { return table_at(spec, inputs, operand, first + done + i); };
       const double weight = spec.weight_offset ? 1 + w[i] : w[i];
+      const double factor = one + m[i] + table(Operand::mod_scale_table);
+      const double shift = t[i] + table(Operand::mod_shift_table);
+      const double gate = gates ? gate_factor(spec.gate_function, g[i] + table(Operand::gate_table)) : 1;
+      const double behind = spec.residual == Residual::after ? r[i] : 0;
       const double exact = (s[i] - statistics.mean) * statistics.rstd;
       const double normalized = rounds_norm(spec) ? rounded(spec.input, exact) : exact;
       const double weighted = normalized * weight;
-      to[done + i] = {
-          .value = spec.scale * activate(spec.activation, weighted + b[i]) + behind[i],
-          .magnitude = scale * std::max(1.0, std::fabs(weighted) + std::fabs(b[i])) + std::fabs(behind[i]),
-          .offset = scale * offset * std::fabs(weight)};
-      set_rounding(spec, exact, offset, spec.scale * weight, to[done + i]);
+      const double terms = (std::fabs(weighted) + std::fabs(b[i])) * std::fabs(factor) + std::fabs(shift);
+      const double all = scale * std::fabs(gate), of_normalized = spec.scale * weight * factor * gate;
+      ReferenceValue& one_value = to[done + i] = {
+          .value = spec.scale * activate(spec.activation, (weighted + b[i]) * factor + shift) * gate + behind,
+          .magnitude = all * std::max(1.0, terms) + std::fabs(behind),
+          .offset = offset * std::fabs(of_normalized)};
+      set_rounding(spec, exact, offset, of_normalized, one_value);
+      if (spec.gate != Gate::before) continue;
+      // The product with the gate is rounded once, or twice; its terms may cancel in the sum.
+      const double added = spec.residual == Residual::before ? std::fabs(r[i]) : 0;
+      one_value.offset += 4 * (std::fabs(s[i]) + 2 * added) * statistics.rstd * std::fabs(of_normalized);
+      if (!rounds_sum(spec) || !std::isfinite(s[i])) continue;
+      one_value.unit += unit_in_last_place(sum_type(spec), s[i]) * statistics.rstd * std::fabs(of_normalized);
+      one_value.margin = 0;
     }
   }
 }
@@ -132,6 +173,20 @@ double activate(Activation activation, double value) noexcept {
       return value / (1 + std::exp(-value));
   }
   return value;
+}
+
+double gate_factor(GateFunction function, double gate) noexcept {
+  switch (function) {
+    case GateFunction::none:
+      return gate;
+    case GateFunction::silu:
+      return activate(Activation::silu, gate);
+    case GateFunction::sigmoid:
+      return 1 / (1 + std::exp(-gate));
+    case GateFunction::tanh:
+      return std::tanh(gate);
+  }
+  return gate;
 }
 
 }  // namespace normjit::oracle

@@ -24,18 +24,26 @@ struct RowStatistics {
 RowStatistics row_statistics(const NormSpec& spec, const RowInputs& inputs) noexcept;
 
 // s of columns [first, first + count), before it is rounded to be stored. What is rounded before s is
-// complete, x + in_bias in front of a residual, and what the spec rounds, is rounded as kernels do.
+// complete, x + in_bias in front of a gate or a residual, and what the spec rounds, is rounded as kernels do.
 void reference_sums(const NormSpec& spec, const RowInputs& inputs, std::int64_t first, std::int64_t count,
                     double* to) noexcept;
+
+// How far computing may move s of these columns besides the rounding to be stored: 0 without a gate, whose
+// function and product are rounded. `sums` are reference_sums() of them.
+void reference_sum_errors(const NormSpec& spec, const RowInputs& inputs, std::int64_t first,
+                          std::int64_t count, const double* sums, double* to) noexcept;
 
 // One exact output, before it is rounded to the output dtype, and what its error is measured by.
 struct ReferenceValue {
   double value = 0;
-  double magnitude =
-      0;              // |scale| * (|normalized * weight| + |bias|), at least |scale|: the size of the terms
-  double offset = 0;  // |scale * mean * rstd * weight|: how much of a row's common offset had to cancel
+  // The size of the terms: |scale| * (|normalized * weight| + |bias|), at least |scale|, modulated and gated
+  // as they are.
+  double magnitude = 0;
+  // |scale * mean * rstd * weight|, likewise: how much of a row's common offset had to cancel.
+  double offset = 0;
   // Where the normalized value is rounded: what its unit in the last place makes of the result, and how far
   // it is from the middle between two values, where an error decides; relative to it, where that is above 1.
+  // Where a sum is rounded that a gate has made inexact, that of the sum, at any distance.
   double unit = 0;
   double margin = 1;
 };
@@ -45,5 +53,6 @@ void reference_values(const NormSpec& spec, const RowInputs& inputs, const RowSt
                       std::int64_t first, std::int64_t count, ReferenceValue* to) noexcept;
 
 double activate(Activation activation, double value) noexcept;
+double gate_factor(GateFunction function, double gate) noexcept;
 
 }  // namespace normjit::oracle

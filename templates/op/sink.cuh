@@ -1,99 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
-// What becomes of a normalized row: affine, activation, scale, one rounding, store.
+// What becomes of a normalized row: affine, modulation, activation, scale, gate, one rounding, store.
 namespace normjit {
-
-// The polynomial with these coefficients, from that of 1 on.
-template <int kTerms>
-NJ_DEVICE float polynomial(const float (&term)[kTerms], float x) {
-  float value = term[kTerms - 1];
-#pragma unroll
-  for (int i = kTerms - 2; i >= 0; --i) value = value * x + term[i];
-  return value;
-}
-
-// log2 of Phi(-a), a >= 0. It is smooth, so a short polynomial tells Phi down to where it no longer counts.
-// It has as many terms as the output can tell apart: the error of a * Phi(-a) is at most 7e-6 and 2^-14 of it
-// for bf16, 2e-7 and 2^-18 for f16, 5e-8 for f32; the relative one holds above 1e-3.
-NJ_DEVICE float log2_phi(float a) {
-  if constexpr (kSame<Output, BF16>) {
-    constexpr float kTerms[] = {-1.0000682f,    -1.1499668f,   -4.6232745e-1f,
-                                -4.9625982e-2f, 6.2586605e-3f, -3.6678836e-4f};
-    return polynomial(kTerms, a);
-  } else if constexpr (kSame<Output, F16>) {
-    constexpr float kTerms[] = {-9.9999815e-1f, -1.1511732f,    -4.5879796e-1f, -5.3437173e-2f,
-                                8.1248609e-3f,  -7.8846526e-4f, 3.5738576e-5f};
-    return polynomial(kTerms, a);
-  } else {
-    constexpr float kTerms[] = {-9.9999923e-1f, -1.1511230f,    -4.5909894e-1f, -5.2774683e-2f, 7.420218e-3f,
-                                -3.8564333e-4f, -9.0818445e-5f, 2.0559033e-5f,  -1.3476478e-6f};
-    return polynomial(kTerms, a);
-  }
-}
-
-// v * Phi(v) = max(v, 0) - |v| * Phi(-|v|), in 9 to 12 instructions; libdevice's erff takes about 27, which
-// no longer hide behind the memory. v ends where Phi(-v) has long been 0, since infinity times 0 would be
-// NaN. That is what minus infinity becomes, as in PyTorch; the polynomial of f16 grows again, and so must end
-// below too.
-NJ_DEVICE float gelu(float v) {
-  constexpr float kEnd = 13;
-  if constexpr (kSame<Output, F16>) {
-    const float a = hw::min_nan(fabsf(v), kEnd), half = 0.5f * v;
-    return (half + fabsf(half)) - a * hw::exp2_approx(log2_phi(a));
-  } else {
-    const float a = fabsf(hw::min_nan(v, kEnd));
-    return hw::max_nan(v, 0.0f) - a * hw::exp2_approx(log2_phi(a));
-  }
-}
-
-// With a copy of erfc for each element of a narrower input, the compiler no longer unrolls the loops around
-// it and a slice lands in local memory, so erfc is called there. A slice of f64 stays in registers, and calls
-// cost 7 % (831 to 891 us for 16,384 x 4096 on an H200).
-NJ_DEVICE double inlined_gelu(double v) { return 0.5 * v * erfc(-0.70710678118654752440 * v); }
-NJ_CALLED double called_gelu(double v) { return inlined_gelu(v); }
-NJ_DEVICE double gelu(double v) {
-  if constexpr (kSame<Input, double>) {
-    return inlined_gelu(v);
-  } else {
-    return called_gelu(v);
-  }
-}
-
-// v / (1 + 2^-u), where u has the factor log2(e) in it.
-NJ_DEVICE float logistic(float v, float u) { return v * hw::rcp_approx(1.0f + hw::exp2_approx(-u)); }
-NJ_DEVICE double logistic(double v, double u) { return v / (1.0 + exp2(-u)); }
-
-template <Activation kOf>
-NJ_DEVICE Acc activate(Acc v) {
-  constexpr double kLog2E = 1.4426950408889634;
-  if constexpr (kOf == Activation::relu) {
-    return hw::max_nan(v, Acc(0));
-  } else if constexpr (kOf == Activation::gelu) {
-    return gelu(v);
-  } else if constexpr (kOf == Activation::gelu_tanh) {
-    // 0.5 * (1 + tanh(u)) = 1 / (1 + exp(-2u)), u = sqrt(2/pi) * (v + 0.044715 v^3)
-    constexpr double kFirst = 1.5957691216057308 * kLog2E, kThird = 0.0713548162726009 * kLog2E;
-    return logistic(v, v * (Acc(kFirst) + Acc(kThird) * (v * v)));
-  } else if constexpr (kOf == Activation::silu) {
-    return logistic(v, v * Acc(kLog2E));
-  } else {
-    return v;
-  }
-}
 
 // ---- Parameters: operands of one element for each column ----
 
-// In the order of the formula: the weight, then the bias.
-enum : int { kParameters = kHasWeight + kHasBias };
-enum : int { kParameterPlaces = kParameters > 0 ? kParameters : 1 };  // of an array of them
+enum : bool {
+  kModulates = Modulation::chosen != Modulation::none,
+  kShifts = Modulation::chosen == Modulation::scale_shift,
+  kGatesResult = GateAt::chosen == GateAt::after,
+  kHasScaleTable = kModulates && kHasModulationTable,
+  kHasShiftTable = kShifts && kHasModulationTable,
+};
+
+// Vectors that all rows share (weight and bias but for kAffineRows), in the order of the formula.
+enum : int {
+  kBiasAt = kHasWeight,
+  kScaleTableAt = kBiasAt + kHasBias,
+  kShiftTableAt = kScaleTableAt + kHasScaleTable,
+  kGateTableAt = kShiftTableAt + kHasShiftTable,
+  kParameters = kGateTableAt + (kGatesResult && kHasGateTable)
+};
+// Those that each row has, mostly the same as its neighbours.
+enum : int { kShiftAt = kModulates, kGateAt = kShiftAt + kShifts, kRowParameters = kGateAt + kGatesResult };
+enum : bool { kParametersOfRow = kAffineRows || kRowParameters > 0 };  // they differ from row to row
+// Of arrays of them.
+enum : int {
+  kParameterPlaces = kParameters > 0 ? kParameters : 1,
+  kRowParameterPlaces = kRowParameters > 0 ? kRowParameters : 1
+};
 
 // Where those of a row begin, from some column on.
 struct Columns {
   const Weight* at[kParameterPlaces];
+  const Mod* of_row[kRowParameterPlaces];
 
   NJ_METHOD Columns from(long long column) const {
     Columns there = *this;
 #pragma unroll
     for (int p = 0; p < kParameters; ++p) there.at[p] = at[p] + column;
+#pragma unroll
+    for (int p = 0; p < kRowParameters; ++p) there.of_row[p] = of_row[p] + column;
     return there;
   }
 };
@@ -101,26 +47,35 @@ template <class Any>
 NJ_DEVICE Columns columns_of(const Any& on, long long row) {
   Columns columns = {};
   if constexpr (kHasWeight) columns.at[0] = on.weight;
-  if constexpr (kHasBias) columns.at[1] = on.bias;
+  if constexpr (kHasBias) columns.at[kBiasAt] = on.bias;
   if constexpr (kAffineRows) {
     columns.at[0] += begin_of(on.weight_rows, row);
-    if constexpr (kHasBias) columns.at[1] += begin_of(on.bias_rows, row);
+    if constexpr (kHasBias) columns.at[kBiasAt] += begin_of(on.bias_rows, row);
   }
+  if constexpr (kHasScaleTable) columns.at[kScaleTableAt] = on.mod_scale_table;
+  if constexpr (kHasShiftTable) columns.at[kShiftTableAt] = on.mod_shift_table;
+  if constexpr (kGatesResult && kHasGateTable) columns.at[kGateTableAt] = on.gate_table;
+  if constexpr (kModulates) columns.of_row[0] = on.mod_scale + begin_of(on.mod_scale_rows, row);
+  if constexpr (kShifts) columns.of_row[kShiftAt] = on.mod_shift + begin_of(on.mod_shift_rows, row);
+  if constexpr (kGatesResult) columns.of_row[kGateAt] = on.gate + begin_of(on.gate_rows, row);
   return columns;
 }
 
 // Those of one vector, as they were loaded.
 struct Parameters {
   Vec<Weight> at[kParameterPlaces];
+  Vec<Mod> of_row[kRowParameterPlaces];
 };
 // Those of one element.
 struct ElementParameters {
-  Acc at[kParameterPlaces];
+  Acc at[kParameterPlaces], of_row[kRowParameterPlaces];
 };
 NJ_DEVICE ElementParameters widen(const Parameters& parameters, int i) {
   ElementParameters one;
 #pragma unroll
   for (int p = 0; p < kParameters; ++p) one.at[p] = widen(parameters.at[p], i);
+#pragma unroll
+  for (int p = 0; p < kRowParameters; ++p) one.of_row[p] = widen(parameters.of_row[p], i);
   return one;
 }
 
@@ -129,6 +84,9 @@ NJ_DEVICE Parameters load_parameters(const Columns& columns, int k, int lane) {
   Parameters parameters;
 #pragma unroll
   for (int p = 0; p < kParameters; ++p) parameters.at[p] = load<hw::Cache::keep>(at(columns.at[p], k, lane));
+#pragma unroll
+  for (int p = 0; p < kRowParameters; ++p)
+    parameters.of_row[p] = load<hw::Cache::keep>(at(columns.of_row[p], k, lane));
   return parameters;
 }
 
@@ -138,6 +96,10 @@ NJ_DEVICE Parameters unconverted(Parameters held) {
   if constexpr (!kSame<Weight, Acc>) {
 #pragma unroll
     for (int p = 0; p < kParameters; ++p) hw::opaque(held.at[p]);
+  }
+  if constexpr (!kSame<Mod, Acc>) {
+#pragma unroll
+    for (int p = 0; p < kRowParameters; ++p) hw::opaque(held.of_row[p]);
   }
   return held;
 }
@@ -155,9 +117,19 @@ NJ_DEVICE Output finish(Acc x, const RowStatistics& s, const ElementParameters& 
   Acc v = normalized(x, s);
   if constexpr (kRoundsNorm) v = widen(narrow<Input>(v));
   if constexpr (kHasWeight) v *= kWeightOffset ? parameters.at[0] + Acc(1) : parameters.at[0];
-  if constexpr (kHasBias) v += parameters.at[1];
+  if constexpr (kHasBias) v += parameters.at[kBiasAt];
+  if constexpr (kModulates) {
+    const Acc scale =
+        kHasScaleTable ? parameters.of_row[0] + parameters.at[kScaleTableAt] : parameters.of_row[0];
+    v *= kPlainModulation ? scale : scale + Acc(1);
+  }
+  if constexpr (kShifts)
+    v += kHasShiftTable ? parameters.of_row[kShiftAt] + parameters.at[kShiftTableAt]
+                        : parameters.of_row[kShiftAt];
   v = activate<Activation::chosen>(v);
   if constexpr (kScale<Acc> != Acc(1)) v *= kScale<Acc>;
+  if constexpr (kGatesResult)
+    v *= gate_factor(parameters.of_row[kGateAt], kHasGateTable ? parameters.at[kGateTableAt] : Acc());
   if constexpr (kAddsToResult) v += residual;
   return narrow<Output>(v);
 }

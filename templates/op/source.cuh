@@ -4,53 +4,67 @@ namespace normjit {
 
 enum : bool {
   kAddsResidual = ResidualAt::chosen == ResidualAt::before,
-  kAdds = kAddsResidual || kHasInBias,  // to x, before the norm
+  kGatesX = GateAt::chosen == GateAt::before,
+  kHasPrologue = kAddsResidual || kHasInBias || kGatesX,  // something happens to x before the norm
   kRoundsSum = Rounding::chosen == Rounding::sum || Rounding::chosen == Rounding::sum_norm,
-  kHasResidualType = ResidualAt::chosen != ResidualAt::none || kWritesSum,
+  kHasResidual = ResidualAt::chosen != ResidualAt::none,  // before or behind the norm
+  kHasResidualType = kHasResidual || kWritesSum,
 };
 
 // The type in which a row is held: as it was read, or as the sum that is normalized.
-using Held = Choice<!kAdds, Input, Choice<kRoundsSum, Residual, Acc>>;
+using Held = Choice<!kHasPrologue, Input, Choice<kRoundsSum, Residual, Acc>>;
 // Whether the sum that is written is exactly what is normalized, and so may be read in its place.
-enum : bool { kSumIsExact = kAdds && kWritesSum && kSame<Held, Residual> };
+enum : bool { kSumIsExact = kHasPrologue && kWritesSum && kSame<Held, Residual> };
 
 // A row, or a part of one that begins at some column.
 struct Source {
   const Input* x;
   const Residual* residual;  // where it is added to x
   const Weight* in_bias;     // where the spec has one
+  const Mod* gate;           // where it multiplies x
+  const Weight* gate_table;  // where such a gate has one
   Residual* sum;             // where the spec writes it
 };
 
 // A row from column `begin` on. (A template, since Operands has only what the spec has.)
 template <class Any>
 NJ_DEVICE Source source_of(const Any& on, long long row, long long begin) {
-  Source from = {on.x + begin_of(on.x_rows, row) + begin, nullptr, nullptr, nullptr};
+  Source from = {on.x + begin_of(on.x_rows, row) + begin, nullptr, nullptr, nullptr, nullptr, nullptr};
   if constexpr (kAddsResidual) from.residual = on.residual + begin_of(on.residual_rows, row) + begin;
   if constexpr (kHasInBias) from.in_bias = on.in_bias + begin;
+  if constexpr (kGatesX) from.gate = on.gate + begin_of(on.gate_rows, row) + begin;
+  if constexpr (kGatesX && kHasGateTable) from.gate_table = on.gate_table + begin;
   if constexpr (kWritesSum) from.sum = on.sum + begin_of(on.sum_rows, row) + begin;
   return from;
 }
 
 // What is normalized, of an element of each.
-NJ_DEVICE Held sum_of(Acc x, Acc in_bias, Acc residual) {
+NJ_DEVICE Held sum_of(Acc x, Acc in_bias, Acc gate, Acc gate_table, Acc residual) {
   Acc sum = x;
   if constexpr (kHasInBias) sum += in_bias;
+  if constexpr (kGatesX) sum *= gate_factor(gate, gate_table);
   if constexpr (kAddsResidual) sum += residual;
   return narrow<Held>(sum);
 }
-NJ_DEVICE Vec<Held> sum_of(const Vec<Input>& x, const Vec<Weight>& in_bias, const Vec<Residual>& residual) {
+// What is added to a vector of x, or multiplies it, besides a residual.
+struct Prologue {
+  Vec<Weight> in_bias, gate_table;
+  Vec<Mod> gate;
+};
+NJ_DEVICE Vec<Held> sum_of(const Vec<Input>& x, const Prologue& other, const Vec<Residual>& residual) {
   Vec<Held> sum;
 #pragma unroll
   for (int i = 0; i < kVector; ++i)
-    sum.at[i] = sum_of(widen(x, i), kHasInBias ? widen(in_bias, i) : Acc(0),
-                       kAddsResidual ? widen(residual, i) : Acc(0));
+    sum.at[i] = sum_of(widen(x, i), kHasInBias ? widen(other.in_bias, i) : Acc(),
+                       kGatesX ? widen(other.gate, i) : Acc(),
+                       kGatesX && kHasGateTable ? widen(other.gate_table, i) : Acc(),
+                       kAddsResidual ? widen(residual, i) : Acc());
   return sum;
 }
 // What is normalized, where nothing but a residual is added. (Templates, for what only some types have.)
 template <class T>
 NJ_DEVICE Vec<Held> sum_of(const Vec<T>& x, const Vec<Residual>& residual) {
-  if constexpr (kAdds) {
+  if constexpr (kHasPrologue) {
     return sum_of(x, {}, residual);
   } else {
     return x;
@@ -69,17 +83,17 @@ NJ_DEVICE Vec<Residual> stored_sum(const Vec<T>& sum) {
   }
 }
 
-static_assert(!kUnaligned || !(kAdds || kWritesSum), "operands of a row are cut at the same columns");
+static_assert(!kUnaligned || !(kHasPrologue || kWritesSum), "operands of a row are cut at the same columns");
 
 // The vectors of a lane in the columns of `cut`. All loads are issued before the first is used.
 template <hw::Cache kCache>
 NJ_DEVICE void load_vectors(Vec<Held> (&part)[kPerThread], const Source& from, int lane, const Cut& cut) {
   const Input* const first = first_of(from.x + cut.head, lane);
-  if constexpr (kAdds) {
+  if constexpr (kHasPrologue) {
     const Residual* const second = first_of(from.residual, lane);
     Vec<Input> x[kPerThread];
     Vec<Residual> residual[kPerThread];
-    Vec<Weight> in_bias[kPerThread];
+    Prologue other[kPerThread];
 #pragma unroll
     for (int k = 0; k < kPerThread; ++k)
       if (inside(k, lane, cut)) x[k] = load<kCache>(at(first, k, 0));
@@ -90,10 +104,18 @@ NJ_DEVICE void load_vectors(Vec<Held> (&part)[kPerThread], const Source& from, i
     if constexpr (kHasInBias)
 #pragma unroll
       for (int k = 0; k < kPerThread; ++k)
-        if (inside(k, lane, cut)) in_bias[k] = load<hw::Cache::keep>(at(from.in_bias, k, lane));
+        if (inside(k, lane, cut)) other[k].in_bias = load<hw::Cache::keep>(at(from.in_bias, k, lane));
+    if constexpr (kGatesX)
+#pragma unroll
+      for (int k = 0; k < kPerThread; ++k)
+        if (inside(k, lane, cut)) other[k].gate = load<hw::Cache::keep>(at(from.gate, k, lane));
+    if constexpr (kGatesX && kHasGateTable)
+#pragma unroll
+      for (int k = 0; k < kPerThread; ++k)
+        if (inside(k, lane, cut)) other[k].gate_table = load<hw::Cache::keep>(at(from.gate_table, k, lane));
 #pragma unroll
     for (int k = 0; k < kPerThread; ++k)
-      if (inside(k, lane, cut)) part[k] = sum_of(x[k], in_bias[k], residual[k]);
+      if (inside(k, lane, cut)) part[k] = sum_of(x[k], other[k], residual[k]);
   } else {
 #pragma unroll
     for (int k = 0; k < kPerThread; ++k)

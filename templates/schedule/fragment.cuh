@@ -11,7 +11,7 @@ struct Fragment {
 template <hw::Cache kCache>
 NJ_DEVICE void load(Fragment& fragment, const Source& from, int lane, const Cut& cut) {
   load_vectors<kCache>(fragment.part, from, lane, cut);
-  if constexpr (!kAdds) {  // sums are never cut, so that they have no edges
+  if constexpr (!kHasPrologue) {  // sums are never cut, so that they have no edges
 #pragma unroll
     for (int i = 0; i < kEdges; ++i)
       if (edge_of(i, lane) < cut.edges())
@@ -121,7 +121,10 @@ NJ_DEVICE Statistics merge_warps(const Part& part, const Cut& cut) {
 // ---- Writing a fragment ----
 
 // Parameters of a fragment, loaded together with it, or as they are used.
-enum : int { kVectorWords = kVector * (sizeof(Held) + 2 * sizeof(Weight)) / 4 };
+enum : int {
+  kMostVectors = plan_math::larger(kParameters, 2),
+  kVectorWords = kVector * (sizeof(Held) + kMostVectors * sizeof(Weight) + kRowParameters * sizeof(Mod)) / 4
+};
 enum : bool {
   kEarlyParameters = plan_math::early_parameters(kPerThread, kVectorWords, kLowOccupancy, kUnaligned)
 };

@@ -19,8 +19,10 @@ struct RuntimeSpec {
   int columns;
   Activation activation;
   ResidualAt residual_at;
-  DType input, output, weight, residual;
-  bool is_rms, weight_offset, rounds_sum, rounds_norm;
+  GateAt gate_at;
+  GateFunction gate_function;
+  DType input, output, weight, residual, modulation;
+  bool is_rms, weight_offset, plain_modulation, rounds_sum, rounds_norm;
 };
 
 // Elements that a lane takes at a time, each kWarp apart. In double fewer: the error function is long.
@@ -91,44 +93,96 @@ NJ_DEVICE void round_to(Taken& v, DType dtype) {
 
 // A row, or a part of one: where it begins in each operand, which is null where the spec has none.
 struct RowOperands {
-  const void *x, *residual, *in_bias, *weight, *bias;
+  const void *x, *in_bias, *gate, *gate_table, *residual, *weight, *bias;
+  const void *mod_scale, *mod_scale_table, *mod_shift, *mod_shift_table;
   void *y, *sum;
-  long long x_begin, residual_begin, weight_begin, bias_begin, y_begin, sum_begin, begin;
+  long long x_begin, gate_begin, residual_begin, weight_begin, bias_begin, mod_scale_begin, mod_shift_begin,
+      y_begin, sum_begin, begin;
 
   NJ_METHOD RowOperands(const Operands& on, long long row, long long begin)
       : x(on.x),
-        residual(on.residual),
         in_bias(on.in_bias),
+        gate(on.gate),
+        gate_table(on.gate_table),
+        residual(on.residual),
         weight(on.weight),
         bias(on.bias),
+        mod_scale(on.mod_scale),
+        mod_scale_table(on.mod_scale_table),
+        mod_shift(on.mod_shift),
+        mod_shift_table(on.mod_shift_table),
         y(on.y),
         sum(on.sum),
         x_begin(begin_of(on.x_rows, row) + begin),
+        gate_begin(begin_of(on.gate_rows, row) + begin),
         residual_begin(begin_of(on.residual_rows, row) + begin),
         weight_begin(begin_of(on.weight_rows, row) + begin),
         bias_begin(begin_of(on.bias_rows, row) + begin),
+        mod_scale_begin(begin_of(on.mod_scale_rows, row) + begin),
+        mod_shift_begin(begin_of(on.mod_shift_rows, row) + begin),
         y_begin(begin_of(on.y_rows, row) + begin),
         sum_begin(begin_of(on.sum_rows, row) + begin),
         begin(begin) {}
 };
+
+template <Activation kOf>
+NJ_DEVICE void activate_all(Taken& v) {
+#pragma unroll
+  for (int j = 0; j < kTake; ++j) v[j] = activate<kOf>(v[j]);
+}
+NJ_DEVICE void activate_all(Taken& v, Activation activation) {
+  if (activation == Activation::relu) {
+    activate_all<Activation::relu>(v);
+  } else if (activation == Activation::gelu) {
+    activate_all<Activation::gelu>(v);
+  } else if (activation == Activation::gelu_tanh) {
+    activate_all<Activation::gelu_tanh>(v);
+  } else if (activation == Activation::silu) {
+    activate_all<Activation::silu>(v);
+  }
+}
+
+// Adds the elements of an operand from column `at` of the part on.
+template <hw::Cache kCache>
+NJ_DEVICE void add(Taken& to, const void* row, DType dtype, long long at, long long left) {
+  Taken added;
+  take<kCache>(added, row, dtype, at, left);
+#pragma unroll
+  for (int j = 0; j < kTake; ++j) to[j] += added[j];
+}
+
+template <GateFunction kOf>
+NJ_DEVICE void multiply_through(Taken& v, const Taken& gate) {
+#pragma unroll
+  for (int j = 0; j < kTake; ++j) v[j] *= through<kOf>(gate[j]);
+}
+// Multiplies by the gate.
+template <hw::Cache kCache>
+NJ_DEVICE void multiply_by_gate(Taken& v, const RowOperands& of, const RuntimeSpec& spec, long long at,
+                                long long left) {
+  Taken gate;
+  take<kCache>(gate, of.gate, spec.modulation, of.gate_begin + at, left);
+  if (of.gate_table) add<hw::Cache::keep>(gate, of.gate_table, spec.weight, of.begin + at, left);
+  if (spec.gate_function == GateFunction::silu) {
+    multiply_through<GateFunction::silu>(v, gate);
+  } else if (spec.gate_function == GateFunction::sigmoid) {
+    multiply_through<GateFunction::sigmoid>(v, gate);
+  } else if (spec.gate_function == GateFunction::tanh) {
+    multiply_through<GateFunction::tanh>(v, gate);
+  } else {
+    multiply_through<GateFunction::none>(v, gate);
+  }
+}
 
 // Takes what is normalized.
 template <hw::Cache kCache>
 NJ_DEVICE void take_sum(Taken& to, const RowOperands& of, const RuntimeSpec& spec, long long at,
                         long long left) {
   take<kCache>(to, of.x, spec.input, of.x_begin + at, left);
-  if (of.in_bias) {
-    Taken added;
-    take<hw::Cache::keep>(added, of.in_bias, spec.weight, of.begin + at, left);
-#pragma unroll
-    for (int j = 0; j < kTake; ++j) to[j] += added[j];
-  }
-  if (spec.residual_at == ResidualAt::before) {
-    Taken added;
-    take<kCache>(added, of.residual, spec.residual, of.residual_begin + at, left);
-#pragma unroll
-    for (int j = 0; j < kTake; ++j) to[j] += added[j];
-  }
+  if (of.in_bias) add<hw::Cache::keep>(to, of.in_bias, spec.weight, of.begin + at, left);
+  if (spec.gate_at == GateAt::before) multiply_by_gate<kCache>(to, of, spec, at, left);
+  if (spec.residual_at == ResidualAt::before)
+    add<kCache>(to, of.residual, spec.residual, of.residual_begin + at, left);
   if (spec.rounds_sum) round_to(to, spec.residual);
 }
 
@@ -184,21 +238,21 @@ NJ_DEVICE RowStatistics statistics_of(const RowOperands& of, const RuntimeSpec& 
   return all.finalize(Acc(1) / spec.columns, static_cast<Acc>(spec.epsilon));
 }
 
-template <Activation kOf>
-NJ_DEVICE void activate_all(Taken& v) {
+// Scale and shift of an adaptive norm.
+NJ_DEVICE void modulate(Taken& v, const RowOperands& of, const RuntimeSpec& spec, long long at,
+                        long long left) {
+  Taken scale;
+  take<hw::Cache::keep>(scale, of.mod_scale, spec.modulation, of.mod_scale_begin + at, left);
+  if (of.mod_scale_table) add<hw::Cache::keep>(scale, of.mod_scale_table, spec.weight, of.begin + at, left);
+  const Acc one = spec.plain_modulation ? 0 : 1;
 #pragma unroll
-  for (int j = 0; j < kTake; ++j) v[j] = activate<kOf>(v[j]);
-}
-NJ_DEVICE void activate_all(Taken& v, Activation activation) {
-  if (activation == Activation::relu) {
-    activate_all<Activation::relu>(v);
-  } else if (activation == Activation::gelu) {
-    activate_all<Activation::gelu>(v);
-  } else if (activation == Activation::gelu_tanh) {
-    activate_all<Activation::gelu_tanh>(v);
-  } else if (activation == Activation::silu) {
-    activate_all<Activation::silu>(v);
-  }
+  for (int j = 0; j < kTake; ++j) v[j] *= scale[j] + one;
+  if (!of.mod_shift) return;
+  Taken shift;
+  take<hw::Cache::keep>(shift, of.mod_shift, spec.modulation, of.mod_shift_begin + at, left);
+  if (of.mod_shift_table) add<hw::Cache::keep>(shift, of.mod_shift_table, spec.weight, of.begin + at, left);
+#pragma unroll
+  for (int j = 0; j < kTake; ++j) v[j] += shift[j];
 }
 
 NJ_GENERIC_KERNEL(NJ_ENTRY, kThreads) {
@@ -230,12 +284,10 @@ NJ_GENERIC_KERNEL(NJ_ENTRY, kThreads) {
 #pragma unroll 1
     for (long long at = lane; at < count; at += kTake * kWarp) {
       const long long left = count - at;
-      Taken v, weights, biases, added;
+      Taken v, weights, biases;
       take_sum<hw::Cache::evict_first>(v, of, spec, at, left);
       if (of.weight) take<hw::Cache::keep>(weights, of.weight, spec.weight, of.weight_begin + at, left);
       if (of.bias) take<hw::Cache::keep>(biases, of.bias, spec.weight, of.bias_begin + at, left);
-      if (spec.residual_at == ResidualAt::after)
-        take<hw::Cache::evict_first>(added, of.residual, spec.residual, of.residual_begin + at, left);
       if (of.sum) put(v, of.sum, spec.residual, of.sum_begin + at, left);
 #pragma unroll
       for (int j = 0; j < kTake; ++j) v[j] = normalized(v[j], statistics);
@@ -245,12 +297,13 @@ NJ_GENERIC_KERNEL(NJ_ENTRY, kThreads) {
         if (of.weight) v[j] *= weights[j] + offset;
         if (of.bias) v[j] += biases[j];
       }
+      if (of.mod_scale) modulate(v, of, spec, at, left);
       activate_all(v, spec.activation);
 #pragma unroll
-      for (int j = 0; j < kTake; ++j) {
-        v[j] *= scale;
-        if (spec.residual_at == ResidualAt::after) v[j] += added[j];
-      }
+      for (int j = 0; j < kTake; ++j) v[j] *= scale;
+      if (spec.gate_at == GateAt::after) multiply_by_gate<hw::Cache::evict_first>(v, of, spec, at, left);
+      if (spec.residual_at == ResidualAt::after)
+        add<hw::Cache::evict_first>(v, of.residual, spec.residual, of.residual_begin + at, left);
       put(v, of.y, spec.output, of.y_begin + at, left);
     }
     if (lane == 0 && begin == 0) {

@@ -20,12 +20,16 @@ enum : int {
 };
 enum : int { kMostParameters = kAffineRows ? 0 : kFitting };  // else they differ from row to row
 enum : int { kHeldParameters = kMostParameters < kParameters ? kMostParameters : kParameters };
-// The others are loaded this many chunks ahead.
-enum : int { kUnheld = kParameters - kHeldParameters };
+// The others, and those of each row, are loaded this many chunks ahead.
+enum : int { kUnheld = kParameters - kHeldParameters + kRowParameters };
 enum : int { kAsked = kUnheld > 0 ? 2 : 1 };
 // Where the ring is short, consumers use the remaining registers to take chunks of the next row while they
 // wait for its statistics.
-enum : int { kUsed = 40 + (kHeldParameters * kOwn + kUnheld * kAsked) * (kParameterRegisters / kOwn) };
+enum : int {
+  kHeldOrAsked = kHeldParameters * kOwn + (kParameters - kHeldParameters) * kAsked,
+  kAskedOfRow = kRowParameters * kAsked * kPerThread * kVector,
+  kUsed = 40 + kHeldOrAsked * (kParameterRegisters / kOwn) + kAskedOfRow * static_cast<int>(sizeof(Mod)) / 4
+};
 // To write a kept sum takes some; and from sm_120 on the compiler does not deal registers: a thread has 128.
 enum : int {
   kForTaken = !kKeepsSum           ? kManyRegisters
@@ -95,7 +99,7 @@ NJ_DEVICE void measure_chunk(const Ring& ring, ChunkState at, int count, int sel
       const Vec<Input> x = read_chunk(chunk + at_column);
       loaded |= first_word(x);
       Vec<Residual> residual = {};
-      if constexpr (kAdds) {
+      if constexpr (kHasPrologue) {
         residual = read_chunk(ring.residual(at) + at_column);
         loaded |= first_word(residual);
       }
@@ -271,6 +275,9 @@ struct Consumer {
 #pragma unroll
     for (int p = kHeldParameters; p < kParameters; ++p)
       to.at[p] = load<hw::Cache::evict_last>(columns.at[p] + from);
+#pragma unroll
+    for (int p = 0; p < kRowParameters; ++p)
+      to.of_row[p] = load<hw::Cache::evict_last>(columns.of_row[p] + from);
   }
 
   // Takes a chunk out of the ring, and frees its place.
@@ -286,7 +293,7 @@ struct Consumer {
 
   // Loads what does not depend on the statistics of the row.
   NJ_METHOD void take_ahead(const Columns& of_row) {
-    if constexpr (kAffineRows) columns = of_row.from(part.begin(0));
+    if constexpr (kParametersOfRow) columns = of_row.from(part.begin(0));
 #pragma unroll
     for (int c = 0; c < kAsked && c < kOwn; ++c)
 #pragma unroll

@@ -10,26 +10,25 @@ static_assert(kThreads == 2 * kThreadsPerRow, "half of the threads apply");
 static_assert(kVector * sizeof(Input) == 16, "bulk copies move whole 16 bytes");
 static_assert(Exchange::chosen != Exchange::cluster);
 static_assert(!kUnaligned || kColumns >= 2 * kVector, "the ends of a row have a vector each");
-static_assert(!kHasInBias && !(kUnaligned && kHasResidualType), "what is added lies in the ring, with x");
+static_assert(!kHasInBias && !kGatesX, "what happens to x before the norm lies in the ring, with x");
+static_assert(!kUnaligned || !(kHasResidualType || kRowParameters > 0),
+              "unaligned rows are those of x and y");
 
 // A place in the ring has a chunk of x. Where the sum with the residual is as large as x, the reduce warps
 // put it in the place of x, and residuals pass through a short ring of their own behind the places. Else, and
 // where the residual is added to the result, it lies behind x in the same place.
-enum : bool {
-  kHasResidual = ResidualAt::chosen != ResidualAt::none,
-  kKeepsSum = kAddsResidual && sizeof(Held) == sizeof(Input)
-};
+enum : bool { kKeepsSum = kAddsResidual && sizeof(Held) == sizeof(Input) };
 
 // Warps 0 to 3 produce, publish and finalize, warps 4 to 7 reduce, the others consume. Registers are dealt
 // to groups of four warps; to reduce 16-bit or single elements, or sums, takes more of them.
 enum : int { kReduceThreads = 4 * kWarp, kFirstConsumer = kThreads - kThreadsPerRow };
 enum : int {
   // From sm_100 on the compiler needs more for sums of 16-bit elements.
-  kFewRegisters = kArch >= 100 && kAdds && sizeof(Input) == 2
+  kFewRegisters = kArch >= 100 && kHasPrologue && sizeof(Input) == 2
                       ? (kKeepsSum && !kSame<Input, Residual> ? 96 : 88)
-                  : kKeepsSum && sizeof(Input) >= 4           ? (sizeof(Input) == 4 ? 64 : 80)
-                  : sizeof(Input) == 2 || kUnaligned || kAdds ? 72
-                                                              : 56,
+                  : kKeepsSum && sizeof(Input) >= 4                  ? (sizeof(Input) == 4 ? 64 : 80)
+                  : sizeof(Input) == 2 || kUnaligned || kHasPrologue ? 72
+                                                                     : 56,
   kManyRegisters = 256 - kFewRegisters
 };
 static_assert(2 * kFewRegisters * 4 * kWarp + kManyRegisters * kThreadsPerRow <= 65536);

@@ -214,7 +214,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
       }
       hw::block_barrier();
       EarlyParameters early;
-      if constexpr (!kAffineRows) load_early(early, columns_of(on, row).from(begin), lane, cut);
+      if constexpr (!kParametersOfRow) load_early(early, columns_of(on, row).from(begin), lane, cut);
 #pragma unroll 1
       for (int i = 0; i < batch; ++i) {
         const Source from_row = source_of(on, row + i, begin);
@@ -222,7 +222,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
         read_again(fragment, from_row, lane, cut_row, i > 0);
         AddedFragment added;
         load_added(added, added_of(on, row + i, begin), lane, cut_row);
-        if constexpr (kAffineRows) load_early(early, columns_of(on, row + i).from(begin), lane, cut);
+        if constexpr (kParametersOfRow) load_early(early, columns_of(on, row + i).from(begin), lane, cut);
         if constexpr (!kSumIsExact) store_sum(fragment, from_row, lane, cut_row);
         if constexpr (kUnaligned) {
           NJ_DYNAMIC_SHARED(unsigned char, stage);

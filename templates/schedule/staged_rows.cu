@@ -21,7 +21,6 @@ enum : int { kPitch = plan_math::tile_pitch(kColumns, kWide) };
 // Shared memory of a warp: for x and y, for the residual, and for the sum, which else stands where the
 // residual did.
 enum : int { kTileBytes = plan_math::tile_bytes(kRows, kColumns, kLargest) };
-enum : bool { kHasResidual = ResidualAt::chosen != ResidualAt::none };
 enum : int { kSumTile = kHasResidual + (kWritesSum && !kAddsResidual) };
 enum : int { kTiles = 1 + kSumTile };
 
@@ -30,12 +29,12 @@ struct Wide {
   T at[kWide];
 };
 
-// The rows of a tile in memory, at most kRows, and their places in the tile's shared memory: as far from an
-// aligned one as in memory, so that wide accesses are aligned there too.
 // Whether rows follow each other without a gap.
 NJ_DEVICE bool is_contiguous(const Rows& rows) { return rows.stride == kColumns; }
 NJ_DEVICE bool is_contiguous(const GroupedRows& rows) { return rows.n == 1 && rows.outer == kColumns; }
 
+// The rows of a tile in memory, at most kRows, and their places in the tile's shared memory: as far from an
+// aligned one as in memory, so that wide accesses are aligned there too.
 template <class T, class Where>
 struct Tile {
   T* first;
@@ -179,20 +178,24 @@ NJ_DEVICE bool has(int k, int lane) { return inside(k, lane, {0, 0, kColumns, kC
 struct WidenedFragment {
   Acc at[kPerThread][kVector];
 
-  NJ_METHOD void read(const Input* row, const Residual* residual, const Weight* in_bias, int lane) {
+  // `row` and `residual` are in shared memory, the other operands of `from` are not.
+  NJ_METHOD void read(const Input* row, const Residual* residual, const Source& from, int lane) {
 #pragma unroll
     for (int k = 0; k < kPerThread; ++k) {
       Vec<Input> part = {};
       Vec<Residual> added = {};
-      Vec<Weight> bias = {};
+      Prologue other = {};
       if (has(k, lane)) {
         part = read_vector(row + column(k, lane));
         if constexpr (kAddsResidual) added = read_vector(residual + column(k, lane));
-        if constexpr (kHasInBias) bias = load<hw::Cache::keep>(in_bias + column(k, lane));
+        if constexpr (kHasInBias) other.in_bias = load<hw::Cache::keep>(from.in_bias + column(k, lane));
+        if constexpr (kGatesX) other.gate = load<hw::Cache::keep>(from.gate + column(k, lane));
+        if constexpr (kGatesX && kHasGateTable)
+          other.gate_table = load<hw::Cache::keep>(from.gate_table + column(k, lane));
       }
 #pragma unroll
       for (int i = 0; i < kVector; ++i)
-        at[k][i] = kAdds ? widen(sum_of(part, bias, added), i) : widen(part, i);
+        at[k][i] = kHasPrologue ? widen(sum_of(part, other, added), i) : widen(part, i);
     }
   }
   template <class Take>
@@ -272,10 +275,8 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     for (int g = 0; g < kGroupRows; ++g) {
       const int r = row_of(g) < count ? row_of(g) : count - 1;
       const Residual* added = nullptr;
-      const Weight* in_bias = nullptr;
       if constexpr (kAddsResidual) added = second + residual.place(r);
-      if constexpr (kHasInBias) in_bias = source_of(on, first, 0).in_bias;
-      held[g].read(in + from.place(r), added, in_bias, lane);
+      held[g].read(in + from.place(r), added, source_of(on, first + r, 0), lane);
     }
     RowStatistics statistics[kGroupRows];
 #pragma unroll
@@ -292,11 +293,11 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     for (int k = 0; k < kPerThread; ++k)
       if (has(k, lane)) {
         Parameters parameters;
-        if constexpr (!kAffineRows) parameters = load_parameters(columns, k, lane);
+        if constexpr (!kParametersOfRow) parameters = load_parameters(columns, k, lane);
 #pragma unroll
         for (int g = 0; g < kGroupRows; ++g) {
           const int r = row_of(g) < count ? row_of(g) : count - 1;
-          if constexpr (kAffineRows) parameters = load_parameters(columns_of(on, first + r), k, lane);
+          if constexpr (kParametersOfRow) parameters = load_parameters(columns_of(on, first + r), k, lane);
           Vec<Residual> added = {};
           if constexpr (kAddsToResult) added = read_vector(second + residual.place(r) + column(k, lane));
           write_vector(write[g] + column(k, lane), held[g].finished(k, statistics[g], parameters, added));

@@ -5,7 +5,8 @@
 // single elements only at the ends of a row.
 namespace normjit {
 
-static_assert(!kUnaligned || !kAddsToResult, "operands of a row are cut at the same columns");
+static_assert(!kUnaligned || !(kAddsToResult || kRowParameters > 0),
+              "operands of a row are cut at the same columns");
 
 // Neighbouring elements that a lane takes at a time: two of 16 bits fill a register.
 enum : int { kFew = sizeof(Input) == 2 && sizeof(Output) == 2 ? 2 : 1 };

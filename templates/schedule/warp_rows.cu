@@ -26,10 +26,10 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     Fragment fragment = {};
     AddedFragment added;
     EarlyParameters early;
-    if constexpr (!kAffineRows) load_early(early, columns_of(on, row), lane, cut);
+    if constexpr (!kParametersOfRow) load_early(early, columns_of(on, row), lane, cut);
     hw::wait_for_previous_launch();
     hw::allow_next_launch();
-    if constexpr (kAffineRows)
+    if constexpr (kParametersOfRow)
       if (works) load_early(early, columns_of(on, row), lane, cut);
     if (works) load<hw::Cache::evict_first>(fragment, from, lane, cut);
     if (works) load_added(added, added_of(on, row, 0), lane, cut);

@@ -163,13 +163,26 @@ SAME_PLACE(rows);
 SAME_PLACE(workspace);
 SAME_PLACE(residual);
 SAME_PLACE(sum);
+SAME_PLACE(in_bias);
+SAME_PLACE(gate);
+SAME_PLACE(gate_table);
+SAME_PLACE(mod_scale);
+SAME_PLACE(mod_scale_table);
+SAME_PLACE(mod_shift);
+SAME_PLACE(mod_shift_table);
 #undef SAME_PLACE
 constexpr bool is_number_of(int number, Operand operand) { return number == static_cast<int>(operand) + 1; }
 static_assert(is_number_of(NORMJIT_OPERAND_X, Operand::x) &&
               is_number_of(NORMJIT_OPERAND_IN_BIAS, Operand::in_bias) &&
+              is_number_of(NORMJIT_OPERAND_GATE, Operand::gate) &&
+              is_number_of(NORMJIT_OPERAND_GATE_TABLE, Operand::gate_table) &&
               is_number_of(NORMJIT_OPERAND_RESIDUAL, Operand::residual) &&
               is_number_of(NORMJIT_OPERAND_WEIGHT, Operand::weight) &&
               is_number_of(NORMJIT_OPERAND_BIAS, Operand::bias) &&
+              is_number_of(NORMJIT_OPERAND_MOD_SCALE, Operand::mod_scale) &&
+              is_number_of(NORMJIT_OPERAND_MOD_SCALE_TABLE, Operand::mod_scale_table) &&
+              is_number_of(NORMJIT_OPERAND_MOD_SHIFT, Operand::mod_shift) &&
+              is_number_of(NORMJIT_OPERAND_MOD_SHIFT_TABLE, Operand::mod_shift_table) &&
               is_number_of(NORMJIT_OPERAND_Y, Operand::y) &&
               is_number_of(NORMJIT_OPERAND_SUM, Operand::sum) &&
               is_number_of(NORMJIT_OPERAND_MEAN, Operand::mean) &&
@@ -197,7 +210,7 @@ TEST_F(CApi, NodeOffsets) {
   EXPECT_THAT(asked(NORMJIT_OPERAND_MEAN), HasSubstr("has no mean"));
   EXPECT_THAT(asked(NORMJIT_OPERAND_WORKSPACE), HasSubstr("has no workspace"));
   EXPECT_THAT(asked(0), HasSubstr("operand is 0"));
-  EXPECT_THAT(asked(10), HasSubstr("operand is 10"));
+  EXPECT_THAT(asked(16), HasSubstr("operand is 16"));
   EXPECT_EQ(offset, 48U) << "written by successful calls only";
   EXPECT_EQ(normjit_node_offset(kernel, NORMJIT_OPERAND_MEAN, &offset, nullptr), NORMJIT_UNEXPECTED_POINTER);
   EXPECT_EQ(normjit_node_offset(kernel, NORMJIT_OPERAND_X, nullptr, nullptr), NORMJIT_BAD_ARGUMENT);
@@ -332,7 +345,7 @@ TEST_F(CApi, SpecsAndTheirTexts) {
   spec.in_bias = 0;
   spec.residual_type = 0;
   EXPECT_THAT(outcome([&](char** e) { return normjit_spec_text(&spec, nullptr, e); }),
-              HasSubstr("BadCombination: sum needs something that is added before the norm"));
+              HasSubstr("BadCombination: sum needs something that happens to x before the norm"));
 
   const std::int64_t shape[] = {64, 256, 256};
   std::int64_t columns = 0;

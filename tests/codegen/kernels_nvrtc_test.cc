@@ -311,6 +311,23 @@ void vary_norm(NormSpec& spec, std::size_t turn) {
       {.norm = Norm::layer, .in_bias = true, .residual = Residual::before},
       {.norm = Norm::rms, .residual = Residual::after, .weight_offset = true},
       {.norm = Norm::rms, .rounding = Rounding::norm, .affine_rows = true},
+      {.norm = Norm::layer, .modulation = Modulation::scale_shift},
+      {.norm = Norm::layer,
+       .gate = Gate::before,
+       .gate_table = true,
+       .residual = Residual::before,
+       .sum = true,
+       .modulation = Modulation::scale_shift,
+       .modulation_table = true},
+      {.norm = Norm::rms, .gate = Gate::after, .gate_function = GateFunction::silu},
+      {.norm = Norm::rms, .gate = Gate::before, .gate_function = GateFunction::silu, .affine_rows = true},
+      {.norm = Norm::rms,
+       .gate = Gate::after,
+       .gate_function = GateFunction::tanh,
+       .gate_table = true,
+       .residual = Residual::after,
+       .modulation = Modulation::scale,
+       .plain_modulation = true},
   };
   const NormSpec& around = kAround[turn % std::size(kAround)];
   spec.norm = around.norm;
@@ -318,6 +335,14 @@ void vary_norm(NormSpec& spec, std::size_t turn) {
   spec.residual_type = turn % 3 == 0 ? DType::f32 : spec.input;
   spec.sum = around.sum;
   spec.in_bias = around.in_bias;
+  spec.gate = around.gate;
+  spec.gate_function = around.gate_function;
+  spec.gate_table = around.gate_table;
+  spec.modulation = around.modulation;
+  spec.plain_modulation = around.plain_modulation;
+  spec.modulation_table = around.modulation_table;
+  spec.modulation_type = turn % 5 == 0 ? DType::f32 : spec.input;
+  if (spec.gate == Gate::after) spec.activation = Activation::none;
   spec.weight_offset = around.weight_offset;
   spec.affine_rows = around.affine_rows;
   spec.rounding = around.rounding;

@@ -84,7 +84,7 @@ KernelCase corner(Strategy strategy, const NormSpec& spec, int vector = 1, std::
 }
 
 void expect_right(std::vector<KernelCase> cases) {
-  // Streamed rows have no in_bias, and beside a residual or a sum they are aligned.
+  // Streamed rows have neither in_bias nor a gate before the norm, and beside other rows they are aligned.
   std::erase_if(cases, [](const KernelCase& c) {
     return c.plan.strategy == Strategy::persistent_row && !legal(c) && moves_other_rows(c.spec);
   });
@@ -445,12 +445,25 @@ constexpr NormSpec kOperations[] = {
     {.norm = Norm::rms, .residual = Residual::after},
     {.norm = Norm::layer, .in_bias = true, .residual = Residual::before, .sum = true},
     {.norm = Norm::layer, .in_bias = true, .sum = true},
+    {.norm = Norm::layer, .modulation = Modulation::scale_shift, .modulation_table = true},
+    {.norm = Norm::layer,
+     .gate = Gate::before,
+     .gate_table = true,
+     .residual = Residual::before,
+     .sum = true,
+     .modulation = Modulation::scale_shift},
+    {.norm = Norm::rms, .gate = Gate::after, .gate_function = GateFunction::silu},
 };
 
 // The other members of a spec with one of these.
 NormSpec with_operation(NormSpec spec, const NormSpec& operation) {
   spec.norm = operation.norm;
   spec.in_bias = operation.in_bias;
+  spec.gate = operation.gate;
+  spec.gate_function = operation.gate_function;
+  spec.gate_table = operation.gate_table;
+  spec.modulation = operation.modulation;
+  spec.modulation_table = operation.modulation_table;
   spec.residual = operation.residual;
   spec.sum = operation.sum;
   return spec;

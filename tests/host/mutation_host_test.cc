@@ -66,6 +66,7 @@ struct Pinned {
 
 // What kernels of other stages of the algebra try: files of another kernel are left out.
 const std::vector<std::string> kOperation = {"layout.cuh",
+                                             "op/functions.cuh",
                                              "op/source.cuh",
                                              "op/sink.cuh",
                                              "op/statistics.cuh",
@@ -93,20 +94,20 @@ const std::vector<Pinned> kPinned = {
     {"layernorm/cols=45/f32/silu/stats warp_rows threads=32 threads_per_row=4 vector=1 per_thread=12 "
      "arch=sm_90 rows=20 inputs=constant_rows seed=4",
      {0},
-     {"op/sink.cuh", "schedule/fragment.cuh", "op/statistics.cuh"}},
+     {"op/functions.cuh", "op/sink.cuh", "schedule/fragment.cuh", "op/statistics.cuh"}},
     // A thread for each row; only one row; a block's rows exactly.
     {"layernorm/cols=7/f64/out=f16/wb/gelu_tanh/scale=2/stats warp_rows threads=32 threads_per_row=1 "
      "vector=1 per_thread=7 arch=sm_90 rows=70 seed=5",
      {0},
-     {"op/sink.cuh", "schedule/fragment.cuh", "schedule/warp_rows.cu"}},
+     {"op/functions.cuh", "op/sink.cuh", "schedule/fragment.cuh", "schedule/warp_rows.cu"}},
     {"layernorm/cols=4/f32/scale=0/stats warp_rows threads=32 threads_per_row=2 vector=2 per_thread=1 "
      "arch=sm_90 rows=1 seed=6",
      {0},
-     {"op/sink.cuh", "schedule/fragment.cuh", "schedule/warp_rows.cu"}},
+     {"op/functions.cuh", "op/sink.cuh", "schedule/fragment.cuh", "schedule/warp_rows.cu"}},
     {"layernorm/cols=40/f16/wb/gelu warp_rows threads=32 threads_per_row=1 vector=8 per_thread=5 arch=sm_90 "
      "rows=33 seed=41",
      {0},
-     {"op/sink.cuh", "schedule/fragment.cuh"}},
+     {"op/functions.cuh", "op/sink.cuh", "schedule/fragment.cuh"}},
     // Pairs of bf16.
     {"layernorm/cols=40/bf16/wb warp_rows threads=32 threads_per_row=1 vector=8 per_thread=5 arch=sm_90 "
      "rows=9 seed=55",
@@ -115,30 +116,32 @@ const std::vector<Pinned> kPinned = {
     {"layernorm/cols=40/f64/gelu warp_rows threads=32 threads_per_row=4 vector=2 per_thread=5 arch=sm_90 "
      "rows=13 in_place=1 inputs=mixed seed=7",
      {15},
-     {"op/sink.cuh", "schedule/fragment.cuh", "schedule/warp_rows.cu"}},
+     {"op/functions.cuh", "op/sink.cuh", "schedule/fragment.cuh", "schedule/warp_rows.cu"}},
 
     // The rms of x + residual, which is also stored: partial rows, gaps.
     {"rmsnorm/cols=90/f32/add/sum/wb/gelu/scale=-0.5/stats warp_rows threads=64 threads_per_row=8 "
      "vector=2 per_thread=6 arch=sm_90 rows=37 x_gap=6 y_gap=4 blocks=2 overlaps=1 residual_gap=4 "
      "sum_gap=6 seed=70",
      {0, 14},
-     {"layout.cuh", "reduce.cuh", "op/source.cuh", "op/statistics.cuh", "op/sink.cuh",
+     {"layout.cuh", "reduce.cuh", "op/source.cuh", "op/statistics.cuh", "op/functions.cuh", "op/sink.cuh",
       "schedule/fragment.cuh", "schedule/warp_rows.cu"}},
     // A sum that the storage type rounds and y does not.
     {"layernorm/cols=45/bf16/out=f32/add/sum/w/stats warp_rows threads=32 threads_per_row=4 vector=1 "
      "per_thread=12 arch=sm_90 rows=20 inputs=mixed seed=71",
      {0},
-     {"op/source.cuh", "op/statistics.cuh", "op/sink.cuh", "schedule/fragment.cuh", "schedule/warp_rows.cu"}},
+     {"op/source.cuh", "op/statistics.cuh", "op/functions.cuh", "op/sink.cuh", "schedule/fragment.cuh",
+      "schedule/warp_rows.cu"}},
     // y is x, and the sum is the residual; whole rows; a NaN.
     {"rmsnorm/cols=40/f64/add/sum/silu warp_rows threads=32 threads_per_row=4 vector=2 per_thread=5 "
      "arch=sm_90 rows=13 x_gap=2 in_place=1 inputs=nan_row sum_in_place=1 seed=72",
      {15},
-     {"op/source.cuh", "op/statistics.cuh", "op/sink.cuh", "schedule/fragment.cuh", "schedule/warp_rows.cu"}},
+     {"op/source.cuh", "op/statistics.cuh", "op/functions.cuh", "op/sink.cuh", "schedule/fragment.cuh",
+      "schedule/warp_rows.cu"}},
     // Of x alone, and of a sum that is not stored.
     {"rmsnorm/cols=64/f16/w/stats warp_rows threads=64 threads_per_row=16 vector=2 per_thread=2 arch=sm_90 "
      "rows=10 inputs=near_epsilon seed=73",
      {0},
-     {"op/statistics.cuh", "op/sink.cuh", "schedule/fragment.cuh"}},
+     {"op/statistics.cuh", "op/functions.cuh", "op/sink.cuh", "schedule/fragment.cuh"}},
     {"layernorm/cols=64/f32/add warp_rows threads=64 threads_per_row=16 vector=2 per_thread=2 arch=sm_90 "
      "rows=10 y_gap=2 residual_gap=2 seed=74",
      {0},
@@ -162,11 +165,13 @@ const std::vector<Pinned> kPinned = {
      "per_thread=1 arch=sm_90 rows=7 x_gap=8 y_gap=4 blocks=2 inputs=mixed residual_gap=4 sum_gap=8 "
      "seed=75",
      {0, 13, 3},
-     {"op/source.cuh", "op/statistics.cuh", "op/sink.cuh", "schedule/fragment.cuh", "schedule/block_row.cu"}},
+     {"op/source.cuh", "op/statistics.cuh", "op/functions.cuh", "op/sink.cuh", "schedule/fragment.cuh",
+      "schedule/block_row.cu"}},
     {"rmsnorm/cols=1536/f32/add/sum/wb/stats block_row threads=64 threads_per_row=64 vector=4 "
      "per_thread=6 arch=sm_90 rows=4 y_gap=8 residual_gap=8 seed=76 blocks=1",
      {0, 5},
-     {"op/source.cuh", "op/statistics.cuh", "op/sink.cuh", "schedule/fragment.cuh", "schedule/block_row.cu"}},
+     {"op/source.cuh", "op/statistics.cuh", "op/functions.cuh", "op/sink.cuh", "schedule/fragment.cuh",
+      "schedule/block_row.cu"}},
     {"layernorm/cols=300/bf16/out=f32/add/sum/wb/stats block_row threads=64 threads_per_row=64 vector=4 "
      "per_thread=2 arch=sm_90 rows=5 y_gap=4 blocks=2 inputs=large_mean residual_gap=4 seed=77",
      {0},
@@ -174,7 +179,8 @@ const std::vector<Pinned> kPinned = {
     {"rmsnorm/cols=95/f64/add/sum/wb block_row threads=256 threads_per_row=256 vector=1 per_thread=3 "
      "arch=sm_90 rows=5 x_gap=3 blocks=2 in_place=1 inputs=nan_row sum_in_place=1 seed=78",
      {0, 5},
-     {"op/source.cuh", "op/statistics.cuh", "op/sink.cuh", "schedule/fragment.cuh", "schedule/block_row.cu"}},
+     {"op/source.cuh", "op/statistics.cuh", "op/functions.cuh", "op/sink.cuh", "schedule/fragment.cuh",
+      "schedule/block_row.cu"}},
 
     // Whole chunks with early weights, all of them measured before the first is applied; a second launch.
     {"layernorm/cols=128/f32/wb split_row threads=64 threads_per_row=64 vector=1 per_thread=1 group_rows=2 "
@@ -197,7 +203,7 @@ const std::vector<Pinned> kPinned = {
     {"layernorm/cols=200/f32/wb split_row threads=32 threads_per_row=32 vector=1 per_thread=3 group_rows=2 "
      "blocks_per_sm=9 sms=1 arch=sm_90 rows=6 seed=54",
      {0},
-     {"op/sink.cuh", "schedule/fragment.cuh", "schedule/split_row.cu"}},
+     {"op/functions.cuh", "op/sink.cuh", "schedule/fragment.cuh", "schedule/split_row.cu"}},
     // Rows shared by blocks: in a cluster, whose last slice has a warp without columns; whole slices.
     {"layernorm/cols=400/f32/wb/stats block_row threads=64 threads_per_row=64 vector=1 per_thread=2 "
      "blocks_per_row=4 exchange=cluster arch=sm_90 rows=5 blocks=8 x_gap=3 inputs=large_mean overlaps=1 "
@@ -224,7 +230,8 @@ const std::vector<Pinned> kPinned = {
     {"rmsnorm/cols=400/f32/add/sum/wb/stats block_row threads=64 threads_per_row=64 vector=1 per_thread=2 "
      "blocks_per_row=4 exchange=cluster arch=sm_90 rows=5 blocks=8 x_gap=3 overlaps=1 sum_gap=3 seed=79",
      {0, 13},
-     {"op/source.cuh", "op/statistics.cuh", "op/sink.cuh", "schedule/fragment.cuh", "schedule/block_row.cu"}},
+     {"op/source.cuh", "op/statistics.cuh", "op/functions.cuh", "op/sink.cuh", "schedule/fragment.cuh",
+      "schedule/block_row.cu"}},
     {"rmsnorm/cols=4096/f32/add/sum/w block_row threads=512 threads_per_row=512 vector=1 per_thread=1 "
      "blocks_per_row=8 exchange=cluster arch=sm_90 rows=2 y_gap=1 residual_gap=1 seed=80",
      {0},
@@ -251,8 +258,8 @@ const std::vector<Pinned> kPinned = {
      "blocks_per_sm=2 blocks_per_row=3 exchange=grid sms=3 arch=sm_80 rows=7 x_gap=1 y_gap=2 runs=2 "
      "residual_gap=2 sum_gap=1 seed=81",
      {0, 13},
-     {"op/source.cuh", "op/statistics.cuh", "op/sink.cuh", "schedule/fragment.cuh", "schedule/exchange.cuh",
-      "schedule/block_row.cu"}},
+     {"op/source.cuh", "op/statistics.cuh", "op/functions.cuh", "op/sink.cuh", "schedule/fragment.cuh",
+      "schedule/exchange.cuh", "schedule/block_row.cu"}},
     {"rmsnorm/cols=1050/f64/add/sum block_row threads=32 threads_per_row=32 vector=1 per_thread=1 "
      "blocks_per_sm=2 blocks_per_row=33 exchange=grid sms=17 arch=sm_90 rows=2 in_place=1 sum_in_place=1 "
      "seed=82",
@@ -568,6 +575,76 @@ const std::vector<Pinned> kPinned = {
      "rows=5 seed=107",
      {0},
      kOperation},
+    // Gates before and behind the norm, modulations; the same for a group of rows, or for each row its own.
+    {"layernorm/cols=90/bf16/out=f32/w=f32/mod=f32/inb/gate:sigmoid:table/add/sum/wb/mod:table/relu "
+     "warp_rows "
+     "threads=64 threads_per_row=8 vector=2 per_thread=6 grouped_rows=1 arch=sm_90 rows=36 group=3 "
+     "group_gap=4 x_gap=6 gate_gap=2 residual_gap=4 scale_gap=4 shift_gap=6 y_gap=4 blocks=2 overlaps=1 "
+     "seed=120",
+     {0, 14},
+     kOperation},
+    {"rmsnorm/cols=45/f32/gateafter:tanh:table/addafter/w/mods0:table/scale=2 warp_rows threads=32 "
+     "threads_per_row=4 vector=1 per_thread=12 arch=sm_90 rows=20 gate_gap=3 residual_gap=1 scale_gap=2 "
+     "y_gap=5 seed=121",
+     {0},
+     kOperation},
+    {"layernorm/cols=64/f32/gate:silu/mod0 warp_rows threads=64 threads_per_row=16 vector=2 per_thread=2 "
+     "arch=sm_90 rows=10 x_gap=2 gate_gap=4 scale_gap=6 shift_gap=-64 seed=122",
+     {0},
+     kOperation},
+    {"layernorm/cols=64/f32/gateafter:silu/mods warp_rows threads=64 threads_per_row=16 vector=2 "
+     "per_thread=2 arch=sm_90 rows=10 gate_gap=4 scale_gap=6 seed=123",
+     {0},
+     kOperation},
+    {"rmsnorm/cols=45/f16/w=f32/gate:tanh:table/add/mod staged_rows threads=64 threads_per_row=4 vector=1 "
+     "per_thread=12 group_rows=2 arch=sm_90 rows=37 x_shift=3 y_shift=5 gate_gap=1 scale_gap=3 shift_gap=2 "
+     "residual_gap=2 seed=124",
+     {0},
+     kOperation},
+    {"layernorm/cols=300/bf16/mod=f32/gate/add/wb/mod:table block_row threads=64 threads_per_row=64 vector=4 "
+     "per_thread=2 arch=sm_90 rows=5 blocks=2 gate_gap=4 scale_gap=8 shift_gap=4 seed=125",
+     {0},
+     kOperation},
+    {"rmsnorm/cols=400/f32/gate:silu:table/add/sum/wb:rows/mod:table block_row threads=64 "
+     "threads_per_row=64 vector=1 per_thread=2 blocks_per_row=4 exchange=cluster arch=sm_90 rows=5 blocks=8 "
+     "x_gap=3 gate_gap=2 scale_gap=1 shift_gap=5 seed=126",
+     {0},
+     kOperation},
+    {"layernorm/cols=200/f32/gate:table/add/sum/mod:table split_row threads=32 threads_per_row=32 vector=1 "
+     "per_thread=3 group_rows=2 blocks_per_sm=2 sms=1 arch=sm_90 rows=6 gate_gap=3 scale_gap=4 shift_gap=1 "
+     "sum_in_place=1 seed=127",
+     {13},
+     kOperation},
+    {"rmsnorm/cols=200/bf16/gate:silu/sum split_row threads=32 threads_per_row=32 vector=1 "
+     "per_thread=3 group_rows=8 blocks_per_sm=2 sms=1 arch=sm_90 rows=12 gate_gap=3 seed=128",
+     {13},
+     kOperation},
+    {"layernorm/cols=3064/f32/gateafter:sigmoid:table/add/sum/wb/mod:table persistent_row threads=512 "
+     "threads_per_row=256 vector=4 per_thread=1 stages=4 sms=1 arch=sm_90 rows=5 gate_gap=4 scale_gap=8 "
+     "shift_gap=12 seed=129",
+     {0, 13},
+     kOperation},
+    {"rmsnorm/cols=5104/bf16/mod=f32/mods/w persistent_row threads=512 threads_per_row=256 vector=8 "
+     "per_thread=1 blocks_per_row=2 exchange=grid stages=3 sms=4 arch=sm_90 rows=9 scale_gap=8 seed=130",
+     {0},
+     kOperation},
+    {"layernorm/cols=150/f16/out=f32/w=f32/mod=bf16/inb/gate:sigmoid:table/add/sum/wb/mod:table/silu generic "
+     "threads=64 threads_per_row=32 vector=1 per_thread=5 arch=sm_90 rows=9 group=3 group_gap=2 gate_gap=1 "
+     "scale_gap=2 shift_gap=3 seed=131",
+     {0},
+     kOperation},
+    {"rmsnorm/cols=300/bf16/mod=f32/gateafter:tanh:table/addafter/w/mods0:table generic threads=64 "
+     "threads_per_row=32 vector=1 per_thread=2 arch=sm_90 rows=5 blocks=2 gate_gap=2 scale_gap=1 seed=132",
+     {0},
+     kOperation},
+    {"rmsnorm/cols=300/f32/gate:silu generic threads=64 threads_per_row=32 vector=1 per_thread=2 arch=sm_90 "
+     "rows=5 gate_gap=2 seed=133",
+     {0},
+     kOperation},
+    {"rmsnorm/cols=300/f32/gateafter generic threads=64 threads_per_row=32 vector=1 per_thread=2 arch=sm_90 "
+     "rows=5 gate_gap=2 seed=134",
+     {0},
+     kOperation},
     // So many blocks that the ring has its largest size, and wraps.
     {"layernorm/cols=32/f32 split_row threads=32 threads_per_row=32 vector=1 per_thread=1 group_rows=1 "
      "blocks_per_sm=32 sms=11 arch=sm_90 rows=1100 seed=15",
@@ -621,9 +698,9 @@ const Number kNumbers[] = {
     {"layernorm/cols=1/bf16/out=f32", "widen(reinterpret_cast<const Vec<Input>&>(*on.x), 0)", 1.5, 1.5,
      "number.cuh"},
     {"layernorm/cols=1/f32/gelu", "activate<Activation::chosen>(on.x[0])", kInfinity, kInfinity,
-     "op/sink.cuh"},
+     "op/functions.cuh"},
     {"layernorm/cols=1/f16/gelu", "narrow<Output>(activate<Activation::chosen>(widen(on.x[0])))", kInfinity,
-     kInfinity, "op/sink.cuh"},
+     kInfinity, "op/functions.cuh"},
     // What stands in the same place for all kernels, as workspace_bytes() has it.
     {"layernorm/cols=1/f32", "narrow<Output>(Acc(sizeof(Meeting)))", 0, 32 + 1024 * 32 + 4096 * 48,
      "schedule/workspace.cuh"},

@@ -305,23 +305,27 @@ TEST(Check, RefusesMoreBlocksThanTheRingOfRowsServes) {
   EXPECT_EQ(check(plan, spec, device).code(), Code::IllegalPlan);
 }
 
-// Every strategy computes every norm, but the ring of persistent_row has no room for in_bias.
+// Every strategy computes every norm, but the ring of persistent_row has no room for in_bias and a gate.
 TEST(Check, AllPlansButOnesComputeEveryNorm) {
   const auto refused = [](const NormSpec& spec, Plan plan) {
     const auto answer = check(plan, spec, h200());
     return answer ? "" : answer.error().message;
   };
   const NormSpec plain{.columns = 65'536, .input = DType::bf16, .affine = Affine::weight};
-  NormSpec rms = plain, sum = plain, after = plain, bias = plain, rows = plain;
+  NormSpec rms = plain, sum = plain, after = plain, bias = plain, rows = plain, gate = plain, gated = plain,
+           modulated = plain;
   rms.norm = Norm::rms;
   sum.residual = Residual::before;
   sum.sum = true;
   after.residual = Residual::after;
   bias.in_bias = true;
   rows.affine_rows = true;
+  gate.gate = Gate::before;
+  gated.gate = Gate::after;
+  modulated.modulation = Modulation::scale_shift;
   std::set<Strategy> tried;
   for (const std::int64_t columns : {64, 63, 65'536})
-    for (const NormSpec& spec : {rms, sum, after, bias, rows}) {
+    for (const NormSpec& spec : {rms, sum, after, bias, rows, gate, gated, modulated}) {
       NormSpec own = spec;
       own.columns = columns;
       for (const RowsRegime regime : kRowsRegimes)
@@ -341,7 +345,9 @@ TEST(Check, AllPlansButOnesComputeEveryNorm) {
   NormSpec wide = sum;
   wide.residual_type = DType::f64;
   EXPECT_EQ(refused(rms, streamed), "");
-  EXPECT_THAT(refused(bias, streamed), HasSubstr("persistent_row adds no in_bias"));
+  EXPECT_THAT(refused(bias, streamed),
+              HasSubstr("no room in its ring for in_bias or a gate before the norm"));
+  EXPECT_THAT(refused(gate, streamed), HasSubstr("no room in its ring for in_bias or a gate"));
   EXPECT_THAT(refused(wide, streamed), HasSubstr("residuals of at most twice the size of x"));
 }
 
@@ -380,7 +386,7 @@ TEST(Check, RefusesUnalignedRowsOfAResidual) {
   residual.residual = Residual::before;
   const auto refused = check(plan, residual, h200());
   ASSERT_EQ(refused.code(), Code::IllegalPlan);
-  EXPECT_THAT(refused.error().message, HasSubstr("no residual, in_bias or sum"));
+  EXPECT_THAT(refused.error().message, HasSubstr("no residual, in_bias, sum, gate or modulation"));
   for (const DeviceProfile& device : DeviceProfile::known())
     for (const Plan& chosen : plans(residual, device)) EXPECT_FALSE(chosen.unaligned) << to_text(chosen);
 }

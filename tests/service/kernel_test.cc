@@ -128,6 +128,11 @@ TEST_F(KernelTest, PassesWhatTheGenericKernelDoesNotKnowOfItsSpec) {
                             77,
                             0,
                             /*in_bias*/ nullptr,
+                            /*gate*/ nullptr,
+                            1,
+                            0,
+                            0,
+                            /*gate_table*/ nullptr,
                             /*residual*/ nullptr,
                             1,
                             0,
@@ -140,6 +145,16 @@ TEST_F(KernelTest, PassesWhatTheGenericKernelDoesNotKnowOfItsSpec) {
                             1,
                             0,
                             0,
+                            /*mod_scale*/ nullptr,
+                            1,
+                            0,
+                            0,
+                            /*mod_scale_table*/ nullptr,
+                            /*mod_shift*/ nullptr,
+                            1,
+                            0,
+                            0,
+                            /*mod_shift_table*/ nullptr,
                             memory(2),
                             1,
                             77,
@@ -194,7 +209,7 @@ TEST_F(KernelTest, NodeOffsetsSayWhereTheBlockHasAPointer) {
   }
   EXPECT_EQ(prepare(kAll).node_offset(Operand::x).value(), 16U);
   EXPECT_EQ(prepare(kAll).node_offset(Operand::rstd).value(), 72U);
-  EXPECT_EQ(prepare(kAll, {.plan = generic_plan()}).node_offset(Operand::rstd).value(), 224U);
+  EXPECT_EQ(prepare(kAll, {.plan = generic_plan()}).node_offset(Operand::rstd).value(), 344U);
   EXPECT_EQ(prepare(kAll).node_offset(Operand::workspace).code(), Code::UnexpectedPointer);
   EXPECT_EQ(prepare(kGigantic).node_offset(Operand::workspace).value(), 8U);
   EXPECT_EQ(prepare(kAll).node_offset(static_cast<Operand>(99)).code(), Code::UnexpectedPointer);

@@ -58,12 +58,16 @@ TEST(OperandBlock, AKernelDeclaresWhatItsSpecHas) {
       ElementsAre("long long rows", "unsigned char* workspace", "const Input* x", "GroupedRows x_rows",
                   "const Weight* in_bias", "const Weight* weight", "GroupedRows weight_rows", "Output* y",
                   "GroupedRows y_rows"));
-  EXPECT_THAT(members({.columns = 64}, generic_plan()),
-              ElementsAre("long long rows", "unsigned char* workspace", "const Input* x",
-                          "GroupedRows x_rows", "const Weight* in_bias", "const Residual* residual",
-                          "GroupedRows residual_rows", "const Weight* weight", "GroupedRows weight_rows",
-                          "const Weight* bias", "GroupedRows bias_rows", "Output* y", "GroupedRows y_rows",
-                          "Residual* sum", "GroupedRows sum_rows", "Acc* mean", "Acc* rstd"))
+  EXPECT_THAT(
+      members({.columns = 64}, generic_plan()),
+      ElementsAre("long long rows", "unsigned char* workspace", "const Input* x", "GroupedRows x_rows",
+                  "const Weight* in_bias", "const Mod* gate", "GroupedRows gate_rows",
+                  "const Weight* gate_table", "const Residual* residual", "GroupedRows residual_rows",
+                  "const Weight* weight", "GroupedRows weight_rows", "const Weight* bias",
+                  "GroupedRows bias_rows", "const Mod* mod_scale", "GroupedRows mod_scale_rows",
+                  "const Weight* mod_scale_table", "const Mod* mod_shift", "GroupedRows mod_shift_rows",
+                  "const Weight* mod_shift_table", "Output* y", "GroupedRows y_rows", "Residual* sum",
+                  "GroupedRows sum_rows", "Acc* mean", "Acc* rstd"))
       << "the generic kernel has all, whatever the spec";
 }
 

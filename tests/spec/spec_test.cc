@@ -143,13 +143,24 @@ std::vector<Mistake> mistakes() {
       {Code::BadArgument, "rounding is 4; it must be one of none, sum, norm, sum+norm",
        broken([](auto& s) { s.rounding = Rounding{4}; })},
       {Code::BadDType, "residual_type is 4", broken([](auto& s) { s.residual_type = DType{4}; })},
-      {Code::BadCombination, "sum needs something that is added before the norm",
+      {Code::BadDType, "modulation_type is 4", broken([](auto& s) { s.modulation_type = DType{4}; })},
+      {Code::BadArgument, "gate is 3; it must be one of none, gate, gateafter",
+       broken([](auto& s) { s.gate = Gate{3}; })},
+      {Code::BadArgument, "gate_function is 4; it must be one of none, silu, sigmoid, tanh",
+       broken([](auto& s) { s.gate_function = GateFunction{4}; })},
+      {Code::BadArgument, "modulation is 3; it must be one of none, mods, mod",
+       broken([](auto& s) { s.modulation = Modulation{3}; })},
+      {Code::BadCombination, "a gate behind the norm excludes an activation", broken([](auto& s) {
+         s.gate = Gate::after;
+         s.activation = Activation::gelu;
+       })},
+      {Code::BadCombination, "sum needs something that happens to x before the norm",
        broken([](auto& s) { s.sum = true; })},
-      {Code::BadCombination, "sum needs something that is added before the norm", broken([](auto& s) {
+      {Code::BadCombination, "sum needs something that happens to x before the norm", broken([](auto& s) {
          s.sum = true;
          s.residual = Residual::after;
        })},
-      {Code::BadCombination, "rounding of the sum needs something that is added", broken([](auto& s) {
+      {Code::BadCombination, "rounding of the sum needs something that happens to x", broken([](auto& s) {
          s.rounding = Rounding::sum;
          s.residual = Residual::after;
        })},
@@ -159,7 +170,7 @@ std::vector<Mistake> mistakes() {
          s.residual = Residual::before;
          s.output = DType::f64;
        })},
-      {Code::BadCombination, "rounding of the norm needs a weight that follows",
+      {Code::BadCombination, "rounding of the norm needs a weight or a modulation that follows",
        broken([](auto& s) { s.rounding = Rounding::norm; })},
       {Code::BadCombination, "rounding of the norm needs an input of 16 bits, and it is f32",
        broken([](auto& s) {
@@ -189,7 +200,7 @@ TEST(Validate, ReportsTheFirstOfSeveralMistakes) {
   EXPECT_EQ(validate(spec).code(), Code::BadDimension);
   spec.columns = 1;
   EXPECT_EQ(validate(spec).code(), Code::BadDType);
-  spec.input = spec.output = spec.weight = spec.residual_type = DType::f16;
+  spec.input = spec.output = spec.weight = spec.residual_type = spec.modulation_type = DType::f16;
   EXPECT_EQ(validate(spec).code(), Code::BadEpsilon);
   spec.epsilon = 0;
   EXPECT_EQ(validate(spec).code(), Code::BadArgument);
@@ -256,6 +267,13 @@ TEST(Spec, EveryFieldCountsInAComparison) {
   EXPECT_TRUE(differs([](auto& s) { s.output = DType::f16; }));
   EXPECT_TRUE(differs([](auto& s) { s.weight = DType::f16; }));
   EXPECT_TRUE(differs([](auto& s) { s.epsilon = 1e-6; }));
+  EXPECT_TRUE(differs([](auto& s) { s.modulation_type = DType::f16; }));
+  EXPECT_TRUE(differs([](auto& s) { s.gate = Gate::before; }));
+  EXPECT_TRUE(differs([](auto& s) { s.gate_function = GateFunction::silu; }));
+  EXPECT_TRUE(differs([](auto& s) { s.gate_table = true; }));
+  EXPECT_TRUE(differs([](auto& s) { s.modulation = Modulation::scale; }));
+  EXPECT_TRUE(differs([](auto& s) { s.plain_modulation = true; }));
+  EXPECT_TRUE(differs([](auto& s) { s.modulation_table = true; }));
   EXPECT_TRUE(differs([](auto& s) { s.residual = Residual::before; }));
   EXPECT_TRUE(differs([](auto& s) { s.sum = true; }));
   EXPECT_TRUE(differs([](auto& s) { s.affine = Affine::weight; }));
@@ -293,9 +311,16 @@ TEST(Fields, AreTheMembersOfASpec) {
   EXPECT_EQ(changed.output, DType::f16);
   EXPECT_EQ(changed.weight, DType::f16);
   EXPECT_EQ(changed.epsilon, 1);
+  EXPECT_EQ(changed.modulation_type, DType::f16);
+  EXPECT_EQ(changed.gate, Gate::before);
+  EXPECT_EQ(changed.gate_function, GateFunction::silu);
+  EXPECT_TRUE(changed.gate_table);
   EXPECT_EQ(changed.residual, Residual::before);
   EXPECT_TRUE(changed.sum);
   EXPECT_EQ(changed.affine, Affine::weight);
+  EXPECT_EQ(changed.modulation, Modulation::scale);
+  EXPECT_TRUE(changed.plain_modulation);
+  EXPECT_TRUE(changed.modulation_table);
   EXPECT_EQ(changed.activation, Activation::relu);
   EXPECT_EQ(changed.scale, 0);
   EXPECT_TRUE(changed.statistics);
@@ -305,8 +330,9 @@ TEST(Fields, HaveTheBitsOfTheirValues) {
   EXPECT_EQ(std::get<0>(kFields).bits(), 1);   // two norms
   EXPECT_EQ(std::get<1>(kFields).bits(), 31);  // columns
   EXPECT_EQ(std::get<2>(kFields).bits(), 2);   // four dtypes
-  EXPECT_EQ(std::get<6>(kFields).bits(), 64);  // epsilon
-  EXPECT_EQ(std::get<14>(kFields).bits(), 3);  // five activations
+  EXPECT_EQ(std::get<7>(kFields).bits(), 64);  // epsilon
+  EXPECT_EQ(std::get<9>(kFields).bits(), 2);   // three places of a gate
+  EXPECT_EQ(std::get<21>(kFields).bits(), 3);  // five activations
 }
 
 // ---- canonical ----
@@ -342,6 +368,11 @@ TEST(Canonical, ChangesNoMeaning) {
     back.rounding = spec.rounding;
     back.weight_offset = spec.weight_offset;
     back.affine_rows = spec.affine_rows;
+    back.modulation_type = spec.modulation_type;
+    back.gate_function = spec.gate_function;
+    back.gate_table = spec.gate_table;
+    back.plain_modulation = spec.plain_modulation;
+    back.modulation_table = spec.modulation_table;
     ASSERT_EQ(back, spec);
   }
 }
@@ -362,6 +393,8 @@ TEST(Canonical, DropsRoundingsToTheComputeType) {
   spec.residual = Residual::none;
   spec.in_bias = true;
   EXPECT_EQ(canonical(spec).residual_type, DType::f32) << "there is neither a residual nor a sum";
+  spec = {.columns = 64, .input = DType::bf16, .rounding = Rounding::norm, .modulation = Modulation::scale};
+  EXPECT_EQ(canonical(spec).rounding, Rounding::norm) << "a modulation follows";
   spec = {.columns = 64, .weight_offset = true, .affine_rows = true};
   EXPECT_EQ(canonical(spec), NormSpec{.columns = 64});
 }
@@ -393,6 +426,10 @@ TEST(Names, AreThoseOfTheHeader) {
   EXPECT_EQ(name(Norm::rms), "rmsnorm");
   EXPECT_EQ(name(Residual::none), "none");
   EXPECT_EQ(name(Residual::before), "add");
+  EXPECT_EQ(name(Gate::after), "gateafter");
+  EXPECT_EQ(name(GateFunction::sigmoid), "sigmoid");
+  EXPECT_EQ(name(Modulation::scale), "mods");
+  EXPECT_EQ(name(Modulation::scale_shift), "mod");
   EXPECT_EQ(name(Affine::none), "none");
   EXPECT_EQ(name(Affine::weight), "w");
   EXPECT_EQ(name(Affine::weight_bias), "wb");
@@ -407,6 +444,9 @@ TEST(Names, AValueOutsideItsSetIsHarmless) {
   EXPECT_EQ(name(DType{99}), "?");
   EXPECT_EQ(name(Norm{99}), "?");
   EXPECT_EQ(name(Residual{99}), "?");
+  EXPECT_EQ(name(Gate{99}), "?");
+  EXPECT_EQ(name(GateFunction{99}), "?");
+  EXPECT_EQ(name(Modulation{99}), "?");
   EXPECT_EQ(name(Affine{99}), "?");
   EXPECT_EQ(name(Activation{99}), "?");
   EXPECT_EQ(size_of(DType{99}), 0);

@@ -69,7 +69,40 @@ TEST(ToText, OfOtherNormsAndResiduals) {
             "rmsnorm/cols=4096/bf16/out=f32/w=f32/eps=1e-05/add/sum/w/silu/scale=2/stats");
 }
 
+TEST(ToText, OfGatesAndModulations) {
+  EXPECT_EQ(to_text({.columns = 3072,
+                     .input = DType::bf16,
+                     .weight = DType::f32,
+                     .modulation_type = DType::f32,
+                     .gate = Gate::before,
+                     .gate_table = true,
+                     .residual = Residual::before,
+                     .sum = true,
+                     .modulation = Modulation::scale_shift,
+                     .modulation_table = true}),
+            "layernorm/cols=3072/bf16/w=f32/mod=f32/eps=1e-05/gate:table/add/sum/mod:table");
+  EXPECT_EQ(to_text({.norm = Norm::rms,
+                     .columns = 128,
+                     .gate = Gate::after,
+                     .gate_function = GateFunction::silu,
+                     .gate_table = true,
+                     .residual = Residual::after,
+                     .affine = Affine::weight,
+                     .modulation = Modulation::scale,
+                     .plain_modulation = true,
+                     .modulation_table = true}),
+            "rmsnorm/cols=128/f32/eps=1e-05/gateafter:silu:table/addafter/w/mods0:table");
+}
+
 TEST(ToText, LeavesOutWhatHasNoMeaning) {
+  EXPECT_EQ(to_text({.columns = 8,
+                     .weight = DType::f64,
+                     .modulation_type = DType::f64,
+                     .gate_function = GateFunction::tanh,
+                     .gate_table = true,
+                     .plain_modulation = true,
+                     .modulation_table = true}),
+            "layernorm/cols=8/f32/eps=1e-05");
   EXPECT_EQ(to_text({.columns = 8, .weight = DType::f64, .epsilon = -0.0}), "layernorm/cols=8/f32/eps=0");
 }
 
@@ -164,7 +197,27 @@ TEST(ParseSpec, NamesEachMistake) {
            {"rms/cols=64", Code::BadSpecText, "does not begin with 'layernorm/' or 'rmsnorm/'"},
            {"layernorm/cols=64/rmsnorm", Code::BadSpecText, "norm is given twice"},
            // Fields that do not go together.
-           {"layernorm/cols=64/sum", Code::BadCombination, "sum needs something that is added"},
+           {"layernorm/cols=64/sum", Code::BadCombination, "sum needs something that happens to x"},
+           {"layernorm/cols=64/bf16/round=sum/w", Code::BadCombination,
+            "rounding of the sum needs something"},
+           {"layernorm/cols=64/bf16/round=norm", Code::BadCombination, "needs a weight or a modulation"},
+           {"layernorm/cols=64/gateafter/relu", Code::BadCombination,
+            "a gate behind the norm excludes an activation: leave out the activation (/relu)"},
+           // Gates and modulations.
+           {"layernorm/cols=64/gate/gateafter", Code::BadSpecText, "gate is given twice"},
+           {"layernorm/cols=64/gate:relu", Code::BadSpecText, "':relu' does not belong behind 'gate'"},
+           {"layernorm/cols=64/gate:none", Code::BadSpecText, "':none' does not belong behind 'gate'"},
+           {"layernorm/cols=64/gate:", Code::BadSpecText, "':' does not belong behind 'gate'"},
+           {"layernorm/cols=64/gate:table:silu", Code::BadSpecText, "':silu' does not belong behind 'gate'"},
+           {"layernorm/cols=64/gate:silu:tanh", Code::BadSpecText, "':tanh' does not belong behind 'gate'"},
+           {"layernorm/cols=64/gate0", Code::BadSpecText, "'0' does not belong behind 'gate'"},
+           {"layernorm/cols=64/mod1", Code::BadSpecText, "'1' does not belong behind 'mod'"},
+           {"layernorm/cols=64/mod:silu", Code::BadSpecText, "':silu' does not belong behind 'mod'"},
+           {"layernorm/cols=64/mod:table0", Code::BadSpecText, "':table0' does not belong behind 'mod'"},
+           {"layernorm/cols=64/w:table", Code::BadSpecText, "':table' does not belong behind 'w'"},
+           {"layernorm/cols=64/mod/mods", Code::BadSpecText, "modulation is given twice"},
+           {"layernorm/cols=64/mod=f32/w", Code::BadSpecText, "mod= describes what it does not have"},
+           {"layernorm/cols=64/mod=f8/mod", Code::BadDType, "'f8'"},
            {"layernorm/cols=64/w2", Code::BadSpecText, "unknown field 'w2'"},
            {"layernorm/cols=64/add1", Code::BadSpecText, "'1' does not belong behind 'add'"},
            {"layernorm/cols=64/gelu:rows", Code::BadSpecText, "':rows' does not belong behind 'gelu'"},

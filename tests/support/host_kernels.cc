@@ -193,7 +193,8 @@ std::optional<std::string> Launcher::run(const simt::HostKernel& kernel, std::ui
     const GuardedMemory& memory = *memory_[at];
     // What the spec does not have is null, as from the service.
     if (memory.bytes() == 0) continue;
-    set(tensors, row, memory.data(), matrix.row_stride());
+    const auto& [n, outer, inner, buffer] = matrix.layout();
+    set(tensors, row, InputRows(memory.data(), n, outer, inner));
     if (at != row.operand) continue;
     bring(memory, matrix);
     const bool shared = std::any_of(std::begin(kOperands), std::end(kOperands), [&](const auto& other) {
@@ -249,7 +250,7 @@ bool spoils(const KernelCase& c) {
 Result<oracle::Problem> finite_problem(const KernelCase& c) {
   oracle::RowLayouts layouts;
   for (const OperandRow& row : kOperands)
-    if (row.extent == Extent::matrix) layouts[row.operand] = c.stride_of(row.operand);
+    if (has_rows(row)) layouts[row.operand] = c.layout_of(row.operand);
   auto problem = oracle::make_problem(c.spec, c.rows, layouts);
   if (!problem) return problem;
   oracle::fill(*problem, c.seed);

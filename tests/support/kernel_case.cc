@@ -24,9 +24,14 @@ void visit_numbers(Case& c, Visit visit) {
   visit("sms", c.device.sm_count);
   visit("rows", c.rows);
   visit("x_gap", c.x_gap);
+  visit("gate_gap", c.gate_gap);
   visit("residual_gap", c.residual_gap);
+  visit("scale_gap", c.scale_gap);
+  visit("shift_gap", c.shift_gap);
   visit("y_gap", c.y_gap);
   visit("sum_gap", c.sum_gap);
+  visit("group", c.group);
+  visit("group_gap", c.group_gap);
   visit("x_shift", c.x_shift);
   visit("y_shift", c.y_shift);
   visit("weight_shift", c.weight_shift);
@@ -67,6 +72,15 @@ std::int64_t KernelCase::stride_of(Operand matrix) const {
       return spec.columns + x_gap;
     case Operand::residual:
       return spec.columns + residual_gap;
+    case Operand::gate:
+      return spec.columns + gate_gap;
+    case Operand::mod_scale:
+      return spec.columns + scale_gap;
+    case Operand::mod_shift:
+      return spec.columns + shift_gap;
+    case Operand::weight:
+    case Operand::bias:
+      return spec.columns;
     case Operand::sum:
       return spec.columns + sum_gap;
     default:
@@ -74,19 +88,34 @@ std::int64_t KernelCase::stride_of(Operand matrix) const {
   }
 }
 
+oracle::RowLayout KernelCase::layout_of(Operand operand) const {
+  const std::int64_t stride = stride_of(operand);
+  if (group == 1) return stride;
+  if (row_of(operand).extent == Extent::affine) return {group, 0, stride};
+  if (operand == Operand::gate || row_of(operand).extent == Extent::shared) return {group, stride, 0};
+  return {group, group * stride + group_gap, stride};
+}
+
 bool legal(const KernelCase& c) {
   if (!validate(c.spec) || canonical(c.spec) != c.spec || !check(c.plan, c.spec, c.device)) return false;
   if (c.rows < 0) return false;
   for (const OperandRow& row : kOperands)
-    if (row.extent == Extent::matrix && row.present(c.spec) &&
+    if (is_matrix(row, c.spec) && row.present(c.spec) &&
         c.stride_of(row.operand) < (row.output ? c.spec.columns : 0))
       return false;
+  if (c.group < 1 || c.rows % c.group != 0 || c.group_gap < 0) return false;
+  if (c.group > 1 ? !c.plan.grouped_rows && c.plan.strategy != Strategy::generic : c.group_gap != 0)
+    return false;
   if (c.in_place && (c.y_gap != 0 || size_of(c.spec.input) != size_of(c.spec.output))) return false;
-  if (c.spec.residual == Residual::none && c.residual_gap != 0) return false;
+  const auto lacks = [&](Operand operand) { return !row_of(operand).present(c.spec); };
+  if ((lacks(Operand::gate) && c.gate_gap != 0) || (lacks(Operand::residual) && c.residual_gap != 0) ||
+      (lacks(Operand::mod_scale) && c.scale_gap != 0) || (lacks(Operand::mod_shift) && c.shift_gap != 0))
+    return false;
   if ((!c.spec.sum || c.sum_in_place) && c.sum_gap != 0) return false;
   if (c.sum_in_place && !(c.spec.sum && c.spec.residual == Residual::before)) return false;
   const std::int64_t shifts[] = {c.x_shift, c.y_shift, c.weight_shift, c.bias_shift};
-  const std::int64_t gaps[] = {c.x_gap, c.residual_gap, c.y_gap, c.sum_gap};
+  const std::int64_t gaps[] = {c.x_gap,     c.gate_gap, c.residual_gap, c.scale_gap,
+                               c.shift_gap, c.y_gap,    c.sum_gap,      c.group_gap};
   if (*std::min_element(std::begin(shifts), std::end(shifts)) < 0) return false;
   // Every row of every tensor begins at a multiple of an access, unless rows may begin anywhere.
   const int needed = needed_alignment(c.plan, c.spec);

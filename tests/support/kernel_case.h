@@ -10,6 +10,7 @@
 
 #include "normjit/plan.h"
 #include "normjit/spec/operands.h"
+#include "verify/problem.h"
 
 namespace normjit::testing {
 
@@ -43,8 +44,12 @@ struct KernelCase {
   Plan plan;
   DeviceProfile device;  // of a known architecture, with few multiprocessors, so that few blocks share work
   std::int64_t rows = 1;
-  // Elements between rows; x_gap = -columns makes all rows of x one, and so for the residual.
-  std::int64_t x_gap = 0, residual_gap = 0, y_gap = 0, sum_gap = 0;
+  // Elements between rows; -columns makes all rows of an input one.
+  std::int64_t x_gap = 0, gate_gap = 0, residual_gap = 0, scale_gap = 0, shift_gap = 0, y_gap = 0,
+               sum_gap = 0;
+  // Rows come in groups of so many, with group_gap elements between groups. Gate and modulation then are the
+  // same for a group, and weights for each row are those of a group.
+  std::int64_t group = 1, group_gap = 0;
   // Elements between a tensor and its guard page; x_shift that of the residual, y_shift that of the sum, too.
   int x_shift = 0, y_shift = 0, weight_shift = 0, bias_shift = 0;
   Guard guard = Guard::behind;
@@ -62,8 +67,10 @@ struct KernelCase {
   bool is_in_place(Operand output) const {
     return output == Operand::y ? in_place : output == Operand::sum && sum_in_place;
   }
-  // Elements from one row of a matrix to the next.
+  // Elements from one row of a matrix to the next, in a group.
   std::int64_t stride_of(Operand matrix) const;
+  // Where the rows of an operand begin that has some.
+  oracle::RowLayout layout_of(Operand operand) const;
 };
 
 // Whether the service would launch this, and the executor can: a legal plan, aligned tensors, rows of outputs

@@ -57,6 +57,7 @@ std::optional<Plan> random_streamed_plan(Random& random, const NormSpec& spec, c
   if (plan.blocks_per_row > 1) plan.exchange = Exchange::grid;
   const std::int64_t own = ceil_div(chunks, plan.blocks_per_row);
   plan.stages = static_cast<int>(std::clamp<std::int64_t>(own + random.between(0, 2 * own), 2, 24));
+  plan.grouped_rows = random.below(4) == 0;
   return check(plan, spec, device) ? std::optional(plan) : std::nullopt;
 }
 
@@ -90,6 +91,7 @@ std::optional<Plan> random_plan(Random& random, Strategy strategy, const NormSpe
     plan.per_thread = static_cast<int>(
         std::min<std::int64_t>(ceil_div(spec.columns, a_vector_each) + (random.below(4) == 0), 1024));
   }
+  plan.grouped_rows = random.below(4) == 0;
   return check(plan, spec, device) ? std::optional(plan) : std::nullopt;
 }
 
@@ -146,8 +148,13 @@ std::int64_t random_distance(Random& random, int unit, std::int64_t most) {
 // Everything but the spec and the plan.
 void fill_in(Random& random, KernelCase& c, std::int64_t elements) {
   c.rows = random_rows(random, c, elements);
+  if (c.plan.grouped_rows || c.plan.strategy == Strategy::generic) {
+    c.group = random.between(1, std::min<std::int64_t>(c.rows, 5));
+    c.rows -= c.rows % c.group;
+  }
   c.in_place = size_of(c.spec.input) == size_of(c.spec.output) && random.below(4) == 0;
   const int unit = c.plan.unaligned ? 1 : c.plan.vector;
+  if (c.group > 1) c.group_gap = random_distance(random, unit, 20);
   c.x_gap = random_distance(random, unit, 20);
   if (!c.in_place) c.y_gap = random_distance(random, unit, 20);
   for (int* const shift : {&c.x_shift, &c.y_shift, &c.weight_shift, &c.bias_shift})
@@ -163,9 +170,15 @@ void fill_in(Random& random, KernelCase& c, std::int64_t elements) {
   if (!c.in_place && random.below(8) == 0) overlap(c.x_gap);
   c.sum_in_place = c.spec.sum && c.spec.residual == Residual::before && random.coin();
   if (c.spec.sum && !c.sum_in_place) c.sum_gap = random_distance(random, unit, 20);
-  if (c.spec.residual == Residual::none) return;
-  c.residual_gap = random_distance(random, unit, 20);
-  if (!c.sum_in_place && random.below(4) == 0) overlap(c.residual_gap);
+  const auto lay = [&](bool present, std::int64_t& gap, bool may_overlap) {
+    if (!present) return;
+    gap = random_distance(random, unit, 20);
+    if (may_overlap && random.below(4) == 0) overlap(gap);
+  };
+  lay(c.spec.residual != Residual::none, c.residual_gap, !c.sum_in_place);
+  lay(c.spec.gate != Gate::none, c.gate_gap, true);
+  lay(c.spec.modulation != Modulation::none, c.scale_gap, true);
+  lay(c.spec.modulation == Modulation::scale_shift, c.shift_gap, true);
 }
 
 // One of the plans that users get, or nothing where the device has none.
@@ -185,6 +198,7 @@ std::optional<KernelCase> planned_case(Random& random) {
   // A device as small as this may have no room for as many slices as the one that the planner knows.
   if (!check(c.plan, c.spec, c.device)) c.plan = fallback(c.spec, c.device, regime, alignment);
   if (!check(c.plan, c.spec, c.device)) return {};
+  c.plan.grouped_rows = random.below(4) == 0;
   fill_in(random, c, huge ? kManyElements : kSomeElements);
   return c;
 }

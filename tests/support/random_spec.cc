@@ -73,14 +73,26 @@ NormSpec random_spec(Random& random, const SpecRange& range) {
     spec.residual = random.coin() ? Residual::before : random.one_of(kResiduals).value;
     if (random.below(3) == 0) spec.residual_type = random.one_of(kDTypes).value;
     spec.in_bias = random.below(4) == 0;
+    if (random.below(3) == 0) {
+      spec.gate = random.one_of(kGates).value;
+      spec.gate_function = random.one_of(kGateFunctions).value;
+      spec.gate_table = random.below(4) == 0;
+    }
+    if (random.below(3) == 0) {
+      spec.modulation = random.one_of(kModulations).value;
+      spec.plain_modulation = random.below(4) == 0;
+      spec.modulation_table = random.below(4) == 0;
+    }
+    if (random.below(4) == 0) spec.modulation_type = random.one_of(kDTypes).value;
+    if (spec.gate == Gate::after) spec.activation = Activation::none;
     spec.sum = random.coin();
     spec.rounding = random.coin() ? Rounding::none : random.one_of(kRoundings).value;
     spec.weight_offset = random.below(4) == 0;
     spec.affine_rows = random.below(8) == 0;
     // What does not go together is left out.
-    spec.sum = spec.sum && (adds_before(spec) || spec.residual_type != spec.input);
-    const bool sum = rounds_sum(spec) && adds_before(spec) && may_round_to(sum_type(spec), spec);
-    const bool norm = rounds_norm(spec) && spec.affine != Affine::none && may_round_to(spec.input, spec);
+    spec.sum = spec.sum && (has_prologue(spec) || spec.residual_type != spec.input);
+    const bool sum = rounds_sum(spec) && has_prologue(spec) && may_round_to(sum_type(spec), spec);
+    const bool norm = rounds_norm(spec) && has_affine_or_modulation(spec) && may_round_to(spec.input, spec);
     spec.rounding = static_cast<Rounding>(sum + 2 * norm);
   }
   if (!validate(spec)) {  // beyond f32, in a spec that is computed in f32

@@ -33,6 +33,9 @@ std::vector<KernelCase> simpler(const KernelCase& c) {
     KernelCase candidate = c;
     change(candidate);
     candidate.spec = canonical(candidate.spec);
+    if (candidate.spec.gate == Gate::none) candidate.gate_gap = 0;
+    if (candidate.spec.modulation == Modulation::none) candidate.scale_gap = 0;
+    if (candidate.spec.modulation != Modulation::scale_shift) candidate.shift_gap = 0;
     if (candidate.spec.residual == Residual::none) candidate.residual_gap = 0;
     if (candidate.spec.residual != Residual::before) candidate.sum_in_place = false;
     if (!candidate.spec.sum) {
@@ -54,7 +57,8 @@ std::vector<KernelCase> simpler(const KernelCase& c) {
     with([&](KernelCase& to) {
       to.spec.columns = columns;
       to.x_gap = std::max(to.x_gap, -columns);
-      to.residual_gap = std::max(to.residual_gap, -columns);
+      for (std::int64_t* const gap : {&to.gate_gap, &to.residual_gap, &to.scale_gap, &to.shift_gap})
+        *gap = std::max(*gap, -columns);
     });
 
   with([](KernelCase& to) { to.inputs = InputKind::unit; });
@@ -63,6 +67,12 @@ std::vector<KernelCase> simpler(const KernelCase& c) {
   with([](KernelCase& to) { to.spec.sum = false; });
   with([](KernelCase& to) { to.spec.rounding = Rounding::none; });
   with([](KernelCase& to) { to.spec.in_bias = false; });
+  with([](KernelCase& to) { to.spec.gate = Gate::none; });
+  with([](KernelCase& to) { to.spec.gate_function = GateFunction::none; });
+  with([](KernelCase& to) { to.spec.gate_table = false; });
+  with([](KernelCase& to) { to.spec.modulation = Modulation::none; });
+  with([](KernelCase& to) { to.spec.modulation = std::min(to.spec.modulation, Modulation::scale); });
+  with([](KernelCase& to) { to.spec.plain_modulation = to.spec.modulation_table = false; });
   with([](KernelCase& to) { to.spec.residual = Residual::none; });
   with([](KernelCase& to) {
     to.spec.residual = Residual::none;
@@ -70,7 +80,7 @@ std::vector<KernelCase> simpler(const KernelCase& c) {
   });
   with([](KernelCase& to) { to.spec.weight_offset = false; });
   with([](KernelCase& to) { to.spec.affine_rows = false; });
-  with([](KernelCase& to) { to.spec.residual_type = to.spec.input; });
+  with([](KernelCase& to) { to.spec.residual_type = to.spec.modulation_type = to.spec.input; });
   with([](KernelCase& to) { to.spec.activation = Activation::none; });
   with([](KernelCase& to) { to.spec.affine = Affine::none; });
   with([](KernelCase& to) { to.spec.affine = std::min(to.spec.affine, Affine::weight); });
@@ -78,11 +88,21 @@ std::vector<KernelCase> simpler(const KernelCase& c) {
   with([](KernelCase& to) { to.spec.statistics = false; });
   with([](KernelCase& to) { to.spec.epsilon = 1e-5; });
   with([](KernelCase& to) {
-    to.spec.input = to.spec.output = to.spec.weight = to.spec.residual_type = DType::f32;
+    to.spec.input = to.spec.output = to.spec.weight = to.spec.residual_type = to.spec.modulation_type =
+        DType::f32;
   });
-  with([](KernelCase& to) { to.spec.output = to.spec.weight = to.spec.residual_type = to.spec.input; });
+  with([](KernelCase& to) {
+    to.spec.output = to.spec.weight = to.spec.residual_type = to.spec.modulation_type = to.spec.input;
+  });
 
-  with([](KernelCase& to) { to.x_gap = to.residual_gap = to.y_gap = to.sum_gap = 0; });
+  with([](KernelCase& to) {
+    to.group = 1;
+    to.group_gap = 0;
+    to.plan.grouped_rows = false;
+  });
+  with([](KernelCase& to) {
+    to.x_gap = to.gate_gap = to.residual_gap = to.scale_gap = to.shift_gap = to.y_gap = to.sum_gap = 0;
+  });
   with([](KernelCase& to) { to.x_shift = 0; });
   with([](KernelCase& to) { to.y_shift = 0; });
   with([](KernelCase& to) { to.weight_shift = 0; });

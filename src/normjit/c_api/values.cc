@@ -14,6 +14,15 @@ std::string_view allowed(DType) {
   return "NORMJIT_F16 (1), NORMJIT_BF16 (2), NORMJIT_F32 (3), NORMJIT_F64 (4), or 0 for the default";
 }
 std::string_view allowed(Norm) { return "NORMJIT_LAYER (1), NORMJIT_RMS (2), or 0 for layer"; }
+std::string_view allowed(Gate) {
+  return "NORMJIT_NO_GATE (1), NORMJIT_GATE_BEFORE (2), NORMJIT_GATE_AFTER (3), or 0 for none";
+}
+std::string_view allowed(GateFunction) {
+  return "NORMJIT_NO_GATE_FUNCTION (1) to NORMJIT_GATE_TANH (4), or 0 for none";
+}
+std::string_view allowed(Modulation) {
+  return "NORMJIT_NO_MODULATION (1), NORMJIT_MOD_SCALE (2), NORMJIT_MOD_SCALE_SHIFT (3), or 0 for none";
+}
 std::string_view allowed(Residual) {
   return "NORMJIT_NO_RESIDUAL (1), NORMJIT_RESIDUAL_BEFORE (2), NORMJIT_RESIDUAL_AFTER (3), or 0 for none";
 }

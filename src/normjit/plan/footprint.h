@@ -25,22 +25,31 @@ inline int read_bytes(const NormSpec& spec) { return matrix_bytes(spec, false); 
 inline int written_bytes(const NormSpec& spec) { return matrix_bytes(spec, true); }
 
 // Whether the kernel reads more of a row than x.
-inline bool adds_rows(const NormSpec& spec) { return spec.residual != Residual::none || spec.in_bias; }
+inline bool adds_rows(const NormSpec& spec) {
+  return spec.residual != Residual::none || spec.in_bias || spec.gate == Gate::before;
+}
+// Operands behind the norm that each row has: kRowParameters of templates/op/sink.cuh.
+inline int row_parameters(const NormSpec& spec) {
+  return static_cast<int>(spec.modulation) + (spec.gate == Gate::after);
+}
 
 // Whether rows are read or written besides x and y, or columns that are added to them. They may begin at
 // another offset from an aligned address than x.
-inline bool moves_other_rows(const NormSpec& spec) { return adds_rows(spec) || spec.sum; }
+inline bool moves_other_rows(const NormSpec& spec) {
+  return adds_rows(spec) || spec.sum || row_parameters(spec) > 0;
+}
 
 // The type in which rows are held on chip: Held of templates/op/source.cuh.
 inline DType held_type(const NormSpec& spec) {
-  if (!adds_before(spec)) return spec.input;
+  if (!has_prologue(spec)) return spec.input;
   return rounds_sum(spec) ? sum_type(spec) : compute_type(spec);
 }
 // Bytes per column that split_row reads the second time: of the sum where it was written and is exact.
 inline int again_bytes(const NormSpec& spec) {
-  const bool exact = spec.sum && adds_before(spec) && held_type(spec) == spec.residual_type;
-  const int before =
-      size_of(spec.input) + (spec.residual == Residual::before ? size_of(spec.residual_type) : 0);
+  const bool exact = spec.sum && has_prologue(spec) && held_type(spec) == spec.residual_type;
+  const int before = size_of(spec.input) +
+                     (spec.residual == Residual::before ? size_of(spec.residual_type) : 0) +
+                     (spec.gate == Gate::before ? size_of(spec.modulation_type) : 0);
   return exact ? size_of(spec.residual_type) : before;
 }
 // Whether the ring of persistent_row keeps the sum in the place of x: kKeepsSum of
@@ -63,18 +72,21 @@ inline int widest_element(const NormSpec& spec) {
 // Whether all operands have one dtype.
 inline bool same_dtypes(const NormSpec& spec) {
   return spec.output == spec.input && (!has_vectors(spec) || spec.weight == spec.input) &&
-         (!has_residual_type(spec) || spec.residual_type == spec.input);
+         (!has_residual_type(spec) || spec.residual_type == spec.input) &&
+         (!has_modulation_type(spec) || spec.modulation_type == spec.input);
 }
 
 // Whether the activation calls a mathematical function.
 inline bool calls_function(const NormSpec& spec) {
-  return spec.activation != Activation::none && spec.activation != Activation::relu;
+  return (spec.activation != Activation::none && spec.activation != Activation::relu) ||
+         (spec.gate != Gate::none && spec.gate_function != GateFunction::none);
 }
 
 // Whether the activation is so long that the compiler stops unrolling loops over more than 32 elements. Then
 // all of the elements spill.
 inline bool has_long_code(const NormSpec& spec) {
-  return spec.activation == Activation::gelu || spec.activation == Activation::gelu_tanh;
+  return spec.activation == Activation::gelu || spec.activation == Activation::gelu_tanh ||
+         (spec.gate != Gate::none && spec.gate_function == GateFunction::tanh);
 }
 
 // ---- How a plan divides rows ----
@@ -150,7 +162,7 @@ inline std::int64_t all_shared_bytes(const Plan& plan, const NormSpec& spec) {
 inline int registers_per_vector(int vector, const NormSpec& spec) {
   const int weight = has_vectors(spec) ? size_of(spec.weight) : 0;
   const int after = spec.residual == Residual::after ? size_of(spec.residual_type) : 0;
-  const int held = size_of(adds_before(spec) ? compute_type(spec) : spec.input) + after;
+  const int held = size_of(has_prologue(spec) ? compute_type(spec) : spec.input) + after;
   return std::max(1, vector * std::max({read_bytes(spec), held, weight}) / 4);
 }
 
@@ -175,8 +187,8 @@ inline int max_held_elements(const Plan& plan, const NormSpec& spec) {
     // The compiler hoists more loads of weights where they are vectors, so these rows have at most four.
     return in_double         ? 16
            : plan.vector > 1 ? std::min(32, 4 * plan.vector * plan.group_rows)
-           : has_long_code(spec) || (adds_rows(spec) && !same_dtypes(spec)) ? 32
-                                                                            : 64;
+           : has_long_code(spec) || row_parameters(spec) > 0 || (adds_rows(spec) && !same_dtypes(spec)) ? 32
+                                                                                                        : 64;
   const bool shared_row = plan.blocks_per_row > 1, large = plan.threads > 512;
   if (plan.unaligned && !shared_row)
     return large && calls_function(spec) && size_of(spec.input) == 2 ? 24 : 32;
@@ -231,9 +243,9 @@ inline int needed_registers(const Plan& plan, const NormSpec& spec) {
     const bool more = has_long_code(spec) || (plan.vector > 1 && (plan.group_rows > 1 || held > 24));
     const int grouped = plan.group_rows >= 4 ? 4 : 0;
     const int others = adds ? (same && plan.vector == 1 ? 64 : 72) + 2 * grouped : more ? 52 : 36 + grouped;
-    // Weights of each row are loaded while those of another are in use.
-    const int affine_rows = !spec.affine_rows ? 0 : same ? 32 : 56;
-    return static_cast<int>(ceil_div(held + others + affine_rows, 8) * 8);
+    // Parameters of each row are loaded while those of another are in use.
+    const int of_rows = !spec.affine_rows && row_parameters(spec) == 0 ? 0 : same ? 32 : 56;
+    return static_cast<int>(ceil_div(held + others + of_rows, 8) * 8);
   }
   const bool narrow = registers_per_vector(plan.vector, spec) < 4, converts = size_of(spec.input) == 2;
   // rmsnorm and residuals in shared rows: 13 f32 vectors of rmsnorm in a cluster, 7 of a sum over the grid.
@@ -241,6 +253,7 @@ inline int needed_registers(const Plan& plan, const NormSpec& spec) {
   // x and the residual are loaded at once. This refuses blocks of 1024 threads, which have 64 registers each.
   if (adds && !same && plan.threads > 512 && held > 8) return 72;
   if (plan.strategy == Strategy::split_row) {
+    if (row_parameters(spec) > 0) return 128;
     if (plan.unaligned && held <= 8) return 80;
     if (converts || plan.unaligned || (adds && held > 8)) return 128;
     // A group of rows needs more than a single one.
@@ -252,7 +265,7 @@ inline int needed_registers(const Plan& plan, const NormSpec& spec) {
     if (!narrow && converts && !adds && whole_aligned_row && plan.threads <= 512 && held > 8 && held <= 32)
       return 80;
     if (held <= 4) return 64;
-    if (adds && shared_row && converts) return 96;
+    if (adds && shared_row && converts) return spec.in_bias && held > 8 ? 128 : 96;
     if (held <= 8) return converts ? 72 : 64;
     if (held <= 16) return narrow ? 96 : plan.threads > 512 ? 64 : converts ? 96 : 80;
     return 128;

@@ -54,8 +54,8 @@ std::string broken_limit(const Plan& plan, const NormSpec& spec, const DevicePro
   const bool shared_row = plan.blocks_per_row > 1;
   if (plan.strategy > Strategy::generic || plan.exchange > Exchange::grid)
     return "unknown strategy or exchange";
-  if (persistent && spec.in_bias)
-    return "persistent_row adds no in_bias, for which its ring has no room; split_row does";
+  if (persistent && (spec.in_bias || spec.gate == Gate::before))
+    return "persistent_row has no room in its ring for in_bias or a gate before the norm; split_row has";
 
   // The shape of a block.
   if (plan.threads < kWarp || plan.threads > 1024 || !power_of_two(plan.threads))
@@ -66,8 +66,8 @@ std::string broken_limit(const Plan& plan, const NormSpec& spec, const DevicePro
   if (plan.strategy == Strategy::staged_rows && (plan.unaligned || vector_bytes > 16))
     return "staged_rows needs unaligned=0 (its rows may begin anywhere) and a vector of at most 16 bytes";
   if (plan.unaligned && persistent && (spec.columns < 2 * plan.vector || moves_other_rows(spec)))
-    return "persistent_row needs unaligned rows of at least 2 * vector columns, and neither a residual nor a "
-           "sum";
+    return "persistent_row needs unaligned rows of at least 2 * vector columns, without residual, sum, gate "
+           "and modulation";
   if (persistent && has_residual_type(spec) && size_of(spec.residual_type) > 2 * size_of(spec.input))
     return "persistent_row needs residuals of at most twice the size of x";
   if (persistent && spec.columns % needed_alignment(plan, spec) != 0)
@@ -75,7 +75,7 @@ std::string broken_limit(const Plan& plan, const NormSpec& spec, const DevicePro
   if (plan.unaligned && !persistent &&
       (plan.strategy == Strategy::warp_rows || !can_realign(plan.vector, spec) || vector_bytes > 16))
     return "unaligned rows need block_row, split_row or persistent_row, a vector of at least 2 elements "
-           "and of 4 to 16 bytes, and no residual, in_bias or sum";
+           "and of 4 to 16 bytes, and no residual, in_bias, sum, gate or modulation";
   if (plan.per_thread < 1) return "per_thread must be at least 1";
   if (plan.strategy == Strategy::generic) {
     if (plan.threads_per_row != kWarp || plan.vector != 1 || plan.unaligned || plan.group_rows != 1 ||

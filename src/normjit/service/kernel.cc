@@ -13,12 +13,16 @@ RuntimeSpec::RuntimeSpec(const NormSpec& spec) noexcept
       columns(static_cast<std::int32_t>(spec.columns)),
       activation(static_cast<std::int32_t>(spec.activation)),
       residual_at(static_cast<std::int32_t>(spec.residual)),
+      gate_at(static_cast<std::int32_t>(spec.gate)),
+      gate_function(static_cast<std::int32_t>(spec.gate_function)),
       input(spec.input),
       output(spec.output),
       weight(spec.weight),
       residual(spec.residual_type),
+      modulation(spec.modulation_type),
       is_rms(spec.norm == Norm::rms),
       weight_offset(spec.weight_offset),
+      plain_modulation(spec.plain_modulation),
       rounds_sum(normjit::rounds_sum(spec)),
       rounds_norm(normjit::rounds_norm(spec)) {}
 

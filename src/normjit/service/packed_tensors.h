@@ -134,7 +134,7 @@ class TensorRules {
       broken |= pointer == 0;
       *next++ = pointer;
       const int log2_size = log2_sizes_.of[i];
-      if (kRow.extent == Extent::matrix || (kRow.extent == Extent::affine && has(matrices_, i))) {
+      if (kRow.extent == Extent::affine ? has(matrices_, i) : has_rows(kRow)) {
         const std::int64_t stride = stride_of(t, kRow);
         *next++ = static_cast<std::uint64_t>(stride);
         n |= static_cast<std::uint64_t>(n_of(t, kRow));

@@ -23,9 +23,9 @@ struct RuntimeSpec {
   explicit RuntimeSpec(const NormSpec& spec) noexcept;
 
   double epsilon, scale;
-  std::int32_t columns, activation, residual_at;
-  DType input, output, weight, residual;
-  bool is_rms, weight_offset, rounds_sum, rounds_norm;
+  std::int32_t columns, activation, residual_at, gate_at, gate_function;
+  DType input, output, weight, residual, modulation;
+  bool is_rms, weight_offset, plain_modulation, rounds_sum, rounds_norm;
 };
 
 // The shape of a plan's launches.

@@ -34,8 +34,9 @@ struct Field {
 
   T NormSpec::*member;
   std::string_view name;  // of the member, in C++ and in C
-  // In texts, as "key=value", or alone for a switch; empty: the value stands alone. A switch whose key does
-  // not begin with a letter stands directly behind the field before it: "w1:rows".
+  // In texts, as "key=value", or alone for a switch; empty: the value stands alone. A field whose key does
+  // not begin with a letter is a part, and stands directly behind the field before it: "w1:rows",
+  // "gate:silu".
   std::string_view key;
   bool always;                // written to texts even if it is the default
   std::string_view constant;  // its placeholder in the templates; empty: it has none of its own
@@ -48,7 +49,7 @@ struct Field {
   }
   // Whether it stands directly behind the field before it.
   constexpr bool is_part() const noexcept {
-    return std::is_same_v<T, bool> && !(key.front() >= 'a' && key.front() <= 'z');
+    return !key.empty() && !(key.front() >= 'a' && key.front() <= 'z');
   }
   // The bits that a valid value needs.
   static constexpr int bits() noexcept {
@@ -71,11 +72,22 @@ inline constexpr std::tuple kFields{
     Field{&NormSpec::input, "input", "", true, "input", Code::BadDType},
     Field{&NormSpec::output, "output", "out", false, "output", Code::BadDType},
     Field{&NormSpec::weight, "weight", "w", false, "weight", Code::BadDType,
-          [](const NormSpec& s) noexcept { return s.affine != Affine::none || s.in_bias; }},
+          [](const NormSpec& s) noexcept {
+            return s.affine != Affine::none || s.in_bias || (s.gate != Gate::none && s.gate_table) ||
+                   (s.modulation != Modulation::none && s.modulation_table);
+          }},
     Field{&NormSpec::residual_type, "residual_type", "res", false, "residual_type", Code::BadDType,
           [](const NormSpec& s) noexcept { return s.residual != Residual::none || s.sum; }},
+    Field{
+        &NormSpec::modulation_type, "modulation_type", "mod", false, "modulation_type", Code::BadDType,
+        [](const NormSpec& s) noexcept { return s.gate != Gate::none || s.modulation != Modulation::none; }},
     Field{&NormSpec::epsilon, "epsilon", "eps", true, "epsilon", Code::BadEpsilon},
     Field{&NormSpec::in_bias, "in_bias", "inb", false, "has_in_bias", Code::BadArgument},
+    Field{&NormSpec::gate, "gate", "", false, "gate", Code::BadArgument},
+    Field{&NormSpec::gate_function, "gate_function", ":", false, "gate_function", Code::BadArgument,
+          [](const NormSpec& s) noexcept { return s.gate != Gate::none; }},
+    Field{&NormSpec::gate_table, "gate_table", ":table", false, "has_gate_table", Code::BadArgument,
+          [](const NormSpec& s) noexcept { return s.gate != Gate::none; }},
     Field{&NormSpec::residual, "residual", "", false, "residual", Code::BadArgument},
     Field{&NormSpec::sum, "sum", "sum", false, "writes_sum", Code::BadArgument},
     Field{&NormSpec::rounding, "rounding", "round", false, "rounding", Code::BadArgument},
@@ -84,6 +96,11 @@ inline constexpr std::tuple kFields{
           [](const NormSpec& s) noexcept { return s.affine != Affine::none; }},
     Field{&NormSpec::affine_rows, "affine_rows", ":rows", false, "affine_rows", Code::BadArgument,
           [](const NormSpec& s) noexcept { return s.affine != Affine::none; }},
+    Field{&NormSpec::modulation, "modulation", "", false, "modulation", Code::BadArgument},
+    Field{&NormSpec::plain_modulation, "plain_modulation", "0", false, "plain_modulation", Code::BadArgument,
+          [](const NormSpec& s) noexcept { return s.modulation != Modulation::none; }},
+    Field{&NormSpec::modulation_table, "modulation_table", ":table", false, "has_modulation_table",
+          Code::BadArgument, [](const NormSpec& s) noexcept { return s.modulation != Modulation::none; }},
     Field{&NormSpec::activation, "activation", "", false, "activation", Code::BadActivation},
     Field{&NormSpec::scale, "scale", "scale", false, "scale", Code::BadScale},
     Field{&NormSpec::statistics, "statistics", "stats", false, "has_statistics", Code::BadArgument},

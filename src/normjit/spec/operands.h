@@ -21,6 +21,7 @@ namespace normjit {
 // How many elements an operand has.
 enum class Extent : std::uint8_t {
   matrix,   // `columns` for each row, at the address of its row (RowsAt)
+  shared,   // likewise, but neighbouring rows mostly have the same, so that it counts as a vector
   columns,  // `columns`, the same for all rows
   affine,   // a matrix with NormSpec::affine_rows, else columns
   rows,     // one for each row
@@ -47,6 +48,11 @@ inline constexpr OperandRow kOperands[] = {
     {Operand::in_bias, "in_bias", false, Extent::columns, offsetof(Tensors, in_bias), "Weight",
      [](const NormSpec& s) noexcept { return s.weight; },
      [](const NormSpec& s) noexcept { return s.in_bias; }, Operand::in_bias},
+    {Operand::gate, "gate", false, Extent::matrix, offsetof(Tensors, gate), "Mod",
+     [](const NormSpec& s) noexcept { return s.modulation_type; },
+     [](const NormSpec& s) noexcept { return s.gate != Gate::none; }, Operand::gate},
+    {Operand::gate_table, "gate_table", false, Extent::columns, offsetof(Tensors, gate_table), "Weight",
+     [](const NormSpec& s) noexcept { return s.weight; }, &has_gate_table, Operand::gate_table},
     {Operand::residual, "residual", false, Extent::matrix, offsetof(Tensors, residual), "Residual",
      [](const NormSpec& s) noexcept { return s.residual_type; },
      [](const NormSpec& s) noexcept { return s.residual != Residual::none; }, Operand::residual},
@@ -56,6 +62,19 @@ inline constexpr OperandRow kOperands[] = {
     {Operand::bias, "bias", false, Extent::affine, offsetof(Tensors, bias), "Weight",
      [](const NormSpec& s) noexcept { return s.weight; },
      [](const NormSpec& s) noexcept { return s.affine == Affine::weight_bias; }, Operand::bias},
+    {Operand::mod_scale, "mod_scale", false, Extent::shared, offsetof(Tensors, mod_scale), "Mod",
+     [](const NormSpec& s) noexcept { return s.modulation_type; },
+     [](const NormSpec& s) noexcept { return s.modulation != Modulation::none; }, Operand::mod_scale},
+    {Operand::mod_scale_table, "mod_scale_table", false, Extent::columns, offsetof(Tensors, mod_scale_table),
+     "Weight", [](const NormSpec& s) noexcept { return s.weight; }, &has_modulation_table,
+     Operand::mod_scale_table},
+    {Operand::mod_shift, "mod_shift", false, Extent::shared, offsetof(Tensors, mod_shift), "Mod",
+     [](const NormSpec& s) noexcept { return s.modulation_type; },
+     [](const NormSpec& s) noexcept { return s.modulation == Modulation::scale_shift; }, Operand::mod_shift},
+    {Operand::mod_shift_table, "mod_shift_table", false, Extent::columns, offsetof(Tensors, mod_shift_table),
+     "Weight", [](const NormSpec& s) noexcept { return s.weight; },
+     [](const NormSpec& s) noexcept { return s.modulation == Modulation::scale_shift && s.modulation_table; },
+     Operand::mod_shift_table},
     {Operand::y, "y", true, Extent::matrix, offsetof(Tensors, y), "Output",
      [](const NormSpec& s) noexcept { return s.output; }, &always, Operand::x},
     {Operand::sum, "sum", true, Extent::matrix, offsetof(Tensors, sum), "Residual",
@@ -79,11 +98,14 @@ static_assert([] {
 
 // Whether Tensors has the address of each row of an operand, as rows do that are no column.
 constexpr bool has_rows(const OperandRow& row) {
-  return row.extent == Extent::matrix || row.extent == Extent::affine;
+  return row.extent == Extent::matrix || row.extent == Extent::shared || row.extent == Extent::affine;
 }
+// Whether an operand is of gate and modulation, which the rows of a sample often share.
+constexpr bool may_be_of_samples(const OperandRow& row) { return row.storage == "Mod"; }
 // Whether an operand of a spec has `columns` elements for each row, or the same for all rows.
 constexpr bool is_matrix(const OperandRow& row, const NormSpec& spec) noexcept {
-  return row.extent == Extent::matrix || (row.extent == Extent::affine && spec.affine_rows);
+  return row.extent == Extent::matrix || row.extent == Extent::shared ||
+         (row.extent == Extent::affine && spec.affine_rows);
 }
 constexpr bool is_columns(const OperandRow& row, const NormSpec& spec) noexcept {
   return row.extent == Extent::columns || (row.extent == Extent::affine && !spec.affine_rows);
@@ -108,8 +130,8 @@ template <class Each>
   (std::make_index_sequence<kOperandCount>());
 }
 
-// Bytes of one column of a row in all matrices of a spec that are inputs, or outputs. Weights are not
-// counted: rows share them.
+// Bytes of one column of a row in all matrices of a spec that are inputs, or outputs. Weights and modulation
+// are not counted: rows share them.
 inline int matrix_bytes(const NormSpec& spec, bool outputs) noexcept {
   int bytes = 0;
   for_each_operand([&](auto i) {

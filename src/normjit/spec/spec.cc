@@ -53,24 +53,29 @@ Result<void> mistake_in_combination(const NormSpec& spec) {
     return Error{Code::BadCombination, concat(why)};
   };
   const std::string_view compute = name(compute_type(spec));
-  if (spec.sum && !adds_before(spec) && spec.residual_type == spec.input)
+  if (spec.sum && !has_prologue(spec) && spec.residual_type == spec.input)
     return bad(
-        {"sum needs something that is added before the norm, or another residual type than the input's: else "
-         "the sum is x. Add the residual (/add) or in_bias (/inb), or leave the sum out (/sum)"});
-  if (rounds_sum(spec) && !adds_before(spec))
+        {"sum needs something that happens to x before the norm, or another residual type than the input's: "
+         "else the sum is x. Add the residual (/add), in_bias (/inb) or a gate (/gate), or leave the sum out "
+         "(/sum)"});
+  if (rounds_sum(spec) && !has_prologue(spec))
     return bad(
-        {"rounding of the sum needs something that is added before the norm: a residual (/add) or in_bias "
-         "(/inb)"});
+        {"rounding of the sum needs something that happens to x before the norm: a residual (/add), in_bias "
+         "(/inb) or a gate (/gate)"});
   if (rounds_sum(spec) && !may_round_to(sum_type(spec), spec))
     return bad({"rounding of the sum needs a residual type of 16 bits, and it is ", name(sum_type(spec)),
                 ", while the spec is computed in ", compute});
-  if (rounds_norm(spec) && spec.affine == Affine::none)
+  if (rounds_norm(spec) && !has_affine_or_modulation(spec))
     return bad(
-        {"rounding of the norm needs a weight that follows: the result is rounded anyway. Add the weight "
-         "(/w), or leave the rounding out (/round=norm)"});
-  if (rounds_norm(spec))
+        {"rounding of the norm needs a weight or a modulation that follows: the result is rounded anyway. "
+         "Add "
+         "the weight (/w) or the modulation (/mod), or leave the rounding out (/round=norm)"});
+  if (rounds_norm(spec) && !may_round_to(spec.input, spec))
     return bad({"rounding of the norm needs an input of 16 bits, and it is ", name(spec.input),
                 ", while the spec is computed in ", compute});
+  if (spec.gate == Gate::after && spec.activation != Activation::none)
+    return bad({"a gate behind the norm excludes an activation: leave out the activation (/",
+                name(spec.activation), ") or the gate (/gateafter)"});
   return {};
 }
 
@@ -78,6 +83,9 @@ Result<void> mistake_in_combination(const NormSpec& spec) {
 
 std::string_view name(Norm norm) noexcept { return name_of(norm); }
 std::string_view name(DType dtype) noexcept { return name_of(dtype); }
+std::string_view name(Gate gate) noexcept { return name_of(gate); }
+std::string_view name(GateFunction function) noexcept { return name_of(function); }
+std::string_view name(Modulation modulation) noexcept { return name_of(modulation); }
 std::string_view name(Residual residual) noexcept { return name_of(residual); }
 std::string_view name(Rounding rounding) noexcept { return name_of(rounding); }
 std::string_view name(Affine affine) noexcept { return name_of(affine); }

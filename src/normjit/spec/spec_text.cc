@@ -11,10 +11,11 @@ namespace {
 
 // ---- The grammar ----
 
-// "/key=value", "/value", or "/key" of a switch; of a part its key alone.
+// "/key=value", "/value", or "/key" of a switch; of a part its key, and the value that is no switch.
 template <class T, class HasMeaning>
 std::string item(const Field<T, HasMeaning>& field, std::string_view value) {
   if constexpr (std::is_same_v<T, bool>) return concat({field.is_part() ? "" : "/", field.key});
+  if (field.is_part()) return concat({field.key, value});
   return concat({"/", field.key, field.key.empty() ? "" : "=", value});
 }
 
@@ -22,7 +23,7 @@ std::string item(const Field<T, HasMeaning>& field, std::string_view value) {
 template <class T, class HasMeaning>
 std::string values_of(const Field<T, HasMeaning>& field) {
   if constexpr (std::is_enum_v<T>)
-    return names_of<T>("|", /*first=*/field.always || !field.key.empty() ? 0 : 1);
+    return names_of<T>("|", /*first=*/field.always || (!field.key.empty() && !field.is_part()) ? 0 : 1);
   else
     return std::is_same_v<T, double> ? "X" : "N";
 }
@@ -97,7 +98,10 @@ bool read_word(const Field<T, HasMeaning>& field, std::string_view word, NormSpe
     spec.*field.member = true;
     return true;
   } else if constexpr (std::is_enum_v<T>) {
-    const auto value = field.key.empty() ? named<T>(word) : std::nullopt;
+    if (field.is_part() && !word.starts_with(field.key)) return false;
+    const auto value = field.key.empty() ? named<T>(word)
+                       : field.is_part() ? named<T>(word.substr(field.key.size()))
+                                         : std::nullopt;
     if (!value || (!field.always && *value == field.default_for(spec))) return false;
     spec.*field.member = *value;
     return true;
@@ -155,8 +159,9 @@ std::size_t field_before(std::size_t part) {
   return before;
 }
 
-// The key of the first part at the end of a word whose other letters are not empty; empty if there is none.
+// The last part of a word: what begins with its last colon, or a switch at its end. Empty if it has none.
 std::string_view part_at_end(std::string_view word) {
+  if (const std::size_t colon = word.rfind(':'); colon != word.npos && colon > 0) return word.substr(colon);
   std::string_view key;
   each_field([&](const auto& field) {
     if (field.is_part() && key.empty() && word.size() > field.key.size() && word.ends_with(field.key))
@@ -182,10 +187,10 @@ Result<void> read_part(std::string_view part, std::string_view text, Parts& part
       }
       return {};
     }
-    const std::string_view key = part_at_end(word);
-    if (key.empty()) break;
-    behind.push_back(key);
-    word.remove_suffix(key.size());
+    const std::string_view last = part_at_end(word);
+    if (last.empty()) break;
+    behind.push_back(last);
+    word.remove_suffix(last.size());
   }
   const std::size_t equals = part.find('=');
   return bad(text,

@@ -29,6 +29,15 @@ inline constexpr DTypeRow kDTypes[] = {
     {{DType::f64, "f64", "double"}, 8},
 };
 inline constexpr Choice<Norm> kNorms[] = {{Norm::layer, "layernorm", "layer"}, {Norm::rms, "rmsnorm", "rms"}};
+inline constexpr Choice<Gate> kGates[] = {
+    {Gate::none, "none", "none"}, {Gate::before, "gate", "before"}, {Gate::after, "gateafter", "after"}};
+inline constexpr Choice<GateFunction> kGateFunctions[] = {{GateFunction::none, "none", "none"},
+                                                          {GateFunction::silu, "silu", "silu"},
+                                                          {GateFunction::sigmoid, "sigmoid", "sigmoid"},
+                                                          {GateFunction::tanh, "tanh", "tanh"}};
+inline constexpr Choice<Modulation> kModulations[] = {{Modulation::none, "none", "none"},
+                                                      {Modulation::scale, "mods", "scale"},
+                                                      {Modulation::scale_shift, "mod", "scale_shift"}};
 inline constexpr Choice<Residual> kResiduals[] = {{Residual::none, "none", "none"},
                                                   {Residual::before, "add", "before"},
                                                   {Residual::after, "addafter", "after"}};
@@ -50,6 +59,9 @@ inline constexpr Choice<Activation> kActivations[] = {
 // All values of an enumeration.
 constexpr const auto& set_of(DType) { return kDTypes; }
 constexpr const auto& set_of(Norm) { return kNorms; }
+constexpr const auto& set_of(Gate) { return kGates; }
+constexpr const auto& set_of(GateFunction) { return kGateFunctions; }
+constexpr const auto& set_of(Modulation) { return kModulations; }
 constexpr const auto& set_of(Residual) { return kResiduals; }
 constexpr const auto& set_of(Rounding) { return kRoundings; }
 constexpr const auto& set_of(Affine) { return kAffines; }
@@ -69,8 +81,9 @@ consteval bool in_order() {
     if (static_cast<std::size_t>(set_of(Enum{})[i].value) != i) return false;
   return true;
 }
-static_assert(in_order<DType>() && in_order<Norm>() && in_order<Residual>() && in_order<Rounding>() &&
-              in_order<Affine>() && in_order<Activation>());
+static_assert(in_order<DType>() && in_order<Norm>() && in_order<Gate>() && in_order<GateFunction>() &&
+              in_order<Modulation>() && in_order<Residual>() && in_order<Rounding>() && in_order<Affine>() &&
+              in_order<Activation>());
 
 // The row of a value, or null for a value outside the set.
 template <class Enum>

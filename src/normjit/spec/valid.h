@@ -10,20 +10,37 @@
 
 namespace normjit {
 
-// Whether the dtypes of the vectors, and of residual and sum, have a meaning.
-inline bool has_vectors(const NormSpec& s) noexcept { return s.affine != Affine::none || s.in_bias; }
+// Whether something has a table added to it.
+inline bool has_gate_table(const NormSpec& s) noexcept { return s.gate != Gate::none && s.gate_table; }
+inline bool has_modulation_table(const NormSpec& s) noexcept {
+  return s.modulation != Modulation::none && s.modulation_table;
+}
+// Whether the dtypes of the vectors, of gate and modulation, and of residual and sum, have a meaning.
+inline bool has_vectors(const NormSpec& s) noexcept {
+  return s.affine != Affine::none || s.in_bias || has_gate_table(s) || has_modulation_table(s);
+}
+inline bool has_modulation_type(const NormSpec& s) noexcept {
+  return s.gate != Gate::none || s.modulation != Modulation::none;
+}
 inline bool has_residual_type(const NormSpec& s) noexcept { return s.residual != Residual::none || s.sum; }
 
 // Whether a spec is computed in f64.
 inline bool is_wide(const NormSpec& s) noexcept {
   return s.input == DType::f64 || s.output == DType::f64 || (has_vectors(s) && s.weight == DType::f64) ||
-         (has_residual_type(s) && s.residual_type == DType::f64);
+         (has_residual_type(s) && s.residual_type == DType::f64) ||
+         (has_modulation_type(s) && s.modulation_type == DType::f64);
 }
 // compute_type(), inline.
 inline DType accumulator(const NormSpec& s) noexcept { return is_wide(s) ? DType::f64 : DType::f32; }
 
-// Whether something is added to x before the norm.
-inline bool adds_before(const NormSpec& s) noexcept { return s.in_bias || s.residual == Residual::before; }
+// Whether something else than x is normalized: x with something added, or multiplied by a gate.
+inline bool has_prologue(const NormSpec& s) noexcept {
+  return s.in_bias || s.gate == Gate::before || s.residual == Residual::before;
+}
+// Whether something follows the normalized value that may round it first.
+inline bool has_affine_or_modulation(const NormSpec& s) noexcept {
+  return s.affine != Affine::none || s.modulation != Modulation::none;
+}
 
 inline bool rounds_sum(const NormSpec& s) noexcept {
   return s.rounding == Rounding::sum || s.rounding == Rounding::sum_norm;
@@ -47,9 +64,10 @@ inline double largest_number(const NormSpec& s) noexcept {
 inline bool is_valid(const NormSpec& s) noexcept {
   const double largest = largest_number(s);
   bool valid = s.columns >= 1 && s.columns <= kMaxColumns && s.epsilon >= 0 &&
-               (!s.sum || adds_before(s) || s.residual_type != s.input) &&
-               (!rounds_sum(s) || (adds_before(s) && may_round_to(sum_type(s), s))) &&
-               (!rounds_norm(s) || (s.affine != Affine::none && may_round_to(s.input, s)));
+               (!s.sum || has_prologue(s) || s.residual_type != s.input) &&
+               (!rounds_sum(s) || (has_prologue(s) && may_round_to(sum_type(s), s))) &&
+               (!rounds_norm(s) || (has_affine_or_modulation(s) && may_round_to(s.input, s))) &&
+               (s.gate != Gate::after || s.activation == Activation::none);
   each_field([&](const auto& field) {
     const auto value = s.*field.member;
     if constexpr (std::is_enum_v<decltype(value)>) valid = valid && is_in_set(value);

@@ -9,6 +9,8 @@ void* memcpy(void*, const void*, unsigned long);
 double sqrt(double);
 double erfc(double);
 double exp2(double);
+double tanh(double);
+float tanhf(float);
 float fabsf(float);
 }
 
