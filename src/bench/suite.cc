@@ -93,7 +93,8 @@ Target shape_target(Regime regime, const NormSpec& spec, std::int64_t moved) {
 // Whether it is more than a LayerNorm with affine, activation, scale and statistics.
 bool is_fused(const NormSpec& spec) {
   return spec.norm != Norm::layer || spec.in_bias || spec.residual != Residual::none || spec.sum ||
-         spec.rounding != Rounding::none || spec.weight_offset || spec.affine_rows;
+         spec.rounding != Rounding::none || spec.weight_offset || spec.affine_rows ||
+         spec.gate != Gate::none || spec.modulation != Modulation::none;
 }
 
 }  // namespace

@@ -58,8 +58,8 @@ Target target_of(const NormSpec& spec, std::int64_t rows) noexcept;
 struct SuiteCase {
   NormSpec spec;
   std::int64_t rows = 0;
-  bool drawn = false;    // at random, by the seed
-  bool overlap = false;  // launches overlap the one before
+  bool drawn = false;  // at random, by the seed
+  cli::MeasuredUse use = {};
 
   Regime regime() const noexcept { return suite_regime(spec, rows); }
   Target target() const noexcept { return target_of(spec, rows); }
@@ -76,7 +76,8 @@ std::vector<SuiteCase> fixed_cases();
 std::vector<SuiteCase> random_cases(std::uint64_t seed, int count);
 
 // The regime fused: each of four norms at widths of today's models and at some drawn by the seed, in 16 and
-// 32 bits; odd widths; decode, also with launches that overlap; long rows.
+// 32 bits; odd widths; decode, also with launches that overlap; long rows; gates and modulations of diffusion
+// and state-space models.
 std::vector<SuiteCase> fused_cases(std::uint64_t seed);
 
 // Those of one regime, and the plain ones that those with an activation are compared with.

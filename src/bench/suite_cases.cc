@@ -219,11 +219,27 @@ std::vector<SuiteCase> fused_cases(std::uint64_t seed) {
     for (const std::int64_t rows : {1, 8, 64, 256})
       for (const bool overlap : {false, true}) {
         add(form, 4096, "bf16", rows);
-        cases.back().overlap = overlap;
+        cases.back().use.overlap = overlap;
       }
   for (const char* fields : {"add/wb", "add/sum/wb"}) {
     add({"layernorm", fields}, 65536, "f32", 2048);
     add({"layernorm", fields}, 4194304, "f32", 16);
+  }
+  // Adaptive norms of 32 samples of 1024 tokens, alone, behind gate and residual, and with a scale and shift
+  // of each token; gated norms of heads and of Mamba-2's rows; and a few rows of each.
+  const auto modulated = [&](const FusedForm& form, std::int64_t columns, std::int64_t rows,
+                             std::int64_t sample) {
+    add(form, columns, "bf16", rows);
+    cases.back().use.sample = sample;
+  };
+  for (const std::int64_t columns : {1152, 3072})
+    for (const char* fields : {"mod", "gate/add/sum/mod"})
+      for (const std::int64_t sample : {1024, 1}) modulated({"layernorm", fields}, columns, 32768, sample);
+  modulated({"rmsnorm", "gateafter:silu/w"}, 128, 65536, 1);
+  modulated({"rmsnorm", "gate:silu/w"}, 4096, 16384, 1);
+  for (const std::int64_t rows : {8, 64, 256}) {
+    modulated({"layernorm", "mod"}, 3072, rows, rows);
+    modulated({"rmsnorm", "gate:silu/w"}, 4096, rows, 1);
   }
   return cases;
 }

@@ -47,7 +47,7 @@ std::vector<SuiteCase> cases_of(const SuiteCommand& options, std::uint64_t seed)
 std::string text_of(const std::vector<SuiteCase>& cases, std::uint64_t seed) {
   Table table({"regime", "spec", ">rows", ">MB", "target"});
   for (const SuiteCase& one : cases) {
-    const double megabytes = static_cast<double>(bytes_moved(one.spec, one.rows)) / 1e6;
+    const double megabytes = static_cast<double>(bytes_moved(one.spec, one.rows, one.use.sample)) / 1e6;
     table.add({regime_text(one), to_text(one.spec), std::to_string(one.rows),
                fixed(megabytes, megabytes < 10 ? 2 : 0), to_text(one.target())});
   }
@@ -95,7 +95,7 @@ SuiteReport run_suite(const SuiteCommand& options, const std::vector<SuiteCase>&
     SuiteResult result{.what = one, .bench = {}, .error = {}, .value = {}, .met = {}};
     std::string outcome;
     try {
-      result.bench = measure(service, gpu, copies, one.spec, one.rows, options.repeat, one.overlap);
+      result.bench = measure(service, gpu, copies, one.spec, one.rows, options.repeat, one.use);
       outcome = fixed(result.bench->fraction_of_copy(), 3) + " of copy";
     } catch (const std::exception& error) {
       result.error = error.what();

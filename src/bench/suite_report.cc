@@ -62,8 +62,14 @@ std::string value_text(const SuiteResult& result) {
   return other && result.value ? fixed(*result.value, 3) : "";
 }
 
+// How it is launched, behind the name of a case.
+std::string text_of(const MeasuredUse& use) {
+  std::string text = use.sample > 1 ? ", samples of " + std::to_string(use.sample) + " rows" : "";
+  return use.overlap ? text + ", overlapped" : text;
+}
+
 std::string case_text(const SuiteCase& what) {
-  return std::to_string(what.rows) + " x " + to_text(what.spec) + (what.overlap ? ", overlapped" : "");
+  return std::to_string(what.rows) + " x " + to_text(what.spec) + text_of(what.use);
 }
 
 // The spec without columns, input type and epsilon: "rmsnorm/add/sum/w".
@@ -73,13 +79,17 @@ std::string form_of(const SuiteCase& what) {
   for (const std::string_view field : split(text, '/'))
     if (!field.starts_with("cols=") && !field.starts_with("eps=") && field != name(what.spec.input))
       form += (form.empty() ? "" : "/") + std::string(field);
-  return form + (what.overlap ? ", overlapped" : "");
+  return form + text_of(what.use);
 }
 
 Json case_json(const SuiteCase& one) {
-  return {{"spec", to_text(one.spec)},      {"rows", one.rows},
-          {"regime", name(one.regime())},   {"drawn", one.drawn},
-          {"overlap", one.overlap},         {"bytes", bytes_moved(one.spec, one.rows)},
+  return {{"spec", to_text(one.spec)},
+          {"rows", one.rows},
+          {"regime", name(one.regime())},
+          {"drawn", one.drawn},
+          {"overlap", one.use.overlap},
+          {"sample_rows", one.use.sample},
+          {"bytes", bytes_moved(one.spec, one.rows, one.use.sample)},
           {"target", to_text(one.target())}};
 }
 
@@ -153,7 +163,7 @@ std::vector<RegimeSummary> summarize(const std::vector<SuiteResult>& results) {
 }
 
 std::string regime_text(const SuiteCase& what) {
-  return std::string(name(what.regime())) + (what.overlap ? " +" : "") + (what.drawn ? " *" : "");
+  return std::string(name(what.regime())) + (what.use.overlap ? " +" : "") + (what.drawn ? " *" : "");
 }
 
 std::string table_of(const SuiteReport& report) {

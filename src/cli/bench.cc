@@ -12,7 +12,7 @@ struct BenchCommand : CommonOptions {
   std::string plan;  // empty: the planner's choice
   int repeat = 50;
   int device = 0;
-  bool overlap = false;
+  MeasuredUse use;
 };
 
 std::string text_of(const std::vector<BenchReport>& reports) {
@@ -32,7 +32,8 @@ std::string json_of(const std::vector<BenchReport>& reports) {
             {"rows", report.rows},
             {"device", report.device},
             {"plan", to_text(report.plan)},
-            {"overlap", report.overlap},
+            {"overlap", report.use.overlap},
+            {"sample_rows", report.use.sample},
             {"bytes", report.bytes},
             {"buffer_sets", report.buffer_sets},
             {"launches_per_graph", report.launches},
@@ -59,7 +60,7 @@ int bench(const BenchCommand& options) {
   Copies copies(settings, gpu, service.device(options.device).value());
   std::vector<BenchReport> reports;
   for (const auto& [spec, rows] : cases)
-    reports.push_back(measure(service, gpu, copies, spec, rows, options.repeat, options.overlap, plan));
+    reports.push_back(measure(service, gpu, copies, spec, rows, options.repeat, options.use, plan));
   print(options.json ? json_of(reports) : text_of(reports));
   return kDone;
 }
@@ -71,11 +72,13 @@ void add_bench(CommandLine& line) {
   command->add_option("SPEC", options.specs, kSpecHelp)->required();
   command->add_option("--rows", options.rows,
                       "Comma-separated numbers of rows; else as many as make x 256 MiB");
+  command->add_option("--sample-rows", options.use.sample,
+                      "Rows that share one row of gate, scale and shift, as the tokens of a sample do");
   command->add_option("--plan", options.plan,
                       "This plan, as show and tune print it, instead of the planner's choice");
   command->add_option("--repeat", options.repeat, "Replays that the median is of")->capture_default_str();
   command->add_flag(
-      "--overlap", options.overlap,
+      "--overlap", options.use.overlap,
       "Launches may start before the one in front has finished (programmatic dependent launch)");
   command->add_option("--device", options.device, "CUDA ordinal of the GPU")->capture_default_str();
   add_json(command, options);

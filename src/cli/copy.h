@@ -29,7 +29,7 @@ struct CopyStreams {
   int parts() const;  // the sum of all numbers
   friend auto operator<=>(const CopyStreams&, const CopyStreams&) = default;
 };
-CopyStreams copy_streams(const NormSpec& spec);
+CopyStreams copy_streams(const NormSpec& spec, std::int64_t sample = 1);
 
 // How a copy kernel divides its work.
 struct CopyShape {

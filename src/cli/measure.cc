@@ -30,11 +30,18 @@ void fill(DeviceBuffer& buffer, std::size_t at, std::int64_t elements, DType dty
   buffer.repeat(piece.bytes(), at, static_cast<std::size_t>(elements) * size_of(dtype));
 }
 
+// Of an operand of which the rows of a sample share one row.
+std::int64_t elements_of(const OperandRow& row, const NormSpec& spec, std::int64_t rows,
+                         std::int64_t sample) noexcept {
+  return normjit::elements_of(row, spec, may_be_of_samples(row) ? rows / sample : rows);
+}
+
 // One set of inputs, repeated over the whole buffer.
-void fill_sets(DeviceBuffer& buffer, const SetLayout& layout, const NormSpec& spec, std::int64_t rows) {
+void fill_sets(DeviceBuffer& buffer, const SetLayout& layout, const NormSpec& spec, std::int64_t rows,
+               std::int64_t sample) {
   for (const OperandRow& row : kOperands)
     if (!row.output && row.present(spec))
-      fill(buffer, layout.at[row.operand], elements_of(row, spec, rows), row.dtype(spec),
+      fill(buffer, layout.at[row.operand], elements_of(row, spec, rows, sample), row.dtype(spec),
            oracle::distribution_of(row.operand));
   buffer.repeat(layout.bytes, 0, buffer.bytes());
 }
@@ -74,20 +81,20 @@ std::vector<MeasuredCase> measured_cases(const std::vector<std::string>& specs, 
   return cases;
 }
 
-std::int64_t bytes_moved(const NormSpec& spec, std::int64_t rows) noexcept {
+std::int64_t bytes_moved(const NormSpec& spec, std::int64_t rows, std::int64_t sample) noexcept {
   std::int64_t bytes = 0;
   for (const OperandRow& row : kOperands)
-    if (row.present(spec)) bytes += elements_of(row, spec, rows) * size_of(row.dtype(spec));
+    if (row.present(spec)) bytes += elements_of(row, spec, rows, sample) * size_of(row.dtype(spec));
   return bytes;
 }
 
-SetLayout layout_of(const NormSpec& spec, std::int64_t rows) noexcept {
+SetLayout layout_of(const NormSpec& spec, std::int64_t rows, std::int64_t sample) noexcept {
   SetLayout layout;
   for (const OperandRow& row : kOperands) {
     if (!row.present(spec)) continue;
     layout.at[row.operand] = layout.bytes;
     layout.bytes +=
-        aligned(static_cast<std::size_t>(elements_of(row, spec, rows)) * size_of(row.dtype(spec)));
+        aligned(static_cast<std::size_t>(elements_of(row, spec, rows, sample)) * size_of(row.dtype(spec)));
   }
   return layout;
 }
@@ -106,11 +113,17 @@ Timing timing_of(std::vector<double> samples) noexcept {
   return {.median = median, .min = samples.front(), .max = samples.back()};
 }
 
-Tensors tensors_of(const NormSpec& spec, const SetLayout& layout, std::int64_t rows,
-                   std::byte* begin) noexcept {
+Tensors tensors_of(const NormSpec& spec, const SetLayout& layout, std::int64_t rows, std::byte* begin,
+                   std::int64_t sample) noexcept {
   Tensors tensors{.rows = rows};
-  for (const OperandRow& row : kOperands)
-    if (row.present(spec)) set(tensors, row, begin + layout.at[row.operand]);
+  for (const OperandRow& row : kOperands) {
+    if (!row.present(spec)) continue;
+    const std::byte* const at = begin + layout.at[row.operand];
+    if (sample > 1 && is_matrix(row, spec) && may_be_of_samples(row))
+      set(tensors, row, InputRows(at, sample, spec.columns, 0));
+    else
+      set(tensors, row, at);
+  }
   return tensors;
 }
 
@@ -121,16 +134,16 @@ void check_rows(const NormSpec& spec, std::int64_t rows) {
 
 // The copy has buffers of its own.
 Workbench::Workbench(const Gpu& gpu, const DeviceProfile& profile, Copies& copies, const NormSpec& spec,
-                     std::int64_t rows, bool overlap)
+                     std::int64_t rows, const MeasuredUse& use)
     : gpu_(gpu),
-      layout_(layout_of(spec, rows)),
-      copy_layout_(copy_streams(spec), bytes_moved(spec, rows)),
+      layout_(layout_of(spec, rows, use.sample)),
+      copy_layout_(copy_streams(spec, use.sample), bytes_moved(spec, rows, use.sample)),
       stream_(gpu) {
   facts_.spec = spec;
   facts_.rows = rows;
   facts_.device = gpu.name() + " (" + profile.text() + ")";
-  facts_.overlap = overlap;
-  facts_.bytes = bytes_moved(spec, rows);
+  facts_.use = use;
+  facts_.bytes = bytes_moved(spec, rows, use.sample);
   const std::size_t memory = gpu.free_memory() / 10 * 9;
   const std::int64_t count =
       rotation_sets(std::max(layout_.bytes, copy_layout_.bytes), profile.l2_bytes, memory / 2);
@@ -139,12 +152,12 @@ Workbench::Workbench(const Gpu& gpu, const DeviceProfile& profile, Copies& copie
 
   sets_.emplace(gpu, layout_.bytes * static_cast<std::size_t>(count));
   copies_.emplace(gpu, copy_layout_.bytes * static_cast<std::size_t>(count));
-  fill_sets(*sets_, layout_, spec, rows);
+  fill_sets(*sets_, layout_, spec, rows, use.sample);
   copies_->fill(0x3c);
 
   const CopyKernel* fastest = nullptr;
   double least = 0;
-  for (const CopyKernel& copy : copies.of(copy_streams(spec), overlap)) {
+  for (const CopyKernel& copy : copies.of(copy_streams(spec, use.sample), use.overlap)) {
     const GpuGraph graph(gpu_, stream_, [&] { enqueue(copy); });
     std::vector<double> times;
     for (int i = -2; i < kCopyReplays; ++i) {
@@ -179,10 +192,10 @@ BenchReport Workbench::measure(const Kernel& kernel, int replays) {
   const GpuGraph launching(gpu_, stream_, [&] {
     for (std::int64_t i = 0; i < report.launches; ++i) {
       auto* set = static_cast<std::byte*>(sets_->data()) + (i % report.buffer_sets) * layout_.bytes;
-      Tensors tensors = tensors_of(report.spec, layout_, report.rows, set);
+      Tensors tensors = tensors_of(report.spec, layout_, report.rows, set, report.use.sample);
       tensors.workspace = workspace_->data();
       if (const Status status =
-              kernel.launch(tensors, stream_.handle(), {.overlap_previous = report.overlap});
+              kernel.launch(tensors, stream_.handle(), {.overlap_previous = report.use.overlap});
           !status) {
         if (status.code == Code::DriverError)
           gpu_.check(static_cast<CUresult>(status.driver_result), "the launch");
@@ -204,11 +217,15 @@ BenchReport Workbench::measure(const Kernel& kernel, int replays) {
 }
 
 BenchReport measure(Service& service, const Gpu& gpu, Copies& copies, const NormSpec& spec, std::int64_t rows,
-                    int replays, bool overlap, const std::optional<Plan>& plan) {
+                    int replays, const MeasuredUse& use, const std::optional<Plan>& plan) {
   check_rows(spec, rows);
-  const Kernel kernel =
-      service.prepare(spec, {.device = gpu.ordinal(), .rows_hint = rows, .plan = plan}).value();
-  Workbench bench(gpu, kernel.device(), copies, spec, rows, overlap);
+  if (use.sample < 1 || rows % use.sample != 0)
+    throw Exception(
+        {Code::BadRows, concat({shortest(rows), " rows are no samples of ", shortest(use.sample), " rows"})});
+  PrepareOptions options{.device = gpu.ordinal(), .rows_hint = rows, .plan = plan};
+  options.grouped_rows = use.sample > 1;
+  const Kernel kernel = service.prepare(spec, options).value();
+  Workbench bench(gpu, kernel.device(), copies, spec, rows, use);
   return bench.measure(kernel, replays);
 }
 

@@ -22,12 +22,18 @@ struct Timing {
 };
 Json json_of(const Timing& timing);
 
+// How a kernel is launched.
+struct MeasuredUse {
+  bool overlap = false;     // launches, of copies too, overlap the one before
+  std::int64_t sample = 1;  // rows that have one row of gate and modulation; they divide all rows
+};
+
 struct BenchReport {
   NormSpec spec;
   std::int64_t rows = 0;
   std::string device;
   Plan plan;
-  bool overlap = false;                        // launches, of copies too, overlap the one before
+  MeasuredUse use;
   CopyShape copy_shape = {};                   // the fastest
   std::int64_t bytes = 0;                      // that must move: each operand once
   std::int64_t buffer_sets = 0, launches = 0;  // of a graph
@@ -52,18 +58,18 @@ struct MeasuredCase {
 };
 std::vector<MeasuredCase> measured_cases(const std::vector<std::string>& specs, const std::string& rows);
 
-// Bytes that a launch must move, whatever the kernel: each operand once.
-std::int64_t bytes_moved(const NormSpec& spec, std::int64_t rows) noexcept;
+// Bytes that a launch must move, whatever the kernel: each operand once. `sample` as in MeasuredUse.
+std::int64_t bytes_moved(const NormSpec& spec, std::int64_t rows, std::int64_t sample = 1) noexcept;
 
 // Where the tensors of one launch lie in its part of a buffer; each begins at a multiple of 256 bytes.
 struct SetLayout {
   PerOperand<std::size_t> at{};
   std::size_t bytes = 0;
 };
-SetLayout layout_of(const NormSpec& spec, std::int64_t rows) noexcept;
+SetLayout layout_of(const NormSpec& spec, std::int64_t rows, std::int64_t sample = 1) noexcept;
 // The tensors of the launch whose part begins at `begin`; without a workspace.
-Tensors tensors_of(const NormSpec& spec, const SetLayout& layout, std::int64_t rows,
-                   std::byte* begin) noexcept;
+Tensors tensors_of(const NormSpec& spec, const SetLayout& layout, std::int64_t rows, std::byte* begin,
+                   std::int64_t sample = 1) noexcept;
 
 // Throws normjit::Exception, BadArgument, for more rows than any GPU can hold: beyond them sizes overflow.
 void check_rows(const NormSpec& spec, std::int64_t rows);
@@ -76,12 +82,11 @@ std::int64_t rotation_sets(std::size_t set_bytes, std::int64_t l2_bytes, std::si
 Timing timing_of(std::vector<double> samples) noexcept;  // of at least one
 
 // Buffers for one spec and number of rows on a GPU, filled once, in which any number of kernels are timed
-// against the fastest copy. With `overlap` launches overlap the one before (LaunchOptions::overlap_previous).
-// Throws normjit::Exception.
+// against the fastest copy. Throws normjit::Exception.
 class Workbench {
  public:
   Workbench(const Gpu& gpu, const DeviceProfile& profile, Copies& copies, const NormSpec& spec,
-            std::int64_t rows, bool overlap = false);
+            std::int64_t rows, const MeasuredUse& use = {});
 
   // Times `replays` replays of a graph of launches of this kernel of the spec, each alternating with one of
   // copies, so that both see the same clocks.
@@ -101,6 +106,6 @@ class Workbench {
 
 // One kernel, the planner's choice or another plan, in buffers of its own. Throws normjit::Exception.
 BenchReport measure(Service& service, const Gpu& gpu, Copies& copies, const NormSpec& spec, std::int64_t rows,
-                    int replays, bool overlap = false, const std::optional<Plan>& plan = {});
+                    int replays, const MeasuredUse& use = {}, const std::optional<Plan>& plan = {});
 
 }  // namespace normjit::cli

@@ -55,32 +55,30 @@ std::string in_place_option_of(const OperandRow& row) { return option_of(row) + 
 Error wrong(std::string message) { return {Code::BadArgument, std::move(message)}; }
 
 // The options that do not fit the spec, before anything is allocated.
+void check_operand(const RunCommand& options, const NormSpec& spec, const OperandRow& row) {
+  const bool strided = options.row_strides[row.operand] != kContiguous;
+  const bool addressed = !options.addresses[row.operand].empty();
+  if (!options.files[row.operand].empty() && !row.present(spec))
+    throw Exception(wrong(concat({option_of(row), " is given, but ", to_text(spec), " has no ", row.name})));
+  if (addressed && (!row.present(spec) || !is_matrix(row, spec)))
+    throw Exception(
+        wrong(concat({address_option_of(row), " is given, but in ", to_text(spec), " ", row.name,
+                      row.present(spec) ? " is a vector; /w:rows gives it rows" : " is not there"})));
+  if (addressed && strided)
+    throw Exception(
+        wrong(concat({"give ", address_option_of(row), " or ", stride_option_of(row), ", not both"})));
+  if (options.in_place[row.operand] && (addressed || strided))
+    throw Exception(wrong(concat({"with ", in_place_option_of(row), ", the rows of ", row.name,
+                                  " are those of ", row_of(row.in_place).name, "; give them alone"})));
+}
+
 void check_options(const RunCommand& options, const NormSpec& spec) {
   if (options.rows < 0 && options.files[Operand::x].empty())
     throw Exception(wrong("say how many rows with --rows, or give --x"));
   if (options.rows < 0 && !options.addresses[Operand::x].empty())
     throw Exception(
         wrong("say how many rows with --rows: with --x-address, the file is a buffer around them"));
-  for (const OperandRow& row : kOperands)
-    if (!options.files[row.operand].empty() && !row.present(spec))
-      throw Exception(
-          wrong(concat({option_of(row), " is given, but ", to_text(spec), " has no ", row.name})));
-  for (const OperandRow& row : kOperands) {
-    const bool strided = options.row_strides[row.operand] != kContiguous;
-    if (options.addresses[row.operand].empty()) continue;
-    if (!row.present(spec) || !is_matrix(row, spec))
-      throw Exception(
-          wrong(concat({address_option_of(row), " is given, but in ", to_text(spec), " ", row.name,
-                        row.present(spec) ? " is a vector; /w:rows gives it rows" : " is not there"})));
-    if (strided)
-      throw Exception(
-          wrong(concat({"give ", address_option_of(row), " or ", stride_option_of(row), ", not both"})));
-  }
-  for (const OperandRow& row : kOperands)
-    if (options.in_place[row.operand] &&
-        (!options.addresses[row.operand].empty() || options.row_strides[row.operand] != kContiguous))
-      throw Exception(wrong(concat({"with ", in_place_option_of(row), ", the rows of ", row.name,
-                                    " are those of ", row_of(row.in_place).name, "; give them alone"})));
+  for (const OperandRow& row : kOperands) check_operand(options, spec, row);
   if (options.check_rows < 1) throw Exception(wrong("--check-rows must be 1 or more"));
   if (options.repeat && *options.repeat < 0) throw Exception(wrong("--repeat must be 0 or more"));
 }
@@ -196,7 +194,8 @@ std::string text_of(const oracle::CheckReport& check, std::int64_t rows) {
   std::string text = "check      " + std::to_string(check.rows) + " of " + std::to_string(rows) +
                      " rows against the float64 reference: " + (check.ok() ? "ok" : "WRONG") + "\n";
   for (const OperandRow& row : kOperands)
-    text += text_of(concat({row.name, std::string(11 - row.name.size(), ' ')}), check[row.operand]);
+    if (row.output)
+      text += text_of(concat({row.name, std::string(11 - row.name.size(), ' ')}), check[row.operand]);
   if (check.overwritten > 0) {
     text += "           " + std::to_string(check.overwritten) +
             " bytes between the rows of outputs were overwritten\n";
@@ -365,8 +364,9 @@ int run(const RunCommand& options) {
 std::string description_of(const OperandRow& row) {
   if (row.output)
     return concat({"Write ", row.name, " to a .npy file; bf16 in and out is uint16 bit patterns"});
-  const std::string_view shape =
-      row.extent == Extent::matrix ? ", of any shape whose trailing dimensions make the columns" : "";
+  const std::string_view shape = row.extent == Extent::matrix || row.extent == Extent::shared
+                                     ? ", of any shape whose trailing dimensions make the columns"
+                                     : "";
   return concat({"A .npy file of ", row.name, shape});
 }
 

@@ -140,7 +140,7 @@ TEST(SuiteReport, TheCompactTableHasALineForEachSizeOfANorm) {
                     failed("rmsnorm/cols=1024/f32/add/sum/w", 20480),
                     measured("rmsnorm/cols=4096/bf16/w", 1, 1.56, 1.248),
                     measured("rmsnorm/cols=4096/bf16/w", 1, 1, 0.9)};
-  report.results[5].what.overlap = true;
+  report.results[5].what.use.overlap = true;
   EXPECT_EQ(compact_table_of(report),
             "GPU, 2026-01-31 12:00 UTC, seed 42; us, and the copy's time over it\n"
             "\n"

@@ -186,16 +186,20 @@ TEST(Suite, FusedCasesAreLargeOrDecode) {
     EXPECT_TRUE(validate(one.spec)) << text;
     EXPECT_EQ(one.regime(), Regime::fused) << text;
     EXPECT_NE(one.target().kind, Target::Kind::none) << text;
-    EXPECT_TRUE(seen.insert(text + (one.overlap ? " overlap" : "")).second) << text << " is there twice";
+    const std::string use =
+        concat({text, one.use.overlap ? " overlap" : "", one.use.sample > 1 ? " samples of " : "",
+                one.use.sample > 1 ? shortest(one.use.sample) : ""});
+    EXPECT_TRUE(seen.insert(use).second) << use << " is there twice";
+    EXPECT_EQ(one.rows % one.use.sample, 0) << use;
     if (one.target().kind != Target::Kind::of_peers)
-      EXPECT_GT(bytes_moved(one.spec, one.rows), 64'000'000) << text;
-    if (one.overlap) {
+      EXPECT_GT(bytes_moved(one.spec, one.rows, one.use.sample), 50'000'000) << text;
+    if (one.use.overlap) {
       EXPECT_LE(one.rows, 256) << text;
       EXPECT_TRUE(seen.contains(text)) << text << " has no case without overlap";
     }
     if (one.drawn) EXPECT_EQ(one.spec.columns % 8, 0) << text;
     drawn += one.drawn;
-    overlap += one.overlap;
+    overlap += one.use.overlap;
     odd += one.spec.columns % 8 != 0;
   }
   EXPECT_EQ(drawn, 4 * 3 * 6) << "six widths of four norms in three types";

@@ -111,10 +111,11 @@ TEST_F(CopyGpuTest, AMeasurementNamesTheShapeThatItTook) {
   std::set<std::string> shapes;
   for (const cli::CopyShape& shape : cli::kCopyShapes) shapes.insert(to_text(shape));
   for (const bool overlap : {false, true}) {
-    const cli::BenchReport report = cli::measure(service(), gpu(), copies(), spec, 512, 3, overlap);
+    const cli::BenchReport report =
+        cli::measure(service(), gpu(), copies(), spec, 512, 3, {.overlap = overlap});
     EXPECT_GT(report.copy.median, 0);
     EXPECT_GT(report.kernel.median, 0);
-    EXPECT_EQ(report.overlap, overlap);
+    EXPECT_EQ(report.use.overlap, overlap);
     EXPECT_TRUE(shapes.contains(to_text(report.copy_shape))) << to_text(report.copy_shape);
   }
 }
