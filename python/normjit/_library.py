@@ -27,6 +27,9 @@ YES = 1  # a switch of Options
 
 DTYPES = {"f16": 1, "bf16": 2, "f32": 3, "f64": 4}
 NORMS = {"layernorm": 1, "rmsnorm": 2}
+GATES = {"none": 1, "gate": 2, "gateafter": 3}
+GATE_FUNCTIONS: dict[Optional[str], int] = {None: 1, "silu": 2, "sigmoid": 3, "tanh": 4}
+MODULATIONS = {"none": 1, "mods": 2, "mod": 3}
 RESIDUALS = {"none": 1, "add": 2, "addafter": 3}
 ROUNDINGS = {"none": 1, "sum": 2, "norm": 3, "sum+norm": 4}
 AFFINES = {"none": 1, "w": 2, "wb": 3}
@@ -49,7 +52,10 @@ class Spec(ctypes.Structure):
                 ("output", ctypes.c_int32), ("weight", ctypes.c_int32), ("residual", ctypes.c_int32),
                 ("sum", ctypes.c_int32), ("affine", ctypes.c_int32), ("activation", ctypes.c_int32),
                 ("statistics", ctypes.c_int32), ("residual_type", ctypes.c_int32), ("in_bias", ctypes.c_int32),
-                ("rounding", ctypes.c_int32), ("weight_offset", ctypes.c_int32), ("affine_rows", ctypes.c_int32)]
+                ("rounding", ctypes.c_int32), ("weight_offset", ctypes.c_int32), ("affine_rows", ctypes.c_int32),
+                ("modulation_type", ctypes.c_int32), ("gate", ctypes.c_int32), ("gate_function", ctypes.c_int32),
+                ("gate_table", ctypes.c_int32), ("modulation", ctypes.c_int32), ("plain_modulation", ctypes.c_int32),
+                ("modulation_table", ctypes.c_int32), ("reserved", ctypes.c_int32)]
 
     def __init__(self, columns: int = 0, epsilon: float = 1e-5, scale: float = 1.0, **members: int) -> None:
         super().__init__(ctypes.sizeof(Spec), columns, epsilon, scale, **members)
@@ -69,10 +75,12 @@ class Tensors(ctypes.Structure):
     """normjit_tensors: the device pointers of a launch."""
     _fields_ = [("struct_size", ctypes.c_size_t), ("x", Rows), ("y", Rows), ("weight", Rows), ("bias", Rows),
                 ("mean", ctypes.c_void_p), ("rstd", ctypes.c_void_p), ("rows", ctypes.c_int64),
-                ("workspace", ctypes.c_void_p), ("residual", Rows), ("sum", Rows), ("in_bias", ctypes.c_void_p)]
+                ("workspace", ctypes.c_void_p), ("residual", Rows), ("sum", Rows), ("in_bias", ctypes.c_void_p),
+                ("gate", Rows), ("gate_table", ctypes.c_void_p), ("mod_scale", Rows),
+                ("mod_scale_table", ctypes.c_void_p), ("mod_shift", Rows), ("mod_shift_table", ctypes.c_void_p)]
 
     def __init__(self, **members: Any) -> None:
-        rows = {name: Rows() for name in ("x", "y", "weight", "bias", "residual", "sum")}
+        rows = {field[0]: Rows() for field in self._fields_ if field[1] is Rows}
         super().__init__(ctypes.sizeof(Tensors), **{**rows, **members})
 
 

@@ -99,6 +99,19 @@ double activated(double v, Activation activation) {
   }
 }
 
+double through(double v, GateFunction function) {
+  switch (function) {
+    case GateFunction::silu:
+      return activated(v, Activation::silu);
+    case GateFunction::sigmoid:
+      return 1 / (1 + std::exp(-v));
+    case GateFunction::tanh:
+      return std::tanh(v);
+    default:
+      return v;
+  }
+}
+
 // The operands of one row.
 class Row {
  public:
@@ -131,8 +144,12 @@ class Row {
 
 void compute(const NormSpec& spec, const Row& row, std::vector<double>& s) {
   const std::int64_t n = spec.columns;
+  const auto gate = [&](std::int64_t i) {
+    return through(row.get(Operand::gate, i) + row.get(Operand::gate_table, i), spec.gate_function);
+  };
   for (std::int64_t i = 0; i < n; ++i) {
     s[i] = row.get(Operand::x, i) + row.get(Operand::in_bias, i);
+    if (spec.gate == Gate::before) s[i] *= gate(i);
     if (spec.residual == Residual::before) s[i] += row.get(Operand::residual, i);
     if (rounds_sum(spec)) s[i] = rounded(s[i], sum_type(spec));
   }
@@ -145,7 +162,13 @@ void compute(const NormSpec& spec, const Row& row, std::vector<double>& s) {
     double v = (s[i] - mean) * rstd;
     if (rounds_norm(spec)) v = rounded(v, spec.input);
     if (row.has(Operand::weight)) v *= row.get(Operand::weight, i) + (spec.weight_offset ? 1 : 0);
-    v = activated(v + row.get(Operand::bias, i), spec.activation) * spec.scale;
+    v += row.get(Operand::bias, i);
+    if (spec.modulation != Modulation::none)
+      v *= row.get(Operand::mod_scale, i) + row.get(Operand::mod_scale_table, i) +
+           (spec.plain_modulation ? 0 : 1);
+    v += row.get(Operand::mod_shift, i) + row.get(Operand::mod_shift_table, i);
+    v = activated(v, spec.activation) * spec.scale;
+    if (spec.gate == Gate::after) v *= gate(i);
     // sum may be the residual itself, and y may be x
     if (spec.residual == Residual::after) v += row.get(Operand::residual, i);
     row.put(Operand::y, i, v);

@@ -113,6 +113,80 @@ def last_spec():
     return (ctypes.c_char * 512).in_dll(_library.load(), "fake_spec").value.decode()
 
 
+class GatesAndModulations(Case):
+    """Against the formula in jax.numpy, values and derivatives."""
+    SPECS = ("layernorm/cols={}/mod", "layernorm/cols={}/mods0:table/wb/silu", "rmsnorm/cols={}/gateafter:tanh:table/addafter/w",
+             "layernorm/cols={}/inb/gate:table/add/sum/mod:table", "rmsnorm/cols={}/gate:silu/sum/w/mods", "rmsnorm/cols={}/gateafter")
+
+    @staticmethod
+    def plain(text, given):
+        g = {name: jnp.asarray(array) for name, array in given.items()}
+
+        def of(name):
+            return g[name] + g.get(name + "_table", 0)
+
+        function = {"silu": jax.nn.silu, "tanh": jnp.tanh}.get((re.search(":(silu|tanh)", text) or [None, None])[1], lambda z: z)
+        s = g["x"] + g.get("in_bias", 0)
+        s = s * function(of("gate")) if "/gate:" in text else s
+        s = s + g["residual"] if "/add/" in text else s
+        mean = s.mean(-1, keepdims=True) if text.startswith("layernorm") else 0
+        y = (s - mean) / jnp.sqrt(((s - mean) ** 2).mean(-1, keepdims=True) + 1e-5)
+        y = y * g.get("weight", 1) + g.get("bias", 0)
+        y = y * (of("mod_scale") + ("0" not in re.search("mods?0?", text)[0])) if "mod_scale" in g else y
+        y = y + of("mod_shift") if "mod_shift" in g else y
+        y = jax.nn.silu(y) if text.endswith("/silu") else y
+        y = y * function(of("gate")) if "gateafter" in text else y
+        y = y + g["residual"] if "addafter" in text else y
+        return {"y": y, "sum": s} if "/sum" in text else {"y": y}
+
+    def operands(self, text, shape, samples):
+        given = {"x": self.array(*shape)}
+        for pattern, name, own in (("/inb", "in_bias", shape[-1:]), ("gate", "gate", samples), ("add", "residual", shape),
+                                   ("/w", "weight", shape[-1:]), ("/wb", "bias", shape[-1:]), ("mod", "mod_scale", samples),
+                                   ("mod(?!s)", "mod_shift", samples)):
+            if re.search(pattern, text):
+                given[name] = self.array(*own)
+        tables = [("gate_table", "gate[a-z:]*:table"), ("mod_scale_table", "mods?0?:table"), ("mod_shift_table", "mod0?:table")]
+        given.update({name: self.array(shape[-1]) for name, pattern in tables if re.search(pattern, text)})
+        return given
+
+    def test_values_and_gradients(self):
+        for text, samples in itertools.product(self.SPECS, ((3, 1), (3, 4), (1, 1), (1, 4), (4,), ())):
+            text, shape = text.format(24), (3, 4, 24)
+            given = self.operands(text, shape, (*samples, 24))
+            with self.subTest(text=text, samples=samples):
+                found, wanted = found_outputs(text, given), self.plain(text, given)
+                self.assertEqual(list(found), list(wanted))
+                for name, result in found.items():
+                    self.assertClose(result, wanted[name], None, name)
+                cotangents = {name: self.array(*shape) for name in wanted}
+                grads = [gradient(lambda all_: sum((outputs(all_)[name] * cotangents[name]).sum() for name in wanted), 0)(given)
+                         for outputs in (lambda all_: found_outputs(text, all_), lambda all_: self.plain(text, all_))]
+                for name in given:
+                    self.assertClose(grads[0][name], grads[1][name], 5e-4, name)
+
+    def test_vmap(self):
+        for text, moving in itertools.product(self.SPECS, (("x",), ("gate", "mod_scale"), ("x", "gate", "mod_shift"), ("gate_table",))):
+            text = text.format(8)
+            given = self.operands(text, (2, 3, 8), (2, 1, 8))
+            axes = {name: 0 if name in moving else None for name in given}
+            if set(axes.values()) == {None}:
+                continue
+            batch = {name: jnp.stack([array, 2 * array]) if axes[name] == 0 else array for name, array in given.items()}
+            with self.subTest(text=text, moving=moving):
+                found = jax.vmap(lambda all_: found_outputs(text, all_), in_axes=(axes,))(batch)
+                for i in range(2):
+                    one = self.plain(text, {name: array[i] if axes[name] == 0 else array for name, array in batch.items()})
+                    for name, result in found.items():
+                        self.assertClose(result[i], one[name], None, name)
+
+    def test_shapes_that_do_not_fit(self):
+        x = self.array(2, 3, 8)
+        for shape in ((2, 3, 1), (3, 1, 8), (2, 2, 8), (1, 2, 3, 8)):
+            with self.assertRaisesRegex(ValueError, "mod_scale has shape .* must broadcast"):
+                normjit.jax.norm("layernorm/cols=8/mods", x, mod_scale=self.array(*shape))
+
+
 class Algebra(Case):
     def operands(self, spec, shape, dtype, vectors, stream, row_shape):
         given = {"x": self.array(*shape, dtype=dtype)}
@@ -296,7 +370,7 @@ class Errors(Case):
     def test_wrong_arguments(self):
         x, w, norm = self.array(4, 8), self.array(8), normjit.jax.norm
         self.refused(ValueError, "unknown field 'wx'", lambda: norm("rmsnorm/cols=8/f32/wx", x, weight=w))
-        self.refused(ValueError, "needs a weight that follows", lambda: norm("rmsnorm/cols=8/bf16/round=norm", x))
+        self.refused(ValueError, "needs a weight or a modulation that follows", lambda: norm("rmsnorm/cols=8/bf16/round=norm", x))
         self.refused(ValueError, "rmsnorm/cols=8/f32/eps=1e-05/w has weight; give it", lambda: norm("rmsnorm/cols=8/f32/w", x))
         self.refused(ValueError, "bias is given, but rmsnorm/cols=8/f32/eps=1e-05/w has none",
                      lambda: norm("rmsnorm/cols=8/f32/w", x, weight=w, bias=w))

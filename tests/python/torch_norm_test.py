@@ -6,12 +6,13 @@ import itertools
 
 from torch_support import DTYPES, FAKE, TestCase, device, fake, functional, loose, main, tolerance, torch
 
-from normjit.torch import (NormOutputs, RMSNorm, _ctypes_kernel, _formula, _problem, add_layer_norm, add_rms_norm, norm,
-                           rms_norm)
+from normjit.torch import (NormOutputs, RMSNorm, _ctypes_kernel, _formula, _problem, add_layer_norm, add_rms_norm,
+                           gate_residual_modulate, gated_rms_norm, modulated_layer_norm, norm, rms_norm)
 from torch.fx.experimental.proxy_tensor import make_fx
 
+in_order = _problem.in_order
 TEXTS = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.float64: "f64"}
-OPERANDS = ("x", "in_bias", "residual", "weight", "bias", "out", "sum", "mean", "rstd")
+OPERANDS = tuple(operand.name for operand in _problem.OPERANDS)
 
 
 def rounded(value, dtype):
@@ -123,7 +124,7 @@ class ValuesTest(TestCase):
                 operands.update({name: operands[name][0] for name in ("weight", "bias") if operands[name] is not None})
             x = make(3, columns, of=dtype)
             with self.subTest(spec=text):
-                theirs = _formula.formula(_problem.problem_of(text), x, *operands.values())
+                theirs = _formula.formula(_problem.problem_of(text), x, *map(operands.get, _problem.INPUTS))
                 ours = norm(text, x, **operands)
                 ours = [part for part in ours if part is not None] if isinstance(ours, NormOutputs) else [ours]
                 self.assertEqual([(part.dtype, part.shape) for part in ours], [(part.dtype, part.shape) for part in theirs])
@@ -137,10 +138,11 @@ class ValuesTest(TestCase):
             make = lambda *shape, of: self.any_layout(torch.randn(*shape, device=device).to(of))  # noqa: E731
             vectors = (3,) if affine.endswith(":rows") else ()
             x = make(2, 4, 3, columns, of=dtype)
-            operands = (x, make(columns, of=weight_dtype) if in_bias else None,
-                        make(4, 3, columns, of=residual_dtype) if residual else None,
-                        make(*vectors, columns, of=weight_dtype) if affine else None,
-                        make(*vectors, columns, of=weight_dtype) if "b" in affine else None)
+            named = {"in_bias": make(columns, of=weight_dtype) if in_bias else None,
+                     "residual": make(4, 3, columns, of=residual_dtype) if residual else None,
+                     "weight": make(*vectors, columns, of=weight_dtype) if affine else None,
+                     "bias": make(*vectors, columns, of=weight_dtype) if "b" in affine else None}
+            operands = (x, *map(named.get, _problem.INPUTS))
             with self.subTest(spec=text, strides=[part if part is None else part.stride() for part in operands]):
                 number = _ctypes_kernel.add(_problem.problem_of(text), False)
                 for _ in range(2):  # a plan that is made, and one that is found
@@ -248,7 +250,7 @@ class BitsTest(TestCase):
                     found = norm("rmsnorm/cols={}/{}/eps=1e-06{}".format(self.SHAPE[1], TEXTS[dtype], tail), x, weight=w)
                     self.assert_bits(found, lambda near: formula(x, w, 1e-6, near))
                     spec = _problem.problem_of("rmsnorm/cols={}/{}/eps=1e-06{}".format(self.SHAPE[1], TEXTS[dtype], tail))
-                    self.assert_bits(_formula.formula(spec, x, None, None, w, None)[0],
+                    self.assert_bits(_formula.formula(spec, x, *in_order(weight=w))[0],
                                      lambda near: formula(x, w, 1e-6, near))
 
     def test_norms_of_sums(self):
@@ -258,7 +260,7 @@ class BitsTest(TestCase):
                 spec = "rmsnorm/cols={}/{}/eps=1e-06/add/sum{}".format(self.SHAPE[1], TEXTS[dtype], tail)
                 rounding, _, weight = tail.rpartition("/")
                 for found in (norm(spec, x, residual=residual, weight=w)[:2],
-                              _formula.formula(_problem.problem_of(spec), x, None, residual, w, None),
+                              _formula.formula(_problem.problem_of(spec), x, *in_order(residual=residual, weight=w)),
                               add_rms_norm(x, residual, w, 1e-6, rounding=rounding[7:] or None, weight_offset=weight == "w1")):
                     with self.subTest(tail=tail, dtype=dtype):
                         self.assert_bits(found[0], lambda near: formula(x, residual, w, 1e-6, near)[0])
@@ -392,7 +394,7 @@ class ErrorsTest(TestCase):
     def test_operators_name_outputs_that_are_missing(self):
         x = torch.randn(3, 8, device=device)
         with self.assertRaisesRegex(RuntimeError, "the spec writes rstd"), self.assert_launches(0):
-            torch.ops.normjit.norm_out("rmsnorm/cols=8/f32/stats", x, None, None, None, None, False, x, None, None, None)
+            torch.ops.normjit.norm_out("rmsnorm/cols=8/f32/stats", x, *in_order(), False, x, None, None, None)
 
     def test_what_libnormjit_says_reaches_the_caller(self):
         if not FAKE:
@@ -400,6 +402,118 @@ class ErrorsTest(TestCase):
         fake.next_status = 801
         with self.assertRaisesRegex(RuntimeError, "Call the layer once .* before the capture begins"):
             norm("rmsnorm/cols=8/f32", torch.randn(3, 8))
+
+
+class GatesTest(TestCase):
+    """Gates and modulations against the formula in f64, values and gradients."""
+    SPECS = ("layernorm/cols={}/{}/mod", "layernorm/cols={}/{}/wb/mods0:table/silu", "rmsnorm/cols={}/{}/gateafter:tanh:table/addafter/w",
+             "layernorm/cols={}/{}/inb/gate:table/add/sum/mod:table", "rmsnorm/cols={}/{}/gate:silu/sum/w/mods",
+             "rmsnorm/cols={}/{}/gateafter:sigmoid", "rmsnorm/cols={}/{}/gateafter")
+
+    @staticmethod
+    def plain(text, g):
+        of = lambda name: g[name] + g[name + "_table"] if name + "_table" in g else g[name]  # noqa: E731
+        function = next((getattr(torch, name) if name != "silu" else torch.nn.functional.silu
+                         for name in ("silu", "tanh", "sigmoid") if ":" + name in text), lambda z: z)
+        s = g["x"] + g["in_bias"] if "in_bias" in g else g["x"]
+        s = s * function(of("gate")) if "/gate:" in text else s
+        s = s + g["residual"] if "/add/" in text else s
+        centred = s - s.mean(-1, keepdim=True) if text.startswith("layernorm") else s
+        y = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+        y = y * g.get("weight", 1) + g.get("bias", 0)
+        if "mod_scale" in g:
+            y = y * (of("mod_scale") + ("mods0" not in text))
+        y = y + of("mod_shift") if "mod_shift" in g else y
+        y = torch.nn.functional.silu(y) if text.endswith("/silu") else y
+        y = y * function(of("gate")) if "gateafter" in text else y
+        y = y + g["residual"] if "addafter" in text else y
+        return (y, s) if "/sum" in text else (y,)
+
+    def operands(self, text, dtype, samples):
+        problem = _problem.problem_of(text)
+        shapes = {"x": (2, 3, problem.columns), "residual": (2, 3, problem.columns),
+                  **dict.fromkeys(("gate", "mod_scale", "mod_shift"), (*samples, problem.columns))}
+        return {name: torch.randn(shapes.get(name, (problem.columns,)), device=device, dtype=dtype)
+                for name in ("x", *problem.inputs)}
+
+    def found(self, text, given):
+        found = norm(text, **given)
+        return tuple(part for part in found if part is not None) if isinstance(found, NormOutputs) else (found,)
+
+    def test_values(self):
+        for spec, dtype, samples in itertools.product(self.SPECS, (torch.bfloat16, torch.float32),
+                                                      ((2, 1), (2, 3), (1, 3), (3,), ())):
+            text = spec.format(64, TEXTS[dtype])
+            with self.subTest(spec=text, samples=samples):
+                given = self.operands(text, dtype, samples)
+                with self.assert_launches(1):
+                    found = self.found(text, given)
+                right = self.plain(text, {name: part.double() for name, part in given.items()})
+                self.assertEqual(len(found), len(right))
+                for value, exact in zip(found, right):
+                    self.assert_close(value, exact, **loose(dtype))
+
+    def test_gradients_are_those_of_the_formula(self):
+        for spec, samples in itertools.product(self.SPECS, ((2, 1), (2, 3))):
+            text = spec.format(6, "f64")
+            with self.subTest(spec=text, samples=samples):
+                given = self.operands(text, torch.float64, samples)
+                given = {name: part.requires_grad_() for name, part in given.items()}
+                grads = [torch.autograd.grad(sum((part * part).sum() for part in outputs(text, given)), list(given.values()))
+                         for outputs in (self.found, self.plain)]
+                for name, mine, right in zip(given, *grads):
+                    self.assert_close(mine, right, rtol=1e-9, atol=1e-9)
+
+    def test_without_a_compiler_the_results_are_the_same(self):
+        for spec in self.SPECS:
+            text = spec.format(64, "f32")
+            given = self.operands(text, torch.float32, (2, 1))
+            number = _ctypes_kernel.add(_problem.problem_of(text), False)
+            with self.subTest(spec=text), self.assert_launches(1):
+                theirs = _ctypes_kernel.launch_problem(number, given["x"], *map(given.get, _problem.INPUTS), *[None] * 4)
+            for mine, other in zip(self.found(text, given), (part for part in theirs if part is not None)):
+                self.assertEqual(mine.tolist(), other.tolist())
+
+    def test_chunks_of_a_projection_are_read_where_they_are(self):
+        x = torch.randn(2, 3, 64, device=device)
+        chunks = torch.randn(2, 1, 6 * 64, device=device).chunk(6, dim=-1)
+        norm("layernorm/cols=64/mod", x, mod_scale=chunks[4], mod_shift=chunks[2])
+        if FAKE:
+            self.assertEqual(fake.operands[OPERANDS.index("mod_scale")], chunks[4].data_ptr())
+            self.assertEqual(fake.operands[OPERANDS.index("mod_shift")], chunks[2].data_ptr())
+
+    def test_thin_names(self):
+        x, residual = torch.randn(2, 2, 3, 64, device=device)
+        gate, scale, shift = torch.randn(3, 2, 1, 64, device=device)
+        w, b = torch.randn(2, 64, device=device)
+        modulated = torch.nn.functional.layer_norm(x, (64,), w, b, 1e-6) * (1 + scale) + shift
+        self.assert_close(modulated_layer_norm(x, scale, shift, w, b), modulated, **loose(torch.float32))
+        bare = torch.nn.functional.layer_norm(x, (64,), eps=1e-6) * (1 + scale)
+        self.assert_close(modulated_layer_norm(x, scale), bare, **loose(torch.float32))
+        silu = torch.nn.functional.silu(gate)
+        self.assert_close(gated_rms_norm(x, gate, w), torch.nn.functional.rms_norm(x, (64,), w, 1e-5) * silu,
+                          **loose(torch.float32))
+        self.assert_close(gated_rms_norm(x, gate, w, norm_before_gate=False),
+                          torch.nn.functional.rms_norm(x * silu, (64,), w, 1e-5), **loose(torch.float32))
+        y, s = gate_residual_modulate(x, gate, residual, scale, shift)
+        self.assert_close(s, x * gate + residual, **loose(torch.float32))
+        self.assert_close(y, torch.nn.functional.layer_norm(x * gate + residual, (64,), eps=1e-6) * (1 + scale) + shift,
+                          **loose(torch.float32))
+        with self.assertRaisesRegex(RuntimeError, "scale, shift are of several types"):
+            modulated_layer_norm(x, scale, shift.double())
+        with self.assertRaisesRegex(RuntimeError, "not implemented for torch.int64"):
+            modulated_layer_norm(x, scale.long(), shift)
+
+    def test_programs_have_no_graph_break(self):
+        x, residual = torch.randn(2, 2, 3, 64, device=device)
+        gate, scale, shift = torch.randn(3, 2, 1, 64, device=device)
+
+        def block(x, gate, residual, scale, shift):
+            y, s = gate_residual_modulate(x, gate, residual, scale, shift)
+            return gated_rms_norm(y, gate) + modulated_layer_norm(s, scale, shift)
+        compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
+        self.assert_close(compiled(x, gate, residual, scale, shift), block(x, gate, residual, scale, shift),
+                          **loose(torch.float32))
 
 
 class GradientsTest(TestCase):
@@ -486,13 +600,13 @@ class GradientsTest(TestCase):
 class CompilerTest(TestCase):
     def test_the_operators_are_sound(self):
         x, residual, w = (torch.randn(*shape, device=device) for shape in ((3, 8), (3, 8), (8,)))
-        operators = torch.ops.normjit
+        operators, given = torch.ops.normjit, in_order(residual=residual, weight=w)
         spec = "layernorm/cols=8/f32/add/sum/w/stats"
-        torch.library.opcheck(operators.norm.default, (spec, x, None, residual, w, None, False))
-        torch.library.opcheck(operators.norm.default, (spec, x.requires_grad_(), None, residual, w, None, True))
+        torch.library.opcheck(operators.norm.default, (spec, x, *given, False))
+        torch.library.opcheck(operators.norm.default, (spec, x.requires_grad_(), *given, True))
         x = x.detach()
         outputs = [torch.empty(*shape, device=device) for shape in ((3, 8), (3, 8), (3, 1), (3, 1))]
-        torch.library.opcheck(operators.norm_out.default, (spec, x, None, residual, w, None, False, *outputs))
+        torch.library.opcheck(operators.norm_out.default, (spec, x, *given, False, *outputs))
         torch.library.opcheck(operators.norm_outputs.default, (spec, x, [True, False, True, True]),
                               test_utils=("test_schema", "test_autograd_registration"))  # what is there has no value
 

@@ -65,7 +65,7 @@ class Fake:
 
     def __getattr__(self, name):
         if name == "operands":
-            return list((ctypes.c_void_p * 9).in_dll(_library.load(), "fake_operands"))
+            return list((ctypes.c_void_p * len(_operator.OPERANDS)).in_dll(_library.load(), "fake_operands"))
         if name == "spec":
             return (ctypes.c_char * 512).in_dll(_library.load(), "fake_spec").value.decode()
         return self._variable(name).value

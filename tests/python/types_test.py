@@ -56,7 +56,7 @@ def loss(x: jax.Array, weight: jax.Array) -> jax.Array:
     return jnp.sum(layer_norm(y, weight, normalized_shape=(8,), activation="gelu", eps=1e-6))
 
 add_rms_norm(jnp.ones(8))  # wrong
-norm("rmsnorm/cols=8/f32", jnp.ones(8), gate=jnp.ones(8))  # wrong
+norm("rmsnorm/cols=8/f32", jnp.ones(8), gates=jnp.ones(8))  # wrong
 layer_norm(jnp.ones(8), normalized_ndim="1")  # wrong
 layer_norm([1.0])  # wrong
 layer_norm(jnp.ones(8)).nothing()  # wrong

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 
 from normjit import _library
 from normjit.jax import _ffi
-from normjit.jax._operator import ACTIVATIONS, Problem, normalize, problem_of
+from normjit.jax._operator import ACTIVATIONS, SAMPLES, Problem, normalize, problem_of
 
 __all__ = ["NormOutputs", "add_layer_norm", "add_rms_norm", "layer_norm", "norm", "rms_norm"]
 
@@ -43,21 +43,28 @@ class NormOutputs(NamedTuple):
     rstd: Optional[jax.Array] = None
 
 
-def norm(spec: str, x: jax.Array, *, in_bias: Optional[jax.Array] = None, residual: Optional[jax.Array] = None,
-         weight: Optional[jax.Array] = None, bias: Optional[jax.Array] = None) -> Union[jax.Array, NormOutputs]:
+def norm(spec: str, x: jax.Array, *, in_bias: Optional[jax.Array] = None, gate: Optional[jax.Array] = None,
+         gate_table: Optional[jax.Array] = None, residual: Optional[jax.Array] = None,
+         weight: Optional[jax.Array] = None, bias: Optional[jax.Array] = None, mod_scale: Optional[jax.Array] = None,
+         mod_scale_table: Optional[jax.Array] = None, mod_shift: Optional[jax.Array] = None,
+         mod_shift_table: Optional[jax.Array] = None) -> Union[jax.Array, NormOutputs]:
     """The norm of a spec text, such as "rmsnorm/cols=4096/bf16/add/sum/w": y, or NormOutputs where the spec
     has more outputs than that (`/sum`, `/stats`).
 
     x: of the input's dtype; its last axes have as many elements as the spec has columns.
-    in_bias, weight, bias: of these axes' shape, or flat, in the weights' dtype. With `:rows`, weight and bias have x's
+    in_bias, weight, bias, tables: of these axes' shape, or flat, in the weights' dtype. With `:rows`, weight and bias have x's
       shape, or that of its last axes from any axis on: weights for each head of x [tokens, heads, columns] are
       [heads, columns].
     residual: of x's shape, or of its last axes from any axis on, in the residual's dtype.
+    gate, mod_scale, mod_shift: of a shape that broadcasts to x's, in the modulation's dtype. [samples, 1, columns] for x of
+      [samples, tokens, columns] is read where it is; what has a size of 1 in front of another size is copied.
 
     Just those that the spec has are given. Derivatives, vmap and errors are as in layer_norm; a rounding counts as the
     identity. Raises ValueError also for a text that is no spec.
     """
-    given = {"in_bias": in_bias, "residual": residual, "weight": weight, "bias": bias}
+    given = {"in_bias": in_bias, "gate": gate, "gate_table": gate_table, "residual": residual, "weight": weight,
+             "bias": bias, "mod_scale": mod_scale, "mod_scale_table": mod_scale_table, "mod_shift": mod_shift,
+             "mod_shift_table": mod_shift_table}
     results: NormOutputs = _norm(spec, x, {name: array for name, array in given.items() if array is not None})
     return results.out if results[1:] == (None, None, None) else results
 
@@ -101,6 +108,8 @@ def _axes_of(x: Any, problem: Problem) -> int:
 
 def _rows_of(name: str, array: Any, shape: tuple[int, ...], axes: int, problem: Problem) -> Any:
     """An operand as the operator takes it: rows, or a vector."""
+    if name in SAMPLES:
+        return _samples_of(name, array, shape, axes, problem)
     is_suffix = array.ndim >= axes and shape[len(shape) - array.ndim:] == array.shape
     if name == "x" or name in problem.has_rows:
         if not is_suffix:
@@ -111,6 +120,22 @@ def _rows_of(name: str, array: Any, shape: tuple[int, ...], axes: int, problem: 
         raise ValueError("{} has shape {}; the last axes of x, which are normalized, have shape {}".format(
             name, array.shape, shape[len(shape) - axes:]))
     return array.reshape(problem.columns)
+
+
+def _samples_of(name: str, array: Any, shape: tuple[int, ...], axes: int, problem: Problem) -> Any:
+    """A row for each sample: sizes of 1 stand behind all others, in front of the row."""
+    sizes = (1,) * (len(shape) - array.ndim) + array.shape
+    outer = len(shape) - axes
+    if len(sizes) != len(shape) or sizes[outer:] != shape[outer:] or any(
+            size not in (1, there) for size, there in zip(sizes, shape)):
+        raise ValueError("{} has shape {}; it must broadcast to that of x, which is {}, with whole rows".format(
+            name, array.shape, shape))
+    same = 0
+    while same < outer and sizes[same] == shape[same]:
+        same += 1
+    if sizes[same:outer] != (1,) * (outer - same):
+        array = jnp.broadcast_to(array.reshape(sizes), shape)
+    return array.reshape(-1, problem.columns) if array.size else array.reshape(0, problem.columns)
 
 
 def _outputs(problem: Problem, rows: Sequence[Any], shape: tuple[int, ...], axes: int) -> NormOutputs:

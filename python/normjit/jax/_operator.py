@@ -2,8 +2,9 @@
 """The operator as JAX sees it: the kernel, its batching and its derivatives.
 
 All here is of rows: x is [rows, columns]. Operands come in the order of INPUTS, those that the spec has, and results in the
-order of OUTPUTS. in_bias, weight and bias are [columns]; residual, and with `:rows` weight and bias, are [n, columns], where n
-divides the rows and row r takes row r % n.
+order of OUTPUTS. in_bias, weight, bias and tables are [columns]; residual, and with `:rows` weight and bias, are [n, columns],
+where n divides the rows and row r takes row r % n. So are the operands of SAMPLES, of which each of n samples has one row: row r
+takes row r // (rows / n).
 """
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ from normjit.jax import _ffi
 
 Array = jax.Array
 
-INPUTS = ("x", "in_bias", "residual", "weight", "bias")
+INPUTS = ("x", "in_bias", "gate", "gate_table", "residual", "weight", "bias", "mod_scale", "mod_scale_table", "mod_shift",
+          "mod_shift_table")
+SAMPLES = frozenset(["gate", "mod_scale", "mod_shift"])
 OUTPUTS = ("y", "sum", "mean", "rstd")
 ACTIVATIONS: dict[Optional[str], Callable[[Any], Any]] = {
     None: lambda z: z,
@@ -32,6 +35,9 @@ ACTIVATIONS: dict[Optional[str], Callable[[Any], Any]] = {
 _DTYPES = {_library.DTYPES[name]: dtype for name, dtype in (
     ("f16", "float16"), ("bf16", "bfloat16"), ("f32", "float32"), ("f64", "float64"))}
 _ACTIVATIONS = {_library.ACTIVATIONS[name]: function for name, function in ACTIVATIONS.items()}
+GATE_FUNCTIONS: dict[Optional[str], Callable[[Any], Any]] = {
+    None: lambda z: z, "silu": jax.nn.silu, "sigmoid": jax.nn.sigmoid, "tanh": jnp.tanh}
+_GATE_FUNCTIONS = {_library.GATE_FUNCTIONS[name]: function for name, function in GATE_FUNCTIONS.items()}
 _ROUNDED_BITS = {"float16": (5, 10), "bfloat16": (8, 7)}  # of exponent and mantissa
 
 
@@ -45,6 +51,9 @@ class Problem:
     scale: float = dataclasses.field(compare=False)
     is_rms: bool = dataclasses.field(compare=False)
     residual: Optional[str] = dataclasses.field(compare=False)  # None, "before" or "after"
+    gate: Optional[str] = dataclasses.field(compare=False)      # likewise
+    gate_function: Callable[[Any], Any] = dataclasses.field(compare=False)
+    plain_modulation: bool = dataclasses.field(compare=False)
     rounds_sum: bool = dataclasses.field(compare=False)
     rounds_norm: bool = dataclasses.field(compare=False)
     weight_offset: bool = dataclasses.field(compare=False)
@@ -65,23 +74,31 @@ def problem_of(text: str) -> Problem:
     spec = _library.Spec.from_buffer_copy(_library.parse_spec(text))
     before, after = _library.RESIDUALS["add"], _library.RESIDUALS["addafter"]
     is_rms, affine = spec.norm == _library.NORMS["rmsnorm"], spec.affine
-    present = {"x": True, "in_bias": spec.in_bias, "residual": spec.residual in (before, after),
+    gate = {_library.GATES["gate"]: "before", _library.GATES["gateafter"]: "after"}.get(spec.gate)
+    modulates, shifts = spec.modulation != _library.MODULATIONS["none"], spec.modulation == _library.MODULATIONS["mod"]
+    tables = spec.modulation_table
+    present = {"x": True, "in_bias": spec.in_bias, "gate": gate, "gate_table": gate and spec.gate_table,
+               "residual": spec.residual in (before, after), "mod_scale": modulates, "mod_shift": shifts,
+               "mod_scale_table": modulates and tables, "mod_shift_table": shifts and tables,
                "weight": affine != _library.AFFINES["none"], "bias": affine == _library.AFFINES["wb"],
                "y": True, "sum": spec.sum, "mean": spec.statistics and not is_rms, "rstd": spec.statistics}
     own = {"x": spec.input, "in_bias": spec.weight, "residual": spec.residual_type, "weight": spec.weight,
-           "bias": spec.weight, "y": spec.output, "sum": spec.residual_type}
+           "bias": spec.weight, "y": spec.output, "sum": spec.residual_type, "gate_table": spec.weight,
+           "mod_scale_table": spec.weight, "mod_shift_table": spec.weight,
+           **{name: spec.modulation_type for name in SAMPLES}}
     dtypes = {name: _DTYPES[own[name]] for name in own if present[name]}
     wide = "float64" if "float64" in dtypes.values() else "float32"
     rounding = spec.rounding
     sum_norm = _library.ROUNDINGS["sum+norm"]
     return Problem(
         text=_library.spec_text(spec), words=bytes(spec), columns=spec.columns, epsilon=spec.epsilon, scale=spec.scale,
-        is_rms=is_rms, residual={before: "before", after: "after"}.get(spec.residual),
+        is_rms=is_rms, residual={before: "before", after: "after"}.get(spec.residual), gate=gate,
+        gate_function=_GATE_FUNCTIONS[spec.gate_function], plain_modulation=bool(spec.plain_modulation),
         rounds_sum=rounding in (_library.ROUNDINGS["sum"], sum_norm),
         rounds_norm=rounding in (_library.ROUNDINGS["norm"], sum_norm), weight_offset=bool(spec.weight_offset),
         activation=_ACTIVATIONS[spec.activation], inputs=tuple(name for name in INPUTS if present[name]),
         outputs=tuple(name for name in OUTPUTS if present[name]),
-        has_rows=frozenset(["residual"] + ["weight", "bias"] * spec.affine_rows),
+        has_rows=SAMPLES | frozenset(["residual"] + ["weight", "bias"] * spec.affine_rows),
         dtypes={**dtypes, "mean": wide, "rstd": wide}, wide=wide)
 
 
@@ -125,7 +142,9 @@ def _kernel(problem: Problem) -> Callable[..., Any]:
 
         def flat(name: str, array: Any) -> Any:
             if name not in batched_names:
-                return jnp.tile(array, (batch, 1)) if name == "x" else array
+                return jnp.tile(array, (batch, 1)) if name == "x" or name in SAMPLES else array
+            if name in SAMPLES:
+                return array.reshape(-1, problem.columns)
             return jnp.tile(array, (1, rows // array.shape[1], 1)).reshape(batch * rows, problem.columns)
 
         results = kernel(*map(flat, problem.inputs, arrays))
@@ -149,8 +168,13 @@ def formula(problem: Problem, *arrays: Any) -> tuple[Array, ...]:
 
 def _widened(problem: Problem, arrays: Sequence[Any], rows: int) -> dict[str, Any]:
     """By name, in the compute type, with a row for each row of x; without those that are None."""
-    return {name: jnp.tile(array.astype(problem.wide), (rows // array.shape[0], 1)) if name in problem.has_rows else
-            array.astype(problem.wide) for name, array in zip(problem.inputs, arrays) if array is not None}
+    def widened(name: str, array: Any) -> Any:
+        wide = array.astype(problem.wide)
+        if name in SAMPLES:
+            return jnp.repeat(wide, rows // array.shape[0], axis=0)
+        return jnp.tile(wide, (rows // array.shape[0], 1)) if name in problem.has_rows else wide
+
+    return {name: widened(name, array) for name, array in zip(problem.inputs, arrays) if array is not None}
 
 
 def _rounded(value: Any, rounds: bool, dtype: str) -> Any:
@@ -158,15 +182,32 @@ def _rounded(value: Any, rounds: bool, dtype: str) -> Any:
     return jax.lax.reduce_precision(value, *_ROUNDED_BITS[dtype]) if rounds else value
 
 
-def _added(problem: Problem, value: dict[str, Any]) -> Any:
-    """The sum of what is there of x, in_bias and a residual before the norm; None if nothing is."""
-    names = ["x", "in_bias"] + ["residual"] * (problem.residual == "before")
-    there = [value[name] for name in names if name in value]
-    return functools.reduce(lambda a, b: a + b, there) if there else None
+def _early(problem: Problem) -> list[str]:
+    """The inputs from which the sum in front of the norm is made; all others come behind it."""
+    gate = ["gate", "gate_table"] * (problem.gate == "before")
+    names = ["x", "in_bias", *gate, *["residual"] * (problem.residual == "before")]
+    return [name for name in names if name in problem.inputs]
+
+
+def _with_table(name: str, value: dict[str, Any]) -> Any:
+    table = value.get(name + "_table")
+    return value[name] if table is None else value[name] + table
+
+
+def _gated(problem: Problem, z: Any, value: dict[str, Any]) -> Any:
+    return z * problem.gate_function(_with_table("gate", value))
+
+
+def _prologue(problem: Problem, value: dict[str, Any]) -> Any:
+    """What is normalized, before it is rounded."""
+    s = value["x"] + value["in_bias"] if "in_bias" in value else value["x"]
+    if problem.gate == "before":
+        s = _gated(problem, s, value)
+    return s + value["residual"] if problem.residual == "before" else s
 
 
 def _summed(problem: Problem, value: dict[str, Any]) -> Any:
-    return _rounded(_added(problem, value), problem.rounds_sum, problem.dtypes.get("residual", problem.dtypes.get(
+    return _rounded(_prologue(problem, value), problem.rounds_sum, problem.dtypes.get("residual", problem.dtypes.get(
         "sum", problem.dtypes["x"])))
 
 
@@ -174,8 +215,24 @@ def _epilogue(problem: Problem, normalized: Any, value: dict[str, Any]) -> Any:
     z, weight, bias = normalized, value.get("weight"), value.get("bias")
     if weight is not None:
         z = z * (weight + 1 if problem.weight_offset else weight)
-    z = problem.activation(z if bias is None else z + bias) * jnp.asarray(problem.scale, z.dtype)
+    z = z if bias is None else z + bias
+    if "mod_scale" in value:
+        scale = _with_table("mod_scale", value)
+        z = z * (scale if problem.plain_modulation else scale + 1)
+    if "mod_shift" in value:
+        z = z + _with_table("mod_shift", value)
+    z = problem.activation(z) * jnp.asarray(problem.scale, z.dtype)
+    if problem.gate == "after":
+        z = _gated(problem, z, value)
     return z + value["residual"] if problem.residual == "after" else z
+
+
+def _moved(function: Callable[[dict[str, Any]], Any], value: dict[str, Any], moving: dict[str, Any], names: list[str]) -> Any:
+    """The tangent of function(value), of which those of these names move."""
+    def of_given(*given: Any) -> Any:
+        return function({**value, **dict(zip(names, given))})
+
+    return jax.jvp(of_given, tuple(value[name] for name in names), tuple(moving[name] for name in names))[1]
 
 
 def _tangents(problem: Problem, primals: Sequence[Any], mean: Any, rstd: Any, tangents: Sequence[Any]) -> dict[str, Any]:
@@ -186,23 +243,17 @@ def _tangents(problem: Problem, primals: Sequence[Any], mean: Any, rstd: Any, ta
     centred = s if problem.is_rms else s - mean[:, None]
     exact = centred * rstd[:, None]
     dmean = drstd = jnp.zeros_like(rstd)
-    ds = _added(problem, moving)
-    dnormalized = jnp.zeros_like(s)
-    if ds is None:
-        ds = dnormalized
-    else:
-        ds = jnp.broadcast_to(ds, s.shape)
+    ds = dnormalized = jnp.zeros_like(s)
+    early = [name for name in _early(problem) if name in moving]
+    if early:
+        ds = _moved(functools.partial(_prologue, problem), value, moving, early)
         along = jnp.mean(ds * exact, axis=-1)
         drstd = -rstd * rstd * along
         dmean = dmean if problem.is_rms else jnp.mean(ds, axis=-1)
         dnormalized = rstd[:, None] * (ds - dmean[:, None] - exact * along[:, None])
-    late = [name for name in ("weight", "bias") if name in moving] + ["residual"] * (
-        problem.residual == "after" and "residual" in moving)
-
-    def of_given(normalized: Any, *given: Any) -> Any:
-        return _epilogue(problem, normalized, {**value, **dict(zip(late, given))})
-
+    late = [name for name in moving if name not in _early(problem)]
     normalized = _rounded(exact, problem.rounds_norm, problem.dtypes["x"])
-    _, dy = jax.jvp(of_given, (normalized, *(value[name] for name in late)), (dnormalized, *(moving[name] for name in late)))
+    dy = _moved(lambda given: _epilogue(problem, given["normalized"], given), {**value, "normalized": normalized},
+                {**moving, "normalized": dnormalized}, ["normalized", *late])
     moved = {"y": dy, "sum": ds, "mean": dmean, "rstd": drstd}
     return {name: moved[name].astype(problem.dtypes[name]) for name in problem.outputs}

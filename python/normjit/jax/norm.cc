@@ -4,11 +4,12 @@
 // Compiled on the user's machine against the headers of the jaxlib that is installed. No CUDA header is
 // needed; libnormjit is reached by a table of addresses, and libcuda, which XLA has open, by dlopen.
 //
-// The attribute `spec` is a normjit_spec, word by word. Operands are those that it has of x, in_bias,
-// residual, weight and bias, and results those of y, sum, mean and rstd, all of them contiguous. A residual,
-// and weight and bias with affine_rows, may have fewer rows than x, a divisor n: row r takes row r % n. Then
-// comes a workspace where the plans of the spec may need one. It is a result because XLA then knows of it: a
-// command buffer that is replayed finds it at the same place, and no other launch uses it.
+// The attribute `spec` is a normjit_spec, word by word. Operands are those that it has, in the order of the
+// header's enumeration: x, in_bias, gate, gate_table, residual, weight, bias, modulation, and results those
+// of y, sum, mean and rstd, all of them contiguous. A residual, and weight and bias with affine_rows, may
+// have fewer rows than x, a divisor n: row r takes row r % n. Then comes a workspace where the plans of the
+// spec may need one. It is a result because XLA then knows of it: a command buffer that is replayed finds it
+// at the same place, and no other launch uses it.
 #include <dlfcn.h>
 
 #include <atomic>
@@ -97,6 +98,15 @@ class Operands {
     to.n = own, to.outer = 0, to.inner = spec_.columns;
     return own > 0 && all % own == 0;
   }
+  // A row for each of so many samples, which have as many rows each.
+  bool samples_for(std::int64_t all, std::int32_t dtype, normjit_input_rows& to) {
+    std::int64_t own = 0;
+    if (!rows(dtype, to.pointer, own)) return false;
+    if (own == all) return true;
+    if (own <= 0 || all % own != 0) return false;
+    to.n = all / own, to.outer = spec_.columns, to.inner = 0;
+    return true;
+  }
   bool at_end() const { return at_ == arguments_.size(); }
 
  private:
@@ -121,12 +131,22 @@ bool read_operands(ffi::RemainingArgs arguments, Call& call) {
     return spec.affine_rows ? operands.rows_for(to.rows, spec.weight, rows)
                             : operands.vector(spec.weight, rows.pointer);
   };
-  const bool has_residual = spec.residual > NORMJIT_NO_RESIDUAL;
-  return operands.rows(spec.input, to.x.pointer, to.rows) &&
-         (!spec.in_bias || operands.vector(spec.weight, to.in_bias)) &&
+  const bool has_residual = spec.residual > NORMJIT_NO_RESIDUAL, has_gate = spec.gate > NORMJIT_NO_GATE;
+  const bool modulates = spec.modulation > NORMJIT_NO_MODULATION;
+  const bool shifts = spec.modulation == NORMJIT_MOD_SCALE_SHIFT;
+  const auto samples = [&](bool present, normjit_input_rows& rows) {
+    return !present || operands.samples_for(to.rows, spec.modulation_type, rows);
+  };
+  const auto table = [&](bool present, const void*& pointer) {
+    return !present || operands.vector(spec.weight, pointer);
+  };
+  return operands.rows(spec.input, to.x.pointer, to.rows) && table(spec.in_bias, to.in_bias) &&
+         samples(has_gate, to.gate) && table(has_gate && spec.gate_table, to.gate_table) &&
          (!has_residual || operands.rows_for(to.rows, spec.residual_type, to.residual)) &&
          (spec.affine < NORMJIT_WEIGHT || affine(to.weight)) &&
-         (spec.affine != NORMJIT_WEIGHT_BIAS || affine(to.bias)) && operands.at_end();
+         (spec.affine != NORMJIT_WEIGHT_BIAS || affine(to.bias)) && samples(modulates, to.mod_scale) &&
+         table(modulates && spec.modulation_table, to.mod_scale_table) && samples(shifts, to.mod_shift) &&
+         table(shifts && spec.modulation_table, to.mod_shift_table) && operands.at_end();
 }
 
 bool read_results(ffi::RemainingRets results, Call& call) {
@@ -191,10 +211,13 @@ std::uint64_t bits(T value) {
 }
 
 // Every pointer is a multiple of this; of 16 at most, as more makes no other kernel.
-std::int32_t alignment_of(const normjit_tensors& tensors) {
-  const std::uint64_t all = bits(tensors.x.pointer) | bits(tensors.in_bias) | bits(tensors.residual.pointer) |
-                            bits(tensors.weight.pointer) | bits(tensors.bias.pointer) |
-                            bits(tensors.y.pointer) | bits(tensors.sum.pointer) | 16;
+std::int32_t alignment_of(const normjit_tensors& t) {
+  std::uint64_t all = 16 | bits(t.y.pointer) | bits(t.sum.pointer);
+  for (const normjit_input_rows* rows :
+       {&t.x, &t.gate, &t.residual, &t.weight, &t.bias, &t.mod_scale, &t.mod_shift})
+    all |= bits(rows->pointer);
+  for (const void* vector : {t.in_bias, t.gate_table, t.mod_scale_table, t.mod_shift_table})
+    all |= bits(vector);
   return static_cast<std::int32_t>(all & -all);
 }
 
@@ -209,8 +232,10 @@ ffi::Error prepare(const Call& call, std::int32_t device) {
   normjit_prepare_options options = NORMJIT_PREPARE_OPTIONS_INIT;
   options.rows_hint = call.tensors.rows;
   options.pointer_alignment = alignment_of(call.tensors);
-  options.grouped_rows =
-      call.tensors.residual.n > 1 || call.tensors.weight.n > 1 || call.tensors.bias.n > 1 ? 1 : 0;
+  const normjit_tensors& t = call.tensors;
+  for (const normjit_input_rows* rows :
+       {&t.gate, &t.residual, &t.weight, &t.bias, &t.mod_scale, &t.mod_shift})
+    if (rows->n > 1) options.grouped_rows = 1;
   std::uint64_t words[sizeof(spec) / sizeof(std::uint64_t)], key = 1;
   std::memcpy(words, &spec, sizeof(spec));
   for (const std::uint64_t word : words) key = mixed(key, word);

@@ -2,13 +2,15 @@
 """A spec in PyTorch's own operators: what tensors off the GPU compute, and what gradients are made of."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Optional
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from normjit.torch._problem import Problem
+from normjit import _library
+from normjit.torch._problem import INPUTS, Problem
 from normjit.torch._rules import NONE, activate
 
 
@@ -22,10 +24,9 @@ def _normalized(problem: Problem, s: Tensor, shape: tuple[int, ...], weight: Opt
     return y if bias is None else y + bias.reshape(shape)
 
 
-def _sum_in_storage(problem: Problem, x: Tensor, in_bias: Optional[Tensor],
-                    residual: Optional[Tensor]) -> Optional[Tensor]:
+def _sum_in_storage(problem: Problem, x: Tensor, residual: Optional[Tensor]) -> Optional[Tensor]:
     """What is normalized, in a type of storage; None where the spec has it in the compute type."""
-    if in_bias is not None:
+    if "in_bias" in problem.inputs or problem.gates == "gate":
         return None
     if problem.adds != "add":
         return x
@@ -39,7 +40,7 @@ def _by_fused_operator(problem: Problem, s: Tensor, weight: Optional[Tensor], bi
     """The result with PyTorch's own fused kernels, forward and backward, on tensors of storage types; None where they
     round elsewhere than the spec."""
     if (problem.activation != NONE or problem.scale != 1.0 or problem.adds == "addafter" or problem.affine_rows
-            or problem.weight_offset):
+            or problem.weight_offset or problem.gates == "gateafter" or "mod_scale" in problem.inputs):
         return None
     if problem.rounds_norm:
         assert weight is not None
@@ -57,40 +58,60 @@ def _statistics(problem: Problem, s: Tensor, dims: tuple[int, ...]) -> dict[str,
     return {"mean": mean, "rstd": torch.rsqrt(square + problem.epsilon)}
 
 
-def formula(problem: Problem, x: Tensor, in_bias: Optional[Tensor], residual: Optional[Tensor],
-            weight: Optional[Tensor], bias: Optional[Tensor]) -> list[Tensor]:
-    """The outputs of a spec, in the order of Problem.outputs. Differentiable; a rounding passes gradients on as they
-    are."""
-    dims = problem.check((x, in_bias, residual, weight, bias))
-    shape, wide = tuple(x.shape[-dims:]), problem.compute
+_GATE_FUNCTIONS: dict[int, Callable[[Tensor], Tensor]] = {
+    _library.GATE_FUNCTIONS[name]: function for name, function in (
+        (None, lambda gate: gate), ("silu", F.silu), ("sigmoid", torch.sigmoid), ("tanh", torch.tanh))}
 
-    def of(name: str, tensor: Any) -> Tensor:
+
+def formula(problem: Problem, x: Tensor, *inputs: Optional[Tensor]) -> list[Tensor]:
+    """The outputs of a spec, in the order of Problem.outputs, of all INPUTS. Differentiable; a rounding passes gradients
+    on as they are."""
+    dims = problem.check((x, *inputs))
+    shape, wide = tuple(x.shape[-dims:]), problem.compute
+    given: dict[str, Any] = dict(zip(INPUTS, inputs))
+
+    def of(name: str) -> Tensor:
         """An operand in the compute type."""
-        wider: Tensor = tensor.to(wide)
+        wider: Tensor = given[name].to(wide)
         return wider if problem.has_rows(name) else wider.reshape(shape)
-    stored = _sum_in_storage(problem, x, in_bias, residual)
+
+    def with_table(name: str, table: str) -> Tensor:
+        return of(name) if given[table] is None else of(name) + of(table)
+
+    def gated(value: Tensor) -> Tensor:
+        return value * _GATE_FUNCTIONS[problem.gate_function](with_table("gate", "gate_table"))
+    stored = _sum_in_storage(problem, x, given["residual"])
     if stored is not None:
         s = stored.to(wide)
     else:
-        s = of("x", x)
-        if in_bias is not None:
-            s = s + of("in_bias", in_bias)
+        s = x.to(wide)
+        if given["in_bias"] is not None:
+            s = s + of("in_bias")
+        if problem.gates == "gate":
+            s = gated(s)
         if problem.adds == "add":
-            s = s + of("residual", residual)
+            s = s + of("residual")
         if problem.rounds_sum:
             s = s.to(problem.residual).to(wide)
-    y = None if stored is None else _by_fused_operator(problem, stored, weight, bias, shape)
+    y = None if stored is None else _by_fused_operator(problem, stored, given["weight"], given["bias"], shape)
     if y is None:
         y = _normalized(problem, s, shape)
         if problem.rounds_norm:
             y = y.to(problem.input).to(wide)
-        if weight is not None:
-            y = y * (1 + of("weight", weight) if problem.weight_offset else of("weight", weight))
-        if bias is not None:
-            y = y + of("bias", bias)
+        if given["weight"] is not None:
+            y = y * (1 + of("weight") if problem.weight_offset else of("weight"))
+        if given["bias"] is not None:
+            y = y + of("bias")
+        if given["mod_scale"] is not None:
+            scale = with_table("mod_scale", "mod_scale_table")
+            y = y * (scale if problem.plain_modulation else 1 + scale)
+        if given["mod_shift"] is not None:
+            y = y + with_table("mod_shift", "mod_shift_table")
         y = activate(y, problem.activation, problem.scale)
+        if problem.gates == "gateafter":
+            y = gated(y)
         if problem.adds == "addafter":
-            y = y + of("residual", residual)
+            y = y + of("residual")
     found = {"out": y.to(problem.output), "sum": s.to(problem.residual)}
     if found["sum"] is x:  # an output never is an input
         found["sum"] = x.clone()

@@ -147,3 +147,75 @@ def add_layer_norm(x: Tensor, residual: Tensor, weight: Optional[Tensor] = None,
     """(LayerNorm(s), s) of s = x + in_bias + residual, in one kernel. As add_rms_norm."""
     return _add_norm("layernorm", x, residual, weight, bias, eps, in_bias, False, rounding, activation, scale,
                      batch_invariant)
+
+
+# ---- Gates and modulations
+
+def _named(what: str, head: str, x: Tensor, eps: float, tail: str, **parts: Optional[Tensor]) -> str:
+    """The text of a spec with these operands, of which those of gate and modulation have one type."""
+    for name, part in parts.items():
+        if part is not None and part.dtype not in TEXTS or x.dtype not in TEXTS:
+            raise RuntimeError("normjit.torch.{}: not implemented for {}".format(
+                what, x.dtype if x.dtype not in TEXTS or part is None else part.dtype))
+    modulations = {name: part.dtype for name, part in parts.items() if part is not None and name in (
+        "gate", "scale", "shift")}
+    if len(set(modulations.values())) > 1:
+        raise RuntimeError("normjit.torch.{}: {} are of several types".format(what, ", ".join(modulations)))
+    weight, bias, residual = (parts.get(name) for name in ("weight", "bias", "residual"))
+    if bias is not None and (weight is None or bias.dtype != weight.dtype):
+        raise RuntimeError("normjit.torch.{}: a bias needs a weight of its type".format(what))
+    types = "" if weight is None else "/w=" + TEXTS[weight.dtype]
+    types += "" if residual is None else "/res=" + TEXTS[residual.dtype]
+    types += "/mod=" + TEXTS[next(iter(modulations.values()))]
+    affine = "" if weight is None else "/w" + "b" * (bias is not None)
+    return text_of(head, (x.shape[-1],), x.dtype, eps, types + tail.replace("{affine}", affine))
+
+
+def modulated_layer_norm(x: Tensor, scale: Tensor, shift: Optional[Tensor] = None, weight: Optional[Tensor] = None,
+                         bias: Optional[Tensor] = None, eps: float = 1e-6, *, batch_invariant: bool = False) -> Tensor:
+    """LayerNorm(x) * (1 + scale) + shift over the last dimension, in one kernel: the adaptive norm of diffusion
+    transformers.
+
+    scale and shift, of one type, have any shape that expands to x's: [samples, 1, columns] is read where it is, a chunk of
+    a projection, too. weight and bias are in front of them. See norm().
+    """
+    text = _named("modulated_layer_norm", "layernorm", x, eps, "{affine}/mods" if shift is None else "{affine}/mod",
+                  scale=scale, shift=shift, weight=weight, bias=bias)
+    y = norm(text, x, mod_scale=scale, mod_shift=shift, weight=weight, bias=bias, batch_invariant=batch_invariant)
+    assert isinstance(y, Tensor)
+    return y
+
+
+def gated_rms_norm(x: Tensor, gate: Tensor, weight: Optional[Tensor] = None, eps: float = 1e-5, *,
+                   function: Optional[str] = "silu", norm_before_gate: bool = True, round_norm: bool = False,
+                   batch_invariant: bool = False) -> Tensor:
+    """RMSNorm(x) * function(gate) over the last dimension, in one kernel; RMSNorm(x * function(gate)) without
+    norm_before_gate, as in Mamba-2.
+
+    function: "silu", "sigmoid", "tanh" or None. gate has a shape that expands to x's. round_norm: the normalized value is
+    rounded to x's type before the weight. See norm().
+    """
+    tail = "/gateafter" if norm_before_gate else "/gate"
+    tail += "" if function is None else ":" + function
+    text = _named("gated_rms_norm", "rmsnorm", x, eps, tail + "/round=norm" * round_norm + "{affine}", gate=gate,
+                  weight=weight)
+    y = norm(text, x, gate=gate, weight=weight, batch_invariant=batch_invariant)
+    assert isinstance(y, Tensor)
+    return y
+
+
+def gate_residual_modulate(x: Tensor, gate: Tensor, residual: Tensor, scale: Tensor, shift: Optional[Tensor] = None,
+                           weight: Optional[Tensor] = None, bias: Optional[Tensor] = None, eps: float = 1e-6, *,
+                           rounding: Optional[str] = None, batch_invariant: bool = False) -> tuple[Tensor, Tensor]:
+    """(LayerNorm(s) * (1 + scale) + shift, s) of s = x * gate + residual, in one kernel: what stands between two halves of
+    a diffusion transformer's block.
+
+    gate, scale and shift are of one type, and their shapes expand to x's. s is stored in residual's type. rounding: as in
+    add_rms_norm. See norm().
+    """
+    tail = "/gate/add/sum" + ("" if rounding is None else "/round=" + rounding)
+    text = _named("gate_residual_modulate", "layernorm", x, eps, tail + "{affine}" + ("/mods" if shift is None else "/mod"),
+                  gate=gate, residual=residual, scale=scale, shift=shift, weight=weight, bias=bias)
+    outputs: Any = norm(text, x, gate=gate, residual=residual, weight=weight, bias=bias, mod_scale=scale, mod_shift=shift,
+                        batch_invariant=batch_invariant)
+    return outputs.out, outputs.sum

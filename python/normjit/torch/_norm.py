@@ -41,17 +41,18 @@ class NormOutputs(NamedTuple):
     rstd: Optional[Tensor]
 
 
-def norm(spec: str, x: Tensor, *, in_bias: Maybe = None, residual: Maybe = None, weight: Maybe = None,
-         bias: Maybe = None, out: Maybe = None, sum: Maybe = None, mean: Maybe = None, rstd: Maybe = None,
+def norm(spec: str, x: Tensor, *, in_bias: Maybe = None, gate: Maybe = None, gate_table: Maybe = None,
+         residual: Maybe = None, weight: Maybe = None, bias: Maybe = None, mod_scale: Maybe = None,
+         mod_scale_table: Maybe = None, mod_shift: Maybe = None, mod_shift_table: Maybe = None, out: Maybe = None, sum: Maybe = None, mean: Maybe = None, rstd: Maybe = None,
          batch_invariant: bool = False) -> Union[Tensor, NormOutputs]:
     """The norm of a spec text, in one kernel: norm("rmsnorm/cols=4096/bf16/add/sum/w", x, residual=r, weight=w).
 
     Returns the result, or NormOutputs where the spec has more outputs than that (`/sum`, `/stats`). The last dimensions
-    of x that have `cols` elements are a row. residual, and weight and bias with `:rows`, may have any shape that expands
-    to x's; other vectors have the shape of a row, or [cols]. Types are those of the spec, whatever autocast says.
+    of x that have `cols` elements are a row. residual, gate, mod_scale and mod_shift, and weight and bias with `:rows`,
+    may have any shape that expands to x's; other vectors have the shape of a row, or [cols]. Types are those of the spec, whatever autocast says.
 
     Rows are read where they are as long as all leading dimensions make at most two strides: heads in a projection, a
-    residual that is the same for a batch. Other inputs are copied first. An output that is given (out, sum, mean, rstd)
+    residual that is the same for a batch, a scale [samples, 1, cols]. Other inputs are copied first. An output that is given (out, sum, mean, rstd)
     is written; out may be x itself, and sum may be residual itself. What is given has no gradient.
 
     batch_invariant: the same plan for any number of rows, so that the bits of a row do not depend on the batch. The
@@ -61,7 +62,7 @@ def norm(spec: str, x: Tensor, *, in_bias: Maybe = None, residual: Maybe = None,
     computed by PyTorch's operators. Gradients of any order. Launches on the current stream of x's device. Raises
     RuntimeError for operands that do not fit the spec.
     """
-    inputs = (x, in_bias, residual, weight, bias)
+    inputs = (x, in_bias, gate, gate_table, residual, weight, bias, mod_scale, mod_scale_table, mod_shift, mod_shift_table)
     given = (out, sum, mean, rstd)
     makes_all = out is None and sum is None and mean is None and rstd is None
     compiling = torch.compiler.is_compiling()

@@ -34,13 +34,21 @@ class Operand(NamedTuple):
 
 
 _LAYER, _NO_AFFINE, _WEIGHT_BIAS = _library.NORMS["layernorm"], _library.AFFINES["none"], _library.AFFINES["wb"]
-_NO_RESIDUAL = _library.RESIDUALS["none"]
+_NO_RESIDUAL, _NO_GATE, _NO_MODULATION = (_library.RESIDUALS["none"], _library.GATES["none"],
+                                          _library.MODULATIONS["none"])
+_SCALE_SHIFT = _library.MODULATIONS["mod"]
 OPERANDS = (  # x, inputs, outputs
     Operand("x", MATRIX, "input", lambda spec: True),
     Operand("in_bias", COLUMNS, "weight", lambda spec: spec.in_bias),
+    Operand("gate", MATRIX, "modulated", lambda spec: spec.gate != _NO_GATE),
+    Operand("gate_table", COLUMNS, "weight", lambda spec: spec.gate != _NO_GATE and spec.gate_table),
     Operand("residual", MATRIX, "residual", lambda spec: spec.residual != _NO_RESIDUAL),
     Operand("weight", AFFINE, "weight", lambda spec: spec.affine != _NO_AFFINE),
     Operand("bias", AFFINE, "weight", lambda spec: spec.affine == _WEIGHT_BIAS),
+    Operand("mod_scale", MATRIX, "modulated", lambda spec: spec.modulation != _NO_MODULATION),
+    Operand("mod_scale_table", COLUMNS, "weight", lambda spec: spec.modulation != _NO_MODULATION and spec.modulation_table),
+    Operand("mod_shift", MATRIX, "modulated", lambda spec: spec.modulation == _SCALE_SHIFT),
+    Operand("mod_shift_table", COLUMNS, "weight", lambda spec: spec.modulation == _SCALE_SHIFT and spec.modulation_table),
     Operand("out", MATRIX, "output", lambda spec: True, output=True),
     Operand("sum", MATRIX, "residual", lambda spec: spec.sum, output=True),
     Operand("mean", ROWS, "compute", lambda spec: spec.statistics and spec.norm == _LAYER, output=True),
@@ -48,6 +56,13 @@ OPERANDS = (  # x, inputs, outputs
 )
 INPUTS = tuple(operand.name for operand in OPERANDS[1:] if not operand.output)  # besides x
 OUTPUTS = tuple(operand.name for operand in OPERANDS if operand.output)
+
+
+def in_order(**inputs: Tensor) -> list[Optional[Tensor]]:
+    """These for their places among INPUTS, with None for the others."""
+    return [inputs.get(name) for name in INPUTS]
+
+
 _BY_NAME = {operand.name: operand for operand in OPERANDS}
 
 
@@ -63,6 +78,9 @@ class Problem:
         self.activation: int = spec.activation
         self.layer = spec.norm == _LAYER
         self.adds = {code: name for name, code in _library.RESIDUALS.items()}[spec.residual]
+        self.gates = {code: name for name, code in _library.GATES.items()}[spec.gate]
+        self.gate_function: int = spec.gate_function
+        self.plain_modulation = bool(spec.plain_modulation)
         rounding = {code: name for name, code in _library.ROUNDINGS.items()}[spec.rounding]
         self.rounds_sum, self.rounds_norm = "sum" in rounding, "norm" in rounding
         self.weight_offset = bool(spec.weight_offset)
@@ -72,7 +90,9 @@ class Problem:
         # Of residual and sum, to which a sum is rounded.
         has_residual_type = self.adds != "none" or spec.sum
         self.residual = DTYPES[spec.residual_type] if has_residual_type else self.input
-        types = [self.input, self.output, self.residual, self.weight]
+        has_modulation_type = self.gates != "none" or spec.modulation != _NO_MODULATION
+        self.modulated = DTYPES[spec.modulation_type] if has_modulation_type else self.input
+        types = [self.input, self.output, self.residual, self.weight, self.modulated]
         self.compute = torch.float64 if torch.float64 in types else torch.float32
         self.operands = [operand.name for operand in OPERANDS if operand.present(spec)]
         self.inputs = [name for name in self.operands if name in INPUTS]

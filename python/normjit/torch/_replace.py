@@ -15,7 +15,7 @@ from normjit.torch._fused import is_for_norm, remembered, text_of
 from normjit.torch._fusion import enable_fusion
 from normjit.torch._module import LayerNorm, RMSNorm
 from normjit.torch._norm import norm
-from normjit.torch._problem import problem_of
+from normjit.torch._problem import in_order, problem_of
 
 _Model = TypeVar("_Model", bound=nn.Module)
 
@@ -127,7 +127,7 @@ def _outcome(module: nn.Module, dtype: torch.dtype, weight_dtype: torch.dtype) -
     eps = _epsilon_of(module)
     tails = [tail for tail in ("/round=norm/w", "/w", "/round=norm/w1", "/w1")
              if _agree(result, formula(problem_of(_text_like_transformers(
-                 tuple(weight.shape), dtype, weight_dtype, eps, tail, promotes)), x, None, None, weight, None)[0])]
+                 tuple(weight.shape), dtype, weight_dtype, eps, tail, promotes)), x, *in_order(weight=weight))[0])]
     return (tails[0], promotes) if len(tails) == 1 else None
 
 
