@@ -142,12 +142,15 @@ void Matrix::poison() {
   });
 }
 
+InputRows rows_at(const void* address, const RowLayout& layout) {
+  return {address, layout.n, layout.outer, layout.inner};
+}
+
 Tensors tensors_of(Problem& problem) {
   Tensors tensors{.rows = problem.rows};
   for (const OperandRow& row : kOperands) {
     Matrix& matrix = problem[row.operand];
-    const auto& [n, outer, inner, buffer] = matrix.layout();
-    set(tensors, row, InputRows(matrix.data(), n, outer, inner));
+    set(tensors, row, rows_at(matrix.data(), matrix.layout()));
   }
   for (std::size_t i = 0; i < kOperandCount; ++i)
     if (has(problem.in_place, i))

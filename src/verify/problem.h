@@ -81,6 +81,8 @@ struct Problem {
   const Matrix& operator[](Operand operand) const { return operands[operand]; }
 };
 
+// The rows of a matrix whose memory begins at this address.
+InputRows rows_at(const void* address, const RowLayout& layout);
 // The tensors of a launch in the problem's own memory; without a workspace.
 Tensors tensors_of(Problem& problem);
 // What the reference takes of a row of the problem.

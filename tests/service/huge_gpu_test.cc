@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <set>
 
 #include "tests/support/cuda_calls.h"
@@ -15,38 +16,50 @@ namespace {
 
 class HugeGpuTest : public GpuTest {
  protected:
-  // x repeats `period` random rows. An odd period makes a row differ from that at any power of two rows from
-  // it, so an offset that lost its upper bits is found. Compares the rows at the edges and some others.
+  // Matrices that are read repeat `period` random rows. An odd period makes a row differ from that at any
+  // power of two rows from it, so an offset that lost its upper bits is found. Compares the rows at the edges
+  // and some others.
   void run_huge(const NormSpec& spec, std::int64_t rows, std::int64_t period) {
-    const std::size_t x_row = static_cast<std::size_t>(spec.columns) * size_of(spec.input);
-    const std::size_t y_row = static_cast<std::size_t>(spec.columns) * size_of(spec.output);
-    const std::size_t x_bytes = static_cast<std::size_t>(rows) * x_row;
-    const std::size_t y_bytes = static_cast<std::size_t>(rows) * y_row;
     ASSERT_GT(rows * spec.columns, std::int64_t{1} << 32);
-    std::size_t free = 0, total = 0;
-    must(CUDA(cuMemGetInfo)(&free, &total), "cuMemGetInfo");
-    if (free < x_bytes + y_bytes + (std::size_t{1} << 30)) GTEST_SKIP() << "needs 18 GB of GPU memory";
-
     const oracle::Problem block = make(spec, period);
-    DeviceMemory x(x_bytes), y(y_bytes);
-    x.upload(block[Operand::x].data(), block[Operand::x].bytes());
-    for (std::size_t done = block[Operand::x].bytes(); done < x_bytes;) {
-      const std::size_t bytes = std::min(done, x_bytes - done);
-      must(CUDA(cuMemcpyDtoD)(x.address() + done, x.address(), bytes), "cuMemcpyDtoD");
-      done += bytes;
-    }
-    y.fill(0xff);
-    must(CUDA(cuCtxSynchronize)(), "the copies");
+    const auto row_bytes = [&](const OperandRow& row) {
+      return static_cast<std::size_t>(spec.columns) * size_of(row.dtype(spec));
+    };
+    std::size_t free = 0, total = 0, needed = std::size_t{1} << 30;
+    for (const OperandRow& row : kOperands)
+      if (row.present(spec)) needed += static_cast<std::size_t>(rows) * row_bytes(row);
+    must(CUDA(cuMemGetInfo)(&free, &total), "cuMemGetInfo");
+    if (free < needed) GTEST_SKIP() << "needs " << (needed >> 30) << " GiB of GPU memory";
 
-    const Tensors tensors{.x = x.data(), .y = y.data(), .rows = rows, .workspace = workspace(spec)};
+    Tensors tensors{.rows = rows, .workspace = workspace(spec)};
+    PerOperand<std::optional<DeviceMemory>> memory;
+    for (const OperandRow& row : kOperands) {
+      if (!row.present(spec)) continue;
+      const oracle::Matrix& own = block[row.operand];
+      const std::size_t bytes =
+          is_matrix(row, spec) ? static_cast<std::size_t>(rows) * row_bytes(row) : own.bytes();
+      DeviceMemory& on_gpu = memory[row.operand].emplace(bytes);
+      set(tensors, row, on_gpu.data());
+      if (row.output) {
+        on_gpu.fill(0xff);
+        continue;
+      }
+      on_gpu.upload(own.data(), own.bytes());
+      for (std::size_t done = own.bytes(); done < bytes;) {
+        const std::size_t piece = std::min(done, bytes - done);
+        must(CUDA(cuMemcpyDtoD)(on_gpu.address() + done, on_gpu.address(), piece), "cuMemcpyDtoD");
+        done += piece;
+      }
+    }
+    must(CUDA(cuCtxSynchronize)(), "the copies");
     const GpuStream stream;
-    const auto launched = service().layer_norm(spec, tensors, stream);
+    const auto launched = service().norm(spec, tensors, stream);
     ASSERT_TRUE(launched.ok()) << launched.error().message;
     stream.synchronize();
 
     std::set<std::int64_t> checked = {0, rows - 1};
     for (const int bits : {31, 32})  // bytes and elements
-      for (const std::int64_t unit : {std::int64_t{1}, static_cast<std::int64_t>(x_row) / spec.columns}) {
+      for (const std::int64_t unit : {1, size_of(spec.input)}) {
         const std::int64_t edge = (std::int64_t{1} << bits) / (spec.columns * unit);
         for (const std::int64_t row : {edge - 1, edge, edge + 1})
           if (row < rows) checked.insert(row);
@@ -55,15 +68,25 @@ class HugeGpuTest : public GpuTest {
     while (checked.size() < 80) checked.insert(random.between(0, rows - 1));
 
     oracle::Problem sample = oracle::make_problem(spec, static_cast<std::int64_t>(checked.size())).value();
-    std::int64_t i = 0;
-    for (const std::int64_t row : checked) {
-      std::memcpy(sample[Operand::x].row(i), block[Operand::x].row(row % period), x_row);
-      y.download(sample[Operand::y].row(i), y_row, static_cast<std::size_t>(row) * y_row);
-      ++i;
+    for (const OperandRow& row : kOperands) {
+      if (!row.present(spec)) continue;
+      oracle::Matrix& to = sample[row.operand];
+      if (!is_matrix(row, spec)) {
+        std::memcpy(to.data(), block[row.operand].data(), to.bytes());
+        continue;
+      }
+      std::int64_t i = 0;
+      for (const std::int64_t from : checked) {
+        if (row.output)
+          memory[row.operand]->download(to.row(i), to.row_bytes(),
+                                        static_cast<std::size_t>(from) * to.row_bytes());
+        else
+          std::memcpy(to.row(i), block[row.operand].row(from % period), to.row_bytes());
+        ++i;
+      }
+      EXPECT_TRUE(memory[row.operand]->canaries_live()) << row.name;
     }
     expect_right(sample);
-    EXPECT_TRUE(x.canaries_live());
-    EXPECT_TRUE(y.canaries_live());
   }
 };
 
@@ -77,6 +100,23 @@ TEST_F(HugeGpuTest, ShortRows) {
 }
 
 TEST_F(HugeGpuTest, LongRows) { run_huge({.columns = 1 << 20, .input = DType::bf16}, (1 << 12) + 1, 17); }
+
+// Four streams, each of more than 2^32 elements.
+TEST_F(HugeGpuTest, SumsOfRows) {
+  run_huge({.norm = Norm::rms,
+            .columns = 4096,
+            .input = DType::bf16,
+            .residual = Residual::before,
+            .sum = true,
+            .affine = Affine::weight},
+           (std::int64_t{1} << 20) + 5, 257);
+}
+
+// A scale and a shift for each row.
+TEST_F(HugeGpuTest, ModulatedRows) {
+  run_huge({.columns = 3072, .input = DType::bf16, .modulation = Modulation::scale_shift},
+           (std::int64_t{1} << 32) / 3072 + 5, 257);
+}
 
 // Few rows, far apart: the stride alone exceeds 2^32 bytes.
 TEST_F(HugeGpuTest, FarApartRows) {

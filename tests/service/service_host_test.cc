@@ -74,7 +74,7 @@ class OnGpu {
                            .initialized = !row.output,
                            .early = is_columns(row, problem.spec)};
       const void* const at = in_place ? pointer_of(tensors_, row_of(row.in_place)) : add(matrix, use);
-      if (matrix.columns() > 0) set(tensors_, row, at, matrix.row_stride());
+      if (matrix.columns() > 0) set(tensors_, row, oracle::rows_at(at, matrix.layout()));
     }
     tensors_.rows = problem.rows;
   }

@@ -90,7 +90,7 @@ GpuProblem::GpuProblem(oracle::Problem& problem, const Placement& placement) : p
                           (row.operand == Operand::sum && placement.sum_in_place);
     const void* const at =
         in_place ? pointer_of(tensors_, row_of(row.in_place)) : add(row.output ? outputs_ : inputs_, matrix);
-    if (matrix.columns() > 0) set(tensors_, row, at, matrix.row_stride());
+    if (matrix.columns() > 0) set(tensors_, row, oracle::rows_at(at, matrix.layout()));
   }
   tensors_.rows = problem.rows;
   upload();

@@ -193,8 +193,7 @@ std::optional<std::string> Launcher::run(const simt::HostKernel& kernel, std::ui
     const GuardedMemory& memory = *memory_[at];
     // What the spec does not have is null, as from the service.
     if (memory.bytes() == 0) continue;
-    const auto& [n, outer, inner, buffer] = matrix.layout();
-    set(tensors, row, InputRows(memory.data(), n, outer, inner));
+    set(tensors, row, oracle::rows_at(memory.data(), matrix.layout()));
     if (at != row.operand) continue;
     bring(memory, matrix);
     const bool shared = std::any_of(std::begin(kOperands), std::end(kOperands), [&](const auto& other) {
