@@ -525,6 +525,8 @@ constexpr EquivalentMutant kEquivalent[] = {
      "an array that is not used where it has no elements"},
     {"op/sink.cuh", "kRowParameterPlaces = kRowParameters > 0 ? kRowParameters : 1", "",
      "an array that is not used where it has no elements"},
+    {"op/sink.cuh", "for (int p = 0; p < kRowParameters; ++p) hw::opaque(held.of_row[p]);", "",
+     "whether the compiler forgets a value changes no result"},
     {"op/sink.cuh", "for (int p = 0; p < kParameters; ++p) hw::opaque(held.at[p]);",
      "for (int p = 1; p < kParameters; ++p) hw::opaque(held.at[p]);",
      "whether the compiler forgets a value changes no result"},

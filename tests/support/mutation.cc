@@ -267,7 +267,7 @@ constexpr Fault kFaults[] = {
     {"the table is not added to the gate", kGeneric, "if (of.gate_table) add", "if (false) add"},
     {"the scale of the modulation is not added to 1", kGeneric, "scale[j] + one", "scale[j]"},
     {"the table is not added to the scale", kGeneric, "if (of.mod_scale_table) add", "if (false) add"},
-    {"the shift is not added", kGeneric, "v[j] += shift[j];", ""},
+    {"the shift is not added", kGeneric, "v[j] += shift[j];", "v[j] += 0;"},
     {"the table is not added to the shift", kGeneric, "if (of.mod_shift_table) add", "if (false) add"},
     {"rows of the shift lie as far apart as those of the scale", kGeneric, "begin_of(on.mod_shift_rows, row)",
      "begin_of(on.mod_scale_rows, row)"},
