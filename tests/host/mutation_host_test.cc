@@ -588,9 +588,14 @@ const std::vector<Pinned> kPinned = {
      "y_gap=5 seed=121",
      {0},
      kOperation},
-    {"layernorm/cols=64/f32/gate:silu:table/mod0:table warp_rows threads=64 threads_per_row=16 vector=2 "
+    {"layernorm/cols=64/f32/gate:silu/mod0 warp_rows threads=64 threads_per_row=16 vector=2 "
      "per_thread=2 "
      "arch=sm_90 rows=10 x_gap=2 gate_gap=4 scale_gap=6 shift_gap=-64 seed=122",
+     {0},
+     kOperation},
+    {"layernorm/cols=64/f32/gate:silu:table/mod0:table warp_rows threads=64 threads_per_row=16 vector=2 "
+     "per_thread=2 "
+     "arch=sm_90 rows=10 x_gap=2 gate_gap=4 scale_gap=6 shift_gap=-64 seed=135",
      {0},
      kOperation},
     {"layernorm/cols=64/f32/gateafter:silu/mods warp_rows threads=64 threads_per_row=16 vector=2 "
