@@ -464,6 +464,7 @@ NormSpec with_operation(NormSpec spec, const NormSpec& operation) {
   spec.gate_table = operation.gate_table;
   spec.modulation = operation.modulation;
   spec.modulation_table = operation.modulation_table;
+  if (spec.gate == Gate::after) spec.activation = Activation::none;  // not both
   spec.residual = operation.residual;
   spec.sum = operation.sum;
   return spec;
