@@ -212,6 +212,17 @@ TEST(GridBlocks, OfGenericRowsHaveAWarpOrABlockEach) {
   EXPECT_EQ(blocks(1025, std::int64_t{1} << 40), (std::int64_t{1} << 31) - 1);
 }
 
+// A gate behind the norm is read like a weight: the ring is as large as without it.
+TEST(SharedBytes, HaveNoRoomForAGate) {
+  const Plan plan{Strategy::persistent_row, 512, 256, 4, 2, 1, 1, 1, Exchange::none, false, 3};
+  for (const Residual residual : {Residual::none, Residual::before, Residual::after}) {
+    NormSpec spec{.columns = 4096, .residual = residual};
+    const int without = shared_bytes(plan, spec);
+    spec.gate = Gate::after;
+    EXPECT_EQ(shared_bytes(plan, spec), without);
+  }
+}
+
 TEST(SharedBytes, HoldTheRingOrTheRowsThatAreUnaligned) {
   const NormSpec f32{.columns = 4096};
   EXPECT_EQ(shared_bytes({Strategy::block_row, 256, 256, 4, 4, 1, 1}, f32), 0);

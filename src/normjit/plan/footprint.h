@@ -24,6 +24,11 @@ using plan_math::ceil_div;
 inline int read_bytes(const NormSpec& spec) { return matrix_bytes(spec, false); }
 inline int written_bytes(const NormSpec& spec) { return matrix_bytes(spec, true); }
 
+// Bytes per column of what passes through the ring of persistent_row: x and a residual, but no gate.
+inline int ring_bytes(const NormSpec& spec) {
+  return size_of(spec.input) + (spec.residual == Residual::none ? 0 : size_of(spec.residual_type));
+}
+
 // Whether the kernel reads more of a row than x.
 inline bool adds_rows(const NormSpec& spec) {
   return spec.residual != Residual::none || spec.in_bias || spec.gate == Gate::before;

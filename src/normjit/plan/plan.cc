@@ -240,11 +240,11 @@ int shared_bytes(const Plan& plan, const NormSpec& spec) noexcept {
     };
     const int stages = std::max(0, plan.stages);
     if (keeps_sum(spec)) {
-      const std::int64_t chunk = spec.columns / chunks_of(plan, spec) * read_bytes(spec);
+      const std::int64_t chunk = spec.columns / chunks_of(plan, spec) * ring_bytes(spec);
       bytes = places_of(stages, size_of(spec.input)) +
               places_of(plan_math::residual_places(stages, chunk), size_of(spec.residual_type));
     } else {
-      bytes = places_of(stages, read_bytes(spec));
+      bytes = places_of(stages, ring_bytes(spec));
     }
   }
   return static_cast<int>(std::min(bytes, kMaxInt));
