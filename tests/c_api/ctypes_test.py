@@ -27,6 +27,7 @@ class Sized(ctypes.Structure):
 
 
 class Spec(Sized):
+    """As an older header of the same ABI version has it: without gate and modulation, and so Tensors."""
     _fields_ = [("struct_size", c_size_t), ("columns", c_int64), ("epsilon", c_double), ("scale", c_double)] + [
         (name, c_int32) for name in ("norm", "input", "output", "weight", "residual", "sum", "affine", "activation", "statistics",
                                  "residual_type", "in_bias", "rounding", "weight_offset", "affine_rows")]

@@ -114,10 +114,15 @@ bool write(const NormSpec& spec, normjit_spec& to) noexcept {
   normjit_spec all = NORMJIT_SPEC_INIT;
   each_member([&](const auto& field, auto in_c) {
     const auto value = spec.*field.member;
-    if constexpr (std::is_enum_v<decltype(value)>)
-      all.*in_c = number_of(value);
-    else
-      all.*in_c = value;
+    auto& member = all.*in_c;
+    if constexpr (std::is_enum_v<decltype(value)>) {
+      // 0 is the default, also to a caller whose structure ends before this member.
+      const auto at = reinterpret_cast<const char*>(&member) - reinterpret_cast<const char*>(&all);
+      const bool is_known = static_cast<std::size_t>(at) < to.struct_size;
+      member = is_known || value != field.default_for(spec) ? number_of(value) : 0;
+    } else {
+      member = value;
+    }
   });
   return write_struct(&all, sizeof all, &to);
 }
