@@ -493,6 +493,11 @@ NJ_DEVICE float rsqrt(float value) {
 }
 NJ_DEVICE double rsqrt(double value) { return 1.0 / sqrt(value); }
 
+// The upper 64 bits of a * b.
+NJ_DEVICE unsigned long long multiply_high(unsigned long long a, unsigned long long b) {
+  return __umul64hi(a, b);
+}
+
 // a * b + c, rounded once.
 NJ_DEVICE float fma(float a, float b, float c) { return fmaf(a, b, c); }
 NJ_DEVICE double fma(double a, double b, double c) { return ::fma(a, b, c); }

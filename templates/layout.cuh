@@ -9,7 +9,10 @@ namespace normjit {
 enum : int { kWarp = 32 };
 enum : int { kWarps = kThreads / kWarp };
 enum : int { kGroup = kThreadsPerRow < kWarp ? kThreadsPerRow : kWarp };  // lanes of a warp that share a row
-enum : int { kSpan = kThreadsPerRow * kVector * kPerThread };  // columns that the lanes hold together
+enum : int {
+  kStep = kChannelsFirst ? 1 : kVector
+};  // columns of a vector: with channels first it is of rows
+enum : int { kSpan = kThreadsPerRow * kStep * kPerThread };  // columns that the lanes hold together
 // Whether no slice reaches past its row. More blocks may share a row than it has spans, but not with a
 // ring, where each has a chunk.
 enum : bool {
@@ -18,14 +21,14 @@ enum : bool {
 };
 enum : bool { kLowOccupancy = plan_math::low_occupancy(kThreads, kBlocksPerSm) };
 // What the vectors of a row must cover.
-enum : int { kCovered = plan_math::covered(kColumns, kVector, kUnaligned&& kBlocksPerRow == 1) };
+enum : int { kCovered = plan_math::covered(kColumns, kStep, kUnaligned&& kBlocksPerRow == 1) };
 // Single elements at the ends of a row, at most, that a lane has.
 enum : int { kEdges = kUnaligned ? (2 * kVector - 2 + kThreadsPerRow - 1) / kThreadsPerRow : 0 };
 
-static_assert(kColumns % kVector == 0 || kUnaligned, "vectors do not straddle the end of a row");
-static_assert((kWarps & (kWarps - 1)) == 0, "the lanes of a warp sum over the warps");
-static_assert((kThreadsPerRow & (kThreadsPerRow - 1)) == 0 && kThreads % kThreadsPerRow == 0 &&
-              kThreads % 32 == 0);
+static_assert(kColumns % kStep == 0 || kUnaligned, "vectors do not straddle the end of a row");
+static_assert(kThreads % kWarp == 0 && kThreads % kThreadsPerRow == 0);
+static_assert((kThreadsPerRow & (kThreadsPerRow - 1)) == 0 || kThreadsPerRow == kThreads,
+              "lanes that share a row are a power of two, but for all of a block");
 
 // How `count` columns of a row are cut that begin `past` elements past an aligned vector: `head` single
 // elements, `body` columns in whole vectors, and what is left. Of fewer columns than `head` all are single.
@@ -53,15 +56,12 @@ NJ_DEVICE Cut cut_of(const T* address, int count) {
 // Where a row begins, in elements behind the first.
 NJ_DEVICE long long begin_of(const Rows& rows, long long row) { return row * rows.stride; }
 NJ_DEVICE long long begin_of(const GroupedRows& rows, long long row) {
-  if (rows.n == 1) return row * rows.outer;
-  // 64-bit divisions take several times as long as 32-bit ones.
-  const long long group =
-      (row | rows.n) >> 32 == 0 ? static_cast<unsigned>(row) / static_cast<unsigned>(rows.n) : row / rows.n;
-  return group * rows.outer + (row - group * rows.n) * rows.inner;
+  const unsigned long long group = hw::multiply_high(row, rows.inverse);
+  return static_cast<long long>(static_cast<unsigned long long>(row) * rows.inner + group * rows.step);
 }
 
 // Where vector k of a lane begins, in the body.
-NJ_DEVICE int column(int k, int lane) { return (k * kThreadsPerRow + lane) * kVector; }
+NJ_DEVICE int column(int k, int lane) { return (k * kThreadsPerRow + lane) * kStep; }
 
 // The same from where the body begins.
 template <class T>
@@ -84,7 +84,7 @@ enum : int { kLost = kUnaligned ? 2 * (kVector - 1) : 0 };
 enum : int { kSurely = kBlocksPerRow == 1 && kSpan >= kCovered && kColumns > kLost ? kColumns - kLost : 0 };
 
 NJ_DEVICE bool inside(int k, int lane, const Cut& cut) {
-  return kWhole || (k + 1) * kThreadsPerRow * kVector <= kSurely || column(k, lane) < cut.body;
+  return kWhole || (k + 1) * kThreadsPerRow * kStep <= kSurely || column(k, lane) < cut.body;
 }
 // Which edge is the i-th of a lane, and whether there is one.
 NJ_DEVICE int edge_of(int i, int lane) { return i * kThreadsPerRow + lane; }

@@ -82,6 +82,16 @@ NJ_MATH long long row_depth(int stages, long long chunks, int blocks_per_row) {
 // Of two blocks of a team one may be as many rows ahead in measuring as the other in writing.
 NJ_MATH long long slot_depth(long long row_depth) { return 2 * row_depth; }
 
+// channels_first: from the part of one thread of a row to that of the next, in parts. A tile of rows, and as
+// many as a warp merges at once, so that the parts that its lanes read lie in different banks.
+NJ_MATH int parts_pitch(int threads, int threads_per_row, int vector) {
+  return threads / threads_per_row * vector + (threads_per_row < 32 ? 32 / threads_per_row : 1);
+}
+// All parts of a tile; one place that is not used where a thread has a row alone.
+NJ_MATH int parts_of_tile(int threads, int threads_per_row, int vector) {
+  return threads_per_row > 1 ? threads_per_row * parts_pitch(threads, threads_per_row, vector) : 1;
+}
+
 // ---- The workspace ----
 
 enum : int { kHeaderBytes = 32, kRingRowBytes = 32, kMaxRingRows = 1024 };

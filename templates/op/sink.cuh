@@ -151,13 +151,6 @@ template <class Any>
 NJ_DEVICE Sink sink_of(const Any& on, long long row, long long begin) {
   return {columns_of(on, row).from(begin), on.y + begin_of(on.y_rows, row) + begin};
 }
-// The residual that is added to the results of a row, from some column on; null where there is none.
-template <class Any>
-NJ_DEVICE const Residual* added_of(const Any& on, long long row, long long begin) {
-  if constexpr (kAddsToResult) return on.residual + begin_of(on.residual_rows, row) + begin;
-  return nullptr;
-}
-
 template <class Any>
 NJ_DEVICE void store(const RowStatistics& s, const Any& on, long long row) {
   if constexpr (kHasStatistics) {

@@ -26,11 +26,18 @@ struct Source {
   Residual* sum;             // where the spec writes it
 };
 
+// Points to the residual of a row, from column `begin` on. Null if the spec has none.
+template <class Any>
+NJ_DEVICE const Residual* residual_of(const Any& on, long long row, long long begin) {
+  if constexpr (kHasResidual) return on.residual + begin_of(on.residual_rows, row) + begin;
+  return nullptr;
+}
+
 // A row from column `begin` on. (A template, since Operands has only what the spec has.)
 template <class Any>
 NJ_DEVICE Source source_of(const Any& on, long long row, long long begin) {
   Source from = {on.x + begin_of(on.x_rows, row) + begin, nullptr, nullptr, nullptr, nullptr, nullptr};
-  if constexpr (kAddsResidual) from.residual = on.residual + begin_of(on.residual_rows, row) + begin;
+  if constexpr (kAddsResidual) from.residual = residual_of(on, row, begin);
   if constexpr (kHasInBias) from.in_bias = on.in_bias + begin;
   if constexpr (kGatesX) from.gate = on.gate + begin_of(on.gate_rows, row) + begin;
   if constexpr (kGatesX && kHasGateTable) from.gate_table = on.gate_table + begin;

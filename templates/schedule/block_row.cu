@@ -12,6 +12,7 @@ static_assert(static_cast<long long>(kSpan) * kBlocksPerRow >= kCovered, "the bl
 static_assert(kThreadsPerRow == kThreads, "all threads share the row");
 
 enum : int { kParts = Exchange::chosen == Exchange::cluster ? kBlocksPerRow * kWarps : kWarps };
+enum : bool { kMergesPairs = (kParts & (kParts - 1)) == 0 };  // equal parts, two by two
 
 // Statistics as they are sent: a multiple of 16 bytes.
 struct alignas(16) Part {
@@ -21,7 +22,7 @@ struct alignas(16) Part {
 // Merges the parts of this block, or of all blocks of a cluster. `cut` and `from` are those of the slice.
 NJ_DEVICE Statistics merge_parts(const Part* parts, const Cut& cut, const Source& from) {
   const auto part = [&](int i) { return parts[i].statistics; };
-  if constexpr (kWhole) {
+  if constexpr (kWhole && kMergesPairs) {
     return merge_equal_parts<kParts>(part, kSpan / kWarps);
   } else if constexpr (Exchange::chosen == Exchange::cluster) {
     return Statistics::merge_all<kParts>(
@@ -68,7 +69,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     Fragment fragment;
     load<hw::Cache::evict_first>(fragment, from, lane, cut);
     AddedFragment added;
-    load_added(added, added_of(on, row, begin), lane, cut);
+    load_added(added, residual_of(on, row, begin), lane, cut);
     // The compiler moves no load past this: all of x is asked for first, and the parameters before x is
     // waited for.
     hw::allow_next_launch();

@@ -5,7 +5,8 @@
 // Why it is fast enough: run-time decisions are uniform over all threads, and made once for kTake elements
 // of a lane, before their loads. A warp takes a row of up to kSpan columns; a block takes a longer row,
 // each warp a part of it. A chunk is read three times: twice to be measured, the second time from L1, and
-// once to be written, from L2.
+// once to be written, from L2. With channels first a lane's columns are a plane apart, and the caches serve
+// the rows beside it.
 namespace normjit {
 
 static_assert(kThreadsPerRow == kWarp && kVector == 1, "the lanes of a warp take single elements");
@@ -22,7 +23,7 @@ struct RuntimeSpec {
   GateAt gate_at;
   GateFunction gate_function;
   DType input, output, weight, residual, modulation;
-  bool is_rms, weight_offset, plain_modulation, rounds_sum, rounds_norm;
+  bool is_rms, weight_offset, plain_modulation, rounds_sum, rounds_norm, channels_first;
 };
 
 // Elements that a lane takes at a time, each kWarp apart. In double fewer: the error function is long.
@@ -34,44 +35,46 @@ NJ_DEVICE bool is_f32(DType dtype) { return kSame<Acc, float> || dtype == DType:
 
 // A lane's next elements of a row of this dtype, the first of them number `at`, in a part of it that has
 // `left` columns from there on, at least one. In place of columns that are not there comes the first again:
-// no load stands behind a condition, and none is of a column that another lane may be writing.
+// no load stands behind a condition, and none is of a column that another lane may be writing. Columns are
+// `step` elements apart: 1, or with channels first a plane.
 template <hw::Cache kCache, class T>
-NJ_DEVICE void take_as(Taken& to, const void* row, long long at, long long left) {
+NJ_DEVICE void take_as(Taken& to, const void* row, long long at, long long left, long long step) {
   const T* const from = static_cast<const T*>(row) + at;
 #pragma unroll
   for (int j = 0; j < kTake; ++j)
-    to[j] = widen(hw::load<kCache, T>(from + (j * kWarp < left ? j * kWarp : 0)));
+    to[j] = widen(hw::load<kCache, T>(from + (j * kWarp < left ? j * kWarp : 0) * step));
 }
 template <hw::Cache kCache>
-NJ_DEVICE void take(Taken& to, const void* row, DType dtype, long long at, long long left) {
+NJ_DEVICE void take(Taken& to, const void* row, DType dtype, long long at, long long left,
+                    long long step = 1) {
   if (dtype == DType::f16) {
-    take_as<kCache, F16>(to, row, at, left);
+    take_as<kCache, F16>(to, row, at, left, step);
   } else if (dtype == DType::bf16) {
-    take_as<kCache, BF16>(to, row, at, left);
+    take_as<kCache, BF16>(to, row, at, left, step);
   } else if (is_f32(dtype)) {
-    take_as<kCache, float>(to, row, at, left);
+    take_as<kCache, float>(to, row, at, left, step);
   } else {
-    take_as<kCache, Acc>(to, row, at, left);
+    take_as<kCache, Acc>(to, row, at, left, step);
   }
 }
 
 // The same elements back to a row.
 template <class T>
-NJ_DEVICE void put_as(const Taken& from, void* row, long long at, long long left) {
+NJ_DEVICE void put_as(const Taken& from, void* row, long long at, long long left, long long step) {
   T* const to = static_cast<T*>(row) + at;
 #pragma unroll
   for (int j = 0; j < kTake; ++j)
-    if (j * kWarp < left) hw::store(to + j * kWarp, narrow<T>(from[j]));
+    if (j * kWarp < left) hw::store(to + j * kWarp * step, narrow<T>(from[j]));
 }
-NJ_DEVICE void put(const Taken& from, void* row, DType dtype, long long at, long long left) {
+NJ_DEVICE void put(const Taken& from, void* row, DType dtype, long long at, long long left, long long step) {
   if (dtype == DType::f16) {
-    put_as<F16>(from, row, at, left);
+    put_as<F16>(from, row, at, left, step);
   } else if (dtype == DType::bf16) {
-    put_as<BF16>(from, row, at, left);
+    put_as<BF16>(from, row, at, left, step);
   } else if (is_f32(dtype)) {
-    put_as<float>(from, row, at, left);
+    put_as<float>(from, row, at, left, step);
   } else {
-    put_as<Acc>(from, row, at, left);
+    put_as<Acc>(from, row, at, left, step);
   }
 }
 
@@ -98,8 +101,9 @@ struct RowOperands {
   void *y, *sum;
   long long x_begin, gate_begin, residual_begin, weight_begin, bias_begin, mod_scale_begin, mod_shift_begin,
       y_begin, sum_begin, begin;
+  long long step;  // from one column to the next, of x, residual, y and sum
 
-  NJ_METHOD RowOperands(const Operands& on, long long row, long long begin)
+  NJ_METHOD RowOperands(const Operands& on, long long row, long long begin, long long step)
       : x(on.x),
         in_bias(on.in_bias),
         gate(on.gate),
@@ -113,16 +117,17 @@ struct RowOperands {
         mod_shift_table(on.mod_shift_table),
         y(on.y),
         sum(on.sum),
-        x_begin(begin_of(on.x_rows, row) + begin),
+        x_begin(begin_of(on.x_rows, row) + begin * step),
         gate_begin(begin_of(on.gate_rows, row) + begin),
-        residual_begin(begin_of(on.residual_rows, row) + begin),
+        residual_begin(begin_of(on.residual_rows, row) + begin * step),
         weight_begin(begin_of(on.weight_rows, row) + begin),
         bias_begin(begin_of(on.bias_rows, row) + begin),
         mod_scale_begin(begin_of(on.mod_scale_rows, row) + begin),
         mod_shift_begin(begin_of(on.mod_shift_rows, row) + begin),
-        y_begin(begin_of(on.y_rows, row) + begin),
-        sum_begin(begin_of(on.sum_rows, row) + begin),
-        begin(begin) {}
+        y_begin(begin_of(on.y_rows, row) + begin * step),
+        sum_begin(begin_of(on.sum_rows, row) + begin * step),
+        begin(begin),
+        step(step) {}
 };
 
 template <Activation kOf>
@@ -144,9 +149,10 @@ NJ_DEVICE void activate_all(Taken& v, Activation activation) {
 
 // Adds the elements of an operand from column `at` of the part on.
 template <hw::Cache kCache>
-NJ_DEVICE void add(Taken& to, const void* row, DType dtype, long long at, long long left) {
+NJ_DEVICE void add(Taken& to, const void* row, DType dtype, long long at, long long left,
+                   long long step = 1) {
   Taken added;
-  take<kCache>(added, row, dtype, at, left);
+  take<kCache>(added, row, dtype, at, left, step);
 #pragma unroll
   for (int j = 0; j < kTake; ++j) to[j] += added[j];
 }
@@ -178,11 +184,11 @@ NJ_DEVICE void multiply_by_gate(Taken& v, const RowOperands& of, const RuntimeSp
 template <hw::Cache kCache>
 NJ_DEVICE void take_sum(Taken& to, const RowOperands& of, const RuntimeSpec& spec, long long at,
                         long long left) {
-  take<kCache>(to, of.x, spec.input, of.x_begin + at, left);
+  take<kCache>(to, of.x, spec.input, of.x_begin + at * of.step, left, of.step);
   if (of.in_bias) add<hw::Cache::keep>(to, of.in_bias, spec.weight, of.begin + at, left);
   if (spec.gate_at == GateAt::before) multiply_by_gate<kCache>(to, of, spec, at, left);
   if (spec.residual_at == ResidualAt::before)
-    add<kCache>(to, of.residual, spec.residual, of.residual_begin + at, left);
+    add<kCache>(to, of.residual, spec.residual, of.residual_begin + at * of.step, left, of.step);
   if (spec.rounds_sum) round_to(to, spec.residual);
 }
 
@@ -276,7 +282,7 @@ NJ_GENERIC_KERNEL(NJ_ENTRY, kThreads) {
   hw::allow_next_launch();
   int half = 0;  // double-buffered, as in block_row
   for (long long row = first; row < on.rows; row += step) {
-    const RowOperands of(on, row, begin);
+    const RowOperands of(on, row, begin, spec.channels_first ? on.x_rows.n : 1);
     const RowStatistics statistics = spec.is_rms ? statistics_of(of, spec, count, alone, own, squares + half)
                                                  : statistics_of(of, spec, count, alone, own, parts + half);
     half ^= kWarps;
@@ -288,7 +294,7 @@ NJ_GENERIC_KERNEL(NJ_ENTRY, kThreads) {
       take_sum<hw::Cache::evict_first>(v, of, spec, at, left);
       if (of.weight) take<hw::Cache::keep>(weights, of.weight, spec.weight, of.weight_begin + at, left);
       if (of.bias) take<hw::Cache::keep>(biases, of.bias, spec.weight, of.bias_begin + at, left);
-      if (of.sum) put(v, of.sum, spec.residual, of.sum_begin + at, left);
+      if (of.sum) put(v, of.sum, spec.residual, of.sum_begin + at * of.step, left, of.step);
 #pragma unroll
       for (int j = 0; j < kTake; ++j) v[j] = normalized(v[j], statistics);
       if (spec.rounds_norm) round_to(v, spec.input);
@@ -303,8 +309,9 @@ NJ_GENERIC_KERNEL(NJ_ENTRY, kThreads) {
       for (int j = 0; j < kTake; ++j) v[j] *= scale;
       if (spec.gate_at == GateAt::after) multiply_by_gate<hw::Cache::evict_first>(v, of, spec, at, left);
       if (spec.residual_at == ResidualAt::after)
-        add<hw::Cache::evict_first>(v, of.residual, spec.residual, of.residual_begin + at, left);
-      put(v, of.y, spec.output, of.y_begin + at, left);
+        add<hw::Cache::evict_first>(v, of.residual, spec.residual, of.residual_begin + at * of.step, left,
+                                    of.step);
+      put(v, of.y, spec.output, of.y_begin + at * of.step, left, of.step);
     }
     if (lane == 0 && begin == 0) {
       if (on.mean) on.mean[row] = statistics.mean + statistics.mean_lo;

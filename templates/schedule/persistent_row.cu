@@ -3,10 +3,9 @@
 // slice of it in shared memory, and goes on with the next row.
 // Why it is fast: x is read once. What is in flight does not depend on registers: bulk copies fill a ring
 // of chunks, and the next rows arrive while this one is written. A residual leaves the ring as soon as it is
-// added, where that is possible. Warp-specialised: 1 producer warp, 4
-// reduce, 1 publishes the statistics of the slice, 1 finalizes those of the row, 8 consumer warps normalize
-// and store. Consumers keep the parameters of their columns in registers from row to row, as far as they
-// fit.
+// added, where that is possible. Warp-specialised: 1 producer warp, 4 reduce, 1 publishes the statistics of
+// the slice, 1 finalizes those of the row, 8 consumer warps normalize and store. Consumers keep the
+// parameters of their columns in registers from row to row, as far as they fit.
 // Unaligned rows pass through scalar.cuh.
 namespace normjit {
 

@@ -196,13 +196,6 @@ NJ_DEVICE Input load_end(const Input* slice, int lane, int columns) {
   return column < 0 ? Input() : hw::load<hw::Cache::evict_first, Input>(slice + column);
 }
 
-// The residual of a row, wherever it is added; null where there is none.
-template <class Any>
-NJ_DEVICE const Residual* residual_of(const Any& on, long long row, long long begin) {
-  if constexpr (kAddsResidual) return source_of(on, row, begin).residual;
-  return added_of(on, row, begin);
-}
-
 // The producer warp: keeps the ring full, row after row. One thread suffices for aligned rows.
 NJ_DEVICE void produce(const Ring& ring, const Operands& on, const Part& part, long long team,
                        long long teams) {

@@ -221,7 +221,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
         const Cut cut_row = cut_of(from_row.x, cut.count);
         read_again(fragment, from_row, lane, cut_row, i > 0);
         AddedFragment added;
-        load_added(added, added_of(on, row + i, begin), lane, cut_row);
+        load_added(added, residual_of(on, row + i, begin), lane, cut_row);
         if constexpr (kParametersOfRow) load_early(early, columns_of(on, row + i).from(begin), lane, cut);
         if constexpr (!kSumIsExact) store_sum(fragment, from_row, lane, cut_row);
         if constexpr (kUnaligned) {

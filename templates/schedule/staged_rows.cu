@@ -31,7 +31,7 @@ struct Wide {
 
 // Whether rows follow each other without a gap.
 NJ_DEVICE bool is_contiguous(const Rows& rows) { return rows.stride == kColumns; }
-NJ_DEVICE bool is_contiguous(const GroupedRows& rows) { return rows.n == 1 && rows.outer == kColumns; }
+NJ_DEVICE bool is_contiguous(const GroupedRows& rows) { return rows.inverse == 0 && rows.inner == kColumns; }
 
 // The rows of a tile in memory, at most kRows, and their places in the tile's shared memory: as far from an
 // aligned one as in memory, so that wide accesses are aligned there too.

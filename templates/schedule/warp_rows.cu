@@ -32,7 +32,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     if constexpr (kParametersOfRow)
       if (works) load_early(early, columns_of(on, row), lane, cut);
     if (works) load<hw::Cache::evict_first>(fragment, from, lane, cut);
-    if (works) load_added(added, added_of(on, row, 0), lane, cut);
+    if (works) load_added(added, residual_of(on, row, 0), lane, cut);
     if (works) store_sum(fragment, from, lane, cut);
     const RowStatistics statistics =
         finalize(Statistics::of<kThreadsPerRow>(FragmentElements{fragment, lane, cut}, kColumns));

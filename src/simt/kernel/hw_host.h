@@ -334,6 +334,10 @@ NJ_DEVICE float rsqrt(float value) {
 }
 NJ_DEVICE double rsqrt(double value) { return 1.0 / __builtin_sqrt(value); }
 
+NJ_DEVICE unsigned long long multiply_high(unsigned long long a, unsigned long long b) {
+  return static_cast<unsigned long long>(static_cast<unsigned __int128>(a) * b >> 64);
+}
+
 NJ_DEVICE float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 NJ_DEVICE double fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
 
