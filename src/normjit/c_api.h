@@ -84,6 +84,7 @@ enum {
   NORMJIT_WRONG_DEVICE = 207,
   NORMJIT_OUT_OF_BOUNDS = 208,
   NORMJIT_OVERLAP = 209,
+  NORMJIT_BAD_PLANE = 210,
   NORMJIT_UNKNOWN_ARCH = 300,
   NORMJIT_ILLEGAL_PLAN = 301,
   NORMJIT_BAD_TEMPLATE = 302,
@@ -173,7 +174,7 @@ typedef struct normjit_spec {
   int32_t modulation;       /* 0: NORMJIT_NO_MODULATION */
   int32_t plain_modulation; /* 1: 1 is not added to the scale of the modulation */
   int32_t modulation_table; /* 1: vectors are added to each row of the modulation */
-  int32_t reserved;         /* 0 */
+  int32_t channels_first;   /* 1: x, residual, y and sum are [samples, columns, plane] */
 } normjit_spec;
 #define NORMJIT_SPEC_INIT \
   { sizeof(normjit_spec), 0, 1e-5, 1.0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
@@ -238,7 +239,8 @@ NORMJIT_C_EXPORT void normjit_service_destroy(normjit_service* service);
 
 /* The rows of an operand: row r begins (r / n) * outer + (r % n) * inner elements after `pointer`
  * (normjit/tensors.h). With n = 1, or 0, rows are `outer` elements apart, and inner has no meaning. outer -1:
- * contiguous rows; outer 0, for inputs only: the same row. */
+ * contiguous rows; outer 0, for inputs only: the same row. With channels_first x, residual, y and sum have
+ * samples `outer` elements apart, n 0 or 1, and inner 0. */
 typedef struct normjit_input_rows {
   const void* pointer;
   int64_t n;
@@ -274,12 +276,13 @@ typedef struct normjit_tensors {
   const void* mod_scale_table;
   normjit_input_rows mod_shift;
   const void* mod_shift_table;
+  int64_t plane; /* with channels_first the positions of a sample, height * width; else 0 */
 } normjit_tensors;
-#define NORMJIT_TENSORS_INIT                                                                              \
-  {                                                                                                       \
-    sizeof(normjit_tensors), NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS,   \
-        NORMJIT_CONTIGUOUS_ROWS, NULL, NULL, 0, NULL, NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS,   \
-        NULL, NORMJIT_CONTIGUOUS_ROWS, NULL, NORMJIT_CONTIGUOUS_ROWS, NULL, NORMJIT_CONTIGUOUS_ROWS, NULL \
+#define NORMJIT_TENSORS_INIT                                                                                 \
+  {                                                                                                          \
+    sizeof(normjit_tensors), NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS,      \
+        NORMJIT_CONTIGUOUS_ROWS, NULL, NULL, 0, NULL, NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS,      \
+        NULL, NORMJIT_CONTIGUOUS_ROWS, NULL, NORMJIT_CONTIGUOUS_ROWS, NULL, NORMJIT_CONTIGUOUS_ROWS, NULL, 0 \
   }
 
 /* How to launch (normjit::LaunchOptions). A NULL argument means all 0. */
@@ -338,9 +341,10 @@ typedef struct normjit_prepare_options {
                        best one */
   int32_t grouped_rows;    /* 1: an operand's rows have n > 1 */
   int32_t batch_invariant; /* 1: one plan for any number of rows */
+  int64_t plane;           /* normjit_tensors.plane; 0: with channels_first a multiple of 8 */
 } normjit_prepare_options;
 #define NORMJIT_PREPARE_OPTIONS_INIT \
-  { sizeof(normjit_prepare_options), -1, 0, 0, -1, -1, NULL, 0, 0 }
+  { sizeof(normjit_prepare_options), -1, 0, 0, -1, -1, NULL, 0, 0, 0 }
 
 /* options NULL: as the _INIT macro. */
 NORMJIT_C_EXPORT normjit_status normjit_prepare(normjit_service* service, const normjit_spec* spec,

@@ -24,6 +24,7 @@ enum class Strategy : std::uint8_t {
   block_row,       // a block, or several, hold a row in registers
   persistent_row,  // persistent blocks stream rows through a ring of chunks in shared memory (sm_90)
   split_row,       // many blocks share a row chunk by chunk, and read x twice: to reduce, then to normalize
+  channels_first,  // threads have neighbouring rows, a block all channels of them; these specs have no other
   generic,         // one kernel for all specs of a compute type, told which at run time; never chosen
 };
 NORMJIT_API std::string_view name(Strategy) noexcept;
@@ -37,14 +38,18 @@ enum class Exchange : std::uint8_t {
 NORMJIT_API std::string_view name(Exchange) noexcept;
 
 // How many rows a launch has for each multiprocessor: up to 1/16 (lone), less than 1 (few), or more (many).
-// A kernel is correct for any number of rows; it is fast in its regime.
+// With channels first 64 positions count as a row. A kernel is correct for any number of rows; it is fast in
+// its regime.
 enum class RowsRegime : std::uint8_t { lone, few, many };
 inline constexpr RowsRegime kRowsRegimes[] = {RowsRegime::lone, RowsRegime::few, RowsRegime::many};
 NORMJIT_API std::string_view name(RowsRegime) noexcept;
-NORMJIT_API RowsRegime regime_of(std::int64_t rows, const DeviceProfile& device) noexcept;
+NORMJIT_API RowsRegime regime_of(std::int64_t rows, const DeviceProfile& device) noexcept;  // without /cf
+NORMJIT_API RowsRegime regime_of(const NormSpec& spec, std::int64_t rows,
+                                 const DeviceProfile& device) noexcept;
 
 // How many consecutive elements one access can move in every tensor of a launch: 1, 2, 4 or 8. A tensor
-// allows n when its base and row stride are multiples of min(16, n * element size) bytes.
+// allows n when its base and row stride are multiples of min(16, n * element size) bytes. With channels first
+// its base, the plane and the distance of samples.
 enum class Alignment : std::uint8_t { one = 1, two = 2, four = 4, eight = 8 };
 inline constexpr Alignment kAlignments[] = {Alignment::one, Alignment::two, Alignment::four,
                                             Alignment::eight};
@@ -52,14 +57,16 @@ inline constexpr Alignment kAlignments[] = {Alignment::one, Alignment::two, Alig
 // single elements are aligned.
 NORMJIT_API Alignment alignment_of(std::uint64_t address_and_stride_bytes, DType dtype) noexcept;
 
-// The alignment of contiguous tensors whose addresses are multiples of 16 bytes.
+// The alignment of contiguous tensors whose addresses are multiples of 16 bytes. With channels first it is
+// that of a plane of a multiple of 8 positions.
 NORMJIT_API Alignment contiguous_alignment(const NormSpec& spec) noexcept;
 
 struct Plan {
   Strategy strategy = Strategy::block_row;
   int threads = 0;          // of a block
-  int threads_per_row = 0;  // threads that share a row, or a chunk of one
-  int vector = 0;           // elements per access; divides the columns unless rows are unaligned
+  int threads_per_row = 0;  // threads that share a row, or a chunk of one, or the channels of `vector` rows
+  int vector = 0;           // elements per access; divides the columns unless rows are unaligned. With
+                            // channels first rows, which divide the plane
   int per_thread = 0;       // vectors of a row (or chunk) per thread
   int group_rows = 1;       // split_row, staged_rows: rows for which weights are read once
   int blocks_per_sm = 1;    // blocks that must fit on one multiprocessor at once (bounds the registers)
@@ -123,10 +130,10 @@ NORMJIT_API Result<void> check(const Plan& plan, const NormSpec& spec, const Dev
 
 // What the launch needs to know of a plan. The plan must be one that check() accepts.
 
-// Rows that a block works on at once: of warp_rows and staged_rows many, else 1.
+// Rows that a block works on at once: of warp_rows, staged_rows and channels_first many, else 1.
 NORMJIT_API std::int64_t rows_per_block(const Plan& plan) noexcept;
-// threads_per_row * vector * per_thread. In a generic plan a warp has a row of up to this many columns, and
-// a block a longer one.
+// threads_per_row * vector * per_thread, of channels_first without vector. In a generic plan a warp has a row
+// of up to this many columns, and a block a longer one.
 NORMJIT_API std::int64_t columns_per_block(const Plan& plan) noexcept;
 // Blocks to launch for this many rows (> 0) on this device; at most 2^31 - 1. The kernels loop over the
 // other rows.

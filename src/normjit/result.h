@@ -46,6 +46,7 @@ enum class Code : std::int32_t {
   WrongDevice = 207,        // a pointer or the kernel belongs to another device than the launch
   OutOfBounds = 208,        // a tensor reaches past the end of its allocation
   Overlap = 209,            // an output overlaps another operand, and is not that operand row for row
+  BadPlane = 210,           // with channels first: less than 1, or the rows are no whole planes; else: not 0
 
   // A plan or an architecture that normjit does not know how to serve.
   UnknownArch = 300,

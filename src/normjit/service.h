@@ -116,6 +116,9 @@ struct PrepareOptions {
   std::int64_t y_row_stride = kContiguous;
   // Rows of an operand come in groups: RowsAt with n > 1. Such a kernel also serves rows that do not.
   bool grouped_rows = false;
+  // With channels first, Tensors::plane; 0 is a multiple of 8. The strides above are then ignored: samples
+  // are a multiple of the plane apart.
+  std::int64_t plane = 0;
   // One plan for any number of rows, as Options::batch_invariant.
   bool batch_invariant = false;
   // This very plan instead of a tuned one or the planner's choice; IllegalPlan if it is not legal for spec
@@ -362,7 +365,8 @@ class NORMJIT_API Service {
   Result<ImportReport> import_from(const std::vector<std::string>& sources);
   // For every kernel that a spec can ask for on a device: where it is, or why it would be compiled. Compiles
   // nothing. Errors: those of validate.
-  Result<std::vector<WhyReport>> why(const NormSpec& spec, const DeviceProfile& device);
+  Result<std::vector<WhyReport>> why(const NormSpec& spec, const DeviceProfile& device,
+                                     const Uses& uses = {});
   // The same for the kernel of this very plan. For generic_plan() and a spec that it does not compute, the
   // reason says so; for every other plan that is not legal: IllegalPlan.
   Result<WhyReport> why(const NormSpec& spec, const DeviceProfile& device, const Plan& plan);

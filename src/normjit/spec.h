@@ -17,8 +17,8 @@
 //
 // with mean and (biased) variance over each row of `columns` elements. Everything is computed in
 // compute_type(), and rounded only where it is stored and where `rounding` says so. The number of rows and
-// the distance between them are arguments of the launch. docs/algebra.md has the texts of other projects'
-// norms.
+// the distance between them are arguments of the launch. With channels_first the columns are the channels of
+// NCHW, and the rows its positions. docs/algebra.md has the texts of other projects' norms.
 #pragma once
 
 #include <cstdint>
@@ -98,6 +98,8 @@ struct NormSpec {
   Activation activation = Activation::none;
   double scale = 1.0;       // multiplies the result; finite in the compute type
   bool statistics = false;  // also write mean and rstd of each row; for rms, rstd alone
+  // x, residual, y and sum are [samples, columns, Tensors::plane], and each position of a plane is a row.
+  bool channels_first = false;
 
   // Equal to the bit: epsilon and scale compare by representation.
   NORMJIT_API friend bool operator==(const NormSpec&, const NormSpec&) noexcept;
@@ -113,12 +115,13 @@ NORMJIT_API Result<std::int64_t> columns_of(std::span<const std::int64_t> normal
 // modulation),
 // BadDimension, TooManyColumns, BadDType, BadEpsilon, BadAffine, BadActivation, BadScale. Then
 // BadCombination, if
-//   sum         there is neither in_bias, a gate nor a residual before the norm, and residual_type is the
-//               input
-//   rounding    of the sum: there is none of these before the norm, or residual_type is neither of 16 bits
-//               nor the compute type; of the norm: there is neither affine nor modulation, or the input is
-//               neither
-//   activation  there is a gate behind the norm
+//   sum             there is neither in_bias, a gate nor a residual before the norm, and residual_type is the
+//                   input
+//   rounding        of the sum: there is none of these before the norm, or residual_type is neither of 16
+//                   bits nor the compute type; of the norm: there is neither affine nor modulation, or the
+//                   input is neither
+//   activation      there is a gate behind the norm
+//   channels_first  there is affine_rows, a gate or modulation
 NORMJIT_API Result<void> validate(const NormSpec& spec);
 
 // The same norm with every meaningless member set to its default: the weight dtype without weights, a
@@ -130,11 +133,12 @@ NORMJIT_API NormSpec canonical(const NormSpec& spec) noexcept;
 //   layernorm|rmsnorm/cols=N/IN[/out=T][/w=T][/res=T][/mod=T]/eps=E[/inb]
 //     [/gate|/gateafter, each also with :FUNCTION and :table][/add|/addafter][/sum][/round=sum+norm]
 //     [/w|/wb|/w1|/wb1, each also with :rows][/mod|/mods|/mod0|/mods0, each also with :table][/ACTIVATION]
-//     [/scale=S][/stats]
+//     [/scale=S][/stats][/cf]
 // inb: in_bias. gate, gateafter, add, addafter: a gate or a residual before or behind the norm. sum: s is
 // also written. 1: the weight is added to 1. rows: affine_rows. mod: modulation by scale and shift, mods: by
-// a scale alone; 0: plain_modulation. table: gate_table or modulation_table. Defaults are left out; numbers
-// are the shortest decimals that read back to the same bits. parse_spec(to_text(spec)) == canonical(spec).
+// a scale alone; 0: plain_modulation. table: gate_table or modulation_table. cf: channels_first. Defaults are
+// left out; numbers are the shortest decimals that read back to the same bits. parse_spec(to_text(spec)) ==
+// canonical(spec).
 NORMJIT_API std::string to_text(const NormSpec& spec);
 
 // Reads a spec text. After the norm the fields may come in any order, each at most once; `shape=64x256x256`

@@ -41,13 +41,19 @@ inline constexpr std::int64_t kContiguous = -1;
 // stands for contiguous rows, whatever n and inner are; so does a plain pointer. For an input, outer and
 // inner may be 0: rows that are the same. The rows of an output must be separate: inner at least the columns
 // and outer at least n * inner, or outer at least the columns and inner at least (rows / n) * outer. The rows
-// of a launch must be a multiple of n. All else is BadStride.
+// of a launch must be a multiple of n, and rows * n less than 2^64. All else is BadStride.
 //
 // Examples, of heads of D elements: the q heads of projected rows of Q elements are {q, heads, Q, D}; weights
 // for each head are {w, heads, 0, D}; a residual that is the same for each sample of S rows is {r, S, 0, D};
 // a scale that each sample of S rows has, the k-th of six parts of a projection, is {p + k * D, S, 6 * D, 0}.
 //
 // A launch in which an operand needs n > 1 takes another kernel than one that does not.
+//
+// With channels_first x, residual, y and sum are [samples, columns, plane], and row r is position r % plane
+// of sample r / plane. Column c of it lies
+//   (r / plane) * outer + c * plane + r % plane   elements behind `pointer`.
+// `outer` is the distance of samples: kContiguous, for an input at least 0, for an output at least columns *
+// plane. n must be 0 or 1, and inner 0.
 template <class T>
 struct RowsAt {
   T* pointer = nullptr;
@@ -87,6 +93,8 @@ struct Tensors {
   const void* mod_scale_table = nullptr;
   InputRows mod_shift{};
   const void* mod_shift_table = nullptr;
+  // With channels_first the positions of a sample: height * width, or depth * height * width. Else 0.
+  std::int64_t plane = 0;
 };
 
 }  // namespace normjit

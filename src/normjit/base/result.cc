@@ -41,9 +41,11 @@ constexpr Row kRows[] = {
                 "A pointer or row stride is less aligned than its dtype or than the kernel was prepared for: "
                 "prepare with the pointer_alignment and row strides of these tensors."),
     NORMJIT_ROW(BadRows, "The number of rows is negative: give 0 or more."),
-    NORMJIT_ROW(BadStride,
-                "A row stride is negative, smaller than the columns of an output, or reaches past 64 bits, "
-                "or n is not 1, which a later version serves: give a distance in elements, or kContiguous."),
+    NORMJIT_ROW(
+        BadStride,
+        "A row stride is negative, smaller than the columns of an output, or reaches past 64 bits, "
+        "or the rows are no groups of n; with channels first, n is above 1, inner is not 0, or samples "
+        "are closer than columns * plane: give distances in elements, or kContiguous."),
     NORMJIT_ROW(WorkspaceRequired,
                 "This kernel needs a workspace: give Kernel::workspace_bytes() bytes of device memory, "
                 "16-byte aligned and zeroed once, in Tensors::workspace."),
@@ -55,6 +57,10 @@ constexpr Row kRows[] = {
     NORMJIT_ROW(Overlap,
                 "An output overlaps another operand: give it memory of its own, or, where it may be in "
                 "place, the pointer, row stride and element size of that input."),
+    NORMJIT_ROW(
+        BadPlane,
+        "A spec with channels first (/cf) needs the positions of a sample in Tensors::plane, at least 1, "
+        "and rows that are whole planes; any other spec needs plane 0."),
 
     NORMJIT_ROW(UnknownArch, "The GPU architecture is unknown, or the compiler cannot serve it."),
     NORMJIT_ROW(IllegalPlan, "The plan breaks a limit of the spec or of the device."),

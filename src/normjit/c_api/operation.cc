@@ -198,7 +198,7 @@ normjit_status normjit_render(normjit_service* service, const normjit_spec* spec
       if (!pinned) return pinned.error();
       kernel = service->service.render(*given, *device, *pinned);
     } else {
-      const auto regime = rows_hint == 0 ? RowsRegime::many : regime_of(rows_hint, *device);
+      const auto regime = rows_hint == 0 ? RowsRegime::many : regime_of(*given, rows_hint, *device);
       kernel = service->service.render(*given, *device, regime, contiguous_alignment(*given));
     }
     if (!kernel) return kernel.error();
@@ -218,7 +218,7 @@ normjit_status normjit_remember(normjit_service* service, const normjit_spec* sp
     if (!device) return device.error();
     return service->service.remember({.spec = *given,
                                       .device = *device,
-                                      .regime = regime_of(rows, *device),
+                                      .regime = regime_of(*given, rows, *device),
                                       .alignment = contiguous_alignment(*given),
                                       .plan = *best,
                                       .rows = rows});

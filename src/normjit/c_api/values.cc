@@ -89,6 +89,7 @@ Result<PrepareOptions> prepare_options_of(const normjit_prepare_options* given) 
   if (own->pointer_alignment != 0) options.pointer_alignment = own->pointer_alignment;
   options.x_row_stride = own->x_row_stride;
   options.y_row_stride = own->y_row_stride;
+  options.plane = own->plane;
   for (const auto& [name, value, to] :
        {std::tuple{"grouped_rows", own->grouped_rows, &PrepareOptions::grouped_rows},
         std::tuple{"batch_invariant", own->batch_invariant, &PrepareOptions::batch_invariant}}) {

@@ -105,7 +105,8 @@ inline constexpr std::tuple kSpecMembers{&normjit_spec::norm,
                                          &normjit_spec::modulation_table,
                                          &normjit_spec::activation,
                                          &normjit_spec::scale,
-                                         &normjit_spec::statistics};
+                                         &normjit_spec::statistics,
+                                         &normjit_spec::channels_first};
 static_assert(std::tuple_size_v<decltype(kSpecMembers)> == kFieldCount);
 
 // Calls visit(field, pointer to the member of normjit_spec) for each, in order.

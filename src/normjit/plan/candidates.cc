@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The planner: enumerates the plans of a use, and ranks them by cost.
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "normjit/plan.h"
@@ -33,7 +34,8 @@ Plan with_occupancy(Plan plan, const PlanUse& use) {
 // The most elements, up to 16 bytes of the narrowest row that is read, that are aligned in every row. Plans
 // depend on the alignment of a use by this number alone.
 int aligned_elements(const NormSpec& spec, Alignment alignment) {
-  const std::int64_t divides = spec.columns & -spec.columns;
+  const std::int64_t divides =  // with channels first vectors are of rows
+      spec.channels_first ? static_cast<int>(Alignment::eight) : spec.columns & -spec.columns;
   return static_cast<int>(
       std::min<std::int64_t>({static_cast<int>(alignment), bulk_elements(spec), divides}));
 }
@@ -48,6 +50,10 @@ class Enumeration {
     const NormSpec& spec = use_.spec;
     const int widest = 16 / widest_element(spec);
     const int aligned = std::min(aligned_elements(spec, use_.alignment), widest);
+    if (spec.channels_first) {
+      channels_first(aligned);
+      return std::move(found_);
+    }
     // Whether wider accesses are possible if rows are realigned.
     const bool realigns = aligned < widest && can_realign(widest, spec) && spec.columns >= 2 * widest;
     warp_rows(aligned);
@@ -69,10 +75,13 @@ class Enumeration {
   void add(const Plan& plan) {
     const Plan full = plan.strategy == Strategy::split_row ? plan : with_occupancy(plan, use_);
     if (full.threads * needed_registers(full, use_.spec) > use_.device.registers_per_sm) return;
-    if (full.strategy != Strategy::staged_rows &&
+    if (full.strategy != Strategy::staged_rows && full.strategy != Strategy::channels_first &&
+        registers_of_fusion(full, use_.spec) == 0 &&
         held_registers(full, use_.spec) > max_held_registers(full.threads, full.vector, use_.spec))
       return;
-    if (full.per_thread * full.vector * rows_per_thread(full) > max_held_elements(full, use_.spec)) return;
+    if (full.strategy != Strategy::channels_first &&
+        full.per_thread * full.vector * rows_per_thread(full) > max_held_elements(full, use_.spec))
+      return;
     if (!check(full, use_.spec, use_.device)) return;
     found_.push_back(evaluate(full, use_));
   }
@@ -100,7 +109,35 @@ class Enumeration {
     }
   }
 
+  // Whether a block has registers for what its threads hold.
+  bool fits(const Plan& plan) const {
+    const int needed = needed_registers(plan, use_.spec);
+    return needed <= 168 && plan.threads * needed <= use_.device.registers_per_sm;
+  }
+
+  // Threads side by side move 32 bytes of a channel or more. Channels that registers do not hold pass in
+  // pieces.
+  void channels_first(int aligned) {
+    const NormSpec& spec = use_.spec;
+    Plan plan{.strategy = Strategy::channels_first};
+    for (plan.vector = 1; plan.vector <= aligned; plan.vector *= 2)
+      for (const int across : {8, 16, 32})
+        for (plan.threads = 128; plan.threads <= 1024; plan.threads *= 2) {
+          plan.threads_per_row = plan.threads / across;
+          const std::int64_t all = ceil_div(spec.columns, plan.threads_per_row);
+          plan.per_thread = static_cast<int>(std::min<std::int64_t>(all, most_channels(plan.vector, spec)));
+          if (plan.per_thread < all || !fits(plan)) {
+            plan.per_thread =
+                static_cast<int>(std::min<std::int64_t>(all, most_channels_of_piece(plan.vector, spec)));
+            while (plan.per_thread > 1 && !fits(plan)) plan.per_thread = (plan.per_thread + 1) / 2;
+            plan.per_thread = static_cast<int>(ceil_div(all, ceil_div(all, plan.per_thread)));
+          }
+          add(plan);
+        }
+  }
+
   void block_rows(int vector, bool unaligned) {
+    constexpr int kMostVectors = 8;
     const std::int64_t columns = use_.spec.columns;
     const std::int64_t vectors = std::max<std::int64_t>(1, columns / vector);
     Plan plan{.strategy = Strategy::block_row, .vector = vector, .unaligned = unaligned};
@@ -116,6 +153,19 @@ class Enumeration {
         plan.exchange = !shared_row ? Exchange::none : clusters ? Exchange::cluster : Exchange::grid;
         add(plan);
       }
+    if (unaligned || !is_measured_fusion(use_.spec)) return;
+    // Other numbers of threads, so that few of them are idle. Not measured yet without residual and
+    // modulation.
+    plan.blocks_per_row = 1;
+    plan.exchange = Exchange::none;
+    for (plan.per_thread = 1; plan.per_thread <= kMostVectors; ++plan.per_thread) {
+      const std::int64_t threads = ceil_div(ceil_div(vectors, plan.per_thread), kWarp) * kWarp;
+      if (threads < 2 * kWarp || threads > 1024 || std::has_single_bit(static_cast<std::uint64_t>(threads)))
+        continue;
+      plan.threads = plan.threads_per_row = static_cast<int>(threads);
+      // Larger blocks leave too few registers for what is not known to need no more.
+      if (threads <= 512 || registers_of_fusion(plan, use_.spec) > 0) add(plan);
+    }
   }
 
   // In chunks of 8 KiB: chunks of 4 KiB cost 2 %, of 16 KiB 1 to 5 %. The ring takes all shared memory.
@@ -134,9 +184,10 @@ class Enumeration {
     if (in_double && (!same_dtypes(spec) || calls_function(spec))) return;
     plan.unaligned = aligned_elements(spec, use_.alignment) < bulk_elements(spec) ||
                      (in_double && spec.columns % columns_per_block(plan) != 0);
-    // From sm_120 on the compiler does not move registers between warps, and single elements need more than
-    // threads then have.
-    if (plan.unaligned && use_.device.arch.number >= 120) return;
+    // From sm_120 on the compiler does not move registers between warps. Single elements, and weight and bias
+    // with scale and shift of each row, need more than threads then have.
+    const int parameters = static_cast<int>(spec.affine) + row_parameters(spec);
+    if (use_.device.arch.number >= 120 && (plan.unaligned || parameters > 3)) return;
     const auto add_with_ring = [&] {
       plan.stages =
           static_cast<int>(use_.device.shared_per_block / (columns_per_block(plan) * size_of(spec.input)));
@@ -211,11 +262,14 @@ const Plan& best_of(const std::vector<Candidate>& all) {
   return std::ranges::min_element(all, is_cheaper)->plan;
 }
 
-// The cheapest plan of split_row, whose blocks need not run together. There always is one.
+// The cheapest plan of split_row, whose blocks need not run together; with channels first no blocks do. There
+// always is one.
 const Plan& fallback_among(const std::vector<Candidate>& all) {
   const Candidate* best = nullptr;
   for (const Candidate& one : all)
-    if (one.plan.strategy == Strategy::split_row && (best == nullptr || one.cost < best->cost)) best = &one;
+    if ((one.plan.strategy == Strategy::split_row || one.plan.strategy == Strategy::channels_first) &&
+        (best == nullptr || one.cost < best->cost))
+      best = &one;
   return best->plan;
 }
 
@@ -241,7 +295,7 @@ Plan fallback(const NormSpec& spec, const DeviceProfile& device, RowsRegime regi
 std::vector<Plan> plans(const NormSpec& spec, const DeviceProfile& device, const Uses& uses) {
   std::vector<Plan> all;
   const auto add = [&](Plan plan) {
-    plan.grouped_rows = uses.grouped_rows;
+    plan.grouped_rows = needs_grouped_rows(spec, uses.grouped_rows);
     if (std::find(all.begin(), all.end(), plan) == all.end()) all.push_back(plan);
   };
   for (const RowsRegime regime : kRowsRegimes) {

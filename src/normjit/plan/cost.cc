@@ -42,6 +42,13 @@ constexpr double kIdle = 0.4;
 // Accesses of less than 16 bytes. Measured: single elements of 16,385 x 1001 f64: 0.96, of 20,000 x 3001 f32:
 // 0.95, of 26,619 x 2085 f16: 0.65. Short rows are slower still.
 constexpr double kNarrow = 0.03, kNarrowerThanAWord = 0.06, kNarrowAndShort = 0.12;
+// In sums idle threads cost less, since other rows are in flight meanwhile. Measured, of bf16 with a residual
+// and its sum: 1608 columns with room for 2048: 0.98, 5424 with room for 6144: 0.98.
+constexpr double kIdleInSums = 0.2, kPartialSums = 0.015;
+// Single elements of sums, of 16 bits and of f32: the fewer a thread has, the more of its instructions are
+// for the row. Measured, layernorm of bf16: 1023 columns, 16 elements a thread: 0.84, 8: 0.78, 4: 0.67, 2:
+// 0.42; 4097 columns, 17: 0.81, 9: 0.77, 5: 0.56; of f32, 9: 0.93, 5: 0.89.
+constexpr double kSingle16 = 0.02, kSingle16EachThread = 0.285, kSingle32 = 0.015, kSingle32EachThread = 0.1;
 // Realigning rows in shared memory adds instructions, most for 16-bit types, and barriers. Measured: 1023 f32
 // columns, 64 threads: 0.945; 1001 f64: 0.86; 4097 f16, 128 threads: 0.78, 256 threads: 0.62. Idle threads
 // wait at the barriers too: 2085 columns with room for 3072: 0.59.
@@ -52,10 +59,16 @@ constexpr double kUnalignedCost = 0.06, kUnalignedInDouble = 0.15, kUnalignedOf1
 
 // A multiprocessor needs 48 KiB of loads in flight. Measured: 4096 bf16 columns, 24 KiB: 0.87, 48 KiB: 0.96.
 constexpr double kInFlight = 48 * 1024, kNotInFlight = 0.20;
+// Of sums 32 KiB of x, with as much of the other rows. Measured, layernorm of 1280 bf16 columns with a
+// residual and its sum, 15 KiB: 0.88, 20 KiB: 0.95, 22 KiB: 0.99; rmsnorm of 8192 columns, 32 KiB: 0.98.
+constexpr double kInFlightOfSums = 32 * 1024;
+// Where scale and shift follow, it costs more. Measured, 3072 bf16 columns with gate, residual, sum and
+// scale: 18 KiB: 0.86, 24 KiB: 0.94, 36 KiB: 0.99.
+constexpr double kNotInFlightModulated = 0.3;
 // warp_rows: shuffles between the threads of a row, and more than two vectors per thread. Measured: 96 f16
 // columns, 4 threads of 3 vectors: 0.99, 16 threads: 0.63; 64 f32 columns, 8 threads: 1.01, 16: 0.95, 4:
 // 0.99; 211 f32 columns, 8 threads of 7 vectors: 0.92, 32 of 2: 0.67.
-constexpr double kShuffles = 0.02, kManyVectors = 0.012;
+constexpr double kShuffles = 0.02, kManyVectors = 0.012, kManyVectorsOfSums = 0.02;
 // warp_rows: where an access of a warp takes less than a sector of each row, L1 fetches sectors more than
 // once. Measured: 24 f16 columns, one thread of 3 vectors: 0.72; 16 f32 columns, two threads of 2 vectors:
 // 1.00.
@@ -64,11 +77,22 @@ constexpr double kScattered = 0.37;
 // Measured: 16,384 f32 columns, blocks that fit once per SM: 0.86, twice: 0.95; 4096 columns, six times:
 // 0.96.
 constexpr double kReducing = 0.10;
+// Sums have more loads in flight. Measured: 16,384 bf16 columns, one block of 1024 threads: 0.95, two of 512:
+// 0.975.
+constexpr double kReducingSums = 0.06;
+// A multiprocessor starts a block in so many microseconds, and more for each thread. Measured: 333 bf16
+// columns with a residual and its sum, 64 or 96 threads: 0.53; with a scale for each sample, 1152 columns, 64
+// threads: 0.86, 160: 0.58, in warps: 0.91; 3072 columns, 384 threads: 0.75, 192: 0.97.
+constexpr double kBlockStart = 0.12, kBlockStartEachThread = 0.0012;
+// Scale and shift of each row that are loaded when the statistics are known, if x and y are all rows.
+// Measured: 3072 bf16 columns, four vectors a thread: 0.93, two, loaded early: 0.97.
+constexpr double kLateRows = 0.08;
 // block_row: many registers of x per thread. Measured: 8192 bf16 columns, 32 registers: 0.953, 16: 0.962;
 // 8192 f32 columns, 64: 0.92, 32: 0.95; 4096 f32 columns, 32 and 16: 0.964, but in 1024 rows 0.78 and 0.88,
 // since threads with less work finish sooner.
 constexpr int kFewRegisters = 16;
-constexpr double kManyRegisters = 0.02;
+// Of sums: 3072 bf16 columns with a residual, 24 registers: 0.98, 16: 1.00; 8192 columns, 32: 0.96, 16: 0.98.
+constexpr double kManyRegisters = 0.02, kManyRegistersOfSums = 0.04;
 // block_row: vectors of weights wider than 16 bytes take several accesses, each with gaps between the lanes.
 // Measured: 4096 bf16 columns with f32 weights: 0.92, in vectors of half the width: 0.97.
 constexpr double kWideWeights = 0.05;
@@ -100,6 +124,8 @@ constexpr double kTileWait = 0.87;
 
 // Blocks have fixed shares of the rows, but no two multiprocessors are equally fast. Measured: 0.92.
 constexpr double kFixedShares = 0.08;
+// Sums. Measured, bf16 with a residual and its sum: 5072 columns: 0.92, 7400 columns: 0.87.
+constexpr double kStreamedSums = 0.07;
 // Blocks that share a row wait for each other. Measured: 24,576 columns in one block: 0.896, in two: 0.867.
 constexpr double kWaiting = 0.04;
 // The less of a row a block has, the more often it exchanges. Measured: 519,328 bf16 columns in 32 blocks of
@@ -120,6 +146,17 @@ constexpr double kPersistentInDouble = 0.1;
 // Microseconds in which the four reduce warps reduce a row. Measured: 6232 bf16 columns in two chunks: 0.61,
 // 4973 in two: 0.44, in one: 0.69; 20,480 f16 in five: 0.88.
 constexpr double kPerRow = 0.3, kPerChunk = 0.2, kPerColumn = 0.06 / 1024;
+
+// ---- channels_first ----
+
+// What threads side by side move of a channel at once. Less than 256 bytes is more requests and rows of DRAM
+// for as many bytes; below 64 sectors are shared with the next block.
+constexpr double kNarrowRun = 0.04, kShareSectors = 0.25;
+constexpr int kWideRun = 256, kNarrowestRun = 64;
+// Merging the parts of a position takes about as many instructions as measuring so many channels.
+constexpr double kMergedChannels = 6, kMeasuring = 0.1;
+// Channels that pass in pieces are read twice, the second time mostly from L2.
+constexpr double kInPieces = 0.35;
 
 // ---- split_row ----
 
@@ -189,8 +226,35 @@ Slowdown slowdown_of_tiles(const Plan& plan, const NormSpec& spec) {
   return s;
 }
 
+Slowdown slowdown_of_channels(const Plan& plan, const NormSpec& spec) {
+  const double columns = static_cast<double>(spec.columns);
+  const double span = static_cast<double>(columns_per_block(plan));
+  const int run = static_cast<int>(rows_per_block(plan)) * size_of(spec.input);
+  Slowdown s;
+  if (const int width = plan.vector * widest_element(spec); width < 16)
+    s.add((width < 4 ? kNarrowerThanAWord : kNarrow) * (16.0 / width - 1), "accesses are narrow");
+  s.add(kNarrowRun * std::max(0.0, std::log2(static_cast<double>(kWideRun) / run)), "accesses are scattered");
+  if (run < kNarrowestRun)
+    s.add(kShareSectors * (static_cast<double>(kNarrowestRun) / run - 1), "accesses share sectors");
+  const double held = std::min(columns, span) * static_cast<double>(rows_per_block(plan));
+  const double in_flight = held * read_bytes(spec) * plan.blocks_per_sm;
+  if (in_flight < kInFlight) s.add(kNotInFlight * (1 - in_flight / kInFlight), "too few bytes in flight");
+  s.add(kReducing / plan.blocks_per_sm, "too few blocks overlap");
+  s.add(0.01 * (plan.threads / 256.0), "threads wait at barriers");
+  s.add(kMeasuring * kMergedChannels / plan.per_thread, "few channels for each part of the statistics");
+  s.add(kIdle * (std::ceil(columns / span) * span / columns - 1), "some threads are idle");
+  if (span < columns) {
+    const double again = again_bytes(spec), once = read_bytes(spec) + written_bytes(spec);
+    s.add(kInPieces + again / once / 2, "x is read twice");
+  }
+  if (const auto x = static_cast<double>(held_registers(plan, spec)); x > kFewRegisters)
+    s.add(kManyRegisters * std::log2(x / kFewRegisters), "threads hold many registers");
+  return s;
+}
+
 Slowdown slowdown_of(const Plan& plan, const PlanUse& use) {
   const NormSpec& spec = use.spec;
+  if (plan.strategy == Strategy::channels_first) return slowdown_of_channels(plan, spec);
   if (plan.strategy == Strategy::staged_rows) return slowdown_of_tiles(plan, spec);
   const bool in_double = compute_type(spec) == DType::f64, in_16_bits = size_of(spec.input) == 2;
   const auto by_type = [&](double in_16, double in_32, double in_64) {
@@ -200,8 +264,14 @@ Slowdown slowdown_of(const Plan& plan, const PlanUse& use) {
   const double span = static_cast<double>(columns_per_block(plan));
   const int weight = spec.affine == Affine::none ? 0 : size_of(spec.weight);
   const int width = plan.vector * std::max(widest_element(spec), weight);
+  const bool sums = is_measured_fusion(spec) && adds_rows(spec);
   Slowdown s;
-  if (width < 16)
+  if (plan.vector == 1 && sums && plan.strategy == Strategy::block_row)
+    s.add((in_16_bits ? kSingle16 + kSingle16EachThread / plan.per_thread
+                      : kSingle32 + kSingle32EachThread / plan.per_thread) *
+              (16.0 / width - 1),
+          "accesses are narrow");
+  else if (width < 16)
     s.add((plan.strategy == Strategy::warp_rows ? kNarrowAndShort
            : width < 4                          ? kNarrowerThanAWord
                                                 : kNarrow) *
@@ -231,6 +301,7 @@ Slowdown slowdown_of(const Plan& plan, const PlanUse& use) {
     const double rows_in_ring = plan.stages / chunks;
     const bool shared_row = plan.blocks_per_row > 1;
     s.add(kFixedShares, "blocks have fixed shares of the rows");
+    if (sums) s.add(kStreamedSums, "residuals pass through the ring");
     if (shared_row) s.add(kWaiting, "blocks that share a row wait for each other");
     if (rows_in_ring < 3.5) s.add(kShortRing * (3.5 - rows_in_ring) / 2.5, "few rows fit in the ring");
     if (rows_in_ring < kOverlap) s.add(kNoOverlap, "the next row does not fit in the ring");
@@ -250,19 +321,37 @@ Slowdown slowdown_of(const Plan& plan, const PlanUse& use) {
   }
 
   // warp_rows and block_row.
-  const double in_flight = static_cast<double>(plan.per_thread) * plan.vector * read_bytes(spec) *
-                           plan.threads * plan.blocks_per_sm;
+  const double in_flight = static_cast<double>(plan.per_thread) * plan.vector *
+                           (sums ? size_of(spec.input) : read_bytes(spec)) * plan.threads *
+                           plan.blocks_per_sm;
   // Short rows start and end one by one: 64 f32 columns with 36 KiB in flight reach copy speed.
-  const double enough = plan.strategy == Strategy::warp_rows ? kInFlight / 2 : kInFlight;
-  if (in_flight < enough) s.add(kNotInFlight * (1 - in_flight / enough), "too few bytes in flight");
+  const double enough = (sums ? kInFlightOfSums : kInFlight) / (plan.strategy == Strategy::warp_rows ? 2 : 1);
+  if (in_flight < enough)
+    s.add(
+        (sums && row_parameters(spec) > 0 ? kNotInFlightModulated : kNotInFlight) * (1 - in_flight / enough),
+        "too few bytes in flight");
   const double padding =
       span * plan.blocks_per_row / static_cast<double>(std::max<std::int64_t>(1, covered(plan, spec)));
   const bool waits = plan.unaligned && plan.threads_per_row > kWarp;
-  s.add((kIdle + (waits ? kIdleInUnaligned : 0)) * std::max(0.0, padding - 1), "some threads are idle");
+  if (plan.strategy == Strategy::block_row && is_measured_fusion(spec)) {
+    const double copying = static_cast<double>(use.row_bytes()) / plan.blocks_per_row / kShareBytes;
+    s.add(std::max(0.0, (kBlockStart + kBlockStartEachThread * plan.threads) / copying - 1),
+          "blocks start one after the other");
+  }
+  const bool late = row_parameters(spec) > 0 && plan.per_thread > 2;
+  if (late)
+    s.add(kLateRows * static_cast<double>(spec.columns * (size_of(spec.input) + size_of(spec.output))) /
+              static_cast<double>(use.row_bytes()),
+          "scale and shift come late");
+  if (sums && padding > 1) s.add(kPartialSums, "some threads are idle");
+  s.add(((sums && row_parameters(spec) == 0 ? kIdleInSums : kIdle) + (waits ? kIdleInUnaligned : 0)) *
+            std::max(0.0, padding - 1),
+        "some threads are idle");
   if (plan.strategy == Strategy::warp_rows) {
     s.add(0.01, "at copy speed");
     s.add(kShuffles * std::log2(plan.threads_per_row) / plan.per_thread, "many shuffles for few vectors");
-    s.add(kManyVectors * std::max(0, plan.per_thread - 2), "many vectors per thread");
+    s.add((sums ? kManyVectorsOfSums : kManyVectors) * std::max(0, plan.per_thread - 2),
+          "many vectors per thread");
     constexpr int kSector = 32;
     const int piece = plan.threads_per_row * plan.vector * size_of(spec.input);
     if (plan.per_thread > 1 && piece < kSector)
@@ -270,10 +359,11 @@ Slowdown slowdown_of(const Plan& plan, const PlanUse& use) {
     // Where all else is equal, 128 threads.
     if (plan.threads == 64) s.add(0.002, "blocks are small");
   } else {
-    s.add(kReducing / plan.blocks_per_sm, "too few blocks overlap");
+    s.add((sums ? kReducingSums : kReducing) / plan.blocks_per_sm, "too few blocks overlap");
     s.add(0.01 * (plan.threads / 256.0), "threads wait at barriers");
     if (const auto x = static_cast<double>(held_registers(plan, spec)); x > kFewRegisters)
-      s.add(kManyRegisters * std::log2(x / kFewRegisters), "threads hold many registers");
+      s.add((sums ? kManyRegistersOfSums : kManyRegisters) * std::log2(x / kFewRegisters),
+            "threads hold many registers");
     if (width > 16) s.add(kWideWeights, "accesses to weights are scattered");
   }
   if (plan.exchange == Exchange::cluster)
@@ -312,6 +402,13 @@ double latency_of(const Plan& plan, const PlanUse& use) {
     return 3 + static_cast<double>(spec.columns * size_of(spec.input)) / plan.blocks_per_row / kShareBytes;
   // Tickets, and the wait between the two reads.
   if (plan.strategy == Strategy::split_row) return 6;
+  // Two barriers, and the merging between them. Pieces come one after the other, twice.
+  if (plan.strategy == Strategy::channels_first) {
+    const std::int64_t pieces = ceil_div(spec.columns, columns_per_block(plan));
+    return (pieces > 1 ? 2.0 * static_cast<double>(pieces) : 2.0) +
+           (0.05 * plan.per_thread + 0.1) * plan.vector + 0.02 * warps +
+           0.02 * kib * static_cast<double>(rows_per_block(plan));
+  }
   double us = 1.23 + 0.07 * plan.per_thread + 0.02 * warps + 0.05 * kib;
   if (plan.unaligned) us += 0.5;
   // 4096 f16, 128 threads of 4 vectors: 2.75 us, 2.09 us with early parameters.

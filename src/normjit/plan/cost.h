@@ -20,9 +20,10 @@ struct PlanUse {
   // A number of rows that stands for the regime. `many` rows keep the memory busy for a long time.
   std::int64_t rows() const {
     constexpr std::int64_t kLong = std::int64_t{256} << 20;
-    if (regime == RowsRegime::lone) return std::max(1, device.sm_count / 32);
-    if (regime == RowsRegime::few) return std::max(1, device.sm_count / 2);
-    return std::max<std::int64_t>(16 * device.sm_count, kLong / row_bytes());
+    const int together = spec.channels_first ? kRowsTogether : 1;
+    if (regime == RowsRegime::lone) return std::max(1, device.sm_count / 32) * together;
+    if (regime == RowsRegime::few) return std::max(1, device.sm_count / 2) * together;
+    return std::max<std::int64_t>(16 * device.sm_count * together, kLong / row_bytes());
   }
   std::int64_t row_bytes() const { return spec.columns * (read_bytes(spec) + written_bytes(spec)); }
   // Of weight and bias.

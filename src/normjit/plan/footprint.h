@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 
 #include "normjit/plan.h"
 #include "normjit/spec/operands.h"
@@ -15,8 +16,14 @@
 namespace normjit {
 
 inline constexpr int kWarp = 32;
-inline constexpr int kMaxCluster = 8;  // blocks of a cluster that every GPU with clusters supports
+inline constexpr int kRowsTogether = 64;  // rows that count as one with channels first: RowsRegime
+inline constexpr int kMaxCluster = 8;     // blocks of a cluster that every GPU with clusters supports
 using plan_math::ceil_div;
+
+// Whether a kernel takes the addresses of rows as GroupedRows of the templates: in groups, or in planes.
+inline bool has_grouped_addresses(const Plan& plan, const NormSpec& spec) {
+  return plan.strategy == Strategy::generic || plan.grouped_rows || spec.channels_first;
+}
 
 // ---- Facts of a spec ----
 
@@ -137,6 +144,14 @@ inline bool has_idle_threads(const Plan& plan, const NormSpec& spec) {
 
 // ---- Shared memory ----
 
+// channels_first: the parts of the statistics of a tile, and what they make. At most 48 KiB can be static.
+inline constexpr std::int64_t kMostStaticShared = 48 * 1024;
+inline std::int64_t merging_bytes(const Plan& plan, const NormSpec& spec) {
+  const std::int64_t parts = plan_math::parts_of_tile(plan.threads, plan.threads_per_row, plan.vector);
+  const std::int64_t merged = plan.threads_per_row > 1 ? rows_per_block(plan) : 1;
+  return (parts * (spec.norm == Norm::layer ? 3 : 1) + 3 * merged) * size_of(compute_type(spec));
+}
+
 // An upper bound of a block's shared memory besides the dynamic part: what the system reserves; two slots for
 // the statistics of each warp of the block, or of its cluster; of persistent_row the statistics of the rows
 // in flight, and the barriers of the ring.
@@ -150,6 +165,7 @@ inline std::int64_t static_shared_bytes(const Plan& plan, const NormSpec& spec) 
            rows * (16 + 5 * statistics);
   }
   if (plan.strategy == Strategy::staged_rows) return kReserved;
+  if (plan.strategy == Strategy::channels_first) return kReserved + merging_bytes(plan, spec);
   const int warps = plan.threads / kWarp * (plan.exchange == Exchange::cluster ? plan.blocks_per_row : 1);
   return kReserved + kOthers + 2 * warps * (statistics + 8);
 }
@@ -171,6 +187,14 @@ inline int registers_per_vector(int vector, const NormSpec& spec) {
   return std::max(1, vector * std::max({read_bytes(spec), held, weight}) / 4);
 }
 
+// With channels first a vector is of rows, which have one weight. Each operand has words of its own.
+inline int registers_per_channel(int vector, const NormSpec& spec) {
+  const auto of = [&](DType dtype) { return std::max(1, vector * size_of(dtype) / 4); };
+  const int residual = spec.residual == Residual::none ? 0 : of(spec.residual_type);
+  return std::max(of(spec.input) + residual,
+                  of(held_type(spec)) + (spec.residual == Residual::after ? residual : 0));
+}
+
 // The most registers that a thread may hold of a row as it was loaded; with more, kernels spill on some
 // architecture. Rows of f32 throughout may have 64. 16-bit elements and mixed dtypes have half of it, since
 // they are converted to as many values. Less is left for accesses of less than 16 bytes, which need more
@@ -184,16 +208,64 @@ inline int max_held_registers(int threads, int vector, const NormSpec& spec) {
   return long_code ? std::min(most, 32 / vector * per_vector) : most;
 }
 
+// Whether a spec adds a residual, gates x or modulates, all in one dtype, and has nothing else that takes
+// registers: what registers_of_fusion() and the costs of sums are measured for.
+inline bool is_measured_fusion(const NormSpec& spec) {
+  const bool any = spec.residual != Residual::none || spec.gate == Gate::before || row_parameters(spec) > 0;
+  return any && same_dtypes(spec) && spec.input != DType::f64 && spec.gate != Gate::after && !spec.in_bias &&
+         !has_gate_table(spec) && !has_modulation_table(spec) && !spec.affine_rows && !calls_function(spec);
+}
+
+// The registers that threads need for aligned rows of such a spec, in a warp, a block, or whole slices in a
+// cluster: from the compiler's reports, but no less than 64 for several vectors of sums, since more than 1024
+// threads gain nothing: 4096 bf16 columns, four blocks of 256: 0.98, five: 0.965. 0: not known, see
+// needed_registers().
+inline int registers_of_fusion(const Plan& plan, const NormSpec& spec) {
+  const bool in_warp = plan.strategy == Strategy::warp_rows;
+  if (!is_measured_fusion(spec) || plan.unaligned || (!in_warp && plan.strategy != Strategy::block_row))
+    return 0;
+  const bool converts = size_of(spec.input) == 2, layer = spec.norm == Norm::layer;
+  const bool modulates = row_parameters(spec) > 0, adds = adds_rows(spec);
+  const bool whole = spec.columns % columns_per_block(plan) == 0;
+  const int vectors = plan.per_thread;
+  if (plan.blocks_per_row > 1)
+    return plan.exchange == Exchange::cluster && whole && !modulates && !(converts && layer) &&
+                   vectors <= 4 && plan.vector * size_of(spec.input) == 16
+               ? 64
+               : 0;
+  if (plan.vector == 1 && !in_warp && spec.gate == Gate::none && !modulates)
+    return vectors <= (converts ? 17 : 9) ? 64 : 0;
+  if (plan.vector * size_of(spec.input) != 16) return 0;
+  if (!converts && !modulates && vectors > 5 && vectors <= 7 && !in_warp) return 80;
+  if (vectors > 5) return 0;
+  if (converts && layer && adds && !modulates && whole && plan.threads == 512) return 64;
+  const bool shifts = row_parameters(spec) > 1;
+  const auto of_vectors = [&]() -> std::array<int, 5> {
+    if (!modulates && !layer) return {40, 64, 64, 64, 80};
+    if (!modulates && converts) return {56, 80, 80, 80, 80};
+    if (!modulates) return {40, 64, 64, 64, 64};
+    if (!adds && !shifts && spec.affine == Affine::none) return {40, 40, 48, 64, 64};
+    if (!adds) return {40, 56, 64, 72, 80};
+    if (!shifts || !converts) return {48, 64, 64, 72, 80};
+    if (in_warp) return {56, 72, 72, 80, 96};
+    return {56, 80, 96, 128, 128};
+  };
+  return of_vectors()[static_cast<std::size_t>(vectors) - 1];
+}
+
 // The most elements that a thread may hold of its rows, where this allows less than max_held_registers().
 // Unaligned elements are held twice for a short time; blocks that share a row also hold what they exchange.
 inline int max_held_elements(const Plan& plan, const NormSpec& spec) {
   const bool in_double = compute_type(spec) == DType::f64;
   if (plan.strategy == Strategy::staged_rows)
     // The compiler hoists more loads of weights where they are vectors, so these rows have at most four.
-    return in_double         ? 16
+    return in_double         ? (adds_rows(spec) && row_parameters(spec) > 0 ? 8 : 16)
            : plan.vector > 1 ? std::min(32, 4 * plan.vector * plan.group_rows)
-           : has_long_code(spec) || row_parameters(spec) > 0 || (adds_rows(spec) && !same_dtypes(spec)) ? 32
-                                                                                                        : 64;
+           : row_parameters(spec) > 0 && !same_dtypes(spec) ? 16
+           : has_long_code(spec) || row_parameters(spec) > 0 ||
+                   (adds_rows(spec) && (!same_dtypes(spec) || spec.norm == Norm::layer))
+               ? 32
+               : 64;
   const bool shared_row = plan.blocks_per_row > 1, large = plan.threads > 512;
   if (plan.unaligned && !shared_row)
     return large && calls_function(spec) && size_of(spec.input) == 2 ? 24 : 32;
@@ -221,9 +293,46 @@ inline constexpr int kMaxRegisters = 255, kWorkingRegisters = 16;
 inline std::int64_t held_registers(const Plan& plan, const NormSpec& spec) {
   if (plan.strategy == Strategy::staged_rows)
     return std::int64_t{plan.per_thread} * plan.vector * plan.group_rows * size_of(compute_type(spec)) / 4;
+  if (plan.strategy == Strategy::channels_first)
+    return std::int64_t{plan.per_thread} * registers_per_channel(plan.vector, spec);
   return plan.strategy == Strategy::persistent_row || plan.strategy == Strategy::generic
              ? 0
              : std::int64_t{plan.per_thread} * registers_per_vector(plan.vector, spec);
+}
+
+// channels_first: the most channels that a thread may hold: of all, and where they pass in pieces. With more
+// elements the compiler unrolls the loops over them no longer, which puts them into local memory.
+inline int most_channels(int vector, const NormSpec& spec) {
+  const int elements = compute_type(spec) == DType::f64 ? 16 : has_long_code(spec) ? 32 : 64;
+  return std::min(48, elements / vector);
+}
+inline int most_channels_of_piece(int vector, const NormSpec& spec) {
+  return (compute_type(spec) == DType::f64 ? 8 : 16) / vector;
+}
+
+// Registers of a thread of channels_first besides the channels that it holds: addresses, and for each of its
+// positions statistics and what is being converted.
+inline int channels_first_registers(const Plan& plan, const NormSpec& spec) {
+  const bool in_double = compute_type(spec) == DType::f64, same = same_dtypes(spec);
+  const bool adds = has_prologue(spec) || spec.residual != Residual::none;
+  const bool in_single = same && size_of(spec.input) == 4;
+  const int each = in_double ? 16 : in_single ? 4 : 8;
+  int others = (in_double ? 40 : 20) + each * plan.vector;
+  const bool plain = in_single && !adds && !calls_function(spec);
+  if (plain) others = std::max(24, others - 4);
+  // Loops over more 16-bit elements hold converted copies of them.
+  if (size_of(spec.input) == 2) {
+    others += 2 * std::max(0, plan.per_thread - 16);
+    if (plan.per_thread * plan.vector > 48) others += 24;
+  }
+  if (spec.columns % columns_per_block(plan) != 0) others += 8;
+  if (spec.columns > columns_per_block(plan))
+    others += 32 + 12 * plan.vector;  // sums in double over the pieces
+  if (adds) others += 8 + each * plan.vector;
+  if (spec.in_bias) others += 8 + plan.per_thread * (spec.weight == DType::f64 ? 2 : 1);
+  if (calls_function(spec)) others += 8;
+  if (in_double && !same) others += 8;
+  return std::max(plain ? 32 : 40, static_cast<int>(ceil_div(held_registers(plan, spec) + others, 8) * 8));
 }
 
 // All registers that a thread needs so as not to spill, from the compiler's reports over all dtypes,
@@ -231,6 +340,8 @@ inline std::int64_t held_registers(const Plan& plan, const NormSpec& spec) {
 // also hold converted copies, and narrow accesses need more addresses.
 inline int needed_registers(const Plan& plan, const NormSpec& spec) {
   if (plan.strategy == Strategy::persistent_row) return 128;
+  if (plan.strategy == Strategy::channels_first) return channels_first_registers(plan, spec);
+  if (const int registers = registers_of_fusion(plan, spec)) return registers;
   const std::int64_t held = held_registers(plan, spec);
   const bool adds = adds_rows(spec), same = same_dtypes(spec), calls = calls_function(spec);
   const bool shared_row = plan.blocks_per_row > 1, whole_aligned_row = !plan.unaligned && !shared_row;

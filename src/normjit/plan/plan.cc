@@ -58,9 +58,19 @@ std::string broken_limit(const Plan& plan, const NormSpec& spec, const DevicePro
     return "persistent_row has no room in its ring for in_bias or a gate before the norm; split_row has";
 
   // The shape of a block.
-  if (plan.threads < kWarp || plan.threads > 1024 || !power_of_two(plan.threads))
-    return "threads must be a power of two from 32 to 1024";
-  if (!power_of_two(plan.vector) || plan.vector > 8 || (spec.columns % plan.vector != 0 && !plan.unaligned))
+  const bool whole_block = plan.strategy == Strategy::block_row && !shared_row && !plan.unaligned;
+  if (plan.threads < kWarp || plan.threads > 1024 || plan.threads % kWarp != 0 ||
+      (!power_of_two(plan.threads) && !whole_block))
+    return "threads must be a power of two from 32 to 1024, or a multiple of 32 where one block of block_row "
+           "has aligned rows";
+  if (spec.channels_first != (plan.strategy == Strategy::channels_first) &&
+      plan.strategy != Strategy::generic)
+    return spec.channels_first ? "a spec with channels first (/cf) needs channels_first or generic"
+                               : "channels_first serves specs with channels first (/cf) only";
+  if (spec.channels_first && plan.grouped_rows)
+    return "grouped_rows must be 0: rows with channels first come in planes";
+  const bool cuts_columns = !plan.unaligned && plan.strategy != Strategy::channels_first;
+  if (!power_of_two(plan.vector) || plan.vector > 8 || (cuts_columns && spec.columns % plan.vector != 0))
     return "vector must be 1, 2, 4 or 8, and divide the columns unless rows are unaligned";
   const int vector_bytes = plan.vector * widest_element(spec);
   if (plan.strategy == Strategy::staged_rows && (plan.unaligned || vector_bytes > 16))
@@ -84,6 +94,14 @@ std::string broken_limit(const Plan& plan, const NormSpec& spec, const DevicePro
   } else if (in_warps(plan)) {
     if (!power_of_two(plan.threads_per_row) || plan.threads_per_row > kWarp)
       return "threads_per_row must be a power of two up to 32";
+  } else if (plan.strategy == Strategy::channels_first) {
+    if (!power_of_two(plan.threads_per_row) || plan.threads_per_row > plan.threads)
+      return "threads_per_row must be a power of two up to threads";
+    if (plan.unaligned || plan.group_rows != 1 || vector_bytes > 16)
+      return "channels_first needs unaligned=0, group_rows=1 and a vector of at most 16 bytes";
+    if (merging_bytes(plan, spec) > kMostStaticShared)
+      return concat({"the statistics of a block need ", shortest(merging_bytes(plan, spec)),
+                     " bytes of static shared memory, more than 48 KiB"});
   } else if (persistent) {
     if (plan.threads != 512 || plan.threads_per_row != 256 || plan.vector * size_of(spec.input) != 16 ||
         plan.blocks_per_sm != 1)
@@ -129,7 +147,8 @@ std::string broken_limit(const Plan& plan, const NormSpec& spec, const DevicePro
       return "stages must be at least the number of chunks that a block has of a row";
   } else if (plan.stages != 0) {
     return "stages must be 0: only persistent_row has a ring";
-  } else if (plan.strategy != Strategy::split_row && plan.strategy != Strategy::generic &&
+  } else if (plan.strategy != Strategy::split_row && plan.strategy != Strategy::channels_first &&
+             plan.strategy != Strategy::generic &&
              plan.blocks_per_row * columns_per_block(plan) < covered(plan, spec)) {
     return "threads_per_row * vector * per_thread * blocks_per_row must cover the columns";
   }
@@ -155,6 +174,10 @@ std::string broken_limit(const Plan& plan, const NormSpec& spec, const DevicePro
 
 }  // namespace
 
+RowsRegime regime_of(const NormSpec& spec, std::int64_t rows, const DeviceProfile& device) noexcept {
+  return regime_of(spec.channels_first ? ceil_div(rows, kRowsTogether) : rows, device);
+}
+
 RowsRegime regime_of(std::int64_t rows, const DeviceProfile& device) noexcept {
   constexpr int kSmsPerLoneRow = 16;
   if (rows <= device.sm_count / kSmsPerLoneRow) return RowsRegime::lone;
@@ -169,6 +192,7 @@ Alignment alignment_of(std::uint64_t address_and_stride_bytes, DType dtype) noex
 }
 
 Alignment contiguous_alignment(const NormSpec& spec) noexcept {
+  if (spec.channels_first) return Alignment::eight;
   const auto of = [&](DType dtype) {
     return alignment_of(static_cast<std::uint64_t>(spec.columns * size_of(dtype)), dtype);
   };
@@ -176,11 +200,14 @@ Alignment contiguous_alignment(const NormSpec& spec) noexcept {
 }
 
 std::int64_t rows_per_block(const Plan& plan) noexcept {
-  return in_warps(plan) ? std::int64_t{plan.threads / plan.threads_per_row} * rows_per_thread(plan) : 1;
+  const std::int64_t side_by_side = plan.threads / plan.threads_per_row;
+  if (plan.strategy == Strategy::channels_first) return side_by_side * plan.vector;
+  return in_warps(plan) ? side_by_side * rows_per_thread(plan) : 1;
 }
 
 std::int64_t columns_per_block(const Plan& plan) noexcept {
-  return std::int64_t{plan.threads_per_row} * plan.vector * plan.per_thread;
+  const int vector = plan.strategy == Strategy::channels_first ? 1 : plan.vector;
+  return std::int64_t{plan.threads_per_row} * vector * plan.per_thread;
 }
 
 Grid grid_of(const Plan& plan, const NormSpec& spec, const DeviceProfile& device) noexcept {

@@ -114,9 +114,9 @@ const Launcher* Service::Impl::ready_kernel(const NormSpec& given, const Tensors
   const auto [device, profile] = driver->current();
   if (profile == nullptr) return nullptr;
   const bool invariant = options.batch_invariant;
-  const KernelTable::Record* found =
-      by_use_.find(UseKey({spec, device, Use::regime_for(tensors.rows, *profile, invariant), packed.alignment,
-                           packed.has_workspace(), packed.layout.grouped, invariant}));
+  const KernelTable::Record* found = by_use_.find(
+      UseKey({spec, device, Use::regime_for(spec, tensors.rows, *profile, invariant), packed.alignment,
+              packed.has_workspace(), needs_grouped_rows(spec, packed.layout.grouped), invariant}));
   if (found == nullptr || !found->is_sound() || !found->launcher.admit(packed)) return nullptr;
   return &found->launcher;
 }
@@ -129,8 +129,8 @@ Result<Service::Impl::Asked> Service::Impl::use_of(const NormSpec& spec, const T
   if (!packed.status)
     return Error{packed.status.code, concat({to_text(spec), ": ", packed.status.message()})};
   const bool invariant = options.batch_invariant;
-  return Asked{{spec, device, Use::regime_for(tensors.rows, profile, invariant), packed.alignment,
-                packed.has_workspace(), packed.layout.grouped, invariant},
+  return Asked{{spec, device, Use::regime_for(spec, tensors.rows, profile, invariant), packed.alignment,
+                packed.has_workspace(), needs_grouped_rows(spec, packed.layout.grouped), invariant},
                profile};
 }
 

@@ -24,7 +24,8 @@ RuntimeSpec::RuntimeSpec(const NormSpec& spec) noexcept
       weight_offset(spec.weight_offset),
       plain_modulation(spec.plain_modulation),
       rounds_sum(normjit::rounds_sum(spec)),
-      rounds_norm(normjit::rounds_norm(spec)) {}
+      rounds_norm(normjit::rounds_norm(spec)),
+      channels_first(spec.channels_first) {}
 
 Status Kernel::launch(const Tensors& t, Stream stream, const LaunchOptions& options) const noexcept {
   if (!prepared_) return {Code::EmptyKernel};
@@ -43,7 +44,7 @@ Status Kernel::launch(const Tensors& t, Stream stream, const LaunchOptions& opti
 namespace {
 
 // The memory of an operand in a launch: groups of n rows. Groups are `outer` bytes apart, rows in them
-// `inner`.
+// `inner`. With channels first a sample counts as a row.
 struct Part {
   Operand operand, in_place;  // of OperandRow; the operand itself where it may not be in place
   bool output = false;
@@ -70,7 +71,11 @@ Part part_of(const OperandRow& row, const Kernel::Prepared& p, const Tensors& t)
             .begin = pointer_of(t, row),
             .row_bytes = elements_of(row, p.spec, matrix ? 1 : t.rows) << log2_size};
   const auto address = matrix ? p.rules.address_of(t, row) : std::nullopt;
-  if (address) {
+  if (address && p.spec.channels_first) {
+    part.groups = t.rows / t.plane;
+    part.outer = address->outer << log2_size;
+    part.row_bytes *= t.plane;
+  } else if (address) {
     part.groups = t.rows / address->n;
     part.n = address->n;
     part.outer = address->outer << log2_size;

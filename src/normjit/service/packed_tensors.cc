@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <limits>
+
+#include "normjit/plan/footprint.h"
 
 namespace normjit {
 namespace {
@@ -27,6 +30,18 @@ class Checked {
   bool fits_ = true;
 };
 
+// Whether inverse_of() tells the groups of so many rows.
+bool has_inverse(std::int64_t rows, std::int64_t n) {
+  return n == 1 || n == rows ||
+         static_cast<unsigned __int128>(rows) * static_cast<std::uint64_t>(n) >> 64 == 0;
+}
+
+// 2^64 / n, rounded up. What row times it has above 64 bits is row / n as long as row * n < 2^64: it is too
+// large by less than 1 / n.
+std::uint64_t inverse_of(std::int64_t n) {
+  return std::numeric_limits<std::uint64_t>::max() / static_cast<std::uint64_t>(n) + 1;
+}
+
 }  // namespace
 
 OperandBlock OperandBlock::converted(const OperandLayout& from, const OperandLayout& to) const noexcept {
@@ -41,8 +56,8 @@ OperandBlock OperandBlock::converted(const OperandLayout& from, const OperandLay
     } else if (asked > 0) {
       std::fill_n(next, asked, 0);
       if (given > 0) next[0] = own[0];
-      if (asked > 1) next[1] = 1;        // n, of the groups
-      if (given == 2) next[2] = own[1];  // outer: the stride
+      if (given == 2) next[2] = own[1];  // the stride, inside of one group
+      if (asked > 1) next[4] = 1;
     }
     own += given;
     next += asked;
@@ -50,7 +65,21 @@ OperandBlock OperandBlock::converted(const OperandLayout& from, const OperandLay
   return other;
 }
 
+std::optional<RowAddress> TensorRules::samples_of(const Tensors& t, const OperandRow& row) const noexcept {
+  if (n_of(t, row) < 0 || n_of(t, row) > 1 || inner_of(t, row) != 0) return {};
+  const std::int64_t samples = t.rows / t.plane;
+  std::int64_t sample = 0, outer = outer_of(t, row);  // elements of a sample, and from one to the next
+  if (__builtin_mul_overflow(columns_, t.plane, &sample)) return {};
+  if (outer == kContiguous || samples == 1) outer = sample;
+  if (outer < (row.output ? sample : 0)) return {};
+  if (!Checked(sample).add(samples - 1, outer).fits_times(std::int64_t{1} << log2_size(row.operand)) ||
+      !has_inverse(t.rows, t.plane))
+    return {};
+  return RowAddress{t.plane, outer, 1};
+}
+
 std::optional<RowAddress> TensorRules::address_of(const Tensors& t, const OperandRow& row) const noexcept {
+  if (channels_first_) return samples_of(t, row);
   const std::int64_t n = std::max<std::int64_t>(1, n_of(t, row));
   if (n_of(t, row) < 0 || t.rows % n != 0) return {};
   const std::int64_t groups = t.rows / n;
@@ -70,6 +99,7 @@ std::optional<RowAddress> TensorRules::address_of(const Tensors& t, const Operan
   } else if (groups == 1 || (outer % n == 0 && outer / n == inner)) {
     address = {1, inner, 0};
   }
+  if (!has_inverse(t.rows, address.n)) return {};
   if (row.output) {
     const auto separate = [&](std::int64_t within, std::int64_t count, std::int64_t beyond) {
       return within >= columns_ && beyond / count >= within;
@@ -94,15 +124,21 @@ void TensorRules::pack_exactly(const Tensors& t, PackedTensors& packed) const no
       return;
     }
 
+  if (!has_whole_samples(channels_first_, t.rows, t.plane)) {
+    status = {Code::BadPlane};
+    return;
+  }
+
   PerOperand<RowAddress> addresses{};
-  bool grouped = false;
+  bool grouped = channels_first_;
   std::uint64_t bits = low_bits(address(t.workspace), kLog2Workspace);
   for (std::size_t i = 0; i < kOperandCount; ++i) {
     const OperandRow& row = kOperands[i];
     if (!has(operands_, i)) continue;
     const int log2_size = log2_sizes_.of[i];
     std::uint64_t bytes = address(pointer_of(t, row));
-    if (row.extent == Extent::rows) bytes &= (1u << log2_size) - 1;
+    // What is not moved in vectors. With channels first a vector is of positions, and parameters are single.
+    if (row.extent == Extent::rows || (channels_first_ && !has(matrices_, i))) bytes &= (1u << log2_size) - 1;
     if (has(matrices_, i)) {
       const auto found = address_of(t, row);
       if (!found) {
@@ -111,7 +147,10 @@ void TensorRules::pack_exactly(const Tensors& t, PackedTensors& packed) const no
       }
       addresses.of[i] = *found;
       grouped |= found->n > 1;
-      if (t.rows > 1) bytes |= static_cast<std::uint64_t>(found->outer | found->inner) << log2_size;
+      const std::int64_t distances = channels_first_ ? found->n | found->outer
+                                     : t.rows > 1    ? found->outer | found->inner
+                                                     : 0;
+      bytes |= static_cast<std::uint64_t>(distances) << log2_size;
     }
     bits |= low_bits(bytes, log2_size);
   }
@@ -137,9 +176,17 @@ void TensorRules::pack_exactly(const Tensors& t, PackedTensors& packed) const no
     *next++ = address(pointer_of(t, kOperands[i]));
     if (!has(matrices_, i)) continue;
     const auto& [n, outer, inner] = addresses.of[i];
-    if (grouped) *next++ = static_cast<std::uint64_t>(n);
-    *next++ = static_cast<std::uint64_t>(outer);
-    if (grouped) *next++ = static_cast<std::uint64_t>(inner);
+    if (!grouped) {
+      *next++ = static_cast<std::uint64_t>(outer);
+      continue;
+    }
+    const bool alone = n == 1 || n == t.rows;  // one group
+    *next++ = alone ? 0 : inverse_of(n);
+    *next++ = static_cast<std::uint64_t>(n == 1 ? outer : inner);
+    *next++ = alone ? 0
+                    : static_cast<std::uint64_t>(outer) -
+                          static_cast<std::uint64_t>(n) * static_cast<std::uint64_t>(inner);
+    *next++ = static_cast<std::uint64_t>(n);
   }
 }
 
@@ -157,7 +204,7 @@ OperandBlock block_of(const Plan& plan, const NormSpec& spec, const Tensors& ten
 OperandLayout kernel_layout(const Plan& plan, const NormSpec& spec) noexcept {
   if (plan.strategy == Strategy::generic) return kGenericLayout;
   const TensorRules rules(spec);
-  return {rules.operands(), rules.matrices(), plan.grouped_rows};
+  return {rules.operands(), rules.matrices(), has_grouped_addresses(plan, spec)};
 }
 
 }  // namespace normjit

@@ -21,11 +21,11 @@ namespace normjit {
 struct OperandLayout {
   OperandSet operands;
   OperandSet matrices;  // those of them whose rows have addresses
-  bool grouped;         // these addresses are those of groups of rows: {n, outer, inner}, not one stride
+  bool grouped;         // these addresses are GroupedRows of the templates, not Rows
 
   // The words of operand i in the block of a kernel; 0: it has none.
   constexpr std::size_t words_of(std::size_t i) const noexcept {
-    return !has(operands, i) ? 0 : !has(matrices, i) ? 1 : grouped ? 4 : 2;
+    return !has(operands, i) ? 0 : !has(matrices, i) ? 1 : grouped ? 5 : 2;
   }
   friend bool operator==(const OperandLayout&, const OperandLayout&) = default;
 };
@@ -75,7 +75,7 @@ struct PackedTensors {
   PackedTensors() noexcept {}  // uninitialised: TensorRules::pack() sets everything
 
   Status status;         // what is wrong with them for every kernel of the spec. Else, with rows:
-  Alignment alignment;   // that all of them allow, at least Alignment::one
+  Alignment alignment;   // that all of them allow, at least Alignment::one; of channels first, of positions
   OperandLayout layout;  // of the block; grouped where an operand needs it
   OperandBlock block;
 
@@ -92,7 +92,8 @@ inline constexpr auto kLog2Sizes = [] {
   return all;
 }();
 
-// Where the rows of a matrix begin: RowsAt with n >= 1, and n > 1 only where no single stride says it.
+// Where the rows of a matrix begin: RowsAt with n >= 1, and n > 1 only where no single stride says it. With
+// channels first {plane, distance of samples, 1}; n is then also the distance of columns.
 struct RowAddress {
   std::int64_t n, outer, inner;
   friend bool operator==(const RowAddress&, const RowAddress&) = default;
@@ -106,7 +107,8 @@ class TensorRules {
   [[gnu::always_inline]] explicit TensorRules(const NormSpec& spec) noexcept
       : columns_(spec.columns),
         operands_(operands_of(spec)),
-        residual_after_(spec.residual == Residual::after) {
+        residual_after_(spec.residual == Residual::after),
+        channels_first_(spec.channels_first) {
     unsigned matrices = 0;
     for_each_operand([&](auto i) {
       constexpr OperandRow kRow = kOperands[i];
@@ -117,13 +119,14 @@ class TensorRules {
   }
 
   // The rules are tested together at the end. Only if one is broken, numbers are so large that products might
-  // overflow, or rows come in groups, pack_exactly() looks again.
+  // overflow, or rows come in groups or planes, pack_exactly() looks again.
   [[gnu::always_inline]] void pack(const Tensors& t, PackedTensors& packed) const noexcept {
     std::uint64_t* next = packed.block.words;
     *next++ = static_cast<std::uint64_t>(t.rows);
     *next++ = address(t.workspace);
-    bool broken = false;
-    std::uint64_t unexpected = 0, n = 0, strides = 0, bits = low_bits(address(t.workspace), kLog2Workspace);
+    bool broken = channels_first_;
+    std::uint64_t unexpected = static_cast<std::uint64_t>(t.plane), n = 0, strides = 0,
+                  bits = low_bits(address(t.workspace), kLog2Workspace);
     for_each_operand([&](auto i) __attribute__((always_inline)) {
       constexpr OperandRow kRow = kOperands[i];
       const std::uint64_t pointer = address(pointer_of(t, kRow));
@@ -197,13 +200,16 @@ class TensorRules {
     return t.rows == 1 || outer == kContiguous ? columns_ : outer;
   }
 
+  // address_of() with channels first.
+  std::optional<RowAddress> samples_of(const Tensors& t, const OperandRow& row) const noexcept;
+
   // As pack(), rule by rule: the first one that is broken, and blocks of groups of rows.
   void pack_exactly(const Tensors& t, PackedTensors& packed) const noexcept;
 
   std::int64_t columns_ = 0;
   PerOperand<std::uint8_t> log2_sizes_{};
   OperandSet operands_ = 0, matrices_ = 0;
-  bool residual_after_ = false;
+  bool residual_after_ = false, channels_first_ = false;
 };
 
 // The same, out of line: the tensors of a valid spec, and the block that a plan's kernel takes.

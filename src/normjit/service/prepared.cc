@@ -24,17 +24,18 @@ Launcher::Launcher(const Plan& plan, const NormSpec& spec, const DeviceProfile& 
       needs_workspace(workspace_bytes(plan, spec, device) != 0),
       shares_rows(plan.exchange != Exchange::none),
       takes_all(plan.strategy == Strategy::generic),
-      takes_groups(takes_all || plan.grouped_rows) {}
+      takes_groups(has_grouped_addresses(plan, spec)) {}
 
 Status Launcher::launch(const PackedTensors& tensors, Stream stream,
                         const LaunchOptions& options) const noexcept {
   OperandBlock own;
-  if (takes_groups) {
+  const bool converts = takes_all || (takes_groups && !tensors.layout.grouped);
+  if (converts) {
     const OperandLayout& given = tensors.layout;
     own = tensors.block.converted(
         given, takes_all ? kGenericLayout : OperandLayout{given.operands, given.matrices, true});
   }
-  const OperandBlock& block = takes_groups ? own : tensors.block;
+  const OperandBlock& block = converts ? own : tensors.block;
   void* arguments[] = {const_cast<OperandBlock*>(&block), const_cast<RuntimeSpec*>(runtime_spec)};
   LaunchShape now = shape;
   now.overlap_previous = options.overlap_previous && can_overlap;

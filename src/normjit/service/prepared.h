@@ -25,7 +25,7 @@ struct RuntimeSpec {
   double epsilon, scale;
   std::int32_t columns, activation, residual_at, gate_at, gate_function;
   DType input, output, weight, residual, modulation;
-  bool is_rms, weight_offset, plain_modulation, rounds_sum, rounds_norm;
+  bool is_rms, weight_offset, plain_modulation, rounds_sum, rounds_norm, channels_first;
 };
 
 // The shape of a plan's launches.
@@ -61,7 +61,7 @@ struct Launcher {
   bool is_fallback = false;   // the generic kernel in the place of another
   bool shares_rows = false;   // whether blocks must run together
   bool takes_all = false;     // the generic kernel: all operands, absent ones are null
-  bool takes_groups = false;  // rows of {n, outer, inner}
+  bool takes_groups = false;  // addresses of groups of rows, or of planes
 };
 static_assert(sizeof(Launcher) <= 64);
 

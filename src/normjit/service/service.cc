@@ -17,12 +17,18 @@ Result<Alignment> alignment_of(const NormSpec& spec, const PrepareOptions& optio
   const auto refuse = [&](Code code) {
     return Error{code, concat({to_text(spec), ": ", Status{code}.message()})};
   };
+  if (options.plane < 0 || (options.plane > 0 && !spec.channels_first)) return refuse(Code::BadPlane);
   Alignment alignment = Alignment::eight;
   for (const OperandRow& row : kOperands) {
     if (!row.present(spec) || row.extent == Extent::rows) continue;
     const DType dtype = row.dtype(spec);
     std::int64_t stride = 0;
-    if (is_matrix(row, spec)) {
+    if (spec.channels_first) {
+      if (is_matrix(row, spec))
+        stride = options.plane & 15;  // what counts of it, in bytes too
+      else if ((options.pointer_alignment & (size_of(dtype) - 1)) == 0)
+        continue;  // single elements
+    } else if (is_matrix(row, spec)) {
       stride = row.operand == Operand::x   ? options.x_row_stride
                : row.operand == Operand::y ? options.y_row_stride
                                            : kContiguous;
@@ -70,10 +76,10 @@ Result<Kernel> Service::prepare(const NormSpec& spec, const PrepareOptions& opti
   const bool invariant = options.batch_invariant || impl_->options.batch_invariant;
   const Use use{.spec = canonical,
                 .device = device,
-                .regime = Use::regime_for(rows, profile, invariant),
+                .regime = Use::regime_for(canonical, rows, profile, invariant),
                 .alignment = *alignment,
                 .workspace = true,
-                .grouped_rows = options.grouped_rows,
+                .grouped_rows = needs_grouped_rows(canonical, options.grouped_rows),
                 .batch_invariant = invariant};
   return impl_->kernel_for(use, profile);
 }

@@ -24,9 +24,9 @@ struct Use {
   bool batch_invariant = false;  // the regime is `many`, whatever the rows
 
   // The regime of a use that may have to be batch invariant.
-  static RowsRegime regime_for(std::int64_t rows, const DeviceProfile& device,
+  static RowsRegime regime_for(const NormSpec& spec, std::int64_t rows, const DeviceProfile& device,
                                bool batch_invariant) noexcept {
-    return batch_invariant ? RowsRegime::many : regime_of(rows, device);
+    return batch_invariant ? RowsRegime::many : regime_of(spec, rows, device);
   }
 };
 

@@ -121,7 +121,8 @@ WhyReport report_on(const NormSpec& spec, const DeviceProfile& device, const Pla
 
 }  // namespace
 
-Result<std::vector<WhyReport>> Service::why(const NormSpec& given, const DeviceProfile& device) {
+Result<std::vector<WhyReport>> Service::why(const NormSpec& given, const DeviceProfile& device,
+                                            const Uses& uses) {
   if (auto valid = validate(given); !valid) return valid.error();
   const NormSpec spec = canonical(given);
   std::vector<WhyReport> reports;
@@ -132,22 +133,27 @@ Result<std::vector<WhyReport>> Service::why(const NormSpec& given, const DeviceP
     return index;
   };
   for (const RowsRegime regime : kRowsRegimes) {
+    if (uses.batch_invariant && regime != RowsRegime::many) continue;
     std::map<std::size_t, std::string> served;  // report: alignments
     for (const Alignment alignment : kAlignments) {
-      const auto tuned = impl_->tuned.find(spec, device, regime, alignment);
-      std::string& alignments = served[index_of(tuned ? *tuned : choose(spec, device, regime, alignment))];
+      const auto tuned =
+          uses.batch_invariant ? std::optional<Plan>() : impl_->tuned.find(spec, device, regime, alignment);
+      Plan plan = tuned ? *tuned : choose(spec, device, regime, alignment);
+      plan.grouped_rows = needs_grouped_rows(spec, uses.grouped_rows);
+      std::string& alignments = served[index_of(plan)];
       alignments += concat(
           {alignments.empty() ? "" : " or ", shortest(static_cast<int>(alignment)), tuned ? " (tuned)" : ""});
     }
     for (const auto& [index, alignments] : served) {
-      std::string& uses = reports[index].uses;
-      uses += concat({uses.empty() ? "" : "; ", name(regime), " rows, alignment ", alignments});
+      std::string& served_uses = reports[index].uses;
+      served_uses += concat({served_uses.empty() ? "" : "; ", uses.batch_invariant ? "all" : name(regime),
+                             " rows, alignment ", alignments});
     }
   }
-  for (const Plan& plan : plans(spec, device)) {
-    std::string& uses = reports[index_of(plan)].uses;
-    if (uses.empty())
-      uses = "if the device has no room for blocks that share a row, or another plan is tuned";
+  for (const Plan& plan : plans(spec, device, uses)) {
+    std::string& served_uses = reports[index_of(plan)].uses;
+    if (served_uses.empty())
+      served_uses = "if the device has no room for blocks that share a row, or another plan is tuned";
   }
 
   const auto listed = impl_->binaries.cache().list();

@@ -22,6 +22,20 @@ namespace normjit {
 
 inline constexpr std::int64_t kMaxColumns = std::numeric_limits<std::int32_t>::max();
 
+// Whether something has a table added to it.
+inline bool has_gate_table(const NormSpec& s) noexcept { return s.gate != Gate::none && s.gate_table; }
+inline bool has_modulation_table(const NormSpec& s) noexcept {
+  return s.modulation != Modulation::none && s.modulation_table;
+}
+// Whether the dtypes of the vectors, of gate and modulation, and of residual and sum, have a meaning.
+inline bool has_vectors(const NormSpec& s) noexcept {
+  return s.affine != Affine::none || s.in_bias || has_gate_table(s) || has_modulation_table(s);
+}
+inline bool has_modulation_type(const NormSpec& s) noexcept {
+  return s.gate != Gate::none || s.modulation != Modulation::none;
+}
+inline bool has_residual_type(const NormSpec& s) noexcept { return s.residual != Residual::none || s.sum; }
+
 // Whether a spec uses a field. Each predicate is a type of its own, so that it is inlined.
 struct Always {
   constexpr bool operator()(const NormSpec&) const noexcept { return true; }
@@ -72,15 +86,11 @@ inline constexpr std::tuple kFields{
     Field{&NormSpec::input, "input", "", true, "input", Code::BadDType},
     Field{&NormSpec::output, "output", "out", false, "output", Code::BadDType},
     Field{&NormSpec::weight, "weight", "w", false, "weight", Code::BadDType,
-          [](const NormSpec& s) noexcept {
-            return s.affine != Affine::none || s.in_bias || (s.gate != Gate::none && s.gate_table) ||
-                   (s.modulation != Modulation::none && s.modulation_table);
-          }},
+          [](const NormSpec& s) noexcept { return has_vectors(s); }},
     Field{&NormSpec::residual_type, "residual_type", "res", false, "residual_type", Code::BadDType,
-          [](const NormSpec& s) noexcept { return s.residual != Residual::none || s.sum; }},
-    Field{
-        &NormSpec::modulation_type, "modulation_type", "mod", false, "modulation_type", Code::BadDType,
-        [](const NormSpec& s) noexcept { return s.gate != Gate::none || s.modulation != Modulation::none; }},
+          [](const NormSpec& s) noexcept { return has_residual_type(s); }},
+    Field{&NormSpec::modulation_type, "modulation_type", "mod", false, "modulation_type", Code::BadDType,
+          [](const NormSpec& s) noexcept { return has_modulation_type(s); }},
     Field{&NormSpec::epsilon, "epsilon", "eps", true, "epsilon", Code::BadEpsilon},
     Field{&NormSpec::in_bias, "in_bias", "inb", false, "has_in_bias", Code::BadArgument},
     Field{&NormSpec::gate, "gate", "", false, "gate", Code::BadArgument},
@@ -104,6 +114,7 @@ inline constexpr std::tuple kFields{
     Field{&NormSpec::activation, "activation", "", false, "activation", Code::BadActivation},
     Field{&NormSpec::scale, "scale", "scale", false, "scale", Code::BadScale},
     Field{&NormSpec::statistics, "statistics", "stats", false, "has_statistics", Code::BadArgument},
+    Field{&NormSpec::channels_first, "channels_first", "cf", false, "channels_first", Code::BadArgument},
 };
 inline constexpr std::size_t kFieldCount = std::tuple_size_v<decltype(kFields)>;
 

@@ -110,6 +110,14 @@ constexpr bool is_matrix(const OperandRow& row, const NormSpec& spec) noexcept {
 constexpr bool is_columns(const OperandRow& row, const NormSpec& spec) noexcept {
   return row.extent == Extent::columns || (row.extent == Extent::affine && !spec.affine_rows);
 }
+// Whether rows in groups need a kernel of their own. With channels first every kernel takes such addresses.
+inline bool needs_grouped_rows(const NormSpec& spec, bool grouped) noexcept {
+  return grouped && !spec.channels_first;
+}
+// Whether so many rows may have this Tensors::plane: whole samples with channels first, else none.
+constexpr bool has_whole_samples(bool channels_first, std::int64_t rows, std::int64_t plane) noexcept {
+  return channels_first ? plane >= 1 && rows % plane == 0 : plane == 0;
+}
 
 // A value for each operand of the table.
 template <class T>

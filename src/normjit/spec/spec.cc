@@ -76,6 +76,16 @@ Result<void> mistake_in_combination(const NormSpec& spec) {
   if (spec.gate == Gate::after && spec.activation != Activation::none)
     return bad({"a gate behind the norm excludes an activation: leave out the activation (/",
                 name(spec.activation), ") or the gate (/gateafter)"});
+  if (!spec.channels_first) return {};
+  if (spec.affine != Affine::none && spec.affine_rows)
+    return bad(
+        {"channels first exclude a weight for each row: leave out the rows (:rows) or the order (/cf)"});
+  if (spec.gate != Gate::none)
+    return bad(
+        {"channels first exclude a gate: leave out the gate (/", name(spec.gate), ") or the order (/cf)"});
+  if (spec.modulation != Modulation::none)
+    return bad({"channels first exclude modulation: leave out the modulation (/", name(spec.modulation),
+                ") or the order (/cf)"});
   return {};
 }
 

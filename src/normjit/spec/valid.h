@@ -10,20 +10,6 @@
 
 namespace normjit {
 
-// Whether something has a table added to it.
-inline bool has_gate_table(const NormSpec& s) noexcept { return s.gate != Gate::none && s.gate_table; }
-inline bool has_modulation_table(const NormSpec& s) noexcept {
-  return s.modulation != Modulation::none && s.modulation_table;
-}
-// Whether the dtypes of the vectors, of gate and modulation, and of residual and sum, have a meaning.
-inline bool has_vectors(const NormSpec& s) noexcept {
-  return s.affine != Affine::none || s.in_bias || has_gate_table(s) || has_modulation_table(s);
-}
-inline bool has_modulation_type(const NormSpec& s) noexcept {
-  return s.gate != Gate::none || s.modulation != Modulation::none;
-}
-inline bool has_residual_type(const NormSpec& s) noexcept { return s.residual != Residual::none || s.sum; }
-
 // Whether a spec is computed in f64.
 inline bool is_wide(const NormSpec& s) noexcept {
   return s.input == DType::f64 || s.output == DType::f64 || (has_vectors(s) && s.weight == DType::f64) ||
@@ -55,6 +41,11 @@ inline bool may_round_to(DType type, const NormSpec& s) noexcept {
   return type == DType::f16 || type == DType::bf16 || type == accumulator(s);
 }
 
+// Whether weights, a gate or modulation have rows, which channels first exclude.
+inline bool has_rows_of_vectors(const NormSpec& s) noexcept {
+  return (s.affine != Affine::none && s.affine_rows) || has_modulation_type(s);
+}
+
 // The largest number of the compute type.
 inline double largest_number(const NormSpec& s) noexcept {
   return is_wide(s) ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
@@ -67,7 +58,8 @@ inline bool is_valid(const NormSpec& s) noexcept {
                (!s.sum || has_prologue(s) || s.residual_type != s.input) &&
                (!rounds_sum(s) || (has_prologue(s) && may_round_to(sum_type(s), s))) &&
                (!rounds_norm(s) || (has_affine_or_modulation(s) && may_round_to(s.input, s))) &&
-               (s.gate != Gate::after || s.activation == Activation::none);
+               (s.gate != Gate::after || s.activation == Activation::none) &&
+               (!s.channels_first || !has_rows_of_vectors(s));
   each_field([&](const auto& field) {
     const auto value = s.*field.member;
     if constexpr (std::is_enum_v<decltype(value)>) valid = valid && is_in_set(value);
