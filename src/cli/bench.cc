@@ -34,6 +34,7 @@ std::string json_of(const std::vector<BenchReport>& reports) {
             {"plan", to_text(report.plan)},
             {"overlap", report.use.overlap},
             {"sample_rows", report.use.sample},
+            {"plane", report.use.plane},
             {"bytes", report.bytes},
             {"buffer_sets", report.buffer_sets},
             {"launches_per_graph", report.launches},
@@ -50,7 +51,7 @@ std::string json_of(const std::vector<BenchReport>& reports) {
 
 int bench(const BenchCommand& options) {
   if (options.repeat < 1) return fail(kUsage, "--repeat must be 1 or more");
-  const std::vector<MeasuredCase> cases = measured_cases(options.specs, options.rows);
+  const std::vector<MeasuredCase> cases = measured_cases(options.specs, options.rows, options.use.plane);
   std::optional<Plan> plan;
   if (!options.plan.empty()) plan = plan_from(options.plan).value();
 
@@ -74,6 +75,7 @@ void add_bench(CommandLine& line) {
                       "Comma-separated numbers of rows; else as many as make x 256 MiB");
   command->add_option("--sample-rows", options.use.sample,
                       "Rows that share one row of gate, scale and shift, as the tokens of a sample do");
+  command->add_option("--plane", options.use.plane, kPlaneHelp);
   command->add_option("--plan", options.plan,
                       "This plan, as show and tune print it, instead of the planner's choice");
   command->add_option("--repeat", options.repeat, "Replays that the median is of")->capture_default_str();

@@ -15,6 +15,13 @@ void add_json(CLI::App* command, CommonOptions& options) {
   command->add_flag("--json", options.json, "Print the report as JSON");
 }
 
+void add_uses(CLI::App* command, Uses& uses, const std::string& when) {
+  command->add_flag("--batch-invariant", uses.batch_invariant,
+                    when + "Only the kernels that batch-invariant services and calls take");
+  command->add_flag("--grouped-rows", uses.grouped_rows,
+                    when + "Kernels for operands whose rows come in groups, in place of the others");
+}
+
 CommandLine::CommandLine(const char* description, const char* program) : app_(description, program) {
   app_.add_flag("--version", version_, "Print the version");
   app_.require_subcommand(0, 1);

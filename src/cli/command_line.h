@@ -14,10 +14,14 @@
 namespace normjit::cli {
 
 inline constexpr const char* kSpecHelp =
-    "layernorm|rmsnorm/cols=N/IN[/out=T][/w=T][/res=T]/eps=E[/inb][/add|/addafter][/sum]"
-    "[/round=sum|norm|sum+norm][/w|/wb|/w1|/wb1, with "
-    ":rows][/relu|/gelu|/gelu_tanh|/silu][/scale=S][/stats]; "
+    "layernorm|rmsnorm/cols=N/IN[/out=T][/w=T][/res=T][/mod=T]/eps=E[/inb]"
+    "[/gate|/gateafter, with :silu, :sigmoid or :tanh, :table][/add|/addafter][/sum]"
+    "[/round=sum|norm|sum+norm][/w|/wb|/w1|/wb1, with :rows][/mod|/mods|/mod0|/mods0, with :table]"
+    "[/relu|/gelu|/gelu_tanh|/silu][/scale=S][/stats][/cf]; "
     "types are f16, bf16, f32, f64; shape=64x256x256 may stand for cols=";
+
+// Of --plane.
+inline constexpr const char* kPlaneHelp = "With channels first (/cf), the rows of a sample: height * width";
 
 // Ends the --help of each command.
 inline constexpr const char* kExitCodes = R"(Exit status:
@@ -29,6 +33,8 @@ inline constexpr const char* kExitCodes = R"(Exit status:
 
 // Adds --json, for a command that prints a report.
 void add_json(CLI::App* command, CommonOptions& options);
+// Adds --batch-invariant and --grouped-rows. `when` stands in front of what they say.
+void add_uses(CLI::App* command, Uses& uses, const std::string& when = "");
 
 // The commands of a program: for each its options, its help and its action.
 class CommandLine {

@@ -75,6 +75,13 @@ DeviceProfile one_device(Service& service, const std::string& arch);
 // Where the generic kernel is: "embedded, for sm_90", "in /cache, for sm_90", "not here; it would be
 // compiled".
 std::string generic_text(const WhyReport& generic);
+// The plan that a service takes for launches of this regime and alignment, and whether tune found it.
+struct PlanOfUse {
+  Plan plan;
+  bool tuned;
+};
+PlanOfUse plan_of_use(Service& service, const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
+                      Alignment alignment, const Uses& uses);
 // To stdout, at once. Throws CacheIo where that takes no more.
 void print(const std::string& text);
 

@@ -11,6 +11,7 @@
 #include "normjit/cache/tier.h"
 #include "normjit/plan/arch_list.h"
 #include "normjit/service/default_log.h"
+#include "normjit/spec/operands.h"
 #include "verify/foreign_text.h"
 
 namespace normjit::cli {
@@ -126,6 +127,15 @@ DeviceProfile one_device(Service& service, const std::string& arch) {
                                 " kinds of devices here; this command takes one, as in --arch sm_90"});
   }
   return devices.front();
+}
+
+PlanOfUse plan_of_use(Service& service, const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
+                      Alignment alignment, const Uses& uses) {
+  const std::optional<Plan> tuned =
+      uses.batch_invariant ? std::nullopt : service.tuned(spec, device, regime, alignment).value();
+  PlanOfUse found{tuned.value_or(choose(spec, device, regime, alignment)), tuned.has_value()};
+  found.plan.grouped_rows = needs_grouped_rows(spec, uses.grouped_rows);
+  return found;
 }
 
 std::string generic_text(const WhyReport& generic) {

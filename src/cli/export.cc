@@ -72,10 +72,7 @@ void add_export(CommandLine& line) {
       ->allow_extra_args(false);
   command->add_option("--arch", options.archs,
                       "With specs, as for prebuild: sm_90 and the like, native, all-major, all; else native");
-  command->add_flag("--batch-invariant", options.uses.batch_invariant,
-                    "With specs: only the kernels that batch-invariant services and calls take");
-  command->add_flag("--grouped-rows", options.uses.grouped_rows,
-                    "With specs: kernels for operands whose rows come in groups, in place of the others");
+  add_uses(command, options.uses, "With specs: ");
   command
       ->add_option(
           "--from", options.from,

@@ -91,13 +91,17 @@ Execution GpuExecutor::execute(oracle::Problem& problem) {
   check(packed.status);
   // The alignment that all operands allow, as a distance of rows: prepare knows the rows of x and y alone.
   const auto alignment = static_cast<std::int64_t>(problem.rows > 0 ? packed.alignment : Alignment::eight);
-  const PrepareOptions use{.device = gpu_.ordinal(),
-                           .rows_hint = problem.rows,
-                           .x_row_stride = alignment,
-                           .y_row_stride = (spec.columns + alignment - 1) / alignment * alignment,
-                           .grouped_rows = uses_.grouped_rows || (problem.rows > 0 && packed.layout.grouped),
-                           .batch_invariant = uses_.batch_invariant,
-                           .plan = plan_};
+  PrepareOptions use{.device = gpu_.ordinal(),
+                     .rows_hint = problem.rows,
+                     .grouped_rows = uses_.grouped_rows || (problem.rows > 0 && packed.layout.grouped),
+                     .batch_invariant = uses_.batch_invariant,
+                     .plan = plan_};
+  if (spec.channels_first) {
+    use.plane = alignment;
+  } else {
+    use.x_row_stride = alignment;
+    use.y_row_stride = (spec.columns + alignment - 1) / alignment * alignment;
+  }
   const Stopwatch prepare;
   const Kernel kernel = service.prepare(spec, use).value();
   execution.prepare_milliseconds = prepare.milliseconds();

@@ -15,6 +15,7 @@
 #include "normjit/codegen/generator.h"
 #include "normjit/plan/footprint.h"
 #include "normjit/service/prepared.h"
+#include "normjit/service/use.h"
 #include "simt/launch.h"
 
 namespace normjit::cli {
@@ -110,13 +111,13 @@ std::optional<std::ptrdiff_t> counter_left(const std::vector<std::byte>& workspa
 // What the device would use, unless more of its blocks are resident together than the emulation runs.
 Plan plan_for_host(const NormSpec& spec, const DeviceProfile& device, std::int64_t rows, Alignment alignment,
                    const Uses& uses) {
-  const RowsRegime regime = uses.batch_invariant ? RowsRegime::many : regime_of(rows, device);
+  const RowsRegime regime = Use::regime_for(spec, rows, device, uses.batch_invariant);
   Plan plan = choose(spec, device, regime, alignment);
   const LaunchShape shape = launch_shape(plan, spec);
   if (shape.cooperative &&
       grid_blocks(plan, spec, device, rows) * shape.threads > simt::most_threads_together())
     plan = fallback(spec, device, regime, alignment);
-  plan.grouped_rows = uses.grouped_rows;
+  plan.grouped_rows = needs_grouped_rows(spec, uses.grouped_rows);
   return plan;
 }
 
@@ -186,7 +187,7 @@ Execution HostExecutor::execute(oracle::Problem& problem) {
   const Tensors tensors = tensors_of(problem);
   const PackedTensors packed = pack(spec, tensors);
   if (!packed.status) throw Exception({packed.status.code, packed.status.message()});
-  const bool grouped = problem.rows > 0 && packed.layout.grouped;
+  const bool grouped = problem.rows > 0 && needs_grouped_rows(spec, packed.layout.grouped);
   const Plan plan =
       host_.plan.value_or(plan_for_host(spec, device, problem.rows, packed.alignment,
                                         {host_.uses.batch_invariant, host_.uses.grouped_rows || grouped}));

@@ -65,18 +65,21 @@ std::vector<std::int64_t> parse_rows_list(const std::string& list) {
   return rows;
 }
 
-std::int64_t default_rows(const NormSpec& spec) noexcept {
-  return std::max<std::int64_t>(1, (std::int64_t{256} << 20) / (spec.columns * size_of(spec.input)));
+std::int64_t default_rows(const NormSpec& spec, std::int64_t plane) noexcept {
+  const std::int64_t together = std::max<std::int64_t>(1, plane);
+  const std::int64_t rows = (std::int64_t{256} << 20) / (spec.columns * size_of(spec.input));
+  return std::max(together, rows / together * together);
 }
 
-std::vector<MeasuredCase> measured_cases(const std::vector<std::string>& specs, const std::string& rows) {
+std::vector<MeasuredCase> measured_cases(const std::vector<std::string>& specs, const std::string& rows,
+                                         std::int64_t plane) {
   std::vector<NormSpec> parsed;
   for (const std::string& text : specs) parsed.push_back(spec_from(text).value());
   std::vector<std::int64_t> numbers;
   if (!rows.empty()) numbers = parse_rows_list(rows);
   std::vector<MeasuredCase> cases;
   for (const NormSpec& spec : parsed)
-    for (const std::int64_t number : rows.empty() ? std::vector{default_rows(spec)} : numbers)
+    for (const std::int64_t number : rows.empty() ? std::vector{default_rows(spec, plane)} : numbers)
       cases.push_back({spec, number});
   return cases;
 }
@@ -114,8 +117,9 @@ Timing timing_of(std::vector<double> samples) noexcept {
 }
 
 Tensors tensors_of(const NormSpec& spec, const SetLayout& layout, std::int64_t rows, std::byte* begin,
-                   std::int64_t sample) noexcept {
+                   std::int64_t sample, std::int64_t plane) noexcept {
   Tensors tensors{.rows = rows};
+  tensors.plane = plane;
   for (const OperandRow& row : kOperands) {
     if (!row.present(spec)) continue;
     const std::byte* const at = begin + layout.at[row.operand];
@@ -127,9 +131,15 @@ Tensors tensors_of(const NormSpec& spec, const SetLayout& layout, std::int64_t r
   return tensors;
 }
 
-void check_rows(const NormSpec& spec, std::int64_t rows) {
-  if (rows <= kMostElements / spec.columns) return;
-  throw Exception({Code::BadArgument, "--rows " + std::to_string(rows) + " is more than any GPU can hold"});
+void check_rows(const NormSpec& spec, std::int64_t rows, std::int64_t plane) {
+  if (rows > kMostElements / spec.columns)
+    throw Exception({Code::BadArgument, "--rows " + std::to_string(rows) + " is more than any GPU can hold"});
+  if (!has_whole_samples(spec.channels_first, rows, plane))
+    throw Exception(
+        {Code::BadPlane, concat({"--plane is ", shortest(plane), ", and ", to_text(spec),
+                                 spec.channels_first ? " needs positions of a sample that divide its "
+                                                     : " has no planes for its ",
+                                 shortest(rows), " rows"})});
 }
 
 // The copy has buffers of its own.
@@ -192,7 +202,8 @@ BenchReport Workbench::measure(const Kernel& kernel, int replays) {
   const GpuGraph launching(gpu_, stream_, [&] {
     for (std::int64_t i = 0; i < report.launches; ++i) {
       auto* set = static_cast<std::byte*>(sets_->data()) + (i % report.buffer_sets) * layout_.bytes;
-      Tensors tensors = tensors_of(report.spec, layout_, report.rows, set, report.use.sample);
+      Tensors tensors =
+          tensors_of(report.spec, layout_, report.rows, set, report.use.sample, report.use.plane);
       tensors.workspace = workspace_->data();
       if (const Status status =
               kernel.launch(tensors, stream_.handle(), {.overlap_previous = report.use.overlap});
@@ -218,12 +229,13 @@ BenchReport Workbench::measure(const Kernel& kernel, int replays) {
 
 BenchReport measure(Service& service, const Gpu& gpu, Copies& copies, const NormSpec& spec, std::int64_t rows,
                     int replays, const MeasuredUse& use, const std::optional<Plan>& plan) {
-  check_rows(spec, rows);
+  check_rows(spec, rows, use.plane);
   if (use.sample < 1 || rows % use.sample != 0)
     throw Exception(
         {Code::BadRows, concat({shortest(rows), " rows are no samples of ", shortest(use.sample), " rows"})});
   PrepareOptions options{.device = gpu.ordinal(), .rows_hint = rows, .plan = plan};
   options.grouped_rows = use.sample > 1;
+  options.plane = use.plane;
   const Kernel kernel = service.prepare(spec, options).value();
   Workbench bench(gpu, kernel.device(), copies, spec, rows, use);
   return bench.measure(kernel, replays);

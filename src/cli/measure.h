@@ -26,6 +26,7 @@ Json json_of(const Timing& timing);
 struct MeasuredUse {
   bool overlap = false;     // launches, of copies too, overlap the one before
   std::int64_t sample = 1;  // rows that have one row of gate and modulation; they divide all rows
+  std::int64_t plane = 0;   // with channels first: Tensors::plane
 };
 
 struct BenchReport {
@@ -48,15 +49,16 @@ struct BenchReport {
 // The value of --rows, "1,16384". Throws normjit::Exception, BadArgument, unless it is numbers from 1 on.
 std::vector<std::int64_t> parse_rows_list(const std::string& list);
 
-// As many rows as make x 256 MiB, which is far more than the caches hold.
-std::int64_t default_rows(const NormSpec& spec) noexcept;
+// As many rows as make x 256 MiB, which is far more than the caches hold; of planes, whole ones.
+std::int64_t default_rows(const NormSpec& spec, std::int64_t plane = 0) noexcept;
 
 // Each spec with each number of rows of the list; an empty list stands for default_rows().
 struct MeasuredCase {
   NormSpec spec;
   std::int64_t rows;
 };
-std::vector<MeasuredCase> measured_cases(const std::vector<std::string>& specs, const std::string& rows);
+std::vector<MeasuredCase> measured_cases(const std::vector<std::string>& specs, const std::string& rows,
+                                         std::int64_t plane = 0);
 
 // Bytes that a launch must move, whatever the kernel: each operand once. `sample` as in MeasuredUse.
 std::int64_t bytes_moved(const NormSpec& spec, std::int64_t rows, std::int64_t sample = 1) noexcept;
@@ -69,10 +71,11 @@ struct SetLayout {
 SetLayout layout_of(const NormSpec& spec, std::int64_t rows, std::int64_t sample = 1) noexcept;
 // The tensors of the launch whose part begins at `begin`; without a workspace.
 Tensors tensors_of(const NormSpec& spec, const SetLayout& layout, std::int64_t rows, std::byte* begin,
-                   std::int64_t sample = 1) noexcept;
+                   std::int64_t sample = 1, std::int64_t plane = 0) noexcept;
 
-// Throws normjit::Exception, BadArgument, for more rows than any GPU can hold: beyond them sizes overflow.
-void check_rows(const NormSpec& spec, std::int64_t rows);
+// Throws normjit::Exception: BadArgument for more rows than any GPU can hold, beyond which sizes overflow;
+// BadPlane for a plane that does not fit spec and rows.
+void check_rows(const NormSpec& spec, std::int64_t rows, std::int64_t plane = 0);
 
 // How many sets of buffers a graph rotates through, so that a launch finds nothing of its own in the L2
 // cache: together at least four times the cache, two at least, bounded by memory and by what a graph can

@@ -122,10 +122,7 @@ void add_prebuild(CommandLine& line) {
   command->add_option("-j,--jobs", options.jobs, "Compile so many kernels at once; 0 is one per core")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  command->add_flag("--batch-invariant", options.uses.batch_invariant,
-                    "Only the kernels that batch-invariant services and calls take");
-  command->add_flag("--grouped-rows", options.uses.grouped_rows,
-                    "Kernels for operands whose rows come in groups, in place of the others");
+  add_uses(command, options.uses);
   command->add_flag("--dry-run", options.dry_run, "Say what is cached and what is missing; compile nothing");
   command->add_flag("--check", options.check, "As --dry-run, with exit status 1 if anything is missing");
   add_json(command, options);

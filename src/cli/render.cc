@@ -27,7 +27,7 @@ int render(const RenderCommand& options) {
   const Alignment alignment = alignment_of_option(options.alignment);
   Service service(service_options(options));
   const DeviceProfile device = one_device(service, options.arch);
-  const RowsRegime regime = options.rows == 0 ? RowsRegime::many : regime_of(options.rows, device);
+  const RowsRegime regime = options.rows == 0 ? RowsRegime::many : regime_of(spec, options.rows, device);
   const RenderedKernel kernel =
       (options.plan.empty() ? service.render(spec, device, regime, alignment)
                             : service.render(spec, device, plan_from(options.plan).value()))

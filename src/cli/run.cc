@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdio>
+#include <functional>
+#include <limits>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -19,6 +22,7 @@ namespace {
 struct RunCommand : CommonOptions {
   std::string spec;
   std::int64_t rows = -1;         // -1: as many as --x has
+  std::int64_t plane = 0;         // with channels first; 0: that of --x
   PerOperand<std::string> files;  // .npy files: inputs, empty for random; outputs to write
   PerOperand<std::int64_t> row_strides;
   PerOperand<std::string> addresses;  // "N,OUTER,INNER" of the rows; empty: by the row stride
@@ -131,6 +135,12 @@ oracle::RowLayout address_from(const OperandRow& row, const std::string& text, s
   return {std::max<std::int64_t>(1, numbers[0]), numbers[1], numbers[2], buffer};
 }
 
+// The shape of x and of each other matrix, and the rows and the plane that it means.
+struct Shape {
+  std::int64_t rows, plane;
+  std::vector<std::int64_t> of_x;
+};
+
 using InputFiles = PerOperand<std::optional<oracle::NpyFile>>;
 
 InputFiles open_inputs(const RunCommand& options) {
@@ -141,7 +151,7 @@ InputFiles open_inputs(const RunCommand& options) {
   return files;
 }
 
-oracle::Problem problem_of(const RunCommand& options, const NormSpec& spec, std::int64_t rows,
+oracle::Problem problem_of(const RunCommand& options, const NormSpec& spec, const Shape& shape,
                            const InputFiles& files) {
   oracle::RowLayouts layouts;
   OperandSet in_place = 0;
@@ -152,7 +162,7 @@ oracle::Problem problem_of(const RunCommand& options, const NormSpec& spec, std:
       layouts.of[i] = address_from(kOperands[i], address, files.of[i] ? files.of[i]->elements() : 0);
     if (options.in_place.of[i]) in_place |= static_cast<OperandSet>(1u << i);
   }
-  return oracle::make_problem(spec, rows, layouts, in_place).value();
+  return oracle::make_problem(spec, shape.rows, layouts, in_place, shape.plane).value();
 }
 
 // A file says nothing of what lies between rows or how overlapping rows agree, unless it is the buffer.
@@ -239,20 +249,33 @@ std::string text_of(const RunReport& report) {
   return text;
 }
 
-// The shape of x and of each other matrix, and the rows that it means.
-struct Shape {
-  std::int64_t rows;
-  std::vector<std::int64_t> of_x;
-};
+// With channels first, the plane of x in a file of [samples, columns, ...].
+std::int64_t plane_of(const std::vector<std::int64_t>& shape, const NormSpec& spec) {
+  if (shape.size() < 2 || shape[1] != spec.columns) return 0;
+  return std::accumulate(shape.begin() + 2, shape.end(), std::int64_t{1}, std::multiplies<>());
+}
+
 Shape shape_of(const RunCommand& options, const NormSpec& spec, const std::optional<oracle::NpyFile>& x) {
-  if (!x || !options.addresses[Operand::x].empty()) return {options.rows, {options.rows, spec.columns}};
-  const std::int64_t rows = x->rows_of(spec.columns).value();
+  const bool is_shaped = x && options.addresses[Operand::x].empty();
+  std::int64_t plane = options.plane;
+  if (spec.channels_first && is_shaped) {
+    const std::int64_t own = plane_of(x->shape(), spec);
+    if (own == 0 || (plane != 0 && plane != own))
+      throw Exception(wrong(x->path() + " does not have the shape [samples, " + std::to_string(spec.columns) +
+                            ", plane], as channels first (/cf) need it" +
+                            (own == 0 ? "" : "; its plane is " + std::to_string(own))));
+    plane = own;
+  }
+  if (!is_shaped && plane < 1) return {options.rows, plane, {options.rows, spec.columns}};
+  if (!is_shaped) return {options.rows, plane, {options.rows / plane, spec.columns, plane}};
+  const std::int64_t positions = spec.channels_first ? plane : 1;
+  const std::int64_t rows = x->rows_of(spec.columns * positions).value() * positions;
   if (options.rows >= 0 && options.rows != rows) {
     throw Exception(wrong(x->path() + " has " + std::to_string(rows) + " rows of " +
                           std::to_string(spec.columns) + " columns, but --rows is " +
                           std::to_string(options.rows)));
   }
-  return {rows, x->shape()};
+  return {rows, plane, x->shape()};
 }
 
 // As rows of x's shape, or as the buffer in which --out-address or the input's address lays them.
@@ -328,7 +351,7 @@ int run(const RunCommand& options) {
   const std::optional<int> gpu = parse_device(options.device).value();
   InputFiles files = open_inputs(options);
   const Shape shape = shape_of(options, spec, files[Operand::x]);
-  oracle::Problem problem = problem_of(options, spec, shape.rows, files);
+  oracle::Problem problem = problem_of(options, spec, shape, files);
   const Options settings = service_options(options);
   std::unique_ptr<Executor> executor;
   try {
@@ -377,14 +400,15 @@ void add_run(CommandLine& line) {
       line.add("run", "Run a spec on a GPU, or emulated on the CPU, on .npy files or random data", run);
   command->add_option("SPEC", options.spec, kSpecHelp)->required();
   command->add_option("--rows", options.rows, "Rows; may be left out with --x");
+  command->add_option("--plane", options.plane, std::string(kPlaneHelp) + "; else those of --x");
   for (const OperandRow& row : kOperands)
     command->add_option(option_of(row), options.files[row.operand], description_of(row));
   options.row_strides.of.fill(kContiguous);
   for (const OperandRow& row : kOperands)
     if (row.extent == Extent::matrix)
-      command->add_option(
-          stride_option_of(row), options.row_strides[row.operand],
-          concat({"Elements between rows of ", row.name, " on the device; else the columns"}));
+      command->add_option(stride_option_of(row), options.row_strides[row.operand],
+                          concat({"Elements between rows of ", row.name,
+                                  " on the device, with /cf between samples; else there are no gaps"}));
   for (const OperandRow& row : kOperands)
     if (has_rows(row))
       command->add_option(address_option_of(row), options.addresses[row.operand],

@@ -5,6 +5,7 @@
 #include "cli/command_line.h"
 #include "cli/table.h"
 #include "normjit/service/report_json.h"
+#include "normjit/service/use.h"
 
 namespace normjit::cli {
 namespace {
@@ -13,6 +14,7 @@ struct ShowCommand : CommonOptions {
   std::string spec;
   std::string arch;  // empty: this machine's GPU, else sm_90
   std::int64_t rows = 0;
+  Uses uses;
 };
 
 // A spec on a device: the plan for each use, with its cache entry.
@@ -47,24 +49,27 @@ std::vector<Candidate> weighed(const NormSpec& spec, const DeviceProfile& device
   return all;
 }
 
-ShowReport look_up(Service& service, const NormSpec& spec, const DeviceProfile& device, std::int64_t rows) {
+ShowReport look_up(Service& service, const NormSpec& spec, const DeviceProfile& device, std::int64_t rows,
+                   const Uses& uses) {
   ShowReport report{.spec = spec, .device = device, .rows = rows, .uses = {}, .weighed = {}, .generic = {}};
   if (rows > 0) {
     report.contiguous = contiguous_alignment(spec);
-    report.weighed = weighed(spec, device, regime_of(rows, device), report.contiguous);
+    report.weighed =
+        weighed(spec, device, Use::regime_for(spec, rows, device, uses.batch_invariant), report.contiguous);
   }
   const PrebuildReport kernels =
-      service.prebuild({&spec, 1}, {&device, 1}, {.jobs = 1, .dry_run = true, .progress = {}}).value();
+      service.prebuild({&spec, 1}, {&device, 1}, {.jobs = 1, .uses = uses, .dry_run = true, .progress = {}})
+          .value();
   for (const RowsRegime regime : kRowsRegimes) {
+    if (uses.batch_invariant && regime != RowsRegime::many) continue;
     for (const Alignment alignment : kAlignments) {
-      const std::optional<Plan> tuned = service.tuned(spec, device, regime, alignment).value();
-      const Plan plan = tuned.value_or(choose(spec, device, regime, alignment));
-      ShowReport::Use use{
-          .regime = regime, .alignment = alignment, .plan = plan, .tuned = tuned.has_value(), .id = {}};
-      use.workspace_bytes = workspace_bytes(plan, spec, device);
-      if (rows > 0) use.blocks = grid_blocks(plan, spec, device, rows);
-      const auto kernel = std::find_if(kernels.results.begin(), kernels.results.end(),
-                                       [&](const KernelReport& candidate) { return candidate.plan == plan; });
+      const auto [plan, tuned] = plan_of_use(service, spec, device, regime, alignment, uses);
+      ShowReport::Use use{.regime = regime, .alignment = alignment, .plan = plan, .tuned = tuned, .id = {}};
+      use.workspace_bytes = workspace_bytes(use.plan, spec, device);
+      if (rows > 0) use.blocks = grid_blocks(use.plan, spec, device, rows);
+      const auto kernel =
+          std::find_if(kernels.results.begin(), kernels.results.end(),
+                       [&](const KernelReport& candidate) { return candidate.plan == use.plan; });
       if (kernel != kernels.results.end()) {
         use.id = kernel->id;
         use.cached = kernel->outcome == KernelReport::Outcome::cached;
@@ -96,7 +101,7 @@ std::string text_of(const ShowReport& report) {
   text += "generic    " + generic_text(report.generic) + "\n";
   if (report.rows > 0) {
     text += "rows       " + std::to_string(report.rows) + ", regime " +
-            std::string(name(regime_of(report.rows, report.device))) + "\n";
+            std::string(name(regime_of(report.spec, report.rows, report.device))) + "\n";
   }
   std::vector<std::string> headings = {"rows", ">align", ">workspace", "cached", "tuned", "id", "plan"};
   if (report.rows > 0) headings.push_back(">blocks");
@@ -137,7 +142,7 @@ std::string json_of(const ShowReport& report) {
                {"uses", Json::array(report.uses, use_json)}};
   if (report.rows > 0) {
     json.add("rows", report.rows)
-        .add("regime", name(regime_of(report.rows, report.device)))
+        .add("regime", name(regime_of(report.spec, report.rows, report.device)))
         .add("contiguous_alignment", static_cast<int>(report.contiguous))
         .add("choice", candidate_json(report.weighed.front()))
         .add("alternatives", Json::array(std::span(report.weighed).subspan(1), candidate_json));
@@ -151,7 +156,8 @@ int show(const ShowCommand& options) {
   Options settings = service_options(options);
   drop_unreadable_layers(settings);
   Service service(settings);
-  const ShowReport report = look_up(service, spec, one_device(service, options.arch), options.rows);
+  const ShowReport report =
+      look_up(service, spec, one_device(service, options.arch), options.rows, options.uses);
   print(options.json ? json_of(report) : text_of(report));
   return kDone;
 }
@@ -166,6 +172,7 @@ void add_show(CommandLine& line) {
       "--rows", options.rows,
       "Also show the blocks of a launch with so many rows, what its plan is estimated to cost, and "
       "the best plans that it beat");
+  add_uses(command, options.uses);
   add_json(command, options);
   command->footer(
       std::string("Example:\n  normjit show layernorm/cols=4096/bf16/wb --arch sm_90 --rows 8192\n\n") +

@@ -24,7 +24,8 @@ struct TuneCommand : CommonOptions {
   std::vector<std::string> specs;
   std::string rows;  // comma-separated; empty: as many as make x 256 MiB
   int repeat = 30;
-  int top = 0;  // measure only so many plans; 0: all
+  std::int64_t plane = 0;  // with channels first
+  int top = 0;             // measure only so many plans; 0: all
   int device = 0;
   bool dry_run = false;
 };
@@ -40,17 +41,18 @@ struct Case {
   std::vector<Kernel> kernels;
 };
 
-Case make_case(const NormSpec& spec, std::int64_t rows, const Gpu& gpu, const DeviceProfile& profile,
-               int top) {
-  check_rows(spec, rows);
+Case make_case(const NormSpec& spec, std::int64_t rows, std::int64_t plane, const Gpu& gpu,
+               const DeviceProfile& profile, int top) {
+  check_rows(spec, rows, plane);
   // The tensors of the measurement, but for where their memory begins.
-  const Tensors tensors = tensors_of(spec, layout_of(spec, rows), rows, reinterpret_cast<std::byte*>(256));
+  const Tensors tensors = tensors_of(spec, layout_of(spec, rows), rows, reinterpret_cast<std::byte*>(256),
+                                     /*sample=*/1, plane);
   Case made;
   TuneReport& report = made.report;
   report.spec = spec;
   report.rows = rows;
   report.device = gpu.name() + " (" + profile.text() + ")";
-  report.regime = regime_of(rows, profile);
+  report.regime = regime_of(spec, rows, profile);
   report.alignment = pack(spec, tensors).alignment;
   for (Candidate& candidate : candidates(spec, profile, report.regime, report.alignment)) {
     if (top > 0 && report.trials.size() == static_cast<std::size_t>(top)) break;
@@ -188,7 +190,7 @@ std::string text_of(const std::vector<TuneReport>& reports) {
 int tune(const TuneCommand& options) {
   if (options.repeat < 1) return fail(kUsage, "--repeat must be 1 or more");
   if (options.top < 0) return fail(kUsage, "--top must be 0, which is all, or more");
-  const std::vector<MeasuredCase> measured = measured_cases(options.specs, options.rows);
+  const std::vector<MeasuredCase> measured = measured_cases(options.specs, options.rows, options.plane);
   const Options settings = service_options(options);
   if (settings.cache_directory.empty() && !options.dry_run) {
     return fail(kCacheIo,
@@ -201,14 +203,15 @@ int tune(const TuneCommand& options) {
   const DeviceProfile profile = service.device(options.device).value();
   Copies copies(settings, gpu, profile);
   std::vector<Case> cases;
-  for (const auto& [spec, rows] : measured) cases.push_back(make_case(spec, rows, gpu, profile, options.top));
+  for (const auto& [spec, rows] : measured)
+    cases.push_back(make_case(spec, rows, options.plane, gpu, profile, options.top));
   prepare(service, options.device, profile, cases);
 
   std::vector<TuneReport> reports;
   bool complete = true;
   Result<void> kept;
   for (Case& each : cases) {
-    Workbench bench(gpu, profile, copies, each.report.spec, each.report.rows);
+    Workbench bench(gpu, profile, copies, each.report.spec, each.report.rows, {.plane = options.plane});
     measure(bench, each, options.repeat);
     if (!options.dry_run)
       if (auto stored = store(service, profile, reports, each.report); !stored) kept = stored;
@@ -228,6 +231,7 @@ void add_tune(CommandLine& line) {
   command->add_option("SPEC", options.specs, kSpecHelp)->required();
   command->add_option("--rows", options.rows,
                       "Comma-separated numbers of rows; else as many as make x 256 MiB");
+  command->add_option("--plane", options.plane, kPlaneHelp);
   command->add_option("--repeat", options.repeat, "Replays of the best plans that their median is of")
       ->capture_default_str();
   command

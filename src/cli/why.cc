@@ -5,6 +5,7 @@
 #include "cli/command_line.h"
 #include "cli/table.h"
 #include "normjit/service/report_json.h"
+#include "normjit/service/use.h"
 
 namespace normjit::cli {
 namespace {
@@ -13,6 +14,7 @@ struct WhyCommand : CommonOptions {
   std::string spec;
   std::string arch;       // empty: this machine's GPU, else sm_90
   std::int64_t rows = 0;  // 0: every kernel of the spec
+  Uses uses;
 };
 
 // A spec on a device: where its kernels are.
@@ -30,12 +32,10 @@ struct SpecWhyReport {
 };
 
 // The plan of a launch with so many rows of contiguous tensors, as prepare takes it.
-Plan plan_for(Service& service, const SpecWhyReport& report) {
-  const RowsRegime regime = regime_of(report.rows, report.device);
-  const Alignment alignment = contiguous_alignment(report.spec);
-  return service.tuned(report.spec, report.device, regime, alignment)
-      .value()
-      .value_or(choose(report.spec, report.device, regime, alignment));
+Plan plan_for(Service& service, const SpecWhyReport& report, const Uses& uses) {
+  const RowsRegime regime = Use::regime_for(report.spec, report.rows, report.device, uses.batch_invariant);
+  return plan_of_use(service, report.spec, report.device, regime, contiguous_alignment(report.spec), uses)
+      .plan;
 }
 
 std::string text_of(const WhyReport& kernel) {
@@ -68,10 +68,10 @@ int why(const WhyCommand& options) {
                        .rows = options.rows,
                        .kernels = {},
                        .generic = {}};
-  report.kernels = service.why(spec, report.device).value();
+  report.kernels = service.why(spec, report.device, options.uses).value();
   report.generic = service.why(spec, report.device, generic_plan()).value();
   if (report.rows > 0) {
-    const Plan plan = plan_for(service, report);
+    const Plan plan = plan_for(service, report, options.uses);
     std::erase_if(report.kernels, [&](const WhyReport& kernel) { return !(kernel.plan == plan); });
   }
   print(options.json ? json_of(report.kernels, report.generic, spec, report.device, report.rows).text()
@@ -90,6 +90,7 @@ void add_why(CommandLine& line) {
   command->add_option("--arch", options.arch, "One architecture, or native; else the GPU here, else sm_90");
   command->add_option("--rows", options.rows,
                       "Only the kernel for so many rows of contiguous, aligned tensors; else all");
+  add_uses(command, options.uses);
   add_json(command, options);
   command->footer(std::string(R"(Examples:
   normjit why layernorm/cols=4096/bf16/wb --arch sm_90

@@ -51,7 +51,7 @@ void check_y(const Problem& problem, std::int64_t row, const RowInputs& inputs,
   ReferenceValue expected[kBatch];
   for (std::int64_t first = 0; first < spec.columns; first += kBatch) {
     const std::int64_t batch = std::min(kBatch, spec.columns - first);
-    load(spec.output, problem[Operand::y].row(row), first, batch, got);
+    load(spec.output, problem.row(Operand::y, row), first, batch, problem.step(), got);
     reference_values(spec, inputs, statistics, first, batch, expected);
     for (std::int64_t i = 0; i < batch; ++i) {
       count(result, spec.output,
@@ -71,7 +71,7 @@ void check_sum(const Problem& problem, std::int64_t row, const RowInputs& inputs
   double got[kBatch], expected[kBatch], errors[kBatch];
   for (std::int64_t first = 0; first < spec.columns; first += kBatch) {
     const std::int64_t batch = std::min(kBatch, spec.columns - first);
-    load(sum.dtype(), sum.row(row), first, batch, got);
+    load(sum.dtype(), problem.row(Operand::sum, row), first, batch, problem.step(), got);
     reference_sums(spec, inputs, first, batch, expected);
     reference_sum_errors(spec, inputs, first, batch, expected, errors);
     for (std::int64_t i = 0; i < batch; ++i) {
@@ -98,7 +98,7 @@ void check_statistic(const Matrix& column, std::int64_t row, double expected, Co
         {.row = row, .column = 0, .got = got, .expected = expected, .tolerance = allowed});
 }
 
-// Bytes of the gap after this row that are no longer as reset_outputs() has left them.
+// Bytes of the gap after this row of a matrix that are no longer as reset_outputs() has left them.
 std::int64_t overwritten_after(const Problem& problem, std::size_t operand, std::int64_t row) {
   const Matrix& output = problem.operands.of[operand];
   if (output.empty()) return 0;
@@ -156,7 +156,9 @@ CheckReport check(const Problem& problem, std::int64_t rows) {
       check_statistic(problem[Operand::mean], row, statistics.mean, to[Operand::mean]);
       check_statistic(problem[Operand::rstd], row, statistics.rstd, to[Operand::rstd]);
       for (std::size_t each = 0; each < kOperandCount; ++each)
-        if (kOperands[each].output) part.overwritten += overwritten_after(problem, each, row);
+        if (is_matrix(kOperands[each], problem.spec) && kOperands[each].output &&
+            (row + 1) % problem.step() == 0)
+          part.overwritten += overwritten_after(problem, each, row / problem.step());
     }
     const std::lock_guard lock(mutex);
     for (std::size_t i = 0; i < kOperandCount; ++i) merge(report.outputs.of[i], part.outputs.of[i]);

@@ -50,8 +50,13 @@ std::uint16_t f16_from_double(double value) noexcept { return encode(value, kF16
 std::uint16_t bf16_from_double(double value) noexcept { return encode(value, kBf16); }
 
 void load(DType dtype, const void* base, std::int64_t first, std::int64_t count, double* to) noexcept {
+  load(dtype, base, first, count, 1, to);
+}
+
+void load(DType dtype, const void* base, std::int64_t first, std::int64_t count, std::int64_t step,
+          double* to) noexcept {
   const auto each = [&](const auto* from, auto convert) {
-    for (std::int64_t i = 0; i < count; ++i) to[i] = convert(from[first + i]);
+    for (std::int64_t i = 0; i < count; ++i) to[i] = convert(from[(first + i) * step]);
   };
   switch (dtype) {
     case DType::f16:

@@ -23,6 +23,9 @@ std::uint16_t bf16_from_double(double value) noexcept;
 
 // Reads `count` elements from number `first` on; exact for every dtype.
 void load(DType dtype, const void* base, std::int64_t first, std::int64_t count, double* to) noexcept;
+// The same of elements that are `step` apart.
+void load(DType dtype, const void* base, std::int64_t first, std::int64_t count, std::int64_t step,
+          double* to) noexcept;
 
 // Writes `count` elements from number `first` on, each rounded once to nearest even.
 void store(DType dtype, void* base, std::int64_t first, std::int64_t count, const double* from) noexcept;

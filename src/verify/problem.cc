@@ -79,26 +79,30 @@ Error bad_rows(const OperandRow& row, std::initializer_list<std::string_view> wh
 
 // The layout of a matrix with a distance for kContiguous; BadStride if rows cannot lie so.
 Result<RowLayout> layout_of(const OperandRow& row, const NormSpec& spec, std::int64_t rows,
-                            const RowLayout& given) {
+                            std::int64_t columns, const RowLayout& given) {
   RowLayout layout = given;
-  if (layout.outer == kContiguous) layout = {1, spec.columns, 0, layout.buffer};
+  if (layout.outer == kContiguous) layout = {1, columns, 0, layout.buffer};
   const auto& [n, outer, inner, buffer] = layout;
   const DType dtype = row.dtype(spec);
+  if (spec.channels_first && (n > 1 || inner != 0))
+    return bad_rows(row, {"with channels first only the distance of samples can be given: n 1 and inner 0"});
   if (n < 1 || rows % n != 0)
     return bad_rows(row, {"there are ", shortest(rows), ", which are no groups of n = ", shortest(n)});
-  if (n == 1 && outer < (row.output ? spec.columns : 0))
-    return Error{Code::BadStride,
-                 concat({"--", row.name, "-row-stride is ", shortest(outer), "; it must be ",
-                         row.output ? "at least the columns, " + shortest(spec.columns) + ", or rows overlap"
-                                    : std::string("0 or more")})};
+  if (n == 1 && outer < (row.output ? columns : 0))
+    return Error{
+        Code::BadStride,
+        concat({"--", row.name, "-row-stride is ", shortest(outer), "; it must be ",
+                row.output ? concat({"at least ", spec.channels_first ? "a sample, " : "the columns, ",
+                                     shortest(columns), ", or rows overlap"})
+                           : std::string("0 or more")})};
   if (outer < 0 || inner < 0)
     return bad_rows(
         row, {"outer is ", shortest(outer), " and inner ", shortest(inner), "; they must be 0 or more"});
-  const __int128 last = reach(rows, spec.columns, layout);
+  const __int128 last = reach(rows, columns, layout);
   if (last * size_of(dtype) > std::numeric_limits<std::int64_t>::max())
     return Error{Code::BadStride,
                  concat({row.name, " would exceed 2^63 bytes; take fewer rows or a smaller row stride"})};
-  if (row.output && overlap(rows, spec.columns, layout))
+  if (row.output && overlap(rows, columns, layout))
     return bad_rows(row, {"rows of an output must not overlap, and with n ", shortest(n), ", outer ",
                           shortest(outer), " and inner ", shortest(inner), " they do"});
   if (buffer != 0 && rows > 0 && last > buffer)
@@ -146,8 +150,15 @@ InputRows rows_at(const void* address, const RowLayout& layout) {
   return {address, layout.n, layout.outer, layout.inner};
 }
 
+const std::byte* Problem::row(Operand operand, std::int64_t r) const {
+  const Matrix& matrix = (*this)[operand];
+  if (plane == 0) return matrix.row(r);
+  return matrix.row(r / plane) + r % plane * size_of(matrix.dtype());
+}
+
 Tensors tensors_of(Problem& problem) {
   Tensors tensors{.rows = problem.rows};
+  tensors.plane = problem.plane;
   for (const OperandRow& row : kOperands) {
     Matrix& matrix = problem[row.operand];
     set(tensors, row, rows_at(matrix.data(), matrix.layout()));
@@ -160,9 +171,11 @@ Tensors tensors_of(Problem& problem) {
 
 RowInputs inputs_of(const Problem& problem, std::int64_t row) {
   RowInputs inputs{};
+  inputs.step = problem.step();
   for (const OperandRow& each : kOperands)
-    if (!each.output)
-      inputs[each.operand] = problem[each.operand].row(is_matrix(each, problem.spec) ? row : 0);
+    if (!each.output && each.present(problem.spec))
+      inputs[each.operand] =
+          is_matrix(each, problem.spec) ? problem.row(each.operand, row) : problem[each.operand].data();
   return inputs;
 }
 
@@ -171,10 +184,22 @@ RowLayouts::RowLayouts(std::initializer_list<std::pair<Operand, RowLayout>> give
 }
 
 Result<Problem> make_problem(const NormSpec& spec, std::int64_t rows, const RowLayouts& layouts,
-                             OperandSet in_place) {
+                             OperandSet in_place, std::int64_t plane) {
   if (rows < 0) return Error{Code::BadRows, concat({"--rows is ", shortest(rows), "; it must be 0 or more"})};
+  if (spec.channels_first && plane < 1)
+    return Error{Code::BadPlane, concat({"--plane is ", shortest(plane), "; ", to_text(spec),
+                                         " needs the positions of a sample, height * width"})};
+  if (plane > std::numeric_limits<std::int64_t>::max() / spec.columns)
+    return Error{Code::BadPlane, concat({"--plane is ", shortest(plane), ", more than any GPU can hold"})};
+  if (spec.channels_first && rows % plane != 0)
+    return Error{Code::BadPlane,
+                 concat({"--rows is ", shortest(rows), ", no multiple of --plane ", shortest(plane)})};
+  if (!spec.channels_first && plane != 0)
+    return Error{Code::BadPlane,
+                 concat({"--plane is for specs with channels first (/cf), and this is ", to_text(spec)})};
   try {
-    Problem problem{.spec = spec, .rows = rows, .operands = {}, .in_place = in_place};
+    Problem problem{.spec = spec, .rows = rows, .operands = {}, .in_place = in_place, .plane = plane};
+    const std::int64_t samples = rows / problem.step(), columns = spec.columns * problem.step();
     for (std::size_t i = 0; i < kOperandCount; ++i) {
       const OperandRow& row = kOperands[i];
       if (has(in_place, i) && !may_be_in_place(row, spec))
@@ -188,9 +213,10 @@ Result<Problem> make_problem(const NormSpec& spec, std::int64_t rows, const RowL
       if (is_columns(row, spec)) matrix = Matrix(dtype, 1, spec.columns);
       if (row.extent == Extent::rows) matrix = Matrix(dtype, rows, 1);
       if (!is_matrix(row, spec)) continue;
-      const auto layout = layout_of(row, spec, rows, layouts[has(in_place, i) ? row.in_place : row.operand]);
+      const auto layout =
+          layout_of(row, spec, samples, columns, layouts[has(in_place, i) ? row.in_place : row.operand]);
       if (!layout) return layout.error();
-      matrix = Matrix(dtype, rows, spec.columns, *layout);
+      matrix = Matrix(dtype, samples, columns, *layout);
     }
     return problem;
   } catch (const std::bad_alloc&) {

@@ -76,6 +76,16 @@ struct Problem {
   // Outputs that the launch writes over their input (OperandRow::in_place). Both have a matrix here, so that
   // the input is still there to check the output; the launch sees that of the output alone.
   OperandSet in_place = 0;
+  // With channels first, the positions of a sample. A row of a matrix is then a sample of columns * plane
+  // elements, in which row r of the norm has every plane-th element. Else 0.
+  std::int64_t plane = 0;
+
+  // Row r of the norm in a matrix: column c of it is step() * c elements behind.
+  const std::byte* row(Operand operand, std::int64_t r) const;
+  std::byte* row(Operand operand, std::int64_t r) {
+    return const_cast<std::byte*>(std::as_const(*this).row(operand, r));
+  }
+  std::int64_t step() const { return plane == 0 ? 1 : plane; }
 
   Matrix& operator[](Operand operand) { return operands[operand]; }
   const Matrix& operator[](Operand operand) const { return operands[operand]; }
@@ -94,10 +104,10 @@ struct RowLayouts : PerOperand<RowLayout> {
 };
 
 // Allocates all of it, without touching it. Outputs in place have the layout of their input. Errors:
-// OutOfMemory, with the bytes asked for, BadRows, BadStride, and Overlap for an output that may not be in
-// place.
+// OutOfMemory, with the bytes asked for, BadRows, BadStride, BadPlane, and Overlap for an output that may not
+// be in place.
 Result<Problem> make_problem(const NormSpec& spec, std::int64_t rows, const RowLayouts& layouts = {},
-                             OperandSet in_place = 0);
+                             OperandSet in_place = 0, std::int64_t plane = 0);
 
 // How the random numbers of an input are distributed, and their stream of the seed. With a trend, a quarter
 // of the rows has a slope of so many deviations from its first to its last element, and in another quarter

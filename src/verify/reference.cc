@@ -56,10 +56,16 @@ double table_at(const NormSpec& spec, const RowInputs& inputs, Operand table, st
   return value;
 }
 
+// Loads part of an operand that the spec has.
+void load_of(const NormSpec& spec, const RowInputs& inputs, Operand operand, std::int64_t first,
+             std::int64_t count, double* to) {
+  const OperandRow& row = row_of(operand);
+  load(row.dtype(spec), inputs[operand], first, count, is_matrix(row, spec) ? inputs.step : 1, to);
+}
 // Loads part of an operand, or leaves what is there where the spec has none.
 void load_if_given(const NormSpec& spec, const RowInputs& inputs, Operand operand, std::int64_t first,
                    std::int64_t count, double* to) {
-  if (inputs[operand] != nullptr) load(row_of(operand).dtype(spec), inputs[operand], first, count, to);
+  if (inputs[operand] != nullptr) load_of(spec, inputs, operand, first, count, to);
 }
 
 }  // namespace
@@ -72,14 +78,14 @@ RowStatistics row_statistics(const NormSpec& spec, const RowInputs& inputs) noex
 
 void reference_sums(const NormSpec& spec, const RowInputs& inputs, std::int64_t first, std::int64_t count,
                     double* to) noexcept {
-  load(spec.input, inputs[Operand::x], first, count, to);
+  load_of(spec, inputs, Operand::x, first, count, to);
   const bool more = spec.gate == Gate::before || spec.residual == Residual::before;
   // Calls each(sum, value of the operand).
   const auto with = [&](Operand operand, auto each) {
     double values[kBatch];
     for (std::int64_t done = 0; done < count; done += kBatch) {
       const std::int64_t batch = std::min(kBatch, count - done);
-      load(row_of(operand).dtype(spec), inputs[operand], first + done, batch, values);
+      load_of(spec, inputs, operand, first + done, batch, values);
       for (std::int64_t i = 0; i < batch; ++i) each(to[done + i], values[i], done + i);
     }
   };

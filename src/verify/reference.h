@@ -11,7 +11,9 @@
 namespace normjit::oracle {
 
 // The inputs of one row: of a matrix this row, of a vector all of it; null where the spec has none.
-using RowInputs = PerOperand<const void*>;
+struct RowInputs : PerOperand<const void*> {
+  std::int64_t step = 1;  // from one column to the next in a matrix, in elements
+};
 
 // The statistics of a row are those of s, which is x or the sum that stands in front of the norm.
 struct RowStatistics {
