@@ -61,11 +61,14 @@ NORMJIT_PEERS Bench* normjit_peers_open(int device) {
   return guarded<Bench*>(nullptr, [&] { return new Bench(device); });
 }
 
-NORMJIT_PEERS PeerKernel* normjit_peers_prepare(Bench* bench, const char* spec, std::int64_t rows) {
+// `sample` rows share a row of gate, scale and shift; with channels first `plane` rows are a sample.
+NORMJIT_PEERS PeerKernel* normjit_peers_prepare(Bench* bench, const char* spec, std::int64_t rows,
+                                                std::int64_t sample, std::int64_t plane) {
   return guarded<PeerKernel*>(nullptr, [&] {
-    Kernel kernel =
-        bench->service.prepare(parse_spec(spec).value(), {.device = bench->gpu.ordinal(), .rows_hint = rows})
-            .value();
+    PrepareOptions options{.device = bench->gpu.ordinal(), .rows_hint = rows};
+    options.grouped_rows = sample > 1;
+    options.plane = plane;
+    Kernel kernel = bench->service.prepare(parse_spec(spec).value(), options).value();
     std::string plan = to_text(kernel.plan());
     return new PeerKernel{std::move(kernel), std::move(plan)};
   });
@@ -91,10 +94,18 @@ NORMJIT_PEERS const char* normjit_peers_operands() {
 
 // `pointers` has one for each operand, null where the spec has none. `overlap`: LaunchOptions.
 NORMJIT_PEERS int normjit_peers_launch(const PeerKernel* kernel, const void* const* pointers,
-                                       std::int64_t rows, void* workspace, int overlap, void* stream) {
+                                       std::int64_t rows, std::int64_t sample, std::int64_t plane,
+                                       void* workspace, int overlap, void* stream) {
   Tensors tensors{.rows = rows, .workspace = workspace};
-  for (std::size_t i = 0; i < kOperandCount; ++i)
-    if (pointers[i] != nullptr) set(tensors, kOperands[i], pointers[i]);
+  tensors.plane = plane;
+  const std::int64_t columns = kernel->kernel.spec().columns;
+  for (std::size_t i = 0; i < kOperandCount; ++i) {
+    if (pointers[i] == nullptr) continue;
+    if (sample > 1 && may_be_of_samples(kOperands[i]))
+      set(tensors, kOperands[i], InputRows(pointers[i], sample, columns, 0));
+    else
+      set(tensors, kOperands[i], pointers[i]);
+  }
   const Status status =
       kernel->kernel.launch(tensors, static_cast<Stream>(stream), {.overlap_previous = overlap != 0});
   if (!status) last_error = status.message();

@@ -42,8 +42,8 @@ import triton.language as tl
 import torch.nn.functional as F
 
 import peers
-from compare_with_pytorch import TYPES, fields, inputs_of, reference
-from peers_report import compact_line, line_of, summary
+from compare_with_pytorch import TYPES, fields, inputs_of, matrix_of, reference
+from peers_report import compact_line, line_of, marks_of, summary
 
 # What was found fastest on a busy GPU must not be used on a quiet one.
 torch._inductor.config.autotune_local_cache = False
@@ -145,9 +145,9 @@ class Normjit:
         pointer, number, text, flag = ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p, ctypes.c_int
         for name, result, arguments in (
                 ("error", text, []), ("open", pointer, [flag]), ("operands", text, []),
-                ("prepare", pointer, [pointer, text, number]), ("release", None, [pointer]),
+                ("prepare", pointer, [pointer, text, number, number, number]), ("release", None, [pointer]),
                 ("plan", text, [pointer]), ("workspace_bytes", number, [pointer]),
-                ("launch", flag, [pointer, pointer, number, pointer, flag, pointer]),
+                ("launch", flag, [pointer, pointer, number, number, number, pointer, flag, pointer]),
                 ("copies", pointer, [pointer, text, number, flag]), ("release_copies", None, [pointer]),
                 ("copy_shapes", flag, [pointer]), ("copy_bytes", number, [pointer]),
                 ("copy", flag, [pointer, flag, pointer, pointer])):
@@ -185,13 +185,14 @@ class Data:
 
     DISTRIBUTIONS = {"x": (0.25, 1.0), "residual": (0.0, 1.0), "weight": (1.0, 0.25)}
 
-    def __init__(self, text, rows, moved, l2, overlap=False):
-        self.words, self.spec, self.rows, self.overlap = text.split("/"), fields(text), rows, overlap
-        spec, columns = self.spec, self.spec["cols"]
+    def __init__(self, case, l2):
+        self.words, self.spec, self.rows, moved = case["spec"].split("/"), fields(case["spec"]), case["rows"], case["bytes"]
+        self.overlap, self.sample, self.plane = case["overlap"], case["sample_rows"], case["plane"]
+        spec, rows = self.spec, self.rows
         self.count = min(16384, max(2, -(-4 * l2 // moved)))
         self.calls = self.count * -(-8 // self.count)
         self.out = TYPES[spec["out"]]
-        shapes = inputs_of(spec, rows)
+        shapes, matrix = inputs_of(spec, rows, self.sample, self.plane), matrix_of(spec, rows, self.plane)
         made = {name: tensors(self.count, shape, dtype, *self.DISTRIBUTIONS.get(name, (0.0, 0.25)))
                 for name, (shape, dtype) in shapes.items()}
         self.inputs = [{name: made[name][i] for name in made} for i in range(self.count)]
@@ -199,9 +200,9 @@ class Data:
         wide = torch.float64 if torch.float64 in types else torch.float32
         # What PyTorch computes in: its layer_norm wants one type for all tensors.
         self.arithmetic = self.out if len(types) == 1 else wide
-        outputs = {"y": ((rows, columns), self.out)}
+        outputs = {"y": (matrix, self.out)}
         if spec["sum"]:
-            outputs["sum"] = ((rows, columns), TYPES[spec["res"]])
+            outputs["sum"] = (matrix, TYPES[spec["res"]])
         if spec["stats"]:
             outputs["rstd"] = ((rows,), wide)
             if spec["norm"] == "layernorm":
@@ -211,14 +212,16 @@ class Data:
 
     def difference(self, outputs):
         """The largest one from float64 in the first rows of set 0, relative to what the output types allow."""
-        rows = min(self.rows, max(1, (1 << 24) // self.spec["cols"]))
-        first = {name: tensor[:rows] if tensor.dim() == 2 else tensor for name, tensor in self.inputs[0].items()}
+        unit = max(self.sample, self.plane, 1)  # rows that belong together
+        units = min(self.rows // unit, max(1, (1 << 24) // (self.spec["cols"] * unit)))
+        first = {name: tensor if tensor.dim() == 1 else tensor[:units if len(tensor) < self.rows else units * unit]
+                 for name, tensor in self.inputs[0].items()}
         want = reference(self.spec, first, torch.float64)
         worst = 0.0
         for got, name in zip(outputs, ("y", "sum") if self.spec["sum"] else ("y",)):
             exact = want[name].double()
             allowed = max(8 * torch.finfo(got.dtype).eps, 2e-5) * (1 + exact.abs())
-            off = ((got.reshape(self.rows, -1)[:rows].double() - exact).abs() / allowed).max().item()
+            off = ((got.reshape(self.inputs[0]["x"].shape)[:len(exact)].double() - exact).abs() / allowed).max().item()
             worst = off if off != off else max(worst, off)  # NaN stays
         return worst
 
@@ -239,7 +242,7 @@ def make_normjit(normjit, kernel, data):
         sets.append((ctypes.c_void_p * len(names))(*(given[name].data_ptr() if name in given else None for name in names)))
 
     def call(i):
-        normjit.done(normjit.launch(kernel, sets[i], data.rows, workspace.data_ptr(), data.overlap, stream()))
+        normjit.done(normjit.launch(kernel, sets[i], data.rows, data.sample, data.plane, workspace.data_ptr(), data.overlap, stream()))
         return results(data.outputs[i])
     return call
 
@@ -367,12 +370,12 @@ def times_of(replays):
 
 def measure(normjit, case, l2, others, chosen):
     """The entry of a case in the results, with the peers that are chosen; `others` are the loaded ones of peers.py."""
-    text, rows, moved, overlap = case["spec"], case["rows"], case["bytes"], case["overlap"]
+    text, moved, overlap = case["spec"], case["bytes"], case["overlap"]
     torch._dynamo.reset()
-    data = Data(text, rows, moved, l2, overlap)
-    kernel = normjit.good(normjit.prepare(normjit.bench, text.encode(), rows))
+    data = Data(case, l2)
+    kernel = normjit.good(normjit.prepare(normjit.bench, text.encode(), data.rows, data.sample, data.plane))
     copies = normjit.good(normjit.copies(normjit.bench, text.encode(), moved, overlap))
-    entry = {key: case[key] for key in ("spec", "rows", "regime", "drawn", "overlap", "bytes", "target")}
+    entry = {key: case[key] for key in ("spec", "rows", "regime", "drawn", "overlap", "sample_rows", "plane", "bytes", "target")}
     entry["plan"] = normjit.plan(kernel).decode()
     form = peers.form_of(data.spec)
     makers = {
@@ -422,7 +425,7 @@ def compile_share(cases, share, jobs, chosen, folder):
     others = peers.load(folder, [name for name in chosen if name in peers.COMPILED], quiet=True)
     for case in cases[share::jobs]:
         torch._dynamo.reset()
-        data = Data(case["spec"], case["rows"], case["bytes"], 0)
+        data = Data(case, 0)
         form = peers.form_of(data.spec)
         makers = {"torch.compile": lambda: make_pytorch(data, "default"),
                   "max-autotune": lambda: make_pytorch(data, "max-autotune-no-cudagraphs"),
@@ -463,7 +466,7 @@ def cases_of(tool, arguments):
     if arguments.regime:
         command += ["--regime", arguments.regime]
     listed = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    text_of = lambda case: f"{case['rows']} x {case['spec']}" + (" overlapped" if case["overlap"] else "")
+    text_of = lambda case: f"{case['rows']} x {case['spec']}" + marks_of(case)
     cases = [case for case in listed["cases"] if re.search(arguments.match, text_of(case))]
     if arguments.cases and arguments.cases < len(cases):  # spread evenly, so that every regime has some
         cases = [cases[i * len(cases) // arguments.cases] for i in range(arguments.cases)]
@@ -485,7 +488,7 @@ def main():
     parser.add_argument("--seed", type=int, help="of the suite's random cases")
     parser.add_argument("--regime", help="only the cases of this one")
     parser.add_argument("--match", default="", metavar="REGEX", help="only cases in whose `ROWS x SPEC` it is found; a case of "
-                        "overlapping launches ends with ` overlapped`")
+                        "overlapping launches ends with ` overlapped`, others with ` samples of ROWS`, ` planes of ROWS`")
     parser.add_argument("--cases", type=int, help="only so many, spread evenly")
     parser.add_argument("--compile-jobs", type=int, default=0, help="compile all peers first, in so many processes")
     parser.add_argument("--seconds", type=float, default=math.inf,

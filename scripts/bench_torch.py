@@ -1,25 +1,32 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Puts normjit into models of `transformers`, and measures what that changes.
+"""Puts normjit into models of `transformers` and a diffusion transformer, and measures what that changes.
 
-    scripts/bench_torch.py [--budget 125] [--layers 4] [--cases host,training,examples,bert,gpt2,vit,whisper]
-                           [--json out.json]
+    scripts/bench_torch.py [--seconds 125] [--cases host,training,examples]
+                           [--models bert,gpt2,vit,whisper,llama,convnext,dit,dit-norms]
+                           [--modes eager,graph,compile] [--dtypes float32,float16,bfloat16] [--layers 4] [--fuse table]
+                           [--tiny] [--json out.json]
 
 host      microseconds per call on the CPU, of LayerNorm and RMSNorm, by torch.nn and by normjit.torch
 training  microseconds per eager training step (forward and backward of one layer in bf16), of both, in interleaved runs;
           this case and host need no transformers
 examples  the models of examples/torch: beside eager and torch.compile
-bert ...  models built from their configuration with random weights (nothing is downloaded), before and after
-          replace_layer_norm. Outputs are compared in f32, f16 and bf16, in eager mode, under torch.compile and in a CUDA
-          graph, and each way is timed: the median milliseconds of a call with one sample (latency; not for
-          torch.compile, which would compile once more), and samples per second with many. Convolutions are
-          deterministic and without TF32, in one layout, so that before and after differ in the LayerNorms only.
+
+The models are built from their configuration with random weights (nothing is downloaded): BERT base, GPT-2, ViT base, the
+encoder of Whisper small, a Llama of 1B, ConvNeXt-T, and the blocks of DiT-XL/2; before and after replace_norms(fuse=True). "dit" calls
+modulated_layer_norm and gate_residual_modulate instead, "dit-norms" leaves its modulation to PyTorch and the pass. Outputs are
+compared in f32, f16 and bf16, in eager mode, in a CUDA graph and under torch.compile, and each way is timed: the milliseconds of
+a call with one sample (latency; not for torch.compile, which would compile once more), and samples per second with many; medians
+of five runs, in which before and after take turns. Convolutions are deterministic and without TF32, in one layout, so that before
+and after differ in the norms only; but ConvNeXt's own norms over channels give the convolution behind them channels last, and
+normjit's the layout of their input.
 
 Each model in each dtype has a process of its own. All compile and compare at once; then one after another times the
-programs that it has, alone on the GPU. What is not done when the budget (seconds since the start) is used up is left out
-and named. One table goes to stdout, and what is wrong goes behind it and to stderr; --json has all that is known at any
-time. Exit status: 0 done, 1 where something is wrong, 2 where a case could not be measured, 3 without PyTorch, transformers
-or a GPU.
+programs that it has, alone on the GPU. What is not done when the seconds since the start are used up is left out and named.
+One table goes to stdout, and what is wrong goes behind it and to stderr; --json has all that is known at any time. --fuse all
+fuses at all widths, not at those that _fusion_table.py has; no fuses nowhere. --tiny is for tests: models of two small layers,
+and where there is no GPU, on the CPU, above a libnormjit that computes there. Exit status: 0 done, 1 where something is wrong, 2
+where a case could not be measured, 3 without PyTorch, transformers or a GPU.
 """
 import argparse
 import contextlib
@@ -37,69 +44,163 @@ BEGAN = time.monotonic()  # the imports of PyTorch and transformers count, too
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path[:0] = [os.path.join(ROOT, "python"), os.path.join(ROOT, "examples", "torch")]
 
-MODELS = ("bert", "gpt2", "vit", "whisper")
+CASES = ("host", "training", "examples")
+MODELS = ("bert", "gpt2", "vit", "whisper", "llama", "convnext", "dit", "dit-norms")
 DTYPES = ("float32", "float16", "bfloat16")
 # ||after - before|| / ||before||: roundings of so many layers
 ALLOWED = {"float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}
 ALLOWED_DIFFERENCE = 1e-5  # of an example
-MANY = 64  # samples; in 16 bits BERT and GPT-2 in eager mode wait for the CPU even then
-TURN = 15  # seconds, within which a process has timed its programs
+MANY = {"whisper": 16, "llama": 16, "dit": 32, "dit-norms": 32}  # samples; of the others
+MANY_OF_OTHERS = 64  # in 16 bits BERT and GPT-2 in eager mode wait for the CPU even then
+RUNS = 5  # each of calls for this part of the time
+TURN = 20  # seconds, within which a process has timed its programs
 TRAINING = ((4096, 768), (256, 768))  # rows and columns
 TRAINING_RUNS, TRAINING_STEPS = 5, 2000
 
 
-def build(name, layers):
+def device():
+    """Without a GPU, for --tiny."""
+    import torch
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def many(name, tiny):
+    return 4 if tiny else MANY.get(name, MANY_OF_OTHERS)
+
+
+def build(name, layers, tiny):
     """A model with random weights, made on the GPU, and a function from a number of samples to its input."""
     import torch
     torch.manual_seed(1)
-    with torch.device("cuda"), torch.no_grad():
-        model, inputs = model_of(name, layers)
+    with torch.device(device()), torch.no_grad():
+        model, inputs = model_of(name, 2 if tiny else layers, tiny)
         for module in model.modules():
-            if isinstance(module, torch.nn.LayerNorm):
+            if isinstance(module, torch.nn.LayerNorm) and module.weight is not None:
                 module.weight.normal_(1.0, 0.25)
                 module.bias.normal_(0.0, 0.25)
-    return model.cuda().eval(), inputs
+    return model.to(device()).eval(), inputs
 
 
-def model_of(name, layers):
+def model_of(name, layers, tiny):
     import torch
-    import transformers as t
 
     def tokens(limit, length):
-        return lambda samples: torch.randint(0, limit, (samples, length), device="cuda")
+        return lambda samples: torch.randint(0, limit, (samples, 16 if tiny else length), device=device())
 
     def values(*shape):
-        return lambda samples: torch.randn(samples, *shape, device="cuda")
+        return lambda samples: torch.randn(samples, *shape, device=device())
+    if name.startswith("dit"):
+        columns, heads = (64, 2) if tiny else (1152, 16)
+        return dit(layers or 28, columns, heads), values(16 if tiny else 256, columns)
+    import transformers as t
     depth = {} if layers is None else {"num_hidden_layers": layers}
+    width = {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 128} if tiny else {}
     if name == "bert":
-        return t.BertModel(t.BertConfig(**depth), add_pooling_layer=False), tokens(30000, 128)
+        return t.BertModel(t.BertConfig(vocab_size=30000, **depth, **width), add_pooling_layer=False), tokens(30000, 128)
     if name == "gpt2":
-        return t.GPT2Model(t.GPT2Config(use_cache=False, **depth)), tokens(50000, 128)
+        width = {"n_embd": 64, "n_head": 2} if tiny else {}
+        return t.GPT2Model(t.GPT2Config(use_cache=False, **depth, **width)), tokens(50000, 128)
+    if name == "llama":
+        width = width or {"hidden_size": 2048, "num_attention_heads": 32, "intermediate_size": 8192}
+        config = t.LlamaConfig(use_cache=False, vocab_size=32000, num_hidden_layers=layers or 16,
+                               num_key_value_heads=2 if tiny else 8, rms_norm_eps=1e-5, **width)
+        return t.LlamaModel(config), tokens(32000, 512)
     if name == "vit":
-        return t.ViTModel(t.ViTConfig(**depth), add_pooling_layer=False), values(3, 224, 224)
+        size = 32 if tiny else 224
+        return t.ViTModel(t.ViTConfig(image_size=size, **depth, **width), add_pooling_layer=False), values(3, size, size)
+    if name == "convnext":  # --layers are blocks of each stage
+        size = {"hidden_sizes": [8, 16, 24, 32]} if tiny else {}
+        size.update({} if layers is None else {"depths": [layers] * 4})
+        return t.ConvNextModel(t.ConvNextConfig(layer_scale_init_value=1.0, **size)), values(3, *(2 * [64 if tiny else 224]))
     from transformers.models.whisper.modeling_whisper import WhisperEncoder
-    config = t.WhisperConfig(d_model=384, encoder_layers=layers or 4, encoder_attention_heads=6, encoder_ffn_dim=1536)
-    return WhisperEncoder(config), values(80, 3000)
+    columns, heads = (64, 2) if tiny else (768, 12)
+    config = t.WhisperConfig(d_model=columns, encoder_layers=layers or 12, encoder_attention_heads=heads,
+                             encoder_ffn_dim=4 * columns, max_source_positions=32 if tiny else 1500)
+    return WhisperEncoder(config), values(80, 64 if tiny else 3000)
+
+
+def dit(layers, columns, heads):
+    """The blocks of a diffusion transformer, with a condition for each sample: its first token. `fused` says who modulates."""
+    import torch
+    from normjit.torch import gate_residual_modulate, modulated_layer_norm
+    functional = torch.nn.functional
+
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = (torch.nn.LayerNorm(columns, 1e-6, elementwise_affine=False) for _ in range(2))
+            self.heads, self.out = torch.nn.Linear(columns, 3 * columns), torch.nn.Linear(columns, columns)
+            self.up, self.down = torch.nn.Linear(columns, 4 * columns), torch.nn.Linear(4 * columns, columns)
+            self.condition = torch.nn.Linear(columns, 6 * columns)
+
+        def attend(self, x):
+            q, k, v = self.heads(x).unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+            return self.out(functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+        def spread(self, x):
+            return self.down(functional.gelu(self.up(x), approximate="tanh"))
+
+    class Blocks(torch.nn.Module):
+        fused = False
+
+        def __init__(self):
+            super().__init__()
+            self.blocks = torch.nn.ModuleList(Block() for _ in range(layers))
+
+        def forward(self, x):
+            condition = functional.silu(x[:, 0])
+            return (self.by_normjit if self.fused else self.by_pytorch)(x, condition),
+
+        def by_pytorch(self, x, condition):
+            for block in self.blocks:
+                part = block.condition(condition).unsqueeze(1).chunk(6, -1)
+                x = x + part[2] * block.attend(block.first(x) * (1 + part[1]) + part[0])
+                x = x + part[5] * block.spread(block.second(x) * (1 + part[4]) + part[3])
+            return x
+
+        def by_normjit(self, x, condition):
+            behind = None  # the gate and the result of the block before
+            for block in self.blocks:
+                part = block.condition(condition).unsqueeze(1).chunk(6, -1)
+                if behind is None:
+                    y = modulated_layer_norm(x, part[1], part[0])
+                else:
+                    y, x = gate_residual_modulate(behind[1], behind[0], x, part[1], part[0], rounding="sum")
+                y, x = gate_residual_modulate(block.attend(y), part[2], x, part[4], part[3], rounding="sum")
+                behind = part[5], block.spread(y)
+            return x + behind[0] * behind[1]
+    return Blocks()
 
 
 class Prepared:
     """A model before and after, in one dtype, and inputs for it."""
 
-    def __init__(self, name, dtype, layers):
+    def __init__(self, name, dtype, layers, tiny, fuse):
         import copy
 
         import torch
-        from normjit.torch import LayerNorm, replace_layer_norm
-        self.dtype = getattr(torch, dtype)
-        model, self.make = build(name, layers)
+        from normjit.torch import replace_norms
+        self.dtype, self.many = getattr(torch, dtype), many(name, tiny)
+        model, self.make = build(name, layers, tiny)
         self.before = model.to(self.dtype)
-        self.after = replace_layer_norm(copy.deepcopy(self.before))
-        self.replaced = sum(isinstance(m, LayerNorm) for m in self.after.modules())
-        self.left = sum(isinstance(m, torch.nn.LayerNorm) and not isinstance(m, LayerNorm) for m in self.after.modules())
+        self.after = replace_norms(copy.deepcopy(self.before), fuse=fuse != "no")
+        if fuse == "all":
+            fuse_everywhere()
+        if name == "dit":
+            self.after.fused = True
+        changed = [type(ours) is not type(theirs) for ours, theirs in zip(self.after.modules(), self.before.modules())
+                   if type(theirs).__name__.endswith("Norm")]
+        self.replaced, self.left = changed.count(True), changed.count(False)
 
     def inputs(self, samples):
         x = self.make(samples)
         return x.to(self.dtype) if x.is_floating_point() else x
+
+
+def fuse_everywhere():
+    from normjit.torch import _fusion, _fusion_table
+    _fusion_table.FASTER.update({(norm + form, text): ((1, 2 ** 31 - 1),) for norm in ("layernorm", "rmsnorm")
+                                 for form in _fusion.FORMS for text in ("f16", "bf16", "f32")})
 
 
 def called(model):
@@ -148,11 +249,12 @@ def text_of(error):
     return " ".join("{}: {}".format(type(error).__name__, error).split())[:1000]
 
 
-def check(models, found, say):
+def check(models, modes, found, say):
     """Finds a distance for each mode, or why there is none, and says all so far after each; returns the programs before
     and after of those that have one."""
-    x, programs = models.inputs(MANY), {}
-    for mode, make in MODES.items():
+    x, programs = models.inputs(models.many), {}
+    for mode in modes:
+        make = MODES[mode]
         try:
             before, after = make(models.before), make(models.after)
             wanted = before(x).clone()
@@ -176,16 +278,16 @@ def prepare():
 def serve(task, pipe):
     """A process: says what its check has found so far and whether that is all, waits to be told for how long to time a call, and says a row for each mode.
     The last message of all is None."""
-    name, dtype, layers = task
+    name, dtype, modes, layers, tiny, fuse = task
     found = {"model": name, "dtype": dtype, "replaced": 0, "left": 0, "distance": {}, "errors": {}}
     try:
         prepare()
-        models = Prepared(name, dtype, layers)
+        models = Prepared(name, dtype, layers, tiny, fuse)
         found["replaced"], found["left"] = models.replaced, models.left
-        programs = check(models, found, lambda found: pipe.send((found, False)))
+        programs = check(models, modes, found, lambda found: pipe.send((found, False)))
     except Exception as error:
         programs = {}
-        found["errors"].update((mode, text_of(error)) for mode in MODES if mode not in found["distance"])
+        found["errors"].update((mode, text_of(error)) for mode in modes if mode not in found["distance"])
     pipe.send((found, True))
     with contextlib.suppress(EOFError):  # where the parent has ended
         seconds = pipe.recv()
@@ -199,7 +301,7 @@ class Worker:
     """A process that serves a task."""
 
     def __init__(self, context, task):
-        self.name, self.dtype, self.found = "{} {}".format(*task[:2]), task[1], {}
+        self.name, self.dtype, self.modes, self.found = "{} {}".format(*task[:2]), task[1], task[2], {}
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=serve, args=(task, theirs), daemon=True)
         self.process.start()
@@ -259,7 +361,7 @@ def collect_checks(workers, report, deadline):
     for worker in pending.values():
         worker.end()
         known = [*worker.found.get("distance", ()), *worker.found.get("errors", ())]
-        report["left_out"] += ["check of {} {}".format(worker.name, mode) for mode in MODES if mode not in known]
+        report["left_out"] += ["check of {} {}".format(worker.name, mode) for mode in worker.modes if mode not in known]
     return checked
 
 
@@ -271,10 +373,11 @@ def collect_times(workers, report, deadline):
         turn_ends = min(deadline + 1, time.monotonic() + TURN)
         try:
             if left > 1:
-                seconds = min(0.25, left / (len(workers) - turn) / 15)  # 10 medians, and as much again to warm up
+                seconds = min(1, left / (len(workers) - turn) / 15)  # 10 medians, and as much again to warm up
                 worker.pipe.send(seconds)
                 while (row := worker.hear(turn_ends)) is not None:
                     report["times"].append(row)
+                    print(line_of(row), file=sys.stderr, flush=True)
                     modes.remove(row["mode"])
                     report.store()
         except TimeoutError:
@@ -287,31 +390,41 @@ def collect_times(workers, report, deadline):
 
 # ---- Time
 
-def call_milliseconds(programs, x, seconds):
-    """The median of single calls of each; they take turns, so that both see the same machine."""
+def run_milliseconds(run, x, calls):
+    """Of a call, in a run of several."""
     import torch
-    for run in programs:
-        for _ in range(3):
+    if device() == "cpu":
+        began = time.perf_counter()
+        for _ in range(calls):
             run(x)
-    torch.cuda.synchronize()
-    times, end_by = [[] for _ in programs], time.monotonic() + seconds * len(programs)
-    while len(times[-1]) < 5 or time.monotonic() < end_by:
-        for run, some in zip(programs, times):
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begin.record()
-            run(x)
-            end.record()
-            end.synchronize()
-            some.append(begin.elapsed_time(end))
-    return [statistics.median(some) for some in times]
+        return (time.perf_counter() - began) * 1e3 / calls
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    for _ in range(calls):
+        run(x)
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / calls
+
+
+def call_milliseconds(programs, x, seconds):
+    """Of calls of each program, in each of the runs; the programs take turns, so that both see the same machine."""
+    slowest = max(run_milliseconds(run, x, 3) for run in programs for _ in range(2))  # the first ones warm up
+    calls = max(1, int(seconds * 1e3 / RUNS / slowest))
+    runs = [[run_milliseconds(run, x, calls) for run in programs] for _ in range(RUNS)]
+    return [list(times) for times in zip(*runs)]
 
 
 def time_mode(models, mode, programs, row, seconds):
-    """Adds "latency_ms": [before, after] and "samples_per_s": [before, after] to a row; "error" where it ends earlier."""
+    """Adds "latency_ms": [before, after], "samples_per_s": [before, after] and their ratio in each run to a row; "error" where it
+    ends earlier."""
     try:
         if mode != "compile":
-            row["latency_ms"] = call_milliseconds(programs, models.inputs(1), seconds)
-        row["samples_per_s"] = [MANY * 1e3 / ms for ms in call_milliseconds(programs, models.inputs(MANY), seconds)]
+            row["latency_ms"] = [statistics.median(times)
+                                 for times in call_milliseconds(programs, models.inputs(1), seconds / 2)]
+        runs = call_milliseconds(programs, models.inputs(models.many), seconds)
+        row["samples_per_s"] = [models.many * 1e3 / statistics.median(times) for times in runs]
+        row["ratios"] = [before / after for before, after in zip(*runs)]
     except Exception as error:
         row["error"] = text_of(error)
     return row
@@ -403,7 +516,7 @@ def faults(report):
             if not distance <= ALLOWED[c["dtype"]]:
                 yield "{} {}: outputs differ by {:.2g}, allowed is {:.0e}".format(name, mode, distance, ALLOWED[c["dtype"]])
         if c["distance"] and (c["left"] or not c["replaced"]):
-            yield "{}: {} LayerNorms were replaced and {} were not".format(name, c["replaced"], c["left"])
+            yield "{}: {} norms were replaced and {} were not".format(name, c["replaced"], c["left"])
     for r in report["times"]:
         if "error" in r:
             yield "time of {model} {dtype} {mode}: {error}".format(**r)
@@ -413,6 +526,14 @@ def cells(row, key, form):
     """Before and after."""
     found = [form.format(value) for value in row.get(key, ())]
     return (found + 2 * ["error" if "error" in row else "-"])[:2]
+
+
+def line_of(row):
+    """Of the table of times."""
+    ratios = row.get("ratios", ())
+    gain = "{:.3f}".format(statistics.median(ratios)) if ratios else "-"
+    return "| " + " | ".join([row["model"], row["dtype"], row["mode"], *cells(row, "latency_ms", "{:.3f}"),
+                              *cells(row, "samples_per_s", "{:.0f}"), gain, " ".join(map("{:.3f}".format, ratios))]) + " |"
 
 
 def table(report):
@@ -445,13 +566,8 @@ def table(report):
                 c["model"], c["dtype"], c["replaced"], c["replaced"] + c["left"], " | ".join(found), ALLOWED[c["dtype"]]))
         lines.append("")
     if report["times"]:
-        lines += ["| model | dtype | mode | latency ms, before | after | samples/s, before | after | gain |", "|---" * 8 + "|"]
-        for r in report["times"]:
-            speed = r.get("samples_per_s", ())
-            gain = "{:.3f}".format(speed[1] / speed[0]) if len(speed) == 2 else "-"
-            lines.append("| " + " | ".join([r["model"], r["dtype"], r["mode"], *cells(r, "latency_ms", "{:.3f}"),
-                                            *cells(r, "samples_per_s", "{:.0f}"), gain]) + " |")
-        lines.append("")
+        lines += ["| model | dtype | mode | latency ms, before | after | samples/s, before | after | gain | in each run |",
+                  "|---" * 9 + "|", *map(line_of, report["times"]), ""]
     if report["left_out"]:
         lines.append("Left out, for want of time: " + ", ".join(report["left_out"]))
     return "\n".join(lines)
@@ -481,8 +597,10 @@ def run_examples(report, deadline):
     torch.cuda.empty_cache()
 
 
-def run_models(names, layers, report, end):
-    tasks = [(name, dtype, layers) for name in names for dtype in DTYPES]
+def run_models(arguments, report, end):
+    modes = [mode for mode in MODES if mode in arguments.modes and (mode != "graph" or device() == "cuda")]
+    tasks = [(name, dtype, modes, arguments.layers, arguments.tiny, arguments.fuse) for name in MODELS for dtype in DTYPES
+             if name in arguments.models and dtype in arguments.dtypes]
     with workers_of(tasks) as workers:
         left = end - time.monotonic()
         checked = collect_checks(workers, report, end - 0.28 * left)  # of 100 s 28 for 12 processes to time
@@ -491,7 +609,7 @@ def run_models(names, layers, report, end):
 
 def run(arguments, report):
     """Fills the report."""
-    end = BEGAN + arguments.budget - 3  # to end the processes in
+    end = BEGAN + arguments.seconds - 3  # to end the processes in
     if "host" in arguments.cases:
         with report.step("host"):
             host_overhead(report["host_us"])
@@ -501,35 +619,51 @@ def run(arguments, report):
     if "examples" in arguments.cases:
         with report.step("examples"):
             run_examples(report, end)
-    names = [name for name in MODELS if name in arguments.cases]
-    if names:
+    if arguments.models:
         with report.step("models"):
-            run_models(names, arguments.layers, report, end)
+            run_models(arguments, report, end)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--budget", type=float, default=300, help="seconds, of all")
+    parser.add_argument("--seconds", "--budget", type=float, default=300, help="of all")
+    lists = {"cases": CASES, "models": MODELS, "modes": tuple(MODES), "dtypes": DTYPES}
+    for name, known in lists.items():
+        parser.add_argument("--" + name, type=lambda text: list(filter(None, text.split(","))),
+                            help="separated by commas, of {}".format(",".join(known)))
     parser.add_argument("--layers", type=int, help="of each model; its own number unless given")
-    parser.add_argument("--cases", default=",".join(("host", "training", "examples") + MODELS), help="separated by commas")
+    parser.add_argument("--fuse", choices=("table", "all", "no"), default="table", help="under torch.compile")
+    parser.add_argument("--tiny", action="store_true", help="small models; on the CPU where there is no GPU")
     parser.add_argument("--json", help="a file for all that was found")
     arguments = parser.parse_args()
-    arguments.cases = arguments.cases.split(",")
+    for name, known in lists.items():
+        unknown = set(getattr(arguments, name) or ()) - set(known)
+        if unknown:
+            parser.error("--{}: {} is none of {}".format(name, ", ".join(sorted(unknown)), ",".join(known)))
+    if arguments.cases is None and arguments.models is None:
+        arguments.cases, arguments.models = [] if arguments.tiny else list(CASES), list(MODELS)
+    arguments.cases, arguments.models = arguments.cases or [], arguments.models or []  # what is named is all that is asked for
+    arguments.modes, arguments.dtypes = arguments.modes or list(MODES), arguments.dtypes or list(DTYPES)
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # there are as many processes as cores
     try:
         import torch
-        if set(MODELS) & set(arguments.cases):
+        if {name for name in arguments.models if not name.startswith("dit")}:
             import transformers  # noqa: F401
     except ImportError as missing:
         print("Skipped: {}".format(missing), file=sys.stderr)
         return 3
-    if not torch.cuda.is_available():
+    if not torch.cuda.is_available() and not arguments.tiny:
         print("Skipped: no GPU for PyTorch here", file=sys.stderr)
         return 3
-    report = new_report(arguments.json, torch=torch.__version__, device=torch.cuda.get_device_name(), layers=arguments.layers)
+    if not torch.cuda.is_available():
+        sys.path.insert(0, os.path.join(ROOT, "tests", "python"))
+        import fake_library
+        os.environ.update(NORMJIT_LIBRARY=fake_library.build(), NORMJIT_TORCH_TEST_DEVICE="CPU")
+    report = new_report(arguments.json, torch=torch.__version__, layers=arguments.layers,
+                        fuse=arguments.fuse, device=torch.cuda.get_device_name() if device() == "cuda" else "cpu")
     report.write()  # an error here costs nothing yet
     try:
-        with report.time_limit(BEGAN + arguments.budget - time.monotonic(), "what was under way at the end, and all behind it"):
+        with report.time_limit(BEGAN + arguments.seconds - time.monotonic(), "what was under way at the end, and all behind it"):
             run(arguments, report)
     finally:
         print("\n".join(part for part in (table(report), remarks(report)) if part), flush=True)

@@ -36,45 +36,65 @@ def fields(spec):
     """The parts of a spec text."""
     norm, *texts = spec.split("/")
     found = {"norm": norm, "affine": "", "offset": 0, "affine_rows": False, "activation": None, "scale": 1.0, "eps": 1e-5,
-             "inb": False, "residual": "", "sum": False, "round": (), "stats": False}
+             "inb": False, "gate": "", "gate_function": "", "gate_table": False, "residual": "", "sum": False, "round": (),
+             "modulation": "", "plain_modulation": False, "modulation_table": False, "stats": False, "cf": False}
     for field in texts:
         key, equals, value = field.partition("=")
-        affine, _, rows = field.partition(":")
+        affine, *options = field.split(":")
         if key == "round":
             found["round"] = tuple(value.split("+"))
         elif equals:
-            found[key] = value if key in ("out", "w", "res") else float(value)
+            found[key] = value if key in ("out", "w", "res", "mod") else float(value)
         elif key in TYPES:
             found["in"] = key
         elif affine in ("w", "wb", "w1", "wb1"):
-            found.update(affine=affine.rstrip("1"), offset=int(affine.endswith("1")), affine_rows=rows == "rows")
+            found.update(affine=affine.rstrip("1"), offset=int(affine.endswith("1")), affine_rows="rows" in options)
+        elif affine in ("gate", "gateafter"):
+            function = next((option for option in options if option != "table"), "")
+            found.update(gate=affine, gate_function=function, gate_table="table" in options)
+        elif affine in ("mod", "mods", "mod0", "mods0"):
+            found.update(modulation=affine.rstrip("0"), plain_modulation=affine.endswith("0"),
+                         modulation_table="table" in options)
         elif key in ("add", "addafter"):
             found["residual"] = key
-        elif key in ("inb", "sum", "stats"):
+        elif key in ("inb", "sum", "stats", "cf"):
             found[key] = True
         elif key in ACTIVATIONS:
             found["activation"] = ACTIVATIONS[key]
         else:
             raise ValueError(f"{spec}: {field} is unknown")
     found["cols"] = int(found["cols"])
-    for key in ("out", "w", "res"):
+    for key in ("out", "w", "res", "mod"):
         found.setdefault(key, found["in"])
     return found
 
 
-def inputs_of(spec, rows):
-    """The shape and dtype of each input of a spec, by name."""
-    matrix, vector = (rows, spec["cols"]), (spec["cols"],)
+def matrix_of(spec, rows, plane=0):
+    """The shape of x: with channels first [samples, columns, plane]."""
+    return (rows // plane, spec["cols"], plane) if spec["cf"] else (rows, spec["cols"])
+
+
+def inputs_of(spec, rows, sample=1, plane=0):
+    """The shape and dtype of each input of a spec, by name. `sample` rows share a row of gate, scale and shift."""
+    matrix, vector, shared = matrix_of(spec, rows, plane), (spec["cols"],), (rows // sample, spec["cols"])
     affine = matrix if spec["affine_rows"] else vector
     found = {"x": (matrix, TYPES[spec["in"]])}
     if spec["inb"]:
         found["in_bias"] = (vector, TYPES[spec["w"]])
+    if spec["gate"]:
+        found["gate"] = (shared, TYPES[spec["mod"]])
+        if spec["gate_table"]:
+            found["gate_table"] = (vector, TYPES[spec["w"]])
     if spec["residual"]:
         found["residual"] = (matrix, TYPES[spec["res"]])
     if spec["affine"]:
         found["weight"] = (affine, TYPES[spec["w"]])
     if spec["affine"] == "wb":
         found["bias"] = (affine, TYPES[spec["w"]])
+    for name in {"mod": ("mod_scale", "mod_shift"), "mods": ("mod_scale",)}.get(spec["modulation"], ()):
+        found[name] = (shared, TYPES[spec["mod"]])
+        if spec["modulation_table"]:
+            found[name + "_table"] = (vector, TYPES[spec["w"]])
     return found
 
 
@@ -82,10 +102,21 @@ def reference(spec, inputs, dtype):
     """{"y": ..., "sum": ...} of inputs by name, in `dtype` arithmetic; the sum is in its own type. PyTorch's own layer_norm
     where it computes the same."""
     t = {name: tensor.to(dtype) for name, tensor in inputs.items()}
+    shape = t["x"].shape
+    if spec["cf"]:
+        t = {name: tensor.transpose(1, 2) if tensor.shape == shape else tensor for name, tensor in t.items()}
+    shared = [name for name in ("gate", "mod_scale", "mod_shift") if name in t and t[name].shape != shape]
+    if shared:  # as models have it: [samples, tokens, columns]
+        samples = t[shared[0]].shape[0]
+        t = {name: tensor[:, None] if name in shared else tensor.view(samples, -1, shape[1]) if tensor.shape == shape else tensor
+             for name, tensor in t.items()}
     weight, bias = t.get("weight"), t.get("bias")
     s = t["x"]
     if spec["inb"]:
         s = s + t["in_bias"]
+    gate = gate_of(spec, t) if spec["gate"] else None
+    if spec["gate"] == "gate":
+        s = s * gate
     if spec["residual"] == "add":
         s = s + t["residual"]
     found = {"sum": s.to(TYPES[spec["res"]])} if spec["sum"] else {}
@@ -103,12 +134,31 @@ def reference(spec, inputs, dtype):
             y = y * (weight + spec["offset"])
         if bias is not None:
             y = y + bias
+    if spec["modulation"]:
+        factor = added(t, "mod_scale")
+        y = y * (factor if spec["plain_modulation"] else 1 + factor)
+        if "mod_shift" in t:
+            y = y + added(t, "mod_shift")
     if spec["activation"]:
         y = spec["activation"](y)
     if spec["scale"] != 1.0:
         y = y * spec["scale"]
+    if spec["gate"] == "gateafter":
+        y = y * gate
     found["y"] = t["residual"] + y if spec["residual"] == "addafter" else y
-    return found
+    if spec["cf"]:
+        found = {name: tensor.transpose(1, 2) for name, tensor in found.items()}
+    return {name: tensor.reshape(shape) for name, tensor in found.items()}
+
+
+def added(t, name):
+    """A row operand with its table."""
+    return t[name] + t[name + "_table"] if name + "_table" in t else t[name]
+
+
+def gate_of(spec, t):
+    functions = {"": lambda v: v, "silu": F.silu, "sigmoid": torch.sigmoid, "tanh": torch.tanh}
+    return functions[spec["gate_function"]](added(t, "gate"))
 
 
 def rms(v, eps):

@@ -30,6 +30,8 @@ def form_of(spec):
     """"rms", "add_rms", "add_layer", or None: of fields() of a spec text."""
     if len({spec[key] for key in ("in", "out", "w", "res")}) != 1 or spec["offset"] or spec["affine_rows"] or spec["inb"]:
         return None
+    if spec["gate"] or spec["modulation"] or spec["cf"]:
+        return None
     if spec["round"] or spec["stats"] or spec["activation"] or spec["scale"] != 1.0:
         return None
     return {("rmsnorm", "", False, "w"): "rms", ("rmsnorm", "add", True, "w"): "add_rms",

@@ -7,10 +7,17 @@ def number(value, digits=2):
     return "-" if value is None else f"{value:.{digits}f}"
 
 
+def marks_of(entry):
+    """What the spec does not say of a case."""
+    return ((" overlapped" if entry.get("overlap") else "") +
+            (f" samples of {entry['sample_rows']}" if entry.get("sample_rows", 1) > 1 else "") +
+            (f" planes of {entry['plane']}" if entry.get("plane") else ""))
+
+
 def line_of(entry):
     """A row of a Markdown table, with every peer."""
     ours = entry["normjit_us"]
-    cells = [entry["regime"], f"`{entry['spec']}`" + (" overlapped" if entry.get("overlap") else ""), str(entry["rows"]),
+    cells = [entry["regime"], f"`{entry['spec']}`" + marks_of(entry), str(entry["rows"]),
              number(entry["copy_us"]), number(ours), number(entry["copy_us"] / ours if ours else None, 3),
              *(number(time) for time in entry["peers"].values()), number(entry.get("best_peer_over_normjit"), 3),
              {True: "yes", False: "NO"}.get(entry.get("met"), "-")]
@@ -22,7 +29,7 @@ def compact_line(entry):
     ours, best = entry["normjit_us"], entry.get("best_peer")
     peer = f"{best} {number(entry['peers'][best])} {number(entry['best_peer_over_normjit'])}" if best else "no peer"
     spec = "/".join(field for field in entry["spec"].split("/") if not field.startswith("eps="))
-    return (f"{str(entry['rows']) + ' x ' + spec + (' overlapped' if entry.get('overlap') else ''):56} "
+    return (f"{str(entry['rows']) + ' x ' + spec + marks_of(entry):56} "
             f"{number(entry['copy_us'] / ours if ours else None)} of copy {number(ours):>8} us  {peer}")
 
 

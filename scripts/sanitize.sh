@@ -4,7 +4,7 @@
 # interface under compute-sanitizer. Needs a GPU, compute-sanitizer of the CUDA toolkit, and the targets
 # normjit_tool and normjit_gpu_tests.
 #
-#     scripts/sanitize.sh [build]
+#     scripts/sanitize.sh [build [tool...]]
 #
 # racecheck does not see that a warp has met (__syncwarp, which costs no instruction) before one of its
 # lanes arrives at a barrier for all of them. It reports the other lanes' reads of persistent_row's ring
@@ -16,6 +16,8 @@
 set -u
 scripts=$(cd "$(dirname "$0")" && pwd)
 build=${1:-build}
+tools=("${@:2}")
+[ ${#tools[@]} -gt 0 ] || tools=(memcheck synccheck racecheck)
 command -v compute-sanitizer >/dev/null ||
   { echo "compute-sanitizer was not found; it comes with the CUDA toolkit" >&2; exit 3; }
 
@@ -35,7 +37,10 @@ layers=( # warp_rows, staged_rows, block_row alone and in clusters, persistent_r
   "layernorm/cols=16384/f16/add/sum/wb 1" "rmsnorm/cols=39/bf16/add/sum/w 4000"
   "rmsnorm/cols=768/f16/inb/add/sum/w1 600" "rmsnorm/cols=5376/bf16/addafter/w1 600"
   "rmsnorm/cols=128/bf16/wb:rows 4000" "layernorm/cols=65536/f32/add/sum/wb 300"
-  "layernorm/cols=4194304/f32/add/sum/wb 3" "layernorm/cols=100003/f32/add/wb 40")
+  "layernorm/cols=4194304/f32/add/sum/wb 3" "layernorm/cols=100003/f32/add/wb 40"
+  "rmsnorm/cols=5120/bf16/add/sum/w 300" "layernorm/cols=1152/bf16/mod 600"
+  "layernorm/cols=3072/bf16/gate/add/sum/mod 300" "rmsnorm/cols=128/bf16/w/gateafter:silu 2000"
+  "layernorm/cols=65536/f32/mod 100")
 
 failed=0
 # sanitize TOOL PROGRAM ARGUMENT...
@@ -50,7 +55,7 @@ sanitize() {
   fi
 }
 
-for tool in memcheck synccheck racecheck; do
+for tool in "${tools[@]}"; do
   [ "$tool" != racecheck ] || export NORMJIT_TEMPLATE_DIR=$scratch/templates
   for layer in "${layers[@]}"; do
     read -r spec rows <<<"$layer"

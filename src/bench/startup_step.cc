@@ -169,7 +169,7 @@ Json compile_raw(const StartupStep& step) {
   Service service(settings_of(step), machine.seams());
   const DeviceProfile device = service.device(0).value();
   const RenderedKernel kernel =
-      service.render(spec, device, regime_of(step.rows, device), contiguous_alignment(spec)).value();
+      service.render(spec, device, regime_of(spec, step.rows, device), contiguous_alignment(spec)).value();
 
   const Stopwatch opening;
   const Nvrtc nvrtc = open_nvrtc(step.nvrtc, /*only_if_loaded=*/false).value();
@@ -222,7 +222,7 @@ Json take_apart(const StartupStep& step) {
   const std::shared_ptr<Driver> stand_in = machine.seams().driver;
   const std::shared_ptr<Driver> driver = stand_in ? stand_in : make_cuda_driver();
   const DeviceProfile device = driver->profile(0).value();
-  const RowsRegime regime = regime_of(step.rows, device);
+  const RowsRegime regime = regime_of(spec, step.rows, device);
   const Alignment alignment = contiguous_alignment(spec);
   Json json;
   Stopwatch time;

@@ -103,6 +103,8 @@ std::string_view name(Regime regime) noexcept {
   switch (regime) {
     case Regime::reference:
       return "reference";
+    case Regime::channels_first:
+      return "channels_first";
     case Regime::fused:
       return "fused";
     case Regime::activation:
@@ -137,6 +139,7 @@ Result<Regime> parse_regime(std::string_view text) {
 }
 
 Regime suite_regime(const NormSpec& spec, std::int64_t rows) noexcept {
+  if (spec.channels_first) return Regime::channels_first;
   if (is_fused(spec)) return Regime::fused;
   if (is_reference(spec, rows)) return Regime::reference;
   if (!(plain(spec) == spec)) return Regime::activation;
@@ -165,6 +168,8 @@ Target target_of(const NormSpec& spec, std::int64_t rows) noexcept {
   const std::int64_t moved = bytes_moved(spec, rows);
   const Regime regime = suite_regime(spec, rows), shape = shape_regime(spec, rows);
   switch (regime) {
+    case Regime::channels_first:
+      return moved > 64 * kMB ? Target{Target::Kind::of_copy, 0.90} : Target{};
     case Regime::reference:
       return reference_target(spec);
     case Regime::activation:

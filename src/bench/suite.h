@@ -18,19 +18,20 @@ namespace normjit::bench {
 
 // What makes a case hard, the most specific first: a case belongs to the first regime that fits.
 enum class Regime : std::uint8_t {
-  fused,       // more than a LayerNorm: RMS, a residual, a sum that is written, ...
-  reference,   // the two reference workloads: 16 x 4,194,304, and 4,194,304 x 64 with GELU
-  activation,  // with an activation or a scale
-  decode,      // 1-256 rows of 1024-16,384 columns, 16 bits each
-  few,         // 1-131 rows, 65,536 columns and wider
-  odd,         // a row of x or y is no multiple of 16 bytes
-  longer,      // more than 16,384 columns; "long" in text
-  ordinary,    // 16-16,384 columns
-  narrow,      // fewer than 16 columns
+  channels_first,  // over the channels of NCHW
+  fused,           // more than a LayerNorm: RMS, a residual, a sum that is written, ...
+  reference,       // the two reference workloads: 16 x 4,194,304, and 4,194,304 x 64 with GELU
+  activation,      // with an activation or a scale
+  decode,          // 1-256 rows of 1024-16,384 columns, 16 bits each
+  few,             // 1-131 rows, 65,536 columns and wider
+  odd,             // a row of x or y is no multiple of 16 bytes
+  longer,          // more than 16,384 columns; "long" in text
+  ordinary,        // 16-16,384 columns
+  narrow,          // fewer than 16 columns
 };
-inline constexpr Regime kRegimes[] = {Regime::reference, Regime::activation, Regime::decode,
-                                      Regime::few,       Regime::odd,        Regime::longer,
-                                      Regime::ordinary,  Regime::narrow,     Regime::fused};
+inline constexpr Regime kRegimes[] = {
+    Regime::reference, Regime::activation, Regime::decode, Regime::few,   Regime::odd,
+    Regime::longer,    Regime::ordinary,   Regime::narrow, Regime::fused, Regime::channels_first};
 std::string_view name(Regime) noexcept;
 std::string regime_names();                          // "reference, fused, ..."
 Result<Regime> parse_regime(std::string_view text);  // BadArgument
@@ -79,6 +80,9 @@ std::vector<SuiteCase> random_cases(std::uint64_t seed, int count);
 // 32 bits; odd widths; decode, also with launches that overlap; long rows; gates and modulations of diffusion
 // and state-space models.
 std::vector<SuiteCase> fused_cases(std::uint64_t seed);
+
+// The regime channels_first: the norms of ConvNeXt and of SAM's neck, and planes of 7 x 7.
+std::vector<SuiteCase> channels_first_cases();
 
 // Those of one regime, and the plain ones that those with an activation are compared with.
 std::vector<SuiteCase> only(Regime regime, const std::vector<SuiteCase>& cases);

@@ -123,6 +123,12 @@ constexpr std::int64_t kFusedWidths[] = {768,  1024, 1280, 1536, 2048, 2560, 307
 constexpr int kDrawnWidths = 6;                    // multiples of 8
 constexpr std::int64_t kFusedElements = 20 << 20;  // of a matrix; 84 MB move of RMS alone in 16 bits
 
+// Channels first: the stems of ConvNeXt and SAM's neck at large batches, and small launches.
+struct ImageLine {
+  std::int64_t samples, channels, height;  // which is the width, too
+};
+constexpr ImageLine kImages[] = {{256, 96, 56}, {64, 256, 128}, {32, 96, 56}, {32, 768, 7}, {2, 256, 64}};
+
 // Random numbers that are the same everywhere, which those of the standard library's distributions are not.
 class Dice {
  public:
@@ -177,6 +183,18 @@ std::int64_t rows_for(const NormSpec& spec, std::int64_t bytes) {
 std::vector<SuiteCase> fixed_cases() {
   std::vector<SuiteCase> cases;
   for (const Line& line : kLines) cases.push_back({parse_spec(line.spec).value(), line.rows});
+  return cases;
+}
+
+std::vector<SuiteCase> channels_first_cases() {
+  std::vector<SuiteCase> cases;
+  for (const auto& [samples, channels, height] : kImages)
+    for (const char* dtype : {"f32", "f16"}) {
+      const std::string text =
+          concat({"layernorm/cols=", std::to_string(channels), "/", dtype, "/eps=1e-6/wb/cf"});
+      cases.push_back({parse_spec(text).value(), samples * height * height});
+      cases.back().use.plane = height * height;
+    }
   return cases;
 }
 

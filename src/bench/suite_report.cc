@@ -64,7 +64,9 @@ std::string value_text(const SuiteResult& result) {
 
 // How it is launched, behind the name of a case.
 std::string text_of(const MeasuredUse& use) {
-  std::string text = use.sample > 1 ? ", samples of " + std::to_string(use.sample) + " rows" : "";
+  std::string text = use.sample > 1  ? ", samples of " + std::to_string(use.sample) + " rows"
+                     : use.plane > 0 ? ", planes of " + std::to_string(use.plane)
+                                     : "";
   return use.overlap ? text + ", overlapped" : text;
 }
 
@@ -83,13 +85,10 @@ std::string form_of(const SuiteCase& what) {
 }
 
 Json case_json(const SuiteCase& one) {
-  return {{"spec", to_text(one.spec)},
-          {"rows", one.rows},
-          {"regime", name(one.regime())},
-          {"drawn", one.drawn},
-          {"overlap", one.use.overlap},
-          {"sample_rows", one.use.sample},
-          {"bytes", bytes_moved(one.spec, one.rows, one.use.sample)},
+  return {{"spec", to_text(one.spec)},      {"rows", one.rows},
+          {"regime", name(one.regime())},   {"drawn", one.drawn},
+          {"overlap", one.use.overlap},     {"sample_rows", one.use.sample},
+          {"plane", one.use.plane},         {"bytes", bytes_moved(one.spec, one.rows, one.use.sample)},
           {"target", to_text(one.target())}};
 }
 
