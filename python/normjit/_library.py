@@ -55,7 +55,7 @@ class Spec(ctypes.Structure):
                 ("rounding", ctypes.c_int32), ("weight_offset", ctypes.c_int32), ("affine_rows", ctypes.c_int32),
                 ("modulation_type", ctypes.c_int32), ("gate", ctypes.c_int32), ("gate_function", ctypes.c_int32),
                 ("gate_table", ctypes.c_int32), ("modulation", ctypes.c_int32), ("plain_modulation", ctypes.c_int32),
-                ("modulation_table", ctypes.c_int32), ("reserved", ctypes.c_int32)]
+                ("modulation_table", ctypes.c_int32), ("channels_first", ctypes.c_int32)]
 
     def __init__(self, columns: int = 0, epsilon: float = 1e-5, scale: float = 1.0, **members: int) -> None:
         super().__init__(ctypes.sizeof(Spec), columns, epsilon, scale, **members)
@@ -77,7 +77,8 @@ class Tensors(ctypes.Structure):
                 ("mean", ctypes.c_void_p), ("rstd", ctypes.c_void_p), ("rows", ctypes.c_int64),
                 ("workspace", ctypes.c_void_p), ("residual", Rows), ("sum", Rows), ("in_bias", ctypes.c_void_p),
                 ("gate", Rows), ("gate_table", ctypes.c_void_p), ("mod_scale", Rows),
-                ("mod_scale_table", ctypes.c_void_p), ("mod_shift", Rows), ("mod_shift_table", ctypes.c_void_p)]
+                ("mod_scale_table", ctypes.c_void_p), ("mod_shift", Rows), ("mod_shift_table", ctypes.c_void_p),
+                ("plane", ctypes.c_int64)]
 
     def __init__(self, **members: Any) -> None:
         rows = {field[0]: Rows() for field in self._fields_ if field[1] is Rows}
@@ -97,13 +98,14 @@ class PrepareOptions(ctypes.Structure):
     """normjit_prepare_options."""
     _fields_ = [("struct_size", ctypes.c_size_t), ("device", ctypes.c_int32), ("pointer_alignment", ctypes.c_int32),
                 ("rows_hint", ctypes.c_int64), ("x_row_stride", ctypes.c_int64), ("y_row_stride", ctypes.c_int64),
-                ("plan", ctypes.c_char_p), ("grouped_rows", ctypes.c_int32), ("batch_invariant", ctypes.c_int32)]
+                ("plan", ctypes.c_char_p), ("grouped_rows", ctypes.c_int32), ("batch_invariant", ctypes.c_int32),
+                ("plane", ctypes.c_int64)]
 
     def __init__(self, device: int = -1, pointer_alignment: int = 0, rows_hint: int = 0, x_row_stride: int = -1,
                  y_row_stride: int = -1, plan: bytes | None = None, grouped_rows: int = 0,
-                 batch_invariant: int = 0) -> None:
+                 batch_invariant: int = 0, plane: int = 0) -> None:
         super().__init__(ctypes.sizeof(PrepareOptions), device, pointer_alignment, rows_hint, x_row_stride,
-                         y_row_stride, plan, grouped_rows, batch_invariant)
+                         y_row_stride, plan, grouped_rows, batch_invariant, plane)
 
 
 class Options(ctypes.Structure):

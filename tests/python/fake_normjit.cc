@@ -118,7 +118,12 @@ class Row {
   Row(const NormSpec& spec, const Tensors& tensors, std::int64_t row) : spec_(spec) {
     for (const OperandRow& operand : kOperands) {
       std::int64_t begin = operand.extent == Extent::rows ? row : 0;
-      if (is_matrix(operand, spec)) {
+      step_[operand.operand] = 1;
+      if (is_matrix(operand, spec) && spec.channels_first) {
+        const std::int64_t plane = tensors.plane, outer = outer_of(tensors, operand);
+        begin = row / plane * (outer == kContiguous ? spec.columns * plane : outer) + row % plane;
+        step_[operand.operand] = plane;
+      } else if (is_matrix(operand, spec)) {
         const std::int64_t n = std::max<std::int64_t>(n_of(tensors, operand), 1);
         const std::int64_t outer = outer_of(tensors, operand), inner = inner_of(tensors, operand);
         begin = outer == kContiguous ? row * spec.columns : row / n * outer + row % n * inner;
@@ -131,15 +136,17 @@ class Row {
   bool has(Operand operand) const { return address_[operand] != nullptr; }
   // An element, or `otherwise` where there is no such operand.
   double get(Operand operand, std::int64_t i, double otherwise = 0) const {
-    return has(operand) ? load(address_[operand], row_of(operand).dtype(spec_), i) : otherwise;
+    return has(operand) ? load(address_[operand], row_of(operand).dtype(spec_), i * step_[operand])
+                        : otherwise;
   }
   void put(Operand operand, std::int64_t i, double value) const {
-    if (has(operand)) store(address_[operand], row_of(operand).dtype(spec_), i, value);
+    if (has(operand)) store(address_[operand], row_of(operand).dtype(spec_), i * step_[operand], value);
   }
 
  private:
   const NormSpec& spec_;
   PerOperand<std::byte*> address_{};
+  PerOperand<std::int64_t> step_{};  // from a column to the next
 };
 
 void compute(const NormSpec& spec, const Row& row, std::vector<double>& s) {
@@ -261,6 +268,8 @@ normjit_status normjit_norm(normjit_service* service, const normjit_spec* given,
       return refuse(NORMJIT_NULL_POINTER, "The fake was called with a wrong " + std::string(row.name), error);
   if ((fake_workspace_bytes != 0) != (tensors.workspace != nullptr) || !is_zero(tensors.workspace))
     return refuse(NORMJIT_BAD_ARGUMENT, "The fake was called with a wrong workspace.", error);
+  if (spec.channels_first ? tensors.plane < 1 || tensors.rows % tensors.plane != 0 : tensors.plane != 0)
+    return refuse(NORMJIT_BAD_PLANE, "The fake was called with a wrong plane.", error);
   std::vector<double> values(static_cast<std::size_t>(spec.columns));
   for (std::int64_t row = 0; row < tensors.rows; ++row) compute(spec, Row(spec, tensors, row), values);
   return NORMJIT_OK;

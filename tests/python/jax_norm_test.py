@@ -187,6 +187,108 @@ class GatesAndModulations(Case):
                 normjit.jax.norm("layernorm/cols=8/mods", x, mod_scale=self.array(*shape))
 
 
+class ChannelsFirst(Case):
+    """Against the formula of rows, with the channels moved behind."""
+    TAILS = ("", "/wb", "/w/stats", "/add/sum/wb", "/inb/add/sum/wb/silu/stats", "/addafter/w1")
+    SHAPES = ((2, 8, 5, 6), (3, 16, 7, 7), (2, 31, 9), (1, 8, 3, 4, 5), (2, 8, 1, 1))
+
+    def operands(self, text, shape, dtype="float32"):
+        given = {"x": self.array(*shape, dtype=dtype)}
+        for field, name, own in (("inb", "in_bias", shape[1:2]), ("add", "residual", shape), ("w", "weight", shape[1:2]),
+                                 ("wb", "bias", shape[1:2])):
+            if re.search("/" + field, text):
+                given[name] = self.array(*own, dtype=dtype)
+        return given
+
+    @staticmethod
+    def plain(text, given):
+        given = {name: jnp.moveaxis(array, 1, -1) if array.ndim > 2 else array for name, array in given.items()}
+        spec = {"norm": text.split("/")[0], "residual": "addafter" if "after" in text else "add" if "/add" in text else "",
+                "offset": int("w1" in text), "activation": "silu" if "silu" in text else None}
+        outputs = plain(spec, **given)
+        names = ["y"] + ["sum"] * ("/sum" in text)
+        names += (["mean"] if text.startswith("layer") else []) + ["rstd"] if "/stats" in text else []
+        return {name: jnp.moveaxis(outputs[name], -1, 1) if name in ("y", "sum") else outputs[name] for name in names}
+
+    def texts(self, columns, dtype="f32"):
+        for head, tail in itertools.product(("layernorm", "rmsnorm"), self.TAILS):
+            yield "{}/cols={}/{}{}/cf".format(head, columns, dtype, tail)
+
+    def test_values(self):
+        for shape, dtype in itertools.product(self.SHAPES, ("float32", "bfloat16")):
+            for text in self.texts(shape[1], SHORT[dtype]):
+                given = self.operands(text, shape, dtype)
+                with self.subTest(text=text, shape=shape):
+                    found = found_outputs(text, given)
+                    wanted = self.plain(text, {name: array.astype("float32") for name, array in given.items()})
+                    self.assertEqual(list(found), list(wanted))
+                    for name, result in found.items():
+                        self.assertEqual(result.shape, wanted[name].shape)
+                        self.assertClose(result, wanted[name], None, name)
+
+    def test_gradients(self):
+        for text in self.texts(8):
+            given = self.operands(text, (2, 8, 3, 4))
+            wanted = self.plain(text, given)
+            cotangents = {name: self.array(*array.shape) for name, array in wanted.items()}
+            with self.subTest(text=text):
+                grads = [gradient(lambda all_: sum((outputs(all_)[name] * cotangents[name]).sum() for name in wanted), 0)(given)
+                         for outputs in (lambda all_: found_outputs(text, all_), lambda all_: self.plain(text, all_))]
+                for name in given:
+                    self.assertClose(grads[0][name], grads[1][name], 5e-4, name)
+
+    def test_a_residual_that_samples_share(self):
+        text = "layernorm/cols=8/f32/add/sum/w/cf"
+        given = self.operands(text, (3, 8, 3, 4))
+        given["residual"] = given["residual"][0]
+        whole = lambda all_: {**all_, "residual": jnp.broadcast_to(all_["residual"], (3, 8, 3, 4))}  # noqa: E731
+        wanted = self.plain(text, whole(given))
+        for name, result in found_outputs(text, given).items():
+            self.assertClose(result, wanted[name], None, name)
+        grads = [gradient(lambda all_: (outputs(all_)["y"] ** 3).sum(), 0)(given)
+                 for outputs in (lambda all_: found_outputs(text, all_), lambda all_: self.plain(text, whole(all_)))]
+        for name in given:
+            self.assertClose(grads[0][name], grads[1][name], 5e-3, name)
+
+    def test_vmap(self):
+        for text, moving in itertools.product(self.texts(8), (("x",), ("x", "residual"), ("residual",), ("weight",))):
+            for shared in (False, True):
+                given = self.operands(text, (2, 8, 3, 4))
+                if shared and "residual" in given:
+                    given["residual"] = given["residual"][:1].reshape(8, 3, 4)
+                axes = {name: 0 if name in moving else None for name in given}
+                if set(axes.values()) == {None}:
+                    continue
+                batch = {name: jnp.stack([array, 2 * array, 3 * array]) if axes[name] == 0 else array
+                         for name, array in given.items()}
+                with self.subTest(text=text, moving=moving, shared=shared):
+                    found = jax.vmap(lambda all_: found_outputs(text, all_), in_axes=(axes,))(batch)
+                    for i in range(3):
+                        one = {name: array[i] if axes[name] == 0 else array for name, array in batch.items()}
+                        if shared and "residual" in one:
+                            one["residual"] = jnp.broadcast_to(one["residual"], (2, 8, 3, 4))
+                        for name, result in self.plain(text, one).items():
+                            self.assertClose(found[name][i], result, None, name)
+
+    def test_nothing_to_do(self):
+        for shape in ((0, 8, 3, 3), (2, 8, 0, 3)):
+            found = normjit.jax.norm("layernorm/cols=8/f32/stats/cf", jnp.zeros(shape))
+            self.assertEqual((found.out.shape, found.mean.shape), (shape, (shape[0], *shape[2:])))
+
+    def test_what_does_not_fit(self):
+        x = self.array(2, 8, 3, 3)
+        norm, text = normjit.jax.norm, "layernorm/cols=8/f32{}/cf"
+        for wrong in (x[:, :4], jnp.moveaxis(x, 1, -1), x[:, :, 0, 0], x[0, :, 0]):
+            with self.assertRaisesRegex(ValueError, r"x has shape .*\[samples, 8 channels, positions...\]"):
+                norm(text.format(""), wrong)
+        with self.assertRaisesRegex(ValueError, r"weight has shape \(8, 1, 1\); the channels of x, .* have shape \(8,\)"):
+            norm(text.format("/w"), x, weight=self.array(8, 1, 1))
+        with self.assertRaisesRegex(ValueError, r"residual has shape \(3, 3\); it must be that of x"):
+            norm(text.format("/add"), x, residual=self.array(3, 3))
+        with self.assertRaisesRegex(ValueError, "channels first exclude modulation"):
+            norm(text.format("/mods"), x, mod_scale=x)
+
+
 class Algebra(Case):
     def operands(self, spec, shape, dtype, vectors, stream, row_shape):
         given = {"x": self.array(*shape, dtype=dtype)}

@@ -4,10 +4,11 @@
 import copy
 import importlib
 import pickle
+import unittest.mock
 
 from torch_support import FAKE, TestCase, device, fake, loose, main, torch
 
-from normjit.torch import LayerNorm, RMSNorm, replace_layer_norm, replace_norms
+from normjit.torch import LayerNorm, RMSNorm, _functional, replace_layer_norm, replace_norms
 
 nn = torch.nn
 
@@ -61,6 +62,70 @@ class GatedRMSNorm(LlamaLikeRMSNorm):
         return super().forward(x) * gate
 
 
+class ImageLayerNorm(nn.LayerNorm):
+    """As transformers has it for ConvNeXt and SAM."""
+
+    def __init__(self, size, data_format="channels_first", **options):
+        super().__init__(size, eps=1e-6, **options)
+        self.data_format = data_format
+
+    def forward(self, x):
+        if self.data_format == "channels_first":
+            return super().forward(x.movedim(1, -1)).movedim(-1, 1)
+        return super().forward(x)
+
+
+class PlainLayerNorm2d(nn.LayerNorm):
+    """As torchvision and timm have it."""
+
+    def forward(self, x):
+        return nn.functional.layer_norm(x.movedim(1, -1), self.normalized_shape, self.weight, self.bias, self.eps).movedim(-1, 1)
+
+
+def steps(self, x):
+    centred = x - x.mean(1, keepdim=True)
+    root = torch.sqrt(centred.square().mean(1, keepdim=True) + self.eps)
+    return self.weight[:, None, None] * (centred / root) + self.bias[:, None, None]
+
+
+class StepsLayerNorm(nn.Module):
+    """As ConvNeXt has it: rounds between its steps."""
+
+    def __init__(self, size, data_format="channels_first"):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(size)), nn.Parameter(torch.zeros(size))
+        self.eps, self.data_format, self.normalized_shape = 1e-6, data_format, (size,)
+
+    def forward(self, x):
+        if self.data_format == "channels_first":
+            return steps(self, x)
+        return nn.functional.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+
+
+class StepsLayerNorm2d(nn.Module):
+    """As the first SAM has it."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.weight, self.bias, self.eps = nn.Parameter(torch.ones(size)), nn.Parameter(torch.zeros(size)), 1e-6
+    forward = steps
+
+
+class WrongLayerNorm2d(StepsLayerNorm2d):
+    """Epsilon is added to the root."""
+
+    def forward(self, x):
+        centred = x - x.mean(1, keepdim=True)
+        root = torch.sqrt(centred.square().mean(1, keepdim=True)) + self.eps
+        return self.weight[:, None, None] * (centred / root) + self.bias[:, None, None]
+
+
+class UnbiasedLayerNorm2d(StepsLayerNorm2d):
+    def forward(self, x):
+        root = torch.sqrt(x.var(1, keepdim=True) + self.eps)
+        return self.weight[:, None, None] * ((x - x.mean(1, keepdim=True)) / root) + self.bias[:, None, None]
+
+
 def parts():
     return {"llama": LlamaLikeRMSNorm, "gemma": GemmaLikeRMSNorm, "olmo": OlmoLikeRMSNorm}
 
@@ -68,13 +133,15 @@ def parts():
 TAILS = {"llama": ["round=norm", "w"], "gemma": ["w1"], "olmo": ["w"]}
 
 
-class ReplaceTest(TestCase):
+class WeightsTestCase(TestCase):
     def random_weights(self, module):
         with torch.no_grad():
             for part in module.parameters():
                 part.add_(torch.randn_like(part) / 4)
         return module
 
+
+class ReplaceTest(WeightsTestCase):
     def test_modules_of_pytorch(self):
         model = nn.Sequential(nn.LayerNorm(8), nn.RMSNorm(8), nn.RMSNorm(8, eps=1e-3), nn.RMSNorm(8, elementwise_affine=False),
                               nn.Sequential(nn.LayerNorm(8, bias=False)), nn.Linear(8, 8)).to(device)
@@ -211,6 +278,133 @@ class ReplaceTest(TestCase):
                         found = replaced(tokens).logits
                     error = (found.double() - right.double()).norm() / right.double().norm()
                     self.assertLess(error.item(), 1e-5 if dtype == torch.float32 else 2e-2)
+
+
+class ImagesTest(WeightsTestCase):
+    """LayerNorms of images."""
+
+    def check(self, module, dtype, launches, columns=16, first=True):
+        """A module's results before and after, for both memory formats."""
+        module = self.random_weights(module).to(device, dtype)
+        kind = type(module)
+        x = torch.randn(2, columns, 7, 7, device=device).to(dtype)
+        right = [module(given) for given in self.formats(x, first)]
+        replace_norms(replace_norms(module))
+        self.assertIsInstance(module, kind)
+        for given, theirs in zip(self.formats(x, first), right):
+            with self.assert_launches(launches):
+                found = module(given)
+            self.assertEqual((found.shape, found.dtype), (theirs.shape, dtype))
+            self.assertGreater((found == theirs).double().mean().item(), 0.99 if dtype.itemsize == 2 else 0.0)
+            self.assert_close(found, theirs, **loose(dtype))
+
+    def formats(self, x, first):
+        both = x, x.to(memory_format=torch.channels_last)
+        return both if first else [part.movedim(1, -1) for part in both]
+
+    def test_what_is_replaced(self):
+        for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
+            narrow = dtype.itemsize == 2
+            for module, launches, first in (
+                    (ImageLayerNorm(16), 1, True), (ImageLayerNorm(16, "channels_last"), 1, False),
+                    (ImageLayerNorm(16, bias=False), 1, True), (ImageLayerNorm(16, elementwise_affine=False), 1, True),
+                    (PlainLayerNorm2d(16), 1, True), (StepsLayerNorm(16), 0 if narrow else 1, True),
+                    (StepsLayerNorm(16, "channels_last"), 1, False), (StepsLayerNorm2d(16), 0 if narrow else 1, True)):
+                with self.subTest(module=module, dtype=dtype):
+                    self.check(module, dtype, launches, first=first)
+
+    def test_sizes_like_those_of_the_trial(self):
+        for columns in (1, 3, 5):
+            for module in (ImageLayerNorm(columns), PlainLayerNorm2d(columns), StepsLayerNorm(columns)):
+                with self.subTest(module=module):
+                    self.check(module, torch.float32, 1, columns)
+
+    def test_what_is_left_alone(self):
+        class OwnLayerNorm2d(nn.LayerNorm):
+            def forward(self, x):
+                return 2 * nn.functional.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+        for module in (WrongLayerNorm2d(16), UnbiasedLayerNorm2d(16), OwnLayerNorm2d(16)):
+            kind = type(module)
+            self.assertIs(type(replace_norms(module)), kind)
+
+    def test_what_takes_the_modules_own_forward(self):
+        module = replace_norms(self.random_weights(PlainLayerNorm2d(8)).to(device))
+        x = torch.randn(2, 8, 3, 3, device=device)
+        with self.assert_launches(0):
+            self.assertEqual(module(torch.randn(2, 8, 3, 3, 3, device=device)).dim(), 5)
+            with torch.autocast(x.device.type, torch.bfloat16):
+                module(x.bfloat16())
+            with self.assertRaisesRegex(RuntimeError, "normalized_shape"):
+                module(x[:, :4])
+
+    def test_copies_and_pickles(self):
+        for module in (ImageLayerNorm(16), StepsLayerNorm(16, "channels_last"), StepsLayerNorm2d(16)):
+            module = replace_norms(self.random_weights(module).to(device))
+            x = torch.randn(2, 16, 3, 16, device=device)
+            right = module(x)
+            for made in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+                self.assertIs(type(made), type(module))
+                with self.assert_launches(1):
+                    self.assertTrue(torch.equal(made(x), right))
+
+    def test_gradients(self):
+        for module in (PlainLayerNorm2d(16), StepsLayerNorm(16)):
+            module = self.random_weights(module).to(device)
+            inputs = [torch.randn(2, 16, 5, 5, device=device, requires_grad=True), module.weight, module.bias]
+            right = torch.autograd.grad(module(inputs[0]).sin().sum(), inputs)
+            for ours, theirs in zip(torch.autograd.grad(replace_norms(module)(inputs[0]).sin().sum(), inputs), right):
+                self.assert_close(ours, theirs, **loose(torch.float32))
+
+    def test_under_the_compiler(self):
+        x = torch.randn(2, 64, 7, 7, device=device)
+        for bytes_, launches in ((1 << 16, 0), (0, 1)):  # short rows stay Inductor's; NORMJIT_TORCH_COMPILE=kernel
+            torch.compiler.reset()
+            module = self.random_weights(ImageLayerNorm(64)).to(device)
+            right = module(x)
+            with unittest.mock.patch.object(_functional, "FUSED_BYTES", bytes_), self.assert_launches(launches):
+                found = torch.compile(replace_norms(module), fullgraph=True)(x)
+            self.assert_close(found, right, **loose(torch.float32))
+
+    def test_classes_of_other_projects(self):
+        tried = 0
+        for path, launches in (("transformers.models.convnext.modeling_convnext.ConvNextLayerNorm", 1),
+                               ("transformers.models.convnextv2.modeling_convnextv2.ConvNextV2LayerNorm", 1),
+                               ("transformers.models.sam.modeling_sam.SamLayerNorm", 1),
+                               ("transformers.models.sam2.modeling_sam2.Sam2LayerNorm", 1),
+                               ("transformers.models.eomt.modeling_eomt.EomtLayerNorm2d", 1),
+                               ("transformers.models.vitdet.modeling_vitdet.VitDetLayerNorm", 0),
+                               ("torchvision.models.convnext.LayerNorm2d", 1), ("timm.layers.norm.LayerNorm2d", 1)):
+            module_name, _, name = path.rpartition(".")
+            try:
+                kind = getattr(importlib.import_module(module_name), name)
+            except ImportError:
+                continue
+            tried += 1
+            options = {"data_format": "channels_first"} if path.startswith("transformers") and "2d" not in name else {}
+            options = {} if "VitDet" in name else options
+            for dtype in (torch.float32, torch.bfloat16):
+                with self.subTest(path=path, dtype=dtype):
+                    self.check(kind(64, eps=1e-6, **options), dtype, launches if dtype.itemsize == 2 else 1, 64)
+        if not tried:
+            self.skipTest("no transformers, torchvision or timm here")
+
+    def test_a_model_of_transformers(self):
+        try:
+            from transformers import ConvNextConfig, ConvNextModel
+        except ImportError as missing:
+            self.skipTest("no transformers here ({})".format(missing))
+        model = ConvNextModel(ConvNextConfig(hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 2, 1], image_size=64))
+        for dtype in (torch.float32,) if FAKE else (torch.float32, torch.bfloat16):
+            self.random_weights(model)
+            original = copy.deepcopy(model).to(device, dtype).eval()
+            x = torch.randn(2, 3, 64, 64, device=device).to(dtype)
+            with torch.no_grad(), self.subTest(dtype=dtype):
+                right = original(x).last_hidden_state
+                replaced = replace_norms(copy.deepcopy(original))
+                with self.assert_launches(10):  # 4 of channels first, 5 of blocks, and the last one
+                    found = replaced(x).last_hidden_state
+                error = (found.double() - right.double()).norm() / right.double().norm()
+                self.assertLess(error.item(), 1e-5 if dtype == torch.float32 else 2e-2)
 
 
 if __name__ == "__main__":

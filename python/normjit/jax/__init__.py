@@ -14,6 +14,7 @@ jit, scan, vmap, shard_map, command buffers, and under differentiation in both m
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional, Union
@@ -59,6 +60,9 @@ def norm(spec: str, x: jax.Array, *, in_bias: Optional[jax.Array] = None, gate: 
     gate, mod_scale, mod_shift: of a shape that broadcasts to x's, in the modulation's dtype. [samples, 1, columns] for x of
       [samples, tokens, columns] is read where it is; what has a size of 1 in front of another size is copied.
 
+    With `/cf`, x is [N, C, ...], with at least one axis of positions, and the C channels of each position are normalized;
+    in_bias, weight and bias are [C], residual has x's shape or that of a sample, and mean and rstd are [N, ...].
+
     Just those that the spec has are given. Derivatives, vmap and errors are as in layer_norm; a rounding counts as the
     identity. Raises ValueError also for a text that is no spec.
     """
@@ -96,7 +100,12 @@ def _problem_of(spec: str) -> Problem:
 
 
 def _axes_of(x: Any, problem: Problem) -> int:
-    """How many of the last axes of x make the columns."""
+    """How many of the last axes of x make the columns; with channels first, a sample."""
+    if problem.channels_first:
+        if x.ndim < 3 or x.shape[1] != problem.columns:
+            raise ValueError("x has shape {}; that of {} is [samples, {} channels, positions...]".format(
+                x.shape, problem.text, problem.columns))
+        return int(x.ndim) - 1
     columns = 1
     for axes in range(1, x.ndim + 1):
         columns *= x.shape[-axes]
@@ -111,14 +120,17 @@ def _rows_of(name: str, array: Any, shape: tuple[int, ...], axes: int, problem: 
     if name in SAMPLES:
         return _samples_of(name, array, shape, axes, problem)
     is_suffix = array.ndim >= axes and shape[len(shape) - array.ndim:] == array.shape
+    row, what = shape[len(shape) - axes:], "the last axes"
+    flat: tuple[int, ...] = (problem.columns,)
+    if problem.channels_first:
+        row, what, flat = row[:1], "the channels", (problem.columns, math.prod(row[1:]))
     if name == "x" or name in problem.has_rows:
         if not is_suffix:
             raise ValueError("{} has shape {}; it must be that of x, which is {}, or of its last axes".format(
                 name, array.shape, shape))
-        return array.reshape(-1, problem.columns) if array.size else array.reshape(0, problem.columns)
-    if array.shape not in ((problem.columns,), shape[len(shape) - axes:]):
-        raise ValueError("{} has shape {}; the last axes of x, which are normalized, have shape {}".format(
-            name, array.shape, shape[len(shape) - axes:]))
+        return array.reshape(-1, *flat) if array.size else array.reshape(0, *flat)
+    if array.shape not in ((problem.columns,), row):
+        raise ValueError("{} has shape {}; {} of x, which are normalized, have shape {}".format(name, array.shape, what, row))
     return array.reshape(problem.columns)
 
 
@@ -139,7 +151,8 @@ def _samples_of(name: str, array: Any, shape: tuple[int, ...], axes: int, proble
 
 
 def _outputs(problem: Problem, rows: Sequence[Any], shape: tuple[int, ...], axes: int) -> NormOutputs:
-    shapes = {"y": shape, "sum": shape, "mean": shape[:len(shape) - axes], "rstd": shape[:len(shape) - axes]}
+    outer = shape[:1] + shape[2:] if problem.channels_first else shape[:len(shape) - axes]
+    shapes = {"y": shape, "sum": shape, "mean": outer, "rstd": outer}
     if rows[0].size == 0:
         results = {name: jnp.zeros(shapes[name], problem.dtypes[name]) for name in problem.outputs}
     else:

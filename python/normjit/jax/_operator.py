@@ -4,7 +4,8 @@
 All here is of rows: x is [rows, columns]. Operands come in the order of INPUTS, those that the spec has, and results in the
 order of OUTPUTS. in_bias, weight, bias and tables are [columns]; residual, and with `:rows` weight and bias, are [n, columns],
 where n divides the rows and row r takes row r % n. So are the operands of SAMPLES, of which each of n samples has one row: row r
-takes row r // (rows / n).
+takes row r // (rows / n). With channels first x is [samples, columns, plane], residual is that or of one sample for all, and mean
+and rstd are [samples, plane].
 """
 from __future__ import annotations
 
@@ -57,6 +58,7 @@ class Problem:
     rounds_sum: bool = dataclasses.field(compare=False)
     rounds_norm: bool = dataclasses.field(compare=False)
     weight_offset: bool = dataclasses.field(compare=False)
+    channels_first: bool = dataclasses.field(compare=False)
     activation: Callable[[Any], Any] = dataclasses.field(compare=False)
     inputs: tuple[str, ...] = dataclasses.field(compare=False)
     outputs: tuple[str, ...] = dataclasses.field(compare=False)
@@ -96,7 +98,7 @@ def problem_of(text: str) -> Problem:
         gate_function=_GATE_FUNCTIONS[spec.gate_function], plain_modulation=bool(spec.plain_modulation),
         rounds_sum=rounding in (_library.ROUNDINGS["sum"], sum_norm),
         rounds_norm=rounding in (_library.ROUNDINGS["norm"], sum_norm), weight_offset=bool(spec.weight_offset),
-        activation=_ACTIVATIONS[spec.activation], inputs=tuple(name for name in INPUTS if present[name]),
+        channels_first=bool(spec.channels_first), activation=_ACTIVATIONS[spec.activation], inputs=tuple(name for name in INPUTS if present[name]),
         outputs=tuple(name for name in OUTPUTS if present[name]),
         has_rows=SAMPLES | frozenset(["residual"] + ["weight", "bias"] * spec.affine_rows),
         dtypes={**dtypes, "mean": wide, "rstd": wide}, wide=wide)
@@ -138,6 +140,17 @@ def _kernel(problem: Problem) -> Callable[..., Any]:
             axes = [0 if has_batch else None for has_batch in is_batched]
             results = jax.vmap(functools.partial(formula, problem), in_axes=axes)(*arrays)
             return results, tuple(True for _ in results)
+        if problem.channels_first:
+            sample = arrays[0].shape[-3:]
+
+            def whole(array: Any, has_batch: bool) -> Any:
+                array = array if has_batch else array[None]
+                return jnp.broadcast_to(array, (batch, *sample)).reshape(-1, *sample[1:])
+
+            results = kernel(*[whole(array, has_batch) if name == "x" or name in problem.has_rows else array
+                               for name, array, has_batch in zip(problem.inputs, arrays, is_batched)])
+            results = tuple(result.reshape(batch, sample[0], *result.shape[1:]) for result in results)
+            return results, tuple(True for _ in results)
         rows = arrays[0].shape[1] if is_batched[0] else arrays[0].shape[0]
 
         def flat(name: str, array: Any) -> Any:
@@ -156,6 +169,9 @@ def _kernel(problem: Problem) -> Callable[..., Any]:
 
 def formula(problem: Problem, *arrays: Any) -> tuple[Array, ...]:
     """What the kernel computes."""
+    if problem.channels_first:
+        results = dict(zip(problem.outputs, formula(_by_rows(problem), *_rows_of(problem, arrays))))
+        return tuple(_samples_of(results, arrays[0]).values())
     value = _widened(problem, arrays, arrays[0].shape[0])
     s = _summed(problem, value)
     mean = jnp.zeros(s.shape[:1], s.dtype) if problem.is_rms else jnp.mean(s, axis=-1)
@@ -164,6 +180,24 @@ def formula(problem: Problem, *arrays: Any) -> tuple[Array, ...]:
     y = _epilogue(problem, _rounded(centred * rstd[:, None], problem.rounds_norm, problem.dtypes["x"]), value)
     results = {"y": y, "sum": s, "mean": mean, "rstd": rstd}
     return tuple(results[name].astype(problem.dtypes[name]) for name in problem.outputs)
+
+
+def _by_rows(problem: Problem) -> Problem:
+    """For the formulas only: it has the text of channels first."""
+    return dataclasses.replace(problem, channels_first=False)
+
+
+def _rows_of(problem: Problem, arrays: Sequence[Any]) -> list[Any]:
+    """Rows for samples. Those of one sample for all are as many as positions, so that row r takes the right one."""
+    return [jnp.swapaxes(array, 1, 2).reshape(-1, problem.columns) if array is not None and array.ndim == 3 else array
+            for array in arrays]
+
+
+def _samples_of(results: dict[str, Any], x: Any) -> dict[str, Any]:
+    """Samples for rows."""
+    samples, columns, plane = x.shape
+    return {name: result.reshape(samples, plane) if result.ndim == 1
+            else jnp.swapaxes(result.reshape(samples, plane, columns), 1, 2) for name, result in results.items()}
 
 
 def _widened(problem: Problem, arrays: Sequence[Any], rows: int) -> dict[str, Any]:
@@ -238,6 +272,10 @@ def _moved(function: Callable[[dict[str, Any]], Any], value: dict[str, Any], mov
 def _tangents(problem: Problem, primals: Sequence[Any], mean: Any, rstd: Any, tangents: Sequence[Any]) -> dict[str, Any]:
     """Those of y, sum, mean and rstd. Linear in the tangents, of which each may be None, for 0. A rounding counts as the
     identity."""
+    if problem.channels_first:
+        mean, rstd = (part if part is None else part.reshape(-1) for part in (mean, rstd))
+        rows = [_rows_of(problem, arrays) for arrays in (primals, tangents)]
+        return _samples_of(_tangents(_by_rows(problem), rows[0], mean, rstd, rows[1]), primals[0])
     value, moving = [_widened(problem, arrays, primals[0].shape[0]) for arrays in (primals, tangents)]
     s = _summed(problem, value)
     centred = s if problem.is_rms else s - mean[:, None]

@@ -7,7 +7,8 @@
 // The attribute `spec` is a normjit_spec, word by word. Operands are those that it has, in the order of the
 // header's enumeration: x, in_bias, gate, gate_table, residual, weight, bias, modulation, and results those
 // of y, sum, mean and rstd, all of them contiguous. A residual, and weight and bias with affine_rows, may
-// have fewer rows than x, a divisor n: row r takes row r % n. Then comes a workspace where the plans of the
+// have fewer rows than x, a divisor n: row r takes row r % n. With channels_first x is [samples, columns,
+// plane], and a residual is that or one sample. Then comes a workspace where the plans of the
 // spec may need one. It is a result because XLA then knows of it: a command buffer that is replayed finds it
 // at the same place, and no other launch uses it.
 #include <dlfcn.h>
@@ -86,15 +87,26 @@ class Operands {
     rows = elements / spec_.columns;
     return true;
   }
+  // The positions of a sample, without taking it.
+  bool plane(std::int64_t& plane) {
+    auto buffer = arguments_.get<ffi::AnyBuffer>(at_);
+    if (!buffer || buffer->dimensions().size() != 3 || buffer->dimensions()[1] != spec_.columns) return false;
+    plane = buffer->dimensions()[2];
+    return true;
+  }
   bool vector(std::int32_t dtype, const void*& pointer) {
     std::int64_t own = 0;
     return rows(dtype, pointer, own) && own == 1;
   }
-  // Rows for `all` rows, which may be fewer.
-  bool rows_for(std::int64_t all, std::int32_t dtype, normjit_input_rows& to) {
+  // Rows for `all` rows, which may be fewer. With a plane these are all, or one sample.
+  bool rows_for(std::int64_t all, std::int64_t plane, std::int32_t dtype, normjit_input_rows& to) {
     std::int64_t own = 0;
     if (!rows(dtype, to.pointer, own)) return false;
     if (own == all) return true;
+    if (plane != 0) {
+      to.outer = 0;
+      return own == plane;
+    }
     to.n = own, to.outer = 0, to.inner = spec_.columns;
     return own > 0 && all % own == 0;
   }
@@ -128,7 +140,7 @@ bool read_operands(ffi::RemainingArgs arguments, Call& call) {
   normjit_tensors& to = call.tensors;
   Operands operands(arguments, spec);
   const auto affine = [&](normjit_input_rows& rows) {
-    return spec.affine_rows ? operands.rows_for(to.rows, spec.weight, rows)
+    return spec.affine_rows ? operands.rows_for(to.rows, to.plane, spec.weight, rows)
                             : operands.vector(spec.weight, rows.pointer);
   };
   const bool has_residual = spec.residual > NORMJIT_NO_RESIDUAL, has_gate = spec.gate > NORMJIT_NO_GATE;
@@ -140,9 +152,10 @@ bool read_operands(ffi::RemainingArgs arguments, Call& call) {
   const auto table = [&](bool present, const void*& pointer) {
     return !present || operands.vector(spec.weight, pointer);
   };
-  return operands.rows(spec.input, to.x.pointer, to.rows) && table(spec.in_bias, to.in_bias) &&
+  return (!spec.channels_first || operands.plane(to.plane)) &&
+         operands.rows(spec.input, to.x.pointer, to.rows) && table(spec.in_bias, to.in_bias) &&
          samples(has_gate, to.gate) && table(has_gate && spec.gate_table, to.gate_table) &&
-         (!has_residual || operands.rows_for(to.rows, spec.residual_type, to.residual)) &&
+         (!has_residual || operands.rows_for(to.rows, to.plane, spec.residual_type, to.residual)) &&
          (spec.affine < NORMJIT_WEIGHT || affine(to.weight)) &&
          (spec.affine != NORMJIT_WEIGHT_BIAS || affine(to.bias)) && samples(modulates, to.mod_scale) &&
          table(modulates && spec.modulation_table, to.mod_scale_table) && samples(shifts, to.mod_shift) &&
@@ -232,6 +245,7 @@ ffi::Error prepare(const Call& call, std::int32_t device) {
   normjit_prepare_options options = NORMJIT_PREPARE_OPTIONS_INIT;
   options.rows_hint = call.tensors.rows;
   options.pointer_alignment = alignment_of(call.tensors);
+  options.plane = call.tensors.plane;
   const normjit_tensors& t = call.tensors;
   for (const normjit_input_rows* rows :
        {&t.gate, &t.residual, &t.weight, &t.bias, &t.mod_scale, &t.mod_shift})
@@ -239,8 +253,8 @@ ffi::Error prepare(const Call& call, std::int32_t device) {
   std::uint64_t words[sizeof(spec) / sizeof(std::uint64_t)], key = 1;
   std::memcpy(words, &spec, sizeof(spec));
   for (const std::uint64_t word : words) key = mixed(key, word);
-  for (const std::uint64_t word :
-       {bits(device), bits(options.rows_hint), bits(options.pointer_alignment), bits(options.grouped_rows)})
+  for (const std::uint64_t word : {bits(device), bits(options.rows_hint), bits(options.pointer_alignment),
+                                   bits(options.grouped_rows), bits(options.plane)})
     key = mixed(key, word);
   std::atomic<std::uint64_t>& place = prepared[key % (sizeof(prepared) / sizeof(*prepared))];
   if (place.load(std::memory_order_relaxed) == key) return ffi::Error::Success();

@@ -20,13 +20,13 @@ from normjit._require import require as _require
 _require("torch", "PyTorch 2.9 or newer")
 
 from normjit.torch._functional import layer_norm
-from normjit.torch._fused import (add_layer_norm, add_rms_norm, gate_residual_modulate, gated_rms_norm, modulated_layer_norm,
-                                  rms_norm)
+from normjit.torch._fused import (add_layer_norm, add_rms_norm, gate_residual_modulate, gated_rms_norm, layer_norm_2d,
+                                  modulated_layer_norm, rms_norm)
 from normjit.torch._fusion import enable_fusion
 from normjit.torch._module import LayerNorm, RMSNorm
 from normjit.torch._norm import NormOutputs, norm
 from normjit.torch._replace import replace_layer_norm, replace_norms
 
 __all__ = ["LayerNorm", "NormOutputs", "RMSNorm", "add_layer_norm", "add_rms_norm", "enable_fusion",
-           "gate_residual_modulate", "gated_rms_norm", "layer_norm", "modulated_layer_norm", "norm", "replace_layer_norm",
-           "replace_norms", "rms_norm"]
+           "gate_residual_modulate", "gated_rms_norm", "layer_norm", "layer_norm_2d", "modulated_layer_norm", "norm",
+           "replace_layer_norm", "replace_norms", "rms_norm"]

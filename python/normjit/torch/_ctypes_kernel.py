@@ -43,7 +43,8 @@ class _Plan:
         x: Any = operands[0]
         dims = problem.check(operands)
         problem.check_memory(operands, dims)
-        arguments = _library.Tensors(rows=x.numel() // problem.columns)
+        arguments = _library.Tensors(rows=x.numel() // problem.columns,
+                                     plane=x.shape[2:].numel() if problem.channels_first else 0)
         self.made: list[tuple[int, torch.Size, torch.dtype]] = []  # places among OPERANDS, of outputs that are not given
         # Places among OPERANDS, offsets of pointers in the arguments, and for inputs to be copied the shape of the copy.
         self.places: list[tuple[int, int, Optional[torch.Size]]] = []

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from normjit import _library
-from normjit.torch._problem import INPUTS, Problem
+from normjit.torch._problem import INPUTS, Problem, problem_of, with_columns_last
 from normjit.torch._rules import NONE, activate
 
 
@@ -67,6 +67,10 @@ def formula(problem: Problem, x: Tensor, *inputs: Optional[Tensor]) -> list[Tens
     """The outputs of a spec, in the order of Problem.outputs, of all INPUTS. Differentiable; a rounding passes gradients
     on as they are."""
     dims = problem.check((x, *inputs))
+    if problem.channels_last is not None:
+        moved = [with_columns_last(part, x.dim()) if part is not None and problem.has_rows(name) else part
+                 for name, part in zip(INPUTS, inputs)]
+        return [y.movedim(-1, 1) for y in formula(problem_of(problem.channels_last), x.movedim(1, -1), *moved)]
     shape, wide = tuple(x.shape[-dims:]), problem.compute
     given: dict[str, Any] = dict(zip(INPUTS, inputs))
 

@@ -13,9 +13,9 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from normjit import _library
 from normjit.torch import _fusion, _operator
-from normjit.torch._check import TEXTS
 from normjit.torch._norm import norm
 from normjit.torch._rules import NONE, activate, apply, differentiable
+from normjit.torch._texts import text_of
 
 CODES = _library.ACTIVATIONS
 _ON_CPU = _operator.DEVICE == "CPU"  # in tests
@@ -88,8 +88,8 @@ def _is_for_fusion(x: Tensor, shape: tuple[int, ...], weight: Tensor | None, bia
 def _norm(x: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
     """The same as normjit::norm, which the pass of _fusion.py knows."""
     affine = "" if weight is None else "/w" if bias is None else "/wb"
-    spec = "layernorm/cols={}/{}/eps={!r}{}".format(shape[0], TEXTS[x.dtype], float(eps), affine)
-    y = norm(spec, x, weight=weight, bias=bias)
+    text = _fusion.to_fuse("layernorm", text_of("layernorm", shape, x.dtype, float(eps), affine), shape[0], x.dtype)
+    y = norm(text, x, weight=weight, bias=bias)
     assert isinstance(y, Tensor)
     return y
 

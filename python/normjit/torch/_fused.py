@@ -2,11 +2,8 @@
 """RMSNorm, and norms of sums: thin names over norm()."""
 from __future__ import annotations
 
-import functools
-import math
-import operator
 from collections.abc import Sequence
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 import torch
 from torch import Tensor
@@ -20,14 +17,9 @@ from normjit.torch._functional import _KNOWN, _is_foreign, _is_left_to_compiler,
 from normjit.torch._norm import norm
 from normjit.torch._operator import DEVICE, HERE
 from normjit.torch._rules import NONE, activate
+from normjit.torch._texts import columns_of, remembered, text_for, text_of, types_of
 
 _DEVICE = DEVICE.lower()
-
-
-def remembered(make: Callable[..., str]) -> Callable[..., str]:
-    """A function whose results are kept, but not while torch.compile traces it."""
-    kept = functools.lru_cache(maxsize=1024)(make)
-    return lambda *key: make(*key) if torch.compiler.is_compiling() else kept(*key)
 
 
 def rms_norm(x: Tensor, normalized_shape: Sequence[int], weight: Optional[Tensor] = None, eps: Optional[float] = None, *,
@@ -42,8 +34,8 @@ def rms_norm(x: Tensor, normalized_shape: Sequence[int], weight: Optional[Tensor
     shape = tuple(normalized_shape)
     if not is_for_norm("rmsnorm", x, shape, weight, eps, code):
         return activate(F.rms_norm(x, shape, weight, eps), code, scale)
-    y = norm(_rms_norm_text(shape, x.dtype, eps, None if weight is None else weight.dtype, activation, scale), x,
-             weight=weight)
+    text = _rms_norm_text(shape, x.dtype, eps, None if weight is None else weight.dtype, activation, scale)
+    y = norm(to_fuse("rmsnorm", text, x, shape, code), x, weight=weight)
     assert isinstance(y, Tensor)
     return y
 
@@ -55,23 +47,6 @@ def _rms_norm_text(shape: tuple[int, ...], dtype: torch.dtype, eps: float | None
         eps = 2.0 ** -52 if dtype == torch.float64 else 2.0 ** -23
     return text_of("rmsnorm", shape, dtype, eps, "" if weight is None else "/w={}/w".format(TEXTS[weight]), activation,
                    scale)
-
-
-def columns_of(shape: tuple[int, ...]) -> int:
-    columns = 1
-    for size in shape:
-        columns *= size
-    return columns
-
-
-def text_of(head: str, shape: tuple[int, ...], dtype: torch.dtype, eps: float, tail: str, activation: str | None = None,
-            scale: float = 1.0) -> str:
-    """The text of a spec whose last fields are `tail`. ldexp and index give plain numbers for torch.compile's symbols."""
-    columns = operator.index(columns_of(shape))
-    text = "{}/cols={}/{}/eps={!r}{}".format(head, columns, TEXTS[dtype], math.ldexp(eps, 0), tail)
-    if activation is not None:
-        text += "/" + activation
-    return text if scale == 1.0 else "{}/scale={!r}".format(text, math.ldexp(scale, 0))
 
 
 def is_for_norm(head: str, x: Tensor, shape: tuple[int, ...], weight: Tensor | None, eps: float | None,
@@ -91,38 +66,29 @@ def is_for_norm(head: str, x: Tensor, shape: tuple[int, ...], weight: Tensor | N
     return forward_ad._current_level < 0 and not torch._C._are_functorch_transforms_active()
 
 
+def to_fuse(head: str, text: str, x: Tensor, shape: tuple[int, ...], code: int = NONE) -> str:
+    """The text of a layer for which is_for_norm is true."""
+    if torch.compiler.is_compiling() and _is_left_to_compiler(x, shape, code):
+        return _fusion.to_fuse(head, text, columns_of(shape), x.dtype)
+    return text
+
+
 def _add_norm(head: str, x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float,
               in_bias: Tensor | None, weight_offset: bool, rounding: str | None, activation: str | None, scale: float,
               batch_invariant: bool) -> tuple[Tensor, Tensor]:
     if activation is not None:
         code_of(activation)
     row = (x.shape[-1],) if weight is None else tuple(weight.shape)
-    dtypes = [None if part is None else part.dtype for part in (residual, weight, bias, in_bias)]
-    text = _add_norm_text(head, row, x.dtype, *dtypes, eps, weight_offset, rounding, activation, scale)
+    types = types_of(x, in_bias=in_bias, residual=residual, weight=weight, bias=bias)
+    text = text_for("add_rms_norm" if head == "rmsnorm" else "add_layer_norm", head, row, types, eps,
+                    "/add/sum" + _rounding(rounding), weight_offset, activation, scale)
     outputs: Any = norm(text, x, in_bias=in_bias, residual=residual, weight=weight, bias=bias,
                         batch_invariant=batch_invariant)
     return outputs.out, outputs.sum
 
 
-@remembered
-def _add_norm_text(head: str, shape: tuple[int, ...], x: torch.dtype, residual: torch.dtype, weight: torch.dtype | None,
-                   bias: torch.dtype | None, in_bias: torch.dtype | None, eps: float, weight_offset: bool,
-                   rounding: str | None, activation: str | None, scale: float) -> str:
-    for dtype in (x, residual, weight, bias, in_bias):
-        if dtype is not None and dtype not in TEXTS:
-            raise RuntimeError("normjit.torch.add_{}: not implemented for {}".format(
-                "rms_norm" if head == "rmsnorm" else "layer_norm", dtype))
-    vector = in_bias if weight is None else weight
-    tail = "/res={}/add/sum".format(TEXTS[residual])
-    if vector is not None:
-        tail += "/w=" + TEXTS[vector]
-    if in_bias is not None:
-        tail += "/inb"
-    if rounding is not None:
-        tail += "/round=" + rounding
-    if weight is not None:
-        tail += "/w" + ("" if bias is None else "b") + ("1" if weight_offset else "")
-    return text_of(head, shape, x, eps, tail, activation, scale)
+def _rounding(rounding: str | None) -> str:
+    return "" if rounding is None else "/round=" + rounding
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Optional[Tensor] = None, eps: float = 1e-5, *,
@@ -151,26 +117,6 @@ def add_layer_norm(x: Tensor, residual: Tensor, weight: Optional[Tensor] = None,
 
 # ---- Gates and modulations
 
-def _named(what: str, head: str, x: Tensor, eps: float, tail: str, **parts: Optional[Tensor]) -> str:
-    """The text of a spec with these operands, of which those of gate and modulation have one type."""
-    for name, part in parts.items():
-        if part is not None and part.dtype not in TEXTS or x.dtype not in TEXTS:
-            raise RuntimeError("normjit.torch.{}: not implemented for {}".format(
-                what, x.dtype if x.dtype not in TEXTS or part is None else part.dtype))
-    modulations = {name: part.dtype for name, part in parts.items() if part is not None and name in (
-        "gate", "scale", "shift")}
-    if len(set(modulations.values())) > 1:
-        raise RuntimeError("normjit.torch.{}: {} are of several types".format(what, ", ".join(modulations)))
-    weight, bias, residual = (parts.get(name) for name in ("weight", "bias", "residual"))
-    if bias is not None and (weight is None or bias.dtype != weight.dtype):
-        raise RuntimeError("normjit.torch.{}: a bias needs a weight of its type".format(what))
-    types = "" if weight is None else "/w=" + TEXTS[weight.dtype]
-    types += "" if residual is None else "/res=" + TEXTS[residual.dtype]
-    types += "/mod=" + TEXTS[next(iter(modulations.values()))]
-    affine = "" if weight is None else "/w" + "b" * (bias is not None)
-    return text_of(head, (x.shape[-1],), x.dtype, eps, types + tail.replace("{affine}", affine))
-
-
 def modulated_layer_norm(x: Tensor, scale: Tensor, shift: Optional[Tensor] = None, weight: Optional[Tensor] = None,
                          bias: Optional[Tensor] = None, eps: float = 1e-6, *, batch_invariant: bool = False) -> Tensor:
     """LayerNorm(x) * (1 + scale) + shift over the last dimension, in one kernel: the adaptive norm of diffusion
@@ -179,9 +125,20 @@ def modulated_layer_norm(x: Tensor, scale: Tensor, shift: Optional[Tensor] = Non
     scale and shift, of one type, have any shape that expands to x's: [samples, 1, columns] is read where it is, a chunk of
     a projection, too. weight and bias are in front of them. See norm().
     """
-    text = _named("modulated_layer_norm", "layernorm", x, eps, "{affine}/mods" if shift is None else "{affine}/mod",
-                  scale=scale, shift=shift, weight=weight, bias=bias)
+    text = text_for("modulated_layer_norm", "layernorm", (x.shape[-1],),
+                    types_of(x, weight=weight, bias=bias, scale=scale, shift=shift), eps, "")
     y = norm(text, x, mod_scale=scale, mod_shift=shift, weight=weight, bias=bias, batch_invariant=batch_invariant)
+    assert isinstance(y, Tensor)
+    return y
+
+
+def layer_norm_2d(x: Tensor, weight: Optional[Tensor] = None, bias: Optional[Tensor] = None, eps: float = 1e-6, *,
+                  batch_invariant: bool = False) -> Tensor:
+    """LayerNorm over the channels of x, [N, C, ...], in one kernel and in x's memory format: what ConvNeXt has between
+    convolutions. weight and bias are [C]. See norm().
+    """
+    text = text_for("layer_norm_2d", "layernorm", tuple(x.shape[1:2]), types_of(x, weight=weight, bias=bias), eps, "/cf")
+    y = norm(text, x, weight=weight, bias=bias, batch_invariant=batch_invariant)
     assert isinstance(y, Tensor)
     return y
 
@@ -195,10 +152,9 @@ def gated_rms_norm(x: Tensor, gate: Tensor, weight: Optional[Tensor] = None, eps
     function: "silu", "sigmoid", "tanh" or None. gate has a shape that expands to x's. round_norm: the normalized value is
     rounded to x's type before the weight. See norm().
     """
-    tail = "/gateafter" if norm_before_gate else "/gate"
-    tail += "" if function is None else ":" + function
-    text = _named("gated_rms_norm", "rmsnorm", x, eps, tail + "/round=norm" * round_norm + "{affine}", gate=gate,
-                  weight=weight)
+    fields = "/gateafter" if norm_before_gate else "/gate"
+    fields += ("" if function is None else ":" + function) + ("/round=norm" if round_norm else "")
+    text = text_for("gated_rms_norm", "rmsnorm", (x.shape[-1],), types_of(x, weight=weight, gate=gate), eps, fields)
     y = norm(text, x, gate=gate, weight=weight, batch_invariant=batch_invariant)
     assert isinstance(y, Tensor)
     return y
@@ -213,9 +169,9 @@ def gate_residual_modulate(x: Tensor, gate: Tensor, residual: Tensor, scale: Ten
     gate, scale and shift are of one type, and their shapes expand to x's. s is stored in residual's type. rounding: as in
     add_rms_norm. See norm().
     """
-    tail = "/gate/add/sum" + ("" if rounding is None else "/round=" + rounding)
-    text = _named("gate_residual_modulate", "layernorm", x, eps, tail + "{affine}" + ("/mods" if shift is None else "/mod"),
-                  gate=gate, residual=residual, scale=scale, shift=shift, weight=weight, bias=bias)
+    types = types_of(x, residual=residual, weight=weight, bias=bias, gate=gate, scale=scale, shift=shift)
+    text = text_for("gate_residual_modulate", "layernorm", (x.shape[-1],), types, eps,
+                    "/gate/add/sum" + _rounding(rounding))
     outputs: Any = norm(text, x, gate=gate, residual=residual, weight=weight, bias=bias, mod_scale=scale, mod_shift=shift,
                         batch_invariant=batch_invariant)
     return outputs.out, outputs.sum

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from normjit.torch import _operator
 from normjit.torch._formula import formula
 from normjit.torch._operator import DEVICE, HERE, INPUT_ARGUMENTS, OUTPUT_ARGUMENTS, library
-from normjit.torch._problem import INPUTS, OUTPUTS, problem_of, writes_of
+from normjit.torch._problem import INPUTS, OUTPUTS, outline_of, problem_of, with_columns_last
 
 # No argument has a default: PyTorch leaves those that are equal to it out of graphs and of what autograd sees.
 _ARGUMENTS = "(str spec, " + INPUT_ARGUMENTS + ", bool batch_invariant"
@@ -43,8 +43,8 @@ class NormOutputs(NamedTuple):
 
 def norm(spec: str, x: Tensor, *, in_bias: Maybe = None, gate: Maybe = None, gate_table: Maybe = None,
          residual: Maybe = None, weight: Maybe = None, bias: Maybe = None, mod_scale: Maybe = None,
-         mod_scale_table: Maybe = None, mod_shift: Maybe = None, mod_shift_table: Maybe = None, out: Maybe = None, sum: Maybe = None, mean: Maybe = None, rstd: Maybe = None,
-         batch_invariant: bool = False) -> Union[Tensor, NormOutputs]:
+         mod_scale_table: Maybe = None, mod_shift: Maybe = None, mod_shift_table: Maybe = None, out: Maybe = None,
+         sum: Maybe = None, mean: Maybe = None, rstd: Maybe = None, batch_invariant: bool = False) -> Union[Tensor, NormOutputs]:
     """The norm of a spec text, in one kernel: norm("rmsnorm/cols=4096/bf16/add/sum/w", x, residual=r, weight=w).
 
     Returns the result, or NormOutputs where the spec has more outputs than that (`/sum`, `/stats`). The last dimensions
@@ -54,6 +54,10 @@ def norm(spec: str, x: Tensor, *, in_bias: Maybe = None, gate: Maybe = None, gat
     Rows are read where they are as long as all leading dimensions make at most two strides: heads in a projection, a
     residual that is the same for a batch, a scale [samples, 1, cols]. Other inputs are copied first. An output that is given (out, sum, mean, rstd)
     is written; out may be x itself, and sum may be residual itself. What is given has no gradient.
+
+    With `/cf`, x is [N, C, ...], with at least one dimension of positions, and each position's C channels are a row; mean
+    and rstd are [N, 1, ...]. Samples may be any distance apart; other gaps are copied. Where channels are neighbours in
+    memory (torch.channels_last), in out or else in x, results are so, too, and the kernel is that of the spec without `/cf`.
 
     batch_invariant: the same plan for any number of rows, so that the bits of a row do not depend on the batch. The
     variable NORMJIT_BATCH_INVARIANT=1 asks for that in all calls.
@@ -68,8 +72,17 @@ def norm(spec: str, x: Tensor, *, in_bias: Maybe = None, gate: Maybe = None, gat
     compiling = torch.compiler.is_compiling()
     if compiling:
         spec.isascii()  # where a text is made of symbols, and so is no constant yet, the graph ends here
-    writes = writes_of(spec)
+    writes, columns, channels_last = outline_of(spec)
     results: Any
+    if channels_last is not None and _has_channels_last(x if out is None else out, x, columns):
+        move = functools.partial(_with_columns_last, dims=x.dim())
+        results = norm(channels_last, with_columns_last(x, x.dim()), in_bias=in_bias, gate=gate, gate_table=gate_table,
+                       residual=move(residual), weight=weight, bias=bias, mod_scale=mod_scale,
+                       mod_scale_table=mod_scale_table, mod_shift=mod_shift, mod_shift_table=mod_shift_table,
+                       out=move(out), sum=move(sum), mean=move(mean), rstd=move(rstd), batch_invariant=batch_invariant)
+        results = results if isinstance(results, NormOutputs) else (results,)
+        results = [made.movedim(-1, 1) if part is None and made is not None else part for part, made in zip(given, results)]
+        return NormOutputs(*results) if len(results) > 1 else results[0]
     if not compiling and _is_plain(inputs + given):
         results = _run(spec, inputs + given, batch_invariant)
         if not makes_all:
@@ -89,6 +102,14 @@ def norm(spec: str, x: Tensor, *, in_bias: Maybe = None, gate: Maybe = None, gat
         y: Tensor = results[0]
         return y
     return NormOutputs(*results)
+
+
+def _has_channels_last(part: Tensor, x: Tensor, columns: int) -> bool:
+    return part.dim() == x.dim() > 2 and part.shape[1] == columns > 1 and part.stride(1) == 1
+
+
+def _with_columns_last(part: Maybe, dims: int) -> Maybe:
+    return None if part is None or part.dim() > dims else with_columns_last(part, dims)
 
 
 def _in_places(given: tuple[Maybe, ...], writes: tuple[bool, ...], made: list[Tensor]) -> list[Maybe]:

@@ -85,6 +85,9 @@ class Problem:
         self.rounds_sum, self.rounds_norm = "sum" in rounding, "norm" in rounding
         self.weight_offset = bool(spec.weight_offset)
         self.affine_rows = bool(spec.affine_rows)
+        self.channels_first = bool(spec.channels_first)
+        # The text of the same norm where channels are the last dimension; None without channels first.
+        self.channels_last = _channels_last_of(spec) if self.channels_first else None
         self.input, self.output = DTYPES[spec.input], DTYPES[spec.output]
         self.weight = DTYPES[spec.weight]
         # Of residual and sum, to which a sum is rounded.
@@ -97,7 +100,7 @@ class Problem:
         self.operands = [operand.name for operand in OPERANDS if operand.present(spec)]
         self.inputs = [name for name in self.operands if name in INPUTS]
         self.outputs = [name for name in self.operands if name in OUTPUTS]
-        self.writes = tuple(name in self.outputs for name in OUTPUTS)
+        self.outline = tuple(name in self.outputs for name in OUTPUTS), self.columns, self.channels_last
 
     def extent_of(self, name: str) -> str:
         """MATRIX, COLUMNS or ROWS."""
@@ -118,8 +121,8 @@ class Problem:
     # ---- Checks, which raise RuntimeError
 
     def check(self, tensors: Sequence[Optional[Tensor]]) -> int:
-        """Whether these, for the first of OPERANDS, fit the spec, but for layouts; over how many of the last dimensions
-        of x it normalizes. Outputs need not be given."""
+        """Whether these, for the first of OPERANDS, fit the spec, but for layouts; row_dims of x. Outputs need not be
+        given."""
         for operand, tensor in zip(OPERANDS, tensors):
             present = operand.name in self.operands
             if tensor is not None and not present:
@@ -150,6 +153,12 @@ class Problem:
                 raise self.fail("{} is not contiguous".format(operand.name))
 
     def row_dims(self, x: Tensor) -> int:
+        """How many of the last dimensions of x are a row; with channels first, a sample."""
+        if self.channels_first:
+            if x.dim() < 3 or x.shape[1] != self.columns:
+                raise self.fail("x, of shape {}, is not [samples, {} channels, positions...]".format(
+                    list(x.shape), self.columns))
+            return x.dim() - 1
         elements = 1
         for dims in range(1, x.dim() + 1):
             elements *= x.shape[-dims]
@@ -180,9 +189,11 @@ class Problem:
     def shape_of(self, name: str, x: Tensor, dims: int) -> torch.Size:
         """Ones stand in the place of the normalized dimensions where there is a number for each row, as in PyTorch."""
         extent = self.extent_of(name)
-        if extent == ROWS:
-            return torch.Size((*x.shape[:-dims], *(1,) * dims))
-        return x.shape if extent == MATRIX else x.shape[-dims:]
+        if extent == MATRIX:
+            return x.shape
+        if self.channels_first:
+            return torch.Size((x.shape[0], 1, *x.shape[2:]) if extent == ROWS else (self.columns,))
+        return torch.Size((*x.shape[:-dims], *(1,) * dims)) if extent == ROWS else x.shape[-dims:]
 
     def empty(self, output: str, x: Tensor, dims: int) -> Tensor:
         return x.new_empty(self.shape_of(output, x, dims), dtype=self.dtype_of(output))
@@ -194,16 +205,30 @@ def problem_of(text: str) -> Problem:
     return Problem(text)
 
 
-def _writes_of(text: str) -> tuple[bool, ...]:
-    return problem_of(text).writes
+def _channels_last_of(spec: _library.Spec) -> str:
+    plain = _library.Spec.from_buffer_copy(spec)
+    plain.channels_first = 0
+    return _library.spec_text(plain)
 
 
-# Problem.writes of a spec, which torch.compile takes for a constant.
-writes_of: Callable[[str], tuple[bool, ...]] = _torch_compiler.assume_constant_result(_writes_of)
+Outline = tuple[tuple[bool, ...], int, Optional[str]]
+
+
+def _outline_of(text: str) -> Outline:
+    return problem_of(text).outline
+
+
+# Of a spec: which of OUTPUTS it writes, its columns, and Problem.channels_last. torch.compile takes it for a constant.
+outline_of: Callable[[str], Outline] = _torch_compiler.assume_constant_result(_outline_of)
+
+
+def with_columns_last(tensor: Tensor, dims: int) -> Tensor:
+    """A view of a tensor that expands to one of so many dimensions, with the second of these behind the others."""
+    return tensor[(None,) * (dims - tensor.dim())].movedim(1, -1)
 
 
 def rows_at(tensor: Tensor, dims: int) -> tuple[int, int, int] | None:
-    """(outer, n, inner) of a tensor's rows, each of its last `dims` dimensions: row r begins
+    """(outer, n, inner) of a tensor's rows (or samples, see row_dims), each of its last `dims` dimensions: row r begins
     (r / n) * outer + (r % n) * inner elements behind the first. None where no such numbers exist, as for columns that
     are not neighbours, or for leading dimensions that make three or more strides."""
     columns = 1

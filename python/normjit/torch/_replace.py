@@ -8,14 +8,18 @@ from typing import Any, Optional, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from normjit.torch._check import TEXTS
 from normjit.torch._formula import formula
-from normjit.torch._fused import is_for_norm, remembered, text_of
+from normjit.torch._functional import run
+from normjit.torch._fused import is_for_norm, layer_norm_2d, to_fuse
 from normjit.torch._fusion import enable_fusion
 from normjit.torch._module import LayerNorm, RMSNorm
 from normjit.torch._norm import norm
 from normjit.torch._problem import in_order, problem_of
+from normjit.torch._rules import NONE
+from normjit.torch._texts import remembered, text_of
 
 _Model = TypeVar("_Model", bound=nn.Module)
 
@@ -28,6 +32,10 @@ def replace_norms(model: _Model, fuse: bool = False) -> _Model:
     parameter, `weight`, and `variance_epsilon` or `eps`. What such a class computes is found by a trial on the CPU, bit
     by bit: whether the normalized value is rounded in front of the weight (Llama, Qwen, Mistral), or not, and whether
     the weight is added to 1 (Gemma). A class that computes anything else is left alone.
+
+    So are the LayerNorms of images, modules named ...LayerNorm2d, or ...LayerNorm with a `data_format` or over the channels of
+    [N, C, H, W]: those of transformers (ConvNeXt, SAM), torchvision, timm, detectron2 and ConvNeXt itself. Of one that rounds
+    between its steps only tensors of f32 and f64 are computed by normjit.
 
     Each module stays the object that it is: its parameters, hooks, training flag and whoever holds it stay what they are.
     A subclass stays one, and with a forward of its own it is left alone, as it computes something else.
@@ -47,7 +55,12 @@ def replace_norms(model: _Model, fuse: bool = False) -> _Model:
 replace_layer_norm = replace_norms  # the name of 0.1
 
 
-class _LikeTransformers:
+class _Tried:
+    """Comes in front of a class whose forward was tried."""
+    _made: Any  # the function of this file, and its arguments, that made the class
+
+
+class _LikeTransformers(_Tried):
     """The forward of a class whose `_tail` was found by a trial."""
     weight: Tensor
     _tail = ""  # the last fields of its spec
@@ -58,12 +71,37 @@ class _LikeTransformers:
         shape = tuple(weight.shape)
         if is_for_norm("rmsnorm", x, shape, weight, eps):
             text = _text_like_transformers(shape, x.dtype, weight.dtype, eps, self._tail, self._promotes)
-            y = norm(text, x, weight=weight)
+            y = norm(to_fuse("rmsnorm", text, x, shape), x, weight=weight)
             assert isinstance(y, Tensor)
             return y
         theirs: Any = super()
         found: Tensor = theirs.forward(x)
         return found
+
+
+class _OfImages(_Tried):
+    """The forward of a LayerNorm whose order of dimensions was found by a trial."""
+    weight: Optional[Tensor]
+    bias: Optional[Tensor]
+    eps: float
+    _first = False  # the channels of [N, C, H, W], not the last dimension
+    _narrow = False  # without other roundings than the spec's, also in 16 bits
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, bias, shape = self.weight, self.bias, _normalized_shape_of(self)
+        if not self._first:
+            return run(x, shape, weight, bias, self.eps, NONE, 1.0)
+        if (x.dim() == 4 and (self._narrow or x.dtype.itemsize > 2)
+                and all(part is None or part.dtype == x.dtype for part in (weight, bias))
+                and is_for_norm("layernorm/cf", x.movedim(1, -1), shape, weight, self.eps)):  # no norm to be fused
+            return layer_norm_2d(x, weight, bias, self.eps)
+        theirs: Any = super()
+        found: Tensor = theirs.forward(x)
+        return found
+
+
+def _normalized_shape_of(module: Any) -> tuple[int, ...]:
+    return tuple(getattr(module, "normalized_shape", ()) if module.weight is None else module.weight.shape)
 
 
 def _epsilon_of(module: Any) -> Any:
@@ -80,25 +118,72 @@ def _text_like_transformers(shape: tuple[int, ...], dtype: torch.dtype, weight: 
 def _base_of(module: nn.Module) -> Any:
     """The class of normjit for a module, or None."""
     kind: Any = type(module)
-    if isinstance(module, nn.LayerNorm):
-        return LayerNorm if kind.forward is nn.LayerNorm.forward else None
-    if isinstance(module, nn.RMSNorm):
-        return RMSNorm if kind.forward is nn.RMSNorm.forward else None
-    if not kind.__name__.endswith("RMSNorm") or issubclass(kind, _LikeTransformers):
+    for ours, theirs in ((LayerNorm, nn.LayerNorm), (RMSNorm, nn.RMSNorm)):
+        if kind.forward is theirs.forward and issubclass(kind, theirs):
+            return ours
+    if (issubclass(kind, (LayerNorm, nn.RMSNorm, _Tried)) or list(module.children()) or "forward" in vars(module)
+            or not isinstance(_epsilon_of(module), float)):
         return None
     parameters = dict(module.named_parameters())
-    if (list(parameters) != ["weight"] or parameters["weight"].dim() != 1 or list(module.children())
-            or not isinstance(_epsilon_of(module), float) or "forward" in vars(module)):
+    names = tuple(parameters)
+    make: Any
+    attempt: Any
+    if any(part.dim() != 1 for part in parameters.values()):
         return None
-    if kind not in _found:
-        _found[kind] = _try(module)
-    found = _found[kind]
-    return None if found is None else _like_transformers(*found)
+    if kind.__name__.endswith("RMSNorm") and names == ("weight",):
+        make, attempt = _like_transformers, _try
+    elif kind.__name__.endswith(("LayerNorm", "LayerNorm2d")) and names in ((), ("weight",), ("weight", "bias")):
+        make, attempt = _of_images, _try_of_images
+    else:
+        return None
+    key = kind, getattr(module, "data_format", None), names
+    if key not in _found:
+        _found[key] = attempt(module)
+    return None if _found[key] is None else make(*_found[key])
 
 
 # ---- Trials
 
-_found: dict[Any, Optional[tuple[str, bool]]] = {}  # for each class that was tried
+_found: dict[Any, Any] = {}  # for each class that was tried, and what its modules may differ in
+
+
+def _try_of_images(module: Any) -> Optional[tuple[bool, bool]]:
+    """_first and _narrow of modules like this; None where they compute something else."""
+    if not hasattr(module, "weight") or len(_normalized_shape_of(module)) != 1:
+        return None
+    for first in (True, False) if hasattr(module, "data_format") else (True,):
+        if _is_layer_norm(module, first, torch.float32):
+            narrow = _is_layer_norm(module, first, torch.bfloat16)
+            return (first, narrow) if first or narrow else None
+    return None
+
+
+def _is_layer_norm(module: Any, first: bool, dtype: torch.dtype) -> bool:
+    """Whether a module's forward has the result of LayerNorm, bit by bit in 16 bits."""
+    shape = _normalized_shape_of(module)
+    columns, = shape
+    x = _pattern(30, columns, torch.float64)
+    x[::2] *= module.eps ** 0.5  # which shows how epsilon is added
+    x = x.reshape(2, 3, 5, columns).to(dtype)
+    trial: Any = copy.copy(module)
+    trial._parameters = {name: part if part is None else nn.Parameter(_vector(columns, dtype) - float(name == "bias"))
+                         for name, part in module._parameters.items()}
+    with torch.no_grad():
+        wanted = F.layer_norm(x, shape, trial._parameters.get("weight"), trial._parameters.get("bias"), module.eps)
+        given, wanted = (part.movedim(-1, 1).contiguous() if first else part for part in (x, wanted))
+        try:
+            result = type(module).forward(trial, given)
+        except Exception:  # whatever a class that takes other arguments raises
+            return False
+    return result.shape == wanted.shape and result.dtype == dtype and _agree(result, wanted, 1e-5)
+
+
+def _pattern(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
+    return ((torch.arange(rows * columns) * 7919 % 1013 - 500) / 256).reshape(rows, columns).to(dtype)
+
+
+def _vector(columns: int, dtype: torch.dtype) -> Tensor:
+    return 0.5 + (torch.arange(columns) * 31 % 97 / 128).to(dtype)
 
 
 def _try(module: nn.Module) -> Optional[tuple[str, bool]]:
@@ -115,9 +200,7 @@ def _try(module: nn.Module) -> Optional[tuple[str, bool]]:
 def _outcome(module: nn.Module, dtype: torch.dtype, weight_dtype: torch.dtype) -> Optional[tuple[str, bool]]:
     """The tail of the one spec that has the result of a module's forward, and whether that is of the wider type."""
     columns = module.weight.numel()  # type: ignore[operator]
-    count = torch.arange(16 * columns)
-    x = ((count * 7919 % 1013 - 500) / 256).reshape(16, columns).to(dtype)
-    weight = 0.5 + (torch.arange(columns) * 31 % 97 / 128).to(weight_dtype)
+    x, weight = _pattern(16, columns, dtype), _vector(columns, weight_dtype)
     trial: Any = copy.copy(module)
     trial._parameters = {"weight": nn.Parameter(weight)}
     result = type(module).forward(trial, x)
@@ -131,9 +214,11 @@ def _outcome(module: nn.Module, dtype: torch.dtype, weight_dtype: torch.dtype) -
     return (tails[0], promotes) if len(tails) == 1 else None
 
 
-def _agree(found: Tensor, wanted: Tensor) -> bool:
-    """All but values near the middle of two, for which sums in another order decide."""
-    close = torch.isclose(found, wanted, rtol=1e-6 if found.dtype == torch.float32 else 0.0, atol=0.0)
+def _agree(found: Tensor, wanted: Tensor, within: float = 0.0) -> bool:
+    """All but values near the middle of two, for which sums in another order decide. In f32 values of about 1 may be so
+    far apart."""
+    wide = found.dtype == torch.float32
+    close = torch.isclose(found, wanted, rtol=1e-6 if wide else 0.0, atol=within if wide else 0.0)
     return close.double().mean().item() > 0.999
 
 
@@ -148,17 +233,24 @@ def _replacement(base: Any, original: Any) -> Any:
 
 @functools.lru_cache(maxsize=None)
 def _like_transformers(tail: str, promotes: bool) -> Any:
-    return type("LikeTransformers", (_LikeTransformers,), {"_tail": tail, "_promotes": promotes})
+    return type("LikeTransformers", (_LikeTransformers,), {
+        "_tail": tail, "_promotes": promotes, "_made": (_like_transformers, tail, promotes)})
+
+
+@functools.lru_cache(maxsize=None)
+def _of_images(first: bool, narrow: bool) -> Any:
+    return type("OfImages", (_OfImages,), {"_first": first, "_narrow": narrow, "_made": (_of_images, first, narrow)})
 
 
 def _reduce(module: Any, protocol: Any) -> tuple[Any, ...]:
     """A class that was made here has no name to be found by; those of which it was made have, or their arguments."""
     kind: Any = type(module)
     base, original = kind.__bases__
-    found = (base._tail, base._promotes) if issubclass(base, _LikeTransformers) else None
-    return _make_empty, (base if found is None else None, found, original), module.__getstate__()
+    made = base._made if issubclass(base, _Tried) else (None, base)
+    return _make_empty, (*made, original), module.__getstate__()
 
 
-def _make_empty(base: Any, found: Any, original: Any) -> Any:
-    made = _replacement(base if found is None else _like_transformers(*found), original)
+def _make_empty(make: Any, *arguments: Any) -> Any:
+    *found, original = arguments
+    made = _replacement(found[0] if make is None else make(*found), original)
     return made.__new__(made)

@@ -56,20 +56,31 @@ void require_fit(bool fits) {
   if (!fits) fail("normjit::norm: the operands do not fit the spec");
 }
 
-// The dimensions of x in front of its rows.
-std::int64_t outer_dims(const Facts& x, std::int64_t columns) {
+// Dimensions of x: those in front of a row's columns, and all up to their end. Behind it are the positions of
+// channels first.
+struct RowDims {
+  std::int64_t outer, end;
+};
+RowDims row_dims(const Facts& x, const normjit_spec& spec) {
+  if (spec.channels_first) {
+    require_fit(x.dims > 2 && x.sizes[1] == spec.columns);
+    return {1, 2};
+  }
   std::int64_t count = 1;
   for (std::int64_t i = x.dims - 1; i >= 0; --i)
-    if ((count *= x.sizes[i]) == columns) return i;
+    if ((count *= x.sizes[i]) == spec.columns) return {i, x.dims};
   require_fit(false);
-  return 0;
+  return {};
 }
 
-// The tensors of one launch, as libnormjit takes them. A row is the dimensions of x from `outer` on.
+// The tensors of one launch, as libnormjit takes them. The dimensions of x from `outer` on are a row, or with
+// channels first a sample.
 class Call {
  public:
-  Call(const Facts& x, std::int64_t outer) : x_(x), outer_(outer), here_(x.device) {
-    tensors_.rows = elements(x, 0, outer);
+  Call(const Facts& x, RowDims row) : x_(x), outer_(row.outer), end_(row.end), here_(x.device) {
+    const std::int64_t positions = elements(x, end_, x.dims);
+    tensors_.rows = elements(x, 0, outer_) * positions;
+    if (end_ != x.dims) tensors_.plane = positions;
   }
 
   // Takes an operand, or makes it where it is an output that is not given.
@@ -83,13 +94,13 @@ class Call {
     const Facts f = facts_of(tensor);
     require_fit(type_of(f.dtype).code == operand.dtype && f.device_type == x_.device_type &&
                 f.device == x_.device);
-    const std::int64_t columns = elements(x_, outer_, x_.dims);
+    const std::int64_t columns = elements(x_, outer_, end_);
     if (operand.extent == kMatrix) {
       require_fit(operand.output ? has_shape(f, x_.sizes, x_.dims) : expands_to(f, x_));
       const bool in_place = take_rows(operand.offset, tensor, f);
       require_fit(in_place || !operand.output);
     } else if (operand.extent == kColumns) {
-      require_fit(has_shape(f, x_.sizes + outer_, x_.dims - outer_) || has_shape(f, &columns, 1));
+      require_fit(has_shape(f, x_.sizes + outer_, end_ - outer_) || has_shape(f, &columns, 1));
       take_columns(operand.offset, tensor);
     } else {
       require_fit(has_shape(f, number_sizes(), x_.dims) && is_contiguous(tensor));
@@ -135,7 +146,7 @@ class Call {
   const std::int64_t* number_sizes() {
     if (number_sizes_.empty()) {
       number_sizes_.assign(x_.sizes, x_.sizes + x_.dims);
-      std::fill(number_sizes_.begin() + outer_, number_sizes_.end(), 1);
+      std::fill(number_sizes_.begin() + outer_, number_sizes_.begin() + end_, 1);
     }
     return number_sizes_.data();
   }
@@ -146,7 +157,7 @@ class Call {
   }
 
   const Facts& x_;
-  const std::int64_t outer_;
+  const std::int64_t outer_, end_;
   const OnDevice here_;
   std::vector<Tensor> copies_;
   std::vector<std::int64_t> number_sizes_;
@@ -166,7 +177,7 @@ void boxed_launch(StableIValue* stack, std::uint64_t arguments, std::uint64_t re
   }
   const Problem& problem = problem_of(from_stable<std::int64_t>(stack[0]));
   const Facts x = facts_of(tensors[0]);
-  Call call(x, outer_dims(x, problem.spec.columns));
+  Call call(x, row_dims(x, problem.spec));
   for (std::size_t i = 0; i < count; ++i) call.take(problem.operands[i], tensors[i]);
   call.launch(problem.service, problem.spec);
   for (std::size_t i = 0; i < results; ++i) {
@@ -258,7 +269,7 @@ Outputs layer_norm(Arguments a, bool statistics) {
   spec.activation = static_cast<std::int32_t>(a.activation);
   spec.statistics = statistics;
 
-  Call call(x, outer);
+  Call call(x, {outer, x.dims});
   if (a.weight) call.take_columns(offsetof(normjit_tensors, weight), a.weight);
   if (a.bias) call.take_columns(offsetof(normjit_tensors, bias), a.bias);
   call.take_rows(offsetof(normjit_tensors, x), a.x, x);
