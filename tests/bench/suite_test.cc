@@ -90,6 +90,7 @@ TEST(Suite, EveryRegimeHasFixedCasesWithATarget) {
   std::vector<SuiteCase> cases = fixed_cases();
   for (const SuiteCase& one : fused_cases(1))
     if (!one.drawn) cases.push_back(one);
+  for (const SuiteCase& one : channels_first_cases()) cases.push_back(one);
   for (const SuiteCase& one : cases) {
     EXPECT_FALSE(one.drawn);
     if (one.target().kind != Target::Kind::none) found.insert(one.regime());
@@ -213,6 +214,16 @@ TEST(Suite, FusedCasesAreLargeOrDecode) {
     if (one.drawn) others.insert(one.spec.columns);
   EXPECT_EQ(widths.size(), 6u);
   EXPECT_NE(widths, others);
+}
+
+TEST(Suite, ChannelsFirstHaveWholePlanes) {
+  const std::vector<SuiteCase> cases = channels_first_cases();
+  EXPECT_EQ(cases.size(), 10u);
+  for (const SuiteCase& one : cases) {
+    EXPECT_EQ(one.regime(), Regime::channels_first);
+    ASSERT_GT(one.use.plane, 0);
+    EXPECT_EQ(one.rows % one.use.plane, 0);
+  }
 }
 
 TEST(Suite, RegimesReadBack) {

@@ -669,6 +669,30 @@ TEST_F(CApi, AMemberThatTheLibraryDoesNotKnowMustBeZero) {
   EXPECT_EQ(spec.known.struct_size, sizeof spec);
 }
 
+TEST_F(CApi, ChannelsFirstHaveAPlane) {
+  normjit_spec spec = NORMJIT_SPEC_INIT;
+  ASSERT_EQ(normjit_spec_parse("layernorm/cols=96/f32/eps=1e-6/cf", &spec, nullptr), NORMJIT_OK);
+  EXPECT_EQ(spec.channels_first, 1);
+  normjit_tensors tensors = NORMJIT_TENSORS_INIT;
+  tensors.x.pointer = memory(1);
+  tensors.y.pointer = memory(2);
+  tensors.rows = 128;
+  EXPECT_THAT(launched(spec, tensors), HasSubstr("BadPlane"));
+  tensors.plane = 64;
+  EXPECT_EQ(launched(spec, tensors), "Ok");
+  tensors.struct_size = offsetof(normjit_tensors, plane);
+  EXPECT_THAT(launched(spec, tensors), HasSubstr("BadPlane")) << "a caller that does not have it";
+
+  normjit_prepare_options options = NORMJIT_PREPARE_OPTIONS_INIT;
+  options.plane = 49;
+  normjit_kernel* kernel = nullptr;
+  ASSERT_EQ(normjit_prepare(&service_, &spec, &options, &kernel, nullptr), NORMJIT_OK);
+  tensors.struct_size = sizeof tensors;
+  tensors.plane = tensors.rows = 49;
+  EXPECT_EQ(normjit_kernel_launch(kernel, &tensors, nullptr, nullptr), NORMJIT_OK);
+  normjit_kernel_release(kernel);
+}
+
 TEST_F(CApi, AMemberThatTheCallerDoesNotHaveIsZero) {
   // A caller that knows x to workspace.
   normjit_tensors tensors = tensors_of(1);

@@ -252,6 +252,33 @@ TEST_F(RunOnHost, BothOutputsInPlace) {
   EXPECT_EQ(padded.at("check").at("overwritten_gap_bytes"), 0);
 }
 
+TEST_F(RunOnHost, ChannelsFirstHavePlanes) {
+  const std::string spec = "layernorm/cols=40/f32/eps=1e-06/add/sum/wb/stats/cf";
+  const Json report = checked({spec, "--rows", "98", "--plane", "49", "--schedule", "0,1,2"});
+  EXPECT_EQ(report.at("check").at("y").at("values"), 98 * 40);
+  EXPECT_THAT(report.at("plan"), testing::StartsWith("channels_first"));
+  const Json apart = checked({spec, "--rows", "60", "--plane", "20", "--x-row-stride", "804",
+                              "--out-in-place", "--sum-row-stride", "4000"});
+  EXPECT_EQ(apart.at("check").at("overwritten_gap_bytes"), 0);
+  checked({spec, "--rows", "0", "--plane", "20"});
+
+  // The plane follows from the shape of a file, which is that of y, too.
+  const std::string bare = "layernorm/cols=6/f32/cf";
+  oracle::Problem problem = oracle::make_problem(parse_spec(bare).value(), 40, {}, 0, 20).value();
+  oracle::fill(problem, 1);
+  oracle::write_npy(directory_ / "x.npy", problem[Operand::x], {2, 6, 4, 5}).value();
+  checked({bare, "--x", directory_ / "x.npy", "--out", directory_ / "y.npy"});
+  EXPECT_EQ(oracle::NpyFile::open(directory_ / "y.npy").value().shape(),
+            (std::vector<std::int64_t>{2, 6, 4, 5}));
+
+  EXPECT_THAT(run({bare, "--rows", "40"}).err, HasSubstr("needs the positions of a sample"));
+  EXPECT_THAT(run({bare, "--rows", "40", "--plane", "7"}).err, HasSubstr("no multiple of --plane 7"));
+  EXPECT_THAT(run({"layernorm/cols=6/f32", "--rows", "40", "--plane", "20"}).err,
+              HasSubstr("--plane is for specs with channels first"));
+  EXPECT_THAT(run({bare, "--rows", "40", "--plane", "20", "--x-address", "4,120,25"}).err,
+              HasSubstr("only the distance of samples can be given"));
+}
+
 // The plan for many rows, however many there are; and the kernel of rows in groups, whether there are any.
 TEST_F(RunOnHost, KernelsOfBothUses) {
   const std::string spec = "layernorm/cols=1024/f32/eps=1e-05/wb";
@@ -456,7 +483,7 @@ INSTANTIATE_TEST_SUITE_P(
                      "before wait_for_previous_launch()"},
         PlantedFault{"TheRowsOfAGroupAreTakenForOne",
                      "layout.cuh",
-                     " + (row - group * rows.n) * rows.inner",
+                     " + group * rows.step",
                      "",
                      {"rmsnorm/cols=64/f32/w", "--rows", "8", "--x-address", "4,300,64", "--check"},
                      "the result differs from the reference"},
@@ -468,8 +495,8 @@ INSTANTIATE_TEST_SUITE_P(
                      "the result differs from the reference"},
         PlantedFault{"ARowIsWrittenBetweenTheGroups",
                      "layout.cuh",
-                     "return group * rows.outer",
-                     "return group * (rows.outer - 8)",
+                     "group * rows.step",
+                     "group * (rows.step - 8)",
                      {"layernorm/cols=64/f32", "--rows", "8", "--out-address", "4,300,64", "--check"},
                      "the result differs from the reference"}),
     [](const auto& tested) { return std::string(tested.param.name); });

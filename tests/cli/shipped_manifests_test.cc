@@ -52,8 +52,8 @@ const std::vector<DType> kBf16 = {DType::bf16};
 const std::vector<std::string> kPreNorm = {"w", "round=norm/w", "add/sum/w", "add/sum/round=sum/w",
                                            "add/sum/round=sum+norm/w"};
 const std::vector<std::string> kGemma = {"w1", "add/sum/w1", "add/sum/round=sum/w1"};
-const std::vector<std::string> kWan = {"w=f32/mod=f32/mod:table", "w=f32/mod=f32/gate:table/add/sum/wb",
-                                       "w=f32/mod=f32/add/sum/mod:table"};
+const std::vector<std::string> kWan = {"w=f32/mod:table", "w=f32/gate:table/add/sum/round=sum/wb",
+                                       "w=f32/add/sum/round=sum/mod:table"};
 
 // From the configs and the code that the models were published with.
 const std::vector<Fact> kFacts = {
@@ -73,16 +73,25 @@ const std::vector<Fact> kFacts = {
     {"stable-diffusion", {320, 640, 768, 1024, 1280, 1536}, 1e-5, {"wb"}, kAll},
     {"dit", {384, 768, 1024, 1152, 1536, 2432, 3072}, 1e-6, {""}, kAll},
     {"dit", {1152}, 1e-5, {""}, kAll},
-    {"dit", {384, 768, 1024, 1152}, 1e-6, {"mod", "gate/add/sum/mod"}, kAll},
-    {"dit", {1152}, 1e-6, {"mod:table", "gate:table/add/sum/mod:table"}, kAll},  // PixArt
-    {"sd3", {1536, 2432}, 1e-6, {"mod", "gate/add/sum/mod"}, kHalf},
-    {"flux", {3072}, 1e-6, {"mod", "gate/add/sum/mod"}, kHalf},
+    {"dit", {384, 768, 1024, 1152}, 1e-6, {"mod"}, kAll},
+    {"dit", {384, 768, 1024, 1152}, 1e-6, {"gate/add/sum/mod"}, {DType::f32}},
+    {"dit", {384, 768, 1024, 1152}, 1e-6, {"gate/add/sum/round=sum/mod"}, kHalf},
+    {"dit", {1152}, 1e-6, {"mod:table"}, kAll},  // PixArt
+    {"dit", {1152}, 1e-6, {"gate:table/add/sum/mod:table"}, {DType::f32}},
+    {"dit", {1152}, 1e-6, {"gate:table/add/sum/round=sum/mod:table"}, kHalf},
+    {"sd3", {1536, 2432}, 1e-6, {"mod", "gate/add/sum/round=sum/mod"}, kHalf},
+    {"flux", {3072}, 1e-6, {"mod", "gate/add/sum/round=sum/mod"}, kHalf},
     {"flux", {128}, 1e-6, {"w"}, kHalf, Norm::rms},
     {"wan", {1536, 3072, 5120}, 1e-6, kWan, kHalf},
     {"wan", {1536, 3072, 5120}, 1e-6, {"w"}, kHalf, Norm::rms},
-    {"mamba2", {1536, 2048, 3072, 4096, 5120}, 1e-5, {"gate:silu/w"}, kHalf, Norm::rms},
+    {"mamba2",
+     {1536, 2048, 3072, 4096, 5120},
+     1e-5,
+     {"gate:silu/w", "gate:silu/round=norm/w"},
+     kHalf,
+     Norm::rms},
     {"mamba2", {768, 1024, 1536, 2048, 2560}, 1e-5, {"w", "res=f32/add/sum/w"}, kHalf, Norm::rms},
-    {"mamba2", {1024}, 1e-5, {"gate:silu/w:rows"}, kHalf, Norm::rms},
+    {"mamba2", {1024}, 1e-5, {"gate:silu/w:rows", "gate:silu/round=norm/w:rows"}, kHalf, Norm::rms},
     {"qwen3-next", {128}, 1e-6, {"gateafter:silu/w", "gateafter:silu/round=norm/w"}, kHalf, Norm::rms},
     {"qwen3-next", {2048}, 1e-6, {"w1", "add/sum/w1"}, kHalf, Norm::rms},
     {"qwen3-next", {256}, 1e-6, {"w1"}, kHalf, Norm::rms},
@@ -93,6 +102,7 @@ const std::vector<Fact> kFacts = {
     {"convnext", {352, 704, 1408, 2816}, 1e-6, {"wb"}, kAll},
     {"convnext", {320, 384, 512, 640, 768, 1024, 1536, 2048, 2816}, 1e-12, {"wb"}, kAll},
     {"convnext", {384, 768, 1536, 3072}, 1e-5, {"wb"}, kAll},
+    {"convnext", {96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048}, 1e-6, {"wb/cf"}, kAll},
     {"llama-widths", {2048, 3072, 4096, 5120, 6656, 8192, 16384}, 1e-5, {"wb"}, kHalf},
     {"llama-widths", {2048, 3072, 4096, 5120, 6656, 8192, 16384}, 1e-5, {"w"}, kHalf},
     {"llama", {2048, 3072, 4096, 5120, 8192, 16384}, 1e-5, kPreNorm, kHalf, Norm::rms},

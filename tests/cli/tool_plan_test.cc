@@ -89,6 +89,38 @@ TEST_F(ToolPlan, ShowWithoutRowsExplainsNothing) {
 }
 
 // The three commands that take a plan say what is wrong with its text, and what one reads like.
+// The kernels that prebuild builds with the same options, no more and no fewer.
+TEST_F(ToolPlan, ShowAndWhyHaveTheUsesOfPrebuild) {
+  const auto texts = [](const Json& report, const char* list) {
+    std::set<std::string> found;
+    for (const Json& item : report.at(list)) found.insert(item.at("plan"));
+    return found;
+  };
+  // Channels first have no groups, and so no other kernels for them.
+  EXPECT_EQ(run({"show", "layernorm/cols=96/f16/wb/cf", "--arch", "sm_90", "--grouped-rows"}).out,
+            run({"show", "layernorm/cols=96/f16/wb/cf", "--arch", "sm_90"}).out);
+  for (const bool batch_invariant : {false, true})
+    for (const bool grouped_rows : {false, true}) {
+      std::vector<std::string> uses;
+      if (batch_invariant) uses.push_back("--batch-invariant");
+      if (grouped_rows) uses.push_back("--grouped-rows");
+      std::set<std::string> planned;
+      for (const Plan& plan : plans(parse_spec(kSpec).value(), DeviceProfile::of({.number = 90}).value(),
+                                    {batch_invariant, grouped_rows}))
+        planned.insert(to_text(plan));
+      const auto report = [&](const char* command) {
+        std::vector<std::string> line = {command, kSpec, "--arch", "sm_90", "--json"};
+        line.insert(line.end(), uses.begin(), uses.end());
+        return Json::parse(run(line).out);
+      };
+      SCOPED_TRACE(testing::PrintToString(uses));
+      EXPECT_EQ(texts(report("why"), "kernels"), planned);
+      for (const std::string& text : texts(report("show"), "uses"))
+        EXPECT_TRUE(planned.contains(text)) << text;
+      EXPECT_EQ(report("show").at("uses").size(), batch_invariant ? 4u : 12u);
+    }
+}
+
 TEST_F(ToolPlan, AWrongPlanIsNamed) {
   const std::pair<const char*, const char*> wrong[] = {
       {"fast", "'fast' is unknown"},

@@ -167,8 +167,9 @@ TEST(Generate, RandomSpecsShareATextOnlyWhenTheyAreEqual) {
 // Compilers then name the template and its line; and each part is the file, byte for byte.
 TEST(Generate, JoinsTheTemplatesByLineDirectives) {
   std::set<std::string, std::less<>> used;
-  for (const Strategy strategy : {Strategy::warp_rows, Strategy::staged_rows, Strategy::block_row,
-                                  Strategy::persistent_row, Strategy::split_row, Strategy::generic}) {
+  for (const Strategy strategy :
+       {Strategy::warp_rows, Strategy::staged_rows, Strategy::block_row, Strategy::persistent_row,
+        Strategy::split_row, Strategy::channels_first, Strategy::generic}) {
     Plan plan = kPlan;
     plan.strategy = strategy;
     const std::string text = generated(kSpec, plan).text;

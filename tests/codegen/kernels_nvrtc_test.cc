@@ -193,6 +193,15 @@ class Kernels : public testing::NvrtcTest {
     std::printf("%zu kernels: %zu known, %zu compiled\n", jobs.size(), known.load(), jobs.size() - known);
   }
 
+  // The shapes of a spec whose turn it is on architecture a: of as many as there are architectures one.
+  void add_shapes(std::vector<Job>& jobs, NormSpec spec, std::size_t a, std::int64_t steps) const {
+    const std::vector<Shape> shapes = shapes_of(spec, devices_[a], steps);
+    for (std::size_t i = a; i < shapes.size(); i += devices_.size()) {
+      spec.columns = shapes[i].columns;
+      jobs.push_back({spec, shapes[i].plan, devices_[a]});
+    }
+  }
+
   const testing::VerdictCache known_{"kernels", NORMJIT_TEST_CODE};
   std::string toolchain_;
   std::vector<DeviceProfile> devices_;  // those that this NVRTC compiles for
@@ -258,11 +267,7 @@ TEST_F(Kernels, EveryPlan) {
                     .input = dtype,
                     .affine = Affine::weight_bias,
                     .activation = kActivations[a % std::size(kActivations)].value};
-      const std::vector<Shape> shapes = shapes_of(spec, devices_[a], kSteps);
-      for (std::size_t i = a; i < shapes.size(); i += devices_.size()) {
-        spec.columns = shapes[i].columns;
-        jobs.push_back({spec, shapes[i].plan, devices_[a]});
-      }
+      add_shapes(jobs, spec, a, kSteps);
     }
   expect_all_clean(jobs);
 }
@@ -395,12 +400,30 @@ TEST_F(Kernels, EveryPlanOfOtherNorms) {
                       .affine = Affine::weight_bias,
                       .activation = kActivations[turn % std::size(kActivations)].value};
         vary_norm(spec, turn);
-        const std::vector<Shape> shapes = shapes_of(spec, devices_[a], kFewSteps);
-        for (std::size_t i = a; i < shapes.size(); i += devices_.size()) {
-          spec.columns = shapes[i].columns;
-          jobs.push_back({spec, shapes[i].plan, devices_[a]});
-        }
+        add_shapes(jobs, spec, a, kFewSteps);
       }
+  expect_all_clean(jobs);
+}
+
+// Every plan for channels first, of all dtypes, each on one of the architectures.
+TEST_F(Kernels, EveryPlanOfChannelsFirst) {
+  std::vector<Job> jobs;
+  std::size_t turn = 0;
+  for (const DTypeRow& in : kDTypes)
+    for (const DTypeRow& out : kDTypes)
+      for (const DType weight : {in.value, DType::f32})
+        for (const bool plain : {true, false}) {
+          const std::size_t a = turn++ % devices_.size();
+          NormSpec spec{.columns = 1,
+                        .input = in.value,
+                        .output = out.value,
+                        .weight = weight,
+                        .affine = Affine::weight_bias,
+                        .activation = kActivations[plain ? 0 : turn % std::size(kActivations)].value};
+          if (!plain) vary_norm(spec, turn);
+          make_channels_first(spec);
+          add_shapes(jobs, canonical(spec), a, kFewSteps);
+        }
   expect_all_clean(jobs);
 }
 
@@ -409,7 +432,7 @@ TEST_F(Kernels, RandomSpecs) {
   std::vector<Job> jobs;
   for (std::uint64_t seed = 0; seed < 120; ++seed) {
     Random random(seed);
-    const NormSpec spec = canonical(random_spec(random, {.every_norm = true}));
+    const NormSpec spec = canonical(random_spec(random, {.channels_first = true, .every_norm = true}));
     const DeviceProfile& device = devices_[random.below(devices_.size())];
     jobs.push_back(
         {spec, choose(spec, device, random.one_of(kRowsRegimes), random.one_of(kAlignments)), device});

@@ -16,6 +16,7 @@
 #include "normjit/spec/valid.h"
 #include "tests/support/compare_with_reference.h"
 #include "tests/support/host_kernels.h"
+#include "tests/support/random_spec.h"
 #include "tests/support/sanitizers.h"
 #include "tests/support/verdict_cache.h"
 #include "verify/element.h"
@@ -63,6 +64,8 @@ Plan small_plan(Strategy strategy, const NormSpec& spec, int vector) {
               .stages = 3};
     case Strategy::split_row:
       return {strategy, 32, 32, vector, 2};
+    case Strategy::channels_first:  // 8 threads side by side
+      return {strategy, 64, 8, vector, static_cast<int>((spec.columns - 1) / 8) + 1};
     case Strategy::generic:  // a warp has rows of up to 64 columns
       return {strategy, 64, 32, 1, 2};
   }
@@ -75,6 +78,13 @@ KernelCase corner(Strategy strategy, const NormSpec& spec, int vector = 1, std::
   if (strategy == Strategy::persistent_row) {
     vector = 16 / size_of(spec.input);
     c.spec.columns = (8 * spec.columns + vector - 1) / vector * vector;
+  }
+  if (strategy == Strategy::channels_first) {  // a row stands for a sample of a few positions
+    make_channels_first(c.spec);
+    c.spec = canonical(c.spec);
+    vector = std::min(vector, 16 / widest_element(c.spec));
+    c.plane = 3 * vector;
+    rows *= c.plane;
   }
   c.device = *DeviceProfile::of(Arch{90});
   c.device.sm_count = 3;

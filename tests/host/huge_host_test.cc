@@ -60,6 +60,7 @@ Plan plan_of(Strategy strategy) {
               .stages = 2};
     case Strategy::generic:  // a warp has rows of up to 32 columns
       return {strategy, 64, 32, 1, 1};
+    case Strategy::channels_first:  // of other specs
     case Strategy::split_row:
       break;
   }

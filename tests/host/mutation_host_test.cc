@@ -79,6 +79,9 @@ const std::vector<std::string> kOperation = {"layout.cuh",
                                              "schedule/persistent_row.cu",
                                              "schedule/generic.cu"};
 
+// What kernels with channels first try.
+const std::vector<std::string> kChannels = {"schedule/channels_first.cu"};
+
 // Mutants meet the cases in this order, the cheap ones first.
 const std::vector<Pinned> kPinned = {
     // Partial rows, more vectors a thread than have their weights loaded early, rows left over, blocks that
@@ -651,6 +654,52 @@ const std::vector<Pinned> kPinned = {
      "rows=5 gate_gap=2 seed=134",
      {0},
      kOperation},
+    // Channels first: tiles that cross samples, threads with a channel less, more threads of a row than a
+    // warp
+    // has lanes, or one; pieces, and a sum in the place of the residual.
+    {"layernorm/cols=45/f32/wb/gelu/stats/cf channels_first threads=64 threads_per_row=8 vector=2 "
+     "per_thread=6 "
+     "arch=sm_90 rows=42 plane=6 x_gap=4 y_gap=2 blocks=2 overlaps=1 seed=140",
+     {0, 13, 14},
+     kChannels},
+    {"layernorm/cols=150/f32/w/stats/cf channels_first threads=128 threads_per_row=64 vector=1 per_thread=3 "
+     "arch=sm_90 rows=9 plane=3 in_place=1 inputs=nan_row guard=before seed=141",
+     {0, 13},
+     kChannels},
+    {"layernorm/cols=7/f16/inb/add/sum/round=sum/wb/stats/cf channels_first threads=32 threads_per_row=1 "
+     "vector=4 "
+     "per_thread=7 arch=sm_90 rows=136 plane=8 residual_gap=4 sum_gap=8 x_gap=12 seed=142",
+     {0},
+     kChannels},
+    {"layernorm/cols=203/bf16/out=f32/w=f32/inb/add/sum/wb/stats/cf channels_first threads=32 "
+     "threads_per_row=4 "
+     "vector=2 per_thread=6 arch=sm_90 rows=20 plane=10 sum_in_place=1 residual_gap=6 inputs=large_mean "
+     "seed=143",
+     {0, 13},
+     kChannels},
+    {"rmsnorm/cols=256/f32/addafter/w1/silu/stats/cf channels_first threads=256 threads_per_row=32 vector=1 "
+     "per_thread=4 arch=sm_90 rows=15 plane=5 residual_gap=3 seed=144",
+     {0},
+     kChannels},
+    {"layernorm/cols=64/f64/wb/cf channels_first threads=64 threads_per_row=16 vector=2 per_thread=4 "
+     "arch=sm_90 "
+     "rows=14 plane=14 seed=145",
+     {0},
+     kChannels},
+    {"layernorm/cols=3/f16/w/stats/cf channels_first threads=64 threads_per_row=8 vector=2 per_thread=1 "
+     "arch=sm_90 "
+     "rows=18 plane=2 seed=146",
+     {0},
+     kChannels},
+    {"layernorm/cols=30/f32/inb/add/sum/wb/stats/cf generic threads=64 threads_per_row=32 vector=1 "
+     "per_thread=2 "
+     "arch=sm_90 rows=12 plane=6 x_gap=5 residual_gap=3 y_gap=2 sum_gap=1 seed=147",
+     {0},
+     {"schedule/generic.cu"}},
+    {"layernorm/cols=150/bf16/addafter/wb/cf generic threads=64 threads_per_row=32 vector=1 per_thread=2 "
+     "arch=sm_90 rows=6 plane=3 seed=148",
+     {0},
+     {"schedule/generic.cu"}},
     // So many blocks that the ring has its largest size, and wraps.
     {"layernorm/cols=32/f32 split_row threads=32 threads_per_row=32 vector=1 per_thread=1 group_rows=1 "
      "blocks_per_sm=32 sms=11 arch=sm_90 rows=1100 seed=15",
@@ -711,7 +760,7 @@ const Number kNumbers[] = {
     {"layernorm/cols=1/f32", "narrow<Output>(Acc(sizeof(Meeting)))", 0, 32 + 1024 * 32 + 4096 * 48,
      "schedule/workspace.cuh"},
     // The third row of the third group.
-    {"layernorm/cols=1/f32", "narrow<Output>(Acc(begin_of(GroupedRows{4, 100, 7}, 10)))", 0, 214,
+    {"layernorm/cols=1/f32", "narrow<Output>(Acc(begin_of(GroupedRows{1ull << 62, 7, 72, 4}, 10)))", 0, 214,
      "layout.cuh"},
     // What the mean of two parts lacks, which is half way between two numbers.
     {"layernorm/cols=1/f32", "Moments::merge_equal({on.x[0], 0, 0}, {1, 0, 0}, 4).mean_lo", 1 + 0x1p-23,

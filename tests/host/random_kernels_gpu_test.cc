@@ -60,8 +60,9 @@ void compare(const KernelCase& c, const oracle::Problem& gpu, const oracle::Prob
   for (std::int64_t row = 0; row < c.rows; ++row) {
     const oracle::RowInputs inputs = oracle::inputs_of(gpu, row);
     if (c.spec.sum) {  // one addition and one rounding leave no choice, but a product with a gate does
-      oracle::load(sum_type(c.spec), gpu[Operand::sum].row(row), 0, c.spec.columns, a.data());
-      oracle::load(sum_type(c.spec), host[Operand::sum].row(row), 0, c.spec.columns, b.data());
+      const DType type = sum_type(c.spec);
+      oracle::load(type, gpu.row(Operand::sum, row), 0, c.spec.columns, gpu.step(), a.data());
+      oracle::load(type, host.row(Operand::sum, row), 0, c.spec.columns, gpu.step(), b.data());
       oracle::reference_sums(c.spec, inputs, 0, c.spec.columns, sums.data());
       oracle::reference_sum_errors(c.spec, inputs, 0, c.spec.columns, sums.data(), errors.data());
       for (std::size_t i = 0; i < columns; ++i) {
@@ -70,8 +71,8 @@ void compare(const KernelCase& c, const oracle::Problem& gpu, const oracle::Prob
           to.wrong = message(c, "sum", row, i, a[i], b[i]);
       }
     }
-    oracle::load(c.spec.output, gpu[Operand::y].row(row), 0, c.spec.columns, a.data());
-    oracle::load(c.spec.output, host[Operand::y].row(row), 0, c.spec.columns, b.data());
+    oracle::load(c.spec.output, gpu.row(Operand::y, row), 0, c.spec.columns, gpu.step(), a.data());
+    oracle::load(c.spec.output, host.row(Operand::y, row), 0, c.spec.columns, gpu.step(), b.data());
     oracle::reference_values(c.spec, inputs, oracle::row_statistics(c.spec, inputs), 0, c.spec.columns,
                              expected.data());
     for (std::size_t i = 0; i < columns; ++i) {

@@ -88,7 +88,13 @@ TEST(Check, RefusesBrokenBlockRow) {
   expect_refused(spec, plan,
                  {{"threads_per_row equal to threads", [](Plan& p) { p.threads_per_row = 32; }},
                   {"threads_per_row equal to threads", [](Plan& p) { p.threads_per_row = 0; }},
-                  {"power of two", [](Plan& p) { p.threads = p.threads_per_row = 384; }},
+                  {"multiple of 32", [](Plan& p) { p.threads = p.threads_per_row = 400; }},
+                  {"power of two",
+                   [](Plan& p) {
+                     p.threads = p.threads_per_row = 384;
+                     p.blocks_per_row = 2;
+                     p.exchange = Exchange::cluster;
+                   }},
                   {"must cover the columns", [](Plan& p) { p.per_thread = 3; }},
                   {"must cover the columns", [](Plan& p) { p.threads = p.threads_per_row = 128; }}});
 }
@@ -352,6 +358,46 @@ TEST(Check, AllPlansButOnesComputeEveryNorm) {
 }
 
 // A bulk copy moves 16 bytes, which are more elements of a residual that is narrower than x.
+TEST(Check, ChannelsFirstHaveAStrategyOfTheirOwn) {
+  const NormSpec spec{.columns = 97, .affine = Affine::weight_bias, .channels_first = true};
+  const auto refused = [](const NormSpec& of, const Plan& plan) {
+    const auto answer = check(plan, of, h200());
+    return answer ? std::string() : answer.error().message;
+  };
+  const Plan plan{Strategy::channels_first, 256, 8, 4, 13};
+  EXPECT_EQ(refused(spec, plan), "") << "the vector is of rows, and need not divide the columns";
+  EXPECT_EQ(refused(spec, {Strategy::channels_first, 256, 8, 4, 5}), "") << "in pieces";
+  EXPECT_EQ(refused(spec, generic_plan()), "");
+  EXPECT_THAT(refused(spec, {Strategy::warp_rows, 64, 32, 1, 4}),
+              HasSubstr("a spec with channels first (/cf) needs channels_first or generic"));
+  EXPECT_THAT(refused({.columns = 97}, plan),
+              HasSubstr("channels_first serves specs with channels first (/cf) only"));
+  Plan broken = plan;
+  broken.grouped_rows = true;
+  EXPECT_THAT(refused(spec, broken), HasSubstr("grouped_rows must be 0"));
+  broken = plan;
+  broken.unaligned = true;
+  EXPECT_THAT(refused(spec, broken), HasSubstr("channels_first needs unaligned=0"));
+  broken = plan;
+  broken.group_rows = 2;
+  EXPECT_THAT(refused(spec, broken), HasSubstr("channels_first needs unaligned=0, group_rows=1"));
+  broken = plan;
+  broken.vector = 8;
+  EXPECT_THAT(refused(spec, broken), HasSubstr("a vector of at most 16 bytes"));
+  broken = plan;
+  broken.threads_per_row = 6;
+  EXPECT_THAT(refused(spec, broken), HasSubstr("threads_per_row must be a power of two up to threads"));
+  broken.threads_per_row = 512;
+  EXPECT_THAT(refused(spec, broken), HasSubstr("threads_per_row must be a power of two up to threads"));
+  broken = plan;
+  broken.blocks_per_row = 2;
+  EXPECT_FALSE(check(broken, spec, h200()).ok());
+  EXPECT_THAT(refused(spec, {Strategy::channels_first, 1024, 32, 4, 4}), HasSubstr("more than 48 KiB"));
+  NormSpec rms = spec;
+  rms.norm = Norm::rms;
+  EXPECT_EQ(refused(rms, {Strategy::channels_first, 1024, 32, 4, 4}), "") << "one number for each part";
+}
+
 TEST(Check, StreamedResidualsAreWhole16Bytes) {
   const Plan plan{Strategy::persistent_row, 512, 256, 4, 2, 1, 1, 1, Exchange::none, false, 12};
   NormSpec spec{.columns = 8196, .residual_type = DType::f16, .residual = Residual::before};

@@ -64,7 +64,7 @@ TEST(Choose, EveryNormAndResidualHasAPlan) {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Random random(seed);
-    expect_a_plan(canonical(random_spec(random, {.every_norm = true})));
+    expect_a_plan(canonical(random_spec(random, {.channels_first = true, .every_norm = true})));
     if (HasFatalFailure()) return;
   }
 }

@@ -19,7 +19,7 @@ import peers_report  # noqa: E402
 def spec(norm="rmsnorm", **more):
     return {"norm": norm, "in": "bf16", "out": "bf16", "w": "bf16", "res": "bf16", "offset": 0, "affine_rows": False,
             "inb": False, "round": (), "stats": False, "activation": None, "scale": 1.0, "residual": "", "sum": False,
-            "affine": "w", "eps": 1e-5, "cols": 64, **more}
+            "affine": "w", "eps": 1e-5, "cols": 64, "gate": "", "modulation": "", "cf": False, **more}
 
 
 class Forms(unittest.TestCase):
@@ -31,7 +31,7 @@ class Forms(unittest.TestCase):
     def test_what_differs_has_none(self):
         for more in ({"offset": 1}, {"round": ("norm",)}, {"res": "f32"}, {"out": "f32"}, {"stats": True}, {"inb": True},
                      {"affine_rows": True}, {"scale": 2.0}, {"affine": ""}, {"residual": "add"},
-                     {"residual": "addafter"}, {"activation": abs}):
+                     {"residual": "addafter"}, {"activation": abs}, {"gate": "gate"}, {"modulation": "mods"}, {"cf": True}):
             self.assertIsNone(peers.form_of(spec(**more)), more)
         self.assertIsNone(peers.form_of(spec("layernorm", affine="wb")))
 

@@ -42,11 +42,11 @@ class ReportTest(unittest.TestCase):
             "one: outputs differ by nan, allowed is 1e-05", "bert float32 compile: RuntimeError: no",
             "bert float32 eager: outputs differ by nan, allowed is 1e-05",
             "bert float32 graph: outputs differ by 2e-05, allowed is 1e-05",
-            "bert float32: 9 LayerNorms were replaced and 1 were not", "time of bert float32 eager: late"])
+            "bert float32: 9 norms were replaced and 1 were not", "time of bert float32 eager: late"])
 
     def test_a_model_without_replacements_is_wrong(self):
         self.check["replaced"] = 0
-        self.assertEqual(self.faults(), ["bert float32: 0 LayerNorms were replaced and 0 were not"])
+        self.assertEqual(self.faults(), ["bert float32: 0 norms were replaced and 0 were not"])
 
     def test_a_failed_step_loses_nothing(self):
         with self.report.step("host"):
@@ -89,7 +89,11 @@ class ReportTest(unittest.TestCase):
     def test_a_row_that_ended_early_keeps_what_it_has(self):
         self.report["times"].append({"model": "bert", "dtype": "float32", "mode": "graph", "latency_ms": [1.0, 2.0],
                                      "samples_per_s": [3.0], "error": "a | bar"})
-        self.assertIn("| bert | float32 | graph | 1.000 | 2.000 | 3 | error | - |", bench_torch.table(self.report))
+        self.assertIn("| bert | float32 | graph | 1.000 | 2.000 | 3 | error | - |  |", bench_torch.table(self.report))
+
+    def test_the_gain_is_the_median_of_the_runs(self):
+        row = {"model": "dit", "dtype": "bfloat16", "mode": "compile", "samples_per_s": [100.0, 120.0], "ratios": [1.3, 1.1, 1.2]}
+        self.assertEqual(bench_torch.line_of(row), "| dit | bfloat16 | compile | - | - | 100 | 120 | 1.200 | 1.300 1.100 1.200 |")
 
 
 if __name__ == "__main__":

@@ -30,12 +30,34 @@ class Specs(unittest.TestCase):
         expected = {"norm": "rmsnorm", "cols": 4096, "in": "bf16", "out": "f32", "w": "f32", "res": "f32", "eps": 1e-6,
                     "inb": True, "residual": "add", "sum": True, "round": ("sum", "norm"), "affine": "wb", "offset": 1,
                     "affine_rows": True, "stats": True, "scale": 1.0, "activation": compare.ACTIVATIONS["silu"]}
+        expected.update(gate="", gate_function="", gate_table=False, modulation="", plain_modulation=False,
+                        modulation_table=False, mod="bf16", cf=False)
         self.assertEqual(spec, expected)
+        spec = compare.fields("layernorm/cols=64/bf16/mod=f32/gate:silu:table/add/sum/mods0:table")
+        self.assertEqual([spec[key] for key in ("gate", "gate_function", "gate_table", "modulation", "plain_modulation",
+                                                "modulation_table", "mod")], ["gate", "silu", True, "mods", True, True, "f32"])
+        self.assertEqual(sorted(compare.inputs_of(spec, 6, sample=3).items())[:2],
+                         [("gate", ((2, 64), torch.float32)), ("gate_table", ((64,), torch.bfloat16))])
+
         plain = compare.fields("layernorm/cols=64/f16/w/scale=0.5")
         self.assertEqual([plain[key] for key in ("out", "w", "res", "affine", "offset", "residual", "round", "scale")],
                          ["f16", "f16", "f16", "w", 0, "", (), 0.5])
         with self.assertRaises(ValueError):
             compare.fields("layernorm/cols=64/f16/novel")
+
+    def test_rows_of_samples_and_planes_are_those_of_the_formula(self):
+        spec = compare.fields("layernorm/cols=8/f64/gate/add/sum/mod")
+        given = {name: torch.randn(*shape, dtype=dtype) for name, (shape, dtype) in compare.inputs_of(spec, 6, sample=3).items()}
+        s = given["x"] * given["gate"].repeat_interleave(3, 0) + given["residual"]
+        y = torch.nn.functional.layer_norm(s, (8,)) * (1 + given["mod_scale"].repeat_interleave(3, 0))
+        found = compare.reference(spec, given, torch.float64)
+        torch.testing.assert_close(found["y"], y + given["mod_shift"].repeat_interleave(3, 0))
+        torch.testing.assert_close(found["sum"], s)
+        spec = compare.fields("layernorm/cols=8/f64/w/cf")
+        given = {name: torch.randn(*shape, dtype=dtype) for name, (shape, dtype) in compare.inputs_of(spec, 10, plane=5).items()}
+        self.assertEqual(given["x"].shape, (2, 8, 5))
+        y = torch.nn.functional.layer_norm(given["x"].transpose(1, 2), (8,), given["weight"]).transpose(1, 2)
+        torch.testing.assert_close(compare.reference(spec, given, torch.float64)["y"], y)
 
     def test_inputs_have_the_shapes_of_their_operands(self):
         shapes = compare.inputs_of(compare.fields("rmsnorm/cols=8/bf16/w=f32/res=f32/inb/addafter/wb:rows"), 3)

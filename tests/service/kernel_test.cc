@@ -120,49 +120,58 @@ TEST_F(KernelTest, PassesWhatTheGenericKernelDoesNotKnowOfItsSpec) {
                       .scale = 0.5};
   const Kernel kernel = prepare(spec, {.plan = generic_plan()});
   ASSERT_TRUE(kernel.launch(tensors_of(spec, 3), nullptr));
-  // A vector is rows that are all the same; what is absent is null, in groups of one row.
+  // A vector is rows that are all the same; what is absent is null, all rows in one group.
   EXPECT_EQ(block(), words({3,
                             nullptr,
                             memory(1),
-                            1,
+                            0,
                             77,
                             0,
+                            1,
                             /*in_bias*/ nullptr,
                             /*gate*/ nullptr,
+                            0,
+                            0,
+                            0,
                             1,
-                            0,
-                            0,
                             /*gate_table*/ nullptr,
                             /*residual*/ nullptr,
+                            0,
+                            0,
+                            0,
                             1,
-                            0,
-                            0,
                             memory(3),
+                            0,
+                            0,
+                            0,
                             1,
-                            0,
-                            0,
                             /*bias*/ nullptr,
+                            0,
+                            0,
+                            0,
                             1,
-                            0,
-                            0,
                             /*mod_scale*/ nullptr,
+                            0,
+                            0,
+                            0,
                             1,
-                            0,
-                            0,
                             /*mod_scale_table*/ nullptr,
                             /*mod_shift*/ nullptr,
+                            0,
+                            0,
+                            0,
                             1,
-                            0,
-                            0,
                             /*mod_shift_table*/ nullptr,
                             memory(2),
-                            1,
+                            0,
                             77,
                             0,
-                            /*sum*/ nullptr,
                             1,
+                            /*sum*/ nullptr,
                             0,
                             0,
+                            0,
+                            1,
                             /*mean*/ nullptr,
                             /*rstd*/ nullptr}));  // mean, rstd
   const std::string bytes = launched().arguments.at(1);
@@ -209,7 +218,7 @@ TEST_F(KernelTest, NodeOffsetsSayWhereTheBlockHasAPointer) {
   }
   EXPECT_EQ(prepare(kAll).node_offset(Operand::x).value(), 16U);
   EXPECT_EQ(prepare(kAll).node_offset(Operand::rstd).value(), 72U);
-  EXPECT_EQ(prepare(kAll, {.plan = generic_plan()}).node_offset(Operand::rstd).value(), 344U);
+  EXPECT_EQ(prepare(kAll, {.plan = generic_plan()}).node_offset(Operand::rstd).value(), 416U);
   EXPECT_EQ(prepare(kAll).node_offset(Operand::workspace).code(), Code::UnexpectedPointer);
   EXPECT_EQ(prepare(kGigantic).node_offset(Operand::workspace).value(), 8U);
   EXPECT_EQ(prepare(kAll).node_offset(static_cast<Operand>(99)).code(), Code::UnexpectedPointer);
@@ -508,6 +517,51 @@ TEST_F(KernelTest, CheckFindsOverlaps) {
       EXPECT_THAT(checked.error().message, HasSubstr(message));
     }
   }
+}
+
+// With channels first a sample is one piece of memory.
+TEST_F(KernelTest, CheckKnowsTheMemoryOfPlanes) {
+  constexpr NormSpec kSpec{.columns = 96, .channels_first = true};
+  constexpr std::int64_t kPlane = 64, kSample = 96 * kPlane;
+  const Kernel kernel = prepare(kSpec);
+  Tensors tensors{.x = memory(1), .y = memory(2), .rows = 3 * kPlane};
+  tensors.plane = kPlane;
+  EXPECT_TRUE(kernel.check(tensors).ok());
+  machine_.driver->set_allocation(tensors.y.pointer, {true, 0, 3 * kSample * 4 - 1});
+  EXPECT_EQ(kernel.check(tensors).code(), Code::OutOfBounds);
+  machine_.driver->set_allocation(tensors.y.pointer, {true, 0, 3 * kSample * 4});
+  EXPECT_TRUE(kernel.check(tensors).ok());
+
+  tensors.y = const_cast<void*>(tensors.x.pointer);
+  EXPECT_TRUE(kernel.check(tensors).ok()) << "in place";
+  tensors.y = memory(1, (3 * kSample - 4) * 4);
+  EXPECT_EQ(kernel.check(tensors).code(), Code::Overlap);
+  tensors.y = memory(1, 3 * kSample * 4);
+  EXPECT_TRUE(kernel.check(tensors).ok());
+  tensors.x.outer = 2 * kSample;
+  tensors.y = strided(memory(1, kSample * 4), 2 * kSample);
+  EXPECT_TRUE(kernel.check(tensors).ok()) << "samples of y between those of x";
+  tensors.y = strided(memory(1, (kSample - 4) * 4), 2 * kSample);
+  EXPECT_EQ(kernel.check(tensors).code(), Code::Overlap);
+
+  tensors = {.x = memory(1), .y = memory(2), .rows = 3 * kPlane};
+  EXPECT_EQ(kernel.check(tensors).code(), Code::BadPlane);
+  EXPECT_EQ(kernel.launch(tensors, nullptr).code, Code::BadPlane);
+}
+
+TEST_F(KernelTest, PlanesDecideWhatAKernelTakes) {
+  constexpr NormSpec kSpec{.columns = 96, .input = DType::f16, .channels_first = true};
+  const auto launched_with = [&](std::int64_t prepared, std::int64_t plane) {
+    Tensors tensors{.x = memory(1), .y = memory(2), .rows = 3 * plane};
+    tensors.plane = plane;
+    return prepare(kSpec, {.rows_hint = 1'000'000, .plane = prepared}).launch(tensors, nullptr).code;
+  };
+  EXPECT_EQ(launched_with(0, 64), Code::Ok);
+  EXPECT_EQ(launched_with(0, 49), Code::Misaligned);
+  EXPECT_EQ(launched_with(49, 49), Code::Ok);
+  EXPECT_EQ(launched_with(49, 64), Code::Ok) << "a kernel for less takes more";
+  EXPECT_EQ(machine_.service().prepare(kSpec, {.plane = -1}).code(), Code::BadPlane);
+  EXPECT_EQ(machine_.service().prepare({.columns = 96}, {.plane = 64}).code(), Code::BadPlane);
 }
 
 TEST_F(KernelTest, CheckFindsAnOutputInTheWorkspace) {

@@ -6,6 +6,7 @@
 
 #include "tests/support/gpu.h"
 #include "tests/support/random_spec.h"
+#include "verify/element.h"
 
 namespace normjit::testing {
 namespace {
@@ -173,6 +174,78 @@ TEST_F(LayerNormGpuTest, InPlaceBetweenTypesOfOneSize) {
   for (const std::int64_t columns : kWidths) {
     oracle::Problem problem = make({.columns = columns, .input = DType::bf16, .output = DType::f16}, 20);
     run(problem, {.in_place = true});
+  }
+}
+
+// ---- Channels first ----
+
+NormSpec channels_first(std::int64_t columns, DType dtype) {
+  return {.columns = columns,
+          .input = dtype,
+          .affine = Affine::weight_bias,
+          .statistics = true,
+          .channels_first = true};
+}
+
+// Planes of every alignment, one position and one sample among them; widths in one piece and in several.
+TEST_F(LayerNormGpuTest, ChannelsFirst) {
+  for (const std::int64_t columns : {1, 3, 96, 100, 256, 768, 5000})
+    for (const DType dtype : kDTypes)
+      for (const std::int64_t plane : {1, 14, 49, 64, 3136})
+        for (const std::int64_t samples : {0, 1, 3}) {
+          if (columns * plane * samples > 1 << 22) continue;
+          oracle::Problem problem =
+              make(channels_first(columns, dtype), samples * plane, kContiguous, kContiguous, plane);
+          run(problem);
+          if (HasFatalFailure()) return;
+        }
+}
+
+TEST_F(LayerNormGpuTest, ChannelsFirstWithDistantSamplesAndInPlace) {
+  for (const std::int64_t columns : {96, 100})
+    for (const std::int64_t plane : {49, 64})
+      for (const std::int64_t gap : {0, 1, 4, 64}) {
+        const NormSpec spec = channels_first(columns, DType::f16);
+        const std::int64_t sample = columns * plane;
+        oracle::Problem apart = make(spec, 5 * plane, sample + gap, sample + 2 * gap, plane);
+        run(apart);
+        oracle::Problem in_place = make(spec, 5 * plane, sample + gap, sample + gap, plane);
+        run(in_place, {.in_place = true});
+        oracle::Problem same = make(spec, 5 * plane, 0, sample, plane);
+        run(same);
+        oracle::Problem shifted = make(spec, 5 * plane, kContiguous, kContiguous, plane);
+        run(shifted, {.shift = 1});
+      }
+}
+
+TEST_F(LayerNormGpuTest, ChannelsFirstKeepNanInItsPosition) {
+  constexpr std::int64_t kPlane = 64, kBad = 70;
+  for (const std::int64_t columns : {96, 5000}) {
+    oracle::Problem problem =
+        make(channels_first(columns, DType::f32), 3 * kPlane, kContiguous, kContiguous, kPlane);
+    const double nan = std::nan("");
+    oracle::store(DType::f32, problem.row(Operand::x, kBad), (columns - 1) * kPlane, 1, &nan);
+    run(problem);
+    for (const std::int64_t row : {kBad - 1, kBad, kBad + 1}) {
+      double y = 0;
+      oracle::load(DType::f32, problem.row(Operand::y, row), 0, 1, &y);
+      EXPECT_EQ(std::isnan(y), row == kBad) << row;
+    }
+  }
+}
+
+TEST_F(LayerNormGpuTest, ChannelsFirstOfRandomSpecs) {
+  for (std::uint64_t i = 0; i < 100; ++i) {
+    SCOPED_TRACE(::testing::Message() << "round " << i);
+    Random random(test_seed() * 1000 + i);
+    NormSpec spec = random_spec(random, {.most_columns = 6000, .tame = true, .every_norm = true});
+    make_channels_first(spec);
+    spec = canonical(spec);
+    if (spec.columns < 16) spec.epsilon = std::max(spec.epsilon, 1e-5);
+    const std::int64_t plane = random.between(1, std::max<std::int64_t>(1, (1 << 18) / spec.columns));
+    oracle::Problem problem = make(spec, plane * random.between(0, 3), kContiguous, kContiguous, plane);
+    run(problem);
+    if (HasFatalFailure()) return;
   }
 }
 

@@ -9,6 +9,7 @@
 #include <limits>
 #include <map>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "normjit/base/text.h"
@@ -58,6 +59,14 @@ TEST(OperandBlock, AKernelDeclaresWhatItsSpecHas) {
       ElementsAre("long long rows", "unsigned char* workspace", "const Input* x", "GroupedRows x_rows",
                   "const Weight* in_bias", "const Weight* weight", "GroupedRows weight_rows", "Output* y",
                   "GroupedRows y_rows"));
+  const Plan channels{.strategy = Strategy::channels_first,
+                      .threads = 64,
+                      .threads_per_row = 8,
+                      .vector = 1,
+                      .per_thread = 8};
+  EXPECT_THAT(members({.columns = 64, .affine = Affine::weight, .channels_first = true}, channels),
+              ElementsAre("long long rows", "unsigned char* workspace", "const Input* x",
+                          "GroupedRows x_rows", "const Weight* weight", "Output* y", "GroupedRows y_rows"));
   EXPECT_THAT(
       members({.columns = 64}, generic_plan()),
       ElementsAre("long long rows", "unsigned char* workspace", "const Input* x", "GroupedRows x_rows",
@@ -89,9 +98,10 @@ struct Numbered {
         set(tensors, row, reinterpret_cast<const void*>(pointer), matrix ? outer : kContiguous);
       of[std::string(row.name)] = {pointer};
       // A vector is rows that are all the same.
-      const auto n = std::uint64_t{matrix && grouped ? 4u : 1u};
-      of[concat({row.name, "_rows"})] = {n, matrix ? static_cast<std::uint64_t>(outer) : 0,
-                                         matrix && grouped ? static_cast<std::uint64_t>(inner) : 0};
+      if (matrix && grouped)
+        of[concat({row.name, "_rows"})] = {std::uint64_t{1} << 62, static_cast<std::uint64_t>(inner), 1, 4};
+      else
+        of[concat({row.name, "_rows"})] = {0, matrix ? static_cast<std::uint64_t>(outer) : 0, 0, 1};
     }
   }
 };
@@ -164,6 +174,33 @@ Tensors tensors_of(std::int64_t rows) {
 }
 std::string_view code_of(const Tensors& tensors) { return code_name(pack(kAll, tensors).status.code); }
 
+// Where the kernel finds a row: begin_of() of templates/layout.cuh.
+TEST(GroupsOfRows, BeginWhereTheySay) {
+  Tensors tensors = tensors_of(0);
+  const auto begins = [&](std::int64_t rows, std::int64_t n, std::int64_t outer, std::int64_t inner) {
+    tensors.rows = rows;
+    tensors.residual = {tensors.residual.pointer, n, outer, inner};
+    const PackedTensors packed = pack(kAll, tensors);
+    ASSERT_TRUE(packed.status && packed.layout.grouped) << rows << " " << n;
+    const std::size_t at = OperandBlock::offset_of(Operand::residual, packed.layout) / 8;
+    const auto [inverse, own_inner, step] =
+        std::tuple{packed.block.words[at + 1], packed.block.words[at + 2], packed.block.words[at + 3]};
+    for (const std::int64_t row : {std::int64_t{0}, std::int64_t{1}, n - 1, n, n + 1, 2 * n - 1, rows / 2,
+                                   rows / n / 2 * n - 1, rows - n - 1, rows - n, rows - 1}) {
+      const auto r = static_cast<std::uint64_t>(row);
+      const auto group = static_cast<std::uint64_t>(static_cast<unsigned __int128>(r) * inverse >> 64);
+      EXPECT_EQ(static_cast<std::int64_t>(r * own_inner + group * step), row / n * outer + row % n * inner)
+          << row << " of " << rows << ", groups of " << n;
+    }
+  };
+  for (const std::int64_t n : {2, 3, 4, 5, 7, 12, 64, 127, 1000, 1024, 65537, 1000003})
+    for (const std::int64_t groups : {2, 3, 7, 1024, 4001})
+      for (const std::int64_t outer : {1, 64, 70001})
+        for (const std::int64_t inner : {0, 65, 1000000}) begins(n * groups, n, outer, inner);
+  begins((std::int64_t{1} << 31) - 2, ((std::int64_t{1} << 31) - 2) / 2, 0, 1);
+  begins(std::int64_t{1} << 33, std::int64_t{1} << 28, 1, 0);
+}
+
 // A group, or groups without a gap, are rows that one stride describes: no kernel of its own.
 TEST(GroupsOfRows, AreOnlyThoseThatNeedIt) {
   const auto grouped = [](std::int64_t rows, std::int64_t n, std::int64_t outer, std::int64_t inner) {
@@ -194,6 +231,10 @@ TEST(GroupsOfRows, AreRefusedWhereTheyDoNotFit) {
   EXPECT_EQ(with_x(5, 401, 100), "BadStride") << "12 rows are no multiple of 5";
   EXPECT_EQ(with_x(24, 401, 100), "BadStride");
   EXPECT_EQ(with_x(-4, 401, 100), "BadStride");
+  tensors.rows = std::int64_t{1} << 40;
+  EXPECT_EQ(with_x(std::int64_t{1} << 23, 0, 1), "Ok");
+  EXPECT_EQ(with_x(std::int64_t{1} << 24, 0, 1), "BadStride") << "beyond what the kernel divides by";
+  tensors.rows = 12;
   EXPECT_EQ(with_x(4, -2, 100), "BadStride");
   EXPECT_EQ(with_x(4, 401, -1), "BadStride");
   EXPECT_EQ(with_x(4, std::numeric_limits<std::int64_t>::max() / 2, 100), "BadStride");
@@ -238,6 +279,124 @@ TEST(GroupsOfRows, MayBeInPlace) {
   tensors.sum = OutputRows(tensors.sum.pointer, 4, 500, 100);
   tensors.in_bias = tensors.x.pointer;
   EXPECT_EQ(code_name(pack(after, tensors).status.code), "Overlap");
+}
+
+// ---- Channels first ----
+
+constexpr NormSpec kChannels{.columns = 6,
+                             .input = DType::f16,
+                             .weight = DType::f16,
+                             .residual_type = DType::f16,
+                             .residual = Residual::before,
+                             .sum = true,
+                             .affine = Affine::weight,
+                             .channels_first = true};
+
+Tensors planes_of(std::int64_t samples, std::int64_t plane) {
+  Tensors tensors = tensors_of(samples * plane);
+  tensors.weight = reinterpret_cast<const void*>(std::uintptr_t{5} << 20);
+  tensors.plane = plane;
+  return tensors;
+}
+
+TEST(ChannelsFirst, PassThePlaneAndTheDistanceOfSamples) {
+  Tensors tensors = planes_of(3, 20);
+  tensors.x.outer = 0;
+  tensors.y.outer = 200;
+  const PackedTensors packed = pack(kChannels, tensors);
+  ASSERT_TRUE(packed.status);
+  const auto address = [](const InputRows& rows) { return reinterpret_cast<std::uintptr_t>(rows.pointer); };
+  const std::uint64_t inverse = ~std::uint64_t{0} / 20 + 1;
+  const auto step = [](std::int64_t outer) { return static_cast<std::uint64_t>(outer - 20); };
+  const std::vector<std::uint64_t> expected = {60,        0,  address(tensors.x),        inverse, 1,
+                                               step(0),   20, address(tensors.residual), inverse, 1,
+                                               step(120), 20, address(tensors.weight)};
+  for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(packed.block.words[i], expected[i]) << i;
+  EXPECT_EQ(packed.block.words[16], step(200)) << "of y";
+  EXPECT_EQ(packed.block.words[21], step(120)) << "of the sum";
+
+  // The generic kernel takes the same addresses.
+  const OperandBlock generic = block_of(generic_plan(), kChannels, tensors);
+  EXPECT_EQ(generic.words[3], inverse);
+  EXPECT_EQ(generic.words[6], 20u);
+
+  // Beyond what one multiplication tells apart, unless there is one sample.
+  tensors = planes_of(1, (std::int64_t{1} << 32) + 1);
+  EXPECT_TRUE(pack(kChannels, tensors).status);
+  tensors.rows *= 2;
+  EXPECT_EQ(pack(kChannels, tensors).status.code, Code::BadStride);
+  tensors = planes_of(2, 20);
+
+  // Planes of one position are rows as far apart as samples.
+  tensors.plane = 1;
+  const PackedTensors single = pack(kChannels, tensors);
+  EXPECT_EQ(single.block.words[3], 0u);
+  EXPECT_EQ(single.block.words[9], 6u) << "the residual's samples, of 6 columns";
+}
+
+TEST(ChannelsFirst, NeedAPlaneAndWholeSamples) {
+  const auto code = [](const NormSpec& spec, const Tensors& tensors) {
+    return code_name(pack(spec, tensors).status.code);
+  };
+  Tensors tensors = planes_of(3, 20);
+  EXPECT_EQ(code(kChannels, tensors), "Ok");
+  for (const std::int64_t plane : {0, -20, 7, 120}) {
+    tensors.plane = plane;
+    EXPECT_EQ(code(kChannels, tensors), "BadPlane") << plane;
+  }
+  tensors = tensors_of(60);
+  EXPECT_EQ(code(kAll, tensors), "Ok");
+  tensors.plane = 20;
+  EXPECT_EQ(code(kAll, tensors), "BadPlane") << "other specs have none";
+  tensors = planes_of(0, 20);
+  EXPECT_EQ(code(kChannels, tensors), "Ok") << "no rows";
+}
+
+TEST(ChannelsFirst, HaveADistanceOfSamplesAlone) {
+  const auto code = [](const RowsAt<const void>& x, std::int64_t y_outer, std::int64_t samples = 3) {
+    Tensors tensors = planes_of(samples, 20);
+    tensors.x = {tensors.x.pointer, x.n, x.outer, x.inner};
+    tensors.y.outer = y_outer;
+    return code_name(pack(kChannels, tensors).status.code);
+  };
+  EXPECT_EQ(code({}, 120), "Ok");
+  EXPECT_EQ(code({nullptr, 0, 7}, 121), "Ok") << "samples of an input may overlap";
+  EXPECT_EQ(code({}, 119), "BadStride") << "samples of an output overlap";
+  EXPECT_EQ(code({}, 119, 1), "Ok") << "one sample has no distance";
+  EXPECT_EQ(code({nullptr, 1, -3}, 120), "BadStride");
+  EXPECT_EQ(code({nullptr, 2, 120}, 120), "BadStride") << "no groups";
+  EXPECT_EQ(code({nullptr, 1, 120, 1}, 120), "BadStride") << "no distance of positions";
+  EXPECT_EQ(code({nullptr, 1, std::numeric_limits<std::int64_t>::max() / 4}, 120), "BadStride");
+}
+
+// Of positions: planes and distances of samples count, parameters do not.
+TEST(ChannelsFirst, TellTheirAlignment) {
+  const auto packed = [](std::int64_t plane, std::int64_t outer, std::uintptr_t behind = 0) {
+    Tensors tensors = planes_of(3, plane);
+    tensors.residual.outer = outer;
+    tensors.sum.pointer = static_cast<std::byte*>(tensors.sum.pointer) + behind;
+    tensors.weight = static_cast<const std::byte*>(tensors.weight.pointer) + 2;
+    return pack(kChannels, tensors);
+  };
+  const auto aligned = [&](auto... given) { return static_cast<int>(packed(given...).alignment); };
+  EXPECT_EQ(aligned(16, kContiguous), 8);
+  EXPECT_EQ(aligned(20, kContiguous), 4);
+  EXPECT_EQ(aligned(49, kContiguous), 1);
+  EXPECT_EQ(aligned(16, 98), 2);
+  EXPECT_EQ(aligned(16, 0), 8);
+  EXPECT_EQ(aligned(16, kContiguous, std::uintptr_t{4}), 2);
+  EXPECT_EQ(packed(16, kContiguous, 1).status.code, Code::Misaligned);
+  Tensors one = planes_of(1, 1);
+  EXPECT_EQ(static_cast<int>(pack(kChannels, one).alignment), 1) << "channels of one position are neighbours";
+}
+
+TEST(ChannelsFirst, MayBeInPlace) {
+  Tensors tensors = planes_of(3, 20);
+  tensors.y = const_cast<void*>(tensors.x.pointer);
+  tensors.residual = tensors.sum.pointer;
+  EXPECT_TRUE(pack(kChannels, tensors).status);
+  tensors.sum.outer = 128;
+  EXPECT_EQ(code_name(pack(kChannels, tensors).status.code), "Overlap");
 }
 
 }  // namespace

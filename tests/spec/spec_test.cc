@@ -178,6 +178,21 @@ std::vector<Mistake> mistakes() {
          s.affine = Affine::weight;
          s.output = DType::f64;
        })},
+      {Code::BadCombination, "channels first exclude a weight for each row: leave out the rows (:rows)",
+       broken([](auto& s) {
+         s.channels_first = s.affine_rows = true;
+         s.affine = Affine::weight;
+       })},
+      {Code::BadCombination, "channels first exclude a gate: leave out the gate (/gateafter)",
+       broken([](auto& s) {
+         s.channels_first = true;
+         s.gate = Gate::after;
+       })},
+      {Code::BadCombination, "channels first exclude modulation: leave out the modulation (/mods)",
+       broken([](auto& s) {
+         s.channels_first = true;
+         s.modulation = Modulation::scale;
+       })},
   };
 }
 
@@ -219,7 +234,7 @@ TEST(Validate, ReportsTheFirstOfSeveralMistakes) {
 TEST(Validate, RandomSpecsAreLegal) {
   for (std::uint64_t seed = 0; seed < 10'000; ++seed) {
     Random random(seed);
-    const auto valid = validate(random_spec(random, {.every_norm = true}));
+    const auto valid = validate(random_spec(random, {.channels_first = true, .every_norm = true}));
     ASSERT_TRUE(valid.ok()) << "seed " << seed << ": " << valid.error().message;
   }
 }
@@ -357,7 +372,8 @@ TEST(Canonical, ChangesNoMeaning) {
   for (std::uint64_t seed = 0; seed < 10'000; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Random random(seed);
-    const NormSpec spec = random_spec(random, {.every_norm = true}), same = canonical(spec);
+    const NormSpec spec = random_spec(random, {.channels_first = true, .every_norm = true}),
+                   same = canonical(spec);
     ASSERT_EQ(canonical(same), same);
     ASSERT_EQ(compute_type(same), compute_type(spec));
     ASSERT_EQ(same.epsilon, spec.epsilon);

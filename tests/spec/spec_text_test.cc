@@ -94,6 +94,17 @@ TEST(ToText, OfGatesAndModulations) {
             "rmsnorm/cols=128/f32/eps=1e-05/gateafter:silu:table/addafter/w/mods0:table");
 }
 
+TEST(ToText, OfChannelsFirst) {
+  const NormSpec spec{.columns = 96,
+                      .epsilon = 1e-6,
+                      .affine = Affine::weight_bias,
+                      .statistics = true,
+                      .channels_first = true};
+  EXPECT_EQ(to_text(spec), "layernorm/cols=96/f32/eps=1e-06/wb/stats/cf");
+  EXPECT_EQ(parsed("layernorm/cf/cols=96/wb/eps=1e-6/stats"), spec);
+  EXPECT_EQ(parsed("layernorm/cols=96/w:rows/f16").channels_first, false);
+}
+
 TEST(ToText, LeavesOutWhatHasNoMeaning) {
   EXPECT_EQ(to_text({.columns = 8,
                      .weight = DType::f64,
@@ -201,6 +212,7 @@ TEST(ParseSpec, NamesEachMistake) {
            {"layernorm/cols=64/bf16/round=sum/w", Code::BadCombination,
             "rounding of the sum needs something"},
            {"layernorm/cols=64/bf16/round=norm", Code::BadCombination, "needs a weight or a modulation"},
+           {"layernorm/cols=64/w:rows/cf", Code::BadCombination, "exclude a weight for each row"},
            {"layernorm/cols=64/gateafter/relu", Code::BadCombination,
             "a gate behind the norm excludes an activation: leave out the activation (/relu)"},
            // Gates and modulations.
@@ -314,7 +326,7 @@ TEST(SpecText, RoundTripsAndTellsSpecsApart) {
   for (std::uint64_t seed = 0; seed < 10'000; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Random random(seed);
-    const NormSpec spec = random_spec(random, {.every_norm = true});
+    const NormSpec spec = random_spec(random, {.channels_first = true, .every_norm = true});
     const std::string text = to_text(spec);
     ASSERT_EQ(text.find_first_not_of(kShellSafe), text.npos) << text;
     const auto back = parse_spec(text);
@@ -332,7 +344,7 @@ TEST(SpecText, TellsNeighboursApart) {
   for (std::uint64_t seed = 0; seed < 2'000; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Random random(seed);
-    const NormSpec spec = canonical(random_spec(random, {.every_norm = true}));
+    const NormSpec spec = canonical(random_spec(random, {.channels_first = true, .every_norm = true}));
     NormSpec near = spec;
     switch (random.below(4)) {
       case 0:
@@ -386,7 +398,7 @@ TEST(SpecText, MutatedTextsAreReadOrRefused) {
   for (std::uint64_t seed = 0; seed < 20'000; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Random random(seed);
-    std::string text = to_text(random_spec(random, {.every_norm = true}));
+    std::string text = to_text(random_spec(random, {.channels_first = true, .every_norm = true}));
     for (auto changes = 1 + random.below(3); changes > 0; --changes) {
       const std::size_t at = random.below(text.size() + 1);
       switch (random.below(4)) {

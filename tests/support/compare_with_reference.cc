@@ -91,9 +91,10 @@ std::optional<std::string> wrong_sum(const oracle::Problem& problem, std::int64_
   const oracle::Matrix& sum = problem[Operand::sum];
   if (sum.empty()) return {};
   std::vector<double> got(exact.size()), errors(exact.size());
-  oracle::reference_sum_errors(problem.spec, oracle::inputs_of(problem, row), 0, sum.columns(), exact.data(),
+  const std::int64_t columns = problem.spec.columns;
+  oracle::reference_sum_errors(problem.spec, oracle::inputs_of(problem, row), 0, columns, exact.data(),
                                errors.data());
-  oracle::load(sum.dtype(), sum.row(row), 0, sum.columns(), got.data());
+  oracle::load(sum.dtype(), problem.row(Operand::sum, row), 0, columns, problem.step(), got.data());
   for (std::size_t i = 0; i < got.size(); ++i) {
     const double error = oracle::error_of(sum.dtype(), got[i], exact[i]);
     if (error == 0) continue;
@@ -116,7 +117,7 @@ std::optional<std::string> wrong_in_row(const oracle::Problem& problem, std::int
   if (!problem[Operand::weight].empty())
     oracle::load(spec.weight, oracle::inputs_of(problem, row)[Operand::weight], 0, spec.columns,
                  weight.data());
-  oracle::load(spec.output, problem[Operand::y].row(row), 0, spec.columns, got.data());
+  oracle::load(spec.output, problem.row(Operand::y, row), 0, spec.columns, problem.step(), got.data());
   const oracle::RowInputs inputs = oracle::inputs_of(problem, row);
   const oracle::RowStatistics statistics = oracle::row_statistics(spec, inputs);
   oracle::reference_values(spec, inputs, statistics, 0, spec.columns, expected.data());
@@ -150,12 +151,14 @@ std::optional<std::string> first_wrong(const oracle::Problem& problem) {
   for (std::int64_t row = 0; row < problem.rows; ++row) {
     if (auto wrong = wrong_in_row(problem, row)) return wrong;
     if (row + 1 == problem.rows) break;
+    if ((row + 1) % problem.step() != 0) continue;  // its sample has another position
+    const std::int64_t sample = row / problem.step();
     for (const OperandRow& output : kOperands) {
       const oracle::Matrix& matrix = problem[output.operand];
-      if (!output.output || matrix.empty()) continue;
-      const std::byte* const gap = matrix.row(row) + matrix.row_bytes();
-      if (std::any_of(gap, matrix.row(row + 1), [](std::byte byte) { return byte != std::byte{0xff}; }))
-        return concat({"the gap behind row ", shortest(row), " of ", output.name, " was written to"});
+      if (!output.output || !is_matrix(output, problem.spec) || matrix.empty()) continue;
+      const std::byte* const gap = matrix.row(sample) + matrix.row_bytes();
+      if (std::any_of(gap, matrix.row(sample + 1), [](std::byte byte) { return byte != std::byte{0xff}; }))
+        return concat({"the gap behind row ", shortest(sample), " of ", output.name, " was written to"});
     }
   }
   return {};

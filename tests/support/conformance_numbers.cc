@@ -87,6 +87,22 @@ std::vector<double> around_floats() {
   return values;
 }
 
+struct Factors {
+  std::uint64_t a, b;
+};
+
+// Of every length, and those that only just carry.
+std::vector<Factors> factors() {
+  const auto random = values_of<std::uint64_t>(random_bytes(8 * 8192, 14));
+  std::vector<Factors> all;
+  for (std::size_t i = 0; i + 1 < random.size(); ++i) {
+    const std::uint64_t a = random[i] >> i % 64, b = random[i + 1] >> i / 64 % 64;
+    all.push_back({a, b});
+    if (b > 0) all.push_back({a, ~std::uint64_t{0} / b + i % 3});
+  }
+  return all;
+}
+
 template <class Float>
 struct Terms {
   Float a, b, c;
@@ -150,6 +166,10 @@ float high_bf16(std::uint32_t pair) { return oracle::bf16_to_float(static_cast<s
 template <class Float>
 Float fused(Terms<Float> x) {
   return std::fma(x.a, x.b, x.c);
+}
+
+std::uint64_t high_product(Factors x) {
+  return static_cast<std::uint64_t>(static_cast<unsigned __int128>(x.a) * x.b >> 64);
 }
 
 float max_nan(Limited x) { return std::isnan(x.value) ? x.value : std::fmax(x.value, x.limit); }
@@ -218,6 +238,8 @@ std::vector<ConformanceKernel> numbers_kernels() {
       // A correct root and a correct division on both sides.
       on_numbers("f64_rsqrt", "hw::rsqrt(on.x[i])", "double", "double", f64_patterns(), 8, {Type::f64},
                  mapped<double, f64_rsqrt>),
+      on_numbers("high_product", "hw::multiply_high(on.x[2 * i], on.x[2 * i + 1])", "unsigned long long",
+                 "unsigned long long", factors(), 8, {}, mapped<Factors, high_product>),
       on_numbers("f32_fused", "hw::fma(on.x[3 * i], on.x[3 * i + 1], on.x[3 * i + 2])", "float", "float",
                  terms<float>(f32_patterns()), 4, {Type::f32}, mapped<Terms<float>, fused<float>>),
       on_numbers("f64_fused", "hw::fma(on.x[3 * i], on.x[3 * i + 1], on.x[3 * i + 2])", "double", "double",

@@ -93,6 +93,7 @@ GpuProblem::GpuProblem(oracle::Problem& problem, const Placement& placement) : p
     if (matrix.columns() > 0) set(tensors_, row, oracle::rows_at(at, matrix.layout()));
   }
   tensors_.rows = problem.rows;
+  tensors_.plane = problem.plane;
   upload();
 }
 
@@ -141,9 +142,9 @@ Options GpuTest::options(const std::string& cache_directory) {
 }
 
 oracle::Problem GpuTest::make(const NormSpec& spec, std::int64_t rows, std::int64_t x_row_stride,
-                              std::int64_t y_row_stride) {
-  oracle::Problem problem =
-      oracle::make_problem(spec, rows, {{Operand::x, x_row_stride}, {Operand::y, y_row_stride}}).value();
+                              std::int64_t y_row_stride, std::int64_t plane) {
+  const oracle::RowLayouts layouts{{Operand::x, x_row_stride}, {Operand::y, y_row_stride}};
+  oracle::Problem problem = oracle::make_problem(spec, rows, layouts, 0, plane).value();
   oracle::fill(problem, test_seed() + problems_++);
   return problem;
 }

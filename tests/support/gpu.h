@@ -103,7 +103,7 @@ class GpuTest : public ::testing::Test {
 
   // Random inputs, other ones each time, and poisoned outputs.
   oracle::Problem make(const NormSpec& spec, std::int64_t rows, std::int64_t x_row_stride = kContiguous,
-                       std::int64_t y_row_stride = kContiguous);
+                       std::int64_t y_row_stride = kContiguous, std::int64_t plane = 0);
 
   // Workspace for the spec. It is zeroed when it is allocated and never again: what uses it leaves it ready.
   void* workspace(const NormSpec& spec);

@@ -59,8 +59,16 @@ InputKind kind_of_row(const KernelCase& c, Random& random) {
   return c.inputs == InputKind::mixed ? random.one_of(kFinite) : c.inputs;
 }
 
+// Copies elements of so many bytes, which are `to_step` and `from_step` apart.
+void copy_columns(std::byte* to, std::int64_t to_step, const std::byte* from, std::int64_t from_step,
+                  std::int64_t columns, int bytes) {
+  for (std::int64_t i = 0; i < columns; ++i)
+    std::memcpy(to + i * to_step * bytes, from + i * from_step * bytes, static_cast<std::size_t>(bytes));
+}
+
 // The rows of x, or of the residual, which are others.
-void fill_rows(const KernelCase& c, oracle::Matrix& matrix, std::uint64_t seed) {
+void fill_rows(const KernelCase& c, oracle::Problem& problem, Operand operand, std::uint64_t seed) {
+  const oracle::Matrix& matrix = problem[operand];
   if (matrix.empty()) return;
   Random random(seed);
   oracle::Matrix row(matrix.dtype(), 1, c.spec.columns);
@@ -72,7 +80,8 @@ void fill_rows(const KernelCase& c, oracle::Matrix& matrix, std::uint64_t seed) 
                          .mean = d.mean,
                          .deviation = d.deviation,
                          .trend = kind == InputKind::unit ? 4.0 : 0});
-    std::memcpy(matrix.row(i), row.data(), row.bytes());
+    copy_columns(problem.row(operand, i), problem.step(), row.data(), 1, c.spec.columns,
+                 size_of(matrix.dtype()));
   }
 }
 
@@ -99,11 +108,12 @@ std::int64_t bad_row(const KernelCase& c) {
 // x or the residual.
 void spoil(const KernelCase& c, oracle::Problem& problem) {
   const bool residual = c.spec.residual != Residual::none && c.seed / 4 % 2 == 1;
-  oracle::Matrix& matrix = problem[residual ? Operand::residual : Operand::x];
+  const Operand operand = residual ? Operand::residual : Operand::x;
   const double infinity = std::numeric_limits<double>::infinity();
   const double value = c.inputs == InputKind::nan_row ? std::nan("") : c.seed % 2 == 0 ? infinity : -infinity;
   const auto column = static_cast<std::int64_t>(c.seed / 2 % static_cast<std::uint64_t>(c.spec.columns));
-  oracle::store(matrix.dtype(), matrix.row(bad_row(c)), column, 1, &value);
+  oracle::store(problem[operand].dtype(), problem.row(operand, bad_row(c)), column * problem.step(), 1,
+                &value);
 }
 
 // A workspace with its end at a guard page, and what its launches should have left in it.
@@ -185,6 +195,7 @@ std::optional<std::string> Launcher::run(const simt::HostKernel& kernel, std::ui
                                          std::chrono::milliseconds time_limit) {
   const KernelCase& c = case_;
   Tensors tensors{.rows = c.rows};
+  tensors.plane = c.plane;
   std::vector<simt::Buffer> buffers;
   for (const OperandRow& row : kOperands) {
     oracle::Matrix& matrix = problem_[row.operand];
@@ -229,8 +240,14 @@ std::vector<std::byte> bytes_of_row(const oracle::Problem& problem, std::int64_t
   std::vector<std::byte> bytes;
   for (const OperandRow& each : kOperands) {
     const oracle::Matrix& output = problem[each.operand];
-    if (each.output && !output.empty())
-      bytes.insert(bytes.end(), output.row(row), output.row(row) + output.row_bytes());
+    if (!each.output || output.empty()) continue;
+    const bool matrix = is_matrix(each, problem.spec);
+    const std::int64_t columns = matrix ? problem.spec.columns : 1;
+    const int size = size_of(output.dtype());
+    const std::size_t before = bytes.size();
+    bytes.resize(before + static_cast<std::size_t>(columns * size));
+    copy_columns(bytes.data() + before, 1, matrix ? problem.row(each.operand, row) : output.row(row),
+                 matrix ? problem.step() : 1, columns, size);
   }
   return bytes;
 }
@@ -250,11 +267,11 @@ Result<oracle::Problem> finite_problem(const KernelCase& c) {
   oracle::RowLayouts layouts;
   for (const OperandRow& row : kOperands)
     if (has_rows(row)) layouts[row.operand] = c.layout_of(row.operand);
-  auto problem = oracle::make_problem(c.spec, c.rows, layouts);
+  auto problem = oracle::make_problem(c.spec, c.rows, layouts, 0, c.plane);
   if (!problem) return problem;
   oracle::fill(*problem, c.seed);
-  fill_rows(c, (*problem)[Operand::x], c.seed);
-  fill_rows(c, (*problem)[Operand::residual], c.seed + 1'000'000);
+  fill_rows(c, *problem, Operand::x, c.seed);
+  fill_rows(c, *problem, Operand::residual, c.seed + 1'000'000);
   if (c.inputs == InputKind::extreme_affine) make_extreme(c, *problem);
   return problem;
 }

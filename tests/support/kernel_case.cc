@@ -23,6 +23,7 @@ template <class Case, class Visit>
 void visit_numbers(Case& c, Visit visit) {
   visit("sms", c.device.sm_count);
   visit("rows", c.rows);
+  visit("plane", c.plane);
   visit("x_gap", c.x_gap);
   visit("gate_gap", c.gate_gap);
   visit("residual_gap", c.residual_gap);
@@ -69,22 +70,22 @@ std::uint32_t blocks_of(const KernelCase& c) {
 std::int64_t KernelCase::stride_of(Operand matrix) const {
   switch (is_in_place(matrix) ? row_of(matrix).in_place : matrix) {
     case Operand::x:
-      return spec.columns + x_gap;
+      return elements_of_row() + x_gap;
     case Operand::residual:
-      return spec.columns + residual_gap;
+      return elements_of_row() + residual_gap;
     case Operand::gate:
-      return spec.columns + gate_gap;
+      return elements_of_row() + gate_gap;
     case Operand::mod_scale:
-      return spec.columns + scale_gap;
+      return elements_of_row() + scale_gap;
     case Operand::mod_shift:
-      return spec.columns + shift_gap;
+      return elements_of_row() + shift_gap;
     case Operand::weight:
     case Operand::bias:
       return spec.columns;
     case Operand::sum:
-      return spec.columns + sum_gap;
+      return elements_of_row() + sum_gap;
     default:
-      return spec.columns + y_gap;
+      return elements_of_row() + y_gap;
   }
 }
 
@@ -101,9 +102,11 @@ bool legal(const KernelCase& c) {
   if (c.rows < 0) return false;
   for (const OperandRow& row : kOperands)
     if (is_matrix(row, c.spec) && row.present(c.spec) &&
-        c.stride_of(row.operand) < (row.output ? c.spec.columns : 0))
+        c.stride_of(row.operand) < (row.output ? c.elements_of_row() : 0))
       return false;
   if (c.group < 1 || c.rows % c.group != 0 || c.group_gap < 0) return false;
+  if (c.spec.channels_first ? c.plane < 1 || c.rows % c.plane != 0 || c.group > 1 : c.plane != 0)
+    return false;
   if (c.group > 1 ? !c.plan.grouped_rows && c.plan.strategy != Strategy::generic : c.group_gap != 0)
     return false;
   if (c.in_place && (c.y_gap != 0 || size_of(c.spec.input) != size_of(c.spec.output))) return false;
@@ -120,6 +123,7 @@ bool legal(const KernelCase& c) {
   // Every row of every tensor begins at a multiple of an access, unless rows may begin anywhere.
   const int needed = needed_alignment(c.plan, c.spec);
   const auto aligned = [&](std::int64_t distance) { return distance % needed == 0; };
+  if (!aligned(c.plane)) return false;
   if (!c.plan.unaligned && (!std::all_of(std::begin(gaps), std::end(gaps), aligned) ||
                             !std::all_of(std::begin(shifts), std::end(shifts), aligned)))
     return false;

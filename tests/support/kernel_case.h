@@ -32,9 +32,9 @@ inline constexpr InputKind kInputKinds[] = {
     InputKind::constant_rows, InputKind::subnormal,    InputKind::nan_row,
     InputKind::inf_row,       InputKind::mixed,        InputKind::extreme_affine};
 std::string_view name(InputKind kind) noexcept;
-inline constexpr Strategy kAllStrategies[] = {Strategy::warp_rows, Strategy::staged_rows,
-                                              Strategy::block_row, Strategy::persistent_row,
-                                              Strategy::split_row, Strategy::generic};
+inline constexpr Strategy kAllStrategies[] = {
+    Strategy::warp_rows, Strategy::staged_rows,    Strategy::block_row, Strategy::persistent_row,
+    Strategy::split_row, Strategy::channels_first, Strategy::generic};
 
 // On which side every tensor meets a page that nobody may touch.
 enum class Guard : std::uint8_t { before, behind };
@@ -44,6 +44,7 @@ struct KernelCase {
   Plan plan;
   DeviceProfile device;  // of a known architecture, with few multiprocessors, so that few blocks share work
   std::int64_t rows = 1;
+  std::int64_t plane = 0;  // with channels first: the rows of a sample, which is a row to all that follows
   // Elements between rows; -columns makes all rows of an input one.
   std::int64_t x_gap = 0, gate_gap = 0, residual_gap = 0, scale_gap = 0, shift_gap = 0, y_gap = 0,
                sum_gap = 0;
@@ -67,6 +68,8 @@ struct KernelCase {
   bool is_in_place(Operand output) const {
     return output == Operand::y ? in_place : output == Operand::sum && sum_in_place;
   }
+  // Elements of a row of a matrix: of a sample with channels first.
+  std::int64_t elements_of_row() const { return spec.columns * (plane == 0 ? 1 : plane); }
   // Elements from one row of a matrix to the next, in a group.
   std::int64_t stride_of(Operand matrix) const;
   // Where the rows of an operand begin that has some.

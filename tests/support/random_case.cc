@@ -74,12 +74,22 @@ std::optional<Plan> random_plan(Random& random, Strategy strategy, const NormSpe
                                 .per_thread = static_cast<int>(random.between(1, 40))};
   Plan plan{.strategy = strategy};
   plan.threads = random_power(random, 32, 1024);
+  if (strategy == Strategy::channels_first) {
+    plan.threads_per_row = random_power(random, 1, plan.threads);
+    plan.vector = 1 << random.between(0, 3);
+    const std::int64_t all = std::min<std::int64_t>(ceil_div(spec.columns, plan.threads_per_row), 40);
+    plan.per_thread = static_cast<int>(random.below(3) == 0 ? random.between(1, all) : all);
+    plan.blocks_per_sm = static_cast<int>(random.between(1, 4));
+    return check(plan, spec, device) ? std::optional(plan) : std::nullopt;
+  }
   plan.threads_per_row = in_warps(plan) ? 1 << random.between(0, 5) : plan.threads;
   const auto divides = static_cast<int>(spec.columns & -spec.columns);
   plan.unaligned = !in_warps(plan) && random.below(3) == 0;
   plan.vector = plan.unaligned ? 1 << random.between(1, 3) : std::min(1 << random.between(0, 3), divides);
   plan.blocks_per_sm = static_cast<int>(random.between(1, 4));
   if (strategy == Strategy::block_row && random.coin()) share(random, plan, device);
+  if (strategy == Strategy::block_row && plan.blocks_per_row == 1 && !plan.unaligned && random.below(3) == 0)
+    plan.threads = plan.threads_per_row = kWarp * static_cast<int>(random.between(1, 32));
   const std::int64_t a_vector_each = std::int64_t{plan.threads_per_row} * plan.vector * plan.blocks_per_row;
   if (strategy == Strategy::staged_rows) plan.group_rows = static_cast<int>(random.between(1, 4));
   if (strategy == Strategy::split_row) {
@@ -107,6 +117,8 @@ std::int64_t ring_rows(const KernelCase& c) {
 // What a row costs in threads that do something.
 std::int64_t threads_a_row(const KernelCase& c) {
   if (in_warps(c.plan)) return c.plan.threads_per_row;
+  if (c.plan.strategy == Strategy::channels_first)
+    return std::max<std::int64_t>(1, c.plan.threads_per_row / c.plan.vector);
   if (c.plan.strategy == Strategy::generic && c.spec.columns <= columns_per_block(c.plan)) return kWarp;
   if (c.plan.strategy != Strategy::split_row) return c.plan.threads * c.plan.blocks_per_row;
   return 2 * c.plan.threads * ceil_div(c.spec.columns, columns_per_block(c.plan));
@@ -148,12 +160,15 @@ std::int64_t random_distance(Random& random, int unit, std::int64_t most) {
 // Everything but the spec and the plan.
 void fill_in(Random& random, KernelCase& c, std::int64_t elements) {
   c.rows = random_rows(random, c, elements);
-  if (c.plan.grouped_rows || c.plan.strategy == Strategy::generic) {
+  const int unit = c.plan.unaligned ? 1 : c.plan.vector;
+  if (c.spec.channels_first) {
+    c.plane = unit * random.between(1, std::max<std::int64_t>(1, random.coin() ? 9 : c.rows / unit));
+    c.rows = std::max<std::int64_t>(1, c.rows / c.plane) * c.plane;
+  } else if (c.plan.grouped_rows || c.plan.strategy == Strategy::generic) {
     c.group = random.between(1, std::min<std::int64_t>(c.rows, 5));
     c.rows -= c.rows % c.group;
   }
   c.in_place = size_of(c.spec.input) == size_of(c.spec.output) && random.below(4) == 0;
-  const int unit = c.plan.unaligned ? 1 : c.plan.vector;
   if (c.group > 1) c.group_gap = random_distance(random, unit, 20);
   c.x_gap = random_distance(random, unit, 20);
   if (!c.in_place) c.y_gap = random_distance(random, unit, 20);
@@ -166,7 +181,9 @@ void fill_in(Random& random, KernelCase& c, std::int64_t elements) {
   c.runs = random.coin() ? 1 : 2;
   c.inputs = random.one_of(kInputKinds);
   c.seed = random.below(1'000'000);
-  const auto overlap = [&](std::int64_t& gap) { gap = -random.between(0, c.spec.columns / unit) * unit; };
+  const auto overlap = [&](std::int64_t& gap) {
+    gap = -random.between(0, c.elements_of_row() / unit) * unit;
+  };
   if (!c.in_place && random.below(8) == 0) overlap(c.x_gap);
   c.sum_in_place = c.spec.sum && c.spec.residual == Residual::before && random.coin();
   if (c.spec.sum && !c.sum_in_place) c.sum_gap = random_distance(random, unit, 20);
@@ -187,8 +204,10 @@ std::optional<KernelCase> planned_case(Random& random) {
   c.device = random_device(random);
   // Rows that are long enough for split_row are rare, since they take as long as twenty others.
   const bool huge = random.below(16) == 0;
-  const SpecRange range{
-      .most_columns = huge ? kManyElements : kFewElements, .tame = true, .every_norm = random.coin()};
+  const SpecRange range{.most_columns = huge ? kManyElements : kFewElements,
+                        .tame = true,
+                        .channels_first = !huge,
+                        .every_norm = random.coin()};
   c.spec = canonical(random_spec(random, range));
   if (huge && c.spec.columns < kManyElements / 16)
     c.spec.columns = random.between(kManyElements / 16, kManyElements / 4);
@@ -198,7 +217,7 @@ std::optional<KernelCase> planned_case(Random& random) {
   // A device as small as this may have no room for as many slices as the one that the planner knows.
   if (!check(c.plan, c.spec, c.device)) c.plan = fallback(c.spec, c.device, regime, alignment);
   if (!check(c.plan, c.spec, c.device)) return {};
-  c.plan.grouped_rows = random.below(4) == 0;
+  c.plan.grouped_rows = !c.spec.channels_first && random.below(4) == 0;
   fill_in(random, c, huge ? kManyElements : kSomeElements);
   return c;
 }
@@ -211,6 +230,10 @@ KernelCase forced_case(Random& random, Strategy strategy) {
     const SpecRange range{
         .most_columns = is_short ? 2048 : kFewElements, .tame = true, .every_norm = random.coin()};
     c.spec = canonical(random_spec(random, range));
+    if (strategy == Strategy::channels_first || (strategy == Strategy::generic && random.below(4) == 0)) {
+      make_channels_first(c.spec);
+      c.spec = canonical(c.spec);
+    }
     if (strategy == Strategy::persistent_row && random.coin()) {
       const int vector = 16 / size_of(c.spec.input);
       c.spec.columns = ceil_div(c.spec.columns, vector) * vector;
@@ -229,7 +252,7 @@ KernelCase random_case(std::uint64_t seed, std::optional<Strategy> forced) {
   // The most difficult one twice as often.
   constexpr Strategy kWeighted[] = {Strategy::warp_rows,      Strategy::staged_rows, Strategy::block_row,
                                     Strategy::persistent_row, Strategy::split_row,   Strategy::split_row,
-                                    Strategy::generic};
+                                    Strategy::channels_first, Strategy::generic};
   Random random(seed);
   for (;;) {
     const std::optional<KernelCase> c = forced          ? forced_case(random, *forced)

@@ -33,6 +33,14 @@ double random_scale(Random& random, bool tame) {
   return random.coin() ? random.one_of(kEdges) : any_finite(random);
 }
 
+// A sum and roundings that do not go with the rest.
+void drop_meaningless(NormSpec& spec) {
+  spec.sum = spec.sum && (has_prologue(spec) || spec.residual_type != spec.input);
+  const bool sum = rounds_sum(spec) && has_prologue(spec) && may_round_to(sum_type(spec), spec);
+  const bool norm = rounds_norm(spec) && has_affine_or_modulation(spec) && may_round_to(spec.input, spec);
+  spec.rounding = static_cast<Rounding>(sum + 2 * norm);
+}
+
 }  // namespace
 
 std::int64_t random_columns(Random& random, std::int64_t most) {
@@ -57,6 +65,14 @@ std::int64_t random_columns(Random& random, std::int64_t most) {
       break;
   }
   return std::clamp(columns, std::int64_t{1}, most);
+}
+
+void make_channels_first(NormSpec& spec) {
+  spec.channels_first = true;
+  spec.affine_rows = false;
+  spec.gate = Gate::none;
+  spec.modulation = Modulation::none;
+  drop_meaningless(spec);
 }
 
 NormSpec random_spec(Random& random, const SpecRange& range) {
@@ -89,11 +105,8 @@ NormSpec random_spec(Random& random, const SpecRange& range) {
     spec.rounding = random.coin() ? Rounding::none : random.one_of(kRoundings).value;
     spec.weight_offset = random.below(4) == 0;
     spec.affine_rows = random.below(8) == 0;
-    // What does not go together is left out.
-    spec.sum = spec.sum && (has_prologue(spec) || spec.residual_type != spec.input);
-    const bool sum = rounds_sum(spec) && has_prologue(spec) && may_round_to(sum_type(spec), spec);
-    const bool norm = rounds_norm(spec) && has_affine_or_modulation(spec) && may_round_to(spec.input, spec);
-    spec.rounding = static_cast<Rounding>(sum + 2 * norm);
+    if (range.channels_first && random.below(6) == 0) make_channels_first(spec);
+    drop_meaningless(spec);
   }
   if (!validate(spec)) {  // beyond f32, in a spec that is computed in f32
     spec.epsilon = random_epsilon(random, true);

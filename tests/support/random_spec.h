@@ -46,6 +46,7 @@ struct SpecRange {
   // subnormal numbers and up to the largest.
   bool tame = false;
   // Also the root mean square, and what is added, rounded and written besides x and y.
+  bool channels_first = false;  // with every_norm, sometimes
   bool every_norm = false;
 };
 
@@ -55,5 +56,8 @@ NormSpec random_spec(Random& random, const SpecRange& range = {});
 
 // A number of columns as random_spec draws it: small, round, nearly round and any size are equally likely.
 std::int64_t random_columns(Random& random, std::int64_t most);
+
+// Sets channels_first, and drops what it excludes.
+void make_channels_first(NormSpec& spec);
 
 }  // namespace normjit

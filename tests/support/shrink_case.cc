@@ -51,14 +51,23 @@ std::vector<KernelCase> simpler(const KernelCase& c) {
     if (!(candidate == c)) all.push_back(candidate);
   };
   with([](KernelCase& to) { to.runs = 1; });
-  for (const std::int64_t rows : smaller(c.rows, 1)) with([&](KernelCase& to) { to.rows = rows; });
-  const int step = c.plan.unaligned ? 1 : c.plan.vector;
+  const int step = c.plan.unaligned || c.spec.channels_first ? 1 : c.plan.vector;
+  const std::int64_t sample = std::max<std::int64_t>(1, c.plane);
+  for (const std::int64_t rows : smaller(c.rows, sample, sample))
+    with([&](KernelCase& to) { to.rows = rows; });
+  for (const std::int64_t plane : smaller(c.plane, c.plan.vector, c.plan.vector))
+    with([&](KernelCase& to) {
+      to.rows = c.rows / c.plane * plane;
+      to.plane = plane;
+      for (std::int64_t* const gap : {&to.x_gap, &to.residual_gap})
+        *gap = std::max(*gap, -to.elements_of_row());
+    });
   for (const std::int64_t columns : smaller(c.spec.columns, step, step))
     with([&](KernelCase& to) {
       to.spec.columns = columns;
-      to.x_gap = std::max(to.x_gap, -columns);
-      for (std::int64_t* const gap : {&to.gate_gap, &to.residual_gap, &to.scale_gap, &to.shift_gap})
-        *gap = std::max(*gap, -columns);
+      for (std::int64_t* const gap :
+           {&to.x_gap, &to.gate_gap, &to.residual_gap, &to.scale_gap, &to.shift_gap})
+        *gap = std::max(*gap, -to.elements_of_row());
     });
 
   with([](KernelCase& to) { to.inputs = InputKind::unit; });
@@ -132,10 +141,11 @@ std::vector<KernelCase> simpler(const KernelCase& c) {
   });
   with([](KernelCase& to) {
     to.plan.threads /= 2;
-    if (!in_warps(to.plan)) to.plan.threads_per_row = to.plan.threads;
+    const bool shares = in_warps(to.plan) || to.plan.strategy == Strategy::channels_first;
+    to.plan.threads_per_row = shares ? std::min(to.plan.threads_per_row, to.plan.threads) : to.plan.threads;
   });
   with([](KernelCase& to) {
-    if (in_warps(to.plan)) to.plan.threads_per_row /= 2;
+    if (in_warps(to.plan) || to.plan.strategy == Strategy::channels_first) to.plan.threads_per_row /= 2;
   });
   return all;
 }
