@@ -107,8 +107,16 @@ enum {
 };
 
 /* Values of enumerations begin with 1; 0 is "the default". */
-enum { NORMJIT_LAYER = 1, NORMJIT_RMS = 2 };                                  /* norm */
-enum { NORMJIT_F16 = 1, NORMJIT_BF16 = 2, NORMJIT_F32 = 3, NORMJIT_F64 = 4 }; /* dtypes */
+enum { NORMJIT_LAYER = 1, NORMJIT_RMS = 2 }; /* norm */
+enum {                                       /* dtypes; those of 8 bits for y alone */
+       NORMJIT_F16 = 1,
+       NORMJIT_BF16 = 2,
+       NORMJIT_F32 = 3,
+       NORMJIT_F64 = 4,
+       NORMJIT_E4M3 = 5,
+       NORMJIT_E5M2 = 6,
+       NORMJIT_S8 = 7
+};
 enum { NORMJIT_NO_GATE = 1, NORMJIT_GATE_BEFORE = 2, NORMJIT_GATE_AFTER = 3 };
 enum { /* gate functions */
        NORMJIT_NO_GATE_FUNCTION = 1,
@@ -118,7 +126,17 @@ enum { /* gate functions */
 };
 enum { NORMJIT_NO_MODULATION = 1, NORMJIT_MOD_SCALE = 2, NORMJIT_MOD_SCALE_SHIFT = 3 };
 enum { NORMJIT_NO_RESIDUAL = 1, NORMJIT_RESIDUAL_BEFORE = 2, NORMJIT_RESIDUAL_AFTER = 3 };
-enum { NORMJIT_NO_ROUNDING = 1, NORMJIT_ROUND_SUM = 2, NORMJIT_ROUND_NORM = 3, NORMJIT_ROUND_SUM_NORM = 4 };
+enum {
+  NORMJIT_NO_ROUNDING = 1,
+  NORMJIT_ROUND_SUM = 2,
+  NORMJIT_ROUND_NORM = 3,
+  NORMJIT_ROUND_SUM_NORM = 4,
+  NORMJIT_ROUND_Y = 5,
+  NORMJIT_ROUND_SUM_Y = 6,
+  NORMJIT_ROUND_NORM_Y = 7,
+  NORMJIT_ROUND_SUM_NORM_Y = 8
+};
+enum { NORMJIT_NO_QUANTIZATION = 1, NORMJIT_QUANTIZE_BY_TENSOR = 2, NORMJIT_QUANTIZE_BY_ROW = 3 };
 enum { NORMJIT_NO_AFFINE = 1, NORMJIT_WEIGHT = 2, NORMJIT_WEIGHT_BIAS = 3 }; /* affine */
 enum {
   NORMJIT_NO_ACTIVATION = 1,
@@ -175,9 +193,14 @@ typedef struct normjit_spec {
   int32_t plain_modulation; /* 1: 1 is not added to the scale of the modulation */
   int32_t modulation_table; /* 1: vectors are added to each row of the modulation */
   int32_t channels_first;   /* 1: x, residual, y and sum are [samples, columns, plane] */
+  int32_t quantization;     /* what y is divided by; 0: NORMJIT_NO_QUANTIZATION */
+  int32_t inverse_scale;    /* 1: tensor_scale is the inverse of what y is divided by */
 } normjit_spec;
-#define NORMJIT_SPEC_INIT \
-  { sizeof(normjit_spec), 0, 1e-5, 1.0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define NORMJIT_SPEC_INIT                                                                                    \
+  {                                                                                                          \
+    sizeof(normjit_spec), 0, 1e-5, 1.0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
+        0                                                                                                    \
+  }
 
 /* The product of a PyTorch-style normalized_shape of 1 to 8 dimensions. */
 NORMJIT_C_EXPORT normjit_status normjit_columns_of(const int64_t* shape, size_t rank, int64_t* columns,
@@ -276,13 +299,16 @@ typedef struct normjit_tensors {
   const void* mod_scale_table;
   normjit_input_rows mod_shift;
   const void* mod_shift_table;
-  int64_t plane; /* with channels_first the positions of a sample, height * width; else 0 */
+  int64_t plane;            /* with channels_first the positions of a sample, height * width; else 0 */
+  const void* tensor_scale; /* one f32 */
+  void* row_scale;          /* [rows], f32 */
 } normjit_tensors;
-#define NORMJIT_TENSORS_INIT                                                                                 \
-  {                                                                                                          \
-    sizeof(normjit_tensors), NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS,      \
-        NORMJIT_CONTIGUOUS_ROWS, NULL, NULL, 0, NULL, NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS,      \
-        NULL, NORMJIT_CONTIGUOUS_ROWS, NULL, NORMJIT_CONTIGUOUS_ROWS, NULL, NORMJIT_CONTIGUOUS_ROWS, NULL, 0 \
+#define NORMJIT_TENSORS_INIT                                                                               \
+  {                                                                                                        \
+    sizeof(normjit_tensors), NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS,    \
+        NORMJIT_CONTIGUOUS_ROWS, NULL, NULL, 0, NULL, NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS,    \
+        NULL, NORMJIT_CONTIGUOUS_ROWS, NULL, NORMJIT_CONTIGUOUS_ROWS, NULL, NORMJIT_CONTIGUOUS_ROWS, NULL, \
+        0, NULL, NULL                                                                                      \
   }
 
 /* How to launch (normjit::LaunchOptions). A NULL argument means all 0. */
@@ -309,10 +335,12 @@ enum {
   NORMJIT_OPERAND_MOD_SCALE_TABLE = 9,
   NORMJIT_OPERAND_MOD_SHIFT = 10,
   NORMJIT_OPERAND_MOD_SHIFT_TABLE = 11,
-  NORMJIT_OPERAND_Y = 12,
-  NORMJIT_OPERAND_SUM = 13,
-  NORMJIT_OPERAND_MEAN = 14,
-  NORMJIT_OPERAND_RSTD = 15,
+  NORMJIT_OPERAND_TENSOR_SCALE = 12,
+  NORMJIT_OPERAND_Y = 13,
+  NORMJIT_OPERAND_SUM = 14,
+  NORMJIT_OPERAND_MEAN = 15,
+  NORMJIT_OPERAND_RSTD = 16,
+  NORMJIT_OPERAND_ROW_SCALE = 17,
   NORMJIT_OPERAND_WORKSPACE = 256
 };
 

@@ -9,6 +9,8 @@
 //   a = a * (mod_scale + one) + mod_shift                   (one: 0 with plain_modulation, else 1)
 //   y = scale * activation(a) * g                           (Gate::after)
 //   y = residual + y                                        (Residual::after)
+//   y = [y]                                                 (Rounding::y)
+//   y = y / d, in 8 bits                                    (Quantization; d of the tensor, or of the row)
 //
 //   g = gate_function(gate + gate_table); mod_scale and mod_shift have a table added to them, too
 //
@@ -30,8 +32,11 @@
 
 namespace normjit {
 
-// Element types. f16 is IEEE binary16, bf16 the upper half of an f32.
-enum class DType : std::uint8_t { f16, bf16, f32, f64 };
+// Element types. f16 is IEEE binary16, bf16 the upper half of an f32. Of 8 bits, for the output alone: e4m3
+// (4 bits of exponent, 3 of mantissa, no infinities, up to 448), e5m2 (an f16 without its lower half, up to
+// 57344), and s8 (whole numbers from -128 to 127). Results beyond the largest number become it; NaN stays
+// NaN, and is 0 in s8.
+enum class DType : std::uint8_t { f16, bf16, f32, f64, e4m3, e5m2, s8 };
 
 // The affine parameters: vectors of `columns` elements, or one for each row (NormSpec::affine_rows).
 enum class Affine : std::uint8_t { none, weight, weight_bias };
@@ -52,8 +57,15 @@ enum class Modulation : std::uint8_t { none, scale, scale_shift };
 enum class Residual : std::uint8_t { none, before, after };
 
 // What is rounded besides the outputs, so that a fused kernel has the bits of unfused ones: the sum in front
-// of the norm, to the residual type; the normalized value in front of the affine, to the input type.
-enum class Rounding : std::uint8_t { none, sum, norm, sum_norm };
+// of the norm, to the residual type; the normalized value in front of the affine, and the result in front of
+// a quantization, to the input type.
+enum class Rounding : std::uint8_t { none, sum, norm, sum_norm, y, sum_y, norm_y, sum_norm_y };
+
+// What the result is divided by before it is rounded to 8 bits: nothing; a number that the caller gives
+// (tensor_scale); or a number for each row (row_scale), which the kernel finds and writes: the largest
+// magnitude of the row over the largest number of the output type (448, 57344, 127), but at least 1 / 512 of
+// that number's inverse, and for s8 the f32 epsilon, 2^-23.
+enum class Quantization : std::uint8_t { none, tensor, row };
 
 // Applied to the value after norm and affine. gelu is exact (erf), gelu_tanh its tanh approximation, silu is
 // v / (1 + exp(-v)). As in PyTorch, relu keeps NaN.
@@ -61,12 +73,13 @@ enum class Activation : std::uint8_t { none, relu, gelu, gelu_tanh, silu };
 
 // As in spec texts; "?" for a value outside the enumeration.
 NORMJIT_API std::string_view name(Norm) noexcept;          // "layernorm", "rmsnorm"
-NORMJIT_API std::string_view name(DType) noexcept;         // "f16", "bf16", "f32", "f64"
+NORMJIT_API std::string_view name(DType) noexcept;         // "f16", "bf16", ..., "s8"
 NORMJIT_API std::string_view name(Gate) noexcept;          // "none", "gate", "gateafter"
 NORMJIT_API std::string_view name(GateFunction) noexcept;  // "none", "silu", "sigmoid", "tanh"
 NORMJIT_API std::string_view name(Modulation) noexcept;    // "none", "mods", "mod"
 NORMJIT_API std::string_view name(Residual) noexcept;      // "none", "add", "addafter"
-NORMJIT_API std::string_view name(Rounding) noexcept;      // "none", "sum", "norm", "sum+norm"
+NORMJIT_API std::string_view name(Rounding) noexcept;      // "none", "sum", "norm", "sum+norm", "y", ...
+NORMJIT_API std::string_view name(Quantization) noexcept;  // "none", "tensor", "row"
 NORMJIT_API std::string_view name(Affine) noexcept;        // "none", "w", "wb"
 NORMJIT_API std::string_view name(Activation) noexcept;    // "none", "relu", ...
 NORMJIT_API int size_of(DType) noexcept;                   // bytes an element
@@ -96,8 +109,10 @@ struct NormSpec {
   bool plain_modulation = false;  // 1 is not added to the scale of the modulation
   bool modulation_table = false;  // vectors that are added to each row of the scale, and of the shift
   Activation activation = Activation::none;
-  double scale = 1.0;       // multiplies the result; finite in the compute type
-  bool statistics = false;  // also write mean and rstd of each row; for rms, rstd alone
+  double scale = 1.0;  // multiplies the result; finite in the compute type
+  Quantization quantization = Quantization::none;
+  bool inverse_scale = false;  // tensor_scale is 1 / d; no meaning without it
+  bool statistics = false;     // also write mean and rstd of each row; for rms, rstd alone
   // x, residual, y and sum are [samples, columns, Tensors::plane], and each position of a plane is a row.
   bool channels_first = false;
 
@@ -112,16 +127,18 @@ using LayerNormSpec = NormSpec;  // the name of 0.1
 NORMJIT_API Result<std::int64_t> columns_of(std::span<const std::int64_t> normalized_shape);
 
 // Ok, or the first mistake in the order of the members: BadArgument (norm, gate, residual, rounding,
-// modulation),
+// modulation, quantization),
 // BadDimension, TooManyColumns, BadDType, BadEpsilon, BadAffine, BadActivation, BadScale. Then
 // BadCombination, if
 //   sum             there is neither in_bias, a gate nor a residual before the norm, and residual_type is the
 //                   input
 //   rounding        of the sum: there is none of these before the norm, or residual_type is neither of 16
 //                   bits nor the compute type; of the norm: there is neither affine nor modulation, or the
-//                   input is neither
+//                   input is neither; of y: there is no quantization, or the input is neither
+//   output          of 8 bits: the spec is computed in f64; s8: there is no quantization
+//   quantization    the output is not of 8 bits
 //   activation      there is a gate behind the norm
-//   channels_first  there is affine_rows, a gate or modulation
+//   channels_first  there is affine_rows, a gate, modulation or quantization by row
 NORMJIT_API Result<void> validate(const NormSpec& spec);
 
 // The same norm with every meaningless member set to its default: the weight dtype without weights, a
@@ -131,14 +148,14 @@ NORMJIT_API NormSpec canonical(const NormSpec& spec) noexcept;
 
 // The canonical text of a valid spec, safe to paste into a shell:
 //   layernorm|rmsnorm/cols=N/IN[/out=T][/w=T][/res=T][/mod=T]/eps=E[/inb]
-//     [/gate|/gateafter, each also with :FUNCTION and :table][/add|/addafter][/sum][/round=sum+norm]
+//     [/gate|/gateafter, each also with :FUNCTION and :table][/add|/addafter][/sum][/round=sum+norm+y]
 //     [/w|/wb|/w1|/wb1, each also with :rows][/mod|/mods|/mod0|/mods0, each also with :table][/ACTIVATION]
-//     [/scale=S][/stats][/cf]
+//     [/scale=S][/q=tensor|/q=tensor:inv|/q=row][/stats][/cf]
 // inb: in_bias. gate, gateafter, add, addafter: a gate or a residual before or behind the norm. sum: s is
 // also written. 1: the weight is added to 1. rows: affine_rows. mod: modulation by scale and shift, mods: by
-// a scale alone; 0: plain_modulation. table: gate_table or modulation_table. cf: channels_first. Defaults are
-// left out; numbers are the shortest decimals that read back to the same bits. parse_spec(to_text(spec)) ==
-// canonical(spec).
+// a scale alone; 0: plain_modulation. table: gate_table or modulation_table. q: quantization; inv:
+// inverse_scale. cf: channels_first. Defaults are left out; numbers are the shortest decimals that read back
+// to the same bits. parse_spec(to_text(spec)) == canonical(spec).
 NORMJIT_API std::string to_text(const NormSpec& spec);
 
 // Reads a spec text. After the norm the fields may come in any order, each at most once; `shape=64x256x256`

@@ -23,10 +23,12 @@ enum class Operand : std::uint8_t {
   mod_scale_table,  // [columns], weight dtype: added to each row of mod_scale
   mod_shift,        // [rows, columns], modulation type: added behind mod_scale
   mod_shift_table,  // [columns], weight dtype: added to each row of mod_shift
+  tensor_scale,     // one f32: what the result is divided by; its inverse with inverse_scale
   y,                // [rows, columns], output dtype: the result
   sum,              // [rows, columns], residual type: what is normalized, rounded
   mean,             // [rows], compute type
   rstd,             // [rows], compute type
+  row_scale,        // [rows], f32: what each row of the result was divided by
 
   workspace = 255,  // Tensors::workspace: not in the table, because every kernel takes its pointer
 };
@@ -95,6 +97,8 @@ struct Tensors {
   const void* mod_shift_table = nullptr;
   // With channels_first the positions of a sample: height * width, or depth * height * width. Else 0.
   std::int64_t plane = 0;
+  const void* tensor_scale = nullptr;
+  void* row_scale = nullptr;
 };
 
 }  // namespace normjit

@@ -23,7 +23,7 @@ constexpr Row kRows[] = {
     NORMJIT_ROW(BadRank, "A normalized_shape has 1 to 8 dimensions."),
     NORMJIT_ROW(BadDimension, "A dimension is zero or negative: every one must be at least 1."),
     NORMJIT_ROW(TooManyColumns, "A row has more than 2^31 - 1 elements: normalize a smaller shape."),
-    NORMJIT_ROW(BadDType, "A dtype is not one of f16, bf16, f32, f64."),
+    NORMJIT_ROW(BadDType, "A dtype is not one of f16, bf16, f32, f64, or for the output e4m3, e5m2, s8."),
     NORMJIT_ROW(BadEpsilon, "Epsilon is negative, infinite or NaN: give a finite number >= 0."),
     NORMJIT_ROW(BadAffine, "The affine parameters are not one of none, weight, weight_bias."),
     NORMJIT_ROW(BadActivation, "The activation is not one of none, relu, gelu, gelu_tanh, silu."),

@@ -11,7 +11,7 @@ namespace {
 
 // The values of an enumeration or switch in C.
 std::string_view allowed(DType) {
-  return "NORMJIT_F16 (1), NORMJIT_BF16 (2), NORMJIT_F32 (3), NORMJIT_F64 (4), or 0 for the default";
+  return "NORMJIT_F16 (1) to NORMJIT_F64 (4), for y up to NORMJIT_S8 (7), or 0 for the default";
 }
 std::string_view allowed(Norm) { return "NORMJIT_LAYER (1), NORMJIT_RMS (2), or 0 for layer"; }
 std::string_view allowed(Gate) {
@@ -27,8 +27,11 @@ std::string_view allowed(Residual) {
   return "NORMJIT_NO_RESIDUAL (1), NORMJIT_RESIDUAL_BEFORE (2), NORMJIT_RESIDUAL_AFTER (3), or 0 for none";
 }
 std::string_view allowed(Rounding) {
-  return "NORMJIT_NO_ROUNDING (1), NORMJIT_ROUND_SUM (2), NORMJIT_ROUND_NORM (3), NORMJIT_ROUND_SUM_NORM "
-         "(4), or 0 for none";
+  return "NORMJIT_NO_ROUNDING (1) to NORMJIT_ROUND_SUM_NORM_Y (8), or 0 for none";
+}
+std::string_view allowed(Quantization) {
+  return "NORMJIT_NO_QUANTIZATION (1), NORMJIT_QUANTIZE_BY_TENSOR (2), NORMJIT_QUANTIZE_BY_ROW (3), or 0 for "
+         "none";
 }
 std::string_view allowed(Affine) {
   return "NORMJIT_NO_AFFINE (1), NORMJIT_WEIGHT (2), NORMJIT_WEIGHT_BIAS (3), or 0 for none";

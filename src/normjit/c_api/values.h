@@ -36,7 +36,10 @@ inline bool is_within(std::int32_t number, std::int32_t last) noexcept {
 static_assert(NORMJIT_F16 - 1 == static_cast<int>(DType::f16) &&
               NORMJIT_BF16 - 1 == static_cast<int>(DType::bf16) &&
               NORMJIT_F32 - 1 == static_cast<int>(DType::f32) &&
-              NORMJIT_F64 - 1 == static_cast<int>(DType::f64) && NORMJIT_F64 == kChoices<DType>);
+              NORMJIT_F64 - 1 == static_cast<int>(DType::f64) &&
+              NORMJIT_E4M3 - 1 == static_cast<int>(DType::e4m3) &&
+              NORMJIT_E5M2 - 1 == static_cast<int>(DType::e5m2) &&
+              NORMJIT_S8 - 1 == static_cast<int>(DType::s8) && NORMJIT_S8 == kChoices<DType>);
 static_assert(NORMJIT_LAYER - 1 == static_cast<int>(Norm::layer) &&
               NORMJIT_RMS - 1 == static_cast<int>(Norm::rms) && NORMJIT_RMS == kChoices<Norm>);
 static_assert(NORMJIT_NO_GATE - 1 == static_cast<int>(Gate::none) &&
@@ -60,7 +63,15 @@ static_assert(NORMJIT_NO_ROUNDING - 1 == static_cast<int>(Rounding::none) &&
               NORMJIT_ROUND_SUM - 1 == static_cast<int>(Rounding::sum) &&
               NORMJIT_ROUND_NORM - 1 == static_cast<int>(Rounding::norm) &&
               NORMJIT_ROUND_SUM_NORM - 1 == static_cast<int>(Rounding::sum_norm) &&
-              NORMJIT_ROUND_SUM_NORM == kChoices<Rounding>);
+              NORMJIT_ROUND_Y - 1 == static_cast<int>(Rounding::y) &&
+              NORMJIT_ROUND_SUM_Y - 1 == static_cast<int>(Rounding::sum_y) &&
+              NORMJIT_ROUND_NORM_Y - 1 == static_cast<int>(Rounding::norm_y) &&
+              NORMJIT_ROUND_SUM_NORM_Y - 1 == static_cast<int>(Rounding::sum_norm_y) &&
+              NORMJIT_ROUND_SUM_NORM_Y == kChoices<Rounding>);
+static_assert(NORMJIT_NO_QUANTIZATION - 1 == static_cast<int>(Quantization::none) &&
+              NORMJIT_QUANTIZE_BY_TENSOR - 1 == static_cast<int>(Quantization::tensor) &&
+              NORMJIT_QUANTIZE_BY_ROW - 1 == static_cast<int>(Quantization::row) &&
+              NORMJIT_QUANTIZE_BY_ROW == kChoices<Quantization>);
 static_assert(NORMJIT_NO_AFFINE - 1 == static_cast<int>(Affine::none) &&
               NORMJIT_WEIGHT - 1 == static_cast<int>(Affine::weight) &&
               NORMJIT_WEIGHT_BIAS - 1 == static_cast<int>(Affine::weight_bias) &&
@@ -105,6 +116,8 @@ inline constexpr std::tuple kSpecMembers{&normjit_spec::norm,
                                          &normjit_spec::modulation_table,
                                          &normjit_spec::activation,
                                          &normjit_spec::scale,
+                                         &normjit_spec::quantization,
+                                         &normjit_spec::inverse_scale,
                                          &normjit_spec::statistics,
                                          &normjit_spec::channels_first};
 static_assert(std::tuple_size_v<decltype(kSpecMembers)> == kFieldCount);

@@ -138,7 +138,7 @@ void TensorRules::pack_exactly(const Tensors& t, PackedTensors& packed) const no
     const int log2_size = log2_sizes_.of[i];
     std::uint64_t bytes = address(pointer_of(t, row));
     // What is not moved in vectors. With channels first a vector is of positions, and parameters are single.
-    if (row.extent == Extent::rows || (channels_first_ && !has(matrices_, i))) bytes &= (1u << log2_size) - 1;
+    if (is_scalar(row) || (channels_first_ && !has(matrices_, i))) bytes &= (1u << log2_size) - 1;
     if (has(matrices_, i)) {
       const auto found = address_of(t, row);
       if (!found) {

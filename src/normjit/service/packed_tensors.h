@@ -152,8 +152,8 @@ class TensorRules {
         const auto stride_bytes = static_cast<std::uint64_t>(t.rows == 1 ? 0 : stride) << log2_size;
         bits |= low_bits(pointer | stride_bytes, log2_size);
       } else {
-        // Of mean and rstd, which are stored element by element, only what lies below an element counts.
-        const std::uint64_t counts = kRow.extent == Extent::rows ? (1u << log2_size) - 1 : 15;
+        // Of scalars, which are moved one by one, only what lies below an element counts.
+        const std::uint64_t counts = is_scalar(kRow) ? (1u << log2_size) - 1 : 15;
         bits |= low_bits(pointer & counts, log2_size);
       }
     });

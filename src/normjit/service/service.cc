@@ -20,7 +20,7 @@ Result<Alignment> alignment_of(const NormSpec& spec, const PrepareOptions& optio
   if (options.plane < 0 || (options.plane > 0 && !spec.channels_first)) return refuse(Code::BadPlane);
   Alignment alignment = Alignment::eight;
   for (const OperandRow& row : kOperands) {
-    if (!row.present(spec) || row.extent == Extent::rows) continue;
+    if (!row.present(spec) || is_scalar(row)) continue;
     const DType dtype = row.dtype(spec);
     std::int64_t stride = 0;
     if (spec.channels_first) {

@@ -36,6 +36,9 @@ inline bool has_modulation_type(const NormSpec& s) noexcept {
 }
 inline bool has_residual_type(const NormSpec& s) noexcept { return s.residual != Residual::none || s.sum; }
 
+// Whether a type is of 8 bits, which no input is.
+constexpr bool has_8_bits(DType type) noexcept { return static_cast<std::size_t>(type) >= kInputDTypes; }
+
 // Whether a spec uses a field. Each predicate is a type of its own, so that it is inlined.
 struct Always {
   constexpr bool operator()(const NormSpec&) const noexcept { return true; }
@@ -65,6 +68,13 @@ struct Field {
   constexpr bool is_part() const noexcept {
     return !key.empty() && !(key.front() >= 'a' && key.front() <= 'z');
   }
+  // How many values of an enumeration it may have, the first ones of the set.
+  constexpr std::size_t choices() const noexcept {
+    if constexpr (std::is_same_v<T, DType>) return member == &NormSpec::output ? kChoices<T> : kInputDTypes;
+    return kChoices<T>;
+  }
+  // Whether it may have this value of an enumeration.
+  constexpr bool may_be(T value) const noexcept { return static_cast<std::size_t>(value) < choices(); }
   // The bits that a valid value needs.
   static constexpr int bits() noexcept {
     if constexpr (std::is_enum_v<T>) return std::bit_width(kChoices<T> - 1);
@@ -113,6 +123,9 @@ inline constexpr std::tuple kFields{
           Code::BadArgument, [](const NormSpec& s) noexcept { return s.modulation != Modulation::none; }},
     Field{&NormSpec::activation, "activation", "", false, "activation", Code::BadActivation},
     Field{&NormSpec::scale, "scale", "scale", false, "scale", Code::BadScale},
+    Field{&NormSpec::quantization, "quantization", "q", false, "quantization", Code::BadArgument},
+    Field{&NormSpec::inverse_scale, "inverse_scale", ":inv", false, "inverse_scale", Code::BadArgument,
+          [](const NormSpec& s) noexcept { return s.quantization == Quantization::tensor; }},
     Field{&NormSpec::statistics, "statistics", "stats", false, "has_statistics", Code::BadArgument},
     Field{&NormSpec::channels_first, "channels_first", "cf", false, "channels_first", Code::BadArgument},
 };

@@ -25,6 +25,7 @@ enum class Extent : std::uint8_t {
   columns,  // `columns`, the same for all rows
   affine,   // a matrix with NormSpec::affine_rows, else columns
   rows,     // one for each row
+  one,      // a single element
 };
 
 struct OperandRow {
@@ -75,6 +76,10 @@ inline constexpr OperandRow kOperands[] = {
      "Weight", [](const NormSpec& s) noexcept { return s.weight; },
      [](const NormSpec& s) noexcept { return s.modulation == Modulation::scale_shift && s.modulation_table; },
      Operand::mod_shift_table},
+    {Operand::tensor_scale, "tensor_scale", false, Extent::one, offsetof(Tensors, tensor_scale), "float",
+     [](const NormSpec&) noexcept { return DType::f32; },
+     [](const NormSpec& s) noexcept { return s.quantization == Quantization::tensor; },
+     Operand::tensor_scale},
     {Operand::y, "y", true, Extent::matrix, offsetof(Tensors, y), "Output",
      [](const NormSpec& s) noexcept { return s.output; }, &always, Operand::x},
     {Operand::sum, "sum", true, Extent::matrix, offsetof(Tensors, sum), "Residual",
@@ -84,6 +89,8 @@ inline constexpr OperandRow kOperands[] = {
      [](const NormSpec& s) noexcept { return s.statistics && s.norm == Norm::layer; }, Operand::mean},
     {Operand::rstd, "rstd", true, Extent::rows, offsetof(Tensors, rstd), "Acc", &accumulator,
      [](const NormSpec& s) noexcept { return s.statistics; }, Operand::rstd},
+    {Operand::row_scale, "row_scale", true, Extent::rows, offsetof(Tensors, row_scale), "float",
+     [](const NormSpec&) noexcept { return DType::f32; }, &scales_rows, Operand::row_scale},
 };
 
 inline constexpr std::size_t kOperandCount = std::size(kOperands);
@@ -109,6 +116,14 @@ constexpr bool is_matrix(const OperandRow& row, const NormSpec& spec) noexcept {
 }
 constexpr bool is_columns(const OperandRow& row, const NormSpec& spec) noexcept {
   return row.extent == Extent::columns || (row.extent == Extent::affine && !spec.affine_rows);
+}
+// Whether all rows have the same of an operand.
+constexpr bool is_single(const OperandRow& row, const NormSpec& spec) noexcept {
+  return is_columns(row, spec) || row.extent == Extent::one;
+}
+// Whether an operand is one element, or one for each row.
+constexpr bool is_scalar(const OperandRow& row) noexcept {
+  return row.extent == Extent::rows || row.extent == Extent::one;
 }
 // Whether rows in groups need a kernel of their own. With channels first every kernel takes such addresses.
 inline bool needs_grouped_rows(const NormSpec& spec, bool grouped) noexcept {
@@ -151,8 +166,8 @@ inline int matrix_bytes(const NormSpec& spec, bool outputs) noexcept {
 }
 
 // A set of operands: bit i is row i of the table.
-using OperandSet = std::uint16_t;
-static_assert(kOperandCount <= 16);
+using OperandSet = std::uint32_t;
+static_assert(kOperandCount <= 31);
 inline constexpr OperandSet kAllOperands = (1u << kOperandCount) - 1;
 
 // Those that a spec has.
@@ -165,7 +180,7 @@ constexpr bool has(OperandSet operands, std::size_t i) { return (operands >> i &
 
 // Elements of an operand whose rows, if it has any, follow each other without a gap.
 inline std::int64_t elements_of(const OperandRow& row, const NormSpec& spec, std::int64_t rows) noexcept {
-  return (is_columns(row, spec) ? 1 : rows) * (row.extent == Extent::rows ? 1 : spec.columns);
+  return (is_single(row, spec) ? 1 : rows) * (is_scalar(row) ? 1 : spec.columns);
 }
 
 // --- The operands in Tensors ---

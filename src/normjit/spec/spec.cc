@@ -28,9 +28,11 @@ template <class T, class HasMeaning>
 Result<void> mistake_in(const Field<T, HasMeaning>& field, const NormSpec& spec) {
   const T value = spec.*field.member;
   if constexpr (std::is_enum_v<T>) {
-    if (!is_in_set(value))
-      return Error{field.mistake, concat({field.name, " is ", shortest(static_cast<int>(value)),
-                                          "; it must be one of ", names_of<T>(", ")})};
+    if (!field.may_be(value))
+      return Error{field.mistake,
+                   concat({field.name, " is ",
+                           is_in_set(value) ? std::string(name(value)) : shortest(static_cast<int>(value)),
+                           "; it must be one of ", names_of<T>(", ", 0, field.choices())})};
   } else if constexpr (std::is_same_v<T, std::int64_t>) {
     if (value > kMaxColumns) return too_many_columns(shortest(value));
     if (value < 1)
@@ -73,6 +75,26 @@ Result<void> mistake_in_combination(const NormSpec& spec) {
   if (rounds_norm(spec) && !may_round_to(spec.input, spec))
     return bad({"rounding of the norm needs an input of 16 bits, and it is ", name(spec.input),
                 ", while the spec is computed in ", compute});
+  const std::string_view output = name(spec.output);
+  if (has_8_bits(spec.output) && is_wide(spec))
+    return bad({"an output of ", output,
+                " is rounded from f32, and this spec is computed in f64: leave out f64, or the output (/out=",
+                output, ")"});
+  if (spec.output == DType::s8 && spec.quantization == Quantization::none)
+    return bad(
+        {"an output of s8 needs a scale: one that you give (/q=tensor), or one for each row (/q=row)"});
+  if (!has_8_bits(spec.output) && spec.quantization != Quantization::none)
+    return bad({"quantization needs an output of 8 bits, and it is ", output,
+                ": add one (/out=e4m3, /out=e5m2 or /out=s8), or leave the quantization out (/q=",
+                name(spec.quantization), ")"});
+  if (rounds_y(spec) && spec.quantization == Quantization::none)
+    return bad(
+        {"rounding of y needs a quantization that follows: the result is rounded anyway. Add the "
+         "quantization "
+         "(/q=tensor or /q=row), or leave the rounding out (/round=y)"});
+  if (rounds_y(spec) && !may_round_to(spec.input, spec))
+    return bad({"rounding of y needs an input of 16 bits, and it is ", name(spec.input),
+                ", while the spec is computed in ", compute});
   if (spec.gate == Gate::after && spec.activation != Activation::none)
     return bad({"a gate behind the norm excludes an activation: leave out the activation (/",
                 name(spec.activation), ") or the gate (/gateafter)"});
@@ -86,6 +108,9 @@ Result<void> mistake_in_combination(const NormSpec& spec) {
   if (spec.modulation != Modulation::none)
     return bad({"channels first exclude modulation: leave out the modulation (/", name(spec.modulation),
                 ") or the order (/cf)"});
+  if (scales_rows(spec))
+    return bad(
+        {"channels first exclude a scale for each row: give one (/q=tensor), or leave out the order (/cf)"});
   return {};
 }
 
@@ -98,6 +123,7 @@ std::string_view name(GateFunction function) noexcept { return name_of(function)
 std::string_view name(Modulation modulation) noexcept { return name_of(modulation); }
 std::string_view name(Residual residual) noexcept { return name_of(residual); }
 std::string_view name(Rounding rounding) noexcept { return name_of(rounding); }
+std::string_view name(Quantization quantization) noexcept { return name_of(quantization); }
 std::string_view name(Affine affine) noexcept { return name_of(affine); }
 std::string_view name(Activation activation) noexcept { return name_of(activation); }
 int size_of(DType dtype) noexcept { return is_in_set(dtype) ? row_of(dtype)->size : 0; }

@@ -23,7 +23,7 @@ std::string item(const Field<T, HasMeaning>& field, std::string_view value) {
 template <class T, class HasMeaning>
 std::string values_of(const Field<T, HasMeaning>& field) {
   if constexpr (std::is_enum_v<T>)
-    return names_of<T>("|", /*first=*/field.always || (!field.key.empty() && !field.is_part()) ? 0 : 1);
+    return names_of<T>("|", /*first=*/field.always || std::is_same_v<T, DType> ? 0 : 1, field.choices());
   else
     return std::is_same_v<T, double> ? "X" : "N";
 }
@@ -159,9 +159,8 @@ std::size_t field_before(std::size_t part) {
   return before;
 }
 
-// The last part of a word: what begins with its last colon, or a switch at its end. Empty if it has none.
-std::string_view part_at_end(std::string_view word) {
-  if (const std::size_t colon = word.rfind(':'); colon != word.npos && colon > 0) return word.substr(colon);
+// The switch at the end of a word. Empty if it has none.
+std::string_view switch_at_end(std::string_view word) {
   std::string_view key;
   each_field([&](const auto& field) {
     if (field.is_part() && key.empty() && word.size() > field.key.size() && word.ends_with(field.key))
@@ -174,6 +173,11 @@ std::string_view part_at_end(std::string_view word) {
 Result<void> read_part(std::string_view part, std::string_view text, Parts& parts) {
   std::string_view word = part;
   std::vector<std::string_view> behind;  // the last first
+  const auto cut = [&](std::string_view last) {
+    behind.push_back(last);
+    word.remove_suffix(last.size());
+  };
+  while (word.rfind(':') + 1 > 1) cut(word.substr(word.rfind(':')));
   for (;;) {
     const auto found = read_field(word, text, 0, /*parts_only=*/false, parts);
     if (!found) return found.error();
@@ -187,10 +191,9 @@ Result<void> read_part(std::string_view part, std::string_view text, Parts& part
       }
       return {};
     }
-    const std::string_view last = part_at_end(word);
+    const std::string_view last = switch_at_end(word);
     if (last.empty()) break;
-    behind.push_back(last);
-    word.remove_suffix(last.size());
+    cut(last);
   }
   const std::size_t equals = part.find('=');
   return bad(text,
@@ -227,7 +230,7 @@ Result<NormSpec> parse_spec(std::string_view text) {
     if (!sound) return;
     if (!seen && field.key == "cols") sound = bad(text, "it has neither cols= nor shape=");
     if (seen && !field.has_meaning(spec))
-      sound = bad(text, concat({field.key, "= describes what it does not have"}));
+      sound = bad(text, concat({field.key, field.is_part() ? "" : "=", " describes what it does not have"}));
   });
   if (sound) sound = validate(parts.spec);
   if (!sound) return sound.error();

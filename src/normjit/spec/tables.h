@@ -23,11 +23,13 @@ struct DTypeRow : Choice<DType> {
   int size;  // bytes
 };
 inline constexpr DTypeRow kDTypes[] = {
-    {{DType::f16, "f16", "F16"}, 2},
-    {{DType::bf16, "bf16", "BF16"}, 2},
-    {{DType::f32, "f32", "float"}, 4},
-    {{DType::f64, "f64", "double"}, 8},
+    {{DType::f16, "f16", "F16"}, 2},    {{DType::bf16, "bf16", "BF16"}, 2},
+    {{DType::f32, "f32", "float"}, 4},  {{DType::f64, "f64", "double"}, 8},
+    {{DType::e4m3, "e4m3", "E4M3"}, 1}, {{DType::e5m2, "e5m2", "E5M2"}, 1},
+    {{DType::s8, "s8", "S8"}, 1},
 };
+// The first of them may be inputs, too.
+inline constexpr std::size_t kInputDTypes = 4;
 inline constexpr Choice<Norm> kNorms[] = {{Norm::layer, "layernorm", "layer"}, {Norm::rms, "rmsnorm", "rms"}};
 inline constexpr Choice<Gate> kGates[] = {
     {Gate::none, "none", "none"}, {Gate::before, "gate", "before"}, {Gate::after, "gateafter", "after"}};
@@ -44,7 +46,14 @@ inline constexpr Choice<Residual> kResiduals[] = {{Residual::none, "none", "none
 inline constexpr Choice<Rounding> kRoundings[] = {{Rounding::none, "none", "none"},
                                                   {Rounding::sum, "sum", "sum"},
                                                   {Rounding::norm, "norm", "norm"},
-                                                  {Rounding::sum_norm, "sum+norm", "sum_norm"}};
+                                                  {Rounding::sum_norm, "sum+norm", "sum_norm"},
+                                                  {Rounding::y, "y", "y"},
+                                                  {Rounding::sum_y, "sum+y", "sum_y"},
+                                                  {Rounding::norm_y, "norm+y", "norm_y"},
+                                                  {Rounding::sum_norm_y, "sum+norm+y", "sum_norm_y"}};
+inline constexpr Choice<Quantization> kQuantizations[] = {{Quantization::none, "none", "none"},
+                                                          {Quantization::tensor, "tensor", "tensor"},
+                                                          {Quantization::row, "row", "row"}};
 inline constexpr Choice<Affine> kAffines[] = {
     {Affine::none, "none", "none"},
     {Affine::weight, "w", "weight"},
@@ -64,6 +73,7 @@ constexpr const auto& set_of(GateFunction) { return kGateFunctions; }
 constexpr const auto& set_of(Modulation) { return kModulations; }
 constexpr const auto& set_of(Residual) { return kResiduals; }
 constexpr const auto& set_of(Rounding) { return kRoundings; }
+constexpr const auto& set_of(Quantization) { return kQuantizations; }
 constexpr const auto& set_of(Affine) { return kAffines; }
 constexpr const auto& set_of(Activation) { return kActivations; }
 
@@ -82,8 +92,8 @@ consteval bool in_order() {
   return true;
 }
 static_assert(in_order<DType>() && in_order<Norm>() && in_order<Gate>() && in_order<GateFunction>() &&
-              in_order<Modulation>() && in_order<Residual>() && in_order<Rounding>() && in_order<Affine>() &&
-              in_order<Activation>());
+              in_order<Modulation>() && in_order<Residual>() && in_order<Rounding>() &&
+              in_order<Quantization>() && in_order<Affine>() && in_order<Activation>());
 
 // The row of a value, or null for a value outside the set.
 template <class Enum>
@@ -91,12 +101,11 @@ constexpr auto* row_of(Enum value) {
   return is_in_set(value) ? &set_of(value)[static_cast<std::size_t>(value)] : nullptr;
 }
 
-// The names of all values from number `first` on, joined by `between`.
+// The names of the values from number `first` on, in front of number `end`, joined by `between`.
 template <class Enum>
-std::string names_of(std::string_view between, std::size_t first = 0) {
+std::string names_of(std::string_view between, std::size_t first = 0, std::size_t end = kChoices<Enum>) {
   std::string all;
-  for (std::size_t i = first; i < kChoices<Enum>; ++i)
-    (all += i == first ? "" : between) += set_of(Enum{})[i].name;
+  for (std::size_t i = first; i < end; ++i) (all += i == first ? "" : between) += set_of(Enum{})[i].name;
   return all;
 }
 

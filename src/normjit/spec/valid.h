@@ -28,12 +28,16 @@ inline bool has_affine_or_modulation(const NormSpec& s) noexcept {
   return s.affine != Affine::none || s.modulation != Modulation::none;
 }
 
-inline bool rounds_sum(const NormSpec& s) noexcept {
-  return s.rounding == Rounding::sum || s.rounding == Rounding::sum_norm;
+// What is rounded: each value of Rounding is the sum of those of its parts.
+constexpr bool rounds(const NormSpec& s, Rounding part) noexcept {
+  return (static_cast<unsigned>(s.rounding) & static_cast<unsigned>(part)) != 0;
 }
-inline bool rounds_norm(const NormSpec& s) noexcept {
-  return s.rounding == Rounding::norm || s.rounding == Rounding::sum_norm;
-}
+inline bool rounds_sum(const NormSpec& s) noexcept { return rounds(s, Rounding::sum); }
+inline bool rounds_norm(const NormSpec& s) noexcept { return rounds(s, Rounding::norm); }
+inline bool rounds_y(const NormSpec& s) noexcept { return rounds(s, Rounding::y); }
+
+// Whether each row of the result has a scale, which is known when all of the row is.
+inline bool scales_rows(const NormSpec& s) noexcept { return s.quantization == Quantization::row; }
 // The type to which the sum in front of the norm is rounded.
 inline DType sum_type(const NormSpec& s) noexcept { return has_residual_type(s) ? s.residual_type : s.input; }
 // Whether values may be rounded to a type: one of 16 bits; the compute type changes nothing.
@@ -54,22 +58,27 @@ inline double largest_number(const NormSpec& s) noexcept {
 // True exactly if validate() is ok.
 inline bool is_valid(const NormSpec& s) noexcept {
   const double largest = largest_number(s);
-  bool valid = s.columns >= 1 && s.columns <= kMaxColumns && s.epsilon >= 0 &&
-               (!s.sum || has_prologue(s) || s.residual_type != s.input) &&
-               (!rounds_sum(s) || (has_prologue(s) && may_round_to(sum_type(s), s))) &&
-               (!rounds_norm(s) || (has_affine_or_modulation(s) && may_round_to(s.input, s))) &&
-               (s.gate != Gate::after || s.activation == Activation::none) &&
-               (!s.channels_first || !has_rows_of_vectors(s));
+  bool valid =
+      s.columns >= 1 && s.columns <= kMaxColumns && s.epsilon >= 0 &&
+      (!s.sum || has_prologue(s) || s.residual_type != s.input) &&
+      (!rounds_sum(s) || (has_prologue(s) && may_round_to(sum_type(s), s))) &&
+      (!rounds_norm(s) || (has_affine_or_modulation(s) && may_round_to(s.input, s))) &&
+      (!rounds_y(s) || (s.quantization != Quantization::none && may_round_to(s.input, s))) &&
+      (has_8_bits(s.output) ? !is_wide(s) && (s.output != DType::s8 || s.quantization != Quantization::none)
+                            : s.quantization == Quantization::none) &&
+      (s.gate != Gate::after || s.activation == Activation::none) &&
+      (!s.channels_first || !(has_rows_of_vectors(s) || scales_rows(s)));
   each_field([&](const auto& field) {
     const auto value = s.*field.member;
-    if constexpr (std::is_enum_v<decltype(value)>) valid = valid && is_in_set(value);
+    if constexpr (std::is_enum_v<decltype(value)>) valid = valid && field.may_be(value);
     if constexpr (std::is_same_v<decltype(value), const double>) valid = valid && std::fabs(value) <= largest;
   });
   return valid;
 }
 
-static_assert(static_cast<int>(Rounding::sum_norm) ==
-              static_cast<int>(Rounding::sum) + static_cast<int>(Rounding::norm));
+static_assert(static_cast<int>(Rounding::sum) == 1 && static_cast<int>(Rounding::norm) == 2 &&
+              static_cast<int>(Rounding::sum_norm) == 3 && static_cast<int>(Rounding::y) == 4 &&
+              static_cast<int>(Rounding::sum_norm_y) == 7);
 
 // canonical(), inline.
 [[gnu::always_inline]] inline NormSpec canonical_now(const NormSpec& spec) noexcept {
@@ -78,8 +87,9 @@ static_assert(static_cast<int>(Rounding::sum_norm) ==
     if (!field.has_meaning(same)) same.*field.member = field.default_for(same);
   });
   const bool sum = rounds_sum(same) && sum_type(same) != accumulator(same);
-  const bool norm = rounds_norm(same) && same.input != accumulator(same);
-  same.rounding = static_cast<Rounding>(sum + 2 * norm);
+  const bool input = same.input != accumulator(same);
+  same.rounding =
+      static_cast<Rounding>(sum + 2 * (rounds_norm(same) && input) + 4 * (rounds_y(same) && input));
   same.epsilon += 0.0;  // -0 becomes 0
   return same;
 }
