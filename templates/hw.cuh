@@ -61,7 +61,7 @@ NJ_DEVICE unsigned long long evict_last_policy() {
                  : "l"(from));                                                            \
   }
 
-// The machine words of one access of 2, 4, 8 or 16 bytes.
+// The machine words of one access of 1, 2, 4, 8 or 16 bytes.
 union Piece {
   unsigned word[4];
   unsigned short half;
@@ -91,7 +91,9 @@ NJ_DEVICE Piece load_piece(const void* from) {
 
 template <int kBytes>
 NJ_DEVICE void store_piece(void* to, const Piece& from) {
-  if constexpr (kBytes == 2) {
+  if constexpr (kBytes == 1) {
+    asm volatile("st.global.cs.u8 [%0], %1;" ::"l"(to), "h"(from.half) : "memory");
+  } else if constexpr (kBytes == 2) {
     asm volatile("st.global.cs.u16 [%0], %1;" ::"l"(to), "h"(from.half) : "memory");
   } else if constexpr (kBytes == 4) {
     asm volatile("st.global.cs.u32 [%0], %1;" ::"l"(to), "r"(from.word[0]) : "memory");
@@ -135,12 +137,14 @@ NJ_DEVICE void store(void* to, const T& value) {
 // What ptxas calls a shared address.
 #define NJ_ADDRESS(shared) static_cast<unsigned>(__cvta_generic_to_shared(shared))
 
-// Reads and writes a T of 4, 8 or 16 bytes, at a multiple of that, in one access.
+// Reads and writes a T of 2, 4, 8 or 16 bytes, at a multiple of that, in one access.
 template <class T>
 NJ_DEVICE T load_shared(const void* from) {
-  static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);
+  static_assert(sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);
   Piece piece;
-  if constexpr (sizeof(T) == 4) {
+  if constexpr (sizeof(T) == 2) {
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(piece.half) : "r"(NJ_ADDRESS(from)) : "memory");
+  } else if constexpr (sizeof(T) == 4) {
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(piece.word[0]) : "r"(NJ_ADDRESS(from)) : "memory");
   } else if constexpr (sizeof(T) == 8) {
     asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
@@ -159,10 +163,12 @@ NJ_DEVICE T load_shared(const void* from) {
 }
 template <class T>
 NJ_DEVICE void store_shared(void* to, const T& value) {
-  static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);
+  static_assert(sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);
   Piece piece;
   memcpy(&piece, &value, sizeof value);
-  if constexpr (sizeof(T) == 4) {
+  if constexpr (sizeof(T) == 2) {
+    asm volatile("st.shared.u16 [%0], %1;" ::"r"(NJ_ADDRESS(to)), "h"(piece.half) : "memory");
+  } else if constexpr (sizeof(T) == 4) {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(NJ_ADDRESS(to)), "r"(piece.word[0]) : "memory");
   } else if constexpr (sizeof(T) == 8) {
     asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(NJ_ADDRESS(to)), "r"(piece.word[0]),
@@ -186,10 +192,10 @@ NJ_DEVICE void opaque(T& value) {
     for (int i = 0; i < static_cast<int>(sizeof(T) / 4); ++i) asm volatile("" : "+r"(word[i]));
     memcpy(&value, word, sizeof(T));
   } else {
-    unsigned short half;
-    memcpy(&half, &value, 2);
+    unsigned short half = 0;
+    memcpy(&half, &value, sizeof(T));
     asm volatile("" : "+h"(half));
-    memcpy(&value, &half, 2);
+    memcpy(&value, &half, sizeof(T));
   }
 }
 
@@ -473,6 +479,31 @@ NJ_DEVICE unsigned short f32_to_bf16(float value) {
     if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
     return static_cast<unsigned short>((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
   }
+}
+
+// The first architecture that converts to types of 8 bits by an instruction, as far as this compiler knows.
+enum : int {
+  kConvertsFloat8From =
+      __CUDACC_VER_MAJOR__ > 12 || (__CUDACC_VER_MAJOR__ == 12 && __CUDACC_VER_MINOR__ > 0) ? 89 : 90
+};
+// To e4m3 or e5m2, ties to even, the first in the low half. Beyond the largest number comes that number.
+NJ_DEVICE unsigned short f32x2_to_e4m3x2(float first, float second) {
+  static_assert(kArch >= kConvertsFloat8From, "no instruction");
+  unsigned short pair;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(second), "f"(first));
+  return pair;
+}
+NJ_DEVICE unsigned short f32x2_to_e5m2x2(float first, float second) {
+  static_assert(kArch >= kConvertsFloat8From, "no instruction");
+  unsigned short pair;
+  asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(second), "f"(first));
+  return pair;
+}
+// To a whole number from -128 to 127, ties to even; NaN becomes 0.
+NJ_DEVICE unsigned char f32_to_s8(float value) {
+  int number;
+  asm("cvt.rni.sat.s8.f32 %0, %1;" : "=r"(number) : "f"(value));
+  return static_cast<unsigned char>(number);
 }
 
 // An f32 whose later rounding to 16 bits is as if the argument had been rounded at once: truncated, with the

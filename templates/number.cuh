@@ -9,6 +9,15 @@ struct F16 {
 struct BF16 {
   unsigned short bits;
 };
+struct E4M3 {
+  unsigned char bits;
+};
+struct E5M2 {
+  unsigned char bits;
+};
+struct S8 {
+  unsigned char bits;
+};
 
 template <class A, class B>
 constexpr bool kSame = false;
@@ -31,13 +40,64 @@ NJ_DEVICE Acc widen(BF16 value) { return hw::bf16_to_f32(value.bits); }
 NJ_DEVICE Acc widen(float value) { return value; }
 NJ_DEVICE Acc widen(double value) { return static_cast<Acc>(value); }
 
-// To the nearest T, ties to even.
+// The bits of a number.
+NJ_DEVICE unsigned bits_of(float value) {
+  unsigned bits;
+  memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+// Bits of mantissa of a type of 8 bits; 0 of others.
+template <class T>
+constexpr int kMantissa = kSame<T, E4M3>   ? 3
+                          : kSame<T, E5M2> ? 2
+                                           : 0;
+
+// To such a type, in integers: numbers that are too large become the largest one. Its exponents are fewer:
+// the bits of a normal number move down, those that are lost round them, and the bias of the exponent
+// changes. Adding to a power of two rounds what is below the last bit of a subnormal one.
+template <class T>
+NJ_DEVICE unsigned char to_float8(float value) {
+  constexpr int kLost = 23 - kMantissa<T>, kExponents = 1 << (7 - kMantissa<T>);
+  constexpr unsigned kBias = 128 - kExponents / 2;  // of f32, less that of T
+  constexpr unsigned kMagic = (kBias + kLost + 1) << 23, kLargest = kSame<T, E4M3> ? 0x7e : 0x7b;
+  const unsigned bits = bits_of(value), size = bits & 0x7fffffffu;
+  if (size > 0x7f800000u) return 0x7f;  // NaN
+  unsigned code;
+  if (size < (kBias + 1) << 23) {
+    float magic;
+    memcpy(&magic, &kMagic, sizeof magic);
+    code = bits_of(fabsf(value) + magic) - kMagic;
+  } else {
+    code = ((size + ((1u << (kLost - 1)) - 1) + (size >> kLost & 1)) >> kLost) - (kBias << kMantissa<T>);
+  }
+  return static_cast<unsigned char>((code < kLargest ? code : kLargest) | (bits >> 24 & 0x80u));
+}
+
+// Two at a time, the first in the low half: an instruction where there is one.
+enum : bool { kConvertsFloat8 = kArch >= hw::kConvertsFloat8From };
+template <class T>
+NJ_DEVICE unsigned short narrow_pair(float first, float second) {
+  if constexpr (!kConvertsFloat8) {
+    return static_cast<unsigned short>(to_float8<T>(first) | to_float8<T>(second) << 8);
+  } else if constexpr (kSame<T, E4M3>) {
+    return hw::f32x2_to_e4m3x2(first, second);
+  } else {
+    return hw::f32x2_to_e5m2x2(first, second);
+  }
+}
+
+// To the nearest T, ties to even. Of 8 bits the largest number stands for all that are beyond it.
 template <class T>
 NJ_DEVICE T narrow(Acc value) {
   if constexpr (kSame<T, F16>) {
     return {hw::f32_to_f16(hw::round_to_odd(value))};
   } else if constexpr (kSame<T, BF16>) {
     return {hw::f32_to_bf16(hw::round_to_odd(value))};
+  } else if constexpr (kMantissa<T> > 0) {
+    return {static_cast<unsigned char>(narrow_pair<T>(value, 0))};
+  } else if constexpr (kSame<T, S8>) {
+    return {hw::f32_to_s8(value)};
   } else {
     return static_cast<T>(value);
   }
@@ -60,6 +120,23 @@ NJ_DEVICE Acc widen(const Vec<T>& value, int i) {
   } else {
     return widen(value.at[i]);
   }
+}
+
+// All of a vector.
+template <class T>
+NJ_DEVICE Vec<T> narrow_all(const Acc (&values)[kVector]) {
+  Vec<T> narrowed;
+  if constexpr (kMantissa < T >> 0 && kVector % 2 == 0) {
+#pragma unroll
+    for (int i = 0; i < kVector; i += 2) {
+      const unsigned short pair = narrow_pair<T>(values[i], values[i + 1]);
+      memcpy(narrowed.at + i, &pair, sizeof pair);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) narrowed.at[i] = narrow<T>(values[i]);
+  }
+  return narrowed;
 }
 
 template <hw::Cache kCache, class T>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums over the threads that share a row. Every thread gets the total, and the order of additions is fixed,
-// so the same input gives the same bits.
+// Sums and the largest of the threads that share a row. Every thread gets the total, and the order of
+// additions is fixed, so the same input gives the same bits.
 namespace normjit {
 
 // Two sums at once.
@@ -31,6 +31,38 @@ NJ_DEVICE T block_sum(T value, T* partial) {
   if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = value;
   hw::block_barrier();
   return lanes_sum<kWarps>(partial[threadIdx.x % kWarps]);
+}
+
+// A magnitude, as the bits of it: a whole number that orders as it does, NaN above all. What is found first
+// does not matter.
+struct Largest {
+  unsigned bits;
+
+  static NJ_METHOD Largest of(float value) { return {bits_of(fabsf(value))}; }
+  NJ_METHOD float magnitude() const {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+  }
+};
+NJ_DEVICE Largest larger_of(Largest a, Largest b) { return a.bits < b.bits ? b : a; }
+// Over kWidth neighbouring lanes of a warp, a power of two.
+template <int kWidth>
+NJ_DEVICE Largest lanes_largest(Largest own) {
+#pragma unroll
+  for (int mask = kWidth / 2; mask > 0; mask /= 2) own = larger_of(own, {hw::shuffle_xor(own.bits, mask)});
+  return own;
+}
+// Of kParts parts: part(i). A warp calls this, and all its lanes get the same.
+template <int kParts, class Part>
+NJ_DEVICE Largest largest_of_parts(const Part& part) {
+  constexpr int kWidth = kParts < kWarp && (kParts & (kParts - 1)) == 0 ? kParts : kWarp;
+  Largest own = {0};
+#pragma unroll
+  for (int first = 0; first < kParts; first += kWarp)
+    if (const int i = first + static_cast<int>(threadIdx.x % kWidth); i < kParts)
+      own = larger_of(own, part(i));
+  return lanes_largest<kWidth>(own);
 }
 
 }  // namespace normjit

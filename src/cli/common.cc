@@ -10,6 +10,7 @@
 #include "normjit/cache/system_call.h"
 #include "normjit/cache/tier.h"
 #include "normjit/plan/arch_list.h"
+#include "normjit/plan/footprint.h"
 #include "normjit/service/default_log.h"
 #include "normjit/spec/operands.h"
 #include "verify/foreign_text.h"
@@ -133,9 +134,8 @@ PlanOfUse plan_of_use(Service& service, const NormSpec& spec, const DeviceProfil
                       Alignment alignment, const Uses& uses) {
   const std::optional<Plan> tuned =
       uses.batch_invariant ? std::nullopt : service.tuned(spec, device, regime, alignment).value();
-  PlanOfUse found{tuned.value_or(choose(spec, device, regime, alignment)), tuned.has_value()};
-  found.plan.grouped_rows = needs_grouped_rows(spec, uses.grouped_rows);
-  return found;
+  const Plan plan = tuned.value_or(choose(spec, device, regime, alignment));
+  return {in_groups(plan, spec, uses.grouped_rows), tuned.has_value()};
 }
 
 std::string generic_text(const WhyReport& generic) {

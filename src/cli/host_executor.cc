@@ -117,8 +117,7 @@ Plan plan_for_host(const NormSpec& spec, const DeviceProfile& device, std::int64
   if (shape.cooperative &&
       grid_blocks(plan, spec, device, rows) * shape.threads > simt::most_threads_together())
     plan = fallback(spec, device, regime, alignment);
-  plan.grouped_rows = needs_grouped_rows(spec, uses.grouped_rows);
-  return plan;
+  return in_groups(plan, spec, uses.grouped_rows);
 }
 
 class HostExecutor final : public Executor {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What becomes of a normalized row: affine, modulation, activation, scale, gate, one rounding, store.
+// What becomes of a normalized row: affine, modulation, activation, scale, gate, quantization, one rounding,
+// store.
 namespace normjit {
 
 // ---- Parameters: operands of one element for each column ----
@@ -109,10 +110,52 @@ NJ_DEVICE Parameters unconverted(Parameters held) {
 enum : bool {
   kRoundsNorm = Rounding::chosen == Rounding::norm || Rounding::chosen == Rounding::sum_norm,
   kAddsToResult = ResidualAt::chosen == ResidualAt::after,
+  kRoundsY = Rounding::chosen >= Rounding::y,
+  kScalesTensor = Quantization::chosen == Quantization::tensor,
+  kScalesRows = Quantization::chosen == Quantization::row,
 };
 
-// An element of y from one of the row, and from that of the residual that is added to the result.
-NJ_DEVICE Output finish(Acc x, const RowStatistics& s, const ElementParameters& parameters,
+// What results are divided by: the scale of a row as it is written, its inverse, and the divisor, which is
+// the scale again, or 0 where that is infinite.
+struct Quantizer {
+  float scale, inverse, divisor;
+};
+// With a scale that the caller gives.
+NJ_DEVICE Quantizer quantizer_of_tensor(float given, bool inverse) {
+  return {given, inverse ? given : 1 / given, 0};
+}
+// For results of type T whose largest is this.
+template <class T>
+NJ_DEVICE Quantizer quantizer_of_row(Largest largest) {
+  constexpr float kMost = kSame<T, E4M3> ? 448 : kSame<T, E5M2> ? 57344 : 127;
+  constexpr float kLeast = kSame<T, S8> ? 0x1p-23f : 1 / (512 * kMost);
+  const float scale = hw::max_nan(largest.magnitude() / kMost, kLeast);
+  const float inverse = 1 / scale;
+  return {scale, inverse, inverse == 0 ? 0 : scale};
+}
+// That of the launch. (A template, since Operands has only what the spec has.)
+template <class Any>
+NJ_DEVICE Quantizer quantizer_of(const Any& on) {
+  if constexpr (kScalesTensor)
+    return quantizer_of_tensor(hw::load<hw::Cache::keep, float>(on.tensor_scale), kInverseScale);
+  return {};
+}
+
+// y over the scale. Of a tensor, and for whole numbers, times its inverse, rounded twice; of a row the
+// quotient as it is rounded once: the product, less what it is too large by, so that zeros keep their sign.
+template <class T, bool kOfRow>
+NJ_DEVICE float quantized(float y, const Quantizer& by) {
+  const float about = y * by.inverse;
+  if constexpr (!kOfRow || kSame<T, S8>) return about;
+  return hw::fma(-hw::fma(about, by.divisor, -y), by.inverse, about);
+}
+NJ_DEVICE Acc quantized(Acc y, const Quantizer& by) {
+  if constexpr (kScalesTensor || kScalesRows) return quantized<Output, kScalesRows>(y, by);
+  return y;
+}
+
+// An element of the result from one of the row, and from that of the residual that is added to it.
+NJ_DEVICE Acc result_of(Acc x, const RowStatistics& s, const ElementParameters& parameters,
                         Acc residual = {}) {
   Acc v = normalized(x, s);
   if constexpr (kRoundsNorm) v = widen(narrow<Input>(v));
@@ -131,25 +174,46 @@ NJ_DEVICE Output finish(Acc x, const RowStatistics& s, const ElementParameters& 
   if constexpr (kGatesResult)
     v *= gate_factor(parameters.of_row[kGateAt], kHasGateTable ? parameters.at[kGateTableAt] : Acc());
   if constexpr (kAddsToResult) v += residual;
-  return narrow<Output>(v);
+  if constexpr (kRoundsY) v = widen(narrow<Input>(v));
+  return v;
 }
-NJ_DEVICE Vec<Output> finish(const Vec<Held>& x, const RowStatistics& s, const Parameters& parameters,
-                             const Vec<Residual>& residual) {
-  Vec<Output> y;
-#pragma unroll
-  for (int i = 0; i < kVector; ++i)
-    y.at[i] = finish(widen(x, i), s, widen(parameters, i), kAddsToResult ? widen(residual, i) : Acc());
-  return y;
+// An element of y.
+NJ_DEVICE Output finish(Acc x, const RowStatistics& s, const ElementParameters& parameters,
+                        const Quantizer& by, Acc residual = {}) {
+  return narrow<Output>(quantized(result_of(x, s, parameters, residual), by));
 }
 
-// Where the results of a row go, from some column on, with the parameters of its columns.
+// The results of a vector, one after the other: each(i, result).
+template <class T, class Each>
+NJ_DEVICE void each_result(const Vec<T>& x, const RowStatistics& s, const Parameters& parameters,
+                           const Vec<Residual>& residual, const Each& each) {
+#pragma unroll
+  for (int i = 0; i < kVector; ++i)
+    each(i, result_of(widen(x, i), s, widen(parameters, i), kAddsToResult ? widen(residual, i) : Acc()));
+}
+NJ_DEVICE Vec<Output> finish(const Vec<Held>& x, const RowStatistics& s, const Parameters& parameters,
+                             const Vec<Residual>& residual, const Quantizer& by) {
+  Acc y[kVector];
+  each_result(x, s, parameters, residual, [&](int i, Acc v) { y[i] = quantized(v, by); });
+  return narrow_all<Output>(y);
+}
+// The largest of them, and of those before.
+NJ_DEVICE Largest largest_result(const Vec<Held>& x, const RowStatistics& s, const Parameters& parameters,
+                                 const Vec<Residual>& residual, Largest largest) {
+  each_result(x, s, parameters, residual, [&](int, Acc v) { largest = larger_of(largest, Largest::of(v)); });
+  return largest;
+}
+
+// Where the results of a row go, from some column on, with the parameters of its columns, and what they are
+// divided by.
 struct Sink {
   Columns columns;
   Output* y;
+  Quantizer by;
 };
 template <class Any>
-NJ_DEVICE Sink sink_of(const Any& on, long long row, long long begin) {
-  return {columns_of(on, row).from(begin), on.y + begin_of(on.y_rows, row) + begin};
+NJ_DEVICE Sink sink_of(const Any& on, long long row, long long begin, const Quantizer& by) {
+  return {columns_of(on, row).from(begin), on.y + begin_of(on.y_rows, row) + begin, by};
 }
 template <class Any>
 NJ_DEVICE void store(const RowStatistics& s, const Any& on, long long row) {
@@ -157,6 +221,10 @@ NJ_DEVICE void store(const RowStatistics& s, const Any& on, long long row) {
     if constexpr (kCentred) on.mean[row] = s.mean + s.mean_lo;
     on.rstd[row] = s.rstd;
   }
+}
+template <class Any>
+NJ_DEVICE void store(const Quantizer& by, const Any& on, long long row) {
+  if constexpr (kScalesRows) on.row_scale[row] = by.scale;
 }
 
 }  // namespace normjit

@@ -19,6 +19,11 @@ struct alignas(16) Part {
   Statistics statistics;
 };
 
+// Likewise the largest result of a warp.
+struct alignas(16) LargestPart {
+  Largest largest;
+};
+
 // Merges the parts of this block, or of all blocks of a cluster. `cut` and `from` are those of the slice.
 NJ_DEVICE Statistics merge_parts(const Part* parts, const Cut& cut, const Source& from) {
   const auto part = [&](int i) { return parts[i].statistics; };
@@ -37,14 +42,17 @@ NJ_DEVICE Statistics merge_parts(const Part* parts, const Cut& cut, const Source
 NJ_KERNEL(NJ_ENTRY, kThreads) {
   NJ_SHARED(Part, parts, 2 * kParts);
   NJ_SHARED(Statistics, whole, 1);
-  NJ_SHARED(hw::MemoryBarrier, arrived, 2);  // of a cluster's parts
+  // Where each row has a scale, the largest results follow as the statistics do.
+  NJ_SHARED(LargestPart, largest_parts, kScalesRows ? 2 * kParts : 1);
+  NJ_SHARED(Largest, largest_of_row, 1);
+  NJ_SHARED(hw::MemoryBarrier, arrived, 2 * kTagsOfRow);  // of a cluster's parts, then of its largest results
   const int lane = threadIdx.x, warp = lane / kWarp;
   const int slice = static_cast<int>(blockIdx.x) % kBlocksPerRow, count = columns_of_slice(slice);
   const long long begin = static_cast<long long>(slice) * kSpan, teams = gridDim.x / kBlocksPerRow;
   if constexpr (Exchange::chosen == Exchange::cluster) {
     if (lane == 0) {
-      hw::barrier_init(arrived, 1);
-      hw::barrier_init(arrived + 1, 1);
+#pragma unroll
+      for (int i = 0; i < 2 * kTagsOfRow; ++i) hw::barrier_init(arrived + i, 1);
       hw::barriers_ready();
     }
     hw::cluster_enter();
@@ -62,7 +70,11 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
   for (long long row = blockIdx.x / kBlocksPerRow; row < on.rows; row += teams, ++turn) {
     const int place = turn % 2, half = place * kParts;
     if constexpr (Exchange::chosen == Exchange::cluster)
-      if (lane == 0) hw::barrier_arrive_expect(arrived + place, kParts * sizeof(Part));
+      if (lane == 0) {
+        hw::barrier_arrive_expect(arrived + place, kParts * sizeof(Part));
+        if constexpr (kScalesRows)
+          hw::barrier_arrive_expect(arrived + 2 + place, kParts * sizeof(LargestPart));
+      }
     hw::wait_for_previous_launch();
     const Source from = source_of(on, row, begin);
     const Cut cut = cut_of(from.x, count);
@@ -70,6 +82,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     load<hw::Cache::evict_first>(fragment, from, lane, cut);
     AddedFragment added;
     load_added(added, residual_of(on, row, begin), lane, cut);
+    Quantizer by = quantizer_of(on);
     // The compiler moves no load past this: all of x is asked for first, and the parameters before x is
     // waited for.
     hw::allow_next_launch();
@@ -109,7 +122,33 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
       all = whole[0];
     }
     const RowStatistics statistics = finalize(all);
-    const Sink sink = sink_of(on, row, begin);
+    if constexpr (kScalesRows) {
+      const Largest of_warp = lanes_largest<kWarp>(largest_of(fragment, own.around(statistics), early, added,
+                                                              columns_of(on, row).from(begin), lane, cut));
+      LargestPart* const parts_of_row = largest_parts + half;
+      if constexpr (Exchange::chosen == Exchange::cluster) {
+        if (lane % kWarp < kBlocksPerRow)
+          hw::send(LargestPart{of_warp}, parts_of_row + slice * kWarps + warp, arrived + 2 + place,
+                   lane % kWarp);
+        hw::barrier_wait(arrived + 2 + place, turn / 2 % 2);
+      } else {
+        if (lane % kWarp == 0) parts_of_row[warp].largest = of_warp;
+        hw::block_barrier();
+      }
+      Largest largest = largest_of_parts<kParts>([&](int i) { return parts_of_row[i].largest; });
+      if constexpr (Exchange::chosen == Exchange::grid) {
+        if (warp == 0) {
+          ++tag;
+          if (lane == 0) publish_part<2>(on.workspace, tag, largest, slice);
+          largest = gather_largest<2>(on.workspace, tag);
+          if (lane == 0) largest_of_row[0] = largest;
+        }
+        hw::block_barrier();
+        largest = largest_of_row[0];
+      }
+      by = quantizer_of_row<Output>(largest);
+    }
+    const Sink sink = sink_of(on, row, begin, by);
 
     if constexpr (kUnaligned) {
       NJ_DYNAMIC_SHARED(unsigned char, stage);
@@ -119,6 +158,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
       write(fragment, own.around(statistics), early, added, sink, lane, cut);
     }
     if (lane == 0 && slice == 0) store(statistics, on, row);
+    if (lane == 0 && slice == 0) store(by, on, row);
   }
   if constexpr (Exchange::chosen == Exchange::grid)
     if (lane == 0) leave(on.workspace, tag, blockIdx.x / kBlocksPerRow, on.rows);

@@ -13,6 +13,7 @@
 namespace normjit {
 
 static_assert(kChannelsFirst && kBlocksPerRow == 1 && !kUnaligned, "a block has all channels of its tile");
+static_assert(!kScalesRows, "the rows of a tile have no scales");
 
 enum : int {
   kAcross = kThreads / kThreadsPerRow,  // threads side by side
@@ -185,7 +186,7 @@ NJ_DEVICE ElementParameters parameters_of(const Columns& columns, int channel) {
 
 template <class Any>
 NJ_DEVICE void write(const Slab& slab, const RowStatistics (&s)[kVector], const Any& on, long long row,
-                     const Piece& piece) {
+                     const Piece& piece, const Quantizer& by) {
   Walk<Output> to = walk_of(on.y, on.y_rows, row, piece);
   const Columns columns = columns_of(on, 0);
   ElementParameters next = {};
@@ -195,12 +196,13 @@ NJ_DEVICE void write(const Slab& slab, const RowStatistics (&s)[kVector], const 
     const ElementParameters parameters = next;
     if (k + 1 < kPerThread && piece.has(k + 1)) next = parameters_of(columns, piece.channel(k + 1));
     if (piece.has(k)) {
-      Vec<Output> y;
+      Acc y[kVector];
 #pragma unroll
       for (int i = 0; i < kVector; ++i)
-        y.at[i] = finish(widen(slab.part[k], i), s[i], parameters,
-                         kAddsToResult ? widen(slab.added[kAddsToResult ? k : 0], i) : Acc());
-      store(to.at, y);
+        y[i] = quantized(result_of(widen(slab.part[k], i), s[i], parameters,
+                                   kAddsToResult ? widen(slab.added[kAddsToResult ? k : 0], i) : Acc()),
+                         by);
+      store(to.at, narrow_all<Output>(y));
     }
   }
 }
@@ -211,6 +213,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
   const int d = threadIdx.x / kAcross;
   hw::wait_for_previous_launch();
   hw::allow_next_launch();
+  const Quantizer by = quantizer_of(on);
   for (long long first = static_cast<long long>(blockIdx.x) * kTile; first < on.rows;
        first += static_cast<long long>(gridDim.x) * kTile) {
     // Lanes beyond the last row take part with zeros, and write nothing. All positions of a lane are there,
@@ -227,7 +230,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
 #pragma unroll
       for (int i = 0; i < kVector; ++i) own[i] = measure(slab, all, i);
       merge(of_rows, own, parts, of_tile, on, first);
-      if (works) write(slab, of_rows, on, row, all);
+      if (works) write(slab, of_rows, on, row, all, by);
     } else {
       WideSums sums[kVector] = {};
       double base[kVector];
@@ -251,7 +254,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
         const Piece piece = piece_of(begin, d);
         if (works) load<hw::Cache::evict_first>(slab, on, row, piece);
         if (works) store_sum(slab, on, row, piece);
-        if (works) write(slab, of_rows, on, row, piece);
+        if (works) write(slab, of_rows, on, row, piece, by);
       }
     }
   }

@@ -25,22 +25,39 @@ NJ_DEVICE Slot* slots_of(unsigned char* workspace, unsigned tag) {
   const unsigned first = blockIdx.x / kBlocksPerRow * kBlocksPerRow;
   return meeting_in(workspace).slots + tag % kRowDepth * gridDim.x + first;
 }
-template <int kRowDepth>
-NJ_DEVICE void publish_part(unsigned char* workspace, unsigned tag, const Statistics& part, int slice) {
+template <int kRowDepth, class T>
+NJ_DEVICE void publish_part(unsigned char* workspace, unsigned tag, const T& part, int slice) {
   hw::publish(slots_of<kRowDepth>(workspace, tag)[slice].words, part, tag);
+}
+
+// Gathers what all slices have published, each lane its part of it.
+template <int kRowDepth, class T>
+NJ_DEVICE void gather_parts(unsigned char* workspace, unsigned tag,
+                            T (&parts)[Merging<kBlocksPerRow>::kEach]) {
+  const int lane = threadIdx.x % Merging<kBlocksPerRow>::kWidth;
+  hw::gather<Merging<kBlocksPerRow>::kEach>(slots_of<kRowDepth>(workspace, tag)[lane].words,
+                                            kWarp * plan_math::kSlotWords,
+                                            (kBlocksPerRow - lane + kWarp - 1) / kWarp, tag, parts);
 }
 
 // Gathers the statistics of all slices and merges them; slice i has own(i) columns. One warp calls this,
 // and all its lanes get the same.
 template <int kRowDepth, class Own>
 NJ_DEVICE Statistics gather_row(unsigned char* workspace, unsigned tag, const Own& own) {
-  const int lane = threadIdx.x % Merging<kBlocksPerRow>::kWidth;
   Statistics parts[Merging<kBlocksPerRow>::kEach];
-  hw::gather<Merging<kBlocksPerRow>::kEach>(slots_of<kRowDepth>(workspace, tag)[lane].words,
-                                            kWarp * plan_math::kSlotWords,
-                                            (kBlocksPerRow - lane + kWarp - 1) / kWarp, tag, parts);
+  gather_parts<kRowDepth>(workspace, tag, parts);
   return Statistics::merge_all<kBlocksPerRow>([&](int i) { return parts[i / kWarp]; }, own, kColumns);
 }
+// The same of the largest results.
+template <int kRowDepth>
+NJ_DEVICE Largest gather_largest(unsigned char* workspace, unsigned tag) {
+  Largest parts[Merging<kBlocksPerRow>::kEach];
+  gather_parts<kRowDepth>(workspace, tag, parts);
+  return largest_of_parts<kBlocksPerRow>([&](int i) { return parts[i / kWarp]; });
+}
+
+// What a block publishes of each row: its statistics, and where the row has a scale, its largest result.
+enum : int { kTagsOfRow = kScalesRows ? 2 : 1 };
 
 // One thread of each block calls this at the end, with the last tag that its team used.
 NJ_DEVICE void leave(unsigned char* workspace, unsigned tag, long long team, long long rows) {
@@ -48,7 +65,7 @@ NJ_DEVICE void leave(unsigned char* workspace, unsigned tag, long long team, lon
   const long long teams = gridDim.x / kBlocksPerRow, own = (rows - team + teams - 1) / teams;
   const long long most = (rows + teams - 1) / teams;
   if (leaves_last(meeting_in(workspace).header))
-    meeting_in(workspace).header = {0, 0, tag + static_cast<unsigned>(most - own), {}};
+    meeting_in(workspace).header = {0, 0, tag + static_cast<unsigned>(most - own) * kTagsOfRow, {}};
 }
 
 }  // namespace normjit

@@ -121,6 +121,7 @@ NJ_DEVICE Statistics merge_warps(const Part& part, const Cut& cut) {
 // ---- Writing a fragment ----
 
 // Parameters of a fragment, loaded together with it, or as they are used.
+static_assert(!kUnaligned || !kScalesRows, "the largest result is that of vectors");
 enum : int {
   kMostVectors = plan_math::larger(kParameters, 2),
   kVectorWords = kVector * (sizeof(Held) + kMostVectors * sizeof(Weight) + kRowParameters * sizeof(Mod)) / 4
@@ -140,19 +141,36 @@ NJ_DEVICE void load_early(EarlyParameters& early, const Columns& columns, int la
   }
 }
 
-NJ_DEVICE void write(const Fragment& fragment, const RowStatistics& s, const EarlyParameters& early,
-                     const AddedFragment& added, const Sink& sink, int lane, const Cut& cut) {
-  Output* const first = first_of(sink.y, lane);
+// Calls each(k, parameters) for each vector of a lane.
+template <class Each>
+NJ_DEVICE void with_parameters(const EarlyParameters& early, const Columns& columns, int lane, const Cut& cut,
+                               const Each& each) {
   Parameters next;
-  if (!kEarlyParameters && inside(0, lane, cut)) next = load_parameters(sink.columns, 0, lane);
+  if (!kEarlyParameters && inside(0, lane, cut)) next = load_parameters(columns, 0, lane);
 #pragma unroll
   for (int k = 0; k < kPerThread; ++k) {
     const Parameters parameters = kEarlyParameters ? unconverted(early.part[kEarlyParameters ? k : 0]) : next;
     if (!kEarlyParameters && k + 1 < kPerThread && inside(k + 1, lane, cut))
-      next = load_parameters(sink.columns, k + 1, lane);
-    if (inside(k, lane, cut))
-      store(at(first, k, 0), finish(fragment.part[k], s, parameters, added.part[kAddsToResult ? k : 0]));
+      next = load_parameters(columns, k + 1, lane);
+    if (inside(k, lane, cut)) each(k, parameters);
   }
+}
+NJ_DEVICE void write(const Fragment& fragment, const RowStatistics& s, const EarlyParameters& early,
+                     const AddedFragment& added, const Sink& sink, int lane, const Cut& cut) {
+  Output* const first = first_of(sink.y, lane);
+  with_parameters(early, sink.columns, lane, cut, [&](int k, const Parameters& parameters) {
+    store(at(first, k, 0),
+          finish(fragment.part[k], s, parameters, added.part[kAddsToResult ? k : 0], sink.by));
+  });
+}
+// The largest result of a lane.
+NJ_DEVICE Largest largest_of(const Fragment& fragment, const RowStatistics& s, const EarlyParameters& early,
+                             const AddedFragment& added, const Columns& columns, int lane, const Cut& cut) {
+  Largest largest = {0};
+  with_parameters(early, columns, lane, cut, [&](int k, const Parameters& parameters) {
+    largest = largest_result(fragment.part[k], s, parameters, added.part[kAddsToResult ? k : 0], largest);
+  });
+  return largest;
 }
 
 }  // namespace normjit

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // One kernel for every spec: columns, dtypes, epsilon, activation and scale are launch arguments, and a
 // null pointer is an absent operand. It serves while a spec's own kernel is being compiled, or without a
-// compiler.
+// compiler, and rows with a scale of their own that no other schedule holds.
 // Why it is fast enough: run-time decisions are uniform over all threads, and made once for kTake elements
 // of a lane, before their loads. A warp takes a row of up to kSpan columns; a block takes a longer row,
 // each warp a part of it. A chunk is read three times: twice to be measured, the second time from L1, and
-// once to be written, from L2. With channels first a lane's columns are a plane apart, and the caches serve
-// the rows beside it.
+// once to be written, from L2; with a scale for each row once more. With channels first a lane's columns are
+// a plane apart, and the caches serve the rows beside it.
 namespace normjit {
 
 static_assert(kThreadsPerRow == kWarp && kVector == 1, "the lanes of a warp take single elements");
 static_assert(kBlocksPerRow == 1 && !kUnaligned && kHasStatistics, "a block has a row");
 
-enum class DType : unsigned char { f16, bf16, f32, f64 };
+enum class DType : unsigned char { f16, bf16, f32, f64, e4m3, e5m2, s8 };
 
 // The spec, which is a constant in other kernels. src/normjit/service/prepared.h has the same structure.
 struct RuntimeSpec {
@@ -22,9 +22,14 @@ struct RuntimeSpec {
   ResidualAt residual_at;
   GateAt gate_at;
   GateFunction gate_function;
+  Quantization quantization;
   DType input, output, weight, residual, modulation;
-  bool is_rms, weight_offset, plain_modulation, rounds_sum, rounds_norm, channels_first;
+  bool is_rms, weight_offset, plain_modulation, rounds_sum, rounds_norm, rounds_y, inverse_scale,
+      channels_first;
 };
+
+// In double no result is of 8 bits.
+enum : bool { kQuantizes = kSame<Acc, float> };
 
 // Elements that a lane takes at a time, each kWarp apart. In double fewer: the error function is long.
 enum : int { kTake = kSame<Acc, double> ? 2 : 4 };
@@ -71,6 +76,12 @@ NJ_DEVICE void put(const Taken& from, void* row, DType dtype, long long at, long
     put_as<F16>(from, row, at, left, step);
   } else if (dtype == DType::bf16) {
     put_as<BF16>(from, row, at, left, step);
+  } else if (kQuantizes && dtype == DType::e4m3) {
+    put_as<E4M3>(from, row, at, left, step);
+  } else if (kQuantizes && dtype == DType::e5m2) {
+    put_as<E5M2>(from, row, at, left, step);
+  } else if (kQuantizes && dtype == DType::s8) {
+    put_as<S8>(from, row, at, left, step);
   } else if (is_f32(dtype)) {
     put_as<float>(from, row, at, left, step);
   } else {
@@ -261,9 +272,29 @@ NJ_DEVICE void modulate(Taken& v, const RowOperands& of, const RuntimeSpec& spec
   for (int j = 0; j < kTake; ++j) v[j] += shift[j];
 }
 
+// Divides results of this dtype.
+template <class T, bool kOfRow>
+NJ_DEVICE void quantize(Taken& v, const Quantizer& by) {
+#pragma unroll
+  for (int j = 0; j < kTake; ++j) v[j] = quantized<T, kOfRow>(static_cast<float>(v[j]), by);
+}
+NJ_DEVICE void quantize(Taken& v, const Quantizer& by, const RuntimeSpec& spec) {
+  if (spec.quantization == Quantization::row && spec.output != DType::s8) {
+    quantize<E4M3, true>(v, by);
+  } else {
+    quantize<S8, false>(v, by);
+  }
+}
+NJ_DEVICE Quantizer quantizer_of_row(Largest largest, DType dtype) {
+  if (dtype == DType::e4m3) return quantizer_of_row<E4M3>(largest);
+  if (dtype == DType::e5m2) return quantizer_of_row<E5M2>(largest);
+  return quantizer_of_row<S8>(largest);
+}
+
 NJ_GENERIC_KERNEL(NJ_ENTRY, kThreads) {
   NJ_SHARED(Moments, parts, 2 * kWarps);
   NJ_SHARED(SumOfSquares, squares, 2 * kWarps);
+  NJ_SHARED(Largest, largest_parts, 2 * kWarps);
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const Acc scale = static_cast<Acc>(spec.scale), offset = spec.weight_offset ? 1 : 0;
 
@@ -280,42 +311,68 @@ NJ_GENERIC_KERNEL(NJ_ENTRY, kThreads) {
 
   hw::wait_for_previous_launch();
   hw::allow_next_launch();
+  const bool by_row = kQuantizes && spec.quantization == Quantization::row;
+  Quantizer by = {};
+  if (kQuantizes && on.tensor_scale)
+    by = quantizer_of_tensor(hw::load<hw::Cache::keep, float>(on.tensor_scale), spec.inverse_scale);
   int half = 0;  // double-buffered, as in block_row
   for (long long row = first; row < on.rows; row += step) {
     const RowOperands of(on, row, begin, spec.channels_first ? on.x_rows.n : 1);
     const RowStatistics statistics = spec.is_rms ? statistics_of(of, spec, count, alone, own, squares + half)
                                                  : statistics_of(of, spec, count, alone, own, parts + half);
-    half ^= kWarps;
 
+    // With a scale for each row the results are worked out twice: to find the largest, and to be written.
+    bool writes = !by_row;
+    Largest largest = {0};
 #pragma unroll 1
-    for (long long at = lane; at < count; at += kTake * kWarp) {
-      const long long left = count - at;
-      Taken v, weights, biases;
-      take_sum<hw::Cache::evict_first>(v, of, spec, at, left);
-      if (of.weight) take<hw::Cache::keep>(weights, of.weight, spec.weight, of.weight_begin + at, left);
-      if (of.bias) take<hw::Cache::keep>(biases, of.bias, spec.weight, of.bias_begin + at, left);
-      if (of.sum) put(v, of.sum, spec.residual, of.sum_begin + at * of.step, left, of.step);
+    for (;; writes = true) {
+#pragma unroll 1
+      for (long long at = lane; at < count; at += kTake * kWarp) {
+        const long long left = count - at;
+        Taken v, weights, biases;
+        take_sum<hw::Cache::evict_first>(v, of, spec, at, left);
+        if (of.weight) take<hw::Cache::keep>(weights, of.weight, spec.weight, of.weight_begin + at, left);
+        if (of.bias) take<hw::Cache::keep>(biases, of.bias, spec.weight, of.bias_begin + at, left);
+        if (of.sum && writes) put(v, of.sum, spec.residual, of.sum_begin + at * of.step, left, of.step);
 #pragma unroll
-      for (int j = 0; j < kTake; ++j) v[j] = normalized(v[j], statistics);
-      if (spec.rounds_norm) round_to(v, spec.input);
+        for (int j = 0; j < kTake; ++j) v[j] = normalized(v[j], statistics);
+        if (spec.rounds_norm) round_to(v, spec.input);
 #pragma unroll
-      for (int j = 0; j < kTake; ++j) {
-        if (of.weight) v[j] *= weights[j] + offset;
-        if (of.bias) v[j] += biases[j];
+        for (int j = 0; j < kTake; ++j) {
+          if (of.weight) v[j] *= weights[j] + offset;
+          if (of.bias) v[j] += biases[j];
+        }
+        if (of.mod_scale) modulate(v, of, spec, at, left);
+        activate_all(v, spec.activation);
+#pragma unroll
+        for (int j = 0; j < kTake; ++j) v[j] *= scale;
+        if (spec.gate_at == GateAt::after) multiply_by_gate<hw::Cache::evict_first>(v, of, spec, at, left);
+        if (spec.residual_at == ResidualAt::after)
+          add<hw::Cache::evict_first>(v, of.residual, spec.residual, of.residual_begin + at * of.step, left,
+                                      of.step);
+        if (spec.rounds_y) round_to(v, spec.input);
+        if (writes) {
+          if (kQuantizes && spec.quantization != Quantization::none) quantize(v, by, spec);
+          put(v, of.y, spec.output, of.y_begin + at * of.step, left, of.step);
+        } else {
+#pragma unroll
+          for (int j = 0; j < kTake; ++j) largest = larger_of(largest, Largest::of(static_cast<float>(v[j])));
+        }
       }
-      if (of.mod_scale) modulate(v, of, spec, at, left);
-      activate_all(v, spec.activation);
-#pragma unroll
-      for (int j = 0; j < kTake; ++j) v[j] *= scale;
-      if (spec.gate_at == GateAt::after) multiply_by_gate<hw::Cache::evict_first>(v, of, spec, at, left);
-      if (spec.residual_at == ResidualAt::after)
-        add<hw::Cache::evict_first>(v, of.residual, spec.residual, of.residual_begin + at * of.step, left,
-                                    of.step);
-      put(v, of.y, spec.output, of.y_begin + at * of.step, left, of.step);
+      if (writes) break;
+      largest = lanes_largest<kWarp>(largest);
+      if (!alone) {
+        if (lane == 0) largest_parts[half + warp] = largest;
+        hw::block_barrier();
+        largest = largest_of_parts<kWarps>([&](int i) { return largest_parts[half + i]; });
+      }
+      by = quantizer_of_row(largest, spec.output);
     }
+    half ^= kWarps;
     if (lane == 0 && begin == 0) {
       if (on.mean) on.mean[row] = statistics.mean + statistics.mean_lo;
       if (on.rstd) on.rstd[row] = statistics.rstd;
+      if (on.row_scale) on.row_scale[row] = by.scale;
     }
   }
 }

@@ -303,7 +303,7 @@ struct Consumer {
   }
 
   // Writes the slice of a row: y, and the sum.
-  NJ_METHOD void write_slice(int, const RowStatistics& statistics, Output* y, Residual* sum) {
+  NJ_METHOD void write_slice(int, const RowStatistics& statistics, const Sink& sink, Residual* sum) {
 #pragma unroll
     for (int c = 0; c < kOwn; ++c)
       if (has(c)) {
@@ -319,7 +319,7 @@ struct Consumer {
           if (!has(c, k)) continue;
           const Taken& one = c < kTaken ? taken[c < kTaken ? c : 0][k] : now[k];
           if constexpr (kWritesSum) store(sum + offset(c) + column(k), stored_sum(one.sum));
-          store(y + offset(c) + column(k), finish(one.sum, statistics, parameters, one.added));
+          store(sink.y + offset(c) + column(k), finish(one.sum, statistics, parameters, one.added, sink.by));
         }
       }
   }
@@ -378,13 +378,14 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
   } else {
     hw::grow_registers<kManyRegisters>();
     Choice<kUnaligned, ScalarConsumer, Consumer> consumer(ring, part, columns_of(on, team), zero);
+    const Quantizer by = quantizer_of(on);
     RowState state;
     for (long long row = team; row < on.rows; row += teams, state.advance()) {
       consumer.take_ahead(columns_of(on, row));
       hw::barrier_wait(ready + state.index, state.phase);
       const Source from = source_of(on, row, part.begin(0));
       consumer.write_slice(past_of(source_of(on, row, 0).x), known[state.index],
-                           sink_of(on, row, part.begin(0)).y, from.sum);
+                           sink_of(on, row, part.begin(0), by), from.sum);
     }
   }
 }

@@ -10,6 +10,7 @@ static_assert(kThreads == 2 * kThreadsPerRow, "half of the threads apply");
 static_assert(kVector * sizeof(Input) == 16, "bulk copies move whole 16 bytes");
 static_assert(Exchange::chosen != Exchange::cluster);
 static_assert(!kUnaligned || kColumns >= 2 * kVector, "the ends of a row have a vector each");
+static_assert(!kScalesRows, "consumers write as they read, before all of a row's results are known");
 static_assert(!kHasInBias && !kGatesX, "what happens to x before the norm lies in the ring, with x");
 static_assert(!kUnaligned || !(kHasResidualType || kRowParameters > 0),
               "unaligned rows are those of x and y");

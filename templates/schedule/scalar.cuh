@@ -150,7 +150,7 @@ struct ScalarConsumer {
   }
 
   template <int kKnown>
-  NJ_METHOD void write_chunk(int c, int past, const RowStatistics& statistics, Output* y) {
+  NJ_METHOD void write_chunk(int c, int past, const RowStatistics& statistics, const Sink& sink) {
     const auto own = share<kKnown>(c);
     Acc x[kEach];
     unsigned loaded = 0;
@@ -159,11 +159,12 @@ struct ScalarConsumer {
     at.advance();
     const Kept now = kept[kKeeps ? c : 0];
     if (!kKeeps && c + 1 < part.own) ask(kept[0], c + 1);
-    Output* const to = y + c * kSpan + own.lane;
+    Output* const to = sink.y + c * kSpan + own.lane;
 #pragma unroll
     for (int i = 0; i < kEach; ++i)
       if (own.has(i))
-        hw::store(to + i * kThreadsPerRow, finish(x[i], statistics, now.at[kParameters > 0 ? i : 0]));
+        hw::store(to + i * kThreadsPerRow,
+                  finish(x[i], statistics, now.at[kParameters > 0 ? i : 0], sink.by));
   }
 
   NJ_METHOD void take_ahead(const Columns& of_row) {
@@ -171,14 +172,14 @@ struct ScalarConsumer {
     if constexpr (!kKeeps) ask(kept[0], 0);
   }
 
-  // Writes the slice of a row that begins at y.
-  NJ_METHOD void write_slice(int past, const RowStatistics& statistics, Output* y, Residual*) {
+  // Writes the slice of a row to the sink.
+  NJ_METHOD void write_slice(int past, const RowStatistics& statistics, const Sink& sink, Residual*) {
 #pragma unroll(kKeeps ? kOwn : 1)
     for (int c = 0; c < kOwn; ++c)
       if (c + 1 < kOwn)  // all chunks but the last are there, and full, and the compiler knows
-        write_chunk<kSpan>(c, past, statistics, y);
+        write_chunk<kSpan>(c, past, statistics, sink);
       else if (c < part.own)
-        write_chunk<kLast>(c, past, statistics, y);
+        write_chunk<kLast>(c, past, statistics, sink);
   }
 };
 

@@ -12,6 +12,7 @@
 namespace normjit {
 
 static_assert(kThreadsPerRow == kThreads, "all threads share a chunk");
+static_assert(!kScalesRows, "the largest result would take a third read");
 
 enum : long long { kChunks = plan_math::chunks(kColumns, kSpan, kCovered) };
 // Rows of an apply item, which share the parameters in L1.
@@ -213,6 +214,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
         hw::arrive(&w.ring[slot].applied);  // this block needs the ring row no more
       }
       hw::block_barrier();
+      const Quantizer by = quantizer_of(on);
       EarlyParameters early;
       if constexpr (!kParametersOfRow) load_early(early, columns_of(on, row).from(begin), lane, cut);
 #pragma unroll 1
@@ -226,9 +228,9 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
         if constexpr (!kSumIsExact) store_sum(fragment, from_row, lane, cut_row);
         if constexpr (kUnaligned) {
           NJ_DYNAMIC_SHARED(unsigned char, stage);
-          write_unaligned(fragment, statistics[i], sink_of(on, row + i, begin), lane, cut_row, stage);
+          write_unaligned(fragment, statistics[i], sink_of(on, row + i, begin, by), lane, cut_row, stage);
         } else {
-          write(fragment, statistics[i], early, added, sink_of(on, row + i, begin), lane, cut_row);
+          write(fragment, statistics[i], early, added, sink_of(on, row + i, begin, by), lane, cut_row);
         }
       }
     }

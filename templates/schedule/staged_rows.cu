@@ -214,13 +214,33 @@ struct WidenedFragment {
     for (int i = 0; i < kVector; ++i) sum.at[i] = narrow<Residual>(at[k][i]);
     return sum;
   }
-  NJ_METHOD Vec<Output> finished(int k, const RowStatistics& s, const Parameters& parameters,
-                                 const Vec<Residual>& added) const {
-    Vec<Output> y;
+  // The results of vector k, one after the other: each(i, result).
+  template <class Each>
+  NJ_METHOD void each_result(int k, const RowStatistics& s, const Parameters& parameters,
+                             const Vec<Residual>& added, const Each& each) const {
 #pragma unroll
     for (int i = 0; i < kVector; ++i)
-      y.at[i] = finish(at[k][i], s, widen(parameters, i), kAddsToResult ? widen(added, i) : Acc());
-    return y;
+      each(i, result_of(at[k][i], s, widen(parameters, i), kAddsToResult ? widen(added, i) : Acc()));
+  }
+  NJ_METHOD Vec<Output> finished(int k, const RowStatistics& s, const Parameters& parameters,
+                                 const Vec<Residual>& added, const Quantizer& by) const {
+    Acc y[kVector];
+    each_result(k, s, parameters, added, [&](int i, Acc v) { y[i] = quantized(v, by); });
+    return narrow_all<Output>(y);
+  }
+  // The largest result of the lane. `residual` is in shared memory.
+  NJ_METHOD Largest largest(const RowStatistics& s, const Columns& columns, const Residual* residual,
+                            int lane) const {
+    Largest own = {0};
+#pragma unroll
+    for (int k = 0; k < kPerThread; ++k)
+      if (has(k, lane)) {
+        Vec<Residual> added = {};
+        if constexpr (kAddsToResult) added = read_vector(residual + column(k, lane));
+        each_result(k, s, load_parameters(columns, k, lane), added,
+                    [&](int, Acc v) { own = larger_of(own, Largest::of(v)); });
+      }
+    return own;
   }
 };
 
@@ -254,6 +274,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
   unsigned char* const shared = tiles + warp * kTiles * kTileBytes;
   hw::wait_for_previous_launch();
   hw::allow_next_launch();
+  const Quantizer by_tensor = quantizer_of(on);
   for (long long first = (static_cast<long long>(blockIdx.x) * kWarps + warp) * kRows; first < on.rows;
        first += static_cast<long long>(gridDim.x) * kWarps * kRows) {
     const int count = on.rows - first < kRows ? static_cast<int>(on.rows - first) : kRows;
@@ -279,10 +300,19 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
       held[g].read(in + from.place(r), added, source_of(on, first + r, 0), lane);
     }
     RowStatistics statistics[kGroupRows];
+    Quantizer by[kGroupRows];
 #pragma unroll
     for (int g = 0; g < kGroupRows; ++g) {
       statistics[g] = finalize(Statistics::of<kThreadsPerRow>(held[g], kColumns));
       if (row_of(g) < count && lane == 0) store(statistics[g], on, first + row_of(g));
+      by[g] = by_tensor;
+      if constexpr (kScalesRows) {
+        const int r = row_of(g) < count ? row_of(g) : count - 1;
+        const Largest own =
+            held[g].largest(statistics[g], columns_of(on, first + r), second + residual.place(r), lane);
+        by[g] = quantizer_of_row<Output>(lanes_largest<kThreadsPerRow>(own));
+        if (row_of(g) < count && lane == 0) store(by[g], on, first + row_of(g));
+      }
     }
     hw::warp_barrier();  // before y stands where x did
 
@@ -300,7 +330,8 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
           if constexpr (kParametersOfRow) parameters = load_parameters(columns_of(on, first + r), k, lane);
           Vec<Residual> added = {};
           if constexpr (kAddsToResult) added = read_vector(second + residual.place(r) + column(k, lane));
-          write_vector(write[g] + column(k, lane), held[g].finished(k, statistics[g], parameters, added));
+          write_vector(write[g] + column(k, lane),
+                       held[g].finished(k, statistics[g], parameters, added, by[g]));
           if constexpr (kWritesSum)
             write_vector(summed + place_of_sum(on, first, count, row_of(g)) + column(k, lane),
                          held[g].stored_sum(k));

@@ -49,7 +49,7 @@ NJ_DEVICE Few<Weight> load_few(const Weight* from, int at, int count) {
 // constant, else 0: without conditions, the compiler does not wait for each load alone.
 template <bool kTogether, int kKnown>
 NJ_DEVICE void finish_few(Few<Output>* done, const Held* in, const RowStatistics& s, const Columns& columns,
-                          int lane, int of_row) {
+                          const Quantizer& by, int lane, int of_row) {
   const int count = kKnown > 0 ? kKnown : of_row;
 #pragma unroll
   for (int j = 0; j < kSteps; ++j) {
@@ -64,7 +64,7 @@ NJ_DEVICE void finish_few(Few<Output>* done, const Held* in, const RowStatistics
         ElementParameters one;
 #pragma unroll
         for (int p = 0; p < kParameters; ++p) one.at[p] = widen(few[p].at[i]);
-        done[j].at[i] = finish(widen(in[at + i]), s, one);
+        done[j].at[i] = finish(widen(in[at + i]), s, one, by);
       }
     hw::opaque(done[j]);
   }
@@ -96,11 +96,11 @@ NJ_DEVICE void write_unaligned(const Any& fragment, const RowStatistics& s, cons
       together =
           together && reinterpret_cast<unsigned long long>(sink.columns.at[p]) % sizeof(Few<Weight>) == 0;
   if (cut.count < kRowSpan) {  // never, where a block has whole rows
-    finish_few<false, 0>(done, in, s, sink.columns, lane, cut.count);
+    finish_few<false, 0>(done, in, s, sink.columns, sink.by, lane, cut.count);
   } else if (together) {
-    finish_few<true, kRowSpan>(done, in, s, sink.columns, lane, kRowSpan);
+    finish_few<true, kRowSpan>(done, in, s, sink.columns, sink.by, lane, kRowSpan);
   } else {
-    finish_few<false, kRowSpan>(done, in, s, sink.columns, lane, kRowSpan);
+    finish_few<false, kRowSpan>(done, in, s, sink.columns, sink.by, lane, kRowSpan);
   }
   lanes_barrier();
 #pragma unroll

@@ -33,11 +33,18 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
       if (works) load_early(early, columns_of(on, row), lane, cut);
     if (works) load<hw::Cache::evict_first>(fragment, from, lane, cut);
     if (works) load_added(added, residual_of(on, row, 0), lane, cut);
+    Quantizer by = quantizer_of(on);
     if (works) store_sum(fragment, from, lane, cut);
     const RowStatistics statistics =
         finalize(Statistics::of<kThreadsPerRow>(FragmentElements{fragment, lane, cut}, kColumns));
-    if (works) write(fragment, statistics, early, added, sink_of(on, row, 0), lane, cut);
+    if constexpr (kScalesRows) {
+      Largest own = {0};
+      if (works) own = largest_of(fragment, statistics, early, added, columns_of(on, row), lane, cut);
+      by = quantizer_of_row<Output>(lanes_largest<kThreadsPerRow>(own));
+    }
+    if (works) write(fragment, statistics, early, added, sink_of(on, row, 0, by), lane, cut);
     if (works && lane == 0) store(statistics, on, row);
+    if (works && lane == 0) store(by, on, row);
   }
 }
 

@@ -65,6 +65,10 @@ class Enumeration {
       block_rows(narrower, false);
     }
     if (realigns) block_rows(widest, true);
+    if (scales_rows(spec)) {
+      found_.push_back(evaluate(generic_plan(), use_));
+      return std::move(found_);
+    }
     persistent_rows();
     add(split_row(aligned, false));
     if (realigns) add(split_row(widest, true));
@@ -141,8 +145,9 @@ class Enumeration {
     const std::int64_t columns = use_.spec.columns;
     const std::int64_t vectors = std::max<std::int64_t>(1, columns / vector);
     Plan plan{.strategy = Strategy::block_row, .vector = vector, .unaligned = unaligned};
-    const bool clusters = use_.device.arch.number >= 90;
-    const int most = clusters ? kMaxCluster : use_.device.sm_count;
+    const int largest_cluster = use_.device.arch.number >= 90 ? kMaxCluster : 1;
+    // Longer rows have better plans, unless each has a scale.
+    const int most = largest_cluster > 1 && !scales_rows(use_.spec) ? kMaxCluster : use_.device.sm_count;
     for (plan.blocks_per_row = 1; plan.blocks_per_row <= most; plan.blocks_per_row *= 2)
       for (const int threads : {64, 128, 256, 512, 1024}) {
         const bool shared_row = plan.blocks_per_row > 1;
@@ -150,7 +155,9 @@ class Enumeration {
         plan.per_thread = static_cast<int>(
             std::min<std::int64_t>(ceil_div(all, std::int64_t{threads} * plan.blocks_per_row), 1024));
         plan.threads = plan.threads_per_row = threads;
-        plan.exchange = !shared_row ? Exchange::none : clusters ? Exchange::cluster : Exchange::grid;
+        plan.exchange = !shared_row                              ? Exchange::none
+                        : plan.blocks_per_row <= largest_cluster ? Exchange::cluster
+                                                                 : Exchange::grid;
         add(plan);
       }
     if (unaligned || !is_measured_fusion(use_.spec)) return;
@@ -262,14 +269,16 @@ const Plan& best_of(const std::vector<Candidate>& all) {
   return std::ranges::min_element(all, is_cheaper)->plan;
 }
 
-// The cheapest plan of split_row, whose blocks need not run together; with channels first no blocks do. There
-// always is one.
+// The cheapest plan of split_row, whose blocks need not run together; with channels first no blocks do, and
+// where each row has a scale those of the generic kernel need not. There always is one.
 const Plan& fallback_among(const std::vector<Candidate>& all) {
+  const auto may_be = [](Strategy strategy) {
+    return strategy == Strategy::split_row || strategy == Strategy::channels_first ||
+           strategy == Strategy::generic;
+  };
   const Candidate* best = nullptr;
   for (const Candidate& one : all)
-    if ((one.plan.strategy == Strategy::split_row || one.plan.strategy == Strategy::channels_first) &&
-        (best == nullptr || one.cost < best->cost))
-      best = &one;
+    if (may_be(one.plan.strategy) && (best == nullptr || one.cost < best->cost)) best = &one;
   return best->plan;
 }
 
@@ -294,8 +303,8 @@ Plan fallback(const NormSpec& spec, const DeviceProfile& device, RowsRegime regi
 
 std::vector<Plan> plans(const NormSpec& spec, const DeviceProfile& device, const Uses& uses) {
   std::vector<Plan> all;
-  const auto add = [&](Plan plan) {
-    plan.grouped_rows = needs_grouped_rows(spec, uses.grouped_rows);
+  const auto add = [&](const Plan& chosen) {
+    const Plan plan = in_groups(chosen, spec, uses.grouped_rows);
     if (std::find(all.begin(), all.end(), plan) == all.end()) all.push_back(plan);
   };
   for (const RowsRegime regime : kRowsRegimes) {

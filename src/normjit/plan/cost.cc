@@ -55,6 +55,9 @@ constexpr double kSingle16 = 0.02, kSingle16EachThread = 0.285, kSingle32 = 0.01
 constexpr double kUnalignedCost = 0.06, kUnalignedInDouble = 0.15, kUnalignedOf16Bits = 0.25,
                  kUnalignedOfThreads = 0.10, kIdleInUnaligned = 0.5;
 
+// The generic kernel reads rows four times, mostly from L2, where each has a scale; about.
+constexpr double kGeneric = 4;
+
 // ---- warp_rows and block_row ----
 
 // A multiprocessor needs 48 KiB of loads in flight. Measured: 4096 bf16 columns, 24 KiB: 0.87, 48 KiB: 0.96.
@@ -254,6 +257,11 @@ Slowdown slowdown_of_channels(const Plan& plan, const NormSpec& spec) {
 
 Slowdown slowdown_of(const Plan& plan, const PlanUse& use) {
   const NormSpec& spec = use.spec;
+  if (plan.strategy == Strategy::generic) {
+    Slowdown s;
+    s.add(kGeneric, "the generic kernel reads rows several times");
+    return s;
+  }
   if (plan.strategy == Strategy::channels_first) return slowdown_of_channels(plan, spec);
   if (plan.strategy == Strategy::staged_rows) return slowdown_of_tiles(plan, spec);
   const bool in_double = compute_type(spec) == DType::f64, in_16_bits = size_of(spec.input) == 2;
@@ -400,6 +408,8 @@ double latency_of(const Plan& plan, const PlanUse& use) {
   // A block's part of the first row arrives before any of it is written.
   if (plan.strategy == Strategy::persistent_row)
     return 3 + static_cast<double>(spec.columns * size_of(spec.input)) / plan.blocks_per_row / kShareBytes;
+  // A warp walks along the row four times.
+  if (plan.strategy == Strategy::generic) return 20;
   // Tickets, and the wait between the two reads.
   if (plan.strategy == Strategy::split_row) return 6;
   // Two barriers, and the merging between them. Pieces come one after the other, twice.

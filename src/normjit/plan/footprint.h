@@ -25,6 +25,12 @@ inline bool has_grouped_addresses(const Plan& plan, const NormSpec& spec) {
   return plan.strategy == Strategy::generic || plan.grouped_rows || spec.channels_first;
 }
 
+// The plan for rows that may come in groups. The generic kernel takes any.
+inline Plan in_groups(Plan plan, const NormSpec& spec, bool grouped) {
+  plan.grouped_rows = needs_grouped_rows(spec, grouped) && plan.strategy != Strategy::generic;
+  return plan;
+}
+
 // ---- Facts of a spec ----
 
 // Bytes per column that the kernel reads from, or writes to, matrices.
@@ -81,9 +87,10 @@ inline int widest_element(const NormSpec& spec) {
       {size_of(spec.input), size_of(spec.output), has_residual_type(spec) ? size_of(spec.residual_type) : 0});
 }
 
-// Whether all operands have one dtype.
+// Whether all operands have one dtype, but for an output of 8 bits.
 inline bool same_dtypes(const NormSpec& spec) {
-  return spec.output == spec.input && (!has_vectors(spec) || spec.weight == spec.input) &&
+  return (spec.output == spec.input || has_8_bits(spec.output)) &&
+         (!has_vectors(spec) || spec.weight == spec.input) &&
          (!has_residual_type(spec) || spec.residual_type == spec.input) &&
          (!has_modulation_type(spec) || spec.modulation_type == spec.input);
 }
@@ -112,10 +119,11 @@ inline int rows_per_thread(const Plan& plan) {
   return plan.strategy == Strategy::staged_rows ? plan.group_rows : 1;
 }
 
-// Whether unaligned rows can be moved in such vectors: of at least 4 bytes, and of x and y alone.
+// Whether unaligned rows can be moved in such vectors: of at least 4 bytes, of x and y alone, and without a
+// scale for each row.
 inline bool can_realign(int vector, const NormSpec& spec) {
   return vector > 1 && vector * std::min(size_of(spec.input), size_of(spec.output)) >= 4 &&
-         !moves_other_rows(spec);
+         !moves_other_rows(spec) && !scales_rows(spec);
 }
 
 // Elements in 16 bytes, which bulk copies move, of the narrowest row that is read.
@@ -153,8 +161,8 @@ inline std::int64_t merging_bytes(const Plan& plan, const NormSpec& spec) {
 }
 
 // An upper bound of a block's shared memory besides the dynamic part: what the system reserves; two slots for
-// the statistics of each warp of the block, or of its cluster; of persistent_row the statistics of the rows
-// in flight, and the barriers of the ring.
+// the statistics of each warp of the block, or of its cluster, and for its largest result; of persistent_row
+// the statistics of the rows in flight, and the barriers of the ring.
 inline std::int64_t static_shared_bytes(const Plan& plan, const NormSpec& spec) {
   constexpr std::int64_t kReserved = 1024, kOthers = 512;
   const std::int64_t statistics = 3 * size_of(compute_type(spec));
@@ -167,7 +175,7 @@ inline std::int64_t static_shared_bytes(const Plan& plan, const NormSpec& spec) 
   if (plan.strategy == Strategy::staged_rows) return kReserved;
   if (plan.strategy == Strategy::channels_first) return kReserved + merging_bytes(plan, spec);
   const int warps = plan.threads / kWarp * (plan.exchange == Exchange::cluster ? plan.blocks_per_row : 1);
-  return kReserved + kOthers + 2 * warps * (statistics + 8);
+  return kReserved + kOthers + 2 * warps * (statistics + 8 + (scales_rows(spec) ? 16 : 0));
 }
 
 // An upper bound of what a block takes of a multiprocessor's shared memory, which has units of 128 bytes.

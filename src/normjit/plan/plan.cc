@@ -57,6 +57,13 @@ std::string broken_limit(const Plan& plan, const NormSpec& spec, const DevicePro
   if (persistent && (spec.in_bias || spec.gate == Gate::before))
     return "persistent_row has no room in its ring for in_bias or a gate before the norm; split_row has";
 
+  if (scales_rows(spec) &&
+      (persistent || plan.strategy == Strategy::split_row || plan.strategy == Strategy::channels_first))
+    return concat(
+        {name(plan.strategy),
+         " writes results before all of a row are known, which a scale for each row (/q=row) needs; "
+         "warp_rows, staged_rows, block_row and generic do not"});
+
   // The shape of a block.
   const bool whole_block = plan.strategy == Strategy::block_row && !shared_row && !plan.unaligned;
   if (plan.threads < kWarp || plan.threads > 1024 || plan.threads % kWarp != 0 ||
@@ -85,7 +92,7 @@ std::string broken_limit(const Plan& plan, const NormSpec& spec, const DevicePro
   if (plan.unaligned && !persistent &&
       (plan.strategy == Strategy::warp_rows || !can_realign(plan.vector, spec) || vector_bytes > 16))
     return "unaligned rows need block_row, split_row or persistent_row, a vector of at least 2 elements "
-           "and of 4 to 16 bytes, and no residual, in_bias, sum, gate or modulation";
+           "and of 4 to 16 bytes, and no residual, in_bias, sum, gate, modulation or scale for each row";
   if (plan.per_thread < 1) return "per_thread must be at least 1";
   if (plan.strategy == Strategy::generic) {
     if (plan.threads_per_row != kWarp || plan.vector != 1 || plan.unaligned || plan.group_rows != 1 ||

@@ -10,6 +10,7 @@
 
 #include "normjit/base/embedded_file.h"
 #include "normjit/base/text.h"
+#include "normjit/plan/footprint.h"
 #include "normjit/service/default_compiler.h"
 #include "normjit/spec/valid.h"
 
@@ -47,7 +48,7 @@ std::vector<Attempt> attempts(const Use& use, const DeviceProfile& profile, Tune
   all.push_back({chosen, Because::chosen});
   if (chosen.exchange != Exchange::none)
     all.push_back({fallback(use.spec, profile, use.regime, use.alignment), Because::unshared});
-  for (Attempt& attempt : all) attempt.plan.grouped_rows = use.grouped_rows;
+  for (Attempt& attempt : all) attempt.plan = in_groups(attempt.plan, use.spec, use.grouped_rows);
   all.push_back({generic_plan(), Because::generic});
   return all;
 }
@@ -179,8 +180,7 @@ Result<Kernel> Service::Impl::unshared_kernel(const NormSpec& spec, const Tensor
   const auto asked = use_of(spec, tensors);
   if (!asked) return asked.error();
   const auto& [use, profile] = *asked;
-  Plan plan = fallback(spec, profile, use.regime, use.alignment);
-  plan.grouped_rows = use.grouped_rows;
+  const Plan plan = in_groups(fallback(spec, profile, use.regime, use.alignment), spec, use.grouped_rows);
   const auto made = kernel_of(spec, plan, use.device, profile, {});
   if (!made) return made.error();
   log(LogLevel::info, instead(spec, {plan, Because::unshared}, Status{Code::NotResident}.message()));

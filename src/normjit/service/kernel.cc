@@ -25,6 +25,8 @@ RuntimeSpec::RuntimeSpec(const NormSpec& spec) noexcept
       plain_modulation(spec.plain_modulation),
       rounds_sum(normjit::rounds_sum(spec)),
       rounds_norm(normjit::rounds_norm(spec)),
+      rounds_y(normjit::rounds_y(spec)),
+      inverse_scale(spec.inverse_scale),
       channels_first(spec.channels_first) {}
 
 Status Kernel::launch(const Tensors& t, Stream stream, const LaunchOptions& options) const noexcept {

@@ -23,9 +23,10 @@ struct RuntimeSpec {
   explicit RuntimeSpec(const NormSpec& spec) noexcept;
 
   double epsilon, scale;
-  std::int32_t columns, activation, residual_at, gate_at, gate_function;
+  std::int32_t columns, activation, residual_at, gate_at, gate_function, quantization;
   DType input, output, weight, residual, modulation;
-  bool is_rms, weight_offset, plain_modulation, rounds_sum, rounds_norm, channels_first;
+  bool is_rms, weight_offset, plain_modulation, rounds_sum, rounds_norm, rounds_y, inverse_scale,
+      channels_first;
 };
 
 // The shape of a plan's launches.

@@ -53,8 +53,8 @@ void read(std::string_view word, TunedPlan& tuned) {
 std::vector<KernelReport> kernels_of(const NormSpec& spec, std::span<const DeviceProfile> devices,
                                      std::span<const TunedPlan> tuned, const Uses& uses) {
   std::vector<KernelReport> all;
-  const auto add = [&](Arch arch, Plan plan) {
-    plan.grouped_rows = needs_grouped_rows(spec, uses.grouped_rows);
+  const auto add = [&](Arch arch, const Plan& chosen) {
+    const Plan plan = in_groups(chosen, spec, uses.grouped_rows);
     const auto is_it = [&](const KernelReport& known) { return known.arch == arch && known.plan == plan; };
     if (std::ranges::any_of(all, is_it)) return;
     KernelReport& report = all.emplace_back();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "normjit/base/text.h"
+#include "normjit/plan/footprint.h"
 #include "normjit/service/impl.h"
 #include "normjit/spec/fields.h"
 
@@ -138,8 +139,8 @@ Result<std::vector<WhyReport>> Service::why(const NormSpec& given, const DeviceP
     for (const Alignment alignment : kAlignments) {
       const auto tuned =
           uses.batch_invariant ? std::optional<Plan>() : impl_->tuned.find(spec, device, regime, alignment);
-      Plan plan = tuned ? *tuned : choose(spec, device, regime, alignment);
-      plan.grouped_rows = needs_grouped_rows(spec, uses.grouped_rows);
+      const Plan plan =
+          in_groups(tuned ? *tuned : choose(spec, device, regime, alignment), spec, uses.grouped_rows);
       std::string& alignments = served[index_of(plan)];
       alignments += concat(
           {alignments.empty() ? "" : " or ", shortest(static_cast<int>(alignment)), tuned ? " (tuned)" : ""});

@@ -66,6 +66,10 @@ NJ_DEVICE To bits(From from) {
 template <int kBytes>
 struct Word;
 template <>
+struct Word<1> {
+  typedef unsigned char Type;
+};
+template <>
 struct Word<2> {
   typedef unsigned short Type __attribute__((may_alias));
 };
@@ -141,12 +145,12 @@ NJ_DEVICE void store(void* to, const T& value) {
 
 template <class T>
 NJ_DEVICE T load_shared(const void* from) {
-  static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);
+  static_assert(sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);
   return load<Cache::keep, T>(from);
 }
 template <class T>
 NJ_DEVICE void store_shared(void* to, const T& value) {
-  static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);
+  static_assert(sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);
   store(to, value);
 }
 
@@ -317,6 +321,35 @@ NJ_DEVICE unsigned short f32_to_bf16(float value) {
   const unsigned all = simt::bits<unsigned>(value);
   if ((all & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
   return static_cast<unsigned short>((all + 0x7fffu + (all >> 16 & 1)) >> 16);
+}
+
+// By arithmetic in f32, unlike the integers of number.cuh: a multiple of the last place of the number's
+// binade, rounded as the sum with a number whose last place that is.
+template <int kMantissa, int kSmallest, int kLargest>
+NJ_DEVICE unsigned f32_to_float8(float value) {
+  if (value != value) return 0x7f;
+  const unsigned sign = simt::bits<unsigned>(value) >> 24 & 0x80u;
+  float size = __builtin_fabsf(value);
+  if (size > kLargest) size = kLargest;
+  int exponent = static_cast<int>(simt::bits<unsigned>(size) >> 23) - 127;
+  if (exponent < kSmallest) exponent = kSmallest;
+  const float unit = simt::bits<float>(static_cast<unsigned>(127 + exponent - kMantissa) << 23);
+  const auto units = static_cast<unsigned>(__builtin_rintf(size / unit));
+  return sign | ((static_cast<unsigned>(exponent - kSmallest) << kMantissa) + units);
+}
+enum : int { kConvertsFloat8From = 89 };
+NJ_DEVICE unsigned short f32x2_to_e4m3x2(float first, float second) {
+  return static_cast<unsigned short>(f32_to_float8<3, -6, 448>(first) | f32_to_float8<3, -6, 448>(second)
+                                                                            << 8);
+}
+NJ_DEVICE unsigned short f32x2_to_e5m2x2(float first, float second) {
+  return static_cast<unsigned short>(f32_to_float8<2, -14, 57344>(first) |
+                                     f32_to_float8<2, -14, 57344>(second) << 8);
+}
+NJ_DEVICE unsigned char f32_to_s8(float value) {
+  if (value != value) return 0;
+  const float whole = __builtin_rintf(value);
+  return static_cast<unsigned char>(static_cast<int>(whole < -128 ? -128 : whole > 127 ? 127 : whole));
 }
 
 NJ_DEVICE float round_to_odd(float value) { return value; }
