@@ -122,22 +122,25 @@ NJ_DEVICE Acc widen(const Vec<T>& value, int i) {
   }
 }
 
-// All of a vector.
+// A vector of results, which are narrowed one after the other, or in pairs.
 template <class T>
-NJ_DEVICE Vec<T> narrow_all(const Acc (&values)[kVector]) {
-  Vec<T> narrowed;
-  if constexpr (kMantissa < T >> 0 && kVector % 2 == 0) {
-#pragma unroll
-    for (int i = 0; i < kVector; i += 2) {
-      const unsigned short pair = narrow_pair<T>(values[i], values[i + 1]);
-      memcpy(narrowed.at + i, &pair, sizeof pair);
+struct Narrowed {
+  Vec<T> all;
+  Acc even;  // the first of a pair
+
+  NJ_METHOD void set(int i, Acc value) {
+    if constexpr (kMantissa < T >> 0 && kVector % 2 == 0) {
+      if (i % 2 == 0) {
+        even = value;
+      } else {
+        const unsigned short pair = narrow_pair<T>(even, value);
+        memcpy(all.at + i - 1, &pair, sizeof pair);
+      }
+    } else {
+      all.at[i] = narrow<T>(value);
     }
-  } else {
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) narrowed.at[i] = narrow<T>(values[i]);
   }
-  return narrowed;
-}
+};
 
 template <hw::Cache kCache, class T>
 NJ_DEVICE Vec<T> load(const T* from) {

@@ -193,9 +193,9 @@ NJ_DEVICE void each_result(const Vec<T>& x, const RowStatistics& s, const Parame
 }
 NJ_DEVICE Vec<Output> finish(const Vec<Held>& x, const RowStatistics& s, const Parameters& parameters,
                              const Vec<Residual>& residual, const Quantizer& by) {
-  Acc y[kVector];
-  each_result(x, s, parameters, residual, [&](int i, Acc v) { y[i] = quantized(v, by); });
-  return narrow_all<Output>(y);
+  Narrowed<Output> y;
+  each_result(x, s, parameters, residual, [&](int i, Acc v) { y.set(i, quantized(v, by)); });
+  return y.all;
 }
 // The largest of them, and of those before.
 NJ_DEVICE Largest largest_result(const Vec<Held>& x, const RowStatistics& s, const Parameters& parameters,

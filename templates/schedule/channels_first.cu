@@ -196,13 +196,13 @@ NJ_DEVICE void write(const Slab& slab, const RowStatistics (&s)[kVector], const 
     const ElementParameters parameters = next;
     if (k + 1 < kPerThread && piece.has(k + 1)) next = parameters_of(columns, piece.channel(k + 1));
     if (piece.has(k)) {
-      Acc y[kVector];
+      Narrowed<Output> y;
 #pragma unroll
       for (int i = 0; i < kVector; ++i)
-        y[i] = quantized(result_of(widen(slab.part[k], i), s[i], parameters,
-                                   kAddsToResult ? widen(slab.added[kAddsToResult ? k : 0], i) : Acc()),
-                         by);
-      store(to.at, narrow_all<Output>(y));
+        y.set(i, quantized(result_of(widen(slab.part[k], i), s[i], parameters,
+                                     kAddsToResult ? widen(slab.added[kAddsToResult ? k : 0], i) : Acc()),
+                           by));
+      store(to.at, y.all);
     }
   }
 }

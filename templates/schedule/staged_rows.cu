@@ -224,9 +224,9 @@ struct WidenedFragment {
   }
   NJ_METHOD Vec<Output> finished(int k, const RowStatistics& s, const Parameters& parameters,
                                  const Vec<Residual>& added, const Quantizer& by) const {
-    Acc y[kVector];
-    each_result(k, s, parameters, added, [&](int i, Acc v) { y[i] = quantized(v, by); });
-    return narrow_all<Output>(y);
+    Narrowed<Output> y;
+    each_result(k, s, parameters, added, [&](int i, Acc v) { y.set(i, quantized(v, by)); });
+    return y.all;
   }
   // The largest result of the lane. `residual` is in shared memory.
   NJ_METHOD Largest largest(const RowStatistics& s, const Columns& columns, const Residual* residual,
