@@ -238,7 +238,7 @@ TEST_P(KernelsFor, EveryStrategyDTypeAndActivation) {
   if (own == devices_.end()) GTEST_SKIP() << "This NVRTC makes no code for " << device.arch.name() << ".";
   const auto first_turn = static_cast<std::size_t>(own - devices_.begin());
   std::vector<Job> jobs;
-  for (const DTypeRow& dtype : kDTypes)
+  for (const DTypeRow& dtype : kInputDTypeRows)
     for (const Choice<Activation>& activation : kActivations) {
       const NormSpec spec{
           .columns = 1, .input = dtype.value, .affine = Affine::weight_bias, .activation = activation.value};
@@ -274,9 +274,9 @@ TEST_F(Kernels, EveryPlan) {
 
 TEST_F(Kernels, EveryMixtureOfDTypes) {
   std::vector<Job> jobs;
-  for (const DTypeRow& in : kDTypes)
-    for (const DTypeRow& out : kDTypes)
-      for (const DTypeRow& weight : kDTypes) {
+  for (const DTypeRow& in : kInputDTypeRows)
+    for (const DTypeRow& out : kInputDTypeRows)
+      for (const DTypeRow& weight : kInputDTypeRows) {
         NormSpec spec{.columns = 1,
                       .input = in.value,
                       .output = out.value,
@@ -362,7 +362,7 @@ TEST_P(KernelsFor, EveryNormDTypeActivationAndAffine) {
   if (own == devices_.end()) GTEST_SKIP() << "This NVRTC makes no code for " << device.arch.name() << ".";
   const auto first_turn = static_cast<std::size_t>(own - devices_.begin());
   std::vector<Job> jobs;
-  for (const DTypeRow& dtype : kDTypes)
+  for (const DTypeRow& dtype : kInputDTypeRows)
     for (const Choice<Activation>& activation : kActivations)
       for (const Choice<Affine>& affine : kAffines) {
         NormSpec spec{.columns = 1,
@@ -389,8 +389,8 @@ TEST_P(KernelsFor, EveryNormDTypeActivationAndAffine) {
 TEST_F(Kernels, EveryPlanOfOtherNorms) {
   std::vector<Job> jobs;
   std::size_t turn = 0;
-  for (const DTypeRow& in : kDTypes)
-    for (const DTypeRow& out : kDTypes)
+  for (const DTypeRow& in : kInputDTypeRows)
+    for (const DTypeRow& out : kInputDTypeRows)
       for (const DType weight : {in.value, DType::f32}) {
         const std::size_t a = turn++ % devices_.size();
         NormSpec spec{.columns = 1,
@@ -409,8 +409,8 @@ TEST_F(Kernels, EveryPlanOfOtherNorms) {
 TEST_F(Kernels, EveryPlanOfChannelsFirst) {
   std::vector<Job> jobs;
   std::size_t turn = 0;
-  for (const DTypeRow& in : kDTypes)
-    for (const DTypeRow& out : kDTypes)
+  for (const DTypeRow& in : kInputDTypeRows)
+    for (const DTypeRow& out : kInputDTypeRows)
       for (const DType weight : {in.value, DType::f32})
         for (const bool plain : {true, false}) {
           const std::size_t a = turn++ % devices_.size();
@@ -424,6 +424,32 @@ TEST_F(Kernels, EveryPlanOfChannelsFirst) {
           make_channels_first(spec);
           add_shapes(jobs, canonical(spec), a, kFewSteps);
         }
+  expect_all_clean(jobs);
+}
+
+// Every plan for results of 8 bits, each on one of the architectures.
+TEST_F(Kernels, EveryPlanOfQuantizedResults) {
+  std::vector<Job> jobs;
+  std::size_t turn = 0;
+  for (const DType in : {DType::bf16, DType::f16, DType::f32})
+    for (const DType out : {DType::e4m3, DType::e5m2, DType::s8})
+      for (const Quantization quantization : {Quantization::row, Quantization::tensor, Quantization::none})
+        for (const DType weight : {in, DType::f32})
+          for (const bool plain : {true, false}) {
+            if (out == DType::s8 && quantization == Quantization::none) continue;
+            const std::size_t a = turn++ % devices_.size();
+            NormSpec spec{.norm = turn % 2 == 0 ? Norm::layer : Norm::rms,
+                          .columns = 1,
+                          .input = in,
+                          .output = out,
+                          .weight = weight,
+                          .affine = Affine::weight_bias,
+                          .activation = kActivations[plain ? 0 : turn % std::size(kActivations)].value,
+                          .quantization = quantization};
+            if (!plain) vary_norm(spec, turn);
+            if (quantization != Quantization::none && turn % 3 == 0) spec.rounding = Rounding::y;
+            add_shapes(jobs, canonical(spec), a, kFewSteps);
+          }
   expect_all_clean(jobs);
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <iterator>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -30,6 +31,7 @@ inline constexpr DTypeRow kDTypes[] = {
 };
 // The first of them may be inputs, too.
 inline constexpr std::size_t kInputDTypes = 4;
+inline constexpr std::span kInputDTypeRows{kDTypes, kInputDTypes};
 inline constexpr Choice<Norm> kNorms[] = {{Norm::layer, "layernorm", "layer"}, {Norm::rms, "rmsnorm", "rms"}};
 inline constexpr Choice<Gate> kGates[] = {
     {Gate::none, "none", "none"}, {Gate::before, "gate", "before"}, {Gate::after, "gateafter", "after"}};
