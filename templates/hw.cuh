@@ -192,10 +192,10 @@ NJ_DEVICE void opaque(T& value) {
     for (int i = 0; i < static_cast<int>(sizeof(T) / 4); ++i) asm volatile("" : "+r"(word[i]));
     memcpy(&value, word, sizeof(T));
   } else {
-    unsigned short half = 0;
-    memcpy(&half, &value, sizeof(T));
+    unsigned short half;
+    memcpy(&half, &value, 2);
     asm volatile("" : "+h"(half));
-    memcpy(&value, &half, sizeof(T));
+    memcpy(&value, &half, 2);
   }
 }
 

@@ -88,7 +88,8 @@ Arguments::Arguments(oracle::Problem& problem, const Plan& plan, std::size_t wor
     if (!matrix.empty())
       buffers.push_back({matrix.data(), matrix.bytes(), row.name, row.output,
                          !row.output || has(problem.in_place, i),
-                         /*early=*/is_columns(row, problem.spec)});
+                         /*early=*/is_columns(row, problem.spec),
+                         /*element=*/static_cast<std::size_t>(size_of(matrix.dtype()))});
   }
   if (!workspace.empty()) buffers.push_back({workspace.data(), workspace.size(), "workspace", true, true});
 }

@@ -109,9 +109,9 @@ bool Execution::set_up() {
     clocks_.reset(fibers_.size() + slots_count_);  // each slot has a copy engine
     for (const Buffer& buffer : launch_.buffers) {
       buffer_shadows_.push_back(buffer.writable ? std::make_unique<Shadow>() : nullptr);
-      constexpr std::size_t kSmallestElement = 2;
-      if (buffer.writable && !buffer_shadows_.back()->cover(buffer.begin, buffer.bytes, kSmallestElement,
-                                                            buffer.initialized, code))
+      const std::size_t granule = std::min<std::size_t>(buffer.element, 2);
+      if (buffer.writable &&
+          !buffer_shadows_.back()->cover(buffer.begin, buffer.bytes, granule, buffer.initialized, code))
         return false;
     }
   }

@@ -72,6 +72,8 @@ struct Buffer {
   bool initialized = true;  // else reading unwritten bytes is a fault
   // A launch that overlaps the previous one may read it before it has waited, as weight and bias.
   bool early = false;
+  // Bytes of its elements, where they are single ones: neighbours may be written by two threads.
+  std::size_t element = 2;
 };
 
 struct Launch {

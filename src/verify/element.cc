@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace normjit::oracle {
 namespace {
@@ -15,22 +16,42 @@ struct Format {
 };
 constexpr Format kF16{5, 10};
 constexpr Format kBf16{8, 7};
+constexpr Format kE4M3{4, 3};
+constexpr Format kE5M2{5, 2};
+constexpr std::uint32_t kLargestE4M3 = 0x7e, kLargestE5M2 = 0x7b;
+
+// The bits of a magnitude, at most `most`.
+std::uint32_t rounded_bits(double magnitude, const Format& format, std::uint32_t most) {
+  if (magnitude == 0) return 0;
+  if (std::isinf(magnitude)) return most;
+  // In units of the last place of its binade the value is scaled exactly, then rounded once. Adding the unit
+  // count to the exponent field lets a carry out of the mantissa raise the exponent, up to infinity.
+  const int exponent = std::max(std::ilogb(magnitude), format.smallest_exponent());
+  const double units = std::nearbyint(std::ldexp(magnitude, format.mantissa_bits - exponent));
+  const double field = std::ldexp(exponent - format.smallest_exponent(), format.mantissa_bits);
+  return static_cast<std::uint32_t>(std::min<double>(field + units, most));
+}
 
 std::uint16_t encode(double value, const Format& format) {
   const std::uint32_t sign = std::signbit(value) ? 0x8000 : 0;
   if (std::isnan(value)) {
     return static_cast<std::uint16_t>(sign | format.infinity() | 1u << (format.mantissa_bits - 1));
   }
-  if (std::isinf(value)) return static_cast<std::uint16_t>(sign | format.infinity());
-  if (value == 0) return static_cast<std::uint16_t>(sign);
+  return static_cast<std::uint16_t>(sign | rounded_bits(std::fabs(value), format, format.infinity()));
+}
 
-  // In units of the last place of its binade the value is scaled exactly, then rounded once. Adding the unit
-  // count to the exponent field lets a carry out of the mantissa raise the exponent, up to infinity.
-  const int exponent = std::max(std::ilogb(value), format.smallest_exponent());
-  const double units = std::nearbyint(std::ldexp(std::fabs(value), format.mantissa_bits - exponent));
-  const double field = std::ldexp(exponent - format.smallest_exponent(), format.mantissa_bits);
-  const double bits = std::min<double>(field + units, format.infinity());
-  return static_cast<std::uint16_t>(sign | static_cast<std::uint32_t>(bits));
+std::uint8_t encode8(double value, const Format& format, std::uint32_t largest) {
+  const std::uint32_t sign = std::signbit(value) ? 0x80 : 0;
+  if (std::isnan(value)) return static_cast<std::uint8_t>(sign | 0x7f);
+  return static_cast<std::uint8_t>(sign | rounded_bits(std::fabs(value), format, largest));
+}
+// Of a number.
+float decode8(std::uint8_t bits, const Format& format) {
+  const int mantissa_bits = format.mantissa_bits, field = (bits & 0x7f) >> mantissa_bits;
+  const int units = (bits & ((1 << mantissa_bits) - 1)) | (field > 0 ? 1 << mantissa_bits : 0);
+  const int exponent = std::max(field, 1) - 1 + format.smallest_exponent() - mantissa_bits;
+  const float magnitude = std::ldexp(static_cast<float>(units), exponent);
+  return (bits & 0x80) != 0 ? -magnitude : magnitude;
 }
 
 }  // namespace
@@ -48,6 +69,23 @@ float f16_to_float(std::uint16_t bits) noexcept {
 
 std::uint16_t f16_from_double(double value) noexcept { return encode(value, kF16); }
 std::uint16_t bf16_from_double(double value) noexcept { return encode(value, kBf16); }
+
+float e4m3_to_float(std::uint8_t bits) noexcept {
+  return (bits & 0x7f) > kLargestE4M3 ? std::numeric_limits<float>::quiet_NaN() : decode8(bits, kE4M3);
+}
+std::uint8_t e4m3_from_double(double value) noexcept { return encode8(value, kE4M3, kLargestE4M3); }
+float e5m2_to_float(std::uint8_t bits) noexcept {
+  return f16_to_float(static_cast<std::uint16_t>(bits << 8));
+}
+std::uint8_t e5m2_from_double(double value) noexcept { return encode8(value, kE5M2, kLargestE5M2); }
+std::int8_t s8_from_double(double value) noexcept {
+  return std::isnan(value) ? std::int8_t{0}
+                           : static_cast<std::int8_t>(std::clamp(std::nearbyint(value), -128.0, 127.0));
+}
+
+double largest_of(DType dtype) noexcept {
+  return dtype == DType::e4m3 ? 448 : dtype == DType::e5m2 ? 57344 : 127;
+}
 
 void load(DType dtype, const void* base, std::int64_t first, std::int64_t count, double* to) noexcept {
   load(dtype, base, first, count, 1, to);
@@ -67,6 +105,12 @@ void load(DType dtype, const void* base, std::int64_t first, std::int64_t count,
       return each(static_cast<const float*>(base), [](float value) { return value; });
     case DType::f64:
       return each(static_cast<const double*>(base), [](double value) { return value; });
+    case DType::e4m3:
+      return each(static_cast<const std::uint8_t*>(base), e4m3_to_float);
+    case DType::e5m2:
+      return each(static_cast<const std::uint8_t*>(base), e5m2_to_float);
+    case DType::s8:
+      return each(static_cast<const std::int8_t*>(base), [](std::int8_t value) { return value; });
   }
 }
 
@@ -83,6 +127,12 @@ void store(DType dtype, void* base, std::int64_t first, std::int64_t count, cons
       return each(static_cast<float*>(base), [](double value) { return static_cast<float>(value); });
     case DType::f64:
       return each(static_cast<double*>(base), [](double value) { return value; });
+    case DType::e4m3:
+      return each(static_cast<std::uint8_t*>(base), e4m3_from_double);
+    case DType::e5m2:
+      return each(static_cast<std::uint8_t*>(base), e5m2_from_double);
+    case DType::s8:
+      return each(static_cast<std::int8_t*>(base), s8_from_double);
   }
 }
 
@@ -97,9 +147,12 @@ double unit_in_last_place(DType dtype, double value) noexcept {
   struct Format {
     int mantissa_bits, smallest_exponent;
   };
+  if (dtype == DType::s8) return 1;
   const Format format = dtype == DType::f16    ? Format{10, -14}
                         : dtype == DType::bf16 ? Format{7, -126}
                         : dtype == DType::f32  ? Format{23, -126}
+                        : dtype == DType::e4m3 ? Format{3, -6}
+                        : dtype == DType::e5m2 ? Format{2, -14}
                                                : Format{52, -1022};
   const int exponent = value == 0 ? format.smallest_exponent : std::ilogb(value);
   return std::ldexp(1, std::max(exponent, format.smallest_exponent) - format.mantissa_bits);

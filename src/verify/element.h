@@ -21,6 +21,17 @@ inline float bf16_to_float(std::uint16_t bits) noexcept {
 }
 std::uint16_t bf16_from_double(double value) noexcept;
 
+// The types of 8 bits: e4m3 has no infinities and one NaN, e5m2 is the upper half of an f16. Both take the
+// largest number for all that is beyond it, and s8 does.
+float e4m3_to_float(std::uint8_t bits) noexcept;
+std::uint8_t e4m3_from_double(double value) noexcept;
+float e5m2_to_float(std::uint8_t bits) noexcept;
+std::uint8_t e5m2_from_double(double value) noexcept;
+std::int8_t s8_from_double(double value) noexcept;  // NaN becomes 0
+
+// The largest number of a type of 8 bits.
+double largest_of(DType dtype) noexcept;
+
 // Reads `count` elements from number `first` on; exact for every dtype.
 void load(DType dtype, const void* base, std::int64_t first, std::int64_t count, double* to) noexcept;
 // The same of elements that are `step` apart.

@@ -147,6 +147,11 @@ std::string_view npy_type(DType dtype) noexcept {
       return "<f4";
     case DType::f64:
       return "<f8";
+    case DType::e4m3:
+    case DType::e5m2:
+      return "|u1";
+    case DType::s8:
+      return "|i1";
   }
   return "?";
 }

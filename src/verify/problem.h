@@ -118,7 +118,7 @@ struct Distribution {
   double mean, deviation;
   double trend = 0;
 };
-Distribution distribution_of(Operand input) noexcept;
+Distribution distribution_of(Operand input, const NormSpec& spec) noexcept;
 
 // Fills a matrix with bell-shaped random numbers of this distribution; overlapping rows have no trend. The
 // numbers depend on nothing but seed, stream and position, on every machine and for any number of threads.

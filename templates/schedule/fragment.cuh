@@ -121,7 +121,7 @@ NJ_DEVICE Statistics merge_warps(const Part& part, const Cut& cut) {
 // ---- Writing a fragment ----
 
 // Parameters of a fragment, loaded together with it, or as they are used.
-static_assert(!kUnaligned || !kScalesRows, "the largest result is that of vectors");
+static_assert(!kUnaligned || !kScalesRows, "the largest result is that of whole vectors");
 enum : int {
   kMostVectors = plan_math::larger(kParameters, 2),
   kVectorWords = kVector * (sizeof(Held) + kMostVectors * sizeof(Weight) + kRowParameters * sizeof(Mod)) / 4

@@ -72,7 +72,8 @@ class OnGpu {
       const SimtMemory use{.name = std::string(row.name),
                            .writable = row.output || (placement.in_place && row.extent == Extent::matrix),
                            .initialized = !row.output,
-                           .early = is_columns(row, problem.spec)};
+                           .early = is_columns(row, problem.spec),
+                           .element = static_cast<std::size_t>(size_of(matrix.dtype()))};
       const void* const at = in_place ? pointer_of(tensors_, row_of(row.in_place)) : add(matrix, use);
       if (matrix.columns() > 0) set(tensors_, row, oracle::rows_at(at, matrix.layout()));
     }

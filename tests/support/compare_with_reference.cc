@@ -131,16 +131,25 @@ std::optional<std::string> wrong_in_row(const oracle::Problem& problem, std::int
   if (auto wrong = wrong_statistic("rstd", problem[Operand::rstd], row, statistics.rstd,
                                    uncertainty.rstd_share * statistics.rstd))
     return wrong;
+  // How far rounding may move a result besides its tolerance.
+  const auto more = [&](std::size_t i) {
+    const bool other_side = expected[i].margin <= uncertainty.rstd_share + uncertainty.mean * statistics.rstd;
+    return uncertainty.rstd_share * expected[i].magnitude + magnified_rounding(spec, weight[i]) +
+           (other_side ? expected[i].unit : 0);
+  };
+  const double scale = oracle::scale_of(problem, row);
+  if (scales_rows(spec)) {
+    oracle::RowScale of_row(spec);
+    for (std::size_t i = 0; i < columns; ++i) of_row.add(expected[i], more(i));
+    const auto [value, allowed] = of_row.expected();
+    const double error = oracle::error_of(DType::f32, scale, value);
+    if (error != 0 && !(error <= allowed)) return message("row_scale", row, 0, scale, value, allowed);
+  }
   for (std::size_t i = 0; i < columns; ++i) {
-    const double error = oracle::error_of(spec.output, got[i], expected[i].value);
-    if (error == 0) continue;
-    const double allowed =
-        oracle::tolerance(spec, expected[i]) + uncertainty.rstd_share * expected[i].magnitude +
-        magnified_rounding(spec, weight[i]) +
-        (expected[i].margin <= uncertainty.rstd_share + uncertainty.mean * statistics.rstd ? expected[i].unit
-                                                                                           : 0);
-    if (!(error <= allowed))
-      return message("y", row, static_cast<std::int64_t>(i), got[i], expected[i].value, allowed);
+    const auto [value, allowed] = oracle::expected_result(spec, expected[i], scale, more(i));
+    const double error = oracle::error_of(spec.output, got[i], value);
+    if (error != 0 && !(error <= allowed))
+      return message("y", row, static_cast<std::int64_t>(i), got[i], value, allowed);
   }
   return {};
 }

@@ -16,6 +16,10 @@ namespace {
 
 bool is_nan(Comparison::Type type, std::uint64_t bits) {
   switch (type) {
+    case Comparison::Type::e4m3:
+      return std::isnan(oracle::e4m3_to_float(static_cast<std::uint8_t>(bits)));
+    case Comparison::Type::e5m2:
+      return std::isnan(oracle::e5m2_to_float(static_cast<std::uint8_t>(bits)));
     case Comparison::Type::f16:
       return std::isnan(oracle::f16_to_float(static_cast<std::uint16_t>(bits)));
     case Comparison::Type::bf16:
@@ -54,6 +58,8 @@ std::size_t element_bytes(Comparison::Type type) {
       return 4;
     case Comparison::Type::f64:
       return 8;
+    case Comparison::Type::e4m3:
+    case Comparison::Type::e5m2:
     case Comparison::Type::bits:
       break;
   }

@@ -33,7 +33,7 @@ std::vector<T> values_of(const Bytes& bytes) {
 
 // How two outputs are compared. Of numbers, a NaN equals every NaN.
 struct Comparison {
-  enum class Type { bits, f16, bf16, f32, f64 };
+  enum class Type { bits, e4m3, e5m2, f16, bf16, f32, f64 };
   Type type = Type::bits;
   // How many normal f32 numbers apart two outputs may be, where subnormal ones count as zero. 0: not at all.
   int ulps = 0;

@@ -58,6 +58,14 @@ NJ_DEVICE int copy(const Input* x, Output* y, int at) {
   hw::store(y + own, value);
   return at + gridDim.x * kThreads * kBytes;
 }
+// Single bytes are written alone, and never read so.
+NJ_DEVICE int store_bytes(const Input* x, Output* y, int at) {
+  const int own = at + (blockIdx.x * kThreads + threadIdx.x) * 2;
+  const auto both = hw::load<hw::Cache::keep, unsigned short>(x + own);
+  hw::store(y + own, static_cast<unsigned char>(both));
+  hw::store(y + own + 1, static_cast<unsigned char>(both >> 8));
+  return at + gridDim.x * kThreads * 2;
+}
 template <hw::Cache kCache>
 NJ_DEVICE int copy_types(const Input* x, Output* y, int at) {
   at = copy<kCache, Words<12>>(x, y, at);
@@ -65,7 +73,8 @@ NJ_DEVICE int copy_types(const Input* x, Output* y, int at) {
   at = copy<kCache, Words<4>>(x, y, at);
   at = copy<kCache, double>(x, y, at);
   at = copy<kCache, float>(x, y, at);
-  return copy<kCache, unsigned short>(x, y, at);
+  at = copy<kCache, unsigned short>(x, y, at);
+  return store_bytes(x, y, at);
 }
 
 NJ_KERNEL(values, kThreads) {
@@ -77,7 +86,7 @@ NJ_KERNEL(values, kThreads) {
 
 }  // namespace normjit
 )";
-constexpr std::size_t kValuesBytes = std::size_t{kBlocks * kThreads} * 4 * (48 + 32 + 16 + 8 + 4 + 2);
+constexpr std::size_t kValuesBytes = std::size_t{kBlocks * kThreads} * 4 * (48 + 32 + 16 + 8 + 4 + 2 + 2);
 
 // Through shared memory, each size of an access.
 constexpr const char* kStaged = R"(
@@ -106,16 +115,17 @@ NJ_KERNEL(staged, kThreads) {
   int at = copy<Words<4>>(on.x, on.y, memory, 0);
   at = copy<double>(on.x, on.y, memory, at);
   at = copy<Words<2>>(on.x, on.y, memory, at);
-  copy<float>(on.x, on.y, memory, at);
+  at = copy<float>(on.x, on.y, memory, at);
+  copy<unsigned short>(on.x, on.y, memory, at);
 }
 
 }  // namespace normjit
 )";
-constexpr std::size_t kStagedBytes = std::size_t{kBlocks * kThreads} * (16 + 8 + 8 + 4);
+constexpr std::size_t kStagedBytes = std::size_t{kBlocks * kThreads} * (16 + 8 + 8 + 4 + 2);
 
 Bytes expected_staged(const ConformanceKernel& kernel) {
   Bytes y;
-  for (const int bytes : {16, 8, 8, 4})
+  for (const int bytes : {16, 8, 8, 4, 2})
     for (int block = 0; block < kBlocks; ++block) {
       const std::size_t first = y.size();
       for (int own = 0; own < kThreads; ++own)

@@ -73,6 +73,25 @@ std::vector<float> around_bhalves() {
   return values;
 }
 
+// What rounds to e4m3 or e5m2, in pairs: all of their numbers, middles between neighbours, and what lies next
+// to these; and what is beyond the largest.
+std::vector<float> around_bytes() {
+  std::vector<float> values = f32_patterns();
+  for (const auto to_float : {oracle::e4m3_to_float, oracle::e5m2_to_float})
+    for (std::uint8_t byte = 0; byte < 0x7e; ++byte) {
+      const float value = to_float(byte), above = to_float(byte + 1);
+      if (!std::isfinite(above)) continue;
+      const float middle = value + (above - value) / 2;
+      for (const float near : {value, std::nextafter(middle, 0.0f), middle, std::nextafter(middle, above)})
+        for (const float sign : {1.0f, -1.0f}) values.push_back(sign * near);
+    }
+  for (int whole = -260; whole < 260; ++whole)
+    for (const float near : {0.0f, 0.4999f, 0.5f, 0.5001f})
+      values.push_back(static_cast<float>(whole) + near);
+  if (values.size() % 2 != 0) values.push_back(0);
+  return values;
+}
+
 // What rounds to f32: floats, middles between neighbours, and what lies next to both; doubles that no float
 // holds.
 std::vector<double> around_floats() {
@@ -172,6 +191,15 @@ std::uint64_t high_product(Factors x) {
   return static_cast<std::uint64_t>(static_cast<unsigned __int128>(x.a) * x.b >> 64);
 }
 
+// The first of a pair in the low half.
+struct FloatPair {
+  float first, second;
+};
+template <std::uint8_t (*kRounded)(double)>
+std::uint16_t pair_of(FloatPair x) {
+  return static_cast<std::uint16_t>(kRounded(x.first) | kRounded(x.second) << 8);
+}
+
 float max_nan(Limited x) { return std::isnan(x.value) ? x.value : std::fmax(x.value, x.limit); }
 float min_nan(Limited x) { return std::isnan(x.value) ? x.value : std::fmin(x.value, x.limit); }
 double f64_at_least(double value) { return std::isnan(value) ? value : std::fmax(value, 1.5); }
@@ -214,6 +242,16 @@ ConformanceKernel on_numbers(const char* name, std::string_view expression, std:
           .expected = expected};
 }
 
+// Of which only some architectures have the instruction.
+ConformanceKernel pairs_of_bytes(const char* name, std::string_view expression, Comparison comparison,
+                                 Bytes (*expected)(const ConformanceKernel&)) {
+  ConformanceKernel kernel =
+      on_numbers(name, expression, "float", "unsigned short", around_bytes(), 1, comparison, expected);
+  kernel.oldest = Arch{.number = 90};
+  kernel.rows /= 2;
+  return kernel;
+}
+
 }  // namespace
 
 std::vector<ConformanceKernel> numbers_kernels() {
@@ -228,6 +266,12 @@ std::vector<ConformanceKernel> numbers_kernels() {
                  {Type::f16}, mapped<float, oracle::f16_from_double>),
       on_numbers("bf16_rounded", "hw::f32_to_bf16(on.x[i])", "float", "unsigned short", around_bhalves(), 2,
                  {Type::bf16}, mapped<float, oracle::bf16_from_double>),
+      pairs_of_bytes("e4m3_rounded", "hw::f32x2_to_e4m3x2(on.x[2 * i], on.x[2 * i + 1])", {Type::e4m3},
+                     mapped<FloatPair, pair_of<oracle::e4m3_from_double>>),
+      pairs_of_bytes("e5m2_rounded", "hw::f32x2_to_e5m2x2(on.x[2 * i], on.x[2 * i + 1])", {Type::e5m2},
+                     mapped<FloatPair, pair_of<oracle::e5m2_from_double>>),
+      on_numbers("s8_rounded", "hw::f32_to_s8(on.x[i])", "float", "unsigned char", around_bytes(), 1, {},
+                 mapped<float, oracle::s8_from_double>),
       on_numbers("f32_rounded_to_odd", "hw::round_to_odd(on.x[i])", "float", "float", f32_patterns(), 4,
                  {Type::f32}, mapped<float, unchanged>),
       on_numbers("f64_rounded_to_odd", "hw::round_to_odd(on.x[i])", "double", "float", around_floats(), 4,

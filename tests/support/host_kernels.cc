@@ -211,7 +211,7 @@ std::optional<std::string> Launcher::run(const simt::HostKernel& kernel, std::ui
       return other.operand != at && memory_operand(other) == at;
     });
     buffers.push_back({memory.data(), memory.bytes(), row.name, row.output || shared, !row.output,
-                       is_columns(row, c.spec)});
+                       is_columns(row, c.spec), static_cast<std::size_t>(size_of(matrix.dtype()))});
   }
   if (const std::size_t bytes = workspace_bytes(c.plan, c.spec, c.device); bytes > 0)
     buffers.push_back({workspace_.memory.data(), bytes, "workspace", true, true});

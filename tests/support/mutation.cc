@@ -42,8 +42,7 @@ constexpr Fault kFaults[] = {
     {"NaN becomes a number of 8 bits", kNumber, "if (size > 0x7f800000u) return 0x7f;", ""},
     {"numbers of 8 bits change places", kNumber, "to_float8<T>(first) | to_float8<T>(second) << 8",
      "to_float8<T>(second) | to_float8<T>(first) << 8"},
-    {"pairs of 8 bits change places", kNumber, "narrow_pair<T>(even, value)",
-     "narrow_pair<T>(value, even)"},
+    {"pairs of 8 bits change places", kNumber, "narrow_pair<T>(even, value)", "narrow_pair<T>(value, even)"},
 
     {"the sum is over half of the lanes", kReduce, "int mask = kWidth / 2; mask > 0; mask /= 2) value",
      "int mask = kWidth / 4; mask > 0; mask /= 2) value"},

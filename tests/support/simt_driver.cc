@@ -79,7 +79,7 @@ class SimtDriver::Memory {
   std::size_t bytes() const { return memory_.bytes(); }
   int device() const { return use_.device; }
   simt::Buffer buffer() const {
-    return {begin(), bytes(), use_.name, use_.writable, use_.initialized, use_.early};
+    return {begin(), bytes(), use_.name, use_.writable, use_.initialized, use_.early, use_.element};
   }
 
  private:

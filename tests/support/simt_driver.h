@@ -46,6 +46,7 @@ struct SimtMemory {
   bool writable = true;     // else a kernel that writes to it is at fault
   bool initialized = true;  // else one that reads what it has not written itself is
   bool early = false;       // else one that overlaps the launch before, and reads it before it has waited, is
+  std::size_t element = 2;  // bytes of an element
 };
 
 // Loads what SimtCompiler made, and runs it on the thread that launches: a launch is over when it returns.

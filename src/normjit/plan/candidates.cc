@@ -17,7 +17,7 @@ namespace {
 Plan with_occupancy(Plan plan, const PlanUse& use) {
   const DeviceProfile& device = use.device;
   // Each of the four partitions of a multiprocessor has registers for this many warps.
-  const int warps = device.registers_per_sm / 4 / (kWarp * needed_registers(plan, use.spec));
+  const int warps = device.registers_per_sm / 4 / (kWarp * needed_registers(plan, use.spec, device.arch));
   int blocks = std::min(
       {4 * warps * kWarp / plan.threads, device.threads_per_sm / plan.threads, device.blocks_per_sm});
   // With few rows, more registers are worth more than more blocks. Measured: 32 x 4096 bf16, one or two
@@ -78,7 +78,8 @@ class Enumeration {
  private:
   void add(const Plan& plan) {
     const Plan full = plan.strategy == Strategy::split_row ? plan : with_occupancy(plan, use_);
-    if (full.threads * needed_registers(full, use_.spec) > use_.device.registers_per_sm) return;
+    if (full.threads * needed_registers(full, use_.spec, use_.device.arch) > use_.device.registers_per_sm)
+      return;
     if (full.strategy != Strategy::staged_rows && full.strategy != Strategy::channels_first &&
         registers_of_fusion(full, use_.spec) == 0 &&
         held_registers(full, use_.spec) > max_held_registers(full.threads, full.vector, use_.spec))
@@ -115,7 +116,7 @@ class Enumeration {
 
   // Whether a block has registers for what its threads hold.
   bool fits(const Plan& plan) const {
-    const int needed = needed_registers(plan, use_.spec);
+    const int needed = needed_registers(plan, use_.spec, use_.device.arch);
     return needed <= 168 && plan.threads * needed <= use_.device.registers_per_sm;
   }
 

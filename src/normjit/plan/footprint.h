@@ -119,11 +119,11 @@ inline int rows_per_thread(const Plan& plan) {
   return plan.strategy == Strategy::staged_rows ? plan.group_rows : 1;
 }
 
-// Whether unaligned rows can be moved in such vectors: of at least 4 bytes, of x and y alone, and without a
-// scale for each row.
+// Whether unaligned rows can be moved in such vectors: of at least 4 bytes, of x and y alone, which have 16
+// bits or more.
 inline bool can_realign(int vector, const NormSpec& spec) {
   return vector > 1 && vector * std::min(size_of(spec.input), size_of(spec.output)) >= 4 &&
-         !moves_other_rows(spec) && !scales_rows(spec);
+         !moves_other_rows(spec) && !has_8_bits(spec.output);
 }
 
 // Elements in 16 bytes, which bulk copies move, of the narrowest row that is read.
@@ -275,6 +275,7 @@ inline int max_held_elements(const Plan& plan, const NormSpec& spec) {
                ? 32
                : 64;
   const bool shared_row = plan.blocks_per_row > 1, large = plan.threads > 512;
+  if (scales_rows(spec) && shared_row && adds_rows(spec) && row_parameters(spec) > 0) return 8;
   if (plan.unaligned && !shared_row)
     return large && calls_function(spec) && size_of(spec.input) == 2 ? 24 : 32;
   if (plan.unaligned) return large || in_double ? 8 : 16;
@@ -383,6 +384,8 @@ inline int needed_registers(const Plan& plan, const NormSpec& spec) {
     // A group of rows needs more than a single one.
     if (plan.group_rows > 1 && spec.affine == Affine::weight_bias && held > 16) return 128;
   }
+  // Parameters of each row come in while sums are held.
+  if (adds && shared_row && (row_parameters(spec) > 0 ? held > 8 : spec.in_bias && held > 16)) return 168;
   if (narrow || !same) {
     // held_registers() counts wider weights, which are not held. Measured: 4096 bf16 columns with f32
     // weights, four blocks per SM: 0.76, six: 0.92.
@@ -415,6 +418,22 @@ inline int needed_registers(const Plan& plan, const NormSpec& spec) {
     return held <= 44 ? 128 : 168;
   if (held <= 32 && !converts) return plan.unaligned ? 168 : 80 + exchanging;
   return 128;
+}
+
+// The same on an architecture. Without an instruction numbers become those of 8 bits in several steps. Where
+// rows have a scale, all that results are made of is needed twice, and more so where blocks share a row.
+inline int needed_registers(const Plan& plan, const NormSpec& spec, Arch arch) {
+  const int needed = needed_registers(plan, spec);
+  const bool converts = has_8_bits(spec.output) && spec.output != DType::s8 && arch.number < 90;
+  const bool shared_row = plan.blocks_per_row > 1;
+  if (scales_rows(spec) && shared_row && adds_rows(spec) && row_parameters(spec) > 0)
+    return std::max(needed, 168);
+  const int scaled = !scales_rows(spec)                     ? 0
+                     : plan.exchange == Exchange::grid      ? 32
+                     : shared_row                           ? 16
+                     : plan.strategy == Strategy::warp_rows ? 16
+                                                            : 8;
+  return plan.strategy == Strategy::persistent_row ? needed : needed + (converts ? 8 : 0) + scaled;
 }
 
 }  // namespace normjit
