@@ -108,7 +108,7 @@ NJ_DEVICE Parameters unconverted(Parameters held) {
 // ---- Results ----
 
 enum : bool {
-  kRoundsNorm = Rounding::chosen == Rounding::norm || Rounding::chosen == Rounding::sum_norm,
+  kRoundsNorm = static_cast<int>(Rounding::chosen) / 2 % 2 == 1,
   kAddsToResult = ResidualAt::chosen == ResidualAt::after,
   kRoundsY = Rounding::chosen >= Rounding::y,
   kScalesTensor = Quantization::chosen == Quantization::tensor,

@@ -6,7 +6,7 @@ enum : bool {
   kAddsResidual = ResidualAt::chosen == ResidualAt::before,
   kGatesX = GateAt::chosen == GateAt::before,
   kHasPrologue = kAddsResidual || kHasInBias || kGatesX,  // something happens to x before the norm
-  kRoundsSum = Rounding::chosen == Rounding::sum || Rounding::chosen == Rounding::sum_norm,
+  kRoundsSum = static_cast<int>(Rounding::chosen) % 2 == 1,
   kHasResidual = ResidualAt::chosen != ResidualAt::none,  // before or behind the norm
   kHasResidualType = kHasResidual || kWritesSum,
 };

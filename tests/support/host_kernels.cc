@@ -135,7 +135,8 @@ std::optional<std::string> Workspace::left_by(const KernelCase& c) {
   if (memory.bytes() == 0) return {};
   if (c.plan.exchange == Exchange::grid) {
     const std::int64_t teams = blocks_of(c) / c.plan.blocks_per_row;
-    epoch += static_cast<std::uint32_t>(ceil_div(c.rows, teams));  // as many tags as the first team has rows
+    const std::int64_t tags = scales_rows(c.spec) ? 2 : 1;  // of a row; the first team has the most
+    epoch += static_cast<std::uint32_t>(ceil_div(c.rows, teams) * tags);
   }
   std::vector<std::byte> expected(kHeaderAndRing);
   std::memcpy(expected.data() + kEpochAt, &epoch, sizeof epoch);

@@ -423,17 +423,15 @@ inline int needed_registers(const Plan& plan, const NormSpec& spec) {
 // The same on an architecture. Without an instruction numbers become those of 8 bits in several steps. Where
 // rows have a scale, all that results are made of is needed twice, and more so where blocks share a row.
 inline int needed_registers(const Plan& plan, const NormSpec& spec, Arch arch) {
-  const int needed = needed_registers(plan, spec);
-  const bool converts = has_8_bits(spec.output) && spec.output != DType::s8 && arch.number < 90;
-  const bool shared_row = plan.blocks_per_row > 1;
-  if (scales_rows(spec) && shared_row && adds_rows(spec) && row_parameters(spec) > 0)
-    return std::max(needed, 168);
-  const int scaled = !scales_rows(spec)                     ? 0
-                     : plan.exchange == Exchange::grid      ? 32
-                     : shared_row                           ? 16
-                     : plan.strategy == Strategy::warp_rows ? 16
-                                                            : 8;
-  return plan.strategy == Strategy::persistent_row ? needed : needed + (converts ? 8 : 0) + scaled;
+  int needed = needed_registers(plan, spec);
+  if (plan.strategy == Strategy::persistent_row || !has_8_bits(spec.output)) return needed;
+  const bool staged = plan.strategy == Strategy::staged_rows, shared_row = plan.blocks_per_row > 1;
+  if (spec.output != DType::s8) needed += (staged ? 8 : 0) + (arch.number < 90 ? 8 : 0);
+  if (!scales_rows(spec)) return needed;
+  if (row_parameters(spec) > 0 && plan.threads_per_row > kWarp)
+    return shared_row && adds_rows(spec) ? std::max(needed, 168) : needed + 48;
+  if (plan.exchange == Exchange::grid) return needed + 32;
+  return needed + (shared_row || plan.strategy == Strategy::warp_rows ? 16 : 8);
 }
 
 }  // namespace normjit

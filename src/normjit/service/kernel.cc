@@ -15,6 +15,7 @@ RuntimeSpec::RuntimeSpec(const NormSpec& spec) noexcept
       residual_at(static_cast<std::int32_t>(spec.residual)),
       gate_at(static_cast<std::int32_t>(spec.gate)),
       gate_function(static_cast<std::int32_t>(spec.gate_function)),
+      quantization(static_cast<std::int32_t>(spec.quantization)),
       input(spec.input),
       output(spec.output),
       weight(spec.weight),
