@@ -210,7 +210,7 @@ TEST_F(CApi, NodeOffsets) {
   EXPECT_THAT(asked(NORMJIT_OPERAND_MEAN), HasSubstr("has no mean"));
   EXPECT_THAT(asked(NORMJIT_OPERAND_WORKSPACE), HasSubstr("has no workspace"));
   EXPECT_THAT(asked(0), HasSubstr("operand is 0"));
-  EXPECT_THAT(asked(16), HasSubstr("operand is 16"));
+  EXPECT_THAT(asked(18), HasSubstr("operand is 18"));
   EXPECT_EQ(offset, 48U) << "written by successful calls only";
   EXPECT_EQ(normjit_node_offset(kernel, NORMJIT_OPERAND_MEAN, &offset, nullptr), NORMJIT_UNEXPECTED_POINTER);
   EXPECT_EQ(normjit_node_offset(kernel, NORMJIT_OPERAND_X, nullptr, nullptr), NORMJIT_BAD_ARGUMENT);
@@ -589,7 +589,7 @@ TEST_F(CApi, ValuesThatAreNoneAreNamed) {
     spec.*member = value;
     return outcome([&](char** e) { return normjit_spec_text(&spec, nullptr, e); });
   };
-  for (const std::int32_t wrong : {-1, 5, 256, 257, std::numeric_limits<std::int32_t>::min()}) {
+  for (const std::int32_t wrong : {-1, 9, 256, 257, std::numeric_limits<std::int32_t>::min()}) {
     const std::string is = " is " + std::to_string(wrong) + ";";
     EXPECT_THAT(refused(&normjit_spec::norm, wrong), HasSubstr("BadArgument: norm" + is));
     EXPECT_THAT(refused(&normjit_spec::residual, wrong), HasSubstr("BadArgument: residual" + is));
@@ -604,9 +604,9 @@ TEST_F(CApi, ValuesThatAreNoneAreNamed) {
     EXPECT_THAT(refused(&normjit_spec::weight, wrong), HasSubstr("BadDType: weight" + is));
     EXPECT_THAT(refused(&normjit_spec::affine, wrong), HasSubstr("BadAffine: affine" + is));
     EXPECT_THAT(refused(&normjit_spec::statistics, wrong), HasSubstr("BadArgument: statistics" + is));
-    if (wrong != 5) {
-      EXPECT_THAT(refused(&normjit_spec::activation, wrong), HasSubstr("BadActivation: activation" + is));
-    }
+    EXPECT_THAT(refused(&normjit_spec::activation, wrong), HasSubstr("BadActivation: activation" + is));
+    EXPECT_THAT(refused(&normjit_spec::quantization, wrong), HasSubstr("BadArgument: quantization" + is));
+    EXPECT_THAT(refused(&normjit_spec::inverse_scale, wrong), HasSubstr("BadArgument: inverse_scale" + is));
   }
   EXPECT_THAT(refused(&normjit_spec::norm, 3), HasSubstr("norm is 3; it is NORMJIT_LAYER (1)"));
   EXPECT_THAT(refused(&normjit_spec::residual, 4), HasSubstr("residual is 4; it is NORMJIT_NO_RESIDUAL (1)"));

@@ -668,6 +668,86 @@ TEST_P(HostCornersOfNorms, NanAndInfinityStayInTheirRow) {
   expect_right(cases);
 }
 
+// A result of 8 bits with each kind of scale.
+struct Quantized {
+  DType output;
+  Quantization quantization;
+  bool inverse_scale = false;
+};
+constexpr Quantized kQuantized[] = {{DType::e4m3, Quantization::row},
+                                    {DType::e5m2, Quantization::row},
+                                    {DType::s8, Quantization::row},
+                                    {DType::e4m3, Quantization::tensor},
+                                    {DType::e5m2, Quantization::tensor, true},
+                                    {DType::s8, Quantization::tensor},
+                                    {DType::s8, Quantization::tensor, true},
+                                    {DType::e4m3, Quantization::none},
+                                    {DType::e5m2, Quantization::none}};
+NormSpec with_quantization(NormSpec spec, const Quantized& quantized) {
+  spec.output = quantized.output;
+  spec.quantization = quantized.quantization;
+  spec.inverse_scale = quantized.inverse_scale;
+  return spec;
+}
+
+// By instruction and without; rows of zeros, with a NaN, with infinities; beyond the largest number.
+TEST_P(HostCornersOfNorms, ResultsOf8Bits) {
+  std::vector<KernelCase> cases;
+  for (const Quantized& quantized : kQuantized)
+    for (const InputKind inputs : {InputKind::unit, InputKind::constant_rows, InputKind::nan_row,
+                                   InputKind::inf_row, InputKind::extreme_affine})
+      for (const int arch : {75, 90}) {
+        const std::size_t turn = cases.size();
+        NormSpec spec = with_operation(
+            with_quantization(
+                {.columns = 100,
+                 .input = turn % 3 == 0 ? DType::f32 : DType::bf16,
+                 .epsilon = 1e-5,
+                 .affine = inputs == InputKind::constant_rows ? Affine::none : Affine::weight_bias,
+                 .scale = turn % 7 == 0 ? 1e30 : 1},
+                quantized),
+            kOperations[turn % std::size(kOperations)]);
+        spec.weight = spec.residual_type = spec.modulation_type = spec.input;
+        if (quantized.quantization != Quantization::none && turn % 2 == 0) spec.rounding = Rounding::y;
+        KernelCase c = corner(GetParam(), spec, turn % 5 == 0 ? 1 : 2, 11);
+        if (GetParam() != Strategy::persistent_row) c.device = *DeviceProfile::of(Arch{arch});
+        c.device.sm_count = 3;
+        c.inputs = inputs;
+        c.seed = turn;
+        if (legal(c)) cases.push_back(c);
+      }
+  EXPECT_GT(cases.size(), 10u);
+  expect_right(cases);
+}
+
+// In clusters and over the grid, in turns; slices that hold less than others, and nothing.
+TEST(HostCornersOfScaledRows, BlocksShareThem) {
+  std::vector<KernelCase> cases;
+  for (const Exchange exchange : {Exchange::cluster, Exchange::grid})
+    for (const int blocks : {2, 4, 5})
+      for (const std::int64_t rows : {1, 2, 9})
+        for (const int missing : {0, 5, 70}) {
+          if (exchange == Exchange::cluster && blocks == 5) continue;
+          const std::size_t turn = cases.size();
+          KernelCase c = corner(
+              Strategy::block_row,
+              with_operation(with_quantization({.columns = 128 * blocks - missing, .affine = Affine::weight},
+                                               kQuantized[turn % 3]),
+                             kOperations[turn % std::size(kOperations)]),
+              1, rows);
+          c.device = *DeviceProfile::of(Arch{exchange == Exchange::grid ? 80 : 90});
+          c.device.sm_count = blocks;
+          c.plan.per_thread = 2;
+          c.plan.blocks_per_sm = 2;
+          c.plan.blocks_per_row = blocks;
+          c.plan.exchange = exchange;
+          c.runs = 2;
+          c.inputs = turn % 4 == 0 ? InputKind::nan_row : InputKind::mixed;
+          cases.push_back(c);
+        }
+  expect_right(cases);
+}
+
 // Nothing but weights is touched before the launch in front is done.
 TEST_P(HostCornersOfNorms, Overlaps) {
   std::vector<KernelCase> cases;

@@ -432,7 +432,7 @@ TEST(Check, RefusesUnalignedRowsOfAResidual) {
   residual.residual = Residual::before;
   const auto refused = check(plan, residual, h200());
   ASSERT_EQ(refused.code(), Code::IllegalPlan);
-  EXPECT_THAT(refused.error().message, HasSubstr("no residual, in_bias, sum, gate or modulation"));
+  EXPECT_THAT(refused.error().message, HasSubstr("no residual, in_bias, sum, gate, modulation"));
   for (const DeviceProfile& device : DeviceProfile::known())
     for (const Plan& chosen : plans(residual, device)) EXPECT_FALSE(chosen.unaligned) << to_text(chosen);
 }

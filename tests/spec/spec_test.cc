@@ -115,17 +115,21 @@ std::vector<Mistake> mistakes() {
     breaking(spec);
     return spec;
   };
-  constexpr DType kNoDType{4};
+  constexpr DType kNoDType{7};
   return {
       {Code::BadArgument, "norm is 2; it must be one of layernorm, rmsnorm",
        broken([](auto& s) { s.norm = Norm{2}; })},
       {Code::BadDimension, "0 columns", broken([](auto& s) { s.columns = 0; })},
       {Code::BadDimension, "-3 columns", broken([](auto& s) { s.columns = -3; })},
       {Code::TooManyColumns, "2147483648", broken([](auto& s) { s.columns = kMost + 1; })},
-      {Code::BadDType, "input is 4; it must be one of f16, bf16, f32, f64",
+      {Code::BadDType, "input is 7; it must be one of f16, bf16, f32, f64",
        broken([](auto& s) { s.input = kNoDType; })},
-      {Code::BadDType, "output is 255", broken([](auto& s) { s.output = DType{255}; })},
-      {Code::BadDType, "weight is 4", broken([](auto& s) { s.weight = kNoDType; })},
+      {Code::BadDType, "input is e4m3; it must be one of f16, bf16, f32, f64",
+       broken([](auto& s) { s.input = DType::e4m3; })},
+      {Code::BadDType, "output is 255; it must be one of f16, bf16, f32, f64, e4m3, e5m2, s8",
+       broken([](auto& s) { s.output = DType{255}; })},
+      {Code::BadDType, "weight is s8; it must be one of f16, bf16, f32, f64",
+       broken([](auto& s) { s.weight = DType::s8; })},
       {Code::BadEpsilon, "-1e-05", broken([](auto& s) { s.epsilon = -1e-5; })},
       {Code::BadEpsilon, "inf", broken([](auto& s) { s.epsilon = kInfinity; })},
       {Code::BadEpsilon, "-inf", broken([](auto& s) { s.epsilon = -kInfinity; })},
@@ -140,10 +144,13 @@ std::vector<Mistake> mistakes() {
       {Code::BadScale, "nan", broken([](auto& s) { s.scale = kNan; })},
       {Code::BadArgument, "residual is 3; it must be one of none, add, addafter",
        broken([](auto& s) { s.residual = Residual{3}; })},
-      {Code::BadArgument, "rounding is 4; it must be one of none, sum, norm, sum+norm",
-       broken([](auto& s) { s.rounding = Rounding{4}; })},
-      {Code::BadDType, "residual_type is 4", broken([](auto& s) { s.residual_type = DType{4}; })},
-      {Code::BadDType, "modulation_type is 4", broken([](auto& s) { s.modulation_type = DType{4}; })},
+      {Code::BadArgument,
+       "rounding is 8; it must be one of none, sum, norm, sum+norm, y, sum+y, norm+y, sum+norm+y",
+       broken([](auto& s) { s.rounding = Rounding{8}; })},
+      {Code::BadArgument, "quantization is 3; it must be one of none, tensor, row",
+       broken([](auto& s) { s.quantization = Quantization{3}; })},
+      {Code::BadDType, "residual_type is e5m2", broken([](auto& s) { s.residual_type = DType::e5m2; })},
+      {Code::BadDType, "modulation_type is 7", broken([](auto& s) { s.modulation_type = kNoDType; })},
       {Code::BadArgument, "gate is 3; it must be one of none, gate, gateafter",
        broken([](auto& s) { s.gate = Gate{3}; })},
       {Code::BadArgument, "gate_function is 4; it must be one of none, silu, sigmoid, tanh",
@@ -177,6 +184,23 @@ std::vector<Mistake> mistakes() {
          s.rounding = Rounding::norm;
          s.affine = Affine::weight;
          s.output = DType::f64;
+       })},
+      {Code::BadCombination, "rounding of y needs a quantization that follows", broken([](auto& s) {
+         s.rounding = Rounding::y;
+         s.output = DType::e4m3;
+       })},
+      {Code::BadCombination, "an output of e4m3 is rounded from f32, and this spec is computed in f64",
+       broken([](auto& s) {
+         s.input = DType::f64;
+         s.output = DType::e4m3;
+       })},
+      {Code::BadCombination, "an output of s8 needs a scale", broken([](auto& s) { s.output = DType::s8; })},
+      {Code::BadCombination, "quantization needs an output of 8 bits, and it is f32",
+       broken([](auto& s) { s.quantization = Quantization::row; })},
+      {Code::BadCombination, "channels first exclude a scale for each row", broken([](auto& s) {
+         s.channels_first = true;
+         s.output = DType::s8;
+         s.quantization = Quantization::row;
        })},
       {Code::BadCombination, "channels first exclude a weight for each row: leave out the rows (:rows)",
        broken([](auto& s) {
@@ -345,6 +369,7 @@ TEST(Fields, HaveTheBitsOfTheirValues) {
   EXPECT_EQ(std::get<0>(kFields).bits(), 1);   // two norms
   EXPECT_EQ(std::get<1>(kFields).bits(), 31);  // columns
   EXPECT_EQ(std::get<2>(kFields).bits(), 2);   // four dtypes
+  EXPECT_EQ(std::get<3>(kFields).bits(), 3);   // and three of results alone
   EXPECT_EQ(std::get<7>(kFields).bits(), 64);  // epsilon
   EXPECT_EQ(std::get<9>(kFields).bits(), 2);   // three places of a gate
   EXPECT_EQ(std::get<21>(kFields).bits(), 3);  // five activations
@@ -389,6 +414,7 @@ TEST(Canonical, ChangesNoMeaning) {
     back.gate_table = spec.gate_table;
     back.plain_modulation = spec.plain_modulation;
     back.modulation_table = spec.modulation_table;
+    back.inverse_scale = spec.inverse_scale;
     ASSERT_EQ(back, spec);
   }
 }

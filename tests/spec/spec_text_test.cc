@@ -69,6 +69,29 @@ TEST(ToText, OfOtherNormsAndResiduals) {
             "rmsnorm/cols=4096/bf16/out=f32/w=f32/eps=1e-05/add/sum/w/silu/scale=2/stats");
 }
 
+TEST(ToText, OfResultsOf8Bits) {
+  const NormSpec plain{.norm = Norm::rms, .columns = 4096, .input = DType::bf16, .output = DType::e5m2};
+  EXPECT_EQ(to_text(plain), "rmsnorm/cols=4096/bf16/out=e5m2/eps=1e-05");
+  NormSpec tensor = plain;
+  tensor.output = DType::e4m3;
+  tensor.affine = Affine::weight;
+  tensor.rounding = Rounding::norm_y;
+  tensor.quantization = Quantization::tensor;
+  EXPECT_EQ(to_text(tensor), "rmsnorm/cols=4096/bf16/out=e4m3/eps=1e-05/round=norm+y/w/q=tensor");
+  tensor.inverse_scale = true;
+  EXPECT_EQ(to_text(tensor), "rmsnorm/cols=4096/bf16/out=e4m3/eps=1e-05/round=norm+y/w/q=tensor:inv");
+  EXPECT_EQ(parse_spec("rmsnorm/q=tensor:inv/cols=4096/w/round=norm+y/bf16/out=e4m3"), tensor);
+  NormSpec row = tensor;
+  row.output = DType::s8;
+  row.quantization = Quantization::row;
+  row.statistics = true;
+  EXPECT_EQ(to_text(row), "rmsnorm/cols=4096/bf16/out=s8/eps=1e-05/round=norm+y/w/q=row/stats")
+      << "only a scale that is given may be an inverse";
+  row.input = row.weight = DType::f32;
+  EXPECT_EQ(to_text(row), "rmsnorm/cols=4096/f32/out=s8/eps=1e-05/w/q=row/stats")
+      << "rounding to f32 changes nothing";
+}
+
 TEST(ToText, OfGatesAndModulations) {
   EXPECT_EQ(to_text({.columns = 3072,
                      .input = DType::bf16,
@@ -240,7 +263,15 @@ TEST(ParseSpec, NamesEachMistake) {
            {"layernorm/cols=64/:rows", Code::BadSpecText, "unknown field ':rows'"},
            {"layernorm/cols=64/w1/w:rows", Code::BadSpecText, "affine is given twice"},
            {"layernorm/cols=64/bf16/add/round=norm+sum/w", Code::BadSpecText, "'norm+sum' is no rounding"},
-           {"layernorm/cols=64/bf16/add/round=y/w", Code::BadSpecText, "must be one of none, sum, norm"},
+           {"layernorm/cols=64/bf16/add/round=z/w", Code::BadSpecText, "must be one of none, sum, norm"},
+           {"layernorm/cols=64/bf16/out=e4m3/q=block", Code::BadSpecText, "must be one of none, tensor, row"},
+           {"layernorm/cols=64/bf16/out=e4m3/q=tensor:in", Code::BadSpecText,
+            "':in' does not belong behind 'q=tensor'"},
+           {"layernorm/cols=64/bf16/out=e4m3/q=row:inv", Code::BadSpecText,
+            ":inv describes what it does not have"},
+           {"layernorm/cols=64/bf16/out=e4m3/q=tensor:inv:inv", Code::BadSpecText,
+            "does not belong behind 'q=tensor'"},
+           {"layernorm/cols=64/e4m3", Code::BadSpecText, "unknown field 'e4m3'"},
            {"layernorm/cols=64/add/addafter", Code::BadSpecText, "residual is given twice"},
            {"layernorm/cols=64/res=f32", Code::BadSpecText, "res= describes what it does not have"},
            // Unknown fields and words.

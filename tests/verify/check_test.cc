@@ -7,6 +7,8 @@
 #include <limits>
 #include <vector>
 
+#include "normjit/base/text.h"
+#include "normjit/spec/valid.h"
 #include "verify/element.h"
 
 namespace normjit::oracle {
@@ -24,7 +26,15 @@ Problem solved(const NormSpec& spec, std::int64_t rows, std::int64_t y_stride = 
     const RowInputs inputs = inputs_of(problem, row);
     const RowStatistics statistics = row_statistics(spec, inputs);
     reference_values(spec, inputs, statistics, 0, spec.columns, expected.data());
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = expected[i].value;
+    if (scales_rows(spec)) {
+      RowScale scale(spec);
+      for (const ReferenceValue& value : expected) scale.add(value);
+      const double value = scale.expected().value;
+      store(DType::f32, problem[Operand::row_scale].data(), row, 1, &value);
+    }
+    const double scale = scale_of(problem, row);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = expected_result(spec, expected[i], scale).value;
     store(spec.output, problem[Operand::y].row(row), 0, spec.columns, values.data());
     if (spec.sum) {
       reference_sums(spec, inputs, 0, spec.columns, values.data());
@@ -90,6 +100,36 @@ TEST(Check, AcceptsRightOutputsOfEveryDType) {
     EXPECT_EQ(report[Operand::rstd].values, 50);
     EXPECT_LE(report[Operand::y].largest.error, report[Operand::y].largest.tolerance);
   }
+}
+
+// Whole steps of the type are wrong, and so is a scale that is off by more than rounding.
+TEST(Check, ResultsOf8BitsAreRightToHalfAStep) {
+  for (const DType output : {DType::e4m3, DType::e5m2, DType::s8})
+    for (const Quantization quantization : {Quantization::row, Quantization::tensor}) {
+      SCOPED_TRACE(concat({name(output), " by ", name(quantization)}));
+      Problem problem = solved({.columns = 100,
+                                .input = DType::bf16,
+                                .output = output,
+                                .rounding = Rounding::y,
+                                .affine = Affine::weight,
+                                .quantization = quantization},
+                               20);
+      CheckReport report = check(problem, kAll);
+      EXPECT_TRUE(report.ok());
+      EXPECT_EQ(report[Operand::row_scale].values, quantization == Quantization::row ? 20 : 0);
+      Matrix& y = problem[Operand::y];
+      const double right = get(y, 3, 9);
+      const double wrong = right + (right > 0 ? -2 : 2) * unit_in_last_place(output, right);
+      set(y, 3, 9, wrong);
+      report = check(problem, kAll);
+      EXPECT_EQ(report[Operand::y].wrong, 1);
+      EXPECT_EQ(report[Operand::y].first_wrong.row, 3);
+      EXPECT_EQ(report[Operand::y].first_wrong.column, 9);
+      if (quantization != Quantization::row) continue;
+      set(y, 3, 9, right);
+      set(problem[Operand::row_scale], 7, 0, 1.01 * get(problem[Operand::row_scale], 7, 0));
+      EXPECT_EQ(check(problem, kAll)[Operand::row_scale].wrong, 1);
+    }
 }
 
 TEST(Check, FindsTheLargestAndTheFirstError) {

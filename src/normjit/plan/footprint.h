@@ -273,7 +273,8 @@ inline int max_held_elements(const Plan& plan, const NormSpec& spec) {
            : has_long_code(spec) || row_parameters(spec) > 0 ||
                    (adds_rows(spec) && (!same_dtypes(spec) || spec.norm == Norm::layer))
                ? 32
-               : 64;
+           : scales_rows(spec) ? 48
+                               : 64;
   const bool shared_row = plan.blocks_per_row > 1, large = plan.threads > 512;
   if (scales_rows(spec) && shared_row && adds_rows(spec) && row_parameters(spec) > 0) return 8;
   if (plan.unaligned && !shared_row)

@@ -76,8 +76,8 @@ struct Field {
   // Whether it may have this value of an enumeration.
   constexpr bool may_be(T value) const noexcept { return static_cast<std::size_t>(value) < choices(); }
   // The bits that a valid value needs.
-  static constexpr int bits() noexcept {
-    if constexpr (std::is_enum_v<T>) return std::bit_width(kChoices<T> - 1);
+  constexpr int bits() const noexcept {
+    if constexpr (std::is_enum_v<T>) return std::bit_width(choices() - 1);
     if constexpr (std::is_same_v<T, std::int64_t>)
       return std::bit_width(static_cast<std::uint64_t>(kMaxColumns));
     return std::is_same_v<T, bool> ? 1 : 64;
