@@ -80,7 +80,7 @@ TEST(ToText, OfResultsOf8Bits) {
   EXPECT_EQ(to_text(tensor), "rmsnorm/cols=4096/bf16/out=e4m3/eps=1e-05/round=norm+y/w/q=tensor");
   tensor.inverse_scale = true;
   EXPECT_EQ(to_text(tensor), "rmsnorm/cols=4096/bf16/out=e4m3/eps=1e-05/round=norm+y/w/q=tensor:inv");
-  EXPECT_EQ(parse_spec("rmsnorm/q=tensor:inv/cols=4096/w/round=norm+y/bf16/out=e4m3"), tensor);
+  EXPECT_EQ(parse_spec("rmsnorm/q=tensor:inv/cols=4096/w/round=norm+y/bf16/out=e4m3").value(), tensor);
   NormSpec row = tensor;
   row.output = DType::s8;
   row.quantization = Quantization::row;
@@ -271,7 +271,7 @@ TEST(ParseSpec, NamesEachMistake) {
             ":inv describes what it does not have"},
            {"layernorm/cols=64/bf16/out=e4m3/q=tensor:inv:inv", Code::BadSpecText,
             "does not belong behind 'q=tensor'"},
-           {"layernorm/cols=64/e4m3", Code::BadSpecText, "unknown field 'e4m3'"},
+           {"layernorm/cols=64/e4m3", Code::BadDType, "input is e4m3; it must be one of f16, bf16, f32, f64"},
            {"layernorm/cols=64/add/addafter", Code::BadSpecText, "residual is given twice"},
            {"layernorm/cols=64/res=f32", Code::BadSpecText, "res= describes what it does not have"},
            // Unknown fields and words.
