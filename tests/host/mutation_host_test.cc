@@ -882,6 +882,8 @@ const Number kNumbers[] = {
     {"rmsnorm/cols=1/f32/out=e5m2/q=row",
      "narrow<Output>(quantized(on.x[0], quantizer_of_row<Output>(Largest{0x7f800000u})))", 1, 0,
      "op/sink.cuh"},
+    // Half way between two numbers of e4m3, in integers.
+    {"layernorm/cols=1/f32/out=e4m3", "Output{to_float8<Output>(on.x[0])}", 1.0625, 1, "number.cuh"},
     // A vector of one bf16, which is no pair.
     {"layernorm/cols=1/bf16/out=f32", "widen(reinterpret_cast<const Vec<Input>&>(*on.x), 0)", 1.5, 1.5,
      "number.cuh"},
