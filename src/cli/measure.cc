@@ -42,7 +42,7 @@ void fill_sets(DeviceBuffer& buffer, const SetLayout& layout, const NormSpec& sp
   for (const OperandRow& row : kOperands)
     if (!row.output && row.present(spec))
       fill(buffer, layout.at[row.operand], elements_of(row, spec, rows, sample), row.dtype(spec),
-           oracle::distribution_of(row.operand));
+           oracle::distribution_of(row.operand, spec));
   buffer.repeat(layout.bytes, 0, buffer.bytes());
 }
 

@@ -45,23 +45,38 @@ void merge(Comparison& into, const Comparison& from) {
 }
 
 void check_y(const Problem& problem, std::int64_t row, const RowInputs& inputs,
-             const RowStatistics& statistics, Comparison& result) {
+             const RowStatistics& statistics, PerOperand<Comparison>& results) {
   const NormSpec& spec = problem.spec;
+  const bool in_8_bits = has_8_bits(spec.output);
+  const double scale = in_8_bits ? written_scale(problem, row) : 1;
   double got[kBatch];
   ReferenceValue expected[kBatch];
+  RowScale row_scale(spec);
   for (std::int64_t first = 0; first < spec.columns; first += kBatch) {
     const std::int64_t batch = std::min(kBatch, spec.columns - first);
     load(spec.output, problem.row(Operand::y, row), first, batch, problem.step(), got);
     reference_values(spec, inputs, statistics, first, batch, expected);
     for (std::int64_t i = 0; i < batch; ++i) {
-      count(result, spec.output,
+      const double exact = expected[i].value, allowed = tolerance(spec, expected[i]);
+      if (scales_rows(spec)) row_scale.add(exact, std::isfinite(allowed) ? allowed : 0);
+      const ExpectedQuantized stored = in_8_bits ? expected_quantized(spec, exact, allowed, scale, got[i])
+                                                 : ExpectedQuantized{exact, allowed};
+      count(results[Operand::y], spec.output,
             {.row = row,
              .column = first + i,
              .got = got[i],
-             .expected = expected[i].value,
-             .tolerance = tolerance(spec, expected[i])});
+             .expected = stored.value,
+             .tolerance = stored.tolerance});
     }
   }
+  if (!scales_rows(spec)) return;
+  const double found = row_scale.expected();
+  count(results[Operand::row_scale], DType::f32,
+        {.row = row,
+         .column = 0,
+         .got = scale,
+         .expected = found,
+         .tolerance = scale > found ? row_scale.most() - found : found - row_scale.least()});
 }
 
 void check_sum(const Problem& problem, std::int64_t row, const RowInputs& inputs, Comparison& result) {
@@ -127,6 +142,9 @@ double tolerance(const NormSpec& spec, const ReferenceValue& expected) noexcept 
     case DType::f64:
       return 1e-12 * expected.magnitude + cancelled + step;
     case DType::f32:
+    case DType::e4m3:
+    case DType::e5m2:
+    case DType::s8:
       return 1e-5 * expected.magnitude + cancelled + step;
     default: {
       const double unit = std::isfinite(expected.value) ? unit_in_last_place(spec.output, expected.value) : 0;
@@ -136,6 +154,23 @@ double tolerance(const NormSpec& spec, const ReferenceValue& expected) noexcept 
       return std::max(unit, spec.residual == Residual::after ? 2 * computed + unit / 2 : computed) + step;
     }
   }
+}
+
+ExpectedQuantized expected_quantized(const NormSpec& spec, double exact, double error, double scale,
+                                     double got) noexcept {
+  const double value = quantized(spec, exact, scale);
+  if (!std::isfinite(error)) return {value, 0};
+  const bool above = (got > value) == (scale >= 0);  // of a result that is above the exact one
+  return {value, std::fabs(quantized(spec, above ? exact + error : exact - error, scale) - value)};
+}
+
+double written_scale(const Problem& problem, std::int64_t row) noexcept {
+  double scale = 1;
+  if (problem.spec.quantization == Quantization::tensor)
+    load(DType::f32, problem[Operand::tensor_scale].data(), 0, 1, &scale);
+  else if (scales_rows(problem.spec))
+    load(DType::f32, problem[Operand::row_scale].data(), row, 1, &scale);
+  return scale;
 }
 
 CheckReport check(const Problem& problem, std::int64_t rows) {
@@ -151,7 +186,7 @@ CheckReport check(const Problem& problem, std::int64_t rows) {
       const RowInputs inputs = inputs_of(problem, row);
       const RowStatistics statistics = row_statistics(problem.spec, inputs);
       PerOperand<Comparison>& to = part.outputs;
-      check_y(problem, row, inputs, statistics, to[Operand::y]);
+      check_y(problem, row, inputs, statistics, to);
       check_sum(problem, row, inputs, to[Operand::sum]);
       check_statistic(problem[Operand::mean], row, statistics.mean, to[Operand::mean]);
       check_statistic(problem[Operand::rstd], row, statistics.rstd, to[Operand::rstd]);

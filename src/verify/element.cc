@@ -3,34 +3,35 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace normjit::oracle {
 namespace {
 
 struct Format {
   int exponent_bits, mantissa_bits;
+  std::uint32_t last;  // what all larger numbers become: infinity, or the largest number
+  std::uint32_t nan;
 
   constexpr int smallest_exponent() const { return 2 - (1 << (exponent_bits - 1)); }  // of a normal number
-  constexpr std::uint32_t infinity() const { return ((1u << exponent_bits) - 1) << mantissa_bits; }
 };
-constexpr Format kF16{5, 10};
-constexpr Format kBf16{8, 7};
+constexpr Format kF16{5, 10, 0x7c00, 0x7e00};
+constexpr Format kBf16{8, 7, 0x7f80, 0x7fc0};
+constexpr Format kE4m3{4, 3, 0x7e, 0x7f};
+constexpr Format kE5m2{5, 2, 0x7b, 0x7f};
 
-std::uint16_t encode(double value, const Format& format) {
-  const std::uint32_t sign = std::signbit(value) ? 0x8000 : 0;
-  if (std::isnan(value)) {
-    return static_cast<std::uint16_t>(sign | format.infinity() | 1u << (format.mantissa_bits - 1));
-  }
-  if (std::isinf(value)) return static_cast<std::uint16_t>(sign | format.infinity());
-  if (value == 0) return static_cast<std::uint16_t>(sign);
+std::uint32_t encode(double value, const Format& format) {
+  const std::uint32_t sign = std::signbit(value) ? 1u << (format.exponent_bits + format.mantissa_bits) : 0;
+  if (std::isnan(value)) return sign | format.nan;
+  if (std::isinf(value)) return sign | format.last;
+  if (value == 0) return sign;
 
   // In units of the last place of its binade the value is scaled exactly, then rounded once. Adding the unit
-  // count to the exponent field lets a carry out of the mantissa raise the exponent, up to infinity.
+  // count to the exponent field lets a carry out of the mantissa raise the exponent.
   const int exponent = std::max(std::ilogb(value), format.smallest_exponent());
   const double units = std::nearbyint(std::ldexp(std::fabs(value), format.mantissa_bits - exponent));
   const double field = std::ldexp(exponent - format.smallest_exponent(), format.mantissa_bits);
-  const double bits = std::min<double>(field + units, format.infinity());
-  return static_cast<std::uint16_t>(sign | static_cast<std::uint32_t>(bits));
+  return sign | static_cast<std::uint32_t>(std::min<double>(field + units, format.last));
 }
 
 }  // namespace
@@ -46,8 +47,31 @@ float f16_to_float(std::uint16_t bits) noexcept {
   return std::bit_cast<float>(sign | wide << 23 | mantissa << 13);
 }
 
-std::uint16_t f16_from_double(double value) noexcept { return encode(value, kF16); }
-std::uint16_t bf16_from_double(double value) noexcept { return encode(value, kBf16); }
+std::uint16_t f16_from_double(double value) noexcept {
+  return static_cast<std::uint16_t>(encode(value, kF16));
+}
+std::uint16_t bf16_from_double(double value) noexcept {
+  return static_cast<std::uint16_t>(encode(value, kBf16));
+}
+std::uint8_t e4m3_from_double(double value) noexcept {
+  return static_cast<std::uint8_t>(encode(value, kE4m3));
+}
+std::uint8_t e5m2_from_double(double value) noexcept {
+  return static_cast<std::uint8_t>(encode(value, kE5m2));
+}
+
+float e4m3_to_float(std::uint8_t bits) noexcept {
+  const int exponent = bits >> 3 & 0xf, mantissa = bits & 7;
+  const float magnitude = (bits & 0x7f) == 0x7f ? std::numeric_limits<float>::quiet_NaN()
+                          : exponent == 0       ? std::ldexp(static_cast<float>(mantissa), -9)
+                                                : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+  return std::copysign(magnitude, (bits & 0x80) != 0 ? -1.0f : 1.0f);
+}
+
+std::int8_t s8_from_double(double value) noexcept {
+  if (std::isnan(value)) return 0;
+  return static_cast<std::int8_t>(std::clamp(std::nearbyint(value), -128.0, 127.0));
+}
 
 void load(DType dtype, const void* base, std::int64_t first, std::int64_t count, double* to) noexcept {
   load(dtype, base, first, count, 1, to);
@@ -67,6 +91,12 @@ void load(DType dtype, const void* base, std::int64_t first, std::int64_t count,
       return each(static_cast<const float*>(base), [](float value) { return value; });
     case DType::f64:
       return each(static_cast<const double*>(base), [](double value) { return value; });
+    case DType::e4m3:
+      return each(static_cast<const std::uint8_t*>(base), e4m3_to_float);
+    case DType::e5m2:
+      return each(static_cast<const std::uint8_t*>(base), e5m2_to_float);
+    case DType::s8:
+      return each(static_cast<const std::int8_t*>(base), [](std::int8_t value) { return value; });
   }
 }
 
@@ -83,6 +113,12 @@ void store(DType dtype, void* base, std::int64_t first, std::int64_t count, cons
       return each(static_cast<float*>(base), [](double value) { return static_cast<float>(value); });
     case DType::f64:
       return each(static_cast<double*>(base), [](double value) { return value; });
+    case DType::e4m3:
+      return each(static_cast<std::uint8_t*>(base), e4m3_from_double);
+    case DType::e5m2:
+      return each(static_cast<std::uint8_t*>(base), e5m2_from_double);
+    case DType::s8:
+      return each(static_cast<std::int8_t*>(base), s8_from_double);
   }
 }
 
@@ -97,10 +133,13 @@ double unit_in_last_place(DType dtype, double value) noexcept {
   struct Format {
     int mantissa_bits, smallest_exponent;
   };
+  if (dtype == DType::s8) return 1;
   const Format format = dtype == DType::f16    ? Format{10, -14}
                         : dtype == DType::bf16 ? Format{7, -126}
                         : dtype == DType::f32  ? Format{23, -126}
-                                               : Format{52, -1022};
+                        : dtype == DType::f64  ? Format{52, -1022}
+                        : dtype == DType::e4m3 ? Format{3, -6}
+                                               : Format{2, -14};
   const int exponent = value == 0 ? format.smallest_exponent : std::ilogb(value);
   return std::ldexp(1, std::max(exponent, format.smallest_exponent) - format.mantissa_bits);
 }

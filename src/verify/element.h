@@ -21,20 +21,32 @@ inline float bf16_to_float(std::uint16_t bits) noexcept {
 }
 std::uint16_t bf16_from_double(double value) noexcept;
 
+// The 8-bit formats, likewise, but what is beyond the largest number becomes it. e4m3: 4 exponent bits, 3
+// mantissa bits, NaN instead of infinities. e5m2 is the upper half of an f16.
+float e4m3_to_float(std::uint8_t bits) noexcept;
+std::uint8_t e4m3_from_double(double value) noexcept;
+inline float e5m2_to_float(std::uint8_t bits) noexcept {
+  return f16_to_float(static_cast<std::uint16_t>(bits << 8));
+}
+std::uint8_t e5m2_from_double(double value) noexcept;
+// NaN becomes 0.
+std::int8_t s8_from_double(double value) noexcept;
+
 // Reads `count` elements from number `first` on; exact for every dtype.
 void load(DType dtype, const void* base, std::int64_t first, std::int64_t count, double* to) noexcept;
 // The same of elements that are `step` apart.
 void load(DType dtype, const void* base, std::int64_t first, std::int64_t count, std::int64_t step,
           double* to) noexcept;
 
-// Writes `count` elements from number `first` on, each rounded once to nearest even.
+// Writes `count` elements from number `first` on, each rounded once to nearest even, and in 8 bits to the
+// nearest number that there is.
 void store(DType dtype, void* base, std::int64_t first, std::int64_t count, const double* from) noexcept;
 
 // The value after a round trip through the dtype.
 double rounded(DType dtype, double value) noexcept;
 
 // The distance between neighbouring values of the dtype at the magnitude of a finite value: one unit in the
-// last place.
+// last place. 1 for s8.
 double unit_in_last_place(DType dtype, double value) noexcept;
 
 }  // namespace normjit::oracle

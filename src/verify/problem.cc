@@ -210,7 +210,7 @@ Result<Problem> make_problem(const NormSpec& spec, std::int64_t rows, const RowL
       if (!row.present(spec)) continue;
       const DType dtype = row.dtype(spec);
       Matrix& matrix = problem[row.operand];
-      if (is_columns(row, spec)) matrix = Matrix(dtype, 1, spec.columns);
+      if (is_single(row, spec)) matrix = Matrix(dtype, 1, is_scalar(row) ? 1 : spec.columns);
       if (row.extent == Extent::rows) matrix = Matrix(dtype, rows, 1);
       if (!is_matrix(row, spec)) continue;
       const auto layout =
@@ -225,8 +225,12 @@ Result<Problem> make_problem(const NormSpec& spec, std::int64_t rows, const RowL
   }
 }
 
-Distribution distribution_of(Operand input) noexcept {
+Distribution distribution_of(Operand input, const NormSpec& spec) noexcept {
   switch (input) {
+    case Operand::tensor_scale: {
+      const double scale = 4 / largest_quantized(spec.output), mean = spec.inverse_scale ? 1 / scale : scale;
+      return {.stream = 4 + static_cast<std::uint64_t>(input), .mean = mean, .deviation = mean / 16};
+    }
     case Operand::x:
       return {.stream = 1, .mean = 0.25, .deviation = 1, .trend = 4};
     case Operand::weight:
@@ -293,7 +297,7 @@ void reset_outputs(Problem& problem) {
 void fill_inputs(Problem& problem, std::uint64_t seed, OperandSet from_elsewhere) {
   for (std::size_t i = 0; i < kOperandCount; ++i)
     if (!kOperands[i].output && !has(from_elsewhere, i))
-      fill_random(problem.operands.of[i], seed, distribution_of(kOperands[i].operand));
+      fill_random(problem.operands.of[i], seed, distribution_of(kOperands[i].operand, problem.spec));
 }
 
 void fill(Problem& problem, std::uint64_t seed) {

@@ -131,18 +131,33 @@ std::optional<std::string> wrong_in_row(const oracle::Problem& problem, std::int
   if (auto wrong = wrong_statistic("rstd", problem[Operand::rstd], row, statistics.rstd,
                                    uncertainty.rstd_share * statistics.rstd))
     return wrong;
+  const bool in_8_bits = has_8_bits(spec.output);
+  const double scale = in_8_bits ? oracle::written_scale(problem, row) : 1;
+  oracle::RowScale row_scale(spec);
+  std::optional<std::string> wrong;
   for (std::size_t i = 0; i < columns; ++i) {
-    const double error = oracle::error_of(spec.output, got[i], expected[i].value);
-    if (error == 0) continue;
-    const double allowed =
+    double value = expected[i].value;
+    double allowed =
         oracle::tolerance(spec, expected[i]) + uncertainty.rstd_share * expected[i].magnitude +
         magnified_rounding(spec, weight[i]) +
         (expected[i].margin <= uncertainty.rstd_share + uncertainty.mean * statistics.rstd ? expected[i].unit
                                                                                            : 0);
-    if (!(error <= allowed))
-      return message("y", row, static_cast<std::int64_t>(i), got[i], expected[i].value, allowed);
+    if (in_8_bits) {
+      row_scale.add(value, std::isfinite(allowed) ? allowed : 0);
+      const auto stored = oracle::expected_quantized(spec, value, allowed, scale, got[i]);
+      value = stored.value;
+      allowed = stored.tolerance;
+    }
+    const double error = oracle::error_of(spec.output, got[i], value);
+    if (wrong || error == 0 || error <= allowed) continue;
+    wrong = message("y", row, static_cast<std::int64_t>(i), got[i], value, allowed);
   }
-  return {};
+  if (scales_rows(spec)) {
+    const double found = row_scale.expected(), error = oracle::error_of(DType::f32, scale, found);
+    const double allowed = scale > found ? row_scale.most() - found : found - row_scale.least();
+    if (error != 0 && !(error <= allowed)) return message("row_scale", row, 0, scale, found, allowed);
+  }
+  return wrong;
 }
 
 }  // namespace
