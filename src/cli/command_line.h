@@ -16,9 +16,9 @@ namespace normjit::cli {
 inline constexpr const char* kSpecHelp =
     "layernorm|rmsnorm/cols=N/IN[/out=T][/w=T][/res=T][/mod=T]/eps=E[/inb]"
     "[/gate|/gateafter, with :silu, :sigmoid or :tanh, :table][/add|/addafter][/sum]"
-    "[/round=sum|norm|sum+norm][/w|/wb|/w1|/wb1, with :rows][/mod|/mods|/mod0|/mods0, with :table]"
-    "[/relu|/gelu|/gelu_tanh|/silu][/scale=S][/stats][/cf]; "
-    "types are f16, bf16, f32, f64; shape=64x256x256 may stand for cols=";
+    "[/round=sum+norm+y][/w|/wb|/w1|/wb1, with :rows][/mod|/mods|/mod0|/mods0, with :table]"
+    "[/relu|/gelu|/gelu_tanh|/silu][/scale=S][/q=tensor|/q=tensor:inv|/q=row][/stats][/cf]; "
+    "types are f16, bf16, f32, f64, and of out e4m3, e5m2, s8; shape=64x256x256 may stand for cols=";
 
 // Of --plane.
 inline constexpr const char* kPlaneHelp = "With channels first (/cf), the rows of a sample: height * width";

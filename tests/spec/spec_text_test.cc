@@ -105,6 +105,33 @@ TEST(ToText, OfChannelsFirst) {
   EXPECT_EQ(parsed("layernorm/cols=96/w:rows/f16").channels_first, false);
 }
 
+TEST(ToText, OfQuantizations) {
+  const NormSpec row{.norm = Norm::rms,
+                     .columns = 4096,
+                     .input = DType::bf16,
+                     .output = DType::e4m3,
+                     .residual = Residual::before,
+                     .sum = true,
+                     .rounding = Rounding::sum_norm_y,
+                     .affine = Affine::weight,
+                     .quantization = Quantization::row};
+  EXPECT_EQ(to_text(row), "rmsnorm/cols=4096/bf16/out=e4m3/eps=1e-05/add/sum/round=sum+norm+y/w/q=row");
+  const NormSpec tensor{.columns = 64,
+                        .output = DType::s8,
+                        .scale = 2,
+                        .quantization = Quantization::tensor,
+                        .inverse_scale = true,
+                        .statistics = true,
+                        .channels_first = true};
+  EXPECT_EQ(to_text(tensor), "layernorm/cols=64/f32/out=s8/eps=1e-05/scale=2/q=tensor:inv/stats/cf");
+  for (const NormSpec& spec : {row, tensor}) EXPECT_EQ(parsed(to_text(spec)), spec);
+  EXPECT_EQ(to_text({.columns = 64, .output = DType::e5m2}), "layernorm/cols=64/f32/out=e5m2/eps=1e-05");
+  EXPECT_EQ(to_text(parsed("layernorm/q=tensor/out=e4m3/round=y/cols=64")),
+            "layernorm/cols=64/f32/out=e4m3/eps=1e-05/q=tensor")
+      << "rounding to f32 changes nothing";
+  EXPECT_EQ(parsed("layernorm/cols=64/q=none").quantization, Quantization::none);
+}
+
 TEST(ToText, LeavesOutWhatHasNoMeaning) {
   EXPECT_EQ(to_text({.columns = 8,
                      .weight = DType::f64,
@@ -240,7 +267,26 @@ TEST(ParseSpec, NamesEachMistake) {
            {"layernorm/cols=64/:rows", Code::BadSpecText, "unknown field ':rows'"},
            {"layernorm/cols=64/w1/w:rows", Code::BadSpecText, "affine is given twice"},
            {"layernorm/cols=64/bf16/add/round=norm+sum/w", Code::BadSpecText, "'norm+sum' is no rounding"},
-           {"layernorm/cols=64/bf16/add/round=y/w", Code::BadSpecText, "must be one of none, sum, norm"},
+           {"layernorm/cols=64/bf16/add/round=z/w", Code::BadSpecText, "must be one of none, sum, norm"},
+           // Results of 8 bits.
+           {"layernorm/cols=64/e4m3", Code::BadSpecText, "unknown field 'e4m3'"},
+           {"layernorm/cols=64/w=s8/w", Code::BadDType, "'s8'"},
+           {"layernorm/cols=64/out=s4", Code::BadDType, "'s4'"},
+           {"layernorm/cols=64/out=s8", Code::BadCombination, "an output of s8 needs a scale"},
+           {"layernorm/cols=64/f64/out=e5m2", Code::BadCombination, "this spec is computed in f64"},
+           {"layernorm/cols=64/w=f64/w/out=s8/q=row", Code::BadCombination, "computed in f64"},
+           {"layernorm/cols=64/q=row", Code::BadCombination, "quantization needs an output of 8 bits"},
+           {"layernorm/cols=64/bf16/out=e4m3/round=y", Code::BadCombination,
+            "rounding of y needs a quantization that follows"},
+           {"layernorm/cols=64/bf16/round=y", Code::BadCombination,
+            "rounding of y needs a quantization that follows"},
+           {"layernorm/cols=64/out=s8/q=row/cf", Code::BadCombination, "exclude a scale for each row"},
+           {"layernorm/cols=64/out=s8/q=row:inv", Code::BadSpecText, ":inv describes what it does not have"},
+           {"layernorm/cols=64/out=s8/q=column", Code::BadSpecText, "'column' is no quantization"},
+           {"layernorm/cols=64/out=s8/q=tensor:rows", Code::BadSpecText, "does not belong behind"},
+           {"layernorm/cols=64/out=s8/q=tensor:inv:inv", Code::BadSpecText, "does not belong behind"},
+           {"layernorm/cols=64/out=s8/tensor", Code::BadSpecText, "unknown field 'tensor'"},
+           {"layernorm/cols=64/out=s8/q=row/q=row", Code::BadSpecText, "quantization is given twice"},
            {"layernorm/cols=64/add/addafter", Code::BadSpecText, "residual is given twice"},
            {"layernorm/cols=64/res=f32", Code::BadSpecText, "res= describes what it does not have"},
            // Unknown fields and words.

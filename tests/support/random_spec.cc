@@ -38,7 +38,23 @@ void drop_meaningless(NormSpec& spec) {
   spec.sum = spec.sum && (has_prologue(spec) || spec.residual_type != spec.input);
   const bool sum = rounds_sum(spec) && has_prologue(spec) && may_round_to(sum_type(spec), spec);
   const bool norm = rounds_norm(spec) && has_affine_or_modulation(spec) && may_round_to(spec.input, spec);
-  spec.rounding = static_cast<Rounding>(sum + 2 * norm);
+  const bool y = rounds_y(spec) && spec.quantization != Quantization::none && may_round_to(spec.input, spec);
+  spec.rounding = static_cast<Rounding>(sum + 2 * norm + 4 * y);
+}
+
+DType random_dtype(Random& random) { return kDTypes[random.below(kInputDTypes)].value; }
+
+// Gives a spec an output of 8 bits, unless it is computed in f64.
+void make_quantized(NormSpec& spec, Random& random) {
+  NormSpec quantized = spec;
+  quantized.output = random.one_of({DType::e4m3, DType::e5m2, DType::s8});
+  quantized.quantization = random.one_of({Quantization::row, Quantization::tensor});
+  if (spec.channels_first) quantized.quantization = Quantization::tensor;
+  if (quantized.output != DType::s8 && random.below(4) == 0) quantized.quantization = Quantization::none;
+  quantized.inverse_scale = random.coin();
+  if (random.coin()) quantized.rounding = static_cast<Rounding>(static_cast<int>(spec.rounding) % 4 + 4);
+  drop_meaningless(quantized);
+  if (compute_type(quantized) == DType::f32) spec = quantized;
 }
 
 }  // namespace
@@ -72,13 +88,14 @@ void make_channels_first(NormSpec& spec) {
   spec.affine_rows = false;
   spec.gate = Gate::none;
   spec.modulation = Modulation::none;
+  if (scales_rows(spec)) spec.quantization = Quantization::tensor;
   drop_meaningless(spec);
 }
 
 NormSpec random_spec(Random& random, const SpecRange& range) {
-  NormSpec spec{.columns = random_columns(random, range.most_columns), .input = random.one_of(kDTypes).value};
-  if (random.coin()) spec.output = random.one_of(kDTypes).value;
-  if (random.coin()) spec.weight = random.one_of(kDTypes).value;
+  NormSpec spec{.columns = random_columns(random, range.most_columns), .input = random_dtype(random)};
+  if (random.coin()) spec.output = random_dtype(random);
+  if (random.coin()) spec.weight = random_dtype(random);
   spec.epsilon = random_epsilon(random, range.tame);
   spec.affine = random.one_of(kAffines).value;
   spec.activation = random.one_of(kActivations).value;
@@ -87,7 +104,7 @@ NormSpec random_spec(Random& random, const SpecRange& range) {
   if (range.every_norm) {
     spec.norm = random.coin() ? Norm::rms : Norm::layer;
     spec.residual = random.coin() ? Residual::before : random.one_of(kResiduals).value;
-    if (random.below(3) == 0) spec.residual_type = random.one_of(kDTypes).value;
+    if (random.below(3) == 0) spec.residual_type = random_dtype(random);
     spec.in_bias = random.below(4) == 0;
     if (random.below(3) == 0) {
       spec.gate = random.one_of(kGates).value;
@@ -99,15 +116,17 @@ NormSpec random_spec(Random& random, const SpecRange& range) {
       spec.plain_modulation = random.below(4) == 0;
       spec.modulation_table = random.below(4) == 0;
     }
-    if (random.below(4) == 0) spec.modulation_type = random.one_of(kDTypes).value;
+    if (random.below(4) == 0) spec.modulation_type = random_dtype(random);
     if (spec.gate == Gate::after) spec.activation = Activation::none;
     spec.sum = random.coin();
-    spec.rounding = random.coin() ? Rounding::none : random.one_of(kRoundings).value;
+    spec.rounding =
+        random.coin() ? Rounding::none : kRoundings[random.below(4)].value;  // y comes with a quantization
     spec.weight_offset = random.below(4) == 0;
     spec.affine_rows = random.below(8) == 0;
     if (range.channels_first && random.below(6) == 0) make_channels_first(spec);
     drop_meaningless(spec);
   }
+  if (range.every_norm && random.below(4) == 0) make_quantized(spec, random);
   if (!validate(spec)) {  // beyond f32, in a spec that is computed in f32
     spec.epsilon = random_epsilon(random, true);
     spec.scale = random_scale(random, true);

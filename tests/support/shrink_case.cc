@@ -73,6 +73,15 @@ std::vector<KernelCase> simpler(const KernelCase& c) {
   with([](KernelCase& to) { to.inputs = InputKind::unit; });
   with([](KernelCase& to) { to.seed = 0; });
   with([](KernelCase& to) { to.spec.norm = Norm::layer; });
+  with([](KernelCase& to) {
+    to.spec.quantization = Quantization::none;
+    to.spec.output = to.spec.input;
+  });
+  with([](KernelCase& to) { to.spec.quantization = Quantization::none; });
+  with([](KernelCase& to) {
+    to.spec.quantization = std::min(to.spec.quantization, Quantization::tensor);
+    to.spec.inverse_scale = false;
+  });
   with([](KernelCase& to) { to.spec.sum = false; });
   with([](KernelCase& to) { to.spec.rounding = Rounding::none; });
   with([](KernelCase& to) { to.spec.in_bias = false; });
