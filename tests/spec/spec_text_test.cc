@@ -269,8 +269,9 @@ TEST(ParseSpec, NamesEachMistake) {
            {"layernorm/cols=64/bf16/add/round=norm+sum/w", Code::BadSpecText, "'norm+sum' is no rounding"},
            {"layernorm/cols=64/bf16/add/round=z/w", Code::BadSpecText, "must be one of none, sum, norm"},
            // Results of 8 bits.
-           {"layernorm/cols=64/e4m3", Code::BadSpecText, "unknown field 'e4m3'"},
-           {"layernorm/cols=64/w=s8/w", Code::BadDType, "'s8'"},
+           {"layernorm/cols=64/e4m3", Code::BadDType, "input is e4m3; it must be one of f16, bf16, f32, f64"},
+           {"layernorm/cols=64/w=s8/w", Code::BadDType,
+            "weight is s8; it must be one of f16, bf16, f32, f64"},
            {"layernorm/cols=64/out=s4", Code::BadDType, "'s4'"},
            {"layernorm/cols=64/out=s8", Code::BadCombination, "an output of s8 needs a scale"},
            {"layernorm/cols=64/f64/out=e5m2", Code::BadCombination, "this spec is computed in f64"},
