@@ -175,6 +175,23 @@ TEST(Check, NoticesAStepOfResultsOf8Bits) {
   }
 }
 
+// Beside a tie both neighbours are right, and nothing beyond them.
+TEST(Tolerance, OfResultsOf8BitsIsWhatTheyMayBecome) {
+  const NormSpec spec{.columns = 1, .output = DType::s8, .quantization = Quantization::tensor};
+  const auto expected = [&](double exact, double scale, double got) {
+    return expected_quantized(spec, exact, 0.01, scale, got);
+  };
+  EXPECT_EQ(expected(3.4, 1, 4).value, 3);
+  EXPECT_EQ(expected(3.4, 1, 4).tolerance, 0);
+  EXPECT_EQ(expected(3.495, 1, 4).value, 3);
+  EXPECT_EQ(expected(3.495, 1, 4).tolerance, 1);
+  EXPECT_EQ(expected(3.495, 1, 2).tolerance, 0) << "on the other side";
+  EXPECT_EQ(expected(3.495, -1, -4).tolerance, 1);
+  EXPECT_EQ(expected(3.495, -1, -2).tolerance, 0);
+  EXPECT_EQ(expected(1000, 1, 126).value, 127);
+  EXPECT_EQ(expected(1000, 1, 126).tolerance, 0) << "beyond the largest number";
+}
+
 TEST(Check, NoticesWrongScalesOfRows) {
   const NormSpec spec = parse_spec("layernorm/cols=64/f32/out=e4m3/q=row").value();
   Problem problem = quantized(spec, 5);
