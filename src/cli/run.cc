@@ -390,7 +390,8 @@ std::string description_of(const OperandRow& row) {
                    " to a .npy file; bf16 in and out is uint16 bit patterns, e4m3 and e5m2 are uint8"});
   const std::string_view shape = row.extent == Extent::matrix || row.extent == Extent::shared
                                      ? ", of any shape whose trailing dimensions make the columns"
-                                     : "";
+                                 : row.extent == Extent::one ? ", one number"
+                                                             : "";
   return concat({"A .npy file of ", row.name, shape});
 }
 
@@ -464,7 +465,8 @@ Row r of an operand begins (r / N) * OUTER + (r % N) * INNER elements behind the
 the 32 query heads of each of 8 tokens where they are, in rows of 6144 elements that also have keys and values.
 
 Allowed error of --check on unit-scale data: f32 1e-5; f16 and bf16 one unit in the last place or 2e-6, whichever is
-larger; f64 1e-12; of 8 bits half a step of what f32 gives. It grows with |scale|, large weights and biases, and a large common offset of a row.
+larger; f64 1e-12; 8 bits 1e-5 before they are rounded. It grows with |scale|, large weights and biases, and a large
+common offset of a row.
 
 )") + kExitCodes);
 }

@@ -45,45 +45,38 @@ void merge(Comparison& into, const Comparison& from) {
 }
 
 void check_y(const Problem& problem, std::int64_t row, const RowInputs& inputs,
-             const RowStatistics& statistics, Comparison& result) {
+             const RowStatistics& statistics, PerOperand<Comparison>& results) {
   const NormSpec& spec = problem.spec;
-  const double scale = scale_of(problem, row);
+  const bool in_8_bits = has_8_bits(spec.output);
+  const double scale = in_8_bits ? written_scale(problem, row) : 1;
   double got[kBatch];
-  ReferenceValue exact[kBatch];
+  ReferenceValue expected[kBatch];
+  RowScale row_scale(spec);
   for (std::int64_t first = 0; first < spec.columns; first += kBatch) {
     const std::int64_t batch = std::min(kBatch, spec.columns - first);
     load(spec.output, problem.row(Operand::y, row), first, batch, problem.step(), got);
-    reference_values(spec, inputs, statistics, first, batch, exact);
+    reference_values(spec, inputs, statistics, first, batch, expected);
     for (std::int64_t i = 0; i < batch; ++i) {
-      const Expected expected = expected_result(spec, exact[i], scale);
-      count(result, spec.output,
+      const double exact = expected[i].value, allowed = tolerance(spec, expected[i]);
+      if (scales_rows(spec)) row_scale.add(exact, std::isfinite(allowed) ? allowed : 0);
+      const ExpectedQuantized stored = in_8_bits ? expected_quantized(spec, exact, allowed, scale, got[i])
+                                                 : ExpectedQuantized{exact, allowed};
+      count(results[Operand::y], spec.output,
             {.row = row,
              .column = first + i,
              .got = got[i],
-             .expected = expected.value,
-             .tolerance = expected.tolerance});
+             .expected = stored.value,
+             .tolerance = stored.tolerance});
     }
   }
-}
-
-void check_row_scale(const Problem& problem, std::int64_t row, const RowInputs& inputs,
-                     const RowStatistics& statistics, Comparison& result) {
-  const NormSpec& spec = problem.spec;
   if (!scales_rows(spec)) return;
-  RowScale scale(spec);
-  ReferenceValue exact[kBatch];
-  for (std::int64_t first = 0; first < spec.columns; first += kBatch) {
-    const std::int64_t batch = std::min(kBatch, spec.columns - first);
-    reference_values(spec, inputs, statistics, first, batch, exact);
-    for (std::int64_t i = 0; i < batch; ++i) scale.add(exact[i]);
-  }
-  const Expected expected = scale.expected();
-  count(result, DType::f32,
+  const double found = row_scale.expected();
+  count(results[Operand::row_scale], DType::f32,
         {.row = row,
          .column = 0,
-         .got = scale_of(problem, row),
-         .expected = expected.value,
-         .tolerance = expected.tolerance});
+         .got = scale,
+         .expected = found,
+         .tolerance = scale > found ? row_scale.most() - found : found - row_scale.least()});
 }
 
 void check_sum(const Problem& problem, std::int64_t row, const RowInputs& inputs, Comparison& result) {
@@ -141,55 +134,6 @@ double error_of(DType dtype, double got, double expected) noexcept {
   return std::isnan(error) ? std::numeric_limits<double>::infinity() : error;
 }
 
-namespace {
-
-// A result before it is divided, rounded to the input type where it is.
-Expected undivided(const NormSpec& spec, const ReferenceValue& exact, double more) {
-  const double error = tolerance(spec, exact) + more;
-  if (!rounds_y(spec) || !std::isfinite(exact.value)) return {exact.value, error};
-  const auto to_input = [&](double value) { return rounded(spec.input, value); };
-  const double value = to_input(exact.value);
-  return {value, std::max(value - to_input(exact.value - error), to_input(exact.value + error) - value)};
-}
-
-}  // namespace
-
-Expected expected_result(const NormSpec& spec, const ReferenceValue& exact, double scale,
-                         double more) noexcept {
-  if (!has_8_bits(spec.output)) return {exact.value, tolerance(spec, exact) + more};
-  const auto [value, error] = undivided(spec, exact, more);
-  const double divided = value / scale, most = largest_of(spec.output);
-  if (std::isnan(divided)) return {spec.output == DType::s8 ? 0 : divided, 0};
-  const double result = std::clamp(divided, spec.output == DType::s8 ? -128 : -most, most);
-  // Beyond the largest number an error decides nothing unless it leads back.
-  const double beyond = std::isfinite(divided) ? std::fabs(divided - result) : most;
-  const double half = unit_in_last_place(spec.output, result) / 2;
-  const double computed = std::isfinite(value) ? error / scale + 2e-7 * std::fabs(divided) : 0;
-  return {result, std::max(0.0, computed - beyond) + half * (1 + 1e-9)};
-}
-
-double scale_of(const Problem& problem, std::int64_t row) noexcept {
-  const Quantization quantization = problem.spec.quantization;
-  if (quantization == Quantization::none) return 1;
-  const bool of_row = quantization == Quantization::row;
-  double scale;
-  load(DType::f32, problem[of_row ? Operand::row_scale : Operand::tensor_scale].data(), of_row ? row : 0, 1,
-       &scale);
-  return problem.spec.inverse_scale ? 1 / scale : scale;
-}
-
-void RowScale::add(const ReferenceValue& exact, double more) noexcept {
-  const auto [value, error] = undivided(spec_, exact, more);
-  if (std::isnan(value) || std::fabs(value) > largest_) largest_ = std::fabs(value);
-  if (std::isfinite(value)) error_ = std::max(error_, error);
-}
-Expected RowScale::expected() const noexcept {
-  const double most = largest_of(spec_.output);
-  const double least = spec_.output == DType::s8 ? 0x1p-23 : 1 / (512 * most);
-  const double scale = largest_ / most < least ? least : largest_ / most;
-  return {scale, error_ / most + 1e-6 * scale};
-}
-
 double tolerance(const NormSpec& spec, const ReferenceValue& expected) noexcept {
   const bool wide = compute_type(spec) == DType::f64;
   const double cancelled = expected.offset * (wide ? 4e-16 : 2e-7);
@@ -212,6 +156,23 @@ double tolerance(const NormSpec& spec, const ReferenceValue& expected) noexcept 
   }
 }
 
+ExpectedQuantized expected_quantized(const NormSpec& spec, double exact, double error, double scale,
+                                     double got) noexcept {
+  const double value = quantized(spec, exact, scale);
+  if (!std::isfinite(error)) return {value, 0};
+  const bool above = (got > value) == (scale >= 0);  // of a result that is above the exact one
+  return {value, std::fabs(quantized(spec, above ? exact + error : exact - error, scale) - value)};
+}
+
+double written_scale(const Problem& problem, std::int64_t row) noexcept {
+  double scale = 1;
+  if (problem.spec.quantization == Quantization::tensor)
+    load(DType::f32, problem[Operand::tensor_scale].data(), 0, 1, &scale);
+  else if (scales_rows(problem.spec))
+    load(DType::f32, problem[Operand::row_scale].data(), row, 1, &scale);
+  return scale;
+}
+
 CheckReport check(const Problem& problem, std::int64_t rows) {
   CheckReport report;
   report.rows = std::clamp<std::int64_t>(rows, 0, problem.rows);
@@ -225,8 +186,7 @@ CheckReport check(const Problem& problem, std::int64_t rows) {
       const RowInputs inputs = inputs_of(problem, row);
       const RowStatistics statistics = row_statistics(problem.spec, inputs);
       PerOperand<Comparison>& to = part.outputs;
-      check_y(problem, row, inputs, statistics, to[Operand::y]);
-      check_row_scale(problem, row, inputs, statistics, to[Operand::row_scale]);
+      check_y(problem, row, inputs, statistics, to);
       check_sum(problem, row, inputs, to[Operand::sum]);
       check_statistic(problem[Operand::mean], row, statistics.mean, to[Operand::mean]);
       check_statistic(problem[Operand::rstd], row, statistics.rstd, to[Operand::rstd]);

@@ -14,34 +14,22 @@ namespace normjit::oracle {
 //   f32 outputs     1e-5
 //   16-bit outputs  one unit in the last place of the output dtype or 2e-6, whichever is larger
 //   f64 outputs     1e-12
-//   8-bit outputs   1e-5, before the result is divided and rounded
+//   8-bit outputs   1e-5, before they are rounded: then they have expected_quantized()
 // The absolute numbers grow with the size of the terms that are added up (ReferenceValue::magnitude), and
 // with a common offset of the row, whose mean is rounded in compute_type: by 2e-7 of the offset in f32 (2e-3
 // at mean 1e4 and deviation 1), 4e-16 in f64.
 double tolerance(const NormSpec& spec, const ReferenceValue& expected) noexcept;
 
-// A result as it is compared, and how far it may be off.
-struct Expected {
-  double value = 0, tolerance = 0;
+// What is stored in 8 bits of a result whose exact value is known up to an error, and how far from it `got`
+// may be: as far as what the result may become on that side. An error that is not finite bounds nothing.
+struct ExpectedQuantized {
+  double value, tolerance;
 };
-// Of an exact value that the kernel may be off by tolerance() and `more`. A result of 8 bits is divided by
-// `scale`, and may then be off by half a step, too.
-Expected expected_result(const NormSpec& spec, const ReferenceValue& exact, double scale,
-                         double more = 0) noexcept;
-// What a row's results are divided by: what the launch was given, or has written; 1 without quantization.
-double scale_of(const Problem& problem, std::int64_t row) noexcept;
-
-// The scale of a row, from the exact values of all its results.
-class RowScale {
- public:
-  explicit RowScale(const NormSpec& spec) : spec_(spec) {}
-  void add(const ReferenceValue& exact, double more = 0) noexcept;
-  Expected expected() const noexcept;
-
- private:
-  const NormSpec& spec_;
-  double largest_ = 0, error_ = 0;
-};
+ExpectedQuantized expected_quantized(const NormSpec& spec, double exact, double error, double scale,
+                                     double got) noexcept;
+// By what the results of a row are divided, or multiplied: tensor_scale, or row_scale as the launch wrote it;
+// 1 where there is neither.
+double written_scale(const Problem& problem, std::int64_t row) noexcept;
 
 // The distance of a result from the exact value. NaN equals NaN, and a result is right to be infinite where
 // the exact value rounds to that infinity; any other NaN or infinity is infinitely far.
@@ -65,8 +53,9 @@ struct Comparison {
 
 struct CheckReport {
   std::int64_t rows = 0;  // compared
-  // Each output: y by expected_result(), sum to one unit in the last place, mean and rstd within 1e-5 (f64:
-  // 1e-12) of max(1, |value|), row_scale by RowScale.
+  // Each output: y by tolerance(), sum to one unit in the last place, mean and rstd within 1e-5 (f64: 1e-12)
+  // of max(1, |value|), row_scale as far as tolerance() moves the largest |y|. What is divided by row_scale
+  // is held against the one that the launch wrote.
   PerOperand<Comparison> outputs;
   std::int64_t overwritten = 0;  // bytes between the rows of outputs that the kernel changed
 

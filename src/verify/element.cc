@@ -10,48 +10,28 @@ namespace {
 
 struct Format {
   int exponent_bits, mantissa_bits;
+  std::uint32_t last;  // what all larger numbers become: infinity, or the largest number
+  std::uint32_t nan;
 
   constexpr int smallest_exponent() const { return 2 - (1 << (exponent_bits - 1)); }  // of a normal number
-  constexpr std::uint32_t infinity() const { return ((1u << exponent_bits) - 1) << mantissa_bits; }
 };
-constexpr Format kF16{5, 10};
-constexpr Format kBf16{8, 7};
-constexpr Format kE4M3{4, 3};
-constexpr Format kE5M2{5, 2};
-constexpr std::uint32_t kLargestE4M3 = 0x7e, kLargestE5M2 = 0x7b;
+constexpr Format kF16{5, 10, 0x7c00, 0x7e00};
+constexpr Format kBf16{8, 7, 0x7f80, 0x7fc0};
+constexpr Format kE4m3{4, 3, 0x7e, 0x7f};
+constexpr Format kE5m2{5, 2, 0x7b, 0x7f};
 
-// The bits of a magnitude, at most `most`.
-std::uint32_t rounded_bits(double magnitude, const Format& format, std::uint32_t most) {
-  if (magnitude == 0) return 0;
-  if (std::isinf(magnitude)) return most;
+std::uint32_t encode(double value, const Format& format) {
+  const std::uint32_t sign = std::signbit(value) ? 1u << (format.exponent_bits + format.mantissa_bits) : 0;
+  if (std::isnan(value)) return sign | format.nan;
+  if (std::isinf(value)) return sign | format.last;
+  if (value == 0) return sign;
+
   // In units of the last place of its binade the value is scaled exactly, then rounded once. Adding the unit
-  // count to the exponent field lets a carry out of the mantissa raise the exponent, up to infinity.
-  const int exponent = std::max(std::ilogb(magnitude), format.smallest_exponent());
-  const double units = std::nearbyint(std::ldexp(magnitude, format.mantissa_bits - exponent));
+  // count to the exponent field lets a carry out of the mantissa raise the exponent.
+  const int exponent = std::max(std::ilogb(value), format.smallest_exponent());
+  const double units = std::nearbyint(std::ldexp(std::fabs(value), format.mantissa_bits - exponent));
   const double field = std::ldexp(exponent - format.smallest_exponent(), format.mantissa_bits);
-  return static_cast<std::uint32_t>(std::min<double>(field + units, most));
-}
-
-std::uint16_t encode(double value, const Format& format) {
-  const std::uint32_t sign = std::signbit(value) ? 0x8000 : 0;
-  if (std::isnan(value)) {
-    return static_cast<std::uint16_t>(sign | format.infinity() | 1u << (format.mantissa_bits - 1));
-  }
-  return static_cast<std::uint16_t>(sign | rounded_bits(std::fabs(value), format, format.infinity()));
-}
-
-std::uint8_t encode8(double value, const Format& format, std::uint32_t largest) {
-  const std::uint32_t sign = std::signbit(value) ? 0x80 : 0;
-  if (std::isnan(value)) return static_cast<std::uint8_t>(sign | 0x7f);
-  return static_cast<std::uint8_t>(sign | rounded_bits(std::fabs(value), format, largest));
-}
-// Of a number.
-float decode8(std::uint8_t bits, const Format& format) {
-  const int mantissa_bits = format.mantissa_bits, field = (bits & 0x7f) >> mantissa_bits;
-  const int units = (bits & ((1 << mantissa_bits) - 1)) | (field > 0 ? 1 << mantissa_bits : 0);
-  const int exponent = std::max(field, 1) - 1 + format.smallest_exponent() - mantissa_bits;
-  const float magnitude = std::ldexp(static_cast<float>(units), exponent);
-  return (bits & 0x80) != 0 ? -magnitude : magnitude;
+  return sign | static_cast<std::uint32_t>(std::min<double>(field + units, format.last));
 }
 
 }  // namespace
@@ -67,24 +47,30 @@ float f16_to_float(std::uint16_t bits) noexcept {
   return std::bit_cast<float>(sign | wide << 23 | mantissa << 13);
 }
 
-std::uint16_t f16_from_double(double value) noexcept { return encode(value, kF16); }
-std::uint16_t bf16_from_double(double value) noexcept { return encode(value, kBf16); }
+std::uint16_t f16_from_double(double value) noexcept {
+  return static_cast<std::uint16_t>(encode(value, kF16));
+}
+std::uint16_t bf16_from_double(double value) noexcept {
+  return static_cast<std::uint16_t>(encode(value, kBf16));
+}
+std::uint8_t e4m3_from_double(double value) noexcept {
+  return static_cast<std::uint8_t>(encode(value, kE4m3));
+}
+std::uint8_t e5m2_from_double(double value) noexcept {
+  return static_cast<std::uint8_t>(encode(value, kE5m2));
+}
 
 float e4m3_to_float(std::uint8_t bits) noexcept {
-  return (bits & 0x7f) > kLargestE4M3 ? std::numeric_limits<float>::quiet_NaN() : decode8(bits, kE4M3);
-}
-std::uint8_t e4m3_from_double(double value) noexcept { return encode8(value, kE4M3, kLargestE4M3); }
-float e5m2_to_float(std::uint8_t bits) noexcept {
-  return f16_to_float(static_cast<std::uint16_t>(bits << 8));
-}
-std::uint8_t e5m2_from_double(double value) noexcept { return encode8(value, kE5M2, kLargestE5M2); }
-std::int8_t s8_from_double(double value) noexcept {
-  return std::isnan(value) ? std::int8_t{0}
-                           : static_cast<std::int8_t>(std::clamp(std::nearbyint(value), -128.0, 127.0));
+  const int exponent = bits >> 3 & 0xf, mantissa = bits & 7;
+  const float magnitude = (bits & 0x7f) == 0x7f ? std::numeric_limits<float>::quiet_NaN()
+                          : exponent == 0       ? std::ldexp(static_cast<float>(mantissa), -9)
+                                                : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+  return std::copysign(magnitude, (bits & 0x80) != 0 ? -1.0f : 1.0f);
 }
 
-double largest_of(DType dtype) noexcept {
-  return dtype == DType::e4m3 ? 448 : dtype == DType::e5m2 ? 57344 : 127;
+std::int8_t s8_from_double(double value) noexcept {
+  if (std::isnan(value)) return 0;
+  return static_cast<std::int8_t>(std::clamp(std::nearbyint(value), -128.0, 127.0));
 }
 
 void load(DType dtype, const void* base, std::int64_t first, std::int64_t count, double* to) noexcept {
@@ -151,9 +137,9 @@ double unit_in_last_place(DType dtype, double value) noexcept {
   const Format format = dtype == DType::f16    ? Format{10, -14}
                         : dtype == DType::bf16 ? Format{7, -126}
                         : dtype == DType::f32  ? Format{23, -126}
+                        : dtype == DType::f64  ? Format{52, -1022}
                         : dtype == DType::e4m3 ? Format{3, -6}
-                        : dtype == DType::e5m2 ? Format{2, -14}
-                                               : Format{52, -1022};
+                                               : Format{2, -14};
   const int exponent = value == 0 ? format.smallest_exponent : std::ilogb(value);
   return std::ldexp(1, std::max(exponent, format.smallest_exponent) - format.mantissa_bits);
 }

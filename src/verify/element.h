@@ -21,16 +21,16 @@ inline float bf16_to_float(std::uint16_t bits) noexcept {
 }
 std::uint16_t bf16_from_double(double value) noexcept;
 
-// The types of 8 bits: e4m3 has no infinities and one NaN, e5m2 is the upper half of an f16. Both take the
-// largest number for all that is beyond it, and s8 does.
+// The 8-bit formats, likewise, but what is beyond the largest number becomes it. e4m3: 4 exponent bits, 3
+// mantissa bits, NaN instead of infinities. e5m2 is the upper half of an f16.
 float e4m3_to_float(std::uint8_t bits) noexcept;
 std::uint8_t e4m3_from_double(double value) noexcept;
-float e5m2_to_float(std::uint8_t bits) noexcept;
+inline float e5m2_to_float(std::uint8_t bits) noexcept {
+  return f16_to_float(static_cast<std::uint16_t>(bits << 8));
+}
 std::uint8_t e5m2_from_double(double value) noexcept;
-std::int8_t s8_from_double(double value) noexcept;  // NaN becomes 0
-
-// The largest number of a type of 8 bits.
-double largest_of(DType dtype) noexcept;
+// NaN becomes 0.
+std::int8_t s8_from_double(double value) noexcept;
 
 // Reads `count` elements from number `first` on; exact for every dtype.
 void load(DType dtype, const void* base, std::int64_t first, std::int64_t count, double* to) noexcept;
@@ -38,14 +38,15 @@ void load(DType dtype, const void* base, std::int64_t first, std::int64_t count,
 void load(DType dtype, const void* base, std::int64_t first, std::int64_t count, std::int64_t step,
           double* to) noexcept;
 
-// Writes `count` elements from number `first` on, each rounded once to nearest even.
+// Writes `count` elements from number `first` on, each rounded once to nearest even, and in 8 bits to the
+// nearest number that there is.
 void store(DType dtype, void* base, std::int64_t first, std::int64_t count, const double* from) noexcept;
 
 // The value after a round trip through the dtype.
 double rounded(DType dtype, double value) noexcept;
 
 // The distance between neighbouring values of the dtype at the magnitude of a finite value: one unit in the
-// last place.
+// last place. 1 for s8.
 double unit_in_last_place(DType dtype, double value) noexcept;
 
 }  // namespace normjit::oracle

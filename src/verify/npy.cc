@@ -16,7 +16,7 @@
 namespace normjit::oracle {
 namespace {
 
-constexpr DType kDTypes[] = {DType::f16, DType::bf16, DType::f32, DType::f64};
+constexpr DType kDTypes[] = {DType::f16, DType::bf16, DType::f32, DType::f64, DType::e4m3, DType::s8};
 constexpr std::int64_t kMostElements = std::int64_t{1} << 60;
 constexpr std::size_t kMostDimensions = 64;  // of NumPy 2; more would not fit into the header that is written
 
@@ -66,8 +66,9 @@ Error bad(const std::string& reason) { return {Code::BadArgument, reason}; }
 Result<DType> parse_type(std::string_view text) {
   for (const DType dtype : kDTypes)
     if (npy_type(dtype) == text) return dtype;
-  return bad("has elements of type '" + shown(text) +
-             "'; '<f2', '<f4', '<f8' and '<u2' (bf16 bit patterns) can be read");
+  return bad(
+      "has elements of type '" + shown(text) +
+      "'; '<f2', '<f4', '<f8', '|i1', and bit patterns '<u2' (bf16) and '|u1' (e4m3, e5m2) can be read");
 }
 
 // "(2, 3)", "(2,)" or "()".
@@ -249,7 +250,7 @@ Result<std::int64_t> NpyFile::rows_of(std::int64_t columns) const {
 }
 
 Result<void> NpyFile::expect(DType dtype) const {
-  if (dtype_ == dtype) return {};
+  if (npy_type(dtype_) == npy_type(dtype)) return {};
   return error("holds " + std::string(name(dtype_)) + " (" + std::string(npy_type(dtype_)) +
                "), but the spec needs " + std::string(name(dtype)) + " (" + std::string(npy_type(dtype)) +
                ")");

@@ -30,7 +30,8 @@ Result<NpyHeader> parse_npy_header(std::string_view text);
 
 std::string npy_header_text(DType dtype, const std::vector<std::int64_t>& shape);
 
-std::string_view npy_type(DType dtype) noexcept;                 // "<f2", "<u2" (bf16), "<f4", "<f8"
+// "<f2", "<u2" (bf16), "<f4", "<f8", "|u1" (e4m3 and e5m2), "|i1"
+std::string_view npy_type(DType dtype) noexcept;
 std::string shape_text(const std::vector<std::int64_t>& shape);  // "(2, 3)", "(2,)", "()"
 
 // A .npy file that is open at its first element.
@@ -41,7 +42,7 @@ class NpyFile {
   static Result<NpyFile> open(const std::string& path);
 
   const std::string& path() const { return path_; }
-  DType dtype() const { return dtype_; }
+  DType dtype() const { return dtype_; }  // e4m3 for e5m2, too
   const std::vector<std::int64_t>& shape() const { return shape_; }
   std::int64_t elements() const;
 

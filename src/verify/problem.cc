@@ -210,8 +210,8 @@ Result<Problem> make_problem(const NormSpec& spec, std::int64_t rows, const RowL
       if (!row.present(spec)) continue;
       const DType dtype = row.dtype(spec);
       Matrix& matrix = problem[row.operand];
-      if (is_columns(row, spec)) matrix = Matrix(dtype, 1, spec.columns);
-      if (is_scalar(row)) matrix = Matrix(dtype, is_single(row, spec) ? 1 : rows, 1);
+      if (is_single(row, spec)) matrix = Matrix(dtype, 1, is_scalar(row) ? 1 : spec.columns);
+      if (row.extent == Extent::rows) matrix = Matrix(dtype, rows, 1);
       if (!is_matrix(row, spec)) continue;
       const auto layout =
           layout_of(row, spec, samples, columns, layouts[has(in_place, i) ? row.in_place : row.operand]);
@@ -227,9 +227,9 @@ Result<Problem> make_problem(const NormSpec& spec, std::int64_t rows, const RowL
 
 Distribution distribution_of(Operand input, const NormSpec& spec) noexcept {
   switch (input) {
-    case Operand::tensor_scale: {  // some results are beyond the largest number
-      const double scale = 3 / largest_of(spec.output), mean = spec.inverse_scale ? 1 / scale : scale;
-      return {.stream = 4 + static_cast<std::uint64_t>(input), .mean = mean, .deviation = mean / 8};
+    case Operand::tensor_scale: {
+      const double scale = 4 / largest_quantized(spec.output), mean = spec.inverse_scale ? 1 / scale : scale;
+      return {.stream = 4 + static_cast<std::uint64_t>(input), .mean = mean, .deviation = mean / 16};
     }
     case Operand::x:
       return {.stream = 1, .mean = 0.25, .deviation = 1, .trend = 4};

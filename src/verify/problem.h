@@ -58,7 +58,7 @@ class Matrix {
   const std::byte* row(std::int64_t i) const { return data() + offset(i) * size_of(dtype_); }
   std::size_t row_bytes() const { return static_cast<std::size_t>(columns_) * size_of(dtype_); }
 
-  // Sets every byte to 0xff, which is NaN in every dtype.
+  // Sets every byte to 0xff, which is NaN in every dtype but s8.
   void poison();
 
  private:
@@ -72,7 +72,7 @@ class Matrix {
 struct Problem {
   NormSpec spec;
   std::int64_t rows = 0;
-  PerOperand<Matrix> operands;  // vectors are one row, those of Extent::rows one column
+  PerOperand<Matrix> operands;  // what all rows share is one row, those of Extent::rows are one column
   // Outputs that the launch writes over their input (OperandRow::in_place). Both have a matrix here, so that
   // the input is still there to check the output; the launch sees that of the output alone.
   OperandSet in_place = 0;
@@ -128,7 +128,8 @@ void fill_random(Matrix& matrix, std::uint64_t seed, const Distribution& distrib
 // Makes the outputs what a launch shall find: poisoned, or in place a copy of their input.
 void reset_outputs(Problem& problem);
 
-// Random inputs but those that come from elsewhere, each from its own stream of the seed.
+// Random inputs but those that come from elsewhere, each from its own stream of the seed; tensor_scale so
+// that results reach the range of the output type, and some exceed it.
 void fill_inputs(Problem& problem, std::uint64_t seed, OperandSet from_elsewhere = 0);
 // Both of it.
 void fill(Problem& problem, std::uint64_t seed);

@@ -68,6 +68,12 @@ void load_if_given(const NormSpec& spec, const RowInputs& inputs, Operand operan
   if (inputs[operand] != nullptr) load_of(spec, inputs, operand, first, count, to);
 }
 
+// A result as it meets the quantization.
+double before_quantization(const NormSpec& spec, double y) {
+  const double value = rounded(DType::f32, y);
+  return rounds_y(spec) ? rounded(spec.input, value) : value;
+}
+
 }  // namespace
 
 RowStatistics row_statistics(const NormSpec& spec, const RowInputs& inputs) noexcept {
@@ -159,6 +165,41 @@ void reference_values(const NormSpec& spec, const RowInputs& inputs, const RowSt
       one_value.margin = 0;
     }
   }
+}
+
+double quantized(const NormSpec& spec, double y, double scale) noexcept {
+  const auto value = static_cast<float>(before_quantization(spec, y)), by = static_cast<float>(scale);
+  switch (spec.quantization) {
+    case Quantization::none:
+      return rounded(spec.output, value);
+    case Quantization::tensor:
+      return rounded(spec.output, value * (spec.inverse_scale ? by : 1 / by));
+    case Quantization::row:
+      return rounded(spec.output, spec.output == DType::s8 ? value * (1 / by) : value / by);
+  }
+  return value;
+}
+
+void RowScale::add(double y, double error) noexcept {
+  const auto widen = [&](double& largest, double magnitude) {
+    const double value = before_quantization(spec_, magnitude);
+    if (!(value <= largest) && !std::isnan(largest)) largest = value;
+  };
+  const double size = std::fabs(y);
+  widen(largest_, size);
+  widen(least_, error < size ? size - error : std::isnan(y) ? y : 0);
+  widen(most_, size + error);
+}
+
+double RowScale::scale_for(double largest) const noexcept {
+  const auto all = static_cast<float>(largest_quantized(spec_.output));
+  const float floor = spec_.output == DType::s8 ? 0x1p-23f : 1 / (512 * all);
+  const float scale = static_cast<float>(largest) / all;
+  return scale < floor ? floor : scale;
+}
+
+double largest_quantized(DType output) noexcept {
+  return output == DType::e4m3 ? 448 : output == DType::e5m2 ? 57344 : 127;
 }
 
 double activate(Activation activation, double value) noexcept {

@@ -35,7 +35,8 @@ void reference_sums(const NormSpec& spec, const RowInputs& inputs, std::int64_t 
 void reference_sum_errors(const NormSpec& spec, const RowInputs& inputs, std::int64_t first,
                           std::int64_t count, const double* sums, double* to) noexcept;
 
-// One exact output, before it is rounded to the output dtype, and what its error is measured by.
+// One exact output, before what rounds it (Rounding::y, the quantization, the output dtype), and what its
+// error is measured by.
 struct ReferenceValue {
   double value = 0;
   // The size of the terms: |scale| * (|normalized * weight| + |bias|), at least |scale|, modulated and gated
@@ -53,6 +54,30 @@ struct ReferenceValue {
 // y of columns [first, first + count).
 void reference_values(const NormSpec& spec, const RowInputs& inputs, const RowStatistics& statistics,
                       std::int64_t first, std::int64_t count, ReferenceValue* to) noexcept;
+
+// What a result becomes that is stored in 8 bits: every operation is rounded in f32, as spec.h has them, so
+// that there is one right answer for each y, which grows with y, or with a negative scale falls. The scale is
+// that of the tensor, or of the row, and has no meaning without one.
+double quantized(const NormSpec& spec, double y, double scale) noexcept;
+
+// Finds row_scale of a row of results that are known up to an error.
+class RowScale {
+ public:
+  explicit RowScale(const NormSpec& spec) : spec_(spec) {}
+  void add(double y, double error) noexcept;
+  double expected() const noexcept { return scale_for(largest_); }
+  double least() const noexcept { return scale_for(least_); }
+  double most() const noexcept { return scale_for(most_); }
+
+ private:
+  double scale_for(double largest) const noexcept;
+
+  const NormSpec& spec_;
+  double largest_ = 0, least_ = 0, most_ = 0;  // magnitudes; NaN stays
+};
+
+// The largest magnitude of a row by which it is scaled becomes this: 448, 57344 or 127.
+double largest_quantized(DType output) noexcept;
 
 double activate(Activation activation, double value) noexcept;
 double gate_factor(GateFunction function, double gate) noexcept;

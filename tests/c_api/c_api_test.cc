@@ -170,6 +170,8 @@ SAME_PLACE(mod_scale);
 SAME_PLACE(mod_scale_table);
 SAME_PLACE(mod_shift);
 SAME_PLACE(mod_shift_table);
+SAME_PLACE(tensor_scale);
+SAME_PLACE(row_scale);
 #undef SAME_PLACE
 constexpr bool is_number_of(int number, Operand operand) { return number == static_cast<int>(operand) + 1; }
 static_assert(is_number_of(NORMJIT_OPERAND_X, Operand::x) &&
@@ -183,10 +185,12 @@ static_assert(is_number_of(NORMJIT_OPERAND_X, Operand::x) &&
               is_number_of(NORMJIT_OPERAND_MOD_SCALE_TABLE, Operand::mod_scale_table) &&
               is_number_of(NORMJIT_OPERAND_MOD_SHIFT, Operand::mod_shift) &&
               is_number_of(NORMJIT_OPERAND_MOD_SHIFT_TABLE, Operand::mod_shift_table) &&
+              is_number_of(NORMJIT_OPERAND_TENSOR_SCALE, Operand::tensor_scale) &&
               is_number_of(NORMJIT_OPERAND_Y, Operand::y) &&
               is_number_of(NORMJIT_OPERAND_SUM, Operand::sum) &&
               is_number_of(NORMJIT_OPERAND_MEAN, Operand::mean) &&
               is_number_of(NORMJIT_OPERAND_RSTD, Operand::rstd) &&
+              is_number_of(NORMJIT_OPERAND_ROW_SCALE, Operand::row_scale) &&
               is_number_of(NORMJIT_OPERAND_WORKSPACE, Operand::workspace));
 
 TEST_F(CApi, AGroupSizeOfZeroIsOne) {
@@ -608,6 +612,9 @@ TEST_F(CApi, ValuesThatAreNoneAreNamed) {
     EXPECT_THAT(refused(&normjit_spec::quantization, wrong), HasSubstr("BadArgument: quantization" + is));
     EXPECT_THAT(refused(&normjit_spec::inverse_scale, wrong), HasSubstr("BadArgument: inverse_scale" + is));
   }
+  EXPECT_THAT(refused(&normjit_spec::input, NORMJIT_E4M3), HasSubstr("BadDType: input is e4m3; it must be"));
+  EXPECT_THAT(refused(&normjit_spec::quantization, 4),
+              HasSubstr("quantization is 4; it is NORMJIT_NO_QUANTIZATION (1)"));
   EXPECT_THAT(refused(&normjit_spec::norm, 3), HasSubstr("norm is 3; it is NORMJIT_LAYER (1)"));
   EXPECT_THAT(refused(&normjit_spec::residual, 4), HasSubstr("residual is 4; it is NORMJIT_NO_RESIDUAL (1)"));
   EXPECT_THAT(refused(&normjit_spec::activation, 6), HasSubstr("BadActivation: activation is 6"));
@@ -691,6 +698,32 @@ TEST_F(CApi, ChannelsFirstHaveAPlane) {
   tensors.plane = tensors.rows = 49;
   EXPECT_EQ(normjit_kernel_launch(kernel, &tensors, nullptr, nullptr), NORMJIT_OK);
   normjit_kernel_release(kernel);
+}
+
+TEST_F(CApi, ResultsOf8BitsHaveTheirScales) {
+  normjit_spec spec = NORMJIT_SPEC_INIT;
+  const char* const text = "rmsnorm/cols=64/bf16/out=e4m3/eps=0.5/round=y/w/q=tensor:inv";
+  ASSERT_EQ(normjit_spec_parse(text, &spec, nullptr), NORMJIT_OK);
+  EXPECT_EQ(spec.output, NORMJIT_E4M3);
+  EXPECT_EQ(spec.rounding, NORMJIT_ROUND_Y);
+  EXPECT_EQ(spec.quantization, NORMJIT_QUANTIZE_BY_TENSOR);
+  EXPECT_EQ(spec.inverse_scale, 1);
+  Text again;
+  ASSERT_EQ(normjit_spec_text(&spec, &again.text, nullptr), NORMJIT_OK);
+  EXPECT_EQ(again.string(), text);
+
+  ASSERT_EQ(normjit_spec_parse("layernorm/cols=64/out=s8/q=row", &spec, nullptr), NORMJIT_OK);
+  EXPECT_EQ(spec.output, NORMJIT_S8);
+  EXPECT_EQ(spec.quantization, NORMJIT_QUANTIZE_BY_ROW);
+  normjit_tensors tensors = NORMJIT_TENSORS_INIT;
+  tensors.x.pointer = memory(1);
+  tensors.y.pointer = memory(2);
+  tensors.rows = 8;
+  EXPECT_THAT(launched(spec, tensors), HasSubstr("NullPointer"));
+  tensors.row_scale = memory(3);
+  EXPECT_EQ(launched(spec, tensors), "Ok");
+  tensors.struct_size = offsetof(normjit_tensors, row_scale);
+  EXPECT_THAT(launched(spec, tensors), HasSubstr("NullPointer")) << "a caller that does not have it";
 }
 
 TEST_F(CApi, AMemberThatTheCallerDoesNotHaveIsZero) {

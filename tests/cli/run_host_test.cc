@@ -14,6 +14,7 @@
 #include "tests/support/temp_directory.h"
 #include "tests/support/tool.h"
 #include "verify/check.h"
+#include "verify/element.h"
 #include "verify/npy.h"
 #include "verify/problem.h"
 
@@ -175,10 +176,14 @@ TEST_F(RunOnHost, ChecksEveryStageOfTheAlgebra) {
   for (const char* spec :
        {"rmsnorm/cols=96/bf16/inb/add/sum/round=sum+norm/w1/stats",
         "layernorm/cols=96/f16/w=f32/res=f32/inb/addafter/sum/wb/gelu/stats",
-        "rmsnorm/cols=96/bf16/res=f32/add/sum/w1:rows", "layernorm/cols=96/bf16/add/round=sum/wb:rows"}) {
+        "rmsnorm/cols=96/bf16/res=f32/add/sum/w1:rows", "layernorm/cols=96/bf16/add/round=sum/wb:rows",
+        "layernorm/cols=96/f16/out=e5m2/wb/gelu/stats", "rmsnorm/cols=96/f32/out=e4m3/w/q=tensor:inv",
+        "rmsnorm/cols=96/bf16/out=e4m3/add/sum/round=sum+norm+y/w/q=row",
+        "layernorm/cols=96/bf16/out=s8/mods/q=row"}) {
     const Json check = checked({spec, "--rows", "6"}).at("check");
     EXPECT_EQ(check.contains("sum"), std::string_view(spec).find("/sum/") != std::string_view::npos) << spec;
     EXPECT_EQ(check.contains("rstd"), std::string_view(spec).ends_with("stats")) << spec;
+    EXPECT_EQ(check.contains("row_scale"), std::string_view(spec).ends_with("q=row")) << spec;
   }
 }
 
@@ -321,6 +326,43 @@ TEST_F(RunOnHost, AddressesThatCannotBe) {
   const ToolRun beyond = run({spec, "--rows", "4", "--x", directory_ / "x.npy", "--x-address", "1,64,0"});
   EXPECT_EQ(beyond.status, 2);
   EXPECT_THAT(beyond.err, HasSubstr("they reach to element 256 of a buffer of 192"));
+}
+
+TEST_F(RunOnHost, ScalesAreFilesByName) {
+  const NormSpec rows = parse_spec("rmsnorm/cols=40/bf16/out=e4m3/q=row").value();
+  oracle::Problem problem = oracle::make_problem(rows, 5).value();
+  oracle::fill(problem, 7);
+  oracle::write_npy(directory_ / "x.npy", problem[Operand::x], {5, 40}).value();
+  ASSERT_EQ(run({to_text(rows), "--x", directory_ / "x.npy", "--out", directory_ / "y.npy", "--row-scale-out",
+                 directory_ / "s.npy"})
+                .status,
+            0);
+  oracle::NpyFile::open(directory_ / "y.npy").value().read(problem[Operand::y]).value();
+  oracle::NpyFile scales = oracle::NpyFile::open(directory_ / "s.npy").value();
+  EXPECT_EQ(scales.shape(), std::vector<std::int64_t>{5});
+  scales.read(problem[Operand::row_scale]).value();
+  EXPECT_TRUE(oracle::check(problem, 5).ok());
+
+  const NormSpec tensor = parse_spec("rmsnorm/cols=40/bf16/out=s8/q=tensor").value();
+  problem = oracle::make_problem(tensor, 5).value();
+  oracle::fill(problem, 7);
+  const double scale = 0.25;
+  oracle::store(DType::f32, problem[Operand::tensor_scale].data(), 0, 1, &scale);
+  oracle::write_npy(directory_ / "t.npy", problem[Operand::tensor_scale], {}).value();
+  ASSERT_EQ(run({to_text(tensor), "--x", directory_ / "x.npy", "--out", directory_ / "y.npy",
+                 "--tensor-scale", directory_ / "t.npy"})
+                .status,
+            0);
+  oracle::NpyFile::open(directory_ / "y.npy").value().read(problem[Operand::y]).value();
+  EXPECT_TRUE(oracle::check(problem, 5).ok());
+
+  oracle::write_npy(directory_ / "t.npy", oracle::Matrix(DType::f32, 1, 2), {2}).value();
+  const ToolRun two = run({to_text(tensor), "--rows", "5", "--tensor-scale", directory_ / "t.npy"});
+  EXPECT_EQ(two.status, 2);
+  EXPECT_THAT(two.err, HasSubstr("but 1 x 1 elements are needed"));
+  const ToolRun none = run({to_text(rows), "--rows", "5", "--tensor-scale", directory_ / "t.npy"});
+  EXPECT_EQ(none.status, 2);
+  EXPECT_THAT(none.err, HasSubstr("has no tensor_scale"));
 }
 
 TEST_F(RunOnHost, NoRowsAreASuccess) {

@@ -693,11 +693,12 @@ NormSpec with_quantization(NormSpec spec, const Quantized& quantized) {
 // By instruction and without; rows of zeros, with a NaN, with infinities; beyond the largest number.
 TEST_P(HostCornersOfNorms, ResultsOf8Bits) {
   std::vector<KernelCase> cases;
+  std::size_t turn = 0;
   for (const Quantized& quantized : kQuantized)
     for (const InputKind inputs : {InputKind::unit, InputKind::constant_rows, InputKind::nan_row,
                                    InputKind::inf_row, InputKind::extreme_affine})
       for (const int arch : {75, 90}) {
-        const std::size_t turn = cases.size();
+        ++turn;
         NormSpec spec = with_operation(
             with_quantization(
                 {.columns = 100,

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <normjit/spec/valid.h>
+#include <verify/element.h>
 
 using namespace normjit;
 
@@ -35,53 +36,13 @@ std::int32_t fake_batch_invariant = 0;
 
 namespace {
 
-float from_bits(std::uint32_t bits) {
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
+double load(const void* base, DType dtype, std::int64_t i) {
+  double value;
+  oracle::load(dtype, base, i, 1, &value);
   return value;
 }
-std::uint32_t bits_of(float value) {
-  std::uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  return bits;
-}
-
-double load(const void* base, DType dtype, std::int64_t i) {
-  switch (dtype) {
-    case DType::f16:
-      return static_cast<double>(static_cast<const _Float16*>(base)[i]);
-    case DType::bf16:
-      return from_bits(static_cast<std::uint32_t>(static_cast<const std::uint16_t*>(base)[i]) << 16);
-    case DType::f64:
-      return static_cast<const double*>(base)[i];
-    default:
-      return static_cast<const float*>(base)[i];
-  }
-}
-
 void store(void* base, DType dtype, std::int64_t i, double value) {
-  switch (dtype) {
-    case DType::f16:
-      static_cast<_Float16*>(base)[i] = static_cast<_Float16>(value);
-      break;
-    case DType::bf16: {  // to the nearest, ties to even
-      const std::uint32_t bits = bits_of(static_cast<float>(value));
-      static_cast<std::uint16_t*>(base)[i] =
-          static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-      break;
-    }
-    case DType::f64:
-      static_cast<double*>(base)[i] = value;
-      break;
-    default:
-      static_cast<float*>(base)[i] = static_cast<float>(value);
-  }
-}
-
-double rounded(double value, DType dtype) {
-  double place;
-  store(&place, dtype, 0, value);
-  return load(&place, dtype, 0);
+  oracle::store(dtype, base, i, 1, &value);
 }
 
 double activated(double v, Activation activation) {
@@ -149,6 +110,27 @@ class Row {
   PerOperand<std::int64_t> step_{};  // from a column to the next
 };
 
+// Results before they are rounded to 8 bits, in f32.
+void quantize(const NormSpec& spec, const Row& row, std::vector<double>& y) {
+  float largest = 0;
+  for (double& value : y) {
+    value = oracle::rounded(rounds_y(spec) ? spec.input : DType::f32, value);
+    if (!(std::fabs(value) <= largest) && !std::isnan(largest))
+      largest = static_cast<float>(std::fabs(value));
+  }
+  const auto given = static_cast<float>(row.get(Operand::tensor_scale, 0, 1));
+  const auto range = static_cast<float>(oracle::rounded(spec.output, HUGE_VAL));
+  const float least = spec.output == DType::s8 ? 0x1p-23f : 1 / (512 * range);
+  const float scale = largest / range < least ? least : largest / range;
+  row.put(Operand::row_scale, 0, scale);
+  const bool multiplies = !scales_rows(spec) || spec.output == DType::s8;
+  const float factor = scales_rows(spec) ? 1 / scale : spec.inverse_scale ? given : 1 / given;
+  for (double& value : y) {
+    const auto result = static_cast<float>(value);
+    value = multiplies ? result * factor : result / scale;
+  }
+}
+
 void compute(const NormSpec& spec, const Row& row, std::vector<double>& s) {
   const std::int64_t n = spec.columns;
   const auto gate = [&](std::int64_t i) {
@@ -158,7 +140,7 @@ void compute(const NormSpec& spec, const Row& row, std::vector<double>& s) {
     s[i] = row.get(Operand::x, i) + row.get(Operand::in_bias, i);
     if (spec.gate == Gate::before) s[i] *= gate(i);
     if (spec.residual == Residual::before) s[i] += row.get(Operand::residual, i);
-    if (rounds_sum(spec)) s[i] = rounded(s[i], sum_type(spec));
+    if (rounds_sum(spec)) s[i] = oracle::rounded(sum_type(spec), s[i]);
   }
   double mean = 0, squares = 0;
   if (spec.norm == Norm::layer)
@@ -167,7 +149,7 @@ void compute(const NormSpec& spec, const Row& row, std::vector<double>& s) {
   const double rstd = 1 / std::sqrt(squares + spec.epsilon);
   for (std::int64_t i = 0; i < n; ++i) {
     double v = (s[i] - mean) * rstd;
-    if (rounds_norm(spec)) v = rounded(v, spec.input);
+    if (rounds_norm(spec)) v = oracle::rounded(spec.input, v);
     if (row.has(Operand::weight)) v *= row.get(Operand::weight, i) + (spec.weight_offset ? 1 : 0);
     v += row.get(Operand::bias, i);
     if (spec.modulation != Modulation::none)
@@ -178,9 +160,11 @@ void compute(const NormSpec& spec, const Row& row, std::vector<double>& s) {
     if (spec.gate == Gate::after) v *= gate(i);
     // sum may be the residual itself, and y may be x
     if (spec.residual == Residual::after) v += row.get(Operand::residual, i);
-    row.put(Operand::y, i, v);
     row.put(Operand::sum, i, s[i]);
+    s[i] = v;
   }
+  if (has_8_bits(spec.output)) quantize(spec, row, s);
+  for (std::int64_t i = 0; i < n; ++i) row.put(Operand::y, i, s[i]);
   row.put(Operand::mean, 0, mean);
   row.put(Operand::rstd, 0, rstd);
 }

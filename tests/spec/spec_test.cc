@@ -125,11 +125,12 @@ std::vector<Mistake> mistakes() {
       {Code::BadDType, "input is 7; it must be one of f16, bf16, f32, f64",
        broken([](auto& s) { s.input = kNoDType; })},
       {Code::BadDType, "input is e4m3; it must be one of f16, bf16, f32, f64",
-       broken([](auto& s) { s.input = DType::e4m3; })},
+       broken([](auto& s) { s.input = s.output = DType::e4m3; })},
       {Code::BadDType, "output is 255; it must be one of f16, bf16, f32, f64, e4m3, e5m2, s8",
        broken([](auto& s) { s.output = DType{255}; })},
       {Code::BadDType, "weight is s8; it must be one of f16, bf16, f32, f64",
        broken([](auto& s) { s.weight = DType::s8; })},
+      {Code::BadDType, "weight is 7", broken([](auto& s) { s.weight = kNoDType; })},
       {Code::BadEpsilon, "-1e-05", broken([](auto& s) { s.epsilon = -1e-5; })},
       {Code::BadEpsilon, "inf", broken([](auto& s) { s.epsilon = kInfinity; })},
       {Code::BadEpsilon, "-inf", broken([](auto& s) { s.epsilon = -kInfinity; })},
@@ -147,16 +148,36 @@ std::vector<Mistake> mistakes() {
       {Code::BadArgument,
        "rounding is 8; it must be one of none, sum, norm, sum+norm, y, sum+y, norm+y, sum+norm+y",
        broken([](auto& s) { s.rounding = Rounding{8}; })},
+      {Code::BadDType, "residual_type is e5m2", broken([](auto& s) { s.residual_type = DType::e5m2; })},
+      {Code::BadDType, "modulation_type is e4m3", broken([](auto& s) { s.modulation_type = DType::e4m3; })},
       {Code::BadArgument, "quantization is 3; it must be one of none, tensor, row",
        broken([](auto& s) { s.quantization = Quantization{3}; })},
-      {Code::BadDType, "residual_type is e5m2", broken([](auto& s) { s.residual_type = DType::e5m2; })},
-      {Code::BadDType, "modulation_type is 7", broken([](auto& s) { s.modulation_type = kNoDType; })},
       {Code::BadArgument, "gate is 3; it must be one of none, gate, gateafter",
        broken([](auto& s) { s.gate = Gate{3}; })},
       {Code::BadArgument, "gate_function is 4; it must be one of none, silu, sigmoid, tanh",
        broken([](auto& s) { s.gate_function = GateFunction{4}; })},
       {Code::BadArgument, "modulation is 3; it must be one of none, mods, mod",
        broken([](auto& s) { s.modulation = Modulation{3}; })},
+      {Code::BadCombination, "an output of e4m3 is rounded from f32, and this spec is computed in f64",
+       broken([](auto& s) {
+         s.input = DType::f64;
+         s.output = DType::e4m3;
+       })},
+      {Code::BadCombination, "an output of s8 needs a scale", broken([](auto& s) { s.output = DType::s8; })},
+      {Code::BadCombination,
+       "quantization needs an output of 8 bits, and it is f32: add one (/out=e4m3, /out=e5m2 or /out=s8), or "
+       "leave the quantization out (/q=row)",
+       broken([](auto& s) { s.quantization = Quantization::row; })},
+      {Code::BadCombination, "rounding of y needs a quantization that follows", broken([](auto& s) {
+         s.input = DType::bf16;
+         s.output = DType::e5m2;
+         s.rounding = Rounding::y;
+       })},
+      {Code::BadCombination, "channels first exclude a scale for each row", broken([](auto& s) {
+         s.output = DType::s8;
+         s.quantization = Quantization::row;
+         s.channels_first = true;
+       })},
       {Code::BadCombination, "a gate behind the norm excludes an activation", broken([](auto& s) {
          s.gate = Gate::after;
          s.activation = Activation::gelu;
@@ -184,23 +205,6 @@ std::vector<Mistake> mistakes() {
          s.rounding = Rounding::norm;
          s.affine = Affine::weight;
          s.output = DType::f64;
-       })},
-      {Code::BadCombination, "rounding of y needs a quantization that follows", broken([](auto& s) {
-         s.rounding = Rounding::y;
-         s.output = DType::e4m3;
-       })},
-      {Code::BadCombination, "an output of e4m3 is rounded from f32, and this spec is computed in f64",
-       broken([](auto& s) {
-         s.input = DType::f64;
-         s.output = DType::e4m3;
-       })},
-      {Code::BadCombination, "an output of s8 needs a scale", broken([](auto& s) { s.output = DType::s8; })},
-      {Code::BadCombination, "quantization needs an output of 8 bits, and it is f32",
-       broken([](auto& s) { s.quantization = Quantization::row; })},
-      {Code::BadCombination, "channels first exclude a scale for each row", broken([](auto& s) {
-         s.channels_first = true;
-         s.output = DType::s8;
-         s.quantization = Quantization::row;
        })},
       {Code::BadCombination, "channels first exclude a weight for each row: leave out the rows (:rows)",
        broken([](auto& s) {
@@ -282,10 +286,10 @@ TEST(Spec, IsAPlainValue) {
 }
 
 TEST(Spec, OutputAndWeightFollowTheInput) {
-  for (const DTypeRow& row : kDTypes) {
-    const NormSpec spec{.columns = 64, .input = row.value};
-    EXPECT_EQ(spec.output, row.value);
-    EXPECT_EQ(spec.weight, row.value);
+  for (const DType type : {DType::f16, DType::bf16, DType::f32, DType::f64}) {
+    const NormSpec spec{.columns = 64, .input = type};
+    EXPECT_EQ(spec.output, type);
+    EXPECT_EQ(spec.weight, type);
   }
   const NormSpec mixed{.columns = 64, .input = DType::bf16, .weight = DType::f32};
   EXPECT_EQ(mixed.output, DType::bf16);
@@ -318,6 +322,9 @@ TEST(Spec, EveryFieldCountsInAComparison) {
   EXPECT_TRUE(differs([](auto& s) { s.affine = Affine::weight; }));
   EXPECT_TRUE(differs([](auto& s) { s.activation = Activation::relu; }));
   EXPECT_TRUE(differs([](auto& s) { s.scale = 2; }));
+  EXPECT_TRUE(differs([](auto& s) { s.rounding = Rounding::y; }));
+  EXPECT_TRUE(differs([](auto& s) { s.quantization = Quantization::row; }));
+  EXPECT_TRUE(differs([](auto& s) { s.inverse_scale = true; }));
   EXPECT_TRUE(differs([](auto& s) { s.statistics = true; }));
 }
 
@@ -362,14 +369,16 @@ TEST(Fields, AreTheMembersOfASpec) {
   EXPECT_TRUE(changed.modulation_table);
   EXPECT_EQ(changed.activation, Activation::relu);
   EXPECT_EQ(changed.scale, 0);
+  EXPECT_EQ(changed.quantization, Quantization::tensor);
+  EXPECT_TRUE(changed.inverse_scale);
   EXPECT_TRUE(changed.statistics);
 }
 
 TEST(Fields, HaveTheBitsOfTheirValues) {
   EXPECT_EQ(std::get<0>(kFields).bits(), 1);   // two norms
   EXPECT_EQ(std::get<1>(kFields).bits(), 31);  // columns
-  EXPECT_EQ(std::get<2>(kFields).bits(), 2);   // four dtypes
-  EXPECT_EQ(std::get<3>(kFields).bits(), 3);   // and three of results alone
+  EXPECT_EQ(std::get<2>(kFields).bits(), 2);   // four dtypes of inputs
+  EXPECT_EQ(std::get<3>(kFields).bits(), 3);   // seven of results
   EXPECT_EQ(std::get<7>(kFields).bits(), 64);  // epsilon
   EXPECT_EQ(std::get<9>(kFields).bits(), 2);   // three places of a gate
   EXPECT_EQ(std::get<21>(kFields).bits(), 3);  // five activations
@@ -441,6 +450,24 @@ TEST(Canonical, DropsRoundingsToTheComputeType) {
   EXPECT_EQ(canonical(spec), NormSpec{.columns = 64});
 }
 
+TEST(Canonical, KeepsOfAQuantizationWhatCounts) {
+  NormSpec spec{.columns = 64,
+                .input = DType::bf16,
+                .output = DType::e4m3,
+                .rounding = Rounding::y,
+                .quantization = Quantization::tensor,
+                .inverse_scale = true};
+  EXPECT_EQ(canonical(spec), spec);
+  spec.input = spec.weight = spec.residual_type = spec.modulation_type = DType::f32;
+  EXPECT_TRUE(validate(spec).ok());
+  EXPECT_EQ(canonical(spec).rounding, Rounding::none) << "a result in f32 is one already";
+  spec.quantization = Quantization::row;
+  EXPECT_FALSE(canonical(spec).inverse_scale) << "a row's scale is never its inverse";
+  spec = {.columns = 64, .output = DType::e5m2};
+  EXPECT_TRUE(validate(spec).ok()) << "rounded as it is";
+  EXPECT_EQ(compute_type(spec), DType::f32);
+}
+
 // ---- The closed sets ----
 
 TEST(ComputeType, IsF64AsSoonAsOneTensorIs) {
@@ -472,6 +499,13 @@ TEST(Names, AreThoseOfTheHeader) {
   EXPECT_EQ(name(GateFunction::sigmoid), "sigmoid");
   EXPECT_EQ(name(Modulation::scale), "mods");
   EXPECT_EQ(name(Modulation::scale_shift), "mod");
+  EXPECT_EQ(name(DType::e4m3), "e4m3");
+  EXPECT_EQ(name(DType::e5m2), "e5m2");
+  EXPECT_EQ(name(DType::s8), "s8");
+  EXPECT_EQ(name(Rounding::sum_norm_y), "sum+norm+y");
+  EXPECT_EQ(name(Quantization::none), "none");
+  EXPECT_EQ(name(Quantization::tensor), "tensor");
+  EXPECT_EQ(name(Quantization::row), "row");
   EXPECT_EQ(name(Affine::none), "none");
   EXPECT_EQ(name(Affine::weight), "w");
   EXPECT_EQ(name(Affine::weight_bias), "wb");
@@ -489,6 +523,8 @@ TEST(Names, AValueOutsideItsSetIsHarmless) {
   EXPECT_EQ(name(Gate{99}), "?");
   EXPECT_EQ(name(GateFunction{99}), "?");
   EXPECT_EQ(name(Modulation{99}), "?");
+  EXPECT_EQ(name(Rounding{99}), "?");
+  EXPECT_EQ(name(Quantization{99}), "?");
   EXPECT_EQ(name(Affine{99}), "?");
   EXPECT_EQ(name(Activation{99}), "?");
   EXPECT_EQ(size_of(DType{99}), 0);
@@ -499,6 +535,9 @@ TEST(SizeOf, IsBytesAnElement) {
   EXPECT_EQ(size_of(DType::bf16), 2);
   EXPECT_EQ(size_of(DType::f32), 4);
   EXPECT_EQ(size_of(DType::f64), 8);
+  EXPECT_EQ(size_of(DType::e4m3), 1);
+  EXPECT_EQ(size_of(DType::e5m2), 1);
+  EXPECT_EQ(size_of(DType::s8), 1);
 }
 
 }  // namespace

@@ -69,29 +69,6 @@ TEST(ToText, OfOtherNormsAndResiduals) {
             "rmsnorm/cols=4096/bf16/out=f32/w=f32/eps=1e-05/add/sum/w/silu/scale=2/stats");
 }
 
-TEST(ToText, OfResultsOf8Bits) {
-  const NormSpec plain{.norm = Norm::rms, .columns = 4096, .input = DType::bf16, .output = DType::e5m2};
-  EXPECT_EQ(to_text(plain), "rmsnorm/cols=4096/bf16/out=e5m2/eps=1e-05");
-  NormSpec tensor = plain;
-  tensor.output = DType::e4m3;
-  tensor.affine = Affine::weight;
-  tensor.rounding = Rounding::norm_y;
-  tensor.quantization = Quantization::tensor;
-  EXPECT_EQ(to_text(tensor), "rmsnorm/cols=4096/bf16/out=e4m3/eps=1e-05/round=norm+y/w/q=tensor");
-  tensor.inverse_scale = true;
-  EXPECT_EQ(to_text(tensor), "rmsnorm/cols=4096/bf16/out=e4m3/eps=1e-05/round=norm+y/w/q=tensor:inv");
-  EXPECT_EQ(parse_spec("rmsnorm/q=tensor:inv/cols=4096/w/round=norm+y/bf16/out=e4m3").value(), tensor);
-  NormSpec row = tensor;
-  row.output = DType::s8;
-  row.quantization = Quantization::row;
-  row.statistics = true;
-  EXPECT_EQ(to_text(row), "rmsnorm/cols=4096/bf16/out=s8/eps=1e-05/round=norm+y/w/q=row/stats")
-      << "only a scale that is given may be an inverse";
-  row.input = row.weight = DType::f32;
-  EXPECT_EQ(to_text(row), "rmsnorm/cols=4096/f32/out=s8/eps=1e-05/w/q=row/stats")
-      << "rounding to f32 changes nothing";
-}
-
 TEST(ToText, OfGatesAndModulations) {
   EXPECT_EQ(to_text({.columns = 3072,
                      .input = DType::bf16,
@@ -126,6 +103,33 @@ TEST(ToText, OfChannelsFirst) {
   EXPECT_EQ(to_text(spec), "layernorm/cols=96/f32/eps=1e-06/wb/stats/cf");
   EXPECT_EQ(parsed("layernorm/cf/cols=96/wb/eps=1e-6/stats"), spec);
   EXPECT_EQ(parsed("layernorm/cols=96/w:rows/f16").channels_first, false);
+}
+
+TEST(ToText, OfQuantizations) {
+  const NormSpec row{.norm = Norm::rms,
+                     .columns = 4096,
+                     .input = DType::bf16,
+                     .output = DType::e4m3,
+                     .residual = Residual::before,
+                     .sum = true,
+                     .rounding = Rounding::sum_norm_y,
+                     .affine = Affine::weight,
+                     .quantization = Quantization::row};
+  EXPECT_EQ(to_text(row), "rmsnorm/cols=4096/bf16/out=e4m3/eps=1e-05/add/sum/round=sum+norm+y/w/q=row");
+  const NormSpec tensor{.columns = 64,
+                        .output = DType::s8,
+                        .scale = 2,
+                        .quantization = Quantization::tensor,
+                        .inverse_scale = true,
+                        .statistics = true,
+                        .channels_first = true};
+  EXPECT_EQ(to_text(tensor), "layernorm/cols=64/f32/out=s8/eps=1e-05/scale=2/q=tensor:inv/stats/cf");
+  for (const NormSpec& spec : {row, tensor}) EXPECT_EQ(parsed(to_text(spec)), spec);
+  EXPECT_EQ(to_text({.columns = 64, .output = DType::e5m2}), "layernorm/cols=64/f32/out=e5m2/eps=1e-05");
+  EXPECT_EQ(to_text(parsed("layernorm/q=tensor/out=e4m3/round=y/cols=64")),
+            "layernorm/cols=64/f32/out=e4m3/eps=1e-05/q=tensor")
+      << "rounding to f32 changes nothing";
+  EXPECT_EQ(parsed("layernorm/cols=64/q=none").quantization, Quantization::none);
 }
 
 TEST(ToText, LeavesOutWhatHasNoMeaning) {
@@ -264,14 +268,26 @@ TEST(ParseSpec, NamesEachMistake) {
            {"layernorm/cols=64/w1/w:rows", Code::BadSpecText, "affine is given twice"},
            {"layernorm/cols=64/bf16/add/round=norm+sum/w", Code::BadSpecText, "'norm+sum' is no rounding"},
            {"layernorm/cols=64/bf16/add/round=z/w", Code::BadSpecText, "must be one of none, sum, norm"},
-           {"layernorm/cols=64/bf16/out=e4m3/q=block", Code::BadSpecText, "must be one of none, tensor, row"},
-           {"layernorm/cols=64/bf16/out=e4m3/q=tensor:in", Code::BadSpecText,
-            "':in' does not belong behind 'q=tensor'"},
-           {"layernorm/cols=64/bf16/out=e4m3/q=row:inv", Code::BadSpecText,
-            ":inv describes what it does not have"},
-           {"layernorm/cols=64/bf16/out=e4m3/q=tensor:inv:inv", Code::BadSpecText,
-            "does not belong behind 'q=tensor'"},
+           // Results of 8 bits.
            {"layernorm/cols=64/e4m3", Code::BadDType, "input is e4m3; it must be one of f16, bf16, f32, f64"},
+           {"layernorm/cols=64/w=s8/w", Code::BadDType,
+            "weight is s8; it must be one of f16, bf16, f32, f64"},
+           {"layernorm/cols=64/out=s4", Code::BadDType, "'s4'"},
+           {"layernorm/cols=64/out=s8", Code::BadCombination, "an output of s8 needs a scale"},
+           {"layernorm/cols=64/f64/out=e5m2", Code::BadCombination, "this spec is computed in f64"},
+           {"layernorm/cols=64/w=f64/w/out=s8/q=row", Code::BadCombination, "computed in f64"},
+           {"layernorm/cols=64/q=row", Code::BadCombination, "quantization needs an output of 8 bits"},
+           {"layernorm/cols=64/bf16/out=e4m3/round=y", Code::BadCombination,
+            "rounding of y needs a quantization that follows"},
+           {"layernorm/cols=64/bf16/round=y", Code::BadCombination,
+            "rounding of y needs a quantization that follows"},
+           {"layernorm/cols=64/out=s8/q=row/cf", Code::BadCombination, "exclude a scale for each row"},
+           {"layernorm/cols=64/out=s8/q=row:inv", Code::BadSpecText, ":inv describes what it does not have"},
+           {"layernorm/cols=64/out=s8/q=column", Code::BadSpecText, "'column' is no quantization"},
+           {"layernorm/cols=64/out=s8/q=tensor:rows", Code::BadSpecText, "does not belong behind"},
+           {"layernorm/cols=64/out=s8/q=tensor:inv:inv", Code::BadSpecText, "does not belong behind"},
+           {"layernorm/cols=64/out=s8/tensor", Code::BadSpecText, "unknown field 'tensor'"},
+           {"layernorm/cols=64/out=s8/q=row/q=row", Code::BadSpecText, "quantization is given twice"},
            {"layernorm/cols=64/add/addafter", Code::BadSpecText, "residual is given twice"},
            {"layernorm/cols=64/res=f32", Code::BadSpecText, "res= describes what it does not have"},
            // Unknown fields and words.

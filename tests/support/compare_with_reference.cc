@@ -131,27 +131,33 @@ std::optional<std::string> wrong_in_row(const oracle::Problem& problem, std::int
   if (auto wrong = wrong_statistic("rstd", problem[Operand::rstd], row, statistics.rstd,
                                    uncertainty.rstd_share * statistics.rstd))
     return wrong;
-  // How far rounding may move a result besides its tolerance.
-  const auto more = [&](std::size_t i) {
-    const bool other_side = expected[i].margin <= uncertainty.rstd_share + uncertainty.mean * statistics.rstd;
-    return uncertainty.rstd_share * expected[i].magnitude + magnified_rounding(spec, weight[i]) +
-           (other_side ? expected[i].unit : 0);
-  };
-  const double scale = oracle::scale_of(problem, row);
-  if (scales_rows(spec)) {
-    oracle::RowScale of_row(spec);
-    for (std::size_t i = 0; i < columns; ++i) of_row.add(expected[i], more(i));
-    const auto [value, allowed] = of_row.expected();
-    const double error = oracle::error_of(DType::f32, scale, value);
-    if (error != 0 && !(error <= allowed)) return message("row_scale", row, 0, scale, value, allowed);
-  }
+  const bool in_8_bits = has_8_bits(spec.output);
+  const double scale = in_8_bits ? oracle::written_scale(problem, row) : 1;
+  oracle::RowScale row_scale(spec);
+  std::optional<std::string> wrong;
   for (std::size_t i = 0; i < columns; ++i) {
-    const auto [value, allowed] = oracle::expected_result(spec, expected[i], scale, more(i));
+    double value = expected[i].value;
+    double allowed =
+        oracle::tolerance(spec, expected[i]) + uncertainty.rstd_share * expected[i].magnitude +
+        magnified_rounding(spec, weight[i]) +
+        (expected[i].margin <= uncertainty.rstd_share + uncertainty.mean * statistics.rstd ? expected[i].unit
+                                                                                           : 0);
+    if (in_8_bits) {
+      row_scale.add(value, std::isfinite(allowed) ? allowed : 0);
+      const auto stored = oracle::expected_quantized(spec, value, allowed, scale, got[i]);
+      value = stored.value;
+      allowed = stored.tolerance;
+    }
     const double error = oracle::error_of(spec.output, got[i], value);
-    if (error != 0 && !(error <= allowed))
-      return message("y", row, static_cast<std::int64_t>(i), got[i], value, allowed);
+    if (wrong || error == 0 || error <= allowed) continue;
+    wrong = message("y", row, static_cast<std::int64_t>(i), got[i], value, allowed);
   }
-  return {};
+  if (scales_rows(spec)) {
+    const double found = row_scale.expected(), error = oracle::error_of(DType::f32, scale, found);
+    const double allowed = scale > found ? row_scale.most() - found : found - row_scale.least();
+    if (error != 0 && !(error <= allowed)) return message("row_scale", row, 0, scale, found, allowed);
+  }
+  return wrong;
 }
 
 }  // namespace

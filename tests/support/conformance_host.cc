@@ -14,7 +14,8 @@ HostRun run_on_host(const ConformanceKernel& kernel, const simt::HostKernel& com
                                         .bytes = result.y.size(),
                                         .name = "y",
                                         .writable = true,
-                                        .initialized = false}};
+                                        .initialized = false,
+                                        .element = 1}};
   if (!workspace.empty())
     buffers.push_back(
         {.begin = workspace.data(), .bytes = workspace.size(), .name = "workspace", .writable = true});

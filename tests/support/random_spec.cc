@@ -88,6 +88,7 @@ void make_channels_first(NormSpec& spec) {
   spec.affine_rows = false;
   spec.gate = Gate::none;
   spec.modulation = Modulation::none;
+  if (scales_rows(spec)) spec.quantization = Quantization::tensor;
   drop_meaningless(spec);
 }
 

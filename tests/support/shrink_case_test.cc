@@ -57,6 +57,22 @@ TEST(ShrinkCase, KeepsWhatTheFailureNeeds) {
   EXPECT_EQ(shrunk.smallest.spec.activation, Activation::none);
 }
 
+TEST(ShrinkCase, DropsAQuantizationThatTheFailureDoesNotNeed) {
+  const Verdict any = fails_if([](const KernelCase&) { return true; });
+  const KernelCase failing =
+      first_failing(fails_if([](const KernelCase& c) { return rounds_y(c.spec) && scales_rows(c.spec); }));
+  const NormSpec plain = shrink(failing, "wrong", any, kPlenty).smallest.spec;
+  EXPECT_EQ(plain.quantization, Quantization::none) << to_text(plain);
+  EXPECT_EQ(plain.output, plain.input);
+  EXPECT_EQ(plain.rounding, Rounding::none);
+
+  const Verdict needs = fails_if([](const KernelCase& c) { return c.spec.output == DType::s8; });
+  const NormSpec given = shrink(first_failing(needs), "wrong", needs, kPlenty).smallest.spec;
+  EXPECT_EQ(given.output, DType::s8);
+  EXPECT_EQ(given.quantization, Quantization::tensor);
+  EXPECT_FALSE(given.inverse_scale);
+}
+
 TEST(ShrinkCase, ASampleKeepsItsPlane) {
   const Verdict verdict = fails_if(
       [](const KernelCase& c) { return c.spec.channels_first && c.plan.vector == 2 && c.rows >= 12; });

@@ -47,56 +47,6 @@ TEST(Bf16, EveryPatternRoundTrips) { expect_round_trips(bf16_to_float, bf16_from
 TEST(F16, RoundsToNearestEven) { expect_nearest_even(f16_to_float, f16_from_double, 0x7c00); }
 TEST(Bf16, RoundsToNearestEven) { expect_nearest_even(bf16_to_float, bf16_from_double, 0x7f80); }
 
-// The same of 8 bits, where the largest number stands for all that is beyond it.
-template <class Float, class Bits>
-void expect_bytes(Float to_float, Bits from_double, std::uint8_t largest) {
-  for (int pattern = 0; pattern < 256; ++pattern) {
-    const auto bits = static_cast<std::uint8_t>(pattern);
-    const float value = to_float(bits);
-    if (!std::isfinite(value)) continue;
-    EXPECT_EQ(from_double(value), bits) << pattern;
-    if ((bits & 0x7f) >= largest) continue;
-    const std::uint8_t above = bits + 1, even = bits % 2 == 0 ? bits : above;
-    const double middle = (double{value} + to_float(above)) / 2;
-    EXPECT_EQ(from_double(middle), even) << pattern;
-    EXPECT_EQ(from_double(std::nextafter(middle, 0)), bits) << pattern;
-    EXPECT_EQ(from_double(std::nextafter(middle, middle * 2)), above) << pattern;
-  }
-  for (const double beyond : {to_float(largest) * 1.5, 1e300, std::numeric_limits<double>::infinity()}) {
-    EXPECT_EQ(from_double(beyond), largest);
-    EXPECT_EQ(from_double(-beyond), largest | 0x80);
-  }
-  EXPECT_TRUE(std::isnan(to_float(from_double(std::nan("")))));
-}
-TEST(E4M3, RoundsToNearestEven) { expect_bytes(e4m3_to_float, e4m3_from_double, 0x7e); }
-TEST(E5M2, RoundsToNearestEven) { expect_bytes(e5m2_to_float, e5m2_from_double, 0x7b); }
-
-TEST(E4M3, KnownValues) {
-  EXPECT_EQ(e4m3_to_float(0x7e), 448.0f);
-  EXPECT_EQ(e4m3_to_float(0x01), 0x1p-9f);
-  EXPECT_EQ(e4m3_to_float(0x08), 0x1p-6f);
-  EXPECT_EQ(e4m3_to_float(0xb8), -1.0f);
-  EXPECT_TRUE(std::isnan(e4m3_to_float(0x7f)));
-  EXPECT_TRUE(std::isnan(e4m3_to_float(0xff)));
-  EXPECT_EQ(e4m3_from_double(-1e-300), 0x80);
-  EXPECT_EQ(largest_of(DType::e4m3), 448);
-}
-TEST(E5M2, KnownValues) {
-  EXPECT_EQ(e5m2_to_float(0x7b), 57344.0f);
-  EXPECT_EQ(e5m2_to_float(0x01), 0x1p-16f);
-  EXPECT_TRUE(std::isinf(e5m2_to_float(0x7c)));
-  EXPECT_TRUE(std::isnan(e5m2_to_float(0x7d)));
-  EXPECT_EQ(largest_of(DType::e5m2), 57344);
-}
-TEST(S8, KnownValues) {
-  EXPECT_EQ(s8_from_double(0.5), 0);
-  EXPECT_EQ(s8_from_double(1.5), 2);
-  EXPECT_EQ(s8_from_double(-2.5), -2);
-  EXPECT_EQ(s8_from_double(127.5), 127);
-  EXPECT_EQ(s8_from_double(-1e300), -128);
-  EXPECT_EQ(s8_from_double(std::nan("")), 0);
-}
-
 TEST(F16, KnownValues) {
   EXPECT_EQ(f16_to_float(0x3c00), 1.0f);
   EXPECT_EQ(f16_to_float(0xc000), -2.0f);

@@ -42,7 +42,7 @@ class Npy : public testing::Test {
 };
 
 TEST_F(Npy, RoundTripsEveryDType) {
-  for (const DType dtype : {DType::f16, DType::bf16, DType::f32, DType::f64}) {
+  for (const DType dtype : {DType::f16, DType::bf16, DType::f32, DType::f64, DType::e4m3, DType::s8}) {
     Matrix written(dtype, 3, 5);
     fill_random(written, 7, {1, 0, 1});
     write_npy(path("a.npy"), written, {3, 5}).value();
@@ -54,6 +54,20 @@ TEST_F(Npy, RoundTripsEveryDType) {
     file.read(read).value();
     EXPECT_EQ(std::memcmp(read.data(), written.data(), written.bytes()), 0) << name(dtype);
   }
+}
+
+TEST_F(Npy, EightBitsAreBitPatterns) {
+  EXPECT_EQ(npy_type(DType::e4m3), "|u1");
+  EXPECT_EQ(npy_type(DType::e5m2), "|u1");
+  EXPECT_EQ(npy_type(DType::s8), "|i1");
+  Matrix written(DType::e5m2, 2, 3);
+  fill_random(written, 7, {1, 0, 1});
+  write_npy(path("e.npy"), written, {2, 3}).value();
+  Matrix read(DType::e5m2, 2, 3);
+  NpyFile::open(path("e.npy")).value().read(read).value();
+  EXPECT_EQ(std::memcmp(read.data(), written.data(), written.bytes()), 0);
+  Matrix other(DType::s8, 2, 3);
+  EXPECT_EQ(NpyFile::open(path("e.npy")).value().read(other).code(), Code::BadArgument);
 }
 
 TEST_F(Npy, GapsBetweenRowsAreNotInTheFile) {

@@ -194,6 +194,39 @@ TEST(Problem, HasWhatTheSpecHas) {
   EXPECT_EQ(full[Operand::rstd].bytes(), 16u);
 }
 
+TEST(Problem, HasTheScalesOfAQuantization) {
+  for (const DType output : {DType::e4m3, DType::e5m2, DType::s8})
+    for (const bool inverse : {false, true}) {
+      const NormSpec spec{
+          .columns = 3, .output = output, .quantization = Quantization::tensor, .inverse_scale = inverse};
+      Problem problem = make_problem(spec, 5).value();
+      EXPECT_EQ(problem[Operand::y].bytes(), 15u);
+      EXPECT_EQ(problem[Operand::tensor_scale].bytes(), 4u);
+      EXPECT_TRUE(problem[Operand::row_scale].empty());
+      fill(problem, 3);
+      double scale, again;
+      load(DType::f32, problem[Operand::tensor_scale].data(), 0, 1, &scale);
+      if (inverse) scale = 1 / scale;
+      const double largest = rounded(output, 1e300);
+      EXPECT_GT(scale * largest, 2) << "most results are within the range";
+      EXPECT_LT(scale * largest, 6) << "some are not";
+      fill(problem, 3);
+      load(DType::f32, problem[Operand::tensor_scale].data(), 0, 1, &again);
+      EXPECT_EQ(inverse ? 1 / again : again, scale) << "of the seed alone";
+      EXPECT_EQ(tensors_of(problem).tensor_scale, problem[Operand::tensor_scale].data());
+      EXPECT_EQ(inputs_of(problem, 4)[Operand::tensor_scale], problem[Operand::tensor_scale].data());
+    }
+  const NormSpec rows{.columns = 3, .output = DType::s8, .quantization = Quantization::row};
+  Problem problem = make_problem(rows, 5).value();
+  EXPECT_EQ(problem[Operand::row_scale].rows(), 5);
+  EXPECT_EQ(problem[Operand::row_scale].bytes(), 20u);
+  EXPECT_TRUE(problem[Operand::tensor_scale].empty());
+  fill(problem, 3);
+  double scale;
+  load(DType::f32, problem[Operand::row_scale].data(), 4, 1, &scale);
+  EXPECT_TRUE(std::isnan(scale)) << "poisoned";
+}
+
 TEST(Problem, RejectsWhatCannotBe) {
   EXPECT_EQ(make_problem({.columns = 3}, -1).code(), Code::BadRows);
   EXPECT_EQ(make_problem({.columns = 3}, 2, {{Operand::x, -7}}).code(), Code::BadStride);

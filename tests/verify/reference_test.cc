@@ -190,5 +190,73 @@ TEST(Reference, MagnitudeMeasuresTheTerms) {
   EXPECT_EQ(values[1].magnitude, 3);
 }
 
+// ---- Results of 8 bits ----
+
+NormSpec of_8_bits(DType output, Quantization quantization, Rounding rounding = Rounding::none) {
+  return {.columns = 4,
+          .input = DType::bf16,
+          .output = output,
+          .rounding = rounding,
+          .quantization = quantization};
+}
+
+TEST(Quantized, ByHand) {
+  const NormSpec plain = of_8_bits(DType::e4m3, Quantization::none);
+  EXPECT_EQ(quantized(plain, 17, 1), 16) << "a tie";
+  EXPECT_EQ(quantized(plain, 19, 1), 20) << "a tie";
+  EXPECT_EQ(quantized(plain, -1e9, 1), -448);
+  NormSpec tensor = of_8_bits(DType::s8, Quantization::tensor);
+  EXPECT_EQ(quantized(tensor, 5, 2), 2) << "2.5";
+  EXPECT_EQ(quantized(tensor, 5, 0.01), 127);
+  tensor.inverse_scale = true;
+  EXPECT_EQ(quantized(tensor, 5, 2), 10);
+  const NormSpec row = of_8_bits(DType::e5m2, Quantization::row);
+  EXPECT_EQ(quantized(row, 3, 0.5), 6);
+  EXPECT_TRUE(std::isnan(quantized(row, std::nan(""), 1)));
+  EXPECT_EQ(quantized(of_8_bits(DType::s8, Quantization::row), std::nan(""), std::nan("")), 0);
+}
+
+TEST(Quantized, RoundsTheResultFirst) {
+  const double y = 1 + 0x1p-8 + 0x1p-12;  // to bf16: 1 + 2^-7
+  NormSpec spec = of_8_bits(DType::s8, Quantization::tensor);
+  EXPECT_EQ(quantized(spec, y, 1 / 100.0), 100);
+  spec.rounding = Rounding::y;
+  EXPECT_EQ(quantized(spec, y, 1 / 100.0), 101);
+}
+
+// 1 / 3 in f32 times 3 * 2.5 is not 7.5 / 3: a row of s8 is multiplied, others are divided.
+TEST(Quantized, MultipliesOrDividesAsItSays) {
+  int differ = 0;
+  for (const DType output : {DType::e4m3, DType::e5m2, DType::s8}) {
+    const NormSpec spec = of_8_bits(output, Quantization::row);
+    for (int i = 1; i < 2000; ++i) {
+      const float scale = static_cast<float>(i) / 700, y = 2.5f * scale;
+      const double divided = rounded(output, y / scale), multiplied = rounded(output, y * (1 / scale));
+      differ += output == DType::s8 && divided != multiplied;
+      EXPECT_EQ(quantized(spec, y, scale), output == DType::s8 ? multiplied : divided) << i;
+    }
+  }
+  EXPECT_GT(differ, 0);
+}
+
+TEST(RowScale, IsOfTheLargestMagnitude) {
+  const NormSpec spec = of_8_bits(DType::s8, Quantization::row);
+  RowScale scale(spec);
+  EXPECT_EQ(scale.expected(), 0x1p-23) << "of zeros";
+  scale.add(-254, 0.5);
+  scale.add(250, 1);
+  EXPECT_EQ(scale.expected(), 2);
+  EXPECT_FLOAT_EQ(static_cast<float>(scale.least()), 253.5f / 127);
+  EXPECT_FLOAT_EQ(static_cast<float>(scale.most()), 254.5f / 127);
+  scale.add(std::nan(""), 0);
+  scale.add(300, 0);
+  for (const double value : {scale.least(), scale.expected(), scale.most()}) EXPECT_TRUE(std::isnan(value));
+  const NormSpec other = of_8_bits(DType::e4m3, Quantization::row);
+  RowScale infinite(other);
+  EXPECT_FLOAT_EQ(static_cast<float>(infinite.expected()), 1.0f / (512 * 448));
+  infinite.add(std::numeric_limits<double>::infinity(), 0);
+  EXPECT_TRUE(std::isinf(infinite.expected()));
+}
+
 }  // namespace
 }  // namespace normjit::oracle

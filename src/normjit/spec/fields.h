@@ -70,8 +70,11 @@ struct Field {
   }
   // How many values of an enumeration it may have, the first ones of the set.
   constexpr std::size_t choices() const noexcept {
-    if constexpr (std::is_same_v<T, DType>) return member == &NormSpec::output ? kChoices<T> : kInputDTypes;
-    return kChoices<T>;
+    if constexpr (std::is_same_v<T, DType>)
+      return member == &NormSpec::output ? kChoices<T> : kInputDTypes;
+    else if constexpr (std::is_enum_v<T>)
+      return kChoices<T>;
+    return 0;
   }
   // Whether it may have this value of an enumeration.
   constexpr bool may_be(T value) const noexcept { return static_cast<std::size_t>(value) < choices(); }

@@ -57,8 +57,8 @@ std::optional<Enum> named(std::string_view word) {
 }
 
 // Reads the value of a field. For an enumeration, `name` and `mistake` describe a value that is not in the
-// set.
-Result<void> read(std::string_view value, std::string_view text, std::string_view, Code,
+// set, whose first `choices` it may have.
+Result<void> read(std::string_view value, std::string_view text, std::string_view, Code, std::size_t,
                   std::int64_t& columns) {
   std::vector<std::int64_t> shape;
   for (const std::string_view size : split(value, 'x')) {
@@ -71,7 +71,8 @@ Result<void> read(std::string_view value, std::string_view text, std::string_vie
   columns = *product;
   return {};
 }
-Result<void> read(std::string_view value, std::string_view text, std::string_view, Code, double& to) {
+Result<void> read(std::string_view value, std::string_view text, std::string_view, Code, std::size_t,
+                  double& to) {
   const auto one = number<double>(value);
   if (!one) return bad(text, concat({"'", value, "' is not a number"}));
   to = *one;
@@ -79,10 +80,10 @@ Result<void> read(std::string_view value, std::string_view text, std::string_vie
 }
 template <class Enum>
 Result<void> read(std::string_view value, std::string_view text, std::string_view name, Code mistake,
-                  Enum& to) {
+                  std::size_t choices, Enum& to) {
   const auto one = named<Enum>(value);
   if (!one) {
-    const std::string why = concat({"no ", name, "; it must be one of ", names_of<Enum>(", ")});
+    const std::string why = concat({"no ", name, "; it must be one of ", names_of<Enum>(", ", 0, choices)});
     if (mistake == Code::BadArgument) return bad(text, concat({"'", value, "' is ", why}));
     return Error{mistake, concat({"'", value, "' in '", text, "' is ", why})};
   }
@@ -127,7 +128,7 @@ std::optional<Result<void>> read_if(const Field<T, HasMeaning>& field, std::stri
     if (field.key.empty() || (key != field.key && !is_shape)) return {};
     if (!is_shape && std::is_same_v<T, std::int64_t> && value.find('x') != value.npos)
       return bad(text, concat({key, "= takes one number; use shape= for several"}));
-    return read(value, text, field.name, field.mistake, spec.*field.member);
+    return read(value, text, field.name, field.mistake, field.choices(), spec.*field.member);
   }
 }
 

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// The types of 8 bits.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "verify/element.h"
+
+namespace normjit::oracle {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+double value_of(DType dtype, std::uint8_t bits) {
+  double value;
+  load(dtype, &bits, 0, 1, &value);
+  return value;
+}
+int bits_of(DType dtype, double value) {
+  std::uint8_t bits = 0xa5;
+  store(dtype, &bits, 0, 1, &value);
+  return bits;
+}
+
+struct Float8 {
+  DType dtype;
+  int exponent_bits, mantissa_bits;
+  int largest;   // its bits
+  int infinity;  // likewise; beyond every pattern: there is none
+};
+constexpr Float8 kFloats[] = {{DType::e4m3, 4, 3, 0x7e, 0x100}, {DType::e5m2, 5, 2, 0x7b, 0x7c}};
+
+// By the definition of the formats.
+double decoded(const Float8& format, int bits) {
+  const int magnitude = bits & 0x7f, mantissa_values = 1 << format.mantissa_bits;
+  const int exponent = magnitude / mantissa_values, mantissa = magnitude % mantissa_values;
+  const int bias = (1 << (format.exponent_bits - 1)) - 1;
+  const double fraction = static_cast<double>(mantissa) / mantissa_values;
+  const double value = magnitude == format.infinity ? kInfinity
+                       : magnitude > format.largest ? std::nan("")
+                       : exponent == 0              ? std::ldexp(fraction, 1 - bias)
+                                                    : std::ldexp(1 + fraction, exponent - bias);
+  return (bits & 0x80) != 0 ? -value : value;
+}
+
+TEST(Float8, EveryPatternIsWhatTheFormatSaysAndRoundTrips) {
+  for (const Float8& format : kFloats)
+    for (int bits = 0; bits < 256; ++bits) {
+      const double expected = decoded(format, bits);
+      const double value = value_of(format.dtype, static_cast<std::uint8_t>(bits));
+      if (std::isnan(expected)) {
+        EXPECT_TRUE(std::isnan(value)) << name(format.dtype) << " " << bits;
+        EXPECT_TRUE(std::isnan(rounded(format.dtype, value))) << bits;
+        continue;
+      }
+      EXPECT_EQ(value, expected) << name(format.dtype) << " " << bits;
+      EXPECT_EQ(std::signbit(value), bits >= 0x80) << bits;
+      const int stored = std::isinf(value) ? format.largest | (bits & 0x80) : bits;
+      EXPECT_EQ(bits_of(format.dtype, value), stored) << name(format.dtype) << " " << bits;
+    }
+}
+
+// Between each two neighbours, as for 16 bits.
+TEST(Float8, RoundToNearestEven) {
+  for (const Float8& format : kFloats)
+    for (int low = 0; low < format.largest; ++low) {
+      const double below = decoded(format, low), middle = (below + decoded(format, low + 1)) / 2;
+      const int even = low % 2 == 0 ? low : low + 1;
+      EXPECT_EQ(bits_of(format.dtype, middle), even) << low;
+      EXPECT_EQ(bits_of(format.dtype, -middle), even | 0x80) << low;
+      EXPECT_EQ(bits_of(format.dtype, std::nextafter(middle, 0)), low) << low;
+      EXPECT_EQ(bits_of(format.dtype, std::nextafter(middle, kInfinity)), low + 1) << low;
+      if (low > 0) {
+        EXPECT_EQ(unit_in_last_place(format.dtype, below), decoded(format, low + 1) - below) << low;
+      }
+    }
+}
+
+TEST(Float8, SaturateAndKeepNaN) {
+  for (const Float8& format : kFloats) {
+    const double largest = decoded(format, format.largest);
+    EXPECT_EQ(largest, format.dtype == DType::e4m3 ? 448 : 57344);
+    for (const double beyond :
+         {largest, std::nextafter(largest, kInfinity), 1.2 * largest, 1e300, kInfinity}) {
+      EXPECT_EQ(bits_of(format.dtype, beyond), format.largest) << beyond;
+      EXPECT_EQ(bits_of(format.dtype, -beyond), format.largest | 0x80) << beyond;
+    }
+    EXPECT_TRUE(std::isnan(rounded(format.dtype, std::nan(""))));
+    EXPECT_EQ(bits_of(format.dtype, -0.0), 0x80);
+    EXPECT_EQ(bits_of(format.dtype, -1e-300), 0x80);
+    EXPECT_TRUE(std::isnan(value_of(format.dtype, 0xff))) << "what outputs are poisoned with";
+  }
+}
+
+TEST(S8, RoundsSaturatesAndHasNoNaN) {
+  for (int value = -128; value < 128; ++value) {
+    EXPECT_EQ(bits_of(DType::s8, value), value & 0xff);
+    EXPECT_EQ(value_of(DType::s8, static_cast<std::uint8_t>(value)), value);
+    EXPECT_EQ(unit_in_last_place(DType::s8, value), 1);
+    if (value == 127) continue;
+    EXPECT_EQ(rounded(DType::s8, value + 0.5), value % 2 == 0 ? value : value + 1) << value;
+    EXPECT_EQ(rounded(DType::s8, std::nextafter(value + 0.5, -kInfinity)), value);
+    EXPECT_EQ(rounded(DType::s8, std::nextafter(value + 0.5, kInfinity)), value + 1);
+  }
+  for (const double beyond : {127.4, 127.5, 128.0, 1e300, kInfinity}) {
+    EXPECT_EQ(rounded(DType::s8, beyond), 127) << beyond;
+    EXPECT_EQ(rounded(DType::s8, -beyond - 1), -128) << beyond;
+  }
+  EXPECT_EQ(bits_of(DType::s8, std::nan("")), 0);
+}
+
+TEST(Float8, StandBesideEachOther) {
+  const std::vector<double> values = {0, 1, -2, 0.5, 448};
+  for (const DType dtype : {DType::e4m3, DType::e5m2, DType::s8}) {
+    std::vector<std::uint8_t> bytes(7, 0xff);
+    store(dtype, bytes.data(), 1, 5, values.data());
+    EXPECT_EQ(bytes.front(), 0xff);
+    EXPECT_EQ(bytes.back(), 0xff);
+    double back[3];
+    load(dtype, bytes.data() + 1, 0, 3, 2, back);
+    EXPECT_EQ(back[0], 0);
+    EXPECT_EQ(back[1], -2);
+    EXPECT_EQ(back[2], dtype == DType::s8 ? 127 : 448);
+  }
+}
+
+}  // namespace
+}  // namespace normjit::oracle
