@@ -728,8 +728,8 @@ const std::vector<Pinned> kPinned = {
      "arch=sm_75 rows=12 inputs=constant_rows seed=163",
      {0},
      kQuantized},
-    {"layernorm/cols=64/bf16/out=e4m3/mod/q=row warp_rows threads=64 threads_per_row=16 vector=4 "
-     "per_thread=1 arch=sm_90 rows=5 scale_gap=4 shift_gap=8 seed=164",
+    {"layernorm/cols=192/bf16/out=e4m3/mod/q=row warp_rows threads=64 threads_per_row=16 vector=4 "
+     "per_thread=3 blocks_per_sm=9 arch=sm_90 rows=5 scale_gap=4 shift_gap=8 seed=164",
      {0},
      kQuantized},
     // With the scale of a tensor, or its inverse, and without one.

@@ -52,6 +52,8 @@ constexpr EquivalentMutant kEquivalent[] = {
      "the instruction and the integers make the same bits"},
     {"number.cuh", "if (size < (kBias + 1) << 23) {", "if (size <= (kBias + 1) << 23) {",
      "the smallest normal number has the same code either way"},
+    {"number.cuh", "if (size < (kBias + 1) << 23) {", "if (size < (kBias + 2) << 23) {",
+     "the smallest normal numbers are as far apart as those below"},
     {"number.cuh", "return {static_cast<unsigned char>(narrow_pair<T>(value, 0))};",
      "return {static_cast<unsigned char>(narrow_pair<T>(value, 1))};", "the second of the pair is dropped"},
     {"reduce.cuh",

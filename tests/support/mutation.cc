@@ -432,8 +432,6 @@ constexpr Fault kFaults[] = {
      "parts_of_row + slice * kWarps + warp", "parts_of_row + slice * kWarps"},
     {"all slices leave their largest results in one place", kBlockRow, "parts_of_row + slice * kWarps + warp",
      "parts_of_row + warp"},
-    {"largest results have one place", kBlockRow, "parts_of_row = largest_parts + half",
-     "parts_of_row = largest_parts"},
     {"each slice has a scale of its own", kBlockRow, "largest = gather_largest<2>(on.workspace, tag);", ""},
     {"largest results have the tag of the statistics", kBlockRow,
      "++tag;\n          if (lane == 0) publish_part<2>(on.workspace, tag, largest,",
