@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drop-ins for PyTorch's normalizations.
 
-    from normjit.torch import LayerNorm, add_rms_norm, layer_norm, norm, replace_norms
+    from normjit.torch import LayerNorm, add_rms_norm, layer_norm, norm, replace_norms, rms_norm_quant
 
     layer = LayerNorm(4096)                         # in the place of torch.nn.LayerNorm(4096); RMSNorm likewise
     layer = LayerNorm(4096, activation="gelu")      # gelu(layer(x)) in one kernel
