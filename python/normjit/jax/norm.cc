@@ -6,11 +6,11 @@
 //
 // The attribute `spec` is a normjit_spec, word by word. Operands are those that it has, in the order of the
 // header's enumeration: x, in_bias, gate, gate_table, residual, weight, bias, modulation, tensor_scale, and
-// results those of y, sum, mean, rstd and row_scale, all of them contiguous. A residual, and weight and bias with affine_rows, may
-// have fewer rows than x, a divisor n: row r takes row r % n. With channels_first x is [samples, columns,
-// plane], and a residual is that or one sample. Then comes a workspace where the plans of the
-// spec may need one. It is a result because XLA then knows of it: a command buffer that is replayed finds it
-// at the same place, and no other launch uses it.
+// results those of y, sum, mean, rstd and row_scale, all of them contiguous. A residual, and weight and bias
+// with affine_rows, may have fewer rows than x, a divisor n: row r takes row r % n. With channels_first x is
+// [samples, columns, plane], and a residual is that or one sample. Then comes a workspace where the plans of
+// the spec may need one. It is a result because XLA then knows of it: a command buffer that is replayed finds
+// it at the same place, and no other launch uses it.
 #include <dlfcn.h>
 
 #include <atomic>

@@ -65,7 +65,8 @@ def _scales_of(problem: Problem, y: Tensor, dims: tuple[int, ...]) -> Tensor:
     """What each row of y is divided by. A quotient of tensors, since PyTorch multiplies by the inverse of a number."""
     largest = _LARGEST[problem.output]
     most = y.abs().amax(dims, keepdim=True)
-    return (most / torch.full_like(most, largest)).clamp(min=2.0 ** -23 if problem.output == torch.int8 else 1 / (512 * largest))
+    floor = 2.0 ** -23 if problem.output == torch.int8 else 1 / (512 * largest)
+    return (most / torch.full_like(most, largest)).clamp(min=floor)
 
 
 def _in_8_bits(problem: Problem, y: Tensor) -> Tensor:
