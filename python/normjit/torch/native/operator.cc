@@ -104,9 +104,8 @@ class Call {
       require_fit(has_shape(f, x_.sizes + outer_, end_ - outer_) || has_shape(f, &columns, 1));
       take_columns(operand.offset, tensor);
     } else {
-      require_fit(operand.extent == kOne
-                      ? elements(f, 0, f.dims) == 1
-                      : has_shape(f, number_sizes(), x_.dims) && is_contiguous(tensor));
+      require_fit(operand.extent == kOne ? elements(f, 0, f.dims) == 1
+                                         : has_shape(f, number_sizes(), x_.dims) && is_contiguous(tensor));
       put(operand.offset, tensor.data());
     }
   }
