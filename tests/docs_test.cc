@@ -138,7 +138,7 @@ TEST(AlgebraPage, ItsMessagesAreThoseOfTheLibrary) {
     ASSERT_EQ(spec.code(), Code::BadCombination) << at->str(1);
     EXPECT_NE(spec.error().message.find(at->str(2)), std::string::npos) << spec.error().message;
   }
-  EXPECT_EQ(count, 5);
+  EXPECT_EQ(count, 6);
 }
 
 TEST(EnvironmentPage, HasEveryVariableThatIsRead) {

@@ -25,13 +25,14 @@ NOT_READY = 801
 
 YES = 1  # a switch of Options
 
-DTYPES = {"f16": 1, "bf16": 2, "f32": 3, "f64": 4}
+DTYPES = {"f16": 1, "bf16": 2, "f32": 3, "f64": 4, "e4m3": 5, "e5m2": 6, "s8": 7}
 NORMS = {"layernorm": 1, "rmsnorm": 2}
 GATES = {"none": 1, "gate": 2, "gateafter": 3}
 GATE_FUNCTIONS: dict[Optional[str], int] = {None: 1, "silu": 2, "sigmoid": 3, "tanh": 4}
 MODULATIONS = {"none": 1, "mods": 2, "mod": 3}
 RESIDUALS = {"none": 1, "add": 2, "addafter": 3}
-ROUNDINGS = {"none": 1, "sum": 2, "norm": 3, "sum+norm": 4}
+ROUNDINGS = {"none": 1, "sum": 2, "norm": 3, "sum+norm": 4, "y": 5, "sum+y": 6, "norm+y": 7, "sum+norm+y": 8}
+QUANTIZATIONS = {"none": 1, "tensor": 2, "row": 3}
 AFFINES = {"none": 1, "w": 2, "wb": 3}
 ACTIVATIONS: dict[Optional[str], int] = {None: 1, "relu": 2, "gelu": 3, "gelu_tanh": 4, "silu": 5}
 LARGEST_EPSILON = 3.4028234663852886e38  # of f32; the smallest is 0. PyTorch computes with any
@@ -55,7 +56,8 @@ class Spec(ctypes.Structure):
                 ("rounding", ctypes.c_int32), ("weight_offset", ctypes.c_int32), ("affine_rows", ctypes.c_int32),
                 ("modulation_type", ctypes.c_int32), ("gate", ctypes.c_int32), ("gate_function", ctypes.c_int32),
                 ("gate_table", ctypes.c_int32), ("modulation", ctypes.c_int32), ("plain_modulation", ctypes.c_int32),
-                ("modulation_table", ctypes.c_int32), ("channels_first", ctypes.c_int32)]
+                ("modulation_table", ctypes.c_int32), ("channels_first", ctypes.c_int32), ("quantization", ctypes.c_int32),
+                ("inverse_scale", ctypes.c_int32)]
 
     def __init__(self, columns: int = 0, epsilon: float = 1e-5, scale: float = 1.0, **members: int) -> None:
         super().__init__(ctypes.sizeof(Spec), columns, epsilon, scale, **members)
@@ -78,7 +80,7 @@ class Tensors(ctypes.Structure):
                 ("workspace", ctypes.c_void_p), ("residual", Rows), ("sum", Rows), ("in_bias", ctypes.c_void_p),
                 ("gate", Rows), ("gate_table", ctypes.c_void_p), ("mod_scale", Rows),
                 ("mod_scale_table", ctypes.c_void_p), ("mod_shift", Rows), ("mod_shift_table", ctypes.c_void_p),
-                ("plane", ctypes.c_int64)]
+                ("plane", ctypes.c_int64), ("tensor_scale", ctypes.c_void_p), ("row_scale", ctypes.c_void_p)]
 
     def __init__(self, **members: Any) -> None:
         rows = {field[0]: Rows() for field in self._fields_ if field[1] is Rows}

@@ -131,13 +131,14 @@ void quantize(const NormSpec& spec, const Row& row, std::vector<double>& y) {
   }
 }
 
+// What is missing in a sum is -0, which keeps the sign of a zero.
 void compute(const NormSpec& spec, const Row& row, std::vector<double>& s) {
   const std::int64_t n = spec.columns;
   const auto gate = [&](std::int64_t i) {
     return through(row.get(Operand::gate, i) + row.get(Operand::gate_table, i), spec.gate_function);
   };
   for (std::int64_t i = 0; i < n; ++i) {
-    s[i] = row.get(Operand::x, i) + row.get(Operand::in_bias, i);
+    s[i] = row.get(Operand::x, i) + row.get(Operand::in_bias, i, -0.0);
     if (spec.gate == Gate::before) s[i] *= gate(i);
     if (spec.residual == Residual::before) s[i] += row.get(Operand::residual, i);
     if (rounds_sum(spec)) s[i] = oracle::rounded(sum_type(spec), s[i]);
@@ -150,12 +151,12 @@ void compute(const NormSpec& spec, const Row& row, std::vector<double>& s) {
   for (std::int64_t i = 0; i < n; ++i) {
     double v = (s[i] - mean) * rstd;
     if (rounds_norm(spec)) v = oracle::rounded(spec.input, v);
-    if (row.has(Operand::weight)) v *= row.get(Operand::weight, i) + (spec.weight_offset ? 1 : 0);
-    v += row.get(Operand::bias, i);
+    if (row.has(Operand::weight)) v *= row.get(Operand::weight, i) + (spec.weight_offset ? 1 : -0.0);
+    v += row.get(Operand::bias, i, -0.0);
     if (spec.modulation != Modulation::none)
       v *= row.get(Operand::mod_scale, i) + row.get(Operand::mod_scale_table, i) +
            (spec.plain_modulation ? 0 : 1);
-    v += row.get(Operand::mod_shift, i) + row.get(Operand::mod_shift_table, i);
+    v += row.get(Operand::mod_shift, i, -0.0) + row.get(Operand::mod_shift_table, i, -0.0);
     v = activated(v, spec.activation) * spec.scale;
     if (spec.gate == Gate::after) v *= gate(i);
     // sum may be the residual itself, and y may be x

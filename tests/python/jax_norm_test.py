@@ -7,6 +7,7 @@
 --fake, NORMJIT_TEST_SEED and the exit status 77 are as in jax_layer_norm_test.py.
 """
 import ctypes
+import functools
 import itertools
 import random
 import re
@@ -375,7 +376,9 @@ class Algebra(Case):
     def test_nothing_to_do(self):
         x, w = self.array(0, 8), self.array(8)
         results = normjit.jax.norm("layernorm/cols=8/f32/add/sum/w/stats", x, residual=x, weight=w)
-        self.assertEqual([result.shape for result in results], [(0, 8), (0, 8), (0,), (0,)])
+        self.assertEqual([result.shape for result in results[:4]], [(0, 8), (0, 8), (0,), (0,)])
+        results = normjit.jax.norm("rmsnorm/cols=8/f32/out=e4m3/w/q=row", x, weight=w)
+        self.assertEqual((results.out.shape, results.out.dtype.name, results.row_scale.shape), ((0, 8), "float8_e4m3fn", (0,)))
         self.assertFalse(np.any(gradient(lambda w: normjit.jax.norm("rmsnorm/cols=8/f32/w", x, weight=w).sum(), 0)(w)))
 
 
@@ -430,6 +433,79 @@ class Batches(Case):
             self.assertEqual(base.FAKE.launches, launches)
         self.assertClose(found.out, base.reference(x + b[:, None]))
         self.assertClose(found.sum, np.asarray(x + b[:, None]))
+
+
+class EightBits(Case):
+    """Rows of 1 and -1 without an epsilon are their own norms, so that y is the weight."""
+    TYPES = {"e4m3": ("float8_e4m3fn", 448.0), "e5m2": ("float8_e5m2", 57344.0), "s8": ("int8", 127.0)}
+
+    def right(self, y, name, form, given):
+        """y in 8 bits, in f32, and the scales of its rows."""
+        dtype, largest = self.TYPES[name]
+        scales, one = None, np.float32(1)
+        if form.startswith("/q=tensor"):
+            y = y * (given if form.endswith(":inv") else one / given)
+        elif form == "/q=row":
+            floor = np.float32(2.0 ** -23 if name == "s8" else 1 / (512 * largest))
+            scales = np.maximum(np.abs(y).max(-1) / np.float32(largest), floor)
+            y = y * (one / scales)[:, None] if name == "s8" else y / scales[:, None]
+        if name == "s8":
+            y = np.round(np.nan_to_num(y))
+        return np.clip(y, -largest - (name == "s8"), largest).astype(jnp.dtype(dtype)).astype(np.float32), scales
+
+    def test_bytes(self):
+        generator = np.random.default_rng(SEED)
+        signs = generator.choice(np.float32([-1, 1]), (4, 512))
+        w = (generator.standard_normal(512) * 2.0 ** generator.integers(-14, 12, 512)).astype(np.float32)
+        w[:3], given = (0.0, 1e6, -1e6), np.float32(0.37)
+        for name, form, rounding in itertools.product(self.TYPES, ("", "/q=tensor", "/q=tensor:inv", "/q=row"), ("", "/round=y")):
+            if not form and (rounding or name == "s8"):
+                continue
+            text = "rmsnorm/cols=512/bf16/out={}/w=f32/eps=0{}/w{}".format(name, rounding, form)
+            operands = {"tensor_scale": jnp.asarray(given)} if "tensor" in form else {}
+            call = functools.partial(normjit.jax.norm, text, jnp.asarray(signs, jnp.bfloat16), **operands)
+            y = np.asarray(jnp.asarray(signs * w, jnp.bfloat16)).astype(np.float32) if rounding else signs * w
+            right, scales = self.right(y, name, form, given)
+            with self.subTest(spec=text):
+                found = call(weight=jnp.asarray(w))
+                out = found.out if form == "/q=row" else found
+                self.assertEqual(out.dtype.name, self.TYPES[name][0])
+                np.testing.assert_array_equal(np.asarray(out).astype(np.float32), right)
+                if scales is not None:
+                    np.testing.assert_array_equal(np.asarray(found.row_scale), scales)
+            with self.subTest(spec=text, by="the formula"):  # to which XLA's conversions belong
+                found = jax.vmap(lambda w: call(weight=w))(jnp.asarray(w)[None])
+                out = np.asarray(found.out if form == "/q=row" else found)[0].astype(np.float32)
+                self.assertGreater((out == right).mean(), 0.98)
+                np.testing.assert_allclose(out, right, rtol=0.26, atol=1.01 if name == "s8" else 2.0 ** -9)
+                if scales is not None:
+                    np.testing.assert_allclose(found.row_scale[0], scales, rtol=1e-6)
+
+    def test_vmap(self):
+        x, t = self.array(3, 6, 24), jnp.float32(0.05)
+        launches = base.FAKE.launches if base.FAKE else 0
+        found = jax.vmap(lambda x: normjit.jax.norm("rmsnorm/cols=24/f32/out=s8/add/sum/q=row", x, residual=x))(x)
+        by_tensor = jax.vmap(lambda x: normjit.jax.norm("rmsnorm/cols=24/f32/out=s8/q=tensor", x, tensor_scale=t))(x)
+        if base.FAKE:
+            self.assertEqual(base.FAKE.launches - launches, 2)
+        self.assertEqual((found.row_scale.shape, found.sum.shape, by_tensor.shape), ((3, 6), (3, 6, 24), (3, 6, 24)))
+        spec = {"norm": "rmsnorm", "residual": "", "round": "", "offset": 0, "activation": None}
+        y = algebra(spec, np.asarray(x).reshape(18, 24))["y"].reshape(3, 6, 24)
+        self.assertLess(np.abs(np.asarray(by_tensor) * 0.05 - np.clip(y, -128 * 0.05, 127 * 0.05)).max(), 0.0251)
+        error = np.asarray(found.out) * np.asarray(found.row_scale)[..., None] - y
+        self.assertLess((np.abs(error) / np.asarray(found.row_scale)[..., None]).max(), 0.501)
+
+    def test_what_does_not_fit(self):
+        x, text = self.array(4, 8), "rmsnorm/cols=8/f32/out=e4m3/q=tensor"
+        for kind, message, call in (
+                (ValueError, "eps=1e-05/q=tensor has tensor_scale; give it", lambda: normjit.jax.norm(text, x)),
+                (ValueError, "tensor_scale has shape (2,); it must be one number",
+                 lambda: normjit.jax.norm(text, x, tensor_scale=jnp.ones(2))),
+                (TypeError, "tensor_scale is bfloat16", lambda: normjit.jax.norm(text, x, tensor_scale=jnp.ones((), jnp.bfloat16))),
+                (TypeError, "results of 8 bits have no derivatives",
+                 lambda: jax.jvp(lambda x: normjit.jax.norm(text, x, tensor_scale=jnp.float32(1)), (x,), (x,)))):
+            with self.subTest(message=message), self.assertRaisesRegex(kind, re.escape(message)):
+                call()
 
 
 class Names(Case):

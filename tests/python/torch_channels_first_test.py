@@ -106,7 +106,7 @@ class ValuesTest(TestCase):
                 inputs = [operands.get(name) for name in _problem.INPUTS]
                 number = _ctypes_kernel.add(_problem.problem_of(text), False)
                 with self.assert_launches(1):
-                    theirs = _ctypes_kernel.launch_problem(number, x, *inputs, *[None] * 4)
+                    theirs = _ctypes_kernel.launch_problem(number, x, *inputs, *[None] * len(_problem.OUTPUTS))
                 for mine, right in zip(self.found(text, x, **operands).values(), [part for part in theirs if part is not None]):
                     self.assertTrue(torch.equal(mine, right))
 
@@ -301,7 +301,7 @@ class CompilerTest(TestCase):
         torch.library.opcheck(torch.ops.normjit.norm.default, (spec, x, *given, False))
         torch.library.opcheck(torch.ops.normjit.norm.default, (spec, x.requires_grad_(), *given, True))
         outputs = [torch.empty(*shape, device=device) for shape in ((2, 8, 3, 3), (2, 8, 3, 3), (2, 1, 3, 3), (2, 1, 3, 3))]
-        torch.library.opcheck(torch.ops.normjit.norm_out.default, (spec, x.detach(), *given, False, *outputs))
+        torch.library.opcheck(torch.ops.normjit.norm_out.default, (spec, x.detach(), *given, False, *outputs, None))
 
     def test_programs_have_the_spec(self):
         graph = make_fx(lambda x: norm("layernorm/cols=8/f32/cf", x))(torch.randn(2, 8, 3, 3, device=device)).graph

@@ -7,7 +7,8 @@ import itertools
 from torch_support import DTYPES, FAKE, TestCase, device, fake, functional, loose, main, tolerance, torch
 
 from normjit.torch import (NormOutputs, RMSNorm, _ctypes_kernel, _formula, _problem, add_layer_norm, add_rms_norm,
-                           gate_residual_modulate, gated_rms_norm, modulated_layer_norm, norm, rms_norm)
+                           add_rms_norm_quant, gate_residual_modulate, gated_rms_norm, modulated_layer_norm, norm, rms_norm,
+                           rms_norm_quant)
 from torch.fx.experimental.proxy_tensor import make_fx
 
 in_order = _problem.in_order
@@ -103,7 +104,7 @@ class ValuesTest(TestCase):
                 right = wanted(text, x, **operands)
                 for name, value in outputs.items():
                     written = {"sum": "/sum" in text, "rstd": "/stats" in text,
-                               "mean": "/stats" in text and text.startswith("layer"), "out": True}[name]
+                               "mean": "/stats" in text and text.startswith("layer"), "out": True, "row_scale": False}[name]
                     self.assertEqual(value is not None, written, name)
                     if value is not None:
                         self.assertTrue(value.is_contiguous())
@@ -147,9 +148,9 @@ class ValuesTest(TestCase):
                 number = _ctypes_kernel.add(_problem.problem_of(text), False)
                 for _ in range(2):  # a plan that is made, and one that is found
                     with self.assert_launches(1):
-                        theirs = _ctypes_kernel.launch_problem(number, *operands, *[None] * 4)
+                        theirs = _ctypes_kernel.launch_problem(number, *operands, *[None] * len(_problem.OUTPUTS))
                     found = norm(text, x, **dict(zip(_problem.INPUTS, operands[1:])))
-                    ours = found if isinstance(found, NormOutputs) else (found, None, None, None)
+                    ours = found if isinstance(found, NormOutputs) else (found, *[None] * 4)
                     for mine, right in zip(ours, theirs):
                         self.assertEqual(mine is None, right is None)
                         self.assertTrue(mine is None or torch.equal(mine, right))
@@ -337,8 +338,8 @@ class LayoutTest(TestCase):
         out, mean = torch.empty(3, 32, device=device)[:, :16], torch.empty(3, 1, device=device)
         found = norm(spec, x, residual=residual, out=out, mean=mean)
         self.assertTrue(found.out is out and found.mean is mean)
-        for name, value in found._asdict().items():
-            self.assert_close(value, right[name])
+        for name in right:
+            self.assert_close(getattr(found, name), right[name])
         found = norm(spec, x, residual=residual, out=x, sum=residual)  # as serving runtimes do
         self.assert_close(x, right["out"])
         self.assert_close(residual, right["sum"])
@@ -394,7 +395,7 @@ class ErrorsTest(TestCase):
     def test_operators_name_outputs_that_are_missing(self):
         x = torch.randn(3, 8, device=device)
         with self.assertRaisesRegex(RuntimeError, "the spec writes rstd"), self.assert_launches(0):
-            torch.ops.normjit.norm_out("rmsnorm/cols=8/f32/stats", x, *in_order(), False, x, None, None, None)
+            torch.ops.normjit.norm_out("rmsnorm/cols=8/f32/stats", x, *in_order(), False, x, None, None, None, None)
 
     def test_what_libnormjit_says_reaches_the_caller(self):
         if not FAKE:
@@ -470,7 +471,7 @@ class GatesTest(TestCase):
             given = self.operands(text, torch.float32, (2, 1))
             number = _ctypes_kernel.add(_problem.problem_of(text), False)
             with self.subTest(spec=text), self.assert_launches(1):
-                theirs = _ctypes_kernel.launch_problem(number, given["x"], *map(given.get, _problem.INPUTS), *[None] * 4)
+                theirs = _ctypes_kernel.launch_problem(number, given["x"], *map(given.get, _problem.INPUTS), *[None] * len(_problem.OUTPUTS))
             for mine, other in zip(self.found(text, given), (part for part in theirs if part is not None)):
                 self.assertEqual(mine.tolist(), other.tolist())
 
@@ -514,6 +515,198 @@ class GatesTest(TestCase):
         compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
         self.assert_close(compiled(x, gate, residual, scale, shift), block(x, gate, residual, scale, shift),
                           **loose(torch.float32))
+
+
+class EightBitsTest(TestCase):
+    """Results of 8 bits, byte by byte: rows of 1 and -1 without an epsilon are their own norms, so that y is the weight."""
+    TYPES = {torch.float8_e4m3fn: ("e4m3", 448.0), torch.float8_e5m2: ("e5m2", 57344.0), torch.int8: ("s8", 127.0)}
+    COLUMNS = 512
+
+    def nearest(self, value, dtype):
+        """The bytes of an f32 tensor: the nearest number of the type's table, of two the even one."""
+        if dtype == torch.int8:
+            numbers, wide = torch.arange(-128.0, 128.0, dtype=torch.float64), value.cpu().double().nan_to_num(0.0)
+            codes = torch.arange(-128, 128)
+        else:
+            numbers = torch.arange(128, dtype=torch.uint8).view(dtype).double()
+            numbers, wide = numbers[numbers.isfinite()], value.cpu().double().abs()
+            codes = torch.arange(len(numbers))
+        wide = wide.clamp(numbers[0], numbers[-1])
+        high = torch.searchsorted(numbers, wide).clamp(max=len(numbers) - 1)
+        low = (high - 1).clamp(min=0)
+        below, above = wide - numbers[low], numbers[high] - wide
+        at = torch.where((below < above) | (below == above) & (codes[low] % 2 == 0), low, high)
+        found = codes[at] if dtype == torch.int8 else codes[at] | value.cpu().signbit().long() << 7
+        return torch.where(value.cpu().isnan(), -1, found % 256)  # -1: any NaN
+
+    def bytes_of(self, y):
+        found = y.cpu().view(torch.uint8).long()
+        return found if y.dtype == torch.int8 else torch.where(y.cpu().float().isnan(), -1, found)
+
+    def right(self, y, dtype, form, given):
+        """The bytes and the scales of the rows of y, in f32."""
+        largest, scales = self.TYPES[dtype][1], None
+        if form.startswith("/q=tensor"):
+            y = y * (given if form.endswith(":inv") else torch.ones_like(given) / given)
+        elif form == "/q=row":
+            floor = torch.tensor(2.0 ** -23 if dtype == torch.int8 else 1 / (512 * largest))
+            scales = torch.maximum(y.abs().amax(-1, keepdim=True) / torch.tensor([largest]), floor)
+            y = y * (torch.ones_like(scales) / scales) if dtype == torch.int8 else y / scales
+        y = torch.where(y.isnan(), 0.0, y) if dtype == torch.int8 else y
+        return self.nearest(y, dtype), scales
+
+    def specs(self):
+        for dtype, form, rounding in itertools.product(self.TYPES, ("", "/q=tensor", "/q=tensor:inv", "/q=row"), ("", "/round=y")):
+            if form or not (rounding or dtype == torch.int8):
+                text = "rmsnorm/cols={}/bf16/out={}/w=f32/eps=0{}/w{}"
+                yield dtype, form, rounding, text.format(self.COLUMNS, self.TYPES[dtype][0], rounding, form)
+
+    def by_all(self, text, **given):
+        """The outputs of the operator, of the one by ctypes, and of the formula."""
+        problem = _problem.problem_of(text)
+        operands = (given["x"], *map(given.get, _problem.INPUTS))
+        with self.assert_launches(1):
+            found = norm(text, **given)
+        yield [part for part in found if part is not None] if isinstance(found, NormOutputs) else [found]
+        number = _ctypes_kernel.add(problem, False)
+        for _ in range(2):
+            made = _ctypes_kernel.launch_problem(number, *operands, *[None] * len(_problem.OUTPUTS))
+            yield [part for part in made if part is not None]
+        yield _formula.formula(problem, *operands)
+
+    def test_bytes(self):
+        signs = (torch.randint(0, 2, (4, self.COLUMNS)) * 2 - 1).float()
+        w = torch.randn(self.COLUMNS) * 2.0 ** torch.randint(-14, 12, (self.COLUMNS,))
+        w[::5] = torch.arange(-51.0, 52.0) / 2 ** 3  # many of them halfway between two numbers
+        w[1], w[2], w[3] = 0.0, -0.0, 1e6
+        for dtype, form, rounding, text in self.specs():
+            given = torch.tensor([0.37])
+            y = signs * w
+            y = y.bfloat16().float() if rounding else y
+            right, scales = self.right(y, dtype, form, given)
+            operands = {"x": signs.bfloat16(), "weight": w, "tensor_scale": given if "tensor" in form else None}
+            operands = {name: part.to(device) for name, part in operands.items() if part is not None}
+            for at, found in enumerate(self.by_all(text, **operands)):
+                with self.subTest(spec=text, by=at):
+                    self.assertEqual((found[0].dtype, found[0].shape), (dtype, signs.shape))
+                    self.assertEqual(self.bytes_of(found[0]).tolist(), right.tolist())
+                    self.assertEqual(len(found), 1 + (scales is not None))
+                    if scales is not None:
+                        self.assertEqual((found[1].dtype, found[1].shape), (torch.float32, (4, 1)))
+                        self.assertEqual(found[1].tolist(), scales.tolist())
+
+    def test_rows_of_zeros_and_what_is_not_finite(self):
+        x = torch.ones(5, 8, device=device)
+        x[0], x[1, 3], x[4] = 0.0, torch.nan, -0.0
+        w = torch.ones(8, device=device)
+        w[5] = torch.inf
+        for dtype, (name, largest) in self.TYPES.items():
+            floor = 2.0 ** -23 if dtype == torch.int8 else 1 / (512 * largest)
+            for found in self.by_all("rmsnorm/cols=8/f32/out={}/q=row".format(name), x=x):
+                self.assertEqual(self.bytes_of(found[0])[0].tolist(), [0] * 8)
+                self.assertEqual(found[0][4].float().tolist(), [0.0] * 8)
+                if dtype != torch.int8:
+                    self.assertTrue(found[0][4].float().signbit().all())
+                self.assertEqual(found[1][::4].flatten().tolist(), torch.tensor([floor] * 2).tolist())
+                self.assertTrue(found[1][1].isnan().all() and found[1][2:4].isfinite().all())
+                self.assertEqual(self.bytes_of(found[0])[1].tolist(), [0 if dtype == torch.int8 else -1] * 8)
+                self.assertEqual(found[0][2:4].float().tolist(), [[largest] * 8] * 2)
+            given = torch.ones((), device=device)
+            text = "rmsnorm/cols=8/f32/out={}/eps=0/w/q=tensor".format(name)
+            for found in self.by_all(text, x=x[2:4] * torch.tensor([[1.0], [-1.0]], device=device), weight=w, tensor_scale=given):
+                least = -128.0 if dtype == torch.int8 else -largest
+                self.assertEqual(found[0].float().tolist(), [[1.0] * 5 + [largest] + [1.0] * 2, [-1.0] * 5 + [least] + [-1.0] * 2])
+
+    def test_outputs_that_are_given(self):
+        x = torch.randn(3, 2, 64, device=device).bfloat16()
+        text = "rmsnorm/cols=64/bf16/out=s8/q=row"
+        right = norm(text, x)
+        out = torch.zeros(3, 2, 128, device=device, dtype=torch.int8)[..., :64]
+        scales = torch.empty(3, 2, 1, device=device)
+        found = norm(text, x, out=out, row_scale=scales)
+        self.assertTrue(found.out is out and found.row_scale is scales)
+        self.assertTrue(torch.equal(out, right.out) and torch.equal(scales, right.row_scale))
+
+    def test_the_names(self):
+        x, residual = torch.randn(2, 2, 3, 64, device=device).bfloat16()
+        w, t = torch.randn(64, device=device).bfloat16(), torch.full((1,), 0.05, device=device)
+        for dtype, (name, _) in self.TYPES.items():
+            for rounding in (None, "norm+y"):
+                tail = "/w/round=" + rounding if rounding else "/w"
+                head = "rmsnorm/cols=64/bf16/eps=1e-06/out=" + name
+                right = norm(head + tail + "/q=row", x, weight=w)
+                y, scales = rms_norm_quant(x, (64,), w, 1e-6, dtype=dtype, rounding=rounding)
+                self.assertEqual((y.dtype, scales.dtype, scales.shape), (dtype, torch.float32, (2, 3)))
+                self.assertTrue(torch.equal(self.bytes_of(y), self.bytes_of(right.out)) and torch.equal(scales, right.row_scale[..., 0]))
+                for inverse in (False, True):
+                    right = norm(head + tail + "/q=tensor" + ":inv" * inverse, x, weight=w, tensor_scale=t)
+                    y = rms_norm_quant(x, (64,), w, 1e-6, dtype=dtype, scale=t, inverse_scale=inverse, rounding=rounding)
+                    self.assertEqual(self.bytes_of(y).tolist(), self.bytes_of(right).tolist())
+                right = norm(head + tail + "/add/sum/q=row", x, residual=residual, weight=w)
+                y, s, scales = add_rms_norm_quant(x, residual, w, 1e-6, dtype=dtype, rounding=rounding)
+                self.assertTrue(torch.equal(self.bytes_of(y), self.bytes_of(right.out)) and torch.equal(s, right.sum))
+                self.assertTrue(torch.equal(scales, right.row_scale[..., 0]))
+                found, s = add_rms_norm_quant(x, residual, w, 1e-6, dtype=dtype, scale=t, rounding=rounding)
+                self.assertEqual((found.dtype, s.dtype), (dtype, torch.bfloat16))
+        y, scales = rms_norm_quant(x, (3, 64))
+        self.assertEqual((y.dtype, scales.shape), (torch.float8_e4m3fn, (2,)))
+        y = y.float() * scales[:, None, None]
+        self.assert_close(y, functional.rms_norm(x.double(), (3, 64)), rtol=2.0 ** -4, atol=2.0 ** -7)
+
+    def test_what_does_not_fit(self):
+        x, t = torch.randn(3, 8, device=device), torch.ones(1, device=device)
+        spec = "rmsnorm/cols=8/f32/out=e4m3/q="
+        for text, call in (
+                ("needs tensor_scale", lambda: norm(spec + "tensor", x)),
+                ("has no tensor_scale", lambda: norm(spec + "row", x, tensor_scale=t)),
+                (r"tensor_scale has the shape \[2\]; it must be one number", lambda: norm(spec + "tensor", x, tensor_scale=t.expand(2))),
+                ("tensor_scale is of torch.float16", lambda: norm(spec + "tensor", x, tensor_scale=t.half())),
+                ("out is of torch.int8; the spec says torch.float8_e4m3fn", lambda: norm(spec + "row", x, out=x.to(torch.int8))),
+                (r"row_scale has the shape \[3\]", lambda: norm(spec + "row", x, row_scale=torch.empty(3, device=device))),
+                ("x is of torch.int8", lambda: norm(spec + "row", x.to(torch.int8))),
+                ("dtype is torch.float16; it must be one of torch.float8_e4m3fn, ", lambda: rms_norm_quant(x, (8,), dtype=torch.float16)),
+                (r"are no row of shape \[4\]", lambda: rms_norm_quant(x, (4,))),
+                ("inverse_scale needs a scale", lambda: add_rms_norm_quant(x, x, inverse_scale=True)),
+                ("computed in f64", lambda: rms_norm_quant(x.double(), (8,)))):
+            with self.subTest(text=text), self.assertRaisesRegex(RuntimeError, text), self.assert_launches(0):
+                call()
+
+    def test_there_is_no_gradient(self):
+        x, w = torch.randn(3, 8, device=device), torch.nn.Parameter(torch.ones(8, device=device))
+        for call in (lambda: rms_norm_quant(x, (8,), w), lambda: add_rms_norm_quant(x, x, w, dtype=torch.int8),
+                     lambda: norm("rmsnorm/cols=8/f32/out=e4m3/w", x, weight=w)):
+            with self.assertRaisesRegex(RuntimeError, "8 bits have no gradient"):
+                call()
+            with torch.no_grad():
+                call()
+
+    def test_programs(self):
+        x, residual = torch.randn(2, 5, 64, device=device)
+        w, t = torch.randn(64, device=device), torch.full((1,), 0.05, device=device)
+
+        def function(x, residual, w, t):
+            y, s, scales = add_rms_norm_quant(x, residual, w)
+            return y, scales, rms_norm_quant(s, (64,), w, dtype=torch.int8, scale=t)
+        right = function(x, residual, w, t)
+        for backend, dynamic in (("aot_eager", False), ("aot_eager", True), ("inductor", False)):
+            with self.subTest(backend=backend, dynamic=dynamic), self.assert_launches(2):
+                found = torch.compile(function, fullgraph=True, backend=backend, dynamic=dynamic)(x, residual, w, t)
+                for ours, theirs in zip(found, right):
+                    self.assertEqual(ours.dtype, theirs.dtype)
+                    self.assertTrue(torch.equal(ours.view(torch.uint8), theirs.view(torch.uint8)))
+            torch.compiler.reset()
+        spec, given = "rmsnorm/cols=64/f32/out=s8/add/sum/w/q=row", in_order(residual=residual, weight=w)
+        torch.library.opcheck(torch.ops.normjit.norm.default, (spec, x, *given, False))
+
+    def test_by_pytorch(self):
+        """Where the kernel cannot run."""
+        x, t = torch.randn(4, 3, 64, device=device), torch.full((1,), 0.05, device=device)
+        with self.assert_launches(0):
+            found = torch.func.vmap(lambda part: norm("rmsnorm/cols=64/f32/out=s8/q=tensor", part, tensor_scale=t))(x)
+        near = (found.int() - norm("rmsnorm/cols=64/f32/out=s8/q=tensor", x, tensor_scale=t).int()).abs()
+        self.assertLessEqual(near.max(), 1)
+        made = norm("rmsnorm/cols=64/f32/out=e5m2/q=row", x.to("meta"))
+        self.assertEqual((made.out.dtype, made.row_scale.shape), (torch.float8_e5m2, (4, 3, 1)))
 
 
 class GradientsTest(TestCase):
@@ -606,7 +799,7 @@ class CompilerTest(TestCase):
         torch.library.opcheck(operators.norm.default, (spec, x.requires_grad_(), *given, True))
         x = x.detach()
         outputs = [torch.empty(*shape, device=device) for shape in ((3, 8), (3, 8), (3, 1), (3, 1))]
-        torch.library.opcheck(operators.norm_out.default, (spec, x, *given, False, *outputs))
+        torch.library.opcheck(operators.norm_out.default, (spec, x, *given, False, *outputs, None))
         torch.library.opcheck(operators.norm_outputs.default, (spec, x, [True, False, True, True]),
                               test_utils=("test_schema", "test_autograd_registration"))  # what is there has no value
 

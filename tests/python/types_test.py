@@ -19,7 +19,8 @@ PYTHON = Path(__file__).resolve().parents[2] / "python"
 
 PROGRAMS = {"torch": """
 import torch
-from normjit.torch import LayerNorm, RMSNorm, add_rms_norm, layer_norm, replace_layer_norm, replace_norms, rms_norm
+from normjit.torch import (LayerNorm, RMSNorm, add_rms_norm, add_rms_norm_quant, layer_norm, replace_layer_norm, replace_norms,
+                           rms_norm, rms_norm_quant)
 
 class Model(torch.nn.Module):
     def __init__(self) -> None:
@@ -34,6 +35,12 @@ def sums(x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
     y, s = add_rms_norm(x, residual, RMSNorm(8).weight, 1e-6, rounding="sum")
     return rms_norm(y + s, (8,), activation="silu")
 
+def in_8_bits(x: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    y: torch.Tensor = rms_norm_quant(x, (8,), dtype=torch.int8, scale=scale)
+    y, s, scales = add_rms_norm_quant(x, y, rounding="sum+norm+y")
+    y, s = add_rms_norm_quant(x, s, scale=scale, inverse_scale=True)
+    return rms_norm_quant(s, (8,))
+
 model: Model = replace_layer_norm(replace_norms(Model(), fuse=True))
 layer_norm([1.0], (8,))  # wrong
 layer_norm(torch.ones(8), 8)  # wrong
@@ -42,6 +49,7 @@ LayerNorm("8")  # wrong
 replace_layer_norm(torch.ones(8))  # wrong
 add_rms_norm(torch.ones(8))  # wrong
 rms_norm(torch.ones(8), (8,), eps="1")  # wrong
+rms_norm_quant(torch.ones(8), (8,)).sum()  # wrong
 """, "jax": """
 import jax
 import jax.numpy as jnp

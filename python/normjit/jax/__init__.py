@@ -42,15 +42,17 @@ class NormOutputs(NamedTuple):
     sum: Optional[jax.Array] = None   # what was normalized, as x
     mean: Optional[jax.Array] = None  # of each row, in f32 or f64
     rstd: Optional[jax.Array] = None
+    row_scale: Optional[jax.Array] = None  # by which each row was divided, in f32
 
 
 def norm(spec: str, x: jax.Array, *, in_bias: Optional[jax.Array] = None, gate: Optional[jax.Array] = None,
          gate_table: Optional[jax.Array] = None, residual: Optional[jax.Array] = None,
          weight: Optional[jax.Array] = None, bias: Optional[jax.Array] = None, mod_scale: Optional[jax.Array] = None,
          mod_scale_table: Optional[jax.Array] = None, mod_shift: Optional[jax.Array] = None,
-         mod_shift_table: Optional[jax.Array] = None) -> Union[jax.Array, NormOutputs]:
+         mod_shift_table: Optional[jax.Array] = None,
+         tensor_scale: Optional[jax.Array] = None) -> Union[jax.Array, NormOutputs]:
     """The norm of a spec text, such as "rmsnorm/cols=4096/bf16/add/sum/w": y, or NormOutputs where the spec
-    has more outputs than that (`/sum`, `/stats`).
+    has more outputs than that (`/sum`, `/stats`, `/q=row`).
 
     x: of the input's dtype; its last axes have as many elements as the spec has columns.
     in_bias, weight, bias, tables: of these axes' shape, or flat, in the weights' dtype. With `:rows`, weight and bias have x's
@@ -59,18 +61,19 @@ def norm(spec: str, x: jax.Array, *, in_bias: Optional[jax.Array] = None, gate: 
     residual: of x's shape, or of its last axes from any axis on, in the residual's dtype.
     gate, mod_scale, mod_shift: of a shape that broadcasts to x's, in the modulation's dtype. [samples, 1, columns] for x of
       [samples, tokens, columns] is read where it is; what has a size of 1 in front of another size is copied.
+    tensor_scale: one f32, by which the result is divided (`/q=tensor`).
 
     With `/cf`, x is [N, C, ...], with at least one axis of positions, and the C channels of each position are normalized;
     in_bias, weight and bias are [C], residual has x's shape or that of a sample, and mean and rstd are [N, ...].
 
     Just those that the spec has are given. Derivatives, vmap and errors are as in layer_norm; a rounding counts as the
-    identity. Raises ValueError also for a text that is no spec.
+    identity, and results of 8 bits have no derivatives. Raises ValueError also for a text that is no spec.
     """
     given = {"in_bias": in_bias, "gate": gate, "gate_table": gate_table, "residual": residual, "weight": weight,
              "bias": bias, "mod_scale": mod_scale, "mod_scale_table": mod_scale_table, "mod_shift": mod_shift,
-             "mod_shift_table": mod_shift_table}
+             "mod_shift_table": mod_shift_table, "tensor_scale": tensor_scale}
     results: NormOutputs = _norm(spec, x, {name: array for name, array in given.items() if array is not None})
-    return results.out if results[1:] == (None, None, None) else results
+    return results.out if results[1:] == (None,) * 4 else results
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -119,6 +122,10 @@ def _rows_of(name: str, array: Any, shape: tuple[int, ...], axes: int, problem: 
     """An operand as the operator takes it: rows, or a vector."""
     if name in SAMPLES:
         return _samples_of(name, array, shape, axes, problem)
+    if name == "tensor_scale":
+        if array.size != 1:
+            raise ValueError("tensor_scale has shape {}; it must be one number".format(array.shape))
+        return array.reshape(1)
     is_suffix = array.ndim >= axes and shape[len(shape) - array.ndim:] == array.shape
     row, what = shape[len(shape) - axes:], "the last axes"
     flat: tuple[int, ...] = (problem.columns,)
@@ -152,7 +159,7 @@ def _samples_of(name: str, array: Any, shape: tuple[int, ...], axes: int, proble
 
 def _outputs(problem: Problem, rows: Sequence[Any], shape: tuple[int, ...], axes: int) -> NormOutputs:
     outer = shape[:1] + shape[2:] if problem.channels_first else shape[:len(shape) - axes]
-    shapes = {"y": shape, "sum": shape, "mean": outer, "rstd": outer}
+    shapes = {"y": shape, "sum": shape, "mean": outer, "rstd": outer, "row_scale": outer}
     if rows[0].size == 0:
         results = {name: jnp.zeros(shapes[name], problem.dtypes[name]) for name in problem.outputs}
     else:

@@ -31,7 +31,8 @@ def call(problem: Problem, arrays: Sequence[Any]) -> tuple[Any, ...]:
     operands = _alike(arrays)
     x = operands[0]
     shapes: list[tuple[tuple[int, ...], Any]] = [
-        (x.shape[:1] + x.shape[2:] if name in ("mean", "rstd") else x.shape, jnp.dtype(problem.dtypes[name])) for name in problem.outputs]
+        (x.shape if name in ("y", "sum") else x.shape[:1] + x.shape[2:], jnp.dtype(problem.dtypes[name]))
+        for name in problem.outputs]
     workspace = workspace_bytes(problem.words)
     if workspace:
         shapes.append(((workspace,), jnp.uint8))

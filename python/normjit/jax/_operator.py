@@ -4,7 +4,7 @@
 All here is of rows: x is [rows, columns]. Operands come in the order of INPUTS, those that the spec has, and results in the
 order of OUTPUTS. in_bias, weight, bias and tables are [columns]; residual, and with `:rows` weight and bias, are [n, columns],
 where n divides the rows and row r takes row r % n. So are the operands of SAMPLES, of which each of n samples has one row: row r
-takes row r // (rows / n). With channels first x is [samples, columns, plane], residual is that or of one sample for all, and mean
+takes row r // (rows / n). tensor_scale is [1]. With channels first x is [samples, columns, plane], residual is that or of one sample for all, and mean
 and rstd are [samples, plane].
 """
 from __future__ import annotations
@@ -23,9 +23,9 @@ from normjit.jax import _ffi
 Array = jax.Array
 
 INPUTS = ("x", "in_bias", "gate", "gate_table", "residual", "weight", "bias", "mod_scale", "mod_scale_table", "mod_shift",
-          "mod_shift_table")
+          "mod_shift_table", "tensor_scale")
 SAMPLES = frozenset(["gate", "mod_scale", "mod_shift"])
-OUTPUTS = ("y", "sum", "mean", "rstd")
+OUTPUTS = ("y", "sum", "mean", "rstd", "row_scale")
 ACTIVATIONS: dict[Optional[str], Callable[[Any], Any]] = {
     None: lambda z: z,
     "relu": jax.nn.relu,
@@ -34,7 +34,9 @@ ACTIVATIONS: dict[Optional[str], Callable[[Any], Any]] = {
     "silu": jax.nn.silu,
 }
 _DTYPES = {_library.DTYPES[name]: dtype for name, dtype in (
-    ("f16", "float16"), ("bf16", "bfloat16"), ("f32", "float32"), ("f64", "float64"))}
+    ("f16", "float16"), ("bf16", "bfloat16"), ("f32", "float32"), ("f64", "float64"),
+    ("e4m3", "float8_e4m3fn"), ("e5m2", "float8_e5m2"), ("s8", "int8"))}
+_LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0, "int8": 127.0}
 _ACTIVATIONS = {_library.ACTIVATIONS[name]: function for name, function in ACTIVATIONS.items()}
 GATE_FUNCTIONS: dict[Optional[str], Callable[[Any], Any]] = {
     None: lambda z: z, "silu": jax.nn.silu, "sigmoid": jax.nn.sigmoid, "tanh": jnp.tanh}
@@ -57,6 +59,8 @@ class Problem:
     plain_modulation: bool = dataclasses.field(compare=False)
     rounds_sum: bool = dataclasses.field(compare=False)
     rounds_norm: bool = dataclasses.field(compare=False)
+    rounds_y: bool = dataclasses.field(compare=False)
+    inverse_scale: bool = dataclasses.field(compare=False)
     weight_offset: bool = dataclasses.field(compare=False)
     channels_first: bool = dataclasses.field(compare=False)
     activation: Callable[[Any], Any] = dataclasses.field(compare=False)
@@ -83,25 +87,26 @@ def problem_of(text: str) -> Problem:
                "residual": spec.residual in (before, after), "mod_scale": modulates, "mod_shift": shifts,
                "mod_scale_table": modulates and tables, "mod_shift_table": shifts and tables,
                "weight": affine != _library.AFFINES["none"], "bias": affine == _library.AFFINES["wb"],
-               "y": True, "sum": spec.sum, "mean": spec.statistics and not is_rms, "rstd": spec.statistics}
+               "tensor_scale": spec.quantization == _library.QUANTIZATIONS["tensor"],
+               "y": True, "sum": spec.sum, "mean": spec.statistics and not is_rms, "rstd": spec.statistics,
+               "row_scale": spec.quantization == _library.QUANTIZATIONS["row"]}
     own = {"x": spec.input, "in_bias": spec.weight, "residual": spec.residual_type, "weight": spec.weight,
            "bias": spec.weight, "y": spec.output, "sum": spec.residual_type, "gate_table": spec.weight,
            "mod_scale_table": spec.weight, "mod_shift_table": spec.weight,
            **{name: spec.modulation_type for name in SAMPLES}}
     dtypes = {name: _DTYPES[own[name]] for name in own if present[name]}
     wide = "float64" if "float64" in dtypes.values() else "float32"
-    rounding = spec.rounding
-    sum_norm = _library.ROUNDINGS["sum+norm"]
+    rounding = {code: name for name, code in _library.ROUNDINGS.items()}[spec.rounding].split("+")
     return Problem(
         text=_library.spec_text(spec), words=bytes(spec), columns=spec.columns, epsilon=spec.epsilon, scale=spec.scale,
         is_rms=is_rms, residual={before: "before", after: "after"}.get(spec.residual), gate=gate,
         gate_function=_GATE_FUNCTIONS[spec.gate_function], plain_modulation=bool(spec.plain_modulation),
-        rounds_sum=rounding in (_library.ROUNDINGS["sum"], sum_norm),
-        rounds_norm=rounding in (_library.ROUNDINGS["norm"], sum_norm), weight_offset=bool(spec.weight_offset),
+        rounds_sum="sum" in rounding, rounds_norm="norm" in rounding, rounds_y="y" in rounding,
+        inverse_scale=bool(spec.inverse_scale), weight_offset=bool(spec.weight_offset),
         channels_first=bool(spec.channels_first), activation=_ACTIVATIONS[spec.activation], inputs=tuple(name for name in INPUTS if present[name]),
         outputs=tuple(name for name in OUTPUTS if present[name]),
         has_rows=SAMPLES | frozenset(["residual"] + ["weight", "bias"] * spec.affine_rows),
-        dtypes={**dtypes, "mean": wide, "rstd": wide}, wide=wide)
+        dtypes={**dtypes, "mean": wide, "rstd": wide, "tensor_scale": "float32", "row_scale": "float32"}, wide=wide)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -113,6 +118,8 @@ def normalize(problem: Problem) -> Callable[..., Any]:
         return _kernel(problem)(*arrays)
 
     def derivative(primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
+        if problem.dtypes["y"] in _LARGEST:
+            raise TypeError("results of 8 bits have no derivatives; {} writes {}".format(problem.text, problem.dtypes["y"]))
         full = problem.with_statistics()
         results = dict(zip(full.outputs, normalize(full)(*primals)))
         tangents = [None if isinstance(dt, jax.custom_derivatives.SymbolicZero) else dt for dt in tangents]
@@ -179,6 +186,8 @@ def formula(problem: Problem, *arrays: Any) -> tuple[Array, ...]:
     rstd = jax.lax.rsqrt(jnp.mean(centred * centred, axis=-1) + problem.epsilon)
     y = _epilogue(problem, _rounded(centred * rstd[:, None], problem.rounds_norm, problem.dtypes["x"]), value)
     results = {"y": y, "sum": s, "mean": mean, "rstd": rstd}
+    if problem.dtypes["y"] in _LARGEST:
+        results.update(_in_8_bits(problem, y, value))
     return tuple(results[name].astype(problem.dtypes[name]) for name in problem.outputs)
 
 
@@ -259,6 +268,22 @@ def _epilogue(problem: Problem, normalized: Any, value: dict[str, Any]) -> Any:
     if problem.gate == "after":
         z = _gated(problem, z, value)
     return z + value["residual"] if problem.residual == "after" else z
+
+
+def _in_8_bits(problem: Problem, y: Any, value: dict[str, Any]) -> dict[str, Any]:
+    """y, to the nearest and within the numbers of its type, and the scales of its rows. NaN is 0 in whole numbers."""
+    dtype, made = problem.dtypes["y"], {}
+    largest = _LARGEST[dtype]
+    y = _rounded(y, problem.rounds_y, problem.dtypes["x"])
+    if "tensor_scale" in value:
+        y = y * (value["tensor_scale"] if problem.inverse_scale else 1 / value["tensor_scale"])
+    if "row_scale" in problem.outputs:
+        floor = 2.0 ** -23 if dtype == "int8" else 1 / (512 * largest)
+        scale = made["row_scale"] = jnp.maximum(jnp.max(jnp.abs(y), axis=-1) / largest, floor)
+        y = y * (1 / scale)[:, None] if dtype == "int8" else y / scale[:, None]
+    if dtype == "int8":
+        y = jnp.clip(jnp.nan_to_num(jnp.round(y), nan=0.0), -128.0, 127.0)
+    return {"y": jnp.clip(y, -largest - (dtype == "int8"), largest).astype(dtype), **made}
 
 
 def _moved(function: Callable[[dict[str, Any]], Any], value: dict[str, Any], moving: dict[str, Any], names: list[str]) -> Any:

@@ -5,12 +5,12 @@
 // needed; libnormjit is reached by a table of addresses, and libcuda, which XLA has open, by dlopen.
 //
 // The attribute `spec` is a normjit_spec, word by word. Operands are those that it has, in the order of the
-// header's enumeration: x, in_bias, gate, gate_table, residual, weight, bias, modulation, and results those
-// of y, sum, mean and rstd, all of them contiguous. A residual, and weight and bias with affine_rows, may
-// have fewer rows than x, a divisor n: row r takes row r % n. With channels_first x is [samples, columns,
-// plane], and a residual is that or one sample. Then comes a workspace where the plans of the
-// spec may need one. It is a result because XLA then knows of it: a command buffer that is replayed finds it
-// at the same place, and no other launch uses it.
+// header's enumeration: x, in_bias, gate, gate_table, residual, weight, bias, modulation, tensor_scale, and
+// results those of y, sum, mean, rstd and row_scale, all of them contiguous. A residual, and weight and bias
+// with affine_rows, may have fewer rows than x, a divisor n: row r takes row r % n. With channels_first x is
+// [samples, columns, plane], and a residual is that or one sample. Then comes a workspace where the plans of
+// the spec may need one. It is a result because XLA then knows of it: a command buffer that is replayed finds
+// it at the same place, and no other launch uses it.
 #include <dlfcn.h>
 
 #include <atomic>
@@ -119,6 +119,10 @@ class Operands {
     to.n = all / own, to.outer = spec_.columns, to.inner = 0;
     return true;
   }
+  bool one(const void*& pointer) {
+    std::int64_t elements = 0;
+    return take(NORMJIT_F32, pointer, elements) && elements == 1;
+  }
   bool at_end() const { return at_ == arguments_.size(); }
 
  private:
@@ -159,7 +163,9 @@ bool read_operands(ffi::RemainingArgs arguments, Call& call) {
          (spec.affine < NORMJIT_WEIGHT || affine(to.weight)) &&
          (spec.affine != NORMJIT_WEIGHT_BIAS || affine(to.bias)) && samples(modulates, to.mod_scale) &&
          table(modulates && spec.modulation_table, to.mod_scale_table) && samples(shifts, to.mod_shift) &&
-         table(shifts && spec.modulation_table, to.mod_shift_table) && operands.at_end();
+         table(shifts && spec.modulation_table, to.mod_shift_table) &&
+         (spec.quantization != NORMJIT_QUANTIZE_BY_TENSOR || operands.one(to.tensor_scale)) &&
+         operands.at_end();
 }
 
 bool read_results(ffi::RemainingRets results, Call& call) {
@@ -175,7 +181,8 @@ bool read_results(ffi::RemainingRets results, Call& call) {
   const std::int64_t elements = to.rows * spec.columns;
   if (!take(to.y.pointer, elements) || (spec.sum && !take(to.sum.pointer, elements)) ||
       (spec.statistics && spec.norm != NORMJIT_RMS && !take(to.mean, to.rows)) ||
-      (spec.statistics && !take(to.rstd, to.rows)))
+      (spec.statistics && !take(to.rstd, to.rows)) ||
+      (spec.quantization == NORMJIT_QUANTIZE_BY_ROW && !take(to.row_scale, to.rows)))
     return false;
   if (at == results.size()) return true;
   auto workspace = results.get<ffi::AnyBuffer>(at++);

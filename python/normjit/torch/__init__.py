@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drop-ins for PyTorch's normalizations.
 
-    from normjit.torch import LayerNorm, add_rms_norm, layer_norm, norm, replace_norms
+    from normjit.torch import LayerNorm, add_rms_norm, layer_norm, norm, replace_norms, rms_norm_quant
 
     layer = LayerNorm(4096)                         # in the place of torch.nn.LayerNorm(4096); RMSNorm likewise
     layer = LayerNorm(4096, activation="gelu")      # gelu(layer(x)) in one kernel
     y = layer_norm(x, (4096,), weight, bias)        # in the place of torch.nn.functional.layer_norm
     y, s = add_rms_norm(x, residual, weight)        # RMSNorm(x + residual), and the sum
+    y, scales = rms_norm_quant(x, (4096,), weight)  # in float8_e4m3fn, with a scale for each row
     y = norm("rmsnorm/cols=4096/bf16/round=norm/w", x, weight=weight)    # any spec
     replace_norms(model)                            # every LayerNorm and RMSNorm of a model, in place
 
@@ -20,13 +21,13 @@ from normjit._require import require as _require
 _require("torch", "PyTorch 2.9 or newer")
 
 from normjit.torch._functional import layer_norm
-from normjit.torch._fused import (add_layer_norm, add_rms_norm, gate_residual_modulate, gated_rms_norm, layer_norm_2d,
-                                  modulated_layer_norm, rms_norm)
+from normjit.torch._fused import (add_layer_norm, add_rms_norm, add_rms_norm_quant, gate_residual_modulate,
+                                  gated_rms_norm, layer_norm_2d, modulated_layer_norm, rms_norm, rms_norm_quant)
 from normjit.torch._fusion import enable_fusion
 from normjit.torch._module import LayerNorm, RMSNorm
 from normjit.torch._norm import NormOutputs, norm
 from normjit.torch._replace import replace_layer_norm, replace_norms
 
-__all__ = ["LayerNorm", "NormOutputs", "RMSNorm", "add_layer_norm", "add_rms_norm", "enable_fusion",
-           "gate_residual_modulate", "gated_rms_norm", "layer_norm", "layer_norm_2d", "modulated_layer_norm", "norm",
-           "replace_layer_norm", "replace_norms", "rms_norm"]
+__all__ = ["LayerNorm", "NormOutputs", "RMSNorm", "add_layer_norm", "add_rms_norm", "add_rms_norm_quant",
+           "enable_fusion", "gate_residual_modulate", "gated_rms_norm", "layer_norm", "layer_norm_2d",
+           "modulated_layer_norm", "norm", "replace_layer_norm", "replace_norms", "rms_norm", "rms_norm_quant"]

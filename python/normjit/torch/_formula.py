@@ -58,6 +58,25 @@ def _statistics(problem: Problem, s: Tensor, dims: tuple[int, ...]) -> dict[str,
     return {"mean": mean, "rstd": torch.rsqrt(square + problem.epsilon)}
 
 
+_LARGEST = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0, torch.int8: 127.0}
+
+
+def _scales_of(problem: Problem, y: Tensor, dims: tuple[int, ...]) -> Tensor:
+    """What each row of y is divided by. A quotient of tensors, since PyTorch multiplies by the inverse of a number."""
+    largest = _LARGEST[problem.output]
+    most = y.abs().amax(dims, keepdim=True)
+    floor = 2.0 ** -23 if problem.output == torch.int8 else 1 / (512 * largest)
+    return (most / torch.full_like(most, largest)).clamp(min=floor)
+
+
+def _in_8_bits(problem: Problem, y: Tensor) -> Tensor:
+    """To the nearest, and to the largest number where y is beyond it; NaN is 0 in whole numbers."""
+    largest = _LARGEST[problem.output]
+    if problem.output == torch.int8:
+        return y.round().clamp(-largest - 1, largest).nan_to_num(0.0).to(torch.int8)
+    return y.clamp(-largest, largest).to(problem.output)
+
+
 _GATE_FUNCTIONS: dict[int, Callable[[Tensor], Tensor]] = {
     _library.GATE_FUNCTIONS[name]: function for name, function in (
         (None, lambda gate: gate), ("silu", F.silu), ("sigmoid", torch.sigmoid), ("tanh", torch.tanh))}
@@ -116,7 +135,16 @@ def formula(problem: Problem, x: Tensor, *inputs: Optional[Tensor]) -> list[Tens
             y = gated(y)
         if problem.adds == "addafter":
             y = y + of("residual")
-    found = {"out": y.to(problem.output), "sum": s.to(problem.residual)}
+    found = {"sum": s.to(problem.residual)}
+    if problem.rounds_y:
+        y = y.to(problem.input).to(wide)
+    if given["tensor_scale"] is not None:
+        scale = given["tensor_scale"].reshape(())
+        y = y * (scale if problem.inverse_scale else scale.reciprocal())
+    if "row_scale" in problem.outputs:
+        found["row_scale"] = _scales_of(problem, y, tuple(range(-dims, 0)))
+        y = y * found["row_scale"].reciprocal() if problem.output == torch.int8 else y / found["row_scale"]
+    found["out"] = _in_8_bits(problem, y) if problem.has_8_bits else y.to(problem.output)
     if found["sum"] is x:  # an output never is an input
         found["sum"] = x.clone()
     if "rstd" in problem.outputs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any, Optional, Union, overload
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from normjit import _library
 from normjit.torch import _fusion
-from normjit.torch._check import TEXTS
+from normjit.torch._check import TEXTS, TEXTS_OF_8_BITS
 from normjit.torch._functional import _KNOWN, _is_foreign, _is_left_to_compiler, code_of
 from normjit.torch._norm import norm
 from normjit.torch._operator import DEVICE, HERE
@@ -113,6 +113,92 @@ def add_layer_norm(x: Tensor, residual: Tensor, weight: Optional[Tensor] = None,
     """(LayerNorm(s), s) of s = x + in_bias + residual, in one kernel. As add_rms_norm."""
     return _add_norm("layernorm", x, residual, weight, bias, eps, in_bias, False, rounding, activation, scale,
                      batch_invariant)
+
+
+# ---- Results of 8 bits
+
+def _norm_quant(what: str, x: Tensor, residual: Tensor | None, row: tuple[int, ...], weight: Tensor | None, eps: float,
+                dtype: torch.dtype, scale: Tensor | None, inverse_scale: bool, in_bias: Tensor | None,
+                weight_offset: bool, rounding: str | None, batch_invariant: bool) -> list[Tensor]:
+    """y; with a residual the sum; without a scale those of the rows."""
+    if dtype not in TEXTS_OF_8_BITS:
+        raise RuntimeError("normjit.torch.{}: dtype is {}; it must be one of {}".format(
+            what, dtype, ", ".join(map(str, TEXTS_OF_8_BITS))))
+    if not row or x.shape[-len(row):] != row:
+        raise RuntimeError("normjit.torch.{}: the last dimensions of x, of shape {}, are no row of shape {}".format(
+            what, list(x.shape), list(row)))
+    if inverse_scale and scale is None:
+        raise RuntimeError("normjit.torch.{}: inverse_scale needs a scale".format(what))
+    fields = "/out={}/q={}".format(TEXTS_OF_8_BITS[dtype], "row" if scale is None else "tensor")
+    fields += (":inv" if inverse_scale else "") + ("" if residual is None else "/add/sum") + _rounding(rounding)
+    types = types_of(x, in_bias=in_bias, residual=residual, weight=weight)
+    made: Any = norm(text_for(what, "rmsnorm", row, types, eps, fields, weight_offset), x, in_bias=in_bias,
+                     residual=residual, weight=weight, tensor_scale=scale, batch_invariant=batch_invariant)
+    if isinstance(made, Tensor):
+        return [made]
+    scales = None if made.row_scale is None else made.row_scale.reshape(x.shape[:-len(row)])
+    return [part for part in (made.out, made.sum, scales) if part is not None]
+
+
+@overload
+def rms_norm_quant(x: Tensor, normalized_shape: Sequence[int], weight: Optional[Tensor] = None,
+                   eps: Optional[float] = None, *, dtype: torch.dtype = torch.float8_e4m3fn, scale: None = None,
+                   inverse_scale: bool = False, weight_offset: bool = False, rounding: Optional[str] = None,
+                   batch_invariant: bool = False) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def rms_norm_quant(x: Tensor, normalized_shape: Sequence[int], weight: Optional[Tensor] = None,
+                   eps: Optional[float] = None, *, dtype: torch.dtype = torch.float8_e4m3fn, scale: Tensor,
+                   inverse_scale: bool = False, weight_offset: bool = False, rounding: Optional[str] = None,
+                   batch_invariant: bool = False) -> Tensor: ...
+
+
+def rms_norm_quant(x: Tensor, normalized_shape: Sequence[int], weight: Optional[Tensor] = None,
+                   eps: Optional[float] = None, *, dtype: torch.dtype = torch.float8_e4m3fn,
+                   scale: Optional[Tensor] = None, inverse_scale: bool = False, weight_offset: bool = False,
+                   rounding: Optional[str] = None,
+                   batch_invariant: bool = False) -> Union[Tensor, tuple[Tensor, Tensor]]:
+    """RMSNorm(x) in 8 bits, in one kernel: y with a scale, else (y, scales) with one for each row.
+
+    dtype: torch.float8_e4m3fn, torch.float8_e5m2 or torch.int8. scale: one f32, by which the result is divided; with
+    inverse_scale it is multiplied. Without it, each row is divided by its largest magnitude over the largest number of
+    the type, and scales, in f32, have x's shape without the normalized dimensions. eps None is 2^-23.
+
+    rounding: "y" rounds the result to x's type in front of that, as separate operations do; "norm" and "norm+y" as in
+    add_rms_norm. weight_offset: as there. What is beyond the type's numbers becomes the largest of them. There is no
+    gradient. See norm(); docs/algebra.md has the formula.
+    """
+    made = _norm_quant("rms_norm_quant", x, None, tuple(normalized_shape), weight, 2.0 ** -23 if eps is None else eps,
+                       dtype, scale, inverse_scale, None, weight_offset, rounding, batch_invariant)
+    return made[0] if scale is not None else (made[0], made[1])
+
+
+@overload
+def add_rms_norm_quant(x: Tensor, residual: Tensor, weight: Optional[Tensor] = None, eps: float = 1e-5, *,
+                       dtype: torch.dtype = torch.float8_e4m3fn, scale: None = None, inverse_scale: bool = False,
+                       in_bias: Optional[Tensor] = None, weight_offset: bool = False, rounding: Optional[str] = None,
+                       batch_invariant: bool = False) -> tuple[Tensor, Tensor, Tensor]: ...
+
+
+@overload
+def add_rms_norm_quant(x: Tensor, residual: Tensor, weight: Optional[Tensor] = None, eps: float = 1e-5, *,
+                       dtype: torch.dtype = torch.float8_e4m3fn, scale: Tensor, inverse_scale: bool = False,
+                       in_bias: Optional[Tensor] = None, weight_offset: bool = False, rounding: Optional[str] = None,
+                       batch_invariant: bool = False) -> tuple[Tensor, Tensor]: ...
+
+
+def add_rms_norm_quant(x: Tensor, residual: Tensor, weight: Optional[Tensor] = None, eps: float = 1e-5, *,
+                       dtype: torch.dtype = torch.float8_e4m3fn, scale: Optional[Tensor] = None,
+                       inverse_scale: bool = False, in_bias: Optional[Tensor] = None, weight_offset: bool = False,
+                       rounding: Optional[str] = None,
+                       batch_invariant: bool = False) -> Union[tuple[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]:
+    """(y, s), without a scale (y, s, scales), in one kernel: y and the scales are those of rms_norm_quant, of
+    s = x + in_bias + residual. Rows, s and rounding ("sum+norm+y", for example) as in add_rms_norm."""
+    row = (x.shape[-1],) if weight is None else tuple(weight.shape)
+    made = _norm_quant("add_rms_norm_quant", x, residual, row, weight, eps, dtype, scale, inverse_scale, in_bias,
+                       weight_offset, rounding, batch_invariant)
+    return (made[0], made[1]) if scale is not None else (made[0], made[1], made[2])
 
 
 # ---- Gates and modulations

@@ -21,8 +21,7 @@ from typing import Any, Callable, Optional
 import torch
 
 from normjit import _build, _library
-from normjit.torch._check import TEXTS
-from normjit.torch._problem import COLUMNS, INPUTS, MATRIX, OPERANDS, OUTPUTS, ROWS, Problem
+from normjit.torch._problem import CODES, COLUMNS, INPUTS, MATRIX, ONE, OPERANDS, OUTPUTS, ROWS, Problem
 
 # dims: over how many of the last dimensions of x; weight and bias have their shape. activation: one of
 # _library.ACTIVATIONS. dtype: of y, None: x's; with it, weight and bias may have another dtype than x.
@@ -97,7 +96,7 @@ class _Operand(ctypes.Structure):
                 ("output", ctypes.c_int32)]
 
 
-_EXTENTS = {MATRIX: 0, COLUMNS: 1, ROWS: 2}
+_EXTENTS = {MATRIX: 0, COLUMNS: 1, ROWS: 2, ONE: 3}
 
 
 class _Native:
@@ -119,7 +118,7 @@ class _Native:
             if operand.name in problem.operands:
                 place.offset = getattr(_library.Tensors, operand.member).offset
                 place.extent = _EXTENTS[problem.extent_of(operand.name)]
-                place.dtype = _library.DTYPES[TEXTS[problem.dtype_of(operand.name)]]
+                place.dtype = CODES[problem.dtype_of(operand.name)]
                 place.output = operand.output
         number: int = self.library.normjit_torch_add(_library.service(batch_invariant), ctypes.byref(problem.spec),
                                                      operands, len(operands))

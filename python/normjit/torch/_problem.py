@@ -12,11 +12,12 @@ from torch import Tensor
 from normjit import _library
 from normjit.torch import _check
 
-DTYPES = {_library.DTYPES[text]: dtype for dtype, text in _check.TEXTS.items()}
+CODES = {dtype: _library.DTYPES[text] for dtype, text in {**_check.TEXTS, **_check.TEXTS_OF_8_BITS}.items()}
+DTYPES = {code: dtype for dtype, code in CODES.items()}
 _torch_compiler: Any = torch.compiler  # which has no types
 
 # How many elements an operand has.
-MATRIX, COLUMNS, AFFINE, ROWS = "a row for each of x", "one row", "either", "a number for each row"
+MATRIX, COLUMNS, AFFINE, ROWS, ONE = "a row for each of x", "one row", "either", "a number for each row", "a number"
 
 
 class Operand(NamedTuple):
@@ -37,6 +38,7 @@ _LAYER, _NO_AFFINE, _WEIGHT_BIAS = _library.NORMS["layernorm"], _library.AFFINES
 _NO_RESIDUAL, _NO_GATE, _NO_MODULATION = (_library.RESIDUALS["none"], _library.GATES["none"],
                                           _library.MODULATIONS["none"])
 _SCALE_SHIFT = _library.MODULATIONS["mod"]
+_BY_TENSOR, _BY_ROW = _library.QUANTIZATIONS["tensor"], _library.QUANTIZATIONS["row"]
 OPERANDS = (  # x, inputs, outputs
     Operand("x", MATRIX, "input", lambda spec: True),
     Operand("in_bias", COLUMNS, "weight", lambda spec: spec.in_bias),
@@ -49,10 +51,12 @@ OPERANDS = (  # x, inputs, outputs
     Operand("mod_scale_table", COLUMNS, "weight", lambda spec: spec.modulation != _NO_MODULATION and spec.modulation_table),
     Operand("mod_shift", MATRIX, "modulated", lambda spec: spec.modulation == _SCALE_SHIFT),
     Operand("mod_shift_table", COLUMNS, "weight", lambda spec: spec.modulation == _SCALE_SHIFT and spec.modulation_table),
+    Operand("tensor_scale", ONE, "single", lambda spec: spec.quantization == _BY_TENSOR),
     Operand("out", MATRIX, "output", lambda spec: True, output=True),
     Operand("sum", MATRIX, "residual", lambda spec: spec.sum, output=True),
     Operand("mean", ROWS, "compute", lambda spec: spec.statistics and spec.norm == _LAYER, output=True),
     Operand("rstd", ROWS, "compute", lambda spec: spec.statistics, output=True),
+    Operand("row_scale", ROWS, "single", lambda spec: spec.quantization == _BY_ROW, output=True),
 )
 INPUTS = tuple(operand.name for operand in OPERANDS[1:] if not operand.output)  # besides x
 OUTPUTS = tuple(operand.name for operand in OPERANDS if operand.output)
@@ -81,15 +85,17 @@ class Problem:
         self.gates = {code: name for name, code in _library.GATES.items()}[spec.gate]
         self.gate_function: int = spec.gate_function
         self.plain_modulation = bool(spec.plain_modulation)
-        rounding = {code: name for name, code in _library.ROUNDINGS.items()}[spec.rounding]
-        self.rounds_sum, self.rounds_norm = "sum" in rounding, "norm" in rounding
+        rounding = {code: name for name, code in _library.ROUNDINGS.items()}[spec.rounding].split("+")
+        self.rounds_sum, self.rounds_norm, self.rounds_y = "sum" in rounding, "norm" in rounding, "y" in rounding
         self.weight_offset = bool(spec.weight_offset)
         self.affine_rows = bool(spec.affine_rows)
         self.channels_first = bool(spec.channels_first)
         # The text of the same norm where channels are the last dimension; None without channels first.
         self.channels_last = _channels_last_of(spec) if self.channels_first else None
         self.input, self.output = DTYPES[spec.input], DTYPES[spec.output]
-        self.weight = DTYPES[spec.weight]
+        self.has_8_bits = self.output in _check.TEXTS_OF_8_BITS
+        self.inverse_scale = bool(spec.inverse_scale)
+        self.weight, self.single = DTYPES[spec.weight], torch.float32
         # Of residual and sum, to which a sum is rounded.
         has_residual_type = self.adds != "none" or spec.sum
         self.residual = DTYPES[spec.residual_type] if has_residual_type else self.input
@@ -103,7 +109,7 @@ class Problem:
         self.outline = tuple(name in self.outputs for name in OUTPUTS), self.columns, self.channels_last
 
     def extent_of(self, name: str) -> str:
-        """MATRIX, COLUMNS or ROWS."""
+        """MATRIX, COLUMNS, ROWS or ONE."""
         extent = _BY_NAME[name].extent
         return extent if extent != AFFINE else MATRIX if self.affine_rows else COLUMNS
 
@@ -135,6 +141,10 @@ class Problem:
             if tensor is not None:
                 self._check_tensor(operand, tensor, x, dims)
         return dims
+
+    def require_gradients(self) -> None:
+        if self.has_8_bits:
+            raise self.fail("results of 8 bits have no gradient, but an argument requires one; see torch.no_grad()")
 
     def require_outputs(self, given: Sequence[Optional[Tensor]]) -> None:
         for name, tensor in zip(OUTPUTS, given):
@@ -181,6 +191,9 @@ class Problem:
             if missing < 0 or any(size not in (1, there) for size, there in zip(tensor.shape, wanted[missing:])):
                 raise self.fail("{} of shape {} cannot be expanded to x's {}".format(
                     name, list(tensor.shape), list(wanted)))
+        elif self.extent_of(name) == ONE:
+            if tensor.numel() != 1:
+                raise self.fail("{} has the shape {}; it must be one number".format(name, list(tensor.shape)))
         elif tensor.shape not in (wanted, (self.columns,)):
             raise self.fail("{} has the shape {}; a row of x has {}".format(name, list(tensor.shape), list(wanted)))
 
@@ -191,6 +204,8 @@ class Problem:
         extent = self.extent_of(name)
         if extent == MATRIX:
             return x.shape
+        if extent == ONE:
+            return torch.Size(())
         if self.channels_first:
             return torch.Size((x.shape[0], 1, *x.shape[2:]) if extent == ROWS else (self.columns,))
         return torch.Size((*x.shape[:-dims], *(1,) * dims)) if extent == ROWS else x.shape[-dims:]

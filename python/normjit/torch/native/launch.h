@@ -19,8 +19,21 @@ inline Type type_of(std::int32_t dtype) {
   if (dtype == aoti_torch_dtype_float64()) return {NORMJIT_F64, "Double"};
   return {0, "another type"};
 }
+// Those that y alone may have, too.
+inline std::int32_t code_of(std::int32_t dtype) {
+  if (dtype == aoti_torch_dtype_float8_e4m3fn()) return NORMJIT_E4M3;
+  if (dtype == aoti_torch_dtype_float8_e5m2()) return NORMJIT_E5M2;
+  if (dtype == aoti_torch_dtype_int8()) return NORMJIT_S8;
+  return type_of(dtype).code;
+}
 inline std::int32_t dtype_of(std::int32_t code) {
   switch (code) {
+    case NORMJIT_E4M3:
+      return aoti_torch_dtype_float8_e4m3fn();
+    case NORMJIT_E5M2:
+      return aoti_torch_dtype_float8_e5m2();
+    case NORMJIT_S8:
+      return aoti_torch_dtype_int8();
     case NORMJIT_F16:
       return aoti_torch_dtype_float16();
     case NORMJIT_BF16:

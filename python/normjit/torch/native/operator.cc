@@ -23,6 +23,7 @@ enum Extent : std::int32_t {
   kMatrix,   // a row for each of x
   kColumns,  // one row
   kRows,     // a number for each row of x
+  kOne,      // a number
 };
 
 // As in ../_operator.py.
@@ -92,7 +93,7 @@ class Call {
       return;
     }
     const Facts f = facts_of(tensor);
-    require_fit(type_of(f.dtype).code == operand.dtype && f.device_type == x_.device_type &&
+    require_fit(code_of(f.dtype) == operand.dtype && f.device_type == x_.device_type &&
                 f.device == x_.device);
     const std::int64_t columns = elements(x_, outer_, end_);
     if (operand.extent == kMatrix) {
@@ -103,7 +104,8 @@ class Call {
       require_fit(has_shape(f, x_.sizes + outer_, end_ - outer_) || has_shape(f, &columns, 1));
       take_columns(operand.offset, tensor);
     } else {
-      require_fit(has_shape(f, number_sizes(), x_.dims) && is_contiguous(tensor));
+      require_fit(operand.extent == kOne ? elements(f, 0, f.dims) == 1
+                                         : has_shape(f, number_sizes(), x_.dims) && is_contiguous(tensor));
       put(operand.offset, tensor.data());
     }
   }
