@@ -58,6 +58,9 @@ replace_layer_norm = replace_norms  # the name of 0.1
 class _Tried:
     """Comes in front of a class whose forward was tried."""
     _made: Any  # the function of this file, and its arguments, that made the class
+    # The class that was tried. Its forward is called by name, since torch.compile traces super().forward with Python 3.12
+    # and newer, but no super() by itself.
+    _original: Any
 
 
 class _LikeTransformers(_Tried):
@@ -74,8 +77,7 @@ class _LikeTransformers(_Tried):
             y = norm(to_fuse("rmsnorm", text, x, shape), x, weight=weight)
             assert isinstance(y, Tensor)
             return y
-        theirs: Any = super()
-        found: Tensor = theirs.forward(x)
+        found: Tensor = self._original.forward(self, x)
         return found
 
 
@@ -95,8 +97,7 @@ class _OfImages(_Tried):
                 and all(part is None or part.dtype == x.dtype for part in (weight, bias))
                 and is_for_norm("layernorm/cf", x.movedim(1, -1), shape, weight, self.eps)):  # no norm to be fused
             return layer_norm_2d(x, weight, bias, self.eps)
-        theirs: Any = super()
-        found: Tensor = theirs.forward(x)
+        found: Tensor = self._original.forward(self, x)
         return found
 
 
@@ -228,7 +229,8 @@ def _agree(found: Tensor, wanted: Tensor, within: float = 0.0) -> bool:
 def _replacement(base: Any, original: Any) -> Any:
     if original in (nn.LayerNorm, nn.RMSNorm):
         return base
-    return type(original.__name__, (base, original), {"__module__": original.__module__, "__reduce_ex__": _reduce})
+    return type(original.__name__, (base, original), {
+        "__module__": original.__module__, "__reduce_ex__": _reduce, "_original": original})
 
 
 @functools.lru_cache(maxsize=None)
