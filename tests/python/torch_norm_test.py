@@ -7,8 +7,8 @@ import itertools
 from torch_support import DTYPES, FAKE, TestCase, device, fake, functional, loose, main, tolerance, torch
 
 from normjit.torch import (NormOutputs, RMSNorm, _ctypes_kernel, _formula, _problem, add_layer_norm, add_rms_norm,
-                           add_rms_norm_quant, gate_residual_modulate, gated_rms_norm, modulated_layer_norm, norm, rms_norm,
-                           rms_norm_quant)
+                           add_rms_norm_quant, gate_residual_modulate, gated_rms_norm, layer_norm, modulated_layer_norm, norm,
+                           rms_norm, rms_norm_quant)
 from torch.fx.experimental.proxy_tensor import make_fx
 
 in_order = _problem.in_order
@@ -396,6 +396,19 @@ class ErrorsTest(TestCase):
         x = torch.randn(3, 8, device=device)
         with self.assertRaisesRegex(RuntimeError, "the spec writes rstd"), self.assert_launches(0):
             torch.ops.normjit.norm_out("rmsnorm/cols=8/f32/stats", x, *in_order(), False, x, None, None, None, None)
+
+    def test_out_of_memory_is_called_so(self):
+        """For the copy of an input, and for a result."""
+        x, w = torch.randn(1, device=device).expand(1 << 32, 1 << 20), torch.randn(1 << 20, device=device)
+        scattered = torch.randn(1, 1, 2, device=device).expand(1 << 32, 1 << 20, 2)[..., 0]
+        rows = torch.randn(1, 1 << 20, device=device).expand(1 << 32, 1 << 20)
+        for given in (x, scattered, rows):
+            for function in (lambda: norm("rmsnorm/cols=1048576/f32/w", given, weight=w),
+                             lambda: norm("rmsnorm/cols=1048576/f32/add/w", rows, residual=given, weight=w),
+                             lambda: layer_norm(given, (1 << 20,), w)):
+                with self.assertRaisesRegex(RuntimeError, "^CUDA out of memory|can't allocate memory" if FAKE else
+                                            "^CUDA out of memory"), self.assert_launches(0):
+                    function()
 
     def test_what_libnormjit_says_reaches_the_caller(self):
         if not FAKE:

@@ -22,11 +22,6 @@ namespace normjit_torch {
 // Becomes Python's RuntimeError.
 [[noreturn]] inline void fail(const std::string& text) { throw std::runtime_error(text); }
 
-// What a call of PyTorch's says is only whether it failed; `what` was tried.
-inline void require(AOTITorchError error, const char* what) {
-  if (error != AOTI_TORCH_SUCCESS) fail(std::string("normjit: ") + what + " failed");
-}
-
 struct Normjit {
   decltype(&normjit_norm) norm;
   decltype(&normjit_workspace_bytes) workspace_bytes;
@@ -49,6 +44,18 @@ struct Cuda {
 };
 inline Cuda cuda{};
 
+// What PyTorch said of this thread's last call of it that failed. Null before PyTorch 2.13, which writes that
+// to stderr alone.
+inline const char* (*reason_of_pytorch)() = nullptr;
+
+// What a call of PyTorch's says is only whether it failed; `what` was tried.
+inline void require(AOTITorchError error, const char* what) {
+  if (error == AOTI_TORCH_SUCCESS) return;
+  fail(std::string("normjit: ") + what + " failed" +
+       (reason_of_pytorch ? std::string(": ") + reason_of_pytorch()
+                          : "; PyTorch has written the reason to stderr"));
+}
+
 template <class Function>
 void find(Function*& function, const char* library, const char* name) {
   void* handle = dlopen(library, RTLD_LAZY);  // stays open
@@ -61,6 +68,7 @@ inline void connect(void* const* functions, void* service) {
   normjit.status_message = reinterpret_cast<decltype(normjit.status_message)>(functions[2]);
   normjit.free = reinterpret_cast<decltype(normjit.free)>(functions[3]);
   normjit.service = static_cast<normjit_service*>(service);
+  find(reason_of_pytorch, "libtorch_cpu.so", "torch_exception_get_what_without_backtrace");
   find(cuda.current_stream, "libtorch_cuda.so", "aoti_torch_get_current_cuda_stream");
   find(cuda.is_capturing, "libcuda.so.1", "cuStreamIsCapturing");
   find(cuda.retain, "libcuda.so.1", "cuDevicePrimaryCtxRetain");

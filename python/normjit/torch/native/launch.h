@@ -96,17 +96,6 @@ inline std::optional<normjit_input_rows> rows_of(const Facts& f, const Facts& x,
   return normjit_input_rows{nullptr, levels[0].size, levels[1].stride, levels[0].stride};
 }
 
-// A contiguous copy of a tensor, expanded to x.
-inline Tensor copy_of(const Tensor& tensor, const Facts& f, const Facts& x) {
-  if (has_shape(f, x.sizes, x.dims)) return contiguous(tensor);
-  std::vector<std::int64_t> strides;
-  for (std::int64_t i = 0; i < x.dims; ++i) strides.push_back(stride_of(f, x, i));
-  AtenTensorHandle expanded = nullptr;
-  require(aoti_torch__reinterpret_tensor(tensor.get(), x.dims, x.sizes, strides.data(), 0, &expanded),
-          "expanding an input");
-  return contiguous(Tensor(expanded));
-}
-
 inline bool is_contiguous(const Tensor& tensor) {
   bool contiguous = false;
   require(aoti_torch_is_contiguous(tensor.get(), &contiguous), "asking for a layout");

@@ -117,14 +117,16 @@ class Call {
       rows->pointer = tensor.data();
       put(offset, *rows);
     } else {
-      put(offset, kept(copy_of(tensor, f, x_)));
+      put(offset, kept(copy_of(tensor, f, x_.dims, x_.sizes)));
     }
     return rows.has_value();
   }
 
   // Takes a tensor of one row.
   void take_columns(std::size_t offset, const Tensor& tensor) {
-    put(offset, is_contiguous(tensor) ? tensor.data() : kept(contiguous(tensor)));
+    if (is_contiguous(tensor)) return put(offset, tensor.data());
+    const Facts f = facts_of(tensor);
+    put(offset, kept(copy_of(tensor, f, f.dims, f.sizes)));
   }
 
   Tensor make_output(std::size_t offset, std::int32_t extent, std::int32_t dtype) {
@@ -293,8 +295,7 @@ bool takes_epsilon(const StableIValue* stack) {
 
 // The same arguments and results, by PyTorch's own operators.
 void by_pytorch(StableIValue* stack) {
-  require(aoti_torch_call_dispatcher("normjit::layer_norm_by_pytorch", "", stack),
-          "computing by PyTorch (which has written the reason to stderr)");
+  require(aoti_torch_call_dispatcher("normjit::layer_norm_by_pytorch", "", stack), "computing by PyTorch");
 }
 
 void boxed_layer_norm(StableIValue* stack, std::uint64_t, std::uint64_t) {

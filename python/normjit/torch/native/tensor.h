@@ -107,20 +107,19 @@ inline Tensor make(const Facts& beside, std::int64_t dims, const std::int64_t* s
   }
   AtenTensorHandle made = nullptr;
   if (aoti_torch_empty_strided(dims, sizes, strides, dtype, beside.device_type, beside.device, &made))
-    fail(
-        "CUDA out of memory. normjit got none for its result; PyTorch has written the reason to "
-        "stderr.");
+    fail(reason_of_pytorch
+             ? reason_of_pytorch()
+             : "CUDA out of memory. normjit got none for a result or a copy; PyTorch has written the "
+               "reason to stderr.");
   return Tensor(made);
 }
 
-inline Tensor contiguous(const Tensor& tensor) {
-  AtenTensorHandle given = nullptr;  // the call takes it
-  require(aoti_torch_new_tensor_handle(tensor.get(), &given), "sharing a tensor");
-  std::array<StableIValue, 2> stack{to_stable(given),
-                                    to_stable(aoti_torch_memory_format_contiguous_format())};
-  require(aoti_torch_call_dispatcher("aten::contiguous", "", stack.data()),
-          "making an input contiguous (PyTorch has written the reason to stderr)");
-  return Tensor(from_stable<AtenTensorHandle>(stack[0]));
+// A contiguous copy of a tensor, which expands to these sizes. (Memory is taken by itself, as of other
+// operators it is not known whether they failed for the lack of it.)
+inline Tensor copy_of(const Tensor& tensor, const Facts& f, std::int64_t dims, const std::int64_t* sizes) {
+  Tensor made = make(f, dims, sizes, f.dtype);
+  require(aoti_torch_copy_(made.get(), tensor.get(), /*non_blocking=*/0), "copying an input");
+  return made;
 }
 
 }  // namespace normjit_torch
