@@ -48,6 +48,8 @@ else:
     if not torch.cuda.is_available() or torch.version.cuda is None:
         skip("no NVIDIA GPU for PyTorch here")
     device = torch.device("cuda", torch.cuda.current_device())
+# Results are compared with PyTorch's, which are of f32 only where convolutions and products are.
+torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
 
 import normjit.torch  # noqa: E402
 from normjit import _library  # noqa: E402
