@@ -3,10 +3,11 @@
 """Channels first: norm() and layer_norm_2d() of [N, C, ...] against PyTorch's layer_norm of the permuted tensor in f64:
 values, layouts, gradients, errors, torch.compile."""
 import itertools
+import unittest.mock
 
 from torch_support import DTYPES, FAKE, TestCase, device, fake, functional, loose, main, torch
 
-from normjit.torch import NormOutputs, _ctypes_kernel, _formula, _problem, layer_norm_2d, norm
+from normjit.torch import NormOutputs, _ctypes_kernel, _formula, _norm, _problem, layer_norm_2d, norm
 from torch.fx.experimental.proxy_tensor import make_fx
 
 nn = torch.nn
@@ -101,13 +102,23 @@ class ValuesTest(TestCase):
                     self.assert_close(mine, right, **loose(mine.dtype))
 
     def test_without_a_compiler_the_results_are_the_same(self):
-        for text, x, operands in self.cases():
-            with self.subTest(spec=text, shape=x.shape):
-                inputs = [operands.get(name) for name in _problem.INPUTS]
-                number = _ctypes_kernel.add(_problem.problem_of(text), False)
-                with self.assert_launches(1):
-                    theirs = _ctypes_kernel.launch_problem(number, x, *inputs, *[None] * len(_problem.OUTPUTS))
-                for mine, right in zip(self.found(text, x, **operands).values(), [part for part in theirs if part is not None]):
+        """By the same kernel: that without /cf also for planes of one position, whose channels are neighbours in memory."""
+        def by_ctypes(text, x, **operands):
+            add = lambda text, invariant: _ctypes_kernel.add(_problem.problem_of(text), invariant)  # noqa: E731
+            with unittest.mock.patch.multiple(_norm, _number=add, _launch=_ctypes_kernel.launch_problem):
+                return self.found(text, x, **operands)
+        for (text, x, operands), last in itertools.product(self.cases(), (False, True)):
+            x = x.to(memory_format=torch.channels_last) if last and x.dim() == 4 else x
+            with self.subTest(spec=text, shape=x.shape, strides=x.stride()):
+                found, specs = [], []
+                for function in (self.found, by_ctypes):
+                    with self.assert_launches(1):
+                        found.append(function(text, x, **operands))
+                    specs.append(fake.spec if FAKE else "")
+                self.assertEqual(specs[0], specs[1])
+                self.assertEqual(list(found[0]), list(found[1]))
+                for mine, right in zip(*(outputs.values() for outputs in found)):
+                    self.assertEqual(mine.stride(), right.stride())
                     self.assertTrue(torch.equal(mine, right))
 
     def test_empty_inputs_launch_nothing(self):

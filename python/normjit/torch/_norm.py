@@ -60,7 +60,8 @@ def norm(spec: str, x: Tensor, *, in_bias: Maybe = None, gate: Maybe = None, gat
 
     With `/cf`, x is [N, C, ...], with at least one dimension of positions, and each position's C channels are a row; mean
     and rstd are [N, 1, ...]. Samples may be any distance apart; other gaps are copied. Where channels are neighbours in
-    memory (torch.channels_last), in out or else in x, results are so, too, and the kernel is that of the spec without `/cf`.
+    memory (torch.channels_last, and samples of one position), in out or else in x, results are so, too, and the kernel is
+    that of the spec without `/cf`.
 
     batch_invariant: the same plan for any number of rows, so that the bits of a row do not depend on the batch. The
     variable NORMJIT_BATCH_INVARIANT=1 asks for that in all calls.
