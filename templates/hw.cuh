@@ -186,11 +186,15 @@ NJ_DEVICE void store_shared(void* to, const T& value) {
 template <class T>
 NJ_DEVICE void opaque(T& value) {
   if constexpr (sizeof(T) >= 4) {
-    unsigned word[sizeof(T) / 4];
-    memcpy(word, &value, sizeof(T));
+    // Word by word: copied as a whole, 8 bytes become one number, which costs several instructions an
+    // element.
 #pragma unroll
-    for (int i = 0; i < static_cast<int>(sizeof(T) / 4); ++i) asm volatile("" : "+r"(word[i]));
-    memcpy(&value, word, sizeof(T));
+    for (int i = 0; i < static_cast<int>(sizeof(T) / 4); ++i) {
+      unsigned word;
+      memcpy(&word, reinterpret_cast<char*>(&value) + 4 * i, 4);
+      asm volatile("" : "+r"(word));
+      memcpy(reinterpret_cast<char*>(&value) + 4 * i, &word, 4);
+    }
   } else {
     unsigned short half;
     memcpy(&half, &value, 2);
@@ -498,11 +502,19 @@ NJ_DEVICE unsigned short f32x2_to_e5m2x2(float first, float second) {
   asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(second), "f"(first));
   return pair;
 }
-// To a whole number from -128 to 127, ties to even; NaN becomes 0.
-NJ_DEVICE unsigned char f32_to_s8(float value) {
-  int number;
-  asm("cvt.rni.sat.s8.f32 %0, %1;" : "=r"(number) : "f"(value));
-  return static_cast<unsigned char>(number);
+// A word of two halves. (Shifted and combined the compiler takes them apart into bytes.)
+NJ_DEVICE unsigned word_of(unsigned short low, unsigned short high) {
+  unsigned word;
+  asm("mov.b32 %0, {%1, %2};" : "=r"(word) : "h"(low), "h"(high));
+  return word;
+}
+// To whole numbers from -128 to 127, ties to even, the first in the low half; NaN becomes 0.
+NJ_DEVICE unsigned short f32x2_to_s8x2(float first, float second) {
+  int low, high, pair;
+  asm("cvt.rni.s32.f32 %0, %1;" : "=r"(low) : "f"(first));
+  asm("cvt.rni.s32.f32 %0, %1;" : "=r"(high) : "f"(second));
+  asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, 0;" : "=r"(pair) : "r"(high), "r"(low));
+  return static_cast<unsigned short>(pair);
 }
 
 // An f32 whose later rounding to 16 bits is as if the argument had been rounded at once: truncated, with the

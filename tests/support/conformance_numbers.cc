@@ -195,11 +195,13 @@ std::uint64_t high_product(Factors x) {
 struct FloatPair {
   float first, second;
 };
-template <std::uint8_t (*kRounded)(double)>
+template <auto kRounded>
 std::uint16_t pair_of(FloatPair x) {
-  return static_cast<std::uint16_t>(kRounded(x.first) | kRounded(x.second) << 8);
+  const auto byte = [](float value) { return static_cast<std::uint8_t>(kRounded(value)); };
+  return static_cast<std::uint16_t>(byte(x.first) | byte(x.second) << 8);
 }
 
+std::uint32_t joined(std::uint32_t halves) { return halves; }
 float max_nan(Limited x) { return std::isnan(x.value) ? x.value : std::fmax(x.value, x.limit); }
 float min_nan(Limited x) { return std::isnan(x.value) ? x.value : std::fmin(x.value, x.limit); }
 double f64_at_least(double value) { return std::isnan(value) ? value : std::fmax(value, 1.5); }
@@ -243,11 +245,11 @@ ConformanceKernel on_numbers(const char* name, std::string_view expression, std:
 }
 
 // Of which only some architectures have the instruction.
-ConformanceKernel pairs_of_bytes(const char* name, std::string_view expression, Comparison comparison,
-                                 Bytes (*expected)(const ConformanceKernel&)) {
+ConformanceKernel pairs_of_bytes(const char* name, std::string_view expression, Arch oldest,
+                                 Comparison comparison, Bytes (*expected)(const ConformanceKernel&)) {
   ConformanceKernel kernel =
       on_numbers(name, expression, "float", "unsigned short", around_bytes(), 1, comparison, expected);
-  kernel.oldest = Arch{.number = 90};
+  kernel.oldest = oldest;
   kernel.rows /= 2;
   return kernel;
 }
@@ -262,16 +264,18 @@ std::vector<ConformanceKernel> numbers_kernels() {
                  {Type::f32}, mapped<std::uint16_t, oracle::bf16_to_float>),
       on_numbers("high_bf16_widened", "hw::high_bf16_to_f32(on.x[i])", "unsigned", "float", pairs_of_halves(),
                  4, {Type::f32}, mapped<std::uint32_t, high_bf16>),
+      on_numbers("halves_joined", "hw::word_of(on.x[2 * i], on.x[2 * i + 1])", "unsigned short", "unsigned",
+                 pairs_of_halves(), 4, {}, mapped<std::uint32_t, joined>),
       on_numbers("f16_rounded", "hw::f32_to_f16(on.x[i])", "float", "unsigned short", around_halves(), 2,
                  {Type::f16}, mapped<float, oracle::f16_from_double>),
       on_numbers("bf16_rounded", "hw::f32_to_bf16(on.x[i])", "float", "unsigned short", around_bhalves(), 2,
                  {Type::bf16}, mapped<float, oracle::bf16_from_double>),
-      pairs_of_bytes("e4m3_rounded", "hw::f32x2_to_e4m3x2(on.x[2 * i], on.x[2 * i + 1])", {Type::e4m3},
-                     mapped<FloatPair, pair_of<oracle::e4m3_from_double>>),
-      pairs_of_bytes("e5m2_rounded", "hw::f32x2_to_e5m2x2(on.x[2 * i], on.x[2 * i + 1])", {Type::e5m2},
-                     mapped<FloatPair, pair_of<oracle::e5m2_from_double>>),
-      on_numbers("s8_rounded", "hw::f32_to_s8(on.x[i])", "float", "unsigned char", around_bytes(), 1, {},
-                 mapped<float, oracle::s8_from_double>),
+      pairs_of_bytes("e4m3_rounded", "hw::f32x2_to_e4m3x2(on.x[2 * i], on.x[2 * i + 1])", Arch{.number = 90},
+                     {Type::e4m3}, mapped<FloatPair, pair_of<oracle::e4m3_from_double>>),
+      pairs_of_bytes("e5m2_rounded", "hw::f32x2_to_e5m2x2(on.x[2 * i], on.x[2 * i + 1])", Arch{.number = 90},
+                     {Type::e5m2}, mapped<FloatPair, pair_of<oracle::e5m2_from_double>>),
+      pairs_of_bytes("s8_rounded", "hw::f32x2_to_s8x2(on.x[2 * i], on.x[2 * i + 1])", Arch{.number = 75}, {},
+                     mapped<FloatPair, pair_of<oracle::s8_from_double>>),
       on_numbers("f32_rounded_to_odd", "hw::round_to_odd(on.x[i])", "float", "float", f32_patterns(), 4,
                  {Type::f32}, mapped<float, unchanged>),
       on_numbers("f64_rounded_to_odd", "hw::round_to_odd(on.x[i])", "double", "float", around_floats(), 4,

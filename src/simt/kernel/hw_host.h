@@ -346,10 +346,16 @@ NJ_DEVICE unsigned short f32x2_to_e5m2x2(float first, float second) {
   return static_cast<unsigned short>(f32_to_float8<2, -14, 57344>(first) |
                                      f32_to_float8<2, -14, 57344>(second) << 8);
 }
-NJ_DEVICE unsigned char f32_to_s8(float value) {
+NJ_DEVICE unsigned word_of(unsigned short low, unsigned short high) {
+  return low | static_cast<unsigned>(high) << 16;
+}
+NJ_DEVICE unsigned f32_to_s8(float value) {
   if (value != value) return 0;
   const float whole = __builtin_rintf(value);
   return static_cast<unsigned char>(static_cast<int>(whole < -128 ? -128 : whole > 127 ? 127 : whole));
+}
+NJ_DEVICE unsigned short f32x2_to_s8x2(float first, float second) {
+  return static_cast<unsigned short>(f32_to_s8(first) | f32_to_s8(second) << 8);
 }
 
 NJ_DEVICE float round_to_odd(float value) { return value; }
