@@ -197,12 +197,6 @@ NJ_DEVICE Vec<Output> finish(const Vec<Held>& x, const RowStatistics& s, const P
   each_result(x, s, parameters, residual, [&](int i, Acc v) { y.set(i, quantized(v, by)); });
   return y.all;
 }
-// The largest of them, and of those before.
-NJ_DEVICE Largest largest_result(const Vec<Held>& x, const RowStatistics& s, const Parameters& parameters,
-                                 const Vec<Residual>& residual, Largest largest) {
-  each_result(x, s, parameters, residual, [&](int, Acc v) { largest = larger_of(largest, Largest::of(v)); });
-  return largest;
-}
 
 // Where the results of a row go, from some column on, with the parameters of its columns, and what they are
 // divided by.

@@ -122,9 +122,11 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
       all = whole[0];
     }
     const RowStatistics statistics = finalize(all);
+    Results results;
     if constexpr (kScalesRows) {
-      const Largest of_warp = lanes_largest<kWarp>(largest_of(fragment, own.around(statistics), early, added,
-                                                              columns_of(on, row).from(begin), lane, cut));
+      const Largest of_warp =
+          lanes_largest<kWarp>(compute(results, fragment, own.around(statistics), early, added,
+                                       columns_of(on, row).from(begin), lane, cut));
       LargestPart* const parts_of_row = largest_parts + half;
       if constexpr (Exchange::chosen == Exchange::cluster) {
         if (lane % kWarp < kBlocksPerRow)
@@ -153,6 +155,8 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     if constexpr (kUnaligned) {
       NJ_DYNAMIC_SHARED(unsigned char, stage);
       write_unaligned(fragment, statistics, sink, lane, cut, stage);
+    } else if constexpr (kScalesRows) {
+      write(results, by, sink.y, lane, cut);
     } else {
       // The distances from the warp's own mean are known since the second pass.
       write(fragment, own.around(statistics), early, added, sink, lane, cut);

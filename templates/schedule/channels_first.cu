@@ -7,7 +7,7 @@
 // of one channel, then of the next. A block's tile of positions may end in another sample than it begins in,
 // so that nothing is idle in planes of 7 x 7. Threads measure their own channels in registers; parts meet in
 // shared memory once, where a few lanes merge those of a position, each position by other lanes. Parameters
-// of a channel are one load for a whole warp.
+// come into shared memory while x is on its way: waited for channel by channel they cost more than x does.
 //
 // More channels than a block holds pass in pieces, and are read twice.
 namespace normjit {
@@ -22,7 +22,10 @@ enum : int {
   kParts = plan_math::parts_of_tile(kThreads, kThreadsPerRow, kVector),
   kMerged = kThreadsPerRow > 1 ? kTile : 1,
 };
-enum : bool { kOnePiece = kSpan >= kColumns };
+enum : bool {
+  kOnePiece = kSpan >= kColumns,
+  kSharesParameters = plan_math::shares_parameters(kSpan, kColumns, kParameters * sizeof(Weight))
+};
 
 // What a thread holds: its positions of its channels.
 struct Slab {
@@ -175,26 +178,48 @@ NJ_DEVICE void merge(RowStatistics (&of_rows)[kVector], const Statistics (&own)[
   }
 }
 
+// Copies the parameters of all channels to shared memory. All loads are issued before the first is used.
+NJ_DEVICE void share_parameters(Weight* shared, const Columns& columns) {
+  constexpr int kOwn = (kColumns + kThreads - 1) / kThreads;
+  if constexpr (kSharesParameters) {
+    Weight own[kParameterPlaces][kOwn];
+#pragma unroll
+    for (int p = 0; p < kParameters; ++p)
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i)
+        if (const int channel = i * kThreads + threadIdx.x; channel < kColumns)
+          own[p][i] = hw::load<hw::Cache::keep, Weight>(columns.at[p] + channel);
+#pragma unroll
+    for (int p = 0; p < kParameters; ++p)
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i)
+        if (const int channel = i * kThreads + threadIdx.x; channel < kColumns)
+          shared[p * kColumns + channel] = own[p][i];
+    if constexpr (kThreadsPerRow == 1) hw::block_barrier();  // others have one when they merge
+  }
+}
+
 // The parameters of a channel.
-NJ_DEVICE ElementParameters parameters_of(const Columns& columns, int channel) {
+NJ_DEVICE ElementParameters parameters_of(const Columns& columns, const Weight* shared, int channel) {
   ElementParameters parameters;
 #pragma unroll
   for (int p = 0; p < kParameters; ++p)
-    parameters.at[p] = widen(hw::load<hw::Cache::keep, Weight>(columns.at[p] + channel));
+    parameters.at[p] = widen(kSharesParameters ? shared[p * kColumns + channel]
+                                               : hw::load<hw::Cache::keep, Weight>(columns.at[p] + channel));
   return parameters;
 }
 
 template <class Any>
 NJ_DEVICE void write(const Slab& slab, const RowStatistics (&s)[kVector], const Any& on, long long row,
-                     const Piece& piece, const Quantizer& by) {
+                     const Piece& piece, const Weight* shared, const Quantizer& by) {
   Walk<Output> to = walk_of(on.y, on.y_rows, row, piece);
   const Columns columns = columns_of(on, 0);
   ElementParameters next = {};
-  if (piece.has(0)) next = parameters_of(columns, piece.channel(0));
+  if (piece.has(0)) next = parameters_of(columns, shared, piece.channel(0));
 #pragma unroll
   for (int k = 0; k < kPerThread; ++k, to.next()) {
     const ElementParameters parameters = next;
-    if (k + 1 < kPerThread && piece.has(k + 1)) next = parameters_of(columns, piece.channel(k + 1));
+    if (k + 1 < kPerThread && piece.has(k + 1)) next = parameters_of(columns, shared, piece.channel(k + 1));
     if (piece.has(k)) {
       Narrowed<Output> y;
 #pragma unroll
@@ -210,6 +235,7 @@ NJ_DEVICE void write(const Slab& slab, const RowStatistics (&s)[kVector], const 
 NJ_KERNEL(NJ_ENTRY, kThreads) {
   NJ_SHARED(Statistics, parts, kParts);
   NJ_SHARED(RowStatistics, of_tile, kMerged);
+  NJ_SHARED(Weight, shared, kSharesParameters ? kParameters * kColumns : 1);
   const int d = threadIdx.x / kAcross;
   hw::wait_for_previous_launch();
   hw::allow_next_launch();
@@ -226,11 +252,12 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     if constexpr (kOnePiece) {
       const Piece all = piece_of(0, d);
       if (works) load<hw::Cache::evict_first>(slab, on, row, all);
+      if (first < static_cast<long long>(gridDim.x) * kTile) share_parameters(shared, columns_of(on, 0));
       if (works) store_sum(slab, on, row, all);
 #pragma unroll
       for (int i = 0; i < kVector; ++i) own[i] = measure(slab, all, i);
       merge(of_rows, own, parts, of_tile, on, first);
-      if (works) write(slab, of_rows, on, row, all, by);
+      if (works) write(slab, of_rows, on, row, all, shared, by);
     } else {
       WideSums sums[kVector] = {};
       double base[kVector];
@@ -254,7 +281,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
         const Piece piece = piece_of(begin, d);
         if (works) load<hw::Cache::evict_first>(slab, on, row, piece);
         if (works) store_sum(slab, on, row, piece);
-        if (works) write(slab, of_rows, on, row, piece, by);
+        if (works) write(slab, of_rows, on, row, piece, shared, by);
       }
     }
   }

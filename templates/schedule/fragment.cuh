@@ -127,7 +127,8 @@ enum : int {
   kVectorWords = kVector * (sizeof(Held) + kMostVectors * sizeof(Weight) + kRowParameters * sizeof(Mod)) / 4
 };
 enum : bool {
-  kEarlyParameters = plan_math::early_parameters(kPerThread, kVectorWords, kLowOccupancy, kUnaligned)
+  kEarlyParameters = plan_math::early_parameters(kPerThread, kVectorWords, kLowOccupancy,
+                                                 kRowParameters > 0 && kThreadsPerRow <= kWarp, kUnaligned)
 };
 struct EarlyParameters {
   Parameters part[kEarlyParameters ? kPerThread : 1];
@@ -163,14 +164,33 @@ NJ_DEVICE void write(const Fragment& fragment, const RowStatistics& s, const Ear
           finish(fragment.part[k], s, parameters, added.part[kAddsToResult ? k : 0], sink.by));
   });
 }
-// The largest result of a lane.
-NJ_DEVICE Largest largest_of(const Fragment& fragment, const RowStatistics& s, const EarlyParameters& early,
-                             const AddedFragment& added, const Columns& columns, int lane, const Cut& cut) {
+// The results of a fragment where each row has a scale: held until it is known.
+struct Results {
+  Acc at[kScalesRows ? kPerThread : 1][kVector];
+};
+// Computes them. Returns the largest of the lane.
+NJ_DEVICE Largest compute(Results& results, const Fragment& fragment, const RowStatistics& s,
+                          const EarlyParameters& early, const AddedFragment& added, const Columns& columns,
+                          int lane, const Cut& cut) {
   Largest largest = {0};
   with_parameters(early, columns, lane, cut, [&](int k, const Parameters& parameters) {
-    largest = largest_result(fragment.part[k], s, parameters, added.part[kAddsToResult ? k : 0], largest);
+    each_result(fragment.part[k], s, parameters, added.part[kAddsToResult ? k : 0], [&](int i, Acc v) {
+      results.at[kScalesRows ? k : 0][i] = v;
+      largest = larger_of(largest, Largest::of(v));
+    });
   });
   return largest;
+}
+NJ_DEVICE void write(const Results& results, const Quantizer& by, Output* y, int lane, const Cut& cut) {
+  Output* const first = first_of(y, lane);
+#pragma unroll
+  for (int k = 0; k < kPerThread; ++k)
+    if (inside(k, lane, cut)) {
+      Narrowed<Output> narrowed;
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) narrowed.set(i, quantized(results.at[kScalesRows ? k : 0][i], by));
+      store(at(first, k, 0), narrowed.all);
+    }
 }
 
 }  // namespace normjit

@@ -39,10 +39,13 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
         finalize(Statistics::of<kThreadsPerRow>(FragmentElements{fragment, lane, cut}, kColumns));
     if constexpr (kScalesRows) {
       Largest own = {0};
-      if (works) own = largest_of(fragment, statistics, early, added, columns_of(on, row), lane, cut);
+      Results results;
+      if (works) own = compute(results, fragment, statistics, early, added, columns_of(on, row), lane, cut);
       by = quantizer_of_row<Output>(lanes_largest<kThreadsPerRow>(own));
+      if (works) write(results, by, sink_of(on, row, 0, by).y, lane, cut);
+    } else {
+      if (works) write(fragment, statistics, early, added, sink_of(on, row, 0, by), lane, cut);
     }
-    if (works) write(fragment, statistics, early, added, sink_of(on, row, 0, by), lane, cut);
     if (works && lane == 0) store(statistics, on, row);
     if (works && lane == 0) store(by, on, row);
   }

@@ -95,7 +95,9 @@ constexpr double kLateRows = 0.08;
 // since threads with less work finish sooner.
 constexpr int kFewRegisters = 16;
 // Of sums: 3072 bf16 columns with a residual, 24 registers: 0.98, 16: 1.00; 8192 columns, 32: 0.96, 16: 0.98.
-constexpr double kManyRegisters = 0.02, kManyRegistersOfSums = 0.04;
+// With results of 8 bits fewer threads gain: 16,384 bf16 columns to e4m3 with a given scale, 32 registers:
+// 0.97, 16: 0.93; with a scale of each row, 8192 columns: 0.90 and 0.80.
+constexpr double kManyRegisters = 0.02, kManyRegistersOfSums = 0.04, kManyRegistersOf8Bits = 0.005;
 // block_row: vectors of weights wider than 16 bytes take several accesses, each with gaps between the lanes.
 // Measured: 4096 bf16 columns with f32 weights: 0.92, in vectors of half the width: 0.97.
 constexpr double kWideWeights = 0.05;
@@ -153,11 +155,18 @@ constexpr double kPerRow = 0.3, kPerChunk = 0.2, kPerColumn = 0.06 / 1024;
 // ---- channels_first ----
 
 // What threads side by side move of a channel at once. Less than 256 bytes is more requests and rows of DRAM
-// for as many bytes; below 64 sectors are shared with the next block.
-constexpr double kNarrowRun = 0.04, kShareSectors = 0.25;
+// for as many bytes; below 64 sectors are shared with the next block. Measured, 256 channels of f32 in planes
+// of 128 x 128: 256 bytes: 0.97, 128: 0.94, 64: 0.86; with 16 bits, of which half as many bytes pass, half.
+constexpr double kNarrowRun = 0.06, kShareSectors = 0.25;
 constexpr int kWideRun = 256, kNarrowestRun = 64;
-// Merging the parts of a position takes about as many instructions as measuring so many channels.
-constexpr double kMergedChannels = 6, kMeasuring = 0.1;
+// Narrow accesses cost little where there are 4 bytes. Measured, 96 channels of f32 in planes of 56 x 56: 16
+// bytes: 0.989, 4 bytes: 0.97; of f16, 4 bytes: 0.97, 2 bytes: 0.78.
+constexpr double kNarrowChannels = 0.007;
+// Merging the parts of a position takes about as many instructions as measuring so many channels, which count
+// the more the fewer bytes there are. Measured, 96 channels of f16 in planes of 56 x 56, 24 channels a
+// thread: 0.97, 12: 0.90, 6: 0.68; of f32, 12: 0.98, 6: 0.98, 3: 0.85.
+constexpr double kMergedChannels = 6, kMeasuring = 0.4, kMeasuredBytes = 4;
+constexpr double kReducingChannels = 0.05;
 // Channels that pass in pieces are read twice, the second time mostly from L2.
 constexpr double kInPieces = 0.35;
 
@@ -235,24 +244,42 @@ Slowdown slowdown_of_channels(const Plan& plan, const NormSpec& spec) {
   const int run = static_cast<int>(rows_per_block(plan)) * size_of(spec.input);
   Slowdown s;
   if (const int width = plan.vector * widest_element(spec); width < 16)
-    s.add((width < 4 ? kNarrowerThanAWord : kNarrow) * (16.0 / width - 1), "accesses are narrow");
-  s.add(kNarrowRun * std::max(0.0, std::log2(static_cast<double>(kWideRun) / run)), "accesses are scattered");
+    s.add((width < 4 ? kNarrowerThanAWord : kNarrowChannels) * (16.0 / width - 1), "accesses are narrow");
+  // The memory and the instructions keep each other waiting, the slower one counts.
+  const double bytes = read_bytes(spec) + written_bytes(spec);
+  const double scattered = kNarrowRun * std::max(0.0, std::log2(static_cast<double>(kWideRun) / run)) *
+                           std::min(1.0, bytes / (2 * kMeasuredBytes));
+  const double merging = kMeasuring * kMergedChannels / plan.per_thread * std::pow(kMeasuredBytes / bytes, 2);
+  if (scattered > merging)
+    s.add(scattered, "accesses are scattered");
+  else
+    s.add(merging, "few channels for each part of the statistics");
   if (run < kNarrowestRun)
     s.add(kShareSectors * (static_cast<double>(kNarrowestRun) / run - 1), "accesses share sectors");
   const double held = std::min(columns, span) * static_cast<double>(rows_per_block(plan));
   const double in_flight = held * read_bytes(spec) * plan.blocks_per_sm;
   if (in_flight < kInFlight) s.add(kNotInFlight * (1 - in_flight / kInFlight), "too few bytes in flight");
-  s.add(kReducing / plan.blocks_per_sm, "too few blocks overlap");
+  s.add(kReducingChannels / plan.blocks_per_sm, "too few blocks overlap");
   s.add(0.01 * (plan.threads / 256.0), "threads wait at barriers");
-  s.add(kMeasuring * kMergedChannels / plan.per_thread, "few channels for each part of the statistics");
   s.add(kIdle * (std::ceil(columns / span) * span / columns - 1), "some threads are idle");
   if (span < columns) {
-    const double again = again_bytes(spec), once = read_bytes(spec) + written_bytes(spec);
-    s.add(kInPieces + again / once / 2, "x is read twice");
+    s.add(kInPieces + again_bytes(spec) / bytes / 2, "x is read twice");
   }
   if (const auto x = static_cast<double>(held_registers(plan, spec)); x > kFewRegisters)
     s.add(kManyRegisters * std::log2(x / kFewRegisters), "threads hold many registers");
   return s;
+}
+
+// Whether a thread loads its parameters together with x: kEarlyParameters of templates/schedule/fragment.cuh.
+bool loads_parameters_early(const Plan& plan, const NormSpec& spec) {
+  const int of_row = row_parameters(spec);
+  if (spec.affine == Affine::none && of_row == 0) return true;
+  const int words =
+      plan.vector *
+      (size_of(held_type(spec)) + 2 * size_of(spec.weight) + of_row * size_of(spec.modulation_type)) / 4;
+  return plan_math::early_parameters(plan.per_thread, words,
+                                     plan_math::low_occupancy(plan.threads, plan.blocks_per_sm),
+                                     of_row > 0 && plan.threads_per_row <= kWarp, plan.unaligned);
 }
 
 Slowdown slowdown_of(const Plan& plan, const PlanUse& use) {
@@ -329,8 +356,10 @@ Slowdown slowdown_of(const Plan& plan, const PlanUse& use) {
   }
 
   // warp_rows and block_row.
+  // Scale and shift are mostly those of the row before, and come from L1.
+  const bool counts_x_only = sums || (is_measured_fusion(spec) && row_parameters(spec) > 0);
   const double in_flight = static_cast<double>(plan.per_thread) * plan.vector *
-                           (sums ? size_of(spec.input) : read_bytes(spec)) * plan.threads *
+                           (counts_x_only ? size_of(spec.input) : read_bytes(spec)) * plan.threads *
                            plan.blocks_per_sm;
   // Short rows start and end one by one: 64 f32 columns with 36 KiB in flight reach copy speed.
   const double enough = (sums ? kInFlightOfSums : kInFlight) / (plan.strategy == Strategy::warp_rows ? 2 : 1);
@@ -346,8 +375,7 @@ Slowdown slowdown_of(const Plan& plan, const PlanUse& use) {
     s.add(std::max(0.0, (kBlockStart + kBlockStartEachThread * plan.threads) / copying - 1),
           "blocks start one after the other");
   }
-  const bool late = row_parameters(spec) > 0 && plan.per_thread > 2;
-  if (late)
+  if (row_parameters(spec) > 0 && !loads_parameters_early(plan, spec))
     s.add(kLateRows * static_cast<double>(spec.columns * (size_of(spec.input) + size_of(spec.output))) /
               static_cast<double>(use.row_bytes()),
           "scale and shift come late");
@@ -367,10 +395,14 @@ Slowdown slowdown_of(const Plan& plan, const PlanUse& use) {
     // Where all else is equal, 128 threads.
     if (plan.threads == 64) s.add(0.002, "blocks are small");
   } else {
-    s.add((sums ? kReducingSums : kReducing) / plan.blocks_per_sm, "too few blocks overlap");
-    s.add(0.01 * (plan.threads / 256.0), "threads wait at barriers");
+    const int reductions = scales_rows(spec) ? 2 : 1;
+    s.add((sums ? kReducingSums : kReducing) * reductions / plan.blocks_per_sm, "too few blocks overlap");
+    s.add(0.01 * reductions * (plan.threads / 256.0), "threads wait at barriers");
     if (const auto x = static_cast<double>(held_registers(plan, spec)); x > kFewRegisters)
-      s.add((sums ? kManyRegistersOfSums : kManyRegisters) * std::log2(x / kFewRegisters),
+      s.add((sums                      ? kManyRegistersOfSums
+             : has_8_bits(spec.output) ? kManyRegistersOf8Bits
+                                       : kManyRegisters) *
+                std::log2(x / kFewRegisters),
             "threads hold many registers");
     if (width > 16) s.add(kWideWeights, "accesses to weights are scattered");
   }
@@ -382,14 +414,6 @@ Slowdown slowdown_of(const Plan& plan, const PlanUse& use) {
     s.add(kGridExchange + 0.02 * std::log2(plan.blocks_per_row),
           "blocks that share a row wait for each other");
   return s;
-}
-
-// Whether a thread loads its parameters together with x.
-bool loads_parameters_early(const Plan& plan, const NormSpec& spec) {
-  if (spec.affine == Affine::none) return true;
-  const int words = plan.vector * (size_of(held_type(spec)) + 2 * size_of(spec.weight)) / 4;
-  return plan_math::early_parameters(
-      plan.per_thread, words, plan_math::low_occupancy(plan.threads, plan.blocks_per_sm), plan.unaligned);
 }
 
 // Microseconds until the first byte is written: launch, one load, the reduction over the threads, and what
@@ -412,12 +436,13 @@ double latency_of(const Plan& plan, const PlanUse& use) {
   if (plan.strategy == Strategy::generic) return 20;
   // Tickets, and the wait between the two reads.
   if (plan.strategy == Strategy::split_row) return 6;
-  // Two barriers, and the merging between them. Pieces come one after the other, twice.
+  // Two barriers, and the merging between them. Pieces come one after the other, twice. 32 x 768 x 7 x 7 f32,
+  // 16 threads a row: 7.4 us, 32: 7.5 us, 64: 7.7 us; 2 x 256 x 64 x 64 f16, 16: 4.6 us, 32: 5.1 us, 64: 6.4
+  // us.
   if (plan.strategy == Strategy::channels_first) {
     const std::int64_t pieces = ceil_div(spec.columns, columns_per_block(plan));
-    return (pieces > 1 ? 2.0 * static_cast<double>(pieces) : 2.0) +
-           (0.05 * plan.per_thread + 0.1) * plan.vector + 0.02 * warps +
-           0.02 * kib * static_cast<double>(rows_per_block(plan));
+    return (pieces > 1 ? 2.0 * static_cast<double>(pieces) : 1.6) + 0.025 * plan.threads_per_row +
+           0.012 * plan.per_thread * plan.vector + 0.02 * warps;
   }
   double us = 1.23 + 0.07 * plan.per_thread + 0.02 * warps + 0.05 * kib;
   if (plan.unaligned) us += 0.5;

@@ -152,12 +152,16 @@ inline bool has_idle_threads(const Plan& plan, const NormSpec& spec) {
 
 // ---- Shared memory ----
 
-// channels_first: the parts of the statistics of a tile, and what they make. At most 48 KiB can be static.
+// channels_first: the parts of the statistics of a tile, what they make, and the parameters of all channels.
+// At most 48 KiB can be static.
 inline constexpr std::int64_t kMostStaticShared = 48 * 1024;
-inline std::int64_t merging_bytes(const Plan& plan, const NormSpec& spec) {
+inline std::int64_t bytes_of_tile(const Plan& plan, const NormSpec& spec) {
+  const int parameter = static_cast<int>(spec.affine) * size_of(spec.weight);
+  const bool shares = plan_math::shares_parameters(columns_per_block(plan), spec.columns, parameter);
   const std::int64_t parts = plan_math::parts_of_tile(plan.threads, plan.threads_per_row, plan.vector);
   const std::int64_t merged = plan.threads_per_row > 1 ? rows_per_block(plan) : 1;
-  return (parts * (spec.norm == Norm::layer ? 3 : 1) + 3 * merged) * size_of(compute_type(spec));
+  return (parts * (spec.norm == Norm::layer ? 3 : 1) + 3 * merged) * size_of(compute_type(spec)) +
+         (shares ? spec.columns * parameter : 0);
 }
 
 // An upper bound of a block's shared memory besides the dynamic part: what the system reserves; two slots for
@@ -173,7 +177,7 @@ inline std::int64_t static_shared_bytes(const Plan& plan, const NormSpec& spec) 
            rows * (16 + 5 * statistics);
   }
   if (plan.strategy == Strategy::staged_rows) return kReserved;
-  if (plan.strategy == Strategy::channels_first) return kReserved + merging_bytes(plan, spec);
+  if (plan.strategy == Strategy::channels_first) return kReserved + bytes_of_tile(plan, spec);
   const int warps = plan.threads / kWarp * (plan.exchange == Exchange::cluster ? plan.blocks_per_row : 1);
   return kReserved + kOthers + 2 * warps * (statistics + 8 + (scales_rows(spec) ? 16 : 0));
 }
@@ -252,11 +256,16 @@ inline int registers_of_fusion(const Plan& plan, const NormSpec& spec) {
     if (!modulates && !layer) return {40, 64, 64, 64, 80};
     if (!modulates && converts) return {56, 80, 80, 80, 80};
     if (!modulates) return {40, 64, 64, 64, 64};
-    if (!adds && !shifts && spec.affine == Affine::none) return {40, 40, 48, 64, 64};
+    const bool affine = spec.affine != Affine::none;
+    // In a warp all that scales and shifts comes in together with x.
+    if (in_warp && shifts && affine) return {56, 72, 96, 128, 168};
+    if (in_warp && adds && (shifts || affine)) return {56, 72, 72, 96, 128};
+    if (in_warp && (adds || shifts || affine)) return {48, 64, 64, 96, 96};
+    if (in_warp) return {40, 40, 64, 64, 80};
+    if (!adds && !shifts && !affine) return {40, 40, 48, 64, 64};
     if (!adds) return {40, 56, 64, 72, 80};
     if (!shifts || !converts) return {48, 64, 64, 72, 80};
-    if (in_warp) return {56, 72, 72, 80, 96};
-    return {56, 80, 96, 128, 128};
+    return {56, 64, 72, 80, 96};
   };
   return of_vectors()[static_cast<std::size_t>(vectors) - 1];
 }
@@ -337,7 +346,7 @@ inline int channels_first_registers(const Plan& plan, const NormSpec& spec) {
   }
   if (spec.columns % columns_per_block(plan) != 0) others += 8;
   if (spec.columns > columns_per_block(plan))
-    others += 32 + 12 * plan.vector;  // sums in double over the pieces
+    others += (adds ? 40 : 32) + 12 * plan.vector;  // sums in double over the pieces
   if (adds) others += 8 + each * plan.vector;
   if (spec.in_bias) others += 8 + plan.per_thread * (spec.weight == DType::f64 ? 2 : 1);
   if (calls_function(spec)) others += 8;

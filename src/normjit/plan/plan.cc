@@ -106,8 +106,8 @@ std::string broken_limit(const Plan& plan, const NormSpec& spec, const DevicePro
       return "threads_per_row must be a power of two up to threads";
     if (plan.unaligned || plan.group_rows != 1 || vector_bytes > 16)
       return "channels_first needs unaligned=0, group_rows=1 and a vector of at most 16 bytes";
-    if (merging_bytes(plan, spec) > kMostStaticShared)
-      return concat({"the statistics of a block need ", shortest(merging_bytes(plan, spec)),
+    if (bytes_of_tile(plan, spec) > kMostStaticShared)
+      return concat({"a block's statistics and parameters need ", shortest(bytes_of_tile(plan, spec)),
                      " bytes of static shared memory, more than 48 KiB"});
   } else if (persistent) {
     if (plan.threads != 512 || plan.threads_per_row != 256 || plan.vector * size_of(spec.input) != 16 ||
