@@ -13,13 +13,18 @@ NJ_DEVICE float polynomial(const float (&term)[kTerms], float x) {
 
 // log2 of Phi(-a), a >= 0. It is smooth, so a short polynomial tells Phi down to where it no longer counts.
 // It has as many terms as the output can tell apart: the error of a * Phi(-a) is at most 7e-6 and 2^-14 of it
-// for bf16, 2e-7 and 2^-18 for f16, 5e-8 for f32; the relative one holds above 1e-3.
+// for bf16, 2e-7 and 2^-18 for f16, 5e-8 for f32; the relative one holds above 1e-3. A residual behind may
+// cancel most of the result, so that bf16 tells more apart, too.
+enum : bool {
+  kFewTerms = kSame<Output, BF16> && ResidualAt::chosen != ResidualAt::after,
+  kMoreTerms = !kFewTerms && (kSame<Output, BF16> || kSame<Output, F16>)
+};
 NJ_DEVICE float log2_phi(float a) {
-  if constexpr (kSame<Output, BF16>) {
+  if constexpr (kFewTerms) {
     constexpr float kTerms[] = {-1.0000682f,    -1.1499668f,   -4.6232745e-1f,
                                 -4.9625982e-2f, 6.2586605e-3f, -3.6678836e-4f};
     return polynomial(kTerms, a);
-  } else if constexpr (kSame<Output, F16>) {
+  } else if constexpr (kMoreTerms) {
     constexpr float kTerms[] = {-9.9999815e-1f, -1.1511732f,    -4.5879796e-1f, -5.3437173e-2f,
                                 8.1248609e-3f,  -7.8846526e-4f, 3.5738576e-5f};
     return polynomial(kTerms, a);
@@ -36,7 +41,7 @@ NJ_DEVICE float log2_phi(float a) {
 // below too.
 NJ_DEVICE float gelu(float v) {
   constexpr float kEnd = 13;
-  if constexpr (kSame<Output, F16>) {
+  if constexpr (kMoreTerms) {
     const float a = hw::min_nan(fabsf(v), kEnd), half = 0.5f * v;
     return (half + fabsf(half)) - a * hw::exp2_approx(log2_phi(a));
   } else {
