@@ -312,7 +312,7 @@ class CompilerTest(TestCase):
         torch.library.opcheck(torch.ops.normjit.norm.default, (spec, x, *given, False))
         torch.library.opcheck(torch.ops.normjit.norm.default, (spec, x.requires_grad_(), *given, True))
         outputs = [torch.empty(*shape, device=device) for shape in ((2, 8, 3, 3), (2, 8, 3, 3), (2, 1, 3, 3), (2, 1, 3, 3))]
-        torch.library.opcheck(torch.ops.normjit.norm_out.default, (spec, x.detach(), *given, False, *outputs, None))
+        torch.library.opcheck(torch.ops.normjit.norm_out.default, (spec, x.detach(), *given, False, *outputs, *[None] * 4))
 
     def test_programs_have_the_spec(self):
         graph = make_fx(lambda x: norm("layernorm/cols=8/f32/cf", x))(torch.randn(2, 8, 3, 3, device=device)).graph

@@ -88,6 +88,7 @@ class _OfImages(_Tried):
     eps: float
     _first = False  # the channels of [N, C, H, W], not the last dimension
     _narrow = False  # without other roundings than the spec's, also in 16 bits
+    _permuted = False  # its result is a permuted view, with channels last in memory, which convolutions behind it keep
 
     def forward(self, x: Tensor) -> Tensor:
         weight, bias, shape = self.weight, self.bias, _normalized_shape_of(self)
@@ -96,6 +97,8 @@ class _OfImages(_Tried):
         if (x.dim() == 4 and (self._narrow or x.dtype.itemsize > 2)
                 and all(part is None or part.dtype == x.dtype for part in (weight, bias))
                 and is_for_norm("layernorm/cf", x.movedim(1, -1), shape, weight, self.eps)):  # no norm to be fused
+            if self._permuted:
+                return run(x.movedim(1, -1), shape, weight, bias, self.eps, NONE, 1.0).movedim(-1, 1)
             return layer_norm_2d(x, weight, bias, self.eps)
         found: Tensor = self._original.forward(self, x)
         return found
@@ -148,19 +151,21 @@ def _base_of(module: nn.Module) -> Any:
 _found: dict[Any, Any] = {}  # for each class that was tried, and what its modules may differ in
 
 
-def _try_of_images(module: Any) -> Optional[tuple[bool, bool]]:
-    """_first and _narrow of modules like this; None where they compute something else."""
+def _try_of_images(module: Any) -> Optional[tuple[bool, bool, bool]]:
+    """_first, _narrow and _permuted of modules like this; None where they compute something else."""
     if not hasattr(module, "weight") or len(_normalized_shape_of(module)) != 1:
         return None
     for first in (True, False) if hasattr(module, "data_format") else (True,):
-        if _is_layer_norm(module, first, torch.float32):
-            narrow = _is_layer_norm(module, first, torch.bfloat16)
-            return (first, narrow) if first or narrow else None
+        result = _as_layer_norm(module, first, torch.float32)
+        if result is not None:
+            narrow = _as_layer_norm(module, first, torch.bfloat16) is not None
+            permuted = first and result.stride(1) == 1
+            return (first, narrow, permuted) if first or narrow else None
     return None
 
 
-def _is_layer_norm(module: Any, first: bool, dtype: torch.dtype) -> bool:
-    """Whether a module's forward has the result of LayerNorm, bit by bit in 16 bits."""
+def _as_layer_norm(module: Any, first: bool, dtype: torch.dtype) -> Optional[Tensor]:
+    """The result of a module's forward if it is that of LayerNorm, bit by bit in 16 bits."""
     shape = _normalized_shape_of(module)
     columns, = shape
     x = _pattern(30, columns, torch.float64)
@@ -175,8 +180,9 @@ def _is_layer_norm(module: Any, first: bool, dtype: torch.dtype) -> bool:
         try:
             result = type(module).forward(trial, given)
         except Exception:  # whatever a class that takes other arguments raises
-            return False
-    return result.shape == wanted.shape and result.dtype == dtype and _agree(result, wanted, 1e-5)
+            return None
+    agrees = result.shape == wanted.shape and result.dtype == dtype and _agree(result, wanted, 1e-5)
+    return result if agrees else None
 
 
 def _pattern(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
@@ -240,8 +246,9 @@ def _like_transformers(tail: str, promotes: bool) -> Any:
 
 
 @functools.lru_cache(maxsize=None)
-def _of_images(first: bool, narrow: bool) -> Any:
-    return type("OfImages", (_OfImages,), {"_first": first, "_narrow": narrow, "_made": (_of_images, first, narrow)})
+def _of_images(first: bool, narrow: bool, permuted: bool) -> Any:
+    return type("OfImages", (_OfImages,), {
+        "_first": first, "_narrow": narrow, "_permuted": permuted, "_made": (_of_images, first, narrow, permuted)})
 
 
 def _reduce(module: Any, protocol: Any) -> tuple[Any, ...]:
