@@ -255,6 +255,15 @@ NJ_DEVICE unsigned long long arrive(unsigned long long* counter) {
   return old;
 }
 
+// Raises a number to `value` if it is less. Orders nothing. Atomics on one number take a nanosecond each, one
+// after the other, and most threads find that theirs is not needed.
+NJ_DEVICE void raise(unsigned long long* number, unsigned long long value) {
+  unsigned long long now;
+  asm volatile("ld.global.relaxed.gpu.u64 %0, [%1];" : "=l"(now) : "l"(number) : "memory");
+  if (now < value)
+    asm volatile("red.global.relaxed.gpu.max.u64 [%0], %1;" ::"l"(number), "l"(value) : "memory");
+}
+
 // Returns once the counter is at least `value`; what those arrivals published is visible then.
 NJ_DEVICE void wait_until(const unsigned long long* counter, unsigned long long value) {
   for (;;) {
@@ -564,6 +573,26 @@ NJ_DEVICE float min_nan(float value, float limit) {
   }
 }
 NJ_DEVICE double max_nan(double value, double limit) { return value < limit ? limit : value; }
+
+// The larger one of a magnitude and that of a number; NaN if one of them is. In one instruction since sm_80.
+NJ_DEVICE float larger_magnitude(float magnitude, float number) {
+  number = fabsf(number);
+  if constexpr (kArch >= 80) {
+    float result;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(magnitude), "f"(number));
+    return result;
+  } else {  // as whole numbers, among which NaN is above all
+    return __float_as_uint(magnitude) < __float_as_uint(number) ? number : magnitude;
+  }
+}
+
+// 1 / value, correctly rounded, where both are normal numbers: what the compiler makes of the division there,
+// without its tests for the others. NaN stays.
+NJ_DEVICE float reciprocal(float value) {
+  float about;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(about) : "f"(value));
+  return fmaf(fmaf(-value, about, 1.0f), about, about);
+}
 
 // About 1 ulp and 2 ulp; infinities behave, subnormals become zero.
 NJ_DEVICE float rcp_approx(float value) {

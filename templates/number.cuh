@@ -74,6 +74,15 @@ NJ_DEVICE unsigned char to_float8(float value) {
   return static_cast<unsigned char>((code < kLargest ? code : kLargest) | (bits >> 24 & 0x80u));
 }
 
+// Of an e4m3 that is not negative. Its exponent and mantissa are in the places of those of an f32, which
+// counts exponents from another number on.
+NJ_DEVICE float e4m3_to_f32(unsigned char bits) {
+  const unsigned moved = bits == 0x7f ? 0x7fffffffu : static_cast<unsigned>(bits) << 20;  // NaN stays
+  float value;
+  memcpy(&value, &moved, sizeof value);
+  return value * 0x1p120f;
+}
+
 // Two at a time, the first in the low half: an instruction where there is one.
 enum : bool { kConvertsFloat8 = kArch >= hw::kConvertsFloat8From };
 template <class T>

@@ -33,24 +33,18 @@ NJ_DEVICE T block_sum(T value, T* partial) {
   return lanes_sum<kWarps>(partial[threadIdx.x % kWarps]);
 }
 
-// A magnitude, as the bits of it: a whole number that orders as it does, NaN above all. What is found first
-// does not matter.
+// The largest magnitude of some numbers, NaN if one is. The order of the numbers does not matter.
 struct Largest {
-  unsigned bits;
+  float magnitude;
 
-  static NJ_METHOD Largest of(float value) { return {bits_of(fabsf(value))}; }
-  NJ_METHOD float magnitude() const {
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-  }
+  NJ_METHOD Largest with(float number) const { return {hw::larger_magnitude(magnitude, number)}; }
 };
-NJ_DEVICE Largest larger_of(Largest a, Largest b) { return a.bits < b.bits ? b : a; }
+NJ_DEVICE Largest larger_of(Largest a, Largest b) { return a.with(b.magnitude); }
 // Over kWidth neighbouring lanes of a warp, a power of two.
 template <int kWidth>
 NJ_DEVICE Largest lanes_largest(Largest own) {
 #pragma unroll
-  for (int mask = kWidth / 2; mask > 0; mask /= 2) own = larger_of(own, {hw::shuffle_xor(own.bits, mask)});
+  for (int mask = kWidth / 2; mask > 0; mask /= 2) own = own.with(hw::shuffle_xor(own.magnitude, mask));
   return own;
 }
 // Of kParts parts: part(i). A warp calls this, and all its lanes get the same.

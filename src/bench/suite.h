@@ -19,6 +19,7 @@ namespace normjit::bench {
 // What makes a case hard, the most specific first: a case belongs to the first regime that fits.
 enum class Regime : std::uint8_t {
   channels_first,  // over the channels of NCHW
+  quantized,       // an output of 8 bits
   fused,           // more than a LayerNorm: RMS, a residual, a sum that is written, ...
   reference,       // the two reference workloads: 16 x 4,194,304, and 4,194,304 x 64 with GELU
   activation,      // with an activation or a scale
@@ -30,8 +31,9 @@ enum class Regime : std::uint8_t {
   narrow,          // fewer than 16 columns
 };
 inline constexpr Regime kRegimes[] = {
-    Regime::reference, Regime::activation, Regime::decode, Regime::few,   Regime::odd,
-    Regime::longer,    Regime::ordinary,   Regime::narrow, Regime::fused, Regime::channels_first};
+    Regime::reference, Regime::activation,     Regime::decode,   Regime::few,
+    Regime::odd,       Regime::longer,         Regime::ordinary, Regime::narrow,
+    Regime::fused,     Regime::channels_first, Regime::quantized};
 std::string_view name(Regime) noexcept;
 std::string regime_names();                          // "reference, fused, ..."
 Result<Regime> parse_regime(std::string_view text);  // BadArgument
@@ -80,6 +82,11 @@ std::vector<SuiteCase> random_cases(std::uint64_t seed, int count);
 // 32 bits; odd widths; decode, also with launches that overlap; long rows; gates and modulations of diffusion
 // and state-space models.
 std::vector<SuiteCase> fused_cases(std::uint64_t seed);
+
+// The regime quantized: results of 8 bits with a scale for the tensor, for each row and for each block, at
+// widths of today's models and at some drawn by the seed, alone and with a residual; and decode, beside the
+// same norms in 16 bits.
+std::vector<SuiteCase> quantized_cases(std::uint64_t seed);
 
 // The regime channels_first: the norms of ConvNeXt and of SAM's neck, and planes of 7 x 7.
 std::vector<SuiteCase> channels_first_cases();

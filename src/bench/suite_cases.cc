@@ -120,8 +120,24 @@ constexpr FusedForm kFusedForms[] = {
     {"rmsnorm", "add/sum/w"}, {"layernorm", "add/sum/wb"}, {"rmsnorm", "w"}, {"rmsnorm", "addafter/w1"}};
 constexpr std::int64_t kFusedWidths[] = {768,  1024, 1280, 1536, 2048, 2560, 3072,
                                          4096, 5120, 6144, 7168, 8192, 16384};
-constexpr int kDrawnWidths = 6;                    // multiples of 8
-constexpr std::int64_t kFusedElements = 20 << 20;  // of a matrix; 84 MB move of RMS alone in 16 bits
+constexpr int kDrawnWidths = 6;  // multiples of 8
+
+// Results of 8 bits.
+constexpr FusedForm kQuantizedForms[] = {{"rmsnorm", "out=e4m3/w/q=tensor"},
+                                         {"rmsnorm", "out=e4m3/w/q=row"},
+                                         {"rmsnorm", "out=e4m3/w/q=128:cols"},
+                                         {"rmsnorm", "out=e4m3/w/q=64"},
+                                         {"rmsnorm", "out=e4m3/w/q=32:e8m0:sw"},
+                                         {"rmsnorm", "out=e5m2/w/q=tensor"},
+                                         {"rmsnorm", "out=s8/w/q=row"},
+                                         {"rmsnorm", "out=e4m3/add/sum/w/q=tensor"},
+                                         {"rmsnorm", "out=e4m3/add/sum/w/q=row"},
+                                         {"rmsnorm", "out=e4m3/add/sum/w/q=128:cols"},
+                                         {"rmsnorm", "out=e4m3/w/q=tensor/also=bf16/amax"},
+                                         {"layernorm", "out=s8/wb/q=row"}};
+constexpr std::int64_t kQuantizedWidths[] = {768, 1536, 4096, 5120, 7168, 8192, 16384};
+constexpr std::int64_t kQuantizedElements = 32 << 20;  // of a matrix; 101 MB move of x and a result
+constexpr std::int64_t kFusedElements = 20 << 20;      // of a matrix; 84 MB move of RMS alone in 16 bits
 
 // Channels first: the stems of ConvNeXt and SAM's neck at large batches, and small launches.
 struct ImageLine {
@@ -258,6 +274,23 @@ std::vector<SuiteCase> fused_cases(std::uint64_t seed) {
   for (const std::int64_t rows : {8, 64, 256}) {
     modulated({"layernorm", "mod"}, 3072, rows, rows);
     modulated({"rmsnorm", "gate:silu/w"}, 4096, rows, 1);
+  }
+  return cases;
+}
+
+std::vector<SuiteCase> quantized_cases(std::uint64_t seed) {
+  std::vector<SuiteCase> cases;
+  const auto add = [&](const FusedForm& form, std::int64_t columns, std::int64_t rows, bool drawn) {
+    const std::string text = concat({form.norm, "/cols=", std::to_string(columns), "/bf16/", form.fields});
+    cases.push_back({parse_spec(text).value(), rows, drawn});
+  };
+  Dice dice(seed);
+  const std::int64_t drawn = 128 * dice.by_octave(8, 4);  // 1024 to 16,256, of whole blocks
+  for (const FusedForm& form : kQuantizedForms) {
+    for (const std::int64_t columns : kQuantizedWidths)
+      add(form, columns, (kQuantizedElements + columns - 1) / columns, false);
+    add(form, drawn, (kQuantizedElements + drawn - 1) / drawn, true);
+    for (const std::int64_t rows : {1, 8, 64, 256}) add(form, 4096, rows, false);
   }
   return cases;
 }

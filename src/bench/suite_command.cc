@@ -35,7 +35,7 @@ struct SuiteCommand : CommonOptions {
 std::vector<SuiteCase> cases_of(const SuiteCommand& options, std::uint64_t seed) {
   std::vector<SuiteCase> cases = fixed_cases();
   for (const std::vector<SuiteCase>& more :
-       {random_cases(seed, kRandomCases), fused_cases(seed), channels_first_cases()})
+       {random_cases(seed, kRandomCases), fused_cases(seed), channels_first_cases(), quantized_cases(seed)})
     cases.insert(cases.end(), more.begin(), more.end());
   if (options.regime.empty()) return cases;
   const Regime regime = parse_regime(options.regime).value();

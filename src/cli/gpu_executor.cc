@@ -24,7 +24,7 @@ void check(Status status) {
 class DeviceTensor {
  public:
   DeviceTensor(const Gpu& gpu, const oracle::Matrix& matrix)
-      : buffer_(gpu, matrix.columns() > 0 ? std::max<std::size_t>(matrix.bytes(), 16) : 0) {
+      : buffer_(gpu, matrix.data() != nullptr ? std::max<std::size_t>(matrix.bytes(), 16) : 0) {
     buffer_.upload(matrix.data(), matrix.bytes());
   }
   void* data() const { return buffer_.data(); }

@@ -98,9 +98,11 @@ Arguments::Arguments(oracle::Problem& problem, const Plan& plan, std::size_t wor
 // slots behind the ring hold tags, which only grow (templates/schedule/workspace.cuh).
 std::optional<std::ptrdiff_t> counter_left(const std::vector<std::byte>& workspace) {
   if (workspace.empty()) return {};
-  constexpr std::ptrdiff_t kEpoch = 16, kRing = plan_math::kHeaderBytes,
+  constexpr std::ptrdiff_t kEpoch = 16, kLargest = 24, kRing = plan_math::kHeaderBytes,
                            kEnd = kRing + plan_math::kMaxRingRows * plan_math::kRingRowBytes;
-  for (const auto& [first, last] : {std::pair{std::ptrdiff_t{0}, kEpoch}, {kRing, kEnd}}) {
+  const auto whole = static_cast<std::ptrdiff_t>(workspace.size());
+  for (const auto& [first, last] :
+       {std::pair{std::ptrdiff_t{0}, kEpoch}, {kLargest, std::min(kEnd, whole)}}) {
     const auto end = workspace.begin() + last;
     const auto at =
         std::find_if(workspace.begin() + first, end, [](std::byte b) { return b != std::byte{0}; });

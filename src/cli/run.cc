@@ -200,12 +200,16 @@ std::string text_of(const std::string& tensor, const oracle::Comparison& compari
   return text;
 }
 
+// To the width of the first column, and at least a blank.
+std::string padded(std::string_view name) {
+  return std::string(name).append(std::max<std::size_t>(11, name.size() + 1) - name.size(), ' ');
+}
+
 std::string text_of(const oracle::CheckReport& check, std::int64_t rows) {
   std::string text = "check      " + std::to_string(check.rows) + " of " + std::to_string(rows) +
                      " rows against the float64 reference: " + (check.ok() ? "ok" : "WRONG") + "\n";
   for (const OperandRow& row : kOperands)
-    if (row.output)
-      text += text_of(concat({row.name, std::string(11 - row.name.size(), ' ')}), check[row.operand]);
+    if (row.output) text += text_of(padded(row.name), check[row.operand]);
   if (check.overwritten > 0) {
     text += "           " + std::to_string(check.overwritten) +
             " bytes between the rows of outputs were overwritten\n";
@@ -278,6 +282,21 @@ Shape shape_of(const RunCommand& options, const NormSpec& spec, const std::optio
   return {rows, plane, x->shape()};
 }
 
+// Of an output in a file.
+std::vector<std::int64_t> shape_of(const OperandRow& row, const oracle::Problem& problem,
+                                   const Shape& shape) {
+  switch (row.extent) {
+    case Extent::rows:
+      return {shape.rows};
+    case Extent::one:
+      return {};
+    case Extent::blocks:
+      return oracle::shape_of_scales(problem.spec, problem.rows);
+    default:
+      return shape.of_x;
+  }
+}
+
 // As rows of x's shape, or as the buffer in which --out-address or the input's address lays them.
 void write_output(const RunCommand& options, const OperandRow& row, const oracle::Problem& problem,
                   const InputFiles& files, const Shape& shape) {
@@ -285,8 +304,7 @@ void write_output(const RunCommand& options, const OperandRow& row, const oracle
   const std::string& path = options.files[row.operand];
   const Operand laid_as = options.in_place[row.operand] ? row.in_place : row.operand;
   if (options.addresses[laid_as].empty()) {
-    const bool whole_rows = row.extent == Extent::matrix;
-    oracle::write_npy(path, matrix, whole_rows ? shape.of_x : std::vector{shape.rows}).value();
+    oracle::write_npy(path, matrix, shape_of(row, problem, shape)).value();
     return;
   }
   const auto& input = files[laid_as];
@@ -387,7 +405,7 @@ int run(const RunCommand& options) {
 std::string description_of(const OperandRow& row) {
   if (row.output)
     return concat({"Write ", row.name,
-                   " to a .npy file; bf16 in and out is uint16 bit patterns, e4m3 and e5m2 are uint8"});
+                   " to a .npy file; bf16 in and out is uint16 bit patterns, e4m3, e5m2 and e8m0 are uint8"});
   const std::string_view shape = row.extent == Extent::matrix || row.extent == Extent::shared
                                      ? ", of any shape whose trailing dimensions make the columns"
                                  : row.extent == Extent::one ? ", one number"

@@ -108,14 +108,15 @@ enum {
 
 /* Values of enumerations begin with 1; 0 is "the default". */
 enum { NORMJIT_LAYER = 1, NORMJIT_RMS = 2 }; /* norm */
-enum {                                       /* dtypes; those of 8 bits for y alone */
+enum {                                       /* dtypes; those of 8 bits for y alone, E8M0 for scales alone */
        NORMJIT_F16 = 1,
        NORMJIT_BF16 = 2,
        NORMJIT_F32 = 3,
        NORMJIT_F64 = 4,
        NORMJIT_E4M3 = 5,
        NORMJIT_E5M2 = 6,
-       NORMJIT_S8 = 7
+       NORMJIT_S8 = 7,
+       NORMJIT_E8M0 = 8
 };
 enum { NORMJIT_NO_GATE = 1, NORMJIT_GATE_BEFORE = 2, NORMJIT_GATE_AFTER = 3 };
 enum { /* gate functions */
@@ -136,7 +137,28 @@ enum {
   NORMJIT_ROUND_NORM_Y = 7,
   NORMJIT_ROUND_SUM_NORM_Y = 8
 };
-enum { NORMJIT_NO_QUANTIZATION = 1, NORMJIT_QUANTIZE_BY_TENSOR = 2, NORMJIT_QUANTIZE_BY_ROW = 3 };
+enum {
+  NORMJIT_NO_QUANTIZATION = 1,
+  NORMJIT_QUANTIZE_BY_TENSOR = 2,
+  NORMJIT_QUANTIZE_BY_ROW = 3,
+  NORMJIT_QUANTIZE_BY_BLOCK_16 = 4,
+  NORMJIT_QUANTIZE_BY_BLOCK_32 = 5,
+  NORMJIT_QUANTIZE_BY_BLOCK_64 = 6,
+  NORMJIT_QUANTIZE_BY_BLOCK_128 = 7
+};
+enum { /* scale formats, of blocks */
+       NORMJIT_SCALE_F32 = 1,
+       NORMJIT_SCALE_POWER_OF_TWO = 2,
+       NORMJIT_SCALE_E8M0 = 3,
+       NORMJIT_SCALE_E4M3 = 4
+};
+enum { /* scale layouts, of blocks */
+       NORMJIT_SCALE_LAYOUT_ROWS = 1,
+       NORMJIT_SCALE_LAYOUT_COLUMNS = 2,
+       NORMJIT_SCALE_LAYOUT_PACKED_COLUMNS = 3,
+       NORMJIT_SCALE_LAYOUT_SWIZZLED = 4
+};
+enum { NORMJIT_NO_ALSO = 1, NORMJIT_ALSO_F16 = 2, NORMJIT_ALSO_BF16 = 3, NORMJIT_ALSO_F32 = 4 };
 enum { NORMJIT_NO_AFFINE = 1, NORMJIT_WEIGHT = 2, NORMJIT_WEIGHT_BIAS = 3 }; /* affine */
 enum {
   NORMJIT_NO_ACTIVATION = 1,
@@ -195,11 +217,17 @@ typedef struct normjit_spec {
   int32_t channels_first;   /* 1: x, residual, y and sum are [samples, columns, plane] */
   int32_t quantization;     /* what y is divided by; 0: NORMJIT_NO_QUANTIZATION */
   int32_t inverse_scale;    /* 1: tensor_scale is the inverse of what y is divided by */
+  int32_t upper_bound;      /* 1: the largest magnitude of a row counts as upper_bound at most */
+  int32_t scale_format;     /* of block_scale; 0: NORMJIT_SCALE_F32 */
+  int32_t scale_layout;     /* of block_scale; 0: NORMJIT_SCALE_LAYOUT_ROWS */
+  int32_t also;             /* dtype of the result before its quantization, written too; 0: NORMJIT_NO_ALSO */
+  int32_t amax;             /* 1: also the largest magnitude of that result */
+  int32_t reserved;         /* 0 */
 } normjit_spec;
 #define NORMJIT_SPEC_INIT                                                                                    \
   {                                                                                                          \
     sizeof(normjit_spec), 0, 1e-5, 1.0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-        0                                                                                                    \
+        0, 0, 0, 0, 0, 0, 0                                                                                  \
   }
 
 /* The product of a PyTorch-style normalized_shape of 1 to 8 dimensions. */
@@ -279,7 +307,17 @@ typedef struct normjit_output_rows {
 #define NORMJIT_CONTIGUOUS_ROWS \
   { NULL, 1, -1, 0 }
 
-/* The operands of a launch (normjit::Tensors); those that the spec does not have are NULL. */
+/* The operands of a launch (normjit::Tensors); those that the spec does not have are NULL.
+ *
+ * block_scale has K = columns / block scales for each row. Their elements are f32 with NORMJIT_SCALE_F32 and
+ * NORMJIT_SCALE_POWER_OF_TWO, bytes with NORMJIT_SCALE_E8M0 and NORMJIT_SCALE_E4M3. R4 and R128 are the rows
+ * up to a multiple of 4 and of 128, K4 likewise; what is beyond the rows and K is written as zero.
+ *   NORMJIT_SCALE_LAYOUT_ROWS            rows * K elements; that of block k of row r is number r * K + k
+ *   NORMJIT_SCALE_LAYOUT_COLUMNS         R4 * K elements; number k * R4 + r
+ *   NORMJIT_SCALE_LAYOUT_PACKED_COLUMNS  R4 * K4 bytes; number (k / 4 * R4 + r) * 4 + k % 4
+ *   NORMJIT_SCALE_LAYOUT_SWIZZLED        R128 * K4 bytes; number (r / 128 * (K4 / 4) + k / 4) * 512 +
+ *                                        r % 32 * 16 + r % 128 / 32 * 4 + k % 4
+ */
 typedef struct normjit_tensors {
   size_t struct_size;
   normjit_input_rows x;        /* [rows, columns], input dtype */
@@ -302,13 +340,18 @@ typedef struct normjit_tensors {
   int64_t plane;            /* with channels_first the positions of a sample, height * width; else 0 */
   const void* tensor_scale; /* one f32 */
   void* row_scale;          /* [rows], f32 */
+  const void* upper_bound;  /* one f32 */
+  const void* global_scale; /* one f32 */
+  normjit_output_rows also; /* [rows, columns] */
+  void* block_scale;        /* as scale_format and scale_layout say */
+  void* amax;               /* one f32 */
 } normjit_tensors;
 #define NORMJIT_TENSORS_INIT                                                                               \
   {                                                                                                        \
     sizeof(normjit_tensors), NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS,    \
         NORMJIT_CONTIGUOUS_ROWS, NULL, NULL, 0, NULL, NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS,    \
         NULL, NORMJIT_CONTIGUOUS_ROWS, NULL, NORMJIT_CONTIGUOUS_ROWS, NULL, NORMJIT_CONTIGUOUS_ROWS, NULL, \
-        0, NULL, NULL                                                                                      \
+        0, NULL, NULL, NULL, NULL, NORMJIT_CONTIGUOUS_ROWS, NULL, NULL                                     \
   }
 
 /* How to launch (normjit::LaunchOptions). A NULL argument means all 0. */
@@ -336,11 +379,16 @@ enum {
   NORMJIT_OPERAND_MOD_SHIFT = 10,
   NORMJIT_OPERAND_MOD_SHIFT_TABLE = 11,
   NORMJIT_OPERAND_TENSOR_SCALE = 12,
-  NORMJIT_OPERAND_Y = 13,
-  NORMJIT_OPERAND_SUM = 14,
-  NORMJIT_OPERAND_MEAN = 15,
-  NORMJIT_OPERAND_RSTD = 16,
-  NORMJIT_OPERAND_ROW_SCALE = 17,
+  NORMJIT_OPERAND_UPPER_BOUND = 13,
+  NORMJIT_OPERAND_GLOBAL_SCALE = 14,
+  NORMJIT_OPERAND_Y = 15,
+  NORMJIT_OPERAND_SUM = 16,
+  NORMJIT_OPERAND_MEAN = 17,
+  NORMJIT_OPERAND_RSTD = 18,
+  NORMJIT_OPERAND_ALSO = 19,
+  NORMJIT_OPERAND_ROW_SCALE = 20,
+  NORMJIT_OPERAND_BLOCK_SCALE = 21,
+  NORMJIT_OPERAND_AMAX = 22,
   NORMJIT_OPERAND_WORKSPACE = 256
 };
 

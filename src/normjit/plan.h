@@ -87,7 +87,7 @@ NORMJIT_API std::string to_text(const Plan& plan);
 NORMJIT_API Result<Plan> parse_plan(std::string_view text);
 
 // The plan of the generic kernel, which is legal on every device for every spec. Slower than the others;
-// needs no workspace, and tensors aligned to their elements only.
+// needs no workspace unless the spec has amax, and tensors aligned to their elements only.
 NORMJIT_API Plan generic_plan() noexcept;
 // The spec under which the generic kernel that serves `spec` is generated, compiled and cached: one for each
 // compute type.

@@ -10,7 +10,7 @@
 //   y = scale * activation(a) * g                           (Gate::after)
 //   y = residual + y                                        (Residual::after)
 //   y = [y]                                                 (Rounding::y)
-//   y = y / d, in 8 bits                                    (Quantization; d of the tensor, or of the row)
+//   y = y / d, in 8 bits                                    (Quantization; d of the tensor, a row or a block)
 //
 //   g = gate_function(gate + gate_table); mod_scale and mod_shift have a table added to them, too
 //
@@ -35,8 +35,8 @@ namespace normjit {
 // Element types. f16 is IEEE binary16, bf16 the upper half of an f32. Of 8 bits, for the output alone: e4m3
 // (4 bits of exponent, 3 of mantissa, no infinities, up to 448), e5m2 (an f16 without its lower half, up to
 // 57344), and s8 (whole numbers from -128 to 127). Results beyond the largest number become it; NaN stays
-// NaN, and is 0 in s8.
-enum class DType : std::uint8_t { f16, bf16, f32, f64, e4m3, e5m2, s8 };
+// NaN, and is 0 in s8. e8m0 is for scales alone: the exponent of a power of two (ScaleFormat).
+enum class DType : std::uint8_t { f16, bf16, f32, f64, e4m3, e5m2, s8, e8m0 };
 
 // The affine parameters: vectors of `columns` elements, or one for each row (NormSpec::affine_rows).
 enum class Affine : std::uint8_t { none, weight, weight_bias };
@@ -62,10 +62,28 @@ enum class Residual : std::uint8_t { none, before, after };
 enum class Rounding : std::uint8_t { none, sum, norm, sum_norm, y, sum_y, norm_y, sum_norm_y };
 
 // What the result is divided by before it is rounded to 8 bits: nothing; a number that the caller gives
-// (tensor_scale); or a number for each row (row_scale), which the kernel finds and writes: the largest
-// magnitude of the row over the largest number of the output type (448, 57344, 127), but at least 1 / 512 of
-// that number's inverse, and for s8 the f32 epsilon, 2^-23.
-enum class Quantization : std::uint8_t { none, tensor, row };
+// (tensor_scale); or a number that the kernel finds and writes, for each row (row_scale), or for each block
+// of 16 to 128 neighbouring columns of a row (block_scale). It is the largest magnitude of the row or block
+// over the largest number of the output type (448, 57344, 127). Of a row it is at least 1 / 512 of that
+// number's inverse, and for s8 the f32 epsilon, 2^-23; of a block the magnitude counts as 1e-10 at least.
+enum class Quantization : std::uint8_t { none, tensor, row, block_16, block_32, block_64, block_128 };
+
+// How the scale of a block is stored: in f32; rounded up to a power of two, in f32 or as its exponent in a
+// byte (e8m0: 2^(byte - 127), 255 is NaN); or times global_scale in e4m3. The block is divided by what is
+// stored, which is over global_scale where there is one.
+enum class ScaleFormat : std::uint8_t { f32, power_of_two, e8m0, e4m3 };
+
+// Where the scale of block k of row r lies among those of all `rows` rows, K for each. R4 and R128 are the
+// rows up to a multiple of 4 and of 128, K4 likewise; what is beyond the rows and K is written as zero.
+//   rows            [rows, K]
+//   columns         [K, R4]: the scales of a column of blocks are neighbours
+//   packed_columns  [K4 / 4, R4] words of four bytes: block k in byte k % 4 of word (k / 4, r)
+//   swizzled        [R128 / 128, K4 / 4] tiles of 512 bytes; block k of row r is byte
+//                   r % 32 * 16 + r % 128 / 32 * 4 + k % 4 of tile (r / 128, k / 4)
+enum class ScaleLayout : std::uint8_t { rows, columns, packed_columns, swizzled };
+
+// A second result besides one that is quantized: y before the quantization, rounded to this type.
+enum class Also : std::uint8_t { none, f16, bf16, f32 };
 
 // Applied to the value after norm and affine. gelu is exact (erf), gelu_tanh its tanh approximation, silu is
 // v / (1 + exp(-v)). As in PyTorch, relu keeps NaN.
@@ -79,7 +97,10 @@ NORMJIT_API std::string_view name(GateFunction) noexcept;  // "none", "silu", "s
 NORMJIT_API std::string_view name(Modulation) noexcept;    // "none", "mods", "mod"
 NORMJIT_API std::string_view name(Residual) noexcept;      // "none", "add", "addafter"
 NORMJIT_API std::string_view name(Rounding) noexcept;      // "none", "sum", "norm", "sum+norm", "y", ...
-NORMJIT_API std::string_view name(Quantization) noexcept;  // "none", "tensor", "row"
+NORMJIT_API std::string_view name(Quantization) noexcept;  // "none", "tensor", "row", "16", ..., "128"
+NORMJIT_API std::string_view name(ScaleFormat) noexcept;   // "f32", "p2", "e8m0", "e4m3"
+NORMJIT_API std::string_view name(ScaleLayout) noexcept;   // "rows", "cols", "cols4", "sw"
+NORMJIT_API std::string_view name(Also) noexcept;          // "none", "f16", "bf16", "f32"
 NORMJIT_API std::string_view name(Affine) noexcept;        // "none", "w", "wb"
 NORMJIT_API std::string_view name(Activation) noexcept;    // "none", "relu", ...
 NORMJIT_API int size_of(DType) noexcept;                   // bytes an element
@@ -112,7 +133,12 @@ struct NormSpec {
   double scale = 1.0;  // multiplies the result; finite in the compute type
   Quantization quantization = Quantization::none;
   bool inverse_scale = false;  // tensor_scale is 1 / d; no meaning without it
-  bool statistics = false;     // also write mean and rstd of each row; for rms, rstd alone
+  bool upper_bound = false;    // the magnitude of a row counts as upper_bound at most; by row alone
+  ScaleFormat scale_format = ScaleFormat::f32;   // of blocks; no meaning without them
+  ScaleLayout scale_layout = ScaleLayout::rows;  // likewise
+  Also also = Also::none;
+  bool amax = false;        // also write the largest magnitude of the result in front of its quantization
+  bool statistics = false;  // also write mean and rstd of each row; for rms, rstd alone
   // x, residual, y and sum are [samples, columns, Tensors::plane], and each position of a plane is a row.
   bool channels_first = false;
 
@@ -127,18 +153,22 @@ using LayerNormSpec = NormSpec;  // the name of 0.1
 NORMJIT_API Result<std::int64_t> columns_of(std::span<const std::int64_t> normalized_shape);
 
 // Ok, or the first mistake in the order of the members: BadArgument (norm, gate, residual, rounding,
-// modulation, quantization),
-// BadDimension, TooManyColumns, BadDType, BadEpsilon, BadAffine, BadActivation, BadScale. Then
-// BadCombination, if
+// modulation, quantization, scale_format, scale_layout, also), BadDimension, TooManyColumns, BadDType,
+// BadEpsilon, BadAffine, BadActivation, BadScale. Then BadCombination, if
 //   sum             there is neither in_bias, a gate nor a residual before the norm, and residual_type is the
 //                   input
 //   rounding        of the sum: there is none of these before the norm, or residual_type is neither of 16
 //                   bits nor the compute type; of the norm: there is neither affine nor modulation, or the
 //                   input is neither; of y: there is no quantization, or the input is neither
 //   output          of 8 bits: the spec is computed in f64; s8: there is no quantization
-//   quantization    the output is not of 8 bits
+//   quantization    the output is not of 8 bits; a block does not divide the columns
+//   upper_bound     the output is not e4m3
+//   scale_format    16 columns: neither e8m0 nor e4m3; 32: not e8m0; 64 and 128: e4m3
+//   scale_layout    packed_columns: the format is not e8m0; swizzled: it is neither e8m0 nor e4m3
+//   also            there is no quantization
+//   amax            there is quantization by row or block, or the spec is computed in f64
 //   activation      there is a gate behind the norm
-//   channels_first  there is affine_rows, a gate, modulation or quantization by row
+//   channels_first  there is affine_rows, a gate, modulation, quantization by row or block, also or amax
 NORMJIT_API Result<void> validate(const NormSpec& spec);
 
 // The same norm with every meaningless member set to its default: the weight dtype without weights, a
@@ -150,12 +180,14 @@ NORMJIT_API NormSpec canonical(const NormSpec& spec) noexcept;
 //   layernorm|rmsnorm/cols=N/IN[/out=T][/w=T][/res=T][/mod=T]/eps=E[/inb]
 //     [/gate|/gateafter, each also with :FUNCTION and :table][/add|/addafter][/sum][/round=sum+norm+y]
 //     [/w|/wb|/w1|/wb1, each also with :rows][/mod|/mods|/mod0|/mods0, each also with :table][/ACTIVATION]
-//     [/scale=S][/q=tensor|/q=tensor:inv|/q=row][/stats][/cf]
+//     [/scale=S][/q=tensor[:inv]|/q=row[:ub]|/q=16|32|64|128[:FORMAT][:LAYOUT]]
+//     [/also=T][/amax][/stats][/cf]
 // inb: in_bias. gate, gateafter, add, addafter: a gate or a residual before or behind the norm. sum: s is
 // also written. 1: the weight is added to 1. rows: affine_rows. mod: modulation by scale and shift, mods: by
 // a scale alone; 0: plain_modulation. table: gate_table or modulation_table. q: quantization; inv:
-// inverse_scale. cf: channels_first. Defaults are left out; numbers are the shortest decimals that read back
-// to the same bits. parse_spec(to_text(spec)) == canonical(spec).
+// inverse_scale; ub: upper_bound; FORMAT: p2, e8m0 or e4m3; LAYOUT: cols, cols4 or sw. cf: channels_first.
+// Defaults are left out; numbers are the shortest decimals that read back to the same bits.
+// parse_spec(to_text(spec)) == canonical(spec).
 NORMJIT_API std::string to_text(const NormSpec& spec);
 
 // Reads a spec text. After the norm the fields may come in any order, each at most once; `shape=64x256x256`

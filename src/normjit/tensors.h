@@ -24,11 +24,16 @@ enum class Operand : std::uint8_t {
   mod_shift,        // [rows, columns], modulation type: added behind mod_scale
   mod_shift_table,  // [columns], weight dtype: added to each row of mod_shift
   tensor_scale,     // one f32: what the result is divided by; its inverse with inverse_scale
+  upper_bound,      // one f32: what the largest magnitude of a row counts as at most
+  global_scale,     // one f32: what the scales of blocks are multiplied by where they are stored in e4m3
   y,                // [rows, columns], output dtype: the result
   sum,              // [rows, columns], residual type: what is normalized, rounded
   mean,             // [rows], compute type
   rstd,             // [rows], compute type
+  also,             // [rows, columns], a float type: the result before its quantization
   row_scale,        // [rows], f32: what each row of the result was divided by
+  block_scale,      // what each block was divided by; shape and type: ScaleLayout and ScaleFormat
+  amax,             // one f32: the largest magnitude of the result; NaN if one is
 
   workspace = 255,  // Tensors::workspace: not in the table, because every kernel takes its pointer
 };
@@ -99,6 +104,11 @@ struct Tensors {
   std::int64_t plane = 0;
   const void* tensor_scale = nullptr;
   void* row_scale = nullptr;
+  const void* upper_bound = nullptr;
+  const void* global_scale = nullptr;
+  OutputRows also{};
+  void* block_scale = nullptr;
+  void* amax = nullptr;
 };
 
 }  // namespace normjit

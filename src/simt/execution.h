@@ -49,6 +49,7 @@ class Execution {
   void block_barrier(Place place);
 
   std::uint64_t add(std::uint64_t* counter, std::uint64_t n, bool ordered, const void* pc);
+  void raise(std::uint64_t* number, std::uint64_t value, const void* pc);
   void wait_until(const std::uint64_t* counter, std::uint64_t value, Place place, const void* pc);
   std::uint64_t gather(const std::uint64_t* slot, unsigned tag, Place place, const void* pc);
 

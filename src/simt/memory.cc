@@ -240,6 +240,16 @@ std::uint64_t Execution::add(std::uint64_t* counter, std::uint64_t n, bool order
   return old;
 }
 
+void Execution::raise(std::uint64_t* number, std::uint64_t value, const void* pc) {
+  const Unseen unseen;
+  const Inside inside(*this);
+  look_at_counter(number, true, pc);
+  std::uint64_t now = __atomic_load_n(number, __ATOMIC_RELAXED);
+  while (now < value && !__atomic_compare_exchange_n(number, &now, value, /*weak=*/true, __ATOMIC_RELAXED,
+                                                     __ATOMIC_RELAXED)) {
+  }
+}
+
 void Execution::wait_until(const std::uint64_t* counter, std::uint64_t value, Place place, const void* pc) {
   const Unseen unseen;
   const Inside inside(*this);

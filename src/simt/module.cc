@@ -39,6 +39,8 @@ const Runtime& runtime_calls() {
       .block_barrier = [](Place place) { running().block_barrier(place); },
       .add = [](unsigned long long* counter, unsigned long long n, bool ordered, const void* pc)
           -> unsigned long long { return running().add(word(counter), n, ordered, pc); },
+      .raise = [](unsigned long long* number, unsigned long long value,
+                  const void* pc) { running().raise(word(number), value, pc); },
       .wait_until = [](const unsigned long long* counter, unsigned long long value, Place place,
                        const void* pc) { running().wait_until(word(counter), value, place, pc); },
       .gather = [](const unsigned long long* slot, unsigned tag, Place place, const void* pc)

@@ -16,20 +16,24 @@
 namespace normjit::oracle {
 namespace {
 
-constexpr std::int64_t kBatch = 1024;     // values compared at a time
+constexpr std::int64_t kBatch = 1024;     // values compared at a time; whole blocks
 constexpr std::int64_t kPiece = 1 << 15;  // elements a thread takes at a time, in whole rows
 
 bool before(const Deviation& a, const Deviation& b) {
   return a.row != b.row ? a.row < b.row : a.column < b.column;
 }
 
-void count(Comparison& comparison, DType dtype, Deviation value) {
-  value.error = error_of(dtype, value.got, value.expected);
+void count(Comparison& comparison, const Deviation& value) {
   ++comparison.values;
   if (value.error > comparison.largest.error) comparison.largest = value;
   // A tolerance that is not finite bounds nothing: then only what error_of() calls right is right.
   if (value.error == 0 || (std::isfinite(value.tolerance) && value.error <= value.tolerance)) return;
   if (comparison.wrong++ == 0) comparison.first_wrong = value;
+}
+
+void count(Comparison& comparison, DType dtype, Deviation value) {
+  value.error = error_of(dtype, value.got, value.expected);
+  count(comparison, value);
 }
 
 void merge(Comparison& into, const Comparison& from) {
@@ -44,39 +48,47 @@ void merge(Comparison& into, const Comparison& from) {
   into.wrong += from.wrong;
 }
 
-void check_y(const Problem& problem, std::int64_t row, const RowInputs& inputs,
-             const RowStatistics& statistics, PerOperand<Comparison>& results) {
+// An element of an operand that the spec has.
+double element_of(const Problem& problem, Operand operand, std::int64_t at) {
+  double value;
+  load(problem[operand].dtype(), problem[operand].data(), at, 1, &value);
+  return value;
+}
+double stored_scale(const Problem& problem, std::int64_t row, std::int64_t block) {
+  return element_of(problem, Operand::block_scale, scale_place(problem.spec, problem.rows, row, block));
+}
+
+// Of a value between `low` and `high` that is stored by a function that rises, or falls: on each side of what
+// it becomes `got` may be as far off as what the end there becomes.
+template <class Becomes>
+Expected expected_between(double low, double exact, double high, double got, Becomes becomes) {
+  const double value = becomes(exact);
+  if (got == value) return {value, 0};
+  const auto [below, above] = std::minmax({becomes(low), becomes(high)});
+  return {value, got > value ? above - value : value - below};
+}
+template <class Becomes>
+Expected expected_of(const Largest& largest, double got, Becomes becomes) {
+  return expected_between(largest.least, largest.exact, largest.most, got, becomes);
+}
+
+void check_results(const Problem& problem, std::int64_t row, const RowInputs& inputs,
+                   const RowStatistics& statistics, PerOperand<Comparison>& outputs, Largest& largest) {
   const NormSpec& spec = problem.spec;
-  const bool in_8_bits = has_8_bits(spec.output);
-  const double scale = in_8_bits ? written_scale(problem, row) : 1;
-  double got[kBatch];
   ReferenceValue expected[kBatch];
-  RowScale row_scale(spec);
+  double exact[kBatch], errors[kBatch];
+  ResultsOfRow results(problem, row,
+                       [&](Operand output, const Deviation& value) { count(outputs[output], value); });
   for (std::int64_t first = 0; first < spec.columns; first += kBatch) {
     const std::int64_t batch = std::min(kBatch, spec.columns - first);
-    load(spec.output, problem.row(Operand::y, row), first, batch, problem.step(), got);
     reference_values(spec, inputs, statistics, first, batch, expected);
     for (std::int64_t i = 0; i < batch; ++i) {
-      const double exact = expected[i].value, allowed = tolerance(spec, expected[i]);
-      if (scales_rows(spec)) row_scale.add(exact, std::isfinite(allowed) ? allowed : 0);
-      const ExpectedQuantized stored = in_8_bits ? expected_quantized(spec, exact, allowed, scale, got[i])
-                                                 : ExpectedQuantized{exact, allowed};
-      count(results[Operand::y], spec.output,
-            {.row = row,
-             .column = first + i,
-             .got = got[i],
-             .expected = stored.value,
-             .tolerance = stored.tolerance});
+      exact[i] = expected[i].value;
+      errors[i] = tolerance(spec, expected[i]);
     }
+    results.add(first, batch, exact, errors);
   }
-  if (!scales_rows(spec)) return;
-  const double found = row_scale.expected();
-  count(results[Operand::row_scale], DType::f32,
-        {.row = row,
-         .column = 0,
-         .got = scale,
-         .expected = found,
-         .tolerance = scale > found ? row_scale.most() - found : found - row_scale.least()});
+  results.finish(largest);
 }
 
 void check_sum(const Problem& problem, std::int64_t row, const RowInputs& inputs, Comparison& result) {
@@ -156,37 +168,123 @@ double tolerance(const NormSpec& spec, const ReferenceValue& expected) noexcept 
   }
 }
 
-ExpectedQuantized expected_quantized(const NormSpec& spec, double exact, double error, double scale,
-                                     double got) noexcept {
-  const double value = quantized(spec, exact, scale);
-  if (!std::isfinite(error)) return {value, 0};
-  const bool above = (got > value) == (scale >= 0);  // of a result that is above the exact one
-  return {value, std::fabs(quantized(spec, above ? exact + error : exact - error, scale) - value)};
+Expected expected_quantized(const NormSpec& spec, double exact, double error, double scale,
+                            double got) noexcept {
+  const double by = std::isfinite(error) ? error : 0;
+  return expected_between(exact - by, exact, exact + by, got,
+                          [&](double y) { return quantized(spec, y, scale); });
 }
 
-double written_scale(const Problem& problem, std::int64_t row) noexcept {
-  double scale = 1;
-  if (problem.spec.quantization == Quantization::tensor)
-    load(DType::f32, problem[Operand::tensor_scale].data(), 0, 1, &scale);
-  else if (scales_rows(problem.spec))
-    load(DType::f32, problem[Operand::row_scale].data(), row, 1, &scale);
-  return scale;
+double written_scale(const Problem& problem, std::int64_t row, std::int64_t column) noexcept {
+  const NormSpec& spec = problem.spec;
+  if (spec.quantization == Quantization::tensor) return element_of(problem, Operand::tensor_scale, 0);
+  if (scales_rows(spec)) return element_of(problem, Operand::row_scale, row);
+  if (!scales_blocks(spec)) return 1;
+  const double scale = stored_scale(problem, row, column / block_columns(spec));
+  return spec.scale_format == ScaleFormat::e4m3
+             ? factor_of(scale, element_of(problem, Operand::global_scale, 0))
+             : scale;
+}
+
+void ResultsOfRow::add(std::int64_t first, std::int64_t count, const double* exact, const double* errors) {
+  const std::int64_t whole = scales_blocks(problem_.spec) ? block_columns(problem_.spec) : kBatch;
+  for (std::int64_t done = 0; done < count; done += whole)
+    add_piece(first + done, std::min(whole, count - done), exact + done, errors + done);
+}
+
+void ResultsOfRow::add_piece(std::int64_t first, std::int64_t count, const double* exact,
+                             const double* errors) {
+  const NormSpec& spec = problem_.spec;
+  const bool in_8_bits = has_8_bits(spec.output), has_also = spec.also != Also::none;
+  const double scale = in_8_bits ? written_scale(problem_, row_, first) : 1;
+  double y[kBatch], also[kBatch];
+  load(spec.output, problem_.row(Operand::y, row_), first, count, problem_.step(), y);
+  if (has_also) load(also_type(spec), problem_.row(Operand::also, row_), first, count, problem_.step(), also);
+  Largest largest;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const double by = std::isfinite(errors[i]) ? errors[i] : 0;
+    compare(Operand::y, first + i, y[i],
+            in_8_bits ? expected_quantized(spec, exact[i], by, scale, y[i]) : Expected{exact[i], errors[i]});
+    if (has_also)
+      compare(Operand::also, first + i, also[i],
+              expected_between(exact[i] - by, exact[i], exact[i] + by, also[i], [&](double value) {
+                return rounded(also_type(spec), before_quantization(spec, value));
+              }));
+    largest.add(in_8_bits ? exact[i] : y[i], in_8_bits ? by : 0);
+  }
+  largest_.add(largest);
+  if (!scales_blocks(spec)) return;
+  const std::int64_t block = first / block_columns(spec);
+  compare_scale(Operand::block_scale, block, stored_scale(problem_, row_, block), largest);
+}
+
+void ResultsOfRow::compare(Operand output, std::int64_t column, double got, const Expected& expected) {
+  compared_(output, {.row = row_,
+                     .column = column,
+                     .got = got,
+                     .expected = expected.value,
+                     .error = error_of(row_of(output).dtype(problem_.spec), got, expected.value),
+                     .tolerance = expected.tolerance});
+}
+
+void ResultsOfRow::compare_scale(Operand scale, std::int64_t number, double got, const Largest& largest) {
+  const NormSpec& spec = problem_.spec;
+  const Operand input = scales_rows(spec) ? Operand::upper_bound : Operand::global_scale;
+  const double given = row_of(input).present(spec) ? element_of(problem_, input, 0) : 1;
+  compare(scale, number, got,
+          expected_of(largest, got, [&](double value) { return scale_for(spec, value, given); }));
+}
+
+void ResultsOfRow::finish(Largest& of_all) {
+  if (scales_rows(problem_.spec))
+    compare_scale(Operand::row_scale, 0, element_of(problem_, Operand::row_scale, row_), largest_);
+  of_all.add(largest_);
+}
+
+void compare_beyond_rows(const Problem& problem, const Largest& largest, bool of_all_rows,
+                         const Compared& compared) {
+  const NormSpec& spec = problem.spec;
+  if (spec.amax && problem.rows > 0) {
+    const double got = element_of(problem, Operand::amax, 0);
+    Expected expected =
+        expected_of(largest, got, [&](double value) { return before_quantization(spec, value); });
+    if (!of_all_rows && !std::isnan(expected.value) && !(got < expected.value)) expected = {got, 0};
+    compared(Operand::amax, {.row = 0,
+                             .column = 0,
+                             .got = got,
+                             .expected = expected.value,
+                             .error = error_of(DType::f32, got, expected.value),
+                             .tolerance = expected.tolerance});
+  }
+  if (!scales_blocks(spec)) return;
+  const ScaleShape shape = scale_shape(spec, problem.rows);
+  const std::int64_t blocks = spec.columns / block_columns(spec), bytes = size_of(block_scale_type(spec));
+  for (std::int64_t row = 0; row < shape.rows; ++row)
+    for (std::int64_t block = row < problem.rows ? blocks : 0; block < shape.blocks; ++block) {
+      const std::byte* scale =
+          problem[Operand::block_scale].data() + scale_place(spec, problem.rows, row, block) * bytes;
+      int got = 0;
+      for (std::int64_t i = 0; i < bytes; ++i) got = std::max(got, std::to_integer<int>(scale[i]));
+      compared(Operand::block_scale, {.row = row, .column = block, .got = 1.0 * got, .error = 1.0 * got});
+    }
 }
 
 CheckReport check(const Problem& problem, std::int64_t rows) {
   CheckReport report;
   report.rows = std::clamp<std::int64_t>(rows, 0, problem.rows);
   std::mutex mutex;
+  Largest largest;
   const std::int64_t piece = std::max<std::int64_t>(1, kPiece / problem.spec.columns);
   parallel_for(report.rows, piece, [&](std::int64_t begin, std::int64_t end) {
     CheckReport part;
+    Largest of_part;
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t last = std::max<std::int64_t>(1, report.rows - 1);
       const auto row = static_cast<std::int64_t>(static_cast<__int128>(i) * (problem.rows - 1) / last);
       const RowInputs inputs = inputs_of(problem, row);
       const RowStatistics statistics = row_statistics(problem.spec, inputs);
       PerOperand<Comparison>& to = part.outputs;
-      check_y(problem, row, inputs, statistics, to);
+      check_results(problem, row, inputs, statistics, to, of_part);
       check_sum(problem, row, inputs, to[Operand::sum]);
       check_statistic(problem[Operand::mean], row, statistics.mean, to[Operand::mean]);
       check_statistic(problem[Operand::rstd], row, statistics.rstd, to[Operand::rstd]);
@@ -198,7 +296,10 @@ CheckReport check(const Problem& problem, std::int64_t rows) {
     const std::lock_guard lock(mutex);
     for (std::size_t i = 0; i < kOperandCount; ++i) merge(report.outputs.of[i], part.outputs.of[i]);
     report.overwritten += part.overwritten;
+    largest.add(of_part);
   });
+  compare_beyond_rows(problem, largest, report.rows == problem.rows,
+                      [&](Operand output, const Deviation& value) { count(report.outputs[output], value); });
   return report;
 }
 

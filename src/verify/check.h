@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
+#include <utility>
 
 #include "verify/problem.h"
 #include "verify/reference.h"
@@ -20,26 +22,57 @@ namespace normjit::oracle {
 // at mean 1e4 and deviation 1), 4e-16 in f64.
 double tolerance(const NormSpec& spec, const ReferenceValue& expected) noexcept;
 
-// What is stored in 8 bits of a result whose exact value is known up to an error, and how far from it `got`
-// may be: as far as what the result may become on that side. An error that is not finite bounds nothing.
-struct ExpectedQuantized {
+// What is stored of a value that is known up to an error, and how far from it `got` may be: as far as what
+// the value may become on that side.
+struct Expected {
   double value, tolerance;
 };
-ExpectedQuantized expected_quantized(const NormSpec& spec, double exact, double error, double scale,
-                                     double got) noexcept;
-// By what the results of a row are divided, or multiplied: tensor_scale, or row_scale as the launch wrote it;
-// 1 where there is neither.
-double written_scale(const Problem& problem, std::int64_t row) noexcept;
+// Of a result in 8 bits. An error that is not finite bounds nothing.
+Expected expected_quantized(const NormSpec& spec, double exact, double error, double scale,
+                            double got) noexcept;
+// By what the result of a column is divided, or multiplied: tensor_scale; row_scale or the scale of its block
+// as the launch wrote it, or the factor that this makes with global_scale; 1 where there is none of them.
+double written_scale(const Problem& problem, std::int64_t row, std::int64_t column = 0) noexcept;
 
 // The distance of a result from the exact value. NaN equals NaN, and a result is right to be infinite where
 // the exact value rounds to that infinity; any other NaN or infinity is infinitely far.
 double error_of(DType dtype, double got, double expected) noexcept;
 
-// One compared value.
+// One compared value. The column of a block_scale is the number of the block.
 struct Deviation {
   std::int64_t row = -1, column = -1;
   double got = 0, expected = 0, error = -1, tolerance = 0;
 };
+using Compared = std::function<void(Operand output, const Deviation& value)>;
+
+// Holds the results of one row against what they are known to be up to an error: y, also, and the scales of
+// the row or of its blocks, which may be as far off as the errors move the largest |y|. What is divided by a
+// scale is held against the one that the launch wrote. Keeps the problem.
+class ResultsOfRow {
+ public:
+  ResultsOfRow(const Problem& problem, std::int64_t row, Compared compared)
+      : problem_(problem), row_(row), compared_(std::move(compared)) {}
+  // Columns from `first` on, in whole blocks. An error that is not finite bounds nothing.
+  void add(std::int64_t first, std::int64_t count, const double* exact, const double* errors);
+  // After all columns: compares row_scale. Adds the largest result to that of all rows, of which amax is.
+  void finish(Largest& of_all);
+
+ private:
+  void add_piece(std::int64_t first, std::int64_t count, const double* exact, const double* errors);
+  void compare(Operand output, std::int64_t column, double got, const Expected& expected);
+  void compare_scale(Operand scale, std::int64_t number, double got, const Largest& largest);
+
+  const Problem& problem_;
+  const std::int64_t row_;
+  const Compared compared_;
+  Largest largest_;  // exact results; those that are written where y is of a float type, as amax is of them
+};
+
+// Holds outputs that are of no row against what they must be: amax, of the largest result, which the result
+// of another row may exceed unless that is of all rows; and the padding of block_scale, whose bytes must be 0
+// (of one that is not, `got` is the largest).
+void compare_beyond_rows(const Problem& problem, const Largest& largest, bool of_all_rows,
+                         const Compared& compared);
 
 // The comparison of one output tensor.
 struct Comparison {
@@ -54,8 +87,7 @@ struct Comparison {
 struct CheckReport {
   std::int64_t rows = 0;  // compared
   // Each output: y by tolerance(), sum to one unit in the last place, mean and rstd within 1e-5 (f64: 1e-12)
-  // of max(1, |value|), row_scale as far as tolerance() moves the largest |y|. What is divided by row_scale
-  // is held against the one that the launch wrote.
+  // of max(1, |value|), the others as ResultsOfRow and compare_beyond_rows() do it.
   PerOperand<Comparison> outputs;
   std::int64_t overwritten = 0;  // bytes between the rows of outputs that the kernel changed
 

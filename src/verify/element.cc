@@ -73,6 +73,19 @@ std::int8_t s8_from_double(double value) noexcept {
   return static_cast<std::int8_t>(std::clamp(std::nearbyint(value), -128.0, 127.0));
 }
 
+float e8m0_to_float(std::uint8_t bits) noexcept {
+  return bits == 0xff ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0f, bits - 127);
+}
+
+std::uint8_t e8m0_from_double(double value) noexcept {
+  if (std::isnan(value)) return 0xff;
+  if (!(value > 0x1p-127)) return 0;
+  if (value > 0x1p127) return 0xfe;
+  int exponent;
+  const bool is_power = std::frexp(value, &exponent) == 0.5;
+  return static_cast<std::uint8_t>(127 + exponent - is_power);
+}
+
 void load(DType dtype, const void* base, std::int64_t first, std::int64_t count, double* to) noexcept {
   load(dtype, base, first, count, 1, to);
 }
@@ -97,6 +110,8 @@ void load(DType dtype, const void* base, std::int64_t first, std::int64_t count,
       return each(static_cast<const std::uint8_t*>(base), e5m2_to_float);
     case DType::s8:
       return each(static_cast<const std::int8_t*>(base), [](std::int8_t value) { return value; });
+    case DType::e8m0:
+      return each(static_cast<const std::uint8_t*>(base), e8m0_to_float);
   }
 }
 
@@ -119,6 +134,8 @@ void store(DType dtype, void* base, std::int64_t first, std::int64_t count, cons
       return each(static_cast<std::uint8_t*>(base), e5m2_from_double);
     case DType::s8:
       return each(static_cast<std::int8_t*>(base), s8_from_double);
+    case DType::e8m0:
+      return each(static_cast<std::uint8_t*>(base), e8m0_from_double);
   }
 }
 
@@ -139,7 +156,8 @@ double unit_in_last_place(DType dtype, double value) noexcept {
                         : dtype == DType::f32  ? Format{23, -126}
                         : dtype == DType::f64  ? Format{52, -1022}
                         : dtype == DType::e4m3 ? Format{3, -6}
-                                               : Format{2, -14};
+                        : dtype == DType::e5m2 ? Format{2, -14}
+                                               : Format{0, -127};
   const int exponent = value == 0 ? format.smallest_exponent : std::ilogb(value);
   return std::ldexp(1, std::max(exponent, format.smallest_exponent) - format.mantissa_bits);
 }

@@ -32,14 +32,19 @@ std::uint8_t e5m2_from_double(double value) noexcept;
 // NaN becomes 0.
 std::int8_t s8_from_double(double value) noexcept;
 
+// e8m0: 2^(bits - 127), and NaN. Rounded up to a power of two from 2^-127 to 2^127, which all that is not NaN
+// becomes.
+float e8m0_to_float(std::uint8_t bits) noexcept;
+std::uint8_t e8m0_from_double(double value) noexcept;
+
 // Reads `count` elements from number `first` on; exact for every dtype.
 void load(DType dtype, const void* base, std::int64_t first, std::int64_t count, double* to) noexcept;
 // The same of elements that are `step` apart.
 void load(DType dtype, const void* base, std::int64_t first, std::int64_t count, std::int64_t step,
           double* to) noexcept;
 
-// Writes `count` elements from number `first` on, each rounded once to nearest even, and in 8 bits to the
-// nearest number that there is.
+// Writes `count` elements from number `first` on, each rounded once to nearest even, in 8 bits to the nearest
+// number that there is, and in e8m0 up.
 void store(DType dtype, void* base, std::int64_t first, std::int64_t count, const double* from) noexcept;
 
 // The value after a round trip through the dtype.

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <new>
+#include <numeric>
 #include <string>
 
 #include "normjit/base/run_on_threads.h"
@@ -179,6 +181,21 @@ RowInputs inputs_of(const Problem& problem, std::int64_t row) {
   return inputs;
 }
 
+std::vector<std::int64_t> shape_of_scales(const NormSpec& spec, std::int64_t rows) {
+  const ScaleShape shape = scale_shape(spec, rows);
+  switch (spec.scale_layout) {
+    case ScaleLayout::rows:
+      return {shape.rows, shape.blocks};
+    case ScaleLayout::columns:
+      return {shape.blocks, shape.rows};
+    case ScaleLayout::packed_columns:
+      return {shape.blocks / 4, shape.rows, 4};
+    case ScaleLayout::swizzled:
+      return {shape.rows / 128, shape.blocks / 4, 512};
+  }
+  return {};
+}
+
 RowLayouts::RowLayouts(std::initializer_list<std::pair<Operand, RowLayout>> given) {
   for (const auto& [operand, layout] : given) (*this)[operand] = layout;
 }
@@ -212,6 +229,12 @@ Result<Problem> make_problem(const NormSpec& spec, std::int64_t rows, const RowL
       Matrix& matrix = problem[row.operand];
       if (is_single(row, spec)) matrix = Matrix(dtype, 1, is_scalar(row) ? 1 : spec.columns);
       if (row.extent == Extent::rows) matrix = Matrix(dtype, rows, 1);
+      if (row.extent == Extent::blocks) {
+        const std::vector<std::int64_t> shape = shape_of_scales(spec, rows);
+        matrix =
+            Matrix(dtype, shape[0],
+                   std::accumulate(shape.begin() + 1, shape.end(), std::int64_t{1}, std::multiplies<>()));
+      }
       if (!is_matrix(row, spec)) continue;
       const auto layout =
           layout_of(row, spec, samples, columns, layouts[has(in_place, i) ? row.in_place : row.operand]);
@@ -226,10 +249,17 @@ Result<Problem> make_problem(const NormSpec& spec, std::int64_t rows, const RowL
 }
 
 Distribution distribution_of(Operand input, const NormSpec& spec) noexcept {
+  const std::uint64_t stream = 4 + static_cast<std::uint64_t>(input);
   switch (input) {
     case Operand::tensor_scale: {
       const double scale = 4 / largest_quantized(spec.output), mean = spec.inverse_scale ? 1 / scale : scale;
-      return {.stream = 4 + static_cast<std::uint64_t>(input), .mean = mean, .deviation = mean / 16};
+      return {.stream = stream, .mean = mean, .deviation = mean / 16};
+    }
+    case Operand::upper_bound:  // near the largest of a row
+      return {.stream = stream, .mean = 3, .deviation = 0.5};
+    case Operand::global_scale: {  // about 100 is stored of a block whose largest is 3
+      const double mean = 100.0 / 3 * largest_quantized(spec.output);
+      return {.stream = stream, .mean = mean, .deviation = mean / 16};
     }
     case Operand::x:
       return {.stream = 1, .mean = 0.25, .deviation = 1, .trend = 4};
@@ -239,9 +269,9 @@ Distribution distribution_of(Operand input, const NormSpec& spec) noexcept {
       return {.stream = 3, .mean = 0, .deviation = 0.25};
     case Operand::mod_scale:
     case Operand::mod_scale_table:
-      return {.stream = 4 + static_cast<std::uint64_t>(input), .mean = 0, .deviation = 0.25};
+      return {.stream = stream, .mean = 0, .deviation = 0.25};
     default:
-      return {.stream = 4 + static_cast<std::uint64_t>(input), .mean = 0, .deviation = 1, .trend = 4};
+      return {.stream = stream, .mean = 0, .deviation = 1, .trend = 4};
   }
 }
 

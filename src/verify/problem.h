@@ -7,6 +7,7 @@
 #include <initializer_list>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "normjit/result.h"
 #include "normjit/spec.h"
@@ -72,7 +73,9 @@ class Matrix {
 struct Problem {
   NormSpec spec;
   std::int64_t rows = 0;
-  PerOperand<Matrix> operands;  // what all rows share is one row, those of Extent::rows are one column
+  // What all rows share is one row, those of Extent::rows are one column. block_scale has the rows of the
+  // first dimension of shape_of_scales().
+  PerOperand<Matrix> operands;
   // Outputs that the launch writes over their input (OperandRow::in_place). Both have a matrix here, so that
   // the input is still there to check the output; the launch sees that of the output alone.
   OperandSet in_place = 0;
@@ -97,6 +100,10 @@ InputRows rows_at(const void* address, const RowLayout& layout);
 Tensors tensors_of(Problem& problem);
 // What the reference takes of a row of the problem.
 RowInputs inputs_of(const Problem& problem, std::int64_t row);
+
+// The dimensions of block_scale in memory, padding included, by its ScaleLayout:
+//   rows [rows, K]    columns [K, R4]    packed_columns [K4 / 4, R4, 4]    swizzled [R128 / 128, K4 / 4, 512]
+std::vector<std::int64_t> shape_of_scales(const NormSpec& spec, std::int64_t rows);
 
 // Layouts of matrices; contiguous rows where none is given.
 struct RowLayouts : PerOperand<RowLayout> {
@@ -129,7 +136,8 @@ void fill_random(Matrix& matrix, std::uint64_t seed, const Distribution& distrib
 void reset_outputs(Problem& problem);
 
 // Random inputs but those that come from elsewhere, each from its own stream of the seed; tensor_scale so
-// that results reach the range of the output type, and some exceed it.
+// that results reach the range of the output type, and some exceed it; upper_bound so that some rows reach
+// it; global_scale so that the scales of blocks are within e4m3.
 void fill_inputs(Problem& problem, std::uint64_t seed, OperandSet from_elsewhere = 0);
 // Both of it.
 void fill(Problem& problem, std::uint64_t seed);

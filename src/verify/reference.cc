@@ -68,10 +68,9 @@ void load_if_given(const NormSpec& spec, const RowInputs& inputs, Operand operan
   if (inputs[operand] != nullptr) load_of(spec, inputs, operand, first, count, to);
 }
 
-// A result as it meets the quantization.
-double before_quantization(const NormSpec& spec, double y) {
-  const double value = rounded(DType::f32, y);
-  return rounds_y(spec) ? rounded(spec.input, value) : value;
+// Raises the largest number so far to another one; NaN stays.
+void raise(double& largest, double value) {
+  if (!(value <= largest) && !std::isnan(largest)) largest = value;
 }
 
 }  // namespace
@@ -167,35 +166,54 @@ void reference_values(const NormSpec& spec, const RowInputs& inputs, const RowSt
   }
 }
 
+double before_quantization(const NormSpec& spec, double y) noexcept {
+  const double value = rounded(DType::f32, y);
+  return rounds_y(spec) ? rounded(spec.input, value) : value;
+}
+
 double quantized(const NormSpec& spec, double y, double scale) noexcept {
   const auto value = static_cast<float>(before_quantization(spec, y)), by = static_cast<float>(scale);
-  switch (spec.quantization) {
-    case Quantization::none:
-      return rounded(spec.output, value);
-    case Quantization::tensor:
-      return rounded(spec.output, value * (spec.inverse_scale ? by : 1 / by));
-    case Quantization::row:
-      return rounded(spec.output, spec.output == DType::s8 ? value * (1 / by) : value / by);
+  if (spec.quantization == Quantization::none) return rounded(spec.output, value);
+  if (spec.quantization == Quantization::tensor)
+    return rounded(spec.output, value * (spec.inverse_scale ? by : 1 / by));
+  const ScaleFormat format = scales_blocks(spec) ? spec.scale_format : ScaleFormat::f32;
+  if (format == ScaleFormat::e4m3) return rounded(spec.output, value * by);
+  const bool divides = format == ScaleFormat::f32 && spec.output != DType::s8;
+  return rounded(spec.output, divides ? value / by : value * (1 / by));
+}
+
+void Largest::add(double y, double error) noexcept {
+  const double size = std::fabs(y), by = std::isfinite(error) ? error : 0;
+  raise(exact, size);
+  raise(least, by < size ? size - by : std::isnan(y) ? y : 0);
+  raise(most, size + by);
+}
+
+void Largest::add(const Largest& other) noexcept {
+  raise(exact, other.exact);
+  raise(least, other.least);
+  raise(most, other.most);
+}
+
+double scale_for(const NormSpec& spec, double largest, double given) noexcept {
+  const auto size = static_cast<float>(before_quantization(spec, largest)), by = static_cast<float>(given);
+  const auto all = static_cast<float>(largest_quantized(spec.output));
+  if (scales_rows(spec)) {
+    const bool is_bound = spec.upper_bound && size > by;
+    const float scale = (is_bound ? by : size) / all;
+    const float floor = spec.output == DType::s8 ? 0x1p-23f : 1 / (512 * all);
+    return scale < floor ? floor : scale;
   }
-  return value;
+  if (spec.scale_format == ScaleFormat::e4m3) return rounded(DType::e4m3, by * (size * (1 / all)));
+  const float scale = (size < 1e-10f ? 1e-10f : size) / all;
+  const bool is_power = spec.scale_format == ScaleFormat::e8m0 ||
+                        (spec.scale_format == ScaleFormat::power_of_two && !std::isinf(scale));
+  return is_power ? rounded(DType::e8m0, scale) : scale;
 }
 
-void RowScale::add(double y, double error) noexcept {
-  const auto widen = [&](double& largest, double magnitude) {
-    const double value = before_quantization(spec_, magnitude);
-    if (!(value <= largest) && !std::isnan(largest)) largest = value;
-  };
-  const double size = std::fabs(y);
-  widen(largest_, size);
-  widen(least_, error < size ? size - error : std::isnan(y) ? y : 0);
-  widen(most_, size + error);
-}
-
-double RowScale::scale_for(double largest) const noexcept {
-  const auto all = static_cast<float>(largest_quantized(spec_.output));
-  const float floor = spec_.output == DType::s8 ? 0x1p-23f : 1 / (512 * all);
-  const float scale = static_cast<float>(largest) / all;
-  return scale < floor ? floor : scale;
+double factor_of(double stored_scale, double global_scale) noexcept {
+  const auto scale = static_cast<float>(stored_scale), global = static_cast<float>(global_scale);
+  return scale == 0 ? 0 : global / scale;
 }
 
 double largest_quantized(DType output) noexcept {

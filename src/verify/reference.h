@@ -55,28 +55,32 @@ struct ReferenceValue {
 void reference_values(const NormSpec& spec, const RowInputs& inputs, const RowStatistics& statistics,
                       std::int64_t first, std::int64_t count, ReferenceValue* to) noexcept;
 
+// A result as it meets the quantization, also and amax: in f32, or with Rounding::y rounded to the input
+// type.
+double before_quantization(const NormSpec& spec, double y) noexcept;
+
 // What a result becomes that is stored in 8 bits: every operation is rounded in f32, as spec.h has them, so
 // that there is one right answer for each y, which grows with y, or with a negative scale falls. The scale is
-// that of the tensor, or of the row, and has no meaning without one.
+// that of the tensor, of the row or of the block, or factor_of() the block where there is a global scale; it
+// has no meaning without one.
 double quantized(const NormSpec& spec, double y, double scale) noexcept;
 
-// Finds row_scale of a row of results that are known up to an error.
-class RowScale {
- public:
-  explicit RowScale(const NormSpec& spec) : spec_(spec) {}
+// The largest magnitude of results that are known up to an error; NaN if one is. An error that is not finite
+// counts as none.
+struct Largest {
+  double exact = 0, least = 0, most = 0;
+
   void add(double y, double error) noexcept;
-  double expected() const noexcept { return scale_for(largest_); }
-  double least() const noexcept { return scale_for(least_); }
-  double most() const noexcept { return scale_for(most_); }
-
- private:
-  double scale_for(double largest) const noexcept;
-
-  const NormSpec& spec_;
-  double largest_ = 0, least_ = 0, most_ = 0;  // magnitudes; NaN stays
+  void add(const Largest& other) noexcept;
 };
 
-// The largest magnitude of a row by which it is scaled becomes this: 448, 57344 or 127.
+// The scale that is stored of a row or a block whose results have this largest magnitude. `given` is
+// upper_bound or global_scale, and has no meaning where the spec has neither.
+double scale_for(const NormSpec& spec, double largest, double given) noexcept;
+// What the results of a block are multiplied by whose scale is stored in e4m3.
+double factor_of(double stored_scale, double global_scale) noexcept;
+
+// The largest magnitude of a row or block by which it is scaled becomes this: 448, 57344 or 127.
 double largest_quantized(DType output) noexcept;
 
 double activate(Activation activation, double value) noexcept;

@@ -111,48 +111,7 @@ enum : bool {
   kRoundsNorm = static_cast<int>(Rounding::chosen) / 2 % 2 == 1,
   kAddsToResult = ResidualAt::chosen == ResidualAt::after,
   kRoundsY = Rounding::chosen >= Rounding::y,
-  kScalesTensor = Quantization::chosen == Quantization::tensor,
-  kScalesRows = Quantization::chosen == Quantization::row,
 };
-
-// What results are divided by: the scale of a row as it is written, its inverse, and the divisor, which is
-// the scale again, or 0 where that is infinite.
-struct Quantizer {
-  float scale, inverse, divisor;
-};
-// With a scale that the caller gives.
-NJ_DEVICE Quantizer quantizer_of_tensor(float given, bool inverse) {
-  return {given, inverse ? given : 1 / given, 0};
-}
-// For results of type T whose largest is this.
-template <class T>
-NJ_DEVICE Quantizer quantizer_of_row(Largest largest) {
-  constexpr float kMost = kSame<T, E4M3> ? 448 : kSame<T, E5M2> ? 57344 : 127;
-  constexpr float kLeast = kSame<T, S8> ? 0x1p-23f : 1 / (512 * kMost);
-  const float scale = hw::max_nan(largest.magnitude() / kMost, kLeast);
-  const float inverse = 1 / scale;
-  return {scale, inverse, inverse == 0 ? 0 : scale};
-}
-// That of the launch. (A template, since Operands has only what the spec has.)
-template <class Any>
-NJ_DEVICE Quantizer quantizer_of(const Any& on) {
-  if constexpr (kScalesTensor)
-    return quantizer_of_tensor(hw::load<hw::Cache::keep, float>(on.tensor_scale), kInverseScale);
-  return {};
-}
-
-// y over the scale. Of a tensor, and for whole numbers, times its inverse, rounded twice; of a row the
-// quotient as it is rounded once: the product, less what it is too large by, so that zeros keep their sign.
-template <class T, bool kOfRow>
-NJ_DEVICE float quantized(float y, const Quantizer& by) {
-  const float about = y * by.inverse;
-  if constexpr (!kOfRow || kSame<T, S8>) return about;
-  return hw::fma(-hw::fma(about, by.divisor, -y), by.inverse, about);
-}
-NJ_DEVICE Acc quantized(Acc y, const Quantizer& by) {
-  if constexpr (kScalesTensor || kScalesRows) return quantized<Output, kScalesRows>(y, by);
-  return y;
-}
 
 // An element of the result from one of the row, and from that of the residual that is added to it.
 NJ_DEVICE Acc result_of(Acc x, const RowStatistics& s, const ElementParameters& parameters,
@@ -204,10 +163,17 @@ struct Sink {
   Columns columns;
   Output* y;
   Quantizer by;
+  AlsoOutput* also;
+  Scales scales;
 };
 template <class Any>
 NJ_DEVICE Sink sink_of(const Any& on, long long row, long long begin, const Quantizer& by) {
-  return {columns_of(on, row).from(begin), on.y + begin_of(on.y_rows, row) + begin, by};
+  Sink sink = {columns_of(on, row).from(begin), on.y + begin_of(on.y_rows, row) + begin, by, nullptr, {}};
+  if constexpr (kWritesAlso) sink.also = on.also + begin_of(on.also_rows, row) + begin;
+  if constexpr (kScalesBlocks)
+    sink.scales = {
+        on.block_scale, ScaleLayout::chosen, on.rows, kBlocks, row, static_cast<int>(begin / kBlock)};
+  return sink;
 }
 template <class Any>
 NJ_DEVICE void store(const RowStatistics& s, const Any& on, long long row) {

@@ -67,6 +67,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
   // Double-buffered: the parts of a row are overwritten two rows later, behind the barrier of the row
   // between.
   unsigned turn = 0;
+  Largest amax = {0};
   for (long long row = blockIdx.x / kBlocksPerRow; row < on.rows; row += teams, ++turn) {
     const int place = turn % 2, half = place * kParts;
     if constexpr (Exchange::chosen == Exchange::cluster)
@@ -122,11 +123,11 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
       all = whole[0];
     }
     const RowStatistics statistics = finalize(all);
+    const Sink sink = sink_of(on, row, begin, by);
     Results results;
     if constexpr (kScalesRows) {
-      const Largest of_warp =
-          lanes_largest<kWarp>(compute(results, fragment, own.around(statistics), early, added,
-                                       columns_of(on, row).from(begin), lane, cut));
+      const Largest of_warp = lanes_largest<kWarp>(
+          compute(results, fragment, own.around(statistics), early, added, sink, lane, cut));
       LargestPart* const parts_of_row = largest_parts + half;
       if constexpr (Exchange::chosen == Exchange::cluster) {
         if (lane % kWarp < kBlocksPerRow)
@@ -148,24 +149,34 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
         hw::block_barrier();
         largest = largest_of_row[0];
       }
-      by = quantizer_of_row<Output>(largest);
+      by = quantizer_of_row<Output>(largest, by);
     }
-    const Sink sink = sink_of(on, row, begin, by);
 
     if constexpr (kUnaligned) {
       NJ_DYNAMIC_SHARED(unsigned char, stage);
       write_unaligned(fragment, statistics, sink, lane, cut, stage);
     } else if constexpr (kScalesRows) {
       write(results, by, sink.y, lane, cut);
+    } else if constexpr (kScalesBlocks) {
+      write_blocks(fragment, own.around(statistics), early, added, sink, lane, cut, true);
     } else {
       // The distances from the warp's own mean are known since the second pass.
-      write(fragment, own.around(statistics), early, added, sink, lane, cut);
+      write(fragment, own.around(statistics), early, added, sink, lane, cut, amax);
     }
     if (lane == 0 && slice == 0) store(statistics, on, row);
     if (lane == 0 && slice == 0) store(by, on, row);
+    if constexpr (kScalesBlocks)
+      if (slice == 0) pad_scales(sink.scales, ScaleFormat::chosen, lane, kThreads);
   }
-  if constexpr (Exchange::chosen == Exchange::grid)
-    if (lane == 0) leave(on.workspace, tag, blockIdx.x / kBlocksPerRow, on.rows);
+  if constexpr (kWritesAmax) {
+    raise_largest(amax, meeting_in(on.workspace).header);
+    hw::block_barrier();
+  }
+  if constexpr (Exchange::chosen == Exchange::grid) {
+    if (lane == 0) leave(on, tag, blockIdx.x / kBlocksPerRow);
+  } else if constexpr (kWritesAmax) {
+    if (lane == 0) leave_with_amax(on);
+  }
 }
 
 }  // namespace normjit

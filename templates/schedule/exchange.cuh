@@ -14,8 +14,6 @@ NJ_DEVICE int columns_of_slice(int slice) {
 
 // Over the grid, the kBlocksPerRow blocks that share a row are a team, and teams take the rows in turn.
 // What a block publishes is flagged with a tag that grows from row to row and from launch to launch.
-NJ_DEVICE Meeting& meeting_in(unsigned char* workspace) { return *reinterpret_cast<Meeting*>(workspace); }
-
 NJ_DEVICE unsigned first_tag(unsigned char* workspace) { return meeting_in(workspace).header.epoch; }
 
 // Publishes the statistics of a slice to the team, in kRowDepth places in turn. One thread calls this,
@@ -60,12 +58,16 @@ NJ_DEVICE Largest gather_largest(unsigned char* workspace, unsigned tag) {
 enum : int { kTagsOfRow = kScalesRows ? 2 : 1 };
 
 // One thread of each block calls this at the end, with the last tag that its team used.
-NJ_DEVICE void leave(unsigned char* workspace, unsigned tag, long long team, long long rows) {
+template <class Any>
+NJ_DEVICE void leave(const Any& on, unsigned tag, long long team) {
   // Team 0 has the most rows, so its last tag is the largest.
-  const long long teams = gridDim.x / kBlocksPerRow, own = (rows - team + teams - 1) / teams;
-  const long long most = (rows + teams - 1) / teams;
-  if (leaves_last(meeting_in(workspace).header))
-    meeting_in(workspace).header = {0, 0, tag + static_cast<unsigned>(most - own) * kTagsOfRow, {}};
+  const long long teams = gridDim.x / kBlocksPerRow, own = (on.rows - team + teams - 1) / teams;
+  const long long most = (on.rows + teams - 1) / teams;
+  Header& header = meeting_in(on.workspace).header;
+  if (leaves_last(header)) {
+    if constexpr (kWritesAmax) store_amax(header, on);
+    header = {0, 0, tag + static_cast<unsigned>(most - own) * kTagsOfRow, 0, 0};
+  }
 }
 
 }  // namespace normjit

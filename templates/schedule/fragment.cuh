@@ -142,10 +142,10 @@ NJ_DEVICE void load_early(EarlyParameters& early, const Columns& columns, int la
   }
 }
 
-// Calls each(k, parameters) for each vector of a lane.
+// Calls each(k, parameters) for each vector of a lane, also for those that are beyond the row.
 template <class Each>
-NJ_DEVICE void with_parameters(const EarlyParameters& early, const Columns& columns, int lane, const Cut& cut,
-                               const Each& each) {
+NJ_DEVICE void each_with_parameters(const EarlyParameters& early, const Columns& columns, int lane,
+                                    const Cut& cut, const Each& each) {
   Parameters next;
   if (!kEarlyParameters && inside(0, lane, cut)) next = load_parameters(columns, 0, lane);
 #pragma unroll
@@ -153,31 +153,132 @@ NJ_DEVICE void with_parameters(const EarlyParameters& early, const Columns& colu
     const Parameters parameters = kEarlyParameters ? unconverted(early.part[kEarlyParameters ? k : 0]) : next;
     if (!kEarlyParameters && k + 1 < kPerThread && inside(k + 1, lane, cut))
       next = load_parameters(columns, k + 1, lane);
-    if (inside(k, lane, cut)) each(k, parameters);
+    each(k, parameters);
   }
 }
+// Only for those that it has.
+template <class Each>
+NJ_DEVICE void with_parameters(const EarlyParameters& early, const Columns& columns, int lane, const Cut& cut,
+                               const Each& each) {
+  each_with_parameters(early, columns, lane, cut, [&](int k, const Parameters& parameters) {
+    if (inside(k, lane, cut)) each(k, parameters);
+  });
+}
+
+// Neighbouring lanes that have a block together.
+enum : int { kBlockLanes = kScalesBlocks ? kBlock / kVector : 1 };
+// Blocks from one vector of a lane to its next, and whether their scales then are as far apart each time.
+enum : int { kApart = kThreadsPerRow * kVector / kBlock };
+enum : bool { kStepsAreEqual = kApart % 4 == 0 || ScaleLayout::chosen < ScaleLayout::packed_columns };
+static_assert(!kScalesBlocks || (kBlockLanes <= kGroup && kBlock % kVector == 0), "a block stays in a warp");
+
+// The results of a vector, in front of their quantization.
+struct VectorResults {
+  Acc at[kVector];
+
+  NJ_METHOD Largest largest() const {
+    Largest all = {0};
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) all = all.with(at[i]);
+    return all;
+  }
+  template <class T>
+  NJ_METHOD void store_as(T* to) const {
+    Narrowed<T> narrowed;
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) narrowed.set(i, at[i]);
+    store(to, narrowed.all);
+  }
+  NJ_METHOD VectorResults over(const Quantizer& by) const {
+    VectorResults all;
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) all.at[i] = quantized(at[i], by);
+    return all;
+  }
+};
+NJ_DEVICE VectorResults results_of(const Vec<Held>& x, const RowStatistics& s, const Parameters& parameters,
+                                   const Vec<Residual>& residual) {
+  VectorResults results;
+  each_result(x, s, parameters, residual, [&](int i, Acc v) { results.at[i] = v; });
+  return results;
+}
+
+// Writes the results of a row. The largest of them joins `largest`, where the spec wants it.
 NJ_DEVICE void write(const Fragment& fragment, const RowStatistics& s, const EarlyParameters& early,
-                     const AddedFragment& added, const Sink& sink, int lane, const Cut& cut) {
+                     const AddedFragment& added, const Sink& sink, int lane, const Cut& cut,
+                     Largest& largest) {
   Output* const first = first_of(sink.y, lane);
+  AlsoOutput* also = nullptr;
+  if constexpr (kWritesAlso) also = first_of(sink.also, lane);
   with_parameters(early, sink.columns, lane, cut, [&](int k, const Parameters& parameters) {
-    store(at(first, k, 0),
-          finish(fragment.part[k], s, parameters, added.part[kAddsToResult ? k : 0], sink.by));
+    const Vec<Residual>& residual = added.part[kAddsToResult ? k : 0];
+    if constexpr (!kHasMoreResults) {
+      store(at(first, k, 0), finish(fragment.part[k], s, parameters, residual, sink.by));
+    } else {
+      const VectorResults results = results_of(fragment.part[k], s, parameters, residual);
+      if constexpr (kWritesAmax) largest = larger_of(largest, results.largest());
+      results.over(sink.by).store_as(at(first, k, 0));
+      if constexpr (kWritesAlso) results.store_as(at(also, k, 0));
+    }
+  });
+}
+
+// The same where blocks have scales, which lanes find together. All lanes of a warp call this, also those
+// that work on no row. Two vectors at a time: the shuffles of one do not wait for those of the other.
+NJ_DEVICE void write_blocks(const Fragment& fragment, const RowStatistics& s, const EarlyParameters& early,
+                            const AddedFragment& added, const Sink& sink, int lane, const Cut& cut,
+                            bool works) {
+  constexpr int kTogether = kPerThread < 2 ? 1 : 2;
+  Output* const first = first_of(sink.y, lane);
+  AlsoOutput* also = nullptr;
+  if constexpr (kWritesAlso) also = first_of(sink.also, lane);
+  const int block = sink.scales.first + column(0, lane) / kBlock;
+  const long long row_place = sink.scales.place_of_row(sink.scales.row);
+  const long long place = row_place + sink.scales.place_of_block(block);
+  const long long step = sink.scales.place_of_block(kApart);  // of equal steps
+  VectorResults held[kTogether] = {};
+  each_with_parameters(early, sink.columns, lane, cut, [&](int k, const Parameters& parameters) {
+    const int j = k % kTogether;
+    if (inside(k, lane, cut))
+      held[j] = results_of(fragment.part[k], s, parameters, added.part[kAddsToResult ? k : 0]);
+    if (j + 1 < kTogether && k + 1 < kPerThread) return;
+    Largest largest[kTogether];
+#pragma unroll
+    for (int i = 0; i <= j; ++i) largest[i] = held[i].largest();
+#pragma unroll
+    for (int mask = kBlockLanes / 2; mask > 0; mask /= 2)
+#pragma unroll
+      for (int i = 0; i <= j; ++i) largest[i] = largest[i].with(hw::shuffle_xor(largest[i].magnitude, mask));
+#pragma unroll
+    for (int i = 0; i <= j; ++i) {
+      const int own = k - j + i;
+      if (!works || !inside(own, lane, cut)) continue;
+      const Quantizer by = quantizer_of_block(largest[i], kMost<Output>, ScaleFormat::chosen, sink.by);
+      held[i].over(by).store_as(at(first, own, 0));
+      if constexpr (kWritesAlso) held[i].store_as(at(also, own, 0));
+      if (lane % kBlockLanes == 0)
+        sink.scales.store(kStepsAreEqual ? place + own * step
+                                         : row_place + sink.scales.place_of_block(block + own * kApart),
+                          by, ScaleFormat::chosen);
+    }
   });
 }
 // The results of a fragment where each row has a scale: held until it is known.
 struct Results {
-  Acc at[kScalesRows ? kPerThread : 1][kVector];
+  VectorResults part[kScalesRows ? kPerThread : 1];
 };
 // Computes them. Returns the largest of the lane.
 NJ_DEVICE Largest compute(Results& results, const Fragment& fragment, const RowStatistics& s,
-                          const EarlyParameters& early, const AddedFragment& added, const Columns& columns,
+                          const EarlyParameters& early, const AddedFragment& added, const Sink& sink,
                           int lane, const Cut& cut) {
   Largest largest = {0};
-  with_parameters(early, columns, lane, cut, [&](int k, const Parameters& parameters) {
-    each_result(fragment.part[k], s, parameters, added.part[kAddsToResult ? k : 0], [&](int i, Acc v) {
-      results.at[kScalesRows ? k : 0][i] = v;
-      largest = larger_of(largest, Largest::of(v));
-    });
+  AlsoOutput* also = nullptr;
+  if constexpr (kWritesAlso) also = first_of(sink.also, lane);
+  with_parameters(early, sink.columns, lane, cut, [&](int k, const Parameters& parameters) {
+    VectorResults& part = results.part[kScalesRows ? k : 0];
+    part = results_of(fragment.part[k], s, parameters, added.part[kAddsToResult ? k : 0]);
+    largest = larger_of(largest, part.largest());
+    if constexpr (kWritesAlso) part.store_as(at(also, k, 0));
   });
   return largest;
 }
@@ -185,12 +286,7 @@ NJ_DEVICE void write(const Results& results, const Quantizer& by, Output* y, int
   Output* const first = first_of(y, lane);
 #pragma unroll
   for (int k = 0; k < kPerThread; ++k)
-    if (inside(k, lane, cut)) {
-      Narrowed<Output> narrowed;
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) narrowed.set(i, quantized(results.at[kScalesRows ? k : 0][i], by));
-      store(at(first, k, 0), narrowed.all);
-    }
+    if (inside(k, lane, cut)) results.part[kScalesRows ? k : 0].over(by).store_as(at(first, k, 0));
 }
 
 }  // namespace normjit

@@ -12,7 +12,7 @@ namespace normjit {
 static_assert(kThreadsPerRow == kWarp && kVector == 1, "the lanes of a warp take single elements");
 static_assert(kBlocksPerRow == 1 && !kUnaligned && kHasStatistics, "a block has a row");
 
-enum class DType : unsigned char { f16, bf16, f32, f64, e4m3, e5m2, s8 };
+enum class DType : unsigned char { f16, bf16, f32, f64, e4m3, e5m2, s8, e8m0 };
 
 // The spec, which is a constant in other kernels. src/normjit/service/prepared.h has the same structure.
 struct RuntimeSpec {
@@ -23,7 +23,10 @@ struct RuntimeSpec {
   GateAt gate_at;
   GateFunction gate_function;
   Quantization quantization;
-  DType input, output, weight, residual, modulation;
+  int block;  // columns of a block that has a scale; 0: none has
+  ScaleFormat scale_format;
+  ScaleLayout scale_layout;
+  DType input, output, weight, residual, modulation, also;
   bool is_rms, weight_offset, plain_modulation, rounds_sum, rounds_norm, rounds_y, inverse_scale,
       channels_first;
 };
@@ -109,7 +112,7 @@ NJ_DEVICE void round_to(Taken& v, DType dtype) {
 struct RowOperands {
   const void *x, *in_bias, *gate, *gate_table, *residual, *weight, *bias;
   const void *mod_scale, *mod_scale_table, *mod_shift, *mod_shift_table;
-  void *y, *sum;
+  void *y, *sum, *also;
   long long x_begin, gate_begin, residual_begin, weight_begin, bias_begin, mod_scale_begin, mod_shift_begin,
       y_begin, sum_begin, begin;
   long long step;  // from one column to the next, of x, residual, y and sum
@@ -128,6 +131,7 @@ struct RowOperands {
         mod_shift_table(on.mod_shift_table),
         y(on.y),
         sum(on.sum),
+        also(on.also),
         x_begin(begin_of(on.x_rows, row) + begin * step),
         gate_begin(begin_of(on.gate_rows, row) + begin),
         residual_begin(begin_of(on.residual_rows, row) + begin * step),
@@ -272,23 +276,72 @@ NJ_DEVICE void modulate(Taken& v, const RowOperands& of, const RuntimeSpec& spec
   for (int j = 0; j < kTake; ++j) v[j] += shift[j];
 }
 
-// Divides results of this dtype.
-template <class T, bool kOfRow>
-NJ_DEVICE void quantize(Taken& v, const Quantizer& by) {
+// Divides a result, or multiplies it.
+NJ_DEVICE Acc quantize(Acc v, const Quantizer& by, bool divides) {
+  const auto y = static_cast<float>(v);
+  return divides ? quantized<E4M3, true>(y, by) : quantized<S8, false>(y, by);
+}
+NJ_DEVICE bool divides(const RuntimeSpec& spec) {
+  return spec.output != DType::s8 && (spec.quantization == Quantization::row ||
+                                      (spec.block > 0 && spec.scale_format == ScaleFormat::f32));
+}
+NJ_DEVICE float most_of(DType dtype) {
+  return dtype == DType::e4m3 ? kMost<E4M3> : dtype == DType::e5m2 ? kMost<E5M2> : kMost<S8>;
+}
+NJ_DEVICE Quantizer quantizer_of_row(float magnitude, DType dtype) {
+  if (dtype == DType::e4m3) return quantizer_of_row<E4M3>(magnitude);
+  if (dtype == DType::e5m2) return quantizer_of_row<E5M2>(magnitude);
+  return quantizer_of_row<S8>(magnitude);
+}
+
+NJ_DEVICE Largest largest_of(const Taken& v, long long left) {
+  Largest largest = {0};
 #pragma unroll
-  for (int j = 0; j < kTake; ++j) v[j] = quantized<T, kOfRow>(static_cast<float>(v[j]), by);
+  for (int j = 0; j < kTake; ++j)
+    if (j * kWarp < left) largest = largest.with(static_cast<float>(v[j]));
+  return largest;
 }
-NJ_DEVICE void quantize(Taken& v, const Quantizer& by, const RuntimeSpec& spec) {
-  if (spec.quantization == Quantization::row && spec.output != DType::s8) {
-    quantize<E4M3, true>(v, by);
-  } else {
-    quantize<S8, false>(v, by);
+NJ_DEVICE Scales scales_of(const Operands& on, const RuntimeSpec& spec, long long row) {
+  return {on.block_scale, spec.scale_layout, on.rows, spec.columns / spec.block, row, 0};
+}
+// Called, since few rows need them: inlined, they would take registers from all the rest.
+NJ_CALLED void store_scale(Scales scales, unsigned k, float scale, ScaleFormat format) {
+  scales.store(scales.place(scales.row, k), {scale, 0, 0}, format);
+}
+NJ_CALLED void pad_last_scales(Scales scales, ScaleFormat format) {
+  pad_scales(scales, format, threadIdx.x % kWarp, kWarp);
+}
+// Quantizes what the lanes of a warp have taken, block by block, and writes the scales. The first of the
+// columns is number `column` of the row, and begins a block; this lane has `left` columns from its own on.
+NJ_DEVICE void quantize_blocks(Taken& v, const Operands& on, const RuntimeSpec& spec, long long row,
+                               unsigned column, long long left) {
+  Quantizer given = {};
+  if (on.global_scale) given.scale = hw::load<hw::Cache::keep, float>(on.global_scale);
+  Largest largest[kTake];
+#pragma unroll
+  for (int j = 0; j < kTake; ++j)
+    largest[j] = Largest{0}.with(j * kWarp < left ? static_cast<float>(v[j]) : 0);
+    // Columns of a block that are a multiple of kWarp apart are in one lane.
+#pragma unroll
+  for (int apart = 1; apart < kTake; apart *= 2)
+    if (spec.block > apart * kWarp) {
+#pragma unroll
+      for (int j = 0; j < kTake; ++j)
+        if ((j & apart) == 0) largest[j] = largest[j | apart] = larger_of(largest[j], largest[j | apart]);
+    }
+  const int lane = threadIdx.x % kWarp;
+  const bool divided = divides(spec);
+  const float most = most_of(spec.output);
+#pragma unroll
+  for (int j = 0; j < kTake; ++j) {
+    const Largest all =
+        spec.block < kWarp ? lanes_largest<kWarp / 2>(largest[j]) : lanes_largest<kWarp>(largest[j]);
+    const Quantizer by = quantizer_of_block(all, most, spec.scale_format, given);
+    v[j] = quantize(v[j], by, divided);
+    const unsigned own = column + j * kWarp + lane;
+    if (j * kWarp < left && (own & (spec.block - 1)) == 0)
+      store_scale(scales_of(on, spec, row), own / spec.block, by.scale, spec.scale_format);
   }
-}
-NJ_DEVICE Quantizer quantizer_of_row(Largest largest, DType dtype) {
-  if (dtype == DType::e4m3) return quantizer_of_row<E4M3>(largest);
-  if (dtype == DType::e5m2) return quantizer_of_row<E5M2>(largest);
-  return quantizer_of_row<S8>(largest);
 }
 
 NJ_GENERIC_KERNEL(NJ_ENTRY, kThreads) {
@@ -296,18 +349,19 @@ NJ_GENERIC_KERNEL(NJ_ENTRY, kThreads) {
   NJ_SHARED(SumOfSquares, squares, 2 * kWarps);
   NJ_SHARED(Largest, largest_parts, 2 * kWarps);
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const Acc scale = static_cast<Acc>(spec.scale), offset = spec.weight_offset ? 1 : 0;
+  const Acc scale = static_cast<Acc>(spec.scale);
 
   // Whether a warp has a row alone, and the columns of warp i otherwise.
   const bool alone = spec.columns <= kSpan;
-  const long long most = alone ? spec.columns : ((spec.columns - 1) / kThreads + 1LL) * kWarp;
+  const long long unit = spec.block > 0 ? kTake * kWarp : kWarp;
+  const long long most = alone ? spec.columns : ((spec.columns - 1) / (kWarps * unit) + 1) * unit;
   const auto own = [&](int i) {
     const long long left = spec.columns - i * most;
     return left < 0 ? 0 : left < most ? left : most;
   };
-  const long long begin = alone ? 0 : warp * most, count = alone ? most : own(warp);
+  const auto begin = static_cast<unsigned>(alone ? 0 : warp * most);
+  const auto count = static_cast<unsigned>(alone ? most : own(warp));
   const long long first = alone ? static_cast<long long>(blockIdx.x) * kWarps + warp : blockIdx.x;
-  const long long step = alone ? static_cast<long long>(gridDim.x) * kWarps : gridDim.x;
 
   hw::wait_for_previous_launch();
   hw::allow_next_launch();
@@ -316,7 +370,8 @@ NJ_GENERIC_KERNEL(NJ_ENTRY, kThreads) {
   if (kQuantizes && on.tensor_scale)
     by = quantizer_of_tensor(hw::load<hw::Cache::keep, float>(on.tensor_scale), spec.inverse_scale);
   int half = 0;  // double-buffered, as in block_row
-  for (long long row = first; row < on.rows; row += step) {
+  for (long long row = first; row < on.rows;
+       row += static_cast<long long>(gridDim.x) * (alone ? kWarps : 1)) {
     const RowOperands of(on, row, begin, spec.channels_first ? on.x_rows.n : 1);
     const RowStatistics statistics = spec.is_rms ? statistics_of(of, spec, count, alone, own, squares + half)
                                                  : statistics_of(of, spec, count, alone, own, parts + half);
@@ -327,37 +382,41 @@ NJ_GENERIC_KERNEL(NJ_ENTRY, kThreads) {
 #pragma unroll 1
     for (;; writes = true) {
 #pragma unroll 1
-      for (long long at = lane; at < count; at += kTake * kWarp) {
-        const long long left = count - at;
-        Taken v, weights, biases;
-        take_sum<hw::Cache::evict_first>(v, of, spec, at, left);
-        if (of.weight) take<hw::Cache::keep>(weights, of.weight, spec.weight, of.weight_begin + at, left);
-        if (of.bias) take<hw::Cache::keep>(biases, of.bias, spec.weight, of.bias_begin + at, left);
-        if (of.sum && writes) put(v, of.sum, spec.residual, of.sum_begin + at * of.step, left, of.step);
+      for (unsigned at = lane; at - lane < count; at += kTake * kWarp) {
+        const long long left = static_cast<long long>(count) - at;
+        if (left <= 0 && spec.block == 0) break;
+        Taken v = {}, weights;
+        if (left > 0) {
+          take_sum<hw::Cache::evict_first>(v, of, spec, at, left);
+          if (of.weight) take<hw::Cache::keep>(weights, of.weight, spec.weight, of.weight_begin + at, left);
+          if (of.sum && writes) put(v, of.sum, spec.residual, of.sum_begin + at * of.step, left, of.step);
 #pragma unroll
-        for (int j = 0; j < kTake; ++j) v[j] = normalized(v[j], statistics);
-        if (spec.rounds_norm) round_to(v, spec.input);
+          for (int j = 0; j < kTake; ++j) v[j] = normalized(v[j], statistics);
+          if (spec.rounds_norm) round_to(v, spec.input);
 #pragma unroll
-        for (int j = 0; j < kTake; ++j) {
-          if (of.weight) v[j] *= weights[j] + offset;
-          if (of.bias) v[j] += biases[j];
+          for (int j = 0; j < kTake; ++j)
+            if (of.weight) v[j] *= weights[j] + (spec.weight_offset ? 1 : 0);
+          if (of.bias) add<hw::Cache::keep>(v, of.bias, spec.weight, of.bias_begin + at, left);
+          if (of.mod_scale) modulate(v, of, spec, at, left);
+          activate_all(v, spec.activation);
+#pragma unroll
+          for (int j = 0; j < kTake; ++j) v[j] *= scale;
+          if (spec.gate_at == GateAt::after) multiply_by_gate<hw::Cache::evict_first>(v, of, spec, at, left);
+          if (spec.residual_at == ResidualAt::after)
+            add<hw::Cache::evict_first>(v, of.residual, spec.residual, of.residual_begin + at * of.step, left,
+                                        of.step);
+          if (spec.rounds_y) round_to(v, spec.input);
         }
-        if (of.mod_scale) modulate(v, of, spec, at, left);
-        activate_all(v, spec.activation);
+        if (!writes || on.amax) largest = larger_of(largest, largest_of(v, left));
+        if (!writes) continue;
+        if (of.also) put(v, of.also, spec.also, begin_of(on.also_rows, row) + begin + at, left, 1);
+        if (kQuantizes && spec.block > 0) {
+          quantize_blocks(v, on, spec, row, begin + at - lane, left);
+        } else if (kQuantizes && spec.quantization != Quantization::none) {
 #pragma unroll
-        for (int j = 0; j < kTake; ++j) v[j] *= scale;
-        if (spec.gate_at == GateAt::after) multiply_by_gate<hw::Cache::evict_first>(v, of, spec, at, left);
-        if (spec.residual_at == ResidualAt::after)
-          add<hw::Cache::evict_first>(v, of.residual, spec.residual, of.residual_begin + at * of.step, left,
-                                      of.step);
-        if (spec.rounds_y) round_to(v, spec.input);
-        if (writes) {
-          if (kQuantizes && spec.quantization != Quantization::none) quantize(v, by, spec);
-          put(v, of.y, spec.output, of.y_begin + at * of.step, left, of.step);
-        } else {
-#pragma unroll
-          for (int j = 0; j < kTake; ++j) largest = larger_of(largest, Largest::of(static_cast<float>(v[j])));
+          for (int j = 0; j < kTake; ++j) v[j] = quantize(v[j], by, divides(spec));
         }
+        put(v, of.y, spec.output, of.y_begin + at * of.step, left, of.step);
       }
       if (writes) break;
       largest = lanes_largest<kWarp>(largest);
@@ -366,14 +425,27 @@ NJ_GENERIC_KERNEL(NJ_ENTRY, kThreads) {
         hw::block_barrier();
         largest = largest_of_parts<kWarps>([&](int i) { return largest_parts[half + i]; });
       }
-      by = quantizer_of_row(largest, spec.output);
+      if (on.upper_bound) largest.magnitude = bounded(largest.magnitude, on.upper_bound[0]);
+      by = quantizer_of_row(largest.magnitude, spec.output);
     }
     half ^= kWarps;
+    if (on.amax) raise_largest(largest, meeting_in(on.workspace).header);
     if (lane == 0 && begin == 0) {
       if (on.mean) on.mean[row] = statistics.mean + statistics.mean_lo;
       if (on.rstd) on.rstd[row] = statistics.rstd;
       if (on.row_scale) on.row_scale[row] = by.scale;
     }
+    if (kQuantizes && spec.block > 0 && begin == 0)
+      pad_last_scales(scales_of(on, spec, row), spec.scale_format);
+  }
+  if (!on.amax) return;
+  Header& header = meeting_in(on.workspace).header;
+  hw::block_barrier();
+  if (threadIdx.x == 0 && leaves_last(header)) {
+    Taken all = {take_largest(header)};
+    round_to(all, spec.output);
+    on.amax[0] = static_cast<float>(all[0]);
+    header.finished_blocks = 0;
   }
 }
 

@@ -226,7 +226,7 @@ NJ_DEVICE void finalize_rows(const SliceParts& parts, const Operands& on, const 
     }
   }
   if constexpr (Exchange::chosen == Exchange::grid)
-    if (first) leave(on.workspace, tag, team, on.rows);
+    if (first) leave(on, tag, team);
 }
 
 // Eight warps: normalize and write, with the parameters that each thread keeps.

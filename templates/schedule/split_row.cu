@@ -230,7 +230,9 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
           NJ_DYNAMIC_SHARED(unsigned char, stage);
           write_unaligned(fragment, statistics[i], sink_of(on, row + i, begin, by), lane, cut_row, stage);
         } else {
-          write(fragment, statistics[i], early, added, sink_of(on, row + i, begin, by), lane, cut_row);
+          Largest unwanted = {0};
+          write(fragment, statistics[i], early, added, sink_of(on, row + i, begin, by), lane, cut_row,
+                unwanted);
         }
       }
     }

@@ -237,8 +237,7 @@ struct WidenedFragment {
       if (has(k, lane)) {
         Vec<Residual> added = {};
         if constexpr (kAddsToResult) added = read_vector(residual + column(k, lane));
-        each_result(k, s, load_parameters(columns, k, lane), added,
-                    [&](int, Acc v) { own = larger_of(own, Largest::of(v)); });
+        each_result(k, s, load_parameters(columns, k, lane), added, [&](int, Acc v) { own = own.with(v); });
       }
     return own;
   }
@@ -274,7 +273,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
   unsigned char* const shared = tiles + warp * kTiles * kTileBytes;
   hw::wait_for_previous_launch();
   hw::allow_next_launch();
-  const Quantizer by_tensor = quantizer_of(on);
+  const Quantizer given = quantizer_of(on);
   for (long long first = (static_cast<long long>(blockIdx.x) * kWarps + warp) * kRows; first < on.rows;
        first += static_cast<long long>(gridDim.x) * kWarps * kRows) {
     const int count = on.rows - first < kRows ? static_cast<int>(on.rows - first) : kRows;
@@ -305,12 +304,12 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     for (int g = 0; g < kGroupRows; ++g) {
       statistics[g] = finalize(Statistics::of<kThreadsPerRow>(held[g], kColumns));
       if (row_of(g) < count && lane == 0) store(statistics[g], on, first + row_of(g));
-      by[g] = by_tensor;
+      by[g] = given;
       if constexpr (kScalesRows) {
         const int r = row_of(g) < count ? row_of(g) : count - 1;
         const Largest own =
             held[g].largest(statistics[g], columns_of(on, first + r), second + residual.place(r), lane);
-        by[g] = quantizer_of_row<Output>(lanes_largest<kThreadsPerRow>(own));
+        by[g] = quantizer_of_row<Output>(lanes_largest<kThreadsPerRow>(own), given);
         if (row_of(g) < count && lane == 0) store(by[g], on, first + row_of(g));
       }
     }

@@ -14,6 +14,7 @@ enum : int { kRows = kThreads / kThreadsPerRow };  // a block
 
 NJ_KERNEL(NJ_ENTRY, kThreads) {
   const int lane = threadIdx.x % kThreadsPerRow;
+  Largest amax = {0};
   for (long long first = static_cast<long long>(blockIdx.x) * kRows; first < on.rows;
        first += static_cast<long long>(gridDim.x) * kRows) {
     // Lanes beyond the last row take part in the shuffles with zeros, and write nothing. They may not read
@@ -38,16 +39,26 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     const RowStatistics statistics =
         finalize(Statistics::of<kThreadsPerRow>(FragmentElements{fragment, lane, cut}, kColumns));
     if constexpr (kScalesRows) {
+      const Sink sink = sink_of(on, row, 0, by);
       Largest own = {0};
       Results results;
-      if (works) own = compute(results, fragment, statistics, early, added, columns_of(on, row), lane, cut);
-      by = quantizer_of_row<Output>(lanes_largest<kThreadsPerRow>(own));
-      if (works) write(results, by, sink_of(on, row, 0, by).y, lane, cut);
+      if (works) own = compute(results, fragment, statistics, early, added, sink, lane, cut);
+      by = quantizer_of_row<Output>(lanes_largest<kThreadsPerRow>(own), by);
+      if (works) write(results, by, sink.y, lane, cut);
+    } else if constexpr (kScalesBlocks) {
+      const Sink sink = sink_of(on, row, 0, by);
+      write_blocks(fragment, statistics, early, added, sink, lane, cut, works);
+      if (works) pad_scales(sink.scales, ScaleFormat::chosen, lane, kThreadsPerRow);
     } else {
-      if (works) write(fragment, statistics, early, added, sink_of(on, row, 0, by), lane, cut);
+      if (works) write(fragment, statistics, early, added, sink_of(on, row, 0, by), lane, cut, amax);
     }
     if (works && lane == 0) store(statistics, on, row);
     if (works && lane == 0) store(by, on, row);
+  }
+  if constexpr (kWritesAmax) {
+    raise_largest(amax, meeting_in(on.workspace).header);
+    hw::block_barrier();
+    if (threadIdx.x == 0) leave_with_amax(on);
   }
 }
 

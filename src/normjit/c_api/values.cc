@@ -30,9 +30,15 @@ std::string_view allowed(Rounding) {
   return "NORMJIT_NO_ROUNDING (1) to NORMJIT_ROUND_SUM_NORM_Y (8), or 0 for none";
 }
 std::string_view allowed(Quantization) {
-  return "NORMJIT_NO_QUANTIZATION (1), NORMJIT_QUANTIZE_BY_TENSOR (2), NORMJIT_QUANTIZE_BY_ROW (3), or 0 for "
-         "none";
+  return "NORMJIT_NO_QUANTIZATION (1) to NORMJIT_QUANTIZE_BY_BLOCK_128 (7), or 0 for none";
 }
+std::string_view allowed(ScaleFormat) {
+  return "NORMJIT_SCALE_F32 (1) to NORMJIT_SCALE_E4M3 (4), or 0 for f32";
+}
+std::string_view allowed(ScaleLayout) {
+  return "NORMJIT_SCALE_LAYOUT_ROWS (1) to NORMJIT_SCALE_LAYOUT_SWIZZLED (4), or 0 for rows";
+}
+std::string_view allowed(Also) { return "NORMJIT_NO_ALSO (1) to NORMJIT_ALSO_F32 (4), or 0 for none"; }
 std::string_view allowed(Affine) {
   return "NORMJIT_NO_AFFINE (1), NORMJIT_WEIGHT (2), NORMJIT_WEIGHT_BIAS (3), or 0 for none";
 }
@@ -66,7 +72,7 @@ Result<NormSpec> spec_of(const normjit_spec* given) {
         found = true;
       }
   });
-  return first;
+  return found ? first : out_of_range("reserved", own->reserved, "0");
 }
 
 Result<NormSpec> valid_spec_of(const normjit_spec* given) {

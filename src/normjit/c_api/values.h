@@ -39,7 +39,8 @@ static_assert(NORMJIT_F16 - 1 == static_cast<int>(DType::f16) &&
               NORMJIT_F64 - 1 == static_cast<int>(DType::f64) &&
               NORMJIT_E4M3 - 1 == static_cast<int>(DType::e4m3) &&
               NORMJIT_E5M2 - 1 == static_cast<int>(DType::e5m2) &&
-              NORMJIT_S8 - 1 == static_cast<int>(DType::s8) && NORMJIT_S8 == kChoices<DType>);
+              NORMJIT_S8 - 1 == static_cast<int>(DType::s8) &&
+              NORMJIT_E8M0 - 1 == static_cast<int>(DType::e8m0) && NORMJIT_E8M0 == kChoices<DType>);
 static_assert(NORMJIT_LAYER - 1 == static_cast<int>(Norm::layer) &&
               NORMJIT_RMS - 1 == static_cast<int>(Norm::rms) && NORMJIT_RMS == kChoices<Norm>);
 static_assert(NORMJIT_NO_GATE - 1 == static_cast<int>(Gate::none) &&
@@ -71,7 +72,25 @@ static_assert(NORMJIT_NO_ROUNDING - 1 == static_cast<int>(Rounding::none) &&
 static_assert(NORMJIT_NO_QUANTIZATION - 1 == static_cast<int>(Quantization::none) &&
               NORMJIT_QUANTIZE_BY_TENSOR - 1 == static_cast<int>(Quantization::tensor) &&
               NORMJIT_QUANTIZE_BY_ROW - 1 == static_cast<int>(Quantization::row) &&
-              NORMJIT_QUANTIZE_BY_ROW == kChoices<Quantization>);
+              NORMJIT_QUANTIZE_BY_BLOCK_16 - 1 == static_cast<int>(Quantization::block_16) &&
+              NORMJIT_QUANTIZE_BY_BLOCK_32 - 1 == static_cast<int>(Quantization::block_32) &&
+              NORMJIT_QUANTIZE_BY_BLOCK_64 - 1 == static_cast<int>(Quantization::block_64) &&
+              NORMJIT_QUANTIZE_BY_BLOCK_128 - 1 == static_cast<int>(Quantization::block_128) &&
+              NORMJIT_QUANTIZE_BY_BLOCK_128 == kChoices<Quantization>);
+static_assert(NORMJIT_SCALE_F32 - 1 == static_cast<int>(ScaleFormat::f32) &&
+              NORMJIT_SCALE_POWER_OF_TWO - 1 == static_cast<int>(ScaleFormat::power_of_two) &&
+              NORMJIT_SCALE_E8M0 - 1 == static_cast<int>(ScaleFormat::e8m0) &&
+              NORMJIT_SCALE_E4M3 - 1 == static_cast<int>(ScaleFormat::e4m3) &&
+              NORMJIT_SCALE_E4M3 == kChoices<ScaleFormat>);
+static_assert(NORMJIT_SCALE_LAYOUT_ROWS - 1 == static_cast<int>(ScaleLayout::rows) &&
+              NORMJIT_SCALE_LAYOUT_COLUMNS - 1 == static_cast<int>(ScaleLayout::columns) &&
+              NORMJIT_SCALE_LAYOUT_PACKED_COLUMNS - 1 == static_cast<int>(ScaleLayout::packed_columns) &&
+              NORMJIT_SCALE_LAYOUT_SWIZZLED - 1 == static_cast<int>(ScaleLayout::swizzled) &&
+              NORMJIT_SCALE_LAYOUT_SWIZZLED == kChoices<ScaleLayout>);
+static_assert(NORMJIT_NO_ALSO - 1 == static_cast<int>(Also::none) &&
+              NORMJIT_ALSO_F16 - 1 == static_cast<int>(Also::f16) &&
+              NORMJIT_ALSO_BF16 - 1 == static_cast<int>(Also::bf16) &&
+              NORMJIT_ALSO_F32 - 1 == static_cast<int>(Also::f32) && NORMJIT_ALSO_F32 == kChoices<Also>);
 static_assert(NORMJIT_NO_AFFINE - 1 == static_cast<int>(Affine::none) &&
               NORMJIT_WEIGHT - 1 == static_cast<int>(Affine::weight) &&
               NORMJIT_WEIGHT_BIAS - 1 == static_cast<int>(Affine::weight_bias) &&
@@ -118,6 +137,11 @@ inline constexpr std::tuple kSpecMembers{&normjit_spec::norm,
                                          &normjit_spec::scale,
                                          &normjit_spec::quantization,
                                          &normjit_spec::inverse_scale,
+                                         &normjit_spec::upper_bound,
+                                         &normjit_spec::scale_format,
+                                         &normjit_spec::scale_layout,
+                                         &normjit_spec::also,
+                                         &normjit_spec::amax,
                                          &normjit_spec::statistics,
                                          &normjit_spec::channels_first};
 static_assert(std::tuple_size_v<decltype(kSpecMembers)> == kFieldCount);
@@ -145,7 +169,7 @@ inline bool convert(const normjit_spec& given, NormSpec& spec) noexcept {
   const normjit_spec* const s = read(given, own);
   if (s == nullptr) return false;
   spec = {};
-  bool sound = true;
+  bool sound = s->reserved == 0;
   each_member([&](const auto& field, auto in_c) {
     auto& to = spec.*field.member;
     const auto given_value = s->*in_c;

@@ -65,7 +65,7 @@ class Enumeration {
       block_rows(narrower, false);
     }
     if (realigns) block_rows(widest, true);
-    if (scales_rows(spec)) {
+    if (scales_rows(spec) || has_more_results(spec)) {
       found_.push_back(evaluate(generic_plan(), use_));
       return std::move(found_);
     }
@@ -147,8 +147,9 @@ class Enumeration {
     const std::int64_t vectors = std::max<std::int64_t>(1, columns / vector);
     Plan plan{.strategy = Strategy::block_row, .vector = vector, .unaligned = unaligned};
     const int largest_cluster = use_.device.arch.number >= 90 ? kMaxCluster : 1;
-    // Longer rows have better plans, unless each has a scale.
-    const int most = largest_cluster > 1 && !scales_rows(use_.spec) ? kMaxCluster : use_.device.sm_count;
+    // Longer rows have better plans, but these take no scales of rows and no second results.
+    const bool alone = scales_rows(use_.spec) || has_more_results(use_.spec);
+    const int most = largest_cluster > 1 && !alone ? kMaxCluster : use_.device.sm_count;
     for (plan.blocks_per_row = 1; plan.blocks_per_row <= most; plan.blocks_per_row *= 2)
       for (const int threads : {64, 128, 256, 512, 1024}) {
         const bool shared_row = plan.blocks_per_row > 1;

@@ -85,7 +85,8 @@ constexpr double kReducing = 0.10;
 constexpr double kReducingSums = 0.06;
 // A multiprocessor starts a block in so many microseconds, and more for each thread. Measured: 333 bf16
 // columns with a residual and its sum, 64 or 96 threads: 0.53; with a scale for each sample, 1152 columns, 64
-// threads: 0.86, 160: 0.58, in warps: 0.91; 3072 columns, 384 threads: 0.75, 192: 0.97.
+// threads: 0.86, 160: 0.58, in warps: 0.91; 3072 columns, 384 threads: 0.75, 192: 0.97. With results of 8
+// bits, which make rows short: 1536 bf16 columns to e4m3, 64 threads: 0.87, in warps: 0.955.
 constexpr double kBlockStart = 0.12, kBlockStartEachThread = 0.0012;
 // Scale and shift of each row that are loaded when the statistics are known, if x and y are all rows.
 // Measured: 3072 bf16 columns, four vectors a thread: 0.93, two, loaded early: 0.97.
@@ -270,16 +271,9 @@ Slowdown slowdown_of_channels(const Plan& plan, const NormSpec& spec) {
   return s;
 }
 
-// Whether a thread loads its parameters together with x: kEarlyParameters of templates/schedule/fragment.cuh.
 bool loads_parameters_early(const Plan& plan, const NormSpec& spec) {
-  const int of_row = row_parameters(spec);
-  if (spec.affine == Affine::none && of_row == 0) return true;
-  const int words =
-      plan.vector *
-      (size_of(held_type(spec)) + 2 * size_of(spec.weight) + of_row * size_of(spec.modulation_type)) / 4;
-  return plan_math::early_parameters(plan.per_thread, words,
-                                     plan_math::low_occupancy(plan.threads, plan.blocks_per_sm),
-                                     of_row > 0 && plan.threads_per_row <= kWarp, plan.unaligned);
+  return (spec.affine == Affine::none && row_parameters(spec) == 0) ||
+         loads_parameters_early(plan, spec, plan_math::low_occupancy(plan.threads, plan.blocks_per_sm));
 }
 
 Slowdown slowdown_of(const Plan& plan, const PlanUse& use) {
@@ -370,7 +364,7 @@ Slowdown slowdown_of(const Plan& plan, const PlanUse& use) {
   const double padding =
       span * plan.blocks_per_row / static_cast<double>(std::max<std::int64_t>(1, covered(plan, spec)));
   const bool waits = plan.unaligned && plan.threads_per_row > kWarp;
-  if (plan.strategy == Strategy::block_row && is_measured_fusion(spec)) {
+  if (plan.strategy == Strategy::block_row && (is_measured_fusion(spec) || has_8_bits(spec.output))) {
     const double copying = static_cast<double>(use.row_bytes()) / plan.blocks_per_row / kShareBytes;
     s.add(std::max(0.0, (kBlockStart + kBlockStartEachThread * plan.threads) / copying - 1),
           "blocks start one after the other");

@@ -83,8 +83,9 @@ inline int staged_tiles(const NormSpec& spec) {
 
 // The size of the largest type of a row that is read or written.
 inline int widest_element(const NormSpec& spec) {
-  return std::max(
-      {size_of(spec.input), size_of(spec.output), has_residual_type(spec) ? size_of(spec.residual_type) : 0});
+  return std::max({size_of(spec.input), size_of(spec.output),
+                   has_residual_type(spec) ? size_of(spec.residual_type) : 0,
+                   spec.also != Also::none ? size_of(also_type(spec)) : 0});
 }
 
 // Whether all operands have one dtype, but for an output of 8 bits.
@@ -306,6 +307,8 @@ inline bool keeps_affine(const Plan& plan, const NormSpec& spec) {
 // The most that a thread can have, and the least that a kernel needs besides the row that it holds. check()
 // asks for no more than these; the planner asks for needed_registers(), with which nothing spills.
 inline constexpr int kMaxRegisters = 255, kWorkingRegisters = 16;
+// What a kernel needs besides x and its parameters, with a function behind them.
+inline constexpr int kWithEarlyParameters = 52;
 
 // Registers of a thread for its elements of x. Rows that stay in shared memory or are read again take none;
 // elements read from a tile are held in the compute type.
@@ -354,6 +357,20 @@ inline int channels_first_registers(const Plan& plan, const NormSpec& spec) {
   return std::max(plain ? 32 : 40, static_cast<int>(ceil_div(held_registers(plan, spec) + others, 8) * 8));
 }
 
+// Words of a vector of x with its parameters: kVectorWords of templates/schedule/fragment.cuh.
+inline int words_with_parameters(const Plan& plan, const NormSpec& spec) {
+  return plan.vector *
+         (size_of(held_type(spec)) + 2 * size_of(spec.weight) +
+          row_parameters(spec) * size_of(spec.modulation_type)) /
+         4;
+}
+// Whether a thread loads its parameters together with x: kEarlyParameters of templates/schedule/fragment.cuh.
+inline bool loads_parameters_early(const Plan& plan, const NormSpec& spec, bool low_occupancy) {
+  return plan_math::early_parameters(plan.per_thread, words_with_parameters(plan, spec), low_occupancy,
+                                     row_parameters(spec) > 0 && plan.threads_per_row <= kWarp,
+                                     plan.unaligned);
+}
+
 // All registers that a thread needs so as not to spill, from the compiler's reports over all dtypes,
 // activations and architectures, which the nvrtc tests repeat. An f64 value takes two registers, 16-bit types
 // also hold converted copies, and narrow accesses need more addresses.
@@ -382,6 +399,13 @@ inline int needed_registers(const Plan& plan, const NormSpec& spec) {
     const int of_rows = !spec.affine_rows && row_parameters(spec) == 0 ? 0 : same ? 32 : 56;
     return static_cast<int>(ceil_div(held + others + of_rows, 8) * 8);
   }
+  // Scale and shift of each row, which wait beside x for the statistics.
+  if (plan.strategy == Strategy::warp_rows && row_parameters(spec) > 0 && plan.per_thread > 2 &&
+      loads_parameters_early(plan, spec, /*low_occupancy=*/false))
+    return std::min(
+        168,
+        static_cast<int>(
+            ceil_div(plan.per_thread * words_with_parameters(plan, spec) + kWithEarlyParameters, 8) * 8));
   const bool narrow = registers_per_vector(plan.vector, spec) < 4, converts = size_of(spec.input) == 2;
   // rmsnorm and residuals in shared rows: 13 f32 vectors of rmsnorm in a cluster, 7 of a sum over the grid.
   if ((adds || spec.norm != Norm::layer) && shared_row && held > (same ? 48 : 24)) return 168;
@@ -430,18 +454,48 @@ inline int needed_registers(const Plan& plan, const NormSpec& spec) {
   return 128;
 }
 
+// The registers of a thread for aligned rows of 16 bits in a warp or a block, with results of 8 bits and
+// nothing else that takes registers: from the compiler's reports. 0: not known, see needed_registers().
+inline int registers_of_8_bits(const Plan& plan, const NormSpec& spec, Arch arch) {
+  constexpr int kMost = 8;
+  const bool in_warp = plan.strategy == Strategy::warp_rows, rows = scales_rows(spec);
+  const bool by_instruction = spec.output == DType::s8 || arch.number >= 90;
+  if (!has_8_bits(spec.output) || !by_instruction || size_of(spec.input) != 2 || !same_dtypes(spec) ||
+      plan.vector != 8 || plan.unaligned || plan.blocks_per_row != 1 || plan.per_thread > kMost ||
+      (!in_warp && plan.strategy != Strategy::block_row))
+    return 0;
+  if (calls_function(spec) || spec.gate != Gate::none || spec.modulation != Modulation::none ||
+      spec.in_bias || spec.affine_rows || spec.residual == Residual::after || spec.also != Also::none ||
+      spec.amax)
+    return 0;
+  constexpr int kTensor[] = {56, 56, 56, 64, 72, 80, 96, 96}, kRow[] = {56, 56, 56, 64, 72, 80, 128, 128},
+                kRowInWarp[] = {64, 64, 72, 96, 128, 168, 168, 168},
+                kBlock[] = {56, 56, 64, 72, 80, 96, 128, 128};
+  const auto& of_vectors = rows && in_warp       ? kRowInWarp
+                           : rows                ? kRow
+                           : scales_blocks(spec) ? kBlock
+                                                 : kTensor;
+  const bool whole = spec.columns % columns_per_block(plan) == 0;
+  return of_vectors[plan.per_thread - 1] + (whole ? 0 : 8);
+}
+
 // The same on an architecture. Without an instruction numbers become those of 8 bits in several steps. Where
 // rows have a scale, all that results are made of is needed twice, and more so where blocks share a row.
 inline int needed_registers(const Plan& plan, const NormSpec& spec, Arch arch) {
+  if (const int registers = registers_of_8_bits(plan, spec, arch)) return registers;
   int needed = needed_registers(plan, spec);
-  if (plan.strategy == Strategy::persistent_row || !has_8_bits(spec.output)) return needed;
   const bool staged = plan.strategy == Strategy::staged_rows, shared_row = plan.blocks_per_row > 1;
-  if (spec.output != DType::s8) needed += (staged ? 8 : 0) + (arch.number < 90 ? 8 : 0);
+  const bool modulates = row_parameters(spec) > 0;
+  if (has_more_results(spec)) needed += spec.amax && plan.exchange == Exchange::grid ? 40 : 8;
+  if (plan.strategy == Strategy::persistent_row || !has_8_bits(spec.output)) return needed;
+  if (spec.output != DType::s8)
+    needed += (staged ? plan.per_thread > 32 ? 16 : 8 : 0) + (arch.number < 90 ? 8 : 0);
+  if (scales_blocks(spec) && shared_row && modulates) return std::max(needed, 168);
   if (!scales_rows(spec)) return needed;
-  if (row_parameters(spec) > 0 && plan.threads_per_row > kWarp)
-    return shared_row && adds_rows(spec) ? std::max(needed, 168) : needed + 48;
+  if (modulates && plan.threads_per_row > kWarp)
+    return shared_row && adds_rows(spec) ? std::max(needed, 168) : needed + (shared_row ? 56 : 48);
   if (plan.exchange == Exchange::grid) return needed + 32;
-  return needed + (shared_row || plan.strategy == Strategy::warp_rows ? 16 : 8);
+  return needed + (plan.strategy == Strategy::warp_rows ? modulates ? 32 : 16 : shared_row ? 16 : 8);
 }
 
 }  // namespace normjit

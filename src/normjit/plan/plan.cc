@@ -16,6 +16,9 @@ namespace {
 
 // The most blocks of a grid, and columns of a row.
 constexpr std::int64_t kMaxInt = std::numeric_limits<std::int32_t>::max();
+// With amax each block that ends joins its largest result with those of the others, which takes about a
+// microsecond. So not more blocks are launched than this many times those that run at once.
+constexpr std::int64_t kRoundsWithAmax = 4;
 
 std::int64_t resident_blocks(const Plan& plan, const DeviceProfile& device) {
   return std::int64_t{device.sm_count} * plan.blocks_per_sm;
@@ -63,6 +66,12 @@ std::string broken_limit(const Plan& plan, const NormSpec& spec, const DevicePro
         {name(plan.strategy),
          " writes results before all of a row are known, which a scale for each row (/q=row) needs; "
          "warp_rows, staged_rows, block_row and generic do not"});
+  if (has_more_results(spec) && plan.strategy != Strategy::warp_rows &&
+      plan.strategy != Strategy::block_row && plan.strategy != Strategy::generic)
+    return concat(
+        {name(plan.strategy),
+         " writes one result and no scales of blocks; a second result (/also), amax and blocks (/q=",
+         shortest(std::max(16, block_columns(spec))), ") need warp_rows, block_row or generic"});
 
   // The shape of a block.
   const bool whole_block = plan.strategy == Strategy::block_row && !shared_row && !plan.unaligned;
@@ -94,6 +103,11 @@ std::string broken_limit(const Plan& plan, const NormSpec& spec, const DevicePro
     return "unaligned rows need block_row, split_row or persistent_row, a vector of at least 2 elements "
            "and of 4 to 16 bytes, and no residual, in_bias, sum, gate, modulation or output of 8 bits";
   if (plan.per_thread < 1) return "per_thread must be at least 1";
+  if (scales_blocks(spec) && plan.strategy != Strategy::generic &&
+      plan.vector * std::min(plan.threads_per_row, kWarp) < block_columns(spec))
+    return concat(
+        {"a block of ", shortest(block_columns(spec)),
+         " columns stays in a warp: vector times threads_per_row, up to 32 threads, must be as many"});
   if (plan.strategy == Strategy::generic) {
     if (plan.threads_per_row != kWarp || plan.vector != 1 || plan.unaligned || plan.group_rows != 1 ||
         plan.per_thread > 32768)
@@ -221,12 +235,14 @@ Grid grid_of(const Plan& plan, const NormSpec& spec, const DeviceProfile& device
   const auto grid = [](auto... members) { return Grid{static_cast<std::uint32_t>(members)...}; };
   if (plan.strategy == Strategy::generic) {
     const bool row_per_warp = spec.columns <= columns_per_block(plan);
-    return grid(row_per_warp ? plan.threads / kWarp : 1, kMaxInt, 1, kMaxInt);
+    const std::int64_t most = spec.amax ? resident_blocks(plan, device) * kRoundsWithAmax : kMaxInt;
+    return grid(row_per_warp ? plan.threads / kWarp : 1, most, 1, most);
   }
   const std::int64_t resident = resident_blocks(plan, device);
   if (plan.strategy == Strategy::split_row) return grid(1, resident, chunks_of(plan, spec), resident);
   const bool persistent = plan.strategy == Strategy::persistent_row || plan.exchange == Exchange::grid;
-  const std::int64_t parts = (persistent ? resident : kMaxInt) / plan.blocks_per_row;
+  const std::int64_t most = persistent ? resident : spec.amax ? resident * kRoundsWithAmax : kMaxInt;
+  const std::int64_t parts = std::max<std::int64_t>(1, most / plan.blocks_per_row);
   return grid(rows_per_block(plan), parts, plan.blocks_per_row, parts * plan.blocks_per_row);
 }
 
@@ -292,7 +308,7 @@ std::size_t workspace_bytes(const Plan& plan, const NormSpec& spec, const Device
     const RowRing ring = row_ring_of(plan, spec, device);
     bytes += ring.rows * (1 + ring.chunks) * 4 * size_of(compute_type(spec));
   } else if (plan.exchange != Exchange::grid) {
-    bytes = 0;
+    bytes = spec.amax ? plan_math::kHeaderBytes : 0;
   }
   return static_cast<std::size_t>(bytes);
 }

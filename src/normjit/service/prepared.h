@@ -23,8 +23,9 @@ struct RuntimeSpec {
   explicit RuntimeSpec(const NormSpec& spec) noexcept;
 
   double epsilon, scale;
-  std::int32_t columns, activation, residual_at, gate_at, gate_function, quantization;
-  DType input, output, weight, residual, modulation;
+  std::int32_t columns, activation, residual_at, gate_at, gate_function, quantization, block, scale_format,
+      scale_layout;
+  DType input, output, weight, residual, modulation, also;
   bool is_rms, weight_offset, plain_modulation, rounds_sum, rounds_norm, rounds_y, inverse_scale,
       channels_first;
 };

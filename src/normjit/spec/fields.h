@@ -39,6 +39,17 @@ inline bool has_residual_type(const NormSpec& s) noexcept { return s.residual !=
 // Whether a type is of 8 bits, which no input is.
 constexpr bool has_8_bits(DType type) noexcept { return static_cast<std::size_t>(type) >= kInputDTypes; }
 
+// The columns of a block that has a scale; 0: none has.
+constexpr int block_columns(const NormSpec& s) noexcept {
+  return s.quantization < Quantization::block_16
+             ? 0
+             : 16 << (static_cast<int>(s.quantization) - static_cast<int>(Quantization::block_16));
+}
+static_assert(block_columns({.quantization = Quantization::block_128}) == 128);
+// Whether each row, or each block of a row, has a scale that the kernel finds.
+constexpr bool scales_rows(const NormSpec& s) noexcept { return s.quantization == Quantization::row; }
+constexpr bool scales_blocks(const NormSpec& s) noexcept { return block_columns(s) > 0; }
+
 // Whether a spec uses a field. Each predicate is a type of its own, so that it is inlined.
 struct Always {
   constexpr bool operator()(const NormSpec&) const noexcept { return true; }
@@ -71,7 +82,7 @@ struct Field {
   // How many values of an enumeration it may have, the first ones of the set.
   constexpr std::size_t choices() const noexcept {
     if constexpr (std::is_same_v<T, DType>)
-      return member == &NormSpec::output ? kChoices<T> : kInputDTypes;
+      return member == &NormSpec::output ? kOutputDTypes : kInputDTypes;
     else if constexpr (std::is_enum_v<T>)
       return kChoices<T>;
     return 0;
@@ -129,6 +140,14 @@ inline constexpr std::tuple kFields{
     Field{&NormSpec::quantization, "quantization", "q", false, "quantization", Code::BadArgument},
     Field{&NormSpec::inverse_scale, "inverse_scale", ":inv", false, "inverse_scale", Code::BadArgument,
           [](const NormSpec& s) noexcept { return s.quantization == Quantization::tensor; }},
+    Field{&NormSpec::upper_bound, "upper_bound", ":ub", false, "has_upper_bound", Code::BadArgument,
+          [](const NormSpec& s) noexcept { return scales_rows(s); }},
+    Field{&NormSpec::scale_format, "scale_format", ":", false, "scale_format", Code::BadArgument,
+          [](const NormSpec& s) noexcept { return scales_blocks(s); }},
+    Field{&NormSpec::scale_layout, "scale_layout", ":", false, "scale_layout", Code::BadArgument,
+          [](const NormSpec& s) noexcept { return scales_blocks(s); }},
+    Field{&NormSpec::also, "also", "also", false, "also", Code::BadArgument},
+    Field{&NormSpec::amax, "amax", "amax", false, "writes_amax", Code::BadArgument},
     Field{&NormSpec::statistics, "statistics", "stats", false, "has_statistics", Code::BadArgument},
     Field{&NormSpec::channels_first, "channels_first", "cf", false, "channels_first", Code::BadArgument},
 };

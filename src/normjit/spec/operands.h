@@ -26,6 +26,7 @@ enum class Extent : std::uint8_t {
   affine,   // a matrix with NormSpec::affine_rows, else columns
   rows,     // one for each row
   one,      // a single element
+  blocks,   // one for each block of the result, and padding: scale_shape()
 };
 
 struct OperandRow {
@@ -80,6 +81,13 @@ inline constexpr OperandRow kOperands[] = {
      [](const NormSpec&) noexcept { return DType::f32; },
      [](const NormSpec& s) noexcept { return s.quantization == Quantization::tensor; },
      Operand::tensor_scale},
+    {Operand::upper_bound, "upper_bound", false, Extent::one, offsetof(Tensors, upper_bound), "float",
+     [](const NormSpec&) noexcept { return DType::f32; },
+     [](const NormSpec& s) noexcept { return s.upper_bound && scales_rows(s); }, Operand::upper_bound},
+    {Operand::global_scale, "global_scale", false, Extent::one, offsetof(Tensors, global_scale), "float",
+     [](const NormSpec&) noexcept { return DType::f32; },
+     [](const NormSpec& s) noexcept { return scales_blocks(s) && s.scale_format == ScaleFormat::e4m3; },
+     Operand::global_scale},
     {Operand::y, "y", true, Extent::matrix, offsetof(Tensors, y), "Output",
      [](const NormSpec& s) noexcept { return s.output; }, &always, Operand::x},
     {Operand::sum, "sum", true, Extent::matrix, offsetof(Tensors, sum), "Residual",
@@ -89,8 +97,15 @@ inline constexpr OperandRow kOperands[] = {
      [](const NormSpec& s) noexcept { return s.statistics && s.norm == Norm::layer; }, Operand::mean},
     {Operand::rstd, "rstd", true, Extent::rows, offsetof(Tensors, rstd), "Acc", &accumulator,
      [](const NormSpec& s) noexcept { return s.statistics; }, Operand::rstd},
+    {Operand::also, "also", true, Extent::matrix, offsetof(Tensors, also), "AlsoOutput", &also_type,
+     [](const NormSpec& s) noexcept { return s.also != Also::none; }, Operand::also},
     {Operand::row_scale, "row_scale", true, Extent::rows, offsetof(Tensors, row_scale), "float",
      [](const NormSpec&) noexcept { return DType::f32; }, &scales_rows, Operand::row_scale},
+    {Operand::block_scale, "block_scale", true, Extent::blocks, offsetof(Tensors, block_scale), "BlockScale",
+     &block_scale_type, &scales_blocks, Operand::block_scale},
+    {Operand::amax, "amax", true, Extent::one, offsetof(Tensors, amax), "float",
+     [](const NormSpec&) noexcept { return DType::f32; }, [](const NormSpec& s) noexcept { return s.amax; },
+     Operand::amax},
 };
 
 inline constexpr std::size_t kOperandCount = std::size(kOperands);
@@ -121,9 +136,9 @@ constexpr bool is_columns(const OperandRow& row, const NormSpec& spec) noexcept 
 constexpr bool is_single(const OperandRow& row, const NormSpec& spec) noexcept {
   return is_columns(row, spec) || row.extent == Extent::one;
 }
-// Whether an operand is one element, or one for each row.
+// Whether an operand is one element, or one for each row or block.
 constexpr bool is_scalar(const OperandRow& row) noexcept {
-  return row.extent == Extent::rows || row.extent == Extent::one;
+  return row.extent == Extent::rows || row.extent == Extent::one || row.extent == Extent::blocks;
 }
 // Whether rows in groups need a kernel of their own. With channels first every kernel takes such addresses.
 inline bool needs_grouped_rows(const NormSpec& spec, bool grouped) noexcept {
@@ -178,8 +193,46 @@ inline OperandSet operands_of(const NormSpec& spec) noexcept {
 }
 constexpr bool has(OperandSet operands, std::size_t i) { return (operands >> i & 1) != 0; }
 
+// The scales of the blocks of so many rows, padding included, as ScaleLayout lays them.
+struct ScaleShape {
+  std::int64_t rows, blocks;  // padded
+};
+constexpr ScaleShape scale_shape(const NormSpec& spec, std::int64_t rows) noexcept {
+  const auto up = [](std::int64_t number, std::int64_t to) { return (number + to - 1) / to * to; };
+  const std::int64_t blocks = scales_blocks(spec) ? spec.columns / block_columns(spec) : 0;
+  switch (spec.scale_layout) {
+    case ScaleLayout::rows:
+      return {rows, blocks};
+    case ScaleLayout::columns:
+      return {up(rows, 4), blocks};
+    case ScaleLayout::packed_columns:
+      return {up(rows, 4), up(blocks, 4)};
+    default:
+      return {up(rows, 128), up(blocks, 4)};
+  }
+}
+// Where the scale of block k of row r lies among them.
+constexpr std::int64_t scale_place(const NormSpec& spec, std::int64_t rows, std::int64_t r,
+                                   std::int64_t k) noexcept {
+  const ScaleShape shape = scale_shape(spec, rows);
+  switch (spec.scale_layout) {
+    case ScaleLayout::rows:
+      return r * shape.blocks + k;
+    case ScaleLayout::columns:
+      return k * shape.rows + r;
+    case ScaleLayout::packed_columns:
+      return (k / 4 * shape.rows + r) * 4 + k % 4;
+    default:
+      return (r / 128 * (shape.blocks / 4) + k / 4) * 512 + r % 32 * 16 + r % 128 / 32 * 4 + k % 4;
+  }
+}
+
 // Elements of an operand whose rows, if it has any, follow each other without a gap.
 inline std::int64_t elements_of(const OperandRow& row, const NormSpec& spec, std::int64_t rows) noexcept {
+  if (row.extent == Extent::blocks) {
+    const ScaleShape shape = scale_shape(spec, rows);
+    return shape.rows * shape.blocks;
+  }
   return (is_single(row, spec) ? 1 : rows) * (is_scalar(row) ? 1 : spec.columns);
 }
 

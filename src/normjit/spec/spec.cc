@@ -82,7 +82,9 @@ Result<void> mistake_in_combination(const NormSpec& spec) {
                 output, ")"});
   if (spec.output == DType::s8 && spec.quantization == Quantization::none)
     return bad(
-        {"an output of s8 needs a scale: one that you give (/q=tensor), or one for each row (/q=row)"});
+        {"an output of s8 needs a scale: one that you give (/q=tensor), one for each row (/q=row), or one "
+         "for "
+         "each block (/q=128)"});
   if (!has_8_bits(spec.output) && spec.quantization != Quantization::none)
     return bad({"quantization needs an output of 8 bits, and it is ", output,
                 ": add one (/out=e4m3, /out=e5m2 or /out=s8), or leave the quantization out (/q=",
@@ -91,10 +93,36 @@ Result<void> mistake_in_combination(const NormSpec& spec) {
     return bad(
         {"rounding of y needs a quantization that follows: the result is rounded anyway. Add the "
          "quantization "
-         "(/q=tensor or /q=row), or leave the rounding out (/round=y)"});
+         "(/q=tensor, /q=row or /q=128), or leave the rounding out (/round=y)"});
   if (rounds_y(spec) && !may_round_to(spec.input, spec))
     return bad({"rounding of y needs an input of 16 bits, and it is ", name(spec.input),
                 ", while the spec is computed in ", compute});
+  if (scales_blocks(spec)) {
+    const std::string_view block = name(spec.quantization);
+    if (spec.columns % block_columns(spec) != 0)
+      return bad({"blocks of ", block, " columns do not divide rows of ", shortest(spec.columns),
+                  ": give a scale for each row (/q=row), or blocks that do"});
+    if (!may_have_format(spec))
+      return bad({"blocks of ", block, " columns have no scales in ", name(spec.scale_format),
+                  ": of 16 they are ",
+                  "e8m0 or e4m3, of 32 e8m0 (/q=32:e8m0), of 64 and 128 f32, p2 or e8m0"});
+    if (!may_have_layout(spec))
+      return bad({"scales in ", name(spec.scale_format), " cannot be laid out as ", name(spec.scale_layout),
+                  ": cols4 needs e8m0, sw needs e8m0 or e4m3"});
+  }
+  if (spec.upper_bound && scales_rows(spec) && spec.output != DType::e4m3)
+    return bad({"an upper bound needs an output of e4m3, and it is ", output,
+                ": leave out the bound (:ub), or take that output (/out=e4m3)"});
+  if (spec.also != Also::none && spec.quantization == Quantization::none)
+    return bad({"a second result in ", name(spec.also),
+                " needs a quantization of the first: add one (/q=...), or leave it out (/also=",
+                name(spec.also), ")"});
+  if (spec.amax && (scales_rows(spec) || scales_blocks(spec)))
+    return bad(
+        {"amax excludes a scale for each row or block, which have it: leave out amax (/amax), or give one "
+         "scale (/q=tensor)"});
+  if (spec.amax && is_wide(spec))
+    return bad({"amax is of f32, and this spec is computed in f64: leave out f64, or amax (/amax)"});
   if (spec.gate == Gate::after && spec.activation != Activation::none)
     return bad({"a gate behind the norm excludes an activation: leave out the activation (/",
                 name(spec.activation), ") or the gate (/gateafter)"});
@@ -111,6 +139,15 @@ Result<void> mistake_in_combination(const NormSpec& spec) {
   if (scales_rows(spec))
     return bad(
         {"channels first exclude a scale for each row: give one (/q=tensor), or leave out the order (/cf)"});
+  if (scales_blocks(spec))
+    return bad(
+        {"channels first exclude a scale for each block: give one (/q=tensor), or leave out the order "
+         "(/cf)"});
+  if (spec.also != Also::none || spec.amax)
+    return bad({"channels first exclude ",
+                spec.amax ? std::string("amax: leave out amax (/amax)")
+                          : concat({"a second result: leave it out (/also=", name(spec.also), ")"}),
+                ", or the order (/cf)"});
   return {};
 }
 
@@ -124,6 +161,9 @@ std::string_view name(Modulation modulation) noexcept { return name_of(modulatio
 std::string_view name(Residual residual) noexcept { return name_of(residual); }
 std::string_view name(Rounding rounding) noexcept { return name_of(rounding); }
 std::string_view name(Quantization quantization) noexcept { return name_of(quantization); }
+std::string_view name(ScaleFormat format) noexcept { return name_of(format); }
+std::string_view name(ScaleLayout layout) noexcept { return name_of(layout); }
+std::string_view name(Also also) noexcept { return name_of(also); }
 std::string_view name(Affine affine) noexcept { return name_of(affine); }
 std::string_view name(Activation activation) noexcept { return name_of(activation); }
 int size_of(DType dtype) noexcept { return is_in_set(dtype) ? row_of(dtype)->size : 0; }

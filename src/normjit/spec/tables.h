@@ -27,10 +27,12 @@ inline constexpr DTypeRow kDTypes[] = {
     {{DType::f16, "f16", "F16"}, 2},    {{DType::bf16, "bf16", "BF16"}, 2},
     {{DType::f32, "f32", "float"}, 4},  {{DType::f64, "f64", "double"}, 8},
     {{DType::e4m3, "e4m3", "E4M3"}, 1}, {{DType::e5m2, "e5m2", "E5M2"}, 1},
-    {{DType::s8, "s8", "S8"}, 1},
+    {{DType::s8, "s8", "S8"}, 1},       {{DType::e8m0, "e8m0", "E8M0"}, 1},
 };
 // The first of them may be inputs, too.
 inline constexpr std::size_t kInputDTypes = 4;
+// All but the last may be outputs.
+inline constexpr std::size_t kOutputDTypes = 7;
 inline constexpr std::span kInputDTypeRows{kDTypes, kInputDTypes};
 inline constexpr Choice<Norm> kNorms[] = {{Norm::layer, "layernorm", "layer"}, {Norm::rms, "rmsnorm", "rms"}};
 inline constexpr Choice<Gate> kGates[] = {
@@ -55,7 +57,24 @@ inline constexpr Choice<Rounding> kRoundings[] = {{Rounding::none, "none", "none
                                                   {Rounding::sum_norm_y, "sum+norm+y", "sum_norm_y"}};
 inline constexpr Choice<Quantization> kQuantizations[] = {{Quantization::none, "none", "none"},
                                                           {Quantization::tensor, "tensor", "tensor"},
-                                                          {Quantization::row, "row", "row"}};
+                                                          {Quantization::row, "row", "row"},
+                                                          {Quantization::block_16, "16", "block_16"},
+                                                          {Quantization::block_32, "32", "block_32"},
+                                                          {Quantization::block_64, "64", "block_64"},
+                                                          {Quantization::block_128, "128", "block_128"}};
+inline constexpr Choice<ScaleFormat> kScaleFormats[] = {{ScaleFormat::f32, "f32", "f32"},
+                                                        {ScaleFormat::power_of_two, "p2", "power_of_two"},
+                                                        {ScaleFormat::e8m0, "e8m0", "e8m0"},
+                                                        {ScaleFormat::e4m3, "e4m3", "e4m3"}};
+inline constexpr Choice<ScaleLayout> kScaleLayouts[] = {
+    {ScaleLayout::rows, "rows", "rows"},
+    {ScaleLayout::columns, "cols", "columns"},
+    {ScaleLayout::packed_columns, "cols4", "packed_columns"},
+    {ScaleLayout::swizzled, "sw", "swizzled"}};
+inline constexpr Choice<Also> kAlsos[] = {{Also::none, "none", "none"},
+                                          {Also::f16, "f16", "f16"},
+                                          {Also::bf16, "bf16", "bf16"},
+                                          {Also::f32, "f32", "f32"}};
 inline constexpr Choice<Affine> kAffines[] = {
     {Affine::none, "none", "none"},
     {Affine::weight, "w", "weight"},
@@ -76,6 +95,9 @@ constexpr const auto& set_of(Modulation) { return kModulations; }
 constexpr const auto& set_of(Residual) { return kResiduals; }
 constexpr const auto& set_of(Rounding) { return kRoundings; }
 constexpr const auto& set_of(Quantization) { return kQuantizations; }
+constexpr const auto& set_of(ScaleFormat) { return kScaleFormats; }
+constexpr const auto& set_of(ScaleLayout) { return kScaleLayouts; }
+constexpr const auto& set_of(Also) { return kAlsos; }
 constexpr const auto& set_of(Affine) { return kAffines; }
 constexpr const auto& set_of(Activation) { return kActivations; }
 
@@ -95,7 +117,8 @@ consteval bool in_order() {
 }
 static_assert(in_order<DType>() && in_order<Norm>() && in_order<Gate>() && in_order<GateFunction>() &&
               in_order<Modulation>() && in_order<Residual>() && in_order<Rounding>() &&
-              in_order<Quantization>() && in_order<Affine>() && in_order<Activation>());
+              in_order<Quantization>() && in_order<ScaleFormat>() && in_order<ScaleLayout>() &&
+              in_order<Also>() && in_order<Affine>() && in_order<Activation>());
 
 // The row of a value, or null for a value outside the set.
 template <class Enum>

@@ -36,8 +36,32 @@ inline bool rounds_sum(const NormSpec& s) noexcept { return rounds(s, Rounding::
 inline bool rounds_norm(const NormSpec& s) noexcept { return rounds(s, Rounding::norm); }
 inline bool rounds_y(const NormSpec& s) noexcept { return rounds(s, Rounding::y); }
 
-// Whether each row of the result has a scale, which is known when all of the row is.
-inline bool scales_rows(const NormSpec& s) noexcept { return s.quantization == Quantization::row; }
+// The type of the second result, where there is one.
+constexpr DType also_type(const NormSpec& s) noexcept {
+  return s.also == Also::f16 ? DType::f16 : s.also == Also::bf16 ? DType::bf16 : DType::f32;
+}
+// The type of the scale of a block.
+constexpr DType block_scale_type(const NormSpec& s) noexcept {
+  return s.scale_format == ScaleFormat::e8m0   ? DType::e8m0
+         : s.scale_format == ScaleFormat::e4m3 ? DType::e4m3
+                                               : DType::f32;
+}
+// Whether blocks of so many columns may have scales of this format, and that such a layout.
+constexpr bool may_have_format(const NormSpec& s) noexcept {
+  const bool e8m0 = s.scale_format == ScaleFormat::e8m0, e4m3 = s.scale_format == ScaleFormat::e4m3;
+  return s.quantization == Quantization::block_16   ? e8m0 || e4m3
+         : s.quantization == Quantization::block_32 ? e8m0
+                                                    : !e4m3;
+}
+constexpr bool may_have_layout(const NormSpec& s) noexcept {
+  return s.scale_layout == ScaleLayout::packed_columns ? s.scale_format == ScaleFormat::e8m0
+         : s.scale_layout == ScaleLayout::swizzled     ? block_scale_type(s) != DType::f32
+                                                       : true;
+}
+// Whether blocks divide the columns, and have scales of a format and layout that go with them.
+constexpr bool may_have_blocks(const NormSpec& s) noexcept {
+  return s.columns % block_columns(s) == 0 && may_have_format(s) && may_have_layout(s);
+}
 // The type to which the sum in front of the norm is rounded.
 inline DType sum_type(const NormSpec& s) noexcept { return has_residual_type(s) ? s.residual_type : s.input; }
 // Whether values may be rounded to a type: one of 16 bits; the compute type changes nothing.
@@ -48,6 +72,12 @@ inline bool may_round_to(DType type, const NormSpec& s) noexcept {
 // Whether weights, a gate or modulation have rows, which channels first exclude.
 inline bool has_rows_of_vectors(const NormSpec& s) noexcept {
   return (s.affine != Affine::none && s.affine_rows) || has_modulation_type(s);
+}
+
+// Whether a row makes more than its result and one scale: scales of blocks, a second result, the largest
+// magnitude of all.
+constexpr bool has_more_results(const NormSpec& s) noexcept {
+  return scales_blocks(s) || s.also != Also::none || s.amax;
 }
 
 // The largest number of the compute type.
@@ -67,7 +97,11 @@ inline bool is_valid(const NormSpec& s) noexcept {
       (has_8_bits(s.output) ? !is_wide(s) && (s.output != DType::s8 || s.quantization != Quantization::none)
                             : s.quantization == Quantization::none) &&
       (s.gate != Gate::after || s.activation == Activation::none) &&
-      (!s.channels_first || !(has_rows_of_vectors(s) || scales_rows(s)));
+      (!scales_blocks(s) || may_have_blocks(s)) &&
+      (!(s.upper_bound && scales_rows(s)) || s.output == DType::e4m3) &&
+      (s.also == Also::none || s.quantization != Quantization::none) &&
+      (!s.amax || !(scales_rows(s) || scales_blocks(s) || is_wide(s))) &&
+      (!s.channels_first || !(has_rows_of_vectors(s) || scales_rows(s) || has_more_results(s)));
   each_field([&](const auto& field) {
     const auto value = s.*field.member;
     if constexpr (std::is_enum_v<decltype(value)>) valid = valid && field.may_be(value);

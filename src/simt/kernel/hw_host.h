@@ -204,6 +204,9 @@ NJ_DEVICE unsigned long long take_ticket(unsigned long long* counter) {
 NJ_DEVICE unsigned long long arrive(unsigned long long* counter) {
   return simt::runtime.add(counter, 1, true, NJ_PC);
 }
+NJ_DEVICE void raise(unsigned long long* number, unsigned long long value) {
+  simt::runtime.raise(number, value, NJ_PC);
+}
 NJ_DEVICE void wait_until(const unsigned long long* counter, unsigned long long value,
                           simt::Place place = simt::here()) {
   simt::runtime.wait_until(counter, value, place, NJ_PC);
@@ -383,6 +386,12 @@ NJ_DEVICE double fma(double a, double b, double c) { return __builtin_fma(a, b, 
 NJ_DEVICE float max_nan(float value, float limit) { return value < limit ? limit : value; }
 NJ_DEVICE float min_nan(float value, float limit) { return value > limit ? limit : value; }
 NJ_DEVICE double max_nan(double value, double limit) { return value < limit ? limit : value; }
+
+NJ_DEVICE float larger_magnitude(float magnitude, float number) {
+  if (magnitude != magnitude || number != number) return __builtin_nanf("");
+  return __builtin_fmaxf(magnitude, __builtin_fabsf(number));
+}
+NJ_DEVICE float reciprocal(float value) { return 1.0f / value; }
 
 // Subnormals in and out are zero.
 NJ_DEVICE float flushed(float value) {

@@ -42,6 +42,8 @@ struct Runtime {
 
   // Adds to a counter in global memory and returns what it was; `ordered`: with acquire and release.
   unsigned long long (*add)(unsigned long long* counter, unsigned long long n, bool ordered, const void* pc);
+  // Raises a number in global memory to a value if it is less; orders nothing.
+  void (*raise)(unsigned long long* number, unsigned long long value, const void* pc);
   void (*wait_until)(const unsigned long long* counter, unsigned long long value, Place, const void* pc);
   // Waits until the upper half of the number is the tag, and returns the number; orders nothing.
   unsigned long long (*gather)(const unsigned long long* publish, unsigned tag, Place, const void* pc);
