@@ -3,15 +3,18 @@
 // exist, and every environment variable is described.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <regex>
 #include <set>
 #include <sstream>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "normjit/spec.h"
+#include "normjit/spec/operands.h"
 
 namespace normjit {
 namespace {
@@ -129,16 +132,59 @@ TEST(AlgebraPage, ItsTextsAreSpecs) {
   EXPECT_GT(count, 25);
 }
 
+// The part of a page from one heading to another.
+std::string part_of(const std::string& page, const std::string& first, const std::string& behind) {
+  const std::size_t begin = page.find(first), end = page.find(behind, begin);
+  EXPECT_NE(end, std::string::npos) << first;
+  return page.substr(begin, end - begin);
+}
+
 TEST(AlgebraPage, ItsMessagesAreThoseOfTheLibrary) {
-  const std::string page = file("docs/algebra.md");
-  const std::regex rule(R"(\| `([^`]+)` \| ((?:sum|rounding) [^|]+) \|)");
+  const std::string rules = part_of(file("docs/algebra.md"), "## Rules", "## Texts");
+  const std::regex rule(R"(\| `([^`]+)` \| ([^|\n]+) \|)");
   int count = 0;
-  for (std::sregex_iterator at(page.begin(), page.end(), rule), end; at != end; ++at, ++count) {
+  for (std::sregex_iterator at(rules.begin(), rules.end(), rule), end; at != end; ++at, ++count) {
     const Result<NormSpec> spec = parse_spec(at->str(1));
     ASSERT_EQ(spec.code(), Code::BadCombination) << at->str(1);
     EXPECT_NE(spec.error().message.find(at->str(2)), std::string::npos) << spec.error().message;
   }
-  EXPECT_EQ(count, 6);
+  EXPECT_EQ(count, 24);
+}
+
+// Each operand, in the order in which a launch has them, with the option of the tool.
+TEST(AlgebraPage, HasEveryOperand) {
+  const std::string table = part_of(file("docs/algebra.md"), "## Operands", "## Roundings");
+  std::size_t at = 0;
+  for (const OperandRow& row : kOperands) {
+    const std::size_t found = table.find("\n| " + std::string(row.name) + " |", at);
+    ASSERT_NE(found, std::string::npos) << row.name;
+    at = found + 1;
+    std::string option = "`--" + std::string(row.name == "y" ? "out" : row.name);
+    if (row.output && row.name != "y") option += "-out";
+    std::replace(option.begin(), option.end(), '_', '-');
+    EXPECT_NE(table.substr(at, table.find('\n', at) - at).find(option + "` |"), std::string::npos) << option;
+  }
+}
+
+// Each place that spells the grammar has every key, and every value of a quantization.
+TEST(Grammar, HasEveryWordWhereverItStands) {
+  const std::string places[] = {part_of(file("docs/algebra.md"), "## Fields", "## Operands"),
+                                part_of(file("docs/tool.md"), "## Specs", "## Exit codes"),
+                                part_of(file("src/cli/command_line.h"), "kSpecHelp", "kPlaneHelp")};
+  const auto expect = [&](const std::string& word) {
+    for (const std::string& place : places)
+      EXPECT_NE(place.find(word), std::string::npos) << word << " in " << place;
+  };
+  each_field([&](const auto& field) {
+    using Value = typename std::remove_cvref_t<decltype(field)>::Value;
+    if constexpr (std::is_enum_v<Value> && !std::is_same_v<Value, DType>) {
+      if (field.key != "q" && field.key != ":") return;
+      for (std::size_t i = 1; i < field.choices(); ++i)
+        expect((field.key == "q" ? "q=" : ":") + std::string(name(static_cast<Value>(i))));
+    } else if (field.key != "cols") {
+      expect(std::string(field.key));
+    }
+  });
 }
 
 TEST(EnvironmentPage, HasEveryVariableThatIsRead) {

@@ -91,6 +91,8 @@ TEST(Suite, EveryRegimeHasFixedCasesWithATarget) {
   for (const SuiteCase& one : fused_cases(1))
     if (!one.drawn) cases.push_back(one);
   for (const SuiteCase& one : channels_first_cases()) cases.push_back(one);
+  for (const SuiteCase& one : quantized_cases(1))
+    if (!one.drawn) cases.push_back(one);
   for (const SuiteCase& one : cases) {
     EXPECT_FALSE(one.drawn);
     if (one.target().kind != Target::Kind::none) found.insert(one.regime());
@@ -214,6 +216,25 @@ TEST(Suite, FusedCasesAreLargeOrDecode) {
     if (one.drawn) others.insert(one.spec.columns);
   EXPECT_EQ(widths.size(), 6u);
   EXPECT_NE(widths, others);
+}
+
+TEST(Suite, QuantizedCasesAreLargeOrDecode) {
+  std::set<std::string> seen;
+  std::set<Quantization> quantizations;
+  int decode = 0;
+  for (const SuiteCase& one : quantized_cases(3)) {
+    const std::string text = to_text(one.spec) + " " + std::to_string(one.rows);
+    EXPECT_TRUE(validate(one.spec)) << text;
+    EXPECT_EQ(one.regime(), Regime::quantized) << text;
+    if (!one.drawn) EXPECT_TRUE(seen.insert(text).second) << text << " is there twice";
+    EXPECT_EQ(one.target().kind == Target::Kind::none, one.rows <= 256) << text;
+    decode += one.rows <= 256;
+    quantizations.insert(one.spec.quantization);
+  }
+  EXPECT_EQ(decode % 4, 0);
+  EXPECT_GE(quantizations.size(), 5u);
+  EXPECT_EQ(target_text("rmsnorm/cols=4096/bf16/out=e4m3/w/q=row", 8192), ">= 0.95 of copy");
+  EXPECT_EQ(target_text("rmsnorm/cols=4096/bf16/out=e4m3/w/q=32:e8m0", 8192), ">= 0.85 of copy");
 }
 
 TEST(Suite, ChannelsFirstHaveWholePlanes) {

@@ -172,6 +172,11 @@ SAME_PLACE(mod_shift);
 SAME_PLACE(mod_shift_table);
 SAME_PLACE(tensor_scale);
 SAME_PLACE(row_scale);
+SAME_PLACE(upper_bound);
+SAME_PLACE(global_scale);
+SAME_PLACE(also);
+SAME_PLACE(block_scale);
+SAME_PLACE(amax);
 #undef SAME_PLACE
 constexpr bool is_number_of(int number, Operand operand) { return number == static_cast<int>(operand) + 1; }
 static_assert(is_number_of(NORMJIT_OPERAND_X, Operand::x) &&
@@ -186,11 +191,16 @@ static_assert(is_number_of(NORMJIT_OPERAND_X, Operand::x) &&
               is_number_of(NORMJIT_OPERAND_MOD_SHIFT, Operand::mod_shift) &&
               is_number_of(NORMJIT_OPERAND_MOD_SHIFT_TABLE, Operand::mod_shift_table) &&
               is_number_of(NORMJIT_OPERAND_TENSOR_SCALE, Operand::tensor_scale) &&
+              is_number_of(NORMJIT_OPERAND_UPPER_BOUND, Operand::upper_bound) &&
+              is_number_of(NORMJIT_OPERAND_GLOBAL_SCALE, Operand::global_scale) &&
               is_number_of(NORMJIT_OPERAND_Y, Operand::y) &&
               is_number_of(NORMJIT_OPERAND_SUM, Operand::sum) &&
               is_number_of(NORMJIT_OPERAND_MEAN, Operand::mean) &&
               is_number_of(NORMJIT_OPERAND_RSTD, Operand::rstd) &&
+              is_number_of(NORMJIT_OPERAND_ALSO, Operand::also) &&
               is_number_of(NORMJIT_OPERAND_ROW_SCALE, Operand::row_scale) &&
+              is_number_of(NORMJIT_OPERAND_BLOCK_SCALE, Operand::block_scale) &&
+              is_number_of(NORMJIT_OPERAND_AMAX, Operand::amax) &&
               is_number_of(NORMJIT_OPERAND_WORKSPACE, Operand::workspace));
 
 TEST_F(CApi, AGroupSizeOfZeroIsOne) {
@@ -214,7 +224,7 @@ TEST_F(CApi, NodeOffsets) {
   EXPECT_THAT(asked(NORMJIT_OPERAND_MEAN), HasSubstr("has no mean"));
   EXPECT_THAT(asked(NORMJIT_OPERAND_WORKSPACE), HasSubstr("has no workspace"));
   EXPECT_THAT(asked(0), HasSubstr("operand is 0"));
-  EXPECT_THAT(asked(18), HasSubstr("operand is 18"));
+  EXPECT_THAT(asked(23), HasSubstr("operand is 23"));
   EXPECT_EQ(offset, 48U) << "written by successful calls only";
   EXPECT_EQ(normjit_node_offset(kernel, NORMJIT_OPERAND_MEAN, &offset, nullptr), NORMJIT_UNEXPECTED_POINTER);
   EXPECT_EQ(normjit_node_offset(kernel, NORMJIT_OPERAND_X, nullptr, nullptr), NORMJIT_BAD_ARGUMENT);
@@ -611,10 +621,18 @@ TEST_F(CApi, ValuesThatAreNoneAreNamed) {
     EXPECT_THAT(refused(&normjit_spec::activation, wrong), HasSubstr("BadActivation: activation" + is));
     EXPECT_THAT(refused(&normjit_spec::quantization, wrong), HasSubstr("BadArgument: quantization" + is));
     EXPECT_THAT(refused(&normjit_spec::inverse_scale, wrong), HasSubstr("BadArgument: inverse_scale" + is));
+    EXPECT_THAT(refused(&normjit_spec::upper_bound, wrong), HasSubstr("BadArgument: upper_bound" + is));
+    EXPECT_THAT(refused(&normjit_spec::scale_format, wrong), HasSubstr("BadArgument: scale_format" + is));
+    EXPECT_THAT(refused(&normjit_spec::scale_layout, wrong), HasSubstr("BadArgument: scale_layout" + is));
+    EXPECT_THAT(refused(&normjit_spec::also, wrong), HasSubstr("BadArgument: also" + is));
+    EXPECT_THAT(refused(&normjit_spec::amax, wrong), HasSubstr("BadArgument: amax" + is));
+    EXPECT_THAT(refused(&normjit_spec::reserved, wrong), HasSubstr("BadArgument: reserved" + is));
   }
   EXPECT_THAT(refused(&normjit_spec::input, NORMJIT_E4M3), HasSubstr("BadDType: input is e4m3; it must be"));
-  EXPECT_THAT(refused(&normjit_spec::quantization, 4),
-              HasSubstr("quantization is 4; it is NORMJIT_NO_QUANTIZATION (1)"));
+  EXPECT_THAT(refused(&normjit_spec::output, NORMJIT_E8M0),
+              HasSubstr("BadDType: output is e8m0; it must be"));
+  EXPECT_THAT(refused(&normjit_spec::quantization, 8),
+              HasSubstr("quantization is 8; it is NORMJIT_NO_QUANTIZATION (1)"));
   EXPECT_THAT(refused(&normjit_spec::norm, 3), HasSubstr("norm is 3; it is NORMJIT_LAYER (1)"));
   EXPECT_THAT(refused(&normjit_spec::residual, 4), HasSubstr("residual is 4; it is NORMJIT_NO_RESIDUAL (1)"));
   EXPECT_THAT(refused(&normjit_spec::activation, 6), HasSubstr("BadActivation: activation is 6"));
@@ -724,6 +742,60 @@ TEST_F(CApi, ResultsOf8BitsHaveTheirScales) {
   EXPECT_EQ(launched(spec, tensors), "Ok");
   tensors.struct_size = offsetof(normjit_tensors, row_scale);
   EXPECT_THAT(launched(spec, tensors), HasSubstr("NullPointer")) << "a caller that does not have it";
+}
+
+TEST_F(CApi, BlocksHaveScalesAndRowsMayHaveABound) {
+  normjit_spec spec = NORMJIT_SPEC_INIT;
+  const auto there_and_back = [&](const char* text) {
+    EXPECT_EQ(outcome([&](char** e) { return normjit_spec_parse(text, &spec, e); }), "Ok");
+    Text again;
+    EXPECT_EQ(normjit_spec_text(&spec, &again.text, nullptr), NORMJIT_OK);
+    EXPECT_EQ(again.string(), text);
+  };
+  there_and_back("rmsnorm/cols=64/bf16/out=e4m3/eps=0.5/w/q=16:e4m3:sw/also=bf16");
+  EXPECT_EQ(spec.quantization, NORMJIT_QUANTIZE_BY_BLOCK_16);
+  EXPECT_EQ(spec.scale_format, NORMJIT_SCALE_E4M3);
+  EXPECT_EQ(spec.scale_layout, NORMJIT_SCALE_LAYOUT_SWIZZLED);
+  EXPECT_EQ(spec.also, NORMJIT_ALSO_BF16);
+  there_and_back("rmsnorm/cols=128/f32/out=e5m2/eps=0.5/q=32:e8m0:cols4/also=f16");
+  EXPECT_EQ(spec.quantization, NORMJIT_QUANTIZE_BY_BLOCK_32);
+  EXPECT_EQ(spec.scale_format, NORMJIT_SCALE_E8M0);
+  EXPECT_EQ(spec.scale_layout, NORMJIT_SCALE_LAYOUT_PACKED_COLUMNS);
+  EXPECT_EQ(spec.also, NORMJIT_ALSO_F16);
+  there_and_back("rmsnorm/cols=128/f32/out=s8/eps=0.5/q=64:p2:cols");
+  EXPECT_EQ(spec.quantization, NORMJIT_QUANTIZE_BY_BLOCK_64);
+  EXPECT_EQ(spec.scale_format, NORMJIT_SCALE_POWER_OF_TWO);
+  EXPECT_EQ(spec.scale_layout, NORMJIT_SCALE_LAYOUT_COLUMNS);
+  EXPECT_EQ(spec.also, NORMJIT_NO_ALSO);
+  there_and_back("rmsnorm/cols=128/f32/eps=0.5/amax");
+  EXPECT_EQ(spec.amax, 1);
+  EXPECT_EQ(spec.also, NORMJIT_NO_ALSO);
+
+  there_and_back("rmsnorm/cols=128/f32/out=s8/eps=0.5/q=128/also=f32");
+  EXPECT_EQ(spec.quantization, NORMJIT_QUANTIZE_BY_BLOCK_128);
+  EXPECT_EQ(spec.scale_format, NORMJIT_SCALE_F32);
+  EXPECT_EQ(spec.scale_layout, NORMJIT_SCALE_LAYOUT_ROWS);
+  EXPECT_EQ(spec.also, NORMJIT_ALSO_F32);
+  normjit_tensors tensors = NORMJIT_TENSORS_INIT;
+  tensors.x.pointer = memory(1);
+  tensors.y.pointer = memory(2);
+  tensors.rows = 8;
+  tensors.block_scale = memory(3);
+  EXPECT_THAT(launched(spec, tensors), HasSubstr("NullPointer"));
+  tensors.also.pointer = memory(4);
+  EXPECT_EQ(launched(spec, tensors), "Ok");
+  tensors.struct_size = offsetof(normjit_tensors, block_scale);
+  EXPECT_THAT(launched(spec, tensors), HasSubstr("NullPointer")) << "a caller that does not have it";
+
+  there_and_back("rmsnorm/cols=128/f32/out=e4m3/eps=0.5/q=row:ub");
+  EXPECT_EQ(spec.upper_bound, 1);
+  tensors.struct_size = sizeof tensors;
+  tensors.also.pointer = nullptr;
+  tensors.block_scale = nullptr;
+  tensors.row_scale = memory(3);
+  EXPECT_THAT(launched(spec, tensors), HasSubstr("NullPointer"));
+  tensors.upper_bound = memory(4);
+  EXPECT_EQ(launched(spec, tensors), "Ok");
 }
 
 TEST_F(CApi, AMemberThatTheCallerDoesNotHaveIsZero) {

@@ -7,10 +7,13 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "normjit/base/text.h"
 #include "normjit/plan.h"
+#include "normjit/spec/operands.h"
 #include "tests/support/temp_directory.h"
 #include "tests/support/tool.h"
 #include "verify/check.h"
@@ -179,11 +182,18 @@ TEST_F(RunOnHost, ChecksEveryStageOfTheAlgebra) {
         "rmsnorm/cols=96/bf16/res=f32/add/sum/w1:rows", "layernorm/cols=96/bf16/add/round=sum/wb:rows",
         "layernorm/cols=96/f16/out=e5m2/wb/gelu/stats", "rmsnorm/cols=96/f32/out=e4m3/w/q=tensor:inv",
         "rmsnorm/cols=96/bf16/out=e4m3/add/sum/round=sum+norm+y/w/q=row",
-        "layernorm/cols=96/bf16/out=s8/mods/q=row"}) {
+        "layernorm/cols=96/bf16/out=s8/mods/q=row", "rmsnorm/cols=96/bf16/out=e4m3/w/q=32:e8m0:cols4",
+        "rmsnorm/cols=128/f16/out=s8/w/q=64:cols/also=f32", "layernorm/cols=96/bf16/out=e5m2/wb/q=16:e4m3:sw",
+        "rmsnorm/cols=128/bf16/out=e4m3/add/sum/round=y/w/q=128:p2", "rmsnorm/cols=96/f32/out=e4m3/q=row:ub",
+        "layernorm/cols=96/bf16/wb/amax", "rmsnorm/cols=96/bf16/out=s8/w/q=tensor/also=bf16/amax"}) {
     const Json check = checked({spec, "--rows", "6"}).at("check");
     EXPECT_EQ(check.contains("sum"), std::string_view(spec).find("/sum/") != std::string_view::npos) << spec;
     EXPECT_EQ(check.contains("rstd"), std::string_view(spec).ends_with("stats")) << spec;
-    EXPECT_EQ(check.contains("row_scale"), std::string_view(spec).ends_with("q=row")) << spec;
+    const auto has = [&](std::string_view part) { return std::string_view(spec).find(part) != part.npos; };
+    EXPECT_EQ(check.contains("row_scale"), has("q=row")) << spec;
+    EXPECT_EQ(check.contains("block_scale"), has("/q=1") || has("/q=32") || has("/q=64")) << spec;
+    EXPECT_EQ(check.contains("also"), has("/also=")) << spec;
+    EXPECT_EQ(check.contains("amax"), has("/amax")) << spec;
   }
 }
 
@@ -365,8 +375,102 @@ TEST_F(RunOnHost, ScalesAreFilesByName) {
   EXPECT_THAT(none.err, HasSubstr("has no tensor_scale"));
 }
 
+// What is written is read here by the shape of its layout, and is right.
+TEST_F(RunOnHost, ScalesOfBlocksAndFurtherResultsAreFiles) {
+  using Shape = std::vector<std::int64_t>;
+  const struct {
+    const char* text;
+    std::map<Operand, Shape> shapes;  // of inputs and outputs besides x and y
+  } cases[] = {
+      {"q=64", {{Operand::block_scale, {6, 3}}}},
+      {"q=64:p2:cols/also=f32", {{Operand::block_scale, {3, 8}}, {Operand::also, {2, 3, 192}}}},
+      {"q=32:e8m0:cols4", {{Operand::block_scale, {2, 8, 4}}}},
+      {"q=16:e4m3:sw/also=bf16",
+       {{Operand::global_scale, {}}, {Operand::block_scale, {1, 3, 512}}, {Operand::also, {2, 3, 192}}}},
+      {"q=row:ub", {{Operand::upper_bound, {}}, {Operand::row_scale, {6}}}},
+      {"q=tensor/amax", {{Operand::tensor_scale, {1}}, {Operand::amax, {}}}}};
+  const auto file_of = [&](Operand operand) { return directory_ / concat({name(operand), ".npy"}); };
+  for (const auto& [text, shapes] : cases) {
+    SCOPED_TRACE(text);
+    const NormSpec spec = parse_spec(concat({"rmsnorm/cols=192/bf16/out=e4m3/", text})).value();
+    oracle::Problem problem = oracle::make_problem(spec, 6).value();
+    oracle::fill(problem, 7);
+    oracle::write_npy(directory_ / "x.npy", problem[Operand::x], {2, 3, 192}).value();
+    std::vector<std::string> arguments = {to_text(spec), "--x", directory_ / "x.npy", "--out",
+                                          directory_ / "y.npy"};
+    for (const auto& [operand, shape] : shapes) {
+      const OperandRow& row = row_of(operand);
+      if (!row.output) oracle::write_npy(file_of(operand), problem[operand], shape).value();
+      std::string option = concat({"--", row.name, row.output ? "-out" : ""});
+      std::replace(option.begin(), option.end(), '_', '-');
+      arguments.insert(arguments.end(), {option, file_of(operand)});
+    }
+    ASSERT_EQ(run(arguments).status, 0);
+    oracle::NpyFile::open(directory_ / "y.npy").value().read(problem[Operand::y]).value();
+    for (const auto& [operand, shape] : shapes) {
+      if (!row_of(operand).output) continue;
+      auto file = oracle::NpyFile::open(file_of(operand)).value();
+      EXPECT_EQ(file.shape(), shape) << name(operand);
+      file.read(problem[operand]).value();
+    }
+    EXPECT_TRUE(oracle::check(problem, 6).ok());
+  }
+}
+
+TEST_F(RunOnHost, TheSecondResultHasRowsOfItsOwn) {
+  const std::string spec = "rmsnorm/cols=96/bf16/out=e4m3/q=row/also=bf16";
+  const Json padded = checked({spec, "--rows", "6", "--also-row-stride", "104", "--schedule", "0,1"});
+  EXPECT_EQ(padded.at("check").at("also").at("values"), 6 * 96);
+  EXPECT_EQ(padded.at("check").at("overwritten_gap_bytes"), 0);
+  const Json grouped = checked({spec, "--rows", "6", "--also-out-address", "3,400,100"});
+  EXPECT_EQ(grouped.at("check").at("overwritten_gap_bytes"), 0);
+}
+
+// Launches of several orders of blocks, one after the other, with one workspace, which each leaves as it was.
+TEST_F(RunOnHost, TheLargestResultDoesNotDependOnTheOrderOfBlocks) {
+  const struct {
+    const char *spec, *rows, *plan;
+  } cases[] = {
+      {"rmsnorm/cols=64/bf16/w/amax", "90",
+       "warp_rows threads=64 threads_per_row=8 vector=8 per_thread=1 group_rows=1 blocks_per_sm=1"},
+      {"rmsnorm/cols=1024/bf16/out=e4m3/w/q=tensor/also=f32/amax", "11",
+       "block_row threads=64 threads_per_row=64 vector=8 per_thread=2 group_rows=1 blocks_per_sm=1"},
+      {"layernorm/cols=4096/f32/wb/amax", "7",
+       "block_row threads=64 threads_per_row=64 vector=4 per_thread=4 group_rows=1 blocks_per_sm=1 "
+       "blocks_per_row=4 exchange=grid"},
+      {"layernorm/cols=300/f16/out=s8/q=tensor/amax", "40",
+       "generic threads=256 threads_per_row=32 vector=1 per_thread=32 group_rows=1 blocks_per_sm=1"}};
+  for (const auto& [spec, rows, plan] : cases) {
+    SCOPED_TRACE(plan);
+    const Json report = checked({spec, "--rows", rows, "--plan", plan, "--schedule", "0,1,2,3"});
+    EXPECT_EQ(report.at("launches").size(), 4u);
+    EXPECT_EQ(report.at("check").at("amax").at("values"), 1);
+  }
+}
+
+TEST_F(RunOnHost, ScalesThatTheSpecDoesNotHaveAreRefused) {
+  oracle::write_npy(directory_ / "g.npy", oracle::Matrix(DType::f32, 1, 1), {}).value();
+  const struct {
+    const char *spec, *option, *name;
+  } mistakes[] = {{"rmsnorm/cols=128/bf16/out=e4m3/q=row", "--block-scale-out", "block_scale"},
+                  {"rmsnorm/cols=128/bf16/out=e4m3/q=128", "--row-scale-out", "row_scale"},
+                  {"rmsnorm/cols=128/bf16/out=e4m3/q=128", "--global-scale", "global_scale"},
+                  {"rmsnorm/cols=128/bf16/out=e4m3/q=row", "--upper-bound", "upper_bound"},
+                  {"rmsnorm/cols=128/bf16", "--amax-out", "amax"},
+                  {"rmsnorm/cols=128/bf16/out=e4m3/q=row", "--also-out", "also"}};
+  for (const auto& [spec, option, name] : mistakes) {
+    const ToolRun tool = run({spec, "--rows", "2", option, directory_ / "g.npy"});
+    EXPECT_EQ(tool.status, 2) << option;
+    EXPECT_THAT(tool.err, HasSubstr(std::string(option) + " is given, but"));
+    EXPECT_THAT(tool.err, HasSubstr(std::string("has no ") + name + "\n"));
+  }
+}
+
 TEST_F(RunOnHost, NoRowsAreASuccess) {
-  EXPECT_EQ(checked({"layernorm/cols=64/f32/stats", "--rows", "0"}).at("rows"), 0);
+  for (const char* const spec :
+       {"layernorm/cols=64/f32/stats", "rmsnorm/cols=64/f32/out=e4m3/q=64:cols",
+        "rmsnorm/cols=64/f32/out=e4m3/q=64:e8m0:sw/also=f16", "rmsnorm/cols=64/f32/amax"})
+    EXPECT_EQ(checked({spec, "--rows", "0"}).at("rows"), 0) << spec;
 }
 
 TEST_F(RunOnHost, LargeTensorsAreNotCheckedUnlessAskedFor) {

@@ -52,6 +52,19 @@ const std::vector<DType> kBf16 = {DType::bf16};
 const std::vector<std::string> kPreNorm = {"w", "round=norm/w", "add/sum/w", "add/sum/round=sum/w",
                                            "add/sum/round=sum+norm/w"};
 const std::vector<std::string> kGemma = {"w1", "add/sum/w1", "add/sum/round=sum/w1"};
+// In FP8: with one scale and with one for each token, and with one for each 128 columns, of either kind; in
+// front of experts the router takes the result in bf16.
+const std::vector<std::string> kOfTokens = {
+    "out=e4m3/round=y/w/q=tensor", "out=e4m3/add/sum/round=sum+y/w/q=tensor",
+    "out=e4m3/round=norm+y/w/q=row", "out=e4m3/add/sum/round=norm+y/w/q=row"};
+const std::vector<std::string> kBounded = {"out=e4m3/round=norm+y/w/q=row:ub",
+                                           "out=e4m3/add/sum/round=norm+y/w/q=row:ub"};
+const std::vector<std::string> kOfBlocks = {"out=e4m3/round=norm+y/w/q=128:cols",
+                                            "out=e4m3/round=norm+y/w/q=128:e8m0:cols4"};
+const std::vector<std::string> kOfBlocksOfSums = {"out=e4m3/add/sum/round=norm+y/w/q=128:cols",
+                                                  "out=e4m3/add/sum/round=norm+y/w/q=128:e8m0:cols4"};
+const std::vector<std::string> kForExperts = {"out=e4m3/add/sum/round=norm+y/w/q=128:cols/also=bf16",
+                                              "out=e4m3/add/sum/round=norm+y/w/q=128:e8m0:cols4/also=bf16"};
 const std::vector<std::string> kWan = {"w=f32/mod:table", "w=f32/gate:table/add/sum/round=sum/wb",
                                        "w=f32/add/sum/round=sum/mod:table"};
 
@@ -109,6 +122,16 @@ const std::vector<Fact> kFacts = {
     {"llama", {4096, 5120, 6656, 8192}, 1e-6, kPreNorm, kHalf, Norm::rms},  // Llama 1
     {"qwen3", {1024, 2048, 2560, 4096, 5120}, 1e-6, kPreNorm, kHalf, Norm::rms},
     {"qwen3-heads", {128}, 1e-6, {"w", "round=norm/w", "w:rows", "round=norm/w:rows"}, kHalf, Norm::rms},
+    {"llama-fp8", {4096, 8192, 16384}, 1e-5, kOfTokens, kBf16, Norm::rms},  // 8B, 70B and 405B of Llama 3.1
+    {"llama-fp8", {16384}, 1e-5, kBounded, kBf16, Norm::rms},
+    {"qwen3-fp8", {1024, 2048, 2560, 4096, 5120}, 1e-6, kOfBlocks, kBf16, Norm::rms},
+    {"qwen3-fp8", {1024, 2048, 2560, 4096, 5120}, 1e-6, kOfBlocksOfSums, kBf16, Norm::rms},
+    {"qwen3-fp8", {2048, 4096}, 1e-6, kForExperts, kBf16, Norm::rms},
+    {"deepseek-v3-fp8", {512, 1536, 7168}, 1e-6, kOfBlocks, kBf16, Norm::rms},
+    {"deepseek-v3-fp8", {7168}, 1e-6, kOfBlocksOfSums, kBf16, Norm::rms},
+    {"deepseek-v3-fp8", {7168}, 1e-6, kForExperts, kBf16, Norm::rms},
+    {"deepseek-v3-fp8", {7168}, 1e-6, {"add/sum/w", "add/sum/round=sum/w"}, kBf16, Norm::rms},
+    {"deepseek-v3-fp8", {512}, 1e-6, {"w", "round=norm/w"}, kBf16, Norm::rms},
     {"gemma", {2048, 3072}, 1e-6, kGemma, kBf16, Norm::rms},                   // Gemma 1
     {"gemma", {2304, 3584, 4608}, 1e-6, kGemma, kBf16, Norm::rms},             // Gemma 2
     {"gemma", {640, 1152, 2560, 3840, 5376}, 1e-6, kGemma, kBf16, Norm::rms},  // Gemma 3

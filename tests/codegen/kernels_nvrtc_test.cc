@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -50,13 +51,14 @@ struct Shape {
 // whole and with a tail; neighbours differ by one part in `steps`.
 std::vector<Shape> shapes_of(NormSpec spec, const DeviceProfile& device, std::int64_t steps) {
   std::vector<Shape> shapes;
+  const int block = std::max(1, block_columns(spec));
   const auto add = [&](std::int64_t columns) {
-    spec.columns = columns;
+    spec.columns = std::max<std::int64_t>(block, columns / block * block);
     if (!validate(spec)) return;  // too many columns for this norm
     for (const Plan& plan : plans(spec, device))
       if (std::find_if(shapes.begin(), shapes.end(), [&](const Shape& s) { return s.plan == plan; }) ==
           shapes.end())
-        shapes.push_back({columns, plan});
+        shapes.push_back({spec.columns, plan});
   };
   for (std::int64_t columns = 1; columns < 32; ++columns) add(columns);
   for (std::int64_t columns = 32; columns < (std::int64_t{1} << 23);
@@ -449,6 +451,44 @@ TEST_F(Kernels, EveryPlanOfQuantizedResults) {
         if (quantization != Quantization::none && turn % 3 == 0) spec.rounding = Rounding::y;
         add_shapes(jobs, canonical(spec), a, kSteps);
       }
+  expect_all_clean(jobs);
+}
+
+// Every plan for blocks with scales, for second results and for the largest result, likewise.
+TEST_F(Kernels, EveryPlanOfBlocksAndSecondResults) {
+  constexpr Quantization kOf[] = {Quantization::block_16,  Quantization::block_32, Quantization::block_64,
+                                  Quantization::block_128, Quantization::row,      Quantization::tensor,
+                                  Quantization::none};
+  std::vector<Job> jobs;
+  std::size_t turn = 0;
+  for (const Quantization quantization : kOf)
+    for (const DType in : {DType::bf16, DType::f16, DType::f32}) {
+      const std::size_t a = turn++ % devices_.size();
+      const bool plain = turn % 2 == 0;
+      NormSpec spec{.norm = turn % 3 == 0 ? Norm::layer : Norm::rms,
+                    .columns = 1,
+                    .input = in,
+                    .output = quantization == Quantization::none
+                                  ? in
+                                  : std::array{DType::e4m3, DType::s8, DType::e5m2}[turn % 3],
+                    .weight = turn % 4 == 0 ? DType::f32 : in,
+                    .affine = Affine::weight_bias,
+                    .activation = kActivations[plain ? 0 : turn % std::size(kActivations)].value,
+                    .quantization = quantization};
+      if (!plain) vary_norm(spec, turn);
+      if (scales_blocks(spec)) {
+        spec.scale_format = quantization == Quantization::block_16   ? ScaleFormat::e4m3
+                            : quantization == Quantization::block_32 ? ScaleFormat::e8m0
+                                                                     : kScaleFormats[turn % 3].value;
+        spec.scale_layout = kScaleLayouts[turn % (block_columns(spec) > 32 ? 2 : 4)].value;
+        if (spec.scale_format == ScaleFormat::e4m3 && spec.scale_layout == ScaleLayout::packed_columns)
+          spec.scale_layout = ScaleLayout::swizzled;
+      }
+      spec.amax = quantization == Quantization::none || (quantization == Quantization::tensor && plain);
+      if (quantization != Quantization::none && (turn % 2 == 0 || !scales_blocks(spec)))
+        spec.also = std::array{Also::bf16, Also::f16, Also::f32}[turn % 3];
+      add_shapes(jobs, canonical(spec), a, kFewSteps);
+    }
   expect_all_clean(jobs);
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 #include <ostream>
 #include <set>
 #include <string>
@@ -13,6 +14,7 @@
 
 #include "normjit/base/text.h"
 #include "normjit/plan/footprint.h"
+#include "normjit/spec/tables.h"
 #include "normjit/spec/valid.h"
 #include "tests/support/compare_with_reference.h"
 #include "tests/support/host_kernels.h"
@@ -801,6 +803,200 @@ TEST_P(HostCornersOfNorms, AWrittenSumMayOverflow) {
 INSTANTIATE_TEST_SUITE_P(HostCorners, HostCornersOfNorms, ::testing::ValuesIn(kAllStrategies),
                          [](const auto& info) { return std::string(normjit::name(info.param)); });
 
+// ---- Scales of blocks, second results, the largest result ----
+
+class HostCornersOfResults : public ::testing::TestWithParam<Strategy> {};
+INSTANTIATE_TEST_SUITE_P(HostCorners, HostCornersOfResults,
+                         ::testing::Values(Strategy::warp_rows, Strategy::block_row, Strategy::generic),
+                         [](const auto& info) { return std::string(normjit::name(info.param)); });
+
+// Every block, format and layout that go together.
+std::vector<NormSpec> kinds_of_blocks() {
+  std::vector<NormSpec> all;
+  for (const Quantization blocks :
+       {Quantization::block_16, Quantization::block_32, Quantization::block_64, Quantization::block_128})
+    for (const auto& format : kScaleFormats)
+      for (const auto& layout : kScaleLayouts) {
+        const NormSpec kind{.columns = 128,
+                            .output = DType::e4m3,
+                            .quantization = blocks,
+                            .scale_format = format.value,
+                            .scale_layout = layout.value};
+        if (validate(kind)) all.push_back(kind);
+      }
+  return all;
+}
+
+// Of K blocks; lanes have four columns at a time.
+KernelCase corner_of_blocks(Strategy strategy, NormSpec spec, int blocks, std::int64_t rows) {
+  const int columns = block_columns(spec);
+  spec.columns = std::int64_t{columns} * blocks;
+  KernelCase c = corner(strategy, spec, 4, rows);
+  if (strategy == Strategy::warp_rows) {
+    c.plan.threads_per_row = std::max(8, columns / 4);
+    c.plan.per_thread = static_cast<int>((spec.columns - 1) / (c.plan.threads_per_row * 4)) + 1;
+  }
+  return c;
+}
+
+// K that is a multiple of 4 and not, by each type of 8 bits.
+TEST_P(HostCornersOfResults, EveryFormatAndLayoutOfBlocks) {
+  std::vector<KernelCase> cases;
+  for (const NormSpec& kind : kinds_of_blocks())
+    for (const int blocks : {1, 4, 5}) {
+      const std::size_t turn = cases.size();
+      NormSpec spec = with_operation(kind, kOperations[turn % std::size(kOperations)]);
+      spec.input = turn % 2 == 0 ? DType::bf16 : DType::f32;
+      spec.weight = spec.residual_type = spec.modulation_type = spec.input;
+      spec.output = std::vector{DType::e4m3, DType::e5m2, DType::s8}[turn % 3];
+      spec.affine = Affine::weight;
+      if (turn % 4 == 0) spec.also = kAlsos[1 + turn / 4 % 3].value;
+      cases.push_back(corner_of_blocks(GetParam(), spec, blocks, 5));
+      cases.back().y_gap = 4;
+      cases.back().seed = turn;
+    }
+  expect_right(cases);
+}
+
+// Tiles and words whose last rows are missing.
+TEST_P(HostCornersOfResults, RowsOfPaddedScales) {
+  std::vector<KernelCase> cases;
+  for (NormSpec spec : kinds_of_blocks()) {
+    if (spec.scale_layout == ScaleLayout::rows || block_columns(spec) > 32) continue;
+    for (const std::int64_t rows : {0, 1, 3, 4, 128, 129})
+      for (const int blocks : {3, 8}) {
+        if (rows > 4 && spec.scale_layout != ScaleLayout::swizzled) continue;
+        cases.push_back(corner_of_blocks(GetParam(), spec, blocks, rows));
+        if (GetParam() == Strategy::generic) cases.back().y_shift = static_cast<int>(rows % 2);
+      }
+  }
+  expect_right(cases);
+}
+
+// A block of zeros, one with a NaN and one with an infinity, in rows whose other blocks have neither.
+TEST_P(HostCornersOfResults, BlocksOfZerosNanAndInfinity) {
+  std::vector<KernelCase> cases;
+  for (NormSpec spec : kinds_of_blocks()) {
+    if (spec.scale_layout > ScaleLayout::columns) continue;
+    spec.norm = Norm::rms;
+    spec.residual = Residual::after;
+    cases.push_back(corner_of_blocks(GetParam(), spec, 5, 3));
+    for (const DType output : {DType::e5m2, DType::s8}) {
+      cases.push_back(cases.back());
+      cases.back().spec.output = output;
+    }
+  }
+  const auto kernels = compile_batch(cases);
+  ASSERT_TRUE(kernels) << kernels.error().message;
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    oracle::Problem problem = make_problem(cases[i]).value();
+    const int block = block_columns(cases[i].spec);
+    const std::vector<double> zeros(static_cast<std::size_t>(block));
+    for (const Operand operand : {Operand::x, Operand::residual})
+      oracle::store(DType::f32, problem.row(operand, 1), block, block, zeros.data());
+    oracle::store(DType::f32, problem.row(Operand::residual, 1), 2 * block + 3, 1, &kNan);
+    oracle::store(DType::f32, problem.row(Operand::residual, 1), 4 * block + 7, 1, &kInfinity);
+    for (const std::uint64_t schedule : kSchedules) {
+      auto wrong = run_once(cases[i], problem, (*kernels)[i], schedule);
+      if (!wrong) wrong = first_wrong(problem);
+      EXPECT_FALSE(wrong) << to_text(cases[i]) << ": " << *wrong;
+    }
+  }
+}
+
+// Beside each kind of scale, and of each type; rows of it lie otherwise than those of y.
+TEST_P(HostCornersOfResults, SecondResults) {
+  std::vector<KernelCase> cases;
+  for (const auto& also : kAlsos)
+    for (const Quantized& quantized : kQuantized)
+      for (const NormSpec& operation : {kOperations[0], kOperations[4], kOperations[5]}) {
+        if (also.value == Also::none || quantized.quantization == Quantization::none) continue;
+        const std::size_t turn = cases.size();
+        NormSpec spec = with_operation(
+            with_quantization({.columns = 100, .affine = Affine::weight_bias}, quantized), operation);
+        spec.input = spec.weight = spec.residual_type = turn % 2 == 0 ? DType::f32 : DType::f16;
+        spec.also = also.value;
+        spec.amax = spec.quantization == Quantization::tensor && turn % 3 == 0;
+        if (turn % 2 == 1) spec.rounding = Rounding::y;
+        cases.push_back(corner(GetParam(), spec, 2, 5));
+        cases.back().y_gap = 2 * static_cast<std::int64_t>(turn % 3);
+        cases.back().seed = turn;
+      }
+  expect_right(cases);
+}
+
+// Of zeros it is 0, and NaN of a NaN; launches follow each other on one workspace.
+TEST_P(HostCornersOfResults, LargestResults) {
+  std::vector<KernelCase> cases;
+  for (const DType output : {DType::f16, DType::bf16, DType::f32})
+    for (const InputKind inputs : {InputKind::unit, InputKind::constant_rows, InputKind::nan_row,
+                                   InputKind::inf_row, InputKind::extreme_affine})
+      for (const std::int64_t rows : {0, 1, 5, 40}) {
+        NormSpec spec{.columns = 100, .input = DType::f32, .output = output, .amax = true};
+        if (inputs != InputKind::constant_rows) spec.affine = Affine::weight_bias;
+        cases.push_back(corner(GetParam(), spec, 2, rows));
+        cases.back().inputs = inputs;
+        cases.back().runs = 2;
+        cases.back().seed = cases.size();
+      }
+  expect_right(cases);
+}
+
+// Bounds below and above the largest results, which are 3 or so.
+TEST_P(HostCornersOfResults, BoundedRows) {
+  std::vector<KernelCase> cases;
+  for (const InputKind inputs : {InputKind::unit, InputKind::constant_rows, InputKind::nan_row,
+                                 InputKind::inf_row, InputKind::extreme_affine})
+    for (const Also also : {Also::none, Also::f32}) {
+      NormSpec spec{.columns = 100,
+                    .input = DType::f32,
+                    .output = DType::e4m3,
+                    .affine = Affine::weight,
+                    .quantization = Quantization::row,
+                    .upper_bound = true,
+                    .also = also};
+      cases.push_back(corner(GetParam(), spec, 2, 11));
+      cases.back().inputs = inputs;
+    }
+  expect_right(cases);
+}
+
+// In clusters and over the grid, whose slices begin with a block.
+TEST(HostCornersOfSharedResults, BlocksShareThem) {
+  std::vector<KernelCase> cases;
+  for (const Exchange exchange : {Exchange::cluster, Exchange::grid})
+    for (const int blocks : {2, 4})
+      for (const int missing : {0, 32, 128}) {
+        NormSpec with_blocks{.columns = 128 * blocks - missing,
+                             .output = DType::e4m3,
+                             .quantization = Quantization::block_32,
+                             .scale_format = ScaleFormat::e8m0,
+                             .scale_layout = kScaleLayouts[cases.size() % 4].value,
+                             .also = Also::bf16};
+        NormSpec with_amax{.columns = 128 * blocks - missing, .output = DType::bf16, .amax = true};
+        NormSpec with_bound{.columns = 128 * blocks - missing,
+                            .output = DType::e4m3,
+                            .quantization = Quantization::row,
+                            .upper_bound = true,
+                            .also = Also::f32};
+        for (const NormSpec& spec : {with_blocks, with_amax, with_bound}) {
+          KernelCase c = corner(Strategy::block_row, spec, 1, 7);
+          c.device = *DeviceProfile::of(Arch{exchange == Exchange::grid ? 80 : 90});
+          c.device.sm_count = blocks;
+          c.plan.per_thread = 2;
+          c.plan.blocks_per_sm = 2;
+          c.plan.blocks_per_row = blocks;
+          c.plan.exchange = exchange;
+          c.runs = 2;
+          c.inputs = cases.size() % 4 == 0 ? InputKind::nan_row : InputKind::mixed;
+          cases.push_back(c);
+        }
+      }
+  expect_right(cases);
+}
+
 // Long rows, as users get them: in one block, in clusters and over the grid.
 TEST(HostCornersOfLongNorms, LongRows) {
   std::vector<KernelCase> cases;
@@ -1255,6 +1451,10 @@ TEST(HostCorners, AllKernelsTakeTurnsWithOneWorkspace) {
       cases.push_back(shared({Exchange::grid, 3}, spec, 8 + round));
       cases.back().blocks = 6;
       cases.push_back(shared({Exchange::grid, 3}, with_operation(spec, kOperations[2]), 8 + round));
+      if (dtype == DType::f64) continue;
+      for (const Strategy strategy : {Strategy::warp_rows, Strategy::block_row, Strategy::generic})
+        cases.push_back(corner(strategy, {.columns = 300, .amax = true}, 1, 9 + round));
+      cases.push_back(shared({Exchange::grid, 3}, {.columns = 300, .amax = true}, 8 + round));
     }
   const auto kernels = compile_batch(cases);
   ASSERT_TRUE(kernels) << kernels.error().message;

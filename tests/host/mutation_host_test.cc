@@ -79,10 +79,12 @@ const std::vector<std::string> kOperation = {"layout.cuh",
                                              "schedule/persistent_row.cu",
                                              "schedule/generic.cu"};
 
-// What kernels with results of 8 bits try.
+// What kernels with results of 8 bits, a second result or the largest one try.
 const std::vector<std::string> kQuantized = {"number.cuh",
                                              "reduce.cuh",
+                                             "op/quantizer.cuh",
                                              "op/sink.cuh",
+                                             "schedule/workspace.cuh",
                                              "schedule/fragment.cuh",
                                              "schedule/exchange.cuh",
                                              "schedule/warp_rows.cu",
@@ -711,6 +713,122 @@ const std::vector<Pinned> kPinned = {
      "arch=sm_90 rows=6 plane=3 seed=148",
      {0},
      {"schedule/generic.cu"}},
+    // Blocks with a scale each, in every format and layout; rows of zeros, with a NaN and an infinity; second
+    // results.
+    {"rmsnorm/cols=96/bf16/out=e4m3/wb/also=f32/q=16:e4m3:sw warp_rows threads=64 threads_per_row=8 "
+     "vector=4 per_thread=3 arch=sm_90 rows=131 y_gap=4 blocks=3 seed=200",
+     {0},
+     kQuantized},
+    {"layernorm/cols=256/f32/out=e4m3/also=bf16/q=128:cols warp_rows threads=64 threads_per_row=16 "
+     "vector=8 per_thread=2 arch=sm_90 rows=6 inputs=constant_rows seed=201",
+     {0},
+     kQuantized},
+    {"rmsnorm/cols=192/f16/out=e5m2/w/q=64:p2 warp_rows threads=64 threads_per_row=16 vector=4 "
+     "per_thread=3 arch=sm_90 rows=5 inputs=nan_row seed=202",
+     {0},
+     kQuantized},
+    {"rmsnorm/cols=160/bf16/out=s8/w:rows/also=f16/q=32:e8m0:cols4 warp_rows threads=64 threads_per_row=8 "
+     "vector=4 per_thread=5 arch=sm_75 rows=13 y_gap=8 seed=203",
+     {0},
+     kQuantized},
+    {"rmsnorm/cols=512/f32/out=e4m3/w/q=32:e8m0:sw warp_rows threads=32 threads_per_row=16 vector=4 "
+     "per_thread=8 arch=sm_90 rows=3 inputs=mixed seed=204",
+     {0},
+     kQuantized},
+    {"rmsnorm/cols=256/f32/out=e4m3/addafter/q=32:e8m0:sw warp_rows threads=64 threads_per_row=32 vector=4 "
+     "per_thread=2 arch=sm_90 rows=5 seed=205",
+     {0},
+     kQuantized},
+    {"layernorm/cols=96/f32/out=e4m3/q=16:e4m3:sw warp_rows threads=32 threads_per_row=4 vector=8 "
+     "per_thread=3 arch=sm_90 rows=5 inputs=constant_rows seed=206",
+     {0},
+     kQuantized},
+    {"layernorm/cols=128/bf16/out=s8/round=y/q=64:cols warp_rows threads=32 threads_per_row=32 vector=2 "
+     "per_thread=2 arch=sm_90 rows=5 inputs=inf_row seed=207",
+     {0},
+     kQuantized},
+    {"layernorm/cols=304/bf16/out=e4m3/wb/also=f32/q=16:e8m0:cols4 block_row threads=64 threads_per_row=64 "
+     "vector=4 per_thread=2 arch=sm_90 rows=5 blocks=2 y_gap=4 seed=208",
+     {0, 13},
+     kQuantized},
+    {"rmsnorm/cols=512/f32/out=e4m3/w/also=bf16/q=64:cols block_row threads=64 threads_per_row=64 vector=2 "
+     "per_thread=2 blocks_per_row=2 exchange=cluster arch=sm_90 rows=3 seed=209",
+     {0, 5},
+     kQuantized},
+    {"rmsnorm/cols=352/f32/out=s8/add/sum/q=32:e8m0:sw block_row threads=64 threads_per_row=64 vector=1 "
+     "per_thread=2 blocks_per_row=3 exchange=grid sms=3 arch=sm_80 rows=5 seed=210",
+     {0, 13},
+     kQuantized},
+    {"rmsnorm/cols=160/bf16/out=e4m3/w/also=f16/q=32:e8m0:cols4 generic threads=64 threads_per_row=32 "
+     "vector=1 per_thread=5 arch=sm_90 rows=5 y_gap=3 seed=211",
+     {0},
+     kQuantized},
+    {"layernorm/cols=656/f32/out=e4m3/w/also=bf16/q=16:e4m3:sw generic threads=64 threads_per_row=32 "
+     "vector=1 per_thread=2 arch=sm_90 rows=3 inputs=nan_row y_shift=1 seed=212",
+     {0},
+     kQuantized},
+    {"layernorm/cols=384/f32/out=e5m2/q=128:p2:cols generic threads=64 threads_per_row=32 vector=1 "
+     "per_thread=2 arch=sm_90 rows=6 inputs=constant_rows seed=213",
+     {0},
+     kQuantized},
+    {"rmsnorm/cols=320/f16/out=s8/w/q=64 generic threads=64 threads_per_row=32 vector=1 per_thread=2 "
+     "arch=sm_90 rows=3 seed=214",
+     {0},
+     kQuantized},
+    // Scales of rows with a bound, and second results.
+    {"rmsnorm/cols=90/bf16/out=e4m3/wb/also=bf16/q=row:ub warp_rows threads=64 threads_per_row=8 vector=2 "
+     "per_thread=6 arch=sm_90 rows=13 y_gap=4 inputs=nan_row seed=215",
+     {0},
+     kQuantized},
+    {"rmsnorm/cols=300/bf16/out=e4m3/w:rows/also=f32/q=row:ub block_row threads=64 threads_per_row=64 "
+     "vector=4 per_thread=2 arch=sm_90 rows=7 y_gap=4 blocks=2 seed=216",
+     {0, 13},
+     kQuantized},
+    {"rmsnorm/cols=45/f16/out=e4m3/w/q=row:ub staged_rows threads=64 threads_per_row=4 vector=1 "
+     "per_thread=12 group_rows=2 arch=sm_90 rows=21 x_shift=3 y_shift=6 seed=217",
+     {0},
+     kQuantized},
+    {"rmsnorm/cols=150/f16/out=e4m3/w/also=f32/q=row:ub generic threads=64 threads_per_row=32 vector=1 "
+     "per_thread=5 arch=sm_90 rows=9 y_gap=1 blocks=2 seed=218",
+     {0},
+     kQuantized},
+    {"rmsnorm/cols=300/f32/out=e4m3/w/q=row:ub generic threads=64 threads_per_row=32 vector=1 per_thread=2 "
+     "arch=sm_90 rows=3 seed=225",
+     {0},
+     kQuantized},
+    // The largest result of a launch; a second launch on the same workspace.
+    {"rmsnorm/cols=90/f16/w/amax warp_rows threads=64 threads_per_row=8 vector=2 per_thread=6 arch=sm_90 "
+     "rows=37 blocks=2 runs=2 overlaps=1 seed=219",
+     {0, 13},
+     kQuantized},
+    {"layernorm/cols=90/f32/out=e4m3/wb/also=f16/q=tensor/amax warp_rows threads=64 threads_per_row=8 "
+     "vector=2 per_thread=6 arch=sm_90 rows=13 y_gap=4 runs=2 seed=220",
+     {0, 13},
+     kQuantized},
+    {"layernorm/cols=300/bf16/wb/amax block_row threads=64 threads_per_row=64 vector=4 per_thread=2 "
+     "arch=sm_90 rows=7 blocks=2 runs=2 seed=221",
+     {0, 13},
+     kQuantized},
+    {"layernorm/cols=400/f32/w/amax block_row threads=64 threads_per_row=64 vector=1 per_thread=2 "
+     "blocks_per_row=4 exchange=cluster arch=sm_90 rows=5 blocks=8 inputs=nan_row seed=222",
+     {0, 5},
+     kQuantized},
+    {"layernorm/cols=300/f16/out=e4m3/w/also=f32/q=tensor/amax block_row threads=64 threads_per_row=64 "
+     "vector=1 per_thread=2 blocks_per_row=3 exchange=grid sms=6 arch=sm_80 rows=7 runs=2 seed=223",
+     {0, 13},
+     kQuantized},
+    {"layernorm/cols=150/f32/out=bf16/w/amax generic threads=64 threads_per_row=32 vector=1 per_thread=5 "
+     "arch=sm_90 rows=9 blocks=2 runs=2 seed=224",
+     {0, 13},
+     kQuantized},
+    {"rmsnorm/cols=300/f16/out=f32/amax generic threads=64 threads_per_row=32 vector=1 per_thread=2 "
+     "arch=sm_90 rows=5 runs=2 seed=226",
+     {0, 13},
+     kQuantized},
+    {"layernorm/cols=64/f32/amax warp_rows threads=32 threads_per_row=16 vector=2 per_thread=2 arch=sm_90 "
+     "rows=5 inputs=constant_rows seed=227",
+     {0},
+     kQuantized},
     // Results of 8 bits, by instruction and without: of rows with a scale each; a NaN; rows of zeros.
     {"rmsnorm/cols=90/bf16/out=e4m3/round=norm+y/wb/stats/q=row warp_rows threads=64 threads_per_row=8 "
      "vector=2 per_thread=6 arch=sm_90 rows=37 x_gap=6 y_gap=4 blocks=2 overlaps=1 seed=160",
@@ -848,6 +966,7 @@ Experiment experiment_of(const Pinned& pinned) {
   // Those of another kernel, and of what this one has no use for.
   std::erase_if(files, [&](const std::string& file) {
     return (file.ends_with(".cu") && file != concat({"schedule/", normjit::name(c->plan.strategy), ".cu"})) ||
+           (file == "op/quantizer.cuh" && !has_8_bits(c->spec.output)) ||
            (file == "schedule/ring.cuh" && c->plan.strategy != Strategy::persistent_row) ||
            (file == "schedule/scalar.cuh" &&
             (c->plan.strategy != Strategy::persistent_row || !c->plan.unaligned)) ||
@@ -883,10 +1002,25 @@ const Number kNumbers[] = {
     // A tie of e4m3, which the product with the inverse misses, and a result of a row with an infinity.
     {"rmsnorm/cols=1/f32/out=e4m3/q=row",
      "narrow<Output>(quantized(on.x[0], Quantizer{0, 1 / 0x1.9755d4p+0f, 0x1.9755d4p+0f}))", 0x1.b0cb32p+0, 1,
-     "op/sink.cuh"},
+     "op/quantizer.cuh"},
     {"rmsnorm/cols=1/f32/out=e5m2/q=row",
-     "narrow<Output>(quantized(on.x[0], quantizer_of_row<Output>(Largest{0x7f800000u})))", 1, 0,
-     "op/sink.cuh"},
+     "narrow<Output>(quantized(on.x[0], quantizer_of_row<Output>(Largest{10 * 1e38f}, {})))", 1, 0,
+     "op/quantizer.cuh"},
+    // Powers of two: one of its own, the next to it, the largest ones and infinity, in f32 and in a byte.
+    {"layernorm/cols=1/f32", "quantizer_of_power(on.x[0], false).scale", 4, 4, "op/quantizer.cuh"},
+    {"layernorm/cols=1/f32", "quantizer_of_power(on.x[0], false).scale", 4 + 0x1p-21, 8, "op/quantizer.cuh"},
+    {"layernorm/cols=1/f32", "quantizer_of_power(on.x[0], false).scale", kInfinity, kInfinity,
+     "op/quantizer.cuh"},
+    {"layernorm/cols=1/f32", "quantizer_of_power(on.x[0], false).inverse", kInfinity, 0, "op/quantizer.cuh"},
+    {"layernorm/cols=1/f32", "quantizer_of_power(on.x[0], true).inverse", 0x1p126, 0x1p-126,
+     "op/quantizer.cuh"},
+    {"layernorm/cols=1/f32", "quantizer_of_power(on.x[0], true).inverse", 0x1.8p126, 0x1p-127,
+     "op/quantizer.cuh"},
+    {"layernorm/cols=1/f32",
+     "Output(byte_of_scale(quantizer_of_power(on.x[0], true).scale, ScaleFormat::e8m0))", kInfinity, 254,
+     "op/quantizer.cuh"},
+    // A quotient that the product with the inverse misses.
+    {"layernorm/cols=1/f32", "over(on.x[0], 448)", 0x1.000008p+0, 0x1.2492520000000p-9, "op/quantizer.cuh"},
     // Half way between two numbers of e4m3, in integers.
     {"layernorm/cols=1/f32/out=e4m3", "Output{to_float8<Output>(on.x[0])}", 1.0625, 1, "number.cuh"},
     // A vector of one bf16, which is no pair.

@@ -18,8 +18,8 @@
 namespace normjit::testing {
 namespace {
 
-// Rows that different strategies serve; which, is the planner's business. The last one's chunks take turns
-// through a workspace, whatever the planner thinks best.
+// Rows that different strategies serve; which, is the planner's business. The chunks of one take turns
+// through a workspace, whatever the planner thinks best; blocks of the last join their largest results in it.
 struct Layer {
   NormSpec spec;
   std::int64_t rows;
@@ -33,6 +33,7 @@ const Layer kLayers[] = {
     {{.columns = 300001, .affine = Affine::weight_bias, .statistics = true}, 11},
     {{.columns = 1 << 19, .input = DType::bf16, .affine = Affine::weight_bias}, 16},
     {{.columns = 1 << 17, .affine = Affine::weight_bias}, 40, true},
+    {{.columns = 4096, .input = DType::bf16, .affine = Affine::weight, .amax = true}, 700},
 };
 
 Kernel prepared(Service& service, const Layer& layer) {

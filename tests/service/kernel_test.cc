@@ -163,6 +163,8 @@ TEST_F(KernelTest, PassesWhatTheGenericKernelDoesNotKnowOfItsSpec) {
                             1,
                             /*mod_shift_table*/ nullptr,
                             /*tensor_scale*/ nullptr,
+                            /*upper_bound*/ nullptr,
+                            /*global_scale*/ nullptr,
                             memory(2),
                             0,
                             77,
@@ -175,7 +177,14 @@ TEST_F(KernelTest, PassesWhatTheGenericKernelDoesNotKnowOfItsSpec) {
                             1,
                             /*mean*/ nullptr,
                             /*rstd*/ nullptr,
-                            /*row_scale*/ nullptr}));
+                            /*also*/ nullptr,
+                            0,
+                            0,
+                            0,
+                            1,
+                            /*row_scale*/ nullptr,
+                            /*block_scale*/ nullptr,
+                            /*amax*/ nullptr}));
   const std::string bytes = launched().arguments.at(1);
   RuntimeSpec passed({});
   ASSERT_EQ(bytes.size(), sizeof passed);
@@ -220,7 +229,7 @@ TEST_F(KernelTest, NodeOffsetsSayWhereTheBlockHasAPointer) {
   }
   EXPECT_EQ(prepare(kAll).node_offset(Operand::x).value(), 16U);
   EXPECT_EQ(prepare(kAll).node_offset(Operand::rstd).value(), 72U);
-  EXPECT_EQ(prepare(kAll, {.plan = generic_plan()}).node_offset(Operand::rstd).value(), 424U);
+  EXPECT_EQ(prepare(kAll, {.plan = generic_plan()}).node_offset(Operand::rstd).value(), 440U);
   EXPECT_EQ(prepare(kAll).node_offset(Operand::workspace).code(), Code::UnexpectedPointer);
   EXPECT_EQ(prepare(kGigantic).node_offset(Operand::workspace).value(), 8U);
   EXPECT_EQ(prepare(kAll).node_offset(static_cast<Operand>(99)).code(), Code::UnexpectedPointer);

@@ -75,9 +75,10 @@ TEST(OperandBlock, AKernelDeclaresWhatItsSpecHas) {
                   "const Weight* weight", "GroupedRows weight_rows", "const Weight* bias",
                   "GroupedRows bias_rows", "const Mod* mod_scale", "GroupedRows mod_scale_rows",
                   "const Weight* mod_scale_table", "const Mod* mod_shift", "GroupedRows mod_shift_rows",
-                  "const Weight* mod_shift_table", "const float* tensor_scale", "Output* y",
-                  "GroupedRows y_rows", "Residual* sum", "GroupedRows sum_rows", "Acc* mean", "Acc* rstd",
-                  "float* row_scale"))
+                  "const Weight* mod_shift_table", "const float* tensor_scale", "const float* upper_bound",
+                  "const float* global_scale", "Output* y", "GroupedRows y_rows", "Residual* sum",
+                  "GroupedRows sum_rows", "Acc* mean", "Acc* rstd", "AlsoOutput* also",
+                  "GroupedRows also_rows", "float* row_scale", "BlockScale* block_scale", "float* amax"))
       << "the generic kernel has all, whatever the spec";
 }
 

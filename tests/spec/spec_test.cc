@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "normjit/spec/fields.h"
+#include "normjit/spec/valid.h"
 #include "tests/support/random_spec.h"
 
 namespace normjit {
@@ -115,22 +116,44 @@ std::vector<Mistake> mistakes() {
     breaking(spec);
     return spec;
   };
-  constexpr DType kNoDType{7};
+  const auto quantized = [](Quantization quantization, ScaleFormat format, DType output = DType::e4m3) {
+    return NormSpec{.columns = 128, .output = output, .quantization = quantization, .scale_format = format};
+  };
+  const auto laid = [](ScaleFormat format, ScaleLayout layout) {
+    return NormSpec{.columns = 128,
+                    .output = DType::e4m3,
+                    .quantization = Quantization::block_128,
+                    .scale_format = format,
+                    .scale_layout = layout};
+  };
+  const auto channels_first = [](Quantization quantization, Also also, bool amax) {
+    return NormSpec{.columns = 128,
+                    .output = DType::e4m3,
+                    .quantization = quantization,
+                    .also = also,
+                    .amax = amax,
+                    .channels_first = true};
+  };
+  constexpr DType kNoDType{8};
   return {
       {Code::BadArgument, "norm is 2; it must be one of layernorm, rmsnorm",
        broken([](auto& s) { s.norm = Norm{2}; })},
       {Code::BadDimension, "0 columns", broken([](auto& s) { s.columns = 0; })},
       {Code::BadDimension, "-3 columns", broken([](auto& s) { s.columns = -3; })},
       {Code::TooManyColumns, "2147483648", broken([](auto& s) { s.columns = kMost + 1; })},
-      {Code::BadDType, "input is 7; it must be one of f16, bf16, f32, f64",
+      {Code::BadDType, "input is 8; it must be one of f16, bf16, f32, f64",
        broken([](auto& s) { s.input = kNoDType; })},
       {Code::BadDType, "input is e4m3; it must be one of f16, bf16, f32, f64",
        broken([](auto& s) { s.input = s.output = DType::e4m3; })},
+      {Code::BadDType, "input is e8m0; it must be one of f16, bf16, f32, f64",
+       broken([](auto& s) { s.input = DType::e8m0; })},
+      {Code::BadDType, "output is e8m0; it must be one of f16, bf16, f32, f64, e4m3, e5m2, s8",
+       broken([](auto& s) { s.output = DType::e8m0; })},
       {Code::BadDType, "output is 255; it must be one of f16, bf16, f32, f64, e4m3, e5m2, s8",
        broken([](auto& s) { s.output = DType{255}; })},
       {Code::BadDType, "weight is s8; it must be one of f16, bf16, f32, f64",
        broken([](auto& s) { s.weight = DType::s8; })},
-      {Code::BadDType, "weight is 7", broken([](auto& s) { s.weight = kNoDType; })},
+      {Code::BadDType, "weight is 8", broken([](auto& s) { s.weight = kNoDType; })},
       {Code::BadEpsilon, "-1e-05", broken([](auto& s) { s.epsilon = -1e-5; })},
       {Code::BadEpsilon, "inf", broken([](auto& s) { s.epsilon = kInfinity; })},
       {Code::BadEpsilon, "-inf", broken([](auto& s) { s.epsilon = -kInfinity; })},
@@ -150,8 +173,14 @@ std::vector<Mistake> mistakes() {
        broken([](auto& s) { s.rounding = Rounding{8}; })},
       {Code::BadDType, "residual_type is e5m2", broken([](auto& s) { s.residual_type = DType::e5m2; })},
       {Code::BadDType, "modulation_type is e4m3", broken([](auto& s) { s.modulation_type = DType::e4m3; })},
-      {Code::BadArgument, "quantization is 3; it must be one of none, tensor, row",
-       broken([](auto& s) { s.quantization = Quantization{3}; })},
+      {Code::BadArgument, "quantization is 7; it must be one of none, tensor, row, 16, 32, 64, 128",
+       broken([](auto& s) { s.quantization = Quantization{7}; })},
+      {Code::BadArgument, "scale_format is 4; it must be one of f32, p2, e8m0, e4m3",
+       broken([](auto& s) { s.scale_format = ScaleFormat{4}; })},
+      {Code::BadArgument, "scale_layout is 4; it must be one of rows, cols, cols4, sw",
+       broken([](auto& s) { s.scale_layout = ScaleLayout{4}; })},
+      {Code::BadArgument, "also is 4; it must be one of none, f16, bf16, f32",
+       broken([](auto& s) { s.also = Also{4}; })},
       {Code::BadArgument, "gate is 3; it must be one of none, gate, gateafter",
        broken([](auto& s) { s.gate = Gate{3}; })},
       {Code::BadArgument, "gate_function is 4; it must be one of none, silu, sigmoid, tanh",
@@ -178,6 +207,60 @@ std::vector<Mistake> mistakes() {
          s.quantization = Quantization::row;
          s.channels_first = true;
        })},
+      {Code::BadCombination,
+       "quantization needs an output of 8 bits, and it is f32: add one (/out=e4m3, /out=e5m2 or /out=s8), or "
+       "leave the quantization out (/q=32)",
+       quantized(Quantization::block_32, ScaleFormat::e8m0, DType::f32)},
+      {Code::BadCombination,
+       "blocks of 64 columns do not divide rows of 96: give a scale for each row (/q=row)",
+       {.columns = 96, .output = DType::e4m3, .quantization = Quantization::block_64}},
+      {Code::BadCombination, "blocks of 16 columns have no scales in f32: of 16 they are e8m0 or e4m3",
+       quantized(Quantization::block_16, ScaleFormat::f32)},
+      {Code::BadCombination, "blocks of 16 columns have no scales in p2",
+       quantized(Quantization::block_16, ScaleFormat::power_of_two)},
+      {Code::BadCombination, "blocks of 32 columns have no scales in f32",
+       quantized(Quantization::block_32, ScaleFormat::f32)},
+      {Code::BadCombination, "blocks of 32 columns have no scales in e4m3",
+       quantized(Quantization::block_32, ScaleFormat::e4m3)},
+      {Code::BadCombination, "blocks of 64 columns have no scales in e4m3",
+       quantized(Quantization::block_64, ScaleFormat::e4m3)},
+      {Code::BadCombination, "blocks of 128 columns have no scales in e4m3",
+       quantized(Quantization::block_128, ScaleFormat::e4m3)},
+      {Code::BadCombination, "scales in f32 cannot be laid out as cols4: cols4 needs e8m0",
+       laid(ScaleFormat::f32, ScaleLayout::packed_columns)},
+      {Code::BadCombination, "scales in p2 cannot be laid out as sw",
+       laid(ScaleFormat::power_of_two, ScaleLayout::swizzled)},
+      {Code::BadCombination,
+       "scales in e4m3 cannot be laid out as cols4",
+       {.columns = 128,
+        .output = DType::e4m3,
+        .quantization = Quantization::block_16,
+        .scale_format = ScaleFormat::e4m3,
+        .scale_layout = ScaleLayout::packed_columns}},
+      {Code::BadCombination,
+       "an upper bound needs an output of e4m3, and it is s8: leave out the bound (:ub)",
+       {.columns = 64, .output = DType::s8, .quantization = Quantization::row, .upper_bound = true}},
+      {Code::BadCombination,
+       "an upper bound needs an output of e4m3, and it is e5m2",
+       {.columns = 64, .output = DType::e5m2, .quantization = Quantization::row, .upper_bound = true}},
+      {Code::BadCombination,
+       "a second result in bf16 needs a quantization of the first",
+       {.columns = 64, .output = DType::e4m3, .also = Also::bf16}},
+      {Code::BadCombination,
+       "amax excludes a scale for each row or block",
+       {.columns = 64, .output = DType::e4m3, .quantization = Quantization::row, .amax = true}},
+      {Code::BadCombination,
+       "amax excludes a scale for each row or block",
+       {.columns = 128, .output = DType::e4m3, .quantization = Quantization::block_128, .amax = true}},
+      {Code::BadCombination,
+       "amax is of f32, and this spec is computed in f64",
+       {.columns = 64, .input = DType::f64, .amax = true}},
+      {Code::BadCombination, "channels first exclude a scale for each block: give one (/q=tensor)",
+       channels_first(Quantization::block_128, Also::none, false)},
+      {Code::BadCombination, "channels first exclude a second result: leave it out (/also=f16), or the order",
+       channels_first(Quantization::tensor, Also::f16, false)},
+      {Code::BadCombination, "channels first exclude amax: leave out amax (/amax), or the order (/cf)",
+       channels_first(Quantization::tensor, Also::none, true)},
       {Code::BadCombination, "a gate behind the norm excludes an activation", broken([](auto& s) {
          s.gate = Gate::after;
          s.activation = Activation::gelu;
@@ -230,6 +313,84 @@ TEST(Validate, NamesEachMistake) {
     ASSERT_EQ(result.code(), mistake.code) << mistake.says;
     EXPECT_THAT(result.error().message, HasSubstr(mistake.says));
   }
+}
+
+// Each combination of what says how results are quantized.
+template <class Visit>
+void each_quantization(Visit visit) {
+  for (const std::int64_t columns : {16, 64, 384})
+    for (const DType input : {DType::f32, DType::f64})
+      for (const DType output : {DType::bf16, DType::e4m3, DType::s8})
+        for (const auto& quantization : kQuantizations)
+          for (const auto& format : kScaleFormats)
+            for (const auto& layout : kScaleLayouts)
+              for (const auto& also : {Also::none, Also::bf16})
+                for (int flags = 0; flags < 8; ++flags)
+                  visit(NormSpec{.columns = columns,
+                                 .input = input,
+                                 .output = output,
+                                 .quantization = quantization.value,
+                                 .upper_bound = (flags & 1) != 0,
+                                 .scale_format = format.value,
+                                 .scale_layout = layout.value,
+                                 .also = also,
+                                 .amax = (flags & 2) != 0,
+                                 .channels_first = (flags & 4) != 0});
+}
+
+TEST(Validate, EveryQuantizationIsValidOrHasAMessage) {
+  int valid = 0;
+  each_quantization([&](const NormSpec& spec) {
+    valid += is_valid(spec);
+    ASSERT_EQ(is_valid(spec), validate(spec).ok()) << to_text(spec);
+    ASSERT_TRUE(validate(spec).ok() || validate(spec).code() == Code::BadCombination) << to_text(spec);
+    ASSERT_EQ(is_valid(canonical(spec)), is_valid(spec)) << to_text(spec);
+  });
+  EXPECT_GT(valid, 1000);
+}
+
+TEST(Validate, AcceptsTheScalesOfBlocks) {
+  using enum ScaleFormat;
+  using enum ScaleLayout;
+  const struct {
+    Quantization quantization;
+    ScaleFormat format;
+    std::vector<ScaleLayout> layouts;
+  } scales[] = {{Quantization::block_16, ScaleFormat::e8m0, {rows, columns, packed_columns, swizzled}},
+                {Quantization::block_16, ScaleFormat::e4m3, {rows, columns, swizzled}},
+                {Quantization::block_32, ScaleFormat::e8m0, {rows, columns, packed_columns, swizzled}},
+                {Quantization::block_64, ScaleFormat::f32, {rows, columns}},
+                {Quantization::block_64, ScaleFormat::power_of_two, {rows, columns}},
+                {Quantization::block_64, ScaleFormat::e8m0, {rows, columns, packed_columns, swizzled}},
+                {Quantization::block_128, ScaleFormat::f32, {rows, columns}},
+                {Quantization::block_128, ScaleFormat::power_of_two, {rows, columns}},
+                {Quantization::block_128, ScaleFormat::e8m0, {rows, columns, packed_columns, swizzled}}};
+  int valid = 0, accepted = 0;
+  for (const auto& each : scales)
+    for (const ScaleLayout layout : each.layouts)
+      for (const DType output : {DType::e4m3, DType::e5m2, DType::s8}) {
+        const NormSpec spec{.columns = 256,
+                            .output = output,
+                            .quantization = each.quantization,
+                            .scale_format = each.format,
+                            .scale_layout = layout,
+                            .also = Also::f32};
+        EXPECT_TRUE(validate(spec).ok()) << to_text(spec);
+        EXPECT_EQ(canonical(spec), spec);
+        ++accepted;
+      }
+  for (const auto& quantization : kQuantizations)
+    for (const auto& format : kScaleFormats)
+      for (const auto& layout : kScaleLayouts)
+        for (const DType output : {DType::e4m3, DType::e5m2, DType::s8})
+          if (quantization.value >= Quantization::block_16)
+            valid += validate({.columns = 256,
+                               .output = output,
+                               .quantization = quantization.value,
+                               .scale_format = format.value,
+                               .scale_layout = layout.value})
+                         .ok();
+  EXPECT_EQ(valid, accepted) << "no others";
 }
 
 TEST(Validate, ReportsTheFirstOfSeveralMistakes) {
@@ -325,6 +486,11 @@ TEST(Spec, EveryFieldCountsInAComparison) {
   EXPECT_TRUE(differs([](auto& s) { s.rounding = Rounding::y; }));
   EXPECT_TRUE(differs([](auto& s) { s.quantization = Quantization::row; }));
   EXPECT_TRUE(differs([](auto& s) { s.inverse_scale = true; }));
+  EXPECT_TRUE(differs([](auto& s) { s.upper_bound = true; }));
+  EXPECT_TRUE(differs([](auto& s) { s.scale_format = ScaleFormat::e8m0; }));
+  EXPECT_TRUE(differs([](auto& s) { s.scale_layout = ScaleLayout::swizzled; }));
+  EXPECT_TRUE(differs([](auto& s) { s.also = Also::bf16; }));
+  EXPECT_TRUE(differs([](auto& s) { s.amax = true; }));
   EXPECT_TRUE(differs([](auto& s) { s.statistics = true; }));
 }
 
@@ -371,6 +537,11 @@ TEST(Fields, AreTheMembersOfASpec) {
   EXPECT_EQ(changed.scale, 0);
   EXPECT_EQ(changed.quantization, Quantization::tensor);
   EXPECT_TRUE(changed.inverse_scale);
+  EXPECT_TRUE(changed.upper_bound);
+  EXPECT_EQ(changed.scale_format, ScaleFormat::power_of_two);
+  EXPECT_EQ(changed.scale_layout, ScaleLayout::columns);
+  EXPECT_EQ(changed.also, Also::f16);
+  EXPECT_TRUE(changed.amax);
   EXPECT_TRUE(changed.statistics);
 }
 
@@ -382,6 +553,8 @@ TEST(Fields, HaveTheBitsOfTheirValues) {
   EXPECT_EQ(std::get<7>(kFields).bits(), 64);  // epsilon
   EXPECT_EQ(std::get<9>(kFields).bits(), 2);   // three places of a gate
   EXPECT_EQ(std::get<21>(kFields).bits(), 3);  // five activations
+  EXPECT_EQ(std::get<23>(kFields).bits(), 3);  // seven quantizations
+  EXPECT_EQ(std::get<26>(kFields).bits(), 2);  // four formats of scales
 }
 
 // ---- canonical ----
@@ -424,6 +597,9 @@ TEST(Canonical, ChangesNoMeaning) {
     back.plain_modulation = spec.plain_modulation;
     back.modulation_table = spec.modulation_table;
     back.inverse_scale = spec.inverse_scale;
+    back.upper_bound = spec.upper_bound;
+    back.scale_format = spec.scale_format;
+    back.scale_layout = spec.scale_layout;
     ASSERT_EQ(back, spec);
   }
 }
@@ -463,6 +639,17 @@ TEST(Canonical, KeepsOfAQuantizationWhatCounts) {
   EXPECT_EQ(canonical(spec).rounding, Rounding::none) << "a result in f32 is one already";
   spec.quantization = Quantization::row;
   EXPECT_FALSE(canonical(spec).inverse_scale) << "a row's scale is never its inverse";
+  spec.inverse_scale = false;
+  spec.upper_bound = true;
+  spec.scale_format = ScaleFormat::e8m0;
+  spec.scale_layout = ScaleLayout::swizzled;
+  EXPECT_TRUE(canonical(spec).upper_bound);
+  EXPECT_EQ(canonical(spec).scale_format, ScaleFormat::f32) << "there are no blocks";
+  EXPECT_EQ(canonical(spec).scale_layout, ScaleLayout::rows);
+  spec.quantization = Quantization::block_32;
+  EXPECT_FALSE(canonical(spec).upper_bound) << "of rows alone";
+  EXPECT_EQ(canonical(spec).scale_format, ScaleFormat::e8m0);
+  EXPECT_EQ(canonical(spec).scale_layout, ScaleLayout::swizzled);
   spec = {.columns = 64, .output = DType::e5m2};
   EXPECT_TRUE(validate(spec).ok()) << "rounded as it is";
   EXPECT_EQ(compute_type(spec), DType::f32);
@@ -506,6 +693,21 @@ TEST(Names, AreThoseOfTheHeader) {
   EXPECT_EQ(name(Quantization::none), "none");
   EXPECT_EQ(name(Quantization::tensor), "tensor");
   EXPECT_EQ(name(Quantization::row), "row");
+  EXPECT_EQ(name(Quantization::block_16), "16");
+  EXPECT_EQ(name(Quantization::block_32), "32");
+  EXPECT_EQ(name(Quantization::block_64), "64");
+  EXPECT_EQ(name(Quantization::block_128), "128");
+  EXPECT_EQ(name(DType::e8m0), "e8m0");
+  EXPECT_EQ(name(ScaleFormat::f32), "f32");
+  EXPECT_EQ(name(ScaleFormat::power_of_two), "p2");
+  EXPECT_EQ(name(ScaleFormat::e8m0), "e8m0");
+  EXPECT_EQ(name(ScaleFormat::e4m3), "e4m3");
+  EXPECT_EQ(name(ScaleLayout::rows), "rows");
+  EXPECT_EQ(name(ScaleLayout::columns), "cols");
+  EXPECT_EQ(name(ScaleLayout::packed_columns), "cols4");
+  EXPECT_EQ(name(ScaleLayout::swizzled), "sw");
+  EXPECT_EQ(name(Also::none), "none");
+  EXPECT_EQ(name(Also::bf16), "bf16");
   EXPECT_EQ(name(Affine::none), "none");
   EXPECT_EQ(name(Affine::weight), "w");
   EXPECT_EQ(name(Affine::weight_bias), "wb");
@@ -525,6 +727,9 @@ TEST(Names, AValueOutsideItsSetIsHarmless) {
   EXPECT_EQ(name(Modulation{99}), "?");
   EXPECT_EQ(name(Rounding{99}), "?");
   EXPECT_EQ(name(Quantization{99}), "?");
+  EXPECT_EQ(name(ScaleFormat{99}), "?");
+  EXPECT_EQ(name(ScaleLayout{99}), "?");
+  EXPECT_EQ(name(Also{99}), "?");
   EXPECT_EQ(name(Affine{99}), "?");
   EXPECT_EQ(name(Activation{99}), "?");
   EXPECT_EQ(size_of(DType{99}), 0);
@@ -538,6 +743,7 @@ TEST(SizeOf, IsBytesAnElement) {
   EXPECT_EQ(size_of(DType::e4m3), 1);
   EXPECT_EQ(size_of(DType::e5m2), 1);
   EXPECT_EQ(size_of(DType::s8), 1);
+  EXPECT_EQ(size_of(DType::e8m0), 1);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "normjit/base/text.h"
 #include "normjit/spec.h"
+#include "normjit/spec/tables.h"
 #include "tests/support/random_spec.h"
 
 namespace normjit {
@@ -130,6 +131,63 @@ TEST(ToText, OfQuantizations) {
             "layernorm/cols=64/f32/out=e4m3/eps=1e-05/q=tensor")
       << "rounding to f32 changes nothing";
   EXPECT_EQ(parsed("layernorm/cols=64/q=none").quantization, Quantization::none);
+}
+
+TEST(ToText, OfBlocksAndFurtherResults) {
+  const std::string_view texts[] = {
+      "rmsnorm/cols=4096/bf16/out=e4m3/eps=1e-05/w/q=row:ub",
+      "rmsnorm/cols=4096/bf16/out=e4m3/eps=1e-05/w/q=128",
+      "rmsnorm/cols=4096/bf16/out=s8/eps=1e-05/w/q=64:cols",
+      "rmsnorm/cols=4096/bf16/out=e4m3/eps=1e-05/w/q=128:p2",
+      "rmsnorm/cols=4096/bf16/out=e4m3/eps=1e-05/w/q=128:e8m0:cols4",
+      "rmsnorm/cols=4096/bf16/out=e5m2/eps=1e-05/add/sum/w/q=32:e8m0:sw/also=bf16/stats",
+      "rmsnorm/cols=4096/bf16/out=e4m3/eps=1e-05/w/q=16:e4m3:sw",
+      "layernorm/cols=96/f32/out=e4m3/eps=1e-05/scale=2/q=tensor:inv/also=f32/amax/stats",
+      "layernorm/cols=96/f16/eps=1e-05/amax"};
+  for (const std::string_view text : texts) EXPECT_EQ(to_text(parsed(text)), text);
+  EXPECT_TRUE(parsed(texts[0]).upper_bound);
+  EXPECT_EQ(parsed(texts[1]), (NormSpec{.norm = Norm::rms,
+                                        .columns = 4096,
+                                        .input = DType::bf16,
+                                        .output = DType::e4m3,
+                                        .affine = Affine::weight,
+                                        .quantization = Quantization::block_128}));
+  const NormSpec swizzled = parsed(texts[5]);
+  EXPECT_EQ(swizzled.quantization, Quantization::block_32);
+  EXPECT_EQ(swizzled.scale_format, ScaleFormat::e8m0);
+  EXPECT_EQ(swizzled.scale_layout, ScaleLayout::swizzled);
+  EXPECT_EQ(swizzled.also, Also::bf16);
+  EXPECT_TRUE(parsed(texts[8]).amax);
+  EXPECT_EQ(parsed("layernorm/amax/cols=256/also=none"), (NormSpec{.columns = 256, .amax = true}));
+}
+
+// Of every quantization there is another text.
+TEST(ToText, QuantizationsRoundTrip) {
+  std::map<std::string, NormSpec> seen;
+  for (const auto& quantization : kQuantizations)
+    for (const auto& format : kScaleFormats)
+      for (const auto& layout : kScaleLayouts)
+        for (const auto& also : kAlsos)
+          for (int flags = 0; flags < 8; ++flags) {
+            const NormSpec spec{.columns = 256,
+                                .output = DType::e4m3,
+                                .quantization = quantization.value,
+                                .inverse_scale = (flags & 1) != 0,
+                                .upper_bound = (flags & 2) != 0,
+                                .scale_format = format.value,
+                                .scale_layout = layout.value,
+                                .also = also.value,
+                                .amax = (flags & 4) != 0};
+            if (!validate(spec)) continue;
+            const std::string text = to_text(spec);
+            EXPECT_EQ(text.find_first_not_of(kShellSafe), text.npos) << text;
+            EXPECT_EQ(parsed(text), canonical(spec)) << text;
+            const auto [at, fresh] = seen.emplace(text, canonical(spec));
+            EXPECT_TRUE(fresh || at->second == canonical(spec)) << "two specs share " << text;
+          }
+  // Of none, with and without amax. A tensor's two scales, each with and without amax; a row's two; and of
+  // blocks 4 + 3, 4, 2 + 2 + 4 and 2 + 2 + 4. But for the first, each with four second results.
+  EXPECT_EQ(seen.size(), 2u + 4 * (4 + 2 + 7 + 4 + 8 + 8));
 }
 
 TEST(ToText, LeavesOutWhatHasNoMeaning) {
@@ -285,6 +343,49 @@ TEST(ParseSpec, NamesEachMistake) {
            {"layernorm/cols=64/out=s8/q=row:inv", Code::BadSpecText, ":inv describes what it does not have"},
            {"layernorm/cols=64/out=s8/q=column", Code::BadSpecText, "'column' is no quantization"},
            {"layernorm/cols=64/out=s8/q=tensor:rows", Code::BadSpecText, "does not belong behind"},
+           // Scales of blocks, and further results.
+           {"layernorm/cols=128/out=e4m3/q=8", Code::BadSpecText,
+            "'8' is no quantization; it must be one of none, tensor, row, 16, 32, 64, 128"},
+           {"layernorm/cols=128/out=e4m3/q=block_32", Code::BadSpecText, "'block_32' is no quantization"},
+           {"layernorm/cols=128/out=e4m3/q=128:f32", Code::BadSpecText,
+            "':f32' does not belong behind 'q=128'"},
+           {"layernorm/cols=128/out=e4m3/q=128:rows", Code::BadSpecText,
+            "':rows' does not belong behind 'q=128'"},
+           {"layernorm/cols=128/out=e4m3/q=128:power_of_two", Code::BadSpecText, "does not belong behind"},
+           {"layernorm/cols=128/out=e4m3/q=128:cols:e8m0", Code::BadSpecText,
+            "':e8m0' does not belong behind 'q=128'"},
+           {"layernorm/cols=128/out=e4m3/q=128:e8m0:p2", Code::BadSpecText, "':p2' does not belong behind"},
+           {"layernorm/cols=128/out=e4m3/q=128:", Code::BadSpecText, "':' does not belong behind 'q=128'"},
+           {"layernorm/cols=128/out=e4m3/q=128:ub", Code::BadSpecText, ":ub describes what it does not have"},
+           {"layernorm/cols=128/out=e4m3/q=128:inv", Code::BadSpecText, ":inv describes what it does not"},
+           {"layernorm/cols=128/out=e4m3/q=tensor:ub", Code::BadSpecText,
+            ":ub describes what it does not have"},
+           {"layernorm/cols=128/out=e4m3/q=row:e8m0", Code::BadSpecText, "describes what it does not have"},
+           {"layernorm/cols=128/out=e4m3/q=row:sw", Code::BadSpecText, "describes what it does not have"},
+           {"layernorm/cols=128/out=e4m3/q=row:ub:ub", Code::BadSpecText, "does not belong behind"},
+           {"layernorm/cols=128/out=e4m3/ub", Code::BadSpecText, "unknown field 'ub'"},
+           {"layernorm/cols=128/out=e4m3/w:sw", Code::BadSpecText, "':sw' does not belong behind 'w'"},
+           {"layernorm/cols=128/out=e8m0/q=row", Code::BadDType,
+            "output is e8m0; it must be one of f16, bf16, f32, f64, e4m3, e5m2, s8"},
+           {"layernorm/cols=128/out=e4m3/q=32", Code::BadCombination,
+            "blocks of 32 columns have no scales in f32: of 16 they are e8m0 or e4m3, of 32 e8m0"},
+           {"layernorm/cols=128/out=e4m3/q=128:sw", Code::BadCombination,
+            "scales in f32 cannot be laid out as sw"},
+           {"layernorm/cols=128/out=e4m3/q=16:e4m3:cols4", Code::BadCombination,
+            "scales in e4m3 cannot be laid out as cols4"},
+           {"layernorm/cols=96/out=e4m3/q=64", Code::BadCombination, "do not divide rows of 96"},
+           {"layernorm/cols=128/out=s8/q=row:ub", Code::BadCombination,
+            "an upper bound needs an output of e4m3"},
+           {"layernorm/cols=128/q=128", Code::BadCombination, "quantization needs an output of 8 bits"},
+           {"layernorm/cols=128/out=e4m3/q=128/cf", Code::BadCombination, "exclude a scale for each block"},
+           {"layernorm/cols=128/out=e4m3/q=tensor/also=f64", Code::BadSpecText,
+            "'f64' is no also; it must be one of none, f16, bf16, f32"},
+           {"layernorm/cols=128/also=bf16", Code::BadCombination, "needs a quantization of the first"},
+           {"layernorm/cols=128/out=e4m3/q=tensor/also", Code::BadSpecText, "unknown field 'also'"},
+           {"layernorm/cols=128/out=e4m3/q=row/amax", Code::BadCombination, "amax excludes a scale for each"},
+           {"layernorm/cols=128/f64/amax", Code::BadCombination, "amax is of f32"},
+           {"layernorm/cols=128/amax=1", Code::BadSpecText, "unknown field 'amax='"},
+           {"layernorm/cols=128/amax/amax", Code::BadSpecText, "amax is given twice"},
            {"layernorm/cols=64/out=s8/q=tensor:inv:inv", Code::BadSpecText, "does not belong behind"},
            {"layernorm/cols=64/out=s8/tensor", Code::BadSpecText, "unknown field 'tensor'"},
            {"layernorm/cols=64/out=s8/q=row/q=row", Code::BadSpecText, "quantization is given twice"},
@@ -439,8 +540,8 @@ TEST(SpecText, GarbageIsAnsweredWithAnError) {
 }
 
 TEST(SpecText, MutatedTextsAreReadOrRefused) {
-  constexpr std::string_view kPieces[] = {"/",   "=", "x",  "-",  "cols=", "shape=8x8",
-                                          "f16", "w", "w=", "1e", "9"};
+  constexpr std::string_view kPieces[] = {"/",  "=",  "x", "-",      "cols=", "shape=8x8", "f16",      "w",
+                                          "w=", "1e", "9", "/q=128", ":e8m0", ":sw",       "/also=f16"};
   int refused = 0;
   for (std::uint64_t seed = 0; seed < 20'000; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);

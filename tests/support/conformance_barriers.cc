@@ -213,6 +213,47 @@ Bytes expected_arrivals(const ConformanceKernel& kernel) {
   return bytes_of(y);
 }
 
+// Every thread raises numbers that others raise, too. The last block to finish writes them.
+constexpr std::string_view kRaised = R"(
+namespace normjit {
+
+constexpr int kThreads = 64, kNumbers = 16;
+
+NJ_KERNEL(raised, kThreads) {
+  NJ_SHARED(bool, last, 1);
+  auto* const counter = reinterpret_cast<unsigned long long*>(on.workspace);
+  unsigned long long* const numbers = counter + 1;
+  const int own = threadIdx.x;
+  const unsigned x = on.x[blockIdx.x * kThreads + own];
+  for (int round = 0; round < 4; ++round)
+    hw::raise(&numbers[(own + round) % kNumbers], static_cast<unsigned long long>(x) << round * 10);
+  hw::block_barrier();
+  if (own == 0) last[0] = hw::arrive(counter) + 1 == gridDim.x;
+  hw::block_barrier();
+  if (last[0]) {
+    for (int block = 0; block < static_cast<int>(gridDim.x); ++block)
+      on.y[block * kThreads + own] =
+          static_cast<unsigned>(numbers[(own + block) % kNumbers] >> (own < kNumbers ? 0 : 32));
+  }
+}
+
+}  // namespace normjit
+)";
+
+Bytes expected_raised(const ConformanceKernel& kernel) {
+  const auto x = values_of<std::uint32_t>(kernel.x);
+  std::uint64_t numbers[16] = {};
+  for (std::size_t i = 0; i < x.size(); ++i)
+    for (std::size_t round = 0; round < 4; ++round) {
+      std::uint64_t& number = numbers[(i % 64 + round) % 16];
+      number = std::max(number, std::uint64_t{x[i]} << round * 10);
+    }
+  std::vector<std::uint32_t> y;
+  for (std::size_t i = 0; i < x.size(); ++i)
+    y.push_back(static_cast<std::uint32_t>(numbers[(i % 64 + i / 64) % 16] >> (i % 64 < 16 ? 0 : 32)));
+  return bytes_of(y);
+}
+
 // Every thread slots things of three sizes in turn in one of two places, and collects those of a thread of
 // every block. A place is written again when all have gathered what it held: their blocks have published
 // since.
@@ -315,6 +356,7 @@ std::vector<ConformanceKernel> barriers_kernels() {
       on_words("registers", std::string(kRegisters), 384, 3, expected_registers),
       on_words("tickets", std::string(kTickets), 64, 8, expected_tickets),
       on_words("arrivals", std::string(kArrivals), 64, 8, expected_arrivals),
+      on_words("raised", std::string(kRaised), 64, 8, expected_raised),
       on_words("slots", std::string(kSlots), 64, 8, expected_posts)};
   for (ConformanceKernel& kernel : kernels) {
     kernel.shape.cooperative = kernel.name == "slots";

@@ -152,6 +152,27 @@ std::vector<Limited> limited() {
   return all;
 }
 
+// Magnitudes, and numbers of either sign.
+std::vector<Limited> magnitudes() {
+  const std::vector<float> values = f32_patterns();
+  std::vector<Limited> all;
+  for (std::size_t i = 0; i < values.size(); ++i)
+    for (const float number : {values[(i * 7919 + 13) % values.size()], values[i], -values[i], -0.0f})
+      all.push_back({std::fabs(values[i]), number});
+  return all;
+}
+
+// Normal numbers whose inverses are normal numbers, and NaN.
+std::vector<float> invertible() {
+  std::vector<float> values = f32_patterns();
+  for (const std::uint32_t bits : values_of<std::uint32_t>(random_bytes(4 * 50000, 15)))
+    values.push_back(std::bit_cast<float>(bits));
+  std::erase_if(values, [](float value) {
+    return !std::isnan(value) && (std::fpclassify(value) != FP_NORMAL || std::fabs(value) > 0x1p126f);
+  });
+  return values;
+}
+
 // Exponents that give a number besides zero and infinity, densely, and all others.
 std::vector<float> exponents() {
   std::vector<float> values = f32_patterns();
@@ -179,6 +200,7 @@ float unchanged(float value) { return value; }
 float f32_rsqrt(float value) { return static_cast<float>(1 / std::sqrt(double{value})); }
 double f64_rsqrt(double value) { return 1 / std::sqrt(value); }
 float reciprocal(float value) { return flushed(1 / flushed(value)); }
+float inverse(float value) { return 1 / value; }
 float exp2_of(float value) { return flushed(static_cast<float>(std::exp2(double{flushed(value)}))); }
 
 float high_bf16(std::uint32_t pair) { return oracle::bf16_to_float(static_cast<std::uint16_t>(pair >> 16)); }
@@ -204,6 +226,10 @@ std::uint16_t pair_of(FloatPair x) {
 std::uint32_t joined(std::uint32_t halves) { return halves; }
 float max_nan(Limited x) { return std::isnan(x.value) ? x.value : std::fmax(x.value, x.limit); }
 float min_nan(Limited x) { return std::isnan(x.value) ? x.value : std::fmin(x.value, x.limit); }
+float larger_magnitude(Limited x) {
+  const float size = std::fabs(x.limit);
+  return std::isnan(x.value) || std::isnan(size) ? std::nanf("") : std::fmax(x.value, size);
+}
 double f64_at_least(double value) { return std::isnan(value) ? value : std::fmax(value, 1.5); }
 
 // The promise kPromise, for every element of x.
@@ -298,6 +324,10 @@ std::vector<ConformanceKernel> numbers_kernels() {
                  {Type::f32}, mapped<Limited, min_nan>),
       on_numbers("f64_at_least", "hw::max_nan(on.x[i], 1.5)", "double", "double", f64_patterns(), 8,
                  {Type::f64}, mapped<double, f64_at_least>),
+      on_numbers("f32_larger_magnitude", "hw::larger_magnitude(on.x[2 * i], on.x[2 * i + 1])", "float",
+                 "float", magnitudes(), 4, {Type::f32}, mapped<Limited, larger_magnitude>),
+      on_numbers("f32_inverse", "hw::reciprocal(on.x[i])", "float", "float", invertible(), 4, {Type::f32},
+                 mapped<float, inverse>),
       // The instructions' errors are at most 1 and 2 ulp.
       on_numbers("f32_reciprocal", "hw::rcp_approx(on.x[i])", "float", "float", f32_patterns(), 4,
                  {Type::f32, 1}, mapped<float, reciprocal>),

@@ -131,14 +131,14 @@ struct Workspace {
 };
 
 std::optional<std::string> Workspace::left_by(const KernelCase& c) {
-  constexpr std::size_t kHeaderAndRing = 32 + 1024 * 32;
+  const std::size_t header_and_ring = std::min<std::size_t>(32 + 1024 * 32, memory.bytes());
   if (memory.bytes() == 0) return {};
   if (c.plan.exchange == Exchange::grid) {
     const std::int64_t teams = blocks_of(c) / c.plan.blocks_per_row;
     const std::int64_t tags = scales_rows(c.spec) ? 2 : 1;  // of a row; the first team has the most
     epoch += static_cast<std::uint32_t>(ceil_div(c.rows, teams) * tags);
   }
-  std::vector<std::byte> expected(kHeaderAndRing);
+  std::vector<std::byte> expected(header_and_ring);
   std::memcpy(expected.data() + kEpochAt, &epoch, sizeof epoch);
   const auto wrong = std::mismatch(expected.begin(), expected.end(), memory.data()).first;
   if (wrong == expected.end()) return {};
@@ -237,14 +237,22 @@ std::optional<std::string> Launcher::run(const simt::HostKernel& kernel, std::ui
 }
 
 // What the kernel wrote for one row.
+// Of all outputs that belong to a row.
 std::vector<std::byte> bytes_of_row(const oracle::Problem& problem, std::int64_t row) {
   std::vector<std::byte> bytes;
   for (const OperandRow& each : kOperands) {
     const oracle::Matrix& output = problem[each.operand];
-    if (!each.output || output.empty()) continue;
+    if (!each.output || output.empty() || each.extent == Extent::one) continue;
     const bool matrix = is_matrix(each, problem.spec);
     const std::int64_t columns = matrix ? problem.spec.columns : 1;
     const int size = size_of(output.dtype());
+    if (each.extent == Extent::blocks) {
+      for (std::int64_t k = 0; k < problem.spec.columns / block_columns(problem.spec); ++k) {
+        const std::byte* const scale = output.data() + scale_place(problem.spec, problem.rows, row, k) * size;
+        bytes.insert(bytes.end(), scale, scale + size);
+      }
+      continue;
+    }
     const std::size_t before = bytes.size();
     bytes.resize(before + static_cast<std::size_t>(columns * size));
     copy_columns(bytes.data() + before, 1, matrix ? problem.row(each.operand, row) : output.row(row),

@@ -84,6 +84,8 @@ std::int64_t KernelCase::stride_of(Operand matrix) const {
       return spec.columns;
     case Operand::sum:
       return elements_of_row() + sum_gap;
+    case Operand::also:
+      return elements_of_row() + 2 * y_gap;
     default:
       return elements_of_row() + y_gap;
   }

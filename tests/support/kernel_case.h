@@ -45,7 +45,7 @@ struct KernelCase {
   DeviceProfile device;  // of a known architecture, with few multiprocessors, so that few blocks share work
   std::int64_t rows = 1;
   std::int64_t plane = 0;  // with channels first: the rows of a sample, which is a row to all that follows
-  // Elements between rows; -columns makes all rows of an input one.
+  // Elements between rows, of a second result twice as many as of y; -columns makes all rows of an input one.
   std::int64_t x_gap = 0, gate_gap = 0, residual_gap = 0, scale_gap = 0, shift_gap = 0, y_gap = 0,
                sum_gap = 0;
   // Rows come in groups of so many, with group_gap elements between groups. Gate and modulation then are the

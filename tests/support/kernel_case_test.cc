@@ -5,6 +5,9 @@
 
 #include <set>
 
+#include "normjit/spec/fields.h"
+#include "normjit/spec/tables.h"
+
 namespace normjit::testing {
 namespace {
 
@@ -123,6 +126,42 @@ TEST(KernelCase, RandomCasesReachEverything) {
   EXPECT_GT(dtypes.size(), kStrategies * (4 * 4 + 3 * 3) * 9 / 10);
   EXPECT_GE(quantizations.size(), kStrategies * 2 + 4) << "not every strategy finds the scale of a row";
   EXPECT_GT(rounded_results, all / 100);
+}
+
+// Scales of blocks, second results, the largest result and bounds, on the strategies that have them.
+TEST(KernelCase, RandomCasesReachEveryResult) {
+  constexpr Strategy kWithMore[] = {Strategy::warp_rows, Strategy::block_row, Strategy::generic};
+  std::set<std::tuple<Strategy, Quantization, ScaleFormat, ScaleLayout>> blocks;
+  std::set<std::pair<Strategy, Quantization>> sizes;
+  std::set<std::pair<Strategy, ScaleFormat>> formats;
+  std::set<std::pair<Strategy, ScaleLayout>> layouts;
+  std::set<std::pair<Strategy, Also>> alsos;
+  std::set<std::tuple<Strategy, Exchange, bool>> largest;
+  std::set<std::pair<Strategy, Exchange>> shared_blocks, bounds;
+  for (std::uint64_t seed = 0; seed < 4 * kCases; ++seed)
+    for (const Strategy strategy : kWithMore) {
+      const KernelCase c = random_case(seed, strategy);
+      const NormSpec& spec = c.spec;
+      alsos.emplace(strategy, spec.also);
+      if (spec.amax) largest.emplace(strategy, c.plan.exchange, has_8_bits(spec.output));
+      if (spec.upper_bound) bounds.emplace(strategy, c.plan.exchange);
+      if (!scales_blocks(spec)) continue;
+      shared_blocks.emplace(strategy, c.plan.exchange);
+      blocks.emplace(strategy, spec.quantization, spec.scale_format, spec.scale_layout);
+      sizes.emplace(strategy, spec.quantization);
+      formats.emplace(strategy, spec.scale_format);
+      layouts.emplace(strategy, spec.scale_layout);
+    }
+  constexpr std::size_t kStrategies = std::size(kWithMore), kExchanges = kStrategies + 2;
+  // Of 16 columns 7 formats and layouts go together, of 32 only 4, of 64 and 128 8 each.
+  EXPECT_GT(blocks.size(), kStrategies * (7 + 4 + 8 + 8) * 2 / 3);
+  EXPECT_EQ(sizes.size(), kStrategies * 4);
+  EXPECT_EQ(formats.size(), kStrategies * std::size(kScaleFormats));
+  EXPECT_EQ(layouts.size(), kStrategies * std::size(kScaleLayouts));
+  EXPECT_EQ(alsos.size(), kStrategies * std::size(kAlsos));
+  EXPECT_EQ(shared_blocks.size(), kExchanges);
+  EXPECT_EQ(largest.size(), kExchanges * 2);
+  EXPECT_EQ(bounds.size(), kExchanges);
 }
 
 // Of warp_rows, and of block_row with each exchange: y and the sum in place, each alone, both and none.

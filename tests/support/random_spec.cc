@@ -44,14 +44,31 @@ void drop_meaningless(NormSpec& spec) {
 
 DType random_dtype(Random& random) { return kDTypes[random.below(kInputDTypes)].value; }
 
+// Gives blocks of the result scales, of any format and layout that such blocks may have.
+void make_blocks(NormSpec& spec, Random& random) {
+  spec.quantization = random.one_of(
+      {Quantization::block_16, Quantization::block_32, Quantization::block_64, Quantization::block_128});
+  const std::int64_t block = block_columns(spec);
+  spec.columns = std::max(block, spec.columns / block * block);
+  do {
+    spec.scale_format = random.one_of(kScaleFormats).value;
+    spec.scale_layout = random.one_of(kScaleLayouts).value;
+  } while (!may_have_blocks(spec));
+}
+
 // Gives a spec an output of 8 bits, unless it is computed in f64.
 void make_quantized(NormSpec& spec, Random& random) {
   NormSpec quantized = spec;
   quantized.output = random.one_of({DType::e4m3, DType::e5m2, DType::s8});
   quantized.quantization = random.one_of({Quantization::row, Quantization::tensor});
+  if (random.below(3) == 0) make_blocks(quantized, random);
   if (spec.channels_first) quantized.quantization = Quantization::tensor;
   if (quantized.output != DType::s8 && random.below(4) == 0) quantized.quantization = Quantization::none;
   quantized.inverse_scale = random.coin();
+  quantized.upper_bound = quantized.output == DType::e4m3 && random.coin();
+  if (!spec.channels_first && quantized.quantization != Quantization::none && random.below(4) == 0)
+    quantized.also = random.one_of(kAlsos).value;
+  if (scales_rows(quantized) || scales_blocks(quantized)) quantized.amax = false;
   if (random.coin()) quantized.rounding = static_cast<Rounding>(static_cast<int>(spec.rounding) % 4 + 4);
   drop_meaningless(quantized);
   if (compute_type(quantized) == DType::f32) spec = quantized;
@@ -88,7 +105,9 @@ void make_channels_first(NormSpec& spec) {
   spec.affine_rows = false;
   spec.gate = Gate::none;
   spec.modulation = Modulation::none;
-  if (scales_rows(spec)) spec.quantization = Quantization::tensor;
+  if (scales_rows(spec) || scales_blocks(spec)) spec.quantization = Quantization::tensor;
+  spec.also = Also::none;
+  spec.amax = false;
   drop_meaningless(spec);
 }
 
@@ -126,6 +145,8 @@ NormSpec random_spec(Random& random, const SpecRange& range) {
     if (range.channels_first && random.below(6) == 0) make_channels_first(spec);
     drop_meaningless(spec);
   }
+  if (range.every_norm && !spec.channels_first && compute_type(spec) == DType::f32)
+    spec.amax = random.below(8) == 0;
   if (range.every_norm && random.below(4) == 0) make_quantized(spec, random);
   if (!validate(spec)) {  // beyond f32, in a spec that is computed in f32
     spec.epsilon = random_epsilon(random, true);

@@ -78,6 +78,10 @@ std::vector<KernelCase> simpler(const KernelCase& c) {
     to.spec.output = to.spec.input;
   });
   with([](KernelCase& to) { to.spec.quantization = Quantization::none; });
+  with([](KernelCase& to) { to.spec.also = Also::none; });
+  with([](KernelCase& to) { to.spec.amax = false; });
+  with([](KernelCase& to) { to.spec.upper_bound = false; });
+  with([](KernelCase& to) { to.spec.scale_layout = ScaleLayout::rows; });
   with([](KernelCase& to) {
     to.spec.quantization = std::min(to.spec.quantization, Quantization::tensor);
     to.spec.inverse_scale = false;

@@ -113,6 +113,25 @@ TEST(S8, RoundsSaturatesAndHasNoNaN) {
   EXPECT_EQ(bits_of(DType::s8, std::nan("")), 0);
 }
 
+TEST(E8m0, IsAPowerOfTwoOrNaN) {
+  double power = 0x1p-127;
+  for (int bits = 0; bits < 255; ++bits, power *= 2) {
+    EXPECT_EQ(value_of(DType::e8m0, static_cast<std::uint8_t>(bits)), power) << bits;
+    EXPECT_EQ(bits_of(DType::e8m0, power), bits);
+    EXPECT_EQ(bits_of(DType::e8m0, std::nextafter(power, 0)), bits) << "up";
+    EXPECT_EQ(bits_of(DType::e8m0, std::nextafter(power, kInfinity)), bits == 254 ? 254 : bits + 1) << "up";
+    EXPECT_EQ(unit_in_last_place(DType::e8m0, power), power);
+  }
+  EXPECT_TRUE(std::isnan(value_of(DType::e8m0, 255))) << "what outputs are poisoned with";
+  EXPECT_EQ(bits_of(DType::e8m0, std::nan("")), 255);
+}
+
+TEST(E8m0, EndsAtItsLargestAndSmallest) {
+  for (const double beyond : {1e39, 1e300, kInfinity}) EXPECT_EQ(bits_of(DType::e8m0, beyond), 254);
+  for (const double below : {0x1p-128, 1e-300, 0.0, -0.0, -1.0, -kInfinity})
+    EXPECT_EQ(bits_of(DType::e8m0, below), 0) << below;
+}
+
 TEST(Float8, StandBesideEachOther) {
   const std::vector<double> values = {0, 1, -2, 0.5, 448};
   for (const DType dtype : {DType::e4m3, DType::e5m2, DType::s8}) {

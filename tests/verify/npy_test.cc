@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "normjit/base/text.h"
 #include "tests/support/temp_directory.h"
 #include "verify/element.h"
 
@@ -59,6 +60,7 @@ TEST_F(Npy, RoundTripsEveryDType) {
 TEST_F(Npy, EightBitsAreBitPatterns) {
   EXPECT_EQ(npy_type(DType::e4m3), "|u1");
   EXPECT_EQ(npy_type(DType::e5m2), "|u1");
+  EXPECT_EQ(npy_type(DType::e8m0), "|u1");
   EXPECT_EQ(npy_type(DType::s8), "|i1");
   Matrix written(DType::e5m2, 2, 3);
   fill_random(written, 7, {1, 0, 1});
@@ -68,6 +70,22 @@ TEST_F(Npy, EightBitsAreBitPatterns) {
   EXPECT_EQ(std::memcmp(read.data(), written.data(), written.bytes()), 0);
   Matrix other(DType::s8, 2, 3);
   EXPECT_EQ(NpyFile::open(path("e.npy")).value().read(other).code(), Code::BadArgument);
+}
+
+TEST_F(Npy, ScalesOfBlocksHaveTheShapeOfTheirLayout) {
+  for (const char* const text : {"q=64", "q=64:cols", "q=16:e4m3:cols", "q=64:e8m0:cols4", "q=32:e8m0:sw"}) {
+    const NormSpec spec = parse_spec(concat({"rmsnorm/cols=320/bf16/out=e4m3/", text})).value();
+    const std::vector<std::int64_t> shape = shape_of_scales(spec, 6);
+    Problem problem = make_problem(spec, 6).value();
+    Matrix &written = problem[Operand::block_scale], read(written.dtype(), written.rows(), written.columns());
+    fill_random(written, 7, {1, 3, 1});
+    write_npy(path("s.npy"), written, shape).value();
+    NpyFile file = NpyFile::open(path("s.npy")).value();
+    EXPECT_EQ(file.shape(), shape) << text;
+    EXPECT_EQ(npy_type(file.dtype()), written.dtype() == DType::f32 ? "<f4" : "|u1") << text;
+    file.read(read).value();
+    EXPECT_EQ(std::memcmp(read.data(), written.data(), written.bytes()), 0) << text;
+  }
 }
 
 TEST_F(Npy, GapsBetweenRowsAreNotInTheFile) {

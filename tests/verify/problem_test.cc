@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "normjit/base/run_on_threads.h"
+#include "normjit/base/text.h"
 #include "verify/element.h"
 
 namespace normjit::oracle {
@@ -225,6 +226,80 @@ TEST(Problem, HasTheScalesOfAQuantization) {
   double scale;
   load(DType::f32, problem[Operand::row_scale].data(), 4, 1, &scale);
   EXPECT_TRUE(std::isnan(scale)) << "poisoned";
+}
+
+double element(const Matrix& matrix) {
+  double value;
+  load(matrix.dtype(), matrix.data(), 0, 1, &value);
+  return value;
+}
+
+TEST(Problem, HasTheScalesOfBlocksAsTheyAreLaidOut) {
+  using Shape = std::vector<std::int64_t>;
+  const struct {
+    const char* quantization;
+    std::int64_t rows;
+    Shape shape;
+  } cases[] = {{"q=64", 6, {6, 5}},
+               {"q=64:cols", 6, {5, 8}},
+               {"q=64:p2:cols", 8, {5, 8}},
+               {"q=64:e8m0:cols4", 6, {2, 8, 4}},
+               {"q=64:e8m0:sw", 6, {1, 2, 512}},
+               {"q=32:e8m0:sw", 129, {2, 3, 512}},
+               {"q=16:e4m3:cols", 1, {20, 4}},
+               {"q=64", 0, {0, 5}},
+               {"q=64:cols", 0, {5, 0}},
+               {"q=64:e8m0:cols4", 0, {2, 0, 4}},
+               {"q=64:e8m0:sw", 0, {0, 2, 512}}};
+  for (const auto& [quantization, rows, shape] : cases) {
+    SCOPED_TRACE(quantization);
+    const NormSpec spec = parse_spec(concat({"rmsnorm/cols=320/bf16/out=e4m3/", quantization})).value();
+    EXPECT_EQ(shape_of_scales(spec, rows), shape);
+    Problem problem = make_problem(spec, rows).value();
+    fill(problem, 1);
+    const Matrix& scales = problem[Operand::block_scale];
+    EXPECT_EQ(scales.rows(), shape[0]);
+    EXPECT_EQ(scales.elements(), elements_of(row_of(Operand::block_scale), spec, rows));
+    EXPECT_EQ(scales.rows() * scales.columns(), scales.elements());
+    EXPECT_EQ(tensors_of(problem).block_scale, scales.data());
+    EXPECT_NE(scales.data(), nullptr) << "also of no rows";
+    EXPECT_TRUE(scales.empty() || std::isnan(element(scales))) << "poisoned";
+  }
+}
+
+TEST(Problem, HasTheOtherOperandsOfAQuantization) {
+  const NormSpec bounded = parse_spec("rmsnorm/cols=96/f16/out=e4m3/q=row:ub/also=f32").value();
+  Problem problem = make_problem(bounded, 5, {{Operand::also, 100}}).value();
+  fill(problem, 3);
+  EXPECT_EQ(problem[Operand::also].bytes(), (4 * 100 + 96) * 4u);
+  EXPECT_EQ(tensors_of(problem).also.outer, 100);
+  EXPECT_EQ(problem[Operand::upper_bound].bytes(), 4u);
+  EXPECT_EQ(inputs_of(problem, 4)[Operand::upper_bound], problem[Operand::upper_bound].data());
+  const NormSpec amax = parse_spec("rmsnorm/cols=96/f16/amax").value();
+  problem = make_problem(amax, 5).value();
+  fill(problem, 3);
+  EXPECT_EQ(problem[Operand::amax].bytes(), 4u);
+  EXPECT_TRUE(std::isnan(element(problem[Operand::amax]))) << "poisoned";
+  EXPECT_TRUE(problem[Operand::global_scale].empty());
+}
+
+TEST(Problem, DrawsWhatScalesAreMadeOf) {
+  double bounds = 0;
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    Problem problem = make_problem(parse_spec("rmsnorm/cols=96/out=e4m3/q=row:ub").value(), 1).value();
+    fill(problem, seed);
+    bounds += element(problem[Operand::upper_bound]) / 100;
+    for (const double range : {448.0, 57344.0, 127.0}) {
+      const char* output = range == 448 ? "e4m3" : range == 127 ? "s8" : "e5m2";
+      problem =
+          make_problem(parse_spec(concat({"rmsnorm/cols=96/out=", output, "/q=16:e4m3"})).value(), 1).value();
+      fill(problem, seed);
+      const double stored = element(problem[Operand::global_scale]) * 3 / range;
+      EXPECT_GT(stored, 70);
+      EXPECT_LT(stored, 130);
+    }
+  }
+  EXPECT_NEAR(bounds, 3, 0.2);
 }
 
 TEST(Problem, RejectsWhatCannotBe) {

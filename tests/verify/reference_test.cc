@@ -224,38 +224,198 @@ TEST(Quantized, RoundsTheResultFirst) {
   EXPECT_EQ(quantized(spec, y, 1 / 100.0), 101);
 }
 
+// In the middle between two numbers of a type, where an error of one unit shows.
+float tie_of(DType output) { return output == DType::e4m3 ? 2.125f : output == DType::e5m2 ? 2.25f : 2.5f; }
+
 // 1 / 3 in f32 times 3 * 2.5 is not 7.5 / 3: a row of s8 is multiplied, others are divided.
 TEST(Quantized, MultipliesOrDividesAsItSays) {
-  int differ = 0;
   for (const DType output : {DType::e4m3, DType::e5m2, DType::s8}) {
     const NormSpec spec = of_8_bits(output, Quantization::row);
+    int differ = 0;
     for (int i = 1; i < 2000; ++i) {
-      const float scale = static_cast<float>(i) / 700, y = 2.5f * scale;
+      const float scale = static_cast<float>(i) / 700, y = tie_of(output) * scale;
       const double divided = rounded(output, y / scale), multiplied = rounded(output, y * (1 / scale));
-      differ += output == DType::s8 && divided != multiplied;
+      differ += divided != multiplied;
       EXPECT_EQ(quantized(spec, y, scale), output == DType::s8 ? multiplied : divided) << i;
     }
+    EXPECT_GT(differ, 0) << name(output);
   }
-  EXPECT_GT(differ, 0);
 }
 
-TEST(RowScale, IsOfTheLargestMagnitude) {
-  const NormSpec spec = of_8_bits(DType::s8, Quantization::row);
-  RowScale scale(spec);
-  EXPECT_EQ(scale.expected(), 0x1p-23) << "of zeros";
-  scale.add(-254, 0.5);
-  scale.add(250, 1);
-  EXPECT_EQ(scale.expected(), 2);
-  EXPECT_FLOAT_EQ(static_cast<float>(scale.least()), 253.5f / 127);
-  EXPECT_FLOAT_EQ(static_cast<float>(scale.most()), 254.5f / 127);
-  scale.add(std::nan(""), 0);
-  scale.add(300, 0);
-  for (const double value : {scale.least(), scale.expected(), scale.most()}) EXPECT_TRUE(std::isnan(value));
-  const NormSpec other = of_8_bits(DType::e4m3, Quantization::row);
-  RowScale infinite(other);
-  EXPECT_FLOAT_EQ(static_cast<float>(infinite.expected()), 1.0f / (512 * 448));
-  infinite.add(std::numeric_limits<double>::infinity(), 0);
-  EXPECT_TRUE(std::isinf(infinite.expected()));
+// ---- Scales ----
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+TEST(Largest, IsOfMagnitudesUpToAnError) {
+  Largest largest;
+  largest.add(-254, 0.5);
+  largest.add(250, 1);
+  EXPECT_EQ(largest.exact, 254);
+  EXPECT_EQ(largest.least, 253.5);
+  EXPECT_EQ(largest.most, 254.5);
+  largest.add(0.25, 300);
+  EXPECT_EQ(largest.least, 253.5);
+  EXPECT_EQ(largest.most, 300.25);
+  largest.add(1, kInfinity);
+  EXPECT_EQ(largest.most, 300.25) << "bounds nothing";
+  Largest all;
+  all.add(260, 1);
+  all.add(largest);
+  EXPECT_EQ(all.exact, 260);
+  EXPECT_EQ(all.least, 259);
+  EXPECT_EQ(all.most, 300.25);
+  largest.add(std::nan(""), 0);
+  largest.add(400, 0);
+  all.add(largest);
+  all.add(500, 0);
+  for (const double value : {all.least, all.exact, all.most}) EXPECT_TRUE(std::isnan(value));
+}
+
+TEST(Scale, OfARowHasAFloor) {
+  const NormSpec s8 = of_8_bits(DType::s8, Quantization::row);
+  EXPECT_EQ(scale_for(s8, 254, 1), 2);
+  EXPECT_EQ(scale_for(s8, 1, 1), 1.0f / 127);
+  EXPECT_EQ(scale_for(s8, 0, 1), 0x1p-23);
+  const NormSpec e4m3 = of_8_bits(DType::e4m3, Quantization::row);
+  EXPECT_EQ(scale_for(e4m3, 0, 1), 1.0f / (512 * 448));
+  EXPECT_EQ(scale_for(e4m3, kInfinity, 1), kInfinity);
+  EXPECT_TRUE(std::isnan(scale_for(e4m3, std::nan(""), 1)));
+}
+
+TEST(Scale, OfARowHasAnUpperBound) {
+  NormSpec spec = of_8_bits(DType::e4m3, Quantization::row);
+  EXPECT_EQ(scale_for(spec, 896, 448), 2) << "without one";
+  spec.upper_bound = true;
+  EXPECT_EQ(scale_for(spec, 896, 448), 1);
+  EXPECT_EQ(scale_for(spec, 448, 896), 1);
+  EXPECT_EQ(scale_for(spec, kInfinity, 448), 1);
+  EXPECT_EQ(scale_for(spec, 448, 0), 1.0f / (512 * 448)) << "the floor is above it";
+  EXPECT_EQ(scale_for(spec, 448, -1), 1.0f / (512 * 448));
+  EXPECT_TRUE(std::isnan(scale_for(spec, std::nan(""), 448)));
+  EXPECT_EQ(scale_for(spec, 896, std::nan("")), 2) << "a bound that is NaN bounds nothing";
+}
+
+TEST(Scale, IsOfRoundedResults) {
+  const double y = 449.75;  // to bf16: 450
+  NormSpec spec = of_8_bits(DType::e4m3, Quantization::row);
+  EXPECT_EQ(scale_for(spec, y, 1), 449.75f / 448);
+  spec.rounding = Rounding::y;
+  EXPECT_EQ(scale_for(spec, y, 1), 450.0f / 448);
+  spec.quantization = Quantization::block_128;
+  EXPECT_EQ(scale_for(spec, y, 1), 450.0f / 448);
+}
+
+NormSpec of_blocks(DType output, ScaleFormat format) {
+  const bool with_global = format == ScaleFormat::e4m3;
+  return {.columns = 128,
+          .output = output,
+          .quantization = with_global ? Quantization::block_16 : Quantization::block_128,
+          .scale_format = format};
+}
+
+TEST(Scale, OfABlockInF32) {
+  for (const auto& [output, range] :
+       {std::pair{DType::e4m3, 448.0f}, {DType::e5m2, 57344.0f}, {DType::s8, 127.0f}}) {
+    const NormSpec spec = of_blocks(output, ScaleFormat::f32);
+    EXPECT_EQ(scale_for(spec, 3, 1), 3.0f / range);
+    EXPECT_EQ(scale_for(spec, 0, 1), 1e-10f / range);
+    EXPECT_EQ(scale_for(spec, 0.9e-10, 1), 1e-10f / range);
+    EXPECT_EQ(scale_for(spec, 1.5e-10, 1), 1.5e-10f / range);
+    EXPECT_EQ(scale_for(spec, kInfinity, 1), kInfinity);
+    EXPECT_TRUE(std::isnan(scale_for(spec, std::nan(""), 1)));
+  }
+}
+
+TEST(Scale, OfABlockIsRoundedUpToAPowerOfTwo) {
+  for (const ScaleFormat format : {ScaleFormat::power_of_two, ScaleFormat::e8m0}) {
+    const NormSpec spec = of_blocks(DType::e4m3, format);
+    EXPECT_EQ(scale_for(spec, 448, 1), 1) << "it is one";
+    EXPECT_EQ(scale_for(spec, std::nextafter(448.0f, 449.0f), 1), 2);
+    EXPECT_EQ(scale_for(spec, 3, 1), 0x1p-7) << "1 / 149";
+    EXPECT_EQ(scale_for(spec, 0, 1), 0x1p-42) << "1e-10 / 448 is 2^-42.03";
+    EXPECT_TRUE(std::isnan(scale_for(spec, std::nan(""), 1)));
+    const NormSpec s8 = of_blocks(DType::s8, format);
+    EXPECT_EQ(scale_for(s8, std::numeric_limits<float>::max(), 1), 0x1p122);
+  }
+  EXPECT_EQ(scale_for(of_blocks(DType::e4m3, ScaleFormat::power_of_two), kInfinity, 1), kInfinity);
+  EXPECT_EQ(scale_for(of_blocks(DType::e4m3, ScaleFormat::e8m0), kInfinity, 1), 0x1p127);
+}
+
+TEST(Scale, OfABlockInE4m3IsTimesTheGlobalOne) {
+  const NormSpec spec = of_blocks(DType::e4m3, ScaleFormat::e4m3);
+  EXPECT_EQ(scale_for(spec, 448, 2), 2);
+  EXPECT_EQ(scale_for(spec, 448, 17), 16) << "a tie";
+  EXPECT_EQ(scale_for(spec, 448, 0x1p-9), 0x1p-9) << "the least";
+  EXPECT_EQ(scale_for(spec, 448, 0x1p-11), 0);
+  EXPECT_EQ(scale_for(spec, 0, 1e30), 0) << "no floor";
+  EXPECT_EQ(scale_for(spec, 448, 1e6), 448);
+  EXPECT_EQ(scale_for(spec, kInfinity, 1), 448);
+  EXPECT_TRUE(std::isnan(scale_for(spec, std::nan(""), 1)));
+  EXPECT_TRUE(std::isnan(scale_for(spec, 0, kInfinity)));
+  EXPECT_EQ(factor_of(2, 3), 1.5);
+  EXPECT_EQ(factor_of(0, 3), 0);
+  EXPECT_EQ(factor_of(448, 1), 1.0f / 448);
+  EXPECT_TRUE(std::isnan(factor_of(std::nan(""), 3)));
+}
+
+// Each product is rounded: what is rounded once, or divided, sometimes becomes another scale.
+TEST(Scale, OfABlockInE4m3IsRoundedTwice) {
+  int divided_differs = 0, at_once_differs = 0;
+  for (const DType output : {DType::e4m3, DType::e5m2, DType::s8}) {
+    const NormSpec spec = of_blocks(output, ScaleFormat::e4m3);
+    const auto range = static_cast<float>(largest_quantized(output));
+    const float inverse = 1 / range;
+    for (int i = 0; i < 20000; ++i) {
+      // Beside the middle between two scales, where it shows.
+      const float largest = 1 + static_cast<float>(i) / 7000, global = 17 / (largest * inverse);
+      const float product = largest * inverse, stored = global * product;
+      EXPECT_EQ(scale_for(spec, largest, global), rounded(DType::e4m3, stored)) << largest;
+      divided_differs += rounded(DType::e4m3, global * (largest / range)) != rounded(DType::e4m3, stored);
+      at_once_differs +=
+          rounded(DType::e4m3, static_cast<double>(global) * largest / range) != rounded(DType::e4m3, stored);
+    }
+  }
+  EXPECT_GT(divided_differs, 0);
+  EXPECT_GT(at_once_differs, 0);
+}
+
+TEST(Quantized, OfBlocksMultipliesOrDividesAsItSays) {
+  for (const DType output : {DType::e4m3, DType::e5m2, DType::s8}) {
+    int differ = 0;
+    for (int i = 1; i < 2000; ++i) {
+      const float scale = static_cast<float>(i) / 700, y = tie_of(output) * scale;
+      const double divided = rounded(output, y / scale), by_inverse = rounded(output, y * (1 / scale));
+      differ += divided != by_inverse;
+      EXPECT_EQ(quantized(of_blocks(output, ScaleFormat::f32), y, scale),
+                output == DType::s8 ? by_inverse : divided)
+          << i;
+      EXPECT_EQ(quantized(of_blocks(output, ScaleFormat::e4m3), y, scale), rounded(output, y * scale)) << i;
+      for (const ScaleFormat format : {ScaleFormat::power_of_two, ScaleFormat::e8m0}) {
+        EXPECT_EQ(quantized(of_blocks(output, format), y, 0x1p-3), rounded(output, y * 8)) << i;
+        EXPECT_EQ(quantized(of_blocks(output, format), y, scale), by_inverse) << i;
+      }
+    }
+    EXPECT_GT(differ, 0) << name(output);
+  }
+}
+
+TEST(Quantized, OfBlocksWithoutAFiniteScale) {
+  for (const DType output : {DType::e4m3, DType::e5m2, DType::s8}) {
+    const auto is_nan = [&](double value) { return output == DType::s8 ? value == 0 : std::isnan(value); };
+    for (const ScaleFormat format : {ScaleFormat::f32, ScaleFormat::power_of_two}) {
+      EXPECT_EQ(quantized(of_blocks(output, format), 1e38, kInfinity), 0);
+      EXPECT_TRUE(is_nan(quantized(of_blocks(output, format), kInfinity, kInfinity)));
+      EXPECT_TRUE(is_nan(quantized(of_blocks(output, format), 1, std::nan(""))));
+    }
+    const double range = rounded(output, 1e300);
+    const NormSpec e8m0 = of_blocks(output, ScaleFormat::e8m0);
+    EXPECT_EQ(quantized(e8m0, 0x1p127, 0x1p127), 1) << "the inverse is below the normal numbers";
+    EXPECT_EQ(quantized(e8m0, kInfinity, 0x1p127), range);
+    EXPECT_TRUE(is_nan(quantized(e8m0, 1, std::nan(""))));
+    const NormSpec e4m3 = of_blocks(output, ScaleFormat::e4m3);
+    EXPECT_EQ(quantized(e4m3, 3, 0), 0);
+    EXPECT_TRUE(is_nan(quantized(e4m3, 3, std::nan(""))));
+  }
 }
 
 }  // namespace
