@@ -25,14 +25,17 @@ NOT_READY = 801
 
 YES = 1  # a switch of Options
 
-DTYPES = {"f16": 1, "bf16": 2, "f32": 3, "f64": 4, "e4m3": 5, "e5m2": 6, "s8": 7}
+DTYPES = {"f16": 1, "bf16": 2, "f32": 3, "f64": 4, "e4m3": 5, "e5m2": 6, "s8": 7, "e8m0": 8}
 NORMS = {"layernorm": 1, "rmsnorm": 2}
 GATES = {"none": 1, "gate": 2, "gateafter": 3}
 GATE_FUNCTIONS: dict[Optional[str], int] = {None: 1, "silu": 2, "sigmoid": 3, "tanh": 4}
 MODULATIONS = {"none": 1, "mods": 2, "mod": 3}
 RESIDUALS = {"none": 1, "add": 2, "addafter": 3}
 ROUNDINGS = {"none": 1, "sum": 2, "norm": 3, "sum+norm": 4, "y": 5, "sum+y": 6, "norm+y": 7, "sum+norm+y": 8}
-QUANTIZATIONS = {"none": 1, "tensor": 2, "row": 3}
+QUANTIZATIONS = {"none": 1, "tensor": 2, "row": 3, "16": 4, "32": 5, "64": 6, "128": 7}
+SCALE_FORMATS = {"f32": 1, "p2": 2, "e8m0": 3, "e4m3": 4}
+SCALE_LAYOUTS = {"rows": 1, "cols": 2, "cols4": 3, "sw": 4}
+ALSOS = {"none": 1, "f16": 2, "bf16": 3, "f32": 4}
 AFFINES = {"none": 1, "w": 2, "wb": 3}
 ACTIVATIONS: dict[Optional[str], int] = {None: 1, "relu": 2, "gelu": 3, "gelu_tanh": 4, "silu": 5}
 LARGEST_EPSILON = 3.4028234663852886e38  # of f32; the smallest is 0. PyTorch computes with any
@@ -57,7 +60,9 @@ class Spec(ctypes.Structure):
                 ("modulation_type", ctypes.c_int32), ("gate", ctypes.c_int32), ("gate_function", ctypes.c_int32),
                 ("gate_table", ctypes.c_int32), ("modulation", ctypes.c_int32), ("plain_modulation", ctypes.c_int32),
                 ("modulation_table", ctypes.c_int32), ("channels_first", ctypes.c_int32), ("quantization", ctypes.c_int32),
-                ("inverse_scale", ctypes.c_int32)]
+                ("inverse_scale", ctypes.c_int32), ("upper_bound", ctypes.c_int32), ("scale_format", ctypes.c_int32),
+                ("scale_layout", ctypes.c_int32), ("also", ctypes.c_int32), ("amax", ctypes.c_int32),
+                ("reserved", ctypes.c_int32)]
 
     def __init__(self, columns: int = 0, epsilon: float = 1e-5, scale: float = 1.0, **members: int) -> None:
         super().__init__(ctypes.sizeof(Spec), columns, epsilon, scale, **members)
@@ -80,7 +85,9 @@ class Tensors(ctypes.Structure):
                 ("workspace", ctypes.c_void_p), ("residual", Rows), ("sum", Rows), ("in_bias", ctypes.c_void_p),
                 ("gate", Rows), ("gate_table", ctypes.c_void_p), ("mod_scale", Rows),
                 ("mod_scale_table", ctypes.c_void_p), ("mod_shift", Rows), ("mod_shift_table", ctypes.c_void_p),
-                ("plane", ctypes.c_int64), ("tensor_scale", ctypes.c_void_p), ("row_scale", ctypes.c_void_p)]
+                ("plane", ctypes.c_int64), ("tensor_scale", ctypes.c_void_p), ("row_scale", ctypes.c_void_p),
+                ("upper_bound", ctypes.c_void_p), ("global_scale", ctypes.c_void_p), ("also", Rows),
+                ("block_scale", ctypes.c_void_p), ("amax", ctypes.c_void_p)]
 
     def __init__(self, **members: Any) -> None:
         rows = {field[0]: Rows() for field in self._fields_ if field[1] is Rows}
@@ -249,6 +256,26 @@ def service(batch_invariant: bool = False) -> int:
         if _services.setdefault(batch_invariant, address) != address:  # another thread was first
             load().normjit_service_destroy(made)
     return _services[batch_invariant]
+
+
+def block_of(spec: Spec) -> int:
+    """The columns of a block that has a scale; 0: none has."""
+    first = QUANTIZATIONS["16"]
+    return 16 << (spec.quantization - first) if spec.quantization >= first else 0
+
+
+def scale_sizes(spec: Spec, rows: int) -> tuple[int, ...]:
+    """The dimensions of the scales of the blocks of so many rows. With "cols4" they are of words of four scales."""
+    def up(number: int, to: int) -> int:
+        return (number + to - 1) // to * to
+    blocks = spec.columns // block_of(spec)
+    if spec.scale_layout == SCALE_LAYOUTS["cols"]:
+        return blocks, up(rows, 4)
+    if spec.scale_layout == SCALE_LAYOUTS["cols4"]:
+        return up(blocks, 4) // 4, up(rows, 4)
+    if spec.scale_layout == SCALE_LAYOUTS["sw"]:
+        return up(rows, 128) // 128, up(blocks, 4) // 4, 512
+    return rows, blocks
 
 
 @functools.lru_cache(maxsize=None)

@@ -7,13 +7,14 @@ import os
 from normjit import _build
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-_SOURCES = ("spec/spec.cc", "spec/spec_text.cc", "base/result.cc", "c_api/call.cc", "../verify/element.cc")
+_SOURCES = ("spec/spec.cc", "spec/spec_text.cc", "base/result.cc", "c_api/call.cc", "../verify/element.cc",
+            "../verify/reference.cc")
 
 
 def build():
     """Its path. Raises _build.BuildError."""
     root = os.path.join(HERE, "..", "..", "src")
     headers = sorted(glob.glob(os.path.join(root, "normjit", "**", "*.h"), recursive=True))
-    headers.append(os.path.join(root, "verify", "element.h"))
+    headers += [os.path.join(root, "verify", name) for name in ("element.h", "reference.h")]
     sources = [os.path.join(HERE, "fake_normjit.cc")] + [os.path.join(root, "normjit", name) for name in _SOURCES]
     return _build.build("fake_normjit", [*headers, *sources], [root], ["-std=c++20", '-DNORMJIT_VERSION="0.0.0"'])

@@ -14,6 +14,7 @@
 
 #include <normjit/spec/valid.h>
 #include <verify/element.h>
+#include <verify/reference.h>
 
 using namespace normjit;
 
@@ -73,6 +74,10 @@ double through(double v, GateFunction function) {
   }
 }
 
+struct RowNumber {
+  std::int64_t row, of;
+};
+
 // The operands of one row.
 class Row {
  public:
@@ -110,29 +115,42 @@ class Row {
   PerOperand<std::int64_t> step_{};  // from a column to the next
 };
 
-// Results before they are rounded to 8 bits, in f32.
-void quantize(const NormSpec& spec, const Row& row, std::vector<double>& y) {
-  float largest = 0;
-  for (double& value : y) {
-    value = oracle::rounded(rounds_y(spec) ? spec.input : DType::f32, value);
-    if (!(std::fabs(value) <= largest) && !std::isnan(largest))
-      largest = static_cast<float>(std::fabs(value));
-  }
-  const auto given = static_cast<float>(row.get(Operand::tensor_scale, 0, 1));
-  const auto range = static_cast<float>(oracle::rounded(spec.output, HUGE_VAL));
-  const float least = spec.output == DType::s8 ? 0x1p-23f : 1 / (512 * range);
-  const float scale = largest / range < least ? least : largest / range;
-  row.put(Operand::row_scale, 0, scale);
-  const bool multiplies = !scales_rows(spec) || spec.output == DType::s8;
-  const float factor = scales_rows(spec) ? 1 / scale : spec.inverse_scale ? given : 1 / given;
-  for (double& value : y) {
-    const auto result = static_cast<float>(value);
-    value = multiplies ? result * factor : result / scale;
+// The largest magnitude of values; NaN if one is.
+double largest_of(const double* values, std::int64_t count) {
+  double largest = 0;
+  for (std::int64_t i = 0; i < count && !std::isnan(largest); ++i)
+    if (!(std::fabs(values[i]) <= largest)) largest = std::fabs(values[i]);
+  return largest;
+}
+
+// Writes results, and what is known of them.
+void put_results(const NormSpec& spec, const Row& row, const RowNumber& number, std::vector<double>& y,
+                 double& largest) {
+  const std::int64_t piece = scales_blocks(spec) ? block_columns(spec) : spec.columns;
+  for (double& value : y)
+    value = has_8_bits(spec.output) ? oracle::before_quantization(spec, value)
+                                    : oracle::rounded(spec.output, value);
+  const double all[] = {largest, largest_of(y.data(), spec.columns)};
+  largest = largest_of(all, 2);
+  for (std::int64_t first = 0; first < spec.columns; first += piece) {
+    double scale = row.get(Operand::tensor_scale, 0, 1);
+    if (scales_rows(spec) || scales_blocks(spec)) {
+      const double given = row.get(scales_rows(spec) ? Operand::upper_bound : Operand::global_scale, 0, 1);
+      scale = oracle::scale_for(spec, largest_of(&y[first], piece), given);
+      row.put(Operand::row_scale, 0, scale);
+      row.put(Operand::block_scale, scale_place(spec, number.of, number.row, first / piece), scale);
+      if (row.has(Operand::global_scale)) scale = oracle::factor_of(scale, given);
+    }
+    for (std::int64_t i = first; i < first + piece; ++i) {
+      row.put(Operand::also, i, y[i]);
+      row.put(Operand::y, i, has_8_bits(spec.output) ? oracle::quantized(spec, y[i], scale) : y[i]);
+    }
   }
 }
 
 // What is missing in a sum is -0, which keeps the sign of a zero.
-void compute(const NormSpec& spec, const Row& row, std::vector<double>& s) {
+void compute(const NormSpec& spec, const Row& row, const RowNumber& number, std::vector<double>& s,
+             double& largest) {
   const std::int64_t n = spec.columns;
   const auto gate = [&](std::int64_t i) {
     return through(row.get(Operand::gate, i) + row.get(Operand::gate_table, i), spec.gate_function);
@@ -164,8 +182,7 @@ void compute(const NormSpec& spec, const Row& row, std::vector<double>& s) {
     row.put(Operand::sum, i, s[i]);
     s[i] = v;
   }
-  if (has_8_bits(spec.output)) quantize(spec, row, s);
-  for (std::int64_t i = 0; i < n; ++i) row.put(Operand::y, i, s[i]);
+  put_results(spec, row, number, s, largest);
   row.put(Operand::mean, 0, mean);
   row.put(Operand::rstd, 0, rstd);
 }
@@ -256,7 +273,15 @@ normjit_status normjit_norm(normjit_service* service, const normjit_spec* given,
   if (spec.channels_first ? tensors.plane < 1 || tensors.rows % tensors.plane != 0 : tensors.plane != 0)
     return refuse(NORMJIT_BAD_PLANE, "The fake was called with a wrong plane.", error);
   std::vector<double> values(static_cast<std::size_t>(spec.columns));
-  for (std::int64_t row = 0; row < tensors.rows; ++row) compute(spec, Row(spec, tensors, row), values);
+  const OperandRow& scales = row_of(Operand::block_scale);
+  if (scales.present(spec))
+    std::memset(
+        tensors.block_scale, 0,
+        static_cast<std::size_t>(elements_of(scales, spec, tensors.rows) * size_of(scales.dtype(spec))));
+  double largest = 0;
+  for (std::int64_t row = 0; row < tensors.rows; ++row)
+    compute(spec, Row(spec, tensors, row), {row, tensors.rows}, values, largest);
+  if (spec.amax) store(tensors.amax, DType::f32, 0, largest);
   return NORMJIT_OK;
 }
 

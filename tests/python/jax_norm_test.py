@@ -508,6 +508,160 @@ class EightBits(Case):
                 call()
 
 
+class Blocks(Case):
+    """Scales of blocks, also and amax, as EightBits has it. numpy has the numbers of 8 bits from ml_dtypes."""
+    TYPES = EightBits.TYPES
+    FORMS = [(16, "e8m0"), (16, "e4m3"), (32, "e8m0"), (64, "f32"), (64, "p2"), (128, "e8m0"), (128, "p2")]
+
+    def right(self, y, name, block, form, given):
+        """y in 8 bits, in f32; the scales of blocks in f32, and as they are stored, [rows, K]."""
+        dtype, largest = self.TYPES[name]
+        largest, one = np.float32(largest), np.float32(1)
+        parts = y.reshape(len(y), -1, block)
+        most = np.abs(parts).max(-1)
+        if form == "e4m3":
+            stored = np.clip(given * (most * (one / largest)), -448, 448).astype("float8_e4m3fn")
+            scales = stored.astype(np.float32)
+            parts = parts * np.divide(given, scales, where=scales != 0, out=np.zeros_like(scales))[..., None]
+        else:
+            scales = np.maximum(most, np.float32(1e-10)) / largest
+            if form != "f32":
+                mantissa, exponent = np.frexp(scales)
+                exponent -= mantissa == 0.5
+                scales = np.ldexp(one, exponent)
+            stored = (exponent + 127).astype(np.uint8).view("float8_e8m0fnu") if form == "e8m0" else scales
+            divides = form == "f32" and name != "s8"
+            parts = parts / scales[..., None] if divides else parts * (one / scales)[..., None]
+        y = parts.reshape(y.shape)
+        y = np.round(y) if name == "s8" else y
+        return np.clip(y, -largest - (name == "s8"), largest).astype(jnp.dtype(dtype)).astype(np.float32), scales, stored
+
+    def laid_out(self, stored, layout):
+        rows, blocks = stored.shape
+        up = lambda number, to: -(-number // to) * to  # noqa: E731
+        if layout == "rows":
+            return stored
+        if layout == "cols":
+            places = np.zeros((blocks, up(rows, 4)), stored.dtype)
+            places[:, :rows] = stored.T
+            return places
+        places = np.zeros(up(rows, 4 if layout == "cols4" else 128) * up(blocks, 4), np.uint8)
+        for r, k in itertools.product(range(rows), range(blocks)):
+            at = ((k // 4 * up(rows, 4) + r) * 4 + k % 4 if layout == "cols4" else
+                  (r // 128 * (up(blocks, 4) // 4) + k // 4) * 512 + r % 32 * 16 + r % 128 // 32 * 4 + k % 4)
+            places[at] = stored[r, k].view(np.uint8)
+        if layout == "cols4":
+            return places.view(np.int32).reshape(up(blocks, 4) // 4, up(rows, 4))
+        return places.view(stored.dtype).reshape(up(rows, 128) // 128, up(blocks, 4) // 4, 512)
+
+    def text_of(self, name, block, form, layout, tail=""):
+        parts = "".join(":" + part for part in (form, layout) if part not in ("f32", "rows"))
+        return "rmsnorm/cols=384/f32/out={}/w=f32/eps=0/w/q={}{}{}".format(name, block, parts, tail)
+
+    def values(self):
+        generator = np.random.default_rng(SEED)
+        signs = generator.choice(np.float32([-1, 1]), (131, 384))
+        w = (generator.standard_normal(384) * 2.0 ** generator.integers(-14, 12, 24).repeat(16)).astype(np.float32)
+        w[:16], w[16:32] = 0.0, 1e-12
+        return signs, w
+
+    def test_bytes(self):
+        (signs, w), given = self.values(), np.float32(3.7)
+        for name, (block, form) in itertools.product(self.TYPES, self.FORMS):
+            layouts = ("rows", "cols") + ("cols4",) * (form == "e8m0") + ("sw",) * (form in ("e8m0", "e4m3"))
+            for layout in layouts:
+                text = self.text_of(name, block, form, layout, "/also=bf16")
+                operands = {"global_scale": jnp.asarray(given)} if form == "e4m3" else {}
+                call = functools.partial(normjit.jax.norm, text, jnp.asarray(signs).reshape(131, 1, 384), **operands)
+                right, scales, stored = self.right(signs * w, name, block, form, given)
+                stored = self.laid_out(stored, layout)
+                with self.subTest(spec=text):
+                    found = call(weight=jnp.asarray(w))
+                    self.assertEqual(found.out.dtype.name, self.TYPES[name][0])
+                    np.testing.assert_array_equal(np.asarray(found.out)[:, 0].astype(np.float32), right)
+                    np.testing.assert_array_equal(np.asarray(found.also)[:, 0], (signs * w).astype("bfloat16"))
+                    shape = (131, 1, 384 // block) if layout == "rows" else stored.shape
+                    self.assertEqual((found.block_scale.shape, found.block_scale.dtype), (shape, stored.dtype))
+                    self.assertEqual(np.asarray(found.block_scale).tobytes(), stored.tobytes())
+                with self.subTest(spec=text, by="the formula"):
+                    found = jax.vmap(lambda w: call(weight=w))(jnp.asarray(w)[None])
+                    self.assertEqual((found.block_scale.shape, found.block_scale.dtype), ((1, *shape), stored.dtype))
+                    same = np.asarray(found.block_scale).view(np.uint8).ravel() == stored.view(np.uint8).ravel()
+                    self.assertGreater(same.mean(), 0.98 if form in ("p2", "e8m0") else 0.7)
+                    out = np.asarray(found.out)[0, :, 0].astype(np.float32)
+                    self.assertGreater((out == right).mean(), 0.95)
+                    np.testing.assert_array_equal(np.asarray(found.also)[0, :, 0], (signs * w).astype("bfloat16"))
+
+    def test_what_is_not_finite(self):
+        x = jnp.ones((3, 64)).at[1, 3].set(jnp.nan)
+        w = jnp.ones(64).at[40].set(jnp.inf)
+        call = functools.partial(normjit.jax.norm, "rmsnorm/cols=64/f32/out=e4m3/eps=0/w/q=16:e8m0")
+        for found in (call(x, weight=w), jax.tree.map(lambda part: part[0], jax.vmap(lambda w: call(x, weight=w))(w[None]))):
+            bits = np.asarray(found.block_scale).view(np.uint8)
+            self.assertEqual((bits[1].tolist(), bits[[0, 2], 2].tolist()), ([255] * 4, [254] * 2))
+            self.assertTrue(np.isnan(np.asarray(found.out[1]).astype(np.float32)).all())
+
+    def test_bounds_of_rows(self):
+        (signs, w), text = self.values(), "rmsnorm/cols=384/f32/out=e4m3/w=f32/eps=0/w/q=row:ub"
+        for bound in (np.float32(30), np.float32(1e9)):
+            scale = np.maximum(np.minimum(np.abs(w).max(), bound) / np.float32(448), np.float32(1 / (512 * 448)))
+            right = np.clip(signs * w / scale, -448, 448).astype("float8_e4m3fn").astype(np.float32)
+            call = functools.partial(normjit.jax.norm, text, jnp.asarray(signs), weight=jnp.asarray(w))
+            found = call(upper_bound=jnp.asarray(bound))
+            np.testing.assert_array_equal(np.asarray(found.row_scale), np.full(131, scale))
+            np.testing.assert_array_equal(np.asarray(found.out).astype(np.float32), right)
+            found = jax.vmap(lambda bound: call(upper_bound=bound))(jnp.asarray([bound, bound]))
+            np.testing.assert_allclose(found.row_scale[1], np.full(131, scale), rtol=1e-6)
+
+    def test_the_largest_magnitude(self):
+        """Of a batch each has its own. Its derivative is 0."""
+        x, t = self.array(3, 6, 24), jnp.float32(0.05)
+        for tail, given in (("", {}), ("/out=bf16", {}), ("/out=e4m3/q=tensor", {"tensor_scale": t})):
+            call = functools.partial(normjit.jax.norm, "rmsnorm/cols=24/f32/amax" + tail, **given)
+            found = call(x)
+            y = np.asarray(normjit.jax.norm("rmsnorm/cols=24/f32" + "/out=bf16" * ("bf16" in tail), x)).astype(np.float32)
+            self.assertEqual((found.amax.shape, found.amax.dtype), ((), jnp.float32))
+            self.assertEqual(found.amax, np.abs(y).max())
+            np.testing.assert_allclose(jax.vmap(call)(x).amax, np.abs(y).max((1, 2)), rtol=1e-2 if "bf16" in tail else 1e-5)
+            self.assertTrue(np.isnan(call(x.at[1, 2, 3].set(jnp.nan)).amax))
+        call = functools.partial(normjit.jax.norm, "rmsnorm/cols=24/f32/amax")
+        np.testing.assert_array_equal(jax.grad(lambda x: call(x).amax)(x), np.zeros(x.shape))
+        ours = jax.grad(lambda x: jnp.sin(call(x).out).sum())(x)
+        right = jax.grad(lambda x: jnp.sin(normjit.jax.norm("rmsnorm/cols=24/f32", x)).sum())(x)
+        np.testing.assert_allclose(ours, right, rtol=1e-6)
+
+    def test_vmap(self):
+        """Rows of a batch are rows; where scales are laid out for all of them together, each of the batch has its own."""
+        x = self.array(3, 6, 64)
+        for layout, shape, launches in (("rows", (6, 2), 1), ("cols", (2, 8), 0), ("cols4", (1, 8), 0), ("sw", (1, 1, 512), 0)):
+            text = "rmsnorm/cols=64/f32/out=e4m3/q=32:e8m0" + ":" * (layout != "rows") + layout * (layout != "rows")
+            before = base.FAKE.launches if base.FAKE else 0
+            found = jax.jit(jax.vmap(lambda x: normjit.jax.norm(text, x)))(x)
+            if base.FAKE:
+                self.assertEqual(base.FAKE.launches - before, launches)
+            self.assertEqual(found.block_scale.shape, (3, *shape))
+            right = normjit.jax.norm(text, x[1])
+            self.assertEqual(np.asarray(found.block_scale)[1].tobytes(), np.asarray(right.block_scale).tobytes())
+
+    def test_nothing_to_do(self):
+        found = normjit.jax.norm("rmsnorm/cols=64/f32/out=e4m3/q=32:e8m0:sw/also=f16", jnp.zeros((0, 3, 64)))
+        self.assertEqual((found.out.shape, found.also.shape, found.block_scale.shape), ((0, 3, 64), (0, 3, 64), (0, 1, 512)))
+        self.assertEqual(normjit.jax.norm("rmsnorm/cols=64/f32/amax", jnp.zeros((0, 64))).amax, 0)
+
+    def test_what_does_not_fit(self):
+        x, text = self.array(4, 64), "rmsnorm/cols=64/f32/out=e4m3/q="
+        for kind, message, call in (
+                (ValueError, "q=16:e4m3 has global_scale; give it", lambda: normjit.jax.norm(text + "16:e4m3", x)),
+                (ValueError, "upper_bound is given, but", lambda: normjit.jax.norm(text + "row", x, upper_bound=jnp.ones(()))),
+                (ValueError, "upper_bound has shape (2,); it must be one number",
+                 lambda: normjit.jax.norm(text + "row:ub", x, upper_bound=jnp.ones(2))),
+                (ValueError, "do not divide rows of 64", lambda: normjit.jax.norm(text + "128", x)),
+                (TypeError, "results of 8 bits have no derivatives",
+                 lambda: jax.jvp(lambda x: normjit.jax.norm(text + "64", x), (x,), (x,)))):
+            with self.subTest(message=message), self.assertRaisesRegex(kind, re.escape(message)):
+                call()
+
+
 class Names(Case):
     def expect(self, text):
         if base.FAKE:

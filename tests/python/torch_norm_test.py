@@ -104,8 +104,8 @@ class ValuesTest(TestCase):
                 right = wanted(text, x, **operands)
                 for name, value in outputs.items():
                     written = {"sum": "/sum" in text, "rstd": "/stats" in text,
-                               "mean": "/stats" in text and text.startswith("layer"), "out": True, "row_scale": False}[name]
-                    self.assertEqual(value is not None, written, name)
+                               "mean": "/stats" in text and text.startswith("layer"), "out": True}
+                    self.assertEqual(value is not None, written.get(name, False), name)
                     if value is not None:
                         self.assertTrue(value.is_contiguous())
                         # A rounding in the middle may go the other way, and what follows makes it larger.
@@ -150,7 +150,7 @@ class ValuesTest(TestCase):
                     with self.assert_launches(1):
                         theirs = _ctypes_kernel.launch_problem(number, *operands, *[None] * len(_problem.OUTPUTS))
                     found = norm(text, x, **dict(zip(_problem.INPUTS, operands[1:])))
-                    ours = found if isinstance(found, NormOutputs) else (found, *[None] * 4)
+                    ours = found if isinstance(found, NormOutputs) else (found, *[None] * (len(_problem.OUTPUTS) - 1))
                     for mine, right in zip(ours, theirs):
                         self.assertEqual(mine is None, right is None)
                         self.assertTrue(mine is None or torch.equal(mine, right))
@@ -395,7 +395,7 @@ class ErrorsTest(TestCase):
     def test_operators_name_outputs_that_are_missing(self):
         x = torch.randn(3, 8, device=device)
         with self.assertRaisesRegex(RuntimeError, "the spec writes rstd"), self.assert_launches(0):
-            torch.ops.normjit.norm_out("rmsnorm/cols=8/f32/stats", x, *in_order(), False, x, None, None, None, None)
+            torch.ops.normjit.norm_out("rmsnorm/cols=8/f32/stats", x, *in_order(), False, x, *[None] * 7)
 
     def test_out_of_memory_is_called_so(self):
         """For the copy of an input, and for a result."""
@@ -722,6 +722,299 @@ class EightBitsTest(TestCase):
         self.assertEqual((made.out.dtype, made.row_scale.shape), (torch.float8_e5m2, (4, 3, 1)))
 
 
+class BlocksTest(EightBitsTest):
+    """Scales of blocks in every format and layout, a bound of rows, the result in front of its quantization, and the largest
+    magnitude, byte by byte."""
+    COLUMNS = 384
+    ROWS = (3, 43)  # 129: more than a tile of the layout sw
+
+    def forms(self):
+        formats = {16: ("e8m0", "e4m3"), 32: ("e8m0",), 64: ("f32", "p2", "e8m0"), 128: ("f32", "p2", "e8m0")}
+        for block, some in formats.items():
+            for form in some:
+                for layout in ("rows", "cols") + ("cols4",) * (form == "e8m0") + ("sw",) * (form in ("e8m0", "e4m3")):
+                    yield block, form, layout
+
+    def text_of(self, block, *parts):
+        return "{}".format(block) + "".join(":" + part for part in parts if part not in ("f32", "rows"))
+
+    def quantized(self, y, dtype, block, form, given):
+        """The bytes and the scales of the blocks, [..., K], in f32."""
+        largest, one = torch.tensor(self.TYPES[dtype][1]), torch.ones(())
+        parts = y.reshape(*y.shape[:-1], -1, block)
+        most = parts.abs().amax(-1)
+        if form == "e4m3":
+            scales = self.numbers(self.nearest(given * (most * (one / largest)), torch.float8_e4m3fn), torch.float8_e4m3fn)
+            parts = parts * torch.where(scales == 0, torch.zeros(()), given / scales).unsqueeze(-1)
+        else:
+            scales = torch.where(most.isnan(), most, torch.maximum(most, torch.tensor(1e-10))) / largest
+            if form != "f32":
+                mantissa, exponent = torch.frexp(scales)
+                up = torch.ldexp(torch.ones_like(scales), exponent - (mantissa == 0.5).int())
+                scales = torch.where(scales.isfinite(), up, scales)
+            divides = form == "f32" and dtype != torch.int8
+            parts = parts / scales[..., None] if divides else parts * (one / scales)[..., None]
+        return self.nearest(parts.reshape(y.shape), dtype), scales
+
+    def numbers(self, codes, dtype):
+        """f32 of bytes that nearest() gives."""
+        return torch.where(codes < 0, 0x7f, codes).to(torch.uint8).view(dtype).float()
+
+    def laid_out(self, scales, layout, dtype):
+        """What is stored, [..., K] in f32, one by one; all that is not written is 0 in every byte."""
+        rows, blocks = scales.shape[:-1].numel(), scales.shape[-1]
+        up = lambda number, to: -(-number // to) * to  # noqa: E731
+        shape = {"rows": scales.shape, "cols": (blocks, up(rows, 4)), "cols4": (up(blocks, 4) // 4, up(rows, 4), 4),
+                 "sw": (up(rows, 128) // 128, up(blocks, 4) // 4, 512)}[layout]
+        stored = torch.zeros(shape, dtype=torch.uint8 if dtype != torch.float32 else torch.int32)
+        r, k = torch.arange(rows)[:, None], torch.arange(blocks)[None]
+        scales = scales.reshape(rows, blocks)
+        at = {"rows": r * blocks + k, "cols": k * up(rows, 4) + r, "cols4": (k // 4 * up(rows, 4) + r) * 4 + k % 4,
+              "sw": (r // 128 * (up(blocks, 4) // 4) + k // 4) * 512 + r % 32 * 16 + r % 128 // 32 * 4 + k % 4}[layout]
+        if dtype == torch.float8_e8m0fnu:
+            bits = torch.where(scales.isnan(), 255, torch.frexp(scales)[1] - 1 + 127).to(torch.uint8)
+        else:
+            bits = scales.to(dtype).view(stored.dtype)
+        stored.view(-1)[at.flatten()] = bits.flatten()
+        return stored.view(torch.int32).squeeze(-1) if layout == "cols4" else stored.view(dtype)
+
+    def rows_and_weight(self):
+        signs = (torch.randint(0, 2, (*self.ROWS, self.COLUMNS)) * 2 - 1).float()
+        w = torch.randn(self.COLUMNS) * 2.0 ** torch.randint(-14, 12, (self.COLUMNS // 16,)).repeat_interleave(16)
+        w[:16], w[16], w[17], w[32:48] = 0.0, 448.0, 448 * 127.0, 1e-12
+        w[48:64], w[64:80] = torch.arange(16.0) * 448 / 4096, 2.0 ** -9
+        return signs, w
+
+    def test_bytes(self):
+        all_signs, w = self.rows_and_weight()
+        given = torch.tensor([3.7])
+        stored = {"e8m0": torch.float8_e8m0fnu, "e4m3": torch.float8_e4m3fn}
+        for dtype, (block, form, layout), rounding in itertools.product(self.TYPES, self.forms(), ("", "/round=y")):
+            if (layout != "rows" and rounding) or (dtype == torch.float8_e5m2 and layout == "cols"):
+                continue
+            text = "rmsnorm/cols={}/bf16/out={}/w=f32/eps=0{}/w/q={}/also=f32".format(
+                self.COLUMNS, self.TYPES[dtype][0], rounding, self.text_of(block, form, layout))
+            signs = all_signs if layout == "sw" else all_signs[:, :3]
+            y = (signs * w).bfloat16().float() if rounding else signs * w
+            right, scales = self.quantized(y, dtype, block, form, given)
+            right_scales = self.laid_out(scales, layout, stored.get(form, torch.float32))
+            operands = {"x": signs.bfloat16().to(device), "weight": w.to(device)}
+            if form == "e4m3":
+                operands["global_scale"] = given.to(device)
+            for at, (out, also, block_scale) in enumerate(self.by_all(text, **operands)):
+                with self.subTest(spec=text, by=at):
+                    self.assertEqual((out.dtype, block_scale.dtype, block_scale.shape),
+                                     (dtype, right_scales.dtype, right_scales.shape))
+                    self.assertTrue(torch.equal(self.bytes_of(out), right))
+                    self.assertTrue(torch.equal(also.cpu(), y))
+                    self.assertTrue(torch.equal(block_scale.cpu().view(torch.uint8), right_scales.view(torch.uint8)))
+                    self.assertTrue(block_scale.is_contiguous())
+
+    def test_rows_of_zeros_and_what_is_not_finite(self):
+        x = torch.ones(4, 64, device=device)
+        x[0], x[1, 3] = 0.0, torch.nan
+        w = torch.ones(64, device=device)
+        w[40] = torch.inf
+        for dtype, (name, largest) in self.TYPES.items():
+            for form in ("e8m0", "e4m3"):
+                text, ones = "rmsnorm/cols=64/f32/out={}/w/q=16:{}".format(name, form), torch.ones_like(w)
+                given = {"global_scale": torch.full((), 100.0, device=device)} if form == "e4m3" else {}
+                for at, (out, scales) in enumerate(self.by_all(text, x=x, weight=ones, **given)):
+                    with self.subTest(spec=text, by=at):
+                        self.assertEqual(out[0].float().tolist(), [0.0] * 64)
+                        self.assertTrue(scales[1].float().isnan().all() and scales[2:].float().isfinite().all())
+                        self.assertEqual(self.bytes_of(out)[1].tolist(), [0 if dtype == torch.int8 else -1] * 64)
+                for at, (out, scales) in enumerate(self.by_all(text + "/eps=0", x=x[2:], weight=w, **given)):
+                    with self.subTest(spec=text, by=at, infinite=True):
+                        self.assertEqual(scales[:, 2].float().tolist(), [2.0 ** 127 if form == "e8m0" else 448.0] * 2)
+                        self.assertEqual(out[:, 40].float().tolist(), [largest] * 2)
+
+    def test_bounds_of_rows(self):
+        signs, w = self.rows_and_weight()
+        for bound in (1e-3, 30.0, 1e9):
+            bound = torch.tensor(bound)
+            most = torch.minimum(w.abs().max(), bound) / 448
+            scale = torch.maximum(most, torch.tensor(1 / (512 * 448.0)))
+            text = "rmsnorm/cols={}/bf16/out=e4m3/w=f32/eps=0/w/q=row:ub".format(self.COLUMNS)
+            operands = {"x": signs.bfloat16().to(device), "weight": w.to(device), "upper_bound": bound.to(device)}
+            for at, (out, row_scale) in enumerate(self.by_all(text, **operands)):
+                with self.subTest(bound=bound, by=at):
+                    self.assertEqual(row_scale.shape, (*self.ROWS, 1))
+                    self.assertTrue((row_scale.cpu() == scale).all())
+                    self.assertTrue(torch.equal(self.bytes_of(out), self.nearest(signs * w / scale, torch.float8_e4m3fn)))
+
+    def test_the_largest_magnitude(self):
+        signs, w = self.rows_and_weight()
+        t = torch.tensor(0.37)
+        for text, dtype in (("/out=e4m3/w/q=tensor", None), ("/out=s8/round=y/w/q=tensor:inv", torch.bfloat16),
+                            ("/out=e5m2/w", None), ("/out=f32/w", None), ("/out=f16/w", torch.float16), ("/w", torch.bfloat16)):
+            for amount, right in ((1.0, w.abs().max()), (torch.nan, torch.tensor(torch.nan))):
+                weight = w.clone()
+                weight[100] = weight[100] * amount
+                right = right if dtype is None else right.to(dtype).float()
+                text_ = "rmsnorm/cols={}/bf16/w=f32/eps=0/amax{}".format(self.COLUMNS, text)
+                operands = {"x": signs.bfloat16().to(device), "weight": weight.to(device)}
+                if "q=tensor" in text:
+                    operands["tensor_scale"] = t.to(device)
+                for at, (_, amax) in enumerate(self.by_all(text_, **operands)):
+                    with self.subTest(spec=text_, by=at, right=right):
+                        self.assertEqual((amax.dtype, amax.shape), (torch.float32, ()))
+                        self.assertTrue(amax.cpu() == right or amax.isnan() and right.isnan())
+
+    def test_outputs_that_are_given(self):
+        x = torch.randn(130, 2, 64, device=device).bfloat16()
+        for layout, shape, dtype in (("e8m0", (130, 2, 2), torch.float8_e8m0fnu), ("e8m0:cols", (2, 260), torch.float8_e8m0fnu),
+                                     ("e8m0:cols4", (1, 260), torch.int32), ("e8m0:sw", (3, 1, 512), torch.float8_e8m0fnu)):
+            text = "rmsnorm/cols=64/bf16/out=e4m3/q=32:{}/also=bf16".format(layout)
+            right = norm(text, x)
+            scales = torch.full((*shape, dtype.itemsize), 7, device=device, dtype=torch.uint8).view(dtype).squeeze(-1)
+            also = torch.zeros(130, 2, 128, device=device, dtype=torch.bfloat16)[..., :64]
+            with self.assert_launches(1):
+                found = norm(text, x, block_scale=scales, also=also)
+            self.assertTrue(found.block_scale is scales and found.also is also)
+            self.assertTrue(torch.equal(also, right.also))
+            self.assertTrue(torch.equal(scales.view(torch.uint8), right.block_scale.view(torch.uint8)))
+        amax = torch.zeros(1, device=device)  # or no dimensions
+        found = norm("rmsnorm/cols=64/bf16/amax", x, amax=amax)
+        self.assertTrue(found.amax is amax and amax == found.out.float().abs().max())
+
+    def test_empty_inputs_launch_nothing(self):
+        x = torch.empty(0, 3, 64, device=device)
+        with self.assert_launches(0):
+            for layout, shape in (("rows", (0, 3, 2)), ("cols", (2, 0)), ("cols4", (1, 0)), ("sw", (0, 1, 512))):
+                text = "rmsnorm/cols=64/f32/out=e4m3/q=" + self.text_of(32, "e8m0", layout)
+                self.assertEqual([found[1].shape for found in self.by_all(text, x=x)], [shape] * 4)
+            amax = torch.ones((), device=device)
+            self.assertEqual(norm("rmsnorm/cols=64/f32/amax", x, amax=amax).amax, 0)
+            self.assertEqual([found[1].item() for found in self.by_all("rmsnorm/cols=64/f32/amax", x=x)], [0.0] * 4)
+
+    def by_all(self, text, **given):
+        if given["x"].numel() != 0:
+            yield from super().by_all(text, **given)
+            return
+        problem = _problem.problem_of(text)
+        operands = (given["x"], *map(given.get, _problem.INPUTS))
+        yield [part for part in norm(text, **given) if part is not None]
+        made = _ctypes_kernel.launch_problem(_ctypes_kernel.add(problem, False), *operands, *[None] * len(_problem.OUTPUTS))
+        yield [part for part in made if part is not None]
+        yield _formula.formula(problem, *operands)
+        yield [part for part in torch.ops.normjit.norm(text, *operands, False)]
+
+    def test_the_names(self):
+        x, residual = torch.randn(2, 2, 3, 128, device=device).bfloat16()
+        w, t = torch.randn(128, device=device).bfloat16(), torch.full((1,), 50.0, device=device)
+        head = "rmsnorm/cols=128/bf16/eps=1e-06/out="
+        bits = lambda tensors: [part.contiguous().view(torch.uint8).tolist() for part in tensors]  # noqa: E731
+        for text, keys in (("e4m3/w/q=128", {"block": 128}),
+                           ("s8/w/q=64:p2:cols", {"block": 64, "scale_format": "p2", "scale_layout": "cols"}),
+                           ("e5m2/w/q=32:e8m0", {"block": 32}), ("e4m3/w/q=32:e8m0:sw", {"block": 32, "scale_layout": "sw"}),
+                           ("e4m3/w/q=16:e4m3:sw", {"block": 16, "global_scale": t, "scale_layout": "sw"}),
+                           ("e4m3/w/q=128:e8m0:cols4/round=norm+y",
+                            {"block": 128, "scale_format": "e8m0", "scale_layout": "cols4", "rounding": "norm+y"}),
+                           ("e4m3/w/q=row:ub", {"upper_bound": t})):
+            inputs = {"global_scale": keys.get("global_scale"), "upper_bound": keys.get("upper_bound")}
+            keys["dtype"] = {name: dtype for dtype, (name, _) in self.TYPES.items()}[text.split("/")[0]]
+            with self.subTest(spec=text):
+                right = norm(head + text + "/also=f32", x, weight=w, **inputs)
+                right_scales = right.block_scale if "block" in keys else right.row_scale[..., 0]
+                self.assertEqual(bits(rms_norm_quant(x, (128,), w, 1e-6, **keys)), bits((right.out, right_scales)))
+                self.assertEqual(bits(rms_norm_quant(x, (128,), w, 1e-6, also=torch.float32, **keys)),
+                                 bits((right.out, right_scales, right.also)))
+                right = norm(head + text + "/also=bf16/add/sum", x, residual=residual, weight=w, **inputs)
+                right_scales = right.block_scale if "block" in keys else right.row_scale[..., 0]
+                found = add_rms_norm_quant(x, residual, w, 1e-6, also=torch.bfloat16, **keys)
+                self.assertEqual(bits(found), bits((right.out, right.sum, right_scales, right.also)))
+                self.assertEqual(bits(add_rms_norm_quant(x, residual, w, 1e-6, **keys)), bits(found[:3]))
+        found = rms_norm_quant(x, (128,), w, 1e-6, scale=t, also=torch.float16)
+        right = norm(head + "e4m3/w/q=tensor/also=f16", x, weight=w, tensor_scale=t)
+        self.assertEqual(bits(found), bits((right.out, right.also)))
+        self.assertEqual(len(add_rms_norm_quant(x, residual, w, scale=t, also=torch.float16)), 3)
+        y, scales = rms_norm_quant(x, (3, 128), block=128)
+        self.assertEqual((y.shape, scales.shape), ((2, 3, 128), (2, 3)))
+
+    def test_what_does_not_fit(self):
+        x, t = torch.randn(3, 64, device=device), torch.ones(1, device=device)
+        spec = "rmsnorm/cols=64/f32/out=e4m3/q="
+        for text, call in (
+                ("needs upper_bound", lambda: norm(spec + "row:ub", x)),
+                ("has no upper_bound", lambda: norm(spec + "row", x, upper_bound=t)),
+                ("needs global_scale", lambda: norm(spec + "16:e4m3", x)),
+                ("global_scale is of torch.float16", lambda: norm(spec + "16:e4m3", x, global_scale=t.half())),
+                ("has no also", lambda: norm(spec + "row", x, also=torch.empty_like(x))),
+                (r"block_scale has the shape \[3\]; it must be \[3, 1\]",
+                 lambda: norm(spec + "64", x, block_scale=x[:, 0].contiguous())),
+                (r"block_scale has the shape \[3, 2\]; it must be \[2, 4\]",
+                 lambda: norm(spec + "32:e8m0:cols", x, block_scale=torch.empty(3, 2, device=device).to(torch.float8_e8m0fnu))),
+                ("block_scale is of torch.float32; the spec says torch.int32",
+                 lambda: norm(spec + "32:e8m0:cols4", x, block_scale=torch.empty(1, 4, device=device))),
+                ("block_scale is of torch.uint8; the spec says torch.float8_e8m0fnu",
+                 lambda: norm(spec + "32:e8m0", x, block_scale=torch.empty(3, 2, device=device, dtype=torch.uint8))),
+                ("block_scale is not contiguous",
+                 lambda: norm(spec + "64:cols", x, block_scale=torch.empty(1, 8, device=device)[:, ::2])),
+                (r"amax has the shape \[2\]; it must be one number",
+                 lambda: norm("rmsnorm/cols=64/f32/amax", x, amax=torch.empty(2, device=device))),
+                ("block is 48; it must be one of 16, 32, 64, 128", lambda: rms_norm_quant(x, (64,), block=48)),
+                ("leave out scale, or block", lambda: rms_norm_quant(x, (64,), block=64, scale=t)),
+                ("scale_layout needs blocks", lambda: rms_norm_quant(x, (64,), scale_layout="cols")),
+                ("global_scale needs blocks", lambda: add_rms_norm_quant(x, x, global_scale=t)),
+                ("scale_format is 'f16'; it must be one of 'f32', 'p2', ",
+                 lambda: rms_norm_quant(x, (64,), block=64, scale_format="f16")),
+                ("of 32 e8m0", lambda: rms_norm_quant(x, (64,), block=32, scale_format="f32")),
+                ("blocks of 128 columns do not divide rows of 64", lambda: rms_norm_quant(x, (64,), block=128)),
+                ("upper_bound is of scales for each row", lambda: rms_norm_quant(x, (64,), block=64, upper_bound=t)),
+                ("upper_bound is of scales for each row", lambda: add_rms_norm_quant(x, x, scale=t, upper_bound=t)),
+                ("also is torch.float64; it must be torch.float16, ", lambda: rms_norm_quant(x, (64,), also=torch.float64)),
+                ("needs global_scale", lambda: rms_norm_quant(x, (64,), block=16))):
+            with self.subTest(text=text), self.assertRaisesRegex(RuntimeError, text), self.assert_launches(0):
+                call()
+
+    def test_there_is_no_gradient(self):
+        x = torch.randn(3, 64, device=device, requires_grad=True)
+        for keys in ({"block": 64}, {"also": torch.float32}):
+            with self.assertRaisesRegex(RuntimeError, "8 bits have no gradient"):
+                rms_norm_quant(x, (64,), **keys)
+            with torch.no_grad():
+                self.assertFalse(any(part.requires_grad for part in rms_norm_quant(x, (64,), **keys)))
+
+    def test_programs(self):
+        x, residual = torch.randn(2, 5, 64, device=device)
+        w, t = torch.randn(64, device=device), torch.full((1,), 50.0, device=device)
+
+        def function(x, residual, w, t):
+            y, s, scales, also = add_rms_norm_quant(x, residual, w, block=32, scale_layout="cols4", also=torch.bfloat16)
+            blocks = rms_norm_quant(s, (64,), w, block=16, global_scale=t, scale_layout="sw")
+            rows = rms_norm_quant(s, (64,), block=64, scale_format="p2")
+            bounded, amax = rms_norm_quant(s, (64,), upper_bound=t), norm("rmsnorm/cols=64/f32/amax", s).amax
+            return y, scales, also, *blocks, *rows, *bounded, amax
+        right = function(x, residual, w, t)
+        for backend, dynamic in (("aot_eager", False), ("aot_eager", True), ("inductor", False)):
+            with self.subTest(backend=backend, dynamic=dynamic), self.assert_launches(5):
+                compiled = torch.compile(function, fullgraph=True, backend=backend, dynamic=dynamic)
+                for ours, theirs in zip(compiled(x, residual, w, t), right):
+                    self.assertEqual((ours.dtype, ours.shape), (theirs.dtype, theirs.shape))
+                    self.assertTrue(torch.equal(ours.reshape(-1).view(torch.uint8), theirs.reshape(-1).view(torch.uint8)))
+            torch.compiler.reset()
+        for spec, given in (("rmsnorm/cols=64/f32/out=s8/add/sum/w/q=32:e8m0:sw/also=f16", in_order(residual=residual, weight=w)),
+                            ("rmsnorm/cols=64/f32/out=e4m3/q=16:e4m3:cols", in_order(global_scale=t)),
+                            ("rmsnorm/cols=64/f32/out=e4m3/q=tensor/also=f32/amax", in_order(tensor_scale=t))):
+            torch.library.opcheck(torch.ops.normjit.norm.default, (spec, x, *given, False))
+
+    def test_by_pytorch(self):
+        """Where the kernel cannot run: each sample has scales of its own."""
+        x = torch.randn(4, 3, 64, device=device)
+        for layout, shape in (("rows", (4, 3, 2)), ("cols", (4, 2, 4)), ("cols4", (4, 1, 4)), ("sw", (4, 1, 1, 512))):
+            text = "rmsnorm/cols=64/f32/out=e4m3/q=" + self.text_of(32, "e8m0", layout)
+            with self.assert_launches(0):
+                found = torch.func.vmap(lambda part: norm(text, part).block_scale)(x)
+                made = norm(text, x[0].to("meta"))
+            self.assertEqual(found.shape, shape)
+            self.assertEqual((made.block_scale.shape, made.block_scale.dtype), (shape[1:], found.dtype))
+            self.assertTrue(torch.equal(found[1].view(torch.uint8), norm(text, x[1]).block_scale.view(torch.uint8)))
+        with self.assert_launches(0):
+            found = torch.func.vmap(lambda part: norm("rmsnorm/cols=64/f32/amax", part).amax)(x)
+        self.assert_close(found, functional.rms_norm(x, (64,), eps=1e-5).abs().amax((1, 2)))
+
+
 class GradientsTest(TestCase):
     SPECS = ("rmsnorm/cols=6/f64/eps=0.1/w", "layernorm/cols=6/f64/eps=0.1/inb/add/sum/wb/stats",
              "layernorm/cols=6/f64/eps=0.1/addafter/wb1/gelu/scale=0.5", "rmsnorm/cols=6/f64/eps=0.1/add/wb:rows/stats",
@@ -779,6 +1072,21 @@ class GradientsTest(TestCase):
         self.assert_close(found, wanted("rmsnorm/cols=8/f32/eps=1e-05/w", x, weight=w)["out"])
 
 
+    def test_the_largest_magnitude_has_none(self):
+        """And gradients of the result are those without it."""
+        x, w = torch.randn(4, 8, device=device, requires_grad=True), torch.randn(8, device=device, requires_grad=True)
+        for dtype, form in ((torch.float32, "f32"), (torch.bfloat16, "f32/out=bf16")):
+            spec = "rmsnorm/cols=8/{}/w".format(form)
+            with self.assert_launches(1):
+                found = norm(spec + "/amax", x, weight=w)
+            self.assertEqual((found.out.dtype, found.amax.shape, found.amax.dtype), (dtype, (), torch.float32))
+            self.assertEqual(found.amax, found.out.float().abs().max())
+            self.assertTrue(found.out.requires_grad and not found.amax.requires_grad)
+            right = torch.autograd.grad(norm(spec, x, weight=w).float().sin().sum(), (x, w))
+            for ours, theirs in zip(torch.autograd.grad(found.out.float().sin().sum(), (x, w)), right):
+                self.assertTrue(torch.equal(ours, theirs))
+        torch.library.opcheck(torch.ops.normjit.norm.default, ("rmsnorm/cols=8/f32/w/amax", x, *in_order(weight=w), False))
+
     def test_tensors_of_16_bits(self):
         """Also where PyTorch's fused kernels compute the gradients."""
         for dtype in (torch.float16, torch.bfloat16):
@@ -812,7 +1120,7 @@ class CompilerTest(TestCase):
         torch.library.opcheck(operators.norm.default, (spec, x.requires_grad_(), *given, True))
         x = x.detach()
         outputs = [torch.empty(*shape, device=device) for shape in ((3, 8), (3, 8), (3, 1), (3, 1))]
-        torch.library.opcheck(operators.norm_out.default, (spec, x, *given, False, *outputs, None))
+        torch.library.opcheck(operators.norm_out.default, (spec, x, *given, False, *outputs, *[None] * 4))
         torch.library.opcheck(operators.norm_outputs.default, (spec, x, [True, False, True, True]),
                               test_utils=("test_schema", "test_autograd_registration"))  # what is there has no value
 

@@ -39,6 +39,10 @@ def in_8_bits(x: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch
     y: torch.Tensor = rms_norm_quant(x, (8,), dtype=torch.int8, scale=scale)
     y, s, scales = add_rms_norm_quant(x, y, rounding="sum+norm+y")
     y, s = add_rms_norm_quant(x, s, scale=scale, inverse_scale=True)
+    y, s, scales, also = add_rms_norm_quant(x, s, block=32, scale_layout="sw", also=torch.bfloat16)
+    y, also = rms_norm_quant(x, (8,), scale=scale, also=torch.float16)
+    y, scales, also = rms_norm_quant(x, (8,), upper_bound=scale, also=torch.float32)
+    y, scales = rms_norm_quant(x, (8,), block=16, scale_format="e4m3", global_scale=scale)
     return rms_norm_quant(s, (8,))
 
 model: Model = replace_layer_norm(replace_norms(Model(), fuse=True))
@@ -50,6 +54,8 @@ replace_layer_norm(torch.ones(8))  # wrong
 add_rms_norm(torch.ones(8))  # wrong
 rms_norm(torch.ones(8), (8,), eps="1")  # wrong
 rms_norm_quant(torch.ones(8), (8,)).sum()  # wrong
+rms_norm_quant(torch.ones(8), (8,), block="32")  # wrong
+rms_norm_quant(torch.ones(8), (8,), block=32, scale=torch.ones(1))  # wrong
 """, "jax": """
 import jax
 import jax.numpy as jnp
@@ -59,6 +65,7 @@ def loss(x: jax.Array, weight: jax.Array) -> jax.Array:
     y, total = add_rms_norm(x, x, weight, rounding="sum")
     y, total = add_layer_norm(rms_norm(y, weight, weight_offset=True), total, weight, weight)
     results = norm("layernorm/cols=8/f32/w/stats", y, weight=weight)
+    norm("layernorm/cols=16/f32/out=e4m3/q=16:e4m3", y, global_scale=weight)
     if isinstance(results, NormOutputs):
         y = results.out
     return jnp.sum(layer_norm(y, weight, normalized_shape=(8,), activation="gelu", eps=1e-6))

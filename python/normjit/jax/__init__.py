@@ -28,7 +28,7 @@ import jax.numpy as jnp
 
 from normjit import _library
 from normjit.jax import _ffi
-from normjit.jax._operator import ACTIVATIONS, SAMPLES, Problem, normalize, problem_of
+from normjit.jax._operator import ACTIVATIONS, NUMBERS, SAMPLES, Problem, normalize, problem_of
 
 __all__ = ["NormOutputs", "add_layer_norm", "add_rms_norm", "layer_norm", "norm", "rms_norm"]
 
@@ -43,6 +43,9 @@ class NormOutputs(NamedTuple):
     mean: Optional[jax.Array] = None  # of each row, in f32 or f64
     rstd: Optional[jax.Array] = None
     row_scale: Optional[jax.Array] = None  # by which each row was divided, in f32
+    also: Optional[jax.Array] = None       # the result in front of its quantization
+    block_scale: Optional[jax.Array] = None  # by which each block was divided
+    amax: Optional[jax.Array] = None       # the largest magnitude of the result, in f32
 
 
 def norm(spec: str, x: jax.Array, *, in_bias: Optional[jax.Array] = None, gate: Optional[jax.Array] = None,
@@ -50,9 +53,10 @@ def norm(spec: str, x: jax.Array, *, in_bias: Optional[jax.Array] = None, gate: 
          weight: Optional[jax.Array] = None, bias: Optional[jax.Array] = None, mod_scale: Optional[jax.Array] = None,
          mod_scale_table: Optional[jax.Array] = None, mod_shift: Optional[jax.Array] = None,
          mod_shift_table: Optional[jax.Array] = None,
-         tensor_scale: Optional[jax.Array] = None) -> Union[jax.Array, NormOutputs]:
+         tensor_scale: Optional[jax.Array] = None, upper_bound: Optional[jax.Array] = None,
+         global_scale: Optional[jax.Array] = None) -> Union[jax.Array, NormOutputs]:
     """The norm of a spec text, such as "rmsnorm/cols=4096/bf16/add/sum/w": y, or NormOutputs where the spec
-    has more outputs than that (`/sum`, `/stats`, `/q=row`).
+    has more outputs than that (`/sum`, `/stats`, `/q=row`, `/q=128`, `/also=`, `/amax`).
 
     x: of the input's dtype; its last axes have as many elements as the spec has columns.
     in_bias, weight, bias, tables: of these axes' shape, or flat, in the weights' dtype. With `:rows`, weight and bias have x's
@@ -62,18 +66,26 @@ def norm(spec: str, x: jax.Array, *, in_bias: Optional[jax.Array] = None, gate: 
     gate, mod_scale, mod_shift: of a shape that broadcasts to x's, in the modulation's dtype. [samples, 1, columns] for x of
       [samples, tokens, columns] is read where it is; what has a size of 1 in front of another size is copied.
     tensor_scale: one f32, by which the result is divided (`/q=tensor`).
+    upper_bound: one f32, more than which the largest magnitude of a row does not count (`/q=row:ub`).
+    global_scale: one f32, by which the scales of blocks are multiplied in e4m3 (`/q=16:e4m3`).
+
+    block_scale has the shape of x, with the blocks of a row in the place of the last axes. Of R rows of K blocks it is with the
+    layout `:cols` [K, R4], with `:cols4` [K4 / 4, R4] in int32, each of four scales, and with `:sw` [R128 / 128, K4 / 4, 512];
+    R4, K4 and R128 are multiples of 4 and 128, and what is beyond R and K is 0. It is in float32, float8_e8m0fnu or
+    float8_e4m3fn. amax is one number.
 
     With `/cf`, x is [N, C, ...], with at least one axis of positions, and the C channels of each position are normalized;
     in_bias, weight and bias are [C], residual has x's shape or that of a sample, and mean and rstd are [N, ...].
 
     Just those that the spec has are given. Derivatives, vmap and errors are as in layer_norm; a rounding counts as the
-    identity, and results of 8 bits have no derivatives. Raises ValueError also for a text that is no spec.
+    identity, results of 8 bits have no derivatives, and that of amax is 0. Raises ValueError also for a text that is no spec.
     """
     given = {"in_bias": in_bias, "gate": gate, "gate_table": gate_table, "residual": residual, "weight": weight,
              "bias": bias, "mod_scale": mod_scale, "mod_scale_table": mod_scale_table, "mod_shift": mod_shift,
-             "mod_shift_table": mod_shift_table, "tensor_scale": tensor_scale}
+             "mod_shift_table": mod_shift_table, "tensor_scale": tensor_scale, "upper_bound": upper_bound,
+             "global_scale": global_scale}
     results: NormOutputs = _norm(spec, x, {name: array for name, array in given.items() if array is not None})
-    return results.out if results[1:] == (None,) * 4 else results
+    return results.out if results[1:] == (None,) * 7 else results
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -122,9 +134,9 @@ def _rows_of(name: str, array: Any, shape: tuple[int, ...], axes: int, problem: 
     """An operand as the operator takes it: rows, or a vector."""
     if name in SAMPLES:
         return _samples_of(name, array, shape, axes, problem)
-    if name == "tensor_scale":
+    if name in NUMBERS:
         if array.size != 1:
-            raise ValueError("tensor_scale has shape {}; it must be one number".format(array.shape))
+            raise ValueError("{} has shape {}; it must be one number".format(name, array.shape))
         return array.reshape(1)
     is_suffix = array.ndim >= axes and shape[len(shape) - array.ndim:] == array.shape
     row, what = shape[len(shape) - axes:], "the last axes"
@@ -159,7 +171,11 @@ def _samples_of(name: str, array: Any, shape: tuple[int, ...], axes: int, proble
 
 def _outputs(problem: Problem, rows: Sequence[Any], shape: tuple[int, ...], axes: int) -> NormOutputs:
     outer = shape[:1] + shape[2:] if problem.channels_first else shape[:len(shape) - axes]
-    shapes = {"y": shape, "sum": shape, "mean": outer, "rstd": outer, "row_scale": outer}
+    shapes = {"y": shape, "sum": shape, "also": shape, "mean": outer, "rstd": outer, "row_scale": outer, "amax": ()}
+    if problem.block:
+        by_rows = (*outer, problem.columns // problem.block)
+        shapes["block_scale"] = (by_rows if problem.scale_layout == "rows" else
+                                 problem.shape_of("block_scale", (math.prod(outer), problem.columns)))
     if rows[0].size == 0:
         results = {name: jnp.zeros(shapes[name], problem.dtypes[name]) for name in problem.outputs}
     else:

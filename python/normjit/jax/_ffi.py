@@ -31,8 +31,7 @@ def call(problem: Problem, arrays: Sequence[Any]) -> tuple[Any, ...]:
     operands = _alike(arrays)
     x = operands[0]
     shapes: list[tuple[tuple[int, ...], Any]] = [
-        (x.shape if name in ("y", "sum") else x.shape[:1] + x.shape[2:], jnp.dtype(problem.dtypes[name]))
-        for name in problem.outputs]
+        (problem.shape_of(name, x.shape), jnp.dtype(problem.dtypes[name])) for name in problem.outputs]
     workspace = workspace_bytes(problem.words)
     if workspace:
         shapes.append(((workspace,), jnp.uint8))

@@ -4,7 +4,8 @@
 All here is of rows: x is [rows, columns]. Operands come in the order of INPUTS, those that the spec has, and results in the
 order of OUTPUTS. in_bias, weight, bias and tables are [columns]; residual, and with `:rows` weight and bias, are [n, columns],
 where n divides the rows and row r takes row r % n. So are the operands of SAMPLES, of which each of n samples has one row: row r
-takes row r // (rows / n). tensor_scale is [1]. With channels first x is [samples, columns, plane], residual is that or of one sample for all, and mean
+takes row r // (rows / n). tensor_scale, upper_bound and global_scale are [1], amax is [], and block_scale has the dimensions of
+_library.scale_sizes. With channels first x is [samples, columns, plane], residual is that or of one sample for all, and mean
 and rstd are [samples, plane].
 """
 from __future__ import annotations
@@ -23,9 +24,10 @@ from normjit.jax import _ffi
 Array = jax.Array
 
 INPUTS = ("x", "in_bias", "gate", "gate_table", "residual", "weight", "bias", "mod_scale", "mod_scale_table", "mod_shift",
-          "mod_shift_table", "tensor_scale")
+          "mod_shift_table", "tensor_scale", "upper_bound", "global_scale")
 SAMPLES = frozenset(["gate", "mod_scale", "mod_shift"])
-OUTPUTS = ("y", "sum", "mean", "rstd", "row_scale")
+OUTPUTS = ("y", "sum", "mean", "rstd", "also", "row_scale", "block_scale", "amax")
+NUMBERS = frozenset(["tensor_scale", "upper_bound", "global_scale"])
 ACTIVATIONS: dict[Optional[str], Callable[[Any], Any]] = {
     None: lambda z: z,
     "relu": jax.nn.relu,
@@ -36,6 +38,7 @@ ACTIVATIONS: dict[Optional[str], Callable[[Any], Any]] = {
 _DTYPES = {_library.DTYPES[name]: dtype for name, dtype in (
     ("f16", "float16"), ("bf16", "bfloat16"), ("f32", "float32"), ("f64", "float64"),
     ("e4m3", "float8_e4m3fn"), ("e5m2", "float8_e5m2"), ("s8", "int8"))}
+_SCALE_DTYPES = {"f32": "float32", "p2": "float32", "e8m0": "float8_e8m0fnu", "e4m3": "float8_e4m3fn"}
 _LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0, "int8": 127.0}
 _ACTIVATIONS = {_library.ACTIVATIONS[name]: function for name, function in ACTIVATIONS.items()}
 GATE_FUNCTIONS: dict[Optional[str], Callable[[Any], Any]] = {
@@ -61,6 +64,9 @@ class Problem:
     rounds_norm: bool = dataclasses.field(compare=False)
     rounds_y: bool = dataclasses.field(compare=False)
     inverse_scale: bool = dataclasses.field(compare=False)
+    block: int = dataclasses.field(compare=False)  # columns; 0: none has a scale
+    scale_format: str = dataclasses.field(compare=False)
+    scale_layout: str = dataclasses.field(compare=False)
     weight_offset: bool = dataclasses.field(compare=False)
     channels_first: bool = dataclasses.field(compare=False)
     activation: Callable[[Any], Any] = dataclasses.field(compare=False)
@@ -72,6 +78,14 @@ class Problem:
 
     def with_statistics(self) -> Problem:
         return self if "rstd" in self.outputs else problem_of(self.text + "/stats")
+
+    def shape_of(self, output: str, x: tuple[int, ...]) -> tuple[int, ...]:
+        """For x as the operator has it."""
+        if output in ("y", "sum", "also"):
+            return x
+        if output == "block_scale":
+            return _library.scale_sizes(_library.Spec.from_buffer_copy(self.words), x[0])
+        return () if output == "amax" else x[:1] + x[2:]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -88,25 +102,34 @@ def problem_of(text: str) -> Problem:
                "mod_scale_table": modulates and tables, "mod_shift_table": shifts and tables,
                "weight": affine != _library.AFFINES["none"], "bias": affine == _library.AFFINES["wb"],
                "tensor_scale": spec.quantization == _library.QUANTIZATIONS["tensor"],
+               "upper_bound": spec.upper_bound, "global_scale": spec.scale_format == _library.SCALE_FORMATS["e4m3"],
                "y": True, "sum": spec.sum, "mean": spec.statistics and not is_rms, "rstd": spec.statistics,
-               "row_scale": spec.quantization == _library.QUANTIZATIONS["row"]}
+               "also": spec.also != _library.ALSOS["none"], "row_scale": spec.quantization == _library.QUANTIZATIONS["row"],
+               "block_scale": _library.block_of(spec), "amax": spec.amax}
     own = {"x": spec.input, "in_bias": spec.weight, "residual": spec.residual_type, "weight": spec.weight,
            "bias": spec.weight, "y": spec.output, "sum": spec.residual_type, "gate_table": spec.weight,
            "mod_scale_table": spec.weight, "mod_shift_table": spec.weight,
            **{name: spec.modulation_type for name in SAMPLES}}
     dtypes = {name: _DTYPES[own[name]] for name in own if present[name]}
     wide = "float64" if "float64" in dtypes.values() else "float32"
+    scale_format = {code: name for name, code in _library.SCALE_FORMATS.items()}[spec.scale_format]
+    scale_layout = {code: name for name, code in _library.SCALE_LAYOUTS.items()}[spec.scale_layout]
+    also = {code: name for name, code in _library.ALSOS.items()}[spec.also]
     rounding = {code: name for name, code in _library.ROUNDINGS.items()}[spec.rounding].split("+")
     return Problem(
         text=_library.spec_text(spec), words=bytes(spec), columns=spec.columns, epsilon=spec.epsilon, scale=spec.scale,
         is_rms=is_rms, residual={before: "before", after: "after"}.get(spec.residual), gate=gate,
         gate_function=_GATE_FUNCTIONS[spec.gate_function], plain_modulation=bool(spec.plain_modulation),
         rounds_sum="sum" in rounding, rounds_norm="norm" in rounding, rounds_y="y" in rounding,
-        inverse_scale=bool(spec.inverse_scale), weight_offset=bool(spec.weight_offset),
-        channels_first=bool(spec.channels_first), activation=_ACTIVATIONS[spec.activation], inputs=tuple(name for name in INPUTS if present[name]),
+        inverse_scale=bool(spec.inverse_scale), block=_library.block_of(spec), scale_format=scale_format,
+        scale_layout=scale_layout, weight_offset=bool(spec.weight_offset), channels_first=bool(spec.channels_first),
+        activation=_ACTIVATIONS[spec.activation], inputs=tuple(name for name in INPUTS if present[name]),
         outputs=tuple(name for name in OUTPUTS if present[name]),
         has_rows=SAMPLES | frozenset(["residual"] + ["weight", "bias"] * spec.affine_rows),
-        dtypes={**dtypes, "mean": wide, "rstd": wide, "tensor_scale": "float32", "row_scale": "float32"}, wide=wide)
+        dtypes={**dtypes, "mean": wide, "rstd": wide, "row_scale": "float32", "amax": "float32",
+                "also": "" if also == "none" else _DTYPES[_library.DTYPES[also]],
+                "block_scale": "int32" if scale_layout == "cols4" else _SCALE_DTYPES[scale_format],
+                **{name: "float32" for name in NUMBERS}}, wide=wide)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -143,7 +166,8 @@ def _kernel(problem: Problem) -> Callable[..., Any]:
     @kernel.def_vmap
     def batched(batch: int, is_batched: Sequence[bool], *arrays: Any) -> Any:
         batched_names = {name for name, has_batch in zip(problem.inputs, is_batched) if has_batch}
-        if batched_names - problem.has_rows - {"x"}:  # vectors
+        of_all_rows = "amax" in problem.outputs or problem.scale_layout != "rows"  # of which each of the batch has its own
+        if of_all_rows or batched_names - problem.has_rows - {"x"}:  # vectors
             axes = [0 if has_batch else None for has_batch in is_batched]
             results = jax.vmap(functools.partial(formula, problem), in_axes=axes)(*arrays)
             return results, tuple(True for _ in results)
@@ -188,6 +212,8 @@ def formula(problem: Problem, *arrays: Any) -> tuple[Array, ...]:
     results = {"y": y, "sum": s, "mean": mean, "rstd": rstd}
     if problem.dtypes["y"] in _LARGEST:
         results.update(_in_8_bits(problem, y, value))
+    elif "amax" in problem.outputs:
+        results["amax"] = jnp.max(jnp.abs(_rounded(y, problem.dtypes["y"] in _ROUNDED_BITS, problem.dtypes["y"])))
     return tuple(results[name].astype(problem.dtypes[name]) for name in problem.outputs)
 
 
@@ -271,19 +297,67 @@ def _epilogue(problem: Problem, normalized: Any, value: dict[str, Any]) -> Any:
 
 
 def _in_8_bits(problem: Problem, y: Any, value: dict[str, Any]) -> dict[str, Any]:
-    """y, to the nearest and within the numbers of its type, and the scales of its rows. NaN is 0 in whole numbers."""
-    dtype, made = problem.dtypes["y"], {}
+    """y, to the nearest and within the numbers of its type, the scales of its rows or blocks, and what is in front of that. NaN
+    is 0 in whole numbers."""
+    dtype = problem.dtypes["y"]
     largest = _LARGEST[dtype]
     y = _rounded(y, problem.rounds_y, problem.dtypes["x"])
+    made = {"also": y, "amax": jnp.max(jnp.abs(y))}
     if "tensor_scale" in value:
         y = y * (value["tensor_scale"] if problem.inverse_scale else 1 / value["tensor_scale"])
     if "row_scale" in problem.outputs:
         floor = 2.0 ** -23 if dtype == "int8" else 1 / (512 * largest)
-        scale = made["row_scale"] = jnp.maximum(jnp.max(jnp.abs(y), axis=-1) / largest, floor)
+        most = jnp.max(jnp.abs(y), axis=-1)
+        if "upper_bound" in value:
+            most = jnp.where(most > value["upper_bound"], value["upper_bound"], most)
+        scale = made["row_scale"] = jnp.maximum(most / largest, floor)
         y = y * (1 / scale)[:, None] if dtype == "int8" else y / scale[:, None]
+    if problem.block:
+        y, made["block_scale"] = _in_blocks(problem, y, value)
     if dtype == "int8":
         y = jnp.clip(jnp.nan_to_num(jnp.round(y), nan=0.0), -128.0, 127.0)
     return {"y": jnp.clip(y, -largest - (dtype == "int8"), largest).astype(dtype), **made}
+
+
+def _in_blocks(problem: Problem, y: Any, value: dict[str, Any]) -> tuple[Any, Any]:
+    """y in front of its rounding to 8 bits, and the scales of its blocks."""
+    largest = _LARGEST[problem.dtypes["y"]]
+    blocks = y.reshape(y.shape[0], -1, problem.block)
+    most = jnp.max(jnp.abs(blocks), axis=-1)
+    if problem.scale_format == "e4m3":
+        by = value["global_scale"]
+        stored = jnp.clip(by * (most * jnp.float32(1 / largest)), -448.0, 448.0).astype("float8_e4m3fn")
+        scale = stored.astype("float32")
+        return (blocks * jnp.where(scale == 0, 0.0, by / scale)[..., None]).reshape(y.shape), _laid_out(problem, stored)
+    stored = scale = jnp.maximum(most, 1e-10) / largest
+    if problem.scale_format != "f32":  # up to a power of two; what is not finite stays
+        bits = jax.lax.bitcast_convert_type(scale, jnp.int32)
+        up = jax.lax.bitcast_convert_type((bits + 0x7fffff) & 0x7f800000, jnp.float32)
+        stored = scale = jnp.where(jnp.isfinite(scale), up, scale)
+    if problem.scale_format == "e8m0":
+        scale = jnp.minimum(scale, 2.0 ** 127)
+        exponents = jnp.where(jnp.isnan(scale), 255, jax.lax.bitcast_convert_type(scale, jnp.int32) >> 23)
+        stored = jax.lax.bitcast_convert_type(exponents.astype("uint8"), jnp.dtype("float8_e8m0fnu"))
+    divides = problem.scale_format == "f32" and problem.dtypes["y"] != "int8"
+    blocks = blocks / scale[..., None] if divides else blocks * (1 / scale)[..., None]
+    return blocks.reshape(y.shape), _laid_out(problem, stored)
+
+
+def _laid_out(problem: Problem, scales: Any) -> Any:
+    """The scales of blocks, [rows, K], as the spec lays them out; see ScaleLayout in normjit/spec.h."""
+    if problem.scale_layout == "rows":
+        return scales
+    dtype, (rows, columns) = scales.dtype, {"cols": (4, 1), "cols4": (4, 4), "sw": (128, 4)}[problem.scale_layout]
+    bits = jax.lax.bitcast_convert_type(scales, jnp.uint32 if dtype.itemsize == 4 else jnp.uint8)
+    bits = jnp.pad(bits, ((0, -scales.shape[0] % rows), (0, -scales.shape[1] % columns)))
+    if problem.scale_layout == "cols":
+        bits = bits.T
+    elif problem.scale_layout == "cols4":
+        return jax.lax.bitcast_convert_type(bits.reshape(len(bits), bits.shape[1] // 4, 4).swapaxes(0, 1), jnp.int32)
+    else:
+        tiles = bits.reshape(len(bits) // 128, 4, 32, bits.shape[1] // 4, 4).transpose(0, 3, 2, 1, 4)
+        bits = tiles.reshape(*tiles.shape[:2], 512)
+    return jax.lax.bitcast_convert_type(bits, dtype)
 
 
 def _moved(function: Callable[[dict[str, Any]], Any], value: dict[str, Any], moving: dict[str, Any], names: list[str]) -> Any:
@@ -318,5 +392,5 @@ def _tangents(problem: Problem, primals: Sequence[Any], mean: Any, rstd: Any, ta
     normalized = _rounded(exact, problem.rounds_norm, problem.dtypes["x"])
     dy = _moved(lambda given: _epilogue(problem, given["normalized"], given), {**value, "normalized": normalized},
                 {**moving, "normalized": dnormalized}, ["normalized", *late])
-    moved = {"y": dy, "sum": ds, "mean": dmean, "rstd": drstd}
+    moved = {"y": dy, "sum": ds, "mean": dmean, "rstd": drstd, "amax": jnp.zeros((), problem.wide)}
     return {name: moved[name].astype(problem.dtypes[name]) for name in problem.outputs}

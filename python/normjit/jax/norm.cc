@@ -5,12 +5,13 @@
 // needed; libnormjit is reached by a table of addresses, and libcuda, which XLA has open, by dlopen.
 //
 // The attribute `spec` is a normjit_spec, word by word. Operands are those that it has, in the order of the
-// header's enumeration: x, in_bias, gate, gate_table, residual, weight, bias, modulation, tensor_scale, and
-// results those of y, sum, mean, rstd and row_scale, all of them contiguous. A residual, and weight and bias
-// with affine_rows, may have fewer rows than x, a divisor n: row r takes row r % n. With channels_first x is
-// [samples, columns, plane], and a residual is that or one sample. Then comes a workspace where the plans of
-// the spec may need one. It is a result because XLA then knows of it: a command buffer that is replayed finds
-// it at the same place, and no other launch uses it.
+// header's enumeration: x, in_bias, gate, gate_table, residual, weight, bias, modulation, tensor_scale,
+// upper_bound, global_scale, and results those of y, sum, mean, rstd, also, row_scale, block_scale and amax,
+// all of them contiguous. A residual, and weight and bias with affine_rows, may have fewer rows than x, a
+// divisor n: row r takes row r % n. With channels_first x is [samples, columns, plane], and a residual is
+// that or one sample. Then comes a workspace where the plans of the spec may need one. It is a result because
+// XLA then knows of it: a command buffer that is replayed finds it at the same place, and no other launch
+// uses it.
 #include <dlfcn.h>
 
 #include <atomic>
@@ -165,7 +166,24 @@ bool read_operands(ffi::RemainingArgs arguments, Call& call) {
          table(modulates && spec.modulation_table, to.mod_scale_table) && samples(shifts, to.mod_shift) &&
          table(shifts && spec.modulation_table, to.mod_shift_table) &&
          (spec.quantization != NORMJIT_QUANTIZE_BY_TENSOR || operands.one(to.tensor_scale)) &&
-         operands.at_end();
+         (!spec.upper_bound || operands.one(to.upper_bound)) &&
+         (spec.scale_format != NORMJIT_SCALE_E4M3 || operands.one(to.global_scale)) && operands.at_end();
+}
+
+// How many elements the scales of blocks have; of packed columns, words of four.
+std::int64_t block_scales(const normjit_spec& spec, std::int64_t rows) {
+  const auto up = [](std::int64_t number, std::int64_t to) { return (number + to - 1) / to * to; };
+  const std::int64_t blocks = spec.columns >> (4 + spec.quantization - NORMJIT_QUANTIZE_BY_BLOCK_16);
+  switch (spec.scale_layout) {
+    case NORMJIT_SCALE_LAYOUT_COLUMNS:
+      return blocks * up(rows, 4);
+    case NORMJIT_SCALE_LAYOUT_PACKED_COLUMNS:
+      return up(blocks, 4) / 4 * up(rows, 4);
+    case NORMJIT_SCALE_LAYOUT_SWIZZLED:
+      return up(blocks, 4) * up(rows, 128);
+    default:
+      return blocks * rows;
+  }
 }
 
 bool read_results(ffi::RemainingRets results, Call& call) {
@@ -182,7 +200,11 @@ bool read_results(ffi::RemainingRets results, Call& call) {
   if (!take(to.y.pointer, elements) || (spec.sum && !take(to.sum.pointer, elements)) ||
       (spec.statistics && spec.norm != NORMJIT_RMS && !take(to.mean, to.rows)) ||
       (spec.statistics && !take(to.rstd, to.rows)) ||
-      (spec.quantization == NORMJIT_QUANTIZE_BY_ROW && !take(to.row_scale, to.rows)))
+      (spec.also > NORMJIT_NO_ALSO && !take(to.also.pointer, elements)) ||
+      (spec.quantization == NORMJIT_QUANTIZE_BY_ROW && !take(to.row_scale, to.rows)) ||
+      (spec.quantization >= NORMJIT_QUANTIZE_BY_BLOCK_16 &&
+       !take(to.block_scale, block_scales(spec, to.rows))) ||
+      (spec.amax && !take(to.amax, 1)))
     return false;
   if (at == results.size()) return true;
   auto workspace = results.get<ffi::AnyBuffer>(at++);
@@ -232,7 +254,7 @@ std::uint64_t bits(T value) {
 
 // Every pointer is a multiple of this; of 16 at most, as more makes no other kernel.
 std::int32_t alignment_of(const normjit_tensors& t) {
-  std::uint64_t all = 16 | bits(t.y.pointer) | bits(t.sum.pointer);
+  std::uint64_t all = 16 | bits(t.y.pointer) | bits(t.sum.pointer) | bits(t.also.pointer);
   for (const normjit_input_rows* rows :
        {&t.x, &t.gate, &t.residual, &t.weight, &t.bias, &t.mod_scale, &t.mod_shift})
     all |= bits(rows->pointer);

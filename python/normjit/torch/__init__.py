@@ -7,7 +7,7 @@
     layer = LayerNorm(4096, activation="gelu")      # gelu(layer(x)) in one kernel
     y = layer_norm(x, (4096,), weight, bias)        # in the place of torch.nn.functional.layer_norm
     y, s = add_rms_norm(x, residual, weight)        # RMSNorm(x + residual), and the sum
-    y, scales = rms_norm_quant(x, (4096,), weight)  # in float8_e4m3fn, with a scale for each row
+    y, scales = rms_norm_quant(x, (4096,), weight)  # in float8_e4m3fn, with a scale for each row; or block=128
     y = norm("rmsnorm/cols=4096/bf16/round=norm/w", x, weight=weight)    # any spec
     replace_norms(model)                            # every LayerNorm and RMSNorm of a model, in place
 

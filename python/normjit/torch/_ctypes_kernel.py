@@ -14,7 +14,7 @@ from torch import Tensor
 from normjit import _library
 from normjit.torch import _check
 from normjit.torch._launch import launch
-from normjit.torch._problem import OPERANDS, OUTPUTS, Problem, problem_of, rows_at
+from normjit.torch._problem import ONE, OPERANDS, OUTPUTS, Problem, problem_of, rows_at
 
 Maybe = Optional[Tensor]
 
@@ -48,6 +48,8 @@ class _Plan:
         self.made: list[tuple[int, torch.Size, torch.dtype]] = []  # places among OPERANDS, of outputs that are not given
         # Places among OPERANDS, offsets of pointers in the arguments, and for inputs to be copied the shape of the copy.
         self.places: list[tuple[int, int, Optional[torch.Size]]] = []
+        self.numbers = [at for at, operand in enumerate(OPERANDS)  # outputs that are 0 of no elements
+                        if operand.output and operand.extent == ONE and operand.name in problem.operands]
         for at, (operand, tensor) in enumerate(zip(OPERANDS, operands)):
             if operand.name not in problem.operands:
                 continue
@@ -68,6 +70,9 @@ class _Plan:
         x: Any = operands[0]
         made = {at: torch.empty(shape, dtype=dtype, device=x.device) for at, shape, dtype in self.made}
         if x.numel() == 0:
+            for number in (made.get(at, operands[at]) for at in self.numbers):
+                assert number is not None
+                number.zero_()
             return made
         arguments, kept = _library.Tensors.from_buffer_copy(self.arguments), []
         for at, offset, copied in self.places:

@@ -61,12 +61,64 @@ def _statistics(problem: Problem, s: Tensor, dims: tuple[int, ...]) -> dict[str,
 _LARGEST = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0, torch.int8: 127.0}
 
 
-def _scales_of(problem: Problem, y: Tensor, dims: tuple[int, ...]) -> Tensor:
+def _scales_of(problem: Problem, y: Tensor, dims: tuple[int, ...], upper_bound: Optional[Tensor]) -> Tensor:
     """What each row of y is divided by. A quotient of tensors, since PyTorch multiplies by the inverse of a number."""
     largest = _LARGEST[problem.output]
     most = y.abs().amax(dims, keepdim=True)
+    if upper_bound is not None:
+        bound = upper_bound.reshape(())
+        most = torch.where(most > bound, bound, most)
     floor = 2.0 ** -23 if problem.output == torch.int8 else 1 / (512 * largest)
     return (most / torch.full_like(most, largest)).clamp(min=floor)
+
+
+def _in_blocks(problem: Problem, y: Tensor, dims: int, global_scale: Optional[Tensor]) -> tuple[Tensor, Tensor]:
+    """y in front of its rounding to 8 bits, and the scales of its blocks."""
+    blocks = y.reshape(*y.shape[:-dims], problem.columns // problem.block, problem.block)
+    most = blocks.abs().amax(-1)
+    largest = torch.full_like(most, _LARGEST[problem.output])
+    if problem.scale_format == "e4m3":
+        assert global_scale is not None
+        by = global_scale.reshape(())
+        stored = (by * (most * largest.reciprocal())).clamp(-448.0, 448.0).to(torch.float8_e4m3fn)
+        scale = stored.to(torch.float32)
+        blocks = blocks * torch.where(scale == 0, 0.0, by / scale)[..., None]
+        return blocks.reshape(y.shape), _laid_out(problem, stored)
+    stored = scale = most.clamp(min=1e-10) / largest
+    if problem.scale_format != "f32":  # up to a power of two; what is not finite stays
+        bits = scale.view(torch.int32)
+        scale = torch.where(scale.isfinite(), (bits + 0x7fffff & 0x7f800000).view(torch.float32), scale)
+        if problem.scale_format == "e8m0":
+            scale = scale.clamp(max=2.0 ** 127)
+            exponents = torch.where(scale.isnan(), 255, scale.view(torch.int32) >> 23)
+            stored = exponents.to(torch.uint8).view(torch.float8_e8m0fnu)
+        else:
+            stored = scale
+    divides = problem.scale_format == "f32" and problem.output != torch.int8
+    blocks = blocks / scale[..., None] if divides else blocks * scale.reciprocal()[..., None]
+    return blocks.reshape(y.shape), _laid_out(problem, stored)
+
+
+def _laid_out(problem: Problem, scales: Tensor) -> Tensor:
+    """The scales of blocks, [..., K], as the spec lays them out; see ScaleLayout in normjit/spec.h."""
+    if problem.scale_layout == "rows":
+        return scales
+    dtype, (rows, columns) = scales.dtype, {"cols": (4, 1), "cols4": (4, 4), "sw": (128, 4)}[problem.scale_layout]
+    scales = scales.reshape(-1, scales.shape[-1]).view(torch.int32 if dtype == torch.float32 else torch.uint8)
+    scales = F.pad(scales, (0, -scales.shape[1] % columns, 0, -scales.shape[0] % rows))
+    if problem.scale_layout == "cols":
+        return scales.t().contiguous().view(dtype)
+    if problem.scale_layout == "cols4":
+        words = scales.reshape(len(scales), scales.shape[1] // 4, 4).transpose(0, 1).contiguous()
+        return words.view(torch.int32).squeeze(-1)
+    tiles = scales.reshape(len(scales) // 128, 4, 32, scales.shape[1] // 4, 4).permute(0, 3, 2, 1, 4)
+    return tiles.reshape(*tiles.shape[:2], 512).view(dtype)
+
+
+def _amax_of(y: Tensor) -> Tensor:
+    """The largest magnitude, which has no gradient. 0 of nothing."""
+    y = y.detach().to(torch.float32).abs()
+    return y.amax() if y.numel() != 0 else y.new_zeros(())
 
 
 def _in_8_bits(problem: Problem, y: Tensor) -> Tensor:
@@ -138,13 +190,21 @@ def formula(problem: Problem, x: Tensor, *inputs: Optional[Tensor]) -> list[Tens
     found = {"sum": s.to(problem.residual)}
     if problem.rounds_y:
         y = y.to(problem.input).to(wide)
+    if problem.also is not None:
+        found["also"] = y.to(problem.also)
+    if problem.has_8_bits and problem.spec.amax:
+        found["amax"] = _amax_of(y)
     if given["tensor_scale"] is not None:
         scale = given["tensor_scale"].reshape(())
         y = y * (scale if problem.inverse_scale else scale.reciprocal())
     if "row_scale" in problem.outputs:
-        found["row_scale"] = _scales_of(problem, y, tuple(range(-dims, 0)))
+        found["row_scale"] = _scales_of(problem, y, tuple(range(-dims, 0)), given["upper_bound"])
         y = y * found["row_scale"].reciprocal() if problem.output == torch.int8 else y / found["row_scale"]
+    if problem.block:
+        y, found["block_scale"] = _in_blocks(problem, y, dims, given["global_scale"])
     found["out"] = _in_8_bits(problem, y) if problem.has_8_bits else y.to(problem.output)
+    if not problem.has_8_bits and problem.spec.amax:
+        found["amax"] = _amax_of(found["out"])
     if found["sum"] is x:  # an output never is an input
         found["sum"] = x.clone()
     if "rstd" in problem.outputs:

@@ -2,8 +2,8 @@
 """RMSNorm, and norms of sums: thin names over norm()."""
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Optional, Union, overload
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Optional, overload
 
 import torch
 from torch import Tensor
@@ -117,88 +117,179 @@ def add_layer_norm(x: Tensor, residual: Tensor, weight: Optional[Tensor] = None,
 
 # ---- Results of 8 bits
 
+class _Quantization(NamedTuple):
+    """How a result is rounded to 8 bits, as the names below take it."""
+    dtype: torch.dtype
+    scale: Optional[Tensor]
+    inverse_scale: bool
+    upper_bound: Optional[Tensor]
+    block: Optional[int]
+    scale_format: Optional[str]
+    scale_layout: Optional[str]
+    global_scale: Optional[Tensor]
+    also: Optional[torch.dtype]
+
+
 def _norm_quant(what: str, x: Tensor, residual: Tensor | None, row: tuple[int, ...], weight: Tensor | None, eps: float,
-                dtype: torch.dtype, scale: Tensor | None, inverse_scale: bool, in_bias: Tensor | None,
-                weight_offset: bool, rounding: str | None, batch_invariant: bool) -> list[Tensor]:
-    """y; with a residual the sum; without a scale those of the rows."""
-    if dtype not in TEXTS_OF_8_BITS:
-        raise RuntimeError("normjit.torch.{}: dtype is {}; it must be one of {}".format(
-            what, dtype, ", ".join(map(str, TEXTS_OF_8_BITS))))
+                how: _Quantization, in_bias: Tensor | None, weight_offset: bool, rounding: str | None,
+                batch_invariant: bool) -> Any:
+    """y; with a residual the sum; without a scale those of the rows or blocks; the result in front of all that."""
+    def fail(why: str, *parts: Any) -> RuntimeError:
+        return RuntimeError("normjit.torch.{}: {}".format(what, why.format(*parts)))
+    if how.dtype not in TEXTS_OF_8_BITS:
+        raise fail("dtype is {}; it must be one of {}", how.dtype, ", ".join(map(str, TEXTS_OF_8_BITS)))
     if not row or x.shape[-len(row):] != row:
-        raise RuntimeError("normjit.torch.{}: the last dimensions of x, of shape {}, are no row of shape {}".format(
-            what, list(x.shape), list(row)))
-    if inverse_scale and scale is None:
-        raise RuntimeError("normjit.torch.{}: inverse_scale needs a scale".format(what))
-    fields = "/out={}/q={}".format(TEXTS_OF_8_BITS[dtype], "row" if scale is None else "tensor")
-    fields += (":inv" if inverse_scale else "") + ("" if residual is None else "/add/sum") + _rounding(rounding)
+        raise fail("the last dimensions of x, of shape {}, are no row of shape {}", list(x.shape), list(row))
+    if how.inverse_scale and how.scale is None:
+        raise fail("inverse_scale needs a scale")
+    if how.upper_bound is not None and not (how.scale is None and how.block is None):
+        raise fail("upper_bound is of scales for each row: leave it out, or scale and block")
+    if how.block is None:
+        for name in ("scale_format", "scale_layout", "global_scale"):
+            if getattr(how, name) is not None:
+                raise fail("{} needs blocks: give block, too", name)
+        quantization = "row" if how.scale is None else "tensor"
+        quantization += ":inv" if how.inverse_scale else ":ub" if how.upper_bound is not None else ""
+    else:
+        quantization = _blocks(how, fail)
+    if how.also is not None and TEXTS.get(how.also) not in _library.ALSOS:
+        raise fail("also is {}; it must be torch.float16, torch.bfloat16 or torch.float32", how.also)
+    fields = "/out={}/q={}".format(TEXTS_OF_8_BITS[how.dtype], quantization)
+    fields += "" if how.also is None else "/also=" + TEXTS[how.also]
+    fields += ("" if residual is None else "/add/sum") + _rounding(rounding)
     types = types_of(x, in_bias=in_bias, residual=residual, weight=weight)
     made: Any = norm(text_for(what, "rmsnorm", row, types, eps, fields, weight_offset), x, in_bias=in_bias,
-                     residual=residual, weight=weight, tensor_scale=scale, batch_invariant=batch_invariant)
+                     residual=residual, weight=weight, tensor_scale=how.scale, upper_bound=how.upper_bound,
+                     global_scale=how.global_scale, batch_invariant=batch_invariant)
     if isinstance(made, Tensor):
-        return [made]
-    scales = None if made.row_scale is None else made.row_scale.reshape(x.shape[:-len(row)])
-    return [part for part in (made.out, made.sum, scales) if part is not None]
+        return made
+    scales = made.block_scale if made.row_scale is None else made.row_scale.reshape(x.shape[:-len(row)])
+    return tuple(part for part in (made.out, made.sum, scales, made.also) if part is not None)
+
+
+def _blocks(how: _Quantization, fail: Callable[..., RuntimeError]) -> str:
+    """Of a spec's text."""
+    texts = [how.scale_format or {16: "e4m3", 32: "e8m0"}.get(how.block or 0, "f32"), how.scale_layout or "rows"]
+    if how.scale is not None:
+        raise fail("blocks have scales that the kernel finds: leave out scale, or block")
+    if how.block not in (16, 32, 64, 128):
+        raise fail("block is {}; it must be one of 16, 32, 64, 128", how.block)
+    for name, text, known in zip(("scale_format", "scale_layout"), texts, (_library.SCALE_FORMATS, _library.SCALE_LAYOUTS)):
+        if text not in known:
+            raise fail("{} is {!r}; it must be one of {}", name, text, ", ".join(map(repr, known)))
+    return str(how.block) + "".join(":" + text for text in texts if text not in ("f32", "rows"))
 
 
 @overload
 def rms_norm_quant(x: Tensor, normalized_shape: Sequence[int], weight: Optional[Tensor] = None,
                    eps: Optional[float] = None, *, dtype: torch.dtype = torch.float8_e4m3fn, scale: None = None,
-                   inverse_scale: bool = False, weight_offset: bool = False, rounding: Optional[str] = None,
-                   batch_invariant: bool = False) -> tuple[Tensor, Tensor]: ...
+                   upper_bound: Optional[Tensor] = None, block: Optional[int] = None,
+                   scale_format: Optional[str] = None, scale_layout: Optional[str] = None,
+                   global_scale: Optional[Tensor] = None, also: None = None, weight_offset: bool = False,
+                   rounding: Optional[str] = None, batch_invariant: bool = False) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def rms_norm_quant(x: Tensor, normalized_shape: Sequence[int], weight: Optional[Tensor] = None,
+                   eps: Optional[float] = None, *, dtype: torch.dtype = torch.float8_e4m3fn, scale: None = None,
+                   upper_bound: Optional[Tensor] = None, block: Optional[int] = None,
+                   scale_format: Optional[str] = None, scale_layout: Optional[str] = None,
+                   global_scale: Optional[Tensor] = None, also: torch.dtype, weight_offset: bool = False,
+                   rounding: Optional[str] = None, batch_invariant: bool = False) -> tuple[Tensor, Tensor, Tensor]: ...
 
 
 @overload
 def rms_norm_quant(x: Tensor, normalized_shape: Sequence[int], weight: Optional[Tensor] = None,
                    eps: Optional[float] = None, *, dtype: torch.dtype = torch.float8_e4m3fn, scale: Tensor,
-                   inverse_scale: bool = False, weight_offset: bool = False, rounding: Optional[str] = None,
-                   batch_invariant: bool = False) -> Tensor: ...
+                   inverse_scale: bool = False, also: None = None, weight_offset: bool = False,
+                   rounding: Optional[str] = None, batch_invariant: bool = False) -> Tensor: ...
+
+
+@overload
+def rms_norm_quant(x: Tensor, normalized_shape: Sequence[int], weight: Optional[Tensor] = None,
+                   eps: Optional[float] = None, *, dtype: torch.dtype = torch.float8_e4m3fn, scale: Tensor,
+                   inverse_scale: bool = False, also: torch.dtype, weight_offset: bool = False,
+                   rounding: Optional[str] = None, batch_invariant: bool = False) -> tuple[Tensor, Tensor]: ...
 
 
 def rms_norm_quant(x: Tensor, normalized_shape: Sequence[int], weight: Optional[Tensor] = None,
                    eps: Optional[float] = None, *, dtype: torch.dtype = torch.float8_e4m3fn,
-                   scale: Optional[Tensor] = None, inverse_scale: bool = False, weight_offset: bool = False,
-                   rounding: Optional[str] = None,
-                   batch_invariant: bool = False) -> Union[Tensor, tuple[Tensor, Tensor]]:
-    """RMSNorm(x) in 8 bits, in one kernel: y with a scale, else (y, scales) with one for each row.
+                   scale: Optional[Tensor] = None, inverse_scale: bool = False, upper_bound: Optional[Tensor] = None,
+                   block: Optional[int] = None, scale_format: Optional[str] = None, scale_layout: Optional[str] = None,
+                   global_scale: Optional[Tensor] = None, also: Optional[torch.dtype] = None,
+                   weight_offset: bool = False, rounding: Optional[str] = None,
+                   batch_invariant: bool = False) -> Any:
+    """RMSNorm(x) in 8 bits, in one kernel: y with a scale, else (y, scales) with one for each row, or for each block.
 
     dtype: torch.float8_e4m3fn, torch.float8_e5m2 or torch.int8. scale: one f32, by which the result is divided; with
     inverse_scale it is multiplied. Without it, each row is divided by its largest magnitude over the largest number of
-    the type, and scales, in f32, have x's shape without the normalized dimensions. eps None is 2^-23.
+    the type, and scales, in f32, have x's shape without the normalized dimensions. upper_bound: one f32, more than which
+    that magnitude does not count. eps None is 2^-23.
+
+    block: 16, 32, 64 or 128 neighbouring columns, each with a scale. scale_format: "f32"; "p2", rounded up to a power of
+    two; "e8m0", the same in torch.float8_e8m0fnu; "e4m3", times global_scale (one f32) in torch.float8_e4m3fn. It is "e4m3"
+    for blocks of 16, "e8m0" for those of 32 and "f32" for others, if it is not given. scale_layout: "rows", where scales
+    have x's shape with the blocks of a row in the place of the normalized dimensions; "cols", "cols4" or "sw", which norm()
+    describes.
+
+    also: torch.float16, torch.bfloat16 or torch.float32, for the result in front of the quantization, too, behind all else.
 
     rounding: "y" rounds the result to x's type in front of that, as separate operations do; "norm" and "norm+y" as in
     add_rms_norm. weight_offset: as there. What is beyond the type's numbers becomes the largest of them. There is no
     gradient. See norm(); docs/algebra.md has the formula.
     """
-    made = _norm_quant("rms_norm_quant", x, None, tuple(normalized_shape), weight, 2.0 ** -23 if eps is None else eps,
-                       dtype, scale, inverse_scale, None, weight_offset, rounding, batch_invariant)
-    return made[0] if scale is not None else (made[0], made[1])
+    how = _Quantization(dtype, scale, inverse_scale, upper_bound, block, scale_format, scale_layout, global_scale, also)
+    return _norm_quant("rms_norm_quant", x, None, tuple(normalized_shape), weight, 2.0 ** -23 if eps is None else eps, how,
+                       None, weight_offset, rounding, batch_invariant)
 
 
 @overload
 def add_rms_norm_quant(x: Tensor, residual: Tensor, weight: Optional[Tensor] = None, eps: float = 1e-5, *,
-                       dtype: torch.dtype = torch.float8_e4m3fn, scale: None = None, inverse_scale: bool = False,
-                       in_bias: Optional[Tensor] = None, weight_offset: bool = False, rounding: Optional[str] = None,
+                       dtype: torch.dtype = torch.float8_e4m3fn, scale: None = None,
+                       upper_bound: Optional[Tensor] = None, block: Optional[int] = None,
+                       scale_format: Optional[str] = None, scale_layout: Optional[str] = None,
+                       global_scale: Optional[Tensor] = None, also: None = None, in_bias: Optional[Tensor] = None,
+                       weight_offset: bool = False, rounding: Optional[str] = None,
                        batch_invariant: bool = False) -> tuple[Tensor, Tensor, Tensor]: ...
 
 
 @overload
 def add_rms_norm_quant(x: Tensor, residual: Tensor, weight: Optional[Tensor] = None, eps: float = 1e-5, *,
+                       dtype: torch.dtype = torch.float8_e4m3fn, scale: None = None,
+                       upper_bound: Optional[Tensor] = None, block: Optional[int] = None,
+                       scale_format: Optional[str] = None, scale_layout: Optional[str] = None,
+                       global_scale: Optional[Tensor] = None, also: torch.dtype, in_bias: Optional[Tensor] = None,
+                       weight_offset: bool = False, rounding: Optional[str] = None,
+                       batch_invariant: bool = False) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
+
+
+@overload
+def add_rms_norm_quant(x: Tensor, residual: Tensor, weight: Optional[Tensor] = None, eps: float = 1e-5, *,
                        dtype: torch.dtype = torch.float8_e4m3fn, scale: Tensor, inverse_scale: bool = False,
-                       in_bias: Optional[Tensor] = None, weight_offset: bool = False, rounding: Optional[str] = None,
-                       batch_invariant: bool = False) -> tuple[Tensor, Tensor]: ...
+                       also: None = None, in_bias: Optional[Tensor] = None, weight_offset: bool = False,
+                       rounding: Optional[str] = None, batch_invariant: bool = False) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def add_rms_norm_quant(x: Tensor, residual: Tensor, weight: Optional[Tensor] = None, eps: float = 1e-5, *,
+                       dtype: torch.dtype = torch.float8_e4m3fn, scale: Tensor, inverse_scale: bool = False,
+                       also: torch.dtype, in_bias: Optional[Tensor] = None, weight_offset: bool = False,
+                       rounding: Optional[str] = None, batch_invariant: bool = False) -> tuple[Tensor, Tensor, Tensor]: ...
 
 
 def add_rms_norm_quant(x: Tensor, residual: Tensor, weight: Optional[Tensor] = None, eps: float = 1e-5, *,
                        dtype: torch.dtype = torch.float8_e4m3fn, scale: Optional[Tensor] = None,
-                       inverse_scale: bool = False, in_bias: Optional[Tensor] = None, weight_offset: bool = False,
-                       rounding: Optional[str] = None,
-                       batch_invariant: bool = False) -> Union[tuple[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]:
-    """(y, s), without a scale (y, s, scales), in one kernel: y and the scales are those of rms_norm_quant, of
-    s = x + in_bias + residual. Rows, s and rounding ("sum+norm+y", for example) as in add_rms_norm."""
+                       inverse_scale: bool = False, upper_bound: Optional[Tensor] = None, block: Optional[int] = None,
+                       scale_format: Optional[str] = None, scale_layout: Optional[str] = None,
+                       global_scale: Optional[Tensor] = None, also: Optional[torch.dtype] = None,
+                       in_bias: Optional[Tensor] = None, weight_offset: bool = False, rounding: Optional[str] = None,
+                       batch_invariant: bool = False) -> Any:
+    """(y, s), without a scale (y, s, scales), in one kernel: y, the scales and `also`, which comes last, are those of
+    rms_norm_quant, of s = x + in_bias + residual. Rows, s and rounding ("sum+norm+y", for example) as in add_rms_norm."""
     row = (x.shape[-1],) if weight is None else tuple(weight.shape)
-    made = _norm_quant("add_rms_norm_quant", x, residual, row, weight, eps, dtype, scale, inverse_scale, in_bias,
-                       weight_offset, rounding, batch_invariant)
-    return (made[0], made[1]) if scale is not None else (made[0], made[1], made[2])
+    how = _Quantization(dtype, scale, inverse_scale, upper_bound, block, scale_format, scale_layout, global_scale, also)
+    return _norm_quant("add_rms_norm_quant", x, residual, row, weight, eps, how, in_bias, weight_offset, rounding,
+                       batch_invariant)
 
 
 # ---- Gates and modulations

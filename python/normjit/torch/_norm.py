@@ -40,23 +40,35 @@ class NormOutputs(NamedTuple):
     mean: Optional[Tensor]
     rstd: Optional[Tensor]
     row_scale: Optional[Tensor] = None
+    also: Optional[Tensor] = None
+    block_scale: Optional[Tensor] = None
+    amax: Optional[Tensor] = None
 
 
 def norm(spec: str, x: Tensor, *, in_bias: Maybe = None, gate: Maybe = None, gate_table: Maybe = None,
          residual: Maybe = None, weight: Maybe = None, bias: Maybe = None, mod_scale: Maybe = None,
          mod_scale_table: Maybe = None, mod_shift: Maybe = None, mod_shift_table: Maybe = None,
-         tensor_scale: Maybe = None, out: Maybe = None, sum: Maybe = None, mean: Maybe = None, rstd: Maybe = None,
-         row_scale: Maybe = None, batch_invariant: bool = False) -> Union[Tensor, NormOutputs]:
+         tensor_scale: Maybe = None, upper_bound: Maybe = None, global_scale: Maybe = None, out: Maybe = None,
+         sum: Maybe = None, mean: Maybe = None, rstd: Maybe = None, row_scale: Maybe = None, also: Maybe = None,
+         block_scale: Maybe = None, amax: Maybe = None,
+         batch_invariant: bool = False) -> Union[Tensor, NormOutputs]:
     """The norm of a spec text, in one kernel: norm("rmsnorm/cols=4096/bf16/add/sum/w", x, residual=r, weight=w).
 
-    Returns the result, or NormOutputs where the spec has more outputs than that (`/sum`, `/stats`, `/q=row`). The last
-    dimensions of x that have `cols` elements are a row. residual, gate, mod_scale and mod_shift, and weight and bias with `:rows`,
-    may have any shape that expands to x's; other vectors have the shape of a row, or [cols]. tensor_scale
-    (`/q=tensor`) is one f32. Types are those of the spec, whatever autocast says.
+    Returns the result, or NormOutputs where the spec has more outputs than that (`/sum`, `/stats`, `/q=row`, `/q=128`,
+    `/also=bf16`, `/amax`). The last dimensions of x that have `cols` elements are a row. residual, gate, mod_scale and
+    mod_shift, and weight and bias with `:rows`, may have any shape that expands to x's; other vectors have the shape of a row,
+    or [cols]. tensor_scale (`/q=tensor`), upper_bound (`/q=row:ub`) and global_scale (`/q=16:e4m3`) are one f32. Types are
+    those of the spec, whatever autocast says.
 
     Rows are read where they are as long as all leading dimensions make at most two strides: heads in a projection, a
     residual that is the same for a batch, a scale [samples, 1, cols]. Other inputs are copied first. An output that is
-    given (out, sum, mean, rstd, row_scale) is written; out may be x itself, and sum may be residual itself. What is given has no gradient.
+    given (out, sum, mean, rstd, row_scale, also, block_scale, amax) is written; out may be x itself, and sum may be residual
+    itself. What is given has no gradient.
+
+    block_scale has the shape of x, with the blocks of a row in the place of its columns. Of R rows of K blocks it is with
+    the layout `:cols` [K, R4], with `:cols4` [K4 / 4, R4] in int32, each of four scales, and with `:sw` [R128 / 128, K4 / 4,
+    512]; R4, K4 and R128 are multiples of 4 and 128, and what is beyond R and K is 0. It is in f32, torch.float8_e8m0fnu or
+    torch.float8_e4m3fn. amax is one f32.
 
     With `/cf`, x is [N, C, ...], with at least one dimension of positions, and each position's C channels are a row; mean
     and rstd are [N, 1, ...]. Samples may be any distance apart; other gaps are copied. Where channels are neighbours in
@@ -67,13 +79,14 @@ def norm(spec: str, x: Tensor, *, in_bias: Maybe = None, gate: Maybe = None, gat
     variable NORMJIT_BATCH_INVARIANT=1 asks for that in all calls.
 
     Tensors that are not on an NVIDIA GPU, wrappers of tensors, transforms of torch.func and forward-mode derivatives are
-    computed by PyTorch's operators. Gradients of any order; none of results of 8 bits. Launches on the current
+    computed by PyTorch's operators. Gradients of any order; none of results of 8 bits, nor of amax. Launches on the current
     stream of x's device. Raises RuntimeError for operands that do not fit the spec.
     """
     inputs = (x, in_bias, gate, gate_table, residual, weight, bias, mod_scale, mod_scale_table, mod_shift, mod_shift_table,
-              tensor_scale)
-    given = (out, sum, mean, rstd, row_scale)
-    makes_all = out is None and sum is None and mean is None and rstd is None and row_scale is None
+              tensor_scale, upper_bound, global_scale)
+    given = (out, sum, mean, rstd, row_scale, also, block_scale, amax)
+    makes_all = (out is None and sum is None and mean is None and rstd is None and row_scale is None and also is None
+                 and block_scale is None and amax is None)
     compiling = torch.compiler.is_compiling()
     if compiling:
         spec.isascii()  # where a text is made of symbols, and so is no constant yet, the graph ends here
@@ -84,8 +97,9 @@ def norm(spec: str, x: Tensor, *, in_bias: Maybe = None, gate: Maybe = None, gat
         results = norm(channels_last, with_columns_last(x, x.dim()), in_bias=in_bias, gate=gate, gate_table=gate_table,
                        residual=move(residual), weight=weight, bias=bias, mod_scale=mod_scale,
                        mod_scale_table=mod_scale_table, mod_shift=mod_shift, mod_shift_table=mod_shift_table,
-                       tensor_scale=tensor_scale, out=move(out), sum=move(sum), mean=move(mean), rstd=move(rstd),
-                       row_scale=row_scale, batch_invariant=batch_invariant)
+                       tensor_scale=tensor_scale, upper_bound=upper_bound, global_scale=global_scale, out=move(out),
+                       sum=move(sum), mean=move(mean), rstd=move(rstd), row_scale=row_scale, also=also,
+                       block_scale=block_scale, amax=amax, batch_invariant=batch_invariant)
         results = results if isinstance(results, NormOutputs) else (results,)
         results = [made.movedim(-1, 1) if part is None and made is not None else part for part, made in zip(given, results)]
         return NormOutputs(*results) if len(results) > 1 else results[0]
@@ -228,7 +242,10 @@ torch.library.register_fake("normjit::norm_outputs", _norm_outputs, lib=library)
 
 def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.spec = inputs[0]
-    problem_of(ctx.spec).require_gradients()
+    problem = problem_of(ctx.spec)
+    problem.require_gradients()
+    if "amax" in problem.outputs:
+        ctx.mark_non_differentiable(output[problem.outputs.index("amax")])
     ctx.save_for_backward(*inputs[1:-1])
 
 
@@ -238,7 +255,7 @@ def _backward(ctx: Any, grads: list[Maybe]) -> tuple[Any, ...]:
     with torch.enable_grad():
         inputs = [_leaf(tensor, wanted, again) for tensor, wanted in zip(ctx.saved_tensors, asked)]
         outputs = formula(problem_of(ctx.spec), *inputs)
-        pairs = [(y, grad) for y, grad in zip(outputs, grads) if grad is not None]
+        pairs = [(y, grad) for y, grad in zip(outputs, grads) if grad is not None and y.requires_grad]
         found = iter(torch.autograd.grad([y for y, _ in pairs], [t for t, wanted in zip(inputs, asked) if wanted],
                                          [grad for _, grad in pairs], create_graph=again, allow_unused=True))
     return (None, *(next(found) if wanted else None for wanted in asked), None)

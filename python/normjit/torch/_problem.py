@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
@@ -12,16 +13,19 @@ from torch import Tensor
 from normjit import _library
 from normjit.torch import _check
 
-CODES = {dtype: _library.DTYPES[text] for dtype, text in {**_check.TEXTS, **_check.TEXTS_OF_8_BITS}.items()}
+CODES = {dtype: _library.DTYPES[text] for dtype, text in {
+    **_check.TEXTS, **_check.TEXTS_OF_8_BITS, **_check.TEXTS_OF_SCALES}.items()}
 DTYPES = {code: dtype for dtype, code in CODES.items()}
+CODES[torch.int32] = -1  # four scales; known to operator.cc alone
 _torch_compiler: Any = torch.compiler  # which has no types
 
 # How many elements an operand has.
-MATRIX, COLUMNS, AFFINE, ROWS, ONE = "a row for each of x", "one row", "either", "a number for each row", "a number"
+MATRIX, COLUMNS, AFFINE, ROWS, ONE, BLOCKS = ("a row for each of x", "one row", "either", "a number for each row", "a number",
+                                             "a number for each block of a row")
 
 
 class Operand(NamedTuple):
-    """A row of the table that normjit/spec/operands.h has, too."""
+    """A row of the table that normjit/spec/operands.h has, too. Outputs are in the order of NormOutputs."""
     name: str
     extent: str
     dtype: str  # the attribute of Problem that has it
@@ -39,6 +43,7 @@ _NO_RESIDUAL, _NO_GATE, _NO_MODULATION = (_library.RESIDUALS["none"], _library.G
                                           _library.MODULATIONS["none"])
 _SCALE_SHIFT = _library.MODULATIONS["mod"]
 _BY_TENSOR, _BY_ROW = _library.QUANTIZATIONS["tensor"], _library.QUANTIZATIONS["row"]
+_SCALES_IN_E4M3, _NO_ALSO = _library.SCALE_FORMATS["e4m3"], _library.ALSOS["none"]
 OPERANDS = (  # x, inputs, outputs
     Operand("x", MATRIX, "input", lambda spec: True),
     Operand("in_bias", COLUMNS, "weight", lambda spec: spec.in_bias),
@@ -52,11 +57,16 @@ OPERANDS = (  # x, inputs, outputs
     Operand("mod_shift", MATRIX, "modulated", lambda spec: spec.modulation == _SCALE_SHIFT),
     Operand("mod_shift_table", COLUMNS, "weight", lambda spec: spec.modulation == _SCALE_SHIFT and spec.modulation_table),
     Operand("tensor_scale", ONE, "single", lambda spec: spec.quantization == _BY_TENSOR),
+    Operand("upper_bound", ONE, "single", lambda spec: spec.upper_bound),
+    Operand("global_scale", ONE, "single", lambda spec: spec.scale_format == _SCALES_IN_E4M3),
     Operand("out", MATRIX, "output", lambda spec: True, output=True),
     Operand("sum", MATRIX, "residual", lambda spec: spec.sum, output=True),
     Operand("mean", ROWS, "compute", lambda spec: spec.statistics and spec.norm == _LAYER, output=True),
     Operand("rstd", ROWS, "compute", lambda spec: spec.statistics, output=True),
     Operand("row_scale", ROWS, "single", lambda spec: spec.quantization == _BY_ROW, output=True),
+    Operand("also", MATRIX, "also", lambda spec: spec.also != _NO_ALSO, output=True),
+    Operand("block_scale", BLOCKS, "block_scale", lambda spec: _library.block_of(spec), output=True),
+    Operand("amax", ONE, "single", lambda spec: spec.amax, output=True),
 )
 INPUTS = tuple(operand.name for operand in OPERANDS[1:] if not operand.output)  # besides x
 OUTPUTS = tuple(operand.name for operand in OPERANDS if operand.output)
@@ -96,6 +106,12 @@ class Problem:
         self.has_8_bits = self.output in _check.TEXTS_OF_8_BITS
         self.inverse_scale = bool(spec.inverse_scale)
         self.weight, self.single = DTYPES[spec.weight], torch.float32
+        self.also = {_library.ALSOS[text]: dtype for dtype, text in _check.TEXTS.items() if text in _library.ALSOS}.get(spec.also)
+        self.block = _library.block_of(spec)  # columns; 0: none has a scale
+        self.scale_format = {code: name for name, code in _library.SCALE_FORMATS.items()}[spec.scale_format]
+        self.scale_layout = {code: name for name, code in _library.SCALE_LAYOUTS.items()}[spec.scale_layout]
+        self.block_scale = torch.int32 if self.scale_layout == "cols4" else {
+            "e8m0": torch.float8_e8m0fnu, "e4m3": torch.float8_e4m3fn}.get(self.scale_format, torch.float32)
         # Of residual and sum, to which a sum is rounded.
         has_residual_type = self.adds != "none" or spec.sum
         self.residual = DTYPES[spec.residual_type] if has_residual_type else self.input
@@ -109,7 +125,7 @@ class Problem:
         self.outline = tuple(name in self.outputs for name in OUTPUTS), self.columns, self.channels_last
 
     def extent_of(self, name: str) -> str:
-        """MATRIX, COLUMNS, ROWS or ONE."""
+        """MATRIX, COLUMNS, ROWS, ONE or BLOCKS."""
         extent = _BY_NAME[name].extent
         return extent if extent != AFFINE else MATRIX if self.affine_rows else COLUMNS
 
@@ -183,7 +199,7 @@ class Problem:
             raise self.fail("{} is of {}; the spec says {}".format(name, tensor.dtype, self.dtype_of(name)))
         if tensor.device != x.device:
             raise self.fail("{} is on {}, x on {}".format(name, tensor.device, x.device))
-        if operand.output:
+        if operand.output and operand.extent != ONE:
             if tensor.shape != wanted:
                 raise self.fail("{} has the shape {}; it must be {}".format(name, list(tensor.shape), list(wanted)))
         elif self.has_rows(name):
@@ -200,12 +216,17 @@ class Problem:
     # ---- Memory
 
     def shape_of(self, name: str, x: Tensor, dims: int) -> torch.Size:
-        """Ones stand in the place of the normalized dimensions where there is a number for each row, as in PyTorch."""
+        """Ones stand in the place of the normalized dimensions where there is a number for each row, as in PyTorch. Scales
+        of blocks have them in the last dimension, or are laid out for all rows together."""
         extent = self.extent_of(name)
         if extent == MATRIX:
             return x.shape
         if extent == ONE:
             return torch.Size(())
+        if extent == BLOCKS:
+            if self.scale_layout == "rows":
+                return torch.Size((*x.shape[:-dims], self.columns // self.block))
+            return torch.Size(_library.scale_sizes(self.spec, math.prod(x.shape[:-dims])))
         if self.channels_first:
             return torch.Size((x.shape[0], 1, *x.shape[2:]) if extent == ROWS else (self.columns,))
         return torch.Size((*x.shape[:-dims], *(1,) * dims)) if extent == ROWS else x.shape[-dims:]

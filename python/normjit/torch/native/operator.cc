@@ -24,13 +24,14 @@ enum Extent : std::int32_t {
   kColumns,  // one row
   kRows,     // a number for each row of x
   kOne,      // a number
+  kBlocks,   // a number for each block of a row of x
 };
 
 // As in ../_operator.py.
 struct Operand {
   std::uint32_t offset;  // of its pointer in normjit_tensors
   std::int32_t extent;
-  std::int32_t dtype;   // of normjit; 0: the spec does not have it
+  std::int32_t dtype;   // of normjit, or kFourScales; 0: the spec does not have it
   std::int32_t output;  // 1: the kernel writes it
 };
 constexpr std::size_t kMostOperands = 32;
@@ -78,7 +79,8 @@ RowDims row_dims(const Facts& x, const normjit_spec& spec) {
 // channels first a sample.
 class Call {
  public:
-  Call(const Facts& x, RowDims row) : x_(x), outer_(row.outer), end_(row.end), here_(x.device) {
+  Call(const Facts& x, RowDims row, const normjit_spec& spec)
+      : x_(x), spec_(spec), outer_(row.outer), end_(row.end), here_(x.device) {
     const std::int64_t positions = elements(x, end_, x.dims);
     tensors_.rows = elements(x, 0, outer_) * positions;
     if (end_ != x.dims) tensors_.plane = positions;
@@ -103,9 +105,12 @@ class Call {
     } else if (operand.extent == kColumns) {
       require_fit(has_shape(f, x_.sizes + outer_, end_ - outer_) || has_shape(f, &columns, 1));
       take_columns(operand.offset, tensor);
+    } else if (operand.extent == kOne) {
+      require_fit(elements(f, 0, f.dims) == 1);
+      put(operand.offset, tensor.data());
     } else {
-      require_fit(operand.extent == kOne ? elements(f, 0, f.dims) == 1
-                                         : has_shape(f, number_sizes(), x_.dims) && is_contiguous(tensor));
+      const Sizes wanted = sizes_of(operand.extent);
+      require_fit(has_shape(f, wanted.sizes, wanted.dims) && is_contiguous(tensor));
       put(operand.offset, tensor.data());
     }
   }
@@ -130,15 +135,15 @@ class Call {
   }
 
   Tensor make_output(std::size_t offset, std::int32_t extent, std::int32_t dtype) {
-    Tensor made = make(x_, x_.dims, extent == kRows ? number_sizes() : x_.sizes, dtype);
+    const Sizes wanted = sizes_of(extent);
+    Tensor made = make(x_, wanted.dims, wanted.sizes, dtype);
     put(offset, made.data());
     return made;
   }
 
-  // Launches nothing for tensors without elements.
-  void launch(normjit_service* service, const normjit_spec& spec) {
-    if (elements(x_, 0, x_.dims) != 0) normjit_torch::launch(service, spec, tensors_, x_);
-  }
+  // Whether there is anything to launch.
+  bool has_elements() const { return elements(x_, 0, x_.dims) != 0; }
+  void launch(normjit_service* service) { normjit_torch::launch(service, spec_, tensors_, x_); }
 
  private:
   void* kept(Tensor&& copy) {
@@ -146,13 +151,42 @@ class Call {
     return copies_.back().data();
   }
 
+  struct Sizes {
+    std::int64_t dims;
+    const std::int64_t* sizes;
+  };
+  // Of an output.
+  Sizes sizes_of(std::int32_t extent) {
+    if (extent == kMatrix) return {x_.dims, x_.sizes};
+    if (extent == kOne) return {0, nullptr};
+    std::vector<std::int64_t>& sizes = extent == kRows ? number_sizes_ : block_sizes_;
+    if (sizes.empty()) sizes = extent == kRows ? number_sizes() : block_sizes();
+    return {static_cast<std::int64_t>(sizes.size()), sizes.data()};
+  }
+
   // Ones stand in the place of the normalized dimensions.
-  const std::int64_t* number_sizes() {
-    if (number_sizes_.empty()) {
-      number_sizes_.assign(x_.sizes, x_.sizes + x_.dims);
-      std::fill(number_sizes_.begin() + outer_, number_sizes_.begin() + end_, 1);
+  std::vector<std::int64_t> number_sizes() const {
+    std::vector<std::int64_t> sizes(x_.sizes, x_.sizes + x_.dims);
+    std::fill(sizes.begin() + outer_, sizes.begin() + end_, 1);
+    return sizes;
+  }
+
+  // As scale_sizes in ../../_library.py.
+  std::vector<std::int64_t> block_sizes() const {
+    const std::int64_t blocks = spec_.columns >> (4 + spec_.quantization - NORMJIT_QUANTIZE_BY_BLOCK_16);
+    const std::int64_t rows4 = (tensors_.rows + 3) / 4 * 4, words = (blocks + 3) / 4;
+    switch (spec_.scale_layout) {
+      case NORMJIT_SCALE_LAYOUT_COLUMNS:
+        return {blocks, rows4};
+      case NORMJIT_SCALE_LAYOUT_PACKED_COLUMNS:
+        return {words, rows4};
+      case NORMJIT_SCALE_LAYOUT_SWIZZLED:
+        return {(tensors_.rows + 127) / 128, words, 512};
+      default:
+        std::vector<std::int64_t> sizes(x_.sizes, x_.sizes + outer_);
+        sizes.push_back(blocks);
+        return sizes;
     }
-    return number_sizes_.data();
   }
 
   template <class Member>  // a pointer, or rows that begin with one
@@ -161,10 +195,11 @@ class Call {
   }
 
   const Facts& x_;
+  const normjit_spec& spec_;
   const std::int64_t outer_, end_;
   const OnDevice here_;
   std::vector<Tensor> copies_;
-  std::vector<std::int64_t> number_sizes_;
+  std::vector<std::int64_t> number_sizes_, block_sizes_;
   normjit_tensors tensors_ = NORMJIT_TENSORS_INIT;
 };
 
@@ -181,9 +216,16 @@ void boxed_launch(StableIValue* stack, std::uint64_t arguments, std::uint64_t re
   }
   const Problem& problem = problem_of(from_stable<std::int64_t>(stack[0]));
   const Facts x = facts_of(tensors[0]);
-  Call call(x, row_dims(x, problem.spec));
+  Call call(x, row_dims(x, problem.spec), problem.spec);
   for (std::size_t i = 0; i < count; ++i) call.take(problem.operands[i], tensors[i]);
-  call.launch(problem.service, problem.spec);
+  if (call.has_elements()) {
+    call.launch(problem.service);
+  } else {  // of nothing, a number of all rows is 0
+    for (std::size_t i = 0; i < count; ++i)
+      if (const Operand& operand = problem.operands[i];
+          operand.output && operand.dtype != 0 && operand.extent == kOne)
+        require(aoti_torch_zero_(tensors[i].get()), "zeroing a result");
+  }
   for (std::size_t i = 0; i < results; ++i) {
     const std::size_t at = count - results + i;
     stack[i] = tensors[at] && !given[at] ? to_optional(tensors[at].release()) : to_optional();
@@ -273,7 +315,7 @@ Outputs layer_norm(Arguments a, bool statistics) {
   spec.activation = static_cast<std::int32_t>(a.activation);
   spec.statistics = statistics;
 
-  Call call(x, {outer, x.dims});
+  Call call(x, {outer, x.dims}, spec);
   if (a.weight) call.take_columns(offsetof(normjit_tensors, weight), a.weight);
   if (a.bias) call.take_columns(offsetof(normjit_tensors, bias), a.bias);
   call.take_rows(offsetof(normjit_tensors, x), a.x, x);
@@ -283,7 +325,7 @@ Outputs layer_norm(Arguments a, bool statistics) {
     out.mean = call.make_output(offsetof(normjit_tensors, mean), kRows, dtypes.statistics);
     out.rstd = call.make_output(offsetof(normjit_tensors, rstd), kRows, dtypes.statistics);
   }
-  call.launch(normjit.service, spec);
+  if (call.has_elements()) call.launch(normjit.service);
   return out;
 }
 
