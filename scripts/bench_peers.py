@@ -5,14 +5,16 @@
     scripts/bench_peers.py --build build --seed 1 --output peers.json
     scripts/bench_peers.py --regime decode
     scripts/bench_peers.py --regime fused --peers-from DIR --only max-autotune,liger,vllm --compact
+    scripts/bench_peers.py --regime quantized --peers-from DIR --compile-jobs 15 --cases 40 --compact
     scripts/bench_peers.py --cases 30 --seconds 500 --compile-jobs 12
 
 The peers are PyTorch eager, torch.compile in its default mode and with max-autotune, and a Triton kernel for LayerNorm; for
-RMSNorm, and for a residual that is added in front of the norm with the sum written, also those of scripts/peers.py that can be
-loaded, from a folder of --peers-from too. All of them, normjit and the copy (docs/performance.md) run in this process, on the
-same inputs: each is captured in a CUDA graph that rotates through inputs and outputs of at least four times the L2 cache, and
-the graphs are replayed in turns, three rounds of them. A time is the median of the rounds' medians. Every result is compared
-with float64 first.
+RMSNorm, for a residual that is added in front of the norm with the sum written, and for results of 8 bits, also those of
+scripts/peers.py that can be loaded, from a folder of --peers-from too. All of them, normjit and the copy (docs/performance.md)
+run in this process, on the same inputs: each is captured in a CUDA graph that rotates through inputs and outputs of at least
+four times the L2 cache, and the graphs are replayed in turns, three rounds of them. A time is the median of the rounds' medians.
+Every result is compared with float64 first; one of 8 bits with the steps in f32 that follow, where a peer may round sum, norm
+and result to 16 bits or not: bytes are at most one step off, in at most 1 % of the elements (scripts/eight_bits.py).
 
 scripts/plot_suite.py draws what is stored. A peer that fails is left out of its case, with the reason in the file; the
 results are stored after each case, so that a run that is cut short has the others. Needs PyTorch with Triton, a GPU, and
@@ -41,8 +43,9 @@ import triton.language as tl
 
 import torch.nn.functional as F
 
+import eight_bits
 import peers
-from compare_with_pytorch import TYPES, fields, inputs_of, matrix_of, reference
+from compare_with_pytorch import OUTPUTS, TYPES, fields, inputs_of, outputs_of, reference
 from peers_report import compact_line, line_of, marks_of, summary
 
 # What was found fastest on a busy GPU must not be used on a quiet one.
@@ -183,7 +186,7 @@ def tensors(count, shape, dtype, mean=None, deviation=1.0):
 class Data:
     """Inputs and outputs of a case, as many sets as make four times the L2 cache."""
 
-    DISTRIBUTIONS = {"x": (0.25, 1.0), "residual": (0.0, 1.0), "weight": (1.0, 0.25)}
+    DISTRIBUTIONS = {"x": (0.25, 1.0), "residual": (0.0, 1.0), "weight": (1.0, 0.25), "tensor_scale": (0.02, 0.002)}
 
     def __init__(self, case, l2):
         self.words, self.spec, self.rows, moved = case["spec"].split("/"), fields(case["spec"]), case["rows"], case["bytes"]
@@ -191,8 +194,8 @@ class Data:
         spec, rows = self.spec, self.rows
         self.count = min(16384, max(2, -(-4 * l2 // moved)))
         self.calls = self.count * -(-8 // self.count)
-        self.out = TYPES[spec["out"]]
-        shapes, matrix = inputs_of(spec, rows, self.sample, self.plane), matrix_of(spec, rows, self.plane)
+        self.out = OUTPUTS[spec["out"]]
+        shapes, outputs = inputs_of(spec, rows, self.sample, self.plane), outputs_of(spec, rows, self.plane)
         made = {name: tensors(self.count, shape, dtype, *self.DISTRIBUTIONS.get(name, (0.0, 0.25)))
                 for name, (shape, dtype) in shapes.items()}
         self.inputs = [{name: made[name][i] for name in made} for i in range(self.count)]
@@ -200,37 +203,75 @@ class Data:
         wide = torch.float64 if torch.float64 in types else torch.float32
         # What PyTorch computes in: its layer_norm wants one type for all tensors.
         self.arithmetic = self.out if len(types) == 1 else wide
-        outputs = {"y": (matrix, self.out)}
-        if spec["sum"]:
-            outputs["sum"] = (matrix, TYPES[spec["res"]])
-        if spec["stats"]:
-            outputs["rstd"] = ((rows,), wide)
-            if spec["norm"] == "layernorm":
-                outputs["mean"] = ((rows,), wide)
         made = {name: tensors(self.count, shape, dtype) for name, (shape, dtype) in outputs.items()}
         self.outputs = [{name: made[name][i] for name in made} for i in range(self.count)]
 
-    def difference(self, outputs):
-        """The largest one from float64 in the first rows of set 0, relative to what the output types allow."""
+    def difference(self, outputs, own=True):
+        """The largest one from float64 in the first rows of set 0, relative to what the output types allow. A peer (not `own`)
+        may round elsewhere in front of 8 bits."""
         unit = max(self.sample, self.plane, 1)  # rows that belong together
-        units = min(self.rows // unit, max(1, (1 << 24) // (self.spec["cols"] * unit)))
+        most = 1 << (26 if self.spec["amax"] else 24)  # of elements
+        units = min(self.rows // unit, max(1, most // (self.spec["cols"] * unit)))
         first = {name: tensor if tensor.dim() == 1 else tensor[:units if len(tensor) < self.rows else units * unit]
                  for name, tensor in self.inputs[0].items()}
-        want = reference(self.spec, first, torch.float64)
+        got = dict(zip((name for name in RESULTS if name in self.outputs[0]), outputs))
+        if self.spec["out"] not in eight_bits.TYPES:
+            return self.largest(got, reference(self.spec, first, torch.float64), "y", "sum")
+        rows, tried = units * unit, []
+        for want in self.wanted(first, own):
+            off = self.largest(got, want, "sum", "also", "amax")
+            found = eight_bits.differences(self.spec, self.first_rows(got, rows), want, rows, 16)
+            if off <= 1 and found.within:
+                return off
+            tried.append((found, off))
+        found, off = max(tried, key=lambda one: one[0].same)
+        raise RuntimeError(f"wrong: {found}, {off:.3g} times the allowed difference of the other results")
+
+    def wanted(self, first, own):
+        """The outputs in 8 bits of these inputs; a peer's may have any of several roundings, of y behind its scale, too."""
+        spec = self.spec
+        for rounding in [spec["round"]] if own else [(), ("norm",), ("sum",), ("sum", "norm")]:
+            found = reference({**spec, "out": "f32", "round": rounding}, first, torch.float64)
+            plain, rounded = found["y"].float(), found["y"].to(TYPES[spec["in"]]).float()
+            if own:
+                cases = [(rounded, None) if "y" in rounding else (plain, None)]
+            else:
+                cases = [(plain, None), (rounded, None), (rounded, plain)]
+            for y, of in cases:
+                yield {**found, **eight_bits.quantized(spec, y, first, of)}
+
+    def first_rows(self, got, rows):
+        """y and its scales of so many rows, as a launch of them alone would have them."""
+        found = {"y": got["y"].view(self.rows, -1)[:rows]}
+        if "row_scale" in got:
+            found["row_scale"] = got["row_scale"].flatten()[:rows]
+        if "block_scale" in got:
+            scales = eight_bits.by_rows(self.spec, got["block_scale"], self.rows)
+            found["block_scale"] = eight_bits.laid_out(self.spec, scales[:rows])
+        return found
+
+    def largest(self, got, want, *names):
         worst = 0.0
-        for got, name in zip(outputs, ("y", "sum") if self.spec["sum"] else ("y",)):
+        for name in names:
+            if name not in want or name not in got:
+                continue
             exact = want[name].double()
-            allowed = max(8 * torch.finfo(got.dtype).eps, 2e-5) * (1 + exact.abs())
-            off = ((got.reshape(self.inputs[0]["x"].shape)[:len(exact)].double() - exact).abs() / allowed).max().item()
+            dtype = TYPES[self.spec["in"]] if name == "amax" else got[name].dtype  # it may be of rounded results
+            allowed = max(8 * torch.finfo(dtype).eps, 2e-5) * (1 + exact.abs())
+            result = got[name].reshape(self.inputs[0]["x"].shape)[:len(exact)] if exact.dim() else got[name].reshape(())
+            off = ((result.double() - exact).abs() / allowed).max().item()
             worst = off if off != off else max(worst, off)  # NaN stays
         return worst
 
 
-# --- The contenders: functions of the number of a set, which return the outputs: y, or y and the sum. A maker returns None
+# --- The contenders: functions of the number of a set, which return the outputs in the order of RESULTS. A maker returns None
 # where its implementation has no such norm.
 
+RESULTS = ("y", "sum", "row_scale", "block_scale", "also", "amax")
+
+
 def results(outputs):
-    return tuple(outputs[name] for name in ("y", "sum") if name in outputs)
+    return tuple(outputs[name] for name in RESULTS if name in outputs)
 
 
 def make_normjit(normjit, kernel, data):
@@ -269,12 +310,13 @@ def make_pytorch(data, mode):
             y = F.rms_norm(s, (spec["cols"],), inputs["weight"], spec["eps"])
         else:
             y = F.layer_norm(s, (spec["cols"],), inputs["weight"], inputs["bias"], spec["eps"])
-        return (y, s) if spec["sum"] else (y,)
+        found = eight_bits.quantized(spec, y.float(), inputs) if spec["out"] in eight_bits.TYPES else {"y": y}
+        return results({**found, "sum": s} if spec["sum"] else found)
 
     def layer(inputs):
         found = reference(spec, inputs, arithmetic)
         return results({**found, "y": found["y"].to(out)})
-    function = fused if peers.form_of(spec) else layer
+    function = fused if peers.form_of({**spec, "also": "", "amax": False}) else layer
     # fullgraph: what cannot be compiled is an error and does not fall back to eager.
     run = function if mode is None else torch.compile(function, dynamic=False, fullgraph=True, mode=mode)
     return lambda i: run(data.inputs[i])
@@ -284,7 +326,7 @@ def make_peer(function, data):
     """A function of scripts/peers.py on inputs of its own, which it may overwrite."""
     if function is None:
         return None
-    sets = data.inputs
+    sets = [function.prepare(one) for one in data.inputs]
     if function.in_place:
         sets = [{**one, **{name: one[name].clone() for name in ("x", "residual") if name in one}} for one in sets]
     return lambda i: function(**sets[i])
@@ -293,6 +335,8 @@ def make_peer(function, data):
 def make_triton(data):
     spec = data.spec
     if spec["norm"] != "layernorm" or spec["inb"] or spec["residual"] or spec["sum"] or spec["offset"] or spec["affine_rows"]:
+        return None
+    if spec["out"] in eight_bits.TYPES:
         return None
     activation = next((name for name in ("relu", "gelu_tanh", "gelu", "silu") if name in data.words), "none")
     compute = tl.float64 if torch.float64 in (TYPES[spec["in"]], data.out, data.arithmetic) else tl.float32
@@ -363,7 +407,7 @@ def times_of(replays):
         for name in names[number % len(names):] + names[:number % len(names)]:
             replay = replays[name]
             warm = replay.microseconds() * replay.calls
-            repeats = max(5, min(20, int(100e3 / warm)))
+            repeats = max(2, min(20, int(100e3 / warm)))
             rounds[name].append(statistics.median(replay.microseconds() for _ in range(repeats)))
     return {name: statistics.median(found) for name, found in rounds.items()}
 
@@ -377,11 +421,10 @@ def measure(normjit, case, l2, others, chosen):
     copies = normjit.good(normjit.copies(normjit.bench, text.encode(), moved, overlap))
     entry = {key: case[key] for key in ("spec", "rows", "regime", "drawn", "overlap", "sample_rows", "plane", "bytes", "target")}
     entry["plan"] = normjit.plan(kernel).decode()
-    form = peers.form_of(data.spec)
     makers = {
         "eager": lambda: make_pytorch(data, None), "torch.compile": lambda: make_pytorch(data, "default"),
         "max-autotune": lambda: make_pytorch(data, "max-autotune-no-cudagraphs"), "triton": lambda: make_triton(data),
-        **{name: lambda peer=peer: make_peer(form and peer.function(form, data.spec, overlap), data)
+        **{name: lambda peer=peer: make_peer(peers.function_of(peer, data.spec, overlap), data)
            for name, peer in others.items()},
     }
     makers = {"normjit": lambda: make_normjit(normjit, kernel, data),
@@ -394,10 +437,11 @@ def measure(normjit, case, l2, others, chosen):
                 continue
             result = call(0)
             torch.cuda.synchronize()  # an error is this contender's own
-            off = data.difference(result)
+            off = data.difference(result, own=name == "normjit")
             if not off <= 1:
                 raise RuntimeError(f"wrong: {off:.3g} times the allowed difference from float64")
-            replays[name] = Replay(call, data.count, data.calls)
+            # Eager PyTorch has many kernels a call; of few rows they are all launches.
+            replays[name] = Replay(call, data.count, min(data.calls, 4096) if name == "eager" else data.calls)
         except Exception as error:
             errors[name] = " ".join(f"{type(error).__name__}: {error}".split())[:500]
             torch.cuda.synchronize()  # raises where the GPU itself is lost
@@ -422,15 +466,15 @@ def measure(normjit, case, l2, others, chosen):
 
 def compile_share(cases, share, jobs, chosen, folder):
     """Fills the disk caches of torch.compile and Triton for every jobs-th case; what fails is met again later."""
+    torch._inductor.config.compile_threads = 1  # these processes are as many as there are cores
     others = peers.load(folder, [name for name in chosen if name in peers.COMPILED], quiet=True)
     for case in cases[share::jobs]:
         torch._dynamo.reset()
         data = Data(case, 0)
-        form = peers.form_of(data.spec)
         makers = {"torch.compile": lambda: make_pytorch(data, "default"),
                   "max-autotune": lambda: make_pytorch(data, "max-autotune-no-cudagraphs"),
                   "triton": lambda: make_triton(data),
-                  **{name: lambda peer=peer: make_peer(form and peer.function(form, data.spec, False), data)
+                  **{name: lambda peer=peer: make_peer(peers.function_of(peer, data.spec, False), data)
                      for name, peer in others.items()}}
         for name, make in makers.items():
             try:
@@ -529,7 +573,7 @@ def main():
     if not arguments.compact:
         print("| regime | spec | rows | copy | normjit | of copy | " + " | ".join(chosen) + " | best peer / normjit | met |")
         print("|---" * (8 + len(chosen)) + "|", flush=True)
-    failed = 0
+    failed, named = 0, set()
     for case in cases:
         if time.monotonic() - began > arguments.seconds:
             print(f"{len(results['cases'])} of {len(cases)} cases in {arguments.seconds:.0f} s", file=sys.stderr)
@@ -550,7 +594,9 @@ def main():
         torch.cuda.empty_cache()
         failed += entry["normjit_us"] is None
         for name, reason in entry.get("errors", {}).items():
-            print(f"{case['spec']}, {case['rows']} rows, {name}: {reason}", file=sys.stderr, flush=True)
+            if (name, reason) not in named:  # once each; the results have all of them
+                named.add((name, reason))
+                print(f"{case['spec']}, {case['rows']} rows, {name}: {reason}", file=sys.stderr, flush=True)
         results["cases"].append(entry)
         arguments.output.write_text(json.dumps(results, indent=1) + "\n")
         print(compact_line(entry) if arguments.compact else line_of(entry), flush=True)

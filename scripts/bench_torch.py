@@ -17,9 +17,8 @@ encoder of Whisper small, a Llama of 1B, ConvNeXt-T, and the blocks of DiT-XL/2;
 modulated_layer_norm and gate_residual_modulate instead, "dit-norms" leaves its modulation to PyTorch and the pass. Outputs are
 compared in f32, f16 and bf16, in eager mode, in a CUDA graph and under torch.compile, and each way is timed: the milliseconds of
 a call with one sample (latency; not for torch.compile, which would compile once more), and samples per second with many; medians
-of five runs, in which before and after take turns. Convolutions are deterministic and without TF32, in one layout, so that before
-and after differ in the norms only; but ConvNeXt's own norms over channels give the convolution behind them channels last, and
-normjit's the layout of their input.
+of five runs, in which before and after take turns. Convolutions are deterministic and without TF32, so that before and after
+differ in the norms only.
 
 Each model in each dtype has a process of its own. All compile and compare at once; then one after another times the
 programs that it has, alone on the GPU. What is not done when the seconds since the start are used up is left out and named.

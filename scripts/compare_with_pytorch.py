@@ -12,6 +12,8 @@ Then the norms of other projects: for each one its formula in PyTorch, with its 
 random widths, rows and types. A table has the largest difference in units of the last place (of 1/64, where the value is
 smaller) and the share of the values that have the same bits. Allowed: no difference of a sum; one unit of y in 16 bits, two
 where the normalized value is rounded too; 16 units in f32, 2048 where terms cancel (LayerNorm, a residual behind the norm).
+Of results of 8 bits the unit is a step of the type; allowed is one, in 1 % of the values. Their scales may be one unit off,
+or 16 where f32 is not rounded in front of them; a largest value that is rounded the other way is told apart (eight_bits.py).
 
 Exit status 1 if any case is off. Needs PyTorch, NumPy and a GPU; with --host the kernels run on the CPU.
 """
@@ -26,7 +28,10 @@ import numpy
 import torch
 import torch.nn.functional as F
 
+import eight_bits
+
 TYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64}
+OUTPUTS = {**TYPES, **eight_bits.TYPES}
 ACTIVATIONS = {
     "relu": F.relu, "gelu": F.gelu, "gelu_tanh": lambda v: F.gelu(v, approximate="tanh"), "silu": F.silu,
 }
@@ -37,14 +42,22 @@ def fields(spec):
     norm, *texts = spec.split("/")
     found = {"norm": norm, "affine": "", "offset": 0, "affine_rows": False, "activation": None, "scale": 1.0, "eps": 1e-5,
              "inb": False, "gate": "", "gate_function": "", "gate_table": False, "residual": "", "sum": False, "round": (),
-             "modulation": "", "plain_modulation": False, "modulation_table": False, "stats": False, "cf": False}
+             "modulation": "", "plain_modulation": False, "modulation_table": False, "q": "", "block": 0,
+             "scale_format": "f32", "scale_layout": "rows", "inverse": False, "upper_bound": False, "also": "", "amax": False,
+             "stats": False, "cf": False}
     for field in texts:
         key, equals, value = field.partition("=")
         affine, *options = field.split(":")
         if key == "round":
             found["round"] = tuple(value.split("+"))
+        elif key == "q":
+            kind, *options = value.split(":")
+            found.update(q="block" if kind.isdigit() else kind, block=int(kind) if kind.isdigit() else 0,
+                         inverse="inv" in options, upper_bound="ub" in options,
+                         scale_format=next((option for option in options if option in eight_bits.FORMATS), "f32"),
+                         scale_layout=next((option for option in options if option in eight_bits.LAYOUTS), "rows"))
         elif equals:
-            found[key] = value if key in ("out", "w", "res", "mod") else float(value)
+            found[key] = value if key in ("out", "w", "res", "mod", "also") else float(value)
         elif key in TYPES:
             found["in"] = key
         elif affine in ("w", "wb", "w1", "wb1"):
@@ -57,7 +70,7 @@ def fields(spec):
                          modulation_table="table" in options)
         elif key in ("add", "addafter"):
             found["residual"] = key
-        elif key in ("inb", "sum", "stats", "cf"):
+        elif key in ("inb", "sum", "amax", "stats", "cf"):
             found[key] = True
         elif key in ACTIVATIONS:
             found["activation"] = ACTIVATIONS[key]
@@ -95,12 +108,37 @@ def inputs_of(spec, rows, sample=1, plane=0):
         found[name] = (shared, TYPES[spec["mod"]])
         if spec["modulation_table"]:
             found[name + "_table"] = (vector, TYPES[spec["w"]])
+    if spec["q"] == "tensor":
+        found["tensor_scale"] = ((1,), torch.float32)
+    if spec["upper_bound"]:
+        found["upper_bound"] = ((1,), torch.float32)
+    return found
+
+
+def outputs_of(spec, rows, plane=0):
+    """The shape and dtype of each output of a spec, by name."""
+    matrix = matrix_of(spec, rows, plane)
+    found = {"y": (matrix, OUTPUTS[spec["out"]])}
+    if spec["sum"]:
+        found["sum"] = (matrix, TYPES[spec["res"]])
+    if spec["stats"]:
+        wide = torch.float64 if "f64" in (spec["in"], spec["out"], spec["w"], spec["res"], spec["mod"]) else torch.float32
+        found.update({name: ((rows,), wide) for name in ("mean", "rstd") if name == "rstd" or spec["norm"] == "layernorm"})
+    if spec["also"]:
+        found["also"] = (matrix, TYPES[spec["also"]])
+    if spec["q"] == "row":
+        found["row_scale"] = ((rows,), torch.float32)
+    if spec["q"] == "block":
+        stored = torch.uint8 if spec["scale_format"] in ("e8m0", "e4m3") else torch.float32
+        found["block_scale"] = (eight_bits.scale_shape(spec, rows), stored)
+    if spec["amax"]:
+        found["amax"] = ((), torch.float32)
     return found
 
 
 def reference(spec, inputs, dtype):
-    """{"y": ..., "sum": ...} of inputs by name, in `dtype` arithmetic; the sum is in its own type. PyTorch's own layer_norm
-    where it computes the same."""
+    """{"y": ..., "sum": ...} of inputs by name, in `dtype` arithmetic; the sum is in its own type, and a result of 8 bits with
+    what belongs to it, which follow from f32. PyTorch's own layer_norm where it computes the same."""
     t = {name: tensor.to(dtype) for name, tensor in inputs.items()}
     shape = t["x"].shape
     if spec["cf"]:
@@ -122,7 +160,7 @@ def reference(spec, inputs, dtype):
     found = {"sum": s.to(TYPES[spec["res"]])} if spec["sum"] else {}
     if "sum" in spec["round"]:
         s = s.to(TYPES[spec["res"]]).to(dtype)
-    if spec["norm"] == "layernorm" and not (spec["offset"] or spec["affine_rows"] or spec["round"]):
+    if spec["norm"] == "layernorm" and not (spec["offset"] or spec["affine_rows"] or "norm" in spec["round"]):
         y = F.layer_norm(s, (spec["cols"],), weight, bias, spec["eps"])
     else:
         if spec["norm"] == "layernorm":
@@ -148,7 +186,11 @@ def reference(spec, inputs, dtype):
     found["y"] = t["residual"] + y if spec["residual"] == "addafter" else y
     if spec["cf"]:
         found = {name: tensor.transpose(1, 2) for name, tensor in found.items()}
-    return {name: tensor.reshape(shape) for name, tensor in found.items()}
+    found = {name: tensor.reshape(shape) for name, tensor in found.items()}
+    if spec["out"] in eight_bits.TYPES:
+        y = found["y"].to(TYPES[spec["in"]]) if "y" in spec["round"] else found["y"]
+        found.update(eight_bits.quantized(spec, y.float(), inputs))
+    return found
 
 
 def added(t, name):
@@ -166,9 +208,11 @@ def rms(v, eps):
 
 
 def save(path, tensor):
-    """bf16 as the bits, in uint16."""
+    """bf16 as the bits, in uint16; fp8 in uint8."""
     if tensor.dtype == torch.bfloat16:
         numpy.save(path, tensor.cpu().view(torch.int16).numpy().view(numpy.uint16))
+    elif tensor.dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        numpy.save(path, tensor.cpu().view(torch.uint8).numpy())
     else:
         numpy.save(path, tensor.cpu().numpy())
 
@@ -177,31 +221,36 @@ def load(path, dtype):
     array = numpy.load(path)
     if dtype == torch.bfloat16:
         return torch.from_numpy(array.view(numpy.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
+    return torch.from_numpy(array).view(dtype)
 
 
 def make(spec, rows, seed, device, draw=torch.rand):
     torch.manual_seed(seed)
     kind = dict(device=device, dtype=torch.float64 if spec["in"] == "f64" else torch.float32)
-    return {name: draw(*shape, **kind).to(dtype) for name, (shape, dtype) in inputs_of(spec, rows).items()}
+    made = {name: draw(*shape, **kind).to(dtype) for name, (shape, dtype) in inputs_of(spec, rows).items()}
+    if "tensor_scale" in made:  # so that a few results are beyond the largest number
+        scale = 0.005 + 0.01 * made["tensor_scale"].abs()
+        made["tensor_scale"] = 1 / scale if spec["inverse"] else scale
+    if "upper_bound" in made:
+        made["upper_bound"] = 1 + made["upper_bound"].abs()
+    return made
 
 
 def run_tool(tool, text, rows, inputs, folder, run=subprocess.run):
-    """{"y": ..., "sum": ...} of `normjit run`, or the reason why there is none."""
+    """The outputs of `normjit run` by name, or the reason why there are none."""
     spec, device = fields(text), inputs["x"].device
-    command = [tool, "run", text, "--rows", rows, "--out", folder / "y.npy"]
+    outputs = outputs_of(spec, rows)
+    command = [tool, "run", text, "--rows", rows]
     command += ["--repeat", "0"] if device.type == "cuda" else ["--device", "host"]
-    if spec["sum"]:
-        command += ["--sum-out", folder / "sum.npy"]
+    for name in outputs:
+        command += ["--out" if name == "y" else f"--{name}-out".replace("_", "-"), folder / f"{name}.npy"]
     for name, tensor in inputs.items():
         save(folder / f"{name}.npy", tensor)
         command += ["--" + name.replace("_", "-"), folder / f"{name}.npy"]
     done = run([str(part) for part in command], capture_output=True, text=True)
     if done.returncode != 0:
         return f"normjit run exited with {done.returncode}: {done.stderr.strip()}"
-    types = {"y": TYPES[spec["out"]], **({"sum": TYPES[spec["res"]]} if spec["sum"] else {})}
-    return {name: load(folder / f"{name}.npy", dtype).to(device).reshape(rows, spec["cols"])
-            for name, dtype in types.items()}
+    return {name: load(folder / f"{name}.npy", dtype).to(device).reshape(shape) for name, (shape, dtype) in outputs.items()}
 
 
 def check_case(tool, text, rows, seed, folder, device):
@@ -265,6 +314,89 @@ def skip_layer_norm(t, eps):
     return {"y": y.to(t["x"].dtype), "sum": s.to(t["x"].dtype)}
 
 
+# --- The same in 8 bits. The scales of blocks are [rows, blocks] in f32.
+
+def unrounded(s, t, eps):
+    return rms(s, eps) * t["weight"].float()
+
+
+def layer_norm(t, eps, offset=0):
+    x = t["x"].float()
+    return {"y": F.layer_norm(x, (x.shape[-1],), offset + t["weight"].float(), t["bias"].float(), eps)}
+
+
+def rounded_layer_norm(t, eps):
+    return {"y": layer_norm(t, eps)["y"].to(t["x"].dtype)}
+
+
+def over(v, number):
+    """A quotient: by a number PyTorch multiplies with its inverse."""
+    return v / torch.full_like(v, number)
+
+
+def by_tensor(formula):  # vLLM, FlashInfer
+    def quantized(t, eps):
+        found = formula(t, eps)
+        return {**found, "y": eight_bits.nearest(found["y"].float() * (1.0 / t["tensor_scale"]), "e4m3")}
+    return quantized
+
+
+def delayed(formula):  # Transformer Engine: the scale is the inverse
+    def quantized(t, eps):
+        y = formula(t, eps)["y"]
+        return {"y": eight_bits.nearest(y * t["tensor_scale"], "e4m3"), "amax": y.abs().amax()}
+    return quantized
+
+
+def by_token(formula, out):  # vLLM: e4m3 is divided, whole numbers are multiplied by the inverse
+    def quantized(t, eps):
+        found = formula(t, eps)
+        y = found["y"].float()
+        largest = y.abs().amax(-1, keepdim=True)
+        if "upper_bound" in t:
+            largest = torch.minimum(largest, t["upper_bound"])
+        scale = over(largest, 448.0).clamp(min=1 / (512 * 448)) if out == "e4m3" else over(largest, 127.0).clamp(min=2.0 ** -23)
+        q = eight_bits.nearest(y / scale if out == "e4m3" else y * (1.0 / scale), out)
+        return {**found, "y": q, "row_scale": scale.squeeze(-1)}
+    return quantized
+
+
+def by_token_of_trt(formula):
+    def quantized(t, eps):
+        y = formula(t, eps)["y"].float()
+        largest = y.abs().amax(-1, keepdim=True).clamp(min=1e-6)
+        q = eight_bits.nearest(y * (torch.full_like(largest, 127.0) / largest), "s8")
+        return {"y": q, "row_scale": over(largest, 127.0).squeeze(-1)}
+    return quantized
+
+
+def in_blocks(formula, block, scale_of, out="e4m3", divides=False):
+    def quantized(t, eps):
+        found = formula(t, eps)
+        y = found["y"].float()
+        blocks = y.view(len(y), -1, block)
+        scale = scale_of(blocks.abs().amax(-1))
+        q = blocks / scale[..., None] if divides else blocks * (1.0 / scale)[..., None]
+        return {**found, "y": eight_bits.nearest(q.view(y.shape), out), "block_scale": scale}
+    return quantized
+
+
+def group_of_vllm(largest):
+    return over(largest, 448.0).clamp(min=1 / (512 * 448))
+
+
+def group_of_vllm_s8(largest):
+    return over(largest, 127.0).clamp(min=2.0 ** -23)
+
+
+def group_of_deepseek(largest):
+    return over(largest.clamp(min=1e-10), 448.0)
+
+
+def power_of_deepseek(largest):
+    return torch.exp2(torch.ceil(torch.log2(group_of_deepseek(largest))))
+
+
 PROJECTS = [
     ("vLLM fused_add_rms_norm", "rmsnorm", "add/sum/round=sum/w", after_add(once, kept=True)),
     ("vLLM, older", "rmsnorm", "add/sum/round=sum+norm/w", after_add(twice, kept=True)),
@@ -279,6 +411,30 @@ PROJECTS = [
     ("HF Gemma", "rmsnorm", "w1", of_x(gemma)),
     ("Gemma, residual behind", "rmsnorm", "addafter/w1", gemma_add_after),
     ("ORT SkipLayerNormalization", "layernorm", "inb/add/sum/wb", skip_layer_norm),
+    ("vLLM rms_norm_static_fp8", "rmsnorm", "out=e4m3/round=y/w/q=tensor", by_tensor(of_x(once))),
+    ("the same, older", "rmsnorm", "out=e4m3/round=norm+y/w/q=tensor", by_tensor(of_x(twice))),
+    ("vLLM fused_add, static fp8", "rmsnorm", "out=e4m3/add/sum/round=sum+y/w/q=tensor", by_tensor(after_add(once, kept=True))),
+    ("the same, older", "rmsnorm", "out=e4m3/add/sum/round=sum+norm+y/w/q=tensor", by_tensor(after_add(twice, kept=True))),
+    ("vLLM dynamic_per_token, e4m3", "rmsnorm", "out=e4m3/round=norm+y/w/q=row", by_token(of_x(twice), "e4m3")),
+    ("with its upper bound", "rmsnorm", "out=e4m3/round=norm+y/w/q=row:ub", by_token(of_x(twice), "e4m3")),
+    ("with a residual", "rmsnorm", "out=e4m3/add/sum/round=norm+y/w/q=row", by_token(after_add(twice, kept=False), "e4m3")),
+    ("vLLM dynamic_per_token, s8", "rmsnorm", "out=s8/add/sum/round=norm+y/w/q=row", by_token(after_add(twice, kept=False), "s8")),
+    ("vLLM per_block, 128", "rmsnorm", "out=e4m3/add/sum/round=norm+y/w/q=128",
+     in_blocks(after_add(twice, kept=False), 128, group_of_vllm)),
+    ("vLLM per_block, 64, transposed", "rmsnorm", "out=e4m3/round=norm+y/w/q=64:cols", in_blocks(of_x(twice), 64, group_of_vllm)),
+    ("vLLM per_block, s8", "rmsnorm", "out=s8/round=norm+y/w/q=128", in_blocks(of_x(twice), 128, group_of_vllm_s8, "s8")),
+    ("FlashInfer rmsnorm_quant", "rmsnorm", "out=e4m3/w/q=tensor", by_tensor(of_x(unrounded))),
+    ("FlashInfer fused_add_quant", "rmsnorm", "out=e4m3/add/sum/w/q=tensor", by_tensor(after_add(unrounded, kept=False))),
+    ("FlashInfer layernorm_quant", "layernorm", "out=e4m3/w=f32/round=y/wb/q=tensor", by_tensor(rounded_layer_norm)),
+    ("TE rmsnorm, delayed scaling", "rmsnorm", "out=e4m3/w/q=tensor:inv/amax", delayed(of_x(unrounded))),
+    ("TE layernorm, zero-centred", "layernorm", "out=e4m3/wb1/q=tensor:inv/amax", delayed(lambda t, eps: layer_norm(t, eps, 1))),
+    ("TensorRT-LLM, per token", "layernorm", "out=s8/round=y/wb/q=row", by_token_of_trt(rounded_layer_norm)),
+    ("DeepSeek act_quant", "rmsnorm", "out=e4m3/round=norm+y/w/q=128",
+     in_blocks(of_x(twice), 128, group_of_deepseek, divides=True)),
+    ("per_token_group, ue8m0", "rmsnorm", "out=e4m3/add/sum/round=sum+norm+y/w/q=128:p2:cols",
+     in_blocks(after_add(twice, kept=True), 128, power_of_deepseek, divides=True)),
+    ("the same, packed for DeepGEMM", "rmsnorm", "out=e4m3/round=norm+y/w/q=128:e8m0:cols4",
+     in_blocks(of_x(twice), 128, power_of_deepseek, divides=True)),
 ]
 
 
@@ -299,11 +455,47 @@ def allowed_ulps(spec):
     return 2 if "norm" in spec["round"] else 1
 
 
+def allowed_of_scales(spec):
+    return 1 if "y" in spec["round"] and spec["in"] != "f32" else 16
+
+
+def in_storage(spec, scales):
+    """The scales of blocks as the spec stores them."""
+    if spec["scale_format"] == "e8m0":
+        scales = (scales.view(torch.int32) >> 23).to(torch.uint8)
+    return eight_bits.laid_out(spec, scales)
+
+
+def compare_outputs(spec, got, want, rows):
+    """({"y", "sum", "scale": (largest difference, how many of the same bits, of how many)}, what is wrong)."""
+    found, wrong = {}, []
+    if spec["out"] in eight_bits.TYPES:
+        if "block_scale" in want:
+            want = {**want, "block_scale": in_storage(spec, want["block_scale"])}
+        all_of = eight_bits.differences(spec, got, want, rows, allowed_of_scales(spec))
+        found["y"] = all_of.steps, all_of.same, all_of.elements
+        if all_of.scales:
+            found["scale"] = all_of.scale_steps, all_of.same_scales, all_of.scales
+        if not all_of.within:
+            wrong.append(f"y or its scales are off: {all_of}")
+    for name in ("y", "sum", "amax"):
+        if name in want and name not in found:
+            off, same = ulps(got[name], want[name])
+            if name != "amax":
+                found[name] = off, same, want[name].numel()
+            if off > {"y": allowed_ulps(spec), "sum": 0, "amax": 16}[name]:
+                wrong.append(f"{name} is off by {off:.3g} ulps")
+    return found, wrong
+
+
 def random_use(norm, rest, dice):
     """A spec of this form, and rows."""
     octave = 1 << dice.randrange(4, 14)
     columns = octave + dice.randrange(octave)
-    if dice.random() < 0.5:
+    block = fields(f"{norm}/cols=1/f32/{rest}")["block"]
+    if block:
+        columns = -(-columns // block) * block
+    elif dice.random() < 0.5:
         columns = columns // 8 * 8
     return (f"{norm}/cols={columns}/{dice.choice(('bf16', 'bf16', 'f16', 'f32'))}/eps={dice.choice(('1e-05', '1e-06'))}/{rest}",
             dice.randrange(1, 65))
@@ -313,9 +505,10 @@ def check_projects(tool, specs, seed, device):
     """Prints the table; returns the number of specs that are off."""
     dice, failures = random.Random(seed), 0
     print(f"seed {seed}; largest difference in ulps, values with the same bits")
-    print(f"{'project':30} {'spec':34} {'specs':>5} {'values':>9} {'y ulps':>8} {'same':>8} {'sum ulps':>8} {'same':>8}")
+    cells = " ".join(f"{name:>8} {'same':>8}" for name in ("y ulps", "sum ulps", "scale"))
+    print(f"{'project':30} {'spec':56} {'specs':>5} {'values':>9} {cells}")
     for project, norm, rest, formula in PROJECTS:
-        worst, same, values = {}, {}, 0
+        worst, same, values = {}, {}, {}
         with tempfile.TemporaryDirectory() as folder:
             for number in range(specs):
                 text, rows = random_use(norm, rest, dice)
@@ -326,16 +519,17 @@ def check_projects(tool, specs, seed, device):
                     failures += 1
                     print(f"  OFF {text} rows {rows}: {got}")
                     continue
-                values += rows * spec["cols"]
-                for name, want in formula(inputs, spec["eps"]).items():
-                    off, equal = ulps(got[name], want)
+                found, wrong = compare_outputs(spec, got, formula(inputs, spec["eps"]), rows)
+                for name, (off, equal, count) in found.items():
                     worst[name] = max(worst.get(name, 0.0), off)
                     same[name] = same.get(name, 0) + equal
-                    if off > (allowed_ulps(spec) if name == "y" else 0):
-                        failures += 1
-                        print(f"  OFF {text} rows {rows}: {name} is off by {off:.3g} ulps")
-        cells = [f"{worst[name]:8.2f} {same[name] / values:8.2%}" if name in worst else " " * 17 for name in ("y", "sum")]
-        print(f"{project:30} {norm + '/' + rest:34} {specs:5} {values:9} {' '.join(cells)}".rstrip(), flush=True)
+                    values[name] = values.get(name, 0) + count
+                for what in wrong:
+                    failures += 1
+                    print(f"  OFF {text} rows {rows}: {what}")
+        cells = [f"{worst[name]:8.2f} {same[name] / values[name]:8.2%}" if name in worst else " " * 17
+                 for name in ("y", "sum", "scale")]
+        print(f"{project:30} {norm + '/' + rest:56} {specs:5} {values.get('y', 0):9} {' '.join(cells)}".rstrip(), flush=True)
     print(f"{specs * len(PROJECTS)} specs of other projects, {failures} off")
     return failures
 

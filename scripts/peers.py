@@ -4,17 +4,22 @@
 A peer is what `import` finds, also in a folder and its subfolders. Of four a library in DIR/lib serves in place of the
 package, so that its kernels can be built without the rest of it:
 
-    vllm_norm.so    a PyTorch library vllm_norm with the operators rms_norm(out, x, weight, eps) and
-                    fused_add_rms_norm(x, residual, weight, eps)
+    vllm_norm.so    a PyTorch library vllm_norm with the operators of vLLM's _C, under its names: rms_norm(out, x, weight,
+                    eps), fused_add_rms_norm(x, residual, weight, eps), and those with static_fp8_quant, dynamic_per_token_quant
+                    and per_block_quant
     apex_ln.so      Apex's extension fused_layer_norm_cuda
     fi_norm.so      C: fi_rmsnorm(y, x, weight, int rows, int columns, float eps, int pdl, int half, stream) and
-                    fi_fused_add_rmsnorm(x, residual, weight, the same), over FlashInfer's launchers
+                    fi_fused_add_rmsnorm(x, residual, weight, the same), over FlashInfer's launchers; for e4m3
+                    fi_rmsnorm_quant(y, x, weight, scale, the same) and fi_fused_add_rmsnorm_quant(y, x, residual, weight,
+                    scale, the same); fi_layernorm_int8_dynamic(y, scales, x, weight, bias, int rows, int columns, float eps,
+                    stream), bf16 with a weight and a bias in f32
     te_norm.so      C: long te_fwd(void* tensors[10], long rows, long columns, float eps, int sm_count, stream) over
-                    Transformer Engine's forward kernels, bf16. Tensors: x, weight, bias, y, mean, rstd, three that are null
-                    here, workspace; without a workspace it returns the bytes of one, negative without a kernel, and with
-                    one 0 for success
+                    Transformer Engine's forward kernels, bf16. Tensors: x, weight, bias, y, mean, rstd, for e4m3 scale (a
+                    factor), its inverse and amax, workspace; without a workspace it returns the bytes of one, negative
+                    without a kernel, and with one 0 for success
 
-`form_of` names the norms that peers have: rms; add_rms and add_layer, which also write the sum.
+`form_of` names the norms that peers have: rms; add_rms and add_layer, which also write the sum; and layer, in 8 bits alone.
+A peer has function() for a form, or None, and quantized() for one in 8 bits.
 """
 import ctypes
 import importlib
@@ -27,25 +32,40 @@ COMPILED = ("liger", "flash-attn", "quack")  # when they are first called
 
 
 def form_of(spec):
-    """"rms", "add_rms", "add_layer", or None: of fields() of a spec text."""
-    if len({spec[key] for key in ("in", "out", "w", "res")}) != 1 or spec["offset"] or spec["affine_rows"] or spec["inb"]:
+    """"rms", "add_rms", "add_layer", "layer", or None: of fields() of a spec text."""
+    types = {spec[key] for key in ("in", "w", "res") + (() if spec["q"] else ("out",))}
+    if len(types) != 1 or spec["offset"] or spec["affine_rows"] or spec["inb"]:
         return None
-    if spec["gate"] or spec["modulation"] or spec["cf"]:
+    if spec["gate"] or spec["modulation"] or spec["cf"] or spec["also"] or spec["amax"]:
         return None
     if spec["round"] or spec["stats"] or spec["activation"] or spec["scale"] != 1.0:
         return None
-    return {("rmsnorm", "", False, "w"): "rms", ("rmsnorm", "add", True, "w"): "add_rms",
-            ("layernorm", "add", True, "wb"): "add_layer"}.get((spec["norm"], spec["residual"], spec["sum"], spec["affine"]))
+    forms = {("rmsnorm", "", False, "w"): "rms", ("rmsnorm", "add", True, "w"): "add_rms",
+             ("layernorm", "add", True, "wb"): "add_layer"}
+    if spec["q"]:
+        forms["layernorm", "", False, "wb"] = "layer"
+    return forms.get((spec["norm"], spec["residual"], spec["sum"], spec["affine"]))
+
+
+def function_of(peer, spec, overlap):
+    """A peer's Function for a spec, or None."""
+    form = form_of(spec)
+    if form is None:
+        return None
+    if not spec["q"]:
+        return peer.function(form, spec, overlap)
+    return peer.quantized(form, spec, overlap) if hasattr(peer, "quantized") else None
 
 
 class Function:
-    """y, or y and the sum, of inputs by name."""
+    """y, or y and the sum, of inputs by name; behind them the scales that it finds for 8 bits."""
 
-    def __init__(self, call, in_place=False):
+    def __init__(self, call, in_place=False, prepare=dict):
         self.call, self.in_place = call, in_place  # in place: it overwrites x and the residual
+        self.prepare = prepare  # makes of the inputs what it takes, before any time is measured
 
-    def __call__(self, x, weight, residual=None, bias=None):
-        return self.call(x, weight, residual, bias)
+    def __call__(self, x, weight, residual=None, bias=None, tensor_scale=None):
+        return self.call(x, weight, residual, bias, *(() if tensor_scale is None else (tensor_scale,)))
 
 
 class Liger:
@@ -97,6 +117,40 @@ class Vllm:
             return x, r
         return {"rms": Function(norm), "add_rms": Function(add, in_place=True)}.get(form)
 
+    def quantized(self, form, spec, overlap):
+        import torch
+        eps, out = spec["eps"], {"e4m3": torch.float8_e4m3fn, "s8": torch.int8}.get(spec["out"])
+        if form not in ("rms", "add_rms") or out is None:
+            return None
+
+        def tensor(x, w, r, b, scale):
+            y = torch.empty(x.shape, dtype=out, device=x.device)
+            if r is None:
+                self.operators.rms_norm_static_fp8_quant(y, x, w, scale, eps)
+                return (y,)
+            self.operators.fused_add_rms_norm_static_fp8_quant(y, x, r, w, scale, eps)
+            return y, r
+
+        def row(x, w, r, b):
+            y, scales = torch.empty(x.shape, dtype=out, device=x.device), torch.empty(len(x), 1, device=x.device)
+            self.operators.rms_norm_dynamic_per_token_quant(y, x, w, scales, eps, None, r)
+            return (y, scales) if r is None else (y, r, scales)
+
+        def block(x, w, r, b):
+            y, count = torch.empty(x.shape, dtype=out, device=x.device), spec["cols"] // spec["block"]
+            columns = spec["scale_layout"] == "cols"
+            stored = torch.empty((count, -(-len(x) // 4) * 4) if columns else (len(x), count), device=x.device)
+            scales = stored.t()[:len(x)] if columns else stored
+            self.operators.rms_norm_per_block_quant(y, x, w, scales, eps, None, r, spec["block"], columns)
+            return (y, stored) if r is None else (y, r, stored)
+        if spec["q"] == "tensor" and spec["out"] == "e4m3" and not spec["inverse"]:
+            return Function(tensor, in_place=form == "add_rms")
+        if spec["q"] == "row" and not spec["upper_bound"]:
+            return Function(row, in_place=form == "add_rms")
+        if spec["block"] in (64, 128) and spec["scale_format"] == "f32" and spec["scale_layout"] in ("rows", "cols"):
+            return Function(block, in_place=form == "add_rms")
+        return None
+
 
 class FlashInfer:
     def __init__(self, folder):
@@ -109,27 +163,54 @@ class FlashInfer:
         if spec["in"] not in ("f16", "bf16") or form == "add_layer":
             return None
 
-        def c(name, x, *tensors):
-            arguments = [ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors]
-            arguments += [ctypes.c_int(x.shape[0]), ctypes.c_int(x.shape[1]), ctypes.c_float(eps), ctypes.c_int(overlap),
-                          ctypes.c_int(spec["in"] == "f16"), stream()]
-            if getattr(self.c, name)(*arguments) != 0:
-                raise RuntimeError(f"{name} failed")
-
         def norm(x, w, r, b):
             if self.package:
                 return (self.package.rmsnorm(x, w, eps, enable_pdl=overlap),)
             y = x.new_empty(x.shape)
-            c("fi_rmsnorm", x, y, x, w)
+            self.launch("fi_rmsnorm", spec, overlap, y, x, w)
             return (y,)
 
         def add(x, w, r, b):
             if self.package:
                 self.package.fused_add_rmsnorm(x, r, w, eps, enable_pdl=overlap)
             else:
-                c("fi_fused_add_rmsnorm", x, x, r, w)
+                self.launch("fi_fused_add_rmsnorm", spec, overlap, x, r, w)
             return x, r
         return Function(norm) if form == "rms" else Function(add, in_place=True)
+
+    def launch(self, name, spec, overlap, *tensors, options=True):
+        """A function in C. The first tensor has the rows; options: it has those behind eps."""
+        arguments = [ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors]
+        arguments += [ctypes.c_int(size) for size in tensors[0].shape] + [ctypes.c_float(spec["eps"])]
+        arguments += [ctypes.c_int(overlap), ctypes.c_int(spec["in"] == "f16")] if options else []
+        if getattr(self.c, name)(*arguments, stream()) != 0:
+            raise RuntimeError(f"{name} failed")
+
+    def quantized(self, form, spec, overlap):
+        import torch
+        eps, what = spec["eps"], (form, spec["out"], spec["q"])
+
+        def tensor(x, w, r, b, scale):
+            y = torch.empty(x.shape, dtype=torch.float8_e4m3fn, device=x.device)
+            sums = () if r is None else (r,)
+            name = "rmsnorm_quant" if r is None else "fused_add_rmsnorm_quant"
+            if self.package:
+                getattr(self.package, name)(y, x, *sums, w, scale, eps, enable_pdl=overlap)
+            else:
+                self.launch("fi_" + name, spec, overlap, y, x, *sums, w, scale)
+            return y, *sums
+
+        def layer(x, w, r, b):
+            y, scales = torch.empty(x.shape, dtype=torch.int8, device=x.device), torch.empty(len(x), device=x.device)
+            self.launch("fi_layernorm_int8_dynamic", spec, overlap, y, scales, x, w, b, options=False)
+            return y, scales
+        if spec["in"] not in ("f16", "bf16") or spec["inverse"] or spec["upper_bound"]:
+            return None
+        if what == ("layer", "s8", "row") and spec["in"] == "bf16" and self.c:
+            return Function(layer, prepare=lambda t: {**t, "weight": t["weight"].float(), "bias": t["bias"].float()})
+        if what in (("rms", "e4m3", "tensor"), ("add_rms", "e4m3", "tensor")):
+            return Function(tensor, in_place=form == "add_rms")
+        return None
 
 
 class TransformerEngine:
@@ -157,16 +238,25 @@ class TransformerEngine:
                     modules[w.data_ptr()] = made
                 return (modules[w.data_ptr()](x),)
             return Function(module)
+        return Function(self.norm(spec))
+
+    def norm(self, spec):
+        """te_fwd with a result of x's type, or with a factor in e4m3."""
+        import torch
         sms = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
+        besides = []
 
         def run(tensors, x):
             pointers = (ctypes.c_void_p * len(tensors))(*(None if t is None else t.data_ptr() for t in tensors))
-            return self.forward(pointers, ctypes.c_long(x.shape[0]), ctypes.c_long(columns), ctypes.c_float(eps),
+            return self.forward(pointers, ctypes.c_long(x.shape[0]), ctypes.c_long(x.shape[1]), ctypes.c_float(spec["eps"]),
                                 ctypes.c_int(sms), stream())
 
-        def norm(x, w, r, b):
-            y, rstd = x.new_empty(x.shape), torch.empty(x.shape[0], device=x.device)
-            tensors = [x, w, None, y, None, rstd, None, None, None, None]
+        def norm(x, w, r, b, factor=None):
+            y = torch.empty(x.shape, dtype=x.dtype if factor is None else torch.float8_e4m3fn, device=x.device)
+            if factor is not None and not besides:  # the inverse and amax, which are no output here
+                besides.extend(torch.zeros(2, 1, device=x.device))
+            rstd = torch.empty(len(x), device=x.device)
+            tensors = [x, w, None, y, None, rstd, factor, *(besides or (None, None)), None]
             size = run(tensors, x)
             if size < 0:
                 raise RuntimeError("there is no kernel for this width")
@@ -174,7 +264,14 @@ class TransformerEngine:
             if run(tensors, x) != 0:
                 raise RuntimeError("te_fwd failed")
             return (y,)
-        return Function(norm)
+        return norm
+
+    def quantized(self, form, spec, overlap):
+        if not self.forward or (form, spec["in"], spec["out"], spec["q"]) != ("rms", "bf16", "e4m3", "tensor"):
+            return None
+        if spec["inverse"]:
+            return Function(self.norm(spec))
+        return Function(self.norm(spec), prepare=lambda t: {**t, "tensor_scale": t["tensor_scale"].reciprocal()})
 
 
 class Apex:

@@ -34,9 +34,13 @@ def compact_line(entry):
 
 
 def summary(entries):
-    """A line for each regime, or each norm of the fused one."""
-    group = lambda e: e["regime"] if e["regime"] != "fused" else " ".join(
-        ["fused", *(field for field in e["spec"].split("/") if field in ("rmsnorm", "layernorm", "add", "addafter", "sum"))])
+    """A line for each regime; each norm of the fused one, and each form of results of 8 bits."""
+    def group(e):
+        if e["regime"] not in ("fused", "quantized"):
+            return e["regime"]
+        named = ("rmsnorm", "layernorm", "add", "addafter", "sum", "amax")
+        return " ".join([e["regime"], *(field for field in e["spec"].split("/") if field in named or field.startswith(("q=", "also="))
+                                        or e["regime"] == "quantized" and field.startswith("out="))])
     lines = []
     for name in dict.fromkeys(group(entry) for entry in entries):
         ratios = [e["best_peer_over_normjit"] for e in entries if group(e) == name and "met" in e]

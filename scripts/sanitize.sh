@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs kernels of every schedule that the planner chooses, the graph tests and the tests of the C
-# interface under compute-sanitizer. Needs a GPU, compute-sanitizer of the CUDA toolkit, and the targets
-# normjit_tool and normjit_gpu_tests.
+# Runs kernels of every schedule that the planner chooses, the generic kernel, the graph tests and the
+# tests of the C interface under compute-sanitizer. Needs a GPU, compute-sanitizer of the CUDA toolkit,
+# and the targets normjit_tool and normjit_gpu_tests.
 #
 #     scripts/sanitize.sh [build [tool...]]
 #
@@ -26,6 +26,7 @@ cp -r "$scripts/../templates" "$scratch/templates"
 patch --quiet -d "$scratch/templates/schedule" <"$scripts/every_lane_arrives.patch" || exit 1
 export NORMJIT_CACHE_DIR=$scratch/cache
 
+# "SPEC ROWS [OPTION...]" of `normjit run`.
 layers=( # warp_rows, staged_rows, block_row alone and in clusters, persistent_row alone and in a grid,
   # with whole vectors and without, split_row; and rows with a residual, by each of these
   "layernorm/cols=64/f32/wb/gelu 4000" "layernorm/cols=333/bf16/wb 4000"
@@ -40,7 +41,25 @@ layers=( # warp_rows, staged_rows, block_row alone and in clusters, persistent_r
   "layernorm/cols=4194304/f32/add/sum/wb 3" "layernorm/cols=100003/f32/add/wb 40"
   "rmsnorm/cols=5120/bf16/add/sum/w 300" "layernorm/cols=1152/bf16/mod 600"
   "layernorm/cols=3072/bf16/gate/add/sum/mod 300" "rmsnorm/cols=128/bf16/w/gateafter:silu 2000"
-  "layernorm/cols=65536/f32/mod 100")
+  "layernorm/cols=65536/f32/mod 100"
+  # results of 8 bits: a scale of the tensor, of rows and of blocks, a second result and amax, by each
+  # schedule that has them; block_row alone, in clusters and all over the grid
+  "rmsnorm/cols=128/bf16/out=e4m3/w/q=32:e8m0:sw 4001" "layernorm/cols=256/f16/out=e5m2/wb/q=16:e4m3:cols 4001"
+  "rmsnorm/cols=128/bf16/out=e4m3/w/q=tensor/also=bf16/amax 4000" "rmsnorm/cols=256/bf16/w/amax 4000"
+  "rmsnorm/cols=333/bf16/out=e4m3/w/q=row 4000" "layernorm/cols=39/bf16/out=s8/wb/q=tensor 4000"
+  "rmsnorm/cols=4096/bf16/out=e4m3/add/sum/w/q=row:ub 600" "rmsnorm/cols=4096/bf16/out=e4m3/w/q=128:cols 601"
+  "rmsnorm/cols=7168/bf16/out=e4m3/add/sum/round=norm+y/w/q=128:e8m0:cols4 301"
+  "rmsnorm/cols=4096/bf16/out=e4m3/w/q=tensor:inv/also=f32/amax 600"
+  "rmsnorm/cols=16384/bf16/out=s8/w/q=row/also=f16 1" "rmsnorm/cols=16384/bf16/out=e4m3/w/q=128:p2 1"
+  "rmsnorm/cols=16384/bf16/out=e4m3/w/q=tensor/amax 1" "layernorm/cols=262144/f32/out=e4m3/wb/q=128:cols 4"
+  "layernorm/cols=1048576/f32/out=s8/wb/q=row 2" "layernorm/cols=1048576/f32/out=s8/wb/q=tensor/amax 2"
+  "layernorm/cols=4194304/f32/out=e4m3/wb/q=tensor 3" "layernorm/cols=16777216/f32/out=e4m3/wb/q=tensor 1"
+  "layernorm/cols=96/f32/out=e4m3/wb/q=tensor/cf 3136 --plane 784")
+generic=(
+  "rmsnorm/cols=768/bf16/w 40" "rmsnorm/cols=4096/bf16/out=e4m3/add/sum/w/q=row:ub 40"
+  "rmsnorm/cols=4096/bf16/out=e4m3/w/q=128:e8m0:sw/also=bf16 41" "layernorm/cols=768/f32/out=s8/wb/q=64:cols 41"
+  "rmsnorm/cols=768/bf16/out=e5m2/w/q=tensor/amax 40")
+generic_plan="generic threads=256 threads_per_row=32 vector=1 per_thread=32 group_rows=1 blocks_per_sm=2"
 
 failed=0
 # sanitize TOOL PROGRAM ARGUMENT...
@@ -58,8 +77,12 @@ sanitize() {
 for tool in "${tools[@]}"; do
   [ "$tool" != racecheck ] || export NORMJIT_TEMPLATE_DIR=$scratch/templates
   for layer in "${layers[@]}"; do
+    read -r spec rows options <<<"$layer"
+    sanitize $tool "$build/normjit" run "$spec" --rows "$rows" --check $options
+  done
+  for layer in "${generic[@]}"; do
     read -r spec rows <<<"$layer"
-    sanitize $tool "$build/normjit" run "$spec" --rows "$rows" --check
+    sanitize $tool "$build/normjit" run "$spec" --rows "$rows" --check --plan "$generic_plan"
   done
   sanitize $tool "$build/normjit_gpu_tests" \
     --gtest_filter='CApiGpuTest.*:GraphsGpuTest.APreparedKernelIsOneKernelNodeInEveryMode'

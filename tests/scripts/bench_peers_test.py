@@ -19,7 +19,8 @@ import peers_report  # noqa: E402
 def spec(norm="rmsnorm", **more):
     return {"norm": norm, "in": "bf16", "out": "bf16", "w": "bf16", "res": "bf16", "offset": 0, "affine_rows": False,
             "inb": False, "round": (), "stats": False, "activation": None, "scale": 1.0, "residual": "", "sum": False,
-            "affine": "w", "eps": 1e-5, "cols": 64, "gate": "", "modulation": "", "cf": False, **more}
+            "affine": "w", "eps": 1e-5, "cols": 64, "gate": "", "modulation": "", "cf": False, "q": "", "block": 0, "also": "",
+            "amax": False, "inverse": False, "upper_bound": False, "scale_format": "f32", "scale_layout": "rows", **more}
 
 
 class Forms(unittest.TestCase):
@@ -34,6 +35,25 @@ class Forms(unittest.TestCase):
                      {"residual": "addafter"}, {"activation": abs}, {"gate": "gate"}, {"modulation": "mods"}, {"cf": True}):
             self.assertIsNone(peers.form_of(spec(**more)), more)
         self.assertIsNone(peers.form_of(spec("layernorm", affine="wb")))
+
+    def test_norms_in_8_bits_are_asked_for_apart(self):
+        quantized = spec(out="e4m3", q="row")
+        self.assertEqual(peers.form_of(quantized), "rms")
+        self.assertEqual(peers.form_of(spec("layernorm", affine="wb", out="s8", q="row")), "layer")
+        for more in ({"out": "e4m3"}, {"out": "e4m3", "q": "tensor", "also": "bf16"}, {"out": "e4m3", "q": "tensor", "amax": True}):
+            self.assertIsNone(peers.form_of(spec(**more)), more)
+
+        class Plain:
+            def function(self, form, spec, overlap):
+                return form, overlap
+
+        class Both(Plain):
+            def quantized(self, form, spec, overlap):
+                return form, spec["q"], overlap
+        self.assertEqual(peers.function_of(Plain(), spec(), True), ("rms", True))
+        self.assertIsNone(peers.function_of(Plain(), quantized, True))
+        self.assertIsNone(peers.function_of(Both(), spec(offset=1), True))
+        self.assertEqual(peers.function_of(Both(), quantized, False), ("rms", "row", False))
 
 
 class Loading(unittest.TestCase):
@@ -126,6 +146,10 @@ class Report(unittest.TestCase):
             "fused rmsnorm add sum: 2 of 2 met, best peer / normjit: worst 1.050, geometric mean 1.485",
             "fused rmsnorm: 0 of 1 met, best peer / normjit: worst 0.500, geometric mean 0.500",
             "ordinary: 1 of 1 met, best peer / normjit: worst 4.000, geometric mean 4.000"])
+        in_8_bits = entry(regime="quantized", spec="rmsnorm/cols=64/bf16/out=e4m3/eps=1e-05/add/sum/w/q=128:cols")
+        more = entry(regime="quantized", spec="rmsnorm/cols=64/bf16/out=e4m3/eps=1e-05/w/q=tensor/also=bf16/amax")
+        self.assertEqual([line.split(": 1 of")[0] for line in peers_report.summary([in_8_bits, more]).split("\n")],
+                         ["quantized rmsnorm out=e4m3 add sum q=128:cols", "quantized rmsnorm out=e4m3 q=tensor also=bf16 amax"])
 
 
 if __name__ == "__main__":
