@@ -196,9 +196,9 @@ Problem quantized(const char* text, std::int64_t rows, double errors = 0) {
   return quantized(parse_spec(text).value(), rows, errors);
 }
 
-constexpr std::int64_t kColumns = 1152;  // nine blocks of 128, and more than are compared at a time
 constexpr std::int64_t kRows = 38;
 
+// Of nine blocks of 128 columns, which are more than are compared at a time.
 std::vector<NormSpec> quantized_specs() {
   std::vector<NormSpec> specs;
   for (const char* const text : {"out=e4m3",
