@@ -740,7 +740,7 @@ const std::vector<Pinned> kPinned = {
      {0},
      kQuantized},
     {"layernorm/cols=96/f32/out=e4m3/q=16:e4m3:sw warp_rows threads=32 threads_per_row=4 vector=8 "
-     "per_thread=3 arch=sm_90 rows=5 inputs=constant_rows seed=206",
+     "per_thread=3 arch=sm_90 rows=63 inputs=constant_rows seed=206",
      {0},
      kQuantized},
     {"layernorm/cols=128/bf16/out=s8/round=y/q=64:cols warp_rows threads=32 threads_per_row=32 vector=2 "
@@ -764,7 +764,7 @@ const std::vector<Pinned> kPinned = {
      {0},
      kQuantized},
     {"layernorm/cols=656/f32/out=e4m3/w/also=bf16/q=16:e4m3:sw generic threads=64 threads_per_row=32 "
-     "vector=1 per_thread=2 arch=sm_90 rows=3 inputs=nan_row y_shift=1 seed=212",
+     "vector=1 per_thread=2 arch=sm_90 rows=3 inputs=nan_row y_shift=1 guard=before seed=212",
      {0},
      kQuantized},
     {"layernorm/cols=384/f32/out=e5m2/q=128:p2:cols generic threads=64 threads_per_row=32 vector=1 "
@@ -776,6 +776,10 @@ const std::vector<Pinned> kPinned = {
      {0},
      kQuantized},
     // Scales of rows with a bound, and second results.
+    {"rmsnorm/cols=64/f16/out=e4m3/w/also=bf16/q=tensor warp_rows threads=32 threads_per_row=16 vector=4 "
+     "per_thread=1 arch=sm_90 rows=3 y_gap=4 seed=228",
+     {0},
+     kQuantized},
     {"rmsnorm/cols=90/bf16/out=e4m3/wb/also=bf16/q=row:ub warp_rows threads=64 threads_per_row=8 vector=2 "
      "per_thread=6 arch=sm_90 rows=13 y_gap=4 inputs=nan_row seed=215",
      {0},
@@ -1019,6 +1023,13 @@ const Number kNumbers[] = {
     {"layernorm/cols=1/f32",
      "Output(byte_of_scale(quantizer_of_power(on.x[0], true).scale, ScaleFormat::e8m0))", kInfinity, 254,
      "op/quantizer.cuh"},
+    {"layernorm/cols=1/f32", "quantizer_of_block(Largest{on.x[0]}, 448, ScaleFormat::e8m0, {}).scale",
+     kInfinity, 0x1p127, "op/quantizer.cuh"},
+    {"layernorm/cols=1/f32", "quantizer_of_block(Largest{on.x[0]}, 448, ScaleFormat::power_of_two, {}).scale",
+     kInfinity, kInfinity, "op/quantizer.cuh"},
+    // Results of which e4m3 keeps no scale.
+    {"layernorm/cols=1/f32", "quantizer_of_block(Largest{on.x[0]}, 448, ScaleFormat::e4m3, {1}).inverse",
+     1e-6, 0, "op/quantizer.cuh"},
     // A quotient that the product with the inverse misses.
     {"layernorm/cols=1/f32", "over(on.x[0], 448)", 0x1.000008p+0, 0x1.2492520000000p-9, "op/quantizer.cuh"},
     // Half way between two numbers of e4m3, in integers.

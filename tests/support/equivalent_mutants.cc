@@ -141,6 +141,37 @@ constexpr EquivalentMutant kEquivalent[] = {
     {"op/statistics.cuh", "enum : bool { kSumsExactly = sizeof(Held) == 2 };",
      "enum : bool { kSumsExactly = sizeof(Held) == 1 };", "the sum of the distances says the same"},
 
+    // Results of 8 bits.
+    {"op/quantizer.cuh", "return {scale, infinite ? 0 : hw::reciprocal(scale), infinite ? 0 : scale};",
+     "return {scale, infinite ? 0 : hw::reciprocal(scale), infinite ? 1 : scale};",
+     "with an inverse of 0 any divisor makes zeros of finite results"},
+
+    {"op/quantizer.cuh",
+     "NJ_DEVICE float bounded(float magnitude, float bound) { return magnitude > bound ? bound : magnitude; "
+     "}",
+     "NJ_DEVICE float bounded(float magnitude, float bound) { return magnitude >= bound ? bound : magnitude; "
+     "}",
+     "the two are equal then"},
+    {"op/quantizer.cuh",
+     "if constexpr (kHasUpperBound) return {hw::load<hw::Cache::keep, float>(on.upper_bound), 0, 0};", "",
+     "of a bound only the number is used"},
+    {"op/quantizer.cuh", "return {hw::load<hw::Cache::keep, float>(on.global_scale), 0, 0};", "",
+     "of a global scale only the number is used"},
+    {"op/quantizer.cuh",
+     "return layout == ScaleLayout::rows ? rows : up(rows, layout == ScaleLayout::swizzled ? 128 : 4);",
+     "return layout == ScaleLayout::rows ? rows : up(rows, layout == ScaleLayout::swizzled ? 127 : 4);",
+     "no place in a tile depends on how many rows there are"},
+    {"op/quantizer.cuh", "return {power, inverse, 0};", "return {power, inverse, 1};",
+     "what is not divided needs no divisor"},
+    {"op/quantizer.cuh", "if (scale != scale) return {scale, scale, 0};",
+     "if (scale != scale) return {scale, scale, 1};", "what is not divided needs no divisor"},
+    {"op/quantizer.cuh", "return {scale, scale == 0 ? 0 : given.scale / scale, 0};",
+     "return {scale, scale == 0 ? 0 : given.scale / scale, 1};", "what is not divided needs no divisor"},
+    {"op/quantizer.cuh", "return {given, inverse ? given : 1 / given, 0};",
+     "return {given, inverse ? given : 1 / given, 1};", "what is not divided needs no divisor"},
+    {"op/quantizer.cuh", "const bool whole_words = reinterpret_cast<unsigned long long>(tiles) % 4 == 0;", "",
+     "by another divisor it depends on where the memory lies"},
+
     // Rows that are shared, unaligned and streamed.
     {"op/statistics.cuh", "for (int j = 0; j + step < kEach; j += 2 * step)",
      "for (int j = 0; j + step <= kEach; j += 2 * step)",
