@@ -46,7 +46,8 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
       by = quantizer_of_row<Output>(lanes_largest<kThreadsPerRow>(own), by);
       if (works) write(results, by, sink.y, lane, cut);
     } else if constexpr (kScalesBlocks) {
-      const Sink sink = sink_of(on, row, 0, by);
+      // Lanes without a row read the parameters of the last one, which nobody writes.
+      const Sink sink = sink_of(on, works ? row : on.rows - 1, 0, by);
       write_blocks(fragment, statistics, early, added, sink, lane, cut, works);
       if (works) pad_scales(sink.scales, ScaleFormat::chosen, lane, kThreadsPerRow);
     } else {
