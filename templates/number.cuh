@@ -46,6 +46,11 @@ NJ_DEVICE unsigned bits_of(float value) {
   memcpy(&bits, &value, sizeof bits);
   return bits;
 }
+NJ_DEVICE float float_of(unsigned bits) {
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
 
 // Bits of mantissa of a type of 8 bits; 0 of others.
 template <class T>
@@ -65,9 +70,7 @@ NJ_DEVICE unsigned char to_float8(float value) {
   if (size > 0x7f800000u) return 0x7f;  // NaN
   unsigned code;
   if (size < (kBias + 1) << 23) {
-    float magic;
-    memcpy(&magic, &kMagic, sizeof magic);
-    code = bits_of(fabsf(value) + magic) - kMagic;
+    code = bits_of(fabsf(value) + float_of(kMagic)) - kMagic;
   } else {
     code = ((size + ((1u << (kLost - 1)) - 1) + (size >> kLost & 1)) >> kLost) - (kBias << kMantissa<T>);
   }
@@ -78,9 +81,7 @@ NJ_DEVICE unsigned char to_float8(float value) {
 // counts exponents from another number on.
 NJ_DEVICE float e4m3_to_f32(unsigned char bits) {
   const unsigned moved = bits == 0x7f ? 0x7fffffffu : static_cast<unsigned>(bits) << 20;  // NaN stays
-  float value;
-  memcpy(&value, &moved, sizeof value);
-  return value * 0x1p120f;
+  return float_of(moved) * 0x1p120f;
 }
 
 // Two at a time, the first in the low half: an instruction where there is one.

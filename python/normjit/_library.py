@@ -10,7 +10,7 @@ import ctypes
 import functools
 import glob
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 ABI_VERSION = 1
@@ -256,6 +256,11 @@ def service(batch_invariant: bool = False) -> int:
         if _services.setdefault(batch_invariant, address) != address:  # another thread was first
             load().normjit_service_destroy(made)
     return _services[batch_invariant]
+
+
+def name_of(choices: Mapping[str, int], code: int) -> str:
+    """In texts, of a value of the C interface."""
+    return next(name for name, value in choices.items() if value == code)
 
 
 def block_of(spec: Spec) -> int:

@@ -48,6 +48,16 @@ void merge(Comparison& into, const Comparison& from) {
   into.wrong += from.wrong;
 }
 
+Deviation deviation(const NormSpec& spec, Operand output, std::int64_t row, std::int64_t column, double got,
+                    const Expected& expected) {
+  return {.row = row,
+          .column = column,
+          .got = got,
+          .expected = expected.value,
+          .error = error_of(row_of(output).dtype(spec), got, expected.value),
+          .tolerance = expected.tolerance};
+}
+
 // An element of an operand that the spec has.
 double element_of(const Problem& problem, Operand operand, std::int64_t at) {
   double value;
@@ -66,6 +76,12 @@ Expected expected_between(double low, double exact, double high, double got, Bec
   if (got == value) return {value, 0};
   const auto [below, above] = std::minmax({becomes(low), becomes(high)});
   return {value, got > value ? above - value : value - below};
+}
+// Of one that is known up to an error. An error that is not finite bounds nothing.
+template <class Becomes>
+Expected expected_about(double exact, double error, double got, Becomes becomes) {
+  const double by = std::isfinite(error) ? error : 0;
+  return expected_between(exact - by, exact, exact + by, got, becomes);
 }
 template <class Becomes>
 Expected expected_of(const Largest& largest, double got, Becomes becomes) {
@@ -170,9 +186,7 @@ double tolerance(const NormSpec& spec, const ReferenceValue& expected) noexcept 
 
 Expected expected_quantized(const NormSpec& spec, double exact, double error, double scale,
                             double got) noexcept {
-  const double by = std::isfinite(error) ? error : 0;
-  return expected_between(exact - by, exact, exact + by, got,
-                          [&](double y) { return quantized(spec, y, scale); });
+  return expected_about(exact, error, got, [&](double y) { return quantized(spec, y, scale); });
 }
 
 double written_scale(const Problem& problem, std::int64_t row, std::int64_t column) noexcept {
@@ -202,15 +216,15 @@ void ResultsOfRow::add_piece(std::int64_t first, std::int64_t count, const doubl
   if (has_also) load(also_type(spec), problem_.row(Operand::also, row_), first, count, problem_.step(), also);
   Largest largest;
   for (std::int64_t i = 0; i < count; ++i) {
-    const double by = std::isfinite(errors[i]) ? errors[i] : 0;
     compare(Operand::y, first + i, y[i],
-            in_8_bits ? expected_quantized(spec, exact[i], by, scale, y[i]) : Expected{exact[i], errors[i]});
+            in_8_bits ? expected_quantized(spec, exact[i], errors[i], scale, y[i])
+                      : Expected{exact[i], errors[i]});
     if (has_also)
       compare(Operand::also, first + i, also[i],
-              expected_between(exact[i] - by, exact[i], exact[i] + by, also[i], [&](double value) {
+              expected_about(exact[i], errors[i], also[i], [&](double value) {
                 return rounded(also_type(spec), before_quantization(spec, value));
               }));
-    largest.add(in_8_bits ? exact[i] : y[i], in_8_bits ? by : 0);
+    largest.add(in_8_bits ? exact[i] : y[i], in_8_bits ? errors[i] : 0);
   }
   largest_.add(largest);
   if (!scales_blocks(spec)) return;
@@ -219,12 +233,7 @@ void ResultsOfRow::add_piece(std::int64_t first, std::int64_t count, const doubl
 }
 
 void ResultsOfRow::compare(Operand output, std::int64_t column, double got, const Expected& expected) {
-  compared_(output, {.row = row_,
-                     .column = column,
-                     .got = got,
-                     .expected = expected.value,
-                     .error = error_of(row_of(output).dtype(problem_.spec), got, expected.value),
-                     .tolerance = expected.tolerance});
+  compared_(output, deviation(problem_.spec, output, row_, column, got, expected));
 }
 
 void ResultsOfRow::compare_scale(Operand scale, std::int64_t number, double got, const Largest& largest) {
@@ -249,12 +258,7 @@ void compare_beyond_rows(const Problem& problem, const Largest& largest, bool of
     Expected expected =
         expected_of(largest, got, [&](double value) { return before_quantization(spec, value); });
     if (!of_all_rows && !std::isnan(expected.value) && !(got < expected.value)) expected = {got, 0};
-    compared(Operand::amax, {.row = 0,
-                             .column = 0,
-                             .got = got,
-                             .expected = expected.value,
-                             .error = error_of(DType::f32, got, expected.value),
-                             .tolerance = expected.tolerance});
+    compared(Operand::amax, deviation(spec, Operand::amax, 0, 0, got, expected));
   }
   if (!scales_blocks(spec)) return;
   const ScaleShape shape = scale_shape(spec, problem.rows);

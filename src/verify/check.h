@@ -30,8 +30,8 @@ struct Expected {
 // Of a result in 8 bits. An error that is not finite bounds nothing.
 Expected expected_quantized(const NormSpec& spec, double exact, double error, double scale,
                             double got) noexcept;
-// By what the result of a column is divided, or multiplied: tensor_scale; row_scale or the scale of its block
-// as the launch wrote it, or the factor that this makes with global_scale; 1 where there is none of them.
+// By what the result of a column is divided, or multiplied: tensor_scale; row_scale, or the scale of the
+// column's block, as the launch wrote them; of a scale in e4m3, factor_of(). 1 if the spec has no scale.
 double written_scale(const Problem& problem, std::int64_t row, std::int64_t column = 0) noexcept;
 
 // The distance of a result from the exact value. NaN equals NaN, and a result is right to be infinite where

@@ -62,11 +62,8 @@ NJ_DEVICE Quantizer quantizer_of_power(float scale, bool in_e8m0) {
   if (in_e8m0 && bits == 0x7f800000u) bits = 0x7f000000u;
   // Exponents add up to that of 1, twice. 2^-127 is no normal number.
   const unsigned inverse_bits = bits < 0x7f000000u ? 0x7f000000u - bits : in_e8m0 ? 0x400000u : 0;
-  float power, inverse;
-  memcpy(&power, &bits, sizeof power);
-  memcpy(&inverse, &inverse_bits, sizeof inverse);
   if (scale != scale) return {scale, scale, 0};
-  return {power, inverse, 0};
+  return {float_of(bits), float_of(inverse_bits), 0};
 }
 // For the results of a block whose largest is this, and `most` the largest number of their type.
 NJ_DEVICE Quantizer quantizer_of_block(Largest largest, float most, ScaleFormat format,
@@ -123,10 +120,8 @@ struct Scales {
   int first;
 
   static NJ_METHOD long long up(long long number, int to) { return (number + to - 1) / to * to; }
-  // Rows and K with their padding.
-  NJ_METHOD long long padded_rows() const {
-    return layout == ScaleLayout::rows ? rows : up(rows, layout == ScaleLayout::swizzled ? 128 : 4);
-  }
+  // Rows and K with their padding. No place in a tile depends on how many rows there are.
+  NJ_METHOD long long padded_rows() const { return layout == ScaleLayout::rows ? rows : up(rows, 4); }
   NJ_METHOD unsigned padded_blocks() const {
     return layout < ScaleLayout::packed_columns ? blocks : static_cast<unsigned>(up(blocks, 4));
   }

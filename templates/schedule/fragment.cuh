@@ -203,13 +203,18 @@ NJ_DEVICE VectorResults results_of(const Vec<Held>& x, const RowStatistics& s, c
   return results;
 }
 
+// Where a lane writes its second results, if the spec has them.
+NJ_DEVICE AlsoOutput* also_of(const Sink& sink, int lane) {
+  if constexpr (kWritesAlso) return first_of(sink.also, lane);
+  return nullptr;
+}
+
 // Writes the results of a row. The largest of them joins `largest`, where the spec wants it.
 NJ_DEVICE void write(const Fragment& fragment, const RowStatistics& s, const EarlyParameters& early,
                      const AddedFragment& added, const Sink& sink, int lane, const Cut& cut,
                      Largest& largest) {
   Output* const first = first_of(sink.y, lane);
-  AlsoOutput* also = nullptr;
-  if constexpr (kWritesAlso) also = first_of(sink.also, lane);
+  AlsoOutput* const also = also_of(sink, lane);
   with_parameters(early, sink.columns, lane, cut, [&](int k, const Parameters& parameters) {
     const Vec<Residual>& residual = added.part[kAddsToResult ? k : 0];
     if constexpr (!kHasMoreResults) {
@@ -230,8 +235,7 @@ NJ_DEVICE void write_blocks(const Fragment& fragment, const RowStatistics& s, co
                             bool works) {
   constexpr int kTogether = kPerThread < 2 ? 1 : 2;
   Output* const first = first_of(sink.y, lane);
-  AlsoOutput* also = nullptr;
-  if constexpr (kWritesAlso) also = first_of(sink.also, lane);
+  AlsoOutput* const also = also_of(sink, lane);
   const int block = sink.scales.first + column(0, lane) / kBlock;
   const long long row_place = sink.scales.place_of_row(sink.scales.row);
   const long long place = row_place + sink.scales.place_of_block(block);
@@ -272,8 +276,7 @@ NJ_DEVICE Largest compute(Results& results, const Fragment& fragment, const RowS
                           const EarlyParameters& early, const AddedFragment& added, const Sink& sink,
                           int lane, const Cut& cut) {
   Largest largest = {0};
-  AlsoOutput* also = nullptr;
-  if constexpr (kWritesAlso) also = first_of(sink.also, lane);
+  AlsoOutput* const also = also_of(sink, lane);
   with_parameters(early, sink.columns, lane, cut, [&](int k, const Parameters& parameters) {
     VectorResults& part = results.part[kScalesRows ? k : 0];
     part = results_of(fragment.part[k], s, parameters, added.part[kAddsToResult ? k : 0]);

@@ -46,7 +46,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
       by = quantizer_of_row<Output>(lanes_largest<kThreadsPerRow>(own), by);
       if (works) write(results, by, sink.y, lane, cut);
     } else if constexpr (kScalesBlocks) {
-      // Lanes without a row read the parameters of the last one, which nobody writes.
+      // Lanes without a row read the parameters of the last row: there are none behind it.
       const Sink sink = sink_of(on, works ? row : on.rows - 1, 0, by);
       write_blocks(fragment, statistics, early, added, sink, lane, cut, works);
       if (works) pad_scales(sink.scales, ScaleFormat::chosen, lane, kThreadsPerRow);

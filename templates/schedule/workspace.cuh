@@ -45,9 +45,7 @@ NJ_DEVICE void raise_largest(Largest own, Header& header) {
 }
 // The largest of all, once the last block has left. The next launch finds none.
 NJ_DEVICE float take_largest(Header& header) {
-  const auto bits = static_cast<unsigned>(header.largest);
-  float magnitude;
-  memcpy(&magnitude, &bits, sizeof magnitude);
+  const float magnitude = float_of(static_cast<unsigned>(header.largest));
   header.largest = 0;
   return magnitude;
 }

@@ -390,6 +390,18 @@ KernelCase shared(const Sharing& sharing, const NormSpec& spec, std::int64_t row
   return c;
 }
 
+// On two resident blocks a multiprocessor, of which there are as many as blocks share a row.
+KernelCase shared_by_all(const Sharing& sharing, const NormSpec& spec, std::int64_t rows) {
+  KernelCase c = corner(Strategy::block_row, spec, 1, rows);
+  c.device = *DeviceProfile::of(Arch{sharing.exchange == Exchange::grid ? 80 : 90});
+  c.device.sm_count = sharing.blocks_per_row;
+  c.plan.per_thread = 2;
+  c.plan.blocks_per_sm = 2;
+  c.plan.blocks_per_row = sharing.blocks_per_row;
+  c.plan.exchange = sharing.exchange;
+  return c;
+}
+
 // The last slice empty, with one column, with all but one, whole; and slices in front of it that are empty.
 TEST(HostCornersOfSharedRows, Widths) {
   std::vector<KernelCase> cases;
@@ -732,18 +744,12 @@ TEST(HostCornersOfScaledRows, BlocksShareThem) {
         for (const int missing : {0, 5, 70}) {
           if (exchange == Exchange::cluster && blocks == 5) continue;
           const std::size_t turn = cases.size();
-          KernelCase c = corner(
-              Strategy::block_row,
+          KernelCase c = shared_by_all(
+              {exchange, blocks},
               with_operation(with_quantization({.columns = 128 * blocks - missing, .affine = Affine::weight},
                                                kQuantized[turn % 3]),
                              kOperations[turn % std::size(kOperations)]),
-              1, rows);
-          c.device = *DeviceProfile::of(Arch{exchange == Exchange::grid ? 80 : 90});
-          c.device.sm_count = blocks;
-          c.plan.per_thread = 2;
-          c.plan.blocks_per_sm = 2;
-          c.plan.blocks_per_row = blocks;
-          c.plan.exchange = exchange;
+              rows);
           c.runs = 2;
           c.inputs = turn % 4 == 0 ? InputKind::nan_row : InputKind::mixed;
           cases.push_back(c);
@@ -982,13 +988,7 @@ TEST(HostCornersOfSharedResults, BlocksShareThem) {
                             .upper_bound = true,
                             .also = Also::f32};
         for (const NormSpec& spec : {with_blocks, with_amax, with_bound}) {
-          KernelCase c = corner(Strategy::block_row, spec, 1, 7);
-          c.device = *DeviceProfile::of(Arch{exchange == Exchange::grid ? 80 : 90});
-          c.device.sm_count = blocks;
-          c.plan.per_thread = 2;
-          c.plan.blocks_per_sm = 2;
-          c.plan.blocks_per_row = blocks;
-          c.plan.exchange = exchange;
+          KernelCase c = shared_by_all({exchange, blocks}, spec, 7);
           c.runs = 2;
           c.inputs = cases.size() % 4 == 0 ? InputKind::nan_row : InputKind::mixed;
           cases.push_back(c);

@@ -145,7 +145,6 @@ constexpr EquivalentMutant kEquivalent[] = {
     {"op/quantizer.cuh", "return {scale, infinite ? 0 : hw::reciprocal(scale), infinite ? 0 : scale};",
      "return {scale, infinite ? 0 : hw::reciprocal(scale), infinite ? 1 : scale};",
      "with an inverse of 0 any divisor makes zeros of finite results"},
-
     {"op/quantizer.cuh",
      "NJ_DEVICE float bounded(float magnitude, float bound) { return magnitude > bound ? bound : magnitude; "
      "}",
@@ -157,12 +156,8 @@ constexpr EquivalentMutant kEquivalent[] = {
      "of a bound only the number is used"},
     {"op/quantizer.cuh", "return {hw::load<hw::Cache::keep, float>(on.global_scale), 0, 0};", "",
      "of a global scale only the number is used"},
-    {"op/quantizer.cuh",
-     "return layout == ScaleLayout::rows ? rows : up(rows, layout == ScaleLayout::swizzled ? 128 : 4);",
-     "return layout == ScaleLayout::rows ? rows : up(rows, layout == ScaleLayout::swizzled ? 127 : 4);",
-     "no place in a tile depends on how many rows there are"},
-    {"op/quantizer.cuh", "return {power, inverse, 0};", "return {power, inverse, 1};",
-     "what is not divided needs no divisor"},
+    {"op/quantizer.cuh", "return {float_of(bits), float_of(inverse_bits), 0};",
+     "return {float_of(bits), float_of(inverse_bits), 1};", "what is not divided needs no divisor"},
     {"op/quantizer.cuh", "if (scale != scale) return {scale, scale, 0};",
      "if (scale != scale) return {scale, scale, 1};", "what is not divided needs no divisor"},
     {"op/quantizer.cuh", "return {scale, scale == 0 ? 0 : given.scale / scale, 0};",

@@ -85,7 +85,7 @@ def norm(spec: str, x: jax.Array, *, in_bias: Optional[jax.Array] = None, gate: 
              "mod_shift_table": mod_shift_table, "tensor_scale": tensor_scale, "upper_bound": upper_bound,
              "global_scale": global_scale}
     results: NormOutputs = _norm(spec, x, {name: array for name, array in given.items() if array is not None})
-    return results.out if results[1:] == (None,) * 7 else results
+    return results.out if all(part is None for part in results[1:]) else results
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -112,10 +112,10 @@ def problem_of(text: str) -> Problem:
            **{name: spec.modulation_type for name in SAMPLES}}
     dtypes = {name: _DTYPES[own[name]] for name in own if present[name]}
     wide = "float64" if "float64" in dtypes.values() else "float32"
-    scale_format = {code: name for name, code in _library.SCALE_FORMATS.items()}[spec.scale_format]
-    scale_layout = {code: name for name, code in _library.SCALE_LAYOUTS.items()}[spec.scale_layout]
-    also = {code: name for name, code in _library.ALSOS.items()}[spec.also]
-    rounding = {code: name for name, code in _library.ROUNDINGS.items()}[spec.rounding].split("+")
+    scale_format = _library.name_of(_library.SCALE_FORMATS, spec.scale_format)
+    scale_layout = _library.name_of(_library.SCALE_LAYOUTS, spec.scale_layout)
+    also = _library.name_of(_library.ALSOS, spec.also)
+    rounding = _library.name_of(_library.ROUNDINGS, spec.rounding).split("+")
     return Problem(
         text=_library.spec_text(spec), words=bytes(spec), columns=spec.columns, epsilon=spec.epsilon, scale=spec.scale,
         is_rms=is_rms, residual={before: "before", after: "after"}.get(spec.residual), gate=gate,

@@ -91,11 +91,11 @@ class Problem:
         self.scale: float = spec.scale
         self.activation: int = spec.activation
         self.layer = spec.norm == _LAYER
-        self.adds = {code: name for name, code in _library.RESIDUALS.items()}[spec.residual]
-        self.gates = {code: name for name, code in _library.GATES.items()}[spec.gate]
+        self.adds = _library.name_of(_library.RESIDUALS, spec.residual)
+        self.gates = _library.name_of(_library.GATES, spec.gate)
         self.gate_function: int = spec.gate_function
         self.plain_modulation = bool(spec.plain_modulation)
-        rounding = {code: name for name, code in _library.ROUNDINGS.items()}[spec.rounding].split("+")
+        rounding = _library.name_of(_library.ROUNDINGS, spec.rounding).split("+")
         self.rounds_sum, self.rounds_norm, self.rounds_y = "sum" in rounding, "norm" in rounding, "y" in rounding
         self.weight_offset = bool(spec.weight_offset)
         self.affine_rows = bool(spec.affine_rows)
@@ -106,10 +106,11 @@ class Problem:
         self.has_8_bits = self.output in _check.TEXTS_OF_8_BITS
         self.inverse_scale = bool(spec.inverse_scale)
         self.weight, self.single = DTYPES[spec.weight], torch.float32
-        self.also = {_library.ALSOS[text]: dtype for dtype, text in _check.TEXTS.items() if text in _library.ALSOS}.get(spec.also)
+        also = _library.name_of(_library.ALSOS, spec.also)
+        self.also = None if also == "none" else DTYPES[_library.DTYPES[also]]
         self.block = _library.block_of(spec)  # columns; 0: none has a scale
-        self.scale_format = {code: name for name, code in _library.SCALE_FORMATS.items()}[spec.scale_format]
-        self.scale_layout = {code: name for name, code in _library.SCALE_LAYOUTS.items()}[spec.scale_layout]
+        self.scale_format = _library.name_of(_library.SCALE_FORMATS, spec.scale_format)
+        self.scale_layout = _library.name_of(_library.SCALE_LAYOUTS, spec.scale_layout)
         self.block_scale = torch.int32 if self.scale_layout == "cols4" else {
             "e8m0": torch.float8_e8m0fnu, "e4m3": torch.float8_e4m3fn}.get(self.scale_format, torch.float32)
         # Of residual and sum, to which a sum is rounded.

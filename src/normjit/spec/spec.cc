@@ -83,8 +83,7 @@ Result<void> mistake_in_combination(const NormSpec& spec) {
   if (spec.output == DType::s8 && spec.quantization == Quantization::none)
     return bad(
         {"an output of s8 needs a scale: one that you give (/q=tensor), one for each row (/q=row), or one "
-         "for "
-         "each block (/q=128)"});
+         "for each block (/q=128)"});
   if (!has_8_bits(spec.output) && spec.quantization != Quantization::none)
     return bad({"quantization needs an output of 8 bits, and it is ", output,
                 ": add one (/out=e4m3, /out=e5m2 or /out=s8), or leave the quantization out (/q=",
@@ -104,8 +103,7 @@ Result<void> mistake_in_combination(const NormSpec& spec) {
                   ": give a scale for each row (/q=row), or blocks that do"});
     if (!may_have_format(spec))
       return bad({"blocks of ", block, " columns have no scales in ", name(spec.scale_format),
-                  ": of 16 they are ",
-                  "e8m0 or e4m3, of 32 e8m0 (/q=32:e8m0), of 64 and 128 f32, p2 or e8m0"});
+                  ": of 16 they are e8m0 or e4m3, of 32 e8m0 (/q=32:e8m0), of 64 and 128 f32, p2 or e8m0"});
     if (!may_have_layout(spec))
       return bad({"scales in ", name(spec.scale_format), " cannot be laid out as ", name(spec.scale_layout),
                   ": cols4 needs e8m0, sw needs e8m0 or e4m3"});
