@@ -12,7 +12,7 @@ build=$(cd "${1:-$root/build}" && pwd)
 scratch=$(mktemp -d) && trap 'rm -rf "$scratch"' EXIT
 export NORMJIT_TEST_CACHE=off
 
-# A process for each file and each of the four shards of the test.
+# A process for each file and each of the shards of the test.
 # shellcheck disable=SC2317  # xargs calls it
 try_part() {
   local program=$1/normjit_host_tests log=$2/${3//\//_}.$4
@@ -25,7 +25,7 @@ export -f try_part
 
 status=0
 cd "$root/templates"
-printf '%s\n' *.cuh */*.cu* | while read -r file; do printf "$file %s\n" 0 1 2 3; done |
+printf '%s\n' *.cuh */*.cu* | while read -r file; do printf "$file %s\n" {0..7}; done |
   xargs -n 2 -P "$(nproc)" bash -c 'try_part "$@"' try_part "$build" "$scratch" || status=1
 cat "$scratch"/* | awk '/^mutation check: / { planted += $4; of += $6; caught += $9; broken += $11; explained += $14 }
   END { printf "planted %d of %d caught; automatic %d caught, %d not compiling, %d survive and are explained\n",

@@ -139,11 +139,11 @@ struct Scales {
   }
   NJ_METHOD long long place(long long r, int k) const { return place_of_row(r) + place_of_block(k); }
   // Stores a scale.
-  NJ_METHOD void store(long long place, const Quantizer& by, ScaleFormat format) const {
+  NJ_METHOD void store(long long place, float scale, ScaleFormat format) const {
     if (format < ScaleFormat::e8m0) {
-      hw::store(static_cast<float*>(all) + place, by.scale);
+      hw::store(static_cast<float*>(all) + place, scale);
     } else {
-      hw::store(static_cast<unsigned char*>(all) + place, byte_of_scale(by.scale, format));
+      hw::store(static_cast<unsigned char*>(all) + place, byte_of_scale(scale, format));
     }
   }
 };
@@ -152,14 +152,14 @@ NJ_DEVICE void pad_scales(const Scales& scales, ScaleFormat format, int lane, in
   const int padded = static_cast<int>(scales.padded_blocks());
 #pragma unroll 1
   for (int k = scales.blocks + lane; k < padded; k += lanes)
-    scales.store(scales.place(scales.row, k), Quantizer{}, format);
+    scales.store(scales.place(scales.row, k), 0, format);
   if (scales.row + 1 < scales.rows) return;
   if (scales.layout != ScaleLayout::swizzled) {
     const int missing = static_cast<int>(scales.padded_rows() - scales.rows);  // at most three
 #pragma unroll 1
     for (int k = lane; k < padded; k += lanes)
 #pragma unroll 1
-      for (int r = 0; r < missing; ++r) scales.store(scales.place(scales.rows + r, k), Quantizer{}, format);
+      for (int r = 0; r < missing; ++r) scales.store(scales.place(scales.rows + r, k), 0, format);
     return;
   }
   // The last row's tiles lie one behind the other. In each a row has four scales in a word, beside those of

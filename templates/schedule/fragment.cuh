@@ -263,7 +263,7 @@ NJ_DEVICE void write_blocks(const Fragment& fragment, const RowStatistics& s, co
       if (lane % kBlockLanes == 0)
         sink.scales.store(kStepsAreEqual ? place + own * step
                                          : row_place + sink.scales.place_of_block(block + own * kApart),
-                          by, ScaleFormat::chosen);
+                          by.scale, ScaleFormat::chosen);
     }
   });
 }

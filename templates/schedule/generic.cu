@@ -294,11 +294,11 @@ NJ_DEVICE Quantizer quantizer_of_row(float magnitude, DType dtype) {
   return quantizer_of_row<S8>(magnitude);
 }
 
-NJ_DEVICE Largest largest_of(const Taken& v, long long left) {
+// What a lane has of columns that are not there is its first again.
+NJ_DEVICE Largest largest_of(const Taken& v) {
   Largest largest = {0};
 #pragma unroll
-  for (int j = 0; j < kTake; ++j)
-    if (j * kWarp < left) largest = largest.with(static_cast<float>(v[j]));
+  for (int j = 0; j < kTake; ++j) largest = largest.with(static_cast<float>(v[j]));
   return largest;
 }
 NJ_DEVICE Scales scales_of(const Operands& on, const RuntimeSpec& spec, long long row) {
@@ -306,7 +306,7 @@ NJ_DEVICE Scales scales_of(const Operands& on, const RuntimeSpec& spec, long lon
 }
 // Called, since few rows need them: inlined, they would take registers from all the rest.
 NJ_CALLED void store_scale(Scales scales, unsigned k, float scale, ScaleFormat format) {
-  scales.store(scales.place(scales.row, k), {scale, 0, 0}, format);
+  scales.store(scales.place(scales.row, k), scale, format);
 }
 NJ_CALLED void pad_last_scales(Scales scales, ScaleFormat format) {
   pad_scales(scales, format, threadIdx.x % kWarp, kWarp);
@@ -319,9 +319,9 @@ NJ_DEVICE void quantize_blocks(Taken& v, const Operands& on, const RuntimeSpec& 
   if (on.global_scale) given.scale = hw::load<hw::Cache::keep, float>(on.global_scale);
   Largest largest[kTake];
 #pragma unroll
-  for (int j = 0; j < kTake; ++j)
-    largest[j] = Largest{0}.with(j * kWarp < left ? static_cast<float>(v[j]) : 0);
-    // Columns of a block that are a multiple of kWarp apart are in one lane.
+  for (int j = 0; j < kTake; ++j) largest[j] = Largest{0}.with(static_cast<float>(v[j]));
+    // Columns of a block that are a multiple of kWarp apart are in one lane. All of a block is there, or
+    // nothing.
 #pragma unroll
   for (int apart = 1; apart < kTake; apart *= 2)
     if (spec.block > apart * kWarp) {
@@ -407,7 +407,7 @@ NJ_GENERIC_KERNEL(NJ_ENTRY, kThreads) {
                                         of.step);
           if (spec.rounds_y) round_to(v, spec.input);
         }
-        if (!writes || on.amax) largest = larger_of(largest, largest_of(v, left));
+        if (!writes || on.amax) largest = larger_of(largest, largest_of(v));
         if (!writes) continue;
         if (of.also) put(v, of.also, spec.also, begin_of(on.also_rows, row) + begin + at, left, 1);
         if (kQuantizes && spec.block > 0) {
