@@ -413,7 +413,7 @@ inline int needed_registers(const Plan& plan, const NormSpec& spec) {
   if (adds && !same && plan.threads > 512 && held > 8) return 72;
   if (plan.strategy == Strategy::split_row) {
     if (row_parameters(spec) > 0) return 128;
-    if ((plan.unaligned || (adds && !same)) && held <= 8) return 80;
+    if ((plan.unaligned || (adds && !same)) && held <= 8) return narrow && adds && calls ? 128 : 80;
     if (converts || plan.unaligned || (adds && held > 8)) return 128;
     // A group of rows needs more than a single one.
     if (plan.group_rows > 1 && spec.affine == Affine::weight_bias && held > 16) return 128;
