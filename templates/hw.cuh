@@ -511,6 +511,22 @@ NJ_DEVICE unsigned short f32x2_to_e5m2x2(float first, float second) {
   asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(second), "f"(first));
   return pair;
 }
+// Likewise to e2m1, in targets for one architecture alone.
+enum : int {
+#if defined(__CUDA_ARCH_SPECIFIC__) && __CUDA_ARCH_SPECIFIC__ >= 1000
+  kConvertsFloat4From = 100
+#else
+  kConvertsFloat4From = 1 << 30
+#endif
+};
+// The same to e2m1, in one byte; NaN becomes the largest number, 6.
+NJ_DEVICE unsigned short f32x2_to_e2m1x2(float first, float second) {
+  unsigned short pair;
+  asm("{ .reg .b8 byte; cvt.rn.satfinite.e2m1x2.f32 byte, %1, %2; mov.b16 %0, {byte, 0}; }"
+      : "=h"(pair)
+      : "f"(second), "f"(first));
+  return pair;
+}
 // A word of two halves. (Shifted and combined the compiler takes them apart into bytes.)
 NJ_DEVICE unsigned word_of(unsigned short low, unsigned short high) {
   unsigned word;

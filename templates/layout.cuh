@@ -66,7 +66,8 @@ NJ_DEVICE int column(int k, int lane) { return (k * kThreadsPerRow + lane) * kSt
 // The same from where the body begins.
 template <class T>
 NJ_DEVICE T* at(T* body, int k, int lane) {
-  return body + lane * kVector + k * (kThreadsPerRow * kVector);
+  constexpr int kElements = kVector / kColumnsIn<T>;
+  return body + lane * kElements + k * (kThreadsPerRow * kElements);
 }
 // Vector 0 of a lane. Opaque to the compiler, so that the offset of vector k stays an immediate of its
 // access; added to the lane or the row first it took five instructions an access. Unaligned rows have no

@@ -18,11 +18,18 @@ struct E5M2 {
 struct S8 {
   unsigned char bits;
 };
+struct E2M1 {
+  unsigned char bits;  // of two columns, the even one in the lower half
+};
 
 template <class A, class B>
 constexpr bool kSame = false;
 template <class A>
 constexpr bool kSame<A, A> = true;
+
+// Columns in an element of a type.
+template <class T>
+constexpr int kColumnsIn = kSame<T, E2M1> ? 2 : 1;
 
 template <bool kFirst, class A, class B>
 struct Choose {
@@ -52,29 +59,32 @@ NJ_DEVICE float float_of(unsigned bits) {
   return value;
 }
 
-// Bits of mantissa of a type of 8 bits; 0 of others.
+// Bits of mantissa of a floating-point type of 8 or 4 bits; 0 of others.
 template <class T>
 constexpr int kMantissa = kSame<T, E4M3>   ? 3
                           : kSame<T, E5M2> ? 2
+                          : kSame<T, E2M1> ? 1
                                            : 0;
 
 // To such a type, in integers: numbers that are too large become the largest one. Its exponents are fewer:
 // the bits of a normal number move down, those that are lost round them, and the bias of the exponent
 // changes. Adding to a power of two rounds what is below the last bit of a subnormal one.
 template <class T>
-NJ_DEVICE unsigned char to_float8(float value) {
-  constexpr int kLost = 23 - kMantissa<T>, kExponents = 1 << (7 - kMantissa<T>);
+NJ_DEVICE unsigned to_small_float(float value) {
+  constexpr int kBits = 8 / kColumnsIn<T>;
+  constexpr int kLost = 23 - kMantissa<T>, kExponents = 1 << (kBits - 1 - kMantissa<T>);
   constexpr unsigned kBias = 128 - kExponents / 2;  // of f32, less that of T
-  constexpr unsigned kMagic = (kBias + kLost + 1) << 23, kLargest = kSame<T, E4M3> ? 0x7e : 0x7b;
+  constexpr unsigned kMagic = (kBias + kLost + 1) << 23;
+  constexpr unsigned kLargest = kSame<T, E4M3> ? 0x7e : kSame<T, E5M2> ? 0x7b : 0x7;
   const unsigned bits = bits_of(value), size = bits & 0x7fffffffu;
-  if (size > 0x7f800000u) return 0x7f;  // NaN
+  if (size > 0x7f800000u) return (1u << (kBits - 1)) - 1;  // NaN; E2M1 has none
   unsigned code;
   if (size < (kBias + 1) << 23) {
     code = bits_of(fabsf(value) + float_of(kMagic)) - kMagic;
   } else {
     code = ((size + ((1u << (kLost - 1)) - 1) + (size >> kLost & 1)) >> kLost) - (kBias << kMantissa<T>);
   }
-  return static_cast<unsigned char>((code < kLargest ? code : kLargest) | (bits >> 24 & 0x80u));
+  return (code < kLargest ? code : kLargest) | bits >> 31 << (kBits - 1);
 }
 
 // Of an e4m3 that is not negative. Its exponent and mantissa are in the places of those of an f32, which
@@ -84,14 +94,18 @@ NJ_DEVICE float e4m3_to_f32(unsigned char bits) {
   return float_of(moved) * 0x1p120f;
 }
 
-// Two at a time, the first in the low half: an instruction where there is one.
+// Two at a time, the first in the low half, E2M1 in one byte: an instruction where there is one.
 enum : bool { kConvertsFloat8 = kArch >= hw::kConvertsFloat8From };
+enum : bool { kConvertsFloat4 = kArch >= hw::kConvertsFloat4From };
 template <class T>
 NJ_DEVICE unsigned short narrow_pair(float first, float second) {
   if constexpr (kSame<T, S8>) {
     return hw::f32x2_to_s8x2(first, second);
+  } else if constexpr (kSame<T, E2M1>) {
+    if constexpr (kConvertsFloat4) return hw::f32x2_to_e2m1x2(first, second);
+    return static_cast<unsigned short>(to_small_float<T>(first) | to_small_float<T>(second) << 4);
   } else if constexpr (!kConvertsFloat8) {
-    return static_cast<unsigned short>(to_float8<T>(first) | to_float8<T>(second) << 8);
+    return static_cast<unsigned short>(to_small_float<T>(first) | to_small_float<T>(second) << 8);
   } else if constexpr (kSame<T, E4M3>) {
     return hw::f32x2_to_e4m3x2(first, second);
   } else {
@@ -99,7 +113,7 @@ NJ_DEVICE unsigned short narrow_pair(float first, float second) {
   }
 }
 
-// To the nearest T, ties to even. Of 8 bits the largest number stands for all that are beyond it.
+// To the nearest T, ties to even. Of 8 and 4 bits the largest number stands for all that are beyond it.
 template <class T>
 NJ_DEVICE T narrow(Acc value) {
   if constexpr (kSame<T, F16>) {
@@ -116,7 +130,7 @@ NJ_DEVICE T narrow(Acc value) {
 // kVector neighbours of a row, moved in one access where they fit in 16 bytes.
 template <class T>
 struct Vec {
-  T at[kVector];
+  T at[kVector / kColumnsIn<T>];
 };
 
 // Element i of a vector. Two bf16 are widened from their word by an instruction each; cut out of it first,
@@ -132,15 +146,18 @@ NJ_DEVICE Acc widen(const Vec<T>& value, int i) {
   }
 }
 
-// A vector of results, which are narrowed one after the other. Those of 8 bits four at a time: byte by byte
-// they took three times the instructions.
+// A vector of results, which are narrowed one after the other; those of 4 bits in pairs. Those of 8 bits four
+// at a time: byte by byte they took three times the instructions.
 template <class T>
 struct Narrowed {
   Vec<T> all;
   Acc four[4];
 
   NJ_METHOD void set(int i, Acc value) {
-    if constexpr (sizeof(T) == 1 && kVector % 4 == 0) {
+    if constexpr (kSame<T, E2M1>) {
+      four[i % 2] = value;
+      if (i % 2 > 0) all.at[i / 2] = {static_cast<unsigned char>(narrow_pair<T>(four[0], value))};
+    } else if constexpr (sizeof(T) == 1 && kVector % 4 == 0) {
       four[i % 4] = value;
       if (i % 4 < 3) return;
       const unsigned word = hw::word_of(narrow_pair<T>(four[0], four[1]), narrow_pair<T>(four[2], four[3]));

@@ -20,7 +20,7 @@ inline constexpr const char* kSpecHelp =
     "[/relu|/gelu|/gelu_tanh|/silu][/scale=S][/q=tensor, with :inv|/q=row, with :ub"
     "|/q=16|/q=32|/q=64|/q=128, with :p2, :e8m0 or :e4m3, :cols, :cols4 or :sw]"
     "[/also=T][/amax][/stats][/cf]; "
-    "types are f16, bf16, f32, f64, and of out e4m3, e5m2, s8; shape=64x256x256 may stand for cols=";
+    "types are f16, bf16, f32, f64, and of out e4m3, e5m2, s8, e2m1; shape=64x256x256 may stand for cols=";
 
 // Of --plane.
 inline constexpr const char* kPlaneHelp = "With channels first (/cf), the rows of a sample: height * width";

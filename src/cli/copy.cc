@@ -35,7 +35,8 @@ CopyStreams copy_streams(const NormSpec& spec, std::int64_t sample) {
   CopyStreams streams;
   for (const OperandRow& row : kOperands)
     if (row.present(spec) && is_matrix(row, spec) && !(sample > 1 && may_be_of_samples(row)))
-      (row.output ? streams.writes : streams.reads).push_back(size_of(row.dtype(spec)));
+      (row.output ? streams.writes : streams.reads)
+          .push_back(2 * size_of(row.dtype(spec)) / columns_in(row.dtype(spec)));
   const int smallest = std::min(*std::min_element(streams.reads.begin(), streams.reads.end()),
                                 *std::min_element(streams.writes.begin(), streams.writes.end()));
   for (int& size : streams.reads) size /= smallest;

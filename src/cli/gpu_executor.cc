@@ -100,7 +100,7 @@ Execution GpuExecutor::execute(oracle::Problem& problem) {
     use.plane = alignment;
   } else {
     use.x_row_stride = alignment;
-    use.y_row_stride = (spec.columns + alignment - 1) / alignment * alignment;
+    use.y_row_stride = (row_elements(row_of(Operand::y), spec) + alignment - 1) / alignment * alignment;
   }
   const Stopwatch prepare;
   const Kernel kernel = service.prepare(spec, use).value();

@@ -50,7 +50,8 @@ class Outputs {
       const std::int64_t element = (at - copy.begin()) / size_of(matrix.dtype());
       for (std::int64_t i = 0; i < matrix.rows(); ++i)
         if (const std::int64_t column = element - matrix.offset(i); column >= 0 && column < matrix.columns())
-          return concat({row.name, ", row ", shortest(i), ", column ", shortest(column)});
+          return concat(
+              {row.name, ", row ", shortest(i), ", column ", shortest(column * columns_in(matrix.dtype()))});
       return concat({row.name, ", element ", shortest(element), ", between rows"});
     }
     return "";

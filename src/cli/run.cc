@@ -292,8 +292,13 @@ std::vector<std::int64_t> shape_of(const OperandRow& row, const oracle::Problem&
       return {};
     case Extent::blocks:
       return oracle::shape_of_scales(problem.spec, problem.rows);
-    default:
-      return shape.of_x;
+    default: {
+      std::vector<std::int64_t> of_y = shape.of_x;
+      const int together = columns_in(row.dtype(problem.spec));
+      if (of_y.back() % together != 0) return {shape.rows, row_elements(row, problem.spec)};
+      of_y.back() /= together;
+      return of_y;
+    }
   }
 }
 
@@ -404,8 +409,9 @@ int run(const RunCommand& options) {
 
 std::string description_of(const OperandRow& row) {
   if (row.output)
-    return concat({"Write ", row.name,
-                   " to a .npy file; bf16 in and out is uint16 bit patterns, e4m3, e5m2 and e8m0 are uint8"});
+    return concat(
+        {"Write ", row.name,
+         " to a .npy file; bf16 in and out is uint16 bit patterns, e4m3, e5m2, e2m1 and e8m0 are uint8"});
   const std::string_view shape = row.extent == Extent::matrix || row.extent == Extent::shared
                                      ? ", of any shape whose trailing dimensions make the columns"
                                  : row.extent == Extent::one ? ", one number"

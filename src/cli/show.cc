@@ -6,6 +6,7 @@
 #include "cli/table.h"
 #include "normjit/service/report_json.h"
 #include "normjit/service/use.h"
+#include "normjit/spec/operands.h"
 
 namespace normjit::cli {
 namespace {
@@ -96,7 +97,7 @@ std::string text_of(const ShowReport& report) {
   std::string text = "spec       " + to_text(spec) + "\n";
   text += "columns    " + std::to_string(spec.columns) + "\n";
   text += "row bytes  " + std::to_string(spec.columns * size_of(spec.input)) + " in, " +
-          std::to_string(spec.columns * size_of(spec.output)) + " out\n";
+          std::to_string(row_elements(row_of(Operand::y), spec) * size_of(spec.output)) + " out\n";
   text += "device     " + report.device.text() + "\n";
   text += "generic    " + generic_text(report.generic) + "\n";
   if (report.rows > 0) {
@@ -136,7 +137,7 @@ std::string json_of(const ShowReport& report) {
   Json json = {{"spec", to_text(spec)},
                {"columns", spec.columns},
                {"x_row_bytes", spec.columns * size_of(spec.input)},
-               {"y_row_bytes", spec.columns * size_of(spec.output)},
+               {"y_row_bytes", row_elements(row_of(Operand::y), spec) * size_of(spec.output)},
                {"device", normjit::json_of(report.device)},
                {"generic", {{"tier", report.generic.tier}, {"id", report.generic.id}}},
                {"uses", Json::array(report.uses, use_json)}};

@@ -108,15 +108,18 @@ enum {
 
 /* Values of enumerations begin with 1; 0 is "the default". */
 enum { NORMJIT_LAYER = 1, NORMJIT_RMS = 2 }; /* norm */
-enum {                                       /* dtypes; those of 8 bits for y alone, E8M0 for scales alone */
-       NORMJIT_F16 = 1,
-       NORMJIT_BF16 = 2,
-       NORMJIT_F32 = 3,
-       NORMJIT_F64 = 4,
-       NORMJIT_E4M3 = 5,
-       NORMJIT_E5M2 = 6,
-       NORMJIT_S8 = 7,
-       NORMJIT_E8M0 = 8
+/* dtypes; those of 8 and 4 bits for y alone, E8M0 for scales alone. An element of E2M1 is a byte with two
+ * columns. */
+enum {
+  NORMJIT_F16 = 1,
+  NORMJIT_BF16 = 2,
+  NORMJIT_F32 = 3,
+  NORMJIT_F64 = 4,
+  NORMJIT_E4M3 = 5,
+  NORMJIT_E5M2 = 6,
+  NORMJIT_S8 = 7,
+  NORMJIT_E2M1 = 8,
+  NORMJIT_E8M0 = 9
 };
 enum { NORMJIT_NO_GATE = 1, NORMJIT_GATE_BEFORE = 2, NORMJIT_GATE_AFTER = 3 };
 enum { /* gate functions */
@@ -321,7 +324,7 @@ typedef struct normjit_output_rows {
 typedef struct normjit_tensors {
   size_t struct_size;
   normjit_input_rows x;        /* [rows, columns], input dtype */
-  normjit_output_rows y;       /* [rows, columns], output dtype; may be x */
+  normjit_output_rows y;       /* [rows, columns], output dtype, in E2M1 [rows, columns / 2]; may be x */
   normjit_input_rows weight;   /* [columns], weight dtype; with affine_rows [rows, columns] */
   normjit_input_rows bias;     /* likewise */
   void* mean;                  /* [rows], f32, or f64 for f64 */

@@ -139,9 +139,10 @@ NORMJIT_API std::int64_t columns_per_block(const Plan& plan) noexcept;
 // other rows.
 NORMJIT_API std::int64_t grid_blocks(const Plan& plan, const NormSpec& spec, const DeviceProfile& device,
                                      std::int64_t rows) noexcept;
-// The architecture to compile for: persistent_row needs an architecture-specific target such as sm_90a;
-// generic takes the oldest architecture whose cubins run on this one, so that few cubins serve all.
-NORMJIT_API Arch target_of(const Plan& plan, Arch arch) noexcept;
+// The architecture to compile for: persistent_row needs an architecture-specific target such as sm_90a, and
+// so does the instruction that makes e2m1 from sm_100 on; generic takes the oldest architecture whose cubins
+// run on this one, so that few cubins serve all.
+NORMJIT_API Arch target_of(const Plan& plan, const NormSpec& spec, Arch arch) noexcept;
 // Bytes of dynamic shared memory per block.
 NORMJIT_API int shared_bytes(const Plan& plan, const NormSpec& spec) noexcept;
 // Bytes of workspace for a launch of any number of rows; 0 for plans that need none.

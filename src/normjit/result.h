@@ -26,7 +26,7 @@ enum class Code : std::int32_t {
   BadRank = 100,         // normalized_shape has no dimension or more than 8
   BadDimension = 101,    // a dimension is zero or negative
   TooManyColumns = 102,  // the product of the dimensions exceeds 2^31 - 1
-  BadDType = 103,        // not one of f16, bf16, f32, f64; output: or e4m3, e5m2, s8
+  BadDType = 103,        // not one of f16, bf16, f32, f64; output: or e4m3, e5m2, s8, e2m1
   BadEpsilon = 104,      // negative, infinite or NaN
   BadAffine = 105,       // not one of none, weight, weight_bias
   BadActivation = 106,   // not one of none, relu, gelu, gelu_tanh, silu

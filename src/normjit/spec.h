@@ -10,7 +10,7 @@
 //   y = scale * activation(a) * g                           (Gate::after)
 //   y = residual + y                                        (Residual::after)
 //   y = [y]                                                 (Rounding::y)
-//   y = y / d, in 8 bits                                    (Quantization; d of the tensor, a row or a block)
+//   y = y / d, in 8 or 4 bits                               (Quantization; d of the tensor, a row or a block)
 //
 //   g = gate_function(gate + gate_table); mod_scale and mod_shift have a table added to them, too
 //
@@ -32,11 +32,13 @@
 
 namespace normjit {
 
-// Element types. f16 is IEEE binary16, bf16 the upper half of an f32. Of 8 bits, for the output alone: e4m3
+// Element types. f16 is IEEE binary16, bf16 the upper half of an f32. For the output alone, of 8 bits: e4m3
 // (4 bits of exponent, 3 of mantissa, no infinities, up to 448), e5m2 (an f16 without its lower half, up to
-// 57344), and s8 (whole numbers from -128 to 127). Results beyond the largest number become it; NaN stays
-// NaN, and is 0 in s8. e8m0 is for scales alone: the exponent of a power of two (ScaleFormat).
-enum class DType : std::uint8_t { f16, bf16, f32, f64, e4m3, e5m2, s8, e8m0 };
+// 57344), and s8 (whole numbers from -128 to 127); of 4 bits: e2m1 (0, 0.5, 1, 1.5, 2, 3, 4, 6 and their
+// negatives). An element of e2m1 is a byte with two neighbouring columns, the even one in its lower half, so
+// that a row has columns / 2 elements. Results beyond the largest number become it; NaN stays NaN, is 0 in s8
+// and 6 in e2m1. e8m0 is for scales alone: the exponent of a power of two (ScaleFormat).
+enum class DType : std::uint8_t { f16, bf16, f32, f64, e4m3, e5m2, s8, e2m1, e8m0 };
 
 // The affine parameters: vectors of `columns` elements, or one for each row (NormSpec::affine_rows).
 enum class Affine : std::uint8_t { none, weight, weight_bias };
@@ -61,10 +63,10 @@ enum class Residual : std::uint8_t { none, before, after };
 // a quantization, to the input type.
 enum class Rounding : std::uint8_t { none, sum, norm, sum_norm, y, sum_y, norm_y, sum_norm_y };
 
-// What the result is divided by before it is rounded to 8 bits: nothing; a number that the caller gives
+// What the result is divided by before it is rounded to 8 or 4 bits: nothing; a number that the caller gives
 // (tensor_scale); or a number that the kernel finds and writes, for each row (row_scale), or for each block
 // of 16 to 128 neighbouring columns of a row (block_scale). It is the largest magnitude of the row or block
-// over the largest number of the output type (448, 57344, 127). Of a row it is at least 1 / 512 of that
+// over the largest number of the output type (448, 57344, 127, 6). Of a row it is at least 1 / 512 of that
 // number's inverse, and for s8 the f32 epsilon, 2^-23; of a block the magnitude counts as 1e-10 at least.
 enum class Quantization : std::uint8_t { none, tensor, row, block_16, block_32, block_64, block_128 };
 
@@ -91,7 +93,7 @@ enum class Activation : std::uint8_t { none, relu, gelu, gelu_tanh, silu };
 
 // As in spec texts; "?" for a value outside the enumeration.
 NORMJIT_API std::string_view name(Norm) noexcept;          // "layernorm", "rmsnorm"
-NORMJIT_API std::string_view name(DType) noexcept;         // "f16", "bf16", ..., "s8"
+NORMJIT_API std::string_view name(DType) noexcept;         // "f16", "bf16", ..., "e2m1"
 NORMJIT_API std::string_view name(Gate) noexcept;          // "none", "gate", "gateafter"
 NORMJIT_API std::string_view name(GateFunction) noexcept;  // "none", "silu", "sigmoid", "tanh"
 NORMJIT_API std::string_view name(Modulation) noexcept;    // "none", "mods", "mod"
@@ -103,7 +105,7 @@ NORMJIT_API std::string_view name(ScaleLayout) noexcept;   // "rows", "cols", "c
 NORMJIT_API std::string_view name(Also) noexcept;          // "none", "f16", "bf16", "f32"
 NORMJIT_API std::string_view name(Affine) noexcept;        // "none", "w", "wb"
 NORMJIT_API std::string_view name(Activation) noexcept;    // "none", "relu", ...
-NORMJIT_API int size_of(DType) noexcept;                   // bytes an element
+NORMJIT_API int size_of(DType) noexcept;                   // bytes an element; of e2m1 of two columns
 
 // A plain value: copy it, compare it, build it with designated initializers. The defaults of the other dtypes
 // follow `input`, so NormSpec{.columns = 64, .input = DType::f16} is f16 throughout.
@@ -160,8 +162,9 @@ NORMJIT_API Result<std::int64_t> columns_of(std::span<const std::int64_t> normal
 //   rounding        of the sum: there is none of these before the norm, or residual_type is neither of 16
 //                   bits nor the compute type; of the norm: there is neither affine nor modulation, or the
 //                   input is neither; of y: there is no quantization, or the input is neither
-//   output          of 8 bits: the spec is computed in f64; s8: there is no quantization
-//   quantization    the output is not of 8 bits; a block does not divide the columns
+//   output          of 8 or 4 bits: the spec is computed in f64; s8: there is no quantization; e2m1: there
+//                   are no blocks of 16 or 32 columns
+//   quantization    the output is not of 8 or 4 bits; a block does not divide the columns
 //   upper_bound     the output is not e4m3
 //   scale_format    16 columns: neither e8m0 nor e4m3; 32: not e8m0; 64 and 128: e4m3
 //   scale_layout    packed_columns: the format is not e8m0; swizzled: it is neither e8m0 nor e4m3

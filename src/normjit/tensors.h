@@ -26,7 +26,7 @@ enum class Operand : std::uint8_t {
   tensor_scale,     // one f32: what the result is divided by; its inverse with inverse_scale
   upper_bound,      // one f32: what the largest magnitude of a row counts as at most
   global_scale,     // one f32: what the scales of blocks are multiplied by where they are stored in e4m3
-  y,                // [rows, columns], output dtype: the result
+  y,                // [rows, columns], output dtype: the result; in e2m1 [rows, columns / 2] bytes
   sum,              // [rows, columns], residual type: what is normalized, rounded
   mean,             // [rows], compute type
   rstd,             // [rows], compute type
@@ -42,7 +42,7 @@ NORMJIT_API std::string_view name(Operand) noexcept;  // "x", "residual", ...
 // The distance from one row to the next when rows follow each other without a gap.
 inline constexpr std::int64_t kContiguous = -1;
 
-// An operand with `columns` elements for each row. Row r begins
+// An operand with `columns` elements for each row; y in e2m1 has half as many. Row r begins
 //   (r / n) * outer + (r % n) * inner   elements behind `pointer`.
 // With n = 1 (0 counts as 1), rows are `outer` elements apart, and inner has no meaning. kContiguous in outer
 // stands for contiguous rows, whatever n and inner are; so does a plain pointer. For an input, outer and

@@ -173,6 +173,7 @@ double tolerance(const NormSpec& spec, const ReferenceValue& expected) noexcept 
     case DType::e4m3:
     case DType::e5m2:
     case DType::s8:
+    case DType::e2m1:
       return 1e-5 * expected.magnitude + cancelled + step;
     default: {
       const double unit = std::isfinite(expected.value) ? unit_in_last_place(spec.output, expected.value) : 0;
@@ -209,22 +210,22 @@ void ResultsOfRow::add(std::int64_t first, std::int64_t count, const double* exa
 void ResultsOfRow::add_piece(std::int64_t first, std::int64_t count, const double* exact,
                              const double* errors) {
   const NormSpec& spec = problem_.spec;
-  const bool in_8_bits = has_8_bits(spec.output), has_also = spec.also != Also::none;
-  const double scale = in_8_bits ? written_scale(problem_, row_, first) : 1;
+  const bool narrow = is_narrow(spec.output), has_also = spec.also != Also::none;
+  const double scale = narrow ? written_scale(problem_, row_, first) : 1;
   double y[kBatch], also[kBatch];
   load(spec.output, problem_.row(Operand::y, row_), first, count, problem_.step(), y);
   if (has_also) load(also_type(spec), problem_.row(Operand::also, row_), first, count, problem_.step(), also);
   Largest largest;
   for (std::int64_t i = 0; i < count; ++i) {
-    compare(Operand::y, first + i, y[i],
-            in_8_bits ? expected_quantized(spec, exact[i], errors[i], scale, y[i])
-                      : Expected{exact[i], errors[i]});
+    compare(
+        Operand::y, first + i, y[i],
+        narrow ? expected_quantized(spec, exact[i], errors[i], scale, y[i]) : Expected{exact[i], errors[i]});
     if (has_also)
       compare(Operand::also, first + i, also[i],
               expected_about(exact[i], errors[i], also[i], [&](double value) {
                 return rounded(also_type(spec), before_quantization(spec, value));
               }));
-    largest.add(in_8_bits ? exact[i] : y[i], in_8_bits ? errors[i] : 0);
+    largest.add(narrow ? exact[i] : y[i], narrow ? errors[i] : 0);
   }
   largest_.add(largest);
   if (!scales_blocks(spec)) return;

@@ -19,6 +19,7 @@ constexpr Format kF16{5, 10, 0x7c00, 0x7e00};
 constexpr Format kBf16{8, 7, 0x7f80, 0x7fc0};
 constexpr Format kE4m3{4, 3, 0x7e, 0x7f};
 constexpr Format kE5m2{5, 2, 0x7b, 0x7f};
+constexpr Format kE2m1{2, 1, 0x7, 0x7};
 
 std::uint32_t encode(double value, const Format& format) {
   const std::uint32_t sign = std::signbit(value) ? 1u << (format.exponent_bits + format.mantissa_bits) : 0;
@@ -68,6 +69,14 @@ float e4m3_to_float(std::uint8_t bits) noexcept {
   return std::copysign(magnitude, (bits & 0x80) != 0 ? -1.0f : 1.0f);
 }
 
+float e2m1_to_float(std::uint8_t bits) noexcept {
+  constexpr float kMagnitudes[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  return std::copysign(kMagnitudes[bits & 7], (bits & 8) != 0 ? -1.0f : 1.0f);
+}
+std::uint8_t e2m1_from_double(double value) noexcept {
+  return std::isnan(value) ? 7 : static_cast<std::uint8_t>(encode(value, kE2m1));
+}
+
 std::int8_t s8_from_double(double value) noexcept {
   if (std::isnan(value)) return 0;
   return static_cast<std::int8_t>(std::clamp(std::nearbyint(value), -128.0, 127.0));
@@ -110,6 +119,10 @@ void load(DType dtype, const void* base, std::int64_t first, std::int64_t count,
       return each(static_cast<const std::uint8_t*>(base), e5m2_to_float);
     case DType::s8:
       return each(static_cast<const std::int8_t*>(base), [](std::int8_t value) { return value; });
+    case DType::e2m1:
+      for (std::int64_t i = first; i < first + count; ++i)
+        to[i - first] = e2m1_to_float(static_cast<const std::uint8_t*>(base)[i / 2] >> (i % 2 * 4) & 0xf);
+      return;
     case DType::e8m0:
       return each(static_cast<const std::uint8_t*>(base), e8m0_to_float);
   }
@@ -134,13 +147,20 @@ void store(DType dtype, void* base, std::int64_t first, std::int64_t count, cons
       return each(static_cast<std::uint8_t*>(base), e5m2_from_double);
     case DType::s8:
       return each(static_cast<std::int8_t*>(base), s8_from_double);
+    case DType::e2m1:
+      for (std::int64_t i = first; i < first + count; ++i) {
+        std::uint8_t& pair = static_cast<std::uint8_t*>(base)[i / 2];
+        const int shift = static_cast<int>(i % 2 * 4);
+        pair = static_cast<std::uint8_t>((pair & 0xf0 >> shift) | e2m1_from_double(from[i - first]) << shift);
+      }
+      return;
     case DType::e8m0:
       return each(static_cast<std::uint8_t*>(base), e8m0_from_double);
   }
 }
 
 double rounded(DType dtype, double value) noexcept {
-  double element;  // room and alignment for any dtype
+  double element = 0;  // room and alignment for any dtype
   store(dtype, &element, 0, 1, &value);
   load(dtype, &element, 0, 1, &value);
   return value;
@@ -157,6 +177,7 @@ double unit_in_last_place(DType dtype, double value) noexcept {
                         : dtype == DType::f64  ? Format{52, -1022}
                         : dtype == DType::e4m3 ? Format{3, -6}
                         : dtype == DType::e5m2 ? Format{2, -14}
+                        : dtype == DType::e2m1 ? Format{1, 0}
                                                : Format{0, -127};
   const int exponent = value == 0 ? format.smallest_exponent : std::ilogb(value);
   return std::ldexp(1, std::max(exponent, format.smallest_exponent) - format.mantissa_bits);

@@ -66,9 +66,10 @@ Error bad(const std::string& reason) { return {Code::BadArgument, reason}; }
 Result<DType> parse_type(std::string_view text) {
   for (const DType dtype : kDTypes)
     if (npy_type(dtype) == text) return dtype;
-  return bad("has elements of type '" + shown(text) +
-             "'; '<f2', '<f4', '<f8', '|i1', and bit patterns '<u2' (bf16) and '|u1' (e4m3, e5m2, e8m0) can "
-             "be read");
+  return bad(
+      "has elements of type '" + shown(text) +
+      "'; '<f2', '<f4', '<f8', '|i1', and bit patterns '<u2' (bf16) and '|u1' (e4m3, e5m2, e2m1, e8m0) can "
+      "be read");
 }
 
 // "(2, 3)", "(2,)" or "()".
@@ -150,6 +151,7 @@ std::string_view npy_type(DType dtype) noexcept {
       return "<f8";
     case DType::e4m3:
     case DType::e5m2:
+    case DType::e2m1:
     case DType::e8m0:
       return "|u1";
     case DType::s8:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // NumPy's .npy files, as far as the tool needs them: little-endian f16, f32, f64, int8, and uint16 and uint8
-// (which hold bit patterns of bf16, and of floats of 8 bits), C order, format versions 1.0 and 2.0.
-// https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
+// (which hold bit patterns of bf16, and of floats of 8 bits or two of 4), C order, format versions 1.0
+// and 2.0. https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ Result<NpyHeader> parse_npy_header(std::string_view text);
 
 std::string npy_header_text(DType dtype, const std::vector<std::int64_t>& shape);
 
-// "<f2", "<u2" (bf16), "<f4", "<f8", "|u1" (e4m3, e5m2 and e8m0), "|i1"
+// "<f2", "<u2" (bf16), "<f4", "<f8", "|u1" (e4m3, e5m2, e2m1 and e8m0), "|i1"
 std::string_view npy_type(DType dtype) noexcept;
 std::string shape_text(const std::vector<std::int64_t>& shape);  // "(2, 3)", "(2,)", "()"
 
@@ -42,7 +42,7 @@ class NpyFile {
   static Result<NpyFile> open(const std::string& path);
 
   const std::string& path() const { return path_; }
-  DType dtype() const { return dtype_; }  // e4m3 for e5m2 and e8m0, too
+  DType dtype() const { return dtype_; }  // e4m3 for e5m2, e2m1 and e8m0, too
   const std::vector<std::int64_t>& shape() const { return shape_; }
   std::int64_t elements() const;
 

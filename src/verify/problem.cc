@@ -216,7 +216,7 @@ Result<Problem> make_problem(const NormSpec& spec, std::int64_t rows, const RowL
                  concat({"--plane is for specs with channels first (/cf), and this is ", to_text(spec)})};
   try {
     Problem problem{.spec = spec, .rows = rows, .operands = {}, .in_place = in_place, .plane = plane};
-    const std::int64_t samples = rows / problem.step(), columns = spec.columns * problem.step();
+    const std::int64_t samples = rows / problem.step();
     for (std::size_t i = 0; i < kOperandCount; ++i) {
       const OperandRow& row = kOperands[i];
       if (has(in_place, i) && !may_be_in_place(row, spec))
@@ -236,6 +236,7 @@ Result<Problem> make_problem(const NormSpec& spec, std::int64_t rows, const RowL
                    std::accumulate(shape.begin() + 1, shape.end(), std::int64_t{1}, std::multiplies<>()));
       }
       if (!is_matrix(row, spec)) continue;
+      const std::int64_t columns = row_elements(row, spec) * problem.step();
       const auto layout =
           layout_of(row, spec, samples, columns, layouts[has(in_place, i) ? row.in_place : row.operand]);
       if (!layout) return layout.error();

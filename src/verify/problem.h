@@ -59,7 +59,7 @@ class Matrix {
   const std::byte* row(std::int64_t i) const { return data() + offset(i) * size_of(dtype_); }
   std::size_t row_bytes() const { return static_cast<std::size_t>(columns_) * size_of(dtype_); }
 
-  // Sets every byte to 0xff, which is NaN in every dtype but s8.
+  // Sets every byte to 0xff, which is NaN in every dtype but s8 and e2m1.
   void poison();
 
  private:

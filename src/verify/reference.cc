@@ -217,7 +217,7 @@ double factor_of(double stored_scale, double global_scale) noexcept {
 }
 
 double largest_quantized(DType output) noexcept {
-  return output == DType::e4m3 ? 448 : output == DType::e5m2 ? 57344 : 127;
+  return output == DType::e4m3 ? 448 : output == DType::e5m2 ? 57344 : output == DType::e2m1 ? 6 : 127;
 }
 
 double activate(Activation activation, double value) noexcept {

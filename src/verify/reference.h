@@ -59,10 +59,10 @@ void reference_values(const NormSpec& spec, const RowInputs& inputs, const RowSt
 // type.
 double before_quantization(const NormSpec& spec, double y) noexcept;
 
-// What a result becomes that is stored in 8 bits: every operation is rounded in f32, as spec.h has them, so
-// that there is one right answer for each y, which grows with y, or with a negative scale falls. The scale is
-// that of the tensor, of the row or of the block, or factor_of() the block where there is a global scale; it
-// has no meaning without one.
+// What a result becomes that is stored in 8 or 4 bits: every operation is rounded in f32, as spec.h has them,
+// so that there is one right answer for each y, which grows with y, or with a negative scale falls. The scale
+// is that of the tensor, of the row or of the block, or factor_of() the block where there is a global scale;
+// it has no meaning without one.
 double quantized(const NormSpec& spec, double y, double scale) noexcept;
 
 // The largest magnitude of results that are known up to an error; NaN if one is. An error that is not finite
@@ -80,7 +80,7 @@ double scale_for(const NormSpec& spec, double largest, double given) noexcept;
 // What the results of a block are multiplied by whose scale is stored in e4m3.
 double factor_of(double stored_scale, double global_scale) noexcept;
 
-// The largest magnitude of a row or block by which it is scaled becomes this: 448, 57344 or 127.
+// The largest magnitude of a row or block by which it is scaled becomes this: 448, 57344, 127 or 6.
 double largest_quantized(DType output) noexcept;
 
 double activate(Activation activation, double value) noexcept;

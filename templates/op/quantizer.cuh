@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What results of 8 bits are divided by: a number that the launch gives, or one that follows from the largest
-// result of a row or block; and where the scales of blocks go.
+// What results of 8 and 4 bits are divided by: a number that the launch gives, or one that follows from the
+// largest result of a row or block; and where the scales of blocks go.
 namespace normjit {
 
 enum : bool {
@@ -44,6 +44,7 @@ NJ_DEVICE float over(float number, float most) {
 template <class T>
 constexpr float kMost = kSame<T, E4M3>   ? 448
                         : kSame<T, E5M2> ? 57344
+                        : kSame<T, E2M1> ? 6
                                          : 127;
 // For the results of a row, of type T, whose largest is this. A bound that is NaN bounds nothing.
 template <class T>

@@ -168,7 +168,11 @@ struct Sink {
 };
 template <class Any>
 NJ_DEVICE Sink sink_of(const Any& on, long long row, long long begin, const Quantizer& by) {
-  Sink sink = {columns_of(on, row).from(begin), on.y + begin_of(on.y_rows, row) + begin, by, nullptr, {}};
+  Sink sink = {columns_of(on, row).from(begin),
+               on.y + begin_of(on.y_rows, row) + begin / kColumnsIn<Output>,
+               by,
+               nullptr,
+               {}};
   if constexpr (kWritesAlso) sink.also = on.also + begin_of(on.also_rows, row) + begin;
   if constexpr (kScalesBlocks)
     sink.scales = {

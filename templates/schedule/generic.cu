@@ -12,7 +12,7 @@ namespace normjit {
 static_assert(kThreadsPerRow == kWarp && kVector == 1, "the lanes of a warp take single elements");
 static_assert(kBlocksPerRow == 1 && !kUnaligned && kHasStatistics, "a block has a row");
 
-enum class DType : unsigned char { f16, bf16, f32, f64, e4m3, e5m2, s8, e8m0 };
+enum class DType : unsigned char { f16, bf16, f32, f64, e4m3, e5m2, s8, e2m1, e8m0 };
 
 // The spec, which is a constant in other kernels. src/normjit/service/prepared.h has the same structure.
 struct RuntimeSpec {
@@ -92,6 +92,17 @@ NJ_DEVICE void put(const Taken& from, void* row, DType dtype, long long at, long
   }
 }
 
+// Results in e2m1, the first of lane 0 in the byte `to`: the even lane of two writes theirs. All lanes of a
+// warp call this.
+NJ_DEVICE void put_pairs(const Taken& from, unsigned char* to, long long left) {
+#pragma unroll
+  for (int j = 0; j < kTake; ++j) {
+    const unsigned own = narrow_pair<E2M1>(static_cast<float>(from[j]), 0), next = hw::shuffle_xor(own, 1);
+    if (threadIdx.x % 2 == 0 && j * kWarp < left)
+      hw::store(to + j * (kWarp / 2), static_cast<unsigned char>(own | next << 4));
+  }
+}
+
 // To the nearest value of a dtype.
 template <class T>
 NJ_DEVICE void round_to(Taken& v) {
@@ -117,7 +128,7 @@ struct RowOperands {
       y_begin, sum_begin, begin;
   long long step;  // from one column to the next, of x, residual, y and sum
 
-  NJ_METHOD RowOperands(const Operands& on, long long row, long long begin, long long step)
+  NJ_METHOD RowOperands(const Operands& on, long long row, long long begin, long long step, bool pairs)
       : x(on.x),
         in_bias(on.in_bias),
         gate(on.gate),
@@ -139,7 +150,7 @@ struct RowOperands {
         bias_begin(begin_of(on.bias_rows, row) + begin),
         mod_scale_begin(begin_of(on.mod_scale_rows, row) + begin),
         mod_shift_begin(begin_of(on.mod_shift_rows, row) + begin),
-        y_begin(begin_of(on.y_rows, row) + begin * step),
+        y_begin((begin_of(on.y_rows, row) << pairs) + begin * step),
         sum_begin(begin_of(on.sum_rows, row) + begin * step),
         begin(begin),
         step(step) {}
@@ -286,7 +297,10 @@ NJ_DEVICE bool divides(const RuntimeSpec& spec) {
                                       (spec.block > 0 && spec.scale_format == ScaleFormat::f32));
 }
 NJ_DEVICE float most_of(DType dtype) {
-  return dtype == DType::e4m3 ? kMost<E4M3> : dtype == DType::e5m2 ? kMost<E5M2> : kMost<S8>;
+  return dtype == DType::e4m3   ? kMost<E4M3>
+         : dtype == DType::e5m2 ? kMost<E5M2>
+         : dtype == DType::e2m1 ? kMost<E2M1>
+                                : kMost<S8>;
 }
 NJ_DEVICE Quantizer quantizer_of_row(float magnitude, DType dtype) {
   if (dtype == DType::e4m3) return quantizer_of_row<E4M3>(magnitude);
@@ -372,7 +386,7 @@ NJ_GENERIC_KERNEL(NJ_ENTRY, kThreads) {
   int half = 0;  // double-buffered, as in block_row
   for (long long row = first; row < on.rows;
        row += static_cast<long long>(gridDim.x) * (alone ? kWarps : 1)) {
-    const RowOperands of(on, row, begin, spec.channels_first ? on.x_rows.n : 1);
+    const RowOperands of(on, row, begin, spec.channels_first ? on.x_rows.n : 1, spec.output == DType::e2m1);
     const RowStatistics statistics = spec.is_rms ? statistics_of(of, spec, count, alone, own, squares + half)
                                                  : statistics_of(of, spec, count, alone, own, parts + half);
 
@@ -416,7 +430,11 @@ NJ_GENERIC_KERNEL(NJ_ENTRY, kThreads) {
 #pragma unroll
           for (int j = 0; j < kTake; ++j) v[j] = quantize(v[j], by, divides(spec));
         }
-        put(v, of.y, spec.output, of.y_begin + at * of.step, left, of.step);
+        if (kQuantizes && spec.output == DType::e2m1) {
+          put_pairs(v, static_cast<unsigned char*>(of.y) + (of.y_begin + at) / 2, left);
+        } else {
+          put(v, of.y, spec.output, of.y_begin + at * of.step, left, of.step);
+        }
       }
       if (writes) break;
       largest = lanes_largest<kWarp>(largest);

@@ -33,14 +33,12 @@ inline bool is_within(std::int32_t number, std::int32_t last) noexcept {
   return static_cast<std::uint32_t>(number) <= static_cast<std::uint32_t>(last);
 }
 
-static_assert(NORMJIT_F16 - 1 == static_cast<int>(DType::f16) &&
-              NORMJIT_BF16 - 1 == static_cast<int>(DType::bf16) &&
-              NORMJIT_F32 - 1 == static_cast<int>(DType::f32) &&
-              NORMJIT_F64 - 1 == static_cast<int>(DType::f64) &&
-              NORMJIT_E4M3 - 1 == static_cast<int>(DType::e4m3) &&
-              NORMJIT_E5M2 - 1 == static_cast<int>(DType::e5m2) &&
-              NORMJIT_S8 - 1 == static_cast<int>(DType::s8) &&
-              NORMJIT_E8M0 - 1 == static_cast<int>(DType::e8m0) && NORMJIT_E8M0 == kChoices<DType>);
+static_assert(
+    NORMJIT_F16 - 1 == static_cast<int>(DType::f16) && NORMJIT_BF16 - 1 == static_cast<int>(DType::bf16) &&
+    NORMJIT_F32 - 1 == static_cast<int>(DType::f32) && NORMJIT_F64 - 1 == static_cast<int>(DType::f64) &&
+    NORMJIT_E4M3 - 1 == static_cast<int>(DType::e4m3) && NORMJIT_E5M2 - 1 == static_cast<int>(DType::e5m2) &&
+    NORMJIT_S8 - 1 == static_cast<int>(DType::s8) && NORMJIT_E2M1 - 1 == static_cast<int>(DType::e2m1) &&
+    NORMJIT_E8M0 - 1 == static_cast<int>(DType::e8m0) && NORMJIT_E8M0 == kChoices<DType>);
 static_assert(NORMJIT_LAYER - 1 == static_cast<int>(Norm::layer) &&
               NORMJIT_RMS - 1 == static_cast<int>(Norm::rms) && NORMJIT_RMS == kChoices<Norm>);
 static_assert(NORMJIT_NO_GATE - 1 == static_cast<int>(Gate::none) &&

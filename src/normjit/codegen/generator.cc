@@ -95,7 +95,7 @@ std::vector<Placeholder> constants(const NormSpec& spec, const Plan& plan, Arch 
       {"operands", operands_text(spec, plan)},
       {"entry", entry_name(spec, plan)},
       {"plan", to_text(plan)},
-      {"arch", shortest(target_of(plan, arch).number)},
+      {"arch", shortest(target_of(plan, spec, arch).number)},
       {"threads", shortest(plan.threads)},
       {"threads_per_row", shortest(plan.threads_per_row)},
       {"vector", shortest(plan.vector)},

@@ -364,7 +364,7 @@ Slowdown slowdown_of(const Plan& plan, const PlanUse& use) {
   const double padding =
       span * plan.blocks_per_row / static_cast<double>(std::max<std::int64_t>(1, covered(plan, spec)));
   const bool waits = plan.unaligned && plan.threads_per_row > kWarp;
-  if (plan.strategy == Strategy::block_row && (is_measured_fusion(spec) || has_8_bits(spec.output))) {
+  if (plan.strategy == Strategy::block_row && (is_measured_fusion(spec) || is_narrow(spec.output))) {
     const double copying = static_cast<double>(use.row_bytes()) / plan.blocks_per_row / kShareBytes;
     s.add(std::max(0.0, (kBlockStart + kBlockStartEachThread * plan.threads) / copying - 1),
           "blocks start one after the other");
@@ -393,9 +393,9 @@ Slowdown slowdown_of(const Plan& plan, const PlanUse& use) {
     s.add((sums ? kReducingSums : kReducing) * reductions / plan.blocks_per_sm, "too few blocks overlap");
     s.add(0.01 * reductions * (plan.threads / 256.0), "threads wait at barriers");
     if (const auto x = static_cast<double>(held_registers(plan, spec)); x > kFewRegisters)
-      s.add((sums                      ? kManyRegistersOfSums
-             : has_8_bits(spec.output) ? kManyRegistersOf8Bits
-                                       : kManyRegisters) *
+      s.add((sums                     ? kManyRegistersOfSums
+             : is_narrow(spec.output) ? kManyRegistersOf8Bits
+                                      : kManyRegisters) *
                 std::log2(x / kFewRegisters),
             "threads hold many registers");
     if (width > 16) s.add(kWideWeights, "accesses to weights are scattered");

@@ -90,7 +90,7 @@ inline int widest_element(const NormSpec& spec) {
 
 // Whether all operands have one dtype, but for an output of 8 bits.
 inline bool same_dtypes(const NormSpec& spec) {
-  return (spec.output == spec.input || has_8_bits(spec.output)) &&
+  return (spec.output == spec.input || is_narrow(spec.output)) &&
          (!has_vectors(spec) || spec.weight == spec.input) &&
          (!has_residual_type(spec) || spec.residual_type == spec.input) &&
          (!has_modulation_type(spec) || spec.modulation_type == spec.input);
@@ -124,7 +124,7 @@ inline int rows_per_thread(const Plan& plan) {
 // bits or more.
 inline bool can_realign(int vector, const NormSpec& spec) {
   return vector > 1 && vector * std::min(size_of(spec.input), size_of(spec.output)) >= 4 &&
-         !moves_other_rows(spec) && !has_8_bits(spec.output);
+         !moves_other_rows(spec) && !is_narrow(spec.output);
 }
 
 // Elements in 16 bytes, which bulk copies move, of the narrowest row that is read.
@@ -460,7 +460,7 @@ inline int registers_of_8_bits(const Plan& plan, const NormSpec& spec, Arch arch
   constexpr int kMost = 8;
   const bool in_warp = plan.strategy == Strategy::warp_rows, rows = scales_rows(spec);
   const bool by_instruction = spec.output == DType::s8 || arch.number >= 90;
-  if (!has_8_bits(spec.output) || !by_instruction || size_of(spec.input) != 2 || !same_dtypes(spec) ||
+  if (!is_narrow(spec.output) || !by_instruction || size_of(spec.input) != 2 || !same_dtypes(spec) ||
       plan.vector != 8 || plan.unaligned || plan.blocks_per_row != 1 || plan.per_thread > kMost ||
       (!in_warp && plan.strategy != Strategy::block_row))
     return 0;
@@ -487,7 +487,7 @@ inline int needed_registers(const Plan& plan, const NormSpec& spec, Arch arch) {
   const bool staged = plan.strategy == Strategy::staged_rows, shared_row = plan.blocks_per_row > 1;
   const bool modulates = row_parameters(spec) > 0;
   if (has_more_results(spec)) needed += spec.amax && plan.exchange == Exchange::grid ? 40 : 8;
-  if (plan.strategy == Strategy::persistent_row || !has_8_bits(spec.output)) return needed;
+  if (plan.strategy == Strategy::persistent_row || !is_narrow(spec.output)) return needed;
   if (spec.output != DType::s8)
     needed += (staged ? plan.per_thread > 32 ? 16 : 8 : 0) + (arch.number < 90 ? 8 : 0);
   if (scales_blocks(spec) && shared_row && modulates) return std::max(needed, 168);

@@ -108,6 +108,8 @@ std::string broken_limit(const Plan& plan, const NormSpec& spec, const DevicePro
     return concat(
         {"a block of ", shortest(block_columns(spec)),
          " columns stays in a warp: vector times threads_per_row, up to 32 threads, must be as many"});
+  if (spec.output == DType::e2m1 && plan.strategy != Strategy::generic && plan.vector < 2)
+    return "an output of e2m1 has two columns in a byte: vector must be 2, 4 or 8";
   if (plan.strategy == Strategy::generic) {
     if (plan.threads_per_row != kWarp || plan.vector != 1 || plan.unaligned || plan.group_rows != 1 ||
         plan.per_thread > 32768)
@@ -268,8 +270,9 @@ std::int64_t grid_blocks(const Plan& plan, const NormSpec& spec, const DevicePro
   return grid_of(plan, spec, device).blocks(rows);
 }
 
-Arch target_of(const Plan& plan, Arch arch) noexcept {
-  if (plan.strategy == Strategy::persistent_row) arch.suffix = 'a';
+Arch target_of(const Plan& plan, const NormSpec& spec, Arch arch) noexcept {
+  if (plan.strategy == Strategy::persistent_row || (spec.output == DType::e2m1 && arch.number >= 100))
+    arch.suffix = 'a';
   return plan.strategy == Strategy::generic ? oldest_compatible(arch.number) : arch;
 }
 

@@ -21,7 +21,7 @@ struct Names {
 }  // namespace
 
 Result<Identified> BinaryStore::identify(const NormSpec& spec, const Plan& plan, Arch of_device) const {
-  const Arch arch = target_of(plan, of_device);
+  const Arch arch = target_of(plan, spec, of_device);
   auto source = draft(spec, plan, arch, template_directory_);
   if (!source) return source.error();
   Identified kernel{source_spec(plan, spec), plan, arch, {}, {}, {}};

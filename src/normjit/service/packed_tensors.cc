@@ -82,18 +82,18 @@ std::optional<RowAddress> TensorRules::address_of(const Tensors& t, const Operan
   if (channels_first_) return samples_of(t, row);
   const std::int64_t n = std::max<std::int64_t>(1, n_of(t, row));
   if (n_of(t, row) < 0 || t.rows % n != 0) return {};
-  const std::int64_t groups = t.rows / n;
+  const std::int64_t groups = t.rows / n, elements = elements_of(row);
   std::int64_t outer = outer_of(t, row), inner = n == 1 ? 0 : inner_of(t, row);
-  if (outer == kContiguous) outer = inner = columns_;
+  if (outer == kContiguous) outer = inner = elements;
   if (outer < 0 || inner < 0) return {};
-  if (!Checked(columns_)
+  if (!Checked(elements)
            .add(groups - 1, outer)
            .add(n - 1, inner)
            .fits_times(std::int64_t{1} << log2_size(row.operand)))
     return {};
   RowAddress address = {n, outer, inner};
   if (t.rows == 1) {
-    address = {1, columns_, 0};
+    address = {1, elements, 0};
   } else if (outer_of(t, row) == kContiguous || n == 1) {
     address = {1, outer, 0};
   } else if (groups == 1 || (outer % n == 0 && outer / n == inner)) {
@@ -102,9 +102,9 @@ std::optional<RowAddress> TensorRules::address_of(const Tensors& t, const Operan
   if (!has_inverse(t.rows, address.n)) return {};
   if (row.output) {
     const auto separate = [&](std::int64_t within, std::int64_t count, std::int64_t beyond) {
-      return within >= columns_ && beyond / count >= within;
+      return within >= elements && beyond / count >= within;
     };
-    if (address.n == 1 ? address.outer < columns_
+    if (address.n == 1 ? address.outer < elements
                        : !separate(address.inner, address.n, address.outer) &&
                              !separate(address.outer, groups, address.inner))
       return {};

@@ -106,6 +106,7 @@ class TensorRules {
   // Of a valid spec.
   [[gnu::always_inline]] explicit TensorRules(const NormSpec& spec) noexcept
       : columns_(spec.columns),
+        y_elements_(row_elements(row_of(Operand::y), spec)),
         operands_(operands_of(spec)),
         residual_after_(spec.residual == Residual::after),
         channels_first_(spec.channels_first) {
@@ -142,7 +143,7 @@ class TensorRules {
         *next++ = static_cast<std::uint64_t>(stride);
         n |= static_cast<std::uint64_t>(n_of(t, kRow));
         strides |= static_cast<std::uint64_t>(stride);
-        if constexpr (kRow.output) broken |= stride < columns_;
+        if constexpr (kRow.output) broken |= stride < elements_of(kRow);
         if constexpr (kRow.in_place != kRow.operand) {
           constexpr OperandRow kInput = row_of(kRow.in_place);
           broken |= pointer == address(pointer_of(t, kInput)) &&
@@ -194,10 +195,14 @@ class TensorRules {
     return std::rotr(bytes & 15, log2_size);
   }
 
+  // Elements in a row of a matrix.
+  std::int64_t elements_of(const OperandRow& row) const noexcept {
+    return row.operand == Operand::y ? y_elements_ : columns_;
+  }
   // Elements from one row to the next, where n is 1: as if contiguous where there is one row.
   std::int64_t stride_of(const Tensors& t, const OperandRow& row) const noexcept {
     const std::int64_t outer = outer_of(t, row);
-    return t.rows == 1 || outer == kContiguous ? columns_ : outer;
+    return t.rows == 1 || outer == kContiguous ? elements_of(row) : outer;
   }
 
   // address_of() with channels first.
@@ -206,7 +211,7 @@ class TensorRules {
   // As pack(), rule by rule: the first one that is broken, and blocks of groups of rows.
   void pack_exactly(const Tensors& t, PackedTensors& packed) const noexcept;
 
-  std::int64_t columns_ = 0;
+  std::int64_t columns_ = 0, y_elements_ = 0;
   PerOperand<std::uint8_t> log2_sizes_{};
   OperandSet operands_ = 0, matrices_ = 0;
   bool residual_after_ = false, channels_first_ = false;

@@ -32,10 +32,11 @@ Result<Alignment> alignment_of(const NormSpec& spec, const PrepareOptions& optio
       stride = row.operand == Operand::x   ? options.x_row_stride
                : row.operand == Operand::y ? options.y_row_stride
                                            : kContiguous;
-      if (stride == kContiguous) stride = spec.columns;
+      const std::int64_t elements = row_elements(row, spec);
+      if (stride == kContiguous) stride = elements;
       // The end of a second row has an offset that fits in 64 bits, in bytes.
-      const std::int64_t most = std::numeric_limits<std::int64_t>::max() / size_of(dtype) - spec.columns;
-      if (stride < (row.output ? spec.columns : 0) || stride > most) return refuse(Code::BadStride);
+      const std::int64_t most = std::numeric_limits<std::int64_t>::max() / size_of(dtype) - elements;
+      if (stride < (row.output ? elements : 0) || stride > most) return refuse(Code::BadStride);
     }
     const auto bytes = static_cast<std::uint64_t>(stride * size_of(dtype) | options.pointer_alignment);
     alignment = std::min(alignment, normjit::alignment_of(bytes, dtype));

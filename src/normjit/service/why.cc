@@ -60,7 +60,7 @@ bool is_namesake(const std::vector<WhyReport::Difference>& differences) {
 // Finds the entry that differs in the fewest fields. A namesake has precedence, then equal columns.
 void find_nearest(const std::vector<Listed>& listed, WhyReport& report) {
   const Fields asked = fields_of(report.spec, to_text(report.plan),
-                                 target_of(report.plan, report.arch).name(), report.identity);
+                                 target_of(report.plan, report.spec, report.arch).name(), report.identity);
   std::size_t fewest = std::numeric_limits<std::size_t>::max();
   for (const Listed& each : listed) {
     if (!each.entry || each.entry->fact("code") == "plan") continue;

@@ -36,8 +36,8 @@ inline bool has_modulation_type(const NormSpec& s) noexcept {
 }
 inline bool has_residual_type(const NormSpec& s) noexcept { return s.residual != Residual::none || s.sum; }
 
-// Whether a type is of 8 bits, which no input is.
-constexpr bool has_8_bits(DType type) noexcept { return static_cast<std::size_t>(type) >= kInputDTypes; }
+// Whether a type is of 8 or 4 bits, which no input is.
+constexpr bool is_narrow(DType type) noexcept { return static_cast<std::size_t>(type) >= kInputDTypes; }
 
 // The columns of a block that has a scale; 0: none has.
 constexpr int block_columns(const NormSpec& s) noexcept {

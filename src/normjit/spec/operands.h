@@ -180,6 +180,13 @@ inline int matrix_bytes(const NormSpec& spec, bool outputs) noexcept {
   return bytes;
 }
 
+// Columns in an element of a type.
+constexpr int columns_in(DType type) noexcept { return type == DType::e2m1 ? 2 : 1; }
+// Elements in a row of an operand that has columns.
+inline std::int64_t row_elements(const OperandRow& row, const NormSpec& spec) noexcept {
+  return spec.columns / columns_in(row.dtype(spec));
+}
+
 // A set of operands: bit i is row i of the table.
 using OperandSet = std::uint32_t;
 static_assert(kOperandCount <= 31);
@@ -233,7 +240,7 @@ inline std::int64_t elements_of(const OperandRow& row, const NormSpec& spec, std
     const ScaleShape shape = scale_shape(spec, rows);
     return shape.rows * shape.blocks;
   }
-  return (is_single(row, spec) ? 1 : rows) * (is_scalar(row) ? 1 : spec.columns);
+  return (is_single(row, spec) ? 1 : rows) * (is_scalar(row) ? 1 : row_elements(row, spec));
 }
 
 // --- The operands in Tensors ---

@@ -76,17 +76,20 @@ Result<void> mistake_in_combination(const NormSpec& spec) {
     return bad({"rounding of the norm needs an input of 16 bits, and it is ", name(spec.input),
                 ", while the spec is computed in ", compute});
   const std::string_view output = name(spec.output);
-  if (has_8_bits(spec.output) && is_wide(spec))
+  if (is_narrow(spec.output) && is_wide(spec))
     return bad({"an output of ", output,
                 " is rounded from f32, and this spec is computed in f64: leave out f64, or the output (/out=",
                 output, ")"});
-  if (spec.output == DType::s8 && spec.quantization == Quantization::none)
+  if (spec.output == DType::s8 && !may_have_quantization(spec))
     return bad(
         {"an output of s8 needs a scale: one that you give (/q=tensor), one for each row (/q=row), or one "
          "for each block (/q=128)"});
-  if (!has_8_bits(spec.output) && spec.quantization != Quantization::none)
-    return bad({"quantization needs an output of 8 bits, and it is ", output,
-                ": add one (/out=e4m3, /out=e5m2 or /out=s8), or leave the quantization out (/q=",
+  if (spec.output == DType::e2m1 && !may_have_quantization(spec))
+    return bad(
+        {"an output of e2m1 needs a scale for each block of 16 or 32 columns (/q=16:e4m3, /q=32:e8m0)"});
+  if (!is_narrow(spec.output) && spec.quantization != Quantization::none)
+    return bad({"quantization needs an output of 8 or 4 bits, and it is ", output,
+                ": add one (/out=e4m3, /out=e5m2, /out=s8 or /out=e2m1), or leave the quantization out (/q=",
                 name(spec.quantization), ")"});
   if (rounds_y(spec) && spec.quantization == Quantization::none)
     return bad(

@@ -27,12 +27,13 @@ inline constexpr DTypeRow kDTypes[] = {
     {{DType::f16, "f16", "F16"}, 2},    {{DType::bf16, "bf16", "BF16"}, 2},
     {{DType::f32, "f32", "float"}, 4},  {{DType::f64, "f64", "double"}, 8},
     {{DType::e4m3, "e4m3", "E4M3"}, 1}, {{DType::e5m2, "e5m2", "E5M2"}, 1},
-    {{DType::s8, "s8", "S8"}, 1},       {{DType::e8m0, "e8m0", "E8M0"}, 1},
+    {{DType::s8, "s8", "S8"}, 1},       {{DType::e2m1, "e2m1", "E2M1"}, 1},
+    {{DType::e8m0, "e8m0", "E8M0"}, 1},
 };
 // The first of them may be inputs, too.
 inline constexpr std::size_t kInputDTypes = 4;
 // All but the last may be outputs.
-inline constexpr std::size_t kOutputDTypes = 7;
+inline constexpr std::size_t kOutputDTypes = 8;
 inline constexpr std::span kInputDTypeRows{kDTypes, kInputDTypes};
 inline constexpr Choice<Norm> kNorms[] = {{Norm::layer, "layernorm", "layer"}, {Norm::rms, "rmsnorm", "rms"}};
 inline constexpr Choice<Gate> kGates[] = {

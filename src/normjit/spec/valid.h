@@ -58,6 +58,13 @@ constexpr bool may_have_layout(const NormSpec& s) noexcept {
          : s.scale_layout == ScaleLayout::swizzled     ? block_scale_type(s) != DType::f32
                                                        : true;
 }
+// Whether an output of 8 or 4 bits may have the quantization of the spec.
+constexpr bool may_have_quantization(const NormSpec& s) noexcept {
+  return s.output == DType::s8 ? s.quantization != Quantization::none
+         : s.output == DType::e2m1
+             ? s.quantization == Quantization::block_16 || s.quantization == Quantization::block_32
+             : true;
+}
 // Whether blocks divide the columns, and have scales of a format and layout that go with them.
 constexpr bool may_have_blocks(const NormSpec& s) noexcept {
   return s.columns % block_columns(s) == 0 && may_have_format(s) && may_have_layout(s);
@@ -88,20 +95,19 @@ inline double largest_number(const NormSpec& s) noexcept {
 // True exactly if validate() is ok.
 inline bool is_valid(const NormSpec& s) noexcept {
   const double largest = largest_number(s);
-  bool valid =
-      s.columns >= 1 && s.columns <= kMaxColumns && s.epsilon >= 0 &&
-      (!s.sum || has_prologue(s) || s.residual_type != s.input) &&
-      (!rounds_sum(s) || (has_prologue(s) && may_round_to(sum_type(s), s))) &&
-      (!rounds_norm(s) || (has_affine_or_modulation(s) && may_round_to(s.input, s))) &&
-      (!rounds_y(s) || (s.quantization != Quantization::none && may_round_to(s.input, s))) &&
-      (has_8_bits(s.output) ? !is_wide(s) && (s.output != DType::s8 || s.quantization != Quantization::none)
-                            : s.quantization == Quantization::none) &&
-      (s.gate != Gate::after || s.activation == Activation::none) &&
-      (!scales_blocks(s) || may_have_blocks(s)) &&
-      (!(s.upper_bound && scales_rows(s)) || s.output == DType::e4m3) &&
-      (s.also == Also::none || s.quantization != Quantization::none) &&
-      (!s.amax || !(scales_rows(s) || scales_blocks(s) || is_wide(s))) &&
-      (!s.channels_first || !(has_rows_of_vectors(s) || scales_rows(s) || has_more_results(s)));
+  bool valid = s.columns >= 1 && s.columns <= kMaxColumns && s.epsilon >= 0 &&
+               (!s.sum || has_prologue(s) || s.residual_type != s.input) &&
+               (!rounds_sum(s) || (has_prologue(s) && may_round_to(sum_type(s), s))) &&
+               (!rounds_norm(s) || (has_affine_or_modulation(s) && may_round_to(s.input, s))) &&
+               (!rounds_y(s) || (s.quantization != Quantization::none && may_round_to(s.input, s))) &&
+               (is_narrow(s.output) ? !is_wide(s) && may_have_quantization(s)
+                                    : s.quantization == Quantization::none) &&
+               (s.gate != Gate::after || s.activation == Activation::none) &&
+               (!scales_blocks(s) || may_have_blocks(s)) &&
+               (!(s.upper_bound && scales_rows(s)) || s.output == DType::e4m3) &&
+               (s.also == Also::none || s.quantization != Quantization::none) &&
+               (!s.amax || !(scales_rows(s) || scales_blocks(s) || is_wide(s))) &&
+               (!s.channels_first || !(has_rows_of_vectors(s) || scales_rows(s) || has_more_results(s)));
   each_field([&](const auto& field) {
     const auto value = s.*field.member;
     if constexpr (std::is_enum_v<decltype(value)>) valid = valid && field.may_be(value);

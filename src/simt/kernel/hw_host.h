@@ -328,10 +328,10 @@ NJ_DEVICE unsigned short f32_to_bf16(float value) {
 
 // By arithmetic in f32, unlike the integers of number.cuh: a multiple of the last place of the number's
 // binade, rounded as the sum with a number whose last place that is.
-template <int kMantissa, int kSmallest, int kLargest>
-NJ_DEVICE unsigned f32_to_float8(float value) {
-  if (value != value) return 0x7f;
-  const unsigned sign = simt::bits<unsigned>(value) >> 24 & 0x80u;
+template <int kMantissa, int kSmallest, int kLargest, int kBits = 8>
+NJ_DEVICE unsigned f32_to_small_float(float value) {
+  if (value != value) return (1u << (kBits - 1)) - 1;
+  const unsigned sign = simt::bits<unsigned>(value) >> 31 << (kBits - 1);
   float size = __builtin_fabsf(value);
   if (size > kLargest) size = kLargest;
   int exponent = static_cast<int>(simt::bits<unsigned>(size) >> 23) - 127;
@@ -342,12 +342,17 @@ NJ_DEVICE unsigned f32_to_float8(float value) {
 }
 enum : int { kConvertsFloat8From = 89 };
 NJ_DEVICE unsigned short f32x2_to_e4m3x2(float first, float second) {
-  return static_cast<unsigned short>(f32_to_float8<3, -6, 448>(first) | f32_to_float8<3, -6, 448>(second)
-                                                                            << 8);
+  return static_cast<unsigned short>(f32_to_small_float<3, -6, 448>(first) |
+                                     f32_to_small_float<3, -6, 448>(second) << 8);
 }
 NJ_DEVICE unsigned short f32x2_to_e5m2x2(float first, float second) {
-  return static_cast<unsigned short>(f32_to_float8<2, -14, 57344>(first) |
-                                     f32_to_float8<2, -14, 57344>(second) << 8);
+  return static_cast<unsigned short>(f32_to_small_float<2, -14, 57344>(first) |
+                                     f32_to_small_float<2, -14, 57344>(second) << 8);
+}
+enum : int { kConvertsFloat4From = 100 };
+NJ_DEVICE unsigned short f32x2_to_e2m1x2(float first, float second) {
+  return static_cast<unsigned short>(f32_to_small_float<1, 0, 6, 4>(first) |
+                                     f32_to_small_float<1, 0, 6, 4>(second) << 4);
 }
 NJ_DEVICE unsigned word_of(unsigned short low, unsigned short high) {
   return low | static_cast<unsigned>(high) << 16;
