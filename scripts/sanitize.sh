@@ -50,6 +50,7 @@ layers=( # warp_rows, staged_rows, block_row alone and in clusters, persistent_r
   "rmsnorm/cols=4096/bf16/out=e4m3/add/sum/w/q=row:ub 600" "rmsnorm/cols=4096/bf16/out=e4m3/w/q=128:cols 601"
   "rmsnorm/cols=7168/bf16/out=e4m3/add/sum/round=norm+y/w/q=128:e8m0:cols4 301"
   "rmsnorm/cols=4096/bf16/out=e4m3/w/q=tensor:inv/also=f32/amax 600"
+  "rmsnorm/cols=4096/bf16/out=e2m1/add/sum/w/q=16:e4m3:sw/also=bf16 301" "rmsnorm/cols=256/f32/out=e2m1/w/q=32:e8m0 4001"
   "rmsnorm/cols=16384/bf16/out=s8/w/q=row/also=f16 1" "rmsnorm/cols=16384/bf16/out=e4m3/w/q=128:p2 1"
   "rmsnorm/cols=16384/bf16/out=e4m3/w/q=tensor/amax 1" "layernorm/cols=262144/f32/out=e4m3/wb/q=128:cols 4"
   "layernorm/cols=1048576/f32/out=s8/wb/q=row 2" "layernorm/cols=1048576/f32/out=s8/wb/q=tensor/amax 2"

@@ -174,7 +174,7 @@ Json compile_raw(const StartupStep& step) {
   const Stopwatch opening;
   const Nvrtc nvrtc = open_nvrtc(step.nvrtc, /*only_if_loaded=*/false).value();
   const double open = opening.milliseconds();
-  const auto target = choose_target(target_of(kernel.plan, device.arch), nvrtc.archs);
+  const auto target = choose_target(target_of(kernel.plan, spec, device.arch), nvrtc.archs);
   if (!target || target->ptx)
     throw Exception({Code::UnknownArch, nvrtc.path + " makes no cubin for " + device.arch.name()});
   const auto options = compile_options(target->name(), nvrtc.major, nvrtc.minor);

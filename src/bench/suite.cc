@@ -142,7 +142,7 @@ Result<Regime> parse_regime(std::string_view text) {
 
 Regime suite_regime(const NormSpec& spec, std::int64_t rows) noexcept {
   if (spec.channels_first) return Regime::channels_first;
-  if (has_8_bits(spec.output)) return Regime::quantized;
+  if (is_narrow(spec.output)) return Regime::quantized;
   if (is_fused(spec)) return Regime::fused;
   if (is_reference(spec, rows)) return Regime::reference;
   if (!(plain(spec) == spec)) return Regime::activation;
@@ -175,7 +175,9 @@ Target target_of(const NormSpec& spec, std::int64_t rows) noexcept {
       return moved > 64 * kMB ? Target{Target::Kind::of_copy, 0.90} : Target{};
     case Regime::quantized:
       if (moved <= 64 * kMB || shape == Regime::odd) return {};
-      return {Target::Kind::of_copy, scales_blocks(spec) && block_columns(spec) < 64 ? 0.85 : 0.95};
+      return {Target::Kind::of_copy, spec.output == DType::e2m1                        ? 0.70
+                                     : scales_blocks(spec) && block_columns(spec) < 64 ? 0.85
+                                                                                       : 0.95};
     case Regime::reference:
       return reference_target(spec);
     case Regime::activation:

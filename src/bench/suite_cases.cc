@@ -122,17 +122,20 @@ constexpr std::int64_t kFusedWidths[] = {768,  1024, 1280, 1536, 2048, 2560, 307
                                          4096, 5120, 6144, 7168, 8192, 16384};
 constexpr int kDrawnWidths = 6;  // multiples of 8
 
-// Results of 8 bits.
+// Results of 8 and 4 bits.
 constexpr FusedForm kQuantizedForms[] = {{"rmsnorm", "out=e4m3/w/q=tensor"},
                                          {"rmsnorm", "out=e4m3/w/q=row"},
                                          {"rmsnorm", "out=e4m3/w/q=128:cols"},
                                          {"rmsnorm", "out=e4m3/w/q=64"},
                                          {"rmsnorm", "out=e4m3/w/q=32:e8m0:sw"},
+                                         {"rmsnorm", "out=e2m1/w/q=16:e4m3:sw"},
+                                         {"rmsnorm", "out=e2m1/w/q=32:e8m0"},
                                          {"rmsnorm", "out=e5m2/w/q=tensor"},
                                          {"rmsnorm", "out=s8/w/q=row"},
                                          {"rmsnorm", "out=e4m3/add/sum/w/q=tensor"},
                                          {"rmsnorm", "out=e4m3/add/sum/w/q=row"},
                                          {"rmsnorm", "out=e4m3/add/sum/w/q=128:cols"},
+                                         {"rmsnorm", "out=e2m1/add/sum/w/q=16:e4m3:sw/also=bf16"},
                                          {"rmsnorm", "out=e4m3/w/q=tensor/also=bf16/amax"},
                                          {"layernorm", "out=s8/wb/q=row"}};
 constexpr std::int64_t kQuantizedWidths[] = {768, 1536, 4096, 5120, 7168, 8192, 16384};
