@@ -25,7 +25,7 @@ NOT_READY = 801
 
 YES = 1  # a switch of Options
 
-DTYPES = {"f16": 1, "bf16": 2, "f32": 3, "f64": 4, "e4m3": 5, "e5m2": 6, "s8": 7, "e8m0": 8}
+DTYPES = {"f16": 1, "bf16": 2, "f32": 3, "f64": 4, "e4m3": 5, "e5m2": 6, "s8": 7, "e2m1": 8, "e8m0": 9}
 NORMS = {"layernorm": 1, "rmsnorm": 2}
 GATES = {"none": 1, "gate": 2, "gateafter": 3}
 GATE_FUNCTIONS: dict[Optional[str], int] = {None: 1, "silu": 2, "sigmoid": 3, "tanh": 4}

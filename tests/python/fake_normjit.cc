@@ -92,7 +92,7 @@ class Row {
       } else if (is_matrix(operand, spec)) {
         const std::int64_t n = std::max<std::int64_t>(n_of(tensors, operand), 1);
         const std::int64_t outer = outer_of(tensors, operand), inner = inner_of(tensors, operand);
-        begin = outer == kContiguous ? row * spec.columns : row / n * outer + row % n * inner;
+        begin = outer == kContiguous ? row * row_elements(operand, spec) : row / n * outer + row % n * inner;
       }
       auto* const pointer = static_cast<std::byte*>(const_cast<void*>(pointer_of(tensors, operand)));
       address_[operand.operand] = pointer ? pointer + begin * size_of(operand.dtype(spec)) : nullptr;
@@ -128,8 +128,8 @@ void put_results(const NormSpec& spec, const Row& row, const RowNumber& number, 
                  double& largest) {
   const std::int64_t piece = scales_blocks(spec) ? block_columns(spec) : spec.columns;
   for (double& value : y)
-    value = has_8_bits(spec.output) ? oracle::before_quantization(spec, value)
-                                    : oracle::rounded(spec.output, value);
+    value = is_narrow(spec.output) ? oracle::before_quantization(spec, value)
+                                   : oracle::rounded(spec.output, value);
   const double all[] = {largest, largest_of(y.data(), spec.columns)};
   largest = largest_of(all, 2);
   for (std::int64_t first = 0; first < spec.columns; first += piece) {
@@ -143,7 +143,7 @@ void put_results(const NormSpec& spec, const Row& row, const RowNumber& number, 
     }
     for (std::int64_t i = first; i < first + piece; ++i) {
       row.put(Operand::also, i, y[i]);
-      row.put(Operand::y, i, has_8_bits(spec.output) ? oracle::quantized(spec, y[i], scale) : y[i]);
+      row.put(Operand::y, i, is_narrow(spec.output) ? oracle::quantized(spec, y[i], scale) : y[i]);
     }
   }
 }

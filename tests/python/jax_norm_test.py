@@ -502,19 +502,19 @@ class EightBits(Case):
                 (ValueError, "tensor_scale has shape (2,); it must be one number",
                  lambda: normjit.jax.norm(text, x, tensor_scale=jnp.ones(2))),
                 (TypeError, "tensor_scale is bfloat16", lambda: normjit.jax.norm(text, x, tensor_scale=jnp.ones((), jnp.bfloat16))),
-                (TypeError, "results of 8 bits have no derivatives",
+                (TypeError, "results of 8 and 4 bits have no derivatives",
                  lambda: jax.jvp(lambda x: normjit.jax.norm(text, x, tensor_scale=jnp.float32(1)), (x,), (x,)))):
             with self.subTest(message=message), self.assertRaisesRegex(kind, re.escape(message)):
                 call()
 
 
 class Blocks(Case):
-    """Scales of blocks, also and amax, as EightBits has it. numpy has the numbers of 8 bits from ml_dtypes."""
-    TYPES = EightBits.TYPES
+    """Scales of blocks, also and amax, as EightBits has it. numpy has the numbers of 8 and 4 bits from ml_dtypes."""
+    TYPES = {**EightBits.TYPES, "e2m1": ("float4_e2m1fn", 6.0)}
     FORMS = [(16, "e8m0"), (16, "e4m3"), (32, "e8m0"), (64, "f32"), (64, "p2"), (128, "e8m0"), (128, "p2")]
 
     def right(self, y, name, block, form, given):
-        """y in 8 bits, in f32; the scales of blocks in f32, and as they are stored, [rows, K]."""
+        """y in 8 or 4 bits, in f32; the scales of blocks in f32, and as they are stored, [rows, K]."""
         dtype, largest = self.TYPES[name]
         largest, one = np.float32(largest), np.float32(1)
         parts = y.reshape(len(y), -1, block)
@@ -535,6 +535,13 @@ class Blocks(Case):
         y = parts.reshape(y.shape)
         y = np.round(y) if name == "s8" else y
         return np.clip(y, -largest - (name == "s8"), largest).astype(jnp.dtype(dtype)).astype(np.float32), scales, stored
+
+    def numbers(self, out):
+        """A result in f32, one for each column."""
+        out = np.asarray(out)
+        if out.dtype == np.uint8:
+            out = np.stack([out & 15, out >> 4], -1).reshape(*out.shape[:-1], -1).view("float4_e2m1fn")
+        return out.astype(np.float32)
 
     def laid_out(self, stored, layout):
         rows, blocks = stored.shape
@@ -563,11 +570,14 @@ class Blocks(Case):
         signs = generator.choice(np.float32([-1, 1]), (131, 384))
         w = (generator.standard_normal(384) * 2.0 ** generator.integers(-14, 12, 24).repeat(16)).astype(np.float32)
         w[:16], w[16:32] = 0.0, 1e-12
+        w[96:128] = (np.arange(32) - 8) / 4  # up to 6 with scales of 1, halfway between numbers of 4 bits
         return signs, w
 
     def test_bytes(self):
         (signs, w), given = self.values(), np.float32(3.7)
         for name, (block, form) in itertools.product(self.TYPES, self.FORMS):
+            if name == "e2m1" and block > 32:
+                continue
             layouts = ("rows", "cols") + ("cols4",) * (form == "e8m0") + ("sw",) * (form in ("e8m0", "e4m3"))
             for layout in layouts:
                 text = self.text_of(name, block, form, layout, "/also=bf16")
@@ -577,8 +587,10 @@ class Blocks(Case):
                 stored = self.laid_out(stored, layout)
                 with self.subTest(spec=text):
                     found = call(weight=jnp.asarray(w))
-                    self.assertEqual(found.out.dtype.name, self.TYPES[name][0])
-                    np.testing.assert_array_equal(np.asarray(found.out)[:, 0].astype(np.float32), right)
+                    self.assertEqual(found.out.dtype.name, "uint8" if name == "e2m1" else self.TYPES[name][0])
+                    out = self.numbers(found.out)[:, 0]
+                    np.testing.assert_array_equal(out, right)
+                    np.testing.assert_array_equal(np.signbit(out[out == 0]), np.signbit(right[out == 0]))
                     np.testing.assert_array_equal(np.asarray(found.also)[:, 0], (signs * w).astype("bfloat16"))
                     shape = (131, 1, 384 // block) if layout == "rows" else stored.shape
                     self.assertEqual((found.block_scale.shape, found.block_scale.dtype), (shape, stored.dtype))
@@ -588,8 +600,7 @@ class Blocks(Case):
                     self.assertEqual((found.block_scale.shape, found.block_scale.dtype), ((1, *shape), stored.dtype))
                     same = np.asarray(found.block_scale).view(np.uint8).ravel() == stored.view(np.uint8).ravel()
                     self.assertGreater(same.mean(), 0.98 if form in ("p2", "e8m0") else 0.7)
-                    out = np.asarray(found.out)[0, :, 0].astype(np.float32)
-                    self.assertGreater((out == right).mean(), 0.95)
+                    self.assertGreater((self.numbers(found.out)[0, :, 0] == right).mean(), 0.95)
                     np.testing.assert_array_equal(np.asarray(found.also)[0, :, 0], (signs * w).astype("bfloat16"))
 
     def test_what_is_not_finite(self):
@@ -600,6 +611,9 @@ class Blocks(Case):
             bits = np.asarray(found.block_scale).view(np.uint8)
             self.assertEqual((bits[1].tolist(), bits[[0, 2], 2].tolist()), ([255] * 4, [254] * 2))
             self.assertTrue(np.isnan(np.asarray(found.out[1]).astype(np.float32)).all())
+        call = functools.partial(normjit.jax.norm, "rmsnorm/cols=64/f32/out=e2m1/eps=0/w/q=16:e8m0")
+        for found in (call(x, weight=w), jax.tree.map(lambda part: part[0], jax.vmap(lambda w: call(x, weight=w))(w[None]))):
+            self.assertEqual(self.numbers(found.out)[:, [3, 40]].tolist(), [[4, 6], [6, 6], [4, 6]])
 
     def test_bounds_of_rows(self):
         (signs, w), text = self.values(), "rmsnorm/cols=384/f32/out=e4m3/w=f32/eps=0/w/q=row:ub"
@@ -634,18 +648,21 @@ class Blocks(Case):
         """Rows of a batch are rows; where scales are laid out for all of them together, each of the batch has its own."""
         x = self.array(3, 6, 64)
         for layout, shape, launches in (("rows", (6, 2), 1), ("cols", (2, 8), 0), ("cols4", (1, 8), 0), ("sw", (1, 1, 512), 0)):
-            text = "rmsnorm/cols=64/f32/out=e4m3/q=32:e8m0" + ":" * (layout != "rows") + layout * (layout != "rows")
+            text = "rmsnorm/cols=64/f32/out=e2m1/q=32:e8m0" + ":" * (layout != "rows") + layout * (layout != "rows")
             before = base.FAKE.launches if base.FAKE else 0
             found = jax.jit(jax.vmap(lambda x: normjit.jax.norm(text, x)))(x)
             if base.FAKE:
                 self.assertEqual(base.FAKE.launches - before, launches)
-            self.assertEqual(found.block_scale.shape, (3, *shape))
+            self.assertEqual((found.out.shape, found.block_scale.shape), ((3, 6, 32), (3, *shape)))
             right = normjit.jax.norm(text, x[1])
+            self.assertGreater((np.asarray(found.out)[1] == np.asarray(right.out)).mean(), 0.95)
             self.assertEqual(np.asarray(found.block_scale)[1].tobytes(), np.asarray(right.block_scale).tobytes())
 
     def test_nothing_to_do(self):
         found = normjit.jax.norm("rmsnorm/cols=64/f32/out=e4m3/q=32:e8m0:sw/also=f16", jnp.zeros((0, 3, 64)))
         self.assertEqual((found.out.shape, found.also.shape, found.block_scale.shape), ((0, 3, 64), (0, 3, 64), (0, 1, 512)))
+        found = normjit.jax.norm("rmsnorm/cols=48/f32/out=e2m1/q=16:e8m0", jnp.zeros((0, 16, 3)))
+        self.assertEqual((found.out.shape, found.out.dtype, found.block_scale.shape), ((0, 24), jnp.uint8, (0, 3)))
         self.assertEqual(normjit.jax.norm("rmsnorm/cols=64/f32/amax", jnp.zeros((0, 64))).amax, 0)
 
     def test_what_does_not_fit(self):
@@ -655,9 +672,12 @@ class Blocks(Case):
                 (ValueError, "upper_bound is given, but", lambda: normjit.jax.norm(text + "row", x, upper_bound=jnp.ones(()))),
                 (ValueError, "upper_bound has shape (2,); it must be one number",
                  lambda: normjit.jax.norm(text + "row:ub", x, upper_bound=jnp.ones(2))),
+                (ValueError, "e2m1 needs a scale for each block", lambda: normjit.jax.norm("rmsnorm/cols=64/f32/out=e2m1", x)),
                 (ValueError, "do not divide rows of 64", lambda: normjit.jax.norm(text + "128", x)),
-                (TypeError, "results of 8 bits have no derivatives",
-                 lambda: jax.jvp(lambda x: normjit.jax.norm(text + "64", x), (x,), (x,)))):
+                (TypeError, "results of 8 and 4 bits have no derivatives",
+                 lambda: jax.jvp(lambda x: normjit.jax.norm(text + "64", x), (x,), (x,))),
+                (TypeError, "results of 8 and 4 bits have no derivatives", lambda: jax.jvp(
+                    lambda x: normjit.jax.norm("rmsnorm/cols=64/f32/out=e2m1/q=32:e8m0", x), (x,), (x,)))):
             with self.subTest(message=message), self.assertRaisesRegex(kind, re.escape(message)):
                 call()
 

@@ -35,7 +35,7 @@ def sums(x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
     y, s = add_rms_norm(x, residual, RMSNorm(8).weight, 1e-6, rounding="sum")
     return rms_norm(y + s, (8,), activation="silu")
 
-def in_8_bits(x: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def narrow(x: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     y: torch.Tensor = rms_norm_quant(x, (8,), dtype=torch.int8, scale=scale)
     y, s, scales = add_rms_norm_quant(x, y, rounding="sum+norm+y")
     y, s = add_rms_norm_quant(x, s, scale=scale, inverse_scale=True)

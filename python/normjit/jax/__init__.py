@@ -74,11 +74,15 @@ def norm(spec: str, x: jax.Array, *, in_bias: Optional[jax.Array] = None, gate: 
     R4, K4 and R128 are multiples of 4 and 128, and what is beyond R and K is 0. It is in float32, float8_e8m0fnu or
     float8_e4m3fn. amax is one number.
 
+    A result in e2m1 is in uint8, of pairs of columns, the even one in the lower half of a byte; it has the shape of x, with the
+    columns / 2 bytes of a row in the place of the last axes.
+
     With `/cf`, x is [N, C, ...], with at least one axis of positions, and the C channels of each position are normalized;
     in_bias, weight and bias are [C], residual has x's shape or that of a sample, and mean and rstd are [N, ...].
 
     Just those that the spec has are given. Derivatives, vmap and errors are as in layer_norm; a rounding counts as the
-    identity, results of 8 bits have no derivatives, and that of amax is 0. Raises ValueError also for a text that is no spec.
+    identity, results of 8 and 4 bits have no derivatives, and that of amax is 0. Raises ValueError also for a text that is no
+    spec.
     """
     given = {"in_bias": in_bias, "gate": gate, "gate_table": gate_table, "residual": residual, "weight": weight,
              "bias": bias, "mod_scale": mod_scale, "mod_scale_table": mod_scale_table, "mod_shift": mod_shift,
@@ -171,7 +175,8 @@ def _samples_of(name: str, array: Any, shape: tuple[int, ...], axes: int, proble
 
 def _outputs(problem: Problem, rows: Sequence[Any], shape: tuple[int, ...], axes: int) -> NormOutputs:
     outer = shape[:1] + shape[2:] if problem.channels_first else shape[:len(shape) - axes]
-    shapes = {"y": shape, "sum": shape, "also": shape, "mean": outer, "rstd": outer, "row_scale": outer, "amax": ()}
+    y = (*outer, problem.columns // 2) if problem.has_pairs else shape
+    shapes = {"y": y, "sum": shape, "also": shape, "mean": outer, "rstd": outer, "row_scale": outer, "amax": ()}
     if problem.block:
         by_rows = (*outer, problem.columns // problem.block)
         shapes["block_scale"] = (by_rows if problem.scale_layout == "rows" else

@@ -4,9 +4,9 @@
 All here is of rows: x is [rows, columns]. Operands come in the order of INPUTS, those that the spec has, and results in the
 order of OUTPUTS. in_bias, weight, bias and tables are [columns]; residual, and with `:rows` weight and bias, are [n, columns],
 where n divides the rows and row r takes row r % n. So are the operands of SAMPLES, of which each of n samples has one row: row r
-takes row r // (rows / n). tensor_scale, upper_bound and global_scale are [1], amax is [], and block_scale has the dimensions of
-_library.scale_sizes. With channels first x is [samples, columns, plane], residual is that or of one sample for all, and mean
-and rstd are [samples, plane].
+takes row r // (rows / n). tensor_scale, upper_bound and global_scale are [1], amax is [], block_scale has the dimensions of
+_library.scale_sizes, and y in e2m1 is [rows, columns / 2]. With channels first x is [samples, columns, plane], residual is that
+or of one sample for all, and mean and rstd are [samples, plane].
 """
 from __future__ import annotations
 
@@ -35,11 +35,12 @@ ACTIVATIONS: dict[Optional[str], Callable[[Any], Any]] = {
     "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
     "silu": jax.nn.silu,
 }
+_PAIRS = "uint8"  # of columns in e2m1; JAX's own type of 4 bits has a byte for each of them on the host
 _DTYPES = {_library.DTYPES[name]: dtype for name, dtype in (
     ("f16", "float16"), ("bf16", "bfloat16"), ("f32", "float32"), ("f64", "float64"),
-    ("e4m3", "float8_e4m3fn"), ("e5m2", "float8_e5m2"), ("s8", "int8"))}
+    ("e4m3", "float8_e4m3fn"), ("e5m2", "float8_e5m2"), ("s8", "int8"), ("e2m1", _PAIRS))}
 _SCALE_DTYPES = {"f32": "float32", "p2": "float32", "e8m0": "float8_e8m0fnu", "e4m3": "float8_e4m3fn"}
-_LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0, "int8": 127.0}
+_LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0, "int8": 127.0, _PAIRS: 6.0}
 _ACTIVATIONS = {_library.ACTIVATIONS[name]: function for name, function in ACTIVATIONS.items()}
 GATE_FUNCTIONS: dict[Optional[str], Callable[[Any], Any]] = {
     None: lambda z: z, "silu": jax.nn.silu, "sigmoid": jax.nn.sigmoid, "tanh": jnp.tanh}
@@ -79,8 +80,15 @@ class Problem:
     def with_statistics(self) -> Problem:
         return self if "rstd" in self.outputs else problem_of(self.text + "/stats")
 
+    @property
+    def has_pairs(self) -> bool:
+        """Whether an element of y has two columns."""
+        return self.dtypes["y"] == _PAIRS
+
     def shape_of(self, output: str, x: tuple[int, ...]) -> tuple[int, ...]:
         """For x as the operator has it."""
+        if output == "y" and self.has_pairs:
+            return (x[0], self.columns // 2)
         if output in ("y", "sum", "also"):
             return x
         if output == "block_scale":
@@ -142,7 +150,7 @@ def normalize(problem: Problem) -> Callable[..., Any]:
 
     def derivative(primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
         if problem.dtypes["y"] in _LARGEST:
-            raise TypeError("results of 8 bits have no derivatives; {} writes {}".format(problem.text, problem.dtypes["y"]))
+            raise TypeError("results of 8 and 4 bits have no derivatives; {} writes {}".format(problem.text, problem.dtypes["y"]))
         full = problem.with_statistics()
         results = dict(zip(full.outputs, normalize(full)(*primals)))
         tangents = [None if isinstance(dt, jax.custom_derivatives.SymbolicZero) else dt for dt in tangents]
@@ -211,7 +219,7 @@ def formula(problem: Problem, *arrays: Any) -> tuple[Array, ...]:
     y = _epilogue(problem, _rounded(centred * rstd[:, None], problem.rounds_norm, problem.dtypes["x"]), value)
     results = {"y": y, "sum": s, "mean": mean, "rstd": rstd}
     if problem.dtypes["y"] in _LARGEST:
-        results.update(_in_8_bits(problem, y, value))
+        results.update(_narrowed(problem, y, value))
     elif "amax" in problem.outputs:
         results["amax"] = jnp.max(jnp.abs(_rounded(y, problem.dtypes["y"] in _ROUNDED_BITS, problem.dtypes["y"])))
     return tuple(results[name].astype(problem.dtypes[name]) for name in problem.outputs)
@@ -296,9 +304,9 @@ def _epilogue(problem: Problem, normalized: Any, value: dict[str, Any]) -> Any:
     return z + value["residual"] if problem.residual == "after" else z
 
 
-def _in_8_bits(problem: Problem, y: Any, value: dict[str, Any]) -> dict[str, Any]:
+def _narrowed(problem: Problem, y: Any, value: dict[str, Any]) -> dict[str, Any]:
     """y, to the nearest and within the numbers of its type, the scales of its rows or blocks, and what is in front of that. NaN
-    is 0 in whole numbers."""
+    is 0 in whole numbers, and 6 in e2m1."""
     dtype = problem.dtypes["y"]
     largest = _LARGEST[dtype]
     y = _rounded(y, problem.rounds_y, problem.dtypes["x"])
@@ -314,13 +322,23 @@ def _in_8_bits(problem: Problem, y: Any, value: dict[str, Any]) -> dict[str, Any
         y = y * (1 / scale)[:, None] if dtype == "int8" else y / scale[:, None]
     if problem.block:
         y, made["block_scale"] = _in_blocks(problem, y, value)
+    if problem.has_pairs:
+        return {"y": _in_pairs(y), **made}
     if dtype == "int8":
         y = jnp.clip(jnp.nan_to_num(jnp.round(y), nan=0.0), -128.0, 127.0)
     return {"y": jnp.clip(y, -largest - (dtype == "int8"), largest).astype(dtype), **made}
 
 
+def _in_pairs(y: Any) -> Any:
+    """e2m1, the even column in the lower half of a byte. Its magnitudes 0, 0.5, 1, 1.5, 2, 3, 4, 6 have the codes 0 .. 7."""
+    most = jnp.minimum(jnp.abs(y), 6.0)
+    codes = jnp.where(most < 2, jnp.round(most * 2), jnp.where(most < 4, jnp.round(most) + 2, jnp.round(most / 2) + 4))
+    codes = jnp.where(jnp.isnan(y), 7, codes + 8 * jnp.signbit(y)).astype(_PAIRS)
+    return codes[:, ::2] | codes[:, 1::2] << 4
+
+
 def _in_blocks(problem: Problem, y: Any, value: dict[str, Any]) -> tuple[Any, Any]:
-    """y in front of its rounding to 8 bits, and the scales of its blocks."""
+    """y in front of its rounding, and the scales of its blocks."""
     largest = _LARGEST[problem.dtypes["y"]]
     blocks = y.reshape(y.shape[0], -1, problem.block)
     most = jnp.max(jnp.abs(blocks), axis=-1)

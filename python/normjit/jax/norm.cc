@@ -197,7 +197,8 @@ bool read_results(ffi::RemainingRets results, Call& call) {
     return true;
   };
   const std::int64_t elements = to.rows * spec.columns;
-  if (!take(to.y.pointer, elements) || (spec.sum && !take(to.sum.pointer, elements)) ||
+  if (!take(to.y.pointer, spec.output == NORMJIT_E2M1 ? elements / 2 : elements) ||
+      (spec.sum && !take(to.sum.pointer, elements)) ||
       (spec.statistics && spec.norm != NORMJIT_RMS && !take(to.mean, to.rows)) ||
       (spec.statistics && !take(to.rstd, to.rows)) ||
       (spec.also > NORMJIT_NO_ALSO && !take(to.also.pointer, elements)) ||

@@ -10,8 +10,8 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 WARM_UP = ("Call the layer once with tensors like these before the capture begins, as the warm-up of torch.cuda.graph "
            "does.")
 TEXTS = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.float64: "f64"}
-# Of y alone.
-TEXTS_OF_8_BITS = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2", torch.int8: "s8"}
+# Of y alone, of 8 and 4 bits. An element of the last type has two columns.
+NARROW_TEXTS = {torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2", torch.int8: "s8", torch.float4_e2m1fn_x2: "e2m1"}
 # Of scales alone.
 TEXTS_OF_SCALES = {torch.float8_e8m0fnu: "e8m0"}
 _NAMES = {torch.float16: "Half", torch.bfloat16: "BFloat16", torch.float32: "Float", torch.float64: "Double"}

@@ -59,7 +59,7 @@ class _Plan:
             elif not problem.has_rows(operand.name):
                 copied = None if tensor.is_contiguous() else tensor.shape
             else:
-                found = rows_at(tensor.expand(shape), dims)
+                found = rows_at(tensor.expand(shape), dims + len(shape) - x.dim())
                 copied = shape if found is None else None
                 setattr(arguments, operand.member, _library.Rows(None, *found or ()))
             self.places.append((at, getattr(_library.Tensors, operand.member).offset, copied))

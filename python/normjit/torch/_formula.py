@@ -58,7 +58,7 @@ def _statistics(problem: Problem, s: Tensor, dims: tuple[int, ...]) -> dict[str,
     return {"mean": mean, "rstd": torch.rsqrt(square + problem.epsilon)}
 
 
-_LARGEST = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0, torch.int8: 127.0}
+_LARGEST = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0, torch.int8: 127.0, torch.float4_e2m1fn_x2: 6.0}
 
 
 def _scales_of(problem: Problem, y: Tensor, dims: tuple[int, ...], upper_bound: Optional[Tensor]) -> Tensor:
@@ -73,7 +73,7 @@ def _scales_of(problem: Problem, y: Tensor, dims: tuple[int, ...], upper_bound: 
 
 
 def _in_blocks(problem: Problem, y: Tensor, dims: int, global_scale: Optional[Tensor]) -> tuple[Tensor, Tensor]:
-    """y in front of its rounding to 8 bits, and the scales of its blocks."""
+    """y in front of its rounding, and the scales of its blocks."""
     blocks = y.reshape(*y.shape[:-dims], problem.columns // problem.block, problem.block)
     most = blocks.abs().amax(-1)
     largest = torch.full_like(most, _LARGEST[problem.output])
@@ -121,12 +121,22 @@ def _amax_of(y: Tensor) -> Tensor:
     return y.amax() if y.numel() != 0 else y.new_zeros(())
 
 
-def _in_8_bits(problem: Problem, y: Tensor) -> Tensor:
-    """To the nearest, and to the largest number where y is beyond it; NaN is 0 in whole numbers."""
+def _narrowed(problem: Problem, y: Tensor, dims: int) -> Tensor:
+    """To the nearest, and to the largest number where y is beyond it; NaN is 0 in whole numbers, and 6 in e2m1."""
     largest = _LARGEST[problem.output]
+    if problem.output == torch.float4_e2m1fn_x2:
+        return _in_pairs(y.flatten(-dims))
     if problem.output == torch.int8:
         return y.round().clamp(-largest - 1, largest).nan_to_num(0.0).to(torch.int8)
     return y.clamp(-largest, largest).to(problem.output)
+
+
+def _in_pairs(y: Tensor) -> Tensor:
+    """e2m1, the even column in the lower half of a byte. Its magnitudes 0, 0.5, 1, 1.5, 2, 3, 4, 6 have the codes 0 .. 7."""
+    most = y.abs().clamp(max=6.0)
+    codes = torch.where(most < 2, (most * 2).round(), torch.where(most < 4, most.round() + 2, (most / 2).round() + 4))
+    codes = torch.where(y.isnan(), 7.0, codes + 8 * y.signbit()).to(torch.uint8)
+    return (codes[..., ::2] | codes[..., 1::2] << 4).view(torch.float4_e2m1fn_x2)
 
 
 _GATE_FUNCTIONS: dict[int, Callable[[Tensor], Tensor]] = {
@@ -192,7 +202,7 @@ def formula(problem: Problem, x: Tensor, *inputs: Optional[Tensor]) -> list[Tens
         y = y.to(problem.input).to(wide)
     if problem.also is not None:
         found["also"] = y.to(problem.also)
-    if problem.has_8_bits and problem.spec.amax:
+    if problem.is_narrow and problem.spec.amax:
         found["amax"] = _amax_of(y)
     if given["tensor_scale"] is not None:
         scale = given["tensor_scale"].reshape(())
@@ -202,8 +212,8 @@ def formula(problem: Problem, x: Tensor, *inputs: Optional[Tensor]) -> list[Tens
         y = y * found["row_scale"].reciprocal() if problem.output == torch.int8 else y / found["row_scale"]
     if problem.block:
         y, found["block_scale"] = _in_blocks(problem, y, dims, given["global_scale"])
-    found["out"] = _in_8_bits(problem, y) if problem.has_8_bits else y.to(problem.output)
-    if not problem.has_8_bits and problem.spec.amax:
+    found["out"] = _narrowed(problem, y, dims) if problem.is_narrow else y.to(problem.output)
+    if not problem.is_narrow and problem.spec.amax:
         found["amax"] = _amax_of(found["out"])
     if found["sum"] is x:  # an output never is an input
         found["sum"] = x.clone()

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from normjit import _library
 from normjit.torch import _fusion
-from normjit.torch._check import TEXTS, TEXTS_OF_8_BITS
+from normjit.torch._check import NARROW_TEXTS, TEXTS
 from normjit.torch._functional import _KNOWN, _is_foreign, _is_left_to_compiler, code_of
 from normjit.torch._norm import norm
 from normjit.torch._operator import DEVICE, HERE
@@ -115,10 +115,10 @@ def add_layer_norm(x: Tensor, residual: Tensor, weight: Optional[Tensor] = None,
                      batch_invariant)
 
 
-# ---- Results of 8 bits
+# ---- Results of 8 and 4 bits
 
 class _Quantization(NamedTuple):
-    """How a result is rounded to 8 bits, as the names below take it."""
+    """How a result is rounded to 8 or 4 bits, as the names below take it."""
     dtype: torch.dtype
     scale: Optional[Tensor]
     inverse_scale: bool
@@ -136,8 +136,8 @@ def _norm_quant(what: str, x: Tensor, residual: Tensor | None, row: tuple[int, .
     """y; with a residual the sum; without a scale those of the rows or blocks; the result in front of all that."""
     def fail(why: str, *parts: Any) -> RuntimeError:
         return RuntimeError("normjit.torch.{}: {}".format(what, why.format(*parts)))
-    if how.dtype not in TEXTS_OF_8_BITS:
-        raise fail("dtype is {}; it must be one of {}", how.dtype, ", ".join(map(str, TEXTS_OF_8_BITS)))
+    if how.dtype not in NARROW_TEXTS:
+        raise fail("dtype is {}; it must be one of {}", how.dtype, ", ".join(map(str, NARROW_TEXTS)))
     if not row or x.shape[-len(row):] != row:
         raise fail("the last dimensions of x, of shape {}, are no row of shape {}", list(x.shape), list(row))
     if how.inverse_scale and how.scale is None:
@@ -154,7 +154,7 @@ def _norm_quant(what: str, x: Tensor, residual: Tensor | None, row: tuple[int, .
         quantization = _blocks(how, fail)
     if how.also is not None and TEXTS.get(how.also) not in _library.ALSOS:
         raise fail("also is {}; it must be torch.float16, torch.bfloat16 or torch.float32", how.also)
-    fields = "/out={}/q={}".format(TEXTS_OF_8_BITS[how.dtype], quantization)
+    fields = "/out={}/q={}".format(NARROW_TEXTS[how.dtype], quantization)
     fields += "" if how.also is None else "/also=" + TEXTS[how.also]
     fields += ("" if residual is None else "/add/sum") + _rounding(rounding)
     types = types_of(x, in_bias=in_bias, residual=residual, weight=weight)
@@ -219,12 +219,13 @@ def rms_norm_quant(x: Tensor, normalized_shape: Sequence[int], weight: Optional[
                    global_scale: Optional[Tensor] = None, also: Optional[torch.dtype] = None,
                    weight_offset: bool = False, rounding: Optional[str] = None,
                    batch_invariant: bool = False) -> Any:
-    """RMSNorm(x) in 8 bits, in one kernel: y with a scale, else (y, scales) with one for each row, or for each block.
+    """RMSNorm(x) in 8 or 4 bits, in one kernel: y with a scale, else (y, scales) with one for each row, or for each block.
 
-    dtype: torch.float8_e4m3fn, torch.float8_e5m2 or torch.int8. scale: one f32, by which the result is divided; with
-    inverse_scale it is multiplied. Without it, each row is divided by its largest magnitude over the largest number of
-    the type, and scales, in f32, have x's shape without the normalized dimensions. upper_bound: one f32, more than which
-    that magnitude does not count. eps None is 2^-23.
+    dtype: torch.float8_e4m3fn, torch.float8_e5m2 or torch.int8; with a block of 16 or 32 also torch.float4_e2m1fn_x2, of pairs
+    of columns: y has x's shape with the pairs of a row in the place of the normalized dimensions. scale: one f32, by which
+    the result is divided; with inverse_scale it is multiplied. Without it, each row is divided by its largest magnitude over
+    the largest number of the type, and scales, in f32, have x's shape without the normalized dimensions. upper_bound: one
+    f32, more than which that magnitude does not count. eps None is 2^-23.
 
     block: 16, 32, 64 or 128 neighbouring columns, each with a scale. scale_format: "f32"; "p2", rounded up to a power of
     two; "e8m0", the same in torch.float8_e8m0fnu; "e4m3", times global_scale (one f32) in torch.float8_e4m3fn. It is "e4m3"

@@ -70,6 +70,9 @@ def norm(spec: str, x: Tensor, *, in_bias: Maybe = None, gate: Maybe = None, gat
     512]; R4, K4 and R128 are multiples of 4 and 128, and what is beyond R and K is 0. It is in f32, torch.float8_e8m0fnu or
     torch.float8_e4m3fn. amax is one f32.
 
+    A result in e2m1 is in torch.float4_e2m1fn_x2, of pairs of columns, and has the shape of x, with the cols / 2 pairs of a row
+    in the place of its columns.
+
     With `/cf`, x is [N, C, ...], with at least one dimension of positions, and each position's C channels are a row; mean
     and rstd are [N, 1, ...]. Samples may be any distance apart; other gaps are copied. Where channels are neighbours in
     memory (torch.channels_last, and samples of one position), in out or else in x, results are so, too, and the kernel is
@@ -79,7 +82,7 @@ def norm(spec: str, x: Tensor, *, in_bias: Maybe = None, gate: Maybe = None, gat
     variable NORMJIT_BATCH_INVARIANT=1 asks for that in all calls.
 
     Tensors that are not on an NVIDIA GPU, wrappers of tensors, transforms of torch.func and forward-mode derivatives are
-    computed by PyTorch's operators. Gradients of any order; none of results of 8 bits, nor of amax. Launches on the current
+    computed by PyTorch's operators. Gradients of any order; none of results of 8 and 4 bits, nor of amax. Launches on the current
     stream of x's device. Raises RuntimeError for operands that do not fit the spec.
     """
     inputs = (x, in_bias, gate, gate_table, residual, weight, bias, mod_scale, mod_scale_table, mod_shift, mod_shift_table,
@@ -213,6 +216,8 @@ def _by_pytorch_out(spec: str, *arguments: Any) -> None:
     inputs, batch_invariant, outputs = _parts(arguments)
     _fake_out(spec, *arguments)
     for place, made in zip([part for part in outputs if part is not None], _by_pytorch(spec, *inputs, batch_invariant)):
+        if made.dtype == torch.float4_e2m1fn_x2:  # which PyTorch 2.9 cannot copy
+            place, made = place.view(torch.uint8), made.view(torch.uint8)
         place.copy_(made)
 
 

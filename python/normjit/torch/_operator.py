@@ -21,7 +21,7 @@ from typing import Any, Callable, Optional
 import torch
 
 from normjit import _build, _library
-from normjit.torch._problem import BLOCKS, CODES, COLUMNS, INPUTS, MATRIX, ONE, OPERANDS, OUTPUTS, ROWS, Problem
+from normjit.torch._problem import BLOCKS, CODES, COLUMNS, INPUTS, MATRIX, ONE, OPERANDS, OUTPUTS, PAIRS, ROWS, Problem
 
 # dims: over how many of the last dimensions of x; weight and bias have their shape. activation: one of
 # _library.ACTIVATIONS. dtype: of y, None: x's; with it, weight and bias may have another dtype than x.
@@ -96,7 +96,7 @@ class _Operand(ctypes.Structure):
                 ("output", ctypes.c_int32)]
 
 
-_EXTENTS = {MATRIX: 0, COLUMNS: 1, ROWS: 2, ONE: 3, BLOCKS: 4}
+_EXTENTS = {MATRIX: 0, COLUMNS: 1, ROWS: 2, ONE: 3, BLOCKS: 4, PAIRS: 5}
 
 
 class _Native:

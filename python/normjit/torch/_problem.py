@@ -14,14 +14,14 @@ from normjit import _library
 from normjit.torch import _check
 
 CODES = {dtype: _library.DTYPES[text] for dtype, text in {
-    **_check.TEXTS, **_check.TEXTS_OF_8_BITS, **_check.TEXTS_OF_SCALES}.items()}
+    **_check.TEXTS, **_check.NARROW_TEXTS, **_check.TEXTS_OF_SCALES}.items()}
 DTYPES = {code: dtype for dtype, code in CODES.items()}
 CODES[torch.int32] = -1  # four scales; known to operator.cc alone
 _torch_compiler: Any = torch.compiler  # which has no types
 
 # How many elements an operand has.
-MATRIX, COLUMNS, AFFINE, ROWS, ONE, BLOCKS = ("a row for each of x", "one row", "either", "a number for each row", "a number",
-                                             "a number for each block of a row")
+MATRIX, PAIRS, COLUMNS, AFFINE, ROWS, ONE, BLOCKS = ("a row for each of x", "likewise, of pairs of columns", "one row", "either",
+                                                     "a number for each row", "a number", "a number for each block of a row")
 
 
 class Operand(NamedTuple):
@@ -103,7 +103,7 @@ class Problem:
         # The text of the same norm where channels are the last dimension; None without channels first.
         self.channels_last = _channels_last_of(spec) if self.channels_first else None
         self.input, self.output = DTYPES[spec.input], DTYPES[spec.output]
-        self.has_8_bits = self.output in _check.TEXTS_OF_8_BITS
+        self.is_narrow = self.output in _check.NARROW_TEXTS
         self.inverse_scale = bool(spec.inverse_scale)
         self.weight, self.single = DTYPES[spec.weight], torch.float32
         also = _library.name_of(_library.ALSOS, spec.also)
@@ -126,8 +126,10 @@ class Problem:
         self.outline = tuple(name in self.outputs for name in OUTPUTS), self.columns, self.channels_last
 
     def extent_of(self, name: str) -> str:
-        """MATRIX, COLUMNS, ROWS, ONE or BLOCKS."""
+        """MATRIX, PAIRS, COLUMNS, ROWS, ONE or BLOCKS."""
         extent = _BY_NAME[name].extent
+        if name == "out" and self.output == torch.float4_e2m1fn_x2:
+            return PAIRS
         return extent if extent != AFFINE else MATRIX if self.affine_rows else COLUMNS
 
     def dtype_of(self, name: str) -> torch.dtype:
@@ -136,7 +138,7 @@ class Problem:
 
     def has_rows(self, name: str) -> bool:
         """Whether an operand has a row for each of x."""
-        return self.extent_of(name) == MATRIX
+        return self.extent_of(name) in (MATRIX, PAIRS)
 
     def fail(self, what: str) -> RuntimeError:
         return RuntimeError("normjit::norm: {} (spec {})".format(what, self.text))
@@ -160,8 +162,8 @@ class Problem:
         return dims
 
     def require_gradients(self) -> None:
-        if self.has_8_bits:
-            raise self.fail("results of 8 bits have no gradient, but an argument requires one; see torch.no_grad()")
+        if self.is_narrow:
+            raise self.fail("results of 8 and 4 bits have no gradient, but an argument requires one; see torch.no_grad()")
 
     def require_outputs(self, given: Sequence[Optional[Tensor]]) -> None:
         for name, tensor in zip(OUTPUTS, given):
@@ -170,10 +172,11 @@ class Problem:
 
     def check_memory(self, tensors: Sequence[Optional[Tensor]], dims: int) -> None:
         """Whether outputs, of OPERANDS that passed check, can be written where they are."""
+        x: Any = tensors[0]
         for operand, tensor in zip(OPERANDS, tensors):
             if tensor is None or not operand.output:
                 continue
-            if self.has_rows(operand.name) and rows_at(tensor, dims) is None:
+            if self.has_rows(operand.name) and rows_at(tensor, dims + tensor.dim() - x.dim()) is None:
                 raise self.fail("the rows of {}, with strides {}, cannot be addressed".format(
                     operand.name, list(tensor.stride())))
             if not self.has_rows(operand.name) and not tensor.is_contiguous():
@@ -217,11 +220,13 @@ class Problem:
     # ---- Memory
 
     def shape_of(self, name: str, x: Tensor, dims: int) -> torch.Size:
-        """Ones stand in the place of the normalized dimensions where there is a number for each row, as in PyTorch. Scales
-        of blocks have them in the last dimension, or are laid out for all rows together."""
+        """Ones stand in the place of the normalized dimensions where there is a number for each row, as in PyTorch. Pairs of
+        columns and scales of blocks have them in the last dimension; scales may be laid out for all rows together."""
         extent = self.extent_of(name)
         if extent == MATRIX:
             return x.shape
+        if extent == PAIRS:
+            return torch.Size((*x.shape[:-dims], self.columns // 2))
         if extent == ONE:
             return torch.Size(())
         if extent == BLOCKS:

@@ -19,11 +19,13 @@ inline Type type_of(std::int32_t dtype) {
   if (dtype == aoti_torch_dtype_float64()) return {NORMJIT_F64, "Double"};
   return {0, "another type"};
 }
-constexpr std::int32_t kTorchE8M0 = 44;   // of float8_e8m0fnu; the C interface names it from 2.12 on
+// Of float8_e8m0fnu and float4_e2m1fn_x2; the C interface names them from 2.12 on.
+constexpr std::int32_t kTorchE8M0 = 44, kTorchE2M1 = 45;
 constexpr std::int32_t kFourScales = -1;  // the code of an int32
 // Those that y or scales alone may have, too.
 inline std::int32_t code_of(std::int32_t dtype) {
   if (dtype == kTorchE8M0) return NORMJIT_E8M0;
+  if (dtype == kTorchE2M1) return NORMJIT_E2M1;
   if (dtype == aoti_torch_dtype_int32()) return kFourScales;
   if (dtype == aoti_torch_dtype_float8_e4m3fn()) return NORMJIT_E4M3;
   if (dtype == aoti_torch_dtype_float8_e5m2()) return NORMJIT_E5M2;
@@ -34,6 +36,8 @@ inline std::int32_t dtype_of(std::int32_t code) {
   switch (code) {
     case NORMJIT_E8M0:
       return kTorchE8M0;
+    case NORMJIT_E2M1:
+      return kTorchE2M1;
     case kFourScales:
       return aoti_torch_dtype_int32();
     case NORMJIT_E4M3:

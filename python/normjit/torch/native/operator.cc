@@ -25,6 +25,7 @@ enum Extent : std::int32_t {
   kRows,     // a number for each row of x
   kOne,      // a number
   kBlocks,   // a number for each block of a row of x
+  kPairs,    // a row for each of x, of pairs of columns
 };
 
 // As in ../_operator.py.
@@ -98,9 +99,10 @@ class Call {
     require_fit(code_of(f.dtype) == operand.dtype && f.device_type == x_.device_type &&
                 f.device == x_.device);
     const std::int64_t columns = elements(x_, outer_, end_);
-    if (operand.extent == kMatrix) {
-      require_fit(operand.output ? has_shape(f, x_.sizes, x_.dims) : expands_to(f, x_));
-      const bool in_place = take_rows(operand.offset, tensor, f);
+    if (operand.extent == kMatrix || operand.extent == kPairs) {
+      const Sizes wanted = sizes_of(operand.extent);
+      require_fit(operand.output ? has_shape(f, wanted.sizes, wanted.dims) : expands_to(f, x_));
+      const bool in_place = take_rows(operand.offset, tensor, f, operand.output ? f : x_);
       require_fit(in_place || !operand.output);
     } else if (operand.extent == kColumns) {
       require_fit(has_shape(f, x_.sizes + outer_, end_ - outer_) || has_shape(f, &columns, 1));
@@ -115,14 +117,15 @@ class Call {
     }
   }
 
-  // Takes a tensor that expands to x, as a copy where its rows cannot be read in place; whether they can.
-  bool take_rows(std::size_t offset, const Tensor& tensor, const Facts& f) {
-    auto rows = rows_of(f, x_, outer_);
+  // Takes a tensor that expands to another, which has the rows of x, as a copy where its rows cannot be read
+  // in place; whether they can.
+  bool take_rows(std::size_t offset, const Tensor& tensor, const Facts& f, const Facts& whole) {
+    auto rows = rows_of(f, whole, outer_);
     if (rows) {
       rows->pointer = tensor.data();
       put(offset, *rows);
     } else {
-      put(offset, kept(copy_of(tensor, f, x_.dims, x_.sizes)));
+      put(offset, kept(copy_of(tensor, f, whole.dims, whole.sizes)));
     }
     return rows.has_value();
   }
@@ -159,8 +162,11 @@ class Call {
   Sizes sizes_of(std::int32_t extent) {
     if (extent == kMatrix) return {x_.dims, x_.sizes};
     if (extent == kOne) return {0, nullptr};
-    std::vector<std::int64_t>& sizes = extent == kRows ? number_sizes_ : block_sizes_;
-    if (sizes.empty()) sizes = extent == kRows ? number_sizes() : block_sizes();
+    std::vector<std::int64_t>& sizes = sizes_[static_cast<std::size_t>(extent)];
+    if (sizes.empty())
+      sizes = extent == kRows    ? number_sizes()
+              : extent == kPairs ? sizes_with(spec_.columns / 2)
+                                 : block_sizes();
     return {static_cast<std::int64_t>(sizes.size()), sizes.data()};
   }
 
@@ -168,6 +174,13 @@ class Call {
   std::vector<std::int64_t> number_sizes() const {
     std::vector<std::int64_t> sizes(x_.sizes, x_.sizes + x_.dims);
     std::fill(sizes.begin() + outer_, sizes.begin() + end_, 1);
+    return sizes;
+  }
+
+  // A number stands in the place of the normalized dimensions.
+  std::vector<std::int64_t> sizes_with(std::int64_t last) const {
+    std::vector<std::int64_t> sizes(x_.sizes, x_.sizes + outer_);
+    sizes.push_back(last);
     return sizes;
   }
 
@@ -183,9 +196,7 @@ class Call {
       case NORMJIT_SCALE_LAYOUT_SWIZZLED:
         return {(tensors_.rows + 127) / 128, words, 512};
       default:
-        std::vector<std::int64_t> sizes(x_.sizes, x_.sizes + outer_);
-        sizes.push_back(blocks);
-        return sizes;
+        return sizes_with(blocks);
     }
   }
 
@@ -199,7 +210,7 @@ class Call {
   const std::int64_t outer_, end_;
   const OnDevice here_;
   std::vector<Tensor> copies_;
-  std::vector<std::int64_t> number_sizes_, block_sizes_;
+  std::array<std::vector<std::int64_t>, kPairs + 1> sizes_;  // by extents
   normjit_tensors tensors_ = NORMJIT_TENSORS_INIT;
 };
 
@@ -318,7 +329,7 @@ Outputs layer_norm(Arguments a, bool statistics) {
   Call call(x, {outer, x.dims}, spec);
   if (a.weight) call.take_columns(offsetof(normjit_tensors, weight), a.weight);
   if (a.bias) call.take_columns(offsetof(normjit_tensors, bias), a.bias);
-  call.take_rows(offsetof(normjit_tensors, x), a.x, x);
+  call.take_rows(offsetof(normjit_tensors, x), a.x, x, x);
   Outputs out;
   out.y = call.make_output(offsetof(normjit_tensors, y), kMatrix, dtypes.y);
   if (statistics) {
