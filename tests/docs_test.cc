@@ -148,7 +148,7 @@ TEST(AlgebraPage, ItsMessagesAreThoseOfTheLibrary) {
     ASSERT_EQ(spec.code(), Code::BadCombination) << at->str(1);
     EXPECT_NE(spec.error().message.find(at->str(2)), std::string::npos) << spec.error().message;
   }
-  EXPECT_EQ(count, 24);
+  EXPECT_EQ(count, 25);
 }
 
 // Each operand, in the order in which a launch has them, with the option of the tool.

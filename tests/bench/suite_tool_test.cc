@@ -41,7 +41,7 @@ TEST_F(SuiteTool, ListsTheSuiteWithoutAGpu) {
     EXPECT_FALSE(one.at("target").get<std::string>().empty());
     drawn += one.at("drawn").get<bool>();
   }
-  EXPECT_EQ(drawn, 40 + 4 * 3 * 6 + 12)
+  EXPECT_EQ(drawn, 40 + 4 * 3 * 6 + 15)
       << "of all regimes, the widths of the fused one, and one of each quantized form";
   EXPECT_EQ(run_bench({"suite", "--list", "--json", "--seed", "18446744073709551615"}).out, list.out);
 }

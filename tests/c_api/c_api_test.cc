@@ -603,7 +603,7 @@ TEST_F(CApi, ValuesThatAreNoneAreNamed) {
     spec.*member = value;
     return outcome([&](char** e) { return normjit_spec_text(&spec, nullptr, e); });
   };
-  for (const std::int32_t wrong : {-1, 9, 256, 257, std::numeric_limits<std::int32_t>::min()}) {
+  for (const std::int32_t wrong : {-1, 10, 256, 257, std::numeric_limits<std::int32_t>::min()}) {
     const std::string is = " is " + std::to_string(wrong) + ";";
     EXPECT_THAT(refused(&normjit_spec::norm, wrong), HasSubstr("BadArgument: norm" + is));
     EXPECT_THAT(refused(&normjit_spec::residual, wrong), HasSubstr("BadArgument: residual" + is));
@@ -637,8 +637,8 @@ TEST_F(CApi, ValuesThatAreNoneAreNamed) {
   EXPECT_THAT(refused(&normjit_spec::residual, 4), HasSubstr("residual is 4; it is NORMJIT_NO_RESIDUAL (1)"));
   EXPECT_THAT(refused(&normjit_spec::activation, 6), HasSubstr("BadActivation: activation is 6"));
   normjit_spec spec = spec_of(64);
-  spec.input = 9;
-  EXPECT_THAT(launched(spec, tensors_of(8)), HasSubstr("BadDType: input is 9"));
+  spec.input = 10;
+  EXPECT_THAT(launched(spec, tensors_of(8)), HasSubstr("BadDType: input is 10"));
   const std::size_t size = sizeof(normjit_launch_options);
   const std::pair<const char*, normjit_launch_options> options[] = {
       {"overlap_previous", {size, 2, 0, nullptr}}, {"miss_in_capture", {size, 0, -1, nullptr}}};

@@ -382,17 +382,18 @@ TEST_F(RunOnHost, ScalesOfBlocksAndFurtherResultsAreFiles) {
     const char* text;
     std::map<Operand, Shape> shapes;  // of inputs and outputs besides x and y
   } cases[] = {
-      {"q=64", {{Operand::block_scale, {6, 3}}}},
-      {"q=64:p2:cols/also=f32", {{Operand::block_scale, {3, 8}}, {Operand::also, {2, 3, 192}}}},
-      {"q=32:e8m0:cols4", {{Operand::block_scale, {2, 8, 4}}}},
-      {"q=16:e4m3:sw/also=bf16",
+      {"out=e4m3/q=64", {{Operand::block_scale, {6, 3}}}},
+      {"out=e4m3/q=64:p2:cols/also=f32", {{Operand::block_scale, {3, 8}}, {Operand::also, {2, 3, 192}}}},
+      {"out=e4m3/q=32:e8m0:cols4", {{Operand::block_scale, {2, 8, 4}}}},
+      {"out=e4m3/q=16:e4m3:sw/also=bf16",
        {{Operand::global_scale, {}}, {Operand::block_scale, {1, 3, 512}}, {Operand::also, {2, 3, 192}}}},
-      {"q=row:ub", {{Operand::upper_bound, {}}, {Operand::row_scale, {6}}}},
-      {"q=tensor/amax", {{Operand::tensor_scale, {1}}, {Operand::amax, {}}}}};
+      {"out=e2m1/q=16:e4m3", {{Operand::global_scale, {}}, {Operand::block_scale, {6, 12}}}},
+      {"out=e4m3/q=row:ub", {{Operand::upper_bound, {}}, {Operand::row_scale, {6}}}},
+      {"out=e4m3/q=tensor/amax", {{Operand::tensor_scale, {1}}, {Operand::amax, {}}}}};
   const auto file_of = [&](Operand operand) { return directory_ / concat({name(operand), ".npy"}); };
   for (const auto& [text, shapes] : cases) {
     SCOPED_TRACE(text);
-    const NormSpec spec = parse_spec(concat({"rmsnorm/cols=192/bf16/out=e4m3/", text})).value();
+    const NormSpec spec = parse_spec(concat({"rmsnorm/cols=192/bf16/", text})).value();
     oracle::Problem problem = oracle::make_problem(spec, 6).value();
     oracle::fill(problem, 7);
     oracle::write_npy(directory_ / "x.npy", problem[Operand::x], {2, 3, 192}).value();
@@ -406,7 +407,9 @@ TEST_F(RunOnHost, ScalesOfBlocksAndFurtherResultsAreFiles) {
       arguments.insert(arguments.end(), {option, file_of(operand)});
     }
     ASSERT_EQ(run(arguments).status, 0);
-    oracle::NpyFile::open(directory_ / "y.npy").value().read(problem[Operand::y]).value();
+    auto y = oracle::NpyFile::open(directory_ / "y.npy").value();
+    EXPECT_EQ(y.shape(), (Shape{2, 3, spec.output == DType::e2m1 ? 96 : 192}));
+    y.read(problem[Operand::y]).value();
     for (const auto& [operand, shape] : shapes) {
       if (!row_of(operand).output) continue;
       auto file = oracle::NpyFile::open(file_of(operand)).value();

@@ -105,7 +105,7 @@ bool is_reached(Strategy strategy, const NormSpec& spec, const DeviceProfile& de
 
 // What is wrong with a kernel; empty if nothing is.
 std::string trouble_of(Compiler& compiler, const Job& job, const Source& source) {
-  const Arch target = target_of(job.plan, job.device.arch);
+  const Arch target = target_of(job.plan, job.spec, job.device.arch);
   const auto binary = compiler.compile(source, target);
   if (!binary) return binary.error().message;
 
@@ -488,6 +488,9 @@ TEST_F(Kernels, EveryPlanOfBlocksAndSecondResults) {
       if (quantization != Quantization::none && (turn % 2 == 0 || !scales_blocks(spec)))
         spec.also = std::array{Also::bf16, Also::f16, Also::f32}[turn % 3];
       add_shapes(jobs, canonical(spec), a, kFewSteps);
+      if (quantization != Quantization::block_16 && quantization != Quantization::block_32) continue;
+      spec.output = DType::e2m1;
+      add_shapes(jobs, canonical(spec), (a + devices_.size() / 2) % devices_.size(), kFewSteps);
     }
   expect_all_clean(jobs);
 }

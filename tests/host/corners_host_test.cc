@@ -845,7 +845,7 @@ KernelCase corner_of_blocks(Strategy strategy, NormSpec spec, int blocks, std::i
   return c;
 }
 
-// K that is a multiple of 4 and not, by each type of 8 bits.
+// K that is a multiple of 4 and not, by each type of 8 and 4 bits.
 TEST_P(HostCornersOfResults, EveryFormatAndLayoutOfBlocks) {
   std::vector<KernelCase> cases;
   for (const NormSpec& kind : kinds_of_blocks())
@@ -855,6 +855,7 @@ TEST_P(HostCornersOfResults, EveryFormatAndLayoutOfBlocks) {
       spec.input = turn % 2 == 0 ? DType::bf16 : DType::f32;
       spec.weight = spec.residual_type = spec.modulation_type = spec.input;
       spec.output = std::vector{DType::e4m3, DType::e5m2, DType::s8}[turn % 3];
+      if (block_columns(spec) <= 32 && turn % 2 == 0) spec.output = DType::e2m1;
       spec.affine = Affine::weight;
       if (turn % 4 == 0) spec.also = kAlsos[1 + turn / 4 % 3].value;
       cases.push_back(corner_of_blocks(GetParam(), spec, blocks, 5));
@@ -879,6 +880,30 @@ TEST_P(HostCornersOfResults, RowsOfPaddedScales) {
   expect_right(cases);
 }
 
+// Vectors of one byte, of two and of four.
+TEST_P(HostCornersOfResults, Of4Bits) {
+  std::vector<KernelCase> cases;
+  for (const int vector : {2, 4, 8})
+    for (const DType input : {DType::bf16, DType::f32}) {
+      if (vector * (input == DType::bf16 ? 2 : 4) > 16) continue;
+      NormSpec spec{.columns = 16 * (vector + 3),
+                    .input = input,
+                    .output = DType::e2m1,
+                    .affine = Affine::weight,
+                    .quantization = Quantization::block_16,
+                    .scale_format = ScaleFormat::e4m3,
+                    .also = Also::bf16};
+      KernelCase c = corner(GetParam(), spec, vector, 7);
+      if (GetParam() == Strategy::warp_rows) {
+        c.plan.threads_per_row = 8;
+        c.plan.per_thread = static_cast<int>((spec.columns - 1) / (8 * vector)) + 1;
+      }
+      c.y_gap = vector;
+      cases.push_back(c);
+    }
+  expect_right(cases);
+}
+
 // A block of zeros, one with a NaN and one with an infinity, in rows whose other blocks have neither.
 TEST_P(HostCornersOfResults, BlocksOfZerosNanAndInfinity) {
   std::vector<KernelCase> cases;
@@ -887,7 +912,8 @@ TEST_P(HostCornersOfResults, BlocksOfZerosNanAndInfinity) {
     spec.norm = Norm::rms;
     spec.residual = Residual::after;
     cases.push_back(corner_of_blocks(GetParam(), spec, 5, 3));
-    for (const DType output : {DType::e5m2, DType::s8}) {
+    for (const DType output : {DType::e5m2, DType::s8, DType::e2m1}) {
+      if (output == DType::e2m1 && block_columns(spec) > 32) continue;
       cases.push_back(cases.back());
       cases.back().spec.output = output;
     }
@@ -987,8 +1013,11 @@ TEST(HostCornersOfSharedResults, BlocksShareThem) {
                             .quantization = Quantization::row,
                             .upper_bound = true,
                             .also = Also::f32};
-        for (const NormSpec& spec : {with_blocks, with_amax, with_bound}) {
+        NormSpec in_4_bits = with_blocks;
+        in_4_bits.output = DType::e2m1;
+        for (const NormSpec& spec : {with_blocks, in_4_bits, with_amax, with_bound}) {
           KernelCase c = shared_by_all({exchange, blocks}, spec, 7);
+          if (spec.output == DType::e2m1) c.plan.vector = 2, c.plan.per_thread = 1;
           c.runs = 2;
           c.inputs = cases.size() % 4 == 0 ? InputKind::nan_row : InputKind::mixed;
           cases.push_back(c);

@@ -93,6 +93,16 @@ const std::vector<std::string> kQuantized = {"number.cuh",
                                              "schedule/block_row.cu",
                                              "schedule/generic.cu"};
 
+// What kernels with results of 4 bits try.
+const std::vector<std::string> kOf4Bits = {"layout.cuh",
+                                           "number.cuh",
+                                           "op/quantizer.cuh",
+                                           "op/sink.cuh",
+                                           "schedule/fragment.cuh",
+                                           "schedule/warp_rows.cu",
+                                           "schedule/block_row.cu",
+                                           "schedule/generic.cu"};
+
 // What kernels with channels first try.
 const std::vector<std::string> kChannels = {"schedule/channels_first.cu"};
 
@@ -969,6 +979,19 @@ const std::vector<Pinned> kPinned = {
      "per_thread=6 arch=sm_90 rows=42 plane=6 seed=187",
      {0},
      kChannels},
+    // Results of 4 bits, in software and by the instruction; in slices of a row; in the generic kernel.
+    {"rmsnorm/cols=96/bf16/out=e2m1/w/also=bf16/q=16:e4m3:sw warp_rows threads=64 threads_per_row=8 vector=4 "
+     "per_thread=3 arch=sm_90 rows=13 y_gap=4 seed=230",
+     {0},
+     kOf4Bits},
+    {"layernorm/cols=352/f32/out=e2m1/wb/q=32:e8m0 block_row threads=64 threads_per_row=64 vector=2 "
+     "per_thread=2 blocks_per_row=2 exchange=cluster arch=sm_100 rows=5 seed=231",
+     {0},
+     kOf4Bits},
+    {"layernorm/cols=304/f32/out=e2m1/w/q=16:e4m3 generic threads=64 threads_per_row=32 vector=1 "
+     "per_thread=2 arch=sm_90 rows=5 y_gap=3 blocks=2 seed=232",
+     {0},
+     kOf4Bits},
     // So many blocks that the ring has its largest size, and wraps.
     {"layernorm/cols=32/f32 split_row threads=32 threads_per_row=32 vector=1 per_thread=1 group_rows=1 "
      "blocks_per_sm=32 sms=11 arch=sm_90 rows=1100 seed=15",
@@ -986,7 +1009,7 @@ Experiment experiment_of(const Pinned& pinned) {
   // Those of another kernel, and of what this one has no use for.
   std::erase_if(files, [&](const std::string& file) {
     return (file.ends_with(".cu") && file != concat({"schedule/", normjit::name(c->plan.strategy), ".cu"})) ||
-           (file == "op/quantizer.cuh" && !has_8_bits(c->spec.output)) ||
+           (file == "op/quantizer.cuh" && !is_narrow(c->spec.output)) ||
            (file == "schedule/ring.cuh" && c->plan.strategy != Strategy::persistent_row) ||
            (file == "schedule/scalar.cuh" &&
             (c->plan.strategy != Strategy::persistent_row || !c->plan.unaligned)) ||
@@ -1014,6 +1037,7 @@ struct Number {
 };
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 const Number kNumbers[] = {
     // A little more than half way between two numbers of 16 bits, and half way in f32.
@@ -1051,7 +1075,14 @@ const Number kNumbers[] = {
     // A quotient that the product with the inverse misses.
     {"layernorm/cols=1/f32", "over(on.x[0], 448)", 0x1.000008p+0, 0x1.2492520000000p-9, "op/quantizer.cuh"},
     // Half way between two numbers of e4m3, in integers.
-    {"layernorm/cols=1/f32/out=e4m3", "Output{to_float8<Output>(on.x[0])}", 1.0625, 1, "number.cuh"},
+    {"layernorm/cols=1/f32/out=e4m3", "Output{static_cast<unsigned char>(to_small_float<Output>(on.x[0]))}",
+     1.0625, 1, "number.cuh"},
+    // The bits of 0, 1, 4 and 6 in e2m1: ties and the largest; a sign; NaN, which is none.
+    {"layernorm/cols=1/f32", "Output(to_small_float<E2M1>(on.x[0]))", 0.25, 0, "number.cuh"},
+    {"layernorm/cols=1/f32", "Output(to_small_float<E2M1>(on.x[0]))", 0.75, 2, "number.cuh"},
+    {"layernorm/cols=1/f32", "Output(to_small_float<E2M1>(on.x[0]))", 5, 6, "number.cuh"},
+    {"layernorm/cols=1/f32", "Output(to_small_float<E2M1>(on.x[0]))", -9, 15, "number.cuh"},
+    {"layernorm/cols=1/f32", "Output(to_small_float<E2M1>(on.x[0]))", kNan, 7, "number.cuh"},
     // A vector of one bf16, which is no pair.
     {"layernorm/cols=1/bf16/out=f32", "widen(reinterpret_cast<const Vec<Input>&>(*on.x), 0)", 1.5, 1.5,
      "number.cuh"},

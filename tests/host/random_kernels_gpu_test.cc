@@ -77,7 +77,7 @@ void compare(const KernelCase& c, const oracle::Problem& gpu, const oracle::Prob
                              expected.data());
     for (std::size_t i = 0; i < columns; ++i) {
       // Of 8 bits a step, where results lie on both sides of a tie.
-      const double tolerance = has_8_bits(c.spec.output) && std::isfinite(a[i])
+      const double tolerance = is_narrow(c.spec.output) && std::isfinite(a[i])
                                    ? oracle::unit_in_last_place(c.spec.output, a[i])
                                    : oracle::tolerance(c.spec, expected[i]);
       ++to.values;
@@ -162,7 +162,8 @@ TEST_F(RandomKernelsGpu, MatchTheExecutor) {
       for (std::size_t i = 0; i < batch.size(); ++i) {
         batch[i].source = (*texts)[i];
         batch[i].on_host = (*kernels)[i];
-        batch[i].binary = nvrtc->compile(batch[i].source, target_of(batch[i].c.plan, batch[i].c.device.arch));
+        batch[i].binary = nvrtc->compile(batch[i].source,
+                                         target_of(batch[i].c.plan, batch[i].c.spec, batch[i].c.device.arch));
       }
     }
   });

@@ -156,22 +156,26 @@ TEST(PlanFacts, BlocksCoverTheRows) {
   EXPECT_EQ(columns_per_block({.threads_per_row = 256, .vector = 4, .per_thread = 3}), 3072);
 }
 
-TEST(TargetOf, OnlyBulkCopiesNeedTheArchitecturesOwnTarget) {
-  for_random_plans(300, [](const Plan& plan, const NormSpec&, const DeviceProfile& device, Random&) {
+TEST(TargetOf, OnlyBulkCopiesAndResultsOf4BitsNeedTheArchitecturesOwnTarget) {
+  for_random_plans(300, [](const Plan& plan, const NormSpec& spec, const DeviceProfile& device, Random&) {
     const std::string suffix = plan.strategy == Strategy::persistent_row ? "a" : "";
-    EXPECT_EQ(target_of(plan, device.arch).name(), device.arch.name() + suffix);
+    EXPECT_EQ(target_of(plan, spec, device.arch).name(), device.arch.name() + suffix);
   });
-  EXPECT_EQ(target_of({.strategy = Strategy::persistent_row}, Arch{90}).name(), "sm_90a");
-  EXPECT_EQ(target_of({.strategy = Strategy::block_row}, Arch{90}).name(), "sm_90");
+  EXPECT_EQ(target_of({.strategy = Strategy::persistent_row}, {}, Arch{90}).name(), "sm_90a");
+  EXPECT_EQ(target_of({.strategy = Strategy::block_row}, {}, Arch{90}).name(), "sm_90");
+  const NormSpec in_4_bits = parse_spec("rmsnorm/cols=64/out=e2m1/q=16:e4m3").value();
+  EXPECT_EQ(target_of({.strategy = Strategy::block_row}, in_4_bits, Arch{90}).name(), "sm_90");
+  EXPECT_EQ(target_of({.strategy = Strategy::block_row}, in_4_bits, Arch{120}).name(), "sm_120a");
+  EXPECT_EQ(target_of(generic_plan(), in_4_bits, Arch{120}).name(), "sm_120");
 }
 
 // Cubins run on later architectures of a major version, but not between Tegra and the others.
 TEST(TargetOf, OneGenericCubinServesManyArchitectures) {
   std::string targets;
   for (const DeviceProfile& device : DeviceProfile::known()) {
-    const Arch target = target_of(generic_plan(), device.arch);
+    const Arch target = target_of(generic_plan(), {}, device.arch);
     EXPECT_EQ(target.major(), device.arch.major());
-    EXPECT_EQ(target_of(generic_plan(), target), target);
+    EXPECT_EQ(target_of(generic_plan(), {}, target), target);
     targets += std::to_string(target.number) + " ";
   }
   EXPECT_EQ(targets, "75 80 80 87 88 80 90 100 100 110 120 120 ");

@@ -146,9 +146,9 @@ class Report(unittest.TestCase):
             "fused rmsnorm add sum: 2 of 2 met, best peer / normjit: worst 1.050, geometric mean 1.485",
             "fused rmsnorm: 0 of 1 met, best peer / normjit: worst 0.500, geometric mean 0.500",
             "ordinary: 1 of 1 met, best peer / normjit: worst 4.000, geometric mean 4.000"])
-        in_8_bits = entry(regime="quantized", spec="rmsnorm/cols=64/bf16/out=e4m3/eps=1e-05/add/sum/w/q=128:cols")
+        narrow = entry(regime="quantized", spec="rmsnorm/cols=64/bf16/out=e4m3/eps=1e-05/add/sum/w/q=128:cols")
         more = entry(regime="quantized", spec="rmsnorm/cols=64/bf16/out=e4m3/eps=1e-05/w/q=tensor/also=bf16/amax")
-        self.assertEqual([line.split(": 1 of")[0] for line in peers_report.summary([in_8_bits, more]).split("\n")],
+        self.assertEqual([line.split(": 1 of")[0] for line in peers_report.summary([narrow, more]).split("\n")],
                          ["quantized rmsnorm out=e4m3 add sum q=128:cols", "quantized rmsnorm out=e4m3 q=tensor also=bf16 amax"])
 
 

@@ -53,7 +53,7 @@ TEST_F(EmbeddedPackTest, HasBothKernelsForEveryArchitectureAndNothingElse) {
       if (!knows_all && found.kind == Lookup::Kind::absent) continue;  // an architecture newer than it
       ASSERT_EQ(found.kind, Lookup::Kind::entry) << device.arch.name() << found.error << "; build again";
       EXPECT_EQ(found.entry.fact("code"), "cubin");
-      EXPECT_EQ(found.entry.fact("arch"), target_of(generic_plan(), device.arch).name());
+      EXPECT_EQ(found.entry.fact("arch"), target_of(generic_plan(), spec, device.arch).name());
       EXPECT_EQ(found.entry.fact("spill_bytes"), "0");
       const auto facts = cubin_facts(found.entry.body, kernel.draft.kernel);
       ASSERT_TRUE(facts) << device.arch.name();

@@ -53,6 +53,15 @@ TEST(Operands, ScalesHaveTheTypeOfTheirFormat) {
   EXPECT_EQ(row_of(Operand::also).dtype(also), DType::bf16);
 }
 
+TEST(Operands, OfFourBitsAreHalfAsMany) {
+  const NormSpec spec = parse_spec("rmsnorm/cols=256/bf16/out=e2m1/add/sum/q=16:e4m3/also=bf16").value();
+  for (const Operand operand : {Operand::x, Operand::residual, Operand::sum, Operand::also})
+    EXPECT_EQ(row_elements(row_of(operand), spec), 256) << row_of(operand).name;
+  EXPECT_EQ(row_elements(row_of(Operand::y), spec), 128);
+  EXPECT_EQ(elements_of(row_of(Operand::y), spec, 3), 3 * 128);
+  EXPECT_EQ(elements_of(row_of(Operand::x), spec, 3), 3 * 256);
+}
+
 NormSpec with_scales(std::int64_t blocks, ScaleLayout layout) {
   return {.columns = 32 * blocks,
           .output = DType::e4m3,

@@ -134,26 +134,26 @@ std::vector<Mistake> mistakes() {
                     .amax = amax,
                     .channels_first = true};
   };
-  constexpr DType kNoDType{8};
+  constexpr DType kNoDType{9};
   return {
       {Code::BadArgument, "norm is 2; it must be one of layernorm, rmsnorm",
        broken([](auto& s) { s.norm = Norm{2}; })},
       {Code::BadDimension, "0 columns", broken([](auto& s) { s.columns = 0; })},
       {Code::BadDimension, "-3 columns", broken([](auto& s) { s.columns = -3; })},
       {Code::TooManyColumns, "2147483648", broken([](auto& s) { s.columns = kMost + 1; })},
-      {Code::BadDType, "input is 8; it must be one of f16, bf16, f32, f64",
+      {Code::BadDType, "input is 9; it must be one of f16, bf16, f32, f64",
        broken([](auto& s) { s.input = kNoDType; })},
       {Code::BadDType, "input is e4m3; it must be one of f16, bf16, f32, f64",
        broken([](auto& s) { s.input = s.output = DType::e4m3; })},
       {Code::BadDType, "input is e8m0; it must be one of f16, bf16, f32, f64",
        broken([](auto& s) { s.input = DType::e8m0; })},
-      {Code::BadDType, "output is e8m0; it must be one of f16, bf16, f32, f64, e4m3, e5m2, s8",
+      {Code::BadDType, "output is e8m0; it must be one of f16, bf16, f32, f64, e4m3, e5m2, s8, e2m1",
        broken([](auto& s) { s.output = DType::e8m0; })},
-      {Code::BadDType, "output is 255; it must be one of f16, bf16, f32, f64, e4m3, e5m2, s8",
+      {Code::BadDType, "output is 255; it must be one of f16, bf16, f32, f64, e4m3, e5m2, s8, e2m1",
        broken([](auto& s) { s.output = DType{255}; })},
       {Code::BadDType, "weight is s8; it must be one of f16, bf16, f32, f64",
        broken([](auto& s) { s.weight = DType::s8; })},
-      {Code::BadDType, "weight is 8", broken([](auto& s) { s.weight = kNoDType; })},
+      {Code::BadDType, "weight is 9", broken([](auto& s) { s.weight = kNoDType; })},
       {Code::BadEpsilon, "-1e-05", broken([](auto& s) { s.epsilon = -1e-5; })},
       {Code::BadEpsilon, "inf", broken([](auto& s) { s.epsilon = kInfinity; })},
       {Code::BadEpsilon, "-inf", broken([](auto& s) { s.epsilon = -kInfinity; })},
@@ -193,9 +193,17 @@ std::vector<Mistake> mistakes() {
          s.output = DType::e4m3;
        })},
       {Code::BadCombination, "an output of s8 needs a scale", broken([](auto& s) { s.output = DType::s8; })},
+      {Code::BadCombination, "an output of e2m1 needs a scale for each block of 16 or 32 columns",
+       broken([](auto& s) { s.output = DType::e2m1; })},
+      {Code::BadCombination, "an output of e2m1 needs a scale for each block of 16 or 32 columns",
+       quantized(Quantization::block_64, ScaleFormat::e8m0, DType::e2m1)},
       {Code::BadCombination,
-       "quantization needs an output of 8 bits, and it is f32: add one (/out=e4m3, /out=e5m2 or /out=s8), or "
-       "leave the quantization out (/q=row)",
+       "an output of e2m1 needs a scale for each block",
+       {.columns = 64, .output = DType::e2m1, .quantization = Quantization::row}},
+      {Code::BadCombination,
+       "quantization needs an output of 8 or 4 bits, and it is f32: add one (/out=e4m3, /out=e5m2, /out=s8 "
+       "or "
+       "/out=e2m1), or leave the quantization out (/q=row)",
        broken([](auto& s) { s.quantization = Quantization::row; })},
       {Code::BadCombination, "rounding of y needs a quantization that follows", broken([](auto& s) {
          s.input = DType::bf16;
@@ -208,8 +216,9 @@ std::vector<Mistake> mistakes() {
          s.channels_first = true;
        })},
       {Code::BadCombination,
-       "quantization needs an output of 8 bits, and it is f32: add one (/out=e4m3, /out=e5m2 or /out=s8), or "
-       "leave the quantization out (/q=32)",
+       "quantization needs an output of 8 or 4 bits, and it is f32: add one (/out=e4m3, /out=e5m2, /out=s8 "
+       "or "
+       "/out=e2m1), or leave the quantization out (/q=32)",
        quantized(Quantization::block_32, ScaleFormat::e8m0, DType::f32)},
       {Code::BadCombination,
        "blocks of 64 columns do not divide rows of 96: give a scale for each row (/q=row)",
@@ -320,7 +329,7 @@ template <class Visit>
 void each_quantization(Visit visit) {
   for (const std::int64_t columns : {16, 64, 384})
     for (const DType input : {DType::f32, DType::f64})
-      for (const DType output : {DType::bf16, DType::e4m3, DType::s8})
+      for (const DType output : {DType::bf16, DType::e4m3, DType::s8, DType::e2m1})
         for (const auto& quantization : kQuantizations)
           for (const auto& format : kScaleFormats)
             for (const auto& layout : kScaleLayouts)
@@ -368,7 +377,8 @@ TEST(Validate, AcceptsTheScalesOfBlocks) {
   int valid = 0, accepted = 0;
   for (const auto& each : scales)
     for (const ScaleLayout layout : each.layouts)
-      for (const DType output : {DType::e4m3, DType::e5m2, DType::s8}) {
+      for (const DType output : {DType::e4m3, DType::e5m2, DType::s8, DType::e2m1}) {
+        if (output == DType::e2m1 && each.quantization > Quantization::block_32) continue;
         const NormSpec spec{.columns = 256,
                             .output = output,
                             .quantization = each.quantization,
@@ -382,7 +392,7 @@ TEST(Validate, AcceptsTheScalesOfBlocks) {
   for (const auto& quantization : kQuantizations)
     for (const auto& format : kScaleFormats)
       for (const auto& layout : kScaleLayouts)
-        for (const DType output : {DType::e4m3, DType::e5m2, DType::s8})
+        for (const DType output : {DType::e4m3, DType::e5m2, DType::s8, DType::e2m1})
           if (quantization.value >= Quantization::block_16)
             valid += validate({.columns = 256,
                                .output = output,
@@ -689,6 +699,7 @@ TEST(Names, AreThoseOfTheHeader) {
   EXPECT_EQ(name(DType::e4m3), "e4m3");
   EXPECT_EQ(name(DType::e5m2), "e5m2");
   EXPECT_EQ(name(DType::s8), "s8");
+  EXPECT_EQ(name(DType::e2m1), "e2m1");
   EXPECT_EQ(name(Rounding::sum_norm_y), "sum+norm+y");
   EXPECT_EQ(name(Quantization::none), "none");
   EXPECT_EQ(name(Quantization::tensor), "tensor");
@@ -743,6 +754,7 @@ TEST(SizeOf, IsBytesAnElement) {
   EXPECT_EQ(size_of(DType::e4m3), 1);
   EXPECT_EQ(size_of(DType::e5m2), 1);
   EXPECT_EQ(size_of(DType::s8), 1);
+  EXPECT_EQ(size_of(DType::e2m1), 1) << "of two columns";
   EXPECT_EQ(size_of(DType::e8m0), 1);
 }
 

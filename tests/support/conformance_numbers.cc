@@ -73,8 +73,8 @@ std::vector<float> around_bhalves() {
   return values;
 }
 
-// What rounds to e4m3 or e5m2, in pairs: all of their numbers, middles between neighbours, and what lies next
-// to these; and what is beyond the largest.
+// What rounds to e4m3, e5m2 or e2m1, in pairs: all of their numbers, middles between neighbours, and what
+// lies next to these; and what is beyond the largest.
 std::vector<float> around_bytes() {
   std::vector<float> values = f32_patterns();
   for (const auto to_float : {oracle::e4m3_to_float, oracle::e5m2_to_float})
@@ -85,6 +85,8 @@ std::vector<float> around_bytes() {
       for (const float near : {value, std::nextafter(middle, 0.0f), middle, std::nextafter(middle, above)})
         for (const float sign : {1.0f, -1.0f}) values.push_back(sign * near);
     }
+  for (int quarter = -40; quarter < 40; ++quarter)
+    for (const float near : {-0.001f, 0.0f, 0.001f}) values.push_back(static_cast<float>(quarter) / 4 + near);
   for (int whole = -260; whole < 260; ++whole)
     for (const float near : {0.0f, 0.4999f, 0.5f, 0.5001f})
       values.push_back(static_cast<float>(whole) + near);
@@ -222,6 +224,10 @@ std::uint16_t pair_of(FloatPair x) {
   const auto byte = [](float value) { return static_cast<std::uint8_t>(kRounded(value)); };
   return static_cast<std::uint16_t>(byte(x.first) | byte(x.second) << 8);
 }
+std::uint16_t byte_of(FloatPair x) {
+  return static_cast<std::uint16_t>(oracle::e2m1_from_double(x.first) | oracle::e2m1_from_double(x.second)
+                                                                            << 4);
+}
 
 std::uint32_t joined(std::uint32_t halves) { return halves; }
 float max_nan(Limited x) { return std::isnan(x.value) ? x.value : std::fmax(x.value, x.limit); }
@@ -280,6 +286,14 @@ ConformanceKernel pairs_of_bytes(const char* name, std::string_view expression, 
   return kernel;
 }
 
+ConformanceKernel e2m1_rounded() {
+  ConformanceKernel kernel =
+      pairs_of_bytes("e2m1_rounded", "hw::f32x2_to_e2m1x2(on.x[2 * i], on.x[2 * i + 1])", Arch{.number = 100},
+                     {}, mapped<FloatPair, byte_of>);
+  kernel.own_target = true;
+  return kernel;
+}
+
 }  // namespace
 
 std::vector<ConformanceKernel> numbers_kernels() {
@@ -300,6 +314,7 @@ std::vector<ConformanceKernel> numbers_kernels() {
                      {Type::e4m3}, mapped<FloatPair, pair_of<oracle::e4m3_from_double>>),
       pairs_of_bytes("e5m2_rounded", "hw::f32x2_to_e5m2x2(on.x[2 * i], on.x[2 * i + 1])", Arch{.number = 90},
                      {Type::e5m2}, mapped<FloatPair, pair_of<oracle::e5m2_from_double>>),
+      e2m1_rounded(),
       pairs_of_bytes("s8_rounded", "hw::f32x2_to_s8x2(on.x[2 * i], on.x[2 * i + 1])", Arch{.number = 75}, {},
                      mapped<FloatPair, pair_of<oracle::s8_from_double>>),
       on_numbers("f32_rounded_to_odd", "hw::round_to_odd(on.x[i])", "float", "float", f32_patterns(), 4,

@@ -48,6 +48,8 @@ constexpr EquivalentMutant kEquivalent[] = {
      "const bool writes = lane % kWidth == 1;", "all lanes that merge a position get the same"},
     {"number.cuh", "enum : bool { kConvertsFloat8 = kArch >= hw::kConvertsFloat8From };", "",
      "the instruction and the integers make the same bits"},
+    {"number.cuh", "enum : bool { kConvertsFloat4 = kArch >= hw::kConvertsFloat4From };", "",
+     "the instruction and the integers make the same bits"},
     {"number.cuh", "} else if constexpr (!kConvertsFloat8) {", "",
      "the instruction and the integers make the same bits"},
     {"number.cuh", "if (size < (kBias + 1) << 23) {", "if (size <= (kBias + 1) << 23) {",

@@ -244,7 +244,7 @@ std::vector<std::byte> bytes_of_row(const oracle::Problem& problem, std::int64_t
     const oracle::Matrix& output = problem[each.operand];
     if (!each.output || output.empty() || each.extent == Extent::one) continue;
     const bool matrix = is_matrix(each, problem.spec);
-    const std::int64_t columns = matrix ? problem.spec.columns : 1;
+    const std::int64_t columns = matrix ? row_elements(each, problem.spec) : 1;
     const int size = size_of(output.dtype());
     if (each.extent == Extent::blocks) {
       for (std::int64_t k = 0; k < problem.spec.columns / block_columns(problem.spec); ++k) {

@@ -87,7 +87,7 @@ std::int64_t KernelCase::stride_of(Operand matrix) const {
     case Operand::also:
       return elements_of_row() + 2 * y_gap;
     default:
-      return elements_of_row() + y_gap;
+      return elements_of_row() / columns_in(spec.output) + y_gap;
   }
 }
 
@@ -104,7 +104,7 @@ bool legal(const KernelCase& c) {
   if (c.rows < 0) return false;
   for (const OperandRow& row : kOperands)
     if (is_matrix(row, c.spec) && row.present(c.spec) &&
-        c.stride_of(row.operand) < (row.output ? c.elements_of_row() : 0))
+        c.stride_of(row.operand) < (row.output ? c.elements_of_row() / columns_in(row.dtype(c.spec)) : 0))
       return false;
   if (c.group < 1 || c.rows % c.group != 0 || c.group_gap < 0) return false;
   if (c.spec.channels_first ? c.plane < 1 || c.rows % c.plane != 0 || c.group > 1 : c.plane != 0)

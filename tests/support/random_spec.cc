@@ -56,7 +56,7 @@ void make_blocks(NormSpec& spec, Random& random) {
   } while (!may_have_blocks(spec));
 }
 
-// Gives a spec an output of 8 bits, unless it is computed in f64.
+// Gives a spec an output of 8 or 4 bits, unless it is computed in f64.
 void make_quantized(NormSpec& spec, Random& random) {
   NormSpec quantized = spec;
   quantized.output = random.one_of({DType::e4m3, DType::e5m2, DType::s8});
@@ -64,6 +64,8 @@ void make_quantized(NormSpec& spec, Random& random) {
   if (random.below(3) == 0) make_blocks(quantized, random);
   if (spec.channels_first) quantized.quantization = Quantization::tensor;
   if (quantized.output != DType::s8 && random.below(4) == 0) quantized.quantization = Quantization::none;
+  if (scales_blocks(quantized) && block_columns(quantized) <= 32 && random.coin())
+    quantized.output = DType::e2m1;
   quantized.inverse_scale = random.coin();
   quantized.upper_bound = quantized.output == DType::e4m3 && random.coin();
   if (!spec.channels_first && quantized.quantization != Quantization::none && random.below(4) == 0)
@@ -106,6 +108,7 @@ void make_channels_first(NormSpec& spec) {
   spec.gate = Gate::none;
   spec.modulation = Modulation::none;
   if (scales_rows(spec) || scales_blocks(spec)) spec.quantization = Quantization::tensor;
+  if (spec.output == DType::e2m1) spec.output = DType::e4m3;
   spec.also = Also::none;
   spec.amax = false;
   drop_meaningless(spec);

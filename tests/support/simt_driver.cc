@@ -28,7 +28,7 @@ std::string pack(const Source& source, Arch arch) {
 std::optional<Source> unpack(std::string_view code, const std::string& kernel, Arch arch) {
   Arch architecture_specific = arch;
   architecture_specific.suffix = 'a';
-  const Arch oldest = target_of(generic_plan(), arch);
+  const Arch oldest = target_of(generic_plan(), {}, arch);
   std::string_view line[4];
   for (std::string_view& each : line) {
     const std::size_t end = code.find('\n');

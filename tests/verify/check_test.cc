@@ -183,7 +183,7 @@ void solve(Problem& problem, double errors = 0) {
   }
   if (!spec.amax || problem.rows == 0) return;
   const double largest = largest_in(largest_of_rows.data(), largest_of_rows.size());
-  set_element(problem, Operand::amax, 0, has_8_bits(spec.output) ? largest : rounded(spec.output, largest));
+  set_element(problem, Operand::amax, 0, is_narrow(spec.output) ? largest : rounded(spec.output, largest));
 }
 
 Problem quantized(const NormSpec& spec, std::int64_t rows, double errors = 0) {
@@ -229,6 +229,9 @@ std::vector<NormSpec> quantized_specs() {
                                  "out=e4m3/q=16:e4m3",
                                  "out=e5m2/q=16:e4m3:cols/round=y",
                                  "out=s8/q=16:e4m3:sw/also=bf16",
+                                 "out=e2m1/q=16:e4m3:sw/also=bf16",
+                                 "out=e2m1/q=16:e8m0",
+                                 "out=e2m1/q=32:e8m0:cols/round=y",
                                  "out=e4m3/amax",
                                  "out=s8/q=tensor/also=f16/amax",
                                  "out=e4m3/q=tensor/round=y/also=f32/amax"})
@@ -250,7 +253,8 @@ TEST(Check, AcceptsRightResultsOf8Bits) {
       for (const OperandRow& row : kOperands) {
         if (!row.output) continue;
         EXPECT_EQ(report[row.operand].wrong, 0) << row.name << " of " << to_text(spec) << " " << errors;
-        EXPECT_EQ(report[row.operand].values, row.present(spec) ? elements_of(row, spec, kRows) : 0)
+        EXPECT_EQ(report[row.operand].values,
+                  row.present(spec) ? elements_of(row, spec, kRows) * columns_in(row.dtype(spec)) : 0)
             << row.name << " of " << to_text(spec);
       }
     }
@@ -427,7 +431,7 @@ TEST(Check, ComparesTheLargestResultOfAll) {
     EXPECT_TRUE(report.ok()) << text;
     EXPECT_EQ(report[Operand::amax].values, 1);
     const double right = element(problem, Operand::amax);
-    const double step = has_8_bits(spec.output) ? right / 1000 : unit_in_last_place(DType::f32, right);
+    const double step = is_narrow(spec.output) ? right / 1000 : unit_in_last_place(DType::f32, right);
     for (const double wrong : {right + step, right - step, 0.0, -right, std::nan("")}) {
       set_element(problem, Operand::amax, 0, wrong);
       report = check(problem, kAll);

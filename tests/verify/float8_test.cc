@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The types of 8 bits.
+// The types of 8 and 4 bits.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -111,6 +111,46 @@ TEST(S8, RoundsSaturatesAndHasNoNaN) {
     EXPECT_EQ(rounded(DType::s8, -beyond - 1), -128) << beyond;
   }
   EXPECT_EQ(bits_of(DType::s8, std::nan("")), 0);
+}
+
+constexpr double kOf4Bits[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+
+TEST(E2m1, IsTwoToAByte) {
+  for (int low = 0; low < 16; ++low)
+    for (int high = 0; high < 16; ++high) {
+      const auto byte = static_cast<std::uint8_t>(low | high << 4);
+      double pair[2];
+      load(DType::e2m1, &byte, 0, 2, pair);
+      EXPECT_EQ(pair[0], (low < 8 ? 1 : -1) * kOf4Bits[low % 8]);
+      EXPECT_EQ(pair[1], (high < 8 ? 1 : -1) * kOf4Bits[high % 8]);
+      EXPECT_EQ(std::signbit(pair[0]), low >= 8);
+      std::uint8_t stored = 0xa5;
+      store(DType::e2m1, &stored, 1, 1, pair + 1);
+      EXPECT_EQ(stored, 5 | high << 4) << "its neighbour stays";
+      store(DType::e2m1, &stored, 0, 1, pair);
+      EXPECT_EQ(stored, byte);
+    }
+}
+
+TEST(E2m1, RoundsToNearestEvenSaturatesAndHasNoNaN) {
+  for (int low = 0; low < 7; ++low) {
+    const double below = kOf4Bits[low], above = kOf4Bits[low + 1], middle = (below + above) / 2;
+    for (const double sign : {1, -1}) {
+      EXPECT_EQ(rounded(DType::e2m1, sign * middle), sign * (low % 2 == 0 ? below : above)) << middle;
+      EXPECT_EQ(rounded(DType::e2m1, sign * std::nextafter(middle, 0)), sign * below) << middle;
+      EXPECT_EQ(rounded(DType::e2m1, sign * std::nextafter(middle, kInfinity)), sign * above) << middle;
+    }
+    if (low > 0) {
+      EXPECT_EQ(unit_in_last_place(DType::e2m1, below), above - below) << below;
+    }
+  }
+  for (const double beyond : {6.0, 7.0, 8.0, 1e300, kInfinity}) {
+    EXPECT_EQ(rounded(DType::e2m1, beyond), 6);
+    EXPECT_EQ(rounded(DType::e2m1, -beyond), -6);
+  }
+  EXPECT_EQ(rounded(DType::e2m1, std::nan("")), 6);
+  EXPECT_EQ(rounded(DType::e2m1, -std::nan("")), 6);
+  EXPECT_TRUE(std::signbit(rounded(DType::e2m1, -0.1)));
 }
 
 TEST(E8m0, IsAPowerOfTwoOrNaN) {

@@ -61,6 +61,7 @@ TEST_F(Npy, EightBitsAreBitPatterns) {
   EXPECT_EQ(npy_type(DType::e4m3), "|u1");
   EXPECT_EQ(npy_type(DType::e5m2), "|u1");
   EXPECT_EQ(npy_type(DType::e8m0), "|u1");
+  EXPECT_EQ(npy_type(DType::e2m1), "|u1");
   EXPECT_EQ(npy_type(DType::s8), "|i1");
   Matrix written(DType::e5m2, 2, 3);
   fill_random(written, 7, {1, 0, 1});

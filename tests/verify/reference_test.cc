@@ -341,6 +341,21 @@ TEST(Scale, OfABlockIsRoundedUpToAPowerOfTwo) {
   EXPECT_EQ(scale_for(of_blocks(DType::e4m3, ScaleFormat::e8m0), kInfinity, 1), 0x1p127);
 }
 
+TEST(Scale, OfABlockIn4Bits) {
+  NormSpec spec = of_blocks(DType::e2m1, ScaleFormat::e4m3);
+  EXPECT_EQ(scale_for(spec, 6, 2), 2);
+  EXPECT_EQ(scale_for(spec, 3, 448), 224);
+  EXPECT_EQ(scale_for(spec, 6, 1e6), 448);
+  EXPECT_EQ(quantized(spec, 3, 1.25), 4) << "3.75";
+  EXPECT_EQ(quantized(spec, 3, 0), 0);
+  EXPECT_EQ(quantized(spec, 3, std::nan("")), 6) << "there is no NaN";
+  spec.scale_format = ScaleFormat::e8m0;
+  EXPECT_EQ(scale_for(spec, 6, 1), 1);
+  EXPECT_EQ(scale_for(spec, 6.5, 1), 2);
+  EXPECT_EQ(scale_for(spec, 0, 1), 0x1p-35) << "1e-10 / 6 is 2^-35.8";
+  EXPECT_EQ(quantized(spec, 5, 4), 1) << "1.25, a tie";
+}
+
 TEST(Scale, OfABlockInE4m3IsTimesTheGlobalOne) {
   const NormSpec spec = of_blocks(DType::e4m3, ScaleFormat::e4m3);
   EXPECT_EQ(scale_for(spec, 448, 2), 2);
