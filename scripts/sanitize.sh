@@ -6,6 +6,8 @@
 #
 #     scripts/sanitize.sh [build [tool...]]
 #
+# NORMJIT_SANITIZE_JOBS programs run at a time (default: a quarter of the processors, at least 1).
+#
 # racecheck does not see that a warp has met (__syncwarp, which costs no instruction) before one of its
 # lanes arrives at a barrier for all of them. It reports the other lanes' reads of persistent_row's ring
 # as a race with the next copy to it. So for racecheck, and only for it, every lane arrives for itself:
@@ -17,6 +19,7 @@ set -u
 scripts=$(cd "$(dirname "$0")" && pwd)
 build=${1:-build}
 tools=("${@:2}")
+jobs=${NORMJIT_SANITIZE_JOBS:-$((($(nproc) + 3) / 4))}
 [ ${#tools[@]} -gt 0 ] || tools=(memcheck synccheck racecheck)
 command -v compute-sanitizer >/dev/null ||
   { echo "compute-sanitizer was not found; it comes with the CUDA toolkit" >&2; exit 3; }
@@ -62,17 +65,17 @@ generic=(
   "rmsnorm/cols=768/bf16/out=e5m2/w/q=tensor/amax 40")
 generic_plan="generic threads=256 threads_per_row=32 vector=1 per_thread=32 group_rows=1 blocks_per_sm=2"
 
-failed=0
-# sanitize TOOL PROGRAM ARGUMENT...
+# sanitize TOOL PROGRAM ARGUMENT...: in the background, once fewer than $jobs others run.
 sanitize() {
-  local log=$scratch/log
-  if compute-sanitizer --report-api-errors no --error-exitcode 1 --tool "$@" >"$log" 2>&1; then
-    echo "ok      $1: ${*:3}"
-  else
-    failed=1
-    tail -n 60 "$log"
-    echo "FAILED  $1: ${*:3}"
-  fi
+  while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n; done
+  {
+    if log=$(compute-sanitizer --report-api-errors no --error-exitcode 1 --tool "$@" 2>&1); then
+      printf '%s\n' "ok      $1: ${*:3}"
+    else
+      touch "$scratch/failed"
+      printf '%s\n' "$(tail -n 60 <<<"$log")" "FAILED  $1: ${*:3}"
+    fi
+  } &
 }
 
 for tool in "${tools[@]}"; do
@@ -88,4 +91,5 @@ for tool in "${tools[@]}"; do
   sanitize $tool "$build/normjit_gpu_tests" \
     --gtest_filter='CApiGpuTest.*:GraphsGpuTest.APreparedKernelIsOneKernelNodeInEveryMode'
 done
-exit $failed
+wait
+[ ! -e "$scratch/failed" ]

@@ -78,7 +78,7 @@ class SanitizeTest(unittest.TestCase):
         """A directory with what the script calls, and no compute-sanitizer."""
         directory = os.path.join(self.scratch, "tools")
         os.makedirs(directory)
-        for tool in ("dirname", "mktemp", "rm", "cp", "patch", "tail"):
+        for tool in ("dirname", "mktemp", "rm", "cp", "nproc", "patch", "tail"):
             os.symlink(shutil.which(tool), os.path.join(directory, tool))
         return directory
 
