@@ -10,9 +10,10 @@
 
 The peers are PyTorch eager, torch.compile in its default mode and with max-autotune, and a Triton kernel for LayerNorm; for
 RMSNorm, for a residual that is added in front of the norm with the sum written, and for results of 8 bits, also those of
-scripts/peers.py that can be loaded, from a folder of --peers-from too. All of them, normjit and the copy (docs/performance.md)
-run in this process, on the same inputs: each is captured in a CUDA graph that rotates through inputs and outputs of at least
-four times the L2 cache, and the graphs are replayed in turns, three rounds of them. A time is the median of the rounds' medians.
+scripts/peers.py that can be loaded, from a folder of --peers-from too. Results of 4 bits are left out. All of them, normjit
+and the copy (docs/performance.md) run in this process, on the same inputs: each is captured in a CUDA graph that rotates
+through inputs and outputs of at least four times the L2 cache, and the graphs are replayed in turns, three rounds of them. A
+time is the median of the rounds' medians.
 Every result is compared with float64 first; one of 8 bits with the steps in f32 that follow, where a peer may round sum, norm
 and result to 16 bits or not: bytes are at most one step off, in at most 1 % of the elements (scripts/eight_bits.py).
 
@@ -511,7 +512,8 @@ def cases_of(tool, arguments):
         command += ["--regime", arguments.regime]
     listed = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     text_of = lambda case: f"{case['rows']} x {case['spec']}" + marks_of(case)
-    cases = [case for case in listed["cases"] if re.search(arguments.match, text_of(case))]
+    cases = [case for case in listed["cases"]
+             if re.search(arguments.match, text_of(case)) and fields(case["spec"])["out"] in OUTPUTS]
     if arguments.cases and arguments.cases < len(cases):  # spread evenly, so that every regime has some
         cases = [cases[i * len(cases) // arguments.cases] for i in range(arguments.cases)]
     return cases, listed["seed"]

@@ -590,6 +590,9 @@ NJ_DEVICE float min_nan(float value, float limit) {
 }
 NJ_DEVICE double max_nan(double value, double limit) { return value < limit ? limit : value; }
 
+// Such a number with the sign of another, which is + of NaN: arithmetic here makes no other NaN.
+NJ_DEVICE float with_sign_of(float size, float number) { return copysignf(size, number); }
+
 // The larger one of a magnitude and that of a number; NaN if one of them is. In one instruction since sm_80.
 NJ_DEVICE float larger_magnitude(float magnitude, float number) {
   number = fabsf(number);

@@ -59,32 +59,42 @@ NJ_DEVICE float float_of(unsigned bits) {
   return value;
 }
 
-// Bits of mantissa of a floating-point type of 8 or 4 bits; 0 of others.
+NJ_DEVICE unsigned smaller(unsigned a, unsigned b) { return a < b ? a : b; }
+
+// Bits of mantissa of a floating-point type of 8 bits; 0 of others.
 template <class T>
-constexpr int kMantissa = kSame<T, E4M3>   ? 3
-                          : kSame<T, E5M2> ? 2
-                          : kSame<T, E2M1> ? 1
-                                           : 0;
+constexpr int kMantissa = kSame<T, E4M3> ? 3 : kSame<T, E5M2> ? 2 : 0;
 
 // To such a type, in integers: numbers that are too large become the largest one. Its exponents are fewer:
 // the bits of a normal number move down, those that are lost round them, and the bias of the exponent
 // changes. Adding to a power of two rounds what is below the last bit of a subnormal one.
 template <class T>
 NJ_DEVICE unsigned to_small_float(float value) {
-  constexpr int kBits = 8 / kColumnsIn<T>;
-  constexpr int kLost = 23 - kMantissa<T>, kExponents = 1 << (kBits - 1 - kMantissa<T>);
+  constexpr int kLost = 23 - kMantissa<T>, kExponents = 1 << (7 - kMantissa<T>);
   constexpr unsigned kBias = 128 - kExponents / 2;  // of f32, less that of T
   constexpr unsigned kMagic = (kBias + kLost + 1) << 23;
-  constexpr unsigned kLargest = kSame<T, E4M3> ? 0x7e : kSame<T, E5M2> ? 0x7b : 0x7;
+  constexpr unsigned kLargest = kSame<T, E4M3> ? 0x7e : 0x7b;
   const unsigned bits = bits_of(value), size = bits & 0x7fffffffu;
-  if (size > 0x7f800000u) return (1u << (kBits - 1)) - 1;  // NaN; E2M1 has none
+  if (size > 0x7f800000u) return 0x7f;  // NaN
   unsigned code;
   if (size < (kBias + 1) << 23) {
     code = bits_of(fabsf(value) + float_of(kMagic)) - kMagic;
   } else {
     code = ((size + ((1u << (kLost - 1)) - 1) + (size >> kLost & 1)) >> kLost) - (kBias << kMantissa<T>);
   }
-  return (code < kLargest ? code : kLargest) | bits >> 31 << (kBits - 1);
+  return smaller(code, kLargest) | bits >> 24 & 0x80;
+}
+
+// To e2m1: its code in the last bits. Below 2 its numbers are 0.5 apart, below 4 they are 1 apart, then 2. A
+// sum beyond 2^23 is a whole number, so each of three sums has the code by one of these distances; the least
+// is right. As whole numbers NaN is above all; it becomes the largest number.
+NJ_DEVICE unsigned to_e2m1(float value) {
+  constexpr float kZero = 0x1p23f + 4;
+  const float size = fabsf(value), twice = size + size;
+  const unsigned halves = bits_of(twice + kZero), ones = bits_of(size + (kZero + 2)),
+                 twos = bits_of(hw::fma(twice, 0.25f, kZero + 4));
+  const unsigned code = smaller(smaller(smaller(halves, ones), twos), bits_of(kZero + 7));
+  return bits_of(float_of(code) - hw::with_sign_of(4, value));  // 8 more if it is negative
 }
 
 // Of an e4m3 that is not negative. Its exponent and mantissa are in the places of those of an f32, which
@@ -103,7 +113,7 @@ NJ_DEVICE unsigned short narrow_pair(float first, float second) {
     return hw::f32x2_to_s8x2(first, second);
   } else if constexpr (kSame<T, E2M1>) {
     if constexpr (kConvertsFloat4) return hw::f32x2_to_e2m1x2(first, second);
-    return static_cast<unsigned short>(to_small_float<T>(first) | to_small_float<T>(second) << 4);
+    return static_cast<unsigned short>(to_e2m1(first) + (to_e2m1(second) << 4));
   } else if constexpr (!kConvertsFloat8) {
     return static_cast<unsigned short>(to_small_float<T>(first) | to_small_float<T>(second) << 8);
   } else if constexpr (kSame<T, E4M3>) {

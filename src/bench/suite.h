@@ -19,7 +19,7 @@ namespace normjit::bench {
 // What makes a case hard, the most specific first: a case belongs to the first regime that fits.
 enum class Regime : std::uint8_t {
   channels_first,  // over the channels of NCHW
-  quantized,       // an output of 8 bits
+  quantized,       // an output of 8 or 4 bits
   fused,           // more than a LayerNorm: RMS, a residual, a sum that is written, ...
   reference,       // the two reference workloads: 16 x 4,194,304, and 4,194,304 x 64 with GELU
   activation,      // with an activation or a scale
@@ -83,7 +83,7 @@ std::vector<SuiteCase> random_cases(std::uint64_t seed, int count);
 // and state-space models.
 std::vector<SuiteCase> fused_cases(std::uint64_t seed);
 
-// The regime quantized: results of 8 bits with a scale for the tensor, for each row and for each block, at
+// The regime quantized: results of 8 and 4 bits with a scale for the tensor, for each row and for each block, at
 // widths of today's models and at some drawn by the seed, alone and with a residual; and decode, beside the
 // same norms in 16 bits.
 std::vector<SuiteCase> quantized_cases(std::uint64_t seed);

@@ -293,11 +293,11 @@ std::vector<std::int64_t> shape_of(const OperandRow& row, const oracle::Problem&
     case Extent::blocks:
       return oracle::shape_of_scales(problem.spec, problem.rows);
     default: {
-      std::vector<std::int64_t> of_y = shape.of_x;
+      std::vector<std::int64_t> of_matrix = shape.of_x;
       const int together = columns_in(row.dtype(problem.spec));
-      if (of_y.back() % together != 0) return {shape.rows, row_elements(row, problem.spec)};
-      of_y.back() /= together;
-      return of_y;
+      if (of_matrix.back() % together != 0) return {shape.rows, row_elements(row, problem.spec)};
+      of_matrix.back() /= together;
+      return of_matrix;
     }
   }
 }
@@ -489,7 +489,7 @@ Row r of an operand begins (r / N) * OUTER + (r % N) * INNER elements behind the
 the 32 query heads of each of 8 tokens where they are, in rows of 6144 elements that also have keys and values.
 
 Allowed error of --check on unit-scale data: f32 1e-5; f16 and bf16 one unit in the last place or 2e-6, whichever is
-larger; f64 1e-12; 8 bits 1e-5 before they are rounded. It grows with |scale|, large weights and biases, and a large
+larger; f64 1e-12; 8 and 4 bits 1e-5 before they are rounded. It grows with |scale|, large weights and biases, and a large
 common offset of a row.
 
 )") + kExitCodes);

@@ -27,7 +27,7 @@ double tolerance(const NormSpec& spec, const ReferenceValue& expected) noexcept;
 struct Expected {
   double value, tolerance;
 };
-// Of a result in 8 bits. An error that is not finite bounds nothing.
+// Of a result in 8 or 4 bits. An error that is not finite bounds nothing.
 Expected expected_quantized(const NormSpec& spec, double exact, double error, double scale,
                             double got) noexcept;
 // By what the result of a column is divided, or multiplied: tensor_scale; row_scale, or the scale of the

@@ -35,11 +35,12 @@ NJ_DEVICE Quantizer quantizer_of_scale(float scale) {
   const bool infinite = is_infinite(scale);
   return {scale, infinite ? 0 : hw::reciprocal(scale), infinite ? 0 : scale};
 }
-// A number over one of the constants below, rounded once where the result is a normal number.
-NJ_DEVICE float over(float number, float most) {
-  const float inverse = 1 / most, about = number * inverse;
-  return is_infinite(number) ? number : hw::fma(-hw::fma(about, most, -number), inverse, about);
+// A quotient by a number whose inverse is known, rounded once where it and all of them are normal numbers.
+NJ_DEVICE float divided(float number, float by, float inverse) {
+  const float about = number * inverse;
+  return is_infinite(fabsf(about)) ? about : hw::fma(-hw::fma(about, by, -number), inverse, about);
 }
+NJ_DEVICE float over(float number, float most) { return divided(number, most, 1 / most); }
 // The largest number of a type of results.
 template <class T>
 constexpr float kMost = kSame<T, E4M3>   ? 448
@@ -72,7 +73,7 @@ NJ_DEVICE Quantizer quantizer_of_block(Largest largest, float most, ScaleFormat 
   const float magnitude = largest.magnitude;
   if (format == ScaleFormat::e4m3) {
     const float scale = e4m3_to_f32(narrow<E4M3>(given.scale * (magnitude * (1 / most))).bits & 0x7f);
-    return {scale, scale == 0 ? 0 : given.scale / scale, 0};
+    return {scale, scale == 0 ? 0 : divided(given.scale, scale, hw::reciprocal(scale)), 0};
   }
   const float scale = over(hw::max_nan(magnitude, 1e-10f), most);
   if (format == ScaleFormat::f32) return quantizer_of_scale(scale);

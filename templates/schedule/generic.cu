@@ -31,7 +31,7 @@ struct RuntimeSpec {
       channels_first;
 };
 
-// In double no result is of 8 bits.
+// In double no result is of 8 or 4 bits.
 enum : bool { kQuantizes = kSame<Acc, float> };
 
 // Elements that a lane takes at a time, each kWarp apart. In double fewer: the error function is long.

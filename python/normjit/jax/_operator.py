@@ -345,7 +345,10 @@ def _in_blocks(problem: Problem, y: Any, value: dict[str, Any]) -> tuple[Any, An
     if problem.scale_format == "e4m3":
         by = value["global_scale"]
         stored = jnp.clip(by * (most * jnp.float32(1 / largest)), -448.0, 448.0).astype("float8_e4m3fn")
-        scale = stored.astype("float32")
+        # Back by its bits, since XLA leaves out two conversions that meet.
+        bits = jax.lax.bitcast_convert_type(stored, jnp.uint8).astype("int32") & 0x7f
+        scale = jax.lax.bitcast_convert_type((bits << 20) + (120 << 23), jnp.float32)
+        scale = jnp.where(bits < 8, bits * jnp.float32(2.0 ** -9), jnp.where(bits == 0x7f, jnp.nan, scale))
         return (blocks * jnp.where(scale == 0, 0.0, by / scale)[..., None]).reshape(y.shape), _laid_out(problem, stored)
     stored = scale = jnp.maximum(most, 1e-10) / largest
     if problem.scale_format != "f32":  # up to a power of two; what is not finite stays

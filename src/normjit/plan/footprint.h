@@ -88,7 +88,7 @@ inline int widest_element(const NormSpec& spec) {
                    spec.also != Also::none ? size_of(also_type(spec)) : 0});
 }
 
-// Whether all operands have one dtype, but for an output of 8 bits.
+// Whether all operands have one dtype, but for an output of 8 or 4 bits.
 inline bool same_dtypes(const NormSpec& spec) {
   return (spec.output == spec.input || is_narrow(spec.output)) &&
          (!has_vectors(spec) || spec.weight == spec.input) &&

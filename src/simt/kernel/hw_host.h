@@ -392,6 +392,10 @@ NJ_DEVICE float max_nan(float value, float limit) { return value < limit ? limit
 NJ_DEVICE float min_nan(float value, float limit) { return value > limit ? limit : value; }
 NJ_DEVICE double max_nan(double value, double limit) { return value < limit ? limit : value; }
 
+NJ_DEVICE float with_sign_of(float size, float number) {
+  return number != number ? size : __builtin_copysignf(size, number);
+}
+
 NJ_DEVICE float larger_magnitude(float magnitude, float number) {
   if (magnitude != magnitude || number != number) return __builtin_nanf("");
   return __builtin_fmaxf(magnitude, __builtin_fabsf(number));
