@@ -155,6 +155,8 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "normjit_free": (None, [_pointer]),
     "normjit_spec_text": (_status, [_spec, _text, _text]),
     "normjit_spec_parse": (_status, [ctypes.c_char_p, _spec, _text]),
+    "normjit_block_scale_shape": (_status, [_spec, ctypes.c_int64, ctypes.POINTER(ctypes.c_int64),
+                                            ctypes.POINTER(ctypes.c_size_t), _text]),
     "normjit_service_create": (_status, [ctypes.POINTER(Options), ctypes.POINTER(_pointer), _text]),
     "normjit_service_destroy": (None, [_pointer]),
     "normjit_norm": (_status, [_pointer, _spec, _tensors, _pointer, _launch, _text]),
@@ -271,16 +273,9 @@ def block_of(spec: Spec) -> int:
 
 def scale_sizes(spec: Spec, rows: int) -> tuple[int, ...]:
     """The dimensions of the scales of the blocks of so many rows. With "cols4" they are of words of four scales."""
-    def up(number: int, to: int) -> int:
-        return (number + to - 1) // to * to
-    blocks = spec.columns // block_of(spec)
-    if spec.scale_layout == SCALE_LAYOUTS["cols"]:
-        return blocks, up(rows, 4)
-    if spec.scale_layout == SCALE_LAYOUTS["cols4"]:
-        return up(blocks, 4) // 4, up(rows, 4)
-    if spec.scale_layout == SCALE_LAYOUTS["sw"]:
-        return up(rows, 128) // 128, up(blocks, 4) // 4, 512
-    return rows, blocks
+    shape, rank = (ctypes.c_int64 * 3)(), ctypes.c_size_t()
+    call("normjit_block_scale_shape", ctypes.byref(spec), rows, shape, ctypes.byref(rank))
+    return tuple(shape[:2 if spec.scale_layout == SCALE_LAYOUTS["cols4"] else rank.value])
 
 
 @functools.lru_cache(maxsize=None)

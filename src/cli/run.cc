@@ -291,7 +291,7 @@ std::vector<std::int64_t> shape_of(const OperandRow& row, const oracle::Problem&
     case Extent::one:
       return {};
     case Extent::blocks:
-      return oracle::shape_of_scales(problem.spec, problem.rows);
+      return block_scale_shape(problem.spec, problem.rows).value();
     default: {
       std::vector<std::int64_t> of_matrix = shape.of_x;
       const int together = columns_in(row.dtype(problem.spec));

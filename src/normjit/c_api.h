@@ -240,6 +240,11 @@ NORMJIT_C_EXPORT normjit_status normjit_columns_of(const int64_t* shape, size_t 
 NORMJIT_C_EXPORT normjit_status normjit_spec_parse(const char* text, normjit_spec* spec, char** error);
 /* Validates a spec, and stores its canonical text unless `text` is NULL. */
 NORMJIT_C_EXPORT normjit_status normjit_spec_text(const normjit_spec* spec, char** text, char** error);
+/* The dimensions of block_scale for so many rows, padding included, in its elements (see normjit_tensors):
+ * [rows, K], [K, R4], [K4 / 4, R4, 4] or [R128 / 128, K4 / 4, 512]. Stores *rank of them, 2 or 3, in shape,
+ * which has room for 3; 0 if the spec has no scales of blocks. */
+NORMJIT_C_EXPORT normjit_status normjit_block_scale_shape(const normjit_spec* spec, int64_t rows,
+                                                          int64_t* shape, size_t* rank, char** error);
 
 /* ---- A service (normjit::Service) ---- */
 

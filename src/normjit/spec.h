@@ -27,6 +27,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "normjit/result.h"
 
@@ -153,6 +154,12 @@ using LayerNormSpec = NormSpec;  // the name of 0.1
 // The columns of a PyTorch-style normalized_shape: the product of 1 to 8 dimensions, each >= 1.
 // Errors: BadRank, BadDimension, TooManyColumns.
 NORMJIT_API Result<std::int64_t> columns_of(std::span<const std::int64_t> normalized_shape);
+
+// The dimensions of block_scale for so many rows, padding included, in elements of its ScaleFormat, as its
+// ScaleLayout has them: [rows, K], [K, R4], [K4 / 4, R4, 4] or [R128 / 128, K4 / 4, 512]. None if the spec,
+// which must be valid, has no scales of blocks.
+// Error: BadRows if rows is negative.
+NORMJIT_API Result<std::vector<std::int64_t>> block_scale_shape(const NormSpec& spec, std::int64_t rows);
 
 // Ok, or the first mistake in the order of the members: BadArgument (norm, gate, residual, rounding,
 // modulation, quantization, scale_format, scale_layout, also), BadDimension, TooManyColumns, BadDType,

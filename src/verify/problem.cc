@@ -181,21 +181,6 @@ RowInputs inputs_of(const Problem& problem, std::int64_t row) {
   return inputs;
 }
 
-std::vector<std::int64_t> shape_of_scales(const NormSpec& spec, std::int64_t rows) {
-  const ScaleShape shape = scale_shape(spec, rows);
-  switch (spec.scale_layout) {
-    case ScaleLayout::rows:
-      return {shape.rows, shape.blocks};
-    case ScaleLayout::columns:
-      return {shape.blocks, shape.rows};
-    case ScaleLayout::packed_columns:
-      return {shape.blocks / 4, shape.rows, 4};
-    case ScaleLayout::swizzled:
-      return {shape.rows / 128, shape.blocks / 4, 512};
-  }
-  return {};
-}
-
 RowLayouts::RowLayouts(std::initializer_list<std::pair<Operand, RowLayout>> given) {
   for (const auto& [operand, layout] : given) (*this)[operand] = layout;
 }
@@ -230,7 +215,7 @@ Result<Problem> make_problem(const NormSpec& spec, std::int64_t rows, const RowL
       if (is_single(row, spec)) matrix = Matrix(dtype, 1, is_scalar(row) ? 1 : spec.columns);
       if (row.extent == Extent::rows) matrix = Matrix(dtype, rows, 1);
       if (row.extent == Extent::blocks) {
-        const std::vector<std::int64_t> shape = shape_of_scales(spec, rows);
+        const std::vector<std::int64_t> shape = block_scale_shape(spec, rows).value();
         matrix =
             Matrix(dtype, shape[0],
                    std::accumulate(shape.begin() + 1, shape.end(), std::int64_t{1}, std::multiplies<>()));

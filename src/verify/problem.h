@@ -74,7 +74,7 @@ struct Problem {
   NormSpec spec;
   std::int64_t rows = 0;
   // What all rows share is one row, those of Extent::rows are one column. block_scale has the rows of the
-  // first dimension of shape_of_scales().
+  // first dimension of block_scale_shape().
   PerOperand<Matrix> operands;
   // Outputs that the launch writes over their input (OperandRow::in_place). Both have a matrix here, so that
   // the input is still there to check the output; the launch sees that of the output alone.
@@ -100,10 +100,6 @@ InputRows rows_at(const void* address, const RowLayout& layout);
 Tensors tensors_of(Problem& problem);
 // What the reference takes of a row of the problem.
 RowInputs inputs_of(const Problem& problem, std::int64_t row);
-
-// The dimensions of block_scale in memory, padding included, by its ScaleLayout:
-//   rows [rows, K]    columns [K, R4]    packed_columns [K4 / 4, R4, 4]    swizzled [R128 / 128, K4 / 4, 512]
-std::vector<std::int64_t> shape_of_scales(const NormSpec& spec, std::int64_t rows);
 
 // Layouts of matrices; contiguous rows where none is given.
 struct RowLayouts : PerOperand<RowLayout> {

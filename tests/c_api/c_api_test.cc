@@ -369,6 +369,14 @@ TEST_F(CApi, SpecsAndTheirTexts) {
               HasSubstr("BadRank"));
   EXPECT_THAT(outcome([&](char** e) { return normjit_spec_parse("nonsense", &spec, e); }),
               HasSubstr("BadSpecText: "));
+
+  std::int64_t sizes[3] = {};
+  std::size_t rank = 0;
+  ASSERT_EQ(normjit_spec_parse("rmsnorm/cols=96/f32/out=e4m3/q=32:e8m0:sw", &spec, nullptr), NORMJIT_OK);
+  ASSERT_EQ(normjit_block_scale_shape(&spec, 130, sizes, &rank, nullptr), NORMJIT_OK);
+  EXPECT_EQ(std::vector(sizes, sizes + rank), (std::vector<std::int64_t>{2, 1, 512}));
+  EXPECT_THAT(outcome([&](char** e) { return normjit_block_scale_shape(&spec, -1, sizes, &rank, e); }),
+              HasSubstr("BadRows: -1 rows"));
 }
 
 TEST_F(CApi, AnEnumerationThatIsZeroIsTheDefault) {
@@ -541,6 +549,9 @@ TEST_F(CApi, NullIsAnsweredWithTheNameOfTheArgument) {
       {"text", [&](char** e) { return normjit_spec_parse(nullptr, &parsed, e); }},
       {"spec", [&](char** e) { return normjit_spec_parse("layernorm/cols=1/f32", nullptr, e); }},
       {"spec", [&](char** e) { return normjit_spec_text(nullptr, t, e); }},
+      {"spec", [&](char** e) { return normjit_block_scale_shape(nullptr, 1, &parsed.columns, &bytes, e); }},
+      {"shape", [&](char** e) { return normjit_block_scale_shape(&spec, 1, nullptr, &bytes, e); }},
+      {"rank", [&](char** e) { return normjit_block_scale_shape(&spec, 1, &parsed.columns, nullptr, e); }},
       {"service", [&](char** e) { return normjit_service_create(nullptr, nullptr, e); }},
       {"service", [&](char** e) { return normjit_norm(nullptr, &spec, &tensors, nullptr, nullptr, e); }},
       {"service",

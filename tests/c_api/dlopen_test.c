@@ -19,6 +19,7 @@
   F(normjit_columns_of)             \
   F(normjit_spec_parse)             \
   F(normjit_spec_text)              \
+  F(normjit_block_scale_shape)      \
   F(normjit_service_create)         \
   F(normjit_service_destroy)        \
   F(normjit_layer_norm)             \

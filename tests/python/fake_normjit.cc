@@ -229,6 +229,17 @@ normjit_status normjit_spec_text(const normjit_spec* given, char** text, char** 
   return NORMJIT_OK;
 }
 
+normjit_status normjit_block_scale_shape(const normjit_spec* given, std::int64_t rows, std::int64_t* shape,
+                                         std::size_t* rank, char** error) {
+  NormSpec spec;
+  if (!c_api::convert(*given, spec))
+    return refuse(NORMJIT_BAD_ARGUMENT, "The fake was called wrongly.", error);
+  const std::vector<std::int64_t> found = block_scale_shape(spec, rows).value();
+  *rank = found.size();
+  std::copy(found.begin(), found.end(), shape);
+  return NORMJIT_OK;
+}
+
 normjit_status normjit_service_create(const normjit_options* options, normjit_service** service, char**) {
   const bool invariant = options && options->batch_invariant == NORMJIT_YES;
   *service = reinterpret_cast<normjit_service*>(&g_services[invariant]);

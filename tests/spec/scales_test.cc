@@ -120,6 +120,11 @@ TEST(ScalePlace, IsInTheOrderOfTheLayout) {
       }
 }
 
+TEST(BlockScaleShape, IsEmptyWithoutBlocksAndNeedsRows) {
+  EXPECT_EQ(block_scale_shape({.columns = 64}, 3).value(), std::vector<std::int64_t>());
+  EXPECT_EQ(block_scale_shape(with_scales(5, ScaleLayout::rows), -1).error().code, Code::BadRows);
+}
+
 TEST(ScalePlace, ByHand) {
   const std::int64_t rows = 130;
   EXPECT_EQ(scale_place(with_scales(5, ScaleLayout::rows), rows, 129, 4), 129 * 5 + 4);

@@ -76,7 +76,7 @@ TEST_F(Npy, EightBitsAreBitPatterns) {
 TEST_F(Npy, ScalesOfBlocksHaveTheShapeOfTheirLayout) {
   for (const char* const text : {"q=64", "q=64:cols", "q=16:e4m3:cols", "q=64:e8m0:cols4", "q=32:e8m0:sw"}) {
     const NormSpec spec = parse_spec(concat({"rmsnorm/cols=320/bf16/out=e4m3/", text})).value();
-    const std::vector<std::int64_t> shape = shape_of_scales(spec, 6);
+    const std::vector<std::int64_t> shape = block_scale_shape(spec, 6).value();
     Problem problem = make_problem(spec, 6).value();
     Matrix &written = problem[Operand::block_scale], read(written.dtype(), written.rows(), written.columns());
     fill_random(written, 7, {1, 3, 1});

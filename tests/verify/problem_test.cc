@@ -254,7 +254,7 @@ TEST(Problem, HasTheScalesOfBlocksAsTheyAreLaidOut) {
   for (const auto& [quantization, rows, shape] : cases) {
     SCOPED_TRACE(quantization);
     const NormSpec spec = parse_spec(concat({"rmsnorm/cols=320/bf16/out=e4m3/", quantization})).value();
-    EXPECT_EQ(shape_of_scales(spec, rows), shape);
+    EXPECT_EQ(block_scale_shape(spec, rows).value(), shape);
     Problem problem = make_problem(spec, rows).value();
     fill(problem, 1);
     const Matrix& scales = problem[Operand::block_scale];

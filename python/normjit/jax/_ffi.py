@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 _jax: Any = jax  # parts of which have no types, or others in each version
 TARGET = "normjit_norm"
 # As NormjitTable in norm.cc has them; its last member is the service.
-_TABLE = ("normjit_norm", "normjit_prepare", "normjit_kernel_release", "normjit_status_message", "normjit_free")
+_TABLE = ("normjit_norm", "normjit_prepare", "normjit_kernel_release", "normjit_block_scale_shape", "normjit_status_message",
+          "normjit_free")
 
 
 def call(problem: Problem, arrays: Sequence[Any]) -> tuple[Any, ...]:

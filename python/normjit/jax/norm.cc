@@ -30,6 +30,7 @@ struct NormjitTable {
   decltype(&normjit_norm) norm;
   decltype(&normjit_prepare) prepare;
   decltype(&normjit_kernel_release) kernel_release;
+  decltype(&normjit_block_scale_shape) block_scale_shape;
   decltype(&normjit_status_message) status_message;
   decltype(&normjit_free) free;
   normjit_service* service;
@@ -172,18 +173,10 @@ bool read_operands(ffi::RemainingArgs arguments, Call& call) {
 
 // How many elements the scales of blocks have; of packed columns, words of four.
 std::int64_t block_scales(const normjit_spec& spec, std::int64_t rows) {
-  const auto up = [](std::int64_t number, std::int64_t to) { return (number + to - 1) / to * to; };
-  const std::int64_t blocks = spec.columns >> (4 + spec.quantization - NORMJIT_QUANTIZE_BY_BLOCK_16);
-  switch (spec.scale_layout) {
-    case NORMJIT_SCALE_LAYOUT_COLUMNS:
-      return blocks * up(rows, 4);
-    case NORMJIT_SCALE_LAYOUT_PACKED_COLUMNS:
-      return up(blocks, 4) / 4 * up(rows, 4);
-    case NORMJIT_SCALE_LAYOUT_SWIZZLED:
-      return up(blocks, 4) * up(rows, 128);
-    default:
-      return blocks * rows;
-  }
+  std::int64_t shape[3] = {0, 0, 1};
+  std::size_t rank = 0;
+  normjit.block_scale_shape(&spec, rows, shape, &rank, nullptr);  // of a valid spec
+  return shape[0] * shape[1] * (spec.scale_layout == NORMJIT_SCALE_LAYOUT_PACKED_COLUMNS ? 1 : shape[2]);
 }
 
 bool read_results(ffi::RemainingRets results, Call& call) {

@@ -104,7 +104,8 @@ class _Native:
 
     def __init__(self) -> None:
         self.library = ctypes.CDLL(_build_operator())  # its kernels are registered as it is opened
-        functions = ("normjit_norm", "normjit_workspace_bytes", "normjit_status_message", "normjit_free")
+        functions = ("normjit_norm", "normjit_workspace_bytes", "normjit_block_scale_shape", "normjit_status_message",
+                     "normjit_free")
         table = (ctypes.c_void_p * len(functions))(*map(_library.address_of, functions))
         connect = self.library.normjit_torch_connect
         connect.restype, connect.argtypes = None, [ctypes.c_void_p, ctypes.c_void_p]

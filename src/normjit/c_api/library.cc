@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The library itself, the names of statuses, and the texts of specs.
+#include <algorithm>
+
 #include "normjit/c_api/call.h"
 #include "normjit/c_api/values.h"
 
@@ -83,5 +85,18 @@ normjit_status normjit_spec_text(const normjit_spec* spec, char** text, char** e
     const auto given = valid_spec_of(spec);
     if (!given) return given.error();
     return text == nullptr ? Result<void>() : hand_over(to_text(*given), text);
+  });
+}
+
+normjit_status normjit_block_scale_shape(const normjit_spec* spec, int64_t rows, int64_t* shape, size_t* rank,
+                                         char** error) {
+  return guarded(error, {{"shape", shape}, {"rank", rank}}, [&]() -> Result<void> {
+    const auto given = valid_spec_of(spec);
+    if (!given) return given.error();
+    const auto found = block_scale_shape(*given, rows);
+    if (!found) return found.error();
+    *rank = found->size();
+    std::copy(found->begin(), found->end(), shape);
+    return {};
   });
 }

@@ -5,6 +5,7 @@
 
 #include "normjit/base/text.h"
 #include "normjit/spec/fields.h"
+#include "normjit/spec/operands.h"
 #include "normjit/spec/valid.h"
 
 namespace normjit {
@@ -192,6 +193,22 @@ Result<std::int64_t> columns_of(std::span<const std::int64_t> normalized_shape) 
     columns *= size;
   }
   return columns;
+}
+
+Result<std::vector<std::int64_t>> block_scale_shape(const NormSpec& spec, std::int64_t rows) {
+  if (rows < 0) return Error{Code::BadRows, concat({shortest(rows), " rows are fewer than none"})};
+  if (!scales_blocks(spec)) return std::vector<std::int64_t>();
+  const ScaleShape shape = scale_shape(spec, rows);
+  switch (spec.scale_layout) {
+    case ScaleLayout::rows:
+      return std::vector{shape.rows, shape.blocks};
+    case ScaleLayout::columns:
+      return std::vector{shape.blocks, shape.rows};
+    case ScaleLayout::packed_columns:
+      return std::vector<std::int64_t>{shape.blocks / 4, shape.rows, 4};
+    default:
+      return std::vector<std::int64_t>{shape.rows / 128, shape.blocks / 4, 512};
+  }
 }
 
 Result<void> validate(const NormSpec& spec) {

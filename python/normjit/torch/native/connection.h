@@ -25,6 +25,7 @@ namespace normjit_torch {
 struct Normjit {
   decltype(&normjit_norm) norm;
   decltype(&normjit_workspace_bytes) workspace_bytes;
+  decltype(&normjit_block_scale_shape) block_scale_shape;
   decltype(&normjit_status_message) status_message;
   decltype(&normjit_free) free;
   normjit_service* service;  // the one without batch invariance
@@ -65,8 +66,9 @@ void find(Function*& function, const char* library, const char* name) {
 inline void connect(void* const* functions, void* service) {
   normjit.norm = reinterpret_cast<decltype(normjit.norm)>(functions[0]);
   normjit.workspace_bytes = reinterpret_cast<decltype(normjit.workspace_bytes)>(functions[1]);
-  normjit.status_message = reinterpret_cast<decltype(normjit.status_message)>(functions[2]);
-  normjit.free = reinterpret_cast<decltype(normjit.free)>(functions[3]);
+  normjit.block_scale_shape = reinterpret_cast<decltype(normjit.block_scale_shape)>(functions[2]);
+  normjit.status_message = reinterpret_cast<decltype(normjit.status_message)>(functions[3]);
+  normjit.free = reinterpret_cast<decltype(normjit.free)>(functions[4]);
   normjit.service = static_cast<normjit_service*>(service);
   find(reason_of_pytorch, "libtorch_cpu.so", "torch_exception_get_what_without_backtrace");
   find(cuda.current_stream, "libtorch_cuda.so", "aoti_torch_get_current_cuda_stream");

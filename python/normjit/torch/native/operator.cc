@@ -184,20 +184,13 @@ class Call {
     return sizes;
   }
 
-  // As scale_sizes in ../../_library.py.
+  // With packed columns they are of words of four scales; by rows x has the other dimensions.
   std::vector<std::int64_t> block_sizes() const {
-    const std::int64_t blocks = spec_.columns >> (4 + spec_.quantization - NORMJIT_QUANTIZE_BY_BLOCK_16);
-    const std::int64_t rows4 = (tensors_.rows + 3) / 4 * 4, words = (blocks + 3) / 4;
-    switch (spec_.scale_layout) {
-      case NORMJIT_SCALE_LAYOUT_COLUMNS:
-        return {blocks, rows4};
-      case NORMJIT_SCALE_LAYOUT_PACKED_COLUMNS:
-        return {words, rows4};
-      case NORMJIT_SCALE_LAYOUT_SWIZZLED:
-        return {(tensors_.rows + 127) / 128, words, 512};
-      default:
-        return sizes_with(blocks);
-    }
+    std::int64_t shape[3];
+    std::size_t rank = 0;
+    normjit.block_scale_shape(&spec_, tensors_.rows, shape, &rank, nullptr);  // of a valid spec
+    if (spec_.scale_layout == NORMJIT_SCALE_LAYOUT_ROWS) return sizes_with(shape[1]);
+    return {shape, shape + (spec_.scale_layout == NORMJIT_SCALE_LAYOUT_PACKED_COLUMNS ? 2 : rank)};
   }
 
   template <class Member>  // a pointer, or rows that begin with one
