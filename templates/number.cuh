@@ -63,7 +63,9 @@ NJ_DEVICE unsigned smaller(unsigned a, unsigned b) { return a < b ? a : b; }
 
 // Bits of mantissa of a floating-point type of 8 bits; 0 of others.
 template <class T>
-constexpr int kMantissa = kSame<T, E4M3> ? 3 : kSame<T, E5M2> ? 2 : 0;
+constexpr int kMantissa = kSame<T, E4M3>   ? 3
+                          : kSame<T, E5M2> ? 2
+                                           : 0;
 
 // To such a type, in integers: numbers that are too large become the largest one. Its exponents are fewer:
 // the bits of a normal number move down, those that are lost round them, and the bias of the exponent

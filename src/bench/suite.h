@@ -83,9 +83,9 @@ std::vector<SuiteCase> random_cases(std::uint64_t seed, int count);
 // and state-space models.
 std::vector<SuiteCase> fused_cases(std::uint64_t seed);
 
-// The regime quantized: results of 8 and 4 bits with a scale for the tensor, for each row and for each block, at
-// widths of today's models and at some drawn by the seed, alone and with a residual; and decode, beside the
-// same norms in 16 bits.
+// The regime quantized: results of 8 and 4 bits with a scale for the tensor, for each row and for each block,
+// at widths of today's models and at some drawn by the seed, alone and with a residual; and decode, beside
+// the same norms in 16 bits.
 std::vector<SuiteCase> quantized_cases(std::uint64_t seed);
 
 // The regime channels_first: the norms of ConvNeXt and of SAM's neck, and planes of 7 x 7.
