@@ -489,8 +489,8 @@ Row r of an operand begins (r / N) * OUTER + (r % N) * INNER elements behind the
 the 32 query heads of each of 8 tokens where they are, in rows of 6144 elements that also have keys and values.
 
 Allowed error of --check on unit-scale data: f32 1e-5; f16 and bf16 one unit in the last place or 2e-6, whichever is
-larger; f64 1e-12; 8 and 4 bits 1e-5 before they are rounded. It grows with |scale|, large weights and biases, and a large
-common offset of a row.
+larger; f64 1e-12; 8 and 4 bits 1e-5 before they are rounded. It grows with |scale|, large weights and biases, and a
+large common offset of a row.
 
 )") + kExitCodes);
 }

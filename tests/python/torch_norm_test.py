@@ -1057,6 +1057,10 @@ class BlocksTest(EightBitsTest):
             right = norm(text, x[1])
             self.assertTrue(torch.equal(found[1].view(torch.uint8), right.block_scale.view(torch.uint8)))
             self.assertGreater((self.bytes_of(out[1]) == self.bytes_of(right.out)).float().mean(), 0.95)
+
+    def test_amax_by_pytorch(self):
+        """Each sample has one of its own."""
+        x = torch.randn(4, 3, 64, device=device)
         with self.assert_launches(0):
             found = torch.func.vmap(lambda part: norm("rmsnorm/cols=64/f32/amax", part).amax)(x)
         self.assert_close(found, functional.rms_norm(x, (64,), eps=1e-5).abs().amax((1, 2)))
