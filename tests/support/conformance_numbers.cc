@@ -211,6 +211,11 @@ Float fused(Terms<Float> x) {
   return std::fma(x.a, x.b, x.c);
 }
 
+float four_signed(Terms<float> x) {
+  const float number = fused(x);
+  return std::isnan(number) ? 4.0f : std::copysign(4.0f, number);
+}
+
 std::uint64_t high_product(Factors x) {
   return static_cast<std::uint64_t>(static_cast<unsigned __int128>(x.a) * x.b >> 64);
 }
@@ -333,6 +338,10 @@ std::vector<ConformanceKernel> numbers_kernels() {
                  terms<float>(f32_patterns()), 4, {Type::f32}, mapped<Terms<float>, fused<float>>),
       on_numbers("f64_fused", "hw::fma(on.x[3 * i], on.x[3 * i + 1], on.x[3 * i + 2])", "double", "double",
                  terms<double>(f64_patterns()), 8, {Type::f64}, mapped<Terms<double>, fused<double>>),
+      // Of what arithmetic makes, NaN too.
+      on_numbers("f32_signed", "hw::with_sign_of(4, hw::fma(on.x[3 * i], on.x[3 * i + 1], on.x[3 * i + 2]))",
+                 "float", "float", terms<float>(f32_patterns()), 4, {Type::f32},
+                 mapped<Terms<float>, four_signed>),
       on_numbers("f32_at_least", "hw::max_nan(on.x[2 * i], on.x[2 * i + 1])", "float", "float", limited(), 4,
                  {Type::f32}, mapped<Limited, max_nan>),
       on_numbers("f32_at_most", "hw::min_nan(on.x[2 * i], on.x[2 * i + 1])", "float", "float", limited(), 4,
