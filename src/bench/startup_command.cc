@@ -133,7 +133,7 @@ class Startup {
   StartupResult measure(const NormSpec& spec) {
     StartupResult result{
         .spec = spec, .rows = rows_ > 0 ? rows_ : default_rows(spec), .plan = {}, .parts = {}};
-    check_rows(spec, result.rows);
+    check_use(spec, result.rows);
     const std::string id = std::to_string(++specs_seen_), pack = scratch_ / (id + ".njp");
     const std::vector<std::string> use = {"--spec", to_text(spec), "--rows", std::to_string(result.rows)};
     const auto with = [&](std::vector<std::string> more) {

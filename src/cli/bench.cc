@@ -73,8 +73,7 @@ void add_bench(CommandLine& line) {
   command->add_option("SPEC", options.specs, kSpecHelp)->required();
   command->add_option("--rows", options.rows,
                       "Comma-separated numbers of rows; else as many as make x 256 MiB");
-  command->add_option("--sample-rows", options.use.sample,
-                      "Rows that share one row of gate, scale and shift, as the tokens of a sample do");
+  command->add_option("--sample-rows", options.use.sample, kSampleRowsHelp);
   command->add_option("--plane", options.use.plane, kPlaneHelp);
   command->add_option("--plan", options.plan,
                       "This plan, as show and tune print it, instead of the planner's choice");

@@ -22,7 +22,9 @@ inline constexpr const char* kSpecHelp =
     "[/also=T][/amax][/stats][/cf]; "
     "types are f16, bf16, f32, f64, and of out e4m3, e5m2, s8, e2m1; shape=64x256x256 may stand for cols=";
 
-// Of --plane.
+// Of --sample-rows and --plane.
+inline constexpr const char* kSampleRowsHelp =
+    "Rows that share one row of gate, scale and shift, as the tokens of a sample do";
 inline constexpr const char* kPlaneHelp = "With channels first (/cf), the rows of a sample: height * width";
 
 // Ends the --help of each command.

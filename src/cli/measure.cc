@@ -131,12 +131,15 @@ Tensors tensors_of(const NormSpec& spec, const SetLayout& layout, std::int64_t r
   return tensors;
 }
 
-void check_rows(const NormSpec& spec, std::int64_t rows, std::int64_t plane) {
+void check_use(const NormSpec& spec, std::int64_t rows, const MeasuredUse& use) {
   if (rows > kMostElements / spec.columns)
     throw Exception({Code::BadArgument, "--rows " + std::to_string(rows) + " is more than any GPU can hold"});
-  if (!has_whole_samples(spec.channels_first, rows, plane))
+  if (use.sample < 1 || rows % use.sample != 0)
     throw Exception(
-        {Code::BadPlane, concat({"--plane is ", shortest(plane), ", and ", to_text(spec),
+        {Code::BadRows, concat({shortest(rows), " rows are no samples of ", shortest(use.sample), " rows"})});
+  if (!has_whole_samples(spec.channels_first, rows, use.plane))
+    throw Exception(
+        {Code::BadPlane, concat({"--plane is ", shortest(use.plane), ", and ", to_text(spec),
                                  spec.channels_first ? " needs positions of a sample that divide its "
                                                      : " has no planes for its ",
                                  shortest(rows), " rows"})});
@@ -229,10 +232,7 @@ BenchReport Workbench::measure(const Kernel& kernel, int replays) {
 
 BenchReport measure(Service& service, const Gpu& gpu, Copies& copies, const NormSpec& spec, std::int64_t rows,
                     int replays, const MeasuredUse& use, const std::optional<Plan>& plan) {
-  check_rows(spec, rows, use.plane);
-  if (use.sample < 1 || rows % use.sample != 0)
-    throw Exception(
-        {Code::BadRows, concat({shortest(rows), " rows are no samples of ", shortest(use.sample), " rows"})});
+  check_use(spec, rows, use);
   PrepareOptions options{.device = gpu.ordinal(), .rows_hint = rows, .plan = plan};
   options.grouped_rows = use.sample > 1;
   options.plane = use.plane;

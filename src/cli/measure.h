@@ -74,8 +74,8 @@ Tensors tensors_of(const NormSpec& spec, const SetLayout& layout, std::int64_t r
                    std::int64_t sample = 1, std::int64_t plane = 0) noexcept;
 
 // Throws normjit::Exception: BadArgument for more rows than any GPU can hold, beyond which sizes overflow;
-// BadPlane for a plane that does not fit spec and rows.
-void check_rows(const NormSpec& spec, std::int64_t rows, std::int64_t plane = 0);
+// BadRows for samples that do not divide them; BadPlane for a plane that does not fit spec and rows.
+void check_use(const NormSpec& spec, std::int64_t rows, const MeasuredUse& use = {});
 
 // How many sets of buffers a graph rotates through, so that a launch finds nothing of its own in the L2
 // cache: together at least four times the cache, two at least, bounded by memory and by what a graph can

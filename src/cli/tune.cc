@@ -24,9 +24,9 @@ struct TuneCommand : CommonOptions {
   std::vector<std::string> specs;
   std::string rows;  // comma-separated; empty: as many as make x 256 MiB
   int repeat = 30;
-  std::int64_t plane = 0;  // with channels first
-  int top = 0;             // measure only so many plans; 0: all
+  int top = 0;  // measure only so many plans; 0: all
   int device = 0;
+  MeasuredUse use;
   bool dry_run = false;
 };
 
@@ -41,12 +41,12 @@ struct Case {
   std::vector<Kernel> kernels;
 };
 
-Case make_case(const NormSpec& spec, std::int64_t rows, std::int64_t plane, const Gpu& gpu,
+Case make_case(const NormSpec& spec, std::int64_t rows, const MeasuredUse& use, const Gpu& gpu,
                const DeviceProfile& profile, int top) {
-  check_rows(spec, rows, plane);
+  check_use(spec, rows, use);
   // The tensors of the measurement, but for where their memory begins.
-  const Tensors tensors = tensors_of(spec, layout_of(spec, rows), rows, reinterpret_cast<std::byte*>(256),
-                                     /*sample=*/1, plane);
+  const Tensors tensors = tensors_of(spec, layout_of(spec, rows, use.sample), rows,
+                                     reinterpret_cast<std::byte*>(256), use.sample, use.plane);
   Case made;
   TuneReport& report = made.report;
   report.spec = spec;
@@ -64,7 +64,8 @@ Case make_case(const NormSpec& spec, std::int64_t rows, std::int64_t plane, cons
 }
 
 // Finds or compiles, and loads, the kernels of all trials, on all cores.
-void prepare(Service& service, int device, const DeviceProfile& profile, std::vector<Case>& cases) {
+void prepare(Service& service, const TuneCommand& options, const DeviceProfile& profile,
+             std::vector<Case>& cases) {
   std::vector<std::pair<Case*, std::size_t>> all;
   for (Case& each : cases)
     for (std::size_t i = 0; i < each.kernels.size(); ++i) all.emplace_back(&each, i);
@@ -82,7 +83,9 @@ void prepare(Service& service, int device, const DeviceProfile& profile, std::ve
       step.arch = profile.arch;
       step.plan = trial.plan;
       const Stopwatch watch;
-      if (const auto kernel = service.prepare(step.spec, {.device = device, .plan = trial.plan})) {
+      PrepareOptions how{.device = options.device, .plan = trial.plan};
+      how.grouped_rows = options.use.sample > 1;
+      if (const auto kernel = service.prepare(step.spec, how)) {
         of->kernels[i] = *kernel;
         step.outcome = KernelReport::Outcome::cached;
       } else {
@@ -190,7 +193,7 @@ std::string text_of(const std::vector<TuneReport>& reports) {
 int tune(const TuneCommand& options) {
   if (options.repeat < 1) return fail(kUsage, "--repeat must be 1 or more");
   if (options.top < 0) return fail(kUsage, "--top must be 0, which is all, or more");
-  const std::vector<MeasuredCase> measured = measured_cases(options.specs, options.rows, options.plane);
+  const std::vector<MeasuredCase> measured = measured_cases(options.specs, options.rows, options.use.plane);
   const Options settings = service_options(options);
   if (settings.cache_directory.empty() && !options.dry_run) {
     return fail(kCacheIo,
@@ -204,14 +207,14 @@ int tune(const TuneCommand& options) {
   Copies copies(settings, gpu, profile);
   std::vector<Case> cases;
   for (const auto& [spec, rows] : measured)
-    cases.push_back(make_case(spec, rows, options.plane, gpu, profile, options.top));
-  prepare(service, options.device, profile, cases);
+    cases.push_back(make_case(spec, rows, options.use, gpu, profile, options.top));
+  prepare(service, options, profile, cases);
 
   std::vector<TuneReport> reports;
   bool complete = true;
   Result<void> kept;
   for (Case& each : cases) {
-    Workbench bench(gpu, profile, copies, each.report.spec, each.report.rows, {.plane = options.plane});
+    Workbench bench(gpu, profile, copies, each.report.spec, each.report.rows, options.use);
     measure(bench, each, options.repeat);
     if (!options.dry_run)
       if (auto stored = store(service, profile, reports, each.report); !stored) kept = stored;
@@ -231,7 +234,8 @@ void add_tune(CommandLine& line) {
   command->add_option("SPEC", options.specs, kSpecHelp)->required();
   command->add_option("--rows", options.rows,
                       "Comma-separated numbers of rows; else as many as make x 256 MiB");
-  command->add_option("--plane", options.plane, kPlaneHelp);
+  command->add_option("--sample-rows", options.use.sample, kSampleRowsHelp);
+  command->add_option("--plane", options.use.plane, kPlaneHelp);
   command->add_option("--repeat", options.repeat, "Replays of the best plans that their median is of")
       ->capture_default_str();
   command

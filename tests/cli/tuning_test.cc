@@ -128,8 +128,11 @@ TEST(Workbench, ItsTensorsAreThoseOfTheSpec) {
 }
 
 TEST(Workbench, MoreRowsThanAnyGpuHoldsAreRefused) {
-  EXPECT_NO_THROW(check_rows({.columns = 64}, 1 << 20));
-  EXPECT_THROW(check_rows({.columns = 64}, std::int64_t{1} << 60), Exception);
+  EXPECT_NO_THROW(check_use({.columns = 64}, 1 << 20));
+  EXPECT_THROW(check_use({.columns = 64}, std::int64_t{1} << 60), Exception);
+  EXPECT_NO_THROW(check_use({.columns = 64}, 1 << 20, {.sample = 1024}));
+  EXPECT_THROW(check_use({.columns = 64}, 1 << 20, {.sample = 3}), Exception);
+  EXPECT_THROW(check_use({.columns = 64}, 1 << 20, {.sample = 0}), Exception);
 }
 
 }  // namespace
