@@ -15,6 +15,7 @@
 #include "cli/tuning.h"
 #include "normjit/base/run_on_threads.h"
 #include "normjit/base/stopwatch.h"
+#include "normjit/plan/footprint.h"
 #include "normjit/service/prepared.h"
 
 namespace normjit::cli {
@@ -56,16 +57,16 @@ Case make_case(const NormSpec& spec, std::int64_t rows, const MeasuredUse& use, 
   report.alignment = pack(spec, tensors).alignment;
   for (Candidate& candidate : candidates(spec, profile, report.regime, report.alignment)) {
     if (top > 0 && report.trials.size() == static_cast<std::size_t>(top)) break;
-    report.trials.push_back(
-        {.plan = candidate.plan, .cost = candidate.cost, .why = std::string(candidate.why)});
+    report.trials.push_back({.plan = in_groups(candidate.plan, spec, use.sample > 1),
+                             .cost = candidate.cost,
+                             .why = std::string(candidate.why)});
   }
   made.kernels.resize(report.trials.size());
   return made;
 }
 
 // Finds or compiles, and loads, the kernels of all trials, on all cores.
-void prepare(Service& service, const TuneCommand& options, const DeviceProfile& profile,
-             std::vector<Case>& cases) {
+void prepare(Service& service, int device, const DeviceProfile& profile, std::vector<Case>& cases) {
   std::vector<std::pair<Case*, std::size_t>> all;
   for (Case& each : cases)
     for (std::size_t i = 0; i < each.kernels.size(); ++i) all.emplace_back(&each, i);
@@ -83,9 +84,7 @@ void prepare(Service& service, const TuneCommand& options, const DeviceProfile& 
       step.arch = profile.arch;
       step.plan = trial.plan;
       const Stopwatch watch;
-      PrepareOptions how{.device = options.device, .plan = trial.plan};
-      how.grouped_rows = options.use.sample > 1;
-      if (const auto kernel = service.prepare(step.spec, how)) {
+      if (const auto kernel = service.prepare(step.spec, {.device = device, .plan = trial.plan})) {
         of->kernels[i] = *kernel;
         step.outcome = KernelReport::Outcome::cached;
       } else {
@@ -208,7 +207,7 @@ int tune(const TuneCommand& options) {
   std::vector<Case> cases;
   for (const auto& [spec, rows] : measured)
     cases.push_back(make_case(spec, rows, options.use, gpu, profile, options.top));
-  prepare(service, options, profile, cases);
+  prepare(service, options.device, profile, cases);
 
   std::vector<TuneReport> reports;
   bool complete = true;
