@@ -68,7 +68,8 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
   // between.
   unsigned turn = 0;
   Largest amax = {0};
-  for (long long row = blockIdx.x / kBlocksPerRow; row < on.rows; row += teams, ++turn) {
+  for (long long i = blockIdx.x / kBlocksPerRow; i < on.rows; i += teams, ++turn) {
+    const long long row = taken(on, 1, i);
     const int place = turn % 2, half = place * kParts;
     if constexpr (Exchange::chosen == Exchange::cluster)
       if (lane == 0) {
@@ -100,7 +101,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
       own = measure_warp(fragment, lane, cut);
     }
     if constexpr (Exchange::chosen == Exchange::cluster) {
-      if (row < teams) hw::cluster_entered();
+      if (i < teams) hw::cluster_entered();
       hw::warp_barrier();  // all lanes have read the parts that other blocks may overwrite now
       if (lane % kWarp < kBlocksPerRow)
         hw::send(Part{own}, parts + half + slice * kWarps + warp, arrived + place, lane % kWarp);

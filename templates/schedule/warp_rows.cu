@@ -19,7 +19,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
        first += static_cast<long long>(gridDim.x) * kRows) {
     // Lanes beyond the last row take part in the shuffles with zeros, and write nothing. They may not read
     // another row meanwhile: its own lanes may be writing it, where y is x.
-    const long long row = first + threadIdx.x / kThreadsPerRow;
+    const long long row = taken(on, kRows, first) + threadIdx.x / kThreadsPerRow;
     const bool works = row < on.rows;
     const Source from = source_of(on, row, 0);
     const Cut cut = cut_of(from.x, kColumns);

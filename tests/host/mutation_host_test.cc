@@ -678,6 +678,15 @@ const std::vector<Pinned> kPinned = {
      "rows=5 gate_gap=2 seed=134",
      {0},
      kOperation},
+    // Rows that are taken from four places in turn, with some left over.
+    {"layernorm/cols=64/f32/mod block_row threads=64 threads_per_row=64 vector=1 per_thread=1 "
+     "grouped_rows=1 arch=sm_90 rows=30 group=6 scale_gap=2 blocks=4 seed=136",
+     {0},
+     kOperation},
+    {"layernorm/cols=32/f32/gateafter warp_rows threads=64 threads_per_row=16 vector=2 per_thread=1 "
+     "grouped_rows=1 arch=sm_90 rows=72 group=24 gate_gap=2 blocks=3 seed=137",
+     {0},
+     kOperation},
     // Channels first: tiles that cross samples, threads with a channel less, more threads of a row than a
     // warp
     // has lanes, or one; pieces, and a sum in the place of the residual.
