@@ -513,7 +513,7 @@ def cases_of(tool, arguments):
     listed = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     text_of = lambda case: f"{case['rows']} x {case['spec']}" + marks_of(case)
     cases = [case for case in listed["cases"]
-             if re.search(arguments.match, text_of(case)) and fields(case["spec"])["out"] in OUTPUTS]
+             if re.search(arguments.match, text_of(case)) and fields(case["spec"])["out"] != "e2m1"]
     if arguments.cases and arguments.cases < len(cases):  # spread evenly, so that every regime has some
         cases = [cases[i * len(cases) // arguments.cases] for i in range(arguments.cases)]
     return cases, listed["seed"]

@@ -1,25 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results of 8 bits in PyTorch: what a spec computes behind its norm (docs/algebra.md), and how far two such results differ.
+"""Results of 8 and 4 bits in PyTorch: what a spec computes behind its norm (docs/algebra.md), and how far two such results
+differ.
 
-`spec` is what fields() of compare_with_pytorch.py makes of a text. Of the scales of blocks, e8m0 are bytes, and e4m3 is missing.
+`spec` is what fields() of compare_with_pytorch.py makes of a text. Of the scales of blocks, e8m0 and e4m3 are bytes. So are
+results of 4 bits: [rows, columns / 2] bytes of two, the even column in the lower half.
 """
 import collections
 
 import torch
 import torch.nn.functional as F
 
-TYPES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2, "s8": torch.int8}
+TYPES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2, "s8": torch.int8, "e2m1": torch.uint8}
 ALSO = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
-LARGEST = {"e4m3": 448.0, "e5m2": 57344.0, "s8": 127.0}
+LARGEST = {"e4m3": 448.0, "e5m2": 57344.0, "s8": 127.0, "e2m1": 6.0}
 FORMATS, LAYOUTS = ("p2", "e8m0", "e4m3"), ("cols", "cols4", "sw")
 PADDING = {"rows": (1, 1), "cols": (4, 1), "cols4": (4, 4), "sw": (128, 4)}  # of rows and blocks
 
 
 def nearest(y, out):
-    """To 8 bits; what is beyond their largest number becomes it."""
+    """To 8 or 4 bits; what is beyond their largest number becomes it."""
+    if out == "e2m1":
+        return in_pairs(nearest_of_e2m1(y))
     if out == "s8":
         return y.round().clamp(-128, 127).to(torch.int8)
     return y.clamp(-LARGEST[out], LARGEST[out]).to(TYPES[out])
+
+
+def nearest_of_e2m1(y):
+    """The 4 bits of each number, of 0, 0.5, 1, 1.5, 2, 3, 4, 6: halfway between two of them is the one of even bits."""
+    magnitude, bits = y.abs(), torch.zeros_like(y, dtype=torch.uint8)
+    for below, halfway in enumerate((0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)):
+        bits += magnitude >= halfway if below % 2 else magnitude > halfway
+    return torch.where(y.isnan(), 7, bits | y.signbit().to(torch.uint8) << 3)
+
+
+def in_pairs(bits):
+    return bits[..., ::2] | bits[..., 1::2] << 4
+
+
+def out_of_pairs(pairs):
+    return torch.stack((pairs & 15, pairs >> 4), -1).flatten(-2)
 
 
 def quantized(spec, y, given, of=None):
@@ -41,19 +61,23 @@ def quantized(spec, y, given, of=None):
         found["row_scale"] = scale.squeeze(-1)
     if spec["q"] == "block":
         blocks, of = (part.view(len(y), -1, spec["block"]) for part in (y, of))
-        scale, stored = block_scales(spec, of.abs().amax(-1))
+        scale, stored = block_scales(spec, of.abs().amax(-1), given)
         divides = spec["scale_format"] == "f32" and out != "s8"
-        y = (blocks / scale[..., None] if divides else blocks * scale.reciprocal()[..., None]).view(y.shape)
+        factor = scale.reciprocal()
+        if spec["scale_format"] == "e4m3":
+            factor = torch.where(scale == 0, 0.0, given["global_scale"] / scale)
+        y = (blocks / scale[..., None] if divides else blocks * factor[..., None]).view(y.shape)
         found["block_scale"] = laid_out(spec, stored)
     found["y"] = nearest(y, out)
     return found
 
 
-def block_scales(spec, largest):
-    """What blocks are divided by, and how it is stored."""
-    scale = largest.clamp(min=1e-10) / LARGEST[spec["out"]]
+def block_scales(spec, largest, given):
+    """What blocks are divided by, of e4m3 times global_scale, and how it is stored."""
     if spec["scale_format"] == "e4m3":
-        raise ValueError("scales of e4m3 are not written in PyTorch here")
+        stored = nearest(given["global_scale"] * (largest * (1 / LARGEST[spec["out"]])), "e4m3")
+        return stored.float(), stored.view(torch.uint8)
+    scale = largest.clamp(min=1e-10) / LARGEST[spec["out"]]
     if spec["scale_format"] == "f32":
         return scale, scale
     bits = (scale.view(torch.int32) + 0x7fffff) & 0x7f800000  # up to a power of two
@@ -104,7 +128,10 @@ def by_rows(spec, stored, rows):
 # --- How far results differ
 
 def codes(y):
-    """Numbers of 8 bits as whole numbers that count their steps, NaN far away."""
+    """Numbers as whole numbers that count their steps, NaN far away. In 4 bits there is none, and -0 is a step below 0."""
+    if y.dtype == torch.uint8:
+        bits = out_of_pairs(y).to(torch.int16)
+        return torch.where(bits > 7, 7 - bits, bits)
     if y.dtype == torch.int8:
         return y.to(torch.int16)
     bits = y.contiguous().view(torch.uint8).to(torch.int16)
@@ -115,7 +142,7 @@ def codes(y):
 
 
 def steps_of_scales(got, want):
-    """Units of the last place; of e8m0 exponents."""
+    """Units of the last place; of bytes their difference."""
     if got.dtype != torch.uint8:
         got, want = (scales.contiguous().view(torch.int32) for scales in (got, want))
     return (got.to(torch.int64) - want.to(torch.int64)).abs()
@@ -128,7 +155,7 @@ Differences = collections.namedtuple("Differences", "steps same elements scale_s
 def differences(spec, got, want, rows, scale_ulps):
     """Of y and its scales, by name. Within: one step of y, in at most 1 % of the elements; so many ulps of a scale. A largest
     magnitude that was rounded the other way may move 1 % of the scales, or one of few, by a unit of bf16, or to the next power
-    of two; their elements are left out."""
+    of two or number of e4m3; their elements are left out."""
     steps = (codes(got["y"]) - codes(want["y"])).abs()
     same, name, close = int((steps == 0).sum()), {"row": "row_scale", "block": "block_scale"}.get(spec["q"]), True
     scale_steps = torch.zeros(0)
@@ -136,7 +163,7 @@ def differences(spec, got, want, rows, scale_ulps):
         scale_steps = steps_of_scales(*(by_rows(spec, side[name], rows) for side in (got, want)))
         form = spec["scale_format"] if spec["q"] == "block" else "f32"
         moved = scale_steps > (scale_ulps if form == "f32" else 0)
-        most = {"f32": 1 << 17, "p2": 1 << 23, "e8m0": 1}[form]
+        most = {"f32": 1 << 17, "p2": 1 << 23, "e8m0": 1, "e4m3": 1}[form]
         close = int(scale_steps.max()) <= most and int(moved.sum()) <= max(1, moved.numel() // 100)
         steps = steps.view(rows, moved.shape[1], -1).masked_fill(moved[..., None], 0)
     worst = int(steps.max())

@@ -87,6 +87,8 @@ class Specs(unittest.TestCase):
         for text, shape, dtype in (("q=128", (5, 3), f32), ("q=128:cols", (3, 8), f32), ("q=128:e8m0:cols4", (1, 8, 4), torch.uint8),
                                    ("q=32:e8m0:sw", (1, 3, 512), torch.uint8)):
             self.assertEqual(shapes(head + "out=e4m3/" + text), {"y": (matrix, e4m3), "block_scale": (shape, dtype)})
+        self.assertEqual(shapes(head + "out=e2m1/q=16:e4m3:sw/also=bf16"), {
+            "y": ((5, 192), torch.uint8), "also": (matrix, torch.bfloat16), "block_scale": ((1, 6, 512), torch.uint8)})
 
     def test_random_specs_are_read_back(self):
         dice = random.Random(1)
@@ -190,9 +192,18 @@ class Running(unittest.TestCase):
         def with_output(name):
             return sum(name in compare.outputs_of(compare.fields(f"{norm}/cols=128/bf16/{rest}"), 1)
                        for _, norm, rest, _ in compare.PROJECTS)
-        for name in ("y", "sum", "row_scale", "block_scale", "amax"):
+        for name in ("y", "sum", "row_scale", "block_scale", "also", "amax"):
             self.assertGreater(with_output(name), 0)
             self.assertEqual(self.check(self.tool(spoiled(name)))[0], 2 * with_output(name), name)
+
+    def test_bytes_beyond_the_scales_are_found(self):
+        def spoil(name, tensor):
+            if name == "block_scale" and tensor.shape[-1] == 512:
+                tensor[..., -1] = 1  # of row 127 of a tile, and no spec here has as many
+            return tensor
+        tiled = sum(":sw" in rest for _, _, rest, _ in compare.PROJECTS)
+        failures, text = self.check(self.tool(spoil))
+        self.assertEqual((failures, text.count("beyond the scales")), (2 * tiled, 2 * tiled), text)
 
     def test_a_tool_that_fails_is_reported(self):
         failures, text = self.check(lambda *_, **__: types.SimpleNamespace(returncode=2, stderr="no such spec"))

@@ -36,6 +36,32 @@ class Quantizing(unittest.TestCase):
         self.assertEqual(eight_bits.nearest(given, "s8").tolist(), [0, 2, -128, 127])
         self.assertEqual(eight_bits.nearest(given, "e4m3").float().tolist(), [0.5, 2.5, -448, 448])
         self.assertEqual(eight_bits.nearest(given, "e5m2").float().tolist(), [0.5, 2.5, -57344, 57344])
+        self.assertEqual(eight_bits.nearest(given, "e2m1").tolist(), [0x41, 0x7f])
+
+    def test_4_bits_are_the_nearest_of_their_numbers(self):
+        numbers = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+        y = torch.linspace(-7.01, 7.02, 1601)  # none is halfway
+        bits = eight_bits.nearest_of_e2m1(y)
+        self.assertTrue(torch.equal(bits & 7, (y.abs()[:, None] - numbers).abs().argmin(1)))
+        self.assertTrue(torch.equal(bits > 7, y < 0))
+        ties = (numbers[1:] + numbers[:-1]) / 2
+        self.assertEqual(eight_bits.nearest_of_e2m1(ties).tolist(), [0, 2, 2, 4, 4, 6, 6])
+        self.assertEqual(eight_bits.nearest_of_e2m1(-ties).tolist(), [8, 10, 10, 12, 12, 14, 14])
+        self.assertEqual(eight_bits.nearest_of_e2m1(torch.tensor([-0.0, float("nan"), float("-inf")])).tolist(), [8, 7, 15])
+        pairs = eight_bits.in_pairs(bits[:1600].view(2, 800))
+        self.assertEqual(pairs[1, 3].item(), (bits[806] | bits[807] << 4).item())
+        self.assertTrue(torch.equal(eight_bits.out_of_pairs(pairs), bits[:1600].view(2, 800)))
+
+    def test_scales_of_e4m3_are_times_the_global_scale(self):
+        y = torch.zeros(1, 64)
+        y[0, :16], y[0, 16:32], y[0, 48] = 3.0, -1e-3, 500.0
+        y[0, 1] = -1.0
+        found = eight_bits.quantized(spec_of("out=e2m1/w/q=16:e4m3", 64), y, {"global_scale": torch.tensor([2.0])})
+        # 1; 2 * 1e-3 / 6 is less than half of the least number; zeros; 500 / 6 * 2 in 3 bits.
+        scales = found["block_scale"]
+        self.assertEqual(scales.view(E4M3).float().tolist(), [[1, 0, 0, 160]])
+        self.assertEqual(found["y"][0, ::8].tolist(), [0xc7, 0x88, 0, 0x07])
+        self.assertEqual(found["y"][0, 1].item(), 0x77)
 
     def test_a_scale_that_is_given_divides_or_multiplies(self):
         y = torch.randn(3, 256)
@@ -95,6 +121,7 @@ class Comparing(unittest.TestCase):
         bits = torch.tensor([0x00, 0x80, 0x01, 0x81, 0x7e, 0xfe, 0x7f, 0xff], dtype=torch.uint8)
         self.assertEqual(eight_bits.codes(bits.view(E4M3)).tolist(), [0, 0, 1, -1, 126, -126, 10000, -10000])
         self.assertEqual(eight_bits.codes(torch.tensor([-128, 127], dtype=torch.int8)).tolist(), [-128, 127])
+        self.assertEqual(eight_bits.codes(torch.tensor([0x10, 0x98, 0xf7], dtype=torch.uint8)).tolist(), [0, 1, -1, -2, 7, -8])
 
     def test_a_step_of_few_elements_is_allowed(self):
         def flip(step):
