@@ -68,12 +68,10 @@ NJ_DEVICE Columns columns_of(const Any& on, long long row) {
 // time, and all multiprocessors wait for the same few lines of L2. So the rows are taken from kShares places
 // in turn, each a part of a group behind the one before: 32,768 x 3072 bf16 with scale and shift of 1024
 // rows 108.3 us, and 100.9 us so (two places: 102.5, eight: 102.7). L1 must hold what they share.
-enum : int {
-  kShares = (kRowParameters + kGatesX) * static_cast<int>(sizeof(Mod)) * static_cast<long long>(kColumns) <=
-                    32 * 1024
-                ? 4
-                : 1
+enum : long long {
+  kSharedBytes = (kRowParameters + kGatesX) * sizeof(Mod) * static_cast<long long>(kColumns)
 };
+enum : int { kShares = kSharedBytes <= 32 * 1024 ? 4 : 1 };
 
 // The i-th of so many units of rows; `group` of them share. A bijection.
 NJ_DEVICE long long in_turn(long long i, long long units, long long group) {
