@@ -121,10 +121,10 @@ inline int rows_per_thread(const Plan& plan) {
 }
 
 // Whether unaligned rows can be moved in such vectors: of at least 4 bytes, of x and y alone, which have 16
-// bits or more.
+// bits or more, without amax, which their way through shared memory does not find.
 inline bool can_realign(int vector, const NormSpec& spec) {
   return vector > 1 && vector * std::min(size_of(spec.input), size_of(spec.output)) >= 4 &&
-         !moves_other_rows(spec) && !is_narrow(spec.output);
+         !moves_other_rows(spec) && !is_narrow(spec.output) && !spec.amax;
 }
 
 // Elements in 16 bytes, which bulk copies move, of the narrowest row that is read.

@@ -101,7 +101,8 @@ std::string broken_limit(const Plan& plan, const NormSpec& spec, const DevicePro
   if (plan.unaligned && !persistent &&
       (plan.strategy == Strategy::warp_rows || !can_realign(plan.vector, spec) || vector_bytes > 16))
     return "unaligned rows need block_row, split_row or persistent_row, a vector of at least 2 elements "
-           "and of 4 to 16 bytes, and no residual, in_bias, sum, gate, modulation or output of 8 or 4 bits";
+           "and of 4 to 16 bytes, and no residual, in_bias, sum, gate, modulation, amax or output of 8 or 4 "
+           "bits";
   if (plan.per_thread < 1) return "per_thread must be at least 1";
   if (scales_blocks(spec) && plan.strategy != Strategy::generic &&
       plan.vector * std::min(plan.threads_per_row, kWarp) < block_columns(spec))
