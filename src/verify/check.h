@@ -13,7 +13,7 @@
 namespace normjit::oracle {
 
 // How far an output of this spec may be from the exact value. For unit-scale data that is
-//   f32 outputs     1e-5
+//   f32 outputs     1e-5, and half of the smallest number, which is what rounding to f32 may lose
 //   16-bit outputs  one unit in the last place of the output dtype or 2e-6, whichever is larger
 //   f64 outputs     1e-12
 //   8-bit outputs   1e-5, before they are rounded: then they have expected_quantized()

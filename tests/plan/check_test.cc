@@ -233,6 +233,12 @@ TEST(Check, RefusesWhatCannotBeUnaligned) {
                 .code(),
             Code::IllegalPlan)
       << "staged_rows is for that";
+  const Plan realigned{Strategy::block_row, 256, 256, 8, 2, 1, 1, 1, Exchange::none, true};
+  EXPECT_TRUE(check(realigned, spec, h200()).ok());
+  const auto with_amax =
+      check(realigned, canonical({.columns = 4097, .input = DType::f16, .amax = true}), h200());
+  EXPECT_EQ(with_amax.code(), Code::IllegalPlan) << "it would not find the largest result";
+  EXPECT_THAT(with_amax.error().message, HasSubstr("amax"));
   expect_refused(canonical({.columns = 4097}),
                  {Strategy::block_row, 256, 256, 4, 4, 1, 1, 1, Exchange::none, true},
                  {{"unaligned rows need", [](Plan& p) { p.vector = 8, p.per_thread = 2; }}});
