@@ -108,6 +108,12 @@ enum : int { kHeaderBytes = 32, kRingRowBytes = 32, kMaxRingRows = 1024 };
 // What is published has up to so many words; a block publishes in several places in turn.
 enum : int { kSlotWords = 6, kSlotBytes = 8 * kSlotWords, kMaxSlots = 4096 };
 
+// gradient_columns: what is measured of two batches of rows, five numbers of each chunk of a row; to a
+// multiple of 16 bytes.
+NJ_MATH long long measured_bytes(int group_rows, long long chunks, int size) {
+  return ceil_div(2 * group_rows * chunks * 5 * size, 16) * 16;
+}
+
 // split_row: items that are measured before the first is applied: a group, and all that the blocks may have
 // in hand (one that is measured and one that is not yet published), so that applying rarely waits. At 2048 x
 // 65,536 f32 on an H200 half of it cost 6 %, a quarter 71 %, and twice of it gained nothing.

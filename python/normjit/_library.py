@@ -62,7 +62,7 @@ class Spec(ctypes.Structure):
                 ("modulation_table", ctypes.c_int32), ("channels_first", ctypes.c_int32), ("quantization", ctypes.c_int32),
                 ("inverse_scale", ctypes.c_int32), ("upper_bound", ctypes.c_int32), ("scale_format", ctypes.c_int32),
                 ("scale_layout", ctypes.c_int32), ("also", ctypes.c_int32), ("amax", ctypes.c_int32),
-                ("reserved", ctypes.c_int32)]
+                ("backward", ctypes.c_int32), ("dsum", ctypes.c_int32), ("gradient_type", ctypes.c_int32)]
 
     def __init__(self, columns: int = 0, epsilon: float = 1e-5, scale: float = 1.0, **members: int) -> None:
         super().__init__(ctypes.sizeof(Spec), columns, epsilon, scale, **members)
@@ -87,7 +87,8 @@ class Tensors(ctypes.Structure):
                 ("mod_scale_table", ctypes.c_void_p), ("mod_shift", Rows), ("mod_shift_table", ctypes.c_void_p),
                 ("plane", ctypes.c_int64), ("tensor_scale", ctypes.c_void_p), ("row_scale", ctypes.c_void_p),
                 ("upper_bound", ctypes.c_void_p), ("global_scale", ctypes.c_void_p), ("also", Rows),
-                ("block_scale", ctypes.c_void_p), ("amax", ctypes.c_void_p)]
+                ("block_scale", ctypes.c_void_p), ("amax", ctypes.c_void_p), ("dy", Rows), ("dsum", Rows),
+                ("dx", Rows), ("dweight", ctypes.c_void_p), ("dbias", ctypes.c_void_p)]
 
     def __init__(self, **members: Any) -> None:
         rows = {field[0]: Rows() for field in self._fields_ if field[1] is Rows}

@@ -198,14 +198,14 @@ typedef struct normjit_spec {
   double scale;             /* 0 is not replaced by a default */
   int32_t norm;             /* 0: NORMJIT_LAYER */
   int32_t input;            /* dtype of x; 0: NORMJIT_F32 */
-  int32_t output;           /* dtype of y; 0: input's */
+  int32_t output;           /* dtype of y and dy; 0: input's */
   int32_t weight;           /* dtype of weight, bias, in_bias and tables; 0: input's */
   int32_t residual;         /* where it is added; 0: NORMJIT_NO_RESIDUAL */
   int32_t sum;              /* 1: also what is normalized, in the residual type */
   int32_t affine;           /* 0: NORMJIT_NO_AFFINE */
   int32_t activation;       /* 0: NORMJIT_NO_ACTIVATION */
   int32_t statistics;       /* 1: also mean and rstd of each row; rms: rstd only */
-  int32_t residual_type;    /* dtype of residual and sum; 0: input's */
+  int32_t residual_type;    /* dtype of residual, sum and dsum; 0: input's */
   int32_t in_bias;          /* 1: a vector that is added to x */
   int32_t rounding;         /* 0: NORMJIT_NO_ROUNDING */
   int32_t weight_offset;    /* 1: the weight is added to 1 */
@@ -225,12 +225,14 @@ typedef struct normjit_spec {
   int32_t scale_layout;     /* of block_scale; 0: NORMJIT_SCALE_LAYOUT_ROWS */
   int32_t also;             /* dtype of the result before its quantization, written too; 0: NORMJIT_NO_ALSO */
   int32_t amax;             /* 1: also the largest magnitude of that result */
-  int32_t reserved;         /* 0 */
+  int32_t backward;         /* 1: the gradients of such a norm */
+  int32_t dsum;             /* 1: backward: a gradient of the written sum is added to dx */
+  int32_t gradient_type;    /* dtype of dweight and dbias; 0: input's */
 } normjit_spec;
 #define NORMJIT_SPEC_INIT                                                                                    \
   {                                                                                                          \
     sizeof(normjit_spec), 0, 1e-5, 1.0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-        0, 0, 0, 0, 0, 0, 0                                                                                  \
+        0, 0, 0, 0, 0, 0, 0, 0, 0                                                                            \
   }
 
 /* The product of a PyTorch-style normalized_shape of 1 to 8 dimensions. */
@@ -353,13 +355,19 @@ typedef struct normjit_tensors {
   normjit_output_rows also; /* [rows, columns] */
   void* block_scale;        /* as scale_format and scale_layout say */
   void* amax;               /* one f32 */
+  normjit_input_rows dy;    /* [rows, columns], output dtype: the gradient of y */
+  normjit_input_rows dsum;  /* [rows, columns], residual type: a gradient of the sum */
+  normjit_output_rows dx;   /* [rows, columns], input dtype: the gradient of what is normalized; may be dy */
+  void* dweight;            /* [columns], gradient type: over all rows */
+  void* dbias;              /* likewise */
 } normjit_tensors;
 #define NORMJIT_TENSORS_INIT                                                                               \
   {                                                                                                        \
     sizeof(normjit_tensors), NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS,    \
         NORMJIT_CONTIGUOUS_ROWS, NULL, NULL, 0, NULL, NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS,    \
         NULL, NORMJIT_CONTIGUOUS_ROWS, NULL, NORMJIT_CONTIGUOUS_ROWS, NULL, NORMJIT_CONTIGUOUS_ROWS, NULL, \
-        0, NULL, NULL, NULL, NULL, NORMJIT_CONTIGUOUS_ROWS, NULL, NULL                                     \
+        0, NULL, NULL, NULL, NULL, NORMJIT_CONTIGUOUS_ROWS, NULL, NULL, NORMJIT_CONTIGUOUS_ROWS,           \
+        NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS, NULL, NULL                                       \
   }
 
 /* How to launch (normjit::LaunchOptions). A NULL argument means all 0. */
@@ -397,6 +405,11 @@ enum {
   NORMJIT_OPERAND_ROW_SCALE = 20,
   NORMJIT_OPERAND_BLOCK_SCALE = 21,
   NORMJIT_OPERAND_AMAX = 22,
+  NORMJIT_OPERAND_DY = 23,
+  NORMJIT_OPERAND_DSUM = 24,
+  NORMJIT_OPERAND_DX = 25,
+  NORMJIT_OPERAND_DWEIGHT = 26,
+  NORMJIT_OPERAND_DBIAS = 27,
   NORMJIT_OPERAND_WORKSPACE = 256
 };
 

@@ -25,11 +25,15 @@ enum class Strategy : std::uint8_t {
   persistent_row,  // persistent blocks stream rows through a ring of chunks in shared memory (sm_90)
   split_row,       // many blocks share a row chunk by chunk, and read x twice: to reduce, then to normalize
   channels_first,  // threads have neighbouring rows, a block all channels of them; these specs have no other
-  generic,         // one kernel for all specs of a compute type, told which at run time; never chosen
+  // Backward specs have these two alone.
+  gradient_rows,  // blocks hold rows in registers, and add up dweight and dbias over the rows that they take
+  gradient_columns,  // all blocks measure a batch of rows chunk by chunk, meet, and read it again by columns
+  generic,  // one kernel for all forward specs of a compute type, told which at run time; never chosen
 };
 NORMJIT_API std::string_view name(Strategy) noexcept;
 
-// How the blocks that share a row exchange their partial statistics.
+// How the blocks that share a row exchange their partial statistics; of gradients, how the sums over rows of
+// all blocks are added: by the last block, or by all of them.
 enum class Exchange : std::uint8_t {
   none,     // one block has the whole row
   cluster,  // through distributed shared memory (sm_90); the hardware runs the blocks of a cluster together
@@ -68,7 +72,8 @@ struct Plan {
   int vector = 0;           // elements per access; divides the columns unless rows are unaligned. With
                             // channels first rows, which divide the plane
   int per_thread = 0;       // vectors of a row (or chunk) per thread
-  int group_rows = 1;       // split_row, staged_rows: rows for which weights are read once
+  int group_rows = 1;       // split_row, staged_rows: rows for which weights are read once; gradient_columns:
+                            // rows of a batch
   int blocks_per_sm = 1;    // blocks that must fit on one multiprocessor at once (bounds the registers)
   int blocks_per_row = 1;   // blocks that share a row, each with a part of its columns
   Exchange exchange = Exchange::none;
@@ -86,8 +91,8 @@ NORMJIT_API std::string to_text(const Plan& plan);
 // Reads such a line. Fields may be missing that have a legal default: those after per_thread. BadArgument.
 NORMJIT_API Result<Plan> parse_plan(std::string_view text);
 
-// The plan of the generic kernel, which is legal on every device for every spec. Slower than the others;
-// needs no workspace unless the spec has amax, and tensors aligned to their elements only.
+// The plan of the generic kernel, which is legal on every device for every forward spec. Slower than the
+// others; needs no workspace unless the spec has amax, and tensors aligned to their elements only.
 NORMJIT_API Plan generic_plan() noexcept;
 // The spec under which the generic kernel that serves `spec` is generated, compiled and cached: one for each
 // compute type.
@@ -130,7 +135,8 @@ NORMJIT_API Result<void> check(const Plan& plan, const NormSpec& spec, const Dev
 
 // What the launch needs to know of a plan. The plan must be one that check() accepts.
 
-// Rows that a block works on at once: of warp_rows, staged_rows and channels_first many, else 1.
+// Rows that a block works on at once: of warp_rows, staged_rows, channels_first and gradient_rows many,
+// else 1.
 NORMJIT_API std::int64_t rows_per_block(const Plan& plan) noexcept;
 // threads_per_row * vector * per_thread, of channels_first without vector. In a generic plan a warp has a row
 // of up to this many columns, and a block a longer one.

@@ -17,6 +17,11 @@
 //   layer: mean of s,    rstd = 1 / sqrt(variance of s + epsilon)
 //   rms:   mean = 0,     rstd = 1 / sqrt(mean of s * s + epsilon)
 //
+//   backward: the gradients of y = n * (weight + offset) + bias, from dy, that of y, and dsum, that of s:
+//   g = dy * (weight + offset)
+//   dx = rstd * (g - mean of g - n * mean of g * n) + dsum  (rms: without the mean of g), the gradient of s
+//   dweight = sum of dy * n over all rows, dbias = sum of dy
+//
 // with mean and (biased) variance over each row of `columns` elements. Everything is computed in
 // compute_type(), and rounded only where it is stored and where `rounding` says so. The number of rows and
 // the distance between them are arguments of the launch. With channels_first the columns are the channels of
@@ -112,11 +117,13 @@ NORMJIT_API int size_of(DType) noexcept;                   // bytes an element; 
 // follow `input`, so NormSpec{.columns = 64, .input = DType::f16} is f16 throughout.
 struct NormSpec {
   Norm norm = Norm::layer;
-  std::int64_t columns = 0;       // elements a row, 1 .. 2^31 - 1
-  DType input = DType::f32;       // of x
-  DType output = input;           // of y
-  DType weight = input;           // of weight, bias, in_bias and the tables; no meaning without them
-  DType residual_type = input;    // of residual and sum; no meaning without them
+  bool backward = false;     // the gradients of such a norm; x is what it normalized, its sum if it had one
+  std::int64_t columns = 0;  // elements a row, 1 .. 2^31 - 1
+  DType input = DType::f32;  // of x
+  DType output = input;      // of y and dy
+  DType weight = input;      // of weight, bias, in_bias and the tables; no meaning without them
+  DType gradient_type = input;    // of dweight and dbias; no meaning without them
+  DType residual_type = input;    // of residual, sum and dsum; no meaning without them
   DType modulation_type = input;  // of gate, mod_scale and mod_shift; no meaning without them
   double epsilon = 1e-5;          // inside the root; >= 0, finite in the compute type
   bool in_bias = false;           // a vector of `columns` elements that is added to x
@@ -124,7 +131,8 @@ struct NormSpec {
   GateFunction gate_function = GateFunction::none;
   bool gate_table = false;  // a vector of `columns` elements that is added to each row of the gate
   Residual residual = Residual::none;
-  bool sum = false;  // also write s, rounded to residual_type
+  bool sum = false;   // also write s, rounded to residual_type
+  bool dsum = false;  // backward: a gradient of the written sum is added to dx; no meaning in a forward
   Rounding rounding = Rounding::none;
   Affine affine = Affine::none;
   bool weight_offset = false;  // the weight is added to 1; no meaning without one
@@ -178,6 +186,8 @@ NORMJIT_API Result<std::vector<std::int64_t>> block_scale_shape(const NormSpec& 
 //   also            there is no quantization
 //   amax            there is quantization by row or block, or the spec is computed in f64
 //   activation      there is a gate behind the norm
+//   backward        the spec has anything but norm, columns, types of 16 to 64 bits, epsilon, affine,
+//                   weight_offset and dsum
 //   channels_first  there is affine_rows, a gate, modulation, quantization by row or block, also or amax
 NORMJIT_API Result<void> validate(const NormSpec& spec);
 
@@ -187,17 +197,17 @@ NORMJIT_API Result<void> validate(const NormSpec& spec);
 NORMJIT_API NormSpec canonical(const NormSpec& spec) noexcept;
 
 // The canonical text of a valid spec, safe to paste into a shell:
-//   layernorm|rmsnorm/cols=N/IN[/out=T][/w=T][/res=T][/mod=T]/eps=E[/inb]
-//     [/gate|/gateafter, each also with :FUNCTION and :table][/add|/addafter][/sum][/round=sum+norm+y]
+//   layernorm|rmsnorm[_bwd]/cols=N/IN[/out=T][/w=T][/dw=T][/res=T][/mod=T]/eps=E[/inb]
+//     [/gate|/gateafter, each also with :FUNCTION and :table][/add|/addafter][/sum][/dsum][/round=sum+norm+y]
 //     [/w|/wb|/w1|/wb1, each also with :rows][/mod|/mods|/mod0|/mods0, each also with :table][/ACTIVATION]
 //     [/scale=S][/q=tensor[:inv]|/q=row[:ub]|/q=16|32|64|128[:FORMAT][:LAYOUT]]
 //     [/also=T][/amax][/stats][/cf]
-// inb: in_bias. gate, gateafter, add, addafter: a gate or a residual before or behind the norm. sum: s is
-// also written. 1: the weight is added to 1. rows: affine_rows. mod: modulation by scale and shift, mods: by
-// a scale alone; 0: plain_modulation. table: gate_table or modulation_table. q: quantization; inv:
-// inverse_scale; ub: upper_bound; FORMAT: p2, e8m0 or e4m3; LAYOUT: cols, cols4 or sw. cf: channels_first.
-// Defaults are left out; numbers are the shortest decimals that read back to the same bits.
-// parse_spec(to_text(spec)) == canonical(spec).
+// _bwd: backward. dw: gradient_type. inb: in_bias. gate, gateafter, add, addafter: a gate or a residual
+// before or behind the norm. sum: s is also written. 1: the weight is added to 1. rows: affine_rows. mod:
+// modulation by scale and shift, mods: by a scale alone; 0: plain_modulation. table: gate_table or
+// modulation_table. q: quantization; inv: inverse_scale; ub: upper_bound; FORMAT: p2, e8m0 or e4m3; LAYOUT:
+// cols, cols4 or sw. cf: channels_first. Defaults are left out; numbers are the shortest decimals that read
+// back to the same bits. parse_spec(to_text(spec)) == canonical(spec).
 NORMJIT_API std::string to_text(const NormSpec& spec);
 
 // Reads a spec text. After the norm the fields may come in any order, each at most once; `shape=64x256x256`

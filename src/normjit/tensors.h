@@ -34,6 +34,11 @@ enum class Operand : std::uint8_t {
   row_scale,        // [rows], f32: what each row of the result was divided by
   block_scale,      // what each block was divided by; shape and type: ScaleLayout and ScaleFormat
   amax,             // one f32: the largest magnitude of the result; NaN if one is
+  dy,               // [rows, columns], output dtype: the gradient of y
+  dsum,             // [rows, columns], residual type: a gradient of the sum, which is added to dx
+  dx,               // [rows, columns], input dtype: the gradient of what is normalized
+  dweight,          // [columns], gradient type: that of the weight, over all rows
+  dbias,            // [columns], gradient type: that of the bias, over all rows
 
   workspace = 255,  // Tensors::workspace: not in the table, because every kernel takes its pointer
 };
@@ -77,9 +82,10 @@ constexpr InputRows strided(const void* pointer, std::int64_t row_stride) { retu
 constexpr OutputRows strided(void* pointer, std::int64_t row_stride) { return {pointer, 1, row_stride}; }
 
 // The arguments of one launch: sizes, and device pointers that the caller owns. All memory must be reachable
-// from the stream's device. Operands that the spec does not have stay null. y may be x itself, and sum may be
-// residual itself (same pointer, rows and element size); otherwise no output may overlap another operand. A
-// launch refuses the same pointer with other rows or another element size; Kernel::check finds every overlap.
+// from the stream's device. Operands that the spec does not have stay null. y may be x itself, sum may be
+// residual itself, and dx may be dy itself (same pointer, rows and element size); otherwise no output may
+// overlap another operand. A launch refuses the same pointer with other rows or another element size;
+// Kernel::check finds every overlap.
 struct Tensors {
   InputRows x{};
   OutputRows y{};
@@ -109,6 +115,11 @@ struct Tensors {
   OutputRows also{};
   void* block_scale = nullptr;
   void* amax = nullptr;
+  InputRows dy{};
+  InputRows dsum{};
+  OutputRows dx{};
+  void* dweight = nullptr;
+  void* dbias = nullptr;
 };
 
 }  // namespace normjit

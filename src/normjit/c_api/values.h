@@ -111,10 +111,12 @@ static_assert(NORMJIT_LOG_DEBUG - 1 == static_cast<int>(LogLevel::debug) &&
 
 // The members of normjit_spec, in the order of kFields.
 inline constexpr std::tuple kSpecMembers{&normjit_spec::norm,
+                                         &normjit_spec::backward,
                                          &normjit_spec::columns,
                                          &normjit_spec::input,
                                          &normjit_spec::output,
                                          &normjit_spec::weight,
+                                         &normjit_spec::gradient_type,
                                          &normjit_spec::residual_type,
                                          &normjit_spec::modulation_type,
                                          &normjit_spec::epsilon,
@@ -124,6 +126,7 @@ inline constexpr std::tuple kSpecMembers{&normjit_spec::norm,
                                          &normjit_spec::gate_table,
                                          &normjit_spec::residual,
                                          &normjit_spec::sum,
+                                         &normjit_spec::dsum,
                                          &normjit_spec::rounding,
                                          &normjit_spec::affine,
                                          &normjit_spec::weight_offset,
@@ -167,7 +170,7 @@ inline bool convert(const normjit_spec& given, NormSpec& spec) noexcept {
   const normjit_spec* const s = read(given, own);
   if (s == nullptr) return false;
   spec = {};
-  bool sound = s->reserved == 0;
+  bool sound = true;
   each_member([&](const auto& field, auto in_c) {
     auto& to = spec.*field.member;
     const auto given_value = s->*in_c;

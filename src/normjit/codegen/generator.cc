@@ -27,11 +27,16 @@ constexpr std::string_view kFurther[] = {"schedule/fragment.cuh",  "schedule/wor
                                          "schedule/unaligned.cuh", "schedule/exchange.cuh",
                                          "schedule/ring.cuh",      "schedule/scalar.cuh"};
 
+// What gradients have besides.
+constexpr std::string_view kGradients = "op/gradients.cuh";
+
 // How many files of kFurther a schedule has.
 std::size_t further(Strategy strategy) {
   switch (strategy) {
     case Strategy::channels_first:
       return 0;
+    case Strategy::gradient_rows:
+    case Strategy::gradient_columns:
     case Strategy::warp_rows:
       return 2;
     case Strategy::staged_rows:
@@ -54,13 +59,13 @@ std::string entry_name(const NormSpec& spec, const Plan& plan) {
 }
 
 // The members of struct Operands in spec.cuh.in: "const Input* x; Rows x_rows;". The generic kernel has those
-// of all operands.
+// of all operands of forward specs.
 std::string operands_text(const NormSpec& spec, const Plan& plan) {
   const bool all = plan.strategy == Strategy::generic;
   const std::string_view rows = has_grouped_addresses(plan, spec) ? " GroupedRows " : " Rows ";
   std::string text;
   for (const OperandRow& row : kOperands) {
-    if (!all && !row.present(spec)) continue;
+    if (all ? !has(kForwardOperands, static_cast<std::size_t>(row.operand)) : !row.present(spec)) continue;
     text += concat({text.empty() ? "" : " ", row.output ? "" : "const ", row.storage, "* ", row.name, ";"});
     if (all ? has_rows(row) : is_matrix(row, spec)) text += concat({rows, row.name, "_rows;"});
   }
@@ -153,6 +158,7 @@ Result<Draft> draft(const NormSpec& any, const Plan& plan, Arch arch, const std:
   const NormSpec spec = source_spec(plan, any);
   std::vector<std::string> names(std::begin(kAlways), std::end(kAlways));
   names.insert(names.end(), kFurther, kFurther + further(plan.strategy));
+  if (spec.backward) names.emplace_back(kGradients);
   names.push_back(concat({"schedule/", name(plan.strategy), ".cu"}));
 
   Draft result{entry_name(spec, plan), concat({to_text(spec), " as ", to_text(plan)}), {}};

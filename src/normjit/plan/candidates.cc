@@ -50,6 +50,10 @@ class Enumeration {
     const NormSpec& spec = use_.spec;
     const int widest = 16 / widest_element(spec);
     const int aligned = std::min(aligned_elements(spec, use_.alignment), widest);
+    if (spec.backward) {
+      gradients(aligned);
+      return std::move(found_);
+    }
     if (spec.channels_first) {
       channels_first(aligned);
       return std::move(found_);
@@ -76,6 +80,49 @@ class Enumeration {
   }
 
  private:
+  // With sums over rows that all blocks add, or the last one.
+  void add_gradients(Plan plan) {
+    plan = with_occupancy(plan, use_);
+    if (plan.threads * needed_registers(plan, use_.spec, use_.device.arch) * plan.blocks_per_sm >
+        use_.device.registers_per_sm)
+      return;
+    const bool meets = plan.strategy == Strategy::gradient_columns || sums_over_rows(use_.spec) > 0;
+    for (const Exchange exchange : {Exchange::grid, Exchange::none}) {
+      plan.exchange = exchange;
+      if ((exchange == Exchange::none || meets) && check(plan, use_.spec, use_.device))
+        found_.push_back(evaluate(plan, use_));
+    }
+  }
+
+  void gradients(int vector) {
+    const NormSpec& spec = use_.spec;
+    const std::int64_t vectors = spec.columns / vector;
+    const int most = 32 / vector;  // vectors of a thread
+    Plan plan{.strategy = Strategy::gradient_rows, .vector = vector};
+    for (plan.threads_per_row = 1; plan.threads_per_row <= kWarp; plan.threads_per_row *= 2) {
+      plan.per_thread =
+          static_cast<int>(std::min<std::int64_t>(ceil_div(vectors, plan.threads_per_row), most + 1));
+      for (plan.threads = 128; plan.threads <= 512; plan.threads *= 2)
+        if (plan.per_thread <= most) add_gradients(plan);
+    }
+    for (plan.per_thread = 1; plan.per_thread <= most; ++plan.per_thread) {
+      const std::int64_t threads = ceil_div(ceil_div(vectors, plan.per_thread), kWarp) * kWarp;
+      if (threads <= kWarp || threads > 1024) continue;
+      plan.threads = plan.threads_per_row = static_cast<int>(threads);
+      add_gradients(plan);
+    }
+    // As many rows of a batch as fit in half of L2.
+    plan.strategy = Strategy::gradient_columns;
+    const std::int64_t row_bytes = spec.columns * (size_of(spec.input) + size_of(spec.output));
+    plan.group_rows =
+        static_cast<int>(std::clamp<std::int64_t>(use_.device.l2_bytes / 2 / row_bytes, 1, 256));
+    for (plan.per_thread = 1; plan.per_thread <= std::max(1, 16 / vector); plan.per_thread *= 2)
+      for (plan.threads = 256; plan.threads <= 512; plan.threads *= 2) {
+        plan.threads_per_row = plan.threads;
+        add_gradients(plan);
+      }
+  }
+
   void add(const Plan& plan) {
     const Plan full = plan.strategy == Strategy::split_row ? plan : with_occupancy(plan, use_);
     if (full.threads * needed_registers(full, use_.spec, use_.device.arch) > use_.device.registers_per_sm)
@@ -272,15 +319,16 @@ const Plan& best_of(const std::vector<Candidate>& all) {
 }
 
 // The cheapest plan of split_row, whose blocks need not run together; with channels first no blocks do, and
-// where each row has a scale those of the generic kernel need not. There always is one.
+// where each row has a scale those of the generic kernel need not. Of gradients the cheapest one without an
+// exchange. There always is one.
 const Plan& fallback_among(const std::vector<Candidate>& all) {
-  const auto may_be = [](Strategy strategy) {
-    return strategy == Strategy::split_row || strategy == Strategy::channels_first ||
-           strategy == Strategy::generic;
+  const auto may_be = [](const Plan& plan) {
+    return plan.strategy == Strategy::split_row || plan.strategy == Strategy::channels_first ||
+           plan.strategy == Strategy::generic || (is_of_gradients(plan) && plan.exchange == Exchange::none);
   };
   const Candidate* best = nullptr;
   for (const Candidate& one : all)
-    if (may_be(one.plan.strategy) && (best == nullptr || one.cost < best->cost)) best = &one;
+    if (may_be(one.plan) && (best == nullptr || one.cost < best->cost)) best = &one;
   return best->plan;
 }
 

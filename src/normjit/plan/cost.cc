@@ -272,6 +272,47 @@ Slowdown slowdown_of_channels(const Plan& plan, const NormSpec& spec) {
   return s;
 }
 
+// ---- Gradients ----
+
+// Bytes of x and dy of the next row that keep the memory busy, on a multiprocessor.
+constexpr double kGradientsInFlight = 40 * 1024;
+
+Slowdown slowdown_of_gradients(const Plan& plan, const PlanUse& use) {
+  const NormSpec& spec = use.spec;
+  const double columns = static_cast<double>(spec.columns),
+               span = static_cast<double>(columns_per_block(plan));
+  const int width = plan.vector * widest_element(spec), elements = plan.per_thread * plan.vector;
+  Slowdown s;
+  if (width < 16) s.add(kNarrowAndShort * (16.0 / width - 1), "accesses are narrow");
+  if (plan.strategy == Strategy::gradient_columns) {
+    s.add(0.6, "x and dy are read twice");
+    s.add(kIdle * (std::ceil(columns / span) * span / columns - 1), "some threads are idle");
+  } else {
+    s.add(kIdle * (span / columns - 1), "some threads are idle");
+    const double in_flight = static_cast<double>(elements) * (size_of(spec.input) + size_of(spec.output)) *
+                             plan.threads * plan.blocks_per_sm;
+    s.add(0.6 * std::max(0.0, 1 - in_flight / kGradientsInFlight), "too few bytes in flight");
+    // What a thread does for a row, beside its elements.
+    s.add(1.2 / elements, "few elements for each reduction");
+    if (plan.threads_per_row > kWarp) s.add(0.1 / plan.blocks_per_sm, "too few blocks overlap");
+    s.add(0.01 * (plan.threads / 256.0), "threads wait at barriers");
+  }
+  return s;
+}
+
+// Microseconds at the start and the end: launch, the first row, and adding the sums of all blocks.
+double latency_of_gradients(const Plan& plan, const PlanUse& use) {
+  const NormSpec& spec = use.spec;
+  const double blocks = static_cast<double>(grid_blocks(plan, spec, use.device, use.rows()));
+  double us = 3;
+  if (plan.strategy == Strategy::gradient_columns) us += 10;
+  if (plan.strategy == Strategy::gradient_columns && plan.exchange == Exchange::none) us += 1000;
+  const double sums =
+      blocks * sums_over_rows(spec) * static_cast<double>(spec.columns) * size_of(compute_type(spec));
+  if (plan.exchange == Exchange::none) return us + sums / (100 * 1024);
+  return us + 2 + 2 * sums / (kShareBytes * use.device.sm_count);
+}
+
 bool loads_parameters_early(const Plan& plan, const NormSpec& spec) {
   return (spec.affine == Affine::none && row_parameters(spec) == 0) ||
          loads_parameters_early(plan, spec, plan_math::low_occupancy(plan.threads, plan.blocks_per_sm));
@@ -284,6 +325,7 @@ Slowdown slowdown_of(const Plan& plan, const PlanUse& use) {
     s.add(kGeneric, "the generic kernel reads rows several times");
     return s;
   }
+  if (is_of_gradients(plan)) return slowdown_of_gradients(plan, use);
   if (plan.strategy == Strategy::channels_first) return slowdown_of_channels(plan, spec);
   if (plan.strategy == Strategy::staged_rows) return slowdown_of_tiles(plan, spec);
   const bool in_double = compute_type(spec) == DType::f64, in_16_bits = size_of(spec.input) == 2;
@@ -417,6 +459,7 @@ Slowdown slowdown_of(const Plan& plan, const PlanUse& use) {
 // threads: 1.87 us, in 8: 1.89 us. 1 x 16,384 in clusters of 8, 128 threads: 2.07 us, 256: 2.17 us; in
 // clusters of 4: 2.21 us; in one block: 3.2 us.
 double latency_of(const Plan& plan, const PlanUse& use) {
+  if (is_of_gradients(plan)) return latency_of_gradients(plan, use);
   const NormSpec& spec = use.spec;
   const double kib =
       static_cast<double>(std::min(columns_per_block(plan), spec.columns)) * size_of(spec.input) / 1024;
@@ -464,8 +507,8 @@ Candidate evaluate(const Plan& plan, const PlanUse& use) {
   const double blocks = static_cast<double>(grid_blocks(plan, use.spec, use.device, use.rows()));
   const double busy = std::min(1.0, kMaxShares * blocks / use.device.sm_count);
   // With many rows latency counts only at the start and at the end.
-  const double ends = use.regime != RowsRegime::many              ? latency
-                      : plan.strategy == Strategy::persistent_row ? latency / 2
+  const double ends = use.regime != RowsRegime::many || is_of_gradients(plan) ? latency
+                      : plan.strategy == Strategy::persistent_row             ? latency / 2
                       : plan.strategy == Strategy::staged_rows
                           ? 1 + 2.5 * kTileWait * tile_kib(plan, use.spec)
                           : 1;

@@ -109,7 +109,15 @@ inline bool has_long_code(const NormSpec& spec) {
          (spec.gate != Gate::none && spec.gate_function == GateFunction::tanh);
 }
 
+// Sums over rows: of dweight, and of dbias.
+inline int sums_over_rows(const NormSpec& spec) { return spec.backward ? static_cast<int>(spec.affine) : 0; }
+
 // ---- How a plan divides rows ----
+
+// Whether the plan is one of gradients.
+inline bool is_of_gradients(const Plan& plan) {
+  return plan.strategy == Strategy::gradient_rows || plan.strategy == Strategy::gradient_columns;
+}
 
 // Whether the threads of a row are lanes of one warp.
 inline bool in_warps(const Plan& plan) {
@@ -310,9 +318,22 @@ inline constexpr int kMaxRegisters = 255, kWorkingRegisters = 16;
 // What a kernel needs besides x and its parameters, with a function behind them.
 inline constexpr int kWithEarlyParameters = 52;
 
+// Registers of a thread of gradients: sums over rows in the compute type, x and dy as they were loaded, of
+// gradient_rows those of the next row, too, and weights.
+inline std::int64_t registers_of_gradients(const Plan& plan, const NormSpec& spec) {
+  const std::int64_t elements = std::int64_t{plan.per_thread} * plan.vector;
+  const auto of = [&](DType dtype) {
+    return plan.per_thread * std::max<std::int64_t>(1, std::int64_t{plan.vector} * size_of(dtype) / 4);
+  };
+  const int rows = plan.strategy == Strategy::gradient_rows ? 2 : 1;
+  return elements * sums_over_rows(spec) * size_of(compute_type(spec)) / 4 +
+         rows * (of(spec.input) + of(spec.output)) + (spec.affine == Affine::none ? 0 : of(spec.weight));
+}
+
 // Registers of a thread for its elements of x. Rows that stay in shared memory or are read again take none;
 // elements read from a tile are held in the compute type.
 inline std::int64_t held_registers(const Plan& plan, const NormSpec& spec) {
+  if (is_of_gradients(plan)) return registers_of_gradients(plan, spec);
   if (plan.strategy == Strategy::staged_rows)
     return std::int64_t{plan.per_thread} * plan.vector * plan.group_rows * size_of(compute_type(spec)) / 4;
   if (plan.strategy == Strategy::channels_first)
@@ -479,9 +500,18 @@ inline int registers_of_8_bits(const Plan& plan, const NormSpec& spec, Arch arch
   return of_vectors[plan.per_thread - 1] + (whole ? 0 : 8);
 }
 
+// The same of gradients, from the compiler's reports.
+inline int needed_registers_of_gradients(const Plan& plan, const NormSpec& spec) {
+  const int elements = plan.per_thread * plan.vector;
+  const bool in_double = compute_type(spec) == DType::f64;
+  const int others = in_double ? 72 : size_of(spec.input) == 2 ? 48 + elements / 2 : 48;
+  return static_cast<int>(ceil_div(registers_of_gradients(plan, spec) + others, 8) * 8);
+}
+
 // The same on an architecture. Without an instruction numbers become those of 8 bits in several steps. Where
 // rows have a scale, all that results are made of is needed twice, and more so where blocks share a row.
 inline int needed_registers(const Plan& plan, const NormSpec& spec, Arch arch) {
+  if (is_of_gradients(plan)) return needed_registers_of_gradients(plan, spec);
   if (const int registers = registers_of_8_bits(plan, spec, arch)) return registers;
   int needed = needed_registers(plan, spec);
   const bool staged = plan.strategy == Strategy::staged_rows, shared_row = plan.blocks_per_row > 1;

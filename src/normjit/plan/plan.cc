@@ -50,13 +50,57 @@ Arch oldest_compatible(int number) {
   return {number == 86 || number == 89 ? 80 : number == 103 ? 100 : number == 121 ? 120 : number};
 }
 
+bool power_of_two(int n) { return n > 0 && std::has_single_bit(static_cast<unsigned>(n)); }
+
+// What fits on a multiprocessor.
+std::string broken_room(const Plan& plan, const NormSpec& spec, const DeviceProfile& device) {
+  if (plan.blocks_per_sm < 1 || plan.blocks_per_sm > device.blocks_per_sm ||
+      plan.threads * plan.blocks_per_sm > device.threads_per_sm)
+    return concat({"blocks_per_sm must be at least 1, and within the ", shortest(device.blocks_per_sm),
+                   " blocks and ", shortest(device.threads_per_sm), " threads of a multiprocessor"});
+  if (const std::int64_t least = held_registers(plan, spec) + kWorkingRegisters;
+      plan.threads * plan.blocks_per_sm * least > device.registers_per_sm || least > kMaxRegisters)
+    return concat({"needs at least ", shortest(least), " registers per thread; a thread can have ",
+                   shortest(kMaxRegisters), ", a multiprocessor has ", shortest(device.registers_per_sm)});
+  return {};
+}
+
+// The first limit that a plan of gradients breaks.
+std::string broken_limit_of_gradients(const Plan& plan, const NormSpec& spec, const DeviceProfile& device) {
+  constexpr int kMostElements = 32, kMostRows = 1024;
+  const bool in_rows = plan.strategy == Strategy::gradient_rows;
+  const bool whole_block = plan.threads_per_row == plan.threads;
+  if (plan.threads < kWarp || plan.threads > 1024 || plan.threads % kWarp != 0 ||
+      !(power_of_two(plan.threads) || (in_rows && whole_block)))
+    return "threads must be a power of two from 32 to 1024, or a multiple of 32 where a block of "
+           "gradient_rows has one row";
+  if (!whole_block && !(in_rows && power_of_two(plan.threads_per_row) && plan.threads_per_row <= kWarp))
+    return "threads_per_row must be that of a block, or of gradient_rows a power of two up to 32";
+  if (!power_of_two(plan.vector) || plan.vector > 8 || spec.columns % plan.vector != 0)
+    return "vector must be 1, 2, 4 or 8, and divide the columns";
+  if (plan.per_thread < 1 || plan.per_thread > kMostElements / plan.vector)
+    return concat({"per_thread must be at least 1, and times vector at most ", shortest(kMostElements)});
+  if (in_rows && columns_per_block(plan) < spec.columns)
+    return "threads_per_row * vector * per_thread must cover the columns";
+  if (plan.blocks_per_row != 1 || plan.stages != 0 || plan.unaligned || plan.exchange == Exchange::cluster ||
+      plan.group_rows < 1 || plan.group_rows > (in_rows ? 1 : kMostRows))
+    return concat(
+        {"gradients need blocks_per_row=1, stages=0, unaligned=0, no exchange=cluster, and "
+         "group_rows=1, of gradient_columns up to ",
+         shortest(kMostRows)});
+  return broken_room(plan, spec, device);
+}
+
 // The first limit that a plan breaks; empty: it is legal.
 std::string broken_limit(const Plan& plan, const NormSpec& spec, const DeviceProfile& device) {
-  const auto power_of_two = [](int n) { return n > 0 && std::has_single_bit(static_cast<unsigned>(n)); };
   const bool persistent = plan.strategy == Strategy::persistent_row;
   const bool shared_row = plan.blocks_per_row > 1;
   if (plan.strategy > Strategy::generic || plan.exchange > Exchange::grid)
     return "unknown strategy or exchange";
+  if (spec.backward != is_of_gradients(plan))
+    return spec.backward ? "a backward spec needs gradient_rows or gradient_columns"
+                         : concat({name(plan.strategy), " serves backward specs only"});
+  if (spec.backward) return broken_limit_of_gradients(plan, spec, device);
   if (persistent && (spec.in_bias || spec.gate == Gate::before))
     return "persistent_row has no room in its ring for in_bias or a gate before the norm; split_row has";
 
@@ -180,14 +224,7 @@ std::string broken_limit(const Plan& plan, const NormSpec& spec, const DevicePro
   // What fits on a multiprocessor, and in the workspace.
   if (plan.group_rows < 1 || (plan.group_rows > 4 && plan.group_rows % 4 != 0))
     return "group_rows must be 1 to 4 or a multiple of 4";
-  if (plan.blocks_per_sm < 1 || plan.blocks_per_sm > device.blocks_per_sm ||
-      plan.threads * plan.blocks_per_sm > device.threads_per_sm)
-    return concat({"blocks_per_sm must be at least 1, and within the ", shortest(device.blocks_per_sm),
-                   " blocks and ", shortest(device.threads_per_sm), " threads of a multiprocessor"});
-  if (const std::int64_t least = held_registers(plan, spec) + kWorkingRegisters;
-      plan.threads * plan.blocks_per_sm * least > device.registers_per_sm || least > kMaxRegisters)
-    return concat({"needs at least ", shortest(least), " registers per thread; a thread can have ",
-                   shortest(kMaxRegisters), ", a multiprocessor has ", shortest(device.registers_per_sm)});
+  if (std::string why = broken_room(plan, spec, device); !why.empty()) return why;
   if (plan.strategy == Strategy::split_row) {
     const RowRing ring = row_ring_of(plan, spec, device);
     if (ring.lag > (ring.rows - plan.group_rows) * ring.chunks)
@@ -226,6 +263,7 @@ Alignment contiguous_alignment(const NormSpec& spec) noexcept {
 std::int64_t rows_per_block(const Plan& plan) noexcept {
   const std::int64_t side_by_side = plan.threads / plan.threads_per_row;
   if (plan.strategy == Strategy::channels_first) return side_by_side * plan.vector;
+  if (plan.strategy == Strategy::gradient_rows) return side_by_side;
   return in_warps(plan) ? side_by_side * rows_per_thread(plan) : 1;
 }
 
@@ -243,6 +281,10 @@ Grid grid_of(const Plan& plan, const NormSpec& spec, const DeviceProfile& device
   }
   const std::int64_t resident = resident_blocks(plan, device);
   if (plan.strategy == Strategy::split_row) return grid(1, resident, chunks_of(plan, spec), resident);
+  if (plan.strategy == Strategy::gradient_rows) return grid(rows_per_block(plan), resident, 1, resident);
+  if (plan.strategy == Strategy::gradient_columns)
+    return plan.exchange == Exchange::grid ? grid(1, resident, chunks_of(plan, spec), resident)
+                                           : grid(1, 1, 1, 1);
   const bool persistent = plan.strategy == Strategy::persistent_row || plan.exchange == Exchange::grid;
   const std::int64_t most = persistent ? resident : spec.amax ? resident * kRoundsWithAmax : kMaxInt;
   const std::int64_t parts = std::max<std::int64_t>(1, most / plan.blocks_per_row);
@@ -307,7 +349,16 @@ int shared_bytes(const Plan& plan, const NormSpec& spec) noexcept {
 std::size_t workspace_bytes(const Plan& plan, const NormSpec& spec, const DeviceProfile& device) noexcept {
   std::int64_t bytes = plan_math::kHeaderBytes + plan_math::kMaxRingRows * plan_math::kRingRowBytes +
                        plan_math::kMaxSlots * plan_math::kSlotBytes;
-  if (plan.strategy == Strategy::split_row) {
+  if (is_of_gradients(plan)) {
+    // Sums over rows of each block, or of the blocks that share columns.
+    const bool in_rows = plan.strategy == Strategy::gradient_rows;
+    const std::int64_t blocks = grid_of(plan, spec, device).max_blocks, chunks = chunks_of(plan, spec);
+    const std::int64_t parts = in_rows ? blocks : std::max<std::int64_t>(1, blocks / chunks);
+    const int size = size_of(compute_type(spec));
+    if (in_rows && sums_over_rows(spec) == 0) return 0;
+    if (!in_rows) bytes += plan_math::measured_bytes(plan.group_rows, chunks, size);
+    bytes += ceil_div(sums_over_rows(spec) * parts * spec.columns * size, 16) * 16;
+  } else if (plan.strategy == Strategy::split_row) {
     // The statistics of each row in the ring and of each of its chunks: four numbers.
     const RowRing ring = row_ring_of(plan, spec, device);
     bytes += ring.rows * (1 + ring.chunks) * 4 * size_of(compute_type(spec));

@@ -49,7 +49,7 @@ std::vector<Attempt> attempts(const Use& use, const DeviceProfile& profile, Tune
   if (chosen.exchange != Exchange::none)
     all.push_back({fallback(use.spec, profile, use.regime, use.alignment), Because::unshared});
   for (Attempt& attempt : all) attempt.plan = in_groups(attempt.plan, use.spec, use.grouped_rows);
-  all.push_back({generic_plan(), Because::generic});
+  if (!use.spec.backward) all.push_back({generic_plan(), Because::generic});
   return all;
 }
 
@@ -337,7 +337,7 @@ Result<const Job*> Service::Impl::missed(const Identified& kernel, Demand demand
     const auto made = binaries.make(kernel);
     if (!made)
       log(LogLevel::warn,
-          concat({to_text(kernel.spec), " stays with the generic kernel: ", made.error().message}));
+          concat({to_text(kernel.spec), " was not compiled in the background: ", made.error().message}));
     return made.ok();
   });
 }

@@ -29,13 +29,13 @@ struct OperandLayout {
   }
   friend bool operator==(const OperandLayout&, const OperandLayout&) = default;
 };
-// Of the generic kernel, which has all operands.
-inline constexpr OperandLayout kGenericLayout{kAllOperands,
+// Of the generic kernel, which has all operands of forward specs.
+inline constexpr OperandLayout kGenericLayout{kForwardOperands,
                                               [] {
                                                 unsigned all = 0;
                                                 for (std::size_t i = 0; i < kOperandCount; ++i)
                                                   all |= static_cast<unsigned>(has_rows(kOperands[i])) << i;
-                                                return static_cast<OperandSet>(all);
+                                                return static_cast<OperandSet>(all) & kForwardOperands;
                                               }(),
                                               true};
 

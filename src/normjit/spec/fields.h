@@ -27,14 +27,18 @@ inline bool has_gate_table(const NormSpec& s) noexcept { return s.gate != Gate::
 inline bool has_modulation_table(const NormSpec& s) noexcept {
   return s.modulation != Modulation::none && s.modulation_table;
 }
-// Whether the dtypes of the vectors, of gate and modulation, and of residual and sum, have a meaning.
+// Whether the dtypes of the vectors, of gate and modulation, of residual and sum, and of the gradients of
+// weight and bias, have a meaning.
 inline bool has_vectors(const NormSpec& s) noexcept {
   return s.affine != Affine::none || s.in_bias || has_gate_table(s) || has_modulation_table(s);
 }
 inline bool has_modulation_type(const NormSpec& s) noexcept {
   return s.gate != Gate::none || s.modulation != Modulation::none;
 }
-inline bool has_residual_type(const NormSpec& s) noexcept { return s.residual != Residual::none || s.sum; }
+inline bool has_residual_type(const NormSpec& s) noexcept {
+  return s.residual != Residual::none || s.sum || (s.backward && s.dsum);
+}
+inline bool has_gradient_type(const NormSpec& s) noexcept { return s.backward && s.affine != Affine::none; }
 
 // Whether a type is of 8 or 4 bits, which no input is.
 constexpr bool is_narrow(DType type) noexcept { return static_cast<std::size_t>(type) >= kInputDTypes; }
@@ -106,11 +110,14 @@ Field(T NormSpec::*, std::string_view, std::string_view, bool, std::string_view,
 // In the order of the canonical text and of the checks of validate(). The first begins every text.
 inline constexpr std::tuple kFields{
     Field{&NormSpec::norm, "norm", "", true, "norm", Code::BadArgument},
+    Field{&NormSpec::backward, "backward", "_bwd", false, "backward", Code::BadArgument},
     Field{&NormSpec::columns, "columns", "cols", true, "columns", Code::BadDimension},
     Field{&NormSpec::input, "input", "", true, "input", Code::BadDType},
     Field{&NormSpec::output, "output", "out", false, "output", Code::BadDType},
     Field{&NormSpec::weight, "weight", "w", false, "weight", Code::BadDType,
           [](const NormSpec& s) noexcept { return has_vectors(s); }},
+    Field{&NormSpec::gradient_type, "gradient_type", "dw", false, "gradient_type", Code::BadDType,
+          [](const NormSpec& s) noexcept { return has_gradient_type(s); }},
     Field{&NormSpec::residual_type, "residual_type", "res", false, "residual_type", Code::BadDType,
           [](const NormSpec& s) noexcept { return has_residual_type(s); }},
     Field{&NormSpec::modulation_type, "modulation_type", "mod", false, "modulation_type", Code::BadDType,
@@ -124,6 +131,8 @@ inline constexpr std::tuple kFields{
           [](const NormSpec& s) noexcept { return s.gate != Gate::none; }},
     Field{&NormSpec::residual, "residual", "", false, "residual", Code::BadArgument},
     Field{&NormSpec::sum, "sum", "sum", false, "writes_sum", Code::BadArgument},
+    Field{&NormSpec::dsum, "dsum", "dsum", false, "adds_dsum", Code::BadArgument,
+          [](const NormSpec& s) noexcept { return s.backward; }},
     Field{&NormSpec::rounding, "rounding", "round", false, "rounding", Code::BadArgument},
     Field{&NormSpec::affine, "affine", "", false, "", Code::BadAffine},
     Field{&NormSpec::weight_offset, "weight_offset", "1", false, "weight_offset", Code::BadArgument,

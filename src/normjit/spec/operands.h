@@ -63,7 +63,8 @@ inline constexpr OperandRow kOperands[] = {
      [](const NormSpec& s) noexcept { return s.affine != Affine::none; }, Operand::weight},
     {Operand::bias, "bias", false, Extent::affine, offsetof(Tensors, bias), "Weight",
      [](const NormSpec& s) noexcept { return s.weight; },
-     [](const NormSpec& s) noexcept { return s.affine == Affine::weight_bias; }, Operand::bias},
+     [](const NormSpec& s) noexcept { return s.affine == Affine::weight_bias && !s.backward; },
+     Operand::bias},
     {Operand::mod_scale, "mod_scale", false, Extent::shared, offsetof(Tensors, mod_scale), "Mod",
      [](const NormSpec& s) noexcept { return s.modulation_type; },
      [](const NormSpec& s) noexcept { return s.modulation != Modulation::none; }, Operand::mod_scale},
@@ -89,7 +90,8 @@ inline constexpr OperandRow kOperands[] = {
      [](const NormSpec& s) noexcept { return scales_blocks(s) && s.scale_format == ScaleFormat::e4m3; },
      Operand::global_scale},
     {Operand::y, "y", true, Extent::matrix, offsetof(Tensors, y), "Output",
-     [](const NormSpec& s) noexcept { return s.output; }, &always, Operand::x},
+     [](const NormSpec& s) noexcept { return s.output; },
+     [](const NormSpec& s) noexcept { return !s.backward; }, Operand::x},
     {Operand::sum, "sum", true, Extent::matrix, offsetof(Tensors, sum), "Residual",
      [](const NormSpec& s) noexcept { return s.residual_type; },
      [](const NormSpec& s) noexcept { return s.sum; }, Operand::residual},
@@ -106,6 +108,21 @@ inline constexpr OperandRow kOperands[] = {
     {Operand::amax, "amax", true, Extent::one, offsetof(Tensors, amax), "float",
      [](const NormSpec&) noexcept { return DType::f32; }, [](const NormSpec& s) noexcept { return s.amax; },
      Operand::amax},
+    {Operand::dy, "dy", false, Extent::matrix, offsetof(Tensors, dy), "Output",
+     [](const NormSpec& s) noexcept { return s.output; },
+     [](const NormSpec& s) noexcept { return s.backward; }, Operand::dy},
+    {Operand::dsum, "dsum", false, Extent::matrix, offsetof(Tensors, dsum), "Residual",
+     [](const NormSpec& s) noexcept { return s.residual_type; },
+     [](const NormSpec& s) noexcept { return s.backward && s.dsum; }, Operand::dsum},
+    {Operand::dx, "dx", true, Extent::matrix, offsetof(Tensors, dx), "Input",
+     [](const NormSpec& s) noexcept { return s.input; },
+     [](const NormSpec& s) noexcept { return s.backward; }, Operand::dy},
+    {Operand::dweight, "dweight", true, Extent::columns, offsetof(Tensors, dweight), "Gradient",
+     [](const NormSpec& s) noexcept { return s.gradient_type; }, &has_gradient_type, Operand::dweight},
+    {Operand::dbias, "dbias", true, Extent::columns, offsetof(Tensors, dbias), "Gradient",
+     [](const NormSpec& s) noexcept { return s.gradient_type; },
+     [](const NormSpec& s) noexcept { return s.backward && s.affine == Affine::weight_bias; },
+     Operand::dbias},
 };
 
 inline constexpr std::size_t kOperandCount = std::size(kOperands);
@@ -190,7 +207,8 @@ inline std::int64_t row_elements(const OperandRow& row, const NormSpec& spec) no
 // A set of operands: bit i is row i of the table.
 using OperandSet = std::uint32_t;
 static_assert(kOperandCount <= 31);
-inline constexpr OperandSet kAllOperands = (1u << kOperandCount) - 1;
+// Those of forward specs, which the generic kernel serves: all in front of the gradients.
+inline constexpr OperandSet kForwardOperands = (1u << static_cast<int>(Operand::dy)) - 1;
 
 // Those that a spec has.
 inline OperandSet operands_of(const NormSpec& spec) noexcept {

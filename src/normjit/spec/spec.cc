@@ -56,6 +56,17 @@ Result<void> mistake_in_combination(const NormSpec& spec) {
     return Error{Code::BadCombination, concat(why)};
   };
   const std::string_view compute = name(compute_type(spec));
+  if (spec.backward && is_narrow(spec.output))
+    return bad({"a backward spec has no output of ", name(spec.output),
+                ": roundings to 8 and 4 bits have no gradients. Give the type of dy (/out=f32, ...)"});
+  Result<void> of_backward;
+  each_field([&](const auto& field) {
+    if (of_backward && spec.backward && !may_be_backward(field, spec))
+      of_backward = bad({"a backward spec excludes ", field.name,
+                         ": leave it out, or take the gradients of the norm alone (_bwd has weight, bias, "
+                         "weight_offset and dsum)"});
+  });
+  if (!of_backward) return of_backward;
   if (spec.sum && !has_prologue(spec) && spec.residual_type == spec.input)
     return bad(
         {"sum needs something that happens to x before the norm, or another residual type than the input's: "

@@ -216,7 +216,8 @@ std::string to_text(const NormSpec& any) {
 
 Result<NormSpec> parse_spec(std::string_view text) {
   const auto words = split(text, '/');
-  if (!named<Norm>(words.front()))
+  const std::string_view norm = words.front();
+  if (!named<Norm>(norm.substr(0, norm.size() - switch_at_end(norm).size())))
     return bad(text, concat({"it does not begin with '", names_of<Norm>("/' or '"), "/'"}));
   Parts parts;
   for (const std::string_view part : words)

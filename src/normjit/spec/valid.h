@@ -14,6 +14,7 @@ namespace normjit {
 inline bool is_wide(const NormSpec& s) noexcept {
   return s.input == DType::f64 || s.output == DType::f64 || (has_vectors(s) && s.weight == DType::f64) ||
          (has_residual_type(s) && s.residual_type == DType::f64) ||
+         (has_gradient_type(s) && s.gradient_type == DType::f64) ||
          (has_modulation_type(s) && s.modulation_type == DType::f64);
 }
 // compute_type(), inline.
@@ -92,6 +93,24 @@ inline double largest_number(const NormSpec& s) noexcept {
   return is_wide(s) ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
 }
 
+// The fields that a backward spec may have besides the types.
+template <class T>
+constexpr bool is_of_backward(T NormSpec::*member) noexcept {
+  if constexpr (std::is_same_v<T, bool>)
+    return member == &NormSpec::backward || member == &NormSpec::dsum || member == &NormSpec::weight_offset;
+  else if constexpr (std::is_same_v<T, double>)
+    return member == &NormSpec::epsilon;
+  else
+    return std::is_same_v<T, Norm> || std::is_same_v<T, std::int64_t> || std::is_same_v<T, DType> ||
+           std::is_same_v<T, Affine>;
+}
+// Whether a field is as a backward spec may have it.
+template <class T, class HasMeaning>
+constexpr bool may_be_backward(const Field<T, HasMeaning>& field, const NormSpec& s) noexcept {
+  return is_of_backward(field.member) || !field.has_meaning(s) ||
+         word_of(s.*field.member) == word_of(field.default_for(s));
+}
+
 // True exactly if validate() is ok.
 inline bool is_valid(const NormSpec& s) noexcept {
   const double largest = largest_number(s);
@@ -100,7 +119,7 @@ inline bool is_valid(const NormSpec& s) noexcept {
                (!rounds_sum(s) || (has_prologue(s) && may_round_to(sum_type(s), s))) &&
                (!rounds_norm(s) || (has_affine_or_modulation(s) && may_round_to(s.input, s))) &&
                (!rounds_y(s) || (s.quantization != Quantization::none && may_round_to(s.input, s))) &&
-               (is_narrow(s.output) ? !is_wide(s) && may_have_quantization(s)
+               (is_narrow(s.output) ? !s.backward && !is_wide(s) && may_have_quantization(s)
                                     : s.quantization == Quantization::none) &&
                (s.gate != Gate::after || s.activation == Activation::none) &&
                (!scales_blocks(s) || may_have_blocks(s)) &&
@@ -112,6 +131,7 @@ inline bool is_valid(const NormSpec& s) noexcept {
     const auto value = s.*field.member;
     if constexpr (std::is_enum_v<decltype(value)>) valid = valid && field.may_be(value);
     if constexpr (std::is_same_v<decltype(value), const double>) valid = valid && std::fabs(value) <= largest;
+    valid = valid && (!s.backward || may_be_backward(field, s));
   });
   return valid;
 }

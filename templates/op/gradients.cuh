@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gradients of a norm: of dx an element, with what it needs of its row; of weight and bias what a thread
+// adds up over rows. With n = (x - mean) * rstd and g = dy * weight
+//   dx = rstd * (g - mean of g - n * mean of g * n) + dsum,  dweight = sum of dy * n,  dbias = sum of dy
+// and the mean of g counts only where the norm has a mean.
+//
+// The statistics are computed again, from x on chip, and all sums of a row are known after one exchange: the
+// products with g are taken with the distances from the mean of the warp's own columns, and moved to the
+// row's mean with what is exchanged. They keep their precision under a large offset, as the variance does.
+namespace normjit {
+
+static_assert(kBackward && !kChannelsFirst && !kUnaligned);
+
+// Sums over rows: of dweight, then of dbias.
+enum : int { kSums = kHasWeight + kHasBias };
+enum : int { kSumPlaces = kSums > 0 ? kSums : 1 };
+enum : int { kElements = kPerThread * kVector };  // of a row, that a thread holds
+
+// The part of a row that a thread holds, as it was loaded.
+struct GradientPart {
+  Vec<Input> x[kPerThread];
+  Vec<Output> dy[kPerThread];
+};
+// `begin` is the first column of what the threads hold, lane 0's first. (A template, since Operands has only
+// what the spec has.)
+template <hw::Cache kCache, class Any>
+NJ_DEVICE void load(GradientPart& part, const Any& on, long long row, long long begin, int lane,
+                    const Cut& cut) {
+  const Input* const x = first_of(on.x + begin_of(on.x_rows, row) + begin, lane);
+  const Output* const dy = first_of(on.dy + begin_of(on.dy_rows, row) + begin, lane);
+#pragma unroll
+  for (int k = 0; k < kPerThread; ++k)
+    if (inside(k, lane, cut)) part.x[k] = load<kCache>(at(x, k, 0));
+#pragma unroll
+  for (int k = 0; k < kPerThread; ++k)
+    if (inside(k, lane, cut)) part.dy[k] = load<kCache>(at(dy, k, 0));
+}
+
+// The weights of those columns, as they were loaded; where the spec has them.
+struct GradientWeights {
+  Vec<Weight> at[kHasWeight ? kPerThread : 1];
+
+  // Of element i of vector k, what dy is multiplied by.
+  NJ_METHOD Acc times(Acc dy, int k, int i) const {
+    if constexpr (!kHasWeight) return dy;
+    const Acc weight = widen(at[kHasWeight ? k : 0], i);
+    return dy * (kWeightOffset ? weight + Acc(1) : weight);
+  }
+};
+template <class Any>
+NJ_DEVICE void load(GradientWeights& weights, const Any& on, long long begin, int lane, const Cut& cut) {
+  if constexpr (kHasWeight) {
+#pragma unroll
+    for (int k = 0; k < kPerThread; ++k)
+      if (inside(k, lane, cut)) weights.at[k] = load<hw::Cache::keep>(at(on.weight + begin, k, lane));
+  }
+}
+
+// ---- Sums over a row ----
+
+// Of some columns: `g` of g, `gd` of its products with the distances from `mean`, and of the squares of these
+// distances, from mean + mean_lo. Without a mean the distances are x.
+struct RowSums {
+  Acc mean, mean_lo, squares, g, gd;
+};
+// What is added at once.
+struct GradientSums {
+  Acc squares, g, gd, distances;
+};
+NJ_DEVICE GradientSums operator+(const GradientSums& a, const GradientSums& b) {
+  return {a.squares + b.squares, a.g + b.g, a.gd + b.gd, a.distances + b.distances};
+}
+// What is not needed is not exchanged.
+NJ_DEVICE GradientSums add_from(const GradientSums& sums, int lane_mask) {
+  return {add_from(sums.squares, lane_mask), kCentred ? add_from(sums.g, lane_mask) : Acc(0),
+          add_from(sums.gd, lane_mask), kCentred ? add_from(sums.distances, lane_mask) : Acc(0)};
+}
+
+// Of `own` columns: the elements of kWidth neighbouring lanes together.
+template <int kWidth>
+NJ_DEVICE RowSums measure(GradientPart& part, const GradientWeights& weights, int lane, const Cut& cut,
+                          Acc own) {
+  Acc total = 0, mean = 0;
+  if constexpr (kCentred) {
+    total =
+        lanes_sum<kWidth>(sum(elements_of<kPerThread>(part.x, [&](int k) { return inside(k, lane, cut); })));
+    mean = divided(total, own);
+  }
+  // Two chains of additions each: three sums are under way at once.
+  GradientSums sums[2] = {};
+#pragma unroll
+  for (int k = 0; k < kPerThread; ++k)
+    if (inside(k, lane, cut)) {
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        const Acc distance = kCentred ? widen(part.x[k], i) - mean : widen(part.x[k], i);
+        const Acc g = weights.times(widen(part.dy[k], i), k, i);
+        GradientSums& to = sums[i % 2];
+        to.squares += distance * distance;
+        to.gd += g * distance;
+        if constexpr (kCentred) to.g += g;
+        if constexpr (kCentred && !kSumsExactly) to.distances += distance;
+      }
+    }
+  const GradientSums all = lanes_sum<kWidth>(sums[0] + sums[1]);
+  if constexpr (!kCentred) return {0, 0, all.squares, 0, all.gd};
+  const Acc distances = kSumsExactly ? hw::fma(-own, mean, total) : all.distances;
+  const Acc mean_lo = divided(distances, own);
+  return {mean, mean_lo, hw::max_nan(all.squares - distances * mean_lo, Acc(0)), all.g, all.gd};
+}
+
+// What dx of a row is made of: its statistics, and rstd times the means of g and of g * n.
+struct RowGradient {
+  RowStatistics statistics;
+  Acc g, gn;
+
+  // The row's, around the mean of this part of it, the distances from which are known.
+  NJ_METHOD RowGradient around(Acc mean) const {
+    const RowStatistics& s = statistics;
+    return {{mean, (s.mean - mean) + s.mean_lo, s.rstd}, g, gn};
+  }
+  NJ_METHOD Acc dx(Acc g_of_element, Acc n) const {
+    return hw::fma(-n, gn,
+                   kCentred ? hw::fma(g_of_element, statistics.rstd, -g) : g_of_element * statistics.rstd);
+  }
+};
+// From the sums of all columns; the products are with the distances from `mean`.
+NJ_DEVICE RowGradient gradient_of(const RowSums& row) {
+  constexpr Acc kShare = Acc(1) / kColumns;
+  RowStatistics s;
+  if constexpr (kCentred) {
+    s = Moments{row.mean, row.mean_lo, row.squares}.finalize(kShare, kEpsilon<Acc>);
+  } else {
+    s = SumOfSquares{row.squares}.finalize(kShare, kEpsilon<Acc>);
+  }
+  const Acc gd = kCentred ? row.gd - row.g * row.mean_lo : row.gd;
+  return {s, s.rstd * (row.g * kShare), s.rstd * (s.rstd * (gd * kShare))};
+}
+
+// Of `count` columns from kParts parts of them: part(i), of own(i) columns, some perhaps none. As
+// Moments::merge_all(): relative to a mean that is typical of the parts. A warp calls this; all lanes get the
+// same.
+template <int kParts, class Part, class Own>
+NJ_DEVICE RowSums merge_all(const Part& part, const Own& own, Acc count) {
+  constexpr int kWidth = Merging<kParts>::kWidth, kEach = Merging<kParts>::kEach;
+  constexpr int kLast = (kParts < kWidth ? kParts : kWidth) - 1;
+  RowSums mine[kEach];
+  Acc columns[kEach];
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    const int i = j * kWarp + static_cast<int>(threadIdx.x % kWidth);
+    const bool there = kParts % kWidth == 0 || i < kParts;
+    mine[j] = there ? part(i) : RowSums{0, 0, 0, 0, 0};
+    columns[j] = there ? Acc(own(i)) : Acc(0);
+  }
+  Acc base = 0;
+  if constexpr (kCentred) {
+    const int group = static_cast<int>(threadIdx.x % kWarp) / kWidth * kWidth;
+    const Acc first = hw::shuffle(mine[0].mean, group), mean = columns[0] > 0 ? mine[0].mean : first;
+    base = median(first, hw::shuffle(mean, group + (kLast + 1) / 2), hw::shuffle(mean, group + kLast));
+  }
+  GradientSums sums = {};
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    const Acc apart = columns[j] > 0 ? mine[j].mean - base : Acc(0), distance = apart + mine[j].mean_lo;
+    sums = sums + GradientSums{mine[j].squares + columns[j] * distance * distance, mine[j].g,
+                               mine[j].gd + mine[j].g * apart, columns[j] * distance};
+  }
+  sums = lanes_sum<kWidth>(sums);
+  if constexpr (!kCentred) return {0, 0, sums.squares, 0, sums.gd};
+  const Acc mean_lo = divided(sums.distances, count);
+  return {base, mean_lo, hw::max_nan(sums.squares - sums.distances * mean_lo, Acc(0)), sums.g, sums.gd};
+}
+
+// ---- Sums over rows ----
+
+// What a thread has added up of its columns over the rows so far.
+struct ColumnSums {
+  Acc of[kSumPlaces][kElements];
+
+  NJ_METHOD void add(int e, Acc dy, Acc n) {
+    if constexpr (kHasWeight) of[0][e] += dy * n;
+    if constexpr (kHasBias) of[kHasBias][e] += dy;
+  }
+};
+
+// Where the gradient of sum s is written.
+template <class Any>
+NJ_DEVICE Gradient* gradient_at(const Any& on, int s) {
+  if constexpr (kHasBias)
+    if (s > 0) return on.dbias;
+  return on.dweight;
+}
+
+// Writes dx of the part of a row, and adds to the sums over rows.
+template <class Any>
+NJ_DEVICE void write(const GradientPart& part, const GradientWeights& weights, const RowGradient& row,
+                     const Any& on, long long number, long long begin, int lane, const Cut& cut,
+                     ColumnSums& sums) {
+  Vec<Residual> dsum[kAddsDsum ? kPerThread : 1];
+  if constexpr (kAddsDsum) {
+    const Residual* const from = first_of(on.dsum + begin_of(on.dsum_rows, number) + begin, lane);
+#pragma unroll
+    for (int k = 0; k < kPerThread; ++k)
+      if (inside(k, lane, cut)) dsum[k] = load<hw::Cache::evict_first>(at(from, k, 0));
+  }
+  Input* const to = first_of(on.dx + begin_of(on.dx_rows, number) + begin, lane);
+#pragma unroll
+  for (int k = 0; k < kPerThread; ++k)
+    if (inside(k, lane, cut)) {
+      Vec<Input> dx;
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        const Acc dy = widen(part.dy[k], i), n = normalized(widen(part.x[k], i), row.statistics);
+        Acc v = row.dx(weights.times(dy, k, i), n);
+        if constexpr (kAddsDsum) v += widen(dsum[k], i);
+        dx.at[i] = narrow<Input>(v);
+        sums.add(k * kVector + i, dy, n);
+      }
+      store(at(to, k, 0), dx);
+    }
+}
+
+// ---- The workspace ----
+
+// Behind what all kernels share, `parts` rows of sums for dweight, and as many for dbias.
+NJ_DEVICE Acc* row_of_sums(Acc* all, int s, long long parts, long long part) {
+  return all + (s * parts + part) * kColumns;
+}
+
+// Returns when all blocks have called this as often as this one, `meetings` times; what they wrote before is
+// visible then. All of them are resident. The whole block calls this.
+NJ_DEVICE void meet(Header& header, unsigned long long meetings) {
+  hw::block_barrier();
+  if (threadIdx.x == 0) {
+    hw::arrive(&header.finished_blocks);
+    hw::wait_until(&header.finished_blocks, meetings * gridDim.x);
+  }
+  hw::block_barrier();
+}
+// The last block to leave makes the workspace ready for the next launch. One thread of each block calls this.
+NJ_DEVICE void leave_meeting(Header& header) {
+  if (hw::arrive(&header.next_ticket) + 1 == gridDim.x) header.next_ticket = header.finished_blocks = 0;
+}
+
+// Adds all parts, always in the same order, and writes the gradients of weight and bias: warp i takes every
+// kWarps-th part from number i on, of 32 columns at a time. Blocks share the columns: this is block `first`
+// of `blocks`. The whole block calls this.
+template <class Any>
+NJ_DEVICE void add_parts(const Any& on, Acc* all, long long parts, int first, int blocks, Acc* across) {
+  constexpr int kGroups = (kColumns + kWarp - 1) / kWarp;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+#pragma unroll 1
+  for (int unit = first; unit < kSums * kGroups; unit += blocks) {
+    const int s = unit / kGroups, column = unit % kGroups * kWarp + lane;
+    Acc total = 0;
+    if (column < kColumns) {
+#pragma unroll 8
+      for (long long part = warp; part < parts; part += kWarps)
+        total += row_of_sums(all, s, parts, part)[column];
+    }
+    across[threadIdx.x] = total;
+    hw::block_barrier();
+    if (warp == 0 && column < kColumns) {
+#pragma unroll
+      for (int w = 1; w < kWarps; ++w) total += across[w * kWarp + lane];
+      hw::store(gradient_at(on, s) + column, narrow<Gradient>(total));
+    }
+    hw::block_barrier();
+  }
+}
+
+}  // namespace normjit

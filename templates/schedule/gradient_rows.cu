@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gradients of rows that a block, a warp or a part of one holds in registers. Blocks take rows in turn; each
+// thread keeps the same columns, and adds up in registers what these contribute to dweight and dbias.
+//
+// Why it is fast: x and dy are read once and dx is written once, by one kernel. The next row is on its way
+// while a row is worked on, and all of a row's sums are exchanged at once, over one barrier. There is one
+// part of the sums for each block, and few blocks: 264 of 8192 columns are 17 MB, a thirtieth of 16,384 rows.
+// Parts are added in a fixed order, with no atomics on sums: by all blocks, which meet for that and must be
+// resident (Exchange::grid), or by the last one.
+namespace normjit {
+
+static_assert(kSpan >= kColumns, "the threads cover the row");
+static_assert(kBlocksPerRow == 1 && kStages == 0 && kGroupRows == 1);
+
+enum : int { kRows = kThreads / kThreadsPerRow };  // a block
+enum : bool { kInWarp = kThreadsPerRow <= kWarp };
+
+// Over the rows of a block, which have the same columns each: over the lanes of a warp, then over warps, some
+// elements at a time. Writes the block's row of sums `to`.
+enum : int {
+  kAtOnce = 16 * 1024 / (kThreads * static_cast<int>(sizeof(Acc))),
+  kRound = kAtOnce < 1           ? 1
+           : kAtOnce < kElements ? kAtOnce
+                                 : kElements,
+  kAcross = kRows > 1 ? kRound* kWarps* kThreadsPerRow : kThreads
+};
+NJ_DEVICE void write_part(Acc (&sums)[kElements], Acc* to, Acc* across) {
+  const int lane = threadIdx.x % kThreadsPerRow;
+  if constexpr (kRows == 1) {
+#pragma unroll
+    for (int k = 0; k < kPerThread; ++k) {
+      Vec<Acc> vector;
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) vector.at[i] = sums[k * kVector + i];
+      if (inside(k, lane, {0, 0, kColumns, kColumns})) store(to + column(k, lane), vector);
+    }
+  } else {
+    const int warp = threadIdx.x / kWarp;
+#pragma unroll
+    for (int e = 0; e < kElements; ++e)
+#pragma unroll
+      for (int mask = kThreadsPerRow; mask < kWarp; mask *= 2) sums[e] = add_from(sums[e], mask);
+#pragma unroll
+    for (int first = 0; first < kElements; first += kRound) {
+      if (threadIdx.x % kWarp < kThreadsPerRow) {
+#pragma unroll
+        for (int e = 0; e < kRound; ++e)
+          if (first + e < kElements) across[(e * kWarps + warp) * kThreadsPerRow + lane] = sums[first + e];
+      }
+      hw::block_barrier();
+#pragma unroll 1
+      for (int i = threadIdx.x; i < kRound * kThreadsPerRow; i += kThreads) {
+        const int e = i / kThreadsPerRow, element = first + e, of = i % kThreadsPerRow;
+        Acc total = 0;
+#pragma unroll
+        for (int w = 0; w < kWarps; ++w) total += across[(e * kWarps + w) * kThreadsPerRow + of];
+        const int at_column = column(element / kVector, of) + element % kVector;
+        if (element < kElements && at_column < kColumns) to[at_column] = total;
+      }
+      hw::block_barrier();
+    }
+  }
+}
+
+NJ_KERNEL(NJ_ENTRY, kThreads) {
+  NJ_SHARED(RowSums, parts, kInWarp ? 1 : 2 * kWarps);
+  NJ_SHARED(Acc, across, kSums > 0 ? kAcross : 1);
+  NJ_SHARED(bool, is_last, 1);
+  const int lane = threadIdx.x % kThreadsPerRow, warp = threadIdx.x / kWarp;
+  const Cut cut = {0, 0, kColumns, kColumns};
+  const long long step = static_cast<long long>(gridDim.x) * kRows;
+  GradientWeights weights;
+  load(weights, on, 0, lane, cut);
+  hw::wait_for_previous_launch();
+  hw::allow_next_launch();
+
+  long long row = static_cast<long long>(blockIdx.x) * kRows + threadIdx.x / kThreadsPerRow;
+  GradientPart next = {};
+  if (row < on.rows) load<hw::Cache::evict_first>(next, on, row, 0, lane, cut);
+  ColumnSums sums = {};
+  int half = 0;
+  for (long long first = static_cast<long long>(blockIdx.x) * kRows; first < on.rows; first += step) {
+    // Lanes beyond the last row take part in shuffles, and write nothing. Behind its last row a thread loads
+    // that row again: a load behind a condition would be waited for there. 16,384 x 4096 bf16 134 us, and 184
+    // us so.
+    const bool works = kRows == 1 || row < on.rows;
+    GradientPart part = next;
+    if (works) load<hw::Cache::evict_first>(next, on, row + step < on.rows ? row + step : row, 0, lane, cut);
+    RowGradient of_row;
+    if constexpr (kInWarp) {
+      of_row = gradient_of(measure<kThreadsPerRow>(part, weights, lane, cut, kColumns));
+    } else {
+      const int own = columns_of_warp(warp, cut);
+      const RowSums of_warp = measure<kWarp>(part, weights, lane, cut, own > 0 ? own : 1);
+      if (lane % kWarp == 0) parts[half + warp] = of_warp;
+      hw::block_barrier();
+      const RowSums all = merge_all<kWarps>([&](int i) { return parts[half + i]; },
+                                            [&](int i) { return columns_of_warp(i, cut); }, kColumns);
+      of_row = gradient_of(all).around(of_warp.mean);
+      half ^= kWarps;
+    }
+    if (works) write(part, weights, of_row, on, row, 0, lane, cut, sums);
+    row += step;
+  }
+
+  if constexpr (kSums > 0) {
+    Meeting& meeting = meeting_in(on.workspace);
+    Acc* const all = reinterpret_cast<Acc*>(&meeting + 1);
+#pragma unroll
+    for (int s = 0; s < kSums; ++s)
+      write_part(sums.of[s], row_of_sums(all, s, gridDim.x, blockIdx.x), across);
+    if constexpr (Exchange::chosen == Exchange::grid) {
+      meet(meeting.header, 1);
+      add_parts(on, all, gridDim.x, blockIdx.x, gridDim.x, across);
+      if (threadIdx.x == 0) leave_meeting(meeting.header);
+    } else {
+      hw::block_barrier();
+      if (threadIdx.x == 0) is_last[0] = leaves_last(meeting.header);
+      hw::block_barrier();
+      if (is_last[0]) {
+        add_parts(on, all, gridDim.x, 0, 1, across);
+        if (threadIdx.x == 0) meeting.header.finished_blocks = 0;
+      }
+    }
+  }
+}
+
+}  // namespace normjit
