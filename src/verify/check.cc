@@ -141,6 +141,35 @@ void check_statistic(const Matrix& column, std::int64_t row, double expected, Co
         {.row = row, .column = 0, .got = got, .expected = expected, .tolerance = allowed});
 }
 
+// Of a gradient that may be `allowed` off.
+Deviation gradient_deviation(const NormSpec& spec, Operand output, std::int64_t row, std::int64_t column,
+                             double got, const GradientValue& expected, double allowed) {
+  const DType dtype = row_of(output).dtype(spec);
+  const bool finite = std::isfinite(expected.value);
+  Deviation value = deviation(spec, output, row, column, got, {expected.value, finite ? allowed : 0});
+  if (std::isfinite(got)) return value;
+  if (!finite) {
+    value.error = 0;
+    return value;
+  }
+  const auto reaches = [&](double by) { return got == rounded(dtype, expected.value + by); };
+  if (std::isinf(got) && (reaches(allowed) || reaches(-allowed))) value.error = 0;
+  return value;
+}
+
+void check_row(const Problem& problem, std::int64_t row, PerOperand<Comparison>& to, Largest& largest) {
+  if (problem.spec.backward) {
+    compare_dx(problem, row, 0, [&](Operand output, const Deviation& value) { count(to[output], value); });
+    return;
+  }
+  const RowInputs inputs = inputs_of(problem, row);
+  const RowStatistics statistics = row_statistics(problem.spec, inputs);
+  check_results(problem, row, inputs, statistics, to, largest);
+  check_sum(problem, row, inputs, to[Operand::sum]);
+  check_statistic(problem[Operand::mean], row, statistics.mean, to[Operand::mean]);
+  check_statistic(problem[Operand::rstd], row, statistics.rstd, to[Operand::rstd]);
+}
+
 // Bytes of the gap after this row of a matrix that are no longer as reset_outputs() has left them.
 std::int64_t overwritten_after(const Problem& problem, std::size_t operand, std::int64_t row) {
   const Matrix& output = problem.operands.of[operand];
@@ -275,6 +304,41 @@ void compare_beyond_rows(const Problem& problem, const Largest& largest, bool of
     }
 }
 
+void compare_dx(const Problem& problem, std::int64_t row, double rstd_share, const Compared& compared) {
+  const NormSpec& spec = problem.spec;
+  const RowInputs inputs = inputs_of(problem, row);
+  const RowGradients of_row = row_gradients(spec, inputs);
+  GradientValue expected[kBatch];
+  double got[kBatch];
+  for (std::int64_t first = 0; first < spec.columns; first += kBatch) {
+    const std::int64_t batch = std::min(kBatch, spec.columns - first);
+    reference_dx(spec, inputs, of_row, first, batch, expected);
+    load(spec.input, problem.row(Operand::dx, row), first, batch, problem.step(), got);
+    for (std::int64_t i = 0; i < batch; ++i) {
+      const double uncertain = rstd_share > 0 ? rstd_share * expected[i].share : 0;
+      compared(Operand::dx, gradient_deviation(spec, Operand::dx, row, first + i, got[i], expected[i],
+                                               tolerance(spec, spec.input, expected[i]) + uncertain));
+    }
+  }
+}
+
+void compare_column_gradients(const Problem& problem, std::span<const double> rstd_shares,
+                              const Compared& compared) {
+  const NormSpec& spec = problem.spec;
+  if (problem.rows == 0) return;
+  const ColumnGradients expected = column_gradients(problem, rstd_shares);
+  const auto compare = [&](Operand output, const std::vector<GradientValue>& values) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const auto column = static_cast<std::int64_t>(i);
+      const double allowed = tolerance(spec, spec.gradient_type, values[i]) + values[i].share;
+      compared(output, gradient_deviation(spec, output, 0, column, element_of(problem, output, column),
+                                          values[i], allowed));
+    }
+  };
+  compare(Operand::dweight, expected.weight);
+  compare(Operand::dbias, expected.bias);
+}
+
 CheckReport check(const Problem& problem, std::int64_t rows) {
   CheckReport report;
   report.rows = std::clamp<std::int64_t>(rows, 0, problem.rows);
@@ -287,13 +351,7 @@ CheckReport check(const Problem& problem, std::int64_t rows) {
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t last = std::max<std::int64_t>(1, report.rows - 1);
       const auto row = static_cast<std::int64_t>(static_cast<__int128>(i) * (problem.rows - 1) / last);
-      const RowInputs inputs = inputs_of(problem, row);
-      const RowStatistics statistics = row_statistics(problem.spec, inputs);
-      PerOperand<Comparison>& to = part.outputs;
-      check_results(problem, row, inputs, statistics, to, of_part);
-      check_sum(problem, row, inputs, to[Operand::sum]);
-      check_statistic(problem[Operand::mean], row, statistics.mean, to[Operand::mean]);
-      check_statistic(problem[Operand::rstd], row, statistics.rstd, to[Operand::rstd]);
+      check_row(problem, row, part.outputs, of_part);
       for (std::size_t each = 0; each < kOperandCount; ++each)
         if (is_matrix(kOperands[each], problem.spec) && kOperands[each].output &&
             (row + 1) % problem.step() == 0)
@@ -304,8 +362,11 @@ CheckReport check(const Problem& problem, std::int64_t rows) {
     report.overwritten += part.overwritten;
     largest.add(of_part);
   });
-  compare_beyond_rows(problem, largest, report.rows == problem.rows,
-                      [&](Operand output, const Deviation& value) { count(report.outputs[output], value); });
+  const Compared counted = [&](Operand output, const Deviation& value) {
+    count(report.outputs[output], value);
+  };
+  compare_beyond_rows(problem, largest, report.rows == problem.rows, counted);
+  if (problem.spec.backward) compare_column_gradients(problem, {}, counted);
   return report;
 }
 

@@ -47,6 +47,15 @@ struct GradientWeights {
     return dy * (kWeightOffset ? weight + Acc(1) : weight);
   }
 };
+// Held from row to row, as they were loaded: opaque, or the compiler holds them converted, which takes more
+// registers.
+NJ_DEVICE GradientWeights unconverted(GradientWeights held) {
+  if constexpr (kHasWeight && !kSame<Weight, Acc>) {
+#pragma unroll
+    for (int k = 0; k < kPerThread; ++k) hw::opaque(held.at[k]);
+  }
+  return held;
+}
 template <class Any>
 NJ_DEVICE void load(GradientWeights& weights, const Any& on, long long begin, int lane, const Cut& cut) {
   if constexpr (kHasWeight) {
@@ -58,36 +67,59 @@ NJ_DEVICE void load(GradientWeights& weights, const Any& on, long long begin, in
 
 // ---- Sums over a row ----
 
-// Of some columns: `g` of g, `gd` of its products with the distances from `mean`, and of the squares of these
-// distances, from mean + mean_lo. Without a mean the distances are x.
-struct RowSums {
-  Acc mean, mean_lo, squares, g, gd;
-};
-// What is added at once.
+// Of some columns, with their distances from a mean of about theirs: of the squares of the distances, of g,
+// of the products of g with the distances, and of the distances. Without a mean the distances are x, and two
+// of these are not needed.
 struct GradientSums {
   Acc squares, g, gd, distances;
 };
 NJ_DEVICE GradientSums operator+(const GradientSums& a, const GradientSums& b) {
   return {a.squares + b.squares, a.g + b.g, a.gd + b.gd, a.distances + b.distances};
 }
-// What is not needed is not exchanged.
 NJ_DEVICE GradientSums add_from(const GradientSums& sums, int lane_mask) {
   return {add_from(sums.squares, lane_mask), kCentred ? add_from(sums.g, lane_mask) : Acc(0),
           add_from(sums.gd, lane_mask), kCentred ? add_from(sums.distances, lane_mask) : Acc(0)};
 }
-
-// Of `own` columns: the elements of kWidth neighbouring lanes together.
-template <int kWidth>
-NJ_DEVICE RowSums measure(GradientPart& part, const GradientWeights& weights, int lane, const Cut& cut,
-                          Acc own) {
-  Acc total = 0, mean = 0;
+// Over the lanes of a warp. Every eighth lane from 0 on gets one of the four sums, in their order: half of
+// the exchanges that it takes to give all of them to all lanes.
+NJ_DEVICE Acc scattered_sum(const GradientSums& sums) {
+  const bool upper = threadIdx.x % 32 >= 16, odd = threadIdx.x % 16 >= 8;
+  Acc own = upper ? sums.gd : sums.squares;
+  own += hw::shuffle_xor(upper ? sums.squares : sums.gd, 16);
   if constexpr (kCentred) {
-    total =
-        lanes_sum<kWidth>(sum(elements_of<kPerThread>(part.x, [&](int k) { return inside(k, lane, cut); })));
-    mean = divided(total, own);
+    Acc other = upper ? sums.distances : sums.g;
+    other += hw::shuffle_xor(upper ? sums.g : sums.distances, 16);
+    const Acc given = odd ? own : other;
+    own = (odd ? other : own) + hw::shuffle_xor(given, 8);
+  } else {
+    own = add_from(own, 8);
   }
-  // Two chains of additions each: three sums are under way at once.
-  GradientSums sums[2] = {};
+  return add_from(add_from(add_from(own, 4), 2), 1);
+}
+
+struct RowSums {
+  GradientSums sums;
+  Acc mean;
+};
+
+// The mean of `own` columns, the elements of kWidth neighbouring lanes together, and the sum of their
+// distances from it, as far as it is known by then (kSumsExactly).
+struct FirstPass {
+  Acc mean, distances;
+};
+template <int kWidth>
+NJ_DEVICE FirstPass mean_of(GradientPart& part, int lane, const Cut& cut, Acc own) {
+  if constexpr (!kCentred) return {0, 0};
+  const Acc total =
+      lanes_sum<kWidth>(sum(elements_of<kPerThread>(part.x, [&](int k) { return inside(k, lane, cut); })));
+  const Acc mean = divided(total, own);
+  return {mean, hw::fma(-own, mean, total)};
+}
+// What a lane has of the sums.
+NJ_DEVICE GradientSums sums_of(GradientPart& part, const GradientWeights& held, Acc mean, int lane,
+                               const Cut& cut) {
+  const GradientWeights weights = unconverted(held);
+  GradientSums sums[2] = {};  // two chains of additions each: several sums are under way at once
 #pragma unroll
   for (int k = 0; k < kPerThread; ++k)
     if (inside(k, lane, cut)) {
@@ -101,12 +133,33 @@ NJ_DEVICE RowSums measure(GradientPart& part, const GradientWeights& weights, in
         if constexpr (kCentred) to.g += g;
         if constexpr (kCentred && !kSumsExactly) to.distances += distance;
       }
+      hw::opaque(part.x[k]);
+      hw::opaque(part.dy[k]);
     }
-  const GradientSums all = lanes_sum<kWidth>(sums[0] + sums[1]);
-  if constexpr (!kCentred) return {0, 0, all.squares, 0, all.gd};
-  const Acc distances = kSumsExactly ? hw::fma(-own, mean, total) : all.distances;
-  const Acc mean_lo = divided(distances, own);
-  return {mean, mean_lo, hw::max_nan(all.squares - distances * mean_lo, Acc(0)), all.g, all.gd};
+  return sums[0] + sums[1];
+}
+
+// Of the columns of kWidth neighbouring lanes, of which there are `own`. All lanes get the same.
+template <int kWidth>
+NJ_DEVICE RowSums measure(GradientPart& part, const GradientWeights& weights, int lane, const Cut& cut,
+                          Acc own) {
+  const FirstPass first = mean_of<kWidth>(part, lane, cut, own);
+  RowSums row = {lanes_sum<kWidth>(sums_of(part, weights, first.mean, lane, cut)), first.mean};
+  if constexpr (kSumsExactly) row.sums.distances = first.distances;
+  return row;
+}
+// The same of a warp, which writes them to `to`. Returns its mean.
+NJ_DEVICE Acc measure_warp(GradientPart& part, const GradientWeights& weights, int lane, const Cut& cut,
+                           RowSums& to) {
+  const int own = columns_of_warp(lane / kWarp, cut);
+  const FirstPass first = mean_of<kWarp>(part, lane, cut, own > 0 ? own : 1);
+  const Acc sum = scattered_sum(sums_of(part, weights, first.mean, lane, cut));
+  if (lane % 8 == 0) {
+    const int number = lane % kWarp / 8;
+    reinterpret_cast<Acc*>(&to.sums)[number] = kSumsExactly && number == 3 ? first.distances : sum;
+  }
+  if (lane % kWarp == 0) to.mean = first.mean;
+  return first.mean;
 }
 
 // What dx of a row is made of: its statistics, and rstd times the means of g and of g * n.
@@ -124,24 +177,35 @@ struct RowGradient {
                    kCentred ? hw::fma(g_of_element, statistics.rstd, -g) : g_of_element * statistics.rstd);
   }
 };
-// From the sums of all columns; the products are with the distances from `mean`.
+// From the sums of all columns.
 NJ_DEVICE RowGradient gradient_of(const RowSums& row) {
   constexpr Acc kShare = Acc(1) / kColumns;
+  const GradientSums& sums = row.sums;
   RowStatistics s;
+  Acc gd = sums.gd;
   if constexpr (kCentred) {
-    s = Moments{row.mean, row.mean_lo, row.squares}.finalize(kShare, kEpsilon<Acc>);
+    const Acc mean_lo = divided(sums.distances, kColumns);
+    s = Moments{row.mean, mean_lo, hw::max_nan(sums.squares - sums.distances * mean_lo, Acc(0))}.finalize(
+        kShare, kEpsilon<Acc>);
+    gd -= sums.g * mean_lo;
   } else {
-    s = SumOfSquares{row.squares}.finalize(kShare, kEpsilon<Acc>);
+    s = SumOfSquares{sums.squares}.finalize(kShare, kEpsilon<Acc>);
   }
-  const Acc gd = kCentred ? row.gd - row.g * row.mean_lo : row.gd;
-  return {s, s.rstd * (row.g * kShare), s.rstd * (s.rstd * (gd * kShare))};
+  return {s, s.rstd * (sums.g * kShare), s.rstd * (s.rstd * (gd * kShare))};
 }
 
-// Of `count` columns from kParts parts of them: part(i), of own(i) columns, some perhaps none. As
+// The sums of so many columns, with the distances from another mean, which is so far below theirs.
+template <class T>
+NJ_DEVICE T moved(const T& sums, decltype(T::g) own, decltype(T::g) apart) {
+  return {sums.squares + apart * (2 * sums.distances + own * apart), sums.g, sums.gd + sums.g * apart,
+          sums.distances + own * apart};
+}
+
+// Of all columns from kParts parts of them: part(i), of own(i) columns, some perhaps none. As
 // Moments::merge_all(): relative to a mean that is typical of the parts. A warp calls this; all lanes get the
 // same.
 template <int kParts, class Part, class Own>
-NJ_DEVICE RowSums merge_all(const Part& part, const Own& own, Acc count) {
+NJ_DEVICE RowSums merge_all(const Part& part, const Own& own) {
   constexpr int kWidth = Merging<kParts>::kWidth, kEach = Merging<kParts>::kEach;
   constexpr int kLast = (kParts < kWidth ? kParts : kWidth) - 1;
   RowSums mine[kEach];
@@ -150,7 +214,7 @@ NJ_DEVICE RowSums merge_all(const Part& part, const Own& own, Acc count) {
   for (int j = 0; j < kEach; ++j) {
     const int i = j * kWarp + static_cast<int>(threadIdx.x % kWidth);
     const bool there = kParts % kWidth == 0 || i < kParts;
-    mine[j] = there ? part(i) : RowSums{0, 0, 0, 0, 0};
+    mine[j] = there ? part(i) : RowSums{};
     columns[j] = there ? Acc(own(i)) : Acc(0);
   }
   Acc base = 0;
@@ -159,17 +223,11 @@ NJ_DEVICE RowSums merge_all(const Part& part, const Own& own, Acc count) {
     const Acc first = hw::shuffle(mine[0].mean, group), mean = columns[0] > 0 ? mine[0].mean : first;
     base = median(first, hw::shuffle(mean, group + (kLast + 1) / 2), hw::shuffle(mean, group + kLast));
   }
-  GradientSums sums = {};
+  GradientSums all = {};
 #pragma unroll
-  for (int j = 0; j < kEach; ++j) {
-    const Acc apart = columns[j] > 0 ? mine[j].mean - base : Acc(0), distance = apart + mine[j].mean_lo;
-    sums = sums + GradientSums{mine[j].squares + columns[j] * distance * distance, mine[j].g,
-                               mine[j].gd + mine[j].g * apart, columns[j] * distance};
-  }
-  sums = lanes_sum<kWidth>(sums);
-  if constexpr (!kCentred) return {0, 0, sums.squares, 0, sums.gd};
-  const Acc mean_lo = divided(sums.distances, count);
-  return {base, mean_lo, hw::max_nan(sums.squares - sums.distances * mean_lo, Acc(0)), sums.g, sums.gd};
+  for (int j = 0; j < kEach; ++j)
+    all = all + moved(mine[j].sums, columns[j], columns[j] > 0 ? mine[j].mean - base : Acc(0));
+  return {lanes_sum<kWidth>(all), base};
 }
 
 // ---- Sums over rows ----
@@ -194,9 +252,10 @@ NJ_DEVICE Gradient* gradient_at(const Any& on, int s) {
 
 // Writes dx of the part of a row, and adds to the sums over rows.
 template <class Any>
-NJ_DEVICE void write(const GradientPart& part, const GradientWeights& weights, const RowGradient& row,
+NJ_DEVICE void write(const GradientPart& part, const GradientWeights& held, const RowGradient& row,
                      const Any& on, long long number, long long begin, int lane, const Cut& cut,
                      ColumnSums& sums) {
+  const GradientWeights weights = unconverted(held);
   Vec<Residual> dsum[kAddsDsum ? kPerThread : 1];
   if constexpr (kAddsDsum) {
     const Residual* const from = first_of(on.dsum + begin_of(on.dsum_rows, number) + begin, lane);

@@ -32,55 +32,66 @@ NJ_DEVICE Workspace workspace_of(unsigned char* base) {
           reinterpret_cast<Acc*>(reinterpret_cast<unsigned char*>(measured) + kMeasured)};
 }
 
+NJ_DEVICE long long begin_of_chunk(int chunk) { return static_cast<long long>(chunk) * kSpan; }
 NJ_DEVICE int columns_of_chunk(int chunk) {
   return kWhole || chunk < kChunks - 1 ? kSpan
                                        : static_cast<int>(kColumns - static_cast<long long>(chunk) * kSpan);
 }
 
-// The sums of a chunk, from those of the warps. The whole block calls this; thread 0 gets the result.
+NJ_DEVICE Cut cut_of_chunk(int chunk) { return {0, 0, columns_of_chunk(chunk), columns_of_chunk(chunk)}; }
+
+// The chunks of a batch of rows, which blocks take in turn.
+struct Items {
+  const Operands& on;
+  long long begin, count;
+
+  NJ_METHOD void load(GradientPart& part, long long item, int lane) const {
+    const int chunk = static_cast<int>(item % kChunks);
+    normjit::load<hw::Cache::no_l1>(part, on, begin + item / kChunks, begin_of_chunk(chunk), lane,
+                                    cut_of_chunk(chunk));
+  }
+};
+
+// The sums of a chunk, from those of the warps. The whole block calls this; the first warp gets the result.
 NJ_DEVICE RowSums measure_chunk(GradientPart& part, const GradientWeights& weights, const Cut& cut,
                                 RowSums* parts) {
-  const int lane = threadIdx.x, warp = lane / kWarp, own = columns_of_warp(warp, cut);
-  const RowSums of_warp = measure<kWarp>(part, weights, lane, cut, own > 0 ? own : 1);
-  if (lane % kWarp == 0) parts[warp] = of_warp;
+  measure_warp(part, weights, threadIdx.x, cut, parts[threadIdx.x / kWarp]);
   hw::block_barrier();
   RowSums all = {};
-  if (warp == 0)
-    all = merge_all<kWarps>([&](int i) { return parts[i]; }, [&](int i) { return columns_of_warp(i, cut); },
-                            cut.count);
+  if (threadIdx.x < kWarp)
+    all = merge_all<kWarps>([&](int i) { return parts[i]; }, [&](int i) { return columns_of_warp(i, cut); });
   hw::block_barrier();
   return all;
 }
 
 // Sums of chunks, in double: there may be a million of them.
 struct WideGradientSums {
-  double distances, squares, g, gd;
+  double squares, g, gd, distances;
 };
 NJ_DEVICE WideGradientSums operator+(const WideGradientSums& a, const WideGradientSums& b) {
-  return {a.distances + b.distances, a.squares + b.squares, a.g + b.g, a.gd + b.gd};
+  return {a.squares + b.squares, a.g + b.g, a.gd + b.gd, a.distances + b.distances};
 }
 NJ_DEVICE WideGradientSums add_from(const WideGradientSums& sums, int lane_mask) {
-  return {add_from(sums.distances, lane_mask), add_from(sums.squares, lane_mask), add_from(sums.g, lane_mask),
-          add_from(sums.gd, lane_mask)};
+  return {add_from(sums.squares, lane_mask), add_from(sums.g, lane_mask), add_from(sums.gd, lane_mask),
+          add_from(sums.distances, lane_mask)};
 }
 // Of a row of the batch. A warp calls this; all lanes get the same.
 NJ_DEVICE RowGradient gradient_of_row(const Workspace& w, int half, long long row) {
   const double base = w.at(half, row, 0).mean;
-  WideGradientSums sums = {};
+  WideGradientSums all = {};
 #pragma unroll 1
   for (int i = threadIdx.x % kWarp; i < kChunks; i += kWarp) {
     const RowSums& part = w.at(half, row, i);
-    const double own = columns_of_chunk(i), apart = part.mean - base, distance = apart + part.mean_lo;
-    sums = sums + WideGradientSums{own * distance, part.squares + own * distance * distance, part.g,
-                                   part.gd + part.g * apart};
+    const GradientSums& of = part.sums;
+    all = all + moved(WideGradientSums{of.squares, of.g, of.gd, of.distances}, columns_of_chunk(i),
+                      part.mean - base);
   }
-  sums = lanes_sum<kWarp>(sums);
-  const double mean_lo = sums.distances / kColumns, mean = base + mean_lo;
-  const Acc rounded = static_cast<Acc>(mean);
-  return gradient_of({rounded, static_cast<Acc>((base - rounded) + mean_lo),
-                      hw::max_nan(static_cast<Acc>(sums.squares - sums.distances * mean_lo), Acc(0)),
-                      static_cast<Acc>(sums.g),
-                      static_cast<Acc>(kCentred ? sums.gd - sums.g * (rounded - base) : sums.gd)});
+  all = lanes_sum<kWarp>(all);
+  const Acc mean = static_cast<Acc>(kCentred ? base + all.distances / kColumns : 0);
+  all = moved(all, kColumns, base - mean);
+  return gradient_of({{static_cast<Acc>(all.squares), static_cast<Acc>(all.g), static_cast<Acc>(all.gd),
+                       static_cast<Acc>(all.distances)},
+                      mean});
 }
 
 // Adds what a thread has of a chunk to a row of sums, or begins it.
@@ -112,26 +123,29 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
   int half = 0;
   for (long long begin = 0; begin < on.rows; begin += kGroupRows, half ^= 1) {
     const int batch = on.rows - begin < kGroupRows ? static_cast<int>(on.rows - begin) : kGroupRows;
-    for (long long item = block; item < static_cast<long long>(batch) * kChunks; item += blocks) {
+    const Items items = {on, begin, static_cast<long long>(batch) * kChunks};
+    // The next chunk is on its way while one is measured; behind the last one comes that one again.
+    GradientPart next = {};
+    if (block < items.count) items.load(next, block, lane);
+    for (long long item = block; item < items.count; item += blocks) {
       const int row = static_cast<int>(item / kChunks), chunk = static_cast<int>(item % kChunks);
-      const long long first = static_cast<long long>(chunk) * kSpan;
-      const Cut cut = {0, 0, columns_of_chunk(chunk), columns_of_chunk(chunk)};
-      GradientPart part;
-      load<hw::Cache::no_l1>(part, on, begin + row, first, lane, cut);
+      GradientPart part = next;
+      items.load(next, item + blocks < items.count ? item + blocks : item, lane);
       GradientWeights weights;
-      load(weights, on, first, lane, cut);
-      const RowSums all = measure_chunk(part, weights, cut, parts);
+      load(weights, on, begin_of_chunk(chunk), lane, cut_of_chunk(chunk));
+      const RowSums all = measure_chunk(part, weights, cut_of_chunk(chunk), parts);
       if (lane == 0) w.at(half, row, chunk) = all;
     }
     meet(*w.header, ++meetings);
 
     for (int chunk = block % kChunks; chunk < kChunks && block / kChunks < sharing; chunk += blocks) {
       const int share = block / kChunks;
-      const long long first = static_cast<long long>(chunk) * kSpan;
-      const Cut cut = {0, 0, columns_of_chunk(chunk), columns_of_chunk(chunk)};
+      const long long first = begin_of_chunk(chunk);
+      const Cut cut = cut_of_chunk(chunk);
       GradientWeights weights;
       load(weights, on, first, lane, cut);
       ColumnSums sums = {};
+      if (share < batch) load<hw::Cache::evict_first>(next, on, begin + share, first, lane, cut);
       // The warps work out kWarps rows at a time, one each.
       for (int from = share; from < batch; from += kWarps * sharing) {
         if (const int own = from + warp * sharing; own < batch) {
@@ -141,10 +155,10 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
         hw::block_barrier();
 #pragma unroll 1
         for (int i = 0; i < kWarps && from + i * sharing < batch; ++i) {
-          const long long row = begin + from + i * sharing;
-          GradientPart part;
-          load<hw::Cache::evict_first>(part, on, row, first, lane, cut);
-          write(part, weights, gradients[i], on, row, first, lane, cut, sums);
+          const int row = from + i * sharing, following = row + sharing < batch ? row + sharing : row;
+          const GradientPart part = next;
+          load<hw::Cache::evict_first>(next, on, begin + following, first, lane, cut);
+          write(part, weights, gradients[i], on, begin + row, first, lane, cut, sums);
         }
         hw::block_barrier();
       }

@@ -22,7 +22,8 @@ enum : int {
   kRound = kAtOnce < 1           ? 1
            : kAtOnce < kElements ? kAtOnce
                                  : kElements,
-  kAcross = kRows > 1 ? kRound* kWarps* kThreadsPerRow : kThreads
+  kOfRound = kRows > 1 ? kRound* kWarps* kThreadsPerRow : 0,
+  kAcross = plan_math::larger(kThreads, kOfRound)
 };
 NJ_DEVICE void write_part(Acc (&sums)[kElements], Acc* to, Acc* across) {
   const int lane = threadIdx.x % kThreadsPerRow;
@@ -90,13 +91,11 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     if constexpr (kInWarp) {
       of_row = gradient_of(measure<kThreadsPerRow>(part, weights, lane, cut, kColumns));
     } else {
-      const int own = columns_of_warp(warp, cut);
-      const RowSums of_warp = measure<kWarp>(part, weights, lane, cut, own > 0 ? own : 1);
-      if (lane % kWarp == 0) parts[half + warp] = of_warp;
+      const Acc mean = measure_warp(part, weights, lane, cut, parts[half + warp]);
       hw::block_barrier();
-      const RowSums all = merge_all<kWarps>([&](int i) { return parts[half + i]; },
-                                            [&](int i) { return columns_of_warp(i, cut); }, kColumns);
-      of_row = gradient_of(all).around(of_warp.mean);
+      of_row = gradient_of(merge_all<kWarps>([&](int i) { return parts[half + i]; },
+                                             [&](int i) { return columns_of_warp(i, cut); }))
+                   .around(mean);
       half ^= kWarps;
     }
     if (works) write(part, weights, of_row, on, row, 0, lane, cut, sums);

@@ -66,6 +66,9 @@ Uncertainty uncertainty_of(const NormSpec& spec, const std::vector<double>& x,
   return {mean + other, centred + summed + 2 * other_share};
 }
 
+// Beyond a tenth of rstd the bound of first order says nothing any more.
+constexpr double kMostUncertain = 0.1;
+
 // What a weight makes of the roundings of a sum of distances from the mean, each about a deviation. The
 // tolerance of cli/check.h has room for weights up to 2.
 double magnified_rounding(const NormSpec& spec, double weight) {
@@ -145,8 +148,7 @@ std::optional<std::string> wrong_in_row(const oracle::Problem& problem, std::int
   const Uncertainty uncertainty = uncertainty_of(spec, x, statistics);
   if (auto wrong = wrong_statistic("mean", problem[Operand::mean], row, statistics.mean, uncertainty.mean))
     return wrong;
-  // Beyond a tenth the bound of first order says nothing any more.
-  if (uncertainty.rstd_share > 0.1) {
+  if (uncertainty.rstd_share > kMostUncertain) {
     bounded = false;
     return {};
   }
@@ -171,13 +173,36 @@ std::optional<std::string> wrong_in_row(const oracle::Problem& problem, std::int
   return wrong;
 }
 
+// Likewise of dx. Adds to `rstd_shares` by how much rstd of the row is uncertain.
+std::optional<std::string> wrong_gradient_in_row(const oracle::Problem& problem, std::int64_t row,
+                                                 std::vector<double>& rstd_shares, bool& bounded) {
+  const NormSpec& spec = problem.spec;
+  const oracle::RowInputs inputs = oracle::inputs_of(problem, row);
+  std::vector<double> x(static_cast<std::size_t>(spec.columns));
+  oracle::reference_sums(spec, inputs, 0, spec.columns, x.data());
+  const double share = uncertainty_of(spec, x, oracle::row_statistics(spec, inputs)).rstd_share;
+  rstd_shares.push_back(share);
+  if (share > kMostUncertain) {
+    bounded = false;
+    return {};
+  }
+  std::optional<std::string> wrong;
+  oracle::compare_dx(problem, row, share, [&](Operand output, const oracle::Deviation& found) {
+    if (!wrong) wrong = wrong_value(output, found);
+  });
+  return wrong;
+}
+
 }  // namespace
 
 std::optional<std::string> first_wrong(const oracle::Problem& problem) {
   oracle::Largest largest;
   bool bounded = true;
+  std::vector<double> rstd_shares;
   for (std::int64_t row = 0; row < problem.rows; ++row) {
-    if (auto wrong = wrong_in_row(problem, row, largest, bounded)) return wrong;
+    auto wrong = problem.spec.backward ? wrong_gradient_in_row(problem, row, rstd_shares, bounded)
+                                       : wrong_in_row(problem, row, largest, bounded);
+    if (wrong) return wrong;
     if (row + 1 == problem.rows) break;
     if ((row + 1) % problem.step() != 0) continue;  // its sample has another position
     const std::int64_t sample = row / problem.step();
@@ -195,6 +220,13 @@ std::optional<std::string> first_wrong(const oracle::Problem& problem) {
                                 [&](Operand output, const oracle::Deviation& found) {
                                   if (!wrong) wrong = wrong_value(output, found);
                                 });
+  if (!wrong && problem.spec.backward)
+    oracle::compare_column_gradients(problem, rstd_shares,
+                                     [&](Operand output, const oracle::Deviation& found) {
+                                       // Nothing is known of n in a row without bounds, but of its dy.
+                                       if (!bounded && output == Operand::dweight) return;
+                                       if (!wrong) wrong = wrong_value(output, found);
+                                     });
   return wrong;
 }
 

@@ -105,10 +105,10 @@ std::int64_t bad_row(const KernelCase& c) {
   return static_cast<std::int64_t>(c.seed % static_cast<std::uint64_t>(c.rows));
 }
 
-// x or the residual.
+// x, the residual, or dy.
 void spoil(const KernelCase& c, oracle::Problem& problem) {
-  const bool residual = c.spec.residual != Residual::none && c.seed / 4 % 2 == 1;
-  const Operand operand = residual ? Operand::residual : Operand::x;
+  const Operand other = c.spec.backward ? Operand::dy : Operand::residual;
+  const Operand operand = row_of(other).present(c.spec) && c.seed / 4 % 2 == 1 ? other : Operand::x;
   const double infinity = std::numeric_limits<double>::infinity();
   const double value = c.inputs == InputKind::nan_row ? std::nan("") : c.seed % 2 == 0 ? infinity : -infinity;
   const auto column = static_cast<std::int64_t>(c.seed / 2 % static_cast<std::uint64_t>(c.spec.columns));
@@ -133,7 +133,7 @@ struct Workspace {
 std::optional<std::string> Workspace::left_by(const KernelCase& c) {
   const std::size_t header_and_ring = std::min<std::size_t>(32 + 1024 * 32, memory.bytes());
   if (memory.bytes() == 0) return {};
-  if (c.plan.exchange == Exchange::grid) {
+  if (c.plan.exchange == Exchange::grid && !c.spec.backward) {  // gradients have no tags
     const std::int64_t teams = blocks_of(c) / c.plan.blocks_per_row;
     const std::int64_t tags = scales_rows(c.spec) ? 2 : 1;  // of a row; the first team has the most
     epoch += static_cast<std::uint32_t>(ceil_div(c.rows, teams) * tags);
@@ -212,7 +212,8 @@ std::optional<std::string> Launcher::run(const simt::HostKernel& kernel, std::ui
       return other.operand != at && memory_operand(other) == at;
     });
     buffers.push_back({memory.data(), memory.bytes(), row.name, row.output || shared, !row.output,
-                       is_columns(row, c.spec), static_cast<std::size_t>(size_of(matrix.dtype()))});
+                       !row.output && is_columns(row, c.spec),
+                       static_cast<std::size_t>(size_of(matrix.dtype()))});
   }
   if (const std::size_t bytes = workspace_bytes(c.plan, c.spec, c.device); bytes > 0)
     buffers.push_back({workspace_.memory.data(), bytes, "workspace", true, true});
@@ -236,13 +237,12 @@ std::optional<std::string> Launcher::run(const simt::HostKernel& kernel, std::ui
   return workspace_.left_by(c);
 }
 
-// What the kernel wrote for one row.
-// Of all outputs that belong to a row.
+// What the kernel wrote for one row, of all outputs that belong to a row.
 std::vector<std::byte> bytes_of_row(const oracle::Problem& problem, std::int64_t row) {
   std::vector<std::byte> bytes;
   for (const OperandRow& each : kOperands) {
     const oracle::Matrix& output = problem[each.operand];
-    if (!each.output || output.empty() || each.extent == Extent::one) continue;
+    if (!each.output || output.empty() || is_single(each, problem.spec)) continue;
     const bool matrix = is_matrix(each, problem.spec);
     const std::int64_t columns = matrix ? row_elements(each, problem.spec) : 1;
     const int size = size_of(output.dtype());
@@ -265,6 +265,16 @@ std::vector<std::vector<std::byte>> bytes_of(const oracle::Problem& problem) {
   std::vector<std::vector<std::byte>> rows;
   for (std::int64_t row = 0; row < problem.rows; ++row) rows.push_back(bytes_of_row(problem, row));
   return rows;
+}
+
+// What it wrote of sums over all rows.
+std::vector<std::byte> bytes_of_sums(const oracle::Problem& problem) {
+  std::vector<std::byte> bytes;
+  for (const Operand operand : {Operand::dweight, Operand::dbias}) {
+    const oracle::Matrix& sums = problem[operand];
+    bytes.insert(bytes.end(), sums.data(), sums.data() + sums.bytes());
+  }
+  return bytes;
 }
 
 bool spoils(const KernelCase& c) {
@@ -347,6 +357,7 @@ std::optional<std::string> run_case(const KernelCase& c, const simt::HostKernel&
     spoil(c, problem);
   }
   std::optional<std::vector<std::vector<std::byte>>> before;
+  std::vector<std::byte> sums_before;  // may change with a row that is spoiled
   for (int run = 0; run < c.runs; ++run) {
     const auto in_run = [&](const std::string& message) {
       return c.runs == 1 ? message : concat({message, " (run ", shortest(run + 1), ")"});
@@ -364,7 +375,11 @@ std::optional<std::string> run_case(const KernelCase& c, const simt::HostKernel&
       if (before && bytes[i] != (*before)[i])
         return in_run(concat({"row ", shortest(row), " has other bits than in the run before"}));
     }
+    auto sums = bytes_of_sums(problem);
+    if (before && sums != sums_before)
+      return in_run("the sums over rows have other bits than in the run before");
     before = std::move(bytes);
+    sums_before = std::move(sums);
   }
   return {};
 }

@@ -72,10 +72,12 @@ std::int64_t KernelCase::stride_of(Operand matrix) const {
     case Operand::x:
       return elements_of_row() + x_gap;
     case Operand::residual:
+    case Operand::dsum:
       return elements_of_row() + residual_gap;
     case Operand::gate:
       return elements_of_row() + gate_gap;
     case Operand::mod_scale:
+    case Operand::dy:
       return elements_of_row() + scale_gap;
     case Operand::mod_shift:
       return elements_of_row() + shift_gap;
@@ -113,8 +115,9 @@ bool legal(const KernelCase& c) {
     return false;
   if (c.in_place && (c.y_gap != 0 || size_of(c.spec.input) != size_of(c.spec.output))) return false;
   const auto lacks = [&](Operand operand) { return !row_of(operand).present(c.spec); };
-  if ((lacks(Operand::gate) && c.gate_gap != 0) || (lacks(Operand::residual) && c.residual_gap != 0) ||
-      (lacks(Operand::mod_scale) && c.scale_gap != 0) || (lacks(Operand::mod_shift) && c.shift_gap != 0))
+  if ((lacks(Operand::gate) && c.gate_gap != 0) || (lacks(Operand::mod_shift) && c.shift_gap != 0) ||
+      (lacks(Operand::residual) && lacks(Operand::dsum) && c.residual_gap != 0) ||
+      (lacks(Operand::mod_scale) && lacks(Operand::dy) && c.scale_gap != 0))
     return false;
   if ((!c.spec.sum || c.sum_in_place) && c.sum_gap != 0) return false;
   if (c.sum_in_place && !(c.spec.sum && c.spec.residual == Residual::before)) return false;
@@ -130,7 +133,7 @@ bool legal(const KernelCase& c) {
                             !std::all_of(std::begin(shifts), std::end(shifts), aligned)))
     return false;
   // Where blocks meet, no rows are no launch; nor are they in the service.
-  if (c.rows == 0 && c.plan.exchange == Exchange::grid) return false;
+  if (c.rows == 0 && (c.plan.exchange == Exchange::grid || c.spec.backward)) return false;
   if (c.overlaps && c.device.arch.number < 90) return false;
   if (c.runs < 1 || c.blocks < 0 || c.blocks % c.plan.blocks_per_row != 0) return false;
   if (c.blocks > 0 && (c.rows == 0 || c.blocks > grid_blocks(c.plan, c.spec, c.device, c.rows))) return false;
@@ -139,7 +142,8 @@ bool legal(const KernelCase& c) {
     return false;
   // A NaN in several rows would say nothing about whether it stays in its own.
   const bool one_bad_row = c.inputs == InputKind::nan_row || c.inputs == InputKind::inf_row;
-  if (one_bad_row && (c.x_gap < 0 || c.residual_gap < 0)) return false;
+  if (one_bad_row && (c.x_gap < 0 || c.residual_gap < 0 || (c.spec.backward && c.scale_gap < 0)))
+    return false;
   // The variance of subnormal numbers is zero in their own type.
   return c.inputs != InputKind::subnormal || c.spec.epsilon > 0;
 }

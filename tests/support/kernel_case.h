@@ -14,16 +14,16 @@
 
 namespace normjit::testing {
 
-// What the rows of x and of a residual are like. Weights are around 1 and biases around 0, but for
-// extreme_affine.
+// What the rows of x and of a residual are like; dy has mean 0 and deviation 1. Weights are around 1 and
+// biases around 0, but for extreme_affine.
 enum class InputKind : std::uint8_t {
   unit,            // mean 0.25, deviation 1
   near_epsilon,    // mean 0, variance about epsilon
   large_mean,      // mean 1e4 or -1e4, deviation 1
   constant_rows,   // each row one number
   subnormal,       // around the smallest normal number of the input type
-  nan_row,         // unit, with one NaN in one row
-  inf_row,         // unit, with one infinity in one row
+  nan_row,         // unit, with one NaN in one row of x, the residual or dy
+  inf_row,         // likewise with one infinity
   mixed,           // rows of the first four kinds
   extreme_affine,  // unit, with weights and biases from 0 to 1e30, and infinite biases
 };
@@ -33,8 +33,9 @@ inline constexpr InputKind kInputKinds[] = {
     InputKind::inf_row,       InputKind::mixed,        InputKind::extreme_affine};
 std::string_view name(InputKind kind) noexcept;
 inline constexpr Strategy kAllStrategies[] = {
-    Strategy::warp_rows, Strategy::staged_rows,    Strategy::block_row, Strategy::persistent_row,
-    Strategy::split_row, Strategy::channels_first, Strategy::generic};
+    Strategy::warp_rows,      Strategy::staged_rows,      Strategy::block_row,
+    Strategy::persistent_row, Strategy::split_row,        Strategy::channels_first,
+    Strategy::gradient_rows,  Strategy::gradient_columns, Strategy::generic};
 
 // On which side every tensor meets a page that nobody may touch.
 enum class Guard : std::uint8_t { before, behind };
@@ -46,6 +47,7 @@ struct KernelCase {
   std::int64_t rows = 1;
   std::int64_t plane = 0;  // with channels first: the rows of a sample, which is a row to all that follows
   // Elements between rows, of a second result twice as many as of y; -columns makes all rows of an input one.
+  // Of dy it is scale_gap, of dsum residual_gap, of dx y_gap.
   std::int64_t x_gap = 0, gate_gap = 0, residual_gap = 0, scale_gap = 0, shift_gap = 0, y_gap = 0,
                sum_gap = 0;
   // Rows come in groups of so many, with group_gap elements between groups. Gate and modulation then are the
@@ -54,7 +56,7 @@ struct KernelCase {
   // Elements between a tensor and its guard page; x_shift that of the residual, y_shift that of the sum, too.
   int x_shift = 0, y_shift = 0, weight_shift = 0, bias_shift = 0;
   Guard guard = Guard::behind;
-  bool in_place = false;      // y is x
+  bool in_place = false;      // y is x, or dx is dy
   bool sum_in_place = false;  // the sum is the residual
   bool overlaps = false;      // begins before the launch in front is done (sm_90)
   std::int64_t blocks = 0;    // of the launch; 0: as many as the plan asks for
@@ -66,7 +68,8 @@ struct KernelCase {
 
   // Whether an output lies in the memory of the input that it may be.
   bool is_in_place(Operand output) const {
-    return output == Operand::y ? in_place : output == Operand::sum && sum_in_place;
+    if (output == (spec.backward ? Operand::dx : Operand::y)) return in_place;
+    return output == Operand::sum && sum_in_place;
   }
   // Elements of a row of a matrix: of a sample with channels first.
   std::int64_t elements_of_row() const { return spec.columns * (plane == 0 ? 1 : plane); }
@@ -78,7 +81,7 @@ struct KernelCase {
 
 // Whether the service would launch this, and the executor can: a legal plan, aligned tensors, rows of outputs
 // that do not overlap, numbers for which a result is promised, no more blocks that must run together than the
-// executor takes.
+// executor takes, and at least one row of gradients.
 bool legal(const KernelCase& c);
 
 // One line without quotes; case_from_text(to_text(c)) == c.

@@ -119,12 +119,14 @@ TEST(KernelCase, RandomCasesReachEverything) {
   EXPECT_GT(rms, all / 10);
   EXPECT_GT(residuals, all / 10);
   EXPECT_GT(one_residual, 5);
-  constexpr std::size_t kStrategies = std::size(kAllStrategies);
+  constexpr std::size_t kStrategies = std::size(kAllStrategies), kOfGradients = 2,
+                        kForward = kStrategies - kOfGradients;
   EXPECT_EQ(inputs.size(), kStrategies * std::size(kInputKinds));
-  EXPECT_EQ(activations.size(), kStrategies * 5);
-  // Of 8 bits are outputs alone, and none from f64.
-  EXPECT_GT(dtypes.size(), kStrategies * (4 * 4 + 3 * 3) * 9 / 10);
-  EXPECT_GE(quantizations.size(), kStrategies * 2 + 4) << "not every strategy finds the scale of a row";
+  EXPECT_EQ(activations.size(), kForward * 5 + kOfGradients);
+  // Of 8 bits are outputs alone, none from f64 and none of gradients.
+  EXPECT_GT(dtypes.size(), (kForward * (4 * 4 + 3 * 3) + kOfGradients * 4 * 4) * 9 / 10);
+  EXPECT_GE(quantizations.size(), kForward * 2 + 4 + kOfGradients)
+      << "not every strategy finds the scale of a row";
   EXPECT_GT(rounded_results, all / 100);
 }
 
@@ -162,6 +164,88 @@ TEST(KernelCase, RandomCasesReachEveryResult) {
   EXPECT_EQ(shared_blocks.size(), kExchanges);
   EXPECT_EQ(largest.size(), kExchanges * 2);
   EXPECT_EQ(bounds.size(), kExchanges);
+}
+
+// Gradients of every kind, on each strategy: with and without blocks that meet, rows that begin anywhere in
+// memory, rows that not all blocks or batches are full of.
+TEST(KernelCase, RandomCasesReachEveryGradient) {
+  std::set<std::tuple<Strategy, Norm, Affine, bool>> specs;
+  std::set<std::tuple<Strategy, Exchange, Affine>> exchanges;
+  std::set<std::pair<Strategy, bool>> offsets, in_place, grouped, dy_gaps, other_gradients, part_of_a_round,
+      rounds, several_chunks;
+  std::set<std::pair<Strategy, Norm>> chosen;
+  int in_warps = 0, whole_blocks = 0, all = 0;
+  for (std::uint64_t seed = 0; seed < kCases; ++seed) {
+    if (const KernelCase c = random_case(seed); c.spec.backward) {
+      ++all;
+      for (const Plan& plan : plans(c.spec, c.device))
+        if (plan == c.plan) chosen.emplace(c.plan.strategy, c.spec.norm);
+    }
+    for (const Strategy strategy : {Strategy::gradient_rows, Strategy::gradient_columns}) {
+      const KernelCase c = random_case(seed, strategy);
+      ASSERT_TRUE(c.spec.backward) << to_text(c);
+      const bool by_rows = strategy == Strategy::gradient_rows;
+      const std::int64_t round = by_rows ? blocks_of(c) * rows_per_block(c.plan) : c.plan.group_rows;
+      specs.emplace(strategy, c.spec.norm, c.spec.affine, c.spec.dsum);
+      exchanges.emplace(strategy, c.plan.exchange, c.spec.affine);
+      offsets.emplace(strategy, c.spec.weight_offset);
+      in_place.emplace(strategy, c.in_place);
+      grouped.emplace(strategy, c.group > 1);
+      dy_gaps.emplace(strategy, c.stride_of(Operand::dy) != c.spec.columns);
+      other_gradients.emplace(strategy, c.spec.gradient_type != c.spec.input);
+      part_of_a_round.emplace(strategy, c.rows % round != 0);
+      rounds.emplace(strategy, c.rows > round);
+      several_chunks.emplace(strategy, c.spec.columns > columns_per_block(c.plan));
+      if (by_rows) ++(c.plan.threads_per_row < c.plan.threads ? in_warps : whole_blocks);
+    }
+  }
+  const int cases = static_cast<int>(kCases);
+  EXPECT_EQ(specs.size(), 2u * 2 * 3 * 2);
+  EXPECT_EQ(exchanges.size(), 2u * 2 * 3);
+  for (const auto* pairs :
+       {&offsets, &in_place, &grouped, &dy_gaps, &other_gradients, &part_of_a_round, &rounds})
+    EXPECT_EQ(pairs->size(), 4u);
+  EXPECT_EQ(several_chunks.size(), 3u) << "gradient_rows has whole rows";
+  EXPECT_EQ(chosen.size(), 2u * 2) << "what choose() says, too";
+  EXPECT_GT(in_warps, cases / 5);
+  EXPECT_GT(whole_blocks, cases / 5);
+  EXPECT_GT(all, cases / 10);
+}
+
+// Gradients have a row at least, and gaps only of the operands that there are.
+TEST(KernelCase, WhatGradientsDoNotHaveIsIllegal) {
+  const auto c = case_from_text(
+      "layernorm_bwd/cols=64/f32/eps=1e-05/w gradient_rows sms=3 rows=7 arch=sm_80 threads=32 "
+      "threads_per_row=8 vector=4 per_thread=2");
+  ASSERT_TRUE(c);
+  ASSERT_TRUE(legal(*c));
+  const auto legal_with = [&](auto change) {
+    KernelCase other = *c;
+    change(other);
+    return legal(other);
+  };
+  EXPECT_FALSE(legal_with([](KernelCase& to) { to.rows = 0; }));
+  EXPECT_TRUE(legal_with([](KernelCase& to) { to.scale_gap = 4; })) << "of dy";
+  EXPECT_FALSE(legal_with([](KernelCase& to) { to.scale_gap = 2; })) << "no whole vector";
+  EXPECT_FALSE(legal_with([](KernelCase& to) { to.residual_gap = 4; })) << "of dsum";
+  EXPECT_TRUE(legal_with([](KernelCase& to) {
+    to.residual_gap = 4;
+    to.spec.dsum = true;
+  }));
+  EXPECT_TRUE(legal_with([](KernelCase& to) { to.scale_gap = -64; })) << "all rows of dy are one";
+  EXPECT_FALSE(legal_with([](KernelCase& to) {
+    to.scale_gap = -64;
+    to.inputs = InputKind::nan_row;
+  })) << "that would be every row";
+  EXPECT_TRUE(legal_with([](KernelCase& to) { to.in_place = true; }));
+  EXPECT_FALSE(legal_with([](KernelCase& to) {
+    to.in_place = true;
+    to.scale_gap = -64;
+  })) << "dx would be one row";
+  EXPECT_FALSE(legal_with([](KernelCase& to) {
+    to.in_place = true;
+    to.spec.output = DType::bf16;
+  }));
 }
 
 // Of warp_rows, and of block_row with each exchange: y and the sum in place, each alone, both and none.

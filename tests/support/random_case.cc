@@ -61,6 +61,33 @@ std::optional<Plan> random_streamed_plan(Random& random, const NormSpec& spec, c
   return check(plan, spec, device) ? std::optional(plan) : std::nullopt;
 }
 
+// The same for gradients, of a plan that has no more than a strategy and its threads.
+std::optional<Plan> random_gradient_plan(Random& random, Plan plan, const NormSpec& spec,
+                                         const DeviceProfile& device) {
+  const auto divides = static_cast<int>(spec.columns & -spec.columns);
+  plan.vector = std::min(1 << random.between(0, 3), divides);
+  plan.blocks_per_sm = static_cast<int>(random.between(1, 4));
+  if (random.coin()) plan.exchange = Exchange::grid;
+  plan.threads_per_row = plan.threads;
+  if (plan.strategy == Strategy::gradient_columns) {
+    constexpr int kGroups[] = {1, 2, 3, 4, 8, 16};
+    plan.per_thread = static_cast<int>(random.between(1, 4));
+    plan.group_rows = random.one_of(kGroups);
+  } else {
+    // Long rows need many threads, since each holds up to 32 elements.
+    if (spec.columns <= kWarp * 32 && random.below(3) != 0) {
+      plan.threads_per_row = 1 << random.between(0, 5);
+    } else if (random.coin()) {
+      plan.threads = plan.threads_per_row = kWarp * static_cast<int>(random.between(1, 32));
+    }
+    const std::int64_t a_vector_each = std::int64_t{plan.threads_per_row} * plan.vector;
+    plan.per_thread = static_cast<int>(
+        std::min<std::int64_t>(ceil_div(spec.columns, a_vector_each) + (random.below(4) == 0), 32));
+  }
+  plan.grouped_rows = random.below(4) == 0;
+  return check(plan, spec, device) ? std::optional(plan) : std::nullopt;
+}
+
 // A legal plan of the strategy, or nothing when the dice fell badly.
 std::optional<Plan> random_plan(Random& random, Strategy strategy, const NormSpec& spec,
                                 const DeviceProfile& device) {
@@ -82,6 +109,7 @@ std::optional<Plan> random_plan(Random& random, Strategy strategy, const NormSpe
     plan.blocks_per_sm = static_cast<int>(random.between(1, 4));
     return check(plan, spec, device) ? std::optional(plan) : std::nullopt;
   }
+  if (is_of_gradients(plan)) return random_gradient_plan(random, plan, spec, device);
   plan.threads_per_row = in_warps(plan) ? 1 << random.between(0, 5) : plan.threads;
   const auto divides = static_cast<int>(spec.columns & -spec.columns);
   plan.unaligned = !in_warps(plan) && random.below(3) == 0;
@@ -116,11 +144,12 @@ std::int64_t ring_rows(const KernelCase& c) {
 
 // What a row costs in threads that do something.
 std::int64_t threads_a_row(const KernelCase& c) {
-  if (in_warps(c.plan)) return c.plan.threads_per_row;
+  if (in_warps(c.plan) || c.plan.strategy == Strategy::gradient_rows) return c.plan.threads_per_row;
   if (c.plan.strategy == Strategy::channels_first)
     return std::max<std::int64_t>(1, c.plan.threads_per_row / c.plan.vector);
   if (c.plan.strategy == Strategy::generic && c.spec.columns <= columns_per_block(c.plan)) return kWarp;
-  if (c.plan.strategy != Strategy::split_row) return c.plan.threads * c.plan.blocks_per_row;
+  if (c.plan.strategy != Strategy::split_row && c.plan.strategy != Strategy::gradient_columns)
+    return c.plan.threads * c.plan.blocks_per_row;
   return 2 * c.plan.threads * ceil_div(c.spec.columns, columns_per_block(c.plan));
 }
 
@@ -129,11 +158,13 @@ std::int64_t random_rows(Random& random, const KernelCase& c, std::int64_t eleme
       1, std::min({elements / c.spec.columns, kMostThreads / threads_a_row(c), kMostRows}));
   const std::int64_t resident = std::int64_t{c.device.sm_count} * c.plan.blocks_per_sm;
   const bool stays = c.plan.strategy == Strategy::persistent_row || c.plan.exchange == Exchange::grid;
-  const std::int64_t edge = c.plan.strategy == Strategy::split_row ? ring_rows(c)
-                            : stays ? resident / c.plan.blocks_per_row * random.between(1, 4)
-                            : c.plan.strategy == Strategy::generic
-                                ? c.plan.threads / kWarp
-                                : rows_per_block(c.plan) * random.between(1, 4);
+  const std::int64_t edge =
+      c.plan.strategy == Strategy::split_row       ? ring_rows(c)
+      : c.plan.strategy == Strategy::gradient_rows ? resident * rows_per_block(c.plan) * random.between(1, 2)
+      : c.plan.strategy == Strategy::gradient_columns ? c.plan.group_rows * random.between(1, 4)
+      : stays                                ? resident / c.plan.blocks_per_row * random.between(1, 4)
+      : c.plan.strategy == Strategy::generic ? c.plan.threads / kWarp
+                                             : rows_per_block(c.plan) * random.between(1, 4);
   std::int64_t rows = 1;
   switch (random.below(4)) {
     case 0:
@@ -192,9 +223,10 @@ void fill_in(Random& random, KernelCase& c, std::int64_t elements) {
     gap = random_distance(random, unit, 20);
     if (may_overlap && random.below(4) == 0) overlap(gap);
   };
-  lay(c.spec.residual != Residual::none, c.residual_gap, !c.sum_in_place);
+  lay(c.spec.residual != Residual::none || c.spec.dsum, c.residual_gap, !c.sum_in_place);
   lay(c.spec.gate != Gate::none, c.gate_gap, true);
-  lay(c.spec.modulation != Modulation::none, c.scale_gap, true);
+  lay(c.spec.modulation != Modulation::none || c.spec.backward, c.scale_gap,
+      !(c.spec.backward && c.in_place));
   lay(c.spec.modulation == Modulation::scale_shift, c.shift_gap, true);
 }
 
@@ -207,7 +239,8 @@ std::optional<KernelCase> planned_case(Random& random) {
   const SpecRange range{.most_columns = huge ? kManyElements : kFewElements,
                         .tame = true,
                         .channels_first = !huge,
-                        .every_norm = random.coin()};
+                        .every_norm = random.coin(),
+                        .backward = random.coin()};
   c.spec = canonical(random_spec(random, range));
   if (huge && c.spec.columns < kManyElements / 16)
     c.spec.columns = random.between(kManyElements / 16, kManyElements / 4);
@@ -238,6 +271,10 @@ KernelCase forced_case(Random& random, Strategy strategy) {
       const int vector = 16 / size_of(c.spec.input);
       c.spec.columns = ceil_div(c.spec.columns, vector) * vector;
     }
+    if (is_of_gradients({.strategy = strategy})) {
+      make_backward(c.spec, random);
+      c.spec = canonical(c.spec);
+    }
     const auto plan = random_plan(random, strategy, c.spec, c.device);
     if (!plan) continue;
     c.plan = *plan;
@@ -250,9 +287,10 @@ KernelCase forced_case(Random& random, Strategy strategy) {
 
 KernelCase random_case(std::uint64_t seed, std::optional<Strategy> forced) {
   // The most difficult one twice as often.
-  constexpr Strategy kWeighted[] = {Strategy::warp_rows,      Strategy::staged_rows, Strategy::block_row,
-                                    Strategy::persistent_row, Strategy::split_row,   Strategy::split_row,
-                                    Strategy::channels_first, Strategy::generic};
+  constexpr Strategy kWeighted[] = {Strategy::warp_rows,       Strategy::staged_rows, Strategy::block_row,
+                                    Strategy::persistent_row,  Strategy::split_row,   Strategy::split_row,
+                                    Strategy::channels_first,  Strategy::generic,     Strategy::gradient_rows,
+                                    Strategy::gradient_columns};
   Random random(seed);
   for (;;) {
     const std::optional<KernelCase> c = forced          ? forced_case(random, *forced)

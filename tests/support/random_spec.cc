@@ -114,6 +114,24 @@ void make_channels_first(NormSpec& spec) {
   drop_meaningless(spec);
 }
 
+void make_backward(NormSpec& spec, Random& random) {
+  const auto wide_enough = [](DType type) { return is_narrow(type) ? DType::f32 : type; };
+  spec = {.norm = spec.norm,
+          .backward = true,
+          .columns = spec.columns,
+          .input = spec.input,
+          .output = wide_enough(spec.output),
+          .weight = spec.weight,
+          .gradient_type = random.coin() ? spec.input : random_dtype(random),
+          .residual_type = spec.residual_type,
+          .epsilon = spec.epsilon,
+          .dsum = random.coin(),
+          .affine = spec.affine,
+          .weight_offset = spec.weight_offset};
+  // What was computed in f64 may be in f32 now.
+  if (spec.epsilon > largest_number(spec)) spec.epsilon = random_epsilon(random, true);
+}
+
 NormSpec random_spec(Random& random, const SpecRange& range) {
   NormSpec spec{.columns = random_columns(random, range.most_columns), .input = random_dtype(random)};
   if (random.coin()) spec.output = random_dtype(random);
@@ -151,6 +169,7 @@ NormSpec random_spec(Random& random, const SpecRange& range) {
   if (range.every_norm && !spec.channels_first && compute_type(spec) == DType::f32)
     spec.amax = random.below(8) == 0;
   if (range.every_norm && random.below(4) == 0) make_quantized(spec, random);
+  if (range.every_norm && range.backward && random.below(3) == 0) make_backward(spec, random);
   if (!validate(spec)) {  // beyond f32, in a spec that is computed in f32
     spec.epsilon = random_epsilon(random, true);
     spec.scale = random_scale(random, true);

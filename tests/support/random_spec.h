@@ -48,6 +48,7 @@ struct SpecRange {
   // Also the root mean square, and what is added, rounded and written besides x and y.
   bool channels_first = false;  // with every_norm, sometimes
   bool every_norm = false;
+  bool backward = false;  // with every_norm, sometimes
 };
 
 // A legal spec, not always canonical. Every value of every field, mixed dtypes, and columns that are one,
@@ -59,5 +60,9 @@ std::int64_t random_columns(Random& random, std::int64_t most);
 
 // Sets channels_first, and drops what it excludes.
 void make_channels_first(NormSpec& spec);
+
+// Makes it a valid backward spec: of the same norm, columns, types of 16 bits or more, weight and bias, with
+// gradients of any type, and dsum or not.
+void make_backward(NormSpec& spec, Random& random);
 
 }  // namespace normjit

@@ -25,6 +25,12 @@ std::vector<std::int64_t> smaller(std::int64_t value, std::int64_t least, std::i
   return all;
 }
 
+// Whether a block may have rows side by side, of fewer threads than it has.
+bool has_several_rows(const Plan& plan) {
+  return in_warps(plan) || plan.strategy == Strategy::channels_first ||
+         (plan.strategy == Strategy::gradient_rows && plan.threads_per_row <= kWarp);
+}
+
 // Simpler cases than `c` in one point each. Those that a test learns most from, and those that make all later
 // ones cheaper, come first.
 std::vector<KernelCase> simpler(const KernelCase& c) {
@@ -34,9 +40,9 @@ std::vector<KernelCase> simpler(const KernelCase& c) {
     change(candidate);
     candidate.spec = canonical(candidate.spec);
     if (candidate.spec.gate == Gate::none) candidate.gate_gap = 0;
-    if (candidate.spec.modulation == Modulation::none) candidate.scale_gap = 0;
+    if (candidate.spec.modulation == Modulation::none && !candidate.spec.backward) candidate.scale_gap = 0;
     if (candidate.spec.modulation != Modulation::scale_shift) candidate.shift_gap = 0;
-    if (candidate.spec.residual == Residual::none) candidate.residual_gap = 0;
+    if (candidate.spec.residual == Residual::none && !candidate.spec.dsum) candidate.residual_gap = 0;
     if (candidate.spec.residual != Residual::before) candidate.sum_in_place = false;
     if (!candidate.spec.sum) {
       candidate.sum_in_place = false;
@@ -87,6 +93,7 @@ std::vector<KernelCase> simpler(const KernelCase& c) {
     to.spec.inverse_scale = false;
   });
   with([](KernelCase& to) { to.spec.sum = false; });
+  with([](KernelCase& to) { to.spec.dsum = false; });
   with([](KernelCase& to) { to.spec.rounding = Rounding::none; });
   with([](KernelCase& to) { to.spec.in_bias = false; });
   with([](KernelCase& to) { to.spec.gate = Gate::none; });
@@ -103,6 +110,7 @@ std::vector<KernelCase> simpler(const KernelCase& c) {
   with([](KernelCase& to) { to.spec.weight_offset = false; });
   with([](KernelCase& to) { to.spec.affine_rows = false; });
   with([](KernelCase& to) { to.spec.residual_type = to.spec.modulation_type = to.spec.input; });
+  with([](KernelCase& to) { to.spec.gradient_type = to.spec.input; });
   with([](KernelCase& to) { to.spec.activation = Activation::none; });
   with([](KernelCase& to) { to.spec.affine = Affine::none; });
   with([](KernelCase& to) { to.spec.affine = std::min(to.spec.affine, Affine::weight); });
@@ -111,10 +119,11 @@ std::vector<KernelCase> simpler(const KernelCase& c) {
   with([](KernelCase& to) { to.spec.epsilon = 1e-5; });
   with([](KernelCase& to) {
     to.spec.input = to.spec.output = to.spec.weight = to.spec.residual_type = to.spec.modulation_type =
-        DType::f32;
+        to.spec.gradient_type = DType::f32;
   });
   with([](KernelCase& to) {
-    to.spec.output = to.spec.weight = to.spec.residual_type = to.spec.modulation_type = to.spec.input;
+    to.spec.output = to.spec.weight = to.spec.residual_type = to.spec.modulation_type =
+        to.spec.gradient_type = to.spec.input;
   });
 
   with([](KernelCase& to) {
@@ -154,11 +163,11 @@ std::vector<KernelCase> simpler(const KernelCase& c) {
   });
   with([](KernelCase& to) {
     to.plan.threads /= 2;
-    const bool shares = in_warps(to.plan) || to.plan.strategy == Strategy::channels_first;
-    to.plan.threads_per_row = shares ? std::min(to.plan.threads_per_row, to.plan.threads) : to.plan.threads;
+    to.plan.threads_per_row =
+        has_several_rows(to.plan) ? std::min(to.plan.threads_per_row, to.plan.threads) : to.plan.threads;
   });
   with([](KernelCase& to) {
-    if (in_warps(to.plan) || to.plan.strategy == Strategy::channels_first) to.plan.threads_per_row /= 2;
+    if (has_several_rows(to.plan)) to.plan.threads_per_row /= 2;
   });
   return all;
 }

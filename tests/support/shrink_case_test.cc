@@ -83,6 +83,24 @@ TEST(ShrinkCase, ASampleKeepsItsPlane) {
   EXPECT_EQ(shrunk.smallest.spec.columns, 1);
 }
 
+TEST(ShrinkCase, GradientsStayGradients) {
+  const Verdict needs = fails_if([](const KernelCase& c) {
+    return c.spec.backward && c.spec.affine == Affine::weight_bias && c.rows >= 5 && c.spec.columns >= 3 &&
+           c.plan.strategy == Strategy::gradient_rows;
+  });
+  const KernelCase failing = first_failing(fails_if([&](const KernelCase& c) {
+    return needs(c) && c.spec.dsum && c.residual_gap > 0 && c.scale_gap > 0 &&
+           c.spec.gradient_type != c.spec.input;
+  }));
+  const KernelCase c = shrink(failing, "wrong", needs, kPlenty).smallest;
+  EXPECT_EQ(c.spec, (NormSpec{.backward = true, .columns = 3, .affine = Affine::weight_bias})) << to_text(c);
+  EXPECT_EQ(c.plan.vector, 1);
+  EXPECT_EQ(c.plan.exchange, Exchange::none);
+  EXPECT_EQ(c.rows, 5);
+  EXPECT_EQ(c.scale_gap, 0);
+  EXPECT_EQ(c.residual_gap, 0);
+}
+
 TEST(ShrinkCase, AsksOnlyAboutLegalCasesAndNotTooOften) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     int asked = 0;

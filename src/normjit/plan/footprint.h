@@ -318,16 +318,15 @@ inline constexpr int kMaxRegisters = 255, kWorkingRegisters = 16;
 // What a kernel needs besides x and its parameters, with a function behind them.
 inline constexpr int kWithEarlyParameters = 52;
 
-// Registers of a thread of gradients: sums over rows in the compute type, x and dy as they were loaded, of
-// gradient_rows those of the next row, too, and weights.
+// Registers of a thread of gradients: sums over rows in the compute type, weights, and x and dy as they were
+// loaded, of this row and the next.
 inline std::int64_t registers_of_gradients(const Plan& plan, const NormSpec& spec) {
   const std::int64_t elements = std::int64_t{plan.per_thread} * plan.vector;
   const auto of = [&](DType dtype) {
     return plan.per_thread * std::max<std::int64_t>(1, std::int64_t{plan.vector} * size_of(dtype) / 4);
   };
-  const int rows = plan.strategy == Strategy::gradient_rows ? 2 : 1;
   return elements * sums_over_rows(spec) * size_of(compute_type(spec)) / 4 +
-         rows * (of(spec.input) + of(spec.output)) + (spec.affine == Affine::none ? 0 : of(spec.weight));
+         2 * (of(spec.input) + of(spec.output)) + (spec.affine == Affine::none ? 0 : of(spec.weight));
 }
 
 // Registers of a thread for its elements of x. Rows that stay in shared memory or are read again take none;

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gradients of a backward spec in double precision on the host: what its kernels are measured against.
+// Written from the formula in spec.h alone, it shares nothing with the kernels.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "normjit/spec.h"
+#include "verify/problem.h"
+#include "verify/reference.h"
+
+namespace normjit::oracle {
+
+// One exact gradient, before it is rounded, and what its error is measured by. |n| counts as 1 at least, as
+// it does in ReferenceValue: rounding moves a normalized value near 0, too.
+struct GradientValue {
+  double value = 0;
+  // The size of the terms, for rounding errors of the compute type. Of dx rstd * (|g| + mean of |g| + |n| *
+  // mean of |g * n|) + |dsum|, of dweight the sum of |dy * n|, of dbias the sum of |dy|.
+  double magnitude = 0;
+  // By how much a rounding of a row's mean moves it, for an error of one part of the mean, and of that part
+  // squared. Such an error moves all n of the row by |mean * rstd| times that part.
+  double offset = 0, offset_squared = 0;
+  // By how much relative errors of rstd move it, in first order: of dx for an error of 1, of dweight for the
+  // shares that were given.
+  double share = 0;
+};
+
+// What all columns of dx of a row are made of.
+struct RowGradients {
+  RowStatistics statistics;
+  double mean_g = 0;   // 0 for a norm without a mean
+  double mean_gn = 0;  // of g * n
+  double size_g = 0;   // mean of |g|
+  double size_gn = 0;  // mean of |g| * max(1, |n|)
+};
+RowGradients row_gradients(const NormSpec& spec, const RowInputs& inputs) noexcept;
+
+// dx of columns [first, first + count).
+void reference_dx(const NormSpec& spec, const RowInputs& inputs, const RowGradients& row, std::int64_t first,
+                  std::int64_t count, GradientValue* to) noexcept;
+
+// dweight and dbias, each empty where the spec has none.
+struct ColumnGradients {
+  std::vector<GradientValue> weight, bias;
+};
+// Over all rows of the problem. `rstd_shares` has the relative error of each row's rstd, or is empty. Uses
+// all cores; the result does not depend on their number. Throws std::bad_alloc.
+ColumnGradients column_gradients(const Problem& problem, std::span<const double> rstd_shares = {});
+
+// How far a gradient of this dtype may be from the exact value:
+//   f32      1e-5 of the magnitude, and half of the smallest number
+//   16 bits  one unit in the last place; where terms cancel, half of one and 4e-6 of the magnitude
+//   f64      1e-12 of the magnitude
+// and as far as the rounding of a mean moves it, by 2e-7 of the mean in f32 and 4e-16 in f64.
+double tolerance(const NormSpec& spec, DType dtype, const GradientValue& expected) noexcept;
+
+}  // namespace normjit::oracle

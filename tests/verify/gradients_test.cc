@@ -1,0 +1,433 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "verify/gradients.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "normjit/base/text.h"
+#include "normjit/spec/valid.h"
+#include "verify/check.h"
+#include "verify/element.h"
+
+namespace normjit::oracle {
+namespace {
+
+constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
+constexpr OperandSet kDxInPlace = 1u << static_cast<int>(Operand::dx);
+
+RowInputs inputs_at(const void* x, const void* dy, const void* weight = nullptr, const void* dsum = nullptr) {
+  RowInputs inputs{};
+  inputs[Operand::x] = x;
+  inputs[Operand::dy] = dy;
+  inputs[Operand::weight] = weight;
+  inputs[Operand::dsum] = dsum;
+  return inputs;
+}
+
+std::vector<GradientValue> dx_of(const NormSpec& spec, const RowInputs& inputs) {
+  std::vector<GradientValue> all(static_cast<std::size_t>(spec.columns));
+  reference_dx(spec, inputs, row_gradients(spec, inputs), 0, spec.columns, all.data());
+  return all;
+}
+std::vector<double> values_of(const std::vector<GradientValue>& gradients) {
+  std::vector<double> values;
+  for (const GradientValue& each : gradients) values.push_back(each.value);
+  return values;
+}
+
+void set(Matrix& matrix, std::int64_t row, std::int64_t column, double value) {
+  store(matrix.dtype(), matrix.row(row), column, 1, &value);
+}
+double get(const Matrix& matrix, std::int64_t row, std::int64_t column) {
+  double value;
+  load(matrix.dtype(), matrix.row(row), column, 1, &value);
+  return value;
+}
+
+// A problem with the right outputs, as a perfect kernel leaves them.
+Problem solved(const NormSpec& spec, std::int64_t rows, const RowLayouts& layouts = {},
+               OperandSet in_place = 0) {
+  Problem problem = make_problem(spec, rows, layouts, in_place).value();
+  fill(problem, 1);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const std::vector<double> values = values_of(dx_of(spec, inputs_of(problem, row)));
+    store(spec.input, problem[Operand::dx].row(row), 0, spec.columns, values.data());
+  }
+  const ColumnGradients sums = column_gradients(problem);
+  if (!sums.weight.empty())
+    store(spec.gradient_type, problem[Operand::dweight].data(), 0, spec.columns,
+          values_of(sums.weight).data());
+  if (!sums.bias.empty())
+    store(spec.gradient_type, problem[Operand::dbias].data(), 0, spec.columns, values_of(sums.bias).data());
+  return problem;
+}
+
+TEST(Gradients, OfALayerNormByHand) {
+  const float x[] = {1, 2, 3, 6};  // mean 3, variance 14/4; n is -1, -0.5, 0, 1.5
+  const float dy[] = {1, 2, 2, -1}, weight[] = {2, 1, 2, 4}, dsum[] = {2, 0, -8, 0};
+  NormSpec spec{.backward = true, .columns = 4, .epsilon = 0.5, .affine = Affine::weight};
+  const RowGradients row = row_gradients(spec, inputs_at(x, dy, weight));
+  EXPECT_EQ(row.statistics.rstd, 0.5);  // 1 / sqrt(3.5 + 0.5)
+  EXPECT_EQ(row.mean_g, 1);             // of 2, 2, 4, -4
+  EXPECT_EQ(row.mean_gn, -2.25);        // of -2, -1, 0, -6
+  const std::vector<GradientValue> dx = dx_of(spec, inputs_at(x, dy, weight));
+  EXPECT_EQ(values_of(dx), (std::vector<double>{-0.625, -0.0625, 1.5, -0.8125}));
+  EXPECT_EQ(dx[0].magnitude, 0.5 * (2 + 3 + 3.5));  // |n| is 1 at least
+  EXPECT_EQ(dx[0].offset, 0.5 * 1.5 * (2.25 + 3));  // mean * rstd is 1.5
+  EXPECT_EQ(dx[3].offset, 0.5 * 1.5 * (2.25 + 1.5 * 3));
+  EXPECT_EQ(dx[0].offset_squared, 0.5 * 1.5 * 1.5 * 3);
+  EXPECT_EQ(dx[0].share, 3 * dx[0].magnitude);
+
+  spec.weight_offset = spec.dsum = true;
+  const float less[] = {1, 0, 1, 3};
+  const std::vector<GradientValue> more = dx_of(spec, inputs_at(x, dy, less, dsum));
+  EXPECT_EQ(values_of(more), (std::vector<double>{1.375, -0.0625, -6.5, -0.8125}));
+  EXPECT_EQ(more[2].magnitude, 0.5 * (4 + 3 + 3.5) + 8);
+  EXPECT_EQ(more[2].share, 3 * 0.5 * (4 + 3 + 3.5)) << "no rstd is in dsum";
+}
+
+TEST(Gradients, OfAnRmsNormByHand) {
+  const float x[] = {1, 2, 3, 6}, dy[] = {4, 2, 0, 0};  // n is 0.25, 0.5, 0.75, 1.5
+  const NormSpec spec{.norm = Norm::rms, .backward = true, .columns = 4, .epsilon = 3.5};
+  const std::vector<GradientValue> dx = dx_of(spec, inputs_at(x, dy));
+  EXPECT_EQ(values_of(dx), (std::vector<double>{0.96875, 0.4375, -0.09375, -0.1875}));
+  EXPECT_EQ(dx[0].offset, 0) << "it has no mean";
+}
+
+// What y and the sum of a spec contribute to a loss of which dy and dsum are the gradients.
+double loss(const NormSpec& forward, const Problem& problem) {
+  std::vector<ReferenceValue> y(static_cast<std::size_t>(forward.columns));
+  double sum = 0;
+  for (std::int64_t row = 0; row < problem.rows; ++row) {
+    RowInputs inputs = inputs_of(problem, row);
+    // dbias is the gradient at a bias of 0, as anywhere.
+    const std::vector<double> bias(y.size(), 0);
+    if (forward.affine == Affine::weight_bias) inputs[Operand::bias] = bias.data();
+    reference_values(forward, inputs, row_statistics(forward, inputs), 0, forward.columns, y.data());
+    for (std::int64_t i = 0; i < forward.columns; ++i) {
+      sum += get(problem[Operand::dy], row, i) * y[static_cast<std::size_t>(i)].value;
+      if (problem.spec.dsum) sum += get(problem[Operand::dsum], row, i) * get(problem[Operand::x], row, i);
+    }
+  }
+  return sum;
+}
+// By how much the loss grows with an element.
+double slope(const NormSpec& forward, Problem& problem, Operand operand, std::int64_t row,
+             std::int64_t column) {
+  constexpr double kStep = 1e-5;
+  const double before = get(problem[operand], row, column);
+  set(problem[operand], row, column, before + kStep);
+  const double above = loss(forward, problem);
+  set(problem[operand], row, column, before - kStep);
+  const double below = loss(forward, problem);
+  set(problem[operand], row, column, before);
+  return (above - below) / (2 * kStep);
+}
+
+TEST(Gradients, AreTheSlopesOfTheForward) {
+  for (const Norm norm : {Norm::layer, Norm::rms})
+    for (const Affine affine : {Affine::none, Affine::weight, Affine::weight_bias})
+      for (const bool offset : {false, true})
+        for (const bool dsum : {false, true}) {
+          const NormSpec spec = canonical({.norm = norm,
+                                           .backward = true,
+                                           .columns = 7,
+                                           .input = DType::f64,
+                                           .epsilon = 1e-2,
+                                           .dsum = dsum,
+                                           .affine = affine,
+                                           .weight_offset = offset});
+          SCOPED_TRACE(to_text(spec));
+          NormSpec forward = spec;
+          forward.backward = forward.dsum = false;
+          Problem problem = make_problem(spec, 3).value();
+          fill(problem, 5);
+          for (std::int64_t row = 0; row < 3; ++row) {
+            const std::vector<GradientValue> dx = dx_of(spec, inputs_of(problem, row));
+            for (std::int64_t i = 0; i < 7; ++i)
+              EXPECT_NEAR(dx[static_cast<std::size_t>(i)].value, slope(forward, problem, Operand::x, row, i),
+                          1e-7);
+          }
+          const ColumnGradients sums = column_gradients(problem);
+          ASSERT_EQ(sums.weight.size(), affine == Affine::none ? 0u : 7u);
+          ASSERT_EQ(sums.bias.size(), affine == Affine::weight_bias ? 7u : 0u);
+          for (std::size_t i = 0; i < sums.weight.size(); ++i)
+            EXPECT_NEAR(sums.weight[i].value,
+                        slope(forward, problem, Operand::weight, 0, static_cast<std::int64_t>(i)), 1e-7);
+          for (std::size_t i = 0; i < sums.bias.size(); ++i) {
+            double slopes = 0;  // y grows as its bias
+            for (std::int64_t row = 0; row < 3; ++row)
+              slopes += get(problem[Operand::dy], row, static_cast<std::int64_t>(i));
+            EXPECT_NEAR(sums.bias[i].value, slopes, 1e-14);
+          }
+        }
+}
+
+// Around the batches in which columns are read and the pieces in which rows are.
+TEST(Gradients, SumsCoverAllRowsAndColumns) {
+  const struct {
+    std::int64_t rows, columns;
+  } sizes[] = {{1, 1}, {63, 3}, {64, 1024}, {65, 1025}, {300, 1030}, {9000, 2}, {2, 70'000}};
+  for (const auto& [rows, columns] : sizes) {
+    SCOPED_TRACE(concat({shortest(rows), " x ", shortest(columns)}));
+    const NormSpec spec{.backward = true, .columns = columns, .affine = Affine::weight_bias};
+    Problem problem = make_problem(spec, rows).value();
+    fill(problem, 3);
+    std::vector<double> shares, weight(static_cast<std::size_t>(columns)), bias(weight), offset(weight),
+        share(weight), size(weight);
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const RowStatistics statistics = row_statistics(spec, inputs_of(problem, row));
+      shares.push_back(row % 3 == 0 ? 0.25 : 0);
+      for (std::int64_t i = 0; i < columns; ++i) {
+        const auto at = static_cast<std::size_t>(i);
+        const double dy = get(problem[Operand::dy], row, i);
+        const double n = (get(problem[Operand::x], row, i) - statistics.mean) * statistics.rstd;
+        weight[at] += dy * n;
+        bias[at] += dy;
+        size[at] += std::fabs(dy);
+        offset[at] += std::fabs(dy * statistics.mean * statistics.rstd);
+        share[at] += shares.back() * std::fabs(dy * n);
+      }
+    }
+    const ColumnGradients sums = column_gradients(problem, shares);
+    ASSERT_EQ(sums.weight.size(), weight.size());
+    ASSERT_EQ(sums.bias.size(), weight.size());
+    for (std::size_t i = 0; i < weight.size(); ++i) {
+      const double close = 1e-12 * size[i];
+      ASSERT_NEAR(sums.weight[i].value, weight[i], close) << i;
+      ASSERT_NEAR(sums.weight[i].offset, offset[i], close * 4) << i;
+      ASSERT_NEAR(sums.weight[i].share, share[i], close) << i;
+      ASSERT_GE(sums.weight[i].magnitude, size[i] * (1 - 1e-12)) << i;
+      ASSERT_NEAR(sums.bias[i].value, bias[i], close) << i;
+      ASSERT_NEAR(sums.bias[i].magnitude, size[i], close) << i;
+    }
+  }
+}
+
+TEST(Gradients, TheirToleranceGrowsWithTermsThatCancel) {
+  const NormSpec spec{.backward = true, .columns = 8},
+      wide{.backward = true, .columns = 8, .output = DType::f64};
+  EXPECT_EQ(tolerance(spec, DType::f32, {.value = 1, .magnitude = 3}), 1e-5 * 3 + 0x1p-150);
+  EXPECT_EQ(tolerance(wide, DType::f64, {.value = 1, .magnitude = 3}), 1e-12 * 3);
+  EXPECT_EQ(tolerance(spec, DType::bf16, {.value = 1, .magnitude = 3}), 0x1p-7);
+  EXPECT_DOUBLE_EQ(tolerance(spec, DType::bf16, {.value = 1, .magnitude = 1e5}), 0x1p-8 + 0.4);
+  EXPECT_EQ(tolerance(spec, DType::f32, {.offset = 1e7}), 2e-7 * 1e7 + 0x1p-150);
+  EXPECT_DOUBLE_EQ(tolerance(spec, DType::f32, {.offset_squared = 1e14}), 4);
+  EXPECT_DOUBLE_EQ(tolerance(wide, DType::f32, {.offset = 1e16}), 4);
+}
+
+TEST(CheckOfGradients, AcceptsRightOnesOfEveryDType) {
+  for (const DType input : {DType::f16, DType::bf16, DType::f32, DType::f64})
+    for (const DType gradient : {input, DType::f32, DType::bf16})
+      for (const Affine affine : {Affine::none, Affine::weight, Affine::weight_bias}) {
+        const NormSpec spec{.backward = true,
+                            .columns = 33,
+                            .input = input,
+                            .gradient_type = gradient,
+                            .dsum = true,
+                            .affine = affine};
+        const CheckReport report = check(solved(canonical(spec), 50), kAll);
+        EXPECT_TRUE(report.ok()) << to_text(spec);
+        EXPECT_EQ(report.rows, 50);
+        EXPECT_EQ(report[Operand::dx].values, 50 * 33);
+        EXPECT_EQ(report[Operand::dweight].values, affine == Affine::none ? 0 : 33);
+        EXPECT_EQ(report[Operand::dbias].values, affine == Affine::weight_bias ? 33 : 0);
+        EXPECT_EQ(report[Operand::y].values, 0);
+      }
+}
+
+// One value at a time, by a little less than it may, and by a little more.
+TEST(CheckOfGradients, RefusesWhatIsBeyondTheTolerance) {
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    const NormSpec spec{
+        .backward = true, .columns = 40, .input = dtype, .dsum = true, .affine = Affine::weight_bias};
+    Problem problem = solved(spec, 6);
+    for (const Operand output : {Operand::dx, Operand::dweight, Operand::dbias}) {
+      SCOPED_TRACE(std::string(name(dtype)) + " " + std::string(name(output)));
+      const bool is_dx = output == Operand::dx;
+      const std::int64_t row = is_dx ? 2 : 0, column = 17;
+      const ColumnGradients sums = column_gradients(problem);
+      const GradientValue exact = is_dx                        ? dx_of(spec, inputs_of(problem, row))[17]
+                                  : output == Operand::dweight ? sums.weight[17]
+                                                               : sums.bias[17];
+      const double by = tolerance(spec, dtype, exact);
+      const double right = get(problem[output], row, column);
+      for (const double sign : {-1, 1}) {
+        set(problem[output], row, column, exact.value + sign * 0.97 * by);
+        EXPECT_TRUE(check(problem, kAll).ok());
+        set(problem[output], row, column, exact.value + sign * 1.03 * by);
+        const CheckReport report = check(problem, kAll);
+        EXPECT_FALSE(report.ok());
+        EXPECT_EQ(report[output].wrong, 1);
+        EXPECT_EQ(report[output].first_wrong.row, row);
+        EXPECT_EQ(report[output].first_wrong.column, column);
+      }
+      set(problem[output], row, column, right);
+    }
+    EXPECT_TRUE(check(problem, kAll).ok());
+  }
+}
+
+TEST(CheckOfGradients, OneUnitOf16BitsIsTheLeastTolerance) {
+  const NormSpec spec{.backward = true, .columns = 40, .input = DType::bf16, .affine = Affine::weight_bias};
+  Problem problem = solved(spec, 6);
+  for (const Operand output : {Operand::dx, Operand::dweight, Operand::dbias}) {
+    const double right = get(problem[output], 0, 5), unit = unit_in_last_place(DType::bf16, right);
+    set(problem[output], 0, 5, right + 2 * unit);
+    EXPECT_EQ(check(problem, kAll)[output].wrong, 1) << name(output);
+    set(problem[output], 0, 5, right);
+  }
+  EXPECT_TRUE(check(problem, kAll).ok());
+}
+
+TEST(CheckOfGradients, NoticesAMissingSummand) {
+  const NormSpec spec{.backward = true, .columns = 64, .dsum = true, .affine = Affine::weight_bias};
+  Problem problem = solved(spec, 9);
+  for (std::int64_t i = 0; i < spec.columns; ++i)
+    set(problem[Operand::dx], 8, i, get(problem[Operand::dx], 8, i) - get(problem[Operand::dsum], 8, i));
+  EXPECT_EQ(check(problem, kAll)[Operand::dx].wrong, 64) << "dsum";
+
+  // The sums are those of rows of which dx is not compared, too.
+  problem = solved(spec, 9);
+  const RowStatistics statistics = row_statistics(spec, inputs_of(problem, 4));
+  for (std::int64_t i = 0; i < spec.columns; ++i) {
+    const double n = (get(problem[Operand::x], 4, i) - statistics.mean) * statistics.rstd;
+    const double dy = get(problem[Operand::dy], 4, i);
+    set(problem[Operand::dweight], 0, i, get(problem[Operand::dweight], 0, i) - dy * n);
+    set(problem[Operand::dbias], 0, i, get(problem[Operand::dbias], 0, i) - dy);
+  }
+  const CheckReport report = check(problem, 2);
+  EXPECT_EQ(report[Operand::dx].values, 2 * 64);
+  EXPECT_EQ(report[Operand::dx].wrong, 0);
+  EXPECT_GT(report[Operand::dweight].wrong, 60);
+  EXPECT_GT(report[Operand::dbias].wrong, 60);
+}
+
+TEST(CheckOfGradients, CountsWhatIsWrittenBetweenRows) {
+  const NormSpec spec{.backward = true, .columns = 8, .affine = Affine::weight};
+  for (const bool in_place : {false, true}) {
+    Problem problem =
+        solved(spec, 5, {{in_place ? Operand::dy : Operand::dx, 11}}, in_place ? kDxInPlace : 0);
+    EXPECT_EQ(problem[Operand::dx].row_stride(), 11);
+    EXPECT_TRUE(check(problem, kAll).ok()) << in_place;
+    set(problem[Operand::dx], 3, 9, 0);
+    const CheckReport report = check(problem, kAll);
+    EXPECT_FALSE(report.ok());
+    EXPECT_EQ(report.overwritten, 4) << in_place;
+  }
+}
+
+TEST(CheckOfGradients, DxIsDyOnlyWhereElementsAreOfOneSize) {
+  NormSpec spec{.backward = true, .columns = 8, .input = DType::bf16, .output = DType::f16};
+  Problem problem = make_problem(spec, 4, {}, kDxInPlace).value();
+  fill(problem, 2);
+  const Tensors tensors = tensors_of(problem);
+  EXPECT_EQ(tensors.dy.pointer, tensors.dx.pointer);
+  EXPECT_EQ(get(problem[Operand::dx], 3, 7), [&] {
+    double value;
+    load(DType::bf16, problem[Operand::dy].row(3), 7, 1, &value);
+    return value;
+  }()) << "dy is there";
+  spec.output = DType::f32;
+  EXPECT_EQ(make_problem(spec, 4, {}, kDxInPlace).code(), Code::Overlap);
+}
+
+// Which NaN or infinity comes out is the business of the order of additions; a number is wrong.
+TEST(CheckOfGradients, AnyNonFiniteValueIsRightWhereNoNumberIs) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const NormSpec spec{.backward = true, .columns = 8, .affine = Affine::weight_bias};
+  for (const Operand spoiled : {Operand::x, Operand::dy})
+    for (const double bad : {std::nan(""), kInfinity, -kInfinity}) {
+      Problem problem = make_problem(spec, 4).value();
+      fill(problem, 1);
+      set(problem[spoiled], 2, 3, bad);
+      for (std::int64_t row = 0; row < 4; ++row)
+        store(spec.input, problem[Operand::dx].row(row), 0, 8,
+              values_of(dx_of(spec, inputs_of(problem, row))).data());
+      const ColumnGradients sums = column_gradients(problem);
+      store(DType::f32, problem[Operand::dweight].data(), 0, 8, values_of(sums.weight).data());
+      store(DType::f32, problem[Operand::dbias].data(), 0, 8, values_of(sums.bias).data());
+      EXPECT_TRUE(check(problem, kAll).ok());
+      for (std::int64_t i = 0; i < 8; ++i) {
+        EXPECT_TRUE(std::isfinite(get(problem[Operand::dx], 1, i)));
+        EXPECT_FALSE(std::isfinite(get(problem[Operand::dx], 2, i)));
+        EXPECT_EQ(std::isfinite(get(problem[Operand::dweight], 0, i)), spoiled == Operand::dy && i != 3);
+        EXPECT_EQ(std::isfinite(get(problem[Operand::dbias], 0, i)), spoiled == Operand::x || i != 3);
+      }
+      for (const double other : {std::nan(""), kInfinity, -kInfinity}) {
+        set(problem[Operand::dx], 2, 5, other);
+        set(problem[Operand::dweight], 0, 3, other);
+        EXPECT_TRUE(check(problem, kAll).ok());
+      }
+      set(problem[Operand::dx], 2, 5, 1);
+      set(problem[Operand::dweight], 0, 3, 1);
+      const CheckReport report = check(problem, kAll);
+      EXPECT_EQ(report[Operand::dx].wrong, 1);
+      EXPECT_EQ(report[Operand::dweight].wrong, 1);
+      set(problem[Operand::dx], 1, 5, kInfinity);
+      EXPECT_EQ(check(problem, kAll)[Operand::dx].wrong, 2) << "of a row of numbers";
+    }
+}
+
+// 65,520 is where f16 ends: on which side of it a result falls is decided by errors below the tolerance.
+TEST(CheckOfGradients, AnInfinityIsRightBesideTheLargestNumber) {
+  const NormSpec spec{.norm = Norm::rms, .backward = true, .columns = 1, .input = DType::f16, .dsum = true};
+  Problem problem = solved(spec, 1);
+  set(problem[Operand::dy], 0, 0, 0);
+  const auto wrong_at = [&](double dsum) {
+    set(problem[Operand::dsum], 0, 0, dsum);
+    set(problem[Operand::dx], 0, 0, std::numeric_limits<double>::infinity());
+    return check(problem, kAll)[Operand::dx].wrong;
+  };
+  EXPECT_EQ(wrong_at(65504), 0) << "the next number is none";
+  EXPECT_EQ(wrong_at(65400), 1);
+}
+
+TEST(CheckOfGradients, AnUncertainRstdAddsToTheTolerance) {
+  const NormSpec spec{.backward = true, .columns = 32, .affine = Affine::weight_bias};
+  Problem problem = solved(spec, 5);
+  // As if rstd of every row were larger by so much.
+  constexpr double kShare = 1e-3;
+  for (std::int64_t row = 0; row < 5; ++row) {
+    const RowInputs inputs = inputs_of(problem, row);
+    RowGradients larger = row_gradients(spec, inputs);
+    larger.statistics.rstd *= 1 + kShare;
+    larger.mean_gn *= 1 + kShare;
+    std::vector<GradientValue> dx(32);
+    reference_dx(spec, inputs, larger, 0, 32, dx.data());
+    store(DType::f32, problem[Operand::dx].row(row), 0, 32, values_of(dx).data());
+  }
+  for (std::int64_t i = 0; i < 32; ++i)
+    set(problem[Operand::dweight], 0, i, get(problem[Operand::dweight], 0, i) * (1 + kShare));
+
+  const auto wrong_with = [&](double share, Operand output) {
+    int wrong = 0;
+    const Compared compared = [&](Operand of, const Deviation& value) {
+      wrong += of == output && value.error > value.tolerance;
+    };
+    for (std::int64_t row = 0; row < 5; ++row) compare_dx(problem, row, share, compared);
+    compare_column_gradients(problem, std::vector<double>(5, share), compared);
+    return wrong;
+  };
+  EXPECT_EQ(wrong_with(1.01 * kShare, Operand::dx), 0);
+  EXPECT_EQ(wrong_with(1.01 * kShare, Operand::dweight), 0);
+  EXPECT_GT(wrong_with(0, Operand::dx), 100);
+  EXPECT_GT(wrong_with(0, Operand::dweight), 20);
+  EXPECT_EQ(wrong_with(0, Operand::dbias), 0);
+}
+
+TEST(CheckOfGradients, NoRowsHaveNothingToCompare) {
+  const NormSpec spec{.backward = true, .columns = 8, .affine = Affine::weight_bias};
+  Problem problem = make_problem(spec, 0).value();
+  fill(problem, 1);
+  EXPECT_TRUE(check(problem, kAll).ok());
+  EXPECT_EQ(check(problem, kAll)[Operand::dweight].values, 0);
+}
+
+}  // namespace
+}  // namespace normjit::oracle
