@@ -108,10 +108,11 @@ enum : int { kHeaderBytes = 32, kRingRowBytes = 32, kMaxRingRows = 1024 };
 // What is published has up to so many words; a block publishes in several places in turn.
 enum : int { kSlotWords = 6, kSlotBytes = 8 * kSlotWords, kMaxSlots = 4096 };
 
-// gradient_columns: what is measured of two batches of rows, five numbers of each chunk of a row; to a
+// gradient_columns: what is measured of some batches of rows, five numbers of each chunk of a row; to a
 // multiple of 16 bytes.
+enum : int { kBatches = 4 };
 NJ_MATH long long measured_bytes(int group_rows, long long chunks, int size) {
-  return ceil_div(2 * group_rows * chunks * 5 * size, 16) * 16;
+  return ceil_div(kBatches * group_rows * chunks * 5 * size, 16) * 16;
 }
 
 // split_row: items that are measured before the first is applied: a group, and all that the blocks may have

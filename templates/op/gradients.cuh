@@ -47,15 +47,6 @@ struct GradientWeights {
     return dy * (kWeightOffset ? weight + Acc(1) : weight);
   }
 };
-// Held from row to row, as they were loaded: opaque, or the compiler holds them converted, which takes more
-// registers.
-NJ_DEVICE GradientWeights unconverted(GradientWeights held) {
-  if constexpr (kHasWeight && !kSame<Weight, Acc>) {
-#pragma unroll
-    for (int k = 0; k < kPerThread; ++k) hw::opaque(held.at[k]);
-  }
-  return held;
-}
 template <class Any>
 NJ_DEVICE void load(GradientWeights& weights, const Any& on, long long begin, int lane, const Cut& cut) {
   if constexpr (kHasWeight) {
@@ -116,9 +107,8 @@ NJ_DEVICE FirstPass mean_of(GradientPart& part, int lane, const Cut& cut, Acc ow
   return {mean, hw::fma(-own, mean, total)};
 }
 // What a lane has of the sums.
-NJ_DEVICE GradientSums sums_of(GradientPart& part, const GradientWeights& held, Acc mean, int lane,
+NJ_DEVICE GradientSums sums_of(GradientPart& part, const GradientWeights& weights, Acc mean, int lane,
                                const Cut& cut) {
-  const GradientWeights weights = unconverted(held);
   GradientSums sums[2] = {};  // two chains of additions each: several sums are under way at once
 #pragma unroll
   for (int k = 0; k < kPerThread; ++k)
@@ -252,10 +242,9 @@ NJ_DEVICE Gradient* gradient_at(const Any& on, int s) {
 
 // Writes dx of the part of a row, and adds to the sums over rows.
 template <class Any>
-NJ_DEVICE void write(const GradientPart& part, const GradientWeights& held, const RowGradient& row,
+NJ_DEVICE void write(const GradientPart& part, const GradientWeights& weights, const RowGradient& row,
                      const Any& on, long long number, long long begin, int lane, const Cut& cut,
                      ColumnSums& sums) {
-  const GradientWeights weights = unconverted(held);
   Vec<Residual> dsum[kAddsDsum ? kPerThread : 1];
   if constexpr (kAddsDsum) {
     const Residual* const from = first_of(on.dsum + begin_of(on.dsum_rows, number) + begin, lane);
@@ -287,14 +276,15 @@ NJ_DEVICE Acc* row_of_sums(Acc* all, int s, long long parts, long long part) {
   return all + (s * parts + part) * kColumns;
 }
 
-// Returns when all blocks have called this as often as this one, `meetings` times; what they wrote before is
-// visible then. All of them are resident. The whole block calls this.
-NJ_DEVICE void meet(Header& header, unsigned long long meetings) {
+// All blocks meet: each arrives, and goes on when it waits for the meeting of that number, from 1 on, and all
+// have arrived as often. What they wrote before is visible then. All of them are resident. The whole block
+// calls these.
+NJ_DEVICE void arrive_at_meeting(Header& header) {
   hw::block_barrier();
-  if (threadIdx.x == 0) {
-    hw::arrive(&header.finished_blocks);
-    hw::wait_until(&header.finished_blocks, meetings * gridDim.x);
-  }
+  if (threadIdx.x == 0) hw::arrive(&header.finished_blocks);
+}
+NJ_DEVICE void wait_for_meeting(Header& header, unsigned long long number) {
+  if (threadIdx.x == 0) hw::wait_until(&header.finished_blocks, number * gridDim.x);
   hw::block_barrier();
 }
 // The last block to leave makes the workspace ready for the next launch. One thread of each block calls this.
@@ -302,27 +292,30 @@ NJ_DEVICE void leave_meeting(Header& header) {
   if (hw::arrive(&header.next_ticket) + 1 == gridDim.x) header.next_ticket = header.finished_blocks = 0;
 }
 
-// Adds all parts, always in the same order, and writes the gradients of weight and bias: warp i takes every
-// kWarps-th part from number i on, of 32 columns at a time. Blocks share the columns: this is block `first`
-// of `blocks`. The whole block calls this.
+// Adds all parts, always in the same order, and writes the gradients of weight and bias. Blocks share the
+// columns: this is block `first` of `blocks`. Of a group of columns each warp adds some of the parts, and of
+// few columns, each quarter of a warp: else few blocks would add many parts one after the other. `across` has
+// room for kThreads numbers. The whole block calls this.
 template <class Any>
 NJ_DEVICE void add_parts(const Any& on, Acc* all, long long parts, int first, int blocks, Acc* across) {
-  constexpr int kGroups = (kColumns + kWarp - 1) / kWarp;
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  enum : int { kGroupColumns = kSums * static_cast<long long>(kColumns) < 4096 ? 8 : kWarp };
+  enum : int { kShares = kThreads / kGroupColumns, kGroups = (kColumns + kGroupColumns - 1) / kGroupColumns };
+  const int share = static_cast<int>(threadIdx.x) / kGroupColumns, of_group = threadIdx.x % kGroupColumns;
 #pragma unroll 1
-  for (int unit = first; unit < kSums * kGroups; unit += blocks) {
-    const int s = unit / kGroups, column = unit % kGroups * kWarp + lane;
+  for (long long unit = first; unit < static_cast<long long>(kSums) * kGroups; unit += blocks) {
+    const int s = static_cast<int>(unit / kGroups),
+              column = static_cast<int>(unit % kGroups) * kGroupColumns + of_group;
     Acc total = 0;
     if (column < kColumns) {
-#pragma unroll 8
-      for (long long part = warp; part < parts; part += kWarps)
+#pragma unroll 16
+      for (long long part = share; part < parts; part += kShares)
         total += row_of_sums(all, s, parts, part)[column];
     }
     across[threadIdx.x] = total;
     hw::block_barrier();
-    if (warp == 0 && column < kColumns) {
-#pragma unroll
-      for (int w = 1; w < kWarps; ++w) total += across[w * kWarp + lane];
+    if (share == 0 && column < kColumns) {
+#pragma unroll 8
+      for (int i = 1; i < kShares; ++i) total += across[i * kGroupColumns + of_group];
       hw::store(gradient_at(on, s) + column, narrow<Gradient>(total));
     }
     hw::block_barrier();

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients of rows that no block holds: kGroupRows rows at a time are measured chunk by chunk, all blocks
-// meet, and then the same rows are read again column by column.
+// Gradients of rows that no block holds: kGroupRows rows at a time, a batch, are measured chunk by chunk, all
+// blocks meet, and then the same rows are read again column by column.
 //
-// Why it is fast: few rows of any length occupy all multiprocessors, and the rows of a batch are as many as
-// stay in L2, so that x and dy come from memory once. For the second read a block has a chunk of columns, and
-// a part of the rows if there are fewer chunks than blocks: so the sums over rows need no part for each
-// block, which for 4,194,304 columns would be as large as x, but one for as many blocks as share the columns.
-// All blocks must be resident (Exchange::grid); without an exchange there is one.
+// Why it is fast: few rows of any length occupy all multiprocessors, and the rows of two batches are as many
+// as stay in L2, so that x and dy come from memory once. A block measures the next batch before it waits for
+// the others, which have long arrived then. For the second read a block has a chunk of columns, and a part of
+// the rows if there are fewer chunks than blocks: so the sums over rows need no part for each block, which
+// for 4,194,304 columns would be as large as x, but one for as many blocks as share the columns. All blocks
+// must be resident (Exchange::grid); without an exchange there is one.
 namespace normjit {
 
 static_assert(kThreadsPerRow == kThreads, "all threads share a chunk");
@@ -14,14 +15,18 @@ static_assert(kBlocksPerRow == 1 && kStages == 0);
 
 enum : int { kChunks = static_cast<int>(plan_math::chunks(kColumns, kSpan, kColumns)) };
 
-// What blocks measure, by row of the batch and chunk; a block may be one batch ahead of another.
+// Batches of which what is measured is kept. A block that measures a batch has waited for the one two before
+// it, which others have begun to measure only when they had written the one four before it.
+enum : int { kBatches = plan_math::kBatches };
+
+// What blocks measure, by batch, row and chunk.
 struct Workspace {
   Header* header;
-  RowSums* measured;  // [2][kGroupRows][kChunks]
+  RowSums* measured;  // [kBatches][kGroupRows][kChunks]
   Acc* sums;          // [kSums][parts][kColumns]
 
-  NJ_METHOD RowSums& at(int half, long long row, long long chunk) const {
-    return measured[(half * kGroupRows + row) * kChunks + chunk];
+  NJ_METHOD RowSums& at(long long batch, long long row, long long chunk) const {
+    return measured[(batch % kBatches * kGroupRows + row) * kChunks + chunk];
   }
 };
 NJ_DEVICE Workspace workspace_of(unsigned char* base) {
@@ -39,18 +44,6 @@ NJ_DEVICE int columns_of_chunk(int chunk) {
 }
 
 NJ_DEVICE Cut cut_of_chunk(int chunk) { return {0, 0, columns_of_chunk(chunk), columns_of_chunk(chunk)}; }
-
-// The chunks of a batch of rows, which blocks take in turn.
-struct Items {
-  const Operands& on;
-  long long begin, count;
-
-  NJ_METHOD void load(GradientPart& part, long long item, int lane) const {
-    const int chunk = static_cast<int>(item % kChunks);
-    normjit::load<hw::Cache::no_l1>(part, on, begin + item / kChunks, begin_of_chunk(chunk), lane,
-                                    cut_of_chunk(chunk));
-  }
-};
 
 // The sums of a chunk, from those of the warps. The whole block calls this; the first warp gets the result.
 NJ_DEVICE RowSums measure_chunk(GradientPart& part, const GradientWeights& weights, const Cut& cut,
@@ -75,13 +68,13 @@ NJ_DEVICE WideGradientSums add_from(const WideGradientSums& sums, int lane_mask)
   return {add_from(sums.squares, lane_mask), add_from(sums.g, lane_mask), add_from(sums.gd, lane_mask),
           add_from(sums.distances, lane_mask)};
 }
-// Of a row of the batch. A warp calls this; all lanes get the same.
-NJ_DEVICE RowGradient gradient_of_row(const Workspace& w, int half, long long row) {
-  const double base = w.at(half, row, 0).mean;
+// Of a row of a batch. A warp calls this; all lanes get the same.
+NJ_DEVICE RowGradient gradient_of_row(const Workspace& w, long long batch, long long row) {
+  const double base = w.at(batch, row, 0).mean;
   WideGradientSums all = {};
 #pragma unroll 1
   for (int i = threadIdx.x % kWarp; i < kChunks; i += kWarp) {
-    const RowSums& part = w.at(half, row, i);
+    const RowSums& part = w.at(batch, row, i);
     const GradientSums& of = part.sums;
     all = all + moved(WideGradientSums{of.squares, of.g, of.gd, of.distances}, columns_of_chunk(i),
                       part.mean - base);
@@ -107,73 +100,101 @@ NJ_DEVICE void add_to(Acc* to, const Acc (&sums)[kElements], bool begins, int la
     }
 }
 
+// Measures a batch, of `rows` rows from row `begin` on: blocks take its chunks in turn.
+NJ_DEVICE void measure_batch(const Operands& on, const Workspace& w, long long batch, long long begin,
+                             int rows, RowSums* parts) {
+  const int lane = threadIdx.x;
+  const long long items = static_cast<long long>(rows) * kChunks;
+  const auto load_item = [&](GradientPart& part, long long item) {
+    const int chunk = static_cast<int>(item % kChunks);
+    load<hw::Cache::no_l1>(part, on, begin + item / kChunks, begin_of_chunk(chunk), lane,
+                           cut_of_chunk(chunk));
+  };
+  // The next chunk is on its way while one is measured; behind the last one comes that one again.
+  GradientPart next = {};
+  if (blockIdx.x < items) load_item(next, blockIdx.x);
+  for (long long item = blockIdx.x; item < items; item += gridDim.x) {
+    const int chunk = static_cast<int>(item % kChunks);
+    GradientPart part = next;
+    load_item(next, item + gridDim.x < items ? item + gridDim.x : item);
+    GradientWeights weights;
+    load(weights, on, begin_of_chunk(chunk), lane, cut_of_chunk(chunk));
+    const RowSums all = measure_chunk(part, weights, cut_of_chunk(chunk), parts);
+    if (lane == 0) w.at(batch, item / kChunks, chunk) = all;
+  }
+}
+
+// Writes dx of a batch, and adds to the sums over rows. Of the `sharing` blocks that have the same chunk,
+// each takes a share of the rows.
+NJ_DEVICE void write_batch(const Operands& on, const Workspace& w, long long batch, long long begin, int rows,
+                           int sharing, RowGradient* gradients) {
+  const int lane = threadIdx.x, warp = lane / kWarp;
+  const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
+  const int share = block / kChunks;
+  if (share >= sharing) return;
+  for (int chunk = block % kChunks; chunk < kChunks; chunk += blocks) {
+    const long long first = begin_of_chunk(chunk);
+    const Cut cut = cut_of_chunk(chunk);
+    GradientWeights weights;
+    load(weights, on, first, lane, cut);
+    ColumnSums sums = {};
+    GradientPart next = {};
+    if (share < rows) load<hw::Cache::evict_first>(next, on, begin + share, first, lane, cut);
+    // The warps work out kWarps rows at a time, one each.
+    for (int from = share; from < rows; from += kWarps * sharing) {
+      if (const int own = from + warp * sharing; own < rows) {
+        const RowGradient of_row = gradient_of_row(w, batch, own);
+        if (lane % kWarp == 0) gradients[warp] = of_row;
+      }
+      hw::block_barrier();
+#pragma unroll 1
+      for (int i = 0; i < kWarps && from + i * sharing < rows; ++i) {
+        const int row = from + i * sharing, following = row + sharing < rows ? row + sharing : row;
+        const GradientPart part = next;
+        load<hw::Cache::evict_first>(next, on, begin + following, first, lane, cut);
+        write(part, weights, gradients[i], on, begin + row, first, lane, cut, sums);
+      }
+      hw::block_barrier();
+    }
+    if constexpr (kSums > 0) {
+#pragma unroll
+      for (int s = 0; s < kSums; ++s)
+        add_to(row_of_sums(w.sums, s, sharing, share) + first, sums.of[s], batch == 0, lane, cut);
+    }
+  }
+}
+
 NJ_KERNEL(NJ_ENTRY, kThreads) {
   NJ_SHARED(RowSums, parts, kWarps);
   NJ_SHARED(RowGradient, gradients, kWarps);
   NJ_SHARED(Acc, across, kThreads);
-  const int lane = threadIdx.x, warp = lane / kWarp;
-  const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
   // Blocks that have the same chunks take a part of the rows each.
-  const int sharing = kChunks < blocks ? blocks / kChunks : 1;
+  const int sharing = kChunks < static_cast<int>(gridDim.x) ? static_cast<int>(gridDim.x) / kChunks : 1;
   const Workspace w = workspace_of(on.workspace);
   hw::wait_for_previous_launch();
   hw::allow_next_launch();
 
-  unsigned long long meetings = 0;
-  int half = 0;
-  for (long long begin = 0; begin < on.rows; begin += kGroupRows, half ^= 1) {
-    const int batch = on.rows - begin < kGroupRows ? static_cast<int>(on.rows - begin) : kGroupRows;
-    const Items items = {on, begin, static_cast<long long>(batch) * kChunks};
-    // The next chunk is on its way while one is measured; behind the last one comes that one again.
-    GradientPart next = {};
-    if (block < items.count) items.load(next, block, lane);
-    for (long long item = block; item < items.count; item += blocks) {
-      const int row = static_cast<int>(item / kChunks), chunk = static_cast<int>(item % kChunks);
-      GradientPart part = next;
-      items.load(next, item + blocks < items.count ? item + blocks : item, lane);
-      GradientWeights weights;
-      load(weights, on, begin_of_chunk(chunk), lane, cut_of_chunk(chunk));
-      const RowSums all = measure_chunk(part, weights, cut_of_chunk(chunk), parts);
-      if (lane == 0) w.at(half, row, chunk) = all;
+  const auto rows_of = [&](long long batch) {
+    const long long left = on.rows - batch * kGroupRows;
+    return left < kGroupRows ? static_cast<int>(left) : static_cast<int>(kGroupRows);
+  };
+  const long long batches = (on.rows + kGroupRows - 1) / kGroupRows;
+  for (long long batch = 0; batch <= batches; ++batch) {
+    if (batch < batches) {
+      measure_batch(on, w, batch, batch * kGroupRows, rows_of(batch), parts);
+      arrive_at_meeting(*w.header);
     }
-    meet(*w.header, ++meetings);
-
-    for (int chunk = block % kChunks; chunk < kChunks && block / kChunks < sharing; chunk += blocks) {
-      const int share = block / kChunks;
-      const long long first = begin_of_chunk(chunk);
-      const Cut cut = cut_of_chunk(chunk);
-      GradientWeights weights;
-      load(weights, on, first, lane, cut);
-      ColumnSums sums = {};
-      if (share < batch) load<hw::Cache::evict_first>(next, on, begin + share, first, lane, cut);
-      // The warps work out kWarps rows at a time, one each.
-      for (int from = share; from < batch; from += kWarps * sharing) {
-        if (const int own = from + warp * sharing; own < batch) {
-          const RowGradient of_row = gradient_of_row(w, half, own);
-          if (lane % kWarp == 0) gradients[warp] = of_row;
-        }
-        hw::block_barrier();
-#pragma unroll 1
-        for (int i = 0; i < kWarps && from + i * sharing < batch; ++i) {
-          const int row = from + i * sharing, following = row + sharing < batch ? row + sharing : row;
-          const GradientPart part = next;
-          load<hw::Cache::evict_first>(next, on, begin + following, first, lane, cut);
-          write(part, weights, gradients[i], on, begin + row, first, lane, cut, sums);
-        }
-        hw::block_barrier();
-      }
-      if constexpr (kSums > 0) {
-#pragma unroll
-        for (int s = 0; s < kSums; ++s)
-          add_to(row_of_sums(w.sums, s, sharing, share) + first, sums.of[s], begin == 0, lane, cut);
-      }
-    }
+    if (batch == 0) continue;
+    const long long written = batch - 1;
+    wait_for_meeting(*w.header, batch);
+    write_batch(on, w, written, written * kGroupRows, rows_of(written), sharing, gradients);
   }
   if constexpr (kSums > 0) {
-    meet(*w.header, ++meetings);
-    add_parts(on, w.sums, sharing, block, blocks, across);
+    arrive_at_meeting(*w.header);
+    wait_for_meeting(*w.header, batches + 1);
+    add_parts(on, w.sums, sharing, blockIdx.x, gridDim.x, across);
   }
-  if (lane == 0) leave_meeting(*w.header);
+  if (threadIdx.x == 0) leave_meeting(*w.header);
 }
 
 }  // namespace normjit

@@ -70,8 +70,6 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
   const int lane = threadIdx.x % kThreadsPerRow, warp = threadIdx.x / kWarp;
   const Cut cut = {0, 0, kColumns, kColumns};
   const long long step = static_cast<long long>(gridDim.x) * kRows;
-  GradientWeights weights;
-  load(weights, on, 0, lane, cut);
   hw::wait_for_previous_launch();
   hw::allow_next_launch();
 
@@ -87,12 +85,17 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     const bool works = kRows == 1 || row < on.rows;
     GradientPart part = next;
     if (works) load<hw::Cache::evict_first>(next, on, row + step < on.rows ? row + step : row, 0, lane, cut);
+    // The weights come from L1 twice for each row: held from row to row, they would take the registers of
+    // elements.
+    GradientWeights weights;
+    load(weights, on, 0, lane, cut);
     RowGradient of_row;
     if constexpr (kInWarp) {
       of_row = gradient_of(measure<kThreadsPerRow>(part, weights, lane, cut, kColumns));
     } else {
       const Acc mean = measure_warp(part, weights, lane, cut, parts[half + warp]);
       hw::block_barrier();
+      load(weights, on, 0, lane, cut);
       of_row = gradient_of(merge_all<kWarps>([&](int i) { return parts[half + i]; },
                                              [&](int i) { return columns_of_warp(i, cut); }))
                    .around(mean);
@@ -109,7 +112,8 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     for (int s = 0; s < kSums; ++s)
       write_part(sums.of[s], row_of_sums(all, s, gridDim.x, blockIdx.x), across);
     if constexpr (Exchange::chosen == Exchange::grid) {
-      meet(meeting.header, 1);
+      arrive_at_meeting(meeting.header);
+      wait_for_meeting(meeting.header, 1);
       add_parts(on, all, gridDim.x, blockIdx.x, gridDim.x, across);
       if (threadIdx.x == 0) leave_meeting(meeting.header);
     } else {

@@ -111,11 +111,11 @@ class Enumeration {
       plan.threads = plan.threads_per_row = static_cast<int>(threads);
       add_gradients(plan);
     }
-    // As many rows of a batch as fit in half of L2.
+    // As many rows of a batch as fit in a quarter of L2: two are under way.
     plan.strategy = Strategy::gradient_columns;
     const std::int64_t row_bytes = spec.columns * (size_of(spec.input) + size_of(spec.output));
     plan.group_rows =
-        static_cast<int>(std::clamp<std::int64_t>(use_.device.l2_bytes / 2 / row_bytes, 1, 256));
+        static_cast<int>(std::clamp<std::int64_t>(use_.device.l2_bytes / 4 / row_bytes, 1, 1024));
     for (plan.per_thread = 1; plan.per_thread <= std::max(1, 16 / vector); plan.per_thread *= 2)
       for (plan.threads = 256; plan.threads <= 512; plan.threads *= 2) {
         plan.threads_per_row = plan.threads;
