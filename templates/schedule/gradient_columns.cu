@@ -45,18 +45,6 @@ NJ_DEVICE int columns_of_chunk(int chunk) {
 
 NJ_DEVICE Cut cut_of_chunk(int chunk) { return {0, 0, columns_of_chunk(chunk), columns_of_chunk(chunk)}; }
 
-// The sums of a chunk, from those of the warps. The whole block calls this; the first warp gets the result.
-NJ_DEVICE RowSums measure_chunk(GradientPart& part, const GradientWeights& weights, const Cut& cut,
-                                RowSums* parts) {
-  measure_warp(part, weights, threadIdx.x, cut, parts[threadIdx.x / kWarp]);
-  hw::block_barrier();
-  RowSums all = {};
-  if (threadIdx.x < kWarp)
-    all = merge_all<kWarps>([&](int i) { return parts[i]; }, [&](int i) { return columns_of_warp(i, cut); });
-  hw::block_barrier();
-  return all;
-}
-
 // Sums of chunks, in double: there may be a million of them.
 struct WideGradientSums {
   double squares, g, gd, distances;
@@ -72,7 +60,7 @@ NJ_DEVICE WideGradientSums add_from(const WideGradientSums& sums, int lane_mask)
 NJ_DEVICE RowGradient gradient_of_row(const Workspace& w, long long batch, long long row) {
   const double base = w.at(batch, row, 0).mean;
   WideGradientSums all = {};
-#pragma unroll 1
+#pragma unroll 4
   for (int i = threadIdx.x % kWarp; i < kChunks; i += kWarp) {
     const RowSums& part = w.at(batch, row, i);
     const GradientSums& of = part.sums;
@@ -112,6 +100,7 @@ NJ_DEVICE void measure_batch(const Operands& on, const Workspace& w, long long b
   };
   // The next chunk is on its way while one is measured; behind the last one comes that one again.
   GradientPart next = {};
+  int half = 0;
   if (blockIdx.x < items) load_item(next, blockIdx.x);
   for (long long item = blockIdx.x; item < items; item += gridDim.x) {
     const int chunk = static_cast<int>(item % kChunks);
@@ -119,57 +108,79 @@ NJ_DEVICE void measure_batch(const Operands& on, const Workspace& w, long long b
     load_item(next, item + gridDim.x < items ? item + gridDim.x : item);
     GradientWeights weights;
     load(weights, on, begin_of_chunk(chunk), lane, cut_of_chunk(chunk));
-    const RowSums all = measure_chunk(part, weights, cut_of_chunk(chunk), parts);
-    if (lane == 0) w.at(batch, item / kChunks, chunk) = all;
+    const Cut cut = cut_of_chunk(chunk);
+    measure_warp(part, weights, lane, cut, parts[half + lane / kWarp]);
+    hw::block_barrier();
+    // The other warps go on with the next chunk.
+    if (lane < kWarp) {
+      const RowSums all = merge_all<kWarps>([&](int i) { return parts[half + i]; },
+                                            [&](int i) { return columns_of_warp(i, cut); });
+      if (lane == 0) w.at(batch, item / kChunks, chunk) = all;
+    }
+    half ^= kWarps;
   }
 }
 
-// Writes dx of a batch, and adds to the sums over rows. Of the `sharing` blocks that have the same chunk,
-// each takes a share of the rows.
-NJ_DEVICE void write_batch(const Operands& on, const Workspace& w, long long batch, long long begin, int rows,
-                           int sharing, RowGradient* gradients) {
-  const int lane = threadIdx.x, warp = lane / kWarp;
+// The columns and rows of which a block writes dx: chunks from its first one on, a grid apart, and every
+// `sharing`-th row of a batch from its share on.
+struct Share {
+  int sharing, own, first_chunk;
+
+  NJ_METHOD bool works() const { return own < sharing; }
+  // Whether the block has one chunk of all rows, so that its sums stay in registers.
+  static NJ_METHOD bool keeps_sums() { return kChunks <= static_cast<int>(gridDim.x); }
+};
+NJ_DEVICE Share share_of_block() {
   const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
-  const int share = block / kChunks;
-  if (share >= sharing) return;
-  for (int chunk = block % kChunks; chunk < kChunks; chunk += blocks) {
-    const long long first = begin_of_chunk(chunk);
-    const Cut cut = cut_of_chunk(chunk);
-    GradientWeights weights;
-    load(weights, on, first, lane, cut);
-    ColumnSums sums = {};
-    GradientPart next = {};
-    if (share < rows) load<hw::Cache::evict_first>(next, on, begin + share, first, lane, cut);
-    // The warps work out kWarps rows at a time, one each.
-    for (int from = share; from < rows; from += kWarps * sharing) {
-      if (const int own = from + warp * sharing; own < rows) {
-        const RowGradient of_row = gradient_of_row(w, batch, own);
-        if (lane % kWarp == 0) gradients[warp] = of_row;
-      }
-      hw::block_barrier();
+  return {kChunks < blocks ? blocks / kChunks : 1, block / kChunks, block % kChunks};
+}
+// Writes the sums of a chunk, or adds them to those of earlier batches.
+NJ_DEVICE void flush(const Workspace& w, const Share& share, int chunk, const ColumnSums& sums, bool begins) {
+  if constexpr (kSums > 0) {
+#pragma unroll
+    for (int s = 0; s < kSums; ++s)
+      add_to(row_of_sums(w.sums, s, share.sharing, share.own) + begin_of_chunk(chunk), sums.of[s], begins,
+             threadIdx.x, cut_of_chunk(chunk));
+  }
+}
+
+// Writes dx of a batch, and adds to the sums over rows.
+NJ_DEVICE void write_batch(const Operands& on, const Workspace& w, long long batch, long long begin, int rows,
+                           const Share& share, RowGradient* gradients, ColumnSums& sums) {
+  const int lane = threadIdx.x, warp = lane / kWarp;
+  // The warps work out a row each.
+  for (int row = share.own + warp * share.sharing; row < rows; row += kWarps * share.sharing) {
+    const RowGradient of_row = gradient_of_row(w, batch, row);
+    if (lane % kWarp == 0) gradients[row] = of_row;
+  }
+  hw::block_barrier();
+  if (share.works() && share.own < rows) {
+    for (int chunk = share.first_chunk; chunk < kChunks; chunk += static_cast<int>(gridDim.x)) {
+      const long long first = begin_of_chunk(chunk);
+      const Cut cut = cut_of_chunk(chunk);
+      GradientWeights weights;
+      load(weights, on, first, lane, cut);
+      if (!Share::keeps_sums()) sums = {};
+      GradientPart next = {};
+      load<hw::Cache::evict_first>(next, on, begin + share.own, first, lane, cut);
 #pragma unroll 1
-      for (int i = 0; i < kWarps && from + i * sharing < rows; ++i) {
-        const int row = from + i * sharing, following = row + sharing < rows ? row + sharing : row;
+      for (int row = share.own; row < rows; row += share.sharing) {
+        const int following = row + share.sharing < rows ? row + share.sharing : row;
         const GradientPart part = next;
         load<hw::Cache::evict_first>(next, on, begin + following, first, lane, cut);
-        write(part, weights, gradients[i], on, begin + row, first, lane, cut, sums);
+        write(part, weights, gradients[row], on, begin + row, first, lane, cut, sums);
       }
-      hw::block_barrier();
-    }
-    if constexpr (kSums > 0) {
-#pragma unroll
-      for (int s = 0; s < kSums; ++s)
-        add_to(row_of_sums(w.sums, s, sharing, share) + first, sums.of[s], batch == 0, lane, cut);
+      if (!Share::keeps_sums()) flush(w, share, chunk, sums, batch == 0);
     }
   }
+  hw::block_barrier();
 }
 
 NJ_KERNEL(NJ_ENTRY, kThreads) {
-  NJ_SHARED(RowSums, parts, kWarps);
-  NJ_SHARED(RowGradient, gradients, kWarps);
+  NJ_SHARED(RowSums, parts, 2 * kWarps);
+  NJ_SHARED(RowGradient, gradients, kGroupRows);
   NJ_SHARED(Acc, across, kThreads);
-  // Blocks that have the same chunks take a part of the rows each.
-  const int sharing = kChunks < static_cast<int>(gridDim.x) ? static_cast<int>(gridDim.x) / kChunks : 1;
+  const Share share = share_of_block();
   const Workspace w = workspace_of(on.workspace);
   hw::wait_for_previous_launch();
   hw::allow_next_launch();
@@ -178,6 +189,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     const long long left = on.rows - batch * kGroupRows;
     return left < kGroupRows ? static_cast<int>(left) : static_cast<int>(kGroupRows);
   };
+  ColumnSums sums = {};
   const long long batches = (on.rows + kGroupRows - 1) / kGroupRows;
   for (long long batch = 0; batch <= batches; ++batch) {
     if (batch < batches) {
@@ -187,12 +199,13 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     if (batch == 0) continue;
     const long long written = batch - 1;
     wait_for_meeting(*w.header, batch);
-    write_batch(on, w, written, written * kGroupRows, rows_of(written), sharing, gradients);
+    write_batch(on, w, written, written * kGroupRows, rows_of(written), share, gradients, sums);
   }
   if constexpr (kSums > 0) {
+    if (Share::keeps_sums() && share.works()) flush(w, share, share.first_chunk, sums, true);
     arrive_at_meeting(*w.header);
     wait_for_meeting(*w.header, batches + 1);
-    add_parts(on, w.sums, sharing, blockIdx.x, gridDim.x, across);
+    add_parts(on, w.sums, share.sharing, blockIdx.x, gridDim.x, across);
   }
   if (threadIdx.x == 0) leave_meeting(*w.header);
 }

@@ -318,15 +318,15 @@ inline constexpr int kMaxRegisters = 255, kWorkingRegisters = 16;
 // What a kernel needs besides x and its parameters, with a function behind them.
 inline constexpr int kWithEarlyParameters = 52;
 
-// Registers of a thread of gradients: sums over rows in the compute type, weights, and x and dy as they were
-// loaded, of this row and the next.
+// Registers of a thread of gradients: sums over rows in the compute type, and x and dy as they were loaded,
+// of this row and the next. Weights come from L1 as they are used.
 inline std::int64_t registers_of_gradients(const Plan& plan, const NormSpec& spec) {
-  const std::int64_t elements = std::int64_t{plan.per_thread} * plan.vector;
   const auto of = [&](DType dtype) {
     return plan.per_thread * std::max<std::int64_t>(1, std::int64_t{plan.vector} * size_of(dtype) / 4);
   };
-  return elements * sums_over_rows(spec) * size_of(compute_type(spec)) / 4 +
-         2 * (of(spec.input) + of(spec.output)) + (spec.affine == Affine::none ? 0 : of(spec.weight));
+  return std::int64_t{plan.per_thread} * plan.vector * sums_over_rows(spec) * size_of(compute_type(spec)) /
+             4 +
+         2 * (of(spec.input) + of(spec.output));
 }
 
 // Registers of a thread for its elements of x. Rows that stay in shared memory or are read again take none;
@@ -502,8 +502,11 @@ inline int registers_of_8_bits(const Plan& plan, const NormSpec& spec, Arch arch
 // The same of gradients, from the compiler's reports.
 inline int needed_registers_of_gradients(const Plan& plan, const NormSpec& spec) {
   const int elements = plan.per_thread * plan.vector;
-  const bool in_double = compute_type(spec) == DType::f64;
-  const int others = in_double ? 72 : size_of(spec.input) == 2 ? 48 + elements / 2 : 48;
+  const bool converts = std::min(size_of(spec.input), size_of(spec.output)) == 2;
+  const int others = compute_type(spec) == DType::f64              ? 72
+                     : converts                                    ? 36 + elements * 3 / 2
+                     : plan.strategy == Strategy::gradient_columns ? 32
+                                                                   : 48;
   return static_cast<int>(ceil_div(registers_of_gradients(plan, spec) + others, 8) * 8);
 }
 

@@ -67,7 +67,7 @@ std::string broken_room(const Plan& plan, const NormSpec& spec, const DeviceProf
 
 // The first limit that a plan of gradients breaks.
 std::string broken_limit_of_gradients(const Plan& plan, const NormSpec& spec, const DeviceProfile& device) {
-  constexpr int kMostElements = 32, kMostRows = 1024;
+  constexpr int kMostElements = 32, kMostRows = 512;
   const bool in_rows = plan.strategy == Strategy::gradient_rows;
   const bool whole_block = plan.threads_per_row == plan.threads;
   if (plan.threads < kWarp || plan.threads > 1024 || plan.threads % kWarp != 0 ||
