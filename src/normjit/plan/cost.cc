@@ -281,7 +281,7 @@ constexpr double kGradientsInFlight = 28 * 1024, kGradientsNotInFlight = 0.6;
 // What a thread does for a row besides its elements; and few warps, which wait for each other's exchange.
 // 4096 bf16 columns, two blocks of 256 threads with 16 elements: 148.7 us, of 128 with 32: 152.4 us.
 // 5120 with a gradient of the sum, 160 threads with 32: 0.857, 640 with 8: 0.888.
-constexpr double kGradientsEachRow = 0.4, kGradientsFewWarps = 0.15;
+constexpr double kGradientsEachRow = 0.4, kGradientsFewWarps = 0.15, kGradientsFewWarpsAlone = 0.03;
 // One block waits at its barriers.
 constexpr double kGradientsAlone = 0.1;
 // Short rows of a small block are few bytes side by side: 1,048,576 x 64 f32, 128 threads: 0.89, 256: 0.953,
@@ -304,7 +304,9 @@ Slowdown slowdown_of_gradients(const Plan& plan, const PlanUse& use) {
   const double in_flight = threads * elements * (size_of(spec.input) + size_of(spec.output));
   s.add(kGradientsNotInFlight * std::max(0.0, 1 - in_flight / kGradientsInFlight), "too few bytes in flight");
   s.add(kGradientsEachRow / elements, "few elements for each reduction");
-  s.add(kGradientsFewWarps * std::max(0.0, 16 * kWarp / threads - 1), "too few warps overlap");
+  s.add((plan.threads_per_row > kWarp ? kGradientsFewWarps : kGradientsFewWarpsAlone) *
+            std::max(0.0, 16 * kWarp / threads - 1),
+        "too few warps overlap");
   if (plan.threads_per_row > kWarp) {
     s.add(kGradientsAlone / plan.blocks_per_sm, "too few blocks overlap");
     s.add(0.01 * (plan.threads / 256.0), "threads wait at barriers");
