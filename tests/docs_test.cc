@@ -50,11 +50,14 @@ TEST(Readme, TheFirstSnippetIsTheExample) {
   for (const std::string& line : lines) EXPECT_NE(example.find(line + "\n"), std::string::npos) << line;
 }
 
-TEST(CApiPage, TheSnippetIsCompiled) {
-  const auto lines = snippet(file("docs/c_api.md"), "normjit_service *service = NULL;");
-  ASSERT_GT(lines.size(), 8u);
+TEST(CApiPage, TheSnippetsAreCompiled) {
   const std::string compiled = without_spaces(file("tests/c_api/snippet.c"));
-  for (const std::string& line : lines) EXPECT_NE(compiled.find(line + "\n"), std::string::npos) << line;
+  for (const char* const first :
+       {"normjit_service *service = NULL;", "normjit_spec backward = NORMJIT_SPEC_INIT;"}) {
+    const auto lines = snippet(file("docs/c_api.md"), first);
+    ASSERT_GT(lines.size(), 8u);
+    for (const std::string& line : lines) EXPECT_NE(compiled.find(line + "\n"), std::string::npos) << line;
+  }
 }
 
 // "Suite" and "Suite.Name" of every test in tests/.
@@ -119,7 +122,7 @@ TEST(Guarantees, EveryOneHasItsTests) {
 TEST(AlgebraPage, ItsTextsAreSpecs) {
   const std::string page = file("docs/algebra.md");
   const std::string rules = page.substr(page.find("## Rules"), page.find("## Texts") - page.find("## Rules"));
-  const std::regex text("`((?:layernorm|rmsnorm)/[^`]+)`");
+  const std::regex text("`((?:layernorm|rmsnorm)(?:_bwd)?/[^`]+)`");
   int count = 0;
   for (std::sregex_iterator at(page.begin(), page.end(), text), end; at != end; ++at, ++count) {
     const Result<NormSpec> spec = parse_spec(at->str(1));
@@ -148,7 +151,7 @@ TEST(AlgebraPage, ItsMessagesAreThoseOfTheLibrary) {
     ASSERT_EQ(spec.code(), Code::BadCombination) << at->str(1);
     EXPECT_NE(spec.error().message.find(at->str(2)), std::string::npos) << spec.error().message;
   }
-  EXPECT_EQ(count, 25);
+  EXPECT_EQ(count, 27);
 }
 
 // Each operand, in the order in which a launch has them, with the option of the tool.

@@ -14,8 +14,8 @@
 namespace normjit::cli {
 
 inline constexpr const char* kSpecHelp =
-    "layernorm|rmsnorm/cols=N/IN[/out=T][/w=T][/res=T][/mod=T]/eps=E[/inb]"
-    "[/gate|/gateafter, with :silu, :sigmoid or :tanh, :table][/add|/addafter][/sum]"
+    "layernorm|rmsnorm[_bwd]/cols=N/IN[/out=T][/w=T][/dw=T][/res=T][/mod=T]/eps=E[/inb]"
+    "[/gate|/gateafter, with :silu, :sigmoid or :tanh, :table][/add|/addafter][/sum][/dsum]"
     "[/round=sum+norm+y][/w|/wb|/w1|/wb1, with :rows][/mod|/mods|/mod0|/mods0, with :table]"
     "[/relu|/gelu|/gelu_tanh|/silu][/scale=S][/q=tensor, with :inv|/q=row, with :ub"
     "|/q=16|/q=32|/q=64|/q=128, with :p2, :e8m0 or :e4m3, :cols, :cols4 or :sw]"

@@ -290,6 +290,8 @@ std::vector<std::int64_t> shape_of(const OperandRow& row, const oracle::Problem&
       return {shape.rows};
     case Extent::one:
       return {};
+    case Extent::columns:
+      return {problem.spec.columns};
     case Extent::blocks:
       return block_scale_shape(problem.spec, problem.rows).value();
     default: {
@@ -483,6 +485,7 @@ void add_run(CommandLine& line) {
   normjit run layernorm/cols=4096/f16/wb --x x.npy --weight w.npy --bias b.npy --out y.npy
   normjit run layernorm/cols=4096/f16/wb --rows 8 --device host --schedule 0,1,2 --check
   normjit run rmsnorm/cols=4096/bf16/add/sum/w --rows 64 --out-in-place --sum-out-in-place --check
+  normjit run rmsnorm_bwd/cols=4096/bf16/dsum/w --rows 64 --dx-out-in-place --check
   normjit run rmsnorm/cols=128/bf16/w --rows 256 --x-address 32,6144,128 --out-in-place --check
 
 Row r of an operand begins (r / N) * OUTER + (r % N) * INNER elements behind the first row. The last example normalizes
@@ -490,7 +493,8 @@ the 32 query heads of each of 8 tokens where they are, in rows of 6144 elements 
 
 Allowed error of --check on unit-scale data: f32 1e-5; f16 and bf16 one unit in the last place or 2e-6, whichever is
 larger; f64 1e-12; 8 and 4 bits 1e-5 before they are rounded. It grows with |scale|, large weights and biases, and a
-large common offset of a row.
+large common offset of a row. Of gradients f32 1e-5, 16 bits one unit in the last place, f64 1e-12, of the size of the
+terms, which for dweight and dbias are those of all rows.
 
 )") + kExitCodes);
 }

@@ -92,12 +92,21 @@ std::string explanation_of(const ShowReport& report) {
          "); cost is the estimated time of a typical launch over that of a copy:\n" + table.text();
 }
 
+// Bytes of a row of a matrix.
+std::int64_t row_bytes(Operand operand, const NormSpec& spec) {
+  const OperandRow& row = row_of(operand);
+  return row_elements(row, spec) * size_of(row.dtype(spec));
+}
+
 std::string text_of(const ShowReport& report) {
   const NormSpec& spec = report.spec;
   std::string text = "spec       " + to_text(spec) + "\n";
   text += "columns    " + std::to_string(spec.columns) + "\n";
-  text += "row bytes  " + std::to_string(spec.columns * size_of(spec.input)) + " in, " +
-          std::to_string(row_elements(row_of(Operand::y), spec) * size_of(spec.output)) + " out\n";
+  text += "row bytes  " + std::to_string(row_bytes(Operand::x, spec)) + " in, " +
+          (spec.backward ? std::to_string(row_bytes(Operand::dy, spec)) + " of dy, " +
+                               std::to_string(row_bytes(Operand::dx, spec))
+                         : std::to_string(row_bytes(Operand::y, spec))) +
+          " out\n";
   text += "device     " + report.device.text() + "\n";
   text += "generic    " + generic_text(report.generic) + "\n";
   if (report.rows > 0) {
@@ -134,13 +143,15 @@ std::string json_of(const ShowReport& report) {
     return item;
   };
   const NormSpec& spec = report.spec;
-  Json json = {{"spec", to_text(spec)},
-               {"columns", spec.columns},
-               {"x_row_bytes", spec.columns * size_of(spec.input)},
-               {"y_row_bytes", row_elements(row_of(Operand::y), spec) * size_of(spec.output)},
-               {"device", normjit::json_of(report.device)},
-               {"generic", {{"tier", report.generic.tier}, {"id", report.generic.id}}},
-               {"uses", Json::array(report.uses, use_json)}};
+  Json json = {
+      {"spec", to_text(spec)}, {"columns", spec.columns}, {"x_row_bytes", row_bytes(Operand::x, spec)}};
+  if (spec.backward)
+    json.add("dy_row_bytes", row_bytes(Operand::dy, spec)).add("dx_row_bytes", row_bytes(Operand::dx, spec));
+  else
+    json.add("y_row_bytes", row_bytes(Operand::y, spec));
+  json.add("device", normjit::json_of(report.device))
+      .add("generic", {{"tier", report.generic.tier}, {"id", report.generic.id}})
+      .add("uses", Json::array(report.uses, use_json));
   if (report.rows > 0) {
     json.add("rows", report.rows)
         .add("regime", name(regime_of(report.spec, report.rows, report.device)))

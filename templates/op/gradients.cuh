@@ -160,7 +160,7 @@ struct RowGradient {
   // The row's, around the mean of this part of it, the distances from which are known.
   NJ_METHOD RowGradient around(Acc mean) const {
     const RowStatistics& s = statistics;
-    return {{mean, (s.mean - mean) + s.mean_lo, s.rstd}, g, gn};
+    return {RowStatistics{mean, (s.mean - mean) + s.mean_lo, s.rstd}, g, gn};
   }
   NJ_METHOD Acc dx(Acc g_of_element, Acc n) const {
     return hw::fma(-n, gn,
@@ -276,20 +276,26 @@ NJ_DEVICE Acc* row_of_sums(Acc* all, int s, long long parts, long long part) {
   return all + (s * parts + part) * kColumns;
 }
 
-// All blocks meet: each arrives, and goes on when it waits for the meeting of that number, from 1 on, and all
-// have arrived as often. What they wrote before is visible then. All of them are resident. The whole block
-// calls these.
-NJ_DEVICE void arrive_at_meeting(Header& header) {
+// All blocks meet: each arrives at the meeting of a number, from 1 on, and waits until all have. What they
+// wrote before is visible then. A block may arrive at the next meeting before it waits for one, so that two
+// are under way; each has a counter, which the meeting two before it has left full. All blocks are resident.
+// The whole block calls these.
+NJ_DEVICE unsigned long long* counter_of(Header& header, unsigned long long number) {
+  return number % 2 == 1 ? &header.finished_blocks : &header.largest;
+}
+NJ_DEVICE void arrive_at_meeting(Header& header, unsigned long long number) {
   hw::block_barrier();
-  if (threadIdx.x == 0) hw::arrive(&header.finished_blocks);
+  if (threadIdx.x == 0) hw::arrive(counter_of(header, number));
 }
 NJ_DEVICE void wait_for_meeting(Header& header, unsigned long long number) {
-  if (threadIdx.x == 0) hw::wait_until(&header.finished_blocks, number * gridDim.x);
+  if (threadIdx.x == 0) hw::wait_until(counter_of(header, number), (number + 1) / 2 * gridDim.x);
   hw::block_barrier();
 }
 // The last block to leave makes the workspace ready for the next launch. One thread of each block calls this.
 NJ_DEVICE void leave_meeting(Header& header) {
-  if (hw::arrive(&header.next_ticket) + 1 == gridDim.x) header.next_ticket = header.finished_blocks = 0;
+  if (hw::arrive(&header.next_ticket) + 1 < gridDim.x) return;
+  header.next_ticket = header.finished_blocks = 0;
+  header.largest = 0;
 }
 
 // Adds all parts, always in the same order, and writes the gradients of weight and bias. Blocks share the

@@ -70,8 +70,8 @@ NJ_DEVICE RowGradient gradient_of_row(const Workspace& w, long long batch, long 
   all = lanes_sum<kWarp>(all);
   const Acc mean = static_cast<Acc>(kCentred ? base + all.distances / kColumns : 0);
   all = moved(all, kColumns, base - mean);
-  return gradient_of({{static_cast<Acc>(all.squares), static_cast<Acc>(all.g), static_cast<Acc>(all.gd),
-                       static_cast<Acc>(all.distances)},
+  return gradient_of({GradientSums{static_cast<Acc>(all.squares), static_cast<Acc>(all.g),
+                                   static_cast<Acc>(all.gd), static_cast<Acc>(all.distances)},
                       mean});
 }
 
@@ -194,7 +194,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
   for (long long batch = 0; batch <= batches; ++batch) {
     if (batch < batches) {
       measure_batch(on, w, batch, batch * kGroupRows, rows_of(batch), parts);
-      arrive_at_meeting(*w.header);
+      arrive_at_meeting(*w.header, batch + 1);
     }
     if (batch == 0) continue;
     const long long written = batch - 1;
@@ -203,7 +203,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
   }
   if constexpr (kSums > 0) {
     if (Share::keeps_sums() && share.works()) flush(w, share, share.first_chunk, sums, true);
-    arrive_at_meeting(*w.header);
+    arrive_at_meeting(*w.header, batches + 1);
     wait_for_meeting(*w.header, batches + 1);
     add_parts(on, w.sums, share.sharing, blockIdx.x, gridDim.x, across);
   }

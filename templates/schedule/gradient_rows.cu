@@ -114,7 +114,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     for (int s = 0; s < kSums; ++s)
       write_part(sums.of[s], row_of_sums(all, s, gridDim.x, blockIdx.x), across);
     if constexpr (Exchange::chosen == Exchange::grid) {
-      arrive_at_meeting(meeting.header);
+      arrive_at_meeting(meeting.header, 1);
       wait_for_meeting(meeting.header, 1);
       add_parts(on, all, gridDim.x, blockIdx.x, gridDim.x, across);
       if (threadIdx.x == 0) leave_meeting(meeting.header);

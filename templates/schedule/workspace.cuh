@@ -8,7 +8,9 @@ struct Header {
   unsigned long long next_ticket, finished_blocks;
   unsigned epoch;  // the largest tag so far
   unsigned unused;
-  unsigned long long largest;  // result of the blocks that have left, as the bits of its magnitude
+  // The largest result of the blocks that have left, as the bits of its magnitude. Gradients have none, and
+  // count blocks at meetings.
+  unsigned long long largest;
 };
 
 // Rows of split_row take turns in a ring; the counters of a ring row grow over the rows that use it.

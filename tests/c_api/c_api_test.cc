@@ -177,31 +177,37 @@ SAME_PLACE(global_scale);
 SAME_PLACE(also);
 SAME_PLACE(block_scale);
 SAME_PLACE(amax);
+SAME_PLACE(dy);
+SAME_PLACE(dsum);
+SAME_PLACE(dx);
+SAME_PLACE(dweight);
+SAME_PLACE(dbias);
 #undef SAME_PLACE
 constexpr bool is_number_of(int number, Operand operand) { return number == static_cast<int>(operand) + 1; }
-static_assert(is_number_of(NORMJIT_OPERAND_X, Operand::x) &&
-              is_number_of(NORMJIT_OPERAND_IN_BIAS, Operand::in_bias) &&
-              is_number_of(NORMJIT_OPERAND_GATE, Operand::gate) &&
-              is_number_of(NORMJIT_OPERAND_GATE_TABLE, Operand::gate_table) &&
-              is_number_of(NORMJIT_OPERAND_RESIDUAL, Operand::residual) &&
-              is_number_of(NORMJIT_OPERAND_WEIGHT, Operand::weight) &&
-              is_number_of(NORMJIT_OPERAND_BIAS, Operand::bias) &&
-              is_number_of(NORMJIT_OPERAND_MOD_SCALE, Operand::mod_scale) &&
-              is_number_of(NORMJIT_OPERAND_MOD_SCALE_TABLE, Operand::mod_scale_table) &&
-              is_number_of(NORMJIT_OPERAND_MOD_SHIFT, Operand::mod_shift) &&
-              is_number_of(NORMJIT_OPERAND_MOD_SHIFT_TABLE, Operand::mod_shift_table) &&
-              is_number_of(NORMJIT_OPERAND_TENSOR_SCALE, Operand::tensor_scale) &&
-              is_number_of(NORMJIT_OPERAND_UPPER_BOUND, Operand::upper_bound) &&
-              is_number_of(NORMJIT_OPERAND_GLOBAL_SCALE, Operand::global_scale) &&
-              is_number_of(NORMJIT_OPERAND_Y, Operand::y) &&
-              is_number_of(NORMJIT_OPERAND_SUM, Operand::sum) &&
-              is_number_of(NORMJIT_OPERAND_MEAN, Operand::mean) &&
-              is_number_of(NORMJIT_OPERAND_RSTD, Operand::rstd) &&
-              is_number_of(NORMJIT_OPERAND_ALSO, Operand::also) &&
-              is_number_of(NORMJIT_OPERAND_ROW_SCALE, Operand::row_scale) &&
-              is_number_of(NORMJIT_OPERAND_BLOCK_SCALE, Operand::block_scale) &&
-              is_number_of(NORMJIT_OPERAND_AMAX, Operand::amax) &&
-              is_number_of(NORMJIT_OPERAND_WORKSPACE, Operand::workspace));
+static_assert(
+    is_number_of(NORMJIT_OPERAND_X, Operand::x) && is_number_of(NORMJIT_OPERAND_IN_BIAS, Operand::in_bias) &&
+    is_number_of(NORMJIT_OPERAND_GATE, Operand::gate) &&
+    is_number_of(NORMJIT_OPERAND_GATE_TABLE, Operand::gate_table) &&
+    is_number_of(NORMJIT_OPERAND_RESIDUAL, Operand::residual) &&
+    is_number_of(NORMJIT_OPERAND_WEIGHT, Operand::weight) &&
+    is_number_of(NORMJIT_OPERAND_BIAS, Operand::bias) &&
+    is_number_of(NORMJIT_OPERAND_MOD_SCALE, Operand::mod_scale) &&
+    is_number_of(NORMJIT_OPERAND_MOD_SCALE_TABLE, Operand::mod_scale_table) &&
+    is_number_of(NORMJIT_OPERAND_MOD_SHIFT, Operand::mod_shift) &&
+    is_number_of(NORMJIT_OPERAND_MOD_SHIFT_TABLE, Operand::mod_shift_table) &&
+    is_number_of(NORMJIT_OPERAND_TENSOR_SCALE, Operand::tensor_scale) &&
+    is_number_of(NORMJIT_OPERAND_UPPER_BOUND, Operand::upper_bound) &&
+    is_number_of(NORMJIT_OPERAND_GLOBAL_SCALE, Operand::global_scale) &&
+    is_number_of(NORMJIT_OPERAND_Y, Operand::y) && is_number_of(NORMJIT_OPERAND_SUM, Operand::sum) &&
+    is_number_of(NORMJIT_OPERAND_MEAN, Operand::mean) && is_number_of(NORMJIT_OPERAND_RSTD, Operand::rstd) &&
+    is_number_of(NORMJIT_OPERAND_ALSO, Operand::also) &&
+    is_number_of(NORMJIT_OPERAND_ROW_SCALE, Operand::row_scale) &&
+    is_number_of(NORMJIT_OPERAND_BLOCK_SCALE, Operand::block_scale) &&
+    is_number_of(NORMJIT_OPERAND_AMAX, Operand::amax) && is_number_of(NORMJIT_OPERAND_DY, Operand::dy) &&
+    is_number_of(NORMJIT_OPERAND_DSUM, Operand::dsum) && is_number_of(NORMJIT_OPERAND_DX, Operand::dx) &&
+    is_number_of(NORMJIT_OPERAND_DWEIGHT, Operand::dweight) &&
+    is_number_of(NORMJIT_OPERAND_DBIAS, Operand::dbias) &&
+    is_number_of(NORMJIT_OPERAND_WORKSPACE, Operand::workspace));
 
 TEST_F(CApi, AGroupSizeOfZeroIsOne) {
   normjit_tensors tensors = tensors_of(3);
@@ -224,7 +230,8 @@ TEST_F(CApi, NodeOffsets) {
   EXPECT_THAT(asked(NORMJIT_OPERAND_MEAN), HasSubstr("has no mean"));
   EXPECT_THAT(asked(NORMJIT_OPERAND_WORKSPACE), HasSubstr("has no workspace"));
   EXPECT_THAT(asked(0), HasSubstr("operand is 0"));
-  EXPECT_THAT(asked(23), HasSubstr("operand is 23"));
+  EXPECT_THAT(asked(NORMJIT_OPERAND_DX), HasSubstr("has no dx"));
+  EXPECT_THAT(asked(28), HasSubstr("operand is 28"));
   EXPECT_EQ(offset, 48U) << "written by successful calls only";
   EXPECT_EQ(normjit_node_offset(kernel, NORMJIT_OPERAND_MEAN, &offset, nullptr), NORMJIT_UNEXPECTED_POINTER);
   EXPECT_EQ(normjit_node_offset(kernel, NORMJIT_OPERAND_X, nullptr, nullptr), NORMJIT_BAD_ARGUMENT);
@@ -355,6 +362,20 @@ TEST_F(CApi, SpecsAndTheirTexts) {
   Text again;
   ASSERT_EQ(normjit_spec_text(&spec, &again.text, nullptr), NORMJIT_OK);
   EXPECT_EQ(again.string(), full);
+  normjit_spec gradients = NORMJIT_SPEC_INIT;
+  const char* const backward = "rmsnorm_bwd/cols=64/f16/out=f32/w=bf16/dw=f32/res=bf16/eps=0.5/dsum/w1";
+  ASSERT_EQ(normjit_spec_parse(backward, &gradients, nullptr), NORMJIT_OK);
+  EXPECT_EQ(gradients.backward, 1);
+  EXPECT_EQ(gradients.dsum, 1);
+  EXPECT_EQ(gradients.gradient_type, NORMJIT_F32);
+  EXPECT_EQ(gradients.residual_type, NORMJIT_BF16);
+  Text gradients_again;
+  ASSERT_EQ(normjit_spec_text(&gradients, &gradients_again.text, nullptr), NORMJIT_OK);
+  EXPECT_EQ(gradients_again.string(), backward);
+  gradients.sum = 1;
+  EXPECT_THAT(outcome([&](char** e) { return normjit_spec_text(&gradients, nullptr, e); }),
+              HasSubstr("BadCombination: a backward spec excludes sum"));
+
   spec.residual = NORMJIT_NO_RESIDUAL;
   spec.in_bias = 0;
   spec.residual_type = 0;
@@ -637,7 +658,9 @@ TEST_F(CApi, ValuesThatAreNoneAreNamed) {
     EXPECT_THAT(refused(&normjit_spec::scale_layout, wrong), HasSubstr("BadArgument: scale_layout" + is));
     EXPECT_THAT(refused(&normjit_spec::also, wrong), HasSubstr("BadArgument: also" + is));
     EXPECT_THAT(refused(&normjit_spec::amax, wrong), HasSubstr("BadArgument: amax" + is));
-    EXPECT_THAT(refused(&normjit_spec::reserved, wrong), HasSubstr("BadArgument: reserved" + is));
+    EXPECT_THAT(refused(&normjit_spec::backward, wrong), HasSubstr("BadArgument: backward" + is));
+    EXPECT_THAT(refused(&normjit_spec::dsum, wrong), HasSubstr("BadArgument: dsum" + is));
+    EXPECT_THAT(refused(&normjit_spec::gradient_type, wrong), HasSubstr("BadDType: gradient_type" + is));
   }
   EXPECT_THAT(refused(&normjit_spec::input, NORMJIT_E4M3), HasSubstr("BadDType: input is e4m3; it must be"));
   EXPECT_THAT(refused(&normjit_spec::output, NORMJIT_E8M0),

@@ -24,3 +24,25 @@ void snippet(int64_t columns, int64_t rows, const void* x, void* y, const void* 
   normjit_service_destroy(service);
   /* clang-format on */
 }
+
+int snippet_of_gradients(normjit_service* service, int64_t columns, int64_t rows, const void* sum,
+                         const void* dy, const void* dsum, const void* weight, void* dx, void* dweight,
+                         void* (*zeroed)(size_t), void* stream, char** error);
+
+int snippet_of_gradients(normjit_service* service, int64_t columns, int64_t rows, const void* sum,
+                         const void* dy, const void* dsum, const void* weight, void* dx, void* dweight,
+                         void* (*zeroed)(size_t), void* stream, char** error) {
+  /* clang-format off */
+  normjit_spec backward = NORMJIT_SPEC_INIT;
+  normjit_tensors gradients = NORMJIT_TENSORS_INIT;
+  backward.norm = NORMJIT_RMS, backward.backward = 1, backward.dsum = 1;
+  backward.columns = columns, backward.affine = NORMJIT_WEIGHT;
+  size_t bytes = 0;
+  if (normjit_workspace_bytes(service, &backward, &bytes, error)) return 1;
+  gradients.workspace = zeroed(bytes);
+  gradients.x.pointer = sum, gradients.dy.pointer = dy, gradients.dsum.pointer = dsum;
+  gradients.weight.pointer = weight, gradients.rows = rows;
+  gradients.dx.pointer = dx, gradients.dweight = dweight;
+  return normjit_norm(service, &backward, &gradients, stream, NULL, error) != NORMJIT_OK;
+  /* clang-format on */
+}

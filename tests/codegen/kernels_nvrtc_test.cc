@@ -495,6 +495,42 @@ TEST_F(Kernels, EveryPlanOfBlocksAndSecondResults) {
   expect_all_clean(jobs);
 }
 
+// Of the plans that the planner weighs for gradients of random specs every eighth, each spec on one of the
+// architectures: one that spills would be tuned to. Exchanges take turns: what threads hold does not depend
+// on them.
+TEST_F(Kernels, EveryPlanOfGradients) {
+  constexpr std::int64_t kColumns[] = {7, 64, 100, 768, 1000, 4096, 5120, 16'384, 65'537, 4'194'304};
+  std::vector<Job> jobs;
+  for (std::size_t turn = 0; turn < 40; ++turn) {
+    Random random(turn);
+    NormSpec spec = random_spec(random, {.every_norm = true});
+    spec.input = kInputDTypeRows[turn % 4].value;
+    if (turn % 2 == 0) spec.output = spec.weight = spec.input;  // as frameworks have it
+    if (turn % 4 != 0) spec.affine = Affine::weight_bias;
+    make_backward(spec, random);
+    spec.columns = kColumns[turn % std::size(kColumns)];
+    spec = canonical(spec);
+    const DeviceProfile& device = devices_[(turn * 5 + 6) % devices_.size()];
+    std::vector<Plan> seen;
+    for (const RowsRegime regime : kRowsRegimes)
+      for (const Alignment alignment : kAlignments)
+        for (const Candidate& one : candidates(spec, device, regime, alignment)) {
+          Plan either = one.plan;
+          either.exchange = Exchange::none;
+          if (std::find(seen.begin(), seen.end(), either) != seen.end()) continue;
+          seen.push_back(either);
+          // The sums over rows need an exchange or not; without any there is none.
+          if ((seen.size() + turn) % 8 != 0) continue;
+          Plan met = either;
+          met.exchange = Exchange::grid;
+          const bool meets = seen.size() / 8 % 2 == 0 && check(met, spec, device);
+          jobs.push_back({spec, meets ? met : either, device});
+        }
+  }
+  EXPECT_GT(jobs.size(), 200u);
+  expect_all_clean(jobs);
+}
+
 // Whatever the combination; among it epsilons and scales that only a double holds, huge rows, no weights.
 TEST_F(Kernels, RandomSpecs) {
   std::vector<Job> jobs;

@@ -32,6 +32,12 @@ namespace testing {
 namespace {
 
 constexpr DType kDTypes[] = {DType::f16, DType::bf16, DType::f32, DType::f64};
+// Those of forward specs.
+constexpr Strategy kForwardStrategies[] = {
+    Strategy::warp_rows, Strategy::staged_rows,    Strategy::block_row, Strategy::persistent_row,
+    Strategy::split_row, Strategy::channels_first, Strategy::generic};
+constexpr Strategy kGradientStrategies[] = {Strategy::gradient_rows, Strategy::gradient_columns};
+static_assert(std::size(kForwardStrategies) + std::size(kGradientStrategies) == std::size(kAllStrategies));
 constexpr Activation kActivations[] = {Activation::none, Activation::relu, Activation::gelu,
                                        Activation::gelu_tanh, Activation::silu};
 
@@ -68,6 +74,20 @@ Plan small_plan(Strategy strategy, const NormSpec& spec, int vector) {
       return {strategy, 32, 32, vector, 2};
     case Strategy::channels_first:  // 8 threads side by side
       return {strategy, 64, 8, vector, static_cast<int>((spec.columns - 1) / 8) + 1};
+    case Strategy::gradient_rows:
+      return {.strategy = strategy,
+              .threads = 64,
+              .threads_per_row = lanes,
+              .vector = vector,
+              .per_thread = each(lanes)};
+    case Strategy::gradient_columns:  // chunks of 64 columns
+      return {.strategy = strategy,
+              .threads = 32,
+              .threads_per_row = 32,
+              .vector = vector,
+              .per_thread = std::max(1, 2 / vector),
+              .group_rows = 3,
+              .exchange = Exchange::grid};
     case Strategy::generic:  // a warp has rows of up to 64 columns
       return {strategy, 64, 32, 1, 2};
   }
@@ -300,7 +320,7 @@ TEST_P(HostCorners, Overlaps) {
   expect_right(cases);
 }
 
-INSTANTIATE_TEST_SUITE_P(HostCorners, HostCorners, ::testing::ValuesIn(kAllStrategies),
+INSTANTIATE_TEST_SUITE_P(HostCorners, HostCorners, ::testing::ValuesIn(kForwardStrategies),
                          [](const auto& info) { return std::string(normjit::name(info.param)); });
 
 // Rows in groups, with a whole last group and without, batches of 1 to 4 rows, and more groups than the ring
@@ -806,7 +826,7 @@ TEST_P(HostCornersOfNorms, AWrittenSumMayOverflow) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(HostCorners, HostCornersOfNorms, ::testing::ValuesIn(kAllStrategies),
+INSTANTIATE_TEST_SUITE_P(HostCorners, HostCornersOfNorms, ::testing::ValuesIn(kForwardStrategies),
                          [](const auto& info) { return std::string(normjit::name(info.param)); });
 
 // ---- Scales of blocks, second results, the largest result ----
@@ -1464,6 +1484,306 @@ TEST(HostCornersOfUnalignedRows, OfRms) {
   expect_right(cases);
 }
 
+// ---- Gradients ----
+
+class HostCornersOfGradients : public ::testing::TestWithParam<Strategy> {};
+
+// With the sums over rows added by all blocks, or otherwise.
+KernelCase gradient(Strategy strategy, NormSpec spec, int vector = 1, std::int64_t rows = 5,
+                    Exchange exchange = Exchange::grid) {
+  spec.backward = true;
+  KernelCase c = corner(strategy, spec, vector, rows);
+  const bool adds = c.spec.affine != Affine::none || strategy == Strategy::gradient_columns;
+  c.plan.exchange = adds ? exchange : Exchange::none;
+  return c;
+}
+constexpr Exchange kBoth[] = {Exchange::grid, Exchange::none};
+
+// A row for a block of several warps.
+KernelCase gradient_in_blocks(const NormSpec& spec, int threads, int vector, std::int64_t rows,
+                              Exchange exchange = Exchange::grid) {
+  KernelCase c = gradient(Strategy::gradient_rows, spec, vector, rows, exchange);
+  c.plan.threads = c.plan.threads_per_row = threads;
+  c.plan.per_thread = static_cast<int>((c.spec.columns - 1) / (threads * vector)) + 1;
+  return c;
+}
+
+// One column, whose dx is 0, to a column more than lanes, warps and chunks end with.
+TEST_P(HostCornersOfGradients, Widths) {
+  std::vector<KernelCase> cases;
+  for (const std::int64_t columns : {1, 2, 3, 7, 8, 9, 31, 32, 33, 63, 64, 65, 127, 128, 129, 191, 193})
+    for (const Norm norm : {Norm::layer, Norm::rms})
+      cases.push_back(gradient(GetParam(),
+                               {.norm = norm,
+                                .columns = columns,
+                                .dsum = columns % 2 == 0,
+                                .affine = norm == Norm::layer ? Affine::weight_bias : Affine::weight,
+                                .weight_offset = columns % 3 == 0},
+                               1, 5, kBoth[columns % 2]));
+  expect_right(cases);
+}
+
+TEST_P(HostCornersOfGradients, VectorBoundaries) {
+  std::vector<KernelCase> cases;
+  for (const DType dtype : {DType::f16, DType::f32, DType::f64})
+    for (const int vector : {2, 4, 8})
+      for (const int vectors : {1, 31, 32, 33}) {
+        KernelCase c = gradient(GetParam(),
+                                {.columns = vector * vectors,
+                                 .input = dtype,
+                                 .dsum = vectors > 31,
+                                 .affine = Affine::weight_bias},
+                                vector, 5, kBoth[vectors % 2]);
+        c.guard = vectors % 2 == 0 ? Guard::before : Guard::behind;
+        if (legal(c)) cases.push_back(c);
+      }
+  EXPECT_GT(cases.size(), 20u);
+  expect_right(cases);
+}
+
+// One row, fewer rows than blocks, one more than the blocks hold at once, several batches of which the last
+// is short; by one block and by as many as there are.
+TEST_P(HostCornersOfGradients, EveryFewRows) {
+  std::vector<KernelCase> cases;
+  for (std::int64_t rows = 1; rows <= 50; ++rows)
+    for (const std::int64_t blocks : {0, 1}) {
+      KernelCase c =
+          gradient(GetParam(), {.columns = 70, .affine = Affine::weight_bias}, 2, rows, kBoth[rows / 2 % 2]);
+      c.blocks = blocks;
+      c.runs = 2;
+      if (legal(c)) cases.push_back(c);
+    }
+  EXPECT_GT(cases.size(), 80u);
+  expect_right(cases);
+}
+
+// A distance of its own for each matrix, and rows of the inputs that are one, or overlap.
+TEST_P(HostCornersOfGradients, Distances) {
+  std::vector<KernelCase> cases;
+  const KernelCase plain =
+      gradient(GetParam(), {.columns = 100, .dsum = true, .affine = Affine::weight_bias}, 2, 8);
+  for (const Guard guard : {Guard::before, Guard::behind})
+    for (const int shift : {0, 1, 7})
+      for (const std::int64_t x_gap : {-50, 0, 50})
+        for (const std::int64_t dy_gap : {-50, -25, 0, 3}) {
+          KernelCase c = plain;
+          c.guard = guard;
+          c.x_shift = c.y_shift = c.weight_shift = c.bias_shift = shift * 2;
+          c.x_gap = x_gap * 2;
+          c.scale_gap = dy_gap * 2;
+          c.residual_gap = -dy_gap * 2;
+          c.y_gap = 2 * 2;
+          cases.push_back(c);
+        }
+  expect_right(cases);
+}
+
+TEST_P(HostCornersOfGradients, GroupsOfRows) {
+  std::vector<KernelCase> cases;
+  for (const std::int64_t group : {2, 3, 8}) {
+    KernelCase c = gradient(GetParam(), {.columns = 100, .dsum = true, .affine = Affine::weight_bias}, 2, 24);
+    c.plan.grouped_rows = true;
+    c.group = group;
+    c.group_gap = 6;
+    c.x_gap = 4;
+    c.y_gap = 2;
+    cases.push_back(c);
+  }
+  expect_right(cases);
+}
+
+// dx over dy, also of other numbers in the same bytes.
+TEST_P(HostCornersOfGradients, InPlace) {
+  std::vector<KernelCase> cases;
+  for (const DType dtype : kDTypes)
+    for (const std::int64_t gap : {0, 2})
+      for (const std::int64_t columns : {4, 60, 180}) {
+        KernelCase c =
+            gradient(GetParam(), {.columns = columns, .input = dtype, .affine = Affine::weight_bias}, 2, 13);
+        c.in_place = true;
+        c.scale_gap = gap * 2;
+        c.runs = 2;
+        cases.push_back(c);
+      }
+  cases.push_back(gradient(GetParam(), {.columns = 90, .input = DType::f16, .output = DType::bf16}, 1, 13));
+  cases.back().in_place = true;
+  expect_right(cases);
+}
+
+TEST_P(HostCornersOfGradients, EveryMixOfDtypes) {
+  std::vector<KernelCase> cases;
+  for (const DType input : kDTypes)
+    for (const DType output : kDTypes)
+      for (const DType weight : kDTypes) {
+        const std::size_t turn = cases.size();
+        cases.push_back(gradient(GetParam(),
+                                 {.norm = turn % 3 == 0 ? Norm::rms : Norm::layer,
+                                  .columns = 72,
+                                  .input = input,
+                                  .output = output,
+                                  .weight = weight,
+                                  .gradient_type = kDTypes[(turn + turn / 4) % 4],
+                                  .residual_type = kDTypes[(turn / 2) % 4],
+                                  .dsum = turn % 2 == 0,
+                                  .affine = Affine::weight_bias},
+                                 2));
+      }
+  expect_right(cases);
+}
+
+TEST_P(HostCornersOfGradients, Epsilons) {
+  std::vector<KernelCase> cases;
+  for (const Norm norm : {Norm::layer, Norm::rms})
+    for (const DType dtype : {DType::f32, DType::f64})
+      for (const double epsilon : {0.0, 1e-12, 0.5, 1e30})
+        for (const InputKind inputs : {InputKind::unit, InputKind::constant_rows, InputKind::near_epsilon,
+                                       InputKind::subnormal, InputKind::large_mean}) {
+          KernelCase c = gradient(
+              GetParam(),
+              {.norm = norm, .columns = 100, .input = dtype, .epsilon = epsilon, .affine = Affine::weight}, 2,
+              12);
+          c.inputs = inputs;
+          if (legal(c)) cases.push_back(c);
+        }
+  expect_right(cases);
+}
+
+// In dx; sums over rows have it by right.
+TEST_P(HostCornersOfGradients, NanAndInfinityStayInTheirRow) {
+  std::vector<KernelCase> cases;
+  for (const Affine affine : {Affine::none, Affine::weight_bias})
+    for (const InputKind inputs : {InputKind::nan_row, InputKind::inf_row})
+      for (const std::uint64_t seed : {0, 5, 7, 1001, 1006}) {
+        KernelCase c = gradient(GetParam(), {.columns = 80, .affine = affine}, 1, 11);
+        c.inputs = inputs;
+        c.seed = seed;
+        cases.push_back(c);
+      }
+  expect_right(cases);
+}
+
+TEST_P(HostCornersOfGradients, Overlaps) {
+  std::vector<KernelCase> cases;
+  for (const DType dtype : {DType::bf16, DType::f32}) {
+    cases.push_back(gradient(
+        GetParam(), {.columns = 96, .input = dtype, .dsum = true, .affine = Affine::weight_bias}, 2));
+    cases.back().overlaps = true;
+    cases.back().runs = 2;
+  }
+  expect_right(cases);
+}
+INSTANTIATE_TEST_SUITE_P(HostCorners, HostCornersOfGradients, ::testing::ValuesIn(kGradientStrategies),
+                         [](const auto& info) { return std::string(normjit::name(info.param)); });
+
+// From one warp, whose parts are merged with none, to more than a lane merges one of; warps without columns.
+TEST(HostCornersOfGradientRows, Blocks) {
+  std::vector<KernelCase> cases;
+  for (const int threads : {32, 64, 96, 224, 256, 1024})
+    for (const std::int64_t columns : {1, 33, 200, 1024, 1030})
+      for (const std::int64_t rows : {1, 2, 3, 4, 10}) {
+        if (columns > 32 * threads) continue;
+        cases.push_back(gradient_in_blocks({.columns = columns, .affine = Affine::weight_bias}, threads, 1,
+                                           rows, kBoth[rows % 2]));
+        if (columns == 1024) cases.back().inputs = InputKind::large_mean;
+      }
+  std::erase_if(cases, [](const KernelCase& c) { return !legal(c); });
+  EXPECT_GT(cases.size(), 80u);
+  expect_right(cases);
+}
+
+// Lanes that share no row with others, and as many as there are in a warp: what a block adds up over rows.
+TEST(HostCornersOfGradientRows, RowsSideBySide) {
+  std::vector<KernelCase> cases;
+  for (const int threads : {32, 128})
+    for (int lanes = 1; lanes <= 32; lanes *= 2)
+      for (const std::int64_t columns : {1, 5, 24, 32}) {
+        const int rows = threads / lanes;  // a block
+        for (const std::int64_t count : {rows - 1, rows, 3 * rows + 1}) {
+          if (count < 1) continue;
+          KernelCase c = gradient(Strategy::gradient_rows,
+                                  {.norm = lanes % 3 == 1 ? Norm::rms : Norm::layer,
+                                   .columns = columns,
+                                   .affine = Affine::weight_bias},
+                                  1, count, kBoth[count % 2]);
+          c.plan.threads = threads;
+          c.plan.threads_per_row = lanes;
+          c.plan.per_thread = static_cast<int>((columns - 1) / lanes) + 1;
+          if (legal(c)) cases.push_back(c);
+        }
+      }
+  EXPECT_GT(cases.size(), 100u);
+  expect_right(cases);
+}
+
+// Without a weight there are no sums, no workspace and no meeting.
+TEST(HostCornersOfGradientRows, WithoutSums) {
+  std::vector<KernelCase> cases;
+  for (const std::int64_t rows : {1, 7, 40})
+    for (const Norm norm : {Norm::layer, Norm::rms}) {
+      cases.push_back(
+          gradient(Strategy::gradient_rows, {.norm = norm, .columns = 50, .dsum = true}, 2, rows));
+      cases.push_back(gradient_in_blocks({.norm = norm, .columns = 150}, 64, 2, rows, Exchange::none));
+    }
+  for (const KernelCase& c : cases) EXPECT_EQ(workspace_bytes(c.plan, c.spec, c.device), 0u);
+  expect_right(cases);
+}
+
+// Chunks of 64 columns: one, one and a column, several; fewer of them than blocks, whose rows are shared
+// then, evenly or not, and more. Batches: a short one alone, whole ones, a short last one.
+TEST(HostCornersOfGradientColumns, ChunksAndBatches) {
+  std::vector<KernelCase> cases;
+  for (const std::int64_t columns : {1, 63, 64, 65, 127, 128, 129, 320, 321})
+    for (const int sms : {1, 2, 3, 5, 8})
+      for (const int group : {1, 3, 8})
+        for (const std::int64_t rows : {1, 3, 8, 17}) {
+          if ((columns + sms + group + rows) % 3 != 0) continue;  // a third of all
+          KernelCase c = gradient(Strategy::gradient_columns,
+                                  {.columns = columns,
+                                   .dsum = rows == 3,
+                                   .affine = group == 3 ? Affine::weight : Affine::weight_bias},
+                                  1, rows);
+          c.device.sm_count = sms;
+          c.plan.group_rows = group;
+          c.runs = rows == 8 ? 2 : 1;
+          cases.push_back(c);
+        }
+  EXPECT_GT(cases.size(), 150u);
+  expect_right(cases);
+}
+
+// More rows of a batch than warps, which work out one each: several rounds, of which the last is short.
+TEST(HostCornersOfGradientColumns, MoreRowsThanWarps) {
+  std::vector<KernelCase> cases;
+  for (const int threads : {32, 64, 128})
+    for (const std::int64_t rows : {1, 4, 5, 9, 30})
+      for (const int sms : {1, 3}) {
+        KernelCase c =
+            gradient(Strategy::gradient_columns, {.columns = 300, .affine = Affine::weight_bias}, 2, rows);
+        c.device.sm_count = sms;
+        c.plan.threads = c.plan.threads_per_row = threads;
+        c.plan.group_rows = 16;
+        if (rows == 9) c.inputs = InputKind::large_mean;
+        cases.push_back(c);
+      }
+  expect_right(cases);
+}
+
+// More chunks than a warp has lanes to add them, whose means are far apart.
+TEST(HostCornersOfGradientColumns, ManyChunks) {
+  std::vector<KernelCase> cases;
+  for (const DType dtype : {DType::f32, DType::f64})
+    for (const Norm norm : {Norm::layer, Norm::rms})
+      for (const std::int64_t columns : {32 * 64, 32 * 64 + 1, 2500}) {
+        KernelCase c =
+            gradient(Strategy::gradient_columns,
+                     {.norm = norm, .columns = columns, .input = dtype, .affine = Affine::weight}, 1, 4);
+        cases.push_back(c);
+        c.inputs = InputKind::large_mean;
+        cases.push_back(c);
+      }
+  expect_right(cases);
+}
+
 // ---- One workspace ----
 
 // Kernels of all kinds that meet through memory, of other dtypes and grids, leave it as the next needs it.
@@ -1480,6 +1800,11 @@ TEST(HostCorners, AllKernelsTakeTurnsWithOneWorkspace) {
       cases.push_back(shared({Exchange::grid, 3}, spec, 8 + round));
       cases.back().blocks = 6;
       cases.push_back(shared({Exchange::grid, 3}, with_operation(spec, kOperations[2]), 8 + round));
+      const NormSpec gradients{.columns = 300, .input = dtype, .affine = Affine::weight_bias};
+      for (const Exchange exchange : kBoth) {
+        cases.push_back(gradient(Strategy::gradient_rows, gradients, 1, 30 + round, exchange));
+        cases.push_back(gradient(Strategy::gradient_columns, gradients, 1, 7 + round, exchange));
+      }
       if (dtype == DType::f64) continue;
       for (const Strategy strategy : {Strategy::warp_rows, Strategy::block_row, Strategy::generic})
         cases.push_back(corner(strategy, {.columns = 300, .amax = true}, 1, 9 + round));

@@ -103,6 +103,10 @@ const std::vector<std::string> kOf4Bits = {"layout.cuh",
                                            "schedule/block_row.cu",
                                            "schedule/generic.cu"};
 
+// What kernels of gradients try.
+const std::vector<std::string> kGradients = {"op/gradients.cuh", "schedule/gradient_rows.cu",
+                                             "schedule/gradient_columns.cu"};
+
 // What kernels with channels first try.
 const std::vector<std::string> kChannels = {"schedule/channels_first.cu"};
 
@@ -1001,6 +1005,95 @@ const std::vector<Pinned> kPinned = {
      "per_thread=2 arch=sm_90 rows=5 y_gap=3 blocks=2 seed=232",
      {0},
      kOf4Bits},
+    // Gradients of rows in parts of a warp: partial rows, lanes without a row, blocks that loop, gaps; sums
+    // over rows by the last block, and by all.
+    {"layernorm_bwd/cols=90/f32/dsum/wb1 gradient_rows threads=64 threads_per_row=8 vector=2 per_thread=6 "
+     "arch=sm_90 sms=2 rows=37 x_gap=6 y_gap=4 scale_gap=2 residual_gap=8 overlaps=1 runs=2 seed=300",
+     {0, 14},
+     kGradients},
+    {"rmsnorm_bwd/cols=64/f16/w=f32/dw=f32/w gradient_rows threads=64 threads_per_row=16 vector=4 "
+     "per_thread=1 exchange=grid sms=3 arch=sm_90 rows=41 runs=2 seed=301",
+     {0, 13},
+     kGradients},
+    {"layernorm_bwd/cols=45/f32/wb gradient_rows threads=64 threads_per_row=4 vector=1 per_thread=12 "
+     "exchange=grid sms=2 arch=sm_90 rows=7 inputs=large_mean seed=302",
+     {0},
+     kGradients},
+    {"layernorm_bwd/cols=7/f64/out=f16/wb gradient_rows threads=32 threads_per_row=1 vector=1 per_thread=7 "
+     "sms=2 arch=sm_90 rows=70 seed=303",
+     {0},
+     kGradients},
+    // Without sums over rows; a NaN; one column.
+    {"layernorm_bwd/cols=64/bf16/dsum gradient_rows threads=64 threads_per_row=32 vector=2 per_thread=1 "
+     "arch=sm_90 sms=2 rows=11 inputs=nan_row seed=304",
+     {0},
+     kGradients},
+    {"layernorm_bwd/cols=1/f32/wb gradient_rows threads=32 threads_per_row=1 vector=1 per_thread=1 "
+     "arch=sm_90 sms=1 rows=1 seed=305",
+     {0},
+     kGradients},
+    // A row for a block: of uneven warps, one of which has no columns; of more warps than are merged at once.
+    {"layernorm_bwd/cols=300/f32/wb gradient_rows threads=96 threads_per_row=96 vector=1 per_thread=4 "
+     "exchange=grid arch=sm_90 sms=3 rows=10 inputs=large_mean runs=2 seed=306",
+     {0, 13, 3},
+     kGradients},
+    {"layernorm_bwd/cols=400/f32/dsum/wb gradient_rows threads=224 threads_per_row=224 vector=2 "
+     "per_thread=1 arch=sm_90 sms=2 rows=5 inputs=mixed in_place=1 runs=2 seed=307",
+     {0, 13},
+     kGradients},
+    {"layernorm_bwd/cols=70/f32/wb gradient_rows threads=96 threads_per_row=96 vector=2 per_thread=1 "
+     "exchange=grid arch=sm_90 sms=2 rows=5 seed=308",
+     {0},
+     kGradients},
+    {"rmsnorm_bwd/cols=1030/f64/w gradient_rows threads=1024 threads_per_row=1024 vector=1 per_thread=2 "
+     "exchange=grid arch=sm_90 sms=2 rows=5 seed=309",
+     {0, 13},
+     kGradients},
+    {"layernorm_bwd/cols=256/f32/wb gradient_rows threads=128 threads_per_row=128 vector=2 per_thread=1 "
+     "blocks_per_sm=8 exchange=none arch=sm_90 sms=8 rows=70 runs=2 seed=310",
+     {0, 3},
+     kGradients},
+    // Constant rows, whose dx is what the weights make of dy; a large row of sums.
+    {"layernorm_bwd/cols=128/f32/wb gradient_rows threads=64 threads_per_row=64 vector=2 per_thread=1 "
+     "arch=sm_90 sms=2 rows=9 inputs=constant_rows seed=311",
+     {0},
+     kGradients},
+    {"layernorm_bwd/cols=4500/f32/wb gradient_rows threads=256 threads_per_row=256 vector=4 per_thread=5 "
+     "exchange=grid arch=sm_90 sms=2 rows=3 seed=312",
+     {0},
+     kGradients},
+    // Chunk by chunk: fewer chunks than blocks, whose rows are shared unevenly; several batches, a short last
+    // one; more rows of a batch than warps.
+    {"layernorm_bwd/cols=90/f32/dsum/wb1 gradient_columns threads=32 threads_per_row=32 vector=2 "
+     "per_thread=1 group_rows=3 exchange=grid arch=sm_90 sms=5 rows=14 x_gap=6 y_gap=4 scale_gap=2 "
+     "residual_gap=8 overlaps=1 runs=2 seed=320",
+     {0, 13, 10},
+     kGradients},
+    {"layernorm_bwd/cols=700/f32/wb gradient_columns threads=64 threads_per_row=64 vector=1 per_thread=2 "
+     "group_rows=8 exchange=grid arch=sm_90 sms=3 rows=20 inputs=large_mean seed=321",
+     {0, 13},
+     kGradients},
+    {"rmsnorm_bwd/cols=300/f16/w=f32/dw=f32/w gradient_columns threads=64 threads_per_row=64 vector=4 "
+     "per_thread=1 group_rows=1 exchange=grid arch=sm_90 sms=4 rows=9 runs=2 seed=322",
+     {0, 13},
+     kGradients},
+    {"layernorm_bwd/cols=500/f64/out=f32/wb gradient_columns threads=32 threads_per_row=32 vector=2 "
+     "per_thread=1 group_rows=4 arch=sm_90 sms=3 rows=9 in_place=0 seed=323",
+     {0},
+     kGradients},
+    {"layernorm_bwd/cols=256/bf16/dsum gradient_columns threads=64 threads_per_row=64 vector=2 per_thread=1 "
+     "group_rows=16 exchange=grid arch=sm_90 sms=2 rows=33 inputs=nan_row seed=324",
+     {0, 13},
+     kGradients},
+    // More chunks than lanes.
+    {"layernorm_bwd/cols=2500/f32/wb gradient_columns threads=32 threads_per_row=32 vector=1 per_thread=2 "
+     "group_rows=2 exchange=grid arch=sm_90 sms=2 rows=5 inputs=mixed runs=2 seed=325",
+     {0, 13},
+     kGradients},
+    {"layernorm_bwd/cols=1/f32/wb gradient_columns threads=32 threads_per_row=32 vector=1 per_thread=1 "
+     "group_rows=2 exchange=grid arch=sm_90 sms=3 rows=1 seed=326",
+     {0},
+     kGradients},
     // So many blocks that the ring has its largest size, and wraps.
     {"layernorm/cols=32/f32 split_row threads=32 threads_per_row=32 vector=1 per_thread=1 group_rows=1 "
      "blocks_per_sm=32 sms=11 arch=sm_90 rows=1100 seed=15",
@@ -1019,6 +1112,7 @@ Experiment experiment_of(const Pinned& pinned) {
   std::erase_if(files, [&](const std::string& file) {
     return (file.ends_with(".cu") && file != concat({"schedule/", normjit::name(c->plan.strategy), ".cu"})) ||
            (file == "op/quantizer.cuh" && !is_narrow(c->spec.output)) ||
+           (file == "op/gradients.cuh" && !c->spec.backward) ||
            (file == "schedule/ring.cuh" && c->plan.strategy != Strategy::persistent_row) ||
            (file == "schedule/scalar.cuh" &&
             (c->plan.strategy != Strategy::persistent_row || !c->plan.unaligned)) ||

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <mutex>
 #include <thread>
+#include <tuple>
 
 #include "normjit/base/run_on_threads.h"
 #include "normjit/driver/driver.h"
@@ -20,6 +21,7 @@
 #include "tests/support/host_kernels.h"
 #include "verify/check.h"
 #include "verify/element.h"
+#include "verify/gradients.h"
 
 namespace normjit::testing {
 namespace {
@@ -53,7 +55,48 @@ std::string message(const KernelCase& c, const char* output, std::int64_t row, s
          std::to_string(gpu) + " on the GPU and " + std::to_string(cpu) + " on the CPU";
 }
 
+// One value of both, which may lie `tolerance` from the exact one.
+void count(const KernelCase& c, const char* output, std::int64_t row, std::size_t column, double gpu,
+           double host, double tolerance, Comparison& to) {
+  ++to.values;
+  to.equal += gpu == host || (std::isnan(gpu) && std::isnan(host)) ? 1 : 0;
+  if (gpu != host && tolerance > 0)
+    to.largest_share = std::max(to.largest_share, std::fabs(gpu - host) / tolerance);
+  if (!close(gpu, host, tolerance) && to.wrong.empty()) to.wrong = message(c, output, row, column, gpu, host);
+}
+
+// dx, dweight and dbias. Where the exact value is not finite, the order of additions decides what there is.
+void compare_gradients(const KernelCase& c, const oracle::Problem& gpu, const oracle::Problem& host,
+                       Comparison& to) {
+  const auto columns = static_cast<std::size_t>(c.spec.columns);
+  std::vector<double> a(columns), b(columns);
+  std::vector<oracle::GradientValue> expected(columns);
+  const auto compare_all = [&](const char* output, DType dtype, std::int64_t row) {
+    for (std::size_t i = 0; i < columns; ++i)
+      if (std::isfinite(expected[i].value) && std::isfinite(a[i]) && std::isfinite(b[i]))
+        count(c, output, row, i, a[i], b[i], oracle::tolerance(c.spec, dtype, expected[i]), to);
+  };
+  for (std::int64_t row = 0; row < c.rows; ++row) {
+    const oracle::RowInputs inputs = oracle::inputs_of(gpu, row);
+    oracle::load(c.spec.input, gpu.row(Operand::dx, row), 0, c.spec.columns, gpu.step(), a.data());
+    oracle::load(c.spec.input, host.row(Operand::dx, row), 0, c.spec.columns, host.step(), b.data());
+    oracle::reference_dx(c.spec, inputs, oracle::row_gradients(c.spec, inputs), 0, c.spec.columns,
+                         expected.data());
+    compare_all("dx", c.spec.input, row);
+  }
+  const oracle::ColumnGradients sums = oracle::column_gradients(gpu);
+  for (const auto& [output, name, values] : {std::tuple(Operand::dweight, "dweight", &sums.weight),
+                                             std::tuple(Operand::dbias, "dbias", &sums.bias)}) {
+    if (values->empty()) continue;
+    expected = *values;
+    oracle::load(c.spec.gradient_type, gpu[output].data(), 0, c.spec.columns, 1, a.data());
+    oracle::load(c.spec.gradient_type, host[output].data(), 0, c.spec.columns, 1, b.data());
+    compare_all(name, c.spec.gradient_type, 0);
+  }
+}
+
 void compare(const KernelCase& c, const oracle::Problem& gpu, const oracle::Problem& host, Comparison& to) {
+  if (c.spec.backward) return compare_gradients(c, gpu, host, to);
   const auto columns = static_cast<std::size_t>(c.spec.columns);
   std::vector<double> a(columns), b(columns), sums(columns), errors(columns);
   std::vector<oracle::ReferenceValue> expected(columns);
@@ -80,11 +123,7 @@ void compare(const KernelCase& c, const oracle::Problem& gpu, const oracle::Prob
       const double tolerance = is_narrow(c.spec.output) && std::isfinite(a[i])
                                    ? oracle::unit_in_last_place(c.spec.output, a[i])
                                    : oracle::tolerance(c.spec, expected[i]);
-      ++to.values;
-      to.equal += a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i])) ? 1 : 0;
-      if (a[i] != b[i] && tolerance > 0)
-        to.largest_share = std::max(to.largest_share, std::fabs(a[i] - b[i]) / tolerance);
-      if (!close(a[i], b[i], tolerance) && to.wrong.empty()) to.wrong = message(c, "y", row, i, a[i], b[i]);
+      count(c, "y", row, i, a[i], b[i], tolerance, to);
     }
   }
 }

@@ -8,13 +8,13 @@ from normjit import _build
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 _SOURCES = ("spec/spec.cc", "spec/spec_text.cc", "base/result.cc", "c_api/call.cc", "../verify/element.cc",
-            "../verify/reference.cc")
+            "../verify/reference.cc", "../verify/gradients.cc", "../verify/problem.cc")
 
 
 def build():
     """Its path. Raises _build.BuildError."""
     root = os.path.join(HERE, "..", "..", "src")
     headers = sorted(glob.glob(os.path.join(root, "normjit", "**", "*.h"), recursive=True))
-    headers += [os.path.join(root, "verify", name) for name in ("element.h", "reference.h")]
+    headers += [os.path.join(root, "verify", name) for name in ("element.h", "gradients.h", "problem.h", "reference.h")]
     sources = [os.path.join(HERE, "fake_normjit.cc")] + [os.path.join(root, "normjit", name) for name in _SOURCES]
     return _build.build("fake_normjit", [*headers, *sources], [root], ["-std=c++20", '-DNORMJIT_VERSION="0.0.0"'])

@@ -14,6 +14,7 @@
 
 #include <normjit/spec/valid.h>
 #include <verify/element.h>
+#include <verify/gradients.h>
 #include <verify/reference.h>
 
 using namespace normjit;
@@ -100,6 +101,12 @@ class Row {
   }
 
   bool has(Operand operand) const { return address_[operand] != nullptr; }
+  // For the reference: every operand of a spec without channels first.
+  oracle::RowInputs inputs() const {
+    oracle::RowInputs all{};
+    for (const OperandRow& operand : kOperands) all[operand.operand] = address_[operand.operand];
+    return all;
+  }
   // An element, or `otherwise` where there is no such operand.
   double get(Operand operand, std::int64_t i, double otherwise = 0) const {
     return has(operand) ? load(address_[operand], row_of(operand).dtype(spec_), i * step_[operand])
@@ -185,6 +192,32 @@ void compute(const NormSpec& spec, const Row& row, const RowNumber& number, std:
   put_results(spec, row, number, s, largest);
   row.put(Operand::mean, 0, mean);
   row.put(Operand::rstd, 0, rstd);
+}
+
+// All rows of a backward spec. dx may be dy.
+void compute_gradients(const NormSpec& spec, const Tensors& tensors) {
+  const auto columns = static_cast<std::size_t>(spec.columns);
+  std::vector<double> dweight(columns), dbias(columns);
+  std::vector<oracle::GradientValue> dx(columns);
+  for (std::int64_t number = 0; number < tensors.rows; ++number) {
+    const Row row(spec, tensors, number);
+    const oracle::RowGradients gradients = oracle::row_gradients(spec, row.inputs());
+    oracle::reference_dx(spec, row.inputs(), gradients, 0, spec.columns, dx.data());
+    for (std::size_t i = 0; i < columns; ++i) {
+      const auto at = static_cast<std::int64_t>(i);
+      const double dy = row.get(Operand::dy, at);
+      dweight[i] += dy * (row.get(Operand::x, at) - gradients.statistics.mean) * gradients.statistics.rstd;
+      dbias[i] += dy;
+    }
+    for (std::size_t i = 0; i < columns; ++i)
+      row.put(Operand::dx, static_cast<std::int64_t>(i), dx[i].value);
+  }
+  if (tensors.rows == 0) return;
+  const Row first(spec, tensors, 0);
+  for (std::size_t i = 0; i < columns; ++i) {
+    first.put(Operand::dweight, static_cast<std::int64_t>(i), dweight[i]);
+    first.put(Operand::dbias, static_cast<std::int64_t>(i), dbias[i]);
+  }
 }
 
 bool is_zero(const void* workspace) {
@@ -283,6 +316,10 @@ normjit_status normjit_norm(normjit_service* service, const normjit_spec* given,
     return refuse(NORMJIT_BAD_ARGUMENT, "The fake was called with a wrong workspace.", error);
   if (spec.channels_first ? tensors.plane < 1 || tensors.rows % tensors.plane != 0 : tensors.plane != 0)
     return refuse(NORMJIT_BAD_PLANE, "The fake was called with a wrong plane.", error);
+  if (spec.backward) {
+    compute_gradients(spec, tensors);
+    return NORMJIT_OK;
+  }
   std::vector<double> values(static_cast<std::size_t>(spec.columns));
   const OperandRow& scales = row_of(Operand::block_scale);
   if (scales.present(spec))

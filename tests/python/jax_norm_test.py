@@ -722,6 +722,7 @@ class Errors(Case):
     def test_wrong_arguments(self):
         x, w, norm = self.array(4, 8), self.array(8), normjit.jax.norm
         self.refused(ValueError, "unknown field 'wx'", lambda: norm("rmsnorm/cols=8/f32/wx", x, weight=w))
+        self.refused(ValueError, "rmsnorm_bwd/cols=8/f32/w is the spec of gradients", lambda: norm("rmsnorm_bwd/cols=8/f32/w", x, weight=w))
         self.refused(ValueError, "needs a weight or a modulation that follows", lambda: norm("rmsnorm/cols=8/bf16/round=norm", x))
         self.refused(ValueError, "rmsnorm/cols=8/f32/eps=1e-05/w has weight; give it", lambda: norm("rmsnorm/cols=8/f32/w", x))
         self.refused(ValueError, "bias is given, but rmsnorm/cols=8/f32/eps=1e-05/w has none",

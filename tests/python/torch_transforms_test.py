@@ -52,7 +52,8 @@ class OperatorTest(TestCase):
         registered = {schema.name.split("::")[1] for schema in torch._C._jit_get_all_schemas()
                       if schema.name.startswith("normjit::")}
         of_specs = {"_launch", "norm", "norm_out", "norm_outputs"}  # torch_norm_test.py checks them
-        self.assertEqual(registered, {*_operator.SCHEMAS, *of_specs})
+        of_gradients = {"_launch_gradients", "norm_backward"}  # and torch_backward_test.py these
+        self.assertEqual(registered, {*_operator.SCHEMAS, *of_specs, *of_gradients})
 
     def test_statistics_are_those_of_pytorch(self):
         x, (weight, bias) = torch.randn(4, 3, 16, device=device), parameters((3, 16))

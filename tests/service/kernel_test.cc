@@ -33,8 +33,17 @@ void* memory(std::uintptr_t number, std::uintptr_t offset = 0) {
 }
 
 Tensors tensors_of(const NormSpec& spec, std::int64_t rows) {
-  Tensors tensors{.x = memory(1), .y = memory(2), .rows = rows};
+  Tensors tensors{.x = memory(1), .rows = rows};
   if (spec.affine != Affine::none) tensors.weight = memory(3);
+  if (spec.backward) {
+    tensors.dy = memory(8);
+    tensors.dx = memory(9);
+    if (spec.dsum) tensors.dsum = memory(10);
+    if (spec.affine != Affine::none) tensors.dweight = memory(11);
+    if (spec.affine == Affine::weight_bias) tensors.dbias = memory(12);
+    return tensors;
+  }
+  tensors.y = memory(2);
   if (spec.affine == Affine::weight_bias) tensors.bias = memory(4);
   if (spec.statistics) tensors.mean = memory(5), tensors.rstd = memory(6);
   return tensors;
@@ -210,7 +219,8 @@ TEST_F(KernelTest, GenericKernelsShareTheirCode) {
 
 TEST_F(KernelTest, NodeOffsetsSayWhereTheBlockHasAPointer) {
   for (const Kernel& kernel :
-       {prepare(kAll), prepare(kAll, {.plan = generic_plan()}), prepare({.columns = 64})}) {
+       {prepare(kAll), prepare(kAll, {.plan = generic_plan()}), prepare({.columns = 64}),
+        prepare({.backward = true, .columns = 64, .dsum = true, .affine = Affine::weight_bias})}) {
     SCOPED_TRACE(to_text(kernel.plan()));
     const Tensors tensors = tensors_of(kernel.spec(), 77);
     const OperandBlock passed = block_of(kernel.plan(), kernel.spec(), tensors);

@@ -82,6 +82,24 @@ TEST(OperandBlock, AKernelDeclaresWhatItsSpecHas) {
       << "the generic kernel has all, whatever the spec";
 }
 
+const Plan kGradientPlan{
+    .strategy = Strategy::gradient_rows, .threads = 64, .threads_per_row = 64, .vector = 1, .per_thread = 1};
+
+TEST(OperandBlock, AKernelOfGradientsDeclaresWhatItsSpecHas) {
+  EXPECT_THAT(members({.backward = true, .columns = 64}, kGradientPlan),
+              ElementsAre("long long rows", "unsigned char* workspace", "const Input* x", "Rows x_rows",
+                          "const Output* dy", "Rows dy_rows", "Input* dx", "Rows dx_rows"));
+  Plan grouped = kGradientPlan;
+  grouped.grouped_rows = true;
+  EXPECT_THAT(
+      members({.backward = true, .columns = 64, .dsum = true, .affine = Affine::weight_bias}, grouped),
+      ElementsAre("long long rows", "unsigned char* workspace", "const Input* x", "GroupedRows x_rows",
+                  "const Weight* weight", "const Output* dy", "GroupedRows dy_rows", "const Residual* dsum",
+                  "GroupedRows dsum_rows", "Input* dx", "GroupedRows dx_rows", "Gradient* dweight",
+                  "Gradient* dbias"))
+      << "no bias, and vectors of gradients have no rows";
+}
+
 // Numbers for what a launch passes, 8 rows in groups of 4: rows of Tensors, pointers and distances, and under
 // the names of members of the kernel's text what is to be found there.
 struct Numbered {
@@ -162,6 +180,47 @@ TEST(OperandBlock, ALaunchPacksWhatTheKernelDeclares) {
                   expect_the_block_is_the_struct(spec, plan, groups);
             }
   EXPECT_EQ(specs, 2 * 3 * 2 * 2 * 3 * 2);
+}
+
+TEST(OperandBlock, ALaunchOfGradientsPacksWhatTheKernelDeclares) {
+  for (const Choice<Norm>& norm : kNorms)
+    for (const bool dsum : {false, true})
+      for (const Choice<Affine>& affine : kAffines)
+        for (const bool groups : {false, true}) {
+          Plan plan = kGradientPlan;
+          plan.grouped_rows = groups;
+          expect_the_block_is_the_struct(
+              {.norm = norm.value, .backward = true, .columns = 64, .dsum = dsum, .affine = affine.value},
+              plan, groups);
+        }
+}
+
+// Kernel::check finds what else overlaps.
+TEST(OperandBlock, AGradientMayBeInPlaceOfItsOwn) {
+  const auto memory = [](std::uintptr_t i) { return reinterpret_cast<void*>(i << 20); };
+  const NormSpec spec{.backward = true, .columns = 64, .dsum = true, .affine = Affine::weight_bias};
+  const auto code = [&](const auto& change) {
+    Tensors tensors{.x = memory(1), .rows = 12};
+    tensors.weight = memory(2);
+    tensors.dy = memory(3);
+    tensors.dsum = memory(4);
+    tensors.dx = memory(5);
+    tensors.dweight = memory(6);
+    tensors.dbias = memory(7);
+    change(tensors);
+    return code_name(pack(spec, tensors).status.code);
+  };
+  EXPECT_EQ(code([](Tensors&) {}), "Ok");
+  EXPECT_EQ(code([](Tensors& t) { t.dx = const_cast<void*>(t.dy.pointer); }), "Ok");
+  EXPECT_EQ(code([](Tensors& t) {
+              t.dx = const_cast<void*>(t.dy.pointer);
+              t.dx.outer = 80;
+            }),
+            "Overlap")
+      << "with other rows";
+  EXPECT_EQ(code([](Tensors& t) { t.y = const_cast<void*>(t.x.pointer); }), "UnexpectedPointer");
+  EXPECT_EQ(code([](Tensors& t) { t.bias = t.weight; }), "UnexpectedPointer") << "the bias is not needed";
+  EXPECT_EQ(code([](Tensors& t) { t.dbias = nullptr; }), "NullPointer");
 }
 
 // ---- Rows in groups ----

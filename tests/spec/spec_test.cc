@@ -12,13 +12,16 @@
 #include <type_traits>
 #include <vector>
 
+#include "normjit/base/text.h"
 #include "normjit/spec/fields.h"
+#include "normjit/spec/operands.h"
 #include "normjit/spec/valid.h"
 #include "tests/support/random_spec.h"
 
 namespace normjit {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr std::int64_t kMost = 2147483647;
@@ -415,6 +418,7 @@ TEST(Validate, ReportsTheFirstOfSeveralMistakes) {
   spec.columns = 1;
   EXPECT_EQ(validate(spec).code(), Code::BadDType);
   spec.input = spec.output = spec.weight = spec.residual_type = spec.modulation_type = DType::f16;
+  spec.gradient_type = DType::f16;
   EXPECT_EQ(validate(spec).code(), Code::BadEpsilon);
   spec.epsilon = 0;
   EXPECT_EQ(validate(spec).code(), Code::BadArgument);
@@ -433,9 +437,147 @@ TEST(Validate, ReportsTheFirstOfSeveralMistakes) {
 TEST(Validate, RandomSpecsAreLegal) {
   for (std::uint64_t seed = 0; seed < 10'000; ++seed) {
     Random random(seed);
-    const auto valid = validate(random_spec(random, {.channels_first = true, .every_norm = true}));
+    const auto valid =
+        validate(random_spec(random, {.channels_first = true, .every_norm = true, .backward = true}));
     ASSERT_TRUE(valid.ok()) << "seed " << seed << ": " << valid.error().message;
   }
+}
+
+// ---- Backward specs ----
+
+constexpr NormSpec kGradients{.backward = true, .columns = 64};
+
+// Everything that a norm may have besides, by the name in the message.
+TEST(Validate, ABackwardSpecExcludesWhatHappensBesideTheNorm) {
+  const struct {
+    std::string_view name;
+    void (*add)(NormSpec&);
+  } excluded[] = {
+      {"in_bias", [](NormSpec& s) { s.in_bias = true; }},
+      {"gate", [](NormSpec& s) { s.gate = Gate::before; }},
+      {"residual", [](NormSpec& s) { s.residual = Residual::before; }},
+      {"residual", [](NormSpec& s) { s.residual = Residual::after; }},
+      {"sum", [](NormSpec& s) { s.sum = true; }},
+      {"rounding", [](NormSpec& s) { s.rounding = Rounding::norm, s.input = s.output = DType::bf16; }},
+      {"affine_rows", [](NormSpec& s) { s.affine_rows = true; }},
+      {"modulation", [](NormSpec& s) { s.modulation = Modulation::scale; }},
+      {"activation", [](NormSpec& s) { s.activation = Activation::relu; }},
+      {"scale", [](NormSpec& s) { s.scale = 2; }},
+      {"quantization", [](NormSpec& s) { s.quantization = Quantization::tensor; }},
+      {"also", [](NormSpec& s) { s.also = Also::bf16; }},
+      {"amax", [](NormSpec& s) { s.amax = true; }},
+      {"statistics", [](NormSpec& s) { s.statistics = true; }},
+      {"channels_first", [](NormSpec& s) { s.channels_first = true; }},
+  };
+  for (const auto& [name, add] : excluded) {
+    NormSpec spec = kGradients;
+    spec.affine = Affine::weight_bias;
+    ASSERT_TRUE(validate(spec).ok());
+    add(spec);
+    const auto refused = validate(spec);
+    ASSERT_EQ(refused.code(), Code::BadCombination) << name;
+    EXPECT_THAT(refused.error().message,
+                HasSubstr(concat({"a backward spec excludes ", name, ": leave it"})));
+    EXPECT_FALSE(is_valid(spec)) << name;
+  }
+  for (const DType narrow : {DType::e4m3, DType::e5m2, DType::s8, DType::e2m1}) {
+    NormSpec spec = kGradients;
+    spec.output = narrow;
+    const auto refused = validate(spec);
+    ASSERT_EQ(refused.code(), Code::BadCombination);
+    EXPECT_THAT(refused.error().message,
+                HasSubstr(concat({"a backward spec has no output of ", name(narrow)})));
+    EXPECT_FALSE(is_valid(spec));
+  }
+}
+
+TEST(Validate, ABackwardSpecHasTypesOf16BitsOrMore) {
+  for (const DType type : {DType::f16, DType::bf16, DType::f32, DType::f64}) {
+    NormSpec spec = kGradients;
+    spec.dsum = true;
+    spec.affine = Affine::weight_bias;
+    for (const auto member : {&NormSpec::input, &NormSpec::output, &NormSpec::weight,
+                              &NormSpec::gradient_type, &NormSpec::residual_type}) {
+      NormSpec one = spec;
+      one.*member = type;
+      EXPECT_TRUE(validate(one).ok() && is_valid(one)) << to_text(one);
+      EXPECT_EQ(compute_type(one), type == DType::f64 ? DType::f64 : DType::f32) << to_text(one);
+    }
+  }
+  NormSpec spec = kGradients;
+  spec.affine = Affine::weight;
+  spec.gradient_type = DType::e4m3;
+  EXPECT_EQ(validate(spec).code(), Code::BadDType);
+  EXPECT_THAT(validate(spec).error().message,
+              HasSubstr("gradient_type is e4m3; it must be one of f16, bf16"));
+  EXPECT_FALSE(is_valid(spec));
+}
+
+TEST(Canonical, DropsOfGradientsWhatIsNotThere) {
+  NormSpec spec = kGradients;
+  spec.gradient_type = spec.weight = spec.residual_type = DType::f64;
+  EXPECT_EQ(canonical(spec), kGradients) << "neither a weight nor dsum";
+  EXPECT_EQ(compute_type(spec), DType::f32);
+  spec.affine = Affine::weight;
+  EXPECT_EQ(canonical(spec).gradient_type, DType::f64);
+  EXPECT_EQ(canonical(spec).residual_type, DType::f32);
+  spec.dsum = true;
+  EXPECT_EQ(canonical(spec), spec);
+  // A forward spec has neither.
+  const NormSpec forward{.columns = 64, .gradient_type = DType::f64, .dsum = true, .affine = Affine::weight};
+  EXPECT_EQ(canonical(forward), (NormSpec{.columns = 64, .affine = Affine::weight}));
+  EXPECT_EQ(compute_type(forward), DType::f32);
+}
+
+// ---- Operands ----
+
+std::vector<std::string_view> operands(const NormSpec& spec) {
+  std::vector<std::string_view> all;
+  for (const OperandRow& row : kOperands)
+    if (row.present(spec)) all.push_back(row.name);
+  return all;
+}
+
+TEST(Operands, OfABackwardSpec) {
+  NormSpec spec = kGradients;
+  EXPECT_THAT(operands(spec), ElementsAre("x", "dy", "dx"));
+  spec.dsum = true;
+  EXPECT_THAT(operands(spec), ElementsAre("x", "dy", "dsum", "dx"));
+  spec.affine = Affine::weight;
+  EXPECT_THAT(operands(spec), ElementsAre("x", "weight", "dy", "dsum", "dx", "dweight"));
+  spec.affine = Affine::weight_bias;
+  EXPECT_THAT(operands(spec), ElementsAre("x", "weight", "dy", "dsum", "dx", "dweight", "dbias"))
+      << "the bias itself is not needed";
+  spec.norm = Norm::rms;
+  EXPECT_THAT(operands(spec), ElementsAre("x", "weight", "dy", "dsum", "dx", "dweight", "dbias"));
+  spec.backward = false;
+  EXPECT_THAT(operands(canonical(spec)), ElementsAre("x", "weight", "bias", "y"));
+}
+
+TEST(Operands, OfABackwardSpecHaveTheirTypes) {
+  const NormSpec spec{.backward = true,
+                      .columns = 64,
+                      .input = DType::f16,
+                      .output = DType::bf16,
+                      .weight = DType::f64,
+                      .gradient_type = DType::f32,
+                      .residual_type = DType::f64,
+                      .dsum = true,
+                      .affine = Affine::weight_bias};
+  const auto type = [&](Operand operand) { return row_of(operand).dtype(spec); };
+  EXPECT_EQ(type(Operand::x), DType::f16);
+  EXPECT_EQ(type(Operand::dy), DType::bf16);
+  EXPECT_EQ(type(Operand::dsum), DType::f64);
+  EXPECT_EQ(type(Operand::dx), DType::f16);
+  EXPECT_EQ(type(Operand::weight), DType::f64);
+  EXPECT_EQ(type(Operand::dweight), DType::f32);
+  EXPECT_EQ(type(Operand::dbias), DType::f32);
+  EXPECT_EQ(row_of(Operand::dx).in_place, Operand::dy);
+  for (const Operand own : {Operand::dweight, Operand::dbias}) EXPECT_EQ(row_of(own).in_place, own);
+  for (const Operand matrix : {Operand::x, Operand::dy, Operand::dsum, Operand::dx})
+    EXPECT_TRUE(is_matrix(row_of(matrix), spec)) << name(matrix);
+  for (const Operand vector : {Operand::dweight, Operand::dbias})
+    EXPECT_TRUE(!is_matrix(row_of(vector), spec) && is_columns(row_of(vector), spec)) << name(vector);
 }
 
 // ---- The value ----
@@ -454,6 +596,8 @@ TEST(Spec, IsAPlainValue) {
   EXPECT_EQ(spec.activation, Activation::none);
   EXPECT_EQ(spec.scale, 1.0);
   EXPECT_FALSE(spec.statistics);
+  EXPECT_FALSE(spec.backward);
+  EXPECT_FALSE(spec.dsum);
 }
 
 TEST(Spec, OutputAndWeightFollowTheInput) {
@@ -461,6 +605,7 @@ TEST(Spec, OutputAndWeightFollowTheInput) {
     const NormSpec spec{.columns = 64, .input = type};
     EXPECT_EQ(spec.output, type);
     EXPECT_EQ(spec.weight, type);
+    EXPECT_EQ(spec.gradient_type, type);
   }
   const NormSpec mixed{.columns = 64, .input = DType::bf16, .weight = DType::f32};
   EXPECT_EQ(mixed.output, DType::bf16);
@@ -476,10 +621,12 @@ TEST(Spec, EveryFieldCountsInAComparison) {
   };
   EXPECT_EQ(spec, (NormSpec{.columns = 64}));
   EXPECT_TRUE(differs([](auto& s) { s.norm = Norm::rms; }));
+  EXPECT_TRUE(differs([](auto& s) { s.backward = true; }));
   EXPECT_TRUE(differs([](auto& s) { s.columns = 65; }));
   EXPECT_TRUE(differs([](auto& s) { s.input = DType::f16; }));
   EXPECT_TRUE(differs([](auto& s) { s.output = DType::f16; }));
   EXPECT_TRUE(differs([](auto& s) { s.weight = DType::f16; }));
+  EXPECT_TRUE(differs([](auto& s) { s.gradient_type = DType::f16; }));
   EXPECT_TRUE(differs([](auto& s) { s.epsilon = 1e-6; }));
   EXPECT_TRUE(differs([](auto& s) { s.modulation_type = DType::f16; }));
   EXPECT_TRUE(differs([](auto& s) { s.gate = Gate::before; }));
@@ -490,6 +637,7 @@ TEST(Spec, EveryFieldCountsInAComparison) {
   EXPECT_TRUE(differs([](auto& s) { s.modulation_table = true; }));
   EXPECT_TRUE(differs([](auto& s) { s.residual = Residual::before; }));
   EXPECT_TRUE(differs([](auto& s) { s.sum = true; }));
+  EXPECT_TRUE(differs([](auto& s) { s.dsum = true; }));
   EXPECT_TRUE(differs([](auto& s) { s.affine = Affine::weight; }));
   EXPECT_TRUE(differs([](auto& s) { s.activation = Activation::relu; }));
   EXPECT_TRUE(differs([](auto& s) { s.scale = 2; }));
@@ -528,10 +676,13 @@ TEST(Fields, AreTheMembersOfASpec) {
   });
   EXPECT_EQ(names.size(), kFieldCount);
   EXPECT_EQ(changed.norm, Norm::rms);
+  EXPECT_TRUE(changed.backward);
   EXPECT_EQ(changed.columns, 1);
   EXPECT_EQ(changed.input, DType::f16);
   EXPECT_EQ(changed.output, DType::f16);
   EXPECT_EQ(changed.weight, DType::f16);
+  EXPECT_EQ(changed.gradient_type, DType::f16);
+  EXPECT_EQ(changed.residual_type, DType::f16);
   EXPECT_EQ(changed.epsilon, 1);
   EXPECT_EQ(changed.modulation_type, DType::f16);
   EXPECT_EQ(changed.gate, Gate::before);
@@ -539,6 +690,7 @@ TEST(Fields, AreTheMembersOfASpec) {
   EXPECT_TRUE(changed.gate_table);
   EXPECT_EQ(changed.residual, Residual::before);
   EXPECT_TRUE(changed.sum);
+  EXPECT_TRUE(changed.dsum);
   EXPECT_EQ(changed.affine, Affine::weight);
   EXPECT_EQ(changed.modulation, Modulation::scale);
   EXPECT_TRUE(changed.plain_modulation);
@@ -557,14 +709,15 @@ TEST(Fields, AreTheMembersOfASpec) {
 
 TEST(Fields, HaveTheBitsOfTheirValues) {
   EXPECT_EQ(std::get<0>(kFields).bits(), 1);   // two norms
-  EXPECT_EQ(std::get<1>(kFields).bits(), 31);  // columns
-  EXPECT_EQ(std::get<2>(kFields).bits(), 2);   // four dtypes of inputs
-  EXPECT_EQ(std::get<3>(kFields).bits(), 3);   // seven of results
-  EXPECT_EQ(std::get<7>(kFields).bits(), 64);  // epsilon
-  EXPECT_EQ(std::get<9>(kFields).bits(), 2);   // three places of a gate
-  EXPECT_EQ(std::get<21>(kFields).bits(), 3);  // five activations
-  EXPECT_EQ(std::get<23>(kFields).bits(), 3);  // seven quantizations
-  EXPECT_EQ(std::get<26>(kFields).bits(), 2);  // four formats of scales
+  EXPECT_EQ(std::get<1>(kFields).bits(), 1);   // backward
+  EXPECT_EQ(std::get<2>(kFields).bits(), 31);  // columns
+  EXPECT_EQ(std::get<3>(kFields).bits(), 2);   // four dtypes of inputs
+  EXPECT_EQ(std::get<4>(kFields).bits(), 3);   // seven of results
+  EXPECT_EQ(std::get<9>(kFields).bits(), 64);  // epsilon
+  EXPECT_EQ(std::get<11>(kFields).bits(), 2);  // three places of a gate
+  EXPECT_EQ(std::get<24>(kFields).bits(), 3);  // five activations
+  EXPECT_EQ(std::get<26>(kFields).bits(), 3);  // seven quantizations
+  EXPECT_EQ(std::get<29>(kFields).bits(), 2);  // four formats of scales
 }
 
 // ---- canonical ----
@@ -589,7 +742,7 @@ TEST(Canonical, ChangesNoMeaning) {
   for (std::uint64_t seed = 0; seed < 10'000; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Random random(seed);
-    const NormSpec spec = random_spec(random, {.channels_first = true, .every_norm = true}),
+    const NormSpec spec = random_spec(random, {.channels_first = true, .every_norm = true, .backward = true}),
                    same = canonical(spec);
     ASSERT_EQ(canonical(same), same);
     ASSERT_EQ(compute_type(same), compute_type(spec));
@@ -598,6 +751,8 @@ TEST(Canonical, ChangesNoMeaning) {
     back.weight = spec.weight;
     back.epsilon = spec.epsilon;
     back.residual_type = spec.residual_type;
+    back.gradient_type = spec.gradient_type;
+    back.dsum = spec.dsum;
     back.rounding = spec.rounding;
     back.weight_offset = spec.weight_offset;
     back.affine_rows = spec.affine_rows;

@@ -106,6 +106,32 @@ TEST(ToText, OfChannelsFirst) {
   EXPECT_EQ(parsed("layernorm/cols=96/w:rows/f16").channels_first, false);
 }
 
+TEST(ToText, OfBackwardSpecs) {
+  EXPECT_EQ(to_text({.backward = true, .columns = 64}), "layernorm_bwd/cols=64/f32/eps=1e-05");
+  const NormSpec all{.norm = Norm::rms,
+                     .backward = true,
+                     .columns = 4096,
+                     .input = DType::bf16,
+                     .output = DType::f16,
+                     .weight = DType::f32,
+                     .gradient_type = DType::f64,
+                     .residual_type = DType::f16,
+                     .dsum = true,
+                     .affine = Affine::weight_bias,
+                     .weight_offset = true};
+  EXPECT_EQ(to_text(all), "rmsnorm_bwd/cols=4096/bf16/out=f16/w=f32/dw=f64/res=f16/eps=1e-05/dsum/wb1");
+  EXPECT_EQ(parsed(to_text(all)), all);
+  EXPECT_EQ(parsed("rmsnorm_bwd/wb1/dsum/res=f16/dw=f64/w=f32/out=f16/bf16/cols=4096"), all)
+      << "in any order";
+  EXPECT_EQ(parsed("layernorm_bwd/shape=8x8/f16/w/dw=f16"),
+            (NormSpec{.backward = true, .columns = 64, .input = DType::f16, .affine = Affine::weight}));
+  // Of an input of 16 bits the gradients are of its type, too.
+  EXPECT_EQ(parsed("layernorm_bwd/cols=64/bf16/w").gradient_type, DType::bf16);
+  EXPECT_EQ(to_text({.columns = 64, .gradient_type = DType::f64, .dsum = true, .affine = Affine::weight}),
+            "layernorm/cols=64/f32/eps=1e-05/w")
+      << "a forward spec has neither";
+}
+
 TEST(ToText, OfQuantizations) {
   const NormSpec row{.norm = Norm::rms,
                      .columns = 4096,
@@ -300,6 +326,30 @@ TEST(ParseSpec, NamesEachMistake) {
            {"layernorm/cols=64/w:rows/cf", Code::BadCombination, "exclude a weight for each row"},
            {"layernorm/cols=64/gateafter/relu", Code::BadCombination,
             "a gate behind the norm excludes an activation: leave out the activation (/relu)"},
+           // Gradients.
+           {"layernorm/cols=64/dsum", Code::BadSpecText, "dsum describes what it does not have"},
+           {"layernorm/cols=64/w/dw=f32", Code::BadSpecText, "dw= describes what it does not have"},
+           {"layernorm_bwd/cols=64/dw=f32", Code::BadSpecText, "dw= describes what it does not have"},
+           {"layernorm_bwd/cols=64/res=f16", Code::BadSpecText, "res= describes what it does not have"},
+           {"layernorm_bwd/cols=64/w/dw=f8", Code::BadDType, "'f8'"},
+           {"layernorm_bwd/cols=64/w/dw=e4m3", Code::BadDType, "gradient_type is e4m3; it must be one of"},
+           {"layernorm_bwd/cols=64/w/dw=f32/dw=f32", Code::BadSpecText, "gradient_type is given twice"},
+           {"layernorm_bwd/cols=64/dsum/dsum", Code::BadSpecText, "dsum is given twice"},
+           {"layernorm_bwd/cols=64/dsum=f32", Code::BadSpecText, "unknown field 'dsum='"},
+           {"layernorm_bwd/cols=64/stats", Code::BadCombination, "a backward spec excludes statistics"},
+           {"layernorm_bwd/cols=64/add", Code::BadCombination, "a backward spec excludes residual"},
+           {"layernorm_bwd/cols=64/wb/gelu", Code::BadCombination, "a backward spec excludes activation"},
+           {"layernorm_bwd/cols=64/w:rows", Code::BadCombination, "a backward spec excludes affine_rows"},
+           {"layernorm_bwd/cols=64/cf", Code::BadCombination, "a backward spec excludes channels_first"},
+           {"layernorm_bwd/cols=64/out=e5m2", Code::BadCombination, "a backward spec has no output of e5m2"},
+           {"layernorm_bwd", Code::BadSpecText, "neither cols= nor shape="},
+           {"layernorm_bwd_bwd/cols=64", Code::BadSpecText, "does not begin with 'layernorm/'"},
+           {"layernorm_fwd/cols=64", Code::BadSpecText, "does not begin with 'layernorm/'"},
+           {"_bwd/cols=64", Code::BadSpecText, "does not begin with 'layernorm/'"},
+           {"layernorm/cols=64/_bwd", Code::BadSpecText, "unknown field '_bwd'"},
+           {"layernorm/cols=64/w_bwd", Code::BadSpecText, "'_bwd' does not belong behind 'w'"},
+           {"layernorm/cols=64/rmsnorm_bwd", Code::BadSpecText, "norm is given twice"},
+           {"layernorm1/cols=64", Code::BadSpecText, "'1' does not belong behind 'layernorm'"},
            // Gates and modulations.
            {"layernorm/cols=64/gate/gateafter", Code::BadSpecText, "gate is given twice"},
            {"layernorm/cols=64/gate:relu", Code::BadSpecText, "':relu' does not belong behind 'gate'"},
@@ -463,7 +513,7 @@ TEST(ParseSpec, NamesEachMistake) {
     if (bad.code == Code::BadSpecText) {
       EXPECT_THAT(spec.error().message,
                   AllOf(HasSubstr(concat({"'", bad.text, "'"})),
-                        HasSubstr("The form is layernorm|rmsnorm/cols=N/f16|bf16|f32|f64[/out=f16|")));
+                        HasSubstr("The form is layernorm|rmsnorm[_bwd]/cols=N/f16|bf16|f32|f64[/out=f16|")));
     }
   }
 }
@@ -475,7 +525,7 @@ TEST(SpecText, RoundTripsAndTellsSpecsApart) {
   for (std::uint64_t seed = 0; seed < 10'000; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Random random(seed);
-    const NormSpec spec = random_spec(random, {.channels_first = true, .every_norm = true});
+    const NormSpec spec = random_spec(random, {.channels_first = true, .every_norm = true, .backward = true});
     const std::string text = to_text(spec);
     ASSERT_EQ(text.find_first_not_of(kShellSafe), text.npos) << text;
     const auto back = parse_spec(text);
@@ -493,7 +543,8 @@ TEST(SpecText, TellsNeighboursApart) {
   for (std::uint64_t seed = 0; seed < 2'000; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Random random(seed);
-    const NormSpec spec = canonical(random_spec(random, {.channels_first = true, .every_norm = true}));
+    const NormSpec spec =
+        canonical(random_spec(random, {.channels_first = true, .every_norm = true, .backward = true}));
     NormSpec near = spec;
     switch (random.below(4)) {
       case 0:
@@ -541,13 +592,15 @@ TEST(SpecText, GarbageIsAnsweredWithAnError) {
 }
 
 TEST(SpecText, MutatedTextsAreReadOrRefused) {
-  constexpr std::string_view kPieces[] = {"/",  "=",  "x", "-",      "cols=", "shape=8x8", "f16",      "w",
-                                          "w=", "1e", "9", "/q=128", ":e8m0", ":sw",       "/also=f16"};
+  constexpr std::string_view kPieces[] = {"/",     "=",   "x",         "-",    "cols=", "shape=8x8",
+                                          "f16",   "w",   "w=",        "1e",   "9",     "/q=128",
+                                          ":e8m0", ":sw", "/also=f16", "_bwd", "/dsum", "/dw=f32"};
   int refused = 0;
   for (std::uint64_t seed = 0; seed < 20'000; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Random random(seed);
-    std::string text = to_text(random_spec(random, {.channels_first = true, .every_norm = true}));
+    std::string text =
+        to_text(random_spec(random, {.channels_first = true, .every_norm = true, .backward = true}));
     for (auto changes = 1 + random.below(3); changes > 0; --changes) {
       const std::size_t at = random.below(text.size() + 1);
       switch (random.below(4)) {

@@ -86,7 +86,8 @@ GpuProblem::GpuProblem(oracle::Problem& problem, const Placement& placement) : p
   };
   for (const OperandRow& row : kOperands) {
     oracle::Matrix& matrix = problem[row.operand];
-    const bool in_place = (row.operand == Operand::y && placement.in_place) ||
+    const Operand result = problem.spec.backward ? Operand::dx : Operand::y;
+    const bool in_place = (row.operand == result && placement.in_place) ||
                           (row.operand == Operand::sum && placement.sum_in_place);
     const void* const at =
         in_place ? pointer_of(tensors_, row_of(row.in_place)) : add(row.output ? outputs_ : inputs_, matrix);

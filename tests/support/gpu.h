@@ -63,7 +63,7 @@ class GpuStream {
 // How the tensors of a problem lie on the GPU.
 struct Placement {
   std::int64_t shift = 0;     // elements that every tensor is moved past a multiple of 256 bytes
-  bool in_place = false;      // y is x
+  bool in_place = false;      // y is x, or dx is dy
   bool sum_in_place = false;  // the sum is the residual
 };
 

@@ -84,7 +84,7 @@ constexpr Row kRows[] = {
     NORMJIT_ROW(NotResident,
                 "The blocks that share a row must run together, and the device, or the share of it that this "
                 "process has, has no room for them: use Service::norm, which then takes another plan by "
-                "itself, or give a split_row plan in PrepareOptions::plan."),
+                "itself, or give a plan without an exchange in PrepareOptions::plan."),
     NORMJIT_ROW(ForkedAfterCudaInit,
                 "CUDA was initialised before this process was forked, and serves its parent only: fork "
                 "before the first CUDA call, or start workers by exec (spawn)."),

@@ -83,9 +83,10 @@ class Enumeration {
   // With sums over rows that all blocks add, or the last one.
   void add_gradients(Plan plan) {
     plan = with_occupancy(plan, use_);
-    if (plan.threads * needed_registers(plan, use_.spec, use_.device.arch) * plan.blocks_per_sm >
-        use_.device.registers_per_sm)
-      return;
+    // The warps of a block are dealt to the four partitions of a multiprocessor, which have registers each.
+    const int needed = needed_registers(plan, use_.spec, use_.device.arch);
+    const std::int64_t warps = ceil_div(plan.threads / kWarp * plan.blocks_per_sm, 4);
+    if (needed > kMaxRegisters || 4 * warps * kWarp * needed > use_.device.registers_per_sm) return;
     const bool meets = plan.strategy == Strategy::gradient_columns || sums_over_rows(use_.spec) > 0;
     for (const Exchange exchange : {Exchange::grid, Exchange::none}) {
       plan.exchange = exchange;

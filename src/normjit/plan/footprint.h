@@ -499,15 +499,19 @@ inline int registers_of_8_bits(const Plan& plan, const NormSpec& spec, Arch arch
   return of_vectors[plan.per_thread - 1] + (whole ? 0 : 8);
 }
 
-// The same of gradients, from the compiler's reports.
+// The same of gradients, from the compiler's reports. Single elements need more addresses, and 16-bit ones
+// are converted.
 inline int needed_registers_of_gradients(const Plan& plan, const NormSpec& spec) {
+  constexpr int kFewest = 64;
   const int elements = plan.per_thread * plan.vector;
-  const bool converts = std::min(size_of(spec.input), size_of(spec.output)) == 2;
-  const int others = compute_type(spec) == DType::f64              ? 72
-                     : converts                                    ? 36 + elements * 3 / 2
-                     : plan.strategy == Strategy::gradient_columns ? 32
-                                                                   : 48;
-  return static_cast<int>(ceil_div(registers_of_gradients(plan, spec) + others, 8) * 8);
+  const bool converts = std::min(size_of(spec.input), size_of(spec.output)) == 2, single = plan.vector == 1;
+  const int others = compute_type(spec) == DType::f64           ? 88
+                     : converts                                 ? 36 + elements * 3 / 2
+                     : plan.strategy == Strategy::gradient_rows ? 48 + (single ? elements / 2 : 0)
+                     : single                                   ? 64 + elements
+                     : elements < 8                             ? 48
+                                                                : 32;
+  return std::max(kFewest, static_cast<int>(ceil_div(registers_of_gradients(plan, spec) + others, 8) * 8));
 }
 
 // The same on an architecture. Without an instruction numbers become those of 8 bits in several steps. Where

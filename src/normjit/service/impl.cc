@@ -312,7 +312,7 @@ Result<void> Service::Impl::check_room(const Kernel::Prepared& kernel) {
               shortest(kernel.device), ": ", shortest(together),
               " blocks must run together, and the device, or the share of it that this process has, "
               "has room for ",
-              shortest(*room), "; use Service::norm, which then takes another plan, or a split_row plan"})};
+              shortest(*room), "; use Service::norm, which then takes another plan, or a plan without an exchange"})};
 }
 
 Result<const Job*> Service::Impl::missed(const Identified& kernel, Demand demand) {

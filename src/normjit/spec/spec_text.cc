@@ -111,6 +111,12 @@ bool read_word(const Field<T, HasMeaning>& field, std::string_view word, NormSpe
   }
 }
 
+// Whether its value follows "=".
+template <class T, class HasMeaning>
+constexpr bool takes_value(const Field<T, HasMeaning>& field) {
+  return !field.is_part() && !std::is_same_v<T, bool>;
+}
+
 // Reads a part of a text if it belongs to this field: ok or what is wrong with it. Nothing if it does not.
 template <class T, class HasMeaning>
 std::optional<Result<void>> read_if(const Field<T, HasMeaning>& field, std::string_view part,
@@ -232,7 +238,8 @@ Result<NormSpec> parse_spec(std::string_view text) {
     if (!sound) return;
     if (!seen && field.key == "cols") sound = bad(text, "it has neither cols= nor shape=");
     if (seen && !field.has_meaning(spec))
-      sound = bad(text, concat({field.key, field.is_part() ? "" : "=", " describes what it does not have"}));
+      sound =
+          bad(text, concat({field.key, takes_value(field) ? "=" : "", " describes what it does not have"}));
   });
   if (sound) sound = validate(parts.spec);
   if (!sound) return sound.error();

@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans of backward specs: there always are some, those without an exchange included, and each limit.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <vector>
+
+#include "normjit/plan.h"
+#include "tests/support/random_spec.h"
+
+namespace normjit {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+DeviceProfile h200() { return DeviceProfile::of({.number = 90}).value(); }
+
+NormSpec random_backward_spec(Random& random) {
+  NormSpec spec = random_spec(random, {.every_norm = true});
+  make_backward(spec, random);
+  return canonical(spec);
+}
+
+// Random backward specs on one of the devices each.
+template <class Check>
+void for_random_specs(std::uint64_t count, Check check) {
+  for (std::uint64_t seed = 0; seed < count; ++seed) {
+    Random random(seed);
+    const NormSpec spec = random_backward_spec(random);
+    const DeviceProfile& device = DeviceProfile::known()[random.below(DeviceProfile::known().size())];
+    SCOPED_TRACE(testing::Message() << "seed " << seed << ": " << to_text(spec) << " on " << device.text());
+    check(spec, device, random);
+    if (testing::Test::HasFailure()) return;  // one example is enough
+  }
+}
+
+// And each way to use them.
+template <class Check>
+void for_random_uses(std::uint64_t count, Check check) {
+  for_random_specs(count, [&](const NormSpec& spec, const DeviceProfile& device, Random&) {
+    for (const RowsRegime regime : kRowsRegimes)
+      for (const Alignment alignment : kAlignments) {
+        SCOPED_TRACE(testing::Message()
+                     << name(regime) << " rows, alignment " << static_cast<int>(alignment));
+        check(spec, device, regime, alignment);
+        if (testing::Test::HasFailure()) return;
+      }
+  });
+}
+
+bool is_of_backward(const Plan& plan) {
+  return plan.strategy == Strategy::gradient_rows || plan.strategy == Strategy::gradient_columns;
+}
+
+// Numbers of a thread for the sums over rows, and their size.
+int sums_of(const NormSpec& spec) { return static_cast<int>(spec.affine); }
+int size_of_sum(const NormSpec& spec) { return size_of(compute_type(spec)); }
+
+TEST(GradientPlans, AreLegalRankedAndExplained) {
+  for_random_uses(
+      1'000, [](const NormSpec& spec, const DeviceProfile& device, RowsRegime regime, Alignment alignment) {
+        const std::vector<Candidate> all = candidates(spec, device, regime, alignment);
+        ASSERT_FALSE(all.empty());
+        for (std::size_t i = 0; i < all.size(); ++i) {
+          const Plan& plan = all[i].plan;
+          const auto legal = check(plan, spec, device);
+          ASSERT_TRUE(legal.ok()) << legal.error().message;
+          ASSERT_TRUE(is_of_backward(plan)) << to_text(plan);
+          ASSERT_TRUE(std::isfinite(all[i].cost) && all[i].cost > 0) << to_text(plan);
+          ASSERT_FALSE(all[i].why.empty()) << to_text(plan);
+          ASSERT_LE(plan.vector, static_cast<int>(alignment)) << to_text(plan);
+          if (i > 0) {
+            ASSERT_LE(all[i - 1].cost, all[i].cost);
+          }
+          for (std::size_t j = 0; j < i; ++j) ASSERT_NE(all[j].plan, plan) << to_text(plan);
+        }
+        ASSERT_EQ(choose(spec, device, regime, alignment), all.front().plan);
+      });
+}
+
+TEST(GradientPlans, ExistForEverySpecOnEveryDevice) {
+  for (const DType type : {DType::f16, DType::bf16, DType::f32, DType::f64})
+    for (const std::int64_t columns :
+         {std::int64_t{1}, std::int64_t{63}, std::int64_t{4096}, std::int64_t{16'383},
+          std::int64_t{4'194'304}, (std::int64_t{1} << 31) - 1})
+      for (const Affine affine : {Affine::none, Affine::weight_bias})
+        for (const DeviceProfile& device : DeviceProfile::known())
+          for (const RowsRegime regime : kRowsRegimes)
+            for (const Alignment alignment : kAlignments) {
+              const NormSpec spec = canonical({.backward = true,
+                                               .columns = columns,
+                                               .input = type,
+                                               .gradient_type = DType::f64,
+                                               .dsum = true,
+                                               .affine = affine});
+              const Plan plan = choose(spec, device, regime, alignment);
+              const auto legal = check(plan, spec, device);
+              ASSERT_TRUE(legal.ok()) << legal.error().message;
+            }
+}
+
+// Their blocks need not run together: the last one adds the sums, or there is one.
+TEST(GradientPlans, AFallbackHasNoExchange) {
+  for_random_uses(
+      1'000, [](const NormSpec& spec, const DeviceProfile& device, RowsRegime regime, Alignment alignment) {
+        const Plan plan = fallback(spec, device, regime, alignment);
+        ASSERT_EQ(plan.exchange, Exchange::none);
+        ASSERT_TRUE(is_of_backward(plan)) << to_text(plan);
+        const auto legal = check(plan, spec, device);
+        ASSERT_TRUE(legal.ok()) << legal.error().message;
+        if (plan.strategy == Strategy::gradient_columns) {
+          ASSERT_EQ(grid_blocks(plan, spec, device, std::int64_t{1} << 40), 1) << "blocks that would meet";
+        }
+      });
+}
+
+TEST(GradientPlans, AreWhatChooseAndFallbackReturnWithoutRepetition) {
+  for_random_specs(500, [](const NormSpec& spec, const DeviceProfile& device, Random&) {
+    const std::vector<Plan> all = plans(spec, device);
+    std::vector<Plan> wanted;
+    for (const RowsRegime regime : kRowsRegimes)
+      for (const Alignment alignment : kAlignments) {
+        wanted.push_back(choose(spec, device, regime, alignment));
+        if (wanted.back().exchange != Exchange::none)
+          wanted.push_back(fallback(spec, device, regime, alignment));
+      }
+    for (const Plan& plan : wanted)
+      ASSERT_NE(std::find(all.begin(), all.end(), plan), all.end()) << "missing: " << to_text(plan);
+    for (const Plan& plan : all) {
+      ASSERT_EQ(std::count(all.begin(), all.end(), plan), 1) << to_text(plan);
+      ASSERT_NE(std::find(wanted.begin(), wanted.end(), plan), wanted.end()) << to_text(plan);
+      ASSERT_EQ(parse_plan(to_text(plan)).value(), plan);
+    }
+  });
+}
+
+TEST(GradientPlans, DependOnTheArchitectureNotOnTheSizeOfTheGpu) {
+  for_random_specs(500, [](const NormSpec& spec, const DeviceProfile& device, Random& random) {
+    DeviceProfile other = device;
+    other.sm_count = static_cast<int>(random.between(1, 500));
+    other.l2_bytes = random.between(1, 1 << 28);
+    for (const RowsRegime regime : kRowsRegimes)
+      for (const Alignment alignment : kAlignments) {
+        ASSERT_EQ(choose(spec, other, regime, alignment), choose(spec, device, regime, alignment));
+        ASSERT_EQ(fallback(spec, other, regime, alignment), fallback(spec, device, regime, alignment));
+      }
+  });
+}
+
+// ---- Limits ----
+
+struct Broken {
+  const char* says;
+  std::function<void(Plan&)> breaking;
+};
+
+void expect_refused(const NormSpec& spec, const Plan& legal, const std::vector<Broken>& all) {
+  const DeviceProfile device = h200();
+  ASSERT_TRUE(check(legal, spec, device).ok()) << check(legal, spec, device).error().message;
+  for (const Broken& broken : all) {
+    Plan plan = legal;
+    broken.breaking(plan);
+    const auto refused = check(plan, spec, device);
+    if (refused.code() != Code::IllegalPlan) {
+      ADD_FAILURE() << to_text(plan) << " should be refused: " << broken.says;
+      continue;
+    }
+    EXPECT_THAT(refused.error().message,
+                AllOf(HasSubstr(broken.says), HasSubstr(to_text(plan)), HasSubstr(to_text(spec))));
+  }
+}
+
+std::vector<Broken> broken_shapes() {
+  return {
+      {"threads must be", [](Plan& p) { p.threads = p.threads_per_row = 0; }},
+      {"threads must be", [](Plan& p) { p.threads = p.threads_per_row = -32; }},
+      {"threads must be", [](Plan& p) { p.threads = p.threads_per_row = 16; }},
+      {"threads must be", [](Plan& p) { p.threads = p.threads_per_row = 100; }},
+      {"threads must be", [](Plan& p) { p.threads = p.threads_per_row = 2048; }},
+      {"threads_per_row must be", [](Plan& p) { p.threads_per_row = 0; }},
+      {"threads_per_row must be", [](Plan& p) { p.threads_per_row = 64; }},
+      {"threads_per_row must be", [](Plan& p) { p.threads_per_row = 2 * p.threads; }},
+      {"vector must be", [](Plan& p) { p.vector = 0; }},
+      {"vector must be", [](Plan& p) { p.vector = 3; }},
+      {"vector must be", [](Plan& p) { p.vector = 16; }},
+      {"per_thread must be", [](Plan& p) { p.per_thread = 0; }},
+      {"per_thread must be", [](Plan& p) { p.per_thread = 9; }},
+      {"gradients need blocks_per_row=1", [](Plan& p) { p.blocks_per_row = 2; }},
+      {"gradients need blocks_per_row=1", [](Plan& p) { p.blocks_per_row = 0; }},
+      {"gradients need blocks_per_row=1", [](Plan& p) { p.stages = 2; }},
+      {"gradients need blocks_per_row=1", [](Plan& p) { p.unaligned = true; }},
+      {"gradients need blocks_per_row=1", [](Plan& p) { p.exchange = Exchange::cluster; }},
+      {"gradients need blocks_per_row=1", [](Plan& p) { p.group_rows = 0; }},
+      {"gradients need blocks_per_row=1", [](Plan& p) { p.group_rows = 1025; }},
+      {"unknown strategy or exchange", [](Plan& p) { p.exchange = Exchange{9}; }},
+      {"blocks_per_sm must be", [](Plan& p) { p.blocks_per_sm = 0; }},
+      {"blocks_per_sm must be", [](Plan& p) { p.blocks_per_sm = 33; }},
+      {"registers per thread", [](Plan& p) { p.per_thread = 8, p.blocks_per_sm = 8; }},
+  };
+}
+
+constexpr NormSpec kSpec{.backward = true, .columns = 4096, .affine = Affine::weight_bias};
+
+TEST(GradientPlans, RefusedWhereRowsAreHeldBadly) {
+  const Plan plan{.strategy = Strategy::gradient_rows,
+                  .threads = 256,
+                  .threads_per_row = 256,
+                  .vector = 4,
+                  .per_thread = 4,
+                  .exchange = Exchange::grid};
+  expect_refused(kSpec, plan, broken_shapes());
+  expect_refused(kSpec, plan,
+                 {{"must cover the columns", [](Plan& p) { p.per_thread = 3; }},
+                  {"must cover the columns", [](Plan& p) { p.vector = 2; }},
+                  {"must cover the columns", [](Plan& p) { p.threads_per_row = 32; }},
+                  {"threads_per_row must be", [](Plan& p) { p.threads_per_row = 24; }},
+                  {"gradients need blocks_per_row=1", [](Plan& p) { p.group_rows = 2; }},
+                  {"threads must be", [](Plan& p) { p.threads = 384, p.threads_per_row = 32; }}});
+  Plan uneven = plan;
+  uneven.threads = uneven.threads_per_row = 352;
+  EXPECT_TRUE(check(uneven, kSpec, h200()).ok()) << "a multiple of 32 where a block has one row";
+}
+
+TEST(GradientPlans, RefusedWhereColumnsAreReadBadly) {
+  const Plan plan{.strategy = Strategy::gradient_columns,
+                  .threads = 256,
+                  .threads_per_row = 256,
+                  .vector = 4,
+                  .per_thread = 1,
+                  .group_rows = 512,
+                  .exchange = Exchange::grid};
+  expect_refused(kSpec, plan, broken_shapes());
+  expect_refused(kSpec, plan,
+                 {{"threads must be", [](Plan& p) { p.threads = p.threads_per_row = 384; }},
+                  {"threads_per_row must be", [](Plan& p) { p.threads_per_row = 32; }}});
+}
+
+// ---- Neither serves the other ----
+
+TEST(GradientPlans, NoForwardPlanServesABackwardSpec) {
+  const NormSpec forward{.columns = 4096, .affine = Affine::weight_bias};
+  std::vector<Plan> all = {generic_plan()};
+  for (const DeviceProfile& device : DeviceProfile::known())
+    for (const Plan& plan : plans(forward, device)) all.push_back(plan);
+  for (const Plan& plan : all) {
+    const auto refused = check(plan, kSpec, h200());
+    ASSERT_EQ(refused.code(), Code::IllegalPlan) << to_text(plan);
+    EXPECT_THAT(refused.error().message,
+                HasSubstr("a backward spec needs gradient_rows or gradient_columns"));
+  }
+}
+
+TEST(GradientPlans, ServeNoForwardSpec) {
+  const NormSpec forward{.columns = 4096, .affine = Affine::weight_bias};
+  bool rows = false, columns = false;
+  for (const Candidate& one : candidates(kSpec, h200(), RowsRegime::many, Alignment::eight)) {
+    const auto refused = check(one.plan, forward, h200());
+    ASSERT_EQ(refused.code(), Code::IllegalPlan) << to_text(one.plan);
+    const bool in_rows = one.plan.strategy == Strategy::gradient_rows;
+    (in_rows ? rows : columns) = true;
+    EXPECT_THAT(refused.error().message, HasSubstr(in_rows ? "gradient_rows serves backward specs only"
+                                                           : "gradient_columns serves backward specs only"));
+  }
+  EXPECT_TRUE(rows && columns);
+}
+
+// ---- Launches ----
+
+// Header, ring and slots, which all kernels share.
+constexpr std::size_t kShared = 32 + 1024 * 32 + 4096 * 48;
+
+TEST(GradientWorkspace, HasAPartOfTheSumsForEachBlock) {
+  Plan plan{.strategy = Strategy::gradient_rows,
+            .threads = 256,
+            .threads_per_row = 256,
+            .vector = 4,
+            .per_thread = 4,
+            .blocks_per_sm = 2};
+  const std::size_t blocks = 2 * 132;
+  NormSpec spec = kSpec;
+  for (const Exchange exchange : {Exchange::none, Exchange::grid}) {
+    plan.exchange = exchange;
+    spec.affine = Affine::weight_bias;
+    EXPECT_EQ(workspace_bytes(plan, spec, h200()), kShared + 2 * blocks * 4096 * 4);
+    spec.affine = Affine::weight;
+    EXPECT_EQ(workspace_bytes(plan, spec, h200()), kShared + blocks * 4096 * 4);
+    spec.affine = Affine::none;
+    EXPECT_EQ(workspace_bytes(plan, spec, h200()), 0u) << "there is nothing to add";
+  }
+  // In the type in which the spec is computed, whatever it is stored in.
+  spec = {.backward = true, .columns = 4096, .gradient_type = DType::f64, .affine = Affine::weight};
+  EXPECT_EQ(workspace_bytes(plan, spec, h200()), kShared + blocks * 4096 * 8);
+  // Of single columns, to whole 16 bytes.
+  plan = {
+      .strategy = Strategy::gradient_rows, .threads = 32, .threads_per_row = 1, .vector = 1, .per_thread = 1};
+  EXPECT_EQ(workspace_bytes(plan, {.backward = true, .columns = 1, .affine = Affine::weight}, h200()),
+            kShared + 132 * 4);
+}
+
+// Four batches of what is measured: five numbers for each row and chunk.
+TEST(GradientWorkspace, OfColumnsHasWhatIsMeasured) {
+  Plan plan{.strategy = Strategy::gradient_columns,
+            .threads = 256,
+            .threads_per_row = 256,
+            .vector = 4,
+            .per_thread = 2,
+            .group_rows = 4,
+            .blocks_per_sm = 2,
+            .exchange = Exchange::grid};
+  NormSpec spec{.backward = true, .columns = 4'194'304, .affine = Affine::weight_bias};
+  const std::size_t chunks = 2048;
+  EXPECT_EQ(workspace_bytes(plan, spec, h200()), kShared + 4 * 4 * chunks * 5 * 4 + 2 * 4'194'304 * 4)
+      << "each chunk is one block's";
+  spec.affine = Affine::none;
+  EXPECT_EQ(workspace_bytes(plan, spec, h200()), kShared + 4 * 4 * chunks * 5 * 4);
+  spec = {.backward = true, .columns = 8192, .affine = Affine::weight};
+  EXPECT_EQ(workspace_bytes(plan, spec, h200()), kShared + 4 * 4 * 4 * 5 * 4 + (2 * 132 / 4) * 8192 * 4)
+      << "66 blocks share each of 4 chunks";
+  plan.exchange = Exchange::none;
+  EXPECT_EQ(workspace_bytes(plan, spec, h200()), kShared + 4 * 4 * 4 * 5 * 4 + 8192 * 4)
+      << "there is one block";
+}
+
+TEST(GradientWorkspace, HoldsTheSumsOfEveryLaunch) {
+  for_random_specs(500, [](const NormSpec& spec, const DeviceProfile& device, Random& random) {
+    for (const Plan& plan : plans(spec, device)) {
+      const auto bytes = static_cast<std::int64_t>(workspace_bytes(plan, spec, device));
+      DeviceProfile bigger = device;
+      bigger.sm_count *= 2;
+      EXPECT_GE(workspace_bytes(plan, spec, bigger), static_cast<std::size_t>(bytes));
+      EXPECT_EQ(bytes % 16, 0);
+      const std::int64_t rows = random_columns(random, std::int64_t{1} << 40);
+      const std::int64_t blocks = grid_blocks(plan, spec, device, rows);
+      EXPECT_GE(blocks, 1);
+      EXPECT_LE(blocks, std::int64_t{device.sm_count} * plan.blocks_per_sm) << "a part for each, and all run";
+      const std::int64_t sums = sums_of(spec) * spec.columns * size_of_sum(spec);
+      if (plan.strategy == Strategy::gradient_rows) {
+        EXPECT_LT((blocks - 1) * rows_per_block(plan), rows) << "a block without a row";
+        EXPECT_GE(bytes, sums * blocks);
+        EXPECT_EQ(bytes > 0, sums > 0);
+      } else {
+        EXPECT_GT(bytes, sums);
+      }
+    }
+  });
+}
+
+TEST(GradientPlans, HaveRowsSideBySide) {
+  EXPECT_EQ(rows_per_block({.strategy = Strategy::gradient_rows, .threads = 256, .threads_per_row = 8}), 32);
+  EXPECT_EQ(rows_per_block({.strategy = Strategy::gradient_rows, .threads = 256, .threads_per_row = 256}), 1);
+  EXPECT_EQ(rows_per_block({.strategy = Strategy::gradient_columns, .threads = 256, .threads_per_row = 256}),
+            1);
+}
+
+}  // namespace
+}  // namespace normjit

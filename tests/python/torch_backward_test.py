@@ -1,0 +1,339 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The gradients of normjit.torch.norm by backward kernels: values, which norms have one, what is asked of it, and what the
+formula computes instead."""
+import unittest
+
+import torch.utils.checkpoint
+from torch_support import DTYPES, FAKE, TestCase, device, fake, functional, loose, main, parameters, torch
+
+from normjit import _library
+from normjit.torch import (NormOutputs, RMSNorm, _gradients, _problem, add_layer_norm, add_rms_norm, norm, replace_norms,
+                           rms_norm)
+
+TEXTS = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.float64: "f64"}
+TYPES = {text: dtype for dtype, text in TEXTS.items()}
+
+
+def function_of(spec, columns, rows=(5, 3), dtype=None):
+    """The norm of a spec as a function of tensors, which are given, too; and the same in f64 by PyTorch's operators."""
+    head, *fields = spec.split("/")
+    keys = dict(field.split("=") for field in fields if "=" in field)
+    own = next(TYPES[field] for field in fields if field in TYPES)
+    affine = [field for field in fields if field.rstrip("1") in ("w", "wb")]
+    sizes = {"x": (*rows, columns)}
+    types = {"x": own, "residual": TYPES.get(keys.get("res"), own), "weight": TYPES.get(keys.get("w"), own)}
+    types["bias"] = types["weight"]
+    if "add" in fields:
+        sizes["residual"] = (*rows, columns)
+    if affine:
+        sizes["weight"] = (columns,)
+        if affine[0].startswith("wb"):
+            sizes["bias"] = (columns,)
+    names = list(sizes)
+    tensors = [torch.randn(sizes[name], device=device).to(types[name]).requires_grad_() for name in names]
+
+    def function(x, *rest):
+        found = norm(spec, x, **dict(zip(names[1:], rest)))
+        return [found.out, found.sum] if isinstance(found, NormOutputs) else [found]
+
+    def right(*wide):
+        given = dict(zip(names, wide))
+        s = given["x"] + given["residual"] if "residual" in given else given["x"]
+        centred = s - s.mean(-1, keepdim=True) if head == "layernorm" else s
+        y = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + float(keys.get("eps", 1e-5)))
+        if affine:
+            y = y * (given["weight"] + (1 if affine[0].endswith("1") else 0)) + given.get("bias", 0)
+        return [y, s] if "sum" in fields else [y]
+    return function, right, tensors
+
+
+class KernelTest(TestCase):
+    """One launch for all gradients, which are those of the formula in f64."""
+
+    def check(self, spec, backward, columns=64, **limits):
+        function, right, tensors = function_of(spec, columns)
+        with self.subTest(spec=spec):
+            with self.assert_launches(1):
+                outputs = function(*tensors)
+            grads = [torch.randn_like(y) for y in outputs]
+            with self.assert_launches(1):
+                found = torch.autograd.grad(outputs, tensors, grads)
+            if FAKE:
+                self.assertEqual(fake.spec, backward)
+            wide = [part.detach().double().requires_grad_() for part in tensors]
+            expected = torch.autograd.grad(right(*wide), wide, [grad.double() for grad in grads])
+            for ours, theirs, part in zip(found, expected, tensors):
+                self.assertEqual((ours.dtype, ours.shape), (part.dtype, part.shape))
+                self.assert_close(ours, theirs, **limits or loose(part.dtype))
+
+    def test_every_type(self):
+        for dtype in DTYPES:
+            name = TEXTS[dtype]
+            limits = {"rtol": 6e-2, "atol": 8e-2} if dtype in (torch.float16, torch.bfloat16) else {}
+            for head in ("layernorm", "rmsnorm"):
+                for tail in ("", "/w", "/wb", "/w1", "/wb1"):
+                    self.check("{}/cols=64/{}/eps=0.001{}".format(head, name, tail),
+                               "{}_bwd/cols=64/{}/eps=0.001{}".format(head, name, tail), **limits)
+                self.check("{}/cols=64/{}/add/sum/wb".format(head, name),
+                           "{}_bwd/cols=64/{}/eps=1e-05/dsum/wb".format(head, name), **limits)
+
+    def test_mixed_types(self):
+        limits = {"rtol": 6e-2, "atol": 8e-2}
+        for spec, backward in (
+                ("rmsnorm/cols=64/bf16/w=f32/w", "rmsnorm_bwd/cols=64/bf16/w=f32/dw=f32/eps=1e-05/w"),
+                ("layernorm/cols=64/f32/out=f16/wb", "layernorm_bwd/cols=64/f32/out=f16/eps=1e-05/wb"),
+                ("rmsnorm/cols=64/bf16/res=f32/add/sum/w", "rmsnorm_bwd/cols=64/f32/out=bf16/w=bf16/dw=bf16/eps=1e-05/dsum/w"),
+                ("rmsnorm/cols=64/bf16/res=f32/sum/w", "rmsnorm_bwd/cols=64/bf16/res=f32/eps=1e-05/dsum/w"),
+                ("rmsnorm/cols=64/bf16/add/sum/round=sum+norm/w", "rmsnorm_bwd/cols=64/bf16/eps=1e-05/dsum/w")):
+            self.check(spec, backward, **limits)
+
+    def test_names(self):
+        x, residual = (torch.randn(5, 64, device=device, requires_grad=True) for _ in range(2))
+        w, b = parameters((64,), requires_grad=True)
+        for function, right, inputs in (
+                (lambda: rms_norm(x, (64,), w, 1e-5), lambda: functional.rms_norm(x, (64,), w, 1e-5), (x, w)),
+                (lambda: add_rms_norm(x, residual, w, 1e-5)[0], lambda: functional.rms_norm(x + residual, (64,), w, 1e-5),
+                 (x, residual, w)),
+                (lambda: add_layer_norm(x, residual, w, b)[0], lambda: functional.layer_norm(x + residual, (64,), w, b),
+                 (x, residual, w, b))):
+            with self.assert_launches(2):
+                found = torch.autograd.grad(function().sin().sum(), inputs)
+            for ours, theirs in zip(found, torch.autograd.grad(right().sin().sum(), inputs)):
+                self.assert_close(ours, theirs, **loose(torch.float32))
+
+    def test_modules(self):
+        model = torch.nn.Sequential(RMSNorm(64), torch.nn.Linear(64, 64), torch.nn.RMSNorm(64)).to(device)
+        x = torch.randn(5, 64, device=device)
+        model[0] = torch.nn.RMSNorm(64).to(device)
+        right = torch.autograd.grad(model(x).sin().sum(), list(model.parameters()))
+        replace_norms(model)
+        with self.assert_launches(4):
+            found = torch.autograd.grad(model(x).sin().sum(), list(model.parameters()))
+        for ours, theirs in zip(found, right):
+            self.assert_close(ours, theirs, **loose(torch.float32))
+
+    def test_layouts(self):
+        """Rows are read where they are; what has no such address is copied."""
+        whole, w = torch.randn(7, 6, 3, 8, device=device), parameters((8,), requires_grad=True)[0]
+        for x in (whole[:, :4, 1], whole.permute(2, 1, 0, 3), whole[..., 0].reshape(7, 6, 3).expand(8, 7, 6, 3).permute(1, 2, 3, 0)):
+            x = x.detach().requires_grad_()
+            for grad in (torch.ones((), device=device).expand(x.shape), torch.randn(x.shape[::-1], device=device).permute(
+                    *reversed(range(x.dim())))):
+                with self.assert_launches(2):
+                    found = torch.autograd.grad(norm("layernorm/cols=8/f32/w", x, weight=w), (x, w), grad)
+                right = torch.autograd.grad(functional.layer_norm(x, (8,), w), (x, w), grad)
+                for ours, theirs in zip(found, right):
+                    self.assert_close(ours, theirs, rtol=1e-4, atol=1e-3)
+
+    def test_rows_of_several_dimensions(self):
+        x, w = torch.randn(3, 4, 6, device=device, requires_grad=True), torch.randn(24, device=device, requires_grad=True)
+        with self.assert_launches(2):
+            found = torch.autograd.grad(norm("rmsnorm/cols=24/f32/w", x, weight=w).sin().sum(), (x, w))
+        right = torch.autograd.grad(functional.rms_norm(x, (4, 6), w.reshape(4, 6), 1e-5).sin().sum(), (x, w))
+        for ours, theirs in zip(found, right):
+            self.assertEqual(ours.shape, theirs.shape)
+            self.assert_close(ours, theirs, **loose(torch.float32))
+
+    def test_no_rows(self):
+        x, (w, b) = torch.randn(0, 8, device=device, requires_grad=True), parameters((8,), requires_grad=True)
+        with self.assert_launches(0):
+            norm("layernorm/cols=8/f32/wb", x, weight=w, bias=b).sum().backward()
+        self.assertEqual((x.grad.shape, w.grad.tolist(), b.grad.tolist()), (x.shape, [0.0] * 8, [0.0] * 8))
+
+    def test_batch_invariance_is_that_of_the_call(self):
+        x = torch.randn(3, 8, device=device, requires_grad=True)
+        for invariant in (True, False):
+            norm("rmsnorm/cols=8/f32", x, batch_invariant=invariant).sum().backward()
+            if FAKE:
+                self.assertEqual((fake.spec, bool(fake.batch_invariant)), ("rmsnorm_bwd/cols=8/f32/eps=1e-05", invariant))
+
+
+class AskedTest(TestCase):
+    """Gradients of some inputs, from those of some outputs."""
+
+    SPEC = "layernorm/cols=8/f32/add/sum/wb"
+
+    def tensors(self, *without):
+        names = {"x": (3, 8), "residual": (3, 8), "weight": (8,), "bias": (8,)}
+        return {name: torch.randn(shape, device=device, requires_grad=name not in without) for name, shape in names.items()}
+
+    def check(self, given, outputs, backward, launches=1):
+        x, *rest = given.values()
+        names = [name for name, part in given.items() if part.requires_grad]
+        found = norm(self.SPEC, x, **dict(zip(list(given)[1:], rest)))
+        s = given["x"] + given["residual"]
+        right = {"out": functional.layer_norm(s, (8,), given["weight"], given["bias"]), "sum": s}
+        grads = [torch.randn(3, 8, device=device) for _ in outputs]
+        inputs = [given[name] for name in names]
+        with self.assert_launches(launches):
+            ours = torch.autograd.grad([getattr(found, name) for name in outputs], inputs, grads, allow_unused=True)
+        if FAKE and launches:
+            self.assertEqual(fake.spec, backward)
+        theirs = torch.autograd.grad([right[name] for name in outputs], inputs, grads, allow_unused=True)
+        for mine, wanted in zip(ours, theirs):
+            self.assertEqual(mine is None, wanted is None)
+            if wanted is not None:
+                self.assert_close(mine, wanted, **loose(torch.float32))
+
+    def test_of_some_outputs(self):
+        self.check(self.tensors(), ["out", "sum"], "layernorm_bwd/cols=8/f32/eps=1e-05/dsum/wb")
+        self.check(self.tensors(), ["out"], "layernorm_bwd/cols=8/f32/eps=1e-05/wb")
+        self.check(self.tensors(), ["sum"], None, launches=0)
+
+    def test_of_some_inputs(self):
+        for without, affine in ((("x", "residual"), "wb"), (("x",), "wb"), (("bias",), "w"), (("weight",), "wb"),
+                                (("weight", "bias"), "w"), (("x", "residual", "bias"), "w")):
+            self.check(self.tensors(*without), ["out"], "layernorm_bwd/cols=8/f32/eps=1e-05/" + affine)
+
+    def test_gradients_of_leaves_share_no_memory(self):
+        given = self.tensors()
+        x, residual, w, b = given.values()
+        norm(self.SPEC, x, residual=residual, weight=w, bias=b).out.sin().sum().backward()
+        self.assertNotEqual(x.grad.data_ptr(), residual.grad.data_ptr())
+
+    def test_no_more_than_the_sum_is_kept(self):
+        """x and residual are not needed for gradients, and may be written."""
+        x, residual, w = (torch.randn(*shape, device=device, requires_grad=True) for shape in ((3, 8), (3, 8), (8,)))
+        changed = x * 1
+        y, s, *_ = norm("rmsnorm/cols=8/f32/add/sum/w", changed, residual=residual, weight=w)
+        changed.zero_()
+        right = torch.autograd.grad(functional.rms_norm(x + residual, (8,), w, 1e-5).sin().sum(), (x, residual, w))
+        for ours, theirs in zip(torch.autograd.grad(y.sin().sum(), (x, residual, w)), right):
+            self.assert_close(ours, theirs, **loose(torch.float32))
+        y, s, *_ = norm("rmsnorm/cols=8/f32/add/sum/w", x, residual=residual, weight=w)
+        s.add_(1)
+        with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+            y.sum().backward()
+
+
+class FormulaTest(TestCase):
+    """What has no kernel, or must not take it."""
+
+    def test_other_norms(self):
+        x, part, w = (torch.randn(*shape, device=device, requires_grad=True) for shape in ((3, 8), (3, 8), (8,)))
+        for tail, given in (("/w/gelu", {}), ("/w/scale=2", {}), ("/w/stats", {}), ("/addafter/w", {"residual": part}),
+                            ("/add/w", {"residual": part}), ("/gate/w", {"gate": part}), ("/w/mods", {"mod_scale": part}),
+                            ("/inb/w", {"in_bias": w})):
+            with self.subTest(tail=tail):
+                found = norm("layernorm/cols=8/f32" + tail, x, weight=w, **given)
+                found = found.out if isinstance(found, NormOutputs) else found
+                with self.assert_launches(0):
+                    found.sin().sum().backward()
+        with self.assert_launches(1):  # the forward
+            norm("layernorm/cols=8/f32/w:rows", x, weight=part).sum().backward()
+        image = torch.randn(2, 8, 3, 3, device=device, requires_grad=True)
+        with self.assert_launches(1):
+            norm("layernorm/cols=8/f32/w/cf", image, weight=w).sum().backward()
+
+    def test_a_residual_that_is_expanded(self):
+        x, residual = torch.randn(2, 3, 8, device=device, requires_grad=True), torch.randn(3, 8, device=device, requires_grad=True)
+        y, s, *_ = norm("rmsnorm/cols=8/f32/add/sum", x, residual=residual)
+        with self.assert_launches(0):
+            found = torch.autograd.grad((y.sin() + s).sum(), (x, residual))
+        right = x + residual
+        right = torch.autograd.grad((functional.rms_norm(right, (8,), None, 1e-5).sin() + right).sum(), (x, residual))
+        for ours, theirs in zip(found, right):
+            self.assert_close(ours, theirs, **loose(torch.float32))
+
+    def test_gradients_of_any_order(self):
+        for spec in ("layernorm/cols=6/f64", "layernorm/cols=6/f64/wb", "rmsnorm/cols=6/f64/w1", "rmsnorm/cols=6/f64/add/sum/w",
+                     "layernorm/cols=6/f64/add/sum/wb1", "rmsnorm/cols=6/f64/w=f64/add/sum/round=sum/wb"):
+            with self.subTest(spec=spec):
+                function, _, tensors = function_of(spec, 6, rows=(3,))
+                self.assertTrue(torch.autograd.gradcheck(lambda *given: tuple(function(*given)), tensors))
+                self.assertTrue(torch.autograd.gradgradcheck(lambda *given: tuple(function(*given)), tensors))
+                grads = [torch.randn_like(y, requires_grad=True) for y in function(*tensors)]
+                outputs = function(*tensors)
+                with self.assert_launches(0):
+                    torch.autograd.grad(outputs, tensors, grads, create_graph=True)
+
+    def test_the_formula_is_that_of_the_kernel(self):
+        for text in ("layernorm_bwd/cols=8/f32/wb", "rmsnorm_bwd/cols=8/f32/dsum/w1", "layernorm_bwd/cols=8/bf16/dw=f32/w"):
+            problem = _problem.gradient_problem_of(text)
+            given = [torch.randn(*shape, device=device).to(dtype) for shape, dtype in (
+                ((5, 8), problem.input), ((8,), problem.weight), ((5, 8), problem.output), ((5, 8), problem.residual))]
+            given[3] = given[3] if "dsum" in problem.inputs else None
+            with self.assert_launches(1):
+                found = _gradients.apply(text, *given, False)
+            for ours, theirs in zip(found, _gradients.formula(text, *given)):
+                self.assertEqual((ours.dtype, ours.shape), (theirs.dtype, theirs.shape))
+                self.assert_close(ours, theirs, **loose(ours.dtype))
+
+    def test_torch_func(self):
+        x, w = torch.randn(3, 8, device=device), torch.randn(8, device=device)
+        with self.assert_launches(0):
+            found = torch.func.grad(lambda x: norm("rmsnorm/cols=8/f32/w", x, weight=w).sin().sum())(x)
+        right = torch.func.grad(lambda x: functional.rms_norm(x, (8,), w, 1e-5).sin().sum())(x)
+        self.assert_close(found, right, **loose(torch.float32))
+
+    def test_batched_gradients(self):
+        x = torch.randn(3, 8, device=device, requires_grad=True)
+        y, grads = norm("rmsnorm/cols=8/f32", x), torch.randn(4, 3, 8, device=device)
+        found = torch.autograd.grad(y, x, grads, is_grads_batched=True)[0]
+        right = torch.autograd.grad(functional.rms_norm(x, (8,), None, 1e-5), x, grads, is_grads_batched=True)[0]
+        self.assert_close(found, right, **loose(torch.float32))
+
+    @unittest.skipUnless(FAKE, "asks the fake to refuse")
+    def test_where_there_is_no_kernel(self):
+        """As in services that work from caches only. Other refusals are errors."""
+        x, w = (torch.randn(*shape, device=device, requires_grad=True) for shape in ((3, 8), (8,)))
+        for status in (_library.NO_COMPILER, _library.NOT_CACHED, _library.NOT_READY):
+            y = norm("rmsnorm/cols=8/f32/w", x, weight=w)
+            fake.next_status = status
+            found = torch.autograd.grad(y.sin().sum(), (x, w))
+            right = torch.autograd.grad(functional.rms_norm(x, (8,), w, 1e-5).sin().sum(), (x, w))
+            for ours, theirs in zip(found, right):
+                self.assert_close(ours, theirs, **loose(torch.float32))
+        y = norm("rmsnorm/cols=8/f32/w", x, weight=w)
+        fake.next_status = 506  # out of memory
+        with self.assertRaisesRegex(RuntimeError, "told to refuse"):
+            y.sum().backward()
+
+
+class ProgramsTest(TestCase):
+    def test_the_operator_is_sound(self):
+        x, dy, dsum, w = (torch.randn(*shape, device=device) for shape in ((3, 8), (3, 8), (3, 8), (8,)))
+        torch.library.opcheck(_gradients.apply, ("layernorm_bwd/cols=8/f32/dsum/wb", x, w, dy, dsum, False))
+        torch.library.opcheck(_gradients.apply, ("rmsnorm_bwd/cols=8/f32", x, None, dy, None, True))
+
+    def test_one_graph(self):
+        def function(x, residual, w):
+            y, s = add_rms_norm(x, residual, w)
+            return (y.sin() + s).sum()
+        inputs = [torch.randn(*shape, device=device, requires_grad=True) for shape in ((5, 64), (5, 64), (64,))]
+        right = torch.autograd.grad(function(*inputs), inputs)
+        for backend in ("aot_eager", "inductor"):
+            torch.compiler.reset()
+            compiled = torch.compile(function, fullgraph=True, backend=backend)
+            with self.assert_launches(2):
+                found = torch.autograd.grad(compiled(*inputs), inputs)
+            for ours, theirs in zip(found, right):
+                self.assert_close(ours, theirs, **loose(torch.float32))
+
+    def test_checkpoints(self):
+        x, w = (torch.randn(*shape, device=device, requires_grad=True) for shape in ((5, 64), (64,)))
+        function = lambda x: norm("rmsnorm/cols=64/f32/w", x.sin(), weight=w).cos()  # noqa: E731
+        right = torch.autograd.grad(function(x).sum(), (x, w))
+        for reentrant in (False, True):
+            y = torch.utils.checkpoint.checkpoint(function, x, use_reentrant=reentrant)
+            if reentrant:  # which gives gradients to backward() alone
+                x.grad = w.grad = None
+                y.sum().backward()
+                found = x.grad, w.grad
+            else:
+                found = torch.autograd.grad(y.sum(), (x, w))
+            for ours, theirs in zip(found, right):
+                self.assert_close(ours, theirs)
+
+    def test_specs_of_gradients_are_refused(self):
+        x = torch.randn(3, 8, device=device)
+        for call in (lambda: norm("rmsnorm_bwd/cols=8/f32", x),
+                     lambda: norm("rmsnorm_bwd/cols=8/f32", x, out=torch.empty_like(x)),
+                     lambda: torch.ops.normjit.norm("layernorm_bwd/cols=8/f32/w", x, *_problem.in_order(weight=x[0]), False)):
+            with self.assert_launches(0), self.assertRaisesRegex(RuntimeError, "_bwd/.* is the spec of gradients"):
+                call()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// Backward specs in a service: their own kernels serve them, and never the generic one.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <thread>
+#include <vector>
+
+#include "normjit/base/embedded_file.h"
+#include "tests/support/fake_machine.h"
+
+namespace normjit::testing {
+namespace {
+
+using ::testing::Contains;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+constexpr NormSpec kGradients{.backward = true, .columns = 4096, .dsum = true, .affine = Affine::weight_bias};
+// Without sums over rows there is nothing to exchange, and no workspace.
+constexpr NormSpec kOfRows{.backward = true, .columns = 4096};
+
+void* memory(std::uintptr_t number) { return reinterpret_cast<void*>(number << 30); }
+
+Tensors tensors_of(const NormSpec& spec, std::int64_t rows = 500) {
+  Tensors tensors{.x = memory(1), .rows = rows, .workspace = memory(9)};
+  tensors.dy = memory(2);
+  tensors.dx = memory(3);
+  if (spec.dsum) tensors.dsum = memory(4);
+  if (spec.affine != Affine::none) tensors.weight = memory(5), tensors.dweight = memory(6);
+  if (spec.affine == Affine::weight_bias) tensors.dbias = memory(7);
+  return tensors;
+}
+
+bool is_of_gradients(const Plan& plan) {
+  return plan.strategy == Strategy::gradient_rows || plan.strategy == Strategy::gradient_columns;
+}
+
+class Gradients : public ::testing::Test {
+ protected:
+  // With the generic kernels, where this library has them.
+  Service service(Mode mode) {
+    Options options = machine_.options();
+    options.mode = mode;
+    Seams seams = machine_.seams();
+    seams.embedded = embedded_pack();
+    return Service(options, seams);
+  }
+  std::vector<std::string> launched() const {
+    std::vector<std::string> all;
+    for (const FakeDriver::Launch& launch : machine_.driver->launches()) all.push_back(launch.kernel);
+    return all;
+  }
+
+  FakeMachine machine_;
+};
+
+TEST_F(Gradients, AreLaunchedByTheirOwnKernel) {
+  Service eager = service(Mode::eager);
+  ASSERT_TRUE(eager.norm(kGradients, tensors_of(kGradients), nullptr).ok());
+  EXPECT_THAT(launched(), Each(HasSubstr("gradient_")));
+  const Kernel kernel = eager.prepare(kGradients).value();
+  EXPECT_TRUE(is_of_gradients(kernel.plan())) << to_text(kernel.plan());
+  EXPECT_FALSE(kernel.is_fallback());
+  EXPECT_GT(kernel.workspace_bytes(), 0u);
+  EXPECT_EQ(eager.workspace_bytes(kOfRows).value() == 0,
+            eager.prepare(kOfRows).value().workspace_bytes() == 0);
+  Tensors without = tensors_of(kGradients);
+  without.workspace = nullptr;
+  EXPECT_EQ(eager.norm(kGradients, without, nullptr).code(), Code::WorkspaceRequired);
+}
+
+// dx may be dy, and no output may be anything else.
+TEST_F(Gradients, OverlapWithTheirOwnAlone) {
+  const Kernel kernel = service(Mode::eager).prepare(kGradients).value();
+  const auto checked = [&](const auto& change) {
+    Tensors tensors = tensors_of(kGradients);
+    change(tensors);
+    return kernel.check(tensors).code();
+  };
+  EXPECT_EQ(checked([](Tensors&) {}), Code::Ok);
+  EXPECT_EQ(checked([](Tensors& t) { t.dx = const_cast<void*>(t.dy.pointer); }), Code::Ok);
+  EXPECT_EQ(checked([](Tensors& t) { t.dx = const_cast<void*>(t.x.pointer); }), Code::Overlap);
+  EXPECT_EQ(checked([](Tensors& t) { t.dx = const_cast<void*>(t.dsum.pointer); }), Code::Overlap);
+  EXPECT_EQ(checked([](Tensors& t) { t.dbias = t.dweight; }), Code::Overlap);
+  EXPECT_EQ(checked([](Tensors& t) { t.dweight = const_cast<void*>(t.weight.pointer); }), Code::Overlap);
+}
+
+TEST_F(Gradients, WithoutRowsAreNoLaunch) {
+  Service eager = service(Mode::eager);
+  EXPECT_TRUE(eager.norm(kGradients, tensors_of(kGradients, 0), nullptr).ok());
+  EXPECT_THAT(launched(), IsEmpty());
+}
+
+// Nothing else can serve while it is compiled.
+TEST_F(Gradients, ALazyServiceWaitsForTheirKernel) {
+  Service lazy = service(Mode::lazy);
+  machine_.compiler->hold();
+  bool launched_well = false;
+  std::thread caller([&] { launched_well = lazy.norm(kGradients, tensors_of(kGradients), nullptr).ok(); });
+  machine_.compiler->wait_for_calls(1);
+  EXPECT_THAT(launched(), IsEmpty());
+  machine_.compiler->release();
+  caller.join();
+  EXPECT_TRUE(launched_well);
+  ASSERT_THAT(launched(), Not(IsEmpty()));
+  EXPECT_THAT(launched(), Each(HasSubstr("gradient_")));
+  const Counters counters = lazy.counters();
+  EXPECT_EQ(counters.compiles, 1u);
+  EXPECT_EQ(counters.misses, 1u);
+  EXPECT_EQ(counters.fallback_launches, 0u);
+  EXPECT_FALSE(lazy.prepare(kGradients).value().is_fallback());
+}
+
+TEST_F(Gradients, WithoutACompilerAreAnError) {
+  machine_.compiler->fail({Code::NoCompiler, "libnvrtc was not found"});
+  for (const Mode mode : {Mode::eager, Mode::lazy}) {
+    Service service = this->service(mode);
+    EXPECT_EQ(service.norm(kGradients, tensors_of(kGradients), nullptr).code(), Code::NoCompiler)
+        << name(mode);
+  }
+  EXPECT_THAT(launched(), IsEmpty());
+}
+
+// Where the blocks cannot run together, the last one adds the sums.
+TEST_F(Gradients, OfADeviceWithLittleRoomHaveNoExchange) {
+  machine_.driver->set_resident_blocks(1);
+  Service eager = service(Mode::eager);
+  const Kernel kernel = eager.prepare(kGradients).value();
+  EXPECT_TRUE(is_of_gradients(kernel.plan()));
+  EXPECT_EQ(kernel.plan().exchange, Exchange::none) << to_text(kernel.plan());
+  EXPECT_EQ(kernel.plan(), fallback(kGradients, profile_of(90), RowsRegime::many, Alignment::eight));
+}
+
+TEST_F(Gradients, OfTheGenericPlanAreRefused) {
+  const auto refused = service(Mode::eager).prepare(kGradients, {.plan = generic_plan()});
+  ASSERT_EQ(refused.code(), Code::IllegalPlan);
+  EXPECT_THAT(refused.error().message, HasSubstr("a backward spec needs gradient_rows or gradient_columns"));
+}
+
+TEST_F(Gradients, ArePrebuiltWithAllTheyCanAskFor) {
+  const DeviceProfile device = profile_of(90);
+  Service eager = service(Mode::eager);
+  const PrebuildReport report = eager.prebuild({&kGradients, 1}, {&device, 1}).value();
+  EXPECT_EQ(report.failed, 0);
+  for (const KernelReport& kernel : report.results) EXPECT_TRUE(is_of_gradients(kernel.plan));
+  const int compiles = machine_.compiles();
+  for (const std::int64_t rows : {1, 100, 5000})
+    ASSERT_TRUE(eager.norm(kGradients, tensors_of(kGradients, rows), nullptr).ok()) << rows;
+  EXPECT_EQ(machine_.compiles(), compiles);
+}
+
+TEST_F(Gradients, WhyKnowsTheirKernelsAndNoGenericOne) {
+  Service eager = service(Mode::eager);
+  const auto reports = eager.why(kGradients, profile_of(90)).value();
+  ASSERT_FALSE(reports.empty());
+  for (const WhyReport& report : reports) EXPECT_TRUE(is_of_gradients(report.plan)) << to_text(report.plan);
+  const WhyReport generic = eager.why(kGradients, profile_of(90), generic_plan()).value();
+  EXPECT_EQ(generic.id, "");
+  EXPECT_EQ(generic.tier, "");
+  EXPECT_THAT(generic.reason, HasSubstr("a backward spec needs"));
+}
+
+}  // namespace
+}  // namespace normjit::testing
