@@ -209,8 +209,7 @@ void compute_gradients(const NormSpec& spec, const Tensors& tensors) {
       dweight[i] += dy * (row.get(Operand::x, at) - gradients.statistics.mean) * gradients.statistics.rstd;
       dbias[i] += dy;
     }
-    for (std::size_t i = 0; i < columns; ++i)
-      row.put(Operand::dx, static_cast<std::int64_t>(i), dx[i].value);
+    for (std::size_t i = 0; i < columns; ++i) row.put(Operand::dx, static_cast<std::int64_t>(i), dx[i].value);
   }
   if (tensors.rows == 0) return;
   const Row first(spec, tensors, 0);

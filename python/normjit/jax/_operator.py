@@ -100,6 +100,9 @@ class Problem:
 def problem_of(text: str) -> Problem:
     """Raises _library.Error for what is no spec."""
     spec = _library.Spec.from_buffer_copy(_library.parse_spec(text))
+    if spec.backward:
+        raise _library.Error(_library.BAD_ARGUMENT, "normjit.jax.norm: {} is the spec of gradients, which JAX derives by itself; "
+                             "give that of the norm".format(text))
     before, after = _library.RESIDUALS["add"], _library.RESIDUALS["addafter"]
     is_rms, affine = spec.norm == _library.NORMS["rmsnorm"], spec.affine
     gate = {_library.GATES["gate"]: "before", _library.GATES["gateafter"]: "after"}.get(spec.gate)

@@ -14,7 +14,7 @@ from torch import Tensor
 from normjit import _library
 from normjit.torch import _check
 from normjit.torch._launch import launch
-from normjit.torch._problem import ONE, OPERANDS, OUTPUTS, Problem, problem_of, rows_at
+from normjit.torch._problem import COLUMNS, ONE, OPERANDS, OUTPUTS, Problem, problem_of, rows_at
 
 Maybe = Optional[Tensor]
 
@@ -45,12 +45,12 @@ class _Plan:
         problem.check_memory(operands, dims)
         arguments = _library.Tensors(rows=x.numel() // problem.columns,
                                      plane=x.shape[2:].numel() if problem.channels_first else 0)
-        self.made: list[tuple[int, torch.Size, torch.dtype]] = []  # places among OPERANDS, of outputs that are not given
-        # Places among OPERANDS, offsets of pointers in the arguments, and for inputs to be copied the shape of the copy.
+        self.made: list[tuple[int, torch.Size, torch.dtype]] = []  # places in the table, of outputs that are not given
+        # Places in the table, offsets of pointers in the arguments, and for inputs to be copied the shape of the copy.
         self.places: list[tuple[int, int, Optional[torch.Size]]] = []
-        self.numbers = [at for at, operand in enumerate(OPERANDS)  # outputs that are 0 of no elements
-                        if operand.output and operand.extent == ONE and operand.name in problem.operands]
-        for at, (operand, tensor) in enumerate(zip(OPERANDS, operands)):
+        self.numbers = [at for at, operand in enumerate(problem.table)  # outputs that are 0 of no elements
+                        if operand.output and operand.extent in (ONE, COLUMNS) and operand.name in problem.operands]
+        for at, (operand, tensor) in enumerate(zip(problem.table, operands)):
             if operand.name not in problem.operands:
                 continue
             copied, shape = None, problem.shape_of(operand.name, x, dims)
@@ -91,7 +91,7 @@ _plans: dict[Any, _Plan] = {}
 
 
 def _run(problem: Problem, batch_invariant: bool, operands: Sequence[Maybe]) -> tuple[Maybe, ...]:
-    """Those of OUTPUTS that are not given."""
+    """The outputs of the table that are not given, None for the others."""
     key = (problem.text, *[None if part is None else (part.shape, part.stride(), part.dtype, part.device)
                            for part in operands])
     plan = _plans.get(key)
@@ -100,7 +100,7 @@ def _run(problem: Problem, batch_invariant: bool, operands: Sequence[Maybe]) -> 
             _plans.clear()
         plan = _plans[key] = _Plan(problem, operands)
     made = plan.run(problem, batch_invariant, operands)
-    return tuple(made.get(len(OPERANDS) - len(OUTPUTS) + at) for at in range(len(OUTPUTS)))
+    return tuple(made.get(at) for at, operand in enumerate(problem.table) if operand.output)
 
 
 # ---- LayerNorm
@@ -147,4 +147,5 @@ def layer_norm_with_statistics(x: Tensor, dims: int, weight: Maybe, bias: Maybe,
     return _layer_norm(True, x, dims, weight, bias, eps, activation, scale, dtype)
 
 
-KERNELS = {"_launch": launch_problem, "layer_norm": layer_norm, "layer_norm_with_statistics": layer_norm_with_statistics}
+KERNELS = {"_launch": launch_problem, "_launch_gradients": launch_problem, "layer_norm": layer_norm,
+           "layer_norm_with_statistics": layer_norm_with_statistics}

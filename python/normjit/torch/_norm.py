@@ -12,10 +12,11 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from normjit.torch import _operator
+from normjit.torch import _gradients, _operator
 from normjit.torch._formula import formula
 from normjit.torch._operator import DEVICE, HERE, INPUT_ARGUMENTS, OUTPUT_ARGUMENTS, library
-from normjit.torch._problem import INPUTS, OUTPUTS, outline_of, problem_of, with_columns_last
+from normjit.torch._problem import (INPUTS, OUTPUTS, has_gradient_kernel, outline_of, problem_of, text_of_gradients,
+                                    with_columns_last)
 
 # No argument has a default: PyTorch leaves those that are equal to it out of graphs and of what autograd sees.
 _ARGUMENTS = "(str spec, " + INPUT_ARGUMENTS + ", bool batch_invariant"
@@ -82,8 +83,8 @@ def norm(spec: str, x: Tensor, *, in_bias: Maybe = None, gate: Maybe = None, gat
     variable NORMJIT_BATCH_INVARIANT=1 asks for that in all calls.
 
     Tensors that are not on an NVIDIA GPU, wrappers of tensors, transforms of torch.func and forward-mode derivatives are
-    computed by PyTorch's operators. Gradients of any order; none of results of 8 and 4 bits, nor of amax. Launches on the current
-    stream of x's device. Raises RuntimeError for operands that do not fit the spec.
+    computed by PyTorch's operators. Gradients of any order, those of plain norms by one kernel; none of results of 8 and 4 bits,
+    nor of amax. Launches on the current stream of x's device. Raises RuntimeError for operands that do not fit the spec.
     """
     inputs = (x, in_bias, gate, gate_table, residual, weight, bias, mod_scale, mod_scale_table, mod_shift, mod_shift_table,
               tensor_scale, upper_bound, global_scale)
@@ -243,7 +244,11 @@ library.impl("norm_outputs", _norm_outputs, "CompositeExplicitAutograd")
 torch.library.register_fake("normjit::norm_outputs", _norm_outputs, lib=library)
 
 
-# ---- Gradients: those of the formula, which is computed again
+# ---- Gradients: of plain norms in one kernel, from what was normalized; else those of the formula, computed again
+
+_BATCHED: Any = torch._C._parse_dispatch_key("Batched")
+_PLACES = {name: at for at, name in enumerate(("x", *INPUTS))}
+
 
 def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.spec = inputs[0]
@@ -251,11 +256,58 @@ def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
     problem.require_gradients()
     if "amax" in problem.outputs:
         ctx.mark_non_differentiable(output[problem.outputs.index("amax")])
-    ctx.save_for_backward(*inputs[1:-1])
+    ctx.set_materialize_grads(False)
+    given = dict(zip(("x", *INPUTS), inputs[1:-1]))
+    ctx.batch_invariant = inputs[-1]
+    residual = given["residual"]
+    ctx.is_plain = has_gradient_kernel(problem) and (residual is None or residual.shape == given["x"].shape)
+    if ctx.is_plain:
+        normalized = given["x"] if residual is None else output[problem.outputs.index("sum")]
+        ctx.save_for_backward(normalized, given["weight"])
+        ctx.bias_shape = None if given["bias"] is None else given["bias"].shape
+    else:
+        ctx.save_for_backward(*inputs[1:-1])
 
 
 def _backward(ctx: Any, grads: list[Maybe]) -> tuple[Any, ...]:
     asked = ctx.needs_input_grad[1:-1]
+    found = _backward_of_plain(ctx, grads, asked) if ctx.is_plain else _backward_of_formula(ctx, grads, asked)
+    return (None, *found, None)
+
+
+def _backward_of_plain(ctx: Any, grads: list[Maybe], asked: tuple[bool, ...]) -> list[Maybe]:
+    problem = problem_of(ctx.spec)
+    of = dict(zip(problem.outputs, grads))
+    dy, dsum = of["out"], of.get("sum")
+    normalized, weight = ctx.saved_tensors
+    found: dict[str, Maybe] = {}
+    if dy is None:
+        dx = dsum
+    else:
+        of_bias = asked[_PLACES["bias"]]
+        affine = "none" if weight is None else "wb" if of_bias else "w"
+        text = text_of_gradients(ctx.spec, affine, dsum is not None)
+        if _has_kernel(normalized, dy, dsum):
+            dx, *sums = _gradients.apply(text, normalized, weight, dy, dsum, ctx.batch_invariant)
+        else:
+            dx, *sums = _gradients.formula(text, normalized, weight, dy, dsum)
+        if weight is not None:
+            found["weight"] = sums[0].reshape(weight.shape)
+        if of_bias:
+            found["bias"] = sums[1].reshape(ctx.bias_shape)
+    if dx is not None:
+        found["x"], found["residual"] = dx.to(problem.input), dx.to(problem.residual)
+    return [found.get(name) if wanted else None for name, wanted in zip(("x", *INPUTS), asked)]
+
+
+def _has_kernel(normalized: Tensor, *grads: Maybe) -> bool:
+    """Gradients that have gradients of their own, and those of torch.func and of is_grads_batched, are the formula's."""
+    return not (normalized.device.type != DEVICE.lower() or torch.is_grad_enabled()
+                or torch._C._are_functorch_transforms_active()
+                or any(grad is not None and torch._C._dispatch_keys(grad).has(_BATCHED) for grad in grads))
+
+
+def _backward_of_formula(ctx: Any, grads: list[Maybe], asked: tuple[bool, ...]) -> list[Maybe]:
     again = torch.is_grad_enabled()  # for gradients of gradients
     with torch.enable_grad():
         inputs = [_leaf(tensor, wanted, again) for tensor, wanted in zip(ctx.saved_tensors, asked)]
@@ -263,7 +315,7 @@ def _backward(ctx: Any, grads: list[Maybe]) -> tuple[Any, ...]:
         pairs = [(y, grad) for y, grad in zip(outputs, grads) if grad is not None and y.requires_grad]
         found = iter(torch.autograd.grad([y for y, _ in pairs], [t for t, wanted in zip(inputs, asked) if wanted],
                                          [grad for _, grad in pairs], create_graph=again, allow_unused=True))
-    return (None, *(next(found) if wanted else None for wanted in asked), None)
+    return [next(found) if wanted else None for wanted in asked]
 
 
 def _leaf(tensor: Any, wanted: bool, again: bool) -> Any:

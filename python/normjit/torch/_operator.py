@@ -2,10 +2,11 @@
 """The operators that launch: their schemas, and their kernels, of native/ on PyTorch's stable ABI, or of
 _ctypes_kernel.py where it cannot be built.
 
-normjit::_launch is for every spec; _norm.py calls it. normjit::layer_norm and normjit::layer_norm_with_statistics have
-the arguments and errors of PyTorch's own; layer_norm_by_pytorch computes the same by PyTorch's operators, and their
-kernels call it for an epsilon that libnormjit refuses. And layer_norm_differentiable of native/autograd.cc, for plain
-calls that need gradients: y alone, without activation, scale or dtype."""
+normjit::_launch is for every spec, normjit::_launch_gradients for every backward spec; _norm.py and _gradients.py call
+them. normjit::layer_norm and normjit::layer_norm_with_statistics have the arguments and errors of PyTorch's own;
+layer_norm_by_pytorch computes the same by PyTorch's operators, and their kernels call it for an epsilon that libnormjit
+refuses. And layer_norm_differentiable of native/autograd.cc, for plain calls that need gradients: y alone, without
+activation, scale or dtype."""
 from __future__ import annotations
 
 import contextlib
@@ -21,7 +22,8 @@ from typing import Any, Callable, Optional
 import torch
 
 from normjit import _build, _library
-from normjit.torch._problem import BLOCKS, CODES, COLUMNS, INPUTS, MATRIX, ONE, OPERANDS, OUTPUTS, PAIRS, ROWS, Problem
+from normjit.torch._problem import (BLOCKS, CODES, COLUMNS, GRADIENT_OPERANDS, INPUTS, MATRIX, ONE, OPERANDS, OUTPUTS, PAIRS,
+                                    ROWS, Problem)
 
 # dims: over how many of the last dimensions of x; weight and bias have their shape. activation: one of
 # _library.ACTIVATIONS. dtype: of y, None: x's; with it, weight and bias may have another dtype than x.
@@ -41,6 +43,11 @@ OUTPUT_ARGUMENTS = ", ".join("Tensor({}!)? {}".format(chr(ord("a") + at), name) 
 _LAUNCH = "_launch(int problem, {}, {}) -> ({})".format(
     INPUT_ARGUMENTS, OUTPUT_ARGUMENTS, ", ".join(["Tensor?"] * len(OUTPUTS)))
 
+# The same of backward specs, whose outputs are never given.
+_LAUNCH_GRADIENTS = "_launch_gradients(int problem, Tensor x, {}) -> ({})".format(
+    ", ".join("Tensor? " + operand.name for operand in GRADIENT_OPERANDS[1:]),
+    ", ".join("Tensor?" for operand in GRADIENT_OPERANDS if operand.output))
+
 # "CPU" in tests, whose libnormjit computes there.
 DEVICE = os.environ.get("NORMJIT_TORCH_TEST_DEVICE", "CUDA")
 HERE = "is_" + DEVICE.lower()  # the attribute of tensors that are there
@@ -56,6 +63,7 @@ def _define() -> None:
     for name, schema in SCHEMAS.items():
         library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
     library.define(_LAUNCH)
+    library.define(_LAUNCH_GRADIENTS)
 
 
 def _build_for_torch(name: str, sources: Sequence[str], flags: Sequence[str], include_dirs: Sequence[str],
@@ -110,12 +118,14 @@ class _Native:
         connect = self.library.normjit_torch_connect
         connect.restype, connect.argtypes = None, [ctypes.c_void_p, ctypes.c_void_p]
         connect(table, _library.service())
+        self.library.normjit_torch_last_status.restype = ctypes.c_int32
+        self.library.normjit_torch_last_status.argtypes = []
         self.library.normjit_torch_add.restype = ctypes.c_int64
         self.library.normjit_torch_add.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
     def add(self, problem: Problem, batch_invariant: bool) -> int:
-        operands = (_Operand * len(OPERANDS))()
-        for place, operand in zip(operands, OPERANDS):
+        operands = (_Operand * len(problem.table))()
+        for place, operand in zip(operands, problem.table):
             if operand.name in problem.operands:
                 place.offset = getattr(_library.Tensors, operand.member).offset
                 place.extent = _EXTENTS[problem.extent_of(operand.name)]
@@ -129,8 +139,9 @@ class _Native:
 
 
 def _use_compiled() -> str:
-    global add
-    add = _Native().add
+    global add, _last_status
+    native = _Native()
+    add, _last_status = native.add, native.library.normjit_torch_last_status
     return "compiled"
 
 
@@ -143,8 +154,17 @@ def _use_ctypes() -> str:
     return "ctypes"
 
 
-# The number of a new problem, for normjit::_launch.
+# The number of a new problem, for normjit::_launch and normjit::_launch_gradients.
 add: Callable[[Problem, bool], int]
+_last_status: Callable[[], int] = lambda: 0  # of the compiled kernels, in this thread
+
+
+def status_of(error: RuntimeError) -> int:
+    """Why libnormjit refused a launch that raised this error just now, in this thread."""
+    for found in (error, error.__cause__):
+        if isinstance(found, _library.Error):
+            return found.status
+    return _last_status()
 
 
 def _use() -> str:

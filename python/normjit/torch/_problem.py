@@ -43,6 +43,7 @@ _NO_RESIDUAL, _NO_GATE, _NO_MODULATION = (_library.RESIDUALS["none"], _library.G
                                           _library.MODULATIONS["none"])
 _SCALE_SHIFT = _library.MODULATIONS["mod"]
 _BY_TENSOR, _BY_ROW = _library.QUANTIZATIONS["tensor"], _library.QUANTIZATIONS["row"]
+_NO_ACTIVATION = _library.ACTIVATIONS[None]
 _SCALES_IN_E4M3, _NO_ALSO = _library.SCALE_FORMATS["e4m3"], _library.ALSOS["none"]
 OPERANDS = (  # x, inputs, outputs
     Operand("x", MATRIX, "input", lambda spec: True),
@@ -68,6 +69,16 @@ OPERANDS = (  # x, inputs, outputs
     Operand("block_scale", BLOCKS, "block_scale", lambda spec: _library.block_of(spec), output=True),
     Operand("amax", ONE, "single", lambda spec: spec.amax, output=True),
 )
+# Of backward specs. dweight and dbias are over all rows, and 0 of none.
+GRADIENT_OPERANDS = (
+    Operand("x", MATRIX, "input", lambda spec: True),
+    Operand("weight", COLUMNS, "weight", lambda spec: spec.affine != _NO_AFFINE),
+    Operand("dy", MATRIX, "output", lambda spec: True),
+    Operand("dsum", MATRIX, "residual", lambda spec: spec.dsum),
+    Operand("dx", MATRIX, "input", lambda spec: True, output=True),
+    Operand("dweight", COLUMNS, "gradient", lambda spec: spec.affine != _NO_AFFINE, output=True),
+    Operand("dbias", COLUMNS, "gradient", lambda spec: spec.affine == _WEIGHT_BIAS, output=True),
+)
 INPUTS = tuple(operand.name for operand in OPERANDS[1:] if not operand.output)  # besides x
 OUTPUTS = tuple(operand.name for operand in OPERANDS if operand.output)
 
@@ -77,15 +88,18 @@ def in_order(**inputs: Tensor) -> list[Optional[Tensor]]:
     return [inputs.get(name) for name in INPUTS]
 
 
-_BY_NAME = {operand.name: operand for operand in OPERANDS}
-
-
 class Problem:
     """A spec, in PyTorch's types. Every operator, formula and check reads it."""
+
+    table: tuple[Operand, ...] = OPERANDS
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.spec = spec = _library.parse_spec(text)
+        self.by_name = {operand.name: operand for operand in self.table}
+        if spec.backward and self.table is OPERANDS:
+            raise _library.Error(_library.BAD_ARGUMENT, "normjit::norm: {} is the spec of gradients, which autograd asks "
+                                 "for by itself; give that of the norm".format(text))
         self.columns: int = spec.columns
         self.epsilon: float = spec.epsilon
         self.scale: float = spec.scale
@@ -114,26 +128,27 @@ class Problem:
         self.block_scale = torch.int32 if self.scale_layout == "cols4" else {
             "e8m0": torch.float8_e8m0fnu, "e4m3": torch.float8_e4m3fn}.get(self.scale_format, torch.float32)
         # Of residual and sum, to which a sum is rounded.
-        has_residual_type = self.adds != "none" or spec.sum
+        has_residual_type = self.adds != "none" or spec.sum or spec.dsum
         self.residual = DTYPES[spec.residual_type] if has_residual_type else self.input
         has_modulation_type = self.gates != "none" or spec.modulation != _NO_MODULATION
         self.modulated = DTYPES[spec.modulation_type] if has_modulation_type else self.input
-        types = [self.input, self.output, self.residual, self.weight, self.modulated]
+        self.gradient = DTYPES[spec.gradient_type]
+        types = [self.input, self.output, self.residual, self.weight, self.modulated, self.gradient]
         self.compute = torch.float64 if torch.float64 in types else torch.float32
-        self.operands = [operand.name for operand in OPERANDS if operand.present(spec)]
-        self.inputs = [name for name in self.operands if name in INPUTS]
-        self.outputs = [name for name in self.operands if name in OUTPUTS]
+        self.operands = [operand.name for operand in self.table if operand.present(spec)]
+        self.inputs = [name for name in self.operands if name != "x" and not self.by_name[name].output]
+        self.outputs = [name for name in self.operands if self.by_name[name].output]
         self.outline = tuple(name in self.outputs for name in OUTPUTS), self.columns, self.channels_last
 
     def extent_of(self, name: str) -> str:
         """MATRIX, PAIRS, COLUMNS, ROWS, ONE or BLOCKS."""
-        extent = _BY_NAME[name].extent
+        extent = self.by_name[name].extent
         if name == "out" and self.output == torch.float4_e2m1fn_x2:
             return PAIRS
         return extent if extent != AFFINE else MATRIX if self.affine_rows else COLUMNS
 
     def dtype_of(self, name: str) -> torch.dtype:
-        dtype: torch.dtype = getattr(self, _BY_NAME[name].dtype)
+        dtype: torch.dtype = getattr(self, self.by_name[name].dtype)
         return dtype
 
     def has_rows(self, name: str) -> bool:
@@ -146,9 +161,9 @@ class Problem:
     # ---- Checks, which raise RuntimeError
 
     def check(self, tensors: Sequence[Optional[Tensor]]) -> int:
-        """Whether these, for the first of OPERANDS, fit the spec, but for layouts; row_dims of x. Outputs need not be
+        """Whether these, for the first of `table`, fit the spec, but for layouts; row_dims of x. Outputs need not be
         given."""
-        for operand, tensor in zip(OPERANDS, tensors):
+        for operand, tensor in zip(self.table, tensors):
             present = operand.name in self.operands
             if tensor is not None and not present:
                 raise self.fail("the spec has no {}, but one is given".format(operand.name))
@@ -156,7 +171,7 @@ class Problem:
                 raise self.fail("the spec needs {}".format(operand.name))
         x: Any = tensors[0]
         dims = self.row_dims(x)
-        for operand, tensor in zip(OPERANDS, tensors):
+        for operand, tensor in zip(self.table, tensors):
             if tensor is not None:
                 self._check_tensor(operand, tensor, x, dims)
         return dims
@@ -171,9 +186,9 @@ class Problem:
                 raise self.fail("the spec writes {}".format(name))
 
     def check_memory(self, tensors: Sequence[Optional[Tensor]], dims: int) -> None:
-        """Whether outputs, of OPERANDS that passed check, can be written where they are."""
+        """Whether outputs, of operands that passed check, can be written where they are."""
         x: Any = tensors[0]
-        for operand, tensor in zip(OPERANDS, tensors):
+        for operand, tensor in zip(self.table, tensors):
             if tensor is None or not operand.output:
                 continue
             if self.has_rows(operand.name) and rows_at(tensor, dims + tensor.dim() - x.dim()) is None:
@@ -241,10 +256,44 @@ class Problem:
         return x.new_empty(self.shape_of(output, x, dims), dtype=self.dtype_of(output))
 
 
+class GradientProblem(Problem):
+    """A backward spec."""
+
+    table = GRADIENT_OPERANDS
+
+
 @functools.lru_cache(maxsize=None)
 def problem_of(text: str) -> Problem:
-    """Raises _library.Error for a text that is no valid spec."""
+    """Raises _library.Error for a text that is no valid spec of a norm."""
     return Problem(text)
+
+
+@functools.lru_cache(maxsize=None)
+def gradient_problem_of(text: str) -> GradientProblem:
+    """The same for backward specs."""
+    return GradientProblem(text)
+
+
+@functools.lru_cache(maxsize=None)
+def text_of_gradients(text: str, affine: str, dsum: bool) -> str:
+    """The backward spec of a norm that has_gradient_kernel(); affine: whose gradients are asked for besides that of x, one of
+    _library.AFFINES. What is normalized is the sum where the norm has a residual."""
+    spec = problem_of(text).spec
+    summed = spec.residual != _NO_RESIDUAL
+    return _library.spec_text(_library.Spec(
+        spec.columns, spec.epsilon, backward=1, norm=spec.norm, input=spec.residual_type if summed else spec.input,
+        output=spec.output, weight=spec.weight, gradient_type=spec.weight, residual_type=spec.residual_type,
+        affine=_library.AFFINES[affine], weight_offset=spec.weight_offset, dsum=int(dsum)))
+
+
+def has_gradient_kernel(problem: Problem) -> bool:
+    """Whether the gradients of a spec are those of a backward spec, of what was normalized: x, or the sum if it is written.
+    With "/shape=" a norm is one that Inductor may have back (_fusion.to_fuse), and its gradients with it."""
+    spec, operands = problem.spec, {"x", "residual", "weight", "bias", "out", "sum", "amax"}
+    return (set(problem.operands) <= operands and problem.adds in ("none", "add") and not problem.is_narrow
+            and (problem.adds == "none" or bool(spec.sum)) and problem.activation == _NO_ACTIVATION
+            and problem.scale == 1.0 and not problem.affine_rows and not problem.channels_first
+            and "/shape=" not in problem.text)
 
 
 def _channels_last_of(spec: _library.Spec) -> str:

@@ -81,8 +81,12 @@ inline void connect(void* const* functions, void* service) {
   find(cuda.exchange_capture_mode, "libcuda.so.1", "cuThreadExchangeStreamCaptureMode");
 }
 
+// Of this thread's last call of libnormjit that failed.
+inline thread_local normjit_status last_status = NORMJIT_OK;
+
 // Throws the sentence that came with a status.
 [[noreturn]] inline void fail(normjit_status status, char* error) {
+  last_status = status;
   std::string text = error ? error : normjit.status_message(status);
   normjit.free(error);
   if (status == NORMJIT_NOT_READY)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of normjit::_launch, for every spec, and of normjit::layer_norm and
-// normjit::layer_norm_with_statistics, on PyTorch's stable ABI: from tensors to one call of libnormjit on the
-// current stream. ../_operator.py has the schemas, and builds and connects this.
+// The kernels of normjit::_launch and normjit::_launch_gradients, for every spec, and of normjit::layer_norm
+// and normjit::layer_norm_with_statistics, on PyTorch's stable ABI: from tensors to one call of libnormjit on
+// the current stream. ../_operator.py has the schemas, and builds and connects this.
 #include <torch/csrc/stable/library.h>
 
 #include <algorithm>
@@ -161,6 +161,7 @@ class Call {
   // Of an output.
   Sizes sizes_of(std::int32_t extent) {
     if (extent == kMatrix) return {x_.dims, x_.sizes};
+    if (extent == kColumns) return {end_ - outer_, x_.sizes + outer_};
     if (extent == kOne) return {0, nullptr};
     std::vector<std::int64_t>& sizes = sizes_[static_cast<std::size_t>(extent)];
     if (sizes.empty())
@@ -224,10 +225,10 @@ void boxed_launch(StableIValue* stack, std::uint64_t arguments, std::uint64_t re
   for (std::size_t i = 0; i < count; ++i) call.take(problem.operands[i], tensors[i]);
   if (call.has_elements()) {
     call.launch(problem.service);
-  } else {  // of nothing, a number of all rows is 0
+  } else {  // of nothing, a number of all rows is 0, and so is a sum over them
     for (std::size_t i = 0; i < count; ++i)
       if (const Operand& operand = problem.operands[i];
-          operand.output && operand.dtype != 0 && operand.extent == kOne)
+          operand.output && operand.dtype != 0 && (operand.extent == kOne || operand.extent == kColumns))
         require(aoti_torch_zero_(tensors[i].get()), "zeroing a result");
   }
   for (std::size_t i = 0; i < results; ++i) {
@@ -371,6 +372,11 @@ extern "C" __attribute__((visibility("default"))) void normjit_torch_connect(voi
   normjit_torch::connect(functions, service);
 }
 
+// Why libnormjit refused this thread's last call that failed.
+extern "C" __attribute__((visibility("default"))) std::int32_t normjit_torch_last_status() {
+  return normjit_torch::last_status;
+}
+
 // The number of a new problem; -1: there are too many, or one is too large.
 extern "C" __attribute__((visibility("default"))) std::int64_t normjit_torch_add(
     normjit_service* service, const normjit_spec* spec, const normjit_torch::Operand* operands,
@@ -391,6 +397,7 @@ STABLE_TORCH_LIBRARY_IMPL(normjit, CPU, m) {
 STABLE_TORCH_LIBRARY_IMPL(normjit, CUDA, m) {
 #endif
   m.impl("_launch", &normjit_torch::boxed_launch);
+  m.impl("_launch_gradients", &normjit_torch::boxed_launch);
   m.impl("layer_norm", &normjit_torch::boxed_layer_norm);
   m.impl("layer_norm_with_statistics", &normjit_torch::boxed_layer_norm_with_statistics);
 }
