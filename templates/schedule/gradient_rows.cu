@@ -14,9 +14,6 @@ static_assert(kBlocksPerRow == 1 && kStages == 0 && kGroupRows == 1);
 
 enum : int { kRows = kThreads / kThreadsPerRow };  // a block
 enum : bool { kInWarp = kThreadsPerRow <= kWarp };
-// Weights come from L1 for each row, and again behind its exchange: held from row to row, they would take the
-// registers of elements. Short rows have registers for them: 1,048,576 x 64 f32 275 us, and 292 us from L1.
-enum : bool { kHoldsWeights = kInWarp && kPerThread * sizeof(Vec<Weight>) <= 32 };
 
 // Over the rows of a block, which have the same columns each: over the lanes of a warp, then over warps, some
 // elements at a time. Writes the block's row of sums `to`.
@@ -73,8 +70,6 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
   const int lane = threadIdx.x % kThreadsPerRow, warp = threadIdx.x / kWarp;
   const Cut cut = {0, 0, kColumns, kColumns};
   const long long step = static_cast<long long>(gridDim.x) * kRows;
-  GradientWeights weights;
-  if constexpr (kHoldsWeights) load(weights, on, 0, lane, cut);
   hw::wait_for_previous_launch();
   hw::allow_next_launch();
 
@@ -90,7 +85,10 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     const bool works = kRows == 1 || row < on.rows;
     GradientPart part = next;
     if (works) load<hw::Cache::evict_first>(next, on, row + step < on.rows ? row + step : row, 0, lane, cut);
-    if constexpr (!kHoldsWeights) load(weights, on, 0, lane, cut);
+    // The weights come from L1, and again behind the exchange: held from row to row, they would take the
+    // registers of elements.
+    GradientWeights weights;
+    load(weights, on, 0, lane, cut);
     RowGradient of_row;
     if constexpr (kInWarp) {
       of_row = gradient_of(measure<kThreadsPerRow>(part, weights, lane, cut, kColumns));

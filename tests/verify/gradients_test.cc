@@ -67,7 +67,7 @@ Problem solved(const NormSpec& spec, std::int64_t rows, const RowLayouts& layout
   return problem;
 }
 
-TEST(Gradients, OfALayerNormByHand) {
+TEST(ReferenceGradients, OfALayerNormByHand) {
   const float x[] = {1, 2, 3, 6};  // mean 3, variance 14/4; n is -1, -0.5, 0, 1.5
   const float dy[] = {1, 2, 2, -1}, weight[] = {2, 1, 2, 4}, dsum[] = {2, 0, -8, 0};
   NormSpec spec{.backward = true, .columns = 4, .epsilon = 0.5, .affine = Affine::weight};
@@ -91,7 +91,7 @@ TEST(Gradients, OfALayerNormByHand) {
   EXPECT_EQ(more[2].share, 3 * 0.5 * (4 + 3 + 3.5)) << "no rstd is in dsum";
 }
 
-TEST(Gradients, OfAnRmsNormByHand) {
+TEST(ReferenceGradients, OfAnRmsNormByHand) {
   const float x[] = {1, 2, 3, 6}, dy[] = {4, 2, 0, 0};  // n is 0.25, 0.5, 0.75, 1.5
   const NormSpec spec{.norm = Norm::rms, .backward = true, .columns = 4, .epsilon = 3.5};
   const std::vector<GradientValue> dx = dx_of(spec, inputs_at(x, dy));
@@ -129,7 +129,7 @@ double slope(const NormSpec& forward, Problem& problem, Operand operand, std::in
   return (above - below) / (2 * kStep);
 }
 
-TEST(Gradients, AreTheSlopesOfTheForward) {
+TEST(ReferenceGradients, AreTheSlopesOfTheForward) {
   for (const Norm norm : {Norm::layer, Norm::rms})
     for (const Affine affine : {Affine::none, Affine::weight, Affine::weight_bias})
       for (const bool offset : {false, true})
@@ -169,7 +169,7 @@ TEST(Gradients, AreTheSlopesOfTheForward) {
 }
 
 // Around the batches in which columns are read and the pieces in which rows are.
-TEST(Gradients, SumsCoverAllRowsAndColumns) {
+TEST(ReferenceGradients, SumsCoverAllRowsAndColumns) {
   const struct {
     std::int64_t rows, columns;
   } sizes[] = {{1, 1}, {63, 3}, {64, 1024}, {65, 1025}, {300, 1030}, {9000, 2}, {2, 70'000}};
@@ -209,7 +209,7 @@ TEST(Gradients, SumsCoverAllRowsAndColumns) {
   }
 }
 
-TEST(Gradients, TheirToleranceGrowsWithTermsThatCancel) {
+TEST(ReferenceGradients, TheirToleranceGrowsWithTermsThatCancel) {
   const NormSpec spec{.backward = true, .columns = 8},
       wide{.backward = true, .columns = 8, .output = DType::f64};
   EXPECT_EQ(tolerance(spec, DType::f32, {.value = 1, .magnitude = 3}), 1e-5 * 3 + 0x1p-150);
