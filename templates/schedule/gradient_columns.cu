@@ -173,7 +173,6 @@ NJ_DEVICE void write_batch(const Operands& on, const Workspace& w, long long bat
       if (!Share::keeps_sums()) flush(w, share, chunk, sums, batch == 0);
     }
   }
-  hw::block_barrier();
 }
 
 NJ_KERNEL(NJ_ENTRY, kThreads) {

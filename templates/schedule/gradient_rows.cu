@@ -19,9 +19,7 @@ enum : bool { kInWarp = kThreadsPerRow <= kWarp };
 // elements at a time. Writes the block's row of sums `to`.
 enum : int {
   kAtOnce = 16 * 1024 / (kThreads * static_cast<int>(sizeof(Acc))),
-  kRound = kAtOnce < 1           ? 1
-           : kAtOnce < kElements ? kAtOnce
-                                 : kElements,
+  kRound = kAtOnce < kElements ? kAtOnce : kElements,
   kOfRound = kRows > 1 ? kRound* kWarps* kThreadsPerRow : 0,
   kAcross = plan_math::larger(kThreads, kOfRound)
 };

@@ -1053,6 +1053,20 @@ const std::vector<Pinned> kPinned = {
      "blocks_per_sm=8 exchange=none arch=sm_90 sms=8 rows=70 runs=2 seed=310",
      {0, 3},
      kGradients},
+    // More elements than are added over warps at once; a warp with one column.
+    {"layernorm_bwd/cols=90/f32/wb gradient_rows threads=512 threads_per_row=8 vector=2 per_thread=6 "
+     "exchange=grid arch=sm_90 sms=1 rows=70 seed=314",
+     {0},
+     kGradients},
+    {"layernorm_bwd/cols=65/f32/wb gradient_rows threads=96 threads_per_row=96 vector=1 per_thread=1 "
+     "exchange=grid arch=sm_90 sms=2 rows=5 seed=315",
+     {0},
+     kGradients},
+    // Of 16 bits in the widest vectors; a warp has no columns.
+    {"layernorm_bwd/cols=64/bf16/wb gradient_rows threads=64 threads_per_row=64 vector=8 per_thread=1 "
+     "exchange=grid arch=sm_90 sms=2 rows=6 seed=313",
+     {0},
+     kGradients},
     // Constant rows, whose dx is what the weights make of dy; a large row of sums.
     {"layernorm_bwd/cols=128/f32/wb gradient_rows threads=64 threads_per_row=64 vector=2 per_thread=1 "
      "arch=sm_90 sms=2 rows=9 inputs=constant_rows seed=311",
@@ -1084,6 +1098,11 @@ const std::vector<Pinned> kPinned = {
     {"layernorm_bwd/cols=256/bf16/dsum gradient_columns threads=64 threads_per_row=64 vector=2 per_thread=1 "
      "group_rows=16 exchange=grid arch=sm_90 sms=2 rows=33 inputs=nan_row seed=324",
      {0, 13},
+     kGradients},
+    // Whole chunks, of which a block has several.
+    {"layernorm_bwd/cols=512/f32/wb gradient_columns threads=32 threads_per_row=32 vector=4 per_thread=1 "
+     "group_rows=2 exchange=grid arch=sm_90 sms=2 rows=5 seed=327",
+     {0},
      kGradients},
     // More chunks than lanes.
     {"layernorm_bwd/cols=2500/f32/wb gradient_columns threads=32 threads_per_row=32 vector=1 per_thread=2 "
