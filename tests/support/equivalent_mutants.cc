@@ -243,6 +243,8 @@ constexpr EquivalentMutant kEquivalent[] = {
      "for (int first = 0; first <= kElements; first += kRound) {", "one more round, of no elements"},
     {"schedule/gradient_rows.cu", "if (threadIdx.x == 0) meeting.header.finished_blocks = 0;",
      "if (threadIdx.x == 1) meeting.header.finished_blocks = 0;", "any thread may do it behind the barrier"},
+    {"schedule/gradient_rows.cu", "kRound = kAtOnce < kElements ? kAtOnce : kElements,", "",
+     "how many elements are added at once; the sums are the same"},
     {"schedule/channels_first.cu", "kMerged = kThreadsPerRow > 1 ? kTile : 1,",
      "kMerged = kThreadsPerRow >= 1 ? kTile : 1,",
      "an array that is not used where one thread has all channels"},
