@@ -508,7 +508,7 @@ inline int needed_registers_of_gradients(const Plan& plan, const NormSpec& spec)
   const int others = compute_type(spec) == DType::f64           ? 88
                      : converts                                 ? 36 + elements * 3 / 2
                      : plan.strategy == Strategy::gradient_rows ? 48 + (single ? elements / 2 : 0)
-                     : single                                   ? 64 + elements
+                     : single                                   ? 72 + 2 * elements
                      : elements < 16                            ? 48
                                                                 : 32;
   return std::max(kFewest, static_cast<int>(ceil_div(registers_of_gradients(plan, spec) + others, 8) * 8));
