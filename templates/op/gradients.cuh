@@ -187,6 +187,7 @@ NJ_DEVICE RowGradient gradient_of(const RowSums& row) {
 // The sums of so many columns, with the distances from another mean, which is so far below theirs.
 template <class T>
 NJ_DEVICE T moved(const T& sums, decltype(T::g) own, decltype(T::g) apart) {
+  if constexpr (!kCentred) return sums;  // of an infinite row, 0 times its sums would be NaN
   return {sums.squares + apart * (2 * sums.distances + own * apart), sums.g, sums.gd + sums.g * apart,
           sums.distances + own * apart};
 }
