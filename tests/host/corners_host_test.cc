@@ -1651,14 +1651,15 @@ TEST_P(HostCornersOfGradients, Epsilons) {
 // In dx; sums over rows have it by right.
 TEST_P(HostCornersOfGradients, NanAndInfinityStayInTheirRow) {
   std::vector<KernelCase> cases;
-  for (const Affine affine : {Affine::none, Affine::weight_bias})
-    for (const InputKind inputs : {InputKind::nan_row, InputKind::inf_row})
-      for (const std::uint64_t seed : {0, 5, 7, 1001, 1006}) {
-        KernelCase c = gradient(GetParam(), {.columns = 80, .affine = affine}, 1, 11);
-        c.inputs = inputs;
-        c.seed = seed;
-        cases.push_back(c);
-      }
+  for (const Norm norm : {Norm::layer, Norm::rms})
+    for (const Affine affine : {Affine::none, Affine::weight_bias})
+      for (const InputKind inputs : {InputKind::nan_row, InputKind::inf_row})
+        for (const std::uint64_t seed : {0, 5, 7, 1001, 1006}) {
+          KernelCase c = gradient(GetParam(), {.norm = norm, .columns = 80, .affine = affine}, 1, 11);
+          c.inputs = inputs;
+          c.seed = seed;
+          cases.push_back(c);
+        }
   expect_right(cases);
 }
 
