@@ -3,11 +3,11 @@
 // blocks meet, and then the same rows are read again column by column.
 //
 // Why it is fast: few rows of any length occupy all multiprocessors, and the rows of two batches are as many
-// as stay in L2, so that x and dy come from memory once. A block measures the next batch before it waits for
-// the others, which have long arrived then. For the second read a block has a chunk of columns, and a part of
-// the rows if there are fewer chunks than blocks: so the sums over rows need no part for each block, which
-// for 4,194,304 columns would be as large as x, but one for as many blocks as share the columns. All blocks
-// must be resident (Exchange::grid); without an exchange there is one.
+// as L2 holds, so that most of x and dy comes from memory once. A block measures the next batch before it
+// waits for the others, which have long arrived then. For the second read a block has a chunk of columns, and
+// a part of the rows if there are fewer chunks than blocks: so the sums over rows need no part for each
+// block, which for 4,194,304 columns would be as large as x, but one for as many blocks as share the columns.
+// All blocks must be resident (Exchange::grid); without an exchange there is one.
 namespace normjit {
 
 static_assert(kThreadsPerRow == kThreads, "all threads share a chunk");

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "normjit/plan.h"
+#include "tests/support/plan_checks.h"
 #include "tests/support/random_spec.h"
 
 namespace normjit {
@@ -16,32 +17,7 @@ namespace {
 
 DeviceProfile profile(int arch) { return DeviceProfile::of({.number = arch}).value(); }
 
-// Random specs, each on one of the devices.
-template <class Check>
-void for_random_specs(std::uint64_t count, Check check) {
-  for (std::uint64_t seed = 0; seed < count; ++seed) {
-    Random random(seed);
-    const NormSpec spec = canonical(random_spec(random));
-    const DeviceProfile& device = DeviceProfile::known()[random.below(DeviceProfile::known().size())];
-    SCOPED_TRACE(testing::Message() << "seed " << seed << ": " << to_text(spec) << " on " << device.text());
-    check(spec, device, random);
-    if (testing::Test::HasFailure()) return;  // one example is enough
-  }
-}
-
-// And each way to use them.
-template <class Check>
-void for_random_uses(std::uint64_t count, Check check) {
-  for_random_specs(count, [&](const NormSpec& spec, const DeviceProfile& device, Random&) {
-    for (const RowsRegime regime : kRowsRegimes)
-      for (const Alignment alignment : kAlignments) {
-        SCOPED_TRACE(testing::Message()
-                     << name(regime) << " rows, alignment " << static_cast<int>(alignment));
-        check(spec, device, regime, alignment);
-        if (testing::Test::HasFailure()) return;
-      }
-  });
-}
+NormSpec any_spec(Random& random) { return canonical(random_spec(random)); }
 
 bool contains(const std::vector<Plan>& plans, const Plan& plan) {
   return std::find(plans.begin(), plans.end(), plan) != plans.end();
@@ -56,7 +32,8 @@ int access_bytes(const Plan& plan, const NormSpec& spec) {
 
 TEST(Candidates, AreLegalRankedAndExplained) {
   for_random_uses(
-      2'000, [](const NormSpec& spec, const DeviceProfile& device, RowsRegime regime, Alignment alignment) {
+      2'000, any_spec,
+      [](const NormSpec& spec, const DeviceProfile& device, RowsRegime regime, Alignment alignment) {
         const std::vector<Candidate> all = candidates(spec, device, regime, alignment);
         ASSERT_FALSE(all.empty());
         for (std::size_t i = 0; i < all.size(); ++i) {
@@ -77,7 +54,8 @@ TEST(Candidates, AreLegalRankedAndExplained) {
 // Aligned plans keep to the alignment of the tensors; accesses of unaligned plans have the full width.
 TEST(Candidates, NoAccessIsWiderThanTheTensorsAllow) {
   for_random_uses(
-      1'000, [](const NormSpec& spec, const DeviceProfile& device, RowsRegime regime, Alignment alignment) {
+      1'000, any_spec,
+      [](const NormSpec& spec, const DeviceProfile& device, RowsRegime regime, Alignment alignment) {
         for (const Candidate& candidate : candidates(spec, device, regime, alignment)) {
           const Plan& plan = candidate.plan;
           if (plan.strategy == Strategy::persistent_row && plan.unaligned) {
@@ -95,7 +73,8 @@ TEST(Candidates, NoAccessIsWiderThanTheTensorsAllow) {
 // persistent_row alone may: it reads wider vectors of x where x is narrower than y.
 TEST(Candidates, AlignedRowsAreNotUnaligned) {
   for_random_uses(
-      1'000, [](NormSpec spec, const DeviceProfile& device, RowsRegime regime, Alignment alignment) {
+      1'000, any_spec,
+      [](NormSpec spec, const DeviceProfile& device, RowsRegime regime, Alignment alignment) {
         const int widest = widest_vector(spec);
         if (static_cast<int>(alignment) < widest) return;
         spec.columns = std::max<std::int64_t>(widest, spec.columns / widest * widest);
@@ -120,7 +99,8 @@ TEST(Choose, ManyShortRowsThatBeginAnywhereAreMovedInWideAccesses) {
 
 TEST(Fallback, NeedsNoBlocksThatRunTogether) {
   for_random_uses(
-      2'000, [](const NormSpec& spec, const DeviceProfile& device, RowsRegime regime, Alignment alignment) {
+      2'000, any_spec,
+      [](const NormSpec& spec, const DeviceProfile& device, RowsRegime regime, Alignment alignment) {
         const Plan plan = fallback(spec, device, regime, alignment);
         ASSERT_EQ(plan.strategy, Strategy::split_row);
         ASSERT_EQ(plan.exchange, Exchange::none);
@@ -130,7 +110,7 @@ TEST(Fallback, NeedsNoBlocksThatRunTogether) {
 }
 
 TEST(Plans, AreWhatChooseAndFallbackReturnWithoutRepetition) {
-  for_random_specs(1'000, [](const NormSpec& spec, const DeviceProfile& device, Random&) {
+  for_random_specs(1'000, any_spec, [](const NormSpec& spec, const DeviceProfile& device, Random&) {
     const std::vector<Plan> all = plans(spec, device);
     std::vector<Plan> wanted;
     for (const RowsRegime regime : kRowsRegimes)
@@ -167,7 +147,7 @@ Tensor random_tensor(Random& random, DType dtype, std::int64_t columns) {
 // After a prebuild nothing can miss: whatever the rows, pointers and strides are, the launch needs a plan of
 // the closed set. The accesses of that plan are aligned in every row, unless the plan is for unaligned rows.
 TEST(Plans, EveryLaunchFindsItsOwn) {
-  for_random_specs(1'000, [](const NormSpec& spec, const DeviceProfile& device, Random& random) {
+  for_random_specs(1'000, any_spec, [](const NormSpec& spec, const DeviceProfile& device, Random& random) {
     const std::vector<Plan> all = plans(spec, device);
     for (int launch = 0; launch < 16; ++launch) {
       const std::int64_t rows = random_columns(random, std::int64_t{1} << 40);
@@ -196,7 +176,7 @@ TEST(Plans, EveryLaunchFindsItsOwn) {
 
 // So a prebuild for sm_90 serves every GPU of it, whatever its size.
 TEST(Choose, DependsOnTheArchitectureNotOnTheSizeOfTheGpu) {
-  for_random_specs(1'000, [](const NormSpec& spec, const DeviceProfile& device, Random& random) {
+  for_random_specs(1'000, any_spec, [](const NormSpec& spec, const DeviceProfile& device, Random& random) {
     DeviceProfile other = device;
     other.sm_count = static_cast<int>(random.between(1, 500));
     other.l2_bytes = random.between(1, 1 << 28);
@@ -209,7 +189,7 @@ TEST(Choose, DependsOnTheArchitectureNotOnTheSizeOfTheGpu) {
 }
 
 TEST(Choose, IgnoresWhatDoesNotShapeTheKernel) {
-  for_random_specs(1'000, [](const NormSpec& spec, const DeviceProfile& device, Random&) {
+  for_random_specs(1'000, any_spec, [](const NormSpec& spec, const DeviceProfile& device, Random&) {
     NormSpec other = spec;
     other.epsilon = 0.25;
     other.scale = -3;
@@ -282,7 +262,7 @@ TEST(Choose, ALoneRowIsSharedByBlocksOnceThatIsFaster) {
 
 // A row that is far too long for a warp is never left to one.
 TEST(Choose, LongRowsGetManyThreads) {
-  for_random_uses(1'000,
+  for_random_uses(1'000, any_spec,
                   [](NormSpec spec, const DeviceProfile& device, RowsRegime regime, Alignment alignment) {
                     spec.columns = spec.columns % 100'000 + 65'536;
                     EXPECT_GT(choose(spec, device, regime, alignment).threads_per_row, 32);

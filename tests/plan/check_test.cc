@@ -3,42 +3,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <limits>
 #include <vector>
 
 #include "normjit/plan.h"
+#include "tests/support/plan_checks.h"
 
 namespace normjit {
 namespace {
 
-using testing::AllOf;
 using testing::HasSubstr;
 
 constexpr int kMaxInt = std::numeric_limits<int>::max();
-
-DeviceProfile h200() { return DeviceProfile::of({.number = 90}).value(); }
-
-struct Broken {
-  const char* says;
-  std::function<void(Plan&)> breaking;
-};
-
-void expect_refused(const NormSpec& spec, const Plan& legal, const std::vector<Broken>& all,
-                    const DeviceProfile& device = h200()) {
-  ASSERT_TRUE(check(legal, spec, device).ok()) << check(legal, spec, device).error().message;
-  for (const Broken& broken : all) {
-    Plan plan = legal;
-    broken.breaking(plan);
-    const auto refused = check(plan, spec, device);
-    if (refused.code() != Code::IllegalPlan) {
-      ADD_FAILURE() << to_text(plan) << " should be refused: " << broken.says;
-      continue;
-    }
-    EXPECT_THAT(refused.error().message, AllOf(HasSubstr(broken.says), HasSubstr(to_text(plan)),
-                                               HasSubstr(to_text(spec)), HasSubstr(device.arch.name())));
-  }
-}
 
 // Broken whatever the strategy.
 std::vector<Broken> broken_shapes() {

@@ -5,51 +5,21 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <vector>
 
 #include "normjit/plan.h"
+#include "tests/support/plan_checks.h"
 #include "tests/support/random_spec.h"
 
 namespace normjit {
 namespace {
 
-using testing::AllOf;
 using testing::HasSubstr;
-
-DeviceProfile h200() { return DeviceProfile::of({.number = 90}).value(); }
 
 NormSpec random_backward_spec(Random& random) {
   NormSpec spec = random_spec(random, {.every_norm = true});
   make_backward(spec, random);
   return canonical(spec);
-}
-
-// Random backward specs on one of the devices each.
-template <class Check>
-void for_random_specs(std::uint64_t count, Check check) {
-  for (std::uint64_t seed = 0; seed < count; ++seed) {
-    Random random(seed);
-    const NormSpec spec = random_backward_spec(random);
-    const DeviceProfile& device = DeviceProfile::known()[random.below(DeviceProfile::known().size())];
-    SCOPED_TRACE(testing::Message() << "seed " << seed << ": " << to_text(spec) << " on " << device.text());
-    check(spec, device, random);
-    if (testing::Test::HasFailure()) return;  // one example is enough
-  }
-}
-
-// And each way to use them.
-template <class Check>
-void for_random_uses(std::uint64_t count, Check check) {
-  for_random_specs(count, [&](const NormSpec& spec, const DeviceProfile& device, Random&) {
-    for (const RowsRegime regime : kRowsRegimes)
-      for (const Alignment alignment : kAlignments) {
-        SCOPED_TRACE(testing::Message()
-                     << name(regime) << " rows, alignment " << static_cast<int>(alignment));
-        check(spec, device, regime, alignment);
-        if (testing::Test::HasFailure()) return;
-      }
-  });
 }
 
 bool is_of_backward(const Plan& plan) {
@@ -62,7 +32,8 @@ int size_of_sum(const NormSpec& spec) { return size_of(compute_type(spec)); }
 
 TEST(GradientPlans, AreLegalRankedAndExplained) {
   for_random_uses(
-      1'000, [](const NormSpec& spec, const DeviceProfile& device, RowsRegime regime, Alignment alignment) {
+      1'000, random_backward_spec,
+      [](const NormSpec& spec, const DeviceProfile& device, RowsRegime regime, Alignment alignment) {
         const std::vector<Candidate> all = candidates(spec, device, regime, alignment);
         ASSERT_FALSE(all.empty());
         for (std::size_t i = 0; i < all.size(); ++i) {
@@ -106,7 +77,8 @@ TEST(GradientPlans, ExistForEverySpecOnEveryDevice) {
 // Their blocks need not run together: the last one adds the sums, or there is one.
 TEST(GradientPlans, AFallbackHasNoExchange) {
   for_random_uses(
-      1'000, [](const NormSpec& spec, const DeviceProfile& device, RowsRegime regime, Alignment alignment) {
+      1'000, random_backward_spec,
+      [](const NormSpec& spec, const DeviceProfile& device, RowsRegime regime, Alignment alignment) {
         const Plan plan = fallback(spec, device, regime, alignment);
         ASSERT_EQ(plan.exchange, Exchange::none);
         ASSERT_TRUE(is_of_backward(plan)) << to_text(plan);
@@ -119,7 +91,7 @@ TEST(GradientPlans, AFallbackHasNoExchange) {
 }
 
 TEST(GradientPlans, AreWhatChooseAndFallbackReturnWithoutRepetition) {
-  for_random_specs(500, [](const NormSpec& spec, const DeviceProfile& device, Random&) {
+  for_random_specs(500, random_backward_spec, [](const NormSpec& spec, const DeviceProfile& device, Random&) {
     const std::vector<Plan> all = plans(spec, device);
     std::vector<Plan> wanted;
     for (const RowsRegime regime : kRowsRegimes)
@@ -139,40 +111,20 @@ TEST(GradientPlans, AreWhatChooseAndFallbackReturnWithoutRepetition) {
 }
 
 TEST(GradientPlans, DependOnTheArchitectureNotOnTheSizeOfTheGpu) {
-  for_random_specs(500, [](const NormSpec& spec, const DeviceProfile& device, Random& random) {
-    DeviceProfile other = device;
-    other.sm_count = static_cast<int>(random.between(1, 500));
-    other.l2_bytes = random.between(1, 1 << 28);
-    for (const RowsRegime regime : kRowsRegimes)
-      for (const Alignment alignment : kAlignments) {
-        ASSERT_EQ(choose(spec, other, regime, alignment), choose(spec, device, regime, alignment));
-        ASSERT_EQ(fallback(spec, other, regime, alignment), fallback(spec, device, regime, alignment));
-      }
-  });
+  for_random_specs(
+      500, random_backward_spec, [](const NormSpec& spec, const DeviceProfile& device, Random& random) {
+        DeviceProfile other = device;
+        other.sm_count = static_cast<int>(random.between(1, 500));
+        other.l2_bytes = random.between(1, 1 << 28);
+        for (const RowsRegime regime : kRowsRegimes)
+          for (const Alignment alignment : kAlignments) {
+            ASSERT_EQ(choose(spec, other, regime, alignment), choose(spec, device, regime, alignment));
+            ASSERT_EQ(fallback(spec, other, regime, alignment), fallback(spec, device, regime, alignment));
+          }
+      });
 }
 
 // ---- Limits ----
-
-struct Broken {
-  const char* says;
-  std::function<void(Plan&)> breaking;
-};
-
-void expect_refused(const NormSpec& spec, const Plan& legal, const std::vector<Broken>& all) {
-  const DeviceProfile device = h200();
-  ASSERT_TRUE(check(legal, spec, device).ok()) << check(legal, spec, device).error().message;
-  for (const Broken& broken : all) {
-    Plan plan = legal;
-    broken.breaking(plan);
-    const auto refused = check(plan, spec, device);
-    if (refused.code() != Code::IllegalPlan) {
-      ADD_FAILURE() << to_text(plan) << " should be refused: " << broken.says;
-      continue;
-    }
-    EXPECT_THAT(refused.error().message,
-                AllOf(HasSubstr(broken.says), HasSubstr(to_text(plan)), HasSubstr(to_text(spec))));
-  }
-}
 
 std::vector<Broken> broken_shapes() {
   return {
@@ -326,27 +278,29 @@ TEST(GradientWorkspace, OfColumnsHasWhatIsMeasured) {
 }
 
 TEST(GradientWorkspace, HoldsTheSumsOfEveryLaunch) {
-  for_random_specs(500, [](const NormSpec& spec, const DeviceProfile& device, Random& random) {
-    for (const Plan& plan : plans(spec, device)) {
-      const auto bytes = static_cast<std::int64_t>(workspace_bytes(plan, spec, device));
-      DeviceProfile bigger = device;
-      bigger.sm_count *= 2;
-      EXPECT_GE(workspace_bytes(plan, spec, bigger), static_cast<std::size_t>(bytes));
-      EXPECT_EQ(bytes % 16, 0);
-      const std::int64_t rows = random_columns(random, std::int64_t{1} << 40);
-      const std::int64_t blocks = grid_blocks(plan, spec, device, rows);
-      EXPECT_GE(blocks, 1);
-      EXPECT_LE(blocks, std::int64_t{device.sm_count} * plan.blocks_per_sm) << "a part for each, and all run";
-      const std::int64_t sums = sums_of(spec) * spec.columns * size_of_sum(spec);
-      if (plan.strategy == Strategy::gradient_rows) {
-        EXPECT_LT((blocks - 1) * rows_per_block(plan), rows) << "a block without a row";
-        EXPECT_GE(bytes, sums * blocks);
-        EXPECT_EQ(bytes > 0, sums > 0);
-      } else {
-        EXPECT_GT(bytes, sums);
-      }
-    }
-  });
+  for_random_specs(500, random_backward_spec,
+                   [](const NormSpec& spec, const DeviceProfile& device, Random& random) {
+                     for (const Plan& plan : plans(spec, device)) {
+                       const auto bytes = static_cast<std::int64_t>(workspace_bytes(plan, spec, device));
+                       DeviceProfile bigger = device;
+                       bigger.sm_count *= 2;
+                       EXPECT_GE(workspace_bytes(plan, spec, bigger), static_cast<std::size_t>(bytes));
+                       EXPECT_EQ(bytes % 16, 0);
+                       const std::int64_t rows = random_columns(random, std::int64_t{1} << 40);
+                       const std::int64_t blocks = grid_blocks(plan, spec, device, rows);
+                       EXPECT_GE(blocks, 1);
+                       EXPECT_LE(blocks, std::int64_t{device.sm_count} * plan.blocks_per_sm)
+                           << "a part for each, and all run";
+                       const std::int64_t sums = sums_of(spec) * spec.columns * size_of_sum(spec);
+                       if (plan.strategy == Strategy::gradient_rows) {
+                         EXPECT_LT((blocks - 1) * rows_per_block(plan), rows) << "a block without a row";
+                         EXPECT_GE(bytes, sums * blocks);
+                         EXPECT_EQ(bytes > 0, sums > 0);
+                       } else {
+                         EXPECT_GT(bytes, sums);
+                       }
+                     }
+                   });
 }
 
 TEST(GradientPlans, HaveRowsSideBySide) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "normjit/spec/valid.h"
+#include "tests/support/matrix_elements.h"
 #include "verify/element.h"
 
 namespace normjit::oracle {
@@ -41,15 +42,6 @@ Problem solved(const NormSpec& spec, std::int64_t rows, std::int64_t y_stride = 
     }
   }
   return problem;
-}
-
-void set(Matrix& matrix, std::int64_t row, std::int64_t column, double value) {
-  store(matrix.dtype(), matrix.row(row), column, 1, &value);
-}
-double get(const Matrix& matrix, std::int64_t row, std::int64_t column) {
-  double value;
-  load(matrix.dtype(), matrix.row(row), column, 1, &value);
-  return value;
 }
 
 TEST(Check, ComparesTheOutputsThatTheSpecHas) {

@@ -11,6 +11,7 @@
 
 #include "normjit/base/text.h"
 #include "normjit/spec/valid.h"
+#include "tests/support/matrix_elements.h"
 #include "verify/check.h"
 #include "verify/element.h"
 
@@ -38,15 +39,6 @@ std::vector<double> values_of(const std::vector<GradientValue>& gradients) {
   std::vector<double> values;
   for (const GradientValue& each : gradients) values.push_back(each.value);
   return values;
-}
-
-void set(Matrix& matrix, std::int64_t row, std::int64_t column, double value) {
-  store(matrix.dtype(), matrix.row(row), column, 1, &value);
-}
-double get(const Matrix& matrix, std::int64_t row, std::int64_t column) {
-  double value;
-  load(matrix.dtype(), matrix.row(row), column, 1, &value);
-  return value;
 }
 
 // A problem with the right outputs, as a perfect kernel leaves them.

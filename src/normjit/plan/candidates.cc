@@ -98,7 +98,7 @@ class Enumeration {
   void gradients(int vector) {
     const NormSpec& spec = use_.spec;
     const std::int64_t vectors = spec.columns / vector;
-    const int most = 32 / vector;  // vectors of a thread
+    const int most = kMostGradientElements / vector;  // vectors of a thread
     Plan plan{.strategy = Strategy::gradient_rows, .vector = vector};
     for (plan.threads_per_row = 1; plan.threads_per_row <= kWarp; plan.threads_per_row *= 2) {
       plan.per_thread =
@@ -118,7 +118,7 @@ class Enumeration {
     plan.strategy = Strategy::gradient_columns;
     const std::int64_t row_bytes = spec.columns * (size_of(spec.input) + size_of(spec.output));
     plan.group_rows =
-        static_cast<int>(std::clamp<std::int64_t>(use_.device.l2_bytes / 2 / row_bytes, 16, 512));
+        static_cast<int>(std::clamp<std::int64_t>(use_.device.l2_bytes / 2 / row_bytes, 16, kMostBatchRows));
     for (plan.per_thread = 1; plan.per_thread <= std::max(1, 16 / vector); plan.per_thread *= 2)
       for (plan.threads = 256; plan.threads <= 512; plan.threads *= 2) {
         plan.threads_per_row = plan.threads;

@@ -112,6 +112,9 @@ inline bool has_long_code(const NormSpec& spec) {
 // Sums over rows: of dweight, and of dbias.
 inline int sums_over_rows(const NormSpec& spec) { return spec.backward ? static_cast<int>(spec.affine) : 0; }
 
+// The most elements of a row that a thread of gradients holds, and rows of a batch of gradient_columns.
+inline constexpr int kMostGradientElements = 32, kMostBatchRows = 512;
+
 // ---- How a plan divides rows ----
 
 // Whether the plan is one of gradients.

@@ -67,7 +67,6 @@ std::string broken_room(const Plan& plan, const NormSpec& spec, const DeviceProf
 
 // The first limit that a plan of gradients breaks.
 std::string broken_limit_of_gradients(const Plan& plan, const NormSpec& spec, const DeviceProfile& device) {
-  constexpr int kMostElements = 32, kMostRows = 512;
   const bool in_rows = plan.strategy == Strategy::gradient_rows;
   const bool whole_block = plan.threads_per_row == plan.threads;
   if (plan.threads < kWarp || plan.threads > 1024 || plan.threads % kWarp != 0 ||
@@ -78,16 +77,17 @@ std::string broken_limit_of_gradients(const Plan& plan, const NormSpec& spec, co
     return "threads_per_row must be that of a block, or of gradient_rows a power of two up to 32";
   if (!power_of_two(plan.vector) || plan.vector > 8 || spec.columns % plan.vector != 0)
     return "vector must be 1, 2, 4 or 8, and divide the columns";
-  if (plan.per_thread < 1 || plan.per_thread > kMostElements / plan.vector)
-    return concat({"per_thread must be at least 1, and times vector at most ", shortest(kMostElements)});
+  if (plan.per_thread < 1 || plan.per_thread > kMostGradientElements / plan.vector)
+    return concat(
+        {"per_thread must be at least 1, and times vector at most ", shortest(kMostGradientElements)});
   if (in_rows && columns_per_block(plan) < spec.columns)
     return "threads_per_row * vector * per_thread must cover the columns";
   if (plan.blocks_per_row != 1 || plan.stages != 0 || plan.unaligned || plan.exchange == Exchange::cluster ||
-      plan.group_rows < 1 || plan.group_rows > (in_rows ? 1 : kMostRows))
+      plan.group_rows < 1 || plan.group_rows > (in_rows ? 1 : kMostBatchRows))
     return concat(
         {"gradients need blocks_per_row=1, stages=0, unaligned=0, no exchange=cluster, and "
          "group_rows=1, of gradient_columns up to ",
-         shortest(kMostRows)});
+         shortest(kMostBatchRows)});
   return broken_room(plan, spec, device);
 }
 

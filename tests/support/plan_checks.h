@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// What tests of plans share: random specs on every device in every use, and limits that a plan breaks.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "normjit/plan.h"
+#include "tests/support/random_spec.h"
+
+namespace normjit {
+
+inline DeviceProfile h200() { return DeviceProfile::of({.number = 90}).value(); }
+
+// Calls check(spec, device, random) with so many specs make(random), on one of the devices each.
+template <class Make, class Check>
+void for_random_specs(std::uint64_t count, Make make, Check check) {
+  for (std::uint64_t seed = 0; seed < count; ++seed) {
+    Random random(seed);
+    const NormSpec spec = make(random);
+    const DeviceProfile& device = DeviceProfile::known()[random.below(DeviceProfile::known().size())];
+    SCOPED_TRACE(testing::Message() << "seed " << seed << ": " << to_text(spec) << " on " << device.text());
+    check(spec, device, random);
+    if (testing::Test::HasFailure()) return;  // one example is enough
+  }
+}
+
+// And check(spec, device, regime, alignment) with each way to use them.
+template <class Make, class Check>
+void for_random_uses(std::uint64_t count, Make make, Check check) {
+  for_random_specs(count, make, [&](const NormSpec& spec, const DeviceProfile& device, Random&) {
+    for (const RowsRegime regime : kRowsRegimes)
+      for (const Alignment alignment : kAlignments) {
+        SCOPED_TRACE(testing::Message()
+                     << name(regime) << " rows, alignment " << static_cast<int>(alignment));
+        check(spec, device, regime, alignment);
+        if (testing::Test::HasFailure()) return;
+      }
+  });
+}
+
+// A change that makes a plan illegal, and what the error then says.
+struct Broken {
+  const char* says;
+  std::function<void(Plan&)> breaking;
+};
+// The plan is legal, and is refused with each of the changes.
+void expect_refused(const NormSpec& spec, const Plan& legal, const std::vector<Broken>& all,
+                    const DeviceProfile& device = h200());
+
+}  // namespace normjit
