@@ -51,11 +51,14 @@ ExitCode fail(ExitCode code, std::string_view message) {
 
 namespace {
 
+// What a message shows of a text that it may quote twice, beside the form of all texts: a screenful together.
+constexpr std::size_t kLongestText = 120;
+
 template <class T>
 Result<T> parsed(Result<T> (&parse)(std::string_view), std::string_view text) {
   Result<T> value = parse(text);
   if (value) return value;
-  Result<T> again = parse(oracle::shown(text));  // for the message alone
+  Result<T> again = parse(oracle::shown(text, kLongestText));  // for the message alone
   return again ? value : again;
 }
 
