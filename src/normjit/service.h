@@ -21,6 +21,7 @@
 #include "normjit/cache.h"
 #include "normjit/device.h"
 #include "normjit/plan.h"
+#include "normjit/remote.h"
 #include "normjit/result.h"
 #include "normjit/spec.h"
 #include "normjit/stream.h"
@@ -51,9 +52,9 @@ struct LaunchOptions {
 };
 
 // Where the machine code of a kernel came from: the memory of this process, which has what it compiled
-// itself; the cache directory; a read-only layer; the compiler, just now; or the library itself, which has
-// the generic kernels.
-enum class Origin : std::uint8_t { memory, disk, layer, compiled, embedded };
+// itself; the cache directory; a read-only layer; the compiler, just now; the library itself, which has the
+// generic kernels; or the store that machines share.
+enum class Origin : std::uint8_t { memory, disk, layer, compiled, embedded, remote };
 NORMJIT_API std::string_view name(Origin) noexcept;
 
 // A kernel that is compiled, loaded and set up for one device, for all of its contexts, also those that are
@@ -222,11 +223,11 @@ enum class Frozen : std::uint8_t { no, warn, error };
 
 // How a Service works. Plain values; from_environment() fills them from NORMJIT_CACHE_DIR (else
 // $XDG_CACHE_HOME/normjit, else ~/.cache/normjit), NORMJIT_LAYERS (separated by colons),
-// NORMJIT_CACHE_MAX_BYTES (a number, with K, M or G behind it if you like), NORMJIT_CACHE_SHARED (1),
-// NORMJIT_MODE (eager, lazy, cached-only), NORMJIT_BATCH_INVARIANT (1), NORMJIT_MISS_LOG,
-// NORMJIT_TOOLCHAIN (exact), NORMJIT_NVRTC_PATH, CUDA_HOME (else CUDA_PATH), NORMJIT_TEMPLATE_DIR and
-// NORMJIT_LOG (debug, info, warn, error: the built-in log to stderr; off, as when unset). A variable with
-// another value counts as unset, and makes one of the warnings.
+// NORMJIT_REMOTE, NORMJIT_REMOTE_UNSIGNED (1), NORMJIT_CACHE_MAX_BYTES (a number, with K, M or G behind it if
+// you like), NORMJIT_CACHE_SHARED (1), NORMJIT_MODE (eager, lazy, cached-only), NORMJIT_BATCH_INVARIANT (1),
+// NORMJIT_MISS_LOG, NORMJIT_TOOLCHAIN (exact), NORMJIT_NVRTC_PATH, CUDA_HOME (else CUDA_PATH),
+// NORMJIT_TEMPLATE_DIR and NORMJIT_LOG (debug, info, warn, error: the built-in log to stderr; off, as when
+// unset). A variable with another value counts as unset, and makes one of the warnings.
 struct NORMJIT_API Options {
   std::string cache_directory;  // empty: keep kernels in memory only
   // Caches that are only read, searched in this order where the cache directory has no entry: directories, or
@@ -241,6 +242,21 @@ struct NORMJIT_API Options {
   // Take only entries that were made by the very version of NVRTC that would compile here, and replace
   // others. A hit then opens libnvrtc.
   bool exact_toolchain = false;
+  // A store of kernels that machines share, asked before a kernel is compiled, and offered what was compiled:
+  // a URL that begins with redis://, http://, https:// or s3://. Empty: none. What is taken from it must be
+  // signed by one of `trust`. A store that is down costs one failed call in 30 seconds.
+  std::string remote;
+  // The same as functions of the host, in place of a URL (normjit/remote.h). close() is called at the end of
+  // each Service that was made with these options.
+  std::optional<normjit_remote> remote_store = {};
+  // Public keys ("RW..." of minisign or normjit sign keygen, or paths of files with one): only what one of
+  // them has signed is believed.
+  std::vector<std::string> trust;
+  // A file with a secret key, which signs what is offered; empty: nothing is offered, unless remote_unsigned.
+  std::string sign_key;
+  // Takes values without a signature from it, and offers them. Everybody who can write there then decides
+  // what runs on your GPU.
+  bool remote_unsigned = false;
   Mode mode = Mode::eager;
   // The bits of a row never depend on how many other rows a launch has: one plan for a spec and an Alignment,
   // the one for many rows. Tuned plans are not taken, and no generic kernel serves while another is compiled.
