@@ -194,6 +194,16 @@ struct Environment {
     std::string error;  // empty: it can be read
   };
   std::vector<Layer> layers;
+  // The store that machines share. Looking at it takes up to 150 ms.
+  struct Remote {
+    std::string url;      // without user, password and query; empty: none is configured
+    std::string error;    // why it is not used, or does not answer; empty: it answers
+    double milliseconds = 0;             // of a round trip
+    std::vector<std::string> trusted;    // the numbers of the keys that are believed
+    std::string signs_as;                // the number of the key that signs what is offered; empty: none
+    bool unsigned_values = false;        // whoever can write there is believed
+  };
+  Remote remote;
   std::vector<Arch> embedded_archs;  // for which the library has the generic kernels
   std::string embedded_error;        // empty: what it has is sound, or it has none
   std::string compiler_path;         // empty: none
@@ -379,6 +389,13 @@ class NORMJIT_API Service {
   // Copies the sound entries of directories and packs to the cache directory, which keeps what it has.
   // CacheIo if a source cannot be read or there is no cache directory.
   Result<ImportReport> import_from(const std::vector<std::string>& sources);
+  // Copies kernels between the cache and the store that machines share (Options::remote), or looks at what it has:
+  // those that these specs can ask for on these devices, as prebuild has them; without specs and devices, put and
+  // verify, those of the cache directory and the layers. Compiles nothing. Asks the store although it
+  // counts as down, and uses it again if it answers. Errors: those of validate; BadArgument if no store is configured, only one of specs and devices is given,
+  // or get has neither; CacheIo if the cache cannot be read or the store cannot be used.
+  Result<RemoteReport> remote(RemoteTask task, std::span<const NormSpec> specs = {},
+                              std::span<const DeviceProfile> devices = {}, const Uses& uses = {});
   // For every kernel that a spec can ask for on a device: where it is, or why it would be compiled. Compiles
   // nothing. Errors: those of validate.
   Result<std::vector<WhyReport>> why(const NormSpec& spec, const DeviceProfile& device,

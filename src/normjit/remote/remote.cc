@@ -53,6 +53,12 @@ Remote::~Remote() {
   while (courier_->runs) courier_->changed.wait(lock);
 }
 
+void Remote::flush() {
+  std::unique_lock lock(courier_->mutex);
+  renew_after_fork();
+  while (courier_->runs && (!courier_->tasks.empty() || courier_->sends)) courier_->changed.wait(lock);
+}
+
 std::shared_ptr<const Remote::Keys> Remote::keys() {
   {
     const std::lock_guard lock(keys_mutex_);
@@ -116,8 +122,10 @@ Result<double> Remote::probe() {
     return store.get(store.user, value_key(std::string(32, '0')).c_str(), 1, append_to, &ignored,
                      in_milliseconds(settings_.limits.look), why, size);
   });
-  if (outcome.kind == NORMJIT_REMOTE_DONE || outcome.kind == NORMJIT_REMOTE_ABSENT)
+  if (outcome.kind == NORMJIT_REMOTE_DONE || outcome.kind == NORMJIT_REMOTE_ABSENT) {
+    breaker_.succeeded({});
     return watch.milliseconds();
+  }
   return Error{Code::CacheIo, concat({shown(), ": ", outcome.why})};
 }
 
@@ -231,30 +239,38 @@ Remote::Lease Remote::lease(const std::string& id) {
 
 void Remote::offer(const Entry& entry, Done done, bool wait) {
   const std::string id = entry_id(entry.identity);
-  if (!writes()) return;
+  if (!writes()) {
+    if (done) done({.why = "there is no key to sign it with"});
+    return;
+  }
   const std::shared_ptr<const Keys> keys = this->keys();
-  push({id, seal(encode(entry), keys->secret ? &*keys->secret : nullptr), std::move(done)}, wait);
+  push({.id = id, .value = seal(encode(entry), keys->secret ? &*keys->secret : nullptr), .done = std::move(done)}, wait);
 }
 
-void Remote::give_up(const std::string& identity) { push({entry_id(identity), {}, {}}, false); }
+void Remote::give_up(const std::string& identity) { push({.id = entry_id(identity)}, false); }
 
 void Remote::push(Task task, bool wait) {
   std::unique_lock lock(courier_->mutex);
   renew_after_fork();
-  if (task.value.empty() && !courier_->leases.contains(task.id)) return;
+  task.leased = courier_->leases.contains(task.id);
+  if (task.value.empty() && !task.leased) return;
   const auto full = [&] { return courier_->tasks.size() >= settings_.limits.offers; };
   while (wait && full() && courier_->runs) courier_->changed.wait(lock);
   if (full() && !task.value.empty()) {
     task.value.clear();
-    task.done = {};
     lock.unlock();
+    if (const Done done = std::exchange(task.done, {})) done({.why = "too many wait to be offered"});
     warn_(Trouble::unsent,
           concat({"kernels are compiled faster than ", shown(), " takes them: some are not offered"}));
     lock.lock();
   }
   courier_->tasks.push_back(std::move(task));
-  if (!courier_->runs && !start_thread()) courier_->tasks.clear();
+  std::deque<Task> unsent;
+  if (!courier_->runs && !start_thread()) unsent.swap(courier_->tasks);
   courier_->changed.notify_all();
+  lock.unlock();
+  for (const Task& one : unsent)
+    if (one.done) one.done({.why = "the system starts no thread"});
 }
 
 void Remote::renew_after_fork() {
@@ -264,7 +280,7 @@ void Remote::renew_after_fork() {
   courier_->tasks.clear();
   courier_->leases.clear();
   courier_->owner.clear();
-  courier_->runs = false;
+  courier_->runs = courier_->sends = false;
 }
 
 // With the mutex held. Signals are left to the host's threads.
@@ -290,12 +306,15 @@ void Remote::run(Courier& courier) {
     if (!courier.tasks.empty()) {
       const Task task = std::move(courier.tasks.front());
       courier.tasks.pop_front();
-      const bool leased = courier.leases.erase(task.id) > 0;
+      courier.leases.erase(task.id);
       courier.changed.notify_all();
+      courier.sends = true;
       lock.unlock();
       if (!task.value.empty()) send(task);
-      if (leased) release(task.id);
+      if (task.leased) release(task.id);
       lock.lock();
+      courier.sends = false;
+      courier.changed.notify_all();
       continue;
     }
     const auto next =
@@ -322,9 +341,10 @@ void Remote::send(const Task& task) {
         return store.put(store.user, value_key(task.id).c_str(), task.value.data(), task.value.size(),
                          in_milliseconds(settings_.limits.offer), why, size);
       });
-  if (!outcome || !task.done) return;
-  task.done({.stored = outcome->kind == NORMJIT_REMOTE_DONE,
-             .why = outcome->why,
+  if (!task.done) return;
+  task.done({.asked = outcome.has_value(),
+             .stored = outcome && outcome->kind == NORMJIT_REMOTE_DONE,
+             .why = outcome ? outcome->why : "it does not answer",
              .bytes = task.value.size(),
              .milliseconds = watch.milliseconds()});
 }

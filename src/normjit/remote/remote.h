@@ -78,9 +78,10 @@ class Remote {
   // the caller has a lease, if the store has leases, until it calls offer() or give_up().
   Answer look_or_lease(const std::string& identity);
 
-  // Sends an entry to the store once the caller goes on, and ends its lease. `done`: what came of it, on
-  // another thread; not called if the entry is dropped.
+  // Sends an entry to the store once the caller goes on, and ends its lease. `done` is called once, with what came
+  // of it, on another thread or on this one.
   struct Sent {
+    bool asked = false;  // else the store is down, too many wait, or nothing may be offered
     bool stored = false;
     std::string why = {};
     std::size_t bytes = 0;
@@ -100,8 +101,10 @@ class Remote {
   };
   std::shared_ptr<const Keys> keys();
   std::string shown() const { return sessions_.shown(); }
-  // A round trip, whatever the verdict says: Ok, or why the store does not answer.
+  // A round trip, whatever the verdict says, which changes if the store answers: milliseconds, or why it does not.
   Result<double> probe();
+  // Returns when nothing waits to be sent.
+  void flush();
 
  private:
   enum class Trouble { keys, down, slow, untrusted, unsent };
@@ -110,8 +113,9 @@ class Remote {
 
   // What the sending thread does next: puts the value if there is one, then ends the lease.
   struct Task {
-    std::string id, value;
-    Done done;
+    std::string id = {}, value = {};
+    Done done = {};
+    bool leased = false;
   };
   // Shared with the thread, whose last access to it may come after this object's end.
   struct Courier {
@@ -119,7 +123,8 @@ class Remote {
     std::condition_variable_any changed;
     std::deque<Task> tasks;
     std::map<std::string, Clock::time_point> leases;  // by id: when to renew
-    bool runs = false;
+    bool runs = false;   // the thread
+    bool sends = false;  // a task, or ends a lease
     std::string owner;  // of this process's leases
     std::uint64_t generation = fork_generation();
   };

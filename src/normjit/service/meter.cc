@@ -72,6 +72,7 @@ void Meter::looked(const Remote::Answer& answer, Event event) {
 }
 
 void Meter::sent(const Remote::Sent& sent, Event event) {
+  if (!sent.asked) return;
   event.milliseconds = sent.milliseconds, event.detail = sent.why;
   event.kind = sent.stored ? Event::Kind::offered : Event::Kind::remote_failed;
   ++(sent.stored ? remote_stored_ : remote_errors_);
