@@ -23,6 +23,9 @@ have_package() { [[ $(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null) =
 # A header counts wherever it comes from; the package is asked as well for a machine that has no compiler yet.
 have_library() { have_package "$1" || preprocesses "#include <$2>"; }
 
+# A library that is opened at run time, by the name that the loader knows.
+have_soname() { [[ $(PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null) == *[[:space:]]"$1 "* ]]; }
+
 # Prints the packages that are missing, one a line. Arguments: which sets are wanted, out of tool, tests, wheels.
 missing_packages() {
   local set
@@ -41,6 +44,7 @@ missing_packages() {
         have_library libgtest-dev gtest/gtest.h || echo libgtest-dev
         have_library libgmock-dev gmock/gmock.h || echo libgmock-dev
         have_library libbenchmark-dev benchmark/benchmark.h || echo libbenchmark-dev
+        have_soname libsodium.so.23 || have_soname libsodium.so.26 || echo libsodium23
         ;;
       wheels)
         have_venv || printf '%s\n' python3 python3-venv

@@ -127,7 +127,8 @@ class Options(ctypes.Structure):
                 ("cache_directory", ctypes.c_char_p), ("layers", ctypes.c_char_p), ("max_cache_bytes", ctypes.c_int64),
                 ("miss_log", ctypes.c_char_p), ("compiler_path", ctypes.c_char_p), ("cuda_home", ctypes.c_char_p),
                 ("template_directory", ctypes.c_char_p), ("log", ctypes.c_void_p), ("log_user", ctypes.c_void_p),
-                ("on_event", ctypes.c_void_p), ("event_user", ctypes.c_void_p)]
+                ("on_event", ctypes.c_void_p), ("event_user", ctypes.c_void_p),
+                ("remote", ctypes.c_char_p), ("remote_store", ctypes.c_void_p), ("trust", ctypes.c_char_p), ("sign_key", ctypes.c_char_p)]
 
     def __init__(self, **members: Any) -> None:
         super().__init__(ctypes.sizeof(Options), **members)

@@ -40,6 +40,12 @@ CLI::App* CommandLine::add(const char* name, const char* description, std::share
   return command;
 }
 
+CLI::App* CommandLine::add_group(const char* name, const char* description) {
+  CLI::App* const group = app_.add_subcommand(name, description);
+  group->require_subcommand(1);
+  return group;
+}
+
 // A mistake in what was given is one sentence, which quotes the mistake.
 constexpr std::size_t kLongestMessage = 4000;
 

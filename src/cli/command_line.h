@@ -32,8 +32,10 @@ inline constexpr const char* kExitCodes = R"(Exit status:
   0  done
   1  a kernel failed, something is missing or damaged, or a check found wrong numbers
   2  the command line, a manifest or an input file is wrong, or there is nothing to build
-  3  no NVRTC to compile with, no GPU for `native`, no driver for run, bench and tune, no C++ compiler for --device host
-  4  the cache or an output file cannot be read or written)";
+  3  no NVRTC to compile with, no GPU for `native`, no driver for run, bench and tune, no C++ compiler for --device host,
+     no libsodium to sign or to check signatures with
+  4  the cache or an output file cannot be read or written
+  5  a signature is missing or wrong, or of a key that is not trusted)";
 
 // Adds --json, for a command that prints a report.
 void add_json(CLI::App* command, CommonOptions& options);
@@ -51,6 +53,17 @@ class CommandLine {
                                      int (*action)(const Options&)) {
     const auto options = std::make_shared<Options>();
     return {add(name, description, options, [=] { return action(*options); }), *options};
+  }
+  // A command that has commands of its own, as `normjit sign`; and one of these, which has no options but its
+  // own.
+  CLI::App* add_group(const char* name, const char* description);
+  template <class Options>
+  std::pair<CLI::App*, Options&> add_to(CLI::App* group, const char* name, const char* description,
+                                        int (*action)(const Options&)) {
+    const auto options = std::make_shared<Options>();
+    CLI::App* const command = group->add_subcommand(name, description);
+    commands_.push_back({command, options, [=] { return action(*options); }});
+    return {command, *options};
   }
   // Ends the --help of the program.
   void footer(const std::string& text) { app_.footer(text); }

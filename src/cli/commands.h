@@ -19,8 +19,9 @@ enum ExitCode : int {
   kDone = 0,
   kFailed = 1,       // a kernel failed, something is missing or damaged, a check found wrong numbers
   kUsage = 2,        // the command line, a manifest or an input file is wrong; zero kernels were asked for
-  kEnvironment = 3,  // no compiler, no GPU or no driver where one is needed
+  kEnvironment = 3,  // no compiler, no GPU, no driver or no libsodium where one is needed
   kCacheIo = 4,      // the cache or an output file cannot be read or written
+  kUntrusted = 5,    // a signature is missing or wrong, or of a key that is not trusted
 };
 
 // The exit status for an error of the library.
@@ -46,6 +47,7 @@ void add_verify(CommandLine& line);
 void add_prune(CommandLine& line);
 void add_export(CommandLine& line);
 void add_import(CommandLine& line);
+void add_sign(CommandLine& line);
 void add_show(CommandLine& line);
 void add_render(CommandLine& line);
 void add_run(CommandLine& line);
@@ -59,6 +61,8 @@ Result<Plan> plan_from(std::string_view text);
 Options service_options(const CommonOptions& options);
 inline constexpr std::string_view kNoCacheDirectory =
     "there is no cache directory: set --cache-dir, NORMJIT_CACHE_DIR or HOME";
+inline constexpr std::string_view kNoSignKey =
+    "there is no key to sign with: set --key or NORMJIT_SIGN_KEY; `normjit sign keygen` makes one";
 // Why a source of entries cannot be read: "cannot open /d/x.njp: No such file or directory". Empty: it can.
 // Reads at most the index of a pack.
 std::string source_error(const std::string& path, const Options& settings);

@@ -32,6 +32,8 @@ ExitCode exit_code(Code code) noexcept {
       return kEnvironment;
     case Code::CacheIo:
       return kCacheIo;
+    case Code::Untrusted:
+      return kUntrusted;
     case Code::BadTemplate:
     case Code::CompileFailed:
     case Code::LoadFailed:

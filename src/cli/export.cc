@@ -2,6 +2,7 @@
 #include "cli/command_line.h"
 #include "cli/table.h"
 #include "normjit/plan/arch_list.h"
+#include "normjit/remote/signature.h"
 #include "normjit/service/report_json.h"
 
 namespace normjit::cli {
@@ -13,6 +14,8 @@ struct ExportCommand : CommonOptions {
   std::string archs;  // empty: native, with specs
   std::vector<std::string> from;
   Uses uses;
+  bool sign = false;
+  std::string key;  // empty: NORMJIT_SIGN_KEY
 };
 
 std::string text_of(const ExportReport& report, const std::string& path) {
@@ -28,7 +31,8 @@ int export_pack(const ExportCommand& options) {
   ExportOptions wanted{.from = options.from,
                        .specs = wanted_specs(options.manifests, options.specs),
                        .devices = {},
-                       .uses = options.uses};
+                       .uses = options.uses,
+                       .sign_key = {}};
   const bool named = !options.specs.empty() || !options.manifests.empty();
   if (named && wanted.specs.empty()) return fail(kUsage, "there is nothing to export: the manifest is empty");
   if (!named && !options.archs.empty())
@@ -37,6 +41,11 @@ int export_pack(const ExportCommand& options) {
   const Options settings = service_options(options);
   if (settings.cache_directory.empty() && settings.layers.empty() && wanted.from.empty())
     return fail(kCacheIo, kNoCacheDirectory);
+  if (options.sign) {
+    wanted.sign_key = options.key.empty() ? settings.sign_key : options.key;
+    if (wanted.sign_key.empty()) return fail(kUsage, kNoSignKey);
+    if (const std::string error = sodium_error(); !error.empty()) return fail(kEnvironment, error);
+  }
   Service service(settings);
   if (named) {
     wanted.devices = parse_arch_list(options.archs.empty() ? "native" : options.archs, [&](int ordinal) {
@@ -79,11 +88,16 @@ void add_export(CommandLine& line) {
           "Take entries from this directory or pack instead of the cache and its layers; repeatable, an "
           "earlier one goes before a later one")
       ->allow_extra_args(false);
+  CLI::Option* const sign =
+      command->add_flag("--sign", options.sign, "Sign the pack: writes PACK.minisig beside it");
+  command->add_option("--key", options.key, "With --sign: the file of the secret key; else NORMJIT_SIGN_KEY")
+      ->needs(sign);
   add_json(command, options);
   command->footer(std::string(R"(Examples:
   normjit export kernels.njp
   normjit export kernels.njp --manifest shapes.json --arch sm_80,sm_90
   normjit export both.njp --from one.njp --from other.njp
+  normjit export kernels.njp --sign --key release.key
 
 Use it: NORMJIT_LAYERS=/path/to/kernels.njp, or normjit import kernels.njp. Its name ends in .njp. The same entries make
 the same bytes, in whatever order and wherever they were made: compare the XXH128 that is printed. Exit status 1 if a

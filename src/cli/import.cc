@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/command_line.h"
 #include "cli/table.h"
+#include "normjit/remote/signature.h"
 #include "normjit/service/report_json.h"
 
 namespace normjit::cli {
@@ -21,6 +22,8 @@ std::string text_of(const ImportReport& report, const std::string& cache_directo
 int import_from(const ImportCommand& options) {
   const Options settings = service_options(options);
   if (settings.cache_directory.empty()) return fail(kCacheIo, kNoCacheDirectory);
+  if (!settings.trust.empty())
+    if (const std::string error = sodium_error(); !error.empty()) return fail(kEnvironment, error);
   for (const std::string& source : options.sources)
     if (const std::string error = source_error(source, settings); !error.empty()) return fail(kUsage, error);
   Service service(settings);
@@ -51,7 +54,8 @@ void add_import(CommandLine& line) {
   normjit import /mnt/build/cache old.njp --cache-dir /opt/kernels
 
 What the cache has stays. Every entry is checked. Exit status 1 if one was unsound; 2 if a source cannot be read, is no
-pack or is not to be trusted, and then nothing is copied; 4 if the directory did not take an entry.
+pack or is not to be trusted, and then nothing is copied; 4 if the directory did not take an entry. With NORMJIT_TRUST,
+a pack needs the signature of one of these keys, in a file beside it, NAME.njp.minisig; else 5, and nothing is copied.
 
 )") + kExitCodes);
 }

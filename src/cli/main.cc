@@ -15,6 +15,7 @@ int main(int argc, char** argv) {
   add_prune(line);
   add_export(line);
   add_import(line);
+  add_sign(line);
   add_show(line);
   add_render(line);
   add_run(line);
@@ -35,6 +36,8 @@ Each command has its own --help. Environment:
   NORMJIT_CACHE_MAX_BYTES  what the directory may take, as 256M, which it is unless set; 0 is any size
   NORMJIT_CACHE_SHARED     1 believes entries that others than you and root can write
   NORMJIT_TOOLCHAIN        exact takes only entries made by the version of NVRTC that is here
+  NORMJIT_TRUST            public keys or their files, between spaces or commas: whose packs are imported
+  NORMJIT_SIGN_KEY         the file of the secret key to sign with
   NORMJIT_NVRTC_PATH       a libnvrtc to compile with
   NORMJIT_TEMPLATE_DIR     make every kernel of the templates in this directory, not of the built-in ones
   NORMJIT_HOST_CXX         a C++ compiler for run --device host

@@ -103,6 +103,7 @@ enum {
   NORMJIT_NOT_RESIDENT = 507,
   NORMJIT_FORKED_AFTER_CUDA_INIT = 508,
   NORMJIT_CACHE_IO = 600,
+  NORMJIT_UNTRUSTED = 601,
   NORMJIT_BAD_ARGUMENT = 700,
   NORMJIT_NOT_CACHED = 800,
   NORMJIT_NOT_READY = 801
@@ -290,9 +291,14 @@ typedef struct normjit_options {
   void* event_user;
   const char* remote;                 /* a URL; "": none */
   const normjit_remote* remote_store; /* in place of a URL; copied, and closed with the service */
+  const char* trust;                  /* public keys and their files, separated by spaces or commas; "": none */
+  const char* sign_key;               /* the file of a secret key; "": none */
 } normjit_options;
-#define NORMJIT_OPTIONS_INIT \
-  { sizeof(normjit_options), 0, 0, 0, 0, 0, 0, NULL, NULL, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
+#define NORMJIT_OPTIONS_INIT                                                                            \
+  {                                                                                                     \
+    sizeof(normjit_options), 0, 0, 0, 0, 0, 0, NULL, NULL, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \
+        NULL, NULL, NULL, NULL, NULL                                                                    \
+  }
 
 /* options NULL: everything is taken from the environment. Touches no file and no GPU. */
 NORMJIT_C_EXPORT normjit_status normjit_service_create(const normjit_options* options,
@@ -509,7 +515,8 @@ NORMJIT_C_EXPORT normjit_status normjit_prebuild(normjit_service* service, const
 /* Writes the set's kernels (NULL: all) from cache directory and layers into one file (*.njp). */
 NORMJIT_C_EXPORT normjit_status normjit_export_pack(normjit_service* service, const char* path,
                                                     const normjit_kernel_set* set, char** json, char** error);
-/* Copies the sound entries of directories and packs, separated by colons, into the cache directory. */
+/* Copies the sound entries of directories and packs, separated by colons, into the cache directory. Of a
+ * service with `trust` a pack without a right signature is NORMJIT_UNTRUSTED, and nothing is copied. */
 NORMJIT_C_EXPORT normjit_status normjit_import(normjit_service* service, const char* sources, char** json,
                                                char** error);
 /* Lists every entry of cache directory and layers. */

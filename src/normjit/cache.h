@@ -71,6 +71,9 @@ struct ExportOptions {
   std::vector<DeviceProfile> devices;
   // The uses of these specs, as of a prebuild.
   Uses uses = {};
+  // The file of a secret key (Options::sign_key), with which the pack is signed: PACK.minisig is written
+  // beside it. Empty: the pack is not signed.
+  std::string sign_key = {};
 };
 
 // Service::export_pack.

@@ -71,6 +71,7 @@ enum class Code : std::int32_t {
 
   // The cache on disk. Only calls about the cache itself fail with these, never a prepare or launch.
   CacheIo = 600,
+  Untrusted = 601,  // a signature is missing or wrong, or of a key that is not trusted
 
   // The mode of the service does not allow what the call needs.
   NotCached = 800,  // cached-only or frozen, and no cache has the kernel; the message names the spec

@@ -233,11 +233,12 @@ enum class Frozen : std::uint8_t { no, warn, error };
 
 // How a Service works. Plain values; from_environment() fills them from NORMJIT_CACHE_DIR (else
 // $XDG_CACHE_HOME/normjit, else ~/.cache/normjit), NORMJIT_LAYERS (separated by colons),
-// NORMJIT_REMOTE, NORMJIT_REMOTE_UNSIGNED (1), NORMJIT_CACHE_MAX_BYTES (a number, with K, M or G behind it if
-// you like), NORMJIT_CACHE_SHARED (1), NORMJIT_MODE (eager, lazy, cached-only), NORMJIT_BATCH_INVARIANT (1),
-// NORMJIT_MISS_LOG, NORMJIT_TOOLCHAIN (exact), NORMJIT_NVRTC_PATH, CUDA_HOME (else CUDA_PATH),
-// NORMJIT_TEMPLATE_DIR and NORMJIT_LOG (debug, info, warn, error: the built-in log to stderr; off, as when
-// unset). A variable with another value counts as unset, and makes one of the warnings.
+// NORMJIT_CACHE_MAX_BYTES (a number, with K, M or G behind it if you like), NORMJIT_CACHE_SHARED (1),
+// NORMJIT_REMOTE, NORMJIT_REMOTE_UNSIGNED (1), NORMJIT_TRUST (separated by spaces or commas), NORMJIT_SIGN_KEY,
+// NORMJIT_MODE (eager, lazy, cached-only), NORMJIT_BATCH_INVARIANT (1), NORMJIT_MISS_LOG,
+// NORMJIT_TOOLCHAIN (exact), NORMJIT_NVRTC_PATH, CUDA_HOME (else CUDA_PATH), NORMJIT_TEMPLATE_DIR and
+// NORMJIT_LOG (debug, info, warn, error: the built-in log to stderr; off, as when unset). A variable with
+// another value counts as unset, and makes one of the warnings.
 struct NORMJIT_API Options {
   std::string cache_directory;  // empty: keep kernels in memory only
   // Caches that are only read, searched in this order where the cache directory has no entry: directories, or
@@ -259,11 +260,6 @@ struct NORMJIT_API Options {
   // The same as functions of the host, in place of a URL (normjit/remote.h). close() is called at the end of
   // each Service that was made with these options.
   std::optional<normjit_remote> remote_store = {};
-  // Public keys ("RW..." of minisign or normjit sign keygen, or paths of files with one): only what one of
-  // them has signed is believed.
-  std::vector<std::string> trust;
-  // A file with a secret key, which signs what is offered; empty: nothing is offered, unless remote_unsigned.
-  std::string sign_key;
   // Takes values without a signature from it, and offers them. Everybody who can write there then decides
   // what runs on your GPU.
   bool remote_unsigned = false;
@@ -281,12 +277,21 @@ struct NORMJIT_API Options {
   std::string cuda_home;           // a CUDA toolkit to look for libnvrtc in
   std::string template_directory;  // read templates from here instead of the embedded ones
   LogCallback log;                 // empty: silence
+  // The public keys of those whose signatures are believed: "RW..." of 56 characters, or paths of .pub files.
+  // Where there are some, import_from takes only packs that one of them has signed. Empty: signatures are not
+  // looked at.
+  std::vector<std::string> trust;
+  // The file of the secret key to sign with: minisign's format, without a password, readable by its owner
+  // only. It is read when something is to be signed. Empty: nothing can be signed.
+  std::string sign_key;
   // What from_environment() found and does not understand, a sentence each. A Service says it once, through
   // its log, when it is made.
   std::vector<std::string> warnings;
 
   static Options from_environment();
 };
+// The keys and files of a text with spaces or commas between them, as Options::trust has them.
+NORMJIT_API std::vector<std::string> trust_list(std::string_view text);
 
 class Compiler;
 class Driver;
@@ -384,10 +389,14 @@ class NORMJIT_API Service {
   // Writes entries into one file, which serves as a layer. The same entries make the same bytes, whatever
   // their order and age. If a kernel is missing, nothing is written. CacheIo if `path` cannot be written or a
   // source cannot be read; BadArgument if `path` does not end in .njp, only one of specs and devices is
-  // given, or there is nothing to write; those of validate.
+  // given, or there is nothing to write; those of validate, and those of a secret key where it is to be
+  // signed.
   Result<ExportReport> export_pack(const std::string& path, const ExportOptions& options = {}) const;
-  // Copies the sound entries of directories and packs to the cache directory, which keeps what it has.
-  // CacheIo if a source cannot be read or there is no cache directory.
+  // Copies the sound entries of directories and packs to the cache directory, which keeps what it has. With
+  // Options::trust, a pack NAME.njp needs NAME.njp.minisig of one of these keys beside it. CacheIo if a
+  // source cannot be read, there is no cache directory, or a signature cannot be checked without libsodium;
+  // Untrusted, and nothing is copied, for a signature that is missing or not right; BadArgument for a trusted
+  // key that is none.
   Result<ImportReport> import_from(const std::vector<std::string>& sources);
   // Copies kernels between the cache and the store that machines share (Options::remote), or looks at what it has:
   // those that these specs can ask for on these devices, as prebuild has them; without specs and devices, put and

@@ -27,6 +27,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using Json = nlohmann::json;
 
@@ -432,7 +433,8 @@ class EnvironmentVariable {
 
 TEST_F(CApi, OptionsReplaceWhatTheEnvironmentSays) {
   const EnvironmentVariable cache("NORMJIT_CACHE_DIR", "/from/environment"), mode("NORMJIT_MODE", "lazy"),
-      log("NORMJIT_MISS_LOG", "/miss.log"), shared("NORMJIT_CACHE_SHARED", "1");
+      log("NORMJIT_MISS_LOG", "/miss.log"), shared("NORMJIT_CACHE_SHARED", "1"),
+      trust("NORMJIT_TRUST", "a b"), key("NORMJIT_SIGN_KEY", "/from/environment.key");
   const auto made = [](const normjit_options* options) {
     normjit_service* service = nullptr;
     EXPECT_EQ(outcome([&](char** e) { return normjit_service_create(options, &service, e); }), "Ok");
@@ -447,6 +449,8 @@ TEST_F(CApi, OptionsReplaceWhatTheEnvironmentSays) {
     EXPECT_EQ(all.mode, Mode::lazy);
     EXPECT_EQ(all.miss_log, "/miss.log");
     EXPECT_TRUE(all.shared_cache);
+    EXPECT_THAT(all.trust, ElementsAre("a", "b"));
+    EXPECT_EQ(all.sign_key, "/from/environment.key");
     EXPECT_EQ(all.max_cache_bytes, std::int64_t{256} << 20);
   }
   normjit_options options = NORMJIT_OPTIONS_INIT;
@@ -460,6 +464,8 @@ TEST_F(CApi, OptionsReplaceWhatTheEnvironmentSays) {
   options.compiler_path = "/nvrtc";
   options.cuda_home = "/cuda";
   options.template_directory = "/templates";
+  options.trust = "RWone, two.pub";
+  options.sign_key = "/key";
   const Options all = made(&options);
   EXPECT_EQ(all.mode, Mode::cached_only);
   EXPECT_FALSE(all.shared_cache);
@@ -471,6 +477,13 @@ TEST_F(CApi, OptionsReplaceWhatTheEnvironmentSays) {
   EXPECT_EQ(all.compiler_path, "/nvrtc");
   EXPECT_EQ(all.cuda_home, "/cuda");
   EXPECT_EQ(all.template_directory, "/templates");
+  EXPECT_THAT(all.trust, ElementsAre("RWone", "two.pub"));
+  EXPECT_EQ(all.sign_key, "/key");
+
+  options.trust = "";
+  options.sign_key = "";
+  EXPECT_THAT(made(&options).trust, IsEmpty());
+  EXPECT_EQ(made(&options).sign_key, "");
 
   normjit_options alone = NORMJIT_OPTIONS_INIT;
   alone.ignore_environment = NORMJIT_YES;

@@ -79,6 +79,7 @@ TEST(ExitCode, TellsUsageFromEnvironmentFromFailure) {
   EXPECT_EQ(exit_code(Code::NoDriver), 3);
   EXPECT_EQ(exit_code(Code::NoDevice), 3);
   EXPECT_EQ(exit_code(Code::CacheIo), 4);
+  EXPECT_EQ(exit_code(Code::Untrusted), 5);
 }
 
 }  // namespace

@@ -31,7 +31,9 @@ class OptionsFromEnvironment : public ::testing::Test {
                                                "NORMJIT_MODE",
                                                "NORMJIT_TOOLCHAIN",
                                                "NORMJIT_CACHE_MAX_BYTES",
-                                               "NORMJIT_CACHE_SHARED"};
+                                               "NORMJIT_CACHE_SHARED",
+                                               "NORMJIT_TRUST",
+                                               "NORMJIT_SIGN_KEY"};
   OptionsFromEnvironment() {
     for (const char* name : kVariables) {
       if (const char* value = ::getenv(name)) before_[name] = value;
@@ -54,6 +56,8 @@ TEST_F(OptionsFromEnvironment, AreEmptyWithoutVariables) {
   EXPECT_EQ(options.compiler_path, "");
   EXPECT_EQ(options.cuda_home, "");
   EXPECT_EQ(options.template_directory, "");
+  EXPECT_THAT(options.trust, IsEmpty());
+  EXPECT_EQ(options.sign_key, "");
   EXPECT_FALSE(options.log);
 }
 
@@ -81,6 +85,16 @@ TEST_F(OptionsFromEnvironment, TakeCompilerAndTemplates) {
   const Options options = Options::from_environment();
   EXPECT_EQ(options.compiler_path, "/lib/libnvrtc.so");
   EXPECT_EQ(options.template_directory, "/src/templates");
+}
+
+TEST_F(OptionsFromEnvironment, TakeKeysBetweenSpacesAndCommas) {
+  set("NORMJIT_TRUST", "RWone two.pub,/three.pub ,  four.pub,");
+  set("NORMJIT_SIGN_KEY", "/my key");
+  const Options options = Options::from_environment();
+  EXPECT_THAT(options.trust, ElementsAre("RWone", "two.pub", "/three.pub", "four.pub"));
+  EXPECT_EQ(options.sign_key, "/my key");
+  EXPECT_THAT(options.warnings, IsEmpty());
+  for (const char* none : {"", " ", " , ,"}) EXPECT_THAT(trust_list(none), IsEmpty()) << none;
 }
 
 TEST_F(OptionsFromEnvironment, AKnownLogLevelTurnsTheLogOn) {

@@ -21,15 +21,19 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"compiler", {"base"}},
     {"cache", {"base"}},
     {"driver", {"base", "normjit/device.h"}},  // the facts of a device
-    {"service", {"base", "spec", "plan", "codegen", "compiler", "cache", "driver"}},
-    {"c_api", {"base", "spec", "plan", "service"}},
+    {"remote", {"base", "cache"}},
+    {"service", {"base", "spec", "plan", "codegen", "compiler", "cache", "driver", "remote"}},
+    {"c_api", {"base", "spec", "plan", "service", "normjit/remote.h"}},
     // The executor: launches a rendered text with the driver's configuration. Only the tool and tests have
     // it.
     {"simt", {"base", "normjit/driver/driver.h"}},
     {"verify", {"base", "spec"}},  // the float64 oracle of the tool and the tests
-    {"cli", {"base", "spec", "plan", "codegen", "compiler", "cache", "driver", "service", "simt", "verify"}},
+    {"cli",
+     {"base", "spec", "plan", "codegen", "compiler", "cache", "driver", "remote", "service", "simt",
+      "verify"}},
     {"bench",
-     {"base", "spec", "plan", "codegen", "compiler", "cache", "driver", "service", "simt", "verify", "cli"}},
+     {"base", "spec", "plan", "codegen", "compiler", "cache", "driver", "remote", "service", "simt", "verify",
+      "cli"}},
 };
 
 // The stage of each public header; every other file's stage is its folder.
@@ -38,7 +42,7 @@ const std::map<std::string, std::string> kPublicHeaders = {
     {"normjit/spec.h", "spec"},         {"normjit/device.h", "plan"},     {"normjit/plan.h", "plan"},
     {"normjit/cache.h", "service"},     {"normjit/normjit.h", "service"}, {"normjit/service.h", "service"},
     {"normjit/telemetry.h", "service"}, {"normjit/c_api.h", "c_api"},     {"normjit/stream.h", "base"},
-    {"normjit/tensors.h", "base"},
+    {"normjit/tensors.h", "base"},      {"normjit/remote.h", "remote"},
 };
 
 // The only places of other people's headers, and of the one template that the host compiles. Else they could

@@ -90,6 +90,10 @@ constexpr Row kRows[] = {
                 "before the first CUDA call, or start workers by exec (spawn)."),
 
     NORMJIT_ROW(CacheIo, "The cache directory could not be read or written."),
+    NORMJIT_ROW(
+        Untrusted,
+        "A signature is missing or wrong, or of a key that is not trusted: take what is signed from its "
+        "maker again, or add the key to those that are trusted (NORMJIT_TRUST)."),
 
     NORMJIT_ROW(NotCached,
                 "No cache has the kernel, and the service compiles nothing (cached-only mode, or frozen): "

@@ -14,10 +14,6 @@
 namespace normjit {
 namespace {
 
-// World-readable, in a directory that by default only its owner can enter: to open a cache to other users (a
-// container image) one chmod of the directory suffices.
-constexpr unsigned kFileMode = 0644;
-
 bool make_directory(FileSystem& files, const std::string& path, unsigned mode) {
   return files.mkdir(path.c_str(), mode) == 0 || errno == EEXIST;
 }
@@ -47,11 +43,13 @@ Result<void> make_directories(FileSystem& files, const std::string& directory, b
   return io_error("make the directory", directory, errno);
 }
 
-AtomicFile::AtomicFile(FileSystem& files, std::string directory, std::string_view name, bool shared)
+AtomicFile::AtomicFile(FileSystem& files, std::string directory, std::string_view name, bool shared,
+                       unsigned mode)
     : files_(files),
       directory_(std::move(directory)),
       path_(directory_ + '/' + std::string(name)),
-      shared_(shared) {}
+      shared_(shared),
+      mode_(mode) {}
 
 AtomicFile::~AtomicFile() {
   if (file_ >= 0) files_.close(file_);
@@ -63,7 +61,7 @@ Result<void> AtomicFile::create() {
   if (!append_random(path)) return io_error("get random bytes for", path, errno);
   path += kTemporarySuffix;
   const auto open = [&] {
-    return files_.open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kFileMode);
+    return files_.open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode_);
   };
   file_ = uninterrupted(open);
   if (file_ < 0 && errno == ENOENT) {

@@ -21,9 +21,14 @@ Result<void> make_directories(FileSystem& files, const std::string& directory, b
 // Not thread-safe: each publisher has its own.
 class AtomicFile {
  public:
+  // World-readable, in a directory that by default only its owner can enter: to open a cache to other users
+  // (a container image) one chmod of the directory suffices.
+  static constexpr unsigned kMode = 0644;
+
   // For the file `directory`/`name`; touches nothing. `files` must outlive the object. `shared`: as in
   // make_directories.
-  AtomicFile(FileSystem& files, std::string directory, std::string_view name, bool shared = false);
+  AtomicFile(FileSystem& files, std::string directory, std::string_view name, bool shared = false,
+             unsigned mode = kMode);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
@@ -45,6 +50,7 @@ class AtomicFile {
   std::string directory_;
   std::string path_;
   bool shared_;
+  unsigned mode_;
   std::string temporary_;  // path; empty: not created
   int file_ = -1;
   bool was_taken_ = false;

@@ -14,8 +14,10 @@
 #include "normjit/base/text.h"
 #include "normjit/cache/atomic_file.h"
 #include "normjit/cache/pack.h"
+#include "normjit/cache/read_file.h"
 #include "normjit/cache/system_call.h"
 #include "normjit/cache/trim.h"
+#include "normjit/remote/signature.h"
 #include "normjit/service/impl.h"
 
 namespace normjit {
@@ -56,7 +58,64 @@ std::vector<std::unique_ptr<Tier>> open_all(const std::vector<std::string>& path
   return tiers;
 }
 
-Result<void> write_pack(FileSystem& files, const std::string& path, const std::string& bytes) {
+constexpr std::string_view kSignatureSuffix = ".minisig";
+constexpr std::int64_t kMaxSignatureBytes = 65536;  // one that minisign writes has about 300
+// Bounds what a foreign pack can make an import allocate, which reads one that has to be signed at once.
+constexpr std::int64_t kMaxSignedPackBytes = std::int64_t{4} << 30;
+
+// What import reads from.
+struct Source {
+  std::string bytes;  // of a pack that was read as a whole, and which the tier reads
+  std::unique_ptr<Tier> tier;
+};
+
+// A pack of which these keys have signed the bytes. They are read once, so what was checked is what is
+// imported.
+Result<std::unique_ptr<Source>> open_signed(const std::string& path, const Cache& cache, const Trust& trust) {
+  const auto read = [&](const std::string& from, std::int64_t limit, std::string& to) -> Lookup {
+    OpenFile file(*cache.files(), from, cache.settings().shared, OpenFile::Links::follow);
+    return file.read_all(limit, to) ? Lookup{.kind = Lookup::Kind::entry} : file.trouble();
+  };
+  auto source = std::make_unique<Source>();
+  if (const Lookup pack = read(path, kMaxSignedPackBytes, source->bytes); pack.kind != Lookup::Kind::entry)
+    return Error{Code::CacheIo, pack.error};
+  const std::string signature_path = concat({path, kSignatureSuffix});
+  std::string signature;
+  const Lookup file = read(signature_path, kMaxSignatureBytes, signature);
+  if (file.kind == Lookup::Kind::absent)
+    return Error{Code::Untrusted, concat({"the pack ", path, " is not signed: there is no ", signature_path,
+                                          ", and only packs of trusted keys are imported"})};
+  if (file.kind != Lookup::Kind::entry) return Error{Code::CacheIo, file.error};
+  const Trusted outcome = trust.check_file(source->bytes, signature);
+  if (outcome == Trusted::unavailable) return Error{Code::CacheIo, sodium_error()};
+  if (outcome != Trusted::yes)
+    return Error{Code::Untrusted, concat({"the pack ", path, " is not trusted: ", reason(outcome), " (",
+                                          signature_path, ")"})};
+  source->tier = std::make_unique<Pack>(path, source->bytes);
+  return source;
+}
+
+// All of them; or why one of them cannot be read, or is not to be believed.
+Result<std::vector<std::unique_ptr<Source>>> open_sources(const std::vector<std::string>& paths,
+                                                          const Cache& cache,
+                                                          const std::vector<std::string>& trusted) {
+  const auto trust = Trust::of(trusted);
+  if (!trust) return trust.error();
+  std::vector<std::unique_ptr<Source>> sources;
+  for (const std::string& path : paths) {
+    if (!trust->empty() && path.ends_with(kPackSuffix)) {
+      auto pack = open_signed(path, cache, *trust);
+      if (!pack) return pack.error();
+      sources.push_back(std::move(*pack));
+    } else {
+      sources.push_back(std::make_unique<Source>());
+      sources.back()->tier = make_layer(path, cache.files(), cache.settings().shared);
+    }
+  }
+  return sources;
+}
+
+Result<void> write_file(FileSystem& files, const std::string& path, const std::string& bytes) {
   const std::filesystem::path whole(path);
   const std::string directory = whole.has_parent_path() ? whole.parent_path().string() : ".";
   if (struct stat facts = {}; files.lstat(directory.c_str(), &facts) < 0)
@@ -177,10 +236,21 @@ Result<ExportReport> Service::export_pack(const std::string& path, const ExportO
   if (entries.empty()) return Error{Code::BadArgument, "there is nothing to export: the cache has no entry"};
 
   const std::string pack = encode_pack(entries);
-  if (auto written = write_pack(*cache.files(), path, pack); !written) return written.error();
   report.entries = static_cast<int>(entries.size());
   report.bytes = static_cast<std::int64_t>(pack.size());
   report.digest = digest(pack);
+  std::string signature;
+  if (!options.sign_key.empty()) {
+    const auto key = SecretKey::read(options.sign_key);
+    if (!key) return key.error();
+    signature = key->sign_file(
+        pack, concat({"normjit pack, ", shortest(report.entries), " entries, XXH128 ", report.digest}));
+  }
+  if (auto written = write_file(*cache.files(), path, pack); !written) return written.error();
+  if (!signature.empty()) {
+    const std::string beside = concat({path, kSignatureSuffix});
+    if (auto written = write_file(*cache.files(), beside, signature); !written) return written.error();
+  }
   return report;
 }
 
@@ -193,7 +263,10 @@ Result<ImportReport> Service::import_from(const std::vector<std::string>& source
     ++count;
     report.errors.push_back(std::move(reason));
   };
-  for (const auto& tier : open_all(sources, cache)) {
+  const auto opened = open_sources(sources, cache, impl_->options.trust);
+  if (!opened) return opened.error();
+  for (const auto& source : *opened) {
+    const Tier* const tier = source->tier.get();
     const auto entries = tier->list();
     if (!entries) return entries.error();
     for (const Listed& listed : *entries) {
