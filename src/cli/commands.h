@@ -53,11 +53,14 @@ void add_render(CommandLine& line);
 void add_run(CommandLine& line);
 void add_bench(CommandLine& line);
 void add_tune(CommandLine& line);
+void add_remote(CommandLine& line);
 void add_doctor(CommandLine& line);
 
 // parse_spec and parse_plan, whose errors quote the text as oracle::shown() has it.
 Result<NormSpec> spec_from(std::string_view text);
 Result<Plan> plan_from(std::string_view text);
+// What `remote stats` and `doctor` say of the store that machines share.
+std::string remote_text(const Environment::Remote& remote);
 Options service_options(const CommonOptions& options);
 inline constexpr std::string_view kNoCacheDirectory =
     "there is no cache directory: set --cache-dir, NORMJIT_CACHE_DIR or HOME";

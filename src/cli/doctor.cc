@@ -88,6 +88,8 @@ std::string text_of(const Environment& environment, const Options& settings, con
                                           "NORMJIT_LAYERS");
   }
 
+  if (!environment.remote.url.empty()) text += remote_text(environment.remote);
+
   text += "generic    ";
   for (const Arch& arch : environment.embedded_archs) text += arch.name() + " ";
   text += environment.embedded_archs.empty() ? "none built in: the generic kernels are compiled, too\n"

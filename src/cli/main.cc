@@ -21,6 +21,7 @@ int main(int argc, char** argv) {
   add_run(line);
   add_bench(line);
   add_tune(line);
+  add_remote(line);
   add_doctor(line);
   line.footer(std::string("A SPEC is ") + normjit::cli::kSpecHelp +
               R"(
@@ -36,7 +37,8 @@ Each command has its own --help. Environment:
   NORMJIT_CACHE_MAX_BYTES  what the directory may take, as 256M, which it is unless set; 0 is any size
   NORMJIT_CACHE_SHARED     1 believes entries that others than you and root can write
   NORMJIT_TOOLCHAIN        exact takes only entries made by the version of NVRTC that is here
-  NORMJIT_TRUST            public keys or their files, between spaces or commas: whose packs are imported
+  NORMJIT_REMOTE           the URL of a store that machines share: redis://, http://, https:// or s3://
+  NORMJIT_TRUST            public keys or their files, between spaces or commas: whose kernels and packs are believed
   NORMJIT_SIGN_KEY         the file of the secret key to sign with
   NORMJIT_NVRTC_PATH       a libnvrtc to compile with
   NORMJIT_TEMPLATE_DIR     make every kernel of the templates in this directory, not of the built-in ones

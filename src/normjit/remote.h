@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A store of kernels that machines share, as functions: what a plug-in or a host gives to normjit. C11 and C++.
+/* A store of kernels that machines share, as functions: what a plug-in or a host gives to normjit. C11 and
+ * C++.
  *
- * normjit looks there on the way to a compile and nowhere else, and offers there what it has compiled. The store
- * keeps values by key and need not be trusted: values are signed (docs/fleets.md). It may lose any value at any time.
+ * normjit looks there on the way to a compile and nowhere else, and offers there what it has compiled. The
+ * store keeps values by key and need not be trusted: values are signed (docs/fleets.md). It may lose any
+ * value at any time.
  *
- * A function returns within timeout_ms, counted in milliseconds from the call; what takes longer has failed. `why` is
- * room for why_size bytes, at least 200: a function that fails writes a sentence there, which ends with a 0 byte and
- * names no user, password or key. Functions print nothing, throw nothing and do not call normjit. */
+ * A function returns within timeout_ms, counted in milliseconds from the call; what takes longer has failed.
+ * `why` is room for why_size bytes, at least 200: a function that fails writes a sentence there, which ends
+ * with a 0 byte and names no user, password or key. Functions print nothing, throw nothing and do not call
+ * normjit. */
 #ifndef NORMJIT_REMOTE_H_
 #define NORMJIT_REMOTE_H_
 
@@ -31,39 +34,39 @@ typedef void (*normjit_remote_sink)(void* to, const void* bytes, size_t size);
  *
  * Keys have at most 100 bytes out of a-z, 0-9 and ':'. A value has at most 64 MiB, most have 20 to 100 KB.
  *
- * A host's structure (normjit_options.remote_store) is called by several threads at once, also after a fork if the
- * host forks. A structure that normjit_remote_open made is a session: it serves one call at a time, and a forked child
- * opens sessions of its own and leaves those of its parent alone. */
+ * A host's structure (normjit_options.remote_store) is called by several threads at once, also after a fork
+ * if the host forks. A structure that normjit_remote_open made is a session: it serves one call at a time,
+ * and a forked child opens sessions of its own and leaves those of its parent alone. */
 typedef struct normjit_remote {
   size_t struct_size;
   void* user; /* the first argument of each function */
 
-  /* Calls sink(to, ...) once with the value of the key, and is DONE. ABSENT: it has none. A value of more than
-   * max_bytes is FAILED. */
-  normjit_remote_outcome (*get)(void* user, const char* key, size_t max_bytes, normjit_remote_sink sink, void* to,
+  /* Calls sink(to, ...) once with the value of the key, and is DONE. ABSENT: it has none. A value of more
+   * than max_bytes is FAILED. */
+  normjit_remote_outcome (*get)(void* user, const char* key, size_t max_bytes, normjit_remote_sink sink,
+                                void* to, int32_t timeout_ms, char* why, size_t why_size);
+  /* Gives the key this value if it has none. DONE: it has one now, this or an older one. All values of a key
+   * are interchangeable, so a store that can only replace may replace. */
+  normjit_remote_outcome (*put)(void* user, const char* key, const void* bytes, size_t size,
                                 int32_t timeout_ms, char* why, size_t why_size);
-  /* Gives the key this value if it has none. DONE: it has one now, this or an older one. All values of a key are
-   * interchangeable, so a store that can only replace may replace. */
-  normjit_remote_outcome (*put)(void* user, const char* key, const void* bytes, size_t size, int32_t timeout_ms,
-                                char* why, size_t why_size);
-  /* Gives the key to this owner, a text like a key, for lifetime_ms from now on: DONE, also if it had it. ABSENT:
-   * another owner has it. It ends by itself. */
+  /* Gives the key to this owner, a text like a key, for lifetime_ms from now on: DONE, also if it had it.
+   * ABSENT: another owner has it. It ends by itself. */
   normjit_remote_outcome (*lease)(void* user, const char* key, const char* owner, int32_t lifetime_ms,
                                   int32_t timeout_ms, char* why, size_t why_size);
   /* Ends a lease, if this owner has it. DONE in either case. */
-  normjit_remote_outcome (*release)(void* user, const char* key, const char* owner, int32_t timeout_ms, char* why,
-                                    size_t why_size);
+  normjit_remote_outcome (*release)(void* user, const char* key, const char* owner, int32_t timeout_ms,
+                                    char* why, size_t why_size);
   /* The last call. Waits for nothing. */
   void (*close)(void* user);
 } normjit_remote;
 #define NORMJIT_REMOTE_INIT \
   { sizeof(normjit_remote), NULL, NULL, NULL, NULL, NULL, NULL }
 
-/* What a plug-in exports as "normjit_remote_open": fills `remote`, whose struct_size the caller has set, for this URL,
- * for example "redis://host:6379/0". DONE or FAILED; fails for a URL that it does not understand. Connects to nothing:
- * the first call of a function does. */
-typedef normjit_remote_outcome (*normjit_remote_open_function)(const char* url, normjit_remote* remote, char* why,
-                                                               size_t why_size);
+/* What a plug-in exports as "normjit_remote_open": fills `remote`, whose struct_size the caller has set, for
+ * this URL, for example "redis://host:6379/0". DONE or FAILED; fails for a URL that it does not understand.
+ * Connects to nothing: the first call of a function does. */
+typedef normjit_remote_outcome (*normjit_remote_open_function)(const char* url, normjit_remote* remote,
+                                                               char* why, size_t why_size);
 
 #ifdef __cplusplus
 }

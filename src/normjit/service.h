@@ -196,12 +196,12 @@ struct Environment {
   std::vector<Layer> layers;
   // The store that machines share. Looking at it takes up to 150 ms.
   struct Remote {
-    std::string url;      // without user, password and query; empty: none is configured
-    std::string error;    // why it is not used, or does not answer; empty: it answers
-    double milliseconds = 0;             // of a round trip
-    std::vector<std::string> trusted;    // the numbers of the keys that are believed
-    std::string signs_as;                // the number of the key that signs what is offered; empty: none
-    bool unsigned_values = false;        // whoever can write there is believed
+    std::string url;                   // without user, password and query; empty: none is configured
+    std::string error;                 // why it is not used, or does not answer; empty: it answers
+    double milliseconds = 0;           // of a round trip
+    std::vector<std::string> trusted;  // the numbers of the keys that are believed
+    std::string signs_as;              // the number of the key that signs what is offered; empty: none
+    bool unsigned_values = false;      // whoever can write there is believed
   };
   Remote remote;
   std::vector<Arch> embedded_archs;  // for which the library has the generic kernels
@@ -234,8 +234,8 @@ enum class Frozen : std::uint8_t { no, warn, error };
 // How a Service works. Plain values; from_environment() fills them from NORMJIT_CACHE_DIR (else
 // $XDG_CACHE_HOME/normjit, else ~/.cache/normjit), NORMJIT_LAYERS (separated by colons),
 // NORMJIT_CACHE_MAX_BYTES (a number, with K, M or G behind it if you like), NORMJIT_CACHE_SHARED (1),
-// NORMJIT_REMOTE, NORMJIT_REMOTE_UNSIGNED (1), NORMJIT_TRUST (separated by spaces or commas), NORMJIT_SIGN_KEY,
-// NORMJIT_MODE (eager, lazy, cached-only), NORMJIT_BATCH_INVARIANT (1), NORMJIT_MISS_LOG,
+// NORMJIT_REMOTE, NORMJIT_REMOTE_UNSIGNED (1), NORMJIT_TRUST (separated by spaces or commas),
+// NORMJIT_SIGN_KEY, NORMJIT_MODE (eager, lazy, cached-only), NORMJIT_BATCH_INVARIANT (1), NORMJIT_MISS_LOG,
 // NORMJIT_TOOLCHAIN (exact), NORMJIT_NVRTC_PATH, CUDA_HOME (else CUDA_PATH), NORMJIT_TEMPLATE_DIR and
 // NORMJIT_LOG (debug, info, warn, error: the built-in log to stderr; off, as when unset). A variable with
 // another value counts as unset, and makes one of the warnings.
@@ -398,11 +398,12 @@ class NORMJIT_API Service {
   // Untrusted, and nothing is copied, for a signature that is missing or not right; BadArgument for a trusted
   // key that is none.
   Result<ImportReport> import_from(const std::vector<std::string>& sources);
-  // Copies kernels between the cache and the store that machines share (Options::remote), or looks at what it has:
-  // those that these specs can ask for on these devices, as prebuild has them; without specs and devices, put and
-  // verify, those of the cache directory and the layers. Compiles nothing. Asks the store although it
-  // counts as down, and uses it again if it answers. Errors: those of validate; BadArgument if no store is configured, only one of specs and devices is given,
-  // or get has neither; CacheIo if the cache cannot be read or the store cannot be used.
+  // Copies kernels between the cache and the store that machines share (Options::remote), or looks at what it
+  // has: those that these specs can ask for on these devices, as prebuild has them; without specs and
+  // devices, put and verify, those of the cache directory and the layers. Compiles nothing. Asks the store
+  // although it counts as down, and uses it again if it answers. Errors: those of validate; BadArgument if no
+  // store is configured, only one of specs and devices is given, or get has neither; CacheIo if the cache
+  // cannot be read or the store cannot be used.
   Result<RemoteReport> remote(RemoteTask task, std::span<const NormSpec> specs = {},
                               std::span<const DeviceProfile> devices = {}, const Uses& uses = {});
   // For every kernel that a spec can ask for on a device: where it is, or why it would be compiled. Compiles

@@ -244,7 +244,10 @@ void Remote::offer(const Entry& entry, Done done, bool wait) {
     return;
   }
   const std::shared_ptr<const Keys> keys = this->keys();
-  push({.id = id, .value = seal(encode(entry), keys->secret ? &*keys->secret : nullptr), .done = std::move(done)}, wait);
+  push({.id = id,
+        .value = seal(encode(entry), keys->secret ? &*keys->secret : nullptr),
+        .done = std::move(done)},
+       wait);
 }
 
 void Remote::give_up(const std::string& identity) { push({.id = entry_id(identity)}, false); }

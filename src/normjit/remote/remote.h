@@ -78,8 +78,8 @@ class Remote {
   // the caller has a lease, if the store has leases, until it calls offer() or give_up().
   Answer look_or_lease(const std::string& identity);
 
-  // Sends an entry to the store once the caller goes on, and ends its lease. `done` is called once, with what came
-  // of it, on another thread or on this one.
+  // Sends an entry to the store once the caller goes on, and ends its lease. `done` is called once, with what
+  // came of it, on another thread or on this one.
   struct Sent {
     bool asked = false;  // else the store is down, too many wait, or nothing may be offered
     bool stored = false;
@@ -101,7 +101,8 @@ class Remote {
   };
   std::shared_ptr<const Keys> keys();
   std::string shown() const { return sessions_.shown(); }
-  // A round trip, whatever the verdict says, which changes if the store answers: milliseconds, or why it does not.
+  // A round trip, whatever the verdict says, which changes if the store answers: milliseconds, or why it does
+  // not.
   Result<double> probe();
   // Returns when nothing waits to be sent.
   void flush();
@@ -123,9 +124,9 @@ class Remote {
     std::condition_variable_any changed;
     std::deque<Task> tasks;
     std::map<std::string, Clock::time_point> leases;  // by id: when to renew
-    bool runs = false;   // the thread
-    bool sends = false;  // a task, or ends a lease
-    std::string owner;  // of this process's leases
+    bool runs = false;                                // the thread
+    bool sends = false;                               // a task, or ends a lease
+    std::string owner;                                // of this process's leases
     std::uint64_t generation = fork_generation();
   };
 

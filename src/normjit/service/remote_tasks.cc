@@ -35,10 +35,17 @@ void fetch(Cache& cache, Remote& remote, const Item& item, RemoteReport::Kernel&
       else
         kernel.why = "the cache directory did not keep it";
       break;
-    case Found::absent: kernel.outcome = Outcome::absent; break;
-    case Found::untrusted: kernel.outcome = Outcome::untrusted; break;
-    case Found::failed: break;
-    case Found::not_asked: kernel.why = "the store is down"; break;
+    case Found::absent:
+      kernel.outcome = Outcome::absent;
+      break;
+    case Found::untrusted:
+      kernel.outcome = Outcome::untrusted;
+      break;
+    case Found::failed:
+      break;
+    case Found::not_asked:
+      kernel.why = "the store is down";
+      break;
   }
 }
 
@@ -51,7 +58,8 @@ void look(Remote& remote, const Item& item, RemoteReport::Kernel& kernel) {
                                                      : Outcome::failed;
 }
 
-// Looks first, since most stores would take the bytes before they say that they have them. `mutex` guards the kernel.
+// Looks first, since most stores would take the bytes before they say that they have them. `mutex` guards the
+// kernel.
 void send(Remote& remote, const Item& item, RemoteReport::Kernel& kernel, std::mutex& mutex) {
   const Remote::Answer answer = remote.look(item.identity);
   if (answer.kind == Found::entry) {
@@ -84,7 +92,8 @@ Result<RemoteReport> Service::remote(RemoteTask task, std::span<const NormSpec> 
                                      std::span<const DeviceProfile> devices, const Uses& given) {
   Remote* const remote = impl_->binaries.remote();
   if (remote == nullptr)
-    return Error{Code::BadArgument, "no store is configured: set NORMJIT_REMOTE to its URL, as in redis://host:6379/0"};
+    return Error{Code::BadArgument,
+                 "no store is configured: set NORMJIT_REMOTE to its URL, as in redis://host:6379/0"};
   if (specs.empty() != devices.empty())
     return Error{Code::BadArgument, specs.empty() ? "devices are given, and no specs for them"
                                                   : "specs are given, and no devices for them"};
@@ -128,9 +137,15 @@ Result<RemoteReport> Service::remote(RemoteTask task, std::span<const NormSpec> 
   for (std::size_t i = 0; i < items.size(); ++i) {
     RemoteReport::Kernel& kernel = report.kernels[i];
     switch (task) {
-      case RemoteTask::get: fetch(cache, *remote, items[i], kernel); break;
-      case RemoteTask::put: send(*remote, items[i], kernel, mutex); break;
-      case RemoteTask::verify: look(*remote, items[i], kernel); break;
+      case RemoteTask::get:
+        fetch(cache, *remote, items[i], kernel);
+        break;
+      case RemoteTask::put:
+        send(*remote, items[i], kernel, mutex);
+        break;
+      case RemoteTask::verify:
+        look(*remote, items[i], kernel);
+        break;
     }
   }
   remote->flush();

@@ -77,6 +77,26 @@ Json json_of(const DeviceProfile& device) {
   return json;
 }
 
+Json json_of(const Environment::Remote& remote) {
+  return {{"url", remote.url},
+          {"error", remote.error},
+          {"milliseconds", remote.milliseconds},
+          {"trusted", Json::array(remote.trusted)},
+          {"signs_as", remote.signs_as},
+          {"unsigned", remote.unsigned_values}};
+}
+
+Json json_of(const RemoteReport& report) {
+  return {{"kernels", Json::array(report.kernels, [](const RemoteReport::Kernel& kernel) -> Json {
+             return {{"id", kernel.id},
+                     {"spec", kernel.spec},
+                     {"plan", kernel.plan},
+                     {"arch", kernel.arch},
+                     {"outcome", name(kernel.outcome)},
+                     {"why", kernel.why}};
+           })}};
+}
+
 Json json_of(const Environment& e, const Options& settings) {
   return {{"version", e.version},
           {"cache",
@@ -86,6 +106,7 @@ Json json_of(const Environment& e, const Options& settings) {
             {"shared", settings.shared_cache},
             {"exact_toolchain", settings.exact_toolchain}}},
           {"layers", Json::array(e.layers, layer_json)},
+          {"remote", json_of(e.remote)},
           {"ignored", Json::array(settings.warnings)},
           {"generic", {{"archs", list_of(e.embedded_archs)}, {"error", e.embedded_error}}},
           {"compiler",

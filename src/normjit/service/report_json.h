@@ -21,6 +21,8 @@ Json json_of(const std::vector<EntryReport>& entries, const Options& settings);
 Json json_of(const VerifyReport& report, const Options& settings);
 Json json_of(const PruneReport& report, const std::string& cache_directory, bool dry_run);
 Json json_of(const ExportReport& report, const std::string& path);
+Json json_of(const RemoteReport& report);
+Json json_of(const Environment::Remote& remote);
 Json json_of(const ImportReport& report, const std::string& cache_directory);
 // The kernels of a spec on a device, and the generic one. With `rows` above 0: only the kernel for that many
 // rows.

@@ -93,11 +93,16 @@ std::string in_remote(Remote& remote, const std::string& identity) {
   using Kind = Remote::Answer::Kind;
   const Remote::Answer answer = remote.look(identity);
   switch (answer.kind) {
-    case Kind::entry: return concat({remote.shown(), " has it, made by ", answer.entry.fact("toolchain")});
-    case Kind::absent: return concat({remote.shown(), " does not have it either"});
-    case Kind::untrusted: return concat({remote.shown(), " has a value that is not believed: ", answer.why});
-    case Kind::failed: return concat({remote.shown(), " does not answer: ", answer.why});
-    case Kind::not_asked: break;
+    case Kind::entry:
+      return concat({remote.shown(), " has it, made by ", answer.entry.fact("toolchain")});
+    case Kind::absent:
+      return concat({remote.shown(), " does not have it either"});
+    case Kind::untrusted:
+      return concat({remote.shown(), " has a value that is not believed: ", answer.why});
+    case Kind::failed:
+      return concat({remote.shown(), " does not answer: ", answer.why});
+    case Kind::not_asked:
+      break;
   }
   const std::string error = remote.keys()->error;
   return concat({remote.shown(), " is not asked: ", error.empty() ? "it counts as down" : error});
@@ -122,7 +127,8 @@ Result<void> explain(const BinaryStore& binaries, const Result<std::vector<Liste
     case Lookup::Kind::absent:
       if (listed) find_nearest(*listed, report);
       report.reason = listed ? reason_of_miss(report) : listed.error().message;
-      if (Remote* const remote = binaries.remote()) report.reason += concat({"; ", in_remote(*remote, report.identity)});
+      if (Remote* const remote = binaries.remote())
+        report.reason += concat({"; ", in_remote(*remote, report.identity)});
       break;
     default:
       report.reason = look.lookup.error;
