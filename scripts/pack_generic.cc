@@ -55,7 +55,8 @@ Result<std::string> make_pack(const std::shared_ptr<Compiler>& compiler, const s
   BinaryStore binaries(
       compiler,
       std::make_unique<Cache>(Cache::Settings{.layers = {before}}, make_posix_file_system(), nullptr),
-      /*template_directory=*/"", /*exact_toolchain=*/true, std::make_shared<Meter>(nullptr));
+      /*remote=*/nullptr, /*template_directory=*/"", /*exact_toolchain=*/true,
+      std::make_shared<Meter>(nullptr));
   const auto kernels = generic_kernels(binaries, *facts);
   if (!kernels) return kernels.error();
 

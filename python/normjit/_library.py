@@ -123,12 +123,12 @@ class Options(ctypes.Structure):
     """normjit_options: what is 0 or None is as the environment says."""
     _fields_ = [("struct_size", ctypes.c_size_t), ("ignore_environment", ctypes.c_int32), ("mode", ctypes.c_int32),
                 ("shared_cache", ctypes.c_int32), ("exact_toolchain", ctypes.c_int32),
-                ("batch_invariant", ctypes.c_int32), ("reserved", ctypes.c_int32),
+                ("batch_invariant", ctypes.c_int32), ("remote_unsigned", ctypes.c_int32),
                 ("cache_directory", ctypes.c_char_p), ("layers", ctypes.c_char_p), ("max_cache_bytes", ctypes.c_int64),
                 ("miss_log", ctypes.c_char_p), ("compiler_path", ctypes.c_char_p), ("cuda_home", ctypes.c_char_p),
                 ("template_directory", ctypes.c_char_p), ("log", ctypes.c_void_p), ("log_user", ctypes.c_void_p),
                 ("on_event", ctypes.c_void_p), ("event_user", ctypes.c_void_p),
-                ("trust", ctypes.c_char_p), ("sign_key", ctypes.c_char_p)]
+                ("remote", ctypes.c_char_p), ("remote_store", ctypes.c_void_p), ("trust", ctypes.c_char_p), ("sign_key", ctypes.c_char_p)]
 
     def __init__(self, **members: Any) -> None:
         super().__init__(ctypes.sizeof(Options), **members)

@@ -233,7 +233,7 @@ Json take_apart(const StartupStep& step) {
   BinaryStore binaries(make_default_compiler(settings, driver),
                        std::make_unique<Cache>(Cache::Settings{.directory = settings.cache_directory},
                                                make_posix_file_system(), [](std::string_view) {}),
-                       settings.template_directory, /*exact_toolchain=*/false,
+                       /*remote=*/nullptr, settings.template_directory, /*exact_toolchain=*/false,
                        std::make_shared<Meter>(nullptr));
   TunedPlans tuned(binaries.cache(), {});
   done("service_us");

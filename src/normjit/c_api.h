@@ -48,6 +48,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "normjit/remote.h"
+
 #ifndef NORMJIT_C_EXPORT
 #define NORMJIT_C_EXPORT __attribute__((visibility("default")))
 #endif
@@ -275,7 +277,7 @@ typedef struct normjit_options {
   int32_t shared_cache;        /* NORMJIT_YES, NORMJIT_NO */
   int32_t exact_toolchain;     /* NORMJIT_YES, NORMJIT_NO */
   int32_t batch_invariant;     /* NORMJIT_YES, NORMJIT_NO */
-  int32_t reserved;            /* 0 */
+  int32_t remote_unsigned;     /* NORMJIT_YES, NORMJIT_NO */
   const char* cache_directory; /* "": keep kernels in memory only */
   const char* layers;          /* directories and packs, separated by colons; "": none */
   int64_t max_cache_bytes;     /* -1: no bound */
@@ -287,13 +289,15 @@ typedef struct normjit_options {
   void* log_user;
   normjit_event_callback on_event;
   void* event_user;
-  const char* trust;    /* public keys and their files, separated by spaces or commas; "": none */
-  const char* sign_key; /* the file of a secret key; "": none */
+  const char* remote;                 /* a URL; "": none */
+  const normjit_remote* remote_store; /* in place of a URL; copied, and closed with the service */
+  const char* trust;                  /* public keys and their files, separated by spaces or commas; "": none */
+  const char* sign_key;               /* the file of a secret key; "": none */
 } normjit_options;
 #define NORMJIT_OPTIONS_INIT                                                                            \
   {                                                                                                     \
     sizeof(normjit_options), 0, 0, 0, 0, 0, 0, NULL, NULL, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \
-        NULL, NULL, NULL                                                                                \
+        NULL, NULL, NULL, NULL, NULL                                                                    \
   }
 
 /* options NULL: everything is taken from the environment. Touches no file and no GPU. */

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "normjit/device.h"
+#include "normjit/export.h"
 #include "normjit/plan.h"
 #include "normjit/spec.h"
 
@@ -93,6 +94,31 @@ struct ImportReport {
   int unstored = 0;                 // sound entries that the directory could not store
   std::vector<std::string> errors;  // the reason for each refused or unstored entry
 };
+
+// Service::remote: what to do with the kernels.
+enum class RemoteTask : std::uint8_t {
+  get,     // copy what the cache lacks from the store
+  put,     // copy what the store lacks to it
+  verify,  // look at what the store has
+};
+// What came of it.
+struct RemoteReport {
+  enum class Outcome : std::uint8_t {
+    present,    // it was there already; verify: it is sound
+    copied,     // to the cache, or to the store
+    absent,     // there is nothing to copy; verify: the store does not have it
+    untrusted,  // the store has a value that is not believed
+    failed,     // the store did not answer, or the cache could not keep it
+  };
+  struct Kernel {
+    std::string id, spec, plan, arch;
+    Outcome outcome = Outcome::failed;
+    std::string why;  // a sentence, of untrusted and failed
+  };
+  std::vector<Kernel> kernels;
+};
+
+NORMJIT_API std::string_view name(RemoteReport::Outcome) noexcept;
 
 // Service::why: one kernel that a spec can use, and where it is stored or why it is not.
 struct WhyReport {

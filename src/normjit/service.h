@@ -21,6 +21,7 @@
 #include "normjit/cache.h"
 #include "normjit/device.h"
 #include "normjit/plan.h"
+#include "normjit/remote.h"
 #include "normjit/result.h"
 #include "normjit/spec.h"
 #include "normjit/stream.h"
@@ -51,9 +52,9 @@ struct LaunchOptions {
 };
 
 // Where the machine code of a kernel came from: the memory of this process, which has what it compiled
-// itself; the cache directory; a read-only layer; the compiler, just now; or the library itself, which has
-// the generic kernels.
-enum class Origin : std::uint8_t { memory, disk, layer, compiled, embedded };
+// itself; the cache directory; a read-only layer; the compiler, just now; the library itself, which has the
+// generic kernels; or the store that machines share.
+enum class Origin : std::uint8_t { memory, disk, layer, compiled, embedded, remote };
 NORMJIT_API std::string_view name(Origin) noexcept;
 
 // A kernel that is compiled, loaded and set up for one device, for all of its contexts, also those that are
@@ -193,6 +194,16 @@ struct Environment {
     std::string error;  // empty: it can be read
   };
   std::vector<Layer> layers;
+  // The store that machines share. Looking at it takes up to 150 ms.
+  struct Remote {
+    std::string url;      // without user, password and query; empty: none is configured
+    std::string error;    // why it is not used, or does not answer; empty: it answers
+    double milliseconds = 0;             // of a round trip
+    std::vector<std::string> trusted;    // the numbers of the keys that are believed
+    std::string signs_as;                // the number of the key that signs what is offered; empty: none
+    bool unsigned_values = false;        // whoever can write there is believed
+  };
+  Remote remote;
   std::vector<Arch> embedded_archs;  // for which the library has the generic kernels
   std::string embedded_error;        // empty: what it has is sound, or it has none
   std::string compiler_path;         // empty: none
@@ -223,9 +234,9 @@ enum class Frozen : std::uint8_t { no, warn, error };
 // How a Service works. Plain values; from_environment() fills them from NORMJIT_CACHE_DIR (else
 // $XDG_CACHE_HOME/normjit, else ~/.cache/normjit), NORMJIT_LAYERS (separated by colons),
 // NORMJIT_CACHE_MAX_BYTES (a number, with K, M or G behind it if you like), NORMJIT_CACHE_SHARED (1),
+// NORMJIT_REMOTE, NORMJIT_REMOTE_UNSIGNED (1), NORMJIT_TRUST (separated by spaces or commas), NORMJIT_SIGN_KEY,
 // NORMJIT_MODE (eager, lazy, cached-only), NORMJIT_BATCH_INVARIANT (1), NORMJIT_MISS_LOG,
-// NORMJIT_TOOLCHAIN (exact), NORMJIT_NVRTC_PATH, CUDA_HOME (else CUDA_PATH), NORMJIT_TEMPLATE_DIR,
-// NORMJIT_TRUST (separated by spaces or commas), NORMJIT_SIGN_KEY and
+// NORMJIT_TOOLCHAIN (exact), NORMJIT_NVRTC_PATH, CUDA_HOME (else CUDA_PATH), NORMJIT_TEMPLATE_DIR and
 // NORMJIT_LOG (debug, info, warn, error: the built-in log to stderr; off, as when unset). A variable with
 // another value counts as unset, and makes one of the warnings.
 struct NORMJIT_API Options {
@@ -242,6 +253,16 @@ struct NORMJIT_API Options {
   // Take only entries that were made by the very version of NVRTC that would compile here, and replace
   // others. A hit then opens libnvrtc.
   bool exact_toolchain = false;
+  // A store of kernels that machines share, asked before a kernel is compiled, and offered what was compiled:
+  // a URL that begins with redis://, http://, https:// or s3://. Empty: none. What is taken from it must be
+  // signed by one of `trust`. A store that is down costs one failed call in 30 seconds.
+  std::string remote;
+  // The same as functions of the host, in place of a URL (normjit/remote.h). close() is called at the end of
+  // each Service that was made with these options.
+  std::optional<normjit_remote> remote_store = {};
+  // Takes values without a signature from it, and offers them. Everybody who can write there then decides
+  // what runs on your GPU.
+  bool remote_unsigned = false;
   Mode mode = Mode::eager;
   // The bits of a row never depend on how many other rows a launch has: one plan for a spec and an Alignment,
   // the one for many rows. Tuned plans are not taken, and no generic kernel serves while another is compiled.
@@ -375,6 +396,13 @@ class NORMJIT_API Service {
   // Untrusted, and nothing is copied, for a signature that is missing or not right; BadArgument for a trusted
   // key that is none.
   Result<ImportReport> import_from(const std::vector<std::string>& sources);
+  // Copies kernels between the cache and the store that machines share (Options::remote), or looks at what it has:
+  // those that these specs can ask for on these devices, as prebuild has them; without specs and devices, put and
+  // verify, those of the cache directory and the layers. Compiles nothing. Asks the store although it
+  // counts as down, and uses it again if it answers. Errors: those of validate; BadArgument if no store is configured, only one of specs and devices is given,
+  // or get has neither; CacheIo if the cache cannot be read or the store cannot be used.
+  Result<RemoteReport> remote(RemoteTask task, std::span<const NormSpec> specs = {},
+                              std::span<const DeviceProfile> devices = {}, const Uses& uses = {});
   // For every kernel that a spec can ask for on a device: where it is, or why it would be compiled. Compiles
   // nothing. Errors: those of validate.
   Result<std::vector<WhyReport>> why(const NormSpec& spec, const DeviceProfile& device,

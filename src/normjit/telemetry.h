@@ -19,7 +19,7 @@ struct Counters {
   std::uint64_t disk_hits = 0;      // in the cache directory
   std::uint64_t layer_hits = 0;     // in a read-only layer
   std::uint64_t embedded_hits = 0;  // in the library itself
-  std::uint64_t misses = 0;         // in none of them
+  std::uint64_t misses = 0;         // in none of them; the remote store is asked after that
 
   std::uint64_t compiles = 0;  // that succeeded, those of prebuilds included
   std::uint64_t failed_compiles = 0;
@@ -31,6 +31,16 @@ struct Counters {
   std::uint64_t damaged_entries = 0;  // found in the directory, the layers or the library
   std::uint64_t lock_waits = 0;       // for another process that was compiling the same kernel
   double lock_wait_ms = 0;
+
+  // Of the store that machines share (Options::remote).
+  std::uint64_t remote_hits = 0;       // kernels that it had, in place of compiles
+  std::uint64_t remote_misses = 0;     // that it did not have
+  std::uint64_t remote_errors = 0;     // calls that failed; while it counts as down it is not called
+  std::uint64_t remote_untrusted = 0;  // values that were not believed
+  std::uint64_t remote_stored = 0;     // compiled kernels that it took
+  std::uint64_t remote_bytes = 0;      // of the values that it had
+  std::uint64_t remote_waits = 0;      // for another machine that was compiling the same kernel
+  double remote_wait_ms = 0;
 };
 
 // {"memory_hits": 12, ...}, in the order and with the names of the struct, on one line.
@@ -48,6 +58,11 @@ struct Event {
     damaged,         // a cache entry is damaged and counts as absent; detail: where, and what is wrong
     waited,          // for another process that was compiling the same kernel
     unstored,        // a compiled kernel could not be stored in the cache directory; detail: why
+    fetched,         // the remote store had the kernel; detail: which store
+    untrusted,       // it had a value that is not believed; detail: why
+    remote_failed,   // a call of it failed; detail: why
+    remote_waited,   // for another machine that was compiling the same kernel
+    offered,         // it took a compiled kernel
   };
   Kind kind = Kind::missed;
   std::string_view spec;  // canonical

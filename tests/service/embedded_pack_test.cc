@@ -41,7 +41,7 @@ class EmbeddedPackTest : public ::testing::Test {
 // As many as there are targets, so that none is from older templates.
 TEST_F(EmbeddedPackTest, HasBothKernelsForEveryArchitectureAndNothingElse) {
   const Pack pack("embedded", embedded_pack());
-  const BinaryStore binaries(nullptr, nullptr, "", false, nullptr);
+  const BinaryStore binaries(nullptr, nullptr, nullptr, "", false, nullptr);
   const auto listed = pack.list();
   ASSERT_TRUE(listed.ok() && !listed->empty() && listed->front().entry.ok());
   const bool knows_all = listed->front().entry->fact("toolchain") >= "nvrtc 13.0";

@@ -35,10 +35,10 @@ EventCallback event_callback_of(normjit_event_callback call, void* user) {
 Result<void> check(const normjit_options& o) {
   for (const auto& [name, value] :
        {std::pair{"ignore_environment", o.ignore_environment}, std::pair{"shared_cache", o.shared_cache},
-        std::pair{"exact_toolchain", o.exact_toolchain}, std::pair{"batch_invariant", o.batch_invariant}})
+        std::pair{"exact_toolchain", o.exact_toolchain}, std::pair{"batch_invariant", o.batch_invariant},
+        std::pair{"remote_unsigned", o.remote_unsigned}})
     if (!is_within(value, NORMJIT_NO))
       return out_of_range(name, value, "NORMJIT_YES (1), NORMJIT_NO (2), or 0 for the default");
-  if (o.reserved != 0) return out_of_range("reserved", o.reserved, "0");
   if (!is_within(o.mode, NORMJIT_CACHED_ONLY))
     return out_of_range("mode", o.mode,
                         "NORMJIT_EAGER (1), NORMJIT_LAZY (2), NORMJIT_CACHED_ONLY (3), or 0 for the default");
@@ -71,6 +71,14 @@ Result<Options> options_of(const normjit_options* given) {
   if (o->layers != nullptr) options.layers = paths_of(o->layers);
   if (o->max_cache_bytes != 0) options.max_cache_bytes = o->max_cache_bytes == -1 ? 0 : o->max_cache_bytes;
   set(o->miss_log, options.miss_log);
+  set(o->remote, options.remote);
+  if (o->remote_store != nullptr) {
+    auto store = struct_of("normjit_remote", *o->remote_store);
+    if (!store) return store.error();
+    if (store->get == nullptr) return null("normjit_remote.get");
+    options.remote_store = *store;
+  }
+  set_switch(o->remote_unsigned, options.remote_unsigned);
   set(o->compiler_path, options.compiler_path);
   set(o->cuda_home, options.cuda_home);
   set(o->template_directory, options.template_directory);

@@ -82,6 +82,12 @@ bool Cache::store(const Entry& entry, bool replace, const Warn& on_refused) {
   return stored;
 }
 
+bool Cache::take_over(const Entry& entry) {
+  const bool stored = !settings_.directory.empty() && directory_.fill(entry).ok();
+  if (!stored) memory_.keep(entry, /*only_here=*/true);
+  return stored;
+}
+
 KeyLock Cache::lock(const std::string& identity) {
   if (settings_.directory.empty()) return {};
   KeyLock lock =

@@ -18,6 +18,15 @@ struct Names {
   const std::string spec, plan, arch;
 };
 
+// Ends a lease of the remote store however a compile ends; an offer ends it first.
+struct GivenUp {
+  ~GivenUp() {
+    if (remote != nullptr) remote->give_up(identity);
+  }
+  Remote* const remote;
+  const std::string& identity;
+};
+
 }  // namespace
 
 Result<Identified> BinaryStore::identify(const NormSpec& spec, const Plan& plan, Arch of_device) const {
@@ -64,22 +73,57 @@ std::optional<StoredBinary> BinaryStore::find(const Identified& kernel,
   return StoredBinary{std::move(found->entry.body), origin, found->kept_on_disk};
 }
 
-Result<StoredBinary> BinaryStore::make(const Identified& kernel, const std::optional<std::string>& refused) {
-  return compiles_.run({kernel.identity, refused.has_value()}, [&]() -> Result<StoredBinary> {
+Result<StoredBinary> BinaryStore::make(const Identified& kernel, const Making& making) {
+  return compiles_.run({kernel.identity, making.refused.has_value()}, [&]() -> Result<StoredBinary> {
     const KeyLock lock = cache_->lock(kernel.identity);
     if (const std::chrono::duration<double, std::milli> waited = lock.waited(); waited.count() > 0)
       meter_->tell(Names(kernel).event(Event::Kind::waited, waited.count(), {}));
-    if (auto binary = find(kernel, refused)) return *std::move(binary);
-    return compile(kernel, /*replace=*/exact_toolchain_ || refused);
+    if (auto binary = find(kernel, making.refused)) return *std::move(binary);
+    const bool asks = remote_ && !making.refused;
+    if (asks)
+      if (auto binary = taken(kernel, remote_->look_or_lease(kernel.identity))) return *std::move(binary);
+    const GivenUp lease{asks ? remote_.get() : nullptr, kernel.identity};
+    if (making.before_compile) making.before_compile();
+    return compile(kernel, making);
   });
 }
 
-Result<StoredBinary> BinaryStore::get(const Identified& kernel) {
-  if (auto binary = find(kernel)) return *std::move(binary);
-  return make(kernel);
+std::optional<StoredBinary> BinaryStore::fetch(const Identified& kernel) {
+  if (!remote_) return {};
+  const KeyLock lock = cache_->lock(kernel.identity);
+  if (auto binary = find(kernel)) return binary;
+  return taken(kernel, remote_->look(kernel.identity));
 }
 
-Result<StoredBinary> BinaryStore::compile(const Identified& kernel, bool replace) {
+std::optional<StoredBinary> BinaryStore::taken(const Identified& kernel, Remote::Answer answer) {
+  const bool found = answer.kind == Remote::Answer::Kind::entry;
+  if (found && is_outdated(answer.entry)) return {};
+  meter_->looked(answer, Names(kernel).event({}, 0, remote_->shown()));
+  if (!found) return {};
+  const bool stored = cache_->take_over(answer.entry);
+  return StoredBinary{std::move(answer.entry.body), Origin::remote, stored};
+}
+
+Result<StoredBinary> BinaryStore::get(const Identified& kernel) {
+  auto binary = find(kernel);
+  if (!binary) return make(kernel, {.wait_to_offer = true});
+  if (remote_)
+    if (const Cache::Look local = look(kernel); local.lookup.kind == Lookup::Kind::entry)
+      if (remote_->look(kernel.identity).kind == Remote::Answer::Kind::absent)
+        offer(kernel, local.lookup.entry, /*wait=*/true);
+  return *std::move(binary);
+}
+
+void BinaryStore::offer(const Identified& kernel, const Entry& entry, bool wait) {
+  if (!remote_) return;
+  const auto names = std::make_shared<const Names>(kernel);
+  remote_->offer(
+      entry,
+      [meter = meter_, names](const Remote::Sent& sent) { meter->sent(sent, names->event({}, 0, {})); },
+      wait);
+}
+
+Result<StoredBinary> BinaryStore::compile(const Identified& kernel, const Making& making) {
   const Stopwatch watch;
   auto binary = compiler_->compile(kernel.draft.source(), kernel.arch);
   const double milliseconds = watch.milliseconds();
@@ -101,9 +145,10 @@ Result<StoredBinary> BinaryStore::compile(const Identified& kernel, bool replace
                {"spill_bytes", shortest(binary->spill_bytes)},
                {"shared_bytes", shortest(binary->shared_bytes)}},
               binary->code};
-  const bool stored = cache_->store(entry, replace, [&](std::string_view why) {
-    meter_->tell(names.event(Event::Kind::unstored, 0, why));
-  });
+  const bool stored =
+      cache_->store(entry, /*replace=*/exact_toolchain_ || making.refused,
+                    [&](std::string_view why) { meter_->tell(names.event(Event::Kind::unstored, 0, why)); });
+  if (!making.refused) offer(kernel, entry, making.wait_to_offer);
   return StoredBinary{std::move(binary->code), Origin::compiled, stored};
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <compare>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,6 +12,7 @@
 #include "normjit/codegen/generator.h"
 #include "normjit/compiler/compiler.h"
 #include "normjit/plan.h"
+#include "normjit/remote/remote.h"
 #include "normjit/service.h"
 #include "normjit/service/meter.h"
 #include "normjit/service/single_flight.h"
@@ -34,15 +36,25 @@ struct StoredBinary {
   bool stored = true;  // false: only the memory of this process has it
 };
 
+// How code is made that no cache of this machine has.
+struct Making {
+  std::optional<std::string> refused = {};    // code that the driver did not load, and that does not count
+  std::function<void()> before_compile = {};  // called if nobody else has the code either
+  bool wait_to_offer = false;  // else what the remote store does not take in time is not offered
+};
+
 // Thread-safe. Concurrent calls for one kernel share one compile, those of other processes on the same cache
 // directory included.
 class BinaryStore {
  public:
-  // With `exact_toolchain` only entries made by the compiler's own version are accepted.
+  // With `exact_toolchain` only entries made by the compiler's own version are accepted. `remote` may be
+  // null.
   BinaryStore(std::shared_ptr<Compiler> compiler, std::unique_ptr<Cache> cache,
-              std::string template_directory, bool exact_toolchain, std::shared_ptr<Meter> meter)
+              std::unique_ptr<Remote> remote, std::string template_directory, bool exact_toolchain,
+              std::shared_ptr<Meter> meter)
       : compiler_(std::move(compiler)),
         cache_(std::move(cache)),
+        remote_(std::move(remote)),
         template_directory_(std::move(template_directory)),
         exact_toolchain_(exact_toolchain),
         meter_(std::move(meter)) {}
@@ -55,17 +67,21 @@ class BinaryStore {
   // Whether find() would find it.
   bool has(const Identified& kernel) const;
 
-  // The code, out of the first tier of the cache that has it; nothing where none does. `refused`, here and
-  // below: code that the driver did not load, and that does not count.
+  // The code, out of the first tier of the cache that has it; nothing where none does. `refused`: code that
+  // the driver did not load, and that does not count.
   std::optional<StoredBinary> find(const Identified& kernel,
                                    const std::optional<std::string>& refused = {}) const;
   // Compiles the code, for callers of find() that found nothing. Holds the kernel's lock among processes, and
-  // looks once more behind it: another process or thread may have compiled the code since.
-  Result<StoredBinary> make(const Identified& kernel, const std::optional<std::string>& refused = {});
-  // find(), else make().
+  // looks once more behind it: another process or thread may have compiled the code since. Then it asks the
+  // remote store, unless the driver has refused code.
+  Result<StoredBinary> make(const Identified& kernel, const Making& making = {});
+  // The code, out of the remote store, for callers of find() that found nothing.
+  std::optional<StoredBinary> fetch(const Identified& kernel);
+  // For a prebuild: find(), else make(). What it finds is offered to the remote store, too.
   Result<StoredBinary> get(const Identified& kernel);
 
   Cache& cache() const { return *cache_; }
+  Remote* remote() const { return remote_.get(); }  // null: none is configured
 
  private:
   // A compile that callers share. Code that is compiled anew because the driver refused it is another one.
@@ -74,10 +90,13 @@ class BinaryStore {
     bool anew;
     auto operator<=>(const Compile&) const = default;
   };
-  Result<StoredBinary> compile(const Identified& kernel, bool replace);
+  Result<StoredBinary> compile(const Identified& kernel, const Making& making);
+  std::optional<StoredBinary> taken(const Identified& kernel, Remote::Answer answer);
+  void offer(const Identified& kernel, const Entry& entry, bool wait);
 
   const std::shared_ptr<Compiler> compiler_;
   const std::unique_ptr<Cache> cache_;
+  const std::unique_ptr<Remote> remote_;
   const std::string template_directory_;
   const bool exact_toolchain_;
   const std::shared_ptr<Meter> meter_;

@@ -31,6 +31,19 @@ Environment Service::environment() {
                             entries ? "" : entries.error().message});
   }
 
+  if (Remote* const remote = impl_->binaries.remote()) {
+    found.remote.url = remote->shown();
+    found.remote.unsigned_values = impl_->options.remote_unsigned;
+    const auto keys = remote->keys();
+    for (const PublicKey& key : keys->trust.keys()) found.remote.trusted.push_back(key.name());
+    if (keys->secret) found.remote.signs_as = keys->secret->public_key().name();
+    found.remote.error = keys->error;
+    if (const auto trip = keys->error.empty() ? remote->probe() : Result<double>(0.0))
+      found.remote.milliseconds = *trip;
+    else
+      found.remote.error = trip.error().message;
+  }
+
   if (const Tier* const embedded = impl_->binaries.cache().embedded()) {
     if (const auto entries = embedded->list()) {
       for (const Listed& listed : *entries) add_embedded(listed, found);

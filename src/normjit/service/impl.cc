@@ -71,6 +71,19 @@ std::string instead(const NormSpec& spec, const Attempt& attempt, std::string_vi
                  "', is used instead: ", why});
 }
 
+// The store that machines share; null: none.
+std::unique_ptr<Remote> remote_of(const Options& options, std::shared_ptr<FileSystem> files, Warn warn) {
+  if (options.remote.empty() && !options.remote_store) return nullptr;
+  return std::make_unique<Remote>(Remote::Settings{.url = options.remote,
+                                                   .store = options.remote_store,
+                                                   .trust = options.trust,
+                                                   .sign_key = options.sign_key,
+                                                   .unsigned_values = options.remote_unsigned,
+                                                   .directory = options.cache_directory,
+                                                   .shared = options.shared_cache},
+                                  files ? std::move(files) : make_posix_file_system(), std::move(warn));
+}
+
 }  // namespace
 
 Service::Impl::Impl(Options given, Seams seams)
@@ -86,6 +99,7 @@ Service::Impl::Impl(Options given, Seams seams)
                                                        .embedded = seams.embedded.value_or(embedded_pack())},
                                        seams.files ? seams.files : make_posix_file_system(),
                                        [this](std::string_view text) { log(LogLevel::warn, text); }),
+               remote_of(options, seams.files, [this](std::string_view text) { log(LogLevel::warn, text); }),
                options.template_directory, options.exact_toolchain, meter),
       tuned(
           binaries.cache(), [this](std::string_view text) { log(LogLevel::warn, text); }, meter),
@@ -262,12 +276,12 @@ Result<Made> Service::Impl::make_ready(const NormSpec& spec, const Plan& plan, i
   while (!kernel->loaded) {
     auto binary = binaries.find(*identified, refused);
     if (!binary) {
-      const auto job = missed(*identified, demand);
-      if (!job) return job.error();
-      if (*job) return Made{{}, *job};
-      auto compiled = binaries.make(*identified, refused);
-      if (!compiled) return compiled.error();
-      binary = *std::move(compiled);
+      auto elsewhere = missed(*identified, demand);
+      if (!elsewhere) return elsewhere.error();
+      if (elsewhere->job) return Made{{}, elsewhere->job};
+      auto made = elsewhere->binary ? *std::move(elsewhere->binary) : make(*identified, refused);
+      if (!made) return made.error();
+      binary = *std::move(made);
     }
     kernel->origin = binary->origin;
     log(binary->origin == Origin::compiled ? LogLevel::info : LogLevel::debug,
@@ -306,40 +320,49 @@ Result<void> Service::Impl::check_room(const Kernel::Prepared& kernel) {
                                     ? grid_blocks(kernel.plan, kernel.spec, kernel.profile, kManyRows)
                                     : kernel.launcher.shape.cluster_blocks;
   if (*room >= together) return {};
-  return Error{
-      Code::NotResident,
-      concat({"plan '", to_text(kernel.plan), "' for ", to_text(kernel.spec), " on device ",
-              shortest(kernel.device), ": ", shortest(together),
-              " blocks must run together, and the device, or the share of it that this process has, "
-              "has room for ",
-              shortest(*room), "; use Service::norm, which then takes another plan, or a plan without an exchange"})};
+  return Error{Code::NotResident,
+               concat({"plan '", to_text(kernel.plan), "' for ", to_text(kernel.spec), " on device ",
+                       shortest(kernel.device), ": ", shortest(together),
+                       " blocks must run together, and the device, or the share of it that this process has, "
+                       "has room for ",
+                       shortest(*room),
+                       "; use Service::norm, which then takes another plan, or a plan without an exchange"})};
 }
 
-Result<const Job*> Service::Impl::missed(const Identified& kernel, Demand demand) {
+Result<StoredBinary> Service::Impl::make(const Identified& kernel,
+                                         const std::optional<std::string>& refused) {
+  return binaries.make(kernel, {.refused = refused, .before_compile = [&] {
+                                  miss_log_.add(to_text(kernel.spec), kernel.arch.name());
+                                }});
+}
+
+Result<Service::Impl::Missed> Service::Impl::missed(const Identified& kernel, Demand demand) {
   const std::string spec = to_text(kernel.spec), plan = to_text(kernel.plan), arch = kernel.arch.name();
   if (!demand.may_compile)
     return Error{Code::NotCached, concat({"this library has no generic kernel for ", arch})};
-  if (!background_.find(kernel.identity)) {  // else it has been counted
+  if (!background_.find(kernel.identity))  // else it has been counted
     meter->missed({Event::Kind::missed, spec, plan, arch, 0, {}});
-    miss_log_.add(spec, arch);
-  }
   const Frozen after_warm_up = frozen;
-  if (options.mode == Mode::cached_only || after_warm_up == Frozen::error)
+  if (options.mode == Mode::cached_only || after_warm_up == Frozen::error) {
+    if (after_warm_up == Frozen::no)
+      if (auto binary = binaries.fetch(kernel)) return Missed{.binary = std::move(binary)};
+    miss_log_.add(spec, arch);
     return Error{Code::NotCached,
                  concat({"no cache has ", spec, " as ", plan, " for ", arch, ", and this service ",
                          options.mode == Mode::cached_only ? "works from caches only" : "is frozen",
                          ": prebuild it (normjit prebuild ", spec, " --arch ", arch, ")"})};
+  }
   if (after_warm_up == Frozen::warn)
     log(LogLevel::warn, concat({spec, " as ", plan, " for ", arch,
                                 " is compiled after the service was frozen: no cache has it"}));
-  if (demand.may_wait) return nullptr;
-  return background_.start(kernel.identity, [this, kernel] {
-    const auto made = binaries.make(kernel);
+  if (demand.may_wait) return Missed{};
+  return Missed{.job = background_.start(kernel.identity, [this, kernel] {
+    const auto made = make(kernel);
     if (!made)
       log(LogLevel::warn,
           concat({to_text(kernel.spec), " was not compiled in the background: ", made.error().message}));
     return made.ok();
-  });
+  })};
 }
 
 }  // namespace normjit

@@ -202,7 +202,7 @@ std::string_view name(Operand operand) noexcept {
 }
 
 std::string_view name(Origin origin) noexcept {
-  constexpr std::string_view kNames[] = {"memory", "disk", "layer", "compiled", "embedded"};
+  constexpr std::string_view kNames[] = {"memory", "disk", "layer", "compiled", "embedded", "remote"};
   return kNames[static_cast<int>(origin)];
 }
 

@@ -38,6 +38,47 @@ void Meter::loaded(const Event& event) {
   tell(event);
 }
 
+void Meter::looked(const Remote::Answer& answer, Event event) {
+  using Kind = Remote::Answer::Kind;
+  event.milliseconds = answer.milliseconds;
+  if (answer.waited > 0) {
+    ++remote_waits_;
+    remote_wait_ns_ += nanoseconds(answer.waited);
+    Event waited = event;
+    waited.kind = Event::Kind::remote_waited, waited.milliseconds = answer.waited, waited.detail = {};
+    tell(waited);
+  }
+  switch (answer.kind) {
+    case Kind::not_asked:
+      return;
+    case Kind::absent:
+      ++remote_misses_;
+      return;
+    case Kind::entry:
+      found(Origin::remote);
+      remote_bytes_ += answer.bytes;
+      event.kind = Event::Kind::fetched;
+      break;
+    case Kind::untrusted:
+      ++remote_untrusted_;
+      event.kind = Event::Kind::untrusted, event.detail = answer.why;
+      break;
+    case Kind::failed:
+      ++remote_errors_;
+      event.kind = Event::Kind::remote_failed, event.detail = answer.why;
+      break;
+  }
+  tell(event);
+}
+
+void Meter::sent(const Remote::Sent& sent, Event event) {
+  if (!sent.asked) return;
+  event.milliseconds = sent.milliseconds, event.detail = sent.why;
+  event.kind = sent.stored ? Event::Kind::offered : Event::Kind::remote_failed;
+  ++(sent.stored ? remote_stored_ : remote_errors_);
+  tell(event);
+}
+
 Counters Meter::read() const noexcept {
   const auto found = [&](Origin origin) { return found_[static_cast<std::size_t>(origin)].load(); };
   Counters counters;
@@ -53,6 +94,14 @@ Counters Meter::read() const noexcept {
   counters.loads = loads_;
   counters.load_ms = static_cast<double>(load_ns_) / 1e6;
   counters.fallback_launches = fallback_launches_;
+  counters.remote_hits = found(Origin::remote);
+  counters.remote_misses = remote_misses_;
+  counters.remote_errors = remote_errors_;
+  counters.remote_untrusted = remote_untrusted_;
+  counters.remote_stored = remote_stored_;
+  counters.remote_bytes = remote_bytes_;
+  counters.remote_waits = remote_waits_;
+  counters.remote_wait_ms = static_cast<double>(remote_wait_ns_) / 1e6;
   return counters;
 }
 
@@ -70,14 +119,22 @@ std::string to_json(const Counters& c) {
                {"fallback_launches", c.fallback_launches},
                {"damaged_entries", c.damaged_entries},
                {"lock_waits", c.lock_waits},
-               {"lock_wait_ms", c.lock_wait_ms}})
+               {"lock_wait_ms", c.lock_wait_ms},
+               {"remote_hits", c.remote_hits},
+               {"remote_misses", c.remote_misses},
+               {"remote_errors", c.remote_errors},
+               {"remote_untrusted", c.remote_untrusted},
+               {"remote_stored", c.remote_stored},
+               {"remote_bytes", c.remote_bytes},
+               {"remote_waits", c.remote_waits},
+               {"remote_wait_ms", c.remote_wait_ms}})
       .line();
 }
 
 std::string_view name(Event::Kind kind) noexcept {
-  constexpr std::string_view kNames[] = {"missed",  "compiled",    "compile_failed",
-                                         "loaded",  "substituted", "specialised",
-                                         "damaged", "waited",      "unstored"};
+  constexpr std::string_view kNames[] = {
+      "missed", "compiled", "compile_failed", "loaded",    "substituted",   "specialised",   "damaged",
+      "waited", "unstored", "fetched",        "untrusted", "remote_failed", "remote_waited", "offered"};
   return kNames[static_cast<int>(kind)];
 }
 

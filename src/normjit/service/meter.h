@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "normjit/base/stopwatch.h"
+#include "normjit/remote/remote.h"
 #include "normjit/service.h"
 #include "normjit/telemetry.h"
 
@@ -29,6 +30,9 @@ class Meter {
   void compiled(const Event& event);
   void compile_failed(const Event& event);
   void loaded(const Event& event);
+  // What a look at the remote store came to, and an offer. `event`: the kernel, and the store as its detail.
+  void looked(const Remote::Answer& answer, Event event);
+  void sent(const Remote::Sent& sent, Event event);
   void tell(const Event& event) const {
     if (tell_) tell_(event);
   }
@@ -49,9 +53,11 @@ class Meter {
 
   const EventCallback tell_;
   std::array<Shard, kShards> shards_{};
-  std::array<Count, 5> found_{};  // by Origin
+  std::array<Count, 6> found_{};  // by Origin
   Count misses_ = 0, compiles_ = 0, failed_compiles_ = 0, compile_ns_ = 0, loads_ = 0, load_ns_ = 0,
         fallback_launches_ = 0;
+  Count remote_misses_ = 0, remote_errors_ = 0, remote_untrusted_ = 0, remote_stored_ = 0, remote_bytes_ = 0,
+        remote_waits_ = 0, remote_wait_ns_ = 0;
 };
 
 }  // namespace normjit

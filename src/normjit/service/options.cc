@@ -77,6 +77,8 @@ Options Options::from_environment() {
           .value_or(options.max_cache_bytes);
   options.shared_cache = understood("NORMJIT_CACHE_SHARED", "1 or 0", one_or_zero).value_or(false);
   options.exact_toolchain = understood("NORMJIT_TOOLCHAIN", "exact", exact).value_or(false);
+  options.remote = variable("NORMJIT_REMOTE");
+  options.remote_unsigned = understood("NORMJIT_REMOTE_UNSIGNED", "1 or 0", one_or_zero).value_or(false);
   options.mode = understood("NORMJIT_MODE", "eager, lazy or cached-only", mode_from).value_or(options.mode);
   options.batch_invariant = understood("NORMJIT_BATCH_INVARIANT", "1 or 0", one_or_zero).value_or(false);
   options.miss_log = variable("NORMJIT_MISS_LOG");

@@ -88,6 +88,21 @@ std::string reason_of_miss(const WhyReport& report) {
   return "it is not stored; the nearest entry, " + report.nearest + ", differs in " + fields;
 }
 
+// What the store that machines share says of a kernel that no cache here has.
+std::string in_remote(Remote& remote, const std::string& identity) {
+  using Kind = Remote::Answer::Kind;
+  const Remote::Answer answer = remote.look(identity);
+  switch (answer.kind) {
+    case Kind::entry: return concat({remote.shown(), " has it, made by ", answer.entry.fact("toolchain")});
+    case Kind::absent: return concat({remote.shown(), " does not have it either"});
+    case Kind::untrusted: return concat({remote.shown(), " has a value that is not believed: ", answer.why});
+    case Kind::failed: return concat({remote.shown(), " does not answer: ", answer.why});
+    case Kind::not_asked: break;
+  }
+  const std::string error = remote.keys()->error;
+  return concat({remote.shown(), " is not asked: ", error.empty() ? "it counts as down" : error});
+}
+
 // Completes a report: where the kernel of its spec and plan is stored, or why it is not.
 Result<void> explain(const BinaryStore& binaries, const Result<std::vector<Listed>>& listed,
                      WhyReport& report) {
@@ -107,6 +122,7 @@ Result<void> explain(const BinaryStore& binaries, const Result<std::vector<Liste
     case Lookup::Kind::absent:
       if (listed) find_nearest(*listed, report);
       report.reason = listed ? reason_of_miss(report) : listed.error().message;
+      if (Remote* const remote = binaries.remote()) report.reason += concat({"; ", in_remote(*remote, report.identity)});
       break;
     default:
       report.reason = look.lookup.error;

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "normjit/remote/sessions.h"
+
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <mutex>
+#include <new>
+#include <utility>
+
+#include "normjit/base/dynamic_library.h"
+#include "normjit/base/text.h"
+#include "normjit/cache/read_file.h"
+#include "normjit/result.h"
+
+namespace normjit {
+namespace {
+
+constexpr std::size_t kWhy = 400;
+
+// The plug-in of a URL's scheme; empty: there is none.
+std::string_view plugin_of(std::string_view url) {
+  const std::string_view scheme = url.substr(0, url.find("://"));
+  if (scheme == "redis" || scheme == "rediss") return "redis";
+  if (scheme == "http" || scheme == "https" || scheme == "s3") return "http";
+  return {};
+}
+
+// The file of a plug-in beside this library or program, and in its lib/: where the tool stands in bin/.
+Result<std::string> find_plugin(std::string_view name) {
+  const std::string own = file_of_address(reinterpret_cast<const void*>(&shown_url));
+  const std::string file = concat({"libnormjit-remote-", name, ".so"});
+  std::error_code failed;
+  const auto directory = std::filesystem::canonical(own, failed).parent_path();
+  std::string looked;
+  for (const char* folder : {".", "../lib"}) {
+    const std::string path = (directory / folder / file).lexically_normal();
+    struct stat facts = {};
+    if (failed || stat(path.c_str(), &facts) != 0) continue;
+    const std::string refusal =
+        S_ISREG(facts.st_mode) ? distrust(facts, /*shared=*/false) : "is not a regular file";
+    if (!refusal.empty()) return Error{Code::CacheIo, concat({path, " ", refusal})};
+    return path;
+  }
+  return Error{Code::CacheIo,
+               concat({"there is no ", file, " beside ", own, ": install normjit-remote-", name})};
+}
+
+}  // namespace
+
+std::string shown_url(std::string_view url) {
+  const std::size_t scheme = url.find("://");
+  if (scheme == url.npos) return std::string(url.substr(0, url.find_first_of("@?")));
+  std::string_view rest = url.substr(scheme + 3);
+  rest = rest.substr(0, rest.find_first_of("?#"));
+  // A password may contain what should have been percent-encoded: all up to the last @ of the authority goes.
+  if (const std::size_t at = rest.rfind('@'); at != rest.npos) rest.remove_prefix(at + 1);
+  return concat({url.substr(0, scheme + 3), rest});
+}
+
+std::string Sessions::shown() const { return hosted_ ? "the host's store" : shown_url(url_); }
+
+Outcome Sessions::open(normjit_remote& session) {
+  const auto failed = [](std::string why) { return Outcome{NORMJIT_REMOTE_FAILED, std::move(why)}; };
+  const std::string_view plugin = plugin_of(url_);
+  if (plugin.empty())
+    return failed(concat({"'", shown(), "' begins with none of redis://, http://, https:// and s3://"}));
+  const auto path = find_plugin(plugin);
+  if (!path) return failed(path.error().message);
+  std::string why;
+  const DynamicLibrary library = DynamicLibrary::open(*path, &why);
+  if (!library) return failed(concat({"cannot open ", *path, ": ", why}));
+  const auto open_session =
+      reinterpret_cast<normjit_remote_open_function>(library.symbol("normjit_remote_open"));
+  if (open_session == nullptr) return failed(concat({*path, " exports no normjit_remote_open"}));
+  char text[kWhy] = {};
+  if (open_session(url_.c_str(), &session, text, sizeof text) == NORMJIT_REMOTE_DONE)
+    return {.kind = NORMJIT_REMOTE_DONE};
+  return failed(text);
+}
+
+bool Sessions::take(normjit_remote& session) {
+  const std::lock_guard lock(mutex_);
+  if (generation_ != fork_generation()) {
+    generation_ = fork_generation();
+    idle_.clear();  // the parent uses their connections
+  }
+  if (idle_.empty()) return false;
+  session = idle_.back();
+  idle_.pop_back();
+  return true;
+}
+
+void Sessions::give_back(const normjit_remote& session) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (generation_ == fork_generation() && idle_.size() < kIdle) {
+      idle_.push_back(session);
+      return;
+    }
+  }
+  if (session.close != nullptr) session.close(session.user);
+}
+
+// A plug-in's client library may hold locks and have exit handlers: a fork and the exit wait for the call. A
+// host's function is none of ours to hold them back.
+Outcome Sessions::call(const Call& call) noexcept {
+  try {
+    char why[kWhy] = {};
+    if (hosted_) {
+      const normjit_remote_outcome kind = call(store_, why, sizeof why);
+      why[kWhy - 1] = '\0';
+      return {kind, why};
+    }
+    const ForkGate gate;
+    if (!gate) return {NORMJIT_REMOTE_FAILED, "the process is exiting"};
+    normjit_remote session = NORMJIT_REMOTE_INIT;
+    if (!take(session))
+      if (auto opened = open(session); opened.kind != NORMJIT_REMOTE_DONE) return opened;
+    const normjit_remote_outcome kind = call(session, why, sizeof why);
+    why[kWhy - 1] = '\0';
+    give_back(session);
+    return {kind, why};
+  } catch (const std::bad_alloc&) {
+    return {};
+  }
+}
+
+// What a child has of its parent's sessions stays open: to close one could end the parent's connection.
+Sessions::~Sessions() {
+  if (hosted_) {
+    if (store_.close != nullptr) store_.close(store_.user);
+    return;
+  }
+  if (generation_ != fork_generation() || idle_.empty()) return;
+  const ForkGate gate;
+  if (!gate) return;
+  for (const normjit_remote& session : idle_)
+    if (session.close != nullptr) session.close(session.user);
+}
+
+}  // namespace normjit
