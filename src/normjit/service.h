@@ -290,8 +290,6 @@ struct NORMJIT_API Options {
 
   static Options from_environment();
 };
-// The keys and files of a text with spaces or commas between them, as Options::trust has them.
-NORMJIT_API std::vector<std::string> trust_list(std::string_view text);
 
 class Compiler;
 class Driver;

@@ -22,6 +22,11 @@ TEST(BytesFrom, GoesToTheLastByteThatFits) {
   EXPECT_EQ(bytes_from("8589934592G"), std::nullopt);
 }
 
+TEST(WordsOf, StandBetweenSpacesAndCommas) {
+  EXPECT_EQ(words_of("one, two,three  four ,"), (std::vector<std::string>{"one", "two", "three", "four"}));
+  for (const char* none : {"", " ", ",", " , ,"}) EXPECT_TRUE(words_of(none).empty()) << '"' << none << '"';
+}
+
 TEST(BytesFrom, RefusesEverythingElse) {
   for (const char* text :
        {"", " ", "M", "-1", "-0", "-1K", "+1", "1.5G", "1 K", " 1", "1 ", "1KB", "1KK", "0x10", "1T"})

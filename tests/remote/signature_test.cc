@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,6 +23,7 @@
 #include "normjit/remote/minisign.h"
 #include "normjit/remote/secret_bytes.h"
 #include "normjit/remote/sodium.h"
+#include "tests/support/child.h"
 #include "tests/support/temp_directory.h"
 #include "tests/support/test_seed.h"
 
@@ -531,6 +531,7 @@ TEST_F(Signatures, TenThousandChangesAreNoticed) {
 }
 
 TEST_F(Signatures, AreCheckedByManyThreadsAndAfterAFork) {
+  NORMJIT_SKIP_IF_FORKS_ARE_NOT_FOLLOWED();
   const SecretKey key = minisigns_key();
   const Trust trust = trust_of(kKey);
   const auto is_right = [&] {
@@ -542,13 +543,7 @@ TEST_F(Signatures, AreCheckedByManyThreadsAndAfterAFork) {
     threads.emplace_back([&] {
       for (int round = 0; round < 50; ++round) right += is_right();
     });
-  for (int i = 0; i < 20; ++i) {
-    const pid_t child = ::fork();
-    if (child == 0) ::_exit(is_right() ? 0 : 1);
-    int status = -1;
-    EXPECT_EQ(::waitpid(child, &status, 0), child);
-    EXPECT_EQ(status, 0);
-  }
+  EXPECT_EQ(testing::done_children(20, 4, [&](int) { return is_right(); }), 20);
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(right, 200);
 }

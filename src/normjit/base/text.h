@@ -24,6 +24,15 @@ inline std::vector<std::string_view> split(std::string_view text, char separator
   }
 }
 
+// The words of a text, with any number of spaces and commas between them.
+inline std::vector<std::string> words_of(std::string_view text) {
+  std::vector<std::string> words;
+  for (const std::string_view part : split(text, ','))
+    for (const std::string_view word : split(part, ' '))
+      if (!word.empty()) words.emplace_back(word);
+  return words;
+}
+
 // Joins the parts of a message.
 inline std::string concat(std::initializer_list<std::string_view> parts) {
   std::string whole;

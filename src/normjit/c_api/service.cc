@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "normjit/base/text.h"
 #include "normjit/c_api/call.h"
 #include "normjit/c_api/values.h"
 
@@ -81,7 +82,7 @@ Result<Options> options_of(const normjit_options* given) {
   set(o->compiler_path, options.compiler_path);
   set(o->cuda_home, options.cuda_home);
   set(o->template_directory, options.template_directory);
-  if (o->trust != nullptr) options.trust = trust_list(o->trust);
+  if (o->trust != nullptr) options.trust = words_of(o->trust);
   set(o->sign_key, options.sign_key);
   if (o->log != nullptr) options.log = log_of(o->log, o->log_user);
   if (o->on_event != nullptr) options.on_event = event_callback_of(o->on_event, o->event_user);

@@ -41,7 +41,9 @@ Result<Sodium> open_sodium(std::span<const char* const> sonames) {
       if (found) return found;
       why = found.error().message;
     }
-    tried += concat({tried.empty() ? "" : "; ", soname, ": ", why});
+    const std::string prefix = concat({soname, ": "});  // the loader's message may begin with it
+    if (!why.starts_with(prefix)) why.insert(0, prefix);
+    tried += concat({tried.empty() ? "" : "; ", why});
   }
   return Error{Code::CacheIo,
                concat({"libsodium, with which signatures are made and checked, cannot be opened (", tried,

@@ -53,14 +53,6 @@ std::optional<LogLevel> log_level(std::string_view name) noexcept {
   return std::nullopt;
 }
 
-std::vector<std::string> trust_list(std::string_view text) {
-  std::vector<std::string> list;
-  for (const std::string_view part : split(text, ','))
-    for (const std::string_view each : split(part, ' '))
-      if (!each.empty()) list.emplace_back(each);
-  return list;
-}
-
 std::string_view name(Mode mode) noexcept {
   constexpr std::string_view kNames[] = {"eager", "lazy", "cached-only"};
   return kNames[static_cast<int>(mode)];
@@ -94,7 +86,7 @@ Options Options::from_environment() {
   options.cuda_home = variable("CUDA_HOME");
   if (options.cuda_home.empty()) options.cuda_home = variable("CUDA_PATH");
   options.template_directory = variable("NORMJIT_TEMPLATE_DIR");
-  options.trust = trust_list(variable("NORMJIT_TRUST"));
+  options.trust = words_of(variable("NORMJIT_TRUST"));
   options.sign_key = variable("NORMJIT_SIGN_KEY");
   if (const auto log = understood("NORMJIT_LOG", "debug, info, warn, error or off", log_from))
     options.log = *log;
