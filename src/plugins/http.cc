@@ -190,6 +190,8 @@ class Session {
     if (status == 0) return NORMJIT_REMOTE_FAILED;
     if (status == 404 || status == 410) return NORMJIT_REMOTE_ABSENT;
     if (status != 200) return refused(status, why);
+    // No value is empty, but an answer looks so whose connection ended within its headers.
+    if (body.bytes.empty()) return why.failed({place_.name, " answered without a value"});
     sink(to, body.bytes.data(), body.bytes.size());
     return NORMJIT_REMOTE_DONE;
   }

@@ -5,9 +5,8 @@
 // for get, SET for put, SET and EVAL of a script with GET and PEXPIRE for leases, EVAL with GET and DEL for
 // their release.
 //
-// hiredis formats commands and parses answers. The socket is here: hiredis' own would raise SIGPIPE in the
-// host, have a time limit for each read rather than for the call, and be inherited by programs that the host
-// starts.
+// hiredis parses the answers. The socket is here: hiredis' own would raise SIGPIPE in the host, have a time
+// limit for each read rather than for the call, and be inherited by programs that the host starts.
 #include <hiredis/hiredis.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -15,8 +14,10 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
@@ -196,7 +197,11 @@ void* take_integer(const redisReadTask* task, long long value) {
   answer->integer = value;
   return answer;
 }
-void* take_nil(const redisReadTask* task) { return answer_of(task); }
+void* take_nil(const redisReadTask* task) {
+  Answer* const answer = answer_of(task);
+  answer->type = REDIS_REPLY_NIL;  // the task's is that of the text that it could have been
+  return answer;
+}
 template <class Count>  // int or size_t, by the version of hiredis
 void* take_array(const redisReadTask*, Count) {
   return nullptr;
@@ -220,19 +225,20 @@ struct FreeReader {
   void operator()(redisReader* reader) const { redisReaderFree(reader); }
 };
 
-void append_command(std::string& bytes, std::initializer_list<std::string_view> words) {
-  std::vector<const char*> texts;
-  std::vector<std::size_t> sizes;
-  for (const std::string_view word : words) {
-    texts.push_back(word.data());
-    sizes.push_back(word.size());
-  }
-  char* command = nullptr;
-  const auto size =
-      redisFormatCommandArgv(&command, static_cast<int>(words.size()), texts.data(), sizes.data());
-  if (size < 0) throw std::bad_alloc();
-  const std::unique_ptr<char, decltype(&redisFreeCommand)> owned(command, redisFreeCommand);
-  bytes.append(command, static_cast<std::size_t>(size));
+// Commands as they are sent. A value is never copied: it may have 64 MiB, and the time of a call is limited.
+struct Request {
+  std::string head;
+  std::string_view value = {};
+  std::string tail = {};
+};
+
+std::string word(std::string_view text) {
+  return concat({"$", std::to_string(text.size()), "\r\n", text, "\r\n"});
+}
+std::string command(std::initializer_list<std::string_view> words) {
+  std::string text = concat({"*", std::to_string(words.size()), "\r\n"});
+  for (const std::string_view one : words) text += word(one);
+  return text;
 }
 
 class Session {
@@ -245,10 +251,9 @@ class Session {
     // A byte more than may come is asked for: its presence says that the value is too large. An absent value
     // reads as an empty one, which no value is.
     const std::size_t last = std::min(max_bytes, kMostOfValue);
-    std::string command;
-    append_command(command, {"GETRANGE", key, "0", std::to_string(last)});
+    const Request request{command({"GETRANGE", key, "0", std::to_string(last)})};
     Answer value[1];
-    if (!ask(command, last + kMostOfLines, value, timeout_ms, why)) return NORMJIT_REMOTE_FAILED;
+    if (!ask(request, last + kMostOfLines, value, timeout_ms, why)) return NORMJIT_REMOTE_FAILED;
     if (value[0].type != REDIS_REPLY_STRING) return refused(value[0], why);
     if (value[0].text.empty()) return NORMJIT_REMOTE_ABSENT;
     if (value[0].text.size() > max_bytes)
@@ -258,13 +263,12 @@ class Session {
   }
 
   Outcome put(std::string_view key, std::string_view value, int timeout_ms, const Why& why) {
-    std::string command;
-    if (ttl_.empty())
-      append_command(command, {"SET", key, value, "NX"});
-    else
-      append_command(command, {"SET", key, value, "NX", "EX", ttl_});
+    const std::string options = ttl_.empty() ? word("NX") : word("NX") + word("EX") + word(ttl_);
+    const Request request{concat({ttl_.empty() ? "*4\r\n" : "*6\r\n", word("SET"), word(key), "$",
+                                  std::to_string(value.size()), "\r\n"}),
+                          value, "\r\n" + options};
     Answer set[1];
-    if (!ask(command, kMostOfLines, set, timeout_ms, why)) return NORMJIT_REMOTE_FAILED;
+    if (!ask(request, kMostOfLines, set, timeout_ms, why)) return NORMJIT_REMOTE_FAILED;
     const bool has_older = set[0].type == REDIS_REPLY_NIL;
     return set[0].is_ok() || has_older ? NORMJIT_REMOTE_DONE : refused(set[0], why);
   }
@@ -273,11 +277,10 @@ class Session {
                 const Why& why) {
     // In one round trip: the script is right also behind a SET that has just given the lease.
     const std::string lifetime = std::to_string(lifetime_ms);
-    std::string commands;
-    append_command(commands, {"SET", key, owner, "NX", "PX", lifetime});
-    append_command(commands, {"EVAL", kRenew, "1", key, owner, lifetime});
+    const Request request{command({"SET", key, owner, "NX", "PX", lifetime}) +
+                          command({"EVAL", kRenew, "1", key, owner, lifetime})};
     Answer answers[2];
-    if (!ask(commands, kMostOfLines, answers, timeout_ms, why)) return NORMJIT_REMOTE_FAILED;
+    if (!ask(request, kMostOfLines, answers, timeout_ms, why)) return NORMJIT_REMOTE_FAILED;
     if (answers[0].is_ok()) return NORMJIT_REMOTE_DONE;
     if (answers[0].type != REDIS_REPLY_NIL) return refused(answers[0], why);
     if (answers[1].is_integer(1)) return NORMJIT_REMOTE_DONE;
@@ -285,10 +288,9 @@ class Session {
   }
 
   Outcome release(std::string_view key, std::string_view owner, int timeout_ms, const Why& why) {
-    std::string command;
-    append_command(command, {"EVAL", kRelease, "1", key, owner});
+    const Request request{command({"EVAL", kRelease, "1", key, owner})};
     Answer released[1];
-    if (!ask(command, kMostOfLines, released, timeout_ms, why)) return NORMJIT_REMOTE_FAILED;
+    if (!ask(request, kMostOfLines, released, timeout_ms, why)) return NORMJIT_REMOTE_FAILED;
     return released[0].type == REDIS_REPLY_INTEGER ? NORMJIT_REMOTE_DONE : refused(released[0], why);
   }
 
@@ -297,14 +299,14 @@ class Session {
 
   // Sends commands and takes an answer to each, of at most `limit` bytes together, over the kept connection
   // or a new one. False: `why` is written, and the connection is closed.
-  bool ask(std::string_view commands, std::size_t limit, std::span<Answer> answers, int timeout_ms,
+  bool ask(const Request& request, std::size_t limit, std::span<Answer> answers, int timeout_ms,
            const Why& why) {
     const Deadline deadline(timeout_ms);
     bool answered = false;
     try {
       for (bool kept = is_usable();; kept = false) {
         if (!kept && !open(deadline, timeout_ms, why)) break;
-        const Ending ending = exchange(commands, limit, answers, deadline, timeout_ms, why);
+        const Ending ending = exchange(request, limit, answers, deadline, timeout_ms, why);
         answered = ending == Ending::kAnswered;
         // The server may have closed a connection that idled, just now. Every command may be given twice.
         if (ending != Ending::kClosed || !kept) break;
@@ -362,17 +364,21 @@ class Session {
   // another database, and a server that has not seen a password refuses long commands by closing the
   // connection.
   bool greet(const Deadline& deadline, int timeout_ms, const Why& why) {
-    std::string commands;
+    Request request;
     std::size_t count = 0;
-    if (url_.password && url_.user.empty()) append_command(commands, {"AUTH", *url_.password}), ++count;
-    if (url_.password && !url_.user.empty())
-      append_command(commands, {"AUTH", url_.user, *url_.password}), ++count;
-    if (database_ != 0) append_command(commands, {"SELECT", std::to_string(database_)}), ++count;
+    if (url_.password) {
+      request.head = url_.user.empty() ? command({"AUTH", *url_.password})
+                                       : command({"AUTH", url_.user, *url_.password});
+      ++count;
+    }
+    if (database_ != 0) {
+      request.head += command({"SELECT", std::to_string(database_)});
+      ++count;
+    }
     if (count == 0) return true;
     Answer answers[2];
     const std::span<Answer> wanted(answers, count);
-    if (exchange(commands, kMostOfLines, wanted, deadline, timeout_ms, why) != Ending::kAnswered)
-      return false;
+    if (exchange(request, kMostOfLines, wanted, deadline, timeout_ms, why) != Ending::kAnswered) return false;
     if (url_.password && !answers[0].is_ok()) {
       if (answers[0].type != REDIS_REPLY_ERROR) return failed(why, {place_, kNoAnswer});
       return failed(why, {place_, " does not accept the user and password of the URL"});
@@ -384,26 +390,31 @@ class Session {
     return true;
   }
 
-  Ending exchange(std::string_view bytes, std::size_t limit, std::span<Answer> answers,
+  Ending exchange(const Request& request, std::size_t limit, std::span<Answer> answers,
                   const Deadline& deadline, int timeout_ms, const Why& why) {
     const auto no_answer = [&] {
       why.failed({place_, kNoAnswer});
       return Ending::kFailed;
     };
+    std::array<iovec, 3> parts{part(request.head), part(request.value), part(request.tail)};
+    std::size_t left = request.head.size() + request.value.size() + request.tail.size();
     std::size_t received = 0, answered = 0;
     for (;;) {
       if (deadline.passed()) {
         why.failed({place_, " did not answer within ", std::to_string(timeout_ms), " ms"});
         return Ending::kFailed;
       }
-      pollfd ready{socket_.number(), static_cast<short>(bytes.empty() ? POLLIN : POLLIN | POLLOUT), 0};
+      pollfd ready{socket_.number(), static_cast<short>(left == 0 ? POLLIN : POLLIN | POLLOUT), 0};
       if (uninterrupted([&] { return ::poll(&ready, 1, deadline.left()); }) <= 0) continue;
       // A server may refuse before it has everything, so what it says is read in between, and after a send
       // that fails.
-      if (!bytes.empty() && (ready.revents & POLLOUT) != 0) {
-        const ssize_t sent = ::send(socket_.number(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-        if (sent > 0) bytes.remove_prefix(static_cast<std::size_t>(sent));
-        if (sent < 0 && errno != EAGAIN && errno != EINTR) bytes = {};
+      if (left > 0 && (ready.revents & POLLOUT) != 0) {
+        msghdr message{};
+        message.msg_iov = parts.data();
+        message.msg_iovlen = parts.size();
+        const ssize_t sent = ::sendmsg(socket_.number(), &message, MSG_NOSIGNAL);
+        if (sent > 0) left -= take_off(parts, static_cast<std::size_t>(sent));
+        if (sent < 0 && errno != EAGAIN && errno != EINTR) left = 0;
       }
       if ((ready.revents & (POLLIN | POLLHUP | POLLERR)) == 0) continue;
       char some[16 * 1024];
@@ -423,7 +434,7 @@ class Session {
         if (whole == nullptr) break;
       }
       if (answered < answers.size()) continue;
-      return bytes.empty() && reader_->pos == reader_->len ? Ending::kAnswered : no_answer();
+      return left == 0 && reader_->pos == reader_->len ? Ending::kAnswered : no_answer();
     }
   }
 
@@ -452,6 +463,19 @@ class Session {
       if (code == name) return why.failed({place_, " refuses", where, ": ", meaning, " (", code, ")"});
     const bool is_code = code.size() <= 20 && consists_of(code, "");
     return why.failed({place_, " refuses", where, is_code ? " with " : "", is_code ? code : ""});
+  }
+
+  static iovec part(std::string_view text) { return {const_cast<char*>(text.data()), text.size()}; }
+
+  // Takes the first bytes off, and returns how many.
+  static std::size_t take_off(std::span<iovec> parts, std::size_t bytes) {
+    for (std::size_t rest = bytes; iovec & part : parts) {
+      const std::size_t here = std::min(part.iov_len, rest);
+      part.iov_base = static_cast<char*>(part.iov_base) + here;
+      part.iov_len -= here;
+      rest -= here;
+    }
+    return bytes;
   }
 
   static constexpr std::string_view kNoAnswer = " gives an answer that is none of Redis";
