@@ -130,6 +130,23 @@ void Server::stop() {
   process_ = -1;
 }
 
+// A full queue of connections that nobody accepts: Linux drops what else comes.
+SilentPort::SilentPort() : port_(free_port()) {
+  const sockaddr_in address = loopback(port_);
+  const auto size = static_cast<socklen_t>(sizeof address);
+  sockets_.push_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(::bind(sockets_[0], reinterpret_cast<const sockaddr*>(&address), size), 0);
+  EXPECT_EQ(::listen(sockets_[0], 0), 0);
+  for (int i = 0; i < 4; ++i) {
+    sockets_.push_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    ::connect(sockets_.back(), reinterpret_cast<const sockaddr*>(&address), size);
+  }
+}
+
+SilentPort::~SilentPort() {
+  for (const int socket : sockets_) ::close(socket);
+}
+
 std::unique_ptr<Server> redis_server(const std::string& password) {
   const std::string program = program_path("redis-server");
   if (program.empty()) return nullptr;

@@ -47,6 +47,21 @@ class Server {
   pid_t process_ = -1;
 };
 
+// A port whose connections are never made, as those to a machine that does not answer.
+class SilentPort {
+ public:
+  SilentPort();
+  ~SilentPort();
+  SilentPort(const SilentPort&) = delete;
+  SilentPort& operator=(const SilentPort&) = delete;
+
+  int port() const { return port_; }
+
+ private:
+  int port_;
+  std::vector<int> sockets_;
+};
+
 // Keeps nothing on disk. Null, as below, if its program is missing.
 std::unique_ptr<Server> redis_server(const std::string& password = "");
 
