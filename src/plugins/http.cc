@@ -32,7 +32,7 @@ constexpr long kConnectMs = 50;
 constexpr long kConnectTlsMs = 100;
 // What a server says besides a value is read up to here, so that the connection can be kept.
 constexpr std::size_t kMostOfPage = 64 * 1024;
-constexpr unsigned kSignsS3Since = 0x075800;  // 7.88: S3's header of the digest, and headers of the caller
+constexpr unsigned kSignsS3Since = 0x075800;  // 7.88: also headers of the caller, and the digest in them
 
 std::once_flag curl_started;
 CURLcode curl_start = CURLE_FAILED_INIT;
@@ -101,7 +101,7 @@ struct Body {
   CURL* easy;
   std::size_t max_bytes;
   std::string bytes;
-  std::size_t of_page = 0;
+  std::string page;  // that is no value
   bool is_too_large = false;
 };
 
@@ -111,12 +111,22 @@ long status_of(CURL* easy) {
   return status;
 }
 
+// False: no memory, which may not be said by an exception through libcurl.
+bool append(std::string& text, const char* bytes, std::size_t size) noexcept {
+  try {
+    text.append(bytes, size);
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
 std::size_t take_body(char* bytes, std::size_t, std::size_t size, void* to) {
   constexpr std::size_t kStop = CURL_MAX_WRITE_SIZE + 1;  // any other number than `size`
   Body& body = *static_cast<Body*>(to);
   if (status_of(body.easy) != 200) {
-    body.of_page += size;
-    return body.of_page <= kMostOfPage ? size : kStop;
+    if (body.page.size() + size > kMostOfPage) return kStop;
+    return append(body.page, bytes, size) ? size : kStop;
   }
   curl_off_t announced = -1;
   curl_easy_getinfo(body.easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &announced);
@@ -124,12 +134,7 @@ std::size_t take_body(char* bytes, std::size_t, std::size_t size, void* to) {
   body.is_too_large =
       size > room || (announced >= 0 && static_cast<std::uint64_t>(announced) > body.max_bytes);
   if (body.is_too_large) return kStop;
-  try {
-    body.bytes.append(bytes, size);
-  } catch (...) {  // not through libcurl, which is C
-    return kStop;
-  }
-  return size;
+  return append(body.bytes, bytes, size) ? size : kStop;
 }
 
 class Session {
@@ -141,7 +146,15 @@ class Session {
     // that empty header, which is not sent: S3 waits a millisecond instead, for values of more than a
     // megabyte.
     std::vector<std::string> get, put = {"Content-Type: application/octet-stream", "If-None-Match: *"};
-    if (place_.signature.empty()) put.emplace_back("Expect:");
+    if (place_.signature.empty()) {
+      put.emplace_back("Expect:");
+    } else {
+      // S3 wants the digest of what is sent, which curl signs but does not give by itself. None of a value:
+      // digesting it would take time that no limit bounds, and its bytes carry a signature of their own.
+      get.emplace_back(
+          "x-amz-content-sha256: e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+      put.emplace_back("x-amz-content-sha256: UNSIGNED-PAYLOAD");
+    }
     if (!place_.token.empty()) {
       get.push_back("x-amz-security-token: " + place_.token);
       put.push_back(get.back());
@@ -189,7 +202,7 @@ class Session {
     const long status = perform(key, body, timeout_ms, why);
     if (status == 0) return NORMJIT_REMOTE_FAILED;
     if (status == 404 || status == 410) return NORMJIT_REMOTE_ABSENT;
-    if (status != 200) return refused(status, why);
+    if (status != 200) return refused(status, body.page, why);
     // No value is empty, but an answer looks so whose connection ended within its headers.
     if (body.bytes.empty()) return why.failed({place_.name, " answered without a value"});
     sink(to, body.bytes.data(), body.bytes.size());
@@ -211,7 +224,7 @@ class Session {
       if (status == done) return NORMJIT_REMOTE_DONE;
     }
     const bool has_older = status == 412 || status == 409;
-    return has_older ? NORMJIT_REMOTE_DONE : refused(status, why);
+    return has_older ? NORMJIT_REMOTE_DONE : refused(status, body.page, why);
   }
 
  private:
@@ -261,14 +274,26 @@ class Session {
     return failed({place_.name, ": ", curl_easy_strerror(code)});
   }
 
-  Outcome refused(long status, const Why& why) const {
+  Outcome refused(long status, std::string_view page, const Why& why) const {
     const bool is_s3 = !place_.signature.empty();
+    const std::string_view code = is_s3 ? code_of(page) : "";
     std::string_view meaning;
     if (status == 401) meaning = ": it asks for a user and password, or does not accept those of the URL";
-    if (status == 403 && is_s3)
-      meaning = ": no right to this, or there is no such value and no right to list the bucket";
     if (status >= 300 && status < 400) meaning = ", which sends elsewhere; that is not followed";
-    return why.failed({place_.name, " answered ", std::to_string(status), meaning});
+    if (code == "AccessDenied")
+      meaning = ": no right to this, or no such value and no right to list the bucket";
+    if (code == "RequestTimeTooSkewed") meaning = ": the clock of this machine is wrong";
+    return why.failed(
+        {place_.name, " answered ", std::to_string(status), code.empty() ? "" : " ", code, meaning});
+  }
+
+  // S3's name for an error, "SlowDown"; the rest of its words may name a key.
+  static std::string_view code_of(std::string_view page) {
+    constexpr std::string_view kBegin = "<Code>", kEnd = "</Code>";
+    const std::size_t begin = page.find(kBegin), end = page.find(kEnd);
+    if (begin == page.npos || end == page.npos || end < begin) return "";
+    const std::string_view code = page.substr(begin + kBegin.size(), end - begin - kBegin.size());
+    return code.size() <= 40 && consists_of(code, "") ? code : "";
   }
 
   const Place place_;

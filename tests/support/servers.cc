@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -200,6 +201,22 @@ std::unique_ptr<Server> s3_server() {
       ask(port, "PUT /kernels HTTP/1.0\r\nHost: " + server->address() + "\r\nContent-Length: 0\r\n\r\n");
   EXPECT_EQ(made.substr(8, 5), " 200 ") << made;
   return server;
+}
+
+std::vector<S3Credentials> make_strict(const Server& s3) {
+  const std::string command = concat(
+      {"python3 '", NORMJIT_SOURCE_DIR, "/tests/support/strict_s3.py' ", std::to_string(s3.port()), " 2>&1"});
+  FILE* const pipe = ::popen(command.c_str(), "r");
+  std::string text;
+  for (int c; pipe != nullptr && (c = std::fgetc(pipe)) != EOF;) text += static_cast<char>(c);
+  if (pipe == nullptr || ::pclose(pipe) != 0) {
+    ADD_FAILURE() << text;
+    return {};
+  }
+  const std::vector<std::string_view> lines = split(text, '\n');
+  if (lines.size() < 5) return {};
+  const auto line = [&](std::size_t i) { return std::string(lines[i]); };
+  return {{line(0), line(1), ""}, {line(2), line(3), line(4)}};
 }
 
 std::unique_ptr<Server> toxic_proxy(int target, const std::string& mode, int number) {

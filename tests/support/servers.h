@@ -72,6 +72,13 @@ std::unique_ptr<Server> nginx_server(const std::string& password = "secret-of-ng
 // S3 with an empty bucket "kernels".
 std::unique_ptr<Server> s3_server();
 
+struct S3Credentials {
+  std::string id, secret, token;
+};
+// From now on this S3 checks the signature of each request: credentials that it takes, a user's and temporary
+// ones. Empty if that does not succeed.
+std::vector<S3Credentials> make_strict(const Server& s3);
+
 // toxic_proxy.py in front of a port.
 std::unique_ptr<Server> toxic_proxy(int target, const std::string& mode, int number = 0);
 
