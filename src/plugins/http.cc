@@ -100,8 +100,8 @@ struct Place {
 struct Body {
   CURL* easy;
   std::size_t max_bytes;
-  std::string bytes;
-  std::string page;  // that is no value
+  std::string bytes = {};
+  std::string page = {};  // that is no value
   bool is_too_large = false;
 };
 
@@ -198,7 +198,7 @@ class Session {
     set(CURLOPT_CUSTOMREQUEST, nullptr);
     set(CURLOPT_HTTPGET, 1L);
     set(CURLOPT_HTTPHEADER, get_headers_.get());
-    Body body{easy_.get(), max_bytes, {}};
+    Body body{easy_.get(), max_bytes};
     const long status = perform(key, body, timeout_ms, why);
     if (status == 0) return NORMJIT_REMOTE_FAILED;
     if (status == 404 || status == 410) return NORMJIT_REMOTE_ABSENT;
@@ -216,7 +216,7 @@ class Session {
     set(CURLOPT_POSTFIELDS, value.data() != nullptr ? value.data() : "");
     set(CURLOPT_CUSTOMREQUEST, "PUT");
     set(CURLOPT_HTTPHEADER, put_headers_.get());
-    Body body{easy_.get(), 0, {}};
+    Body body{easy_.get(), 0};
     const long status = perform(key, body, timeout_ms, why);
     curl_easy_setopt(easy_.get(), CURLOPT_POSTFIELDS, nullptr);  // curl 7.88 signs it with a GET too
     if (status == 0) return NORMJIT_REMOTE_FAILED;

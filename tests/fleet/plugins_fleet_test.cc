@@ -214,11 +214,16 @@ TEST_P(Plugins, ShowTheirValuesToEachOther) {
   EXPECT_EQ(other.get("nj1:k").value, "of one");
 }
 
-TEST_P(Plugins, FindTheServerAgain) {
+class PluginsOfServersThatStartAgain : public Plugins {};
+
+INSTANTIATE_TEST_SUITE_P(Each, PluginsOfServersThatStartAgain, Values("redis", "http"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(PluginsOfServersThatStartAgain, FindThemAgain) {
   const Store store(GetParam());
   NORMJIT_NEEDS_PLUGIN(store.plugin_name());
   NORMJIT_NEEDS(store.server, store.program());
-  if (store.kind == "s3") GTEST_SKIP() << "The same code as that of http";
+
   Remote remote(store.url());
   const std::string value = bytes_of(800'000);
   EXPECT_EQ(remote.put("nj1:k", value).outcome, kDone);

@@ -61,8 +61,8 @@ int free_port() {
 
 std::string program_path(const std::string& name) {
   const char* const path = std::getenv("PATH");
-  for (const std::string_view folder :
-       split(concat({path == nullptr ? "" : path, ":/usr/sbin:/usr/local/sbin"}), ':')) {
+  const std::string folders = concat({path == nullptr ? "" : path, ":/usr/sbin:/usr/local/sbin"});
+  for (const std::string_view folder : split(folders, ':')) {
     const std::string candidate = concat({folder, "/", name});
     if (!folder.empty() && ::access(candidate.c_str(), X_OK) == 0) return candidate;
   }
