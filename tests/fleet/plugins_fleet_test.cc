@@ -265,6 +265,20 @@ TEST_P(Plugins, SurviveConnectionsThatAreDropped) {
   }
 }
 
+TEST_P(Plugins, SurviveServersThatHangUp) {
+  const Store store(GetParam());
+  NORMJIT_NEEDS_PLUGIN(store.plugin_name());
+  std::signal(SIGPIPE, SIG_DFL);
+  const std::string value = bytes_of(4 << 20);
+  const auto proxy = toxic_proxy(1, "hang-up", 50);
+  NORMJIT_NEEDS(proxy, "python3");
+  Remote remote(store.url(proxy->port()));
+  for (int i = 0; i < 100; ++i) {
+    const Reply put = remote.put("nj1:k", value);
+    EXPECT_EQ(put.outcome, kFailed) << put;
+  }
+}
+
 TEST_P(Plugins, AnswerInTimeWhateverTheNetworkDoes) {
   const Store store(GetParam());
   NORMJIT_NEEDS_PLUGIN(store.plugin_name());

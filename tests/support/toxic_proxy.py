@@ -6,6 +6,7 @@
   black-hole    takes connections and never answers
   delay MS      answers come so much later
   drop-after N  closes the connection after N bytes of answers
+  hang-up N     reads N bytes of what is asked and closes, first its own side: what is written then raises SIGPIPE
   garbage       answers by random bytes
   drip          forwards one byte of the answers every 20 ms
 """
@@ -49,6 +50,10 @@ def serve(client, port, mode, number):
         try:
             if mode == "black-hole":
                 time.sleep(3600)
+            if mode == "hang-up":
+                client.recv(number)
+                client.shutdown(socket.SHUT_WR)
+                return
             if mode == "garbage":
                 while client.recv(65536):
                     client.sendall(os.urandom(3000))
