@@ -99,17 +99,18 @@ struct Place {
 // What arrives.
 struct Body {
   CURL* easy;
+  bool is_asked_for;  // a value is
   std::size_t max_bytes;
-  std::string bytes = {};
-  std::string page = {};  // that is no value
+  std::string bytes = {};  // of the value
+  std::string page = {};   // what is no value
   bool is_too_large = false;
-};
 
-long status_of(CURL* easy) {
-  long status = 0;
-  curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
-  return status;
-}
+  bool is_value() const {
+    long status = 0;
+    curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
+    return is_asked_for && status == 200;
+  }
+};
 
 // False: no memory, which may not be said by an exception through libcurl.
 bool append(std::string& text, const char* bytes, std::size_t size) noexcept {
@@ -124,7 +125,7 @@ bool append(std::string& text, const char* bytes, std::size_t size) noexcept {
 std::size_t take_body(char* bytes, std::size_t, std::size_t size, void* to) {
   constexpr std::size_t kStop = CURL_MAX_WRITE_SIZE + 1;  // any other number than `size`
   Body& body = *static_cast<Body*>(to);
-  if (status_of(body.easy) != 200) {
+  if (!body.is_value()) {
     if (body.page.size() + size > kMostOfPage) return kStop;
     return append(body.page, bytes, size) ? size : kStop;
   }
@@ -198,7 +199,7 @@ class Session {
     set(CURLOPT_CUSTOMREQUEST, nullptr);
     set(CURLOPT_HTTPGET, 1L);
     set(CURLOPT_HTTPHEADER, get_headers_.get());
-    Body body{easy_.get(), max_bytes};
+    Body body{easy_.get(), true, max_bytes};
     const long status = perform(key, body, timeout_ms, why);
     if (status == 0) return NORMJIT_REMOTE_FAILED;
     if (status == 404 || status == 410) return NORMJIT_REMOTE_ABSENT;
@@ -216,14 +217,14 @@ class Session {
     set(CURLOPT_POSTFIELDS, value.data() != nullptr ? value.data() : "");
     set(CURLOPT_CUSTOMREQUEST, "PUT");
     set(CURLOPT_HTTPHEADER, put_headers_.get());
-    Body body{easy_.get(), 0};
+    Body body{easy_.get(), false, 0};
     const long status = perform(key, body, timeout_ms, why);
     curl_easy_setopt(easy_.get(), CURLOPT_POSTFIELDS, nullptr);  // curl 7.88 signs it with a GET too
     if (status == 0) return NORMJIT_REMOTE_FAILED;
     for (const long done : {200, 201, 202, 204}) {
       if (status == done) return NORMJIT_REMOTE_DONE;
     }
-    const bool has_older = status == 412 || status == 409;
+    const bool has_older = status == 412 || status == 409 || status == 304;  // 304: nginx
     return has_older ? NORMJIT_REMOTE_DONE : refused(status, body.page, why);
   }
 
@@ -254,9 +255,10 @@ class Session {
       const WithoutSigpipe quiet;
       return curl_easy_perform(easy_.get());
     }();
-    const long status = status_of(easy_.get());
-    // A page of an error may be cut off: its status says enough.
-    if (code == CURLE_OK || (code == CURLE_WRITE_ERROR && status != 200 && status != 0)) return status;
+    long status = 0;
+    curl_easy_getinfo(easy_.get(), CURLINFO_RESPONSE_CODE, &status);
+    // A page may be cut off: its status says enough.
+    if (code == CURLE_OK || (code == CURLE_WRITE_ERROR && !body.is_value())) return status;
     if (body.is_too_large)
       return failed({place_.name, " has a value of more than ", std::to_string(body.max_bytes), " bytes"});
     if (code == CURLE_OPERATION_TIMEDOUT) {

@@ -72,18 +72,20 @@ struct Addresses {
   addrinfo* first = nullptr;
   int error = 0;  // of getaddrinfo
 
-  Addresses(const std::string& host, const std::string& port, int flags) {
+  Addresses() = default;
+  ~Addresses() {
+    if (first != nullptr) ::freeaddrinfo(first);
+  }
+  Addresses(const Addresses&) = delete;
+  Addresses& operator=(const Addresses&) = delete;
+
+  void find(const std::string& host, const std::string& port, int flags) noexcept {
     addrinfo hints{};
     hints.ai_socktype = SOCK_STREAM;
     hints.ai_flags = flags | AI_NUMERICSERV;
     error = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &first);
     if (error != 0) first = nullptr;
   }
-  ~Addresses() {
-    if (first != nullptr) ::freeaddrinfo(first);
-  }
-  Addresses(const Addresses&) = delete;
-  Addresses& operator=(const Addresses&) = delete;
 };
 
 // Looks a name up in a thread, because getaddrinfo has no time limit. The thread owns what it needs and is
@@ -97,8 +99,11 @@ class Lookup {
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     try {
-      std::thread([lookup, host, port] {
-        lookup->finish(std::make_unique<Addresses>(host, port, 0));
+      std::thread([lookup, host, port]() noexcept {
+        lookup->addresses_->find(host, port, 0);
+        const std::lock_guard lock(lookup->mutex_);
+        lookup->is_done_ = true;
+        lookup->done_.notify_all();
       }).detach();
     } catch (...) {
       pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -108,23 +113,17 @@ class Lookup {
     return lookup;
   }
 
-  // The answer, or null at the deadline.
+  // What was found, or null at the deadline.
   std::unique_ptr<Addresses> wait(const Deadline& deadline) {
     std::unique_lock lock(mutex_);
-    answered_.wait_until(lock, deadline.at(), [&] { return answer_ != nullptr; });
-    return std::move(answer_);
+    return done_.wait_until(lock, deadline.at(), [&] { return is_done_; }) ? std::move(addresses_) : nullptr;
   }
 
  private:
-  void finish(std::unique_ptr<Addresses> answer) {
-    const std::lock_guard lock(mutex_);
-    answer_ = std::move(answer);
-    answered_.notify_all();
-  }
-
   std::mutex mutex_;
-  std::condition_variable answered_;
-  std::unique_ptr<Addresses> answer_;
+  std::condition_variable done_;
+  bool is_done_ = false;
+  std::unique_ptr<Addresses> addresses_ = std::make_unique<Addresses>();  // the thread's until it is done
 };
 
 class Socket {
@@ -337,7 +336,8 @@ class Session {
     const Deadline connecting(allowed);
     const std::string port = std::to_string(url_.port),
                       within = concat({" within ", std::to_string(allowed), " ms"});
-    auto addresses = std::make_unique<Addresses>(url_.host, port, AI_NUMERICHOST);
+    auto addresses = std::make_unique<Addresses>();
+    addresses->find(url_.host, port, AI_NUMERICHOST);
     if (addresses->first == nullptr) {
       if (lookup_ == nullptr) lookup_ = Lookup::start(url_.host, port);
       addresses = lookup_->wait(connecting);
@@ -379,15 +379,20 @@ class Session {
     Answer answers[2];
     const std::span<Answer> wanted(answers, count);
     if (exchange(request, kMostOfLines, wanted, deadline, timeout_ms, why) != Ending::kAnswered) return false;
-    if (url_.password && !answers[0].is_ok()) {
-      if (answers[0].type != REDIS_REPLY_ERROR) return failed(why, {place_, kNoAnswer});
+    const auto is_of_password =
+        [](const Answer& answer) {  // of any version: WRONGPASS, or ERR and a sentence
+          return answer.type == REDIS_REPLY_ERROR && (answer.text.find("PASS") != std::string::npos ||
+                                                      answer.text.find("password") != std::string::npos);
+        };
+    if (url_.password && is_of_password(answers[0]))
       return failed(why, {place_, " does not accept the user and password of the URL"});
-    }
-    if (!answers[count - 1].is_ok()) {
-      refused(answers[count - 1], why, " at the choice of the database");
-      return false;
-    }
-    return true;
+    if (!answers[0].is_ok())
+      refused(answers[0], why, url_.password ? " the password" : " the database");
+    else if (!answers[count - 1].is_ok())
+      refused(answers[count - 1], why, " the database");
+    else
+      return true;
+    return false;
   }
 
   Ending exchange(const Request& request, std::size_t limit, std::span<Answer> answers,
@@ -450,6 +455,8 @@ class Session {
     const std::string_view text = answer.text, code = text.substr(0, text.find(' '));
     if (code == "NOAUTH" || text.find("unauthenticated") != text.npos)
       return why.failed({place_, " requires a password, and the URL has none"});
+    if (text.find("max number of clients") != text.npos)
+      return why.failed({place_, " has as many clients as it takes"});
     const std::pair<std::string_view, std::string_view> known[] = {
         {"NOPERM", "the user may not give this command or has no right to this key"},
         {"OOM", "its memory is full"},

@@ -523,7 +523,7 @@ TEST_F(RedisPlugin, ValuesAreInTheDatabaseOfTheUrl) {
   EXPECT_EQ(in_zero.get("nj1:k").outcome, kAbsent);
   const Reply reply = in_none.put("nj1:l", "value");
   EXPECT_EQ(reply.outcome, kFailed);
-  EXPECT_THAT(reply.why, HasSubstr("choice of the database"));
+  EXPECT_THAT(reply.why, HasSubstr("refuses the database with ERR"));
   EXPECT_EQ(in_zero.get("nj1:l").outcome, kAbsent);
 }
 
@@ -575,6 +575,14 @@ TEST_F(RedisPlugin, SaysWhyItIsRefused) {
   const Reply reply = reader.put("nj1:k", "value");
   EXPECT_THAT(reply.why, HasSubstr("NOPERM"));
   EXPECT_THAT(reply.why, Not(HasSubstr("someone")));
+}
+
+TEST_F(RedisPlugin, SaysThatTheServerIsFull) {
+  command("CONFIG SET maxclients 1");
+  Remote first(url), second(url), with_password("redis://:secret@" + server->address());
+  EXPECT_EQ(first.get("nj1:k").outcome, kAbsent);
+  EXPECT_THAT(second.get("nj1:k").why, HasSubstr("as many clients as it takes"));
+  EXPECT_THAT(with_password.get("nj1:k").why, HasSubstr("as many clients as it takes"));
 }
 
 TEST_F(RedisPlugin, APasswordIsGivenAndNeverSaid) {
@@ -650,6 +658,13 @@ TEST_F(HttpPlugin, OtherAnswersAreSaid) {
   EXPECT_EQ(gone.get("nj1:k").outcome, kAbsent);
   EXPECT_EQ(elsewhere.put("nj1:k", "value").outcome, kDone);
   EXPECT_THAT(moved.get("nj1:k").why, HasSubstr("answered 302, which sends elsewhere"));
+  Remote polite(url("/polite")), empty(url("/empty"));
+  const Reply thanks = polite.put("nj1:k", "value");
+  EXPECT_EQ(thanks.outcome, kDone) << thanks;
+  const Reply there = empty.put("nj1:k", "value");
+  EXPECT_EQ(there.outcome, kDone) << there << "; nginx says 304 of what is there";
+  EXPECT_THAT(polite.get("nj1:k", 3).why, HasSubstr("more than 3 bytes"));
+  EXPECT_THAT(empty.get("nj1:k").why, HasSubstr("without a value"));
 }
 
 TEST(S3Plugin, ReadsTheEnvironmentAndKeepsWhatIsThere) {

@@ -182,6 +182,8 @@ http {
                                                  here, R"(/users; }
     location /broken/ { return 503; }
     location /gone/ { return 410; }
+    location /polite/ { if ($request_method = PUT) { return 201 "thank you"; } return 200 "value"; }
+    location /empty/ { return 200; }
     location /moved/ { rewrite ^/moved(/.*)$ $1 redirect; }
   }
 }

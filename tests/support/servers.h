@@ -66,7 +66,8 @@ class SilentPort {
 std::unique_ptr<Server> redis_server(const std::string& password = "");
 
 // Takes PUT and DELETE everywhere. Below /private/ it asks for the user `fleet` and this password; below
-// /broken/ it answers 503, below /gone/ 410, below /moved/ it redirects to the same path elsewhere.
+// /broken/ it answers 503, below /gone/ 410, below /polite/ a PUT by words, below /empty/ by nothing, below
+// /moved/ it redirects.
 std::unique_ptr<Server> nginx_server(const std::string& password = "secret-of-nginx");
 
 // S3 with an empty bucket "kernels".
