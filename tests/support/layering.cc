@@ -27,7 +27,7 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     // it.
     {"simt", {"base", "normjit/driver/driver.h"}},
     {"plugins", {"base", "normjit/remote.h"}},  // headers only
-    {"verify", {"base", "spec"}},  // the float64 oracle of the tool and the tests
+    {"verify", {"base", "spec"}},               // the float64 oracle of the tool and the tests
     {"cli", {"base", "spec", "plan", "codegen", "compiler", "cache", "driver", "service", "simt", "verify"}},
     {"bench",
      {"base", "spec", "plan", "codegen", "compiler", "cache", "driver", "service", "simt", "verify", "cli"}},
