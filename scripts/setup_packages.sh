@@ -19,6 +19,7 @@ have_cmake() {
 }
 have_make() { command -v ninja || command -v make; } >/dev/null
 have_venv() { python3 -c 'import ensurepip, venv'; } >/dev/null 2>&1
+have_program() { PATH=$PATH:/usr/sbin command -v "$1" >/dev/null; }
 have_package() { [[ $(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null) == installed* ]]; }
 # A header counts wherever it comes from; the package is asked as well for a machine that has no compiler yet.
 have_library() { have_package "$1" || preprocesses "#include <$2>"; }
@@ -26,7 +27,7 @@ have_library() { have_package "$1" || preprocesses "#include <$2>"; }
 # A library that is opened at run time, by the name that the loader knows.
 have_soname() { [[ $(PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null) == *[[:space:]]"$1 "* ]]; }
 
-# Prints the packages that are missing, one a line. Arguments: which sets are wanted, out of tool, tests, wheels.
+# Prints the packages that are missing, one a line. Arguments: which sets are wanted, out of tool, tests, fleet, wheels.
 missing_packages() {
   local set
   for set in "$@"; do
@@ -45,6 +46,14 @@ missing_packages() {
         have_library libgmock-dev gmock/gmock.h || echo libgmock-dev
         have_library libbenchmark-dev benchmark/benchmark.h || echo libbenchmark-dev
         have_soname libsodium.so.23 || have_soname libsodium.so.26 || echo libsodium23
+        ;;
+      fleet)  # servers to test against, and the libraries of their clients
+        have_program redis-server || echo redis-server
+        have_program nginx || echo nginx-light
+        have_program minisign || echo minisign
+        have_library libhiredis-dev hiredis/hiredis.h || echo libhiredis-dev
+        have_library libcurl4-openssl-dev curl/curl.h || echo libcurl4-openssl-dev
+        have_library libsodium-dev sodium.h || echo libsodium-dev
         ;;
       wheels)
         have_venv || printf '%s\n' python3 python3-venv

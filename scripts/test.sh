@@ -12,6 +12,9 @@
 #   odr     runs nothing: links library and tool with GCC's -flto -Wodr, which finds two types of one name
 #   fuzz    tries changed inputs on each parser of outside input, with clang's libFuzzer and the same sanitizers: for
 #           NORMJIT_FUZZ_SECONDS each; else 120 if this label is named, and 10 if all are
+# and one that is run only if it is named:
+#   fleet   plug-ins of remote stores, against servers that the tests start: redis-server and nginx, which are installed
+#           if they are missing, and moto_server for S3 (pip install 'moto[server]'), without which its tests skip
 #
 # The build for the sanitizers, in build-asan/, is one of clang, unless CXX is another compiler or clang cannot be
 # installed: then fuzz is skipped. --no-sanitizers leaves that build out. --all tries every kernel and every mutant, also those
@@ -28,11 +31,11 @@ labels=()
 sanitizers=yes
 for argument in "$@"; do
   case $argument in
-    unit | nvrtc | host | gpu | odr | fuzz) labels+=("$argument") ;;
+    unit | nvrtc | host | gpu | odr | fuzz | fleet) labels+=("$argument") ;;
     --no-sanitizers) sanitizers=no ;;
     --all) export NORMJIT_TEST_CACHE=off ;;
     -h | --help) help "$here/test.sh"; exit ;;
-    *) echo "Unknown argument $argument: test.sh takes --no-sanitizers, --all, and out of unit, nvrtc, host, gpu, odr and fuzz." >&2; exit 2 ;;
+    *) echo "Unknown argument $argument: test.sh takes --no-sanitizers, --all, and out of unit, nvrtc, host, gpu, odr, fuzz and fleet." >&2; exit 2 ;;
   esac
 done
 # All tests together begin with the same changes each time, so that they fail for what is new in the code.
@@ -80,8 +83,11 @@ run_tests() {
   return "$status"
 }
 
+packages=(tool tests)
+[[ " ${tests[*]} " != *' fleet '* ]] || packages+=(fleet)
+
 step "Setting up this machine"
-set_up tool tests
+set_up "${packages[@]}"
 cache=$(mktemp -d)
 trap 'rm -rf "$cache"' EXIT
 

@@ -8,8 +8,8 @@
  *
  * A function returns within timeout_ms, counted in milliseconds from the call; what takes longer has failed.
  * `why` is room for why_size bytes, at least 200: a function that fails writes a sentence there, which ends
- * with a 0 byte and names no user, password or key. Functions print nothing, throw nothing and do not call
- * normjit. */
+ * with a 0 byte and names no user, password or key; after any other outcome it means nothing. Functions print
+ * nothing, throw nothing and do not call normjit. */
 #ifndef NORMJIT_REMOTE_H_
 #define NORMJIT_REMOTE_H_
 
@@ -32,7 +32,8 @@ typedef void (*normjit_remote_sink)(void* to, const void* bytes, size_t size);
 
 /* The functions of a store. One that is NULL cannot be asked for; get is always there.
  *
- * Keys have at most 100 bytes out of a-z, 0-9 and ':'. A value has at most 64 MiB, most have 20 to 100 KB.
+ * Keys have at most 100 bytes out of a-z, 0-9 and ':'; no key has both a value and a lease. A value has 1 byte
+ * to 64 MiB, most have 20 to 100 KB.
  *
  * A host's structure (normjit_options.remote_store) is called by several threads at once, also after a fork
  * if the host forks. A structure that normjit_remote_open made is a session: it serves one call at a time,

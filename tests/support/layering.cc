@@ -27,6 +27,7 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     // The executor: launches a rendered text with the driver's configuration. Only the tool and tests have
     // it.
     {"simt", {"base", "normjit/driver/driver.h"}},
+    {"plugins", {"base", "normjit/remote.h"}},  // headers only
     {"verify", {"base", "spec"}},  // the float64 oracle of the tool and the tests
     {"cli",
      {"base", "spec", "plan", "codegen", "compiler", "cache", "driver", "remote", "service", "simt",
@@ -59,6 +60,8 @@ const Guarded kGuarded[] = {
     {"CLI/", {"src/cli/"}},
     {"nlohmann/", {"src/cli/manifest.cc", "src/bench/startup_command.cc"}},  // reading only
     {"plan_math.cuh", {"src/normjit/plan/footprint.h"}},
+    {"hiredis/", {"src/plugins/redis.cc"}},
+    {"curl/", {"src/plugins/http.cc"}},
     {"nvrtc", {"src/normjit/compiler/"}},
     {"cuda", {"src/normjit/driver/", "src/cli/"}},
 };
@@ -114,7 +117,7 @@ std::string objection(const std::string& path, const std::string& header, bool q
       return "belongs only in " + std::string(guarded.places.front());
     }
   }
-  const bool ours = starts_with_any(header, {"normjit/", "simt/", "verify/", "cli/", "bench/"});
+  const bool ours = starts_with_any(header, {"normjit/", "simt/", "plugins/", "verify/", "cli/", "bench/"});
   if (!ours) return quoted ? "include our files by their path from src/, others with <>" : "";
   const std::string from = stage_of(path.substr(std::string("src/").size()));
   const std::string to = stage_of(header);
