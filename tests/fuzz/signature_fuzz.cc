@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Texts of minisign: public keys, signatures, and secret keys.
+// Texts of minisign: public keys, signatures, and secret keys; and values of a remote store.
 #include "normjit/remote/minisign.h"
+#include "normjit/remote/value.h"
 #include "tests/fuzz/fuzz.h"
 
 using namespace normjit;
@@ -49,6 +50,13 @@ void read_secret_key(std::string_view input) {
                "and is the same key", text);
 }
 
+void read_value(std::string_view input) {
+  const Sealed sealed = unseal(input);
+  fuzz::expect(input.ends_with(sealed.entry_file), "the entry ends a value", input);
+  fuzz::expect(!sealed.signature.empty() || sealed.entry_file == input || input.find("signature: \n") != input.npos,
+               "an unsigned value is all entry", input);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -56,5 +64,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   read_public_key(input);
   read_signature(input);
   read_secret_key(input);
+  read_value(input);
   return 0;
 }
