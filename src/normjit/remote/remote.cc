@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <new>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -92,18 +93,24 @@ std::shared_ptr<const Remote::Keys> Remote::keys() {
     refuse(
         "no key is trusted, so nothing in it would be believed: name public keys in NORMJIT_TRUST, or set "
         "NORMJIT_REMOTE_UNSIGNED=1 where everybody who can write there may decide what runs on this GPU");
-  if (!read->error.empty()) warn_(Trouble::keys, concat({shown(), " is not used: ", read->error}));
+  if (!read->error.empty()) warn_(Trouble::unusable, concat({shown(), " is not used: ", read->error}));
   const std::lock_guard lock(keys_mutex_);
   if (!keys_) keys_ = std::move(read);
   return keys_;
 }
 
 std::optional<Outcome> Remote::ask(const Sessions::Call& call) {
-  if (!breaker_.lets_through()) return {};
+  if (cannot_be_opened_ || !breaker_.lets_through()) return {};
   const auto begin = Clock::now();
   Outcome outcome = sessions_.call(call);
   if (outcome.kind == NORMJIT_REMOTE_DONE || outcome.kind == NORMJIT_REMOTE_ABSENT) {
     breaker_.succeeded(Clock::now() - begin);
+    return outcome;
+  }
+  if (!outcome.called) {
+    if (outcome.why.empty()) return {};
+    cannot_be_opened_ = true;
+    warn_(Trouble::unusable, concat({shown(), " is not used: ", outcome.why}));
     return outcome;
   }
   outcome.kind = NORMJIT_REMOTE_FAILED;
@@ -111,7 +118,7 @@ std::optional<Outcome> Remote::ask(const Sessions::Call& call) {
   if (breaker_.failed())
     warn_(Trouble::down,
           concat({shown(), " failed: ", outcome.why, "; kernels are compiled here, and it is asked again in ",
-                  shortest(settings_.limits.breaker.pause.count() / 1000.0), " s"}));
+                  shortest(static_cast<double>(settings_.limits.breaker.pause.count()) / 1000), " s"}));
   return outcome;
 }
 
@@ -191,7 +198,7 @@ Remote::Answer Remote::look(const std::string& identity) {
 Remote::Answer Remote::look_or_lease(const std::string& identity) {
   const Stopwatch watch;
   Answer answer = look(identity);
-  if (answer.kind != Kind::absent || !writes()) return answer;
+  if (answer.kind != Kind::absent || !takes_offers()) return answer;
   const std::string id = entry_id(identity);
   const auto latest = Clock::now() + settings_.limits.patience;
   double waited = 0;
@@ -239,7 +246,7 @@ Remote::Lease Remote::lease(const std::string& id) {
 
 void Remote::offer(const Entry& entry, Done done, bool wait) {
   const std::string id = entry_id(entry.identity);
-  if (!writes()) {
+  if (!takes_offers()) {
     if (done) done({.why = "there is no key to sign it with"});
     return;
   }
@@ -302,19 +309,33 @@ bool Remote::start_thread() {
   return started;
 }
 
+// Memory that is exhausted is a failure like any other: what waits is not sent.
 void Remote::run(Courier& courier) {
   pthread_setname_np(pthread_self(), "normjit-remote");
+  try {
+    carry_out_tasks(courier);
+  } catch (const std::bad_alloc&) {
+    const std::lock_guard lock(courier.mutex);
+    courier.tasks.clear();
+    courier.leases.clear();
+    courier.runs = courier.sends = false;
+    courier.changed.notify_all();
+  }
+}
+
+void Remote::carry_out_tasks(Courier& courier) {
   std::unique_lock lock(courier.mutex);
   while (!courier.tasks.empty() || !courier.leases.empty()) {
     if (!courier.tasks.empty()) {
-      const Task task = std::move(courier.tasks.front());
+      Task task = std::move(courier.tasks.front());
       courier.tasks.pop_front();
       courier.leases.erase(task.id);
-      courier.changed.notify_all();
       courier.sends = true;
+      courier.changed.notify_all();
       lock.unlock();
       if (!task.value.empty()) send(task);
       if (task.leased) release(task.id);
+      task = {};
       lock.lock();
       courier.sends = false;
       courier.changed.notify_all();

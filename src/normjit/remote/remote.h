@@ -3,6 +3,7 @@
 // describes it.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -104,11 +105,13 @@ class Remote {
   // A round trip, whatever the verdict says, which changes if the store answers: milliseconds, or why it does
   // not.
   Result<double> probe();
+  // Whether it may be offered anything.
+  bool takes_offers() { return settings_.unsigned_values || keys()->secret; }
   // Returns when nothing waits to be sent.
   void flush();
 
  private:
-  enum class Trouble { keys, down, slow, untrusted, unsent };
+  enum class Trouble { unusable, down, untrusted, unsent };
   enum class Lease { granted, held, none };
   using Clock = std::chrono::steady_clock;
 
@@ -131,7 +134,6 @@ class Remote {
   };
 
   bool reads() { return settings_.unsigned_values || !keys()->trust.empty(); }
-  bool writes() { return settings_.unsigned_values || keys()->secret; }
   // Calls the store if the breaker lets it through; nothing if it does not.
   std::optional<Outcome> ask(const Sessions::Call& call);
   Answer judge(std::string value, const std::string& identity);
@@ -140,6 +142,7 @@ class Remote {
   void renew_after_fork();
   bool start_thread();
   void run(Courier& courier);
+  void carry_out_tasks(Courier& courier);
   void send(const Task& task);
   void release(const std::string& id);
   std::string owner();
@@ -149,6 +152,7 @@ class Remote {
   WarnOnce<Trouble> warn_;
   Sessions sessions_;
   Breaker breaker_;
+  std::atomic<bool> cannot_be_opened_ = false;
   ForkMutex keys_mutex_;
   std::shared_ptr<const Keys> keys_;  // null: not read yet
   const std::shared_ptr<Courier> courier_ = std::make_shared<Courier>();

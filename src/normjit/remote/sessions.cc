@@ -61,7 +61,9 @@ std::string shown_url(std::string_view url) {
 std::string Sessions::shown() const { return hosted_ ? "the host's store" : shown_url(url_); }
 
 Outcome Sessions::open(normjit_remote& session) {
-  const auto failed = [](std::string why) { return Outcome{NORMJIT_REMOTE_FAILED, std::move(why)}; };
+  const auto failed = [](std::string why) {
+    return Outcome{NORMJIT_REMOTE_FAILED, std::move(why), /*called=*/false};
+  };
   const std::string_view plugin = plugin_of(url_);
   if (plugin.empty())
     return failed(concat({"'", shown(), "' begins with none of redis://, http://, https:// and s3://"}));
@@ -113,7 +115,7 @@ Outcome Sessions::call(const Call& call) noexcept {
       return {kind, why};
     }
     const ForkGate gate;
-    if (!gate) return {NORMJIT_REMOTE_FAILED, "the process is exiting"};
+    if (!gate) return {.called = false};
     normjit_remote session = NORMJIT_REMOTE_INIT;
     if (!take(session))
       if (auto opened = open(session); opened.kind != NORMJIT_REMOTE_DONE) return opened;

@@ -18,6 +18,7 @@ namespace normjit {
 struct Outcome {
   normjit_remote_outcome kind = NORMJIT_REMOTE_FAILED;
   std::string why = {};  // a sentence, of a failure
+  bool called = true;  // else the store cannot be opened, and never will; or the process is exiting: no `why`
 };
 
 // Thread-safe. A forked child opens sessions of its own.

@@ -107,7 +107,7 @@ std::optional<StoredBinary> BinaryStore::taken(const Identified& kernel, Remote:
 Result<StoredBinary> BinaryStore::get(const Identified& kernel) {
   auto binary = find(kernel);
   if (!binary) return make(kernel, {.wait_to_offer = true});
-  if (remote_)
+  if (remote_ && remote_->takes_offers())
     if (const Cache::Look local = look(kernel); local.lookup.kind == Lookup::Kind::entry)
       if (remote_->look(kernel.identity).kind == Remote::Answer::Kind::absent)
         offer(kernel, local.lookup.entry, /*wait=*/true);
