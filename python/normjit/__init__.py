@@ -4,8 +4,22 @@
     import normjit.torch    # LayerNorm, layer_norm, replace_layer_norm
     import normjit.jax      # layer_norm
 
+    normjit.add_layer(pack)     # kernels that another process has compiled
+
 Importing this package alone loads nothing: neither a framework nor libnormjit.
 """
+
+
+def add_layer(pack: bytes, signature: "str | None" = None) -> None:
+    """Adds the bytes of a pack (`normjit export`) as a layer of this process: its kernels are found there from now on,
+    behind those of the cache directory and of NORMJIT_LAYERS, and are not compiled. The library keeps a copy.
+
+    Call it before the first use of a kernel that it has: a kernel that is ready stays as it is. It reads the variables
+    of the environment, as the first launch does. With NORMJIT_TRUST `signature` is the text of the pack's .minisig file.
+    Raises RuntimeError, and changes nothing, if pack is not a whole pack, or if its signature is missing or not right;
+    ImportError if libnormjit is not found."""
+    from . import _library
+    _library.add_layer(pack, signature)
 
 
 def __getattr__(name: str) -> str:

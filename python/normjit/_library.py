@@ -173,6 +173,8 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "normjit_wait_for_compiles": (None, [_pointer]),
     "normjit_counters": (_status, [_pointer, _text, _text]),
     "normjit_environment": (_status, [_pointer, _text, _text]),
+    "normjit_why": (_status, [_pointer, _spec, ctypes.c_char_p, _text, _text]),
+    "normjit_add_layer": (_status, [_pointer, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, _text]),
     "normjit_prebuild": (_status, [_pointer, ctypes.POINTER(KernelSet), ctypes.c_int32, ctypes.c_int32, _pointer,
                                    _pointer, _text, _text]),
 }
@@ -261,6 +263,16 @@ def service(batch_invariant: bool = False) -> int:
         if _services.setdefault(batch_invariant, address) != address:  # another thread was first
             load().normjit_service_destroy(made)
     return _services[batch_invariant]
+
+
+def add_layer(pack: bytes, signature: str | None = None) -> None:
+    """Adds the bytes of a pack as a layer of both services, which are made, so that there is none later that lacks it.
+    Raises Error."""
+    if not isinstance(pack, bytes):
+        raise TypeError("pack must be bytes, not {}".format(type(pack).__name__))
+    for batch_invariant in (False, True):
+        call("normjit_add_layer", service(batch_invariant), pack, len(pack),
+             None if signature is None else signature.encode())
 
 
 def name_of(choices: Mapping[str, int], code: int) -> str:

@@ -519,6 +519,10 @@ NORMJIT_C_EXPORT normjit_status normjit_export_pack(normjit_service* service, co
  * service with `trust` a pack without a right signature is NORMJIT_UNTRUSTED, and nothing is copied. */
 NORMJIT_C_EXPORT normjit_status normjit_import(normjit_service* service, const char* sources, char** json,
                                                char** error);
+/* Adds the `size` bytes of a pack, which are copied, as a layer behind the others (Service::add_layer).
+ * signature: the text of the pack's .minisig file, which a service with `trust` needs; else NULL. */
+NORMJIT_C_EXPORT normjit_status normjit_add_layer(normjit_service* service, const void* pack, size_t size,
+                                                  const char* signature, char** error);
 /* Lists every entry of cache directory and layers. */
 NORMJIT_C_EXPORT normjit_status normjit_entries(normjit_service* service, char** json, char** error);
 /* Checks every entry; quarantine 1: renames damaged ones to *.damaged. */

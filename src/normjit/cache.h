@@ -18,7 +18,7 @@ namespace normjit {
 // Service::entries: a kernel or a tuned plan.
 struct EntryReport {
   std::string id;    // file name without its extension
-  std::string tier;  // the directory or pack that holds it
+  std::string tier;  // the directory or pack that holds it, or "memory layer 1" and the like
   // A damaged entry is never used, and error says why. Besides id and tier only bytes and modified are known.
   bool damaged = false;
   std::string error;
@@ -27,7 +27,8 @@ struct EntryReport {
   std::string device, regime, alignment;                    // the use of a tuned plan; empty for a kernel
   int registers = -1, spill_bytes = -1, shared_bytes = -1;  // as ptxas reported them; -1: unknown
   std::int64_t bytes = 0;                                   // of the file, or of its part of the pack
-  std::int64_t modified = 0;                                // of the file or pack, in seconds since 1970
+  // Of the file or pack, in seconds since 1970; 0 for a layer in memory.
+  std::int64_t modified = 0;
 };
 
 // Service::verify.

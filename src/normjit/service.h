@@ -189,7 +189,7 @@ struct Environment {
   std::string cache_directory;  // empty: memory only
   std::string cache_error;      // empty: exists or can be made, and is writable
   struct Layer {
-    std::string path;
+    std::string path;  // or "memory layer 1" and the like
     int entries = 0;
     std::string error;  // empty: it can be read
   };
@@ -242,7 +242,8 @@ enum class Frozen : std::uint8_t { no, warn, error };
 struct NORMJIT_API Options {
   std::string cache_directory;  // empty: keep kernels in memory only
   // Caches that are only read, searched in this order where the cache directory has no entry: directories, or
-  // packs that `normjit export` made. What is found there is copied to the cache directory.
+  // packs that `normjit export` made. What is found there is copied to the cache directory. More may be added
+  // (Service::add_layer).
   std::vector<std::string> layers;
   // Once the cache directory takes more, its oldest entries are removed; 0: it may grow without bound.
   std::int64_t max_cache_bytes = std::int64_t{256} << 20;
@@ -278,8 +279,8 @@ struct NORMJIT_API Options {
   std::string template_directory;  // read templates from here instead of the embedded ones
   LogCallback log;                 // empty: silence
   // The public keys of those whose signatures are believed: "RW..." of 56 characters, or paths of .pub files.
-  // Where there are some, import_from takes only packs that one of them has signed. Empty: signatures are not
-  // looked at.
+  // Where there are some, import_from and add_layer take only packs that one of them has signed. Empty:
+  // signatures are not looked at.
   std::vector<std::string> trust;
   // The file of the secret key to sign with: minisign's format, without a password, readable by its owner
   // only. It is read when something is to be signed. Empty: nothing can be signed.
@@ -396,6 +397,14 @@ class NORMJIT_API Service {
   // Untrusted, and nothing is copied, for a signature that is missing or not right; BadArgument for a trusted
   // key that is none.
   Result<ImportReport> import_from(const std::vector<std::string>& sources);
+  // Adds a layer, the bytes of a pack, as a job's first process sends them to the others. This Service keeps
+  // them. From now on it searches them behind its other layers; reports call it "memory layer 1". Kernels
+  // that are ready, and uses for which a tuned plan was looked for, stay as they are. With Options::trust
+  // `signature` is the text of the pack's .minisig file. Errors, and nothing changes: BadArgument for bytes
+  // that are no pack, or one that is cut or whose index is damaged (entries are checked when they are used),
+  // and for a trusted key that is none; Untrusted for a signature that is missing or not right; CacheIo if it
+  // cannot be checked without libsodium, or a key cannot be read.
+  Result<void> add_layer(std::string pack, const std::string& signature = {});
   // Copies kernels between the cache and the store that machines share (Options::remote), or looks at what it
   // has: those that these specs can ask for on these devices, as prebuild has them; without specs and
   // devices, put and verify, those of the cache directory and the layers. Compiles nothing. Asks the store

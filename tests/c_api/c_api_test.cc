@@ -5,10 +5,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -28,6 +31,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 using Json = nlohmann::json;
 
@@ -613,6 +617,8 @@ TEST_F(CApi, NullIsAnsweredWithTheNameOfTheArgument) {
       {"path", [&](char** e) { return normjit_export_pack(s, nullptr, nullptr, t, e); }},
       {"service", [&](char** e) { return normjit_import(nullptr, "/p", t, e); }},
       {"sources", [&](char** e) { return normjit_import(s, nullptr, t, e); }},
+      {"service", [&](char** e) { return normjit_add_layer(nullptr, "pack", 4, nullptr, e); }},
+      {"pack", [&](char** e) { return normjit_add_layer(s, nullptr, 4, nullptr, e); }},
       {"service", [&](char** e) { return normjit_entries(nullptr, t, e); }},
       {"service", [&](char** e) { return normjit_verify(nullptr, 0, t, e); }},
       {"service", [&](char** e) { return normjit_prune(nullptr, 0, 0, t, e); }},
@@ -931,6 +937,44 @@ TEST_F(CApi, ReportsOfTheCache) {
       report([&](char** json, char** e) { return normjit_environment(&service_, json, e); });
   EXPECT_EQ(environment.at("version"), normjit_version());
   EXPECT_EQ(environment.at("devices").at(0).at("profile").at("arch"), "sm_90");
+}
+
+TEST_F(CApi, APackInMemoryIsALayer) {
+  const char* const texts[] = {"layernorm/cols=64/f32/wb"};
+  const char* const archs[] = {"sm_90"};
+  const normjit_kernel_set set = {sizeof set, texts, 1, archs, 1};
+  report([&](char** json, char** e) {
+    return normjit_prebuild(&service_, &set, 1, 0, nullptr, nullptr, json, e);
+  });
+  const std::string path = machine_.directory / "kernels.njp";
+  report([&](char** json, char** e) { return normjit_export_pack(&service_, path.c_str(), &set, json, e); });
+  std::ifstream file(path, std::ios::binary);
+  std::string pack(std::istreambuf_iterator<char>(file), {});
+
+  FakeMachine other;
+  normjit_service elsewhere(other.options(), other.seams());
+  const auto missing = [&] {
+    const normjit_spec spec = spec_of(64);
+    return report([&](char** json, char** e) { return normjit_why(&elsewhere, &spec, "sm_90", json, e); })
+        .at("missing")
+        .get<int>();
+  };
+  const auto added = [&](std::size_t size) {
+    return outcome([&](char** e) { return normjit_add_layer(&elsewhere, pack.data(), size, nullptr, e); });
+  };
+  for (const std::size_t cut : {std::size_t{0}, std::size_t{100}, pack.size() - 1})
+    EXPECT_THAT(added(cut), HasSubstr("BadArgument: the layer in memory is not a valid pack")) << cut;
+  EXPECT_GT(missing(), 0);
+  EXPECT_EQ(added(pack.size()), "Ok");
+  std::fill(pack.begin(), pack.end(), 'x');  // it was copied
+  EXPECT_EQ(missing(), 0);
+  const Json environment =
+      report([&](char** json, char** e) { return normjit_environment(&elsewhere, json, e); });
+  EXPECT_EQ(environment.at("layers").at(0).at("path"), "memory layer 1");
+  EXPECT_THAT(
+      report([&](char** json, char** e) { return normjit_entries(&elsewhere, json, e); }).at("entries"),
+      Not(IsEmpty()));
+  EXPECT_EQ(other.compiles(), 0);
 }
 
 TEST_F(CApi, MistakesInASetAreNamed) {

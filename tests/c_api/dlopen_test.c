@@ -37,6 +37,7 @@
   F(normjit_prebuild)               \
   F(normjit_export_pack)            \
   F(normjit_import)                 \
+  F(normjit_add_layer)              \
   F(normjit_entries)                \
   F(normjit_verify)                 \
   F(normjit_prune)                  \
@@ -234,7 +235,8 @@ static void launches(normjit_service* service, uint64_t (*launched)(void)) {
   CHECK(launched() - before == 5);
 
   tensors.x.pointer = NULL;
-  FAILS(NORMJIT_NULL_POINTER, "null", call.normjit_layer_norm(service, &spec, &tensors, NULL, NULL, &g_error));
+  FAILS(NORMJIT_NULL_POINTER, "null",
+        call.normjit_layer_norm(service, &spec, &tensors, NULL, NULL, &g_error));
   CHECK(call.normjit_kernel_launch(kernel, &tensors, NULL, NULL) == NORMJIT_NULL_POINTER);
   call.normjit_kernel_release(kernel);
   IS_OK(call.normjit_freeze(service, NORMJIT_FROZEN_ERROR, &g_error));
@@ -247,6 +249,18 @@ static void launches(normjit_service* service, uint64_t (*launched)(void)) {
   IS_OK(call.normjit_freeze(service, NORMJIT_THAWED, &g_error));
   call.normjit_wait_for_compiles(service);
   CHECK(launched() - before == 5);
+}
+
+/* The bytes of a file; *size is their number. */
+static void* contents(const char* path, size_t* size) {
+  FILE* const file = fopen(path, "rb");
+  char* bytes = NULL;
+  CHECK(file != NULL && fseek(file, 0, SEEK_END) == 0);
+  *size = (size_t)ftell(file);
+  rewind(file);
+  CHECK((bytes = malloc(*size)) != NULL && fread(bytes, 1, *size, file) == *size);
+  fclose(file);
+  return bytes;
 }
 
 static int done_last;
@@ -296,6 +310,17 @@ static void cache(normjit_service* service, const char* folder) {
   }
   REPORTS("\"dry_run\": false", call.normjit_prune(other, 0, 0, &json, &g_error));
   REPORTS("\"entries\": []", call.normjit_entries(other, &json, &g_error));
+
+  { /* The service keeps a copy. */
+    size_t size = 0;
+    void* const bytes = contents(pack, &size);
+    FAILS(NORMJIT_BAD_ARGUMENT, "size", call.normjit_add_layer(other, bytes, size - 1, NULL, &g_error));
+    IS_OK(call.normjit_add_layer(other, bytes, size, NULL, &g_error));
+    memset(bytes, 0, size);
+    free(bytes);
+    REPORTS("\"missing\": 0", call.normjit_why(other, &spec, "sm_90", &json, &g_error));
+    REPORTS("memory layer 1", call.normjit_environment(other, &json, &g_error));
+  }
   call.normjit_service_destroy(other);
 }
 
@@ -326,7 +351,8 @@ static void call_often(normjit_service* service, int times) {
     call.normjit_kernel_release(kernel);
     IS_OK(call.normjit_counters(service, &text, &g_error));
     call.normjit_free(text);
-    FAILS(NORMJIT_BAD_ACTIVATION, "99", call.normjit_layer_norm(service, &wrong, &tensors, NULL, NULL, &g_error));
+    FAILS(NORMJIT_BAD_ACTIVATION, "99",
+          call.normjit_layer_norm(service, &wrong, &tensors, NULL, NULL, &g_error));
   }
 }
 

@@ -86,11 +86,67 @@ TEST_F(CacheTest, AsksMemoryDirectoryAndLayersInThisOrder) {
   EXPECT_THAT(warnings_, IsEmpty());
 }
 
+std::string pack_of(const Entry& entry) { return encode_pack({{entry_id(entry.identity), encode(entry)}}); }
+
+TEST_F(CacheTest, ALayerThatIsAddedIsAskedBehindTheOthers) {
+  const std::string embedded = pack_of(entry_of("a", "embedded"));
+  Cache cache({.directory = directory_, .layers = {first_}, .embedded = embedded}, files_,
+              [this](std::string_view text) { warnings_.emplace_back(text); });
+  EXPECT_EQ(find(cache, "a", Place::embedded), "embedded");
+  const auto before = cache.layers();
+
+  ASSERT_TRUE(cache.add_layer(pack_of(entry_of("a", "one"))).ok());
+  ASSERT_TRUE(cache.add_layer(pack_of(entry_of("a", "two"))).ok());
+  ASSERT_TRUE(cache.add_layer(pack_of(entry_of("b", "three"))).ok());
+  EXPECT_THAT(*before, SizeIs(1)) << "a list that somebody walks along stays";
+  EXPECT_THAT(*cache.layers(), SizeIs(4));
+  EXPECT_EQ(cache.look("a").tier, "memory layer 1");
+  EXPECT_EQ(cache.look("b").tier, "memory layer 3");
+  EXPECT_EQ(find(cache, "a", Place::layer), "one");
+  EXPECT_EQ(find(cache, "b", Place::layer), "three");
+  EXPECT_EQ(find(cache, "a", Place::directory), "one") << "it was copied";
+  fs::remove_all(directory_);
+  EXPECT_FALSE(cache.find("a", [](const Entry& entry) { return entry.fact("maker") == "none"; }));
+  EXPECT_EQ(cache.find("a", [](const Entry& entry) { return entry.fact("maker") == "two"; })->place,
+            Place::layer);
+  put(first_, entry_of("a", "first"));
+  fs::remove_all(directory_);
+  EXPECT_EQ(find(cache, "a", Place::layer), "first");
+
+  std::vector<std::string> tiers;
+  const auto listed = cache.list();
+  ASSERT_TRUE(listed.ok());
+  for (const Listed& each : *listed) tiers.push_back(each.tier);
+  EXPECT_THAT(tiers, ElementsAre(directory_, first_, "memory layer 1", "memory layer 2", "memory layer 3"));
+  EXPECT_THAT(warnings_, IsEmpty());
+}
+
+TEST_F(CacheTest, WhatIsNoPackIsNotAdded) {
+  Cache cache = open();
+  const std::string sound = pack_of(entry_of("a", "one"));
+  for (const std::string& bytes : {std::string(), std::string("x"), sound.substr(0, sound.size() - 1)}) {
+    const auto added = cache.add_layer(bytes);
+    EXPECT_EQ(added.code(), Code::CacheIo);
+    EXPECT_THAT(added.error().message, HasSubstr("the layer in memory is not a valid pack"));
+  }
+  EXPECT_THAT(*cache.layers(), SizeIs(3));
+  ASSERT_TRUE(cache.add_layer(sound).ok());
+  EXPECT_EQ(cache.look("a").tier, "memory layer 1") << "those before have no number";
+}
+
+TEST_F(CacheTest, ADamagedEntryOfALayerThatIsAddedIsAMiss) {
+  std::string damaged = pack_of(entry_of("a", "one"));
+  damaged.back() ^= 1;
+  Cache cache = open();
+  ASSERT_TRUE(cache.add_layer(damaged).ok());
+  ASSERT_TRUE(cache.add_layer(pack_of(entry_of("a", "two"))).ok());
+  EXPECT_EQ(find(cache, "a", Place::layer), "two");
+  EXPECT_EQ(cache.counts().damaged_entries, 1U);
+  EXPECT_THAT(warnings_, ElementsAre(HasSubstr("memory layer 1")));
+}
+
 class EmbeddedTest : public CacheTest {
  protected:
-  static std::string pack_of(const Entry& entry) {
-    return encode_pack({{entry_id(entry.identity), encode(entry)}});
-  }
   Cache open_with(std::string_view embedded) {
     return Cache({.directory = directory_, .layers = {pack_}, .embedded = embedded}, files_,
                  [this](std::string_view text) { warnings_.emplace_back(text); });

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <thread>
+#include <utility>
 
 #include "tests/support/recording_file_system.h"
 #include "tests/support/temp_directory.h"
@@ -140,6 +141,52 @@ TEST_F(PackTest, ThreadsMayLookWhileItIsReplaced) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(wrong, 0);
   EXPECT_GT(hits, 0);
+}
+
+TEST(PackInMemory, IsAsTheOneInAFile) {
+  auto bytes = std::make_shared<const std::string>(pack_of({"a", "b"}));
+  const Pack pack("name", bytes);
+  const std::weak_ptr<const std::string> kept = std::exchange(bytes, nullptr);
+  EXPECT_FALSE(kept.expired()) << "the pack keeps its bytes";
+  ASSERT_TRUE(pack.check().ok());
+  EXPECT_EQ(pack.path(), "name");
+  EXPECT_EQ(pack.look("a").entry, entry_of("a"));
+  EXPECT_EQ(pack.look("c").kind, Kind::absent);
+  const auto listed = pack.list();
+  ASSERT_TRUE(listed.ok());
+  ASSERT_THAT(*listed, SizeIs(2));
+  for (const Listed& each : *listed) {
+    EXPECT_EQ(each.tier, "name");
+    EXPECT_EQ(each.path, "name");
+    EXPECT_EQ(each.modified, 0);
+    EXPECT_TRUE(each.entry.ok());
+  }
+}
+
+// Whatever is changed or missing outside of the entries.
+TEST(PackInMemory, ItsIndexIsChecked) {
+  const std::string sound = pack_of({"a", "b"});
+  const auto check = [](std::string bytes) {
+    return Pack("name", std::make_shared<const std::string>(std::move(bytes))).check();
+  };
+  const std::size_t index = sound.find("\n\n") + 2;
+  for (std::size_t at = 0; at < sound.size(); ++at) {
+    std::string changed = sound;
+    changed[at] ^= 1;
+    EXPECT_EQ(check(changed).ok(), at >= index) << at;
+    const auto cut = check(sound.substr(0, at));
+    ASSERT_EQ(cut.code(), Code::CacheIo) << at;
+    EXPECT_THAT(cut.error().message, HasSubstr("name is not a valid pack")) << at;
+  }
+  EXPECT_EQ(check(sound + "x").code(), Code::CacheIo);
+  EXPECT_TRUE(check(sound).ok());
+  EXPECT_TRUE(check(pack_of({})).ok());
+}
+
+TEST_F(PackTest, ItsIndexIsCheckedInAFileToo) {
+  EXPECT_EQ(pack_.check().code(), Code::CacheIo);
+  write(path_, pack_of({"a"}));
+  EXPECT_TRUE(pack_.check().ok());
 }
 
 TEST_F(PackTest, ALinkIsFollowedAsItIsTheUsersChoice) {

@@ -91,6 +91,40 @@ TEST(ServiceFork, EveryChildPreparesAndPrebuilds) {
   EXPECT_EQ(failures, 0);
 }
 
+TEST(ServiceFork, EveryChildFindsAndAddsLayers) {
+  NORMJIT_SKIP_IF_FORKS_ARE_NOT_FOLLOWED();
+  constexpr int kFewChildren = 200;
+  const std::string pack = FakeMachine::pack_of({spec(0)});
+  const auto make = [] {
+    Options options;
+    options.mode = Mode::cached_only;
+    return Service(options, {.compiler = std::make_shared<StatelessCompiler>(),
+                             .driver = std::make_shared<StatelessDriver>(),
+                             .files = {},
+                             .embedded = ""});
+  };
+  Service service = make();
+  ASSERT_TRUE(service.add_layer(pack).ok());
+  std::atomic<int> failures = 0;
+  std::atomic<bool> stop = false;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i)
+    threads.emplace_back([&] {
+      while (!stop) {
+        Service other = make();
+        if (!other.add_layer(pack) || !other.prepare(spec(0)) || !service.entries()) ++failures;
+      }
+    });
+  const int done = done_children(kFewChildren, kChildrenAtOnce, [&](int i) {
+    return service.prepare(spec(0)).ok() && service.add_layer(pack).ok() &&
+           service.prepare(spec(1 + i)).code() == Code::NotCached && service.environment().layers.size() == 2;
+  });
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(done, kFewChildren);
+  EXPECT_EQ(failures, 0);
+}
+
 TEST(ServiceFork, AChildLaunchesOnlyWhatItHasPrepared) {
   FakeMachine machine;
   Service service = machine.service();

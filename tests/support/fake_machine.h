@@ -2,6 +2,8 @@
 // A machine for a Service: GPUs, a compiler and a cache directory, where every step leaves a trace.
 #pragma once
 
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -47,6 +49,20 @@ class FakeMachine {
   }
   // Nothing is embedded, whatever this library was built with.
   Seams seams() const { return {.compiler = compiler, .driver = driver, .files = files, .embedded = ""}; }
+
+  // The bytes of a pack of all kernels that these specs can ask for on an sm_90, made on another machine.
+  static std::string pack_of(const std::vector<NormSpec>& specs) {
+    FakeMachine maker;
+    Service service = maker.service();
+    const DeviceProfile device = profile_of(90);
+    const TempDirectory folder;
+    const std::string path = folder / "kernels.njp";
+    service.prebuild(specs, {&device, 1}).value();
+    service.export_pack(path, {.from = {}, .specs = specs, .devices = {device}, .uses = {}, .sign_key = {}})
+        .value();
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
 
   int compiles() const { return static_cast<int>(compiler->calls().size()); }
   int loads() const { return static_cast<int>(driver->loads().size()); }

@@ -145,6 +145,14 @@ normjit_status normjit_import(normjit_service* service, const char* sources, cha
   });
 }
 
+normjit_status normjit_add_layer(normjit_service* service, const void* pack, size_t size,
+                                 const char* signature, char** error) {
+  return guarded(error, {{"service", service}, {"pack", pack}}, [&]() -> Result<void> {
+    return service->service.add_layer(std::string(static_cast<const char*>(pack), size),
+                                      signature == nullptr ? "" : signature);
+  });
+}
+
 normjit_status normjit_entries(normjit_service* service, char** json, char** error) {
   return reported(service, json, error,
                   [&]() -> Result<Json> { return json_if(service->service.entries(), service->options); });

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "normjit/base/text.h"
 #include "normjit/cache/pack.h"
 
 namespace normjit {
@@ -43,11 +44,37 @@ Cache::Cache(Settings settings, std::shared_ptr<FileSystem> files, Warn warn)
       directory_(settings_.directory, files_, warn,
                  {.max_bytes = settings_.max_bytes, .shared = settings_.shared}),
       warn_(std::move(warn)) {
+  Layers layers;
   for (const std::string& path : settings_.layers)
-    if (!path.empty()) layers_.push_back(make_layer(path, files_, settings_.shared));
+    if (!path.empty()) layers.push_back(make_layer(path, files_, settings_.shared));
+  layers_ = std::make_shared<const Layers>(std::move(layers));
   if (!settings_.embedded.empty()) embedded_ = std::make_unique<Pack>("embedded", settings_.embedded);
-  for (const auto& layer : layers_) read_only_.push_back(layer.get());
-  if (embedded_) read_only_.push_back(embedded_.get());
+}
+
+std::shared_ptr<const Cache::Layers> Cache::layers() const {
+  const std::lock_guard lock(mutex_);
+  return layers_;
+}
+
+Result<void> Cache::add_layer(std::string pack) {
+  const auto bytes = std::make_shared<const std::string>(std::move(pack));
+  // Without a number, which only a pack gets that is added.
+  if (auto valid = Pack("the layer in memory", bytes).check(); !valid) return valid;
+  // A pack has a ForkMutex of its own, and must not be made under this one. So two threads that add packs may
+  // add the second number first.
+  const auto layer =
+      std::make_shared<const Pack>(concat({"memory layer ", shortest(++memory_layers_)}), bytes);
+  for (std::shared_ptr<const Layers> before = layers();;) {
+    auto longer = std::make_shared<Layers>(*before);
+    longer->push_back(layer);
+    std::shared_ptr<const Layers> after = std::move(longer);
+    const std::lock_guard lock(mutex_);
+    if (layers_ == before) {
+      layers_.swap(after);
+      return {};
+    }
+    before = layers_;
+  }
 }
 
 std::optional<Cache::Found> Cache::find(const std::string& identity, const Accepts& accepts,
@@ -57,22 +84,32 @@ std::optional<Cache::Found> Cache::find(const std::string& identity, const Accep
     return Found{std::move(kept->entry), Place::memory, !kept->only_here};
   if (Entry entry; directory_.find(identity, entry, on_damaged) && will_do(entry))
     return Found{std::move(entry), Place::directory};
-  for (const Tier* const tier : read_only_) {
-    const bool is_layer = tier != embedded_.get();
-    Lookup lookup = tier->look(identity);
-    if (lookup.kind == Kind::entry && will_do(lookup.entry)) {
-      if (is_layer) static_cast<void>(directory_.fill(lookup.entry));  // best effort
-      return Found{std::move(lookup.entry), is_layer ? Place::layer : Place::embedded};
+  const auto layers = this->layers();
+  for (const auto& layer : *layers) {
+    if (auto entry = find_in(*layer, identity, accepts, on_damaged)) {
+      static_cast<void>(directory_.fill(*entry));  // best effort
+      return Found{*std::move(entry), Place::layer};
     }
-    if (lookup.kind == Kind::entry || lookup.kind == Kind::absent) continue;
-    if (lookup.kind == Kind::damaged) {
-      ++damaged_;
-      if (on_damaged) on_damaged(lookup.error);
-    }
-    warn_(is_layer ? Trouble::layer : Trouble::embedded,
-          lookup.error + (is_layer ? "; it stays as it is; the next layer or the compiler is used"
-                                   : "; the compiler is used"));
   }
+  if (embedded_)
+    if (auto entry = find_in(*embedded_, identity, accepts, on_damaged))
+      return Found{*std::move(entry), Place::embedded};
+  return {};
+}
+
+std::optional<Entry> Cache::find_in(const Tier& tier, const std::string& identity, const Accepts& accepts,
+                                    const Warn& on_damaged) {
+  Lookup lookup = tier.look(identity);
+  if (lookup.kind == Kind::entry && (!accepts || accepts(lookup.entry))) return std::move(lookup.entry);
+  if (lookup.kind == Kind::entry || lookup.kind == Kind::absent) return {};
+  if (lookup.kind == Kind::damaged) {
+    ++damaged_;
+    if (on_damaged) on_damaged(lookup.error);
+  }
+  if (&tier == embedded_.get())
+    warn_(Trouble::embedded, lookup.error + "; the compiler is used");
+  else
+    warn_(Trouble::layer, lookup.error + "; it stays as it is; the next layer or the compiler is used");
   return {};
 }
 
@@ -111,7 +148,8 @@ Cache::Counts Cache::counts() const noexcept {
 Result<std::vector<Listed>> Cache::list() const {
   Result<std::vector<Listed>> entries = directory_.list();
   if (!entries) return entries;
-  for (const auto& layer : layers_) {
+  const auto layers = this->layers();
+  for (const auto& layer : *layers) {
     Result<std::vector<Listed>> more = layer->list();
     if (!more) continue;
     for (Listed& listed : *more) entries->push_back(std::move(listed));
@@ -129,8 +167,10 @@ Cache::Look Cache::look(const std::string& identity, const Accepts& accepts) con
   if (auto kept = memory_.find(identity))
     if (ends_at("memory", {.kind = Kind::entry, .entry = std::move(kept->entry)})) return first;
   if (ends_at(directory_.path(), directory_.look(identity))) return first;
-  for (const Tier* const tier : read_only_)
-    if (ends_at(tier->path(), tier->look(identity))) break;
+  const auto layers = this->layers();
+  for (const auto& layer : *layers)
+    if (ends_at(layer->path(), layer->look(identity))) return first;
+  if (embedded_) ends_at(embedded_->path(), embedded_->look(identity));
   return first;
 }
 

@@ -75,6 +75,10 @@ class Cache {
   std::optional<Found> find(const std::string& identity, const Accepts& accepts = {},
                             const Warn& on_damaged = {});
 
+  // Adds the bytes of a pack as the last layer, "memory layer N", from the next find on. CacheIo, and nothing
+  // changes, if they have no valid index.
+  Result<void> add_layer(std::string pack);
+
   // Keeps an entry in memory, and publishes it to the directory (Directory::store). False: it is in memory
   // only; if there is a directory, `on_refused` is called with the reason.
   bool store(const Entry& entry, bool replace = false, const Warn& on_refused = {});
@@ -108,20 +112,28 @@ class Cache {
 
   const Settings& settings() const { return settings_; }
   Directory& directory() { return directory_; }
-  const std::vector<std::unique_ptr<Tier>>& layers() const { return layers_; }
+  // In the order in which they are searched. A layer that is added later does not change the list that was
+  // returned.
+  using Layers = std::vector<std::shared_ptr<const Tier>>;
+  std::shared_ptr<const Layers> layers() const;
   const Tier* embedded() const { return embedded_.get(); }  // null: no pack is embedded
   const std::shared_ptr<FileSystem>& files() const { return files_; }
 
  private:
   enum class Trouble { layer, stalled, embedded };
 
+  // The entry of one of the read-only tiers, if it is accepted.
+  std::optional<Entry> find_in(const Tier& tier, const std::string& identity, const Accepts& accepts,
+                               const Warn& on_damaged);
+
   const Settings settings_;
   const std::shared_ptr<FileSystem> files_;
   Memory memory_;
   Directory directory_;
-  std::vector<std::unique_ptr<Tier>> layers_;
+  mutable ForkMutex mutex_;  // of layers_; never held while a tier is asked
+  std::shared_ptr<const Layers> layers_;
+  std::atomic<int> memory_layers_ = 0;  // that have a number
   std::unique_ptr<Tier> embedded_;
-  std::vector<const Tier*> read_only_;  // the layers, then the embedded pack
   WarnOnce<Trouble> warn_;
   std::atomic<std::uint64_t> damaged_ = 0, lock_waits_ = 0;  // damaged_: outside the directory
   std::atomic<std::chrono::nanoseconds::rep> lock_wait_ = 0;

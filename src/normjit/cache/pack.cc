@@ -126,6 +126,12 @@ Lookup Pack::look(const std::string& identity) const {
   return verify(std::move(bytes), identity, concat({"entry ", id, " of ", path_}));
 }
 
+Result<void> Pack::check() const {
+  OpenFile file = open();
+  if (!index(file)) return Error{Code::CacheIo, file.trouble().error};
+  return {};
+}
+
 Result<std::vector<Listed>> Pack::list() const {
   OpenFile file = open();
   const auto index = this->index(file);

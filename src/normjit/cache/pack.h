@@ -36,10 +36,15 @@ class Pack final : public Tier {
       : path_(std::move(path)), files_(std::move(files)), shared_(shared) {}
   // A pack that is part of the program. `name` is reported as its path; `bytes` must outlive the pack.
   Pack(std::string name, std::string_view bytes) : path_(std::move(name)), bytes_(bytes) {}
+  // A pack in memory that the object keeps. `bytes` must not be null.
+  Pack(std::string name, std::shared_ptr<const std::string> bytes)
+      : path_(std::move(name)), owned_(std::move(bytes)), bytes_(*owned_) {}
 
   const std::string& path() const override { return path_; }
   Lookup look(const std::string& identity) const override;
   Result<std::vector<Listed>> list() const override;
+  // Whether it has a valid index, which is all of a pack but its entries. CacheIo.
+  Result<void> check() const;
 
  private:
   struct Index;
@@ -49,7 +54,8 @@ class Pack final : public Tier {
   std::shared_ptr<const Index> index(OpenFile& file) const;
 
   const std::string path_;
-  const std::shared_ptr<FileSystem> files_;  // null: `bytes_` are the pack
+  const std::shared_ptr<FileSystem> files_;         // null: `bytes_` are the pack
+  const std::shared_ptr<const std::string> owned_;  // null: they are not the pack's own
   const std::string_view bytes_;
   const bool shared_ = false;
   mutable ForkMutex mutex_;                     // never held across a file access

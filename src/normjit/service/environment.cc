@@ -25,7 +25,8 @@ Environment Service::environment() {
   found.cache_directory = impl_->options.cache_directory;
   if (auto usable = impl_->binaries.cache().directory().probe(); !usable)
     found.cache_error = usable.error().message;
-  for (const auto& layer : impl_->binaries.cache().layers()) {
+  const auto layers = impl_->binaries.cache().layers();
+  for (const auto& layer : *layers) {
     const auto entries = layer->list();
     found.layers.push_back({layer->path(), entries ? static_cast<int>(entries->size()) : 0,
                             entries ? "" : entries.error().message});

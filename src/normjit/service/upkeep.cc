@@ -51,8 +51,8 @@ EntryReport report_of(const Listed& listed) {
   return report;
 }
 
-std::vector<std::unique_ptr<Tier>> open_all(const std::vector<std::string>& paths, const Cache& cache) {
-  std::vector<std::unique_ptr<Tier>> tiers;
+Cache::Layers open_all(const std::vector<std::string>& paths, const Cache& cache) {
+  Cache::Layers tiers;
   for (const std::string& path : paths)
     tiers.push_back(make_layer(path, cache.files(), cache.settings().shared));
   return tiers;
@@ -63,21 +63,26 @@ constexpr std::int64_t kMaxSignatureBytes = 65536;  // one that minisign writes 
 // Bounds what a foreign pack can make an import allocate, which reads one that has to be signed at once.
 constexpr std::int64_t kMaxSignedPackBytes = std::int64_t{4} << 30;
 
-// What import reads from.
-struct Source {
-  std::string bytes;  // of a pack that was read as a whole, and which the tier reads
-  std::unique_ptr<Tier> tier;
-};
+// Whether one of these keys has signed the bytes of a pack. `pack` and `where`, of the signature, are for the
+// error. Untrusted; CacheIo without libsodium.
+Result<void> check_signature(const Trust& trust, std::string_view bytes, std::string_view signature,
+                             std::string_view pack, std::string_view where) {
+  const Trusted outcome = trust.check_file(bytes, signature);
+  if (outcome == Trusted::yes) return {};
+  if (outcome == Trusted::unavailable) return Error{Code::CacheIo, sodium_error()};
+  return Error{Code::Untrusted, concat({pack, " is not trusted: ", reason(outcome), where})};
+}
 
 // A pack of which these keys have signed the bytes. They are read once, so what was checked is what is
 // imported.
-Result<std::unique_ptr<Source>> open_signed(const std::string& path, const Cache& cache, const Trust& trust) {
+Result<std::shared_ptr<const Tier>> open_signed(const std::string& path, const Cache& cache,
+                                                const Trust& trust) {
   const auto read = [&](const std::string& from, std::int64_t limit, std::string& to) -> Lookup {
     OpenFile file(*cache.files(), from, cache.settings().shared, OpenFile::Links::follow);
     return file.read_all(limit, to) ? Lookup{.kind = Lookup::Kind::entry} : file.trouble();
   };
-  auto source = std::make_unique<Source>();
-  if (const Lookup pack = read(path, kMaxSignedPackBytes, source->bytes); pack.kind != Lookup::Kind::entry)
+  std::string bytes;
+  if (const Lookup pack = read(path, kMaxSignedPackBytes, bytes); pack.kind != Lookup::Kind::entry)
     return Error{Code::CacheIo, pack.error};
   const std::string signature_path = concat({path, kSignatureSuffix});
   std::string signature;
@@ -86,30 +91,27 @@ Result<std::unique_ptr<Source>> open_signed(const std::string& path, const Cache
     return Error{Code::Untrusted, concat({"the pack ", path, " is not signed: there is no ", signature_path,
                                           ", and only packs of trusted keys are imported"})};
   if (file.kind != Lookup::Kind::entry) return Error{Code::CacheIo, file.error};
-  const Trusted outcome = trust.check_file(source->bytes, signature);
-  if (outcome == Trusted::unavailable) return Error{Code::CacheIo, sodium_error()};
-  if (outcome != Trusted::yes)
-    return Error{Code::Untrusted, concat({"the pack ", path, " is not trusted: ", reason(outcome), " (",
-                                          signature_path, ")"})};
-  source->tier = std::make_unique<Pack>(path, source->bytes);
-  return source;
+  if (auto trusted = check_signature(trust, bytes, signature, concat({"the pack ", path}),
+                                     concat({" (", signature_path, ")"}));
+      !trusted)
+    return trusted.error();
+  return std::shared_ptr<const Tier>(
+      std::make_shared<Pack>(path, std::make_shared<const std::string>(std::move(bytes))));
 }
 
 // All of them; or why one of them cannot be read, or is not to be believed.
-Result<std::vector<std::unique_ptr<Source>>> open_sources(const std::vector<std::string>& paths,
-                                                          const Cache& cache,
-                                                          const std::vector<std::string>& trusted) {
+Result<Cache::Layers> open_sources(const std::vector<std::string>& paths, const Cache& cache,
+                                   const std::vector<std::string>& trusted) {
   const auto trust = Trust::of(trusted);
   if (!trust) return trust.error();
-  std::vector<std::unique_ptr<Source>> sources;
+  Cache::Layers sources;
   for (const std::string& path : paths) {
     if (!trust->empty() && path.ends_with(kPackSuffix)) {
       auto pack = open_signed(path, cache, *trust);
       if (!pack) return pack.error();
       sources.push_back(std::move(*pack));
     } else {
-      sources.push_back(std::make_unique<Source>());
-      sources.back()->tier = make_layer(path, cache.files(), cache.settings().shared);
+      sources.push_back(make_layer(path, cache.files(), cache.settings().shared));
     }
   }
   return sources;
@@ -154,7 +156,8 @@ Result<VerifyReport> Service::verify(bool quarantine) {
   const auto directory = cache.directory().list();
   if (!directory) return directory.error();
   count(*directory, quarantine);
-  for (const auto& layer : cache.layers()) {
+  const auto layers = cache.layers();
+  for (const auto& layer : *layers) {
     if (const auto entries = layer->list())
       count(*entries, false);
     else
@@ -191,7 +194,8 @@ Result<ExportReport> Service::export_pack(const std::string& path, const ExportO
   const auto named = open_all(options.from, cache);
   auto listed = named.empty() ? cache.directory().list() : std::vector<Listed>();
   if (!listed) return listed.error();
-  for (const auto& tier : named.empty() ? cache.layers() : named) {
+  const auto layers = cache.layers();
+  for (const auto& tier : named.empty() ? *layers : named) {
     auto entries = tier->list();
     if (!entries) return entries.error();
     std::ranges::move(*entries, std::back_inserter(*listed));
@@ -254,6 +258,21 @@ Result<ExportReport> Service::export_pack(const std::string& path, const ExportO
   return report;
 }
 
+Result<void> Service::add_layer(std::string pack, const std::string& signature) {
+  const auto trust = Trust::of(impl_->options.trust);
+  if (!trust) return trust.error();
+  if (!trust->empty()) {
+    if (signature.empty())
+      return Error{Code::Untrusted,
+                   "the layer in memory is not signed, and only packs of trusted keys are added"};
+    if (auto trusted = check_signature(*trust, pack, signature, "the layer in memory", ""); !trusted)
+      return trusted;
+  }
+  if (auto added = impl_->binaries.cache().add_layer(std::move(pack)); !added)
+    return Error{Code::BadArgument, added.error().message};
+  return {};
+}
+
 Result<ImportReport> Service::import_from(const std::vector<std::string>& sources) {
   Cache& cache = impl_->binaries.cache();
   if (cache.settings().directory.empty())
@@ -265,8 +284,7 @@ Result<ImportReport> Service::import_from(const std::vector<std::string>& source
   };
   const auto opened = open_sources(sources, cache, impl_->options.trust);
   if (!opened) return opened.error();
-  for (const auto& source : *opened) {
-    const Tier* const tier = source->tier.get();
+  for (const auto& tier : *opened) {
     const auto entries = tier->list();
     if (!entries) return entries.error();
     for (const Listed& listed : *entries) {
