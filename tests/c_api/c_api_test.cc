@@ -470,6 +470,13 @@ TEST_F(CApi, OptionsReplaceWhatTheEnvironmentSays) {
   options.template_directory = "/templates";
   options.trust = "RWone, two.pub";
   options.sign_key = "/key";
+  options.remote = "redis://host";
+  options.remote_unsigned = NORMJIT_YES;
+  normjit_remote store = NORMJIT_REMOTE_INIT;
+  store.user = &store;
+  store.get = [](void*, const char*, std::size_t, normjit_remote_sink, void*, std::int32_t, char*,
+                 std::size_t) -> normjit_remote_outcome { return NORMJIT_REMOTE_ABSENT; };
+  options.remote_store = &store;
   const Options all = made(&options);
   EXPECT_EQ(all.mode, Mode::cached_only);
   EXPECT_FALSE(all.shared_cache);
@@ -483,6 +490,11 @@ TEST_F(CApi, OptionsReplaceWhatTheEnvironmentSays) {
   EXPECT_EQ(all.template_directory, "/templates");
   EXPECT_THAT(all.trust, ElementsAre("RWone", "two.pub"));
   EXPECT_EQ(all.sign_key, "/key");
+  EXPECT_EQ(all.remote, "redis://host");
+  EXPECT_TRUE(all.remote_unsigned);
+  ASSERT_TRUE(all.remote_store.has_value());
+  EXPECT_EQ(all.remote_store->user, &store);
+  EXPECT_EQ(all.remote_store->get, store.get);
 
   options.trust = "";
   options.sign_key = "";
@@ -510,6 +522,11 @@ TEST_F(CApi, OptionsOutOfRangeAreNamed) {
   EXPECT_THAT(refused(&normjit_options::shared_cache, 3), HasSubstr("shared_cache is 3"));
   EXPECT_THAT(refused(&normjit_options::exact_toolchain, -2), HasSubstr("exact_toolchain is -2"));
   EXPECT_THAT(refused(&normjit_options::ignore_environment, 9), HasSubstr("ignore_environment is 9"));
+  EXPECT_THAT(refused(&normjit_options::remote_unsigned, 3), HasSubstr("remote_unsigned is 3"));
+  const normjit_remote without_get = NORMJIT_REMOTE_INIT, without_size = {};
+  EXPECT_THAT(refused(&normjit_options::remote_store, &without_get), HasSubstr("normjit_remote.get is NULL"));
+  EXPECT_THAT(refused(&normjit_options::remote_store, &without_size),
+              HasSubstr("struct_size of normjit_remote"));
   EXPECT_THAT(refused(&normjit_options::max_cache_bytes, std::int64_t{-2}),
               HasSubstr("max_cache_bytes is -2"));
 }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <functional>
 #include <memory>
@@ -258,6 +259,54 @@ TEST(SharedStore, APrebuildFillsTheStore) {
   const PrebuildReport report = other.service().prebuild(specs, devices).value();
   EXPECT_EQ(report.cached, kernels);
   EXPECT_EQ(other.compiles(), 0);
+}
+
+TEST(SharedStore, KernelsAreCopiedInBothDirections) {
+  using Outcome = RemoteReport::Outcome;
+  FakeStore store;
+  Machine here(store), there(store);
+  const std::vector<NormSpec> specs{kSpec};
+  const std::vector<DeviceProfile> devices{profile_of(90)};
+  const auto count = [](const RemoteReport& report, Outcome outcome) {
+    return std::ranges::count(report.kernels, outcome, &RemoteReport::Kernel::outcome);
+  };
+  std::ptrdiff_t kernels = 0;
+  {
+    Service plain(here.options(), here.seams());
+    kernels = plain.prebuild(specs, devices).value().compiled;
+    EXPECT_EQ(plain.remote(RemoteTask::put).code(), Code::BadArgument);
+  }
+  Service ours = here.service(), theirs = there.service();
+  EXPECT_EQ(count(*theirs.remote(RemoteTask::get, specs, devices), Outcome::absent), kernels);
+  EXPECT_EQ(count(*ours.remote(RemoteTask::put), Outcome::copied), kernels);
+  EXPECT_EQ(count(*ours.remote(RemoteTask::put, specs, devices), Outcome::present), kernels);
+  EXPECT_EQ(count(*ours.remote(RemoteTask::verify), Outcome::present), kernels);
+  EXPECT_EQ(count(*theirs.remote(RemoteTask::get, specs, devices), Outcome::copied), kernels);
+  EXPECT_EQ(count(*theirs.remote(RemoteTask::get, specs, devices), Outcome::present), kernels);
+  EXPECT_EQ(there.compiles(), 0);
+
+  store.set(store.values().begin()->first, "poison");
+  const RemoteReport poisoned = *ours.remote(RemoteTask::verify);
+  EXPECT_EQ(count(poisoned, Outcome::untrusted), 1);
+  EXPECT_EQ(count(poisoned, Outcome::present), kernels - 1);
+
+  EXPECT_EQ(ours.remote(RemoteTask::get).code(), Code::BadArgument);
+  EXPECT_EQ(ours.remote(RemoteTask::put, specs).code(), Code::BadArgument);
+  store.fail("down");
+  EXPECT_EQ(ours.remote(RemoteTask::put).code(), Code::CacheIo);
+}
+
+TEST(SharedStore, TheEnvironmentSaysWhatIsBelieved) {
+  FakeStore store;
+  Machine machine(store);
+  const Environment::Remote sound = machine.service().environment().remote;
+  EXPECT_EQ(sound.url, "the host's store");
+  EXPECT_EQ(sound.error, "");
+  EXPECT_TRUE(sound.unsigned_values);
+  store.fail("the server has moved");
+  EXPECT_THAT(machine.service().environment().remote.error, HasSubstr("the server has moved"));
+  Service untrusting = machine.service([](Options& options) { options.remote_unsigned = false; });
+  EXPECT_THAT(untrusting.environment().remote.error, HasSubstr("no key is trusted"));
 }
 
 // Machines with several threads each, which miss the same kernels at the same time.
