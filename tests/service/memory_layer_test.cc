@@ -147,7 +147,7 @@ TEST_F(MemoryLayer, WithTrustedKeysItNeedsTheirSignature) {
 }
 
 TEST_F(MemoryLayer, AKeyThatIsNoneIsNamed) {
-  Service wrong = service({"RWno"}, "");
+  Service wrong = service({"RW" + std::string(54, '!')}, "");
   EXPECT_EQ(wrong.add_layer(pack_).code(), Code::BadArgument);
   EXPECT_THAT(wrong.environment().layers, IsEmpty());
 }
