@@ -35,15 +35,14 @@ def skip(why):
 def make_pack(tool, folder):
     """The bytes of a pack with the kernels of SPEC, and its signature where there is a key; None without a compiler."""
     path = os.path.join(folder, "kernels.njp")
-    wanted = [SPEC, "--arch", ARCH]
     key = os.environ.get("NORMJIT_SIGN_KEY")
     environment = {**os.environ, "NORMJIT_CACHE_DIR": os.path.join(folder, "cache"), "NORMJIT_MODE": "eager"}
-    built = subprocess.run([tool, "prebuild", *wanted], env=environment, stdout=subprocess.DEVNULL)
-    if built.returncode == NO_COMPILER:
-        return None
-    built.check_returncode()
-    subprocess.run([tool, "export", path, *wanted, *(["--sign"] if key else [])], env=environment, check=True,
-                   stdout=subprocess.DEVNULL)
+    for command in ["prebuild"], ["export", path, *(["--sign"] if key else [])]:
+        done = subprocess.run([tool, *command, SPEC, "--arch", ARCH], env=environment, capture_output=True, text=True)
+        if done.returncode == NO_COMPILER:
+            return None
+        if done.returncode != 0:
+            sys.exit(done.stderr)
     with open(path, "rb") as file:
         pack = file.read()
     if not key:
@@ -52,8 +51,8 @@ def make_pack(tool, folder):
         return pack, file.read()
 
 
-def kernels_without_a_place():
-    """How many kernels of SPEC this process would have to compile; and where it finds the others."""
+def look():
+    """How many kernels of SPEC this process does not find; and where it finds the others."""
     report = json.loads(_library.text_of("normjit_why", _library.service(), ctypes.byref(_library.parse_spec(SPEC)),
                                          ARCH.encode()))
     return report["missing"], sorted({kernel["tier"] for kernel in report["kernels"] if kernel["tier"]})
@@ -70,9 +69,9 @@ def run(rank, tool):
         if box[0] is None:
             dist.destroy_process_group()
             skip("no compiler here")
-        before, _ = kernels_without_a_place()
+        before, _ = look()
         normjit.add_layer(*box[0])
-        after, tiers = kernels_without_a_place()
+        after, tiers = look()
         print("rank {}: {} bytes; {} kernels missing before, {} after; found in {}".format(
             rank, len(box[0][0]), before, after, ", ".join(tiers)), flush=True)
         dist.barrier()

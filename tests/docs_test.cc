@@ -11,6 +11,7 @@
 #include <sstream>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "normjit/spec.h"
@@ -52,10 +53,13 @@ TEST(Readme, TheFirstSnippetIsTheExample) {
 
 TEST(CApiPage, TheSnippetsAreCompiled) {
   const std::string compiled = without_spaces(file("tests/c_api/snippet.c"));
-  for (const char* const first :
-       {"normjit_service *service = NULL;", "normjit_spec backward = NORMJIT_SPEC_INIT;"}) {
+  const std::pair<const char*, std::size_t> snippets[] = {
+      {"normjit_service *service = NULL;", 9},
+      {"normjit_spec backward = NORMJIT_SPEC_INIT;", 9},
+      {"if (normjit_add_layer(service, pack, size, NULL, error)) return 1;", 1}};
+  for (const auto& [first, least] : snippets) {
     const auto lines = snippet(file("docs/c_api.md"), first);
-    ASSERT_GT(lines.size(), 8u);
+    ASSERT_GE(lines.size(), least) << first;
     for (const std::string& line : lines) EXPECT_NE(compiled.find(line + "\n"), std::string::npos) << line;
   }
 }

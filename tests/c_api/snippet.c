@@ -46,3 +46,12 @@ int snippet_of_gradients(normjit_service* service, int64_t columns, int64_t rows
   return normjit_norm(service, &backward, &gradients, stream, NULL, error) != NORMJIT_OK;
   /* clang-format on */
 }
+
+int snippet_of_a_layer(normjit_service* service, const void* pack, size_t size, char** error);
+
+int snippet_of_a_layer(normjit_service* service, const void* pack, size_t size, char** error) {
+  /* clang-format off */
+  if (normjit_add_layer(service, pack, size, NULL, error)) return 1;
+  /* clang-format on */
+  return 0;
+}

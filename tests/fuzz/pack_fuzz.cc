@@ -25,6 +25,8 @@ void read(std::string_view bytes) {
 
   const Result<std::vector<Listed>> listed = on_disk.list(), other = in_memory.list();
   fuzz::expect(listed.ok() == other.ok(), "file and memory are both packs, or neither is");
+  fuzz::expect(on_disk.check().ok() == listed.ok() && in_memory.check().ok() == listed.ok(),
+               "a pack is one that can be listed");
   if (!listed) {
     fuzz::expect_message(listed.error().message);
     fuzz::expect(listed.error().message == other.error().message, "and for the same reason");

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of the package normjit itself, which needs no framework and no library.
+"""Tests of the package normjit itself, which needs no framework, and a library only for add_layer (NORMJIT_LIBRARY).
 
     python3 tests/python/package_test.py
 """
@@ -11,6 +11,9 @@ import tempfile
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+# The pack without an entry.
+EMPTY_PACK = b"normjit-pack 1\nchecksum: 70166cd02e3ed770e89ff4c51bd30a14\nentries: 0\n\n"
 
 # Importing these fails, as where they are not installed; their distributions keep their metadata.
 WITHOUT = """
@@ -26,11 +29,18 @@ sys.meta_path.insert(0, Missing())
 
 
 class PackageTest(unittest.TestCase):
-    def run_python(self, code, *paths):
+    def run_with_library(self, code, **environment):
+        """The same with libnormjit and a cache of its own; skips where there is none."""
+        if not os.environ.get("NORMJIT_LIBRARY"):
+            self.skipTest("NORMJIT_LIBRARY names no libnormjit")
+        with tempfile.TemporaryDirectory() as folder:
+            return self.run_python(code, NORMJIT_CACHE_DIR=folder, NORMJIT_LAYERS="", **{"NORMJIT_TRUST": "", **environment})
+
+    def run_python(self, code, *paths, **environment):
         """Of an interpreter with the package, and these folders, on its path: (exit status, stdout, stderr)."""
         path = os.pathsep.join([os.path.join(ROOT, "python"), *paths])
         done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True,
-                              env={**os.environ, "PYTHONPATH": path})
+                              env={**os.environ, "PYTHONPATH": path, **environment})
         return done.returncode, done.stdout, done.stderr
 
     def test_the_version_is_that_of_the_installed_package(self):
@@ -51,6 +61,43 @@ class PackageTest(unittest.TestCase):
         status, _, err = self.run_python("import normjit; normjit.nothing")
         self.assertNotEqual(status, 0)
         self.assertIn("AttributeError: module 'normjit' has no attribute 'nothing'", err)
+
+    def test_the_bytes_of_a_pack_are_a_layer_of_every_service(self):
+        code = '''
+import json, normjit
+from normjit import _library
+normjit.add_layer({!r})
+for invariant in (False, True):
+    report = json.loads(_library.text_of("normjit_environment", _library.service(invariant)))
+    print(report["layers"])
+'''.format(EMPTY_PACK)
+        layer = "[{'path': 'memory layer 1', 'entries': 0, 'error': ''}]\n"
+        self.assertEqual(self.run_with_library(code), (0, 2 * layer, ""))
+
+    def test_other_bytes_are_refused(self):
+        for pack, error in [(b"", "RuntimeError: .*not a valid pack"), (EMPTY_PACK[:-1], "RuntimeError: .*not a valid pack"),
+                            ("text", "TypeError: pack must be bytes, not str")]:
+            code = '''
+import json, normjit
+from normjit import _library
+try:
+    normjit.add_layer({!r})
+except (RuntimeError, TypeError) as error:
+    print([kind.__name__ for kind in type(error).__mro__ if not kind.__module__.startswith("normjit")][0] + ":", error)
+print(json.loads(_library.text_of("normjit_environment", _library.service()))["layers"])
+'''.format(pack)
+            status, out, err = self.run_with_library(code)
+            self.assertEqual((status, err), (0, ""))
+            self.assertRegex(out, "^" + error)
+            self.assertTrue(out.endswith("\n[]\n"), out)
+
+    def test_with_trusted_keys_a_pack_needs_a_signature(self):
+        key = "RWRCSwAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+        for signature, error in [(None, "is not signed"), ("no signature", "is not trusted")]:
+            status, _, err = self.run_with_library("import normjit; normjit.add_layer({!r}, {!r})".format(
+                EMPTY_PACK, signature), NORMJIT_TRUST=key)
+            self.assertNotEqual(status, 0)
+            self.assertIn(error, err.splitlines()[-1])
 
     def test_a_missing_framework_is_named_with_the_way_out(self):
         for name, hint in [("torch", "pip install 'normjit[torch]'"), ("jax", "pip install 'normjit[jax]'")]:

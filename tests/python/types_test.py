@@ -17,7 +17,15 @@ from pathlib import Path
 
 PYTHON = Path(__file__).resolve().parents[2] / "python"
 
-PROGRAMS = {"torch": """
+PROGRAMS = {"normjit": """
+import normjit
+
+normjit.add_layer(b"")
+normjit.add_layer(b"", "signature")
+normjit.add_layer(b"", signature=None)
+normjit.add_layer("")  # wrong
+normjit.add_layer(b"", b"signature")  # wrong
+""", "torch": """
 import torch
 from normjit.torch import (LayerNorm, RMSNorm, add_rms_norm, add_rms_norm_quant, layer_norm, replace_layer_norm, replace_norms,
                            rms_norm, rms_norm_quant)
@@ -105,7 +113,7 @@ class TypesTest(unittest.TestCase):
         self.assertEqual(mypy(*parts), [])
 
     def check_program(self, name):
-        if not is_installed(name):
+        if name != "normjit" and not is_installed(name):
             self.skipTest("no {} here".format(name))
         path = os.path.join(SCRATCH.name, "{}_program.py".format(name))
         with open(path, "w") as file:
@@ -113,6 +121,9 @@ class TypesTest(unittest.TestCase):
         said = [int(re.match(r"[^:]*:(\d+): error:", line).group(1)) for line in mypy(path) if ": note:" not in line]
         wrong = [i for i, line in enumerate(PROGRAMS[name].splitlines(), 1) if line.endswith("# wrong")]
         self.assertEqual(said, wrong)
+
+    def test_a_program_without_a_framework(self):
+        self.check_program("normjit")
 
     def test_a_program_for_pytorch(self):
         self.check_program("torch")

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <string>
 #include <utility>
 
@@ -147,8 +148,12 @@ TEST_F(MemoryLayer, WithTrustedKeysItNeedsTheirSignature) {
 }
 
 TEST_F(MemoryLayer, AKeyThatIsNoneIsNamed) {
-  Service wrong = service({"RWno"}, "");
-  EXPECT_EQ(wrong.add_layer(pack_).code(), Code::BadArgument);
+  const std::string path = machine_.directory / "no.pub";
+  std::ofstream(path) << "no key\n";
+  Service wrong = service({path}, "");
+  const auto added = wrong.add_layer(pack_);
+  EXPECT_EQ(added.code(), Code::BadArgument);
+  EXPECT_THAT(added.error().message, HasSubstr(path));
   EXPECT_THAT(wrong.environment().layers, IsEmpty());
 }
 
