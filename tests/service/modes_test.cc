@@ -301,10 +301,10 @@ TEST_F(Modes, CountersCountAndAreJson) {
   EXPECT_EQ(next.counters().misses, 0U);
   counters = {};
   counters.memory_hits = 12;
-  counters.lock_wait_ms = 0.5;
+  counters.remote_wait_ms = 0.5;
   const std::string json = to_json(counters);
   EXPECT_THAT(json, ::testing::StartsWith("{\"memory_hits\": 12, \"disk_hits\": 0"));
-  EXPECT_THAT(json, ::testing::EndsWith("\"lock_wait_ms\": 0.5}"));
+  EXPECT_THAT(json, ::testing::EndsWith("\"remote_wait_ms\": 0.5}"));
 }
 
 }  // namespace
