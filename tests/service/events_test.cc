@@ -141,7 +141,7 @@ TEST_F(Events, TellOfAWaitForAnotherProcess) {
   EXPECT_THAT(told(Event::Kind::waited),
               ElementsAre(AllOf(of_the_kernel(*kernel), Field(&Told::milliseconds, ::testing::Gt(0)))));
   EXPECT_EQ(service.counters().lock_waits, 1U);
-  EXPECT_EQ(name(Event::Kind::unstored), "unstored") << "the last name";
+  EXPECT_EQ(name(Event::Kind::offered), "offered") << "the last name";
 }
 
 }  // namespace
