@@ -469,7 +469,7 @@ class Bench:
     # Parts.
 
     def look(self):
-        first, later, fetched, cached, plain = {}, {}, {}, {}, []
+        first, later, fetched, reader, writer, plain = {}, {}, {}, {}, {}, []
         for _ in range(self.options.repeat):
             local = self.child("prebuild", {"specs": self.specs, "caches": [self.cache]})[0]
             plain += local["done"][1:]
@@ -481,14 +481,16 @@ class Bench:
                 first.setdefault(store, []).append(looks[0])
                 later.setdefault(store, []).extend(looks[1:])
                 fetched.setdefault(store, []).extend(run["done"][1:])
-                run = self.child("prebuild", self.reader(store, caches=[self.cache]))[0]
-                cached.setdefault(store, []).extend(run["done"][1:])
+                for role, keys in ((reader, {}), (writer, {"sign_key": self.secret})):
+                    run = self.child("prebuild", self.reader(store, caches=[self.cache], **keys))[0]
+                    role.setdefault(store, []).extend(run["done"][1:])
         texts = lambda values: {store: p50_p99(values[store]) for store in self.servers}
         self.add("look, of the store: first of a process, p50 / p99 ms", texts(first))
         self.add("look, of the store: later ones, p50 / p99 ms", texts(later))
         self.add("prebuild of a kernel that only the store has, p50 / p99 ms", texts(fetched))
-        self.add("prebuild of a cached kernel, store asked whether it has it, p50 / p99 ms", texts(cached))
-        self.add("the same without a store, p50 / p99 ms", {store: p50_p99(plain) for store in self.servers})
+        self.add("prebuild of a cached kernel, without a store, p50 / p99 ms", {store: p50_p99(plain) for store in self.servers})
+        self.add("the same by a machine that may not offer", texts(reader))
+        self.add("the same by one that may, and asks whether the store has it", texts(writer))
 
     def started_at_once(self, name, cases):
         """Seconds from their common start to the end of the last one, and what they say."""
@@ -601,7 +603,7 @@ class Bench:
         """A first miss in a fresh process, in one that had loaded the plug-in, what a process pays, and the calls. Failures
         are timed by normjit's events; slow successes have none."""
         keys = {"trust": self.public} if role == "reader" else {"sign_key": self.secret}
-        first, whole, calls, next_calls = ([], []), [], [], []
+        first, walls, whole, calls, next_calls = ([], []), [], [], [], []
         for i in range(2 * max(2, self.options.repeat // 4) + 1):
             far = (RefusingPort() if mode == "refuse" else SilentPort() if mode == "silent" else
                    toxic_proxy(self.folder, self.servers[store].port, mode, number))
@@ -620,11 +622,14 @@ class Bench:
             if i == 0:
                 continue  # under strace
             failed = [ms for kind, ms in run["events"] if kind == "remote_failed"]
-            paid, together = (failed[0], sum(failed)) if failed else costs(run["done"], *usual, noticed=20)
+            wall = costs(run["done"], *usual, noticed=20)
+            paid, together = (failed[0], sum(failed)) if failed else wall
             first[i % 2].append(paid)
             whole.append(together)
-        return "{} ms, plug-in loaded {} ms; in all {} ms; calls {}, then {}".format(
-            *(short(percentile(values, 50)) for values in (*first, whole)),
+            if i % 2 == 0:
+                walls.append(wall[0])
+        return "{} ms, plug-in loaded {} ms; with libsodium and keys {} ms; in all {} ms; calls {}, then {}".format(
+            *(short(percentile(values, 50)) for values in (*first, walls, whole)),
             " to ".join(str(count) for count in sorted({min(calls), max(calls)})), max(next_calls))
 
     def watched(self, case, port, strace):
