@@ -17,7 +17,7 @@
 #include "normjit/compiler/compiler.h"
 #include "normjit/remote/signature.h"
 #include "normjit/service.h"
-#include "tests/fleet/servers.h"
+#include "tests/support/servers.h"
 #include "tests/support/child.h"
 #include "tests/support/temp_directory.h"
 

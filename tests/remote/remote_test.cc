@@ -140,6 +140,15 @@ TEST_F(RemoteTest, ASlowStoreCountsAsDownOnceItHasCostTooMuch) {
   EXPECT_LE(store_.calls().get, 2);
 }
 
+TEST_F(RemoteTest, ASlowStoreIsAskedForNoLease) {
+  Remote::Settings settings = this->settings();
+  settings.limits.breaker.slow = 5ms;
+  const auto maker = remote(settings);
+  store_.delay(10ms);
+  EXPECT_EQ(maker->look_or_lease(kIdentity).kind, Kind::absent);
+  EXPECT_EQ(store_.calls().all(), 1);
+}
+
 TEST_F(RemoteTest, AMissGivesALeaseWhichTheOfferEnds) {
   const auto maker = remote();
   EXPECT_EQ(maker->look_or_lease(kIdentity).kind, Kind::absent);

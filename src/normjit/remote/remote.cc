@@ -199,11 +199,15 @@ Remote::Answer Remote::look_or_lease(const std::string& identity) {
   const Stopwatch watch;
   Answer answer = look(identity);
   if (answer.kind != Kind::absent || !takes_offers()) return answer;
+  // A lease takes two more calls, and a store that answers slowly is better left alone.
+  if (answer.milliseconds >= static_cast<double>(settings_.limits.breaker.slow.count())) return answer;
   const std::string id = entry_id(identity);
   const auto latest = Clock::now() + settings_.limits.patience;
   double waited = 0;
   for (std::uint64_t noise = random_number();; noise = noise * 6364136223846793005u + 1442695040888963407u) {
-    const Lease lease = this->lease(id);
+    std::string why;
+    const Lease lease = this->lease(id, why);
+    if (!why.empty()) answer = {.kind = Kind::failed, .why = why};
     if (lease == Lease::granted) answer = look(identity);
     if (lease == Lease::granted && answer.kind == Kind::entry) give_up(identity);
     if (lease != Lease::held || Clock::now() >= latest) break;
@@ -225,16 +229,17 @@ std::string Remote::owner() {
   return courier_->owner;
 }
 
-Remote::Lease Remote::lease(const std::string& id) {
+Remote::Lease Remote::lease(const std::string& id, std::string& why) {
   bool can = true;
   const std::string key = lease_key(id), mine = owner();
   const auto outcome =
-      ask([&](const normjit_remote& store, char* why, std::size_t size) -> normjit_remote_outcome {
+      ask([&](const normjit_remote& store, char* reason, std::size_t size) -> normjit_remote_outcome {
         can = store.lease != nullptr;
         if (!can) return NORMJIT_REMOTE_DONE;
         return store.lease(store.user, key.c_str(), mine.c_str(), in_milliseconds(settings_.limits.lease),
-                           in_milliseconds(settings_.limits.look), why, size);
+                           in_milliseconds(settings_.limits.look), reason, size);
       });
+  if (outcome && outcome->kind == NORMJIT_REMOTE_FAILED) why = outcome->why;
   if (!outcome || !can || outcome->kind == NORMJIT_REMOTE_FAILED) return Lease::none;
   if (outcome->kind == NORMJIT_REMOTE_ABSENT) return Lease::held;
   const std::lock_guard lock(courier_->mutex);
@@ -349,7 +354,8 @@ void Remote::carry_out_tasks(Courier& courier) {
     }
     const std::string id = next->first;
     lock.unlock();
-    const bool renewed = lease(id) == Lease::granted;
+    std::string ignored;
+    const bool renewed = lease(id, ignored) == Lease::granted;
     lock.lock();
     if (!renewed) courier.leases.erase(id);
   }

@@ -137,7 +137,8 @@ class Remote {
   // Calls the store if the breaker lets it through; nothing if it does not.
   std::optional<Outcome> ask(const Sessions::Call& call);
   Answer judge(std::string value, const std::string& identity);
-  Lease lease(const std::string& id);
+  // `why`: of a call that failed.
+  Lease lease(const std::string& id, std::string& why);
   void push(Task task, bool wait);
   void renew_after_fork();
   bool start_thread();
