@@ -76,7 +76,8 @@ struct KeygenCommand : CommonOptions {
 };
 
 int keygen(const KeygenCommand& options) {
-  if (options.secret == options.public_key)
+  const auto plain = [](const std::string& path) { return std::filesystem::weakly_canonical(path); };
+  if (plain(options.secret) == plain(options.public_key))
     return fail(kUsage, "--secret and --public name the same file; the two keys need one each");
   const auto files = make_posix_file_system();
   constexpr unsigned kOwnerOnly = 0600;

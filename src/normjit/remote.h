@@ -7,7 +7,7 @@
  * value at any time.
  *
  * A function returns within timeout_ms, counted in milliseconds from the call; what takes longer has failed.
- * `why` is room for why_size bytes, at least 200: a function that fails writes a sentence there, which ends
+ * `why` is room for why_size bytes, at least 200: a function that fails or refuses writes a sentence there, which ends
  * with a 0 byte and names no user, password or key; after any other outcome it means nothing. Functions print
  * nothing, throw nothing and do not call normjit. */
 #ifndef NORMJIT_REMOTE_H_
@@ -24,7 +24,8 @@ typedef int32_t normjit_remote_outcome;
 enum {
   NORMJIT_REMOTE_DONE = 1,
   NORMJIT_REMOTE_ABSENT = 2,
-  NORMJIT_REMOTE_FAILED = 3 /* not reached, no answer in time, an answer that is none, or refused */
+  NORMJIT_REMOTE_FAILED = 3, /* not reached, no answer in time, or an answer that is none: the store is down */
+  NORMJIT_REMOTE_REFUSED = 4 /* an answer that this call or key cannot be served: rights, room, a value too large */
 };
 
 /* Takes a value. The bytes are valid during the call. */
@@ -43,7 +44,7 @@ typedef struct normjit_remote {
   void* user; /* the first argument of each function */
 
   /* Calls sink(to, ...) once with the value of the key, and is DONE. ABSENT: it has none. A value of more
-   * than max_bytes is FAILED. */
+   * than max_bytes is REFUSED. */
   normjit_remote_outcome (*get)(void* user, const char* key, size_t max_bytes, normjit_remote_sink sink,
                                 void* to, int32_t timeout_ms, char* why, size_t why_size);
   /* Gives the key this value if it has none. DONE: it has one now, this or an older one. All values of a key

@@ -37,7 +37,7 @@ struct Counters {
   std::uint64_t remote_misses = 0;     // that it did not have
   std::uint64_t remote_errors = 0;     // calls that failed; while it counts as down it is not called
   std::uint64_t remote_untrusted = 0;  // values that were not believed
-  std::uint64_t remote_stored = 0;     // compiled kernels that it took
+  std::uint64_t remote_stored = 0;     // compiled kernels that it took, or had
   std::uint64_t remote_bytes = 0;      // of the values that it had
   std::uint64_t remote_waits = 0;      // for another machine that was compiling the same kernel
   double remote_wait_ms = 0;

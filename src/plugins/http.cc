@@ -201,6 +201,8 @@ class Session {
     set(CURLOPT_HTTPHEADER, get_headers_.get());
     Body body{easy_.get(), true, max_bytes};
     const long status = perform(key, body, timeout_ms, why);
+    if (body.is_too_large)
+      return why.refused({place_.name, " has a value of more than ", std::to_string(max_bytes), " bytes"});
     if (status == 0) return NORMJIT_REMOTE_FAILED;
     if (status == 404 || status == 410) return NORMJIT_REMOTE_ABSENT;
     if (status != 200) return refused(status, body.page, why);
@@ -259,8 +261,6 @@ class Session {
     curl_easy_getinfo(easy_.get(), CURLINFO_RESPONSE_CODE, &status);
     // A page may be cut off: its status says enough.
     if (code == CURLE_OK || (code == CURLE_WRITE_ERROR && !body.is_value())) return status;
-    if (body.is_too_large)
-      return failed({place_.name, " has a value of more than ", std::to_string(body.max_bytes), " bytes"});
     if (code == CURLE_OPERATION_TIMEDOUT) {
       double sent = 0;
       curl_easy_getinfo(easy_.get(), CURLINFO_PRETRANSFER_TIME, &sent);
@@ -285,8 +285,11 @@ class Session {
     if (code == "AccessDenied")
       meaning = ": no right to this, or no such value and no right to list the bucket";
     if (code == "RequestTimeTooSkewed") meaning = ": the clock of this machine is wrong";
-    return why.failed(
-        {place_.name, " answered ", std::to_string(status), code.empty() ? "" : " ", code, meaning});
+    // A server that is overloaded or broken is down for a while; another answer is about this request.
+    const bool is_down = status >= 500 && status != 501 && status != 507;
+    const std::string sentence =
+        concat({place_.name, " answered ", std::to_string(status), code.empty() ? "" : " ", code, meaning});
+    return is_down ? why.failed({sentence}) : why.refused({sentence});
   }
 
   // S3's name for an error, "SlowDown"; the rest of its words may name a key.

@@ -28,18 +28,26 @@ class Why {
  public:
   Why(char* text, std::size_t size) noexcept : text_(text), size_(text == nullptr ? 0 : size) {}
 
-  // Writes the sentence, cut to the room, on one line. FAILED.
+  // Write the sentence, cut to the room, on one line. FAILED, REFUSED.
   Outcome failed(std::initializer_list<std::string_view> parts) const noexcept {
+    write(parts);
+    return NORMJIT_REMOTE_FAILED;
+  }
+  Outcome refused(std::initializer_list<std::string_view> parts) const noexcept {
+    write(parts);
+    return NORMJIT_REMOTE_REFUSED;
+  }
+
+ private:
+  void write(std::initializer_list<std::string_view> parts) const noexcept {
     std::size_t end = 0;
     for (const std::string_view part : parts) {
       for (const char c : part)
         if (end + 1 < size_) text_[end++] = static_cast<unsigned char>(c) < ' ' || c == 127 ? ' ' : c;
     }
     if (size_ > 0) text_[end] = 0;
-    return NORMJIT_REMOTE_FAILED;
   }
 
- private:
   char* text_;
   std::size_t size_;
 };

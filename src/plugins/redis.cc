@@ -256,7 +256,7 @@ class Session {
     if (value[0].type != REDIS_REPLY_STRING) return refused(value[0], why);
     if (value[0].text.empty()) return NORMJIT_REMOTE_ABSENT;
     if (value[0].text.size() > max_bytes)
-      return why.failed({place_, " has a value of more than ", std::to_string(max_bytes), " bytes"});
+      return why.refused({place_, " has a value of more than ", std::to_string(max_bytes), " bytes"});
     sink(to, value[0].text.data(), value[0].text.size());
     return NORMJIT_REMOTE_DONE;
   }
@@ -467,9 +467,9 @@ class Session {
         {"DENIED", "it is in protected mode, for its own machine only"},
     };
     for (const auto& [name, meaning] : known)
-      if (code == name) return why.failed({place_, " refuses", where, ": ", meaning, " (", code, ")"});
+      if (code == name) return why.refused({place_, " refuses", where, ": ", meaning, " (", code, ")"});
     const bool is_code = code.size() <= 20 && consists_of(code, "");
-    return why.failed({place_, " refuses", where, is_code ? " with " : "", is_code ? code : ""});
+    return why.refused({place_, " refuses", where, is_code ? " with " : "", is_code ? code : ""});
   }
 
   static iovec part(std::string_view text) { return {const_cast<char*>(text.data()), text.size()}; }

@@ -140,6 +140,65 @@ TEST_F(RemoteTest, ASlowStoreCountsAsDownOnceItHasCostTooMuch) {
   EXPECT_LE(store_.calls().get, 2);
 }
 
+// A store that has no room, or gives no right to write, is still good for those who read.
+TEST_F(RemoteTest, ARefusedOfferEndsOffersAndNotLooks) {
+  const auto writer = remote();
+  store_.refuse_writes("no room");
+  store_.set(key_of("present"), encode(entry_of("present")));
+  for (int i = 0; i < 3; ++i) {
+    writer->offer(entry_of(std::to_string(i)), {});
+    writer->flush();
+    EXPECT_EQ(writer->look("present").kind, Kind::entry);
+  }
+  EXPECT_EQ(store_.calls().put, 1);
+  EXPECT_EQ(writer->look_or_lease("absent").kind, Kind::absent);
+  EXPECT_EQ(store_.calls().lease, 0);
+  EXPECT_THAT(warnings(), ElementsAre(HasSubstr("no room")));
+}
+
+TEST_F(RemoteTest, SlowOffersCostNothing) {
+  Remote::Settings settings = this->settings();
+  settings.limits.breaker.slow = 5ms;
+  settings.limits.breaker.lost = 20ms;
+  const auto writer = remote(settings);
+  store_.delay(10ms);
+  for (int i = 0; i < 8; ++i) writer->offer(entry_of(std::to_string(i)), {}, /*wait=*/true);
+  writer->flush();
+  EXPECT_EQ(store_.values().size(), 8U);
+}
+
+// Whoever looks or asks: an operator who has mended the store need not wait.
+TEST_F(RemoteTest, AProbeThatIsAnsweredEndsThePause) {
+  const auto asker = remote();
+  store_.fail("gone");
+  EXPECT_EQ(asker->look(kIdentity).kind, Kind::failed);
+  EXPECT_FALSE(asker->probe().ok());
+  store_.fail("");
+  EXPECT_EQ(asker->look(kIdentity).kind, Kind::not_asked);
+  EXPECT_TRUE(asker->probe().ok());
+  EXPECT_EQ(asker->look(kIdentity).kind, Kind::absent);
+}
+
+TEST_F(RemoteTest, AMistakeInTheKeysIsNoReasonToBelieveEverything) {
+  Remote::Settings mistaken = settings();
+  mistaken.trust = {"/nonexistent.pub"};
+  const auto reader = remote(mistaken);
+  EXPECT_EQ(reader->look(kIdentity).kind, Kind::not_asked);
+  reader->offer(entry_of(kIdentity), {});
+  EXPECT_EQ(store_.calls().all(), 0);
+}
+
+TEST_F(RemoteTest, WhatWasAbsentIsKnownForAWhile) {
+  Remote::Settings settings = this->settings();
+  settings.limits.breaker.pause = 50ms;
+  const auto reader = remote(settings);
+  EXPECT_TRUE(reader->may_have(kIdentity));
+  EXPECT_EQ(reader->look(kIdentity).kind, Kind::absent);
+  EXPECT_FALSE(reader->may_have(kIdentity));
+  std::this_thread::sleep_for(60ms);
+  EXPECT_TRUE(reader->may_have(kIdentity));
+}
+
 TEST_F(RemoteTest, ASlowStoreIsAskedForNoLease) {
   Remote::Settings settings = this->settings();
   settings.limits.breaker.slow = 5ms;
@@ -311,8 +370,11 @@ TEST(ShownUrl, HasNoSecrets) {
   EXPECT_EQ(shown_url("redis://host:6379/0"), "redis://host:6379/0");
   EXPECT_EQ(shown_url("redis://:pass@host"), "redis://host");
   EXPECT_EQ(shown_url("https://a:b@c@host/p/q?x=y#z"), "https://host/p/q");
-  EXPECT_EQ(shown_url("s3://bucket/prefix?endpoint=http://u:p@h"), "s3://bucket/prefix");
-  EXPECT_EQ(shown_url("user:pass@host"), "user:pass");
+  EXPECT_EQ(shown_url("s3://bucket/prefix?region=x&endpoint=http://h"), "s3://bucket/prefix");
+  for (const char* const secret :
+       {"s3://bucket/prefix?endpoint=http://u:secret@h", "user:secret@host", "redis://user:se#secret@host",
+        "redis://:a?secret@host/0", "redis://:a/secret@host"})
+    EXPECT_THAT(shown_url(secret), ::testing::Not(HasSubstr("secret"))) << secret;
 }
 
 // ---- One verdict for a node ----
@@ -356,7 +418,7 @@ TEST_F(BreakerTest, AfterThePauseOneProcessAsks) {
   for (std::thread& thread : threads) thread.join();
   ASSERT_EQ(asked, 1);
   who.load()->succeeded(1ms);
-  std::this_thread::sleep_for(220ms);
+  std::this_thread::sleep_for(20ms);  // the others look again soon
   for (const auto& one : processes) EXPECT_TRUE(one->lets_through());
 }
 

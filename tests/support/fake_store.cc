@@ -13,7 +13,7 @@ struct FakeStore::Functions {
                                     normjit_remote_sink sink, void* to, std::int32_t, char* why,
                                     std::size_t why_size) {
     FakeStore& store = of(user);
-    if (store.fails(store.calls_.get, why, why_size)) return NORMJIT_REMOTE_FAILED;
+    if (const auto trouble = store.trouble(store.calls_.get, why, why_size)) return trouble;
     std::string value;
     {
       const std::lock_guard lock(store.mutex_);
@@ -21,7 +21,7 @@ struct FakeStore::Functions {
       if (found == store.values_.end()) return NORMJIT_REMOTE_ABSENT;
       value = found->second;
     }
-    if (value.size() > max_bytes) return NORMJIT_REMOTE_FAILED;
+    if (value.size() > max_bytes) return NORMJIT_REMOTE_REFUSED;
     sink(to, value.data(), value.size());
     return NORMJIT_REMOTE_DONE;
   }
@@ -29,7 +29,7 @@ struct FakeStore::Functions {
   static normjit_remote_outcome put(void* user, const char* key, const void* bytes, std::size_t size,
                                     std::int32_t, char* why, std::size_t why_size) {
     FakeStore& store = of(user);
-    if (store.fails(store.calls_.put, why, why_size)) return NORMJIT_REMOTE_FAILED;
+    if (const auto trouble = store.trouble(store.calls_.put, why, why_size)) return trouble;
     std::unique_lock lock(store.mutex_);
     store.changed_.wait(lock, [&] { return !store.held_; });
     store.values_.try_emplace(key, static_cast<const char*>(bytes), size);
@@ -40,7 +40,7 @@ struct FakeStore::Functions {
                                       std::int32_t lifetime_ms, std::int32_t, char* why,
                                       std::size_t why_size) {
     FakeStore& store = of(user);
-    if (store.fails(store.calls_.lease, why, why_size)) return NORMJIT_REMOTE_FAILED;
+    if (const auto trouble = store.trouble(store.calls_.lease, why, why_size)) return trouble;
     const std::lock_guard lock(store.mutex_);
     Lease& held = store.leases_[key];
     if (held.end > Clock::now() && held.owner != owner) return NORMJIT_REMOTE_ABSENT;
@@ -51,7 +51,7 @@ struct FakeStore::Functions {
   static normjit_remote_outcome release(void* user, const char* key, const char* owner, std::int32_t,
                                         char* why, std::size_t why_size) {
     FakeStore& store = of(user);
-    if (store.fails(store.calls_.release, why, why_size)) return NORMJIT_REMOTE_FAILED;
+    if (const auto trouble = store.trouble(store.calls_.release, why, why_size)) return trouble;
     const std::lock_guard lock(store.mutex_);
     const auto held = store.leases_.find(key);
     if (held != store.leases_.end() && held->second.owner == owner) store.leases_.erase(held);
@@ -78,13 +78,19 @@ normjit_remote FakeStore::remote() {
   return remote;
 }
 
-bool FakeStore::fails(int& count, char* why, std::size_t why_size) {
+normjit_remote_outcome FakeStore::trouble(int& count, char* why, std::size_t why_size) {
   if (const int delay = delay_ms_; delay > 0) std::this_thread::sleep_for(std::chrono::milliseconds(delay));
   const std::lock_guard lock(mutex_);
   ++count;
-  if (why_.empty()) return false;
-  std::snprintf(why, why_size, "%s", why_.c_str());
-  return true;
+  const bool refuses = why_.empty() && &count != &calls_.get && !refusal_.empty();
+  if (why_.empty() && !refuses) return 0;
+  std::snprintf(why, why_size, "%s", refuses ? refusal_.c_str() : why_.c_str());
+  return refuses ? NORMJIT_REMOTE_REFUSED : NORMJIT_REMOTE_FAILED;
+}
+
+void FakeStore::refuse_writes(std::string why) {
+  const std::lock_guard lock(mutex_);
+  refusal_ = std::move(why);
 }
 
 void FakeStore::fail(std::string why) {

@@ -22,6 +22,8 @@ class FakeStore {
 
   // Makes every call fail with this sentence; empty: no longer.
   void fail(std::string why);
+  // Makes puts, leases and releases refuse with this sentence.
+  void refuse_writes(std::string why);
   // Makes every call take so long.
   void delay(std::chrono::milliseconds time) { delay_ms_ = static_cast<int>(time.count()); }
   // Makes puts stand still until release().
@@ -51,14 +53,15 @@ class FakeStore {
   };
   struct Functions;
 
-  bool fails(int& count, char* why, std::size_t why_size);
+  // The outcome of a call that fails or refuses; 0: it does neither.
+  normjit_remote_outcome trouble(int& count, char* why, std::size_t why_size);
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::string, std::string> values_;
   std::map<std::string, Lease> leases_;
   Calls calls_;
-  std::string why_;
+  std::string why_, refusal_;
   bool held_ = false;
   std::atomic<int> delay_ms_ = 0;
 };

@@ -119,8 +119,9 @@ bool Cache::store(const Entry& entry, bool replace, const Warn& on_refused) {
   return stored;
 }
 
-bool Cache::take_over(const Entry& entry) {
-  const bool stored = !settings_.directory.empty() && directory_.fill(entry).ok();
+bool Cache::take_over(const Entry& entry, bool replace) {
+  const bool stored = !settings_.directory.empty() &&
+                      (replace ? directory_.store(entry, replace) : directory_.fill(entry).ok());
   if (!stored) memory_.keep(entry, /*only_here=*/true);
   return stored;
 }

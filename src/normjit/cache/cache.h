@@ -83,9 +83,9 @@ class Cache {
   // only; if there is a directory, `on_refused` is called with the reason.
   bool store(const Entry& entry, bool replace = false, const Warn& on_refused = {});
 
-  // Keeps an entry that another machine made: as a copy in the directory, else in memory. False: in memory
-  // only.
-  bool take_over(const Entry& entry);
+  // Keeps an entry that another machine made: as a copy in the directory, with `replace` in the place of an
+  // older one, else in memory. False: in memory only.
+  bool take_over(const Entry& entry, bool replace = false);
 
   // The lock to hold while making the entry of this identity: other processes wait for it, then look again.
   // It only saves work: it may be unavailable, and after `patience` a waiting process goes on without it.

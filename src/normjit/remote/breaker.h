@@ -27,11 +27,17 @@ class Breaker {
   Breaker(std::string_view name, const std::string& directory, std::shared_ptr<FileSystem> files, bool shared,
           Limits limits);
 
-  // Whether to ask now. Each call that is let through is followed by one of succeeded() and failed().
+  // Whether to ask now. A call that is let through is followed by one of succeeded() and failed(), or is as
+  // none.
   bool lets_through() noexcept;
-  void succeeded(std::chrono::nanoseconds took) noexcept;
+  // `took`: what somebody waited. True if that has opened it.
+  bool succeeded(std::chrono::nanoseconds took) noexcept;
   // True if this failure opened it.
   bool failed() noexcept;
+  // Opens it for this process alone.
+  void pause() noexcept;
+  // The store answers, whatever was known before.
+  void close() noexcept;
 
   // The file of the verdict; empty: there is none.
   const std::string& path() const { return path_; }
@@ -43,7 +49,9 @@ class Breaker {
   // Of the file. `left`: how long a fresh one still counts.
   Verdict verdict(Clock::duration& left) const noexcept;
   void write_verdict() noexcept;
-  bool open() noexcept;
+  Clock::rep after(Clock::duration time) const noexcept {
+    return (Clock::now() + time).time_since_epoch().count();
+  }
 
   const std::string directory_, id_, path_;
   const std::shared_ptr<FileSystem> files_;

@@ -32,9 +32,23 @@ std::uint64_t random_number() {
   return number;
 }
 
-void append_to(void* to, const void* bytes, std::size_t size) {
-  static_cast<std::string*>(to)->append(static_cast<const char*>(bytes), size);
-}
+// No normjit_remote_outcome: the store does not have this function.
+constexpr normjit_remote_outcome kCannot = 0;
+
+// What a store hands over. Nothing is thrown into its code.
+struct Sink {
+  std::string value = {};
+  bool out_of_memory = false;
+
+  static void take(void* to, const void* bytes, std::size_t size) {
+    auto* const sink = static_cast<Sink*>(to);
+    try {
+      sink->value.assign(static_cast<const char*>(bytes), size);
+    } catch (const std::bad_alloc&) {
+      sink->out_of_memory = true;
+    }
+  }
+};
 
 }  // namespace
 
@@ -43,7 +57,7 @@ Remote::Remote(Settings settings, std::shared_ptr<FileSystem> files, Warn warn)
       files_(std::move(files)),
       warn_(std::move(warn), "remote"),
       sessions_(settings_.store ? Sessions(*settings_.store) : Sessions(settings_.url)),
-      breaker_(settings_.url, settings_.store ? "" : settings_.directory, files_, settings_.shared,
+      breaker_(shown_url(settings_.url), settings_.store ? "" : settings_.directory, files_, settings_.shared,
                settings_.limits.breaker) {}
 
 Remote::~Remote() {
@@ -99,38 +113,63 @@ std::shared_ptr<const Remote::Keys> Remote::keys() {
   return keys_;
 }
 
-std::optional<Outcome> Remote::ask(const Sessions::Call& call) {
-  if (cannot_be_opened_ || !breaker_.lets_through()) return {};
-  const auto begin = Clock::now();
+std::optional<Outcome> Remote::ask(Purpose purpose, const Sessions::Call& call) {
+  if (!breaker_.lets_through()) return {};
   Outcome outcome = sessions_.call(call);
-  if (outcome.kind == NORMJIT_REMOTE_DONE || outcome.kind == NORMJIT_REMOTE_ABSENT) {
-    breaker_.succeeded(Clock::now() - begin);
-    return outcome;
-  }
+  if (outcome.kind == kCannot) return {};
   if (!outcome.called) {
     if (outcome.why.empty()) return {};
-    cannot_be_opened_ = true;
+    breaker_.pause();
     warn_(Trouble::unusable, concat({shown(), " is not used: ", outcome.why}));
     return outcome;
   }
-  outcome.kind = NORMJIT_REMOTE_FAILED;
+  const std::string again =
+      concat({" in ", shortest(static_cast<double>(settings_.limits.breaker.pause.count()) / 1000), " s"});
+  if (outcome.kind == NORMJIT_REMOTE_DONE || outcome.kind == NORMJIT_REMOTE_ABSENT ||
+      outcome.kind == NORMJIT_REMOTE_REFUSED) {
+    const bool opened =
+        breaker_.succeeded(purpose == Purpose::look ? outcome.took : std::chrono::nanoseconds(0));
+    if (opened) warn_(Trouble::down, concat({shown(), " answers slowly, and is asked again", again}));
+  }
+  const bool refused = outcome.kind == NORMJIT_REMOTE_REFUSED;
+  if (outcome.kind == NORMJIT_REMOTE_DONE || outcome.kind == NORMJIT_REMOTE_ABSENT) return outcome;
   if (outcome.why.empty()) outcome.why = "the store gives no reason";
-  if (breaker_.failed())
-    warn_(Trouble::down,
-          concat({shown(), " failed: ", outcome.why, "; kernels are compiled here, and it is asked again in ",
-                  shortest(static_cast<double>(settings_.limits.breaker.pause.count()) / 1000), " s"}));
+  if (purpose == Purpose::write) {
+    // Looks may go well all the same. Rights and room do not change from one kernel to the next.
+    quiet_until_ = (Clock::now() + settings_.limits.breaker.pause).time_since_epoch().count();
+    warn_(Trouble::write,
+          concat({outcome.why, "; nothing is offered to it, until it is tried again", again}));
+  } else if (refused) {
+    warn_(Trouble::refused, concat({outcome.why, "; the kernel is compiled here"}));
+  } else {
+    outcome.kind = NORMJIT_REMOTE_FAILED;
+    if (breaker_.failed())
+      warn_(Trouble::down, concat({shown(), " failed: ", outcome.why,
+                                   "; kernels are compiled here, and it is asked again", again}));
+  }
   return outcome;
+}
+
+bool Remote::takes_offers() {
+  if (Clock::now().time_since_epoch().count() < quiet_until_) return false;
+  const auto keys = this->keys();
+  return keys->error.empty() && (settings_.unsigned_values || keys->secret);
+}
+
+bool Remote::reads() {
+  const auto keys = this->keys();
+  return keys->error.empty() && (settings_.unsigned_values || !keys->trust.empty());
 }
 
 Result<double> Remote::probe() {
   const Stopwatch watch;
   const Outcome outcome = sessions_.call([&](const normjit_remote& store, char* why, std::size_t size) {
-    std::string ignored;
-    return store.get(store.user, value_key(std::string(32, '0')).c_str(), 1, append_to, &ignored,
+    Sink ignored;
+    return store.get(store.user, value_key(std::string(32, '0')).c_str(), 4096, Sink::take, &ignored,
                      in_milliseconds(settings_.limits.look), why, size);
   });
-  if (outcome.kind == NORMJIT_REMOTE_DONE || outcome.kind == NORMJIT_REMOTE_ABSENT) {
-    breaker_.succeeded({});
+  if (outcome.called && outcome.kind != NORMJIT_REMOTE_FAILED) {
+    breaker_.close();
     return watch.milliseconds();
   }
   return Error{Code::CacheIo, concat({shown(), ": ", outcome.why})};
@@ -177,21 +216,37 @@ Remote::Answer Remote::look(const std::string& identity) {
   if (!reads()) return {};
   const Stopwatch watch;
   const std::string key = value_key(entry_id(identity));
-  std::string value;
-  const auto outcome = ask([&](const normjit_remote& store, char* why, std::size_t size) {
-    return store.get(store.user, key.c_str(), kMaxEntryBytes, append_to, &value,
+  Sink sink;
+  const auto outcome = ask(Purpose::look, [&](const normjit_remote& store, char* why, std::size_t size) {
+    return store.get(store.user, key.c_str(), kMaxEntryBytes, Sink::take, &sink,
                      in_milliseconds(settings_.limits.look), why, size);
   });
   if (!outcome) return {};
+  if (sink.out_of_memory) throw std::bad_alloc();
   Answer answer;
   if (outcome->kind == NORMJIT_REMOTE_DONE)
-    answer = judge(std::move(value), identity);
+    answer = judge(std::move(sink.value), identity);
   else if (outcome->kind == NORMJIT_REMOTE_ABSENT)
     answer.kind = Kind::absent;
   else
     answer = {.kind = Kind::failed, .why = outcome->why};
   answer.milliseconds = watch.milliseconds();
+  if (answer.kind == Kind::absent) {
+    constexpr std::size_t kMostAbsent = 10'000;
+    const std::lock_guard lock(absent_mutex_);
+    if (absent_.size() >= kMostAbsent) absent_.clear();
+    absent_[identity] = Clock::now() + settings_.limits.breaker.pause;
+  }
   return answer;
+}
+
+bool Remote::may_have(const std::string& identity) {
+  const std::lock_guard lock(absent_mutex_);
+  const auto found = absent_.find(identity);
+  if (found == absent_.end()) return true;
+  if (Clock::now() < found->second) return false;
+  absent_.erase(found);
+  return true;
 }
 
 // Behind a lease it looks once more: the last holder puts its value first, and gives the lease back then.
@@ -208,8 +263,11 @@ Remote::Answer Remote::look_or_lease(const std::string& identity) {
     std::string why;
     const Lease lease = this->lease(id, why);
     if (!why.empty()) answer = {.kind = Kind::failed, .why = why};
-    if (lease == Lease::granted) answer = look(identity);
-    if (lease == Lease::granted && answer.kind == Kind::entry) give_up(identity);
+    if (lease == Lease::granted) {
+      keep(id);
+      answer = look(identity);
+      if (answer.kind == Kind::entry) give_up(identity);
+    }
     if (lease != Lease::held || Clock::now() >= latest) break;
     const Stopwatch pause;
     std::this_thread::sleep_for(settings_.limits.pause * (1 + static_cast<double>(noise >> 32) / 0x1p31));
@@ -230,62 +288,90 @@ std::string Remote::owner() {
 }
 
 Remote::Lease Remote::lease(const std::string& id, std::string& why) {
-  bool can = true;
   const std::string key = lease_key(id), mine = owner();
-  const auto outcome =
-      ask([&](const normjit_remote& store, char* reason, std::size_t size) -> normjit_remote_outcome {
-        can = store.lease != nullptr;
-        if (!can) return NORMJIT_REMOTE_DONE;
-        return store.lease(store.user, key.c_str(), mine.c_str(), in_milliseconds(settings_.limits.lease),
-                           in_milliseconds(settings_.limits.look), reason, size);
-      });
-  if (outcome && outcome->kind == NORMJIT_REMOTE_FAILED) why = outcome->why;
-  if (!outcome || !can || outcome->kind == NORMJIT_REMOTE_FAILED) return Lease::none;
+  const auto outcome = ask(Purpose::write, [&](const normjit_remote& store, char* reason, std::size_t size) {
+    return store.lease == nullptr
+               ? kCannot
+               : store.lease(store.user, key.c_str(), mine.c_str(), in_milliseconds(settings_.limits.lease),
+                             in_milliseconds(settings_.limits.look), reason, size);
+  });
+  if (!outcome) return Lease::none;
+  if (outcome->kind == NORMJIT_REMOTE_DONE) return Lease::granted;
   if (outcome->kind == NORMJIT_REMOTE_ABSENT) return Lease::held;
-  const std::lock_guard lock(courier_->mutex);
-  courier_->leases[id] = Clock::now() + settings_.limits.renew;
-  if (!courier_->runs && !start_thread()) courier_->leases.erase(id);  // it ends by itself
-  courier_->changed.notify_all();
-  return Lease::granted;
+  why = outcome->why;
+  return Lease::none;
+}
+
+// Has the lease renewed until the caller offers the entry or gives it up. Without a thread it ends by itself.
+void Remote::keep(const std::string& id) {
+  {
+    const std::lock_guard lock(courier_->mutex);
+    renew_after_fork();
+    courier_->leases[id] = Clock::now() + settings_.limits.renew;
+  }
+  wake();
 }
 
 void Remote::offer(const Entry& entry, Done done, bool wait) {
   const std::string id = entry_id(entry.identity);
+  const std::shared_ptr<const Keys> keys = this->keys();
   if (!takes_offers()) {
-    if (done) done({.why = "there is no key to sign it with"});
+    if (done)
+      done({.why = keys->error.empty() && (keys->secret || settings_.unsigned_values)
+                       ? "it refused the last offer"
+                       : "there is no key to sign it with"});
+    give_up(entry.identity);
     return;
   }
-  const std::shared_ptr<const Keys> keys = this->keys();
-  push({.id = id,
-        .value = seal(encode(entry), keys->secret ? &*keys->secret : nullptr),
-        .done = std::move(done)},
-       wait);
+  Task task{.id = id,
+            .value = seal(encode(entry), keys->secret ? &*keys->secret : nullptr),
+            .done = std::move(done)};
+  bool dropped = false;
+  {
+    std::unique_lock lock(courier_->mutex);
+    renew_after_fork();
+    const auto full = [&] { return courier_->tasks.size() >= settings_.limits.offers; };
+    while (wait && full() && courier_->runs) courier_->changed.wait(lock);
+    dropped = full();
+    if (!dropped) courier_->tasks.push_back(std::move(task));
+  }
+  if (!dropped) return wake();
+  if (task.done) task.done({.why = "too many wait to be offered"});
+  warn_(Trouble::unsent,
+        concat({"kernels are compiled faster than ", shown(), " takes them: some are not offered"}));
+  give_up(entry.identity);
 }
 
-void Remote::give_up(const std::string& identity) { push({.id = entry_id(identity)}, false); }
-
-void Remote::push(Task task, bool wait) {
-  std::unique_lock lock(courier_->mutex);
-  renew_after_fork();
-  task.leased = courier_->leases.contains(task.id);
-  if (task.value.empty() && !task.leased) return;
-  const auto full = [&] { return courier_->tasks.size() >= settings_.limits.offers; };
-  while (wait && full() && courier_->runs) courier_->changed.wait(lock);
-  if (full() && !task.value.empty()) {
-    task.value.clear();
-    lock.unlock();
-    if (const Done done = std::exchange(task.done, {})) done({.why = "too many wait to be offered"});
-    warn_(Trouble::unsent,
-          concat({"kernels are compiled faster than ", shown(), " takes them: some are not offered"}));
-    lock.lock();
+void Remote::give_up(const std::string& identity) noexcept try {
+  {
+    const std::lock_guard lock(courier_->mutex);
+    renew_after_fork();
+    const std::string id = entry_id(identity);
+    if (courier_->leases.erase(id) == 0) return;
+    courier_->tasks.push_back({.id = id});
   }
-  courier_->tasks.push_back(std::move(task));
+  wake();
+} catch (const std::bad_alloc&) {  // it ends by itself
+}
+
+// Starts the thread where there is none. What the system then refuses is not sent.
+void Remote::wake() {
+  {
+    const std::lock_guard lock(courier_->mutex);
+    courier_->changed.notify_all();
+    if (std::exchange(courier_->runs, true)) return;
+  }
+  if (start_thread()) return;
   std::deque<Task> unsent;
-  if (!courier_->runs && !start_thread()) unsent.swap(courier_->tasks);
-  courier_->changed.notify_all();
-  lock.unlock();
-  for (const Task& one : unsent)
-    if (one.done) one.done({.why = "the system starts no thread"});
+  {
+    const std::lock_guard lock(courier_->mutex);
+    courier_->runs = false;
+    unsent.swap(courier_->tasks);
+    courier_->leases.clear();
+    courier_->changed.notify_all();
+  }
+  for (const Task& task : unsent)
+    if (task.done) task.done({.why = "the system starts no thread"});
 }
 
 void Remote::renew_after_fork() {
@@ -298,7 +384,7 @@ void Remote::renew_after_fork() {
   courier_->runs = courier_->sends = false;
 }
 
-// With the mutex held. Signals are left to the host's threads.
+// Signals are left to the host's threads.
 bool Remote::start_thread() {
   sigset_t all, before;
   sigfillset(&all);
@@ -306,11 +392,10 @@ bool Remote::start_thread() {
   bool started = true;
   try {
     std::thread([this, courier = courier_] { run(*courier); }).detach();
-  } catch (const std::system_error&) {
+  } catch (...) {  // std::system_error, std::bad_alloc
     started = false;
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  courier_->runs = started;
   return started;
 }
 
@@ -328,36 +413,39 @@ void Remote::run(Courier& courier) {
   }
 }
 
+// What is due is renewed before the next task: a task may take a second.
 void Remote::carry_out_tasks(Courier& courier) {
   std::unique_lock lock(courier.mutex);
   while (!courier.tasks.empty() || !courier.leases.empty()) {
-    if (!courier.tasks.empty()) {
+    const auto next =
+        std::ranges::min_element(courier.leases, {}, [](const auto& lease) { return lease.second; });
+    const bool leased = next != courier.leases.end();
+    if (leased && next->second <= Clock::now()) {
+      const std::string id = next->first;
+      next->second = Clock::now() + settings_.limits.renew;
+      lock.unlock();
+      std::string ignored;
+      const bool renewed = lease(id, ignored) == Lease::granted;
+      lock.lock();
+      if (!renewed) courier.leases.erase(id);
+    } else if (!courier.tasks.empty()) {
       Task task = std::move(courier.tasks.front());
       courier.tasks.pop_front();
-      courier.leases.erase(task.id);
+      // Without a value the lease has been given up.
+      const bool ends_lease = task.value.empty() || courier.leases.erase(task.id) > 0;
       courier.sends = true;
       courier.changed.notify_all();
       lock.unlock();
       if (!task.value.empty()) send(task);
-      if (task.leased) release(task.id);
+      if (ends_lease) release(task.id);
       task = {};
       lock.lock();
       courier.sends = false;
       courier.changed.notify_all();
-      continue;
-    }
-    const auto next =
-        std::ranges::min_element(courier.leases, {}, [](const auto& lease) { return lease.second; });
-    if (const auto when = next->second; Clock::now() < when) {
+    } else {
+      const auto when = next->second;
       courier.changed.wait_until(lock, when);
-      continue;
     }
-    const std::string id = next->first;
-    lock.unlock();
-    std::string ignored;
-    const bool renewed = lease(id, ignored) == Lease::granted;
-    lock.lock();
-    if (!renewed) courier.leases.erase(id);
   }
   courier.runs = false;
   courier.changed.notify_all();
@@ -365,26 +453,26 @@ void Remote::carry_out_tasks(Courier& courier) {
 
 void Remote::send(const Task& task) {
   const Stopwatch watch;
-  const auto outcome =
-      ask([&](const normjit_remote& store, char* why, std::size_t size) -> normjit_remote_outcome {
-        if (store.put == nullptr) return NORMJIT_REMOTE_ABSENT;
-        return store.put(store.user, value_key(task.id).c_str(), task.value.data(), task.value.size(),
-                         in_milliseconds(settings_.limits.offer), why, size);
-      });
+  const auto outcome = ask(Purpose::write, [&](const normjit_remote& store, char* why, std::size_t size) {
+    return store.put == nullptr
+               ? kCannot
+               : store.put(store.user, value_key(task.id).c_str(), task.value.data(), task.value.size(),
+                           in_milliseconds(settings_.limits.offer), why, size);
+  });
   if (!task.done) return;
   task.done({.asked = outcome.has_value(),
              .stored = outcome && outcome->kind == NORMJIT_REMOTE_DONE,
-             .why = outcome ? outcome->why : "it does not answer",
+             .why = outcome ? outcome->why : "it is down, or takes nothing",
              .bytes = task.value.size(),
              .milliseconds = watch.milliseconds()});
 }
 
 void Remote::release(const std::string& id) {
   const std::string mine = owner();
-  ask([&](const normjit_remote& store, char* why, std::size_t size) -> normjit_remote_outcome {
-    if (store.release == nullptr) return NORMJIT_REMOTE_DONE;
-    return store.release(store.user, lease_key(id).c_str(), mine.c_str(),
-                         in_milliseconds(settings_.limits.look), why, size);
+  ask(Purpose::write, [&](const normjit_remote& store, char* why, std::size_t size) {
+    return store.release == nullptr ? kCannot
+                                    : store.release(store.user, lease_key(id).c_str(), mine.c_str(),
+                                                    in_milliseconds(settings_.limits.look), why, size);
   });
 }
 

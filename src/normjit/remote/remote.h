@@ -75,6 +75,8 @@ class Remote {
   };
   // Looks for the entry of this identity.
   Answer look(const std::string& identity);
+  // False: it was absent less than a pause of the breaker ago. For callers who ask again and again.
+  bool may_have(const std::string& identity);
   // The same for a caller who compiles it if this finds none. Where another machine does, waits for it. Else
   // the caller has a lease, if the store has leases, until it calls offer() or give_up().
   Answer look_or_lease(const std::string& identity);
@@ -92,7 +94,7 @@ class Remote {
   // `wait`: for room, where many are offered at once; else an offer is dropped where there is none.
   void offer(const Entry& entry, Done done, bool wait = false);
   // Ends the lease of an entry that could not be made.
-  void give_up(const std::string& identity);
+  void give_up(const std::string& identity) noexcept;
 
   // Whether values are believed, and whether they can be offered; what is wrong, else. Reads the keys.
   struct Keys {
@@ -105,13 +107,15 @@ class Remote {
   // A round trip, whatever the verdict says, which changes if the store answers: milliseconds, or why it does
   // not.
   Result<double> probe();
-  // Whether it may be offered anything.
-  bool takes_offers() { return settings_.unsigned_values || keys()->secret; }
+  // Whether it may be offered anything: there is a key, and it has not just refused an offer.
+  bool takes_offers();
   // Returns when nothing waits to be sent.
   void flush();
 
  private:
-  enum class Trouble { unusable, down, untrusted, unsent };
+  enum class Trouble { unusable, down, untrusted, unsent, refused, write };
+  // A caller waits for a look. A write that is refused says nothing about looks.
+  enum class Purpose { look, write };
   enum class Lease { granted, held, none };
   using Clock = std::chrono::steady_clock;
 
@@ -119,7 +123,6 @@ class Remote {
   struct Task {
     std::string id = {}, value = {};
     Done done = {};
-    bool leased = false;
   };
   // Shared with the thread, whose last access to it may come after this object's end.
   struct Courier {
@@ -133,13 +136,14 @@ class Remote {
     std::uint64_t generation = fork_generation();
   };
 
-  bool reads() { return settings_.unsigned_values || !keys()->trust.empty(); }
+  bool reads();
   // Calls the store if the breaker lets it through; nothing if it does not.
-  std::optional<Outcome> ask(const Sessions::Call& call);
+  std::optional<Outcome> ask(Purpose purpose, const Sessions::Call& call);
   Answer judge(std::string value, const std::string& identity);
   // `why`: of a call that failed.
   Lease lease(const std::string& id, std::string& why);
-  void push(Task task, bool wait);
+  void keep(const std::string& id);
+  void wake();
   void renew_after_fork();
   bool start_thread();
   void run(Courier& courier);
@@ -153,9 +157,11 @@ class Remote {
   WarnOnce<Trouble> warn_;
   Sessions sessions_;
   Breaker breaker_;
-  std::atomic<bool> cannot_be_opened_ = false;
+  std::atomic<Clock::rep> quiet_until_ = 0;  // nothing is offered until then
   ForkMutex keys_mutex_;
   std::shared_ptr<const Keys> keys_;  // null: not read yet
+  ForkMutex absent_mutex_;
+  std::map<std::string, Clock::time_point> absent_;  // by identity: until when it is not looked for again
   const std::shared_ptr<Courier> courier_ = std::make_shared<Courier>();
 };
 

@@ -50,12 +50,11 @@ Result<std::string> find_plugin(std::string_view name) {
 
 std::string shown_url(std::string_view url) {
   const std::size_t scheme = url.find("://");
-  if (scheme == url.npos) return std::string(url.substr(0, url.find_first_of("@?")));
+  if (scheme == url.npos) return "a URL without a scheme";
+  // A password may contain any character, '?' and '#' included: all up to the last '@' goes.
   std::string_view rest = url.substr(scheme + 3);
-  rest = rest.substr(0, rest.find_first_of("?#"));
-  // A password may contain what should have been percent-encoded: all up to the last @ of the authority goes.
   if (const std::size_t at = rest.rfind('@'); at != rest.npos) rest.remove_prefix(at + 1);
-  return concat({url.substr(0, scheme + 3), rest});
+  return concat({url.substr(0, scheme + 3), rest.substr(0, rest.find_first_of("?#"))});
 }
 
 std::string Sessions::shown() const { return hosted_ ? "the host's store" : shown_url(url_); }
@@ -108,23 +107,28 @@ void Sessions::give_back(const normjit_remote& session) {
 // host's function is none of ours to hold them back.
 Outcome Sessions::call(const Call& call) noexcept {
   try {
-    char why[kWhy] = {};
-    if (hosted_) {
-      const normjit_remote_outcome kind = call(store_, why, sizeof why);
+    const auto timed = [&](const normjit_remote& store) {
+      char why[kWhy] = {};
+      const auto begin = std::chrono::steady_clock::now();
+      const normjit_remote_outcome kind = call(store, why, sizeof why);
+      const auto took = std::chrono::steady_clock::now() - begin;
       why[kWhy - 1] = '\0';
-      return {kind, why};
-    }
+      const bool has_reason = kind == NORMJIT_REMOTE_FAILED || kind == NORMJIT_REMOTE_REFUSED;
+      return Outcome{.kind = kind, .why = has_reason ? why : "", .took = took};
+    };
+    if (hosted_) return timed(store_);
     const ForkGate gate;
     if (!gate) return {.called = false};
     normjit_remote session = NORMJIT_REMOTE_INIT;
     if (!take(session))
       if (auto opened = open(session); opened.kind != NORMJIT_REMOTE_DONE) return opened;
-    const normjit_remote_outcome kind = call(session, why, sizeof why);
-    why[kWhy - 1] = '\0';
+    Outcome outcome = timed(session);
+    // The client library may have registered exit handlers by now.
+    if (!exit_is_watched_.exchange(true)) ForkGate::close_at_exit();
     give_back(session);
-    return {kind, why};
+    return outcome;
   } catch (const std::bad_alloc&) {
-    return {};
+    return {.why = "this process has no memory left"};
   }
 }
 

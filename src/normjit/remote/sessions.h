@@ -2,6 +2,8 @@
 // How a remote store is reached: a host's structure, or a plug-in that is opened when it is first needed.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -17,8 +19,10 @@ namespace normjit {
 // What a call of a store came to.
 struct Outcome {
   normjit_remote_outcome kind = NORMJIT_REMOTE_FAILED;
-  std::string why = {};  // a sentence, of a failure
-  bool called = true;  // else the store cannot be opened, and never will; or the process is exiting: no `why`
+  std::string why = {};  // a sentence, of FAILED and REFUSED
+  // False: the store cannot be opened; or, without `why`, the process is exiting.
+  bool called = true;
+  std::chrono::nanoseconds took = {};  // of the function alone
 };
 
 // Thread-safe. A forked child opens sessions of its own.
@@ -52,12 +56,13 @@ class Sessions {
   const std::string url_;
   const normjit_remote store_ = NORMJIT_REMOTE_INIT;
   const bool hosted_ = false;
+  std::atomic<bool> exit_is_watched_ = false;
   ForkMutex mutex_;
   std::vector<normjit_remote> idle_;
   std::uint64_t generation_ = fork_generation();
 };
 
-// The URL without what is secret in it.
+// The URL without user, password and query. Where those are not encoded as they should be, less of it.
 std::string shown_url(std::string_view url);
 
 }  // namespace normjit

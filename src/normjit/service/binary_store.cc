@@ -2,6 +2,7 @@
 #include "normjit/service/binary_store.h"
 
 #include <chrono>
+#include <new>
 
 #include "normjit/base/text.h"
 
@@ -18,12 +19,12 @@ struct Names {
   const std::string spec, plan, arch;
 };
 
-// Ends a lease of the remote store however a compile ends; an offer ends it first.
+// Ends a lease of the remote store however a compile ends, unless an offer does.
 struct GivenUp {
   ~GivenUp() {
     if (remote != nullptr) remote->give_up(identity);
   }
-  Remote* const remote;
+  Remote* remote;
   const std::string& identity;
 };
 
@@ -79,28 +80,30 @@ Result<StoredBinary> BinaryStore::make(const Identified& kernel, const Making& m
     if (const std::chrono::duration<double, std::milli> waited = lock.waited(); waited.count() > 0)
       meter_->tell(Names(kernel).event(Event::Kind::waited, waited.count(), {}));
     if (auto binary = find(kernel, making.refused)) return *std::move(binary);
-    const bool asks = remote_ && !making.refused;
-    if (asks)
+    GivenUp lease{making.refused ? nullptr : remote_.get(), kernel.identity};
+    if (lease.remote != nullptr)
       if (auto binary = taken(kernel, remote_->look_or_lease(kernel.identity))) return *std::move(binary);
-    const GivenUp lease{asks ? remote_.get() : nullptr, kernel.identity};
     if (making.before_compile) making.before_compile();
-    return compile(kernel, making);
+    auto compiled = compile(kernel, making);
+    if (compiled) lease.remote = nullptr;  // it has been offered
+    return compiled;
   });
 }
 
 std::optional<StoredBinary> BinaryStore::fetch(const Identified& kernel) {
-  if (!remote_) return {};
+  if (!remote_ || !remote_->may_have(kernel.identity)) return {};
   const KeyLock lock = cache_->lock(kernel.identity);
   if (auto binary = find(kernel)) return binary;
   return taken(kernel, remote_->look(kernel.identity));
 }
 
+// An entry of another compiler is as good as absent where only this one's count.
 std::optional<StoredBinary> BinaryStore::taken(const Identified& kernel, Remote::Answer answer) {
-  const bool found = answer.kind == Remote::Answer::Kind::entry;
-  if (found && is_outdated(answer.entry)) return {};
+  using Kind = Remote::Answer::Kind;
+  if (answer.kind == Kind::entry && is_outdated(answer.entry)) answer.kind = Kind::absent;
   meter_->looked(answer, Names(kernel).event({}, 0, remote_->shown()));
-  if (!found) return {};
-  const bool stored = cache_->take_over(answer.entry);
+  if (answer.kind != Kind::entry) return {};
+  const bool stored = cache_->take_over(answer.entry, /*replace=*/exact_toolchain_);
   return StoredBinary{std::move(answer.entry.body), Origin::remote, stored};
 }
 
@@ -114,13 +117,16 @@ Result<StoredBinary> BinaryStore::get(const Identified& kernel) {
   return *std::move(binary);
 }
 
-void BinaryStore::offer(const Identified& kernel, const Entry& entry, bool wait) {
+// Best effort, also where memory is exhausted: the code has been made.
+void BinaryStore::offer(const Identified& kernel, const Entry& entry, bool wait) noexcept try {
   if (!remote_) return;
   const auto names = std::make_shared<const Names>(kernel);
   remote_->offer(
       entry,
       [meter = meter_, names](const Remote::Sent& sent) { meter->sent(sent, names->event({}, 0, {})); },
       wait);
+} catch (const std::bad_alloc&) {
+  remote_->give_up(kernel.identity);
 }
 
 Result<StoredBinary> BinaryStore::compile(const Identified& kernel, const Making& making) {

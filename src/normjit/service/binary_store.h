@@ -92,7 +92,7 @@ class BinaryStore {
   };
   Result<StoredBinary> compile(const Identified& kernel, const Making& making);
   std::optional<StoredBinary> taken(const Identified& kernel, Remote::Answer answer);
-  void offer(const Identified& kernel, const Entry& entry, bool wait);
+  void offer(const Identified& kernel, const Entry& entry, bool wait) noexcept;
 
   const std::shared_ptr<Compiler> compiler_;
   const std::unique_ptr<Cache> cache_;

@@ -276,7 +276,7 @@ Result<Made> Service::Impl::make_ready(const NormSpec& spec, const Plan& plan, i
   while (!kernel->loaded) {
     auto binary = binaries.find(*identified, refused);
     if (!binary) {
-      auto elsewhere = missed(*identified, demand);
+      auto elsewhere = missed(*identified, demand, refused.has_value());
       if (!elsewhere) return elsewhere.error();
       if (elsewhere->job) return Made{{}, elsewhere->job};
       auto made = elsewhere->binary ? *std::move(elsewhere->binary) : make(*identified, refused);
@@ -336,7 +336,7 @@ Result<StoredBinary> Service::Impl::make(const Identified& kernel,
                                 }});
 }
 
-Result<Service::Impl::Missed> Service::Impl::missed(const Identified& kernel, Demand demand) {
+Result<Service::Impl::Missed> Service::Impl::missed(const Identified& kernel, Demand demand, bool refused) {
   const std::string spec = to_text(kernel.spec), plan = to_text(kernel.plan), arch = kernel.arch.name();
   if (!demand.may_compile)
     return Error{Code::NotCached, concat({"this library has no generic kernel for ", arch})};
@@ -344,7 +344,7 @@ Result<Service::Impl::Missed> Service::Impl::missed(const Identified& kernel, De
     meter->missed({Event::Kind::missed, spec, plan, arch, 0, {}});
   const Frozen after_warm_up = frozen;
   if (options.mode == Mode::cached_only || after_warm_up == Frozen::error) {
-    if (after_warm_up == Frozen::no)
+    if (after_warm_up != Frozen::error && !refused)
       if (auto binary = binaries.fetch(kernel)) return Missed{.binary = std::move(binary)};
     miss_log_.add(spec, arch);
     return Error{Code::NotCached,

@@ -99,13 +99,14 @@ class [[gnu::visibility("hidden")]] Service::Impl {
 
   Result<Made> make_ready(const NormSpec& spec, const Plan& plan, int device, const DeviceProfile& profile,
                           Demand demand);
-  // No cache of this machine has a kernel: the job that compiles it in the background, what the remote store
-  // had for a service that does not compile, neither if the caller is to make it now, or NotCached.
+  // No cache of this machine has a kernel, or the driver has refused what they have: the job that compiles it
+  // in the background, what the remote store had for a service that does not compile, neither if the caller
+  // is to make it now, or NotCached.
   struct Missed {
     const Job* job = nullptr;
     std::optional<StoredBinary> binary = {};
   };
-  Result<Missed> missed(const Identified& kernel, Demand demand);
+  Result<Missed> missed(const Identified& kernel, Demand demand, bool refused);
   // The code that nobody on this machine has.
   Result<StoredBinary> make(const Identified& kernel, const std::optional<std::string>& refused = {});
   // NotResident if blocks of a launch that must run together cannot. Ok if that is not known yet.

@@ -2,6 +2,7 @@
 // Service::remote(): copies kernels between the cache and the store that machines share.
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,12 @@ using Found = Remote::Answer::Kind;
 struct Item {
   std::string identity;
   std::optional<Entry> here;
+};
+
+// Nothing waits to be sent at its end.
+struct Flushed {
+  ~Flushed() { remote.flush(); }
+  Remote& remote;
 };
 
 void fetch(Cache& cache, Remote& remote, const Item& item, RemoteReport::Kernel& kernel) {
@@ -110,14 +117,20 @@ Result<RemoteReport> Service::remote(RemoteTask task, std::span<const NormSpec> 
   std::vector<Item> items;
   const auto add = [&](std::string identity, std::string spec, std::string plan, std::string arch,
                        std::optional<Entry> here) {
-    report.kernels.push_back({entry_id(identity), std::move(spec), std::move(plan), std::move(arch), {}, {}});
+    report.kernels.push_back({entry_id(identity),
+                              std::move(spec),
+                              std::move(plan),
+                              std::move(arch),
+                              RemoteReport::Outcome::failed,
+                              {}});
     items.push_back({std::move(identity), std::move(here)});
   };
   if (specs.empty()) {
     const auto listed = cache.list();
     if (!listed) return listed.error();
+    std::set<std::string> seen;  // a layer may have what the directory has
     for (const Listed& each : *listed) {
-      if (!each.entry || each.entry->fact("code") == "plan") continue;
+      if (!each.entry || each.entry->fact("code") == "plan" || !seen.insert(each.id).second) continue;
       const auto fact = [&](std::string_view name) { return std::string(each.entry->fact(name)); };
       add(each.entry->identity, fact("spec"), fact("plan"), fact("arch"), *each.entry);
     }
@@ -134,6 +147,7 @@ Result<RemoteReport> Service::remote(RemoteTask task, std::span<const NormSpec> 
   }
 
   std::mutex mutex;
+  const Flushed flushed{*remote};  // offers write into the report
   for (std::size_t i = 0; i < items.size(); ++i) {
     RemoteReport::Kernel& kernel = report.kernels[i];
     switch (task) {
