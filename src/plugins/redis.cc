@@ -466,8 +466,13 @@ class Session {
         {"MOVED", "it is one of a cluster, and the key belongs to another"},
         {"DENIED", "it is in protected mode, for its own machine only"},
     };
+    // These say that nothing is served at present; others are about this command or key.
+    const bool is_down = code == "LOADING" || code == "DENIED" || code == "MASTERDOWN";
     for (const auto& [name, meaning] : known)
-      if (code == name) return why.refused({place_, " refuses", where, ": ", meaning, " (", code, ")"});
+      if (code == name) {
+        const std::string sentence = concat({place_, " refuses", where, ": ", meaning, " (", code, ")"});
+        return is_down ? why.failed({sentence}) : why.refused({sentence});
+      }
     const bool is_code = code.size() <= 20 && consists_of(code, "");
     return why.refused({place_, " refuses", where, is_code ? " with " : "", is_code ? code : ""});
   }

@@ -30,7 +30,7 @@ using ::testing::TestWithParam;
 using ::testing::Values;
 
 constexpr normjit_remote_outcome kDone = NORMJIT_REMOTE_DONE, kAbsent = NORMJIT_REMOTE_ABSENT,
-                                 kFailed = NORMJIT_REMOTE_FAILED;
+                                 kFailed = NORMJIT_REMOTE_FAILED, kRefused = NORMJIT_REMOTE_REFUSED;
 constexpr int kTimeoutMs = 2000;  // of calls that are to succeed, on a busy machine too
 constexpr int kToleranceMs = 30;  // above the time limit of a call
 constexpr std::size_t kMost = 1 << 20;
@@ -120,7 +120,7 @@ class Remote {
     reply.milliseconds = stopwatch.milliseconds();
     EXPECT_EQ(why[199], 'x');
     reply.why = std::string(why, ::strnlen(why, 199));
-    EXPECT_EQ(reply.why.empty(), reply.outcome != kFailed) << reply;
+    EXPECT_EQ(reply.why.empty(), reply.outcome != kFailed && reply.outcome != kRefused) << reply;
     EXPECT_LT(reply.why.size(), 199u);
     for (const char c : reply.why) EXPECT_TRUE(static_cast<unsigned char>(c) >= ' ') << reply.why;
     return reply;
@@ -196,7 +196,7 @@ TEST_P(Plugins, KeepValuesByKey) {
     EXPECT_EQ(got.outcome, kDone) << got;
     EXPECT_TRUE(got.value == value) << value.size() << " bytes, got " << got.value.size();
     const Reply too_large = remote.get(key, value.size() - 1);
-    EXPECT_EQ(too_large.outcome, kFailed);
+    EXPECT_EQ(too_large.outcome, kRefused);
     EXPECT_THAT(too_large.why, HasSubstr("has a value of more than"));
     EXPECT_EQ(remote.put(key, value).outcome, kDone);
     EXPECT_TRUE(remote.get(key, 64 << 20).value == value)
@@ -642,7 +642,7 @@ TEST_F(HttpPlugin, APasswordIsGivenAndNeverSaid) {
   EXPECT_EQ(right.get("nj1:k").value, bytes_of(20'000));
   for (Remote* const remote : {&wrong, &none}) {
     for (const Reply& reply : {remote->get("nj1:k"), remote->put("nj1:k", "value")}) {
-      EXPECT_EQ(reply.outcome, kFailed);
+      EXPECT_EQ(reply.outcome, kRefused);
       EXPECT_THAT(reply.why, HasSubstr(url("") + " answered 401"));
       EXPECT_THAT(reply.why, Not(HasSubstr("secret")));
       EXPECT_THAT(reply.why, Not(HasSubstr("fleet")));
@@ -655,6 +655,8 @@ TEST_F(HttpPlugin, OtherAnswersAreSaid) {
       elsewhere(url("/elsewhere"));
   EXPECT_EQ(broken.get("nj1:k").why, url("") + " answered 503");
   EXPECT_EQ(broken.put("nj1:k", "value").why, url("") + " answered 503");
+  EXPECT_EQ(broken.get("nj1:k").outcome, kFailed);
+  EXPECT_EQ(moved.get("nj1:k").outcome, kRefused);
   EXPECT_EQ(gone.get("nj1:k").outcome, kAbsent);
   EXPECT_EQ(elsewhere.put("nj1:k", "value").outcome, kDone);
   EXPECT_THAT(moved.get("nj1:k").why, HasSubstr("answered 302, which sends elsewhere"));
@@ -716,7 +718,7 @@ TEST(S3Plugin, SignsWhatItAsksFor) {
   ::setenv("AWS_SECRET_ACCESS_KEY", "secret-of-another", 1);
   Remote wrong("s3://kernels/team" + at);
   for (const Reply& reply : {wrong.get("nj1:k"), wrong.put("nj1:k", "value")}) {
-    EXPECT_EQ(reply.outcome, kFailed);
+    EXPECT_EQ(reply.outcome, kRefused);
     EXPECT_THAT(reply.why, HasSubstr("answered 403 SignatureDoesNotMatch"));
   }
 }
