@@ -201,7 +201,7 @@ TEST_F(RemoteTest, WhatWasAbsentIsKnownForAWhile) {
 
 TEST_F(RemoteTest, ASlowStoreIsAskedForNoLease) {
   Remote::Settings settings = this->settings();
-  settings.limits.breaker.slow = 5ms;
+  settings.limits.no_lease_from = 5ms;
   const auto maker = remote(settings);
   store_.delay(10ms);
   EXPECT_EQ(maker->look_or_lease(kIdentity).kind, Kind::absent);
