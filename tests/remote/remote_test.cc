@@ -199,15 +199,6 @@ TEST_F(RemoteTest, WhatWasAbsentIsKnownForAWhile) {
   EXPECT_TRUE(reader->may_have(kIdentity));
 }
 
-TEST_F(RemoteTest, ASlowStoreIsAskedForNoLease) {
-  Remote::Settings settings = this->settings();
-  settings.limits.no_lease_from = 5ms;
-  const auto maker = remote(settings);
-  store_.delay(10ms);
-  EXPECT_EQ(maker->look_or_lease(kIdentity).kind, Kind::absent);
-  EXPECT_EQ(store_.calls().all(), 1);
-}
-
 TEST_F(RemoteTest, AMissGivesALeaseWhichTheOfferEnds) {
   const auto maker = remote();
   EXPECT_EQ(maker->look_or_lease(kIdentity).kind, Kind::absent);

@@ -21,7 +21,7 @@ class Breaker {
   struct Limits {
     std::chrono::milliseconds pause{30'000};
     // A store that answers slowly counts as failed, too, once such answers have taken `lost` together.
-    std::chrono::milliseconds slow{50}, lost{300};
+    std::chrono::milliseconds slow{100}, lost{300};
   };
   // `name` tells stores apart: any text. Touches no file.
   Breaker(std::string_view name, const std::string& directory, std::shared_ptr<FileSystem> files, bool shared,

@@ -254,8 +254,6 @@ Remote::Answer Remote::look_or_lease(const std::string& identity) {
   const Stopwatch watch;
   Answer answer = look(identity);
   if (answer.kind != Kind::absent || !takes_offers()) return answer;
-  // A lease takes two more calls, and a store that answers slowly is better left alone.
-  if (answer.milliseconds >= static_cast<double>(settings_.limits.no_lease_from.count())) return answer;
   const std::string id = entry_id(identity);
   const auto latest = Clock::now() + settings_.limits.patience;
   double waited = 0;

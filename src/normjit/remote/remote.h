@@ -38,8 +38,6 @@ class Remote {
     // A lease ends by itself after `lease`; its holder renews it every `renew`. Who waits for it looks every
     // `pause` to three times as much, and no longer than `patience`.
     std::chrono::milliseconds lease{2000}, renew{500}, pause{20}, patience{30'000};
-    // Who has waited so long for an answer takes no lease, so that a miss costs no more than `look`.
-    std::chrono::milliseconds no_lease_from{100};
     std::size_t offers = 16;  // that wait to be sent; more are dropped
     Breaker::Limits breaker = {};
   };
