@@ -65,7 +65,7 @@ build() {
 # count LOG: the sum of what the tests that keep verdicts report, "3322 kernels: 3163 known, 159 compiled", and of the
 # inputs that were fuzzed.
 count() {
-  awk '$2 ~ /^(kernels|mutants|cases):$/ && $4 == "known," { all[$2] += $1; known[$2] += $3; new[$2] += $5; how[$2] = $6 }
+  awk '$2 ~ /^(kernels|mutants|cases):$/ && $4 == "known," { all[$2] += $1; known[$2] += $3; new[$2] += $5; how[$2] = $6; sub(",", "", how[$2]) }
        $1 == "stat::number_of_executed_units:" { inputs += $2; parsers++ }
        END { for (what in all) print all[what], what, known[what], "known,", new[what], how[what]
              if (parsers) print inputs, "inputs tried on", parsers, "parsers" }' "$1"

@@ -1400,10 +1400,10 @@ const EquivalentMutant* explanation_of(const Mutant& mutant) {
 }
 
 // A sixteenth of the automatic mutants, always the same as long as their lines stay, and all planted faults;
-// with NORMJIT_MUTANTS=all all mutants, with NORMJIT_MUTANTS=planted the planted faults alone, and with names
-// of files, separated by commas, which may have wildcards, all mutants of those. Mutants with an explanation
-// would pass through all experiments, and take most of the time: they are tried where NORMJIT_MUTANTS asks
-// for them.
+// with NORMJIT_TEST_PART=N one of N of this sixteenth; with NORMJIT_MUTANTS=all all mutants, with
+// NORMJIT_MUTANTS=planted the planted faults alone, and with names of files, separated by commas, which may
+// have wildcards, all mutants of those. Mutants with an explanation would pass through all experiments, and
+// take most of the time: they are tried where NORMJIT_MUTANTS asks for them.
 bool is_tried(const Mutant& mutant) {
   const char* const wanted = std::getenv("NORMJIT_MUTANTS");
   if (wanted != nullptr) {
@@ -1419,7 +1419,8 @@ bool is_tried(const Mutant& mutant) {
   if (explanation_of(mutant) != nullptr) return false;
   std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
   for (const char c : to_text(mutant)) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return hash % 16 == 0;
+  const char* const part = std::getenv("NORMJIT_TEST_PART");
+  return hash % (16 * number<std::uint64_t>(part == nullptr ? "" : part).value_or(1)) == 0;
 }
 
 // What is wrong with this end of a mutant; empty if nothing is.
