@@ -12,6 +12,13 @@ namespace {
 
 using Outcome = RemoteReport::Outcome;
 
+constexpr std::string_view kNoStore =
+    "no store is configured: set NORMJIT_REMOTE to its URL, as in redis://host:6379/0";
+
+std::ptrdiff_t count(const RemoteReport& report, Outcome outcome) {
+  return std::ranges::count(report.kernels, outcome, &RemoteReport::Kernel::outcome);
+}
+
 struct RemoteCommand : CommonOptions {
   std::vector<std::string> specs, manifests;
   std::string archs;
@@ -19,23 +26,20 @@ struct RemoteCommand : CommonOptions {
 };
 
 std::string text_of(const RemoteReport& report, RemoteTask task) {
-  const auto with = [&](Outcome outcome) {
-    return std::ranges::count(report.kernels, outcome, &RemoteReport::Kernel::outcome);
-  };
+  const auto with = [&](Outcome outcome) { return std::to_string(count(report, outcome)); };
   std::string text;
   for (const RemoteReport::Kernel& kernel : report.kernels) {
     if (kernel.outcome == Outcome::present || kernel.outcome == Outcome::copied) continue;
     text += concat({name(kernel.outcome), ": ", kernel.id, " ", kernel.arch, " ", kernel.spec, " ",
                     kernel.plan, kernel.why.empty() ? "" : "\n  ", kernel.why, "\n"});
   }
-  text += counted(std::ssize(report.kernels), "kernel") + ": " + std::to_string(with(Outcome::present)) +
+  text += counted(std::ssize(report.kernels), "kernel") + ": " + with(Outcome::present) +
           (task == RemoteTask::get   ? " in the cache already"
            : task == RemoteTask::put ? " in the store already"
                                      : " sound");
-  if (task != RemoteTask::verify) text += ", " + std::to_string(with(Outcome::copied)) + " copied";
-  return text + ", " + std::to_string(with(Outcome::absent)) + " absent, " +
-         std::to_string(with(Outcome::untrusted)) + " not trusted, " + std::to_string(with(Outcome::failed)) +
-         " failed\n";
+  if (task != RemoteTask::verify) text += ", " + with(Outcome::copied) + " copied";
+  return text + ", " + with(Outcome::absent) + " absent, " + with(Outcome::untrusted) + " not trusted, " +
+         with(Outcome::failed) + " failed\n";
 }
 
 int carry_out(const RemoteCommand& options, RemoteTask task) {
@@ -43,8 +47,7 @@ int carry_out(const RemoteCommand& options, RemoteTask task) {
   if (!specs.empty() && options.archs.empty()) return fail(kUsage, "--arch is missing, as in --arch sm_90");
   if (specs.empty() && !options.archs.empty()) return fail(kUsage, "--arch needs specs, or a --manifest");
   Options settings = service_options(options);
-  if (settings.remote.empty())
-    return fail(kUsage, "no store is configured: set NORMJIT_REMOTE to its URL, as in redis://host:6379/0");
+  if (settings.remote.empty()) return fail(kUsage, kNoStore);
   if (settings.cache_directory.empty() && task != RemoteTask::verify)
     return fail(kCacheIo, kNoCacheDirectory);
   drop_unreadable_layers(settings);
@@ -55,14 +58,12 @@ int carry_out(const RemoteCommand& options, RemoteTask task) {
           : parse_arch_list(options.archs, [&](int ordinal) { return service.device(ordinal); }).value();
   const RemoteReport report = service.remote(task, specs, devices, options.uses).value();
   print(options.json ? json_of(report).text() : text_of(report, task));
-  const auto any = [&](Outcome outcome) {
-    return std::ranges::count(report.kernels, outcome, &RemoteReport::Kernel::outcome) > 0;
-  };
-  if (any(Outcome::untrusted))
+  if (count(report, Outcome::untrusted) > 0)
     return fail(kUntrusted,
                 "the store has values that are not believed: remove them there, or trust another key");
-  if (any(Outcome::failed)) return fail(kCacheIo, "not all kernels could be copied or looked at");
-  if (any(Outcome::absent) && task == RemoteTask::get)
+  if (count(report, Outcome::failed) > 0)
+    return fail(kCacheIo, "not all kernels could be copied or looked at");
+  if (count(report, Outcome::absent) > 0 && task == RemoteTask::get)
     return fail(kFailed, "the store lacks kernels; normjit prebuild compiles them, and offers them to it");
   return kDone;
 }
@@ -73,8 +74,7 @@ int verify(const RemoteCommand& options) { return carry_out(options, RemoteTask:
 
 int stats(const CommonOptions& options) {
   const Options settings = service_options(options);
-  if (settings.remote.empty())
-    return fail(kUsage, "no store is configured: set NORMJIT_REMOTE to its URL, as in redis://host:6379/0");
+  if (settings.remote.empty()) return fail(kUsage, kNoStore);
   const Environment::Remote remote = Service(settings).environment().remote;
   print(options.json ? json_of(remote).text() : remote_text(remote));
   return remote.error.empty() ? kDone : fail(kEnvironment, "the store is not used: " + remote.error);

@@ -60,7 +60,7 @@ class OutputFile {
   AtomicFile file_;
 };
 
-// A whole file, whoever owns it: what is signed, or checked by its signature.
+// Reads a whole file, which any user may own: a file to sign, or one whose signature is checked.
 Result<std::string> read_whole(FileSystem& files, const std::string& path, std::int64_t limit) {
   OpenFile file(files, path, /*shared=*/true, OpenFile::Links::follow);
   std::string bytes;

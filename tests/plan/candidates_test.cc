@@ -176,16 +176,7 @@ TEST(Plans, EveryLaunchFindsItsOwn) {
 
 // So a prebuild for sm_90 serves every GPU of it, whatever its size.
 TEST(Choose, DependsOnTheArchitectureNotOnTheSizeOfTheGpu) {
-  for_random_specs(1'000, any_spec, [](const NormSpec& spec, const DeviceProfile& device, Random& random) {
-    DeviceProfile other = device;
-    other.sm_count = static_cast<int>(random.between(1, 500));
-    other.l2_bytes = random.between(1, 1 << 28);
-    for (const RowsRegime regime : kRowsRegimes)
-      for (const Alignment alignment : kAlignments) {
-        ASSERT_EQ(choose(spec, other, regime, alignment), choose(spec, device, regime, alignment));
-        ASSERT_EQ(fallback(spec, other, regime, alignment), fallback(spec, device, regime, alignment));
-      }
-  });
+  for_random_specs(1'000, any_spec, expect_no_influence_of_size);
 }
 
 TEST(Choose, IgnoresWhatDoesNotShapeTheKernel) {

@@ -111,17 +111,7 @@ TEST(GradientPlans, AreWhatChooseAndFallbackReturnWithoutRepetition) {
 }
 
 TEST(GradientPlans, DependOnTheArchitectureNotOnTheSizeOfTheGpu) {
-  for_random_specs(
-      500, random_backward_spec, [](const NormSpec& spec, const DeviceProfile& device, Random& random) {
-        DeviceProfile other = device;
-        other.sm_count = static_cast<int>(random.between(1, 500));
-        other.l2_bytes = random.between(1, 1 << 28);
-        for (const RowsRegime regime : kRowsRegimes)
-          for (const Alignment alignment : kAlignments) {
-            ASSERT_EQ(choose(spec, other, regime, alignment), choose(spec, device, regime, alignment));
-            ASSERT_EQ(fallback(spec, other, regime, alignment), fallback(spec, device, regime, alignment));
-          }
-      });
+  for_random_specs(500, random_backward_spec, expect_no_influence_of_size);
 }
 
 // ---- Limits ----

@@ -48,6 +48,18 @@ void for_random_uses(std::uint64_t count, Make make, Check check) {
   });
 }
 
+// A plan depends on the architecture of a device, and not on how large it is.
+inline void expect_no_influence_of_size(const NormSpec& spec, const DeviceProfile& device, Random& random) {
+  DeviceProfile other = device;
+  other.sm_count = static_cast<int>(random.between(1, 500));
+  other.l2_bytes = random.between(1, 1 << 28);
+  for (const RowsRegime regime : kRowsRegimes)
+    for (const Alignment alignment : kAlignments) {
+      ASSERT_EQ(choose(spec, other, regime, alignment), choose(spec, device, regime, alignment));
+      ASSERT_EQ(fallback(spec, other, regime, alignment), fallback(spec, device, regime, alignment));
+    }
+}
+
 // A change that makes a plan illegal, and what the error then says.
 struct Broken {
   const char* says;

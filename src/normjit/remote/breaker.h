@@ -13,9 +13,9 @@
 
 namespace normjit {
 
-// Open after a failure: nobody asks for `pause`. Then one process asks once, and its answer opens or closes
-// it again. The verdict is a file of the cache directory; without a directory each process has its own.
-// Thread-safe, and safe for a forked child.
+// A failure opens the breaker: for `pause` no process asks the store. Then one process asks once, and the
+// answer opens or closes the breaker again. The verdict is a file of the cache directory; without a directory
+// each process has its own. Thread-safe, and safe for a forked child.
 class Breaker {
  public:
   struct Limits {
@@ -30,7 +30,7 @@ class Breaker {
   // Whether to ask now. A call that is let through is followed by one of succeeded() and failed(), or is as
   // none.
   bool lets_through() noexcept;
-  // `took`: what somebody waited. True if that has opened it.
+  // `took`: how long a caller has waited for the answer. True if the breaker opens, because answers are slow.
   bool succeeded(std::chrono::nanoseconds took) noexcept;
   // True if this failure opened it.
   bool failed() noexcept;

@@ -2,16 +2,15 @@
 #include "normjit/remote/remote.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <sys/random.h>
 
 #include <algorithm>
 #include <mutex>
 #include <new>
-#include <system_error>
 #include <thread>
 #include <utility>
 
+#include "normjit/base/start_thread.h"
 #include "normjit/base/stopwatch.h"
 #include "normjit/base/text.h"
 #include "normjit/cache/tier.h"
@@ -54,16 +53,15 @@ struct Sink {
 
 Remote::Remote(Settings settings, std::shared_ptr<FileSystem> files, Warn warn)
     : settings_(std::move(settings)),
-      files_(std::move(files)),
       warn_(std::move(warn), "remote"),
       sessions_(settings_.store ? Sessions(*settings_.store) : Sessions(settings_.url)),
-      breaker_(shown_url(settings_.url), settings_.store ? "" : settings_.directory, files_, settings_.shared,
-               settings_.limits.breaker) {}
+      breaker_(shown_url(settings_.url), settings_.store ? "" : settings_.directory, std::move(files),
+               settings_.shared, settings_.limits.breaker) {}
 
 Remote::~Remote() {
   std::unique_lock lock(courier_->mutex);
   renew_after_fork();
-  courier_->leases.clear();  // nobody is left who compiles
+  courier_->leases.clear();  // no caller compiles any more
   courier_->changed.notify_all();
   while (courier_->runs) courier_->changed.wait(lock);
 }
@@ -125,14 +123,14 @@ std::optional<Outcome> Remote::ask(Purpose purpose, const Sessions::Call& call) 
   }
   const std::string again =
       concat({" in ", shortest(static_cast<double>(settings_.limits.breaker.pause.count()) / 1000), " s"});
-  if (outcome.kind == NORMJIT_REMOTE_DONE || outcome.kind == NORMJIT_REMOTE_ABSENT ||
-      outcome.kind == NORMJIT_REMOTE_REFUSED) {
+  const bool refused = outcome.kind == NORMJIT_REMOTE_REFUSED;
+  const bool served = outcome.kind == NORMJIT_REMOTE_DONE || outcome.kind == NORMJIT_REMOTE_ABSENT;
+  if (served || refused) {
     const bool opened =
         breaker_.succeeded(purpose == Purpose::look ? outcome.took : std::chrono::nanoseconds(0));
     if (opened) warn_(Trouble::down, concat({shown(), " answers slowly, and is asked again", again}));
   }
-  const bool refused = outcome.kind == NORMJIT_REMOTE_REFUSED;
-  if (outcome.kind == NORMJIT_REMOTE_DONE || outcome.kind == NORMJIT_REMOTE_ABSENT) return outcome;
+  if (served) return outcome;
   if (outcome.why.empty()) outcome.why = "the store gives no reason";
   if (purpose == Purpose::write) {
     // Looks may go well all the same. Rights and room do not change from one kernel to the next.
@@ -150,8 +148,9 @@ std::optional<Outcome> Remote::ask(Purpose purpose, const Sessions::Call& call) 
   return outcome;
 }
 
-bool Remote::takes_offers() {
-  if (Clock::now().time_since_epoch().count() < quiet_until_) return false;
+bool Remote::takes_offers() { return may_offer() && Clock::now().time_since_epoch().count() >= quiet_until_; }
+
+bool Remote::may_offer() {
   const auto keys = this->keys();
   return keys->error.empty() && (settings_.unsigned_values || keys->secret);
 }
@@ -312,15 +311,12 @@ void Remote::keep(const std::string& id) {
 
 void Remote::offer(const Entry& entry, Done done, bool wait) {
   const std::string id = entry_id(entry.identity);
-  const std::shared_ptr<const Keys> keys = this->keys();
   if (!takes_offers()) {
-    if (done)
-      done({.why = keys->error.empty() && (keys->secret || settings_.unsigned_values)
-                       ? "it refused the last offer"
-                       : "there is no key to sign it with"});
+    if (done) done({.why = may_offer() ? "it refused the last offer" : "there is no key to sign it with"});
     give_up(entry.identity);
     return;
   }
+  const std::shared_ptr<const Keys> keys = this->keys();
   Task task{.id = id,
             .value = seal(encode(entry), keys->secret ? &*keys->secret : nullptr),
             .done = std::move(done)};
@@ -352,14 +348,14 @@ void Remote::give_up(const std::string& identity) noexcept try {
 } catch (const std::bad_alloc&) {  // it ends by itself
 }
 
-// Starts the thread where there is none. What the system then refuses is not sent.
+// Starts the sending thread if it does not run. If the system starts no thread, the tasks are dropped.
 void Remote::wake() {
   {
     const std::lock_guard lock(courier_->mutex);
     courier_->changed.notify_all();
     if (std::exchange(courier_->runs, true)) return;
   }
-  if (start_thread()) return;
+  if (start_thread([this, courier = courier_] { run(*courier); })) return;
   std::deque<Task> unsent;
   {
     const std::lock_guard lock(courier_->mutex);
@@ -380,21 +376,6 @@ void Remote::renew_after_fork() {
   courier_->leases.clear();
   courier_->owner.clear();
   courier_->runs = courier_->sends = false;
-}
-
-// Signals are left to the host's threads.
-bool Remote::start_thread() {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  bool started = true;
-  try {
-    std::thread([this, courier = courier_] { run(*courier); }).detach();
-  } catch (...) {  // std::system_error, std::bad_alloc
-    started = false;
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return started;
 }
 
 // Memory that is exhausted is a failure like any other: what waits is not sent.

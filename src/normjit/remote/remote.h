@@ -33,7 +33,7 @@ namespace normjit {
 class Remote {
  public:
   struct Limits {
-    // Of one call: with somebody waiting, and of an offer.
+    // The time limit of one call: of a look, for which a caller waits, and of an offer.
     std::chrono::milliseconds look{150}, offer{1000};
     // A lease ends by itself after `lease`; its holder renews it every `renew`. Who waits for it looks every
     // `pause` to three times as much, and no longer than `patience`.
@@ -136,7 +136,9 @@ class Remote {
     std::uint64_t generation = fork_generation();
   };
 
+  // Whether the keys allow it.
   bool reads();
+  bool may_offer();
   // Calls the store if the breaker lets it through; nothing if it does not.
   std::optional<Outcome> ask(Purpose purpose, const Sessions::Call& call);
   Answer judge(std::string value, const std::string& identity);
@@ -145,7 +147,6 @@ class Remote {
   void keep(const std::string& id);
   void wake();
   void renew_after_fork();
-  bool start_thread();
   void run(Courier& courier);
   void carry_out_tasks(Courier& courier);
   void send(const Task& task);
@@ -153,7 +154,6 @@ class Remote {
   std::string owner();
 
   const Settings settings_;
-  const std::shared_ptr<FileSystem> files_;
   WarnOnce<Trouble> warn_;
   Sessions sessions_;
   Breaker breaker_;

@@ -32,7 +32,6 @@ Result<std::string> find_plugin(std::string_view name) {
   const std::string file = concat({"libnormjit-remote-", name, ".so"});
   std::error_code failed;
   const auto directory = std::filesystem::canonical(own, failed).parent_path();
-  std::string looked;
   for (const char* folder : {".", "../lib"}) {
     const std::string path = (directory / folder / file).lexically_normal();
     struct stat facts = {};

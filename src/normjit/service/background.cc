@@ -2,11 +2,11 @@
 #include "normjit/service/background.h"
 
 #include <pthread.h>
-#include <signal.h>
 
 #include <algorithm>
-#include <system_error>
 #include <thread>
+
+#include "normjit/base/start_thread.h"
 
 namespace normjit {
 
@@ -48,28 +48,13 @@ const Job* Background::start(const std::string& key, Work work) {
     if (state_->threads == most) return job;
     ++state_->threads;
   }
-  if (start_thread(state_)) return job;
+  if (start_thread([state = state_] { run(state); })) return job;
   const std::lock_guard lock(state_->mutex);
   --state_->threads;
   if (state_->threads > 0) return job;  // another thread will run it
   std::erase_if(state_->queue, [&](const Task& task) { return task.job == job; });
   newest_.erase(key);
   return nullptr;
-}
-
-// Signals are left to the host's threads: a thread inherits the mask of the thread that starts it.
-bool Background::start_thread(const std::shared_ptr<State>& state) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  bool started = true;
-  try {
-    std::thread([state] { run(state); }).detach();
-  } catch (const std::system_error&) {
-    started = false;
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return started;
 }
 
 void Background::run(const std::shared_ptr<State>& state) {

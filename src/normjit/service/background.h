@@ -61,7 +61,6 @@ class Background {
   void renew_after_fork() const;
   int most_threads() const;
   static void run(const std::shared_ptr<State>& state);
-  static bool start_thread(const std::shared_ptr<State>& state);
 
   const std::shared_ptr<State> state_;
   // Guarded by the state's mutex. A job stays after a newer one: callers may still hold it.

@@ -111,8 +111,8 @@ Result<StoredBinary> BinaryStore::get(const Identified& kernel) {
   auto binary = find(kernel);
   if (!binary) return make(kernel, {.wait_to_offer = true});
   if (remote_ && remote_->takes_offers())
-    if (const Cache::Look local = look(kernel); local.lookup.kind == Lookup::Kind::entry)
-      if (remote_->look(kernel.identity).kind == Remote::Answer::Kind::absent)
+    if (remote_->look(kernel.identity).kind == Remote::Answer::Kind::absent)
+      if (const Cache::Look local = look(kernel); local.lookup.kind == Lookup::Kind::entry)
         offer(kernel, local.lookup.entry, /*wait=*/true);
   return *std::move(binary);
 }

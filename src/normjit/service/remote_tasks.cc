@@ -28,64 +28,47 @@ struct Flushed {
   Remote& remote;
 };
 
+// What the store has of a kernel; its entry, if that is sound.
+Remote::Answer look(Remote& remote, const Item& item, RemoteReport::Kernel& kernel) {
+  Remote::Answer answer = remote.look(item.identity);
+  kernel.why = answer.kind == Found::not_asked ? "the store is down" : answer.why;
+  if (answer.kind == Found::entry) kernel.outcome = Outcome::present;
+  if (answer.kind == Found::absent) kernel.outcome = Outcome::absent;
+  if (answer.kind == Found::untrusted) kernel.outcome = Outcome::untrusted;
+  return answer;
+}
+
 void fetch(Cache& cache, Remote& remote, const Item& item, RemoteReport::Kernel& kernel) {
   if (item.here) {
     kernel.outcome = Outcome::present;
     return;
   }
-  const Remote::Answer answer = remote.look(item.identity);
-  kernel.why = answer.why;
-  switch (answer.kind) {
-    case Found::entry:
-      if (cache.take_over(answer.entry))
-        kernel.outcome = Outcome::copied;
-      else
-        kernel.why = "the cache directory did not keep it";
-      break;
-    case Found::absent:
-      kernel.outcome = Outcome::absent;
-      break;
-    case Found::untrusted:
-      kernel.outcome = Outcome::untrusted;
-      break;
-    case Found::failed:
-      break;
-    case Found::not_asked:
-      kernel.why = "the store is down";
-      break;
-  }
+  const Remote::Answer answer = look(remote, item, kernel);
+  if (answer.kind != Found::entry) return;
+  const bool kept = cache.take_over(answer.entry);
+  kernel.outcome = kept ? Outcome::copied : Outcome::failed;
+  if (!kept) kernel.why = "the cache directory did not keep it";
 }
 
-void look(Remote& remote, const Item& item, RemoteReport::Kernel& kernel) {
-  const Remote::Answer answer = remote.look(item.identity);
-  kernel.why = answer.kind == Found::not_asked ? "the store is down" : answer.why;
-  kernel.outcome = answer.kind == Found::entry       ? Outcome::present
-                   : answer.kind == Found::absent    ? Outcome::absent
-                   : answer.kind == Found::untrusted ? Outcome::untrusted
-                                                     : Outcome::failed;
-}
-
-// Looks first, since most stores would take the bytes before they say that they have them. `mutex` guards the
-// kernel.
+// Looks first, since most stores would take the bytes before they say that they have them. A store that does
+// not answer refuses the offer, too. `mutex` guards the kernel.
 void send(Remote& remote, const Item& item, RemoteReport::Kernel& kernel, std::mutex& mutex) {
-  const Remote::Answer answer = remote.look(item.identity);
-  if (answer.kind == Found::entry) {
-    kernel.outcome = Outcome::present;
-  } else if (!item.here) {
+  const Found found = look(remote, item, kernel).kind;
+  if (found == Found::entry) return;
+  if (!item.here) {
     kernel.outcome = Outcome::absent;
-  } else if (answer.kind == Found::untrusted) {
-    kernel.outcome = Outcome::untrusted;
-    kernel.why = answer.why;
-  } else {
-    remote.offer(
-        *item.here,
-        [&kernel, &mutex](const Remote::Sent& sent) {
-          const std::lock_guard lock(mutex);
-          kernel.outcome = sent.stored ? Outcome::copied : Outcome::failed;
-          kernel.why = sent.why;
-        },
-        /*wait=*/true);
+    kernel.why = {};
+    return;
   }
+  if (found == Found::untrusted) return;
+  remote.offer(
+      *item.here,
+      [&kernel, &mutex](const Remote::Sent& sent) {
+        const std::lock_guard lock(mutex);
+        kernel.outcome = sent.stored ? Outcome::copied : Outcome::failed;
+        kernel.why = sent.why;
+      },
+      /*wait=*/true);
 }
 
 }  // namespace
