@@ -128,7 +128,8 @@ class Options(ctypes.Structure):
                 ("miss_log", ctypes.c_char_p), ("compiler_path", ctypes.c_char_p), ("cuda_home", ctypes.c_char_p),
                 ("template_directory", ctypes.c_char_p), ("log", ctypes.c_void_p), ("log_user", ctypes.c_void_p),
                 ("on_event", ctypes.c_void_p), ("event_user", ctypes.c_void_p),
-                ("remote", ctypes.c_char_p), ("remote_store", ctypes.c_void_p), ("trust", ctypes.c_char_p), ("sign_key", ctypes.c_char_p)]
+                ("remote", ctypes.c_char_p), ("remote_store", ctypes.c_void_p), ("trust", ctypes.c_char_p), ("sign_key", ctypes.c_char_p),
+                ("remote_pack", ctypes.c_char_p)]
 
     def __init__(self, **members: Any) -> None:
         super().__init__(ctypes.sizeof(Options), **members)

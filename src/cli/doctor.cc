@@ -88,6 +88,10 @@ std::string text_of(const Environment& environment, const Options& settings, con
                                           "NORMJIT_LAYERS");
   }
 
+  if (const auto& [url, path, error] = environment.remote_pack; !url.empty()) {
+    text += "pack       " + url + "\n";
+    text += indented(error.empty() ? "is " + path : error);
+  }
   if (!environment.remote.url.empty()) text += remote_text(environment.remote);
 
   text += "generic    ";

@@ -38,6 +38,7 @@ Each command has its own --help. Environment:
   NORMJIT_CACHE_SHARED     1 believes entries that others than you and root can write
   NORMJIT_TOOLCHAIN        exact takes only entries made by the version of NVRTC that is here
   NORMJIT_REMOTE           the URL of a store that machines share: redis://, http://, https:// or s3://
+  NORMJIT_REMOTE_PACK      the URL of a pack that is fetched and used as a layer: http://, https:// or s3://
   NORMJIT_TRUST            public keys or their files, between spaces or commas: whose kernels and packs are believed
   NORMJIT_SIGN_KEY         the file of the secret key to sign with
   NORMJIT_NVRTC_PATH       a libnvrtc to compile with

@@ -291,13 +291,14 @@ typedef struct normjit_options {
   void* event_user;
   const char* remote;                 /* a URL; "": none */
   const normjit_remote* remote_store; /* in place of a URL; copied, and closed with the service */
-  const char* trust;    /* public keys and their files, separated by spaces or commas; "": none */
-  const char* sign_key; /* the file of a secret key; "": none */
+  const char* trust;       /* public keys and their files, separated by spaces or commas; "": none */
+  const char* sign_key;    /* the file of a secret key; "": none */
+  const char* remote_pack; /* the URL of a pack that is fetched; "": none */
 } normjit_options;
 #define NORMJIT_OPTIONS_INIT                                                                            \
   {                                                                                                     \
     sizeof(normjit_options), 0, 0, 0, 0, 0, 0, NULL, NULL, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \
-        NULL, NULL, NULL, NULL, NULL                                                                    \
+        NULL, NULL, NULL, NULL, NULL, NULL                                                              \
   }
 
 /* options NULL: everything is taken from the environment. Touches no file and no GPU. */

@@ -7,9 +7,9 @@
  * value at any time.
  *
  * A function returns within timeout_ms, counted in milliseconds from the call; what takes longer has failed.
- * `why` is room for why_size bytes, at least 200: a function that fails or refuses writes a sentence there, which ends
- * with a 0 byte and names no user, password or key; after any other outcome it means nothing. Functions print
- * nothing, throw nothing and do not call normjit. */
+ * `why` is room for why_size bytes, at least 200: a function that fails or refuses writes a sentence there,
+ * which ends with a 0 byte and names no user, password or key; after any other outcome it means nothing.
+ * Functions print nothing, throw nothing and do not call normjit. */
 #ifndef NORMJIT_REMOTE_H_
 #define NORMJIT_REMOTE_H_
 
@@ -24,8 +24,11 @@ typedef int32_t normjit_remote_outcome;
 enum {
   NORMJIT_REMOTE_DONE = 1,
   NORMJIT_REMOTE_ABSENT = 2,
-  NORMJIT_REMOTE_FAILED = 3, /* not reached, no answer in time, or an answer that is none: the store is down */
-  NORMJIT_REMOTE_REFUSED = 4 /* an answer that this call or key cannot be served: rights, room, a value too large */
+  NORMJIT_REMOTE_FAILED =
+      3, /* not reached, no answer in time, or an answer that is none: the store is down */
+  NORMJIT_REMOTE_REFUSED =
+      4, /* an answer that this call or key cannot be served: rights, room, a value too large */
+  NORMJIT_REMOTE_UNCHANGED = 5 /* of a fetch alone: the file is still of the version that the caller has */
 };
 
 /* Takes a value. The bytes are valid during the call. */
@@ -33,8 +36,8 @@ typedef void (*normjit_remote_sink)(void* to, const void* bytes, size_t size);
 
 /* The functions of a store. One that is NULL cannot be asked for; get is always there.
  *
- * Keys have at most 100 bytes out of a-z, 0-9 and ':'; no key has both a value and a lease. A value has 1 byte
- * to 64 MiB, most have 20 to 100 KB.
+ * Keys have at most 100 bytes out of a-z, 0-9 and ':'; no key has both a value and a lease. A value has 1
+ * byte to 64 MiB, most have 20 to 100 KB.
  *
  * A host's structure (normjit_options.remote_store) is called by several threads at once, also after a fork
  * if the host forks. A structure that normjit_remote_open made is a session: it serves one call at a time,
@@ -69,6 +72,17 @@ typedef struct normjit_remote {
  * Connects to nothing: the first call of a function does. */
 typedef normjit_remote_outcome (*normjit_remote_open_function)(const char* url, normjit_remote* remote,
                                                                char* why, size_t why_size);
+
+/* What a plug-in that can take single files exports as "normjit_remote_fetch": takes the file at this URL,
+ * unless it is still of this version, a text that an earlier fetch has given ("" : none; an ETag). DONE:
+ * calls sink once, and writes the file's version to new_version, room for version_size bytes, at least 200:
+ * "" if it has none, or a longer one. UNCHANGED, ABSENT; REFUSED: also a file of more than max_bytes; FAILED.
+ */
+typedef normjit_remote_outcome (*normjit_remote_fetch_function)(const char* url, const char* version,
+                                                                size_t max_bytes, normjit_remote_sink sink,
+                                                                void* to, char* new_version,
+                                                                size_t version_size, int32_t timeout_ms,
+                                                                char* why, size_t why_size);
 
 #ifdef __cplusplus
 }

@@ -204,6 +204,13 @@ struct Environment {
     bool unsigned_values = false;      // whoever can write there is believed
   };
   Remote remote;
+  // The pack that is fetched from a URL. Looking at it may fetch it.
+  struct RemotePack {
+    std::string url;    // without user, password and query; empty: none is configured
+    std::string path;   // the copy of this machine, one of the layers
+    std::string error;  // why it is not fetched, or not renewed; empty: it is as new as a minute ago
+  };
+  RemotePack remote_pack;
   std::vector<Arch> embedded_archs;  // for which the library has the generic kernels
   std::string embedded_error;        // empty: what it has is sound, or it has none
   std::string compiler_path;         // empty: none
@@ -234,11 +241,11 @@ enum class Frozen : std::uint8_t { no, warn, error };
 // How a Service works. Plain values; from_environment() fills them from NORMJIT_CACHE_DIR (else
 // $XDG_CACHE_HOME/normjit, else ~/.cache/normjit), NORMJIT_LAYERS (separated by colons),
 // NORMJIT_CACHE_MAX_BYTES (a number, with K, M or G behind it if you like), NORMJIT_CACHE_SHARED (1),
-// NORMJIT_REMOTE, NORMJIT_REMOTE_UNSIGNED (1), NORMJIT_TRUST (separated by spaces or commas),
-// NORMJIT_SIGN_KEY, NORMJIT_MODE (eager, lazy, cached-only), NORMJIT_BATCH_INVARIANT (1), NORMJIT_MISS_LOG,
-// NORMJIT_TOOLCHAIN (exact), NORMJIT_NVRTC_PATH, CUDA_HOME (else CUDA_PATH), NORMJIT_TEMPLATE_DIR and
-// NORMJIT_LOG (debug, info, warn, error: the built-in log to stderr; off, as when unset). A variable with
-// another value counts as unset, and makes one of the warnings.
+// NORMJIT_REMOTE, NORMJIT_REMOTE_PACK, NORMJIT_REMOTE_UNSIGNED (1), NORMJIT_TRUST (separated by spaces or
+// commas), NORMJIT_SIGN_KEY, NORMJIT_MODE (eager, lazy, cached-only), NORMJIT_BATCH_INVARIANT (1),
+// NORMJIT_MISS_LOG, NORMJIT_TOOLCHAIN (exact), NORMJIT_NVRTC_PATH, CUDA_HOME (else CUDA_PATH),
+// NORMJIT_TEMPLATE_DIR and NORMJIT_LOG (debug, info, warn, error: the built-in log to stderr; off, as when
+// unset). A variable with another value counts as unset, and makes one of the warnings.
 struct NORMJIT_API Options {
   std::string cache_directory;  // empty: keep kernels in memory only
   // Caches that are only read, searched in this order where the cache directory has no entry: directories, or
@@ -261,8 +268,12 @@ struct NORMJIT_API Options {
   // The same as functions of the host, in place of a URL (normjit/remote.h). close() is called at the end of
   // each Service that was made with these options.
   std::optional<normjit_remote> remote_store = {};
-  // Takes values without a signature from it, and offers them. Everybody who can write there then decides
-  // what runs on your GPU.
+  // The URL of a pack, http://, https:// or s3://, which is fetched to the cache directory before a kernel is
+  // compiled, at most once a minute and only if it is new, and is the last layer. It must be signed by one of
+  // `trust`, in a file beside it (URL.minisig). Empty: none.
+  std::string remote_pack;
+  // Takes values without a signature from the store, offers them, and takes such a pack. Everybody who can
+  // write there then decides what runs on your GPU.
   bool remote_unsigned = false;
   Mode mode = Mode::eager;
   // The bits of a row never depend on how many other rows a launch has: one plan for a spec and an Alignment,
@@ -279,8 +290,8 @@ struct NORMJIT_API Options {
   std::string template_directory;  // read templates from here instead of the embedded ones
   LogCallback log;                 // empty: silence
   // The public keys of those whose signatures are believed: "RW..." of 56 characters, or paths of .pub files.
-  // Where there are some, import_from and add_layer take only packs that one of them has signed. Empty:
-  // signatures are not looked at.
+  // Where there are some, only packs that one of them has signed are layers, are added (add_layer) or are
+  // imported. Empty: signatures are not looked at.
   std::vector<std::string> trust;
   // The file of the secret key to sign with: minisign's format, without a password, readable by its owner
   // only. It is read when something is to be signed. Empty: nothing can be signed.

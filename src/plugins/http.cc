@@ -30,6 +30,7 @@ namespace {
 // of use.
 constexpr long kConnectMs = 50;
 constexpr long kConnectTlsMs = 100;
+constexpr long kConnectForFileMs = 500;  // for which nobody asks twice in a minute
 // What a server says besides a value is read up to here, so that the connection can be kept.
 constexpr std::size_t kMostOfPage = 64 * 1024;
 constexpr unsigned kSignsS3Since = 0x075800;  // 7.88: also headers of the caller, and the digest in them
@@ -89,7 +90,8 @@ List list_of(const std::vector<std::string>& lines) {
 // Where values are, and as whom they are asked for.
 struct Place {
   std::string name;  // for sentences
-  std::string base;  // what comes before '/' and a value's path
+  std::string base;  // what comes before '/' and a value's path; of a file, all
+  bool is_file = false;
   bool is_tls = false;
   std::string user, password;
   std::string signature;  // of CURLOPT_AWS_SIGV4; empty: the user and password go as they are
@@ -122,6 +124,23 @@ bool append(std::string& text, const char* bytes, std::size_t size) noexcept {
   }
 }
 
+// Keeps the value of the header line "ETag: ...".
+std::size_t take_etag(char* line, std::size_t, std::size_t size, void* to) {
+  constexpr std::string_view kName = "etag:";
+  std::string_view text(line, size);
+  const auto equals = [](char a, char b) { return (a >= 'A' && a <= 'Z' ? a + ('a' - 'A') : a) == b; };
+  if (text.size() < kName.size() ||
+      !std::equal(kName.begin(), kName.end(), text.begin(), [&](char b, char a) { return equals(a, b); }))
+    return size;
+  text.remove_prefix(kName.size());
+  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+  while (!text.empty() && (text.back() == '\n' || text.back() == '\r' || text.back() == ' '))
+    text.remove_suffix(1);
+  std::string& etag = *static_cast<std::string*>(to);
+  etag.clear();
+  return append(etag, text.data(), text.size()) ? size : 0;
+}
+
 std::size_t take_body(char* bytes, std::size_t, std::size_t size, void* to) {
   constexpr std::size_t kStop = CURL_MAX_WRITE_SIZE + 1;  // any other number than `size`
   Body& body = *static_cast<Body*>(to);
@@ -141,7 +160,8 @@ std::size_t take_body(char* bytes, std::size_t, std::size_t size, void* to) {
 class Session {
  public:
   // Throws std::bad_alloc.
-  explicit Session(Place place) : place_(std::move(place)), easy_(curl_easy_init()) {
+  explicit Session(Place place, const std::string& version = {})
+      : place_(std::move(place)), easy_(curl_easy_init()) {
     if (easy_ == nullptr) throw std::bad_alloc();
     // "Expect:" takes off curl's "Expect: 100-continue", and the wait for its answer. curl 7.88 would sign
     // that empty header, which is not sent: S3 waits a millisecond instead, for values of more than a
@@ -160,6 +180,7 @@ class Session {
       get.push_back("x-amz-security-token: " + place_.token);
       put.push_back(get.back());
     }
+    if (!version.empty()) get.push_back("If-None-Match: " + version);
     get_headers_ = list_of(get);
     put_headers_ = list_of(put);
 
@@ -205,11 +226,20 @@ class Session {
       return why.refused({place_.name, " has a value of more than ", std::to_string(max_bytes), " bytes"});
     if (status == 0) return NORMJIT_REMOTE_FAILED;
     if (status == 404 || status == 410) return NORMJIT_REMOTE_ABSENT;
+    if (status == 304 && place_.is_file) return NORMJIT_REMOTE_UNCHANGED;
     if (status != 200) return refused(status, body.page, why);
     // No value is empty, but an answer looks so whose connection ended within its headers.
     if (body.bytes.empty()) return why.failed({place_.name, " answered without a value"});
     sink(to, body.bytes.data(), body.bytes.size());
     return NORMJIT_REMOTE_DONE;
+  }
+
+  // Of the file that the place is. *etag is set, to an empty text if there is none.
+  Outcome fetch(std::size_t max_bytes, normjit_remote_sink sink, void* to, std::string& etag, int timeout_ms,
+                const Why& why) {
+    set(CURLOPT_HEADERFUNCTION, take_etag);
+    set(CURLOPT_HEADERDATA, &etag);
+    return get("", max_bytes, sink, to, timeout_ms, why);
   }
 
   Outcome put(std::string_view key, std::string_view value, int timeout_ms, const Why& why) {
@@ -247,11 +277,12 @@ class Session {
     if (timeout_ms <= 0) return failed({place_.name, " did not answer", within});
     std::string path(key);
     std::replace(path.begin(), path.end(), ':', '/');
-    const std::string url = concat({place_.base, "/", path});
+    const std::string url = concat({place_.base, place_.is_file ? "" : "/", path});
     set(CURLOPT_URL, url.c_str());
     set(CURLOPT_WRITEDATA, &body);
     set(CURLOPT_TIMEOUT_MS, static_cast<long>(timeout_ms));
-    const long connecting = std::min<long>(place_.is_tls ? kConnectTlsMs : kConnectMs, timeout_ms);
+    const long patience = place_.is_file ? kConnectForFileMs : place_.is_tls ? kConnectTlsMs : kConnectMs;
+    const long connecting = std::min<long>(patience, timeout_ms);
     set(CURLOPT_CONNECTTIMEOUT_MS, connecting);
     const CURLcode code = [&] {
       const WithoutSigpipe quiet;
@@ -320,17 +351,18 @@ std::string environment(const char* name) {
 }
 
 // What a URL of http: or https: means; or nothing, and words behind "The URL ".
-std::optional<Place> place_on_web(const Url& url, std::string& mistake) {
+std::optional<Place> place_on_web(const Url& url, bool is_file, std::string_view query,
+                                  std::string& mistake) {
   const auto wrong = [&](std::string_view words) {
     mistake = words;
     return std::nullopt;
   };
-  if (!url.query.empty()) return wrong("of a folder has a '?'");
+  if (!is_file && !query.empty()) return wrong("of a folder has a '?'");
   // curl would take "/../" off, and S3's signature is of what was sent.
   if (concat({url.path, "/"}).find("/../") != url.path.npos) return wrong("has '..' in its path");
   Place place;
   place.name = url.place();
-  place.base = url.place() + without_end(url.path);
+  place.base = is_file ? concat({url.place(), url.path, query}) : url.place() + without_end(url.path);
   place.is_tls = url.scheme == "https";
   place.user = url.user;
   place.password = url.password.value_or("");
@@ -379,8 +411,13 @@ std::optional<Place> place_on_s3(const Url& url, std::string& mistake) {
   return place;
 }
 
-// The session for this URL; or none, and `why` is written.
-std::unique_ptr<Session> session_of(std::string_view text, const Why& why) {
+// What is fetched.
+struct File {
+  std::string version;  // unless it still has this; empty: in any case
+};
+
+// The session for this URL, of a folder, or of a file; or none, and `why` is written.
+std::unique_ptr<Session> session_of(std::string_view text, const std::optional<File>& file, const Why& why) {
   const auto wrong = [&](std::string_view mistake) {
     why.failed({"The URL ", mistake});
     return nullptr;
@@ -395,9 +432,13 @@ std::unique_ptr<Session> session_of(std::string_view text, const Why& why) {
     why.failed({"libcurl does not start: ", curl_easy_strerror(curl_start)});
     return nullptr;
   }
-  std::optional<Place> place = is_web ? place_on_web(*url, mistake) : place_on_s3(*url, mistake);
+  const std::size_t mark = text.find('?');
+  const std::string_view query = mark == text.npos ? "" : text.substr(mark);
+  std::optional<Place> place =
+      is_web ? place_on_web(*url, file.has_value(), query, mistake) : place_on_s3(*url, mistake);
   if (!place) return wrong(mistake);
-  return std::make_unique<Session>(*std::move(place));
+  place->is_file = file.has_value();
+  return std::make_unique<Session>(*std::move(place), file ? file->version : "");
 }
 
 }  // namespace
@@ -407,5 +448,24 @@ extern "C" NORMJIT_API normjit_remote_outcome normjit_remote_open(const char* ur
                                                                   char* why_text, size_t why_size) {
   using namespace normjit::plugins;
   const Why why(why_text, why_size);
-  return guarded(why, [&] { return hand_over(session_of(url, why), remote, why); });
+  return guarded(why, [&] { return hand_over(session_of(url, {}, why), remote, why); });
+}
+
+extern "C" NORMJIT_API normjit_remote_outcome
+normjit_remote_fetch(const char* url, const char* version, std::size_t max_bytes, normjit_remote_sink sink,
+                     void* to, char* new_version, std::size_t version_size, std::int32_t timeout_ms,
+                     char* why_text, std::size_t why_size) {
+  using namespace normjit::plugins;
+  const Why why(why_text, why_size);
+  return guarded(why, [&] {
+    if (version_size > 0) new_version[0] = '\0';
+    const std::unique_ptr<Session> session = session_of(url, File{version}, why);
+    if (session == nullptr) return Outcome{NORMJIT_REMOTE_FAILED};
+    std::string etag;
+    const Outcome outcome = session->fetch(max_bytes, sink, to, etag, timeout_ms, why);
+    const bool fits = etag.size() < version_size &&
+                      std::all_of(etag.begin(), etag.end(), [](char c) { return c >= ' ' && c < 127; });
+    if (fits) std::memcpy(new_version, etag.c_str(), etag.size() + 1);
+    return outcome;
+  });
 }

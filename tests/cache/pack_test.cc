@@ -143,6 +143,31 @@ TEST_F(PackTest, ThreadsMayLookWhileItIsReplaced) {
   EXPECT_GT(hits, 0);
 }
 
+TEST_F(PackTest, IsBelievedOrNotOnceForAFile) {
+  int asked = 0;
+  bool answer = false;
+  const Pack pack(path_, files_, /*shared=*/false, [&](std::string_view bytes, const std::string& path) {
+    ++asked;
+    EXPECT_EQ(bytes, pack_of({"a"}));
+    EXPECT_EQ(path, path_);
+    return answer ? Result<void>() : Error{Code::Untrusted, "nobody knows it"};
+  });
+  write(path_, pack_of({"a"}));
+  for (int i = 0; i < 3; ++i) {
+    const Lookup lookup = pack.look("a");
+    EXPECT_EQ(lookup.kind, Kind::untrusted);
+    EXPECT_EQ(lookup.error, "nobody knows it");
+    EXPECT_EQ(pack.list().error().message, "nobody knows it");
+    EXPECT_FALSE(pack.check().ok());
+  }
+  EXPECT_EQ(asked, 1);
+  answer = true;
+  write(temp_ / "new", pack_of({"a"}));
+  fs::rename(temp_ / "new", path_);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(pack.look("a").entry, entry_of("a"));
+  EXPECT_EQ(asked, 2);
+}
+
 TEST(PackInMemory, IsAsTheOneInAFile) {
   auto bytes = std::make_shared<const std::string>(pack_of({"a", "b"}));
   const Pack pack("name", bytes);

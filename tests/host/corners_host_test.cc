@@ -134,13 +134,20 @@ void expect_right(std::vector<KernelCase> cases) {
   const VerdictCache known("corners", NORMJIT_TEST_CODE);
   std::vector<KernelCase> tried;
   std::vector<std::string> keys;
+  std::size_t left_out = 0;
   for (std::size_t i = 0; i < cases.size(); ++i) {
     std::string key = known.key({*version, (*texts)[i].text, to_text(cases[i]), schedules});
-    if (known.has(key) && !known.is_due(key)) continue;
+    const bool was_right = known.has(key);
+    if (was_right && !known.is_due(key)) continue;
+    if (!was_right && !known.is_in_part(key)) {
+      ++left_out;
+      continue;
+    }
     tried.push_back(cases[i]);
     keys.push_back(std::move(key));
   }
-  std::printf("%zu cases: %zu known, %zu run\n", cases.size(), cases.size() - tried.size(), tried.size());
+  std::printf("%zu cases: %zu known, %zu run\n", cases.size() - left_out,
+              cases.size() - left_out - tried.size(), tried.size());
   if (tried.empty()) return;
 
   const auto kernels = compile_batch(tried);

@@ -72,6 +72,7 @@ Result<Options> options_of(const normjit_options* given) {
   if (o->max_cache_bytes != 0) options.max_cache_bytes = o->max_cache_bytes == -1 ? 0 : o->max_cache_bytes;
   set(o->miss_log, options.miss_log);
   set(o->remote, options.remote);
+  set(o->remote_pack, options.remote_pack);
   if (o->remote_store != nullptr) {
     auto store = struct_of("normjit_remote", *o->remote_store);
     if (!store) return store.error();

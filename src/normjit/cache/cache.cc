@@ -46,7 +46,7 @@ Cache::Cache(Settings settings, std::shared_ptr<FileSystem> files, Warn warn)
       warn_(std::move(warn)) {
   Layers layers;
   for (const std::string& path : settings_.layers)
-    if (!path.empty()) layers.push_back(make_layer(path, files_, settings_.shared));
+    if (!path.empty()) layers.push_back(make_layer(path, files_, settings_.shared, settings_.believes));
   layers_ = std::make_shared<const Layers>(std::move(layers));
   if (!settings_.embedded.empty()) embedded_ = std::make_unique<Pack>("embedded", settings_.embedded);
 }
@@ -62,8 +62,11 @@ Result<void> Cache::add_layer(std::string pack) {
   if (auto valid = Pack("the layer in memory", bytes).check(); !valid) return valid;
   // A pack has a ForkMutex of its own, and must not be made under this one. So two threads that add packs may
   // add the second number first.
-  const auto layer =
-      std::make_shared<const Pack>(concat({"memory layer ", shortest(++memory_layers_)}), bytes);
+  add_layer(std::make_shared<const Pack>(concat({"memory layer ", shortest(++memory_layers_)}), bytes));
+  return {};
+}
+
+void Cache::add_layer(std::shared_ptr<const Tier> layer) {
   for (std::shared_ptr<const Layers> before = layers();;) {
     auto longer = std::make_shared<Layers>(*before);
     longer->push_back(layer);
@@ -71,7 +74,7 @@ Result<void> Cache::add_layer(std::string pack) {
     const std::lock_guard lock(mutex_);
     if (layers_ == before) {
       layers_.swap(after);
-      return {};
+      return;
     }
     before = layers_;
   }

@@ -53,6 +53,7 @@ class Cache {
     std::vector<std::string> layers = {};  // paths of directories and packs, searched in this order
     std::int64_t max_bytes = 0;            // of the directory; 0: no bound
     bool shared = false;                   // trust files that other users own or can write
+    Believes believes = {};                // of packs among the layers; empty: all are
     // A pack that is part of the program: searched last, never copied or listed; empty: none.
     std::string_view embedded = {};
     // How long to wait for another process that holds the lock of the same key; KeyLock::kSlowFactor times as
@@ -75,8 +76,9 @@ class Cache {
   std::optional<Found> find(const std::string& identity, const Accepts& accepts = {},
                             const Warn& on_damaged = {});
 
-  // Adds the bytes of a pack as the last layer, "memory layer N", from the next find on. CacheIo, and nothing
-  // changes, if they have no valid index.
+  // Adds a layer behind the others, from the next find on. The bytes of a pack become "memory layer N", or
+  // are CacheIo, and nothing changes, if they have no valid index.
+  void add_layer(std::shared_ptr<const Tier> layer);
   Result<void> add_layer(std::string pack);
 
   // Keeps an entry in memory, and publishes it to the directory (Directory::store). False: it is in memory

@@ -21,6 +21,8 @@ constexpr std::string_view kChecksum = "checksum: ";
 constexpr std::string_view kEntries = "entries: ";
 // Room for a million entries; bounds what a foreign file can make a reader allocate.
 constexpr std::size_t kMaxIndexBytes = std::size_t{64} << 20;
+// The same of a pack that is read as a whole.
+constexpr std::int64_t kMaxBytes = std::int64_t{4} << 30;
 
 std::string index_text(const std::map<std::string, std::string>& entries) {
   std::string text = concat({kEntries, shortest(entries.size()), "\n"});
@@ -61,6 +63,7 @@ struct Pack::Index {
   };
   std::map<std::string, Part> parts;  // by id
   struct stat facts = {};             // of the file whose index this is
+  std::string distrust = {};          // why it is not believed; empty: it is
 
   bool is_of(const struct stat& file) const {
     return file.st_dev == facts.st_dev && file.st_ino == facts.st_ino && file.st_size == facts.st_size &&
@@ -97,10 +100,17 @@ OpenFile Pack::open() const {
 
 std::shared_ptr<const Pack::Index> Pack::index(OpenFile& file) const {
   if (file.trouble().kind != Kind::entry) return nullptr;
+  const auto believed = [&](std::shared_ptr<const Index> index) {
+    if (index->distrust.empty()) return index;
+    file.refuse(Kind::untrusted, index->distrust);
+    return std::shared_ptr<const Index>();
+  };
+  std::shared_ptr<const Index> known;
   {
     const std::lock_guard lock(mutex_);
-    if (index_ && index_->is_of(file.facts())) return index_;
+    if (index_ && index_->is_of(file.facts())) known = index_;
   }
+  if (known) return believed(std::move(known));
   std::string head;
   if (!read_head(file, head)) return nullptr;
   auto read = std::make_shared<Index>();
@@ -109,8 +119,20 @@ std::shared_ptr<const Pack::Index> Pack::index(OpenFile& file) const {
     file.refuse(Kind::damaged, concat({path_, " is not a valid pack: ", mistake}));
     return nullptr;
   }
-  const std::lock_guard lock(mutex_);
-  return index_ = std::move(read);
+  if (believes_) {
+    std::string whole;
+    if (read->facts.st_size > kMaxBytes)
+      read->distrust = concat({path_, " has more than 4 GiB, too many to check its signature"});
+    else if (!file.read_at(0, static_cast<std::size_t>(read->facts.st_size), whole))
+      return nullptr;
+    else if (const auto outcome = believes_(whole, path_); !outcome)
+      read->distrust = outcome.error().message;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    index_ = read;
+  }
+  return believed(std::move(read));
 }
 
 Lookup Pack::look(const std::string& identity) const {

@@ -31,9 +31,10 @@ std::string encode_pack(const std::map<std::string, std::string>& entries);
 // replaced, the new one serves.
 class Pack final : public Tier {
  public:
-  // Touches no file. `shared`: as in make_layer.
-  Pack(std::string path, std::shared_ptr<FileSystem> files, bool shared)
-      : path_(std::move(path)), files_(std::move(files)), shared_(shared) {}
+  // Touches no file. `shared`, `believes`: as in make_layer. To be believed or not, a file is read as a
+  // whole, once.
+  Pack(std::string path, std::shared_ptr<FileSystem> files, bool shared, Believes believes = {})
+      : path_(std::move(path)), files_(std::move(files)), shared_(shared), believes_(std::move(believes)) {}
   // A pack that is part of the program. `name` is reported as its path; `bytes` must outlive the pack.
   Pack(std::string name, std::string_view bytes) : path_(std::move(name)), bytes_(bytes) {}
   // A pack in memory that the object keeps. `bytes` must not be null.
@@ -50,7 +51,8 @@ class Pack final : public Tier {
   struct Index;
 
   OpenFile open() const;
-  // The index of the open file. Null if it has no valid one, and the file's trouble() says why.
+  // The index of the open file. Null if it has no valid one or is not believed, and the file's trouble() says
+  // why.
   std::shared_ptr<const Index> index(OpenFile& file) const;
 
   const std::string path_;
@@ -58,6 +60,7 @@ class Pack final : public Tier {
   const std::shared_ptr<const std::string> owned_;  // null: they are not the pack's own
   const std::string_view bytes_;
   const bool shared_ = false;
+  const Believes believes_ = {};
   mutable ForkMutex mutex_;                     // never held across a file access
   mutable std::shared_ptr<const Index> index_;  // of the file that was opened last
 };

@@ -8,8 +8,10 @@
 
 namespace normjit {
 
-std::unique_ptr<Tier> make_layer(std::string path, std::shared_ptr<FileSystem> files, bool shared) {
-  if (path.ends_with(kPackSuffix)) return std::make_unique<Pack>(std::move(path), std::move(files), shared);
+std::unique_ptr<Tier> make_layer(std::string path, std::shared_ptr<FileSystem> files, bool shared,
+                                 Believes believes) {
+  if (path.ends_with(kPackSuffix))
+    return std::make_unique<Pack>(std::move(path), std::move(files), shared, std::move(believes));
   return std::make_unique<Directory>(std::move(path), std::move(files), nullptr,
                                      DirectoryRules{.shared = shared, .must_exist = true});
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -56,9 +57,13 @@ class Tier {
 // The ending of a pack's path; every other path is a directory's.
 inline constexpr std::string_view kPackSuffix = ".njp";
 
+// Whether a pack is believed: these are the bytes of the file at this path. The error says why not.
+using Believes = std::function<Result<void>(std::string_view bytes, const std::string& path)>;
+
 // A read-only tier. Touches no file: errors appear when it is used. `shared`: trust files that other users
-// own or can write.
-std::unique_ptr<Tier> make_layer(std::string path, std::shared_ptr<FileSystem> files, bool shared);
+// own or can write. `believes`: of packs; empty: all are.
+std::unique_ptr<Tier> make_layer(std::string path, std::shared_ptr<FileSystem> files, bool shared,
+                                 Believes believes = {});
 
 // Bounds what a foreign file can make a reader allocate. The largest kernels are about 100 KB.
 inline constexpr std::int64_t kMaxEntryBytes = std::int64_t{64} << 20;

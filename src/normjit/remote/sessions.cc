@@ -17,6 +17,7 @@ namespace normjit {
 namespace {
 
 constexpr std::size_t kWhy = 400;
+constexpr std::size_t kVersion = 256;
 
 // The plug-in of a URL's scheme; empty: there is none.
 std::string_view plugin_of(std::string_view url) {
@@ -45,6 +46,36 @@ Result<std::string> find_plugin(std::string_view name) {
                concat({"there is no ", file, " beside ", own, ": install normjit-remote-", name})};
 }
 
+// An exported function of the plug-in that serves this URL.
+Result<void*> function_of(const std::string& url, const char* name) {
+  const std::string_view plugin = plugin_of(url);
+  if (plugin.empty())
+    return Error{Code::CacheIo, concat({"'", shown_url(url),
+                                        "' begins with none of redis://, http://, https:// and s3://"})};
+  const auto path = find_plugin(plugin);
+  if (!path) return path.error();
+  std::string why;
+  const DynamicLibrary library = DynamicLibrary::open(*path, &why);
+  if (!library) return Error{Code::CacheIo, concat({"cannot open ", *path, ": ", why})};
+  void* const function = library.symbol(name);
+  if (function == nullptr) return Error{Code::CacheIo, concat({*path, " exports no ", name})};
+  return function;
+}
+
+Outcome not_called(std::string why) { return {NORMJIT_REMOTE_FAILED, std::move(why), /*called=*/false}; }
+
+// Calls a function of a store or plug-in: function(why, why_size).
+template <class Function>
+Outcome timed(const Function& function) {
+  char why[kWhy] = {};
+  const auto begin = std::chrono::steady_clock::now();
+  const normjit_remote_outcome kind = function(why, sizeof why);
+  const auto took = std::chrono::steady_clock::now() - begin;
+  why[kWhy - 1] = '\0';
+  const bool has_reason = kind == NORMJIT_REMOTE_FAILED || kind == NORMJIT_REMOTE_REFUSED;
+  return {.kind = kind, .why = has_reason ? why : "", .took = took};
+}
+
 }  // namespace
 
 std::string shown_url(std::string_view url) {
@@ -59,24 +90,13 @@ std::string shown_url(std::string_view url) {
 std::string Sessions::shown() const { return hosted_ ? "the host's store" : shown_url(url_); }
 
 Outcome Sessions::open(normjit_remote& session) {
-  const auto failed = [](std::string why) {
-    return Outcome{NORMJIT_REMOTE_FAILED, std::move(why), /*called=*/false};
-  };
-  const std::string_view plugin = plugin_of(url_);
-  if (plugin.empty())
-    return failed(concat({"'", shown(), "' begins with none of redis://, http://, https:// and s3://"}));
-  const auto path = find_plugin(plugin);
-  if (!path) return failed(path.error().message);
-  std::string why;
-  const DynamicLibrary library = DynamicLibrary::open(*path, &why);
-  if (!library) return failed(concat({"cannot open ", *path, ": ", why}));
-  const auto open_session =
-      reinterpret_cast<normjit_remote_open_function>(library.symbol("normjit_remote_open"));
-  if (open_session == nullptr) return failed(concat({*path, " exports no normjit_remote_open"}));
+  const auto open_session = function_of(url_, "normjit_remote_open");
+  if (!open_session) return not_called(open_session.error().message);
   char text[kWhy] = {};
-  if (open_session(url_.c_str(), &session, text, sizeof text) == NORMJIT_REMOTE_DONE)
+  if (reinterpret_cast<normjit_remote_open_function>(*open_session)(url_.c_str(), &session, text,
+                                                                    sizeof text) == NORMJIT_REMOTE_DONE)
     return {.kind = NORMJIT_REMOTE_DONE};
-  return failed(text);
+  return not_called(text);
 }
 
 bool Sessions::take(normjit_remote& session) {
@@ -106,25 +126,48 @@ void Sessions::give_back(const normjit_remote& session) {
 // host's function is none of ours to hold them back.
 Outcome Sessions::call(const Call& call) noexcept {
   try {
-    const auto timed = [&](const normjit_remote& store) {
-      char why[kWhy] = {};
-      const auto begin = std::chrono::steady_clock::now();
-      const normjit_remote_outcome kind = call(store, why, sizeof why);
-      const auto took = std::chrono::steady_clock::now() - begin;
-      why[kWhy - 1] = '\0';
-      const bool has_reason = kind == NORMJIT_REMOTE_FAILED || kind == NORMJIT_REMOTE_REFUSED;
-      return Outcome{.kind = kind, .why = has_reason ? why : "", .took = took};
+    const auto on = [&](const normjit_remote& store) {
+      return timed([&](char* why, std::size_t size) { return call(store, why, size); });
     };
-    if (hosted_) return timed(store_);
+    if (hosted_) return on(store_);
     const ForkGate gate;
     if (!gate) return {.called = false};
     normjit_remote session = NORMJIT_REMOTE_INIT;
     if (!take(session))
       if (auto opened = open(session); opened.kind != NORMJIT_REMOTE_DONE) return opened;
-    Outcome outcome = timed(session);
+    Outcome outcome = on(session);
     // The client library may have registered exit handlers by now.
     if (!exit_is_watched_.exchange(true)) ForkGate::close_at_exit();
     give_back(session);
+    return outcome;
+  } catch (const std::bad_alloc&) {
+    return {.why = "this process has no memory left"};
+  }
+}
+
+Outcome fetch_file(const std::string& url, const std::string& version, std::size_t max_bytes,
+                   std::chrono::milliseconds limit, std::string& bytes, std::string& new_version) noexcept {
+  try {
+    const ForkGate gate;
+    if (!gate) return {.called = false};
+    const auto function = function_of(url, "normjit_remote_fetch");
+    if (!function) return not_called(function.error().message);
+    const auto fetch = reinterpret_cast<normjit_remote_fetch_function>(*function);
+    // It must not throw: it is called out of C.
+    const auto take = [](void* to, const void* taken, std::size_t size) noexcept {
+      try {
+        static_cast<std::string*>(to)->assign(static_cast<const char*>(taken), size);
+      } catch (const std::bad_alloc&) {  // as if it were cut
+      }
+    };
+    char text[kVersion] = {};
+    Outcome outcome = timed([&](char* why, std::size_t size) {
+      return fetch(url.c_str(), version.c_str(), max_bytes, take, &bytes, text, sizeof text,
+                   static_cast<std::int32_t>(limit.count()), why, size);
+    });
+    text[kVersion - 1] = '\0';
+    new_version = text;
+    ForkGate::close_at_exit();  // the client library may have registered exit handlers by now
     return outcome;
   } catch (const std::bad_alloc&) {
     return {.why = "this process has no memory left"};

@@ -62,6 +62,11 @@ class Sessions {
   std::uint64_t generation_ = fork_generation();
 };
 
+// Takes the file at a URL, unless it is still of this version ("": none), by a plug-in
+// (normjit_remote_fetch_function). DONE: `bytes` and `new_version` are set.
+Outcome fetch_file(const std::string& url, const std::string& version, std::size_t max_bytes,
+                   std::chrono::milliseconds limit, std::string& bytes, std::string& new_version) noexcept;
+
 // The URL without user, password and query. Where those are not encoded as they should be, less of it.
 std::string shown_url(std::string_view url);
 

@@ -30,6 +30,19 @@ struct GivenUp {
 
 }  // namespace
 
+BinaryStore::BinaryStore(std::shared_ptr<Compiler> compiler, std::unique_ptr<Cache> cache,
+                         std::unique_ptr<Remote> remote, std::string template_directory, bool exact_toolchain,
+                         std::shared_ptr<Meter> meter, std::unique_ptr<RemotePack> pack)
+    : compiler_(std::move(compiler)),
+      cache_(std::move(cache)),
+      pack_(std::move(pack)),
+      remote_(std::move(remote)),
+      template_directory_(std::move(template_directory)),
+      exact_toolchain_(exact_toolchain),
+      meter_(std::move(meter)) {
+  if (pack_) cache_->add_layer(pack_->layer());
+}
+
 Result<Identified> BinaryStore::identify(const NormSpec& spec, const Plan& plan, Arch of_device) const {
   const Arch arch = target_of(plan, spec, of_device);
   auto source = draft(spec, plan, arch, template_directory_);
@@ -79,7 +92,7 @@ Result<StoredBinary> BinaryStore::make(const Identified& kernel, const Making& m
     const KeyLock lock = cache_->lock(kernel.identity);
     if (const std::chrono::duration<double, std::milli> waited = lock.waited(); waited.count() > 0)
       meter_->tell(Names(kernel).event(Event::Kind::waited, waited.count(), {}));
-    if (auto binary = find(kernel, making.refused)) return *std::move(binary);
+    if (auto binary = find_again(kernel, making.refused)) return *std::move(binary);
     GivenUp lease{making.refused ? nullptr : remote_.get(), kernel.identity};
     if (lease.remote != nullptr)
       if (auto binary = taken(kernel, remote_->look_or_lease(kernel.identity))) return *std::move(binary);
@@ -90,10 +103,20 @@ Result<StoredBinary> BinaryStore::make(const Identified& kernel, const Making& m
   });
 }
 
+std::optional<StoredBinary> BinaryStore::find_again(const Identified& kernel,
+                                                    const std::optional<std::string>& refused) {
+  auto binary = find(kernel, refused);
+  if (binary || !pack_) return binary;
+  pack_->refresh();
+  return find(kernel, refused);
+}
+
 std::optional<StoredBinary> BinaryStore::fetch(const Identified& kernel) {
-  if (!remote_ || !remote_->may_have(kernel.identity)) return {};
+  const bool may_have = remote_ && remote_->may_have(kernel.identity);
+  if (!may_have && !pack_) return {};
   const KeyLock lock = cache_->lock(kernel.identity);
-  if (auto binary = find(kernel)) return binary;
+  if (auto binary = find_again(kernel)) return binary;
+  if (!may_have) return {};
   return taken(kernel, remote_->look(kernel.identity));
 }
 

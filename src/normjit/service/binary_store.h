@@ -13,6 +13,7 @@
 #include "normjit/compiler/compiler.h"
 #include "normjit/plan.h"
 #include "normjit/remote/remote.h"
+#include "normjit/remote/remote_pack.h"
 #include "normjit/service.h"
 #include "normjit/service/meter.h"
 #include "normjit/service/single_flight.h"
@@ -47,17 +48,11 @@ struct Making {
 // directory included.
 class BinaryStore {
  public:
-  // With `exact_toolchain` only entries made by the compiler's own version are accepted. `remote` may be
-  // null.
+  // With `exact_toolchain` only entries made by the compiler's own version are accepted. `remote` and `pack`
+  // may be null.
   BinaryStore(std::shared_ptr<Compiler> compiler, std::unique_ptr<Cache> cache,
               std::unique_ptr<Remote> remote, std::string template_directory, bool exact_toolchain,
-              std::shared_ptr<Meter> meter)
-      : compiler_(std::move(compiler)),
-        cache_(std::move(cache)),
-        remote_(std::move(remote)),
-        template_directory_(std::move(template_directory)),
-        exact_toolchain_(exact_toolchain),
-        meter_(std::move(meter)) {}
+              std::shared_ptr<Meter> meter, std::unique_ptr<RemotePack> pack = nullptr);
 
   Result<Identified> identify(const NormSpec& spec, const Plan& plan, Arch of_device) const;
   // Whether another compiler made the entry, and this one has to replace it.
@@ -72,16 +67,17 @@ class BinaryStore {
   std::optional<StoredBinary> find(const Identified& kernel,
                                    const std::optional<std::string>& refused = {}) const;
   // Compiles the code, for callers of find() that found nothing. Holds the kernel's lock among processes, and
-  // looks once more behind it: another process or thread may have compiled the code since. Then it asks the
-  // remote store, unless the driver has refused code.
+  // looks once more behind it: another process or thread may have compiled the code since. Then it renews the
+  // remote pack, and asks the remote store, unless the driver has refused code.
   Result<StoredBinary> make(const Identified& kernel, const Making& making = {});
-  // The code, out of the remote store, for callers of find() that found nothing.
+  // The code, out of the remote pack or store, for callers of find() that found nothing.
   std::optional<StoredBinary> fetch(const Identified& kernel);
   // For a prebuild: find(), else make(). What it finds is offered to the remote store, too.
   Result<StoredBinary> get(const Identified& kernel);
 
   Cache& cache() const { return *cache_; }
-  Remote* remote() const { return remote_.get(); }  // null: none is configured
+  RemotePack* remote_pack() const { return pack_.get(); }  // null: none is configured
+  Remote* remote() const { return remote_.get(); }         // likewise
 
  private:
   // A compile that callers share. Code that is compiled anew because the driver refused it is another one.
@@ -90,12 +86,16 @@ class BinaryStore {
     bool anew;
     auto operator<=>(const Compile&) const = default;
   };
+  // Out of what other processes, and the remote pack, have brought since this one looked.
+  std::optional<StoredBinary> find_again(const Identified& kernel,
+                                         const std::optional<std::string>& refused = {});
   Result<StoredBinary> compile(const Identified& kernel, const Making& making);
   std::optional<StoredBinary> taken(const Identified& kernel, Remote::Answer answer);
   void offer(const Identified& kernel, const Entry& entry, bool wait) noexcept;
 
   const std::shared_ptr<Compiler> compiler_;
   const std::unique_ptr<Cache> cache_;
+  const std::unique_ptr<RemotePack> pack_;
   const std::unique_ptr<Remote> remote_;
   const std::string template_directory_;
   const bool exact_toolchain_;

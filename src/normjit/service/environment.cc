@@ -25,6 +25,10 @@ Environment Service::environment() {
   found.cache_directory = impl_->options.cache_directory;
   if (auto usable = impl_->binaries.cache().directory().probe(); !usable)
     found.cache_error = usable.error().message;
+  if (RemotePack* const pack = impl_->binaries.remote_pack()) {
+    found.remote_pack = {pack->shown(), pack->layer()->path(), ""};
+    if (auto fetched = pack->fetch(); !fetched) found.remote_pack.error = fetched.error().message;
+  }
   const auto layers = impl_->binaries.cache().layers();
   for (const auto& layer : *layers) {
     const auto entries = layer->list();

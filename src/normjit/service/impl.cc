@@ -11,6 +11,7 @@
 #include "normjit/base/embedded_file.h"
 #include "normjit/base/text.h"
 #include "normjit/plan/footprint.h"
+#include "normjit/remote/signed_pack.h"
 #include "normjit/service/default_compiler.h"
 #include "normjit/spec/valid.h"
 
@@ -81,31 +82,49 @@ std::unique_ptr<Remote> remote_of(const Options& options, std::shared_ptr<FileSy
                                                    .unsigned_values = options.remote_unsigned,
                                                    .directory = options.cache_directory,
                                                    .shared = options.shared_cache},
-                                  files ? std::move(files) : make_posix_file_system(), std::move(warn));
+                                  std::move(files), std::move(warn));
+}
+
+// The pack of a URL; null: none.
+std::unique_ptr<RemotePack> remote_pack_of(const Options& options, std::shared_ptr<FileSystem> files,
+                                           Warn warn) {
+  if (options.remote_pack.empty()) return nullptr;
+  return std::make_unique<RemotePack>(RemotePack::Settings{.url = options.remote_pack,
+                                                           .trust = options.trust,
+                                                           .unsigned_values = options.remote_unsigned,
+                                                           .directory = options.cache_directory,
+                                                           .shared = options.shared_cache},
+                                      std::move(files), std::move(warn));
 }
 
 }  // namespace
 
 Service::Impl::Impl(Options given, Seams seams)
+    : Impl(std::move(given), seams, seams.files ? seams.files : make_posix_file_system()) {}
+
+Service::Impl::Impl(Options given, const Seams& seams, const std::shared_ptr<FileSystem>& files)
     : options(std::move(given)),
       meter(std::make_shared<Meter>(options.on_event)),
       driver(seams.driver ? seams.driver : make_cuda_driver()),
       compiler(seams.compiler ? seams.compiler : make_default_compiler(options, driver)),
       binaries(compiler,
-               std::make_unique<Cache>(Cache::Settings{.directory = options.cache_directory,
-                                                       .layers = options.layers,
-                                                       .max_bytes = options.max_cache_bytes,
-                                                       .shared = options.shared_cache,
-                                                       .embedded = seams.embedded.value_or(embedded_pack())},
-                                       seams.files ? seams.files : make_posix_file_system(),
-                                       [this](std::string_view text) { log(LogLevel::warn, text); }),
-               remote_of(options, seams.files, [this](std::string_view text) { log(LogLevel::warn, text); }),
-               options.template_directory, options.exact_toolchain, meter),
-      tuned(
-          binaries.cache(), [this](std::string_view text) { log(LogLevel::warn, text); }, meter),
-      miss_log_(options.miss_log, binaries.cache().files(),
-                [this](std::string_view text) { log(LogLevel::warn, text); }) {
+               std::make_unique<Cache>(
+                   Cache::Settings{.directory = options.cache_directory,
+                                   .layers = options.layers,
+                                   .max_bytes = options.max_cache_bytes,
+                                   .shared = options.shared_cache,
+                                   .believes = signed_by(options.trust, files, options.shared_cache),
+                                   .embedded = seams.embedded.value_or(embedded_pack())},
+                   files, warner()),
+               remote_of(options, files, warner()), options.template_directory, options.exact_toolchain,
+               meter, remote_pack_of(options, files, warner())),
+      tuned(binaries.cache(), warner(), meter),
+      miss_log_(options.miss_log, files, warner()) {
   for (const std::string& warning : options.warnings) log(LogLevel::warn, warning);
+}
+
+Warn Service::Impl::warner() const {
+  return [this](std::string_view text) { log(LogLevel::warn, text); };
 }
 
 void Service::Impl::log(LogLevel level, std::string_view text) const {

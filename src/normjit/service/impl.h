@@ -84,6 +84,9 @@ class [[gnu::visibility("hidden")]] Service::Impl {
   void wait_for_compiles() { background_.wait(); }
 
  private:
+  Impl(Options options, const Seams& seams, const std::shared_ptr<FileSystem>& files);
+  Warn warner() const;
+
   struct Asked {
     Use use;
     DeviceProfile profile;

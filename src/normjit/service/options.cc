@@ -78,6 +78,7 @@ Options Options::from_environment() {
   options.shared_cache = understood("NORMJIT_CACHE_SHARED", "1 or 0", one_or_zero).value_or(false);
   options.exact_toolchain = understood("NORMJIT_TOOLCHAIN", "exact", exact).value_or(false);
   options.remote = variable("NORMJIT_REMOTE");
+  options.remote_pack = variable("NORMJIT_REMOTE_PACK");
   options.remote_unsigned = understood("NORMJIT_REMOTE_UNSIGNED", "1 or 0", one_or_zero).value_or(false);
   options.mode = understood("NORMJIT_MODE", "eager, lazy or cached-only", mode_from).value_or(options.mode);
   options.batch_invariant = understood("NORMJIT_BATCH_INVARIANT", "1 or 0", one_or_zero).value_or(false);

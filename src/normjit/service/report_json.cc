@@ -107,6 +107,8 @@ Json json_of(const Environment& e, const Options& settings) {
             {"exact_toolchain", settings.exact_toolchain}}},
           {"layers", Json::array(e.layers, layer_json)},
           {"remote", json_of(e.remote)},
+          {"remote_pack",
+           {{"url", e.remote_pack.url}, {"path", e.remote_pack.path}, {"error", e.remote_pack.error}}},
           {"ignored", Json::array(settings.warnings)},
           {"generic", {{"archs", list_of(e.embedded_archs)}, {"error", e.embedded_error}}},
           {"compiler",

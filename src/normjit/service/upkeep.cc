@@ -18,6 +18,7 @@
 #include "normjit/cache/system_call.h"
 #include "normjit/cache/trim.h"
 #include "normjit/remote/signature.h"
+#include "normjit/remote/signed_pack.h"
 #include "normjit/service/impl.h"
 
 namespace normjit {
@@ -58,42 +59,17 @@ Cache::Layers open_all(const std::vector<std::string>& paths, const Cache& cache
   return tiers;
 }
 
-constexpr std::string_view kSignatureSuffix = ".minisig";
-constexpr std::int64_t kMaxSignatureBytes = 65536;  // one that minisign writes has about 300
 // Bounds what a foreign pack can make an import allocate, which reads one that has to be signed at once.
 constexpr std::int64_t kMaxSignedPackBytes = std::int64_t{4} << 30;
-
-// Whether one of these keys has signed the bytes of a pack. `pack` and `where`, of the signature, are for the
-// error. Untrusted; CacheIo without libsodium.
-Result<void> check_signature(const Trust& trust, std::string_view bytes, std::string_view signature,
-                             std::string_view pack, std::string_view where) {
-  const Trusted outcome = trust.check_file(bytes, signature);
-  if (outcome == Trusted::yes) return {};
-  if (outcome == Trusted::unavailable) return Error{Code::CacheIo, sodium_error()};
-  return Error{Code::Untrusted, concat({pack, " is not trusted: ", reason(outcome), where})};
-}
 
 // A pack of which these keys have signed the bytes. They are read once, so what was checked is what is
 // imported.
 Result<std::shared_ptr<const Tier>> open_signed(const std::string& path, const Cache& cache,
                                                 const Trust& trust) {
-  const auto read = [&](const std::string& from, std::int64_t limit, std::string& to) -> Lookup {
-    OpenFile file(*cache.files(), from, cache.settings().shared, OpenFile::Links::follow);
-    return file.read_all(limit, to) ? Lookup{.kind = Lookup::Kind::entry} : file.trouble();
-  };
+  OpenFile file(*cache.files(), path, cache.settings().shared, OpenFile::Links::follow);
   std::string bytes;
-  if (const Lookup pack = read(path, kMaxSignedPackBytes, bytes); pack.kind != Lookup::Kind::entry)
-    return Error{Code::CacheIo, pack.error};
-  const std::string signature_path = concat({path, kSignatureSuffix});
-  std::string signature;
-  const Lookup file = read(signature_path, kMaxSignatureBytes, signature);
-  if (file.kind == Lookup::Kind::absent)
-    return Error{Code::Untrusted, concat({"the pack ", path, " is not signed: there is no ", signature_path,
-                                          ", and only packs of trusted keys are imported"})};
-  if (file.kind != Lookup::Kind::entry) return Error{Code::CacheIo, file.error};
-  if (auto trusted = check_signature(trust, bytes, signature, concat({"the pack ", path}),
-                                     concat({" (", signature_path, ")"}));
-      !trusted)
+  if (!file.read_all(kMaxSignedPackBytes, bytes)) return Error{Code::CacheIo, file.trouble().error};
+  if (auto trusted = check_signed(trust, bytes, path, *cache.files(), cache.settings().shared); !trusted)
     return trusted.error();
   return std::shared_ptr<const Tier>(
       std::make_shared<Pack>(path, std::make_shared<const std::string>(std::move(bytes))));
