@@ -51,6 +51,9 @@ missing_packages() {
         have_program redis-server || echo redis-server
         have_program nginx || echo nginx-light
         have_program minisign || echo minisign
+        have_program docker-registry || echo docker-registry
+        have_program buildah || echo buildah
+        have_program skopeo || echo skopeo
         have_library libhiredis-dev hiredis/hiredis.h || echo libhiredis-dev
         have_library libcurl4-openssl-dev curl/curl.h || echo libcurl4-openssl-dev
         have_library libsodium-dev sodium.h || echo libsodium-dev

@@ -13,8 +13,9 @@
 #   fuzz    tries changed inputs on each parser of outside input, with clang's libFuzzer and the same sanitizers: for
 #           NORMJIT_FUZZ_SECONDS each; else 120 if this label is named, and 10 if all are
 # and one that is run only if it is named:
-#   fleet   plug-ins of remote stores, against servers that the tests start: redis-server and nginx, which are installed
-#           if they are missing, and moto_server for S3 (pip install 'moto[server]'), without which its tests skip
+#   fleet   plug-ins of remote stores, recipes and images, with servers that the tests start: redis-server, nginx,
+#           docker-registry, buildah and skopeo, which are installed if they are missing, and for S3 moto_server and aws
+#           (pip install 'moto[server]' awscli), without which its tests skip
 #
 # The build for the sanitizers, in build-asan/, is one of clang, unless CXX is another compiler or clang cannot be
 # installed: then fuzz is skipped. --no-sanitizers leaves that build out. --all tries every kernel and every mutant, also those

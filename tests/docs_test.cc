@@ -16,15 +16,10 @@
 
 #include "normjit/spec.h"
 #include "normjit/spec/operands.h"
+#include "tests/support/pages.h"
 
 namespace normjit {
 namespace {
-
-std::string file(const std::string& name) {
-  std::ifstream stream(NORMJIT_SOURCE_DIR "/" + name);
-  EXPECT_TRUE(stream) << name;
-  return (std::stringstream() << stream.rdbuf()).str();
-}
 
 std::string without_spaces(std::string text) {
   std::erase(text, ' ');
@@ -45,20 +40,20 @@ std::vector<std::string> snippet(const std::string& text, const std::string& fir
 }
 
 TEST(Readme, TheFirstSnippetIsTheExample) {
-  const auto lines = snippet(file("README.md"), "#include <normjit/normjit.h>");
+  const auto lines = snippet(source_text("README.md"), "#include <normjit/normjit.h>");
   ASSERT_GT(lines.size(), 5u);
-  const std::string example = without_spaces(file("examples/quickstart.cc"));
+  const std::string example = without_spaces(source_text("examples/quickstart.cc"));
   for (const std::string& line : lines) EXPECT_NE(example.find(line + "\n"), std::string::npos) << line;
 }
 
 TEST(CApiPage, TheSnippetsAreCompiled) {
-  const std::string compiled = without_spaces(file("tests/c_api/snippet.c"));
+  const std::string compiled = without_spaces(source_text("tests/c_api/snippet.c"));
   const std::pair<const char*, std::size_t> snippets[] = {
       {"normjit_service *service = NULL;", 9},
       {"normjit_spec backward = NORMJIT_SPEC_INIT;", 9},
       {"if (normjit_add_layer(service, pack, size, NULL, error)) return 1;", 1}};
   for (const auto& [first, least] : snippets) {
-    const auto lines = snippet(file("docs/c_api.md"), first);
+    const auto lines = snippet(source_text("docs/c_api.md"), first);
     ASSERT_GE(lines.size(), least) << first;
     for (const std::string& line : lines) EXPECT_NE(compiled.find(line + "\n"), std::string::npos) << line;
   }
@@ -82,7 +77,7 @@ std::set<std::string> all_tests() {
 
 TEST(CApiPage, EveryTestThatIsNamedExists) {
   const std::set<std::string> tests = all_tests();
-  const std::string page = file("docs/c_api.md");
+  const std::string page = source_text("docs/c_api.md");
   const std::regex name("`(CApi\\w*\\.\\w+|tests/[\\w/.]+)`");
   int count = 0;
   for (std::sregex_iterator at(page.begin(), page.end(), name), end; at != end; ++at, ++count)
@@ -113,18 +108,18 @@ int rows_with_tests(std::istream& stream, const std::string& last_line) {
 }
 
 TEST(Robustness, EveryTestThatIsNamedExists) {
-  std::istringstream stream(file("docs/robustness.md"));
+  std::istringstream stream(source_text("docs/robustness.md"));
   EXPECT_GT(rows_with_tests(stream, "## Counted"), 30);
 }
 
 TEST(Guarantees, EveryOneHasItsTests) {
-  std::istringstream stream(file("docs/guarantees.md"));
+  std::istringstream stream(source_text("docs/guarantees.md"));
   EXPECT_GT(rows_with_tests(stream, "## Limits"), 15);
 }
 
 // Every whole text of a spec, in backticks.
 TEST(AlgebraPage, ItsTextsAreSpecs) {
-  const std::string page = file("docs/algebra.md");
+  const std::string page = source_text("docs/algebra.md");
   const std::string rules = page.substr(page.find("## Rules"), page.find("## Texts") - page.find("## Rules"));
   const std::regex text("`((?:layernorm|rmsnorm)(?:_bwd)?/[^`]+)`");
   int count = 0;
@@ -139,15 +134,8 @@ TEST(AlgebraPage, ItsTextsAreSpecs) {
   EXPECT_GT(count, 25);
 }
 
-// The part of a page from one heading to another.
-std::string part_of(const std::string& page, const std::string& first, const std::string& behind) {
-  const std::size_t begin = page.find(first), end = page.find(behind, begin);
-  EXPECT_NE(end, std::string::npos) << first;
-  return page.substr(begin, end - begin);
-}
-
 TEST(AlgebraPage, ItsMessagesAreThoseOfTheLibrary) {
-  const std::string rules = part_of(file("docs/algebra.md"), "## Rules", "## Texts");
+  const std::string rules = part_of(source_text("docs/algebra.md"), "## Rules", "## Texts");
   const std::regex rule(R"(\| `([^`]+)` \| ([^|\n]+) \|)");
   int count = 0;
   for (std::sregex_iterator at(rules.begin(), rules.end(), rule), end; at != end; ++at, ++count) {
@@ -160,7 +148,7 @@ TEST(AlgebraPage, ItsMessagesAreThoseOfTheLibrary) {
 
 // Each operand, in the order in which a launch has them, with the option of the tool.
 TEST(AlgebraPage, HasEveryOperand) {
-  const std::string table = part_of(file("docs/algebra.md"), "## Operands", "## Roundings");
+  const std::string table = part_of(source_text("docs/algebra.md"), "## Operands", "## Roundings");
   std::size_t at = 0;
   for (const OperandRow& row : kOperands) {
     const std::size_t found = table.find("\n| " + std::string(row.name) + " |", at);
@@ -175,9 +163,9 @@ TEST(AlgebraPage, HasEveryOperand) {
 
 // Each place that spells the grammar has every key, and every value of a quantization.
 TEST(Grammar, HasEveryWordWhereverItStands) {
-  const std::string places[] = {part_of(file("docs/algebra.md"), "## Fields", "## Operands"),
-                                part_of(file("docs/tool.md"), "## Specs", "## Exit codes"),
-                                part_of(file("src/cli/command_line.h"), "kSpecHelp", "kPlaneHelp")};
+  const std::string places[] = {part_of(source_text("docs/algebra.md"), "## Fields", "## Operands"),
+                                part_of(source_text("docs/tool.md"), "## Specs", "## Exit codes"),
+                                part_of(source_text("src/cli/command_line.h"), "kSpecHelp", "kPlaneHelp")};
   const auto expect = [&](const std::string& word) {
     for (const std::string& place : places)
       EXPECT_NE(place.find(word), std::string::npos) << word << " in " << place;
@@ -195,7 +183,7 @@ TEST(Grammar, HasEveryWordWhereverItStands) {
 }
 
 TEST(EnvironmentPage, HasEveryVariableThatIsRead) {
-  const std::string page = file("docs/environment.md");
+  const std::string page = source_text("docs/environment.md");
   const std::regex read(R"rx((?:getenv|variable|understood|environ\.get|environ\[)\(?"([A-Z_]+)")rx");
   const std::regex ours("NORMJIT_.*|CUDA_.*|XDG_.*|HOME|CXX");
   std::set<std::string> names;
@@ -218,7 +206,7 @@ TEST(EmbeddingGuide, ItsCodeIsThatOfFilesThatAreBuilt) {
     std::erase_if(text, [](char c) { return c == ' ' || c == '\n'; });
     return text;
   };
-  const std::string guide = file("docs/embedding.md");
+  const std::string guide = source_text("docs/embedding.md");
   const std::regex link(R"(\]\(\.\./([^)#]+\.(?:cc|h))\))");
   int blocks = 0;
   for (std::size_t begin = 0; (begin = guide.find("```cpp\n", begin)) != std::string::npos; ++blocks) {
@@ -229,8 +217,9 @@ TEST(EmbeddingGuide, ItsCodeIsThatOfFilesThatAreBuilt) {
     begin += 7;
     const std::size_t end = guide.find("```", begin);
     const std::string code = guide.substr(begin, end - begin);
-    EXPECT_NE(squeezed(file(linked)).find(squeezed(code)), std::string::npos) << "not in " << linked << ":\n"
-                                                                              << code;
+    EXPECT_NE(squeezed(source_text(linked)).find(squeezed(code)), std::string::npos)
+        << "not in " << linked << ":\n"
+        << code;
     begin = end + 3;
   }
   EXPECT_GT(blocks, 8);

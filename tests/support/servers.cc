@@ -161,48 +161,65 @@ std::unique_ptr<Server> redis_server(const std::string& password) {
 }
 
 std::unique_ptr<Server> nginx_server(const std::string& password) {
-  const std::string program = program_path("nginx");
-  if (program.empty()) return nullptr;
   auto directory = std::make_unique<TempDirectory>();
-  const std::string port = std::to_string(free_port()), here = directory->path();
+  const std::string here = directory->path();
   std::ofstream(here + "/users") << "fleet:{PLAIN}" << password << "\n";
-  // One process, which may write here whoever runs the test.
-  std::ofstream(here + "/nginx.conf") << concat({R"(
-daemon off; master_process off; pid nginx.pid; error_log stderr;
-events {}
-http {
-  access_log off; client_max_body_size 64m; root )",
-                                                 here, R"(/files;
-  client_body_temp_path t1; proxy_temp_path t2; fastcgi_temp_path t3; uwsgi_temp_path t4; scgi_temp_path t5;
-  server {
-    listen 127.0.0.1:)",
-                                                 port, R"(;
+  return nginx_server_of(concat({R"(
+    client_max_body_size 64m; root )",
+                                 here, R"(/files;
     dav_methods PUT DELETE; create_full_put_path on;
     location /private/ { auth_basic fleet; auth_basic_user_file )",
-                                                 here, R"(/users; }
+                                 here, R"(/users; }
     location /broken/ { return 503; }
     location /gone/ { return 410; }
     location /polite/ { if ($request_method = PUT) { return 201 "thank you"; } return 200 "value"; }
     location /empty/ { return 200; }
     location /moved/ { rewrite ^/moved(/.*)$ $1 redirect; }
-  }
+)"}),
+                         std::move(directory));
 }
-)"});
+
+std::unique_ptr<Server> nginx_server_of(const std::string& lines, std::unique_ptr<TempDirectory> directory) {
+  const std::string program = program_path("nginx");
+  if (program.empty()) return nullptr;
+  const std::string port = std::to_string(free_port()), here = directory->path();
+  // One process, which may write here whoever runs the test.
+  std::ofstream(here + "/nginx.conf") << concat({R"(
+daemon off; master_process off; pid nginx.pid; error_log stderr;
+events {}
+http {
+  access_log off;
+  client_body_temp_path t1; proxy_temp_path t2; fastcgi_temp_path t3; uwsgi_temp_path t4; scgi_temp_path t5;
+  server {
+    listen 127.0.0.1:)",
+                                                 port, ";\n", lines, "  }\n}\n"});
   return std::make_unique<Server>(std::vector<std::string>{program, "-p", here, "-c", here + "/nginx.conf"},
                                   number<int>(port).value(), std::move(directory));
 }
 
-std::unique_ptr<Server> s3_server() {
+std::unique_ptr<Server> s3_server(Bucket bucket) {
   const std::string program = program_path("moto_server");
   if (program.empty()) return nullptr;
   const int port = free_port();
   auto server = std::make_unique<Server>(
       std::vector<std::string>{program, "-H", "127.0.0.1", "-p", std::to_string(port)}, port,
       std::make_unique<TempDirectory>());
+  if (bucket == Bucket::none) return server;
   const std::string made =
       ask(port, "PUT /kernels HTTP/1.0\r\nHost: " + server->address() + "\r\nContent-Length: 0\r\n\r\n");
   EXPECT_EQ(made.substr(8, 5), " 200 ") << made;
   return server;
+}
+
+std::unique_ptr<Server> registry_server() {
+  const std::string program = program_path("docker-registry");
+  if (program.empty()) return nullptr;
+  auto directory = std::make_unique<TempDirectory>();
+  const std::string port = std::to_string(free_port()), settings = *directory / "settings.yml";
+  std::ofstream(settings) << concat({"version: 0.1\nstorage: {filesystem: {rootdirectory: '",
+                                     directory->path(), "'}}\nhttp: {addr: '127.0.0.1:", port, "'}\n"});
+  return std::make_unique<Server>(std::vector<std::string>{program, "serve", settings},
+                                  number<int>(port).value(), std::move(directory));
 }
 
 std::vector<S3Credentials> make_strict(const Server& s3) {

@@ -70,8 +70,15 @@ std::unique_ptr<Server> redis_server(const std::string& password = "");
 // /moved/ it redirects.
 std::unique_ptr<Server> nginx_server(const std::string& password = "secret-of-nginx");
 
-// S3 with an empty bucket "kernels".
-std::unique_ptr<Server> s3_server();
+// nginx whose server has these lines, besides a port. It knows nothing of PUT but by them.
+std::unique_ptr<Server> nginx_server_of(const std::string& lines, std::unique_ptr<TempDirectory> directory);
+
+// S3 with an empty bucket "kernels", or without a bucket.
+enum class Bucket { kernels, none };
+std::unique_ptr<Server> s3_server(Bucket bucket = Bucket::kernels);
+
+// A registry of OCI images, which speaks HTTP.
+std::unique_ptr<Server> registry_server();
 
 struct S3Credentials {
   std::string id, secret, token;

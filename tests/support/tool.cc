@@ -27,7 +27,9 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return result;
 }
 
-ToolRun run_program(const char* program, const std::vector<std::string>& arguments,
+}  // namespace
+
+ToolRun run_program(const std::string& program, const std::vector<std::string>& arguments,
                     const std::vector<std::string>& environment, const std::string& out) {
   std::vector<std::string> command = {program};
   command.insert(command.end(), arguments.begin(), arguments.end());
@@ -45,8 +47,8 @@ ToolRun run_program(const char* program, const std::vector<std::string>& argumen
   posix_spawn_file_actions_addopen(&files, STDERR_FILENO, (directory / "err").c_str(), O_WRONLY | O_CREAT,
                                    0600);
   pid_t child = 0;
-  const int error =
-      posix_spawn(&child, program, &files, nullptr, pointers(command).data(), pointers(variables).data());
+  const int error = posix_spawn(&child, program.c_str(), &files, nullptr, pointers(command).data(),
+                                pointers(variables).data());
   posix_spawn_file_actions_destroy(&files);
   EXPECT_EQ(error, 0) << program;
   if (error != 0) return {};
@@ -55,8 +57,6 @@ ToolRun run_program(const char* program, const std::vector<std::string>& argumen
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, contents(directory / "out"),
           contents(directory / "err")};
 }
-
-}  // namespace
 
 ToolRun run_tool(const std::vector<std::string>& arguments, const std::vector<std::string>& environment,
                  const std::string& out) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs the real programs: normjit, whose path is NORMJIT_TOOL, and normjit-bench, NORMJIT_BENCH.
+// Runs the real programs: normjit, whose path is NORMJIT_TOOL, normjit-bench, NORMJIT_BENCH, and others.
 #pragma once
 
 #include <string>
@@ -19,5 +19,8 @@ ToolRun run_tool(const std::vector<std::string>& arguments, const std::vector<st
 // The same of normjit-bench.
 ToolRun run_bench(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {},
                   const std::string& out = {});
+// The same of the program of this path.
+ToolRun run_program(const std::string& program, const std::vector<std::string>& arguments,
+                    const std::vector<std::string>& environment = {}, const std::string& out = {});
 
 }  // namespace normjit
