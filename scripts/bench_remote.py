@@ -9,6 +9,7 @@ Prints a Markdown table. Its parts:
 
   look    a signed kernel that the store has: the time for the store, and that of a prebuild beside one without a store
   fleet   machines with empty caches that start at once, as many processes as cores
+  pack    machines that fetch a pack of 800 KB by URL at once, as many processes as cores
   offers  what a compile pays for being offered
   faults  servers that are down, silent or slow, or talk nonsense: what a miss pays, and how often they are asked
   warm    the system calls of a first call whose kernel the cache has, with and without a store
@@ -37,15 +38,17 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 ARCH = "sm_90"
-PARTS = ("look", "fleet", "offers", "faults", "warm")
+PARTS = ("look", "fleet", "pack", "offers", "faults", "warm")
 STORES = ("redis", "nginx")
 SPECS = ["rmsnorm/cols={}/bf16/w".format(columns) for columns in (512, 1024, 1536, 2048, 3072, 4096, 5120, 6144, 8192)]
 MISSES = ["layernorm/cols={}/f16/wb".format(256 * i) for i in range(1, 33)]
 FLEET_KERNELS = 40
+PACK_BYTES = 800_000
 MISSED_KERNELS = 101  # the first and 100 more
 
 
@@ -216,6 +219,21 @@ def plugin_child(case):
     return {"fetched": len(sizes), "bytes": sum(sizes)}
 
 
+def pack_child(case):
+    """Machines that fetch a file by the plug-in alone, each over a connection of its own."""
+    fetch = ctypes.CDLL(case["plugin"]).normjit_remote_fetch
+    fetch.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t, SINK, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t,
+                      ctypes.c_int32, ctypes.c_char_p, ctypes.c_size_t]
+    version, why = ctypes.create_string_buffer(256), ctypes.create_string_buffer(400)
+    sizes = []
+    sink = SINK(lambda to, some, size: sizes.append(size))
+    wait_for_start()
+    for _ in range(case["machines"]):
+        if fetch(case["url"].encode(), b"", 1 << 28, sink, None, version, len(version), 3000, why, len(why)) != 1:
+            raise SystemExit(why.value.decode() or "there is no pack")
+    return {"fetched": len(sizes), "bytes": sum(sizes)}
+
+
 def warm_child(case):
     """A first call as the environment says, between two marks in the trace; and one more."""
     library = bindings()
@@ -232,7 +250,7 @@ def warm_child(case):
     return json.loads(library.text_of("normjit_kernel_describe", kernel))
 
 
-CHILDREN = {"prebuild": prebuild_child, "fleet": fleet_child, "plugin": plugin_child, "warm": warm_child}
+CHILDREN = {"prebuild": prebuild_child, "fleet": fleet_child, "plugin": plugin_child, "pack": pack_child, "warm": warm_child}
 
 
 # --- Servers.
@@ -541,6 +559,22 @@ class Bench:
                     shutil.rmtree(folder)
             self.add("{:,} machines x {} kernels, {} processes: {}".format(machines, len(ids), processes, what), cells,
                      "< 3 s" if child == "plugin" and machines == 1000 else "")
+
+    def pack(self):
+        if "nginx" not in self.servers:
+            return
+        url = self.url("nginx") + "/pack.njp"
+        request = urllib.request.Request(url, data=os.urandom(PACK_BYTES), method="PUT")
+        urllib.request.urlopen(request, timeout=10).close()
+        machines, processes = self.options.machines, os.cpu_count()
+        cases = [{"plugin": self.plugin("nginx"), "url": url, "machines": len(range(i, machines, processes))}
+                 for i in range(processes)]
+        seconds, said = self.started_at_once("pack", cases)
+        if sum(one["bytes"] for one in said) != machines * PACK_BYTES:
+            self.notes.append("Not all machines have fetched the pack.")
+        self.add("{:,} machines x a pack of {:,} bytes, {} processes: by the plug-in alone".format(machines, PACK_BYTES, processes),
+                 {"nginx": "{} s, {} MB a second".format(short(seconds), short(machines * PACK_BYTES / seconds / 1e6))},
+                 "< 2 s" if machines == 1000 else "")
 
     def empty(self, store):
         """Takes all values out of the store: a fresh server."""

@@ -471,6 +471,7 @@ TEST_F(CApi, OptionsReplaceWhatTheEnvironmentSays) {
   options.trust = "RWone, two.pub";
   options.sign_key = "/key";
   options.remote = "redis://host";
+  options.remote_pack = "https://host/kernels.njp";
   options.remote_unsigned = NORMJIT_YES;
   normjit_remote store = NORMJIT_REMOTE_INIT;
   store.user = &store;
@@ -491,6 +492,7 @@ TEST_F(CApi, OptionsReplaceWhatTheEnvironmentSays) {
   EXPECT_THAT(all.trust, ElementsAre("RWone", "two.pub"));
   EXPECT_EQ(all.sign_key, "/key");
   EXPECT_EQ(all.remote, "redis://host");
+  EXPECT_EQ(all.remote_pack, "https://host/kernels.njp");
   EXPECT_TRUE(all.remote_unsigned);
   ASSERT_TRUE(all.remote_store.has_value());
   EXPECT_EQ(all.remote_store->user, &store);

@@ -55,6 +55,16 @@ TEST(ToolRemote, DoctorShowsTheStore) {
   EXPECT_THAT(run({"doctor"}).out, Not(HasSubstr("remote")));
 }
 
+TEST(ToolRemote, DoctorShowsThePackThatIsFetched) {
+  const std::vector<std::string> environment = {"NORMJIT_REMOTE_PACK=gopher://u:p@host/kernels.njp",
+                                                "NORMJIT_REMOTE_UNSIGNED=1"};
+  EXPECT_THAT(run({"doctor"}, environment).out,
+              AllOf(HasSubstr("pack       gopher://host/kernels.njp\n"), HasSubstr("begins with none of")));
+  const auto json = nlohmann::json::parse(run({"doctor", "--json"}, environment).out);
+  EXPECT_EQ(json.at("remote_pack").at("url"), "gopher://host/kernels.njp");
+  EXPECT_NE(json.at("remote_pack").at("error"), "");
+}
+
 TEST(ToolRemote, SpecsAndArchitecturesGoTogether) {
   const std::vector<std::string> environment = {"NORMJIT_REMOTE=gopher://host", "NORMJIT_REMOTE_UNSIGNED=1"};
   EXPECT_EQ(run({"remote", "put", "layernorm/cols=64/f32"}, environment).status, 2);

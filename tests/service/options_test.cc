@@ -32,6 +32,8 @@ class OptionsFromEnvironment : public ::testing::Test {
                                                "NORMJIT_TOOLCHAIN",
                                                "NORMJIT_CACHE_MAX_BYTES",
                                                "NORMJIT_CACHE_SHARED",
+                                               "NORMJIT_REMOTE",
+                                               "NORMJIT_REMOTE_PACK",
                                                "NORMJIT_TRUST",
                                                "NORMJIT_SIGN_KEY"};
   OptionsFromEnvironment() {
@@ -85,6 +87,14 @@ TEST_F(OptionsFromEnvironment, TakeCompilerAndTemplates) {
   const Options options = Options::from_environment();
   EXPECT_EQ(options.compiler_path, "/lib/libnvrtc.so");
   EXPECT_EQ(options.template_directory, "/src/templates");
+}
+
+TEST_F(OptionsFromEnvironment, TakeWhatMachinesShare) {
+  EXPECT_EQ(Options::from_environment().remote_pack, "");
+  set("NORMJIT_REMOTE", "redis://host");
+  set("NORMJIT_REMOTE_PACK", "https://host/kernels.njp");
+  EXPECT_EQ(Options::from_environment().remote, "redis://host");
+  EXPECT_EQ(Options::from_environment().remote_pack, "https://host/kernels.njp");
 }
 
 TEST_F(OptionsFromEnvironment, TakeKeysBetweenSpacesAndCommas) {

@@ -9,7 +9,7 @@
 
 namespace normjit {
 
-// An id is 32 hexadecimal digits: entry_id().
+// An id is 32 hexadecimal digits: entry_id(). The pack that is fetched has some, too (remote/remote_pack.cc).
 inline constexpr std::string_view kEntrySuffix = ".njk";        // ID.njk: an entry
 inline constexpr std::string_view kDamagedSuffix = ".damaged";  // ID.damaged: a quarantined entry
 inline constexpr std::string_view kTemporarySuffix = ".tmp";    // NAME.RANDOM.tmp: being written
