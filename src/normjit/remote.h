@@ -54,8 +54,9 @@ typedef struct normjit_remote {
    * are interchangeable, so a store that can only replace may replace. */
   normjit_remote_outcome (*put)(void* user, const char* key, const void* bytes, size_t size,
                                 int32_t timeout_ms, char* why, size_t why_size);
-  /* Gives the key to this owner, a text like a key, for lifetime_ms from now on: DONE, also if it had it.
-   * ABSENT: another owner has it. It ends by itself. */
+  /* Gives the key, that of a value with ":lease" behind, to this owner, a text like a key, for lifetime_ms
+   * from now on: DONE, also if it had it. ABSENT: another owner has it, or the value is there. It ends by
+   * itself. A store that cannot look for the value at once costs a compile now and then. */
   normjit_remote_outcome (*lease)(void* user, const char* key, const char* owner, int32_t lifetime_ms,
                                   int32_t timeout_ms, char* why, size_t why_size);
   /* Ends a lease, if this owner has it. DONE in either case. */

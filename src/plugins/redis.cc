@@ -2,8 +2,8 @@
 // Redis and Valkey as the store that machines share: redis://[[user]:password@]host[:port][/db][?ttl=SECONDS]
 //
 // A session is one connection, made by the first call and kept. Commands that the server must allow: GETRANGE
-// for get, SET for put, SET and EVAL of a script with GET and PEXPIRE for leases, EVAL with GET and DEL for
-// their release.
+// for get, SET for put, SET, GETRANGE and EVAL of a script with GET and PEXPIRE for leases, EVAL with GET and
+// DEL for their release.
 //
 // hiredis parses the answers. The socket is here: hiredis' own would raise SIGPIPE in the host, have a time
 // limit for each read rather than for the call, and be inherited by programs that the host starts.
@@ -274,12 +274,17 @@ class Session {
 
   Outcome lease(std::string_view key, std::string_view owner, int lifetime_ms, int timeout_ms,
                 const Why& why) {
-    // In one round trip: the script is right also behind a SET that has just given the lease.
+    // In one round trip: the script is right also behind a SET that has just given the lease. The value is
+    // looked for behind it: what came before the lease is seen. A lease that is then of no use ends by
+    // itself.
     const std::string lifetime = std::to_string(lifetime_ms);
+    const std::string_view value = key.substr(0, key.rfind(':'));
     const Request request{command({"SET", key, owner, "NX", "PX", lifetime}) +
-                          command({"EVAL", kRenew, "1", key, owner, lifetime})};
-    Answer answers[2];
+                          command({"EVAL", kRenew, "1", key, owner, lifetime}) +
+                          command({"GETRANGE", value, "0", "0"})};
+    Answer answers[3];
     if (!ask(request, kMostOfLines, answers, timeout_ms, why)) return NORMJIT_REMOTE_FAILED;
+    if (answers[2].type == REDIS_REPLY_STRING && !answers[2].text.empty()) return NORMJIT_REMOTE_ABSENT;
     if (answers[0].is_ok()) return NORMJIT_REMOTE_DONE;
     if (answers[0].type != REDIS_REPLY_NIL) return refused(answers[0], why);
     if (answers[1].is_integer(1)) return NORMJIT_REMOTE_DONE;

@@ -29,7 +29,8 @@ int specs_in_all() {
   // With ThreadSanitizer a kernel takes ten times as long.
   const int usual = simt::sanitizer() == "thread" ? 50 : simt::sanitizer() == "address" ? 100 : 540;
   const char* const wanted = std::getenv("NORMJIT_HOST_SPECS");
-  return wanted == nullptr ? usual : number<int>(wanted).value_or(usual);
+  if (wanted != nullptr) return number<int>(wanted).value_or(usual);
+  return std::max(usual / static_cast<int>(test_part()), kShards);
 }
 
 // Half of the kernels as random_case likes, the others of each strategy in turn.

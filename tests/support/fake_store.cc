@@ -42,6 +42,8 @@ struct FakeStore::Functions {
     FakeStore& store = of(user);
     if (const auto trouble = store.trouble(store.calls_.lease, why, why_size)) return trouble;
     const std::lock_guard lock(store.mutex_);
+    const std::string_view text = key;
+    if (store.values_.contains(std::string(text.substr(0, text.rfind(':'))))) return NORMJIT_REMOTE_ABSENT;
     Lease& held = store.leases_[key];
     if (held.end > Clock::now() && held.owner != owner) return NORMJIT_REMOTE_ABSENT;
     held = {owner, Clock::now() + std::chrono::milliseconds(lifetime_ms)};

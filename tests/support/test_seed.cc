@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/test_seed.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
@@ -15,6 +16,11 @@ std::uint64_t test_seed() {
     return seed;
   }();
   return seed;
+}
+
+std::uint64_t test_part() {
+  const char* const given = std::getenv("NORMJIT_TEST_PART");
+  return given == nullptr ? 1 : std::max(std::strtoull(given, nullptr, 10), 1ULL);
 }
 
 }  // namespace normjit::testing

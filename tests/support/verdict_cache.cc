@@ -54,8 +54,7 @@ std::string verdict_folder() {
 
 VerdictCache::VerdictCache(std::string_view suite, std::string_view code)
     : VerdictCache(verdict_folder(), suite, code, test_seed(), today()) {
-  const char* const part = std::getenv("NORMJIT_TEST_PART");
-  part_ = number<std::uint64_t>(part == nullptr ? "" : part).value_or(1);
+  part_ = test_part();
 }
 
 VerdictCache::VerdictCache(const std::string& folder, std::string_view suite, std::string_view code,

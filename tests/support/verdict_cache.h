@@ -33,7 +33,7 @@ class VerdictCache {
   bool has(const std::string& key) const;
   // True for a twentieth of all keys, which the seed chooses: they are tried again although they are known.
   bool is_due(const std::string& key) const { return is_one_of(20, key); }
-  // Whether a key that is not known is tried. With NORMJIT_TEST_PART=N one of N is, which the seed chooses.
+  // Whether a key that is not known is tried: one of test_part() is, which the seed chooses.
   bool is_in_part(const std::string& key) const { return part_ <= 1 || is_one_of(part_, key); }
   void keep(const std::string& key) const;
   // Drops all keys of the suite: a known verdict was wrong, so a key lacks something that verdicts depend on.

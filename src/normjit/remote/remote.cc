@@ -260,11 +260,7 @@ Remote::Answer Remote::look_or_lease(const std::string& identity) {
     std::string why;
     const Lease lease = this->lease(id, why);
     if (!why.empty()) answer = {.kind = Kind::failed, .why = why};
-    if (lease == Lease::granted) {
-      keep(id);
-      answer = look(identity);
-      if (answer.kind == Kind::entry) give_up(identity);
-    }
+    if (lease == Lease::granted) keep(id);
     if (lease != Lease::held || Clock::now() >= latest) break;
     const Stopwatch pause;
     std::this_thread::sleep_for(settings_.limits.pause * (1 + static_cast<double>(noise >> 32) / 0x1p31));
