@@ -41,6 +41,13 @@ class Fetched final : public Tier {
   const Pack pack_;
 };
 
+// What came of a fetch does not matter: there is a pause behind it. It begins when the pack can be found, and
+// before the lock is given up.
+struct Paused {
+  ~Paused() { fetched.failed(); }
+  Breaker& fetched;
+};
+
 // "https://host/kernels.njp.minisig?query".
 std::string signature_url(const std::string& url) {
   const std::size_t end = url.find('?');
@@ -80,14 +87,10 @@ Result<void> RemotePack::fetch() {
   const KeyLock lock =
       KeyLock::of_id(*files_, settings_.directory, id_, settings_.shared, 2 * settings_.limits.fetch);
   if (lock.waited().count() > 0 && !fetched_.lets_through()) return {};  // another process has fetched it
+  const Paused paused{fetched_};
   std::string bytes, version;
   const Outcome outcome =
       fetch_(settings_.url, this->version(), settings_.limits.bytes, settings_.limits.fetch, bytes, version);
-  // A pause is what is wanted, whatever the outcome.
-  if (outcome.called)
-    fetched_.failed();
-  else
-    fetched_.pause();
   if (outcome.kind == NORMJIT_REMOTE_UNCHANGED) return {};
   if (outcome.kind == NORMJIT_REMOTE_ABSENT) return Error{Code::CacheIo, concat({"there is no ", shown()})};
   if (outcome.kind != NORMJIT_REMOTE_DONE) return Error{Code::CacheIo, outcome.why};
