@@ -2,8 +2,8 @@
 // Redis and Valkey as the store that machines share: redis://[[user]:password@]host[:port][/db][?ttl=SECONDS]
 //
 // A session is one connection, made by the first call and kept. Commands that the server must allow: GETRANGE
-// for get, SET for put, SET, GETRANGE and EVAL of a script with GET and PEXPIRE for leases, EVAL with GET and
-// DEL for their release.
+// for get, SET for put, EVAL of scripts with EXISTS, GET and SET for leases, with GET and DEL for their
+// release.
 //
 // hiredis parses the answers. The socket is here: hiredis' own would raise SIGPIPE in the host, have a time
 // limit for each read rather than for the call, and be inherited by programs that the host starts.
@@ -41,10 +41,13 @@ constexpr int kConnectMs = 50;  // a machine that takes longer is down, or too f
 constexpr std::size_t kMostOfLines = 4096;
 constexpr std::size_t kMostOfValue = std::size_t{512} << 20;  // Redis has no larger ones
 
-// Leases: only their owner may go on with one or end it. KEYS[1] is the key, ARGV[1] the owner.
-constexpr std::string_view kRenew =
-    "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('pexpire',KEYS[1],ARGV[2]) else return 0 "
-    "end";
+// Leases: only their owner may go on with one or end it, and there is none of a key whose value is there.
+// KEYS[1] is the lease, KEYS[2] the value, ARGV[1] the owner, ARGV[2] the lifetime.
+constexpr std::string_view kLease =
+    "if redis.call('exists',KEYS[2])==1 then return 0 end "
+    "local owner=redis.call('get',KEYS[1]) "
+    "if owner and owner~=ARGV[1] then return 0 end "
+    "redis.call('set',KEYS[1],ARGV[1],'PX',ARGV[2]) return 1";
 constexpr std::string_view kRelease =
     "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end";
 
@@ -274,21 +277,12 @@ class Session {
 
   Outcome lease(std::string_view key, std::string_view owner, int lifetime_ms, int timeout_ms,
                 const Why& why) {
-    // In one round trip: the script is right also behind a SET that has just given the lease. The value is
-    // looked for behind it: what came before the lease is seen. A lease that is then of no use ends by
-    // itself.
-    const std::string lifetime = std::to_string(lifetime_ms);
     const std::string_view value = key.substr(0, key.rfind(':'));
-    const Request request{command({"SET", key, owner, "NX", "PX", lifetime}) +
-                          command({"EVAL", kRenew, "1", key, owner, lifetime}) +
-                          command({"GETRANGE", value, "0", "0"})};
-    Answer answers[3];
-    if (!ask(request, kMostOfLines, answers, timeout_ms, why)) return NORMJIT_REMOTE_FAILED;
-    if (answers[2].type == REDIS_REPLY_STRING && !answers[2].text.empty()) return NORMJIT_REMOTE_ABSENT;
-    if (answers[0].is_ok()) return NORMJIT_REMOTE_DONE;
-    if (answers[0].type != REDIS_REPLY_NIL) return refused(answers[0], why);
-    if (answers[1].is_integer(1)) return NORMJIT_REMOTE_DONE;
-    return answers[1].is_integer(0) ? NORMJIT_REMOTE_ABSENT : refused(answers[1], why);
+    const Request request{command({"EVAL", kLease, "2", key, value, owner, std::to_string(lifetime_ms)})};
+    Answer leased[1];
+    if (!ask(request, kMostOfLines, leased, timeout_ms, why)) return NORMJIT_REMOTE_FAILED;
+    if (leased[0].is_integer(1)) return NORMJIT_REMOTE_DONE;
+    return leased[0].is_integer(0) ? NORMJIT_REMOTE_ABSENT : refused(leased[0], why);
   }
 
   Outcome release(std::string_view key, std::string_view owner, int timeout_ms, const Why& why) {

@@ -544,6 +544,8 @@ TEST_F(RedisPlugin, LeasesHaveOneOwnerAndEnd) {
   EXPECT_EQ(other.release("lease:k", "other").outcome, kDone);
   EXPECT_EQ(one.lease("lease:k", "one", 60'000).outcome, kDone);
   EXPECT_EQ(one.release("lease:nothing", "one").outcome, kDone);
+  ASSERT_EQ(other.put("nj1:there", "value").outcome, kDone);
+  EXPECT_EQ(one.lease("nj1:there:lease", "one", 60'000).outcome, kAbsent) << "its value is there";
 }
 
 TEST_F(RedisPlugin, AConnectionThatTheServerHasClosedIsMadeAgain) {

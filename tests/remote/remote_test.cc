@@ -157,6 +157,20 @@ TEST_F(RemoteTest, ARefusedOfferEndsOffersAndNotLooks) {
   EXPECT_THAT(warnings(), ElementsAre(HasSubstr("no room")));
 }
 
+TEST_F(RemoteTest, FindsWhatComesBetweenItsLookAndItsLease) {
+  const auto maker = remote();
+  store_.set_behind_a_look(key_of(kIdentity), encode(entry_of(kIdentity)));
+  EXPECT_EQ(maker->look_or_lease(kIdentity).kind, Kind::entry);
+  EXPECT_FALSE(store_.has_lease(lease_key(entry_id(kIdentity))));
+}
+
+TEST_F(RemoteTest, AMissTakesOneLookAndOneLease) {
+  const auto maker = remote();
+  EXPECT_EQ(maker->look_or_lease(kIdentity).kind, Kind::absent);
+  EXPECT_EQ(store_.calls().get, 1);
+  EXPECT_EQ(store_.calls().lease, 1);
+}
+
 TEST_F(RemoteTest, SlowOffersCostNothing) {
   Remote::Settings settings = this->settings();
   settings.limits.breaker.slow = 5ms;

@@ -18,7 +18,10 @@ struct FakeStore::Functions {
     {
       const std::lock_guard lock(store.mutex_);
       const auto found = store.values_.find(key);
-      if (found == store.values_.end()) return NORMJIT_REMOTE_ABSENT;
+      if (found == store.values_.end()) {
+        store.values_.merge(store.later_values_);
+        return NORMJIT_REMOTE_ABSENT;
+      }
       value = found->second;
     }
     if (value.size() > max_bytes) return NORMJIT_REMOTE_REFUSED;
@@ -98,6 +101,11 @@ void FakeStore::refuse_writes(std::string why) {
 void FakeStore::fail(std::string why) {
   const std::lock_guard lock(mutex_);
   why_ = std::move(why);
+}
+
+void FakeStore::set_behind_a_look(const std::string& key, std::string value) {
+  const std::lock_guard lock(mutex_);
+  later_values_[key] = std::move(value);
 }
 
 void FakeStore::hold_puts() {

@@ -33,6 +33,8 @@ class FakeStore {
   std::map<std::string, std::string> values() const;
   void set(const std::string& key, std::string value);
   void clear();
+  // Sets a value right behind the next look, which does not see it.
+  void set_behind_a_look(const std::string& key, std::string value);
   // Takes a lease for another machine.
   void take_lease(const std::string& key, std::chrono::milliseconds lifetime);
   bool has_lease(const std::string& key) const;
@@ -58,7 +60,7 @@ class FakeStore {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<std::string, std::string> values_;
+  std::map<std::string, std::string> values_, later_values_;
   std::map<std::string, Lease> leases_;
   Calls calls_;
   std::string why_, refusal_;
