@@ -12,7 +12,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -21,13 +20,13 @@
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
-#include <csignal>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <span>
 #include <system_error>
-#include <thread>
 
+#include "normjit/base/start_thread.h"
 #include "normjit/base/uninterrupted.h"
 #include "normjit/export.h"
 #include "plugins/plugin.h"
@@ -97,22 +96,13 @@ class Lookup {
  public:
   static std::shared_ptr<Lookup> start(const std::string& host, const std::string& port) {
     auto lookup = std::make_shared<Lookup>();
-    // The host's signals are for its own threads.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    try {
-      std::thread([lookup, host, port]() noexcept {
-        lookup->addresses_->find(host, port, 0);
-        const std::lock_guard lock(lookup->mutex_);
-        lookup->is_done_ = true;
-        lookup->done_.notify_all();
-      }).detach();
-    } catch (...) {
-      pthread_sigmask(SIG_SETMASK, &before, nullptr);
-      throw;
-    }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    const bool started = start_thread([lookup, host, port]() noexcept {
+      lookup->addresses_->find(host, port, 0);
+      const std::lock_guard lock(lookup->mutex_);
+      lookup->is_done_ = true;
+      lookup->done_.notify_all();
+    });
+    if (!started) throw std::runtime_error("the system starts no thread");
     return lookup;
   }
 
