@@ -110,7 +110,7 @@ if (( ${#tests[@]} > 0 )); then
   build "$root/build" all
 fi
 
-# The sanitizers go first, so that the last lines are the count of all tests. Nothing is optimised: clang then takes 4.8 s
+# The sanitizers go first, so that the last lines are the count of all tests. Little is optimised: clang then takes 4.8 s
 # of processor time for cache_test.cc, with -O1 9.8 s, and g++ without either -O1 or libFuzzer 7.3 s.
 sanitized=() targets=()
 if [[ $sanitizers == yes || $fuzz == yes ]]; then find_fuzzer; fi

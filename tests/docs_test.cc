@@ -127,9 +127,10 @@ TEST(AlgebraPage, ItsTextsAreSpecs) {
     const Result<NormSpec> spec = parse_spec(at->str(1));
     const bool is_mistake = rules.find(at->str()) != std::string::npos;
     EXPECT_EQ(spec.ok(), !is_mistake) << at->str(1);
-    if (spec.ok())  // in the order of canonical texts, but for epsilon
+    if (spec.ok()) {  // in the order of canonical texts, but for epsilon
       EXPECT_EQ(std::regex_replace(to_text(*spec), std::regex("/eps=1e-05"), ""),
                 std::regex_replace(at->str(1), std::regex("/eps=1e-05"), ""));
+    }
   }
   EXPECT_GT(count, 25);
 }

@@ -173,7 +173,7 @@ struct PrebuildOptions {
   Uses uses = {};
   bool dry_run = false;  // only look: compile and write nothing
   // After each kernel, from one thread at a time; those that take long to compile come first.
-  std::function<void(const KernelReport&, int done, int total)> progress;
+  std::function<void(const KernelReport&, int done, int total)> progress = {};
 };
 
 // The source of one kernel and the facts of its launch.
@@ -208,7 +208,7 @@ struct Environment {
   struct RemotePack {
     std::string url;    // without user, password and query; empty: none is configured
     std::string path;   // the copy of this machine, one of the layers
-    std::string error;  // why it is not fetched, or not renewed; empty: it is as new as a minute ago
+    std::string error;  // why it could not be fetched, or renewed, just now; empty: it could
   };
   RemotePack remote_pack;
   std::vector<Arch> embedded_archs;  // for which the library has the generic kernels
@@ -269,8 +269,8 @@ struct NORMJIT_API Options {
   // each Service that was made with these options.
   std::optional<normjit_remote> remote_store = {};
   // The URL of a pack, http://, https:// or s3://, which is fetched to the cache directory before a kernel is
-  // compiled, at most once a minute and only if it is new, and is the last layer. It must be signed by one of
-  // `trust`, in a file beside it (URL.minisig). Empty: none.
+  // compiled, at most once a minute and only if it is new, and is a layer behind `layers`. It must be signed
+  // by one of `trust`, in a file beside it (URL.minisig). Empty: none.
   std::string remote_pack;
   // Takes values without a signature from the store, offers them, and takes such a pack. Everybody who can
   // write there then decides what runs on your GPU.

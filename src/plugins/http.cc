@@ -126,16 +126,13 @@ bool append(std::string& text, const char* bytes, std::size_t size) noexcept {
 
 // Keeps the value of the header line "ETag: ...".
 std::size_t take_etag(char* line, std::size_t, std::size_t size, void* to) {
-  constexpr std::string_view kName = "etag:";
+  constexpr std::string_view kName = "etag:", kBlanks = " \t\r\n";
   std::string_view text(line, size);
-  const auto equals = [](char a, char b) { return (a >= 'A' && a <= 'Z' ? a + ('a' - 'A') : a) == b; };
-  if (text.size() < kName.size() ||
-      !std::equal(kName.begin(), kName.end(), text.begin(), [&](char b, char a) { return equals(a, b); }))
-    return size;
+  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + ('a' - 'A')) : c; };
+  if (!std::ranges::equal(text.substr(0, kName.size()), kName, {}, lower)) return size;
   text.remove_prefix(kName.size());
-  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
-  while (!text.empty() && (text.back() == '\n' || text.back() == '\r' || text.back() == ' '))
-    text.remove_suffix(1);
+  text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
+  text = text.substr(0, text.find_last_not_of(kBlanks) + 1);
   std::string& etag = *static_cast<std::string*>(to);
   etag.clear();
   return append(etag, text.data(), text.size()) ? size : 0;
@@ -180,7 +177,8 @@ class Session {
       get.push_back("x-amz-security-token: " + place_.token);
       put.push_back(get.back());
     }
-    if (!version.empty()) get.push_back("If-None-Match: " + version);
+    may_be_unchanged_ = !version.empty();
+    if (may_be_unchanged_) get.push_back("If-None-Match: " + version);
     get_headers_ = list_of(get);
     put_headers_ = list_of(put);
 
@@ -223,10 +221,11 @@ class Session {
     Body body{easy_.get(), true, max_bytes};
     const long status = perform(key, body, timeout_ms, why);
     if (body.is_too_large)
-      return why.refused({place_.name, " has a value of more than ", std::to_string(max_bytes), " bytes"});
+      return why.refused({place_.name, place_.is_file ? " has more than " : " has a value of more than ",
+                          std::to_string(max_bytes), " bytes"});
     if (status == 0) return NORMJIT_REMOTE_FAILED;
     if (status == 404 || status == 410) return NORMJIT_REMOTE_ABSENT;
-    if (status == 304 && place_.is_file) return NORMJIT_REMOTE_UNCHANGED;
+    if (status == 304 && may_be_unchanged_) return NORMJIT_REMOTE_UNCHANGED;
     if (status != 200) return refused(status, body.page, why);
     // No value is empty, but an answer looks so whose connection ended within its headers.
     if (body.bytes.empty()) return why.failed({place_.name, " answered without a value"});
@@ -333,6 +332,7 @@ class Session {
   }
 
   const Place place_;
+  bool may_be_unchanged_ = false;
   List get_headers_, put_headers_;
   std::unique_ptr<CURL, FreeEasy> easy_;
 };
@@ -411,13 +411,10 @@ std::optional<Place> place_on_s3(const Url& url, std::string& mistake) {
   return place;
 }
 
-// What is fetched.
-struct File {
-  std::string version;  // unless it still has this; empty: in any case
-};
-
-// The session for this URL, of a folder, or of a file; or none, and `why` is written.
-std::unique_ptr<Session> session_of(std::string_view text, const std::optional<File>& file, const Why& why) {
+// The session for this URL, of a folder; or, with a version, of a file that is wanted unless it has this
+// version (empty: in any case). Or none, and `why` is written.
+std::unique_ptr<Session> session_of(std::string_view text, const std::optional<std::string>& version,
+                                    const Why& why) {
   const auto wrong = [&](std::string_view mistake) {
     why.failed({"The URL ", mistake});
     return nullptr;
@@ -435,10 +432,10 @@ std::unique_ptr<Session> session_of(std::string_view text, const std::optional<F
   const std::size_t mark = text.find('?');
   const std::string_view query = mark == text.npos ? "" : text.substr(mark);
   std::optional<Place> place =
-      is_web ? place_on_web(*url, file.has_value(), query, mistake) : place_on_s3(*url, mistake);
+      is_web ? place_on_web(*url, version.has_value(), query, mistake) : place_on_s3(*url, mistake);
   if (!place) return wrong(mistake);
-  place->is_file = file.has_value();
-  return std::make_unique<Session>(*std::move(place), file ? file->version : "");
+  place->is_file = version.has_value();
+  return std::make_unique<Session>(*std::move(place), version.value_or(""));
 }
 
 }  // namespace
@@ -459,7 +456,7 @@ normjit_remote_fetch(const char* url, const char* version, std::size_t max_bytes
   const Why why(why_text, why_size);
   return guarded(why, [&] {
     if (version_size > 0) new_version[0] = '\0';
-    const std::unique_ptr<Session> session = session_of(url, File{version}, why);
+    const std::unique_ptr<Session> session = session_of(url, version, why);
     if (session == nullptr) return Outcome{NORMJIT_REMOTE_FAILED};
     std::string etag;
     const Outcome outcome = session->fetch(max_bytes, sink, to, etag, timeout_ms, why);

@@ -194,13 +194,16 @@ TEST(Suite, FusedCasesAreLargeOrDecode) {
                 one.use.sample > 1 ? shortest(one.use.sample) : ""});
     EXPECT_TRUE(seen.insert(use).second) << use << " is there twice";
     EXPECT_EQ(one.rows % one.use.sample, 0) << use;
-    if (one.target().kind != Target::Kind::of_peers)
+    if (one.target().kind != Target::Kind::of_peers) {
       EXPECT_GT(bytes_moved(one.spec, one.rows, one.use.sample), 50'000'000) << text;
+    }
     if (one.use.overlap) {
       EXPECT_LE(one.rows, 256) << text;
       EXPECT_TRUE(seen.contains(text)) << text << " has no case without overlap";
     }
-    if (one.drawn) EXPECT_EQ(one.spec.columns % 8, 0) << text;
+    if (one.drawn) {
+      EXPECT_EQ(one.spec.columns % 8, 0) << text;
+    }
     drawn += one.drawn;
     overlap += one.use.overlap;
     odd += one.spec.columns % 8 != 0;
@@ -226,7 +229,9 @@ TEST(Suite, QuantizedCasesAreLargeOrDecode) {
     const std::string text = to_text(one.spec) + " " + std::to_string(one.rows);
     EXPECT_TRUE(validate(one.spec)) << text;
     EXPECT_EQ(one.regime(), Regime::quantized) << text;
-    if (!one.drawn) EXPECT_TRUE(seen.insert(text).second) << text << " is there twice";
+    if (!one.drawn) {
+      EXPECT_TRUE(seen.insert(text).second) << text << " is there twice";
+    }
     EXPECT_EQ(one.target().kind == Target::Kind::none, one.rows <= 256) << text;
     decode += one.rows <= 256;
     quantizations.insert(one.spec.quantization);

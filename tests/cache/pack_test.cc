@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -161,11 +162,26 @@ TEST_F(PackTest, IsBelievedOrNotOnceForAFile) {
     EXPECT_FALSE(pack.check().ok());
   }
   EXPECT_EQ(asked, 1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  EXPECT_EQ(pack.look("a").kind, Kind::untrusted);
+  EXPECT_EQ(asked, 2) << "after a second it is judged again";
+  asked = 1;
   answer = true;
   write(temp_ / "new", pack_of({"a"}));
   fs::rename(temp_ / "new", path_);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(pack.look("a").entry, entry_of("a"));
   EXPECT_EQ(asked, 2);
+}
+
+TEST_F(PackTest, WhatWasCheckedIsWhatIsUsed) {
+  const Pack pack(path_, files_, /*shared=*/false,
+                  [](std::string_view, const std::string&) { return Result<void>(); });
+  write(path_, pack_of({"a", "b"}));
+  EXPECT_EQ(pack.look("a").kind, Kind::entry);
+  files_->forget();
+  EXPECT_EQ(pack.look("b").entry, entry_of("b"));
+  EXPECT_THAT(*pack.list(), SizeIs(2));
+  EXPECT_EQ(files_->count(Call::pread), 0);
 }
 
 TEST(PackInMemory, IsAsTheOneInAFile) {

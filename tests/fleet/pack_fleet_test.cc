@@ -8,6 +8,7 @@
 #include <memory>
 #include <sstream>
 #include <string>
+#include <thread>
 
 #include "normjit/base/text.h"
 #include "normjit/remote/remote_pack.h"
@@ -32,6 +33,7 @@ constexpr NormSpec kOther{.columns = 64};
 class PackOnWeb : public ::testing::Test {
  protected:
   void SetUp() override {
+    if (!has_plugin("http")) GTEST_SKIP() << "Skipped: the plug-in for HTTP is not built";
     if (const std::string error = sodium_error(); !error.empty()) GTEST_SKIP() << "Skipped: " << error;
     key_.emplace(SecretKey::generate().value());
     auto directory = std::make_unique<TempDirectory>();
@@ -47,6 +49,9 @@ class PackOnWeb : public ::testing::Test {
     const std::string pack = FakeMachine::pack_of(specs);
     const auto write = [&](const std::string& name, const std::string& bytes) {
       std::ofstream(folder_ + "/new", std::ios::binary) << bytes;
+      // nginx makes a version of time and size.
+      std::filesystem::last_write_time(
+          folder_ + "/new", std::filesystem::file_time_type::clock::now() - 1h + ++published_ * 10s);
       std::filesystem::rename(folder_ + "/new", folder_ + "/" + name);
     };
     write("kernels.njp.minisig", key_->sign_file(pack, "of a test"));
@@ -60,17 +65,24 @@ class PackOnWeb : public ::testing::Test {
     options.trust = {key_->public_key().text()};
     return Service(options, machine.seams());
   }
-  // How many requests for this file were answered like that.
-  int answers(const std::string& file, int status) const {
-    std::ifstream log(folder_ + "/access.log");
+  // Whether so many requests for this file were answered like that. The server writes its log behind the
+  // answer.
+  ::testing::AssertionResult answered(const std::string& file, int status, int expected) const {
     const std::string request = concat({"\"GET /", file, " HTTP/1.1\" ", shortest(status), " "});
-    int count = 0;
-    for (std::string line; std::getline(log, line);) count += line.find(request) != line.npos;
-    return count;
+    int count = -1;
+    for (int i = 0; i < 100 && count < expected; ++i) {
+      if (count >= 0) std::this_thread::sleep_for(50ms);
+      std::ifstream log(folder_ + "/access.log");
+      count = 0;
+      for (std::string line; std::getline(log, line);) count += line.find(request) != line.npos;
+    }
+    if (count == expected) return ::testing::AssertionSuccess();
+    return ::testing::AssertionFailure() << count << " requests for " << file << " were answered " << status;
   }
 
   std::optional<SecretKey> key_;
   std::string folder_;
+  int published_ = 0;
   std::unique_ptr<Server> server_;
 };
 
@@ -81,8 +93,8 @@ TEST_F(PackOnWeb, ServesEveryProcessOfAMachineAndIsFetchedOnce) {
   EXPECT_EQ(service(machine).prepare(kSpec, {.rows_hint = 1}).value().origin(), Origin::layer);
   EXPECT_EQ(machine.compiles(), 0);
   EXPECT_EQ(service(machine).prepare(kOther).value().origin(), Origin::compiled);
-  EXPECT_EQ(answers("kernels.njp", 200), 1);
-  EXPECT_EQ(answers("kernels.njp.minisig", 200), 1);
+  EXPECT_TRUE(answered("kernels.njp", 200, 1));
+  EXPECT_TRUE(answered("kernels.njp.minisig", 200, 1));
   EXPECT_THAT(machine.warnings(), IsEmpty());
   const Environment found = service(machine).environment();
   EXPECT_EQ(found.remote_pack.url, url());
@@ -110,11 +122,11 @@ TEST_F(PackOnWeb, IsSentAgainOnlyIfItIsNew) {
                    .limits = {.pause = 0ms}},
                   files, {});
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(pack.fetch().ok()) << pack.fetch().error().message;
-  EXPECT_EQ(answers("kernels.njp", 200), 1);
-  EXPECT_EQ(answers("kernels.njp", 304), 2);
+  EXPECT_TRUE(answered("kernels.njp", 200, 1));
+  EXPECT_TRUE(answered("kernels.njp.minisig", 304, 2));
   publish({kSpec, kOther});
   ASSERT_TRUE(pack.fetch().ok());
-  EXPECT_EQ(answers("kernels.njp", 200), 2);
+  EXPECT_TRUE(answered("kernels.njp", 200, 2));
 }
 
 TEST_F(PackOnWeb, AnAbsentForeignOrUnreachableOneCostsNothingButTime) {
@@ -125,15 +137,15 @@ TEST_F(PackOnWeb, AnAbsentForeignOrUnreachableOneCostsNothingButTime) {
   };
   std::ofstream(folder_ + "/kernels.njp", std::ios::app) << "x";
   expect_compiled(std::string(reason(Trusted::wrong)));
-  std::filesystem::remove(folder_ + "/kernels.njp.minisig");
-  expect_compiled("is not signed");
   std::filesystem::remove(folder_ + "/kernels.njp");
   expect_compiled("there is no http://");
+  std::filesystem::remove(folder_ + "/kernels.njp.minisig");
+  expect_compiled("is not signed");
   server_->stop();
   expect_compiled("was not reached");
 }
 
-TEST_F(PackOnWeb, AServerThatSwallowsPacketsCostsHalfASecondOnceInAMinute) {
+TEST_F(PackOnWeb, AServerThatSwallowsPacketsIsGivenUpAfterHalfASecond) {
   const SilentPort silent;
   const FakeMachine machine;
   Options options = machine.options();
@@ -142,12 +154,10 @@ TEST_F(PackOnWeb, AServerThatSwallowsPacketsCostsHalfASecondOnceInAMinute) {
   Service service(options, machine.seams());
   EXPECT_EQ(service.prepare(kSpec).value().origin(), Origin::compiled);
   EXPECT_THAT(machine.warnings(), ElementsAre(HasSubstr("within 500 ms")));
-  const auto begin = std::chrono::steady_clock::now();
-  EXPECT_EQ(service.prepare(kOther).value().origin(), Origin::compiled);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 400ms) << "it is not asked again";
 }
 
 TEST(PackOnS3, IsTakenAndComparedByItsVersion) {
+  if (!has_plugin("http")) GTEST_SKIP() << "Skipped: the plug-in for HTTP is not built";
   const auto s3 = s3_server();
   if (!s3) GTEST_SKIP() << "Skipped: there is no moto_server";
   const std::string place = concat({"?endpoint=http://", s3->address()});

@@ -50,9 +50,7 @@ class Recipes : public ::testing::Test {
   static std::string missing(const std::string& plugin, const std::vector<std::string>& programs) {
     for (const std::string& program : programs)
       if (program_path(program).empty()) return "Skipped: there is no " + program;
-    return fs::exists(fs::path(NORMJIT_TOOL).parent_path() / ("libnormjit-remote-" + plugin + ".so"))
-               ? ""
-               : "Skipped: the plug-in " + plugin + " is not built";
+    return has_plugin(plugin) ? "" : "Skipped: the plug-in " + plugin + " is not built";
   }
   std::string secret() const { return directory_ / "release.key"; }
   std::string known() const { return directory_ / "release.pub"; }

@@ -61,6 +61,8 @@ Plan plan_of(Strategy strategy) {
     case Strategy::generic:  // a warp has rows of up to 32 columns
       return {strategy, 64, 32, 1, 1};
     case Strategy::channels_first:  // of other specs
+    case Strategy::gradient_rows:
+    case Strategy::gradient_columns:
     case Strategy::split_row:
       break;
   }

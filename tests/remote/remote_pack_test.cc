@@ -49,12 +49,14 @@ struct WebServer {
   std::map<std::string, std::string> files;
   bool has_versions = true;
   Outcome failure = {.kind = NORMJIT_REMOTE_DONE};  // in place of every answer, unless DONE
+  std::chrono::milliseconds delay{0};
   std::atomic<int> sent = 0, unchanged = 0, calls = 0;
 
   RemotePack::Fetch fetch() {
     return [this](const std::string& url, const std::string& version, std::size_t max_bytes,
                   std::chrono::milliseconds, std::string& bytes, std::string& new_version) -> Outcome {
       ++calls;
+      std::this_thread::sleep_for(delay);
       if (failure.kind != NORMJIT_REMOTE_DONE) return failure;
       const auto file = files.find(url);
       if (file == files.end()) return {.kind = NORMJIT_REMOTE_ABSENT};
@@ -84,6 +86,13 @@ class RemotePackTest : public ::testing::Test {
          .directory = directory_ / "cache",
          .limits = {.pause = pause}},
         files_, [this](std::string_view text) { warnings_.emplace_back(text); }, server_.fetch());
+  }
+  // As if their time were over.
+  void age_verdicts() {
+    namespace fs = std::filesystem;
+    for (const auto& file : fs::directory_iterator(directory_ / "cache"))
+      if (file.path().extension() == ".down")
+        fs::last_write_time(file, fs::file_time_type::clock::now() - 2h);
   }
   Kind look(const RemotePack& pack, const std::string& identity) { return pack.layer()->look(identity).kind; }
 
@@ -208,6 +217,52 @@ TEST_F(RemotePackTest, ADownServerIsAskedOnceInAPauseByAllProcesses) {
   EXPECT_EQ(server_.calls, 1);
 }
 
+// A directory that is not new: the pause behind the last fetch is over.
+TEST_F(RemotePackTest, AllWaitForOneFetchAlsoAfterAPause) {
+  pack().refresh();
+  age_verdicts();
+  server_.files[kUrl] = pack_of({"c"});
+  server_.delay = 100ms;
+  std::vector<std::thread> threads;
+  std::atomic<int> missed = 0;
+  for (int i = 0; i < 8; ++i)
+    threads.emplace_back([&] {
+      RemotePack mine = this->pack();
+      mine.refresh();
+      missed += look(mine, "c") != Kind::entry;
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(missed, 0);
+  EXPECT_EQ(server_.sent, 2);
+}
+
+TEST_F(RemotePackTest, SaysWhetherTheLayerMayHaveChanged) {
+  RemotePack pack = this->pack();
+  const auto begin = pack.changes();
+  EXPECT_TRUE(pack.is_due());
+  pack.refresh();
+  const auto fetched = pack.changes();
+  EXPECT_NE(fetched, begin);
+  EXPECT_FALSE(pack.is_due());
+  pack.refresh();
+  EXPECT_EQ(pack.changes(), fetched);
+}
+
+// Neither can be guessed from the name of a file, and a new password is no new pack.
+TEST_F(RemotePackTest, UserPasswordAndQueryAreInNoName) {
+  RemotePack one = this->pack();
+  RemotePack other(
+      {.url = "https://other:password@web.example/kernels.njp?token=2", .directory = directory_ / "cache"},
+      files_, {}, server_.fetch());
+  EXPECT_EQ(one.layer()->path(), other.layer()->path());
+}
+
+TEST_F(RemotePackTest, WithoutAKeyNoCopyIsBelieved) {
+  pack().refresh();
+  RemotePack signed_pack({.url = kUrl, .directory = directory_ / "cache"}, files_, {}, server_.fetch());
+  EXPECT_EQ(look(signed_pack, "a"), Kind::untrusted);
+}
+
 TEST_F(RemotePackTest, NeedsADirectoryAndAKey) {
   RemotePack nowhere({.url = kUrl, .unsigned_values = true}, files_, {}, server_.fetch());
   EXPECT_THAT(nowhere.fetch().error().message, HasSubstr("cache directory"));
@@ -250,6 +305,29 @@ TEST_F(SignedRemotePack, IsTakenByItsSignature) {
   EXPECT_EQ(look(pack, "a"), Kind::entry);
   EXPECT_EQ(look(this->pack(1h, trust_), "a"), Kind::entry) << "the next process";
   EXPECT_THAT(warnings_, IsEmpty());
+}
+
+TEST_F(SignedRemotePack, IsNewIfItsSignatureIs) {
+  sign(*key_);
+  RemotePack pack = this->pack(0ms, trust_);
+  pack.refresh();
+  EXPECT_EQ(server_.sent, 2) << "the signature and the pack";
+  pack.refresh();
+  EXPECT_EQ(server_.calls, 3);
+  EXPECT_EQ(server_.unchanged, 1);
+  server_.files[kUrl] = pack_of({"c"});
+  sign(*key_);
+  pack.refresh();
+  EXPECT_EQ(look(pack, "c"), Kind::entry);
+  EXPECT_EQ(server_.sent, 4);
+}
+
+TEST_F(SignedRemotePack, APackOfAnotherKeyIsNotEvenSent) {
+  sign(SecretKey::generate().value());
+  RemotePack pack = this->pack(0ms, trust_);
+  pack.refresh();
+  pack.refresh();
+  EXPECT_EQ(server_.sent, 2) << "signatures";
 }
 
 TEST_F(SignedRemotePack, IsNotTakenOtherwise) {

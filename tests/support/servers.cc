@@ -148,6 +148,11 @@ SilentPort::~SilentPort() {
   for (const int socket : sockets_) ::close(socket);
 }
 
+bool has_plugin(const std::string& name) {
+  return std::filesystem::exists(std::filesystem::path(NORMJIT_TOOL).parent_path() /
+                                 ("libnormjit-remote-" + name + ".so"));
+}
+
 std::unique_ptr<Server> redis_server(const std::string& password) {
   const std::string program = program_path("redis-server");
   if (program.empty()) return nullptr;

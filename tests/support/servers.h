@@ -62,6 +62,9 @@ class SilentPort {
   std::vector<int> sockets_;
 };
 
+// Whether a plug-in is built, "redis" or "http": beside the tool.
+bool has_plugin(const std::string& name);
+
 // Keeps nothing on disk. Null, as below, if its program is missing.
 std::unique_ptr<Server> redis_server(const std::string& password = "");
 

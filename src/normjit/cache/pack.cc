@@ -2,6 +2,7 @@
 #include "normjit/cache/pack.h"
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 #include <utility>
 
@@ -21,8 +22,9 @@ constexpr std::string_view kChecksum = "checksum: ";
 constexpr std::string_view kEntries = "entries: ";
 // Room for a million entries; bounds what a foreign file can make a reader allocate.
 constexpr std::size_t kMaxIndexBytes = std::size_t{64} << 20;
-// The same of a pack that is read as a whole.
-constexpr std::int64_t kMaxBytes = std::int64_t{4} << 30;
+// Why a pack is not believed may change although its file does not: a signature comes beside it.
+constexpr std::chrono::seconds kJudgedAgain{1};
+using Clock = std::chrono::steady_clock;
 
 std::string index_text(const std::map<std::string, std::string>& entries) {
   std::string text = concat({kEntries, shortest(entries.size()), "\n"});
@@ -47,6 +49,14 @@ bool read_head(OpenFile& file, std::string& head) {
   return true;
 }
 
+// The same of a whole pack.
+std::string_view head_of(std::string_view pack) {
+  const std::size_t end = pack.substr(0, kMaxIndexBytes).find("\n\n");
+  return pack.substr(0, end == pack.npos ? 0 : end + 2);
+}
+
+bool is_at(const timespec& a, const timespec& b) { return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec; }
+
 }  // namespace
 
 std::string encode_pack(const std::map<std::string, std::string>& entries) {
@@ -63,11 +73,13 @@ struct Pack::Index {
   };
   std::map<std::string, Part> parts;  // by id
   struct stat facts = {};             // of the file whose index this is
-  std::string distrust = {};          // why it is not believed; empty: it is
+  std::string checked = {};           // the whole pack, if it is believed and not every pack is
+  Error distrust = {};                // why it is not believed; Ok: it is
+  Clock::time_point judged = {};
 
   bool is_of(const struct stat& file) const {
     return file.st_dev == facts.st_dev && file.st_ino == facts.st_ino && file.st_size == facts.st_size &&
-           file.st_mtim.tv_sec == facts.st_mtim.tv_sec && file.st_mtim.tv_nsec == facts.st_mtim.tv_nsec;
+           is_at(file.st_mtim, facts.st_mtim) && is_at(file.st_ctim, facts.st_ctim);
   }
 
   // Parses the head of a pack. Returns what is wrong with it, or an empty text.
@@ -101,8 +113,9 @@ OpenFile Pack::open() const {
 std::shared_ptr<const Pack::Index> Pack::index(OpenFile& file) const {
   if (file.trouble().kind != Kind::entry) return nullptr;
   const auto believed = [&](std::shared_ptr<const Index> index) {
-    if (index->distrust.empty()) return index;
-    file.refuse(Kind::untrusted, index->distrust);
+    if (index->distrust.code == Code::Ok) return index;
+    file.refuse(index->distrust.code == Code::Untrusted ? Kind::untrusted : Kind::unreadable,
+                index->distrust.message);
     return std::shared_ptr<const Index>();
   };
   std::shared_ptr<const Index> known;
@@ -110,29 +123,52 @@ std::shared_ptr<const Pack::Index> Pack::index(OpenFile& file) const {
     const std::lock_guard lock(mutex_);
     if (index_ && index_->is_of(file.facts())) known = index_;
   }
-  if (known) return believed(std::move(known));
-  std::string head;
-  if (!read_head(file, head)) return nullptr;
+  if (known && (known->distrust.code == Code::Ok || Clock::now() < known->judged + kJudgedAgain))
+    return believed(std::move(known));
   auto read = std::make_shared<Index>();
   read->facts = file.facts();
-  if (const std::string_view mistake = read->parse(head); !mistake.empty()) {
+  std::string head;
+  if (believes_ ? !read_whole(file, *read) : !read_head(file, head)) return nullptr;
+  if (believes_)
+    if (const auto outcome = believes_(read->checked, path_); !outcome) read->distrust = outcome.error();
+  if (read->distrust.code != Code::Ok) {
+    read->checked = {};
+  } else if (const std::string_view mistake = read->parse(believes_ ? head_of(read->checked) : head);
+             !mistake.empty()) {
     file.refuse(Kind::damaged, concat({path_, " is not a valid pack: ", mistake}));
     return nullptr;
   }
-  if (believes_) {
-    std::string whole;
-    if (read->facts.st_size > kMaxBytes)
-      read->distrust = concat({path_, " has more than 4 GiB, too many to check its signature"});
-    else if (!file.read_at(0, static_cast<std::size_t>(read->facts.st_size), whole))
-      return nullptr;
-    else if (const auto outcome = believes_(whole, path_); !outcome)
-      read->distrust = outcome.error().message;
-  }
+  read->judged = Clock::now();
   {
     const std::lock_guard lock(mutex_);
     index_ = read;
   }
   return believed(std::move(read));
+}
+
+bool Pack::read_whole(OpenFile& file, Index& to) const {
+  if (to.facts.st_size > kMaxSignedPackBytes)
+    return file.refuse(Kind::unreadable,
+                       concat({path_, " is too large to check its signature: it has more than 256 MiB"}));
+  const auto size = static_cast<std::size_t>(to.facts.st_size);
+  if (!file.read_at(0, size, to.checked)) return false;
+  return to.checked.size() == size ||
+         file.refuse(Kind::damaged, concat({path_, " became shorter while it was read"}));
+}
+
+// Out of the bytes that were checked, where they were.
+bool Pack::read_part(OpenFile& file, const Index& index, std::int64_t offset, std::int64_t bytes,
+                     std::string& to) const {
+  const auto begin = static_cast<std::size_t>(offset), size = static_cast<std::size_t>(bytes);
+  if (!believes_) return file.read_at(offset, size, to);
+  to = index.checked.substr(begin, size);
+  return true;
+}
+
+// A file of another user is an error of the cache, as everywhere.
+Error Pack::error_of(const OpenFile& file) const {
+  const bool foreign = !believes_ || file.trouble().kind != Kind::untrusted;
+  return {foreign ? Code::CacheIo : Code::Untrusted, file.trouble().error};
 }
 
 Lookup Pack::look(const std::string& identity) const {
@@ -143,26 +179,25 @@ Lookup Pack::look(const std::string& identity) const {
   const auto part = index->parts.find(id);
   if (part == index->parts.end()) return {};
   std::string bytes;
-  if (!file.read_at(part->second.offset, static_cast<std::size_t>(part->second.bytes), bytes))
-    return file.trouble();
+  if (!read_part(file, *index, part->second.offset, part->second.bytes, bytes)) return file.trouble();
   return verify(std::move(bytes), identity, concat({"entry ", id, " of ", path_}));
 }
 
 Result<void> Pack::check() const {
   OpenFile file = open();
-  if (!index(file)) return Error{Code::CacheIo, file.trouble().error};
+  if (!index(file)) return error_of(file);
   return {};
 }
 
 Result<std::vector<Listed>> Pack::list() const {
   OpenFile file = open();
   const auto index = this->index(file);
-  if (!index) return Error{Code::CacheIo, file.trouble().error};
+  if (!index) return error_of(file);
   std::vector<Listed> entries;
   for (const auto& [id, part] : index->parts) {
     Listed& listed = entries.emplace_back(Listed{id, path_, path_, part.bytes, file.facts().st_mtime});
     std::string bytes;
-    if (file.read_at(part.offset, static_cast<std::size_t>(part.bytes), bytes))
+    if (read_part(file, *index, part.offset, part.bytes, bytes))
       verify(std::move(bytes), listed);
     else
       listed.refuse(file.trouble());

@@ -24,6 +24,9 @@ namespace normjit {
 
 class OpenFile;
 
+// Bounds what a pack can make a reader allocate who has to check its signature.
+inline constexpr std::int64_t kMaxSignedPackBytes = std::int64_t{256} << 20;
+
 // The pack of these entry files, by id. The same files make the same bytes.
 std::string encode_pack(const std::map<std::string, std::string>& entries);
 
@@ -31,8 +34,9 @@ std::string encode_pack(const std::map<std::string, std::string>& entries);
 // replaced, the new one serves.
 class Pack final : public Tier {
  public:
-  // Touches no file. `shared`, `believes`: as in make_layer. To be believed or not, a file is read as a
-  // whole, once.
+  // Touches no file. `shared`, `believes`: as in make_layer. A file that may not be believed is read as a
+  // whole and kept in memory: what was checked is what is used. One that is not believed is judged again
+  // after a second.
   Pack(std::string path, std::shared_ptr<FileSystem> files, bool shared, Believes believes = {})
       : path_(std::move(path)), files_(std::move(files)), shared_(shared), believes_(std::move(believes)) {}
   // A pack that is part of the program. `name` is reported as its path; `bytes` must outlive the pack.
@@ -44,7 +48,7 @@ class Pack final : public Tier {
   const std::string& path() const override { return path_; }
   Lookup look(const std::string& identity) const override;
   Result<std::vector<Listed>> list() const override;
-  // Whether it has a valid index, which is all of a pack but its entries. CacheIo.
+  // Whether it has a valid index, which is all of a pack but its entries. CacheIo; Untrusted.
   Result<void> check() const;
 
  private:
@@ -54,6 +58,10 @@ class Pack final : public Tier {
   // The index of the open file. Null if it has no valid one or is not believed, and the file's trouble() says
   // why.
   std::shared_ptr<const Index> index(OpenFile& file) const;
+  bool read_whole(OpenFile& file, Index& to) const;
+  bool read_part(OpenFile& file, const Index& index, std::int64_t offset, std::int64_t bytes,
+                 std::string& to) const;
+  Error error_of(const OpenFile& file) const;
 
   const std::string path_;
   const std::shared_ptr<FileSystem> files_;         // null: `bytes_` are the pack

@@ -34,21 +34,6 @@ std::uint64_t random_number() {
 // No normjit_remote_outcome: the store does not have this function.
 constexpr normjit_remote_outcome kCannot = 0;
 
-// What a store hands over. Nothing is thrown into its code.
-struct Sink {
-  std::string value = {};
-  bool out_of_memory = false;
-
-  static void take(void* to, const void* bytes, std::size_t size) {
-    auto* const sink = static_cast<Sink*>(to);
-    try {
-      sink->value.assign(static_cast<const char*>(bytes), size);
-    } catch (const std::bad_alloc&) {
-      sink->out_of_memory = true;
-    }
-  }
-};
-
 }  // namespace
 
 Remote::Remote(Settings settings, std::shared_ptr<FileSystem> files, Warn warn)
@@ -248,7 +233,7 @@ bool Remote::may_have(const std::string& identity) {
   return true;
 }
 
-// Behind a lease it looks once more: the last holder puts its value first, and gives the lease back then.
+// A lease is not granted where the value is there: the last holder puts it, and gives its lease back then.
 Remote::Answer Remote::look_or_lease(const std::string& identity) {
   const Stopwatch watch;
   Answer answer = look(identity);

@@ -3,6 +3,7 @@
 // then on. docs/fleets.md describes it.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "normjit/cache/file_system.h"
+#include "normjit/cache/key_lock.h"
 #include "normjit/cache/tier.h"
 #include "normjit/cache/warn_once.h"
 #include "normjit/remote/breaker.h"
@@ -25,7 +27,6 @@ class RemotePack {
   struct Limits {
     std::chrono::milliseconds fetch{3000};    // of the pack; as much again of its signature
     std::chrono::milliseconds pause{60'000};  // between two fetches, whatever came of the first
-    std::size_t bytes = std::size_t{256} << 20;
   };
   struct Settings {
     std::string url;
@@ -42,30 +43,42 @@ class RemotePack {
   // Touches nothing. `warn` is called once per kind of trouble.
   RemotePack(Settings settings, std::shared_ptr<FileSystem> files, Warn warn, Fetch fetch = fetch_file);
 
-  // What was fetched last, also by other processes. Has no entries before.
+  // What was fetched last, also by other processes. Has no entries before, and none without a cache
+  // directory.
   const std::shared_ptr<const Tier>& layer() const { return layer_; }
-  // On the way to a compile: fetches the pack if it is new, unless that was tried less than a pause ago.
-  // Returns after a fetch by another process, too.
+  // On the way to a compile: fetches the pack if it is new, unless a process has tried that less than a pause
+  // ago; waits for one that does.
   void refresh() noexcept;
-  // The same now: why there is no pack, or an older one.
+  // Counts what refresh() has done or seen: if it is another number than before, so may be the layer.
+  std::uint64_t changes() const noexcept { return changes_; }
+  // Whether refresh() may do anything.
+  bool is_due() const noexcept { return Clock::now().time_since_epoch().count() >= next_; }
+  // The same at once: why there is no pack, or an older one.
   Result<void> fetch();
   std::string shown() const;  // the URL without user, password and query
 
  private:
+  using Clock = std::chrono::steady_clock;
   enum class Trouble { failed, untrusted };
 
-  // Whether the pack is believed that is signed like this. `signature` may be empty.
-  Result<void> check(const std::string& bytes, const std::string& signature) const;
-  Result<std::string> fetch_signature() const;
-  Result<void> publish(std::string_view suffix, const std::string& bytes) const;
+  bool is_signed() const { return !settings_.unsigned_values; }
+  Result<void> usable() const;
+  KeyLock lock() const;
+  Result<void> fetch_now();
+  Result<void> keep(const std::string& pack, const std::string& signature, const std::string& version) const;
   std::string version() const;
+  void pause_for(std::chrono::milliseconds time) noexcept {
+    next_ = (Clock::now() + time).time_since_epoch().count();
+  }
 
   const Settings settings_;
   const std::shared_ptr<FileSystem> files_;
   const Fetch fetch_;
   const std::string id_;
-  // Shut for a pause after each fetch, whatever came of it.
+  // Shut for a pause after each fetch, whatever came of it, for all processes.
   Breaker fetched_;
+  std::atomic<Clock::rep> next_ = 0;  // when to look at that again
+  std::atomic<std::uint64_t> changes_ = 0;
   WarnOnce<Trouble> warn_;
   std::shared_ptr<const Tier> layer_;
 };

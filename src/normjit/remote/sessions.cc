@@ -78,6 +78,15 @@ Outcome timed(const Function& function) {
 
 }  // namespace
 
+void Sink::take(void* to, const void* bytes, std::size_t size) noexcept {
+  auto* const sink = static_cast<Sink*>(to);
+  try {
+    sink->value.assign(static_cast<const char*>(bytes), size);
+  } catch (const std::bad_alloc&) {
+    sink->out_of_memory = true;
+  }
+}
+
 std::string shown_url(std::string_view url) {
   const std::size_t scheme = url.find("://");
   if (scheme == url.npos) return "a URL without a scheme";
@@ -148,26 +157,25 @@ Outcome Sessions::call(const Call& call) noexcept {
 Outcome fetch_file(const std::string& url, const std::string& version, std::size_t max_bytes,
                    std::chrono::milliseconds limit, std::string& bytes, std::string& new_version) noexcept {
   try {
+    const std::string_view scheme = std::string_view(url).substr(0, url.find("://"));
+    if (scheme != "http" && scheme != "https" && scheme != "s3")
+      return not_called(concat({"'", shown_url(url), "' begins with none of http://, https:// and s3://"}));
     const ForkGate gate;
     if (!gate) return {.called = false};
     const auto function = function_of(url, "normjit_remote_fetch");
     if (!function) return not_called(function.error().message);
     const auto fetch = reinterpret_cast<normjit_remote_fetch_function>(*function);
-    // It must not throw: it is called out of C.
-    const auto take = [](void* to, const void* taken, std::size_t size) noexcept {
-      try {
-        static_cast<std::string*>(to)->assign(static_cast<const char*>(taken), size);
-      } catch (const std::bad_alloc&) {  // as if it were cut
-      }
-    };
+    Sink sink;
     char text[kVersion] = {};
     Outcome outcome = timed([&](char* why, std::size_t size) {
-      return fetch(url.c_str(), version.c_str(), max_bytes, take, &bytes, text, sizeof text,
+      return fetch(url.c_str(), version.c_str(), max_bytes, Sink::take, &sink, text, sizeof text,
                    static_cast<std::int32_t>(limit.count()), why, size);
     });
     text[kVersion - 1] = '\0';
     new_version = text;
     ForkGate::close_at_exit();  // the client library may have registered exit handlers by now
+    if (sink.out_of_memory) return {.why = "this process has no memory left"};
+    bytes = std::move(sink.value);
     return outcome;
   } catch (const std::bad_alloc&) {
     return {.why = "this process has no memory left"};

@@ -16,6 +16,15 @@
 
 namespace normjit {
 
+// What a store hands over: &Sink::take and the Sink are what its functions are given. Nothing is thrown into
+// their code.
+struct Sink {
+  std::string value = {};
+  bool out_of_memory = false;
+
+  static void take(void* to, const void* bytes, std::size_t size) noexcept;
+};
+
 // What a call of a store came to.
 struct Outcome {
   normjit_remote_outcome kind = NORMJIT_REMOTE_FAILED;

@@ -40,7 +40,7 @@ BinaryStore::BinaryStore(std::shared_ptr<Compiler> compiler, std::unique_ptr<Cac
       template_directory_(std::move(template_directory)),
       exact_toolchain_(exact_toolchain),
       meter_(std::move(meter)) {
-  if (pack_) cache_->add_layer(pack_->layer());
+  if (pack_ && !cache_->settings().directory.empty()) cache_->add_layer(pack_->layer());
 }
 
 Result<Identified> BinaryStore::identify(const NormSpec& spec, const Plan& plan, Arch of_device) const {
@@ -105,15 +105,17 @@ Result<StoredBinary> BinaryStore::make(const Identified& kernel, const Making& m
 
 std::optional<StoredBinary> BinaryStore::find_again(const Identified& kernel,
                                                     const std::optional<std::string>& refused) {
+  if (!pack_) return find(kernel, refused);
+  const std::uint64_t before = pack_->changes();
   auto binary = find(kernel, refused);
-  if (binary || !pack_) return binary;
+  if (binary) return binary;
   pack_->refresh();
-  return find(kernel, refused);
+  return pack_->changes() == before ? std::nullopt : find(kernel, refused);
 }
 
 std::optional<StoredBinary> BinaryStore::fetch(const Identified& kernel) {
   const bool may_have = remote_ && remote_->may_have(kernel.identity);
-  if (!may_have && !pack_) return {};
+  if (!may_have && !(pack_ && pack_->is_due())) return {};
   const KeyLock lock = cache_->lock(kernel.identity);
   if (auto binary = find_again(kernel)) return binary;
   if (!may_have) return {};

@@ -52,42 +52,20 @@ EntryReport report_of(const Listed& listed) {
   return report;
 }
 
-Cache::Layers open_all(const std::vector<std::string>& paths, const Cache& cache) {
-  Cache::Layers tiers;
-  for (const std::string& path : paths)
-    tiers.push_back(make_layer(path, cache.files(), cache.settings().shared));
-  return tiers;
-}
-
-// Bounds what a foreign pack can make an import allocate, which reads one that has to be signed at once.
-constexpr std::int64_t kMaxSignedPackBytes = std::int64_t{4} << 30;
-
-// A pack of which these keys have signed the bytes. They are read once, so what was checked is what is
-// imported.
-Result<std::shared_ptr<const Tier>> open_signed(const std::string& path, const Cache& cache,
-                                                const Trust& trust) {
-  OpenFile file(*cache.files(), path, cache.settings().shared, OpenFile::Links::follow);
-  std::string bytes;
-  if (!file.read_all(kMaxSignedPackBytes, bytes)) return Error{Code::CacheIo, file.trouble().error};
-  if (auto trusted = check_signed(trust, bytes, path, *cache.files(), cache.settings().shared); !trusted)
-    return trusted.error();
-  return std::shared_ptr<const Tier>(
-      std::make_shared<Pack>(path, std::make_shared<const std::string>(std::move(bytes))));
-}
-
 // All of them; or why one of them cannot be read, or is not to be believed.
 Result<Cache::Layers> open_sources(const std::vector<std::string>& paths, const Cache& cache,
                                    const std::vector<std::string>& trusted) {
-  const auto trust = Trust::of(trusted);
-  if (!trust) return trust.error();
+  if (const auto trust = Trust::of(trusted); !trust) return trust.error();
+  const bool shared = cache.settings().shared;
+  const Believes believes = signed_by(trusted, cache.files(), shared);
   Cache::Layers sources;
   for (const std::string& path : paths) {
-    if (!trust->empty() && path.ends_with(kPackSuffix)) {
-      auto pack = open_signed(path, cache, *trust);
-      if (!pack) return pack.error();
-      sources.push_back(std::move(*pack));
+    if (believes && path.ends_with(kPackSuffix)) {
+      const auto pack = std::make_shared<const Pack>(path, cache.files(), shared, believes);
+      if (auto believed = pack->check(); !believed) return believed.error();
+      sources.push_back(pack);
     } else {
-      sources.push_back(make_layer(path, cache.files(), cache.settings().shared));
+      sources.push_back(make_layer(path, cache.files(), shared));
     }
   }
   return sources;
@@ -167,11 +145,12 @@ Result<ExportReport> Service::export_pack(const std::string& path, const ExportO
     if (auto valid = validate(spec); !valid) return valid.error();
 
   Cache& cache = impl_->binaries.cache();
-  const auto named = open_all(options.from, cache);
-  auto listed = named.empty() ? cache.directory().list() : std::vector<Listed>();
+  const auto named = open_sources(options.from, cache, impl_->options.trust);
+  if (!named) return named.error();
+  auto listed = named->empty() ? cache.directory().list() : std::vector<Listed>();
   if (!listed) return listed.error();
   const auto layers = cache.layers();
-  for (const auto& tier : named.empty() ? *layers : named) {
+  for (const auto& tier : named->empty() ? *layers : *named) {
     auto entries = tier->list();
     if (!entries) return entries.error();
     std::ranges::move(*entries, std::back_inserter(*listed));
