@@ -25,7 +25,7 @@ struct PublicKey {
 
   static Result<PublicKey> parse(std::string_view text);  // BadArgument
   std::string text() const;
-  std::string name() const;  // its number as minisign shows it: 16 hexadecimal digits, upper case
+  std::string name() const;  // its number: 16 hexadecimal digits, upper case; minisign leaves out zeros in front
 
   friend bool operator==(const PublicKey&, const PublicKey&) = default;
 };
