@@ -141,6 +141,23 @@ TEST_F(RemoteTest, ASlowStoreCountsAsDownOnceItHasCostTooMuch) {
   EXPECT_LE(store_.calls().get, 2);
 }
 
+// Neither leases nor offers make up for slow looks.
+TEST_F(RemoteTest, ASlowStoreCountsAsDownForThoseWhoMayOffer) {
+  Remote::Settings settings = this->settings();
+  settings.limits.breaker.slow = 5ms;
+  settings.limits.breaker.lost = 25ms;
+  const auto writer = remote(settings);
+  store_.delay(10ms);
+  for (int i = 0; i < 20; ++i) {
+    writer->look_or_lease(std::to_string(i));
+    writer->give_up(std::to_string(i));
+    writer->flush();
+  }
+  EXPECT_LE(store_.calls().get, 3);
+  EXPECT_LE(store_.calls().lease, 2);
+  EXPECT_THAT(warnings(), ElementsAre(HasSubstr("answers slowly")));
+}
+
 // A store that has no room, or gives no right to write, is still good for those who read.
 TEST_F(RemoteTest, ARefusedOfferEndsOffersAndNotLooks) {
   const auto writer = remote();

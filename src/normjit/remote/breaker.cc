@@ -101,13 +101,13 @@ bool Breaker::failed() noexcept {
   return !was_shut;
 }
 
-bool Breaker::succeeded(std::chrono::nanoseconds took) noexcept {
+bool Breaker::succeeded(std::optional<std::chrono::nanoseconds> waited) noexcept {
   const std::chrono::nanoseconds slow(limits_.slow), lost(limits_.lost);
-  if (took < slow) {
+  if (waited && *waited < slow) {
     // Fast answers make up for slow ones.
     if (const auto before = lost_ns_.load(); before > 0)
       lost_ns_ = std::max<std::int64_t>(before - slow.count(), 0);
-  } else if ((lost_ns_ += took.count()) >= lost.count()) {
+  } else if (waited && (lost_ns_ += waited->count()) >= lost.count()) {
     return failed();
   }
   if (shut_until_.exchange(0) != 0 && !path_.empty()) files_->unlink(path_.c_str());

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -30,8 +31,9 @@ class Breaker {
   // Whether to ask now. A call that is let through is followed by one of succeeded() and failed(), or is as
   // none.
   bool lets_through() noexcept;
-  // `took`: how long a caller has waited for the answer. True if the breaker opens, because answers are slow.
-  bool succeeded(std::chrono::nanoseconds took) noexcept;
+  // `waited`: how long a caller has waited for the answer; nothing if none has. True if the breaker opens,
+  // because answers are slow.
+  bool succeeded(std::optional<std::chrono::nanoseconds> waited) noexcept;
   // True if this failure opened it.
   bool failed() noexcept;
   // Opens it for this process alone.

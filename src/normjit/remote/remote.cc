@@ -111,9 +111,12 @@ std::optional<Outcome> Remote::ask(Purpose purpose, const Sessions::Call& call) 
   const bool refused = outcome.kind == NORMJIT_REMOTE_REFUSED;
   const bool served = outcome.kind == NORMJIT_REMOTE_DONE || outcome.kind == NORMJIT_REMOTE_ABSENT;
   if (served || refused) {
-    const bool opened =
-        breaker_.succeeded(purpose == Purpose::look ? outcome.took : std::chrono::nanoseconds(0));
-    if (opened) warn_(Trouble::down, concat({shown(), " answers slowly, and is asked again", again}));
+    // Of leases too a caller may wait, but counted they would shut the store of a fleet whose machines are
+    // slow themselves.
+    std::optional<std::chrono::nanoseconds> waited;
+    if (purpose == Purpose::look) waited = outcome.took;
+    if (breaker_.succeeded(waited))
+      warn_(Trouble::down, concat({shown(), " answers slowly, and is asked again", again}));
   }
   if (served) return outcome;
   if (outcome.why.empty()) outcome.why = "the store gives no reason";

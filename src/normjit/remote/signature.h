@@ -25,7 +25,8 @@ struct PublicKey {
 
   static Result<PublicKey> parse(std::string_view text);  // BadArgument
   std::string text() const;
-  std::string name() const;  // its number: 16 hexadecimal digits, upper case; minisign leaves out zeros in front
+  // Its number: 16 hexadecimal digits, upper case. minisign leaves out zeros in front.
+  std::string name() const;
 
   friend bool operator==(const PublicKey&, const PublicKey&) = default;
 };
