@@ -31,7 +31,6 @@
 #include "tests/support/equivalent_mutants.h"
 #include "tests/support/host_kernels.h"
 #include "tests/support/mutation.h"
-#include "tests/support/test_seed.h"
 #include "tests/support/verdict_cache.h"
 #include "verify/element.h"
 
@@ -1512,11 +1511,7 @@ TEST_P(Mutation, EveryMistakeIsNoticed) {
   for (Mutant& mutant : all_automatic()) mutants->push_back(std::move(mutant));
   std::erase_if(*mutants, [](const Mutant& mutant) { return !is_tried(mutant); });
   std::vector<Trial> trials;
-  // Mutants share the compiles of the experiments: few are tried in few shards.
-  const int shards = test_part() > 1 ? 2 : kShards;
-  if (GetParam() >= shards) return;
-  for (std::size_t i = static_cast<std::size_t>(GetParam()); i < mutants->size();
-       i += static_cast<std::size_t>(shards))
+  for (std::size_t i = static_cast<std::size_t>(GetParam()); i < mutants->size(); i += kShards)
     trials.push_back({std::move((*mutants)[i])});
   const KnownEnds known(*compiler);
   std::erase_if(
