@@ -30,7 +30,7 @@ namespace {
 // of use.
 constexpr long kConnectMs = 50;
 constexpr long kConnectTlsMs = 100;
-constexpr long kConnectForFileMs = 500;  // for which nobody asks twice in a minute
+constexpr long kConnectForFileMs = 500;  // a process asks for a file at most once a minute
 // What a server says besides a value is read up to here, so that the connection can be kept.
 constexpr std::size_t kMostOfPage = 64 * 1024;
 constexpr unsigned kSignsS3Since = 0x075800;  // 7.88: also headers of the caller, and the digest in them

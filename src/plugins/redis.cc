@@ -22,8 +22,8 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
-#include <stdexcept>
 #include <span>
+#include <stdexcept>
 #include <system_error>
 
 #include "normjit/base/start_thread.h"

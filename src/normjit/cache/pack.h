@@ -24,7 +24,7 @@ namespace normjit {
 
 class OpenFile;
 
-// Bounds what a pack can make a reader allocate who has to check its signature.
+// The largest pack whose signature is checked: to check it, a reader keeps the whole pack in memory.
 inline constexpr std::int64_t kMaxSignedPackBytes = std::int64_t{256} << 20;
 
 // The pack of these entry files, by id. The same files make the same bytes.

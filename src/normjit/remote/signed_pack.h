@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the bytes of a pack are signed by somebody who is believed.
+// Checks whether a trusted key has signed a pack.
 #pragma once
 
 #include <memory>

@@ -14,7 +14,6 @@
 #include "normjit/base/text.h"
 #include "normjit/cache/atomic_file.h"
 #include "normjit/cache/pack.h"
-#include "normjit/cache/read_file.h"
 #include "normjit/cache/system_call.h"
 #include "normjit/cache/trim.h"
 #include "normjit/remote/signature.h"
