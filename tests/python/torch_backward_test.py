@@ -4,12 +4,12 @@
 formula computes instead."""
 import unittest
 
-import torch.utils.checkpoint
 from torch_support import DTYPES, FAKE, TestCase, device, fake, functional, loose, main, parameters, torch
 
 from normjit import _library
 from normjit.torch import (NormOutputs, RMSNorm, _gradients, _problem, add_layer_norm, add_rms_norm, norm, replace_norms,
                            rms_norm)
+from torch.utils.checkpoint import checkpoint
 
 TEXTS = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.float64: "f64"}
 TYPES = {text: dtype for dtype, text in TEXTS.items()}
@@ -316,7 +316,7 @@ class ProgramsTest(TestCase):
         function = lambda x: norm("rmsnorm/cols=64/f32/w", x.sin(), weight=w).cos()  # noqa: E731
         right = torch.autograd.grad(function(x).sum(), (x, w))
         for reentrant in (False, True):
-            y = torch.utils.checkpoint.checkpoint(function, x, use_reentrant=reentrant)
+            y = checkpoint(function, x, use_reentrant=reentrant)
             if reentrant:  # which gives gradients to backward() alone
                 x.grad = w.grad = None
                 y.sum().backward()
