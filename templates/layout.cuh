@@ -53,6 +53,13 @@ NJ_DEVICE Cut cut_of(const T* address, int count) {
   return cut_into<kVector>(address, count);
 }
 
+// Columns of a slice of a row, where block after block takes kSpan of them.
+NJ_DEVICE int columns_of_slice(int slice) {
+  if constexpr (kBlocksPerRow == 1) return kColumns;
+  const long long left = kColumns - static_cast<long long>(slice) * kSpan;
+  return left < 0 ? 0 : left < kSpan ? static_cast<int>(left) : kSpan;
+}
+
 // Where a row begins, in elements behind the first.
 NJ_DEVICE long long begin_of(const Rows& rows, long long row) { return row * rows.stride; }
 NJ_DEVICE long long begin_of(const GroupedRows& rows, long long row) {

@@ -115,6 +115,15 @@ NJ_MATH long long measured_bytes(int group_rows, long long chunks, int size) {
   return ceil_div(kBatches * group_rows * chunks * 5 * size, 16) * 16;
 }
 
+// Gradients: lanes that add sums over rows side by side, of so many vectors. The fewest units that are enough
+// for all multiprocessors: they are added at the same time, and a block adds the next one only when it has
+// the first. 8192 x 8192 bf16 with 512 units: 154.3 us.
+NJ_MATH int lanes_of_sums(long long vectors) {
+  int lanes = 32;
+  while (lanes > 2 && ceil_div(vectors, lanes / 2) <= 128) lanes /= 2;
+  return lanes;
+}
+
 // split_row: items that are measured before the first is applied: a group, and all that the blocks may have
 // in hand (one that is measured and one that is not yet published), so that applying rarely waits. At 2048 x
 // 65,536 f32 on an H200 half of it cost 6 %, a quarter 71 %, and twice of it gained nothing.

@@ -25,15 +25,17 @@ enum class Strategy : std::uint8_t {
   persistent_row,  // persistent blocks stream rows through a ring of chunks in shared memory (sm_90)
   split_row,       // many blocks share a row chunk by chunk, and read x twice: to reduce, then to normalize
   channels_first,  // threads have neighbouring rows, a block all channels of them; these specs have no other
-  // Backward specs have these two alone.
+  // Backward specs have these three alone.
   gradient_rows,  // blocks hold rows in registers, and add up dweight and dbias over the rows that they take
+  gradient_ring,  // the same of rows in a ring in shared memory (sm_90), which the blocks of a cluster may
+                  // share
   gradient_columns,  // all blocks measure a batch of rows chunk by chunk, meet, and read it again by columns
   generic,  // one kernel for all forward specs of a compute type, told which at run time; never chosen
 };
 NORMJIT_API std::string_view name(Strategy) noexcept;
 
 // How the blocks that share a row exchange their partial statistics; of gradients, how the sums over rows of
-// all blocks are added: by the last block, or by all of them.
+// all blocks are added: by the last block, or by all of them, with cluster too.
 enum class Exchange : std::uint8_t {
   none,     // one block has the whole row
   cluster,  // through distributed shared memory (sm_90); the hardware runs the blocks of a cluster together
@@ -77,8 +79,8 @@ struct Plan {
   int blocks_per_sm = 1;    // blocks that must fit on one multiprocessor at once (bounds the registers)
   int blocks_per_row = 1;   // blocks that share a row, each with a part of its columns
   Exchange exchange = Exchange::none;
-  bool unaligned = false;     // rows may begin at any element: wide accesses, realigned through shared memory
-  int stages = 0;             // persistent_row: chunks that fit in the ring in shared memory
+  bool unaligned = false;  // rows may begin at any element: wide accesses, realigned through shared memory
+  int stages = 0;  // persistent_row: chunks that fit in the ring in shared memory; gradient_ring: rows
   bool grouped_rows = false;  // rows of the operands may come in groups (RowsAt with n > 1)
 
   friend bool operator==(const Plan&, const Plan&) = default;

@@ -16,10 +16,16 @@ enum : int { kSums = kHasWeight + kHasBias };
 enum : int { kSumPlaces = kSums > 0 ? kSums : 1 };
 enum : int { kElements = kPerThread * kVector };  // of a row, that a thread holds
 
-// The part of a row that a thread holds, as it was loaded.
+// The part of a row that a thread holds in registers, as it was loaded. Other parts may read a vector as it
+// is asked for: they have the same three functions.
 struct GradientPart {
   Vec<Input> x[kPerThread];
   Vec<Output> dy[kPerThread];
+  Vec<Residual> dsum[kAddsDsum ? kPerThread : 1];
+
+  NJ_METHOD Vec<Input>& x_of(int k) { return x[k]; }
+  NJ_METHOD Vec<Output>& dy_of(int k) { return dy[k]; }
+  NJ_METHOD Vec<Residual>& dsum_of(int k) { return dsum[k]; }
 };
 // `begin` is the first column of what the threads hold, lane 0's first. (A template, since Operands has only
 // what the spec has.)
@@ -34,6 +40,18 @@ NJ_DEVICE void load(GradientPart& part, const Any& on, long long row, long long 
 #pragma unroll
   for (int k = 0; k < kPerThread; ++k)
     if (inside(k, lane, cut)) part.dy[k] = load<kCache>(at(dy, k, 0));
+}
+
+// The same of dsum, where the spec has it, which is needed last.
+template <class Any>
+NJ_DEVICE void load_dsum(GradientPart& part, const Any& on, long long row, long long begin, int lane,
+                         const Cut& cut) {
+  if constexpr (kAddsDsum) {
+    const Residual* const dsum = first_of(on.dsum + begin_of(on.dsum_rows, row) + begin, lane);
+#pragma unroll
+    for (int k = 0; k < kPerThread; ++k)
+      if (inside(k, lane, cut)) part.dsum[k] = load<hw::Cache::evict_first>(at(dsum, k, 0));
+  }
 }
 
 // The weights of those columns, as they were loaded; where the spec has them.
@@ -93,53 +111,75 @@ struct RowSums {
   Acc mean;
 };
 
+// The elements of x.
+template <class Part>
+struct XElements {
+  Part& part;
+  int lane;
+  Cut cut;
+
+  template <class Take>
+  NJ_METHOD void each(const Take& take) const {
+#pragma unroll
+    for (int k = 0; k < kPerThread; ++k)
+      if (inside(k, lane, cut)) {
+        auto&& x = part.x_of(k);
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) take(widen(x, i), i);
+        hw::opaque(x);
+      }
+  }
+};
+
 // The mean of `own` columns, the elements of kWidth neighbouring lanes together, and the sum of their
 // distances from it, as far as it is known by then (kSumsExactly).
 struct FirstPass {
   Acc mean, distances;
 };
-template <int kWidth>
-NJ_DEVICE FirstPass mean_of(GradientPart& part, int lane, const Cut& cut, Acc own) {
+template <int kWidth, class Part>
+NJ_DEVICE FirstPass mean_of(Part& part, int lane, const Cut& cut, Acc own) {
   if constexpr (!kCentred) return {0, 0};
-  const Acc total =
-      lanes_sum<kWidth>(sum(elements_of<kPerThread>(part.x, [&](int k) { return inside(k, lane, cut); })));
+  const Acc total = lanes_sum<kWidth>(sum(XElements<Part>{part, lane, cut}));
   const Acc mean = divided(total, own);
   return {mean, hw::fma(-own, mean, total)};
 }
 // What a lane has of the sums.
-NJ_DEVICE GradientSums sums_of(GradientPart& part, const GradientWeights& weights, Acc mean, int lane,
+template <class Part>
+NJ_DEVICE GradientSums sums_of(Part& part, const GradientWeights& weights, Acc mean, int lane,
                                const Cut& cut) {
   GradientSums sums[2] = {};  // two chains of additions each: several sums are under way at once
 #pragma unroll
   for (int k = 0; k < kPerThread; ++k)
     if (inside(k, lane, cut)) {
+      auto&& x = part.x_of(k);
+      auto&& dy = part.dy_of(k);
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
-        const Acc distance = kCentred ? widen(part.x[k], i) - mean : widen(part.x[k], i);
-        const Acc g = weights.times(widen(part.dy[k], i), k, i);
+        const Acc distance = kCentred ? widen(x, i) - mean : widen(x, i);
+        const Acc g = weights.times(widen(dy, i), k, i);
         GradientSums& to = sums[i % 2];
         to.squares += distance * distance;
         to.gd += g * distance;
         if constexpr (kCentred) to.g += g;
         if constexpr (kCentred && !kSumsExactly) to.distances += distance;
       }
-      hw::opaque(part.x[k]);
-      hw::opaque(part.dy[k]);
+      hw::opaque(x);
+      hw::opaque(dy);
     }
   return sums[0] + sums[1];
 }
 
 // Of the columns of kWidth neighbouring lanes, of which there are `own`. All lanes get the same.
-template <int kWidth>
-NJ_DEVICE RowSums measure(GradientPart& part, const GradientWeights& weights, int lane, const Cut& cut,
-                          Acc own) {
+template <int kWidth, class Part>
+NJ_DEVICE RowSums measure(Part& part, const GradientWeights& weights, int lane, const Cut& cut, Acc own) {
   const FirstPass first = mean_of<kWidth>(part, lane, cut, own);
   RowSums row = {lanes_sum<kWidth>(sums_of(part, weights, first.mean, lane, cut)), first.mean};
   if constexpr (kSumsExactly) row.sums.distances = first.distances;
   return row;
 }
 // The same of a warp, which writes them to `to`. Returns its mean.
-NJ_DEVICE Acc measure_warp(GradientPart& part, const GradientWeights& weights, int lane, const Cut& cut,
+template <class Part>
+NJ_DEVICE Acc measure_warp(Part& part, const GradientWeights& weights, int lane, const Cut& cut,
                            RowSums& to) {
   const int own = columns_of_warp(lane / kWarp, cut);
   const FirstPass first = mean_of<kWarp>(part, lane, cut, own > 0 ? own : 1);
@@ -242,27 +282,23 @@ NJ_DEVICE Gradient* gradient_at(const Any& on, int s) {
 }
 
 // Writes dx of the part of a row, and adds to the sums over rows.
-template <class Any>
-NJ_DEVICE void write(const GradientPart& part, const GradientWeights& weights, const RowGradient& row,
-                     const Any& on, long long number, long long begin, int lane, const Cut& cut,
-                     ColumnSums& sums) {
-  Vec<Residual> dsum[kAddsDsum ? kPerThread : 1];
-  if constexpr (kAddsDsum) {
-    const Residual* const from = first_of(on.dsum + begin_of(on.dsum_rows, number) + begin, lane);
-#pragma unroll
-    for (int k = 0; k < kPerThread; ++k)
-      if (inside(k, lane, cut)) dsum[k] = load<hw::Cache::evict_first>(at(from, k, 0));
-  }
+template <class Part, class Any>
+NJ_DEVICE void write(Part& part, const GradientWeights& weights, const RowGradient& row, const Any& on,
+                     long long number, long long begin, int lane, const Cut& cut, ColumnSums& sums) {
   Input* const to = first_of(on.dx + begin_of(on.dx_rows, number) + begin, lane);
 #pragma unroll
   for (int k = 0; k < kPerThread; ++k)
     if (inside(k, lane, cut)) {
+      const Vec<Input> x = part.x_of(k);
+      const Vec<Output> dy_of_vector = part.dy_of(k);
+      Vec<Residual> dsum;
+      if constexpr (kAddsDsum) dsum = part.dsum_of(k);
       Vec<Input> dx;
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
-        const Acc dy = widen(part.dy[k], i), n = normalized(widen(part.x[k], i), row.statistics);
+        const Acc dy = widen(dy_of_vector, i), n = normalized(widen(x, i), row.statistics);
         Acc v = row.dx(weights.times(dy, k, i), n);
-        if constexpr (kAddsDsum) v += widen(dsum[k], i);
+        if constexpr (kAddsDsum) v += widen(dsum, i);
         dx.at[i] = narrow<Input>(v);
         sums.add(k * kVector + i, dy, n);
       }
@@ -273,8 +309,22 @@ NJ_DEVICE void write(const GradientPart& part, const GradientWeights& weights, c
 // ---- The workspace ----
 
 // Behind what all kernels share, `parts` rows of sums for dweight, and as many for dbias.
-NJ_DEVICE Acc* row_of_sums(Acc* all, int s, long long parts, long long part) {
+template <class T>
+NJ_DEVICE T* row_of_sums(T* all, int s, long long parts, long long part) {
   return all + (s * parts + part) * kColumns;
+}
+
+// Adds what a thread has of some columns to a row of sums, or begins it.
+NJ_DEVICE void add_to(Acc* to, const Acc (&sums)[kElements], bool begins, int lane, const Cut& cut) {
+#pragma unroll
+  for (int k = 0; k < kPerThread; ++k)
+    if (inside(k, lane, cut)) {
+      Vec<Acc> all = {};
+      if (!begins) all = load<hw::Cache::no_l1>(to + column(k, lane));
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) all.at[i] += sums[k * kVector + i];
+      store(to + column(k, lane), all);
+    }
 }
 
 // All blocks meet: each arrives at the meeting of a number, from 1 on, and waits until all have. What they
@@ -299,33 +349,67 @@ NJ_DEVICE void leave_meeting(Header& header) {
   header.largest = 0;
 }
 
+// Sums of some columns, as a thread adds them: of as many as 16 bytes have, where the columns are a multiple.
+enum : int { kMostWide = 16 / sizeof(Acc), kWide = kColumns % kMostWide == 0 ? kMostWide : 1 };
+struct alignas(kWide * sizeof(Acc)) WideSum {
+  Acc at[kWide];
+
+  NJ_METHOD void add(const WideSum& other) {
+#pragma unroll
+    for (int i = 0; i < kWide; ++i) at[i] += other.at[i];
+  }
+};
+
 // Adds all parts, always in the same order, and writes the gradients of weight and bias. Blocks share the
-// columns: this is block `first` of `blocks`. Of a group of columns each warp adds some of the parts, and of
-// few columns, each quarter of a warp: else few blocks would add many parts one after the other. `across` has
-// room for kThreads numbers. The whole block calls this.
+// columns: this is block `first` of `blocks`. Of a group of columns some lanes add some of the parts each.
+// The whole block calls this; `across` has room for kThreads WideSums.
 template <class Any>
-NJ_DEVICE void add_parts(const Any& on, Acc* all, long long parts, int first, int blocks, Acc* across) {
-  enum : int { kGroupColumns = kSums * static_cast<long long>(kColumns) < 4096 ? 8 : kWarp };
-  enum : int { kShares = kThreads / kGroupColumns, kGroups = (kColumns + kGroupColumns - 1) / kGroupColumns };
-  const int share = static_cast<int>(threadIdx.x) / kGroupColumns, of_group = threadIdx.x % kGroupColumns;
+NJ_DEVICE void add_parts(const Any& on, const Acc* all, long long parts, int first, int blocks,
+                         WideSum* across) {
+  constexpr int kVectors = kColumns / kWide, kLanes = plan_math::lanes_of_sums(kSums * 1LL * kVectors);
+  constexpr int kShares = kThreads / kLanes, kGroups = plan_math::ceil_div(kVectors, kLanes);
+  const int share = static_cast<int>(threadIdx.x) / kLanes, of_group = threadIdx.x % kLanes;
 #pragma unroll 1
   for (long long unit = first; unit < static_cast<long long>(kSums) * kGroups; unit += blocks) {
     const int s = static_cast<int>(unit / kGroups),
-              column = static_cast<int>(unit % kGroups) * kGroupColumns + of_group;
-    Acc total = 0;
-    if (column < kColumns) {
+              vector = static_cast<int>(unit % kGroups) * kLanes + of_group;
+    WideSum total = {};
+    if (vector < kVectors) {
 #pragma unroll 16
       for (long long part = share; part < parts; part += kShares)
-        total += row_of_sums(all, s, parts, part)[column];
+        total.add(hw::load<hw::Cache::no_l1, WideSum>(row_of_sums(all, s, parts, part) + vector * kWide));
     }
     across[threadIdx.x] = total;
     hw::block_barrier();
-    if (share == 0 && column < kColumns) {
+    if (share == 0 && vector < kVectors) {
 #pragma unroll 8
-      for (int i = 1; i < kShares; ++i) total += across[i * kGroupColumns + of_group];
-      hw::store(gradient_at(on, s) + column, narrow<Gradient>(total));
+      for (int i = 1; i < kShares; ++i) total.add(across[i * kLanes + of_group]);
+#pragma unroll
+      for (int i = 0; i < kWide; ++i)
+        hw::store(gradient_at(on, s) + vector * kWide + i, narrow<Gradient>(total.at[i]));
     }
     hw::block_barrier();
+  }
+}
+
+// The end of a launch whose blocks have written all parts: all of them meet and add, or the last one adds.
+// The whole block calls this; `across` as above.
+template <class Any>
+NJ_DEVICE void finish_sums(const Any& on, Meeting& meeting, long long parts, WideSum* across, bool* is_last) {
+  const Acc* const all = reinterpret_cast<const Acc*>(&meeting + 1);
+  if constexpr (Exchange::chosen != Exchange::none) {
+    arrive_at_meeting(meeting.header, 1);
+    wait_for_meeting(meeting.header, 1);
+    add_parts(on, all, parts, blockIdx.x, gridDim.x, across);
+    if (threadIdx.x == 0) leave_meeting(meeting.header);
+  } else {
+    hw::block_barrier();
+    if (threadIdx.x == 0) is_last[0] = leaves_last(meeting.header);
+    hw::block_barrier();
+    if (is_last[0]) {
+      add_parts(on, all, parts, 0, 1, across);
+      if (threadIdx.x == 0) meeting.header.finished_blocks = 0;
+    }
   }
 }
 

@@ -5,13 +5,6 @@ namespace normjit {
 
 static_assert((kBlocksPerRow > 1) == (Exchange::chosen != Exchange::none));
 
-// Columns of a slice of a row, where block after block takes kSpan of them.
-NJ_DEVICE int columns_of_slice(int slice) {
-  if constexpr (kBlocksPerRow == 1) return kColumns;
-  const long long left = kColumns - static_cast<long long>(slice) * kSpan;
-  return left < 0 ? 0 : left < kSpan ? static_cast<int>(left) : kSpan;
-}
-
 // Over the grid, the kBlocksPerRow blocks that share a row are a team, and teams take the rows in turn.
 // What a block publishes is flagged with a tag that grows from row to row and from launch to launch.
 NJ_DEVICE unsigned first_tag(unsigned char* workspace) { return meeting_in(workspace).header.epoch; }

@@ -75,19 +75,6 @@ NJ_DEVICE RowGradient gradient_of_row(const Workspace& w, long long batch, long 
                       mean});
 }
 
-// Adds what a thread has of a chunk to a row of sums, or begins it.
-NJ_DEVICE void add_to(Acc* to, const Acc (&sums)[kElements], bool begins, int lane, const Cut& cut) {
-#pragma unroll
-  for (int k = 0; k < kPerThread; ++k)
-    if (inside(k, lane, cut)) {
-      Vec<Acc> all = {};
-      if (!begins) all = load<hw::Cache::no_l1>(to + column(k, lane));
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) all.at[i] += sums[k * kVector + i];
-      store(to + column(k, lane), all);
-    }
-}
-
 // Measures a batch, of `rows` rows from row `begin` on: blocks take its chunks in turn.
 NJ_DEVICE void measure_batch(const Operands& on, const Workspace& w, long long batch, long long begin,
                              int rows, RowSums* parts) {
@@ -166,8 +153,9 @@ NJ_DEVICE void write_batch(const Operands& on, const Workspace& w, long long bat
 #pragma unroll 1
       for (int row = share.own; row < rows; row += share.sharing) {
         const int following = row + share.sharing < rows ? row + share.sharing : row;
-        const GradientPart part = next;
+        GradientPart part = next;
         load<hw::Cache::evict_first>(next, on, begin + following, first, lane, cut);
+        load_dsum(part, on, begin + row, first, lane, cut);
         write(part, weights, gradients[row], on, begin + row, first, lane, cut, sums);
       }
       if (!Share::keeps_sums()) flush(w, share, chunk, sums, batch == 0);
@@ -178,7 +166,7 @@ NJ_DEVICE void write_batch(const Operands& on, const Workspace& w, long long bat
 NJ_KERNEL(NJ_ENTRY, kThreads) {
   NJ_SHARED(RowSums, parts, 2 * kWarps);
   NJ_SHARED(RowGradient, gradients, kGroupRows);
-  NJ_SHARED(Acc, across, kThreads);
+  NJ_SHARED(WideSum, across, kSums > 0 ? kThreads : 1);
   const Share share = share_of_block();
   const Workspace w = workspace_of(on.workspace);
   hw::wait_for_previous_launch();

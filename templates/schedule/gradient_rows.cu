@@ -21,18 +21,12 @@ enum : int {
   kAtOnce = 16 * 1024 / (kThreads * static_cast<int>(sizeof(Acc))),
   kRound = kAtOnce < kElements ? kAtOnce : kElements,
   kOfRound = kRows > 1 ? kRound* kWarps* kThreadsPerRow : 0,
-  kAcross = plan_math::larger(kThreads, kOfRound)
+  kAcross = plan_math::larger(kThreads * kWide, kOfRound)
 };
 NJ_DEVICE void write_part(Acc (&sums)[kElements], Acc* to, Acc* across) {
   const int lane = threadIdx.x % kThreadsPerRow;
   if constexpr (kRows == 1) {
-#pragma unroll
-    for (int k = 0; k < kPerThread; ++k) {
-      Vec<Acc> vector;
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) vector.at[i] = sums[k * kVector + i];
-      if (inside(k, lane, {0, 0, kColumns, kColumns})) store(to + column(k, lane), vector);
-    }
+    add_to(to, sums, true, lane, {0, 0, kColumns, kColumns});
   } else {
     const int warp = threadIdx.x / kWarp;
 #pragma unroll
@@ -63,7 +57,7 @@ NJ_DEVICE void write_part(Acc (&sums)[kElements], Acc* to, Acc* across) {
 
 NJ_KERNEL(NJ_ENTRY, kThreads) {
   NJ_SHARED(RowSums, parts, kInWarp ? 1 : 2 * kWarps);
-  NJ_SHARED(Acc, across, kSums > 0 ? kAcross : 1);
+  NJ_SHARED(WideSum, across, kSums > 0 ? (kAcross + kWide - 1) / kWide : 1);
   NJ_SHARED(bool, is_last, 1);
   const int lane = threadIdx.x % kThreadsPerRow, warp = threadIdx.x / kWarp;
   const Cut cut = {0, 0, kColumns, kColumns};
@@ -99,7 +93,10 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
                    .around(mean);
       half ^= kWarps;
     }
-    if (works) write(part, weights, of_row, on, row, 0, lane, cut, sums);
+    if (works) {
+      load_dsum(part, on, row, 0, lane, cut);
+      write(part, weights, of_row, on, row, 0, lane, cut, sums);
+    }
     row += step;
   }
 
@@ -108,21 +105,8 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     Acc* const all = reinterpret_cast<Acc*>(&meeting + 1);
 #pragma unroll
     for (int s = 0; s < kSums; ++s)
-      write_part(sums.of[s], row_of_sums(all, s, gridDim.x, blockIdx.x), across);
-    if constexpr (Exchange::chosen == Exchange::grid) {
-      arrive_at_meeting(meeting.header, 1);
-      wait_for_meeting(meeting.header, 1);
-      add_parts(on, all, gridDim.x, blockIdx.x, gridDim.x, across);
-      if (threadIdx.x == 0) leave_meeting(meeting.header);
-    } else {
-      hw::block_barrier();
-      if (threadIdx.x == 0) is_last[0] = leaves_last(meeting.header);
-      hw::block_barrier();
-      if (is_last[0]) {
-        add_parts(on, all, gridDim.x, 0, 1, across);
-        if (threadIdx.x == 0) meeting.header.finished_blocks = 0;
-      }
-    }
+      write_part(sums.of[s], row_of_sums(all, s, gridDim.x, blockIdx.x), reinterpret_cast<Acc*>(across));
+    finish_sums(on, meeting, gridDim.x, across, is_last);
   }
 }
 

@@ -167,12 +167,14 @@ TEST(Generate, RandomSpecsShareATextOnlyWhenTheyAreEqual) {
 // Compilers then name the template and its line; and each part is the file, byte for byte.
 TEST(Generate, JoinsTheTemplatesByLineDirectives) {
   std::set<std::string, std::less<>> used;
-  for (const Strategy strategy : {Strategy::warp_rows, Strategy::staged_rows, Strategy::block_row,
-                                  Strategy::persistent_row, Strategy::split_row, Strategy::channels_first,
-                                  Strategy::gradient_rows, Strategy::gradient_columns, Strategy::generic}) {
+  for (const Strategy strategy :
+       {Strategy::warp_rows, Strategy::staged_rows, Strategy::block_row, Strategy::persistent_row,
+        Strategy::split_row, Strategy::channels_first, Strategy::gradient_rows, Strategy::gradient_ring,
+        Strategy::gradient_columns, Strategy::generic}) {
     Plan plan = kPlan;
     plan.strategy = strategy;
-    const bool backward = strategy == Strategy::gradient_rows || strategy == Strategy::gradient_columns;
+    const bool backward = strategy == Strategy::gradient_rows || strategy == Strategy::gradient_ring ||
+                          strategy == Strategy::gradient_columns;
     const std::string text =
         generated(backward ? NormSpec{.backward = true, .columns = 64} : kSpec, plan).text;
     EXPECT_TRUE(text.starts_with("#line 1 \"spec.cuh\"\n"));

@@ -36,7 +36,8 @@ constexpr DType kDTypes[] = {DType::f16, DType::bf16, DType::f32, DType::f64};
 constexpr Strategy kForwardStrategies[] = {
     Strategy::warp_rows, Strategy::staged_rows,    Strategy::block_row, Strategy::persistent_row,
     Strategy::split_row, Strategy::channels_first, Strategy::generic};
-constexpr Strategy kGradientStrategies[] = {Strategy::gradient_rows, Strategy::gradient_columns};
+constexpr Strategy kGradientStrategies[] = {Strategy::gradient_rows, Strategy::gradient_ring,
+                                            Strategy::gradient_columns};
 static_assert(std::size(kForwardStrategies) + std::size(kGradientStrategies) == std::size(kAllStrategies));
 constexpr Activation kActivations[] = {Activation::none, Activation::relu, Activation::gelu,
                                        Activation::gelu_tanh, Activation::silu};
@@ -80,6 +81,13 @@ Plan small_plan(Strategy strategy, const NormSpec& spec, int vector) {
               .threads_per_row = lanes,
               .vector = vector,
               .per_thread = each(lanes)};
+    case Strategy::gradient_ring:  // of which copies move whole 16 bytes
+      return {.strategy = strategy,
+              .threads = 64,
+              .threads_per_row = 64,
+              .vector = vector,
+              .per_thread = each(64),
+              .stages = 3};
     case Strategy::gradient_columns:  // chunks of 64 columns
       return {.strategy = strategy,
               .threads = 32,
@@ -101,6 +109,9 @@ KernelCase corner(Strategy strategy, const NormSpec& spec, int vector = 1, std::
     vector = 16 / size_of(spec.input);
     c.spec.columns = (8 * spec.columns + vector - 1) / vector * vector;
   }
+  if (strategy == Strategy::gradient_ring)
+    c.spec.columns =
+        (spec.columns + bulk_elements(c.spec) - 1) / bulk_elements(c.spec) * bulk_elements(c.spec);
   if (strategy == Strategy::channels_first) {  // a row stands for a sample of a few positions
     make_channels_first(c.spec);
     c.spec = canonical(c.spec);
@@ -1736,6 +1747,54 @@ TEST(HostCornersOfGradientRows, WithoutSums) {
   expect_right(cases);
 }
 
+// A row for a cluster of blocks, whose last slice may be short.
+KernelCase gradient_in_cluster(const NormSpec& spec, int blocks, int threads, std::int64_t rows) {
+  KernelCase c = gradient(Strategy::gradient_ring, spec, 1, rows);
+  c.plan.threads = c.plan.threads_per_row = threads;
+  c.plan.blocks_per_row = blocks;
+  c.plan.exchange = blocks > 1 ? Exchange::cluster : c.plan.exchange;
+  c.plan.per_thread = static_cast<int>((c.spec.columns - 1) / (threads * blocks)) + 1;
+  return c;
+}
+
+// Fewer rows than places in the ring, as many, and several rounds; of clusters whose last slice is whole,
+// short, or has 16 bytes; without sums too.
+TEST(HostCornersOfGradientRing, RoundsAndClusters) {
+  std::vector<KernelCase> cases;
+  for (const int blocks : {1, 2, 4, 8})
+    for (const int sms : {1, 3})
+      for (const std::int64_t columns : {64, 68, 252, 256})
+        for (const std::int64_t rows : {1, 2, 3, 4, 9, 20}) {
+          if ((columns / 4 + rows + blocks + sms) % 3 != 0) continue;  // a third of all
+          KernelCase c = gradient_in_cluster({.norm = rows == 9 ? Norm::rms : Norm::layer,
+                                              .columns = columns,
+                                              .dsum = rows % 2 == 0,
+                                              .affine = rows == 4 ? Affine::none : Affine::weight_bias},
+                                             blocks, 32, rows);
+          c.device.sm_count = sms * blocks * 2;
+          c.plan.stages = 3 + sms;
+          c.runs = rows == 9 ? 2 : 1;
+          if (legal(c)) cases.push_back(c);
+        }
+  EXPECT_GT(cases.size(), 30u);
+  expect_right(cases);
+}
+
+// Slices and warps whose means are far apart, in both compute types.
+TEST(HostCornersOfGradientRing, LargeMeans) {
+  std::vector<KernelCase> cases;
+  for (const DType dtype : {DType::bf16, DType::f32, DType::f64})
+    for (const int blocks : {1, 2, 8})
+      for (const Norm norm : {Norm::layer, Norm::rms}) {
+        KernelCase c = gradient_in_cluster(
+            {.norm = norm, .columns = 1016, .input = dtype, .affine = Affine::weight_bias}, blocks, 64, 7);
+        c.device.sm_count = 16;
+        c.inputs = InputKind::large_mean;
+        cases.push_back(c);
+      }
+  expect_right(cases);
+}
+
 // Chunks of 64 columns: one, one and a column, several; fewer of them than blocks, whose rows are shared
 // then, evenly or not, and more. Batches: a short one alone, whole ones, a short last one.
 TEST(HostCornersOfGradientColumns, ChunksAndBatches) {
@@ -1811,6 +1870,7 @@ TEST(HostCorners, AllKernelsTakeTurnsWithOneWorkspace) {
       const NormSpec gradients{.columns = 300, .input = dtype, .affine = Affine::weight_bias};
       for (const Exchange exchange : kBoth) {
         cases.push_back(gradient(Strategy::gradient_rows, gradients, 1, 30 + round, exchange));
+        cases.push_back(gradient(Strategy::gradient_ring, gradients, 1, 30 + round, exchange));
         cases.push_back(gradient(Strategy::gradient_columns, gradients, 1, 7 + round, exchange));
       }
       if (dtype == DType::f64) continue;

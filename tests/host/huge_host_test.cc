@@ -62,6 +62,7 @@ Plan plan_of(Strategy strategy) {
       return {strategy, 64, 32, 1, 1};
     case Strategy::channels_first:  // of other specs
     case Strategy::gradient_rows:
+    case Strategy::gradient_ring:
     case Strategy::gradient_columns:
     case Strategy::split_row:
       break;

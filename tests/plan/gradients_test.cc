@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "normjit/plan.h"
@@ -23,7 +25,8 @@ NormSpec random_backward_spec(Random& random) {
 }
 
 bool is_of_backward(const Plan& plan) {
-  return plan.strategy == Strategy::gradient_rows || plan.strategy == Strategy::gradient_columns;
+  return plan.strategy == Strategy::gradient_rows || plan.strategy == Strategy::gradient_ring ||
+         plan.strategy == Strategy::gradient_columns;
 }
 
 // Numbers of a thread for the sums over rows, and their size.
@@ -131,13 +134,13 @@ std::vector<Broken> broken_shapes() {
       {"vector must be", [](Plan& p) { p.vector = 16; }},
       {"per_thread must be", [](Plan& p) { p.per_thread = 0; }},
       {"per_thread must be", [](Plan& p) { p.per_thread = 9; }},
-      {"gradients need blocks_per_row=1", [](Plan& p) { p.blocks_per_row = 2; }},
-      {"gradients need blocks_per_row=1", [](Plan& p) { p.blocks_per_row = 0; }},
-      {"gradients need blocks_per_row=1", [](Plan& p) { p.stages = 2; }},
-      {"gradients need blocks_per_row=1", [](Plan& p) { p.unaligned = true; }},
-      {"gradients need blocks_per_row=1", [](Plan& p) { p.exchange = Exchange::cluster; }},
-      {"gradients need blocks_per_row=1", [](Plan& p) { p.group_rows = 0; }},
-      {"gradients need blocks_per_row=1", [](Plan& p) { p.group_rows = 1025; }},
+      {"needs blocks_per_row=1", [](Plan& p) { p.blocks_per_row = 2; }},
+      {"needs blocks_per_row=1", [](Plan& p) { p.blocks_per_row = 0; }},
+      {"needs blocks_per_row=1", [](Plan& p) { p.stages = 2; }},
+      {"needs blocks_per_row=1", [](Plan& p) { p.exchange = Exchange::cluster; }},
+      {"gradients need unaligned=0", [](Plan& p) { p.unaligned = true; }},
+      {"gradients need unaligned=0", [](Plan& p) { p.group_rows = 0; }},
+      {"gradients need unaligned=0", [](Plan& p) { p.group_rows = 1025; }},
       {"unknown strategy or exchange", [](Plan& p) { p.exchange = Exchange{9}; }},
       {"blocks_per_sm must be", [](Plan& p) { p.blocks_per_sm = 0; }},
       {"blocks_per_sm must be", [](Plan& p) { p.blocks_per_sm = 33; }},
@@ -160,7 +163,7 @@ TEST(GradientPlans, RefusedWhereRowsAreHeldBadly) {
                   {"must cover the columns", [](Plan& p) { p.vector = 2; }},
                   {"must cover the columns", [](Plan& p) { p.threads_per_row = 32; }},
                   {"threads_per_row must be", [](Plan& p) { p.threads_per_row = 24; }},
-                  {"gradients need blocks_per_row=1", [](Plan& p) { p.group_rows = 2; }},
+                  {"gradients need unaligned=0", [](Plan& p) { p.group_rows = 2; }},
                   {"threads must be", [](Plan& p) { p.threads = 384, p.threads_per_row = 32; }}});
   Plan uneven = plan;
   uneven.threads = uneven.threads_per_row = 352;
@@ -181,6 +184,60 @@ TEST(GradientPlans, RefusedWhereColumnsAreReadBadly) {
                   {"threads_per_row must be", [](Plan& p) { p.threads_per_row = 32; }}});
 }
 
+TEST(GradientPlans, RefusedWhereTheRingIsBad) {
+  const Plan plan{.strategy = Strategy::gradient_ring,
+                  .threads = 352,
+                  .threads_per_row = 352,
+                  .vector = 4,
+                  .per_thread = 3,
+                  .exchange = Exchange::grid,
+                  .stages = 4};
+  ASSERT_TRUE(check(plan, kSpec, h200()).ok()) << check(plan, kSpec, h200()).error().message;
+  expect_refused(
+      kSpec, plan,
+      {{"threads must be", [](Plan& p) { p.threads = p.threads_per_row = 100; }},
+       {"threads_per_row must be", [](Plan& p) { p.threads_per_row = 32; }},
+       {"per_thread must be", [](Plan& p) { p.per_thread = 9; }},
+       {"gradients need unaligned=0", [](Plan& p) { p.unaligned = true; }},
+       {"gradients need unaligned=0", [](Plan& p) { p.group_rows = 2; }},
+       {"blocks_per_row must be 1", [](Plan& p) { p.blocks_per_row = 0; }},
+       {"blocks_per_row must be 1", [](Plan& p) { p.blocks_per_row = 2; }},
+       {"blocks_per_row must be 1", [](Plan& p) { p.exchange = Exchange::cluster; }},
+       {"blocks_per_row must be 1", [](Plan& p) { p.blocks_per_row = 3, p.exchange = Exchange::cluster; }},
+       {"blocks_per_row must be 1", [](Plan& p) { p.blocks_per_row = 16, p.exchange = Exchange::cluster; }},
+       {"must cover the columns", [](Plan& p) { p.per_thread = 2; }},
+       {"must cover the columns", [](Plan& p) { p.blocks_per_row = 2, p.exchange = Exchange::cluster; }},
+       {"stages must be at least 3", [](Plan& p) { p.stages = 2; }},
+       {"bytes of shared memory", [](Plan& p) { p.stages = 7; }},
+       {"bytes of shared memory", [](Plan& p) { p.blocks_per_sm = 2; }}});
+  NormSpec odd = kSpec;
+  odd.columns = 4100;
+  odd.input = odd.output = odd.weight = odd.gradient_type = DType::bf16;
+  Plan narrow = plan;
+  const auto refused = check(narrow, odd, h200());
+  ASSERT_EQ(refused.code(), Code::IllegalPlan);
+  EXPECT_THAT(refused.error().message, HasSubstr("the columns must be a multiple of 8"));
+  const auto older = check(plan, kSpec, DeviceProfile::of({.number = 80}).value());
+  ASSERT_EQ(older.code(), Code::IllegalPlan);
+  EXPECT_THAT(older.error().message, HasSubstr("need sm_90"));
+}
+
+// Clusters of four and eight may leave some multiprocessors without work.
+TEST(GradientPlans, ClustersFitOnTheGpu) {
+  Plan plan{.strategy = Strategy::gradient_ring,
+            .threads = 128,
+            .threads_per_row = 128,
+            .vector = 4,
+            .per_thread = 2,
+            .blocks_per_row = 4,
+            .exchange = Exchange::cluster,
+            .stages = 3};
+  EXPECT_EQ(grid_blocks(plan, kSpec, h200(), 1), 4);
+  EXPECT_EQ(grid_blocks(plan, kSpec, h200(), 1'000'000), 112);
+  plan.blocks_per_row = 2, plan.per_thread = 4;
+  EXPECT_EQ(grid_blocks(plan, kSpec, h200(), 1'000'000), 132);
+}
+
 // ---- Neither serves the other ----
 
 TEST(GradientPlans, NoForwardPlanServesABackwardSpec) {
@@ -192,22 +249,21 @@ TEST(GradientPlans, NoForwardPlanServesABackwardSpec) {
     const auto refused = check(plan, kSpec, h200());
     ASSERT_EQ(refused.code(), Code::IllegalPlan) << to_text(plan);
     EXPECT_THAT(refused.error().message,
-                HasSubstr("a backward spec needs gradient_rows or gradient_columns"));
+                HasSubstr("a backward spec needs gradient_rows, gradient_ring or gradient_columns"));
   }
 }
 
 TEST(GradientPlans, ServeNoForwardSpec) {
   const NormSpec forward{.columns = 4096, .affine = Affine::weight_bias};
-  bool rows = false, columns = false;
+  std::set<Strategy> strategies;
   for (const Candidate& one : candidates(kSpec, h200(), RowsRegime::many, Alignment::eight)) {
     const auto refused = check(one.plan, forward, h200());
     ASSERT_EQ(refused.code(), Code::IllegalPlan) << to_text(one.plan);
-    const bool in_rows = one.plan.strategy == Strategy::gradient_rows;
-    (in_rows ? rows : columns) = true;
-    EXPECT_THAT(refused.error().message, HasSubstr(in_rows ? "gradient_rows serves backward specs only"
-                                                           : "gradient_columns serves backward specs only"));
+    strategies.insert(one.plan.strategy);
+    EXPECT_THAT(refused.error().message,
+                HasSubstr(std::string(name(one.plan.strategy)) + " serves backward specs only"));
   }
-  EXPECT_TRUE(rows && columns);
+  EXPECT_EQ(strategies.size(), 3u);
 }
 
 // ---- Launches ----
@@ -241,6 +297,22 @@ TEST(GradientWorkspace, HasAPartOfTheSumsForEachBlock) {
       .strategy = Strategy::gradient_rows, .threads = 32, .threads_per_row = 1, .vector = 1, .per_thread = 1};
   EXPECT_EQ(workspace_bytes(plan, {.backward = true, .columns = 1, .affine = Affine::weight}, h200()),
             kShared + 132 * 4);
+}
+
+// Blocks of a cluster have a part of one row of sums each.
+TEST(GradientWorkspace, HasAPartOfTheSumsForEachCluster) {
+  Plan plan{.strategy = Strategy::gradient_ring,
+            .threads = 128,
+            .threads_per_row = 128,
+            .vector = 4,
+            .per_thread = 4,
+            .blocks_per_row = 2,
+            .exchange = Exchange::cluster,
+            .stages = 3};
+  NormSpec spec = kSpec;
+  EXPECT_EQ(workspace_bytes(plan, spec, h200()), kShared + 2 * 66 * 4096 * 4);
+  spec.affine = Affine::none;
+  EXPECT_EQ(workspace_bytes(plan, spec, h200()), 0u) << "there is nothing to add";
 }
 
 // Four batches of what is measured: five numbers for each row and chunk.
@@ -282,9 +354,11 @@ TEST(GradientWorkspace, HoldsTheSumsOfEveryLaunch) {
                        EXPECT_LE(blocks, std::int64_t{device.sm_count} * plan.blocks_per_sm)
                            << "a part for each, and all run";
                        const std::int64_t sums = sums_of(spec) * spec.columns * size_of_sum(spec);
-                       if (plan.strategy == Strategy::gradient_rows) {
-                         EXPECT_LT((blocks - 1) * rows_per_block(plan), rows) << "a block without a row";
-                         EXPECT_GE(bytes, sums * blocks);
+                       if (plan.strategy != Strategy::gradient_columns) {
+                         const std::int64_t teams = blocks / plan.blocks_per_row;
+                         EXPECT_EQ(blocks % plan.blocks_per_row, 0);
+                         EXPECT_LT((teams - 1) * rows_per_block(plan), rows) << "a block without a row";
+                         EXPECT_GE(bytes, sums * teams);
                          EXPECT_EQ(bytes > 0, sums > 0);
                        } else {
                          EXPECT_GT(bytes, sums);

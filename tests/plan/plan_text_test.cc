@@ -37,9 +37,9 @@ TEST(PlanText, IsOneLine) {
 // Of any values, legal or not.
 Plan random_plan(Random& random) {
   constexpr Strategy kStrategies[] = {
-      Strategy::warp_rows,      Strategy::staged_rows,      Strategy::block_row,
-      Strategy::persistent_row, Strategy::split_row,        Strategy::channels_first,
-      Strategy::gradient_rows,  Strategy::gradient_columns, Strategy::generic};
+      Strategy::warp_rows,        Strategy::staged_rows,    Strategy::block_row,     Strategy::persistent_row,
+      Strategy::split_row,        Strategy::channels_first, Strategy::gradient_rows, Strategy::gradient_ring,
+      Strategy::gradient_columns, Strategy::generic};
   constexpr Exchange kExchanges[] = {Exchange::none, Exchange::cluster, Exchange::grid};
   const auto any = [&] {
     return static_cast<int>(random.coin() ? random.between(1, 4) : random.between(1, kMaxInt));

@@ -36,7 +36,8 @@ Tensors tensors_of(const NormSpec& spec, std::int64_t rows = 500) {
 }
 
 bool is_of_gradients(const Plan& plan) {
-  return plan.strategy == Strategy::gradient_rows || plan.strategy == Strategy::gradient_columns;
+  return plan.strategy == Strategy::gradient_rows || plan.strategy == Strategy::gradient_ring ||
+         plan.strategy == Strategy::gradient_columns;
 }
 
 class Gradients : public ::testing::Test {
@@ -138,7 +139,8 @@ TEST_F(Gradients, OfADeviceWithLittleRoomHaveNoExchange) {
 TEST_F(Gradients, OfTheGenericPlanAreRefused) {
   const auto refused = service(Mode::eager).prepare(kGradients, {.plan = generic_plan()});
   ASSERT_EQ(refused.code(), Code::IllegalPlan);
-  EXPECT_THAT(refused.error().message, HasSubstr("a backward spec needs gradient_rows or gradient_columns"));
+  EXPECT_THAT(refused.error().message,
+              HasSubstr("a backward spec needs gradient_rows, gradient_ring or gradient_columns"));
 }
 
 TEST_F(Gradients, ArePrebuiltWithAllTheyCanAskFor) {

@@ -33,9 +33,9 @@ inline constexpr InputKind kInputKinds[] = {
     InputKind::inf_row,       InputKind::mixed,        InputKind::extreme_affine};
 std::string_view name(InputKind kind) noexcept;
 inline constexpr Strategy kAllStrategies[] = {
-    Strategy::warp_rows,      Strategy::staged_rows,      Strategy::block_row,
-    Strategy::persistent_row, Strategy::split_row,        Strategy::channels_first,
-    Strategy::gradient_rows,  Strategy::gradient_columns, Strategy::generic};
+    Strategy::warp_rows,        Strategy::staged_rows,    Strategy::block_row,     Strategy::persistent_row,
+    Strategy::split_row,        Strategy::channels_first, Strategy::gradient_rows, Strategy::gradient_ring,
+    Strategy::gradient_columns, Strategy::generic};
 
 // On which side every tensor meets a page that nobody may touch.
 enum class Guard : std::uint8_t { before, behind };

@@ -181,11 +181,14 @@ TEST(KernelCase, RandomCasesReachEveryGradient) {
       for (const Plan& plan : plans(c.spec, c.device))
         if (plan == c.plan) chosen.emplace(c.plan.strategy, c.spec.norm);
     }
-    for (const Strategy strategy : {Strategy::gradient_rows, Strategy::gradient_columns}) {
+    for (const Strategy strategy :
+         {Strategy::gradient_rows, Strategy::gradient_ring, Strategy::gradient_columns}) {
       const KernelCase c = random_case(seed, strategy);
       ASSERT_TRUE(c.spec.backward) << to_text(c);
       const bool by_rows = strategy == Strategy::gradient_rows;
-      const std::int64_t round = by_rows ? blocks_of(c) * rows_per_block(c.plan) : c.plan.group_rows;
+      const std::int64_t round = strategy == Strategy::gradient_columns
+                                     ? c.plan.group_rows
+                                     : blocks_of(c) / c.plan.blocks_per_row * rows_per_block(c.plan);
       specs.emplace(strategy, c.spec.norm, c.spec.affine, c.spec.dsum);
       exchanges.emplace(strategy, c.plan.exchange, c.spec.affine);
       offsets.emplace(strategy, c.spec.weight_offset);
@@ -200,13 +203,13 @@ TEST(KernelCase, RandomCasesReachEveryGradient) {
     }
   }
   const int cases = static_cast<int>(kCases);
-  EXPECT_EQ(specs.size(), 2u * 2 * 3 * 2);
-  EXPECT_EQ(exchanges.size(), 2u * 2 * 3);
+  EXPECT_EQ(specs.size(), 3u * 2 * 3 * 2);
+  EXPECT_EQ(exchanges.size(), (3u * 2 + 1) * 3) << "and clusters of gradient_ring";
   for (const auto* pairs :
        {&offsets, &in_place, &grouped, &dy_gaps, &other_gradients, &part_of_a_round, &rounds})
-    EXPECT_EQ(pairs->size(), 4u);
-  EXPECT_EQ(several_chunks.size(), 3u) << "gradient_rows has whole rows";
-  EXPECT_EQ(chosen.size(), 2u * 2) << "what choose() says, too";
+    EXPECT_EQ(pairs->size(), 3u * 2);
+  EXPECT_EQ(several_chunks.size(), 5u) << "gradient_rows has whole rows";
+  EXPECT_EQ(chosen.size(), 3u * 2) << "what choose() says, too";
   EXPECT_GT(in_warps, cases / 5);
   EXPECT_GT(whole_blocks, cases / 5);
   EXPECT_GT(all, cases / 10);

@@ -73,6 +73,13 @@ std::optional<Plan> random_gradient_plan(Random& random, Plan plan, const NormSp
     constexpr int kGroups[] = {1, 2, 3, 4, 8, 16};
     plan.per_thread = static_cast<int>(random.between(1, 4));
     plan.group_rows = random.one_of(kGroups);
+  } else if (plan.strategy == Strategy::gradient_ring) {
+    plan.blocks_per_row = 1 << random.between(0, 3);
+    if (plan.blocks_per_row > 1) plan.exchange = Exchange::cluster;
+    const std::int64_t slice = ceil_div(spec.columns, std::int64_t{plan.vector} * plan.blocks_per_row);
+    if (random.coin()) plan.threads = plan.threads_per_row = kWarp * static_cast<int>(random.between(1, 32));
+    plan.per_thread = static_cast<int>(std::min<std::int64_t>(ceil_div(slice, plan.threads), 32));
+    plan.stages = static_cast<int>(random.between(3, 8));
   } else {
     // Long rows need many threads, since each holds up to 32 elements.
     if (spec.columns <= kWarp * 32 && random.below(3) != 0) {
@@ -161,6 +168,8 @@ std::int64_t random_rows(Random& random, const KernelCase& c, std::int64_t eleme
   const std::int64_t edge =
       c.plan.strategy == Strategy::split_row       ? ring_rows(c)
       : c.plan.strategy == Strategy::gradient_rows ? resident * rows_per_block(c.plan) * random.between(1, 2)
+      : c.plan.strategy == Strategy::gradient_ring
+          ? (resident / c.plan.blocks_per_row + 1) * random.between(1, c.plan.stages + 2)
       : c.plan.strategy == Strategy::gradient_columns ? c.plan.group_rows * random.between(1, 4)
       : stays                                ? resident / c.plan.blocks_per_row * random.between(1, 4)
       : c.plan.strategy == Strategy::generic ? c.plan.threads / kWarp
@@ -287,10 +296,10 @@ KernelCase forced_case(Random& random, Strategy strategy) {
 
 KernelCase random_case(std::uint64_t seed, std::optional<Strategy> forced) {
   // The most difficult one twice as often.
-  constexpr Strategy kWeighted[] = {Strategy::warp_rows,       Strategy::staged_rows, Strategy::block_row,
-                                    Strategy::persistent_row,  Strategy::split_row,   Strategy::split_row,
-                                    Strategy::channels_first,  Strategy::generic,     Strategy::gradient_rows,
-                                    Strategy::gradient_columns};
+  constexpr Strategy kWeighted[] = {
+      Strategy::warp_rows,     Strategy::staged_rows,   Strategy::block_row,       Strategy::persistent_row,
+      Strategy::split_row,     Strategy::split_row,     Strategy::channels_first,  Strategy::generic,
+      Strategy::gradient_rows, Strategy::gradient_ring, Strategy::gradient_columns};
   Random random(seed);
   for (;;) {
     const std::optional<KernelCase> c = forced          ? forced_case(random, *forced)

@@ -36,6 +36,7 @@ std::size_t further(Strategy strategy) {
     case Strategy::channels_first:
       return 0;
     case Strategy::gradient_rows:
+    case Strategy::gradient_ring:
     case Strategy::gradient_columns:
     case Strategy::warp_rows:
       return 2;

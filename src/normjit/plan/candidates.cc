@@ -112,6 +112,7 @@ class Enumeration {
       plan.threads = plan.threads_per_row = static_cast<int>(threads);
       add_gradients(plan);
     }
+    gradient_rings(vector);
     // As many rows of a batch as fit in half of L2, and more of longer ones, whose sums over rows are written
     // and read again with each batch. Measured: 4096 x 16,384 bf16, batches of 60 rows: 0.39, of 240: 0.47,
     // of 480: 0.50; 16 x 4,194,304 f32, of one row: 0.17, of 16: 0.28.
@@ -124,6 +125,46 @@ class Enumeration {
         plan.threads_per_row = plan.threads;
         add_gradients(plan);
       }
+  }
+
+  // Rows in shared memory: of one block, or of a cluster.
+  void gradient_rings(int vector) {
+    constexpr int kFewestElements = 8, kMostBlocksPerSm = 2, kMostStages = 8;
+    const NormSpec& spec = use_.spec;
+    if (use_.device.arch.number < 90 || spec.columns % bulk_elements(spec) != 0 ||
+        aligned_elements(spec, use_.alignment) < bulk_elements(spec))
+      return;
+    Plan plan{.strategy = Strategy::gradient_ring, .vector = vector};
+    for (plan.blocks_per_row = 1; plan.blocks_per_row <= kMaxCluster; plan.blocks_per_row *= 2)
+      for (plan.per_thread = std::max(1, kFewestElements / vector);
+           plan.per_thread <= kMostGradientElements / vector; ++plan.per_thread) {
+        const std::int64_t vectors = ceil_div(spec.columns / vector, plan.blocks_per_row);
+        const std::int64_t threads = ceil_div(ceil_div(vectors, plan.per_thread), kWarp) * kWarp;
+        if (threads < 4 * kWarp || threads > 1024) continue;
+        plan.threads = plan.threads_per_row = static_cast<int>(threads);
+        for (plan.blocks_per_sm = 1; plan.blocks_per_sm <= kMostBlocksPerSm; ++plan.blocks_per_sm)
+          add_with_ring(plan, kMostStages);
+      }
+  }
+  // With as many rows in the ring as there is room for.
+  void add_with_ring(Plan plan, int most) {
+    const NormSpec& spec = use_.spec;
+    const std::int64_t needed = needed_registers(plan, spec, use_.device.arch);
+    if (needed > kMaxRegisters || plan.threads * plan.blocks_per_sm * needed > use_.device.registers_per_sm)
+      return;
+    const std::int64_t room =
+        std::min<std::int64_t>(use_.device.shared_per_block, use_.device.shared_per_sm / plan.blocks_per_sm);
+    for (plan.stages = most; plan.stages >= 3 && all_shared_bytes(plan, spec) > room;) --plan.stages;
+    if (plan.blocks_per_row > 1) {
+      plan.exchange = Exchange::cluster;
+      if (check(plan, spec, use_.device)) found_.push_back(evaluate(plan, use_));
+      return;
+    }
+    for (const Exchange exchange : {Exchange::grid, Exchange::none}) {
+      plan.exchange = exchange;
+      if ((exchange == Exchange::none || sums_over_rows(spec) > 0) && check(plan, spec, use_.device))
+        found_.push_back(evaluate(plan, use_));
+    }
   }
 
   void add(const Plan& plan) {

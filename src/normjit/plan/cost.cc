@@ -281,9 +281,15 @@ constexpr double kGradientsInFlight = 28 * 1024, kGradientsNotInFlight = 0.6;
 // What a thread does for a row besides its elements; and few warps, which wait for each other's exchange.
 // 4096 bf16 columns, two blocks of 256 threads with 16 elements: 148.7 us, of 128 with 32: 152.4 us.
 // 5120 with a gradient of the sum, 160 threads with 32: 0.857, 640 with 8: 0.888.
-constexpr double kGradientsEachRow = 0.4, kGradientsFewWarps = 0.15, kGradientsFewWarpsAlone = 0.03;
-// One block waits at its barriers.
-constexpr double kGradientsAlone = 0.1;
+constexpr double kGradientsEachRow = 0.4, kGradientsFewWarps = 0.05, kGradientsFewWarpsAlone = 0.03;
+// One block waits at its barriers. 8192 bf16 columns, 512 threads with 16 elements: 151.0 us; 4096 in two
+// blocks of 256: 145.2 us.
+constexpr double kGradientsAlone = 0.04;
+// Rows are read from shared memory up to three times, and blocks of a cluster wait for each other: 4096 x
+// 16,384 bf16 155.4 us in clusters of two, two blocks of 256 threads on a multiprocessor; 158.8 us with one
+// of 512; 158.2 us in one block; 160.4 us in clusters of four. In place of rows in registers at 16,384 x
+// 4096: 151.3 us.
+constexpr double kGradientsInRing = 0.06, kGradientsRingAlone = 0.04, kGradientsInCluster = 0.02;
 // Short rows of a small block are few bytes side by side: 1,048,576 x 64 f32, 128 threads: 0.89, 256: 0.953,
 // 512: 0.956.
 constexpr double kGradientsSmallBlocks = 0.06;
@@ -300,14 +306,22 @@ Slowdown slowdown_of_gradients(const Plan& plan, const PlanUse& use) {
   Slowdown s;
   if (width < 16) s.add(kNarrowAndShort * (16.0 / width - 1), "accesses are narrow");
   if (in_columns) s.add(kGradientsTwice, "x and dy are read twice");
-  s.add(kIdle * ((in_columns ? std::ceil(columns / span) : 1) * span / columns - 1), "some threads are idle");
-  const double in_flight = threads * elements * (size_of(spec.input) + size_of(spec.output));
+  const bool in_ring = plan.strategy == Strategy::gradient_ring;
+  const double pieces = in_columns ? std::ceil(columns / span) : plan.blocks_per_row;
+  s.add(kIdle * (pieces * span / columns - 1), "some threads are idle");
+  const double in_flight =
+      threads * elements *
+      (in_ring ? (plan.stages - 2) * read_bytes(spec) : size_of(spec.input) + size_of(spec.output));
   s.add(kGradientsNotInFlight * std::max(0.0, 1 - in_flight / kGradientsInFlight), "too few bytes in flight");
   s.add(kGradientsEachRow / elements, "few elements for each reduction");
-  s.add((plan.threads_per_row > kWarp ? kGradientsFewWarps : kGradientsFewWarpsAlone) *
+  s.add((plan.threads_per_row > kWarp && !in_ring ? kGradientsFewWarps : kGradientsFewWarpsAlone) *
             std::max(0.0, 16 * kWarp / threads - 1),
         "too few warps overlap");
-  if (plan.threads_per_row > kWarp) {
+  if (in_ring) {
+    s.add(kGradientsInRing + (plan.blocks_per_sm == 1 ? kGradientsRingAlone : 0),
+          "rows are read from shared memory");
+    s.add(kGradientsInCluster * (plan.blocks_per_row - 1), "blocks that share a row wait for each other");
+  } else if (plan.threads_per_row > kWarp) {
     s.add(kGradientsAlone / plan.blocks_per_sm, "too few blocks overlap");
     s.add(0.01 * (plan.threads / 256.0), "threads wait at barriers");
   } else {
@@ -323,7 +337,7 @@ double latency_of_gradients(const Plan& plan, const PlanUse& use) {
   const double blocks = static_cast<double>(grid_blocks(plan, spec, use.device, use.rows()));
   const double chunks =
       std::ceil(static_cast<double>(spec.columns) / static_cast<double>(columns_per_block(plan)));
-  const double parts = in_columns ? std::max(1.0, blocks / chunks) : blocks;
+  const double parts = in_columns ? std::max(1.0, blocks / chunks) : blocks / plan.blocks_per_row;
   const double sums =
       parts * sums_over_rows(spec) * static_cast<double>(spec.columns) * size_of(compute_type(spec));
   constexpr double kMeeting = 2, kBatch = 6, kLastBlockBytes = 100 * 1024;
@@ -332,7 +346,7 @@ double latency_of_gradients(const Plan& plan, const PlanUse& use) {
   // One block does all, or adds all parts alone.
   if (plan.exchange == Exchange::none)
     return us + sums / kLastBlockBytes + (in_columns ? copy_microseconds(use) * use.device.sm_count : 0);
-  return us + kMeeting + 2 * sums / (kShareBytes * use.device.sm_count);
+  return us + kMeeting + sums / (kShareBytes * use.device.sm_count);
 }
 
 bool loads_parameters_early(const Plan& plan, const NormSpec& spec) {

@@ -119,7 +119,13 @@ inline constexpr int kMostGradientElements = 32, kMostBatchRows = 512;
 
 // Whether the plan is one of gradients.
 inline bool is_of_gradients(const Plan& plan) {
-  return plan.strategy == Strategy::gradient_rows || plan.strategy == Strategy::gradient_columns;
+  return plan.strategy == Strategy::gradient_rows || plan.strategy == Strategy::gradient_ring ||
+         plan.strategy == Strategy::gradient_columns;
+}
+// Whether the kernel lets all blocks of its launch meet, which must be resident for that.
+inline bool all_blocks_meet(const Plan& plan, const NormSpec& spec) {
+  return plan.exchange == Exchange::grid ||
+         (plan.exchange == Exchange::cluster && is_of_gradients(plan) && sums_over_rows(spec) > 0);
 }
 
 // Whether the threads of a row are lanes of one warp.
@@ -140,13 +146,16 @@ inline bool can_realign(int vector, const NormSpec& spec) {
 
 // Elements in 16 bytes, which bulk copies move, of the narrowest row that is read.
 inline int bulk_elements(const NormSpec& spec) {
-  const int added = spec.residual == Residual::none ? size_of(spec.input) : size_of(spec.residual_type);
-  return 16 / std::min(size_of(spec.input), added);
+  const bool adds = spec.residual != Residual::none || spec.dsum;
+  return 16 / std::min({size_of(spec.input), adds ? size_of(spec.residual_type) : size_of(spec.input),
+                        spec.backward ? size_of(spec.output) : size_of(spec.input)});
 }
 // How many consecutive elements must be aligned in every row of a launch: those of an access.
 inline int needed_alignment(const Plan& plan, const NormSpec& spec) {
   if (plan.unaligned) return 1;
-  return plan.strategy == Strategy::persistent_row ? bulk_elements(spec) : plan.vector;
+  const bool copies_bulk =
+      plan.strategy == Strategy::persistent_row || plan.strategy == Strategy::gradient_ring;
+  return copies_bulk ? bulk_elements(spec) : plan.vector;
 }
 
 // The columns that vectors must cover. If one block has an unaligned row, single elements at its ends are
@@ -188,6 +197,10 @@ inline std::int64_t static_shared_bytes(const Plan& plan, const NormSpec& spec) 
     return kReserved + kOthers + std::int64_t{keeps_sum(spec) ? 32 : 16} * plan.stages +
            rows * (16 + 5 * statistics);
   }
+  if (plan.strategy == Strategy::gradient_ring)
+    return kReserved + kOthers + 8 * plan.stages +
+           (3 * plan.threads / kWarp * 5 + 4 * plan.blocks_per_row * 9) * size_of(compute_type(spec)) +
+           (sums_over_rows(spec) > 0 ? 16 * plan.threads : 0);
   if (plan.strategy == Strategy::staged_rows) return kReserved;
   if (plan.strategy == Strategy::channels_first) return kReserved + bytes_of_tile(plan, spec);
   const int warps = plan.threads / kWarp * (plan.exchange == Exchange::cluster ? plan.blocks_per_row : 1);
@@ -321,15 +334,15 @@ inline constexpr int kMaxRegisters = 255, kWorkingRegisters = 16;
 // What a kernel needs besides x and its parameters, with a function behind them.
 inline constexpr int kWithEarlyParameters = 52;
 
-// Registers of a thread of gradients: sums over rows in the compute type, and x and dy as they were loaded,
-// of this row and the next. Weights come from L1 as they are used.
+// Registers of a thread of gradients: sums over rows in the compute type, and but for the ring x and dy as
+// they were loaded, of this row and the next. Weights come from L1 as they are used.
 inline std::int64_t registers_of_gradients(const Plan& plan, const NormSpec& spec) {
   const auto of = [&](DType dtype) {
     return plan.per_thread * std::max<std::int64_t>(1, std::int64_t{plan.vector} * size_of(dtype) / 4);
   };
   return std::int64_t{plan.per_thread} * plan.vector * sums_over_rows(spec) * size_of(compute_type(spec)) /
              4 +
-         2 * (of(spec.input) + of(spec.output));
+         (plan.strategy == Strategy::gradient_ring ? 0 : 2 * (of(spec.input) + of(spec.output)));
 }
 
 // Registers of a thread for its elements of x. Rows that stay in shared memory or are read again take none;
@@ -502,12 +515,17 @@ inline int registers_of_8_bits(const Plan& plan, const NormSpec& spec, Arch arch
   return of_vectors[plan.per_thread - 1] + (whole ? 0 : 8);
 }
 
+// What a thread of gradient_ring needs besides sums over rows.
+inline int registers_of_ring(const NormSpec& spec) { return compute_type(spec) == DType::f64 ? 96 : 64; }
+
 // The same of gradients, from the compiler's reports. Single elements need more addresses, and 16-bit ones
 // are converted.
 inline int needed_registers_of_gradients(const Plan& plan, const NormSpec& spec) {
   constexpr int kFewest = 64;
   const int elements = plan.per_thread * plan.vector;
   const bool converts = std::min(size_of(spec.input), size_of(spec.output)) == 2, single = plan.vector == 1;
+  if (plan.strategy == Strategy::gradient_ring)
+    return static_cast<int>(ceil_div(registers_of_gradients(plan, spec) + registers_of_ring(spec), 8) * 8);
   const int others = compute_type(spec) == DType::f64           ? 88
                      : converts                                 ? 36 + elements * 3 / 2
                      : plan.strategy == Strategy::gradient_rows ? 48 + (single ? elements / 2 : 0)

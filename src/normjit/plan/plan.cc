@@ -20,8 +20,12 @@ constexpr std::int64_t kMaxInt = std::numeric_limits<std::int32_t>::max();
 // microsecond. So not more blocks are launched than this many times those that run at once.
 constexpr std::int64_t kRoundsWithAmax = 4;
 
+// Blocks that run at once. The multiprocessors of a group may be no multiple of a large cluster: an H100,
+// with 132, has room for 124 blocks in clusters of four, and for 120 in clusters of eight.
 std::int64_t resident_blocks(const Plan& plan, const DeviceProfile& device) {
-  return std::int64_t{device.sm_count} * plan.blocks_per_sm;
+  const bool large = plan.exchange == Exchange::cluster && plan.blocks_per_row > 2;
+  const std::int64_t sms = large ? device.sm_count * 7 / 8 : device.sm_count;
+  return sms * plan.blocks_per_sm;
 }
 std::int64_t chunks_of(const Plan& plan, const NormSpec& spec) {
   return plan_math::chunks(spec.columns, columns_per_block(plan), covered(plan, spec));
@@ -65,14 +69,42 @@ std::string broken_room(const Plan& plan, const NormSpec& spec, const DeviceProf
   return {};
 }
 
+// What is too large for the shared memory.
+std::string broken_shared_memory(const Plan& plan, const NormSpec& spec, const DeviceProfile& device) {
+  const std::int64_t shared = all_shared_bytes(plan, spec);
+  if (shared <= device.shared_per_block && plan.blocks_per_sm * shared <= device.shared_per_sm) return {};
+  return concat({"each block needs ", shortest(shared),
+                 " bytes of shared memory, too much for a block or for blocks_per_sm blocks"});
+}
+
+// The first limit that a plan of gradient_ring breaks.
+std::string broken_limit_of_ring(const Plan& plan, const NormSpec& spec, const DeviceProfile& device) {
+  if (device.arch.number < 90) return "gradient_ring needs bulk copies, which need sm_90";
+  if ((plan.exchange == Exchange::cluster) != (plan.blocks_per_row > 1) || plan.blocks_per_row < 1 ||
+      plan.blocks_per_row > kMaxCluster || !power_of_two(plan.blocks_per_row))
+    return concat({"blocks_per_row must be 1, or with exchange=cluster 2, 4 or ", shortest(kMaxCluster)});
+  const std::int64_t span = columns_per_block(plan);
+  if (plan.blocks_per_row * span < spec.columns || (plan.blocks_per_row - 1) * span >= spec.columns)
+    return "blocks_per_row slices of threads_per_row * vector * per_thread columns must cover the columns, "
+           "and "
+           "each must have some";
+  if (spec.columns % bulk_elements(spec) != 0)
+    return concat({"gradient_ring copies 16 bytes at a time: the columns must be a multiple of ",
+                   shortest(bulk_elements(spec))});
+  if (plan.stages < 3) return "stages must be at least 3";
+  return broken_shared_memory(plan, spec, device);
+}
+
 // The first limit that a plan of gradients breaks.
 std::string broken_limit_of_gradients(const Plan& plan, const NormSpec& spec, const DeviceProfile& device) {
   const bool in_rows = plan.strategy == Strategy::gradient_rows;
+  const bool in_ring = plan.strategy == Strategy::gradient_ring;
+  const bool in_cluster = plan.exchange == Exchange::cluster;
   const bool whole_block = plan.threads_per_row == plan.threads;
   if (plan.threads < kWarp || plan.threads > 1024 || plan.threads % kWarp != 0 ||
-      !(power_of_two(plan.threads) || (in_rows && whole_block)))
+      !(power_of_two(plan.threads) || in_ring || (in_rows && whole_block)))
     return "threads must be a power of two from 32 to 1024, or a multiple of 32 where a block of "
-           "gradient_rows has one row";
+           "gradient_rows or gradient_ring has one row";
   if (!whole_block && !(in_rows && power_of_two(plan.threads_per_row) && plan.threads_per_row <= kWarp))
     return "threads_per_row must be that of a block, or of gradient_rows a power of two up to 32";
   if (!power_of_two(plan.vector) || plan.vector > 8 || spec.columns % plan.vector != 0)
@@ -82,12 +114,14 @@ std::string broken_limit_of_gradients(const Plan& plan, const NormSpec& spec, co
         {"per_thread must be at least 1, and times vector at most ", shortest(kMostGradientElements)});
   if (in_rows && columns_per_block(plan) < spec.columns)
     return "threads_per_row * vector * per_thread must cover the columns";
-  if (plan.blocks_per_row != 1 || plan.stages != 0 || plan.unaligned || plan.exchange == Exchange::cluster ||
-      plan.group_rows < 1 || plan.group_rows > (in_rows ? 1 : kMostBatchRows))
-    return concat(
-        {"gradients need blocks_per_row=1, stages=0, unaligned=0, no exchange=cluster, and "
-         "group_rows=1, of gradient_columns up to ",
-         shortest(kMostBatchRows)});
+  if (plan.unaligned || plan.group_rows < 1 || plan.group_rows > (in_rows || in_ring ? 1 : kMostBatchRows))
+    return concat({"gradients need unaligned=0, and group_rows=1, of gradient_columns up to ",
+                   shortest(kMostBatchRows)});
+  if (in_ring) {
+    if (std::string why = broken_limit_of_ring(plan, spec, device); !why.empty()) return why;
+  } else if (plan.blocks_per_row != 1 || plan.stages != 0 || in_cluster) {
+    return concat({name(plan.strategy), " needs blocks_per_row=1, stages=0, and no exchange=cluster"});
+  }
   return broken_room(plan, spec, device);
 }
 
@@ -98,7 +132,7 @@ std::string broken_limit(const Plan& plan, const NormSpec& spec, const DevicePro
   if (plan.strategy > Strategy::generic || plan.exchange > Exchange::grid)
     return "unknown strategy or exchange";
   if (spec.backward != is_of_gradients(plan))
-    return spec.backward ? "a backward spec needs gradient_rows or gradient_columns"
+    return spec.backward ? "a backward spec needs gradient_rows, gradient_ring or gradient_columns"
                          : concat({name(plan.strategy), " serves backward specs only"});
   if (spec.backward) return broken_limit_of_gradients(plan, spec, device);
   if (persistent && (spec.in_bias || spec.gate == Gate::before))
@@ -202,10 +236,7 @@ std::string broken_limit(const Plan& plan, const NormSpec& spec, const DevicePro
   }
 
   // Shared memory, and the columns that the threads have.
-  if (const std::int64_t shared = all_shared_bytes(plan, spec);
-      shared > device.shared_per_block || plan.blocks_per_sm * shared > device.shared_per_sm)
-    return concat({"each block needs ", shortest(shared),
-                   " bytes of shared memory, too much for a block or for blocks_per_sm blocks"});
+  if (std::string why = broken_shared_memory(plan, spec, device); !why.empty()) return why;
   if (persistent) {
     const std::int64_t chunks = chunks_of(plan, spec);
     if (device.arch.number < 90) return "persistent_row needs bulk copies, which need sm_90";
@@ -282,6 +313,10 @@ Grid grid_of(const Plan& plan, const NormSpec& spec, const DeviceProfile& device
   const std::int64_t resident = resident_blocks(plan, device);
   if (plan.strategy == Strategy::split_row) return grid(1, resident, chunks_of(plan, spec), resident);
   if (plan.strategy == Strategy::gradient_rows) return grid(rows_per_block(plan), resident, 1, resident);
+  if (plan.strategy == Strategy::gradient_ring) {
+    const std::int64_t teams = resident / plan.blocks_per_row;
+    return grid(1, teams, plan.blocks_per_row, teams * plan.blocks_per_row);
+  }
   if (plan.strategy == Strategy::gradient_columns)
     return plan.exchange == Exchange::grid ? grid(1, resident, chunks_of(plan, spec), resident)
                                            : grid(1, 1, 1, 1);
@@ -322,7 +357,10 @@ Arch target_of(const Plan& plan, const NormSpec& spec, Arch arch) noexcept {
 int shared_bytes(const Plan& plan, const NormSpec& spec) noexcept {
   const int largest = widest_element(spec);
   std::int64_t bytes;  // each factor is at most kMaxInt, so that the product fits
-  if (plan.strategy == Strategy::staged_rows) {
+  if (plan.strategy == Strategy::gradient_ring) {
+    const std::int64_t place = std::min<std::int64_t>(columns_per_block(plan), kMaxInt) * read_bytes(spec);
+    bytes = std::max(0, plan.stages) * std::min(place, kMaxInt);
+  } else if (plan.strategy == Strategy::staged_rows) {
     bytes = staged_tiles(spec) * std::min(rows_per_block(plan), kMaxInt) *
             std::min<std::int64_t>(plan_math::tile_bytes(1, spec.columns, largest), kMaxInt);
   } else if (plan.unaligned && plan.strategy != Strategy::persistent_row) {
@@ -351,9 +389,10 @@ std::size_t workspace_bytes(const Plan& plan, const NormSpec& spec, const Device
                        plan_math::kMaxSlots * plan_math::kSlotBytes;
   if (is_of_gradients(plan)) {
     // Sums over rows of each block, or of the blocks that share columns.
-    const bool in_rows = plan.strategy == Strategy::gradient_rows;
-    const std::int64_t blocks = grid_of(plan, spec, device).max_blocks, chunks = chunks_of(plan, spec);
-    const std::int64_t parts = in_rows ? blocks : std::max<std::int64_t>(1, blocks / chunks);
+    const bool in_rows = plan.strategy != Strategy::gradient_columns;
+    const Grid grid = grid_of(plan, spec, device);
+    const std::int64_t chunks = chunks_of(plan, spec);
+    const std::int64_t parts = in_rows ? grid.max_parts : std::max<std::int64_t>(1, grid.max_blocks / chunks);
     const int size = size_of(compute_type(spec));
     if (in_rows && sums_over_rows(spec) == 0) return 0;
     if (!in_rows) bytes += plan_math::measured_bytes(plan.group_rows, chunks, size);

@@ -9,9 +9,9 @@
 namespace normjit {
 namespace {
 
-constexpr std::string_view kStrategyNames[] = {"warp_rows",      "staged_rows",      "block_row",
-                                               "persistent_row", "split_row",        "channels_first",
-                                               "gradient_rows",  "gradient_columns", "generic"};
+constexpr std::string_view kStrategyNames[] = {
+    "warp_rows",      "staged_rows",   "block_row",     "persistent_row",   "split_row",
+    "channels_first", "gradient_rows", "gradient_ring", "gradient_columns", "generic"};
 constexpr std::string_view kExchangeNames[] = {"none", "cluster", "grid"};
 
 template <class Enum, std::size_t n>

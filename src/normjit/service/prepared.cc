@@ -12,7 +12,7 @@ LaunchShape launch_shape(const Plan& plan, const NormSpec& spec) noexcept {
   return {.threads = plan.threads,
           .dynamic_shared_bytes = shared_bytes(plan, spec),
           .cluster_blocks = plan.exchange == Exchange::cluster ? plan.blocks_per_row : 1,
-          .cooperative = plan.exchange == Exchange::grid};
+          .cooperative = all_blocks_meet(plan, spec)};
 }
 
 Launcher::Launcher(const Plan& plan, const NormSpec& spec, const DeviceProfile& device) noexcept
