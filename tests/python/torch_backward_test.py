@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The gradients of normjit.torch.norm by backward kernels: values, which norms have one, what is asked of it, and what the
-formula computes instead."""
+"""The gradients of normjit.torch by backward kernels: values, which norms have one, what is asked of it, and what PyTorch
+computes instead."""
 import unittest
+import unittest.mock
 
-from torch_support import DTYPES, FAKE, TestCase, device, fake, functional, loose, main, parameters, torch
+from torch_support import (DTYPES, FAKE, TestCase, ThroughPython, device, fake, functional, loose, main, parameters, reference,
+                           torch)
 
 from normjit import _library
-from normjit.torch import (NormOutputs, RMSNorm, _gradients, _problem, add_layer_norm, add_rms_norm, norm, replace_norms,
-                           rms_norm)
+from normjit.torch import (LayerNorm, NormOutputs, RMSNorm, _functional, _gradients, _problem, add_layer_norm, add_rms_norm,
+                           layer_norm, norm, replace_norms, rms_norm)
 from torch.utils.checkpoint import checkpoint
 
 TEXTS = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.float64: "f64"}
@@ -207,6 +209,20 @@ class AskedTest(TestCase):
             y.sum().backward()
 
 
+def samples_of_operator():
+    """Arguments of normjit::norm_backward."""
+    def make(*shape, dtype=torch.float32):
+        return torch.randn(*shape, device=device).to(dtype)
+    half = torch.bfloat16
+    yield make(5, 8), 1, make(8), make(5, 8), None, 1e-5, True, False, True, False
+    yield make(5, 8), 1, make(8), make(5, 8), make(5, 8), 1e-5, False, True, True, True
+    yield make(5, 4, 8), 2, make(4, 8, dtype=half), make(5, 4, 8), None, 1e-5, True, True, False, False
+    yield make(5, 4, 8, dtype=half), 2, make(32), make(5, 4, 8), None, 0.5, False, False, True, False
+    yield make(5, 8, dtype=half), 1, None, make(8, 5, dtype=half).t(), make(5, 8), 1e-5, True, False, False, False
+    yield make(8, 5).t(), 1, None, make(1, 8).expand(5, 8), None, 1e-5, False, False, False, False
+    yield make(0, 8), 1, make(8), make(0, 8), None, 1e-5, True, False, True, False
+
+
 class FormulaTest(TestCase):
     """What has no kernel, or must not take it."""
 
@@ -248,17 +264,14 @@ class FormulaTest(TestCase):
                 with self.assert_launches(0):
                     torch.autograd.grad(outputs, tensors, grads, create_graph=True)
 
-    def test_the_formula_is_that_of_the_kernel(self):
-        for text in ("layernorm_bwd/cols=8/f32/wb", "rmsnorm_bwd/cols=8/f32/dsum/w1", "layernorm_bwd/cols=8/bf16/dw=f32/w"):
-            problem = _problem.gradient_problem_of(text)
-            given = [torch.randn(*shape, device=device).to(dtype) for shape, dtype in (
-                ((5, 8), problem.input), ((8,), problem.weight), ((5, 8), problem.output), ((5, 8), problem.residual))]
-            given[3] = given[3] if "dsum" in problem.inputs else None
-            with self.assert_launches(1):
-                found = _gradients.apply(text, *given, False)
-            for ours, theirs in zip(found, _gradients.formula(text, *given)):
-                self.assertEqual((ours.dtype, ours.shape), (theirs.dtype, theirs.shape))
-                self.assert_close(ours, theirs, **loose(ours.dtype))
+    def test_pytorch_computes_what_the_kernel_does(self):
+        for arguments in samples_of_operator():
+            with self.subTest(arguments=[getattr(part, "shape", part) for part in arguments]):
+                with self.assert_launches(int(arguments[0].numel() != 0)):
+                    found = _gradients.apply(*arguments)
+                for ours, theirs in zip(found, _gradients.by_pytorch(*arguments)):
+                    self.assertEqual((ours.dtype, ours.shape, ours.stride()), (theirs.dtype, theirs.shape, theirs.stride()))
+                    self.assert_close(ours, theirs, **loose(ours.dtype))
 
     def test_torch_func(self):
         x, w = torch.randn(3, 8, device=device), torch.randn(8, device=device)
@@ -291,11 +304,213 @@ class FormulaTest(TestCase):
             y.sum().backward()
 
 
+class LayerNormTest(TestCase):
+    """layer_norm and LayerNorm."""
+
+    def check(self, function, right, inputs, backward=None, launches=1, **limits):
+        """Gradients of a function of some of the inputs, which are those in f64; the launches of the backward alone."""
+        asked = [part for part in inputs if part is not None and part.requires_grad]
+        y = function(*inputs)
+        grad = torch.randn_like(y)
+        with self.assert_launches(launches):
+            found = torch.autograd.grad(y, asked, grad)
+        if FAKE and backward is not None:
+            self.assertEqual(fake.spec, backward)
+        wide = [None if part is None else part.detach().double().requires_grad_(part.requires_grad) for part in inputs]
+        expected = torch.autograd.grad(right(*wide), [part for part in wide if part is not None and part.requires_grad],
+                                       grad.double())
+        for ours, theirs, part in zip(found, expected, asked):
+            self.assertEqual((ours.dtype, ours.shape, ours.is_contiguous()), (part.dtype, part.shape, True))
+            self.assert_close(ours, theirs, **limits or loose(part.dtype))
+
+    def inputs(self, dtype=torch.float32, affine=torch.float32, weights=2, rows=(5, 3), columns=64):
+        given = [torch.randn(*rows, columns, device=device).to(dtype).requires_grad_(),
+                 *parameters((columns,), affine, requires_grad=True)]
+        return [part if i <= weights else None for i, part in enumerate(given)]
+
+    def plain(self, x, w, b, **options):
+        return layer_norm(x, (64,), w, b, **options)
+
+    def right(self, x, w, b, **options):
+        return reference(x, (64,), w, b, **options)
+
+    def test_every_type(self):
+        for dtype in DTYPES:
+            for weights, affine in enumerate(("", "/w", "/wb")):
+                self.check(self.plain, self.right, self.inputs(dtype, dtype, weights),
+                           "layernorm_bwd/cols=64/{}/eps=1e-05{}".format(TEXTS[dtype], affine), rtol=6e-2, atol=8e-2)
+
+    def test_of_some_inputs(self):
+        for without, affine in (((0,), "wb"), ((1,), "wb"), ((2,), "w"), ((1, 2), "w"), ((0, 2), "w"), ((0, 1), "wb")):
+            inputs = self.inputs()
+            for i in without:
+                inputs[i].requires_grad_(False)
+            self.check(self.plain, self.right, inputs, "layernorm_bwd/cols=64/f32/eps=1e-05/" + affine)
+
+    def test_autocast(self):
+        def plain(x, w, b):
+            with torch.autocast(device.type, torch.bfloat16):
+                return self.plain(x, w, b)
+        for dtype, affine, backward in (
+                (torch.bfloat16, torch.bfloat16, "layernorm_bwd/cols=64/bf16/out=f32/eps=1e-05/wb"),
+                (torch.bfloat16, torch.float32, "layernorm_bwd/cols=64/bf16/out=f32/w=f32/dw=f32/eps=1e-05/wb"),
+                (torch.float32, torch.float16, "layernorm_bwd/cols=64/f32/w=f16/dw=f16/eps=1e-05/wb"),
+                (torch.float64, torch.float64, "layernorm_bwd/cols=64/f64/eps=1e-05/wb")):
+            self.check(plain, self.right, self.inputs(dtype, affine), backward)
+        inputs = self.inputs(torch.float16, torch.float16)
+        inputs[2] = inputs[2].detach().float().requires_grad_()  # a bias of another type than the weight
+        self.check(plain, self.right, inputs, "layernorm_bwd/cols=64/f16/out=f32/w=f32/dw=f32/eps=1e-05/wb")
+
+    def test_a_backward_under_autocast(self):
+        inputs = self.inputs()
+        y = self.plain(*inputs)
+        right = torch.autograd.grad(functional.layer_norm(inputs[0], (64,), *inputs[1:]).sin().sum(), inputs)
+        with torch.autocast(device.type, torch.bfloat16), self.assert_launches(1):
+            found = torch.autograd.grad(y.sin().sum(), inputs)
+        for ours, theirs in zip(found, right):
+            self.assert_close(ours, theirs, **loose(torch.float32))
+
+    def test_an_activation(self):
+        """Its argument is computed again, in f32."""
+        for options in ({"activation": "gelu"}, {"activation": "silu", "scale": 0.5}):
+            self.check(lambda *given: self.plain(*given, **options), lambda *given: self.right(*given, **options),
+                       self.inputs(torch.bfloat16, torch.bfloat16), "layernorm_bwd/cols=64/bf16/out=f32/eps=1e-05/wb",
+                       launches=2)
+        self.check(lambda *given: self.plain(*given, scale=0.5), lambda *given: self.right(*given, scale=0.5), self.inputs(),
+                   "layernorm_bwd/cols=64/f32/eps=1e-05/wb")
+
+    def test_layouts(self):
+        """Rows are read where they are; what has no such address is copied."""
+        whole, (w, b) = torch.randn(7, 6, 3, 8, device=device), parameters((8,), requires_grad=True)
+        for x in (whole[:, :4, 1], whole.permute(2, 1, 0, 3), whole[:1, :, 0].expand(7, 6, 8), whole[..., ::2].repeat(1, 1, 1, 2)):
+            x = x.detach().requires_grad_()
+            for grad in (torch.ones((), device=device).expand(x.shape), torch.randn(x.shape[::-1], device=device).permute(
+                    *reversed(range(x.dim()))), torch.randn(*x.shape[:-1], 11, device=device)[..., 3:]):
+                y = layer_norm(x, (8,), w, b)
+                with self.assert_launches(1):
+                    found = torch.autograd.grad(y, (x, w, b), grad)
+                right = torch.autograd.grad(functional.layer_norm(x, (8,), w, b), (x, w, b), grad)
+                for ours, theirs in zip(found, right):
+                    self.assert_close(ours, theirs, rtol=1e-4, atol=1e-3)
+
+    def test_rows_of_several_dimensions(self):
+        w, b = (part.reshape(1, 8, 8).detach().requires_grad_() for part in parameters((64,)))
+        x = torch.randn(5, 1, 8, 8, device=device, requires_grad=True)
+        self.check(lambda *given: layer_norm(given[0], (1, 8, 8), *given[1:]),
+                   lambda *given: reference(given[0], (1, 8, 8), *given[1:]), [x, w, b])
+        w = w.detach().transpose(1, 2).requires_grad_()  # no contiguous row; its gradient is one
+        self.check(lambda *given: layer_norm(given[0], (1, 8, 8), *given[1:]),
+                   lambda *given: reference(given[0], (1, 8, 8), *given[1:]), [x, w, b])
+
+    def test_no_rows_and_no_columns(self):
+        for shape in ((0, 8), (3, 0)):
+            x = torch.randn(shape, device=device, requires_grad=True)
+            w, b = parameters(shape[1:], requires_grad=True)
+            with self.assert_launches(0):
+                layer_norm(x, shape[1:], w, b).sum().backward()
+            self.assertEqual(x.grad.shape, x.shape)
+            self.assertEqual((w.grad.tolist(), b.grad.tolist()), ([0.0] * shape[1],) * 2)
+
+    def test_no_more_than_x_and_the_weight_are_kept(self):
+        x, w, b = self.inputs()
+        kept = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda part: kept.append(part.data_ptr()) or part, lambda part: part):
+            y = self.plain(x, w, b)
+        self.assertEqual(kept, [x.data_ptr(), w.data_ptr()])
+        with torch.no_grad():
+            b.zero_()
+        y.sum().backward()
+
+    def test_gradients_of_any_order(self):
+        inputs = self.inputs(torch.float64, torch.float64, rows=(2,), columns=6)
+        for count in (1, 2, 3):
+            def function(*given):
+                return layer_norm(given[0], (6,), *given[1:])
+            self.assertTrue(torch.autograd.gradcheck(function, inputs[:count]))
+            self.assertTrue(torch.autograd.gradgradcheck(function, inputs[:count]))
+            y = function(*inputs[:count])
+            with self.assert_launches(0):
+                torch.autograd.grad(y.sin().sum(), inputs[:count], create_graph=True)
+
+    def test_batched_gradients(self):
+        x, w, b = inputs = self.inputs()
+        grads = torch.randn(4, *x.shape, device=device)
+        found, right = (torch.autograd.grad(y, inputs, grads, is_grads_batched=True)
+                        for y in (self.plain(*inputs), functional.layer_norm(x, (64,), w, b)))
+        for ours, theirs in zip(found, right):
+            self.assert_close(ours, theirs, **loose(torch.float32))
+        found = torch.autograd.functional.jacobian(lambda x: self.plain(x, w, b), x[0], vectorize=True)
+        right = torch.autograd.functional.jacobian(lambda x: functional.layer_norm(x, (64,), w, b), x[0])
+        self.assert_close(found, right, **loose(torch.float32))
+
+    def test_torch_func(self):
+        x, w, b = (part.detach() for part in self.inputs())
+        with self.assert_launches(1):  # the forward
+            found = torch.func.grad(lambda *given: self.plain(*given).sin().sum(), (0, 1, 2))(x, w, b)
+        right = torch.func.grad(lambda x, w, b: functional.layer_norm(x, (64,), w, b).sin().sum(), (0, 1, 2))(x, w, b)
+        for ours, theirs in zip(found, right):
+            self.assert_close(ours, theirs, **loose(torch.float32))
+
+    @unittest.skipUnless(FAKE, "asks the fake to refuse")
+    def test_where_there_is_no_kernel(self):
+        for status in (_library.NO_COMPILER, _library.NOT_CACHED, _library.NOT_READY):
+            def refused(*given):
+                y = self.plain(*given)
+                fake.next_status = status
+                return y
+            self.check(refused, self.right, self.inputs())
+            self.check(refused, self.right, self.inputs(torch.bfloat16, torch.bfloat16), rtol=6e-2, atol=8e-2)
+        y = self.plain(*self.inputs())
+        fake.next_status = 506  # out of memory
+        with self.assertRaisesRegex(RuntimeError, "told to refuse"):
+            y.sum().backward()
+
+    def test_checkpoints(self):
+        inputs = self.inputs()
+        right = torch.autograd.grad(self.plain(inputs[0].sin(), *inputs[1:]).cos().sum(), inputs)
+        for reentrant in (False, True):
+            for part in inputs:
+                part.grad = None
+            y = checkpoint(lambda x: self.plain(x.sin(), *inputs[1:]).cos(), inputs[0], use_reentrant=reentrant)
+            with self.assert_launches(2):
+                y.sum().backward()
+            for part, theirs in zip(inputs, right):
+                self.assert_close(part.grad, theirs)
+
+    def test_one_step_of_an_optimizer(self):
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.LayerNorm(64), torch.nn.Linear(64, 8)).to(device)
+        x = torch.randn(16, 8, device=device)
+        right = torch.autograd.grad(model(x).square().mean(), list(model.parameters()))
+        replace_norms(model)
+        with self.assert_launches(2):
+            model(x).square().mean().backward()
+        for part, theirs in zip(model.parameters(), right):
+            self.assert_close(part.grad, theirs, **loose(torch.float32))
+        torch.optim.AdamW(model.parameters(), fused=True).step()
+
+
+class LayerNormThroughPythonTest(ThroughPython, LayerNormTest):
+    pass
+
+
 class ProgramsTest(TestCase):
-    def test_the_operator_is_sound(self):
-        x, dy, dsum, w = (torch.randn(*shape, device=device) for shape in ((3, 8), (3, 8), (3, 8), (8,)))
-        torch.library.opcheck(_gradients.apply, ("layernorm_bwd/cols=8/f32/dsum/wb", x, w, dy, dsum, False))
-        torch.library.opcheck(_gradients.apply, ("rmsnorm_bwd/cols=8/f32", x, None, dy, None, True))
+    def test_the_operators_are_sound(self):
+        for arguments in samples_of_operator():
+            for operator in (_gradients.apply, torch.ops.normjit.norm_backward_by_pytorch.default):
+                torch.library.opcheck(operator, arguments)
+
+    def test_operands_that_do_not_fit(self):
+        x, w = torch.randn(3, 8, device=device), torch.randn(8, device=device)
+        for given in ((x, 3, w, x), (x, 0, w, x), (x, 1, w[:4], x), (x, 1, w, x[:2]), (x, 1, w, x[0]), (x, 1, w.long(), x),
+                      (x.long(), 1, w, x), (x, 1, w, x.to("meta"))):
+            with self.assertRaisesRegex(RuntimeError, "normjit::norm_backward: .*(does not fit|must be)") as real:
+                _gradients.apply(*given, None, 1e-5, True, False, True, False)
+            with self.assertRaises(RuntimeError) as pretended, torch._subclasses.FakeTensorMode() as mode:
+                _gradients.apply(*[mode.from_tensor(part) if isinstance(part, torch.Tensor) else part for part in given],
+                                 None, 1e-5, True, False, True, False)
+            if given[3].device == x.device:
+                self.assertIn(str(real.exception), str(pretended.exception))
 
     def test_one_graph(self):
         def function(x, residual, w):
@@ -310,6 +525,32 @@ class ProgramsTest(TestCase):
                 found = torch.autograd.grad(compiled(*inputs), inputs)
             for ours, theirs in zip(found, right):
                 self.assert_close(ours, theirs, **loose(torch.float32))
+
+    def test_layer_norm_in_one_graph(self):
+        model = torch.nn.Sequential(LayerNorm(64), torch.nn.Linear(64, 64), LayerNorm(64, bias=False)).to(device)
+        inputs = [torch.randn(5, 64, device=device, requires_grad=True), *model.parameters()]
+        right = torch.autograd.grad(model(inputs[0]).sin().sum(), inputs)
+        with unittest.mock.patch.object(_functional, "FUSED_BYTES", 0):
+            for backend, dynamic in (("aot_eager", False), ("aot_eager", True), ("inductor", False)):
+                torch.compiler.reset()
+                compiled = torch.compile(model, fullgraph=True, backend=backend, dynamic=dynamic)
+                with self.assert_launches(2):
+                    y = compiled(inputs[0])
+                with self.assert_launches(2):
+                    found = torch.autograd.grad(y.sin().sum(), inputs)
+                for ours, theirs in zip(found, right):
+                    self.assert_close(ours, theirs, **loose(torch.float32))
+
+    def test_columns_that_are_not_known(self):
+        with unittest.mock.patch.object(_functional, "FUSED_BYTES", 0):
+            torch.compiler.reset()
+            compiled = torch.compile(lambda x: layer_norm(x, x.shape[-1:]), fullgraph=True, backend="aot_eager", dynamic=True)
+            for shape in ((4, 16), (7, 24), (2, 40)):
+                x = torch.randn(shape, device=device, requires_grad=True)
+                with self.assert_launches(2):
+                    found = torch.autograd.grad(compiled(x).sin().sum(), x)[0]
+                right = torch.autograd.grad(functional.layer_norm(x, shape[-1:]).sin().sum(), x)[0]
+                self.assert_close(found, right, **loose(torch.float32))
 
     def test_checkpoints(self):
         x, w = (torch.randn(*shape, device=device, requires_grad=True) for shape in ((5, 64), (64,)))

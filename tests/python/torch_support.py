@@ -14,6 +14,7 @@ import random
 import shutil
 import sys
 import unittest
+import unittest.mock
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -53,7 +54,7 @@ torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
 
 import normjit.torch  # noqa: E402
 from normjit import _library  # noqa: E402
-from normjit.torch import _operator  # noqa: E402
+from normjit.torch import _operator, _rules  # noqa: E402
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 ACTIVATIONS = (None, "relu", "gelu", "gelu_tanh", "silu")
@@ -134,6 +135,17 @@ class TestCase(unittest.TestCase):
         with self.assertRaises(type(wanted.exception)) as found:
             ours()
         self.assertEqual(str(found.exception), str(wanted.exception))
+
+
+class ThroughPython:
+    """A mixin: gradients of layer_norm as where there is no compiler."""
+
+    def setUp(self):
+        super().setUp()
+        for asked in (unittest.mock.patch.object(_rules, "native_differentiable", return_value=None),
+                      unittest.mock.patch.object(_operator, "function", None)):
+            asked.start()
+            self.addCleanup(asked.stop)
 
 
 class _Launches:

@@ -52,15 +52,7 @@ class OperatorTest(TestCase):
         registered = {schema.name.split("::")[1] for schema in torch._C._jit_get_all_schemas()
                       if schema.name.startswith("normjit::")}
         of_specs = {"_launch", "norm", "norm_out", "norm_outputs"}  # torch_norm_test.py checks them
-        of_gradients = {"_launch_gradients", "norm_backward"}  # and torch_backward_test.py these
-        self.assertEqual(registered, {*_operator.SCHEMAS, *of_specs, *of_gradients})
-
-    def test_statistics_are_those_of_pytorch(self):
-        x, (weight, bias) = torch.randn(4, 3, 16, device=device), parameters((3, 16))
-        found = operators.layer_norm_with_statistics(x, 2, weight, bias, 1e-5)
-        for ours, theirs in zip(found, torch.native_layer_norm(x, (3, 16), weight, bias, 1e-5)):
-            self.assertEqual((ours.shape, ours.dtype), (theirs.shape, theirs.dtype))
-            self.assert_close(ours, theirs, **loose(torch.float32))
+        self.assertEqual(registered, {*_operator.SCHEMAS, *_operator.GRADIENT_SCHEMAS, *of_specs})
 
     def test_fake_tensors_have_the_same_errors(self):
         x, weight = torch.randn(3, 8, device=device), torch.randn(4, device=device)
@@ -95,7 +87,7 @@ class LeftToTheCompilerTest(TestCase):
         wanted = f(x)
         self.assertEqual((y.dtype, y.stride()), (wanted.dtype, wanted.stride()))
         self.assert_close(y, wanted, **loose(dtype))
-        if dtype != torch.float32:
+        if dtype != torch.float32 and kernels == 0:
             return  # PyTorch's backward on the CPU takes no mean of another type than x
         grad = torch.randn_like(y)
         for ours, theirs in zip(torch.autograd.grad(y, (x, weight, bias), grad),
@@ -191,8 +183,8 @@ class CompileTest(TestCase):
 
     def test_gradients_of_weights_that_are_wider_than_x(self):
         x, weight, bias, grad = mixed(torch.bfloat16, rows=1023, columns=33)
-        f = compiled(lambda x, weight, bias: operators.layer_norm_with_statistics(
-            x, 1, weight, bias, 1e-5, 1, 1.0, torch.bfloat16)[0])
+        f = compiled(lambda x, weight, bias: operators.layer_norm_with_gradients(
+            x, 1, weight, bias, 1e-5, 1, 1.0, torch.bfloat16))
         check_mixed(self, f(x, weight, bias), (x, weight, bias), grad)
 
     def test_views_of_rows(self):

@@ -47,12 +47,19 @@ def _parameter(name: str, part: Tensor, x: Tensor, dims: int, dtype: torch.dtype
             _NAMES.get(dtype, dtype), _NAMES.get(part.dtype, part.dtype), name))
 
 
-def statistics_dtype(x: Tensor, weight: Tensor | None, dtype: torch.dtype | None) -> torch.dtype:
-    """The type of mean and rstd, and of the arithmetic."""
+def gradients(x: Tensor, dims: int, weight: Tensor | None, dy: Tensor, dsum: Tensor | None) -> None:
+    """Raises RuntimeError where these do not fit each other."""
+    if not 1 <= dims <= x.dim():
+        raise RuntimeError("normjit::norm_backward: dims must be 1 to {}".format(x.dim()))
+    row = x.shape[-dims:]
+    for name, part, fits in (("x", x, True), ("dy", dy, dy.shape == x.shape),
+                             ("dsum", dsum, dsum is None or dsum.shape == x.shape),
+                             ("weight", weight, weight is None or weight.shape in (row, (row.numel(),)))):
+        if part is not None and not (fits and part.dtype in DTYPES and part.device == x.device):
+            raise RuntimeError("normjit::norm_backward: {} does not fit".format(name))
+
+
+def compute_dtype(x: Tensor, weight: Tensor | None, dtype: torch.dtype | None) -> torch.dtype:
+    """The type of the arithmetic."""
     wide = torch.float64 in (x.dtype, dtype, None if weight is None else weight.dtype)
     return torch.float64 if wide else torch.float32
-
-
-def empty_statistics(x: Tensor, dims: int, weight: Tensor | None, dtype: torch.dtype | None) -> Tensor:
-    """Memory for mean or rstd."""
-    return x.new_empty(x.shape[:-dims] + (1,) * dims, dtype=statistics_dtype(x, weight, dtype))

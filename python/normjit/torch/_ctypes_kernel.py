@@ -14,7 +14,7 @@ from torch import Tensor
 from normjit import _library
 from normjit.torch import _check
 from normjit.torch._launch import launch
-from normjit.torch._problem import COLUMNS, ONE, OPERANDS, OUTPUTS, Problem, problem_of, rows_at
+from normjit.torch._problem import COLUMNS, MATRIX, ONE, OPERANDS, OUTPUTS, Operand, Problem, problem_of, rows_at
 
 Maybe = Optional[Tensor]
 
@@ -49,7 +49,7 @@ class _Plan:
         # Places in the table, offsets of pointers in the arguments, and for inputs to be copied the shape of the copy.
         self.places: list[tuple[int, int, Optional[torch.Size]]] = []
         self.numbers = [at for at, operand in enumerate(problem.table)  # outputs that are 0 of no elements
-                        if operand.output and operand.extent in (ONE, COLUMNS) and operand.name in problem.operands]
+                        if operand.output and operand.extent == ONE and operand.name in problem.operands]
         for at, (operand, tensor) in enumerate(zip(problem.table, operands)):
             if operand.name not in problem.operands:
                 continue
@@ -105,47 +105,97 @@ def _run(problem: Problem, batch_invariant: bool, operands: Sequence[Maybe]) -> 
 
 # ---- LayerNorm
 
-def _layer_norm(statistics: bool, x: Tensor, dims: int, weight: Maybe, bias: Maybe, eps: float, activation: int,
-                scale: float, dtype: torch.dtype | None) -> tuple[Tensor, Any, Any]:
-    """y, mean and rstd; None in the place of the latter unless they are asked for."""
+def layer_norm(x: Tensor, dims: int, weight: Maybe, bias: Maybe, eps: float, activation: int = 1, scale: float = 1.0,
+               dtype: torch.dtype | None = None) -> Any:
     _check.arguments(x, dims, weight, bias, dtype)
-    if not 0 <= eps <= _library.LARGEST_EPSILON:
-        y, mean, rstd = torch.ops.normjit.layer_norm_by_pytorch(x, dims, weight, bias, eps, activation, scale, dtype)
-        return y, mean, rstd
+    if not _takes_epsilon(eps):
+        return torch.ops.normjit.layer_norm_by_pytorch(x, dims, weight, bias, eps, activation, scale, dtype)
     if x.numel() == 0:  # a row may be empty, too, which is no spec
-        mean, rstd = (_check.empty_statistics(x, dims, weight, dtype) if statistics else None for _ in range(2))
-        return x.new_empty(x.shape, dtype=dtype), mean, rstd
+        return x.new_empty(x.shape, dtype=dtype)
     affine = "none" if weight is None else "w" if bias is None else "wb"
     problem = _layer_norm_problem(x.shape[-dims:].numel(), eps, scale, _code(x.dtype), _code(dtype or x.dtype),
-                                  _code(x.dtype if weight is None else weight.dtype), affine, activation, statistics)
+                                  _code(x.dtype if weight is None else weight.dtype), affine, activation)
     given = {"x": x, "weight": None if weight is None else weight.reshape(-1),
              "bias": None if bias is None else bias.reshape(-1)}
     made: Any = dict(zip(OUTPUTS, _run(problem, False, [given.get(operand.name) for operand in OPERANDS])))
-    return made["out"], made["mean"], made["rstd"]
+    return made["out"]
+
+
+def _takes_epsilon(eps: float) -> bool:
+    return 0 <= eps <= _library.LARGEST_EPSILON
 
 
 @functools.lru_cache(maxsize=1024)
 def _layer_norm_problem(columns: int, eps: float, scale: float, input: int, output: int, weight: int, affine: str,
-                        activation: int, statistics: bool) -> Problem:
+                        activation: int) -> Problem:
     return problem_of(_library.spec_text(_library.Spec(
         columns, eps, scale, input=input, output=output, weight=weight, affine=_library.AFFINES[affine],
-        activation=activation, statistics=int(statistics))))
+        activation=activation)))
 
 
 def _code(dtype: torch.dtype) -> int:
     return _library.DTYPES[_check.TEXTS[dtype]]
 
 
-def layer_norm(x: Tensor, dims: int, weight: Maybe, bias: Maybe, eps: float, activation: int = 1,
-               scale: float = 1.0, dtype: torch.dtype | None = None) -> Tensor:
-    return _layer_norm(False, x, dims, weight, bias, eps, activation, scale, dtype)[0]
+# ---- Gradients
+
+class _GradientProblem(Problem):
+    """A backward spec. dweight and dbias are over all rows, and 0 of none."""
+
+    table = (
+        Operand("x", MATRIX, "input", lambda spec: True),
+        Operand("weight", COLUMNS, "weight", lambda spec: spec.affine != _library.AFFINES["none"]),
+        Operand("dy", MATRIX, "output", lambda spec: True),
+        Operand("dsum", MATRIX, "residual", lambda spec: spec.dsum),
+        Operand("dx", MATRIX, "input", lambda spec: True, output=True),
+        Operand("dweight", COLUMNS, "gradient", lambda spec: spec.affine != _library.AFFINES["none"], output=True),
+        Operand("dbias", COLUMNS, "gradient", lambda spec: spec.affine == _library.AFFINES["wb"], output=True),
+    )
 
 
-def layer_norm_with_statistics(x: Tensor, dims: int, weight: Maybe, bias: Maybe, eps: float,
-                               activation: int = 1, scale: float = 1.0,
-                               dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    return _layer_norm(True, x, dims, weight, bias, eps, activation, scale, dtype)
+@functools.lru_cache(maxsize=1024)
+def _gradient_problem(columns: int, eps: float, layer: bool, affine: str, weight_offset: bool, dsum: bool, input: int,
+                      output: int, weight: int, residual: int) -> _GradientProblem:
+    return _GradientProblem(_library.spec_text(_library.Spec(
+        columns, eps, backward=1, norm=_library.NORMS["layernorm" if layer else "rmsnorm"],
+        affine=_library.AFFINES[affine], weight_offset=int(weight_offset), dsum=int(dsum), input=input, output=output,
+        weight=weight, gradient_type=weight, residual_type=residual)))
 
 
-KERNELS = {"_launch": launch_problem, "_launch_gradients": launch_problem, "layer_norm": layer_norm,
-           "layer_norm_with_statistics": layer_norm_with_statistics}
+_UNAVAILABLE = (_library.NO_COMPILER, _library.NOT_CACHED, _library.NOT_READY)
+
+
+def norm_backward(x: Tensor, dims: int, weight: Maybe, dy: Tensor, dsum: Maybe, eps: float, layer: bool,
+                  weight_offset: bool, of_bias: bool, batch_invariant: bool) -> Any:
+    """By PyTorch where the norm has a kernel and its gradients have none."""
+    _check.gradients(x, dims, weight, dy, dsum)
+    arguments = x, dims, weight, dy, dsum, eps, layer, weight_offset, of_bias, batch_invariant
+    if not _takes_epsilon(eps):
+        return torch.ops.normjit.norm_backward_by_pytorch(*arguments)
+    try:
+        made = _gradients_of(*arguments)
+    except RuntimeError as error:
+        if not any(isinstance(why, _library.Error) and why.status in _UNAVAILABLE for why in (error, error.__cause__)):
+            raise
+        return torch.ops.normjit.norm_backward_by_pytorch(*arguments)
+    row = x.shape[-dims:]
+    dx, *sums = made
+    return dx, *(x.new_empty(0) if part is None else part.reshape(row) for part in sums)
+
+
+def _gradients_of(x: Tensor, dims: int, weight: Maybe, dy: Tensor, dsum: Maybe, eps: float, layer: bool,
+                  weight_offset: bool, of_bias: bool, batch_invariant: bool) -> Sequence[Maybe]:
+    """None in the place of what is not asked for."""
+    if x.numel() == 0:  # a row may be empty, too
+        zeros = [weight.new_zeros(x.shape[-dims:]) if weight is not None and wanted else None for wanted in (True, of_bias)]
+        return x.new_empty(x.shape), *zeros
+    affine = "none" if weight is None else "wb" if of_bias else "w"
+    problem = _gradient_problem(
+        x.shape[-dims:].numel(), eps, layer, affine, weight_offset and weight is not None, dsum is not None,
+        *[_code(x.dtype if part is None else part.dtype) for part in (x, dy, weight, dsum)])
+    flat = None if weight is None else weight.reshape(-1)
+    return _run(problem, batch_invariant, (x, flat, dy, dsum, None, None, None))
+
+
+KERNELS = {"_launch": launch_problem, "layer_norm": layer_norm, "layer_norm_with_gradients": layer_norm,
+           "norm_backward": norm_backward}

@@ -42,8 +42,8 @@ def layer_norm(x: torch.Tensor, normalized_shape: Sequence[int], weight: Optiona
     Tensors, dtypes, errors and autocast are as of torch.nn.functional.layer_norm; y is contiguous. Tensors that are
     not on an NVIDIA GPU, nested and sparse ones, a DTensor and other wrappers of tensors, a bias without a weight, a
     negative eps, forward-mode derivatives, and short rows under torch.compile are PyTorch's own to compute.
-    Gradients of any order: the backward is PyTorch's kernel on the saved mean and rstd, and computes the argument of an
-    activation again. Thread-safe; launches on the current stream of x's device.
+    Gradients of any order: the first by one kernel, which computes the statistics again, as the backward does the argument
+    of an activation. Thread-safe; launches on the current stream of x's device.
     """
     code = NONE if activation is None else code_of(activation)
     return run(x, tuple(normalized_shape), weight, bias, eps, code, scale)

@@ -1,86 +1,95 @@
 # SPDX-License-Identifier: Apache-2.0
-"""normjit::norm_backward: all gradients of a norm in one kernel, as the backward of normjit::norm asks for them."""
+"""All gradients of a norm at once: normjit::norm_backward by one kernel, normjit::norm_backward_by_pytorch by PyTorch's
+operators. Those of normjit::norm (_norm.py) and of layer_norm (_rules.py, native/autograd.cc) are both made of them."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import Any, Optional
 
 import torch
 from torch import Tensor
 
-from normjit import _library
-from normjit.torch import _operator
+from normjit.torch import _check
 from normjit.torch._operator import DEVICE, library
-from normjit.torch._problem import gradient_problem_of
 
-# spec: a backward one. x is what was normalized. Returns dx of x's shape and, as the spec has them, dweight and dbias of
-# the shape of a row.
-library.define("norm_backward(str spec, Tensor x, Tensor? weight, Tensor dy, Tensor? dsum, bool batch_invariant) -> Tensor[]",
-               tags=(torch.Tag.pt2_compliant_tag,))
+aten = torch.ops.aten
 _operators: Any = torch.ops.normjit
 apply = _operators.norm_backward.default
-_launch: Any = _operators._launch_gradients.default._op
 
 Maybe = Optional[Tensor]
-_UNAVAILABLE = (_library.NO_COMPILER, _library.NOT_CACHED, _library.NOT_READY)
+Found = tuple[Tensor, Tensor, Tensor]
 
 
-@functools.lru_cache(maxsize=None)
-def _number(spec: str, batch_invariant: bool) -> int:
-    return _operator.add(gradient_problem_of(spec), batch_invariant)
+def gradients(x: Tensor, dims: int, weight: Maybe, dy: Tensor, dsum: Maybe, eps: float, *, layer: bool, of_bias: bool,
+              weight_offset: bool = False, batch_invariant: bool = False) -> Found:
+    """dx, dweight and dbias; the latter have no elements without a weight, and unless of_bias asks for it."""
+    function: Any = apply if _has_kernel(x, dy, dsum) else by_pytorch
+    found: Found = function(x, dims, weight, dy, dsum, eps, layer, weight_offset, of_bias, batch_invariant)
+    return found
 
 
-def _norm_backward(spec: str, x: Tensor, weight: Maybe, dy: Tensor, dsum: Maybe, batch_invariant: bool) -> list[Tensor]:
-    """The formula serves where the kernel of the norm has a cache or the generic kernel, and this one has none."""
-    problem = gradient_problem_of(spec)
-    try:
-        made: Sequence[Maybe] = _launch(_number(spec, batch_invariant), x, weight, dy, dsum, None, None, None)
-        return [part for part in made if part is not None]
-    except RuntimeError as error:
-        failed = error
-    problem.check((x, weight, dy, dsum))  # says what does not fit, if that is why
-    if _operator.status_of(failed) not in _UNAVAILABLE:
-        raise failed
-    return formula(spec, x, weight, dy, dsum)
+def _has_kernel(x: Tensor, *grads: Maybe) -> bool:
+    """Gradients that have gradients of their own, and those of torch.func and of is_grads_batched, are PyTorch's.
+    native/autograd.cc asks the same."""
+    return not (x.device.type != DEVICE.lower() or torch.is_grad_enabled()
+                or torch._C._are_functorch_transforms_active()
+                or any(grad is not None and torch._C._dispatch_keys(grad).has(_BATCHED) for grad in grads))
 
 
-def formula(spec: str, x: Tensor, weight: Maybe, dy: Tensor, dsum: Maybe) -> list[Tensor]:
-    """The same in PyTorch's operators, differentiable."""
-    problem = gradient_problem_of(spec)
-    dims = problem.check((x, weight, dy, dsum))
-    wide, shape, over = problem.compute, x.shape[-dims:], tuple(range(-dims, 0))
-    s, gradient = x.to(wide), dy.to(wide)
-    if problem.layer:
-        s = s - s.mean(over, keepdim=True)
-    rstd = torch.rsqrt(s.square().mean(over, keepdim=True) + problem.epsilon)
-    n, g = s * rstd, gradient
-    if weight is not None:
-        factors = weight.to(wide).reshape(shape)
-        g = g * (1 + factors if problem.weight_offset else factors)
-    dx = g - n * (g * n).mean(over, keepdim=True)
-    if problem.layer:
-        dx = dx - g.mean(over, keepdim=True)
-    dx = dx * rstd
+_BATCHED: Any = torch._C._parse_dispatch_key("Batched")
+
+
+def by_pytorch(x: Tensor, dims: int, weight: Maybe, dy: Tensor, dsum: Maybe, eps: float, layer: bool, weight_offset: bool,
+               of_bias: bool, batch_invariant: bool) -> Found:
+    """Differentiable. In the widest of the types; where more than one operator rounds, in f32 at least."""
+    wide = functools.reduce(torch.promote_types, [part.dtype for part in (x, weight, dy, dsum) if part is not None])
+    if not layer or dsum is not None:
+        wide = torch.promote_types(wide, torch.float32)
+    shape = x.shape[-dims:]
+    factors = None if weight is None else weight.to(wide).reshape(shape)
+    if factors is not None and weight_offset:
+        factors = 1 + factors
+    function = _of_layer if layer else _of_rms
+    dx, dweight, dbias = function(x.to(wide), shape, factors, dy.to(wide), eps, of_bias)
     if dsum is not None:
         dx = dx + dsum.to(wide)
-    rows = x.shape[:-dims].numel()
-    sums = {"dweight": lambda: gradient * n, "dbias": lambda: gradient}
-    return [dx.to(problem.input), *(sums[name]().reshape(rows, *shape).sum(0).to(problem.gradient)
-                                    for name in problem.outputs if name in sums)]
+    sums = [x.new_empty(0) if weight is None or part is None else part.to(weight.dtype).contiguous()
+            for part in (dweight, dbias)]
+    return dx.to(x.dtype).contiguous(), sums[0], sums[1]
 
 
-def _by_pytorch(spec: str, x: Tensor, weight: Maybe, dy: Tensor, dsum: Maybe, batch_invariant: bool) -> list[Tensor]:
+def _of_layer(x: Tensor, shape: torch.Size, factors: Maybe, dy: Tensor, eps: float, of_bias: bool) -> Any:
+    _, mean, rstd = aten.native_layer_norm.default(x, shape, None, None, eps)
+    asked = True, factors is not None, factors is not None and of_bias
+    # Of a bias it takes the shape alone. It knows itself how the statistics depend on x.
+    return aten.native_layer_norm_backward.default(dy, x, shape, mean.detach(), rstd.detach(), factors, factors, asked)
+
+
+def _of_rms(x: Tensor, shape: torch.Size, factors: Maybe, dy: Tensor, eps: float, of_bias: bool) -> Any:
+    over = tuple(range(-len(shape), 0))
+    rstd = torch.rsqrt(x.square().mean(over, keepdim=True) + eps)
+    n, g = x * rstd, dy if factors is None else dy * factors
+    dx = (g - n * (g * n).mean(over, keepdim=True)) * rstd
+    rows = x.shape[:-len(shape)].numel()
+    if factors is None:
+        return dx, None, None
+    return dx, (dy * n).reshape(rows, *shape).sum(0), dy.reshape(rows, *shape).sum(0) if of_bias else None
+
+
+def _elsewhere(*arguments: Any) -> Found:
     with torch._C._AutoDispatchBelowAutograd():  # a kernel, which has no gradient of its own
-        return [part.contiguous() for part in formula(spec, x, weight, dy, dsum)]
+        return by_pytorch(*arguments)
 
 
-def _fake(spec: str, x: Tensor, weight: Maybe, dy: Tensor, dsum: Maybe, batch_invariant: bool) -> list[Tensor]:
-    problem = gradient_problem_of(spec)
-    dims = problem.check((x, weight, dy, dsum))
-    return [problem.empty(name, x, dims) for name in problem.outputs]
+def _fake(x: Tensor, dims: int, weight: Maybe, dy: Tensor, dsum: Maybe, eps: float, layer: bool, weight_offset: bool,
+          of_bias: bool, batch_invariant: bool) -> Found:
+    _check.gradients(x, dims, weight, dy, dsum)
+    row = x.shape[-dims:]
+    sums = [x.new_empty(0) if weight is None or not wanted else x.new_empty(row, dtype=weight.dtype)
+            for wanted in (True, of_bias)]
+    return x.new_empty(x.shape), sums[0], sums[1]
 
 
-library.impl("norm_backward", _norm_backward, DEVICE)
-library.impl("norm_backward", _by_pytorch, "CompositeExplicitAutograd")
+library.impl("norm_backward", _elsewhere, "CompositeExplicitAutograd")
+library.impl("norm_backward_by_pytorch", by_pytorch, "CompositeImplicitAutograd")
 torch.library.register_fake("normjit::norm_backward", _fake, lib=library)

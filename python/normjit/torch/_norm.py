@@ -15,8 +15,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from normjit.torch import _gradients, _operator
 from normjit.torch._formula import formula
 from normjit.torch._operator import DEVICE, HERE, INPUT_ARGUMENTS, OUTPUT_ARGUMENTS, library
-from normjit.torch._problem import (INPUTS, OUTPUTS, has_gradient_kernel, outline_of, problem_of, text_of_gradients,
-                                    with_columns_last)
+from normjit.torch._problem import INPUTS, OUTPUTS, has_gradient_kernel, outline_of, problem_of, with_columns_last
 
 # No argument has a default: PyTorch leaves those that are equal to it out of graphs and of what autograd sees.
 _ARGUMENTS = "(str spec, " + INPUT_ARGUMENTS + ", bool batch_invariant"
@@ -246,7 +245,6 @@ torch.library.register_fake("normjit::norm_outputs", _norm_outputs, lib=library)
 
 # ---- Gradients: of plain norms in one kernel, from what was normalized; else those of the formula, computed again
 
-_BATCHED: Any = torch._C._parse_dispatch_key("Batched")
 _PLACES = {name: at for at, name in enumerate(("x", *INPUTS))}
 
 
@@ -285,26 +283,16 @@ def _backward_of_plain(ctx: Any, grads: list[Maybe], asked: tuple[bool, ...]) ->
         dx = dsum
     else:
         of_bias = asked[_PLACES["bias"]]
-        affine = "none" if weight is None else "wb" if of_bias else "w"
-        text = text_of_gradients(ctx.spec, affine, dsum is not None)
-        if _has_kernel(normalized, dy, dsum):
-            dx, *sums = _gradients.apply(text, normalized, weight, dy, dsum, ctx.batch_invariant)
-        else:
-            dx, *sums = _gradients.formula(text, normalized, weight, dy, dsum)
+        dx, dweight, dbias = _gradients.gradients(
+            normalized, problem.row_dims(normalized), weight, dy, dsum, problem.epsilon, layer=problem.layer,
+            of_bias=of_bias, weight_offset=problem.weight_offset, batch_invariant=ctx.batch_invariant)
         if weight is not None:
-            found["weight"] = sums[0].reshape(weight.shape)
+            found["weight"] = dweight.reshape(weight.shape)
         if of_bias:
-            found["bias"] = sums[1].reshape(ctx.bias_shape)
+            found["bias"] = dbias.reshape(ctx.bias_shape)
     if dx is not None:
         found["x"], found["residual"] = dx.to(problem.input), dx.to(problem.residual)
     return [found.get(name) if wanted else None for name, wanted in zip(("x", *INPUTS), asked)]
-
-
-def _has_kernel(normalized: Tensor, *grads: Maybe) -> bool:
-    """Gradients that have gradients of their own, and those of torch.func and of is_grads_batched, are the formula's."""
-    return not (normalized.device.type != DEVICE.lower() or torch.is_grad_enabled()
-                or torch._C._are_functorch_transforms_active()
-                or any(grad is not None and torch._C._dispatch_keys(grad).has(_BATCHED) for grad in grads))
 
 
 def _backward_of_formula(ctx: Any, grads: list[Maybe], asked: tuple[bool, ...]) -> list[Maybe]:

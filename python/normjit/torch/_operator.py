@@ -2,11 +2,11 @@
 """The operators that launch: their schemas, and their kernels, of native/ on PyTorch's stable ABI, or of
 _ctypes_kernel.py where it cannot be built.
 
-normjit::_launch is for every spec, normjit::_launch_gradients for every backward spec; _norm.py and _gradients.py call
-them. normjit::layer_norm and normjit::layer_norm_with_statistics have the arguments and errors of PyTorch's own;
-layer_norm_by_pytorch computes the same by PyTorch's operators, and their kernels call it for an epsilon that libnormjit
-refuses. And layer_norm_differentiable of native/autograd.cc, for plain calls that need gradients: y alone, without
-activation, scale or dtype."""
+normjit::_launch is for every spec; _norm.py calls it. normjit::layer_norm has the arguments and errors of PyTorch's own;
+layer_norm_by_pytorch computes the same by PyTorch's operators, and its kernel calls it for an epsilon that libnormjit
+refuses. layer_norm_with_gradients is layer_norm for programs that need gradients, and layer_norm_differentiable of
+native/autograd.cc is for plain calls that do, without activation, scale or dtype. normjit::norm_backward computes all
+gradients of a norm, and calls norm_backward_by_pytorch where libnormjit has no kernel; see _gradients.py."""
 from __future__ import annotations
 
 import contextlib
@@ -22,17 +22,16 @@ from typing import Any, Callable, Optional
 import torch
 
 from normjit import _build, _library
-from normjit.torch._problem import (BLOCKS, CODES, COLUMNS, GRADIENT_OPERANDS, INPUTS, MATRIX, ONE, OPERANDS, OUTPUTS, PAIRS,
-                                    ROWS, Problem)
+from normjit.torch._problem import BLOCKS, CODES, COLUMNS, INPUTS, MATRIX, ONE, OPERANDS, OUTPUTS, PAIRS, ROWS, Problem
 
 # dims: over how many of the last dimensions of x; weight and bias have their shape. activation: one of
 # _library.ACTIVATIONS. dtype: of y, None: x's; with it, weight and bias may have another dtype than x.
-# y is contiguous; mean and rstd have ones in the place of those dimensions, in f32 (f64 where anything is f64).
+# y is contiguous.
 _ARGUMENTS = ("(Tensor x, int dims, Tensor? weight, Tensor? bias, float eps, int activation=1, float scale=1.0, "
               "ScalarType? dtype=None)")
 SCHEMAS = {"layer_norm": _ARGUMENTS + " -> Tensor y",
-           "layer_norm_with_statistics": _ARGUMENTS + " -> (Tensor y, Tensor mean, Tensor rstd)",
-           "layer_norm_by_pytorch": _ARGUMENTS + " -> (Tensor y, Tensor mean, Tensor rstd)",
+           "layer_norm_with_gradients": _ARGUMENTS + " -> Tensor y",
+           "layer_norm_by_pytorch": _ARGUMENTS + " -> Tensor y",
            "layer_norm_differentiable": "(Tensor x, int dims, Tensor? weight, Tensor? bias, float eps) -> Tensor y"}
 
 # Of the operators of every spec, which take all operands, and None for those that a spec does not have.
@@ -43,10 +42,12 @@ OUTPUT_ARGUMENTS = ", ".join("Tensor({}!)? {}".format(chr(ord("a") + at), name) 
 _LAUNCH = "_launch(int problem, {}, {}) -> ({})".format(
     INPUT_ARGUMENTS, OUTPUT_ARGUMENTS, ", ".join(["Tensor?"] * len(OUTPUTS)))
 
-# The same of backward specs, whose outputs are never given.
-_LAUNCH_GRADIENTS = "_launch_gradients(int problem, Tensor x, {}) -> ({})".format(
-    ", ".join("Tensor? " + operand.name for operand in GRADIENT_OPERANDS[1:]),
-    ", ".join("Tensor?" for operand in GRADIENT_OPERANDS if operand.output))
+# x: what was normalized, over the last `dims` dimensions. dy and dsum, the gradients that arrive at the result and at a sum
+# behind which the norm is, have its shape. dx has the type of x. dweight and dbias have those of weight and the shape of a
+# row; they have no elements without a weight, and dbias none unless of_bias.
+_GRADIENTS = ("(Tensor x, int dims, Tensor? weight, Tensor dy, Tensor? dsum, float eps, bool layer, bool weight_offset, "
+              "bool of_bias, bool batch_invariant) -> (Tensor dx, Tensor dweight, Tensor dbias)")
+GRADIENT_SCHEMAS = {"norm_backward": _GRADIENTS, "norm_backward_by_pytorch": _GRADIENTS}
 
 # "CPU" in tests, whose libnormjit computes there.
 DEVICE = os.environ.get("NORMJIT_TORCH_TEST_DEVICE", "CUDA")
@@ -60,10 +61,9 @@ _NATIVE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "native")
 
 
 def _define() -> None:
-    for name, schema in SCHEMAS.items():
+    for name, schema in {**SCHEMAS, **GRADIENT_SCHEMAS}.items():
         library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
     library.define(_LAUNCH)
-    library.define(_LAUNCH_GRADIENTS)
 
 
 def _build_for_torch(name: str, sources: Sequence[str], flags: Sequence[str], include_dirs: Sequence[str],
@@ -107,6 +107,11 @@ class _Operand(ctypes.Structure):
 _EXTENTS = {MATRIX: 0, COLUMNS: 1, ROWS: 2, ONE: 3, BLOCKS: 4, PAIRS: 5}
 
 
+_MakesService = ctypes.CFUNCTYPE(ctypes.c_void_p)
+# That of _library, which is made when it is first asked for.
+_make_invariant_service = _MakesService(lambda: _library.service(batch_invariant=True))
+
+
 class _Native:
     """The operator's shared library."""
 
@@ -116,16 +121,14 @@ class _Native:
                      "normjit_free")
         table = (ctypes.c_void_p * len(functions))(*map(_library.address_of, functions))
         connect = self.library.normjit_torch_connect
-        connect.restype, connect.argtypes = None, [ctypes.c_void_p, ctypes.c_void_p]
-        connect(table, _library.service())
-        self.library.normjit_torch_last_status.restype = ctypes.c_int32
-        self.library.normjit_torch_last_status.argtypes = []
+        connect.restype, connect.argtypes = None, [ctypes.c_void_p, ctypes.c_void_p, _MakesService]
+        connect(table, _library.service(), _make_invariant_service)
         self.library.normjit_torch_add.restype = ctypes.c_int64
         self.library.normjit_torch_add.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
     def add(self, problem: Problem, batch_invariant: bool) -> int:
-        operands = (_Operand * len(problem.table))()
-        for place, operand in zip(operands, problem.table):
+        operands = (_Operand * len(OPERANDS))()
+        for place, operand in zip(operands, OPERANDS):
             if operand.name in problem.operands:
                 place.offset = getattr(_library.Tensors, operand.member).offset
                 place.extent = _EXTENTS[problem.extent_of(operand.name)]
@@ -139,9 +142,8 @@ class _Native:
 
 
 def _use_compiled() -> str:
-    global add, _last_status
-    native = _Native()
-    add, _last_status = native.add, native.library.normjit_torch_last_status
+    global add
+    add = _Native().add
     return "compiled"
 
 
@@ -154,17 +156,8 @@ def _use_ctypes() -> str:
     return "ctypes"
 
 
-# The number of a new problem, for normjit::_launch and normjit::_launch_gradients.
+# The number of a new problem, for normjit::_launch.
 add: Callable[[Problem, bool], int]
-_last_status: Callable[[], int] = lambda: 0  # of the compiled kernels, in this thread
-
-
-def status_of(error: RuntimeError) -> int:
-    """Why libnormjit refused a launch that raised this error just now, in this thread."""
-    for found in (error, error.__cause__):
-        if isinstance(found, _library.Error):
-            return found.status
-    return _last_status()
 
 
 def _use() -> str:

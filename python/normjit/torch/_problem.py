@@ -69,16 +69,6 @@ OPERANDS = (  # x, inputs, outputs
     Operand("block_scale", BLOCKS, "block_scale", lambda spec: _library.block_of(spec), output=True),
     Operand("amax", ONE, "single", lambda spec: spec.amax, output=True),
 )
-# Of backward specs. dweight and dbias are over all rows, and 0 of none.
-GRADIENT_OPERANDS = (
-    Operand("x", MATRIX, "input", lambda spec: True),
-    Operand("weight", COLUMNS, "weight", lambda spec: spec.affine != _NO_AFFINE),
-    Operand("dy", MATRIX, "output", lambda spec: True),
-    Operand("dsum", MATRIX, "residual", lambda spec: spec.dsum),
-    Operand("dx", MATRIX, "input", lambda spec: True, output=True),
-    Operand("dweight", COLUMNS, "gradient", lambda spec: spec.affine != _NO_AFFINE, output=True),
-    Operand("dbias", COLUMNS, "gradient", lambda spec: spec.affine == _WEIGHT_BIAS, output=True),
-)
 INPUTS = tuple(operand.name for operand in OPERANDS[1:] if not operand.output)  # besides x
 OUTPUTS = tuple(operand.name for operand in OPERANDS if operand.output)
 
@@ -256,34 +246,10 @@ class Problem:
         return x.new_empty(self.shape_of(output, x, dims), dtype=self.dtype_of(output))
 
 
-class GradientProblem(Problem):
-    """A backward spec."""
-
-    table = GRADIENT_OPERANDS
-
-
 @functools.lru_cache(maxsize=None)
 def problem_of(text: str) -> Problem:
     """Raises _library.Error for a text that is no valid spec of a norm."""
     return Problem(text)
-
-
-@functools.lru_cache(maxsize=None)
-def gradient_problem_of(text: str) -> GradientProblem:
-    """The same for backward specs."""
-    return GradientProblem(text)
-
-
-@functools.lru_cache(maxsize=None)
-def text_of_gradients(text: str, affine: str, dsum: bool) -> str:
-    """The backward spec of a norm that has_gradient_kernel(); affine: whose gradients are asked for besides that of x, one of
-    _library.AFFINES. What is normalized is the sum where the norm has a residual."""
-    spec = problem_of(text).spec
-    summed = spec.residual != _NO_RESIDUAL
-    return _library.spec_text(_library.Spec(
-        spec.columns, spec.epsilon, backward=1, norm=spec.norm, input=spec.residual_type if summed else spec.input,
-        output=spec.output, weight=spec.weight, gradient_type=spec.weight, residual_type=spec.residual_type,
-        affine=_library.AFFINES[affine], weight_offset=spec.weight_offset, dsum=int(dsum)))
 
 
 def has_gradient_kernel(problem: Problem) -> bool:

@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from normjit import _library
-from normjit.torch import _check
+from normjit.torch import _check, _gradients
 from normjit.torch._operator import DEVICE, library, native_differentiable
 
 aten = torch.ops.aten
 apply: Callable[..., Tensor] = torch.ops.normjit.layer_norm.default
-apply_with_statistics: Callable[..., tuple[Tensor, Tensor, Tensor]] = torch.ops.normjit.layer_norm_with_statistics.default
+apply_with_gradients: Callable[..., Tensor] = torch.ops.normjit.layer_norm_with_gradients.default
 
 NONE, RELU, GELU, GELU_TANH, SILU = (_library.ACTIVATIONS[name] for name in (None, "relu", "gelu", "gelu_tanh", "silu"))
 
@@ -47,13 +47,12 @@ def _activation_gradient(grad: Tensor, z: Tensor, activation: int) -> Any:
 # ---- By PyTorch
 
 def _by_pytorch(x: Tensor, dims: int, weight: Tensor | None, bias: Tensor | None, eps: float, activation: int = NONE,
-                scale: float = 1.0, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor, Tensor]:
+                scale: float = 1.0, dtype: torch.dtype | None = None) -> Tensor:
     _check.arguments(x, dims, weight, bias, dtype)
-    wide = _check.statistics_dtype(x, weight, dtype)
+    wide = _check.compute_dtype(x, weight, dtype)
     with torch._C._AutoDispatchBelowAutograd():  # a kernel, which has no gradient of its own
-        y, mean, rstd = aten.native_layer_norm.default(
-            _in(x, wide), x.shape[-dims:], _in(weight, wide), _in(bias, wide), eps)
-        return activate(y, activation, scale).to(dtype or x.dtype), mean, rstd
+        y = F.layer_norm(_in(x, wide), x.shape[-dims:], _in(weight, wide), _in(bias, wide), eps)
+        return activate(y, activation, scale).to(dtype or x.dtype)
 
 
 library.impl("layer_norm_by_pytorch", _by_pytorch, DEVICE)
@@ -67,19 +66,11 @@ def _fake(x: Tensor, dims: int, weight: Tensor | None, bias: Tensor | None, eps:
     return x.new_empty(x.shape, dtype=dtype or x.dtype)
 
 
-def _fake_with_statistics(x: Tensor, dims: int, weight: Tensor | None, bias: Tensor | None, eps: float,
-                          activation: int = NONE, scale: float = 1.0,
-                          dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    y = _fake(x, dims, weight, bias, eps, activation, scale, dtype)
-    return y, _check.empty_statistics(x, dims, weight, dtype), _check.empty_statistics(x, dims, weight, dtype)
+for _name in ("layer_norm", "layer_norm_with_gradients", "layer_norm_by_pytorch"):
+    torch.library.register_fake("normjit::" + _name, _fake, lib=library)
 
 
-torch.library.register_fake("normjit::layer_norm", _fake, lib=library)
-for _name in ("layer_norm_with_statistics", "layer_norm_by_pytorch"):
-    torch.library.register_fake("normjit::" + _name, _fake_with_statistics, lib=library)
-
-
-# ---- Autograd. mean and rstd have no gradient of their own: they are there for y's.
+# ---- Autograd
 
 def _in(tensor: Any, dtype: torch.dtype) -> Any:
     """A tensor of this type, or None for None."""
@@ -87,47 +78,41 @@ def _in(tensor: Any, dtype: torch.dtype) -> Any:
 
 
 def _save(ctx: Any, x: Tensor, dims: int, weight: Tensor | None, bias: Tensor | None, eps: float, activation: int,
-          scale: float, dtype: torch.dtype, mean: Tensor, rstd: Tensor) -> None:
-    ctx.save_for_backward(x, weight, bias, mean, rstd)
+          scale: float, dtype: torch.dtype | None) -> None:
+    ctx.save_for_backward(x, weight, None if activation == NONE else bias)
+    ctx.bias_dtype = None if bias is None else bias.dtype
     ctx.call = dims, eps, activation, scale, dtype
 
 
-def _gradients(ctx: Any, grad: Tensor, asked: Sequence[bool]) -> tuple[Any, Any, Any]:
-    """Of x, weight and bias, each where it is asked for. A gradient of this is PyTorch's own, too: it is made of
-    differentiable operators. native/autograd.cc does the same for plain calls."""
-    x, weight, bias, mean, rstd = ctx.saved_tensors
+def _backward_of(ctx: Any, grad: Tensor, asked: Sequence[bool]) -> tuple[Any, Any, Any]:
+    """Of x, weight and bias, each where it is asked for. native/autograd.cc does the same for plain calls."""
+    x, weight, bias = ctx.saved_tensors
     dims, eps, activation, scale, dtype = ctx.call
     if scale != 1.0:
         grad = grad * scale
     if activation != NONE:
-        wide = mean.dtype
+        wide = _check.compute_dtype(x, weight, dtype)
         z = differentiable(x, dims, _in(weight, wide), _in(bias, wide), eps, NONE, 1.0, wide)
         grad = _activation_gradient(_in(grad, wide), z, activation)
-    # All in the widest type among them: a sum over the rows in a narrower one has no digits left.
-    for part in (x, weight):
-        dtype = dtype if part is None else torch.promote_types(dtype, part.dtype)
-    of_x, of_weight, of_bias = aten.native_layer_norm_backward.default(
-        _in(grad, dtype), _in(x, dtype), x.shape[-dims:], mean, rstd, _in(weight, dtype), _in(bias, dtype), asked)
-    return (_in(of_x, x.dtype), of_weight if weight is None else _in(of_weight, weight.dtype),
-            of_bias if bias is None else _in(of_bias, bias.dtype))
+    of_x, of_weight, of_bias = asked
+    factors = weight if ctx.bias_dtype is None else _in(weight, torch.promote_types(weight.dtype, ctx.bias_dtype))
+    dx, dweight, dbias = _gradients.gradients(x, dims, factors, grad, None, eps, layer=True, of_bias=of_bias)
+    return (dx if of_x else None, _in(dweight, weight.dtype) if of_weight else None,
+            _in(dbias, ctx.bias_dtype) if of_bias else None)
 
 
-def _backward(ctx: Any, grad: Tensor, *_statistics_grads: Any) -> tuple[Any, ...]:
+def _backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     of_x, _, of_weight, of_bias = ctx.needs_input_grad[:4]
-    of_x, of_weight, of_bias = _gradients(ctx, grad, (of_x, of_weight, of_bias))
+    of_x, of_weight, of_bias = _backward_of(ctx, grad, (of_x, of_weight, of_bias))
     return of_x, None, of_weight, of_bias, None, None, None, None
 
 
-def _setup_context(ctx: Any, inputs: Sequence[Any], output: Sequence[Tensor]) -> None:
-    y, mean, rstd = output
-    ctx.mark_non_differentiable(mean, rstd)
-    x, dims, weight, bias, eps, activation, scale, _ = inputs
-    _save(ctx, x, dims, weight, bias, eps, activation, scale, y.dtype, mean, rstd)
+def _setup_context(ctx: Any, inputs: Sequence[Any], output: Tensor) -> None:
+    _save(ctx, *inputs)
 
 
 # For programs, and for who calls the operator itself.
-torch.library.register_autograd("normjit::layer_norm_with_statistics", _backward, setup_context=_setup_context,
-                                lib=library)
+torch.library.register_autograd("normjit::layer_norm_with_gradients", _backward, setup_context=_setup_context, lib=library)
 
 
 class _Transformed(torch.autograd.Function):
@@ -138,7 +123,7 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def forward(*inputs: Any) -> Any:
-        return apply_with_statistics(*inputs)
+        return apply(*inputs)
 
 
 _apply_transformed: Any = _Transformed.apply
@@ -152,13 +137,13 @@ class _Differentiable(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, call: Any) -> Any:
         dims, eps, activation, scale, dtype = call
         with torch._C._AutoDispatchBelowAutograd():
-            y, mean, rstd = apply_with_statistics(x, dims, weight, bias, eps, activation, scale, dtype)
-        _save(ctx, x, dims, weight, bias, eps, activation, scale, y.dtype, mean, rstd)
+            y = apply(x, dims, weight, bias, eps, activation, scale, dtype)
+        _save(ctx, x, dims, weight, bias, eps, activation, scale, dtype)
         return y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        return (*_gradients(ctx, grad, ctx.needs_input_grad[:3]), None)
+        return (*_backward_of(ctx, grad, ctx.needs_input_grad[:3]), None)
 
 
 # Function.apply first looks for tensors of torch.func, of which there are none here.
@@ -169,9 +154,9 @@ def differentiable(x: Tensor, dims: int, weight: Tensor | None, bias: Tensor | N
                    scale: float, dtype: torch.dtype | None) -> Tensor:
     """apply, with gradients. Takes all of the schema's arguments."""
     if torch.compiler.is_compiling():
-        return apply_with_statistics(x, dims, weight, bias, eps, activation, scale, dtype)[0]
+        return apply_with_gradients(x, dims, weight, bias, eps, activation, scale, dtype)
     if torch._C._are_functorch_transforms_active():
-        y: Tensor = _apply_transformed(x, dims, weight, bias, eps, activation, scale, dtype)[0]
+        y: Tensor = _apply_transformed(x, dims, weight, bias, eps, activation, scale, dtype)
         return y
     if activation == NONE and scale == 1.0 and dtype is None and not torch._C._is_tracing():  # a trace is for all
         plain = native_differentiable()
@@ -198,23 +183,21 @@ def _autocast(operator: Callable[..., Any]) -> Callable[..., Any]:
 
 # ---- vmap
 
-def _vmap(operator: Callable[..., Any], outputs: Any) -> Callable[..., Any]:
+def _vmap(operator: Callable[..., Any]) -> Callable[..., Any]:
     def rule(info: Any, in_dims: Any, x: Tensor, dims: int, weight: Tensor | None, bias: Tensor | None, eps: float,
              activation: int = NONE, scale: float = 1.0, dtype: torch.dtype | None = None) -> Any:
         x_dim, _, weight_dim, bias_dim = in_dims[:4]
         x = x.movedim(x_dim, 0) if x_dim is not None else x.expand(info.batch_size, *x.shape)
         if weight_dim is None and bias_dim is None:
-            return operator(x, dims, weight, bias, eps, activation, scale, dtype), outputs
+            return operator(x, dims, weight, bias, eps, activation, scale, dtype), 0
         # A weight a sample: normalize here, and the rest by PyTorch.
         wide = torch.float64 if torch.float64 in (x.dtype, dtype) else torch.float32
-        found = operator(x, dims, None, None, eps, NONE, 1.0, wide)
-        y, *statistics = (found,) if outputs == 0 else found
+        y = operator(x, dims, None, None, eps, NONE, 1.0, wide)
         for part, at, combine in ((weight, weight_dim, torch.mul), (bias, bias_dim, torch.add)):
             if part is not None:
                 part = part.to(wide) if at is None else _beside(part.to(wide), at, y.dim())
                 y = combine(y, part)
-        y = activate(y, activation, scale).to(dtype or x.dtype)
-        return (y if outputs == 0 else (y, *statistics)), outputs
+        return activate(y, activation, scale).to(dtype or x.dtype), 0
     return rule
 
 
@@ -224,7 +207,6 @@ def _beside(part: Tensor, at: int, dims: int) -> Tensor:
     return part.reshape(part.shape[:1] + (1,) * (dims - part.dim()) + part.shape[1:])
 
 
-_results: Any = (("layer_norm", apply, 0), ("layer_norm_with_statistics", apply_with_statistics, (0, 0, 0)))
-for _name, _operator, _outputs in _results:
+for _name, _operator in (("layer_norm", apply), ("layer_norm_with_gradients", apply_with_gradients)):
     library.impl(_name, _autocast(_operator), "Autocast" + DEVICE)
-    torch.library.register_vmap("normjit::" + _name, _vmap(_operator, _outputs), lib=library)
+    torch.library.register_vmap("normjit::" + _name, _vmap(_operator), lib=library)

@@ -9,16 +9,14 @@
 #include <torch/csrc/Exceptions.h>
 #endif
 
-#include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/ops/native_layer_norm_backward.h>
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/functions/utils.h>
-#include <torch/csrc/autograd/generated/Functions.h>
 #include <torch/library.h>
 
+#include <initializer_list>
 #include <limits>
 
 namespace {
@@ -30,114 +28,100 @@ using Optional = std::optional<Tensor>;
 
 constexpr std::int64_t kNoActivation = 1;  // NORMJIT_NO_ACTIVATION
 
-template <class Result>
-auto operator_named(const char* name) {
-  using Schema = Result(const Tensor&, std::int64_t, const Optional&, const Optional&, double, std::int64_t,
-                        double, std::optional<at::ScalarType>);
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Schema>();
-}
-
-std::tuple<Tensor, Tensor, Tensor> with_statistics(const Tensor& x, std::int64_t dims, const Optional& weight,
-                                                   const Optional& bias, double eps) {
-  static const auto op =
-      operator_named<std::tuple<Tensor, Tensor, Tensor>>("normjit::layer_norm_with_statistics");
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return op.call(x, dims, weight, bias, eps, kNoActivation, 1.0, std::nullopt);
-}
-
-Tensor without_gradient(const Tensor& x, std::int64_t dims, const Optional& weight, const Optional& bias,
-                        double eps) {
-  static const auto op = operator_named<Tensor>("normjit::layer_norm");
-  return op.call(x, dims, weight, bias, eps, kNoActivation, 1.0, std::nullopt);
-}
-
-Tensor in(const Tensor& tensor, at::ScalarType dtype) {
-  return !tensor.defined() || tensor.scalar_type() == dtype ? tensor : tensor.to(dtype);
-}
-
-// For autocast, where x, weight and y may have types of their own.
-struct LayerNorm : torch::autograd::Function<LayerNorm> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, std::int64_t dims, const Optional& weight,
-                        const Optional& bias, double eps) {
-    auto [y, mean, rstd] = with_statistics(x, dims, weight, bias, eps);
-    ctx->save_for_backward({x, weight.value_or(Tensor()), bias.value_or(Tensor()), mean, rstd});
-    ctx->saved_data["dims"] = dims;
-    return y;
-  }
-
-  // Made of differentiable operators, so a gradient of this is PyTorch's own.
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const variable_list saved = ctx->get_saved_variables();
-    const Tensor &x = saved[0], &weight = saved[1], &bias = saved[2];
-    const auto dims = static_cast<std::size_t>(ctx->saved_data["dims"].toInt());
-    // Only tensors that were given count. A bias comes with a weight.
-    const bool of_weight = weight.defined() && ctx->needs_input_grad(1);
-    const bool of_bias = bias.defined() && ctx->needs_input_grad(2);
-    // All in the widest type among them. A gradient has the type of y: f32 under autocast.
-    at::ScalarType dtype = c10::promoteTypes(grads[0].scalar_type(), x.scalar_type());
-    if (weight.defined()) dtype = c10::promoteTypes(dtype, weight.scalar_type());
-    const auto found = at::native_layer_norm_backward_symint(
-        in(grads[0], dtype), in(x, dtype), x.sym_sizes().slice(x.dim() - dims), saved[3], saved[4],
-        in(weight, dtype), in(bias, dtype), {ctx->needs_input_grad(0), of_weight, of_bias});
-    return {in(std::get<0>(found), x.scalar_type()), Tensor(),
-            of_weight ? in(std::get<1>(found), weight.scalar_type()) : Tensor(),
-            of_bias ? in(std::get<2>(found), bias.scalar_type()) : Tensor(), Tensor()};
-  }
-};
-
-// How PyTorch holds a node of the graph: a std::shared_ptr, or an intrusive pointer in newer versions.
-template <class Node, class Pointer = decltype(std::declval<Node>().getptr())>
-auto make_node() {
-  if constexpr (std::is_same_v<Pointer, std::shared_ptr<torch::autograd::Node>>)
-    return std::shared_ptr<Node>(new Node(), [](auto* node) { deleteNode(node); });
-  else
-    return c10::make_intrusive<Node>();
-}
-
-// With the node that F.layer_norm has, which is quicker than any of our own: all tensors are of one type.
-Tensor with_pytorchs_node(const Tensor& x, std::int64_t dims, const Optional& weight, const Optional& bias,
-                          double eps) {
-  using torch::autograd::SavedVariable;
-  auto [y, mean, rstd] = with_statistics(x, dims, weight, bias, eps);
-  const auto node = make_node<torch::autograd::generated::NativeLayerNormBackward0>();
-  node->set_next_edges(torch::autograd::collect_next_edges(x, weight, bias));
-  const auto shape = x.sym_sizes().slice(x.dim() - dims);
-  node->normalized_shape.assign(shape.begin(), shape.end());
-  node->input_ = SavedVariable(x, false);
-  node->weight_ = SavedVariable(weight, false);
-  node->bias_ = SavedVariable(bias, false);
-  node->result1_ = SavedVariable(mean, false);
-  node->result2_ = SavedVariable(rstd, false);
-  torch::autograd::set_history(y, node);
-  return y;
-}
-
-Tensor layer_norm(const Tensor& x, std::int64_t dims, const Optional& weight, const Optional& bias,
-                  double eps) {
-  if (!torch::autograd::compute_requires_grad(x, weight, bias))
-    return without_gradient(x, dims, weight, bias, eps);
-  if (at::autocast::is_autocast_enabled(x.device().type()))
-    return LayerNorm::apply(x, dims, weight, bias, eps);
-  return with_pytorchs_node(x, dims, weight, bias, eps);
-}
-
-#if __has_include(<Python.h>)
-
 #ifdef NORMJIT_TORCH_ON_CPU
 constexpr auto kDevice = c10::DispatchKey::CPU;
 #else
 constexpr auto kDevice = c10::DispatchKey::CUDA;
 #endif
 
-// Whether a call meets nothing but autograd on its way to the device: no wrapper, transform, mode or trace.
-bool is_plain(const Tensor& x, const Tensor* weight, const Tensor* bias) {
+// Whether an operator meets nothing but autograd and `more` on its way to the device: no wrapper, transform
+// or trace.
+bool reaches_device(std::initializer_list<const Tensor*> parts, c10::DispatchKeySet more = {}) {
   const auto tls = c10::impl::tls_local_dispatch_key_set();
-  c10::DispatchKeySet keys = x.key_set() | tls.included_;
-  for (const Tensor* part : {weight, bias})
-    if (part) keys = keys | part->key_set();
-  keys = keys - tls.excluded_ - c10::autograd_dispatch_keyset_with_ADInplaceOrView -
+  c10::DispatchKeySet keys = tls.included_;
+  for (const Tensor* part : parts)
+    if (part && part->defined()) keys = keys | part->key_set();
+  keys = keys - tls.excluded_ - c10::autograd_dispatch_keyset_with_ADInplaceOrView - more -
          c10::DispatchKeySet(c10::DispatchKey::BackendSelect);  // which is in every thread's set
-  if (keys.highestPriorityTypeId() != kDevice || at::impl::torch_function_mode_enabled()) return false;
+  return keys.highestPriorityTypeId() == kDevice;
+}
+
+Tensor without_gradient(const Tensor& x, std::int64_t dims, const Optional& weight, const Optional& bias,
+                        double eps) {
+  using Schema = Tensor(const Tensor&, std::int64_t, const Optional&, const Optional&, double, std::int64_t,
+                        double, std::optional<at::ScalarType>);
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("normjit::layer_norm", "").typed<Schema>();
+  return op.call(x, dims, weight, bias, eps, kNoActivation, 1.0, std::nullopt);
+}
+
+auto gradients_by(const char* name) {
+  using Schema =
+      std::tuple<Tensor, Tensor, Tensor>(const Tensor&, std::int64_t, const Optional&, const Tensor&,
+                                         const Optional&, double, bool, bool, bool, bool);
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Schema>();
+}
+
+// dx, dweight and dbias. By PyTorch where they have gradients of their own, or are of several y at once.
+// ../_gradients.py has the same.
+std::tuple<Tensor, Tensor, Tensor> gradients(const Tensor& x, std::int64_t dims, const Tensor& weight,
+                                             const Tensor& dy, double eps, bool of_bias) {
+  static const auto kernel = gradients_by("normjit::norm_backward");
+  static const auto by_pytorch = gradients_by("normjit::norm_backward_by_pytorch");
+  const bool plain =
+      !at::GradMode::is_enabled() && reaches_device({&x, &weight, &dy}, c10::autocast_dispatch_keyset);
+  const Optional factors = weight.defined() ? Optional(weight) : Optional();
+  if (!plain)
+    return by_pytorch.call(x, dims, factors, dy, std::nullopt, eps, /*layer=*/true, false, of_bias, false);
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  return kernel.call(x, dims, factors, dy, std::nullopt, eps, /*layer=*/true, false, of_bias, false);
+}
+
+Tensor in(const Tensor& tensor, at::ScalarType dtype) {
+  return tensor.scalar_type() == dtype ? tensor : tensor.to(dtype);
+}
+
+struct LayerNorm : torch::autograd::Function<LayerNorm> {
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, std::int64_t dims, const Optional& weight,
+                        const Optional& bias, double eps) {
+    ctx->save_for_backward({x, weight.value_or(Tensor())});
+    ctx->saved_data["dims"] = dims;
+    ctx->saved_data["eps"] = eps;
+    if (bias) ctx->saved_data["bias"] = bias->scalar_type();
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    return without_gradient(x, dims, weight, bias, eps);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    const variable_list saved = ctx->get_saved_variables();
+    const Tensor &x = saved[0], &weight = saved[1];
+    const auto bias = ctx->saved_data.find("bias");
+    // Only tensors that were given count. A bias comes with a weight.
+    const bool of_weight = weight.defined() && ctx->needs_input_grad(1);
+    const bool of_bias = bias != ctx->saved_data.end() && ctx->needs_input_grad(2);
+    // Under autocast the types of weight and bias may differ.
+    Tensor factors = weight;
+    if (of_bias) factors = in(weight, c10::promoteTypes(weight.scalar_type(), bias->second.toScalarType()));
+    auto [dx, dweight, dbias] = gradients(x, ctx->saved_data["dims"].toInt(), factors, grads[0],
+                                          ctx->saved_data["eps"].toDouble(), of_bias);
+    return {ctx->needs_input_grad(0) ? dx : Tensor(), Tensor(),
+            of_weight ? in(dweight, weight.scalar_type()) : Tensor(),
+            of_bias ? in(dbias, bias->second.toScalarType()) : Tensor(), Tensor()};
+  }
+};
+
+Tensor layer_norm(const Tensor& x, std::int64_t dims, const Optional& weight, const Optional& bias,
+                  double eps) {
+  if (!torch::autograd::compute_requires_grad(x, weight, bias))
+    return without_gradient(x, dims, weight, bias, eps);
+  return LayerNorm::apply(x, dims, weight, bias, eps);
+}
+
+#if __has_include(<Python.h>)
+
+// Whether a call meets nothing but autograd, and no mode.
+bool is_plain(const Tensor& x, const Tensor* weight, const Tensor* bias) {
+  if (!reaches_device({&x, weight, bias}) || at::impl::torch_function_mode_enabled()) return false;
   for (const Tensor* part : {&x, weight, bias})
     if (part && part->_fw_grad(/*level=*/0).defined()) return false;
   return true;

@@ -28,7 +28,8 @@ struct Normjit {
   decltype(&normjit_block_scale_shape) block_scale_shape;
   decltype(&normjit_status_message) status_message;
   decltype(&normjit_free) free;
-  normjit_service* service;  // the one without batch invariance
+  normjit_service* service;                 // the one without batch invariance
+  normjit_service* (*invariant_service)();  // the other, which it makes when it is first called
 };
 inline Normjit normjit{};
 
@@ -63,13 +64,14 @@ void find(Function*& function, const char* library, const char* name) {
   function = handle ? reinterpret_cast<Function*>(dlsym(handle, name)) : nullptr;
 }
 
-inline void connect(void* const* functions, void* service) {
+inline void connect(void* const* functions, void* service, normjit_service* (*invariant_service)()) {
   normjit.norm = reinterpret_cast<decltype(normjit.norm)>(functions[0]);
   normjit.workspace_bytes = reinterpret_cast<decltype(normjit.workspace_bytes)>(functions[1]);
   normjit.block_scale_shape = reinterpret_cast<decltype(normjit.block_scale_shape)>(functions[2]);
   normjit.status_message = reinterpret_cast<decltype(normjit.status_message)>(functions[3]);
   normjit.free = reinterpret_cast<decltype(normjit.free)>(functions[4]);
   normjit.service = static_cast<normjit_service*>(service);
+  normjit.invariant_service = invariant_service;
   find(reason_of_pytorch, "libtorch_cpu.so", "torch_exception_get_what_without_backtrace");
   find(cuda.current_stream, "libtorch_cuda.so", "aoti_torch_get_current_cuda_stream");
   find(cuda.is_capturing, "libcuda.so.1", "cuStreamIsCapturing");
@@ -81,19 +83,21 @@ inline void connect(void* const* functions, void* service) {
   find(cuda.exchange_capture_mode, "libcuda.so.1", "cuThreadExchangeStreamCaptureMode");
 }
 
-// Of this thread's last call of libnormjit that failed.
-inline thread_local normjit_status last_status = NORMJIT_OK;
+// A call of libnormjit failed.
+struct Refused : std::runtime_error {
+  Refused(normjit_status status, const std::string& text) : std::runtime_error(text), status(status) {}
+  const normjit_status status;
+};
 
 // Throws the sentence that came with a status.
 [[noreturn]] inline void fail(normjit_status status, char* error) {
-  last_status = status;
   std::string text = error ? error : normjit.status_message(status);
   normjit.free(error);
   if (status == NORMJIT_NOT_READY)
     text +=
         " Call the layer once with tensors like these before the capture begins, as the warm-up of "
         "torch.cuda.graph does.";
-  fail(text);
+  throw Refused(status, text);
 }
 
 // A thread that has made no CUDA call has no context, and PyTorch sees no need to give it one where it has

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of normjit::_launch and normjit::_launch_gradients, for every spec, and of normjit::layer_norm
-// and normjit::layer_norm_with_statistics, on PyTorch's stable ABI: from tensors to one call of libnormjit on
-// the current stream. ../_operator.py has the schemas, and builds and connects this.
+// The kernels of normjit::_launch, for every spec, of normjit::layer_norm and of normjit::norm_backward, on
+// PyTorch's stable ABI: from tensors to one call of libnormjit on the current stream. ../_operator.py has the
+// schemas, and builds and connects this.
 #include <torch/csrc/stable/library.h>
 
 #include <algorithm>
@@ -225,10 +225,10 @@ void boxed_launch(StableIValue* stack, std::uint64_t arguments, std::uint64_t re
   for (std::size_t i = 0; i < count; ++i) call.take(problem.operands[i], tensors[i]);
   if (call.has_elements()) {
     call.launch(problem.service);
-  } else {  // of nothing, a number of all rows is 0, and so is a sum over them
+  } else {  // of nothing, a number of all rows is 0
     for (std::size_t i = 0; i < count; ++i)
       if (const Operand& operand = problem.operands[i];
-          operand.output && operand.dtype != 0 && (operand.extent == kOne || operand.extent == kColumns))
+          operand.output && operand.dtype != 0 && operand.extent == kOne)
         require(aoti_torch_zero_(tensors[i].get()), "zeroing a result");
   }
   for (std::size_t i = 0; i < results; ++i) {
@@ -282,23 +282,17 @@ void check_parameter(const char* name, const Tensor& given, const Facts& x, std:
 
 // A spec's dtypes and the tensors' for them. Without dtype all are x's, as in PyTorch's own kernel on CUDA.
 struct Dtypes {
-  std::int32_t x, y, weight, statistics;
+  std::int32_t x, y, weight;
 };
 Dtypes dtypes_of(const Arguments& a, std::int32_t x) {
-  Dtypes d{x, a.dtype == kAsX ? x : a.dtype, x, aoti_torch_dtype_float32()};
+  Dtypes d{x, a.dtype == kAsX ? x : a.dtype, x};
   if (a.dtype != kAsX && a.weight) d.weight = facts_of(a.weight).dtype;
   if (type_of(d.x).code == 0) fail("normjit::layer_norm: not implemented for this dtype of the input");
   if (type_of(d.y).code == 0) fail("normjit::layer_norm: dtype must be a floating-point type");
-  const std::int32_t f64 = aoti_torch_dtype_float64();
-  if (d.x == f64 || d.y == f64 || d.weight == f64) d.statistics = f64;
   return d;
 }
 
-struct Outputs {
-  Tensor y, mean, rstd;
-};
-
-Outputs layer_norm(Arguments a, bool statistics) {
+Tensor layer_norm(const Arguments& a) {
   const Facts x = facts_of(a.x);
   if (a.dims < 1 || a.dims > x.dims)
     fail("normjit::layer_norm: cannot normalize over the last " + std::to_string(a.dims) +
@@ -318,63 +312,179 @@ Outputs layer_norm(Arguments a, bool statistics) {
   spec.weight = type_of(dtypes.weight).code;
   spec.affine = a.bias ? NORMJIT_WEIGHT_BIAS : a.weight ? NORMJIT_WEIGHT : NORMJIT_NO_AFFINE;
   spec.activation = static_cast<std::int32_t>(a.activation);
-  spec.statistics = statistics;
 
   Call call(x, {outer, x.dims}, spec);
   if (a.weight) call.take_columns(offsetof(normjit_tensors, weight), a.weight);
   if (a.bias) call.take_columns(offsetof(normjit_tensors, bias), a.bias);
   call.take_rows(offsetof(normjit_tensors, x), a.x, x, x);
-  Outputs out;
-  out.y = call.make_output(offsetof(normjit_tensors, y), kMatrix, dtypes.y);
-  if (statistics) {
-    out.mean = call.make_output(offsetof(normjit_tensors, mean), kRows, dtypes.statistics);
-    out.rstd = call.make_output(offsetof(normjit_tensors, rstd), kRows, dtypes.statistics);
-  }
+  Tensor y = call.make_output(offsetof(normjit_tensors, y), kMatrix, dtypes.y);
   if (call.has_elements()) call.launch(normjit.service);
-  return out;
+  return y;
 }
 
 // Whether libnormjit takes this epsilon; PyTorch computes with any.
-bool takes_epsilon(const StableIValue* stack) {
-  const double epsilon = from_stable<double>(stack[4]);
-  return epsilon >= 0 && epsilon <= std::numeric_limits<float>::max();
-}
+bool takes_epsilon(double epsilon) { return epsilon >= 0 && epsilon <= std::numeric_limits<float>::max(); }
 
-// The same arguments and results, by PyTorch's own operators.
-void by_pytorch(StableIValue* stack) {
-  require(aoti_torch_call_dispatcher("normjit::layer_norm_by_pytorch", "", stack), "computing by PyTorch");
+// The arguments and results of an operator, by PyTorch's own operators.
+void by_pytorch(const char* name, StableIValue* stack) {
+  require(aoti_torch_call_dispatcher(name, "", stack), "computing by PyTorch");
 }
 
 void boxed_layer_norm(StableIValue* stack, std::uint64_t, std::uint64_t) {
-  if (!takes_epsilon(stack)) {
-    by_pytorch(stack);
-    for (int i : {1, 2}) const Tensor unused(from_stable<AtenTensorHandle>(stack[i]));
-    return;
-  }
-  Outputs out = layer_norm(take(stack), false);
-  stack[0] = to_stable(out.y.release());
+  if (!takes_epsilon(from_stable<double>(stack[4])))
+    return by_pytorch("normjit::layer_norm_by_pytorch", stack);
+  stack[0] = to_stable(layer_norm(take(stack)).release());
 }
 
-void boxed_layer_norm_with_statistics(StableIValue* stack, std::uint64_t, std::uint64_t) {
-  if (!takes_epsilon(stack)) return by_pytorch(stack);
-  Outputs out = layer_norm(take(stack), true);
-  stack[0] = to_stable(out.y.release());
-  stack[1] = to_stable(out.mean.release());
-  stack[2] = to_stable(out.rstd.release());
+// ---- Gradients
+
+// As in the schema.
+struct GradientArguments {
+  Tensor x;
+  std::int64_t dims;
+  Tensor weight, dy, dsum;  // weight, dsum empty: none
+  double epsilon;
+  bool layer, weight_offset, of_bias, batch_invariant;
+};
+constexpr std::size_t kGradientArguments = 10;
+
+GradientArguments take_gradient_arguments(const StableIValue* stack) {
+  return {Tensor(from_stable<AtenTensorHandle>(stack[0])),
+          from_stable<std::int64_t>(stack[1]),
+          Tensor(take_optional<AtenTensorHandle>(stack[2], nullptr)),
+          Tensor(from_stable<AtenTensorHandle>(stack[3])),
+          Tensor(take_optional<AtenTensorHandle>(stack[4], nullptr)),
+          from_stable<double>(stack[5]),
+          from_stable<bool>(stack[6]),
+          from_stable<bool>(stack[7]),
+          from_stable<bool>(stack[8]),
+          from_stable<bool>(stack[9])};
+}
+
+// Back to where an operator takes them.
+std::array<StableIValue, kGradientArguments> stack_of(GradientArguments a) {
+  const auto optional = [](Tensor& part) { return part ? to_optional(part.release()) : to_optional(); };
+  return {to_stable(a.x.release()),    to_stable(a.dims),          optional(a.weight),
+          to_stable(a.dy.release()),   optional(a.dsum),           to_stable(a.epsilon),
+          to_stable(a.layer),          to_stable(a.weight_offset), to_stable(a.of_bias),
+          to_stable(a.batch_invariant)};
+}
+
+// ../_check.py asks the same.
+void check_gradients(const GradientArguments& a) {
+  const Facts x = facts_of(a.x);
+  if (a.dims < 1 || a.dims > x.dims)
+    fail("normjit::norm_backward: dims must be 1 to " + std::to_string(x.dims));
+  const std::int64_t* const row = x.sizes + x.dims - a.dims;
+  const std::int64_t columns = elements(x, x.dims - a.dims, x.dims);
+  const auto check = [&](const char* name, const Tensor& part, bool is_row) {
+    if (!part) return;
+    const Facts f = facts_of(part);
+    const bool fits =
+        is_row ? has_shape(f, row, a.dims) || has_shape(f, &columns, 1) : has_shape(f, x.sizes, x.dims);
+    if (!fits || type_of(f.dtype).code == 0 || f.device_type != x.device_type || f.device != x.device)
+      fail(std::string("normjit::norm_backward: ") + name + " does not fit");
+  };
+  check("x", a.x, false);
+  check("dy", a.dy, false);
+  check("dsum", a.dsum, false);
+  check("weight", a.weight, true);
+}
+
+// The spec of operands that passed the check, but for its columns.
+normjit_spec spec_of(const GradientArguments& a) {
+  normjit_spec spec = NORMJIT_SPEC_INIT;
+  spec.backward = 1;
+  spec.norm = a.layer ? NORMJIT_LAYER : NORMJIT_RMS;
+  spec.epsilon = a.epsilon;
+  spec.input = type_of(facts_of(a.x).dtype).code;
+  spec.output = type_of(facts_of(a.dy).dtype).code;
+  if (a.dsum) {
+    spec.dsum = 1;
+    spec.residual_type = type_of(facts_of(a.dsum).dtype).code;
+  }
+  if (a.weight) {
+    spec.affine = a.of_bias ? NORMJIT_WEIGHT_BIAS : NORMJIT_WEIGHT;
+    spec.weight_offset = a.weight_offset;
+    spec.weight = spec.gradient_type = type_of(facts_of(a.weight).dtype).code;
+  }
+  return spec;
+}
+
+struct Gradients {
+  Tensor dx, dweight, dbias;
+};
+
+// Launches the kernel; whether there is one.
+bool launch_gradients(Call& call, bool batch_invariant) {
+  try {
+    call.launch(batch_invariant ? normjit.invariant_service() : normjit.service);
+    return true;
+  } catch (const Refused& why) {
+    if (why.status != NORMJIT_NO_COMPILER && why.status != NORMJIT_NOT_CACHED &&
+        why.status != NORMJIT_NOT_READY)
+      throw;
+    return false;
+  }
+}
+
+// None where there is no kernel.
+std::optional<Gradients> gradients(const GradientArguments& a) {
+  check_gradients(a);
+  const Facts x = facts_of(a.x);
+  const std::int64_t outer = x.dims - a.dims;
+  normjit_spec spec = spec_of(a);
+  spec.columns = elements(x, outer, x.dims);
+
+  Call call(x, {outer, x.dims}, spec);
+  call.take_rows(offsetof(normjit_tensors, x), a.x, x, x);
+  call.take_rows(offsetof(normjit_tensors, dy), a.dy, facts_of(a.dy), x);
+  if (a.dsum) call.take_rows(offsetof(normjit_tensors, dsum), a.dsum, facts_of(a.dsum), x);
+  Gradients made;
+  made.dx = call.make_output(offsetof(normjit_tensors, dx), kMatrix, x.dtype);
+  if (a.weight) {
+    call.take_columns(offsetof(normjit_tensors, weight), a.weight);
+    const std::int32_t dtype = facts_of(a.weight).dtype;
+    made.dweight = call.make_output(offsetof(normjit_tensors, dweight), kColumns, dtype);
+    if (a.of_bias) made.dbias = call.make_output(offsetof(normjit_tensors, dbias), kColumns, dtype);
+  }
+  if (call.has_elements()) {
+    if (!launch_gradients(call, a.batch_invariant)) return {};
+  } else {
+    for (const Tensor* sum : {&made.dweight, &made.dbias})
+      if (*sum) require(aoti_torch_zero_(sum->get()), "zeroing a gradient");
+  }
+  for (Tensor* sum : {&made.dweight, &made.dbias}) {
+    constexpr std::int64_t kNone = 0;
+    if (!*sum) *sum = make(x, 1, &kNone, x.dtype);
+  }
+  return made;
+}
+
+// By PyTorch where the norm has a kernel and its gradients have none.
+void boxed_norm_backward(StableIValue* stack, std::uint64_t, std::uint64_t) {
+  constexpr const char* kOtherwise = "normjit::norm_backward_by_pytorch";
+  if (!takes_epsilon(from_stable<double>(stack[5]))) return by_pytorch(kOtherwise, stack);
+  GradientArguments arguments = take_gradient_arguments(stack);
+  std::optional<Gradients> made = gradients(arguments);
+  if (!made) {
+    auto again = stack_of(std::move(arguments));
+    by_pytorch(kOtherwise, again.data());
+    std::copy_n(again.begin(), 3, stack);
+    return;
+  }
+  stack[0] = to_stable(made->dx.release());
+  stack[1] = to_stable(made->dweight.release());
+  stack[2] = to_stable(made->dbias.release());
 }
 
 }  // namespace
 }  // namespace normjit_torch
 
-// Before the first call of an operator. The service lives as long as the process.
-extern "C" __attribute__((visibility("default"))) void normjit_torch_connect(void* const* functions,
-                                                                             void* service) {
-  normjit_torch::connect(functions, service);
-}
-
-// Why libnormjit refused this thread's last call that failed.
-extern "C" __attribute__((visibility("default"))) std::int32_t normjit_torch_last_status() {
-  return normjit_torch::last_status;
+// Before the first call of an operator. The services live as long as the process.
+extern "C" __attribute__((visibility("default"))) void normjit_torch_connect(
+    void* const* functions, void* service, normjit_service* (*invariant_service)()) {
+  normjit_torch::connect(functions, service, invariant_service);
 }
 
 // The number of a new problem; -1: there are too many, or one is too large.
@@ -397,7 +507,7 @@ STABLE_TORCH_LIBRARY_IMPL(normjit, CPU, m) {
 STABLE_TORCH_LIBRARY_IMPL(normjit, CUDA, m) {
 #endif
   m.impl("_launch", &normjit_torch::boxed_launch);
-  m.impl("_launch_gradients", &normjit_torch::boxed_launch);
   m.impl("layer_norm", &normjit_torch::boxed_layer_norm);
-  m.impl("layer_norm_with_statistics", &normjit_torch::boxed_layer_norm_with_statistics);
+  m.impl("layer_norm_with_gradients", &normjit_torch::boxed_layer_norm);
+  m.impl("norm_backward", &normjit_torch::boxed_norm_backward);
 }
