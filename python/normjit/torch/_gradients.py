@@ -9,7 +9,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-from normjit import _library
+from normjit._gradients import UNAVAILABLE
 from normjit.torch import _operator
 from normjit.torch._operator import DEVICE, library
 from normjit.torch._problem import gradient_problem_of
@@ -23,7 +23,6 @@ apply = _operators.norm_backward.default
 _launch: Any = _operators._launch_gradients.default._op
 
 Maybe = Optional[Tensor]
-_UNAVAILABLE = (_library.NO_COMPILER, _library.NOT_CACHED, _library.NOT_READY)
 
 
 @functools.lru_cache(maxsize=None)
@@ -40,7 +39,7 @@ def _norm_backward(spec: str, x: Tensor, weight: Maybe, dy: Tensor, dsum: Maybe,
     except RuntimeError as error:
         failed = error
     problem.check((x, weight, dy, dsum))  # says what does not fit, if that is why
-    if _operator.status_of(failed) not in _UNAVAILABLE:
+    if _operator.status_of(failed) not in UNAVAILABLE:
         raise failed
     return formula(spec, x, weight, dy, dsum)
 
