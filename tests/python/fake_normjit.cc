@@ -22,8 +22,9 @@ using namespace normjit;
 // Set and read by the tests.
 extern "C" {
 #pragma GCC visibility push(default)
-std::int32_t fake_next_status = 0;  // of the next launch, instead of it
-std::int32_t fake_idle = 0;         // 1: launches return at once
+std::int32_t fake_next_status = 0;     // of the next launch, instead of it
+std::int32_t fake_prepare_status = 0;  // of every prepare, likewise
+std::int32_t fake_idle = 0;            // 1: launches return at once
 std::int64_t fake_workspace_bytes = 0, fake_launches = 0, fake_prepares = 0;
 std::int64_t fake_captured_misses = 0;  // launches that allow them
 // Of the last launch: the row stride of x, the workspace, the text of the spec, the address of each operand
@@ -339,8 +340,9 @@ normjit_status normjit_layer_norm(normjit_service* service, const normjit_spec* 
 }
 
 normjit_status normjit_prepare(normjit_service*, const normjit_spec*, const normjit_prepare_options*,
-                               normjit_kernel** kernel, char**) {
+                               normjit_kernel** kernel, char** error) {
   ++fake_prepares;
+  if (fake_prepare_status) return refuse(fake_prepare_status, "The fake was told to refuse.", error);
   *kernel = reinterpret_cast<normjit_kernel*>(new char);
   return NORMJIT_OK;
 }

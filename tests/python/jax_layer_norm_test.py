@@ -9,6 +9,7 @@
 They run the kernels; with --fake the very same handlers on the CPU, above a libnormjit that computes there (fake_normjit.cc).
 NORMJIT_TEST_SEED=N repeats a run whose seed was N. Without JAX or a GPU they say so in one line and exit with 77.
 """
+import contextlib
 import ctypes
 import math
 import os
@@ -68,7 +69,7 @@ class Fake:
         self._variable(name).value = value
 
     def _variable(self, name):
-        return (ctypes.c_int32 if name == "next_status" else ctypes.c_int64).in_dll(_library.load(), "fake_" + name)
+        return (ctypes.c_int32 if name.endswith("_status") else ctypes.c_int64).in_dll(_library.load(), "fake_" + name)
 
 
 def use_the_fake():
@@ -78,6 +79,7 @@ def use_the_fake():
     jax.ffi.register_ffi_target(_ffi.TARGET, jax.ffi.pycapsule(handlers.normjit_jax_test_execute), platform="cpu")
     jax.ffi.register_ffi_target("normjit_refuse", jax.ffi.pycapsule(handlers.normjit_jax_refuse), platform="cpu")
     _ffi.register, _ffi.workspace_bytes = lambda: None, lambda spec: FAKE.workspace_bytes
+    _ffi.gpus, _ffi.context_of = lambda: DEVICES[:1], lambda gpu: contextlib.nullcontext()
     return Fake()
 
 
@@ -187,6 +189,10 @@ class Values(Case):
             wanted = reference(reference(x, *layer), *layer)
             for _ in range(3):
                 self.assertClose(run(x), wanted)
+            found, wanted = [gradient(lambda *arrays: (function(*arrays) ** 2).sum(), (0, 1, 2))(x, *layer)
+                             for function in (normjit.jax.layer_norm, formula)]
+            for a, b in zip(found, wanted):
+                self.assertClose(a, b, 1e-3)
 
     def test_nothing_to_do(self):
         for shape in ((0, 8), (3, 0), (2, 0, 8)):
@@ -270,6 +276,10 @@ class Transformations(Case):
         x, layer = self.array(4, 24), self.layer(24)
         sharded = jax.device_put(x, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("rows")))
         self.assertClose(jax.jit(normjit.jax.layer_norm)(sharded, *layer), reference(x, *layer))
+        found, wanted = [gradient(lambda *arrays: (function(*arrays) ** 2).sum(), (0, 1, 2))(some, *layer)
+                         for function, some in ((normjit.jax.layer_norm, sharded), (formula, x))]
+        for a, b in zip(found, wanted):
+            self.assertClose(a, b, 1e-3)
 
     def test_second_device(self):
         if len(DEVICES) < 2:
@@ -370,9 +380,10 @@ class Derivatives(Case):
 
     def test_what_the_forward_pass_keeps(self):
         x, layer = self.array(64, 256, dtype="bfloat16"), self.layer(256, "bfloat16")
-        _, backward = jax.vjp(lambda *arrays: normjit.jax.layer_norm(*arrays, activation="gelu"), x, *layer)
-        kept = sum(array.nbytes for array in jax.tree.leaves(backward))
-        self.assertLess(kept, 1.2 * x.nbytes)  # x itself, the weights, mean and rstd
+        for activation in (None, "gelu"):
+            _, backward = jax.vjp(lambda *arrays: normjit.jax.layer_norm(*arrays, activation=activation), x, *layer)
+            kept = sum(array.nbytes for array in jax.tree.leaves(backward))
+            self.assertLess(kept, 1.2 * x.nbytes)  # x itself, the weights; behind an activation mean and rstd, too
 
 
 class Errors(Case):

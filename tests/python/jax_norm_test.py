@@ -6,9 +6,11 @@
 
 --fake, NORMJIT_TEST_SEED and the exit status 77 are as in jax_layer_norm_test.py.
 """
+import contextlib
 import ctypes
 import functools
 import itertools
+import operator
 import random
 import re
 import sys
@@ -21,6 +23,7 @@ from normjit import _library
 
 setUpModule = base.setUpModule
 SHORT = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}
+LONG = {short: name for name, short in SHORT.items()}
 
 
 def rounded(value, dtype):
@@ -93,7 +96,7 @@ def plain(spec, **given):
     s = s + given["in_bias"] if "in_bias" in given else s
     s = s + given["residual"] if spec["residual"] == "add" else s
     mean = s.mean(-1, keepdims=True) if spec["norm"] == "layernorm" else jnp.zeros_like(s[..., :1])
-    rstd = 1 / jnp.sqrt(((s - mean) ** 2).mean(-1, keepdims=True) + 1e-5)
+    rstd = 1 / jnp.sqrt(((s - mean) ** 2).mean(-1, keepdims=True) + spec.get("eps", 1e-5))
     y = (s - mean) * rstd
     y = y * (given["weight"] + spec["offset"]) if "weight" in given else y
     y = y + given["bias"] if "bias" in given else y
@@ -680,6 +683,293 @@ class Blocks(Case):
                     lambda x: normjit.jax.norm("rmsnorm/cols=64/f32/out=e2m1/q=32:e8m0", x), (x,), (x,)))):
             with self.subTest(message=message), self.assertRaisesRegex(kind, re.escape(message)):
                 call()
+
+
+class PlainGradients(Case):
+    """Those of plain norms, which come from one launch, against JAX's of the formula in f64."""
+    TOLERANCE = {"f16": 2e-2, "bf16": 0.1, "f32": 2e-4, "f64": 1e-9}
+
+    def operands(self, text, *shape):
+        """By name. The last axis of this shape has the columns."""
+        fields = text.split("/")
+        keys = dict(field.split("=") for field in fields if "=" in field)
+        own = next(field for field in fields if field in LONG)
+        given = {"x": (shape, own)}
+        if "add" in fields:
+            given["residual"] = (shape, keys.get("res", own))
+        if {"w", "w1", "wb", "wb1"} & set(fields):
+            given["weight"] = (shape[-1:], keys.get("w", own))
+        if {"wb", "wb1"} & set(fields):
+            given["bias"] = given["weight"]
+        return {name: self.array(*own_shape, dtype=LONG[dtype]) for name, (own_shape, dtype) in given.items()}
+
+    def cotangents(self, outputs):
+        return {name: self.array(*result.shape, dtype=result.dtype) for name, result in outputs.items()}
+
+    @staticmethod
+    def plain(text, given):
+        return plain({"norm": text.split("/")[0], "residual": "add" * ("residual" in given), "offset": int(text.endswith("1")),
+                      "activation": None, "eps": float((re.search("eps=([^/]+)", text) or [None, 1e-5])[1])}, **given)
+
+    @contextlib.contextmanager
+    def launches(self, number):
+        before = base.FAKE.launches if base.FAKE else 0
+        yield
+        if base.FAKE:
+            self.assertEqual(base.FAKE.launches - before, number)
+
+    @staticmethod
+    def pullback(outputs, text, given, moving, names):
+        """The function of cotangents of outputs, those of these names, that gives the gradients of operands."""
+        def function(some):
+            results = outputs(text, {**given, **some})
+            return {name: results[name] for name in names}
+
+        made, backward = jax.vjp(function, {name: given[name] for name in moving})
+        jax.block_until_ready(made)
+        return lambda cotangents: jax.block_until_ready(backward(cotangents)[0])
+
+    def check(self, text, spec, *shape, moving=None, names=None, launches=1):
+        given = self.operands(text, *shape)
+        moving = moving or list(given)
+        outputs = found_outputs(text, given)
+        cotangents = self.cotangents({name: outputs[name] for name in names or outputs})
+        with self.subTest(text=text, shape=shape, moving=moving, names=names):
+            backward = self.pullback(found_outputs, text, given, moving, cotangents)
+            with self.launches(launches):
+                found = backward(cotangents)
+            if base.FAKE and launches:
+                self.assertEqual(last_spec(), spec)
+            with x64():
+                wide = [{name: jnp.asarray(np.asarray(part).astype(np.float64)) for name, part in some.items()}
+                        for some in (given, cotangents)]
+                wanted = self.pullback(self.plain, text, wide[0], moving, cotangents)(wide[1])
+            narrow = next(short for short in self.TOLERANCE if "/" + short in text or "=" + short in text)
+            for name in moving:
+                self.assertEqual(found[name].dtype, given[name].dtype)
+                self.assertClose(found[name], wanted[name], self.TOLERANCE[narrow], name)
+
+    def test_every_type(self):
+        shapes = itertools.cycle(((5, 3, 37), (7, 64), (1, 1), (2, 1, 3, 130), (1,), (33, 8), (257,)))
+        for dtype, head, tail in itertools.product(LONG, ("layernorm", "rmsnorm"), ("", "/w", "/wb", "/w1", "/wb1", "/add/sum/wb")):
+            shape, dsum = next(shapes), "/dsum" * ("/sum" in tail)
+            with x64() if dtype == "f64" else contextlib.nullcontext():
+                self.check("{}/cols={}/{}/eps=1.0{}".format(head, shape[-1], dtype, tail), "{}_bwd/cols={}/{}/eps=1{}{}".format(
+                    head, shape[-1], dtype, dsum, tail.replace("/add/sum", "")), *shape)
+
+    def test_mixed_types(self):
+        for text, spec in (
+                ("rmsnorm/cols=64/bf16/w=f32/w", "rmsnorm_bwd/cols=64/bf16/w=f32/dw=f32/eps=1e-05/w"),
+                ("layernorm/cols=64/f32/out=f16/wb", "layernorm_bwd/cols=64/f32/out=f16/eps=1e-05/wb"),
+                ("rmsnorm/cols=64/bf16/res=f32/add/sum/w", "rmsnorm_bwd/cols=64/f32/out=bf16/w=bf16/dw=bf16/eps=1e-05/dsum/w"),
+                ("rmsnorm/cols=64/bf16/res=f32/sum/w", "rmsnorm_bwd/cols=64/bf16/res=f32/eps=1e-05/dsum/w"),
+                ("rmsnorm/cols=64/bf16/add/sum/round=sum+norm/w", "rmsnorm_bwd/cols=64/bf16/eps=1e-05/dsum/w")):
+            self.check(text, spec, 5, 64)
+
+    def test_of_some_outputs_and_inputs(self):
+        text, spec = "layernorm/cols=9/f32/add/sum/wb", "layernorm_bwd/cols=9/f32/eps=1e-05/"
+        self.check(text, spec + "wb", 4, 9, names=["y"])
+        self.check(text, None, 4, 9, names=["sum"], launches=0)
+        for moving, affine in ((["weight", "bias"], "wb"), (["bias"], "wb"), (["x", "weight"], "w"), (["residual"], "w"), (["weight"], "w")):
+            self.check(text, spec + affine, 4, 9, moving=moving, names=["y"])
+        self.check(text, spec + "dsum/w", 4, 9, moving=["x"])
+
+    def test_one_call_in_the_program(self):
+        text = "layernorm/cols=40/bf16/add/sum/wb"
+        given = self.operands(text, 6, 40)
+        cotangents = self.cotangents(found_outputs(text, given))
+
+        def both(given, cotangents):
+            results, backward = jax.vjp(functools.partial(found_outputs, text), given)
+            return results, backward(cotangents)
+
+        program = jax.jit(both).lower(given, cotangents).as_text()
+        self.assertEqual(len(re.findall(r"custom_call @normjit_norm\b", program)), 2)
+        self.assertFalse(re.search("stablehlo.(reduce|rsqrt)", program))
+        backward = jax.vjp(functools.partial(found_outputs, text), given)[1]
+        program = jax.jit(backward).lower(cotangents).as_text()
+        self.assertEqual(len(re.findall(r"custom_call @\w+", program)), 1)
+
+    def test_names(self):
+        x, r, w, b = self.array(2, 3, 40), self.array(2, 3, 40), self.array(40), self.array(40)
+        spec = {"norm": "rmsnorm", "residual": "add", "offset": 0, "activation": None}
+        for call, wanted, given in (
+                (lambda x, w: normjit.jax.rms_norm(x, w), lambda x, w: plain({**spec, "residual": ""}, x=x, weight=w)["y"], (x, w)),
+                (lambda x, w, b: normjit.jax.layer_norm(x, w, b), base.formula, (x, w, b)),
+                (lambda x, b: normjit.jax.layer_norm(x, None, b), lambda x, b: base.formula(x, None, b), (x, b)),
+                (lambda x, w, b: normjit.jax.layer_norm(x, w.reshape(3, 40), b.reshape(3, 40), normalized_ndim=2),
+                 lambda x, w, b: base.formula(x.reshape(2, 120), w, b), (x, self.array(120), self.array(120))),
+                (lambda x, r, w: normjit.jax.add_rms_norm(x, r, w)[0], lambda x, r, w: plain(spec, x=x, residual=r, weight=w)["y"],
+                 (x, r, w)),
+                (lambda x, r, w, b: normjit.jax.add_layer_norm(x, r, w, b)[0], lambda x, r, w, b: base.formula(x + r, w, b),
+                 (x, r, w, b))):
+            with self.launches(2):
+                found = jax.block_until_ready(gradient(lambda *some: jnp.sin(call(*some)).sum(), tuple(range(len(given))))(*given))
+            for a, c in zip(found, gradient(lambda *some: jnp.sin(wanted(*some)).sum(), tuple(range(len(given))))(*given)):
+                self.assertClose(a, c, 2e-4)
+
+    def test_other_norms_have_the_formula(self):
+        x, part, w = self.array(3, 8), self.array(3, 8), self.array(8)
+        for tail, given in (("/w/gelu", {}), ("/w/scale=2", {}), ("/w/stats", {}), ("/addafter/w", {"residual": part}),
+                            ("/add/w", {"residual": part}), ("/add/sum/w", {"residual": part[0]}), ("/gate/w", {"gate": part}),
+                            ("/w/mods", {"mod_scale": part}), ("/inb/w", {"in_bias": w}), ("/w:rows", {"weight": part})):
+            with self.subTest(tail=tail):
+                text, given = "layernorm/cols=8/f32" + tail, {"x": x, "weight": w, **given}
+                backward = self.pullback(found_outputs, text, given, list(given), ["y"])
+                with self.launches(0):
+                    backward({"y": self.array(3, 8)})
+        given = {"x": self.array(2, 8, 3, 3), "weight": w}
+        backward = self.pullback(found_outputs, "layernorm/cols=8/f32/w/cf", given, list(given), ["y"])
+        with self.launches(0):
+            backward({"y": self.array(2, 8, 3, 3)})
+
+    def test_vmap(self):
+        """The gradients of a batch of rows are one launch, but sums over the rows of each of the batch are the formula's."""
+        for text in ("layernorm/cols=24/f32", "rmsnorm/cols=24/f32/add/sum/w"):
+            given = self.operands(text, 3, 5, 24)
+            axes = {name: 0 if part.ndim > 1 else None for name, part in given.items()}
+
+            def loss(outputs, given):
+                return sum(jnp.sin((2 + i) * result).sum() for i, result in enumerate(outputs(text, given).values()))
+
+            def of_all(outputs, given):  # the vmap within the gradient
+                return jax.vmap(functools.partial(loss, outputs), (axes,))(given).sum()
+
+            def of_rows(outputs, given):  # a gradient of rows alone within the vmap
+                fixed = {name: part for name, part in given.items() if axes[name] is None}
+                rows = {name: part for name, part in given.items() if axes[name] == 0}
+                return jax.vmap(jax.grad(lambda rows: loss(outputs, {**rows, **fixed})))(rows)
+
+            plain_outputs = lambda text, given: {name: self.plain(text, given)[name]  # noqa: E731
+                                                 for name in ["y"] + ["sum"] * ("/sum" in text)}
+            for function, launches in ((lambda outputs: jax.grad(functools.partial(of_all, outputs)), 2),
+                                       (lambda outputs: functools.partial(of_rows, outputs), 2),
+                                       (lambda outputs: jax.vmap(jax.grad(functools.partial(loss, outputs)), (axes,)),
+                                        1 if "weight" in given else 2)):
+                with self.subTest(text=text):
+                    with self.launches(launches):
+                        found = jax.block_until_ready(jax.jit(function(found_outputs))(given))
+                    wanted = function(plain_outputs)(given)
+                    for name in found:
+                        self.assertClose(found[name], wanted[name], 5e-4, name)
+
+    def test_vmap_over_all_operands(self):
+        text = "layernorm/cols=24/f32/wb"
+        given = self.operands(text, 3, 5, 24)
+        given.update(weight=self.array(3, 24), bias=self.array(3, 24))
+
+        def loss(outputs):
+            return lambda given: jnp.sin(jax.vmap(lambda given: outputs(text, given)["y"])(given)).sum()
+
+        with self.launches(0):
+            found = jax.block_until_ready(gradient(loss(found_outputs), 0)(given))
+        wanted = gradient(loss(self.plain), 0)(given)
+        for name in given:
+            self.assertClose(found[name], wanted[name], 2e-4, name)
+
+    def test_jacobians(self):
+        text = "layernorm/cols=6/f64/add/sum/wb1"
+        with x64():
+            given = self.operands(text, 2, 6)
+            for jacobian in (jax.jacrev, jax.jacfwd, jax.hessian):
+                found, wanted = [jax.tree.leaves(jax.jit(jacobian(lambda given: operator.itemgetter("y", "sum")(outputs(text, given))))(
+                    given)) for outputs in (found_outputs, self.plain)]
+                for a, b in zip(found, wanted):
+                    self.assertClose(a, b, 1e-8)
+
+    def test_gradients_of_any_order(self):
+        """In all mixtures of modes; the first order alone has the kernel."""
+        with x64():
+            for text in ("layernorm/cols=7/f64/eps=0.1", "rmsnorm/cols=7/f64/eps=0.1/w1", "layernorm/cols=7/f64/eps=0.1/add/sum/wb"):
+                primals, tangents = [self.operands(text, 3, 7) for _ in range(2)]
+                names = list(found_outputs(text, primals))
+
+                def derivatives(outputs):
+                    def loss(given):
+                        return sum(jnp.sin(result).sum() for name, result in outputs(text, given).items() if name in names)
+
+                    def along(function):  # its derivative in one direction
+                        return lambda given: jax.jvp(function, (given,), (tangents,))[1]
+
+                    def squares(function):
+                        return lambda given: sum((part ** 2).sum() for part in jax.tree.leaves(function(given)))
+
+                    return jax.jit(lambda given: [jax.grad(squares(jax.grad(loss)))(given), along(jax.grad(loss))(given),
+                                                  jax.grad(along(loss))(given), along(along(loss))(given),
+                                                  jax.grad(squares(jax.grad(squares(jax.grad(loss)))))(given)])
+
+                with self.subTest(text=text):
+                    for a, b in zip(*[jax.tree.leaves(derivatives(outputs)(primals)) for outputs in (found_outputs, self.plain)]):
+                        self.assertClose(a, b, 1e-9)
+
+    def test_no_rows(self):
+        """Gradients of weights are 0 then, also where only a batch or a device has no rows."""
+        text = "layernorm/cols=8/f32/add/sum/wb"
+        for shape in ((0, 8), (2, 0, 8)):
+            given = self.operands(text, *shape)
+            grads = gradient(lambda given: sum(result.sum() for result in found_outputs(text, given).values()), 0)(given)
+            self.assertEqual([grads[name].shape for name in given], [shape, shape, (8,), (8,)])
+            self.assertFalse(np.any(grads["weight"]) or np.any(grads["bias"]))
+        given = self.operands(text, 0, 3, 8)
+        with self.launches(0):
+            grads = gradient(lambda given: jax.vmap(lambda x, r: found_outputs(text, {**given, "x": x, "residual": r})["y"])(
+                given["x"], given["residual"]).sum(), 0)(given)
+        self.assertFalse(np.any(grads["weight"]) or np.any(grads["bias"]))
+
+    def test_shards(self):
+        """Gradients of weights are sums over the rows of all devices."""
+        if len(base.DEVICES) < 2 or not hasattr(jax, "shard_map"):
+            self.skipTest("needs two GPUs and JAX 0.7")
+        text = "rmsnorm/cols=24/f32/add/sum/w"
+        mesh = jax.sharding.Mesh(np.array(base.DEVICES[:2]), ("rows",))
+        rows, all_alike = jax.sharding.PartitionSpec("rows"), jax.sharding.PartitionSpec()
+        given = self.operands(text, 4, 24)
+        specs = {name: rows if part.ndim > 1 else all_alike for name, part in given.items()}
+        for check, moving in itertools.product((True, False), (["x", "residual", "weight"], ["weight"], ["residual"])):
+            def loss(outputs):
+                def of_some(some):
+                    results = outputs({**given, **some})
+                    return jnp.sin(results["y"]).sum() + jnp.cos(results["sum"]).sum()
+                return of_some
+
+            sharded = jax.shard_map(functools.partial(found_outputs, text), mesh=mesh, in_specs=(specs,), out_specs=rows, check_vma=check)
+            some = {name: given[name] for name in moving}
+            with self.subTest(check=check, moving=moving):
+                with self.launches(4):
+                    found = jax.block_until_ready(gradient(loss(sharded), 0)(some))
+                wanted = gradient(loss(functools.partial(self.plain, text)), 0)(some)
+                for name in moving:
+                    self.assertClose(found[name], wanted[name], 2e-4, name)
+
+    def test_donated_arrays(self):
+        text = "rmsnorm/cols=24/f32/add/sum/w"
+        given = self.operands(text, 4, 24)
+        step = lambda given: jax.tree.map(  # noqa: E731
+            lambda part, grad: part - 0.1 * grad, given, jax.grad(lambda given: jnp.sin(found_outputs(text, given)["y"]).sum())(given))
+        wanted = jax.tree.map(np.asarray, jax.jit(step)(given))
+        for name, part in jax.jit(step, donate_argnums=0)(given).items():
+            np.testing.assert_array_equal(part, wanted[name])
+
+    def test_where_there_is_no_kernel(self):
+        """As in services that work from caches only. Other refusals are errors."""
+        if not base.FAKE:
+            self.skipTest("needs the fake")
+        self.addCleanup(setattr, base.FAKE, "prepare_status", 0)
+        for columns, status in enumerate((_library.NO_COMPILER, _library.NOT_CACHED, _library.NOT_READY, 506), 30):
+            text = "layernorm/cols={}/f32/wb".format(columns)  # which was not traced before
+            given, cotangents = self.operands(text, 3, columns), {"y": self.array(3, columns)}
+            base.FAKE.prepare_status = 0
+            backward = self.pullback(found_outputs, text, given, list(given), ["y"])
+            base.FAKE.prepare_status = status
+            if status == 506:  # out of memory
+                with self.assertRaisesRegex(RuntimeError, "told to refuse"):
+                    backward(cotangents)
+                continue
+            with self.launches(0):
+                found = backward(cotangents)
+            wanted = self.pullback(self.plain, text, given, list(given), ["y"])(cotangents)
+            for name in given:
+                self.assertClose(found[name], wanted[name], 2e-4, name)
 
 
 class Names(Case):

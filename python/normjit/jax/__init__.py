@@ -81,8 +81,9 @@ def norm(spec: str, x: jax.Array, *, in_bias: Optional[jax.Array] = None, gate: 
     in_bias, weight and bias are [C], residual has x's shape or that of a sample, and mean and rstd are [N, ...].
 
     Just those that the spec has are given. Derivatives, vmap and errors are as in layer_norm; a rounding counts as the
-    identity, results of 8 and 4 bits have no derivatives, and that of amax is 0. Raises ValueError also for a text that is no
-    spec.
+    identity, results of 8 and 4 bits have no derivatives, and that of amax is 0. Gradients of a sum with a residual come from
+    one kernel where the sum is written, and are those at the sum as it was written. Raises ValueError also for a text that is
+    no spec.
     """
     given = {"in_bias": in_bias, "gate": gate, "gate_table": gate_table, "residual": residual, "weight": weight,
              "bias": bias, "mod_scale": mod_scale, "mod_scale_table": mod_scale_table, "mod_shift": mod_shift,
@@ -271,9 +272,11 @@ def layer_norm(x: jax.Array, weight: Optional[jax.Array] = None, bias: Optional[
     eps: added to the variance; not negative. Python numbers, as is scale: each value is a kernel of its own.
     activation: None, "relu", "gelu" (exact), "gelu_tanh" or "silu".
 
-    Derivatives come from the formula in jax.numpy, out of x and the mean and rstd that the kernel saved. Under vmap the
-    batch becomes rows; where weight or bias have a batch, too, the formula takes the kernel's place. In an
-    array that jit shards on its own the call is not split: use shard_map.
+    Without an activation and a scale, all gradients of the first order come from one kernel, out of x. Other derivatives, of
+    any order, come from the formula in jax.numpy, out of x and, where there is an activation or a scale, the mean and rstd that
+    the kernel saved. Under vmap the batch becomes rows; where weight or bias have a batch, too, the formula takes the kernel's
+    place, as it does for gradients of weight and bias that are those of each of the batch. In an array that jit shards on its
+    own the call is not split: use shard_map.
 
     Raises TypeError and ValueError for what does not fit; RuntimeError where there is no GPU, no C++ compiler or no
     libnormjit. On a CPU beside a GPU the program fails when it runs, with an error of XLA that says so.

@@ -2,11 +2,12 @@
 """The call of the XLA FFI: its handlers, built and registered at the first use, and its operands and results."""
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -15,8 +16,10 @@ import jaxlib.version
 import numpy as np
 
 from normjit import _build, _library
+from normjit._gradients import UNAVAILABLE
 
 if TYPE_CHECKING:
+    from normjit.jax._gradients import GradientProblem
     from normjit.jax._operator import Problem
 
 _jax: Any = jax  # parts of which have no types, or others in each version
@@ -26,10 +29,10 @@ _TABLE = ("normjit_norm", "normjit_prepare", "normjit_kernel_release", "normjit_
           "normjit_free")
 
 
-def call(problem: Problem, arrays: Sequence[Any]) -> tuple[Any, ...]:
+def call(problem: Problem | GradientProblem, arrays: Sequence[Any]) -> tuple[Any, ...]:
     """problem.outputs of problem.inputs, by the kernel."""
     register()
-    operands = _alike(arrays)
+    operands = alike(arrays)
     x = operands[0]
     shapes: list[tuple[tuple[int, ...], Any]] = [
         (problem.shape_of(name, x.shape), jnp.dtype(problem.dtypes[name])) for name in problem.outputs]
@@ -87,25 +90,47 @@ def open_handlers(source: str) -> ctypes.CDLL:
 
 @functools.lru_cache(maxsize=1024)
 def workspace_bytes(spec: bytes) -> int:
-    """What suffices for this normjit_spec, as bytes, on each GPU of this process. libnormjit asks for the current
-    context, and XLA works in the primary one."""
-    cuda = ctypes.CDLL("libcuda.so.1")
-    asked = _library.Spec.from_buffer_copy(spec)
-    most = ctypes.c_size_t()
+    """What suffices for this normjit_spec, as bytes, on each GPU of this process."""
+    asked, most = _library.Spec.from_buffer_copy(spec), 0
     for gpu in gpus():
-        context, popped, here = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_size_t()
-        ordinal = gpu.local_hardware_id
-        for status in (cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), ordinal),
-                       cuda.cuCtxPushCurrent_v2(context)):
-            if status != 0:
-                raise RuntimeError("normjit.jax: the context of GPU {} gave CUDA error {}".format(ordinal, status))
-        try:
+        here = ctypes.c_size_t()
+        with context_of(gpu):
             _library.call("normjit_workspace_bytes", _library.service(), ctypes.byref(asked), ctypes.byref(here))
-        finally:
-            cuda.cuCtxPopCurrent_v2(ctypes.byref(popped))
-            cuda.cuDevicePrimaryCtxRelease_v2(ordinal)
-        most = max(most, here, key=lambda size: size.value)
-    return most.value
+        most = max(most, here.value)
+    return most
+
+
+def is_available(spec: bytes, rows: int) -> bool:
+    """Whether each kind of GPU of this process has the kernel of this normjit_spec for so many rows, which is made where that
+    is possible: the call compiles no more then. Raises _library.Error for other failures than that there is none."""
+    asked, options = _library.Spec.from_buffer_copy(spec), _library.PrepareOptions(rows_hint=rows)
+    for gpu in {gpu.device_kind: gpu for gpu in gpus()}.values():
+        kernel = ctypes.c_void_p()
+        try:
+            with context_of(gpu):
+                _library.call("normjit_prepare", _library.service(), ctypes.byref(asked), ctypes.byref(options),
+                              ctypes.byref(kernel))
+        except _library.Error as why:
+            if why.status not in UNAVAILABLE:
+                raise
+            return False
+        _library.load().normjit_kernel_release(kernel)
+    return True
+
+
+@contextlib.contextmanager
+def context_of(gpu: Any) -> Iterator[None]:
+    """The primary context, in which XLA works, as the current one, for which libnormjit answers."""
+    cuda, ordinal = ctypes.CDLL("libcuda.so.1"), gpu.local_hardware_id
+    context, popped = ctypes.c_void_p(), ctypes.c_void_p()
+    for status in (cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), ordinal), cuda.cuCtxPushCurrent_v2(context)):
+        if status != 0:
+            raise RuntimeError("normjit.jax: the context of GPU {} gave CUDA error {}".format(ordinal, status))
+    try:
+        yield
+    finally:
+        cuda.cuCtxPopCurrent_v2(ctypes.byref(popped))
+        cuda.cuDevicePrimaryCtxRelease_v2(ordinal)
 
 
 def _varying(array: Any) -> frozenset[Any]:
@@ -115,7 +140,7 @@ def _varying(array: Any) -> frozenset[Any]:
     return frozenset(getattr(kind, "vma", ()) if manual is None else manual.varying)
 
 
-def _alike(operands: Sequence[Any]) -> list[Any]:
+def alike(operands: Sequence[Any]) -> list[Any]:
     """The operands, all of them varying along the same axes of shard_map, as XLA's calls need them."""
     axes: frozenset[Any] = frozenset().union(*map(_varying, operands))
     missing = [tuple(axes - _varying(operand)) for operand in operands]

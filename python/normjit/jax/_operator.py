@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator as JAX sees it: the kernel, its batching and its derivatives.
+"""The operator as JAX sees it: the kernel, its batching and its derivatives, those of plain norms by _gradients.
 
 All here is of rows: x is [rows, columns]. Operands come in the order of INPUTS, those that the spec has, and results in the
 order of OUTPUTS. in_bias, weight, bias and tables are [columns]; residual, and with `:rows` weight and bias, are [n, columns],
@@ -19,7 +19,8 @@ import jax
 import jax.numpy as jnp
 
 from normjit import _library
-from normjit.jax import _ffi
+from normjit._gradients import have_kernel
+from normjit.jax import _ffi, _gradients
 
 Array = jax.Array
 
@@ -48,7 +49,7 @@ _GATE_FUNCTIONS = {_library.GATE_FUNCTIONS[name]: function for name, function in
 _ROUNDED_BITS = {"float16": (5, 10), "bfloat16": (8, 7)}  # of exponent and mantissa
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Problem:
     """What XLA knows when it compiles, besides shapes: the text of a spec, and what follows from it."""
     text: str
@@ -76,6 +77,10 @@ class Problem:
     has_rows: frozenset[str] = dataclasses.field(compare=False)  # inputs but x that are [n, columns]
     dtypes: dict[str, str] = dataclasses.field(compare=False)    # of inputs and outputs
     wide: str = dataclasses.field(compare=False)                 # in which all is computed
+    has_gradient_kernel: bool = dataclasses.field(compare=False)  # where residual has x's shape
+
+    def __repr__(self) -> str:
+        return self.text
 
     def with_statistics(self) -> Problem:
         return self if "rstd" in self.outputs else problem_of(self.text + "/stats")
@@ -140,7 +145,7 @@ def problem_of(text: str) -> Problem:
         dtypes={**dtypes, "mean": wide, "rstd": wide, "row_scale": "float32", "amax": "float32",
                 "also": "" if also == "none" else _DTYPES[_library.DTYPES[also]],
                 "block_scale": "int32" if scale_layout == "cols4" else _SCALE_DTYPES[scale_format],
-                **{name: "float32" for name in NUMBERS}}, wide=wide)
+                **{name: "float32" for name in NUMBERS}}, wide=wide, has_gradient_kernel=have_kernel(spec))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -154,9 +159,12 @@ def normalize(problem: Problem) -> Callable[..., Any]:
     def derivative(primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
         if problem.dtypes["y"] in _LARGEST:
             raise TypeError("results of 8 and 4 bits have no derivatives; {} writes {}".format(problem.text, problem.dtypes["y"]))
+        tangents = [None if isinstance(dt, jax.custom_derivatives.SymbolicZero) else dt for dt in tangents]
+        given = dict(zip(problem.inputs, primals))
+        if _gradients.apply_to_plain(problem, {name: array.shape for name, array in given.items()}):
+            return _derivative_of_plain(problem, given, dict(zip(problem.inputs, tangents)))
         full = problem.with_statistics()
         results = dict(zip(full.outputs, normalize(full)(*primals)))
-        tangents = [None if isinstance(dt, jax.custom_derivatives.SymbolicZero) else dt for dt in tangents]
         # Between forward and backward pass only the arguments are kept, not what is computed from them.
         linear = jax.checkpoint(functools.partial(_tangents, full), prevent_cse=False)
         moved = linear(primals, results.get("mean"), results["rstd"], tangents)
@@ -164,6 +172,15 @@ def normalize(problem: Problem) -> Callable[..., Any]:
 
     operator.defjvp(derivative, symbolic_zeros=True)
     return operator
+
+
+def _derivative_of_plain(problem: Problem, given: dict[str, Any], tangents: dict[str, Any]) -> Any:
+    """The results and their tangents."""
+    results = dict(zip(problem.outputs, normalize(problem)(*given.values())))
+    moved = _gradients.tangents(problem, results["sum"] if "residual" in given else given["x"], given.get("weight"),
+                                {name: dt for name, dt in tangents.items() if dt is not None})
+    return tuple(results.values()), tuple(
+        moved[name] if name in moved else jnp.zeros_like(result) for name, result in results.items())
 
 
 @functools.lru_cache(maxsize=1024)

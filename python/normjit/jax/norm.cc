@@ -9,9 +9,10 @@
 // upper_bound, global_scale, and results those of y, sum, mean, rstd, also, row_scale, block_scale and amax,
 // all of them contiguous. A residual, and weight and bias with affine_rows, may have fewer rows than x, a
 // divisor n: row r takes row r % n. With channels_first x is [samples, columns, plane], and a residual is
-// that or one sample. Then comes a workspace where the plans of the spec may need one. It is a result because
-// XLA then knows of it: a command buffer that is replayed finds it at the same place, and no other launch
-// uses it.
+// that or one sample. Operands of a backward spec are x, weight, dy and dsum, its results dx, dweight and
+// dbias; a call of 0 rows writes none. Then comes a workspace where the plans of the spec may need one. It is
+// a result because XLA then knows of it: a command buffer that is replayed finds it at the same place, and no
+// other launch uses it.
 #include <dlfcn.h>
 
 #include <atomic>
@@ -141,10 +142,18 @@ class Operands {
   std::size_t at_ = 0;
 };
 
+bool read_gradient_operands(Operands operands, const normjit_spec& spec, normjit_tensors& to) {
+  return operands.rows(spec.input, to.x.pointer, to.rows) &&
+         (spec.affine < NORMJIT_WEIGHT || operands.vector(spec.weight, to.weight.pointer)) &&
+         operands.rows_for(to.rows, 0, spec.output, to.dy) &&
+         (!spec.dsum || operands.rows_for(to.rows, 0, spec.residual_type, to.dsum)) && operands.at_end();
+}
+
 bool read_operands(ffi::RemainingArgs arguments, Call& call) {
   const normjit_spec& spec = call.spec;
   normjit_tensors& to = call.tensors;
   Operands operands(arguments, spec);
+  if (spec.backward) return read_gradient_operands(operands, spec, to);
   const auto affine = [&](normjit_input_rows& rows) {
     return spec.affine_rows ? operands.rows_for(to.rows, to.plane, spec.weight, rows)
                             : operands.vector(spec.weight, rows.pointer);
@@ -179,33 +188,55 @@ std::int64_t block_scales(const normjit_spec& spec, std::int64_t rows) {
   return shape[0] * shape[1] * (spec.scale_layout == NORMJIT_SCALE_LAYOUT_PACKED_COLUMNS ? 1 : shape[2]);
 }
 
-bool read_results(ffi::RemainingRets results, Call& call) {
-  const normjit_spec& spec = call.spec;
-  normjit_tensors& to = call.tensors;
-  std::size_t at = 0;
-  const auto take = [&](void*& pointer, std::int64_t elements) {
-    auto buffer = results.get<ffi::AnyBuffer>(at++);
+// Takes the results of a call one by one, as Operands does.
+class Results {
+ public:
+  explicit Results(ffi::RemainingRets results) : results_(results) {}
+
+  bool take(void*& pointer, std::int64_t elements) {
+    auto buffer = results_.get<ffi::AnyBuffer>(at_++);
     if (!buffer || static_cast<std::int64_t>((*buffer)->element_count()) != elements) return false;
     pointer = (*buffer)->untyped_data();
     return true;
-  };
+  }
+  // The workspace, if there is one, and the end.
+  bool take_workspace(Call& call) {
+    if (at_ == results_.size()) return true;
+    auto workspace = results_.get<ffi::AnyBuffer>(at_++);
+    if (!workspace || at_ != results_.size()) return false;
+    call.tensors.workspace = (*workspace)->untyped_data();
+    call.workspace_bytes = (*workspace)->size_bytes();
+    return true;
+  }
+
+ private:
+  const ffi::RemainingRets results_;
+  std::size_t at_ = 0;
+};
+
+bool read_gradients(Results& results, const normjit_spec& spec, normjit_tensors& to) {
+  return results.take(to.dx.pointer, to.rows * spec.columns) &&
+         (spec.affine < NORMJIT_WEIGHT || results.take(to.dweight, spec.columns)) &&
+         (spec.affine != NORMJIT_WEIGHT_BIAS || results.take(to.dbias, spec.columns));
+}
+
+bool read_norm(Results& results, const normjit_spec& spec, normjit_tensors& to) {
   const std::int64_t elements = to.rows * spec.columns;
-  if (!take(to.y.pointer, spec.output == NORMJIT_E2M1 ? elements / 2 : elements) ||
-      (spec.sum && !take(to.sum.pointer, elements)) ||
-      (spec.statistics && spec.norm != NORMJIT_RMS && !take(to.mean, to.rows)) ||
-      (spec.statistics && !take(to.rstd, to.rows)) ||
-      (spec.also > NORMJIT_NO_ALSO && !take(to.also.pointer, elements)) ||
-      (spec.quantization == NORMJIT_QUANTIZE_BY_ROW && !take(to.row_scale, to.rows)) ||
-      (spec.quantization >= NORMJIT_QUANTIZE_BY_BLOCK_16 &&
-       !take(to.block_scale, block_scales(spec, to.rows))) ||
-      (spec.amax && !take(to.amax, 1)))
-    return false;
-  if (at == results.size()) return true;
-  auto workspace = results.get<ffi::AnyBuffer>(at++);
-  if (!workspace || at != results.size()) return false;
-  to.workspace = (*workspace)->untyped_data();
-  call.workspace_bytes = (*workspace)->size_bytes();
-  return true;
+  return results.take(to.y.pointer, spec.output == NORMJIT_E2M1 ? elements / 2 : elements) &&
+         (!spec.sum || results.take(to.sum.pointer, elements)) &&
+         (!spec.statistics || spec.norm == NORMJIT_RMS || results.take(to.mean, to.rows)) &&
+         (!spec.statistics || results.take(to.rstd, to.rows)) &&
+         (spec.also <= NORMJIT_NO_ALSO || results.take(to.also.pointer, elements)) &&
+         (spec.quantization != NORMJIT_QUANTIZE_BY_ROW || results.take(to.row_scale, to.rows)) &&
+         (spec.quantization < NORMJIT_QUANTIZE_BY_BLOCK_16 ||
+          results.take(to.block_scale, block_scales(spec, to.rows))) &&
+         (!spec.amax || results.take(to.amax, 1));
+}
+
+bool read_results(ffi::RemainingRets from, Call& call) {
+  Results results(from);
+  return (call.spec.backward ? read_gradients : read_norm)(results, call.spec, call.tensors) &&
+         results.take_workspace(call);
 }
 
 ffi::Error read(ffi::RemainingArgs arguments, ffi::RemainingRets results, Spec spec, Call& call) {
@@ -248,12 +279,14 @@ std::uint64_t bits(T value) {
 
 // Every pointer is a multiple of this; of 16 at most, as more makes no other kernel.
 std::int32_t alignment_of(const normjit_tensors& t) {
-  std::uint64_t all = 16 | bits(t.y.pointer) | bits(t.sum.pointer) | bits(t.also.pointer);
+  std::uint64_t all = 16;
+  for (const normjit_output_rows* rows : {&t.y, &t.sum, &t.also, &t.dx}) all |= bits(rows->pointer);
   for (const normjit_input_rows* rows :
-       {&t.x, &t.gate, &t.residual, &t.weight, &t.bias, &t.mod_scale, &t.mod_shift})
+       {&t.x, &t.gate, &t.residual, &t.weight, &t.bias, &t.mod_scale, &t.mod_shift, &t.dy, &t.dsum})
     all |= bits(rows->pointer);
   for (const void* vector : {t.in_bias, t.gate_table, t.mod_scale_table, t.mod_shift_table})
     all |= bits(vector);
+  for (const void* vector : {t.dweight, t.dbias}) all |= bits(vector);
   return static_cast<std::int32_t>(all & -all);
 }
 
@@ -271,7 +304,7 @@ ffi::Error prepare(const Call& call, std::int32_t device) {
   options.plane = call.tensors.plane;
   const normjit_tensors& t = call.tensors;
   for (const normjit_input_rows* rows :
-       {&t.gate, &t.residual, &t.weight, &t.bias, &t.mod_scale, &t.mod_shift})
+       {&t.gate, &t.residual, &t.weight, &t.bias, &t.mod_scale, &t.mod_shift, &t.dy, &t.dsum})
     if (rows->n > 1) options.grouped_rows = 1;
   std::uint64_t words[sizeof(spec) / sizeof(std::uint64_t)], key = 1;
   std::memcpy(words, &spec, sizeof(spec));

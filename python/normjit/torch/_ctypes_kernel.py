@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from normjit import _library
+from normjit._gradients import UNAVAILABLE
 from normjit.torch import _check
 from normjit.torch._launch import launch
 from normjit.torch._problem import COLUMNS, MATRIX, ONE, OPERANDS, OUTPUTS, Operand, Problem, problem_of, rows_at
@@ -162,9 +163,6 @@ def _gradient_problem(columns: int, eps: float, layer: bool, affine: str, weight
         weight=weight, gradient_type=weight, residual_type=residual)))
 
 
-_UNAVAILABLE = (_library.NO_COMPILER, _library.NOT_CACHED, _library.NOT_READY)
-
-
 def norm_backward(x: Tensor, dims: int, weight: Maybe, dy: Tensor, dsum: Maybe, eps: float, layer: bool,
                   weight_offset: bool, of_bias: bool, batch_invariant: bool) -> Any:
     """By PyTorch where the norm has a kernel and its gradients have none."""
@@ -175,7 +173,7 @@ def norm_backward(x: Tensor, dims: int, weight: Maybe, dy: Tensor, dsum: Maybe, 
     try:
         made = _gradients_of(*arguments)
     except RuntimeError as error:
-        if not any(isinstance(why, _library.Error) and why.status in _UNAVAILABLE for why in (error, error.__cause__)):
+        if not any(isinstance(why, _library.Error) and why.status in UNAVAILABLE for why in (error, error.__cause__)):
             raise
         return torch.ops.normjit.norm_backward_by_pytorch(*arguments)
     row = x.shape[-dims:]

@@ -10,7 +10,7 @@ from typing import Any, Callable, NamedTuple, Optional
 import torch
 from torch import Tensor
 
-from normjit import _library
+from normjit import _gradients, _library
 from normjit.torch import _check
 
 CODES = {dtype: _library.DTYPES[text] for dtype, text in {
@@ -43,7 +43,6 @@ _NO_RESIDUAL, _NO_GATE, _NO_MODULATION = (_library.RESIDUALS["none"], _library.G
                                           _library.MODULATIONS["none"])
 _SCALE_SHIFT = _library.MODULATIONS["mod"]
 _BY_TENSOR, _BY_ROW = _library.QUANTIZATIONS["tensor"], _library.QUANTIZATIONS["row"]
-_NO_ACTIVATION = _library.ACTIVATIONS[None]
 _SCALES_IN_E4M3, _NO_ALSO = _library.SCALE_FORMATS["e4m3"], _library.ALSOS["none"]
 OPERANDS = (  # x, inputs, outputs
     Operand("x", MATRIX, "input", lambda spec: True),
@@ -253,13 +252,9 @@ def problem_of(text: str) -> Problem:
 
 
 def has_gradient_kernel(problem: Problem) -> bool:
-    """Whether the gradients of a spec are those of a backward spec, of what was normalized: x, or the sum if it is written.
-    With "/shape=" a norm is one that Inductor may have back (_fusion.to_fuse), and its gradients with it."""
-    spec, operands = problem.spec, {"x", "residual", "weight", "bias", "out", "sum", "amax"}
-    return (set(problem.operands) <= operands and problem.adds in ("none", "add") and not problem.is_narrow
-            and (problem.adds == "none" or bool(spec.sum)) and problem.activation == _NO_ACTIVATION
-            and problem.scale == 1.0 and not problem.affine_rows and not problem.channels_first
-            and "/shape=" not in problem.text)
+    """Whether the gradients of a norm are those of a backward spec. With "/shape=" it is one that Inductor may have back
+    (_fusion.to_fuse), and its gradients with it."""
+    return "/shape=" not in problem.text and _gradients.have_kernel(problem.spec)
 
 
 def _channels_last_of(spec: _library.Spec) -> str:
