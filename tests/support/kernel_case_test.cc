@@ -112,19 +112,19 @@ TEST(KernelCase, RandomCasesReachEverything) {
   EXPECT_GT(in_place, all / 50);
   EXPECT_GT(clusters, all / 100);
   EXPECT_GT(teams, all / 50);
-  EXPECT_GT(unaligned, all / 20);
+  EXPECT_GT(unaligned, all / 30);
   EXPECT_GT(overlaps, all / 50);
   EXPECT_GT(one_row, 5);
   EXPECT_GT(huge, all / 100);
   EXPECT_GT(rms, all / 10);
   EXPECT_GT(residuals, all / 10);
   EXPECT_GT(one_residual, 5);
-  constexpr std::size_t kStrategies = std::size(kAllStrategies), kOfGradients = 2,
+  constexpr std::size_t kStrategies = std::size(kAllStrategies), kOfGradients = 3,
                         kForward = kStrategies - kOfGradients;
   EXPECT_EQ(inputs.size(), kStrategies * std::size(kInputKinds));
   EXPECT_EQ(activations.size(), kForward * 5 + kOfGradients);
   // Of 8 bits are outputs alone, none from f64 and none of gradients.
-  EXPECT_GT(dtypes.size(), (kForward * (4 * 4 + 3 * 3) + kOfGradients * 4 * 4) * 9 / 10);
+  EXPECT_GT(dtypes.size(), (kForward * (4 * 4 + 3 * 3) + kOfGradients * 4 * 4) * 8 / 9);
   EXPECT_GE(quantizations.size(), kForward * 2 + 4 + kOfGradients)
       << "not every strategy finds the scale of a row";
   EXPECT_GT(rounded_results, all / 100);
@@ -209,7 +209,7 @@ TEST(KernelCase, RandomCasesReachEveryGradient) {
        {&offsets, &in_place, &grouped, &dy_gaps, &other_gradients, &part_of_a_round, &rounds})
     EXPECT_EQ(pairs->size(), 3u * 2);
   EXPECT_EQ(several_chunks.size(), 5u) << "gradient_rows has whole rows";
-  EXPECT_EQ(chosen.size(), 3u * 2) << "what choose() says, too";
+  EXPECT_GE(chosen.size(), 2u * 2) << "what choose() says, too; gradient_ring for long rows alone";
   EXPECT_GT(in_warps, cases / 5);
   EXPECT_GT(whole_blocks, cases / 5);
   EXPECT_GT(all, cases / 10);

@@ -77,6 +77,14 @@ std::string broken_shared_memory(const Plan& plan, const NormSpec& spec, const D
                  " bytes of shared memory, too much for a block or for blocks_per_sm blocks"});
 }
 
+// Whether the blocks that share a row can run at once.
+std::string broken_residency(const Plan& plan, const DeviceProfile& device) {
+  const std::int64_t resident = resident_blocks(plan, device);
+  if (plan.blocks_per_row <= resident) return {};
+  return concat({"the ", shortest(plan.blocks_per_row),
+                 " blocks of a row must be resident at once; the device has room for ", shortest(resident)});
+}
+
 // The first limit that a plan of gradient_ring breaks.
 std::string broken_limit_of_ring(const Plan& plan, const NormSpec& spec, const DeviceProfile& device) {
   if (device.arch.number < 90) return "gradient_ring needs bulk copies, which need sm_90";
@@ -92,6 +100,8 @@ std::string broken_limit_of_ring(const Plan& plan, const NormSpec& spec, const D
     return concat({"gradient_ring copies 16 bytes at a time: the columns must be a multiple of ",
                    shortest(bulk_elements(spec))});
   if (plan.stages < 3) return "stages must be at least 3";
+  if (std::string why = broken_room(plan, spec, device); !why.empty()) return why;
+  if (std::string why = broken_residency(plan, device); !why.empty()) return why;
   return broken_shared_memory(plan, spec, device);
 }
 
@@ -225,12 +235,8 @@ std::string broken_limit(const Plan& plan, const NormSpec& spec, const DevicePro
       return concat({"blocks_per_row of a cluster must be 2, 4 or ", shortest(kMaxCluster)});
   }
   if (plan.exchange == Exchange::grid) {
-    const std::int64_t resident = resident_blocks(plan, device);
-    if (plan.blocks_per_row > resident)
-      return concat({"the ", shortest(plan.blocks_per_row),
-                     " blocks of a row must be resident at once; the device has room for ",
-                     shortest(resident)});
-    if (resident * slots_per_block(plan, spec) > plan_math::kMaxSlots)
+    if (std::string why = broken_residency(plan, device); !why.empty()) return why;
+    if (resident_blocks(plan, device) * slots_per_block(plan, spec) > plan_math::kMaxSlots)
       return concat({"the resident blocks need more than the ", shortest(plan_math::kMaxSlots),
                      " slots in the workspace to publish statistics"});
   }
