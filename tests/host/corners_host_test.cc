@@ -1504,7 +1504,13 @@ TEST(HostCornersOfUnalignedRows, OfRms) {
 
 // ---- Gradients ----
 
-class HostCornersOfGradients : public ::testing::TestWithParam<Strategy> {};
+class HostCornersOfGradients : public ::testing::TestWithParam<Strategy> {
+ protected:
+  // Rows begin at a multiple of so many elements, where vectors have two.
+  static int unit(const NormSpec& spec) {
+    return GetParam() == Strategy::gradient_ring ? bulk_elements(spec) : 2;
+  }
+};
 
 // With the sums over rows added by all blocks, or otherwise.
 KernelCase gradient(Strategy strategy, NormSpec spec, int vector = 1, std::int64_t rows = 5,
@@ -1582,15 +1588,15 @@ TEST_P(HostCornersOfGradients, Distances) {
       gradient(GetParam(), {.columns = 100, .dsum = true, .affine = Affine::weight_bias}, 2, 8);
   for (const Guard guard : {Guard::before, Guard::behind})
     for (const int shift : {0, 1, 7})
-      for (const std::int64_t x_gap : {-50, 0, 50})
-        for (const std::int64_t dy_gap : {-50, -25, 0, 3}) {
+      for (const std::int64_t x_gap : {-100, 0, 100})
+        for (const std::int64_t dy_gap : {-100, -52, 0, 3 * unit(plain.spec)}) {
           KernelCase c = plain;
           c.guard = guard;
-          c.x_shift = c.y_shift = c.weight_shift = c.bias_shift = shift * 2;
-          c.x_gap = x_gap * 2;
-          c.scale_gap = dy_gap * 2;
-          c.residual_gap = -dy_gap * 2;
-          c.y_gap = 2 * 2;
+          c.x_shift = c.y_shift = c.weight_shift = c.bias_shift = shift * unit(c.spec);
+          c.x_gap = x_gap;
+          c.scale_gap = dy_gap;
+          c.residual_gap = -dy_gap;
+          c.y_gap = 2 * unit(c.spec);
           cases.push_back(c);
         }
   expect_right(cases);
@@ -1602,9 +1608,9 @@ TEST_P(HostCornersOfGradients, GroupsOfRows) {
     KernelCase c = gradient(GetParam(), {.columns = 100, .dsum = true, .affine = Affine::weight_bias}, 2, 24);
     c.plan.grouped_rows = true;
     c.group = group;
-    c.group_gap = 6;
-    c.x_gap = 4;
-    c.y_gap = 2;
+    c.group_gap = 3 * unit(c.spec);
+    c.x_gap = 2 * unit(c.spec);
+    c.y_gap = unit(c.spec);
     cases.push_back(c);
   }
   expect_right(cases);
@@ -1619,7 +1625,7 @@ TEST_P(HostCornersOfGradients, InPlace) {
         KernelCase c =
             gradient(GetParam(), {.columns = columns, .input = dtype, .affine = Affine::weight_bias}, 2, 13);
         c.in_place = true;
-        c.scale_gap = gap * 2;
+        c.scale_gap = gap * unit(c.spec);
         c.runs = 2;
         cases.push_back(c);
       }

@@ -105,7 +105,7 @@ const std::vector<std::string> kOf4Bits = {"layout.cuh",
 
 // What kernels of gradients try.
 const std::vector<std::string> kGradients = {"op/gradients.cuh", "schedule/gradient_rows.cu",
-                                             "schedule/gradient_columns.cu"};
+                                             "schedule/gradient_ring.cu", "schedule/gradient_columns.cu"};
 
 // What kernels with channels first try.
 const std::vector<std::string> kChannels = {"schedule/channels_first.cu"};
@@ -1075,6 +1075,30 @@ const std::vector<Pinned> kPinned = {
     {"layernorm_bwd/cols=4500/f32/wb gradient_rows threads=256 threads_per_row=256 vector=4 per_thread=5 "
      "exchange=grid arch=sm_90 sms=2 rows=3 seed=312",
      {0},
+     kGradients},
+    // From the ring: more rows than places, fewer, and one; gaps; a warp without columns; by the last block.
+    {"layernorm_bwd/cols=88/f32/dsum/wb1 gradient_ring threads=96 threads_per_row=96 vector=1 per_thread=1 "
+     "stages=3 exchange=grid arch=sm_90 sms=2 rows=17 x_gap=8 y_gap=4 scale_gap=12 residual_gap=8 overlaps=1 "
+     "runs=2 seed=340",
+     {0, 13, 10},
+     kGradients},
+    {"rmsnorm_bwd/cols=64/bf16/w gradient_ring threads=64 threads_per_row=64 vector=2 per_thread=1 stages=4 "
+     "arch=sm_90 sms=2 rows=6 runs=2 seed=341",
+     {0, 3},
+     kGradients},
+    {"layernorm_bwd/cols=128/f64/wb gradient_ring threads=32 threads_per_row=32 vector=2 per_thread=2 "
+     "stages=5 "
+     "exchange=grid arch=sm_90 sms=3 rows=1 inputs=large_mean seed=342",
+     {0},
+     kGradients},
+    // In clusters, whose last slice is short; many rows; without sums, and a NaN.
+    {"layernorm_bwd/cols=216/f32/wb gradient_ring threads=64 threads_per_row=64 vector=1 per_thread=1 "
+     "blocks_per_row=4 stages=3 exchange=cluster arch=sm_90 sms=12 rows=25 inputs=large_mean runs=2 seed=343",
+     {0, 13, 10},
+     kGradients},
+    {"layernorm_bwd/cols=256/bf16/dsum gradient_ring threads=64 threads_per_row=64 vector=2 per_thread=1 "
+     "blocks_per_row=2 stages=4 exchange=cluster arch=sm_90 sms=2 rows=9 inputs=nan_row seed=344",
+     {0, 13},
      kGradients},
     // Chunk by chunk: fewer chunks than blocks, whose rows are shared unevenly; several batches, a short last
     // one; more rows of a batch than warps.

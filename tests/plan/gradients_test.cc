@@ -207,6 +207,8 @@ TEST(GradientPlans, RefusedWhereTheRingIsBad) {
        {"blocks_per_row must be 1", [](Plan& p) { p.blocks_per_row = 16, p.exchange = Exchange::cluster; }},
        {"must cover the columns", [](Plan& p) { p.per_thread = 2; }},
        {"must cover the columns", [](Plan& p) { p.blocks_per_row = 2, p.exchange = Exchange::cluster; }},
+       {"at most 16 bytes",
+        [](Plan& p) { p.vector = 8, p.per_thread = 2, p.threads = p.threads_per_row = 256; }},
        {"stages must be at least 3", [](Plan& p) { p.stages = 2; }},
        {"bytes of shared memory", [](Plan& p) { p.stages = 7; }},
        {"bytes of shared memory", [](Plan& p) { p.blocks_per_sm = 2; }}});

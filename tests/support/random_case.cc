@@ -74,6 +74,7 @@ std::optional<Plan> random_gradient_plan(Random& random, Plan plan, const NormSp
     plan.per_thread = static_cast<int>(random.between(1, 4));
     plan.group_rows = random.one_of(kGroups);
   } else if (plan.strategy == Strategy::gradient_ring) {
+    plan.vector = std::min(plan.vector, 16 / widest_element(spec));
     plan.blocks_per_row = 1 << random.between(0, 3);
     if (plan.blocks_per_row > 1) plan.exchange = Exchange::cluster;
     const std::int64_t slice = ceil_div(spec.columns, std::int64_t{plan.vector} * plan.blocks_per_row);
@@ -282,6 +283,8 @@ KernelCase forced_case(Random& random, Strategy strategy) {
     }
     if (is_of_gradients({.strategy = strategy})) {
       make_backward(c.spec, random);
+      if (strategy == Strategy::gradient_ring)
+        c.spec.columns = ceil_div(c.spec.columns, bulk_elements(c.spec)) * bulk_elements(c.spec);
       c.spec = canonical(c.spec);
     }
     const auto plan = random_plan(random, strategy, c.spec, c.device);

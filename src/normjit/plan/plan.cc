@@ -99,6 +99,7 @@ std::string broken_limit_of_ring(const Plan& plan, const NormSpec& spec, const D
   if (spec.columns % bulk_elements(spec) != 0)
     return concat({"gradient_ring copies 16 bytes at a time: the columns must be a multiple of ",
                    shortest(bulk_elements(spec))});
+  if (plan.vector * widest_element(spec) > 16) return "vector must have at most 16 bytes of each row";
   if (plan.stages < 3) return "stages must be at least 3";
   if (std::string why = broken_room(plan, spec, device); !why.empty()) return why;
   if (std::string why = broken_residency(plan, device); !why.empty()) return why;
