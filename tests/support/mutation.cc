@@ -689,7 +689,7 @@ constexpr Fault kFaults[] = {
      ""},
     {"the next launch begins with the tags of the last team", kExchange,
      "tag + static_cast<unsigned>(most - own) * kTagsOfRow", "tag"},
-    {"the last slice has columns that are not there", kExchange,
+    {"the last slice has columns that are not there", kLayout,
      "left < 0 ? 0 : left < kSpan ? static_cast<int>(left) : kSpan", "left < 0 ? 0 : kSpan"},
 
     {"the ring is filled before it is read", kRing, "hw::barrier_wait(ring.freed + at.index, at.phase ^ 1);",
