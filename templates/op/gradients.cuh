@@ -366,7 +366,10 @@ struct alignas(kWide * sizeof(Acc)) WideSum {
 template <class Any>
 NJ_DEVICE void add_parts(const Any& on, const Acc* all, long long parts, int first, int blocks,
                          WideSum* across) {
-  constexpr int kVectors = kColumns / kWide, kLanes = plan_math::lanes_of_sums(kSums * 1LL * kVectors);
+  constexpr int kVectors = kColumns / kWide;
+  constexpr int kLanes = Exchange::chosen == Exchange::none
+                             ? kWarp  // the last block has all units
+                             : plan_math::lanes_of_sums(kSums * 1LL * kVectors, kThreads);
   constexpr int kShares = kThreads / kLanes, kGroups = plan_math::ceil_div(kVectors, kLanes);
   const int share = static_cast<int>(threadIdx.x) / kLanes, of_group = threadIdx.x % kLanes;
 #pragma unroll 1

@@ -126,17 +126,15 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
 
   ColumnSums sums = {};
   Turn turn, before;     // of the row that is measured, and of the one before it
-  Acc mean = 0;          // of the warp's part of the row before
   long long row = team;  // that is measured
   for (unsigned i = 0;; ++i, row += teams) {
     const bool measures = row < on.rows;
     GradientWeights weights;
     load(weights, on, begin, lane, cut);
-    Acc next_mean = 0;
     if (measures) {
       hw::barrier_wait(filled + turn.place, turn.phase);
       PlacePart part = part_at(turn.place);
-      next_mean = measure_warp(part, weights, lane, cut, parts[i % kPartDepth * kWarps + warp]);
+      measure_warp(part, weights, lane, cut, parts[i % kPartDepth * kWarps + warp]);
     }
     hw::block_barrier();
     // All have written the row two before this one.
@@ -155,10 +153,9 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     if (i > 0) {
       const RowSums all = kInCluster ? merge_slices(i - 1) : merge_parts(i - 1);
       PlacePart part = part_at(before.place);
-      write(part, weights, gradient_of(all).around(mean), on, row - teams, begin, lane, cut, sums);
+      write(part, weights, gradient_of(all), on, row - teams, begin, lane, cut, sums);
     }
     if (!measures) break;
-    mean = next_mean;
     before = turn;
     turn.advance();
   }

@@ -966,7 +966,6 @@ constexpr Fault kFaults[] = {
      "[&](int s) { return columns_of_slice(s); }", "[&](int s) { return kSpan; }"},
     {"the sums of a slice are those of the first", kGradientRing, "s, teams, team) + begin",
      "s, teams, team)"},
-    {"the mean of the next row's part is taken", kGradientRing, "mean = next_mean;", ""},
     {"x is read before the launch in front is done", kGradientRing, "hw::wait_for_previous_launch();", ""},
     {"a batch is written before all of it is measured", kGradientColumns,
      "wait_for_meeting(*w.header, batch);", ""},

@@ -279,17 +279,17 @@ Slowdown slowdown_of_channels(const Plan& plan, const NormSpec& spec) {
 // with 36 KiB: 0.90.
 constexpr double kGradientsInFlight = 28 * 1024, kGradientsNotInFlight = 0.6;
 // What a thread does for a row besides its elements; and few warps, which wait for each other's exchange.
-// 4096 bf16 columns, two blocks of 256 threads with 16 elements: 148.7 us, of 128 with 32: 152.4 us.
-// 5120 with a gradient of the sum, 160 threads with 32: 0.857, 640 with 8: 0.888.
-constexpr double kGradientsEachRow = 0.4, kGradientsFewWarps = 0.05, kGradientsFewWarpsAlone = 0.03;
+// 4096 bf16 columns, two blocks of 256 threads with 16 elements: 145.2 us, of 128 with 32: 149.1 us. 4096 f32
+// columns, 512 threads with 8: 144.5 us, 256 with 16: 147.5 us, two blocks of 128 with 32: 148.7 us.
+constexpr double kGradientsEachRow = 0.25, kGradientsFewWarps = 0.05, kGradientsFewWarpsAlone = 0.03;
 // One block waits at its barriers. 8192 bf16 columns, 512 threads with 16 elements: 151.0 us; 4096 in two
 // blocks of 256: 145.2 us.
-constexpr double kGradientsAlone = 0.04;
+constexpr double kGradientsAlone = 0.03;
 // Rows are read from shared memory up to three times, and blocks of a cluster wait for each other: 4096 x
 // 16,384 bf16 155.4 us in clusters of two, two blocks of 256 threads on a multiprocessor; 158.8 us with one
 // of 512; 158.2 us in one block; 160.4 us in clusters of four. In place of rows in registers at 16,384 x
 // 4096: 151.3 us.
-constexpr double kGradientsInRing = 0.06, kGradientsRingAlone = 0.04, kGradientsInCluster = 0.02;
+constexpr double kGradientsInRing = 0.08, kGradientsRingAlone = 0.04, kGradientsInCluster = 0.02;
 // Short rows of a small block are few bytes side by side: 1,048,576 x 64 f32, 128 threads: 0.89, 256: 0.953,
 // 512: 0.956.
 constexpr double kGradientsSmallBlocks = 0.06;
