@@ -126,9 +126,29 @@ TEST_F(Gradients, WithoutACompilerAreAnError) {
   EXPECT_THAT(launched(), IsEmpty());
 }
 
-// Where the blocks cannot run together, the last one adds the sums.
-TEST_F(Gradients, OfADeviceWithLittleRoomHaveNoExchange) {
-  machine_.driver->set_resident_blocks(1);
+// They have as many blocks as run together, and whole clusters.
+TEST_F(Gradients, OfADeviceWithLittleRoomHaveFewerBlocks) {
+  NormSpec in_cluster = kGradients;
+  in_cluster.columns = 32'768;
+  ASSERT_EQ(choose(in_cluster, profile_of(90), RowsRegime::many, Alignment::eight).exchange,
+            Exchange::cluster);
+  for (const NormSpec& spec : {kGradients, in_cluster}) {
+    const Plan chosen = choose(spec, profile_of(90), RowsRegime::many, Alignment::eight);
+    for (const int room : {chosen.blocks_per_row, 3 * chosen.blocks_per_row + 1}) {
+      machine_.driver->set_resident_blocks(room);
+      Service eager = service(Mode::eager);
+      const Kernel kernel = eager.prepare(spec).value();
+      EXPECT_EQ(kernel.plan(), chosen) << to_text(kernel.plan());
+      ASSERT_TRUE(kernel.launch(tensors_of(spec, 1000), nullptr).ok());
+      EXPECT_EQ(machine_.driver->launches().back().blocks,
+                static_cast<std::uint32_t>(room / chosen.blocks_per_row * chosen.blocks_per_row));
+    }
+  }
+}
+
+// Where not even those of one row can run together, the last one adds the sums.
+TEST_F(Gradients, OfADeviceWithoutRoomHaveNoExchange) {
+  machine_.driver->set_resident_blocks(0);
   Service eager = service(Mode::eager);
   const Kernel kernel = eager.prepare(kGradients).value();
   EXPECT_TRUE(is_of_gradients(kernel.plan()));

@@ -143,11 +143,11 @@ class Enumeration {
         if (threads < 4 * kWarp || threads > 1024) continue;
         plan.threads = plan.threads_per_row = static_cast<int>(threads);
         for (plan.blocks_per_sm = 1; plan.blocks_per_sm <= kMostBlocksPerSm; ++plan.blocks_per_sm)
-          add_with_ring(plan, kMostStages);
+          add_ring(plan, kMostStages);
       }
   }
   // With as many rows in the ring as there is room for.
-  void add_with_ring(Plan plan, int most) {
+  void add_ring(Plan plan, int most) {
     const NormSpec& spec = use_.spec;
     const std::int64_t needed = needed_registers(plan, spec, use_.device.arch);
     if (needed > kMaxRegisters || plan.threads * plan.blocks_per_sm * needed > use_.device.registers_per_sm)

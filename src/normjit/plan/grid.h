@@ -23,6 +23,10 @@ struct Grid {
     const std::int64_t parts = std::min<std::int64_t>(parts_of(rows), max_parts);
     return static_cast<std::uint32_t>(std::min<std::int64_t>(parts * blocks_per_part, max_blocks));
   }
+  // Lets no launch have more than so many blocks, a multiple of those of a part that needs all of its own.
+  void limit(std::int64_t blocks) noexcept {
+    max_blocks = static_cast<std::uint32_t>(std::min<std::int64_t>(max_blocks, blocks));
+  }
 
  private:
   // 64-bit divisions take several times as long as 32-bit ones.

@@ -323,17 +323,22 @@ Result<Made> Service::Impl::make_ready(const NormSpec& spec, const Plan& plan, i
   kernel->meter = meter;
   kernel->launcher.loaded = kernel->loaded.get();
   kernel->launcher.is_fallback = !demand.may_compile;
-  if (auto room = check_room(*kernel); !room) return room.error();
+  if (auto room = find_room(*kernel); !room) return room.error();
   return Made{Kernel(std::move(kernel))};
 }
 
 // The profile says what a device has. Only the driver knows this process's share of it, and what the kernel
 // needs. Without a current context the driver cannot be asked, and the first launch finds out.
-Result<void> Service::Impl::check_room(const Kernel::Prepared& kernel) {
+Result<void> Service::Impl::find_room(Kernel::Prepared& kernel) {
   if (kernel.plan.exchange == Exchange::none) return {};
   const auto room = kernel.loaded->resident_blocks(kernel.launcher.shape);
   if (room.code() == Code::NoContext) return {};
   if (!room) return room.error();
+  // Gradients have a part of the sums for each block, or cluster, and go with fewer of them.
+  if (is_of_gradients(kernel.plan) && *room >= kernel.plan.blocks_per_row) {
+    kernel.launcher.grid.limit(*room - *room % kernel.plan.blocks_per_row);
+    return {};
+  }
   constexpr std::int64_t kManyRows = std::numeric_limits<std::int32_t>::max();
   const std::int64_t together = kernel.launcher.shape.cooperative
                                     ? grid_blocks(kernel.plan, kernel.spec, kernel.profile, kManyRows)
