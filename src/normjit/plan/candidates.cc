@@ -87,12 +87,17 @@ class Enumeration {
     const int needed = needed_registers(plan, use_.spec, use_.device.arch);
     const std::int64_t warps = ceil_div(plan.threads / kWarp * plan.blocks_per_sm, 4);
     if (needed > kMaxRegisters || 4 * warps * kWarp * needed > use_.device.registers_per_sm) return;
+    add_exchanges(plan);
+  }
+  void add_exchanges(Plan plan) {
     const bool meets = plan.strategy == Strategy::gradient_columns || sums_over_rows(use_.spec) > 0;
     for (const Exchange exchange : {Exchange::grid, Exchange::none}) {
       plan.exchange = exchange;
-      if ((exchange == Exchange::none || meets) && check(plan, use_.spec, use_.device))
-        found_.push_back(evaluate(plan, use_));
+      if (exchange == Exchange::none || meets) add_legal(plan);
     }
+  }
+  void add_legal(const Plan& plan) {
+    if (check(plan, use_.spec, use_.device)) found_.push_back(evaluate(plan, use_));
   }
 
   void gradients(int vector) {
@@ -129,7 +134,7 @@ class Enumeration {
 
   // Rows in shared memory: of one block, or of a cluster.
   void gradient_rings(int vector) {
-    constexpr int kFewestElements = 8, kMostBlocksPerSm = 2, kMostStages = 8;
+    constexpr int kFewestElements = 8, kMostBlocksPerSm = 2;
     const NormSpec& spec = use_.spec;
     if (use_.device.arch.number < 90 || spec.columns % bulk_elements(spec) != 0 ||
         aligned_elements(spec, use_.alignment) < bulk_elements(spec))
@@ -143,28 +148,22 @@ class Enumeration {
         if (threads < 4 * kWarp || threads > 1024) continue;
         plan.threads = plan.threads_per_row = static_cast<int>(threads);
         for (plan.blocks_per_sm = 1; plan.blocks_per_sm <= kMostBlocksPerSm; ++plan.blocks_per_sm)
-          add_ring(plan, kMostStages);
+          add_ring(plan);
       }
   }
   // With as many rows in the ring as there is room for.
-  void add_ring(Plan plan, int most) {
-    const NormSpec& spec = use_.spec;
-    const std::int64_t needed = needed_registers(plan, spec, use_.device.arch);
+  void add_ring(Plan plan) {
+    constexpr int kMostStages = 8;
+    const std::int64_t needed = needed_registers(plan, use_.spec, use_.device.arch);
     if (needed > kMaxRegisters || plan.threads * plan.blocks_per_sm * needed > use_.device.registers_per_sm)
       return;
     const std::int64_t room =
         std::min<std::int64_t>(use_.device.shared_per_block, use_.device.shared_per_sm / plan.blocks_per_sm);
-    for (plan.stages = most; plan.stages >= 3 && all_shared_bytes(plan, spec) > room;) --plan.stages;
-    if (plan.blocks_per_row > 1) {
-      plan.exchange = Exchange::cluster;
-      if (check(plan, spec, use_.device)) found_.push_back(evaluate(plan, use_));
-      return;
-    }
-    for (const Exchange exchange : {Exchange::grid, Exchange::none}) {
-      plan.exchange = exchange;
-      if ((exchange == Exchange::none || sums_over_rows(spec) > 0) && check(plan, spec, use_.device))
-        found_.push_back(evaluate(plan, use_));
-    }
+    for (plan.stages = kMostStages; plan.stages >= 3 && all_shared_bytes(plan, use_.spec) > room;)
+      --plan.stages;
+    if (plan.blocks_per_row == 1) return add_exchanges(plan);
+    plan.exchange = Exchange::cluster;
+    add_legal(plan);
   }
 
   void add(const Plan& plan) {
@@ -178,8 +177,7 @@ class Enumeration {
     if (full.strategy != Strategy::channels_first &&
         full.per_thread * full.vector * rows_per_thread(full) > max_held_elements(full, use_.spec))
       return;
-    if (!check(full, use_.spec, use_.device)) return;
-    found_.push_back(evaluate(full, use_));
+    add_legal(full);
   }
 
   void warp_rows(int vector) {
