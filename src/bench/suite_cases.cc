@@ -3,6 +3,7 @@
 #include <iterator>
 
 #include "bench/suite.h"
+#include "cli/dice.h"
 #include "cli/measure.h"
 #include "normjit/base/text.h"
 
@@ -148,53 +149,19 @@ struct ImageLine {
 };
 constexpr ImageLine kImages[] = {{256, 96, 56}, {64, 256, 128}, {32, 96, 56}, {32, 768, 7}, {2, 256, 64}};
 
-// Random numbers that are the same everywhere, which those of the standard library's distributions are not.
-class Dice {
- public:
-  explicit Dice(std::uint64_t seed) : state_(seed) {}
-
-  // 0 .. sides - 1. The remainder favours small numbers by less than one part in 2^35 here.
-  std::int64_t roll(std::int64_t sides) {
-    return static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(sides));
-  }
-  // A number from `least` to `least` * 2^octaves - 1, each octave as likely as any other.
-  std::int64_t by_octave(std::int64_t least, int octaves) {
-    const std::int64_t begin = least << roll(octaves);
-    return begin + roll(begin);
-  }
-
- private:
-  std::uint64_t next() {  // SplitMix64
-    state_ += 0x9e3779b97f4a7c15u;
-    std::uint64_t z = state_;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-  }
-
-  std::uint64_t state_;
-};
-
 NormSpec random_spec(Dice& dice) {
   constexpr DType kTypes[] = {DType::bf16, DType::bf16, DType::bf16, DType::f32, DType::f32,
                               DType::f32,  DType::f16,  DType::f16,  DType::f64};
   constexpr Affine kAffines[] = {Affine::none,        Affine::weight,      Affine::weight_bias,
                                  Affine::weight_bias, Affine::weight_bias, Affine::weight_bias};
   NormSpec spec{.columns = dice.by_octave(16, 16)};
-  spec.input = kTypes[dice.roll(std::ssize(kTypes))];
+  spec.input = dice.one_of(kTypes);
   spec.output = spec.input;
   spec.weight = size_of(spec.input) == 2 && dice.roll(4) == 0 ? DType::f32 : spec.input;
-  spec.affine = kAffines[dice.roll(std::ssize(kAffines))];
+  spec.affine = dice.one_of(kAffines);
   const std::int64_t vector = 16 / size_of(spec.input);
   spec.columns = dice.roll(2) == 0 ? spec.columns / vector * vector : spec.columns | 1;
   return canonical(spec);
-}
-
-// As many rows as move about so many bytes.
-std::int64_t rows_for(const NormSpec& spec, std::int64_t bytes) {
-  const std::int64_t row = bytes_moved(spec, 2) - bytes_moved(spec, 1);
-  const std::int64_t weights = bytes_moved(spec, 1) - row;
-  return std::max<std::int64_t>(1, (bytes - weights + row / 2) / row);
 }
 
 }  // namespace
@@ -222,7 +189,7 @@ std::vector<SuiteCase> random_cases(std::uint64_t seed, int count) {
   std::vector<SuiteCase> cases;
   for (int i = 0; i < count; ++i) {
     const NormSpec spec = random_spec(dice);
-    cases.push_back({spec, rows_for(spec, dice.by_octave(8 * kMB, 6)), /*drawn=*/true});
+    cases.push_back({spec, rows_that_move(spec, dice.by_octave(8 * kMB, 6)), /*drawn=*/true});
   }
   return cases;
 }

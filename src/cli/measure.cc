@@ -11,9 +11,9 @@
 namespace normjit::cli {
 namespace {
 
-constexpr std::size_t kAlignment = 256;        // of each tensor, as cuMemAlloc gives it
-constexpr std::int64_t kMostLaunches = 16384;  // in a graph; some 20 ms of the smallest kernels
-constexpr std::int64_t kFewestLaunches = 8;    // so that starting the graph weighs little
+constexpr std::size_t kAlignment = 256;       // of each tensor, as cuMemAlloc gives it
+constexpr std::int64_t kMostLaunches = 2048;  // in a graph; some 3 ms of the smallest kernels
+constexpr std::int64_t kFewestLaunches = 8;   // so that starting the graph weighs little
 constexpr int kWarmUps = 3;
 constexpr int kCopyReplays = 5;  // of each shape of the copy, behind two that warm up
 constexpr std::int64_t kMostElements = std::int64_t{1} << 48;  // far beyond any memory, far below overflow
@@ -23,7 +23,7 @@ std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlig
 // Random elements from the host, repeated on the device: a gigabyte of them takes the host seconds.
 void fill(DeviceBuffer& buffer, std::size_t at, std::int64_t elements, DType dtype,
           const oracle::Distribution& distribution) {
-  constexpr std::int64_t kMost = std::int64_t{1} << 22;
+  constexpr std::int64_t kMost = std::int64_t{1} << 20;
   oracle::Matrix piece(dtype, 1, std::min(elements, kMost));
   oracle::fill_random(piece, /*seed=*/1, distribution);
   buffer.upload(piece.data(), piece.bytes(), at);
@@ -89,6 +89,12 @@ std::int64_t bytes_moved(const NormSpec& spec, std::int64_t rows, std::int64_t s
   for (const OperandRow& row : kOperands)
     if (row.present(spec)) bytes += elements_of(row, spec, rows, sample) * size_of(row.dtype(spec));
   return bytes;
+}
+
+std::int64_t rows_that_move(const NormSpec& spec, std::int64_t bytes) noexcept {
+  const std::int64_t row = bytes_moved(spec, 2) - bytes_moved(spec, 1);
+  const std::int64_t weights = bytes_moved(spec, 1) - row;
+  return std::max<std::int64_t>(1, (bytes - weights + row / 2) / row);
 }
 
 SetLayout layout_of(const NormSpec& spec, std::int64_t rows, std::int64_t sample) noexcept {
@@ -167,6 +173,9 @@ Workbench::Workbench(const Gpu& gpu, const DeviceProfile& profile, Copies& copie
   copies_.emplace(gpu, copy_layout_.bytes * static_cast<std::size_t>(count));
   fill_sets(*sets_, layout_, spec, rows, use.sample);
   copies_->fill(0x3c);
+  const std::int64_t cold = 4 * profile.l2_bytes;
+  if (static_cast<std::int64_t>(std::min(layout_.bytes, copy_layout_.bytes)) * count < cold)
+    other_.emplace(gpu, static_cast<std::size_t>(cold));
 
   const CopyKernel* fastest = nullptr;
   double least = 0;
@@ -174,7 +183,7 @@ Workbench::Workbench(const Gpu& gpu, const DeviceProfile& profile, Copies& copie
     const GpuGraph graph(gpu_, stream_, [&] { enqueue(copy); });
     std::vector<double> times;
     for (int i = -2; i < kCopyReplays; ++i) {
-      const double time = graph.replay_microseconds();
+      const double time = replay(graph);
       if (i >= 0) times.push_back(time);
     }
     const double median = timing_of(std::move(times)).median;
@@ -183,6 +192,7 @@ Workbench::Workbench(const Gpu& gpu, const DeviceProfile& profile, Copies& copie
     least = median;
   }
   facts_.copy_shape = fastest->shape();
+  copy_microseconds_ = least;
   copying_.emplace(gpu_, stream_, [&] { enqueue(*fastest); });
 }
 
@@ -194,22 +204,15 @@ void Workbench::enqueue(const CopyKernel& copy) const {
   }
 }
 
-BenchReport Workbench::measure(const Kernel& kernel, int replays) {
-  BenchReport report = facts_;
-  report.plan = kernel.plan();
-  report.replays = replays;
-  if (!workspace_ || workspace_->bytes() < kernel.workspace_bytes())
-    workspace_.emplace(gpu_, kernel.workspace_bytes());
-  workspace_->fill(0);
-
-  const GpuGraph launching(gpu_, stream_, [&] {
-    for (std::int64_t i = 0; i < report.launches; ++i) {
-      auto* set = static_cast<std::byte*>(sets_->data()) + (i % report.buffer_sets) * layout_.bytes;
+std::unique_ptr<GpuGraph> Workbench::graph_of(const Kernel& kernel) const {
+  return std::make_unique<GpuGraph>(gpu_, stream_, [&] {
+    for (std::int64_t i = 0; i < facts_.launches; ++i) {
+      auto* set = static_cast<std::byte*>(sets_->data()) + (i % facts_.buffer_sets) * layout_.bytes;
       Tensors tensors =
-          tensors_of(report.spec, layout_, report.rows, set, report.use.sample, report.use.plane);
+          tensors_of(facts_.spec, layout_, facts_.rows, set, facts_.use.sample, facts_.use.plane);
       tensors.workspace = workspace_->data();
       if (const Status status =
-              kernel.launch(tensors, stream_.handle(), {.overlap_previous = report.use.overlap});
+              kernel.launch(tensors, stream_.handle(), {.overlap_previous = facts_.use.overlap});
           !status) {
         if (status.code == Code::DriverError)
           gpu_.check(static_cast<CUresult>(status.driver_result), "the launch");
@@ -217,17 +220,56 @@ BenchReport Workbench::measure(const Kernel& kernel, int replays) {
       }
     }
   });
-  std::vector<double> kernel_times, copy_times;
-  for (int i = -kWarmUps; i < replays; ++i) {
-    const double kernel_time = launching.replay_microseconds() / static_cast<double>(report.launches);
-    const double copy_time = copying_->replay_microseconds() / static_cast<double>(report.launches);
-    if (i < 0) continue;
-    kernel_times.push_back(kernel_time);
-    copy_times.push_back(copy_time);
+}
+
+double Workbench::replay(const GpuGraph& graph) const {
+  if (other_) other_->fill(0);
+  return graph.replay_microseconds() / static_cast<double>(facts_.launches);
+}
+
+void Workbench::make_room(const Kernel& kernel) {
+  if (!workspace_ || workspace_->bytes() < kernel.workspace_bytes())
+    workspace_.emplace(gpu_, kernel.workspace_bytes());
+  workspace_->fill(0);
+}
+
+double Workbench::time(const Kernel& kernel, int replays) {
+  make_room(kernel);
+  const std::unique_ptr<GpuGraph> launching = graph_of(kernel);
+  std::vector<double> times;
+  for (int i = -1; i < replays; ++i) {
+    const double time = replay(*launching);
+    if (i >= 0) times.push_back(time);
   }
-  report.kernel = timing_of(std::move(kernel_times));
-  report.copy = timing_of(std::move(copy_times));
-  return report;
+  return timing_of(std::move(times)).median;
+}
+
+std::vector<BenchReport> Workbench::measure_in_turn(const std::vector<Kernel>& kernels, int replays) {
+  std::vector<std::unique_ptr<GpuGraph>> graphs;
+  // All take the same workspace, which each leaves as it found it.
+  make_room(*std::max_element(kernels.begin(), kernels.end(), [](const Kernel& a, const Kernel& b) {
+    return a.workspace_bytes() < b.workspace_bytes();
+  }));
+  for (const Kernel& kernel : kernels) graphs.push_back(graph_of(kernel));
+  std::vector<std::vector<double>> times(kernels.size());
+  std::vector<double> copy_times;
+  for (int i = -kWarmUps; i < replays; ++i) {
+    for (std::size_t k = 0; k < kernels.size(); ++k) {
+      const double time = replay(*graphs[k]);
+      if (i >= 0) times[k].push_back(time);
+    }
+    const double time = replay(*copying_);
+    if (i >= 0) copy_times.push_back(time);
+  }
+  std::vector<BenchReport> reports;
+  for (std::size_t k = 0; k < kernels.size(); ++k) {
+    BenchReport& report = reports.emplace_back(facts_);
+    report.plan = kernels[k].plan();
+    report.replays = replays;
+    report.kernel = timing_of(std::move(times[k]));
+    report.copy = timing_of(copy_times);
+  }
+  return reports;
 }
 
 BenchReport measure(Service& service, const Gpu& gpu, Copies& copies, const NormSpec& spec, std::int64_t rows,

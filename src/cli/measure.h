@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -63,6 +64,9 @@ std::vector<MeasuredCase> measured_cases(const std::vector<std::string>& specs, 
 // Bytes that a launch must move, whatever the kernel: each operand once. `sample` as in MeasuredUse.
 std::int64_t bytes_moved(const NormSpec& spec, std::int64_t rows, std::int64_t sample = 1) noexcept;
 
+// As many rows, at least one, as move about so many bytes.
+std::int64_t rows_that_move(const NormSpec& spec, std::int64_t bytes) noexcept;
+
 // Where the tensors of one launch lie in its part of a buffer; each begins at a multiple of 256 bytes.
 struct SetLayout {
   PerOperand<std::size_t> at{};
@@ -79,7 +83,7 @@ void check_use(const NormSpec& spec, std::int64_t rows, const MeasuredUse& use =
 
 // How many sets of buffers a graph rotates through, so that a launch finds nothing of its own in the L2
 // cache: together at least four times the cache, two at least, bounded by memory and by what a graph can
-// hold.
+// hold. Where these are too few, the cache is emptied before each replay.
 std::int64_t rotation_sets(std::size_t set_bytes, std::int64_t l2_bytes, std::size_t memory) noexcept;
 
 Timing timing_of(std::vector<double> samples) noexcept;  // of at least one
@@ -91,20 +95,32 @@ class Workbench {
   Workbench(const Gpu& gpu, const DeviceProfile& profile, Copies& copies, const NormSpec& spec,
             std::int64_t rows, const MeasuredUse& use = {});
 
-  // Times `replays` replays of a graph of launches of this kernel of the spec, each alternating with one of
-  // copies, so that both see the same clocks.
-  BenchReport measure(const Kernel& kernel, int replays);
+  // The time of one launch of this kernel of the spec: the median of `replays` replays of a graph of them.
+  double time(const Kernel& kernel, int replays);
+  // Times `replays` replays of each kernel, one of each in turn, and one of copies, so that all see the same
+  // clocks. A kernel that does not run throws.
+  std::vector<BenchReport> measure_in_turn(const std::vector<Kernel>& kernels, int replays);
+  BenchReport measure(const Kernel& kernel, int replays) {
+    return measure_in_turn({kernel}, replays).front();
+  }
+  // Of a launch of the fastest copy, as it was measured when that was sought.
+  double copy_microseconds() const { return copy_microseconds_; }
 
  private:
   void enqueue(const CopyKernel& copy) const;  // a graph's launches
+  std::unique_ptr<GpuGraph> graph_of(const Kernel& kernel) const;
+  void make_room(const Kernel& kernel);        // a workspace for it
+  double replay(const GpuGraph& graph) const;  // the time of a launch
 
   const Gpu& gpu_;
   const SetLayout layout_;
   const CopyLayout copy_layout_;
   BenchReport facts_;  // what the reports of all kernels have in common
   std::optional<DeviceBuffer> sets_, copies_, workspace_;
+  mutable std::optional<DeviceBuffer> other_;  // as large as four L2 caches, where the sets are smaller
   const GpuStream stream_;
   std::optional<GpuGraph> copying_;
+  double copy_microseconds_ = 0;
 };
 
 // One kernel, the planner's choice or another plan, in buffers of its own. Throws normjit::Exception.

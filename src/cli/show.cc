@@ -89,7 +89,7 @@ std::string explanation_of(const ShowReport& report) {
                std::string(candidate.why), to_text(candidate.plan)});
   return "The planner's rules for contiguous tensors (align " +
          std::to_string(static_cast<int>(report.contiguous)) +
-         "); cost is the estimated time of a typical launch over that of a copy:\n" + table.text();
+         "); cost is the estimated time of a typical launch over that of the chosen plan:\n" + table.text();
 }
 
 // Bytes of a row of a matrix.

@@ -27,7 +27,7 @@ std::vector<std::size_t> fastest(const std::vector<Trial>& trials, const Wanted&
 
 Json trial_json(const Trial& trial) {
   Json json = {{"plan", to_text(trial.plan)},
-               {"estimated_fraction_of_copy", trial.estimated_fraction()},
+               {"estimated_cost", trial.cost},
                {"why", trial.why},
                {"replays", trial.replays}};
   if (trial.replays > 0) {

@@ -17,7 +17,7 @@ namespace normjit::cli {
 struct TuneReport {
   struct Trial {
     Plan plan;
-    double cost = 0;  // by the model: its time relative to that of a copy of the same bytes,
+    double cost = 0;  // by the model: its time relative to that of the choice; 0: the model was not asked,
     std::string why;  // and what decides it
     Timing kernel = {}, copy = {};
     int replays = 0;        // that the times are of; 0: it did not run
@@ -25,7 +25,6 @@ struct TuneReport {
     std::string error = {};
 
     double fraction_of_copy() const { return copy.median / kernel.median; }
-    double estimated_fraction() const { return 1 / cost; }
   };
 
   NormSpec spec;

@@ -106,7 +106,7 @@ NORMJIT_API NormSpec source_spec(const Plan& plan, const NormSpec& spec) noexcep
 // A plan with its cost.
 struct Candidate {
   Plan plan;
-  double cost = 0;       // estimated time for a typical number of rows, relative to a copy of the same bytes
+  double cost = 0;       // estimated time for a typical number of rows, relative to that of the cheapest plan
   std::string_view why;  // what costs most; lasts as long as the program
 };
 

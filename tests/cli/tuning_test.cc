@@ -85,7 +85,7 @@ TEST(Tuning, TheReportAsJsonHasEveryTrial) {
   EXPECT_FALSE(result.at("stored"));
   ASSERT_EQ(result.at("trials").size(), 3u);
   EXPECT_EQ(result.at("trials").at(0).at("kernel").at("median_us"), 103);
-  EXPECT_EQ(result.at("trials").at(0).at("estimated_fraction_of_copy"), 0.8);
+  EXPECT_EQ(result.at("trials").at(0).at("estimated_cost"), 1.25);
   EXPECT_EQ(result.at("trials").at(1).at("error"), "refused");
   EXPECT_FALSE(result.at("trials").at(1).contains("kernel"));
   EXPECT_EQ(nlohmann::json::parse(json_of({report_of({0})}, "")).at("results").at(0).at("best"), nullptr);

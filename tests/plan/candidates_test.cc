@@ -84,19 +84,6 @@ TEST(Candidates, AlignedRowsAreNotUnaligned) {
       });
 }
 
-// With many rows the memory is busy, and the width of an access counts. In longer rows single elements may
-// cost less than realigning them in shared memory.
-TEST(Choose, ManyShortRowsThatBeginAnywhereAreMovedInWideAccesses) {
-  for (const DeviceProfile& device : DeviceProfile::known())
-    for (const DType dtype : {DType::f16, DType::bf16})
-      for (std::int64_t columns = 17; columns * size_of(dtype) <= 1024; columns += 2) {
-        const NormSpec spec = canonical({.columns = columns, .input = dtype, .affine = Affine::weight_bias});
-        const Plan plan = choose(spec, device, RowsRegime::many, Alignment::one);
-        ASSERT_TRUE(plan.unaligned || plan.strategy == Strategy::staged_rows)
-            << to_text(spec) << " on " << device.text() << ": " << to_text(plan);
-      }
-}
-
 TEST(Fallback, NeedsNoBlocksThatRunTogether) {
   for_random_uses(
       2'000, any_spec,

@@ -22,13 +22,13 @@ using ::testing::SizeIs;
 
 constexpr NormSpec kSpec{.columns = 4096};
 
-// Legal with up to 1024 threads, and nothing that the rules choose: they make accesses as wide as they can.
+// Legal with up to 1024 threads, and nothing that the rules choose: half of the threads' places are idle.
 Plan resident(int threads) {
   return {.strategy = Strategy::block_row,
           .threads = threads,
           .threads_per_row = threads,
           .vector = 2,
-          .per_thread = 4096 / 2 / threads};
+          .per_thread = 4096 / threads};
 }
 // With so many blocks, it needs more workspace than what the rules choose.
 const Plan kSplitRow{.strategy = Strategy::split_row,

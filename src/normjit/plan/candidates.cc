@@ -2,6 +2,7 @@
 // The planner: enumerates the plans of a use, and ranks them by cost.
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <utility>
 
 #include "normjit/plan.h"
@@ -11,25 +12,8 @@
 namespace normjit {
 namespace {
 
-// The plan with as many blocks per multiprocessor as registers and shared memory allow. The compiler bounds
-// the registers by this number; without it, 8192 f32 columns reached 0.68 of copy speed instead of 0.98,
-// since too few loads were in flight.
-Plan with_occupancy(Plan plan, const PlanUse& use) {
-  const DeviceProfile& device = use.device;
-  // Each of the four partitions of a multiprocessor has registers for this many warps.
-  const int warps = device.registers_per_sm / 4 / (kWarp * needed_registers(plan, use.spec, device.arch));
-  int blocks = std::min(
-      {4 * warps * kWarp / plan.threads, device.threads_per_sm / plan.threads, device.blocks_per_sm});
-  // With few rows, more registers are worth more than more blocks. Measured: 32 x 4096 bf16, one or two
-  // blocks of 256 threads per SM: 2.38 us, four: 2.46 us.
-  if (plan.strategy == Strategy::block_row && use.regime != RowsRegime::many)
-    blocks = std::min(blocks, std::max(1, plan_math::kFewThreads / plan.threads));
-  if (shared_bytes(plan, use.spec) > 0)
-    blocks = static_cast<int>(
-        std::min<std::int64_t>(blocks, device.shared_per_sm / all_shared_bytes(plan, use.spec)));
-  plan.blocks_per_sm = std::max(1, blocks);
-  return plan;
-}
+// The architecture whose plans have been measured.
+constexpr int kMeasuredArch = 90;
 
 // The most elements, up to 16 bytes of the narrowest row that is read, that are aligned in every row. Plans
 // depend on the alignment of a use by this number alone.
@@ -40,13 +24,15 @@ int aligned_elements(const NormSpec& spec, Alignment alignment) {
       std::min<std::int64_t>({static_cast<int>(alignment), bulk_elements(spec), divides}));
 }
 
+// The search space. It has what can be the fastest for some use; what is legal and what is fast are for
+// check() and the model to say.
 class Enumeration {
  public:
   explicit Enumeration(const PlanUse& use) : use_(use) {}
 
-  // In a fixed order, which decides between equal costs.
-  std::vector<Candidate> all() {
-    found_.reserve(64);
+  // In a fixed order, which decides between equal costs. Never empty.
+  std::vector<Plan> all() {
+    found_.reserve(256);
     const NormSpec& spec = use_.spec;
     const int widest = 16 / widest_element(spec);
     const int aligned = std::min(aligned_elements(spec, use_.alignment), widest);
@@ -70,24 +56,19 @@ class Enumeration {
     }
     if (realigns) block_rows(widest, true);
     if (scales_rows(spec) || has_more_results(spec)) {
-      found_.push_back(evaluate(generic_plan(), use_));
+      found_.push_back(generic_plan());
       return std::move(found_);
     }
     persistent_rows();
-    add(split_row(aligned, false));
-    if (realigns) add(split_row(widest, true));
+    split_rows(aligned, false);
+    if (realigns) split_rows(widest, true);
     return std::move(found_);
   }
 
  private:
   // With sums over rows that all blocks add, or the last one.
-  void add_gradients(Plan plan) {
-    plan = with_occupancy(plan, use_);
-    // The warps of a block are dealt to the four partitions of a multiprocessor, which have registers each.
-    const int needed = needed_registers(plan, use_.spec, use_.device.arch);
-    const std::int64_t warps = ceil_div(plan.threads / kWarp * plan.blocks_per_sm, 4);
-    if (needed > kMaxRegisters || 4 * warps * kWarp * needed > use_.device.registers_per_sm) return;
-    add_exchanges(plan);
+  void add_gradients(const Plan& plan) {
+    for_each_number_of_blocks(plan, [&](const Plan& full) { add_exchanges(full); });
   }
   void add_exchanges(Plan plan) {
     const bool meets = plan.strategy == Strategy::gradient_columns || sums_over_rows(use_.spec) > 0;
@@ -97,7 +78,7 @@ class Enumeration {
     }
   }
   void add_legal(const Plan& plan) {
-    if (check(plan, use_.spec, use_.device)) found_.push_back(evaluate(plan, use_));
+    if (check(plan, use_.spec, use_.device)) found_.push_back(plan);
   }
 
   void gradients(int vector) {
@@ -167,17 +148,38 @@ class Enumeration {
   }
 
   void add(const Plan& plan) {
-    const Plan full = plan.strategy == Strategy::split_row ? plan : with_occupancy(plan, use_);
-    if (full.threads * needed_registers(full, use_.spec, use_.device.arch) > use_.device.registers_per_sm)
-      return;
-    if (full.strategy != Strategy::staged_rows && full.strategy != Strategy::channels_first &&
-        registers_of_fusion(full, use_.spec) == 0 &&
-        held_registers(full, use_.spec) > max_held_registers(full.threads, full.vector, use_.spec))
-      return;
-    if (full.strategy != Strategy::channels_first &&
-        full.per_thread * full.vector * rows_per_thread(full) > max_held_elements(full, use_.spec))
-      return;
-    add_legal(full);
+    for_each_number_of_blocks(plan, [&](const Plan& full) { add_legal(full); });
+  }
+
+  // More blocks hide each other's waits, but bound the registers of their threads, and where these are too
+  // few the kernel spills. How many a kernel takes the compiler alone knows; the estimate is wrong by less
+  // than kDoubt where plans have been measured, and is taken for true elsewhere. Of all numbers of blocks
+  // that have the same bound the largest one counts. Fewer blocks gain nothing, but for those with which
+  // parameters are loaded early.
+  template <class Take>
+  void for_each_number_of_blocks(Plan plan, const Take& take) const {
+    constexpr int kUnit = 8, kDoubt = 24, kPlenty = 24;  // registers of a thread
+    const DeviceProfile& device = use_.device;
+    plan.blocks_per_sm = 1;
+    if (!check(plan, use_.spec, device)) return;
+    if (plan.strategy == Strategy::persistent_row) return take(plan);
+    const int needed = needed_registers(plan, use_.spec, device.arch);
+    const int least = std::max(needed - (device.arch.number == kMeasuredArch ? kDoubt : 0),
+                               static_cast<int>(held_registers(plan, use_.spec)) + kWorkingRegisters);
+    const auto room = static_cast<int>(device.shared_per_sm / all_shared_bytes(plan, use_.spec));
+    const int few = std::max(1, plan_math::kFewThreads / plan.threads);
+    int bound = 0;
+    bool enough = false;
+    for (plan.blocks_per_sm = std::min({device.blocks_per_sm, device.threads_per_sm / plan.threads, room});
+         plan.blocks_per_sm >= 1; --plan.blocks_per_sm) {
+      const int registers = std::min(
+          kMaxRegisters, device.registers_per_sm / (plan.threads * plan.blocks_per_sm) / kUnit * kUnit);
+      if (registers < std::min(least, kMaxRegisters)) continue;
+      if ((registers == bound || enough) && plan.blocks_per_sm != few) continue;
+      enough = registers > needed + kPlenty;
+      bound = registers;
+      take(plan);
+    }
   }
 
   void warp_rows(int vector) {
@@ -187,7 +189,7 @@ class Enumeration {
       if (vectors > std::int64_t{32} * plan.threads_per_row) continue;
       plan.per_thread = static_cast<int>(ceil_div(vectors, plan.threads_per_row));
       // Small blocks start and end independently. Measured: 1024 bf16 columns, 128 threads: 0.92, 256: 0.78.
-      for (plan.threads = 64; plan.threads <= 128; plan.threads *= 2) add(plan);
+      for (plan.threads = 64; plan.threads <= 256; plan.threads *= 2) add(plan);
     }
   }
 
@@ -246,14 +248,15 @@ class Enumeration {
         plan.per_thread = static_cast<int>(
             std::min<std::int64_t>(ceil_div(all, std::int64_t{threads} * plan.blocks_per_row), 1024));
         plan.threads = plan.threads_per_row = threads;
+        // Half of them would do.
+        if (threads > 64 && std::int64_t{threads / 2} * plan.blocks_per_row * vector >= columns) continue;
         plan.exchange = !shared_row                              ? Exchange::none
                         : plan.blocks_per_row <= largest_cluster ? Exchange::cluster
                                                                  : Exchange::grid;
         add(plan);
       }
-    if (unaligned || !is_measured_fusion(use_.spec)) return;
-    // Other numbers of threads, so that few of them are idle. Not measured yet without residual and
-    // modulation.
+    if (unaligned) return;
+    // Other numbers of threads, so that few of them are idle.
     plan.blocks_per_row = 1;
     plan.exchange = Exchange::none;
     for (plan.per_thread = 1; plan.per_thread <= kMostVectors; ++plan.per_thread) {
@@ -261,8 +264,7 @@ class Enumeration {
       if (threads < 2 * kWarp || threads > 1024 || std::has_single_bit(static_cast<std::uint64_t>(threads)))
         continue;
       plan.threads = plan.threads_per_row = static_cast<int>(threads);
-      // Larger blocks leave too few registers for what is not known to need no more.
-      if (threads <= 512 || registers_of_fusion(plan, use_.spec) > 0) add(plan);
+      add(plan);
     }
   }
 
@@ -308,89 +310,101 @@ class Enumeration {
     add_with_ring();
   }
 
-  Plan split_row(int vector, bool unaligned) const {
-    const NormSpec& spec = use_.spec;
-    // Measured: 16 x 4,194,304 f32 in chunks of 32 KiB, 256 threads: 230 us, 128: 242 us, 512: 225 us, but
-    // they spill for other specs.
-    constexpr int kThreads = 256;
-    // Besides x, its residual and their sum are in registers.
-    const bool adds = adds_rows(spec);
-    const int most = adds && !same_dtypes(spec) ? 8 : adds || size_of(spec.input) == 2 ? 16 : 32;
-    const int held = std::min(most, max_held_registers(kThreads, vector, spec));
+  // Chunks of all sizes that threads can hold; and weights read for each row, or once for a group of rows,
+  // since large ones leave no room for x in L2.
+  void split_rows(int vector, bool unaligned) {
+    constexpr int kThreads = 256, kGroup = 16, kMostVectors = 32;
     Plan plan{.strategy = Strategy::split_row,
               .threads = kThreads,
               .threads_per_row = kThreads,
               .vector = vector,
               .unaligned = unaligned};
-    plan.per_thread =
-        std::max(1, (unaligned ? std::min(held, 16) : held) / registers_per_vector(vector, spec));
-    // With few rows it takes many chunks of a row to fill the device.
-    constexpr int kChunksToFill = 256;
-    if (use_.regime != RowsRegime::many)
-      while (plan.per_thread > 1 && ceil_div(spec.columns, columns_per_block(plan)) < kChunksToFill)
-        plan.per_thread /= 2;
-    // Large weights leave no room for x in L2, and are read once for a group of rows: 230 us instead of 292
-    // us for the shape above. Smaller ones stay in L2, and rows are normalized one by one while they are in
-    // L2 too.
-    constexpr int kGroup = 16, kShare = 8;
-    if (use_.affine_bytes() > use_.device.l2_bytes / kShare) plan.group_rows = kGroup;
-    // The workspace limits the rows in flight, and so the resident blocks where rows are short.
-    plan = with_occupancy(plan, use_);
-    while (plan.blocks_per_sm > 1 && !check(plan, spec, use_.device)) --plan.blocks_per_sm;
-    return plan;
+    const int most =
+        std::max(1, std::min(kMostVectors / vector, max_held_registers(kThreads, vector, use_.spec) /
+                                                        registers_per_vector(vector, use_.spec)));
+    for (const int group : {1, kGroup}) {
+      plan.group_rows = group;
+      if (group > 1 && use_.spec.affine == Affine::none) continue;
+      for (plan.per_thread = most;; plan.per_thread /= 2) {
+        add(plan);
+        if (plan.per_thread == 1 || columns_per_block(plan) < use_.spec.columns / 1024) break;
+      }
+    }
   }
 
   const PlanUse use_;
-  std::vector<Candidate> found_;
+  std::vector<Plan> found_;
 };
 
-bool is_cheaper(const Candidate& a, const Candidate& b) { return a.cost < b.cost; }
+// All plans of a use, and their costs.
+struct Weighed {
+  std::vector<Plan> plans;
+  std::vector<float> costs;
+};
 
-// Never empty.
-std::vector<Candidate> enumerate(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
-                                 Alignment alignment) {
-  // Only the architecture of the device counts, not its size, so that what is prebuilt for sm_90 serves every
-  // sm_90 GPU.
+// Only the architecture of the device counts, not its size, so that what is prebuilt for sm_90 serves every
+// sm_90 GPU.
+DeviceProfile default_device(const DeviceProfile& device) {
   const Result<DeviceProfile> known = DeviceProfile::of(device.arch);
-  return Enumeration({spec, known ? *known : device, regime, alignment}).all();
+  return known ? *known : device;
+}
+
+Weighed weigh(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime, Alignment alignment) {
+  const DeviceProfile known = default_device(device);
+  const PlanUse use{spec, known, regime, alignment};
+  Weighed all{.plans = Enumeration(use).all(), .costs = {}};
+  all.costs = costs_of(all.plans, use);
+  return all;
 }
 
 // The first of the cheapest.
-const Plan& best_of(const std::vector<Candidate>& all) {
-  return std::ranges::min_element(all, is_cheaper)->plan;
+const Plan& best_of(const Weighed& all) {
+  return all.plans[static_cast<std::size_t>(std::ranges::min_element(all.costs) - all.costs.begin())];
 }
 
 // The cheapest plan of split_row, whose blocks need not run together; with channels first no blocks do, and
 // where each row has a scale those of the generic kernel need not. Of gradients the cheapest one without an
 // exchange. There always is one.
-const Plan& fallback_among(const std::vector<Candidate>& all) {
+const Plan& fallback_among(const Weighed& all) {
   const auto may_be = [](const Plan& plan) {
     return plan.strategy == Strategy::split_row || plan.strategy == Strategy::channels_first ||
            plan.strategy == Strategy::generic || (is_of_gradients(plan) && plan.exchange == Exchange::none);
   };
-  const Candidate* best = nullptr;
-  for (const Candidate& one : all)
-    if (may_be(one.plan) && (best == nullptr || one.cost < best->cost)) best = &one;
-  return best->plan;
+  std::size_t best = all.plans.size();
+  for (std::size_t i = 0; i < all.plans.size(); ++i)
+    if (may_be(all.plans[i]) && (best == all.plans.size() || all.costs[i] < all.costs[best])) best = i;
+  return all.plans[best];
 }
 
 }  // namespace
 
 std::vector<Candidate> candidates(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
                                   Alignment alignment) {
-  std::vector<Candidate> all = enumerate(spec, device, regime, alignment);
-  std::ranges::stable_sort(all, is_cheaper);
-  return all;
+  const Weighed all = weigh(spec, device, regime, alignment);
+  const DeviceProfile known = default_device(device);
+  const float least = std::ranges::min(all.costs);
+  std::vector<Candidate> found;
+  for (std::size_t i = 0; i < all.plans.size(); ++i)
+    found.push_back(
+        {all.plans[i], std::exp2(all.costs[i] - least), why(all.plans[i], {spec, known, regime, alignment})});
+  std::ranges::stable_sort(found, {}, &Candidate::cost);
+  return found;
+}
+
+std::vector<Plan> every_plan(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
+                             Alignment alignment) {
+  const DeviceProfile known = default_device(device);
+  return Enumeration({spec, known, regime, alignment}).all();
 }
 
 Plan choose(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
             Alignment alignment) noexcept {
-  return best_of(enumerate(spec, device, regime, alignment));
+  return best_of(weigh(spec, device, regime, alignment));
 }
 
 Plan fallback(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
               Alignment alignment) noexcept {
-  return fallback_among(enumerate(spec, device, regime, alignment));
+  return fallback_among(weigh(spec, device, regime, alignment));
 }
 
 std::vector<Plan> plans(const NormSpec& spec, const DeviceProfile& device, const Uses& uses) {
@@ -406,7 +420,7 @@ std::vector<Plan> plans(const NormSpec& spec, const DeviceProfile& device, const
       const int aligned = aligned_elements(spec, alignment);
       if (aligned == planned) continue;
       planned = aligned;
-      const std::vector<Candidate> found = enumerate(spec, device, regime, alignment);
+      const Weighed found = weigh(spec, device, regime, alignment);
       const Plan& best = best_of(found);
       add(best);
       if (best.exchange != Exchange::none) add(fallback_among(found));

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a plan costs: the estimated time for a typical number of rows of the regime, as a multiple of the time
-// in which a plain copy moves the same bytes.
+// What plans cost: the time that the model expects for a typical number of rows of the regime.
 #pragma once
 
 #include <algorithm>
+#include <span>
+#include <string_view>
+#include <vector>
 
 #include "normjit/plan.h"
 #include "normjit/plan/footprint.h"
@@ -19,11 +21,11 @@ struct PlanUse {
 
   // A number of rows that stands for the regime. `many` rows keep the memory busy for a long time.
   std::int64_t rows() const {
-    constexpr std::int64_t kLong = std::int64_t{256} << 20;
+    constexpr std::int64_t kLong = std::int64_t{2} << 20;  // bytes of a multiprocessor
     const int together = spec.channels_first ? kRowsTogether : 1;
     if (regime == RowsRegime::lone) return std::max(1, device.sm_count / 32) * together;
     if (regime == RowsRegime::few) return std::max(1, device.sm_count / 2) * together;
-    return std::max<std::int64_t>(16 * device.sm_count * together, kLong / row_bytes());
+    return device.sm_count * std::max<std::int64_t>(16 * together, kLong / row_bytes());
   }
   std::int64_t row_bytes() const { return spec.columns * (read_bytes(spec) + written_bytes(spec)); }
   // Of weight and bias.
@@ -32,7 +34,15 @@ struct PlanUse {
   }
 };
 
-// The plan with its cost, and with the largest part of it in `why`.
-Candidate evaluate(const Plan& plan, const PlanUse& use);
+// Every plan of the search space of this use: those that spill on some GPU, and those that no model would
+// rank high, among them. Each is listed once; the order means nothing.
+std::vector<Plan> every_plan(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
+                             Alignment alignment);
+
+// The binary logarithm of the time of each plan, up to a number that is the same for all plans of the use.
+std::vector<float> costs_of(std::span<const Plan> plans, const PlanUse& use);
+
+// What costs the plan most: the reason without which the model expects the largest gain.
+std::string_view why(const Plan& plan, const PlanUse& use);
 
 }  // namespace normjit

@@ -62,14 +62,6 @@ inline DType held_type(const NormSpec& spec) {
   if (!has_prologue(spec)) return spec.input;
   return rounds_sum(spec) ? sum_type(spec) : compute_type(spec);
 }
-// Bytes per column that split_row reads the second time: of the sum where it was written and is exact.
-inline int again_bytes(const NormSpec& spec) {
-  const bool exact = spec.sum && has_prologue(spec) && held_type(spec) == spec.residual_type;
-  const int before = size_of(spec.input) +
-                     (spec.residual == Residual::before ? size_of(spec.residual_type) : 0) +
-                     (spec.gate == Gate::before ? size_of(spec.modulation_type) : 0);
-  return exact ? size_of(spec.residual_type) : before;
-}
 // Whether the ring of persistent_row keeps the sum in the place of x: kKeepsSum of
 // templates/schedule/ring.cuh.
 inline bool keeps_sum(const NormSpec& spec) {
@@ -293,39 +285,6 @@ inline int registers_of_fusion(const Plan& plan, const NormSpec& spec) {
     return {56, 64, 72, 80, 96};
   };
   return of_vectors()[static_cast<std::size_t>(vectors) - 1];
-}
-
-// The most elements that a thread may hold of its rows, where this allows less than max_held_registers().
-// Unaligned elements are held twice for a short time; blocks that share a row also hold what they exchange.
-inline int max_held_elements(const Plan& plan, const NormSpec& spec) {
-  const bool in_double = compute_type(spec) == DType::f64;
-  if (plan.strategy == Strategy::staged_rows)
-    // The compiler hoists more loads of weights where they are vectors, so these rows have at most four.
-    return in_double         ? (adds_rows(spec) && row_parameters(spec) > 0 ? 8 : 16)
-           : plan.vector > 1 ? std::min(32, 4 * plan.vector * plan.group_rows)
-           : row_parameters(spec) > 0 && !same_dtypes(spec) ? 16
-           : has_long_code(spec) || row_parameters(spec) > 0 ||
-                   (adds_rows(spec) && (!same_dtypes(spec) || spec.norm == Norm::layer))
-               ? 32
-           : scales_rows(spec) ? 48
-                               : 64;
-  const bool shared_row = plan.blocks_per_row > 1, large = plan.threads > 512;
-  if (scales_rows(spec) && shared_row && adds_rows(spec) && row_parameters(spec) > 0) return 8;
-  if (plan.unaligned && !shared_row)
-    return large && calls_function(spec) && size_of(spec.input) == 2 ? 24 : 32;
-  if (plan.unaligned) return large || in_double ? 8 : 16;
-  if (shared_row && large) return plan.exchange == Exchange::grid ? 8 : 16;
-  const bool hoists = spec.input == DType::f32 && spec.affine != Affine::none && has_idle_threads(plan, spec);
-  return hoists ? 60 : 64;
-}
-
-// Whether unaligned persistent_row keeps weight and bias in registers from row to row: kKeeps of
-// templates/schedule/scalar.cuh.
-inline bool keeps_affine(const Plan& plan, const NormSpec& spec) {
-  if (spec.affine_rows) return false;
-  const std::int64_t own = ceil_div(ceil_div(spec.columns, columns_per_block(plan)), plan.blocks_per_row);
-  return plan_math::keeps_parameters(own * plan.per_thread * plan.vector, static_cast<int>(spec.affine),
-                                     size_of(compute_type(spec)), 128);
 }
 
 // The most that a thread can have, and the least that a kernel needs besides the row that it holds. check()
