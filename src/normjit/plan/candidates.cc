@@ -151,30 +151,46 @@ class Enumeration {
     for_each_number_of_blocks(plan, [&](const Plan& full) { add_legal(full); });
   }
 
+  // With fewer registers a thread of this plan is not tried. How many a kernel takes the compiler alone
+  // knows. Where plans have been measured, the estimate of aligned rows is wrong by up to kDoubt, and the
+  // model knows what becomes of rows of any length; elsewhere the estimate is taken for true.
+  int least_registers(const Plan& plan, int needed) const {
+    constexpr int kDoubt = 16, kNone = 1000;
+    const NormSpec& spec = use_.spec;
+    const auto held = static_cast<int>(held_registers(plan, spec));
+    const bool rows = plan.strategy == Strategy::warp_rows || plan.strategy == Strategy::block_row ||
+                      plan.strategy == Strategy::split_row;
+    if (use_.device.arch.number == kMeasuredArch) {
+      const bool doubtful = rows && !plan.unaligned && plan.blocks_per_row == 1 && same_dtypes(spec);
+      return std::max(needed - (doubtful ? kDoubt : 0), held + kWorkingRegisters);
+    }
+    if (rows && registers_of_fusion(plan, spec) == 0 &&
+        held > max_held_registers(plan.threads, plan.vector, spec))
+      return kNone;
+    if (rows && plan.per_thread * plan.vector > max_held_elements(plan, spec)) return kNone;
+    return std::max(needed, held + kWorkingRegisters);
+  }
+
   // More blocks hide each other's waits, but bound the registers of their threads, and where these are too
-  // few the kernel spills. How many a kernel takes the compiler alone knows; the estimate is wrong by less
-  // than kDoubt where plans have been measured, and is taken for true elsewhere. Of all numbers of blocks
-  // that have the same bound the largest one counts. Fewer blocks gain nothing, but for those with which
-  // parameters are loaded early.
+  // few the kernel spills. Of all numbers of blocks that have the same bound the largest one counts. Fewer
+  // blocks gain nothing, but for those with which parameters are loaded early.
   template <class Take>
   void for_each_number_of_blocks(Plan plan, const Take& take) const {
-    constexpr int kUnit = 8, kDoubt = 24, kPlenty = 24;  // registers of a thread
+    constexpr int kPlenty = 24;  // registers of a thread
     const DeviceProfile& device = use_.device;
     plan.blocks_per_sm = 1;
     if (!check(plan, use_.spec, device)) return;
     if (plan.strategy == Strategy::persistent_row) return take(plan);
     const int needed = needed_registers(plan, use_.spec, device.arch);
-    const int least = std::max(needed - (device.arch.number == kMeasuredArch ? kDoubt : 0),
-                               static_cast<int>(held_registers(plan, use_.spec)) + kWorkingRegisters);
+    const int least = least_registers(plan, needed);
     const auto room = static_cast<int>(device.shared_per_sm / all_shared_bytes(plan, use_.spec));
     const int few = std::max(1, plan_math::kFewThreads / plan.threads);
     int bound = 0;
     bool enough = false;
     for (plan.blocks_per_sm = std::min({device.blocks_per_sm, device.threads_per_sm / plan.threads, room});
          plan.blocks_per_sm >= 1; --plan.blocks_per_sm) {
-      const int registers = std::min(
-          kMaxRegisters, device.registers_per_sm / (plan.threads * plan.blocks_per_sm) / kUnit * kUnit);
-      if (registers < std::min(least, kMaxRegisters)) continue;
+      const int registers = registers_of_a_thread(plan.threads, plan.blocks_per_sm, device);
+      if (registers < least) continue;
       if ((registers == bound || enough) && plan.blocks_per_sm != few) continue;
       enough = registers > needed + kPlenty;
       bound = registers;

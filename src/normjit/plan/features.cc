@@ -64,7 +64,7 @@ Features features_of(const Plan& plan, const NormSpec& spec, const DeviceProfile
   f[Feature::blocks] = static_cast<float>(plan.blocks_per_sm);
   const int threads = plan.threads * plan.blocks_per_sm;
   f[Feature::warps] = static_cast<float>(threads / kWarp);
-  const int registers = std::min(kMaxRegisters, device.registers_per_sm / threads / 8 * 8);
+  const int registers = registers_of_a_thread(plan.threads, plan.blocks_per_sm, device);
   f[Feature::registers] = static_cast<float>(registers);
   f[Feature::held] = static_cast<float>(held_registers(plan, spec));
   f[Feature::spare] = static_cast<float>(registers - needed_registers(plan, spec, device.arch));

@@ -207,6 +207,14 @@ inline std::int64_t all_shared_bytes(const Plan& plan, const NormSpec& spec) {
 
 // ---- Registers, of 32 bits ----
 
+// The registers that a thread can have if so many blocks run on a multiprocessor at once. The warps of a
+// block are dealt to its four partitions, which have registers each, and a warp takes them in units.
+inline int registers_of_a_thread(int threads, int blocks, const DeviceProfile& device) {
+  constexpr int kPartitions = 4, kUnit = 8, kMost = 255;
+  const int warps = static_cast<int>(ceil_div(threads / kWarp * blocks, kPartitions));
+  return std::min(kMost, device.registers_per_sm / kPartitions / (kWarp * warps) / kUnit * kUnit);
+}
+
 // Registers of one vector as a thread holds it: of all matrices as they are read, of their sum in the compute
 // type, or of the weights, whichever is the most. A single 16-bit element takes a whole register.
 inline int registers_per_vector(int vector, const NormSpec& spec) {
@@ -285,6 +293,30 @@ inline int registers_of_fusion(const Plan& plan, const NormSpec& spec) {
     return {56, 64, 72, 80, 96};
   };
   return of_vectors()[static_cast<std::size_t>(vectors) - 1];
+}
+
+// The most elements that a thread may hold of its rows, where this allows less than max_held_registers().
+// Unaligned elements are held twice for a short time; blocks that share a row also hold what they exchange.
+inline int max_held_elements(const Plan& plan, const NormSpec& spec) {
+  const bool in_double = compute_type(spec) == DType::f64;
+  if (plan.strategy == Strategy::staged_rows)
+    // The compiler hoists more loads of weights where they are vectors, so these rows have at most four.
+    return in_double         ? (adds_rows(spec) && row_parameters(spec) > 0 ? 8 : 16)
+           : plan.vector > 1 ? std::min(32, 4 * plan.vector * plan.group_rows)
+           : row_parameters(spec) > 0 && !same_dtypes(spec) ? 16
+           : has_long_code(spec) || row_parameters(spec) > 0 ||
+                   (adds_rows(spec) && (!same_dtypes(spec) || spec.norm == Norm::layer))
+               ? 32
+           : scales_rows(spec) ? 48
+                               : 64;
+  const bool shared_row = plan.blocks_per_row > 1, large = plan.threads > 512;
+  if (scales_rows(spec) && shared_row && adds_rows(spec) && row_parameters(spec) > 0) return 8;
+  if (plan.unaligned && !shared_row)
+    return large && calls_function(spec) && size_of(spec.input) == 2 ? 24 : 32;
+  if (plan.unaligned) return large || in_double ? 8 : 16;
+  if (shared_row && large) return plan.exchange == Exchange::grid ? 8 : 16;
+  const bool hoists = spec.input == DType::f32 && spec.affine != Affine::none && has_idle_threads(plan, spec);
+  return hoists ? 60 : 64;
 }
 
 // The most that a thread can have, and the least that a kernel needs besides the row that it holds. check()
