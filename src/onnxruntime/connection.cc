@@ -62,9 +62,8 @@ Library connect() {
       continue;
     }
     decltype(&::normjit_service_create) create = nullptr;
-    char* error = nullptr;
     find(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL), "normjit_service_create", create);
-    made.require(create(nullptr, &made.service, &error), error);
+    made.ask([&](char** error) { return create(nullptr, &made.service, error); });
     return made;
   }
   throw Failure(kFail,
@@ -120,8 +119,7 @@ const Cuda& cuda() { return only<Cuda, open_driver>(); }
 
 }  // namespace
 
-void Library::require(normjit_status status, char* error) const {
-  if (status == NORMJIT_OK) return;
+void Library::fail(normjit_status status, char* error) const {
   std::string text = error != nullptr ? error : status_message(status);
   free(error);
   if (status == NORMJIT_NOT_READY)

@@ -30,8 +30,14 @@ struct Library {
   decltype(&::normjit_free) free;
   normjit_service* service;
 
-  // Throws a Failure with the sentence that came with a status; releases it.
-  void require(normjit_status status, char* error) const;
+  // Calls a function: call(&error) returns its status. Throws a Failure with the sentence that came with it.
+  template <class Call>
+  void ask(const Call& call) const {
+    char* error = nullptr;
+    if (const normjit_status status = call(&error); status != NORMJIT_OK) fail(status, error);
+  }
+  // Throws the sentence of a status, and releases it.
+  [[noreturn]] void fail(normjit_status status, char* error) const;
 };
 
 // Opens libnormjit, and keeps it: the file in NORMJIT_LIBRARY; else libnormjit.so.1 beside this library, or

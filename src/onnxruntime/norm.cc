@@ -141,8 +141,9 @@ int Norm::device_of(const OrtKernelInfo* info) const {
 void Norm::prepare(const OrtKernelInfo* info, int device) {
   device_ = device;
   const OnDevice here(device_);
-  char* error = nullptr;
-  library().require(library().workspace_bytes(library().service, &spec_, &workspace_bytes_, &error), error);
+  library().ask([&](char** error) {
+    return library().workspace_bytes(library().service, &spec_, &workspace_bytes_, error);
+  });
 
   normjit_prepare_options options = NORMJIT_PREPARE_OPTIONS_INIT;
   options.device = device_;
@@ -158,12 +159,13 @@ void Norm::prepare(const OrtKernelInfo* info, int device) {
     if (spec_.channels_first) options.plane = plane_of(x);
   }
   normjit_kernel* kernel = nullptr;
+  char* error = nullptr;
   const normjit_status status = library().prepare(library().service, &spec_, &options, &kernel, &error);
   if (status == NORMJIT_NOT_READY) {  // a thread compiles
     library().free(error);
     return;
   }
-  library().require(status, error);
+  if (status != NORMJIT_OK) library().fail(status, error);
   library().kernel_release(kernel);  // the service keeps it
 }
 
@@ -226,8 +228,8 @@ Shape Norm::shape_of(const Output& output, const Shape& x, std::int64_t rows) co
     case Extent::blocks: {
       std::int64_t shape[3] = {};
       std::size_t rank = 0;
-      char* error = nullptr;
-      library().require(library().block_scale_shape(&spec_, rows, shape, &rank, &error), error);
+      library().ask(
+          [&](char** error) { return library().block_scale_shape(&spec_, rows, shape, &rank, error); });
       return Shape(shape, shape + rank);
     }
     case Extent::row: {
@@ -279,20 +281,22 @@ void Norm::run(OrtKernelContext* context) const {
     if (spec_.amax && device_ < 0) std::memset(tensors.amax, 0, sizeof(float));
     return;
   }
-  char* error = nullptr;
   std::vector<char> own;  // on the CPU, for this launch alone
   if (device_ >= 0) {
     if (workspace_bytes_ != 0) tensors.workspace = workspace_of(device_, stream, workspace_bytes_);
   } else {
     std::size_t bytes = 0;
-    library().require(library().workspace_bytes(library().service, &spec_, &bytes, &error), error);
+    library().ask(
+        [&](char** error) { return library().workspace_bytes(library().service, &spec_, &bytes, error); });
     own.resize(bytes);
     if (bytes != 0) tensors.workspace = own.data();
   }
   // A capture without its kernel would fail the whole graph: what no run before has made ready is made now.
   normjit_launch_options options = NORMJIT_LAUNCH_OPTIONS_INIT;
   options.miss_in_capture = 1;
-  library().require(library().norm(library().service, &spec_, &tensors, stream, &options, &error), error);
+  library().ask([&](char** error) {
+    return library().norm(library().service, &spec_, &tensors, stream, &options, error);
+  });
 }
 
 }  // namespace normjit::onnxruntime

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 
 import onnx
-from google.protobuf.message import DecodeError, EncodeError
+from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped, unused-ignore]
 
 
 def load(path: str) -> onnx.ModelProto:
@@ -23,8 +23,7 @@ def load(path: str) -> onnx.ModelProto:
 
 def save(model: onnx.ModelProto, source: str, path: str) -> None:
     """Writes a model that was loaded from `source`, and checks it: then `path` is there as a whole, else it stays as it was.
-    Files with external data come along where the folder is another one, as hard links if that is possible. Raises OSError
-    and ValueError."""
+    Files with external data are copied where the folder is another one. Raises OSError and ValueError."""
     folder, origin = os.path.dirname(os.path.abspath(path)), os.path.dirname(os.path.abspath(source))
     if not os.path.samefile(folder, origin):
         for name in sorted(external_files(model)):
@@ -58,10 +57,7 @@ def _bring(source: str, target: str) -> None:
         raise ValueError("{} is there already, and the model needs {} under this name: write it into an empty folder".format(
             target, source))
     os.makedirs(os.path.dirname(target), exist_ok=True)
-    try:
-        os.link(os.path.realpath(source), target)
-    except OSError:
-        shutil.copyfile(source, target)
+    shutil.copyfile(source, target)  # a hard link would be refused by onnx.checker
 
 
 def _umask() -> int:

@@ -10,7 +10,7 @@ import onnx
 from normjit.onnx._graph import ELEMENTS, HALVES, Graph, Shape
 from normjit.onnx._norms import Norm, attribute
 
-NARROW = {onnx.TensorProto.INT8: "s8", onnx.TensorProto.FLOAT8E4M3FN: "e4m3", onnx.TensorProto.FLOAT8E5M2: "e5m2"}
+NARROW: dict[int, str] = {onnx.TensorProto.INT8: "s8", onnx.TensorProto.FLOAT8E4M3FN: "e4m3", onnx.TensorProto.FLOAT8E5M2: "e5m2"}
 _AS_GELU = {"none": "gelu", "tanh": "gelu_tanh"}
 
 
@@ -166,7 +166,7 @@ def _silu(graph: Graph, y: str, users: list[onnx.NodeProto]) -> Optional[tuple[s
 
 def _other(node: onnx.NodeProto, name: str) -> str:
     """The other input of a node of two."""
-    return node.input[1] if node.input[0] == name else node.input[0]
+    return str(node.input[1] if node.input[0] == name else node.input[0])
 
 
 def fuse_quantization(graph: Graph, norm: Norm, claimed: set[int]) -> Optional[onnx.TensorProto]:
@@ -181,6 +181,7 @@ def fuse_quantization(graph: Graph, norm: Norm, claimed: set[int]) -> Optional[o
     zero = node.input[2] if len(node.input) > 2 else ""
     element = graph.element(zero) if zero else attribute(node, "output_dtype", 0) or onnx.TensorProto.UINT8
     others = y in graph.fixed or len(graph.users[y]) > 1
+    number = graph.number(scale)
     reason = ""
     if element not in NARROW:
         reason = "its type is none of int8, float8e4m3fn and float8e5m2"
@@ -195,7 +196,7 @@ def fuse_quantization(graph: Graph, norm: Norm, claimed: set[int]) -> Optional[o
         reason = "the norm is computed in f64"
     elif others and dtype not in ELEMENTS.values():
         reason = "others use the result in front of it"
-    elif graph.dtype(scale) != "f32" and graph.number(scale) is None:
+    elif graph.dtype(scale) != "f32" and number is None:
         reason = "its scale is not a constant, nor f32"
     elif graph.depends_on([scale], norm.nodes):
         reason = "its scale is made of the norm's results"
@@ -203,8 +204,8 @@ def fuse_quantization(graph: Graph, norm: Norm, claimed: set[int]) -> Optional[o
         norm.notes.append("the QuantizeLinear behind it, since {}".format(reason))
         return None
     made = None
-    if graph.dtype(scale) != "f32":
-        made = onnx.helper.make_tensor(scale + "_f32", onnx.TensorProto.FLOAT, [1], [graph.number(scale)])
+    if graph.dtype(scale) != "f32" and number is not None:
+        made = onnx.helper.make_tensor(scale + "_f32", onnx.TensorProto.FLOAT, [1], [number])
         scale = made.name
     norm.nodes = norm.nodes + [node]
     norm.inputs["tensor_scale"], norm.outputs["y"] = scale, node.output[0]

@@ -108,14 +108,14 @@ class _Steps:
             raise NotTaken("a norm in single steps, of which others use a part")
         self.nodes.append(div)
         if div.op_type == "Div" and div.input[0] == centred:
-            return div.output[0]
+            return str(div.output[0])
         if div.op_type == "Div" and self.graph.number(div.input[0]) != 1:
             raise NotTaken("a norm in single steps that divides something else")
         mul = self.graph.only_user(div.output[0], "Mul")
         if mul is None or sorted(mul.input) != sorted((centred, div.output[0])):
             raise NotTaken("a norm in single steps that multiplies something else")
         self.nodes.append(mul)
-        return mul.output[0]
+        return str(mul.output[0])
 
     def _cast_from(self, x: str) -> str:
         """Of an x that was cast from 16 bits to f32, the type of 16 bits; x is then what was cast."""
@@ -133,7 +133,7 @@ class _Steps:
         if not self.dtype or cast is None or self.graph.dtype(cast.output[0]) != self.dtype:
             return name
         self.nodes.append(cast)
-        return cast.output[0]
+        return str(cast.output[0])
 
     def _affine(self, normalized: str) -> str:
         name = self._cast_back(normalized)
