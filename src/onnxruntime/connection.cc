@@ -113,8 +113,8 @@ const T& only() {
 
 const Cuda& cuda() { return only<Cuda, open_driver>(); }
 
-[[noreturn]] void refuse(const char* what, int result) {
-  throw Failure(kFail, std::string(what) + " gave CUDA error " + std::to_string(result));
+[[noreturn]] void refuse(const std::string& what, int result) {
+  throw Failure(kFail, what + " gave CUDA error " + std::to_string(result));
 }
 
 }  // namespace
@@ -179,7 +179,7 @@ void* workspace_of(int device, void* stream, std::size_t bytes) {
     if (result != 0) cuda().free(memory);
   }
   cuda().exchange_capture_mode(&mode);
-  if (result != 0) refuse("a workspace of 256 KiB", result);
+  if (result != 0) refuse("a workspace of " + std::to_string(bytes) + " bytes", result);
   made->memory = reinterpret_cast<void*>(memory);
   made->next = first.load(std::memory_order_acquire);
   while (!first.compare_exchange_weak(made->next, made.get(), std::memory_order_acq_rel)) {
