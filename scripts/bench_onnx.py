@@ -189,7 +189,7 @@ class Contender:
             options.optimized_model_filepath = optimized_to
             options.add_session_config_entry("session.optimized_model_external_initializers_file_name",
                                              os.path.basename(optimized_to) + ".bin")
-        cuda = ("CUDAExecutionProvider", {"enable_cuda_graph": "1" if graph else "0"})
+        cuda = ("CUDAExecutionProvider", {"enable_cuda_graph": "1" if graph else "0", "use_tf32": "0"})
         self.session = onnxruntime.InferenceSession(
             path, options, providers=["CPUExecutionProvider"] if given.cpu else [cuda, "CPUExecutionProvider"])
         if not given.cpu and "CUDAExecutionProvider" not in self.session.get_providers():
