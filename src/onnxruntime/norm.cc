@@ -18,7 +18,7 @@ bool may_compute_on_cpu() {
 
 std::int64_t plane_of(const Shape& x) {
   std::int64_t plane = 1;
-  for (std::size_t i = 2; i < x.size(); ++i) plane *= x[i];
+  for (std::size_t i = 2; i < x.rank(); ++i) plane *= x[i];
   return plane;
 }
 
@@ -53,7 +53,8 @@ void Norm::require(OrtStatus* status) const {
   throw Failure(kFail, text);
 }
 
-Norm::Norm(const OrtApi* api, const OrtKernelInfo* info, bool on_gpu) : api_(api) {
+Norm::Norm(const OrtApi* api, const OrtKernelInfo* info, bool on_gpu, bool has_sizes)
+    : api_(api), has_sizes_(has_sizes) {
   name_ = text_from([&](char* text, std::size_t* size) { require(api_.node_name(info, text, size)); });
   try {
     if (!on_gpu && !may_compute_on_cpu())
@@ -63,6 +64,7 @@ Norm::Norm(const OrtApi* api, const OrtKernelInfo* info, bool on_gpu) : api_(api
           "in the providers of the session, or run the model as it was before python -m normjit.onnx.");
     read_spec(info);
     compare_types(info);
+    check_constants(info);
     const int device = device_of(info);
     if (on_gpu) prepare(info, device);
   } catch (const Failure& failure) {
@@ -147,14 +149,8 @@ void Norm::prepare(const OrtKernelInfo* info, int device) {
 
   normjit_prepare_options options = NORMJIT_PREPARE_OPTIONS_INIT;
   options.device = device_;
-  OrtTypeInfo* type = nullptr;
-  require(api_.input_type(info, 0, &type));
-  const auto release = [this](OrtTypeInfo* given) { api_.release(given); };
-  const std::unique_ptr<OrtTypeInfo, decltype(release)> owner(type, release);
-  const OrtTensorTypeAndShapeInfo* tensor = nullptr;
-  require(api_.tensor_of(type, &tensor));
-  const Shape x = shape_of(tensor);  // -1: known in a run
-  if (!x.empty() && std::all_of(x.begin(), x.end(), [](std::int64_t size) { return size > 0; })) {
+  const Shape x = static_shape_of_x(info);
+  if (x.rank() > 0 && std::all_of(x.begin(), x.end(), [](std::int64_t size) { return size > 0; })) {
     options.rows_hint = elements_of(x) / spec_.columns;
     if (spec_.channels_first) options.plane = plane_of(x);
   }
@@ -169,109 +165,165 @@ void Norm::prepare(const OrtKernelInfo* info, int device) {
   library().kernel_release(kernel);  // the service keeps it
 }
 
+// -1: known in a run.
+Shape Norm::static_shape_of_x(const OrtKernelInfo* info) const {
+  OrtTypeInfo* type = nullptr;
+  require(api_.input_type(info, 0, &type));
+  const auto release = [this](OrtTypeInfo* given) { api_.release(given); };
+  const std::unique_ptr<OrtTypeInfo, decltype(release)> owner(type, release);
+  const OrtTensorTypeAndShapeInfo* tensor = nullptr;
+  require(api_.tensor_of(type, &tensor));
+  return shape_of(tensor);
+}
+
+// What does not change is looked at once.
+void Norm::check_constants(const OrtKernelInfo* info) {
+  is_checked_.assign(inputs_.size(), false);
+  for (std::size_t i = 1; i < inputs_.size(); ++i) {
+    if (inputs_[i].extent == Extent::rows) continue;
+    int is_constant = 0;
+    const OrtValue* value = nullptr;
+    require(api_.constant_input(info, i, &is_constant, &value));
+    if (is_constant == 0 || value == nullptr) continue;
+    check_elements(inputs_[i], shape_of(value));
+    is_checked_[i] = true;
+  }
+}
+
 Shape Norm::shape_of(const OrtTensorTypeAndShapeInfo* tensor) const {
   std::size_t rank = 0;
   require(api_.rank_of(tensor, &rank));
-  Shape shape(rank);
-  require(api_.dimensions_of(tensor, shape.data(), rank));
-  return shape;
+  if (rank > Shape::kMostDimensions) throw Failure(kInvalidArgument, "a tensor has more than 16 dimensions");
+  std::int64_t sizes[Shape::kMostDimensions] = {};
+  require(api_.dimensions_of(tensor, sizes, rank));
+  return {sizes, rank};
 }
 
-Norm::Value Norm::value_of(const OrtKernelContext* context, std::size_t index) const {
-  const OrtValue* value = nullptr;
-  require(api_.input(context, index, &value));
-  if (value == nullptr)
-    throw Failure(kInvalidArgument, "the input " + std::string(inputs_[index].name) + " is missing");
+Shape Norm::shape_of(const OrtValue* value) const {
+  if (has_sizes_) {
+    int element = kUndefined;
+    const std::int64_t* sizes = nullptr;
+    std::size_t rank = 0;
+    require(api_.sizes_of(value, &element, &sizes, &rank));
+    if (rank > Shape::kMostDimensions)
+      throw Failure(kInvalidArgument, "a tensor has more than 16 dimensions");
+    return {sizes, rank};
+  }
   OrtTensorTypeAndShapeInfo* info = nullptr;
   require(api_.shape_of(value, &info));
   const auto release = [this](OrtTensorTypeAndShapeInfo* given) { api_.release(given); };
   const std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(release)> owner(info, release);
+  return shape_of(info);
+}
+
+const OrtValue* Norm::input(const OrtKernelContext* context, std::size_t index) const {
+  const OrtValue* value = nullptr;
+  require(api_.input(context, index, &value));
+  if (value == nullptr)
+    throw Failure(kInvalidArgument, "the input " + std::string(inputs_[index].name) + " is missing");
+  return value;
+}
+
+const void* Norm::data_of(const OrtValue* value) const {
   void* data = nullptr;
   require(api_.data_of(value, &data));
-  return {data, shape_of(info)};
+  return data;
 }
 
-void Norm::place(const Input& input, const Value& value, const Shape& x, normjit_tensors& to) const {
-  const auto refuse = [&](const std::string& wanted) {
-    throw Failure(kInvalidArgument, text_ + ": the input " + input.name + " has the shape " +
-                                        text_of(value.shape) + ", and " + wanted + " for an x of " +
-                                        text_of(x));
-  };
-  if (input.extent != Extent::rows) {
-    const std::int64_t wanted = input.extent == Extent::one ? 1 : spec_.columns;
-    if (elements_of(value.shape) != wanted) refuse(std::to_string(wanted) + " elements are needed");
-    if (input.pointer != nullptr)
-      to.*input.pointer = value.data;
-    else
-      (to.*input.rows).pointer = value.data;
+Norm::Rows Norm::rows_of(const Shape& x) const {
+  if (spec_.channels_first) {
+    if (x.rank() > 2 && x[1] == spec_.columns) return {x, 0};
+    throw Failure(kInvalidArgument, text_ + ": x has the shape " + text_of(x) +
+                                        ", whose second dimension is not " + std::to_string(spec_.columns) +
+                                        " elements");
+  }
+  if (const auto count = row_dimensions(x, spec_.columns)) return {x, *count};
+  throw Failure(kInvalidArgument, text_ + ": x has the shape " + text_of(x) +
+                                      ", whose last dimensions are not " + std::to_string(spec_.columns) +
+                                      " elements");
+}
+
+void Norm::check_elements(const Input& input, const Shape& shape) const {
+  const std::int64_t wanted = input.extent == Extent::one ? 1 : spec_.columns;
+  if (elements_of(shape) != wanted)
+    throw Failure(kInvalidArgument, text_ + ": the input " + input.name + " has the shape " + text_of(shape) +
+                                        ", and " + std::to_string(wanted) + " elements are needed");
+}
+
+void Norm::place_rows(const Input& input, const Shape& shape, const Rows& x, normjit_tensors& to) const {
+  normjit_input_rows& rows = to.*input.rows;
+  if (shape == x.shape) return;  // contiguous, as it is by default
+  if (spec_.channels_first && elements_of(shape) == spec_.columns * to.plane) {
+    rows.outer = 0;  // one sample for all
     return;
   }
-  normjit_input_rows& rows = to.*input.rows;
-  if (spec_.channels_first) {  // contiguous, or one sample for all
-    if (elements_of(value.shape) == spec_.columns * to.plane)
-      rows.outer = 0;
-    else if (value.shape != x)
-      refuse("that shape or one sample is needed");
-  } else {
-    const auto found = broadcast_rows(value.shape, x, *row_dimensions(x, spec_.columns));
-    if (!found)
-      refuse("a shape that is broadcast along leading dimensions alone, by at most two strides, is needed");
-    rows = *found;
-  }
-  rows.pointer = value.data;
+  const auto found = spec_.channels_first ? std::nullopt : broadcast_rows(shape, x.shape, x.row_dimensions);
+  if (!found)
+    throw Failure(
+        kInvalidArgument,
+        text_ + ": the input " + input.name + " has the shape " + text_of(shape) + ", and for an x of " +
+            text_of(x.shape) +
+            (spec_.channels_first ? " that shape or one sample is needed"
+                                  : " a shape is needed that is broadcast to it along leading dimensions "
+                                    "alone, by at most two strides"));
+  rows = *found;
 }
 
-Shape Norm::shape_of(const Output& output, const Shape& x, std::int64_t rows) const {
-  switch (output.extent) {
-    case Extent::one:
-      return {1};
-    case Extent::blocks: {
-      std::int64_t shape[3] = {};
-      std::size_t rank = 0;
-      library().ask(
-          [&](char** error) { return library().block_scale_shape(&spec_, rows, shape, &rank, error); });
-      return Shape(shape, shape + rank);
-    }
-    case Extent::row: {
-      Shape shape = x;
-      if (spec_.channels_first)
-        shape[1] = 1;
-      else
-        std::fill(shape.begin() + static_cast<std::ptrdiff_t>(*row_dimensions(x, spec_.columns)), shape.end(),
-                  1);
-      return shape;
-    }
-    default:
-      return x;
+void Norm::place_input(const OrtKernelContext* context, std::size_t index, const Rows& x,
+                       normjit_tensors& to) const {
+  const Input& operand = inputs_[index];
+  const OrtValue* const value = input(context, index);
+  if (operand.extent == Extent::rows)
+    place_rows(operand, shape_of(value), x, to);
+  else if (!is_checked_[index])
+    check_elements(operand, shape_of(value));
+  if (operand.pointer != nullptr)
+    to.*operand.pointer = data_of(value);
+  else
+    (to.*operand.rows).pointer = data_of(value);
+}
+
+void Norm::place_output(OrtKernelContext* context, std::size_t index, const Rows& x,
+                        normjit_tensors& to) const {
+  const Output& operand = outputs_[index];
+  Shape shape = x.shape;
+  if (operand.extent == Extent::one) {
+    constexpr std::int64_t kOne = 1;
+    shape = {&kOne, 1};
+  } else if (operand.extent == Extent::blocks) {
+    std::int64_t sizes[3] = {};
+    std::size_t rank = 0;
+    library().ask(
+        [&](char** error) { return library().block_scale_shape(&spec_, to.rows, sizes, &rank, error); });
+    shape = {sizes, rank};
+  } else if (operand.extent == Extent::row && spec_.channels_first) {
+    shape[1] = 1;
+  } else if (operand.extent == Extent::row) {
+    for (std::size_t i = x.row_dimensions; i < shape.rank(); ++i) shape[i] = 1;
   }
+  OrtValue* value = nullptr;
+  require(api_.output(context, index, shape.begin(), shape.rank(), &value));
+  void* data = nullptr;
+  require(api_.data_of(value, &data));
+  if (operand.pointer != nullptr)
+    to.*operand.pointer = data;
+  else
+    (to.*operand.rows).pointer = data;
 }
 
 void Norm::run(OrtKernelContext* context) const {
-  const Value x = value_of(context, 0);
-  const bool fits = spec_.channels_first ? x.shape.size() > 2 && x.shape[1] == spec_.columns
-                                         : row_dimensions(x.shape, spec_.columns).has_value();
-  if (!fits)
-    throw Failure(kInvalidArgument,
-                  text_ + ": x has the shape " + text_of(x.shape) + ", whose " +
-                      (spec_.channels_first ? "second dimension is not " : "last dimensions are not ") +
-                      std::to_string(spec_.columns) + " elements");
   normjit_tensors tensors = NORMJIT_TENSORS_INIT;
+  const OrtValue* const value = input(context, 0);
+  const Rows x = rows_of(shape_of(value));
+  tensors.x.pointer = data_of(value);
   tensors.rows = elements_of(x.shape) / spec_.columns;
   if (spec_.channels_first) tensors.plane = plane_of(x.shape);
-  tensors.x.pointer = x.data;
-  for (std::size_t i = 1; i < inputs_.size(); ++i) place(inputs_[i], value_of(context, i), x.shape, tensors);
-  for (std::size_t i = 0; i < outputs_.size(); ++i) {
-    const Shape shape = shape_of(outputs_[i], x.shape, tensors.rows);
-    OrtValue* value = nullptr;
-    require(api_.output(context, i, shape.data(), shape.size(), &value));
-    void* data = nullptr;
-    require(api_.data_of(value, &data));
-    if (outputs_[i].pointer != nullptr)
-      tensors.*outputs_[i].pointer = data;
-    else
-      (tensors.*outputs_[i].rows).pointer = data;
-  }
+  for (std::size_t i = 1; i < inputs_.size(); ++i) place_input(context, i, x, tensors);
+  for (std::size_t i = 0; i < outputs_.size(); ++i) place_output(context, i, x, tensors);
+  launch(context, tensors);
+}
 
+void Norm::launch(const OrtKernelContext* context, normjit_tensors& tensors) const {
   void* stream = nullptr;  // as it stays on the CPU
   require(api_.stream_of(context, &stream));
   std::optional<OnDevice> here;
@@ -281,22 +333,22 @@ void Norm::run(OrtKernelContext* context) const {
     if (spec_.amax && device_ < 0) std::memset(tensors.amax, 0, sizeof(float));
     return;
   }
+  const Library& normjit = library();
   std::vector<char> own;  // on the CPU, for this launch alone
   if (device_ >= 0) {
     if (workspace_bytes_ != 0) tensors.workspace = workspace_of(device_, stream, workspace_bytes_);
   } else {
     std::size_t bytes = 0;
-    library().ask(
-        [&](char** error) { return library().workspace_bytes(library().service, &spec_, &bytes, error); });
+    normjit.ask(
+        [&](char** error) { return normjit.workspace_bytes(normjit.service, &spec_, &bytes, error); });
     own.resize(bytes);
     if (bytes != 0) tensors.workspace = own.data();
   }
   // A capture without its kernel would fail the whole graph: what no run before has made ready is made now.
   normjit_launch_options options = NORMJIT_LAUNCH_OPTIONS_INIT;
   options.miss_in_capture = 1;
-  library().ask([&](char** error) {
-    return library().norm(library().service, &spec_, &tensors, stream, &options, error);
-  });
+  normjit.ask(
+      [&](char** error) { return normjit.norm(normjit.service, &spec_, &tensors, stream, &options, error); });
 }
 
 }  // namespace normjit::onnxruntime

@@ -13,7 +13,7 @@ std::int64_t elements_of(const Shape& shape) {
 
 std::string text_of(const Shape& shape) {
   std::string text = "[";
-  for (std::size_t i = 0; i < shape.size(); ++i) {
+  for (std::size_t i = 0; i < shape.rank(); ++i) {
     if (i > 0) text += ", ";
     text += std::to_string(shape[i]);
   }
@@ -134,7 +134,7 @@ std::string name_of(int element) {
 
 std::optional<std::size_t> row_dimensions(const Shape& x, std::int64_t columns) {
   std::int64_t count = 1;
-  for (std::size_t i = x.size(); i-- > 0;) {
+  for (std::size_t i = x.rank(); i-- > 0;) {
     count *= x[i];
     if (count == columns) return i;
   }
@@ -143,11 +143,11 @@ std::optional<std::size_t> row_dimensions(const Shape& x, std::int64_t columns) 
 
 std::optional<normjit_input_rows> broadcast_rows(const Shape& own, const Shape& x,
                                                  std::size_t row_dimensions) {
-  if (own.size() > x.size()) return {};
-  const std::size_t missing = x.size() - own.size();  // leading dimensions
+  if (own.rank() > x.rank()) return {};
+  const std::size_t missing = x.rank() - own.rank();  // leading dimensions
   const auto size = [&](std::size_t i) { return i < missing ? 1 : own[i - missing]; };
   std::int64_t stride = 1;  // of the dimension that is looked at
-  for (std::size_t i = x.size(); i-- > row_dimensions;) {
+  for (std::size_t i = x.rank(); i-- > row_dimensions;) {
     if (size(i) != x[i]) return {};
     stride *= x[i];
   }

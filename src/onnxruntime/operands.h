@@ -3,6 +3,7 @@
 // docs/algebra.md.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -14,7 +15,25 @@
 
 namespace normjit::onnxruntime {
 
-using Shape = std::vector<std::int64_t>;
+// The sizes of a tensor, without memory of its own: a run has several.
+class Shape {
+ public:
+  static constexpr std::size_t kMostDimensions = 16;
+
+  Shape() = default;
+  Shape(const std::int64_t* sizes, std::size_t rank) : rank_(rank) { std::copy_n(sizes, rank, sizes_); }
+
+  std::size_t rank() const { return rank_; }
+  const std::int64_t* begin() const { return sizes_; }
+  const std::int64_t* end() const { return sizes_ + rank_; }
+  std::int64_t operator[](std::size_t i) const { return sizes_[i]; }
+  std::int64_t& operator[](std::size_t i) { return sizes_[i]; }
+  bool operator==(const Shape& other) const { return std::equal(begin(), end(), other.begin(), other.end()); }
+
+ private:
+  std::int64_t sizes_[kMostDimensions] = {};
+  std::size_t rank_ = 0;
+};
 
 std::int64_t elements_of(const Shape& shape);
 std::string text_of(const Shape& shape);  // "[2, 3]"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The parts of ONNX Runtime's C interface that the custom operator uses. No package for Python brings the
 // headers of that interface, and its structures only grow at their ends, so what is needed is declared here:
-// functions by their places in OrtApi, all of them there since API version 18 (ONNX Runtime 1.18).
+// functions by their places in OrtApi, all but one of them there since API version 18 (ONNX Runtime 1.18).
 // tests/python/onnx_runtime_test.py calls each of them in the real library.
 #pragma once
 
@@ -63,6 +63,7 @@ struct OrtCustomOp {
 namespace normjit::onnxruntime {
 
 inline constexpr std::uint32_t kApiVersion = 18;
+inline constexpr std::uint32_t kApiVersionWithSizes = 24;  // Api::sizes_of
 
 // OrtErrorCode
 enum Code : int { kFail = 1, kInvalidArgument = 2, kNotImplemented = 9, kInvalidGraph = 10 };
@@ -120,6 +121,11 @@ class Api {
     return call<62, OrtStatus*>(info, dims, rank);
   }
   void release(OrtTensorTypeAndShapeInfo* info) const { call<99, void>(info); }
+  // The same of a tensor at once, and without a copy. Since API version 24.
+  OrtStatus* sizes_of(const OrtValue* value, int* element, const std::int64_t** dims,
+                      std::size_t* rank) const {
+    return call<414, OrtStatus*>(value, element, dims, rank);
+  }
 
   // Of a node, as a kernel for it is made.
   OrtStatus* string_attribute(const OrtKernelInfo* info, const char* name, char* text,
@@ -143,6 +149,11 @@ class Api {
     return call<55, OrtStatus*>(type, tensor);
   }
   void release(OrtTypeInfo* type) const { call<98, void>(type); }
+  // Whether an input is an initializer; *value is then that.
+  OrtStatus* constant_input(const OrtKernelInfo* info, std::size_t index, int* is_constant,
+                            const OrtValue** value) const {
+    return call<249, OrtStatus*>(info, index, is_constant, value);
+  }
   OrtStatus* node_name(const OrtKernelInfo* info, char* name, std::size_t* size) const {
     return call<244, OrtStatus*>(info, name, size);
   }

@@ -18,29 +18,38 @@
 namespace normjit::onnxruntime {
 namespace {
 
-// body(), with what it throws as a status: nothing is thrown into C.
-template <class Body>
-OrtStatus* guarded(const Api& api, const std::string& who, const Body& body) {
+// body(), with what it throws as a status: nothing is thrown into C. who() is put in front.
+template <class Who, class Body>
+OrtStatus* guarded(const Api& api, const Who& who, const Body& body) {
   try {
     body();
     return nullptr;
   } catch (const Failure& failure) {
-    return api.create_status(failure.code, (who + failure.what()).c_str());
+    return api.create_status(failure.code, (who() + failure.what()).c_str());
   } catch (const std::bad_alloc&) {
     return api.create_status(kFail, "normjit::Norm: this process has no memory left");
   } catch (const std::exception& other) {
-    return api.create_status(kFail, (who + other.what()).c_str());
+    return api.create_status(kFail, (who() + other.what()).c_str());
   }
 }
 
+std::string nobody() { return {}; }
+
+struct Operator : OrtCustomOp {
+  bool has_sizes;  // of the runtime that it belongs to: Api::sizes_of
+};
+
 template <bool on_gpu>
-OrtStatus* create(const OrtCustomOp*, const OrtApi* api, const OrtKernelInfo* info, void** kernel) {
-  return guarded(Api(api), {}, [&] { *kernel = new Norm(api, info, on_gpu); });
+OrtStatus* create(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* info, void** kernel) {
+  const bool has_sizes = static_cast<const Operator*>(op)->has_sizes;
+  return guarded(Api(api), &nobody, [&] { *kernel = new Norm(api, info, on_gpu, has_sizes); });
 }
 
 OrtStatus* compute(void* kernel, OrtKernelContext* context) {
   const Norm& norm = *static_cast<const Norm*>(kernel);
-  return guarded(norm.api(), "normjit::Norm (node \"" + norm.name() + "\"): ", [&] { norm.run(context); });
+  return guarded(
+      norm.api(), [&] { return "normjit::Norm (node \"" + norm.name() + "\"): "; },
+      [&] { norm.run(context); });
 }
 
 void destroy(void* kernel) { delete static_cast<Norm*>(kernel); }
@@ -85,15 +94,18 @@ constexpr OrtCustomOp kOperator = {
     .release_alias_map = nullptr,
 };
 
-// The domain with the operators, made once for each ONNX Runtime of this process: sessions refer to it for as
+// A domain with the operators, made once for each ONNX Runtime of this process: sessions refer to it for as
 // long as they live.
-OrtStatus* domain_of(const OrtApi* functions, OrtCustomOpDomain*& domain) {
-  struct Made {
-    const OrtApi* api;
-    OrtCustomOpDomain* domain;
-    Made* next;
-  };
+struct Made {
+  const OrtApi* api;
+  OrtCustomOpDomain* domain;
+  Operator on_gpu, on_cpu;
+  Made* next;
+};
+
+OrtStatus* domain_of(const OrtApiBase* base, OrtCustomOpDomain*& domain) {
   static std::atomic<Made*> first{nullptr};
+  const OrtApi* const functions = base->get_api(kApiVersion);
   for (const Made* made = first.load(std::memory_order_acquire); made != nullptr; made = made->next)
     if (made->api == functions) {
       domain = made->domain;
@@ -101,9 +113,12 @@ OrtStatus* domain_of(const OrtApi* functions, OrtCustomOpDomain*& domain) {
     }
   const Api api(functions);
   if (OrtStatus* const status = api.create_domain("normjit", &domain)) return status;
-  for (const OrtCustomOp* op : {&kOperator<true>, &kOperator<false>})
+  const bool has_sizes = base->get_api(kApiVersionWithSizes) != nullptr;
+  auto made = std::make_unique<Made>(
+      Made{functions, domain, {kOperator<true>, has_sizes}, {kOperator<false>, has_sizes}, nullptr});
+  for (const Operator* op : {&made->on_gpu, &made->on_cpu})
     if (OrtStatus* const status = api.add(domain, op)) return status;
-  auto made = std::make_unique<Made>(Made{functions, domain, first.load(std::memory_order_acquire)});
+  made->next = first.load(std::memory_order_acquire);
   while (!first.compare_exchange_weak(made->next, made.get(), std::memory_order_acq_rel)) {
   }
   made.release();
@@ -125,9 +140,9 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(O
                        .c_str());
   const Api api(functions);
   OrtStatus* status = nullptr;
-  OrtStatus* const thrown = guarded(api, {}, [&] {
+  OrtStatus* const thrown = guarded(api, &nobody, [&] {
     OrtCustomOpDomain* domain = nullptr;
-    status = domain_of(functions, domain);
+    status = domain_of(base, domain);
     if (status == nullptr) status = api.add(options, domain);
   });
   return thrown != nullptr ? thrown : status;

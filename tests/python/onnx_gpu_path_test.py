@@ -78,15 +78,16 @@ class Runtime:
 
     all = []  # the operator keeps a domain for each, for the life of the process
 
-    def __init__(self, device=0):
+    def __init__(self, device=0, newest=18):
         self.all.append(self)
         self.device, self.objects, self.operators, self.kept = device, {}, [], []
         self.allocators = self.types = self.infos = 0  # that are not released yet
-        self.table = (POINTER * 300)()
+        self.table = (POINTER * 500)()
         for place, function in self.functions().items():
             self.kept.append(function)
             self.table[place] = ctypes.cast(function, POINTER).value
-        get_api = ctypes.CFUNCTYPE(POINTER, ctypes.c_uint32)(lambda version: ctypes.addressof(self.table))
+        get_api = ctypes.CFUNCTYPE(POINTER, ctypes.c_uint32)(
+            lambda version: ctypes.addressof(self.table) if version <= newest else None)
         self.kept.append(get_api)
         self.base = (POINTER * 2)(ctypes.cast(get_api, POINTER).value, None)
 
@@ -126,6 +127,18 @@ class Runtime:
         def shape_of(value, to):
             self.infos += 1
             put(to, POINTER, value)
+
+        def sizes_of(value, element, sizes, rank):
+            tensor = self.objects[value]
+            tensor.sizes = (ctypes.c_int64 * len(tensor.shape))(*tensor.shape)
+            put(element, INT, tensor.element)
+            put(sizes, POINTER, ctypes.addressof(tensor.sizes))
+            put(rank, SIZE, len(tensor.shape))
+
+        def constant(info, index, is_constant, to):
+            tensor = self.objects[info].inputs[index]
+            put(is_constant, INT, tensor.data is not None)
+            put(to, POINTER, self.handle(tensor))
 
         def allocator(info, kind, to):
             self.allocators += 1
@@ -168,6 +181,8 @@ class Runtime:
             230: function(lambda info, to: put(to, SIZE, len(self.objects[info].inputs)), POINTER, POINTER),
             231: function(lambda info, to: put(to, SIZE, len(self.objects[info].outputs)), POINTER, POINTER),
             234: function(read, POINTER, SIZE, POINTER), 235: function(made, POINTER, SIZE, POINTER),
+            249: function(constant, POINTER, SIZE, POINTER, POINTER),
+            414: function(sizes_of, POINTER, POINTER, POINTER, POINTER),
             244: function(lambda info, text, size: text_of(text, size, b"the node"), POINTER, POINTER, POINTER),
             278: function(allocator, POINTER, INT, POINTER),
         }
@@ -247,6 +262,29 @@ class OnGpu(unittest.TestCase):
         kernel.destroy()
         self.assertEqual((self.runtime.allocators, self.runtime.types, self.runtime.infos), (0, 0, 0))
         self.assertEqual(cuda("allocations").value, 0)
+
+    def test_shapes_are_read_without_a_copy_where_the_runtime_can(self):
+        for newest, copies in ((18, 3), (23, 3), (24, 0)):
+            self.runtime = Runtime(newest=newest)
+            asked = []
+            self.runtime.table[65] = ctypes.cast(self.counted(asked, self.runtime.table[65]), POINTER).value
+            w = Node("layernorm/cols=8/f32/w", ((FLOAT, (-1, 8)), (FLOAT, (8,))))
+            kernel = Kernel(self.runtime, w)
+            kernel.run(Run(7, self.input(), floats((8,), [1.0] * 8)))
+            w.inputs[1] = floats((8,), [2.0] * 8)  # now a constant, which is looked at once
+            kernel = Kernel(self.runtime, w)
+            result = kernel.run(Run(7, self.input(), w.inputs[1])).results[0]
+            self.assertAlmostEqual(result.data[0], -3.055, places=3)
+            self.assertEqual(len(asked), copies + (copies > 0))
+
+    def counted(self, asked, address):
+        kind = ctypes.CFUNCTYPE(POINTER, POINTER, POINTER)
+        self.runtime.kept.append(kind(lambda value, to: asked.append(value) or kind(address)(value, to)))
+        return self.runtime.kept[-1]
+
+    def test_a_constant_of_another_size_is_told_as_the_session_is_made(self):
+        with self.assertRaisesRegex(RuntimeError, r"the input weight has the shape \[2\], and 8 elements are needed"):
+            self.kernel("layernorm/cols=8/f32/w", ((FLOAT, (-1, 8)), (FLOAT, (2,), (ctypes.c_float * 2)())))
 
     def test_what_prepare_says_is_told_as_the_session_is_made(self):
         fake("prepare_status", ctypes.c_int32).value = _library.NOT_CACHED
