@@ -7,6 +7,8 @@
 // row_scale, block_scale, amax. Both are variadic and of several types, so ONNX Runtime infers no types of
 // outputs: a model has them in value_info, as `python -m normjit.onnx` writes it.
 #include <atomic>
+#include <cstdint>
+#include <cstdio>
 #include <exception>
 #include <memory>
 #include <new>
@@ -94,6 +96,13 @@ constexpr OrtCustomOp kOperator = {
     .release_alias_map = nullptr,
 };
 
+// 24 of "1.24.0". Asking for functions that a runtime does not have makes it complain on stderr.
+std::uint32_t api_version_of(const char* version) {
+  int major = 0, minor = 0;
+  if (version == nullptr || std::sscanf(version, "%d.%d", &major, &minor) != 2) return 0;
+  return major > 1 ? kApiVersionWithSizes : static_cast<std::uint32_t>(minor);
+}
+
 // A domain with the operators, made once for each ONNX Runtime of this process: sessions refer to it for as
 // long as they live.
 struct Made {
@@ -113,7 +122,7 @@ OrtStatus* domain_of(const OrtApiBase* base, OrtCustomOpDomain*& domain) {
     }
   const Api api(functions);
   if (OrtStatus* const status = api.create_domain("normjit", &domain)) return status;
-  const bool has_sizes = base->get_api(kApiVersionWithSizes) != nullptr;
+  const bool has_sizes = api_version_of(base->version()) >= kApiVersionWithSizes;
   auto made = std::make_unique<Made>(
       Made{functions, domain, {kOperator<true>, has_sizes}, {kOperator<false>, has_sizes}, nullptr});
   for (const Operator* op : {&made->on_gpu, &made->on_cpu})

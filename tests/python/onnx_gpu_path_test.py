@@ -88,8 +88,10 @@ class Runtime:
             self.table[place] = ctypes.cast(function, POINTER).value
         get_api = ctypes.CFUNCTYPE(POINTER, ctypes.c_uint32)(
             lambda version: ctypes.addressof(self.table) if version <= newest else None)
-        self.kept.append(get_api)
-        self.base = (POINTER * 2)(ctypes.cast(get_api, POINTER).value, None)
+        name = ctypes.create_string_buffer("1.{}.0".format(newest).encode())
+        get_version = ctypes.CFUNCTYPE(POINTER)(lambda: ctypes.addressof(name))
+        self.kept += [get_api, get_version, name]
+        self.base = (POINTER * 2)(*(ctypes.cast(function, POINTER).value for function in (get_api, get_version)))
 
     def handle(self, thing):
         self.objects[id(thing)] = thing

@@ -252,6 +252,17 @@ class Operators(TestCase):
                 self.check(made, "layernorm/cols=32/f32/eps=1e-06/" + spec,
                            {"x": values(2, 3, COLUMNS).astype("f4"), "r": values(2, 3, COLUMNS).astype("f4")})
 
+    def test_shapes_are_known_behind_operators_that_onnx_does_not_know(self):
+        made = model([helper.make_node("SkipLayerNormalization", ["x", "r", "w", "b"], ["n", "", "", "s"], domain="com.microsoft"),
+                      node("FastGelu", "n c", "g", domain="com.microsoft"), node("Add", "g s", "t"),
+                      node("LayerNormalization", "t w", "y", axis=2)], [value("x"), value("r")], [value("y")],
+                     [weight("w"), weight("b"), weight("c")])
+        copy, findings = rewritten(made)
+        self.assertEqual([finding.spec for finding in findings], ["layernorm/cols=32/f32/eps=1e-12/add/sum/wb",
+                                                                  "layernorm/cols=32/f32/eps=1e-05/add/w"])
+        feeds = {name: values(2, 3, COLUMNS).astype("f4") for name in "xr"}
+        self.assert_close(run(copy, feeds), run(made, feeds), 5e-5)
+
     def test_skip_simplified_layer_normalization(self):
         made = model([helper.make_node("SkipSimplifiedLayerNormalization", ["x", "r", "w"], ["y", "", "", "s"],
                                        domain="com.microsoft", epsilon=1e-5)], [value("x"), value("r")],
@@ -518,6 +529,89 @@ class SingleSteps(TestCase):
                 copy, findings = rewritten(made)
                 self.assertIn(why, findings[0].reason)
                 self.assertNotIn("Norm", operators(copy))
+
+
+@unittest.skipIf(tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 22), "the optimizer of 1.18 crashes here, also by itself")
+class RandomGraphs(TestCase):
+    """Norms among sums, activations and quantizations, in any order and with any values used twice or as outputs: the rewritten
+    model computes what the model did, within the steps of quantizations."""
+
+    def random_model(self, choose):
+        nodes, weights, names, extra = [], [], ["x", "r"], []
+
+        def vector():
+            weights.append(weight("w{}".format(len(weights))))
+            return weights[-1].name
+
+        def number(content, element=FLOAT):
+            weights.append(scalar("k{}".format(len(weights)), content, element))
+            return weights[-1].name
+
+        def add(operator, *inputs, **attributes):
+            nodes.append(helper.make_node(operator, list(inputs), ["v{}".format(len(nodes))], **attributes))
+            return nodes[-1].output[0]
+
+        def any_value():
+            return choose.choice(names[-4:])
+
+        def layer_norm():
+            return add("LayerNormalization", any_value(), vector(), *([vector()] if choose.random() < 0.7 else []),
+                       axis=choose.choice((-1, 2)))
+
+        def steps():
+            x = any_value()
+            centred = add("Sub", x, add("ReduceMean", x, axes=[-1]))
+            square = add("Mul", centred, centred) if choose.random() < 0.5 else add("Pow", centred, number(2.0))
+            mean = add("ReduceMean", square, axes=[-1])
+            extra.extend([mean] if choose.random() < 0.2 else [])
+            y = add("Div", centred, add("Sqrt", add("Add", mean, number(1e-5))))
+            y = add("Mul", *choose.sample((y, vector()), 2))
+            return add("Add", y, vector()) if choose.random() < 0.5 else y
+
+        def skip():
+            y = add("SkipLayerNormalization", any_value(), any_value(), vector(), vector(), domain="com.microsoft", epsilon=1e-5)
+            if choose.random() < 0.5:
+                nodes[-1].output.extend(["", "", y + "_sum"])
+                names.append(y + "_sum")
+            return y
+
+        def gelu():
+            x = any_value()
+            plus = add("Add", *choose.sample((add("Erf", add("Div", x, number(2 ** 0.5))), number(1.0)), 2))
+            if choose.random() < 0.5:
+                return add("Mul", add("Mul", x, plus), number(0.5))
+            return add("Mul", add("Mul", number(0.5), x), plus)
+
+        def quantize():
+            parts = number(0.04), number(0, TensorProto.INT8)
+            return add("DequantizeLinear", add("QuantizeLinear", any_value(), *parts), *parts)
+
+        kinds = [layer_norm, layer_norm, layer_norm, steps, skip, gelu, quantize, lambda: add("Relu", any_value()),
+                 lambda: add("SimplifiedLayerNormalization", any_value(), vector(), epsilon=1e-6),
+                 lambda: add("Tanh", any_value())] + 4 * [
+                     lambda: add("Add", *choose.sample((any_value(), choose.choice((any_value(), vector()))), 2))]
+        for _ in range(choose.randint(3, 10)):
+            names.append(choose.choice(kinds)())
+        outputs = {names[-1], *choose.sample(names[2:], 1), *extra}
+        return model(nodes, [value("x"), value("r")], [value(name, shape=[None, None, None]) for name in sorted(outputs)],
+                     weights, opset=17, ir_version=8)
+
+    def test_they_compute_what_they_did(self):
+        norms = 0
+        for number in range(100):
+            made = self.random_model(random.Random(seed + number))
+            copy, findings = rewritten(made)
+            norms += sum(finding.taken for finding in findings)
+            within = 0.35 if "QuantizeLinear" in operators(made) else 2e-4
+            feeds = {name: values(2, 3, COLUMNS).astype("f4") for name in "xr"}
+            plain = session(made, onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL)
+            feeds = {each.name: feeds[each.name] for each in plain.get_inputs()}
+            try:
+                self.assert_close(run(copy, feeds), plain.run(None, feeds), within)
+            except Exception as why:
+                raise AssertionError("NORMJIT_TEST_SEED={} here, graph 0 of it: {}\n{}".format(
+                    seed + number, why, "\n".join(map(str, findings)))) from why
+        self.assertGreater(norms, 100)
 
 
 class Left(TestCase):

@@ -157,7 +157,8 @@ def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     light.functions.extend(model.functions)
     graph = light.graph
     graph.name = model.graph.name or "graph"
-    graph.node.extend(model.graph.node)
+    for node in model.graph.node:
+        graph.node.extend(_for_inference(node))
     graph.input.extend(model.graph.input)
     graph.output.extend(model.graph.output)
     graph.value_info.extend(model.graph.value_info)
@@ -168,6 +169,22 @@ def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
         elif tensor.name not in named:
             graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
     return light
+
+
+# Operators of ONNX Runtime whose results, but for mean and deviation, have the type and shape of their first input. onnx knows
+# none of them.
+_LIKE_FIRST = ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "SimplifiedLayerNormalization", "Gelu", "FastGelu",
+               "BiasGelu", "QuickGelu")
+
+
+def _for_inference(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+    """A node, or what has the same types and shapes for onnx."""
+    if node.op_type not in _LIKE_FIRST or (node.domain != "com.microsoft" and node.op_type == "Gelu"):
+        yield node
+        return
+    for place, name in enumerate(node.output):
+        if name and place in (0, 3):
+            yield helper.make_node("Identity", [node.input[0]], [name])
 
 
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
