@@ -5,7 +5,8 @@
     NORMJIT_LIBRARY=build/libnormjit.so python3 tests/python/onnx_gpu_path_test.py
 
 The operator for CUDAExecutionProvider is called as ONNX Runtime calls it, with functions of a runtime that are here, above a
-libnormjit that computes on the CPU and a driver that counts. It needs a compiler, and neither ONNX nor ONNX Runtime.
+libnormjit that computes plain norms on the CPU and a driver that counts (fake_gpu.cc). It needs a compiler, and neither ONNX nor
+ONNX Runtime.
 """
 import ctypes
 import os
@@ -35,25 +36,24 @@ try:
 except ImportError as missing:
     skip(str(missing).splitlines()[0])
 
-import fake_library  # noqa: E402
 from normjit import _build, _library  # noqa: E402
 
-os.environ["NORMJIT_LIBRARY"] = fake_library.build()
-# The operator opens libcuda.so.1, which the loader knows by this name from now on.
-CUDA = ctypes.CDLL(_build.build("fake_cuda", [os.path.join(HERE, "fake_cuda.cc")], flags=["-Wl,-soname,libcuda.so.1"]),
-                   ctypes.RTLD_GLOBAL)
+# The operator opens libcuda.so.1, which the loader knows by this name from now on, and the same file as its libnormjit.
+PATH = _build.build("fake_gpu", [os.path.join(HERE, "fake_gpu.cc")], [_build.header_directory()],
+                    ["-std=c++20", "-Wl,-soname,libcuda.so.1"])
+GPU = ctypes.CDLL(PATH, ctypes.RTLD_GLOBAL)
+if not GPU.fake_open(os.environ.get("NORMJIT_LIBRARY", "libnormjit.so.1").encode()):
+    skip("no libnormjit (NORMJIT_LIBRARY)")
+os.environ["NORMJIT_LIBRARY"] = PATH
 FLOAT, HALF = 1, 10
 POINTER, SIZE, INT, TEXT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_char_p
+_WORDS = {"next_status", "prepare_status", "current_device", "capturing", "out_of_memory", "capture_mode"}
 
 
-def fake(name, kind=ctypes.c_int64):
-    """A variable of the fake libnormjit."""
-    return kind.in_dll(_library.load(), "fake_" + name)
-
-
-def cuda(name):
-    kind = ctypes.c_int64 if name in ("allocations", "fills", "retained", "pushed") else ctypes.c_int32
-    return kind.in_dll(CUDA, "fake_" + name)
+def fake(name):
+    """A variable of the fakes."""
+    kind = POINTER if name == "workspace" else ctypes.c_int32 if name in _WORDS else ctypes.c_int64
+    return kind.in_dll(GPU, "fake_" + name)
 
 
 class CustomOp(ctypes.Structure):
@@ -236,11 +236,11 @@ class OnGpu(unittest.TestCase):
     def setUp(self):
         self.runtime = Runtime()
         for name in ("allocations", "fills", "capturing", "out_of_memory", "capture_mode"):
-            cuda(name).value = 0
-        cuda("current_device").value = 0
+            fake(name).value = 0
+        fake("current_device").value = 0
         fake("workspace_bytes").value = 0
         self.addCleanup(setattr, fake("workspace_bytes"), "value", 0)
-        self.addCleanup(setattr, fake("prepare_status", ctypes.c_int32), "value", 0)
+        self.addCleanup(setattr, fake("prepare_status"), "value", 0)
 
     def kernel(self, spec="layernorm/cols=8/f32", inputs=((FLOAT, (-1, 8)),), **options):
         return Kernel(self.runtime, Node(spec, inputs, **options))
@@ -263,7 +263,7 @@ class OnGpu(unittest.TestCase):
         self.assertEqual(fake("prepares").value, before + 1)
         kernel.destroy()
         self.assertEqual((self.runtime.allocators, self.runtime.types, self.runtime.infos), (0, 0, 0))
-        self.assertEqual(cuda("allocations").value, 0)
+        self.assertEqual(fake("allocations").value, 0)
 
     def test_shapes_are_read_without_a_copy_where_the_runtime_can(self):
         for newest, copies in ((18, 3), (23, 3), (24, 0)):
@@ -289,24 +289,32 @@ class OnGpu(unittest.TestCase):
             self.kernel("layernorm/cols=8/f32/w", ((FLOAT, (-1, 8)), (FLOAT, (2,), (ctypes.c_float * 2)())))
 
     def test_what_prepare_says_is_told_as_the_session_is_made(self):
-        fake("prepare_status", ctypes.c_int32).value = _library.NOT_CACHED
+        fake("prepare_status").value = _library.NOT_CACHED
         with self.assertRaisesRegex(RuntimeError, r'1: normjit::Norm \(node "the node"\): The fake'):
             self.kernel()
         self.assertEqual((self.runtime.allocators, self.runtime.types, self.runtime.infos), (0, 0, 0))
-        self.assertEqual((cuda("retained").value, cuda("pushed").value), (0, 0))
+        self.assertEqual((fake("retained").value, fake("pushed").value), (0, 0))
+
+    def test_what_a_launch_says_is_told(self):
+        kernel = self.kernel()
+        fake("next_status").value = _library.NOT_READY
+        with self.assertRaisesRegex(RuntimeError, r'node "the node"\): The fake was told to refuse. Run the session once with '
+                                    "inputs of these shapes before a CUDA graph is captured"):
+            kernel.run(Run(7, self.input()))
+        kernel.run(Run(7, self.input()))
 
     def test_a_compile_in_the_background_is_no_mistake(self):
-        fake("prepare_status", ctypes.c_int32).value = _library.NOT_READY
+        fake("prepare_status").value = _library.NOT_READY
         self.kernel().run(Run(7, self.input()))
 
     def test_a_thread_without_a_context_and_another_device(self):
         for current, device in ((-1, 0), (0, 1)):
             with self.subTest(current):
                 self.runtime = Runtime(device)
-                cuda("current_device").value = current
+                fake("current_device").value = current
                 self.kernel().run(Run(7, self.input()))
-                self.assertEqual(cuda("current_device").value, current)
-                self.assertEqual((cuda("retained").value, cuda("pushed").value), (0, 0))
+                self.assertEqual(fake("current_device").value, current)
+                self.assertEqual((fake("retained").value, fake("pushed").value), (0, 0))
 
     def test_operators_share_a_workspace_for_each_stream_and_device(self):
         fake("workspace_bytes").value = 64
@@ -315,14 +323,14 @@ class OnGpu(unittest.TestCase):
         for stream in (101, 102, 101, 102):
             for kernel in kernels:
                 kernel.run(Run(stream, self.input()))  # the fake looks whether it is zero
-                seen.setdefault(stream, set()).add(fake("workspace", POINTER).value)
+                seen.setdefault(stream, set()).add(fake("workspace").value)
         self.assertEqual([len(each) for each in seen.values()], [1, 1])
         self.assertEqual(len(set.union(*seen.values())), 2)
-        self.assertEqual((cuda("allocations").value, cuda("fills").value), (2, 2))
-        self.assertEqual(cuda("capture_mode").value, 0)  # as it was
+        self.assertEqual((fake("allocations").value, fake("fills").value), (2, 2))
+        self.assertEqual(fake("capture_mode").value, 0)  # as it was
         self.runtime = Runtime(1)
         self.kernel().run(Run(101, self.input()))
-        self.assertEqual(cuda("allocations").value, 3)
+        self.assertEqual(fake("allocations").value, 3)
 
     def test_threads_with_streams_of_their_own(self):
         fake("workspace_bytes").value = 64
@@ -340,17 +348,17 @@ class OnGpu(unittest.TestCase):
             thread.start()
             thread.join()
         self.assertEqual(wrong, [])
-        self.assertEqual(cuda("allocations").value, 8)
+        self.assertEqual(fake("allocations").value, 8)
 
     def test_a_capture_needs_a_run_before_it(self):
         fake("workspace_bytes").value = 64
         kernel = self.kernel()
-        cuda("capturing").value = 1
+        fake("capturing").value = 1
         with self.assertRaisesRegex(RuntimeError, "Run the session once before the CUDA graph is captured"):
             kernel.run(Run(301, self.input()))
-        cuda("capturing").value = 0
+        fake("capturing").value = 0
         kernel.run(Run(301, self.input()))
-        cuda("capturing").value = 1
+        fake("capturing").value = 1
         misses = fake("captured_misses").value
         kernel.run(Run(301, self.input()))
         self.assertEqual(fake("captured_misses").value, misses + 1)  # a kernel may be made even then
@@ -358,18 +366,18 @@ class OnGpu(unittest.TestCase):
     def test_no_memory_for_a_workspace(self):
         fake("workspace_bytes").value = 64
         kernel = self.kernel()
-        cuda("out_of_memory").value = 1
+        fake("out_of_memory").value = 1
         with self.assertRaisesRegex(RuntimeError, "a workspace of 262144 bytes gave CUDA error 2"):
             kernel.run(Run(401, self.input()))
-        self.assertEqual(cuda("capture_mode").value, 0)
-        cuda("out_of_memory").value = 0
+        self.assertEqual(fake("capture_mode").value, 0)
+        fake("out_of_memory").value = 0
         kernel.run(Run(401, self.input()))
 
     def test_no_rows_launch_nothing_and_zero_the_largest(self):
         kernel = self.kernel("layernorm/cols=8/f32/amax", outputs=((FLOAT, (-1, 8)), (FLOAT, (1,))))
         before = fake("launches").value
         run = kernel.run(Run(7, Tensor(FLOAT, (0, 8), (ctypes.c_float * 1)())))
-        self.assertEqual((fake("launches").value, cuda("fills").value, run.results[1].data[0]), (before, 1, 0.0))
+        self.assertEqual((fake("launches").value, fake("fills").value, run.results[1].data[0]), (before, 1, 0.0))
 
     def test_types_are_compared_before_anything_happens(self):
         before = fake("prepares").value
