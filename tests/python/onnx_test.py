@@ -423,6 +423,19 @@ class Neighbours(TestCase):
         self.assertLessEqual(abs(found - wanted).max(), 1)
         self.assertLessEqual((found != wanted).mean(), 0.02)
 
+    def test_one_scale_of_half_for_two_norms(self):
+        made = self.quantizing(HALF)
+        made.graph.node.extend([node("LayerNormalization", "n w b", "m"), node("QuantizeLinear", "m scale zero", "z")])
+        made.graph.output.append(value("z", TensorProto.INT8))
+        made.graph.initializer.append(scalar("scale_f32", 1.0))
+        made.graph.node.append(node("Identity", "scale_f32", "t"))
+        made.graph.output.append(value("t", shape=[]))
+        copy, findings = rewritten(made)
+        self.assertEqual([finding.taken for finding in findings], [True, True])
+        self.assertEqual([each.name for each in copy.graph.initializer], ["w", "b", "scale_f32", "scale_f32_"])
+        feeds = self.feeds("x", element=HALF)
+        self.assertLessEqual(abs(run(copy, feeds)[0].astype(int) - run(made, feeds)[0].astype(int)).max(), 1)
+
     def test_float8(self):
         made = self.quantizing(target=TensorProto.FLOAT8E4M3FN)
         for each in (made, rewritten(made)[0]):  # back to f32, as numpy has no such type
@@ -645,6 +658,12 @@ class Left(TestCase):
                      [value("x"), value("r"), value("c", TensorProto.BOOL, [])], [value("y"), value("t")], [weight()])
         feeds = {name: values(2, 3, COLUMNS).astype("f4") for name in "xr"}
         self.check(made, "layernorm/cols=32/f32/eps=1e-05/add/sum/w", {**feeds, "c": np.array(True)}, left=("If",))
+
+    def test_a_mean_of_another_type(self):
+        double = TensorProto.DOUBLE
+        made = model([node("LayerNormalization", "x w", "y mean")], [value("x", double)],
+                     [value("y", double), value("mean", FLOAT, ["batch", "steps", 1])], [weight("w", double)])
+        self.check_left(made, "its mean or deviation is an output of another type")
 
     def test_other_operators_types_and_shapes(self):
         scale = helper.make_tensor("w", FLOAT, [1], [1.5])

@@ -25,6 +25,7 @@ class Graph:
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.model, self.graph = model, model.graph
+        self.opset = max((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), default=1)
         self.nodes: list[onnx.NodeProto] = list(model.graph.node)
         self.place = {id(node): place for place, node in enumerate(self.nodes)}
         self.initializers = {tensor.name: tensor for tensor in model.graph.initializer}
@@ -40,6 +41,7 @@ class Graph:
         self._types: dict[str, tuple[int, Optional[Shape]]] = {}
         self._read_types()
         self._constant: dict[str, bool] = {}
+        self.added: dict[str, onnx.TensorProto] = {}  # initializers that rewriting needs, by what they are made of
 
     def _read_types(self) -> None:
         for graph in (self.graph, inferred(self.model).graph):
@@ -106,6 +108,20 @@ class Graph:
         if value is None or value.size != 1:
             return None
         return float(value.reshape(()).astype(np.float64))
+
+    def new_name(self, name: str) -> str:
+        """A name like this one that no value has."""
+        taken = {tensor.name for tensor in self.added.values()}
+        while name in self.makers or name in self.users or name in self.fixed or name in self.initializers or name in taken:
+            name += "_"
+        return name
+
+    def as_f32(self, name: str) -> str:
+        """The same number as an initializer of f32, for a constant of one element."""
+        if name not in self.added:
+            self.added[name] = helper.make_tensor(self.new_name(name + "_f32"), onnx.TensorProto.FLOAT, [1],
+                                                  [self.number(name) or 0.0])
+        return self.added[name].name
 
     def is_constant(self, name: str) -> bool:
         """Whether ONNX Runtime can compute a value as it loads the model."""

@@ -169,19 +169,18 @@ def _other(node: onnx.NodeProto, name: str) -> str:
     return str(node.input[1] if node.input[0] == name else node.input[0])
 
 
-def fuse_quantization(graph: Graph, norm: Norm, claimed: set[int]) -> Optional[onnx.TensorProto]:
-    """Takes a QuantizeLinear of y with one scale. Returns an initializer that it needs besides."""
+def fuse_quantization(graph: Graph, norm: Norm, claimed: set[int]) -> None:
+    """Takes a QuantizeLinear of y with one scale."""
     y = norm.outputs["y"]
     nodes = [node for node in graph.users.get(y, ()) if node.op_type == "QuantizeLinear" and node.domain in ("", "ai.onnx")
              and node.input[0] == y and id(node) not in claimed]
     if not nodes:
-        return None
+        return
     node = nodes[0]
     dtype, scale = norm.dtypes["y"], node.input[1]
     zero = node.input[2] if len(node.input) > 2 else ""
     element = graph.element(zero) if zero else attribute(node, "output_dtype", 0) or onnx.TensorProto.UINT8
     others = y in graph.fixed or len(graph.users[y]) > 1
-    number = graph.number(scale)
     reason = ""
     if element not in NARROW:
         reason = "its type is none of int8, float8e4m3fn and float8e5m2"
@@ -196,17 +195,15 @@ def fuse_quantization(graph: Graph, norm: Norm, claimed: set[int]) -> Optional[o
         reason = "the norm is computed in f64"
     elif others and dtype not in ELEMENTS.values():
         reason = "others use the result in front of it"
-    elif graph.dtype(scale) != "f32" and number is None:
+    elif graph.dtype(scale) != "f32" and graph.number(scale) is None:
         reason = "its scale is not a constant, nor f32"
     elif graph.depends_on([scale], norm.nodes):
         reason = "its scale is made of the norm's results"
     if reason:
         norm.notes.append("the QuantizeLinear behind it, since {}".format(reason))
-        return None
-    made = None
-    if graph.dtype(scale) != "f32" and number is not None:
-        made = onnx.helper.make_tensor(scale + "_f32", onnx.TensorProto.FLOAT, [1], [number])
-        scale = made.name
+        return
+    if graph.dtype(scale) != "f32":
+        scale = graph.as_f32(scale)
     norm.nodes = norm.nodes + [node]
     norm.inputs["tensor_scale"], norm.outputs["y"] = scale, node.output[0]
     if others:
@@ -214,7 +211,6 @@ def fuse_quantization(graph: Graph, norm: Norm, claimed: set[int]) -> Optional[o
     norm.dtypes["y"], norm.quantized = NARROW[element], True
     if dtype in HALVES and dtype == norm.dtypes["x"]:
         norm.rounding.add("y")
-    return made
 
 
 def _is_zero(graph: Graph, name: str) -> bool:

@@ -154,11 +154,14 @@ def made(graph: Graph, name: str, nodes: list[onnx.NodeProto], kind: str, inputs
     if columns <= 0:
         raise NotTaken("how many columns it has is not known" + _INFER)
     if "rstd" in outputs and kind == "layernorm" and "mean" not in outputs:
-        outputs["mean"] = outputs["rstd"] + "_mean"
+        outputs["mean"] = graph.new_name(outputs["rstd"] + "_mean")
     if "mean" in outputs and "rstd" not in outputs:
-        outputs["rstd"] = outputs["mean"] + "_rstd"
+        outputs["rstd"] = graph.new_name(outputs["mean"] + "_rstd")
     if kind == "rmsnorm" and "mean" in outputs:
         raise NotTaken("its mean is an output, which is not computed here")
+    wide = onnx.TensorProto.DOUBLE if "f64" in dtypes.values() else onnx.TensorProto.FLOAT
+    if any(graph.element(outputs[name]) not in (0, wide) for name in ("mean", "rstd") if name in outputs):
+        raise NotTaken("its mean or deviation is an output of another type than that in which it is computed here")
     if dtype not in HALVES or "weight" not in inputs or dtypes["weight"] == "f64":
         rounding = rounding - {"norm"}
     return Norm(name, nodes, kind, columns, decimal(epsilon, dtype), dtypes, inputs, outputs, rounding)

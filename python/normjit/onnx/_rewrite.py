@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Optional
 
 import onnx
 from onnx import helper
@@ -15,6 +14,7 @@ from normjit.onnx._norms import OPERANDS, RESULTS, Norm
 from normjit.onnx._report import Finding, NotTaken
 
 DOMAIN = "normjit"
+_OLDEST = 7  # opset, in which Add and the like broadcast as they do today
 _ELEMENTS = {"f32": onnx.TensorProto.FLOAT, "f16": onnx.TensorProto.FLOAT16, "bf16": onnx.TensorProto.BFLOAT16,
              "f64": onnx.TensorProto.DOUBLE, **{name: element for element, name in _neighbours.NARROW.items()}}
 
@@ -25,22 +25,20 @@ def rewrite(model: onnx.ModelProto) -> list[Finding]:
     findings: list[Finding] = []
     norms: list[Norm] = []
     claimed: set[int] = set()  # nodes that become a part of some norm
-    extra: list[onnx.TensorProto] = []
     for node in graph.nodes:
         if id(node) in claimed:
             continue
-        if _norms.is_norm(node) or _steps.looks_like_norm(graph, node):
+        if _norms.is_norm(node) or graph.opset >= _OLDEST and _steps.looks_like_norm(graph, node):
             name = node.name or node.output[0]
             try:
                 norm = _norms.of_operator(graph, node) if _norms.is_norm(node) else _steps.of_steps(graph, node)
                 if any(id(each) in claimed for each in norm.nodes):
                     raise NotTaken("a norm in single steps, of which another one has a part")
-                scale = _fuse(graph, norm, claimed)
+                _fuse(graph, norm, claimed)
                 _check(norm.spec())
             except NotTaken as why:
                 findings.append(Finding(name, (node.op_type,), reason=str(why)))
                 continue
-            extra += [scale] if scale else []
             norms.append(norm)
             claimed.update(map(id, norm.nodes))
             findings.append(Finding(name, tuple(each.op_type for each in norm.nodes), spec=norm.spec(),
@@ -54,7 +52,7 @@ def rewrite(model: onnx.ModelProto) -> list[Finding]:
         findings.extend(_left(function, "it is in the function {} of the model; inline it first "
                               "(onnx.inliner.inline_local_functions)".format(function.name)))
     if norms:
-        _put(graph, norms, claimed, extra)
+        _put(graph, norms, claimed)
     return findings
 
 
@@ -66,11 +64,13 @@ def _left(part: onnx.GraphProto | onnx.FunctionProto, reason: str) -> Iterator[F
             yield from _left(inner, reason)
 
 
-def _fuse(graph: Graph, norm: Norm, claimed: set[int]) -> Optional[onnx.TensorProto]:
+def _fuse(graph: Graph, norm: Norm, claimed: set[int]) -> None:
+    if graph.opset < _OLDEST:
+        return
     claimed = claimed | set(map(id, norm.nodes))
     _neighbours.fuse_sum(graph, norm, claimed)
     _neighbours.fuse_activation(graph, norm, claimed)
-    return _neighbours.fuse_quantization(graph, norm, claimed)
+    _neighbours.fuse_quantization(graph, norm, claimed)
 
 
 def _check(spec: str) -> None:
@@ -83,7 +83,7 @@ def _check(spec: str) -> None:
         pass  # found out by the session
 
 
-def _put(graph: Graph, norms: list[Norm], claimed: set[int], extra: list[onnx.TensorProto]) -> None:
+def _put(graph: Graph, norms: list[Norm], claimed: set[int]) -> None:
     """Replaces the nodes of each norm by one."""
     proto = graph.graph
     instead = {max(norm.nodes, key=lambda node: graph.place[id(node)]).output[0]: norm for norm in norms}
@@ -109,7 +109,7 @@ def _put(graph: Graph, norms: list[Norm], claimed: set[int], extra: list[onnx.Te
         for place in reversed(range(len(proto.initializer))):
             if proto.initializer[place].name not in names:
                 del proto.initializer[place]
-    proto.initializer.extend(extra)
+    proto.initializer.extend(tensor for tensor in graph.added.values() if tensor.name in used)
     _declare(graph, norms)
     if not any(opset.domain == DOMAIN for opset in graph.model.opset_import):
         graph.model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
