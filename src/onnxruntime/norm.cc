@@ -44,6 +44,13 @@ std::string text_from(const Read& read) {
   return text;
 }
 
+// Releases what the runtime has handed out.
+template <class T>
+auto owned(const Api& api, T* given) {
+  const auto release = [&api](T* held) { api.release(held); };
+  return std::unique_ptr<T, decltype(release)>(given, release);
+}
+
 }  // namespace
 
 void Norm::require(OrtStatus* status) const {
@@ -103,8 +110,7 @@ void Norm::compare_types(const OrtKernelInfo* info) {
     for (std::size_t i = 0; i < operands.size(); ++i) {
       OrtTypeInfo* type = nullptr;
       require(type_at(i, &type));
-      const auto release = [this](OrtTypeInfo* given) { api_.release(given); };
-      const std::unique_ptr<OrtTypeInfo, decltype(release)> owner(type, release);
+      const auto owner = owned(api_, type);
       const OrtTensorTypeAndShapeInfo* tensor = nullptr;
       require(api_.tensor_of(type, &tensor));
       int element = kUndefined;
@@ -130,8 +136,7 @@ void Norm::compare_types(const OrtKernelInfo* info) {
 int Norm::device_of(const OrtKernelInfo* info) const {
   OrtAllocator* allocator = nullptr;
   require(api_.allocator_of(info, &allocator));
-  const auto release = [this](OrtAllocator* given) { api_.release(given); };
-  const std::unique_ptr<OrtAllocator, decltype(release)> owner(allocator, release);
+  const auto owner = owned(api_, allocator);
   const OrtMemoryInfo* memory = nullptr;
   require(api_.memory_of(allocator, &memory));
   int device = 0;
@@ -169,8 +174,7 @@ void Norm::prepare(const OrtKernelInfo* info, int device) {
 Shape Norm::static_shape_of_x(const OrtKernelInfo* info) const {
   OrtTypeInfo* type = nullptr;
   require(api_.input_type(info, 0, &type));
-  const auto release = [this](OrtTypeInfo* given) { api_.release(given); };
-  const std::unique_ptr<OrtTypeInfo, decltype(release)> owner(type, release);
+  const auto owner = owned(api_, type);
   const OrtTensorTypeAndShapeInfo* tensor = nullptr;
   require(api_.tensor_of(type, &tensor));
   return shape_of(tensor);
@@ -211,8 +215,7 @@ Shape Norm::shape_of(const OrtValue* value) const {
   }
   OrtTensorTypeAndShapeInfo* info = nullptr;
   require(api_.shape_of(value, &info));
-  const auto release = [this](OrtTensorTypeAndShapeInfo* given) { api_.release(given); };
-  const std::unique_ptr<OrtTensorTypeAndShapeInfo, decltype(release)> owner(info, release);
+  const auto owner = owned(api_, info);
   return shape_of(info);
 }
 

@@ -32,8 +32,6 @@ def fuse_sum(graph: Graph, norm: Norm, claimed: set[int]) -> None:
         return
     if add.input[0] == add.input[1] or any(graph.element(name) not in (0, graph.element(x)) for name in add.input):
         return
-    if any(graph.is_constant(name) for name in add.input) and all(graph.is_constant(name) for name in add.input):
-        return
     inputs, nodes = _summands(graph, norm, add, claimed)
     if not inputs:
         norm.notes.append("the Add before it, since it is not known that its inputs have one shape")
