@@ -515,6 +515,20 @@ class SingleSteps(TestCase):
                 copy = self.check(made, "layernorm/cols=32/f32/eps=1e-06/wb", x)
                 self.assertEqual([each.name for each in copy.graph.initializer], ["w", "b"])  # no constants are left over
 
+    def test_constants_that_are_inputs(self):
+        """Of IR 3 all are, and leave together; of later ones an input is no constant."""
+        for ir_version, spec in ((3, "layernorm/cols=32/f32/eps=1e-06/wb"), (8, "")):
+            initializers = [weight("w"), weight("b"), *STEP_CONSTANTS]
+            inputs = [value("x"), *(value(each.name, shape=each.dims) for each in initializers)]
+            made = model(layer_norm_steps(), inputs, [value("y")], initializers, opset=9, ir_version=ir_version)
+            del made.opset_import[1:]
+            copy, findings = rewritten(made)
+            self.assertEqual([finding.spec for finding in findings], [spec] if spec else [])
+            self.assertEqual([each.name for each in copy.graph.input],
+                             ["x", "w", "b"] if spec else [each.name for each in made.graph.input])
+            x = {"x": values(2, 3, COLUMNS).astype("f4")}
+            self.assert_close(run(copy, x), run(made, x), 2e-5)
+
     def test_with_a_sum(self):
         made = model([node("Add", "a r", "x"), *layer_norm_steps()], [value("a"), value("r")], [value("y"), value("x")],
                      [weight("w"), weight("b"), *STEP_CONSTANTS], opset=13)

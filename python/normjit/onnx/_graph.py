@@ -28,7 +28,9 @@ class Graph:
         self.opset = max((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), default=1)
         self.nodes: list[onnx.NodeProto] = list(model.graph.node)
         self.place = {id(node): place for place, node in enumerate(self.nodes)}
-        self.initializers = {tensor.name: tensor for tensor in model.graph.initializer}
+        # Of IR 4 and later, those that are inputs as well may be replaced in a run; before, all of them had to be inputs.
+        replaceable = {value.name for value in model.graph.input} if model.ir_version >= 4 else set()
+        self.initializers = {tensor.name: tensor for tensor in model.graph.initializer if tensor.name not in replaceable}
         self.makers = {name: node for node in self.nodes for name in node.output if name}
         self.users: dict[str, list[onnx.NodeProto]] = {}
         self.fixed = {value.name for value in model.graph.output}  # that must stay: outputs, and what subgraphs use
@@ -53,7 +55,7 @@ class Graph:
                         shape = tuple(_dimension(dim) for dim in tensor.shape.dim)
                     if tensor.elem_type and (shape is not None or value.name not in self._types):
                         self._types[value.name] = tensor.elem_type, shape
-        for tensor in self.initializers.values():
+        for tensor in self.graph.initializer:
             self._types[tensor.name] = tensor.data_type, tuple(tensor.dims)
 
     def element(self, name: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import onnx
 from onnx import helper
@@ -100,19 +101,27 @@ def _put(graph: Graph, norms: list[Norm], claimed: set[int]) -> None:
         for inner in subgraphs(node):
             used.update(names_in(inner))
     nodes = [node for node in nodes if node.op_type != "Constant" or node.output[0] in used]
-    kept = [tensor for tensor in proto.initializer if tensor.name in used or tensor.name not in graph.users]
     kept_nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del proto.node[:]
     proto.node.extend(kept_nodes)
-    if len(kept) < len(proto.initializer):
-        names = {tensor.name for tensor in kept}
-        for place in reversed(range(len(proto.initializer))):
-            if proto.initializer[place].name not in names:
-                del proto.initializer[place]
-    proto.initializer.extend(tensor for tensor in graph.added.values() if tensor.name in used)
+    gone = {name for name in graph.initializers if name in graph.users and name not in used}
+    _remove(proto.initializer, gone)
+    _remove(proto.input, gone)  # of IR 3
+    _remove(proto.value_info, gone)
+    added = [tensor for tensor in graph.added.values() if tensor.name in used]
+    proto.initializer.extend(added)
+    if graph.model.ir_version < 4:
+        proto.input.extend(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims) for tensor in added)
     _declare(graph, norms)
     if not any(opset.domain == DOMAIN for opset in graph.model.opset_import):
         graph.model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+
+
+def _remove(values: Any, names: set[str]) -> None:
+    """Removes those of these names from a repeated field."""
+    for place in reversed(range(len(values))):
+        if values[place].name in names:
+            del values[place]
 
 
 def _node(norm: Norm) -> onnx.NodeProto:

@@ -121,7 +121,8 @@ class _Steps:
         """Of an x that was cast from 16 bits to f32, the type of 16 bits; x is then what was cast."""
         cast = self.graph.maker(x, "Cast")
         if cast and self.graph.dtype(cast.input[0]) in HALVES and self.graph.dtype(x) == "f32":
-            if all(user in self.nodes for user in self.graph.users[x]) and x not in self.graph.fixed:
+            inside = {id(node) for node in self.nodes}
+            if all(id(user) in inside for user in self.graph.users[x]) and x not in self.graph.fixed:
                 self.nodes.append(cast)
                 self.inputs["x"] = cast.input[0]
                 return self.graph.dtype(cast.input[0]) or ""
