@@ -108,15 +108,18 @@ void Norm::compare_types(const OrtKernelInfo* info) {
       throw Failure(kInvalidGraph, text_ + " has the " + what + "s " + names_of(operands) +
                                        ", and the node has " + std::to_string(count) + " " + what + "s");
     for (std::size_t i = 0; i < operands.size(); ++i) {
+      const std::string name = std::string(what) + " " + operands[i].name;
       OrtTypeInfo* type = nullptr;
-      require(type_at(i, &type));
+      if (OrtStatus* const status = type_at(i, &type); status != nullptr) {
+        api_.release(status);
+        throw Failure(kInvalidGraph, text_ + ": the " + name + " is missing, or has no type");
+      }
       const auto owner = owned(api_, type);
       const OrtTensorTypeAndShapeInfo* tensor = nullptr;
       require(api_.tensor_of(type, &tensor));
       int element = kUndefined;
       if (tensor != nullptr) require(api_.element_of(tensor, &element));
       const Element wanted = element_of(operands[i].type);
-      const std::string name = std::string(what) + " " + operands[i].name;
       if (wanted == kUndefined)
         throw Failure(kInvalidGraph, text_ + ": the " + name + " has no tensor type in ONNX Runtime");
       if (element != wanted)

@@ -2,7 +2,7 @@
 // The parts of ONNX Runtime's C interface that the custom operator uses. No package for Python brings the
 // headers of that interface, and its structures only grow at their ends, so what is needed is declared here:
 // functions by their places in OrtApi, all but one of them there since API version 18 (ONNX Runtime 1.18).
-// tests/python/onnx_runtime_test.py calls each of them in the real library.
+// tests/python/onnx_test.py calls each of them in the real library.
 #pragma once
 
 #include <cstddef>

@@ -851,6 +851,13 @@ class Errors(TestCase):
                 self.assertIn('normjit::Norm (node "the norm"): ', str(caught.exception))
                 self.assertIn(text, str(caught.exception))
 
+    def test_an_output_that_is_left_out(self):
+        made = model([helper.make_node("Norm", ["x"], ["y", "", "r"], name="the norm", domain="normjit",
+                                       spec="layernorm/cols=32/f32/stats")],
+                     [value("x")], [value("y"), value("r", shape=["batch", "steps", 1])])
+        with self.assertRaisesRegex(Exception, "the output mean is missing, or has no type"):
+            session(made)
+
     def test_shapes_that_do_not_fit(self):
         for made, feeds, text in (
                 (self.norm(shape=("a", "b")), {"x": values(2, 31)}, "x has the shape [2, 31], whose last dimensions are not 32"),
