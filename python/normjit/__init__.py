@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LayerNorm kernels for NVIDIA GPUs, generated at run time: drop-ins for PyTorch and JAX.
+"""LayerNorm kernels for NVIDIA GPUs, generated at run time: drop-ins for PyTorch, JAX and ONNX Runtime.
 
     import normjit.torch    # LayerNorm, layer_norm, replace_layer_norm
     import normjit.jax      # layer_norm
+    import normjit.onnx     # rewrite, library; python -m normjit.onnx
 
     normjit.add_layer(pack)     # kernels that another process has compiled
 

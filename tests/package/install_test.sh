@@ -19,15 +19,16 @@ mv "$work/first" "$moved"
 export CMAKE_PREFIX_PATH="$moved" LC_ALL=C
 lib=$(dirname "$(find "$moved" -name 'libnormjit.so')")
 compile="$moved/libexec/normjit/normjit-compile"
+operator="$lib/libnormjit_onnxruntime.so"
 
 step "What is installed has no path of this build"
 for path in "$build" "$source" "$work/first"; do
   if grep -rIlF "$path/" "$moved"; then fail "$path is in these files"; fi
-  for binary in "$lib/libnormjit.so" "$moved/bin/normjit" "$compile"; do
+  for binary in "$lib/libnormjit.so" "$moved/bin/normjit" "$compile" "$operator"; do
     if strings "$binary" | grep -F "$path/"; then fail "$path is in $binary"; fi
   done
 done
-if readelf -d "$lib/libnormjit.so" "$moved/bin/normjit" "$compile" | grep -E 'RPATH|RUNPATH'; then fail "a run path is left"; fi
+if readelf -d "$lib/libnormjit.so" "$moved/bin/normjit" "$compile" "$operator" | grep -E 'RPATH|RUNPATH'; then fail "a run path is left"; fi
 
 step "The tool runs"
 env -i HOME="$work" "$moved/bin/normjit" render layernorm/cols=64/f32 --arch sm_90 | grep -q __global__ || fail "no kernel is rendered"

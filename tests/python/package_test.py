@@ -18,11 +18,11 @@ EMPTY_PACK = b"normjit-pack 1\nchecksum: 70166cd02e3ed770e89ff4c51bd30a14\nentri
 # Importing these fails, as where they are not installed; their distributions keep their metadata.
 WITHOUT = """
 import sys
-for name in ("torch", "jax"):
+for name in ("torch", "jax", "onnx"):
     sys.modules.pop(name, None)
 class Missing:
     def find_spec(self, name, path=None, target=None):
-        if name in ("torch", "jax"):
+        if name in ("torch", "jax", "onnx"):
             raise ModuleNotFoundError("No module named " + repr(name), name=name)
 sys.meta_path.insert(0, Missing())
 """
@@ -100,8 +100,9 @@ print(json.loads(_library.text_of("normjit_environment", _library.service()))["l
             self.assertIn(error, err.splitlines()[-1])
 
     def test_a_missing_framework_is_named_with_the_way_out(self):
-        for name, hint in [("torch", "pip install 'normjit[torch]'"), ("jax", "pip install 'normjit[jax]'")]:
-            status, _, err = self.run_python(WITHOUT + "import normjit." + name)
+        for name, use, hint in [("torch", "", "pip install 'normjit[torch]'"), ("jax", "", "pip install 'normjit[jax]'"),
+                                ("onnx", ".rewrite(None)", "pip install 'normjit[onnx]'")]:
+            status, _, err = self.run_python(WITHOUT + "import normjit.{0}; normjit.{0}{1}".format(name, use))
             self.assertNotEqual(status, 0)
             self.assertIn("ModuleNotFoundError: normjit.{} needs ".format(name), err.splitlines()[-1])
             self.assertIn(hint, err.splitlines()[-1])

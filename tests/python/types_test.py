@@ -4,7 +4,7 @@
 
     python3 tests/python/types_test.py
 
-The parts for PyTorch and JAX are checked where these are installed. Without mypy it says so in one line and exits with 77.
+The parts for PyTorch, JAX and ONNX are checked where these are installed. Without mypy it says so in one line and exits with 77.
 """
 import importlib.util
 import os
@@ -83,6 +83,17 @@ norm("rmsnorm/cols=8/f32", jnp.ones(8), gates=jnp.ones(8))  # wrong
 layer_norm(jnp.ones(8), normalized_ndim="1")  # wrong
 layer_norm([1.0])  # wrong
 layer_norm(jnp.ones(8)).nothing()  # wrong
+""", "onnx": """
+import onnx
+import normjit.onnx
+
+def specs(model: onnx.ModelProto) -> list[str]:
+    return [finding.spec for finding in normjit.onnx.rewrite(model) if finding.taken]
+
+path: str = normjit.onnx.library()
+normjit.onnx.rewrite("model.onnx")  # wrong
+normjit.onnx.library(path)  # wrong
+normjit.onnx.rewrite(onnx.ModelProto()).taken  # wrong
 """}
 
 
@@ -130,6 +141,9 @@ class TypesTest(unittest.TestCase):
 
     def test_a_program_for_jax(self):
         self.check_program("jax")
+
+    def test_a_program_for_onnx(self):
+        self.check_program("onnx")
 
 
 if __name__ == "__main__":

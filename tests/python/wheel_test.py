@@ -65,7 +65,7 @@ class Wheel(unittest.TestCase):
     def test_contents(self):
         with zipfile.ZipFile(self.path) as wheel:
             names = set(wheel.namelist())
-        for name in ("__init__.py", "py.typed", "lib/libnormjit.so.1", "lib/normjit-compile", "include/normjit/c_api.h", "jax/norm.cc"):
+        for name in ("__init__.py", "py.typed", "lib/libnormjit.so.1", "lib/normjit-compile", "lib/libnormjit_onnxruntime.so", "onnx/__main__.py", "include/normjit/c_api.h", "jax/norm.cc"):
             self.assertIn("normjit/" + name, names)
         self.assertTrue([name for name in names if re.match(r"normjit/torch/.*\.cc$", name)])
         for name in ("LICENSE", "NOTICE"):
@@ -74,7 +74,7 @@ class Wheel(unittest.TestCase):
 
     def test_needs_nothing_but_the_c_and_cpp_runtimes(self):
         with zipfile.ZipFile(self.path) as wheel:
-            binaries = [wheel.extract("normjit/lib/" + name, SCRATCH.name) for name in ("libnormjit.so.1", "normjit-compile")]
+            binaries = [wheel.extract("normjit/lib/" + name, SCRATCH.name) for name in ("libnormjit.so.1", "normjit-compile", "libnormjit_onnxruntime.so")]
         for binary in binaries:
             needed = re.findall(r"NEEDED.*\[([\w+-]+)\.so", run("readelf", "-d", binary))
             self.assertLessEqual(set(needed), {"libc", "libm", "libstdc++", "libgcc_s", "libpthread", "libdl", "ld-linux-x86-64"})

@@ -28,6 +28,7 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     // it.
     {"simt", {"base", "normjit/driver/driver.h"}},
     {"plugins", {"base", "normjit/remote.h"}},  // headers only
+    {"onnxruntime", {"normjit/c_api.h"}},       // the header only: it opens the library
     {"verify", {"base", "spec"}},  // the float64 oracle of the tool and the tests
     {"cli",
      {"base", "spec", "plan", "codegen", "compiler", "cache", "driver", "remote", "service", "simt",
@@ -117,7 +118,7 @@ std::string objection(const std::string& path, const std::string& header, bool q
       return "belongs only in " + std::string(guarded.places.front());
     }
   }
-  const bool ours = starts_with_any(header, {"normjit/", "simt/", "plugins/", "verify/", "cli/", "bench/"});
+  const bool ours = starts_with_any(header, {"normjit/", "simt/", "plugins/", "onnxruntime/", "verify/", "cli/", "bench/"});
   if (!ours) return quoted ? "include our files by their path from src/, others with <>" : "";
   const std::string from = stage_of(path.substr(std::string("src/").size()));
   const std::string to = stage_of(header);
