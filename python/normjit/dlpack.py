@@ -78,9 +78,9 @@ class _Array:
             tensor = _Tensor.from_address(address)
         self.pointer = (tensor.data or 0) + tensor.byte_offset
         self.type = tensor.code, tensor.bits, tensor.lanes
-        self.shape = tuple(tensor.shape[:tensor.ndim])
+        self.shape: tuple[int, ...] = tuple(tensor.shape[:tensor.ndim])
         strides = tensor.strides
-        self.strides = tuple(strides[:tensor.ndim]) if strides else _contiguous(self.shape)
+        self.strides: tuple[int, ...] = tuple(strides[:tensor.ndim]) if strides else _contiguous(self.shape)
 
     @property
     def bytes(self) -> int:

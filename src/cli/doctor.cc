@@ -164,9 +164,11 @@ int doctor(const DoctorOptions& options) {
   Options quiet = settings;
   quiet.warnings.clear();  // the report has them
   const Environment environment = Service(quiet).environment();
-  Found found{.templates = try_templates(quiet), .host = host_compiler()};
-  found.prebuild = found.templates ? can_prebuild(environment) : found.templates;
-  found.serve = found.templates ? can_serve(environment, settings) : found.templates;
+  const Result<void> templates = try_templates(quiet);
+  const Found found{.templates = templates,
+                    .host = host_compiler(),
+                    .prebuild = templates ? can_prebuild(environment) : templates,
+                    .serve = templates ? can_serve(environment, settings) : templates};
   print(options.json ? json_text(environment, settings, found) : text_of(environment, settings, found));
   const Result<void>& asked = options.serve ? found.serve : found.prebuild;
   if (asked) return kDone;

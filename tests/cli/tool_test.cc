@@ -359,9 +359,10 @@ TEST_F(Tool, DoctorIsAProbe) {
   EXPECT_EQ(prebuild.status, report.at("prebuild").at("error") == "" ? 0 : 3);
   EXPECT_EQ(serve.status, report.at("serve").at("error") == "" ? 0 : 3);
   EXPECT_EQ(report.at("serve").at("error") == "", !report.at("devices").empty());
-  if (serve.status != 0)
+  if (serve.status != 0) {
     EXPECT_THAT(serve.err, HasSubstr("kernels cannot be launched here: " +
                                      report.at("serve").at("error").get<std::string>()));
+  }
 
   const std::string table = part_of(source_text("docs/tool.md"), "## Probe a machine", "## Fill a cache");
   for (const auto& [name, member] : report.items()) {
