@@ -5,6 +5,7 @@
     import normjit.jax      # layer_norm
 
     import normjit.dlpack   # norm, for CuPy and other arrays
+    import normjit.tvm_ffi  # the same as functions of tvm-ffi
 
     normjit.add_layer(pack)     # kernels that another process has compiled
     normjit.prometheus()        # the counters, as a page of metrics

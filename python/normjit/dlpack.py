@@ -28,6 +28,9 @@ _NAMES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
 _BYTES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "e4m3": 1, "e5m2": 1, "s8": 1, "e2m1": 1, "e8m0": 1}
 
 
+_NO_TENSORS = bytes(_library.Tensors())
+
+
 class _Tensor(ctypes.Structure):
     """DLTensor."""
     _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
@@ -237,7 +240,10 @@ def norm(spec: str, *, stream: Any = None, workspace: Any = None, batch_invarian
         return
     if problem.spec.channels_first:
         members["plane"] = math.prod(x.shape[2:])
-    tensors = _library.Tensors(rows=rows, **members)
+    tensors = _library.Tensors.from_buffer_copy(_NO_TENSORS)
+    tensors.rows = rows
+    for member, value in members.items():
+        setattr(tensors, member, value)
     _library.call("normjit_norm", _library.service(batch_invariant), ctypes.byref(problem.spec), ctypes.byref(tensors),
                   handle, None)
 
