@@ -75,6 +75,13 @@ class Declarations(unittest.TestCase):
         self.assertGreater(len(names), 120)
         self.assertEqual(self.rust["constant"], self.from_c('printf("{0} %d\\n", {0});'.format(name) for name in names))
 
+    def test_the_version_is_that_of_the_library(self):
+        versions = []
+        for path, pattern in [("CMakeLists.txt", r"project\(normjit VERSION ([\d.]+)"), ("rust/Cargo.toml", r'^version = "([\d.]+)"')]:
+            with open(os.path.join(ROOT, path)) as file:
+                versions.append(re.search(pattern, file.read(), re.M).group(1))
+        self.assertEqual(versions[0], versions[1])
+
     def test_no_function_is_missing(self):
         names = re.findall(r"^NORMJIT_C_EXPORT [\w *]*?(normjit_\w+)\(", self.header, re.M)
         self.assertGreater(len(names), 30)
