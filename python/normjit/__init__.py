@@ -5,7 +5,11 @@
     import normjit.jax      # layer_norm
     import normjit.onnx     # rewrite, library; python -m normjit.onnx
 
+    import normjit.dlpack   # norm, for CuPy and other arrays
+    import normjit.tvm_ffi  # the same as functions of tvm-ffi
+
     normjit.add_layer(pack)     # kernels that another process has compiled
+    normjit.prometheus()        # the counters, as a page of metrics
 
 Importing this package alone loads nothing: neither a framework nor libnormjit.
 """
@@ -21,6 +25,14 @@ def add_layer(pack: bytes, signature: "str | None" = None) -> None:
     ImportError if libnormjit is not found."""
     from . import _library
     _library.add_layer(pack, signature)
+
+
+def prometheus(labels: "dict[str, str] | None" = None, batch_invariant: bool = False) -> str:
+    """The counters of this process as a page for Prometheus, to be served as "text/plain; version=0.0.4; charset=utf-8", with
+    these labels on each series. Of the service for batch invariance where that is asked for. docs/embedding.md has the
+    metrics. Raises RuntimeError for a label that is none; ImportError if libnormjit is not found."""
+    from . import _library
+    return _library.prometheus(labels or {}, batch_invariant)
 
 
 def __getattr__(name: str) -> str:

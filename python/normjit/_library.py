@@ -146,6 +146,11 @@ class KernelSet(ctypes.Structure):
         super().__init__(ctypes.sizeof(KernelSet), texts[0], len(specs), texts[1], len(archs))
 
 
+class Label(ctypes.Structure):
+    """normjit_label."""
+    _fields_ = [("name", ctypes.c_char_p), ("value", ctypes.c_char_p)]
+
+
 # Functions: result, arguments. Those that return a status take `char **error` last.
 _status = ctypes.c_int32
 _pointer = ctypes.c_void_p
@@ -173,6 +178,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "normjit_freeze": (_status, [_pointer, ctypes.c_int32, _text]),
     "normjit_wait_for_compiles": (None, [_pointer]),
     "normjit_counters": (_status, [_pointer, _text, _text]),
+    "normjit_prometheus": (_status, [_pointer, ctypes.POINTER(Label), ctypes.c_size_t, _text, _text]),
     "normjit_environment": (_status, [_pointer, _text, _text]),
     "normjit_why": (_status, [_pointer, _spec, ctypes.c_char_p, _text, _text]),
     "normjit_add_layer": (_status, [_pointer, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, _text]),
@@ -274,6 +280,12 @@ def add_layer(pack: bytes, signature: str | None = None) -> None:
     for batch_invariant in (False, True):
         call("normjit_add_layer", service(batch_invariant), pack, len(pack),
              None if signature is None else signature.encode())
+
+
+def prometheus(labels: Mapping[str, str], batch_invariant: bool = False) -> str:
+    """The counters of a service as a page for Prometheus. Raises Error."""
+    given = (Label * len(labels))(*(Label(name.encode(), value.encode()) for name, value in labels.items()))
+    return text_of("normjit_prometheus", service(batch_invariant), given, len(labels)) or ""
 
 
 def name_of(choices: Mapping[str, int], code: int) -> str:

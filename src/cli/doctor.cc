@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/command_line.h"
+#include "cli/health.h"
 #include "cli/table.h"
 #include "normjit/service/report_json.h"
 #include "simt/host_compiler.h"
@@ -12,10 +13,6 @@ std::string indented(const std::string& text) {
   std::string result = "           ";
   for (const char c : text) result += c == '\n' ? "\n           " : std::string(1, c);
   return result + "\n";
-}
-
-bool cache_works(const Environment& environment) {
-  return !environment.cache_directory.empty() && environment.cache_error.empty();
 }
 
 // The path of what --device host compiles with.
@@ -41,10 +38,16 @@ Result<void> try_templates(const Options& settings) {
   return {};
 }
 
+struct DoctorOptions : CommonOptions {
+  bool serve = false;
+};
+
 // What doctor finds out beside the Environment.
 struct Found {
   Result<void> templates;
   Result<std::string> host;
+  // Whether these can work here.
+  Result<void> prebuild, serve;
 };
 
 // "256M": the number that bytes_from reads.
@@ -147,28 +150,32 @@ std::string text_of(const Environment& environment, const Options& settings, con
 }
 
 std::string json_text(const Environment& environment, const Options& settings, const Found& found) {
-  const auto& [templates, host] = found;
+  const auto& [templates, host, prebuild, serve] = found;
   return json_of(environment, settings)
       .add("templates", {{"directory", settings.template_directory}, {"error", templates.error().message}})
       .add("host_compiler", {{"path", host ? *host : ""}, {"error", host ? "" : host.error().message}})
+      .add("prebuild", {{"error", prebuild.error().message}})
+      .add("serve", {{"error", serve.error().message}})
       .text();
 }
 
-int doctor(const CommonOptions& options) {
+int doctor(const DoctorOptions& options) {
   const Options settings = service_options(options);
   Options quiet = settings;
   quiet.warnings.clear();  // the report has them
   const Environment environment = Service(quiet).environment();
-  const Found found{.templates = try_templates(quiet), .host = host_compiler()};
+  const Result<void> templates = try_templates(quiet);
+  const Found found{.templates = templates,
+                    .host = host_compiler(),
+                    .prebuild = templates ? can_prebuild(environment) : templates,
+                    .serve = templates ? can_serve(environment, settings) : templates};
   print(options.json ? json_text(environment, settings, found) : text_of(environment, settings, found));
-  if (!found.templates)
-    return fail(exit_code(found.templates.code()),
-                "prebuild cannot work here: " + found.templates.error().message);
-  if (environment.compiler_path.empty())
-    return fail(kEnvironment, "prebuild cannot work here: there is no compiler");
-  if (!cache_works(environment))
-    return fail(kEnvironment, "prebuild cannot work here: there is no usable cache directory");
-  return kDone;
+  const Result<void>& asked = options.serve ? found.serve : found.prebuild;
+  if (asked) return kDone;
+  const std::string why =
+      (options.serve ? "kernels cannot be launched here: " : "prebuild cannot work here: ") +
+      asked.error().message;
+  return fail(asked.code() == Code::CacheIo ? kEnvironment : exit_code(asked.code()), why);
 }
 
 }  // namespace
@@ -177,7 +184,13 @@ void add_doctor(CommandLine& line) {
   auto [command, options] =
       line.add("doctor", "Say what normjit finds here and what to do about what is missing", doctor);
   add_json(command, options);
-  command->footer(std::string("Exit status 0 if prebuild can work here.\n\n") + kExitCodes);
+  command->add_flag(
+      "--serve", options.serve,
+      "Judge whether kernels can be launched here, with the variables of the environment, rather than "
+      "whether prebuild can work: a health probe of a machine that serves");
+  command->footer(
+      std::string("Exit status 0 if prebuild can work here, with --serve if kernels can be launched.\n\n") +
+      kExitCodes);
 }
 
 }  // namespace normjit::cli

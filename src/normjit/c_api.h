@@ -257,14 +257,16 @@ NORMJIT_C_EXPORT normjit_status normjit_block_scale_shape(const normjit_spec* sp
  * exception, no longjmp) and must not call back into the same service. The texts are valid during the call.
  * `user` must outlive the service and its kernels. */
 typedef void (*normjit_log_callback)(void* user, int32_t level, const char* message);
+enum { NORMJIT_INSTANT = 1, NORMJIT_BEGIN = 2, NORMJIT_END = 3 }; /* phases of events */
 typedef struct normjit_event {
   size_t struct_size;
-  const char* kind; /* "missed", "compiled", ... of normjit/telemetry.h */
+  const char* kind; /* "missed", "compiled", ... of normjit/telemetry.h; more may come */
   const char* spec;
   const char* plan;
   const char* arch;
   const char* detail;
   double milliseconds;
+  int32_t phase; /* NORMJIT_BEGIN of something, its NORMJIT_END on the same thread, or neither */
 } normjit_event;
 typedef void (*normjit_event_callback)(void* user, const normjit_event* event);
 
@@ -485,8 +487,16 @@ NORMJIT_C_EXPORT normjit_status normjit_freeze(normjit_service* service, int32_t
 NORMJIT_C_EXPORT void normjit_wait_for_compiles(normjit_service* service);
 /* normjit::Counters as JSON. */
 NORMJIT_C_EXPORT normjit_status normjit_counters(normjit_service* service, char** json, char** error);
-/* What normjit finds on this machine: the report of `normjit doctor --json` without host_compiler. Opens
- * libnvrtc and initialises the driver. */
+/* The counters as a page for Prometheus (normjit::to_prometheus), with these labels on each series; `labels`
+ * may be NULL where there are none. */
+typedef struct normjit_label {
+  const char* name;
+  const char* value;
+} normjit_label;
+NORMJIT_C_EXPORT normjit_status normjit_prometheus(normjit_service* service, const normjit_label* labels,
+                                                   size_t label_count, char** text, char** error);
+/* What normjit finds on this machine: the report of `normjit doctor --json` without prebuild, serve,
+ * templates and host_compiler. Opens libnvrtc and initialises the driver. */
 NORMJIT_C_EXPORT normjit_status normjit_environment(normjit_service* service, char** json, char** error);
 
 /* Texts: `specs` are spec texts, `archs` names such as "sm_90". */

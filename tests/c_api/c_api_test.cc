@@ -552,8 +552,10 @@ TEST_F(CApi, LogAndEventsReachTheCallbacks) {
     const std::lock_guard lock(static_cast<Heard*>(user)->mutex);
     EXPECT_EQ(event->struct_size, sizeof *event);
     EXPECT_GE(event->milliseconds, 0);
-    static_cast<Heard*>(user)->lines.push_back(std::string(event->kind) + " " + event->spec + " " +
-                                               event->arch);
+    constexpr const char* kPhases[] = {"", "instant", "begin", "end"};
+    ASSERT_THAT(event->phase, ::testing::AllOf(::testing::Ge(NORMJIT_INSTANT), ::testing::Le(NORMJIT_END)));
+    static_cast<Heard*>(user)->lines.push_back(std::string(kPhases[event->phase]) + " " + event->kind + " " +
+                                               event->spec + " " + event->arch);
     EXPECT_NE(event->plan, nullptr);
     EXPECT_NE(event->detail, nullptr);
   };
@@ -567,12 +569,29 @@ TEST_F(CApi, LogAndEventsReachTheCallbacks) {
   const normjit_spec spec = spec_of(64);
   const normjit_tensors tensors = tensors_of(8);
   ASSERT_EQ(normjit_layer_norm(&service, &spec, &tensors, nullptr, nullptr, nullptr), NORMJIT_OK);
-  EXPECT_THAT(events.lines, ElementsAre("missed layernorm/cols=64/f32/eps=1e-05/wb sm_90",
-                                        "compiled layernorm/cols=64/f32/eps=1e-05/wb sm_90",
-                                        "loaded layernorm/cols=64/f32/eps=1e-05/wb sm_90"));
+  EXPECT_THAT(events.lines, ElementsAre("instant missed layernorm/cols=64/f32/eps=1e-05/wb sm_90",
+                                        "begin compiling layernorm/cols=64/f32/eps=1e-05/wb sm_90",
+                                        "end compiled layernorm/cols=64/f32/eps=1e-05/wb sm_90",
+                                        "begin loading layernorm/cols=64/f32/eps=1e-05/wb sm_90",
+                                        "end loaded layernorm/cols=64/f32/eps=1e-05/wb sm_90"));
   service.options.log(LogLevel::warn, std::string_view("careful, please", 7));
   ASSERT_FALSE(log.lines.empty());
   EXPECT_EQ(log.lines.back(), "3 careful");
+}
+
+TEST_F(CApi, TheCountersAreAPageForPrometheus) {
+  const normjit_spec spec = spec_of(64);
+  normjit_kernel_release(prepared(spec));
+  const normjit_label labels[] = {{"model", "bert"}, {"rank", "3"}};
+  Text page, error;
+  ASSERT_EQ(normjit_prometheus(&service_, labels, 2, &page.text, &error.text), NORMJIT_OK);
+  EXPECT_THAT(page.text, HasSubstr("\nnormjit_compiles_total{model=\"bert\",rank=\"3\"} 1\n"));
+  const normjit_label wrong[] = {{"my model", "bert"}}, half[] = {{"model", nullptr}};
+  Text nothing;
+  EXPECT_EQ(normjit_prometheus(&service_, wrong, 1, &nothing.text, &error.text), NORMJIT_BAD_ARGUMENT);
+  EXPECT_THAT(error.text, HasSubstr("my model"));
+  EXPECT_EQ(normjit_prometheus(&service_, half, 1, &nothing.text, nullptr), NORMJIT_BAD_ARGUMENT);
+  EXPECT_EQ(nothing.text, nullptr);
 }
 
 // --- Mistakes ---
@@ -628,6 +647,9 @@ TEST_F(CApi, NullIsAnsweredWithTheNameOfTheArgument) {
       {"service", [&](char** e) { return normjit_freeze(nullptr, NORMJIT_THAWED, e); }},
       {"service", [&](char** e) { return normjit_counters(nullptr, t, e); }},
       {"json", [&](char** e) { return normjit_counters(s, nullptr, e); }},
+      {"service", [&](char** e) { return normjit_prometheus(nullptr, nullptr, 0, t, e); }},
+      {"labels", [&](char** e) { return normjit_prometheus(s, nullptr, 1, t, e); }},
+      {"text", [&](char** e) { return normjit_prometheus(s, nullptr, 0, nullptr, e); }},
       {"service", [&](char** e) { return normjit_environment(nullptr, t, e); }},
       {"json", [&](char** e) { return normjit_environment(s, nullptr, e); }},
       {"service", [&](char** e) { return normjit_prebuild(nullptr, &set, 0, 0, nullptr, nullptr, t, e); }},

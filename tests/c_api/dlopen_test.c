@@ -33,6 +33,7 @@
   F(normjit_freeze)                 \
   F(normjit_wait_for_compiles)      \
   F(normjit_counters)               \
+  F(normjit_prometheus)             \
   F(normjit_environment)            \
   F(normjit_prebuild)               \
   F(normjit_export_pack)            \
@@ -290,6 +291,7 @@ static void cache(normjit_service* service, const char* folder) {
   REPORTS("\"flaws\": []", call.normjit_verify(other, 1, &json, &g_error));
   REPORTS("\"missing\": 0", call.normjit_why(other, &spec, "sm_90", &json, &g_error));
   REPORTS("\"compiles\": ", call.normjit_counters(service, &json, &g_error));
+  REPORTS("\nnormjit_compiles_total ", call.normjit_prometheus(service, NULL, 0, &json, &g_error));
   REPORTS("stand-in", call.normjit_environment(service, &json, &g_error));
   IS_OK(call.normjit_render(service, &spec, "sm_90", 0, NULL, &source, &g_error));
   CHECK(strstr(source, "__global__") != NULL);

@@ -141,7 +141,7 @@ TEST_F(CacheTest, ADamagedEntryOfALayerThatIsAddedIsAMiss) {
   ASSERT_TRUE(cache.add_layer(damaged).ok());
   ASSERT_TRUE(cache.add_layer(pack_of(entry_of("a", "two"))).ok());
   EXPECT_EQ(find(cache, "a", Place::layer), "two");
-  EXPECT_EQ(cache.counts().damaged_entries, 1U);
+  EXPECT_EQ(cache.damaged_entries(), 1U);
   EXPECT_THAT(warnings_, ElementsAre(HasSubstr("memory layer 1")));
 }
 

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "normjit/plan.h"
+#include "tests/support/pages.h"
 #include "tests/support/sanitizers.h"
 #include "tests/support/temp_directory.h"
 #include "tests/support/tool.h"
@@ -343,6 +344,34 @@ TEST_F(Tool, DoctorSaysWhatIsMissing) {
             report.at("host_compiler").at("error").get<std::string>().empty());
   EXPECT_EQ(report.at("driver").at("version").get<std::string>().empty(),
             !report.at("driver").at("error").get<std::string>().empty());
+}
+
+// On every machine: the verdicts of the report are those of the exit status, and docs/tool.md has all
+// members.
+TEST_F(Tool, DoctorIsAProbe) {
+  const auto doctor = [&](std::vector<std::string> more, const std::string& mode = "eager") {
+    more.insert(more.begin(), {"doctor", "--json", "--cache-dir", cache()});
+    return run_tool(more, {"NORMJIT_MODE=" + mode});
+  };
+  const ToolRun prebuild = doctor({}), serve = doctor({"--serve"});
+  const Json report = Json::parse(prebuild.out);
+  EXPECT_EQ(Json::parse(serve.out).at("serve"), report.at("serve"));
+  EXPECT_EQ(prebuild.status, report.at("prebuild").at("error") == "" ? 0 : 3);
+  EXPECT_EQ(serve.status, report.at("serve").at("error") == "" ? 0 : 3);
+  EXPECT_EQ(report.at("serve").at("error") == "", !report.at("devices").empty());
+  if (serve.status != 0) {
+    EXPECT_THAT(serve.err, HasSubstr("kernels cannot be launched here: " +
+                                     report.at("serve").at("error").get<std::string>()));
+  }
+
+  const std::string table = part_of(source_text("docs/tool.md"), "## Probe a machine", "## Fill a cache");
+  for (const auto& [name, member] : report.items()) {
+    EXPECT_THAT(table, HasSubstr("\n| `" + name + "` |"));
+    const Json& object = member.is_array() && !member.empty() ? member[0] : member;
+    if (!object.is_object()) continue;
+    for (const auto& [inner, value] : object.items())
+      EXPECT_THAT(table, HasSubstr("`" + inner + "`")) << name;
+  }
 }
 
 TEST_F(Tool, OptionsOfTheOtherDeviceAreNamed) {

@@ -99,6 +99,14 @@ print(json.loads(_library.text_of("normjit_environment", _library.service()))["l
             self.assertNotEqual(status, 0)
             self.assertIn(error, err.splitlines()[-1])
 
+    def test_the_counters_are_a_page_of_metrics(self):
+        status, out, err = self.run_with_library("import normjit; print(normjit.prometheus({'model': 'b\"ert'}), end='')")
+        self.assertEqual((status, err), (0, ""))
+        self.assertIn('\nnormjit_hits_total{model="b\\"ert",tier="disk"} 0\n', out)
+        status, _, err = self.run_with_library("import normjit; normjit.prometheus({'my model': ''})")
+        self.assertNotEqual(status, 0)
+        self.assertIn("label 'my model'", err.splitlines()[-1])
+
     def test_a_missing_framework_is_named_with_the_way_out(self):
         for name, use, hint in [("torch", "", "pip install 'normjit[torch]'"), ("jax", "", "pip install 'normjit[jax]'"),
                                 ("onnx", ".rewrite(None)", "pip install 'normjit[onnx]'")]:

@@ -23,8 +23,10 @@ import normjit
 normjit.add_layer(b"")
 normjit.add_layer(b"", "signature")
 normjit.add_layer(b"", signature=None)
+page: str = normjit.prometheus({"model": "bert"})
 normjit.add_layer("")  # wrong
 normjit.add_layer(b"", b"signature")  # wrong
+normjit.prometheus({"rank": 3})  # wrong
 """, "torch": """
 import torch
 from normjit.torch import (LayerNorm, RMSNorm, add_rms_norm, add_rms_norm_quant, layer_norm, replace_layer_norm, replace_norms,

@@ -87,8 +87,9 @@ TEST(SharedStore, WhatOneMachineCompilesServesAll) {
     EXPECT_EQ(counters.compiles, 0U);
   }
   EXPECT_EQ(second.compiles(), 0);
-  EXPECT_THAT(second.events(), ElementsAre("missed", "fetched", "loaded"));
-  EXPECT_THAT(first.events(), UnorderedElementsAre("missed", "compiled", "loaded", "offered"));
+  EXPECT_THAT(second.events(), ElementsAre("missed", "asking", "fetched", "loading", "loaded"));
+  EXPECT_THAT(first.events(), UnorderedElementsAre("missed", "asking", "absent", "compiling", "compiled",
+                                                   "loading", "loaded", "offered"));
   EXPECT_EQ(first.service().counters().remote_stored, 0U);  // of another Service
 
   // From then on it is in the directory.

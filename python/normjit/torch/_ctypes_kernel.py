@@ -13,9 +13,10 @@ from torch import Tensor
 
 from normjit import _library
 from normjit._gradients import UNAVAILABLE
+from normjit._operands import GRADIENT_OPERANDS, ONE, OPERANDS
 from normjit.torch import _check
 from normjit.torch._launch import launch
-from normjit.torch._problem import COLUMNS, MATRIX, ONE, OPERANDS, OUTPUTS, Operand, Problem, problem_of, rows_at
+from normjit.torch._problem import OUTPUTS, Problem, problem_of, rows_at
 
 Maybe = Optional[Tensor]
 
@@ -143,15 +144,7 @@ def _code(dtype: torch.dtype) -> int:
 class _GradientProblem(Problem):
     """A backward spec. dweight and dbias are over all rows, and 0 of none."""
 
-    table = (
-        Operand("x", MATRIX, "input", lambda spec: True),
-        Operand("weight", COLUMNS, "weight", lambda spec: spec.affine != _library.AFFINES["none"]),
-        Operand("dy", MATRIX, "output", lambda spec: True),
-        Operand("dsum", MATRIX, "residual", lambda spec: spec.dsum),
-        Operand("dx", MATRIX, "input", lambda spec: True, output=True),
-        Operand("dweight", COLUMNS, "gradient", lambda spec: spec.affine != _library.AFFINES["none"], output=True),
-        Operand("dbias", COLUMNS, "gradient", lambda spec: spec.affine == _library.AFFINES["wb"], output=True),
-    )
+    table = GRADIENT_OPERANDS
 
 
 @functools.lru_cache(maxsize=1024)

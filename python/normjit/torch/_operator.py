@@ -22,7 +22,8 @@ from typing import Any, Callable, Optional
 import torch
 
 from normjit import _build, _library
-from normjit.torch._problem import BLOCKS, CODES, COLUMNS, INPUTS, MATRIX, ONE, OPERANDS, OUTPUTS, PAIRS, ROWS, Problem
+from normjit._operands import BLOCKS, COLUMNS, MATRIX, ONE, OPERANDS, PAIRS, ROWS
+from normjit.torch._problem import CODES, INPUTS, OUTPUTS, Problem
 
 # dims: over how many of the last dimensions of x; weight and bias have their shape. activation: one of
 # _library.ACTIVATIONS. dtype: of y, None: x's; with it, weight and bias may have another dtype than x.

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, Optional
 
 import torch
 from torch import Tensor
 
 from normjit import _gradients, _library
+from normjit._operands import AFFINE, BLOCKS, COLUMNS, MATRIX, ONE, OPERANDS, PAIRS, ROWS, Operand, rows_of
 from normjit.torch import _check
 
 CODES = {dtype: _library.DTYPES[text] for dtype, text in {
@@ -19,55 +20,6 @@ DTYPES = {code: dtype for dtype, code in CODES.items()}
 CODES[torch.int32] = -1  # four scales; known to operator.cc alone
 _torch_compiler: Any = torch.compiler  # which has no types
 
-# How many elements an operand has.
-MATRIX, PAIRS, COLUMNS, AFFINE, ROWS, ONE, BLOCKS = ("a row for each of x", "likewise, of pairs of columns", "one row", "either",
-                                                     "a number for each row", "a number", "a number for each block of a row")
-
-
-class Operand(NamedTuple):
-    """A row of the table that normjit/spec/operands.h has, too. Outputs are in the order of NormOutputs."""
-    name: str
-    extent: str
-    dtype: str  # the attribute of Problem that has it
-    present: Callable[[_library.Spec], Any]
-    output: bool = False
-
-    @property
-    def member(self) -> str:
-        """Of normjit_tensors."""
-        return "y" if self.name == "out" else self.name
-
-
-_LAYER, _NO_AFFINE, _WEIGHT_BIAS = _library.NORMS["layernorm"], _library.AFFINES["none"], _library.AFFINES["wb"]
-_NO_RESIDUAL, _NO_GATE, _NO_MODULATION = (_library.RESIDUALS["none"], _library.GATES["none"],
-                                          _library.MODULATIONS["none"])
-_SCALE_SHIFT = _library.MODULATIONS["mod"]
-_BY_TENSOR, _BY_ROW = _library.QUANTIZATIONS["tensor"], _library.QUANTIZATIONS["row"]
-_SCALES_IN_E4M3, _NO_ALSO = _library.SCALE_FORMATS["e4m3"], _library.ALSOS["none"]
-OPERANDS = (  # x, inputs, outputs
-    Operand("x", MATRIX, "input", lambda spec: True),
-    Operand("in_bias", COLUMNS, "weight", lambda spec: spec.in_bias),
-    Operand("gate", MATRIX, "modulated", lambda spec: spec.gate != _NO_GATE),
-    Operand("gate_table", COLUMNS, "weight", lambda spec: spec.gate != _NO_GATE and spec.gate_table),
-    Operand("residual", MATRIX, "residual", lambda spec: spec.residual != _NO_RESIDUAL),
-    Operand("weight", AFFINE, "weight", lambda spec: spec.affine != _NO_AFFINE),
-    Operand("bias", AFFINE, "weight", lambda spec: spec.affine == _WEIGHT_BIAS),
-    Operand("mod_scale", MATRIX, "modulated", lambda spec: spec.modulation != _NO_MODULATION),
-    Operand("mod_scale_table", COLUMNS, "weight", lambda spec: spec.modulation != _NO_MODULATION and spec.modulation_table),
-    Operand("mod_shift", MATRIX, "modulated", lambda spec: spec.modulation == _SCALE_SHIFT),
-    Operand("mod_shift_table", COLUMNS, "weight", lambda spec: spec.modulation == _SCALE_SHIFT and spec.modulation_table),
-    Operand("tensor_scale", ONE, "single", lambda spec: spec.quantization == _BY_TENSOR),
-    Operand("upper_bound", ONE, "single", lambda spec: spec.upper_bound),
-    Operand("global_scale", ONE, "single", lambda spec: spec.scale_format == _SCALES_IN_E4M3),
-    Operand("out", MATRIX, "output", lambda spec: True, output=True),
-    Operand("sum", MATRIX, "residual", lambda spec: spec.sum, output=True),
-    Operand("mean", ROWS, "compute", lambda spec: spec.statistics and spec.norm == _LAYER, output=True),
-    Operand("rstd", ROWS, "compute", lambda spec: spec.statistics, output=True),
-    Operand("row_scale", ROWS, "single", lambda spec: spec.quantization == _BY_ROW, output=True),
-    Operand("also", MATRIX, "also", lambda spec: spec.also != _NO_ALSO, output=True),
-    Operand("block_scale", BLOCKS, "block_scale", lambda spec: _library.block_of(spec), output=True),
-    Operand("amax", ONE, "single", lambda spec: spec.amax, output=True),
-)
 INPUTS = tuple(operand.name for operand in OPERANDS[1:] if not operand.output)  # besides x
 OUTPUTS = tuple(operand.name for operand in OPERANDS if operand.output)
 
@@ -93,7 +45,7 @@ class Problem:
         self.epsilon: float = spec.epsilon
         self.scale: float = spec.scale
         self.activation: int = spec.activation
-        self.layer = spec.norm == _LAYER
+        self.layer = spec.norm == _library.NORMS["layernorm"]
         self.adds = _library.name_of(_library.RESIDUALS, spec.residual)
         self.gates = _library.name_of(_library.GATES, spec.gate)
         self.gate_function: int = spec.gate_function
@@ -119,7 +71,7 @@ class Problem:
         # Of residual and sum, to which a sum is rounded.
         has_residual_type = self.adds != "none" or spec.sum or spec.dsum
         self.residual = DTYPES[spec.residual_type] if has_residual_type else self.input
-        has_modulation_type = self.gates != "none" or spec.modulation != _NO_MODULATION
+        has_modulation_type = self.gates != "none" or spec.modulation != _library.MODULATIONS["none"]
         self.modulated = DTYPES[spec.modulation_type] if has_modulation_type else self.input
         self.gradient = DTYPES[spec.gradient_type]
         types = [self.input, self.output, self.residual, self.weight, self.modulated, self.gradient]
@@ -280,25 +232,5 @@ def with_columns_last(tensor: Tensor, dims: int) -> Tensor:
 
 
 def rows_at(tensor: Tensor, dims: int) -> tuple[int, int, int] | None:
-    """(outer, n, inner) of a tensor's rows (or samples, see row_dims), each of its last `dims` dimensions: row r begins
-    (r / n) * outer + (r % n) * inner elements behind the first. None where no such numbers exist, as for columns that
-    are not neighbours, or for leading dimensions that make three or more strides."""
-    columns = 1
-    for size, stride in zip(reversed(tensor.shape[-dims:]), reversed(tensor.stride()[-dims:])):
-        if size != 1 and stride != columns:
-            return None
-        columns *= size
-    levels: list[tuple[int, int]] = []  # sizes and strides of leading dimensions, the last one first
-    for size, stride in zip(reversed(tensor.shape[:-dims]), reversed(tensor.stride()[:-dims])):
-        if size == 1:
-            continue
-        if levels and stride == levels[-1][0] * levels[-1][1]:
-            levels[-1] = levels[-1][0] * size, levels[-1][1]
-        else:
-            levels.append((size, stride))
-    if len(levels) > 2:
-        return None
-    if len(levels) == 2:
-        (n, inner), (_, outer) = levels
-        return outer, n, inner
-    return (levels[0][1] if levels else columns), 1, 0
+    """rows_of a tensor."""
+    return rows_of(tensor.shape, tensor.stride(), dims)

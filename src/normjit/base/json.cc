@@ -6,26 +6,10 @@
 #include <cmath>
 #include <cstddef>
 
+#include "normjit/base/utf8.h"
+
 namespace normjit {
 namespace {
-
-// The length of the valid UTF-8 sequence at the beginning of `text`, or 0: also for overlong forms,
-// surrogates and values above U+10FFFF.
-std::size_t sequence_at(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
-  const auto follows = [&](std::size_t i, unsigned low = 0x80, unsigned high = 0xbf) {
-    return byte(i) >= low && byte(i) <= high;
-  };
-  const unsigned lead = byte(0);
-  if (lead < 0x80) return 1;
-  if (lead >= 0xc2 && lead <= 0xdf) return follows(1) ? 2 : 0;
-  if (lead >= 0xe0 && lead <= 0xef)
-    return follows(1, lead == 0xe0 ? 0xa0 : 0x80, lead == 0xed ? 0x9f : 0xbf) && follows(2) ? 3 : 0;
-  if (lead >= 0xf0 && lead <= 0xf4)
-    return follows(1, lead == 0xf0 ? 0x90 : 0x80, lead == 0xf4 ? 0x8f : 0xbf) && follows(2) && follows(3) ? 4
-                                                                                                          : 0;
-  return 0;
-}
 
 std::string escaped(char c) {
   constexpr std::string_view kRaw = "\"\\\b\f\n\r\t", kLetters = "\"\\bfnrt";
@@ -38,7 +22,7 @@ std::string escaped(char c) {
 std::string quoted(std::string_view text) {
   std::string all = "\"";
   while (!text.empty()) {
-    const std::size_t bytes = sequence_at(text);
+    const std::size_t bytes = utf8_sequence_at(text);
     if (bytes == 0)
       all += "\xef\xbf\xbd";
     else if (bytes == 1)

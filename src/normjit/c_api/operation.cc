@@ -96,6 +96,21 @@ normjit_status normjit_counters(normjit_service* service, char** json, char** er
                  [&] { return hand_over(to_json(service->service.counters()), json); });
 }
 
+normjit_status normjit_prometheus(normjit_service* service, const normjit_label* labels, size_t label_count,
+                                  char** text, char** error) {
+  return guarded(error, {{"service", service}, {"text", text}}, [&]() -> Result<void> {
+    if (labels == nullptr && label_count > 0) return null("labels");
+    std::vector<Label> given;
+    for (const auto& [name, value] : std::span(labels, label_count)) {
+      if (name == nullptr || value == nullptr) return null("a text of labels");
+      given.push_back({name, value});
+    }
+    const auto page = to_prometheus(service->service.counters(), given);
+    if (!page) return page.error();
+    return hand_over(*page, text);
+  });
+}
+
 normjit_status normjit_environment(normjit_service* service, char** json, char** error) {
   return reported(service, json, error, [&]() -> Result<Json> {
     return json_of(service->service.environment(), service->options);

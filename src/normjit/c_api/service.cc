@@ -26,7 +26,8 @@ EventCallback event_callback_of(normjit_event_callback call, void* user) {
                                 .plan = plan.c_str(),
                                 .arch = arch.c_str(),
                                 .detail = detail.c_str(),
-                                .milliseconds = event.milliseconds};
+                                .milliseconds = event.milliseconds,
+                                .phase = number_of(event.phase)};
     call(user, &told);
   };
 }

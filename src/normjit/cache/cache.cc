@@ -129,24 +129,16 @@ bool Cache::take_over(const Entry& entry, bool replace) {
   return stored;
 }
 
-KeyLock Cache::lock(const std::string& identity) {
+KeyLock Cache::lock(const std::string& identity, const std::function<void()>& on_wait) {
   if (settings_.directory.empty()) return {};
-  KeyLock lock =
-      KeyLock::of_id(*files_, settings_.directory, entry_id(identity), settings_.shared, settings_.patience);
-  if (lock.waited().count() > 0) {
-    ++lock_waits_;
-    lock_wait_ += lock.waited().count();
-  }
+  KeyLock lock = KeyLock::of_id(*files_, settings_.directory, entry_id(identity), settings_.shared,
+                                settings_.patience, on_wait);
   if (lock.state() == KeyLock::State::busy) {
     warn_(Trouble::stalled, "another process has locked the entry " + entry_id(identity) + " for " +
                                 std::to_string(lock.waited().count() / 1'000'000) +
                                 " ms: it is stopped, or the machine is very busy; going on without the lock");
   }
   return lock;
-}
-
-Cache::Counts Cache::counts() const noexcept {
-  return {damaged_ + directory_.damaged(), lock_waits_, std::chrono::nanoseconds(lock_wait_)};
 }
 
 Result<std::vector<Listed>> Cache::list() const {

@@ -91,7 +91,8 @@ class Cache {
 
   // The lock to hold while making the entry of this identity: other processes wait for it, then look again.
   // It only saves work: it may be unavailable, and after `patience` a waiting process goes on without it.
-  KeyLock lock(const std::string& identity);
+  // `on_wait` is called once before it waits.
+  KeyLock lock(const std::string& identity, const std::function<void()>& on_wait = {});
 
   // Every entry of the directory, then of each readable layer. CacheIo if the directory cannot be read.
   Result<std::vector<Listed>> list() const;
@@ -104,13 +105,8 @@ class Cache {
   };
   Look look(const std::string& identity, const Accepts& accepts = {}) const;
 
-  // Totals of find and lock so far.
-  struct Counts {
-    std::uint64_t damaged_entries = 0;
-    std::uint64_t lock_waits = 0;
-    std::chrono::nanoseconds lock_wait{0};
-  };
-  Counts counts() const noexcept;
+  // Damaged entries that were found so far.
+  std::uint64_t damaged_entries() const noexcept { return damaged_ + directory_.damaged(); }
 
   const Settings& settings() const { return settings_; }
   Directory& directory() { return directory_; }
@@ -137,8 +133,7 @@ class Cache {
   std::atomic<int> memory_layers_ = 0;  // that have a number
   std::unique_ptr<Tier> embedded_;
   WarnOnce<Trouble> warn_;
-  std::atomic<std::uint64_t> damaged_ = 0, lock_waits_ = 0;  // damaged_: outside the directory
-  std::atomic<std::chrono::nanoseconds::rep> lock_wait_ = 0;
+  std::atomic<std::uint64_t> damaged_ = 0;  // outside the directory
 };
 
 }  // namespace normjit

@@ -59,18 +59,18 @@ struct flock range_of(short type, long long byte, long long length) {
 }  // namespace
 
 KeyLock KeyLock::of_id(FileSystem& files, const std::string& directory, std::string_view id, bool shared,
-                       milliseconds patience) {
+                       milliseconds patience, const std::function<void()>& on_wait) {
   // 62 bits of the id; odd, so never the trimmer's.
   const auto byte = static_cast<long long>(id_number(id) >> 2) | 1;
-  return KeyLock(files, directory, shared, byte, patience);
+  return KeyLock(files, directory, shared, byte, patience, on_wait);
 }
 
 KeyLock KeyLock::of_trimmer(FileSystem& files, const std::string& directory, bool shared) {
-  return KeyLock(files, directory, shared, kTrimmer, milliseconds(0));
+  return KeyLock(files, directory, shared, kTrimmer, milliseconds(0), {});
 }
 
 KeyLock::KeyLock(FileSystem& files, const std::string& directory, bool shared, long long byte,
-                 milliseconds patience)
+                 milliseconds patience, const std::function<void()>& on_wait)
     : files_(&files), file_(open_lock_file(files, directory, shared)), byte_(byte) {
   if (file_ < 0) return;
   if (byte_ != kTrimmer) length_ += this_process();
@@ -90,6 +90,7 @@ KeyLock::KeyLock(FileSystem& files, const std::string& directory, bool shared, l
       }
       give_up = now + patience;
     }
+    if (on_wait && waited_.count() == 0) on_wait();
     std::this_thread::sleep_for(sleep);
     waited_ = Clock::now() - begin;
   }

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -28,8 +29,9 @@ class KeyLock {
   KeyLock() = default;
   // Locks an id. Waits up to `patience`; up to kSlowFactor times as long for a process that runs, since a
   // busy machine makes a holder slow. Makes the directory if it is missing. `files` must outlive the lock.
+  // `on_wait` is called once before it waits.
   static KeyLock of_id(FileSystem& files, const std::string& directory, std::string_view id, bool shared,
-                       std::chrono::milliseconds patience);
+                       std::chrono::milliseconds patience, const std::function<void()>& on_wait = {});
   // The lock for trimming the directory; does not wait.
   static KeyLock of_trimmer(FileSystem& files, const std::string& directory, bool shared);
 
@@ -45,7 +47,7 @@ class KeyLock {
 
  private:
   KeyLock(FileSystem& files, const std::string& directory, bool shared, long long byte,
-          std::chrono::milliseconds patience);
+          std::chrono::milliseconds patience, const std::function<void()>& on_wait);
   bool set(short type);
   // Whether the holder is a process that is known to run: neither stopped nor of another PID namespace.
   bool holder_runs() const;

@@ -96,8 +96,10 @@ std::shared_ptr<const Remote::Keys> Remote::keys() {
   return keys_;
 }
 
-std::optional<Outcome> Remote::ask(Purpose purpose, const Sessions::Call& call) {
+std::optional<Outcome> Remote::ask(Purpose purpose, const Sessions::Call& call,
+                                   const std::function<void()>& on_ask) {
   if (!breaker_.lets_through()) return {};
+  if (on_ask) on_ask();
   Outcome outcome = sessions_.call(call);
   if (outcome.kind == kCannot) return {};
   if (!outcome.called) {
@@ -199,15 +201,18 @@ Remote::Answer Remote::judge(std::string value, const std::string& identity) {
   return answer;
 }
 
-Remote::Answer Remote::look(const std::string& identity) {
+Remote::Answer Remote::look(const std::string& identity, const std::function<void()>& on_ask) {
   if (!reads()) return {};
   const Stopwatch watch;
   const std::string key = value_key(entry_id(identity));
   Sink sink;
-  const auto outcome = ask(Purpose::look, [&](const normjit_remote& store, char* why, std::size_t size) {
-    return store.get(store.user, key.c_str(), kMaxEntryBytes, Sink::take, &sink,
-                     in_milliseconds(settings_.limits.look), why, size);
-  });
+  const auto outcome = ask(
+      Purpose::look,
+      [&](const normjit_remote& store, char* why, std::size_t size) {
+        return store.get(store.user, key.c_str(), kMaxEntryBytes, Sink::take, &sink,
+                         in_milliseconds(settings_.limits.look), why, size);
+      },
+      on_ask);
   if (!outcome) return {};
   if (sink.out_of_memory) throw std::bad_alloc();
   Answer answer;
@@ -237,9 +242,9 @@ bool Remote::may_have(const std::string& identity) {
 }
 
 // A lease is not granted where the value is there: the last holder puts it, and gives its lease back then.
-Remote::Answer Remote::look_or_lease(const std::string& identity) {
+Remote::Answer Remote::look_or_lease(const std::string& identity, const std::function<void()>& on_ask) {
   const Stopwatch watch;
-  Answer answer = look(identity);
+  Answer answer = look(identity, on_ask);
   if (answer.kind != Kind::absent || !takes_offers()) return answer;
   const std::string id = entry_id(identity);
   const auto latest = Clock::now() + settings_.limits.patience;

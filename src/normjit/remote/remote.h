@@ -73,13 +73,13 @@ class Remote {
     std::size_t bytes = 0;                // of the value
     double milliseconds = 0, waited = 0;  // for the store; of it, for another machine's compile
   };
-  // Looks for the entry of this identity.
-  Answer look(const std::string& identity);
+  // Looks for the entry of this identity. `on_ask` is called once before the store is, if it is.
+  Answer look(const std::string& identity, const std::function<void()>& on_ask = {});
   // False: it was absent less than a pause of the breaker ago. For callers who ask again and again.
   bool may_have(const std::string& identity);
   // The same for a caller who compiles it if this finds none. Where another machine does, waits for it. Else
   // the caller has a lease, if the store has leases, until it calls offer() or give_up().
-  Answer look_or_lease(const std::string& identity);
+  Answer look_or_lease(const std::string& identity, const std::function<void()>& on_ask = {});
 
   // Sends an entry to the store once the caller goes on, and ends its lease. `done` is called once, with what
   // came of it, on another thread or on this one.
@@ -140,7 +140,8 @@ class Remote {
   bool reads();
   bool may_offer();
   // Calls the store if the breaker lets it through; nothing if it does not.
-  std::optional<Outcome> ask(Purpose purpose, const Sessions::Call& call);
+  std::optional<Outcome> ask(Purpose purpose, const Sessions::Call& call,
+                             const std::function<void()>& on_ask = {});
   Answer judge(std::string value, const std::string& identity);
   // `why`: of a call that failed.
   Lease lease(const std::string& id, std::string& why);

@@ -89,18 +89,24 @@ std::optional<StoredBinary> BinaryStore::find(const Identified& kernel,
 
 Result<StoredBinary> BinaryStore::make(const Identified& kernel, const Making& making) {
   return compiles_.run({kernel.identity, making.refused.has_value()}, [&]() -> Result<StoredBinary> {
-    const KeyLock lock = cache_->lock(kernel.identity);
-    if (const std::chrono::duration<double, std::milli> waited = lock.waited(); waited.count() > 0)
-      meter_->tell(Names(kernel).event(Event::Kind::waited, waited.count(), {}));
+    const KeyLock lock = this->lock(kernel);
     if (auto binary = find_again(kernel, making.refused)) return *std::move(binary);
     GivenUp lease{making.refused ? nullptr : remote_.get(), kernel.identity};
     if (lease.remote != nullptr)
-      if (auto binary = taken(kernel, remote_->look_or_lease(kernel.identity))) return *std::move(binary);
+      if (auto binary = ask(kernel, /*leases=*/true)) return *std::move(binary);
     if (making.before_compile) making.before_compile();
     auto compiled = compile(kernel, making);
     if (compiled) lease.remote = nullptr;  // it has been offered
     return compiled;
   });
+}
+
+KeyLock BinaryStore::lock(const Identified& kernel) const {
+  KeyLock lock =
+      cache_->lock(kernel.identity, [&] { meter_->begin(Names(kernel).event(Event::Kind::waiting, 0, {})); });
+  if (const std::chrono::duration<double, std::milli> waited = lock.waited(); waited.count() > 0)
+    meter_->waited(Names(kernel).event(Event::Kind::waited, waited.count(), {}));
+  return lock;
 }
 
 std::optional<StoredBinary> BinaryStore::find_again(const Identified& kernel,
@@ -116,17 +122,26 @@ std::optional<StoredBinary> BinaryStore::find_again(const Identified& kernel,
 std::optional<StoredBinary> BinaryStore::fetch(const Identified& kernel) {
   const bool may_have = remote_ && remote_->may_have(kernel.identity);
   if (!may_have && !(pack_ && pack_->is_due())) return {};
-  const KeyLock lock = cache_->lock(kernel.identity);
+  const KeyLock lock = this->lock(kernel);
   if (auto binary = find_again(kernel)) return binary;
   if (!may_have) return {};
-  return taken(kernel, remote_->look(kernel.identity));
+  return ask(kernel, /*leases=*/false);
 }
 
 // An entry of another compiler is as good as absent where only this one's count.
-std::optional<StoredBinary> BinaryStore::taken(const Identified& kernel, Remote::Answer answer) {
+std::optional<StoredBinary> BinaryStore::ask(const Identified& kernel, bool leases) {
   using Kind = Remote::Answer::Kind;
+  const Names names(kernel);
+  const std::string store = remote_->shown();
+  bool begun = false;
+  const auto begin = [&] {
+    begun = true;
+    meter_->begin(names.event(Event::Kind::asking, 0, store));
+  };
+  Remote::Answer answer =
+      leases ? remote_->look_or_lease(kernel.identity, begin) : remote_->look(kernel.identity, begin);
   if (answer.kind == Kind::entry && is_outdated(answer.entry)) answer.kind = Kind::absent;
-  meter_->looked(answer, Names(kernel).event({}, 0, remote_->shown()));
+  if (begun) meter_->asked(answer, names.event(Event::Kind::asking, 0, store));
   if (answer.kind != Kind::entry) return {};
   const bool stored = cache_->take_over(answer.entry, /*replace=*/exact_toolchain_);
   return StoredBinary{std::move(answer.entry.body), Origin::remote, stored};
@@ -155,10 +170,11 @@ void BinaryStore::offer(const Identified& kernel, const Entry& entry, bool wait)
 }
 
 Result<StoredBinary> BinaryStore::compile(const Identified& kernel, const Making& making) {
+  const Names names(kernel);
+  meter_->begin(names.event(Event::Kind::compiling, 0, {}));
   const Stopwatch watch;
   auto binary = compiler_->compile(kernel.draft.source(), kernel.arch);
   const double milliseconds = watch.milliseconds();
-  const Names names(kernel);
   if (!binary) {
     meter_->compile_failed(names.event(Event::Kind::compile_failed, milliseconds, binary.error().message));
     return binary.error();

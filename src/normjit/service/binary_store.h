@@ -86,11 +86,14 @@ class BinaryStore {
     bool anew;
     auto operator<=>(const Compile&) const = default;
   };
+  // The kernel's lock among processes. A wait for it is told.
+  KeyLock lock(const Identified& kernel) const;
   // Out of what other processes, and the remote pack, have brought since this one looked.
   std::optional<StoredBinary> find_again(const Identified& kernel,
                                          const std::optional<std::string>& refused = {});
   Result<StoredBinary> compile(const Identified& kernel, const Making& making);
-  std::optional<StoredBinary> taken(const Identified& kernel, Remote::Answer answer);
+  // Asks the remote store, and tells of it. `leases`: for a caller who compiles what it does not have.
+  std::optional<StoredBinary> ask(const Identified& kernel, bool leases);
   void offer(const Identified& kernel, const Entry& entry, bool wait) noexcept;
 
   const std::shared_ptr<Compiler> compiler_;

@@ -305,11 +305,16 @@ Result<Made> Service::Impl::make_ready(const NormSpec& spec, const Plan& plan, i
     kernel->origin = binary->origin;
     log(binary->origin == Origin::compiled ? LogLevel::info : LogLevel::debug,
         concat({identified->draft.description, " on ", profile.arch.name(), ": ", name(binary->origin)}));
+    const std::string of = to_text(spec), by = to_text(plan), arch = identified->arch.name();
+    meter->begin({Event::Kind::loading, of, by, arch, 0, name(binary->origin)});
     const Stopwatch watch;
     auto loaded = driver->load(binary->code, identified->draft.kernel, device, kernel->launcher.shape);
+    const double milliseconds = watch.milliseconds();
+    if (loaded)
+      meter->loaded({Event::Kind::loaded, of, by, arch, milliseconds, name(binary->origin)});
+    else
+      meter->end({Event::Kind::load_failed, of, by, arch, milliseconds, loaded.error().message});
     if (loaded) {
-      const std::string of = to_text(spec), by = to_text(plan), arch = identified->arch.name();
-      meter->loaded({Event::Kind::loaded, of, by, arch, watch.milliseconds(), name(binary->origin)});
       kernel->loaded = *std::move(loaded);
     } else if (loaded.code() != Code::LoadFailed || binary->origin == Origin::compiled || refused) {
       return loaded.error();

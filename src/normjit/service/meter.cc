@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "normjit/service/meter.h"
 
+#include <algorithm>
+
 #include "normjit/base/json.h"
 
 namespace normjit {
@@ -20,40 +22,48 @@ void Meter::missed(const Event& event) {
   tell(event);
 }
 
+void Meter::waited(const Event& event) {
+  ++lock_waits_;
+  lock_wait_.add(event.milliseconds);
+  end(event);
+}
+
 void Meter::compiled(const Event& event) {
   ++compiles_;
-  compile_ns_ += nanoseconds(event.milliseconds);
-  tell(event);
+  compile_.add(event.milliseconds);
+  end(event);
 }
 
 void Meter::compile_failed(const Event& event) {
   ++failed_compiles_;
-  compile_ns_ += nanoseconds(event.milliseconds);
-  tell(event);
+  compile_.add(event.milliseconds);
+  end(event);
 }
 
 void Meter::loaded(const Event& event) {
   ++loads_;
-  load_ns_ += nanoseconds(event.milliseconds);
-  tell(event);
+  load_.add(event.milliseconds);
+  end(event);
 }
 
-void Meter::looked(const Remote::Answer& answer, Event event) {
+void Meter::asked(const Remote::Answer& answer, Event event) {
   using Kind = Remote::Answer::Kind;
   event.milliseconds = answer.milliseconds;
   if (answer.waited > 0) {
     ++remote_waits_;
-    remote_wait_ns_ += nanoseconds(answer.waited);
+    remote_wait_.add(answer.waited);
     Event waited = event;
     waited.kind = Event::Kind::remote_waited, waited.milliseconds = answer.waited, waited.detail = {};
     tell(waited);
   }
   switch (answer.kind) {
     case Kind::not_asked:
-      return;
+      event.kind = Event::Kind::absent;
+      break;
     case Kind::absent:
       ++remote_misses_;
-      return;
+      event.kind = Event::Kind::absent;
+      break;
     case Kind::entry:
       found(Origin::remote);
       remote_bytes_ += answer.bytes;
@@ -68,7 +78,7 @@ void Meter::looked(const Remote::Answer& answer, Event event) {
       event.kind = Event::Kind::remote_failed, event.detail = answer.why;
       break;
   }
-  tell(event);
+  end(event);
 }
 
 void Meter::sent(const Remote::Sent& sent, Event event) {
@@ -77,6 +87,11 @@ void Meter::sent(const Remote::Sent& sent, Event event) {
   event.kind = sent.stored ? Event::Kind::offered : Event::Kind::remote_failed;
   ++(sent.stored ? remote_stored_ : remote_errors_);
   tell(event);
+}
+
+void Meter::Time::read(double& milliseconds, Durations& durations) const noexcept {
+  milliseconds = static_cast<double>(nanoseconds_) / 1e6;
+  std::ranges::copy(buckets_, durations.buckets.begin());
 }
 
 Counters Meter::read() const noexcept {
@@ -90,10 +105,12 @@ Counters Meter::read() const noexcept {
   counters.misses = misses_;
   counters.compiles = compiles_;
   counters.failed_compiles = failed_compiles_;
-  counters.compile_ms = static_cast<double>(compile_ns_) / 1e6;
+  compile_.read(counters.compile_ms, counters.compile_durations);
   counters.loads = loads_;
-  counters.load_ms = static_cast<double>(load_ns_) / 1e6;
+  load_.read(counters.load_ms, counters.load_durations);
   counters.fallback_launches = fallback_launches_;
+  counters.lock_waits = lock_waits_;
+  lock_wait_.read(counters.lock_wait_ms, counters.lock_wait_durations);
   counters.remote_hits = found(Origin::remote);
   counters.remote_misses = remote_misses_;
   counters.remote_errors = remote_errors_;
@@ -101,11 +118,12 @@ Counters Meter::read() const noexcept {
   counters.remote_stored = remote_stored_;
   counters.remote_bytes = remote_bytes_;
   counters.remote_waits = remote_waits_;
-  counters.remote_wait_ms = static_cast<double>(remote_wait_ns_) / 1e6;
+  remote_wait_.read(counters.remote_wait_ms, counters.remote_wait_durations);
   return counters;
 }
 
 std::string to_json(const Counters& c) {
+  const auto buckets = [](const Durations& durations) { return Json::array(durations.buckets); };
   return Json({{"memory_hits", c.memory_hits},
                {"disk_hits", c.disk_hits},
                {"layer_hits", c.layer_hits},
@@ -114,12 +132,15 @@ std::string to_json(const Counters& c) {
                {"compiles", c.compiles},
                {"failed_compiles", c.failed_compiles},
                {"compile_ms", c.compile_ms},
+               {"compile_durations", buckets(c.compile_durations)},
                {"loads", c.loads},
                {"load_ms", c.load_ms},
+               {"load_durations", buckets(c.load_durations)},
                {"fallback_launches", c.fallback_launches},
                {"damaged_entries", c.damaged_entries},
                {"lock_waits", c.lock_waits},
                {"lock_wait_ms", c.lock_wait_ms},
+               {"lock_wait_durations", buckets(c.lock_wait_durations)},
                {"remote_hits", c.remote_hits},
                {"remote_misses", c.remote_misses},
                {"remote_errors", c.remote_errors},
@@ -127,15 +148,23 @@ std::string to_json(const Counters& c) {
                {"remote_stored", c.remote_stored},
                {"remote_bytes", c.remote_bytes},
                {"remote_waits", c.remote_waits},
-               {"remote_wait_ms", c.remote_wait_ms}})
+               {"remote_wait_ms", c.remote_wait_ms},
+               {"remote_wait_durations", buckets(c.remote_wait_durations)}})
       .line();
 }
 
 std::string_view name(Event::Kind kind) noexcept {
-  constexpr std::string_view kNames[] = {
-      "missed", "compiled", "compile_failed", "loaded",    "substituted",   "specialised",   "damaged",
-      "waited", "unstored", "fetched",        "untrusted", "remote_failed", "remote_waited", "offered"};
+  constexpr std::string_view kNames[] = {"missed",        "waiting",     "waited",      "asking",
+                                         "fetched",       "absent",      "untrusted",   "remote_failed",
+                                         "remote_waited", "compiling",   "compiled",    "compile_failed",
+                                         "unstored",      "offered",     "loading",     "loaded",
+                                         "load_failed",   "substituted", "specialised", "damaged"};
   return kNames[static_cast<int>(kind)];
+}
+
+std::string_view name(Event::Phase phase) noexcept {
+  constexpr std::string_view kNames[] = {"instant", "begin", "end"};
+  return kNames[static_cast<int>(phase)];
 }
 
 }  // namespace normjit

@@ -27,17 +27,27 @@ class Meter {
 
   void found(Origin origin) noexcept;
   void missed(const Event& event);
+  // The ends of what begin() was told of.
+  void waited(const Event& event);
   void compiled(const Event& event);
   void compile_failed(const Event& event);
   void loaded(const Event& event);
-  // What a look at the remote store came to, and an offer. `event`: the kernel, and the store as its detail.
-  void looked(const Remote::Answer& answer, Event event);
+  // What asking the remote store came to, and an offer. `event`: the kernel, and the store as its detail.
+  void asked(const Remote::Answer& answer, Event event);
   void sent(const Remote::Sent& sent, Event event);
   void tell(const Event& event) const {
     if (tell_) tell_(event);
   }
+  void begin(Event event) const {
+    event.phase = Event::Phase::begin;
+    tell(event);
+  }
+  void end(Event event) const {
+    event.phase = Event::Phase::end;
+    tell(event);
+  }
 
-  // All counters but those of the cache.
+  // All counters but that of damaged entries.
   Counters read() const noexcept;
 
  private:
@@ -47,17 +57,28 @@ class Meter {
   };
   static constexpr std::size_t kShards = 64;
   static std::size_t shard() noexcept;
-  static std::uint64_t nanoseconds(double milliseconds) noexcept {
-    return static_cast<std::uint64_t>(milliseconds * 1e6);
-  }
+
+  // What takes time: its sum, and its durations.
+  class Time {
+   public:
+    void add(double milliseconds) noexcept {
+      nanoseconds_ += static_cast<std::uint64_t>(milliseconds * 1e6);
+      ++buckets_[Durations::bucket_of(milliseconds)];
+    }
+    void read(double& milliseconds, Durations& durations) const noexcept;
+
+   private:
+    Count nanoseconds_ = 0;
+    std::array<Count, Durations{}.buckets.size()> buckets_{};
+  };
 
   const EventCallback tell_;
   std::array<Shard, kShards> shards_{};
   std::array<Count, 6> found_{};  // by Origin
-  Count misses_ = 0, compiles_ = 0, failed_compiles_ = 0, compile_ns_ = 0, loads_ = 0, load_ns_ = 0,
-        fallback_launches_ = 0;
+  Count misses_ = 0, compiles_ = 0, failed_compiles_ = 0, loads_ = 0, lock_waits_ = 0, fallback_launches_ = 0;
   Count remote_misses_ = 0, remote_errors_ = 0, remote_untrusted_ = 0, remote_stored_ = 0, remote_bytes_ = 0,
-        remote_waits_ = 0, remote_wait_ns_ = 0;
+        remote_waits_ = 0;
+  Time compile_, load_, lock_wait_, remote_wait_;
 };
 
 }  // namespace normjit

@@ -104,10 +104,7 @@ void Service::wait_for_compiles() { impl_->wait_for_compiles(); }
 
 Counters Service::counters() const {
   Counters counters = impl_->meter->read();
-  const Cache::Counts cache = impl_->binaries.cache().counts();
-  counters.damaged_entries = cache.damaged_entries;
-  counters.lock_waits = cache.lock_waits;
-  counters.lock_wait_ms = std::chrono::duration<double, std::milli>(cache.lock_wait).count();
+  counters.damaged_entries = impl_->binaries.cache().damaged_entries();
   return counters;
 }
 

@@ -208,6 +208,18 @@ class Call {
   normjit_tensors tensors_ = NORMJIT_TENSORS_INIT;
 };
 
+// Launches a problem on the operands of its table, and makes the outputs that are not given.
+void run(const Problem& problem, std::vector<Tensor>& tensors) {
+  const Facts x = facts_of(tensors[0]);
+  Call call(x, row_dims(x, problem.spec), problem.spec);
+  for (std::size_t i = 0; i < tensors.size(); ++i) call.take(problem.operands[i], tensors[i]);
+  if (call.has_elements()) return call.launch(problem.service);
+  for (std::size_t i = 0; i < tensors.size(); ++i)  // of nothing, a number of all rows is 0
+    if (const Operand& operand = problem.operands[i];
+        operand.output && operand.dtype != 0 && operand.extent == kOne)
+      require(aoti_torch_zero_(tensors[i].get()), "zeroing a result");
+}
+
 // Arguments: the number of a problem, and its operands, outputs last; results: the outputs that were made.
 void boxed_launch(StableIValue* stack, std::uint64_t arguments, std::uint64_t results) {
   const std::size_t count = arguments - 1;
@@ -219,18 +231,7 @@ void boxed_launch(StableIValue* stack, std::uint64_t arguments, std::uint64_t re
                                : take_optional<AtenTensorHandle>(value, nullptr));
     given[i] = static_cast<bool>(tensors[i]);
   }
-  const Problem& problem = problem_of(from_stable<std::int64_t>(stack[0]));
-  const Facts x = facts_of(tensors[0]);
-  Call call(x, row_dims(x, problem.spec), problem.spec);
-  for (std::size_t i = 0; i < count; ++i) call.take(problem.operands[i], tensors[i]);
-  if (call.has_elements()) {
-    call.launch(problem.service);
-  } else {  // of nothing, a number of all rows is 0
-    for (std::size_t i = 0; i < count; ++i)
-      if (const Operand& operand = problem.operands[i];
-          operand.output && operand.dtype != 0 && operand.extent == kOne)
-        require(aoti_torch_zero_(tensors[i].get()), "zeroing a result");
-  }
+  run(problem_of(from_stable<std::int64_t>(stack[0])), tensors);
   for (std::size_t i = 0; i < results; ++i) {
     const std::size_t at = count - results + i;
     stack[i] = tensors[at] && !given[at] ? to_optional(tensors[at].release()) : to_optional();
@@ -501,6 +502,10 @@ extern "C" __attribute__((visibility("default"))) std::int64_t normjit_torch_add
   return static_cast<std::int64_t>(number);
 }
 
+#ifdef NORMJIT_TORCH_STANDALONE
+#include "standalone.h"
+#endif
+
 #ifdef NORMJIT_TORCH_ON_CPU
 STABLE_TORCH_LIBRARY_IMPL(normjit, CPU, m) {
 #else
@@ -508,6 +513,9 @@ STABLE_TORCH_LIBRARY_IMPL(normjit, CUDA, m) {
 #endif
   m.impl("_launch", &normjit_torch::boxed_launch);
   m.impl("layer_norm", &normjit_torch::boxed_layer_norm);
+#ifdef NORMJIT_TORCH_STANDALONE
+  m.impl("norm", &normjit_torch::boxed_norm);
+#endif
   m.impl("layer_norm_with_gradients", &normjit_torch::boxed_layer_norm);
   m.impl("norm_backward", &normjit_torch::boxed_norm_backward);
 }
