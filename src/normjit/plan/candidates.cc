@@ -159,7 +159,8 @@ class Enumeration {
       return;
     const std::int64_t room =
         std::min<std::int64_t>(use_.device.shared_per_block, use_.device.shared_per_sm / plan.blocks_per_sm);
-    for (plan.stages = kMostStages; plan.stages >= 3 && all_shared_bytes(plan, use_.spec) > room;)
+    for (plan.stages = kMostStages;
+         plan.stages >= fewest_stages(use_.spec) && all_shared_bytes(plan, use_.spec) > room;)
       --plan.stages;
     if (plan.blocks_per_row == 1) return add_exchanges(plan);
     plan.exchange = Exchange::cluster;

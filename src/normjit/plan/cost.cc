@@ -309,9 +309,9 @@ Slowdown slowdown_of_gradients(const Plan& plan, const PlanUse& use) {
   const bool in_ring = plan.strategy == Strategy::gradient_ring;
   const double pieces = in_columns ? std::ceil(columns / span) : plan.blocks_per_row;
   s.add(kIdle * (pieces * span / columns - 1), "some threads are idle");
-  const double in_flight =
-      threads * elements *
-      (in_ring ? (plan.stages - 2) * read_bytes(spec) : size_of(spec.input) + size_of(spec.output));
+  const double in_flight = threads * elements *
+                           (in_ring ? (plan.stages - 1 - rows_behind(spec)) * read_bytes(spec)
+                                    : size_of(spec.input) + size_of(spec.output));
   s.add(kGradientsNotInFlight * std::max(0.0, 1 - in_flight / kGradientsInFlight), "too few bytes in flight");
   s.add(kGradientsEachRow / elements, "few elements for each reduction");
   s.add((plan.threads_per_row > kWarp && !in_ring ? kGradientsFewWarps : kGradientsFewWarpsAlone) *
