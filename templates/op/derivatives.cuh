@@ -2,16 +2,18 @@
 // Derivatives of the functions of one element, with backward specs.
 namespace normjit {
 
-// Where each derivative has long been 0 or 1: an infinity would be multiplied by 0 there. NaN stays.
+// Behind the ends each derivative has long been 0 or 1: an infinity would be multiplied by 0 there. NaN
+// stays.
 NJ_DEVICE float within_ends(float v) { return hw::max_nan(hw::min_nan(v, 1000.0f), -1000.0f); }
 NJ_DEVICE double within_ends(double v) { return v < -1000.0 ? -1000.0 : v > 1000.0 ? 1000.0 : v; }
 
 // (v * Phi(v))' = Phi(v) + v * phi(v), and that of -v is 1 minus that of v. phi is the density of the normal
 // distribution.
 NJ_DEVICE float gelu_derivative(float v) {
-  constexpr float kDensity = 0.3989422804f, kExponent = -0.7213475204f;  // 1 / sqrt(2 pi), -log2(e) / 2
-  const float a = fabsf(within_ends(v));
-  const float lower = hw::exp2_approx(log2_phi(a)) - a * kDensity * hw::exp2_approx(kExponent * (a * a));
+  constexpr float kDensity = -1.3257480647f;   // log2 of 1 / sqrt(2 pi)
+  constexpr float kExponent = -0.7213475204f;  // -log2(e) / 2
+  const float a = hw::min_nan(fabsf(v), 1000.0f);
+  const float lower = hw::exp2_approx(log2_phi(a)) - a * hw::exp2_approx(kExponent * a * a + kDensity);
   return v < 0 ? lower : 1.0f - lower;
 }
 NJ_CALLED double gelu_derivative(double v) {

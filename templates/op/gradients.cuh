@@ -383,10 +383,9 @@ NJ_DEVICE void write(Part& part, const GradientWeights& weights, const RowGradie
 
 // ---- The workspace ----
 
-// Behind what all kernels share, `parts` rows of sums for dweight, and as many for dbias.
-template <class T>
-NJ_DEVICE T* row_of_sums(T* all, int s, long long parts, long long part) {
-  return all + (s * parts + part) * kColumns;
+// Behind what all kernels share, `parts` rows of sums for dweight, and as many for dbias: where one begins.
+NJ_DEVICE long long row_of_sums(int s, long long parts, long long part) {
+  return (s * parts + part) * kColumns;
 }
 
 // Adds what a thread has of some columns to a row of sums, or begins it.
@@ -455,7 +454,7 @@ NJ_DEVICE void add_parts(const Any& on, const Acc* all, long long parts, int fir
     if (vector < kVectors) {
 #pragma unroll 16
       for (long long part = share; part < parts; part += kShares)
-        total.add(hw::load<hw::Cache::no_l1, WideSum>(row_of_sums(all, s, parts, part) + vector * kWide));
+        total.add(hw::load<hw::Cache::no_l1, WideSum>(all + row_of_sums(s, parts, part) + vector * kWide));
     }
     across[threadIdx.x] = total;
     hw::block_barrier();

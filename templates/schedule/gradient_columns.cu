@@ -132,7 +132,7 @@ NJ_DEVICE void flush(const Workspace& w, const Share& share, int chunk, const Co
   if constexpr (kSums > 0) {
 #pragma unroll
     for (int s = 0; s < kSums; ++s)
-      add_to(row_of_sums(w.sums, s, share.sharing, share.own) + begin_of_chunk(chunk), sums.of[s], begins,
+      add_to(w.sums + row_of_sums(s, share.sharing, share.own) + begin_of_chunk(chunk), sums.of[s], begins,
              threadIdx.x, cut_of_chunk(chunk));
   }
 }

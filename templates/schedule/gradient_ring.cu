@@ -207,7 +207,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     Meeting& meeting = meeting_in(on.workspace);
 #pragma unroll
     for (int s = 0; s < kSums; ++s)
-      add_to(row_of_sums(reinterpret_cast<Acc*>(&meeting + 1), s, teams, team) + begin, sums.of[s], true,
+      add_to(reinterpret_cast<Acc*>(&meeting + 1) + row_of_sums(s, teams, team) + begin, sums.of[s], true,
              lane, cut);
     finish_sums(on, meeting, teams, across, is_last);
   }

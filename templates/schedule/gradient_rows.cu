@@ -145,7 +145,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     Acc* const all = reinterpret_cast<Acc*>(&meeting + 1);
 #pragma unroll
     for (int s = 0; s < kSums; ++s)
-      write_part(sums.of[s], row_of_sums(all, s, gridDim.x, blockIdx.x), reinterpret_cast<Acc*>(across));
+      write_part(sums.of[s], all + row_of_sums(s, gridDim.x, blockIdx.x), reinterpret_cast<Acc*>(across));
     finish_sums(on, meeting, gridDim.x, across, is_last);
   }
 }

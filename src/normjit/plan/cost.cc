@@ -305,7 +305,8 @@ Slowdown slowdown_of_gradients(const Plan& plan, const PlanUse& use) {
   const double threads = static_cast<double>(plan.threads) * plan.blocks_per_sm;
   Slowdown s;
   if (width < 16) s.add(kNarrowAndShort * (16.0 / width - 1), "accesses are narrow");
-  if (in_columns) s.add(kGradientsTwice, "x and dy are read twice");
+  // Behind an activation once more, and rows in registers have two exchanges. Neither was measured.
+  if (in_columns) s.add(kGradientsTwice * rows_behind(spec), "x and dy are read twice");
   const bool in_ring = plan.strategy == Strategy::gradient_ring;
   const double pieces = in_columns ? std::ceil(columns / span) : plan.blocks_per_row;
   s.add(kIdle * (pieces * span / columns - 1), "some threads are idle");
@@ -313,7 +314,7 @@ Slowdown slowdown_of_gradients(const Plan& plan, const PlanUse& use) {
                            (in_ring ? (plan.stages - 1 - rows_behind(spec)) * read_bytes(spec)
                                     : size_of(spec.input) + size_of(spec.output));
   s.add(kGradientsNotInFlight * std::max(0.0, 1 - in_flight / kGradientsInFlight), "too few bytes in flight");
-  s.add(kGradientsEachRow / elements, "few elements for each reduction");
+  s.add(kGradientsEachRow * (in_ring ? 1 : rows_behind(spec)) / elements, "few elements for each reduction");
   s.add((plan.threads_per_row > kWarp && !in_ring ? kGradientsFewWarps : kGradientsFewWarpsAlone) *
             std::max(0.0, 16 * kWarp / threads - 1),
         "too few warps overlap");

@@ -537,11 +537,12 @@ inline int needed_registers_of_gradients(const Plan& plan, const NormSpec& spec)
   const auto with_sums = [&](int others) {
     return std::max(kFewest, static_cast<int>(ceil_div(registers_of_gradients(plan, spec) + others, 8) * 8));
   };
-  // Behind an activation more is under way, and what a vector of columns is multiplied by is held longer.
+  // Behind an activation more is under way, and what a vector of columns is multiplied by is held longer. Of
+  // a short one the compiler has more elements in hand at once.
   if (spec.activation != Activation::none && plan.strategy == Strategy::gradient_ring)
     return with_sums(in_double ? 120 : 24 + 3 * elements);
   if (spec.activation != Activation::none && plan.strategy == Strategy::gradient_rows)
-    return with_sums(in_double ? 88 : 40 + elements / 2);
+    return with_sums(in_double ? 88 : 40 + elements / 2 + (has_long_code(spec) ? 0 : 8));
   if (plan.strategy == Strategy::gradient_ring)
     return static_cast<int>(ceil_div(registers_of_gradients(plan, spec) + registers_of_ring(spec), 8) * 8);
   const int others = in_double                                  ? 88
