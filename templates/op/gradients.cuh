@@ -192,6 +192,10 @@ NJ_DEVICE GradientSums sums_of(Part& part, const GradientWeights& weights, Acc m
     }
   return sums[0] + sums[1];
 }
+// These sums of a warp, as they lie in shared memory: one access moves both.
+struct alignas(2 * sizeof(Acc)) Weighed {
+  Pair of;
+};
 // What a lane has of the sums of g and of g * n, for which n must be known. Each element of da is given away:
 // keep(element, da).
 template <class Part, class Keep>

@@ -151,7 +151,7 @@ NJ_DEVICE void share_out(const Workspace& w, long long batch, int rows, const Sh
 
 // Finds the sums of g of a batch that all blocks have measured, chunk by chunk.
 NJ_DEVICE void weigh_batch(const Operands& on, const Workspace& w, long long batch, long long begin, int rows,
-                           const Share& share, RowGradient* gradients, Pair* weighed) {
+                           const Share& share, RowGradient* gradients, Weighed* weighed) {
   const int lane = threadIdx.x;
   share_out<false>(w, batch, rows, share, gradients);
   if (!share.works() || share.own >= rows) return;
@@ -170,12 +170,12 @@ NJ_DEVICE void weigh_batch(const Operands& on, const Workspace& w, long long bat
       load<hw::Cache::no_l1>(next, on, begin + following, first, lane, cut);
       const Pair own =
           lanes_sum<kWarp>(weigh(part, weights, gradients[row].statistics, lane, cut, [](int, Acc) {}));
-      if (lane % kWarp == 0) weighed[half + lane / kWarp] = own;
+      if (lane % kWarp == 0) weighed[half + lane / kWarp].of = own;
       hw::block_barrier();
       if (lane < kWarp) {
-        const Pair all = lanes_sum<kWarps>(weighed[half + lane % kWarps]);
+        const Pair all = lanes_sum<kWarps>(weighed[half + lane % kWarps].of);
         GradientSums& to = w.at(batch, row, chunk).sums;
-        if (lane == 0) to.g = all.a, to.gd = all.b;
+        if (lane < 2) (lane == 0 ? to.g : to.gd) = lane == 0 ? all.a : all.b;
       }
       half ^= kWarps;
     }
@@ -213,7 +213,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
   NJ_SHARED(RowSums, parts, 2 * kWarps);
   NJ_SHARED(RowGradient, gradients, kGroupRows);
   NJ_SHARED(WideSum, across, kSums > 0 ? kThreads : 1);
-  NJ_SHARED(Pair, weighed, 2 * kWarps);
+  NJ_SHARED(Weighed, weighed, 2 * kWarps);
   const Share share = share_of_block();
   const Workspace w = workspace_of(on.workspace);
   hw::wait_for_previous_launch();

@@ -58,12 +58,12 @@ NJ_DEVICE void write_part(Acc (&sums)[kElements], Acc* to, Acc* across) {
 // What the threads of a row learn of it in two exchanges, where g needs n. da is kept on the way.
 struct Exchanged {
   Statistics measured[kWarps];
-  Pair weighed[kWarps];
+  Weighed weighed[kWarps];
 };
-NJ_DEVICE Pair sum_of_warps(const Pair* weighed) {
+NJ_DEVICE Pair sum_of_warps(const Weighed* weighed) {
   constexpr int kWidth = Merging<kWarps>::kWidth;
   const int i = threadIdx.x % kWidth;
-  return lanes_sum<kWidth>(i < kWarps ? weighed[i] : Pair{});
+  return lanes_sum<kWidth>(i < kWarps ? weighed[i].of : Pair{});
 }
 NJ_DEVICE RowGradient learn(GradientPart& part, const GradientWeights& weights, Acc (&da)[kElements],
                             Exchanged* exchanged) {
@@ -81,7 +81,7 @@ NJ_DEVICE RowGradient learn(GradientPart& part, const GradientWeights& weights, 
     hw::block_barrier();
     const RowStatistics s = finalize(merge_warps([&](int i) { return exchanged->measured[i]; }, cut));
     const Pair weighed = lanes_sum<kWarp>(weigh(part, weights, s, lane, cut, keep));
-    if (threadIdx.x % kWarp == 0) exchanged->weighed[warp] = weighed;
+    if (threadIdx.x % kWarp == 0) exchanged->weighed[warp].of = weighed;
     hw::block_barrier();
     return gradient_of(s, sum_of_warps(exchanged->weighed));
   }
