@@ -115,6 +115,10 @@ NJ_MATH long long measured_bytes(int group_rows, long long chunks, int size) {
   return ceil_div(kBatches * group_rows * chunks * 5 * size, 16) * 16;
 }
 
+// gradient_ring and gradient_columns: rows, or batches, from the one that is measured to the one that is
+// written. Behind an activation one between them is weighed.
+NJ_MATH int rows_behind(bool activates) { return activates ? 2 : 1; }
+
 // Gradients: lanes that add sums over rows side by side, of so many vectors. The fewest units that are enough
 // for all multiprocessors: a block adds the next one only when it has the first. 8192 x 8192 bf16 with 512
 // units: 154.3 us, with 128: 151.0 us. But at most 32 shares of a unit, since a lane adds those at the end.

@@ -62,6 +62,7 @@ class StandInDriver final : public Driver {
   Result<Allocation> allocation(const void*) override {
     return Allocation{true, 0, std::numeric_limits<std::uint64_t>::max()};
   }
+  int clear(void*, std::size_t, Stream) noexcept override { return 0; }
   std::string describe(int result) override { return "CUresult " + std::to_string(result); }
 
  private:

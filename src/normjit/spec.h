@@ -17,10 +17,11 @@
 //   layer: mean of s,    rstd = 1 / sqrt(variance of s + epsilon)
 //   rms:   mean = 0,     rstd = 1 / sqrt(mean of s * s + epsilon)
 //
-//   backward: the gradients of y = n * (weight + offset) + bias, from dy, that of y, and dsum, that of s:
-//   g = dy * (weight + offset)
+//   backward: the gradients of y = scale * activation(a), a = n * (weight + offset) + bias, from dy, that of
+//   y, and dsum, that of s:
+//   da = dy * scale * activation'(a), g = da * (weight + offset)
 //   dx = rstd * (g - mean of g - n * mean of g * n) + dsum  (rms: without the mean of g), the gradient of s
-//   dweight = sum of dy * n over all rows, dbias = sum of dy
+//   dweight = sum of da * n over all rows, dbias = sum of da
 //
 // with mean and (biased) variance over each row of `columns` elements. Everything is computed in
 // compute_type(), and rounded only where it is stored and where `rounding` says so. The number of rows and
@@ -187,7 +188,7 @@ NORMJIT_API Result<std::vector<std::int64_t>> block_scale_shape(const NormSpec& 
 //   amax            there is quantization by row or block, or the spec is computed in f64
 //   activation      there is a gate behind the norm
 //   backward        the spec has anything but norm, columns, types of 16 to 64 bits, epsilon, affine,
-//                   weight_offset and dsum
+//                   weight_offset, activation, scale and dsum
 //   channels_first  there is affine_rows, a gate, modulation, quantization by row or block, also or amax
 NORMJIT_API Result<void> validate(const NormSpec& spec);
 

@@ -18,7 +18,8 @@ namespace normjit::oracle {
 struct GradientValue {
   double value = 0;
   // The size of the terms, for rounding errors of the compute type. Of dx rstd * (|g| + mean of |g| + |n| *
-  // mean of |g * n|) + |dsum|, of dweight the sum of |dy * n|, of dbias the sum of |dy|.
+  // mean of |g * n|) + |dsum|, of dweight the sum of |da * n|, of dbias the sum of |da|. With a smooth
+  // activation |dy * scale| * (1 + |n * weight| + |bias|) counts as |da|, since the argument is rounded.
   double magnitude = 0;
   // By how much a rounding of a row's mean moves it, for an error of one part of the mean, and of that part
   // squared. Such an error moves all n of the row by |mean * rstd| times that part.
@@ -26,15 +27,19 @@ struct GradientValue {
   // By how much relative errors of rstd move it, in first order: of dx for an error of 1, of dweight for the
   // shares that were given.
   double share = 0;
+  // By how much it moves where arguments of relu are so near 0 that their rounding decides.
+  double jump = 0;
 };
 
 // What all columns of dx of a row are made of.
 struct RowGradients {
   RowStatistics statistics;
-  double mean_g = 0;   // 0 for a norm without a mean
-  double mean_gn = 0;  // of g * n
-  double size_g = 0;   // mean of |g|
-  double size_gn = 0;  // mean of |g| * max(1, |n|)
+  double mean_g = 0;               // 0 for a norm without a mean
+  double mean_gn = 0;              // of g * n
+  double size_g = 0;               // mean of |g|, as GradientValue::magnitude counts it
+  double size_gn = 0;              // mean of |g| * max(1, |n|), likewise
+  double bend_g = 0, bend_gn = 0;  // by how much g and g * n move with n, likewise
+  double jump_g = 0, jump_gn = 0;  // the means of what jumps
 };
 RowGradients row_gradients(const NormSpec& spec, const RowInputs& inputs) noexcept;
 

@@ -240,6 +240,29 @@ double activate(Activation activation, double value) noexcept {
   return value;
 }
 
+double activation_slope(Activation activation, double value) noexcept {
+  constexpr double kRootHalf = 0.70710678118654752440;
+  constexpr double kRootTwoOverPi = 0.79788456080286535588;
+  if (activation == Activation::none) return 1;
+  if (std::isnan(value)) return value;
+  if (activation == Activation::relu || std::isinf(value)) return value > 0 ? 1 : 0;
+  switch (activation) {
+    case Activation::gelu:
+      return 0.5 * std::erfc(-value * kRootHalf) +
+             value * 0.5 * kRootTwoOverPi * std::exp(-0.5 * value * value);
+    case Activation::gelu_tanh: {
+      const double u = kRootTwoOverPi * (value + 0.044715 * value * value * value);
+      const double of_u = kRootTwoOverPi * (1 + 3 * 0.044715 * value * value), cosh = std::cosh(u);
+      const double falls = std::isinf(cosh) ? 0 : value * 0.5 * of_u / (cosh * cosh);
+      return 1 / (1 + std::exp(-2 * u)) + falls;
+    }
+    default: {  // silu
+      const double lower = 1 / (1 + std::exp(value)), upper = 1 / (1 + std::exp(-value));
+      return upper * (1 + value * lower);
+    }
+  }
+}
+
 double gate_factor(GateFunction function, double gate) noexcept {
   switch (function) {
     case GateFunction::none:

@@ -84,6 +84,8 @@ double factor_of(double stored_scale, double global_scale) noexcept;
 double largest_quantized(DType output) noexcept;
 
 double activate(Activation activation, double value) noexcept;
+// Its derivative. That of relu is 0 at 0; that of an infinity is the limit, that of NaN is NaN.
+double activation_slope(Activation activation, double value) noexcept;
 double gate_factor(GateFunction function, double gate) noexcept;
 
 }  // namespace normjit::oracle

@@ -14,10 +14,10 @@ NJ_DEVICE float polynomial(const float (&term)[kTerms], float x) {
 // log2 of Phi(-a), a >= 0. It is smooth, so a short polynomial tells Phi down to where it no longer counts.
 // It has as many terms as the output can tell apart: the error of a * Phi(-a) is at most 7e-6 and 2^-14 of it
 // for bf16, 2e-7 and 2^-18 for f16, 5e-8 for f32; the relative one holds above 1e-3. A residual behind may
-// cancel most of the result, so that bf16 tells more apart, too.
+// cancel most of the result, so that bf16 tells more apart, too. Gradients are summed, and have all terms.
 enum : bool {
-  kFewTerms = kSame<Output, BF16> && ResidualAt::chosen != ResidualAt::after,
-  kMoreTerms = !kFewTerms && (kSame<Output, BF16> || kSame<Output, F16>)
+  kFewTerms = !kBackward && kSame<Output, BF16> && ResidualAt::chosen != ResidualAt::after,
+  kMoreTerms = !kBackward && !kFewTerms && (kSame<Output, BF16> || kSame<Output, F16>)
 };
 NJ_DEVICE float log2_phi(float a) {
   if constexpr (kFewTerms) {

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gradients of a norm: of dx an element, with what it needs of its row; of weight and bias what a thread
-// adds up over rows. With n = (x - mean) * rstd and g = dy * weight
-//   dx = rstd * (g - mean of g - n * mean of g * n) + dsum,  dweight = sum of dy * n,  dbias = sum of dy
+// adds up over rows. With n = (x - mean) * rstd, a = n * weight + bias, da = dy * scale * activation'(a) and
+// g = da * weight
+//   dx = rstd * (g - mean of g - n * mean of g * n) + dsum,  dweight = sum of da * n,  dbias = sum of da
 // and the mean of g counts only where the norm has a mean.
 //
 // The statistics are computed again, from x on chip, and all sums of a row are known after one exchange: the
 // products with g are taken with the distances from the mean of the warp's own columns, and moved to the
 // row's mean with what is exchanged. They keep their precision under a large offset, as the variance does.
+// Behind an activation g needs n (kActivates). Then the statistics are exchanged first, and the sums of g and
+// of its products with n afterwards, which need not be moved.
 namespace normjit {
 
 static_assert(kBackward && !kChannelsFirst && !kUnaligned);
@@ -15,6 +18,7 @@ static_assert(kBackward && !kChannelsFirst && !kUnaligned);
 enum : int { kSums = kHasWeight + kHasBias };
 enum : int { kSumPlaces = kSums > 0 ? kSums : 1 };
 enum : int { kElements = kPerThread * kVector };  // of a row, that a thread holds
+enum : bool { kActivates = Activation::chosen != Activation::none };
 
 // The part of a row that a thread holds in registers, as it was loaded. Other parts may read a vector as it
 // is asked for: they have the same three functions.
@@ -54,15 +58,30 @@ NJ_DEVICE void load_dsum(GradientPart& part, const Any& on, long long row, long 
   }
 }
 
-// The weights of those columns, as they were loaded; where the spec has them.
+// The weights of those columns, as they were loaded, where the spec has them; and the biases, where they are
+// needed.
+enum : bool { kNeedsBias = kActivates && kHasBias };
 struct GradientWeights {
   Vec<Weight> at[kHasWeight ? kPerThread : 1];
+  Vec<Weight> bias[kNeedsBias ? kPerThread : 1];
 
-  // Of element i of vector k, what dy is multiplied by.
-  NJ_METHOD Acc times(Acc dy, int k, int i) const {
-    if constexpr (!kHasWeight) return dy;
+  // Of element i of vector k, what n or da is multiplied by.
+  NJ_METHOD Acc times(Acc value, int k, int i) const {
+    if constexpr (!kHasWeight) return value;
     const Acc weight = widen(at[kHasWeight ? k : 0], i);
-    return dy * (kWeightOffset ? weight + Acc(1) : weight);
+    return value * (kWeightOffset ? weight + Acc(1) : weight);
+  }
+  // The argument of the activation.
+  NJ_METHOD Acc argument(Acc n, int k, int i) const {
+    const Acc weighted = times(n, k, i);
+    if constexpr (!kNeedsBias) return weighted;
+    return weighted + widen(bias[kNeedsBias ? k : 0], i);
+  }
+  // Its gradient, da.
+  NJ_METHOD Acc behind(Acc dy, Acc n, int k, int i) const {
+    if constexpr (kScale<Acc> != Acc(1)) dy *= kScale<Acc>;
+    if constexpr (!kActivates) return dy;
+    return gradient_through<Activation::chosen>(dy, argument(n, k, i));
   }
 };
 template <class Any>
@@ -72,13 +91,18 @@ NJ_DEVICE void load(GradientWeights& weights, const Any& on, long long begin, in
     for (int k = 0; k < kPerThread; ++k)
       if (inside(k, lane, cut)) weights.at[k] = load<hw::Cache::keep>(at(on.weight + begin, k, lane));
   }
+  if constexpr (kNeedsBias) {
+#pragma unroll
+    for (int k = 0; k < kPerThread; ++k)
+      if (inside(k, lane, cut)) weights.bias[k] = load<hw::Cache::keep>(at(on.bias + begin, k, lane));
+  }
 }
 
 // ---- Sums over a row ----
 
 // Of some columns, with their distances from a mean of about theirs: of the squares of the distances, of g,
 // of the products of g with the distances, and of the distances. Without a mean the distances are x, and two
-// of these are not needed.
+// of these are not needed. Behind an activation the products are those of g with n (gd).
 struct GradientSums {
   Acc squares, g, gd, distances;
 };
@@ -143,7 +167,7 @@ NJ_DEVICE FirstPass mean_of(Part& part, int lane, const Cut& cut, Acc own) {
   const Acc mean = divided(total, own);
   return {mean, hw::fma(-own, mean, total)};
 }
-// What a lane has of the sums.
+// What a lane has of the sums; behind an activation without those of g.
 template <class Part>
 NJ_DEVICE GradientSums sums_of(Part& part, const GradientWeights& weights, Acc mean, int lane,
                                const Cut& cut) {
@@ -156,12 +180,40 @@ NJ_DEVICE GradientSums sums_of(Part& part, const GradientWeights& weights, Acc m
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
         const Acc distance = kCentred ? widen(x, i) - mean : widen(x, i);
-        const Acc g = weights.times(widen(dy, i), k, i);
+        const Acc g = kActivates ? Acc(0) : weights.times(weights.behind(widen(dy, i), 0, k, i), k, i);
         GradientSums& to = sums[i % 2];
         to.squares += distance * distance;
-        to.gd += g * distance;
-        if constexpr (kCentred) to.g += g;
+        if constexpr (!kActivates) to.gd += g * distance;
+        if constexpr (kCentred && !kActivates) to.g += g;
         if constexpr (kCentred && !kSumsExactly) to.distances += distance;
+      }
+      hw::opaque(x);
+      hw::opaque(dy);
+    }
+  return sums[0] + sums[1];
+}
+// These sums of a warp, as they lie in shared memory: one access moves both.
+struct alignas(2 * sizeof(Acc)) Weighed {
+  Pair of;
+};
+// What a lane has of the sums of g and of g * n, for which n must be known. Each element of da is given away:
+// keep(element, da).
+template <class Part, class Keep>
+NJ_DEVICE Pair weigh(Part& part, const GradientWeights& weights, const RowStatistics& statistics, int lane,
+                     const Cut& cut, const Keep& keep) {
+  Pair sums[2] = {};
+#pragma unroll
+  for (int k = 0; k < kPerThread; ++k)
+    if (inside(k, lane, cut)) {
+      auto&& x = part.x_of(k);
+      auto&& dy = part.dy_of(k);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        const Acc n = normalized(widen(x, i), statistics), da = weights.behind(widen(dy, i), n, k, i);
+        const Acc g = weights.times(da, k, i);
+        keep(k * kVector + i, da);
+        if constexpr (kCentred) sums[i % 2].a += g;
+        sums[i % 2].b += g * n;
       }
       hw::opaque(x);
       hw::opaque(dy);
@@ -177,18 +229,26 @@ NJ_DEVICE RowSums measure(Part& part, const GradientWeights& weights, int lane, 
   if constexpr (kSumsExactly) row.sums.distances = first.distances;
   return row;
 }
-// The same of a warp, which writes them to `to`. Returns its mean.
-template <class Part>
-NJ_DEVICE Acc measure_warp(Part& part, const GradientWeights& weights, int lane, const Cut& cut,
-                           RowSums& to) {
-  const int own = columns_of_warp(lane / kWarp, cut);
-  const FirstPass first = mean_of<kWarp>(part, lane, cut, own > 0 ? own : 1);
-  const Acc sum = scattered_sum(sums_of(part, weights, first.mean, lane, cut));
+// Those of a warp, which writes them to `to`: from what each lane has of the sums.
+NJ_DEVICE void store_warp(const GradientSums& sums, const FirstPass& first, int lane, RowSums& to) {
+  const Acc sum = scattered_sum(sums);
   if (lane % 8 == 0) {
     const int number = lane % kWarp / 8;
     reinterpret_cast<Acc*>(&to.sums)[number] = kSumsExactly && number == 3 ? first.distances : sum;
   }
   if (lane % kWarp == 0) to.mean = first.mean;
+}
+template <class Part>
+NJ_DEVICE FirstPass mean_of_warp(Part& part, int lane, const Cut& cut) {
+  const int own = columns_of_warp(lane / kWarp, cut);
+  return mean_of<kWarp>(part, lane, cut, own > 0 ? own : 1);
+}
+// Measures the columns of a warp. Returns their mean.
+template <class Part>
+NJ_DEVICE Acc measure_warp(Part& part, const GradientWeights& weights, int lane, const Cut& cut,
+                           RowSums& to) {
+  const FirstPass first = mean_of_warp(part, lane, cut);
+  store_warp(sums_of(part, weights, first.mean, lane, cut), first, lane, to);
   return first.mean;
 }
 
@@ -207,29 +267,34 @@ struct RowGradient {
                    kCentred ? hw::fma(g_of_element, statistics.rstd, -g) : g_of_element * statistics.rstd);
   }
 };
-// From the sums of all columns.
-NJ_DEVICE RowGradient gradient_of(const RowSums& row) {
+// From the sums of all columns: the statistics, and the rest.
+NJ_DEVICE RowStatistics statistics_of(const RowSums& row) {
   constexpr Acc kShare = Acc(1) / kColumns;
   const GradientSums& sums = row.sums;
-  RowStatistics s;
+  if constexpr (!kCentred) return SumOfSquares{sums.squares}.finalize(kShare, kEpsilon<Acc>);
+  const Acc mean_lo = divided(sums.distances, kColumns);
+  return Moments{row.mean, mean_lo, hw::max_nan(sums.squares - sums.distances * mean_lo, Acc(0))}.finalize(
+      kShare, kEpsilon<Acc>);
+}
+NJ_DEVICE RowGradient gradient_of(const RowStatistics& s, const GradientSums& sums) {
+  constexpr Acc kShare = Acc(1) / kColumns;
+  if constexpr (kActivates) return {s, s.rstd * (sums.g * kShare), s.rstd * (sums.gd * kShare)};
   Acc gd = sums.gd;
-  if constexpr (kCentred) {
-    const Acc mean_lo = divided(sums.distances, kColumns);
-    s = Moments{row.mean, mean_lo, hw::max_nan(sums.squares - sums.distances * mean_lo, Acc(0))}.finalize(
-        kShare, kEpsilon<Acc>);
-    gd -= sums.g * mean_lo;
-  } else {
-    s = SumOfSquares{sums.squares}.finalize(kShare, kEpsilon<Acc>);
-  }
+  if constexpr (kCentred) gd -= sums.g * s.mean_lo;
   return {s, s.rstd * (sums.g * kShare), s.rstd * (s.rstd * (gd * kShare))};
+}
+NJ_DEVICE RowGradient gradient_of(const RowSums& row) { return gradient_of(statistics_of(row), row.sums); }
+// From the statistics, and the sums of weigh().
+NJ_DEVICE RowGradient gradient_of(const RowStatistics& s, const Pair& weighed) {
+  return gradient_of(s, GradientSums{0, weighed.a, weighed.b, 0});
 }
 
 // The sums of so many columns, with the distances from another mean, which is so far below theirs.
 template <class T>
 NJ_DEVICE T moved(const T& sums, decltype(T::g) own, decltype(T::g) apart) {
   if constexpr (!kCentred) return sums;  // of an infinite row, 0 times its sums would be NaN
-  return {sums.squares + apart * (2 * sums.distances + own * apart), sums.g, sums.gd + sums.g * apart,
-          sums.distances + own * apart};
+  return {sums.squares + apart * (2 * sums.distances + own * apart), sums.g,
+          kActivates ? sums.gd : sums.gd + sums.g * apart, sums.distances + own * apart};
 }
 
 // Of all columns from kParts parts of them: part(i), of own(i) columns, some perhaps none. As
@@ -267,9 +332,9 @@ NJ_DEVICE RowSums merge_all(const Part& part, const Own& own) {
 struct ColumnSums {
   Acc of[kSumPlaces][kElements];
 
-  NJ_METHOD void add(int e, Acc dy, Acc n) {
-    if constexpr (kHasWeight) of[0][e] += dy * n;
-    if constexpr (kHasBias) of[kHasBias][e] += dy;
+  NJ_METHOD void add(int e, Acc da, Acc n) {
+    if constexpr (kHasWeight) of[0][e] += da * n;
+    if constexpr (kHasBias) of[kHasBias][e] += da;
   }
 };
 
@@ -281,10 +346,18 @@ NJ_DEVICE Gradient* gradient_at(const Any& on, int s) {
   return on.dweight;
 }
 
+// da as the schedule kept it, or computed again.
+struct KeptGradients {
+  const Acc (&of)[kElements];
+
+  NJ_METHOD Acc behind(Acc, Acc, int k, int i) const { return of[k * kVector + i]; }
+};
+
 // Writes dx of the part of a row, and adds to the sums over rows.
-template <class Part, class Any>
-NJ_DEVICE void write(Part& part, const GradientWeights& weights, const RowGradient& row, const Any& on,
-                     long long number, long long begin, int lane, const Cut& cut, ColumnSums& sums) {
+template <class Part, class Gradients, class Any>
+NJ_DEVICE void write(Part& part, const GradientWeights& weights, const Gradients& gradients,
+                     const RowGradient& row, const Any& on, long long number, long long begin, int lane,
+                     const Cut& cut, ColumnSums& sums) {
   Input* const to = first_of(on.dx + begin_of(on.dx_rows, number) + begin, lane);
 #pragma unroll
   for (int k = 0; k < kPerThread; ++k)
@@ -296,22 +369,27 @@ NJ_DEVICE void write(Part& part, const GradientWeights& weights, const RowGradie
       Vec<Input> dx;
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
-        const Acc dy = widen(dy_of_vector, i), n = normalized(widen(x, i), row.statistics);
-        Acc v = row.dx(weights.times(dy, k, i), n);
+        const Acc n = normalized(widen(x, i), row.statistics);
+        const Acc da = gradients.behind(widen(dy_of_vector, i), n, k, i);
+        Acc v = row.dx(weights.times(da, k, i), n);
         if constexpr (kAddsDsum) v += widen(dsum, i);
         dx.at[i] = narrow<Input>(v);
-        sums.add(k * kVector + i, dy, n);
+        sums.add(k * kVector + i, da, n);
       }
       store(at(to, k, 0), dx);
     }
 }
+template <class Part, class Any>
+NJ_DEVICE void write(Part& part, const GradientWeights& weights, const RowGradient& row, const Any& on,
+                     long long number, long long begin, int lane, const Cut& cut, ColumnSums& sums) {
+  write(part, weights, weights, row, on, number, begin, lane, cut, sums);
+}
 
 // ---- The workspace ----
 
-// Behind what all kernels share, `parts` rows of sums for dweight, and as many for dbias.
-template <class T>
-NJ_DEVICE T* row_of_sums(T* all, int s, long long parts, long long part) {
-  return all + (s * parts + part) * kColumns;
+// Behind what all kernels share, `parts` rows of sums for dweight, and as many for dbias: where one begins.
+NJ_DEVICE long long row_of_sums(int s, long long parts, long long part) {
+  return (s * parts + part) * kColumns;
 }
 
 // Adds what a thread has of some columns to a row of sums, or begins it.
@@ -380,7 +458,7 @@ NJ_DEVICE void add_parts(const Any& on, const Acc* all, long long parts, int fir
     if (vector < kVectors) {
 #pragma unroll 16
       for (long long part = share; part < parts; part += kShares)
-        total.add(hw::load<hw::Cache::no_l1, WideSum>(row_of_sums(all, s, parts, part) + vector * kWide));
+        total.add(hw::load<hw::Cache::no_l1, WideSum>(all + row_of_sums(s, parts, part) + vector * kWide));
     }
     across[threadIdx.x] = total;
     hw::block_barrier();

@@ -7,6 +7,8 @@
 // waits for the others, which have long arrived then. For the second read a block has a chunk of columns, and
 // a part of the rows if there are fewer chunks than blocks: so the sums over rows need no part for each
 // block, which for 4,194,304 columns would be as large as x, but one for as many blocks as share the columns.
+// Behind an activation a batch is read three times: when all have measured it, its sums of g are found, as it
+// is written one meeting later.
 // All blocks must be resident (Exchange::grid); without an exchange there is one.
 namespace normjit {
 
@@ -16,7 +18,8 @@ static_assert(kBlocksPerRow == 1 && kStages == 0);
 enum : int { kChunks = static_cast<int>(plan_math::chunks(kColumns, kSpan, kColumns)) };
 
 // Batches of which what is measured is kept. A block that measures a batch has waited for the one two before
-// it, which others have begun to measure only when they had written the one four before it.
+// it, which others have begun to measure only when they had written the one four before it. (Behind an
+// activation likewise: it has waited for all to write the one four before.)
 enum : int { kBatches = plan_math::kBatches };
 
 // What blocks measure, by batch, row and chunk.
@@ -56,7 +59,9 @@ NJ_DEVICE WideGradientSums add_from(const WideGradientSums& sums, int lane_mask)
   return {add_from(sums.squares, lane_mask), add_from(sums.g, lane_mask), add_from(sums.gd, lane_mask),
           add_from(sums.distances, lane_mask)};
 }
-// Of a row of a batch. A warp calls this; all lanes get the same.
+// Of a row of a batch, with the sums of g or before they are known. A warp calls this; all lanes get the
+// same.
+template <bool kWeighed>
 NJ_DEVICE RowGradient gradient_of_row(const Workspace& w, long long batch, long long row) {
   const double base = w.at(batch, row, 0).mean;
   WideGradientSums all = {};
@@ -64,8 +69,9 @@ NJ_DEVICE RowGradient gradient_of_row(const Workspace& w, long long batch, long 
   for (int i = threadIdx.x % kWarp; i < kChunks; i += kWarp) {
     const RowSums& part = w.at(batch, row, i);
     const GradientSums& of = part.sums;
-    all = all + moved(WideGradientSums{of.squares, of.g, of.gd, of.distances}, columns_of_chunk(i),
-                      part.mean - base);
+    const double g = kWeighed ? of.g : Acc(0), gd = kWeighed ? of.gd : Acc(0);
+    all =
+        all + moved(WideGradientSums{of.squares, g, gd, of.distances}, columns_of_chunk(i), part.mean - base);
   }
   all = lanes_sum<kWarp>(all);
   const Acc mean = static_cast<Acc>(kCentred ? base + all.distances / kColumns : 0);
@@ -94,7 +100,7 @@ NJ_DEVICE void measure_batch(const Operands& on, const Workspace& w, long long b
     GradientPart part = next;
     load_item(next, item + gridDim.x < items ? item + gridDim.x : item);
     GradientWeights weights;
-    load(weights, on, begin_of_chunk(chunk), lane, cut_of_chunk(chunk));
+    if constexpr (!kActivates) load(weights, on, begin_of_chunk(chunk), lane, cut_of_chunk(chunk));
     const Cut cut = cut_of_chunk(chunk);
     measure_warp(part, weights, lane, cut, parts[half + lane / kWarp]);
     hw::block_barrier();
@@ -126,21 +132,61 @@ NJ_DEVICE void flush(const Workspace& w, const Share& share, int chunk, const Co
   if constexpr (kSums > 0) {
 #pragma unroll
     for (int s = 0; s < kSums; ++s)
-      add_to(row_of_sums(w.sums, s, share.sharing, share.own) + begin_of_chunk(chunk), sums.of[s], begins,
+      add_to(w.sums + row_of_sums(s, share.sharing, share.own) + begin_of_chunk(chunk), sums.of[s], begins,
              threadIdx.x, cut_of_chunk(chunk));
+  }
+}
+
+// Works out what is known of the rows of a batch that a block shares in: the warps a row each.
+template <bool kWeighed>
+NJ_DEVICE void share_out(const Workspace& w, long long batch, int rows, const Share& share,
+                         RowGradient* gradients) {
+  const int lane = threadIdx.x, warp = lane / kWarp;
+  for (int row = share.own + warp * share.sharing; row < rows; row += kWarps * share.sharing) {
+    const RowGradient of_row = gradient_of_row<kWeighed>(w, batch, row);
+    if (lane % kWarp == 0) gradients[row] = of_row;
+  }
+  hw::block_barrier();
+}
+
+// Finds the sums of g of a batch that all blocks have measured, chunk by chunk.
+NJ_DEVICE void weigh_batch(const Operands& on, const Workspace& w, long long batch, long long begin, int rows,
+                           const Share& share, RowGradient* gradients, Weighed* weighed) {
+  const int lane = threadIdx.x;
+  share_out<false>(w, batch, rows, share, gradients);
+  if (!share.works() || share.own >= rows) return;
+  int half = 0;
+  for (int chunk = share.first_chunk; chunk < kChunks; chunk += static_cast<int>(gridDim.x)) {
+    const long long first = begin_of_chunk(chunk);
+    const Cut cut = cut_of_chunk(chunk);
+    GradientWeights weights;
+    load(weights, on, first, lane, cut);
+    GradientPart next = {};
+    load<hw::Cache::no_l1>(next, on, begin + share.own, first, lane, cut);
+#pragma unroll 1
+    for (int row = share.own; row < rows; row += share.sharing) {
+      const int following = row + share.sharing < rows ? row + share.sharing : row;
+      GradientPart part = next;
+      load<hw::Cache::no_l1>(next, on, begin + following, first, lane, cut);
+      const Pair own =
+          lanes_sum<kWarp>(weigh(part, weights, gradients[row].statistics, lane, cut, [](int, Acc) {}));
+      if (lane % kWarp == 0) weighed[half + lane / kWarp].of = own;
+      hw::block_barrier();
+      if (lane < kWarp) {
+        const Pair all = lanes_sum<kWarps>(weighed[half + lane % kWarps].of);
+        GradientSums& to = w.at(batch, row, chunk).sums;
+        if (lane < 2) (lane == 0 ? to.g : to.gd) = lane == 0 ? all.a : all.b;
+      }
+      half ^= kWarps;
+    }
   }
 }
 
 // Writes dx of a batch, and adds to the sums over rows.
 NJ_DEVICE void write_batch(const Operands& on, const Workspace& w, long long batch, long long begin, int rows,
                            const Share& share, RowGradient* gradients, ColumnSums& sums) {
-  const int lane = threadIdx.x, warp = lane / kWarp;
-  // The warps work out a row each.
-  for (int row = share.own + warp * share.sharing; row < rows; row += kWarps * share.sharing) {
-    const RowGradient of_row = gradient_of_row(w, batch, row);
-    if (lane % kWarp == 0) gradients[row] = of_row;
-  }
-  hw::block_barrier();
+  const int lane = threadIdx.x;
+  share_out<true>(w, batch, rows, share, gradients);
   if (share.works() && share.own < rows) {
     for (int chunk = share.first_chunk; chunk < kChunks; chunk += static_cast<int>(gridDim.x)) {
       const long long first = begin_of_chunk(chunk);
@@ -167,6 +213,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
   NJ_SHARED(RowSums, parts, 2 * kWarps);
   NJ_SHARED(RowGradient, gradients, kGroupRows);
   NJ_SHARED(WideSum, across, kSums > 0 ? kThreads : 1);
+  NJ_SHARED(Weighed, weighed, 2 * kWarps);
   const Share share = share_of_block();
   const Workspace w = workspace_of(on.workspace);
   hw::wait_for_previous_launch();
@@ -178,20 +225,27 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
   };
   ColumnSums sums = {};
   const long long batches = (on.rows + kGroupRows - 1) / kGroupRows;
-  for (long long batch = 0; batch <= batches; ++batch) {
-    if (batch < batches) {
-      measure_batch(on, w, batch, batch * kGroupRows, rows_of(batch), parts);
-      arrive_at_meeting(*w.header, batch + 1);
-    }
+  constexpr int kLag = plan_math::rows_behind(kActivates);  // from the batch that is measured
+  const long long steps = batches + kLag;
+  for (long long batch = 0; batch < steps; ++batch) {
+    if (batch < batches) measure_batch(on, w, batch, batch * kGroupRows, rows_of(batch), parts);
+    if (kActivates ? batch == 0 : batch < batches) arrive_at_meeting(*w.header, batch + 1);
     if (batch == 0) continue;
-    const long long written = batch - 1;
     wait_for_meeting(*w.header, batch);
-    write_batch(on, w, written, written * kGroupRows, rows_of(written), share, gradients, sums);
+    if constexpr (kActivates) {
+      const long long weighs = batch - 1;
+      if (weighs < batches)
+        weigh_batch(on, w, weighs, weighs * kGroupRows, rows_of(weighs), share, gradients, weighed);
+    }
+    const long long written = batch - kLag;
+    if (!kActivates || written >= 0)
+      write_batch(on, w, written, written * kGroupRows, rows_of(written), share, gradients, sums);
+    if (kActivates && batch + 1 < steps) arrive_at_meeting(*w.header, batch + 1);
   }
   if constexpr (kSums > 0) {
     if (Share::keeps_sums() && share.works()) flush(w, share, share.first_chunk, sums, true);
-    arrive_at_meeting(*w.header, batches + 1);
-    wait_for_meeting(*w.header, batches + 1);
+    arrive_at_meeting(*w.header, steps);
+    wait_for_meeting(*w.header, steps);
     add_parts(on, w.sums, share.sharing, blockIdx.x, gridDim.x, across);
   }
   if (threadIdx.x == 0) leave_meeting(*w.header);

@@ -6,11 +6,16 @@
 // not depend on registers, which keep the sums over rows alone: so one block of 512 threads has 16,384
 // columns, and a cluster of eight has 131,072. Rows are read from the ring as often as they are needed. A
 // block measures a row before it writes the one before it, so that nothing waits for an exchange: what the
-// warps, or the blocks of the cluster, found out of that row has long arrived.
+// warps, or the blocks of the cluster, found out of that row has long arrived. Behind an activation it works
+// on three rows: it measures one, weighs the one before it, whose statistics have arrived, and writes the one
+// before that. What is exchanged of a row are its statistics together with the sums of g of the one before
+// it.
 namespace normjit {
 
+// Rows from the one that is measured to the one that is written.
+enum : int { kLag = plan_math::rows_behind(kActivates) };
 static_assert(kArch >= 90, "bulk copies, barriers in shared memory and clusters");
-static_assert(kThreadsPerRow == kThreads && kStages >= 3 && kGroupRows == 1);
+static_assert(kThreadsPerRow == kThreads && kStages >= kLag + 2 && kGroupRows == 1);
 static_assert((kBlocksPerRow > 1) == (Exchange::chosen == Exchange::cluster));
 static_assert(static_cast<long long>(kSpan) * kBlocksPerRow >= kColumns, "the blocks cover the row");
 
@@ -26,7 +31,10 @@ struct Turn {
   NJ_METHOD void advance() {
     if (++place == kStages) place = 0, phase ^= 1;
   }
-  NJ_METHOD int two_before() const { return place < 2 ? place + kStages - 2 : place - 2; }
+  template <int kRows>
+  NJ_METHOD int before() const {
+    return place < kRows ? place + kStages - kRows : place - kRows;
+  }
 };
 
 // In a place lie x, dy and dsum of the slice.
@@ -73,7 +81,8 @@ struct alignas(16) SliceSums {
 
 // Rows of which parts are kept. A warp that measures the next row may be ahead of one that merges the row
 // before this one: three. A block that sends what it found has waited for the row two before, so that another
-// block may still merge the one three before: four.
+// block may still merge the one three before: four. (Behind an activation it has waited for the row before:
+// two of each are enough.)
 enum : int { kPartDepth = 3, kSliceDepth = 4 };
 
 NJ_KERNEL(NJ_ENTRY, kThreads) {
@@ -124,25 +133,52 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     return PlacePart{ring.x(place), ring.dy(place), ring.dsum(place), lane};
   };
 
+  // Of row i and the one before it, where g needs n: what is exchanged of this warp's columns. Returns what
+  // was exchanged before: the statistics of the row before, and the sums of g of the row before that.
+  const auto weigh_warp = [&](unsigned i, const Turn& turn, const GradientWeights& weights, bool measures,
+                              bool weighs) {
+    FirstPass first = {};
+    GradientSums own = {};
+    RowSums all = {};
+    if (measures) {
+      hw::barrier_wait(filled + turn.place, turn.phase);
+      PlacePart part = part_at(turn.place);
+      first = mean_of_warp(part, lane, cut);
+      own = sums_of(part, weights, first.mean, lane, cut);
+    }
+    if (i > 0) all = kInCluster ? merge_slices(i - 1) : merge_parts(i - 1);
+    if (i > 0 && weighs) {
+      PlacePart part = part_at(turn.before<1>());
+      const Pair weighed = weigh(part, weights, statistics_of(all), lane, cut, [](int, Acc) {});
+      own.g = weighed.a, own.gd = weighed.b;
+    }
+    store_warp(own, first, lane, parts[i % kPartDepth * kWarps + warp]);
+    return all;
+  };
+
   ColumnSums sums = {};
-  Turn turn, before;     // of the row that is measured, and of the one before it
-  long long row = team;  // that is measured
+  Turn turn, before;       // of the row that is measured, and of the one before it
+  RowStatistics measured;  // where g needs n, of the row that is written
+  long long row = team;    // that is measured
   for (unsigned i = 0;; ++i, row += teams) {
-    const bool measures = row < on.rows;
+    const bool measures = row < on.rows, sends = kActivates ? row - teams < on.rows : measures;
     GradientWeights weights;
     load(weights, on, begin, lane, cut);
-    if (measures) {
+    RowSums exchanged;
+    if constexpr (kActivates) {
+      exchanged = weigh_warp(i, turn, weights, measures, sends);
+    } else if (measures) {
       hw::barrier_wait(filled + turn.place, turn.phase);
       PlacePart part = part_at(turn.place);
       measure_warp(part, weights, lane, cut, parts[i % kPartDepth * kWarps + warp]);
     }
     hw::block_barrier();
-    // All have written the row two before this one.
-    if (fills && i >= 2 && row + (kStages - 2) * teams < on.rows)
-      ring.fill(turn.two_before(), on, row + (kStages - 2) * teams, begin, count);
+    // All have written the row before the one that is written now.
+    if (fills && i > kLag && row + (kStages - kLag - 1) * teams < on.rows)
+      ring.fill(turn.before<kLag + 1>(), on, row + (kStages - kLag - 1) * teams, begin, count);
     if constexpr (kInCluster) {
       if (i == 0) hw::cluster_entered();
-      if (measures && warp == 0) {
+      if (sends && warp == 0) {
         if (lane == 0)
           hw::barrier_arrive_expect(arrived + i % kSliceDepth, kBlocksPerRow * sizeof(SliceSums));
         const SliceSums own = {merge_parts(i)};
@@ -150,12 +186,19 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
           hw::send(own, slices + i % kSliceDepth * kBlocksPerRow + slice, arrived + i % kSliceDepth, lane);
       }
     }
-    if (i > 0) {
+    if constexpr (kActivates) {
+      if (i > 1) {
+        PlacePart part = part_at(turn.before<2>());
+        write(part, weights, gradient_of(measured, exchanged.sums), on, row - 2 * teams, begin, lane, cut,
+              sums);
+      }
+      measured = statistics_of(exchanged);
+    } else if (i > 0) {
       const RowSums all = kInCluster ? merge_slices(i - 1) : merge_parts(i - 1);
       PlacePart part = part_at(before.place);
       write(part, weights, gradient_of(all), on, row - teams, begin, lane, cut, sums);
     }
-    if (!measures) break;
+    if (!sends) break;
     before = turn;
     turn.advance();
   }
@@ -164,7 +207,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     Meeting& meeting = meeting_in(on.workspace);
 #pragma unroll
     for (int s = 0; s < kSums; ++s)
-      add_to(row_of_sums(reinterpret_cast<Acc*>(&meeting + 1), s, teams, team) + begin, sums.of[s], true,
+      add_to(reinterpret_cast<Acc*>(&meeting + 1) + row_of_sums(s, teams, team) + begin, sums.of[s], true,
              lane, cut);
     finish_sums(on, meeting, teams, across, is_last);
   }

@@ -55,10 +55,43 @@ NJ_DEVICE void write_part(Acc (&sums)[kElements], Acc* to, Acc* across) {
   }
 }
 
+// What the threads of a row learn of it in two exchanges, where g needs n. da is kept on the way.
+struct Exchanged {
+  Statistics measured[kWarps];
+  Weighed weighed[kWarps];
+};
+NJ_DEVICE Pair sum_of_warps(const Weighed* weighed) {
+  constexpr int kWidth = Merging<kWarps>::kWidth;
+  const int i = threadIdx.x % kWidth;
+  return lanes_sum<kWidth>(i < kWarps ? weighed[i].of : Pair{});
+}
+NJ_DEVICE RowGradient learn(GradientPart& part, const GradientWeights& weights, Acc (&da)[kElements],
+                            Exchanged* exchanged) {
+  const int lane = threadIdx.x % kThreadsPerRow, warp = threadIdx.x / kWarp;
+  const Cut cut = {0, 0, kColumns, kColumns};
+  const auto keep = [&](int e, Acc value) { da[e] = value; };
+  const XElements<GradientPart> x = {part, lane, cut};
+  if constexpr (kInWarp) {
+    const RowStatistics s = finalize(Statistics::of<kThreadsPerRow>(x, kColumns));
+    return gradient_of(s, lanes_sum<kThreadsPerRow>(weigh(part, weights, s, lane, cut, keep)));
+  } else {
+    const int own = columns_of_warp(warp, cut);
+    const Statistics measured = Statistics::of<kWarp>(x, own > 0 ? own : 1);
+    if (threadIdx.x % kWarp == 0) exchanged->measured[warp] = measured;
+    hw::block_barrier();
+    const RowStatistics s = finalize(merge_warps([&](int i) { return exchanged->measured[i]; }, cut));
+    const Pair weighed = lanes_sum<kWarp>(weigh(part, weights, s, lane, cut, keep));
+    if (threadIdx.x % kWarp == 0) exchanged->weighed[warp].of = weighed;
+    hw::block_barrier();
+    return gradient_of(s, sum_of_warps(exchanged->weighed));
+  }
+}
+
 NJ_KERNEL(NJ_ENTRY, kThreads) {
   NJ_SHARED(RowSums, parts, kInWarp ? 1 : 2 * kWarps);
   NJ_SHARED(WideSum, across, kSums > 0 ? (kAcross + kWide - 1) / kWide : 1);
   NJ_SHARED(bool, is_last, 1);
+  NJ_SHARED(Exchanged, exchanged, 1);
   const int lane = threadIdx.x % kThreadsPerRow, warp = threadIdx.x / kWarp;
   const Cut cut = {0, 0, kColumns, kColumns};
   const long long step = static_cast<long long>(gridDim.x) * kRows;
@@ -82,7 +115,10 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     GradientWeights weights;
     load(weights, on, 0, lane, cut);
     RowGradient of_row;
-    if constexpr (kInWarp) {
+    Acc da[kElements];
+    if constexpr (kActivates) {
+      of_row = learn(part, weights, da, exchanged);
+    } else if constexpr (kInWarp) {
       of_row = gradient_of(measure<kThreadsPerRow>(part, weights, lane, cut, kColumns));
     } else {
       const Acc mean = measure_warp(part, weights, lane, cut, parts[half + warp]);
@@ -95,7 +131,11 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     }
     if (works) {
       load_dsum(part, on, row, 0, lane, cut);
-      write(part, weights, of_row, on, row, 0, lane, cut, sums);
+      if constexpr (kActivates) {
+        write(part, weights, KeptGradients{da}, of_row, on, row, 0, lane, cut, sums);
+      } else {
+        write(part, weights, of_row, on, row, 0, lane, cut, sums);
+      }
     }
     row += step;
   }
@@ -105,7 +145,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     Acc* const all = reinterpret_cast<Acc*>(&meeting + 1);
 #pragma unroll
     for (int s = 0; s < kSums; ++s)
-      write_part(sums.of[s], row_of_sums(all, s, gridDim.x, blockIdx.x), reinterpret_cast<Acc*>(across));
+      write_part(sums.of[s], all + row_of_sums(s, gridDim.x, blockIdx.x), reinterpret_cast<Acc*>(across));
     finish_sums(on, meeting, gridDim.x, across, is_last);
   }
 }

@@ -128,6 +128,14 @@ TEST_F(CudaDriverTest, TellsWhetherAStreamIsBeingCaptured) {
   EXPECT_FALSE(driver_.is_capturing(nullptr)) << "the launch will say what is wrong";
 }
 
+TEST_F(CudaDriverTest, ClearsMemoryInTheOrderOfAStream) {
+  void* const memory = reinterpret_cast<void*>(std::uintptr_t{4096});
+  EXPECT_EQ(driver_.clear(memory, 12, reinterpret_cast<Stream>(std::uintptr_t{7})), CUDA_SUCCESS);
+  EXPECT_EQ(cuda_.calls().back(), "cuMemsetD8Async 4096 0 12 7");
+  cuda_.failing = {{"cuMemsetD8Async", CUDA_ERROR_INVALID_VALUE}};
+  EXPECT_EQ(driver_.clear(memory, 12, nullptr), CUDA_ERROR_INVALID_VALUE);
+}
+
 TEST_F(CudaDriverTest, TellsAForkedChildWhatIsWrong) {
   cuda_.failing = {{"cuInit", CUDA_ERROR_NOT_INITIALIZED}};
   const Result<int> count = driver_.device_count();

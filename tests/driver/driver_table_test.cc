@@ -32,6 +32,7 @@ static_assert(kSame<decltype(DriverTable::cuCtxGetExecAffinity), PFN_cuCtxGetExe
 static_assert(kSame<decltype(DriverTable::cuThreadExchangeStreamCaptureMode),
                     PFN_cuThreadExchangeStreamCaptureMode_v10010>);
 static_assert(kSame<decltype(DriverTable::cuStreamIsCapturing), PFN_cuStreamIsCapturing_v10000>);
+static_assert(kSame<decltype(DriverTable::cuMemsetD8Async), PFN_cuMemsetD8Async_v3020>);
 static_assert(kSame<decltype(DriverTable::cuLibraryLoadData), PFN_cuLibraryLoadData_v12000>);
 static_assert(kSame<decltype(DriverTable::cuLibraryUnload), PFN_cuLibraryUnload_v12000>);
 static_assert(kSame<decltype(DriverTable::cuLibraryGetKernel), PFN_cuLibraryGetKernel_v12000>);

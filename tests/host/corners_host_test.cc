@@ -87,7 +87,7 @@ Plan small_plan(Strategy strategy, const NormSpec& spec, int vector) {
               .threads_per_row = 64,
               .vector = vector,
               .per_thread = each(64),
-              .stages = 3};
+              .stages = fewest_stages(spec)};
     case Strategy::gradient_columns:  // chunks of 64 columns
       return {.strategy = strategy,
               .threads = 32,
@@ -1569,15 +1569,38 @@ TEST_P(HostCornersOfGradients, VectorBoundaries) {
 // is short; by one block and by as many as there are.
 TEST_P(HostCornersOfGradients, EveryFewRows) {
   std::vector<KernelCase> cases;
-  for (std::int64_t rows = 1; rows <= 50; ++rows)
-    for (const std::int64_t blocks : {0, 1}) {
-      KernelCase c =
-          gradient(GetParam(), {.columns = 70, .affine = Affine::weight_bias}, 2, rows, kBoth[rows / 2 % 2]);
-      c.blocks = blocks;
-      c.runs = 2;
-      if (legal(c)) cases.push_back(c);
-    }
-  EXPECT_GT(cases.size(), 80u);
+  for (const Activation activation : {Activation::none, Activation::silu})
+    for (std::int64_t rows = 1; rows <= 50; ++rows)
+      for (const std::int64_t blocks : {0, 1}) {
+        KernelCase c =
+            gradient(GetParam(), {.columns = 70, .affine = Affine::weight_bias, .activation = activation}, 2,
+                     rows, kBoth[rows / 2 % 2]);
+        c.blocks = blocks;
+        c.runs = 2;
+        if (legal(c)) cases.push_back(c);
+      }
+  EXPECT_GT(cases.size(), 160u);
+  expect_right(cases);
+}
+
+TEST_P(HostCornersOfGradients, Activations) {
+  std::vector<KernelCase> cases;
+  for (const auto& activation : kActivations)
+    for (const DType dtype : kDTypes)
+      for (const Affine affine : {Affine::none, Affine::weight, Affine::weight_bias})
+        for (const double scale : {1.0, -0.5}) {
+          const std::size_t turn = cases.size();
+          cases.push_back(gradient(GetParam(),
+                                   {.norm = turn % 4 == 0 ? Norm::rms : Norm::layer,
+                                    .columns = turn % 3 == 0 ? 256 : 70,
+                                    .input = dtype,
+                                    .dsum = turn % 5 == 0,
+                                    .affine = affine,
+                                    .activation = activation,
+                                    .scale = scale},
+                                   2, 7, kBoth[turn % 2]));
+          cases.back().inputs = turn % 7 == 0 ? InputKind::large_mean : InputKind::unit;
+        }
   expect_right(cases);
 }
 
@@ -1679,7 +1702,9 @@ TEST_P(HostCornersOfGradients, NanAndInfinityStayInTheirRow) {
     for (const Affine affine : {Affine::none, Affine::weight_bias})
       for (const InputKind inputs : {InputKind::nan_row, InputKind::inf_row})
         for (const std::uint64_t seed : {0, 5, 7, 1001, 1006}) {
-          KernelCase c = gradient(GetParam(), {.norm = norm, .columns = 80, .affine = affine}, 1, 11);
+          const Activation activation = kActivations[cases.size() * 6 / 5 % std::size(kActivations)];
+          KernelCase c = gradient(
+              GetParam(), {.norm = norm, .columns = 80, .affine = affine, .activation = activation}, 1, 11);
           c.inputs = inputs;
           c.seed = seed;
           cases.push_back(c);

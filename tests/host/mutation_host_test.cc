@@ -104,8 +104,9 @@ const std::vector<std::string> kOf4Bits = {"layout.cuh",
                                            "schedule/generic.cu"};
 
 // What kernels of gradients try.
-const std::vector<std::string> kGradients = {"op/gradients.cuh", "schedule/gradient_rows.cu",
-                                             "schedule/gradient_ring.cu", "schedule/gradient_columns.cu"};
+const std::vector<std::string> kGradients = {"op/derivatives.cuh", "op/gradients.cuh",
+                                             "schedule/gradient_rows.cu", "schedule/gradient_ring.cu",
+                                             "schedule/gradient_columns.cu"};
 
 // What kernels with channels first try.
 const std::vector<std::string> kChannels = {"schedule/channels_first.cu"};
@@ -1137,6 +1138,61 @@ const std::vector<Pinned> kPinned = {
      "group_rows=2 exchange=grid arch=sm_90 sms=3 rows=1 seed=326",
      {0},
      kGradients},
+    // Behind an activation: rows in parts of a warp, of blocks with an uneven number of warps, and a NaN.
+    {"layernorm_bwd/cols=90/f32/dsum/wb1/gelu/scale=-0.5 gradient_rows threads=64 threads_per_row=8 vector=2 "
+     "per_thread=6 arch=sm_90 sms=2 rows=37 x_gap=6 y_gap=4 scale_gap=2 residual_gap=8 runs=2 seed=350",
+     {0, 14},
+     kGradients},
+    {"rmsnorm_bwd/cols=300/f32/wb/silu gradient_rows threads=96 threads_per_row=96 vector=1 per_thread=4 "
+     "exchange=grid arch=sm_90 sms=3 rows=10 runs=2 seed=351",
+     {0, 13, 3},
+     kGradients},
+    {"layernorm_bwd/cols=200/f64/wb/gelu gradient_rows threads=64 threads_per_row=64 vector=2 per_thread=2 "
+     "exchange=grid arch=sm_90 sms=2 rows=9 inputs=large_mean seed=352",
+     {0, 13},
+     kGradients},
+    {"layernorm_bwd/cols=70/bf16/w/relu gradient_rows threads=96 threads_per_row=96 vector=2 per_thread=1 "
+     "exchange=grid arch=sm_90 sms=2 rows=9 inputs=nan_row runs=2 seed=353",
+     {0},
+     kGradients},
+    {"layernorm_bwd/cols=64/f64/wb/silu gradient_rows threads=32 threads_per_row=16 vector=2 per_thread=2 "
+     "arch=sm_90 sms=2 rows=9 inputs=inf_row seed=354",
+     {0},
+     kGradients},
+    // From the ring, in blocks and in clusters: one row, two, fewer than places and more.
+    {"layernorm_bwd/cols=88/f32/dsum/wb1/gelu_tanh gradient_ring threads=96 threads_per_row=96 vector=1 "
+     "per_thread=1 stages=4 exchange=grid arch=sm_90 sms=2 rows=17 x_gap=8 y_gap=4 scale_gap=12 "
+     "residual_gap=8 runs=2 seed=355",
+     {0, 13, 10},
+     kGradients},
+    {"rmsnorm_bwd/cols=64/bf16/wb/gelu gradient_ring threads=64 threads_per_row=64 vector=2 per_thread=1 "
+     "stages=5 arch=sm_90 sms=2 rows=3 runs=2 seed=356",
+     {0, 3},
+     kGradients},
+    {"layernorm_bwd/cols=216/f32/wb/gelu gradient_ring threads=64 threads_per_row=64 vector=1 per_thread=1 "
+     "blocks_per_row=4 stages=4 exchange=cluster arch=sm_90 sms=12 rows=25 inputs=large_mean runs=2 seed=357",
+     {0, 13, 10},
+     kGradients},
+    {"layernorm_bwd/cols=256/bf16/dsum/silu gradient_ring threads=64 threads_per_row=64 vector=2 "
+     "per_thread=1 blocks_per_row=2 stages=6 exchange=cluster arch=sm_90 sms=4 rows=9 inputs=nan_row "
+     "seed=358",
+     {0, 13},
+     kGradients},
+    // Chunk by chunk: blocks that share chunks, and that have several; several batches, a short last one.
+    {"layernorm_bwd/cols=90/f32/dsum/wb1/gelu gradient_columns threads=32 threads_per_row=32 vector=2 "
+     "per_thread=1 group_rows=3 exchange=grid arch=sm_90 sms=5 rows=14 x_gap=6 y_gap=4 scale_gap=2 "
+     "residual_gap=8 runs=2 seed=359",
+     {0, 13, 10},
+     kGradients},
+    {"layernorm_bwd/cols=700/f32/wb/silu gradient_columns threads=64 threads_per_row=64 vector=1 "
+     "per_thread=2 "
+     "group_rows=2 exchange=grid arch=sm_90 sms=3 rows=20 inputs=large_mean runs=2 seed=360",
+     {0, 13},
+     kGradients},
+    {"rmsnorm_bwd/cols=300/f16/w/gelu_tanh gradient_columns threads=64 threads_per_row=64 vector=4 "
+     "per_thread=1 group_rows=4 arch=sm_90 sms=4 rows=9 seed=361",
+     {0},
+     kGradients},
     // So many blocks that the ring has its largest size, and wraps.
     {"layernorm/cols=32/f32 split_row threads=32 threads_per_row=32 vector=1 per_thread=1 group_rows=1 "
      "blocks_per_sm=32 sms=11 arch=sm_90 rows=1100 seed=15",
@@ -1156,6 +1212,7 @@ Experiment experiment_of(const Pinned& pinned) {
     return (file.ends_with(".cu") && file != concat({"schedule/", normjit::name(c->plan.strategy), ".cu"})) ||
            (file == "op/quantizer.cuh" && !is_narrow(c->spec.output)) ||
            (file == "op/gradients.cuh" && !c->spec.backward) ||
+           (file == "op/derivatives.cuh" && (!c->spec.backward || c->spec.activation == Activation::none)) ||
            (file == "schedule/ring.cuh" && c->plan.strategy != Strategy::persistent_row) ||
            (file == "schedule/scalar.cuh" &&
             (c->plan.strategy != Strategy::persistent_row || !c->plan.unaligned)) ||
@@ -1175,7 +1232,8 @@ Experiment experiment_of(const Pinned& pinned) {
           }};
 }
 
-// A function of the templates, for numbers that hardly ever come up in rows: on.y[0], from on.x[0].
+// A function of the templates, for numbers that hardly ever come up in rows: on.y[0], or on.dx[0] of a
+// backward spec, from on.x[0].
 struct Number {
   std::string_view spec, y;
   double from, to;
@@ -1236,6 +1294,26 @@ const Number kNumbers[] = {
      "op/functions.cuh"},
     {"layernorm/cols=1/f16/gelu", "narrow<Output>(activate<Activation::chosen>(widen(on.x[0])))", kInfinity,
      kInfinity, "op/functions.cuh"},
+    // Derivatives where the function is a line: an infinity is not multiplied by 0.
+    {"layernorm_bwd/cols=1/f32/gelu", "derivative<Activation::chosen>(on.x[0])", kInfinity, 1,
+     "op/derivatives.cuh"},
+    {"layernorm_bwd/cols=1/f32/gelu", "derivative<Activation::chosen>(on.x[0])", -kInfinity, 0,
+     "op/derivatives.cuh"},
+    {"layernorm_bwd/cols=1/f64/gelu", "derivative<Activation::chosen>(on.x[0])", kInfinity, 1,
+     "op/derivatives.cuh"},
+    {"layernorm_bwd/cols=1/f64/gelu", "derivative<Activation::chosen>(on.x[0])", -kInfinity, 0,
+     "op/derivatives.cuh"},
+    {"layernorm_bwd/cols=1/f32/gelu_tanh", "derivative<Activation::chosen>(on.x[0])", kInfinity, 1,
+     "op/derivatives.cuh"},
+    {"layernorm_bwd/cols=1/f32/silu", "derivative<Activation::chosen>(on.x[0])", kInfinity, 1,
+     "op/derivatives.cuh"},
+    {"layernorm_bwd/cols=1/f32/silu", "derivative<Activation::chosen>(on.x[0])", -kInfinity, 0,
+     "op/derivatives.cuh"},
+    {"layernorm_bwd/cols=1/f64/silu", "derivative<Activation::chosen>(on.x[0])", -kInfinity, 0,
+     "op/derivatives.cuh"},
+    // That of relu at 0, also where an infinity arrives.
+    {"layernorm_bwd/cols=1/f32/relu", "gradient_through<Activation::chosen>(on.x[0], Acc(0))", kInfinity, 0,
+     "op/derivatives.cuh"},
     // What stands in the same place for all kernels, as workspace_bytes() has it.
     {"layernorm/cols=1/f32", "narrow<Output>(Acc(sizeof(Meeting)))", 0, 32 + 1024 * 32 + 4096 * 48,
      "schedule/workspace.cuh"},
@@ -1255,7 +1333,7 @@ std::optional<std::string> wrong_number(const Number& number, const KernelCase& 
   oracle::store(c.spec.input, &from, 0, 1, &number.from);
   Tensors tensors{.rows = 1};
   set(tensors, row_of(Operand::x), &from);
-  set(tensors, row_of(Operand::y), &to);
+  set(tensors, row_of(c.spec.backward ? Operand::dx : Operand::y), &to);
   OperandBlock block = block_of(c.plan, c.spec, tensors);
   void* arguments[] = {&block};
   simt::Launch launch;
@@ -1273,14 +1351,14 @@ std::optional<std::string> wrong_number(const Number& number, const KernelCase& 
 
 // In the place of a kernel of the strategy whose text has all of these functions.
 Experiment experiment_of(const Number& number) {
-  const KernelCase c{.spec = parse_spec(number.spec).value(),
-                     .plan = {Strategy::block_row, 32, 32, 1, 1},
-                     .device = DeviceProfile::of(Arch{90}).value()};
+  const NormSpec spec = parse_spec(number.spec).value();
+  const Strategy strategy = spec.backward ? Strategy::gradient_rows : Strategy::block_row;
+  const KernelCase c{
+      .spec = spec, .plan = {strategy, 32, 32, 1, 1}, .device = DeviceProfile::of(Arch{90}).value()};
   Source source = sources({&c, 1}).value().front();
-  source.text.erase(source.text.find("#line 1 \"schedule/block_row.cu\""));
-  source.text +=
-      concat({"namespace normjit {\nNJ_KERNEL(NJ_ENTRY, 32) {\n  if (threadIdx.x == 0) on.y[0] = ", number.y,
-              ";\n}\n}\n"});
+  source.text.erase(source.text.find(concat({"#line 1 \"schedule/", normjit::name(strategy), ".cu\""})));
+  source.text += concat({"namespace normjit {\nNJ_KERNEL(NJ_ENTRY, 32) {\n  if (threadIdx.x == 0) on.",
+                         spec.backward ? "dx" : "y", "[0] = ", number.y, ";\n}\n}\n"});
   return {concat({number.y, " of ", shortest(number.from)}),
           source,
           {number.file},

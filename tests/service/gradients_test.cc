@@ -89,10 +89,32 @@ TEST_F(Gradients, OverlapWithTheirOwnAlone) {
   EXPECT_EQ(checked([](Tensors& t) { t.dweight = const_cast<void*>(t.weight.pointer); }), Code::Overlap);
 }
 
-TEST_F(Gradients, WithoutRowsAreNoLaunch) {
+// A sum over no rows is 0. Nothing is compiled for that.
+TEST_F(Gradients, WithoutRowsSetTheSumsToZero) {
+  using Clear = testing::FakeDriver::Clear;
   Service eager = service(Mode::eager);
-  EXPECT_TRUE(eager.norm(kGradients, tensors_of(kGradients, 0), nullptr).ok());
+  Tensors none = tensors_of(kGradients, 0);
+  const Stream stream = reinterpret_cast<Stream>(0x70);
+  const std::vector<Clear> zeroed = {{none.dweight, 4096 * 4, stream}, {none.dbias, 4096 * 4, stream}};
+  EXPECT_TRUE(eager.norm(kGradients, none, stream).ok());
+  EXPECT_EQ(machine_.driver->clears(), zeroed);
+  EXPECT_EQ(machine_.driver->loads().size(), 0u);
+  EXPECT_TRUE(eager.norm(kOfRows, tensors_of(kOfRows, 0), stream).ok());
+  EXPECT_EQ(machine_.driver->clears(), zeroed) << "without a weight there is no sum";
+
+  const Kernel kernel = eager.prepare(kGradients).value();
+  EXPECT_TRUE(kernel.check(none).ok());
+  EXPECT_TRUE(kernel.launch(none, stream));
+  EXPECT_EQ(machine_.driver->clears().size(), 4u);
   EXPECT_THAT(launched(), IsEmpty());
+
+  machine_.driver->set_launch_result(700);
+  EXPECT_EQ(kernel.launch(none, stream).driver_result, 700);
+  EXPECT_FALSE(eager.norm(kGradients, none, stream).ok());
+  none.dbias = nullptr;
+  EXPECT_EQ(kernel.launch(none, stream).code, Code::NullPointer);
+  EXPECT_EQ(kernel.check(none).code(), Code::NullPointer);
+  EXPECT_EQ(eager.norm(kGradients, none, stream).code(), Code::NullPointer);
 }
 
 // Nothing else can serve while it is compiled.

@@ -33,6 +33,7 @@ class StatelessDriver final : public Driver {
     return std::shared_ptr<LoadedKernel>(std::make_shared<Loaded>());
   }
   Result<Allocation> allocation(const void*) override { return Allocation{}; }
+  int clear(void*, std::size_t, Stream) noexcept override { return 0; }
   std::string describe(int) override { return {}; }
 
  private:

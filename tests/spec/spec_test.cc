@@ -461,8 +461,6 @@ TEST(Validate, ABackwardSpecExcludesWhatHappensBesideTheNorm) {
       {"rounding", [](NormSpec& s) { s.rounding = Rounding::norm, s.input = s.output = DType::bf16; }},
       {"affine_rows", [](NormSpec& s) { s.affine_rows = true; }},
       {"modulation", [](NormSpec& s) { s.modulation = Modulation::scale; }},
-      {"activation", [](NormSpec& s) { s.activation = Activation::relu; }},
-      {"scale", [](NormSpec& s) { s.scale = 2; }},
       {"quantization", [](NormSpec& s) { s.quantization = Quantization::tensor; }},
       {"also", [](NormSpec& s) { s.also = Also::bf16; }},
       {"amax", [](NormSpec& s) { s.amax = true; }},
@@ -488,6 +486,19 @@ TEST(Validate, ABackwardSpecExcludesWhatHappensBesideTheNorm) {
     EXPECT_THAT(refused.error().message,
                 HasSubstr(concat({"a backward spec has no output of ", name(narrow)})));
     EXPECT_FALSE(is_valid(spec));
+  }
+}
+
+TEST(Validate, ABackwardSpecHasAnActivationAndAScale) {
+  for (const auto& activation : kActivations) {
+    NormSpec spec = kGradients;
+    spec.affine = Affine::weight_bias;
+    spec.activation = activation.value;
+    spec.scale = -0.5;
+    EXPECT_TRUE(validate(spec).ok() && is_valid(spec)) << to_text(spec);
+    EXPECT_EQ(canonical(spec), spec);
+    EXPECT_EQ(row_of(Operand::bias).present(spec), activation.value != Activation::none)
+        << "the argument of an activation depends on the bias, and no other gradient does";
   }
 }
 

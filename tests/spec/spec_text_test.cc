@@ -118,10 +118,13 @@ TEST(ToText, OfBackwardSpecs) {
                      .residual_type = DType::f16,
                      .dsum = true,
                      .affine = Affine::weight_bias,
-                     .weight_offset = true};
-  EXPECT_EQ(to_text(all), "rmsnorm_bwd/cols=4096/bf16/out=f16/w=f32/dw=f64/res=f16/eps=1e-05/dsum/wb1");
+                     .weight_offset = true,
+                     .activation = Activation::silu,
+                     .scale = 0.5};
+  EXPECT_EQ(to_text(all),
+            "rmsnorm_bwd/cols=4096/bf16/out=f16/w=f32/dw=f64/res=f16/eps=1e-05/dsum/wb1/silu/scale=0.5");
   EXPECT_EQ(parsed(to_text(all)), all);
-  EXPECT_EQ(parsed("rmsnorm_bwd/wb1/dsum/res=f16/dw=f64/w=f32/out=f16/bf16/cols=4096"), all)
+  EXPECT_EQ(parsed("rmsnorm_bwd/silu/wb1/scale=0.5/dsum/res=f16/dw=f64/w=f32/out=f16/bf16/cols=4096"), all)
       << "in any order";
   EXPECT_EQ(parsed("layernorm_bwd/shape=8x8/f16/w/dw=f16"),
             (NormSpec{.backward = true, .columns = 64, .input = DType::f16, .affine = Affine::weight}));
@@ -338,7 +341,7 @@ TEST(ParseSpec, NamesEachMistake) {
            {"layernorm_bwd/cols=64/dsum=f32", Code::BadSpecText, "unknown field 'dsum='"},
            {"layernorm_bwd/cols=64/stats", Code::BadCombination, "a backward spec excludes statistics"},
            {"layernorm_bwd/cols=64/add", Code::BadCombination, "a backward spec excludes residual"},
-           {"layernorm_bwd/cols=64/wb/gelu", Code::BadCombination, "a backward spec excludes activation"},
+           {"layernorm_bwd/cols=64/wb/mod", Code::BadCombination, "a backward spec excludes modulation"},
            {"layernorm_bwd/cols=64/w:rows", Code::BadCombination, "a backward spec excludes affine_rows"},
            {"layernorm_bwd/cols=64/cf", Code::BadCombination, "a backward spec excludes channels_first"},
            {"layernorm_bwd/cols=64/out=e5m2", Code::BadCombination, "a backward spec has no output of e5m2"},

@@ -89,6 +89,12 @@ struct FakeCalls {
     *status = g_cuda->capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
     return call.result;
   }
+  static CUresult cuMemsetD8Async(CUdeviceptr memory, unsigned char value, std::size_t bytes,
+                                  CUstream stream) {
+    const Call call("cuMemsetD8Async", std::to_string(memory) + " " + std::to_string(value) + " " +
+                                           std::to_string(bytes) + " " + number(stream));
+    return call.result;
+  }
   static CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option*, void**,
                                     unsigned options, CUlibraryOption*, void**, unsigned library_options) {
     const Call call("cuLibraryLoadData", "options=" + std::to_string(options + library_options) + " " +

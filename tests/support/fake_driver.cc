@@ -92,6 +92,12 @@ void FakeDriver::set_capturing(bool capturing) {
   const std::lock_guard lock(state_->mutex);
   state_->capturing = capturing;
 }
+int FakeDriver::clear(void* memory, std::size_t bytes, Stream stream) noexcept {
+  const std::lock_guard lock(state_->mutex);
+  ++state_->calls;
+  state_->clears.push_back({memory, bytes, stream});
+  return state_->sick != 0 ? state_->sick : state_->launch_result;
+}
 bool FakeDriver::is_capturing(Stream) noexcept {
   const std::lock_guard lock(state_->mutex);
   return state_->capturing;
@@ -119,6 +125,11 @@ std::vector<FakeDriver::Load> FakeDriver::loads() const {
 std::vector<FakeDriver::Launch> FakeDriver::launches() const {
   const std::lock_guard lock(state_->mutex);
   return state_->launches;
+}
+
+std::vector<FakeDriver::Clear> FakeDriver::clears() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->clears;
 }
 
 int FakeDriver::live_kernels() const {

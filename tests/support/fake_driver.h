@@ -43,6 +43,14 @@ class FakeDriver final : public Driver {
     }
   };
 
+  struct Clear {
+    void* memory = nullptr;
+    std::size_t bytes = 0;
+    Stream stream = nullptr;
+
+    bool operator==(const Clear&) const = default;
+  };
+
   // GPUs of these profiles; the first one's context is current.
   explicit FakeDriver(std::vector<DeviceProfile> devices);
 
@@ -67,6 +75,7 @@ class FakeDriver final : public Driver {
   // What has happened so far.
   std::vector<Load> loads() const;  // refused ones included
   std::vector<Launch> launches() const;
+  std::vector<Clear> clears() const;
   int live_kernels() const;  // loaded and not yet freed
   int calls() const;         // of any function of Driver but describe
 
@@ -79,6 +88,7 @@ class FakeDriver final : public Driver {
   Result<std::shared_ptr<LoadedKernel>> load(std::string_view code, const std::string& kernel, int device,
                                              const LaunchShape& shape) override;
   Result<Allocation> allocation(const void* address) override;
+  int clear(void* memory, std::size_t bytes, Stream stream) noexcept override;
   bool is_capturing(Stream) noexcept override;
   std::string describe(int result) override;
 
@@ -102,6 +112,7 @@ class FakeDriver final : public Driver {
     std::map<const void*, Allocation> allocations;
     std::vector<Load> loads;
     std::vector<Launch> launches;
+    std::vector<Clear> clears;
   };
 
   // The error of a device that is sick; the mutex is held by the caller.

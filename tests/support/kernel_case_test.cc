@@ -76,7 +76,7 @@ TEST(KernelCase, RandomCasesReachEverything) {
     const KernelCase c = random_case(seed);
     const bool cut = c.plan.strategy == Strategy::split_row;
     inputs.emplace(c.plan.strategy, c.inputs);
-    activations.emplace(c.plan.strategy, c.spec.activation);
+    if (!c.spec.backward) activations.emplace(c.plan.strategy, c.spec.activation);
     dtypes.emplace(c.plan.strategy, c.spec.input, c.spec.output);
     for (const Plan& plan : plans(c.spec, c.device))
       if (plan == c.plan) {
@@ -122,7 +122,7 @@ TEST(KernelCase, RandomCasesReachEverything) {
   constexpr std::size_t kStrategies = std::size(kAllStrategies), kOfGradients = 3,
                         kForward = kStrategies - kOfGradients;
   EXPECT_EQ(inputs.size(), kStrategies * std::size(kInputKinds));
-  EXPECT_EQ(activations.size(), kForward * 5 + kOfGradients);
+  EXPECT_EQ(activations.size(), kForward * 5) << "and those of gradients, below";
   // Of 8 bits are outputs alone, none from f64 and none of gradients.
   EXPECT_GT(dtypes.size(), (kForward * (4 * 4 + 3 * 3) + kOfGradients * 4 * 4) * 7 / 8);
   EXPECT_GE(quantizations.size(), kForward * 2 + 4 + kOfGradients)
@@ -171,6 +171,7 @@ TEST(KernelCase, RandomCasesReachEveryResult) {
 TEST(KernelCase, RandomCasesReachEveryGradient) {
   std::set<std::tuple<Strategy, Norm, Affine, bool>> specs;
   std::set<std::tuple<Strategy, Exchange, Affine>> exchanges;
+  std::set<std::pair<Strategy, Activation>> activations;
   std::set<std::pair<Strategy, bool>> offsets, in_place, grouped, dy_gaps, other_gradients, part_of_a_round,
       rounds, several_chunks;
   std::set<std::pair<Strategy, Norm>> chosen;
@@ -191,6 +192,7 @@ TEST(KernelCase, RandomCasesReachEveryGradient) {
                                      : blocks_of(c) / c.plan.blocks_per_row * rows_per_block(c.plan);
       specs.emplace(strategy, c.spec.norm, c.spec.affine, c.spec.dsum);
       exchanges.emplace(strategy, c.plan.exchange, c.spec.affine);
+      activations.emplace(strategy, c.spec.activation);
       offsets.emplace(strategy, c.spec.weight_offset);
       in_place.emplace(strategy, c.in_place);
       grouped.emplace(strategy, c.group > 1);
@@ -208,6 +210,7 @@ TEST(KernelCase, RandomCasesReachEveryGradient) {
   for (const auto* pairs :
        {&offsets, &in_place, &grouped, &dy_gaps, &other_gradients, &part_of_a_round, &rounds})
     EXPECT_EQ(pairs->size(), 3u * 2);
+  EXPECT_EQ(activations.size(), 3u * 5);
   EXPECT_EQ(several_chunks.size(), 5u) << "gradient_rows has whole rows";
   EXPECT_GE(chosen.size(), 2u * 2) << "what choose() says, too; gradient_ring for long rows alone";
   EXPECT_GT(in_warps, cases / 5);

@@ -80,7 +80,7 @@ std::optional<Plan> random_gradient_plan(Random& random, Plan plan, const NormSp
     const std::int64_t slice = ceil_div(spec.columns, std::int64_t{plan.vector} * plan.blocks_per_row);
     if (random.coin()) plan.threads = plan.threads_per_row = kWarp * static_cast<int>(random.between(1, 32));
     plan.per_thread = static_cast<int>(std::min<std::int64_t>(ceil_div(slice, plan.threads), 32));
-    plan.stages = static_cast<int>(random.between(3, 8));
+    plan.stages = static_cast<int>(random.between(fewest_stages(spec), 8));
   } else {
     // Long rows need many threads, since each holds up to 32 elements.
     if (spec.columns <= kWarp * 32 && random.below(3) != 0) {

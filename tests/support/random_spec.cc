@@ -127,9 +127,12 @@ void make_backward(NormSpec& spec, Random& random) {
           .epsilon = spec.epsilon,
           .dsum = random.coin(),
           .affine = spec.affine,
-          .weight_offset = spec.weight_offset};
+          .weight_offset = spec.weight_offset,
+          .activation = spec.activation,
+          .scale = spec.scale};
   // What was computed in f64 may be in f32 now.
   if (spec.epsilon > largest_number(spec)) spec.epsilon = random_epsilon(random, true);
+  if (std::fabs(spec.scale) > largest_number(spec)) spec.scale = random_scale(random, true);
 }
 
 NormSpec random_spec(Random& random, const SpecRange& range) {

@@ -61,8 +61,8 @@ std::int64_t random_columns(Random& random, std::int64_t most);
 // Sets channels_first, and drops what it excludes.
 void make_channels_first(NormSpec& spec);
 
-// Makes it a valid backward spec: of the same norm, columns, types of 16 bits or more, weight and bias, with
-// gradients of any type, and dsum or not.
+// Makes it a valid backward spec: of the same norm, columns, types of 16 bits or more, weight and bias,
+// activation and scale, with gradients of any type, and dsum or not.
 void make_backward(NormSpec& spec, Random& random);
 
 }  // namespace normjit

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/simt_driver.h"
 
+#include <cstring>
 #include <utility>
 
 #include "normjit/base/text.h"
@@ -266,6 +267,22 @@ Result<Allocation> SimtDriver::allocation(const void* address) {
   const auto& [begin, memory] = *--found;
   if (at - begin >= memory->bytes()) return Allocation{};
   return Allocation{true, memory->device(), memory->bytes() - (at - begin)};
+}
+
+int SimtDriver::clear(void* memory, std::size_t bytes, Stream stream) noexcept {
+  constexpr int kInvalidValue = 1;
+  const auto facts = allocation(memory);
+  if (!facts || !facts->device_accessible || facts->bytes_left < bytes) return kInvalidValue;
+  std::mutex* order;
+  {
+    const std::lock_guard lock(state_->mutex);
+    auto& of_stream = state_->streams[stream];
+    if (!of_stream) of_stream = std::make_unique<std::mutex>();
+    order = of_stream.get();
+  }
+  const std::lock_guard lock(*order);
+  std::memset(memory, 0, bytes);
+  return 0;
 }
 
 std::string SimtDriver::describe(int result) {

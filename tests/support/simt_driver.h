@@ -87,6 +87,9 @@ class SimtDriver final : public Driver {
                                              const LaunchShape& shape) override;
   // Of memory that came from allocate(); any other address is none that a device can reach.
   Result<Allocation> allocation(const void* address) override;
+  // At once, behind the launches of the stream. 1, which is CUDA_ERROR_INVALID_VALUE, for other memory than
+  // that of allocate().
+  int clear(void* memory, std::size_t bytes, Stream stream) noexcept override;
   // Of 719 with the last diagnosis.
   std::string describe(int result) override;
 

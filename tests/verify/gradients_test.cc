@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "normjit/base/text.h"
+#include "normjit/spec/tables.h"
 #include "normjit/spec/valid.h"
 #include "tests/support/matrix_elements.h"
 #include "verify/check.h"
@@ -97,9 +98,10 @@ double loss(const NormSpec& forward, const Problem& problem) {
   double sum = 0;
   for (std::int64_t row = 0; row < problem.rows; ++row) {
     RowInputs inputs = inputs_of(problem, row);
-    // dbias is the gradient at a bias of 0, as anywhere.
+    // Without an activation dbias is the gradient at a bias of 0, as anywhere.
     const std::vector<double> bias(y.size(), 0);
-    if (forward.affine == Affine::weight_bias) inputs[Operand::bias] = bias.data();
+    if (forward.affine == Affine::weight_bias && problem[Operand::bias].empty())
+      inputs[Operand::bias] = bias.data();
     reference_values(forward, inputs, row_statistics(forward, inputs), 0, forward.columns, y.data());
     for (std::int64_t i = 0; i < forward.columns; ++i) {
       sum += get(problem[Operand::dy], row, i) * y[static_cast<std::size_t>(i)].value;
@@ -122,18 +124,20 @@ double slope(const NormSpec& forward, Problem& problem, Operand operand, std::in
 }
 
 TEST(ReferenceGradients, AreTheSlopesOfTheForward) {
-  for (const Norm norm : {Norm::layer, Norm::rms})
-    for (const Affine affine : {Affine::none, Affine::weight, Affine::weight_bias})
-      for (const bool offset : {false, true})
-        for (const bool dsum : {false, true}) {
+  for (const auto& activation : kActivations)
+    for (const Norm norm : {Norm::layer, Norm::rms})
+      for (const Affine affine : {Affine::none, Affine::weight, Affine::weight_bias})
+        for (const bool more : {false, true}) {
           const NormSpec spec = canonical({.norm = norm,
                                            .backward = true,
                                            .columns = 7,
                                            .input = DType::f64,
                                            .epsilon = 1e-2,
-                                           .dsum = dsum,
+                                           .dsum = more,
                                            .affine = affine,
-                                           .weight_offset = offset});
+                                           .weight_offset = more,
+                                           .activation = activation.value,
+                                           .scale = more ? -0.75 : 1});
           SCOPED_TRACE(to_text(spec));
           NormSpec forward = spec;
           forward.backward = forward.dsum = false;
@@ -154,10 +158,55 @@ TEST(ReferenceGradients, AreTheSlopesOfTheForward) {
           for (std::size_t i = 0; i < sums.bias.size(); ++i) {
             double slopes = 0;  // y grows as its bias
             for (std::int64_t row = 0; row < 3; ++row)
-              slopes += get(problem[Operand::dy], row, static_cast<std::int64_t>(i));
-            EXPECT_NEAR(sums.bias[i].value, slopes, 1e-14);
+              slopes += spec.scale * get(problem[Operand::dy], row, static_cast<std::int64_t>(i));
+            if (spec.activation == Activation::none) {
+              EXPECT_NEAR(sums.bias[i].value, slopes, 1e-14);
+            } else {
+              EXPECT_NEAR(sums.bias[i].value,
+                          slope(forward, problem, Operand::bias, 0, static_cast<std::int64_t>(i)), 1e-7);
+            }
           }
         }
+}
+
+TEST(ReferenceGradients, SlopesOfActivationsAreRightEverywhere) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity(), kStep = 1e-6;
+  for (const auto& [activation, name, constant] : kActivations) {
+    SCOPED_TRACE(std::string(name));
+    for (double v = -12.0625; v < 13; v += 0.125) {
+      const double slope = (activate(activation, v + kStep) - activate(activation, v - kStep)) / (2 * kStep);
+      EXPECT_NEAR(activation_slope(activation, v), slope, 1e-8) << v;
+    }
+    if (activation == Activation::none) continue;
+    for (const double large : {50.0, 800.0, 1e5, 1e200, kInfinity}) {
+      EXPECT_EQ(activation_slope(activation, large), 1) << large;
+      EXPECT_NEAR(activation_slope(activation, -large), 0, 1e-19) << large;
+    }
+    EXPECT_TRUE(std::isnan(activation_slope(activation, std::nan(""))));
+  }
+  EXPECT_EQ(activation_slope(Activation::relu, 0), 0);
+  EXPECT_NEAR(activation_slope(Activation::gelu, -6) / -3.5468709454e-8, 1, 1e-9) << "no cancellation there";
+}
+
+// Where the rounding of the argument of relu decides, both slopes are right.
+TEST(CheckOfGradients, AcceptsBothSlopesOfReluAtZero) {
+  const NormSpec spec{.norm = Norm::rms,
+                      .backward = true,
+                      .columns = 2,
+                      .epsilon = 0.5,
+                      .affine = Affine::weight_bias,
+                      .activation = Activation::relu};
+  const float x[] = {1, 2}, dy[] = {3, 4}, weight[] = {1, 1};
+  const double n = 1 / std::sqrt(3.0);
+  for (const bool near : {false, true}) {
+    const float bias[] = {static_cast<float>(near ? -n : -0.9 * n), 0};
+    RowInputs inputs = inputs_at(x, dy, weight);
+    inputs[Operand::bias] = bias;
+    const std::vector<GradientValue> dx = dx_of(spec, inputs);
+    EXPECT_EQ(dx[0].jump > 0, near);
+    EXPECT_EQ(dx[1].jump > 0, near) << "by the means";
+    EXPECT_EQ(tolerance(spec, DType::f32, dx[0]) > 0.1, near);
+  }
 }
 
 // Around the batches in which columns are read and the pieces in which rows are.

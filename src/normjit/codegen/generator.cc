@@ -28,7 +28,7 @@ constexpr std::string_view kFurther[] = {"schedule/fragment.cuh",  "schedule/wor
                                          "schedule/ring.cuh",      "schedule/scalar.cuh"};
 
 // What gradients have besides.
-constexpr std::string_view kGradients = "op/gradients.cuh";
+constexpr std::string_view kGradients[] = {"op/derivatives.cuh", "op/gradients.cuh"};
 
 // How many files of kFurther a schedule has.
 std::size_t further(Strategy strategy) {
@@ -159,7 +159,7 @@ Result<Draft> draft(const NormSpec& any, const Plan& plan, Arch arch, const std:
   const NormSpec spec = source_spec(plan, any);
   std::vector<std::string> names(std::begin(kAlways), std::end(kAlways));
   names.insert(names.end(), kFurther, kFurther + further(plan.strategy));
-  if (spec.backward) names.emplace_back(kGradients);
+  if (spec.backward) names.insert(names.end(), std::begin(kGradients), std::end(kGradients));
   names.push_back(concat({"schedule/", name(plan.strategy), ".cu"}));
 
   Draft result{entry_name(spec, plan), concat({to_text(spec), " as ", to_text(plan)}), {}};

@@ -196,6 +196,12 @@ Result<Allocation> CudaDriver::allocation(const void* address) {
   return facts;
 }
 
+int CudaDriver::clear(void* memory, std::size_t bytes, Stream stream) noexcept {
+  const Result<const Machine*> machine = this->machine();
+  if (!machine) return CUDA_ERROR_NOT_INITIALIZED;
+  return (*machine)->driver.cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(memory), 0, bytes, stream);
+}
+
 // For the null stream the call fails while a stream that it waits for is being captured.
 bool CudaDriver::is_capturing(Stream stream) noexcept {
   const Result<const Machine*> machine = this->machine();

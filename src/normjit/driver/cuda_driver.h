@@ -63,6 +63,7 @@ class CudaDriver final : public Driver {
   Result<std::shared_ptr<LoadedKernel>> load(std::string_view code, const std::string& kernel, int device,
                                              const LaunchShape& shape) override;
   Result<Allocation> allocation(const void* address) override;
+  int clear(void* memory, std::size_t bytes, Stream stream) noexcept override;
   bool is_capturing(Stream stream) noexcept override;
   std::string describe(int result) override;
 

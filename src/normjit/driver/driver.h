@@ -91,6 +91,9 @@ class Driver {
   virtual Result<std::shared_ptr<LoadedKernel>> load(std::string_view code, const std::string& kernel,
                                                      int device, const LaunchShape& shape) = 0;
   virtual Result<Allocation> allocation(const void* address) = 0;
+  // Sets memory of the current context's device to zero, in the order of the stream. Returns the driver's
+  // CUresult, 0 for success. Takes no lock, allocates nothing.
+  virtual int clear(void* memory, std::size_t bytes, Stream stream) noexcept = 0;
   // Whether work on the stream would become part of a graph or invalidate another stream's capture.
   virtual bool is_capturing(Stream) noexcept { return false; }
   // "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered"; "CUresult 700" without a driver.

@@ -43,6 +43,7 @@ inline constexpr int kOldestDriver = 12000;
   CALL(cuOccupancyMaxActiveBlocksPerMultiprocessor, 12000, int*, CUfunction, int, std::size_t)               \
   CALL(cuOccupancyMaxActiveClusters, 12000, int*, CUfunction, const CUlaunchConfig*)                         \
   CALL(cuLaunchKernelEx, 12000, const CUlaunchConfig*, CUfunction, void**, void**)                           \
+  CALL(cuMemsetD8Async, 12000, CUdeviceptr, unsigned char, std::size_t, CUstream)                            \
   CALL(cuPointerGetAttributes, 12000, unsigned, CUpointer_attribute*, void**, unsigned long long)            \
   CALL(cuMemRetainAllocationHandle, 12000, CUmemGenericAllocationHandle*, void*)                             \
   CALL(cuMemRelease, 12000, CUmemGenericAllocationHandle)

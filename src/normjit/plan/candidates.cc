@@ -99,13 +99,14 @@ class Enumeration {
       add_gradients(plan);
     }
     gradient_rings(vector);
-    // As many rows of a batch as fit in half of L2, and more of longer ones, whose sums over rows are written
-    // and read again with each batch. Measured: 4096 x 16,384 bf16, batches of 60 rows: 0.39, of 240: 0.47,
-    // of 480: 0.50; 16 x 4,194,304 f32, of one row: 0.17, of 16: 0.28.
+    // As many rows of a batch as let two fit in L2 (three behind an activation), and more of longer ones,
+    // whose sums over rows are written and read again with each batch. Measured: 4096 x 16,384 bf16, batches
+    // of 60 rows: 0.39, of 240: 0.47, of 480: 0.50; 16 x 4,194,304 f32, of one row: 0.17, of 16: 0.28.
     plan.strategy = Strategy::gradient_columns;
     const std::int64_t row_bytes = spec.columns * (size_of(spec.input) + size_of(spec.output));
-    plan.group_rows =
-        static_cast<int>(std::clamp<std::int64_t>(use_.device.l2_bytes / 2 / row_bytes, 16, kMostBatchRows));
+    const std::int64_t batches = 1 + rows_behind(spec);  // that are under way
+    plan.group_rows = static_cast<int>(
+        std::clamp<std::int64_t>(use_.device.l2_bytes / batches / row_bytes, 16, kMostBatchRows));
     for (plan.per_thread = 1; plan.per_thread <= std::max(1, 16 / vector); plan.per_thread *= 2)
       for (plan.threads = 256; plan.threads <= 512; plan.threads *= 2) {
         plan.threads_per_row = plan.threads;
@@ -136,11 +137,11 @@ class Enumeration {
   void add_ring(Plan plan) {
     constexpr int kMostStages = 8;
     const std::int64_t needed = needed_registers(plan, use_.spec, use_.device.arch);
-    if (needed > kMaxRegisters || plan.threads * plan.blocks_per_sm * needed > use_.device.registers_per_sm)
-      return;
+    if (registers_of_a_thread(plan.threads, plan.blocks_per_sm, use_.device) < needed) return;
     const std::int64_t room =
         std::min<std::int64_t>(use_.device.shared_per_block, use_.device.shared_per_sm / plan.blocks_per_sm);
-    for (plan.stages = kMostStages; plan.stages >= 3 && all_shared_bytes(plan, use_.spec) > room;)
+    for (plan.stages = kMostStages;
+         plan.stages >= fewest_stages(use_.spec) && all_shared_bytes(plan, use_.spec) > room;)
       --plan.stages;
     if (plan.blocks_per_row == 1) return add_exchanges(plan);
     plan.exchange = Exchange::cluster;

@@ -104,6 +104,13 @@ inline bool has_long_code(const NormSpec& spec) {
 // Sums over rows: of dweight, and of dbias.
 inline int sums_over_rows(const NormSpec& spec) { return spec.backward ? static_cast<int>(spec.affine) : 0; }
 
+// Of gradients, rows or batches from the one that is measured to the one that is written.
+inline int rows_behind(const NormSpec& spec) {
+  return plan_math::rows_behind(spec.activation != Activation::none);
+}
+// The fewest rows in a ring of gradients: those that are worked on, and one on its way.
+inline int fewest_stages(const NormSpec& spec) { return 2 + rows_behind(spec); }
+
 // The most elements of a row that a thread of gradients holds, and rows of a batch of gradient_columns.
 inline constexpr int kMostGradientElements = 32, kMostBatchRows = 512;
 
@@ -326,13 +333,15 @@ inline constexpr int kMaxRegisters = 255, kWorkingRegisters = 16;
 inline constexpr int kWithEarlyParameters = 52;
 
 // Registers of a thread of gradients: sums over rows in the compute type, and but for the ring x and dy as
-// they were loaded, of this row and the next. Weights come from L1 as they are used.
+// they were loaded, of this row and the next; of rows behind an activation also what arrives in front of it.
+// Weights come from L1 as they are used.
 inline std::int64_t registers_of_gradients(const Plan& plan, const NormSpec& spec) {
   const auto of = [&](DType dtype) {
     return plan.per_thread * std::max<std::int64_t>(1, std::int64_t{plan.vector} * size_of(dtype) / 4);
   };
-  return std::int64_t{plan.per_thread} * plan.vector * sums_over_rows(spec) * size_of(compute_type(spec)) /
-             4 +
+  const bool keeps = spec.activation != Activation::none && plan.strategy == Strategy::gradient_rows;
+  return std::int64_t{plan.per_thread} * plan.vector * (sums_over_rows(spec) + keeps) *
+             size_of(compute_type(spec)) / 4 +
          (plan.strategy == Strategy::gradient_ring ? 0 : 2 * (of(spec.input) + of(spec.output)));
 }
 
@@ -515,15 +524,25 @@ inline int needed_registers_of_gradients(const Plan& plan, const NormSpec& spec)
   constexpr int kFewest = 64;
   const int elements = plan.per_thread * plan.vector;
   const bool converts = std::min(size_of(spec.input), size_of(spec.output)) == 2, single = plan.vector == 1;
+  const bool in_double = compute_type(spec) == DType::f64;
+  const auto with_sums = [&](int others) {
+    return std::max(kFewest, static_cast<int>(ceil_div(registers_of_gradients(plan, spec) + others, 8) * 8));
+  };
+  // Behind an activation more is under way, and what a vector of columns is multiplied by is held longer. Of
+  // a short one the compiler has more elements in hand at once.
+  if (spec.activation != Activation::none && plan.strategy == Strategy::gradient_ring)
+    return with_sums(in_double ? 120 : 24 + 3 * elements);
+  if (spec.activation != Activation::none && plan.strategy == Strategy::gradient_rows)
+    return with_sums(in_double ? 88 : 40 + elements / 2 + (has_long_code(spec) ? 0 : 8));
   if (plan.strategy == Strategy::gradient_ring)
     return static_cast<int>(ceil_div(registers_of_gradients(plan, spec) + registers_of_ring(spec), 8) * 8);
-  const int others = compute_type(spec) == DType::f64           ? 88
+  const int others = in_double                                  ? 88
                      : converts                                 ? 36 + elements * 3 / 2
                      : plan.strategy == Strategy::gradient_rows ? 48 + (single ? elements / 2 : 0)
                      : single                                   ? 72 + 2 * elements
                      : elements < 16                            ? 48
                                                                 : 32;
-  return std::max(kFewest, static_cast<int>(ceil_div(registers_of_gradients(plan, spec) + others, 8) * 8));
+  return with_sums(others + (spec.activation != Activation::none ? 4 * elements : 0));
 }
 
 // The same on an architecture. Without an instruction numbers become those of 8 bits in several steps. Where

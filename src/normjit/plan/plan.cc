@@ -100,7 +100,8 @@ std::string broken_limit_of_ring(const Plan& plan, const NormSpec& spec, const D
     return concat({"gradient_ring copies 16 bytes at a time: the columns must be a multiple of ",
                    shortest(bulk_elements(spec))});
   if (plan.vector * widest_element(spec) > 16) return "vector must have at most 16 bytes of each row";
-  if (plan.stages < 3) return "stages must be at least 3";
+  if (plan.stages < fewest_stages(spec))
+    return concat({"stages must be at least ", shortest(fewest_stages(spec))});
   if (std::string why = broken_room(plan, spec, device); !why.empty()) return why;
   if (std::string why = broken_residency(plan, device); !why.empty()) return why;
   return broken_shared_memory(plan, spec, device);

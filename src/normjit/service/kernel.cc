@@ -39,7 +39,8 @@ Status Kernel::launch(const Tensors& t, Stream stream, const LaunchOptions& opti
   const Prepared& p = *prepared_;
   PackedTensors packed;
   p.rules.pack(t, packed);
-  if (!packed.status || t.rows == 0) return packed.status;
+  if (!packed.status) return packed.status;
+  if (t.rows == 0) return launch_no_rows(p.spec, t, *p.driver, stream);
   if (const Status status = p.launcher.admit(packed); !status) return status;
   if (p.launcher.is_fallback) {
     if (!options.miss_in_capture && p.driver->is_capturing(stream)) return {Code::NotReady};
@@ -126,7 +127,9 @@ Result<void> Kernel::check(const Tensors& t) const {
   const Prepared& p = *prepared_;
   PackedTensors packed;
   p.rules.pack(t, packed);
-  if (packed.status && t.rows == 0) return {};
+  if (packed.status && t.rows == 0)
+    return has_sums(p.spec, t) ? Result<void>()
+                               : failed(Code::NullPointer, Status{Code::NullPointer}.message());
   const Status status = packed.status ? p.launcher.admit(packed) : packed.status;
   if (!status)
     return failed(status.code, concat({status.message(), " The kernel is ", to_text(p.plan),

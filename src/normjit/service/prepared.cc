@@ -2,6 +2,7 @@
 #include "normjit/service/prepared.h"
 
 #include "normjit/plan/footprint.h"
+#include "normjit/spec/operands.h"
 
 namespace normjit {
 namespace {
@@ -13,6 +14,32 @@ LaunchShape launch_shape(const Plan& plan, const NormSpec& spec) noexcept {
           .dynamic_shared_bytes = shared_bytes(plan, spec),
           .cluster_blocks = plan.exchange == Exchange::cluster ? plan.blocks_per_row : 1,
           .cooperative = all_blocks_meet(plan, spec)};
+}
+
+namespace {
+// Calls each(row) for each sum over rows that a spec has.
+template <class Each>
+void each_sum(const NormSpec& spec, Each each) {
+  for (const Operand sum : {Operand::dweight, Operand::dbias})
+    if (const OperandRow& row = row_of(sum); row.present(spec)) each(row);
+}
+}  // namespace
+
+bool has_sums(const NormSpec& spec, const Tensors& tensors) noexcept {
+  bool given = true;
+  each_sum(spec, [&](const OperandRow& row) { given &= pointer_of(tensors, row) != nullptr; });
+  return given;
+}
+
+// Zero bits are 0 in every type.
+Status launch_no_rows(const NormSpec& spec, const Tensors& tensors, Driver& driver, Stream stream) noexcept {
+  if (!has_sums(spec, tensors)) return {Code::NullPointer};
+  int result = 0;
+  each_sum(spec, [&](const OperandRow& row) {
+    const auto bytes = static_cast<std::size_t>(spec.columns * size_of(row.dtype(spec)));
+    if (result == 0) result = driver.clear(const_cast<void*>(pointer_of(tensors, row)), bytes, stream);
+  });
+  return result == 0 ? Status{} : Status{code_of(result), result};
 }
 
 Launcher::Launcher(const Plan& plan, const NormSpec& spec, const DeviceProfile& device) noexcept

@@ -33,6 +33,12 @@ struct RuntimeSpec {
 // The shape of a plan's launches.
 LaunchShape launch_shape(const Plan& plan, const NormSpec& spec) noexcept;
 
+// Whether all sums over rows that a backward spec has are given.
+bool has_sums(const NormSpec& spec, const Tensors& tensors) noexcept;
+// A launch of no rows: sets these sums to zero, and does nothing for any other spec. NullPointer unless all
+// are given; what the driver answers. Takes no lock, allocates nothing.
+Status launch_no_rows(const NormSpec& spec, const Tensors& tensors, Driver& driver, Stream stream) noexcept;
+
 // All that a launch reads. A plain value of one cache line: copies stand wherever a launch would else have to
 // look elsewhere.
 struct Launcher {

@@ -95,7 +95,9 @@ Result<void> Service::norm(const NormSpec& spec, const Tensors& tensors, Stream 
     return impl_->after_launch(status, canonical(spec), tensors, stream, options);
   }
   if (auto valid = validate(spec); !valid) return valid;
-  if (tensors.rows == 0) return {};
+  if (tensors.rows == 0)
+    return impl_->after_launch(launch_no_rows(canonical(spec), tensors, *impl_->driver, stream),
+                               canonical(spec), tensors, stream, options);
   return impl_->first_launch(canonical(spec), tensors, stream, options);
 }
 

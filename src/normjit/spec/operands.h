@@ -63,7 +63,9 @@ inline constexpr OperandRow kOperands[] = {
      [](const NormSpec& s) noexcept { return s.affine != Affine::none; }, Operand::weight},
     {Operand::bias, "bias", false, Extent::affine, offsetof(Tensors, bias), "Weight",
      [](const NormSpec& s) noexcept { return s.weight; },
-     [](const NormSpec& s) noexcept { return s.affine == Affine::weight_bias && !s.backward; },
+     [](const NormSpec& s) noexcept {
+       return s.affine == Affine::weight_bias && (!s.backward || s.activation != Activation::none);
+     },
      Operand::bias},
     {Operand::mod_scale, "mod_scale", false, Extent::shared, offsetof(Tensors, mod_scale), "Mod",
      [](const NormSpec& s) noexcept { return s.modulation_type; },

@@ -64,7 +64,7 @@ Result<void> mistake_in_combination(const NormSpec& spec) {
     if (of_backward && spec.backward && !may_be_backward(field, spec))
       of_backward = bad({"a backward spec excludes ", field.name,
                          ": leave it out, or take the gradients of the norm alone (_bwd has weight, bias, "
-                         "weight_offset and dsum)"});
+                         "weight_offset, activation, scale and dsum)"});
   });
   if (!of_backward) return of_backward;
   if (spec.sum && !has_prologue(spec) && spec.residual_type == spec.input)

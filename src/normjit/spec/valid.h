@@ -99,10 +99,10 @@ constexpr bool is_of_backward(T NormSpec::*member) noexcept {
   if constexpr (std::is_same_v<T, bool>)
     return member == &NormSpec::backward || member == &NormSpec::dsum || member == &NormSpec::weight_offset;
   else if constexpr (std::is_same_v<T, double>)
-    return member == &NormSpec::epsilon;
+    return member == &NormSpec::epsilon || member == &NormSpec::scale;
   else
     return std::is_same_v<T, Norm> || std::is_same_v<T, std::int64_t> || std::is_same_v<T, DType> ||
-           std::is_same_v<T, Affine>;
+           std::is_same_v<T, Affine> || std::is_same_v<T, Activation>;
 }
 // Whether a field is as a backward spec may have it.
 template <class T, class HasMeaning>
