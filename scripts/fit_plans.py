@@ -27,7 +27,7 @@ import numpy as np
 import pandas as pd
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-FACTS = ["seed", "layer", "spec", "rows", "plan", "microseconds", "copy", "ptxas_registers", "ptxas_spill_bytes"]
+FACTS = ["seed", "layer", "spec", "rows", "plan", "microseconds", "copy_us", "ptxas_registers", "ptxas_spill_bytes"]
 DEPTH = 6  # the most; trees of less have questions without an answer at their end
 FAMILIES = {
     "forward": {"iterations": 200, "learning_rate": 0.15, "depth": 6},
@@ -48,7 +48,7 @@ def load(bench, files):
     for file in files:
         out = subprocess.run([bench, "features", "--typical", file], check=True, capture_output=True, text=True)
         tables.append(pd.read_csv(io.StringIO(out.stdout)))
-    data = pd.concat(tables, ignore_index=True)
+    data = pd.concat(tables, ignore_index=True).rename(columns={"copy": "copy_us"})
     data["group"] = (data.seed.astype(str) + "/" + data.layer.astype(str)).astype(object)
     data["best"] = data.groupby("group").microseconds.transform("min")
     data["slower"] = np.log2(data.microseconds / data.best)
@@ -60,12 +60,17 @@ def features_of(data):
     return [name for name in data.columns if name not in FACTS + ["group", "best", "slower", "family"]]
 
 
+def weight_of(data):
+    """Of many rows the planner chooses for hundreds of megabytes, so that larger layers count more."""
+    return np.where(data.rows > 132, np.clip(data.copy_us / 30, 0.05, 3), 0.5)
+
+
 def fit(data, trees):
     """A model, and the factor that makes its scores estimates of the binary logarithm of the time."""
     names = features_of(data)
     model = catboost.CatBoost({"loss_function": "YetiRank", "verbose": 0, "random_seed": 1} | trees)
     relevance = np.exp2(-5 * data.slower)  # a plan that is 15 % slower than the best counts half
-    model.fit(catboost.Pool(data[names], relevance, group_id=data.group.values))
+    model.fit(catboost.Pool(data[names], relevance, group_id=data.group.values, group_weight=weight_of(data)))
     score = pd.Series(-model.predict(data[names]), index=data.index)
     score -= score.groupby(data.group).transform("min")
     slower = np.minimum(data.slower, 1)
