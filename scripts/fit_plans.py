@@ -34,6 +34,7 @@ FAMILIES = {
     "channels_first": {"iterations": 200, "learning_rate": 0.05, "depth": 4},
     "gradients": {"iterations": 120, "learning_rate": 0.15, "depth": 6},
 }
+WEIGHTS = {"forward": (0.15, 1.5), "channels_first": (1, 1), "gradients": (0.05, 3)}  # the least, the most
 FOLDS = 5
 
 
@@ -62,7 +63,8 @@ def features_of(data):
 
 def weight_of(data):
     """Of many rows the planner chooses for hundreds of megabytes, so that larger layers count more."""
-    return np.where(data.rows > 132, np.clip(data.copy_us / 30, 0.05, 3), 0.5)
+    least, most = WEIGHTS[data.family.iloc[0]]
+    return np.where(data.rows > 132, np.clip(data.copy_us / 30, least, most), 1)
 
 
 def fit(data, trees):

@@ -54,7 +54,9 @@ class Enumeration {
       warp_rows(narrower);
       block_rows(narrower, false);
     }
-    if (realigns) block_rows(widest, true);
+    // Where a vector begins depends on the address of the row, and so do the last bits of its sums, which
+    // must not be where the plan for many rows serves any number of them (PrepareOptions::batch_invariant).
+    if (realigns && use_.regime != RowsRegime::many) block_rows(widest, true);
     if (scales_rows(spec) || has_more_results(spec)) {
       found_.push_back(generic_plan());
       return std::move(found_);
@@ -161,7 +163,8 @@ class Enumeration {
     const auto held = static_cast<int>(held_registers(plan, spec));
     const bool rows = plan.strategy == Strategy::warp_rows || plan.strategy == Strategy::block_row ||
                       plan.strategy == Strategy::split_row;
-    if (use_.device.arch.number == kMeasuredArch) {
+    const bool more = is_narrow(spec.output) || has_more_results(spec) || row_parameters(spec) > 0;
+    if (use_.device.arch.number == kMeasuredArch && !more) {
       const bool doubtful = rows && !plan.unaligned && plan.blocks_per_row == 1 && same_dtypes(spec);
       return std::max(needed - (doubtful ? kDoubt : 0), held + kWorkingRegisters);
     }
