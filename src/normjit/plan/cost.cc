@@ -66,7 +66,6 @@ constexpr Reason kReasons[] = {
     {"blocks that share a row wait for each other", Feature::log_row_blocks, 0, true},
     {"blocks that share a row meet over the whole device", Feature::over_grid, 0, true},
     {"rows are realigned in shared memory", Feature::unaligned, 0, true},
-    {"few rows fit in the ring", Feature::ring_rows, 4, false},
     {"one block does all", Feature::alone, 0, true},
     {"parameters come late", Feature::early, 1, false},
 };
