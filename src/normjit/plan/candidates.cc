@@ -163,7 +163,8 @@ class Enumeration {
     const auto held = static_cast<int>(held_registers(plan, spec));
     const bool rows = plan.strategy == Strategy::warp_rows || plan.strategy == Strategy::block_row ||
                       plan.strategy == Strategy::split_row;
-    const bool more = is_narrow(spec.output) || has_more_results(spec) || row_parameters(spec) > 0;
+    const bool more = is_narrow(spec.output) || has_more_results(spec) || row_parameters(spec) > 0 ||
+                      compute_type(spec) == DType::f64 || !same_dtypes(spec);
     if (use_.device.arch.number == kMeasuredArch && !more) {
       const bool doubtful = rows && !plan.unaligned && plan.blocks_per_row == 1 && same_dtypes(spec);
       return std::max(needed - (doubtful ? kDoubt : 0), held + kWorkingRegisters);

@@ -425,7 +425,8 @@ inline int needed_registers(const Plan& plan, const NormSpec& spec) {
       return elements <= 16 ? 80 : 128;
     if (adds && (shared_row || plan.strategy == Strategy::split_row))
       return elements <= 4 && plan.strategy != Strategy::split_row ? 128 : 168;
-    return elements <= 4 ? 96 : elements <= 8 && !(shared_row && plan.unaligned) ? 128 : 168;
+    const bool more = shared_row && (plan.unaligned || (!same && calls));
+    return elements <= 4 ? 96 : elements <= 8 && !more ? 128 : 168;
   }
   if (plan.strategy == Strategy::staged_rows) {
     const bool more = has_long_code(spec) || (plan.vector > 1 && (plan.group_rows > 1 || held > 24));
