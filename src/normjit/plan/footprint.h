@@ -562,7 +562,7 @@ inline int needed_registers(const Plan& plan, const NormSpec& spec, Arch arch) {
   if (!scales_rows(spec)) return needed;
   if (modulates && plan.threads_per_row > kWarp)
     return shared_row && adds_rows(spec) ? std::max(needed, 168) : needed + (shared_row ? 56 : 48);
-  if (plan.exchange == Exchange::grid) return needed + 32;
+  if (plan.exchange == Exchange::grid) return needed + 40;
   return needed + (plan.strategy == Strategy::warp_rows ? modulates ? 32 : 16 : shared_row ? 16 : 8);
 }
 
