@@ -42,8 +42,8 @@ TEST(LaunchFacts, NothingIsWrongWithWhatFits) {
 
 TEST(LaunchFacts, LocalMemoryIsTrouble) {
   Launchable l;
-  l.facts.local_bytes = 8;
-  EXPECT_THAT(l.trouble(), ElementsAre("8 bytes of local memory a thread"));
+  l.facts.local_bytes = 72;
+  EXPECT_THAT(l.trouble(), ElementsAre("72 bytes of local memory a thread"));
 }
 
 TEST(LaunchFacts, TheCodeIsForThePlansThreads) {
