@@ -68,10 +68,10 @@ def weight_of(data):
     return np.where(data.seed == 0, 6, weight)  # those of the suite, of which the file has few plans
 
 
-def fit(data, trees):
+def fit(data, settings):
     """A model, and the factor that makes its scores estimates of the binary logarithm of the time."""
     names = features_of(data)
-    model = catboost.CatBoost({"loss_function": "YetiRank", "verbose": 0, "random_seed": 1} | trees)
+    model = catboost.CatBoost({"loss_function": "YetiRank", "verbose": 0, "random_seed": 1} | settings)
     relevance = np.exp2(-5 * data.slower)  # a plan that is 15 % slower than the best counts half
     model.fit(catboost.Pool(data[names], relevance, group_id=data.group.values, group_weight=weight_of(data)))
     score = pd.Series(-model.predict(data[names]), index=data.index)
@@ -95,12 +95,12 @@ def folds(data):
     return np.array_split(groups, FOLDS)
 
 
-def judged(data, trees):
+def judged(data, settings):
     """The choice of each layer by a model that has not seen it."""
     parts = []
     for part in folds(data):
         seen, unseen = data[~data.group.isin(part)], data[data.group.isin(part)]
-        parts.append(choices(unseen, fit(seen, trees)[0]))
+        parts.append(choices(unseen, fit(seen, settings)[0]))
     return pd.concat(parts)
 
 
@@ -169,7 +169,7 @@ std::span<const Tree> trees_of(PlanFamily family) noexcept {
 
 
 def curve(data):
-    for family, trees in FAMILIES.items():
+    for family, settings in FAMILIES.items():
         own = data[data.family == family]
         for share in (0.25, 0.5, 0.75, 1):
             parts = []
@@ -177,7 +177,7 @@ def curve(data):
                 seen, unseen = own[~own.group.isin(part)], own[own.group.isin(part)]
                 groups = seen.group.unique()
                 seen = seen[seen.group.isin(groups[: int(share * len(groups))])]
-                parts.append(regret_of(choices(unseen, fit(seen, trees)[0])))
+                parts.append(regret_of(choices(unseen, fit(seen, settings)[0])))
             print(f"{family}: {int(share * len(own.group.unique()) * (FOLDS - 1) / FOLDS)} layers: "
                   + summary(pd.concat(parts)), flush=True)
 
@@ -194,15 +194,15 @@ def main():
     if options.curve:
         return curve(data)
     errors, body = [], ""
-    for family, trees in FAMILIES.items():
+    for family, settings in FAMILIES.items():
         own = data[data.family == family]
         layers = own.group.nunique()
         before = regret_of(own.sort_index().groupby("group").head(1))
         if not options.no_judge:
-            text = summary(regret_of(judged(own, trees)))
+            text = summary(regret_of(judged(own, settings)))
             errors += [f"//   {family}, {layers} layers: {text}", f"//     before: {summary(before)}"]
             print("\n".join(errors[-2:]), flush=True)
-        model, factor = fit(own, trees)
+        model, factor = fit(own, settings)
         name = "".join(word.capitalize() for word in family.split("_"))
         body += source_of(name, trees_of(model), features_of(own), factor) + "\n"
     names = ", ".join(pathlib.Path(file).name for file in options.data)

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // `normjit-bench features`: what the model of the planner knows of plans that `normjit tune --random`
 // measured, as a table that scripts/fit_plans.py fits it to.
-#include <fstream>
-#include <iterator>
-
 #include "bench/features.h"
 #include "cli/layers.h"
 #include "cli/table.h"
 #include "normjit/base/text.h"
 #include "normjit/plan/cost.h"
 #include "normjit/plan/features.h"
+#include "verify/text_file.h"
 
 namespace normjit::bench {
 
@@ -24,14 +22,12 @@ struct FeaturesCommand : CommonOptions {
 };
 
 int features(const FeaturesCommand& options) {
-  std::ifstream file(options.data, std::ios::binary);
-  if (!file) return fail(kCacheIo, "cannot read " + options.data);
-  const auto layers = parse_layers({std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()});
+  const std::vector<MeasuredLayer> layers = parse_layers(oracle::read_text(options.data).value()).value();
   const DeviceProfile device = DeviceProfile::of(Arch::parse(options.arch).value()).value();
   std::string text = "seed,layer,spec,rows,plan,microseconds,copy,ptxas_registers,ptxas_spill_bytes";
   for (const std::string_view name : kFeatureNames) text += concat({",", name});
   text += "\n";
-  for (const MeasuredLayer& layer : layers.value()) {
+  for (const MeasuredLayer& layer : layers) {
     const NormSpec& spec = layer.layer.spec;
     const PlanUse use{spec, device, regime_of(spec, layer.layer.rows, device), layer.alignment};
     for (const MeasuredPlan& measured : layer.plans) {

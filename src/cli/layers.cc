@@ -2,6 +2,7 @@
 #include "cli/layers.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <string_view>
 
@@ -145,40 +146,20 @@ std::string line_of(const MeasuredPlan& measured) {
                  "\n"});
 }
 
-std::optional<Strategy> strategy_of(std::string_view text) {
-  for (int i = 0; i <= static_cast<int>(Strategy::generic); ++i)
-    if (name(static_cast<Strategy>(i)) == text) return static_cast<Strategy>(i);
-  return {};
-}
-std::optional<Exchange> exchange_of(std::string_view text) {
-  for (const Exchange exchange : {Exchange::none, Exchange::cluster, Exchange::grid})
-    if (name(exchange) == text) return exchange;
-  return {};
-}
-
 std::optional<MeasuredPlan> parse_plan_line(const std::vector<std::string_view>& words) {
-  constexpr std::size_t kWords = 14;
-  if (words.size() != kWords) return {};
-  const std::optional<Strategy> strategy = strategy_of(words[0]);
-  const std::optional<Exchange> exchange = exchange_of(words[8]);
-  const std::optional<double> microseconds = number<double>(words[11]);
-  if (!strategy || !exchange || !microseconds) return {};
-  MeasuredPlan read{.plan = {.strategy = *strategy, .exchange = *exchange}, .microseconds = *microseconds};
-  int unaligned = 0;
-  const std::pair<std::size_t, int*> fields[] = {
-      {1, &read.plan.threads},        {2, &read.plan.threads_per_row},
-      {3, &read.plan.vector},         {4, &read.plan.per_thread},
-      {5, &read.plan.group_rows},     {6, &read.plan.blocks_per_sm},
-      {7, &read.plan.blocks_per_row}, {9, &unaligned},
-      {10, &read.plan.stages},        {12, &read.registers},
-      {13, &read.spill_bytes}};
-  for (const auto& [at, field] : fields) {
-    const std::optional<int> value = number<int>(words[at]);
-    if (!value) return {};
-    *field = *value;
-  }
-  read.plan.unaligned = unaligned != 0;
-  return read;
+  // The fields of a plan's text, in the order of their words.
+  constexpr std::string_view kFields[] = {"threads",    "threads_per_row", "vector",         "per_thread",
+                                          "group_rows", "blocks_per_sm",   "blocks_per_row", "exchange",
+                                          "unaligned",  "stages"};
+  constexpr std::size_t kMeasured = 1 + std::size(kFields);  // where the words of the measurement begin
+  if (words.size() != kMeasured + 3) return {};
+  std::string text(words[0]);
+  for (std::size_t i = 0; i < std::size(kFields); ++i) text += concat({" ", kFields[i], "=", words[1 + i]});
+  const auto plan = parse_plan(text);
+  const auto microseconds = number<double>(words[kMeasured]);
+  const auto registers = number<int>(words[kMeasured + 1]), spills = number<int>(words[kMeasured + 2]);
+  if (!plan.ok() || !microseconds || !registers || !spills) return {};
+  return MeasuredPlan{*plan, *microseconds, *registers, *spills};
 }
 
 // The number behind "NAME=".

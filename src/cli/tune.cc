@@ -2,13 +2,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <condition_variable>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <thread>
 
@@ -24,6 +23,7 @@
 #include "normjit/plan/footprint.h"
 #include "normjit/service/default_compiler.h"
 #include "normjit/service/prepared.h"
+#include "verify/text_file.h"
 
 namespace normjit::cli {
 namespace {
@@ -132,11 +132,13 @@ class Preparation {
         cases_(cases),
         shows_(shows),
         progress_(isatty(STDERR_FILENO) != 0) {
-    for (const Case& each : cases_) total_ += each.kernels.size();
+    for (std::size_t at = 0; at < cases_.size(); ++at)
+      for (std::size_t i = 0; i < cases_[at].kernels.size(); ++i) all_.push_back({at, i});
     const auto cores = std::max(2u, std::thread::hardware_concurrency());
     for (unsigned i = 1; i < cores; ++i) threads_.emplace_back([this] { work(); });
   }
   ~Preparation() {
+    const std::lock_guard lock(mutex_);
     stops_ = true;
     changed_.notify_all();
   }
@@ -153,9 +155,14 @@ class Preparation {
   // A loaded kernel takes memory, so that no more cases are made ready ahead.
   static constexpr std::size_t kAhead = 64;
 
+  struct Place {
+    std::size_t at, i;  // of the case, and of the trial in it
+  };
+
   void work() {
-    for (std::size_t at, i; next(at, i);) {
-      Case& of = cases_[at];
+    while (const std::optional<Place> place = next()) {
+      const std::size_t i = place->i;
+      Case& of = cases_[place->at];
       Trial& trial = of.report.trials[i];
       KernelReport step;  // failed, until there is a kernel
       step.spec = of.report.spec;
@@ -172,20 +179,17 @@ class Preparation {
       step.milliseconds = watch.milliseconds();
       const std::lock_guard lock(mutex_);
       ++of.prepared;
-      if (shows_) progress_.show(step, ++done_, static_cast<int>(total_));
+      if (shows_) progress_.show(step, ++done_, static_cast<int>(all_.size()));
       changed_.notify_all();
     }
   }
-  // The next kernel to prepare; false: there is none.
-  bool next(std::size_t& at, std::size_t& i) {
+  // The next kernel to prepare; nothing once there is none.
+  std::optional<Place> next() {
     std::unique_lock lock(mutex_);
-    while (at_ < cases_.size() && i_ == cases_[at_].kernels.size()) ++at_, i_ = 0;
-    changed_.wait(lock, [&] { return stops_ || at_ >= cases_.size() || at_ <= measured_ + kAhead; });
-    if (stops_ || at_ >= cases_.size()) return false;
-    // Others may have taken the last one of this case meanwhile.
-    if (i_ == cases_[at_].kernels.size()) return lock.unlock(), next(at, i);
-    at = at_, i = i_++;
-    return true;
+    changed_.wait(lock,
+                  [&] { return stops_ || next_ == all_.size() || all_[next_].at <= measured_ + kAhead; });
+    if (stops_ || next_ == all_.size()) return {};
+    return all_[next_++];
   }
 
   Service& service_;
@@ -193,12 +197,13 @@ class Preparation {
   const DeviceProfile& profile_;
   std::vector<Case>& cases_;
   const bool shows_;
+  std::vector<Place> all_;
   std::mutex mutex_;  // guards what follows, and `prepared` of the cases
   std::condition_variable changed_;
   Progress progress_;
-  std::size_t at_ = 0, i_ = 0, measured_ = 0, total_ = 0;
+  std::size_t next_ = 0, measured_ = 0;
   int done_ = 0;
-  std::atomic<bool> stops_ = false;
+  bool stops_ = false;
   std::vector<std::jthread> threads_;  // joined first
 };
 
@@ -301,13 +306,13 @@ std::string text_of(const std::vector<TuneReport>& reports) {
 
 // What the file has of this seed, by index; ends it behind its last whole layer.
 std::set<int> measured_before(const std::string& path, std::uint64_t seed) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (access(path.c_str(), F_OK) != 0) return {};
+  std::string text = oracle::read_text(path).value();
   const std::size_t end = text.rfind("\nend\n");
   const std::size_t whole = end == std::string::npos ? 0 : end + 5;
   if (whole < text.size()) {
     text.resize(whole);
-    std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
+    oracle::write_text(path, text).value();
   }
   std::set<int> known;
   for (const MeasuredLayer& layer : parse_layers(text).value())
@@ -321,9 +326,7 @@ void add_ptxas_reports(const std::string& path, Service& service) {
   const auto entries = service.entries();
   if (!entries) return;
   for (const EntryReport& entry : *entries) kernels[{entry.spec, entry.plan}] = &entry;
-  std::ifstream file(path, std::ios::binary);
-  std::vector<MeasuredLayer> layers =
-      parse_layers({std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()}).value();
+  std::vector<MeasuredLayer> layers = parse_layers(oracle::read_text(path).value()).value();
   for (MeasuredLayer& layer : layers)
     for (MeasuredPlan& measured : layer.plans) {
       const auto found =
@@ -333,7 +336,7 @@ void add_ptxas_reports(const std::string& path, Service& service) {
       measured.registers = found->second->registers;
       measured.spill_bytes = found->second->spill_bytes;
     }
-  std::ofstream(path, std::ios::binary | std::ios::trunc) << text_of(layers);
+  oracle::write_text(path, text_of(layers)).value();
 }
 
 MeasuredLayer measured(const Case& of, const Layer& layer, std::uint64_t seed, int index) {

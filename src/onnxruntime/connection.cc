@@ -33,18 +33,18 @@ std::vector<std::string> candidates() {
 }
 
 // Why this file cannot be taken; empty if it can.
-std::string open(const std::string& path, Library& to) {
+std::string open(const std::string& path, Library& to, decltype(&::normjit_service_create)& create) {
   void* const handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) return dlerror();
   decltype(&::normjit_abi_version) version = nullptr;
-  const bool found = find(handle, "normjit_abi_version", version) && find(handle, "normjit_norm", to.norm) &&
-                     find(handle, "normjit_prepare", to.prepare) &&
-                     find(handle, "normjit_kernel_release", to.kernel_release) &&
-                     find(handle, "normjit_spec_parse", to.spec_parse) &&
-                     find(handle, "normjit_workspace_bytes", to.workspace_bytes) &&
-                     find(handle, "normjit_block_scale_shape", to.block_scale_shape) &&
-                     find(handle, "normjit_status_message", to.status_message) &&
-                     find(handle, "normjit_free", to.free);
+  const bool found =
+      find(handle, "normjit_abi_version", version) && find(handle, "normjit_service_create", create) &&
+      find(handle, "normjit_norm", to.norm) && find(handle, "normjit_prepare", to.prepare) &&
+      find(handle, "normjit_kernel_release", to.kernel_release) &&
+      find(handle, "normjit_spec_parse", to.spec_parse) &&
+      find(handle, "normjit_workspace_bytes", to.workspace_bytes) &&
+      find(handle, "normjit_block_scale_shape", to.block_scale_shape) &&
+      find(handle, "normjit_status_message", to.status_message) && find(handle, "normjit_free", to.free);
   if (!found) return path + " is no libnormjit of this version or a newer one";
   if (version() != NORMJIT_ABI_VERSION)
     return path + ": its ABI version is " + std::to_string(version()) + ", not " +
@@ -56,13 +56,12 @@ Library connect() {
   Library made{};
   std::string tried;
   for (const std::string& path : candidates()) {
-    const std::string why = open(path, made);
+    decltype(&::normjit_service_create) create = nullptr;
+    const std::string why = open(path, made, create);
     if (!why.empty()) {
       tried += "\n  " + why;
       continue;
     }
-    decltype(&::normjit_service_create) create = nullptr;
-    find(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL), "normjit_service_create", create);
     made.ask([&](char** error) { return create(nullptr, &made.service, error); });
     return made;
   }
@@ -71,7 +70,7 @@ Library connect() {
                     " beside libnormjit_onnxruntime.so, or name it in NORMJIT_LIBRARY. Tried:" + tried);
 }
 
-// Of the driver; all null where there is none.
+// The functions of the driver that are called here.
 struct Cuda {
   int (*current_device)(int* device);
   int (*retain)(void** context, int device);

@@ -66,7 +66,7 @@ struct Output {
 std::vector<Input> inputs_of(const normjit_spec& spec);
 std::vector<Output> outputs_of(const normjit_spec& spec);
 
-// The type of a tensor with elements of a normjit dtype; kUndefined where there is none.
+// The ONNX type of a normjit dtype. kUndefined if ONNX Runtime has no tensors of it.
 Element element_of(std::int32_t type);
 std::string name_of(int element);  // "float16"
 

@@ -10,21 +10,11 @@ import functools
 import gc
 import importlib.util
 import os
-import shutil
 import sys
 import unittest
 import unittest.mock
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-FAKE = "--fake" in sys.argv
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(HERE)), "python"))
-sys.dont_write_bytecode = True
-
-
-def skip(why):
-    print("Skipped: {}".format(why))
-    sys.exit(77)
-
+from support import FAKE, skip, use_fake_library
 
 try:
     import numpy as np
@@ -32,10 +22,7 @@ except ImportError as missing:
     skip("no NumPy here ({})".format(missing))
 
 if FAKE:
-    import fake_library
-    if not any(map(shutil.which, ("c++", "g++", "clang++"))):
-        skip("no C++ compiler for the fake libnormjit")
-    os.environ["NORMJIT_LIBRARY"] = fake_library.build()
+    use_fake_library()
 
 from normjit import _library, dlpack  # noqa: E402
 

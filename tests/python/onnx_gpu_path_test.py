@@ -10,23 +10,12 @@ ONNX Runtime.
 """
 import ctypes
 import os
-import shutil
-import sys
 import threading
 import unittest
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-SKIPPED = 77
-sys.path.insert(0, os.path.join(HERE, "..", "..", "python"))
-sys.dont_write_bytecode = True
+from support import COMPILER, HERE, skip
 
-
-def skip(why):
-    print("Skipped: {}".format(why))
-    sys.exit(SKIPPED)
-
-
-if not any(map(shutil.which, ("c++", "g++", "clang++"))):
+if not COMPILER:
     skip("no C++ compiler for the fakes")
 
 import normjit.onnx  # noqa: E402

@@ -24,18 +24,7 @@ import threading
 import unittest
 import unittest.mock
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(os.path.dirname(HERE))
-SKIPPED = 77
-FAKE = "--fake" in sys.argv
-sys.path.insert(0, os.path.join(ROOT, "python"))
-sys.dont_write_bytecode = True
-
-
-def skip(why):
-    print("Skipped: {}".format(why))
-    sys.exit(SKIPPED)
-
+from support import COMPILER, FAKE, ROOT, skip, use_fake_library
 
 try:
     import numpy as np
@@ -46,7 +35,7 @@ except ImportError as missing:
     skip("no ONNX here ({})".format(missing))
 if tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 18):
     skip("ONNX Runtime {} is older than 1.18".format(onnxruntime.__version__))
-if FAKE and not any(map(shutil.which, ("c++", "g++", "clang++"))):
+if FAKE and not COMPILER:
     skip("no C++ compiler for the fake libnormjit")
 if not FAKE and "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
     skip("this ONNX Runtime has no CUDAExecutionProvider")
@@ -58,12 +47,11 @@ try:
 except ImportError as missing:
     skip(str(missing).splitlines()[0])
 
-import fake_library  # noqa: E402
 from normjit import _library  # noqa: E402
 from normjit.onnx import __main__ as command  # noqa: E402
 
 if FAKE:
-    os.environ["NORMJIT_LIBRARY"] = fake_library.build()
+    use_fake_library()
     os.environ["NORMJIT_ONNXRUNTIME_CPU"] = "1"
 PROVIDERS = ["CPUExecutionProvider"] if FAKE else [("CUDAExecutionProvider", {"use_tf32": "0"}), "CPUExecutionProvider"]
 seed = int(os.environ.get("NORMJIT_TEST_SEED", random.randrange(1 << 30)))

@@ -11,24 +11,11 @@ import ctypes
 import json
 import os
 import random
-import shutil
 import sys
 import unittest
 import unittest.mock
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(os.path.dirname(HERE))
-FAKE = "--fake" in sys.argv
-SKIPPED = 77
-
-sys.path.insert(0, os.path.join(ROOT, "python"))
-sys.dont_write_bytecode = True
-
-
-def skip(why):
-    print("Skipped: {}".format(why))
-    sys.exit(SKIPPED)
-
+from support import FAKE, ROOT, skip, use_fake_library  # noqa: F401
 
 try:
     import torch
@@ -39,10 +26,7 @@ if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 9):
 
 
 if FAKE:
-    import fake_library
-    if not any(map(shutil.which, ("c++", "g++", "clang++"))):
-        skip("no C++ compiler for the fake libnormjit")
-    os.environ["NORMJIT_LIBRARY"] = fake_library.build()
+    use_fake_library()
     os.environ["NORMJIT_TORCH_TEST_DEVICE"] = "CPU"
     device = torch.device("cpu")
 else:

@@ -6,21 +6,12 @@ the CPU.
     python3 tvm_ffi_test.py --fake
 """
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(HERE)), "python"))
-sys.dont_write_bytecode = True
-
-
-def skip(why):
-    print("Skipped: {}".format(why))
-    sys.exit(77)
-
+from support import COMPILER, skip, use_fake_library
 
 try:
     import numpy as np
@@ -28,11 +19,7 @@ try:
 except ImportError as missing:
     skip("no NumPy or no tvm-ffi here ({})".format(missing))
 
-import fake_library  # noqa: E402
-COMPILER = next(filter(shutil.which, ("c++", "g++", "clang++")), None)
-if not COMPILER:
-    skip("no C++ compiler for the fake libnormjit")
-os.environ["NORMJIT_LIBRARY"] = fake_library.build()
+use_fake_library()
 
 from normjit import dlpack  # noqa: E402
 import normjit.tvm_ffi  # noqa: E402,F401

@@ -10,14 +10,13 @@ from onnx import helper
 
 from normjit import _library
 from normjit.onnx import _neighbours, _norms, _steps
-from normjit.onnx._graph import Graph, names_in, sorted_nodes, subgraphs
+from normjit.onnx._graph import ELEMENTS, Graph, names_in, sorted_nodes, subgraphs
 from normjit.onnx._norms import OPERANDS, RESULTS, Norm
 from normjit.onnx._report import Finding, NotTaken
 
 DOMAIN = "normjit"
 _OLDEST = 7  # opset, in which Add and the like broadcast as they do today
-_ELEMENTS = {"f32": onnx.TensorProto.FLOAT, "f16": onnx.TensorProto.FLOAT16, "bf16": onnx.TensorProto.BFLOAT16,
-             "f64": onnx.TensorProto.DOUBLE, **{name: element for element, name in _neighbours.NARROW.items()}}
+_ELEMENTS = {name: element for element, name in {**ELEMENTS, **_neighbours.NARROW}.items()}
 
 
 def rewrite(model: onnx.ModelProto) -> list[Finding]:

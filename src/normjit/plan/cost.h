@@ -28,10 +28,6 @@ struct PlanUse {
     return device.sm_count * std::max<std::int64_t>(16 * together, kLong / row_bytes());
   }
   std::int64_t row_bytes() const { return spec.columns * (read_bytes(spec) + written_bytes(spec)); }
-  // Of weight and bias.
-  std::int64_t affine_bytes() const {
-    return spec.columns * size_of(spec.weight) * static_cast<int>(spec.affine);
-  }
 };
 
 // Every plan of the search space of this use: those that spill on some GPU, and those that no model would

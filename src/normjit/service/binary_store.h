@@ -92,7 +92,8 @@ class BinaryStore {
   std::optional<StoredBinary> find_again(const Identified& kernel,
                                          const std::optional<std::string>& refused = {});
   Result<StoredBinary> compile(const Identified& kernel, const Making& making);
-  // Asks the remote store, and tells of it. `leases`: for a caller who compiles what it does not have.
+  // Asks the remote store for the kernel, and tells the meter. `leases`: the caller compiles the kernel if
+  // the store does not have it.
   std::optional<StoredBinary> ask(const Identified& kernel, bool leases);
   void offer(const Identified& kernel, const Entry& entry, bool wait) noexcept;
 
