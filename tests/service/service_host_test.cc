@@ -36,7 +36,12 @@ using ::testing::SizeIs;
 
 // One of each strategy that takes rows of an odd length. Those are read element by element or unaligned, so
 // few kernels serve every alignment.
-constexpr NormSpec kTiled{.columns = 33, .affine = Affine::weight_bias, .statistics = true};
+constexpr NormSpec kTiled{.columns = 33,
+                          .input = DType::f16,
+                          .output = DType::f16,
+                          .weight = DType::f16,
+                          .affine = Affine::weight_bias,
+                          .statistics = true};
 constexpr NormSpec kResident{.columns = 3001, .affine = Affine::weight_bias, .statistics = true};
 constexpr NormSpec kLong{.columns = 40001,
                          .input = DType::f64,

@@ -334,14 +334,16 @@ class Enumeration {
   // Chunks of all sizes that threads can hold; and weights read for each row, or once for a group of rows,
   // since large ones leave no room for x in L2.
   void split_rows(int vector, bool unaligned) {
-    constexpr int kThreads = 256, kGroup = 16, kMostVectors = 32;
+    constexpr int kThreads = 256, kGroup = 16;
+    const bool more = moves_other_rows(use_.spec);  // which are held beside x
+    const int most_elements = more ? 16 : 32;
     Plan plan{.strategy = Strategy::split_row,
               .threads = kThreads,
               .threads_per_row = kThreads,
               .vector = vector,
               .unaligned = unaligned};
     const int most =
-        std::max(1, std::min(kMostVectors / vector, max_held_registers(kThreads, vector, use_.spec) /
+        std::max(1, std::min(most_elements / vector, max_held_registers(kThreads, vector, use_.spec) /
                                                         registers_per_vector(vector, use_.spec)));
     for (const int group : {1, kGroup}) {
       plan.group_rows = group;

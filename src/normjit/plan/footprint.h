@@ -421,7 +421,8 @@ inline int needed_registers(const Plan& plan, const NormSpec& spec) {
     const int elements = plan.per_thread * plan.vector * rows_per_thread(plan);
     // Less suffices without function calls and conversions. Measured: 4096 columns, one block of 256 threads
     // per SM: 0.86, three: 0.95.
-    if (plan.strategy == Strategy::block_row && whole_aligned_row && plan.vector == 2 && same && !calls)
+    if (plan.strategy == Strategy::block_row && whole_aligned_row && plan.vector == 2 && same && !calls &&
+        !moves_other_rows(spec))
       return elements <= 16 ? 80 : 128;
     if (adds && (shared_row || plan.strategy == Strategy::split_row))
       return elements <= 4 && plan.strategy != Strategy::split_row ? 128 : 168;
