@@ -30,13 +30,13 @@ int features(const FeaturesCommand& options) {
   for (const MeasuredLayer& layer : layers) {
     const NormSpec& spec = layer.layer.spec;
     const PlanUse use{spec, device, regime_of(spec, layer.layer.rows, device), layer.alignment};
+    const LaunchFeatures launch(spec, device, options.typical ? use.rows() : layer.layer.rows);
     for (const MeasuredPlan& measured : layer.plans) {
       text += concat({shortest(layer.seed), ",", shortest(layer.index), ",", to_text(spec), ",",
                       shortest(layer.layer.rows), ",", to_text(measured.plan), ",",
                       fixed(measured.microseconds, 3), ",", fixed(layer.copy_microseconds, 3), ",",
                       shortest(measured.registers), ",", shortest(measured.spill_bytes)});
-      const Features values =
-          features_of(measured.plan, spec, device, options.typical ? use.rows() : layer.layer.rows);
+      const Features values = launch.of(measured.plan);
       for (const float value : values.values) text += "," + shortest(value);
       text += "\n";
     }

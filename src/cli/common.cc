@@ -139,7 +139,7 @@ PlanOfUse plan_of_use(Service& service, const NormSpec& spec, const DeviceProfil
                       Alignment alignment, const Uses& uses) {
   const std::optional<Plan> tuned =
       uses.batch_invariant ? std::nullopt : service.tuned(spec, device, regime, alignment).value();
-  const Plan plan = tuned.value_or(choose(spec, device, regime, alignment));
+  const Plan plan = tuned.value_or(choose(spec, device, regime, alignment, uses.batch_invariant));
   return {in_groups(plan, spec, uses.grouped_rows), tuned.has_value()};
 }
 

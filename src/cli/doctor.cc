@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <array>
+
 #include "cli/command_line.h"
 #include "cli/health.h"
 #include "cli/table.h"
+#include "normjit/plan/cost.h"
 #include "normjit/service/report_json.h"
 #include "simt/host_compiler.h"
 
@@ -145,6 +148,9 @@ std::string text_of(const Environment& environment, const Options& settings, con
   for (const Environment::Device& device : environment.devices) {
     text += "GPU " + std::to_string(device.ordinal) + "      " + device.name + ", " + device.profile.text() +
             "\n";
+    if (device.profile.arch != kMeasuredArch)
+      text += indented("plans are chosen by what was measured on " + kMeasuredArch.name() +
+                       " and by the limits of this GPU; `normjit tune` measures here");
   }
   return text;
 }
@@ -152,6 +158,7 @@ std::string text_of(const Environment& environment, const Options& settings, con
 std::string json_text(const Environment& environment, const Options& settings, const Found& found) {
   const auto& [templates, host, prebuild, serve] = found;
   return json_of(environment, settings)
+      .add("measured_archs", Json::array(std::array{kMeasuredArch.name()}))
       .add("templates", {{"directory", settings.template_directory}, {"error", templates.error().message}})
       .add("host_compiler", {{"path", host ? *host : ""}, {"error", host ? "" : host.error().message}})
       .add("prebuild", {{"error", prebuild.error().message}})

@@ -14,6 +14,7 @@ struct ExportCommand : CommonOptions {
   std::string archs;  // empty: native, with specs
   std::vector<std::string> from;
   Uses uses;
+  bool tuned = false;
   bool sign = false;
   std::string key;  // empty: NORMJIT_SIGN_KEY
 };
@@ -32,6 +33,7 @@ int export_pack(const ExportCommand& options) {
                        .specs = wanted_specs(options.manifests, options.specs),
                        .devices = {},
                        .uses = options.uses,
+                       .only_tuned = options.tuned,
                        .sign_key = {}};
   const bool named = !options.specs.empty() || !options.manifests.empty();
   if (named && wanted.specs.empty()) return fail(kUsage, "there is nothing to export: the manifest is empty");
@@ -82,6 +84,8 @@ void add_export(CommandLine& line) {
   command->add_option("--arch", options.archs,
                       "With specs, as for prebuild: sm_90 and the like, native, all-major, all; else native");
   add_uses(command, options.uses, "With specs: ");
+  command->add_flag("--tuned", options.tuned,
+                    "Only tuned plans, without their kernels, which are compiled where they are used");
   command
       ->add_option(
           "--from", options.from,
@@ -97,6 +101,7 @@ void add_export(CommandLine& line) {
   normjit export kernels.njp
   normjit export kernels.njp --manifest shapes.json --arch sm_80,sm_90
   normjit export both.njp --from one.njp --from other.njp
+  normjit export plans.njp --tuned
   normjit export kernels.njp --sign --key release.key
 
 Use it: NORMJIT_LAYERS=/path/to/kernels.njp, or normjit import kernels.njp. Its name ends in .njp. The same entries make

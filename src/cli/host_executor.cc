@@ -116,11 +116,11 @@ std::optional<std::ptrdiff_t> counter_left(const std::vector<std::byte>& workspa
 Plan plan_for_host(const NormSpec& spec, const DeviceProfile& device, std::int64_t rows, Alignment alignment,
                    const Uses& uses) {
   const RowsRegime regime = Use::regime_for(spec, rows, device, uses.batch_invariant);
-  Plan plan = choose(spec, device, regime, alignment);
+  Plan plan = choose(spec, device, regime, alignment, uses.batch_invariant);
   const LaunchShape shape = launch_shape(plan, spec);
   if (shape.cooperative &&
       grid_blocks(plan, spec, device, rows) * shape.threads > simt::most_threads_together())
-    plan = fallback(spec, device, regime, alignment);
+    plan = fallback(spec, device, regime, alignment, uses.batch_invariant);
   return in_groups(plan, spec, uses.grouped_rows);
 }
 

@@ -71,14 +71,12 @@ std::int64_t default_rows(const NormSpec& spec, std::int64_t plane) noexcept {
   return std::max(together, rows / together * together);
 }
 
-std::vector<MeasuredCase> measured_cases(const std::vector<std::string>& specs, const std::string& rows,
+std::vector<MeasuredCase> measured_cases(const std::vector<NormSpec>& specs, const std::string& rows,
                                          std::int64_t plane) {
-  std::vector<NormSpec> parsed;
-  for (const std::string& text : specs) parsed.push_back(spec_from(text).value());
   std::vector<std::int64_t> numbers;
   if (!rows.empty()) numbers = parse_rows_list(rows);
   std::vector<MeasuredCase> cases;
-  for (const NormSpec& spec : parsed)
+  for (const NormSpec& spec : specs)
     for (const std::int64_t number : rows.empty() ? std::vector{default_rows(spec, plane)} : numbers)
       cases.push_back({spec, number});
   return cases;

@@ -58,7 +58,7 @@ struct MeasuredCase {
   NormSpec spec;
   std::int64_t rows;
 };
-std::vector<MeasuredCase> measured_cases(const std::vector<std::string>& specs, const std::string& rows,
+std::vector<MeasuredCase> measured_cases(const std::vector<NormSpec>& specs, const std::string& rows,
                                          std::int64_t plane = 0);
 
 // Bytes that a launch must move, whatever the kernel: each operand once. `sample` as in MeasuredUse.

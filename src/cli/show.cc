@@ -42,10 +42,11 @@ struct ShowReport {
 };
 
 // The planner's choice and the best plans that it beat.
-std::vector<Candidate> weighed(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
-                               Alignment alignment) {
+std::vector<Candidate> weighed(const NormSpec& spec, const DeviceProfile& device, std::int64_t rows,
+                               Alignment alignment, bool batch_invariant) {
   constexpr std::size_t kAlternatives = 4;
-  std::vector<Candidate> all = candidates(spec, device, regime, alignment);
+  std::vector<Candidate> all = candidates(spec, device, Use::regime_for(spec, rows, device, batch_invariant),
+                                          alignment, batch_invariant);
   all.resize(std::min(all.size(), 1 + kAlternatives));
   return all;
 }
@@ -55,8 +56,7 @@ ShowReport look_up(Service& service, const NormSpec& spec, const DeviceProfile& 
   ShowReport report{.spec = spec, .device = device, .rows = rows, .uses = {}, .weighed = {}, .generic = {}};
   if (rows > 0) {
     report.contiguous = contiguous_alignment(spec);
-    report.weighed =
-        weighed(spec, device, Use::regime_for(spec, rows, device, uses.batch_invariant), report.contiguous);
+    report.weighed = weighed(spec, device, rows, report.contiguous, uses.batch_invariant);
   }
   const PrebuildReport kernels =
       service.prebuild({&spec, 1}, {&device, 1}, {.jobs = 1, .uses = uses, .dry_run = true, .progress = {}})

@@ -29,10 +29,10 @@ namespace normjit::cli {
 namespace {
 
 struct TuneCommand : CommonOptions {
-  std::vector<std::string> specs;
+  std::vector<std::string> specs, manifests;
   std::string rows;  // comma-separated; empty: as many as make x 256 MiB
   int repeat = 30;
-  int top = 0;  // measure only so many plans; 0: all
+  std::optional<int> top;  // measure only so many plans; 0: all
   int device = 0;
   MeasuredUse use;
   bool dry_run = false;
@@ -47,6 +47,7 @@ using Trial = TuneReport::Trial;
 
 constexpr int kFirstReplays = 5;       // enough to tell a good plan from a bad one
 constexpr std::size_t kFinalists = 5;  // that are measured again, and shown
+constexpr int kTopOfModel = 6;         // plans of each case of a manifest
 
 // One spec with one number of rows, and the kernels of its trials; empty where one cannot be had.
 struct Case {
@@ -230,6 +231,25 @@ void measure_shortly(Workbench& bench, Case& of, bool shows) {
   }
 }
 
+// Each spec with a number of rows of each kind: as one token has, a small batch, and a large one.
+std::vector<MeasuredCase> one_of_each_kind(const std::vector<NormSpec>& specs, const DeviceProfile& profile,
+                                           const MeasuredUse& use) {
+  std::vector<MeasuredCase> cases;
+  const auto add = [&](const NormSpec& spec, std::int64_t rows) {
+    cases.push_back({spec, ceil_div(rows, use.sample) * use.sample});
+  };
+  for (const NormSpec& spec : specs) {
+    if (spec.channels_first) {
+      cases.push_back({spec, default_rows(spec, use.plane)});
+    } else {
+      add(spec, 1);
+      add(spec, profile.sm_count / 2);
+      add(spec, default_rows(spec));
+    }
+  }
+  return cases;
+}
+
 // Two rounds: all plans shortly, then the best of them, and the rules' choice, in turn for `repeat` replays.
 void measure(Workbench& bench, Case& of, int repeat, bool shows) {
   measure_shortly(bench, of, shows);
@@ -371,7 +391,7 @@ int tune_random(const TuneCommand& options) {
   for (int i = 0; i < options.random; ++i) {
     if (known.contains(i)) continue;
     const Layer& layer = layers[static_cast<std::size_t>(i)];
-    const Trials trials{.top = options.top > 0 ? options.top : kTop,
+    const Trials trials{.top = options.top.value_or(kTop),
                         .drawn = kDrawn,
                         .seed = options.seed * 1'000'003 + static_cast<std::uint64_t>(i),
                         .every = i < options.every};
@@ -419,11 +439,17 @@ int tune_random(const TuneCommand& options) {
 
 int tune(const TuneCommand& options) {
   if (options.repeat < 1) return fail(kUsage, "--repeat must be 1 or more");
-  if (options.top < 0) return fail(kUsage, "--top must be 0, which is all, or more");
-  if ((options.random > 0) == !options.specs.empty() || options.random < 0)
-    return fail(kUsage, "tune needs SPECs, or layers that are drawn, --random N");
+  if (options.use.sample < 1) return fail(kUsage, "--sample-rows must be 1 or more");
+  if (options.top && *options.top < 0) return fail(kUsage, "--top must be 0, which is all, or more");
+  const bool named = !options.specs.empty() || !options.manifests.empty();
+  if ((options.random > 0) == named || options.random < 0)
+    return fail(kUsage, "tune needs SPECs or a --manifest, or layers that are drawn, --random N");
   if (options.random > 0) return tune_random(options);
-  const std::vector<MeasuredCase> measured = measured_cases(options.specs, options.rows, options.use.plane);
+  const std::vector<NormSpec> specs = wanted_specs(options.manifests, options.specs);
+  if (specs.empty()) return fail(kUsage, "there is nothing to tune: the manifest is empty");
+  const bool model = !options.manifests.empty(), all_kinds = model && options.rows.empty();
+  std::vector<MeasuredCase> measured;
+  if (!all_kinds) measured = measured_cases(specs, options.rows, options.use.plane);
   const Options settings = service_options(options);
   if (settings.cache_directory.empty() && !options.dry_run) {
     return fail(kCacheIo,
@@ -436,9 +462,14 @@ int tune(const TuneCommand& options) {
   Service& service = *helped.service;
   const DeviceProfile profile = service.device(options.device).value();
   Copies copies(settings, gpu, profile);
+  if (all_kinds) measured = one_of_each_kind(specs, profile, options.use);
+  const Trials trials{.top = options.top.value_or(model ? kTopOfModel : 0)};
   std::vector<Case> cases;
-  for (const auto& [spec, rows] : measured)
-    cases.push_back(make_case(spec, rows, options.use, gpu, profile, {.top = options.top}));
+  for (const auto& [spec, rows] : measured) {
+    MeasuredUse use = options.use;
+    if (model && !spec.channels_first) use.plane = 0;  // that of the other specs
+    cases.push_back(make_case(spec, rows, use, gpu, profile, trials));
+  }
   Preparation preparation(service, options.device, profile, cases, /*shows=*/true);
 
   std::vector<TuneReport> reports;
@@ -465,15 +496,23 @@ void add_tune(CommandLine& line) {
   auto [command, options] =
       line.add("tune", "Measure every legal plan on a GPU and keep the best beside the cache", tune);
   command->add_option("SPEC", options.specs, kSpecHelp);
-  command->add_option("--rows", options.rows,
-                      "Comma-separated numbers of rows; else as many as make x 256 MiB");
+  command
+      ->add_option(
+          "--manifest", options.manifests,
+          "The specs of a file, as of a model: JSON, JSON lines, or a spec a line; repeatable; - is stdin")
+      ->allow_extra_args(false);
+  command->add_option(
+      "--rows", options.rows,
+      "Comma-separated numbers of rows; else as many as make x 256 MiB, and with --manifest also 1, "
+      "and half as many as the GPU has multiprocessors");
   command->add_option("--sample-rows", options.use.sample, kSampleRowsHelp);
   command->add_option("--plane", options.use.plane, kPlaneHelp);
   command->add_option("--repeat", options.repeat, "Replays of the best plans that their median is of")
       ->capture_default_str();
-  command
-      ->add_option("--top", options.top, "Measure only so many plans, those the model ranks first; 0 is all")
-      ->capture_default_str();
+  command->add_option(
+      "--top", options.top,
+      "Measure only so many plans, those the model ranks first; 0 is all. Else all, 6 with --manifest, and "
+      "8 with --random");
   command->add_option("--device", options.device, "CUDA ordinal of the GPU")->capture_default_str();
   command->add_flag("--dry-run", options.dry_run, "Measure and print; keep nothing");
   command->add_option(
@@ -489,6 +528,7 @@ void add_tune(CommandLine& line) {
   command->footer(std::string(R"(Examples:
   normjit tune layernorm/cols=4096/bf16/wb --rows 1,128,16384
   normjit tune layernorm/cols=1023/f16/wb --dry-run
+  normjit tune --manifest cache/manifests/llama.json && normjit export plans.njp --tuned
   normjit tune --random 100 --seed 7 --data layers.txt
 
 All plans are measured as bench does; then the best five, and the one that the planner's rules choose, once more. A plan

@@ -72,6 +72,8 @@ struct ExportOptions {
   std::vector<DeviceProfile> devices;
   // The uses of these specs, as of a prebuild.
   Uses uses = {};
+  // Only tuned plans, without their kernels: a few hundred bytes each, for a cache whose service compiles.
+  bool only_tuned = false;
   // The file of a secret key (Options::sign_key), with which the pack is signed: PACK.minisig is written
   // beside it. Empty: the pack is not signed.
   std::string sign_key = {};

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How to compute a spec on a device: the choice of kernel and its compile-time shape.
 //
-// choose() is a pure function of the spec, the device and two small enumerations, RowsRegime and Alignment.
+// choose() is a pure function of the spec, the device, two small enumerations, RowsRegime and Alignment, and
+// of whether bits must not depend on the batch.
 // So the plans of a spec on a device are a closed set (plans()): once they are built, no row count, pointer
 // or stride needs another kernel.
 #pragma once
@@ -110,18 +111,20 @@ struct Candidate {
   std::string_view why;  // what costs most; lasts as long as the program
 };
 
-// Every plan that the planner considers for this use of a valid spec, the cheapest first. Never empty.
+// Every plan that the planner considers for this use of a valid spec, the cheapest first. Never empty. With
+// batch_invariant, whose regime is `many`, none whose sums depend on where in memory a row begins.
 NORMJIT_API std::vector<Candidate> candidates(const NormSpec& spec, const DeviceProfile& device,
-                                              RowsRegime regime, Alignment alignment);
+                                              RowsRegime regime, Alignment alignment,
+                                              bool batch_invariant = false);
 
 // The first of them. Never fails: every valid spec has a plan on every known device.
 NORMJIT_API Plan choose(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
-                        Alignment alignment) noexcept;
+                        Alignment alignment, bool batch_invariant = false) noexcept;
 
 // The plan of the same use whose blocks need not be resident at once, for devices that have no room for
 // them.
 NORMJIT_API Plan fallback(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
-                          Alignment alignment) noexcept;
+                          Alignment alignment, bool batch_invariant = false) noexcept;
 
 // Which uses of a spec plans() is asked for.
 struct Uses {

@@ -340,6 +340,7 @@ TEST_F(Tool, DoctorSaysWhatIsMissing) {
   EXPECT_EQ(report.at("compiler").at("path"), "");
   EXPECT_THAT(report.at("compiler").at("error"), HasSubstr("libnvrtc.so"));
   EXPECT_EQ(report.at("cache").at("directory"), cache());
+  EXPECT_EQ(report.at("measured_archs"), Json::array({"sm_90"}));
   EXPECT_NE(report.at("host_compiler").at("path").get<std::string>().empty(),
             report.at("host_compiler").at("error").get<std::string>().empty());
   EXPECT_EQ(report.at("driver").at("version").get<std::string>().empty(),

@@ -47,6 +47,10 @@ TEST_F(ToolTune, UsageErrorsExitWith2) {
       {"tune", kSpec, "--rows", "12x"},
       {"tune", kSpec, "--repeat", "0"},
       {"tune", kSpec, "--top", "-1"},
+      {"tune", kSpec, "--random", "2"},
+      {"tune", "--manifest", "/dev/null"},
+      {"tune", "--manifest", "/nowhere.json"},
+      {"tune", kSpec, "--sample-rows", "0"},
       {"tune", kSpec, "--arch", "sm_90"},
   };
   for (const auto& arguments : mistakes) {

@@ -51,6 +51,25 @@ TEST(Candidates, AreLegalRankedAndExplained) {
       });
 }
 
+// Whose bits must not depend on the place of a row do without sums that begin where the row's address says.
+TEST(Candidates, OfBatchInvariantUsesAddInOneOrder) {
+  int realigned = 0;
+  for_random_uses(1'000, any_spec,
+                  [&](const NormSpec& spec, const DeviceProfile& device, RowsRegime, Alignment alignment) {
+                    const auto depends_on_place = [](const Candidate& one) {
+                      return one.plan.unaligned && one.plan.strategy != Strategy::persistent_row;
+                    };
+                    const RowsRegime many = RowsRegime::many;
+                    const std::vector<Candidate> invariant = candidates(spec, device, many, alignment, true);
+                    ASSERT_TRUE(std::ranges::none_of(invariant, depends_on_place));
+                    ASSERT_EQ(choose(spec, device, many, alignment, true), invariant.front().plan);
+                    ASSERT_FALSE(fallback(spec, device, many, alignment, true).unaligned);
+                    realigned +=
+                        std::ranges::any_of(candidates(spec, device, many, alignment), depends_on_place);
+                  });
+  EXPECT_GT(realigned, 0);
+}
+
 // Aligned plans keep to the alignment of the tensors; accesses of unaligned plans have the full width.
 TEST(Candidates, NoAccessIsWiderThanTheTensorsAllow) {
   for_random_uses(
@@ -106,6 +125,16 @@ TEST(Plans, AreWhatChooseAndFallbackReturnWithoutRepetition) {
         if (wanted.back().exchange != Exchange::none)
           wanted.push_back(fallback(spec, device, regime, alignment));
       }
+    std::vector<Plan> invariant;
+    for (const Alignment alignment : kAlignments) {
+      const RowsRegime many = RowsRegime::many;
+      invariant.push_back(choose(spec, device, many, alignment, true));
+      if (invariant.back().exchange != Exchange::none)
+        invariant.push_back(fallback(spec, device, many, alignment, true));
+    }
+    for (const Plan& plan : plans(spec, device, {.batch_invariant = true}))
+      ASSERT_TRUE(contains(invariant, plan)) << to_text(plan);
+    wanted.insert(wanted.end(), invariant.begin(), invariant.end());
     for (const Plan& plan : wanted) ASSERT_TRUE(contains(all, plan)) << "missing: " << to_text(plan);
     for (const Plan& plan : all) {
       const auto legal = check(plan, spec, device);

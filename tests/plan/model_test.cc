@@ -55,7 +55,7 @@ TEST(Features, AreThePhysicsOfALaunch) {
                   .per_thread = 5,
                   .blocks_per_sm = 4};
   ASSERT_TRUE(check(plan, spec, h200()).ok());
-  const Features f = features_of(plan, spec, h200(), 132 * 6);
+  const Features f = LaunchFeatures(spec, h200(), 132 * 6).of(plan);
   constexpr float kClose = 0.02f;
   EXPECT_NEAR(f[Feature::log_rows], std::log2(6.0f), kClose);
   EXPECT_NEAR(f[Feature::log_row_bytes], std::log2(40'000.0f), kClose);
@@ -70,7 +70,7 @@ TEST(Features, AreThePhysicsOfALaunch) {
   EXPECT_EQ(f[Feature::busy], 1);
   EXPECT_NEAR(f[Feature::log_in_flight], std::log2(1024.0f * 20 * 4), kClose);
   EXPECT_EQ(f[Feature::read_twice], 0);
-  EXPECT_EQ(features_of(plan, spec, h200(), 33)[Feature::busy], 0.25f);
+  EXPECT_EQ(LaunchFeatures(spec, h200(), 33).of(plan)[Feature::busy], 0.25f);
 }
 
 }  // namespace

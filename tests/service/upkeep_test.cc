@@ -328,6 +328,35 @@ TEST_F(UpkeepTest, ExportTakesTheKernelsOfTheUses) {
   EXPECT_LT(invariant->entries, int(plans(kSpec, device_).size()));
 }
 
+TEST_F(UpkeepTest, ExportTakesTunedPlansAlone) {
+  prebuild(machine_.service(), kSpec);
+  const auto none = machine_.service().export_pack(
+      elsewhere_ / "none.njp", {.from = {}, .specs = {}, .devices = {}, .only_tuned = true});
+  ASSERT_FALSE(none.ok());
+  EXPECT_THAT(none.error().message, HasSubstr("no tuned plan"));
+
+  TunedPlan tuned{.spec = kSpec, .device = device_};
+  for (const Candidate& one : candidates(kSpec, device_, tuned.regime, tuned.alignment))
+    if (one.plan.exchange == Exchange::none && one.cost > 1) tuned.plan = one.plan;
+  ASSERT_TRUE(machine_.service().remember(tuned).ok());
+  ExportOptions wanted{.from = {}, .specs = {}, .devices = {}, .only_tuned = true};
+  const auto all = machine_.service().export_pack(elsewhere_ / "all.njp", wanted);
+  ASSERT_TRUE(all.ok()) << all.error().message;
+  EXPECT_EQ(all->entries, 1);
+  wanted.specs = {kSpec};
+  wanted.devices = {device_};
+  const auto of_spec = machine_.service().export_pack(elsewhere_ / "spec.njp", wanted);
+  ASSERT_TRUE(of_spec.ok());
+  EXPECT_EQ(read(elsewhere_ / "spec.njp"), read(elsewhere_ / "all.njp"));
+
+  // Where it is a layer, the plan is known.
+  Service fleet = service("fleet");
+  EXPECT_EQ(fleet.tuned(kSpec, device_, tuned.regime, tuned.alignment).value(), std::nullopt);
+  ASSERT_TRUE(fleet.import_from({elsewhere_ / "all.njp"}).ok());
+  Service later = service("fleet");
+  EXPECT_EQ(later.tuned(kSpec, device_, tuned.regime, tuned.alignment).value(), tuned.plan);
+}
+
 TEST_F(UpkeepTest, ExportLeavesOutWhatIsUnsound) {
   for (const NormSpec& spec : {kSpec, kOther}) ASSERT_TRUE(machine_.service().prepare(spec).ok());
   damage(path_of(machine_.service().entries()->at(0)));

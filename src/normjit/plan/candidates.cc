@@ -12,9 +12,6 @@
 namespace normjit {
 namespace {
 
-// The architecture whose plans have been measured.
-constexpr int kMeasuredArch = 90;
-
 // The most elements, up to 16 bytes of the narrowest row that is read, that are aligned in every row. Plans
 // depend on the alignment of a use by this number alone.
 int aligned_elements(const NormSpec& spec, Alignment alignment) {
@@ -54,16 +51,17 @@ class Enumeration {
       warp_rows(narrower);
       block_rows(narrower, false);
     }
-    // Where a vector begins depends on the address of the row, and so do the last bits of its sums, which
-    // must not be where the plan for many rows serves any number of them (PrepareOptions::batch_invariant).
-    if (realigns && use_.regime != RowsRegime::many) block_rows(widest, true);
+    // Where a vector of unaligned rows begins depends on the address of the row, and so do the last bits of
+    // its sums.
+    const bool realigned = realigns && !use_.batch_invariant;
+    if (realigned) block_rows(widest, true);
     if (scales_rows(spec) || has_more_results(spec)) {
       found_.push_back(generic_plan());
       return std::move(found_);
     }
     persistent_rows();
     split_rows(aligned, false);
-    if (realigns) split_rows(widest, true);
+    if (realigned) split_rows(widest, true);
     return std::move(found_);
   }
 
@@ -80,7 +78,7 @@ class Enumeration {
     }
   }
   void add_legal(const Plan& plan) {
-    if (check(plan, use_.spec, use_.device)) found_.push_back(plan);
+    if (is_legal(plan, use_.spec, use_.device)) found_.push_back(plan);
   }
 
   void gradients(int vector) {
@@ -151,7 +149,11 @@ class Enumeration {
   }
 
   void add(const Plan& plan) {
-    for_each_number_of_blocks(plan, [&](const Plan& full) { add_legal(full); });
+    // Without blocks that wait for each other the number of blocks breaks no other limit.
+    const bool waits = plan.exchange == Exchange::grid || plan.strategy == Strategy::split_row;
+    for_each_number_of_blocks(plan, [&](const Plan& full) {
+      if (!waits || is_legal(full, use_.spec, use_.device)) found_.push_back(full);
+    });
   }
 
   // With fewer registers a thread of this plan is not tried. How many a kernel takes the compiler alone
@@ -159,20 +161,24 @@ class Enumeration {
   // model knows what becomes of rows of any length; elsewhere the estimate is taken for true.
   int least_registers(const Plan& plan, int needed) const {
     constexpr int kDoubt = 16, kNone = 1000;
+    // Threads that hold more of a row were fastest on none of the measured layers, and spill easily.
+    constexpr int kMostElements = 96, kMostOfSums = 64;
     const NormSpec& spec = use_.spec;
     const auto held = static_cast<int>(held_registers(plan, spec));
     const bool rows = plan.strategy == Strategy::warp_rows || plan.strategy == Strategy::block_row ||
                       plan.strategy == Strategy::split_row;
     const bool more = is_narrow(spec.output) || has_more_results(spec) || row_parameters(spec) > 0 ||
                       compute_type(spec) == DType::f64 || !same_dtypes(spec);
-    if (use_.device.arch.number == kMeasuredArch && !more) {
+    const int elements = plan.per_thread * plan.vector;
+    if (rows && elements > (moves_other_rows(spec) ? kMostOfSums : kMostElements)) return kNone;
+    if (use_.device.arch == kMeasuredArch && !more) {
       const bool doubtful = rows && !plan.unaligned && plan.blocks_per_row == 1 && same_dtypes(spec);
       return std::max(needed - (doubtful ? kDoubt : 0), held + kWorkingRegisters);
     }
     if (rows && registers_of_fusion(plan, spec) == 0 &&
         held > max_held_registers(plan.threads, plan.vector, spec))
       return kNone;
-    if (rows && plan.per_thread * plan.vector > max_held_elements(plan, spec)) return kNone;
+    if (rows && elements > max_held_elements(plan, spec)) return kNone;
     return std::max(needed, held + kWorkingRegisters);
   }
 
@@ -184,7 +190,7 @@ class Enumeration {
     constexpr int kPlenty = 24;  // registers of a thread
     const DeviceProfile& device = use_.device;
     plan.blocks_per_sm = 1;
-    if (!check(plan, use_.spec, device)) return;
+    if (!is_legal(plan, use_.spec, device)) return;
     if (plan.strategy == Strategy::persistent_row) return take(plan);
     const int needed = needed_registers(plan, use_.spec, device.arch);
     const int least = least_registers(plan, needed);
@@ -336,7 +342,7 @@ class Enumeration {
   void split_rows(int vector, bool unaligned) {
     constexpr int kThreads = 256, kGroup = 16;
     const bool more = moves_other_rows(use_.spec);  // which are held beside x
-    const int most_elements = more ? 16 : 32;
+    const int most_elements = !more ? 32 : same_dtypes(use_.spec) ? 16 : 8;
     Plan plan{.strategy = Strategy::split_row,
               .threads = kThreads,
               .threads_per_row = kThreads,
@@ -344,7 +350,7 @@ class Enumeration {
               .unaligned = unaligned};
     const int most =
         std::max(1, std::min(most_elements / vector, max_held_registers(kThreads, vector, use_.spec) /
-                                                        registers_per_vector(vector, use_.spec)));
+                                                         registers_per_vector(vector, use_.spec)));
     for (const int group : {1, kGroup}) {
       plan.group_rows = group;
       if (group > 1 && use_.spec.affine == Affine::none) continue;
@@ -372,9 +378,10 @@ DeviceProfile default_device(const DeviceProfile& device) {
   return known ? *known : device;
 }
 
-Weighed weigh(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime, Alignment alignment) {
+Weighed weigh(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime, Alignment alignment,
+              bool batch_invariant) {
   const DeviceProfile known = default_device(device);
-  const PlanUse use{spec, known, regime, alignment};
+  const PlanUse use{spec, known, regime, alignment, batch_invariant};
   Weighed all{.plans = Enumeration(use).all(), .costs = {}};
   all.costs = costs_of(all.plans, use);
   return all;
@@ -402,8 +409,8 @@ const Plan& fallback_among(const Weighed& all) {
 }  // namespace
 
 std::vector<Candidate> candidates(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
-                                  Alignment alignment) {
-  const Weighed all = weigh(spec, device, regime, alignment);
+                                  Alignment alignment, bool batch_invariant) {
+  const Weighed all = weigh(spec, device, regime, alignment, batch_invariant);
   const DeviceProfile known = default_device(device);
   const float least = std::ranges::min(all.costs);
   std::vector<Candidate> found;
@@ -420,14 +427,14 @@ std::vector<Plan> every_plan(const NormSpec& spec, const DeviceProfile& device, 
   return Enumeration({spec, known, regime, alignment}).all();
 }
 
-Plan choose(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
-            Alignment alignment) noexcept {
-  return best_of(weigh(spec, device, regime, alignment));
+Plan choose(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime, Alignment alignment,
+            bool batch_invariant) noexcept {
+  return best_of(weigh(spec, device, regime, alignment, batch_invariant));
 }
 
-Plan fallback(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
-              Alignment alignment) noexcept {
-  return fallback_among(weigh(spec, device, regime, alignment));
+Plan fallback(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime, Alignment alignment,
+              bool batch_invariant) noexcept {
+  return fallback_among(weigh(spec, device, regime, alignment, batch_invariant));
 }
 
 std::vector<Plan> plans(const NormSpec& spec, const DeviceProfile& device, const Uses& uses) {
@@ -443,10 +450,13 @@ std::vector<Plan> plans(const NormSpec& spec, const DeviceProfile& device, const
       const int aligned = aligned_elements(spec, alignment);
       if (aligned == planned) continue;
       planned = aligned;
-      const Weighed found = weigh(spec, device, regime, alignment);
-      const Plan& best = best_of(found);
-      add(best);
-      if (best.exchange != Exchange::none) add(fallback_among(found));
+      for (const bool invariant : {false, true}) {
+        if (uses.batch_invariant ? !invariant : invariant && regime != RowsRegime::many) continue;
+        const Weighed found = weigh(spec, device, regime, alignment, invariant);
+        const Plan& best = best_of(found);
+        add(best);
+        if (best.exchange != Exchange::none) add(fallback_among(found));
+      }
     }
   }
   return all;

@@ -2,8 +2,8 @@
 #include "normjit/plan/cost.h"
 
 #include <array>
-#include <bit>
 #include <cmath>
+#include <cstring>
 #include <iterator>
 #include <numeric>
 
@@ -22,26 +22,39 @@ PlanFamily family_of(const NormSpec& spec) {
                                : PlanFamily::forward;
 }
 
-// So many plans pass through a tree side by side, in vector instructions, which GCC and Clang make of these
-// types on any processor.
-constexpr std::size_t kTogether = 16;
-using Floats = float __attribute__((vector_size(kTogether * sizeof(float))));
-using Ints = std::int32_t __attribute__((vector_size(kTogether * sizeof(std::int32_t))));
-using Together = std::array<Floats, kFeatures>;
+// So many plans pass through a tree side by side, in vector instructions that every processor has, which GCC
+// and Clang make of these types.
+constexpr std::size_t kTogether = 16, kLanes = 4, kVectors = kTogether / kLanes;
+using Floats = float __attribute__((vector_size(kLanes * sizeof(float))));
+using Ints = std::int32_t __attribute__((vector_size(kLanes * sizeof(std::int32_t))));
+
+// The features of some plans, by feature.
+struct alignas(Floats) Together {
+  std::array<std::array<float, kTogether>, kFeatures> values{};
+
+  void set(std::size_t i, const Features& features) {
+    for (std::size_t f = 0; f < kFeatures; ++f) values[f][i] = features.values[f];
+  }
+  Floats vector(std::size_t feature, std::size_t v) const {
+    Floats lanes;
+    std::memcpy(&lanes, values[feature].data() + v * kLanes, sizeof lanes);
+    return lanes;
+  }
+};
 
 using Sums = std::array<std::int32_t, kTogether>;
 
 Sums sums_of_leaves(std::span<const Tree> trees, const Together& plans) {
   Sums sums{};
   for (const Tree& tree : trees) {
-    Ints answers{};
-    std::int32_t bit = 1;
-    for (const Tree::Split& split : tree.splits) {
-      answers |= (plans[static_cast<std::size_t>(split.feature)] > split.threshold) & bit;
-      bit *= 2;
+    Ints answers[kVectors] = {};
+    for (std::size_t i = std::size(tree.splits); i-- > 0;) {
+      const auto feature = static_cast<std::size_t>(tree.splits[i].feature);
+      const float threshold = tree.splits[i].threshold;
+      for (std::size_t v = 0; v < kVectors; ++v)  // what is true is -1
+        answers[v] = answers[v] + answers[v] - (plans.vector(feature, v) > threshold);
     }
-    const auto at = std::bit_cast<Sums>(answers);
-    for (std::size_t i = 0; i < kTogether; ++i) sums[i] += tree.leaves[at[i]];
+    for (std::size_t i = 0; i < kTogether; ++i) sums[i] += tree.leaves[answers[i / kLanes][i % kLanes]];
   }
   return sums;
 }
@@ -74,35 +87,47 @@ constexpr Reason kReasons[] = {
 
 std::vector<float> costs_of(std::span<const Plan> plans, const PlanUse& use) {
   const std::span<const Tree> trees = trees_of(family_of(use.spec));
-  const std::int64_t rows = use.rows();
+  const LaunchFeatures launch(use.spec, use.device, use.rows());
   std::vector<float> costs(plans.size());
-  std::vector<Features> features(plans.size());
-  for (std::size_t i = 0; i < plans.size(); ++i)
-    features[i] = features_of(plans[i], use.spec, use.device, rows);
+  std::vector<Features> features;
+  features.reserve(plans.size());
+  for (const Plan& plan : plans) features.push_back(launch.of(plan));
   // Adds what these trees say of the plans with these indices.
   const auto add = [&](std::span<const std::size_t> those, std::span<const Tree> say) {
-    Together together{};
+    Together together;
     for (std::size_t begin = 0; begin < those.size(); begin += kTogether) {
       const std::size_t count = std::min(kTogether, those.size() - begin);
-      for (std::size_t i = 0; i < count; ++i)
-        for (std::size_t f = 0; f < kFeatures; ++f) together[f][i] = features[those[begin + i]].values[f];
+      for (std::size_t i = 0; i < count; ++i) together.set(i, features[those[begin + i]]);
       const Sums sums = sums_of_leaves(say, together);
       for (std::size_t i = 0; i < count; ++i) costs[those[begin + i]] += static_cast<float>(sums[i]) * kUnit;
     }
   };
-  // The first trees tell good plans from bad ones. Only the good ones pass through the others, and the bad
-  // ones cost more than they.
-  constexpr std::size_t kRough = 40, kGood = 3 * kTogether;
+  // The first trees tell good plans from bad ones. Fewer and fewer plans pass through the others, and those
+  // that stay behind cost more than they.
+  constexpr struct {
+    std::size_t trees, kept;
+  } kRounds[] = {{12, 4 * kTogether}, {32, 2 * kTogether}, {80, kTogether}, {~std::size_t{0}, 0}};
   std::vector<std::size_t> order(plans.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  add(order, trees.first(std::min(kRough, trees.size())));
   const auto by_cost = [&](std::size_t a, std::size_t b) { return costs[a] < costs[b]; };
-  if (order.size() > kGood) std::nth_element(order.begin(), order.begin() + kGood, order.end(), by_cost);
-  const std::span<const std::size_t> good = std::span(order).first(std::min(kGood, order.size()));
-  add(good, trees.subspan(std::min(kRough, trees.size())));
-  const float worst = costs[*std::max_element(good.begin(), good.end(), by_cost)];
-  for (const std::size_t bad : std::span(order).subspan(good.size()))
-    costs[bad] = worst + std::exp2(costs[bad]);
+  std::array<std::size_t, std::size(kRounds) + 1> ends{plans.size()};  // of the plans of each round
+  std::size_t begin = 0;
+  for (std::size_t round = 0; round < std::size(kRounds); ++round) {
+    const std::span<std::size_t> those = std::span(order).first(ends[round]);
+    const std::size_t end = std::min(kRounds[round].trees, trees.size());
+    add(those, trees.subspan(begin, end - begin));
+    begin = end;
+    const std::size_t kept = ends[round + 1] = std::min(kRounds[round].kept, those.size());
+    if (kept > 0 && kept < those.size())
+      std::nth_element(those.begin(), those.begin() + static_cast<std::ptrdiff_t>(kept), those.end(),
+                       by_cost);
+  }
+  for (std::size_t round = std::size(kRounds) - 1; round-- > 0;) {
+    const std::span<const std::size_t> kept = std::span(order).first(ends[round + 1]);
+    const float worst = costs[*std::ranges::max_element(kept, by_cost)];
+    for (const std::size_t left : std::span(order).subspan(ends[round + 1], ends[round] - ends[round + 1]))
+      costs[left] = worst + std::exp2(costs[left]);
+  }
   for (std::size_t i = 0; i < plans.size(); ++i)
     if (plans[i].strategy == Strategy::generic) costs[i] = kGeneric;
   return costs;
@@ -110,16 +135,19 @@ std::vector<float> costs_of(std::span<const Plan> plans, const PlanUse& use) {
 
 std::string_view why(const Plan& plan, const PlanUse& use) {
   if (plan.strategy == Strategy::generic) return "the generic kernel reads rows several times";
-  const Features features = features_of(plan, use.spec, use.device, use.rows());
+  const Features features = LaunchFeatures(use.spec, use.device, use.rows()).of(plan);
   // The plan as it is, and without each reason.
   constexpr std::size_t kCases = std::size(kReasons) + 1;
   static_assert(kCases <= kTogether);
-  Together cases{};
-  for (std::size_t f = 0; f < kFeatures; ++f) cases[f] = features.values[f] - Floats{};
-  for (std::size_t i = 1; i < kCases; ++i) {
-    const Reason& reason = kReasons[i - 1];
-    Floats& values = cases[static_cast<std::size_t>(reason.feature)];
-    values[i] = reason.smaller ? std::min(values[i], reason.better) : std::max(values[i], reason.better);
+  Together cases;
+  for (std::size_t i = 0; i < kCases; ++i) {
+    Features without = features;
+    if (i > 0) {
+      const Reason& reason = kReasons[i - 1];
+      float& value = without[reason.feature];
+      value = reason.smaller ? std::min(value, reason.better) : std::max(value, reason.better);
+    }
+    cases.set(i, without);
   }
   const Sums sums = sums_of_leaves(trees_of(family_of(use.spec)), cases);
   std::size_t best = 0;

@@ -12,12 +12,16 @@
 
 namespace normjit {
 
+// The architecture whose plans have been measured. Others have their own limits, and otherwise its physics.
+inline constexpr Arch kMeasuredArch{90};
+
 // A use of a spec on the default device of an architecture.
 struct PlanUse {
   const NormSpec& spec;
   const DeviceProfile& device;
   RowsRegime regime;
   Alignment alignment;
+  bool batch_invariant = false;
 
   // A number of rows that stands for the regime. `many` rows keep the memory busy for a long time.
   std::int64_t rows() const {

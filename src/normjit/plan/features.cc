@@ -23,13 +23,17 @@ float log2_of(double value) {
 
 }  // namespace
 
-Features features_of(const Plan& plan, const NormSpec& spec, const DeviceProfile& device, std::int64_t rows) {
-  Features f;
+LaunchFeatures::LaunchFeatures(const NormSpec& spec, const DeviceProfile& device, std::int64_t rows)
+    : spec_(spec),
+      device_(device),
+      rows_(rows),
+      weight_bytes_(spec.affine == Affine::none ? 0 : size_of(spec.weight)),
+      read_bytes_(read_bytes(spec)) {
+  Features& f = common_;
   const double sms = device.sm_count;
-  const std::int64_t moved = read_bytes(spec) + written_bytes(spec);
+  const std::int64_t moved = read_bytes_ + written_bytes(spec);
   const double row_bytes = static_cast<double>(spec.columns * moved);
-  const int weight = spec.affine == Affine::none ? 0 : size_of(spec.weight);
-  const double affine = static_cast<double>(spec.columns * static_cast<int>(spec.affine) * weight);
+  const double affine = static_cast<double>(spec.columns * static_cast<int>(spec.affine) * weight_bytes_);
   const double bytes = static_cast<double>(rows) * row_bytes + affine;
   f[Feature::log_bytes] = log2_of(bytes / sms);
   f[Feature::log_rows] = log2_of(static_cast<double>(rows) / sms);
@@ -46,7 +50,12 @@ Features features_of(const Plan& plan, const NormSpec& spec, const DeviceProfile
   f[Feature::scales] = scales_rows(spec) ? 2 : scales_blocks(spec) ? 1 : 0;
   f[Feature::mixes_types] = !same_dtypes(spec);
   f[Feature::needs_sums] = static_cast<float>(sums_over_rows(spec));
+}
 
+Features LaunchFeatures::of(const Plan& plan) const {
+  const NormSpec& spec = spec_;
+  const double sms = device_.sm_count;
+  Features f = common_;
   const bool persistent = plan.strategy == Strategy::persistent_row;
   const bool ring = persistent || plan.strategy == Strategy::gradient_ring;
   const bool twice = plan.strategy == Strategy::split_row || plan.strategy == Strategy::gradient_columns;
@@ -58,16 +67,16 @@ Features features_of(const Plan& plan, const NormSpec& spec, const DeviceProfile
   f[Feature::log_row_threads] = log2_of(plan.threads_per_row);
   const int access = plan.vector * size_of(spec.input);
   f[Feature::access_bytes] = static_cast<float>(access);
-  f[Feature::widest_access] = static_cast<float>(plan.vector * std::max(widest_element(spec), weight));
+  f[Feature::widest_access] = static_cast<float>(plan.vector * std::max(widest_element(spec), weight_bytes_));
   f[Feature::per_thread] = static_cast<float>(plan.per_thread);
   f[Feature::elements] = static_cast<float>(plan.per_thread * plan.vector * rows_per_thread(plan));
   f[Feature::blocks] = static_cast<float>(plan.blocks_per_sm);
   const int threads = plan.threads * plan.blocks_per_sm;
   f[Feature::warps] = static_cast<float>(threads / kWarp);
-  const int registers = registers_of_a_thread(plan.threads, plan.blocks_per_sm, device);
+  const int registers = registers_of_a_thread(plan.threads, plan.blocks_per_sm, device_);
   f[Feature::registers] = static_cast<float>(registers);
   f[Feature::held] = static_cast<float>(held_registers(plan, spec));
-  f[Feature::spare] = static_cast<float>(registers - needed_registers(plan, spec, device.arch));
+  f[Feature::spare] = static_cast<float>(registers - needed_registers(plan, spec, device_.arch));
 
   const double span = static_cast<double>(columns_per_block(plan));
   const double columns = static_cast<double>(spec.columns);
@@ -77,12 +86,12 @@ Features features_of(const Plan& plan, const NormSpec& spec, const DeviceProfile
   f[Feature::log_in_flight] =
       log2_of(ring ? static_cast<double>(shared_bytes(plan, spec)) * plan.blocks_per_sm
                    : static_cast<double>(threads) * plan.per_thread * plan.vector * rows_per_thread(plan) *
-                         read_bytes(spec));
+                         read_bytes_);
   f[Feature::idle] =
       static_cast<float>(std::max(0.0, pieces * span * plan.blocks_per_row /
                                                std::max<double>(1, static_cast<double>(covered(plan, spec))) -
                                            1));
-  const double parts = std::ceil(static_cast<double>(rows) / in_rows);
+  const double parts = std::ceil(static_cast<double>(rows_) / in_rows);
   const double all_blocks = twice ? parts * pieces : parts * plan.blocks_per_row;
   const double waves = all_blocks / (sms * plan.blocks_per_sm);
   f[Feature::log_waves] = log2_of(waves);
@@ -108,7 +117,7 @@ Features features_of(const Plan& plan, const NormSpec& spec, const DeviceProfile
   f[Feature::log_slice] = log2_of(std::min(own, span) * size_of(spec.input));
   f[Feature::log_pieces] = log2_of(pieces);
   if (sums_over_rows(spec) > 0) {
-    const double blocks = static_cast<double>(grid_blocks(plan, spec, device, rows));
+    const double blocks = static_cast<double>(grid_blocks(plan, spec, device_, rows_));
     const double sum_parts = twice ? std::max(1.0, blocks / pieces) : blocks / plan.blocks_per_row;
     f[Feature::log_sums] =
         log2_of(sum_parts * sums_over_rows(spec) * columns * size_of(compute_type(spec)) / sms);

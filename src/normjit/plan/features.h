@@ -81,7 +81,19 @@ struct Features {
   float operator[](Feature feature) const { return values[static_cast<std::size_t>(feature)]; }
 };
 
-// Of a legal plan. With channels first a row is a position.
-Features features_of(const Plan& plan, const NormSpec& spec, const DeviceProfile& device, std::int64_t rows);
+// The features of legal plans of one launch. With channels first a row is a position. The spec and the device
+// must live as long.
+class LaunchFeatures {
+ public:
+  LaunchFeatures(const NormSpec& spec, const DeviceProfile& device, std::int64_t rows);
+  Features of(const Plan& plan) const;
+
+ private:
+  const NormSpec& spec_;
+  const DeviceProfile& device_;
+  const std::int64_t rows_;
+  const int weight_bytes_, read_bytes_;  // of a column of a vector, of all rows that are read
+  Features common_;                      // what all plans share
+};
 
 }  // namespace normjit

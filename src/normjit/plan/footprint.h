@@ -170,6 +170,9 @@ inline bool has_idle_threads(const Plan& plan, const NormSpec& spec) {
   return plan.blocks_per_row == 1 && !plan.unaligned && spec.columns % columns_per_block(plan) != 0;
 }
 
+// Whether check() finds nothing, for plans by the hundred: without the text of an error.
+bool is_legal(const Plan& plan, const NormSpec& spec, const DeviceProfile& device);
+
 // ---- Shared memory ----
 
 // channels_first: the parts of the statistics of a tile, what they make, and the parameters of all channels.
@@ -450,7 +453,7 @@ inline int needed_registers(const Plan& plan, const NormSpec& spec) {
   // x and the residual are loaded at once. This refuses blocks of 1024 threads, which have 64 registers each.
   if (adds && !same && plan.threads > 512 && held > 8) return 72;
   if (plan.strategy == Strategy::split_row) {
-    if (row_parameters(spec) > 0) return 128;
+    if (row_parameters(spec) > 0) return adds && held > 32 ? 168 : 128;
     if ((plan.unaligned || (adds && !same)) && held <= 8) return narrow && adds && calls ? 128 : 80;
     if (converts || plan.unaligned || (adds && held > 8)) return 128;
     // A group of rows needs more than a single one.
@@ -459,6 +462,7 @@ inline int needed_registers(const Plan& plan, const NormSpec& spec) {
   // Parameters of each row come in while sums are held.
   if (adds && shared_row && (row_parameters(spec) > 0 ? held > 8 : spec.in_bias && held > 16)) return 168;
   if (narrow || !same) {
+    if (narrow && converts && shared_row && held > 24) return 168;
     // held_registers() counts wider weights, which are not held. Measured: 4096 bf16 columns with f32
     // weights, four blocks per SM: 0.76, six: 0.92.
     if (!narrow && converts && !adds && whole_aligned_row && plan.threads <= 512 && held > 8 && held <= 32)

@@ -415,6 +415,10 @@ std::size_t workspace_bytes(const Plan& plan, const NormSpec& spec, const Device
   return static_cast<std::size_t>(bytes);
 }
 
+bool is_legal(const Plan& plan, const NormSpec& spec, const DeviceProfile& device) {
+  return broken_limit(plan, spec, device).empty();
+}
+
 Result<void> check(const Plan& plan, const NormSpec& spec, const DeviceProfile& device) {
   const std::string why = broken_limit(plan, spec, device);
   if (why.empty()) return {};

@@ -45,10 +45,11 @@ std::vector<Attempt> attempts(const Use& use, const DeviceProfile& profile, Tune
       use.batch_invariant ? std::nullopt : tuned.find(use.spec, profile, use.regime, use.alignment);
   if (kept && (use.workspace || workspace_bytes(*kept, use.spec, profile) == 0))
     all.push_back({*kept, Because::tuned});
-  const Plan chosen = choose(use.spec, profile, use.regime, use.alignment);
+  const Plan chosen = choose(use.spec, profile, use.regime, use.alignment, use.batch_invariant);
   all.push_back({chosen, Because::chosen});
   if (chosen.exchange != Exchange::none)
-    all.push_back({fallback(use.spec, profile, use.regime, use.alignment), Because::unshared});
+    all.push_back(
+        {fallback(use.spec, profile, use.regime, use.alignment, use.batch_invariant), Because::unshared});
   for (Attempt& attempt : all) attempt.plan = in_groups(attempt.plan, use.spec, use.grouped_rows);
   if (!use.spec.backward) all.push_back({generic_plan(), Because::generic});
   return all;
@@ -213,7 +214,8 @@ Result<Kernel> Service::Impl::unshared_kernel(const NormSpec& spec, const Tensor
   const auto asked = use_of(spec, tensors);
   if (!asked) return asked.error();
   const auto& [use, profile] = *asked;
-  const Plan plan = in_groups(fallback(spec, profile, use.regime, use.alignment), spec, use.grouped_rows);
+  const Plan plan = in_groups(fallback(spec, profile, use.regime, use.alignment, use.batch_invariant), spec,
+                              use.grouped_rows);
   const auto made = kernel_of(spec, plan, use.device, profile, {});
   if (!made) return made.error();
   log(LogLevel::info, instead(spec, {plan, Because::unshared}, Status{Code::NotResident}.message()));

@@ -171,7 +171,9 @@ Result<ExportReport> Service::export_pack(const std::string& path, const ExportO
   }
   Uses uses = options.uses;
   uses.batch_invariant = uses.batch_invariant || impl_->options.batch_invariant;
-  for (const KernelReport& kernel : kernels_for(options.specs, options.devices, tuned, uses)) {
+  const auto kernels = options.only_tuned ? std::vector<KernelReport>()
+                                          : kernels_for(options.specs, options.devices, tuned, uses);
+  for (const KernelReport& kernel : kernels) {
     const auto identified = impl_->binaries.identify(kernel.spec, kernel.plan, kernel.arch);
     if (!identified) return identified.error();
     wanted[identified->id] =
@@ -183,6 +185,7 @@ Result<ExportReport> Service::export_pack(const std::string& path, const ExportO
   for (const Listed& each : *listed) {
     const bool is_wanted = options.specs.empty() || wanted.contains(each.id);
     if (!is_wanted || entries.contains(each.id)) continue;
+    if (options.only_tuned && each.entry && !tuned_plan_in(*each.entry)) continue;
     if (each.entry)
       entries[each.id] = encode(*each.entry);
     else
@@ -191,7 +194,10 @@ Result<ExportReport> Service::export_pack(const std::string& path, const ExportO
   for (const auto& [id, kernel] : wanted)
     if (!entries.contains(id)) report.missing.push_back(kernel);
   if (!report.missing.empty()) return report;
-  if (entries.empty()) return Error{Code::BadArgument, "there is nothing to export: the cache has no entry"};
+  if (entries.empty())
+    return Error{Code::BadArgument, concat({"there is nothing to export: the cache has no ",
+                                            options.only_tuned ? "tuned plan" : "entry",
+                                            options.specs.empty() ? "" : " of these specs"})};
 
   const std::string pack = encode_pack(entries);
   report.entries = static_cast<int>(entries.size());

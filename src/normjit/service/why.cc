@@ -162,7 +162,8 @@ Result<std::vector<WhyReport>> Service::why(const NormSpec& given, const DeviceP
       const auto tuned =
           uses.batch_invariant ? std::optional<Plan>() : impl_->tuned.find(spec, device, regime, alignment);
       const Plan plan =
-          in_groups(tuned ? *tuned : choose(spec, device, regime, alignment), spec, uses.grouped_rows);
+          in_groups(tuned ? *tuned : choose(spec, device, regime, alignment, uses.batch_invariant), spec,
+                    uses.grouped_rows);
       std::string& alignments = served[index_of(plan)];
       alignments += concat(
           {alignments.empty() ? "" : " or ", shortest(static_cast<int>(alignment)), tuned ? " (tuned)" : ""});
