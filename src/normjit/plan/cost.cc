@@ -6,6 +6,7 @@
 #include <cstring>
 #include <iterator>
 #include <numeric>
+#include <utility>
 
 #include "normjit/plan/model.h"
 
@@ -109,7 +110,9 @@ std::vector<float> costs_of(std::span<const Plan> plans, const PlanUse& use) {
   } kRounds[] = {{12, 4 * kTogether}, {32, 2 * kTogether}, {80, kTogether}, {~std::size_t{0}, 0}};
   std::vector<std::size_t> order(plans.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  const auto by_cost = [&](std::size_t a, std::size_t b) { return costs[a] < costs[b]; };
+  const auto by_cost = [&](std::size_t a, std::size_t b) {
+    return std::pair(costs[a], a) < std::pair(costs[b], b);  // with every standard library the same
+  };
   std::array<std::size_t, std::size(kRounds) + 1> ends{plans.size()};  // of the plans of each round
   std::size_t begin = 0;
   for (std::size_t round = 0; round < std::size(kRounds); ++round) {
