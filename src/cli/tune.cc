@@ -125,11 +125,18 @@ int tune(const TuneCommand& options) {
   for (std::size_t at = 0; at < cases.size(); ++at) {
     Case& each = cases[at];
     preparation.await(at);
-    Workbench bench(gpu, profile, copies, each.report.spec, each.report.rows, options.use);
-    measure(bench, each, options.repeat, /*shows=*/true);
+    try {
+      Workbench bench(gpu, profile, copies, each.report.spec, each.report.rows, each.use);
+      measure(bench, each, options.repeat, /*shows=*/true);
+    } catch (const Exception& error) {
+      if (cases.size() == 1) throw;
+      for (Trial& trial : each.report.trials) trial.replays = 0;
+      each.report.trials.front().error = error.what();  // the other cases go on
+    }
     if (!options.dry_run)
       if (auto stored = store(service, profile, reports, each.report); !stored) kept = stored;
     complete = complete && each.report.winner;
+    each.kernels.clear();  // which take memory of the GPU
     reports.push_back(std::move(each.report));
   }
   print(options.json ? json_of(reports, settings.cache_directory) : text_of(reports));
