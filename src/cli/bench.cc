@@ -51,8 +51,9 @@ std::string json_of(const std::vector<BenchReport>& reports) {
 
 int bench(const BenchCommand& options) {
   if (options.repeat < 1) return fail(kUsage, "--repeat must be 1 or more");
-  const std::vector<MeasuredCase> cases =
-      measured_cases(wanted_specs({}, options.specs), options.rows, options.use.plane);
+  std::vector<NormSpec> specs;
+  for (const std::string& text : options.specs) specs.push_back(spec_from(text).value());
+  const std::vector<MeasuredCase> cases = measured_cases(specs, options.rows, options.use.plane);
   std::optional<Plan> plan;
   if (!options.plan.empty()) plan = plan_from(options.plan).value();
 

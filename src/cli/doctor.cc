@@ -150,7 +150,7 @@ std::string text_of(const Environment& environment, const Options& settings, con
             "\n";
     if (device.profile.arch != kMeasuredArch)
       text += indented("plans are chosen by what was measured on " + kMeasuredArch.name() +
-                       " and by the limits of this GPU; `normjit tune` measures here");
+                       " and by the limits of this architecture; `normjit tune` measures here");
   }
   return text;
 }

@@ -36,6 +36,8 @@ int export_pack(const ExportCommand& options) {
                        .only_tuned = options.tuned,
                        .sign_key = {}};
   const bool named = !options.specs.empty() || !options.manifests.empty();
+  if (options.tuned && (options.uses.batch_invariant || options.uses.grouped_rows))
+    return fail(kUsage, "--tuned takes no kernels, so --batch-invariant and --grouped-rows say nothing");
   if (named && wanted.specs.empty()) return fail(kUsage, "there is nothing to export: the manifest is empty");
   if (!named && !options.archs.empty())
     return fail(kUsage, "--arch goes with specs: name some, or a --manifest that has them");
@@ -65,7 +67,7 @@ int export_pack(const ExportCommand& options) {
   const std::string left_out = counted(report.damaged, "damaged entry", "damaged entries") +
                                " left out; `normjit verify` names what is damaged";
   // None of the kernels asked for was among them.
-  return fail(named ? kDone : kFailed, left_out);
+  return fail(named || options.tuned ? kDone : kFailed, left_out);
 }
 
 }  // namespace
@@ -84,8 +86,9 @@ void add_export(CommandLine& line) {
   command->add_option("--arch", options.archs,
                       "With specs, as for prebuild: sm_90 and the like, native, all-major, all; else native");
   add_uses(command, options.uses, "With specs: ");
-  command->add_flag("--tuned", options.tuned,
-                    "Only tuned plans, without their kernels, which are compiled where they are used");
+  command->add_flag(
+      "--tuned", options.tuned,
+      "Only the tuned plans that there are, without their kernels, which are compiled where they are used");
   command
       ->add_option(
           "--from", options.from,

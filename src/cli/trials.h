@@ -81,8 +81,7 @@ class Preparation {
   void await(std::size_t at);
 
  private:
-  // A loaded kernel takes memory, so that no more cases are made ready ahead.
-  static constexpr std::size_t kAhead = 64;
+  static constexpr std::size_t kAhead = 64;  // cases that are made ready ahead
 
   struct Place {
     std::size_t at, i;  // of the case, and of the trial in it

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <set>
 
 #include "cli/table.h"
 #include "cli/trials.h"
@@ -12,20 +13,32 @@ using Trial = TuneReport::Trial;
 
 constexpr int kTopOfModel = 6;  // plans of each case of a manifest
 
+struct WantedCase {
+  NormSpec spec;
+  std::int64_t rows;
+  MeasuredUse use;
+};
+
+// How the rows of a spec lie that is one of many: samples and planes are for the specs that have them.
+MeasuredUse use_of_model(const NormSpec& spec, MeasuredUse use) {
+  constexpr std::int64_t kPlane = 56 * 56;  // of the first stage of ConvNeXt
+  if (!spec.channels_first) return {.sample = use.sample};
+  return {.sample = 1, .plane = use.plane > 0 ? use.plane : kPlane};
+}
+
 // Each spec with a number of rows of each kind: as one token has, a small batch, and a large one.
-std::vector<MeasuredCase> one_of_each_kind(const std::vector<NormSpec>& specs, const DeviceProfile& profile,
-                                           const MeasuredUse& use) {
-  std::vector<MeasuredCase> cases;
-  const auto add = [&](const NormSpec& spec, std::int64_t rows) {
-    cases.push_back({spec, ceil_div(rows, use.sample) * use.sample});
-  };
+std::vector<WantedCase> one_of_each_kind(const std::vector<NormSpec>& specs, const DeviceProfile& profile,
+                                         const MeasuredUse& given) {
+  std::vector<WantedCase> cases;
   for (const NormSpec& spec : specs) {
-    if (spec.channels_first) {
-      cases.push_back({spec, default_rows(spec, use.plane)});
-    } else {
-      add(spec, 1);
-      add(spec, profile.sm_count / 2);
-      add(spec, default_rows(spec));
+    const MeasuredUse use = use_of_model(spec, given);
+    const std::int64_t together = spec.channels_first ? use.plane : use.sample;
+    std::set<RowsRegime> kinds;
+    for (const std::int64_t least :
+         {std::int64_t{1}, std::int64_t{std::max(1, profile.sm_count / 2)},
+          std::max<std::int64_t>(profile.sm_count, default_rows(spec, use.plane))}) {
+      const std::int64_t rows = ceil_div(least, together) * together;
+      if (kinds.insert(regime_of(spec, rows, profile)).second) cases.push_back({spec, rows, use});
     }
   }
   return cases;
@@ -75,8 +88,11 @@ std::string text_of(const TuneReport& report) {
 }
 
 std::string text_of(const std::vector<TuneReport>& reports) {
-  std::string text = reports.front().device + "\n";
-  for (const TuneReport& report : reports) text += "\n" + text_of(report);
+  std::string text;
+  for (const TuneReport& report : reports) {
+    if (text.empty() && !report.device.empty()) text = report.device + "\n";
+    text += "\n" + text_of(report);
+  }
   if (reports.size() == 1) return text;
   const auto right = std::count_if(reports.begin(), reports.end(),
                                    [](const TuneReport& report) { return report.winner == std::size_t{0}; });
@@ -95,8 +111,10 @@ int tune(const TuneCommand& options) {
   const std::vector<NormSpec> specs = wanted_specs(options.manifests, options.specs);
   if (specs.empty()) return fail(kUsage, "there is nothing to tune: the manifest is empty");
   const bool model = !options.manifests.empty(), all_kinds = model && options.rows.empty();
-  std::vector<MeasuredCase> measured;
-  if (!all_kinds) measured = measured_cases(specs, options.rows, options.use.plane);
+  std::vector<WantedCase> wanted;
+  if (!all_kinds)
+    for (const auto& [spec, rows] : measured_cases(specs, options.rows, options.use.plane))
+      wanted.push_back({spec, rows, model ? use_of_model(spec, options.use) : options.use});
   const Options settings = service_options(options);
   if (settings.cache_directory.empty() && !options.dry_run) {
     return fail(kCacheIo,
@@ -109,13 +127,17 @@ int tune(const TuneCommand& options) {
   Service& service = *helped.service;
   const DeviceProfile profile = service.device(options.device).value();
   Copies copies(settings, gpu, profile);
-  if (all_kinds) measured = one_of_each_kind(specs, profile, options.use);
+  if (all_kinds) wanted = one_of_each_kind(specs, profile, options.use);
   const Trials trials{.top = options.top.value_or(model ? kTopOfModel : 0)};
   std::vector<Case> cases;
-  for (const auto& [spec, rows] : measured) {
-    MeasuredUse use = options.use;
-    if (model && !spec.channels_first) use.plane = 0;  // that of the other specs
-    cases.push_back(make_case(spec, rows, use, gpu, profile, trials));
+  for (const auto& [spec, rows, use] : wanted) {
+    try {
+      cases.push_back(make_case(spec, rows, use, gpu, profile, trials));
+    } catch (const Exception& error) {
+      if (!model) throw;
+      Case& refused = cases.emplace_back();
+      refused.report.spec = spec, refused.report.rows = rows, refused.report.error = error.what();
+    }
   }
   Preparation preparation(service, options.device, profile, cases, /*shows=*/true);
 
@@ -126,17 +148,17 @@ int tune(const TuneCommand& options) {
     Case& each = cases[at];
     preparation.await(at);
     try {
-      Workbench bench(gpu, profile, copies, each.report.spec, each.report.rows, each.use);
-      measure(bench, each, options.repeat, /*shows=*/true);
+      if (each.report.error.empty()) {
+        Workbench bench(gpu, profile, copies, each.report.spec, each.report.rows, each.use);
+        measure(bench, each, options.repeat, /*shows=*/true);
+      }
     } catch (const Exception& error) {
       if (cases.size() == 1) throw;
-      for (Trial& trial : each.report.trials) trial.replays = 0;
-      each.report.trials.front().error = error.what();  // the other cases go on
+      each.report.error = error.what();  // the other cases go on
     }
     if (!options.dry_run)
       if (auto stored = store(service, profile, reports, each.report); !stored) kept = stored;
     complete = complete && each.report.winner;
-    each.kernels.clear();  // which take memory of the GPU
     reports.push_back(std::move(each.report));
   }
   print(options.json ? json_of(reports, settings.cache_directory) : text_of(reports));
@@ -148,7 +170,7 @@ int tune(const TuneCommand& options) {
 
 void add_tune(CommandLine& line) {
   auto [command, options] =
-      line.add("tune", "Measure every legal plan on a GPU and keep the best beside the cache", tune);
+      line.add("tune", "Measure plans of specs on a GPU and keep the best beside the cache", tune);
   command->add_option("SPEC", options.specs, kSpecHelp);
   command
       ->add_option(
@@ -185,7 +207,7 @@ void add_tune(CommandLine& line) {
   normjit tune --manifest cache/manifests/llama.json && normjit export plans.njp --tuned
   normjit tune --random 100 --seed 7 --data layers.txt
 
-All plans are measured as bench does; then the best five, and the one that the planner's rules choose, once more. A plan
+All plans, or so many of them, are measured as bench does; then the best five, and the one that the planner's rules choose, once more. A plan
 that is more than 1 % faster than theirs is kept in the cache directory: later processes on GPUs with exactly this
 profile take it for this spec, alignment and kind of row count (lone, few or many), and prebuild builds it. Of several
 --rows of one kind the last one decides. "model" is the time that the planner expects over that of its choice.

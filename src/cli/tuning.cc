@@ -64,6 +64,7 @@ std::optional<std::size_t> winner_of(const std::vector<Trial>& trials) {
 }
 
 std::string verdict(const TuneReport& report) {
+  if (!report.error.empty()) return report.error;
   if (!report.winner) return "no plan could be measured";
   if (*report.winner == 0) return "the rules chose the best plan";
   const Trial &rules = report.trials.front(), &best = report.trials[*report.winner];
@@ -84,9 +85,10 @@ std::string json_of(const std::vector<TuneReport>& reports, const std::string& c
             {"device", report.device},
             {"regime", name(report.regime)},
             {"alignment", static_cast<int>(report.alignment)},
-            {"rules", to_text(report.trials.front().plan)},
+            {"rules", report.trials.empty() ? Json() : Json(to_text(report.trials.front().plan))},
             {"best", report.winner ? Json(to_text(report.trials[*report.winner].plan)) : Json()},
             {"verdict", verdict(report)},
+            {"error", report.error},
             {"stored", report.stored},
             {"trials", Json::array(report.trials, trial_json)}};
   };

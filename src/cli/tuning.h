@@ -33,6 +33,7 @@ struct TuneReport {
   RowsRegime regime = RowsRegime::many;
   Alignment alignment = Alignment::eight;
   std::vector<Trial> trials;
+  std::string error;                  // why none of them could be measured; else empty
   std::optional<std::size_t> winner;  // index; none ran: nothing
   bool stored = false;
 };

@@ -63,15 +63,17 @@ int why(const WhyCommand& options) {
   Options settings = service_options(options);
   drop_unreadable_layers(settings);
   Service service(settings);
+  Uses uses = options.uses;
+  uses.batch_invariant = uses.batch_invariant || settings.batch_invariant;
   SpecWhyReport report{.spec = spec,
                        .device = one_device(service, options.arch),
                        .rows = options.rows,
                        .kernels = {},
                        .generic = {}};
-  report.kernels = service.why(spec, report.device, options.uses).value();
+  report.kernels = service.why(spec, report.device, uses).value();
   report.generic = service.why(spec, report.device, generic_plan()).value();
   if (report.rows > 0) {
-    const Plan plan = plan_for(service, report, options.uses);
+    const Plan plan = plan_for(service, report, uses);
     std::erase_if(report.kernels, [&](const WhyReport& kernel) { return !(kernel.plan == plan); });
   }
   print(options.json ? json_of(report.kernels, report.generic, spec, report.device, report.rows).text()

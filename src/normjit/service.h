@@ -277,7 +277,7 @@ struct NORMJIT_API Options {
   bool remote_unsigned = false;
   Mode mode = Mode::eager;
   // The bits of a row never depend on how many other rows a launch has: one plan for a spec and an Alignment,
-  // the one for many rows. Tuned plans are not taken, and no generic kernel serves while another is compiled.
+  // the best for many rows whose sums depend on no address. Tuned plans are not taken, and no generic kernel serves while another is compiled.
   // Still other bits may come from another version, another architecture or another alignment, and from a GPU
   // that has no room for blocks which must run together (Code::NotResident).
   bool batch_invariant = false;

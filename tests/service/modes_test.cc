@@ -205,6 +205,32 @@ TEST_F(Modes, BatchInvariantKernelsAreOneForAnyNumberOfRows) {
   EXPECT_GT(others.size(), 1U);
 }
 
+// Unaligned rows are fast for many rows, and their sums depend on where in memory a row begins.
+TEST_F(Modes, BatchInvariantKernelsHavePlansOfTheirOwn) {
+  const NormSpec spec = parse_spec("rmsnorm/cols=4293/f16/wb").value();
+  const Plan usual = choose(spec, profile_of(90), RowsRegime::many, Alignment::one);
+  const Plan invariant = choose(spec, profile_of(90), RowsRegime::many, Alignment::one, true);
+  ASSERT_TRUE(usual.unaligned);
+  ASSERT_NE(usual, invariant);
+  Service eager = service(Mode::eager);
+  EXPECT_EQ(eager.prepare(spec, {.rows_hint = 10'000})->plan(), usual);
+  EXPECT_EQ(eager.prepare(spec, {.rows_hint = 10'000, .batch_invariant = true})->plan(), invariant);
+  EXPECT_EQ(eager.prepare(spec, {.rows_hint = 1, .batch_invariant = true})->plan(), invariant);
+
+  Options options = machine_.options();
+  options.batch_invariant = true;
+  Service always(options, machine_.seams());
+  EXPECT_EQ(always.prepare(spec, {.rows_hint = 10'000})->plan(), invariant);
+  const auto rendered = always.render(spec, profile_of(90), RowsRegime::few, Alignment::one);
+  ASSERT_TRUE(rendered.ok());
+  EXPECT_EQ(rendered->plan, invariant);
+  for (const auto& [service, uses] : {std::pair(&eager, Uses{.batch_invariant = true}), {&always, Uses{}}}) {
+    const auto reports = service->why(spec, profile_of(90), uses).value();
+    EXPECT_EQ(std::ranges::count(reports, usual, &WhyReport::plan), 0);
+    EXPECT_EQ(std::ranges::count(reports, invariant, &WhyReport::plan), 1);
+  }
+}
+
 TEST_F(Modes, AMissInACaptureIsNotReady) {
   Service eager = service(Mode::eager);
   machine_.driver->set_capturing(true);

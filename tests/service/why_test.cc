@@ -88,6 +88,15 @@ TEST_F(WhyTest, NamesEveryKernelOfASpecAndItsUses) {
   EXPECT_FALSE(machine_.service().why({.columns = 0}, profile_of(90)).ok());
 }
 
+TEST_F(WhyTest, SaysWhichPlansAreOfBatchInvariantLaunches) {
+  const NormSpec spec = parse_spec("rmsnorm/cols=4293/f16/wb").value();
+  const auto reports = machine_.service().why(spec, profile_of(90)).value();
+  const auto own = std::ranges::find(
+      reports, choose(spec, profile_of(90), RowsRegime::many, Alignment::one, true), &WhyReport::plan);
+  ASSERT_NE(own, reports.end());
+  EXPECT_THAT(own->uses, HasSubstr("batch invariant"));
+}
+
 TEST_F(WhyTest, TellsTheTierThatHoldsIt) {
   Service service = machine_.service();
   ASSERT_TRUE(service.prepare(kSpec).ok());

@@ -162,7 +162,7 @@ class Enumeration {
   int least_registers(const Plan& plan, int needed) const {
     constexpr int kDoubt = 16, kNone = 1000;
     // Threads that hold more of a row were fastest on none of the measured layers, and spill easily.
-    constexpr int kMostElements = 96, kMostOfSums = 64;
+    constexpr int kMostElements = 96, kMostOfSums = 64, kMostWithBias = 48;
     const NormSpec& spec = use_.spec;
     const auto held = static_cast<int>(held_registers(plan, spec));
     const bool rows = plan.strategy == Strategy::warp_rows || plan.strategy == Strategy::block_row ||
@@ -170,9 +170,10 @@ class Enumeration {
     const bool more = is_narrow(spec.output) || has_more_results(spec) || row_parameters(spec) > 0 ||
                       compute_type(spec) == DType::f64 || !same_dtypes(spec);
     const int elements = plan.per_thread * plan.vector;
-    if (rows && elements > (moves_other_rows(spec) ? kMostOfSums : kMostElements)) return kNone;
+    const int most = spec.in_bias ? kMostWithBias : moves_other_rows(spec) ? kMostOfSums : kMostElements;
+    if (rows && elements > most) return kNone;
     if (use_.device.arch == kMeasuredArch && !more) {
-      const bool doubtful = rows && !plan.unaligned && plan.blocks_per_row == 1 && same_dtypes(spec);
+      const bool doubtful = rows && !plan.unaligned && plan.blocks_per_row == 1;
       return std::max(needed - (doubtful ? kDoubt : 0), held + kWorkingRegisters);
     }
     if (rows && registers_of_fusion(plan, spec) == 0 &&
@@ -337,8 +338,8 @@ class Enumeration {
     add_with_ring();
   }
 
-  // Chunks of all sizes that threads can hold; and weights read for each row, or once for a group of rows,
-  // since large ones leave no room for x in L2.
+  // Chunks of up to so many elements of a thread that few spill on any architecture; and weights read for
+  // each row, or once for a group of rows, since large ones leave no room for x in L2.
   void split_rows(int vector, bool unaligned) {
     constexpr int kThreads = 256, kGroup = 16;
     const bool more = moves_other_rows(use_.spec);  // which are held beside x
@@ -378,39 +379,37 @@ DeviceProfile default_device(const DeviceProfile& device) {
   return known ? *known : device;
 }
 
+// Of those plans that `serves` takes.
+template <class Serves>
 Weighed weigh(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime, Alignment alignment,
-              bool batch_invariant) {
+              bool batch_invariant, const Serves& serves) {
   const DeviceProfile known = default_device(device);
   const PlanUse use{spec, known, regime, alignment, batch_invariant};
   Weighed all{.plans = Enumeration(use).all(), .costs = {}};
+  std::erase_if(all.plans, [&](const Plan& plan) { return !serves(plan); });
   all.costs = costs_of(all.plans, use);
   return all;
 }
+bool any(const Plan&) { return true; }
 
 // The first of the cheapest.
 const Plan& best_of(const Weighed& all) {
   return all.plans[static_cast<std::size_t>(std::ranges::min_element(all.costs) - all.costs.begin())];
 }
 
-// The cheapest plan of split_row, whose blocks need not run together; with channels first no blocks do, and
-// where each row has a scale those of the generic kernel need not. Of gradients the cheapest one without an
-// exchange. There always is one.
-const Plan& fallback_among(const Weighed& all) {
-  const auto may_be = [](const Plan& plan) {
-    return plan.strategy == Strategy::split_row || plan.strategy == Strategy::channels_first ||
-           plan.strategy == Strategy::generic || (is_of_gradients(plan) && plan.exchange == Exchange::none);
-  };
-  std::size_t best = all.plans.size();
-  for (std::size_t i = 0; i < all.plans.size(); ++i)
-    if (may_be(all.plans[i]) && (best == all.plans.size() || all.costs[i] < all.costs[best])) best = i;
-  return all.plans[best];
+// Whether the blocks of a plan need not run together: those of split_row; with channels first no blocks do,
+// and where each row has a scale those of the generic kernel need not. Of gradients the plans without an
+// exchange. Every use has such a plan.
+bool is_unshared(const Plan& plan) {
+  return plan.strategy == Strategy::split_row || plan.strategy == Strategy::channels_first ||
+         plan.strategy == Strategy::generic || (is_of_gradients(plan) && plan.exchange == Exchange::none);
 }
 
 }  // namespace
 
 std::vector<Candidate> candidates(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
                                   Alignment alignment, bool batch_invariant) {
-  const Weighed all = weigh(spec, device, regime, alignment, batch_invariant);
+  const Weighed all = weigh(spec, device, regime, alignment, batch_invariant, any);
   const DeviceProfile known = default_device(device);
   const float least = std::ranges::min(all.costs);
   std::vector<Candidate> found;
@@ -429,12 +428,12 @@ std::vector<Plan> every_plan(const NormSpec& spec, const DeviceProfile& device, 
 
 Plan choose(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime, Alignment alignment,
             bool batch_invariant) noexcept {
-  return best_of(weigh(spec, device, regime, alignment, batch_invariant));
+  return best_of(weigh(spec, device, regime, alignment, batch_invariant, any));
 }
 
 Plan fallback(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime, Alignment alignment,
               bool batch_invariant) noexcept {
-  return fallback_among(weigh(spec, device, regime, alignment, batch_invariant));
+  return best_of(weigh(spec, device, regime, alignment, batch_invariant, is_unshared));
 }
 
 std::vector<Plan> plans(const NormSpec& spec, const DeviceProfile& device, const Uses& uses) {
@@ -452,10 +451,9 @@ std::vector<Plan> plans(const NormSpec& spec, const DeviceProfile& device, const
       planned = aligned;
       for (const bool invariant : {false, true}) {
         if (uses.batch_invariant ? !invariant : invariant && regime != RowsRegime::many) continue;
-        const Weighed found = weigh(spec, device, regime, alignment, invariant);
-        const Plan& best = best_of(found);
+        const Plan best = choose(spec, device, regime, alignment, invariant);
         add(best);
-        if (best.exchange != Exchange::none) add(fallback_among(found));
+        if (best.exchange != Exchange::none) add(fallback(spec, device, regime, alignment, invariant));
       }
     }
   }

@@ -14,9 +14,6 @@ namespace normjit {
 namespace {
 
 constexpr float kUnit = 1.0f / 1024;  // of leaves
-// The model knows no generic plan, which is slower than all others.
-constexpr float kGeneric = 1000;
-
 PlanFamily family_of(const NormSpec& spec) {
   return spec.backward         ? PlanFamily::gradients
          : spec.channels_first ? PlanFamily::channels_first
@@ -131,8 +128,10 @@ std::vector<float> costs_of(std::span<const Plan> plans, const PlanUse& use) {
     for (const std::size_t left : std::span(order).subspan(ends[round + 1], ends[round] - ends[round + 1]))
       costs[left] = worst + std::exp2(costs[left]);
   }
+  // The model knows no generic plan, which is slower than all others.
+  const float worst = std::ranges::max(costs);
   for (std::size_t i = 0; i < plans.size(); ++i)
-    if (plans[i].strategy == Strategy::generic) costs[i] = kGeneric;
+    if (plans[i].strategy == Strategy::generic) costs[i] = worst + 1;
   return costs;
 }
 

@@ -39,7 +39,8 @@ struct PlanUse {
 std::vector<Plan> every_plan(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
                              Alignment alignment);
 
-// The binary logarithm of the time of each plan, up to a number that is the same for all plans of the use.
+// The binary logarithm of the time of each plan, up to a number that is the same for all plans of the use: of
+// the 16 best plans. That of the others tells their order alone.
 std::vector<float> costs_of(std::span<const Plan> plans, const PlanUse& use);
 
 // What costs the plan most: the reason without which the model expects the largest gain.

@@ -170,7 +170,7 @@ inline bool has_idle_threads(const Plan& plan, const NormSpec& spec) {
   return plan.blocks_per_row == 1 && !plan.unaligned && spec.columns % columns_per_block(plan) != 0;
 }
 
-// Whether check() finds nothing, for plans by the hundred: without the text of an error.
+// Whether check() finds nothing, for plans by the hundred: without the sentence that it makes of the limit.
 bool is_legal(const Plan& plan, const NormSpec& spec, const DeviceProfile& device);
 
 // ---- Shared memory ----

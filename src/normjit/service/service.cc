@@ -145,6 +145,8 @@ Result<DeviceProfile> Service::device(int ordinal) {
 
 Result<RenderedKernel> Service::render(const NormSpec& spec, const DeviceProfile& device, RowsRegime regime,
                                        Alignment alignment) const {
+  if (impl_->options.batch_invariant)
+    return render(spec, device, choose(canonical(spec), device, RowsRegime::many, alignment, true));
   const auto kept = tuned(spec, device, regime, alignment);
   if (!kept) return kept.error();
   return render(spec, device, kept->value_or(choose(canonical(spec), device, regime, alignment)));

@@ -108,7 +108,7 @@ std::vector<KernelReport> kernels_for(std::span<const NormSpec> specs, std::span
   }
 
   std::vector<std::vector<KernelReport>> of(distinct.size());
-  constexpr std::int64_t kPiece = 100;  // specs; they take 10 ms, so that fewer are not worth a thread
+  constexpr std::int64_t kPiece = 20;  // specs; they take some 10 ms, so that fewer are not worth a thread
   parallel_for(std::ssize(distinct), kPiece, [&](std::int64_t begin, std::int64_t end) {
     for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i)
       of[i] = kernels_of(distinct[i], devices, tuned, uses);

@@ -145,7 +145,9 @@ WhyReport report_on(const NormSpec& spec, const DeviceProfile& device, const Pla
 }  // namespace
 
 Result<std::vector<WhyReport>> Service::why(const NormSpec& given, const DeviceProfile& device,
-                                            const Uses& uses) {
+                                            const Uses& asked) {
+  Uses uses = asked;
+  uses.batch_invariant = uses.batch_invariant || impl_->options.batch_invariant;
   if (auto valid = validate(given); !valid) return valid.error();
   const NormSpec spec = canonical(given);
   std::vector<WhyReport> reports;
@@ -173,6 +175,14 @@ Result<std::vector<WhyReport>> Service::why(const NormSpec& given, const DeviceP
       served_uses += concat({served_uses.empty() ? "" : "; ", uses.batch_invariant ? "all" : name(regime),
                              " rows, alignment ", alignments});
     }
+  }
+  for (const Alignment alignment : kAlignments) {
+    const Plan plan =
+        in_groups(choose(spec, device, RowsRegime::many, alignment, true), spec, uses.grouped_rows);
+    std::string& served_uses = reports[index_of(plan)].uses;
+    if (served_uses.empty())
+      served_uses =
+          concat({"batch invariant launches of all rows, alignment ", shortest(static_cast<int>(alignment))});
   }
   for (const Plan& plan : plans(spec, device, uses)) {
     std::string& served_uses = reports[index_of(plan)].uses;
