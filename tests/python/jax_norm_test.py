@@ -762,10 +762,10 @@ class PlainGradients(Case):
 
     def test_activations_and_scales(self):
         """They read a bias, whether its gradient is asked for or not."""
-        shapes = itertools.cycle(((5, 3, 37), (7, 64), (1, 1), (2, 1, 3, 130), (257,)))
+        shapes = itertools.cycle(((5, 3, 37), (257,), (2, 1, 3, 130)))
         tails = itertools.cycle(("", "/w", "/wb", "/w1", "/wb1", "/add/sum/wb"))
         heads = itertools.cycle(("layernorm", "rmsnorm"))
-        for dtype, activation in itertools.product(LONG, base.ACTIVATIONS):
+        for dtype, activation in zip(itertools.cycle(LONG), 2 * base.ACTIVATIONS):
             shape, tail, head = next(shapes), next(tails), next(heads)
             scale = "" if head == "rmsnorm" and activation else "/scale=-0.5"
             behind = ("/" + activation if activation else "") + scale
@@ -907,8 +907,8 @@ class PlainGradients(Case):
     def test_gradients_of_any_order(self):
         """In all mixtures of modes; the first order alone has the kernel."""
         with x64():
-            for text in ("layernorm/cols=7/f64/eps=0.1", "rmsnorm/cols=7/f64/eps=0.1/w1", "layernorm/cols=7/f64/eps=0.1/add/sum/wb",
-                         "rmsnorm/cols=7/f64/eps=0.1/add/sum/wb/silu/scale=0.5"):
+            for text in ("layernorm/cols=7/f64/eps=0.1", "rmsnorm/cols=7/f64/eps=0.1/w1",
+                         "layernorm/cols=7/f64/eps=0.1/add/sum/wb/silu/scale=0.5"):
                 primals, tangents = [self.operands(text, 3, 7) for _ in range(2)]
                 names = list(found_outputs(text, primals))
 
