@@ -7,6 +7,7 @@ from normjit import _library
 # Why a launch or a prepare is refused where there is no kernel: the formula serves instead.
 UNAVAILABLE = (_library.NO_COMPILER, _library.NOT_CACHED, _library.NOT_READY)
 _TYPES = frozenset(_library.DTYPES[name] for name in ("f16", "bf16", "f32", "f64"))
+_NO_ACTIVATION, _WEIGHT_BIAS = _library.ACTIVATIONS[None], _library.AFFINES["wb"]
 
 
 def have_kernel(spec: _library.Spec) -> bool:
@@ -14,15 +15,21 @@ def have_kernel(spec: _library.Spec) -> bool:
     added = spec.residual == _library.RESIDUALS["add"]
     return ((bool(spec.sum) if added else spec.residual == _library.RESIDUALS["none"]) and spec.output in _TYPES
             and spec.gate == _library.GATES["none"] and spec.modulation == _library.MODULATIONS["none"]
-            and spec.activation == _library.ACTIVATIONS[None] and spec.scale == 1.0
             and not (spec.in_bias or spec.affine_rows or spec.statistics or spec.channels_first))
 
 
-def text_of(spec: _library.Spec, affine: str, dsum: bool) -> str:
-    """The backward spec of a norm for which have_kernel() is true; affine: whose gradients are asked for besides that of what
-    was normalized, one of _library.AFFINES."""
+def read_bias(spec: _library.Spec) -> bool:
+    """Whether the gradients depend on a bias, of a norm or a backward spec: with an activation, whose argument has it. The
+    kernel then writes dbias, whether it is asked for or not."""
+    return bool(spec.affine == _WEIGHT_BIAS and spec.activation != _NO_ACTIVATION)
+
+
+def text_of(spec: _library.Spec, of_bias: bool, dsum: bool) -> str:
+    """The backward spec of a norm for which have_kernel() is true; of_bias: whether the gradient of a bias is asked for, dsum:
+    whether one arrives at the written sum."""
+    affine = spec.affine if spec.affine != _WEIGHT_BIAS or of_bias or read_bias(spec) else _library.AFFINES["w"]
     added = spec.residual != _library.RESIDUALS["none"]
     return _library.spec_text(_library.Spec(
-        spec.columns, spec.epsilon, backward=1, norm=spec.norm, input=spec.residual_type if added else spec.input,
+        spec.columns, spec.epsilon, spec.scale, backward=1, norm=spec.norm, input=spec.residual_type if added else spec.input,
         output=spec.output, weight=spec.weight, gradient_type=spec.weight, residual_type=spec.residual_type,
-        affine=_library.AFFINES[affine], weight_offset=spec.weight_offset, dsum=int(dsum)))
+        affine=affine, weight_offset=spec.weight_offset, activation=spec.activation, dsum=int(dsum)))

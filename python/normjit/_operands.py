@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple
 
-from normjit import _library
+from normjit import _gradients, _library
 
 # How many elements an operand has.
 MATRIX, PAIRS, COLUMNS, AFFINE, ROWS, ONE, BLOCKS = ("a row for each of x", "likewise, of pairs of columns", "one row", "either",
@@ -60,6 +60,7 @@ OPERANDS = (  # x, inputs, outputs
 GRADIENT_OPERANDS = (  # of a backward spec
     Operand("x", MATRIX, "input", lambda spec: True),
     Operand("weight", COLUMNS, "weight", lambda spec: spec.affine != _NO_AFFINE),
+    Operand("bias", COLUMNS, "weight", _gradients.read_bias),
     Operand("dy", MATRIX, "output", lambda spec: True),
     Operand("dsum", MATRIX, "residual", lambda spec: spec.dsum),
     Operand("dx", MATRIX, "input", lambda spec: True, output=True),

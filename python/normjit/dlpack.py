@@ -193,7 +193,7 @@ class _Problem:
         if array.bytes != elements * _BYTES[self.types[array.name]]:
             raise self.fail("{} has the shape {}; it must have {} elements".format(
                 array.name, list(array.shape), elements))
-        if operand.extent == AFFINE:
+        if array.name in ("weight", "bias"):
             return _library.Rows(array.pointer or None)
         return array.pointer or None
 
@@ -219,7 +219,7 @@ def norm(spec: str, *, stream: Any = None, workspace: Any = None, batch_invarian
     allocator that frees in the order of the stream, as CuPy's and PyTorch's do, sees to that. A first call in a stream
     that is being captured fails: call once before.
     Raises ValueError or TypeError for operands that do not fit, and normjit's own RuntimeError for what the library
-    refuses; nothing is launched then, nor where x has no rows."""
+    refuses; nothing is launched then, nor where x has no rows, of which dweight and dbias are 0."""
     problem = _problem(spec)
     problem.check_names(list(operands))
     handle = _handle_of(stream)
@@ -236,7 +236,7 @@ def norm(spec: str, *, stream: Any = None, workspace: Any = None, batch_invarian
         if memory.device != x.device or not memory.is_contiguous() or memory.bytes < needed or memory.read_only:
             raise problem.fail("workspace must be {} contiguous bytes beside x".format(needed))
         members["workspace"] = memory.pointer if needed else None
-    if rows == 0:
+    if rows == 0 and not problem.spec.backward:
         return
     if problem.spec.channels_first:
         members["plane"] = math.prod(x.shape[2:])

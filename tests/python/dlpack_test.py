@@ -168,9 +168,27 @@ class Dlpack(unittest.TestCase):
         np.testing.assert_allclose(framework.numpy(dx), wanted, atol=1e-5)
 
     @each
+    def test_gradients_behind_an_activation(self, framework):
+        x, dy, weight, bias = self.array(4, 32), self.array(4, 32), self.array(32), self.array(32)
+        dx, dweight, dbias = (framework.of(np.zeros_like(part)) for part in (x, weight, bias))
+        dlpack.norm("layernorm_bwd/cols=32/f32/wb/relu/scale=0.5", x=framework.of(x), dy=framework.of(dy),
+                    weight=framework.of(weight), bias=framework.of(bias), dx=dx, dweight=dweight, dbias=dbias)
+        n = normalized(x)
+        da = 0.5 * dy * (n * weight + bias > 0)
+        np.testing.assert_allclose(framework.numpy(dweight), (da * n).sum(0), atol=1e-5)
+        np.testing.assert_allclose(framework.numpy(dbias), da.sum(0), atol=1e-5)
+        g, rstd = da * weight, 1 / np.sqrt(x.astype(np.float64).var(-1, keepdims=True) + 1e-5)
+        wanted = rstd * (g - g.mean(-1, keepdims=True) - n * (g * n).mean(-1, keepdims=True))
+        np.testing.assert_allclose(framework.numpy(dx), wanted, atol=1e-5)
+
+    @each
     def test_no_rows(self, framework):
         empty = framework.of(np.zeros((0, 8), np.float32))
         dlpack.norm("layernorm/cols=8/f32", x=empty, out=empty)
+        dweight = framework.of(np.ones(8, np.float32))
+        dlpack.norm("rmsnorm_bwd/cols=8/f32/w", x=empty, dy=empty, dx=empty, weight=framework.of(np.ones(8, np.float32)),
+                    dweight=dweight)
+        np.testing.assert_array_equal(framework.numpy(dweight), np.zeros(8))
 
     def test_a_workspace(self):
         if not FAKE:

@@ -206,13 +206,16 @@ void compute_gradients(const NormSpec& spec, const Tensors& tensors) {
     oracle::reference_dx(spec, row.inputs(), gradients, 0, spec.columns, dx.data());
     for (std::size_t i = 0; i < columns; ++i) {
       const auto at = static_cast<std::int64_t>(i);
-      const double dy = row.get(Operand::dy, at);
-      dweight[i] += dy * (row.get(Operand::x, at) - gradients.statistics.mean) * gradients.statistics.rstd;
-      dbias[i] += dy;
+      const double n = (row.get(Operand::x, at) - gradients.statistics.mean) * gradients.statistics.rstd;
+      const double weight = row.get(Operand::weight, at, 1) + (spec.weight_offset ? 1 : 0);
+      const double argument = n * weight + row.get(Operand::bias, at);
+      const double da =
+          row.get(Operand::dy, at) * spec.scale * oracle::activation_slope(spec.activation, argument);
+      dweight[i] += da * n;
+      dbias[i] += da;
     }
     for (std::size_t i = 0; i < columns; ++i) row.put(Operand::dx, static_cast<std::int64_t>(i), dx[i].value);
   }
-  if (tensors.rows == 0) return;
   const Row first(spec, tensors, 0);
   for (std::size_t i = 0; i < columns; ++i) {
     first.put(Operand::dweight, static_cast<std::int64_t>(i), dweight[i]);
@@ -310,7 +313,7 @@ normjit_status normjit_norm(normjit_service* service, const normjit_spec* given,
   const std::string text = to_text(spec);
   fake_spec[text.copy(fake_spec, sizeof fake_spec - 1)] = '\0';
   for (const OperandRow& row : kOperands)
-    if (row.present(spec) != (pointer_of(tensors, row) != nullptr))
+    if (tensors.rows != 0 && row.present(spec) != (pointer_of(tensors, row) != nullptr))
       return refuse(NORMJIT_NULL_POINTER, "The fake was called with a wrong " + std::string(row.name), error);
   if ((fake_workspace_bytes != 0) != (tensors.workspace != nullptr) || !is_zero(tensors.workspace))
     return refuse(NORMJIT_BAD_ARGUMENT, "The fake was called with a wrong workspace.", error);

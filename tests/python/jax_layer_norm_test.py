@@ -120,9 +120,12 @@ def formula(x, weight=None, bias=None, eps=1e-5, activation=None, scale=1.0):
     z = centred / jnp.sqrt((centred * centred).mean(-1, keepdims=True) + eps)
     z = z if weight is None else z * weight.astype(wide)
     z = z if bias is None else z + bias.astype(wide)
-    act = {None: lambda z: z, "relu": jax.nn.relu, "gelu": lambda z: jax.nn.gelu(z, approximate=False),
-           "gelu_tanh": jax.nn.gelu, "silu": jax.nn.silu}[activation]
-    return (act(z) * scale).astype(x.dtype)
+    return (applied(activation, z) * scale).astype(x.dtype)
+
+
+def applied(activation, z):
+    return {None: lambda z: z, "relu": jax.nn.relu, "gelu": lambda z: jax.nn.gelu(z, approximate=False),
+            "gelu_tanh": jax.nn.gelu, "silu": jax.nn.silu}[activation](z)
 
 
 def gradient(function, given):
@@ -380,10 +383,10 @@ class Derivatives(Case):
 
     def test_what_the_forward_pass_keeps(self):
         x, layer = self.array(64, 256, dtype="bfloat16"), self.layer(256, "bfloat16")
-        for activation in (None, "gelu"):
+        for activation in (None, "gelu"):  # x itself, and the vectors
             _, backward = jax.vjp(lambda *arrays: normjit.jax.layer_norm(*arrays, activation=activation), x, *layer)
             kept = sum(array.nbytes for array in jax.tree.leaves(backward))
-            self.assertLess(kept, 1.2 * x.nbytes)  # x itself, the weights; behind an activation mean and rstd, too
+            self.assertLess(kept, 1.05 * x.nbytes)
 
 
 class Errors(Case):

@@ -100,7 +100,7 @@ def plain(spec, **given):
     y = (s - mean) * rstd
     y = y * (given["weight"] + spec["offset"]) if "weight" in given else y
     y = y + given["bias"] if "bias" in given else y
-    y = jax.nn.silu(y) if spec["activation"] == "silu" else y
+    y = base.applied(spec["activation"], y) * spec.get("scale", 1)
     y = y + given["residual"] if spec["residual"] == "addafter" else y
     return {"y": y, "sum": s, "mean": mean[..., 0], "rstd": rstd[..., 0]}
 
@@ -708,8 +708,11 @@ class PlainGradients(Case):
 
     @staticmethod
     def plain(text, given):
-        return plain({"norm": text.split("/")[0], "residual": "add" * ("residual" in given), "offset": int(text.endswith("1")),
-                      "activation": None, "eps": float((re.search("eps=([^/]+)", text) or [None, 1e-5])[1])}, **given)
+        fields = text.split("/")
+        numbers = {"eps": 1e-5, "scale": 1, **{field.split("=")[0]: float(field.split("=")[1]) for field in fields
+                                               if field.startswith(("eps=", "scale="))}}
+        return plain({"norm": fields[0], "residual": "add" * ("residual" in given), "offset": len({"w1", "wb1"} & set(fields)),
+                      "activation": next((field for field in fields if field in base.ACTIVATIONS), None), **numbers}, **given)
 
     @contextlib.contextmanager
     def launches(self, number):
@@ -757,8 +760,28 @@ class PlainGradients(Case):
                 self.check("{}/cols={}/{}/eps=1.0{}".format(head, shape[-1], dtype, tail), "{}_bwd/cols={}/{}/eps=1{}{}".format(
                     head, shape[-1], dtype, dsum, tail.replace("/add/sum", "")), *shape)
 
+    def test_activations_and_scales(self):
+        """They read a bias, whether its gradient is asked for or not."""
+        shapes = itertools.cycle(((5, 3, 37), (257,), (2, 1, 3, 130)))
+        tails = itertools.cycle(("", "/w", "/wb", "/w1", "/wb1", "/add/sum/wb"))
+        heads = itertools.cycle(("layernorm", "rmsnorm"))
+        for dtype, activation in zip(itertools.cycle(LONG), 2 * base.ACTIVATIONS):
+            shape, tail, head = next(shapes), next(tails), next(heads)
+            scale = "" if head == "rmsnorm" and activation else "/scale=-0.5"
+            behind = ("/" + activation if activation else "") + scale
+            with x64() if dtype == "f64" else contextlib.nullcontext():
+                self.check("{}/cols={}/{}/eps=1.0{}{}".format(head, shape[-1], dtype, tail, behind),
+                           "{}_bwd/cols={}/{}/eps=1{}{}{}".format(
+                               head, shape[-1], dtype, "/dsum" * ("/sum" in tail), tail.replace("/add/sum", ""), behind), *shape)
+        text, spec = "layernorm/cols=9/f32/add/sum/wb/gelu", "layernorm_bwd/cols=9/f32/eps=1e-05/"
+        for moving in (["weight", "bias"], ["bias"], ["x", "weight"], ["residual"], ["weight"]):
+            self.check(text, spec + "wb/gelu", 4, 9, moving=moving, names=["y"])
+        self.check(text, spec + "dsum/wb/gelu", 4, 9, moving=["x"])
+        self.check(text, None, 4, 9, names=["sum"], launches=0)
+
     def test_mixed_types(self):
         for text, spec in (
+                ("layernorm/cols=64/bf16/w=f32/wb/silu", "layernorm_bwd/cols=64/bf16/w=f32/dw=f32/eps=1e-05/wb/silu"),
                 ("rmsnorm/cols=64/bf16/w=f32/w", "rmsnorm_bwd/cols=64/bf16/w=f32/dw=f32/eps=1e-05/w"),
                 ("layernorm/cols=64/f32/out=f16/wb", "layernorm_bwd/cols=64/f32/out=f16/eps=1e-05/wb"),
                 ("rmsnorm/cols=64/bf16/res=f32/add/sum/w", "rmsnorm_bwd/cols=64/f32/out=bf16/w=bf16/dw=bf16/eps=1e-05/dsum/w"),
@@ -775,20 +798,20 @@ class PlainGradients(Case):
         self.check(text, spec + "dsum/w", 4, 9, moving=["x"])
 
     def test_one_call_in_the_program(self):
-        text = "layernorm/cols=40/bf16/add/sum/wb"
-        given = self.operands(text, 6, 40)
-        cotangents = self.cotangents(found_outputs(text, given))
+        for text in ("layernorm/cols=40/bf16/add/sum/wb", "layernorm/cols=40/bf16/add/sum/wb/gelu/scale=0.5"):
+            given = self.operands(text, 6, 40)
+            cotangents = self.cotangents(found_outputs(text, given))
 
-        def both(given, cotangents):
-            results, backward = jax.vjp(functools.partial(found_outputs, text), given)
-            return results, backward(cotangents)
+            def both(given, cotangents):
+                results, backward = jax.vjp(functools.partial(found_outputs, text), given)
+                return results, backward(cotangents)
 
-        program = jax.jit(both).lower(given, cotangents).as_text()
-        self.assertEqual(len(re.findall(r"custom_call @normjit_norm\b", program)), 2)
-        self.assertFalse(re.search("stablehlo.(reduce|rsqrt)", program))
-        backward = jax.vjp(functools.partial(found_outputs, text), given)[1]
-        program = jax.jit(backward).lower(cotangents).as_text()
-        self.assertEqual(len(re.findall(r"custom_call @\w+", program)), 1)
+            program = jax.jit(both).lower(given, cotangents).as_text()
+            self.assertEqual(len(re.findall(r"custom_call @normjit_norm\b", program)), 2)
+            self.assertFalse(re.search("stablehlo.(reduce|rsqrt|exponential|tanh|multiply)", program))
+            backward = jax.vjp(functools.partial(found_outputs, text), given)[1]
+            program = jax.jit(backward).lower(cotangents).as_text()
+            self.assertEqual(len(re.findall(r"custom_call @\w+", program)), 1)
 
     def test_names(self):
         x, r, w, b = self.array(2, 3, 40), self.array(2, 3, 40), self.array(40), self.array(40)
@@ -802,7 +825,11 @@ class PlainGradients(Case):
                 (lambda x, r, w: normjit.jax.add_rms_norm(x, r, w)[0], lambda x, r, w: plain(spec, x=x, residual=r, weight=w)["y"],
                  (x, r, w)),
                 (lambda x, r, w, b: normjit.jax.add_layer_norm(x, r, w, b)[0], lambda x, r, w, b: base.formula(x + r, w, b),
-                 (x, r, w, b))):
+                 (x, r, w, b)),
+                (lambda x, w, b: normjit.jax.layer_norm(x, w, b, activation="gelu", scale=0.5),
+                 lambda x, w, b: base.formula(x, w, b, activation="gelu", scale=0.5), (x, w, b)),
+                (lambda x, r, w: normjit.jax.add_rms_norm(x, r, w, activation="silu")[0],
+                 lambda x, r, w: plain({**spec, "activation": "silu"}, x=x, residual=r, weight=w)["y"], (x, r, w))):
             with self.launches(2):
                 found = jax.block_until_ready(gradient(lambda *some: jnp.sin(call(*some)).sum(), tuple(range(len(given))))(*given))
             for a, c in zip(found, gradient(lambda *some: jnp.sin(wanted(*some)).sum(), tuple(range(len(given))))(*given)):
@@ -810,7 +837,7 @@ class PlainGradients(Case):
 
     def test_other_norms_have_the_formula(self):
         x, part, w = self.array(3, 8), self.array(3, 8), self.array(8)
-        for tail, given in (("/w/gelu", {}), ("/w/scale=2", {}), ("/w/stats", {}), ("/addafter/w", {"residual": part}),
+        for tail, given in (("/w/gelu/stats", {}), ("/w/stats", {}), ("/addafter/w", {"residual": part}),
                             ("/add/w", {"residual": part}), ("/add/sum/w", {"residual": part[0]}), ("/gate/w", {"gate": part}),
                             ("/w/mods", {"mod_scale": part}), ("/inb/w", {"in_bias": w}), ("/w:rows", {"weight": part})):
             with self.subTest(tail=tail):
@@ -825,7 +852,7 @@ class PlainGradients(Case):
 
     def test_vmap(self):
         """The gradients of a batch of rows are one launch, but sums over the rows of each of the batch are the formula's."""
-        for text in ("layernorm/cols=24/f32", "rmsnorm/cols=24/f32/add/sum/w"):
+        for text in ("layernorm/cols=24/f32", "rmsnorm/cols=24/f32/add/sum/w", "layernorm/cols=24/f32/wb/gelu"):
             given = self.operands(text, 3, 5, 24)
             axes = {name: 0 if part.ndim > 1 else None for name, part in given.items()}
 
@@ -854,21 +881,21 @@ class PlainGradients(Case):
                         self.assertClose(found[name], wanted[name], 5e-4, name)
 
     def test_vmap_over_all_operands(self):
-        text = "layernorm/cols=24/f32/wb"
-        given = self.operands(text, 3, 5, 24)
-        given.update(weight=self.array(3, 24), bias=self.array(3, 24))
+        for text in ("layernorm/cols=24/f32/wb", "layernorm/cols=24/f32/wb/silu"):
+            given = self.operands(text, 3, 5, 24)
+            given.update(weight=self.array(3, 24), bias=self.array(3, 24))
 
-        def loss(outputs):
-            return lambda given: jnp.sin(jax.vmap(lambda given: outputs(text, given)["y"])(given)).sum()
+            def loss(outputs):
+                return lambda given: jnp.sin(jax.vmap(lambda given: outputs(text, given)["y"])(given)).sum()
 
-        with self.launches(0):
-            found = jax.block_until_ready(gradient(loss(found_outputs), 0)(given))
-        wanted = gradient(loss(self.plain), 0)(given)
-        for name in given:
-            self.assertClose(found[name], wanted[name], 2e-4, name)
+            with self.launches(0):
+                found = jax.block_until_ready(gradient(loss(found_outputs), 0)(given))
+            wanted = gradient(loss(self.plain), 0)(given)
+            for name in given:
+                self.assertClose(found[name], wanted[name], 2e-4, name)
 
     def test_jacobians(self):
-        text = "layernorm/cols=6/f64/add/sum/wb1"
+        text = "layernorm/cols=6/f64/add/sum/wb1/gelu"
         with x64():
             given = self.operands(text, 2, 6)
             for jacobian in (jax.jacrev, jax.jacfwd, jax.hessian):
@@ -880,7 +907,8 @@ class PlainGradients(Case):
     def test_gradients_of_any_order(self):
         """In all mixtures of modes; the first order alone has the kernel."""
         with x64():
-            for text in ("layernorm/cols=7/f64/eps=0.1", "rmsnorm/cols=7/f64/eps=0.1/w1", "layernorm/cols=7/f64/eps=0.1/add/sum/wb"):
+            for text in ("layernorm/cols=7/f64/eps=0.1", "rmsnorm/cols=7/f64/eps=0.1/w1",
+                         "layernorm/cols=7/f64/eps=0.1/add/sum/wb/silu/scale=0.5"):
                 primals, tangents = [self.operands(text, 3, 7) for _ in range(2)]
                 names = list(found_outputs(text, primals))
 
@@ -904,7 +932,7 @@ class PlainGradients(Case):
 
     def test_no_rows(self):
         """Gradients of weights are 0 then, also where only a batch or a device has no rows."""
-        text = "layernorm/cols=8/f32/add/sum/wb"
+        text = "layernorm/cols=8/f32/add/sum/wb/gelu"
         for shape in ((0, 8), (2, 0, 8)):
             given = self.operands(text, *shape)
             grads = gradient(lambda given: sum(result.sum() for result in found_outputs(text, given).values()), 0)(given)

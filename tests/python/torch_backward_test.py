@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The gradients of normjit.torch by backward kernels: values, which norms have one, what is asked of it, and what PyTorch
 computes instead."""
+import functools
+import itertools
 import unittest
 import unittest.mock
 
-from torch_support import (DTYPES, FAKE, TestCase, ThroughPython, device, fake, functional, loose, main, parameters, reference,
-                           torch)
+from torch_support import (ACTIVATIONS, DTYPES, FAKE, TestCase, ThroughPython, activated, device, fake, functional, loose, main,
+                           parameters, reference, torch)
 
 from normjit import _library
 from normjit.torch import (LayerNorm, NormOutputs, RMSNorm, _functional, _gradients, _problem, add_layer_norm, add_rms_norm,
@@ -46,6 +48,7 @@ def function_of(spec, columns, rows=(5, 3), dtype=None):
         y = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + float(keys.get("eps", 1e-5)))
         if affine:
             y = y * (given["weight"] + (1 if affine[0].endswith("1") else 0)) + given.get("bias", 0)
+        y = float(keys.get("scale", 1)) * activated(y, next((field for field in fields if field in ACTIVATIONS), None))
         return [y, s] if "sum" in fields else [y]
     return function, right, tensors
 
@@ -53,8 +56,8 @@ def function_of(spec, columns, rows=(5, 3), dtype=None):
 class KernelTest(TestCase):
     """One launch for all gradients, which are those of the formula in f64."""
 
-    def check(self, spec, backward, columns=64, **limits):
-        function, right, tensors = function_of(spec, columns)
+    def check(self, spec, backward, columns=64, rows=(5, 3), **limits):
+        function, right, tensors = function_of(spec, columns, rows)
         with self.subTest(spec=spec):
             with self.assert_launches(1):
                 outputs = function(*tensors)
@@ -80,6 +83,21 @@ class KernelTest(TestCase):
                 self.check("{}/cols=64/{}/add/sum/wb".format(head, name),
                            "{}_bwd/cols=64/{}/eps=1e-05/dsum/wb".format(head, name), **limits)
 
+    def test_activations_and_scales(self):
+        """They read a bias, whether its gradient is asked for or not, and so compute its gradient."""
+        tails = itertools.cycle(("", "/w", "/wb", "/w1", "/wb1", "/add/sum/wb"))
+        widths = itertools.cycle(((64, (5, 3)), (37, (9,)), (1, (4,)), (130, (2, 1, 3)), (257, ())))
+        for dtype, head, activation, scale in itertools.product(
+                DTYPES, ("layernorm", "rmsnorm"), ACTIVATIONS, ("", "/scale=0.5", "/scale=-3")):
+            if not activation and not scale:
+                continue
+            tail, (columns, rows), behind = next(tails), next(widths), "/" + activation if activation else ""
+            self.check("{}/cols={}/{}/eps=0.5{}{}{}".format(head, columns, TEXTS[dtype], tail, behind, scale),
+                       "{}_bwd/cols={}/{}/eps=0.5{}{}{}{}".format(
+                           head, columns, TEXTS[dtype], "/dsum" * ("/sum" in tail), tail.replace("/add/sum", ""), behind, scale),
+                       columns, rows, **{torch.float16: {"rtol": 6e-2, "atol": 8e-2}, torch.bfloat16: {"rtol": 0.1, "atol": 0.1}}.get(
+                           dtype, loose(dtype)))
+
     def test_mixed_types(self):
         limits = {"rtol": 6e-2, "atol": 8e-2}
         for spec, backward in (
@@ -87,7 +105,11 @@ class KernelTest(TestCase):
                 ("layernorm/cols=64/f32/out=f16/wb", "layernorm_bwd/cols=64/f32/out=f16/eps=1e-05/wb"),
                 ("rmsnorm/cols=64/bf16/res=f32/add/sum/w", "rmsnorm_bwd/cols=64/f32/out=bf16/w=bf16/dw=bf16/eps=1e-05/dsum/w"),
                 ("rmsnorm/cols=64/bf16/res=f32/sum/w", "rmsnorm_bwd/cols=64/bf16/res=f32/eps=1e-05/dsum/w"),
-                ("rmsnorm/cols=64/bf16/add/sum/round=sum+norm/w", "rmsnorm_bwd/cols=64/bf16/eps=1e-05/dsum/w")):
+                ("rmsnorm/cols=64/bf16/add/sum/round=sum+norm/w", "rmsnorm_bwd/cols=64/bf16/eps=1e-05/dsum/w"),
+                ("layernorm/cols=64/bf16/w=f32/wb/gelu", "layernorm_bwd/cols=64/bf16/w=f32/dw=f32/eps=1e-05/wb/gelu"),
+                ("layernorm/cols=64/f16/out=f32/wb/silu/scale=0.5", "layernorm_bwd/cols=64/f16/out=f32/eps=1e-05/wb/silu/scale=0.5"),
+                ("rmsnorm/cols=64/bf16/res=f32/add/sum/wb/gelu_tanh",
+                 "rmsnorm_bwd/cols=64/f32/out=bf16/w=bf16/dw=bf16/eps=1e-05/dsum/wb/gelu_tanh")):
             self.check(spec, backward, **limits)
 
     def test_names(self):
@@ -98,10 +120,26 @@ class KernelTest(TestCase):
                 (lambda: add_rms_norm(x, residual, w, 1e-5)[0], lambda: functional.rms_norm(x + residual, (64,), w, 1e-5),
                  (x, residual, w)),
                 (lambda: add_layer_norm(x, residual, w, b)[0], lambda: functional.layer_norm(x + residual, (64,), w, b),
-                 (x, residual, w, b))):
+                 (x, residual, w, b)),
+                (lambda: rms_norm(x, (64,), w, 1e-5, activation="gelu", scale=0.5),
+                 lambda: 0.5 * functional.gelu(functional.rms_norm(x, (64,), w, 1e-5)), (x, w)),
+                (lambda: add_rms_norm(x, residual, w, 1e-5, activation="relu")[0],
+                 lambda: functional.rms_norm(x + residual, (64,), w, 1e-5).relu(), (x, residual, w)),
+                (lambda: add_layer_norm(x, residual, w, b, activation="silu", scale=2.0)[0],
+                 lambda: 2 * functional.silu(functional.layer_norm(x + residual, (64,), w, b)), (x, residual, w, b))):
             with self.assert_launches(2):
                 found = torch.autograd.grad(function().sin().sum(), inputs)
             for ours, theirs in zip(found, torch.autograd.grad(right().sin().sum(), inputs)):
+                self.assert_close(ours, theirs, **loose(torch.float32))
+
+    def test_modules_with_an_activation(self):
+        for norm, right in ((LayerNorm(64, activation="gelu", scale=0.5), torch.nn.LayerNorm(64)),
+                            (RMSNorm(64, activation="gelu", scale=0.5), torch.nn.RMSNorm(64))):
+            x, norm, right = torch.randn(5, 64, device=device, requires_grad=True), norm.to(device), right.to(device)
+            with self.assert_launches(2):
+                found = torch.autograd.grad(norm(x).sin().sum(), (x, *norm.parameters()))
+            wanted = torch.autograd.grad((0.5 * functional.gelu(right(x))).sin().sum(), (x, *right.parameters()))
+            for ours, theirs in zip(found, wanted):
                 self.assert_close(ours, theirs, **loose(torch.float32))
 
     def test_modules(self):
@@ -122,26 +160,32 @@ class KernelTest(TestCase):
             x = x.detach().requires_grad_()
             for grad in (torch.ones((), device=device).expand(x.shape), torch.randn(x.shape[::-1], device=device).permute(
                     *reversed(range(x.dim())))):
-                with self.assert_launches(2):
-                    found = torch.autograd.grad(norm("layernorm/cols=8/f32/w", x, weight=w), (x, w), grad)
-                right = torch.autograd.grad(functional.layer_norm(x, (8,), w), (x, w), grad)
-                for ours, theirs in zip(found, right):
-                    self.assert_close(ours, theirs, rtol=1e-4, atol=1e-3)
+                for activation in (None, "silu"):
+                    with self.assert_launches(2):
+                        found = torch.autograd.grad(norm("layernorm/cols=8/f32/w" + ("/silu" if activation else ""), x, weight=w),
+                                                    (x, w), grad)
+                    right = torch.autograd.grad(activated(functional.layer_norm(x, (8,), w), activation), (x, w), grad)
+                    for ours, theirs in zip(found, right):
+                        self.assert_close(ours, theirs, rtol=1e-4, atol=1e-3)
 
     def test_rows_of_several_dimensions(self):
         x, w = torch.randn(3, 4, 6, device=device, requires_grad=True), torch.randn(24, device=device, requires_grad=True)
-        with self.assert_launches(2):
-            found = torch.autograd.grad(norm("rmsnorm/cols=24/f32/w", x, weight=w).sin().sum(), (x, w))
-        right = torch.autograd.grad(functional.rms_norm(x, (4, 6), w.reshape(4, 6), 1e-5).sin().sum(), (x, w))
-        for ours, theirs in zip(found, right):
-            self.assertEqual(ours.shape, theirs.shape)
-            self.assert_close(ours, theirs, **loose(torch.float32))
+        b = torch.randn(4, 6, device=device).t().contiguous().t().requires_grad_()  # no contiguous row
+        for activation in (None, "gelu"):
+            with self.assert_launches(2):
+                found = torch.autograd.grad(norm("rmsnorm/cols=24/f32/wb" + ("/gelu" if activation else ""), x, weight=w,
+                                                 bias=b).sin().sum(), (x, w, b))
+            right = activated(functional.rms_norm(x, (4, 6), w.reshape(4, 6), 1e-5) + b, activation)
+            for ours, theirs in zip(found, torch.autograd.grad(right.sin().sum(), (x, w, b))):
+                self.assertEqual(ours.shape, theirs.shape)
+                self.assert_close(ours, theirs, **loose(torch.float32))
 
     def test_no_rows(self):
-        x, (w, b) = torch.randn(0, 8, device=device, requires_grad=True), parameters((8,), requires_grad=True)
-        with self.assert_launches(0):
-            norm("layernorm/cols=8/f32/wb", x, weight=w, bias=b).sum().backward()
-        self.assertEqual((x.grad.shape, w.grad.tolist(), b.grad.tolist()), (x.shape, [0.0] * 8, [0.0] * 8))
+        for tail in ("", "/gelu/scale=0.5"):
+            x, (w, b) = torch.randn(0, 8, device=device, requires_grad=True), parameters((8,), requires_grad=True)
+            with self.assert_launches(0):
+                norm("layernorm/cols=8/f32/wb" + tail, x, weight=w, bias=b).sum().backward()
+            self.assertEqual((x.grad.shape, w.grad.tolist(), b.grad.tolist()), (x.shape, [0.0] * 8, [0.0] * 8))
 
     def test_batch_invariance_is_that_of_the_call(self):
         x = torch.randn(3, 8, device=device, requires_grad=True)
@@ -154,7 +198,7 @@ class KernelTest(TestCase):
 class AskedTest(TestCase):
     """Gradients of some inputs, from those of some outputs."""
 
-    SPEC = "layernorm/cols=8/f32/add/sum/wb"
+    SPEC, AFTER, ACTIVATION = "layernorm/cols=8/f32/add/sum/wb", "", None
 
     def tensors(self, *without):
         names = {"x": (3, 8), "residual": (3, 8), "weight": (8,), "bias": (8,)}
@@ -163,15 +207,15 @@ class AskedTest(TestCase):
     def check(self, given, outputs, backward, launches=1):
         x, *rest = given.values()
         names = [name for name, part in given.items() if part.requires_grad]
-        found = norm(self.SPEC, x, **dict(zip(list(given)[1:], rest)))
+        found = norm(self.SPEC + self.AFTER, x, **dict(zip(list(given)[1:], rest)))
         s = given["x"] + given["residual"]
-        right = {"out": functional.layer_norm(s, (8,), given["weight"], given["bias"]), "sum": s}
+        right = {"out": activated(functional.layer_norm(s, (8,), given["weight"], given["bias"]), self.ACTIVATION), "sum": s}
         grads = [torch.randn(3, 8, device=device) for _ in outputs]
         inputs = [given[name] for name in names]
         with self.assert_launches(launches):
             ours = torch.autograd.grad([getattr(found, name) for name in outputs], inputs, grads, allow_unused=True)
         if FAKE and launches:
-            self.assertEqual(fake.spec, backward)
+            self.assertEqual(fake.spec, backward + self.AFTER)
         theirs = torch.autograd.grad([right[name] for name in outputs], inputs, grads, allow_unused=True)
         for mine, wanted in zip(ours, theirs):
             self.assertEqual(mine is None, wanted is None)
@@ -186,12 +230,13 @@ class AskedTest(TestCase):
     def test_of_some_inputs(self):
         for without, affine in ((("x", "residual"), "wb"), (("x",), "wb"), (("bias",), "w"), (("weight",), "wb"),
                                 (("weight", "bias"), "w"), (("x", "residual", "bias"), "w")):
+            affine = "wb" if self.ACTIVATION else affine  # of which a bias is an argument
             self.check(self.tensors(*without), ["out"], "layernorm_bwd/cols=8/f32/eps=1e-05/" + affine)
 
     def test_gradients_of_leaves_share_no_memory(self):
         given = self.tensors()
         x, residual, w, b = given.values()
-        norm(self.SPEC, x, residual=residual, weight=w, bias=b).out.sin().sum().backward()
+        norm(self.SPEC + self.AFTER, x, residual=residual, weight=w, bias=b).out.sin().sum().backward()
         self.assertNotEqual(x.grad.data_ptr(), residual.grad.data_ptr())
 
     def test_no_more_than_the_sum_is_kept(self):
@@ -209,18 +254,26 @@ class AskedTest(TestCase):
             y.sum().backward()
 
 
+class AskedBehindAnActivationTest(AskedTest):
+    AFTER, ACTIVATION = "/silu", "silu"
+
+
 def samples_of_operator():
     """Arguments of normjit::norm_backward."""
     def make(*shape, dtype=torch.float32):
         return torch.randn(*shape, device=device).to(dtype)
     half = torch.bfloat16
-    yield make(5, 8), 1, make(8), make(5, 8), None, 1e-5, True, False, True, False
-    yield make(5, 8), 1, make(8), make(5, 8), make(5, 8), 1e-5, False, True, True, True
-    yield make(5, 4, 8), 2, make(4, 8, dtype=half), make(5, 4, 8), None, 1e-5, True, True, False, False
-    yield make(5, 4, 8, dtype=half), 2, make(32), make(5, 4, 8), None, 0.5, False, False, True, False
-    yield make(5, 8, dtype=half), 1, None, make(8, 5, dtype=half).t(), make(5, 8), 1e-5, True, False, False, False
-    yield make(8, 5).t(), 1, None, make(1, 8).expand(5, 8), None, 1e-5, False, False, False, False
-    yield make(0, 8), 1, make(8), make(0, 8), None, 1e-5, True, False, True, False
+    none, relu, gelu, gelu_tanh, silu = (_library.ACTIVATIONS[name] for name in ACTIVATIONS)
+    yield make(5, 8), 1, make(8), None, make(5, 8), None, 1e-5, none, 1.0, True, False, True, False
+    yield make(5, 8), 1, make(8), make(8), make(5, 8), make(5, 8), 1e-5, none, -0.5, False, True, True, True
+    yield make(5, 4, 8), 2, make(4, 8, dtype=half), None, make(5, 4, 8), None, 1e-5, silu, 1.0, True, True, False, False
+    yield make(5, 4, 8, dtype=half), 2, make(32), make(4, 8), make(5, 4, 8), None, 0.5, gelu, 2.0, False, False, True, False
+    yield make(5, 8, dtype=half), 1, None, None, make(8, 5, dtype=half).t(), make(5, 8), 1e-5, none, 1.0, True, False, False, False
+    yield make(8, 5).t(), 1, None, None, make(1, 8).expand(5, 8), None, 1e-5, gelu_tanh, 1.0, False, False, False, False
+    yield make(5, 8), 1, make(8), make(8), make(5, 8), None, 1e-5, relu, 1.0, True, False, False, False  # reads its bias alone
+    yield make(5, 8), 1, make(8), make(16)[::2], make(5, 8), None, 1e-5, gelu, 1.0, True, False, True, False
+    yield make(0, 8), 1, make(8), make(8), make(0, 8), None, 1e-5, gelu, 1.0, True, False, True, False
+    yield make(5, 8), 1, make(8), make(8), make(5, 8), None, -1e-3, silu, 0.5, True, False, True, False  # no epsilon of a spec
 
 
 class FormulaTest(TestCase):
@@ -228,7 +281,7 @@ class FormulaTest(TestCase):
 
     def test_other_norms(self):
         x, part, w = (torch.randn(*shape, device=device, requires_grad=True) for shape in ((3, 8), (3, 8), (8,)))
-        for tail, given in (("/w/gelu", {}), ("/w/scale=2", {}), ("/w/stats", {}), ("/addafter/w", {"residual": part}),
+        for tail, given in (("/w/gelu/stats", {}), ("/w/stats", {}), ("/addafter/w", {"residual": part}),
                             ("/add/w", {"residual": part}), ("/gate/w", {"gate": part}), ("/w/mods", {"mod_scale": part}),
                             ("/inb/w", {"in_bias": w})):
             with self.subTest(tail=tail):
@@ -254,7 +307,9 @@ class FormulaTest(TestCase):
 
     def test_gradients_of_any_order(self):
         for spec in ("layernorm/cols=6/f64", "layernorm/cols=6/f64/wb", "rmsnorm/cols=6/f64/w1", "rmsnorm/cols=6/f64/add/sum/w",
-                     "layernorm/cols=6/f64/add/sum/wb1", "rmsnorm/cols=6/f64/w=f64/add/sum/round=sum/wb"):
+                     "layernorm/cols=6/f64/add/sum/wb1", "rmsnorm/cols=6/f64/w=f64/add/sum/round=sum/wb",
+                     "layernorm/cols=6/f64/wb/gelu", "rmsnorm/cols=6/f64/add/sum/wb1/silu/scale=0.5", "layernorm/cols=6/f64/gelu_tanh",
+                     "layernorm/cols=6/f64/wb/relu/scale=-3", "rmsnorm/cols=6/f64/w/scale=2"):
             with self.subTest(spec=spec):
                 function, _, tensors = function_of(spec, 6, rows=(3,))
                 self.assertTrue(torch.autograd.gradcheck(lambda *given: tuple(function(*given)), tensors))
@@ -267,7 +322,7 @@ class FormulaTest(TestCase):
     def test_pytorch_computes_what_the_kernel_does(self):
         for arguments in samples_of_operator():
             with self.subTest(arguments=[getattr(part, "shape", part) for part in arguments]):
-                with self.assert_launches(int(arguments[0].numel() != 0)):
+                with self.assert_launches(int(arguments[0].numel() != 0 and arguments[6] > 0)):
                     found = _gradients.apply(*arguments)
                 for ours, theirs in zip(found, _gradients.by_pytorch(*arguments)):
                     self.assertEqual((ours.dtype, ours.shape, ours.stride()), (theirs.dtype, theirs.shape, theirs.stride()))
@@ -370,14 +425,35 @@ class LayerNormTest(TestCase):
         for ours, theirs in zip(found, right):
             self.assert_close(ours, theirs, **loose(torch.float32))
 
-    def test_an_activation(self):
-        """Its argument is computed again, in f32."""
-        for options in ({"activation": "gelu"}, {"activation": "silu", "scale": 0.5}):
+    def test_activations_and_scales(self):
+        for dtype, (activation, weights) in itertools.product(DTYPES, zip(ACTIVATIONS, (2, 2, 0, 1, 2))):
+            options = {"activation": activation, "scale": 1.0 if weights == 1 else 0.5}
+            behind = ("/" + activation if activation else "") + ("" if weights == 1 else "/scale=0.5")
             self.check(lambda *given: self.plain(*given, **options), lambda *given: self.right(*given, **options),
-                       self.inputs(torch.bfloat16, torch.bfloat16), "layernorm_bwd/cols=64/bf16/out=f32/eps=1e-05/wb",
-                       launches=2)
-        self.check(lambda *given: self.plain(*given, scale=0.5), lambda *given: self.right(*given, scale=0.5), self.inputs(),
-                   "layernorm_bwd/cols=64/f32/eps=1e-05/wb")
+                       self.inputs(dtype, dtype, weights),
+                       "layernorm_bwd/cols=64/{}/eps=1e-05{}".format(TEXTS[dtype], ("", "/w", "/wb")[weights]) + behind,
+                       **({} if dtype.itemsize > 2 else {"rtol": 6e-2, "atol": 8e-2}))
+
+    def test_of_some_inputs_behind_an_activation(self):
+        """A bias is an argument of all gradients."""
+        for without in ((0,), (1,), (2,), (1, 2), (0, 2), (0, 1)):
+            inputs = self.inputs()
+            for i in without:
+                inputs[i].requires_grad_(False)
+            self.check(lambda *given: self.plain(*given, activation="gelu"), lambda *given: self.right(*given, activation="gelu"),
+                       inputs, "layernorm_bwd/cols=64/f32/eps=1e-05/wb/gelu")
+
+    def test_an_activation_under_autocast(self):
+        def plain(x, w, b):
+            with torch.autocast(device.type, torch.bfloat16):
+                return self.plain(x, w, b, activation="silu", scale=0.5)
+        for dtype, affine, bias, types in ((torch.bfloat16, torch.bfloat16, torch.bfloat16, "bf16/out=f32"),
+                                           (torch.float16, torch.float16, torch.float32, "f16/out=f32/w=f32/dw=f32"),
+                                           (torch.float32, torch.float32, torch.bfloat16, "f32")):
+            inputs = self.inputs(dtype, affine)
+            inputs[2] = inputs[2].detach().to(bias).requires_grad_()
+            self.check(plain, lambda *given: self.right(*given, activation="silu", scale=0.5), inputs,
+                       "layernorm_bwd/cols=64/{}/eps=1e-05/wb/silu/scale=0.5".format(types))
 
     def test_layouts(self):
         """Rows are read where they are; what has no such address is copied."""
@@ -420,6 +496,10 @@ class LayerNormTest(TestCase):
         with torch.no_grad():
             b.zero_()
         y.sum().backward()
+        del kept[:]
+        with torch.autograd.graph.saved_tensors_hooks(lambda part: kept.append(part.data_ptr()) or part, lambda part: part):
+            self.plain(x, w, b, activation="gelu")
+        self.assertEqual(kept, [x.data_ptr(), w.data_ptr(), b.data_ptr()])
 
     def test_gradients_of_any_order(self):
         inputs = self.inputs(torch.float64, torch.float64, rows=(2,), columns=6)
@@ -453,13 +533,15 @@ class LayerNormTest(TestCase):
 
     @unittest.skipUnless(FAKE, "asks the fake to refuse")
     def test_where_there_is_no_kernel(self):
-        for status in (_library.NO_COMPILER, _library.NOT_CACHED, _library.NOT_READY):
+        for status, options in itertools.product((_library.NO_COMPILER, _library.NOT_CACHED, _library.NOT_READY),
+                                                 ({}, {"activation": "silu", "scale": 0.5})):
             def refused(*given):
-                y = self.plain(*given)
+                y = self.plain(*given, **options)
                 fake.next_status = status
                 return y
-            self.check(refused, self.right, self.inputs())
-            self.check(refused, self.right, self.inputs(torch.bfloat16, torch.bfloat16), rtol=6e-2, atol=8e-2)
+            right = functools.partial(self.right, **options)
+            self.check(refused, right, self.inputs())
+            self.check(refused, right, self.inputs(torch.bfloat16, torch.bfloat16), rtol=6e-2, atol=8e-2)
         y = self.plain(*self.inputs())
         fake.next_status = 506  # out of memory
         with self.assertRaisesRegex(RuntimeError, "told to refuse"):
@@ -467,11 +549,12 @@ class LayerNormTest(TestCase):
 
     def test_checkpoints(self):
         inputs = self.inputs()
-        right = torch.autograd.grad(self.plain(inputs[0].sin(), *inputs[1:]).cos().sum(), inputs)
-        for reentrant in (False, True):
+        for activation, reentrant in itertools.product((None, "gelu"), (False, True)):
+            plain = functools.partial(self.plain, activation=activation)
+            right = torch.autograd.grad(plain(inputs[0].sin(), *inputs[1:]).cos().sum(), inputs)
             for part in inputs:
                 part.grad = None
-            y = checkpoint(lambda x: self.plain(x.sin(), *inputs[1:]).cos(), inputs[0], use_reentrant=reentrant)
+            y = checkpoint(lambda x: plain(x.sin(), *inputs[1:]).cos(), inputs[0], use_reentrant=reentrant)
             with self.assert_launches(2):
                 y.sum().backward()
             for part, theirs in zip(inputs, right):
@@ -501,25 +584,30 @@ class ProgramsTest(TestCase):
                 torch.library.opcheck(operator, arguments)
 
     def test_operands_that_do_not_fit(self):
-        x, w = torch.randn(3, 8, device=device), torch.randn(8, device=device)
-        for given in ((x, 3, w, x), (x, 0, w, x), (x, 1, w[:4], x), (x, 1, w, x[:2]), (x, 1, w, x[0]), (x, 1, w.long(), x),
-                      (x.long(), 1, w, x), (x, 1, w, x.to("meta"))):
+        x, w, gelu = torch.randn(3, 8, device=device), torch.randn(8, device=device), _library.ACTIVATIONS["gelu"]
+        for given in ((x, 3, w, w, x), (x, 0, w, w, x), (x, 1, w[:4], w, x), (x, 1, w, w, x[:2]), (x, 1, w, w, x[0]),
+                      (x, 1, w.long(), w, x), (x.long(), 1, w, w, x), (x, 1, w, w, x.to("meta")), (x, 1, w, w[:4], x),
+                      (x, 1, w, w.half(), x), (x, 1, None, w, x), (x, 1, w, None, x)):
             with self.assertRaisesRegex(RuntimeError, "normjit::norm_backward: .*(does not fit|must be)") as real:
-                _gradients.apply(*given, None, 1e-5, True, False, True, False)
+                _gradients.apply(*given, None, 1e-5, gelu, 1.0, True, False, True, False)
             with self.assertRaises(RuntimeError) as pretended, torch._subclasses.FakeTensorMode() as mode:
                 _gradients.apply(*[mode.from_tensor(part) if isinstance(part, torch.Tensor) else part for part in given],
-                                 None, 1e-5, True, False, True, False)
-            if given[3].device == x.device:
+                                 None, 1e-5, gelu, 1.0, True, False, True, False)
+            if given[4].device == x.device:
                 self.assertIn(str(real.exception), str(pretended.exception))
 
     def test_one_graph(self):
         def function(x, residual, w):
             y, s = add_rms_norm(x, residual, w)
             return (y.sin() + s).sum()
+
+        def activated(x, residual, w):
+            y, s = add_layer_norm(x, residual, w, w, activation="gelu", scale=0.5)
+            return (y.sin() + s).sum()
         inputs = [torch.randn(*shape, device=device, requires_grad=True) for shape in ((5, 64), (5, 64), (64,))]
-        right = torch.autograd.grad(function(*inputs), inputs)
-        for backend in ("aot_eager", "inductor"):
+        for function, backend in ((function, "aot_eager"), (activated, "aot_eager"), (activated, "inductor")):
             torch.compiler.reset()
+            right = torch.autograd.grad(function(*inputs), inputs)
             compiled = torch.compile(function, fullgraph=True, backend=backend)
             with self.assert_launches(2):
                 found = torch.autograd.grad(compiled(*inputs), inputs)
@@ -527,7 +615,8 @@ class ProgramsTest(TestCase):
                 self.assert_close(ours, theirs, **loose(torch.float32))
 
     def test_layer_norm_in_one_graph(self):
-        model = torch.nn.Sequential(LayerNorm(64), torch.nn.Linear(64, 64), LayerNorm(64, bias=False)).to(device)
+        model = torch.nn.Sequential(LayerNorm(64), torch.nn.Linear(64, 64),
+                                    LayerNorm(64, bias=False, activation="silu", scale=0.5)).to(device)
         inputs = [torch.randn(5, 64, device=device, requires_grad=True), *model.parameters()]
         right = torch.autograd.grad(model(inputs[0]).sin().sum(), inputs)
         with unittest.mock.patch.object(_functional, "FUSED_BYTES", 0):

@@ -83,10 +83,12 @@ def reference(x, shape, weight=None, bias=None, eps=1e-5, activation=None, scale
     """In f64, by PyTorch."""
     def wide(part):
         return None if part is None else part.double()
-    z = functional.layer_norm(wide(x), shape, wide(weight), wide(bias), eps)
-    z = {None: lambda v: v, "relu": functional.relu, "gelu": functional.gelu, "silu": functional.silu,
-         "gelu_tanh": lambda v: functional.gelu(v, approximate="tanh")}[activation](z)
-    return z * scale
+    return activated(functional.layer_norm(wide(x), shape, wide(weight), wide(bias), eps), activation) * scale
+
+
+def activated(z, activation):
+    return {None: lambda v: v, "relu": functional.relu, "gelu": functional.gelu, "silu": functional.silu,
+            "gelu_tanh": lambda v: functional.gelu(v, approximate="tanh")}[activation](z)
 
 
 def tolerance(dtype):

@@ -272,11 +272,10 @@ def layer_norm(x: jax.Array, weight: Optional[jax.Array] = None, bias: Optional[
     eps: added to the variance; not negative. Python numbers, as is scale: each value is a kernel of its own.
     activation: None, "relu", "gelu" (exact), "gelu_tanh" or "silu".
 
-    Without an activation and a scale, all gradients of the first order come from one kernel, out of x. Other derivatives, of
-    any order, come from the formula in jax.numpy, out of x and, where there is an activation or a scale, the mean and rstd that
-    the kernel saved. Under vmap the batch becomes rows; where weight or bias have a batch, too, the formula takes the kernel's
-    place, as it does for gradients of weight and bias that are those of each of the batch. In an array that jit shards on its
-    own the call is not split: use shard_map.
+    All gradients of the first order come from one kernel, out of x, weight and bias. Other derivatives, of any order, come from
+    the formula in jax.numpy, out of the same. Under vmap the batch becomes rows; where weight or bias have a batch, too, the
+    formula takes the kernel's place, as it does for gradients of weight and bias that are those of each of the batch. In an
+    array that jit shards on its own the call is not split: use shard_map.
 
     Raises TypeError and ValueError for what does not fit; RuntimeError where there is no GPU, no C++ compiler or no
     libnormjit. On a CPU beside a GPU the program fails when it runs, with an error of XLA that says so.

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The derivatives of plain norms, those of _gradients.have_kernel: all gradients come from one kernel.
 
-With n, what was normalized, centred and divided by its deviation, y is n * (weight + offset) + bias. The tangents of y and of
-the written sum are a primitive of JAX, linear in the tangents of the operands. Forward mode evaluates its formula; reverse mode
-transposes it, and the transpose is the kernel. jax.custom_vjp would have reverse mode alone. Derivatives of the primitive and of
-its transpose, which are those of second and higher order, are the formula's.
+With n, what was normalized, centred and divided by its deviation, y is scale * activation(n * (weight + offset) + bias). The
+tangents of y and of the written sum are a primitive of JAX, linear in the tangents of the operands. Forward mode evaluates its
+formula; reverse mode transposes it, and the transpose is the kernel. jax.custom_vjp would have reverse mode alone. Derivatives of
+the primitive and of its transpose, which are those of second and higher order, are the formula's.
 
 As in _operator, all here is of rows.
 """
@@ -36,23 +36,29 @@ def apply_to_plain(problem: Problem, shapes: dict[str, tuple[int, ...]]) -> bool
 
 # ---- Tangents
 
-def tangents(problem: Problem, normalized: Any, weight: Any, moving: dict[str, Any]) -> dict[str, Any]:
+def tangents(problem: Problem, normalized: Any, vectors: dict[str, Any], moving: dict[str, Any]) -> dict[str, Any]:
     """Those of y and, where x or the residual move, of the sum; from those of the operands that move. normalized: x, or the sum
-    that was written."""
+    that was written; vectors: at least those of the norm that _fixed names."""
     made = tuple(name for name in ("y", "sum") if name in problem.outputs)
     if not {"x", "residual"} & set(moving):
         made = ("y",)
-    fixed = [normalized] if weight is None else [normalized, weight]
+    fixed = [normalized, *[vectors[name] for name in _fixed(problem)]]
     # Where shard_map has the same weight on all devices, the cast in front of the primitive makes its gradient their sum.
     results = _tangents_p.bind(*_ffi.alike([*fixed, *moving.values()]), problem=problem, moving=tuple(moving), made=made)
     return dict(zip(made, results))
 
 
+def _fixed(problem: Problem) -> tuple[str, ...]:
+    """The vectors on which tangents and gradients depend."""
+    return ("weight",) * ("weight" in problem.inputs) + ("bias",) * problem.gradients_read_bias
+
+
 def _formula(*arrays: Any, problem: Problem, moving: tuple[str, ...], made: tuple[str, ...]) -> tuple[Any, ...]:
-    """The tangents `made`, from what was normalized, the weight if there is one, and the tangents of what is moving."""
-    normalized, *rest = [array.astype(problem.wide) for array in arrays]
-    weight = rest.pop(0) + problem.weight_offset if "weight" in problem.inputs else 1
-    tangent = dict(zip(moving, rest))
+    """The tangents `made`, from what was normalized, the vectors that are _fixed, and the tangents of what is moving."""
+    wide = [array.astype(problem.wide) for array in arrays]
+    normalized, names = wide[0], _fixed(problem)
+    vectors, tangent = dict(zip(names, wide[1:])), dict(zip(moving, wide[1 + len(names):]))
+    weight = vectors["weight"] + problem.weight_offset if "weight" in vectors else 1
     if not problem.is_rms:
         normalized = normalized - jnp.mean(normalized, axis=-1, keepdims=True)
     rstd = jax.lax.rsqrt(jnp.mean(normalized * normalized, axis=-1, keepdims=True) + problem.epsilon)
@@ -68,6 +74,8 @@ def _formula(*arrays: Any, problem: Problem, moving: tuple[str, ...], made: tupl
         dy = dy + n * tangent["weight"]
     if "bias" in tangent:
         dy = dy + tangent["bias"]
+    argument = n * weight + vectors.get("bias", 0)
+    dy = jax.jvp(lambda z: problem.activation(z) * jnp.asarray(problem.scale, z.dtype), (argument,), (dy,))[1]
     moved = {"y": dy, "sum": ds}
     return tuple(moved[name].astype(problem.dtypes[name]) for name in made)
 
@@ -112,7 +120,7 @@ def _batch(arrays: Sequence[Any], axes: Sequence[Optional[int]], **call: Any) ->
     problem, moving = call["problem"], call["moving"]
     arrays = [array if axis is None else jnp.moveaxis(array, axis, 0) for array, axis in zip(arrays, axes)]
     axes = [None if axis is None else 0 for axis in axes]
-    names = ["x", *["weight"] * ("weight" in problem.inputs), *moving]
+    names = ["x", *_fixed(problem), *moving]
     flat = _as_more_rows(names, arrays, axes)
     results: Sequence[Any]
     if flat is None:
@@ -158,9 +166,8 @@ class GradientProblem:
 
 def _gradient_problem_of(problem: Problem, of_bias: bool, dsum: bool) -> GradientProblem:
     norm = _library.Spec.from_buffer_copy(problem.words)
-    affine = "none" if "weight" not in problem.inputs else "wb" if of_bias else "w"
-    spec = _library.parse_spec(_gradients.text_of(norm, affine, dsum))
-    outputs = ("dx", *["dweight"] * (affine != "none"), *["dbias"] * of_bias)
+    spec = _library.parse_spec(_gradients.text_of(norm, of_bias, dsum))
+    outputs = ("dx", *["dweight"] * ("weight" in problem.inputs), *["dbias"] * (spec.affine == _library.AFFINES["wb"]))
     vector = problem.dtypes.get("weight", "")
     return GradientProblem(bytes(spec), problem.columns, outputs,
                            {"dx": problem.dtypes[_normalized(problem)], "dweight": vector, "dbias": vector})
@@ -173,8 +180,8 @@ def _normalized(problem: Problem) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _gradients_of(problem: Problem, names: tuple[str, ...], dsum: bool) -> Callable[..., Any]:
-    """The function of what was normalized, of the weight if there is one, and of the cotangents of y and, with dsum, of the sum,
-    that gives the cotangents of what was normalized and of `names`, which are among _VECTORS."""
+    """The function of what was normalized, of the vectors that are _fixed, and of the cotangents of y and, with dsum, of the
+    sum, that gives the cotangents of what was normalized and of `names`, which are among _VECTORS."""
     formula = functools.partial(_transposed, problem, names, dsum)
     kernel = _kernel(problem, names, dsum, formula)
 
@@ -205,7 +212,7 @@ def _kernel(problem: Problem, names: tuple[str, ...], dsum: bool, formula: Calla
     @kernel.def_vmap
     def batched(batch: int, is_batched: Sequence[bool], *arrays: Any) -> Any:
         axes = [0 if has_batch else None for has_batch in is_batched]
-        operands = ["x", *["weight"] * ("weight" in problem.inputs), "y", "sum"]
+        operands = ["x", *_fixed(problem), "y", "sum"]
         flat = None if names else _as_more_rows(operands, arrays, axes)
         results = (jax.vmap(formula, axes)(*arrays) if flat is None else
                    tuple(result.reshape(arrays[0].shape) for result in kernel(*flat)))
@@ -216,7 +223,7 @@ def _kernel(problem: Problem, names: tuple[str, ...], dsum: bool, formula: Calla
 
 def _transposed(problem: Problem, names: tuple[str, ...], dsum: bool, *arrays: Any) -> tuple[Any, ...]:
     """What the kernel computes: the transpose of the formula of tangents."""
-    fixed = arrays[:1 + ("weight" in problem.inputs)]
+    fixed = arrays[:1 + len(_fixed(problem))]
     made = ("y", "sum") if dsum else ("y",)
 
     def of_moving(*moving: Any) -> Any:

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from normjit import _library
-from normjit._gradients import have_kernel
+from normjit._gradients import have_kernel, read_bias
 from normjit.jax import _ffi, _gradients
 
 Array = jax.Array
@@ -78,6 +78,7 @@ class Problem:
     dtypes: dict[str, str] = dataclasses.field(compare=False)    # of inputs and outputs
     wide: str = dataclasses.field(compare=False)                 # in which all is computed
     has_gradient_kernel: bool = dataclasses.field(compare=False)  # where residual has x's shape
+    gradients_read_bias: bool = dataclasses.field(compare=False)  # of that kernel
 
     def __repr__(self) -> str:
         return self.text
@@ -145,7 +146,8 @@ def problem_of(text: str) -> Problem:
         dtypes={**dtypes, "mean": wide, "rstd": wide, "row_scale": "float32", "amax": "float32",
                 "also": "" if also == "none" else _DTYPES[_library.DTYPES[also]],
                 "block_scale": "int32" if scale_layout == "cols4" else _SCALE_DTYPES[scale_format],
-                **{name: "float32" for name in NUMBERS}}, wide=wide, has_gradient_kernel=have_kernel(spec))
+                **{name: "float32" for name in NUMBERS}}, wide=wide,
+        has_gradient_kernel=have_kernel(spec), gradients_read_bias=read_bias(spec))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -177,7 +179,7 @@ def normalize(problem: Problem) -> Callable[..., Any]:
 def _derivative_of_plain(problem: Problem, given: dict[str, Any], tangents: dict[str, Any]) -> Any:
     """The results and their tangents."""
     results = dict(zip(problem.outputs, normalize(problem)(*given.values())))
-    moved = _gradients.tangents(problem, results["sum"] if "residual" in given else given["x"], given.get("weight"),
+    moved = _gradients.tangents(problem, results["sum"] if "residual" in given else given["x"], given,
                                 {name: dt for name, dt in tangents.items() if dt is not None})
     return tuple(results.values()), tuple(
         moved[name] if name in moved else jnp.zeros_like(result) for name, result in results.items())

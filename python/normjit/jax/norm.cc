@@ -9,10 +9,10 @@
 // upper_bound, global_scale, and results those of y, sum, mean, rstd, also, row_scale, block_scale and amax,
 // all of them contiguous. A residual, and weight and bias with affine_rows, may have fewer rows than x, a
 // divisor n: row r takes row r % n. With channels_first x is [samples, columns, plane], and a residual is
-// that or one sample. Operands of a backward spec are x, weight, dy and dsum, its results dx, dweight and
-// dbias; a call of 0 rows writes none. Then comes a workspace where the plans of the spec may need one. It is
-// a result because XLA then knows of it: a command buffer that is replayed finds it at the same place, and no
-// other launch uses it.
+// that or one sample. Operands of a backward spec are x, weight, with an activation bias, dy and dsum, its
+// results dx, dweight and dbias; a call of 0 rows writes none. Then comes a workspace where the plans of the
+// spec may need one. It is a result because XLA then knows of it: a command buffer that is replayed finds it
+// at the same place, and no other launch uses it.
 #include <dlfcn.h>
 
 #include <atomic>
@@ -143,8 +143,10 @@ class Operands {
 };
 
 bool read_gradient_operands(Operands operands, const normjit_spec& spec, normjit_tensors& to) {
+  const bool reads_bias = spec.affine == NORMJIT_WEIGHT_BIAS && spec.activation > NORMJIT_NO_ACTIVATION;
   return operands.rows(spec.input, to.x.pointer, to.rows) &&
          (spec.affine < NORMJIT_WEIGHT || operands.vector(spec.weight, to.weight.pointer)) &&
+         (!reads_bias || operands.vector(spec.weight, to.bias.pointer)) &&
          operands.rows_for(to.rows, 0, spec.output, to.dy) &&
          (!spec.dsum || operands.rows_for(to.rows, 0, spec.residual_type, to.dsum)) && operands.at_end();
 }

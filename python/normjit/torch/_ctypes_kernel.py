@@ -15,6 +15,7 @@ from normjit import _library
 from normjit._gradients import UNAVAILABLE
 from normjit._operands import GRADIENT_OPERANDS, ONE, OPERANDS
 from normjit.torch import _check
+from normjit.torch._activation import NONE
 from normjit.torch._launch import launch
 from normjit.torch._problem import OUTPUTS, Problem, problem_of, rows_at
 
@@ -148,19 +149,20 @@ class _GradientProblem(Problem):
 
 
 @functools.lru_cache(maxsize=1024)
-def _gradient_problem(columns: int, eps: float, layer: bool, affine: str, weight_offset: bool, dsum: bool, input: int,
-                      output: int, weight: int, residual: int) -> _GradientProblem:
+def _gradient_problem(columns: int, eps: float, activation: int, scale: float, layer: bool, affine: str, weight_offset: bool,
+                      dsum: bool, input: int, output: int, weight: int, residual: int) -> _GradientProblem:
     return _GradientProblem(_library.spec_text(_library.Spec(
-        columns, eps, backward=1, norm=_library.NORMS["layernorm" if layer else "rmsnorm"],
-        affine=_library.AFFINES[affine], weight_offset=int(weight_offset), dsum=int(dsum), input=input, output=output,
-        weight=weight, gradient_type=weight, residual_type=residual)))
+        columns, eps, scale, backward=1, norm=_library.NORMS["layernorm" if layer else "rmsnorm"],
+        affine=_library.AFFINES[affine], weight_offset=int(weight_offset), activation=activation, dsum=int(dsum),
+        input=input, output=output, weight=weight, gradient_type=weight, residual_type=residual)))
 
 
-def norm_backward(x: Tensor, dims: int, weight: Maybe, dy: Tensor, dsum: Maybe, eps: float, layer: bool,
-                  weight_offset: bool, of_bias: bool, batch_invariant: bool) -> Any:
+def norm_backward(x: Tensor, dims: int, weight: Maybe, bias: Maybe, dy: Tensor, dsum: Maybe, eps: float, activation: int,
+                  scale: float, layer: bool, weight_offset: bool, of_bias: bool, batch_invariant: bool) -> Any:
     """By PyTorch where the norm has a kernel and its gradients have none."""
-    _check.gradients(x, dims, weight, dy, dsum)
-    arguments = x, dims, weight, dy, dsum, eps, layer, weight_offset, of_bias, batch_invariant
+    _check.gradients(x, dims, weight, bias, dy, dsum, activation, of_bias)
+    arguments = (x, dims, weight, None if activation == NONE else bias, dy, dsum, eps, activation, scale, layer,
+                 weight_offset, of_bias, batch_invariant)
     if not _takes_epsilon(eps):
         return torch.ops.normjit.norm_backward_by_pytorch(*arguments)
     try:
@@ -171,21 +173,22 @@ def norm_backward(x: Tensor, dims: int, weight: Maybe, dy: Tensor, dsum: Maybe, 
         return torch.ops.normjit.norm_backward_by_pytorch(*arguments)
     row = x.shape[-dims:]
     dx, *sums = made
-    return dx, *(x.new_empty(0) if part is None else part.reshape(row) for part in sums)
+    return dx, *(x.new_empty(0) if part is None or not wanted else part.reshape(row)
+                 for part, wanted in zip(sums, (True, of_bias)))
 
 
-def _gradients_of(x: Tensor, dims: int, weight: Maybe, dy: Tensor, dsum: Maybe, eps: float, layer: bool,
-                  weight_offset: bool, of_bias: bool, batch_invariant: bool) -> Sequence[Maybe]:
-    """None in the place of what is not asked for."""
+def _gradients_of(x: Tensor, dims: int, weight: Maybe, bias: Maybe, dy: Tensor, dsum: Maybe, eps: float, activation: int,
+                  scale: float, layer: bool, weight_offset: bool, of_bias: bool, batch_invariant: bool) -> Sequence[Maybe]:
+    """None in the place of what is not made."""
     if x.numel() == 0:  # a row may be empty, too
         zeros = [weight.new_zeros(x.shape[-dims:]) if weight is not None and wanted else None for wanted in (True, of_bias)]
         return x.new_empty(x.shape), *zeros
-    affine = "none" if weight is None else "wb" if of_bias else "w"
+    affine = "none" if weight is None else "wb" if of_bias or bias is not None else "w"
     problem = _gradient_problem(
-        x.shape[-dims:].numel(), eps, layer, affine, weight_offset and weight is not None, dsum is not None,
-        *[_code(x.dtype if part is None else part.dtype) for part in (x, dy, weight, dsum)])
-    flat = None if weight is None else weight.reshape(-1)
-    return _run(problem, batch_invariant, (x, flat, dy, dsum, None, None, None))
+        x.shape[-dims:].numel(), eps, activation, scale, layer, affine, weight_offset and weight is not None,
+        dsum is not None, *[_code(x.dtype if part is None else part.dtype) for part in (x, dy, weight, dsum)])
+    vectors = [None if part is None else part.reshape(-1) for part in (weight, bias)]
+    return _run(problem, batch_invariant, (x, *vectors, dy, dsum, None, None, None))
 
 
 KERNELS = {"_launch": launch_problem, "layer_norm": layer_norm, "layer_norm_with_gradients": layer_norm,

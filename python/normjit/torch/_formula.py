@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from normjit import _library
+from normjit.torch._activation import NONE, activate
 from normjit.torch._problem import INPUTS, Problem, problem_of, with_columns_last
-from normjit.torch._rules import NONE, activate
 
 
 def _normalized(problem: Problem, s: Tensor, shape: tuple[int, ...], weight: Optional[Tensor] = None,

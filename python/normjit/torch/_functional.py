@@ -13,8 +13,9 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from normjit import _library
 from normjit.torch import _fusion, _operator
+from normjit.torch._activation import NONE, activate
 from normjit.torch._norm import norm
-from normjit.torch._rules import NONE, activate, apply, differentiable
+from normjit.torch._rules import apply, differentiable
 from normjit.torch._texts import text_of
 
 CODES = _library.ACTIVATIONS

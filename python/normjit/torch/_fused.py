@@ -12,11 +12,11 @@ from torch.nn import functional as F
 
 from normjit import _library
 from normjit.torch import _fusion
+from normjit.torch._activation import NONE, activate
 from normjit.torch._check import NARROW_TEXTS, TEXTS
 from normjit.torch._functional import _KNOWN, _is_foreign, _is_left_to_compiler, code_of
 from normjit.torch._norm import norm
 from normjit.torch._operator import DEVICE, HERE
-from normjit.torch._rules import NONE, activate
 from normjit.torch._texts import columns_of, remembered, text_for, text_of, types_of
 
 _DEVICE = DEVICE.lower()

@@ -4,12 +4,14 @@ operators. Those of normjit::norm (_norm.py) and of layer_norm (_rules.py, nativ
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, Optional
 
 import torch
 from torch import Tensor
 
 from normjit.torch import _check
+from normjit.torch._activation import NONE, gradient_of_argument
 from normjit.torch._operator import DEVICE, library
 
 aten = torch.ops.aten
@@ -20,11 +22,12 @@ Maybe = Optional[Tensor]
 Found = tuple[Tensor, Tensor, Tensor]
 
 
-def gradients(x: Tensor, dims: int, weight: Maybe, dy: Tensor, dsum: Maybe, eps: float, *, layer: bool, of_bias: bool,
-              weight_offset: bool = False, batch_invariant: bool = False) -> Found:
+def gradients(x: Tensor, dims: int, weight: Maybe, bias: Maybe, dy: Tensor, dsum: Maybe, eps: float, activation: int,
+              scale: float, *, layer: bool, of_bias: bool, weight_offset: bool = False, batch_invariant: bool = False) -> Found:
     """dx, dweight and dbias; the latter have no elements without a weight, and unless of_bias asks for it."""
     function: Any = apply if _has_kernel(x, dy, dsum) else by_pytorch
-    found: Found = function(x, dims, weight, dy, dsum, eps, layer, weight_offset, of_bias, batch_invariant)
+    found: Found = function(x, dims, weight, bias, dy, dsum, eps, activation, scale, layer, weight_offset, of_bias,
+                            batch_invariant)
     return found
 
 
@@ -39,18 +42,19 @@ def _has_kernel(x: Tensor, *grads: Maybe) -> bool:
 _BATCHED: Any = torch._C._parse_dispatch_key("Batched")
 
 
-def by_pytorch(x: Tensor, dims: int, weight: Maybe, dy: Tensor, dsum: Maybe, eps: float, layer: bool, weight_offset: bool,
-               of_bias: bool, batch_invariant: bool) -> Found:
+def by_pytorch(x: Tensor, dims: int, weight: Maybe, bias: Maybe, dy: Tensor, dsum: Maybe, eps: float, activation: int,
+               scale: float, layer: bool, weight_offset: bool, of_bias: bool, batch_invariant: bool) -> Found:
     """Differentiable. In the widest of the types; where more than one operator rounds, in f32 at least."""
     wide = functools.reduce(torch.promote_types, [part.dtype for part in (x, weight, dy, dsum) if part is not None])
-    if not layer or dsum is not None:
+    if not layer or dsum is not None or activation != NONE or scale != 1.0:
         wide = torch.promote_types(wide, torch.float32)
     shape = x.shape[-dims:]
-    factors = None if weight is None else weight.to(wide).reshape(shape)
+    factors, summand = (None if part is None else part.to(wide).reshape(shape) for part in (weight, bias))
     if factors is not None and weight_offset:
         factors = 1 + factors
+    through = functools.partial(gradient_of_argument, dy.to(wide), activation=activation, scale=scale)
     function = _of_layer if layer else _of_rms
-    dx, dweight, dbias = function(x.to(wide), shape, factors, dy.to(wide), eps, of_bias)
+    dx, dweight, dbias = function(x.to(wide), shape, factors, summand, through, eps, of_bias)
     if dsum is not None:
         dx = dx + dsum.to(wide)
     sums = [x.new_empty(0) if weight is None or part is None else part.to(weight.dtype).contiguous()
@@ -58,22 +62,30 @@ def by_pytorch(x: Tensor, dims: int, weight: Maybe, dy: Tensor, dsum: Maybe, eps
     return dx.to(x.dtype).contiguous(), sums[0], sums[1]
 
 
-def _of_layer(x: Tensor, shape: torch.Size, factors: Maybe, dy: Tensor, eps: float, of_bias: bool) -> Any:
-    _, mean, rstd = aten.native_layer_norm.default(x, shape, None, None, eps)
+# In these, through() of the argument of the activation is its gradient.
+
+def _of_layer(x: Tensor, shape: torch.Size, factors: Maybe, summand: Maybe, through: Callable[[Tensor], Tensor], eps: float,
+              of_bias: bool) -> Any:
+    z, mean, rstd = aten.native_layer_norm.default(x, shape, factors, summand, eps)
     asked = True, factors is not None, factors is not None and of_bias
     # Of a bias it takes the shape alone. It knows itself how the statistics depend on x.
-    return aten.native_layer_norm_backward.default(dy, x, shape, mean.detach(), rstd.detach(), factors, factors, asked)
+    return aten.native_layer_norm_backward.default(
+        through(z), x, shape, mean.detach(), rstd.detach(), factors, factors, asked)
 
 
-def _of_rms(x: Tensor, shape: torch.Size, factors: Maybe, dy: Tensor, eps: float, of_bias: bool) -> Any:
+def _of_rms(x: Tensor, shape: torch.Size, factors: Maybe, summand: Maybe, through: Callable[[Tensor], Tensor], eps: float,
+            of_bias: bool) -> Any:
     over = tuple(range(-len(shape), 0))
     rstd = torch.rsqrt(x.square().mean(over, keepdim=True) + eps)
-    n, g = x * rstd, dy if factors is None else dy * factors
+    n = x * rstd
+    z = n if factors is None else n * factors
+    dz = through(z if summand is None else z + summand)
+    g = dz if factors is None else dz * factors
     dx = (g - n * (g * n).mean(over, keepdim=True)) * rstd
     rows = x.shape[:-len(shape)].numel()
     if factors is None:
         return dx, None, None
-    return dx, (dy * n).reshape(rows, *shape).sum(0), dy.reshape(rows, *shape).sum(0) if of_bias else None
+    return dx, (dz * n).reshape(rows, *shape).sum(0), dz.reshape(rows, *shape).sum(0) if of_bias else None
 
 
 def _elsewhere(*arguments: Any) -> Found:
@@ -81,9 +93,9 @@ def _elsewhere(*arguments: Any) -> Found:
         return by_pytorch(*arguments)
 
 
-def _fake(x: Tensor, dims: int, weight: Maybe, dy: Tensor, dsum: Maybe, eps: float, layer: bool, weight_offset: bool,
-          of_bias: bool, batch_invariant: bool) -> Found:
-    _check.gradients(x, dims, weight, dy, dsum)
+def _fake(x: Tensor, dims: int, weight: Maybe, bias: Maybe, dy: Tensor, dsum: Maybe, eps: float, activation: int,
+          scale: float, layer: bool, weight_offset: bool, of_bias: bool, batch_invariant: bool) -> Found:
+    _check.gradients(x, dims, weight, bias, dy, dsum, activation, of_bias)
     row = x.shape[-dims:]
     sums = [x.new_empty(0) if weight is None or not wanted else x.new_empty(row, dtype=weight.dtype)
             for wanted in (True, of_bias)]

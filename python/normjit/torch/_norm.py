@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from normjit._gradients import read_bias
 from normjit.torch import _gradients, _operator
 from normjit.torch._formula import formula
 from normjit.torch._operator import DEVICE, HERE, INPUT_ARGUMENTS, OUTPUT_ARGUMENTS, library
@@ -82,7 +83,7 @@ def norm(spec: str, x: Tensor, *, in_bias: Maybe = None, gate: Maybe = None, gat
     variable NORMJIT_BATCH_INVARIANT=1 asks for that in all calls.
 
     Tensors that are not on an NVIDIA GPU, wrappers of tensors, transforms of torch.func and forward-mode derivatives are
-    computed by PyTorch's operators. Gradients of any order, those of plain norms by one kernel; none of results of 8 and 4 bits,
+    computed by PyTorch's operators. Gradients of any order, those of most norms by one kernel; none of results of 8 and 4 bits,
     nor of amax. Launches on the current stream of x's device. Raises RuntimeError for operands that do not fit the spec.
     """
     inputs = (x, in_bias, gate, gate_table, residual, weight, bias, mod_scale, mod_scale_table, mod_shift, mod_shift_table,
@@ -243,7 +244,7 @@ library.impl("norm_outputs", _norm_outputs, "CompositeExplicitAutograd")
 torch.library.register_fake("normjit::norm_outputs", _norm_outputs, lib=library)
 
 
-# ---- Gradients: of plain norms in one kernel, from what was normalized; else those of the formula, computed again
+# ---- Gradients: in one kernel where there is one, from what was normalized; else those of the formula, computed again
 
 _PLACES = {name: at for at, name in enumerate(("x", *INPUTS))}
 
@@ -258,10 +259,10 @@ def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
     given = dict(zip(("x", *INPUTS), inputs[1:-1]))
     ctx.batch_invariant = inputs[-1]
     residual = given["residual"]
-    ctx.is_plain = has_gradient_kernel(problem) and (residual is None or residual.shape == given["x"].shape)
-    if ctx.is_plain:
+    ctx.has_kernel = has_gradient_kernel(problem) and (residual is None or residual.shape == given["x"].shape)
+    if ctx.has_kernel:
         normalized = given["x"] if residual is None else output[problem.outputs.index("sum")]
-        ctx.save_for_backward(normalized, given["weight"])
+        ctx.save_for_backward(normalized, given["weight"], given["bias"] if read_bias(problem.spec) else None)
         ctx.bias_shape = None if given["bias"] is None else given["bias"].shape
     else:
         ctx.save_for_backward(*inputs[1:-1])
@@ -269,23 +270,24 @@ def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
 
 def _backward(ctx: Any, grads: list[Maybe]) -> tuple[Any, ...]:
     asked = ctx.needs_input_grad[1:-1]
-    found = _backward_of_plain(ctx, grads, asked) if ctx.is_plain else _backward_of_formula(ctx, grads, asked)
+    found = _backward_by_kernel(ctx, grads, asked) if ctx.has_kernel else _backward_by_formula(ctx, grads, asked)
     return (None, *found, None)
 
 
-def _backward_of_plain(ctx: Any, grads: list[Maybe], asked: tuple[bool, ...]) -> list[Maybe]:
+def _backward_by_kernel(ctx: Any, grads: list[Maybe], asked: tuple[bool, ...]) -> list[Maybe]:
     problem = problem_of(ctx.spec)
     of = dict(zip(problem.outputs, grads))
     dy, dsum = of["out"], of.get("sum")
-    normalized, weight = ctx.saved_tensors
+    normalized, weight, bias = ctx.saved_tensors
     found: dict[str, Maybe] = {}
     if dy is None:
         dx = dsum
     else:
         of_bias = asked[_PLACES["bias"]]
         dx, dweight, dbias = _gradients.gradients(
-            normalized, problem.row_dims(normalized), weight, dy, dsum, problem.epsilon, layer=problem.layer,
-            of_bias=of_bias, weight_offset=problem.weight_offset, batch_invariant=ctx.batch_invariant)
+            normalized, problem.row_dims(normalized), weight, bias, dy, dsum, problem.epsilon, problem.activation,
+            problem.scale, layer=problem.layer, of_bias=of_bias, weight_offset=problem.weight_offset,
+            batch_invariant=ctx.batch_invariant)
         if weight is not None:
             found["weight"] = dweight.reshape(weight.shape)
         if of_bias:
@@ -295,7 +297,7 @@ def _backward_of_plain(ctx: Any, grads: list[Maybe], asked: tuple[bool, ...]) ->
     return [found.get(name) if wanted else None for name, wanted in zip(("x", *INPUTS), asked)]
 
 
-def _backward_of_formula(ctx: Any, grads: list[Maybe], asked: tuple[bool, ...]) -> list[Maybe]:
+def _backward_by_formula(ctx: Any, grads: list[Maybe], asked: tuple[bool, ...]) -> list[Maybe]:
     again = torch.is_grad_enabled()  # for gradients of gradients
     with torch.enable_grad():
         inputs = [_leaf(tensor, wanted, again) for tensor, wanted in zip(ctx.saved_tensors, asked)]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from normjit.torch._activation import NONE
 from normjit.torch._check import TEXTS
 from normjit.torch._formula import formula
 from normjit.torch._functional import run
@@ -18,7 +19,6 @@ from normjit.torch._fusion import enable_fusion
 from normjit.torch._module import LayerNorm, RMSNorm
 from normjit.torch._norm import norm
 from normjit.torch._problem import in_order, problem_of
-from normjit.torch._rules import NONE
 from normjit.torch._texts import remembered, text_of
 
 _Model = TypeVar("_Model", bound=nn.Module)

@@ -9,39 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from normjit import _library
 from normjit.torch import _check, _gradients
+from normjit.torch._activation import NONE, activate
 from normjit.torch._operator import DEVICE, library, native_differentiable
 
-aten = torch.ops.aten
 apply: Callable[..., Tensor] = torch.ops.normjit.layer_norm.default
 apply_with_gradients: Callable[..., Tensor] = torch.ops.normjit.layer_norm_with_gradients.default
-
-NONE, RELU, GELU, GELU_TANH, SILU = (_library.ACTIVATIONS[name] for name in (None, "relu", "gelu", "gelu_tanh", "silu"))
-
-
-def activate(z: Tensor, activation: int, scale: float) -> Tensor:
-    """What follows the normalization, by PyTorch's own operators."""
-    if activation == RELU:
-        z = F.relu(z)
-    elif activation in (GELU, GELU_TANH):
-        z = F.gelu(z, approximate="none" if activation == GELU else "tanh")
-    elif activation == SILU:
-        z = F.silu(z)
-    return z if scale == 1.0 else z * scale
-
-
-def _activation_gradient(grad: Tensor, z: Tensor, activation: int) -> Any:
-    if activation == RELU:
-        return aten.threshold_backward(grad, z, 0)
-    if activation in (GELU, GELU_TANH):
-        return aten.gelu_backward(grad, z, approximate="none" if activation == GELU else "tanh")
-    if activation == SILU:
-        if not torch.is_grad_enabled():
-            return aten.silu_backward(grad, z)
-        sigmoid = torch.sigmoid(z)  # what silu_backward computes, with derivatives
-        return grad * sigmoid * (1 + z * (1 - sigmoid))
-    return grad
 
 
 # ---- By PyTorch
@@ -87,16 +60,13 @@ def _save(ctx: Any, x: Tensor, dims: int, weight: Tensor | None, bias: Tensor | 
 def _backward_of(ctx: Any, grad: Tensor, asked: Sequence[bool]) -> tuple[Any, Any, Any]:
     """Of x, weight and bias, each where it is asked for. native/autograd.cc does the same for plain calls."""
     x, weight, bias = ctx.saved_tensors
-    dims, eps, activation, scale, dtype = ctx.call
-    if scale != 1.0:
-        grad = grad * scale
-    if activation != NONE:
-        wide = _check.compute_dtype(x, weight, dtype)
-        z = differentiable(x, dims, _in(weight, wide), _in(bias, wide), eps, NONE, 1.0, wide)
-        grad = _activation_gradient(_in(grad, wide), z, activation)
+    dims, eps, activation, scale, _ = ctx.call
     of_x, of_weight, of_bias = asked
+    # Under autocast the types of weight and bias may differ.
     factors = weight if ctx.bias_dtype is None else _in(weight, torch.promote_types(weight.dtype, ctx.bias_dtype))
-    dx, dweight, dbias = _gradients.gradients(x, dims, factors, grad, None, eps, layer=True, of_bias=of_bias)
+    dx, dweight, dbias = _gradients.gradients(
+        x, dims, factors, None if bias is None else _in(bias, factors.dtype), grad, None, eps, activation, scale,
+        layer=True, of_bias=of_bias)
     return (dx if of_x else None, _in(dweight, weight.dtype) if of_weight else None,
             _in(dbias, ctx.bias_dtype) if of_bias else None)
 

@@ -56,9 +56,9 @@ Tensor without_gradient(const Tensor& x, std::int64_t dims, const Optional& weig
 }
 
 auto gradients_by(const char* name) {
-  using Schema =
-      std::tuple<Tensor, Tensor, Tensor>(const Tensor&, std::int64_t, const Optional&, const Tensor&,
-                                         const Optional&, double, bool, bool, bool, bool);
+  using Schema = std::tuple<Tensor, Tensor, Tensor>(const Tensor&, std::int64_t, const Optional&,
+                                                    const Optional&, const Tensor&, const Optional&, double,
+                                                    std::int64_t, double, bool, bool, bool, bool);
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Schema>();
 }
 
@@ -71,10 +71,14 @@ std::tuple<Tensor, Tensor, Tensor> gradients(const Tensor& x, std::int64_t dims,
   const bool plain =
       !at::GradMode::is_enabled() && reaches_device({&x, &weight, &dy}, c10::autocast_dispatch_keyset);
   const Optional factors = weight.defined() ? Optional(weight) : Optional();
-  if (!plain)
-    return by_pytorch.call(x, dims, factors, dy, std::nullopt, eps, /*layer=*/true, false, of_bias, false);
+  const auto by = [&](const auto& operator_) {
+    return operator_.call(x, dims, factors, /*bias=*/std::nullopt, dy, /*dsum=*/std::nullopt, eps,
+                          kNoActivation, /*scale=*/1.0, /*layer=*/true, /*weight_offset=*/false, of_bias,
+                          /*batch_invariant=*/false);
+  };
+  if (!plain) return by(by_pytorch);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return kernel.call(x, dims, factors, dy, std::nullopt, eps, /*layer=*/true, false, of_bias, false);
+  return by(kernel);
 }
 
 Tensor in(const Tensor& tensor, at::ScalarType dtype) {

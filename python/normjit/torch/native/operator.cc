@@ -343,53 +343,66 @@ void boxed_layer_norm(StableIValue* stack, std::uint64_t, std::uint64_t) {
 struct GradientArguments {
   Tensor x;
   std::int64_t dims;
-  Tensor weight, dy, dsum;  // weight, dsum empty: none
+  Tensor weight, bias, dy, dsum;  // weight, bias, dsum empty: none
   double epsilon;
+  std::int64_t activation;
+  double scale;
   bool layer, weight_offset, of_bias, batch_invariant;
 };
-constexpr std::size_t kGradientArguments = 10;
+constexpr std::size_t kGradientArguments = 13, kGradientEpsilon = 6;
 
 GradientArguments take_gradient_arguments(const StableIValue* stack) {
   return {Tensor(from_stable<AtenTensorHandle>(stack[0])),
           from_stable<std::int64_t>(stack[1]),
           Tensor(take_optional<AtenTensorHandle>(stack[2], nullptr)),
-          Tensor(from_stable<AtenTensorHandle>(stack[3])),
-          Tensor(take_optional<AtenTensorHandle>(stack[4], nullptr)),
-          from_stable<double>(stack[5]),
-          from_stable<bool>(stack[6]),
-          from_stable<bool>(stack[7]),
-          from_stable<bool>(stack[8]),
-          from_stable<bool>(stack[9])};
+          Tensor(take_optional<AtenTensorHandle>(stack[3], nullptr)),
+          Tensor(from_stable<AtenTensorHandle>(stack[4])),
+          Tensor(take_optional<AtenTensorHandle>(stack[5], nullptr)),
+          from_stable<double>(stack[kGradientEpsilon]),
+          from_stable<std::int64_t>(stack[7]),
+          from_stable<double>(stack[8]),
+          from_stable<bool>(stack[9]),
+          from_stable<bool>(stack[10]),
+          from_stable<bool>(stack[11]),
+          from_stable<bool>(stack[12])};
 }
 
 // Back to where an operator takes them.
 std::array<StableIValue, kGradientArguments> stack_of(GradientArguments a) {
   const auto optional = [](Tensor& part) { return part ? to_optional(part.release()) : to_optional(); };
-  return {to_stable(a.x.release()),    to_stable(a.dims),          optional(a.weight),
-          to_stable(a.dy.release()),   optional(a.dsum),           to_stable(a.epsilon),
-          to_stable(a.layer),          to_stable(a.weight_offset), to_stable(a.of_bias),
-          to_stable(a.batch_invariant)};
+  return {
+      to_stable(a.x.release()),    to_stable(a.dims),  optional(a.weight),         optional(a.bias),
+      to_stable(a.dy.release()),   optional(a.dsum),   to_stable(a.epsilon),       to_stable(a.activation),
+      to_stable(a.scale),          to_stable(a.layer), to_stable(a.weight_offset), to_stable(a.of_bias),
+      to_stable(a.batch_invariant)};
 }
+
+// Whether gradients depend on the bias; the kernel then writes its own, too.
+bool has_activation(const GradientArguments& a) { return a.activation != NORMJIT_NO_ACTIVATION; }
 
 // ../_check.py asks the same.
 void check_gradients(const GradientArguments& a) {
   const Facts x = facts_of(a.x);
   if (a.dims < 1 || a.dims > x.dims)
     fail("normjit::norm_backward: dims must be 1 to " + std::to_string(x.dims));
+  if (!a.bias && a.of_bias && has_activation(a))
+    fail("normjit::norm_backward: bias must be given, since with an activation its gradient depends on it");
   const std::int64_t* const row = x.sizes + x.dims - a.dims;
   const std::int64_t columns = elements(x, x.dims - a.dims, x.dims);
-  const auto check = [&](const char* name, const Tensor& part, bool is_row) {
+  const auto check = [&](const char* name, const Tensor& part, bool is_row, bool may_be = true) {
     if (!part) return;
     const Facts f = facts_of(part);
     const bool fits =
         is_row ? has_shape(f, row, a.dims) || has_shape(f, &columns, 1) : has_shape(f, x.sizes, x.dims);
-    if (!fits || type_of(f.dtype).code == 0 || f.device_type != x.device_type || f.device != x.device)
+    if (!may_be || !fits || type_of(f.dtype).code == 0 || f.device_type != x.device_type ||
+        f.device != x.device)
       fail(std::string("normjit::norm_backward: ") + name + " does not fit");
   };
   check("x", a.x, false);
   check("dy", a.dy, false);
   check("dsum", a.dsum, false);
   check("weight", a.weight, true);
+  check("bias", a.bias, true, a.weight && (!a.bias || facts_of(a.weight).dtype == facts_of(a.bias).dtype));
 }
 
 // The spec of operands that passed the check, but for its columns.
@@ -398,6 +411,8 @@ normjit_spec spec_of(const GradientArguments& a) {
   spec.backward = 1;
   spec.norm = a.layer ? NORMJIT_LAYER : NORMJIT_RMS;
   spec.epsilon = a.epsilon;
+  spec.activation = static_cast<std::int32_t>(a.activation);
+  spec.scale = a.scale;
   spec.input = type_of(facts_of(a.x).dtype).code;
   spec.output = type_of(facts_of(a.dy).dtype).code;
   if (a.dsum) {
@@ -405,7 +420,7 @@ normjit_spec spec_of(const GradientArguments& a) {
     spec.residual_type = type_of(facts_of(a.dsum).dtype).code;
   }
   if (a.weight) {
-    spec.affine = a.of_bias ? NORMJIT_WEIGHT_BIAS : NORMJIT_WEIGHT;
+    spec.affine = a.of_bias || (a.bias && has_activation(a)) ? NORMJIT_WEIGHT_BIAS : NORMJIT_WEIGHT;
     spec.weight_offset = a.weight_offset;
     spec.weight = spec.gradient_type = type_of(facts_of(a.weight).dtype).code;
   }
@@ -447,7 +462,9 @@ std::optional<Gradients> gradients(const GradientArguments& a) {
     call.take_columns(offsetof(normjit_tensors, weight), a.weight);
     const std::int32_t dtype = facts_of(a.weight).dtype;
     made.dweight = call.make_output(offsetof(normjit_tensors, dweight), kColumns, dtype);
-    if (a.of_bias) made.dbias = call.make_output(offsetof(normjit_tensors, dbias), kColumns, dtype);
+    if (spec.affine == NORMJIT_WEIGHT_BIAS)
+      made.dbias = call.make_output(offsetof(normjit_tensors, dbias), kColumns, dtype);
+    if (a.bias && has_activation(a)) call.take_columns(offsetof(normjit_tensors, bias), a.bias);
   }
   if (call.has_elements()) {
     if (!launch_gradients(call, a.batch_invariant)) return {};
@@ -455,6 +472,7 @@ std::optional<Gradients> gradients(const GradientArguments& a) {
     for (const Tensor* sum : {&made.dweight, &made.dbias})
       if (*sum) require(aoti_torch_zero_(sum->get()), "zeroing a gradient");
   }
+  if (!a.of_bias) made.dbias = Tensor();
   for (Tensor* sum : {&made.dweight, &made.dbias}) {
     constexpr std::int64_t kNone = 0;
     if (!*sum) *sum = make(x, 1, &kNone, x.dtype);
@@ -465,7 +483,7 @@ std::optional<Gradients> gradients(const GradientArguments& a) {
 // By PyTorch where the norm has a kernel and its gradients have none.
 void boxed_norm_backward(StableIValue* stack, std::uint64_t, std::uint64_t) {
   constexpr const char* kOtherwise = "normjit::norm_backward_by_pytorch";
-  if (!takes_epsilon(from_stable<double>(stack[5]))) return by_pytorch(kOtherwise, stack);
+  if (!takes_epsilon(from_stable<double>(stack[kGradientEpsilon]))) return by_pytorch(kOtherwise, stack);
   GradientArguments arguments = take_gradient_arguments(stack);
   std::optional<Gradients> made = gradients(arguments);
   if (!made) {
