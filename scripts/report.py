@@ -221,6 +221,8 @@ def read_curve(path: str) -> list[dict[str, typing.Any]]:
 
 def names_of(paths: list[str]) -> list[str]:
     """The ends of paths, as long as they have to be to differ."""
+    if len(set(paths)) < len(paths):
+        raise BadData(f"{max(paths, key=paths.count)} is given twice")
     for parts in range(1, 1 + max(path.count("/") for path in paths)):
         names = ["/".join(path.split("/")[-parts:]) for path in paths]
         if len(set(names)) == len(names):
@@ -236,7 +238,8 @@ def tail_of(plan: tuple[str, ...]) -> str:
     return " ".join(words)
 
 
-def content_of(sources: list[Source], features: list[dict[int, dict[str, list[float]]]], curve: list[dict[str, typing.Any]]) -> dict[str, typing.Any]:
+def content_of(sources: list[Source], features: list[dict[int, dict[str, list[float]]]],
+               curve: list[dict[str, typing.Any]]) -> dict[str, typing.Any]:
     """All that the page shows. Layers are columns of equal length; a layer is its place in them."""
     layers = [(number, layer) for number, source in enumerate(sources) for layer in source.layers]
     place = {id(layer): at for at, (_, layer) in enumerate(layers)}
@@ -264,7 +267,8 @@ def content_of(sources: list[Source], features: list[dict[int, dict[str, list[fl
             raise BadData(f"{other.name} and {sources[0].name} have no layer in common")
     names = names_of([source.name for source in sources])
     return {
-        "sources": [{"name": name, "gpu": source.gpu, "layers": len(source.layers), "left_out": source.left_out}
+        "sources": [{"name": name, "gpu": source.gpu, "layers": len(source.layers), "left_out": source.left_out,
+                     "plans": sum(len(layer.plans) for layer in source.layers)}
                     for name, source in zip(names, sources)],
         "fields": FIELDS, "defaults": DEFAULTS, "plans": list(plans), "layers": columns, "pairs": pairs, "curve": curve,
         "features": {place[id(source.layers[number])]: row for source, found in zip(sources, features)
@@ -278,19 +282,19 @@ def page_of(content: dict[str, typing.Any], plotly: str) -> str:
     return f'{head}<script>{plotly}</script>{middle}<script id="data" type="application/json">{data}</script>{tail}'
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", nargs="+", metavar="DATA")
     parser.add_argument("-o", "--output", default="report.html", help="the page (%(default)s)")
     parser.add_argument("--curve", metavar="FILE", help="also draw what scripts/fit_plans.py --curve has printed")
     parser.add_argument("--bench", metavar="PROGRAM", help="build/normjit-bench: where a choice loses 5 %% or more, also show "
                         "in which features of the planner's model it and the best plan differ")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     try:
-        from plotly.offline import get_plotlyjs  # type: ignore[import-untyped,unused-ignore]
         sources = [read(path) for path in options.data]
         features = [features_of(options.bench, source) if options.bench and source.layers[0].name else {} for source in sources]
         content = content_of(sources, features, read_curve(options.curve) if options.curve else [])
+        from plotly.offline import get_plotlyjs  # type: ignore[import-untyped,unused-ignore]
         page = page_of(content, get_plotlyjs())
         pathlib.Path(options.output).write_text(page, encoding="utf-8")
     except ImportError as error:
