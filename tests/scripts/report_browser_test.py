@@ -330,7 +330,7 @@ def launched(playwright):
     """A browser: playwright's own, else the system's."""
     for path in (None, *map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))):
         with contextlib.suppress(Error):
-            arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+            arguments = ["--disable-gpu", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
             return playwright.chromium.launch(executable_path=path, args=arguments, timeout=1000 * SECONDS)
     return skip("no Chromium here that starts (playwright install chromium, or Debian's chromium)")
 
