@@ -300,7 +300,8 @@ class ReportPage(unittest.TestCase):
                 for mark in page.evaluate("COLOURS.slice(0, 4)"):
                     rgb = " ".join(str(int(mark[at:at + 2], 16)) for at in (1, 3, 5))
                     self.assertGreater(contrast(rgb, ground), 2.5, (mark, scheme))
-                page.locator("#loss-table button.link").first.click()
+                page.locator("#loss-table button.link").first.press("Enter")
+                page.wait_for_selector("dialog[open]")
                 self.screenshot(page, "{}-{}-layer".format(width, scheme), full_page=False)
         self.assertEqual(len(pages), 2)
 
