@@ -12,10 +12,12 @@
 #   odr     runs nothing: links library and tool with GCC's -flto -Wodr, which finds two types of one name
 #   fuzz    tries changed inputs on each parser of outside input, with clang's libFuzzer and the same sanitizers: for
 #           NORMJIT_FUZZ_SECONDS each; else 120 if this label is named, and 10 if all are
-# and one that is run only if it is named:
+# and two that are run only if they are named:
 #   fleet   plug-ins of remote stores, recipes and images, with servers that the tests start: redis-server, nginx,
 #           docker-registry, buildah and skopeo, which are installed if they are missing, and for S3 moto_server and aws
 #           (pip install 'moto[server]' awscli), without which its tests skip
+#   browser looks at the pages of scripts/report.py in a headless Chromium; skips without it, plotly and playwright
+#           (Debian: chromium; pip install plotly playwright)
 #
 # The build for the sanitizers, in build-asan/, is one of clang, unless CXX is another compiler or clang cannot be
 # installed: then fuzz is skipped. --no-sanitizers leaves that build out. --all tries every kernel and every mutant, also those
@@ -32,11 +34,11 @@ labels=()
 sanitizers=yes
 for argument in "$@"; do
   case $argument in
-    unit | nvrtc | host | gpu | odr | fuzz | fleet) labels+=("$argument") ;;
+    unit | nvrtc | host | gpu | odr | fuzz | fleet | browser) labels+=("$argument") ;;
     --no-sanitizers) sanitizers=no ;;
     --all) export NORMJIT_TEST_CACHE=off ;;
     -h | --help) help "$here/test.sh"; exit ;;
-    *) echo "Unknown argument $argument: test.sh takes --no-sanitizers, --all, and out of unit, nvrtc, host, gpu, odr, fuzz and fleet." >&2; exit 2 ;;
+    *) echo "Unknown argument $argument: test.sh takes --no-sanitizers, --all, and out of unit, nvrtc, host, gpu, odr, fuzz, fleet and browser." >&2; exit 2 ;;
   esac
 done
 # All tests together begin with the same changes each time, so that they fail for what is new in the code.
