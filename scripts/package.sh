@@ -81,7 +81,7 @@ in_chroot() {
   mmdebstrap --quiet --variant=buildd --include="$include" --format=null \
     --essential-hook='echo man-db man-db/auto-update boolean false | chroot "$1" debconf-set-selections' \
     --customize-hook="copy-in $work/normjit /" \
-    --customize-hook="chroot \"\$1\" env -i PATH=\$PATH HOME=/root LC_ALL=C.UTF-8 sh /normjit/$script" \
+    --customize-hook="chroot \"\$1\" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 sh /normjit/$script" \
     --customize-hook="copy-out /normjit/out $work/normjit" "$suite" /dev/null
 }
 
