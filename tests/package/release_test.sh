@@ -4,7 +4,7 @@
 # zone, umask and language. They hold what git has, the tool and minisign accept their signature and refuse a changed
 # file's, and the validator of spdx-tools, which pip fetches if it is missing, accepts the SPDX document.
 set -euo pipefail
-tool=$1
+tool=$(realpath "$1")
 source=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -13,7 +13,7 @@ refuses() { if "$@" > "$work/log" 2>&1; then fail "accepted: $*"; fi; }
 
 "$tool" sign keygen --secret "$work/key" --public "$work/pub"
 mkdir "$work/bin"
-ln -s "$(realpath "$tool")" "$work/bin/normjit"
+ln -s "$tool" "$work/bin/normjit"
 export NORMJIT_SIGN_KEY=$work/key PATH=$work/bin:$PATH
 
 "$source/scripts/package.sh" source "$work/first"
