@@ -42,16 +42,20 @@ step "Building in build-aarch64/"
 unset CXX
 quietly cmake -S "$root" -B "$folder" -G Ninja "-DCMAKE_TOOLCHAIN_FILE=$here/aarch64.cmake" "-DNORMJIT_SYSROOT=$sysroot" \
   "-DNORMJIT_CUDA_INCLUDE=$cuda_include" "-DNORMJIT_NVRTC_INCLUDE=$nvrtc_include" \
-  -DCMAKE_BUILD_TYPE=Release "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG" -DNORMJIT_BUILD_TESTS=ON -DNORMJIT_EMBED_GENERIC=OFF
+  -DCMAKE_BUILD_TYPE=Release "-DCMAKE_CXX_FLAGS_RELEASE=-O2 -DNDEBUG" -DNORMJIT_BUILD_TESTS=ON -DNORMJIT_EMBED_GENERIC=OFF
 cmake --build "$folder" --parallel "$(nproc)" --target "${targets[@]}"
-file -L "$folder/libnormjit.so" "$folder/normjit" "$folder"/libnormjit-remote-*.so
+for binary in "$folder"/{libnormjit.so,normjit,normjit-compile,libnormjit-remote-redis.so,libnormjit-remote-http.so}; do
+  readelf -h "$binary" | grep -q AArch64 || { echo "$binary is not of aarch64" >&2; exit 1; }
+done
 [[ $what == test ]] || exit 0
 
 # in_namespace COMMAND...: the kernel starts programs of aarch64 by qemu there.
 in_namespace() {
   local magic='\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00'
   local mask='\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff'
-  local rule=":normjit-aarch64:M::$magic:$mask:$(command -v qemu-aarch64-static):F"
+  local qemu rule
+  qemu=$(command -v qemu-aarch64-static)
+  rule=":normjit-aarch64:M::$magic:$mask:$qemu:F"
   # shellcheck disable=SC2016
   QEMU_LD_PREFIX=$sysroot NORMJIT_HOST_CXX=aarch64-linux-gnu-g++ unshare --user --map-root-user --mount bash -c '
     mount -t binfmt_misc binfmt_misc /proc/sys/fs/binfmt_misc && printf %s "$1" > /proc/sys/fs/binfmt_misc/register ||

@@ -24,10 +24,10 @@ build() {
 }
 cuda=$1 nvrtc=$2
 build "$work/first"
-(export TZ=Pacific/Auckland LC_ALL=C; umask 077; build "$work/another folder")
+(export TZ=Pacific/Auckland LC_ALL=C; umask 077; build "$work/another_folder")
 
-diff -r "$work/first/prefix" "$work/another folder/prefix"
-diff -r "$work/first/wheel" "$work/another folder/wheel"
+diff -r "$work/first/prefix" "$work/another_folder/prefix"
+diff -r "$work/first/wheel" "$work/another_folder/wheel"
 test -s "$work/first/prefix/lib/libnormjit.so" || test -n "$(find "$work/first/prefix" -name libnormjit.so)"
 (cd "$work/first" && find prefix wheel -name '*normjit*.so*' -o -name '*.a' -o -name '*.whl' -o -name normjit-compile | sort | xargs sha256sum)
 echo "The library and the wheel are the same twice."
