@@ -40,9 +40,12 @@ fi
 
 step "Building in build-aarch64/"
 unset CXX
+launcher=()
+if command -v ccache >/dev/null; then launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
 quietly cmake -S "$root" -B "$folder" -G Ninja "-DCMAKE_TOOLCHAIN_FILE=$here/aarch64.cmake" "-DNORMJIT_SYSROOT=$sysroot" \
   "-DNORMJIT_CUDA_INCLUDE=$cuda_include" "-DNORMJIT_NVRTC_INCLUDE=$nvrtc_include" \
-  -DCMAKE_BUILD_TYPE=Release "-DCMAKE_CXX_FLAGS_RELEASE=-O2 -DNDEBUG" -DNORMJIT_BUILD_TESTS=ON -DNORMJIT_EMBED_GENERIC=OFF
+  -DCMAKE_BUILD_TYPE=Release "-DCMAKE_CXX_FLAGS_RELEASE=-O2 -DNDEBUG" -DNORMJIT_BUILD_TESTS=ON -DNORMJIT_EMBED_GENERIC=OFF \
+  "${launcher[@]}"
 cmake --build "$folder" --parallel "$(nproc)" --target "${targets[@]}"
 for binary in "$folder"/{libnormjit.so,normjit,normjit-compile,libnormjit-remote-redis.so,libnormjit-remote-http.so}; do
   readelf -h "$binary" | grep -q AArch64 || { echo "$binary is not of aarch64" >&2; exit 1; }

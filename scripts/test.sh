@@ -16,7 +16,7 @@
 #   fleet   plug-ins of remote stores, recipes and images, with servers that the tests start: redis-server, nginx,
 #           docker-registry, buildah and skopeo, which are installed if they are missing, and for S3 moto_server and aws
 #           (pip install 'moto[server]' awscli), without which its tests skip
-#   debian, release, reproducible, conan
+#   debian, release, reproducible, conan, aarch64
 #           the packages ("Packages" in CONTRIBUTING.md), of what is committed; what is missing is installed
 #
 # The build for the sanitizers, in build-asan/, is one of clang, unless CXX is another compiler or clang cannot be
@@ -34,12 +34,12 @@ labels=()
 sanitizers=yes
 for argument in "$@"; do
   case $argument in
-    unit | nvrtc | host | gpu | odr | fuzz | fleet | debian | release | reproducible | conan) labels+=("$argument") ;;
+    unit | nvrtc | host | gpu | odr | fuzz | fleet | debian | release | reproducible | conan | aarch64) labels+=("$argument") ;;
     --no-sanitizers) sanitizers=no ;;
     --all) export NORMJIT_TEST_CACHE=off ;;
     -h | --help) help "$here/test.sh"; exit ;;
     *) echo "Unknown argument $argument: test.sh takes --no-sanitizers, --all, and out of unit, nvrtc, host, gpu, odr, fuzz," \
-         "fleet, debian, release, reproducible and conan." >&2; exit 2 ;;
+         "fleet, debian, release, reproducible, conan and aarch64." >&2; exit 2 ;;
   esac
 done
 # All tests together begin with the same changes each time, so that they fail for what is new in the code.
@@ -53,7 +53,7 @@ for label in "${labels[@]}"; do
   case $label in
     odr) odr=yes ;;
     fuzz) fuzz=$sanitizers ;;
-    debian | release | reproducible | conan) releases+=("$label") ;;
+    debian | release | reproducible | conan | aarch64) releases+=("$label") ;;
     *) tests+=("$label") ;;
   esac
 done
@@ -145,6 +145,7 @@ for label in "${releases[@]}"; do
     debian) "$here/package.sh" debian "$cache/debian" ;;
     release) build "$root/build" normjit_tool && "$root/tests/package/release_test.sh" "$root/build/normjit" ;;
     reproducible) "$root/tests/package/reproducible_test.sh" "$cuda_include" "$nvrtc_include" ;;
+    aarch64) "$here/aarch64.sh" test ;;
     conan) CUDA_HOME=${cuda_include%/include} "$root/tests/package/conan_test.sh" ;;
   esac
 done
