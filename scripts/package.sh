@@ -11,6 +11,7 @@
 #          installed and tried in another one, and judged by lintian: an error or a warning of it is a failure. SUITE is
 #          that of this machine, else bookworm. Where mounting or chroot is refused, and with --no-chroot, they are built
 #          with what this machine has, and unpacked into a folder in place of being installed; the output says so.
+#          DEB_BUILD_OPTIONS=noopt makes a trial of it shorter.
 #
 # DIRECTORY is dist/. The CUDA headers and NVRTC are those that scripts/setup.sh finds or fetches. Exit code 3: something is
 # missing that only you can install.
@@ -108,7 +109,7 @@ make_debian() {
 set -eu
 cd "\$(dirname "\$0")/normjit-$version"
 export CUDA_HOME="\$(cd ../cuda && pwd)" SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH
-export DEB_BUILD_PROFILES=pkg.normjit.cuda DEB_BUILD_OPTIONS=parallel=$(nproc)
+export DEB_BUILD_PROFILES=pkg.normjit.cuda DEB_BUILD_OPTIONS="parallel=$(nproc) ${DEB_BUILD_OPTIONS:-}"
 dpkg-buildpackage -us -uc
 mv ../*.deb ../*.dsc ../*.debian.tar.* ../*.orig.tar.* ../*.changes ../*.buildinfo ../out
 END
