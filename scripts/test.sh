@@ -145,7 +145,7 @@ for label in "${releases[@]}"; do
     debian) "$here/package.sh" debian "$cache/debian" ;;
     release) build "$root/build" normjit_tool && "$root/tests/package/release_test.sh" "$root/build/normjit" ;;
     reproducible) "$root/tests/package/reproducible_test.sh" "$cuda_include" "$nvrtc_include" ;;
-    aarch64) "$here/aarch64.sh" test ;;
+    aarch64) "$here/aarch64.sh" ;;
     conan) CUDA_HOME=${cuda_include%/include} "$root/tests/package/conan_test.sh" ;;
   esac
 done
