@@ -27,7 +27,8 @@ have_library() { have_package "$1" || preprocesses "#include <$2>"; }
 # A library that is opened at run time, by the name that the loader knows.
 have_soname() { [[ $(PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null) == *[[:space:]]"$1 "* ]]; }
 
-# Prints the packages that are missing, one a line. Arguments: which sets are wanted, out of tool, tests, fleet, wheels.
+# Prints the packages that are missing, one a line. Arguments: which sets are wanted, out of tool, tests, fleet, wheels, chroot,
+# debian, cross.
 missing_packages() {
   local set
   for set in "$@"; do
@@ -57,6 +58,22 @@ missing_packages() {
         have_library libhiredis-dev hiredis/hiredis.h || echo libhiredis-dev
         have_library libcurl4-openssl-dev curl/curl.h || echo libcurl4-openssl-dev
         have_library libsodium-dev sodium.h || echo libsodium-dev
+        ;;
+      chroot) have_program mmdebstrap || echo mmdebstrap ;;
+      debian)  # to build the packages without a chroot
+        have_program dh || echo debhelper
+        have_program lintian || echo lintian
+        have_program ninja || echo ninja-build
+        have_program pkg-config || echo pkgconf
+        have_library libhiredis-dev hiredis/hiredis.h || echo libhiredis-dev
+        have_library libcurl4-openssl-dev curl/curl.h || echo libcurl4-openssl-dev
+        ;;
+      cross)  # for aarch64
+        have_cmake || echo cmake
+        have_program ninja || echo ninja-build
+        have_program aarch64-linux-gnu-g++ || echo g++-aarch64-linux-gnu
+        have_program qemu-aarch64-static || echo qemu-user-static
+        have_program mmdebstrap || echo mmdebstrap
         ;;
       wheels)
         have_venv || printf '%s\n' python3 python3-venv

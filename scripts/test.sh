@@ -12,12 +12,14 @@
 #   odr     runs nothing: links library and tool with GCC's -flto -Wodr, which finds two types of one name
 #   fuzz    tries changed inputs on each parser of outside input, with clang's libFuzzer and the same sanitizers: for
 #           NORMJIT_FUZZ_SECONDS each; else 120 if this label is named, and 10 if all are
-# and two that are run only if they are named:
+# and those that are run only if they are named:
 #   fleet   plug-ins of remote stores, recipes and images, with servers that the tests start: redis-server, nginx,
 #           docker-registry, buildah and skopeo, which are installed if they are missing, and for S3 moto_server and aws
 #           (pip install 'moto[server]' awscli), without which its tests skip
 #   browser looks at the pages of scripts/report.py in a headless Chromium; skips without it, plotly and playwright
 #           (Debian: chromium; pip install plotly playwright)
+#   debian, release, reproducible, conan, aarch64
+#           the packages ("Packages" in CONTRIBUTING.md), of what is committed; what is missing is installed
 #
 # The build for the sanitizers, in build-asan/, is one of clang, unless CXX is another compiler or clang cannot be
 # installed: then fuzz is skipped. --no-sanitizers leaves that build out. --all tries every kernel and every mutant, also those
@@ -34,11 +36,12 @@ labels=()
 sanitizers=yes
 for argument in "$@"; do
   case $argument in
-    unit | nvrtc | host | gpu | odr | fuzz | fleet | browser) labels+=("$argument") ;;
+    unit | nvrtc | host | gpu | odr | fuzz | fleet | browser | debian | release | reproducible | conan | aarch64) labels+=("$argument") ;;
     --no-sanitizers) sanitizers=no ;;
     --all) export NORMJIT_TEST_CACHE=off ;;
     -h | --help) help "$here/test.sh"; exit ;;
-    *) echo "Unknown argument $argument: test.sh takes --no-sanitizers, --all, and out of unit, nvrtc, host, gpu, odr, fuzz, fleet and browser." >&2; exit 2 ;;
+    *) echo "Unknown argument $argument: test.sh takes --no-sanitizers, --all, and out of unit, nvrtc, host, gpu, odr, fuzz," \
+         "fleet, browser, debian, release, reproducible, conan and aarch64." >&2; exit 2 ;;
   esac
 done
 # All tests together begin with the same changes each time, so that they fail for what is new in the code.
@@ -46,11 +49,13 @@ fuzz_seconds=120 fuzz_seed=0
 (( ${#labels[@]} > 0 )) || { labels=(odr unit nvrtc host gpu fuzz); fuzz_seconds=10 fuzz_seed=1; }
 export NORMJIT_FUZZ_SECONDS=${NORMJIT_FUZZ_SECONDS:-$fuzz_seconds} NORMJIT_FUZZ_SEED=${NORMJIT_FUZZ_SEED:-$fuzz_seed}
 odr=no fuzz=no
-tests=()  # the labels of ctest in build/
+tests=()     # the labels of ctest in build/
+releases=()  # those of scripts
 for label in "${labels[@]}"; do
   case $label in
     odr) odr=yes ;;
     fuzz) fuzz=$sanitizers ;;
+    debian | release | reproducible | conan | aarch64) releases+=("$label") ;;
     *) tests+=("$label") ;;
   esac
 done
@@ -135,3 +140,14 @@ if (( ${#tests[@]} > 0 )); then
   step "Running the tests: ${tests[*]}"
   run_tests "$root/build" "${tests[@]}"
 fi
+
+for label in "${releases[@]}"; do
+  step "Making packages: $label"
+  case $label in
+    debian) "$here/package.sh" debian "$cache/debian" ;;
+    release) build "$root/build" normjit_tool && "$root/tests/package/release_test.sh" "$root/build/normjit" ;;
+    reproducible) "$root/tests/package/reproducible_test.sh" "$cuda_include" "$nvrtc_include" ;;
+    aarch64) "$here/aarch64.sh" ;;
+    conan) CUDA_HOME=${cuda_include%/include} "$root/tests/package/conan_test.sh" ;;
+  esac
+done

@@ -102,6 +102,17 @@ TEST(CApiLibrary, HasEveryFunctionOfTheHeader) {
   EXPECT_GT(declared.size(), 25u);
 }
 
+// The Debian package records which version brought each function.
+TEST(CApiLibrary, TheSymbolsOfThePackageAreItsFunctions) {
+  Names listed, there;
+  std::ifstream lines(NORMJIT_SOURCE_DIR "/packaging/debian/libnormjit1.symbols");
+  for (std::string line; std::getline(lines, line);)
+    if (line.starts_with(" normjit_")) listed.insert(line.substr(1, line.find('@') - 1));
+  for (const std::string& name : golden())
+    if (name.starts_with("normjit_")) there.insert(name);
+  EXPECT_EQ(listed, there);
+}
+
 TEST(CApiLibrary, NeedsTheStandardLibrariesOnly) {
   const Names allowed = {"libstdc++.so", "libm.so",       "libgcc_s.so", "libc.so",
                          "libdl.so",     "libpthread.so", "ld-linux"};

@@ -10,6 +10,8 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
 
 #include "normjit/plan.h"
 #include "tests/support/pages.h"
@@ -373,6 +375,16 @@ TEST_F(Tool, DoctorIsAProbe) {
     for (const auto& [inner, value] : object.items())
       EXPECT_THAT(table, HasSubstr("`" + inner + "`")) << name;
   }
+}
+
+TEST_F(Tool, TheManualPageHasEveryCommand) {
+  const std::string page = source_text("packaging/normjit.1");
+  const std::string commands = part_of(run({"--help"}).out, "Subcommands:\n", "\nA SPEC is");
+  std::istringstream lines(commands.substr(commands.find('\n') + 1));
+  int count = 0;
+  for (std::string name, text; lines >> name && std::getline(lines >> std::ws, text); ++count)
+    EXPECT_THAT(page, HasSubstr(".B " + name + "\n" + text));
+  EXPECT_GT(count, 10);
 }
 
 TEST_F(Tool, OptionsOfTheOtherDeviceAreNamed) {

@@ -27,13 +27,18 @@ std::string_view plugin_of(std::string_view url) {
   return {};
 }
 
-// The file of a plug-in beside this library or program, and in its lib/: where the tool stands in bin/.
+// Where plug-ins are installed, from the tool's directory.
+#ifndef NORMJIT_PLUGINS
+#define NORMJIT_PLUGINS "../lib"
+#endif
+
+// The file of a plug-in beside this library or program, or where they are installed.
 Result<std::string> find_plugin(std::string_view name) {
   const std::string own = file_of_address(reinterpret_cast<const void*>(&shown_url));
   const std::string file = concat({"libnormjit-remote-", name, ".so"});
   std::error_code failed;
   const auto directory = std::filesystem::canonical(own, failed).parent_path();
-  for (const char* folder : {".", "../lib"}) {
+  for (const char* folder : {".", NORMJIT_PLUGINS}) {
     const std::string path = (directory / folder / file).lexically_normal();
     struct stat facts = {};
     if (failed || stat(path.c_str(), &facts) != 0) continue;
