@@ -54,7 +54,7 @@ TEST(Candidates, AreLegalRankedAndExplained) {
 // Whose bits must not depend on the place of a row do without sums that begin where the row's address says.
 TEST(Candidates, OfBatchInvariantUsesAddInOneOrder) {
   int realigned = 0;
-  for_random_uses(1'000, any_spec,
+  for_random_uses(100, any_spec,
                   [&](const NormSpec& spec, const DeviceProfile& device, RowsRegime, Alignment alignment) {
                     const auto depends_on_place = [](const Candidate& one) {
                       return one.plan.unaligned && one.plan.strategy != Strategy::persistent_row;
