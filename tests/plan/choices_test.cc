@@ -4,6 +4,7 @@
 
 #include "normjit/base/digest.h"
 #include "normjit/plan.h"
+#include "normjit/plan/cost.h"
 #include "normjit/spec/valid.h"
 #include "tests/support/random_spec.h"
 
@@ -36,10 +37,10 @@ TEST(Choose, ChoicesOfRandomSpecsAreThoseOfTheMeasuredCosts) {
 void expect_a_plan(const NormSpec& spec) {
   for (const DeviceProfile& device : DeviceProfile::known())
     for (const Alignment alignment : kAlignments) {
-      const auto all = candidates(spec, device, RowsRegime::many, alignment);
+      const std::vector<Plan> all = every_plan(spec, device, RowsRegime::many, alignment);
       ASSERT_FALSE(all.empty()) << to_text(spec) << " on " << device.text();
-      for (const Candidate& one : all) {
-        const auto legal = check(one.plan, spec, device);
+      for (const Plan& plan : all) {
+        const auto legal = check(plan, spec, device);
         ASSERT_TRUE(legal.ok()) << legal.error().message;
       }
     }
