@@ -43,7 +43,7 @@ directory=$(cd "$directory" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# tarball FILE: the files of the commit, with its time and nobody's name.
+# tarball FILE: writes the files of the commit, with the time of the commit and without owners' names.
 tarball() {
   git -C "$root" -c tar.umask=0022 archive --format=tar --prefix="normjit-$version/" HEAD | xz --threads=1 -6 > "$1"
 }

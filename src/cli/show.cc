@@ -168,8 +168,7 @@ int show(const ShowCommand& options) {
   Options settings = service_options(options);
   drop_unreadable_layers(settings);
   Service service(settings);
-  Uses uses = options.uses;
-  uses.batch_invariant = uses.batch_invariant || settings.batch_invariant;
+  const Uses uses = uses_in(options.uses, settings.batch_invariant);
   const ShowReport report = look_up(service, spec, one_device(service, options.arch), options.rows, uses);
   print(options.json ? json_of(report) : text_of(report));
   return kDone;

@@ -66,6 +66,10 @@ HelpedService::HelpedService(const Options& settings)
       service(std::make_unique<Service>(settings,
                                         Seams{.compiler = compiler, .driver = driver, .files = nullptr})) {}
 
+std::string device_text(const Gpu& gpu, const DeviceProfile& profile) {
+  return gpu.name() + " (" + profile.text() + ")";
+}
+
 Case make_case(const NormSpec& spec, std::int64_t rows, const MeasuredUse& use, const Gpu& gpu,
                const DeviceProfile& profile, const Trials& trials) {
   check_use(spec, rows, use);
@@ -77,7 +81,7 @@ Case make_case(const NormSpec& spec, std::int64_t rows, const MeasuredUse& use, 
   TuneReport& report = made.report;
   report.spec = spec;
   report.rows = rows;
-  report.device = gpu.name() + " (" + profile.text() + ")";
+  report.device = device_text(gpu, profile);
   report.regime = regime_of(spec, rows, profile);
   report.alignment = pack(spec, tensors).alignment;
   const bool grouped = use.sample > 1;

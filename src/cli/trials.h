@@ -64,6 +64,9 @@ struct Trials {
   bool every = false;      // all legal ones
 };
 
+// The GPU with its profile, for reports.
+std::string device_text(const Gpu& gpu, const DeviceProfile& profile);
+
 // A case whose kernels are still to be prepared. Throws what check_use() does.
 Case make_case(const NormSpec& spec, std::int64_t rows, const MeasuredUse& use, const Gpu& gpu,
                const DeviceProfile& profile, const Trials& trials);

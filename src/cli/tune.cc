@@ -88,11 +88,8 @@ std::string text_of(const TuneReport& report) {
 }
 
 std::string text_of(const std::vector<TuneReport>& reports) {
-  std::string text;
-  for (const TuneReport& report : reports) {
-    if (text.empty() && !report.device.empty()) text = report.device + "\n";
-    text += "\n" + text_of(report);
-  }
+  std::string text = reports.front().device + "\n";
+  for (const TuneReport& report : reports) text += "\n" + text_of(report);
   if (reports.size() == 1) return text;
   const auto right = std::count_if(reports.begin(), reports.end(),
                                    [](const TuneReport& report) { return report.winner == std::size_t{0}; });
@@ -137,6 +134,7 @@ int tune(const TuneCommand& options) {
       if (!model) throw;
       Case& refused = cases.emplace_back();
       refused.report.spec = spec, refused.report.rows = rows, refused.report.error = error.what();
+      refused.report.device = device_text(gpu, profile);
     }
   }
   Preparation preparation(service, options.device, profile, cases, /*shows=*/true);

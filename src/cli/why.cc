@@ -63,8 +63,7 @@ int why(const WhyCommand& options) {
   Options settings = service_options(options);
   drop_unreadable_layers(settings);
   Service service(settings);
-  Uses uses = options.uses;
-  uses.batch_invariant = uses.batch_invariant || settings.batch_invariant;
+  const Uses uses = uses_in(options.uses, settings.batch_invariant);
   SpecWhyReport report{.spec = spec,
                        .device = one_device(service, options.arch),
                        .rows = options.rows,

@@ -13,8 +13,9 @@ import random
 import struct
 import subprocess
 import sys
-import tempfile
 import unittest
+
+import support
 
 WITHOUT_ONNX = importlib.util.find_spec("onnx") is None
 SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts", "manifest_of_model.py")
@@ -94,20 +95,7 @@ def model(main, functions=()):
     return field(1, 8) + field(7, main) + fields(25, functions)
 
 
-class ManifestOfModel(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-
-    def put(self, name, content):
-        path = os.path.join(self.folder, name)
-        if not isinstance(content, bytes):
-            content = json.dumps(content).encode()
-        with open(path, "wb") as file:
-            file.write(content)
-        return path
-
+class ManifestOfModel(support.InAFolder):
     def run_script(self, *arguments):
         return subprocess.run([sys.executable, SCRIPT, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                               universal_newlines=True, check=False)

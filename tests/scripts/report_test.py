@@ -4,12 +4,12 @@
 import contextlib
 import importlib.util
 import io
-import json
 import os
 import subprocess
 import sys
-import tempfile
 import unittest
+
+import support
 
 SCRIPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts")
 MEASURED = os.path.join(SCRIPTS, "..", "src", "normjit", "plan", "measured", "h100.txt")
@@ -37,18 +37,7 @@ def result(spec, rows, us, **more):
             "kernel": {"median_us": us}, "copy": {"median_us": 2}, **more}
 
 
-class Report(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-
-    def put(self, name, content):
-        path = os.path.join(self.folder, name)
-        with open(path, "wb") as file:
-            file.write(content if isinstance(content, bytes) else (content if isinstance(content, str) else json.dumps(content)).encode())
-        return path
-
+class Report(support.InAFolder):
     def refused(self, text, *arguments):
         page, said = os.path.join(self.folder, "page.html"), io.StringIO()
         with contextlib.redirect_stderr(said):

@@ -21,6 +21,13 @@ int aligned_elements(const NormSpec& spec, Alignment alignment) {
       std::min<std::int64_t>({static_cast<int>(alignment), bulk_elements(spec), divides}));
 }
 
+// Whether rows of this alignment can be moved in wider accesses, realigned in shared memory.
+bool realigns(const NormSpec& spec, Alignment alignment) {
+  const int widest = 16 / widest_element(spec);
+  return !spec.backward && !spec.channels_first && aligned_elements(spec, alignment) < widest &&
+         can_realign(widest, spec) && spec.columns >= 2 * widest;
+}
+
 // The search space. It has what can be the fastest for some use; what is legal and what is fast are for
 // check() and the model to say.
 class Enumeration {
@@ -41,8 +48,6 @@ class Enumeration {
       channels_first(aligned);
       return std::move(found_);
     }
-    // Whether wider accesses are possible if rows are realigned.
-    const bool realigns = aligned < widest && can_realign(widest, spec) && spec.columns >= 2 * widest;
     warp_rows(aligned);
     staged_rows(aligned);
     block_rows(aligned, false);
@@ -53,7 +58,7 @@ class Enumeration {
     }
     // Where a vector of unaligned rows begins depends on the address of the row, and so do the last bits of
     // its sums.
-    const bool realigned = realigns && !use_.batch_invariant;
+    const bool realigned = realigns(spec, use_.alignment) && !use_.batch_invariant;
     if (realigned) block_rows(widest, true);
     if (scales_rows(spec) || has_more_results(spec)) {
       found_.push_back(generic_plan());
@@ -450,7 +455,8 @@ std::vector<Plan> plans(const NormSpec& spec, const DeviceProfile& device, const
       if (aligned == planned) continue;
       planned = aligned;
       for (const bool invariant : {false, true}) {
-        if (uses.batch_invariant ? !invariant : invariant && regime != RowsRegime::many) continue;
+        const bool differs = regime == RowsRegime::many && realigns(spec, alignment);
+        if (uses.batch_invariant ? !invariant : invariant && !differs) continue;
         const Plan best = choose(spec, device, regime, alignment, invariant);
         add(best);
         if (best.exchange != Exchange::none) add(fallback(spec, device, regime, alignment, invariant));

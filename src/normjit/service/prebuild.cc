@@ -87,8 +87,7 @@ Result<PrebuildReport> Service::prebuild(std::span<const NormSpec> specs,
 
   const Stopwatch time;
   PrebuildReport report;
-  Uses uses = options.uses;
-  uses.batch_invariant = uses.batch_invariant || impl_->options.batch_invariant;
+  const Uses uses = uses_in(options.uses, impl_->options.batch_invariant);
   report.results = kernels_for(specs, devices, impl_->tuned.list(), uses);
   report.requested = static_cast<int>(report.results.size());
 

@@ -118,8 +118,7 @@ Result<RemoteReport> Service::remote(RemoteTask task, std::span<const NormSpec> 
       add(each.entry->identity, fact("spec"), fact("plan"), fact("arch"), *each.entry);
     }
   } else {
-    Uses uses = given;
-    uses.batch_invariant = uses.batch_invariant || impl_->options.batch_invariant;
+    const Uses uses = uses_in(given, impl_->options.batch_invariant);
     for (const KernelReport& kernel : kernels_for(specs, devices, impl_->tuned.list(), uses)) {
       const auto identified = impl_->binaries.identify(kernel.spec, kernel.plan, kernel.arch);
       if (!identified) return identified.error();

@@ -169,8 +169,7 @@ Result<ExportReport> Service::export_pack(const std::string& path, const ExportO
     tuned.push_back(*plan);
     wanted[each.id] = "a tuned plan";
   }
-  Uses uses = options.uses;
-  uses.batch_invariant = uses.batch_invariant || impl_->options.batch_invariant;
+  const Uses uses = uses_in(options.uses, impl_->options.batch_invariant);
   const auto kernels = options.only_tuned ? std::vector<KernelReport>()
                                           : kernels_for(options.specs, options.devices, tuned, uses);
   for (const KernelReport& kernel : kernels) {

@@ -13,6 +13,12 @@
 
 namespace normjit {
 
+// These uses, in a service whose launches are all batch invariant if `always`.
+inline Uses uses_in(Uses uses, bool always) noexcept {
+  uses.batch_invariant = uses.batch_invariant || always;
+  return uses;
+}
+
 // All that decides which kernel serves a launch.
 struct Use {
   NormSpec spec;    // canonical

@@ -146,8 +146,7 @@ WhyReport report_on(const NormSpec& spec, const DeviceProfile& device, const Pla
 
 Result<std::vector<WhyReport>> Service::why(const NormSpec& given, const DeviceProfile& device,
                                             const Uses& asked) {
-  Uses uses = asked;
-  uses.batch_invariant = uses.batch_invariant || impl_->options.batch_invariant;
+  const Uses uses = uses_in(asked, impl_->options.batch_invariant);
   if (auto valid = validate(given); !valid) return valid.error();
   const NormSpec spec = canonical(given);
   std::vector<WhyReport> reports;
