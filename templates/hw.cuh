@@ -89,6 +89,44 @@ NJ_DEVICE Piece load_piece(const void* from) {
 }
 #undef NJ_LOAD
 
+// Loads 4, 8 or 16 bytes into `to` where they are wanted, from L2, and else leaves it as it is. There is no
+// branch behind which a load would be waited for before the next one begins.
+template <class T>
+NJ_DEVICE void load_if(bool wanted, const void* from, T& to) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);
+  unsigned word[sizeof(T) / 4];
+  memcpy(word, &to, sizeof(T));
+  if constexpr (sizeof(T) == 16) {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "setp.ne.u32 p, %5, 0;\n"
+        "@p ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+        "}"
+        : "+r"(word[0]), "+r"(word[1]), "+r"(word[2]), "+r"(word[3])
+        : "l"(from), "r"(static_cast<unsigned>(wanted)));
+  } else if constexpr (sizeof(T) == 8) {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "setp.ne.u32 p, %3, 0;\n"
+        "@p ld.global.L1::no_allocate.v2.u32 {%0, %1}, [%2];\n"
+        "}"
+        : "+r"(word[0]), "+r"(word[1])
+        : "l"(from), "r"(static_cast<unsigned>(wanted)));
+  } else {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "setp.ne.u32 p, %2, 0;\n"
+        "@p ld.global.L1::no_allocate.u32 %0, [%1];\n"
+        "}"
+        : "+r"(word[0])
+        : "l"(from), "r"(static_cast<unsigned>(wanted)));
+  }
+  memcpy(&to, word, sizeof(T));
+}
+
 template <int kBytes>
 NJ_DEVICE void store_piece(void* to, const Piece& from) {
   if constexpr (kBytes == 1) {

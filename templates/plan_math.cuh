@@ -127,6 +127,12 @@ NJ_MATH int lanes_of_sums(long long vectors, int threads) {
   while (threads / lanes <= 16 && ceil_div(vectors, lanes / 2) <= 128) lanes /= 2;
   return lanes;
 }
+// The same of one block that adds all of them: as many as there are, and as divide the threads.
+NJ_MATH int lanes_of_all_sums(int vectors, int threads) {
+  int lanes = 32;
+  while (lanes < vectors && threads % (2 * lanes) == 0) lanes *= 2;
+  return lanes;
+}
 
 // split_row: items that are measured before the first is applied: a group, and all that the blocks may have
 // in hand (one that is measured and one that is not yet published), so that applying rarely waits. At 2048 x

@@ -246,9 +246,12 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     if (Share::keeps_sums() && share.works()) flush(w, share, share.first_chunk, sums, true);
     arrive_at_meeting(*w.header, steps);
     wait_for_meeting(*w.header, steps);
+    const unsigned long long left_before = threadIdx.x == 0 ? begin_to_leave(*w.header) : 0;
     add_parts(on, w.sums, share.sharing, blockIdx.x, gridDim.x, across);
+    if (threadIdx.x == 0) end_leave(*w.header, left_before);
+  } else if (threadIdx.x == 0) {
+    end_leave(*w.header, begin_to_leave(*w.header));
   }
-  if (threadIdx.x == 0) leave_meeting(*w.header);
 }
 
 }  // namespace normjit

@@ -134,6 +134,11 @@ NJ_DEVICE T load(const void* from) {
 }
 
 template <class T>
+NJ_DEVICE void load_if(bool wanted, const void* from, T& to) {
+  if (wanted) to = load<Cache::no_l1, T>(from);
+}
+
+template <class T>
 NJ_DEVICE void store(void* to, const T& value) {
   constexpr int kBytes = sizeof(T) < 16 ? sizeof(T) : 16;
   for (int at = 0; at < static_cast<int>(sizeof(T)); at += kBytes) {
