@@ -33,6 +33,7 @@ struct TuneCommand : CommonOptions {
   std::uint64_t seed = 1;
   int every = 0;     // of so many of them every legal plan is measured
   std::string data;  // the file that keeps the times
+  std::string only;  // layers whose spec has this in its text
 };
 
 // `tune --random`.

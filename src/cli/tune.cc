@@ -198,6 +198,8 @@ void add_tune(CommandLine& line) {
                       "Of --random: the file to add the times to; layers that it has are not measured again");
   command->add_option("--every", options.every,
                       "Of --random: of so many of the layers every legal plan is measured, not 8 and 6");
+  command->add_option("--only", options.only,
+                      "Of --random: pass over layers whose spec does not have this text in it, such as _bwd");
   add_json(command, options);
   command->footer(std::string(R"(Examples:
   normjit tune layernorm/cols=4096/bf16/wb --rows 1,128,16384

@@ -84,8 +84,8 @@ int tune_random(const TuneCommand& options) {
   std::vector<int> wanted;
   std::vector<Case> cases;
   for (int i = 0; i < options.random; ++i) {
-    if (known.contains(i)) continue;
     const Layer& layer = layers[static_cast<std::size_t>(i)];
+    if (known.contains(i) || to_text(layer.spec).find(options.only) == std::string::npos) continue;
     const Trials trials{.top = options.top.value_or(kTop),
                         .drawn = kDrawn,
                         .seed = options.seed * 1'000'003 + static_cast<std::uint64_t>(i),
