@@ -177,6 +177,8 @@ class Enumeration {
     const int elements = plan.per_thread * plan.vector;
     const int most = spec.in_bias ? kMostWithBias : moves_other_rows(spec) ? kMostOfSums : kMostElements;
     if (rows && elements > most) return kNone;
+    if (plan.strategy == Strategy::staged_rows && elements * size_of(compute_type(spec)) > 4 * kMostElements)
+      return kNone;
     if (use_.device.arch == kMeasuredArch && !more) {
       const bool doubtful = rows && !plan.unaligned && plan.blocks_per_row == 1;
       return std::max(needed - (doubtful ? kDoubt : 0), held + kWorkingRegisters);
