@@ -7,29 +7,52 @@ from normjit import _library
 # Why a launch or a prepare is refused where there is no kernel: the formula serves instead.
 UNAVAILABLE = (_library.NO_COMPILER, _library.NOT_CACHED, _library.NOT_READY)
 _TYPES = frozenset(_library.DTYPES[name] for name in ("f16", "bf16", "f32", "f64"))
-_NO_ACTIVATION, _WEIGHT_BIAS = _library.ACTIVATIONS[None], _library.AFFINES["wb"]
+_NO_ACTIVATION, _NO_AFFINE, _WEIGHT_BIAS = _library.ACTIVATIONS[None], _library.AFFINES["none"], _library.AFFINES["wb"]
+_NO_GATE, _GATE_BEFORE, _GATE_AFTER = _library.GATES["none"], _library.GATES["gate"], _library.GATES["gateafter"]
 
 
-def have_kernel(spec: _library.Spec) -> bool:
-    """Whether the gradients of a norm are those of a backward spec, of what was normalized: x, or the sum if it is written."""
+def have_kernel(spec: _library.Spec, gates: bool = False) -> bool:
+    """Whether the gradients of a norm are those of a backward spec, of what was normalized: x, or the sum if it is written.
+    gates: also those of a gate."""
     added = spec.residual == _library.RESIDUALS["add"]
+    gated = gates and not spec.gate_table and not (added and spec.gate == _GATE_BEFORE)
     return ((bool(spec.sum) if added else spec.residual == _library.RESIDUALS["none"]) and spec.output in _TYPES
-            and spec.gate == _library.GATES["none"] and spec.modulation == _library.MODULATIONS["none"]
+            and (gated or spec.gate == _NO_GATE) and spec.modulation == _library.MODULATIONS["none"]
             and not (spec.in_bias or spec.affine_rows or spec.statistics or spec.channels_first))
 
 
+# Gradients are of x, and so of a gate, of the weight and of the bias: a bool each.
+Needed = tuple[bool, bool, bool]
+_NEEDS: dict[Needed, int] = {(True, True, True): _library.NEEDS["all"], **{
+    ("dx" in name, "dw" in name, "db" in name): number for name, number in _library.NEEDS.items() if name != "all"}}
+_NEEDED = {number: needed for needed, number in _NEEDS.items()}
+
+
+def need_of(of_x: bool, of_weight: bool, of_bias: bool) -> int:
+    """What a spec says of that; at least one is needed."""
+    return _NEEDS[of_x, of_weight, of_bias]
+
+
+def needed_by(spec: _library.Spec) -> Needed:
+    """Which gradients a backward spec has; all of them where it is a norm's."""
+    of_x, of_weight, of_bias = _NEEDED[spec.need or _library.NEEDS["all"]]
+    return of_x, of_weight and spec.affine != _NO_AFFINE, of_bias and spec.affine == _WEIGHT_BIAS
+
+
 def read_bias(spec: _library.Spec) -> bool:
-    """Whether the gradients depend on a bias, of a norm or a backward spec: with an activation, whose argument has it. The
-    kernel then writes dbias, whether it is asked for or not."""
-    return bool(spec.affine == _WEIGHT_BIAS and spec.activation != _NO_ACTIVATION)
+    """Whether the gradients depend on a bias, of a norm or a backward spec: with an activation or a gate behind it, which has
+    it in its argument or factor."""
+    gated = spec.gate == _GATE_AFTER and needed_by(spec)[0]
+    return bool(spec.affine == _WEIGHT_BIAS and (spec.activation != _NO_ACTIVATION or gated))
 
 
-def text_of(spec: _library.Spec, of_bias: bool, dsum: bool) -> str:
-    """The backward spec of a norm for which have_kernel() is true; of_bias: whether the gradient of a bias is asked for, dsum:
-    whether one arrives at the written sum."""
+def text_of(spec: _library.Spec, of_x: bool, of_weight: bool, of_bias: bool, dsum: bool) -> str:
+    """The backward spec of a norm without a gate for which have_kernel() is true; of_x and the like: which gradients are asked
+    for, dsum: whether one arrives at the written sum."""
     affine = spec.affine if spec.affine != _WEIGHT_BIAS or of_bias or read_bias(spec) else _library.AFFINES["w"]
     added = spec.residual != _library.RESIDUALS["none"]
     return _library.spec_text(_library.Spec(
         spec.columns, spec.epsilon, spec.scale, backward=1, norm=spec.norm, input=spec.residual_type if added else spec.input,
         output=spec.output, weight=spec.weight, gradient_type=spec.weight, residual_type=spec.residual_type,
-        affine=affine, weight_offset=spec.weight_offset, activation=spec.activation, dsum=int(dsum)))
+        affine=affine, weight_offset=spec.weight_offset, activation=spec.activation, dsum=int(dsum),
+        need=need_of(of_x, of_weight, of_bias)))

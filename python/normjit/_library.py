@@ -38,6 +38,7 @@ SCALE_FORMATS = {"f32": 1, "p2": 2, "e8m0": 3, "e4m3": 4}
 SCALE_LAYOUTS = {"rows": 1, "cols": 2, "cols4": 3, "sw": 4}
 ALSOS = {"none": 1, "f16": 2, "bf16": 3, "f32": 4}
 AFFINES = {"none": 1, "w": 2, "wb": 3}
+NEEDS = {"all": 1, "dx": 2, "dx+dw": 3, "dx+db": 4, "dw+db": 5, "dw": 6, "db": 7}
 ACTIVATIONS: dict[Optional[str], int] = {None: 1, "relu": 2, "gelu": 3, "gelu_tanh": 4, "silu": 5}
 LARGEST_EPSILON = 3.4028234663852886e38  # of f32; the smallest is 0. PyTorch computes with any
 
@@ -63,7 +64,8 @@ class Spec(ctypes.Structure):
                 ("modulation_table", ctypes.c_int32), ("channels_first", ctypes.c_int32), ("quantization", ctypes.c_int32),
                 ("inverse_scale", ctypes.c_int32), ("upper_bound", ctypes.c_int32), ("scale_format", ctypes.c_int32),
                 ("scale_layout", ctypes.c_int32), ("also", ctypes.c_int32), ("amax", ctypes.c_int32),
-                ("backward", ctypes.c_int32), ("dsum", ctypes.c_int32), ("gradient_type", ctypes.c_int32)]
+                ("backward", ctypes.c_int32), ("dsum", ctypes.c_int32), ("gradient_type", ctypes.c_int32),
+                ("need", ctypes.c_int32), ("reserved", ctypes.c_int32)]
 
     def __init__(self, columns: int = 0, epsilon: float = 1e-5, scale: float = 1.0, **members: int) -> None:
         super().__init__(ctypes.sizeof(Spec), columns, epsilon, scale, **members)
@@ -89,7 +91,7 @@ class Tensors(ctypes.Structure):
                 ("plane", ctypes.c_int64), ("tensor_scale", ctypes.c_void_p), ("row_scale", ctypes.c_void_p),
                 ("upper_bound", ctypes.c_void_p), ("global_scale", ctypes.c_void_p), ("also", Rows),
                 ("block_scale", ctypes.c_void_p), ("amax", ctypes.c_void_p), ("dy", Rows), ("dsum", Rows),
-                ("dx", Rows), ("dweight", ctypes.c_void_p), ("dbias", ctypes.c_void_p)]
+                ("dx", Rows), ("dweight", ctypes.c_void_p), ("dbias", ctypes.c_void_p), ("dgate", Rows)]
 
     def __init__(self, **members: Any) -> None:
         rows = {field[0]: Rows() for field in self._fields_ if field[1] is Rows}

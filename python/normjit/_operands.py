@@ -59,13 +59,15 @@ OPERANDS = (  # x, inputs, outputs
 )
 GRADIENT_OPERANDS = (  # of a backward spec
     Operand("x", MATRIX, "input", lambda spec: True),
+    Operand("gate", MATRIX, "modulated", lambda spec: spec.gate != _NO_GATE),
     Operand("weight", COLUMNS, "weight", lambda spec: spec.affine != _NO_AFFINE),
     Operand("bias", COLUMNS, "weight", _gradients.read_bias),
     Operand("dy", MATRIX, "output", lambda spec: True),
     Operand("dsum", MATRIX, "residual", lambda spec: spec.dsum),
-    Operand("dx", MATRIX, "input", lambda spec: True, output=True),
-    Operand("dweight", COLUMNS, "gradient", lambda spec: spec.affine != _NO_AFFINE, output=True),
-    Operand("dbias", COLUMNS, "gradient", lambda spec: spec.affine == _WEIGHT_BIAS, output=True),
+    Operand("dx", MATRIX, "input", lambda spec: _gradients.needed_by(spec)[0], output=True),
+    Operand("dweight", COLUMNS, "gradient", lambda spec: _gradients.needed_by(spec)[1], output=True),
+    Operand("dbias", COLUMNS, "gradient", lambda spec: _gradients.needed_by(spec)[2], output=True),
+    Operand("dgate", MATRIX, "modulated", lambda spec: spec.gate != _NO_GATE and _gradients.needed_by(spec)[0], output=True),
 )
 
 

@@ -107,6 +107,8 @@ constants! {
         SCALE_LAYOUT_ROWS = 1, SCALE_LAYOUT_COLUMNS = 2, SCALE_LAYOUT_PACKED_COLUMNS = 3, SCALE_LAYOUT_SWIZZLED = 4,
         NO_ALSO = 1, ALSO_F16 = 2, ALSO_BF16 = 3, ALSO_F32 = 4,
         NO_AFFINE = 1, WEIGHT = 2, WEIGHT_BIAS = 3,
+        NEED_ALL = 1, NEED_DX = 2, NEED_DX_DWEIGHT = 3, NEED_DX_DBIAS = 4, NEED_DWEIGHT_DBIAS = 5, NEED_DWEIGHT = 6,
+        NEED_DBIAS = 7,
         NO_ACTIVATION = 1, RELU = 2, GELU = 3, GELU_TANH = 4, SILU = 5,
     }
     /// Values of [`Options`], of freezing, logs, switches and events.
@@ -124,7 +126,8 @@ constants! {
         OPERAND_MOD_SHIFT = 10, OPERAND_MOD_SHIFT_TABLE = 11, OPERAND_TENSOR_SCALE = 12, OPERAND_UPPER_BOUND = 13,
         OPERAND_GLOBAL_SCALE = 14, OPERAND_Y = 15, OPERAND_SUM = 16, OPERAND_MEAN = 17, OPERAND_RSTD = 18,
         OPERAND_ALSO = 19, OPERAND_ROW_SCALE = 20, OPERAND_BLOCK_SCALE = 21, OPERAND_AMAX = 22, OPERAND_DY = 23,
-        OPERAND_DSUM = 24, OPERAND_DX = 25, OPERAND_DWEIGHT = 26, OPERAND_DBIAS = 27, OPERAND_WORKSPACE = 256,
+        OPERAND_DSUM = 24, OPERAND_DX = 25, OPERAND_DWEIGHT = 26, OPERAND_DBIAS = 27, OPERAND_DGATE = 28,
+        OPERAND_WORKSPACE = 256,
     }
 }
 
@@ -180,7 +183,7 @@ structures! {
         modulation_type: i32 = 0, gate: i32 = 0, gate_function: i32 = 0, gate_table: i32 = 0, modulation: i32 = 0,
         plain_modulation: i32 = 0, modulation_table: i32 = 0, channels_first: i32 = 0, quantization: i32 = 0,
         inverse_scale: i32 = 0, upper_bound: i32 = 0, scale_format: i32 = 0, scale_layout: i32 = 0, also: i32 = 0,
-        amax: i32 = 0, backward: i32 = 0, dsum: i32 = 0, gradient_type: i32 = 0,
+        amax: i32 = 0, backward: i32 = 0, dsum: i32 = 0, gradient_type: i32 = 0, need: i32 = 0, reserved: i32 = 0,
     }
     /// What happened; see [`Options::on_event`].
     "normjit_event" Event {
@@ -217,6 +220,7 @@ structures! {
         amax: *mut c_void = ptr::null_mut(), dy: InputRows = InputRows::default(),
         dsum: InputRows = InputRows::default(), dx: OutputRows = OutputRows::default(),
         dweight: *mut c_void = ptr::null_mut(), dbias: *mut c_void = ptr::null_mut(),
+        dgate: OutputRows = OutputRows::default(),
     }
     /// How to launch.
     "normjit_launch_options" LaunchOptions {

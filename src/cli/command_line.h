@@ -19,7 +19,7 @@ inline constexpr const char* kSpecHelp =
     "[/round=sum+norm+y][/w|/wb|/w1|/wb1, with :rows][/mod|/mods|/mod0|/mods0, with :table]"
     "[/relu|/gelu|/gelu_tanh|/silu][/scale=S][/q=tensor, with :inv|/q=row, with :ub"
     "|/q=16|/q=32|/q=64|/q=128, with :p2, :e8m0 or :e4m3, :cols, :cols4 or :sw]"
-    "[/also=T][/amax][/stats][/cf]; "
+    "[/also=T][/amax][/stats][/cf][/need=dx, also dw, db, dx+dw, dx+db, dw+db]; "
     "types are f16, bf16, f32, f64, and of out e4m3, e5m2, s8, e2m1; shape=64x256x256 may stand for cols=";
 
 // Of --sample-rows and --plane.

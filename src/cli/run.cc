@@ -486,6 +486,7 @@ void add_run(CommandLine& line) {
   normjit run layernorm/cols=4096/f16/wb --rows 8 --device host --schedule 0,1,2 --check
   normjit run rmsnorm/cols=4096/bf16/add/sum/w --rows 64 --out-in-place --sum-out-in-place --check
   normjit run rmsnorm_bwd/cols=4096/bf16/dsum/w --rows 64 --dx-out-in-place --check
+  normjit run rmsnorm_bwd/cols=4096/bf16/gate:silu/w/need=dx --rows 64 --dgate-out-in-place --check
   normjit run rmsnorm/cols=128/bf16/w --rows 256 --x-address 32,6144,128 --out-in-place --check
 
 Row r of an operand begins (r / N) * OUTER + (r % N) * INNER elements behind the first row. The last example normalizes

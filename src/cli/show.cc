@@ -104,7 +104,7 @@ std::string text_of(const ShowReport& report) {
   text += "columns    " + std::to_string(spec.columns) + "\n";
   text += "row bytes  " + std::to_string(row_bytes(Operand::x, spec)) + " in, " +
           (spec.backward ? std::to_string(row_bytes(Operand::dy, spec)) + " of dy, " +
-                               std::to_string(row_bytes(Operand::dx, spec))
+                               std::to_string(writes_dx(spec) ? row_bytes(Operand::dx, spec) : 0)
                          : std::to_string(row_bytes(Operand::y, spec))) +
           " out\n";
   text += "device     " + report.device.text() + "\n";
@@ -146,7 +146,8 @@ std::string json_of(const ShowReport& report) {
   Json json = {
       {"spec", to_text(spec)}, {"columns", spec.columns}, {"x_row_bytes", row_bytes(Operand::x, spec)}};
   if (spec.backward)
-    json.add("dy_row_bytes", row_bytes(Operand::dy, spec)).add("dx_row_bytes", row_bytes(Operand::dx, spec));
+    json.add("dy_row_bytes", row_bytes(Operand::dy, spec))
+        .add("dx_row_bytes", writes_dx(spec) ? row_bytes(Operand::dx, spec) : 0);
   else
     json.add("y_row_bytes", row_bytes(Operand::y, spec));
   json.add("device", normjit::json_of(report.device))

@@ -125,6 +125,15 @@ enum {
   NORMJIT_E8M0 = 9
 };
 enum { NORMJIT_NO_GATE = 1, NORMJIT_GATE_BEFORE = 2, NORMJIT_GATE_AFTER = 3 };
+enum { /* the gradients that are written; dx with dgate */
+       NORMJIT_NEED_ALL = 1,
+       NORMJIT_NEED_DX = 2,
+       NORMJIT_NEED_DX_DWEIGHT = 3,
+       NORMJIT_NEED_DX_DBIAS = 4,
+       NORMJIT_NEED_DWEIGHT_DBIAS = 5,
+       NORMJIT_NEED_DWEIGHT = 6,
+       NORMJIT_NEED_DBIAS = 7
+};
 enum { /* gate functions */
        NORMJIT_NO_GATE_FUNCTION = 1,
        NORMJIT_GATE_SILU = 2,
@@ -231,11 +240,13 @@ typedef struct normjit_spec {
   int32_t backward;         /* 1: the gradients of such a norm */
   int32_t dsum;             /* 1: backward: a gradient of the written sum is added to dx */
   int32_t gradient_type;    /* dtype of dweight and dbias; 0: input's */
+  int32_t need;             /* backward: which gradients are written; 0: NORMJIT_NEED_ALL */
+  int32_t reserved;         /* 0 */
 } normjit_spec;
 #define NORMJIT_SPEC_INIT                                                                                    \
   {                                                                                                          \
     sizeof(normjit_spec), 0, 1e-5, 1.0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-        0, 0, 0, 0, 0, 0, 0, 0, 0                                                                            \
+        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                                                                      \
   }
 
 /* The product of a PyTorch-style normalized_shape of 1 to 8 dimensions. */
@@ -360,19 +371,20 @@ typedef struct normjit_tensors {
   const void* mod_scale_table;
   normjit_input_rows mod_shift;
   const void* mod_shift_table;
-  int64_t plane;            /* with channels_first the positions of a sample, height * width; else 0 */
-  const void* tensor_scale; /* one f32 */
-  void* row_scale;          /* [rows], f32 */
-  const void* upper_bound;  /* one f32 */
-  const void* global_scale; /* one f32 */
-  normjit_output_rows also; /* [rows, columns] */
-  void* block_scale;        /* as scale_format and scale_layout say */
-  void* amax;               /* one f32 */
-  normjit_input_rows dy;    /* [rows, columns], output dtype: the gradient of y */
-  normjit_input_rows dsum;  /* [rows, columns], residual type: a gradient of the sum */
-  normjit_output_rows dx;   /* [rows, columns], input dtype: the gradient of what is normalized; may be dy */
-  void* dweight;            /* [columns], gradient type: over all rows */
-  void* dbias;              /* likewise */
+  int64_t plane;             /* with channels_first the positions of a sample, height * width; else 0 */
+  const void* tensor_scale;  /* one f32 */
+  void* row_scale;           /* [rows], f32 */
+  const void* upper_bound;   /* one f32 */
+  const void* global_scale;  /* one f32 */
+  normjit_output_rows also;  /* [rows, columns] */
+  void* block_scale;         /* as scale_format and scale_layout say */
+  void* amax;                /* one f32 */
+  normjit_input_rows dy;     /* [rows, columns], output dtype: the gradient of y */
+  normjit_input_rows dsum;   /* [rows, columns], residual type: a gradient of the sum */
+  normjit_output_rows dx;    /* [rows, columns], input dtype: the gradient of what is normalized; may be dy */
+  void* dweight;             /* [columns], gradient type: over all rows */
+  void* dbias;               /* likewise */
+  normjit_output_rows dgate; /* [rows, columns], modulation type: the gradient of the gate; may be gate */
 } normjit_tensors;
 #define NORMJIT_TENSORS_INIT                                                                               \
   {                                                                                                        \
@@ -380,7 +392,7 @@ typedef struct normjit_tensors {
         NORMJIT_CONTIGUOUS_ROWS, NULL, NULL, 0, NULL, NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS,    \
         NULL, NORMJIT_CONTIGUOUS_ROWS, NULL, NORMJIT_CONTIGUOUS_ROWS, NULL, NORMJIT_CONTIGUOUS_ROWS, NULL, \
         0, NULL, NULL, NULL, NULL, NORMJIT_CONTIGUOUS_ROWS, NULL, NULL, NORMJIT_CONTIGUOUS_ROWS,           \
-        NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS, NULL, NULL                                       \
+        NORMJIT_CONTIGUOUS_ROWS, NORMJIT_CONTIGUOUS_ROWS, NULL, NULL, NORMJIT_CONTIGUOUS_ROWS              \
   }
 
 /* How to launch (normjit::LaunchOptions). A NULL argument means all 0. */
@@ -423,6 +435,7 @@ enum {
   NORMJIT_OPERAND_DX = 25,
   NORMJIT_OPERAND_DWEIGHT = 26,
   NORMJIT_OPERAND_DBIAS = 27,
+  NORMJIT_OPERAND_DGATE = 28,
   NORMJIT_OPERAND_WORKSPACE = 256
 };
 

@@ -17,11 +17,16 @@
 //   layer: mean of s,    rstd = 1 / sqrt(variance of s + epsilon)
 //   rms:   mean = 0,     rstd = 1 / sqrt(mean of s * s + epsilon)
 //
-//   backward: the gradients of y = scale * activation(a), a = n * (weight + offset) + bias, from dy, that of
-//   y, and dsum, that of s:
-//   da = dy * scale * activation'(a), g = da * (weight + offset)
-//   dx = rstd * (g - mean of g - n * mean of g * n) + dsum  (rms: without the mean of g), the gradient of s
+//   backward: the gradients of y = scale * activation(a) * g, a = n * (weight + offset) + bias, from dy, that
+//   of y, and dsum, that of s:
+//   s = x * g                                                 (Gate::before)
+//   da = dy * scale * activation'(a) * g                      (g: Gate::after)
+//   dgate = dy * scale * a * g'                               (Gate::after), the gradient of the gate
+//   h = da * (weight + offset)
+//   ds = rstd * (h - mean of h - n * mean of h * n) + dsum    (rms: without the mean of h), that of s
+//   dx = ds * g, dgate = ds * x * g'                          (Gate::before; else dx = ds)
 //   dweight = sum of da * n over all rows, dbias = sum of da
+//   and of these what `need` says
 //
 // with mean and (biased) variance over each row of `columns` elements. Everything is computed in
 // compute_type(), and rounded only where it is stored and where `rounding` says so. The number of rows and
@@ -94,6 +99,10 @@ enum class ScaleLayout : std::uint8_t { rows, columns, packed_columns, swizzled 
 // A second result besides one that is quantized: y before the quantization, rounded to this type.
 enum class Also : std::uint8_t { none, f16, bf16, f32 };
 
+// Which gradients are written: dx, dweight and dbias as the affine has them, or some of these. dx stands for
+// the gradients of all that each row has: for dgate, too.
+enum class Need : std::uint8_t { all, dx, dx_dweight, dx_dbias, dweight_dbias, dweight, dbias };
+
 // Applied to the value after norm and affine. gelu is exact (erf), gelu_tanh its tanh approximation, silu is
 // v / (1 + exp(-v)). As in PyTorch, relu keeps NaN.
 enum class Activation : std::uint8_t { none, relu, gelu, gelu_tanh, silu };
@@ -111,6 +120,7 @@ NORMJIT_API std::string_view name(ScaleFormat) noexcept;   // "f32", "p2", "e8m0
 NORMJIT_API std::string_view name(ScaleLayout) noexcept;   // "rows", "cols", "cols4", "sw"
 NORMJIT_API std::string_view name(Also) noexcept;          // "none", "f16", "bf16", "f32"
 NORMJIT_API std::string_view name(Affine) noexcept;        // "none", "w", "wb"
+NORMJIT_API std::string_view name(Need) noexcept;          // "all", "dx", "dx+dw", ..., "db"
 NORMJIT_API std::string_view name(Activation) noexcept;    // "none", "relu", ...
 NORMJIT_API int size_of(DType) noexcept;                   // bytes an element; of e2m1 of two columns
 
@@ -153,6 +163,7 @@ struct NormSpec {
   bool statistics = false;  // also write mean and rstd of each row; for rms, rstd alone
   // x, residual, y and sum are [samples, columns, Tensors::plane], and each position of a plane is a row.
   bool channels_first = false;
+  Need need = Need::all;  // backward: which gradients are written; no meaning in a forward
 
   // Equal to the bit: epsilon and scale compare by representation.
   NORMJIT_API friend bool operator==(const NormSpec&, const NormSpec&) noexcept;
@@ -171,7 +182,7 @@ NORMJIT_API Result<std::int64_t> columns_of(std::span<const std::int64_t> normal
 NORMJIT_API Result<std::vector<std::int64_t>> block_scale_shape(const NormSpec& spec, std::int64_t rows);
 
 // Ok, or the first mistake in the order of the members: BadArgument (norm, gate, residual, rounding,
-// modulation, quantization, scale_format, scale_layout, also), BadDimension, TooManyColumns, BadDType,
+// modulation, quantization, scale_format, scale_layout, also, need), BadDimension, TooManyColumns, BadDType,
 // BadEpsilon, BadAffine, BadActivation, BadScale. Then BadCombination, if
 //   sum             there is neither in_bias, a gate nor a residual before the norm, and residual_type is the
 //                   input
@@ -187,14 +198,15 @@ NORMJIT_API Result<std::vector<std::int64_t>> block_scale_shape(const NormSpec& 
 //   also            there is no quantization
 //   amax            there is quantization by row or block, or the spec is computed in f64
 //   activation      there is a gate behind the norm
-//   backward        the spec has anything but norm, columns, types of 16 to 64 bits, epsilon, affine,
-//                   weight_offset, activation, scale and dsum
+//   backward        the spec has anything but norm, columns, types of 16 to 64 bits, epsilon, gate,
+//                   gate_function, affine, weight_offset, activation, scale, dsum and need
+//   need            the affine has none of the gradients that are needed; there is dsum, and dx is not needed
 //   channels_first  there is affine_rows, a gate, modulation, quantization by row or block, also or amax
 NORMJIT_API Result<void> validate(const NormSpec& spec);
 
 // The same norm with every meaningless member set to its default: the weight dtype without weights, a
-// rounding to the compute type, the sign of a zero epsilon. Every cache and comparison inside normjit works
-// on canonical specs.
+// rounding to the compute type, the sign of a zero epsilon, a need of what the affine does not have. Every
+// cache and comparison inside normjit works on canonical specs.
 NORMJIT_API NormSpec canonical(const NormSpec& spec) noexcept;
 
 // The canonical text of a valid spec, safe to paste into a shell:
@@ -202,13 +214,13 @@ NORMJIT_API NormSpec canonical(const NormSpec& spec) noexcept;
 //     [/gate|/gateafter, each also with :FUNCTION and :table][/add|/addafter][/sum][/dsum][/round=sum+norm+y]
 //     [/w|/wb|/w1|/wb1, each also with :rows][/mod|/mods|/mod0|/mods0, each also with :table][/ACTIVATION]
 //     [/scale=S][/q=tensor[:inv]|/q=row[:ub]|/q=16|32|64|128[:FORMAT][:LAYOUT]]
-//     [/also=T][/amax][/stats][/cf]
+//     [/also=T][/amax][/stats][/cf][/need=dx+dw|dx+db|dw+db|dx|dw|db]
 // _bwd: backward. dw: gradient_type. inb: in_bias. gate, gateafter, add, addafter: a gate or a residual
 // before or behind the norm. sum: s is also written. 1: the weight is added to 1. rows: affine_rows. mod:
 // modulation by scale and shift, mods: by a scale alone; 0: plain_modulation. table: gate_table or
 // modulation_table. q: quantization; inv: inverse_scale; ub: upper_bound; FORMAT: p2, e8m0 or e4m3; LAYOUT:
-// cols, cols4 or sw. cf: channels_first. Defaults are left out; numbers are the shortest decimals that read
-// back to the same bits. parse_spec(to_text(spec)) == canonical(spec).
+// cols, cols4 or sw. cf: channels_first. need: the gradients that are written. Defaults are left out; numbers
+// are the shortest decimals that read back to the same bits. parse_spec(to_text(spec)) == canonical(spec).
 NORMJIT_API std::string to_text(const NormSpec& spec);
 
 // Reads a spec text. After the norm the fields may come in any order, each at most once; `shape=64x256x256`

@@ -39,6 +39,7 @@ enum class Operand : std::uint8_t {
   dx,               // [rows, columns], input dtype: the gradient of what is normalized
   dweight,          // [columns], gradient type: that of the weight, over all rows
   dbias,            // [columns], gradient type: that of the bias, over all rows
+  dgate,            // [rows, columns], modulation type: that of the gate
 
   workspace = 255,  // Tensors::workspace: not in the table, because every kernel takes its pointer
 };
@@ -83,9 +84,9 @@ constexpr OutputRows strided(void* pointer, std::int64_t row_stride) { return {p
 
 // The arguments of one launch: sizes, and device pointers that the caller owns. All memory must be reachable
 // from the stream's device. Operands that the spec does not have stay null. y may be x itself, sum may be
-// residual itself, and dx may be dy itself (same pointer, rows and element size); otherwise no output may
-// overlap another operand. A launch refuses the same pointer with other rows or another element size;
-// Kernel::check finds every overlap.
+// residual itself, dx may be dy itself, and dgate may be gate itself (same pointer, rows and element size);
+// otherwise no output may overlap another operand. A launch refuses the same pointer with other rows or
+// another element size; Kernel::check finds every overlap.
 struct Tensors {
   InputRows x{};
   OutputRows y{};
@@ -120,6 +121,7 @@ struct Tensors {
   OutputRows dx{};
   void* dweight = nullptr;
   void* dbias = nullptr;
+  OutputRows dgate{};
 };
 
 }  // namespace normjit

@@ -159,7 +159,8 @@ Deviation gradient_deviation(const NormSpec& spec, Operand output, std::int64_t 
 
 void check_row(const Problem& problem, std::int64_t row, PerOperand<Comparison>& to, Largest& largest) {
   if (problem.spec.backward) {
-    compare_dx(problem, row, 0, [&](Operand output, const Deviation& value) { count(to[output], value); });
+    compare_row_gradients(problem, row, 0,
+                          [&](Operand output, const Deviation& value) { count(to[output], value); });
     return;
   }
   const RowInputs inputs = inputs_of(problem, row);
@@ -304,21 +305,30 @@ void compare_beyond_rows(const Problem& problem, const Largest& largest, bool of
     }
 }
 
-void compare_dx(const Problem& problem, std::int64_t row, double rstd_share, const Compared& compared) {
+void compare_row_gradients(const Problem& problem, std::int64_t row, double rstd_share,
+                           const Compared& compared) {
   const NormSpec& spec = problem.spec;
+  if (!writes_dx(spec)) return;
   const RowInputs inputs = inputs_of(problem, row);
   const RowGradients of_row = row_gradients(spec, inputs);
-  GradientValue expected[kBatch];
+  GradientValue dx[kBatch], dgate[kBatch];
   double got[kBatch];
+  const bool has_dgate = row_of(Operand::dgate).present(spec);
+  const auto compare = [&](Operand output, std::int64_t first, std::int64_t count,
+                           const GradientValue* expected) {
+    const DType dtype = row_of(output).dtype(spec);
+    load(dtype, problem.row(output, row), first, count, problem.step(), got);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const double uncertain = rstd_share > 0 ? rstd_share * expected[i].share : 0;
+      compared(output, gradient_deviation(spec, output, row, first + i, got[i], expected[i],
+                                          tolerance(spec, dtype, expected[i]) + uncertain));
+    }
+  };
   for (std::int64_t first = 0; first < spec.columns; first += kBatch) {
     const std::int64_t batch = std::min(kBatch, spec.columns - first);
-    reference_dx(spec, inputs, of_row, first, batch, expected);
-    load(spec.input, problem.row(Operand::dx, row), first, batch, problem.step(), got);
-    for (std::int64_t i = 0; i < batch; ++i) {
-      const double uncertain = rstd_share > 0 ? rstd_share * expected[i].share : 0;
-      compared(Operand::dx, gradient_deviation(spec, Operand::dx, row, first + i, got[i], expected[i],
-                                               tolerance(spec, spec.input, expected[i]) + uncertain));
-    }
+    reference_dx(spec, inputs, of_row, first, batch, dx, has_dgate ? dgate : nullptr);
+    compare(Operand::dx, first, batch, dx);
+    if (has_dgate) compare(Operand::dgate, first, batch, dgate);
   }
 }
 

@@ -76,10 +76,12 @@ class ResultsOfRow {
 void compare_beyond_rows(const Problem& problem, const Largest& largest, bool of_all_rows,
                          const Compared& compared);
 
-// Holds dx of one row against the reference, by tolerance(). A relative error of the row's rstd that the
-// caller knows of adds to it. Where the exact value is not finite, the order of additions decides which NaN
-// or infinity there is, and any is right; so is an infinity where a value within the tolerance rounds to it.
-void compare_dx(const Problem& problem, std::int64_t row, double rstd_share, const Compared& compared);
+// Holds dx and dgate of one row against the reference, by tolerance(). A relative error of the row's rstd
+// that the caller knows of adds to it. Where the exact value is not finite, the order of additions decides
+// which NaN or infinity there is, and any is right; so is an infinity where a value within the tolerance
+// rounds to it.
+void compare_row_gradients(const Problem& problem, std::int64_t row, double rstd_share,
+                           const Compared& compared);
 // Likewise dweight and dbias, in row 0, which are sums over all rows. `rstd_shares` has one for each row, or
 // is empty. There is nothing to compare where there are no rows. Uses all cores; throws std::bad_alloc.
 void compare_column_gradients(const Problem& problem, std::span<const double> rstd_shares,
@@ -98,8 +100,8 @@ struct Comparison {
 struct CheckReport {
   std::int64_t rows = 0;  // compared
   // Each output: y by tolerance(), sum to one unit in the last place, mean and rstd within 1e-5 (f64: 1e-12)
-  // of max(1, |value|), gradients as compare_dx() and compare_column_gradients() do it, the others as
-  // ResultsOfRow and compare_beyond_rows().
+  // of max(1, |value|), gradients as compare_row_gradients() and compare_column_gradients() do it, the others
+  // as ResultsOfRow and compare_beyond_rows().
   PerOperand<Comparison> outputs;
   std::int64_t overwritten = 0;  // bytes between the rows of outputs that the kernel changed
 

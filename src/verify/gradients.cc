@@ -26,9 +26,42 @@ struct Term {
   double n, da, g;    // da: the gradient of the argument of the activation
   double weight;      // what da is multiplied by
   double size_of_da;  // of the terms of da, and of g
-  double bend = 0;    // by how much da moves with n, at most: of a smooth activation
-  double jump = 0;    // of da, where the rounding of the argument of relu decides
+  double arrives;     // dy * scale
+  double argument;    // of the activation
+  double size_of_argument;
+  double gate = 1, slope = 0;  // what the gate multiplies by, and its derivative
+  double bend = 0;             // by how much da moves with n, at most: of a smooth activation
+  double jump = 0;             // of da, where the rounding of the argument of relu decides
 };
+
+// What the slope of a gate's function counts as: that of sigmoid and tanh is a difference of terms up to 1.
+double size_of_slope(double slope) { return std::fabs(slope) < 1 ? 1 : std::fabs(slope); }
+
+double gate_slope(GateFunction function, double gate) {
+  switch (function) {
+    case GateFunction::none:
+      return 1;
+    case GateFunction::silu:
+      return activation_slope(Activation::silu, gate);
+    case GateFunction::sigmoid:
+      return 1 / (1 + std::exp(-gate)) / (1 + std::exp(gate));
+    case GateFunction::tanh: {
+      const double cosh = std::cosh(gate);
+      return 1 / cosh / cosh;
+    }
+  }
+  return 1;
+}
+
+// A gradient that is multiplied, by a factor whose terms have a size.
+GradientValue times(const GradientValue& gradient, double factor, double size) {
+  return {.value = gradient.value * factor,
+          .magnitude = gradient.magnitude * size,
+          .offset = gradient.offset * size,
+          .offset_squared = gradient.offset_squared * size,
+          .share = gradient.share * size,
+          .jump = gradient.jump * size};
+}
 
 // How much the slope of an activation changes with its argument, at most: 0.8 of gelu.
 constexpr double kMostBend = 1;
@@ -40,9 +73,10 @@ double share_of_mean(const NormSpec& spec) { return compute_type(spec) == DType:
 struct Terms {
   Term at[kBatch];
 
+  // The terms; `offset` is by how much all n move, as RowGradients::offset has it.
   void load_from(const NormSpec& spec, const RowInputs& inputs, const RowStatistics& statistics,
-                 std::int64_t first, std::int64_t count) noexcept {
-    double x[kBatch], dy[kBatch], w[kBatch], b[kBatch];
+                 double offset, std::int64_t first, std::int64_t count) noexcept {
+    double x[kBatch], dy[kBatch], w[kBatch], b[kBatch], gate[kBatch];
     std::fill(w, w + kBatch, 1.0);
     std::fill(b, b + kBatch, 0.0);
     const bool weighs = inputs[Operand::weight] != nullptr;
@@ -50,19 +84,27 @@ struct Terms {
     load(spec.output, inputs[Operand::dy], first, count, inputs.step, dy);
     if (weighs) load(spec.weight, inputs[Operand::weight], first, count, w);
     if (inputs[Operand::bias] != nullptr) load(spec.weight, inputs[Operand::bias], first, count, b);
-    const double offset = std::fabs(statistics.mean * statistics.rstd);
+    const bool gates = inputs[Operand::gate] != nullptr;
+    if (gates) load(spec.modulation_type, inputs[Operand::gate], first, count, inputs.step, gate);
     for (std::int64_t i = 0; i < count; ++i) {
       Term& term = at[i];
       term.n = (x[i] - statistics.mean) * statistics.rstd;
       term.weight = weighs && spec.weight_offset ? 1 + w[i] : w[i];
-      const double arrives = spec.scale * dy[i], size = std::fabs(term.weight);
-      const double argument = term.n * term.weight + b[i];
+      if (gates) {
+        term.gate = gate_factor(spec.gate_function, gate[i]);
+        term.slope = gate_slope(spec.gate_function, gate[i]);
+      }
+      term.arrives = spec.scale * dy[i];
+      const double arrives = spec.gate == Gate::after ? term.arrives * term.gate : term.arrives;
+      const double size = std::fabs(term.weight), argument = term.n * term.weight + b[i];
+      term.argument = argument;
       term.da = arrives * activation_slope(spec.activation, argument);
       if (spec.activation == Activation::relu && argument <= 0) term.da = 0;  // also of an infinite dy
       term.g = term.da * term.weight;
       term.size_of_da = std::fabs(term.da);
       term.bend = term.jump = 0;
       const double terms = size * size_of_normalized(term.n) + std::fabs(b[i]);
+      term.size_of_argument = terms;
       if (spec.activation == Activation::relu) {
         const double near = share_of_rounding(spec) * terms + share_of_mean(spec) * offset * size;
         if (std::fabs(argument) <= near) term.jump = std::fabs(arrives);
@@ -101,12 +143,32 @@ struct ColumnSums {
   }
 };
 
-std::vector<RowStatistics> statistics_of_rows(const Problem& problem) {
-  std::vector<RowStatistics> all(static_cast<std::size_t>(problem.rows));
+// By how much all n of a row move, as RowGradients::offset has it.
+double offset_of_row(const NormSpec& spec, const RowInputs& inputs, const RowStatistics& statistics) {
+  const double of_mean = std::fabs(statistics.mean * statistics.rstd);
+  if (spec.gate != Gate::before) return of_mean;
+  double s[kBatch], largest = 0;
+  for (std::int64_t first = 0; first < spec.columns; first += kBatch) {
+    const std::int64_t count = std::min(kBatch, spec.columns - first);
+    reference_sums(spec, inputs, first, count, s);
+    for (std::int64_t i = 0; i < count; ++i) largest = std::max(largest, std::fabs(s[i]));
+  }
+  return of_mean + 4 * largest * statistics.rstd;
+}
+
+struct MeasuredRow {
+  RowStatistics statistics;
+  double offset;
+};
+std::vector<MeasuredRow> measured_rows(const Problem& problem) {
+  std::vector<MeasuredRow> all(static_cast<std::size_t>(problem.rows));
   const std::int64_t piece = std::max<std::int64_t>(1, kPiece / problem.spec.columns);
   parallel_for(problem.rows, piece, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t row = begin; row < end; ++row)
-      all[static_cast<std::size_t>(row)] = row_statistics(problem.spec, inputs_of(problem, row));
+    for (std::int64_t row = begin; row < end; ++row) {
+      const RowInputs inputs = inputs_of(problem, row);
+      const RowStatistics statistics = row_statistics(problem.spec, inputs);
+      all[static_cast<std::size_t>(row)] = {statistics, offset_of_row(problem.spec, inputs, statistics)};
+    }
   });
   return all;
 }
@@ -119,10 +181,11 @@ constexpr double RowGradients::*kMeans[] = {
 
 RowGradients row_gradients(const NormSpec& spec, const RowInputs& inputs) noexcept {
   RowGradients row{.statistics = row_statistics(spec, inputs)};
+  row.offset = offset_of_row(spec, inputs, row.statistics);
   Terms terms;
   for (std::int64_t first = 0; first < spec.columns; first += kBatch) {
     const std::int64_t count = std::min(kBatch, spec.columns - first);
-    terms.load_from(spec, inputs, row.statistics, first, count);
+    terms.load_from(spec, inputs, row.statistics, row.offset, first, count);
     // Batch by batch, so that a long row loses no more than a short one.
     RowGradients batch;
     for (std::int64_t i = 0; i < count; ++i) {
@@ -145,27 +208,38 @@ RowGradients row_gradients(const NormSpec& spec, const RowInputs& inputs) noexce
 }
 
 void reference_dx(const NormSpec& spec, const RowInputs& inputs, const RowGradients& row, std::int64_t first,
-                  std::int64_t count, GradientValue* to) noexcept {
-  const double rstd = row.statistics.rstd, offset = std::fabs(row.statistics.mean * rstd);
+                  std::int64_t count, GradientValue* to, GradientValue* dgate) noexcept {
+  const double rstd = row.statistics.rstd, offset = row.offset;
   const bool adds = inputs[Operand::dsum] != nullptr;
   Terms terms;
-  double dsum[kBatch] = {};
+  double dsum[kBatch] = {}, x[kBatch];
   for (std::int64_t done = 0; done < count; done += kBatch) {
     const std::int64_t batch = std::min(kBatch, count - done);
-    terms.load_from(spec, inputs, row.statistics, first + done, batch);
+    terms.load_from(spec, inputs, row.statistics, offset, first + done, batch);
+    load(spec.input, inputs[Operand::x], first + done, batch, inputs.step, x);
     if (adds) load(spec.residual_type, inputs[Operand::dsum], first + done, batch, inputs.step, dsum);
     for (std::int64_t i = 0; i < batch; ++i) {
       const Term& term = terms.at[i];
       const double n = term.n, w = std::fabs(term.weight), size = size_of_normalized(n);
       const double own = rstd * (term.size_of_da * w + row.size_g + size * row.size_gn);
       const double bend = term.bend * w + row.bend_g + size * row.bend_gn;
-      to[done + i] = {.value = rstd * (term.g - row.mean_g - n * row.mean_gn) + dsum[i],
-                      .magnitude = own + std::fabs(dsum[i]),
-                      .offset = rstd * offset * (std::fabs(row.mean_gn) + size * row.size_g + bend),
-                      .offset_squared = rstd * offset * offset * row.size_g,
-                      // rstd is a factor of all of it, and of both n; and of that in da.
-                      .share = (bend > 0 ? 4 : 3) * own,
-                      .jump = rstd * (term.jump * w + row.jump_g + std::fabs(n) * row.jump_gn)};
+      const GradientValue ds = {.value = rstd * (term.g - row.mean_g - n * row.mean_gn) + dsum[i],
+                                .magnitude = own + std::fabs(dsum[i]),
+                                .offset = rstd * offset * (std::fabs(row.mean_gn) + size * row.size_g + bend),
+                                .offset_squared = rstd * offset * offset * row.size_g,
+                                // rstd is a factor of all of it, and of both n; and of that in da.
+                                .share = (bend > 0 ? 4 : 3) * own,
+                                .jump = rstd * (term.jump * w + row.jump_g + std::fabs(n) * row.jump_gn)};
+      const bool before = spec.gate == Gate::before;
+      to[done + i] = before ? times(ds, term.gate, std::fabs(term.gate)) : ds;
+      if (dgate == nullptr) continue;
+      const double slope = size_of_slope(term.slope);
+      dgate[done + i] = before ? times(ds, x[i] * term.slope, std::fabs(x[i]) * slope)
+                               : times({.value = term.argument,
+                                        .magnitude = term.size_of_argument,
+                                        .offset = w * offset,
+                                        .share = w * std::fabs(n)},
+                                       term.arrives * term.slope, std::fabs(term.arrives) * slope);
     }
   }
 }
@@ -174,7 +248,7 @@ ColumnGradients column_gradients(const Problem& problem, std::span<const double>
   const NormSpec& spec = problem.spec;
   ColumnGradients result;
   if (!has_gradient_type(spec)) return result;
-  const std::vector<RowStatistics> statistics = statistics_of_rows(problem);
+  const std::vector<MeasuredRow> measured = measured_rows(problem);
 
   const std::int64_t blocks = (spec.columns + kBatch - 1) / kBatch;
   const std::int64_t wanted = std::max<std::int64_t>(1, kFewestPieces / blocks);
@@ -189,23 +263,22 @@ ColumnGradients column_gradients(const Problem& problem, std::span<const double>
       ColumnSums* const to = sums.data() + slice * spec.columns + first;
       const std::int64_t last = std::min(problem.rows, (slice + 1) * rows_of_slice);
       for (std::int64_t row = slice * rows_of_slice; row < last; ++row) {
-        const RowStatistics& of_row = statistics[static_cast<std::size_t>(row)];
+        const MeasuredRow& of_row = measured[static_cast<std::size_t>(row)];
         const double share = rstd_shares.empty() ? 0 : rstd_shares[static_cast<std::size_t>(row)];
-        terms.load_from(spec, inputs_of(problem, row), of_row, first, count);
-        for (std::int64_t i = 0; i < count; ++i)
-          to[i].add(terms.at[i], std::fabs(of_row.mean * of_row.rstd), share);
+        terms.load_from(spec, inputs_of(problem, row), of_row.statistics, of_row.offset, first, count);
+        for (std::int64_t i = 0; i < count; ++i) to[i].add(terms.at[i], of_row.offset, share);
       }
     }
   });
 
   const auto columns = static_cast<std::size_t>(spec.columns);
-  result.weight.resize(columns);
-  if (row_of(Operand::dbias).present(spec)) result.bias.resize(columns);
+  if (writes_dweight(spec)) result.weight.resize(columns);
+  if (writes_dbias(spec)) result.bias.resize(columns);
   for (std::size_t i = 0; i < columns; ++i) {
     ColumnSums all = sums[i];
     for (std::size_t slice = 1; slice < static_cast<std::size_t>(slices); ++slice)
       all.add(sums[slice * columns + i]);
-    result.weight[i] = all.dweight;
+    if (!result.weight.empty()) result.weight[i] = all.dweight;
     if (!result.bias.empty()) result.bias[i] = all.dbias;
   }
   return result;

@@ -19,7 +19,8 @@ struct GradientValue {
   double value = 0;
   // The size of the terms, for rounding errors of the compute type. Of dx rstd * (|g| + mean of |g| + |n| *
   // mean of |g * n|) + |dsum|, of dweight the sum of |da * n|, of dbias the sum of |da|. With a smooth
-  // activation |dy * scale| * (1 + |n * weight| + |bias|) counts as |da|, since the argument is rounded.
+  // activation |dy * scale| * (1 + |n * weight| + |bias|) counts as |da|, since the argument is rounded. A
+  // gate in front of the norm multiplies that of dx; of dgate the slope of its function counts as 1 at least.
   double magnitude = 0;
   // By how much a rounding of a row's mean moves it, for an error of one part of the mean, and of that part
   // squared. Such an error moves all n of the row by |mean * rstd| times that part.
@@ -40,14 +41,17 @@ struct RowGradients {
   double size_gn = 0;              // mean of |g| * max(1, |n|), likewise
   double bend_g = 0, bend_gn = 0;  // by how much g and g * n move with n, likewise
   double jump_g = 0, jump_gn = 0;  // the means of what jumps
+  // By how much n of the row moves, at most, as GradientValue::offset counts it. With a gate in front of the
+  // norm 4 times the largest |s * rstd| is added, for the roundings of its function and product.
+  double offset = 0;
 };
 RowGradients row_gradients(const NormSpec& spec, const RowInputs& inputs) noexcept;
 
-// dx of columns [first, first + count).
+// dx of columns [first, first + count); and dgate, unless that is null, where the spec has a gate.
 void reference_dx(const NormSpec& spec, const RowInputs& inputs, const RowGradients& row, std::int64_t first,
-                  std::int64_t count, GradientValue* to) noexcept;
+                  std::int64_t count, GradientValue* to, GradientValue* dgate = nullptr) noexcept;
 
-// dweight and dbias, each empty where the spec has none.
+// dweight and dbias, each empty where it is not written.
 struct ColumnGradients {
   std::vector<GradientValue> weight, bias;
 };

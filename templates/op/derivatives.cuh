@@ -53,4 +53,23 @@ NJ_DEVICE Acc gradient_through(Acc gradient, Acc v) {
   }
 }
 
+// What a gate multiplies by, and how that changes with the gate.
+struct Gated {
+  Acc factor, slope;
+};
+NJ_DEVICE Gated gated(Acc v) {
+  if constexpr (GateFunction::chosen == GateFunction::silu) {
+    const Acc s = logistic(Acc(1), v * Acc(1.4426950408889634));
+    return {v * s, logistic_derivative(within_ends(v), s, Acc(1))};
+  } else if constexpr (GateFunction::chosen == GateFunction::sigmoid) {
+    const Acc s = through<GateFunction::sigmoid>(v);
+    return {s, s * (Acc(1) - s)};
+  } else if constexpr (GateFunction::chosen == GateFunction::tanh) {
+    const Acc t = through<GateFunction::tanh>(v);
+    return {t, Acc(1) - t * t};
+  } else {
+    return {v, Acc(1)};
+  }
+}
+
 }  // namespace normjit

@@ -1,35 +1,55 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gradients of a norm: of dx an element, with what it needs of its row; of weight and bias what a thread
-// adds up over rows. With n = (x - mean) * rstd, a = n * weight + bias, da = dy * scale * activation'(a) and
+// adds up over rows. With n = (s - mean) * rstd, a = n * weight + bias, da = dy * scale * activation'(a) and
 // g = da * weight
-//   dx = rstd * (g - mean of g - n * mean of g * n) + dsum,  dweight = sum of da * n,  dbias = sum of da
-// and the mean of g counts only where the norm has a mean.
+//   ds = rstd * (g - mean of g - n * mean of g * n) + dsum,  dweight = sum of da * n,  dbias = sum of da
+// and the mean of g counts only where the norm has a mean. s is x, and dx is ds, but for a gate before the
+// norm:
+//   s = x * f(gate),  dx = ds * f(gate),  dgate = ds * x * f'(gate)
+// A gate behind the norm multiplies dy, and dgate = dy * scale * a * f'(gate).
+//
+// What is not needed is neither computed nor written: without dx no sums of g.
 //
 // The statistics are computed again, from x on chip, and all sums of a row are known after one exchange: the
 // products with g are taken with the distances from the mean of the warp's own columns, and moved to the
 // row's mean with what is exchanged. They keep their precision under a large offset, as the variance does.
-// Behind an activation g needs n (kActivates). Then the statistics are exchanged first, and the sums of g and
+// Behind an activation g needs n (kWeighs). Then the statistics are exchanged first, and the sums of g and
 // of its products with n afterwards, which need not be moved.
 namespace normjit {
 
 static_assert(kBackward && !kChannelsFirst && !kUnaligned);
 
 // Sums over rows: of dweight, then of dbias.
-enum : int { kSums = kHasWeight + kHasBias };
+enum : int { kSums = kWritesDweight + kWritesDbias };
 enum : int { kSumPlaces = kSums > 0 ? kSums : 1 };
 enum : int { kElements = kPerThread * kVector };  // of a row, that a thread holds
-enum : bool { kActivates = Activation::chosen != Activation::none };
+enum : bool { kActivates = Activation::chosen != Activation::none, kWeighs = kActivates && kWritesDx };
+enum : bool { kMeasuresG = kWritesDx && !kActivates };
+enum : bool { kHasGate = GateAt::chosen != GateAt::none };
+
+// What is normalized, of an element; and the gradient that arrives at the affine, in front of scale and
+// activation.
+NJ_DEVICE Acc normalizes(const Vec<Input>& x, const Vec<Mod>& gate, int i) {
+  if constexpr (!kGatesX) return widen(x, i);
+  return widen(x, i) * through<GateFunction::chosen>(widen(gate, i));
+}
+NJ_DEVICE Acc arrives(const Vec<Output>& dy, const Vec<Mod>& gate, int i) {
+  if constexpr (!kGatesResult) return widen(dy, i);
+  return widen(dy, i) * through<GateFunction::chosen>(widen(gate, i));
+}
 
 // The part of a row that a thread holds in registers, as it was loaded. Other parts may read a vector as it
-// is asked for: they have the same three functions.
+// is asked for: they have the same functions.
 struct GradientPart {
   Vec<Input> x[kPerThread];
   Vec<Output> dy[kPerThread];
   Vec<Residual> dsum[kAddsDsum ? kPerThread : 1];
+  Vec<Mod> gate[kHasGate ? kPerThread : 1];
 
   NJ_METHOD Vec<Input>& x_of(int k) { return x[k]; }
   NJ_METHOD Vec<Output>& dy_of(int k) { return dy[k]; }
   NJ_METHOD Vec<Residual>& dsum_of(int k) { return dsum[k]; }
+  NJ_METHOD Vec<Mod>& gate_of(int k) { return gate[kHasGate ? k : 0]; }
 };
 // `begin` is the first column of what the threads hold, lane 0's first. (A template, since Operands has only
 // what the spec has.)
@@ -44,6 +64,12 @@ NJ_DEVICE void load(GradientPart& part, const Any& on, long long row, long long 
 #pragma unroll
   for (int k = 0; k < kPerThread; ++k)
     if (inside(k, lane, cut)) part.dy[k] = load<kCache>(at(dy, k, 0));
+  if constexpr (kHasGate) {
+    const Mod* const gate = first_of(on.gate + begin_of(on.gate_rows, row) + begin, lane);
+#pragma unroll
+    for (int k = 0; k < kPerThread; ++k)
+      if (inside(k, lane, cut)) part.gate[k] = load<kCache>(at(gate, k, 0));
+  }
 }
 
 // The same of dsum, where the spec has it, which is needed last.
@@ -58,26 +84,29 @@ NJ_DEVICE void load_dsum(GradientPart& part, const Any& on, long long row, long 
   }
 }
 
-// The weights of those columns, as they were loaded, where the spec has them; and the biases, where they are
-// needed.
-enum : bool { kNeedsBias = kActivates && kHasBias };
+// The weights and biases of those columns, as they were loaded, where they are needed.
+enum : bool {
+  kNeedsArgument = kActivates || (kGatesResult && kWritesDx),
+  kNeedsWeight = kHasWeight && (kActivates || kWritesDx),
+  kNeedsBias = kHasBias && kNeedsArgument
+};
 struct GradientWeights {
-  Vec<Weight> at[kHasWeight ? kPerThread : 1];
+  Vec<Weight> at[kNeedsWeight ? kPerThread : 1];
   Vec<Weight> bias[kNeedsBias ? kPerThread : 1];
 
   // Of element i of vector k, what n or da is multiplied by.
   NJ_METHOD Acc times(Acc value, int k, int i) const {
-    if constexpr (!kHasWeight) return value;
-    const Acc weight = widen(at[kHasWeight ? k : 0], i);
+    if constexpr (!kNeedsWeight) return value;
+    const Acc weight = widen(at[kNeedsWeight ? k : 0], i);
     return value * (kWeightOffset ? weight + Acc(1) : weight);
   }
-  // The argument of the activation.
+  // What the affine makes of n: the argument of the activation.
   NJ_METHOD Acc argument(Acc n, int k, int i) const {
     const Acc weighted = times(n, k, i);
     if constexpr (!kNeedsBias) return weighted;
     return weighted + widen(bias[kNeedsBias ? k : 0], i);
   }
-  // Its gradient, da.
+  // Its gradient, da, from what arrives.
   NJ_METHOD Acc behind(Acc dy, Acc n, int k, int i) const {
     if constexpr (kScale<Acc> != Acc(1)) dy *= kScale<Acc>;
     if constexpr (!kActivates) return dy;
@@ -86,7 +115,7 @@ struct GradientWeights {
 };
 template <class Any>
 NJ_DEVICE void load(GradientWeights& weights, const Any& on, long long begin, int lane, const Cut& cut) {
-  if constexpr (kHasWeight) {
+  if constexpr (kNeedsWeight) {
 #pragma unroll
     for (int k = 0; k < kPerThread; ++k)
       if (inside(k, lane, cut)) weights.at[k] = load<hw::Cache::keep>(at(on.weight + begin, k, lane));
@@ -135,7 +164,7 @@ struct RowSums {
   Acc mean;
 };
 
-// The elements of x.
+// The elements that are normalized.
 template <class Part>
 struct XElements {
   Part& part;
@@ -148,9 +177,11 @@ struct XElements {
     for (int k = 0; k < kPerThread; ++k)
       if (inside(k, lane, cut)) {
         auto&& x = part.x_of(k);
+        auto&& gate = part.gate_of(k);
 #pragma unroll
-        for (int i = 0; i < kVector; ++i) take(widen(x, i), i);
+        for (int i = 0; i < kVector; ++i) take(normalizes(x, gate, i), i);
         hw::opaque(x);
+        if constexpr (kGatesX) hw::opaque(gate);
       }
   }
 };
@@ -177,18 +208,21 @@ NJ_DEVICE GradientSums sums_of(Part& part, const GradientWeights& weights, Acc m
     if (inside(k, lane, cut)) {
       auto&& x = part.x_of(k);
       auto&& dy = part.dy_of(k);
+      auto&& gate = part.gate_of(k);
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
-        const Acc distance = kCentred ? widen(x, i) - mean : widen(x, i);
-        const Acc g = kActivates ? Acc(0) : weights.times(weights.behind(widen(dy, i), 0, k, i), k, i);
+        const Acc s = normalizes(x, gate, i), distance = kCentred ? s - mean : s;
+        const Acc g =
+            kMeasuresG ? weights.times(weights.behind(arrives(dy, gate, i), 0, k, i), k, i) : Acc(0);
         GradientSums& to = sums[i % 2];
         to.squares += distance * distance;
-        if constexpr (!kActivates) to.gd += g * distance;
-        if constexpr (kCentred && !kActivates) to.g += g;
+        if constexpr (kMeasuresG) to.gd += g * distance;
+        if constexpr (kCentred && kMeasuresG) to.g += g;
         if constexpr (kCentred && !kSumsExactly) to.distances += distance;
       }
       hw::opaque(x);
       hw::opaque(dy);
+      if constexpr (kHasGate) hw::opaque(gate);
     }
   return sums[0] + sums[1];
 }
@@ -207,9 +241,11 @@ NJ_DEVICE Pair weigh(Part& part, const GradientWeights& weights, const RowStatis
     if (inside(k, lane, cut)) {
       auto&& x = part.x_of(k);
       auto&& dy = part.dy_of(k);
+      auto&& gate = part.gate_of(k);
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
-        const Acc n = normalized(widen(x, i), statistics), da = weights.behind(widen(dy, i), n, k, i);
+        const Acc n = normalized(normalizes(x, gate, i), statistics);
+        const Acc da = weights.behind(arrives(dy, gate, i), n, k, i);
         const Acc g = weights.times(da, k, i);
         keep(k * kVector + i, da);
         if constexpr (kCentred) sums[i % 2].a += g;
@@ -217,6 +253,7 @@ NJ_DEVICE Pair weigh(Part& part, const GradientWeights& weights, const RowStatis
       }
       hw::opaque(x);
       hw::opaque(dy);
+      if constexpr (kGatesX) hw::opaque(gate);
     }
   return sums[0] + sums[1];
 }
@@ -278,7 +315,8 @@ NJ_DEVICE RowStatistics statistics_of(const RowSums& row) {
 }
 NJ_DEVICE RowGradient gradient_of(const RowStatistics& s, const GradientSums& sums) {
   constexpr Acc kShare = Acc(1) / kColumns;
-  if constexpr (kActivates) return {s, s.rstd * (sums.g * kShare), s.rstd * (sums.gd * kShare)};
+  if constexpr (!kWritesDx) return {s, 0, 0};
+  if constexpr (kWeighs) return {s, s.rstd * (sums.g * kShare), s.rstd * (sums.gd * kShare)};
   Acc gd = sums.gd;
   if constexpr (kCentred) gd -= sums.g * s.mean_lo;
   return {s, s.rstd * (sums.g * kShare), s.rstd * (s.rstd * (gd * kShare))};
@@ -294,7 +332,7 @@ template <class T>
 NJ_DEVICE T moved(const T& sums, decltype(T::g) own, decltype(T::g) apart) {
   if constexpr (!kCentred) return sums;  // of an infinite row, 0 times its sums would be NaN
   return {sums.squares + apart * (2 * sums.distances + own * apart), sums.g,
-          kActivates ? sums.gd : sums.gd + sums.g * apart, sums.distances + own * apart};
+          kWeighs ? sums.gd : sums.gd + sums.g * apart, sums.distances + own * apart};
 }
 
 // Of all columns from kParts parts of them: part(i), of own(i) columns, some perhaps none. As
@@ -333,17 +371,18 @@ struct ColumnSums {
   Acc of[kSumPlaces][kElements];
 
   NJ_METHOD void add(int e, Acc da, Acc n) {
-    if constexpr (kHasWeight) of[0][e] += da * n;
-    if constexpr (kHasBias) of[kHasBias][e] += da;
+    if constexpr (kWritesDweight) of[0][e] += da * n;
+    if constexpr (kWritesDbias) of[kWritesDweight][e] += da;
   }
 };
 
 // Where the gradient of sum s is written.
 template <class Any>
 NJ_DEVICE Gradient* gradient_at(const Any& on, int s) {
-  if constexpr (kHasBias)
-    if (s > 0) return on.dbias;
-  return on.dweight;
+  if constexpr (kWritesDbias)
+    if (s >= kWritesDweight) return on.dbias;
+  if constexpr (kWritesDweight) return on.dweight;
+  return nullptr;
 }
 
 // da as the schedule kept it, or computed again.
@@ -353,12 +392,16 @@ struct KeptGradients {
   NJ_METHOD Acc behind(Acc, Acc, int k, int i) const { return of[k * kVector + i]; }
 };
 
-// Writes dx of the part of a row, and adds to the sums over rows.
+// Writes dx and dgate of the part of a row, and adds to the sums over rows.
 template <class Part, class Gradients, class Any>
 NJ_DEVICE void write(Part& part, const GradientWeights& weights, const Gradients& gradients,
                      const RowGradient& row, const Any& on, long long number, long long begin, int lane,
                      const Cut& cut, ColumnSums& sums) {
-  Input* const to = first_of(on.dx + begin_of(on.dx_rows, number) + begin, lane);
+  Input* to = nullptr;
+  Mod* gate_to = nullptr;
+  if constexpr (kWritesDx) to = first_of(on.dx + begin_of(on.dx_rows, number) + begin, lane);
+  if constexpr (kWritesDx && kHasGate)
+    gate_to = first_of(on.dgate + begin_of(on.dgate_rows, number) + begin, lane);
 #pragma unroll
   for (int k = 0; k < kPerThread; ++k)
     if (inside(k, lane, cut)) {
@@ -366,17 +409,33 @@ NJ_DEVICE void write(Part& part, const GradientWeights& weights, const Gradients
       const Vec<Output> dy_of_vector = part.dy_of(k);
       Vec<Residual> dsum;
       if constexpr (kAddsDsum) dsum = part.dsum_of(k);
+      Vec<Mod> gate, dgate;
+      if constexpr (kHasGate) gate = part.gate_of(k);
       Vec<Input> dx;
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
-        const Acc n = normalized(widen(x, i), row.statistics);
-        const Acc da = gradients.behind(widen(dy_of_vector, i), n, k, i);
-        Acc v = row.dx(weights.times(da, k, i), n);
-        if constexpr (kAddsDsum) v += widen(dsum, i);
-        dx.at[i] = narrow<Input>(v);
+        Acc s = widen(x, i), dy = widen(dy_of_vector, i);
+        Gated of_gate = {1, 0};
+        if constexpr (kHasGate) of_gate = gated(widen(gate, i));
+        if constexpr (kGatesX) s *= of_gate.factor;
+        const Acc n = normalized(s, row.statistics);
+        const Acc da = gradients.behind(kGatesResult ? dy * of_gate.factor : dy, n, k, i);
+        if constexpr (kWritesDx) {
+          Acc v = row.dx(weights.times(da, k, i), n);
+          if constexpr (kAddsDsum) v += widen(dsum, i);
+          if constexpr (kGatesX) {
+            dgate.at[i] = narrow<Mod>(v * widen(x, i) * of_gate.slope);
+            v *= of_gate.factor;
+          }
+          if constexpr (kGatesResult)
+            dgate.at[i] =
+                narrow<Mod>(weights.behind(dy, n, k, i) * weights.argument(n, k, i) * of_gate.slope);
+          dx.at[i] = narrow<Input>(v);
+        }
         sums.add(k * kVector + i, da, n);
       }
-      store(at(to, k, 0), dx);
+      if constexpr (kWritesDx) store(at(to, k, 0), dx);
+      if constexpr (kWritesDx && kHasGate) store(at(gate_to, k, 0), dgate);
     }
 }
 template <class Part, class Any>

@@ -100,7 +100,7 @@ NJ_DEVICE void measure_batch(const Operands& on, const Workspace& w, long long b
     GradientPart part = next;
     load_item(next, item + gridDim.x < items ? item + gridDim.x : item);
     GradientWeights weights;
-    if constexpr (!kActivates) load(weights, on, begin_of_chunk(chunk), lane, cut_of_chunk(chunk));
+    if constexpr (kMeasuresG) load(weights, on, begin_of_chunk(chunk), lane, cut_of_chunk(chunk));
     const Cut cut = cut_of_chunk(chunk);
     measure_warp(part, weights, lane, cut, parts[half + lane / kWarp]);
     hw::block_barrier();
@@ -225,22 +225,22 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
   };
   ColumnSums sums = {};
   const long long batches = (on.rows + kGroupRows - 1) / kGroupRows;
-  constexpr int kLag = plan_math::rows_behind(kActivates);  // from the batch that is measured
+  constexpr int kLag = plan_math::rows_behind(kWeighs);  // from the batch that is measured
   const long long steps = batches + kLag;
   for (long long batch = 0; batch < steps; ++batch) {
     if (batch < batches) measure_batch(on, w, batch, batch * kGroupRows, rows_of(batch), parts);
-    if (kActivates ? batch == 0 : batch < batches) arrive_at_meeting(*w.header, batch + 1);
+    if (kWeighs ? batch == 0 : batch < batches) arrive_at_meeting(*w.header, batch + 1);
     if (batch == 0) continue;
     wait_for_meeting(*w.header, batch);
-    if constexpr (kActivates) {
+    if constexpr (kWeighs) {
       const long long weighs = batch - 1;
       if (weighs < batches)
         weigh_batch(on, w, weighs, weighs * kGroupRows, rows_of(weighs), share, gradients, weighed);
     }
     const long long written = batch - kLag;
-    if (!kActivates || written >= 0)
+    if (!kWeighs || written >= 0)
       write_batch(on, w, written, written * kGroupRows, rows_of(written), share, gradients, sums);
-    if (kActivates && batch + 1 < steps) arrive_at_meeting(*w.header, batch + 1);
+    if (kWeighs && batch + 1 < steps) arrive_at_meeting(*w.header, batch + 1);
   }
   if constexpr (kSums > 0) {
     if (Share::keeps_sums() && share.works()) flush(w, share, share.first_chunk, sums, true);

@@ -2,25 +2,28 @@
 // Gradients of long rows: a block has a row, or the blocks of a cluster have a slice of it each. The next
 // rows of its slice are on their way to a ring in shared memory.
 //
-// Why it is fast: x, dy and dsum are read once and dx is written once, by one kernel. What is in flight does
-// not depend on registers, which keep the sums over rows alone: so one block of 512 threads has 16,384
-// columns, and a cluster of eight has 131,072. Rows are read from the ring as often as they are needed. A
-// block measures a row before it writes the one before it, so that nothing waits for an exchange: what the
-// warps, or the blocks of the cluster, found out of that row has long arrived. Behind an activation it works
-// on three rows: it measures one, weighs the one before it, whose statistics have arrived, and writes the one
-// before that. What is exchanged of a row are its statistics together with the sums of g of the one before
-// it.
+// Why it is fast: x, dy, dsum and the gate are read once and dx and dgate are written once, by one kernel.
+// What is in flight does not depend on registers, which keep the sums over rows alone: so one block of 512
+// threads has 16,384 columns, and a cluster of eight has 131,072. Rows are read from the ring as often as
+// they are needed. A block measures a row before it writes the one before it, so that nothing waits for an
+// exchange: what the warps, or the blocks of the cluster, found out of that row has long arrived. Behind an
+// activation it works on three rows: it measures one, weighs the one before it, whose statistics have
+// arrived, and writes the one before that. What is exchanged of a row are its statistics together with the
+// sums of g of the one before it.
 namespace normjit {
 
 // Rows from the one that is measured to the one that is written.
-enum : int { kLag = plan_math::rows_behind(kActivates) };
+enum : int { kLag = plan_math::rows_behind(kWeighs) };
 static_assert(kArch >= 90, "bulk copies, barriers in shared memory and clusters");
 static_assert(kThreadsPerRow == kThreads && kStages >= kLag + 2 && kGroupRows == 1);
 static_assert((kBlocksPerRow > 1) == (Exchange::chosen == Exchange::cluster));
 static_assert(static_cast<long long>(kSpan) * kBlocksPerRow >= kColumns, "the blocks cover the row");
 
 enum : bool { kInCluster = kBlocksPerRow > 1 };
-enum : int { kColumnBytes = sizeof(Input) + sizeof(Output) + (kAddsDsum ? sizeof(Residual) : 0) };
+enum : int {
+  kColumnBytes =
+      sizeof(Input) + sizeof(Output) + (kAddsDsum ? sizeof(Residual) : 0) + (kHasGate ? sizeof(Mod) : 0)
+};
 enum : int { kPlaceBytes = kSpan * kColumnBytes };
 
 // A place in the ring, and the phase of its barrier.
@@ -37,7 +40,7 @@ struct Turn {
   }
 };
 
-// In a place lie x, dy and dsum of the slice.
+// In a place lie x, dy, dsum and the gate of the slice.
 struct Ring {
   unsigned char* places;      // [kStages][kPlaceBytes]
   hw::MemoryBarrier* filled;  // [kStages]
@@ -45,6 +48,9 @@ struct Ring {
   NJ_METHOD Input* x(int place) const { return reinterpret_cast<Input*>(places + place * kPlaceBytes); }
   NJ_METHOD Output* dy(int place) const { return reinterpret_cast<Output*>(x(place) + kSpan); }
   NJ_METHOD Residual* dsum(int place) const { return reinterpret_cast<Residual*>(dy(place) + kSpan); }
+  NJ_METHOD Mod* gate(int place) const {
+    return reinterpret_cast<Mod*>(dsum(place) + (kAddsDsum ? kSpan : 0));
+  }
 
   // One thread: lets `count` columns of a row, from column `begin` on, come to a place. (A template, since
   // Operands has only what the spec has.)
@@ -55,6 +61,7 @@ struct Ring {
     copy(x(place), on.x + begin_of(on.x_rows, row) + begin, count, barrier);
     copy(dy(place), on.dy + begin_of(on.dy_rows, row) + begin, count, barrier);
     if constexpr (kAddsDsum) copy(dsum(place), on.dsum + begin_of(on.dsum_rows, row) + begin, count, barrier);
+    if constexpr (kHasGate) copy(gate(place), on.gate + begin_of(on.gate_rows, row) + begin, count, barrier);
   }
   template <class T>
   static NJ_METHOD void copy(T* to, const T* from, int count, hw::MemoryBarrier* barrier) {
@@ -67,11 +74,16 @@ struct PlacePart {
   const Input* x;
   const Output* dy;
   const Residual* dsum;
+  const Mod* gate;
   int lane;
 
   NJ_METHOD Vec<Input> x_of(int k) const { return hw::load_shared<Vec<Input>>(at(x, k, lane)); }
   NJ_METHOD Vec<Output> dy_of(int k) const { return hw::load_shared<Vec<Output>>(at(dy, k, lane)); }
   NJ_METHOD Vec<Residual> dsum_of(int k) const { return hw::load_shared<Vec<Residual>>(at(dsum, k, lane)); }
+  NJ_METHOD Vec<Mod> gate_of(int k) const {
+    if constexpr (kHasGate) return hw::load_shared<Vec<Mod>>(at(gate, k, lane));
+    return {};
+  }
 };
 
 // Sums as they are sent to the blocks of a cluster: a multiple of 16 bytes.
@@ -130,7 +142,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
                                     [&](int s) { return columns_of_slice(s); });
   };
   const auto part_at = [&](int place) {
-    return PlacePart{ring.x(place), ring.dy(place), ring.dsum(place), lane};
+    return PlacePart{ring.x(place), ring.dy(place), ring.dsum(place), ring.gate(place), lane};
   };
 
   // Of row i and the one before it, where g needs n: what is exchanged of this warp's columns. Returns what
@@ -161,11 +173,11 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
   RowStatistics measured;  // where g needs n, of the row that is written
   long long row = team;    // that is measured
   for (unsigned i = 0;; ++i, row += teams) {
-    const bool measures = row < on.rows, sends = kActivates ? row - teams < on.rows : measures;
+    const bool measures = row < on.rows, sends = kWeighs ? row - teams < on.rows : measures;
     GradientWeights weights;
     load(weights, on, begin, lane, cut);
     RowSums exchanged;
-    if constexpr (kActivates) {
+    if constexpr (kWeighs) {
       exchanged = weigh_warp(i, turn, weights, measures, sends);
     } else if (measures) {
       hw::barrier_wait(filled + turn.place, turn.phase);
@@ -186,7 +198,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
           hw::send(own, slices + i % kSliceDepth * kBlocksPerRow + slice, arrived + i % kSliceDepth, lane);
       }
     }
-    if constexpr (kActivates) {
+    if constexpr (kWeighs) {
       if (i > 1) {
         PlacePart part = part_at(turn.before<2>());
         write(part, weights, gradient_of(measured, exchanged.sums), on, row - 2 * teams, begin, lane, cut,

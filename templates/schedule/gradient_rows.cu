@@ -116,7 +116,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     load(weights, on, 0, lane, cut);
     RowGradient of_row;
     Acc da[kElements];
-    if constexpr (kActivates) {
+    if constexpr (kWeighs) {
       of_row = learn(part, weights, da, exchanged);
     } else if constexpr (kInWarp) {
       of_row = gradient_of(measure<kThreadsPerRow>(part, weights, lane, cut, kColumns));
@@ -131,7 +131,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
     }
     if (works) {
       load_dsum(part, on, row, 0, lane, cut);
-      if constexpr (kActivates) {
+      if constexpr (kWeighs) {
         write(part, weights, KeptGradients{da}, of_row, on, row, 0, lane, cut, sums);
       } else {
         write(part, weights, of_row, on, row, 0, lane, cut, sums);

@@ -187,6 +187,7 @@ SAME_PLACE(dsum);
 SAME_PLACE(dx);
 SAME_PLACE(dweight);
 SAME_PLACE(dbias);
+SAME_PLACE(dgate);
 #undef SAME_PLACE
 constexpr bool is_number_of(int number, Operand operand) { return number == static_cast<int>(operand) + 1; }
 static_assert(
@@ -212,6 +213,7 @@ static_assert(
     is_number_of(NORMJIT_OPERAND_DSUM, Operand::dsum) && is_number_of(NORMJIT_OPERAND_DX, Operand::dx) &&
     is_number_of(NORMJIT_OPERAND_DWEIGHT, Operand::dweight) &&
     is_number_of(NORMJIT_OPERAND_DBIAS, Operand::dbias) &&
+    is_number_of(NORMJIT_OPERAND_DGATE, Operand::dgate) &&
     is_number_of(NORMJIT_OPERAND_WORKSPACE, Operand::workspace));
 
 TEST_F(CApi, AGroupSizeOfZeroIsOne) {
@@ -236,7 +238,8 @@ TEST_F(CApi, NodeOffsets) {
   EXPECT_THAT(asked(NORMJIT_OPERAND_WORKSPACE), HasSubstr("has no workspace"));
   EXPECT_THAT(asked(0), HasSubstr("operand is 0"));
   EXPECT_THAT(asked(NORMJIT_OPERAND_DX), HasSubstr("has no dx"));
-  EXPECT_THAT(asked(28), HasSubstr("operand is 28"));
+  EXPECT_THAT(asked(NORMJIT_OPERAND_DGATE), HasSubstr("has no dgate"));
+  EXPECT_THAT(asked(29), HasSubstr("operand is 29"));
   EXPECT_EQ(offset, 48U) << "written by successful calls only";
   EXPECT_EQ(normjit_node_offset(kernel, NORMJIT_OPERAND_MEAN, &offset, nullptr), NORMJIT_UNEXPECTED_POINTER);
   EXPECT_EQ(normjit_node_offset(kernel, NORMJIT_OPERAND_X, nullptr, nullptr), NORMJIT_BAD_ARGUMENT);
@@ -377,6 +380,10 @@ TEST_F(CApi, SpecsAndTheirTexts) {
   Text gradients_again;
   ASSERT_EQ(normjit_spec_text(&gradients, &gradients_again.text, nullptr), NORMJIT_OK);
   EXPECT_EQ(gradients_again.string(), backward);
+  ASSERT_EQ(normjit_spec_parse("layernorm_bwd/cols=64/gate:silu/wb/need=dx+db", &gradients, nullptr),
+            NORMJIT_OK);
+  EXPECT_EQ(gradients.gate, NORMJIT_GATE_BEFORE);
+  EXPECT_EQ(gradients.need, NORMJIT_NEED_DX_DBIAS);
   gradients.sum = 1;
   EXPECT_THAT(outcome([&](char** e) { return normjit_spec_text(&gradients, nullptr, e); }),
               HasSubstr("BadCombination: a backward spec excludes sum"));
@@ -721,6 +728,7 @@ TEST_F(CApi, ValuesThatAreNoneAreNamed) {
     EXPECT_THAT(refused(&normjit_spec::backward, wrong), HasSubstr("BadArgument: backward" + is));
     EXPECT_THAT(refused(&normjit_spec::dsum, wrong), HasSubstr("BadArgument: dsum" + is));
     EXPECT_THAT(refused(&normjit_spec::gradient_type, wrong), HasSubstr("BadDType: gradient_type" + is));
+    EXPECT_THAT(refused(&normjit_spec::need, wrong), HasSubstr("BadArgument: need" + is));
   }
   EXPECT_THAT(refused(&normjit_spec::input, NORMJIT_E4M3), HasSubstr("BadDType: input is e4m3; it must be"));
   EXPECT_THAT(refused(&normjit_spec::output, NORMJIT_E8M0),

@@ -514,11 +514,30 @@ TEST_F(Kernels, EveryPlanOfBlocksAndSecondResults) {
   expect_all_clean(jobs);
 }
 
-// Of the plans that the planner weighs for gradients of random specs every eighth, each spec on one of the
-// architectures: one that spills would be tuned to. Exchanges take turns: what threads hold does not depend
-// on them.
+// Of the plans that the planner weighs for gradients of a spec every eighth: one that spills would be tuned
+// to. Exchanges take turns: what threads hold does not depend on them.
+void add_gradients(std::vector<Job>& jobs, const NormSpec& spec, const DeviceProfile& device,
+                   std::size_t turn) {
+  std::vector<Plan> seen;
+  for (const RowsRegime regime : kRowsRegimes)
+    for (const Alignment alignment : kAlignments)
+      for (const Candidate& one : candidates(spec, device, regime, alignment)) {
+        Plan either = one.plan;
+        if (either.exchange != Exchange::cluster) either.exchange = Exchange::none;
+        if (std::find(seen.begin(), seen.end(), either) != seen.end()) continue;
+        seen.push_back(either);
+        // The sums over rows need an exchange or not; without any there is none. Clusters always have one.
+        if ((seen.size() + turn) % 8 != 0) continue;
+        Plan met = either;
+        if (met.exchange == Exchange::none) met.exchange = Exchange::grid;
+        const bool meets = seen.size() / 8 % 2 == 0 && check(met, spec, device);
+        jobs.push_back({spec, meets ? met : either, device});
+      }
+}
+constexpr std::int64_t kColumnsOfGradients[] = {7, 64, 100, 768, 1000, 4096, 5120, 16'384, 65'537, 4'194'304};
+
+// Of random specs, each on one of the architectures.
 TEST_F(Kernels, EveryPlanOfGradients) {
-  constexpr std::int64_t kColumns[] = {7, 64, 100, 768, 1000, 4096, 5120, 16'384, 65'537, 4'194'304};
   std::vector<Job> jobs;
   for (std::size_t turn = 0; turn < 40; ++turn) {
     Random random(turn);
@@ -527,24 +546,36 @@ TEST_F(Kernels, EveryPlanOfGradients) {
     if (turn % 2 == 0) spec.output = spec.weight = spec.input;  // as frameworks have it
     if (turn % 4 != 0) spec.affine = Affine::weight_bias;
     make_backward(spec, random);
-    spec.columns = kColumns[turn % std::size(kColumns)];
-    spec = canonical(spec);
-    const DeviceProfile& device = devices_[(turn * 5 + 6) % devices_.size()];
-    std::vector<Plan> seen;
-    for (const RowsRegime regime : kRowsRegimes)
-      for (const Alignment alignment : kAlignments)
-        for (const Candidate& one : candidates(spec, device, regime, alignment)) {
-          Plan either = one.plan;
-          if (either.exchange != Exchange::cluster) either.exchange = Exchange::none;
-          if (std::find(seen.begin(), seen.end(), either) != seen.end()) continue;
-          seen.push_back(either);
-          // The sums over rows need an exchange or not; without any there is none. Clusters always have one.
-          if ((seen.size() + turn) % 8 != 0) continue;
-          Plan met = either;
-          if (met.exchange == Exchange::none) met.exchange = Exchange::grid;
-          const bool meets = seen.size() / 8 % 2 == 0 && check(met, spec, device);
-          jobs.push_back({spec, meets ? met : either, device});
-        }
+    spec.columns = kColumnsOfGradients[turn % std::size(kColumnsOfGradients)];
+    spec.gate = Gate::none;
+    spec.need = Need::all;
+    add_gradients(jobs, canonical(spec), devices_[(turn * 5 + 6) % devices_.size()], turn);
+  }
+  EXPECT_GT(jobs.size(), 150u);
+  expect_all_clean(jobs);
+}
+
+// With a gate before or behind the norm, and of some needs.
+TEST_F(Kernels, EveryPlanOfGatedGradients) {
+  std::vector<Job> jobs;
+  for (std::size_t turn = 0; turn < 32; ++turn) {
+    const DType type = kInputDTypeRows[turn % 4].value;
+    NormSpec spec{.norm = turn / 4 % 2 == 0 ? Norm::rms : Norm::layer,
+                  .backward = true,
+                  .columns = kColumnsOfGradients[turn * 3 % std::size(kColumnsOfGradients)],
+                  .input = type,
+                  .gate = turn / 2 % 3 == 0 ? Gate::none
+                          : turn % 2 == 0   ? Gate::before
+                                            : Gate::after,
+                  .gate_function = kGateFunctions[(turn / 3 + 1) % 4].value,
+                  .dsum = turn % 3 == 0,
+                  .affine = turn % 5 == 0 ? Affine::weight : Affine::weight_bias};
+    if (turn % 6 == 5) spec.weight = spec.gradient_type = spec.modulation_type = DType::f32;
+    if (spec.gate != Gate::after && turn % 7 == 0) spec.activation = kActivations[turn / 7 % 5].value;
+    if (spec.gate == Gate::none || turn % 8 == 0) spec.need = kNeeds[turn % std::size(kNeeds)].value;
+    if (written_gradients(spec) == 0) spec.need = Need::dx;
+    spec.dsum = spec.dsum && writes_dx(spec);
+    add_gradients(jobs, canonical(spec), devices_[(turn * 5 + 3) % devices_.size()], turn);
   }
   EXPECT_GT(jobs.size(), 150u);
   expect_all_clean(jobs);

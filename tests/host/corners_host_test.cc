@@ -1517,7 +1517,7 @@ KernelCase gradient(Strategy strategy, NormSpec spec, int vector = 1, std::int64
                     Exchange exchange = Exchange::grid) {
   spec.backward = true;
   KernelCase c = corner(strategy, spec, vector, rows);
-  const bool adds = c.spec.affine != Affine::none || strategy == Strategy::gradient_columns;
+  const bool adds = sums_over_rows(c.spec) > 0 || strategy == Strategy::gradient_columns;
   c.plan.exchange = adds ? exchange : Exchange::none;
   return c;
 }
@@ -1601,6 +1601,85 @@ TEST_P(HostCornersOfGradients, Activations) {
                                    2, 7, kBoth[turn % 2]));
           cases.back().inputs = turn % 7 == 0 ? InputKind::large_mean : InputKind::unit;
         }
+  expect_right(cases);
+}
+
+// Every need of every affine, with an activation and without.
+TEST_P(HostCornersOfGradients, Needs) {
+  std::vector<KernelCase> cases;
+  for (const auto& need : kNeeds)
+    for (const Affine affine : {Affine::weight, Affine::weight_bias})
+      for (const Activation activation : {Activation::none, Activation::gelu}) {
+        const std::size_t turn = cases.size();
+        const NormSpec spec = canonical({.norm = turn % 3 == 0 ? Norm::rms : Norm::layer,
+                                         .backward = true,
+                                         .columns = turn % 4 == 0 ? 256 : 70,
+                                         .input = turn % 5 == 0 ? DType::bf16 : DType::f32,
+                                         .affine = affine,
+                                         .activation = activation,
+                                         .need = need.value});
+        if (!validate(spec)) continue;
+        cases.push_back(gradient(GetParam(), spec, 2, 7, kBoth[turn / 3 % 2]));
+        cases.back().inputs = turn % 5 == 1 ? InputKind::large_mean : InputKind::unit;
+        cases.back().runs = 2;
+      }
+  EXPECT_GT(cases.size(), 24u);
+  expect_right(cases);
+}
+
+// Before and behind the norm, of every function, with rows at distances of their own, and dgate over the
+// gate.
+TEST_P(HostCornersOfGradients, Gates) {
+  std::vector<KernelCase> cases;
+  for (const Gate gate : {Gate::before, Gate::after})
+    for (const auto& function : kGateFunctions)
+      for (const DType dtype : kDTypes) {
+        const std::size_t turn = cases.size();
+        const bool activates = gate == Gate::before && turn % 5 == 0;
+        const NormSpec spec = canonical({.norm = turn % 3 == 0 ? Norm::rms : Norm::layer,
+                                         .backward = true,
+                                         .columns = turn % 4 == 1   ? 256
+                                                    : turn % 8 == 7 ? 1
+                                                                    : 70,
+                                         .input = dtype,
+                                         .output = turn % 3 == 1 ? kDTypes[turn / 2 % 4] : dtype,
+                                         .modulation_type = turn % 3 == 2 ? kDTypes[turn / 3 % 4] : dtype,
+                                         .gate = gate,
+                                         .gate_function = function.value,
+                                         .dsum = turn % 2 == 0,
+                                         .affine = kAffines[turn / 2 % 3].value,
+                                         .activation = activates ? Activation::silu : Activation::none,
+                                         .scale = turn % 4 == 0 ? -0.5 : 1.0,
+                                         .need = turn % 7 == 0 ? Need::dx : Need::all});
+        KernelCase c = gradient(GetParam(), spec, spec.columns == 1 ? 1 : 2, 7, kBoth[turn % 2]);
+        c.sum_in_place = turn / 2 % 2 == 1;
+        c.gate_gap = static_cast<std::int64_t>(turn % 3) * unit(c.spec);
+        if (!c.sum_in_place) c.shift_gap = static_cast<std::int64_t>(turn % 4) * unit(c.spec);
+        c.guard = turn / 2 % 2 == 0 ? Guard::before : Guard::behind;
+        cases.push_back(c);
+      }
+  expect_right(cases);
+}
+
+// All that a launch has of a row of the gate, where a group of rows has one, and without dx.
+TEST_P(HostCornersOfGradients, GatesOfGroups) {
+  std::vector<KernelCase> cases;
+  for (const Gate gate : {Gate::before, Gate::after})
+    for (const Need need : {Need::dx, Need::dweight_dbias}) {
+      KernelCase c = gradient(GetParam(),
+                              {.backward = true,
+                               .columns = 100,
+                               .gate = gate,
+                               .gate_function = GateFunction::silu,
+                               .affine = Affine::weight_bias,
+                               .need = need},
+                              2, 24);
+      c.plan.grouped_rows = true;
+      c.group = 3;
+      c.group_gap = 3 * unit(c.spec);
+      c.gate_gap = unit(c.spec);
+      cases.push_back(c);
+    }
   expect_right(cases);
 }
 

@@ -1193,6 +1193,53 @@ const std::vector<Pinned> kPinned = {
      "per_thread=1 group_rows=4 arch=sm_90 sms=4 rows=9 seed=361",
      {0},
      kGradients},
+    // With a gate of another type before the norm, and behind it: from registers, the ring and L2, with rows
+    // at distances of their own, and dgate over the gate.
+    {"rmsnorm_bwd/cols=90/bf16/mod=f32/gate:silu/dsum/w gradient_rows threads=64 threads_per_row=8 vector=2 "
+     "per_thread=6 arch=sm_90 sms=2 rows=37 x_gap=6 y_gap=4 scale_gap=2 residual_gap=8 gate_gap=10 "
+     "shift_gap=12 runs=2 seed=370",
+     {0, 14},
+     kGradients},
+    {"layernorm_bwd/cols=300/f32/gateafter:tanh/wb/scale=-0.5 gradient_rows threads=96 threads_per_row=96 "
+     "vector=1 per_thread=4 exchange=grid arch=sm_90 sms=3 rows=10 gate_gap=3 shift_gap=5 runs=2 seed=371",
+     {0, 13},
+     kGradients},
+    {"layernorm_bwd/cols=88/f32/gate:sigmoid/dsum/wb gradient_ring threads=96 threads_per_row=96 vector=1 "
+     "per_thread=1 stages=3 exchange=grid arch=sm_90 sms=2 rows=17 x_gap=8 y_gap=4 gate_gap=12 shift_gap=4 "
+     "runs=2 seed=372",
+     {0, 10},
+     kGradients},
+    {"rmsnorm_bwd/cols=64/f16/gateafter:silu/w1 gradient_ring threads=64 threads_per_row=64 vector=2 "
+     "per_thread=1 stages=4 arch=sm_90 sms=2 rows=9 gate_gap=8 sum_in_place=1 runs=2 seed=373",
+     {0},
+     kGradients},
+    {"layernorm_bwd/cols=90/f32/gate:tanh/wb1/gelu gradient_columns threads=32 threads_per_row=32 vector=2 "
+     "per_thread=1 group_rows=3 exchange=grid arch=sm_90 sms=5 rows=14 gate_gap=4 shift_gap=6 runs=2 "
+     "seed=374",
+     {0, 13},
+     kGradients},
+    {"rmsnorm_bwd/cols=300/f32/gateafter/wb gradient_columns threads=64 threads_per_row=64 vector=1 "
+     "per_thread=1 group_rows=4 exchange=grid arch=sm_90 sms=3 rows=9 sum_in_place=1 seed=375",
+     {0},
+     kGradients},
+    // Of some gradients: the weights alone, behind an activation and not; frozen weights.
+    {"layernorm_bwd/cols=90/f32/wb/need=db gradient_rows threads=64 threads_per_row=8 vector=2 per_thread=6 "
+     "exchange=grid arch=sm_90 sms=2 rows=37 runs=2 seed=376",
+     {0},
+     kGradients},
+    {"layernorm_bwd/cols=216/f32/wb/gelu/need=dw+db gradient_ring threads=64 threads_per_row=64 vector=1 "
+     "per_thread=1 blocks_per_row=4 stages=3 exchange=cluster arch=sm_90 sms=12 rows=25 inputs=large_mean "
+     "runs=2 seed=377",
+     {0, 13},
+     kGradients},
+    {"layernorm_bwd/cols=300/f32/w/silu/need=dw gradient_columns threads=64 threads_per_row=64 vector=1 "
+     "per_thread=2 group_rows=2 exchange=grid arch=sm_90 sms=3 rows=20 runs=2 seed=378",
+     {0, 13},
+     kGradients},
+    {"layernorm_bwd/cols=88/f32/wb/need=dx gradient_ring threads=96 threads_per_row=96 vector=1 per_thread=1 "
+     "stages=3 arch=sm_90 sms=2 rows=17 x_gap=8 y_gap=4 runs=2 seed=379",
+     {0},
+     kGradients},
     // So many blocks that the ring has its largest size, and wraps.
     {"layernorm/cols=32/f32 split_row threads=32 threads_per_row=32 vector=1 per_thread=1 group_rows=1 "
      "blocks_per_sm=32 sms=11 arch=sm_90 rows=1100 seed=15",
@@ -1212,7 +1259,8 @@ Experiment experiment_of(const Pinned& pinned) {
     return (file.ends_with(".cu") && file != concat({"schedule/", normjit::name(c->plan.strategy), ".cu"})) ||
            (file == "op/quantizer.cuh" && !is_narrow(c->spec.output)) ||
            (file == "op/gradients.cuh" && !c->spec.backward) ||
-           (file == "op/derivatives.cuh" && (!c->spec.backward || c->spec.activation == Activation::none)) ||
+           (file == "op/derivatives.cuh" &&
+            (!c->spec.backward || (c->spec.activation == Activation::none && c->spec.gate == Gate::none))) ||
            (file == "schedule/ring.cuh" && c->plan.strategy != Strategy::persistent_row) ||
            (file == "schedule/scalar.cuh" &&
             (c->plan.strategy != Strategy::persistent_row || !c->plan.unaligned)) ||

@@ -65,24 +65,34 @@ void count(const KernelCase& c, const char* output, std::int64_t row, std::size_
   if (!close(gpu, host, tolerance) && to.wrong.empty()) to.wrong = message(c, output, row, column, gpu, host);
 }
 
-// dx, dweight and dbias. Where the exact value is not finite, the order of additions decides what there is.
+// dx, dgate, dweight and dbias. Where the exact value is not finite, the order of additions decides what
+// there is.
 void compare_gradients(const KernelCase& c, const oracle::Problem& gpu, const oracle::Problem& host,
                        Comparison& to) {
   const auto columns = static_cast<std::size_t>(c.spec.columns);
   std::vector<double> a(columns), b(columns);
-  std::vector<oracle::GradientValue> expected(columns);
+  std::vector<oracle::GradientValue> expected(columns), dgate(columns);
   const auto compare_all = [&](const char* output, DType dtype, std::int64_t row) {
     for (std::size_t i = 0; i < columns; ++i)
       if (std::isfinite(expected[i].value) && std::isfinite(a[i]) && std::isfinite(b[i]))
         count(c, output, row, i, a[i], b[i], oracle::tolerance(c.spec, dtype, expected[i]), to);
   };
-  for (std::int64_t row = 0; row < c.rows; ++row) {
+  for (std::int64_t row = 0; row < c.rows && writes_dx(c.spec); ++row) {
     const oracle::RowInputs inputs = oracle::inputs_of(gpu, row);
-    oracle::load(c.spec.input, gpu.row(Operand::dx, row), 0, c.spec.columns, gpu.step(), a.data());
-    oracle::load(c.spec.input, host.row(Operand::dx, row), 0, c.spec.columns, host.step(), b.data());
+    const bool has_dgate = row_of(Operand::dgate).present(c.spec);
     oracle::reference_dx(c.spec, inputs, oracle::row_gradients(c.spec, inputs), 0, c.spec.columns,
-                         expected.data());
-    compare_all("dx", c.spec.input, row);
+                         expected.data(), has_dgate ? dgate.data() : nullptr);
+    const auto compare_matrix = [&](Operand output, const char* name) {
+      const DType type = row_of(output).dtype(c.spec);
+      oracle::load(type, gpu.row(output, row), 0, c.spec.columns, gpu.step(), a.data());
+      oracle::load(type, host.row(output, row), 0, c.spec.columns, host.step(), b.data());
+      compare_all(name, type, row);
+    };
+    compare_matrix(Operand::dx, "dx");
+    if (!has_dgate) continue;
+    expected.swap(dgate);
+    compare_matrix(Operand::dgate, "dgate");
+    expected.swap(dgate);
   }
   const oracle::ColumnGradients sums = oracle::column_gradients(gpu);
   for (const auto& [output, name, values] : {std::tuple(Operand::dweight, "dweight", &sums.weight),

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "normjit/plan.h"
+#include "normjit/plan/footprint.h"
 #include "tests/support/plan_checks.h"
 #include "tests/support/random_spec.h"
 
@@ -30,7 +31,7 @@ bool is_of_backward(const Plan& plan) {
 }
 
 // Numbers of a thread for the sums over rows, and their size.
-int sums_of(const NormSpec& spec) { return static_cast<int>(spec.affine); }
+int sums_of(const NormSpec& spec) { return writes_dweight(spec) + writes_dbias(spec); }
 int size_of_sum(const NormSpec& spec) { return size_of(compute_type(spec)); }
 
 TEST(GradientPlans, AreLegalRankedAndExplained) {
@@ -339,6 +340,26 @@ TEST(GradientWorkspace, OfColumnsHasWhatIsMeasured) {
   plan.exchange = Exchange::none;
   EXPECT_EQ(workspace_bytes(plan, spec, h200()), kShared + 4 * 4 * 4 * 5 * 4 + 8192 * 4)
       << "there is one block";
+}
+
+TEST(GradientWorkspace, IsOfTheSumsThatAreNeeded) {
+  const Plan plan{.strategy = Strategy::gradient_rows,
+                  .threads = 256,
+                  .threads_per_row = 256,
+                  .vector = 4,
+                  .per_thread = 1,
+                  .exchange = Exchange::grid};
+  NormSpec spec{.backward = true, .columns = 1024, .affine = Affine::weight_bias};
+  const std::size_t both = workspace_bytes(plan, spec, h200());
+  for (const Need need : {Need::dx_dweight, Need::dx_dbias, Need::dweight, Need::dbias}) {
+    spec.need = need;
+    EXPECT_EQ(both - workspace_bytes(plan, spec, h200()), std::size_t{132} * 1024 * 4) << name(need);
+  }
+  spec.need = Need::dweight_dbias;
+  EXPECT_EQ(workspace_bytes(plan, spec, h200()), both);
+  spec.need = Need::dx;
+  EXPECT_EQ(workspace_bytes(plan, spec, h200()), 0u);
+  EXPECT_FALSE(all_blocks_meet({.strategy = Strategy::gradient_ring, .exchange = Exchange::cluster}, spec));
 }
 
 TEST(GradientWorkspace, HoldsTheSumsOfEveryLaunch) {

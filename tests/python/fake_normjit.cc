@@ -195,26 +195,34 @@ void compute(const NormSpec& spec, const Row& row, const RowNumber& number, std:
   row.put(Operand::rstd, 0, rstd);
 }
 
-// All rows of a backward spec. dx may be dy.
+// All rows of a backward spec. dx may be dy, and dgate the gate.
 void compute_gradients(const NormSpec& spec, const Tensors& tensors) {
   const auto columns = static_cast<std::size_t>(spec.columns);
   std::vector<double> dweight(columns), dbias(columns);
-  std::vector<oracle::GradientValue> dx(columns);
+  std::vector<oracle::GradientValue> dx(columns), dgate(columns);
+  const bool has_dgate = row_of(Operand::dgate).present(spec);
   for (std::int64_t number = 0; number < tensors.rows; ++number) {
     const Row row(spec, tensors, number);
     const oracle::RowGradients gradients = oracle::row_gradients(spec, row.inputs());
-    oracle::reference_dx(spec, row.inputs(), gradients, 0, spec.columns, dx.data());
+    oracle::reference_dx(spec, row.inputs(), gradients, 0, spec.columns, dx.data(),
+                         has_dgate ? dgate.data() : nullptr);
     for (std::size_t i = 0; i < columns; ++i) {
       const auto at = static_cast<std::int64_t>(i);
-      const double n = (row.get(Operand::x, at) - gradients.statistics.mean) * gradients.statistics.rstd;
+      const double gate =
+          row.has(Operand::gate) ? oracle::gate_factor(spec.gate_function, row.get(Operand::gate, at)) : 1;
+      const double s = row.get(Operand::x, at) * (spec.gate == Gate::before ? gate : 1);
+      const double n = (s - gradients.statistics.mean) * gradients.statistics.rstd;
       const double weight = row.get(Operand::weight, at, 1) + (spec.weight_offset ? 1 : 0);
       const double argument = n * weight + row.get(Operand::bias, at);
-      const double da =
-          row.get(Operand::dy, at) * spec.scale * oracle::activation_slope(spec.activation, argument);
+      const double da = row.get(Operand::dy, at) * (spec.gate == Gate::after ? gate : 1) * spec.scale *
+                        oracle::activation_slope(spec.activation, argument);
       dweight[i] += da * n;
       dbias[i] += da;
     }
-    for (std::size_t i = 0; i < columns; ++i) row.put(Operand::dx, static_cast<std::int64_t>(i), dx[i].value);
+    for (std::size_t i = 0; i < columns; ++i) {
+      row.put(Operand::dx, static_cast<std::int64_t>(i), dx[i].value);
+      row.put(Operand::dgate, static_cast<std::int64_t>(i), dgate[i].value);
+    }
   }
   const Row first(spec, tensors, 0);
   for (std::size_t i = 0; i < columns; ++i) {

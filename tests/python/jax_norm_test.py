@@ -774,9 +774,10 @@ class PlainGradients(Case):
                            "{}_bwd/cols={}/{}/eps=1{}{}{}".format(
                                head, shape[-1], dtype, "/dsum" * ("/sum" in tail), tail.replace("/add/sum", ""), behind), *shape)
         text, spec = "layernorm/cols=9/f32/add/sum/wb/gelu", "layernorm_bwd/cols=9/f32/eps=1e-05/"
-        for moving in (["weight", "bias"], ["bias"], ["x", "weight"], ["residual"], ["weight"]):
-            self.check(text, spec + "wb/gelu", 4, 9, moving=moving, names=["y"])
-        self.check(text, spec + "dsum/wb/gelu", 4, 9, moving=["x"])
+        for moving, need in ((["weight", "bias"], "dw+db"), (["bias"], "db"), (["x", "weight"], "dx+dw"), (["residual"], "dx"),
+                             (["weight"], "dw")):
+            self.check(text, spec + "wb/gelu/need=" + need, 4, 9, moving=moving, names=["y"])
+        self.check(text, spec + "dsum/wb/gelu/need=dx", 4, 9, moving=["x"])
         self.check(text, None, 4, 9, names=["sum"], launches=0)
 
     def test_mixed_types(self):
@@ -793,9 +794,10 @@ class PlainGradients(Case):
         text, spec = "layernorm/cols=9/f32/add/sum/wb", "layernorm_bwd/cols=9/f32/eps=1e-05/"
         self.check(text, spec + "wb", 4, 9, names=["y"])
         self.check(text, None, 4, 9, names=["sum"], launches=0)
-        for moving, affine in ((["weight", "bias"], "wb"), (["bias"], "wb"), (["x", "weight"], "w"), (["residual"], "w"), (["weight"], "w")):
+        for moving, affine in ((["weight", "bias"], "wb/need=dw+db"), (["bias"], "wb/need=db"), (["x", "weight"], "w"),
+                               (["residual"], "w/need=dx"), (["weight"], "w/need=dw"), (["x", "bias"], "wb/need=dx+db")):
             self.check(text, spec + affine, 4, 9, moving=moving, names=["y"])
-        self.check(text, spec + "dsum/w", 4, 9, moving=["x"])
+        self.check(text, spec + "dsum/w/need=dx", 4, 9, moving=["x"])
 
     def test_one_call_in_the_program(self):
         for text in ("layernorm/cols=40/bf16/add/sum/wb", "layernorm/cols=40/bf16/add/sum/wb/gelu/scale=0.5"):

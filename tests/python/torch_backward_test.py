@@ -12,11 +12,12 @@ from torch_support import (ACTIVATIONS, DTYPES, FAKE, TestCase, ThroughPython, a
 
 from normjit import _library
 from normjit.torch import (LayerNorm, NormOutputs, RMSNorm, _functional, _gradients, _problem, add_layer_norm, add_rms_norm,
-                           layer_norm, norm, replace_norms, rms_norm)
+                           gated_rms_norm, layer_norm, norm, replace_norms, rms_norm)
 from torch.utils.checkpoint import checkpoint
 
 TEXTS = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.float64: "f64"}
 TYPES = {text: dtype for dtype, text in TEXTS.items()}
+GATES = {"": lambda gate: gate, "silu": functional.silu, "sigmoid": torch.sigmoid, "tanh": torch.tanh}
 
 
 def function_of(spec, columns, rows=(5, 3), dtype=None):
@@ -26,8 +27,12 @@ def function_of(spec, columns, rows=(5, 3), dtype=None):
     own = next(TYPES[field] for field in fields if field in TYPES)
     affine = [field for field in fields if field.rstrip("1") in ("w", "wb")]
     sizes = {"x": (*rows, columns)}
-    types = {"x": own, "residual": TYPES.get(keys.get("res"), own), "weight": TYPES.get(keys.get("w"), own)}
+    gate = next((field for field in fields if field.startswith("gate")), "")
+    types = {"x": own, "residual": TYPES.get(keys.get("res"), own), "weight": TYPES.get(keys.get("w"), own),
+             "gate": TYPES.get(keys.get("mod"), own)}
     types["bias"] = types["weight"]
+    if gate:
+        sizes["gate"] = (*rows, columns)
     if "add" in fields:
         sizes["residual"] = (*rows, columns)
     if affine:
@@ -43,12 +48,15 @@ def function_of(spec, columns, rows=(5, 3), dtype=None):
 
     def right(*wide):
         given = dict(zip(names, wide))
-        s = given["x"] + given["residual"] if "residual" in given else given["x"]
+        factor = GATES[gate.partition(":")[2]](given["gate"]) if gate else 1
+        s = given["x"] * factor if gate.partition(":")[0] == "gate" else given["x"]
+        s = s + given["residual"] if "residual" in given else s
         centred = s - s.mean(-1, keepdim=True) if head == "layernorm" else s
         y = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + float(keys.get("eps", 1e-5)))
         if affine:
             y = y * (given["weight"] + (1 if affine[0].endswith("1") else 0)) + given.get("bias", 0)
         y = float(keys.get("scale", 1)) * activated(y, next((field for field in fields if field in ACTIVATIONS), None))
+        y = y * factor if gate.startswith("gateafter") else y
         return [y, s] if "sum" in fields else [y]
     return function, right, tensors
 
@@ -83,8 +91,55 @@ class KernelTest(TestCase):
                 self.check("{}/cols=64/{}/add/sum/wb".format(head, name),
                            "{}_bwd/cols=64/{}/eps=1e-05/dsum/wb".format(head, name), **limits)
 
+    def test_gates(self):
+        tails = itertools.cycle(("", "/w", "/wb", "/w1", "/wb1/scale=-0.5"))
+        for dtype, head, gate in itertools.product(
+                DTYPES, ("layernorm", "rmsnorm"),
+                ("gate", "gate:silu", "gate:tanh", "gateafter", "gateafter:silu", "gateafter:sigmoid")):
+            tail = next(tails)
+            fields = "/cols=64/{}/eps=0.5/{}{}".format(TEXTS[dtype], gate, tail)
+            self.check(head + fields, head + "_bwd" + fields,
+                       **({} if dtype.itemsize > 2 else {"rtol": 0.1, "atol": 0.1}))
+
+    def test_gates_of_sums_and_other_types(self):
+        limits = {"rtol": 0.1, "atol": 0.1}
+        for spec, backward in (
+                ("rmsnorm/cols=64/bf16/gateafter:silu/add/sum/w", "rmsnorm_bwd/cols=64/bf16/eps=1e-05/gateafter:silu/dsum/w"),
+                ("rmsnorm/cols=64/bf16/gate:silu/sum/w", "rmsnorm_bwd/cols=64/bf16/eps=1e-05/gate:silu/dsum/w"),
+                ("layernorm/cols=64/bf16/gate:silu/wb/gelu", "layernorm_bwd/cols=64/bf16/eps=1e-05/gate:silu/wb/gelu"),
+                ("rmsnorm/cols=64/bf16/w=f32/mod=f32/gateafter:silu/w",
+                 "rmsnorm_bwd/cols=64/bf16/w=f32/dw=f32/mod=f32/eps=1e-05/gateafter:silu/w")):
+            self.check(spec, backward, **limits)
+
+    def test_gated_rms_norm(self):
+        x, gate = (torch.randn(5, 64, device=device, requires_grad=True) for _ in range(2))
+        w, = parameters((64,), requires_grad=True)[:1]
+        for options, right in (
+                ({}, lambda: functional.rms_norm(x, (64,), w, 1e-5) * functional.silu(gate)),
+                ({"norm_before_gate": False}, lambda: functional.rms_norm(x * functional.silu(gate), (64,), w, 1e-5))):
+            for inputs in ((x, gate, w), (x, gate), (gate,), (w,), (x, w)):
+                for part in (x, gate, w):
+                    part.requires_grad_(any(part is one for one in inputs))
+                with self.assert_launches(2):
+                    found = torch.autograd.grad(gated_rms_norm(x, gate, w, **options).sin().sum(), inputs)
+                if FAKE:
+                    need = "" if w.requires_grad and (x.requires_grad or gate.requires_grad) else \
+                        "/need=dw" if w.requires_grad else "/need=dx"
+                    self.assertEqual(fake.spec, "rmsnorm_bwd/cols=64/f32/eps=1e-05/gate{}:silu/w{}".format(
+                        "" if options else "after", need))
+                for ours, theirs in zip(found, torch.autograd.grad(right().sin().sum(), inputs)):
+                    self.assert_close(ours, theirs, **loose(torch.float32))
+
+    def test_a_written_product_alone(self):
+        """Of x * gate, without a gradient at the result."""
+        x, gate = (torch.randn(5, 64, device=device, requires_grad=True) for _ in range(2))
+        product = norm("rmsnorm/cols=64/f32/gate:silu/sum", x, gate=gate).sum
+        found = torch.autograd.grad(product.sin().sum(), (x, gate))
+        for ours, theirs in zip(found, torch.autograd.grad((x * functional.silu(gate)).sin().sum(), (x, gate))):
+            self.assert_close(ours, theirs, **loose(torch.float32))
+
     def test_activations_and_scales(self):
-        """They read a bias, whether its gradient is asked for or not, and so compute its gradient."""
+        """They read a bias, whether its gradient is asked for or not."""
         tails = itertools.cycle(("", "/w", "/wb", "/w1", "/wb1", "/add/sum/wb"))
         widths = itertools.cycle(((64, (5, 3)), (37, (9,)), (1, (4,)), (130, (2, 1, 3)), (257, ())))
         for dtype, head, activation, scale in itertools.product(
@@ -195,6 +250,14 @@ class KernelTest(TestCase):
                 self.assertEqual((fake.spec, bool(fake.batch_invariant)), ("rmsnorm_bwd/cols=8/f32/eps=1e-05", invariant))
 
 
+def needed(affine, of_x, of_weight, of_bias):
+    """What the text of a backward spec says of that."""
+    there = {"dx": True, "dw": "w" in affine, "db": "wb" in affine}
+    asked = {"dx": of_x, "dw": of_weight, "db": of_bias}
+    need = [name for name in there if there[name] and asked[name]]
+    return "" if len(need) == sum(there.values()) else "/need=" + "+".join(need)
+
+
 class AskedTest(TestCase):
     """Gradients of some inputs, from those of some outputs."""
 
@@ -204,7 +267,7 @@ class AskedTest(TestCase):
         names = {"x": (3, 8), "residual": (3, 8), "weight": (8,), "bias": (8,)}
         return {name: torch.randn(shape, device=device, requires_grad=name not in without) for name, shape in names.items()}
 
-    def check(self, given, outputs, backward, launches=1):
+    def check(self, given, outputs, backward, launches=1, need=""):
         x, *rest = given.values()
         names = [name for name, part in given.items() if part.requires_grad]
         found = norm(self.SPEC + self.AFTER, x, **dict(zip(list(given)[1:], rest)))
@@ -215,7 +278,7 @@ class AskedTest(TestCase):
         with self.assert_launches(launches):
             ours = torch.autograd.grad([getattr(found, name) for name in outputs], inputs, grads, allow_unused=True)
         if FAKE and launches:
-            self.assertEqual(fake.spec, backward + self.AFTER)
+            self.assertEqual(fake.spec, backward + self.AFTER + need)
         theirs = torch.autograd.grad([right[name] for name in outputs], inputs, grads, allow_unused=True)
         for mine, wanted in zip(ours, theirs):
             self.assertEqual(mine is None, wanted is None)
@@ -231,7 +294,10 @@ class AskedTest(TestCase):
         for without, affine in ((("x", "residual"), "wb"), (("x",), "wb"), (("bias",), "w"), (("weight",), "wb"),
                                 (("weight", "bias"), "w"), (("x", "residual", "bias"), "w")):
             affine = "wb" if self.ACTIVATION else affine  # of which a bias is an argument
-            self.check(self.tensors(*without), ["out"], "layernorm_bwd/cols=8/f32/eps=1e-05/" + affine)
+            tensors = self.tensors(*without)
+            need = needed(affine, tensors["x"].requires_grad or tensors["residual"].requires_grad,
+                          tensors["weight"].requires_grad, tensors["bias"].requires_grad)
+            self.check(tensors, ["out"], "layernorm_bwd/cols=8/f32/eps=1e-05/" + affine, need=need)
 
     def test_gradients_of_leaves_share_no_memory(self):
         given = self.tensors()
@@ -262,18 +328,32 @@ def samples_of_operator():
     """Arguments of normjit::norm_backward."""
     def make(*shape, dtype=torch.float32):
         return torch.randn(*shape, device=device).to(dtype)
+
+    def call(x, dims, weight, bias, dy, dsum, eps, activation, scale, layer, weight_offset, of_bias, batch_invariant, gate=None,
+             place="none", function=None, of_x=True, of_weight=True):
+        return (x, dims, weight, bias, dy, dsum, gate, eps, activation, scale, _library.GATES[place],
+                _library.GATE_FUNCTIONS[function], layer, weight_offset, of_x, of_weight, of_bias, batch_invariant)
     half = torch.bfloat16
     none, relu, gelu, gelu_tanh, silu = (_library.ACTIVATIONS[name] for name in ACTIVATIONS)
-    yield make(5, 8), 1, make(8), None, make(5, 8), None, 1e-5, none, 1.0, True, False, True, False
-    yield make(5, 8), 1, make(8), make(8), make(5, 8), make(5, 8), 1e-5, none, -0.5, False, True, True, True
-    yield make(5, 4, 8), 2, make(4, 8, dtype=half), None, make(5, 4, 8), None, 1e-5, silu, 1.0, True, True, False, False
-    yield make(5, 4, 8, dtype=half), 2, make(32), make(4, 8), make(5, 4, 8), None, 0.5, gelu, 2.0, False, False, True, False
-    yield make(5, 8, dtype=half), 1, None, None, make(8, 5, dtype=half).t(), make(5, 8), 1e-5, none, 1.0, True, False, False, False
-    yield make(8, 5).t(), 1, None, None, make(1, 8).expand(5, 8), None, 1e-5, gelu_tanh, 1.0, False, False, False, False
-    yield make(5, 8), 1, make(8), make(8), make(5, 8), None, 1e-5, relu, 1.0, True, False, False, False  # reads its bias alone
-    yield make(5, 8), 1, make(8), make(16)[::2], make(5, 8), None, 1e-5, gelu, 1.0, True, False, True, False
-    yield make(0, 8), 1, make(8), make(8), make(0, 8), None, 1e-5, gelu, 1.0, True, False, True, False
-    yield make(5, 8), 1, make(8), make(8), make(5, 8), None, -1e-3, silu, 0.5, True, False, True, False  # no epsilon of a spec
+    yield call(make(5, 8), 1, make(8), None, make(5, 8), None, 1e-5, none, 1.0, True, False, True, False)
+    yield call(make(5, 8), 1, make(8), make(8), make(5, 8), make(5, 8), 1e-5, none, -0.5, False, True, True, True)
+    yield call(make(5, 4, 8), 2, make(4, 8, dtype=half), None, make(5, 4, 8), None, 1e-5, silu, 1.0, True, True, False, False)
+    yield call(make(5, 4, 8, dtype=half), 2, make(32), make(4, 8), make(5, 4, 8), None, 0.5, gelu, 2.0, False, False, True, False)
+    yield call(make(5, 8, dtype=half), 1, None, None, make(8, 5, dtype=half).t(), make(5, 8), 1e-5, none, 1.0, True, False, False, False)
+    yield call(make(8, 5).t(), 1, None, None, make(1, 8).expand(5, 8), None, 1e-5, gelu_tanh, 1.0, False, False, False, False)
+    yield call(make(5, 8), 1, make(8), make(8), make(5, 8), None, 1e-5, relu, 1.0, True, False, False, False)  # reads its bias alone
+    yield call(make(5, 8), 1, make(8), make(16)[::2], make(5, 8), None, 1e-5, gelu, 1.0, True, False, True, False)
+    yield call(make(0, 8), 1, make(8), make(8), make(0, 8), None, 1e-5, gelu, 1.0, True, False, True, False)
+    yield call(make(5, 8), 1, make(8), make(8), make(5, 8), None, -1e-3, silu, 0.5, True, False, True, False)  # no epsilon of a spec
+    common = 1e-5, none, 0.5, True, False
+    yield call(make(5, 8), 1, make(8), None, make(5, 8), make(5, 8), *common, False, False, make(5, 8), "gate", "silu")
+    yield call(make(5, 8), 1, make(8), make(8), make(5, 8), None, *common, True, False, make(5, 8, dtype=half), "gateafter", "tanh")
+    yield call(make(5, 8), 1, make(8), make(8), make(5, 8), None, *common, True, False, make(5, 8), "gateafter", "sigmoid",
+               of_x=False, of_weight=False)
+    yield call(make(5, 8), 1, make(8), None, make(5, 8), None, *common, False, False, of_weight=False)
+    yield call(make(5, 8), 1, make(8), None, make(5, 8), make(5, 8), *common, False, False, of_x=False)
+    yield call(make(5, 8), 1, None, None, make(5, 8), None, *common, False, False, of_x=False)  # nothing is left
+    yield call(make(0, 8), 1, make(8), None, make(0, 8), None, *common, False, False, make(0, 8), "gate", "silu")
 
 
 class FormulaTest(TestCase):
@@ -282,7 +362,8 @@ class FormulaTest(TestCase):
     def test_other_norms(self):
         x, part, w = (torch.randn(*shape, device=device, requires_grad=True) for shape in ((3, 8), (3, 8), (8,)))
         for tail, given in (("/w/gelu/stats", {}), ("/w/stats", {}), ("/addafter/w", {"residual": part}),
-                            ("/add/w", {"residual": part}), ("/gate/w", {"gate": part}), ("/w/mods", {"mod_scale": part}),
+                            ("/add/w", {"residual": part}), ("/gate/add/sum/w", {"gate": part, "residual": part}),
+                            ("/gateafter:table/w", {"gate": part, "gate_table": w}), ("/w/mods", {"mod_scale": part}),
                             ("/inb/w", {"in_bias": w})):
             with self.subTest(tail=tail):
                 found = norm("layernorm/cols=8/f32" + tail, x, weight=w, **given)
@@ -294,6 +375,14 @@ class FormulaTest(TestCase):
         image = torch.randn(2, 8, 3, 3, device=device, requires_grad=True)
         with self.assert_launches(1):
             norm("layernorm/cols=8/f32/w/cf", image, weight=w).sum().backward()
+
+    def test_a_gate_that_is_expanded(self):
+        x, gate = torch.randn(2, 3, 8, device=device, requires_grad=True), torch.randn(3, 8, device=device, requires_grad=True)
+        with self.assert_launches(1):
+            found = torch.autograd.grad(norm("rmsnorm/cols=8/f32/gate:silu", x, gate=gate).sin().sum(), (x, gate))
+        right = functional.rms_norm(x * functional.silu(gate), (8,), eps=1e-5).sin().sum()
+        for ours, theirs in zip(found, torch.autograd.grad(right, (x, gate))):
+            self.assert_close(ours, theirs, **loose(torch.float32))
 
     def test_a_residual_that_is_expanded(self):
         x, residual = torch.randn(2, 3, 8, device=device, requires_grad=True), torch.randn(3, 8, device=device, requires_grad=True)
@@ -322,7 +411,9 @@ class FormulaTest(TestCase):
     def test_pytorch_computes_what_the_kernel_does(self):
         for arguments in samples_of_operator():
             with self.subTest(arguments=[getattr(part, "shape", part) for part in arguments]):
-                with self.assert_launches(int(arguments[0].numel() != 0 and arguments[6] > 0)):
+                of_x, of_weight, of_bias = arguments[14:17]
+                needed = of_x or arguments[2] is not None and (of_weight or of_bias)
+                with self.assert_launches(int(arguments[0].numel() != 0 and arguments[7] > 0 and needed)):
                     found = _gradients.apply(*arguments)
                 for ours, theirs in zip(found, _gradients.by_pytorch(*arguments)):
                     self.assertEqual((ours.dtype, ours.shape, ours.stride()), (theirs.dtype, theirs.shape, theirs.stride()))
@@ -400,7 +491,8 @@ class LayerNormTest(TestCase):
             inputs = self.inputs()
             for i in without:
                 inputs[i].requires_grad_(False)
-            self.check(self.plain, self.right, inputs, "layernorm_bwd/cols=64/f32/eps=1e-05/" + affine)
+            need = needed(affine, *[part.requires_grad for part in inputs])
+            self.check(self.plain, self.right, inputs, "layernorm_bwd/cols=64/f32/eps=1e-05/" + affine + need)
 
     def test_autocast(self):
         def plain(x, w, b):
@@ -441,7 +533,7 @@ class LayerNormTest(TestCase):
             for i in without:
                 inputs[i].requires_grad_(False)
             self.check(lambda *given: self.plain(*given, activation="gelu"), lambda *given: self.right(*given, activation="gelu"),
-                       inputs, "layernorm_bwd/cols=64/f32/eps=1e-05/wb/gelu")
+                       inputs, "layernorm_bwd/cols=64/f32/eps=1e-05/wb/gelu" + needed("wb", *[part.requires_grad for part in inputs]))
 
     def test_an_activation_under_autocast(self):
         def plain(x, w, b):
@@ -588,13 +680,16 @@ class ProgramsTest(TestCase):
         for given in ((x, 3, w, w, x), (x, 0, w, w, x), (x, 1, w[:4], w, x), (x, 1, w, w, x[:2]), (x, 1, w, w, x[0]),
                       (x, 1, w.long(), w, x), (x.long(), 1, w, w, x), (x, 1, w, w, x.to("meta")), (x, 1, w, w[:4], x),
                       (x, 1, w, w.half(), x), (x, 1, None, w, x), (x, 1, w, None, x)):
+            rest = None, None, 1e-5, gelu, 1.0, 1, 1, True, False, True, True, True, False
             with self.assertRaisesRegex(RuntimeError, "normjit::norm_backward: .*(does not fit|must be)") as real:
-                _gradients.apply(*given, None, 1e-5, gelu, 1.0, True, False, True, False)
+                _gradients.apply(*given, *rest)
             with self.assertRaises(RuntimeError) as pretended, torch._subclasses.FakeTensorMode() as mode:
-                _gradients.apply(*[mode.from_tensor(part) if isinstance(part, torch.Tensor) else part for part in given],
-                                 None, 1e-5, gelu, 1.0, True, False, True, False)
+                _gradients.apply(*[mode.from_tensor(part) if isinstance(part, torch.Tensor) else part for part in given], *rest)
             if given[4].device == x.device:
                 self.assertIn(str(real.exception), str(pretended.exception))
+        for gate, place in ((x[:2], 2), (x.long(), 3), (None, 2), (x, 1), (x, 4)):
+            with self.assertRaisesRegex(RuntimeError, "normjit::norm_backward: .*(does not fit|must be)"):
+                _gradients.apply(x, 1, w, w, x, None, gate, 1e-5, 1, 1.0, place, 1, True, False, True, True, True, False)
 
     def test_one_graph(self):
         def function(x, residual, w):

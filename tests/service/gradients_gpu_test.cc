@@ -19,7 +19,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-constexpr Operand kResults[] = {Operand::dx, Operand::dweight, Operand::dbias};
+constexpr Operand kResults[] = {Operand::dx, Operand::dweight, Operand::dbias, Operand::dgate};
 
 struct Case {
   const char* spec;
@@ -39,6 +39,12 @@ constexpr Case kCases[] = {
     {"layernorm_bwd/cols=300001/f32/wb", 7},
     {"layernorm_bwd/cols=1048576/bf16/wb", 16},
     {"rmsnorm_bwd/cols=16384/f32/w", 64},
+    {"rmsnorm_bwd/cols=8192/bf16/gate:silu/w", 500},
+    {"rmsnorm_bwd/cols=128/bf16/w=f32/dw=f32/gateafter:silu/w", 8000},
+    {"layernorm_bwd/cols=1001/f16/mod=f32/gateafter:tanh/dsum/wb", 300},
+    {"layernorm_bwd/cols=20000/f32/gate:sigmoid/wb/gelu", 100},
+    {"rmsnorm_bwd/cols=4096/bf16/dsum/w/need=dx", 1000},
+    {"layernorm_bwd/cols=4096/bf16/wb/gelu/need=dw+db", 1000},
 };
 
 class GradientsGpuTest : public GpuTest {

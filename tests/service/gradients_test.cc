@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "normjit/base/embedded_file.h"
+#include "normjit/spec/operands.h"
 #include "tests/support/fake_machine.h"
 
 namespace normjit::testing {
@@ -32,6 +33,10 @@ Tensors tensors_of(const NormSpec& spec, std::int64_t rows = 500) {
   if (spec.dsum) tensors.dsum = memory(4);
   if (spec.affine != Affine::none) tensors.weight = memory(5), tensors.dweight = memory(6);
   if (spec.affine == Affine::weight_bias) tensors.dbias = memory(7);
+  if (spec.gate != Gate::none) tensors.gate = memory(8), tensors.dgate = memory(10);
+  if (!writes_dx(spec)) tensors.dx = tensors.dgate = nullptr;
+  if (!writes_dweight(spec)) tensors.dweight = nullptr;
+  if (!writes_dbias(spec)) tensors.dbias = nullptr;
   return tensors;
 }
 
@@ -87,6 +92,48 @@ TEST_F(Gradients, OverlapWithTheirOwnAlone) {
   EXPECT_EQ(checked([](Tensors& t) { t.dx = const_cast<void*>(t.dsum.pointer); }), Code::Overlap);
   EXPECT_EQ(checked([](Tensors& t) { t.dbias = t.dweight; }), Code::Overlap);
   EXPECT_EQ(checked([](Tensors& t) { t.dweight = const_cast<void*>(t.weight.pointer); }), Code::Overlap);
+}
+
+TEST_F(Gradients, DgateMayBeTheGate) {
+  NormSpec spec = kGradients;
+  spec.gate = Gate::before;
+  const Kernel kernel = service(Mode::eager).prepare(spec).value();
+  Tensors tensors = tensors_of(spec);
+  EXPECT_TRUE(kernel.check(tensors).ok());
+  tensors.dgate = const_cast<void*>(tensors.gate.pointer);
+  EXPECT_TRUE(kernel.check(tensors).ok());
+  tensors.dgate = tensors.dx;
+  EXPECT_EQ(kernel.check(tensors).code(), Code::Overlap);
+  tensors.dgate = nullptr;
+  EXPECT_EQ(kernel.check(tensors).code(), Code::NullPointer);
+}
+
+// Frozen weights: the kernel needs no workspace, and its blocks do not meet.
+TEST_F(Gradients, OfFrozenWeightsNeedNoWorkspace) {
+  NormSpec spec = kGradients;
+  spec.need = Need::dx;
+  Service eager = service(Mode::eager);
+  const Kernel kernel = eager.prepare(spec).value();
+  EXPECT_EQ(kernel.workspace_bytes(), 0u);
+  EXPECT_EQ(kernel.plan().exchange, Exchange::none) << to_text(kernel.plan());
+  Tensors tensors = tensors_of(spec);
+  tensors.workspace = nullptr;
+  EXPECT_TRUE(eager.norm(spec, tensors, nullptr).ok());
+  tensors.dweight = memory(6);
+  EXPECT_EQ(eager.norm(spec, tensors, nullptr).code(), Code::UnexpectedPointer);
+}
+
+TEST_F(Gradients, OfAWeightAlone) {
+  NormSpec spec = kGradients;
+  spec.dsum = false;
+  spec.need = Need::dweight;
+  Service eager = service(Mode::eager);
+  EXPECT_TRUE(eager.norm(spec, tensors_of(spec), nullptr).ok());
+  EXPECT_TRUE(eager.norm(spec, tensors_of(spec, 0), nullptr).ok());
+  ASSERT_EQ(machine_.driver->clears().size(), 1u) << "of no rows dweight alone is set to 0";
+  Tensors tensors = tensors_of(spec);
+  tensors.dx = memory(3);
+  EXPECT_EQ(eager.norm(spec, tensors, nullptr).code(), Code::UnexpectedPointer);
 }
 
 // A sum over no rows is 0. Nothing is compiled for that.

@@ -98,6 +98,16 @@ TEST(OperandBlock, AKernelOfGradientsDeclaresWhatItsSpecHas) {
                   "GroupedRows dsum_rows", "Input* dx", "GroupedRows dx_rows", "Gradient* dweight",
                   "Gradient* dbias"))
       << "no bias, and vectors of gradients have no rows";
+  EXPECT_THAT(members({.backward = true,
+                       .columns = 64,
+                       .gate = Gate::after,
+                       .affine = Affine::weight_bias,
+                       .need = Need::dx},
+                      kGradientPlan),
+              ElementsAre("long long rows", "unsigned char* workspace", "const Input* x", "Rows x_rows",
+                          "const Mod* gate", "Rows gate_rows", "const Weight* weight", "const Weight* bias",
+                          "const Output* dy", "Rows dy_rows", "Input* dx", "Rows dx_rows", "Mod* dgate",
+                          "Rows dgate_rows"));
 }
 
 // Numbers for what a launch passes, 8 rows in groups of 4: rows of Tensors, pointers and distances, and under

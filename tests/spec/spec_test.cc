@@ -454,7 +454,7 @@ TEST(Validate, ABackwardSpecExcludesWhatHappensBesideTheNorm) {
     void (*add)(NormSpec&);
   } excluded[] = {
       {"in_bias", [](NormSpec& s) { s.in_bias = true; }},
-      {"gate", [](NormSpec& s) { s.gate = Gate::before; }},
+      {"gate_table", [](NormSpec& s) { s.gate = Gate::before, s.gate_table = true; }},
       {"residual", [](NormSpec& s) { s.residual = Residual::before; }},
       {"residual", [](NormSpec& s) { s.residual = Residual::after; }},
       {"sum", [](NormSpec& s) { s.sum = true; }},
@@ -502,6 +502,62 @@ TEST(Validate, ABackwardSpecHasAnActivationAndAScale) {
   }
 }
 
+TEST(Validate, ABackwardSpecMayHaveAGate) {
+  for (const auto& gate : kGates)
+    for (const auto& function : kGateFunctions)
+      for (const auto& activation : kActivations) {
+        NormSpec spec = kGradients;
+        spec.gate = gate.value;
+        spec.gate_function = function.value;
+        spec.activation = activation.value;
+        const bool valid = gate.value != Gate::after || activation.value == Activation::none;
+        EXPECT_EQ(validate(spec).ok(), valid) << to_text(spec);
+        EXPECT_EQ(is_valid(spec), valid) << to_text(spec);
+      }
+}
+
+TEST(Validate, SomeGradientRemains) {
+  NormSpec spec = kGradients;
+  for (const Need need : {Need::dweight_dbias, Need::dweight, Need::dbias}) {
+    spec.need = need;
+    EXPECT_EQ(validate(spec).code(), Code::BadCombination) << name(need);
+    EXPECT_FALSE(is_valid(spec)) << name(need);
+    EXPECT_EQ(canonical(spec).need, need) << "which is a mistake, too";
+  }
+  EXPECT_THAT(validate(spec).error().message,
+              HasSubstr("no gradient remains: need is db, and there is no weight"));
+  spec.affine = Affine::weight;
+  EXPECT_THAT(validate(spec).error().message,
+              HasSubstr("no gradient remains: need is db, and there is no bias"));
+  for (const auto& need : kNeeds) {
+    spec.need = need.value;
+    EXPECT_EQ(validate(spec).ok(), need.value != Need::dbias) << need.name;
+  }
+  spec.affine = Affine::weight_bias;
+  for (const auto& need : kNeeds) {
+    spec.need = need.value;
+    EXPECT_TRUE(validate(spec).ok()) << need.name;
+  }
+  spec.need = Need{9};
+  EXPECT_EQ(validate(spec).code(), Code::BadArgument);
+  EXPECT_THAT(validate(spec).error().message, HasSubstr("need is 9; it must be one of all, dx, dx+dw"));
+  EXPECT_FALSE(is_valid(spec));
+  spec.backward = false;
+  EXPECT_EQ(validate(spec).code(), Code::BadArgument) << "also of a forward";
+}
+
+TEST(Validate, DsumNeedsDx) {
+  NormSpec spec = kGradients;
+  spec.affine = Affine::weight_bias;
+  spec.dsum = true;
+  for (const auto& need : kNeeds) {
+    spec.need = need.value;
+    EXPECT_EQ(validate(spec).ok(), writes_dx(spec)) << need.name;
+    EXPECT_EQ(is_valid(spec), writes_dx(spec)) << need.name;
+  }
+  EXPECT_THAT(validate(spec).error().message, HasSubstr("dsum is added to dx, which need=db leaves out"));
+}
+
 TEST(Validate, ABackwardSpecHasTypesOf16BitsOrMore) {
   for (const DType type : {DType::f16, DType::bf16, DType::f32, DType::f64}) {
     NormSpec spec = kGradients;
@@ -540,6 +596,32 @@ TEST(Canonical, DropsOfGradientsWhatIsNotThere) {
   EXPECT_EQ(compute_type(forward), DType::f32);
 }
 
+// The need that says no less than what the affine has is `all`; of the others each has one value.
+TEST(Canonical, TheNeedIsOfWhatTheAffineHas) {
+  const auto need = [](Affine affine, Need given) {
+    NormSpec spec = kGradients;
+    spec.affine = affine;
+    spec.need = given;
+    return canonical(spec).need;
+  };
+  for (const auto& given : kNeeds)
+    EXPECT_EQ(need(Affine::weight_bias, given.value), given.value) << given.name;
+  for (const Need given : {Need::all, Need::dx, Need::dx_dweight, Need::dx_dbias})
+    EXPECT_EQ(need(Affine::none, given), Need::all) << name(given);
+  EXPECT_EQ(need(Affine::weight, Need::dx_dweight), Need::all);
+  EXPECT_EQ(need(Affine::weight, Need::dx), Need::dx);
+  EXPECT_EQ(need(Affine::weight, Need::dx_dbias), Need::dx);
+  EXPECT_EQ(need(Affine::weight, Need::dweight_dbias), Need::dweight);
+  EXPECT_EQ(need(Affine::weight, Need::dweight), Need::dweight);
+  EXPECT_EQ(canonical({.columns = 64, .need = Need::dx}), (NormSpec{.columns = 64})) << "a forward has none";
+  NormSpec spec = kGradients;
+  spec.affine = Affine::weight;
+  spec.gradient_type = DType::f64;
+  spec.need = Need::dx;
+  EXPECT_EQ(canonical(spec).gradient_type, DType::f32) << "nothing has this type";
+  EXPECT_EQ(compute_type(spec), DType::f32);
+}
+
 // ---- Operands ----
 
 std::vector<std::string_view> operands(const NormSpec& spec) {
@@ -563,6 +645,34 @@ TEST(Operands, OfABackwardSpec) {
   EXPECT_THAT(operands(spec), ElementsAre("x", "weight", "dy", "dsum", "dx", "dweight", "dbias"));
   spec.backward = false;
   EXPECT_THAT(operands(canonical(spec)), ElementsAre("x", "weight", "bias", "y"));
+}
+
+TEST(Operands, OfABackwardSpecAreWhatIsNeeded) {
+  NormSpec spec = kGradients;
+  spec.affine = Affine::weight_bias;
+  const auto of = [&](Need need) {
+    spec.need = need;
+    return operands(spec);
+  };
+  EXPECT_THAT(of(Need::dx), ElementsAre("x", "weight", "dy", "dx"));
+  EXPECT_THAT(of(Need::dx_dweight), ElementsAre("x", "weight", "dy", "dx", "dweight"));
+  EXPECT_THAT(of(Need::dx_dbias), ElementsAre("x", "weight", "dy", "dx", "dbias"));
+  EXPECT_THAT(of(Need::dweight_dbias), ElementsAre("x", "weight", "dy", "dweight", "dbias"));
+  EXPECT_THAT(of(Need::dweight), ElementsAre("x", "weight", "dy", "dweight"));
+  EXPECT_THAT(of(Need::dbias), ElementsAre("x", "weight", "dy", "dbias"));
+  spec.gate = Gate::after;
+  EXPECT_THAT(of(Need::all),
+              ElementsAre("x", "gate", "weight", "bias", "dy", "dx", "dweight", "dbias", "dgate"))
+      << "dgate is of what the bias is added to";
+  EXPECT_THAT(of(Need::dx), ElementsAre("x", "gate", "weight", "bias", "dy", "dx", "dgate"));
+  EXPECT_THAT(of(Need::dweight), ElementsAre("x", "gate", "weight", "dy", "dweight"));
+  spec.gate = Gate::before;
+  EXPECT_THAT(of(Need::all), ElementsAre("x", "gate", "weight", "dy", "dx", "dweight", "dbias", "dgate"));
+  spec.activation = Activation::silu;
+  EXPECT_THAT(of(Need::dbias), ElementsAre("x", "gate", "weight", "bias", "dy", "dbias"));
+  EXPECT_EQ(row_of(Operand::dgate).in_place, Operand::gate);
+  spec.modulation_type = DType::f16;
+  EXPECT_EQ(row_of(Operand::dgate).dtype(spec), DType::f16);
 }
 
 TEST(Operands, OfABackwardSpecHaveTheirTypes) {
@@ -649,6 +759,7 @@ TEST(Spec, EveryFieldCountsInAComparison) {
   EXPECT_TRUE(differs([](auto& s) { s.residual = Residual::before; }));
   EXPECT_TRUE(differs([](auto& s) { s.sum = true; }));
   EXPECT_TRUE(differs([](auto& s) { s.dsum = true; }));
+  EXPECT_TRUE(differs([](auto& s) { s.need = Need::dx; }));
   EXPECT_TRUE(differs([](auto& s) { s.affine = Affine::weight; }));
   EXPECT_TRUE(differs([](auto& s) { s.activation = Activation::relu; }));
   EXPECT_TRUE(differs([](auto& s) { s.scale = 2; }));
@@ -764,6 +875,7 @@ TEST(Canonical, ChangesNoMeaning) {
     back.residual_type = spec.residual_type;
     back.gradient_type = spec.gradient_type;
     back.dsum = spec.dsum;
+    back.need = spec.need;
     back.rounding = spec.rounding;
     back.weight_offset = spec.weight_offset;
     back.affine_rows = spec.affine_rows;

@@ -135,6 +135,27 @@ TEST(ToText, OfBackwardSpecs) {
       << "a forward spec has neither";
 }
 
+TEST(ToText, OfWhatGradientsAreNeeded) {
+  for (const auto& need : kNeeds) {
+    const NormSpec spec{.backward = true, .columns = 64, .affine = Affine::weight_bias, .need = need.value};
+    const std::string text = to_text(spec);
+    EXPECT_EQ(text, std::string("layernorm_bwd/cols=64/f32/eps=1e-05/wb") +
+                        (need.value == Need::all ? "" : "/need=" + std::string(need.name)));
+    EXPECT_EQ(parsed(text), spec);
+  }
+  EXPECT_EQ(to_text(parsed("rmsnorm_bwd/need=dx+dw/cols=64/bf16/w")), "rmsnorm_bwd/cols=64/bf16/eps=1e-05/w");
+  EXPECT_EQ(to_text(parsed("rmsnorm_bwd/cols=64/w/need=dx+db")),
+            "rmsnorm_bwd/cols=64/f32/eps=1e-05/w/need=dx");
+  EXPECT_EQ(to_text(parsed("rmsnorm_bwd/cols=64/w/need=all")), "rmsnorm_bwd/cols=64/f32/eps=1e-05/w");
+}
+
+TEST(ToText, OfGatesOfBackwardSpecs) {
+  for (const std::string text : {"rmsnorm_bwd/cols=64/bf16/mod=f32/eps=1e-05/gate:silu/dsum/w/gelu/scale=0.5",
+                                 "layernorm_bwd/cols=64/f32/eps=1e-05/gateafter:tanh/wb/need=dx",
+                                 "rmsnorm_bwd/cols=64/f32/eps=1e-05/gate"})
+    EXPECT_EQ(to_text(parsed(text)), text);
+}
+
 TEST(ToText, OfQuantizations) {
   const NormSpec row{.norm = Norm::rms,
                      .columns = 4096,
@@ -339,6 +360,21 @@ TEST(ParseSpec, NamesEachMistake) {
            {"layernorm_bwd/cols=64/w/dw=f32/dw=f32", Code::BadSpecText, "gradient_type is given twice"},
            {"layernorm_bwd/cols=64/dsum/dsum", Code::BadSpecText, "dsum is given twice"},
            {"layernorm_bwd/cols=64/dsum=f32", Code::BadSpecText, "unknown field 'dsum='"},
+           {"layernorm/cols=64/w/need=dx", Code::BadSpecText, "need= describes what it does not have"},
+           {"layernorm_bwd/cols=64/w/need=dw/dw=f32/need=dw", Code::BadSpecText, "need is given twice"},
+           {"layernorm_bwd/cols=64/w/need=dx/dw=f32", Code::BadSpecText,
+            "dw= describes what it does not have"},
+           {"layernorm_bwd/cols=64/w/need=dw+dx", Code::BadSpecText,
+            "'dw+dx' is no need; it must be one of all, dx, dx+dw, dx+db, dw+db, dw, db"},
+           {"layernorm_bwd/cols=64/w/need", Code::BadSpecText, "unknown field 'need'"},
+           {"layernorm_bwd/cols=64/need=dw", Code::BadCombination, "no gradient remains"},
+           {"layernorm_bwd/cols=64/w/need=db", Code::BadCombination,
+            "and there is no bias. Add it (/w, /wb)"},
+           {"layernorm_bwd/cols=64/w/dsum/need=dw", Code::BadCombination,
+            "dsum is added to dx, which need=dw leaves out"},
+           {"layernorm_bwd/cols=64/gateafter/relu", Code::BadCombination,
+            "a gate behind the norm excludes an activation"},
+           {"layernorm_bwd/cols=64/gate:table", Code::BadCombination, "a backward spec excludes gate_table"},
            {"layernorm_bwd/cols=64/stats", Code::BadCombination, "a backward spec excludes statistics"},
            {"layernorm_bwd/cols=64/add", Code::BadCombination, "a backward spec excludes residual"},
            {"layernorm_bwd/cols=64/wb/mod", Code::BadCombination, "a backward spec excludes modulation"},

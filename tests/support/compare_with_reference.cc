@@ -187,7 +187,7 @@ std::optional<std::string> wrong_gradient_in_row(const oracle::Problem& problem,
     return {};
   }
   std::optional<std::string> wrong;
-  oracle::compare_dx(problem, row, share, [&](Operand output, const oracle::Deviation& found) {
+  oracle::compare_row_gradients(problem, row, share, [&](Operand output, const oracle::Deviation& found) {
     if (!wrong) wrong = wrong_value(output, found);
   });
   return wrong;

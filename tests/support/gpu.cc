@@ -87,8 +87,9 @@ GpuProblem::GpuProblem(oracle::Problem& problem, const Placement& placement) : p
   for (const OperandRow& row : kOperands) {
     oracle::Matrix& matrix = problem[row.operand];
     const Operand result = problem.spec.backward ? Operand::dx : Operand::y;
-    const bool in_place = (row.operand == result && placement.in_place) ||
-                          (row.operand == Operand::sum && placement.sum_in_place);
+    const bool in_place =
+        (row.operand == result && placement.in_place) ||
+        ((row.operand == Operand::sum || row.operand == Operand::dgate) && placement.sum_in_place);
     const void* const at =
         in_place ? pointer_of(tensors_, row_of(row.in_place)) : add(row.output ? outputs_ : inputs_, matrix);
     if (matrix.columns() > 0) set(tensors_, row, oracle::rows_at(at, matrix.layout()));

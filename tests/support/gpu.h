@@ -64,7 +64,7 @@ class GpuStream {
 struct Placement {
   std::int64_t shift = 0;     // elements that every tensor is moved past a multiple of 256 bytes
   bool in_place = false;      // y is x, or dx is dy
-  bool sum_in_place = false;  // the sum is the residual
+  bool sum_in_place = false;  // the sum is the residual, or dgate the gate
 };
 
 // The tensors of a problem in device memory. The problem stays the caller's and must live as long.

@@ -80,6 +80,7 @@ std::int64_t KernelCase::stride_of(Operand matrix) const {
     case Operand::dy:
       return elements_of_row() + scale_gap;
     case Operand::mod_shift:
+    case Operand::dgate:
       return elements_of_row() + shift_gap;
     case Operand::weight:
     case Operand::bias:
@@ -113,14 +114,19 @@ bool legal(const KernelCase& c) {
     return false;
   if (c.group > 1 ? !c.plan.grouped_rows && c.plan.strategy != Strategy::generic : c.group_gap != 0)
     return false;
+  if (c.in_place && c.spec.backward && !writes_dx(c.spec)) return false;
   if (c.in_place && (c.y_gap != 0 || size_of(c.spec.input) != size_of(c.spec.output))) return false;
   const auto lacks = [&](Operand operand) { return !row_of(operand).present(c.spec); };
-  if ((lacks(Operand::gate) && c.gate_gap != 0) || (lacks(Operand::mod_shift) && c.shift_gap != 0) ||
+  const bool has_dgate = !lacks(Operand::dgate);
+  if ((lacks(Operand::gate) && c.gate_gap != 0) ||
+      (lacks(Operand::mod_shift) && (!has_dgate || c.sum_in_place) && c.shift_gap != 0) ||
       (lacks(Operand::residual) && lacks(Operand::dsum) && c.residual_gap != 0) ||
       (lacks(Operand::mod_scale) && lacks(Operand::dy) && c.scale_gap != 0))
     return false;
   if ((!c.spec.sum || c.sum_in_place) && c.sum_gap != 0) return false;
-  if (c.sum_in_place && !(c.spec.sum && c.spec.residual == Residual::before)) return false;
+  // The rows of a group have one gate.
+  if (c.sum_in_place && !(c.spec.sum && c.spec.residual == Residual::before) && !(has_dgate && c.group == 1))
+    return false;
   const std::int64_t shifts[] = {c.x_shift, c.y_shift, c.weight_shift, c.bias_shift};
   const std::int64_t gaps[] = {c.x_gap,     c.gate_gap, c.residual_gap, c.scale_gap,
                                c.shift_gap, c.y_gap,    c.sum_gap,      c.group_gap};

@@ -47,7 +47,7 @@ struct KernelCase {
   std::int64_t rows = 1;
   std::int64_t plane = 0;  // with channels first: the rows of a sample, which is a row to all that follows
   // Elements between rows, of a second result twice as many as of y; -columns makes all rows of an input one.
-  // Of dy it is scale_gap, of dsum residual_gap, of dx y_gap.
+  // Of dy it is scale_gap, of dsum residual_gap, of dx y_gap, of dgate shift_gap.
   std::int64_t x_gap = 0, gate_gap = 0, residual_gap = 0, scale_gap = 0, shift_gap = 0, y_gap = 0,
                sum_gap = 0;
   // Rows come in groups of so many, with group_gap elements between groups. Gate and modulation then are the
@@ -57,7 +57,7 @@ struct KernelCase {
   int x_shift = 0, y_shift = 0, weight_shift = 0, bias_shift = 0;
   Guard guard = Guard::behind;
   bool in_place = false;      // y is x, or dx is dy
-  bool sum_in_place = false;  // the sum is the residual
+  bool sum_in_place = false;  // the sum is the residual, or dgate is the gate
   bool overlaps = false;      // begins before the launch in front is done (sm_90)
   std::int64_t blocks = 0;    // of the launch; 0: as many as the plan asks for
   int runs = 1;               // one after the other, with the same workspace
@@ -69,7 +69,7 @@ struct KernelCase {
   // Whether an output lies in the memory of the input that it may be.
   bool is_in_place(Operand output) const {
     if (output == (spec.backward ? Operand::dx : Operand::y)) return in_place;
-    return output == Operand::sum && sum_in_place;
+    return output == (spec.backward ? Operand::dgate : Operand::sum) && sum_in_place;
   }
   // Elements of a row of a matrix: of a sample with channels first.
   std::int64_t elements_of_row() const { return spec.columns * (plane == 0 ? 1 : plane); }

@@ -172,8 +172,10 @@ TEST(KernelCase, RandomCasesReachEveryGradient) {
   std::set<std::tuple<Strategy, Norm, Affine, bool>> specs;
   std::set<std::tuple<Strategy, Exchange, Affine>> exchanges;
   std::set<std::pair<Strategy, Activation>> activations;
-  std::set<std::pair<Strategy, bool>> offsets, in_place, grouped, dy_gaps, other_gradients, part_of_a_round,
-      rounds, several_chunks;
+  std::set<std::tuple<Strategy, Gate, GateFunction>> gates;
+  std::set<std::pair<Strategy, Need>> needs;
+  std::set<std::pair<Strategy, bool>> gates_in_place, offsets, in_place, grouped, dy_gaps, other_gradients,
+      part_of_a_round, rounds, several_chunks;
   std::set<std::pair<Strategy, Norm>> chosen;
   int in_warps = 0, whole_blocks = 0, all = 0;
   for (std::uint64_t seed = 0; seed < kCases; ++seed) {
@@ -193,6 +195,9 @@ TEST(KernelCase, RandomCasesReachEveryGradient) {
       specs.emplace(strategy, c.spec.norm, c.spec.affine, c.spec.dsum);
       exchanges.emplace(strategy, c.plan.exchange, c.spec.affine);
       activations.emplace(strategy, c.spec.activation);
+      gates.emplace(strategy, c.spec.gate, c.spec.gate_function);
+      needs.emplace(strategy, c.spec.need);
+      if (row_of(Operand::dgate).present(c.spec)) gates_in_place.emplace(strategy, c.sum_in_place);
       offsets.emplace(strategy, c.spec.weight_offset);
       in_place.emplace(strategy, c.in_place);
       grouped.emplace(strategy, c.group > 1);
@@ -207,10 +212,12 @@ TEST(KernelCase, RandomCasesReachEveryGradient) {
   const int cases = static_cast<int>(kCases);
   EXPECT_EQ(specs.size(), 3u * 2 * 3 * 2);
   EXPECT_EQ(exchanges.size(), (3u * 2 + 1) * 3) << "and clusters of gradient_ring";
-  for (const auto* pairs :
-       {&offsets, &in_place, &grouped, &dy_gaps, &other_gradients, &part_of_a_round, &rounds})
+  for (const auto* pairs : {&gates_in_place, &offsets, &in_place, &grouped, &dy_gaps, &other_gradients,
+                            &part_of_a_round, &rounds})
     EXPECT_EQ(pairs->size(), 3u * 2);
   EXPECT_EQ(activations.size(), 3u * 5);
+  EXPECT_EQ(gates.size(), 3u * (1 + 2 * 4));
+  EXPECT_EQ(needs.size(), 3u * 7);
   EXPECT_EQ(several_chunks.size(), 5u) << "gradient_rows has whole rows";
   EXPECT_GE(chosen.size(), 2u * 2) << "what choose() says, too; gradient_ring for long rows alone";
   EXPECT_GT(in_warps, cases / 5);
@@ -252,6 +259,29 @@ TEST(KernelCase, WhatGradientsDoNotHaveIsIllegal) {
     to.in_place = true;
     to.spec.output = DType::bf16;
   }));
+  EXPECT_FALSE(legal_with([](KernelCase& to) {
+    to.in_place = true;
+    to.spec.need = Need::dweight;
+  })) << "there is no dx";
+  EXPECT_FALSE(legal_with([](KernelCase& to) { to.shift_gap = 4; })) << "of dgate";
+  EXPECT_FALSE(legal_with([](KernelCase& to) { to.sum_in_place = true; })) << "there is no dgate";
+  const auto gated_with = [&](auto change) {
+    return legal_with([&](KernelCase& to) {
+      to.spec.gate = Gate::before;
+      change(to);
+    });
+  };
+  EXPECT_TRUE(gated_with([](KernelCase& to) { to.gate_gap = to.shift_gap = 4; }));
+  EXPECT_TRUE(gated_with([](KernelCase& to) { to.gate_gap = -64; })) << "all rows of the gate are one";
+  EXPECT_TRUE(gated_with([](KernelCase& to) { to.sum_in_place = true; }));
+  EXPECT_FALSE(gated_with([](KernelCase& to) {
+    to.sum_in_place = true;
+    to.gate_gap = -64;
+  })) << "dgate would be one row";
+  EXPECT_FALSE(gated_with([](KernelCase& to) {
+    to.sum_in_place = true;
+    to.shift_gap = 4;
+  })) << "its rows are the gate's";
 }
 
 // Of warp_rows, and of block_row with each exchange: y and the sum in place, each alone, both and none.

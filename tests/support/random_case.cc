@@ -209,7 +209,8 @@ void fill_in(Random& random, KernelCase& c, std::int64_t elements) {
     c.group = random.between(1, std::min<std::int64_t>(c.rows, 5));
     c.rows -= c.rows % c.group;
   }
-  c.in_place = size_of(c.spec.input) == size_of(c.spec.output) && random.below(4) == 0;
+  const bool has_result = !c.spec.backward || writes_dx(c.spec);
+  c.in_place = has_result && size_of(c.spec.input) == size_of(c.spec.output) && random.below(4) == 0;
   if (c.group > 1) c.group_gap = random_distance(random, unit, 20);
   c.x_gap = random_distance(random, unit, 20);
   if (!c.in_place) c.y_gap = random_distance(random, unit, 20);
@@ -234,10 +235,13 @@ void fill_in(Random& random, KernelCase& c, std::int64_t elements) {
     if (may_overlap && random.below(4) == 0) overlap(gap);
   };
   lay(c.spec.residual != Residual::none || c.spec.dsum, c.residual_gap, !c.sum_in_place);
-  lay(c.spec.gate != Gate::none, c.gate_gap, true);
+  const bool has_dgate = row_of(Operand::dgate).present(c.spec);
+  if (has_dgate) c.sum_in_place = c.group == 1 && random.below(4) == 0;
+  lay(c.spec.gate != Gate::none, c.gate_gap, !c.sum_in_place || !has_dgate);
   lay(c.spec.modulation != Modulation::none || c.spec.backward, c.scale_gap,
       !(c.spec.backward && c.in_place));
-  lay(c.spec.modulation == Modulation::scale_shift, c.shift_gap, true);
+  lay(c.spec.modulation == Modulation::scale_shift || (has_dgate && !c.sum_in_place), c.shift_gap,
+      !has_dgate);
 }
 
 // One of the plans that users get, or nothing where the device has none.

@@ -124,12 +124,19 @@ void make_backward(NormSpec& spec, Random& random) {
           .weight = spec.weight,
           .gradient_type = random.coin() ? spec.input : random_dtype(random),
           .residual_type = spec.residual_type,
+          .modulation_type = spec.modulation_type,
           .epsilon = spec.epsilon,
+          .gate = random.below(3) == 0 ? random.one_of(kGates).value : Gate::none,
+          .gate_function = random.one_of(kGateFunctions).value,
           .dsum = random.coin(),
           .affine = spec.affine,
           .weight_offset = spec.weight_offset,
           .activation = spec.activation,
-          .scale = spec.scale};
+          .scale = spec.scale,
+          .need = random.below(3) == 0 ? random.one_of(kNeeds).value : Need::all};
+  if (spec.gate == Gate::after) spec.activation = Activation::none;
+  if (written_gradients(spec) == 0) spec.need = Need::all;
+  if (!writes_dx(spec)) spec.dsum = false;
   // What was computed in f64 may be in f32 now.
   if (spec.epsilon > largest_number(spec)) spec.epsilon = random_epsilon(random, true);
   if (std::fabs(spec.scale) > largest_number(spec)) spec.scale = random_scale(random, true);

@@ -41,11 +41,13 @@ std::vector<KernelCase> simpler(const KernelCase& c) {
     candidate.spec = canonical(candidate.spec);
     if (candidate.spec.gate == Gate::none) candidate.gate_gap = 0;
     if (candidate.spec.modulation == Modulation::none && !candidate.spec.backward) candidate.scale_gap = 0;
-    if (candidate.spec.modulation != Modulation::scale_shift) candidate.shift_gap = 0;
+    const bool has_dgate = row_of(Operand::dgate).present(candidate.spec);
+    if (candidate.spec.modulation != Modulation::scale_shift && !has_dgate) candidate.shift_gap = 0;
+    if (candidate.spec.backward && !writes_dx(candidate.spec)) candidate.in_place = false;
     if (candidate.spec.residual == Residual::none && !candidate.spec.dsum) candidate.residual_gap = 0;
-    if (candidate.spec.residual != Residual::before) candidate.sum_in_place = false;
+    if (candidate.spec.residual != Residual::before && !has_dgate) candidate.sum_in_place = false;
     if (!candidate.spec.sum) {
-      candidate.sum_in_place = false;
+      candidate.sum_in_place = has_dgate && candidate.sum_in_place;
       candidate.sum_gap = 0;
     }
     if (!validate(candidate.spec)) return;
@@ -94,6 +96,7 @@ std::vector<KernelCase> simpler(const KernelCase& c) {
   });
   with([](KernelCase& to) { to.spec.sum = false; });
   with([](KernelCase& to) { to.spec.dsum = false; });
+  with([](KernelCase& to) { to.spec.need = Need::all; });
   with([](KernelCase& to) { to.spec.rounding = Rounding::none; });
   with([](KernelCase& to) { to.spec.in_bias = false; });
   with([](KernelCase& to) { to.spec.gate = Gate::none; });

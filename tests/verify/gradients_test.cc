@@ -36,6 +36,11 @@ std::vector<GradientValue> dx_of(const NormSpec& spec, const RowInputs& inputs) 
   reference_dx(spec, inputs, row_gradients(spec, inputs), 0, spec.columns, all.data());
   return all;
 }
+std::vector<GradientValue> dgate_of(const NormSpec& spec, const RowInputs& inputs) {
+  std::vector<GradientValue> dx(static_cast<std::size_t>(spec.columns)), all(dx);
+  reference_dx(spec, inputs, row_gradients(spec, inputs), 0, spec.columns, dx.data(), all.data());
+  return all;
+}
 std::vector<double> values_of(const std::vector<GradientValue>& gradients) {
   std::vector<double> values;
   for (const GradientValue& each : gradients) values.push_back(each.value);
@@ -47,9 +52,12 @@ Problem solved(const NormSpec& spec, std::int64_t rows, const RowLayouts& layout
                OperandSet in_place = 0) {
   Problem problem = make_problem(spec, rows, layouts, in_place).value();
   fill(problem, 1);
-  for (std::int64_t row = 0; row < rows; ++row) {
+  for (std::int64_t row = 0; row < rows && writes_dx(spec); ++row) {
     const std::vector<double> values = values_of(dx_of(spec, inputs_of(problem, row)));
     store(spec.input, problem[Operand::dx].row(row), 0, spec.columns, values.data());
+    if (spec.gate == Gate::none) continue;
+    const std::vector<double> of_gate = values_of(dgate_of(spec, inputs_of(problem, row)));
+    store(spec.modulation_type, problem[Operand::dgate].row(row), 0, spec.columns, of_gate.data());
   }
   const ColumnGradients sums = column_gradients(problem);
   if (!sums.weight.empty())
@@ -105,7 +113,10 @@ double loss(const NormSpec& forward, const Problem& problem) {
     reference_values(forward, inputs, row_statistics(forward, inputs), 0, forward.columns, y.data());
     for (std::int64_t i = 0; i < forward.columns; ++i) {
       sum += get(problem[Operand::dy], row, i) * y[static_cast<std::size_t>(i)].value;
-      if (problem.spec.dsum) sum += get(problem[Operand::dsum], row, i) * get(problem[Operand::x], row, i);
+      if (!problem.spec.dsum) continue;
+      double s;
+      reference_sums(forward, inputs, i, 1, &s);
+      sum += get(problem[Operand::dsum], row, i) * s;
     }
   }
   return sum;
@@ -167,6 +178,80 @@ TEST(ReferenceGradients, AreTheSlopesOfTheForward) {
             }
           }
         }
+}
+
+TEST(ReferenceGradients, OfGatesAreTheSlopesOfTheForward) {
+  for (const Gate gate : {Gate::before, Gate::after})
+    for (const auto& function : kGateFunctions)
+      for (const Norm norm : {Norm::layer, Norm::rms})
+        for (const bool more : {false, true}) {
+          const NormSpec spec =
+              canonical({.norm = norm,
+                         .backward = true,
+                         .columns = 7,
+                         .input = DType::f64,
+                         .epsilon = 1e-2,
+                         .gate = gate,
+                         .gate_function = function.value,
+                         .dsum = more,
+                         .affine = more ? Affine::weight_bias : Affine::none,
+                         .activation = more && gate == Gate::before ? Activation::silu : Activation::none,
+                         .scale = more ? -0.75 : 1});
+          SCOPED_TRACE(to_text(spec));
+          NormSpec forward = spec;
+          forward.backward = forward.dsum = false;
+          Problem problem = make_problem(spec, 3).value();
+          fill(problem, 5);
+          for (std::int64_t row = 0; row < 3; ++row) {
+            const std::vector<GradientValue> dx = dx_of(spec, inputs_of(problem, row)),
+                                             dgate = dgate_of(spec, inputs_of(problem, row));
+            for (std::int64_t i = 0; i < 7; ++i) {
+              const auto at = static_cast<std::size_t>(i);
+              EXPECT_NEAR(dx[at].value, slope(forward, problem, Operand::x, row, i), 1e-7);
+              EXPECT_NEAR(dgate[at].value, slope(forward, problem, Operand::gate, row, i), 1e-7);
+              EXPECT_GE(dgate[at].magnitude, std::fabs(dgate[at].value));
+            }
+          }
+          const ColumnGradients sums = column_gradients(problem);
+          for (std::size_t i = 0; i < sums.weight.size(); ++i) {
+            const auto column = static_cast<std::int64_t>(i);
+            EXPECT_NEAR(sums.weight[i].value, slope(forward, problem, Operand::weight, 0, column), 1e-7);
+            if (problem[Operand::bias].empty()) continue;
+            EXPECT_NEAR(sums.bias[i].value, slope(forward, problem, Operand::bias, 0, column), 1e-7);
+          }
+        }
+}
+
+TEST(ReferenceGradients, AreThoseThatAreNeeded) {
+  for (const auto& need : kNeeds) {
+    const NormSpec spec{.backward = true, .columns = 7, .affine = Affine::weight_bias, .need = need.value};
+    const ColumnGradients sums = column_gradients(solved(spec, 3));
+    EXPECT_EQ(sums.weight.size(), writes_dweight(spec) ? 7u : 0u) << need.name;
+    EXPECT_EQ(sums.bias.size(), writes_dbias(spec) ? 7u : 0u) << need.name;
+  }
+}
+
+TEST(CheckOfGradients, IsOfThoseThatAreNeeded) {
+  for (const auto& need : kNeeds)
+    for (const auto& gate : kGates) {
+      const NormSpec spec = canonical({.backward = true,
+                                       .columns = 33,
+                                       .gate = gate.value,
+                                       .gate_function = GateFunction::silu,
+                                       .affine = Affine::weight_bias,
+                                       .need = need.value});
+      SCOPED_TRACE(to_text(spec));
+      Problem problem = solved(spec, 50);
+      const CheckReport report = check(problem, kAll);
+      EXPECT_TRUE(report.ok());
+      EXPECT_EQ(report[Operand::dx].values, writes_dx(spec) ? 50 * 33 : 0);
+      EXPECT_EQ(report[Operand::dgate].values, writes_dx(spec) && gate.value != Gate::none ? 50 * 33 : 0);
+      EXPECT_EQ(report[Operand::dweight].values, writes_dweight(spec) ? 33 : 0);
+      EXPECT_EQ(report[Operand::dbias].values, writes_dbias(spec) ? 33 : 0);
+      if (report[Operand::dgate].values == 0) continue;
+      set(problem[Operand::dgate], 7, 5, get(problem[Operand::dgate], 7, 5) + 0.01);
+      EXPECT_EQ(check(problem, kAll)[Operand::dgate].wrong, 1);
+    }
 }
 
 TEST(ReferenceGradients, SlopesOfActivationsAreRightEverywhere) {
@@ -451,7 +536,7 @@ TEST(CheckOfGradients, AnUncertainRstdAddsToTheTolerance) {
     const Compared compared = [&](Operand of, const Deviation& value) {
       wrong += of == output && value.error > value.tolerance;
     };
-    for (std::int64_t row = 0; row < 5; ++row) compare_dx(problem, row, share, compared);
+    for (std::int64_t row = 0; row < 5; ++row) compare_row_gradients(problem, row, share, compared);
     compare_column_gradients(problem, std::vector<double>(5, share), compared);
     return wrong;
   };

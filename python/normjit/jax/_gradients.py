@@ -107,8 +107,9 @@ def _transpose(cotangents: Sequence[Any], *arrays: Any, problem: Problem, moving
     found: dict[str, Any] = {}
     if "y" in given:
         names = tuple(name for name in _VECTORS if name in moving)
-        dx, *others = _gradients_of(problem, names, "sum" in given)(*fixed, *given.values())
-        found = dict(zip(names, others))
+        of_x = bool({"x", "residual"} & set(moving))
+        found = dict(zip(("",) * of_x + names, _gradients_of(problem, of_x, names, "sum" in given)(*fixed, *given.values())))
+        dx = found.pop("", None)
     else:
         dx = given.get("sum")
     if dx is not None:
@@ -164,10 +165,9 @@ class GradientProblem:
         return x if output == "dx" else (self.columns,)
 
 
-def _gradient_problem_of(problem: Problem, of_bias: bool, dsum: bool) -> GradientProblem:
+def _gradient_problem_of(problem: Problem, outputs: tuple[str, ...], dsum: bool) -> GradientProblem:
     norm = _library.Spec.from_buffer_copy(problem.words)
-    spec = _library.parse_spec(_gradients.text_of(norm, of_bias, dsum))
-    outputs = ("dx", *["dweight"] * ("weight" in problem.inputs), *["dbias"] * (spec.affine == _library.AFFINES["wb"]))
+    spec = _library.parse_spec(_gradients.text_of(norm, *(name in outputs for name in ("dx", "dweight", "dbias")), dsum))
     vector = problem.dtypes.get("weight", "")
     return GradientProblem(bytes(spec), problem.columns, outputs,
                            {"dx": problem.dtypes[_normalized(problem)], "dweight": vector, "dbias": vector})
@@ -179,11 +179,11 @@ def _normalized(problem: Problem) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def _gradients_of(problem: Problem, names: tuple[str, ...], dsum: bool) -> Callable[..., Any]:
+def _gradients_of(problem: Problem, of_x: bool, names: tuple[str, ...], dsum: bool) -> Callable[..., Any]:
     """The function of what was normalized, of the vectors that are _fixed, and of the cotangents of y and, with dsum, of the
-    sum, that gives the cotangents of what was normalized and of `names`, which are among _VECTORS."""
-    formula = functools.partial(_transposed, problem, names, dsum)
-    kernel = _kernel(problem, names, dsum, formula)
+    sum, that gives the cotangents, with of_x, of what was normalized and of `names`, which are among _VECTORS."""
+    formula = functools.partial(_transposed, problem, of_x, names, dsum)
+    kernel = _kernel(problem, of_x, names, dsum, formula)
 
     @jax.custom_jvp
     def operator(*arrays: Any) -> Any:
@@ -197,17 +197,17 @@ def _gradients_of(problem: Problem, names: tuple[str, ...], dsum: bool) -> Calla
     return operator
 
 
-def _kernel(problem: Problem, names: tuple[str, ...], dsum: bool, formula: Callable[..., Any]) -> Callable[..., Any]:
+def _kernel(problem: Problem, of_x: bool, names: tuple[str, ...], dsum: bool,
+            formula: Callable[..., Any]) -> Callable[..., Any]:
     """The FFI call. Its batch is more rows, unless a sum over the rows of each is asked for."""
-    gradients = _gradient_problem_of(problem, "bias" in names, dsum)
+    gradients = _gradient_problem_of(problem, ("dx",) * of_x + tuple("d" + name for name in names), dsum)
 
     @jax.custom_batching.custom_vmap
     def kernel(*arrays: Any) -> Any:
         rows = arrays[0].shape[0]
         if rows == 0 or not _ffi.is_available(gradients.words, rows):  # of no rows the kernel writes no sums
             return formula(*arrays)
-        results = dict(zip(gradients.outputs, _ffi.call(gradients, arrays)))
-        return tuple(results[name] for name in ("dx", *("d" + name for name in names)))
+        return tuple(_ffi.call(gradients, arrays))
 
     @kernel.def_vmap
     def batched(batch: int, is_batched: Sequence[bool], *arrays: Any) -> Any:
@@ -221,15 +221,15 @@ def _kernel(problem: Problem, names: tuple[str, ...], dsum: bool, formula: Calla
     return kernel
 
 
-def _transposed(problem: Problem, names: tuple[str, ...], dsum: bool, *arrays: Any) -> tuple[Any, ...]:
+def _transposed(problem: Problem, of_x: bool, names: tuple[str, ...], dsum: bool, *arrays: Any) -> tuple[Any, ...]:
     """What the kernel computes: the transpose of the formula of tangents."""
     fixed = arrays[:1 + len(_fixed(problem))]
     made = ("y", "sum") if dsum else ("y",)
 
     def of_moving(*moving: Any) -> Any:
-        return _formula(*fixed, *moving, problem=problem, moving=(_normalized(problem), *names), made=made)
+        return _formula(*fixed, *moving, problem=problem, moving=(_normalized(problem),) * of_x + names, made=made)
 
     # Each result has the type of what it belongs to; a bias has the weight's.
-    transposed = jax.linear_transpose(of_moving, fixed[0], *[fixed[-1] for _ in names])
+    transposed = jax.linear_transpose(of_moving, *fixed[:of_x], *[fixed[-1] for _ in names])
     results: tuple[Any, ...] = transposed(arrays[len(fixed):])
     return results

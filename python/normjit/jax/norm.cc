@@ -10,15 +10,17 @@
 // all of them contiguous. A residual, and weight and bias with affine_rows, may have fewer rows than x, a
 // divisor n: row r takes row r % n. With channels_first x is [samples, columns, plane], and a residual is
 // that or one sample. Operands of a backward spec are x, weight, with an activation bias, dy and dsum, its
-// results dx, dweight and dbias; a call of 0 rows writes none. Then comes a workspace where the plans of the
+// results those that it needs of dx, dweight and dbias; a call of 0 rows writes none. Then comes a workspace where the plans of the
 // spec may need one. It is a result because XLA then knows of it: a command buffer that is replayed finds it
 // at the same place, and no other launch uses it.
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <string>
 
 #include "normjit/c_api.h"
@@ -217,9 +219,18 @@ class Results {
 };
 
 bool read_gradients(Results& results, const normjit_spec& spec, normjit_tensors& to) {
-  return results.take(to.dx.pointer, to.rows * spec.columns) &&
-         (spec.affine < NORMJIT_WEIGHT || results.take(to.dweight, spec.columns)) &&
-         (spec.affine != NORMJIT_WEIGHT_BIAS || results.take(to.dbias, spec.columns));
+  const auto needs = [&](std::initializer_list<std::int32_t> some) {
+    return spec.need <= NORMJIT_NEED_ALL || std::find(some.begin(), some.end(), spec.need) != some.end();
+  };
+  const bool of_x = needs({NORMJIT_NEED_DX, NORMJIT_NEED_DX_DWEIGHT, NORMJIT_NEED_DX_DBIAS});
+  const bool of_weight =
+      spec.affine >= NORMJIT_WEIGHT &&
+      needs({NORMJIT_NEED_DX_DWEIGHT, NORMJIT_NEED_DWEIGHT, NORMJIT_NEED_DWEIGHT_DBIAS});
+  const bool of_bias = spec.affine == NORMJIT_WEIGHT_BIAS &&
+                       needs({NORMJIT_NEED_DX_DBIAS, NORMJIT_NEED_DBIAS, NORMJIT_NEED_DWEIGHT_DBIAS});
+  return (!of_x || results.take(to.dx.pointer, to.rows * spec.columns)) &&
+         (!of_weight || results.take(to.dweight, spec.columns)) &&
+         (!of_bias || results.take(to.dbias, spec.columns));
 }
 
 bool read_norm(Results& results, const normjit_spec& spec, normjit_tensors& to) {

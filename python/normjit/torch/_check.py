@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from normjit.torch._activation import NONE
+from normjit import _library
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 WARM_UP = ("Call the layer once with tensors like these before the capture begins, as the warm-up of torch.cuda.graph "
@@ -50,16 +50,20 @@ def _parameter(name: str, part: Tensor, x: Tensor, dims: int, dtype: torch.dtype
 
 
 def gradients(x: Tensor, dims: int, weight: Tensor | None, bias: Tensor | None, dy: Tensor, dsum: Tensor | None,
-              activation: int, of_bias: bool) -> None:
+              gate: Tensor | None, gate_place: int, needs_bias: bool) -> None:
     """Raises RuntimeError where these do not fit each other."""
     if not 1 <= dims <= x.dim():
         raise RuntimeError("normjit::norm_backward: dims must be 1 to {}".format(x.dim()))
-    if bias is None and of_bias and activation != NONE:
-        raise RuntimeError("normjit::norm_backward: bias must be given, since with an activation its gradient depends on it")
+    if bias is None and needs_bias:
+        raise RuntimeError("normjit::norm_backward: bias must be given, since with an activation or a gate behind it "
+                           "gradients depend on it")
+    if gate_place not in _library.GATES.values() or (gate is None) != (gate_place == _library.GATES["none"]):
+        raise RuntimeError("normjit::norm_backward: gate_place must be that of a gate, and 1 without one")
     row = x.shape[-dims:]
     rows = row, (row.numel(),)
     for name, part, fits in (("x", x, True), ("dy", dy, dy.shape == x.shape),
                              ("dsum", dsum, dsum is None or dsum.shape == x.shape),
+                             ("gate", gate, gate is None or gate.shape == x.shape),
                              ("weight", weight, weight is None or weight.shape in rows),
                              ("bias", bias, bias is None or bias.shape in rows and weight is not None
                               and bias.dtype == weight.dtype)):

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from normjit import _library
-from normjit._gradients import UNAVAILABLE
+from normjit._gradients import UNAVAILABLE, need_of
 from normjit._operands import GRADIENT_OPERANDS, ONE, OPERANDS
-from normjit.torch import _check
+from normjit.torch import _check, _gradients
 from normjit.torch._activation import NONE
 from normjit.torch._launch import launch
 from normjit.torch._problem import OUTPUTS, Problem, problem_of, rows_at
@@ -149,20 +149,25 @@ class _GradientProblem(Problem):
 
 
 @functools.lru_cache(maxsize=1024)
-def _gradient_problem(columns: int, eps: float, activation: int, scale: float, layer: bool, affine: str, weight_offset: bool,
-                      dsum: bool, input: int, output: int, weight: int, residual: int) -> _GradientProblem:
+def _gradient_problem(columns: int, eps: float, activation: int, scale: float, gate_place: int, gate_function: int, layer: bool,
+                      affine: str, weight_offset: bool, dsum: bool, need: int, input: int, output: int, weight: int,
+                      residual: int, modulated: int) -> _GradientProblem:
     return _GradientProblem(_library.spec_text(_library.Spec(
         columns, eps, scale, backward=1, norm=_library.NORMS["layernorm" if layer else "rmsnorm"],
         affine=_library.AFFINES[affine], weight_offset=int(weight_offset), activation=activation, dsum=int(dsum),
-        input=input, output=output, weight=weight, gradient_type=weight, residual_type=residual)))
+        gate=gate_place, gate_function=gate_function, need=need, input=input, output=output, weight=weight,
+        gradient_type=weight, residual_type=residual, modulation_type=modulated)))
 
 
-def norm_backward(x: Tensor, dims: int, weight: Maybe, bias: Maybe, dy: Tensor, dsum: Maybe, eps: float, activation: int,
-                  scale: float, layer: bool, weight_offset: bool, of_bias: bool, batch_invariant: bool) -> Any:
+def norm_backward(x: Tensor, dims: int, weight: Maybe, bias: Maybe, dy: Tensor, dsum: Maybe, gate: Maybe, eps: float,
+                  activation: int, scale: float, gate_place: int, gate_function: int, layer: bool, weight_offset: bool,
+                  of_x: bool, of_weight: bool, of_bias: bool, batch_invariant: bool) -> Any:
     """By PyTorch where the norm has a kernel and its gradients have none."""
-    _check.gradients(x, dims, weight, bias, dy, dsum, activation, of_bias)
-    arguments = (x, dims, weight, None if activation == NONE else bias, dy, dsum, eps, activation, scale, layer,
-                 weight_offset, of_bias, batch_invariant)
+    reads_bias = _gradients.reads_bias(activation, gate_place, of_x)
+    _check.gradients(x, dims, weight, bias, dy, dsum, gate, gate_place, of_bias and reads_bias)
+    arguments = (x, dims, weight, bias if reads_bias else None, dy, dsum if of_x else None, gate, eps, activation, scale,
+                 gate_place, gate_function, layer, weight_offset, of_x, of_weight and weight is not None,
+                 of_bias and weight is not None, batch_invariant)
     if not _takes_epsilon(eps):
         return torch.ops.normjit.norm_backward_by_pytorch(*arguments)
     try:
@@ -172,23 +177,28 @@ def norm_backward(x: Tensor, dims: int, weight: Maybe, bias: Maybe, dy: Tensor, 
             raise
         return torch.ops.normjit.norm_backward_by_pytorch(*arguments)
     row = x.shape[-dims:]
-    dx, *sums = made
-    return dx, *(x.new_empty(0) if part is None or not wanted else part.reshape(row)
-                 for part, wanted in zip(sums, (True, of_bias)))
+    dx, dgate = (x.new_empty(0) if part is None else part for part in (made[0], made[3]))
+    return dx, *(x.new_empty(0) if part is None else part.reshape(row) for part in made[1:3]), dgate
 
 
-def _gradients_of(x: Tensor, dims: int, weight: Maybe, bias: Maybe, dy: Tensor, dsum: Maybe, eps: float, activation: int,
-                  scale: float, layer: bool, weight_offset: bool, of_bias: bool, batch_invariant: bool) -> Sequence[Maybe]:
-    """None in the place of what is not made."""
+def _gradients_of(x: Tensor, dims: int, weight: Maybe, bias: Maybe, dy: Tensor, dsum: Maybe, gate: Maybe, eps: float,
+                  activation: int, scale: float, gate_place: int, gate_function: int, layer: bool, weight_offset: bool,
+                  of_x: bool, of_weight: bool, of_bias: bool, batch_invariant: bool) -> Sequence[Maybe]:
+    """dx, dweight, dbias and dgate; None in the place of what is not made."""
+    if not (of_x or of_weight or of_bias):
+        return None, None, None, None
     if x.numel() == 0:  # a row may be empty, too
-        zeros = [weight.new_zeros(x.shape[-dims:]) if weight is not None and wanted else None for wanted in (True, of_bias)]
-        return x.new_empty(x.shape), *zeros
+        zeros = [weight.new_zeros(x.shape[-dims:]) if weight is not None and wanted else None
+                 for wanted in (of_weight, of_bias)]
+        return (torch.empty_like(x) if of_x else None, *zeros,
+                torch.empty_like(gate) if gate is not None and of_x else None)
     affine = "none" if weight is None else "wb" if of_bias or bias is not None else "w"
     problem = _gradient_problem(
-        x.shape[-dims:].numel(), eps, activation, scale, layer, affine, weight_offset and weight is not None,
-        dsum is not None, *[_code(x.dtype if part is None else part.dtype) for part in (x, dy, weight, dsum)])
+        x.shape[-dims:].numel(), eps, activation, scale, gate_place, gate_function, layer, affine,
+        weight_offset and weight is not None, dsum is not None, need_of(of_x, of_weight, of_bias),
+        *[_code(x.dtype if part is None else part.dtype) for part in (x, dy, weight, dsum, gate)])
     vectors = [None if part is None else part.reshape(-1) for part in (weight, bias)]
-    return _run(problem, batch_invariant, (x, *vectors, dy, dsum, None, None, None))
+    return _run(problem, batch_invariant, (x, gate, *vectors, dy, dsum, None, None, None, None))
 
 
 KERNELS = {"_launch": launch_problem, "layer_norm": layer_norm, "layer_norm_with_gradients": layer_norm,

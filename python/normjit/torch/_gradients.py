@@ -10,6 +10,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
+from normjit import _library
 from normjit.torch import _check
 from normjit.torch._activation import NONE, gradient_of_argument
 from normjit.torch._operator import DEVICE, library
@@ -19,16 +20,24 @@ _operators: Any = torch.ops.normjit
 apply = _operators.norm_backward.default
 
 Maybe = Optional[Tensor]
-Found = tuple[Tensor, Tensor, Tensor]
+Found = tuple[Tensor, Tensor, Tensor, Tensor]
+NO_GATE, GATE_BEFORE, GATE_AFTER = (_library.GATES[name] for name in ("none", "gate", "gateafter"))
 
 
 def gradients(x: Tensor, dims: int, weight: Maybe, bias: Maybe, dy: Tensor, dsum: Maybe, eps: float, activation: int,
-              scale: float, *, layer: bool, of_bias: bool, weight_offset: bool = False, batch_invariant: bool = False) -> Found:
-    """dx, dweight and dbias; the latter have no elements without a weight, and unless of_bias asks for it."""
+              scale: float, *, layer: bool, of_x: bool, of_weight: bool, of_bias: bool, gate: Maybe = None,
+              gate_place: int = NO_GATE, gate_function: int = 1, weight_offset: bool = False,
+              batch_invariant: bool = False) -> Found:
+    """dx, dweight, dbias and dgate, which comes with dx; what is not asked for, or is of nothing, has no elements."""
     function: Any = apply if _has_kernel(x, dy, dsum) else by_pytorch
-    found: Found = function(x, dims, weight, bias, dy, dsum, eps, activation, scale, layer, weight_offset, of_bias,
-                            batch_invariant)
+    found: Found = function(x, dims, weight, bias, dy, dsum if of_x else None, gate, eps, activation, scale, gate_place,
+                            gate_function, layer, weight_offset, of_x, of_weight, of_bias, batch_invariant)
     return found
+
+
+def reads_bias(activation: int, gate_place: int, of_x: bool) -> bool:
+    """Whether a gradient depends on the bias."""
+    return activation != NONE or (gate_place == GATE_AFTER and of_x)
 
 
 def _has_kernel(x: Tensor, *grads: Maybe) -> bool:
@@ -42,24 +51,59 @@ def _has_kernel(x: Tensor, *grads: Maybe) -> bool:
 _BATCHED: Any = torch._C._parse_dispatch_key("Batched")
 
 
-def by_pytorch(x: Tensor, dims: int, weight: Maybe, bias: Maybe, dy: Tensor, dsum: Maybe, eps: float, activation: int,
-               scale: float, layer: bool, weight_offset: bool, of_bias: bool, batch_invariant: bool) -> Found:
+def by_pytorch(x: Tensor, dims: int, weight: Maybe, bias: Maybe, dy: Tensor, dsum: Maybe, gate: Maybe, eps: float,
+               activation: int, scale: float, gate_place: int, gate_function: int, layer: bool, weight_offset: bool,
+               of_x: bool, of_weight: bool, of_bias: bool, batch_invariant: bool) -> Found:
     """Differentiable. In the widest of the types; where more than one operator rounds, in f32 at least."""
-    wide = functools.reduce(torch.promote_types, [part.dtype for part in (x, weight, dy, dsum) if part is not None])
-    if not layer or dsum is not None or activation != NONE or scale != 1.0:
+    wide = functools.reduce(torch.promote_types,
+                            [part.dtype for part in (x, weight, dy, dsum, gate) if part is not None])
+    if not layer or dsum is not None or gate is not None or activation != NONE or scale != 1.0:
         wide = torch.promote_types(wide, torch.float32)
     shape = x.shape[-dims:]
     factors, summand = (None if part is None else part.to(wide).reshape(shape) for part in (weight, bias))
     if factors is not None and weight_offset:
         factors = 1 + factors
-    through = functools.partial(gradient_of_argument, dy.to(wide), activation=activation, scale=scale)
+    of_gate: tuple[Any, Any] = (None, None) if gate is None else _gate_of(gate.to(wide), gate_function)
+    gate_factor, slope = of_gate
+    s, arrives = x.to(wide), dy.to(wide)
+    behind: list[Tensor] = []
+    if gate_place == GATE_BEFORE:
+        s = s * gate_factor
+    elif gate_place == GATE_AFTER:
+        arrives = arrives * gate_factor
+
+    def through(z: Tensor) -> Tensor:
+        behind.append(z)
+        return gradient_of_argument(arrives, z, activation=activation, scale=scale)
+
     function = _of_layer if layer else _of_rms
-    dx, dweight, dbias = function(x.to(wide), shape, factors, summand, through, eps, of_bias)
+    dx, dweight, dbias = function(s, shape, factors, summand, through, eps, of_bias)
     if dsum is not None:
         dx = dx + dsum.to(wide)
-    sums = [x.new_empty(0) if weight is None or part is None else part.to(weight.dtype).contiguous()
-            for part in (dweight, dbias)]
-    return dx.to(x.dtype).contiguous(), sums[0], sums[1]
+    dgate = None
+    if gate_place == GATE_BEFORE:
+        dx, dgate = dx * gate_factor, dx * x.to(wide) * slope
+    elif gate_place == GATE_AFTER:
+        dgate = dy.to(wide) * scale * behind[0] * slope
+    like = weight if weight is not None else x
+    of = ((dx, x, of_x), (dweight, like, of_weight and weight is not None), (dbias, like, of_bias and weight is not None),
+          (dgate, gate, of_x and gate is not None))
+    found = [part.to(theirs.dtype).contiguous() if wanted and part is not None and theirs is not None else x.new_empty(0)
+             for part, theirs, wanted in of]
+    return found[0], found[1], found[2], found[3]
+
+
+def _gate_of(gate: Tensor, function: int) -> tuple[Tensor, Tensor]:
+    """What it multiplies by, and the derivative of that."""
+    if function == _library.GATE_FUNCTIONS["tanh"]:
+        tanh = torch.tanh(gate)
+        return tanh, 1 - tanh * tanh
+    if function == _library.GATE_FUNCTIONS[None]:
+        return gate, torch.ones_like(gate)
+    sigmoid = torch.sigmoid(gate)
+    if function == _library.GATE_FUNCTIONS["sigmoid"]:
+        return sigmoid, sigmoid * (1 - sigmoid)
+    return gate * sigmoid, sigmoid * (1 + gate * (1 - sigmoid))
 
 
 # In these, through() of the argument of the activation is its gradient.
@@ -93,13 +137,15 @@ def _elsewhere(*arguments: Any) -> Found:
         return by_pytorch(*arguments)
 
 
-def _fake(x: Tensor, dims: int, weight: Maybe, bias: Maybe, dy: Tensor, dsum: Maybe, eps: float, activation: int,
-          scale: float, layer: bool, weight_offset: bool, of_bias: bool, batch_invariant: bool) -> Found:
-    _check.gradients(x, dims, weight, bias, dy, dsum, activation, of_bias)
+def _fake(x: Tensor, dims: int, weight: Maybe, bias: Maybe, dy: Tensor, dsum: Maybe, gate: Maybe, eps: float,
+          activation: int, scale: float, gate_place: int, gate_function: int, layer: bool, weight_offset: bool, of_x: bool,
+          of_weight: bool, of_bias: bool, batch_invariant: bool) -> Found:
+    _check.gradients(x, dims, weight, bias, dy, dsum, gate, gate_place, of_bias and reads_bias(activation, gate_place, of_x))
     row = x.shape[-dims:]
     sums = [x.new_empty(0) if weight is None or not wanted else x.new_empty(row, dtype=weight.dtype)
-            for wanted in (True, of_bias)]
-    return x.new_empty(x.shape), sums[0], sums[1]
+            for wanted in (of_weight, of_bias)]
+    dgate = x.new_empty(x.shape, dtype=gate.dtype) if of_x and gate is not None else x.new_empty(0)
+    return x.new_empty(x.shape) if of_x else x.new_empty(0), sums[0], sums[1], dgate
 
 
 library.impl("norm_backward", _elsewhere, "CompositeExplicitAutograd")

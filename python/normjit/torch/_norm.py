@@ -258,11 +258,12 @@ def _setup_context(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.set_materialize_grads(False)
     given = dict(zip(("x", *INPUTS), inputs[1:-1]))
     ctx.batch_invariant = inputs[-1]
-    residual = given["residual"]
-    ctx.has_kernel = has_gradient_kernel(problem) and (residual is None or residual.shape == given["x"].shape)
+    residual, gate = given["residual"], given["gate"]
+    ctx.has_kernel = has_gradient_kernel(problem) and all(
+        part is None or part.shape == given["x"].shape for part in (residual, gate))
     if ctx.has_kernel:
         normalized = given["x"] if residual is None else output[problem.outputs.index("sum")]
-        ctx.save_for_backward(normalized, given["weight"], given["bias"] if read_bias(problem.spec) else None)
+        ctx.save_for_backward(normalized, given["weight"], given["bias"] if read_bias(problem.spec) else None, gate)
         ctx.bias_shape = None if given["bias"] is None else given["bias"].shape
     else:
         ctx.save_for_backward(*inputs[1:-1])
@@ -276,25 +277,29 @@ def _backward(ctx: Any, grads: list[Maybe]) -> tuple[Any, ...]:
 
 def _backward_by_kernel(ctx: Any, grads: list[Maybe], asked: tuple[bool, ...]) -> list[Maybe]:
     problem = problem_of(ctx.spec)
-    of = dict(zip(problem.outputs, grads))
+    of, wanted = dict(zip(problem.outputs, grads)), dict(zip(("x", *INPUTS), asked))
     dy, dsum = of["out"], of.get("sum")
-    normalized, weight, bias = ctx.saved_tensors
+    normalized, weight, bias, gate = ctx.saved_tensors
     found: dict[str, Maybe] = {}
+    if dy is None and problem.gates == "gate":  # dsum arrives at the product
+        dy = torch.zeros(normalized.shape, dtype=problem.output, device=normalized.device)
     if dy is None:
         dx = dsum
     else:
-        of_bias = asked[_PLACES["bias"]]
-        dx, dweight, dbias = _gradients.gradients(
+        of_x = wanted["x"] or wanted["residual"] or wanted["gate"]
+        dx, dweight, dbias, dgate = _gradients.gradients(
             normalized, problem.row_dims(normalized), weight, bias, dy, dsum, problem.epsilon, problem.activation,
-            problem.scale, layer=problem.layer, of_bias=of_bias, weight_offset=problem.weight_offset,
+            problem.scale, layer=problem.layer, of_x=of_x, of_weight=wanted["weight"], of_bias=wanted["bias"], gate=gate,
+            gate_place=problem.spec.gate, gate_function=problem.gate_function, weight_offset=problem.weight_offset,
             batch_invariant=ctx.batch_invariant)
-        if weight is not None:
+        found["gate"] = dgate
+        if wanted["weight"]:
             found["weight"] = dweight.reshape(weight.shape)
-        if of_bias:
+        if wanted["bias"]:
             found["bias"] = dbias.reshape(ctx.bias_shape)
-    if dx is not None:
+    if dx is not None and (wanted["x"] or wanted["residual"]):
         found["x"], found["residual"] = dx.to(problem.input), dx.to(problem.residual)
-    return [found.get(name) if wanted else None for name, wanted in zip(("x", *INPUTS), asked)]
+    return [found.get(name) if asked else None for name, asked in wanted.items()]
 
 
 def _backward_by_formula(ctx: Any, grads: list[Maybe], asked: tuple[bool, ...]) -> list[Maybe]:

@@ -39,6 +39,7 @@ std::string_view allowed(ScaleLayout) {
   return "NORMJIT_SCALE_LAYOUT_ROWS (1) to NORMJIT_SCALE_LAYOUT_SWIZZLED (4), or 0 for rows";
 }
 std::string_view allowed(Also) { return "NORMJIT_NO_ALSO (1) to NORMJIT_ALSO_F32 (4), or 0 for none"; }
+std::string_view allowed(Need) { return "NORMJIT_NEED_ALL (1) to NORMJIT_NEED_DBIAS (7), or 0 for all"; }
 std::string_view allowed(Affine) {
   return "NORMJIT_NO_AFFINE (1), NORMJIT_WEIGHT (2), NORMJIT_WEIGHT_BIAS (3), or 0 for none";
 }

@@ -89,6 +89,14 @@ static_assert(NORMJIT_NO_ALSO - 1 == static_cast<int>(Also::none) &&
               NORMJIT_ALSO_F16 - 1 == static_cast<int>(Also::f16) &&
               NORMJIT_ALSO_BF16 - 1 == static_cast<int>(Also::bf16) &&
               NORMJIT_ALSO_F32 - 1 == static_cast<int>(Also::f32) && NORMJIT_ALSO_F32 == kChoices<Also>);
+static_assert(NORMJIT_NEED_ALL - 1 == static_cast<int>(Need::all) &&
+              NORMJIT_NEED_DX - 1 == static_cast<int>(Need::dx) &&
+              NORMJIT_NEED_DX_DWEIGHT - 1 == static_cast<int>(Need::dx_dweight) &&
+              NORMJIT_NEED_DX_DBIAS - 1 == static_cast<int>(Need::dx_dbias) &&
+              NORMJIT_NEED_DWEIGHT_DBIAS - 1 == static_cast<int>(Need::dweight_dbias) &&
+              NORMJIT_NEED_DWEIGHT - 1 == static_cast<int>(Need::dweight) &&
+              NORMJIT_NEED_DBIAS - 1 == static_cast<int>(Need::dbias) &&
+              NORMJIT_NEED_DBIAS == kChoices<Need>);
 static_assert(NORMJIT_NO_AFFINE - 1 == static_cast<int>(Affine::none) &&
               NORMJIT_WEIGHT - 1 == static_cast<int>(Affine::weight) &&
               NORMJIT_WEIGHT_BIAS - 1 == static_cast<int>(Affine::weight_bias) &&
@@ -144,7 +152,8 @@ inline constexpr std::tuple kSpecMembers{&normjit_spec::norm,
                                          &normjit_spec::also,
                                          &normjit_spec::amax,
                                          &normjit_spec::statistics,
-                                         &normjit_spec::channels_first};
+                                         &normjit_spec::channels_first,
+                                         &normjit_spec::need};
 static_assert(std::tuple_size_v<decltype(kSpecMembers)> == kFieldCount);
 
 // Calls visit(field, pointer to the member of normjit_spec) for each, in order.

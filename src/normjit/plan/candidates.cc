@@ -108,7 +108,8 @@ class Enumeration {
     // whose sums over rows are written and read again with each batch. Measured: 4096 x 16,384 bf16, batches
     // of 60 rows: 0.39, of 240: 0.47, of 480: 0.50; 16 x 4,194,304 f32, of one row: 0.17, of 16: 0.28.
     plan.strategy = Strategy::gradient_columns;
-    const std::int64_t row_bytes = spec.columns * (size_of(spec.input) + size_of(spec.output));
+    const int gate = spec.gate != Gate::none ? size_of(spec.modulation_type) : 0;
+    const std::int64_t row_bytes = spec.columns * (size_of(spec.input) + size_of(spec.output) + gate);
     const std::int64_t batches = 1 + rows_behind(spec);  // that are under way
     plan.group_rows = static_cast<int>(
         std::clamp<std::int64_t>(use_.device.l2_bytes / batches / row_bytes, 16, kMostBatchRows));

@@ -77,6 +77,7 @@ inline int staged_tiles(const NormSpec& spec) {
 inline int widest_element(const NormSpec& spec) {
   return std::max({size_of(spec.input), size_of(spec.output),
                    has_residual_type(spec) ? size_of(spec.residual_type) : 0,
+                   spec.backward && spec.gate != Gate::none ? size_of(spec.modulation_type) : 0,
                    spec.also != Also::none ? size_of(also_type(spec)) : 0});
 }
 
@@ -102,12 +103,13 @@ inline bool has_long_code(const NormSpec& spec) {
 }
 
 // Sums over rows: of dweight, and of dbias.
-inline int sums_over_rows(const NormSpec& spec) { return spec.backward ? static_cast<int>(spec.affine) : 0; }
+inline int sums_over_rows(const NormSpec& spec) { return writes_dweight(spec) + writes_dbias(spec); }
 
-// Of gradients, rows or batches from the one that is measured to the one that is written.
-inline int rows_behind(const NormSpec& spec) {
-  return plan_math::rows_behind(spec.activation != Activation::none);
-}
+// Of gradients, whether the sums of a row need its normalized elements: kWeighs of
+// templates/op/gradients.cuh.
+inline bool weighs(const NormSpec& spec) { return spec.activation != Activation::none && writes_dx(spec); }
+// Rows or batches from the one that is measured to the one that is written.
+inline int rows_behind(const NormSpec& spec) { return plan_math::rows_behind(weighs(spec)); }
 // The fewest rows in a ring of gradients: those that are worked on, and one on its way.
 inline int fewest_stages(const NormSpec& spec) { return 2 + rows_behind(spec); }
 
@@ -146,7 +148,9 @@ inline bool can_realign(int vector, const NormSpec& spec) {
 // Elements in 16 bytes, which bulk copies move, of the narrowest row that is read.
 inline int bulk_elements(const NormSpec& spec) {
   const bool adds = spec.residual != Residual::none || spec.dsum;
+  const bool gates = spec.backward && spec.gate != Gate::none;
   return 16 / std::min({size_of(spec.input), adds ? size_of(spec.residual_type) : size_of(spec.input),
+                        gates ? size_of(spec.modulation_type) : size_of(spec.input),
                         spec.backward ? size_of(spec.output) : size_of(spec.input)});
 }
 // How many consecutive elements must be aligned in every row of a launch: those of an access.
@@ -335,17 +339,19 @@ inline constexpr int kMaxRegisters = 255, kWorkingRegisters = 16;
 // What a kernel needs besides x and its parameters, with a function behind them.
 inline constexpr int kWithEarlyParameters = 52;
 
-// Registers of a thread of gradients: sums over rows in the compute type, and but for the ring x and dy as
-// they were loaded, of this row and the next; of rows behind an activation also what arrives in front of it.
+// Registers of a thread of gradients: sums over rows in the compute type, and but for the ring x, dy and the
+// gate as they were loaded, of this row and the next; of rows that are weighed also what arrives in front of
+// the activation.
 // Weights come from L1 as they are used.
 inline std::int64_t registers_of_gradients(const Plan& plan, const NormSpec& spec) {
   const auto of = [&](DType dtype) {
     return plan.per_thread * std::max<std::int64_t>(1, std::int64_t{plan.vector} * size_of(dtype) / 4);
   };
-  const bool keeps = spec.activation != Activation::none && plan.strategy == Strategy::gradient_rows;
+  const bool keeps = weighs(spec) && plan.strategy == Strategy::gradient_rows;
+  const std::int64_t gate = spec.gate != Gate::none ? of(spec.modulation_type) : 0;
   return std::int64_t{plan.per_thread} * plan.vector * (sums_over_rows(spec) + keeps) *
              size_of(compute_type(spec)) / 4 +
-         (plan.strategy == Strategy::gradient_ring ? 0 : 2 * (of(spec.input) + of(spec.output)));
+         (plan.strategy == Strategy::gradient_ring ? 0 : 2 * (of(spec.input) + of(spec.output) + gate));
 }
 
 // Registers of a thread for its elements of x. Rows that stay in shared memory or are read again take none;
@@ -530,24 +536,28 @@ inline int needed_registers_of_gradients(const Plan& plan, const NormSpec& spec)
   constexpr int kFewest = 64;
   const int elements = plan.per_thread * plan.vector;
   const bool converts = std::min(size_of(spec.input), size_of(spec.output)) == 2, single = plan.vector == 1;
-  const bool in_double = compute_type(spec) == DType::f64;
+  const bool in_double = compute_type(spec) == DType::f64, in_rows = plan.strategy == Strategy::gradient_rows;
+  // A function of the gate, and its slope, of as many elements as are under way.
+  const int gated = spec.gate == Gate::none ? 0 : in_rows && converts ? 2 * elements : elements;
   const auto with_sums = [&](int others) {
-    return std::max(kFewest, static_cast<int>(ceil_div(registers_of_gradients(plan, spec) + others, 8) * 8));
+    return std::max(kFewest,
+                    static_cast<int>(ceil_div(registers_of_gradients(plan, spec) + others + gated, 8) * 8));
   };
   // Behind an activation more is under way, and what a vector of columns is multiplied by is held longer. Of
   // a short one the compiler has more elements in hand at once.
   if (spec.activation != Activation::none && plan.strategy == Strategy::gradient_ring)
     return with_sums(in_double ? 120 : 24 + 3 * elements);
-  if (spec.activation != Activation::none && plan.strategy == Strategy::gradient_rows)
+  if (spec.activation != Activation::none && in_rows)
     return with_sums(in_double ? 88 : 40 + elements / 2 + (has_long_code(spec) ? 0 : 8));
   if (plan.strategy == Strategy::gradient_ring)
-    return static_cast<int>(ceil_div(registers_of_gradients(plan, spec) + registers_of_ring(spec), 8) * 8);
-  const int others = in_double                                  ? 88
-                     : converts                                 ? 36 + elements * 3 / 2
-                     : plan.strategy == Strategy::gradient_rows ? 48 + (single ? elements / 2 : 0)
-                     : single                                   ? 72 + 2 * elements
-                     : elements < 16                            ? 48
-                                                                : 32;
+    return static_cast<int>(
+        ceil_div(registers_of_gradients(plan, spec) + registers_of_ring(spec) + gated, 8) * 8);
+  const int others = in_double       ? 88
+                     : converts      ? 36 + elements * 3 / 2
+                     : in_rows       ? 48 + (single ? elements / 2 : 0)
+                     : single        ? 72 + 2 * elements
+                     : elements < 16 ? 48
+                                     : 32;
   return with_sums(others + (spec.activation != Activation::none ? 4 * elements : 0));
 }
 

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -27,8 +28,7 @@ inline bool has_gate_table(const NormSpec& s) noexcept { return s.gate != Gate::
 inline bool has_modulation_table(const NormSpec& s) noexcept {
   return s.modulation != Modulation::none && s.modulation_table;
 }
-// Whether the dtypes of the vectors, of gate and modulation, of residual and sum, and of the gradients of
-// weight and bias, have a meaning.
+// Whether the dtypes of the vectors, of gate and modulation, and of residual and sum have a meaning.
 inline bool has_vectors(const NormSpec& s) noexcept {
   return s.affine != Affine::none || s.in_bias || has_gate_table(s) || has_modulation_table(s);
 }
@@ -38,7 +38,34 @@ inline bool has_modulation_type(const NormSpec& s) noexcept {
 inline bool has_residual_type(const NormSpec& s) noexcept {
   return s.residual != Residual::none || s.sum || (s.backward && s.dsum);
 }
-inline bool has_gradient_type(const NormSpec& s) noexcept { return s.backward && s.affine != Affine::none; }
+// The gradients of a backward spec, a bit each.
+enum : unsigned { kOfX = 1, kOfWeight = 2, kOfBias = 4 };
+// Those that its norm has; those that are asked for; and those that are written.
+constexpr unsigned gradients_of(Affine affine) noexcept {
+  return affine == Affine::none     ? kOfX
+         : affine == Affine::weight ? kOfX | kOfWeight
+                                    : kOfX | kOfWeight | kOfBias;
+}
+constexpr unsigned asked_by(Need need) noexcept {
+  constexpr unsigned kAsked[] = {kOfX | kOfWeight | kOfBias, kOfX,      kOfX | kOfWeight, kOfX | kOfBias,
+                                 kOfWeight | kOfBias,        kOfWeight, kOfBias};
+  return static_cast<std::size_t>(need) < std::size(kAsked) ? kAsked[static_cast<std::size_t>(need)] : 0;
+}
+constexpr unsigned written_gradients(const NormSpec& s) noexcept {
+  return s.backward ? gradients_of(s.affine) & asked_by(s.need) : 0;
+}
+constexpr bool writes_dx(const NormSpec& s) noexcept { return (written_gradients(s) & kOfX) != 0; }
+constexpr bool writes_dweight(const NormSpec& s) noexcept { return (written_gradients(s) & kOfWeight) != 0; }
+constexpr bool writes_dbias(const NormSpec& s) noexcept { return (written_gradients(s) & kOfBias) != 0; }
+// Whether the dtype of the gradients of weight and bias has a meaning.
+constexpr bool has_gradient_type(const NormSpec& s) noexcept { return writes_dweight(s) || writes_dbias(s); }
+// The value that says so; all where that is what the norm has.
+constexpr Need need_for(unsigned written, Affine affine) noexcept {
+  if (written == gradients_of(affine)) return Need::all;
+  for (std::size_t i = 1; i < kChoices<Need>; ++i)
+    if (asked_by(kNeeds[i].value) == written) return kNeeds[i].value;
+  return Need::all;
+}
 
 // Whether a type is of 8 or 4 bits, which no input is.
 constexpr bool is_narrow(DType type) noexcept { return static_cast<std::size_t>(type) >= kInputDTypes; }
@@ -159,6 +186,8 @@ inline constexpr std::tuple kFields{
     Field{&NormSpec::amax, "amax", "amax", false, "writes_amax", Code::BadArgument},
     Field{&NormSpec::statistics, "statistics", "stats", false, "has_statistics", Code::BadArgument},
     Field{&NormSpec::channels_first, "channels_first", "cf", false, "channels_first", Code::BadArgument},
+    Field{&NormSpec::need, "need", "need", false, "", Code::BadArgument,
+          [](const NormSpec& s) noexcept { return s.backward; }},
 };
 inline constexpr std::size_t kFieldCount = std::tuple_size_v<decltype(kFields)>;
 

@@ -64,7 +64,7 @@ inline constexpr OperandRow kOperands[] = {
     {Operand::bias, "bias", false, Extent::affine, offsetof(Tensors, bias), "Weight",
      [](const NormSpec& s) noexcept { return s.weight; },
      [](const NormSpec& s) noexcept {
-       return s.affine == Affine::weight_bias && (!s.backward || s.activation != Activation::none);
+       return s.affine == Affine::weight_bias && (!s.backward || needs_argument(s));
      },
      Operand::bias},
     {Operand::mod_scale, "mod_scale", false, Extent::shared, offsetof(Tensors, mod_scale), "Mod",
@@ -117,14 +117,14 @@ inline constexpr OperandRow kOperands[] = {
      [](const NormSpec& s) noexcept { return s.residual_type; },
      [](const NormSpec& s) noexcept { return s.backward && s.dsum; }, Operand::dsum},
     {Operand::dx, "dx", true, Extent::matrix, offsetof(Tensors, dx), "Input",
-     [](const NormSpec& s) noexcept { return s.input; },
-     [](const NormSpec& s) noexcept { return s.backward; }, Operand::dy},
+     [](const NormSpec& s) noexcept { return s.input; }, &writes_dx, Operand::dy},
     {Operand::dweight, "dweight", true, Extent::columns, offsetof(Tensors, dweight), "Gradient",
-     [](const NormSpec& s) noexcept { return s.gradient_type; }, &has_gradient_type, Operand::dweight},
+     [](const NormSpec& s) noexcept { return s.gradient_type; }, &writes_dweight, Operand::dweight},
     {Operand::dbias, "dbias", true, Extent::columns, offsetof(Tensors, dbias), "Gradient",
-     [](const NormSpec& s) noexcept { return s.gradient_type; },
-     [](const NormSpec& s) noexcept { return s.backward && s.affine == Affine::weight_bias; },
-     Operand::dbias},
+     [](const NormSpec& s) noexcept { return s.gradient_type; }, &writes_dbias, Operand::dbias},
+    {Operand::dgate, "dgate", true, Extent::matrix, offsetof(Tensors, dgate), "Mod",
+     [](const NormSpec& s) noexcept { return s.modulation_type; },
+     [](const NormSpec& s) noexcept { return writes_dx(s) && s.gate != Gate::none; }, Operand::gate},
 };
 
 inline constexpr std::size_t kOperandCount = std::size(kOperands);
@@ -141,8 +141,8 @@ static_assert([] {
 constexpr bool has_rows(const OperandRow& row) {
   return row.extent == Extent::matrix || row.extent == Extent::shared || row.extent == Extent::affine;
 }
-// Whether an operand is of gate and modulation, which the rows of a sample often share.
-constexpr bool may_be_of_samples(const OperandRow& row) { return row.storage == "Mod"; }
+// Whether an operand is an input of gate and modulation, which the rows of a sample often share.
+constexpr bool may_be_of_samples(const OperandRow& row) { return row.storage == "Mod" && !row.output; }
 // Whether an operand of a spec has `columns` elements for each row, or the same for all rows.
 constexpr bool is_matrix(const OperandRow& row, const NormSpec& spec) noexcept {
   return row.extent == Extent::matrix || row.extent == Extent::shared ||

@@ -64,9 +64,17 @@ Result<void> mistake_in_combination(const NormSpec& spec) {
     if (of_backward && spec.backward && !may_be_backward(field, spec))
       of_backward = bad({"a backward spec excludes ", field.name,
                          ": leave it out, or take the gradients of the norm alone (_bwd has weight, bias, "
-                         "weight_offset, activation, scale and dsum)"});
+                         "weight_offset, a gate, activation, scale, dsum and need)"});
   });
   if (!of_backward) return of_backward;
+  if (spec.backward && written_gradients(spec) == 0)
+    return bad(
+        {"no gradient remains: need is ", name(spec.need), ", and there is no ",
+         spec.affine == Affine::none ? "weight" : "bias",
+         ". Add it (/w, /wb), or need what there is (/need=", spec.affine == Affine::none ? "dx)" : "dw)"});
+  if (spec.backward && spec.dsum && !writes_dx(spec))
+    return bad({"dsum is added to dx, which need=", name(spec.need),
+                " leaves out: leave out dsum (/dsum), too, or need dx"});
   if (spec.sum && !has_prologue(spec) && spec.residual_type == spec.input)
     return bad(
         {"sum needs something that happens to x before the norm, or another residual type than the input's: "
@@ -178,6 +186,7 @@ std::string_view name(ScaleFormat format) noexcept { return name_of(format); }
 std::string_view name(ScaleLayout layout) noexcept { return name_of(layout); }
 std::string_view name(Also also) noexcept { return name_of(also); }
 std::string_view name(Affine affine) noexcept { return name_of(affine); }
+std::string_view name(Need need) noexcept { return name_of(need); }
 std::string_view name(Activation activation) noexcept { return name_of(activation); }
 int size_of(DType dtype) noexcept { return is_in_set(dtype) ? row_of(dtype)->size : 0; }
 

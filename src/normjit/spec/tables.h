@@ -76,6 +76,13 @@ inline constexpr Choice<Also> kAlsos[] = {{Also::none, "none", "none"},
                                           {Also::f16, "f16", "f16"},
                                           {Also::bf16, "bf16", "bf16"},
                                           {Also::f32, "f32", "f32"}};
+inline constexpr Choice<Need> kNeeds[] = {{Need::all, "all", "all"},
+                                          {Need::dx, "dx", "dx"},
+                                          {Need::dx_dweight, "dx+dw", "dx_dweight"},
+                                          {Need::dx_dbias, "dx+db", "dx_dbias"},
+                                          {Need::dweight_dbias, "dw+db", "dweight_dbias"},
+                                          {Need::dweight, "dw", "dweight"},
+                                          {Need::dbias, "db", "dbias"}};
 inline constexpr Choice<Affine> kAffines[] = {
     {Affine::none, "none", "none"},
     {Affine::weight, "w", "weight"},
@@ -99,6 +106,7 @@ constexpr const auto& set_of(Quantization) { return kQuantizations; }
 constexpr const auto& set_of(ScaleFormat) { return kScaleFormats; }
 constexpr const auto& set_of(ScaleLayout) { return kScaleLayouts; }
 constexpr const auto& set_of(Also) { return kAlsos; }
+constexpr const auto& set_of(Need) { return kNeeds; }
 constexpr const auto& set_of(Affine) { return kAffines; }
 constexpr const auto& set_of(Activation) { return kActivations; }
 
@@ -119,7 +127,7 @@ consteval bool in_order() {
 static_assert(in_order<DType>() && in_order<Norm>() && in_order<Gate>() && in_order<GateFunction>() &&
               in_order<Modulation>() && in_order<Residual>() && in_order<Rounding>() &&
               in_order<Quantization>() && in_order<ScaleFormat>() && in_order<ScaleLayout>() &&
-              in_order<Also>() && in_order<Affine>() && in_order<Activation>());
+              in_order<Also>() && in_order<Need>() && in_order<Affine>() && in_order<Activation>());
 
 // The row of a value, or null for a value outside the set.
 template <class Enum>

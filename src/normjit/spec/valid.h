@@ -88,6 +88,12 @@ constexpr bool has_more_results(const NormSpec& s) noexcept {
   return scales_blocks(s) || s.also != Also::none || s.amax;
 }
 
+// Whether a gradient depends on the argument of the activation, n * weight + bias: that of the activation,
+// and of a gate that multiplies it.
+constexpr bool needs_argument(const NormSpec& s) noexcept {
+  return s.activation != Activation::none || (s.gate == Gate::after && writes_dx(s));
+}
+
 // The largest number of the compute type.
 inline double largest_number(const NormSpec& s) noexcept {
   return is_wide(s) ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
@@ -102,7 +108,8 @@ constexpr bool is_of_backward(T NormSpec::*member) noexcept {
     return member == &NormSpec::epsilon || member == &NormSpec::scale;
   else
     return std::is_same_v<T, Norm> || std::is_same_v<T, std::int64_t> || std::is_same_v<T, DType> ||
-           std::is_same_v<T, Affine> || std::is_same_v<T, Activation>;
+           std::is_same_v<T, Gate> || std::is_same_v<T, GateFunction> || std::is_same_v<T, Affine> ||
+           std::is_same_v<T, Activation> || std::is_same_v<T, Need>;
 }
 // Whether a field is as a backward spec may have it.
 template <class T, class HasMeaning>
@@ -126,6 +133,7 @@ inline bool is_valid(const NormSpec& s) noexcept {
                (!(s.upper_bound && scales_rows(s)) || s.output == DType::e4m3) &&
                (s.also == Also::none || s.quantization != Quantization::none) &&
                (!s.amax || !(scales_rows(s) || scales_blocks(s) || is_wide(s))) &&
+               (!s.backward || (written_gradients(s) != 0 && (!s.dsum || writes_dx(s)))) &&
                (!s.channels_first || !(has_rows_of_vectors(s) || scales_rows(s) || has_more_results(s)));
   each_field([&](const auto& field) {
     const auto value = s.*field.member;
@@ -150,6 +158,8 @@ static_assert(static_cast<int>(Rounding::sum) == 1 && static_cast<int>(Rounding:
   const bool input = same.input != accumulator(same);
   same.rounding =
       static_cast<Rounding>(sum + 2 * (rounds_norm(same) && input) + 4 * (rounds_y(same) && input));
+  if (same.need != Need::all && written_gradients(same) != 0)
+    same.need = need_for(written_gradients(same), same.affine);
   same.epsilon += 0.0;  // -0 becomes 0
   return same;
 }

@@ -26,7 +26,8 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using Optional = std::optional<Tensor>;
 
-constexpr std::int64_t kNoActivation = 1;  // NORMJIT_NO_ACTIVATION
+constexpr std::int64_t kNoActivation = 1;                 // NORMJIT_NO_ACTIVATION
+constexpr std::int64_t kNoGate = 1, kNoGateFunction = 1;  // NORMJIT_NO_GATE, NORMJIT_NO_GATE_FUNCTION
 
 #ifdef NORMJIT_TORCH_ON_CPU
 constexpr auto kDevice = c10::DispatchKey::CPU;
@@ -56,24 +57,31 @@ Tensor without_gradient(const Tensor& x, std::int64_t dims, const Optional& weig
 }
 
 auto gradients_by(const char* name) {
-  using Schema = std::tuple<Tensor, Tensor, Tensor>(const Tensor&, std::int64_t, const Optional&,
-                                                    const Optional&, const Tensor&, const Optional&, double,
-                                                    std::int64_t, double, bool, bool, bool, bool);
+  using Schema = std::tuple<Tensor, Tensor, Tensor, Tensor>(
+      const Tensor&, std::int64_t, const Optional&, const Optional&, const Tensor&, const Optional&,
+      const Optional&, double, std::int64_t, double, std::int64_t, std::int64_t, bool, bool, bool, bool, bool,
+      bool);
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Schema>();
 }
 
-// dx, dweight and dbias. By PyTorch where they have gradients of their own, or are of several y at once.
-// ../_gradients.py has the same.
-std::tuple<Tensor, Tensor, Tensor> gradients(const Tensor& x, std::int64_t dims, const Tensor& weight,
-                                             const Tensor& dy, double eps, bool of_bias) {
+// Which gradients are asked for.
+struct Asked {
+  bool of_x, of_weight, of_bias;
+};
+
+// dx, dweight and dbias, and nothing for a gate. By PyTorch where they have gradients of their own, or are of
+// several y at once. ../_gradients.py has the same.
+std::tuple<Tensor, Tensor, Tensor, Tensor> gradients(const Tensor& x, std::int64_t dims, const Tensor& weight,
+                                                     const Tensor& dy, double eps, const Asked& asked) {
   static const auto kernel = gradients_by("normjit::norm_backward");
   static const auto by_pytorch = gradients_by("normjit::norm_backward_by_pytorch");
   const bool plain =
       !at::GradMode::is_enabled() && reaches_device({&x, &weight, &dy}, c10::autocast_dispatch_keyset);
   const Optional factors = weight.defined() ? Optional(weight) : Optional();
   const auto by = [&](const auto& operator_) {
-    return operator_.call(x, dims, factors, /*bias=*/std::nullopt, dy, /*dsum=*/std::nullopt, eps,
-                          kNoActivation, /*scale=*/1.0, /*layer=*/true, /*weight_offset=*/false, of_bias,
+    return operator_.call(x, dims, factors, /*bias=*/std::nullopt, dy, /*dsum=*/std::nullopt,
+                          /*gate=*/std::nullopt, eps, kNoActivation, /*scale=*/1.0, kNoGate, kNoGateFunction,
+                          /*layer=*/true, /*weight_offset=*/false, asked.of_x, asked.of_weight, asked.of_bias,
                           /*batch_invariant=*/false);
   };
   if (!plain) return by(by_pytorch);
@@ -101,15 +109,15 @@ struct LayerNorm : torch::autograd::Function<LayerNorm> {
     const Tensor &x = saved[0], &weight = saved[1];
     const auto bias = ctx->saved_data.find("bias");
     // Only tensors that were given count. A bias comes with a weight.
-    const bool of_weight = weight.defined() && ctx->needs_input_grad(1);
+    const bool of_x = ctx->needs_input_grad(0), of_weight = weight.defined() && ctx->needs_input_grad(1);
     const bool of_bias = bias != ctx->saved_data.end() && ctx->needs_input_grad(2);
     // Under autocast the types of weight and bias may differ.
     Tensor factors = weight;
     if (of_bias) factors = in(weight, c10::promoteTypes(weight.scalar_type(), bias->second.toScalarType()));
-    auto [dx, dweight, dbias] = gradients(x, ctx->saved_data["dims"].toInt(), factors, grads[0],
-                                          ctx->saved_data["eps"].toDouble(), of_bias);
-    return {ctx->needs_input_grad(0) ? dx : Tensor(), Tensor(),
-            of_weight ? in(dweight, weight.scalar_type()) : Tensor(),
+    auto [dx, dweight, dbias, dgate] =
+        gradients(x, ctx->saved_data["dims"].toInt(), factors, grads[0], ctx->saved_data["eps"].toDouble(),
+                  {of_x, of_weight, of_bias});
+    return {of_x ? dx : Tensor(), Tensor(), of_weight ? in(dweight, weight.scalar_type()) : Tensor(),
             of_bias ? in(dbias, bias->second.toScalarType()) : Tensor(), Tensor()};
   }
 };

@@ -343,13 +343,14 @@ void boxed_layer_norm(StableIValue* stack, std::uint64_t, std::uint64_t) {
 struct GradientArguments {
   Tensor x;
   std::int64_t dims;
-  Tensor weight, bias, dy, dsum;  // weight, bias, dsum empty: none
+  Tensor weight, bias, dy, dsum, gate;  // all but dy empty: none
   double epsilon;
   std::int64_t activation;
   double scale;
-  bool layer, weight_offset, of_bias, batch_invariant;
+  std::int64_t gate_place, gate_function;
+  bool layer, weight_offset, of_x, of_weight, of_bias, batch_invariant;
 };
-constexpr std::size_t kGradientArguments = 13, kGradientEpsilon = 6;
+constexpr std::size_t kGradientArguments = 18, kGradientEpsilon = 7;
 
 GradientArguments take_gradient_arguments(const StableIValue* stack) {
   return {Tensor(from_stable<AtenTensorHandle>(stack[0])),
@@ -358,35 +359,48 @@ GradientArguments take_gradient_arguments(const StableIValue* stack) {
           Tensor(take_optional<AtenTensorHandle>(stack[3], nullptr)),
           Tensor(from_stable<AtenTensorHandle>(stack[4])),
           Tensor(take_optional<AtenTensorHandle>(stack[5], nullptr)),
+          Tensor(take_optional<AtenTensorHandle>(stack[6], nullptr)),
           from_stable<double>(stack[kGradientEpsilon]),
-          from_stable<std::int64_t>(stack[7]),
-          from_stable<double>(stack[8]),
-          from_stable<bool>(stack[9]),
-          from_stable<bool>(stack[10]),
-          from_stable<bool>(stack[11]),
-          from_stable<bool>(stack[12])};
+          from_stable<std::int64_t>(stack[8]),
+          from_stable<double>(stack[9]),
+          from_stable<std::int64_t>(stack[10]),
+          from_stable<std::int64_t>(stack[11]),
+          from_stable<bool>(stack[12]),
+          from_stable<bool>(stack[13]),
+          from_stable<bool>(stack[14]),
+          from_stable<bool>(stack[15]),
+          from_stable<bool>(stack[16]),
+          from_stable<bool>(stack[17])};
 }
 
 // Back to where an operator takes them.
 std::array<StableIValue, kGradientArguments> stack_of(GradientArguments a) {
   const auto optional = [](Tensor& part) { return part ? to_optional(part.release()) : to_optional(); };
-  return {
-      to_stable(a.x.release()),    to_stable(a.dims),  optional(a.weight),         optional(a.bias),
-      to_stable(a.dy.release()),   optional(a.dsum),   to_stable(a.epsilon),       to_stable(a.activation),
-      to_stable(a.scale),          to_stable(a.layer), to_stable(a.weight_offset), to_stable(a.of_bias),
-      to_stable(a.batch_invariant)};
+  return {to_stable(a.x.release()), to_stable(a.dims),          optional(a.weight),
+          optional(a.bias),         to_stable(a.dy.release()),  optional(a.dsum),
+          optional(a.gate),         to_stable(a.epsilon),       to_stable(a.activation),
+          to_stable(a.scale),       to_stable(a.gate_place),    to_stable(a.gate_function),
+          to_stable(a.layer),       to_stable(a.weight_offset), to_stable(a.of_x),
+          to_stable(a.of_weight),   to_stable(a.of_bias),       to_stable(a.batch_invariant)};
 }
 
-// Whether gradients depend on the bias; the kernel then writes its own, too.
-bool has_activation(const GradientArguments& a) { return a.activation != NORMJIT_NO_ACTIVATION; }
+// Whether gradients depend on the bias.
+bool reads_bias(const GradientArguments& a) {
+  return a.activation != NORMJIT_NO_ACTIVATION || (a.gate_place == NORMJIT_GATE_AFTER && a.of_x);
+}
 
 // ../_check.py asks the same.
 void check_gradients(const GradientArguments& a) {
   const Facts x = facts_of(a.x);
   if (a.dims < 1 || a.dims > x.dims)
     fail("normjit::norm_backward: dims must be 1 to " + std::to_string(x.dims));
-  if (!a.bias && a.of_bias && has_activation(a))
-    fail("normjit::norm_backward: bias must be given, since with an activation its gradient depends on it");
+  if (!a.bias && a.of_bias && reads_bias(a))
+    fail(
+        "normjit::norm_backward: bias must be given, since with an activation or a gate behind it gradients "
+        "depend on it");
+  if (a.gate_place < NORMJIT_NO_GATE || a.gate_place > NORMJIT_GATE_AFTER ||
+      static_cast<bool>(a.gate) != (a.gate_place != NORMJIT_NO_GATE))
+    fail("normjit::norm_backward: gate_place must be that of a gate, and 1 without one");
   const std::int64_t* const row = x.sizes + x.dims - a.dims;
   const std::int64_t columns = elements(x, x.dims - a.dims, x.dims);
   const auto check = [&](const char* name, const Tensor& part, bool is_row, bool may_be = true) {
@@ -401,8 +415,23 @@ void check_gradients(const GradientArguments& a) {
   check("x", a.x, false);
   check("dy", a.dy, false);
   check("dsum", a.dsum, false);
+  check("gate", a.gate, false);
   check("weight", a.weight, true);
   check("bias", a.bias, true, a.weight && (!a.bias || facts_of(a.weight).dtype == facts_of(a.bias).dtype));
+}
+
+// Which gradients are written; 0: none.
+std::int32_t need_of(const GradientArguments& a) {
+  constexpr std::int32_t kNeeds[] = {0,
+                                     NORMJIT_NEED_DX,
+                                     NORMJIT_NEED_DWEIGHT,
+                                     NORMJIT_NEED_DX_DWEIGHT,
+                                     NORMJIT_NEED_DBIAS,
+                                     NORMJIT_NEED_DX_DBIAS,
+                                     NORMJIT_NEED_DWEIGHT_DBIAS,
+                                     NORMJIT_NEED_ALL};
+  const bool of_weight = a.weight && a.of_weight, of_bias = a.weight && a.of_bias;
+  return kNeeds[a.of_x + 2 * of_weight + 4 * of_bias];
 }
 
 // The spec of operands that passed the check, but for its columns.
@@ -415,12 +444,18 @@ normjit_spec spec_of(const GradientArguments& a) {
   spec.scale = a.scale;
   spec.input = type_of(facts_of(a.x).dtype).code;
   spec.output = type_of(facts_of(a.dy).dtype).code;
-  if (a.dsum) {
+  if (a.dsum && a.of_x) {
     spec.dsum = 1;
     spec.residual_type = type_of(facts_of(a.dsum).dtype).code;
   }
+  if (a.gate) {
+    spec.gate = static_cast<std::int32_t>(a.gate_place);
+    spec.gate_function = static_cast<std::int32_t>(a.gate_function);
+    spec.modulation_type = type_of(facts_of(a.gate).dtype).code;
+  }
+  spec.need = need_of(a);
   if (a.weight) {
-    spec.affine = a.of_bias || (a.bias && has_activation(a)) ? NORMJIT_WEIGHT_BIAS : NORMJIT_WEIGHT;
+    spec.affine = a.of_bias || (a.bias && reads_bias(a)) ? NORMJIT_WEIGHT_BIAS : NORMJIT_WEIGHT;
     spec.weight_offset = a.weight_offset;
     spec.weight = spec.gradient_type = type_of(facts_of(a.weight).dtype).code;
   }
@@ -428,7 +463,7 @@ normjit_spec spec_of(const GradientArguments& a) {
 }
 
 struct Gradients {
-  Tensor dx, dweight, dbias;
+  Tensor dx, dweight, dbias, dgate;
 };
 
 // Launches the kernel; whether there is one.
@@ -455,27 +490,28 @@ std::optional<Gradients> gradients(const GradientArguments& a) {
   Call call(x, {outer, x.dims}, spec);
   call.take_rows(offsetof(normjit_tensors, x), a.x, x, x);
   call.take_rows(offsetof(normjit_tensors, dy), a.dy, facts_of(a.dy), x);
-  if (a.dsum) call.take_rows(offsetof(normjit_tensors, dsum), a.dsum, facts_of(a.dsum), x);
+  if (spec.dsum != 0) call.take_rows(offsetof(normjit_tensors, dsum), a.dsum, facts_of(a.dsum), x);
+  if (a.gate) call.take_rows(offsetof(normjit_tensors, gate), a.gate, facts_of(a.gate), x);
   Gradients made;
-  made.dx = call.make_output(offsetof(normjit_tensors, dx), kMatrix, x.dtype);
+  if (a.of_x) made.dx = call.make_output(offsetof(normjit_tensors, dx), kMatrix, x.dtype);
+  if (a.of_x && a.gate)
+    made.dgate = call.make_output(offsetof(normjit_tensors, dgate), kMatrix, facts_of(a.gate).dtype);
   if (a.weight) {
     call.take_columns(offsetof(normjit_tensors, weight), a.weight);
     const std::int32_t dtype = facts_of(a.weight).dtype;
-    made.dweight = call.make_output(offsetof(normjit_tensors, dweight), kColumns, dtype);
-    if (spec.affine == NORMJIT_WEIGHT_BIAS)
-      made.dbias = call.make_output(offsetof(normjit_tensors, dbias), kColumns, dtype);
-    if (a.bias && has_activation(a)) call.take_columns(offsetof(normjit_tensors, bias), a.bias);
+    if (a.of_weight) made.dweight = call.make_output(offsetof(normjit_tensors, dweight), kColumns, dtype);
+    if (a.of_bias) made.dbias = call.make_output(offsetof(normjit_tensors, dbias), kColumns, dtype);
+    if (a.bias && reads_bias(a)) call.take_columns(offsetof(normjit_tensors, bias), a.bias);
   }
-  if (call.has_elements()) {
+  if (call.has_elements() && spec.need != 0) {
     if (!launch_gradients(call, a.batch_invariant)) return {};
   } else {
     for (const Tensor* sum : {&made.dweight, &made.dbias})
       if (*sum) require(aoti_torch_zero_(sum->get()), "zeroing a gradient");
   }
-  if (!a.of_bias) made.dbias = Tensor();
-  for (Tensor* sum : {&made.dweight, &made.dbias}) {
+  for (Tensor* part : {&made.dx, &made.dweight, &made.dbias, &made.dgate}) {
     constexpr std::int64_t kNone = 0;
-    if (!*sum) *sum = make(x, 1, &kNone, x.dtype);
+    if (!*part) *part = make(x, 1, &kNone, x.dtype);
   }
   return made;
 }
@@ -489,12 +525,13 @@ void boxed_norm_backward(StableIValue* stack, std::uint64_t, std::uint64_t) {
   if (!made) {
     auto again = stack_of(std::move(arguments));
     by_pytorch(kOtherwise, again.data());
-    std::copy_n(again.begin(), 3, stack);
+    std::copy_n(again.begin(), 4, stack);
     return;
   }
   stack[0] = to_stable(made->dx.release());
   stack[1] = to_stable(made->dweight.release());
   stack[2] = to_stable(made->dbias.release());
+  stack[3] = to_stable(made->dgate.release());
 }
 
 }  // namespace
