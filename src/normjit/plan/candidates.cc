@@ -182,7 +182,8 @@ class Enumeration {
       return kNone;
     if (use_.device.arch == kMeasuredArch && !more) {
       const bool doubtful = rows && !plan.unaligned && plan.blocks_per_row == 1;
-      return std::max(needed - (doubtful ? kDoubt : 0), held + kWorkingRegisters);
+      const int doubt = spec.activation == Activation::none ? kDoubt : kDoubt / 2;
+      return std::max(needed - (doubtful ? doubt : 0), held + kWorkingRegisters);
     }
     if (rows && registers_of_fusion(plan, spec) == 0 &&
         held > max_held_registers(plan.threads, plan.vector, spec))
