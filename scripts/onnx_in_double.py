@@ -56,9 +56,38 @@ def gelu(node):
     return step.made
 
 
+def convolution(node):
+    """Conv of one dimension, as a sum of matrix products; others stay."""
+    attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+    if len(attributes.get("kernel_shape", ())) != 1:
+        return [node]
+    if attributes.get("group", 1) != 1 or list(attributes.get("dilations", [1])) != [1] or \
+            attributes.get("auto_pad", b"NOTSET") != b"NOTSET":
+        raise ValueError("{}: a Conv of one group, without dilation, with pads in numbers, is needed".format(node.name))
+    step, (taps,) = Steps(node), attributes["kernel_shape"]
+    stride, pads = list(attributes.get("strides", [1])), attributes.get("pads", [0, 0])
+
+    def integers(*values):
+        return step.constant(np.array(values, np.int64))
+
+    padded = step("Pad", node.input[0], integers(0, 0, pads[0], 0, 0, pads[1]), step.constant(0.0))
+    total = None
+    for tap in range(taps):
+        end = tap + 1 - taps or np.iinfo(np.int64).max
+        inputs = step("Slice", padded, integers(tap), integers(end), integers(2), integers(*stride))
+        product = step("MatMul", step("Gather", node.input[1], step.constant(np.int64(tap)), axis=2), inputs)
+        total = step("Add", total, product) if total else product
+    bias = node.input[2] if len(node.input) > 2 else ""
+    step(*(("Add", total, step("Unsqueeze", bias, integers(1))) if bias else ("Identity", total)), to=node.output[0])
+    return step.made
+
+
+IN_STEPS = {"LayerNormalization": layer_norm, "Gelu": gelu, "Conv": convolution}
+
+
 def changed(node):
-    if node.op_type in ("LayerNormalization", "Gelu"):
-        return (layer_norm if node.op_type == "LayerNormalization" else gelu)(node)
+    if node.op_type in IN_STEPS:
+        return IN_STEPS[node.op_type](node)
     for each in node.attribute:
         if node.op_type == "Cast" and each.name == "to" and each.i in FLOATS:
             each.i = TensorProto.DOUBLE

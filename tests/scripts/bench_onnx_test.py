@@ -126,14 +126,19 @@ class InDouble(unittest.TestCase):
             self.skipTest("no onnx")
         rng = np.random.default_rng(1)
         weights = [numpy_helper.from_array(rng.standard_normal(8).astype(np.float16), name) for name in ("w", "b")]
-        half = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, [3, 8]) for name in ("x", "y")]
-        nodes = [helper.make_node("LayerNormalization", ["x", "w", "b"], ["n"], epsilon=1e-3), helper.make_node("Gelu", ["n"], ["g"]),
+        weights.append(numpy_helper.from_array(rng.standard_normal((4, 3, 3)).astype(np.float16), "kernel"))
+        weights.append(numpy_helper.from_array(rng.standard_normal(4).astype(np.float16), "added"))
+        half = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, shape)
+                for name, shape in (("x", [2, 3, 8]), ("y", [2, 4, 4]))]
+        nodes = [helper.make_node("LayerNormalization", ["x", "w", "b"], ["n"], epsilon=1e-3),
+                 helper.make_node("Gelu", ["n"], ["a"]),
+                 helper.make_node("Conv", ["a", "kernel", "added"], ["g"], kernel_shape=[3], strides=[2], pads=[1, 1]),
                  helper.make_node("Cast", ["g"], ["c"], to=TensorProto.FLOAT),
                  helper.make_node("Constant", [], ["two"], value_float=2.0), helper.make_node("Mul", ["c", "two"], ["m"]),
                  helper.make_node("Cast", ["m"], ["y"], to=TensorProto.FLOAT16)]
         made = helper.make_model(helper.make_graph(nodes, "graph", half[:1], half[1:], weights), ir_version=10,
                                  opset_imports=[helper.make_opsetid("", 20)])
-        x = rng.standard_normal((3, 8)).astype(np.float16)
+        x = rng.standard_normal((2, 3, 8)).astype(np.float16)
         wanted = ReferenceEvaluator(made).run(None, {"x": x})[0]
         for narrow, within in (((), 1e-15), (("Erf",), 1e-6)):
             model = onnx.ModelProto.FromString(made.SerializeToString())
@@ -141,7 +146,7 @@ class InDouble(unittest.TestCase):
             onnx.checker.check_model(model, full_check=True)
             found = ReferenceEvaluator(model).run(None, {"x": x.astype(np.float64)})[0]
             self.assertEqual(found.dtype, np.float64)
-            np.testing.assert_allclose(found, wanted, rtol=2e-2, atol=2e-2)
+            np.testing.assert_allclose(found, wanted, rtol=3e-2, atol=3e-2)
             exact = found if not narrow else exact
             np.testing.assert_allclose(found, exact, rtol=within, atol=within)
 
