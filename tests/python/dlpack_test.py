@@ -163,6 +163,15 @@ class Dlpack(unittest.TestCase):
         self.assertEqual(framework.numpy(out).max(-1).max() & 0x7f, 0x7e, "448, the largest of e4m3")
 
     @each
+    def test_other_arrays_of_the_same_layout(self, framework):
+        results = []
+        for x in (self.array(4, 32), self.array(4, 32)):
+            results.append((framework.of(np.zeros_like(x)), normalized(x)))
+            dlpack.norm("layernorm/cols=32/f32", x=framework.of(x), out=results[-1][0])
+        for out, wanted in results:
+            np.testing.assert_allclose(framework.numpy(out), wanted, atol=1e-5)
+
+    @each
     def test_gradients(self, framework):
         x, dy = self.array(4, 32), self.array(4, 32)
         dx, spec = framework.of(np.zeros_like(x)), "rmsnorm_bwd/cols=32/f32"
