@@ -4,7 +4,7 @@
 
     scripts/bench_onnx.py export DIR [--models bert,bert-dynamic,vit,whisper] [--dtypes float16,float32] [--tiny]
     scripts/bench_onnx.py run DIR [--dtypes ...] [--models ...] [--runs 5] [--seconds 4] [--threads 8] [--optimized]
-                              [--norms] [--json out.json] [--cpu]
+                              [--norms] [--reference] [--json out.json] [--cpu]
 
 export needs PyTorch, transformers, onnx and onnxscript, but neither a GPU nor a download: it builds BERT base, ViT base and
 the encoder of Whisper small from their configurations, exports them, and rewrites them with normjit.onnx. In DIR there are
@@ -20,8 +20,9 @@ run needs onnxruntime and numpy. For each model it compares, and times in turns,
 each plain, with inputs and outputs on the GPU, and in a CUDA graph ("bert-dynamic" has none). It prints the median of the
 runs' milliseconds per call and their quotient; ||rewritten - built-in|| / ||built-in||; and whether threads, in turns on two
 sessions, with inputs of their own, get the results that one thread gets. --norms adds the time of the norms' kernels, which
-PyTorch's profiler sees. --cpu is for tests: the sessions are on the CPU, above a libnormjit that computes there. Exit status: 0
-done, 1 where something differs or failed, 3 where something is missing.
+PyTorch's profiler sees. --reference, which needs onnx, adds ||session - exact|| / ||exact||: exact is plain.onnx with the same
+weights in double precision. --cpu is for tests: the sessions are on the CPU, above a libnormjit that computes there. Exit
+status: 0 done, 1 where something differs or failed, 3 where something is missing.
 """
 import argparse
 import contextlib
@@ -263,6 +264,29 @@ def optimized_model(folder, given, feeds):
     return fused
 
 
+def model_in_double(folder, cpu=False):
+    """The path of plain.onnx in double precision; makes it, unless it is there."""
+    import onnx
+    from onnx_in_double import in_double
+    path = os.path.join(folder, "double-cpu.onnx" if cpu else "double.onnx")
+    if not os.path.exists(path):
+        model = onnx.load(os.path.join(folder, "plain.onnx"))
+        in_double(model, narrow=("Conv", "Erf") if cpu else ())  # which CPUExecutionProvider has in f32 alone
+        onnx.save(model, path, save_as_external_data=True, location=os.path.basename(path) + ".bin")
+    return path
+
+
+def exact_result(folder, given, feeds):
+    import onnxruntime
+    path = model_in_double(folder, given.cpu)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # some fusions compute in f32
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"] if given.cpu else
+                                           ["CUDAExecutionProvider", "CPUExecutionProvider"])
+    return session.run(None, {name: value.astype("f8") if value.dtype.kind == "f" else value for name, value in feeds.items()})[0]
+
+
 def norm_microseconds(contender):
     """(of the norms' kernels, of additions, of all kernels) in a call, by PyTorch's profiler."""
     import torch
@@ -316,7 +340,12 @@ def measure(folder, name, dtype, given):
         table = json.load(file)
     fill(folder, table)
     feeds = inputs_of(table, dtype, 0)
-    wanted = None
+    wanted, exact, profiled = None, None, {}
+    if given.reference:
+        try:
+            exact = exact_result(folder, given, feeds)
+        except Exception as why:  # the rest goes on without it
+            yield {"model": name, "dtype": dtype, "mode": "reference", "session": "double", "failed": str(why)}
     for mode in ("plain", "graph"):
         if mode == "graph" and (given.cpu or name == "bert-dynamic"):
             continue
@@ -331,9 +360,10 @@ def measure(folder, name, dtype, given):
             line = {"model": name, "dtype": dtype, "mode": mode, "session": each, "ms": statistics.median(times[each]),
                     "difference": distance(results[each], wanted)}
             line["of_builtin"] = line["ms"] / statistics.median(times["built-in"])
-            if given.norms and mode == "plain":
-                line["norms_us"], line["adds_us"], line["kernels_us"] = norm_microseconds(contender)
+            if exact is not None:
+                line["error"] = distance(results[each], exact)
             yield line
+        profiled = profiled or contenders
         if name == "bert-dynamic":
             for batch in (1, 3):
                 other = inputs_of(table, dtype, batch, batch)
@@ -342,6 +372,11 @@ def measure(folder, name, dtype, given):
                 yield {"model": name, "dtype": dtype, "mode": "batch {}".format(batch), "session": "rewritten",
                        "difference": distance(found, base)}
         del contenders
+    for each, contender in profiled.items() if given.norms else ():  # last: a profiler that has run slows later calls
+        norms, adds, everything = norm_microseconds(contender)
+        yield {"model": name, "dtype": dtype, "mode": "profile", "session": each, "norms_us": norms, "adds_us": adds,
+               "kernels_us": everything}
+    del profiled
     for each, path in (("built-in", "plain.onnx"), ("rewritten", "fused.onnx")):
         wrong, runs, rate = run_threads(os.path.join(folder, path), table, dtype, given)
         yield {"model": name, "dtype": dtype, "mode": "{} threads".format(given.threads), "session": each, "wrong": wrong,
@@ -354,6 +389,8 @@ def text_of(line):
         parts.append("{ms:8.3f} ms  {of_builtin:5.3f} of built-in".format(**line))
     if "difference" in line:
         parts.append("difference {difference:.2g}".format(**line))
+    if "error" in line:
+        parts.append("error {error:.2g}".format(**line))
     if "norms_us" in line:
         parts.append("norms {norms_us:.1f} us, additions {adds_us:.1f}, all kernels {kernels_us:.1f}".format(**line))
     if "wrong" in line:
@@ -365,6 +402,8 @@ def fault_of(line):
     """What is wrong with a line; empty if nothing is."""
     if "difference" in line and not line["difference"] <= ALLOWED[line["dtype"]]:
         return "results differ by {:.2g}, allowed is {:.0e}".format(line["difference"], ALLOWED[line["dtype"]])
+    if "failed" in line:
+        return line["failed"]
     return "{} runs are wrong".format(line["wrong"]) if line.get("wrong") else ""
 
 
@@ -430,6 +469,7 @@ def main(arguments=None):
     each.add_argument("--thread-runs", type=int, default=50)
     each.add_argument("--optimized", action="store_true")
     each.add_argument("--norms", action="store_true")
+    each.add_argument("--reference", action="store_true")
     each.add_argument("--cpu", action="store_true")
     each.add_argument("--json")
     given = parser.parse_args(arguments)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
+import struct
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 from normjit import _library
 from normjit._operands import AFFINE, BLOCKS, COLUMNS, GRADIENT_OPERANDS, MATRIX, ONE, OPERANDS, ROWS, Operand, rows_of
@@ -29,6 +30,7 @@ _BYTES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "e4m3": 1, "e5m2": 1, "s8": 1
 
 
 _NO_TENSORS = bytes(_library.Tensors())
+_put_address = struct.Struct("@P").pack_into
 
 
 class _Tensor(ctypes.Structure):
@@ -52,47 +54,56 @@ _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype, _capsule_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 
 
-class _Array:
-    """What DLPack says of an array. Keeps its memory alive."""
-
-    def __init__(self, name: str, array: Any, stream: Optional[int]) -> None:
-        self.name = name
-        if not hasattr(array, "__dlpack__") or not hasattr(array, "__dlpack_device__"):
-            raise TypeError("{} is a {}, which does not speak DLPack".format(name, type(array).__name__))
-        device = array.__dlpack_device__()
-        self.device = int(device[0]), int(device[1])
-        if self.device[0] not in _DEVICES:
-            raise ValueError("{} is not on an NVIDIA GPU: its DLPack device is {}".format(name, self.device))
-        ready_for = None if self.device[0] == _CPU else stream or 1  # 1: the default stream, in DLPack
-        try:
-            self._capsule = array.__dlpack__(stream=ready_for, max_version=(1, 0))
-        except TypeError:  # a producer from before version 1
-            self._capsule = array.__dlpack__(stream=ready_for)
-        kind = _capsule_name(self._capsule)
-        address = _capsule_pointer(self._capsule, kind)  # the capsule frees it, since it is not renamed
-        self.read_only = False
-        if kind == b"dltensor_versioned":
-            versioned = _Versioned.from_address(address)
-            if versioned.major != 1:
-                raise BufferError("{} speaks version {} of DLPack, not 1".format(name, versioned.major))
-            self.read_only = bool(versioned.flags & _READ_ONLY)
-            tensor = versioned.tensor
-        else:
-            tensor = _Tensor.from_address(address)
-        self.pointer = (tensor.data or 0) + tensor.byte_offset
-        self.type = tensor.code, tensor.bits, tensor.lanes
-        self.shape: tuple[int, ...] = tuple(tensor.shape[:tensor.ndim])
-        strides = tensor.strides
-        self.strides: tuple[int, ...] = tuple(strides[:tensor.ndim]) if strides else _contiguous(self.shape)
+class _Layout(NamedTuple):
+    """What DLPack says of an array, but where it is."""
+    name: str
+    device: tuple[int, int]
+    type: tuple[int, int, int]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    read_only: bool
 
     @property
     def bytes(self) -> int:
         _, bits, lanes = self.type
-        return math.prod(self.shape) * (int(bits) * int(lanes) // 8)
+        return math.prod(self.shape) * (bits * lanes // 8)
 
     def is_contiguous(self) -> bool:
-        return all(size == 1 or stride == wanted
-                   for size, stride, wanted in zip(self.shape, self.strides, _contiguous(self.shape)))
+        return 0 in self.shape or all(size == 1 or stride == wanted for size, stride, wanted in zip(
+            self.shape, self.strides, _contiguous(self.shape)))
+
+
+class _Array:
+    """The layout of an array and its address. Keeps its memory alive."""
+
+    def __init__(self, name: str, array: Any, stream: Optional[int]) -> None:
+        if not hasattr(array, "__dlpack__") or not hasattr(array, "__dlpack_device__"):
+            raise TypeError("{} is a {}, which does not speak DLPack".format(name, type(array).__name__))
+        kind, ordinal = array.__dlpack_device__()
+        device = int(kind), int(ordinal)
+        if device[0] not in _DEVICES:
+            raise ValueError("{} is not on an NVIDIA GPU: its DLPack device is {}".format(name, device))
+        ready_for = None if device[0] == _CPU else stream or 1  # 1: the default stream, in DLPack
+        try:
+            self._capsule = array.__dlpack__(stream=ready_for, max_version=(1, 0))
+        except TypeError:  # a producer from before version 1
+            self._capsule = array.__dlpack__(stream=ready_for)
+        form = _capsule_name(self._capsule)
+        address = _capsule_pointer(self._capsule, form)  # the capsule frees it, since it is not renamed
+        read_only = False
+        if form == b"dltensor_versioned":
+            versioned = _Versioned.from_address(address)
+            if versioned.major != 1:
+                raise BufferError("{} speaks version {} of DLPack, not 1".format(name, versioned.major))
+            read_only = bool(versioned.flags & _READ_ONLY)
+            tensor = versioned.tensor
+        else:
+            tensor = _Tensor.from_address(address)
+        rank, strides = tensor.ndim, tensor.strides
+        shape: tuple[int, ...] = tuple(tensor.shape[:rank])
+        self.pointer: int = (tensor.data or 0) + tensor.byte_offset
+        self.layout = _Layout(name, device, (tensor.code, tensor.bits, tensor.lanes), shape,
+                              tuple(strides[:rank]) if strides else _contiguous(shape), read_only)
 
 
 def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
@@ -134,7 +145,7 @@ class _Problem:
             if name not in given:
                 raise self.fail("the spec needs {}".format(name))
 
-    def row_dims(self, x: _Array) -> int:
+    def row_dims(self, x: _Layout) -> int:
         """How many of the last dimensions of x are a row; with channels first, a sample."""
         if self.spec.channels_first:
             if len(x.shape) < 3 or x.shape[1] != self.columns:
@@ -147,8 +158,8 @@ class _Problem:
         raise self.fail("the last dimensions of x, of shape {}, are no row of {} elements".format(
             list(x.shape), self.columns))
 
-    def member(self, array: _Array, x: _Array, dims: int, rows: int) -> Any:
-        """What the structure of the launch has for an operand."""
+    def member(self, array: _Layout, x: _Layout, dims: int, rows: int) -> Any:
+        """What the structure of the launch has for an operand, with a null pointer."""
         name, operand, text = array.name, self.operands[array.name], self.types[array.name]
         four_scales = operand.extent == BLOCKS and self.spec.scale_layout == _library.SCALE_LAYOUTS["cols4"]
         if array.type not in _TYPES[text] and not (four_scales and array.type == (0, 32, 1)):
@@ -162,7 +173,7 @@ class _Problem:
         has_rows = operand.extent == MATRIX or (operand.extent == AFFINE and self.spec.affine_rows)
         return self._rows(operand, array, x, dims) if has_rows else self._number(operand, array, rows)
 
-    def _rows(self, operand: Operand, array: _Array, x: _Array, dims: int) -> _library.Rows:
+    def _rows(self, operand: Operand, array: _Layout, x: _Layout, dims: int) -> _library.Rows:
         """Of an operand that has a row for each of x."""
         wanted = x.shape
         if self.types[array.name] == "e2m1":
@@ -178,9 +189,9 @@ class _Problem:
         if rows is None:
             raise self.fail("the rows of {}, of shape {} with strides {}, cannot be addressed".format(
                 array.name, list(array.shape), list(array.strides)))
-        return _library.Rows(array.pointer or None, *rows)
+        return _library.Rows(None, *rows)
 
-    def _number(self, operand: Operand, array: _Array, rows: int) -> Any:
+    def _number(self, operand: Operand, array: _Layout, rows: int) -> Any:
         """Of an operand that is contiguous: one row, or a number for each row, each block or all."""
         if not array.is_contiguous():
             raise self.fail("{} is not contiguous".format(array.name))
@@ -193,14 +204,29 @@ class _Problem:
         if array.bytes != elements * _BYTES[self.types[array.name]]:
             raise self.fail("{} has the shape {}; it must have {} elements".format(
                 array.name, list(array.shape), elements))
-        if array.name in ("weight", "bias"):
-            return _library.Rows(array.pointer or None)
-        return array.pointer or None
+        return _library.Rows() if array.name in ("weight", "bias") else None
 
 
 @functools.lru_cache(maxsize=1024)
 def _problem(text: str) -> _Problem:
     return _Problem(text)
+
+
+@functools.lru_cache(maxsize=1024)
+def _template(spec: str, layouts: tuple[_Layout, ...]) -> tuple[bytes, int, tuple[int, ...]]:
+    """The structure of a launch without addresses, its rows, and where the address of each array goes. x is the first."""
+    problem, x = _problem(spec), layouts[0]
+    dims = problem.row_dims(x)
+    tensors = _library.Tensors.from_buffer_copy(_NO_TENSORS)
+    tensors.rows = math.prod(x.shape) // problem.columns
+    if problem.spec.channels_first:
+        tensors.plane = math.prod(x.shape[2:])
+    places = []
+    for layout in layouts:
+        member = problem.operands[layout.name].member
+        setattr(tensors, member, problem.member(layout, x, dims, tensors.rows))
+        places.append(getattr(_library.Tensors, member).offset)
+    return bytes(tensors), tensors.rows, tuple(places)
 
 
 def norm(spec: str, *, stream: Any = None, workspace: Any = None, batch_invariant: bool = False, **operands: Any) -> None:
@@ -221,31 +247,26 @@ def norm(spec: str, *, stream: Any = None, workspace: Any = None, batch_invarian
     Raises ValueError or TypeError for operands that do not fit, and normjit's own RuntimeError for what the library
     refuses; nothing is launched then, nor where x has no rows, of which dweight and dbias are 0."""
     problem = _problem(spec)
-    problem.check_names(list(operands))
+    if operands.keys() != problem.operands.keys():
+        problem.check_names(list(operands))
     handle = _handle_of(stream)
     x = _Array("x", operands["x"], handle)
-    _require_current(x)
-    dims = problem.row_dims(x)
-    rows = math.prod(x.shape) // problem.columns
-    kept = [x] + [_Array(name, array, handle) for name, array in operands.items() if name != "x"]
-    members = {problem.operands[array.name].member: problem.member(array, x, dims, rows) for array in kept}
+    _require_current(x.layout)
+    arrays = [x] + [_Array(name, array, handle) for name, array in operands.items() if name != "x"]
+    template, rows, places = _template(spec, tuple([array.layout for array in arrays]))
+    buffer = bytearray(template)
+    for array, place in zip(arrays, places):
+        _put_address(buffer, place, array.pointer)
     if workspace is not None:
         memory = _Array("workspace", workspace, handle)
-        kept.append(memory)
-        needed = workspace_bytes(spec, batch_invariant)
-        if memory.device != x.device or not memory.is_contiguous() or memory.bytes < needed or memory.read_only:
+        layout, needed = memory.layout, workspace_bytes(spec, batch_invariant)
+        if layout.device != x.layout.device or not layout.is_contiguous() or layout.bytes < needed or layout.read_only:
             raise problem.fail("workspace must be {} contiguous bytes beside x".format(needed))
-        members["workspace"] = memory.pointer if needed else None
+        _put_address(buffer, _library.Tensors.workspace.offset, memory.pointer if needed else 0)
     if rows == 0 and not problem.spec.backward:
         return
-    if problem.spec.channels_first:
-        members["plane"] = math.prod(x.shape[2:])
-    tensors = _library.Tensors.from_buffer_copy(_NO_TENSORS)
-    tensors.rows = rows
-    for member, value in members.items():
-        setattr(tensors, member, value)
-    _library.call("normjit_norm", _library.service(batch_invariant), ctypes.byref(problem.spec), ctypes.byref(tensors),
-                  handle, None)
+    _library.call("normjit_norm", _library.service(batch_invariant), ctypes.byref(problem.spec),
+                  ctypes.byref(_library.Tensors.from_buffer(buffer)), handle, None)
 
 
 def workspace_bytes(spec: str, batch_invariant: bool = False) -> int:
@@ -271,7 +292,7 @@ def _driver() -> ctypes.CDLL:
     return ctypes.CDLL("libcuda.so.1")
 
 
-def _require_current(x: _Array) -> None:
+def _require_current(x: _Layout) -> None:
     """Raises ValueError where the GPU of an array is not that of the thread's context. Where it has none, the library says
     so."""
     kind, ordinal = x.device

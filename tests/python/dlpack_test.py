@@ -90,6 +90,11 @@ def each(test):
     return run
 
 
+def workspace_of(spec, framework):
+    """What a spec needs on this GPU."""
+    return framework.of(np.zeros(dlpack.workspace_bytes(spec), np.uint8))
+
+
 class Dlpack(unittest.TestCase):
     def setUp(self):
         self.random = np.random.default_rng(1)
@@ -158,10 +163,19 @@ class Dlpack(unittest.TestCase):
         self.assertEqual(framework.numpy(out).max(-1).max() & 0x7f, 0x7e, "448, the largest of e4m3")
 
     @each
+    def test_other_arrays_of_the_same_layout(self, framework):
+        results = []
+        for x in (self.array(4, 32), self.array(4, 32)):
+            results.append((framework.of(np.zeros_like(x)), normalized(x)))
+            dlpack.norm("layernorm/cols=32/f32", x=framework.of(x), out=results[-1][0])
+        for out, wanted in results:
+            np.testing.assert_allclose(framework.numpy(out), wanted, atol=1e-5)
+
+    @each
     def test_gradients(self, framework):
         x, dy = self.array(4, 32), self.array(4, 32)
-        dx = framework.of(np.zeros_like(x))
-        dlpack.norm("rmsnorm_bwd/cols=32/f32", x=framework.of(x), dy=framework.of(dy), dx=dx)
+        dx, spec = framework.of(np.zeros_like(x)), "rmsnorm_bwd/cols=32/f32"
+        dlpack.norm(spec, x=framework.of(x), dy=framework.of(dy), dx=dx, workspace=workspace_of(spec, framework))
         wide = x.astype(np.float64)
         rstd = 1 / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-5)
         wanted = rstd * (dy - wide * rstd**2 * (wide * dy).mean(-1, keepdims=True))
@@ -171,8 +185,9 @@ class Dlpack(unittest.TestCase):
     def test_gradients_behind_an_activation(self, framework):
         x, dy, weight, bias = self.array(4, 32), self.array(4, 32), self.array(32), self.array(32)
         dx, dweight, dbias = (framework.of(np.zeros_like(part)) for part in (x, weight, bias))
-        dlpack.norm("layernorm_bwd/cols=32/f32/wb/relu/scale=0.5", x=framework.of(x), dy=framework.of(dy),
-                    weight=framework.of(weight), bias=framework.of(bias), dx=dx, dweight=dweight, dbias=dbias)
+        spec = "layernorm_bwd/cols=32/f32/wb/relu/scale=0.5"
+        dlpack.norm(spec, x=framework.of(x), dy=framework.of(dy), weight=framework.of(weight), bias=framework.of(bias), dx=dx,
+                    dweight=dweight, dbias=dbias, workspace=workspace_of(spec, framework))
         n = normalized(x)
         da = 0.5 * dy * (n * weight + bias > 0)
         np.testing.assert_allclose(framework.numpy(dweight), (da * n).sum(0), atol=1e-5)

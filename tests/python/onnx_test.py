@@ -59,7 +59,8 @@ print("NORMJIT_TEST_SEED={} (onnx {}, ONNX Runtime {})".format(seed, onnx.__vers
 
 FLOAT, HALF, BFLOAT = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16
 COLUMNS = 32
-TOLERANCE = {FLOAT: 2e-5, HALF: 4e-3, BFLOAT: 3e-2, TensorProto.DOUBLE: 1e-12}
+# ONNX Runtime's own LayerNormalization of f64 computes in f32 on a GPU.
+TOLERANCE = {FLOAT: 2e-5, HALF: 4e-3, BFLOAT: 3e-2, TensorProto.DOUBLE: 1e-12 if FAKE else 1e-5}
 rng = np.random.default_rng(seed)
 
 

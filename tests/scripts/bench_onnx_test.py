@@ -28,6 +28,10 @@ class Lines(unittest.TestCase):
         self.assertEqual(" ".join(text.split()), "bert float16 plain rewritten 1.500 ms 0.900 of built-in difference 0.001 "
                          "norms 10.0 us, additions 2.0, all kernels 900.0")
 
+    def test_an_error(self):
+        text = bench_onnx.text_of({**self.line, "ms": 1.5, "of_builtin": 0.9, "difference": 1e-3, "error": 2e-4})
+        self.assertIn("difference 0.001  error 0.0002", text)
+
     def test_threads(self):
         text = bench_onnx.text_of({**self.line, "wrong": 1, "runs": 40, "runs_per_second": 99.6})
         self.assertIn("1 of 40 runs wrong, 100 a second", text)
@@ -35,7 +39,7 @@ class Lines(unittest.TestCase):
     def test_faults(self):
         for more, fault in (({"difference": 4e-3}, ""), ({"difference": 6e-3}, "results differ by 0.006, allowed is 5e-03"),
                             ({"difference": float("nan")}, "results differ by nan, allowed is 5e-03"),
-                            ({"wrong": 0}, ""), ({"wrong": 2}, "2 runs are wrong")):
+                            ({"failed": "no memory"}, "no memory"), ({"wrong": 0}, ""), ({"wrong": 2}, "2 runs are wrong")):
             self.assertEqual(bench_onnx.fault_of({**self.line, **more}), fault)
 
     def test_the_norms_kernels(self):
@@ -108,6 +112,43 @@ class Weights(unittest.TestCase):
         self.assertAlmostEqual(float(np.frombuffer(contents[0], "f4", 300).mean()), 1.0, delta=0.1)
         second = np.frombuffer(contents[0], "f2", 300, 4096).astype("f4")
         self.assertAlmostEqual(float(second.std()), 0.02, delta=0.01)
+
+
+class InDouble(unittest.TestCase):
+    def test_it_computes_the_same(self):
+        try:
+            import numpy as np
+            import onnx
+            from onnx import TensorProto, helper, numpy_helper
+            from onnx.reference import ReferenceEvaluator
+            from onnx_in_double import in_double
+        except ImportError:
+            self.skipTest("no onnx")
+        rng = np.random.default_rng(1)
+        weights = [numpy_helper.from_array(rng.standard_normal(8).astype(np.float16), name) for name in ("w", "b")]
+        weights.append(numpy_helper.from_array(rng.standard_normal((4, 3, 3)).astype(np.float16), "kernel"))
+        weights.append(numpy_helper.from_array(rng.standard_normal(4).astype(np.float16), "added"))
+        half = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, shape)
+                for name, shape in (("x", [2, 3, 8]), ("y", [2, 4, 4]))]
+        nodes = [helper.make_node("LayerNormalization", ["x", "w", "b"], ["n"], epsilon=1e-3),
+                 helper.make_node("Gelu", ["n"], ["a"]),
+                 helper.make_node("Conv", ["a", "kernel", "added"], ["g"], kernel_shape=[3], strides=[2], pads=[1, 1]),
+                 helper.make_node("Cast", ["g"], ["c"], to=TensorProto.FLOAT),
+                 helper.make_node("Constant", [], ["two"], value_float=2.0), helper.make_node("Mul", ["c", "two"], ["m"]),
+                 helper.make_node("Cast", ["m"], ["y"], to=TensorProto.FLOAT16)]
+        made = helper.make_model(helper.make_graph(nodes, "graph", half[:1], half[1:], weights), ir_version=10,
+                                 opset_imports=[helper.make_opsetid("", 20)])
+        x = rng.standard_normal((2, 3, 8)).astype(np.float16)
+        wanted = ReferenceEvaluator(made).run(None, {"x": x})[0]
+        for narrow, within in (((), 1e-15), (("Erf",), 1e-6)):
+            model = onnx.ModelProto.FromString(made.SerializeToString())
+            in_double(model, narrow)
+            onnx.checker.check_model(model, full_check=True)
+            found = ReferenceEvaluator(model).run(None, {"x": x.astype(np.float64)})[0]
+            self.assertEqual(found.dtype, np.float64)
+            np.testing.assert_allclose(found, wanted, rtol=3e-2, atol=3e-2)
+            exact = found if not narrow else exact
+            np.testing.assert_allclose(found, exact, rtol=within, atol=within)
 
 
 if __name__ == "__main__":
