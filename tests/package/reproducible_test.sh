@@ -17,7 +17,7 @@ build() {
   local folder=$1 wheel=$1/normjit/build-wheel
   mkdir -p "$wheel"
   tar -C "$folder" -xf "$work/source.tar"
-  export CXXFLAGS="-g1 -ffile-prefix-map=$folder=." CCACHE_DIR=$folder/ccache CCACHE_NOHASHDIR=1
+  export CXX=${CXX:-c++} CXXFLAGS="-g1 -ffile-prefix-map=$folder=." CCACHE_DIR=$folder/ccache CCACHE_NOHASHDIR=1
   if command -v ccache > /dev/null; then export CMAKE_CXX_COMPILER_LAUNCHER=ccache; fi
   cmake -S "$folder/normjit" -B "$folder/build" -DNORMJIT_CUDA_INCLUDE="$cuda" -DNORMJIT_NVRTC_INCLUDE="$nvrtc" \
     -DCMAKE_BUILD_TYPE=Release -DNORMJIT_BUILD_TOOL=OFF -DNORMJIT_BUILD_TESTS=OFF
