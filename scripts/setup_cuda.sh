@@ -82,17 +82,19 @@ find_wheels() {
   return 1
 }
 
+# install_wheels ENVIRONMENT CUDA_MAJOR [PIP OPTION]...
 install_wheels() {
-  local environment=$1 wheels
-  case $2 in
+  local environment=$1 major=$2 wheels
+  shift 2
+  case $major in
     12) wheels=('nvidia-cuda-nvrtc-cu12==12.9.*' 'nvidia-cuda-runtime-cu12==12.9.*') ;;
     13) wheels=('nvidia-cuda-nvrtc==13.0.*' 'nvidia-cuda-runtime==13.0.*') ;;
   esac
-  step "No CUDA toolkit found: fetching ${wheels[*]} into .deps/"
+  step "Fetching ${wheels[*]} into .deps/"
   if ! quietly python3 -m venv --clear "$environment" ||
-    ! quietly "$environment/bin/python" -m pip install --disable-pip-version-check "${wheels[@]}" ||
+    ! quietly "$environment/bin/python" -m pip install --disable-pip-version-check "$@" "${wheels[@]}" ||
     ! find_wheels "$environment"; then
     fail "pip could not install ${wheels[*]}; see above." \
-      "Run this again, or install a CUDA toolkit of version 12.0 to $2.x and name its folder in CUDA_HOME."
+      "Run this again, or install a CUDA toolkit of version 12.0 to $major.x and name its folder in CUDA_HOME."
   fi
 }

@@ -29,7 +29,9 @@ kernels = _library.KernelSet(["layernorm/cols=96/f32/wb"], ["sm_90"])
 ended = []
 signal.signal(signal.SIGCHLD, lambda *_: ended.append(True))
 report = json.loads(_library.text_of("normjit_prebuild", _library.service(), kernels, 6, 0, None, None))
-print(_library.load().normjit_version().decode(), report["compiled"], report["failed"], len(ended))
+assert report["compiled"] > 0 and report["failed"] == 0, report
+assert ended, "normjit-compile does not help"
+print(_library.load().normjit_version().decode())
 """
 
 
@@ -88,11 +90,7 @@ class Wheel(unittest.TestCase):
         variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "NORMJIT_LIBRARY")}
         variables["NORMJIT_CACHE_DIR"] = os.path.join(SCRATCH.name, "cache")
         said = run(python, "-c", PROGRAM.format(site=site), cwd=SCRATCH.name, env=variables)
-        version, compiled, failed, processes = said.split()
-        self.assertIn(version, self.path)
-        self.assertGreater(int(compiled), 0)
-        self.assertEqual(int(failed), 0)
-        self.assertGreater(int(processes), 0, "normjit-compile does not help")
+        self.assertIn(said.strip(), self.path)
 
 
 if __name__ == "__main__":
