@@ -197,6 +197,20 @@ class Dlpack(unittest.TestCase):
         np.testing.assert_allclose(framework.numpy(dx), wanted, atol=1e-5)
 
     @each
+    def test_gradients_of_a_gate_that_are_needed(self, framework):
+        x, dy, gate, weight = self.array(4, 32), self.array(4, 32), self.array(4, 32), self.array(32)
+        dx, dgate = (framework.of(np.zeros_like(x)) for _ in range(2))
+        given = {"x": framework.of(x), "dy": framework.of(dy), "gate": framework.of(gate), "weight": framework.of(weight)}
+        dlpack.norm("rmsnorm_bwd/cols=32/f32/gateafter/w/need=dx", **given, dx=dx, dgate=dgate)
+        wide = x.astype(np.float64)
+        rstd = 1 / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-5)
+        n, g = wide * rstd, dy.astype(np.float64) * gate * weight
+        np.testing.assert_allclose(framework.numpy(dx), rstd * (g - n * (g * n).mean(-1, keepdims=True)), atol=1e-5)
+        np.testing.assert_allclose(framework.numpy(dgate), dy * n * weight, atol=1e-5)
+        with self.assertRaisesRegex(ValueError, "the spec has no dweight"):
+            dlpack.norm("rmsnorm_bwd/cols=32/f32/gateafter/w/need=dx", **given, dx=dx, dgate=dgate, dweight=given["weight"])
+
+    @each
     def test_no_rows(self, framework):
         empty = framework.of(np.zeros((0, 8), np.float32))
         dlpack.norm("layernorm/cols=8/f32", x=empty, out=empty)

@@ -10,9 +10,9 @@
 // all of them contiguous. A residual, and weight and bias with affine_rows, may have fewer rows than x, a
 // divisor n: row r takes row r % n. With channels_first x is [samples, columns, plane], and a residual is
 // that or one sample. Operands of a backward spec are x, weight, with an activation bias, dy and dsum, its
-// results those that it needs of dx, dweight and dbias; a call of 0 rows writes none. Then comes a workspace where the plans of the
-// spec may need one. It is a result because XLA then knows of it: a command buffer that is replayed finds it
-// at the same place, and no other launch uses it.
+// results those that it needs of dx, dweight and dbias; a call of 0 rows writes none. Then comes a workspace
+// where the plans of the spec may need one. It is a result because XLA then knows of it: a command buffer
+// that is replayed finds it at the same place, and no other launch uses it.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -223,9 +223,8 @@ bool read_gradients(Results& results, const normjit_spec& spec, normjit_tensors&
     return spec.need <= NORMJIT_NEED_ALL || std::find(some.begin(), some.end(), spec.need) != some.end();
   };
   const bool of_x = needs({NORMJIT_NEED_DX, NORMJIT_NEED_DX_DWEIGHT, NORMJIT_NEED_DX_DBIAS});
-  const bool of_weight =
-      spec.affine >= NORMJIT_WEIGHT &&
-      needs({NORMJIT_NEED_DX_DWEIGHT, NORMJIT_NEED_DWEIGHT, NORMJIT_NEED_DWEIGHT_DBIAS});
+  const bool of_weight = spec.affine >= NORMJIT_WEIGHT &&
+                         needs({NORMJIT_NEED_DX_DWEIGHT, NORMJIT_NEED_DWEIGHT, NORMJIT_NEED_DWEIGHT_DBIAS});
   const bool of_bias = spec.affine == NORMJIT_WEIGHT_BIAS &&
                        needs({NORMJIT_NEED_DX_DBIAS, NORMJIT_NEED_DBIAS, NORMJIT_NEED_DWEIGHT_DBIAS});
   return (!of_x || results.take(to.dx.pointer, to.rows * spec.columns)) &&
