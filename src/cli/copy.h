@@ -56,7 +56,8 @@ struct CopyLayout {
 };
 
 // Its text. Each stream that it writes is the sum of those that it reads, 32 bits by 32 bits, so that no load
-// can be left out; with one of each it is a plain copy. `overlap`: for launches that overlap the one before.
+// can be left out; with one of each it is a plain copy. Without one that it writes, it only reads. `overlap`:
+// for launches that overlap the one before.
 std::string copy_source(const CopyStreams& streams, const CopyShape& shape, bool overlap);
 
 // One copy kernel, loaded.

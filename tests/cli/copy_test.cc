@@ -39,6 +39,15 @@ TEST(Copy, StreamsAreAsWideAsTheirElements) {
   EXPECT_THAT(narrow.writes, ElementsAre(1));
 }
 
+// The sums over rows of gradients, without dx, are no matrix.
+TEST(Copy, MayWriteNothing) {
+  const CopyStreams sums = streams_of("rmsnorm_bwd/cols=4096/f32/out=bf16/w/need=dw");
+  EXPECT_THAT(sums.reads, ElementsAre(2, 1));
+  EXPECT_THAT(sums.writes, ElementsAre());
+  const std::string text = copy_source(sums, kCopyShapes[0], false);
+  EXPECT_THAT(text, HasSubstr("__stcs")) << "or the loads would be left out";
+}
+
 TEST(Copy, MovesTheBytesOfTheCase) {
   for (const char* text : {"layernorm/cols=4096/bf16/wb", "rmsnorm/cols=5120/f16/add/sum/w",
                            "rmsnorm/cols=1023/bf16/res=f32/add/sum/w", "layernorm/cols=77/f64/out=f16"}) {

@@ -112,7 +112,7 @@ TEST_F(ToolWithCompiler, RenderedSourceCompiles) {
 
 TEST(CopyKernel, CompilesForEveryArchitectureWithoutSpills) {
   const std::shared_ptr<Compiler> compiler = make_nvrtc_compiler({});
-  const cli::CopyStreams all[] = {{{1}, {1}}, {{4, 4, 1}, {1, 4}}};
+  const cli::CopyStreams all[] = {{{1}, {1}}, {{4, 4, 1}, {1, 4}}, {{2, 1}, {}}};
   for (const DeviceProfile& device : DeviceProfile::known())
     for (const cli::CopyStreams& streams : all)
       for (const cli::CopyShape& shape : cli::kCopyShapes) {
