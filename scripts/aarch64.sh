@@ -80,7 +80,7 @@ done
 
 step "Making the wheel, in dist/"
 wheel=$folder/wheel
-rm -rf "$wheel/made" "$wheel/unpacked"
+rm -rf "$wheel/made" "$wheel/unpacked" "$root"/dist/normjit-*_aarch64.whl
 configure "$wheel" "${cross[@]}"
 cp -p "$folder/generic.njp" "$wheel"  # what is in it need not be compiled again
 CUDA_HOME=${cuda_include%/include} _PYTHON_HOST_PLATFORM=linux-aarch64 quietly "$python/bin/pip" wheel \
