@@ -1151,7 +1151,7 @@ const std::vector<Pinned> kPinned = {
      "exchange=grid arch=sm_90 sms=2 rows=9 inputs=large_mean seed=352",
      {0, 13},
      kGradients},
-    {"layernorm_bwd/cols=70/bf16/w/relu gradient_rows threads=96 threads_per_row=96 vector=2 per_thread=1 "
+    {"layernorm_bwd/cols=70/bf16/wb/relu gradient_rows threads=96 threads_per_row=96 vector=2 per_thread=1 "
      "exchange=grid arch=sm_90 sms=2 rows=9 inputs=nan_row runs=2 seed=353",
      {0},
      kGradients},
