@@ -217,6 +217,8 @@ constexpr EquivalentMutant kEquivalent[] = {
      "NJ_SHARED(WideSum, across, kSums > 0 ? (kAcross + kWide - 1) / kWide : 1);",
      "NJ_SHARED(WideSum, across, kSums >= 0 ? (kAcross + kWide - 1) / kWide : 1);",
      "an array that is not used without sums"},
+    {"op/gradients.cuh", "if constexpr (kCentred) sums[i % 2].a += g;",
+     "if constexpr (kCentred) sums[i % 1].a += g;", "another order of additions"},
     {"op/gradients.cuh", "const Acc weight = widen(at[kNeedsWeight ? k : 0], i);",
      "const Acc weight = widen(at[kNeedsWeight ? k : 1], i);", "not reached without weights"},
     {"op/gradients.cuh",
