@@ -77,16 +77,33 @@ NJ_DEVICE int copy_types(const Input* x, Output* y, int at) {
   return store_bytes(x, y, at);
 }
 
+// Every other thread wants what it asks for; the others have it already, and ask elsewhere.
+template <class T>
+NJ_DEVICE int copy_wanted(const Input* x, Output* y, int at) {
+  constexpr int kBytes = sizeof(T);
+  const int own = at + (blockIdx.x * kThreads + threadIdx.x) * kBytes;
+  const bool wants = threadIdx.x % 2 == 0;
+  T value = {};
+  if (!wants) value = hw::load<hw::Cache::keep, T>(x + own);
+  hw::load_if(wants, wants ? x + own : x, value);
+  hw::store(y + own, value);
+  return at + gridDim.x * kThreads * kBytes;
+}
+
 NJ_KERNEL(values, kThreads) {
   int at = copy_types<hw::Cache::evict_first>(on.x, on.y, 0);
   at = copy_types<hw::Cache::no_l1>(on.x, on.y, at);
   at = copy_types<hw::Cache::evict_last>(on.x, on.y, at);
-  copy_types<hw::Cache::keep>(on.x, on.y, at);
+  at = copy_types<hw::Cache::keep>(on.x, on.y, at);
+  at = copy_wanted<Words<4>>(on.x, on.y, at);
+  at = copy_wanted<double>(on.x, on.y, at);
+  copy_wanted<float>(on.x, on.y, at);
 }
 
 }  // namespace normjit
 )";
-constexpr std::size_t kValuesBytes = std::size_t{kBlocks * kThreads} * 4 * (48 + 32 + 16 + 8 + 4 + 2 + 2);
+constexpr std::size_t kValuesBytes =
+    std::size_t{kBlocks * kThreads} * (4 * (48 + 32 + 16 + 8 + 4 + 2 + 2) + 16 + 8 + 4);
 
 // Through shared memory, each size of an access.
 constexpr const char* kStaged = R"(
