@@ -8,16 +8,16 @@ from normjit import _library
 UNAVAILABLE = (_library.NO_COMPILER, _library.NOT_CACHED, _library.NOT_READY)
 _TYPES = frozenset(_library.DTYPES[name] for name in ("f16", "bf16", "f32", "f64"))
 _NO_ACTIVATION, _NO_AFFINE, _WEIGHT_BIAS = _library.ACTIVATIONS[None], _library.AFFINES["none"], _library.AFFINES["wb"]
-_NO_GATE, _GATE_BEFORE, _GATE_AFTER = _library.GATES["none"], _library.GATES["gate"], _library.GATES["gateafter"]
+NO_GATE, GATE_BEFORE, GATE_AFTER = (_library.GATES[name] for name in ("none", "gate", "gateafter"))
 
 
 def have_kernel(spec: _library.Spec, gates: bool = False) -> bool:
     """Whether the gradients of a norm are those of a backward spec, of what was normalized: x, or the sum if it is written.
     gates: also those of a gate."""
     added = spec.residual == _library.RESIDUALS["add"]
-    gated = gates and not spec.gate_table and not (added and spec.gate == _GATE_BEFORE)
+    gated = gates and not spec.gate_table and not (added and spec.gate == GATE_BEFORE)
     return ((bool(spec.sum) if added else spec.residual == _library.RESIDUALS["none"]) and spec.output in _TYPES
-            and (gated or spec.gate == _NO_GATE) and spec.modulation == _library.MODULATIONS["none"]
+            and (gated or spec.gate == NO_GATE) and spec.modulation == _library.MODULATIONS["none"]
             and not (spec.in_bias or spec.affine_rows or spec.statistics or spec.channels_first))
 
 
@@ -42,7 +42,7 @@ def needed_by(spec: _library.Spec) -> Needed:
 def read_bias(spec: _library.Spec) -> bool:
     """Whether the gradients depend on a bias, of a norm or a backward spec: with an activation or a gate behind it, which has
     it in its argument or factor."""
-    gated = spec.gate == _GATE_AFTER and needed_by(spec)[0]
+    gated = spec.gate == GATE_AFTER and needed_by(spec)[0]
     return bool(spec.affine == _WEIGHT_BIAS and (spec.activation != _NO_ACTIVATION or gated))
 
 

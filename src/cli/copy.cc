@@ -95,8 +95,8 @@ std::string copy_source(const CopyStreams& streams, const CopyShape& shape, bool
   }
   for (std::size_t w = 0; w < writes; ++w)
     text += loop(streams.writes[w], "__stcs(streams.at[" + count(reads + w) + "] + i, r0[k % kVectors]);");
-  // Sums over rows alone, as with need=dw, are written nowhere near as often; but loads that nothing depends
-  // on would be left out.
+  // Where a norm writes no matrix, only sums over rows (need=dw), something must depend on the loads all the
+  // same, or they would be left out.
   if (writes == 0)
     text +=
         "#pragma unroll\n    for (int k = 1; k < kVectors; ++k) add(r0[0], r0[k]);\n"

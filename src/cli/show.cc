@@ -92,10 +92,10 @@ std::string explanation_of(const ShowReport& report) {
          "); cost is the estimated time of a typical launch over that of the chosen plan:\n" + table.text();
 }
 
-// Bytes of a row of a matrix.
+// Bytes of a row of a matrix; of one that the spec does not have none.
 std::int64_t row_bytes(Operand operand, const NormSpec& spec) {
   const OperandRow& row = row_of(operand);
-  return row_elements(row, spec) * size_of(row.dtype(spec));
+  return row.present(spec) ? row_elements(row, spec) * size_of(row.dtype(spec)) : 0;
 }
 
 std::string text_of(const ShowReport& report) {
@@ -104,7 +104,7 @@ std::string text_of(const ShowReport& report) {
   text += "columns    " + std::to_string(spec.columns) + "\n";
   text += "row bytes  " + std::to_string(row_bytes(Operand::x, spec)) + " in, " +
           (spec.backward ? std::to_string(row_bytes(Operand::dy, spec)) + " of dy, " +
-                               std::to_string(writes_dx(spec) ? row_bytes(Operand::dx, spec) : 0)
+                               std::to_string(row_bytes(Operand::dx, spec))
                          : std::to_string(row_bytes(Operand::y, spec))) +
           " out\n";
   text += "device     " + report.device.text() + "\n";
@@ -146,8 +146,7 @@ std::string json_of(const ShowReport& report) {
   Json json = {
       {"spec", to_text(spec)}, {"columns", spec.columns}, {"x_row_bytes", row_bytes(Operand::x, spec)}};
   if (spec.backward)
-    json.add("dy_row_bytes", row_bytes(Operand::dy, spec))
-        .add("dx_row_bytes", writes_dx(spec) ? row_bytes(Operand::dx, spec) : 0);
+    json.add("dy_row_bytes", row_bytes(Operand::dy, spec)).add("dx_row_bytes", row_bytes(Operand::dx, spec));
   else
     json.add("y_row_bytes", row_bytes(Operand::y, spec));
   json.add("device", normjit::json_of(report.device))

@@ -557,17 +557,25 @@ NJ_DEVICE void add_parts(const Any& on, const Acc* all, long long parts, int fir
   }
 }
 
+// All blocks, which have written all parts, meet and add them: the last meeting of a launch. The whole block
+// calls this; `across` as above.
+template <class Any>
+NJ_DEVICE void meet_and_add(const Any& on, Header& header, unsigned long long number, const Acc* all,
+                            long long parts, WideSum* across) {
+  arrive_at_meeting(header, number);
+  wait_for_meeting(header, number);
+  const unsigned long long left_before = threadIdx.x == 0 ? begin_to_leave(header) : 0;
+  add_parts(on, all, parts, blockIdx.x, gridDim.x, across);
+  if (threadIdx.x == 0) end_leave(header, left_before);
+}
+
 // The end of a launch whose blocks have written all parts: all of them meet and add, or the last one adds.
 // The whole block calls this; `across` as above.
 template <class Any>
 NJ_DEVICE void finish_sums(const Any& on, Meeting& meeting, long long parts, WideSum* across, bool* is_last) {
   const Acc* const all = reinterpret_cast<const Acc*>(&meeting + 1);
   if constexpr (Exchange::chosen != Exchange::none) {
-    arrive_at_meeting(meeting.header, 1);
-    wait_for_meeting(meeting.header, 1);
-    const unsigned long long left_before = threadIdx.x == 0 ? begin_to_leave(meeting.header) : 0;
-    add_parts(on, all, parts, blockIdx.x, gridDim.x, across);
-    if (threadIdx.x == 0) end_leave(meeting.header, left_before);
+    meet_and_add(on, meeting.header, 1, all, parts, across);
   } else {
     hw::block_barrier();
     if (threadIdx.x == 0) is_last[0] = leaves_last(meeting.header);

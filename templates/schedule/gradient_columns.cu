@@ -244,11 +244,7 @@ NJ_KERNEL(NJ_ENTRY, kThreads) {
   }
   if constexpr (kSums > 0) {
     if (Share::keeps_sums() && share.works()) flush(w, share, share.first_chunk, sums, true);
-    arrive_at_meeting(*w.header, steps);
-    wait_for_meeting(*w.header, steps);
-    const unsigned long long left_before = threadIdx.x == 0 ? begin_to_leave(*w.header) : 0;
-    add_parts(on, w.sums, share.sharing, blockIdx.x, gridDim.x, across);
-    if (threadIdx.x == 0) end_leave(*w.header, left_before);
+    meet_and_add(on, *w.header, steps, w.sums, share.sharing, across);
   } else if (threadIdx.x == 0) {
     end_leave(*w.header, begin_to_leave(*w.header));
   }

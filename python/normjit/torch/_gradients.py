@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from normjit import _library
+from normjit._gradients import GATE_AFTER, GATE_BEFORE, NO_GATE
 from normjit.torch import _check
 from normjit.torch._activation import NONE, gradient_of_argument
 from normjit.torch._operator import DEVICE, library
@@ -21,7 +22,6 @@ apply = _operators.norm_backward.default
 
 Maybe = Optional[Tensor]
 Found = tuple[Tensor, Tensor, Tensor, Tensor]
-NO_GATE, GATE_BEFORE, GATE_AFTER = (_library.GATES[name] for name in ("none", "gate", "gateafter"))
 
 
 def gradients(x: Tensor, dims: int, weight: Maybe, bias: Maybe, dy: Tensor, dsum: Maybe, eps: float, activation: int,
